@@ -31,7 +31,7 @@ resources that it serves now.`,
 	cmd.Flags().StringVar(&o.Server, "server", "kubecdc.example", "host, or host:port, under which the API servers reach the exporter")
 	cmd.Flags().StringVar(&o.Dir, "dir", "/etc/kubernetes/kubecdc", "directory of the files on the API servers' machines")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		cfg, err := config.Inspect(*path)
+		cfg, err := config.LoadWithoutSinkFiles(*path)
 		if err != nil {
 			return err
 		}

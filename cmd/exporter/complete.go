@@ -24,7 +24,7 @@ func completeFlag(cmd *cobra.Command, flag string, values cobra.CompletionFunc) 
 
 // sinkNames are the sinks in the file that --config names.
 func sinkNames(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	cfg, err := config.Inspect(cmd.Flag("config").Value.String())
+	cfg, err := config.LoadWithoutSinkFiles(cmd.Flag("config").Value.String())
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -42,7 +42,7 @@ func servedResources(of func(cmd *cobra.Command) (config.Cluster, error)) cobra.
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		app.QuietClients()
+		app.SilenceClientLogs()
 		client, err := app.NewClient(&config.Config{Cluster: cluster}, version)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -65,7 +65,7 @@ func servedResources(of func(cmd *cobra.Command) (config.Cluster, error)) cobra.
 
 // clusterOfConfig is the cluster in the file that --config names.
 func clusterOfConfig(cmd *cobra.Command) (config.Cluster, error) {
-	cfg, err := config.Inspect(cmd.Flag("config").Value.String())
+	cfg, err := config.LoadWithoutSinkFiles(cmd.Flag("config").Value.String())
 	if err != nil {
 		return config.Cluster{}, err
 	}

@@ -47,7 +47,7 @@ func TestWrongFilesAreRefusedAndLeaveNothingBehind(t *testing.T) {
 	for _, file := range files {
 		file = filepath.Base(file)
 		var out, errs bytes.Buffer
-		code := execute(t.Context(), []string{"run", "--config", file}, &out, &errs)
+		code := executeCommand(t.Context(), []string{"run", "--config", file}, &out, &errs)
 		if code != exit.Usage || !position.MatchString(errs.String()) {
 			t.Errorf("%s: exit %d and %q, want %d with a file and a line\n%s", file, code, errs.String(), exit.Usage, textOf(t, file))
 		}
@@ -78,7 +78,7 @@ func TestGoodFilesAreAccepted(t *testing.T) {
 	}
 	for _, file := range files {
 		var out, errs bytes.Buffer
-		if code := execute(t.Context(), []string{"validate", "--config", file}, &out, &errs); code != exit.OK || errs.Len() > 0 {
+		if code := executeCommand(t.Context(), []string{"validate", "--config", file}, &out, &errs); code != exit.OK || errs.Len() > 0 {
 			t.Errorf("%s: exit %d and %q\n%s", file, code, errs.String(), textOf(t, file))
 		}
 	}

@@ -17,14 +17,14 @@ Look first (list, show): what is dropped is nowhere else. The journal must be
 writable. While an exporter runs on it this ends with exit code 3.`,
 		Args: cobra.ArbitraryArgs,
 	}
-	place, sink := journalPlaceFlags(cmd), sinkFlag(cmd)
+	place, sink := addJournalLocationFlags(cmd), sinkFlag(cmd)
 	all := cmd.Flags().Bool("all", false, "drop all dead letters of the sink")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		offsets, err := parseOffsets(args, *all)
 		if err != nil {
 			return err
 		}
-		dir, _, err := place.load()
+		dir, _, err := place.resolveDirAndSinks()
 		if err != nil {
 			return err
 		}

@@ -16,14 +16,14 @@ the bodies of objects. The reason is what the destination said, in its words.
 Nothing is changed. While an exporter runs on the journal this ends with exit code 3.`,
 		Args: cobra.NoArgs,
 	}
-	place, sink := journalPlaceFlags(cmd), sinkFlag(cmd)
+	place, sink := addJournalLocationFlags(cmd), sinkFlag(cmd)
 	output := outputFlag(cmd, "form: text, or json for one object a line")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		asJSON, err := isJSON(*output)
 		if err != nil {
 			return err
 		}
-		dir, configured, err := place.load()
+		dir, configured, err := place.resolveDirAndSinks()
 		if err != nil {
 			return err
 		}

@@ -34,7 +34,7 @@ exit code 3.`,
 		if err != nil {
 			return err
 		}
-		cfg, err := config.Inspect(*path)
+		cfg, err := config.LoadWithoutSinkFiles(*path)
 		if err != nil {
 			return err
 		}

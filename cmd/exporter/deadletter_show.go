@@ -22,13 +22,13 @@ rule says that selected it; under "redact: none" they are plain.
 Nothing is changed. While an exporter runs on the journal this ends with exit code 3.`,
 		Args: cobra.ExactArgs(1),
 	}
-	place, sink := journalPlaceFlags(cmd), sinkFlag(cmd)
+	place, sink := addJournalLocationFlags(cmd), sinkFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		offset, err := parseOffset(args[0])
 		if err != nil {
 			return err
 		}
-		dir, configured, err := place.load()
+		dir, configured, err := place.resolveDirAndSinks()
 		if err != nil {
 			return err
 		}

@@ -32,7 +32,7 @@ the selected resources are watched for that long and their rates are measured.`,
 		if *window < 0 {
 			return fmt.Errorf("--for %v: expected a time above 0, for example 10s", *window)
 		}
-		cfg, err := config.Inspect(*path)
+		cfg, err := config.LoadWithoutSinkFiles(*path)
 		if err != nil {
 			return err
 		}

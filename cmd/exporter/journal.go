@@ -21,12 +21,12 @@ func journalCommand() *cobra.Command {
 	return cmd
 }
 
-// journalPlace is where a journal is, by its configuration or by itself.
-type journalPlace struct{ config, dir string }
+// journalLocation is where a journal is, by its configuration or by itself.
+type journalLocation struct{ config, dir string }
 
-// journalPlaceFlags adds --config and --dir to a command that works on the journal of a stopped exporter.
-func journalPlaceFlags(cmd *cobra.Command) *journalPlace {
-	p := &journalPlace{}
+// addJournalLocationFlags adds --config and --dir to a command that works on the journal of a stopped exporter.
+func addJournalLocationFlags(cmd *cobra.Command) *journalLocation {
+	p := &journalLocation{}
 	cmd.Flags().StringVarP(&p.config, "config", "c", "", "configuration file (YAML) that names the journal")
 	cmd.Flags().StringVar(&p.dir, "dir", "", "directory of the journal")
 	cmd.MarkFlagsOneRequired("config", "dir")
@@ -34,12 +34,12 @@ func journalPlaceFlags(cmd *cobra.Command) *journalPlace {
 	return p
 }
 
-// load returns the directory of the journal, and the names of the configured sinks; those are nil with --dir.
-func (p *journalPlace) load() (dir string, sinks []string, err error) {
+// resolveDirAndSinks returns the directory of the journal, and the names of the configured sinks; those are nil with --dir.
+func (p *journalLocation) resolveDirAndSinks() (dir string, sinks []string, err error) {
 	if p.config == "" {
 		return p.dir, nil, nil
 	}
-	cfg, err := config.Inspect(p.config)
+	cfg, err := config.LoadWithoutSinkFiles(p.config)
 	if err != nil {
 		return "", nil, err
 	}

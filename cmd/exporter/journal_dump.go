@@ -26,7 +26,7 @@ on the journal this ends with exit code 3.`,
   exporter journal dump --config config.yaml --from 900 | jq -r '[.offset, .change.type, .change.name] | @tsv'`,
 		Args: cobra.NoArgs,
 	}
-	place := journalPlaceFlags(cmd)
+	place := addJournalLocationFlags(cmd)
 	var o inspect.DumpOptions
 	cmd.Flags().Uint64Var(&o.From, "from", 0, "first offset; 0: the oldest there is")
 	cmd.Flags().Uint64Var(&o.To, "to", 0, "last offset; 0: the newest there is")
@@ -34,14 +34,14 @@ on the journal this ends with exit code 3.`,
 	cmd.Flags().StringSliceVar(&o.Resources, "resource", nil, `only this resource, as kubectl writes it: "pods", "deployments.apps"; may be repeated`)
 	completeFlag(cmd, "resource", servedResources(clusterOfConfig))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := o.Check(); err != nil {
+		if err := o.Validate(); err != nil {
 			return err
 		}
-		dir, _, err := place.load()
+		dir, _, err := place.resolveDirAndSinks()
 		if err != nil {
 			return err
 		}
-		return inspect.Dump(dir, o, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		return inspect.DumpChanges(dir, o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
 	return cmd
 }

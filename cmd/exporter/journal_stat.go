@@ -21,18 +21,18 @@ more is marked. A sink's backlog counts the changes above its cursor; some of th
 may be acknowledged already, in lanes that are ahead.`,
 		Args: cobra.NoArgs,
 	}
-	place := journalPlaceFlags(cmd)
+	place := addJournalLocationFlags(cmd)
 	output := outputFlag(cmd, "form: text or json")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		asJSON, err := isJSON(*output)
 		if err != nil {
 			return err
 		}
-		dir, sinks, err := place.load()
+		dir, sinks, err := place.resolveDirAndSinks()
 		if err != nil {
 			return err
 		}
-		return inspect.Stat(dir, sinks, asJSON, cmd.OutOrStdout())
+		return inspect.WriteJournalStat(dir, sinks, asJSON, cmd.OutOrStdout())
 	}
 	return cmd
 }

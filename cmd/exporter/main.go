@@ -21,13 +21,13 @@ var version = "dev"
 
 func main() {
 	if version == "dev" {
-		version = stamped(debug.ReadBuildInfo())
+		version = versionFromBuildInfo(debug.ReadBuildInfo())
 	}
-	os.Exit(int(execute(context.Background(), os.Args[1:], os.Stdout, os.Stderr)))
+	os.Exit(int(executeCommand(context.Background(), os.Args[1:], os.Stdout, os.Stderr)))
 }
 
-// execute runs one command and returns its exit code. Everything cobra itself complains about is bad usage.
-func execute(ctx context.Context, args []string, stdout, stderr io.Writer) exit.Code {
+// executeCommand runs one command and returns its exit code. Everything cobra itself complains about is bad usage.
+func executeCommand(ctx context.Context, args []string, stdout, stderr io.Writer) exit.Code {
 	root := rootCommand()
 	root.SetArgs(args)
 	root.SetOut(stdout)

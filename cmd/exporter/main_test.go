@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { leaks.Main(m) }
 func try(t *testing.T, args ...string) (code exit.Code, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	code = execute(context.Background(), args, &out, &errs)
+	code = executeCommand(context.Background(), args, &out, &errs)
 	return code, out.String(), errs.String()
 }
 

@@ -34,10 +34,10 @@ values of deploy/helm/kubecdc.`,
 	cmd.Flags().BoolVar(&o.Offline, "offline", false, "ask no cluster; wildcards stay wildcards")
 	cmd.Flags().BoolVar(&o.Triggers, "with-triggers", false, "allow watching definitions of resources too, so that new ones are noticed sooner")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := o.Check(); err != nil {
+		if err := o.Validate(); err != nil {
 			return err
 		}
-		cfg, err := config.Inspect(*path)
+		cfg, err := config.LoadWithoutSinkFiles(*path)
 		if err != nil {
 			return err
 		}

@@ -29,7 +29,7 @@ func stateConfig(cmd *cobra.Command) func() (*config.Config, error) {
 	if err := cmd.MarkFlagRequired("config"); err != nil {
 		panic(err) // the flag is there
 	}
-	return func() (*config.Config, error) { return config.Inspect(*path) }
+	return func() (*config.Config, error) { return config.LoadWithoutSinkFiles(*path) }
 }
 
 func stateShowCommand() *cobra.Command {

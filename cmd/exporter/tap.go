@@ -68,36 +68,36 @@ and no values: what changed, in which part and by whom.`,
 		cmd.MarkFlagsMutuallyExclusive("address", ofCluster)
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := f.check(); err != nil {
+		if err := f.validate(); err != nil {
 			return err
 		}
 		ctx, stop := untilInterrupted(cmd.Context())
 		defer stop()
-		p := tap.NewPrinter(cmd.OutOrStdout(), f.output, colored(*f.color, cmd.OutOrStdout()), f.once)
+		p := tap.NewPrinter(cmd.OutOrStdout(), f.output, useColor(*f.color, cmd.OutOrStdout()), f.once)
 		if f.address != "" {
-			return tap.Admin(ctx, tap.AdminOptions{Address: f.address, Takes: f.takes(), Filter: f.filter, Notes: cmd.ErrOrStderr()}, p)
+			return tap.Admin(ctx, tap.AdminOptions{Address: f.address, Takes: f.changeFilter(), Filter: f.filter, Notes: cmd.ErrOrStderr()}, p)
 		}
 		client, err := app.NewClient(&config.Config{Cluster: f.cluster}, version)
 		if err != nil {
 			return exit.With(exit.Environment, err)
 		}
-		app.QuietClients()
-		return tap.Cluster(ctx, tap.ClusterOptions{Client: client, Rule: f.rule(), Filter: f.filter, Notes: cmd.ErrOrStderr()}, p)
+		app.SilenceClientLogs()
+		return tap.Cluster(ctx, tap.ClusterOptions{Client: client, Rule: f.selectionRule(), Filter: f.filter, Notes: cmd.ErrOrStderr()}, p)
 	}
 	return cmd
 }
 
-// takes says which changes of an exporter the flags select.
-func (f *tapFlags) takes() func(*event.Change) bool {
-	r := f.rule()
-	selected, inNamespace := r.Taker(), r.Namespaces.Filter()
+// changeFilter says which changes of an exporter the flags select.
+func (f *tapFlags) changeFilter() func(*event.Change) bool {
+	r := f.selectionRule()
+	selected, inNamespace := r.Matcher(), r.Namespaces.Filter()
 	return func(c *event.Change) bool {
 		return selected(c.Resource) && (inNamespace == nil || inNamespace(c.Namespace))
 	}
 }
 
-// rule is what the flags select.
-func (f *tapFlags) rule() selection.Rule {
+// selectionRule is what the flags select.
+func (f *tapFlags) selectionRule() selection.Rule {
 	selected := f.selected
 	if len(selected) == 0 {
 		selected = []string{"*"} // of what an exporter watches
@@ -105,8 +105,8 @@ func (f *tapFlags) rule() selection.Rule {
 	return selection.Rule{Select: selected, Namespaces: selection.Namespaces{Include: f.namespaces}, LabelSelector: f.labels}
 }
 
-// check reports what is wrong with the flags.
-func (f *tapFlags) check() error {
+// validate reports what is wrong with the flags.
+func (f *tapFlags) validate() error {
 	if len(f.selected) == 0 && f.address == "" {
 		return fmt.Errorf("say what to watch, for example --select deployments.apps, or --select '*' for everything")
 	}
@@ -116,7 +116,7 @@ func (f *tapFlags) check() error {
 	if err := checkColor(*f.color); err != nil {
 		return err
 	}
-	if err := f.rule().Validate("--"); err != nil {
+	if err := f.selectionRule().Validate("--"); err != nil {
 		return fmt.Errorf("%s", flagNames.Replace(err.Error()))
 	}
 	if f.address != "" {

@@ -23,8 +23,8 @@ func checkColor(choice string) error {
 	return nil
 }
 
-// colored says whether to write in color.
-func colored(choice string, out io.Writer) bool {
+// useColor says whether to write in color.
+func useColor(choice string, out io.Writer) bool {
 	if choice != "auto" {
 		return choice == "always"
 	}

@@ -39,7 +39,7 @@ Where standard output is no terminal, or with --once, one picture is printed.`,
 		defer stop()
 		out := cmd.OutOrStdout()
 		return top.Run(ctx, top.Options{
-			Address: *address, Out: out, Size: func() (int, int) { return sizeOf(out) }, Once: *once || !isTerminal(out), Color: colored(*color, out),
+			Address: *address, Out: out, Size: func() (int, int) { return sizeOf(out) }, Once: *once || !isTerminal(out), Color: useColor(*color, out),
 		})
 	}
 	return cmd

@@ -43,8 +43,8 @@ the exit code is 3.`,
 		if err != nil || !*online {
 			return err
 		}
-		app.QuietClients()
-		found := inspect.Online(cmd.Context(), cfg, version)
+		app.SilenceClientLogs()
+		found := inspect.CheckOnline(cmd.Context(), cfg, version)
 		if err := found.WriteText(cmd.OutOrStdout()); err != nil {
 			return err
 		}

@@ -21,9 +21,9 @@ func versionCommand() *cobra.Command {
 	}
 }
 
-// stamped is the version that the go command writes into what it builds: that of the module for "go install", one made of
+// versionFromBuildInfo is the version that the go command writes into what it builds: that of the module for "go install", one made of
 // the commit for "go build" in a checkout.
-func stamped(info *debug.BuildInfo, ok bool) string {
+func versionFromBuildInfo(info *debug.BuildInfo, ok bool) string {
 	if !ok || info.Main.Version == "(devel)" { // -buildvcs=false, or a copy without its history
 		return "dev"
 	}

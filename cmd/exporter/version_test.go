@@ -12,14 +12,14 @@ func TestABuildWithoutFlagsHasAVersion(t *testing.T) {
 		"v0.0.0-20261122103000-0123456789ab+dirty": {Main: debug.Module{Version: "v0.0.0-20261122103000-0123456789ab+dirty"}},
 		"dev": {Main: debug.Module{Version: "(devel)"}},
 	} {
-		if got := stamped(info, true); got != want {
+		if got := versionFromBuildInfo(info, true); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
-	if got := stamped(&debug.BuildInfo{}, true); got != "dev" {
+	if got := versionFromBuildInfo(&debug.BuildInfo{}, true); got != "dev" {
 		t.Errorf("without a version %q", got)
 	}
-	if got := stamped(nil, false); got != "dev" {
+	if got := versionFromBuildInfo(nil, false); got != "dev" {
 		t.Errorf("without any information %q", got)
 	}
 }

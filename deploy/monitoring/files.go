@@ -143,7 +143,7 @@ const pageWidth = 125
 
 // wrapped breaks a text into lines, of which those behind the first one begin with indent.
 func wrapped(text, indent string) string {
-	return strings.Join(paragraph.Wrap(text, pageWidth-len(indent)), "\n"+indent)
+	return strings.Join(paragraph.WrapText(text, pageWidth-len(indent)), "\n"+indent)
 }
 
 // placeholders shows labels of a summary as a reader of the page writes them.

@@ -61,7 +61,7 @@ func TestReadyMeansNoCheckFails(t *testing.T) {
 	}
 }
 
-func TestWhatIsLeftOutIsNamedAndDoesNotCount(t *testing.T) {
+func TestSkippedTypesAreNamedAndDoNotCount(t *testing.T) {
 	s := sample()
 	s.Resources[0].Degraded = "forbidden: may not\nlist"
 	if w := get(t, s, "/readyz"); w.Code != http.StatusOK || w.Body.String() != "[!]resource/pods forbidden: may not list\nok\n" {
@@ -89,7 +89,7 @@ func TestNamespacesThatDoNotExistAreNamedOnceAndDoNotCount(t *testing.T) {
 	}
 }
 
-func TestDeadLettersThatWaitAreToldAndDoNotCount(t *testing.T) {
+func TestKeptDeadLettersAreShownAndDoNotCount(t *testing.T) {
 	s := sample()
 	s.Sinks[0].Held = "dead letters wait for sink bus: not connected"
 	if w := get(t, s, "/readyz"); w.Code != http.StatusOK || w.Body.String() != "[!]sink/main dead letters wait for sink bus: not connected\nok\n" {
@@ -103,7 +103,7 @@ func TestDeadLettersThatWaitAreToldAndDoNotCount(t *testing.T) {
 	}
 }
 
-func TestNotReadySaysWhy(t *testing.T) {
+func TestNotReadyGivesReasons(t *testing.T) {
 	for what, tc := range map[string]struct {
 		spoil func(*Snapshot)
 		line  string
@@ -149,7 +149,7 @@ func TestAFaultOfManyResourcesIsOneLine(t *testing.T) {
 	}
 }
 
-func TestMetricsTellTheSnapshot(t *testing.T) {
+func TestMetricsMatchTheSnapshot(t *testing.T) {
 	body := get(t, sample(), "/metrics").Body.String()
 	for _, line := range []string{
 		`kubecdc_ready 1`,
@@ -215,15 +215,15 @@ func TestPromtoolFindsNothingToComplainOf(t *testing.T) {
 
 func TestLagGrowsFromTheOldestChangeNotDelivered(t *testing.T) {
 	now := time.Now()
-	if got := (SinkStatus{OldestObserved: now.Add(-3 * time.Second)}).lag(now); got != 3*time.Second {
+	if got := (SinkStatus{OldestObserved: now.Add(-3 * time.Second)}).lagAt(now); got != 3*time.Second {
 		t.Errorf("lag %v", got)
 	}
 	for what, s := range map[string]SinkStatus{"nothing waits": {}, "a clock that was set back": {OldestObserved: now.Add(time.Hour)}} {
-		if got := s.lag(now); got != 0 {
+		if got := s.lagAt(now); got != 0 {
 			t.Errorf("%s: lag %v", what, got)
 		}
 	}
-	if got := (JournalStatus{Newest: 4}).backlog(SinkStatus{Low: 9}); got != 0 {
+	if got := (JournalStatus{Newest: 4}).undeliveredOf(SinkStatus{Low: 9}); got != 0 {
 		t.Errorf("a cursor ahead of an older snapshot of the journal gave a backlog of %d", got)
 	}
 }
@@ -235,7 +235,7 @@ func TestThePageEscapesWhatItShows(t *testing.T) {
 	s.Sinks[0].Name, s.Sinks[0].Kind, s.Sinks[0].Reason, s.Sinks[0].NotReady, s.Sinks[0].Held = evil, evil, evil, evil, evil
 	s.Journal.Blocked = evil
 	s.Cluster = ClusterStatus{Name: evil, UID: evil, Unchecked: evil}
-	s.Sinks[0].Trouble = []LaneTrouble{{Lane: evil, Reason: evil}}
+	s.Sinks[0].Trouble = []FailingLane{{Lane: evil, Reason: evil}}
 	for _, path := range []string{"/", "/resource?name=" + url.QueryEscape(evil), "/sink?name=" + url.QueryEscape(evil)} {
 		w := get(t, s, path)
 		if body := w.Body.String(); w.Code != http.StatusOK || strings.Contains(body, "<script>") || !strings.Contains(body, "&lt;script&gt;") {
@@ -256,7 +256,7 @@ func TestThePageShowsWhatRoutesDrop(t *testing.T) {
 	}
 }
 
-func TestThePageShowsWhoseChangesAreNamed(t *testing.T) {
+func TestThePageShowsAttribution(t *testing.T) {
 	s := sample()
 	if body := get(t, s, "/").Body.String(); strings.Contains(body, "Who did it") {
 		t.Error("the page speaks of users though nobody is to be named")

@@ -11,16 +11,16 @@ const (
 	changeMaxBytes = 2 << 10 // of the facts of one change; of a larger one less is kept
 )
 
-// changes keeps the facts of the newest changes, each a JSON object without bodies. Viewers read from where they are; one
+// changeRing keeps the facts of the newest changes, each a JSON object without bodies. Viewers read from where they are; one
 // that is slow misses the oldest, and nobody waits for it. Safe for concurrent use.
-type changes struct {
+type changeRing struct {
 	mu   sync.Mutex
 	next uint64 // number of the next change; change n is in ring[n % changesKept]
 	ring [][]byte
 }
 
-// add keeps one more. write appends its facts to a slice; what is longer than the bound is written again by short.
-func (c *changes) add(write, short func([]byte) []byte) {
+// appendChange keeps one more. write appends its facts to a slice; what is longer than the bound is written again by short.
+func (c *changeRing) appendChange(write, short func([]byte) []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ring == nil {
@@ -33,9 +33,9 @@ func (c *changes) add(write, short func([]byte) []byte) {
 	c.next++
 }
 
-// newest returns up to most changes behind number after, oldest first, as copies, how many there were besides, and the
+// newestAfter returns up to most changes behind number after, oldest first, as copies, how many there were besides, and the
 // number to ask behind next.
-func (c *changes) newest(after uint64, most int) (facts [][]byte, missed, last uint64) {
+func (c *changeRing) newestAfter(after uint64, most int) (facts [][]byte, missed, last uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	first := max(after, c.next-min(c.next, changesKept, uint64(most)))

@@ -10,54 +10,54 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
-// troubleLines bounds the lanes of one sink that /readyz names one by one.
-const troubleLines = 10
+// maxLaneLines bounds the lanes of one sink that /readyz names one by one.
+const maxLaneLines = 10
 
 // check is one line of /readyz.
 type check struct {
 	name     string
 	reason   string // why not ready; "" is well
 	degraded string // what does not count and must be known
-	says     string // what follows the "ok" of a check that is well
+	detail   string // what follows the "ok" of a check that is well
 }
 
-// active says whether this process works, and is not there for when another one ends.
-func (s Snapshot) active() bool { return s.Replica == nil || s.Replica.Role == RoleActive }
+// isActive says whether this process works, and is not there for when another one ends.
+func (s Snapshot) isActive() bool { return s.Replica == nil || s.Replica.Role == RoleActive }
 
-// check says what this process is there for.
-func (r *ReplicaStatus) check() check {
-	return check{name: "replica", reason: r.NotReady, degraded: r.Degraded, says: ": " + r.words()}
+// roleCheck says what this process is there for.
+func (r *ReplicaStatus) roleCheck() check {
+	return check{name: "replica", reason: r.NotReady, degraded: r.Degraded, detail: ": " + r.describeRole()}
 }
 
-// words are the role of this process, and who works in its place.
-func (r *ReplicaStatus) words() string {
+// describeRole are the role of this process, and who works in its place.
+func (r *ReplicaStatus) describeRole() string {
 	if r.Role != RoleStandby {
 		return r.Role
 	}
 	return r.Role + ", " + cmp.Or(r.Holder, "nobody") + " works"
 }
 
-// checks lists everything readiness depends on.
-func (s Snapshot) checks() []check {
+// allChecks lists everything readiness depends on.
+func (s Snapshot) allChecks() []check {
 	all := []check{{name: "configuration", degraded: s.Config.Refused}}
 	if s.Replica != nil {
-		all = append(all, s.Replica.check())
+		all = append(all, s.Replica.roleCheck())
 	}
-	if !s.active() { // there is nothing else yet
+	if !s.isActive() { // there is nothing else yet
 		return all
 	}
-	all = append(all, s.Journal.check(), check{name: "cluster", degraded: s.Cluster.Unchecked},
-		check{name: "clock", degraded: s.Cluster.wrongClock()}, check{name: "discovery", reason: s.Discovery})
+	all = append(all, s.Journal.journalCheck(), check{name: "cluster", degraded: s.Cluster.Unchecked},
+		check{name: "clock", degraded: s.Cluster.describeClockSkew()}, check{name: "discovery", reason: s.Discovery})
 	all = append(all, s.namespaceChecks()...)
 	for _, r := range s.Resources {
 		all = append(all, check{name: "resource/" + r.Name, reason: r.NotReady, degraded: r.Degraded})
 	}
 	for _, k := range s.Sinks {
 		all = append(all, check{name: "sink/" + k.Name, reason: k.NotReady, degraded: k.Held})
-		if k.LettersKept > 0 {
-			all = append(all, check{name: "sink/" + k.Name, degraded: k.lettersKept()})
+		if k.DeadLettersKept > 0 {
+			all = append(all, check{name: "sink/" + k.Name, degraded: k.describeDeadLetters()})
 		}
-		for _, caution := range k.Cautions {
+		for _, caution := range k.Warnings {
 			all = append(all, check{name: "sink/" + k.Name, degraded: caution})
 		}
 		all = append(all, k.laneChecks()...)
@@ -68,8 +68,8 @@ func (s Snapshot) checks() []check {
 	return all
 }
 
-// check is the journal's.
-func (j JournalStatus) check() check {
+// journalCheck is the journal's.
+func (j JournalStatus) journalCheck() check {
 	c := check{name: "journal", reason: cmp.Or(j.Blocked, j.DeadLettersFull)}
 	if j.Recovered {
 		c.degraded = "the stored journal was broken and was set aside at the start, so the stream begins with a gap: " +
@@ -81,8 +81,8 @@ func (j JournalStatus) check() check {
 // maxClockSkew is what a clock may be off. Below that nothing depends on it but the times that changes carry.
 const maxClockSkew = 30 * time.Second
 
-// wrongClock says how far the clocks of this machine and of the API server are apart; "" when they are not.
-func (c ClusterStatus) wrongClock() string {
+// describeClockSkew says how far the clocks of this machine and of the API server are apart; "" when they are not.
+func (c ClusterStatus) describeClockSkew() string {
 	off, which := c.ClockSkew, "ahead of"
 	if off < 0 {
 		off, which = -off, "behind"
@@ -107,29 +107,29 @@ func (s Snapshot) namespaceChecks() (all []check) {
 		}
 	}
 	if len(missing) > 0 {
-		all = append(all, check{name: "namespaces", degraded: firstOf(missing) + ": named by a rule, and there is no such namespace; " +
+		all = append(all, check{name: "namespaces", degraded: joinFirstNames(missing) + ": named by a rule, and there is no such namespace; " +
 			"create it (it is watched from then on), or correct namespaces.include"})
 	}
 	if len(unknown) > 0 {
-		all = append(all, check{name: "namespaces", degraded: firstOf(unknown) + ": named by a rule, and this account may not know whether there is " +
+		all = append(all, check{name: "namespaces", degraded: joinFirstNames(unknown) + ": named by a rule, and this account may not know whether there is " +
 			"such a namespace; `exporter rbac` prints the right, get on this namespace alone"})
 	}
 	return all
 }
 
-// firstOf names the first few of many.
-func firstOf(names []string) string {
+// joinFirstNames names the first few of many.
+func joinFirstNames(names []string) string {
 	if len(names) <= namesShown {
 		return strings.Join(names, ", ")
 	}
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:namesShown], ", "), len(names)-namesShown)
 }
 
-// lettersKept says what is kept in the journal because the destination never takes it.
-func (s SinkStatus) lettersKept() string {
+// describeDeadLetters says what is kept in the journal because the destination never takes it.
+func (s SinkStatus) describeDeadLetters() string {
 	what := "1 change was refused for ever and is kept as dead letter"
-	if s.LettersKept > 1 {
-		what = fmt.Sprintf("%d changes were refused for ever and are kept as dead letters", s.LettersKept)
+	if s.DeadLettersKept > 1 {
+		what = fmt.Sprintf("%d changes were refused for ever and are kept as dead letters", s.DeadLettersKept)
 	}
 	return fmt.Sprintf(`%s: "exporter deadletter list --sink %s" has the reasons`, what, s.Name)
 }
@@ -137,7 +137,7 @@ func (s SinkStatus) lettersKept() string {
 // laneChecks are those of the lanes that fail.
 func (s SinkStatus) laneChecks() (all []check) {
 	for i, t := range s.Trouble {
-		if i == troubleLines {
+		if i == maxLaneLines {
 			rest := fmt.Sprintf("and %d more lanes fail: kubecdc_sink_lane_failing_since_seconds names them", s.LanesBackingOff-i)
 			return append(all, check{name: "sink/" + s.Name, degraded: rest})
 		}
@@ -147,47 +147,47 @@ func (s SinkStatus) laneChecks() (all []check) {
 	return all
 }
 
-// ready says whether no check fails.
-func (s Snapshot) ready() bool {
-	return !slices.ContainsFunc(s.checks(), func(c check) bool { return c.reason != "" })
+// isReady says whether no check fails.
+func (s Snapshot) isReady() bool {
+	return !slices.ContainsFunc(s.allChecks(), func(c check) bool { return c.reason != "" })
 }
 
 // One fault may hit every resource. More than alone resources with the same reason, numbers in it apart, are one check,
 // which names the first few.
 const (
-	alone      = 3
-	namesShown = 3
+	maxSeparateLines = 3
+	namesShown       = 3
 )
 
-// complaints are the checks that are not well, those of many resources with the same reason joined.
-func (s Snapshot) complaints() []check {
+// failedChecks are the checks that are not well, those of many resources with the same reason joined.
+func (s Snapshot) failedChecks() []check {
 	type trouble struct{ reason, degraded string }
 	names := map[trouble][]string{}
 	for _, r := range s.Resources {
-		t := trouble{condition.Alike(r.NotReady), condition.Alike(r.Degraded)}
+		t := trouble{condition.MaskNumbers(r.NotReady), condition.MaskNumbers(r.Degraded)}
 		names[t] = append(names[t], r.Name)
 	}
 	var all []check
-	for _, c := range s.checks() {
-		t := trouble{condition.Alike(c.reason), condition.Alike(c.degraded)}
+	for _, c := range s.allChecks() {
+		t := trouble{condition.MaskNumbers(c.reason), condition.MaskNumbers(c.degraded)}
 		resource, is := strings.CutPrefix(c.name, "resource/")
 		switch same := names[t]; {
 		case t == (trouble{}):
-		case !is || len(same) <= alone:
+		case !is || len(same) <= maxSeparateLines:
 			all = append(all, c)
 		case same[0] == resource:
-			all = append(all, c.joined(same, len(s.Resources)))
+			all = append(all, c.mergedFor(same, len(s.Resources)))
 		}
 	}
 	return all
 }
 
-// joined is the check of all resources that have the same reason as c.
-func (c check) joined(names []string, of int) check {
+// mergedFor is the check of all resources that have the same reason as c.
+func (c check) mergedFor(names []string, of int) check {
 	c.name = "resources"
 	for _, reason := range []*string{&c.reason, &c.degraded} {
 		if *reason != "" {
-			*reason = fmt.Sprintf("%d of %d (%s): %s", len(names), of, firstOf(names), *reason)
+			*reason = fmt.Sprintf("%d of %d (%s): %s", len(names), of, joinFirstNames(names), *reason)
 		}
 	}
 	return c

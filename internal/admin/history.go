@@ -48,11 +48,11 @@ const (
 	countSink      = "sink/"
 )
 
-// counters are what a snapshot counts.
-func (s Snapshot) counters() map[string]uint64 {
+// counterValues are what a snapshot counts.
+func (s Snapshot) counterValues() map[string]uint64 {
 	all := map[string]uint64{countJournaled: s.Journal.Newest, countEvents: 0, countChanges: 0}
 	for _, r := range s.Resources {
-		made := r.made()
+		made := r.changesEmitted()
 		all[countResource+r.Name] = made
 		all[countChanges] += made
 		all[countEvents] += r.Events
@@ -63,8 +63,8 @@ func (s Snapshot) counters() map[string]uint64 {
 	return all
 }
 
-// made counts the changes of a resource. That something exists is none.
-func (r ResourceStatus) made() (n uint64) {
+// changesEmitted counts the changes of a resource. That something exists is none.
+func (r ResourceStatus) changesEmitted() (n uint64) {
 	for kind, of := range r.Changes {
 		if kind != "snapshot" {
 			n += of
@@ -73,10 +73,10 @@ func (r ResourceStatus) made() (n uint64) {
 	return n
 }
 
-// after is the frame of a snapshot that was taken after f, which may be nil.
-func (f *frame) after(s Snapshot, now time.Time) *frame {
+// nextFrame is the frame of a snapshot that was taken after f, which may be nil.
+func (f *frame) nextFrame(s Snapshot, now time.Time) *frame {
 	next := &frame{at: now, Snapshot: s, series: map[string]series{}}
-	for name, count := range s.counters() {
+	for name, count := range s.counterValues() {
 		grown := series{count: count}
 		if f != nil {
 			if old, known := f.series[name]; known && now.After(f.at) {
@@ -90,27 +90,27 @@ func (f *frame) after(s Snapshot, now time.Time) *frame {
 	return next
 }
 
-// frame is the newest frame. One that is too old, because nobody samples, is replaced.
-func (s *Server) frame() *frame {
+// currentFrame is the newest frame. One that is too old, because nobody samples, is replaced.
+func (s *Server) currentFrame() *frame {
 	if f := s.latest.Load(); f != nil && time.Since(f.at) < 2*sampleEvery {
 		return f
 	}
-	return s.sample()
+	return s.sampleFrame()
 }
 
-// sample takes a new frame.
-func (s *Server) sample() *frame {
-	next := s.latest.Load().after(s.options.Snapshot(), time.Now())
+// sampleFrame takes a new frame.
+func (s *Server) sampleFrame() *frame {
+	next := s.latest.Load().nextFrame(s.options.Snapshot(), time.Now())
 	s.latest.Store(next)
 	return next
 }
 
-// sampleUntil takes a frame regularly until ctx ends.
-func (s *Server) sampleUntil(ctx context.Context) {
+// sampleRegularly takes a frame regularly until ctx ends.
+func (s *Server) sampleRegularly(ctx context.Context) {
 	t := time.NewTicker(sampleEvery)
 	defer t.Stop()
 	for {
-		s.sample()
+		s.sampleFrame()
 		select {
 		case <-ctx.Done():
 			return

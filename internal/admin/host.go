@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// local refuses requests for other hosts while the server listens on loopback. A web page that somebody opens can have its
+// rejectForeignHosts refuses requests for other hosts while the server listens on loopback. A web page that somebody opens can have its
 // own name resolve to 127.0.0.1 and read what this server shows; its browser still sends that name as Host.
-func (s *Server) local(next http.Handler) http.Handler {
+func (s *Server) rejectForeignHosts(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.onLoopback() && !isLocal(r.Host) {
 			http.Error(w, "this server is for the machine that it runs on: ask for localhost or 127.0.0.1", http.StatusMisdirectedRequest)

@@ -24,19 +24,19 @@ var metrics = slices.Concat(readyMetrics, configMetrics, discoveryMetrics, resou
 
 var readyMetrics = []metric{
 	{"kubecdc_ready", "1 when the exporter is ready; /readyz says what is amiss where it is not.", prometheus.GaugeValue, nil,
-		func(s Snapshot, _ time.Time, emit emit) { emit(truth(s.ready())) }},
+		func(s Snapshot, _ time.Time, emit emit) { emit(boolToFloat(s.isReady())) }},
 }
 
 var discoveryMetrics = []metric{
 	{"kubecdc_discovery_known", "1 when it is known what the API server serves; 0 since the start until it has answered.", prometheus.GaugeValue, nil,
-		func(s Snapshot, _ time.Time, emit emit) { emit(truth(s.Discovery == "")) }},
+		func(s Snapshot, _ time.Time, emit emit) { emit(boolToFloat(s.Discovery == "")) }},
 	{"kubecdc_clock_skew_seconds", "How far this machine's clock is ahead of the API server's, to a second; negative where it is behind.", prometheus.GaugeValue, nil,
 		func(s Snapshot, _ time.Time, emit emit) { emit(s.Cluster.ClockSkew.Seconds()) }},
 	{"kubecdc_namespace_missing", "1 while a namespace that a rule names does not exist; no series where that is not known.", prometheus.GaugeValue, []string{"name"},
 		func(s Snapshot, _ time.Time, emit emit) { // a label "namespace" would be that of the scraped Pod
 			for _, n := range s.Namespaces {
 				if n.Unknown == "" {
-					emit(truth(n.Missing), n.Name)
+					emit(boolToFloat(n.Missing), n.Name)
 				}
 			}
 		}},
@@ -56,7 +56,7 @@ var configMetrics = []metric{
 	{"kubecdc_config_info", "1, with the first 12 digits of the SHA-256 of the configuration's file that works.", prometheus.GaugeValue, []string{"hash"},
 		func(s Snapshot, _ time.Time, emit emit) { emit(1, s.Config.Hash) }},
 	{"kubecdc_config_refused", "1 while the configuration's file is refused and an earlier one works; /readyz says why.", prometheus.GaugeValue, nil,
-		func(s Snapshot, _ time.Time, emit emit) { emit(truth(s.Config.Refused != "")) }},
+		func(s Snapshot, _ time.Time, emit emit) { emit(boolToFloat(s.Config.Refused != "")) }},
 	{"kubecdc_config_reloads_total", "Changed configurations, by what became of them: taken or refused.", prometheus.CounterValue, []string{"result"},
 		func(s Snapshot, _ time.Time, emit emit) {
 			emit(float64(s.Config.Reloads), "taken")
@@ -65,19 +65,19 @@ var configMetrics = []metric{
 }
 
 var resourceMetrics = []metric{
-	ofResource("kubecdc_resource_known_objects", "Objects known to exist.", prometheus.GaugeValue,
+	resourceMetric("kubecdc_resource_known_objects", "Objects known to exist.", prometheus.GaugeValue,
 		func(r ResourceStatus) float64 { return float64(r.Known) }),
-	ofResource("kubecdc_resource_events_total", "Watch events read, bookmarks included.", prometheus.CounterValue,
+	resourceMetric("kubecdc_resource_events_total", "Watch events read, bookmarks included.", prometheus.CounterValue,
 		func(r ResourceStatus) float64 { return float64(r.Events) }),
-	ofResource("kubecdc_resource_last_event_timestamp_seconds", "When the API server last said something, bookmarks included; 0 if never.", prometheus.GaugeValue,
-		func(r ResourceStatus) float64 { return timestamp(r.LastEvent) }),
-	ofResource("kubecdc_resource_watch_restarts_total", "Watch connections opened after the first.", prometheus.CounterValue,
+	resourceMetric("kubecdc_resource_last_event_timestamp_seconds", "When the API server last said something, bookmarks included; 0 if never.", prometheus.GaugeValue,
+		func(r ResourceStatus) float64 { return unixSeconds(r.LastEvent) }),
+	resourceMetric("kubecdc_resource_watch_restarts_total", "Watch connections opened after the first.", prometheus.CounterValue,
 		func(r ResourceStatus) float64 { return float64(r.Restarts) }),
-	ofResource("kubecdc_resource_relists_total", "Times history was lost and the stream got a gap record.", prometheus.CounterValue,
+	resourceMetric("kubecdc_resource_relists_total", "Times history was lost and the stream got a gap record.", prometheus.CounterValue,
 		func(r ResourceStatus) float64 { return float64(r.Relists) }),
-	ofResource("kubecdc_resource_list_requests_total", "LIST requests sent, each page one.", prometheus.CounterValue,
+	resourceMetric("kubecdc_resource_list_requests_total", "LIST requests sent, each page one.", prometheus.CounterValue,
 		func(r ResourceStatus) float64 { return float64(r.Lists) }),
-	ofResource("kubecdc_resource_decode_errors_total", "Answers of the API server that could not be read.", prometheus.CounterValue,
+	resourceMetric("kubecdc_resource_decode_errors_total", "Answers of the API server that could not be read.", prometheus.CounterValue,
 		func(r ResourceStatus) float64 { return float64(r.DecodeErrors) }),
 	{"kubecdc_resource_changes_total", "Changes made, by type.", prometheus.CounterValue, []string{"resource", "type"},
 		func(s Snapshot, _ time.Time, emit emit) {
@@ -91,7 +91,7 @@ var resourceMetrics = []metric{
 		func(s Snapshot, _ time.Time, emit emit) {
 			for _, r := range s.Resources {
 				for _, state := range ResourceStates {
-					emit(truth(state == r.State), r.Name, state)
+					emit(boolToFloat(state == r.State), r.Name, state)
 				}
 			}
 		}},
@@ -105,9 +105,9 @@ var ruleMetrics = []metric{
 				emit(float64(r.Unchanged), r.Name, "unchanged")
 			}
 		}},
-	ofRule("kubecdc_rule_withheld_total", "Changes that could not be redacted or shaped; they become dead letters without bodies.",
+	ruleMetric("kubecdc_rule_withheld_total", "Changes that could not be redacted or shaped; they become dead letters without bodies.",
 		func(r RuleStatus) float64 { return float64(r.Withheld) }),
-	ofRule("kubecdc_rule_filter_errors_total", "Evaluations of the rule's filter that failed or were cut off; their changes were emitted.",
+	ruleMetric("kubecdc_rule_filter_errors_total", "Evaluations of the rule's filter that failed or were cut off; their changes were emitted.",
 		func(r RuleStatus) float64 { return float64(r.Failed) }),
 }
 
@@ -137,118 +137,118 @@ var routeMetrics = []metric{
 }
 
 var sinkMetrics = []metric{
-	ofSink("kubecdc_sink_delivered_total", "Changes the destination acknowledged.", prometheus.CounterValue,
+	sinkMetric("kubecdc_sink_delivered_total", "Changes the destination acknowledged.", prometheus.CounterValue,
 		func(k SinkStatus) float64 { return float64(k.Delivered) }),
-	ofSink("kubecdc_sink_delivered_bytes_total", "Bytes of the changes the destination acknowledged, as estimated in memory.", prometheus.CounterValue,
+	sinkMetric("kubecdc_sink_delivered_bytes_total", "Bytes of the changes the destination acknowledged, as estimated in memory.", prometheus.CounterValue,
 		func(k SinkStatus) float64 { return float64(k.DeliveredBytes) }),
-	ofSink("kubecdc_sink_reduced_total", "Changes the destination acknowledged in a smaller form, because the whole one was too large.", prometheus.CounterValue,
+	sinkMetric("kubecdc_sink_reduced_total", "Changes the destination acknowledged in a smaller form, because the whole one was too large.", prometheus.CounterValue,
 		func(k SinkStatus) float64 { return float64(k.Reduced) }),
-	ofSink("kubecdc_sink_passed_total", "Changes that routes do not send to this sink.", prometheus.CounterValue,
+	sinkMetric("kubecdc_sink_passed_total", "Changes that routes do not send to this sink.", prometheus.CounterValue,
 		func(k SinkStatus) float64 { return float64(k.Passed) }),
-	ofSink("kubecdc_sink_skipped_total", "Changes read again after a restart and known to be delivered.", prometheus.CounterValue,
+	sinkMetric("kubecdc_sink_skipped_total", "Changes read again after a restart and known to be delivered.", prometheus.CounterValue,
 		func(k SinkStatus) float64 { return float64(k.Skipped) }),
-	ofSink("kubecdc_sink_retries_total", "Attempts that failed and are made again.", prometheus.CounterValue,
+	sinkMetric("kubecdc_sink_retries_total", "Attempts that failed and are made again.", prometheus.CounterValue,
 		func(k SinkStatus) float64 { return float64(k.Retries) }),
-	ofSink("kubecdc_sink_dead_letters_total", "Changes the destination rejected for ever; they are kept in the journal.", prometheus.CounterValue,
+	sinkMetric("kubecdc_sink_dead_letters_total", "Changes the destination rejected for ever; they are kept in the journal.", prometheus.CounterValue,
 		func(k SinkStatus) float64 { return float64(k.DeadLetters) }),
-	ofSink("kubecdc_sink_dead_letters_kept", "Dead letters in the journal, of earlier runs too.", prometheus.GaugeValue,
-		func(k SinkStatus) float64 { return float64(k.LettersKept) }),
-	ofSink("kubecdc_sink_dead_letters_held", "1 while dead letters cannot reach the topic that is configured for them; the status page says why.", prometheus.GaugeValue,
-		func(k SinkStatus) float64 { return truth(k.Held != "") }),
-	ofSink("kubecdc_sink_losses_total", "Times the destination had lost changes it had accepted, and was sent them again from the journal.", prometheus.CounterValue,
+	sinkMetric("kubecdc_sink_dead_letters_kept", "Dead letters in the journal, of earlier runs too.", prometheus.GaugeValue,
+		func(k SinkStatus) float64 { return float64(k.DeadLettersKept) }),
+	sinkMetric("kubecdc_sink_dead_letters_held", "1 while dead letters cannot reach the topic that is configured for them; the status page says why.", prometheus.GaugeValue,
+		func(k SinkStatus) float64 { return boolToFloat(k.Held != "") }),
+	sinkMetric("kubecdc_sink_losses_total", "Times the destination had lost changes it had accepted, and was sent them again from the journal.", prometheus.CounterValue,
 		func(k SinkStatus) float64 { return float64(k.Losses) }),
-	ofSink("kubecdc_sink_cautions", "How many things about the destination may lose changes that it accepts; /readyz and the log name them.", prometheus.GaugeValue,
-		func(k SinkStatus) float64 { return float64(len(k.Cautions)) }),
-	ofSink("kubecdc_sink_omitted_total", "Control records, such as gaps, that the destination has no place for: a bucket keeps the state of objects only.", prometheus.CounterValue,
+	sinkMetric("kubecdc_sink_cautions", "How many things about the destination may lose changes that it accepts; /readyz and the log name them.", prometheus.GaugeValue,
+		func(k SinkStatus) float64 { return float64(len(k.Warnings)) }),
+	sinkMetric("kubecdc_sink_omitted_total", "Control records, such as gaps, that the destination has no place for: a bucket keeps the state of objects only.", prometheus.CounterValue,
 		func(k SinkStatus) float64 { return float64(k.Omitted) }),
-	ofSink("kubecdc_sink_contract_breaches_total", "Answers of the sink that break its contract. More than 0 is a defect.", prometheus.CounterValue,
+	sinkMetric("kubecdc_sink_contract_breaches_total", "Answers of the sink that break its contract. More than 0 is a defect.", prometheus.CounterValue,
 		func(k SinkStatus) float64 { return float64(k.Breaches) }),
-	ofSink("kubecdc_sink_window_bytes", "Memory of the changes on their way.", prometheus.GaugeValue,
+	sinkMetric("kubecdc_sink_window_bytes", "Memory of the changes on their way.", prometheus.GaugeValue,
 		func(k SinkStatus) float64 { return float64(k.WindowBytes) }),
-	ofSink("kubecdc_sink_window_limit_bytes", "Bound of kubecdc_sink_window_bytes.", prometheus.GaugeValue,
+	sinkMetric("kubecdc_sink_window_limit_bytes", "Bound of kubecdc_sink_window_bytes.", prometheus.GaugeValue,
 		func(k SinkStatus) float64 { return float64(k.WindowLimit) }),
-	ofSink("kubecdc_sink_lanes", "Ordered channels of the destination that are in memory.", prometheus.GaugeValue,
+	sinkMetric("kubecdc_sink_lanes", "Ordered channels of the destination that are in memory.", prometheus.GaugeValue,
 		func(k SinkStatus) float64 { return float64(k.Lanes) }),
-	ofSink("kubecdc_sink_lanes_backing_off", "Lanes that failed and wait for their next attempt.", prometheus.GaugeValue,
+	sinkMetric("kubecdc_sink_lanes_backing_off", "Lanes that failed and wait for their next attempt.", prometheus.GaugeValue,
 		func(k SinkStatus) float64 { return float64(k.LanesBackingOff) }),
-	ofSink("kubecdc_sink_lanes_behind", "Lanes with changes that are to be read from the journal again, because they failed or were slow.", prometheus.GaugeValue,
+	sinkMetric("kubecdc_sink_lanes_behind", "Lanes with changes that are to be read from the journal again, because they failed or were slow.", prometheus.GaugeValue,
 		func(k SinkStatus) float64 { return float64(k.LanesBehind) }),
 	{"kubecdc_sink_lane_failing_since_seconds", "When a lane began to fail; a hundred lanes of a sink at most.", prometheus.GaugeValue, []string{"sink", "lane", "reason"},
 		func(s Snapshot, _ time.Time, emit emit) {
 			for _, k := range s.Sinks {
 				for _, t := range k.Trouble {
-					emit(timestamp(t.Since), k.Name, t.Lane, t.Reason)
+					emit(unixSeconds(t.Since), k.Name, t.Lane, t.Reason)
 				}
 			}
 		}},
-	ofSink("kubecdc_sink_ready", "1 while changes get through; 0 while nothing does, and /readyz says why.", prometheus.GaugeValue,
-		func(k SinkStatus) float64 { return truth(k.NotReady == "") }),
-	ofSink("kubecdc_sink_gate_closed", "1 while the whole destination is taken to be away.", prometheus.GaugeValue,
-		func(k SinkStatus) float64 { return truth(k.GateClosed) }),
-	ofSink("kubecdc_sink_last_ack_timestamp_seconds", "When the destination last acknowledged a change; 0 if never.", prometheus.GaugeValue,
-		func(k SinkStatus) float64 { return timestamp(k.LastAck) }),
+	sinkMetric("kubecdc_sink_ready", "1 while changes get through; 0 while nothing does, and /readyz says why.", prometheus.GaugeValue,
+		func(k SinkStatus) float64 { return boolToFloat(k.NotReady == "") }),
+	sinkMetric("kubecdc_sink_gate_closed", "1 while the whole destination is taken to be away.", prometheus.GaugeValue,
+		func(k SinkStatus) float64 { return boolToFloat(k.GateClosed) }),
+	sinkMetric("kubecdc_sink_last_ack_timestamp_seconds", "When the destination last acknowledged a change; 0 if never.", prometheus.GaugeValue,
+		func(k SinkStatus) float64 { return unixSeconds(k.LastAck) }),
 	{"kubecdc_sink_lag_seconds", "Age of the oldest change that is read from the journal and not delivered; 0 when there is none.", prometheus.GaugeValue, []string{"sink"},
 		func(s Snapshot, now time.Time, emit emit) {
 			for _, k := range s.Sinks {
-				emit(k.lag(now).Seconds(), k.Name)
+				emit(k.lagAt(now).Seconds(), k.Name)
 			}
 		}},
 	{"kubecdc_sink_backlog_changes", "Changes in the journal that this sink has not settled.", prometheus.GaugeValue, []string{"sink"},
 		func(s Snapshot, _ time.Time, emit emit) {
 			for _, k := range s.Sinks {
-				emit(float64(s.Journal.backlog(k)), k.Name)
+				emit(float64(s.Journal.undeliveredOf(k)), k.Name)
 			}
 		}},
 }
 
 var journalMetrics = []metric{
 	{"kubecdc_cluster_unchecked", "1 if it cannot be told whether the cluster is the one that the journal was filled from, for want of a right.", prometheus.GaugeValue, nil,
-		func(s Snapshot, _ time.Time, emit emit) { emit(truth(s.Cluster.Unchecked != "")) }},
-	ofJournal("kubecdc_journal_newest_offset", "Offset of the newest change.", prometheus.GaugeValue,
+		func(s Snapshot, _ time.Time, emit emit) { emit(boolToFloat(s.Cluster.Unchecked != "")) }},
+	journalMetric("kubecdc_journal_newest_offset", "Offset of the newest change.", prometheus.GaugeValue,
 		func(j JournalStatus) float64 { return float64(j.Newest) }),
-	ofJournal("kubecdc_journal_oldest_offset", "Offset of the oldest change still held.", prometheus.GaugeValue,
+	journalMetric("kubecdc_journal_oldest_offset", "Offset of the oldest change still held.", prometheus.GaugeValue,
 		func(j JournalStatus) float64 { return float64(j.Oldest) }),
-	ofJournal("kubecdc_journal_retained_bytes", "Stored size of changes, known objects, last states and dead letters.", prometheus.GaugeValue,
+	journalMetric("kubecdc_journal_retained_bytes", "Stored size of changes, known objects, last states and dead letters.", prometheus.GaugeValue,
 		func(j JournalStatus) float64 { return float64(j.RetainedBytes) }),
-	ofJournal("kubecdc_journal_known_bytes", "Stored size of known objects, measured every few seconds.", prometheus.GaugeValue,
+	journalMetric("kubecdc_journal_known_bytes", "Stored size of known objects, measured every few seconds.", prometheus.GaugeValue,
 		func(j JournalStatus) float64 { return float64(j.KnownBytes) }),
-	ofJournal("kubecdc_journal_body_bytes", "Stored size of last states, measured every few seconds.", prometheus.GaugeValue,
+	journalMetric("kubecdc_journal_body_bytes", "Stored size of last states, measured every few seconds.", prometheus.GaugeValue,
 		func(j JournalStatus) float64 { return float64(j.BodyBytes) }),
-	ofJournal("kubecdc_journal_dead_letter_bytes", "Stored size of dead letters; journal.maxDeadLetters bounds it.", prometheus.GaugeValue,
+	journalMetric("kubecdc_journal_dead_letter_bytes", "Stored size of dead letters; journal.maxDeadLetters bounds it.", prometheus.GaugeValue,
 		func(j JournalStatus) float64 { return float64(j.DeadLetterBytes) }),
-	ofJournal("kubecdc_journal_max_bytes", "Bound of kubecdc_journal_retained_bytes (journal.maxBytes).", prometheus.GaugeValue,
+	journalMetric("kubecdc_journal_max_bytes", "Bound of kubecdc_journal_retained_bytes (journal.maxBytes).", prometheus.GaugeValue,
 		func(j JournalStatus) float64 { return float64(j.MaxBytes) }),
-	ofJournal("kubecdc_journal_disk_bytes", "Size of the journal's store on disk, measured every few seconds.", prometheus.GaugeValue,
+	journalMetric("kubecdc_journal_disk_bytes", "Size of the journal's store on disk, measured every few seconds.", prometheus.GaugeValue,
 		func(j JournalStatus) float64 { return float64(j.DiskBytes) }),
-	ofJournal("kubecdc_journal_pending_bytes", "Changes in memory that are not committed yet.", prometheus.GaugeValue,
+	journalMetric("kubecdc_journal_pending_bytes", "Changes in memory that are not committed yet.", prometheus.GaugeValue,
 		func(j JournalStatus) float64 { return float64(j.PendingBytes) }),
-	ofJournal("kubecdc_journal_commits_total", "Groups committed.", prometheus.CounterValue,
+	journalMetric("kubecdc_journal_commits_total", "Groups committed.", prometheus.CounterValue,
 		func(j JournalStatus) float64 { return float64(j.Commits) }),
-	ofJournal("kubecdc_journal_blocked", "1 while nothing is being journaled; /readyz says why.", prometheus.GaugeValue,
-		func(j JournalStatus) float64 { return truth(j.Blocked != "") }),
-	ofJournal("kubecdc_journal_dead_letters_full", "1 while no dead letter more is taken, so that a change that is refused for ever waits in its lane.", prometheus.GaugeValue,
-		func(j JournalStatus) float64 { return truth(j.DeadLettersFull != "") }),
-	ofJournal("kubecdc_journal_recovered", "1 if a broken journal was set aside when the process started.", prometheus.GaugeValue,
-		func(j JournalStatus) float64 { return truth(j.Recovered) }),
+	journalMetric("kubecdc_journal_blocked", "1 while nothing is being journaled; /readyz says why.", prometheus.GaugeValue,
+		func(j JournalStatus) float64 { return boolToFloat(j.Blocked != "") }),
+	journalMetric("kubecdc_journal_dead_letters_full", "1 while no dead letter more is taken, so that a change that is refused for ever waits in its lane.", prometheus.GaugeValue,
+		func(j JournalStatus) float64 { return boolToFloat(j.DeadLettersFull != "") }),
+	journalMetric("kubecdc_journal_recovered", "1 if a broken journal was set aside when the process started.", prometheus.GaugeValue,
+		func(j JournalStatus) float64 { return boolToFloat(j.Recovered) }),
 }
 
 var auditMetrics = []metric{
-	ofAudit("kubecdc_audit_degraded", "1 while audit events do not come, or not from all sources; /readyz says why.", prometheus.GaugeValue,
-		func(a *AuditStatus) float64 { return truth(a.Degraded != "") }),
-	ofAudit("kubecdc_audit_events_total", "Audit events taken.", prometheus.CounterValue, func(a *AuditStatus) float64 { return float64(a.Events) }),
-	ofAudit("kubecdc_audit_events_kept_total", "Audit events that may name who made a change.", prometheus.CounterValue,
+	auditMetric("kubecdc_audit_degraded", "1 while audit events do not come, or not from all sources; /readyz says why.", prometheus.GaugeValue,
+		func(a *AuditStatus) float64 { return boolToFloat(a.Degraded != "") }),
+	auditMetric("kubecdc_audit_events_total", "Audit events taken.", prometheus.CounterValue, func(a *AuditStatus) float64 { return float64(a.Events) }),
+	auditMetric("kubecdc_audit_events_kept_total", "Audit events that may name who made a change.", prometheus.CounterValue,
 		func(a *AuditStatus) float64 { return float64(a.Kept) }),
-	ofAudit("kubecdc_audit_refused_total", "Connections and requests of clients that audit.webhook does not name, or without a certificate of its authorities.",
+	auditMetric("kubecdc_audit_refused_total", "Connections and requests of clients that audit.webhook does not name, or without a certificate of its authorities.",
 		prometheus.CounterValue, func(a *AuditStatus) float64 { return float64(a.Refused) }),
-	ofAudit("kubecdc_audit_malformed_total", "Bodies and lines that were no audit events.", prometheus.CounterValue,
+	auditMetric("kubecdc_audit_malformed_total", "Bodies and lines that were no audit events.", prometheus.CounterValue,
 		func(a *AuditStatus) float64 { return float64(a.Malformed) }),
-	ofAudit("kubecdc_audit_lost_total", "Audit events that had to make room, and times that a log was rotated away unread.", prometheus.CounterValue,
+	auditMetric("kubecdc_audit_lost_total", "Audit events that had to make room, and times that a log was rotated away unread.", prometheus.CounterValue,
 		func(a *AuditStatus) float64 { return float64(a.Lost) }),
-	ofAudit("kubecdc_audit_last_event_timestamp_seconds", "When the newest audit event came; 0 if never.", prometheus.GaugeValue,
-		func(a *AuditStatus) float64 { return timestamp(a.LastEvent) }),
-	ofAudit("kubecdc_attributed_total", "Changes that an authenticated user was named for.", prometheus.CounterValue,
+	auditMetric("kubecdc_audit_last_event_timestamp_seconds", "When the newest audit event came; 0 if never.", prometheus.GaugeValue,
+		func(a *AuditStatus) float64 { return unixSeconds(a.LastEvent) }),
+	auditMetric("kubecdc_attributed_total", "Changes that an authenticated user was named for.", prometheus.CounterValue,
 		func(a *AuditStatus) float64 { return float64(a.Attributed) }),
-	ofAudit("kubecdc_attributed_likely_total", "Changes that an authenticated user was guessed for, where audit.likely asks for it.",
+	auditMetric("kubecdc_attributed_likely_total", "Changes that an authenticated user was guessed for, where audit.likely asks for it.",
 		prometheus.CounterValue, func(a *AuditStatus) float64 { return float64(a.Likely) }),
 	{"kubecdc_unresolved_total", "Changes that nobody was named for, by reason: none, several, late, bound or list, see docs/audit-trail.md.", prometheus.CounterValue,
 		[]string{"reason"}, func(s Snapshot, _ time.Time, emit emit) {
@@ -259,28 +259,28 @@ var auditMetrics = []metric{
 				emit(float64(n), reason)
 			}
 		}},
-	ofAudit("kubecdc_attribution_pending_changes", "Changes that wait for their audit event.", prometheus.GaugeValue,
+	auditMetric("kubecdc_attribution_pending_changes", "Changes that wait for their audit event.", prometheus.GaugeValue,
 		func(a *AuditStatus) float64 { return float64(a.Pending) }),
-	ofAudit("kubecdc_attribution_pending_bytes", "Memory of the changes and audit events that wait for each other; audit.maxPending bounds it.", prometheus.GaugeValue,
+	auditMetric("kubecdc_attribution_pending_bytes", "Memory of the changes and audit events that wait for each other; audit.maxPending bounds it.", prometheus.GaugeValue,
 		func(a *AuditStatus) float64 { return float64(a.PendingBytes) }),
 }
 
 var replicaMetrics = []metric{
 	{"kubecdc_active", "1 where this process works; 0 where it stands by for another one, or takes over.", prometheus.GaugeValue, nil,
-		func(s Snapshot, _ time.Time, emit emit) { emit(truth(s.active())) }},
-	ofReplica("kubecdc_takeovers_total", "Times this process took over, its own start included.", prometheus.CounterValue,
+		func(s Snapshot, _ time.Time, emit emit) { emit(boolToFloat(s.isActive())) }},
+	replicaMetric("kubecdc_takeovers_total", "Times this process took over, its own start included.", prometheus.CounterValue,
 		func(r *ReplicaStatus) float64 { return float64(r.TakeOvers) }),
-	ofReplica("kubecdc_takeover_seconds", "How long the last take-over took, from the turn of this process until changes could flow; 0 before the first.",
+	replicaMetric("kubecdc_takeover_seconds", "How long the last take-over took, from the turn of this process until changes could flow; 0 before the first.",
 		prometheus.GaugeValue, func(r *ReplicaStatus) float64 { return r.TookOver.Seconds() }),
-	ofReplica("kubecdc_fenced_total", "Times another process took over from this one while it worked.", prometheus.CounterValue,
+	replicaMetric("kubecdc_fenced_total", "Times another process took over from this one while it worked.", prometheus.CounterValue,
 		func(r *ReplicaStatus) float64 { return float64(r.Fenced) }),
-	ofReplica("kubecdc_state_lag_seconds", "For how long changes have been delivered that the replicated state does not cover yet: so far a take-over looks back.",
+	replicaMetric("kubecdc_state_lag_seconds", "For how long changes have been delivered that the replicated state does not cover yet: so far a take-over looks back.",
 		prometheus.GaugeValue, func(r *ReplicaStatus) float64 { return r.StateLag.Seconds() }),
-	ofReplica("kubecdc_state_known_objects", "Objects in the replicated state.", prometheus.GaugeValue, func(r *ReplicaStatus) float64 { return float64(r.Known) }),
+	replicaMetric("kubecdc_state_known_objects", "Objects in the replicated state.", prometheus.GaugeValue, func(r *ReplicaStatus) float64 { return float64(r.Known) }),
 }
 
-// ofReplica is a family that has no series without a replicated state.
-func ofReplica(name, help string, kind prometheus.ValueType, value func(*ReplicaStatus) float64) metric {
+// replicaMetric is a family that has no series without a replicated state.
+func replicaMetric(name, help string, kind prometheus.ValueType, value func(*ReplicaStatus) float64) metric {
 	return metric{name, help, kind, nil, func(s Snapshot, _ time.Time, emit emit) {
 		if s.Replica != nil {
 			emit(value(s.Replica))
@@ -288,8 +288,8 @@ func ofReplica(name, help string, kind prometheus.ValueType, value func(*Replica
 	}}
 }
 
-// ofAudit is a family that has no series where nobody is to be named.
-func ofAudit(name, help string, kind prometheus.ValueType, value func(*AuditStatus) float64) metric {
+// auditMetric is a family that has no series where nobody is to be named.
+func auditMetric(name, help string, kind prometheus.ValueType, value func(*AuditStatus) float64) metric {
 	return metric{name, help, kind, nil, func(s Snapshot, _ time.Time, emit emit) {
 		if s.Audit != nil {
 			emit(value(s.Audit))
@@ -297,7 +297,7 @@ func ofAudit(name, help string, kind prometheus.ValueType, value func(*AuditStat
 	}}
 }
 
-func ofResource(name, help string, kind prometheus.ValueType, value func(ResourceStatus) float64) metric {
+func resourceMetric(name, help string, kind prometheus.ValueType, value func(ResourceStatus) float64) metric {
 	return metric{name, help, kind, []string{"resource"}, func(s Snapshot, _ time.Time, emit emit) {
 		for _, r := range s.Resources {
 			emit(value(r), r.Name)
@@ -305,7 +305,7 @@ func ofResource(name, help string, kind prometheus.ValueType, value func(Resourc
 	}}
 }
 
-func ofRule(name, help string, value func(RuleStatus) float64) metric {
+func ruleMetric(name, help string, value func(RuleStatus) float64) metric {
 	return metric{name, help, prometheus.CounterValue, []string{"rule"}, func(s Snapshot, _ time.Time, emit emit) {
 		for _, r := range s.Rules {
 			emit(value(r), r.Name)
@@ -313,7 +313,7 @@ func ofRule(name, help string, value func(RuleStatus) float64) metric {
 	}}
 }
 
-func ofSink(name, help string, kind prometheus.ValueType, value func(SinkStatus) float64) metric {
+func sinkMetric(name, help string, kind prometheus.ValueType, value func(SinkStatus) float64) metric {
 	return metric{name, help, kind, []string{"sink"}, func(s Snapshot, _ time.Time, emit emit) {
 		for _, k := range s.Sinks {
 			emit(value(k), k.Name)
@@ -321,18 +321,18 @@ func ofSink(name, help string, kind prometheus.ValueType, value func(SinkStatus)
 	}}
 }
 
-func ofJournal(name, help string, kind prometheus.ValueType, value func(JournalStatus) float64) metric {
+func journalMetric(name, help string, kind prometheus.ValueType, value func(JournalStatus) float64) metric {
 	return metric{name, help, kind, nil, func(s Snapshot, _ time.Time, emit emit) { emit(value(s.Journal)) }}
 }
 
-func truth(b bool) float64 {
+func boolToFloat(b bool) float64 {
 	if b {
 		return 1
 	}
 	return 0
 }
 
-func timestamp(t time.Time) float64 {
+func unixSeconds(t time.Time) float64 {
 	if t.IsZero() {
 		return 0
 	}

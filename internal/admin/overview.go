@@ -80,66 +80,66 @@ type SinkView struct {
 	Stage
 }
 
-// overview says what a frame shows.
-func (f *frame) overview(version string) *Overview {
+// buildOverview says what a frame shows.
+func (f *frame) buildOverview(version string) *Overview {
 	o := &Overview{
 		Version: version, Now: f.at.UTC(), Cluster: f.Cluster.Name, ClusterUID: f.Cluster.UID, Unchecked: f.Cluster.Unchecked,
-		Ready: f.ready(), Standby: !f.active(), APIServer: f.stage(countEvents), Changes: f.stage(countChanges),
+		Ready: f.isReady(), Standby: !f.isActive(), APIServer: f.stageOf(countEvents), Changes: f.stageOf(countChanges),
 	}
 	if f.Replica != nil {
-		o.Role = f.Replica.words()
+		o.Role = f.Replica.describeRole()
 	}
 	for _, counts := range [...]bool{true, false} {
-		for _, c := range f.complaints() {
+		for _, c := range f.failedChecks() {
 			if (c.reason != "") == counts {
 				o.Problems = append(o.Problems, Problem{c.name, oneLine(cmp.Or(c.reason, c.degraded)), counts})
 			}
 		}
 	}
 	j := f.Journal
-	o.Journal = JournalView{f.stage(countJournaled), j.Newest, j.RetainedBytes, j.MaxBytes, oneLine(cmp.Or(j.Blocked, j.DeadLettersFull))}
+	o.Journal = JournalView{f.stageOf(countJournaled), j.Newest, j.RetainedBytes, j.MaxBytes, oneLine(cmp.Or(j.Blocked, j.DeadLettersFull))}
 	for _, r := range f.Resources {
-		v := f.resource(r)
+		v := f.resourceView(r)
 		o.Resources = append(o.Resources, v)
 		if v.Sick {
 			o.Sick++
 		}
 	}
 	slices.SortStableFunc(o.Resources, func(a, b ResourceView) int {
-		return cmp.Or(sickFirst(a.NotReady, b.NotReady), sickFirst(a.Sick, b.Sick), cmp.Compare(b.Rate, a.Rate), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(compareFailingFirst(a.NotReady, b.NotReady), compareFailingFirst(a.Sick, b.Sick), cmp.Compare(b.Rate, a.Rate), cmp.Compare(a.Name, b.Name))
 	})
 	for _, k := range f.Sinks {
-		o.Sinks = append(o.Sinks, f.sink(k))
+		o.Sinks = append(o.Sinks, f.sinkView(k))
 		o.DeadLetters += k.DeadLetters
 	}
-	slices.SortStableFunc(o.Sinks, func(a, b SinkView) int { return sickFirst(a.Sick, b.Sick) })
+	slices.SortStableFunc(o.Sinks, func(a, b SinkView) int { return compareFailingFirst(a.Sick, b.Sick) })
 	return o
 }
 
-func (f *frame) stage(counter string) Stage {
+func (f *frame) stageOf(counter string) Stage {
 	s := f.series[counter]
 	return Stage{s.Rate(), s.Points}
 }
 
-func (f *frame) resource(r ResourceStatus) ResourceView {
+func (f *frame) resourceView(r ResourceStatus) ResourceView {
 	return ResourceView{
 		Name: r.Name, State: r.State, Since: r.Since, Sick: r.NotReady != "" || r.Degraded != "", NotReady: r.NotReady != "",
-		Reason: oneLine(r.Reason), Known: r.Known, LastEvent: r.LastEvent, Stage: f.stage(countResource + r.Name),
+		Reason: oneLine(r.Reason), Known: r.Known, LastEvent: r.LastEvent, Stage: f.stageOf(countResource + r.Name),
 	}
 }
 
-func (f *frame) sink(k SinkStatus) SinkView {
+func (f *frame) sinkView(k SinkStatus) SinkView {
 	return SinkView{
 		Name: k.Name, Kind: k.Kind, Sick: k.NotReady != "" || k.GateClosed || k.Held != "" || len(k.Trouble) > 0,
 		NotReady: k.NotReady != "" || k.GateClosed,
 		Reason:   oneLine(cmp.Or(k.NotReady, k.Held, k.Reason)),
-		Backlog:  f.Journal.backlog(k), LagSeconds: k.lag(f.at).Round(time.Millisecond).Seconds(),
+		Backlog:  f.Journal.undeliveredOf(k), LagSeconds: k.lagAt(f.at).Round(time.Millisecond).Seconds(),
 		Lanes: k.Lanes, Failing: k.LanesBackingOff, Behind: k.LanesBehind, Retries: k.Retries, DeadLetters: k.DeadLetters, LastAck: k.LastAck,
-		Stage: f.stage(countSink + k.Name),
+		Stage: f.stageOf(countSink + k.Name),
 	}
 }
 
-func sickFirst(a, b bool) int {
+func compareFailingFirst(a, b bool) int {
 	switch {
 	case a == b:
 		return 0

@@ -19,7 +19,7 @@ import (
 var static embed.FS
 
 var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
-	"size": size, "ago": ago, "since": since, "rate": rate, "span": span, "spark": spark, "moving": moving, "number": number, "plural": plural,
+	"size": formatBytes, "ago": formatAge, "since": formatSince, "rate": formatRate, "span": formatSeconds, "spark": sparklinePoints, "moving": dropFlatLine, "number": formatNumber, "plural": formatCount,
 }).ParseFS(static, "page.html"))
 
 // contentSecurityPolicy lets the page load its own two files and nothing else.
@@ -46,11 +46,11 @@ const (
 	viewSink     = "sink"
 )
 
-// place says which page is meant.
-type place struct{ view, name string }
+// pageKey says which page is meant.
+type pageKey struct{ view, name string }
 
-// title is what a browser shows in its tab.
-func (p place) title() string {
+// windowTitle is what a browser shows in its tab.
+func (p pageKey) windowTitle() string {
 	if p.name != "" {
 		return p.name + " · kubecdc"
 	}
@@ -80,8 +80,8 @@ type rows struct {
 // busiestShown is how many live resources are shown at once, if they are busy.
 const busiestShown = 12
 
-// loud counts the resources to show at once: what is not live, and the busiest of the others. Few are all shown.
-func (o *Overview) loud() int {
+// countProminent counts the resources to show at once: what is not live, and the busiest of the others. Few are all shown.
+func (o *Overview) countProminent() int {
 	if len(o.Resources) <= busiestShown {
 		return len(o.Resources)
 	}
@@ -98,23 +98,23 @@ func (d *pageData) Unready() bool {
 }
 
 // Loud are the resources to show at once.
-func (d *pageData) Loud() rows { return rows{d.Now, d.Resources[:d.loud()]} }
+func (d *pageData) Loud() rows { return rows{d.Now, d.Resources[:d.countProminent()]} }
 
 // Quiet are the others; nil where there are none.
 func (d *pageData) Quiet() *rows {
-	quiet := d.Resources[d.loud():]
+	quiet := d.Resources[d.countProminent():]
 	if len(quiet) == 0 {
 		return nil
 	}
 	return &rows{d.Now, quiet}
 }
 
-// data collects what a place shows; false where there is no such place.
-func (s *Server) data(f *frame, p place) (*pageData, bool) {
+// collectPageData collects what a place shows; false where there is no such place.
+func (s *Server) collectPageData(f *frame, p pageKey) (*pageData, bool) {
 	if !slices.Contains([]string{viewOverview, viewResource, viewSink}, p.view) {
 		return nil, false
 	}
-	d := &pageData{Overview: f.overview(s.options.Version), Title: p.title(), View: p.view, Name: p.name, Snapshot: &f.Snapshot}
+	d := &pageData{Overview: f.buildOverview(s.options.Version), Title: p.windowTitle(), View: p.view, Name: p.name, Snapshot: &f.Snapshot}
 	switch p.view {
 	case viewResource:
 		i := slices.IndexFunc(f.Resources, func(r ResourceStatus) bool { return r.Name == p.name })
@@ -122,7 +122,7 @@ func (s *Server) data(f *frame, p place) (*pageData, bool) {
 			return nil, false
 		}
 		d.Resource = &f.Resources[i]
-		v := f.resource(*d.Resource)
+		v := f.resourceView(*d.Resource)
 		d.ResourceView = &v
 		d.Scope, _, _ = strings.Cut(p.name, ";")
 	case viewSink:
@@ -131,7 +131,7 @@ func (s *Server) data(f *frame, p place) (*pageData, bool) {
 			return nil, false
 		}
 		d.Sink = &f.Sinks[i]
-		v := f.sink(*d.Sink)
+		v := f.sinkView(*d.Sink)
 		d.SinkView = &v
 		if s.options.DeadLetters != nil {
 			var err error
@@ -143,9 +143,9 @@ func (s *Server) data(f *frame, p place) (*pageData, bool) {
 	return d, true
 }
 
-// render writes a template for a place; nil where there is no such place.
-func (s *Server) render(f *frame, p place, name string) ([]byte, error) {
-	d, found := s.data(f, p)
+// renderTemplate writes a template for a place; nil where there is no such place.
+func (s *Server) renderTemplate(f *frame, p pageKey, name string) ([]byte, error) {
+	d, found := s.collectPageData(f, p)
 	if !found {
 		return nil, nil
 	}
@@ -156,22 +156,22 @@ func (s *Server) render(f *frame, p place, name string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// status is the part of a page that changes, as all viewers of a frame see it; nil where there is no such place any more.
-func (s *Server) status(f *frame, p place) ([]byte, error) {
+// renderStatus is the part of a page that changes, as all viewers of a frame see it; nil where there is no such place any more.
+func (s *Server) renderStatus(f *frame, p pageKey) ([]byte, error) {
 	if b, ok := f.rendered.Load(p); ok {
 		return b.([]byte), nil
 	}
-	b, err := s.render(f, p, "status")
+	b, err := s.renderTemplate(f, p, "status")
 	if err == nil && b != nil { // places that exist are few
 		f.rendered.Store(p, b)
 	}
 	return b, err
 }
 
-// page answers with one view of the status page.
-func (s *Server) page(view string) http.HandlerFunc {
+// handlePage answers with one view of the status page.
+func (s *Server) handlePage(view string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		b, err := s.render(s.frame(), place{view, r.URL.Query().Get("name")}, "page")
+		b, err := s.renderTemplate(s.currentFrame(), pageKey{view, r.URL.Query().Get("name")}, "page")
 		switch {
 		case err != nil:
 			s.options.Logger.Error("the status page cannot be written", "error", err)
@@ -181,45 +181,45 @@ func (s *Server) page(view string) http.HandlerFunc {
 			http.Error(w, "there is no such "+view+" now", http.StatusNotFound)
 			return
 		}
-		secure(w, "text/html; charset=utf-8")
+		setHeaders(w, "text/html; charset=utf-8")
 		w.Header().Set("Content-Security-Policy", contentSecurityPolicy)
 		_, _ = w.Write(b) // a reader that went away is nobody's problem
 	}
 }
 
-// overview answers with what the page shows, for programs.
-func (s *Server) overview(w http.ResponseWriter, _ *http.Request) {
-	b, err := json.Marshal(s.frame().overview(s.options.Version))
+// handleOverview answers with what the page shows, for programs.
+func (s *Server) handleOverview(w http.ResponseWriter, _ *http.Request) {
+	b, err := json.Marshal(s.currentFrame().buildOverview(s.options.Version))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	secure(w, "application/json")
+	setHeaders(w, "application/json")
 	_, _ = w.Write(append(b, '\n'))
 }
 
-// file answers with an embedded file.
-func (s *Server) file(name, contentType string) http.HandlerFunc {
+// handleFile answers with an embedded file.
+func (s *Server) handleFile(name, contentType string) http.HandlerFunc {
 	b, err := static.ReadFile(name)
 	if err != nil {
 		panic(err) // it is embedded
 	}
 	return func(w http.ResponseWriter, _ *http.Request) {
-		secure(w, contentType)
+		setHeaders(w, contentType)
 		_, _ = w.Write(b)
 	}
 }
 
-// secure sets the headers that every answer has.
-func secure(w http.ResponseWriter, contentType string) {
+// setHeaders sets the headers that every answer has.
+func setHeaders(w http.ResponseWriter, contentType string) {
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Referrer-Policy", "no-referrer")
 	w.Header().Set("Cache-Control", "no-store")
 }
 
-// size writes bytes for people: "1.5 MiB".
-func size(n int64) string {
+// formatBytes writes bytes for people: "1.5 MiB".
+func formatBytes(n int64) string {
 	const step = 1024
 	if n < step {
 		return fmt.Sprintf("%d B", n)
@@ -232,24 +232,24 @@ func size(n int64) string {
 	return fmt.Sprintf("%.1f %ciB", value, "KMGTP"[unit])
 }
 
-// ago writes how long before now t was: "12s", or "never".
-func ago(now, t time.Time) string {
+// formatAge writes how long before now t was: "12s", or "never".
+func formatAge(now, t time.Time) string {
 	if t.IsZero() {
 		return "never"
 	}
 	return max(now.Sub(t), 0).Round(time.Second).String()
 }
 
-// since writes when t was: "12s ago", or "never".
-func since(now, t time.Time) string {
+// formatSince writes when t was: "12s ago", or "never".
+func formatSince(now, t time.Time) string {
 	if t.IsZero() {
-		return ago(now, t)
+		return formatAge(now, t)
 	}
-	return ago(now, t) + " ago"
+	return formatAge(now, t) + " ago"
 }
 
-// span writes seconds for people: "0s", "0.4s", "2m5s".
-func span(seconds float64) string {
+// formatSeconds writes seconds for people: "0s", "0.4s", "2m5s".
+func formatSeconds(seconds float64) string {
 	d := time.Duration(seconds * float64(time.Second))
 	if d == 0 {
 		return "0s"
@@ -260,28 +260,28 @@ func span(seconds float64) string {
 	return d.Round(time.Second).String()
 }
 
-// rate writes how often a second: "0", "0.3", "12", "1,234".
-func rate(perSecond float64) string {
+// formatRate writes how often a second: "0", "0.3", "12", "1,234".
+func formatRate(perSecond float64) string {
 	switch {
 	case perSecond == 0:
 		return "0"
 	case perSecond < 10:
 		return fmt.Sprintf("%.1f", perSecond)
 	}
-	return number(perSecond)
+	return formatNumber(perSecond)
 }
 
-// plural counts things: "1 lane", "1,200 lanes".
-func plural(n any, what string) string {
-	text := number(n)
+// formatCount counts things: "1 lane", "1,200 lanes".
+func formatCount(n any, what string) string {
+	text := formatNumber(n)
 	if text == "1" {
 		return text + " " + what
 	}
 	return text + " " + what + "s"
 }
 
-// number writes a whole number with separators.
-func number(v any) string {
+// formatNumber writes a whole number with separators.
+func formatNumber(v any) string {
 	text := fmt.Sprint(v)
 	if f, ok := v.(float64); ok {
 		text = fmt.Sprintf("%.0f", f)
@@ -292,8 +292,8 @@ func number(v any) string {
 	return text
 }
 
-// moving are rates of which not all are 0, and nil else: a line that says nothing is not drawn.
-func moving(points []float64) []float64 {
+// dropFlatLine are rates of which not all are 0, and nil else: a line that says nothing is not drawn.
+func dropFlatLine(points []float64) []float64 {
 	if !slices.ContainsFunc(points, func(p float64) bool { return p > 0 }) {
 		return nil
 	}
@@ -303,8 +303,8 @@ func moving(points []float64) []float64 {
 // The size of a sparkline, in units of its own.
 const sparkWidth, sparkHeight = 120, 24
 
-// spark writes rates as the points of a line that ends at the right.
-func spark(points []float64) string {
+// sparklinePoints writes rates as the points of a line that ends at the right.
+func sparklinePoints(points []float64) string {
 	top := slices.Max(append([]float64{0}, points...))
 	var b strings.Builder
 	for i, p := range points {

@@ -11,7 +11,7 @@ func standby() Snapshot {
 	return Snapshot{Replica: &ReplicaStatus{Identity: "exporter-1", Role: RoleStandby, Since: time.Now(), Holder: "exporter-0", Known: 7}}
 }
 
-func TestAStandbyIsReadyAndSaysWhoWorks(t *testing.T) {
+func TestAStandbyIsReadyAndNamesTheActiveReplica(t *testing.T) {
 	s := standby()
 	ready := get(t, s, "/readyz?verbose")
 	if ready.Code != http.StatusOK || !strings.Contains(ready.Body.String(), "[+]replica ok: standby, exporter-0 works\n") {
@@ -37,7 +37,7 @@ func TestThePageOfAStandbyShowsNoEmptyPipeline(t *testing.T) {
 	}
 }
 
-func TestWhoCanNeitherWorkNorStandByIsNotReady(t *testing.T) {
+func TestNeitherActiveNorStandbyIsNotReady(t *testing.T) {
 	s := standby()
 	s.Replica.NotReady = "topic kubecdc-state: not authorized; grant READ"
 	if ready := get(t, s, "/readyz"); ready.Code != http.StatusServiceUnavailable || !strings.Contains(ready.Body.String(), "[-]replica topic kubecdc-state: not authorized") {

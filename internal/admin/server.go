@@ -50,7 +50,7 @@ type Server struct {
 	listener net.Listener
 
 	latest  atomic.Pointer[frame]
-	changes changes
+	changes changeRing
 	viewers atomic.Int32 // connected streams
 }
 
@@ -70,17 +70,17 @@ func New(options Options) *Server {
 	)
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorLog: s.errorLog(), ErrorHandling: promhttp.ContinueOnError}))
-	mux.HandleFunc("GET /livez", s.live)
-	mux.HandleFunc("GET /readyz", s.ready)
-	mux.HandleFunc("GET /{$}", s.page(viewOverview))
-	mux.HandleFunc("GET /resource", s.page(viewResource))
-	mux.HandleFunc("GET /sink", s.page(viewSink))
-	mux.HandleFunc("GET /status.js", s.file("status.js", "text/javascript; charset=utf-8"))
-	mux.HandleFunc("GET /status.css", s.file("status.css", "text/css; charset=utf-8"))
-	mux.HandleFunc("GET /status.json", s.overview)
-	mux.HandleFunc("GET /events", s.events)
-	mux.HandleFunc("GET /changes", s.follow)
-	s.handler = s.local(mux)
+	mux.HandleFunc("GET /livez", s.handleLive)
+	mux.HandleFunc("GET /readyz", s.handleReady)
+	mux.HandleFunc("GET /{$}", s.handlePage(viewOverview))
+	mux.HandleFunc("GET /resource", s.handlePage(viewResource))
+	mux.HandleFunc("GET /sink", s.handlePage(viewSink))
+	mux.HandleFunc("GET /status.js", s.handleFile("status.js", "text/javascript; charset=utf-8"))
+	mux.HandleFunc("GET /status.css", s.handleFile("status.css", "text/css; charset=utf-8"))
+	mux.HandleFunc("GET /status.json", s.handleOverview)
+	mux.HandleFunc("GET /events", s.handlePageEvents)
+	mux.HandleFunc("GET /changes", s.handleChanges)
+	s.handler = s.rejectForeignHosts(mux)
 	return s
 }
 
@@ -91,7 +91,9 @@ func (s *Server) ObservePublish(sink string, took time.Duration) {
 
 // ObserveChange notes the facts of a change for those who look: write appends them to a slice, as a JSON object on one line,
 // without bodies; short appends less, where that is too much. They are called before it returns.
-func (s *Server) ObserveChange(write, short func([]byte) []byte) { s.changes.add(write, short) }
+func (s *Server) ObserveChange(write, short func([]byte) []byte) {
+	s.changes.appendChange(write, short)
+}
 
 // ObserveDelivery notes the age of a change when the sink's destination acknowledged it.
 func (s *Server) ObserveDelivery(sink string, age time.Duration) {
@@ -129,7 +131,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer sampling.Wait()
 	ctx, stopSampling := context.WithCancel(ctx)
 	defer stopSampling()
-	sampling.Go(func() { s.sampleUntil(ctx) })
+	sampling.Go(func() { s.sampleRegularly(ctx) })
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(s.listener) }()
 	select {
@@ -149,19 +151,19 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// live says that the process answers. What is wrong with the world around it is for readiness: a restart would not help.
-func (s *Server) live(w http.ResponseWriter, _ *http.Request) {
-	secure(w, "text/plain; charset=utf-8")
+// handleLive says that the process answers. What is wrong with the world around it is for readiness: a restart would not help.
+func (s *Server) handleLive(w http.ResponseWriter, _ *http.Request) {
+	setHeaders(w, "text/plain; charset=utf-8")
 	fmt.Fprintln(w, "ok")
 }
 
-// ready answers 200 when every check is well and else 503 with the checks that are not, one a line as the API server's own
+// handleReady answers 200 when every check is well and else 503 with the checks that are not, one a line as the API server's own
 // /readyz writes them. What is degraded and does not count has a line in either case. ?verbose shows every check.
-func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
+func (s *Server) handleReady(w http.ResponseWriter, r *http.Request) {
 	snapshot := s.options.Snapshot()
-	checks := snapshot.complaints()
+	checks := snapshot.failedChecks()
 	if r.URL.Query().Has("verbose") {
-		checks = snapshot.checks()
+		checks = snapshot.allChecks()
 	}
 	var b strings.Builder
 	failed := 0
@@ -173,13 +175,13 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 		case c.degraded != "":
 			fmt.Fprintf(&b, "[!]%s %s\n", c.name, oneLine(c.degraded))
 		default:
-			fmt.Fprintf(&b, "[+]%s ok%s\n", c.name, c.says)
+			fmt.Fprintf(&b, "[+]%s ok%s\n", c.name, c.detail)
 		}
 	}
-	secure(w, "text/plain; charset=utf-8")
+	setHeaders(w, "text/plain; charset=utf-8")
 	if failed > 0 {
 		w.WriteHeader(http.StatusServiceUnavailable)
-		fmt.Fprintf(w, "%snot ready: %s failed\n", b.String(), plural(failed, "check"))
+		fmt.Fprintf(w, "%snot ready: %s failed\n", b.String(), formatCount(failed, "check"))
 		return
 	}
 	fmt.Fprintf(w, "%sok\n", b.String())

@@ -91,21 +91,21 @@ type SinkStatus struct {
 	NotReady string // why it makes the exporter not ready, one line; "" when it does not
 	Reason   string // what is amiss, one line, also where that does not touch readiness
 
-	Cautions []string // how the destination may lose what it accepts, each one line
+	Warnings []string // how the destination may lose what it accepts, each one line
 
 	Held string // why dead letters do not reach the topic that is configured for them, one line; "" when they do
 
-	Delivered      uint64 // changes acknowledged
-	DeliveredBytes uint64
-	Reduced        uint64 // changes acknowledged in a smaller form, because the whole one was too large
-	Passed         uint64 // changes that routes do not send here
-	Skipped        uint64 // changes read again after a restart and known to be delivered
-	Retries        uint64 // attempts that failed and are made again
-	DeadLetters    uint64 // changes the destination rejected for ever
-	LettersKept    int64  // dead letters in the journal, of earlier runs too
-	Losses         uint64 // times the destination had lost what it had accepted, and was sent it again
-	Omitted        uint64 // control records that the destination has no place for
-	Breaches       uint64 // answers that break the sink contract: a defect
+	Delivered       uint64 // changes acknowledged
+	DeliveredBytes  uint64
+	Reduced         uint64 // changes acknowledged in a smaller form, because the whole one was too large
+	Passed          uint64 // changes that routes do not send here
+	Skipped         uint64 // changes read again after a restart and known to be delivered
+	Retries         uint64 // attempts that failed and are made again
+	DeadLetters     uint64 // changes the destination rejected for ever
+	DeadLettersKept int64  // dead letters in the journal, of earlier runs too
+	Losses          uint64 // times the destination had lost what it had accepted, and was sent it again
+	Omitted         uint64 // control records that the destination has no place for
+	Breaches        uint64 // answers that break the sink contract: a defect
 
 	Low             uint64 // every change up to this offset is settled, and stored as such
 	WindowBytes     int64  // memory of the changes on their way
@@ -113,14 +113,14 @@ type SinkStatus struct {
 	Lanes           int // in memory
 	LanesBackingOff int
 	LanesBehind     int           // lanes with changes that are to be read from the journal again
-	Trouble         []LaneTrouble // lanes that fail, those first that have failed for longest; some of them where they are many
+	Trouble         []FailingLane // lanes that fail, those first that have failed for longest; some of them where they are many
 	GateClosed      bool          // the whole destination is taken to be away
 	LastAck         time.Time     // zero before the first
 	OldestObserved  time.Time     // when the oldest change that is read and not delivered was observed; zero if there is none
 }
 
-// LaneTrouble is a lane of a sink that fails while others work.
-type LaneTrouble struct {
+// FailingLane is a lane of a sink that fails while others work.
+type FailingLane struct {
 	Lane   string
 	Reason string // cause and remedy, one line
 	Since  time.Time
@@ -184,16 +184,16 @@ type ReplicaStatus struct {
 	Known     int           // objects in the state
 }
 
-// backlog counts the changes that s has not settled.
-func (j JournalStatus) backlog(s SinkStatus) uint64 {
+// undeliveredOf counts the changes that s has not settled.
+func (j JournalStatus) undeliveredOf(s SinkStatus) uint64 {
 	if s.Low >= j.Newest {
 		return 0
 	}
 	return j.Newest - s.Low
 }
 
-// lag is the age of the oldest change on its way to s, 0 when there is none.
-func (s SinkStatus) lag(now time.Time) time.Duration {
+// lagAt is the age of the oldest change on its way to s, 0 when there is none.
+func (s SinkStatus) lagAt(now time.Time) time.Duration {
 	if s.OldestObserved.IsZero() {
 		return 0
 	}

@@ -10,16 +10,16 @@ import (
 
 // Bounds of what is streamed. A viewer that does not take what it is sent is put aside; browsers connect again.
 const (
-	maxViewers   = 64
-	viewerGrace  = 5 * time.Second        // for one write
-	changesEvery = 500 * time.Millisecond // to a page
-	changesShown = 30                     // the newest each time, to a page
-	tapEvery     = 100 * time.Millisecond // to a program, which gets all
-	aliveEvery   = 10 * time.Second       // how long a program hears nothing at most
+	maxViewers         = 64
+	viewerWriteTimeout = 5 * time.Second        // for one write
+	changesEvery       = 500 * time.Millisecond // to a page
+	changesShown       = 30                     // the newest each time, to a page
+	tapEvery           = 100 * time.Millisecond // to a program, which gets all
+	aliveEvery         = 10 * time.Second       // how long a program hears nothing at most
 )
 
-// errGone ends a stream that has nothing more to show.
-var errGone = errors.New("nothing more to show")
+// errViewGone ends a stream that has nothing more to show.
+var errViewGone = errors.New("nothing more to show")
 
 // viewer is one connection that is sent events. It belongs to the goroutine of its request.
 type viewer struct {
@@ -28,16 +28,16 @@ type viewer struct {
 	buf     bytes.Buffer
 }
 
-// stream answers with server-sent events: what poll adds to the viewer, at once and then regularly, until the viewer is gone
+// streamEvents answers with server-sent events: what poll adds to the viewer, at once and then regularly, until the viewer is gone
 // or too slow, poll fails, or the server stops.
-func (s *Server) stream(w http.ResponseWriter, r *http.Request, every time.Duration, poll func(*viewer) error) {
+func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request, every time.Duration, poll func(*viewer) error) {
 	if s.viewers.Add(1) > maxViewers {
 		s.viewers.Add(-1)
 		http.Error(w, fmt.Sprintf("%d viewers are connected, the most there may be; close one", maxViewers), http.StatusServiceUnavailable)
 		return
 	}
 	defer s.viewers.Add(-1)
-	secure(w, "text/event-stream")
+	setHeaders(w, "text/event-stream")
 	v := &viewer{w: w, control: http.NewResponseController(w)}
 	if err := v.control.SetReadDeadline(time.Time{}); err != nil { // else the stream ends with it
 		s.options.Logger.Error("a viewer cannot be served", "error", err)
@@ -55,8 +55,8 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, every time.Durat
 	}
 }
 
-// event adds an event to what is sent next.
-func (v *viewer) event(name string, data []byte) {
+// addEvent adds an event to what is sent next.
+func (v *viewer) addEvent(name string, data []byte) {
 	if name != "" {
 		fmt.Fprintf(&v.buf, "event: %s\n", name)
 	}
@@ -74,7 +74,7 @@ func (v *viewer) flush() error {
 		return nil
 	}
 	defer v.buf.Reset()
-	if err := v.control.SetWriteDeadline(time.Now().Add(viewerGrace)); err != nil {
+	if err := v.control.SetWriteDeadline(time.Now().Add(viewerWriteTimeout)); err != nil {
 		return err
 	}
 	if _, err := v.w.Write(v.buf.Bytes()); err != nil {
@@ -83,45 +83,45 @@ func (v *viewer) flush() error {
 	return v.control.Flush()
 }
 
-// events streams what one view of the page shows: "status" is its HTML when there is something new, "changes" are the
+// handlePageEvents streams what one view of the page shows: "status" is its HTML when there is something new, "changes" are the
 // newest.
-func (s *Server) events(w http.ResponseWriter, r *http.Request) {
-	p := place{r.URL.Query().Get("view"), r.URL.Query().Get("name")}
+func (s *Server) handlePageEvents(w http.ResponseWriter, r *http.Request) {
+	p := pageKey{r.URL.Query().Get("view"), r.URL.Query().Get("name")}
 	var shown *frame
 	var next uint64
-	s.stream(w, r, changesEvery, func(v *viewer) error {
-		if f := s.frame(); f != shown {
-			status, err := s.status(f, p)
+	s.streamEvents(w, r, changesEvery, func(v *viewer) error {
+		if f := s.currentFrame(); f != shown {
+			status, err := s.renderStatus(f, p)
 			if err != nil || status == nil {
-				return errors.Join(err, errGone)
+				return errors.Join(err, errViewGone)
 			}
 			shown = f
-			v.event("status", status)
+			v.addEvent("status", status)
 		}
-		facts, missed, last := s.changes.newest(next, changesShown)
+		facts, missed, last := s.changes.newestAfter(next, changesShown)
 		if next == 0 {
 			missed = 0 // they came before this viewer
 		}
 		if next = last; len(facts) > 0 {
-			v.event("changes", fmt.Appendf(nil, `{"missed":%d,"changes":[%s]}`, missed, bytes.Join(facts, []byte(","))))
+			v.addEvent("changes", fmt.Appendf(nil, `{"missed":%d,"changes":[%s]}`, missed, bytes.Join(facts, []byte(","))))
 		}
 		return nil
 	})
 }
 
-// follow streams all changes from now on: one event each, and one called "missed", with a number, where some were
+// handleChanges streams all changes from now on: one event each, and one called "missed", with a number, where some were
 // overwritten before they could be sent.
-func (s *Server) follow(w http.ResponseWriter, r *http.Request) {
-	_, _, next := s.changes.newest(0, 0)
+func (s *Server) handleChanges(w http.ResponseWriter, r *http.Request) {
+	_, _, next := s.changes.newestAfter(0, 0)
 	heard := time.Now()
-	s.stream(w, r, tapEvery, func(v *viewer) error {
-		facts, missed, last := s.changes.newest(next, changesKept)
+	s.streamEvents(w, r, tapEvery, func(v *viewer) error {
+		facts, missed, last := s.changes.newestAfter(next, changesKept)
 		next = last
 		if missed > 0 {
-			v.event("missed", fmt.Append(nil, missed))
+			v.addEvent("missed", fmt.Append(nil, missed))
 		}
 		for _, f := range facts {
-			v.event("", f)
+			v.addEvent("", f)
 		}
 		if v.buf.Len() == 0 && time.Since(heard) > aliveEvery { // so that a dead connection is noticed
 			v.buf.WriteString(": still here\n\n")

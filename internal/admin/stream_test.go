@@ -86,35 +86,35 @@ func TestViewersSeeChangesAsTheyCome(t *testing.T) {
 	lines(t, page, `{"missed":0,"changes":[{"name":"before"}`)
 }
 
-func TestWhatIsOverwrittenIsCounted(t *testing.T) {
-	var c changes
+func TestOverwrittenChangesAreCounted(t *testing.T) {
+	var c changeRing
 	add := func(n int) {
 		write := func(b []byte) []byte { return fmt.Append(b, n) }
-		c.add(write, write)
+		c.appendChange(write, write)
 	}
 	for n := range 3 {
 		add(n)
 	}
-	facts, missed, last := c.newest(1, 10)
+	facts, missed, last := c.newestAfter(1, 10)
 	if len(facts) != 2 || string(facts[0]) != "1" || missed != 0 || last != 3 {
 		t.Errorf("%q, %d missed, %d", facts, missed, last)
 	}
 	for n := range 2 * changesKept {
 		add(n)
 	}
-	facts, missed, last = c.newest(last, changesKept)
+	facts, missed, last = c.newestAfter(last, changesKept)
 	if len(facts) != changesKept || missed != changesKept || string(facts[len(facts)-1]) != fmt.Sprint(2*changesKept-1) {
 		t.Errorf("%d facts to %q, %d missed", len(facts), facts[len(facts)-1], missed)
 	}
-	if facts, missed, _ = c.newest(last, 10); len(facts) != 0 || missed != 0 {
+	if facts, missed, _ = c.newestAfter(last, 10); len(facts) != 0 || missed != 0 {
 		t.Errorf("with nothing new: %q, %d missed", facts, missed)
 	}
 }
 
 func TestLongFactsAreCut(t *testing.T) {
-	var c changes
-	c.add(func(b []byte) []byte { return append(b, make([]byte, changeMaxBytes+1)...) }, func(b []byte) []byte { return append(b, "short"...) })
-	if facts, _, _ := c.newest(0, 1); string(facts[0]) != "short" {
+	var c changeRing
+	c.appendChange(func(b []byte) []byte { return append(b, make([]byte, changeMaxBytes+1)...) }, func(b []byte) []byte { return append(b, "short"...) })
+	if facts, _, _ := c.newestAfter(0, 1); string(facts[0]) != "short" {
 		t.Errorf("%d bytes are kept", len(facts[0]))
 	}
 }
@@ -136,8 +136,8 @@ func TestViewersAreBounded(t *testing.T) {
 	}
 }
 
-// TestAViewerThatTakesNothingIsPutAside floods a connection that nobody reads, while another is served.
-func TestAViewerThatTakesNothingIsPutAside(t *testing.T) {
+// TestAStalledViewerIsDisconnected floods a connection that nobody reads, while another is served.
+func TestAStalledViewerIsDisconnected(t *testing.T) {
 	s := serve(t, Options{Snapshot: sample})
 	slow, err := net.Dial("tcp", s.Addr().String())
 	if err != nil {
@@ -181,7 +181,7 @@ func TestAViewerThatTakesNothingIsPutAside(t *testing.T) {
 	}
 }
 
-func TestWhatIsGoneEndsItsStream(t *testing.T) {
+func TestARemovedViewEndsItsStream(t *testing.T) {
 	s := serve(t, Options{Snapshot: sample})
 	for path, want := range map[string]string{"/events?view=resource&name=pods": "event: status", "/events?view=resource&name=none": "", "/events?view=x": ""} {
 		r := open(t, s, path)
@@ -203,7 +203,7 @@ func TestRatesComeFromHowCountersGrow(t *testing.T) {
 		if n == samplesKept {
 			s.Sinks[0].Delivered = 0 // begun anew
 		}
-		f = f.after(s, at.Add(time.Duration(n)*sampleEvery))
+		f = f.nextFrame(s, at.Add(time.Duration(n)*sampleEvery))
 	}
 	got := f.series[countSink+"main"]
 	if len(got.Points) != samplesKept || got.Rate() != 10 {
@@ -216,13 +216,13 @@ func TestRatesComeFromHowCountersGrow(t *testing.T) {
 	}
 }
 
-func TestTheSickComeFirst(t *testing.T) {
+func TestFailingResourcesComeFirst(t *testing.T) {
 	s := sample()
 	for n := range 60 {
 		s.Resources = append(s.Resources, ResourceStatus{Name: fmt.Sprintf("a%02d", n), State: "live"})
 	}
 	s.Resources = append(s.Resources, ResourceStatus{Name: "x", State: "forbidden", Degraded: "forbidden"}, ResourceStatus{Name: "z", State: "unreachable", NotReady: "away"})
-	o := (*frame)(nil).after(s, time.Now()).overview("v1")
+	o := (*frame)(nil).nextFrame(s, time.Now()).buildOverview("v1")
 	if o.Resources[0].Name != "z" || o.Resources[1].Name != "x" || o.Sick != 2 {
 		t.Errorf("first come %s and %s of %d sick", o.Resources[0].Name, o.Resources[1].Name, o.Sick)
 	}

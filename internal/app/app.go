@@ -28,43 +28,43 @@ type app struct {
 	failure *failure // of what is no part of a composition
 	admin   *admin.Server
 	reloads reloads
-	turns   turns
+	terms   terms
 
-	changing sync.Mutex // held while a composition starts, begins to stop, or hands its parts over to another one
-	now      atomic.Pointer[composition]
+	changeMu sync.Mutex // held while a composition starts, begins to stop, or hands its parts over to another one
+	current  atomic.Pointer[composition]
 
-	serving, configuring *task
+	adminTask, configTask *task
 }
 
 func newApp(version string, secrets mask, log *slog.Logger, level *slog.LevelVar) *app {
 	return &app{
 		version: version, log: log, level: level, secrets: secrets, failure: newFailure(),
-		reloads: reloads{condition: condition.New(log, configCurrent)}, turns: turns{handovers: make(chan handover)},
+		reloads: reloads{condition: condition.New(log, configCurrent)}, terms: terms{handovers: make(chan handover)},
 	}
 }
 
 // run makes, runs and stops everything. It returns nil after an orderly stop.
 func (a *app) run(ctx context.Context, cfg *config.Config) error {
-	if err := a.open(cfg); err != nil {
-		return exit.With(exit.Environment, errors.Join(err, a.close()))
+	if err := a.openProcess(cfg); err != nil {
+		return exit.With(exit.Environment, errors.Join(err, a.closeProcess()))
 	}
-	if err := a.start(); err != nil {
-		a.stop()
-		return exit.With(exit.Environment, errors.Join(err, a.close()))
+	if err := a.startProcessTasks(); err != nil {
+		a.stopProcessTasks()
+		return exit.With(exit.Environment, errors.Join(err, a.closeProcess()))
 	}
 	a.log.Info("started", "version", a.version, "rules", len(cfg.Resources), "sinks", len(cfg.Sinks), "journal", cfg.Journal.Dir, "admin", a.adminAddress(),
 		"configuration", cfg.Hash)
-	failed := a.takeTurns(ctx)
-	a.stop()
-	if err := errors.Join(failed, a.close()); err != nil {
-		return failedRun(failed, err)
+	failed := a.runTerms(ctx)
+	a.stopProcessTasks()
+	if err := errors.Join(failed, a.closeProcess()); err != nil {
+		return withExitCode(failed, err)
 	}
 	a.log.Info("stopped")
 	return nil
 }
 
-// failedRun says what a failure is an instance of: the source finds out only after its start that it cannot begin.
-func failedRun(cause, err error) error {
+// withExitCode says what a failure is an instance of: the source finds out only after its start that it cannot begin.
+func withExitCode(cause, err error) error {
 	var start *source.StartError
 	var forbidden *source.ForbiddenError
 	if errors.As(cause, &start) || errors.As(cause, &forbidden) && forbidden.AtStart {
@@ -73,54 +73,54 @@ func failedRun(cause, err error) error {
 	return exit.With(exit.Runtime, err)
 }
 
-// open makes everything and starts nothing. What it cannot make is the environment's fault.
-func (a *app) open(cfg *config.Config) error {
-	a.admin = admin.New(admin.Options{Listen: cfg.Admin.Listen, Version: a.version, Snapshot: a.snapshot, DeadLetters: a.newestDeadLetters, Logger: a.log})
-	c, err := a.prepare(cfg, nil)
+// openProcess makes everything and starts nothing. What it cannot make is the environment's fault.
+func (a *app) openProcess(cfg *config.Config) error {
+	a.admin = admin.New(admin.Options{Listen: cfg.Admin.Listen, Version: a.version, Snapshot: a.buildSnapshot, DeadLetters: a.newestDeadLetters, Logger: a.log})
+	c, err := a.prepareComposition(cfg, nil)
 	if err != nil {
 		return err
 	}
-	if err := a.turns.open(cfg, c, a.log); err != nil {
-		return errors.Join(err, c.close())
+	if err := a.terms.openElection(cfg, c, a.log); err != nil {
+		return errors.Join(err, c.closeParts())
 	}
-	a.now.Store(c)
-	return c.open()
+	a.current.Store(c)
+	return c.openParts()
 }
 
-// start runs the tasks that outlive every composition.
-func (a *app) start() error {
-	if listen := a.now.Load().cfg.Admin.Listen; listen != "" {
+// startProcessTasks runs the tasks that outlive every composition.
+func (a *app) startProcessTasks() error {
+	if listen := a.current.Load().cfg.Admin.Listen; listen != "" {
 		if err := a.admin.Listen(); err != nil {
 			return fmt.Errorf("admin.listen: %w", err)
 		}
-		a.serving = start("admin", a.admin.Run, a.failure.report)
+		a.adminTask = startTask("admin", a.admin.Run, a.failure.reportError)
 	}
-	a.turns.start(a.failure.report)
-	a.configuring = start("configuration", a.followConfiguration, a.failure.report)
+	a.terms.startElection(a.failure.reportError)
+	a.configTask = startTask("configuration", a.watchConfigFile, a.failure.reportError)
 	return nil
 }
 
 func (a *app) adminAddress() string {
-	if a.serving == nil {
+	if a.adminTask == nil {
 		return "off"
 	}
 	return a.admin.Addr().String()
 }
 
-// stop stops the tasks in the opposite order of start, the admin server last, so that the stop can be watched. The Lease is
+// stopProcessTasks stops the tasks in the opposite order of start, the admin server last, so that the stop can be watched. The Lease is
 // given up when nothing is published any more.
-func (a *app) stop() {
-	a.configuring.stop()
-	a.turns.stop()
-	a.serving.stop()
+func (a *app) stopProcessTasks() {
+	a.configTask.stop()
+	a.terms.stopElection()
+	a.adminTask.stop()
 }
 
-// close releases what open has taken.
-func (a *app) close() error {
+// closeProcess releases what open has taken.
+func (a *app) closeProcess() error {
 	a.reloads.condition.Close()
-	c := a.now.Load()
+	c := a.current.Load()
 	if c == nil {
 		return nil
 	}
-	return c.close()
+	return c.closeParts()
 }

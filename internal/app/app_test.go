@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { leaks.Main(m) }
 
-func write(t *testing.T, name, content string) string {
+func writeTemp(t *testing.T, name, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
@@ -27,7 +27,7 @@ func write(t *testing.T, name, content string) string {
 	return path
 }
 
-func TestWhatKeepsTheSourceFromBeginningIsTheEnvironmentsFault(t *testing.T) {
+func TestStartFailureExitsWithEnvironmentCode(t *testing.T) {
 	for name, c := range map[string]struct {
 		cause       error
 		environment bool
@@ -37,7 +37,7 @@ func TestWhatKeepsTheSourceFromBeginningIsTheEnvironmentsFault(t *testing.T) {
 		"a right that was taken":   {&source.ForbiddenError{Err: errors.New("403")}, false},
 		"a journal that failed":    {errors.New("disk"), false},
 	} {
-		code, _ := exit.CodeOf(failedRun(fmt.Errorf("source: %w", c.cause), c.cause))
+		code, _ := exit.CodeOf(withExitCode(fmt.Errorf("source: %w", c.cause), c.cause))
 		if (code == exit.Environment) != c.environment {
 			t.Errorf("%s: exit code %d", name, code)
 		}

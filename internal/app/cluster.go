@@ -37,8 +37,8 @@ func NewClient(cfg *config.Config, version string) (*apiserver.Client, error) {
 	return apiserver.NewClient(rest, version)
 }
 
-// Rules are the rules of a configuration, in its order.
-func Rules(cfg *config.Config) []selection.Rule {
+// SelectionRules are the rules of a configuration, in its order.
+func SelectionRules(cfg *config.Config) []selection.Rule {
 	rules := make([]selection.Rule, len(cfg.Resources))
 	for i, r := range cfg.Resources {
 		rules[i] = r.Rule
@@ -48,7 +48,7 @@ func Rules(cfg *config.Config) []selection.Rule {
 
 // newSource makes the source half: from the API server into the journal.
 func (c *composition) newSource() (*source.Source, error) {
-	lost, err := c.lost()
+	lost, err := c.journalLossReason()
 	if err != nil {
 		return nil, err
 	}
@@ -57,34 +57,34 @@ func (c *composition) newSource() (*source.Source, error) {
 		return nil, err
 	}
 	s := source.Config{
-		Client:        c.client,
-		Cluster:       c.cfg.Cluster.Name,
-		Rules:         Rules(c.cfg),
-		Found:         c.replica.served(),
-		Load:          c.shaper.Load(c.journal.LoadResource),
-		Stored:        c.journal.Resources,
-		SetScopes:     c.journal.SetScopes,
-		Append:        c.append,
-		Shape:         c.shaper.Shape,
-		Drop:          c.journal.DropResource,
-		Lost:          lost,
-		Filled:        c.journal.Filled,
-		Flush:         c.journal.Flush,
-		Announced:     c.journal.Announced,
-		StoredCluster: stored,
-		Remember:      c.journal.RememberCluster,
-		Log:           c.log,
+		Client:           c.client,
+		Cluster:          c.cfg.Cluster.Name,
+		Rules:            SelectionRules(c.cfg),
+		Discovery:        c.replica.discoveredResources(),
+		Load:             c.shaper.WrapLoad(c.journal.LoadResource),
+		StoredResources:  c.journal.Resources,
+		SetScopes:        c.journal.SetScopes,
+		Append:           c.appendObservation,
+		Shape:            c.shaper.WrapAppend,
+		DropResource:     c.journal.DropResource,
+		LostReason:       lost,
+		BodiesFilled:     c.journal.RecordBodiesFilled,
+		Flush:            c.journal.Flush,
+		GapsRecorded:     c.journal.RecordGapsEmitted,
+		StoredClusterUID: stored,
+		RecordCluster:    c.journal.SetCluster,
+		Log:              c.log,
 	}
 	if c.cfg.Cluster.OnReplaced == config.Fresh {
-		s.BeginAnew = c.journal.BeginAnew
+		s.ResetCluster = c.journal.ResetForCluster
 	}
 	return source.New(s)
 }
 
-// lost is why the journal knows less than it should, if gaps have to say so still.
-func (c *composition) lost() (string, error) {
-	if recovery, yes := c.journal.Recovered(); yes {
-		c.recovered = true
+// journalLossReason is why the journal knows less than it should, if gaps have to say so still.
+func (c *composition) journalLossReason() (string, error) {
+	if recovery, yes := c.journal.PendingRecovery(); yes {
+		c.journalRecovered = true
 		return "the journal was broken and begun anew (" + recovery.Reason + ")", nil
 	}
 	return c.journal.ResetReason()

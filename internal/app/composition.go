@@ -25,29 +25,29 @@ type composition struct {
 	*app
 	cfg *config.Config
 
-	client    *apiserver.Client
-	journal   *journal.Journal
-	shaper    *shape.Shaper
-	routes    *routing
-	runners   []*runner // in the order of the configuration
-	source    *source.Source
-	naming    *naming  // nil where nobody is to be named
-	replica   *replica // nil without a replicated state
-	recovered bool     // the journal was broken and begun anew
+	client           *apiserver.Client
+	journal          *journal.Journal
+	shaper           *shape.Shaper
+	routes           *routing
+	runners          []*runner // in the order of the configuration
+	source           *source.Source
+	attribution      *attributionRunner // nil where nobody is to be named
+	replica          *replica           // nil without a replicated state
+	journalRecovered bool               // the journal was broken and begun anew
 
-	failed  *failure    // of a task of it, or of one that it took over
-	working atomic.Bool // all of it is made; it has its turn, or will have it at once
-	ended   bool        // its tasks are stopped, or being stopped; under app.changing
+	failed *failure    // of a task of it, or of one that it took over
+	opened atomic.Bool // all of it is made; it has its turn, or will have it at once
+	ended  bool        // its tasks are stopped, or being stopped; under app.changing
 
-	journaling, watching *task
+	journalTask, sourceTask *task
 
 	closing sync.Once
 }
 
-// prepare makes what a configuration describes as far as that reads files and creates none: a credential that has vanished
+// prepareComposition makes what a configuration describes as far as that reads files and creates none: a credential that has vanished
 // since the configuration was checked leaves nothing behind. Of before, if there is one, it takes over the sinks that are
 // the same. It contacts nothing.
-func (a *app) prepare(cfg *config.Config, before *composition) (*composition, error) {
+func (a *app) prepareComposition(cfg *config.Config, before *composition) (*composition, error) {
 	c := &composition{app: a, cfg: cfg, runners: make([]*runner, len(cfg.Sinks)), failed: newFailure()}
 	var err error
 	if c.client, err = NewClient(cfg, a.version); err != nil {
@@ -56,12 +56,12 @@ func (a *app) prepare(cfg *config.Config, before *composition) (*composition, er
 	if c.routes, err = newRouting(cfg); err != nil {
 		return nil, err
 	}
-	if err := checkNaming(cfg, c.log); err != nil {
+	if err := checkAttribution(cfg, c.log); err != nil {
 		return nil, err
 	}
-	nameTopics(cfg)
+	setRoutedTopics(cfg)
 	for i, s := range cfg.Sinks {
-		if c.runners[i] = before.runnerOf(identity(cfg, s, c.routes)); c.runners[i] != nil || s.Stdout != nil {
+		if c.runners[i] = before.runnerByID(runnerIdentity(cfg, s, c.routes)); c.runners[i] != nil || s.Stdout != nil {
 			continue
 		}
 		if c.runners[i], err = c.newRunner(s); err != nil {
@@ -71,8 +71,8 @@ func (a *app) prepare(cfg *config.Config, before *composition) (*composition, er
 	return c, nil
 }
 
-// runnerOf is the runner of that identity; nil where there is none, or no composition.
-func (c *composition) runnerOf(id string) *runner {
+// runnerByID is the runner of that identity; nil where there is none, or no composition.
+func (c *composition) runnerByID(id string) *runner {
 	if c == nil {
 		return nil
 	}
@@ -84,8 +84,8 @@ func (c *composition) runnerOf(id string) *runner {
 	return nil
 }
 
-// open makes the journal, and, unless it has to be taken over first, all that needs it.
-func (c *composition) open() (err error) {
+// openParts makes the journal, and, unless it has to be taken over first, all that needs it.
+func (c *composition) openParts() (err error) {
 	if c.journal, err = journal.Open(c.journalOptions()); err != nil {
 		return err
 	}
@@ -95,38 +95,38 @@ func (c *composition) open() (err error) {
 	if err := redactStored(c.cfg, c.journal, c.shaper, c.log); err != nil { // before anybody reads what the journal holds
 		return err
 	}
-	if c.cfg.State.On() {
+	if c.cfg.State.Enabled() {
 		c.replica, err = newReplica(c)
 		return err
 	}
-	return c.openRest()
+	return c.openSourceAndSinks()
 }
 
-// openRest makes what reads the journal and what writes to it, as far as it has been.
-func (c *composition) openRest() (err error) {
-	if c.naming, err = newNaming(c.cfg, c.journal, c.client, c.log); err != nil {
+// openSourceAndSinks makes what reads the journal and what writes to it, as far as it has been.
+func (c *composition) openSourceAndSinks() (err error) {
+	if c.attribution, err = newAttributionRunner(c.cfg, c.journal, c.client, c.log); err != nil {
 		return err
 	}
-	if err := c.connect(); err != nil {
+	if err := c.openSinks(); err != nil {
 		return err
 	}
 	if c.source, err = c.newSource(); err != nil {
 		return err
 	}
-	c.working.Store(true)
+	c.opened.Store(true)
 	return nil
 }
 
-// connect makes the sinks that are still missing, and gives each that has none a pipeline.
-func (c *composition) connect() (err error) {
+// openSinks makes the sinks that are still missing, and gives each that has none a pipeline.
+func (c *composition) openSinks() (err error) {
 	for i, s := range c.cfg.Sinks {
 		if c.runners[i] == nil {
 			if c.runners[i], err = c.newRunner(s); err != nil {
 				return err
 			}
 		}
-		if r := c.runners[i]; r.current() == nil {
-			if err := c.pipe(r, s); err != nil {
+		if r := c.runners[i]; r.currentPipeline() == nil {
+			if err := c.attachPipeline(r, s); err != nil {
 				return err
 			}
 		}
@@ -140,10 +140,10 @@ func (c *composition) journalOptions() journal.Options {
 	for _, s := range c.cfg.Sinks {
 		o.Sinks = append(o.Sinks, s.Name)
 	}
-	if c.cfg.Audit.On() {
-		o.Sinks, o.Evidence = append(o.Sinks, attribution.Sink), true
+	if c.cfg.Audit.Enabled() {
+		o.Sinks, o.KeepEvidence = append(o.Sinks, attribution.Sink), true
 	}
-	if c.cfg.State.On() {
+	if c.cfg.State.Enabled() {
 		o.Sinks = append(o.Sinks, state.Sink)
 	}
 	if j.Sync == "interval" {
@@ -152,62 +152,62 @@ func (c *composition) journalOptions() journal.Options {
 	return o
 }
 
-// serve stands by until it is the turn of c, works until ctx ends, a part fails or another process takes over, and stops in
+// runTerm stands by until it is the turn of c, works until ctx ends, a part fails or another process takes over, and stops in
 // order. It returns nil, the failure, or a *sinks.DeposedError. What works in the end may be a composition that took over
 // from c.
-func (c *composition) serve(ctx context.Context) error {
-	c.journaling = start("journal", c.journal.Run, c.failed.report)
+func (c *composition) runTerm(ctx context.Context) error {
+	c.journalTask = startTask("journal", c.journal.Run, c.failed.reportError)
 	if c.replica != nil {
-		if err := c.replica.takeOver(ctx); err != nil {
-			c.journaling.stop()
+		if err := c.replica.runStandby(ctx); err != nil {
+			c.journalTask.stop()
 			if ctx.Err() != nil {
 				err = nil
 			}
-			return cmp.Or(c.failed.get(), err)
+			return cmp.Or(c.failed.firstError(), err)
 		}
 	}
-	c.begin()
+	c.startTasks()
 	select {
 	case <-ctx.Done():
-	case <-c.failed.c:
+	case <-c.failed.occurred:
 	}
 	a := c.app
-	a.changing.Lock()
-	c = a.now.Load()
+	a.changeMu.Lock()
+	c = a.current.Load()
 	c.ended = true
-	a.changing.Unlock()
-	failed := c.failed.get()
+	a.changeMu.Unlock()
+	failed := c.failed.firstError()
 	var deposed *sinks.DeposedError
 	if failed != nil && !errors.As(failed, &deposed) {
 		c.log.Error("stopping because a part failed", "error", failed)
 	}
 	stopping, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	if failed != nil || errors.Is(context.Cause(ctx), errFailed) {
+	if failed != nil || errors.Is(context.Cause(ctx), errPartFailed) {
 		cancel() // without draining; it loses nothing: what is not delivered is in the journal
 	}
-	c.stop(stopping)
+	c.stopTasks(stopping)
 	return failed
 }
 
-// begin runs the tasks, each after what it writes to or reads from.
-func (c *composition) begin() {
-	c.changing.Lock()
-	defer c.changing.Unlock()
+// startTasks runs the tasks, each after what it writes to or reads from.
+func (c *composition) startTasks() {
+	c.changeMu.Lock()
+	defer c.changeMu.Unlock()
 	for _, r := range c.runners {
-		r.start(c.cfg.Delivery.Retry, c.failed.report)
+		r.startDelivery(c.cfg.Delivery.Retry, c.failed.reportError)
 	}
-	c.replica.start(c.failed.report)
-	c.naming.start(c.failed.report)
-	c.watching = start("source", c.source.Run, c.failed.report)
+	c.replica.startWriting(c.failed.reportError)
+	c.attribution.startTasks(c.failed.reportError)
+	c.sourceTask = startTask("source", c.source.Run, c.failed.reportError)
 }
 
-// stop stops the tasks in the opposite order of begin: the source, so that nothing new comes; delivery, after it has drained
+// stopTasks stops the tasks in the opposite order of begin: the source, so that nothing new comes; delivery, after it has drained
 // what the journal holds, for as long as the configuration allows or until ctx ends; the state, once it covers that; the
 // journal, because all write to it.
-func (c *composition) stop(ctx context.Context) {
-	c.watching.stop()
-	c.naming.stop() // what it has not named is named after the next start
+func (c *composition) stopTasks(ctx context.Context) {
+	c.sourceTask.stop()
+	c.attribution.stopTasks() // what it has not named is named after the next start
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Delivery.DrainTimeout)
 	defer cancel()
 	if ctx.Err() == nil && c.journal != nil {
@@ -215,27 +215,27 @@ func (c *composition) stop(ctx context.Context) {
 			c.log.Warn("the newest observations were not journaled and will be watched again", "error", err)
 		}
 	}
-	late := time.AfterFunc(silentStop, c.sayWhatHoldsUpTheStop)
+	late := time.AfterFunc(stopWarningDelay, c.logBlockingSinks)
 	defer late.Stop()
 	c.stopRunners(ctx, c.runners)
-	c.replica.stop(ctx)
-	c.journaling.stop()
+	c.replica.stopWriting(ctx)
+	c.journalTask.stop()
 }
 
-// silentStop is how long a stop may take before it says what it waits for.
-const silentStop = time.Second
+// stopWarningDelay is how long a stop may take before it says what it waits for.
+const stopWarningDelay = time.Second
 
-// sayWhatHoldsUpTheStop names the sinks that have not delivered yet what the journal holds.
-func (c *composition) sayWhatHoldsUpTheStop() {
+// logBlockingSinks names the sinks that have not delivered yet what the journal holds.
+func (c *composition) logBlockingSinks() {
 	if c.journal == nil {
 		return
 	}
 	newest := c.journal.Newest()
 	for _, r := range c.runners {
-		if r == nil || r.current() == nil {
+		if r == nil || r.currentPipeline() == nil {
 			continue
 		}
-		if s := r.status(); s.Low < newest {
+		if s := r.sinkStatus(); s.Low < newest {
 			r.log.Warn("the stop waits for this sink; the same signal again does not, and loses nothing", "changes", newest-s.Low,
 				"atMost", c.cfg.Delivery.DrainTimeout, "reason", cmp.Or(s.NotReady, s.Reason, "none that is known: it takes its time"))
 		}
@@ -245,21 +245,21 @@ func (c *composition) sayWhatHoldsUpTheStop() {
 // stopRunners lets pipelines deliver what the journal holds until ctx ends, and stops them.
 func (c *composition) stopRunners(ctx context.Context, runners []*runner) {
 	for _, r := range runners {
-		if r != nil && r.current() != nil {
-			r.drain(c.journal.Newest())
+		if r != nil && r.currentPipeline() != nil {
+			r.drainUpTo(c.journal.Newest())
 		}
 	}
 	for _, r := range runners {
 		if r != nil {
-			r.stop(ctx)
+			r.stopDelivery(ctx)
 		}
 	}
 }
 
-// close releases everything. Later calls do nothing.
-func (c *composition) close() (err error) {
+// closeParts releases everything. Later calls do nothing.
+func (c *composition) closeParts() (err error) {
 	c.closing.Do(func() {
-		err = errors.Join(c.closeRunners(nil), c.replica.close())
+		err = errors.Join(c.closeRunners(nil), c.replica.closeState())
 		if c.journal != nil {
 			if failed := c.journal.Close(); failed != nil {
 				err = errors.Join(err, fmt.Errorf("close journal: %w", failed))
@@ -277,8 +277,8 @@ func (c *composition) closeRunners(other *composition) error {
 	errs := make([]error, len(c.runners))
 	var closing sync.WaitGroup // together, so that a slow destination takes no other's time
 	for i, r := range c.runners {
-		if r != nil && other.runnerOf(r.id) == nil {
-			closing.Go(func() { errs[i] = r.close(ctx) })
+		if r != nil && other.runnerByID(r.id) == nil {
+			closing.Go(func() { errs[i] = r.closeSinks(ctx) })
 		}
 	}
 	closing.Wait()

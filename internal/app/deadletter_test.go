@@ -41,18 +41,18 @@ func (f routerFunc) Publish(_ context.Context, _ sinks.Lane, batch []sinks.Messa
 
 func (f routerFunc) Close(context.Context) error { return nil }
 
-func TestADeadLetterThatWaitsIsToldOnceAndUntilItIsPublished(t *testing.T) {
+func TestHeldDeadLetterIsReportedUntilPublished(t *testing.T) {
 	var log bytes.Buffer
 	var answer error
-	p := &deadLetterPublisher{of: "bus", to: &configuredSink{name: "main"}, sink: routerFunc(func() error { return answer }),
-		condition: condition.New(slog.New(slog.NewTextHandler(&log, nil)), lettersPass)}
+	p := &deadLetterPublisher{owner: "bus", target: &configuredSink{name: "main"}, router: routerFunc(func() error { return answer }),
+		condition: condition.New(slog.New(slog.NewTextHandler(&log, nil)), deadLettersPublished)}
 	publish := func(ctx context.Context, err error) {
 		answer = err
-		_ = p.publish(ctx, &event.Change{Type: event.Added}, "rejected: too large")
+		_ = p.publishDeadLetter(ctx, &event.Change{Type: event.Added}, "rejected: too large")
 	}
 	silent := func(when string) {
 		t.Helper()
-		if status := p.status(); status != "" {
+		if status := p.heldReason(); status != "" {
 			t.Errorf("%s the status is %q", when, status)
 		}
 	}
@@ -61,7 +61,7 @@ func TestADeadLetterThatWaitsIsToldOnceAndUntilItIsPublished(t *testing.T) {
 	silent("after one that was published")
 	for range 3 {
 		publish(t.Context(), &sinks.UnavailableError{Reason: "no broker answers"})
-		if status := p.status(); !strings.HasPrefix(status, "dead letters wait for sink main: ") || !strings.Contains(status, "no broker answers") {
+		if status := p.heldReason(); !strings.HasPrefix(status, "dead letters wait for sink main: ") || !strings.Contains(status, "no broker answers") {
 			t.Errorf("while one waits the status is %q", status)
 		}
 	}
@@ -79,34 +79,34 @@ func TestADeadLetterThatWaitsIsToldOnceAndUntilItIsPublished(t *testing.T) {
 	}
 }
 
-func TestATargetOfDeadLettersThatIsNotReachedIsToldBeforeTheFirst(t *testing.T) {
-	p := &deadLetterPublisher{to: &configuredSink{name: "main"}, condition: condition.New(slog.New(slog.DiscardHandler), lettersPass)}
-	p.note(nil, &sinks.UnavailableError{Reason: "not connected to NATS"})
-	if status := p.status(); status != "dead letters wait for sink main: unavailable: not connected to NATS" {
+func TestUnreachableDeadLetterTargetIsReportedBeforeFirstUse(t *testing.T) {
+	p := &deadLetterPublisher{target: &configuredSink{name: "main"}, condition: condition.New(slog.New(slog.DiscardHandler), deadLettersPublished)}
+	p.recordOutcome(nil, &sinks.UnavailableError{Reason: "not connected to NATS"})
+	if status := p.heldReason(); status != "dead letters wait for sink main: unavailable: not connected to NATS" {
 		t.Errorf("the status is %q", status)
 	}
 }
 
-// asked is a destination that answers a question when the test does.
-type asked struct {
+// pingSink is a destination that answers a question when the test does.
+type pingSink struct {
 	routerFunc
 	answers chan error
 }
 
-func (a asked) Ping(context.Context) error { return <-a.answers }
+func (a pingSink) Ping(context.Context) error { return <-a.answers }
 
-func TestAnAnswerThatALetterOvertookSaysNothing(t *testing.T) {
+func TestStalePingResultIsIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var answer error
-		to := asked{func() error { return answer }, make(chan error)}
+		to := pingSink{func() error { return answer }, make(chan error)}
 		p := &deadLetterPublisher{
-			to: &configuredSink{name: "main"}, sink: to, condition: condition.New(slog.New(slog.DiscardHandler), lettersPass),
+			target: &configuredSink{name: "main"}, router: to, condition: condition.New(slog.New(slog.DiscardHandler), deadLettersPublished),
 		}
-		p.start(config.Default().Delivery.Retry, func(err error) { t.Error(err) })
+		p.startPinging(config.Default().Delivery.Retry, func(err error) { t.Error(err) })
 		publish := func(err error) {
 			t.Helper()
 			answer = err
-			if got := p.publish(t.Context(), &event.Change{Type: event.Added}, "rejected: too large"); (got != nil) != (err != nil) {
+			if got := p.publishDeadLetter(t.Context(), &event.Change{Type: event.Added}, "rejected: too large"); (got != nil) != (err != nil) {
 				t.Errorf("published with %v", got)
 			}
 		}
@@ -114,7 +114,7 @@ func TestAnAnswerThatALetterOvertookSaysNothing(t *testing.T) {
 		publish(errors.New("no broker answers"))
 		to.answers <- nil
 		synctest.Wait()
-		if p.status() == "" {
+		if p.heldReason() == "" {
 			t.Error("all is well though a letter waits")
 		}
 		publish(nil)
@@ -122,16 +122,16 @@ func TestAnAnswerThatALetterOvertookSaysNothing(t *testing.T) {
 		publish(nil)
 		to.answers <- errors.New("no broker answered")
 		synctest.Wait()
-		if status := p.status(); status != "" {
+		if status := p.heldReason(); status != "" {
 			t.Errorf("a letter was published, and yet %s", status)
 		}
 		close(to.answers) // no question stays without an answer
-		p.stop()
+		p.stopPinging()
 	})
 }
 
 // pickySink refuses every other change of what is named bad, and takes everything else.
-type pickySink struct{ taken atomic.Int64 }
+type pickySink struct{ accepted atomic.Int64 }
 
 func (p *pickySink) Lane(c *event.Change) (sinks.Lane, error) {
 	return sinks.Lane(c.Name), nil
@@ -147,11 +147,11 @@ func (p *pickySink) Publish(_ context.Context, lane sinks.Lane, batch []sinks.Me
 	if lane == "bad" {
 		return len(batch), nil
 	}
-	p.taken.Add(int64(len(batch)))
+	p.accepted.Add(int64(len(batch)))
 	return len(batch), nil
 }
 
-func TestDeadLettersAtTheirBoundHoldUpTheirLaneAndNothingElse(t *testing.T) {
+func TestFullDeadLettersBlockOnlyTheirLane(t *testing.T) {
 	const changes = 60
 	dir, sink := t.TempDir(), &pickySink{}
 	failed := func(err error) { t.Error(err) }
@@ -163,7 +163,7 @@ func TestDeadLettersAtTheirBoundHoldUpTheirLaneAndNothingElse(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		committing := start("journal", j.Run, failed)
+		committing := startTask("journal", j.Run, failed)
 		settings := config.Default()
 		settings.Delivery.Retry = config.Retry{Min: time.Millisecond, Max: 10 * time.Millisecond}
 		c := &composition{app: &app{}, cfg: &settings, journal: j, routes: &routing{}}
@@ -174,7 +174,7 @@ func TestDeadLettersAtTheirBoundHoldUpTheirLaneAndNothingElse(t *testing.T) {
 			t.Fatal(err)
 		}
 		pipeline := delivery.New("a", sink, "layout", sinkJournal{j, "a", nil}, cursor, cfg, slog.New(slog.DiscardHandler))
-		delivering := start("sink a", pipeline.Run, failed)
+		delivering := startTask("sink a", pipeline.Run, failed)
 		return pipeline, func() {
 			delivering.stop()
 			committing.stop()
@@ -200,10 +200,10 @@ func TestDeadLettersAtTheirBoundHoldUpTheirLaneAndNothingElse(t *testing.T) {
 		}
 	}
 	add(0, changes/3)
-	until(t, "the bound is reached", func() bool { return j.DeadLetterRoom() != nil })
+	waitUntil(t, "the bound is reached", func() bool { return j.CheckDeadLetterSpace() != nil })
 	add(changes/3, changes)
-	until(t, "the other lane is done", func() bool { return sink.taken.Load() == changes/2 })
-	if err := cfg.Bury(t.Context(), nil, ""); err == nil || !strings.Contains(err.Error(), "deadletter discard --sink a") {
+	waitUntil(t, "the other lane is done", func() bool { return sink.accepted.Load() == changes/2 })
+	if err := cfg.PublishDeadLetter(t.Context(), nil, ""); err == nil || !strings.Contains(err.Error(), "deadletter discard --sink a") {
 		t.Errorf("%v does not say what to do", err)
 	}
 	stop()
@@ -211,12 +211,12 @@ func TestDeadLettersAtTheirBoundHoldUpTheirLaneAndNothingElse(t *testing.T) {
 		t.Fatalf("%d of %d discarded, %v", n, changes/2, err)
 	}
 	pipeline, stop = run() // goes on with the rest
-	until(t, "more dead letters", func() bool { return pipeline.Stats().DeadLetters > 0 })
+	waitUntil(t, "more dead letters", func() bool { return pipeline.Stats().DeadLetters > 0 })
 	stop()
 }
 
-// until waits for a condition.
-func until(t *testing.T, what string, is func() bool) {
+// waitUntil waits for a condition.
+func waitUntil(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {

@@ -26,12 +26,12 @@ type Destination struct {
 // OpenDestination makes the configured sink with a name, ready to publish what no process before has published. It contacts
 // nothing. The caller closes it.
 func OpenDestination(cfg *config.Config, name string) (*Destination, error) {
-	nameTopics(cfg)
+	setRoutedTopics(cfg)
 	routes, err := newRouting(cfg)
 	if err != nil {
 		return nil, err
 	}
-	s, err := sinkConfig(cfg, name)
+	s, err := sinkConfigByName(cfg, name)
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func OpenDestination(cfg *config.Config, name string) (*Destination, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sink %s: %w", name, err)
 	}
-	return &Destination{sink, routes.of(name)}, restoreEmpty(sink.sink)
+	return &Destination{sink, routes.routeFor(name)}, restoreWithoutState(sink.sink)
 }
 
 // Publish publishes a change once, in a smaller form if it is too large. Its errors are those of [sinks.Sink], and
@@ -48,12 +48,12 @@ func (d *Destination) Publish(ctx context.Context, offset uint64, c *event.Chang
 	m := sinks.Message{Offset: offset, Change: c}
 	if d.route != nil {
 		to := d.route(c)
-		if to.Pass {
+		if to.Skip {
 			return ErrNotRouted
 		}
 		m.Topic = to.Topic
 	}
-	return publishSmaller(ctx, d.sink.sink, m)
+	return publishTruncated(ctx, d.sink.sink, m)
 }
 
 // Ping asks for the destination, which may take as long as ctx allows. asked is false where it cannot be asked.
@@ -72,15 +72,15 @@ func (d *Destination) Close(ctx context.Context) error {
 	return d.sink.sink.Close(ctx)
 }
 
-// publishSmaller publishes one message, in a smaller form for as long as it is too large and there is one.
-func publishSmaller(ctx context.Context, s sinks.Sink, m sinks.Message) error {
+// publishTruncated publishes one message, in a smaller form for as long as it is too large and there is one.
+func publishTruncated(ctx context.Context, s sinks.Sink, m sinks.Message) error {
 	for {
 		err := publishOne(ctx, s, m)
 		var rejected *sinks.RejectedError
 		if !errors.As(err, &rejected) || !rejected.TooLarge {
 			return err
 		}
-		smaller, ok := shape.Smaller(m.Change)
+		smaller, ok := shape.TruncateOnce(m.Change)
 		if !ok {
 			return err
 		}

@@ -22,31 +22,31 @@ type mask struct {
 
 // From these lengths on, in bytes, a secret is looked for as a word of its own, and anywhere.
 const (
-	shortestWord   = 4
-	shortestSecret = 10
+	minWordLength      = 4
+	minSubstringLength = 10
 )
 
 func newMask(secrets []string) mask {
 	m := mask{new(atomic.Pointer[regexp.Regexp])}
-	m.replace(secrets)
+	m.replaceSecrets(secrets)
 	return m
 }
 
-// replace masks these secrets from now on, and no others.
-func (m mask) replace(secrets []string) {
+// replaceSecrets masks these secrets from now on, and no others.
+func (m mask) replaceSecrets(secrets []string) {
 	if m.secrets != nil {
-		m.secrets.Store(patternOf(secrets))
+		m.secrets.Store(secretPattern(secrets))
 	}
 }
 
-// patternOf finds secrets in a text; nil where there are none.
-func patternOf(secrets []string) *regexp.Regexp {
+// secretPattern finds secrets in a text; nil where there are none.
+func secretPattern(secrets []string) *regexp.Regexp {
 	var all []string
 	for _, secret := range secrets {
 		for _, form := range []string{secret, strings.TrimSpace(secret)} {
 			switch quoted := regexp.QuoteMeta(form); {
-			case len(form) < shortestWord:
-			case len(form) < shortestSecret:
+			case len(form) < minWordLength:
+			case len(form) < minSubstringLength:
 				all = append(all, `\b`+quoted+`\b`)
 			default:
 				all = append(all, quoted)
@@ -60,51 +60,51 @@ func patternOf(secrets []string) *regexp.Regexp {
 	return regexp.MustCompile(strings.Join(all, "|"))
 }
 
-func (m mask) pattern() *regexp.Regexp {
+func (m mask) loadPattern() *regexp.Regexp {
 	if m.secrets == nil {
 		return nil
 	}
 	return m.secrets.Load()
 }
 
-func (m mask) text(s string) string {
-	pattern := m.pattern()
+func (m mask) maskText(s string) string {
+	pattern := m.loadPattern()
 	if pattern == nil {
 		return s
 	}
 	return pattern.ReplaceAllLiteralString(s, masked)
 }
 
-// attr is for [slog.HandlerOptions].
-func (m mask) attr(_ []string, a slog.Attr) slog.Attr {
+// maskAttr is for [slog.HandlerOptions].
+func (m mask) maskAttr(_ []string, a slog.Attr) slog.Attr {
 	switch v := a.Value.Resolve(); v.Kind() {
 	case slog.KindString:
-		return slog.String(a.Key, m.text(v.String()))
+		return slog.String(a.Key, m.maskText(v.String()))
 	case slog.KindAny:
 		if err, ok := v.Any().(error); ok {
-			return slog.String(a.Key, m.text(err.Error()))
+			return slog.String(a.Key, m.maskText(err.Error()))
 		}
 		if list, ok := v.Any().([]string); ok {
-			return slog.Any(a.Key, m.all(list))
+			return slog.Any(a.Key, m.maskAll(list))
 		}
 	}
 	return a
 }
 
-func (m mask) all(list []string) []string {
+func (m mask) maskAll(list []string) []string {
 	clean := make([]string, len(list))
 	for i, s := range list {
-		clean[i] = m.text(s)
+		clean[i] = m.maskText(s)
 	}
 	return clean
 }
 
-// err is err with a text without secrets; nil stays nil.
-func (m mask) err(err error) error {
-	if err == nil || m.text(err.Error()) == err.Error() {
+// maskError is err with a text without secrets; nil stays nil.
+func (m mask) maskError(err error) error {
+	if err == nil || m.maskText(err.Error()) == err.Error() {
 		return err
 	}
-	return &maskedError{err, m.text(err.Error())}
+	return &maskedError{err, m.maskText(err.Error())}
 }
 
 type maskedError struct {
@@ -115,33 +115,33 @@ type maskedError struct {
 func (e *maskedError) Error() string { return e.text }
 func (e *maskedError) Unwrap() error { return e.err }
 
-// fields masks every string that v, a pointer to a struct, holds within structs and slices.
-func (m mask) fields(v any) {
-	if m.pattern() != nil {
-		m.walk(reflect.ValueOf(v).Elem())
+// maskFields masks every string that v, a pointer to a struct, holds within structs and slices.
+func (m mask) maskFields(v any) {
+	if m.loadPattern() != nil {
+		m.maskValue(reflect.ValueOf(v).Elem())
 	}
 }
 
-func (m mask) walk(v reflect.Value) {
+func (m mask) maskValue(v reflect.Value) {
 	if v.Type() == reflect.TypeFor[time.Time]() {
 		return
 	}
 	switch v.Kind() {
 	case reflect.String:
 		if v.CanSet() {
-			v.SetString(m.text(v.String()))
+			v.SetString(m.maskText(v.String()))
 		}
 	case reflect.Struct:
 		for i := range v.NumField() {
-			m.walk(v.Field(i))
+			m.maskValue(v.Field(i))
 		}
 	case reflect.Slice:
 		for i := range v.Len() {
-			m.walk(v.Index(i))
+			m.maskValue(v.Index(i))
 		}
 	case reflect.Pointer:
 		if !v.IsNil() {
-			m.walk(v.Elem())
+			m.maskValue(v.Elem())
 		}
 	}
 }

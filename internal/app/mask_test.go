@@ -22,8 +22,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// planted are secrets of every place that a configuration has for them.
-var planted = map[string]string{
+// plantedSecrets are secrets of every place that a configuration has for them.
+var plantedSecrets = map[string]string{
 	"a part of the webhook's path": "T0KENinPATH77", "the webhook's query": "sig-4f1c9e77", "a header": "header-value-3141", "a header from a file": "file-value-2718",
 	"a bearer token": "bearer-1618033", "a NATS password": "nats-pass-1414", "a NATS token in a variable": "nats-token-1732",
 	"a Kafka password": "kafka-pass-2236", "a redaction key": "redaction-key-2449489743",
@@ -39,27 +39,27 @@ func TestNoConfiguredSecretIsShown(t *testing.T) {
 	}))
 	t.Cleanup(receiver.Close)
 	dir := t.TempDir()
-	t.Setenv("PLANTED_TOKEN", planted["a NATS token in a variable"])
-	cfg := planting(t, dir, receiver.URL)
-	fill(t, cfg, dir)
+	t.Setenv("PLANTED_TOKEN", plantedSecrets["a NATS token in a variable"])
+	cfg := loadPlanted(t, dir, receiver.URL)
+	fillJournal(t, cfg, dir)
 
 	lines := &lockedBuffer{}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- Run(ctx, cfg, "dev", lines) }()
-	admin := await(t, lines, regexp.MustCompile(`admin=(\S+)`))
+	admin := awaitLine(t, lines, regexp.MustCompile(`admin=(\S+)`))
 	shown := map[string]string{}
 	for _, path := range []string{"/readyz", "/readyz?verbose", "/", "/metrics"} {
-		shown[path] = answer(t, "http://"+admin+path, "the webhook answers 403", 5)
+		shown[path] = waitForPage(t, "http://"+admin+path, "the webhook answers 403", 5)
 	}
 	stop()
 	if err := <-done; err != nil {
 		shown["the error"] = err.Error()
 	}
 	shown["the log"] = lines.String()
-	collect(t, filepath.Join(dir, "data"), shown)
+	readFiles(t, filepath.Join(dir, "data"), shown)
 	for where, text := range shown {
-		for what, secret := range planted {
+		for what, secret := range plantedSecrets {
 			if strings.Contains(text, secret) {
 				t.Errorf("%s is in %s", what, where)
 			}
@@ -67,11 +67,11 @@ func TestNoConfiguredSecretIsShown(t *testing.T) {
 	}
 }
 
-// planting writes and reads a configuration with all secrets.
-func planting(t *testing.T, dir, receiver string) *config.Config {
+// loadPlanted writes and reads a configuration with all secrets.
+func loadPlanted(t *testing.T, dir, receiver string) *config.Config {
 	t.Helper()
 	for name, text := range map[string]string{
-		"bearer": planted["a bearer token"], "header": planted["a header from a file"],
+		"bearer": plantedSecrets["a bearer token"], "header": plantedSecrets["a header from a file"],
 		"kubeconfig": `{"apiVersion":"v1","kind":"Config","current-context":"c","clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],` +
 			`"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],"users":[{"name":"u"}]}`,
 	} {
@@ -99,8 +99,8 @@ journal: {dir: %[1]s/data}
 admin: {listen: "127.0.0.1:0"}
 delivery: {drainTimeout: 0s}
 log: {level: debug}
-`, dir, receiver, planted["a redaction key"], planted["a part of the webhook's path"], planted["the webhook's query"], planted["a header"],
-		planted["a NATS password"], planted["a Kafka password"])
+`, dir, receiver, plantedSecrets["a redaction key"], plantedSecrets["a part of the webhook's path"], plantedSecrets["the webhook's query"], plantedSecrets["a header"],
+		plantedSecrets["a NATS password"], plantedSecrets["a Kafka password"])
 	path := filepath.Join(dir, "config.yaml")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -112,8 +112,8 @@ log: {level: debug}
 	return cfg
 }
 
-// fill gives the journal a change to deliver.
-func fill(t *testing.T, cfg *config.Config, dir string) {
+// fillJournal gives the journal a change to deliver.
+func fillJournal(t *testing.T, cfg *config.Config, dir string) {
 	t.Helper()
 	var names []string
 	for _, s := range cfg.Sinks {
@@ -138,11 +138,11 @@ func fill(t *testing.T, cfg *config.Config, dir string) {
 	}
 }
 
-// await returns what is found in the log, as soon as it is there.
-func await(t *testing.T, lines *lockedBuffer, what *regexp.Regexp) string {
+// awaitLine returns what is found in the log, as soon as it is there.
+func awaitLine(t *testing.T, lines *lockedBuffer, what *regexp.Regexp) string {
 	t.Helper()
 	for {
-		text, more := lines.now()
+		text, more := lines.textAndNext()
 		if m := what.FindStringSubmatch(text); m != nil {
 			return m[1]
 		}
@@ -154,8 +154,8 @@ func await(t *testing.T, lines *lockedBuffer, what *regexp.Regexp) string {
 	}
 }
 
-// answer asks until readiness knows a reason so many times, and returns what a page shows then.
-func answer(t *testing.T, url, reason string, times int) string {
+// waitForPage asks until readiness knows a reason so many times, and returns what a page shows then.
+func waitForPage(t *testing.T, url, reason string, times int) string {
 	t.Helper()
 	get := func(url string) string {
 		resp, err := http.Get(url)
@@ -179,8 +179,8 @@ func answer(t *testing.T, url, reason string, times int) string {
 	return get(url)
 }
 
-// collect reads every file of a directory, and sees to it that they are their owner's alone.
-func collect(t *testing.T, dir string, into map[string]string) {
+// readFiles reads every file of a directory, and sees to it that they are their owner's alone.
+func readFiles(t *testing.T, dir string, into map[string]string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
@@ -220,12 +220,12 @@ func (b *lockedBuffer) Write(p []byte) (int, error) {
 }
 
 func (b *lockedBuffer) String() string {
-	text, _ := b.now()
+	text, _ := b.textAndNext()
 	return text
 }
 
-// now returns the text so far, and a channel that the next line closes: no line comes between the two.
-func (b *lockedBuffer) now() (text string, more <-chan struct{}) {
+// textAndNext returns the text so far, and a channel that the next line closes: no line comes between the two.
+func (b *lockedBuffer) textAndNext() (text string, more <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.more == nil {
@@ -234,17 +234,17 @@ func (b *lockedBuffer) now() (text string, more <-chan struct{}) {
 	return b.text.String(), b.more
 }
 
-func TestAMaskTakesSecretsOutAndLeavesWords(t *testing.T) {
+func TestMaskRemovesSecretsAndKeepsWords(t *testing.T) {
 	m := newMask([]string{"abcd", "a-long-secret-value", "ab"})
 	for text, want := range map[string]string{
 		"abcd": "***", "abcdef": "abcdef", "it is abcd, ab": "it is ***, ab", "xa-long-secret-valuex": "x***x", "": "",
 	} {
-		if got := m.text(text); got != want {
+		if got := m.maskText(text); got != want {
 			t.Errorf("%q became %q, want %q", text, got, want)
 		}
 	}
 	err := errors.New("password a-long-secret-value is wrong")
-	if masked := m.err(err); !errors.Is(masked, err) || masked.Error() != "password *** is wrong" {
+	if masked := m.maskError(err); !errors.Is(masked, err) || masked.Error() != "password *** is wrong" {
 		t.Errorf("%v", masked)
 	}
 }

@@ -19,15 +19,15 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
-// naming is what names the authors of changes: the intakes of audit events and what concludes from them. The methods of nil
+// attributionRunner is what names the authors of changes: the intakes of audit events and what concludes from them. The methods of nil
 // do nothing.
-type naming struct {
+type attributionRunner struct {
 	attributor *attribution.Attributor
-	wait       time.Duration  // that sinks hold changes back for
+	maxWait    time.Duration  // that sinks hold changes back for
 	webhook    *audit.Webhook // one of the intakes; nil without one
 	intakes    []intake
 	counters   *audit.Counters                                  // nil where they are not read
-	rule       atomic.Pointer[func(event.Resource) (int, bool)] // that selects a resource, as the rules are now
+	ruleOf     atomic.Pointer[func(event.Resource) (int, bool)] // that selects a resource, as the rules are now
 
 	tasks []*task // in the order of their start
 }
@@ -39,8 +39,8 @@ type intake interface {
 	Status() (status condition.Status, malformed uint64)
 }
 
-// checkNaming reads what newNaming will read, so that a changed configuration is refused before anything has stopped.
-func checkNaming(cfg *config.Config, log *slog.Logger) error {
+// checkAttribution reads what newAttributionRunner will read, so that a changed configuration is refused before anything has stopped.
+func checkAttribution(cfg *config.Config, log *slog.Logger) error {
 	if cfg.Audit.Webhook.Listen == "" {
 		return nil
 	}
@@ -48,32 +48,32 @@ func checkNaming(cfg *config.Config, log *slog.Logger) error {
 	return err
 }
 
-// newNaming makes the parts, if anybody is to be named.
-func newNaming(cfg *config.Config, j *journal.Journal, client *apiserver.Client, log *slog.Logger) (*naming, error) {
+// newAttributionRunner makes the parts, if anybody is to be named.
+func newAttributionRunner(cfg *config.Config, j *journal.Journal, client *apiserver.Client, log *slog.Logger) (*attributionRunner, error) {
 	c := cfg.Audit
-	if !c.On() {
+	if !c.Enabled() {
 		return nil, nil
 	}
-	n := &naming{wait: c.Wait}
-	n.follow(cfg)
+	n := &attributionRunner{maxWait: c.Wait}
+	n.updateRules(cfg)
 	n.attributor = attribution.New(attribution.Options{
 		Limits:  attribution.Limits{Settle: c.Settle, Window: c.Window, Skew: c.ClockSkew, Bytes: int(c.MaxPending), Likely: c.Likely},
 		Journal: j, Cluster: cfg.Cluster.Name,
 		Selected: func(group, resource string) bool {
-			_, yes := (*n.rule.Load())(event.Resource{Group: group, Resource: resource})
+			_, yes := (*n.ruleOf.Load())(event.Resource{Group: group, Resource: resource})
 			return yes
 		},
-		Crowded: func() bool { s := j.Stat(); return s.RetainedBytes > s.MaxBytes/2 },
-		Logger:  log,
+		JournalCrowded: func() bool { s := j.Stat(); return s.RetainedBytes > s.MaxBytes/2 },
+		Logger:         log,
 	})
 	if c.Webhook.Listen != "" {
 		var err error
-		if n.webhook, err = audit.NewWebhook(c.Webhook, n.attributor.Take, n.attributor.Lost, log); err != nil {
+		if n.webhook, err = audit.NewWebhook(c.Webhook, n.attributor.StoreEvents, n.attributor.RecordLoss, log); err != nil {
 			return nil, err
 		}
 		n.intakes = append(n.intakes, n.webhook)
 	}
-	reading := audit.Options{Take: n.attributor.Take, Place: j.Place, Lost: n.attributor.Lost, Logger: log}
+	reading := audit.Options{StoreEvents: n.attributor.StoreEvents, StoredPosition: j.EvidencePosition, RecordLoss: n.attributor.RecordLoss, Logger: log}
 	for _, path := range c.Files {
 		n.intakes = append(n.intakes, audit.NewFile(path, reading))
 	}
@@ -81,26 +81,28 @@ func newNaming(cfg *config.Config, j *journal.Journal, client *apiserver.Client,
 		n.intakes = append(n.intakes, topic.New(c.Kafka, name, reading))
 	}
 	if c.CountersEvery > 0 {
-		n.counters = audit.NewCounters(c.CountersEvery, client.Metrics, n.attributor.Lost)
+		n.counters = audit.NewCounters(c.CountersEvery, client.Metrics, n.attributor.RecordLoss)
 	}
 	return n, nil
 }
 
-// follow takes up edited rules.
-func (n *naming) follow(cfg *config.Config) {
+// updateRules takes up edited rules.
+func (n *attributionRunner) updateRules(cfg *config.Config) {
 	if n == nil {
 		return
 	}
-	rule := ruleOf(cfg)
-	n.rule.Store(&rule)
+	rule := ruleMatcher(cfg)
+	n.ruleOf.Store(&rule)
 }
 
-// start runs what concludes, then the intakes.
-func (n *naming) start(failed func(error)) {
+// startTasks runs what concludes, then the intakes.
+func (n *attributionRunner) startTasks(failed func(error)) {
 	if n == nil {
 		return
 	}
-	run := func(name string, f func(context.Context) error) { n.tasks = append(n.tasks, start(name, f, failed)) }
+	run := func(name string, f func(context.Context) error) {
+		n.tasks = append(n.tasks, startTask(name, f, failed))
+	}
 	run("attribution", n.attributor.Run)
 	for _, i := range n.intakes {
 		run("audit intake "+i.Name(), i.Run)
@@ -110,16 +112,16 @@ func (n *naming) start(failed func(error)) {
 	}
 }
 
-// await returns the first of some records that no sink has to hold back any more.
-func (n *naming) await(ctx context.Context, records []event.Record) ([]event.Record, error) {
-	if n == nil || n.wait == 0 || len(records) == 0 {
+// awaitAuthors returns the first of some records that no sink has to hold back any more.
+func (n *attributionRunner) awaitAuthors(ctx context.Context, records []event.Record) ([]event.Record, error) {
+	if n == nil || n.maxWait == 0 || len(records) == 0 {
 		return records, nil
 	}
-	return n.attributor.Await(ctx, records, n.wait)
+	return n.attributor.AwaitAuthors(ctx, records, n.maxWait)
 }
 
-// stop stops the intakes, then what concludes.
-func (n *naming) stop() {
+// stopTasks stops the intakes, then what concludes.
+func (n *attributionRunner) stopTasks() {
 	if n == nil {
 		return
 	}
@@ -128,7 +130,7 @@ func (n *naming) stop() {
 	}
 }
 
-func (n *naming) status() *admin.AuditStatus {
+func (n *attributionRunner) auditStatus() *admin.AuditStatus {
 	if n == nil {
 		return nil
 	}
@@ -141,7 +143,7 @@ func (n *naming) status() *admin.AuditStatus {
 		a.Unresolved[string(reason)] = count
 	}
 	if n.webhook != nil {
-		a.Refused = n.webhook.Refused()
+		a.Refused = n.webhook.RejectedRequests()
 	}
 	for _, i := range n.intakes {
 		status, malformed := i.Status()
@@ -153,8 +155,8 @@ func (n *naming) status() *admin.AuditStatus {
 	return a
 }
 
-// withPlace keeps from a sink what its format, or the state that it keeps, has no place for.
-func withPlace(s config.Sink, route func(*event.Change) delivery.Route) func(*event.Change) delivery.Route {
+// skipUnrepresentable keeps from a sink what its format, or the state that it keeps, has no place for.
+func skipUnrepresentable(s config.Sink, route func(*event.Change) delivery.Route) func(*event.Change) delivery.Route {
 	f, err := format.Parse(s.Format)
 	if err != nil { // not reached: the sink was made with it
 		return route
@@ -162,8 +164,8 @@ func withPlace(s config.Sink, route func(*event.Change) delivery.Route) func(*ev
 	rows := s.NATS != nil && s.NATS.KeepsRows()
 	return func(c *event.Change) delivery.Route {
 		switch {
-		case !f.HasPlaceFor(c), rows && c.Type == event.Attributed:
-			return delivery.Route{Pass: true}
+		case !f.CanRepresent(c), rows && c.Type == event.Attributed:
+			return delivery.Route{Skip: true}
 		case route == nil:
 			return delivery.Route{}
 		}

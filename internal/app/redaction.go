@@ -23,15 +23,15 @@ func newShaper(cfg *config.Config, j *journal.Journal) (*shape.Shaper, error) {
 		return nil, err
 	}
 	return shape.New(policies, shape.Options{
-		Key: []byte(cfg.Redaction.Key), Secret: secret, RuleOf: ruleOf(cfg), Before: cfg.NeedsBefore(), Bodies: j,
+		Key: []byte(cfg.Redaction.Key), JournalSecret: secret, RuleOf: ruleMatcher(cfg), AlwaysBefore: cfg.NeedsBefore(), Bodies: j,
 	})
 }
 
-// ruleOf says which rule selects a resource: the first that does.
-func ruleOf(cfg *config.Config) func(event.Resource) (int, bool) {
+// ruleMatcher says which rule selects a resource: the first that does.
+func ruleMatcher(cfg *config.Config) func(event.Resource) (int, bool) {
 	var takers []func(event.Resource) bool
 	for _, r := range cfg.Resources {
-		takers = append(takers, r.Taker())
+		takers = append(takers, r.Matcher())
 	}
 	return func(resource event.Resource) (int, bool) {
 		for i, takes := range takers {
@@ -49,7 +49,7 @@ func redactStored(cfg *config.Config, j *journal.Journal, shaper *shape.Shaper, 
 	if err != nil {
 		return err
 	}
-	is := redactionOf(cfg)
+	is := redactionFingerprint(cfg)
 	if was == is {
 		return nil
 	}
@@ -57,7 +57,7 @@ func redactStored(cfg *config.Config, j *journal.Journal, shaper *shape.Shaper, 
 	if filled {
 		log.Info("the rules redact otherwise than those that the journal was filled under: what it holds is redacted again, which may take a while")
 	}
-	done, err := j.Rewrite(is, journal.Rewriting{Change: shaper.Reshape, Body: shaper.ReshapeBody, Known: shaper.Reseal})
+	done, err := j.Rewrite(is, journal.RewriteFuncs{Change: shaper.RedactStoredChange, Body: shaper.RedactStoredBody, Known: shaper.SealStoredKnown})
 	if err != nil {
 		return fmt.Errorf("redact what the journal holds: %w", err)
 	}
@@ -72,7 +72,7 @@ func redactStored(cfg *config.Config, j *journal.Journal, shaper *shape.Shaper, 
 // resource, or whether one does.
 func redactsByDefault(cfg *config.Config) bool {
 	var standard config.Resource
-	config.Preset(&standard)
+	config.SetDefaults(&standard)
 	key := []byte(cfg.Redaction.Key)
 	for _, r := range cfg.Resources {
 		if r.Fingerprint(key) != standard.Fingerprint(key) {
@@ -82,8 +82,8 @@ func redactsByDefault(cfg *config.Config) bool {
 	return true
 }
 
-// redactionOf names everything that decides what is redacted, and how. It gives nothing of the key away.
-func redactionOf(cfg *config.Config) string {
+// redactionFingerprint names everything that decides what is redacted, and how. It gives nothing of the key away.
+func redactionFingerprint(cfg *config.Config) string {
 	h := sha256.New()
 	for _, r := range cfg.Resources {
 		fmt.Fprintf(h, "%q %q %s\n", r.Select, r.Exclude, r.Fingerprint([]byte(cfg.Redaction.Key)))

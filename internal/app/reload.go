@@ -24,7 +24,7 @@ import (
 type reloads struct {
 	condition *condition.Condition
 	hangup    chan os.Signal // asks for a reload; nil for never
-	taken     atomic.Uint64
+	applied   atomic.Uint64
 	refused   atomic.Uint64
 }
 
@@ -37,14 +37,14 @@ var (
 	}
 )
 
-// longestRefusal bounds the reason that is shown, in bytes.
-const longestRefusal = 600
+// maxRefusalBytes bounds the reason that is shown, in bytes.
+const maxRefusalBytes = 600
 
-// followConfiguration takes up what becomes of the configuration's file, until ctx ends.
-func (a *app) followConfiguration(ctx context.Context) error {
-	file := a.now.Load().cfg.File
+// watchConfigFile takes up what becomes of the configuration's file, until ctx ends.
+func (a *app) watchConfigFile(ctx context.Context) error {
+	file := a.current.Load().cfg.File
 	changed := make(chan struct{}, 1)
-	watching := start("watch of the configuration", func(ctx context.Context) error {
+	watching := startTask("watch of the configuration", func(ctx context.Context) error {
 		return config.Watch(ctx, file, func() {
 			select {
 			case changed <- struct{}{}:
@@ -60,36 +60,36 @@ func (a *app) followConfiguration(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
-			a.reread(ctx, file, false)
+			a.reloadFile(ctx, file, false)
 		case <-a.reloads.hangup:
-			a.reread(ctx, file, true)
+			a.reloadFile(ctx, file, true)
 		}
 	}
 }
 
-// reread reads the file, and takes up what it says. asked says that somebody wants it read whether it has changed or not:
+// reloadFile reads the file, and takes up what it says. asked says that somebody wants it read whether it has changed or not:
 // what it refers to, such as passwords in files, may have.
-func (a *app) reread(ctx context.Context, file string, asked bool) {
-	before := a.now.Load().cfg
+func (a *app) reloadFile(ctx context.Context, file string, asked bool) {
+	before := a.current.Load().cfg
 	cfg, err := config.Load(file)
 	if err == nil && (asked || cfg.Hash != before.Hash) {
-		err = a.reload(ctx, cfg)
+		err = a.applyConfig(ctx, cfg)
 	}
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
 		a.reloads.refused.Add(1)
-		a.reloads.condition.Become(configRefused, refusal(err), "mend the file; it is read again at once")
+		a.reloads.condition.Update(configRefused, refusalText(err), "mend the file; it is read again at once")
 	default:
-		a.reloads.condition.Become(configCurrent, "", "")
+		a.reloads.condition.Update(configCurrent, "", "")
 	}
 }
 
-// refusal is why a configuration is refused, in one line.
-func refusal(err error) string {
+// refusalText is why a configuration is refused, in one line.
+func refusalText(err error) string {
 	text := strings.ReplaceAll(err.Error(), "\n", "; ")
-	if len(text) > longestRefusal {
-		text = strings.ToValidUTF8(text[:longestRefusal], "") + "…"
+	if len(text) > maxRefusalBytes {
+		text = strings.ToValidUTF8(text[:maxRefusalBytes], "") + "…"
 	}
 	return text
 }
@@ -97,26 +97,26 @@ func refusal(err error) string {
 // configStatus is what is shown of the configuration.
 func (a *app) configStatus() admin.ConfigStatus {
 	return admin.ConfigStatus{
-		Hash: a.now.Load().cfg.Hash, Refused: a.reloads.condition.Status().Degraded(),
-		Reloads: a.reloads.taken.Load(), Refusals: a.reloads.refused.Load(),
+		Hash: a.current.Load().cfg.Hash, Refused: a.reloads.condition.Status().Degraded(),
+		Reloads: a.reloads.applied.Load(), Refusals: a.reloads.refused.Load(),
 	}
 }
 
-// reload puts another configuration in the place of the one that works. An error says that the other one is refused and
+// applyConfig puts another configuration in the place of the one that works. An error says that the other one is refused and
 // nothing was touched. A failure after that ends the process: the next one starts with the new configuration.
-func (a *app) reload(ctx context.Context, cfg *config.Config) error {
-	a.changing.Lock()
-	defer a.changing.Unlock()
-	before := a.now.Load()
-	if keys := fixed(before.cfg, cfg); len(keys) > 0 {
+func (a *app) applyConfig(ctx context.Context, cfg *config.Config) error {
+	a.changeMu.Lock()
+	defer a.changeMu.Unlock()
+	before := a.current.Load()
+	if keys := changedFixedKeys(before.cfg, cfg); len(keys) > 0 {
 		return fmt.Errorf("%s cannot change while the exporter runs: restart it", strings.Join(keys, ", "))
 	}
-	share, why := before, before.whole(cfg)
+	share, why := before, before.restartReason(cfg)
 	if why != "" {
 		share = nil
 	}
-	a.secrets.replace(slices.Concat(before.cfg.Secrets(), cfg.Secrets()))
-	next, err := a.prepare(cfg, share)
+	a.secrets.replaceSecrets(slices.Concat(before.cfg.Secrets(), cfg.Secrets()))
+	next, err := a.prepareComposition(cfg, share)
 	if err != nil {
 		return err
 	}
@@ -126,22 +126,22 @@ func (a *app) reload(ctx context.Context, cfg *config.Config) error {
 	}
 	if why != "" {
 		a.log.Info("the configuration has changed; everything begins again where it is", "reason", why)
-		a.changing.Unlock()
-		err = a.handOver(ctx, next)
-		a.changing.Lock()
-	} else if err = next.takeOver(ctx, before); err != nil && ctx.Err() == nil {
-		a.failure.report(exit.With(exit.Environment, fmt.Errorf("take up the changed configuration: %w", err)))
+		a.changeMu.Unlock()
+		err = a.requestHandover(ctx, next)
+		a.changeMu.Lock()
+	} else if err = next.adoptFrom(ctx, before); err != nil && ctx.Err() == nil {
+		a.failure.reportError(exit.With(exit.Environment, fmt.Errorf("take up the changed configuration: %w", err)))
 	}
 	if err != nil {
 		return err
 	}
-	a.reloads.taken.Add(1)
+	a.reloads.applied.Add(1)
 	a.log.Info("the changed configuration works", "configuration", cfg.Hash, "before", before.cfg.Hash)
 	return nil
 }
 
-// fixed are the keys that differ and cannot while the process runs.
-func fixed(before, now *config.Config) (keys []string) {
+// changedFixedKeys are the keys that differ and cannot while the process runs.
+func changedFixedKeys(before, now *config.Config) (keys []string) {
 	for _, k := range []struct {
 		key    string
 		differ bool
@@ -160,11 +160,11 @@ func fixed(before, now *config.Config) (keys []string) {
 	return keys
 }
 
-// whole says why everything has to stop for a while; "" where it has not.
-func (c *composition) whole(now *config.Config) string {
+// restartReason says why everything has to stop for a while; "" where it has not.
+func (c *composition) restartReason(now *config.Config) string {
 	before := c.cfg
 	switch {
-	case c.ended || c.watching == nil:
+	case c.ended || c.sourceTask == nil:
 		return "it is not at work"
 	case before.Journal != now.Journal:
 		return "the journal is opened with other bounds"
@@ -172,7 +172,7 @@ func (c *composition) whole(now *config.Config) string {
 		return "audit has changed"
 	case before.Redaction != now.Redaction:
 		return "redaction.key has changed"
-	case redactionOf(before) != redactionOf(now) && (!redactsByDefault(before) || !redactsByDefault(now)):
+	case redactionFingerprint(before) != redactionFingerprint(now) && (!redactsByDefault(before) || !redactsByDefault(now)):
 		return "the rules redact otherwise, and what the journal holds has to be redacted again"
 	case c.replica != nil && !sameDelivery(before, now):
 		return "the sinks have changed, and with a replicated state all are asked what they hold"
@@ -185,41 +185,41 @@ func sameDelivery(before, now *config.Config) bool {
 	return reflect.DeepEqual(before.Sinks, now.Sinks) && reflect.DeepEqual(before.Routes, now.Routes) && before.Delivery == now.Delivery
 }
 
-// takeOver stops what before has and c has not, starts what is new, and leaves the rest alone.
-func (c *composition) takeOver(ctx context.Context, before *composition) (err error) {
-	c.client, c.journal, c.source, c.recovered = before.client, before.journal, before.source, before.recovered
+// adoptFrom stops what before has and c has not, starts what is new, and leaves the rest alone.
+func (c *composition) adoptFrom(ctx context.Context, before *composition) (err error) {
+	c.client, c.journal, c.source, c.journalRecovered = before.client, before.journal, before.source, before.journalRecovered
 	c.replica, c.failed = before.replica, before.failed
-	c.journaling, c.watching, c.shaper, c.naming = before.journaling, before.watching, before.shaper, before.naming
+	c.journalTask, c.sourceTask, c.shaper, c.attribution = before.journalTask, before.sourceTask, before.shaper, before.attribution
 	edited := !reflect.DeepEqual(before.cfg.Resources, c.cfg.Resources) || before.cfg.NeedsBefore() != c.cfg.NeedsBefore()
 	if edited {
 		if c.shaper, err = newShaper(c.cfg, c.journal); err != nil {
 			return errors.Join(err, c.closeRunners(before))
 		}
 		if before.cfg.NeedsBefore() == c.cfg.NeedsBefore() {
-			c.shaper.Keep(before.shaper, sameRules(before.cfg.Resources, c.cfg.Resources))
+			c.shaper.InheritCounters(before.shaper, matchingRules(before.cfg.Resources, c.cfg.Resources))
 		}
 	}
-	if err := c.takeOverSinks(ctx, before); err != nil {
+	if err := c.replaceSinks(ctx, before); err != nil {
 		return errors.Join(err, c.closeRunners(before))
 	}
 	if !edited {
 		return nil
 	}
-	if err := c.journal.SetRedaction(ctx, redactionOf(c.cfg)); err != nil {
+	if err := c.journal.SetRedaction(ctx, redactionFingerprint(c.cfg)); err != nil {
 		return err
 	}
-	c.naming.follow(c.cfg)
+	c.attribution.updateRules(c.cfg)
 	c.source.Edit(source.Edit{
-		Rules: Rules(c.cfg), Load: c.shaper.Load(c.journal.LoadResource), Shape: c.shaper.Shape, Reshaped: reshaped(before.cfg, c.cfg),
+		Rules: SelectionRules(c.cfg), Load: c.shaper.WrapLoad(c.journal.LoadResource), Shape: c.shaper.WrapAppend, Reshaped: policyChanged(before.cfg, c.cfg),
 	})
 	return nil
 }
 
-// takeOverSinks ends the sinks that are gone or changed, where they are, and starts those that are new or changed.
-func (c *composition) takeOverSinks(ctx context.Context, before *composition) error {
+// replaceSinks ends the sinks that are gone or changed, where they are, and starts those that are new or changed.
+func (c *composition) replaceSinks(ctx context.Context, before *composition) error {
 	var gone []*runner
 	for _, r := range before.runners {
-		if c.runnerOf(r.id) == nil {
+		if c.runnerByID(r.id) == nil {
 			gone = append(gone, r)
 		}
 	}
@@ -230,14 +230,14 @@ func (c *composition) takeOverSinks(ctx context.Context, before *composition) er
 	if err := c.declareSinks(ctx, before); err != nil {
 		return err
 	}
-	if err := c.connect(); err != nil {
+	if err := c.openSinks(); err != nil {
 		return err
 	}
-	c.working.Store(true)
-	c.now.Store(c)
+	c.opened.Store(true)
+	c.current.Store(c)
 	for _, r := range c.runners {
-		if before.runnerOf(r.id) == nil {
-			r.start(c.cfg.Delivery.Retry, c.failed.report)
+		if before.runnerByID(r.id) == nil {
+			r.startDelivery(c.cfg.Delivery.Retry, c.failed.reportError)
 			c.log.Info("sink started", "sink", r.name)
 		}
 	}
@@ -253,11 +253,11 @@ func (c *composition) drainRunners(ctx context.Context, runners []*runner) {
 	end()
 	var alive []*runner
 	for _, r := range runners {
-		if r.status().NotReady == "" {
+		if r.sinkStatus().NotReady == "" {
 			alive = append(alive, r)
 			continue
 		}
-		r.stop(over)
+		r.stopDelivery(over)
 	}
 	c.stopRunners(ctx, alive)
 }
@@ -269,14 +269,14 @@ func (c *composition) declareSinks(ctx context.Context, before *composition) err
 	}
 	for _, s := range before.cfg.Sinks {
 		if !named(c.cfg.Sinks, s.Name) {
-			if err := c.journal.Withdraw(ctx, s.Name); err != nil {
+			if err := c.journal.RemoveSink(ctx, s.Name); err != nil {
 				return err
 			}
 		}
 	}
 	for _, s := range c.cfg.Sinks {
 		if !named(before.cfg.Sinks, s.Name) {
-			if err := c.journal.Declare(ctx, s.Name); err != nil {
+			if err := c.journal.AddSink(ctx, s.Name); err != nil {
 				return err
 			}
 		}
@@ -284,9 +284,9 @@ func (c *composition) declareSinks(ctx context.Context, before *composition) err
 	return nil
 }
 
-// sameRules says for each rule of now which one of before does the same to changes: the same rule, else one with the same
+// matchingRules says for each rule of now which one of before does the same to changes: the same rule, else one with the same
 // policy; -1 for none. Each is named once.
-func sameRules(before, now []config.Resource) []int {
+func matchingRules(before, now []config.Resource) []int {
 	same := make([]int, len(now))
 	for i := range same {
 		same[i] = -1
@@ -307,9 +307,9 @@ func sameRules(before, now []config.Resource) []int {
 
 func samePolicy(a, b shape.Policy) bool { return reflect.DeepEqual(a, b) }
 
-// reshaped says of which resources another thing is emitted under the rules of now.
-func reshaped(before, now *config.Config) func(event.Resource) bool {
-	ruleBefore, ruleNow := ruleOf(before), ruleOf(now)
+// policyChanged says of which resources another thing is emitted under the rules of now.
+func policyChanged(before, now *config.Config) func(event.Resource) bool {
+	ruleBefore, ruleNow := ruleMatcher(before), ruleMatcher(now)
 	return func(r event.Resource) bool {
 		i, was := ruleBefore(r)
 		j, is := ruleNow(r)

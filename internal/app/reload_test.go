@@ -15,8 +15,8 @@ import (
 	"github.com/kubecdc/kubecdc/internal/config"
 )
 
-// wrong are changes of a good file that are refused, and what the reason names.
-var wrong = map[string][2]string{ // what is added or replaced, and the reason
+// badEdits are changes of a good file that are refused, and what the reason names.
+var badEdits = map[string][2]string{ // what is added or replaced, and the reason
 	"no YAML":               {"]", "not YAML"},
 	"an unknown key":        {"\nsinkss: []", "sinkss"},
 	"a bad filter":          {"\nroutes: [{select: [pods], filter: '1/0 == 1', drop: true}]", "filter"},
@@ -29,9 +29,9 @@ var wrong = map[string][2]string{ // what is added or replaced, and the reason
 	"empty":                 {"", "empty"},
 }
 
-// TestBadFilesAreRefusedAndDisturbNothing gives a running exporter ten bad files. Each is named on /readyz and in the log;
+// TestInvalidReloadsAreRefusedWithoutEffect gives a running exporter ten bad files. Each is named on /readyz and in the log;
 // the exporter stays ready as it was, under the configuration that it had. The good file after them is taken up.
-func TestBadFilesAreRefusedAndDisturbNothing(t *testing.T) {
+func TestInvalidReloadsAreRefusedWithoutEffect(t *testing.T) {
 	dir := t.TempDir()
 	good := fmt.Sprintf(`
 cluster: {kubeconfig: %[1]s/kubeconfig}
@@ -61,10 +61,10 @@ admin: {listen: "127.0.0.1:0"}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- Run(ctx, cfg, "dev", lines) }()
-	page := "http://" + await(t, lines, regexp.MustCompile(`admin=(\S+)`))
+	page := "http://" + awaitLine(t, lines, regexp.MustCompile(`admin=(\S+)`))
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 
-	for name, w := range wrong {
+	for name, w := range badEdits {
 		text := good + w[0]
 		switch name {
 		case "empty":
@@ -77,22 +77,22 @@ admin: {listen: "127.0.0.1:0"}
 			text = strings.Replace(good, "/kubeconfig}", "/kubeconfig, name: other}", 1)
 		}
 		put("config.yaml", text)
-		reason := shows(t, page+"/readyz", name, regexp.MustCompile(`\[!\]configuration .*`+regexp.QuoteMeta(w[1])))
-		if metrics := shows(t, page+"/metrics", name, regexp.MustCompile("kubecdc")); !strings.Contains(metrics, `kubecdc_config_info{hash="`+cfg.Hash+`"} 1`) ||
+		reason := waitForText(t, page+"/readyz", name, regexp.MustCompile(`\[!\]configuration .*`+regexp.QuoteMeta(w[1])))
+		if metrics := waitForText(t, page+"/metrics", name, regexp.MustCompile("kubecdc")); !strings.Contains(metrics, `kubecdc_config_info{hash="`+cfg.Hash+`"} 1`) ||
 			!strings.Contains(metrics, "kubecdc_config_refused 1") {
 			t.Errorf("%s: the metrics do not say which configuration works; /readyz:\n%s", name, reason)
 		}
 	}
 	put("config.yaml", good+"\n# as good\nroutes: [{select: [pods], drop: true}]\nlog: {level: debug}\n")
-	await(t, lines, regexp.MustCompile(`(the changed configuration works)`))
-	if text := shows(t, page+"/metrics", "the good file", regexp.MustCompile("kubecdc_config_refused 0")); strings.Contains(text, cfg.Hash) {
+	awaitLine(t, lines, regexp.MustCompile(`(the changed configuration works)`))
+	if text := waitForText(t, page+"/metrics", "the good file", regexp.MustCompile("kubecdc_config_refused 0")); strings.Contains(text, cfg.Hash) {
 		t.Error("the good file is not the one that works")
 	}
 	stop()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if log := lines.String(); strings.Count(log, "level=ERROR") < len(wrong)-1 { // equal reasons are one line
+	if log := lines.String(); strings.Count(log, "level=ERROR") < len(badEdits)-1 { // equal reasons are one line
 		t.Errorf("the log names fewer than the refused files:\n%s", log)
 	}
 	if left, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || slices.ContainsFunc(left, func(f string) bool { return strings.HasSuffix(f, "other") }) {
@@ -100,8 +100,8 @@ admin: {listen: "127.0.0.1:0"}
 	}
 }
 
-// shows asks for a page until it has a pattern, and returns it.
-func shows(t *testing.T, url, what string, pattern *regexp.Regexp) string {
+// waitForText asks for a page until it has a pattern, and returns it.
+func waitForText(t *testing.T, url, what string, pattern *regexp.Regexp) string {
 	t.Helper()
 	var text []byte
 	t.Cleanup(func() {
@@ -109,7 +109,7 @@ func shows(t *testing.T, url, what string, pattern *regexp.Regexp) string {
 			t.Logf("%s: %s was, last:\n%s", what, url, text)
 		}
 	})
-	until(t, fmt.Sprintf("%s: %v at %s", what, pattern, url), func() bool {
+	waitUntil(t, fmt.Sprintf("%s: %v at %s", what, pattern, url), func() bool {
 		resp, err := http.Get(url)
 		if err != nil {
 			t.Fatal(err)
@@ -123,17 +123,17 @@ func shows(t *testing.T, url, what string, pattern *regexp.Regexp) string {
 	return string(text)
 }
 
-// TestRulesThatDoTheSameGoOnCounting pairs the rules of two configurations.
-func TestRulesThatDoTheSameGoOnCounting(t *testing.T) {
+// TestUnchangedRulesKeepTheirCounters pairs the rules of two configurations.
+func TestUnchangedRulesKeepTheirCounters(t *testing.T) {
 	rule := func(selects, filter string) config.Resource {
 		var r config.Resource
-		config.Preset(&r)
+		config.SetDefaults(&r)
 		r.Select, r.Filter = []string{selects}, filter
 		return r
 	}
 	before := []config.Resource{rule("pods", ""), rule("services", "f"), rule("nodes", "")}
 	now := []config.Resource{rule("leases", ""), rule("nodes", ""), rule("services", "g"), rule("events", "f")}
-	if got, want := sameRules(before, now), []int{0, 2, -1, 1}; !slices.Equal(got, want) {
+	if got, want := matchingRules(before, now), []int{0, 2, -1, 1}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }

@@ -24,17 +24,17 @@ import (
 
 // replica is the part of a composition that makes it one of several: the state that they share, and whose turn it is.
 type replica struct {
-	c      *composition
-	keeper *state.Keeper
-	bus    *configuredSink // of the state; a connection of its own, so that the state does not wait for changes
-	taken  *state.Taken    // set before anything is published
+	c        *composition
+	writer   *state.Writer
+	bus      *configuredSink       // of the state; a connection of its own, so that the state does not wait for changes
+	failover *state.TakeOverResult // set before anything is published
 
-	identified string        // the UID of the cluster, asked for while standing by; "" where that is not known
-	found      *source.Found // what the API server served while this process took over; nil where it has not said
+	clusterUID string            // the UID of the cluster, asked for while standing by; "" where that is not known
+	discovered *source.Discovery // what the API server served while this process took over; nil where it has not said
 
-	role      atomic.Pointer[role]
-	condition *condition.Condition // of the last attempt to take over
-	writing   *task
+	role       atomic.Pointer[role]
+	condition  *condition.Condition // of the last attempt to take over
+	writerTask *task
 }
 
 type role struct {
@@ -44,32 +44,32 @@ type role struct {
 
 // The conditions of an attempt to take over.
 var (
-	takes  = condition.State{Name: "possible", Message: "the state can be taken over"}
-	denied = condition.State{
+	failoverPossible = condition.State{Name: "possible", Message: "the state can be taken over"}
+	failoverRefused  = condition.State{
 		Name: "refused", Severity: condition.NotReady, Level: slog.LevelError, Message: "the replicated state cannot be taken over",
 	}
-	hindered = condition.State{
+	failoverFailing = condition.State{
 		Name: "hindered", Severity: condition.NotReady, Level: slog.LevelWarn, Message: "taking over does not succeed yet; it is tried again",
 	}
 )
 
 // newReplica makes what follows, takes over and writes the state. It contacts nothing.
 func newReplica(c *composition) (*replica, error) {
-	s, err := sinkConfig(c.cfg, c.cfg.State.Sink)
+	s, err := sinkConfigByName(c.cfg, c.cfg.State.Sink)
 	if err != nil {
 		return nil, err
 	}
 	log := c.log.With("state", c.cfg.State.Name)
-	r := &replica{c: c, condition: condition.New(log, takes)}
+	r := &replica{c: c, condition: condition.New(log, failoverPossible)}
 	if r.bus, err = newSink(s, log); err != nil {
 		return nil, fmt.Errorf("state: %w", err)
 	}
-	r.become(admin.RoleStandby)
+	r.setRole(admin.RoleStandby)
 	options := state.Options{
-		Group: c.cfg.State.Name, Lease: c.cfg.Election.Lease, Owner: c.turns.identity, Journal: c.journal, Unsettled: []string{attribution.Sink}, Logger: log,
+		Group: c.cfg.State.Name, Lease: c.cfg.Election.Lease, Owner: c.terms.identity, Journal: c.journal, Unsettled: []string{attribution.Sink}, Logger: log,
 	}
-	r.keeper, err = state.New(options, func(contents func(part, parts int) []sinks.StateEntry) (sinks.StateStore, error) {
-		bus, ok := r.bus.sink.(sinks.StateKeeper)
+	r.writer, err = state.New(options, func(contents func(part, parts int) []sinks.StateEntry) (sinks.StateStore, error) {
+		bus, ok := r.bus.sink.(sinks.StateOpener)
 		if !ok {
 			return nil, fmt.Errorf("state.sink: sink %s keeps no state", s.Name)
 		}
@@ -78,38 +78,38 @@ func newReplica(c *composition) (*replica, error) {
 	return r, err
 }
 
-func (r *replica) become(name string) { r.role.Store(&role{name, time.Now()}) }
+func (r *replica) setRole(name string) { r.role.Store(&role{name, time.Now()}) }
 
-// takeOver stands by until it is our turn and the state is ours, and makes the rest of the composition. It returns nil then,
+// runStandby stands by until it is our turn and the state is ours, and makes the rest of the composition. It returns nil then,
 // or the cause of ctx's end, or what cannot pass.
-func (r *replica) takeOver(ctx context.Context) error {
+func (r *replica) runStandby(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() { // the journal may fail meanwhile
 		select {
-		case <-r.c.failed.c:
+		case <-r.c.failed.occurred:
 			cancel(r.c.failed.err)
 		case <-ctx.Done():
 		}
 	}()
-	backoff := ratelimit.NewBackoff[struct{}](minTakeOverPause, maxTakeOverPause, rand.Float64)
+	backoff := ratelimit.NewBackoff[struct{}](minFailoverBackoff, maxFailoverBackoff, rand.Float64)
 	for {
-		if err := r.awaitTurn(ctx); err != nil {
+		if err := r.awaitTerm(ctx); err != nil {
 			return err
 		}
-		r.become(admin.RoleTakingOver)
+		r.setRole(admin.RoleTakingOver)
 		began := time.Now()
-		err := r.attempt(ctx)
+		err := r.attemptFailover(ctx)
 		if err == nil {
-			r.c.turns.takeOvers.Add(1)
-			r.c.turns.took.Store(int64(time.Since(began)))
-			return r.c.openRest()
+			r.c.terms.failovers.Add(1)
+			r.c.terms.lastFailoverNanos.Store(int64(time.Since(began)))
+			return r.c.openSourceAndSinks()
 		}
-		r.become(admin.RoleStandby)
+		r.setRole(admin.RoleStandby)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		r.explain(err)
+		r.recordFailoverError(err)
 		if err := ratelimit.Sleep(ctx, backoff.When(struct{}{})); err != nil {
 			return err
 		}
@@ -117,83 +117,83 @@ func (r *replica) takeOver(ctx context.Context) error {
 }
 
 const (
-	minTakeOverPause = 100 * time.Millisecond
-	maxTakeOverPause = 5 * time.Second
-	identifyFor      = time.Second // how long a take-over waits for the UID of the cluster, where it is not known
-	identifyEvery    = 10 * time.Second
+	minFailoverBackoff = 100 * time.Millisecond
+	maxFailoverBackoff = 5 * time.Second
+	clusterUIDTimeout  = time.Second // how long a take-over waits for the UID of the cluster, where it is not known
+	clusterUIDInterval = 10 * time.Second
 )
 
-// awaitTurn follows the state until it is our turn, and asks meanwhile which cluster is watched.
-func (r *replica) awaitTurn(ctx context.Context) error {
-	e := r.c.turns.election
+// awaitTerm follows the state until it is our turn, and asks meanwhile which cluster is watched.
+func (r *replica) awaitTerm(ctx context.Context) error {
+	e := r.c.terms.election
 	if e == nil {
 		return ctx.Err()
 	}
 	following, stop := context.WithCancel(ctx)
 	done, asked := make(chan error, 1), make(chan struct{})
-	go func() { done <- r.keeper.Follow(following) }()
+	go func() { done <- r.writer.Follow(following) }()
 	go func() {
 		defer close(asked)
 		for following.Err() == nil {
-			if uid := r.identify(following); following.Err() == nil {
-				r.identified = uid
+			if uid := r.queryClusterUID(following); following.Err() == nil {
+				r.clusterUID = uid
 			}
-			_ = ratelimit.Sleep(following, identifyEvery)
+			_ = ratelimit.Sleep(following, clusterUIDInterval)
 		}
 	}()
-	err := e.Await(ctx)
+	err := e.AwaitLease(ctx)
 	stop()
 	<-asked
 	return errors.Join(err, <-done)
 }
 
-// attempt takes the state over, unless it becomes somebody else's turn meanwhile.
-func (r *replica) attempt(ctx context.Context) (err error) {
-	ctx, release := r.c.turns.whileOurs(ctx)
+// attemptFailover takes the state over, unless it becomes somebody else's turn meanwhile.
+func (r *replica) attemptFailover(ctx context.Context) (err error) {
+	ctx, release := r.c.terms.contextWhileActive(ctx)
 	defer release()
-	if r.identified == "" {
-		r.identified = r.identify(ctx)
+	if r.clusterUID == "" {
+		r.clusterUID = r.queryClusterUID(ctx)
 	}
-	found := r.discover(ctx)
-	r.taken, err = r.keeper.TakeOver(ctx, state.Takeover{Cluster: r.identified, Sinks: r.c.fencedSinks()})
-	r.found = found()
+	found := r.startDiscovery(ctx)
+	r.failover, err = r.writer.TakeOver(ctx, state.TakeOverOptions{Cluster: r.clusterUID, Sinks: r.c.fencedSinksByName()})
+	r.discovered = found()
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	if err == nil {
-		r.condition.Become(takes, "", "")
-		r.c.log.Info("this exporter works now", "identity", r.c.turns.identity, "before", cmp.Or(r.taken.Before.Identity, "nobody"),
-			"knowsFrom", r.taken.From(), "objects", r.taken.Objects, "inTails", r.taken.TailSize, "took", r.taken.Took)
+		r.condition.Update(failoverPossible, "", "")
+		r.c.log.Info("this exporter works now", "identity", r.c.terms.identity, "before", cmp.Or(r.failover.Previous.Identity, "nobody"),
+			"knowsFrom", r.failover.ResumedFrom(), "objects", r.failover.Objects, "inTails", r.failover.TailSize, "took", r.failover.Duration)
 	}
 	return err
 }
 
-// discover asks what the API server serves. The returned function ends that, and returns what was found; nil where that was
+// startDiscovery asks what the API server serves. The returned function ends that, and returns what was found; nil where that was
 // not found until then, and the source asks.
-func (r *replica) discover(ctx context.Context) func() *source.Found {
+func (r *replica) startDiscovery(ctx context.Context) func() *source.Discovery {
 	ctx, stop := context.WithCancel(ctx)
-	asked := make(chan *source.Found, 1)
+	asked := make(chan *source.Discovery, 1)
 	go func() {
-		var found *source.Found
+		var found *source.Discovery
 		if catalog, failed, err := r.c.client.Discover(ctx, nil); err == nil && ctx.Err() == nil {
-			found = &source.Found{Catalog: catalog, Failed: failed}
+			found = &source.Discovery{Catalog: catalog, Failed: failed}
 		}
 		asked <- found
 	}()
-	return func() *source.Found {
+	return func() *source.Discovery {
 		stop()
 		return <-asked
 	}
 }
 
-// identify asks for the UID of the cluster that is watched, "" where the API server does not say so at once: the source
+// queryClusterUID asks for the UID of the cluster that is watched, "" where the API server does not say so at once: the source
 // compares it later in any case. To know it before a take-over keeps an exporter of another cluster from turning away the
 // one that the state belongs to. Who asked to begin anew in another cluster is not kept away.
-func (r *replica) identify(ctx context.Context) string {
+func (r *replica) queryClusterUID(ctx context.Context) string {
 	if r.c.cfg.Cluster.OnReplaced == config.Fresh {
 		return ""
 	}
-	ctx, cancel := context.WithTimeout(ctx, identifyFor)
+	ctx, cancel := context.WithTimeout(ctx, clusterUIDTimeout)
 	defer cancel()
 	uid, err := r.c.client.ClusterUID(ctx)
 	if err != nil {
@@ -202,16 +202,16 @@ func (r *replica) identify(ctx context.Context) string {
 	return uid
 }
 
-// served is what the API server was found to serve during the take-over; nil where that is not known.
-func (r *replica) served() *source.Found {
+// discoveredResources is what the API server was found to serve during the take-over; nil where that is not known.
+func (r *replica) discoveredResources() *source.Discovery {
 	if r == nil {
 		return nil
 	}
-	return r.found
+	return r.discovered
 }
 
-// fencedSinks are all sinks by name, nil for one that cannot be fenced.
-func (c *composition) fencedSinks() map[string]sinks.Fenced {
+// fencedSinksByName are all sinks by name, nil for one that cannot be fenced.
+func (c *composition) fencedSinksByName() map[string]sinks.Fenced {
 	all := map[string]sinks.Fenced{}
 	for i, s := range c.cfg.Sinks {
 		all[s.Name] = nil
@@ -224,56 +224,56 @@ func (c *composition) fencedSinks() map[string]sinks.Fenced {
 	return all
 }
 
-// explain says why the state could not be taken over.
-func (r *replica) explain(err error) {
+// recordFailoverError says why the state could not be taken over.
+func (r *replica) recordFailoverError(err error) {
 	var refused *state.RefusedError
 	var other *sinks.DeposedError
 	switch {
 	case errors.As(err, &refused):
-		r.condition.Become(denied, refused.Reason, refused.Remedy)
+		r.condition.Update(failoverRefused, refused.Reason, refused.Remedy)
 	case errors.As(err, &other): // somebody was faster
-		r.condition.Become(takes, "", "")
+		r.condition.Update(failoverPossible, "", "")
 	default:
-		r.condition.Become(hindered, err.Error(), "")
+		r.condition.Update(failoverFailing, err.Error(), "")
 	}
 }
 
-// delivered says which changes a sink has already; nil for none.
-func (r *replica) delivered(sink string) func(sinks.Lane, *event.Change) bool {
+// deliveredFilter says which changes a sink has already; nil for none.
+func (r *replica) deliveredFilter(sink string) func(sinks.Lane, *event.Change) bool {
 	if r == nil {
 		return nil
 	}
-	if r.taken.Waiting[sink] == nil {
-		return r.taken.Delivered(sink)
+	if r.failover.Waiting[sink] == nil {
+		return r.failover.Delivered(sink)
 	}
-	joined := sync.OnceValue(func() func(sinks.Lane, *event.Change) bool { return r.taken.Delivered(sink) })
+	joined := sync.OnceValue(func() func(sinks.Lane, *event.Change) bool { return r.failover.Delivered(sink) })
 	return func(lane sinks.Lane, c *event.Change) bool { // asked for the first time when it has joined
 		has := joined()
 		return has != nil && has(lane, c)
 	}
 }
 
-// awaiting returns what waits until a sink is fenced that could not be when this process took over; nil where it could. The
+// fencingWaiter returns what waits until a sink is fenced that could not be when this process took over; nil where it could. The
 // other sinks go on meanwhile.
-func (r *replica) awaiting(name string, sink sinks.Sink) func(context.Context) error {
-	if r == nil || r.taken.Waiting[name] == nil {
+func (r *replica) fencingWaiter(name string, sink sinks.Sink) func(context.Context) error {
+	if r == nil || r.failover.Waiting[name] == nil {
 		return nil
 	}
 	return func(ctx context.Context) error {
-		backoff := ratelimit.NewBackoff[struct{}](minTakeOverPause, maxTakeOverPause, rand.Float64)
+		backoff := ratelimit.NewBackoff[struct{}](minFailoverBackoff, maxFailoverBackoff, rand.Float64)
 		for {
-			err := r.keeper.Join(ctx, name, sink.(sinks.Fenced))
+			err := r.writer.AddSink(ctx, name, sink.(sinks.Fenced))
 			var other *sinks.DeposedError
 			switch {
 			case err == nil:
-				r.condition.Become(takes, "", "")
+				r.condition.Update(failoverPossible, "", "")
 				return nil
 			case ctx.Err() != nil:
 				return context.Cause(ctx)
 			case errors.As(err, &other):
 				return err
 			}
-			r.condition.Become(hindered, err.Error(), "")
+			r.condition.Update(failoverFailing, err.Error(), "")
 			if err := ratelimit.Sleep(ctx, backoff.When(struct{}{})); err != nil {
 				return err
 			}
@@ -281,20 +281,20 @@ func (r *replica) awaiting(name string, sink sinks.Sink) func(context.Context) e
 	}
 }
 
-// start writes the state from now on, and watches whose turn it is.
-func (r *replica) start(failed func(error)) {
+// startWriting writes the state from now on, and watches whose turn it is.
+func (r *replica) startWriting(failed func(error)) {
 	if r == nil {
 		return
 	}
-	r.become(admin.RoleActive)
-	r.writing = start("state", r.write, failed)
+	r.setRole(admin.RoleActive)
+	r.writerTask = startTask("state", r.runWriter, failed)
 }
 
-// write keeps the state until ctx ends, or another process takes over.
-func (r *replica) write(ctx context.Context) error {
-	ctx, release := r.c.turns.whileOurs(ctx)
+// runWriter keeps the state until ctx ends, or another process takes over.
+func (r *replica) runWriter(ctx context.Context) error {
+	ctx, release := r.c.terms.contextWhileActive(ctx)
 	defer release()
-	err := r.keeper.Run(ctx)
+	err := r.writer.Run(ctx)
 	var other *sinks.DeposedError
 	if errors.As(context.Cause(ctx), &other) {
 		return other
@@ -302,22 +302,22 @@ func (r *replica) write(ctx context.Context) error {
 	return err
 }
 
-// stop waits until the state covers what the journal holds, for as long as ctx allows, and stops writing it.
-func (r *replica) stop(ctx context.Context) {
+// stopWriting waits until the state covers what the journal holds, for as long as ctx allows, and stops writing it.
+func (r *replica) stopWriting(ctx context.Context) {
 	if r == nil {
 		return
 	}
-	if r.writing != nil && ctx.Err() == nil {
-		if err := r.keeper.Flush(ctx); err != nil {
+	if r.writerTask != nil && ctx.Err() == nil {
+		if err := r.writer.Flush(ctx); err != nil {
 			r.c.log.Warn("the replicated state does not cover everything that was delivered; the next exporter looks back for it", "error", err)
 		}
 	}
-	r.writing.stop()
-	r.become(admin.RoleStandby)
+	r.writerTask.stop()
+	r.setRole(admin.RoleStandby)
 }
 
-// close releases the state.
-func (r *replica) close() error {
+// closeState releases the state.
+func (r *replica) closeState() error {
 	if r == nil {
 		return nil
 	}
@@ -325,8 +325,8 @@ func (r *replica) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	var err error
-	if r.keeper != nil {
-		err = r.keeper.Close(ctx)
+	if r.writer != nil {
+		err = r.writer.Close(ctx)
 	}
 	if r.bus != nil {
 		err = errors.Join(err, r.bus.sink.Close(ctx))
@@ -334,18 +334,18 @@ func (r *replica) close() error {
 	return err
 }
 
-// status is what is shown of the replica.
-func (r *replica) status() *admin.ReplicaStatus {
+// replicaStatus is what is shown of the replica.
+func (r *replica) replicaStatus() *admin.ReplicaStatus {
 	if r == nil {
 		return nil
 	}
-	stats, role, turns := r.keeper.Stats(), r.role.Load(), &r.c.turns
-	attempt, store := r.condition.Status(), r.keeper.Status()
+	stats, role, turns := r.writer.Stats(), r.role.Load(), &r.c.terms
+	attempt, store := r.condition.Status(), r.writer.Status()
 	s := &admin.ReplicaStatus{
 		Identity: turns.identity, Role: role.name, Since: role.since, Holder: stats.Owner.Identity,
 		NotReady:  cmp.Or(attempt.NotReady(), store.NotReady()),
 		Degraded:  cmp.Or(attempt.Degraded(), store.Degraded()),
-		TakeOvers: turns.takeOvers.Load(), TookOver: time.Duration(turns.took.Load()), Fenced: turns.fenced.Load(),
+		TakeOvers: turns.failovers.Load(), TookOver: time.Duration(turns.lastFailoverNanos.Load()), Fenced: turns.deposals.Load(),
 		StateLag: stats.Lag, Known: stats.Objects,
 	}
 	if turns.election != nil {

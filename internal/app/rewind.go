@@ -10,30 +10,30 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// deliver runs the pipeline, and another one that begins further back whenever the destination has lost what it had
+// runPipelines runs the pipeline, and another one that begins further back whenever the destination has lost what it had
 // accepted.
-func (r *runner) deliver(ctx context.Context) error {
-	if r.await != nil {
-		if err := r.await(ctx); err != nil {
+func (r *runner) runPipelines(ctx context.Context) error {
+	if r.awaitFenced != nil {
+		if err := r.awaitFenced(ctx); err != nil {
 			return err
 		}
 	}
 	for {
-		err := r.current().Run(ctx)
+		err := r.currentPipeline().Run(ctx)
 		var lost *sinks.LostError
 		if !errors.As(err, &lost) || ctx.Err() != nil {
 			return err
 		}
-		start, err := r.rewind(ctx, lost)
+		start, err := r.rewindCursor(ctx, lost)
 		if err != nil {
 			return err
 		}
-		r.replace(r.renew(start))
+		r.replacePipeline(r.newPipeline(start))
 	}
 }
 
-// rewind stores a cursor from which everything that may be lost is published again.
-func (r *runner) rewind(ctx context.Context, lost *sinks.LostError) (event.Cursor, error) {
+// rewindCursor stores a cursor from which everything that may be lost is published again.
+func (r *runner) rewindCursor(ctx context.Context, lost *sinks.LostError) (event.Cursor, error) {
 	cursor, _, err := r.journal.journal.Cursor(r.name)
 	if err != nil {
 		return event.Cursor{}, err
@@ -50,41 +50,41 @@ func (r *runner) rewind(ctx context.Context, lost *sinks.LostError) (event.Curso
 		return event.Cursor{}, fmt.Errorf("rewind to offset %d: %w", from, err)
 	}
 	if r.fenced {
-		return back, restoreEmpty(r.sink)
+		return back, restoreWithoutState(r.sink)
 	}
 	return back, nil
 }
 
-func (r *runner) current() *delivery.Pipeline {
+func (r *runner) currentPipeline() *delivery.Pipeline {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.pipeline
 }
 
-// replace puts another pipeline in the place of one that has ended.
-func (r *runner) replace(p *delivery.Pipeline) {
+// replacePipeline puts another pipeline in the place of one that has ended.
+func (r *runner) replacePipeline(p *delivery.Pipeline) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pipeline = p
-	r.rewinds++
-	if r.draining != nil {
-		p.Drain(*r.draining)
+	r.rewindCount++
+	if r.drainTarget != nil {
+		p.Drain(*r.drainTarget)
 	}
 }
 
-// losses counts how often the destination had lost what it had accepted.
-func (r *runner) losses() uint64 {
+// lossCount counts how often the destination had lost what it had accepted.
+func (r *runner) lossCount() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.rewinds
+	return r.rewindCount
 }
 
-// drain lets a running pipeline end once everything up to an offset is settled.
-func (r *runner) drain(upTo uint64) {
+// drainUpTo lets a running pipeline end once everything up to an offset is settled.
+func (r *runner) drainUpTo(upTo uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.delivering != nil && r.draining == nil {
-		r.draining = &upTo
+	if r.deliveryTask != nil && r.drainTarget == nil {
+		r.drainTarget = &upTo
 		r.pipeline.Drain(upTo)
 	}
 }

@@ -15,34 +15,34 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// forgetful is a sink that says once, at a certain change, that everything behind another one is lost.
-type forgetful struct {
+// losingSink is a sink that says once, at a certain change, that everything behind another one is lost.
+type losingSink struct {
 	at, from uint64
 
-	mu       sync.Mutex
-	told     bool
-	restored bool // since
-	got      []uint64
+	mu           sync.Mutex
+	lossReported bool
+	restored     bool // since
+	got          []uint64
 }
 
-func (f *forgetful) Lane(*event.Change) (sinks.Lane, error) { return "only", nil }
-func (f *forgetful) Close(context.Context) error            { return nil }
+func (f *losingSink) Lane(*event.Change) (sinks.Lane, error) { return "only", nil }
+func (f *losingSink) Close(context.Context) error            { return nil }
 
-func (f *forgetful) State(uint64) []byte { return nil }
+func (f *losingSink) State(uint64) []byte { return nil }
 
-func (f *forgetful) Restore([]byte, uint64, func(context.Context) error) error {
+func (f *losingSink) RestoreState([]byte, uint64, func(context.Context) error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.restored = f.told
+	f.restored = f.lossReported
 	return nil
 }
 
-func (f *forgetful) Publish(_ context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
+func (f *losingSink) Publish(_ context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for i, m := range batch {
-		if m.Offset == f.at && !f.told || f.told && !f.restored {
-			f.told = true
+		if m.Offset == f.at && !f.lossReported || f.lossReported && !f.restored {
+			f.lossReported = true
 			return i, &sinks.LostError{From: f.from, Reason: "restored"}
 		}
 		f.got = append(f.got, m.Offset)
@@ -50,22 +50,22 @@ func (f *forgetful) Publish(_ context.Context, _ sinks.Lane, batch []sinks.Messa
 	return len(batch), nil
 }
 
-func TestWhatADestinationLostIsSentAgain(t *testing.T)       { sentAgain(t, false) }
-func TestWhatAFencedDestinationLostIsSentAgain(t *testing.T) { sentAgain(t, true) }
+func TestLostChangesAreResent(t *testing.T)             { testResend(t, false) }
+func TestLostChangesAreResentToFencedSink(t *testing.T) { testResend(t, true) }
 
-func sentAgain(t *testing.T, fenced bool) {
+func testResend(t *testing.T, fenced bool) {
 	j, err := journal.Open(journal.Options{Dir: t.TempDir(), Sinks: []string{"a"}, KeepSettled: time.Hour, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	failed := func(err error) { t.Error(err) }
-	committing := start("journal", j.Run, failed)
-	sink := &forgetful{at: 8, from: 3}
+	committing := startTask("journal", j.Run, failed)
+	sink := &losingSink{at: 8, from: 3}
 	r := &runner{configuredSink: &configuredSink{name: "a", sink: sink}, fenced: fenced, journal: sinkJournal{j, "a", nil}, log: slog.New(slog.DiscardHandler)}
-	r.renew = func(start event.Cursor) *delivery.Pipeline {
-		return delivery.New("a", sink, "layout", r.journal, start, delivery.Config{SettleInterval: time.Millisecond, Fenced: fenced}, r.log)
+	r.newPipeline = func(start event.Cursor) *delivery.Pipeline {
+		return delivery.New("a", sink, "layout", r.journal, start, delivery.Config{SettleInterval: time.Millisecond, IsFenced: fenced}, r.log)
 	}
-	r.pipeline = r.renew(event.Cursor{})
+	r.pipeline = r.newPipeline(event.Cursor{})
 	for n := range 10 {
 		c := &event.Change{Type: event.Updated, Resource: event.Resource{Version: "v1", Resource: "pods"}, Name: "web", UID: "u", ResourceVersion: fmt.Sprint(n)}
 		if err := j.Append(t.Context(), event.Observation{Resource: c.Resource, Scope: "pods", Changes: []*event.Change{c}}); err != nil {
@@ -75,15 +75,15 @@ func sentAgain(t *testing.T, fenced bool) {
 	if err := j.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.delivering = start("sink a", r.deliver, failed)
-	r.drain(10) // begun before or after the loss, it ends the pipeline that takes over
-	<-r.delivering.done
+	r.deliveryTask = startTask("sink a", r.runPipelines, failed)
+	r.drainUpTo(10) // begun before or after the loss, it ends the pipeline that takes over
+	<-r.deliveryTask.done
 	committing.stop()
 	if want := []uint64{1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7, 8, 9, 10}; !slices.Equal(sink.got, want) {
 		t.Errorf("the sink got %d, want %d", sink.got, want)
 	}
-	if r.losses() != 1 {
-		t.Errorf("%d losses counted", r.losses())
+	if r.lossCount() != 1 {
+		t.Errorf("%d losses counted", r.lossCount())
 	}
 	if err := j.Close(); err != nil {
 		t.Error(err)

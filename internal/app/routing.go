@@ -34,14 +34,14 @@ func newRouting(cfg *config.Config) (*routing, error) {
 	}
 	var routes []shape.Route
 	for i, c := range cfg.Routes {
-		to, err := r.targets(c.To)
+		to, err := r.topicsBySink(c.To)
 		if err != nil {
 			return nil, fmt.Errorf("routes[%d].to: %w", i, err)
 		}
 		selection := c.Selection()
 		routes = append(routes, shape.Route{
-			Takes: selection.Taker(), Namespace: selection.Namespaces.Filter(),
-			Types: c.Types, Classes: c.Classes, Filter: c.Filter, To: to,
+			MatchResource: selection.Matcher(), MatchNamespace: selection.Namespaces.Filter(),
+			Types: c.Types, Classes: c.Classes, Filter: c.Filter, Topics: to,
 		})
 	}
 	var err error
@@ -53,24 +53,24 @@ func newRouting(cfg *config.Config) (*routing, error) {
 		return nil, fmt.Errorf("routes: %w", err)
 	}
 	if slices.ContainsFunc(cfg.Routes, func(c config.Route) bool { return c.Filter != "" }) {
-		text = append(text, redactionOf(cfg)...) // filters see what is redacted again when that changes
+		text = append(text, redactionFingerprint(cfg)...) // filters see what is redacted again when that changes
 	}
 	sum := sha256.Sum256(text)
 	r.id = " routes " + hex.EncodeToString(sum[:8])
 	return r, nil
 }
 
-// nameTopics tells the sinks which topics messages may name besides their own.
-func nameTopics(cfg *config.Config) {
+// setRoutedTopics tells the sinks which topics messages may name besides their own.
+func setRoutedTopics(cfg *config.Config) {
 	for _, s := range cfg.Sinks {
 		if s.NATS != nil {
-			s.NATS.Routed = cfg.Topics(s.Name)
+			s.NATS.Routed = cfg.RoutedTopics(s.Name)
 		}
 	}
 }
 
-// targets are the topics by sink. It reads those that are templates.
-func (r *routing) targets(targets []config.Target) (map[string]string, error) {
+// topicsBySink are the topics by sink. It reads those that are templates.
+func (r *routing) topicsBySink(targets []config.Target) (map[string]string, error) {
 	to := map[string]string{}
 	for _, t := range targets {
 		to[t.Sink] = t.Topic
@@ -85,24 +85,24 @@ func (r *routing) targets(targets []config.Target) (map[string]string, error) {
 	return to, nil
 }
 
-// stats are the counts of all routes.
-func (r *routing) stats() []shape.RouteStats {
+// routeStats are the counts of all routes.
+func (r *routing) routeStats() []shape.RouteStats {
 	if r.router == nil {
 		return nil
 	}
 	return r.router.Stats()
 }
 
-// routeStats are the counts of all routes for these sinks, which may have been made at different times, under the same
+// sumRouteStats are the counts of all routes for these sinks, which may have been made at different times, under the same
 // routes.
-func routeStats(runners []*runner) (all []shape.RouteStats) {
+func sumRouteStats(runners []*runner) (all []shape.RouteStats) {
 	var counted []*routing
 	for _, r := range runners {
 		if slices.Contains(counted, r.routes) {
 			continue
 		}
 		counted = append(counted, r.routes)
-		for i, s := range r.routes.stats() {
+		for i, s := range r.routes.routeStats() {
 			if i == len(all) {
 				all = append(all, shape.RouteStats{Sent: map[string]uint64{}, Dropped: map[string]uint64{}})
 			}
@@ -115,13 +115,13 @@ func routeStats(runners []*runner) (all []shape.RouteStats) {
 	return all
 }
 
-// of is the routing of one sink; nil sends everything to its own topic.
-func (r *routing) of(sink string) func(*event.Change) delivery.Route {
+// routeFor is the routing of one sink; nil sends everything to its own topic.
+func (r *routing) routeFor(sink string) func(*event.Change) delivery.Route {
 	if r.router == nil {
 		return nil
 	}
 	return func(c *event.Change) delivery.Route {
-		topic, yes := r.router.To(sink, c)
-		return delivery.Route{Pass: !yes, Topic: r.topics[topic]}
+		topic, yes := r.router.TopicFor(sink, c)
+		return delivery.Route{Skip: !yes, Topic: r.topics[topic]}
 	}
 }

@@ -8,10 +8,10 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// routed reads a configuration with these routes over two sinks, main and bus.
-func routed(t *testing.T, routes string) *routing {
+// newTestRouting reads a configuration with these routes over two sinks, main and bus.
+func newTestRouting(t *testing.T, routes string) *routing {
 	t.Helper()
-	cfg, err := config.Load(write(t, "config.yaml", `
+	cfg, err := config.Load(writeTemp(t, "config.yaml", `
 resources: [{select: ["*"]}]
 sinks:
   - {name: main, kafka: {brokers: ["127.0.0.1:9092"], topic: "k8s.{resource}"}}
@@ -27,9 +27,9 @@ sinks:
 	return r
 }
 
-func place(r delivery.Route) string {
+func routeName(r delivery.Route) string {
 	switch {
-	case r.Pass:
+	case r.Skip:
 		return "-"
 	case r.Topic == nil:
 		return "own"
@@ -38,7 +38,7 @@ func place(r delivery.Route) string {
 }
 
 func TestRoutesOfTheConfigurationAreFollowed(t *testing.T) {
-	r := routed(t, `
+	r := newTestRouting(t, `
 routes:
   - {select: ["events.events.k8s.io"], drop: true}
   - {select: ["*"], exclude: ["nodes"], namespaces: {exclude: ["kube-*"]}, types: [added], to: [{sink: main}, {sink: bus, topic: "new.{name}"}]}
@@ -62,22 +62,22 @@ routes:
 		"the filter says no":    {event.Change{Type: event.Updated, Class: event.ClassStatus, Resource: apps, After: []byte(`{"ready":false}`)}, "own own"},
 		"another version":       {event.Change{Type: event.Updated, Class: event.ClassStatus, Resource: event.Resource{Group: "apps", Version: "v2", Resource: "deployments"}, After: []byte(`{"ready":true}`)}, "own own"},
 	} {
-		if got := place(r.of("main")(&c.change)) + " " + place(r.of("bus")(&c.change)); got != c.want {
+		if got := routeName(r.routeFor("main")(&c.change)) + " " + routeName(r.routeFor("bus")(&c.change)); got != c.want {
 			t.Errorf("%s: goes to %s, want %s", name, got, c.want)
 		}
 	}
-	if stats := r.stats(); len(stats) != 3 || stats[0].Dropped["main"] != 1 || stats[2].Sent["main"] != 1 {
+	if stats := r.routeStats(); len(stats) != 3 || stats[0].Dropped["main"] != 1 || stats[2].Sent["main"] != 1 {
 		t.Errorf("%+v", stats)
 	}
 }
 
 // What a sink had in flight means nothing under other routes, so its place is stored with what names them.
-func TestOtherRoutesHaveAnotherName(t *testing.T) {
-	none := routed(t, "")
-	one := routed(t, `routes: [{select: [pods], drop: true}]`)
-	same := routed(t, `routes: [{select: ["pods"], drop: true}]`)
-	other := routed(t, `routes: [{select: [pods], to: [{sink: main}]}]`)
-	if none.id != "" || none.of("main") != nil || none.stats() != nil {
+func TestRoutingIDChangesWithRoutes(t *testing.T) {
+	none := newTestRouting(t, "")
+	one := newTestRouting(t, `routes: [{select: [pods], drop: true}]`)
+	same := newTestRouting(t, `routes: [{select: ["pods"], drop: true}]`)
+	other := newTestRouting(t, `routes: [{select: [pods], to: [{sink: main}]}]`)
+	if none.id != "" || none.routeFor("main") != nil || none.routeStats() != nil {
 		t.Errorf("no routes are %+v", none)
 	}
 	if one.id != same.id || one.id == other.id || one.id == "" {

@@ -23,19 +23,19 @@ func Run(ctx context.Context, cfg *config.Config, version string, w io.Writer) e
 	for _, warning := range cfg.Warnings {
 		log.Warn("the configuration is suspicious", "at", warning.String())
 	}
-	ctx, stop := untilSignal(ctx, log, signalEcho)
+	ctx, stop := contextUntilSignal(ctx, log, signalEchoWindow)
 	defer stop()
 	a := newApp(version, secrets, log, level)
 	a.reloads.hangup = make(chan os.Signal, 1)
 	signal.Notify(a.reloads.hangup, syscall.SIGHUP)
 	defer signal.Stop(a.reloads.hangup)
-	return secrets.err(a.run(ctx, cfg))
+	return secrets.maskError(a.run(ctx, cfg))
 }
 
 // newLogger sets level to the configured one; it may be changed later.
 func newLogger(cfg config.Log, level *slog.LevelVar, secrets mask, w io.Writer) *slog.Logger {
 	level.Set(cfg.SlogLevel())
-	options := &slog.HandlerOptions{Level: level, ReplaceAttr: secrets.attr}
+	options := &slog.HandlerOptions{Level: level, ReplaceAttr: secrets.maskAttr}
 	var handler slog.Handler = slog.NewTextHandler(w, options)
 	if cfg.Format == "json" {
 		handler = slog.NewJSONHandler(w, options)
@@ -46,8 +46,8 @@ func newLogger(cfg config.Log, level *slog.LevelVar, secrets mask, w io.Writer) 
 	return log
 }
 
-// QuietClients silences what client-go says of its retries, for commands that say themselves what goes wrong.
-func QuietClients() { klog.SetSlogLogger(slog.New(slog.DiscardHandler)) }
+// SilenceClientLogs silences what client-go says of its retries, for commands that say themselves what goes wrong.
+func SilenceClientLogs() { klog.SetSlogLogger(slog.New(slog.DiscardHandler)) }
 
 // debugOnly passes records of any level on as debug records.
 type debugOnly struct{ slog.Handler }

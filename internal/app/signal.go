@@ -11,13 +11,13 @@ import (
 	"github.com/kubecdc/kubecdc/internal/exit"
 )
 
-// signalEcho is how long after the first signal further ones are taken for copies of it: a terminal, timeout(1) and many
+// signalEchoWindow is how long after the first signal further ones are taken for copies of it: a terminal, timeout(1) and many
 // wrappers signal a process and its group.
-const signalEcho = time.Second
+const signalEchoWindow = time.Second
 
-// untilSignal returns a context that ends with the first SIGTERM or SIGINT. A second one, later than an echo of the first,
+// contextUntilSignal returns a context that ends with the first SIGTERM or SIGINT. A second one, later than an echo of the first,
 // ends the process.
-func untilSignal(parent context.Context, log *slog.Logger, echo time.Duration) (context.Context, func()) {
+func contextUntilSignal(parent context.Context, log *slog.Logger, echo time.Duration) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(parent)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)

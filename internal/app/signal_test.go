@@ -14,7 +14,7 @@ import (
 
 func TestASignalAndItsEchoStopInOrder(t *testing.T) {
 	var log bytes.Buffer
-	ctx, release := untilSignal(context.Background(), slog.New(slog.NewTextHandler(&log, nil)), time.Hour)
+	ctx, release := contextUntilSignal(context.Background(), slog.New(slog.NewTextHandler(&log, nil)), time.Hour)
 	arrived := make(chan os.Signal, 2)
 	signal.Notify(arrived, syscall.SIGTERM)
 	defer signal.Stop(arrived)

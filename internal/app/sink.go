@@ -36,15 +36,15 @@ func newSink(s config.Sink, log *slog.Logger) (*configuredSink, error) {
 	}
 	switch {
 	case s.Kafka != nil:
-		return newKafka(s, f, log)
+		return newKafkaSink(s, f, log)
 	case s.NATS != nil:
-		return newNATS(s, f, log)
+		return newNATSSink(s, f, log)
 	case s.Webhook != nil:
 		sink, err := webhook.New(*s.Webhook, f)
 		if err != nil {
 			return nil, err
 		}
-		return &configuredSink{sink: sink, name: s.Name, kind: "webhook", layout: "webhook " + strconv.Quote(s.Webhook.Place())}, nil
+		return &configuredSink{sink: sink, name: s.Name, kind: "webhook", layout: "webhook " + strconv.Quote(s.Webhook.Origin())}, nil
 	default:
 		sink, err := stdout.New(*s.Stdout, f)
 		if err != nil {
@@ -54,7 +54,7 @@ func newSink(s config.Sink, log *slog.Logger) (*configuredSink, error) {
 	}
 }
 
-func newKafka(s config.Sink, f format.Format, log *slog.Logger) (*configuredSink, error) {
+func newKafkaSink(s config.Sink, f format.Format, log *slog.Logger) (*configuredSink, error) {
 	sink, err := kafka.New(*s.Kafka, f, log)
 	if err != nil {
 		return nil, err
@@ -62,20 +62,20 @@ func newKafka(s config.Sink, f format.Format, log *slog.Logger) (*configuredSink
 	return &configuredSink{sink: sink, name: s.Name, kind: "kafka", layout: "kafka " + strconv.Quote(s.Kafka.Topic)}, nil
 }
 
-func newNATS(s config.Sink, f format.Format, log *slog.Logger) (*configuredSink, error) {
+func newNATSSink(s config.Sink, f format.Format, log *slog.Logger) (*configuredSink, error) {
 	sink, err := nats.New(*s.NATS, f, log)
 	if err != nil {
 		return nil, err
 	}
 	kind := "nats"
-	if s.NATS.Forgets() {
+	if s.NATS.KeepsNothing() {
 		kind = "nats core, which keeps nothing"
 	}
 	return &configuredSink{sink: sink, name: s.Name, kind: kind, layout: "nats " + strconv.Quote(s.NATS.StreamName())}, nil
 }
 
-// sinkConfig returns the configuration of the sink with a name.
-func sinkConfig(cfg *config.Config, name string) (config.Sink, error) {
+// sinkConfigByName returns the configuration of the sink with a name.
+func sinkConfigByName(cfg *config.Config, name string) (config.Sink, error) {
 	for _, s := range cfg.Sinks {
 		if s.Name == name {
 			return s, nil
@@ -84,22 +84,22 @@ func sinkConfig(cfg *config.Config, name string) (config.Sink, error) {
 	return config.Sink{}, exit.With(exit.Usage, fmt.Errorf("no sink %q is configured", name))
 }
 
-// restoreEmpty makes a sink ready that keeps no state with a journal.
-func restoreEmpty(s sinks.Sink) error {
+// restoreWithoutState makes a sink ready that keeps no state with a journal.
+func restoreWithoutState(s sinks.Sink) error {
 	stateful, ok := s.(sinks.Stateful)
 	if !ok {
 		return nil
 	}
-	return stateful.Restore(nil, 0, func(context.Context) error { return nil })
+	return stateful.RestoreState(nil, 0, func(context.Context) error { return nil })
 }
 
-// sameMeaning is part of what a sink's state depends on. Raise it when this program gives lanes other changes than the one
+// recordSemanticsVersion is part of what a sink's state depends on. Raise it when this program gives lanes other changes than the one
 // before, or in another order, or makes another number of records of one: a state counts by these.
-const sameMeaning = "1"
+const recordSemanticsVersion = "1"
 
-// fingerprint names what decides which changes a sink gets, in which order and form, and where: what is stored under another
+// deliveryFingerprint names what decides which changes a sink gets, in which order and form, and where: what is stored under another
 // one means nothing. Fields that it does not know count.
-func fingerprint(s config.Sink) string {
+func deliveryFingerprint(s config.Sink) string {
 	s.Stdout = nil // it keeps no state
 	s.DeadLetters, s.OnOversize = config.DeadLetters{}, ""
 	if s.NATS != nil { // its state speaks of a stream, and of nothing else
@@ -116,5 +116,5 @@ func fingerprint(s config.Sink) string {
 	if err != nil {
 		panic(fmt.Sprintf("the configuration of a sink is plain data: %v", err))
 	}
-	return sameMeaning + " " + string(b)
+	return recordSemanticsVersion + " " + string(b)
 }

@@ -19,7 +19,7 @@ func TestEveryFormatThatTheConfigurationAllowsIsWritten(t *testing.T) {
 	} {
 		for _, format := range formats {
 			t.Run(format+" "+destination[:5], func(t *testing.T) {
-				cfg, err := config.Load(write(t, "config.yaml",
+				cfg, err := config.Load(writeTemp(t, "config.yaml",
 					"resources: [{select: [pods]}]\nsinks: [{name: a, format: "+format+", "+destination+"}]\n"))
 				if err != nil {
 					t.Fatal(err)
@@ -36,15 +36,15 @@ func TestEveryFormatThatTheConfigurationAllowsIsWritten(t *testing.T) {
 	}
 }
 
-// TestARestartWithoutDuplicatesOutlivesChangesOfHowChangesAreSent: what a sink remembers across a crash holds under another
+// TestFingerprintIgnoresTransportSettings: what a sink remembers across a crash holds under another
 // timeout or another password, and not where changes go elsewhere, or make other records.
-func TestARestartWithoutDuplicatesOutlivesChangesOfHowChangesAreSent(t *testing.T) {
+func TestFingerprintIgnoresTransportSettings(t *testing.T) {
 	load := func(sink string) string {
-		cfg, err := config.Load(write(t, "config.yaml", "resources: [{select: [pods]}]\nsinks: [{name: a, "+sink+"}]\n"))
+		cfg, err := config.Load(writeTemp(t, "config.yaml", "resources: [{select: [pods]}]\nsinks: [{name: a, "+sink+"}]\n"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return fingerprint(cfg.Sinks[0])
+		return deliveryFingerprint(cfg.Sinks[0])
 	}
 	const (
 		kafkaSink = `kafka: {brokers: ["b:9092"], topic: "k8s.{resource}"`

@@ -12,11 +12,11 @@ import (
 )
 
 // OpenState makes what reads the configured state, for commands. It contacts nothing. The caller closes it.
-func OpenState(cfg *config.Config) (k *state.Keeper, closed func(context.Context) error, err error) {
-	if !cfg.State.On() {
+func OpenState(cfg *config.Config) (k *state.Writer, closed func(context.Context) error, err error) {
+	if !cfg.State.Enabled() {
 		return nil, nil, errors.New("state.sink is not set: the only memory is the journal, see exporter journal stat")
 	}
-	s, err := sinkConfig(cfg, cfg.State.Sink)
+	s, err := sinkConfigByName(cfg, cfg.State.Sink)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -26,7 +26,7 @@ func OpenState(cfg *config.Config) (k *state.Keeper, closed func(context.Context
 	}
 	options := state.Options{Group: cfg.State.Name, Lease: cfg.Election.Lease, Owner: "exporter state", Logger: slog.New(slog.DiscardHandler)}
 	k, err = state.New(options, func(contents func(part, parts int) []sinks.StateEntry) (sinks.StateStore, error) {
-		keeps, ok := bus.sink.(sinks.StateKeeper)
+		keeps, ok := bus.sink.(sinks.StateOpener)
 		if !ok {
 			return nil, fmt.Errorf("state.sink: sink %s keeps no state", s.Name)
 		}

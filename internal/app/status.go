@@ -12,20 +12,20 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source"
 )
 
-// snapshot gathers the state of everything for metrics, readiness and the status page.
-func (a *app) snapshot() admin.Snapshot {
-	c := a.now.Load()
+// buildSnapshot gathers the state of everything for metrics, readiness and the status page.
+func (a *app) buildSnapshot() admin.Snapshot {
+	c := a.current.Load()
 	stored := c.journal.Stat()
-	s := admin.Snapshot{Config: a.configStatus(), Journal: c.journalStatus(stored), Replica: c.replica.status()}
-	if c.working.Load() {
-		c.show(&s, stored)
+	s := admin.Snapshot{Config: a.configStatus(), Journal: c.journalStatus(stored), Replica: c.replica.replicaStatus()}
+	if c.opened.Load() {
+		c.fillSnapshot(&s, stored)
 	}
-	a.secrets.fields(&s)
+	a.secrets.maskFields(&s)
 	return s
 }
 
-// show adds what there is where everything is made.
-func (c *composition) show(s *admin.Snapshot, stored journal.Stat) {
+// fillSnapshot adds what there is where everything is made.
+func (c *composition) fillSnapshot(s *admin.Snapshot, stored journal.Stat) {
 	s.Cluster = admin.ClusterStatus{Name: c.source.Cluster()}
 	s.Cluster.UID, s.Cluster.Unchecked = c.source.Identity()
 	s.Cluster.ClockSkew = c.client.ClockSkew()
@@ -45,28 +45,28 @@ func (c *composition) show(s *admin.Snapshot, stored journal.Stat) {
 			Withheld: r.Withheld, Failed: r.Failed, Failure: r.Failure,
 		})
 	}
-	for i, r := range routeStats(c.runners) {
+	for i, r := range sumRouteStats(c.runners) {
 		s.Routes = append(s.Routes, admin.RouteStatus{
 			Name: fmt.Sprintf("routes[%d]", i), Sent: r.Sent, Dropped: r.Dropped, Failed: r.Failed, Failure: r.Failure,
 		})
 	}
 	for _, r := range c.runners {
-		k := r.status()
+		k := r.sinkStatus()
 		for _, in := range stored.Sinks {
 			if in.Name == r.name {
-				k.LettersKept = in.DeadLetters
+				k.DeadLettersKept = in.DeadLetters
 			}
 		}
 		s.Sinks = append(s.Sinks, k)
 	}
-	s.Audit = c.naming.status()
+	s.Audit = c.attribution.auditStatus()
 }
 
 func (c *composition) journalStatus(j journal.Stat) admin.JournalStatus {
 	return admin.JournalStatus{
 		Oldest: j.Oldest, Newest: j.Newest, RetainedBytes: j.RetainedBytes, MaxBytes: j.MaxBytes, DiskBytes: j.DiskBytes,
 		KnownBytes: j.KnownBytes, BodyBytes: j.BodyBytes, DeadLetterBytes: j.DeadBytes,
-		PendingBytes: j.PendingBytes, Commits: j.Commits, Recovered: c.recovered, Blocked: j.Blocked, DeadLettersFull: j.DeadLetters,
+		PendingBytes: j.PendingBytes, Commits: j.Commits, Recovered: c.journalRecovered, Blocked: j.BlockedReason, DeadLettersFull: j.DeadLettersBlockedReason,
 	}
 }
 
@@ -96,30 +96,30 @@ func resourceStatus(r source.Status) admin.ResourceStatus {
 	return s
 }
 
-func (r *runner) status() admin.SinkStatus {
-	d := r.current().Stats()
+func (r *runner) sinkStatus() admin.SinkStatus {
+	d := r.currentPipeline().Stats()
 	s := admin.SinkStatus{
 		Name: r.name, Kind: r.kind, NotReady: d.Condition.NotReady(), Reason: d.Condition.Explanation(),
-		Delivered: d.Delivered, DeliveredBytes: d.DeliveredBytes, Reduced: d.Reduced, Passed: d.Passed, Skipped: d.Skipped, Retries: d.Retries,
-		DeadLetters: d.DeadLetters, Breaches: d.Breaches, Losses: r.losses(),
+		Delivered: d.Delivered, DeliveredBytes: d.DeliveredBytes, Reduced: d.Truncated, Passed: d.NotRouted, Skipped: d.AlreadySettled, Retries: d.Retries,
+		DeadLetters: d.DeadLetters, Breaches: d.ContractViolations, Losses: r.lossCount(),
 		Low: d.Low, WindowBytes: d.WindowBytes, WindowLimit: d.WindowLimit,
-		Lanes: d.Lanes, LanesBackingOff: d.LanesFailing, LanesBehind: d.LanesBehind,
+		Lanes: d.Lanes, LanesBackingOff: d.LanesFailing, LanesBehind: d.LanesLagging,
 		GateClosed: d.Gate.State != ratelimit.Open, LastAck: d.LastAck, OldestObserved: d.OldestObserved,
 	}
-	for _, t := range d.Trouble {
-		s.Trouble = append(s.Trouble, admin.LaneTrouble{Lane: t.Lane, Reason: t.Reason, Since: t.Since})
+	for _, t := range d.FailingLanes {
+		s.Trouble = append(s.Trouble, admin.FailingLane{Lane: t.Lane, Reason: t.Reason, Since: t.Since})
 	}
-	if slow, ok := r.sink.(sinks.Slowed); ok {
-		s.Reason = cmp.Or(s.Reason, slow.Slowed())
+	if slow, ok := r.sink.(sinks.SlowdownReporter); ok {
+		s.Reason = cmp.Or(s.Reason, slow.SlowdownReason())
 	}
-	if c, ok := r.sink.(sinks.Cautious); ok {
-		s.Cautions = c.Cautions()
+	if c, ok := r.sink.(sinks.Warner); ok {
+		s.Warnings = c.Warnings()
 	}
-	if o, ok := r.sink.(sinks.Omitting); ok {
-		s.Omitted = o.Omitted()
+	if o, ok := r.sink.(sinks.RecordOmitter); ok {
+		s.Omitted = o.OmittedRecords()
 	}
 	if r.deadLetters != nil {
-		s.Held = r.deadLetters.status()
+		s.Held = r.deadLetters.heldReason()
 	}
 	return s
 }

@@ -13,30 +13,30 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source"
 )
 
-// unstarted opens an app with one sink, and runs nothing of it.
-func unstarted(t *testing.T) *app {
+// openUnstarted opens an app with one sink, and runs nothing of it.
+func openUnstarted(t *testing.T) *app {
 	t.Helper()
-	kubeconfig := write(t, "kubeconfig", `{"apiVersion":"v1","kind":"Config","current-context":"c",`+
+	kubeconfig := writeTemp(t, "kubeconfig", `{"apiVersion":"v1","kind":"Config","current-context":"c",`+
 		`"clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],"users":[{"name":"u"}]}`)
-	path := write(t, "c.yaml", "cluster: {kubeconfig: "+kubeconfig+"}\nresources: [{select: [pods]}]\n"+
+	path := writeTemp(t, "c.yaml", "cluster: {kubeconfig: "+kubeconfig+"}\nresources: [{select: [pods]}]\n"+
 		"sinks: [{name: out, stdout: {}}]\njournal: {dir: "+t.TempDir()+"}\n")
 	cfg, err := config.Load(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	a := newApp("dev", mask{}, slog.New(slog.DiscardHandler), &slog.LevelVar{})
-	if err := a.open(cfg); err != nil {
-		t.Fatal(errors.Join(err, a.close()))
+	if err := a.openProcess(cfg); err != nil {
+		t.Fatal(errors.Join(err, a.closeProcess()))
 	}
 	return a
 }
 
-// TestNotReadyBeforeItIsKnownWhatToWatch holds the moment between the start and the API server's first answer: no resource
+// TestNotReadyBeforeDiscovery holds the moment between the start and the API server's first answer: no resource
 // is amiss yet, because none is known.
-func TestNotReadyBeforeItIsKnownWhatToWatch(t *testing.T) {
-	a := unstarted(t)
-	s := a.snapshot()
-	if err := a.close(); err != nil {
+func TestNotReadyBeforeDiscovery(t *testing.T) {
+	a := openUnstarted(t)
+	s := a.buildSnapshot()
+	if err := a.closeProcess(); err != nil {
 		t.Error(err)
 	}
 	if len(s.Resources) != 0 || !strings.Contains(s.Discovery, "discovery: ") {
@@ -58,14 +58,14 @@ func TestMetricsHaveASeriesForEveryState(t *testing.T) {
 // slowSink is a sink whose destination makes it wait.
 type slowSink struct{ sinks.Sink }
 
-func (slowSink) Slowed() string { return "a quota" }
+func (slowSink) SlowdownReason() string { return "a quota" }
 
-func TestASinkThatIsSlowedDownIsReadyAndSaysWhy(t *testing.T) {
-	a := unstarted(t)
-	r := a.now.Load().runners[0]
+func TestThrottledSinkIsReadyWithReason(t *testing.T) {
+	a := openUnstarted(t)
+	r := a.current.Load().runners[0]
 	r.sink = slowSink{r.sink}
-	s := a.snapshot().Sinks[0]
-	if err := a.close(); err != nil {
+	s := a.buildSnapshot().Sinks[0]
+	if err := a.closeProcess(); err != nil {
 		t.Error(err)
 	}
 	if s.NotReady != "" || s.Reason != "a quota" {

@@ -13,9 +13,9 @@ type task struct {
 	done   chan struct{}
 }
 
-// start runs a task in its own goroutine. Its context is independent of every other task's. When it ends with an error
+// startTask runs a task in its own goroutine. Its context is independent of every other task's. When it ends with an error
 // before it was told to stop, failed is called with that error, once.
-func start(name string, run func(context.Context) error, failed func(error)) *task {
+func startTask(name string, run func(context.Context) error, failed func(error)) *task {
 	ctx, cancel := context.WithCancel(context.Background())
 	t := &task{cancel: cancel, done: make(chan struct{})}
 	go func() {
@@ -38,24 +38,24 @@ func (t *task) stop() {
 
 // failure keeps the first error of any task and tells that there is one.
 type failure struct {
-	once sync.Once
-	c    chan struct{} // closed when there is one
-	err  error
+	once     sync.Once
+	occurred chan struct{} // closed when there is one
+	err      error
 }
 
-func newFailure() *failure { return &failure{c: make(chan struct{})} }
+func newFailure() *failure { return &failure{occurred: make(chan struct{})} }
 
-func (f *failure) report(err error) {
+func (f *failure) reportError(err error) {
 	f.once.Do(func() {
 		f.err = err
-		close(f.c)
+		close(f.occurred)
 	})
 }
 
-// get returns the failure, if there is one yet.
-func (f *failure) get() error {
+// firstError returns the failure, if there is one yet.
+func (f *failure) firstError() error {
 	select {
-	case <-f.c:
+	case <-f.occurred:
 		return f.err
 	default:
 		return nil

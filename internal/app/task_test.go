@@ -8,9 +8,9 @@ import (
 
 func TestATaskThatFailsIsReportedByName(t *testing.T) {
 	f := newFailure()
-	p := start("journal", func(context.Context) error { return errors.New("disk gone") }, f.report)
-	<-f.c
-	if got := f.get().Error(); got != "journal: disk gone" {
+	p := startTask("journal", func(context.Context) error { return errors.New("disk gone") }, f.reportError)
+	<-f.occurred
+	if got := f.firstError().Error(); got != "journal: disk gone" {
 		t.Errorf("reported %q", got)
 	}
 	p.stop()
@@ -18,18 +18,18 @@ func TestATaskThatFailsIsReportedByName(t *testing.T) {
 
 func TestAStoppedTaskIsNoFailure(t *testing.T) {
 	f := newFailure()
-	p := start("source", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, f.report)
+	p := startTask("source", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, f.reportError)
 	p.stop()
-	if err := f.get(); err != nil {
+	if err := f.firstError(); err != nil {
 		t.Errorf("reported %v", err)
 	}
 }
 
 func TestOnlyTheFirstFailureIsKept(t *testing.T) {
 	f := newFailure()
-	f.report(errors.New("first"))
-	f.report(errors.New("second"))
-	if got := f.get().Error(); got != "first" {
+	f.reportError(errors.New("first"))
+	f.reportError(errors.New("second"))
+	if got := f.firstError().Error(); got != "first" {
 		t.Errorf("kept %q", got)
 	}
 }

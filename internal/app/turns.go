@@ -18,15 +18,15 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// turns is what outlives the compositions, of which one at a time has its turn.
-type turns struct {
-	handovers chan handover
-	identity  string             // of this process among those that compete
-	election  *election.Election // nil where nobody competes
-	competing *task
+// terms is what outlives the compositions, of which one at a time has its turn.
+type terms struct {
+	handovers    chan handover
+	identity     string             // of this process among those that compete
+	election     *election.Election // nil where nobody competes
+	electionTask *task
 
-	takeOvers, fenced atomic.Uint64
-	took              atomic.Int64 // how long the last take-over took, in nanoseconds
+	failovers, deposals atomic.Uint64
+	lastFailoverNanos   atomic.Int64 // how long the last take-over took, in nanoseconds
 }
 
 // handover asks that another composition takes the place of the one that has its turn.
@@ -35,28 +35,28 @@ type handover struct {
 	done chan error   // receives one: next is there, or why it cannot be; capacity 1
 }
 
-// open makes a candidate of the process, if the configuration asks for one.
-func (t *turns) open(cfg *config.Config, c *composition, log *slog.Logger) (err error) {
-	if !cfg.State.On() {
+// openElection makes a candidate of the process, if the configuration asks for one.
+func (t *terms) openElection(cfg *config.Config, c *composition, log *slog.Logger) (err error) {
+	if !cfg.State.Enabled() {
 		return nil
 	}
-	if t.identity, err = identityOf(cfg.Election); err != nil || !cfg.Election.On() {
+	if t.identity, err = candidateIdentity(cfg.Election); err != nil || !cfg.Election.Enabled() {
 		return err
 	}
 	rest, err := restConfig(cfg.Cluster)
 	if err != nil {
 		return err
 	}
-	namespace, name := cfg.Election.Place()
+	namespace, name := cfg.Election.NamespacedName()
 	t.election, err = election.New(election.Options{
 		Client: rest, Namespace: namespace, Name: name, Identity: t.identity, Duration: cfg.Election.Duration, Log: log,
 	})
 	return err
 }
 
-// identityOf is what others know this process by. Without a name of its own it gets a random word, so that two processes of
+// candidateIdentity is what others know this process by. Without a name of its own it gets a random word, so that two processes of
 // one machine are two.
-func identityOf(e config.Election) (string, error) {
+func candidateIdentity(e config.Election) (string, error) {
 	if name := cmp.Or(e.Identity, os.Getenv("POD_NAME")); name != "" {
 		return name, nil
 	}
@@ -68,17 +68,17 @@ func identityOf(e config.Election) (string, error) {
 	return host + "-" + word, nil
 }
 
-func (t *turns) start(failed func(error)) {
+func (t *terms) startElection(failed func(error)) {
 	if t.election != nil {
-		t.competing = start("election", t.election.Run, failed)
+		t.electionTask = startTask("election", t.election.Run, failed)
 	}
 }
 
-func (t *turns) stop() { t.competing.stop() }
+func (t *terms) stopElection() { t.electionTask.stop() }
 
-// whileOurs returns a context that also ends, with a *sinks.DeposedError, when another process is seen to hold the Lease.
+// contextWhileActive returns a context that also ends, with a *sinks.DeposedError, when another process is seen to hold the Lease.
 // release ends it in any case.
-func (t *turns) whileOurs(ctx context.Context) (ours context.Context, release func()) {
+func (t *terms) contextWhileActive(ctx context.Context) (ours context.Context, release func()) {
 	ours, cancel := context.WithCancelCause(ctx)
 	if t.election == nil {
 		return ours, func() { cancel(nil) }
@@ -86,7 +86,7 @@ func (t *turns) whileOurs(ctx context.Context) (ours context.Context, release fu
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		if t.election.AwaitOther(ours) == nil {
+		if t.election.AwaitOtherHolder(ours) == nil {
 			cancel(&sinks.DeposedError{Reason: t.election.Holder() + " has the Lease"})
 		}
 	}()
@@ -96,91 +96,91 @@ func (t *turns) whileOurs(ctx context.Context) (ours context.Context, release fu
 	}
 }
 
-// errFailed ends a turn without draining.
-var errFailed = errors.New("a part of the process has failed")
+// errPartFailed ends a turn without draining.
+var errPartFailed = errors.New("a part of the process has failed")
 
-// takeTurns runs one composition after the other: another one follows when the configuration asks for it, or when another
+// runTerms runs one composition after the other: another one follows when the configuration asks for it, or when another
 // process has taken over. It returns nil when ctx ends, or the error of what failed; everything is stopped then.
-func (a *app) takeTurns(ctx context.Context) error {
+func (a *app) runTerms(ctx context.Context) error {
 	for {
 		turn, end := context.WithCancelCause(context.WithoutCancel(ctx))
 		ended := make(chan error, 1)
-		go func() { ended <- a.now.Load().serve(turn) }()
+		go func() { ended <- a.current.Load().runTerm(turn) }()
 		var next handover
 		var err error
 		select {
 		case err = <-ended:
 			end(nil)
-		case next = <-a.turns.handovers:
+		case next = <-a.terms.handovers:
 			end(nil)
 			err = <-ended
-		case <-a.failure.c:
+		case <-a.failure.occurred:
 			a.log.Error("stopping because a part failed", "error", a.failure.err)
-			end(errFailed)
+			end(errPartFailed)
 			return errors.Join(a.failure.err, <-ended)
 		case <-ctx.Done():
-			a.configuring.stop() // so that nothing is handed over any more
+			a.configTask.stop() // so that nothing is handed over any more
 			end(nil)
-			return a.deposed(<-ended)
+			return a.handleDeposed(<-ended)
 		}
-		if err = a.deposed(err); err != nil {
-			next.answer(err)
+		if err = a.handleDeposed(err); err != nil {
+			next.sendResult(err)
 			return err
 		}
-		if err := a.succeed(next); err != nil {
+		if err := a.installNext(next); err != nil {
 			return err
 		}
 	}
 }
 
-// deposed takes note that another process has taken over, where this one may stand by for the next turn or is told to stop,
+// handleDeposed takes note that another process has taken over, where this one may stand by for the next turn or is told to stop,
 // and returns nil. It returns every other error.
-func (a *app) deposed(err error) error {
+func (a *app) handleDeposed(err error) error {
 	var by *sinks.DeposedError
 	if !errors.As(err, &by) {
 		return err
 	}
-	a.turns.fenced.Add(1)
-	if a.turns.election == nil {
+	a.terms.deposals.Add(1)
+	if a.terms.election == nil {
 		return fmt.Errorf("another exporter works in place of this one, and no election says who may: set election.lease, or run one exporter: %w", err)
 	}
 	a.log.Warn("another exporter works in place of this one", "reason", by.Reason)
 	return nil
 }
 
-// succeed puts another composition in the place of the one that has stopped: the next one, or one like it.
-func (a *app) succeed(next handover) (err error) {
-	before := a.now.Load()
-	defer func() { next.answer(err) }()
-	if err = before.close(); err != nil {
+// installNext puts another composition in the place of the one that has stopped: the next one, or one like it.
+func (a *app) installNext(next handover) (err error) {
+	before := a.current.Load()
+	defer func() { next.sendResult(err) }()
+	if err = before.closeParts(); err != nil {
 		return err
 	}
 	c := next.next
 	if c == nil {
-		if c, err = a.prepare(before.cfg, nil); err != nil {
+		if c, err = a.prepareComposition(before.cfg, nil); err != nil {
 			return exit.With(exit.Environment, err)
 		}
 	}
-	if err = c.open(); err != nil {
-		return exit.With(exit.Environment, errors.Join(err, c.close()))
+	if err = c.openParts(); err != nil {
+		return exit.With(exit.Environment, errors.Join(err, c.closeParts()))
 	}
-	a.now.Store(c)
+	a.current.Store(c)
 	return nil
 }
 
-func (h handover) answer(err error) {
+func (h handover) sendResult(err error) {
 	if h.done != nil {
 		h.done <- err
 	}
 }
 
-// handOver asks for another composition in the place of the one that has its turn, and waits until it is there.
-func (a *app) handOver(ctx context.Context, next *composition) error {
+// requestHandover asks for another composition in the place of the one that has its turn, and waits until it is there.
+func (a *app) requestHandover(ctx context.Context, next *composition) error {
 	h := handover{next, make(chan error, 1)}
 	select {
-	case a.turns.handovers <- h:
+	case a.terms.handovers <- h:
 		return <-h.done
 	case <-ctx.Done():
-		return errors.Join(ctx.Err(), next.close())
+		return errors.Join(ctx.Err(), next.closeParts())
 	}
 }

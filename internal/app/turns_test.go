@@ -12,17 +12,17 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// TestWhoIsDeposedWhileItStopsHasStoppedInOrder tells a process to stop that finds out at the same moment that another one
+// TestDeposedDuringStopStopsInOrder tells a process to stop that finds out at the same moment that another one
 // has taken over.
-func TestWhoIsDeposedWhileItStopsHasStoppedInOrder(t *testing.T) {
+func TestDeposedDuringStopStopsInOrder(t *testing.T) {
 	for name, competes := range map[string]bool{"with an election": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
 			a := deposedApp(t, competes)
 			ctx, stop := context.WithCancel(t.Context())
 			stop()
-			err := a.takeTurns(ctx)
-			a.stop()
-			if err := a.close(); err != nil {
+			err := a.runTerms(ctx)
+			a.stopProcessTasks()
+			if err := a.closeProcess(); err != nil {
 				t.Error(err)
 			}
 			if (err == nil) != competes {
@@ -32,31 +32,31 @@ func TestWhoIsDeposedWhileItStopsHasStoppedInOrder(t *testing.T) {
 	}
 }
 
-// TestAChangeOfTheFileBeforeTheFirstTurnLetsItBegin reloads what is made and does not work yet: what takes it over in part
+// TestReloadBeforeFirstTermStartsIt reloads what is made and does not work yet: what takes it over in part
 // would have no task of it, and start its sinks twice.
-func TestAChangeOfTheFileBeforeTheFirstTurnLetsItBegin(t *testing.T) {
+func TestReloadBeforeFirstTermStartsIt(t *testing.T) {
 	a := openApp(t)
-	c := a.now.Load()
-	if c.whole(c.cfg) == "" {
+	c := a.current.Load()
+	if c.restartReason(c.cfg) == "" {
 		t.Error("what has not begun is taken over in part")
 	}
 	reloaded := make(chan error, 1)
-	go func() { reloaded <- a.reload(t.Context(), c.cfg) }()
+	go func() { reloaded <- a.applyConfig(t.Context(), c.cfg) }()
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- a.takeTurns(ctx) }()
+	go func() { ended <- a.runTerms(ctx) }()
 	if err := <-reloaded; err != nil {
 		t.Error(err)
 	}
-	if a.now.Load() == c {
+	if a.current.Load() == c {
 		t.Error("the first configuration still works")
 	}
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	a.stop()
-	if err := a.close(); err != nil {
+	a.stopProcessTasks()
+	if err := a.closeProcess(); err != nil {
 		t.Error(err)
 	}
 }
@@ -66,19 +66,19 @@ func deposedApp(t *testing.T, competes bool) *app {
 	t.Helper()
 	a := openApp(t)
 	if competes {
-		a.turns.election = &election.Election{}
+		a.terms.election = &election.Election{}
 	}
-	a.now.Load().failed.report(fmt.Errorf("sink file: %w", &sinks.DeposedError{Reason: "another one has claimed it"}))
+	a.current.Load().failed.reportError(fmt.Errorf("sink file: %w", &sinks.DeposedError{Reason: "another one has claimed it"}))
 	return a
 }
 
 // openApp is a process that has made everything and begun nothing.
 func openApp(t *testing.T) *app {
 	t.Helper()
-	kubeconfig := write(t, "kubeconfig", `{"kind":"Config","clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],`+
+	kubeconfig := writeTemp(t, "kubeconfig", `{"kind":"Config","clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],`+
 		`"contexts":[{"name":"c","context":{"cluster":"c"}}],"current-context":"c"}`)
 	dir := t.TempDir()
-	cfg, err := config.Load(write(t, "config.yaml", fmt.Sprintf(`
+	cfg, err := config.Load(writeTemp(t, "config.yaml", fmt.Sprintf(`
 cluster: {kubeconfig: %q}
 resources: [{select: [pods]}]
 journal: {dir: %q}
@@ -89,7 +89,7 @@ sinks: [{name: file, stdout: {path: %q}}]
 		t.Fatal(err)
 	}
 	a := newApp("test", mask{}, slog.New(slog.DiscardHandler), &slog.LevelVar{})
-	if err := a.open(cfg); err != nil {
+	if err := a.openProcess(cfg); err != nil {
 		t.Fatal(err)
 	}
 	return a

@@ -20,46 +20,46 @@ var pods = event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}
 // process is one run of an attributor on a journal.
 type process struct {
 	*attribution.Attributor
-	t       *testing.T
-	journal *journal.Journal
-	trouble *trouble
-	ended   chan error // how Run ended
-	stop    func()
+	t        *testing.T
+	journal  *journal.Journal
+	failing  *failingJournal
+	runEnded chan error // how Run ended
+	shutDown func()
 }
 
-func start(t *testing.T, dir string, limits attribution.Limits) *process {
+func startProcess(t *testing.T, dir string, limits attribution.Limits) *process {
 	t.Helper()
-	return startFor(t, dir, limits, "pods")
+	return startProcessFor(t, dir, limits, "pods")
 }
 
-// startFor names who changes one resource.
-func startFor(t *testing.T, dir string, limits attribution.Limits, selected string) *process {
+// startProcessFor names who changes one resource.
+func startProcessFor(t *testing.T, dir string, limits attribution.Limits, selected string) *process {
 	t.Helper()
-	p, run := prepare(t, dir, limits, selected)
+	p, run := prepareProcess(t, dir, limits, selected)
 	run()
 	return p
 }
 
-// prepare makes an attributor on a journal that runs. run runs the attributor, too.
-func prepare(t *testing.T, dir string, limits attribution.Limits, selected string) (p *process, run func()) {
+// prepareProcess makes an attributor on a journal that runs. run runs the attributor, too.
+func prepareProcess(t *testing.T, dir string, limits attribution.Limits, selected string) (p *process, run func()) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	j, err := journal.Open(journal.Options{Dir: dir, Sinks: []string{attribution.Sink}, Evidence: true, Logger: log})
+	j, err := journal.Open(journal.Options{Dir: dir, Sinks: []string{attribution.Sink}, KeepEvidence: true, Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p = &process{t: t, journal: j, trouble: &trouble{Journal: j}, ended: make(chan error, 1)}
+	p = &process{t: t, journal: j, failing: &failingJournal{Journal: j}, runEnded: make(chan error, 1)}
 	p.Attributor = attribution.New(attribution.Options{
-		Limits: limits, Journal: p.trouble, Cluster: "c", Selected: func(_, resource string) bool { return resource == selected }, Logger: log,
+		Limits: limits, Journal: p.failing, Cluster: "c", Selected: func(_, resource string) bool { return resource == selected }, Logger: log,
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	journaling := make(chan error, 1)
 	running, end := context.WithCancel(t.Context())
 	go func() { journaling <- j.Run(running) }()
-	run = func() { go func() { p.ended <- p.Run(ctx) }() }
-	p.stop = func() {
+	run = func() { go func() { p.runEnded <- p.Run(ctx) }() }
+	p.shutDown = func() {
 		cancel()
-		if err := <-p.ended; !errors.Is(err, context.Canceled) {
+		if err := <-p.runEnded; !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 		end()
@@ -70,14 +70,14 @@ func prepare(t *testing.T, dir string, limits attribution.Limits, selected strin
 	return p, run
 }
 
-// change journals a change of an object.
-func (p *process) change(typ event.Type, uid, version, previous string) {
+// appendChange journals a change of an object.
+func (p *process) appendChange(typ event.Type, uid, version, previous string) {
 	p.t.Helper()
-	p.append(&event.Change{Type: typ, UID: uid, ResourceVersion: version, Previous: previous})
+	p.appendRecord(&event.Change{Type: typ, UID: uid, ResourceVersion: version, Previous: previous})
 }
 
-// append journals a change, whose name is its UID.
-func (p *process) append(c *event.Change) {
+// appendRecord journals a change, whose name is its UID.
+func (p *process) appendRecord(c *event.Change) {
 	p.t.Helper()
 	c.Cluster, c.Resource, c.Name, c.ObservedAt = "c", pods, c.UID, time.Now()
 	err := p.journal.Append(p.t.Context(), event.Observation{Resource: pods, Scope: "pods", Changes: []*event.Change{c}})
@@ -86,12 +86,12 @@ func (p *process) append(c *event.Change) {
 	}
 }
 
-// nothingIsLeft waits until no evidence is stored any more.
-func (p *process) nothingIsLeft() {
+// awaitNoEvidence waits until no evidence is stored any more.
+func (p *process) awaitNoEvidence() {
 	p.t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		left := 0
-		if err := p.journal.Evidence(func(event.Evidence) error { left++; return nil }); err != nil {
+		if err := p.journal.ForEachEvidence(func(event.Evidence) error { left++; return nil }); err != nil {
 			p.t.Fatal(err)
 		}
 		if left == 0 {
@@ -103,11 +103,11 @@ func (p *process) nothingIsLeft() {
 	}
 }
 
-// request hands over an audit event of a write that was answered with a version.
-func (p *process) request(user, verb string, code int, uid, version string) {
+// storeRequest hands over an audit event of a write that was answered with a version.
+func (p *process) storeRequest(user, verb string, code int, uid, version string) {
 	p.t.Helper()
 	now := audit.Time(time.Now().Add(-time.Second).UnixNano())
-	err := p.Take(p.t.Context(), "origin", []audit.Event{{
+	err := p.StoreEvents(p.t.Context(), "origin", []audit.Event{{
 		ID: user + uid + version, Stage: "ResponseComplete", Verb: verb, Code: code, User: user, Resource: "pods", Received: now, Done: now + 1,
 		Answer: audit.Object{UID: uid, ResourceVersion: version},
 	}}, "", "")
@@ -116,8 +116,8 @@ func (p *process) request(user, verb string, code int, uid, version string) {
 	}
 }
 
-// await returns the first record of a type behind an offset.
-func (p *process) await(typ event.Type, after uint64) event.Record {
+// awaitRecord returns the first record of a type behind an offset.
+func (p *process) awaitRecord(typ event.Type, after uint64) event.Record {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), time.Minute)
 	defer cancel()
@@ -134,65 +134,65 @@ func (p *process) await(typ event.Type, after uint64) event.Record {
 	}
 }
 
-func TestAnAuthorIsNamedInTheStream(t *testing.T) {
-	p := start(t, t.TempDir(), attribution.Limits{Settle: time.Hour, Window: 2 * time.Hour, Bytes: 1 << 20})
-	defer p.stop()
-	p.request("ann", "create", 201, "u1", "5")
-	p.change(event.Added, "u1", "5", "")
-	r := p.await(event.Attributed, 0).Change
+func TestAuthorIsEmitted(t *testing.T) {
+	p := startProcess(t, t.TempDir(), attribution.Limits{Settle: time.Hour, Window: 2 * time.Hour, Bytes: 1 << 20})
+	defer p.shutDown()
+	p.storeRequest("ann", "create", 201, "u1", "5")
+	p.appendChange(event.Added, "u1", "5", "")
+	r := p.awaitRecord(event.Attributed, 0).Change
 	if r.ID() != "c/u1/5/attributed" || r.Attribution.Of != "c/u1/5/added" || r.Attribution.By.User != "ann" || r.Key() != "core/pods//u1" {
 		t.Errorf("%s %s %+v", r.ID(), r.Key(), r.Attribution)
 	}
 }
 
-// TestAChangeIsNamedThatCameBeforeItsAttributorRan begins with an empty journal, as a first start does.
-func TestAChangeIsNamedThatCameBeforeItsAttributorRan(t *testing.T) {
-	p, run := prepare(t, t.TempDir(), attribution.Limits{Settle: time.Hour, Window: 2 * time.Hour, Bytes: 1 << 20}, "pods")
-	p.change(event.Added, "u1", "5", "")
+// TestChangeBeforeFirstRunIsAttributed begins with an empty journal, as a first start does.
+func TestChangeBeforeFirstRunIsAttributed(t *testing.T) {
+	p, run := prepareProcess(t, t.TempDir(), attribution.Limits{Settle: time.Hour, Window: 2 * time.Hour, Bytes: 1 << 20}, "pods")
+	p.appendChange(event.Added, "u1", "5", "")
 	if err := p.journal.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	run()
-	defer p.stop()
-	p.request("ann", "create", 201, "u1", "5")
-	if of := p.await(event.Attributed, 0).Change.Attribution.Of; of != "c/u1/5/added" {
+	defer p.shutDown()
+	p.storeRequest("ann", "create", 201, "u1", "5")
+	if of := p.awaitRecord(event.Attributed, 0).Change.Attribution.Of; of != "c/u1/5/added" {
 		t.Errorf("named the author of %s", of)
 	}
 }
 
-// TestWhatWasTakenOutlivesTheProcess stops between the event and its change, and between the change and the conclusion.
-func TestWhatWasTakenOutlivesTheProcess(t *testing.T) {
+// TestStoredEventsSurviveRestart stops between the event and its change, and between the change and the conclusion.
+func TestStoredEventsSurviveRestart(t *testing.T) {
 	dir, limits := t.TempDir(), attribution.Limits{Settle: time.Hour, Window: 2 * time.Hour, Bytes: 1 << 20}
-	p := start(t, dir, limits)
-	p.request("ann", "patch", 200, "u1", "6") // may be of a write that changed nothing: not named before settle
-	p.change(event.Updated, "u1", "6", "5")
-	p.request("bob", "create", 201, "u2", "7")
-	p.stop()
+	p := startProcess(t, dir, limits)
+	p.storeRequest("ann", "patch", 200, "u1", "6") // may be of a write that changed nothing: not named before settle
+	p.appendChange(event.Updated, "u1", "6", "5")
+	p.storeRequest("bob", "create", 201, "u2", "7")
+	p.shutDown()
 	limits.Settle = 0
-	p = start(t, dir, limits)
-	p.change(event.Added, "u2", "7", "")
+	p = startProcess(t, dir, limits)
+	p.appendChange(event.Added, "u2", "7", "")
 	names := map[string]string{}
 	for after := uint64(0); len(names) < 2; {
-		r := p.await(event.Attributed, after)
+		r := p.awaitRecord(event.Attributed, after)
 		after = r.Offset
 		names[r.Change.UID] = r.Change.Attribution.By.User
 	}
 	if names["u1"] != "ann" || names["u2"] != "bob" {
 		t.Errorf("named %v", names)
 	}
-	p.stop()
-	p = start(t, dir, limits)
-	defer p.stop()
-	err := p.journal.Evidence(func(e event.Evidence) error { t.Errorf("evidence %d is left", e.Number); return nil })
+	p.shutDown()
+	p = startProcess(t, dir, limits)
+	defer p.shutDown()
+	err := p.journal.ForEachEvidence(func(e event.Evidence) error { t.Errorf("evidence %d is left", e.Number); return nil })
 	if err != nil {
 		t.Error(err)
 	}
 }
 
-func TestSilenceIsSaidWhenItEnds(t *testing.T) {
-	p := start(t, t.TempDir(), attribution.Limits{Window: time.Millisecond, Bytes: 1 << 20})
-	defer p.stop()
-	p.change(event.Updated, "u1", "6", "5")
+func TestSilenceIsReportedAsGap(t *testing.T) {
+	p := startProcess(t, t.TempDir(), attribution.Limits{Window: time.Millisecond, Bytes: 1 << 20})
+	defer p.shutDown()
+	p.appendChange(event.Updated, "u1", "6", "5")
 	for deadline := time.Now().Add(time.Minute); p.Stats().Condition.OK(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("nobody says that no audit events come")
@@ -201,8 +201,8 @@ func TestSilenceIsSaidWhenItEnds(t *testing.T) {
 	if said := p.Stats().Condition.Explanation(); !strings.Contains(said, "since the start") {
 		t.Errorf("said %q", said)
 	}
-	p.request("ann", "create", 201, "other", "9")
-	r := p.await(event.AttributionGap, 0).Change
+	p.storeRequest("ann", "create", 201, "other", "9")
+	r := p.awaitRecord(event.AttributionGap, 0).Change
 	if r.Gap.From == "" || r.Gap.To == "" || r.Resource != pods || r.Key() != "core/pods//" {
 		t.Errorf("%+v %s", r.Gap, r.Key())
 	}
@@ -211,113 +211,113 @@ func TestSilenceIsSaidWhenItEnds(t *testing.T) {
 	}
 }
 
-func TestWhatNobodySelectsIsNotKept(t *testing.T) {
-	p := start(t, t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20})
-	defer p.stop()
-	err := p.Take(t.Context(), "o", []audit.Event{{Stage: "ResponseComplete", Verb: "create", Code: 201, Resource: "nodes", Answer: audit.Object{UID: "u", ResourceVersion: "1"}}}, "", "")
+func TestEventsOfUnselectedResourcesAreDropped(t *testing.T) {
+	p := startProcess(t, t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20})
+	defer p.shutDown()
+	err := p.StoreEvents(t.Context(), "o", []audit.Event{{Stage: "ResponseComplete", Verb: "create", Code: 201, Resource: "nodes", Answer: audit.Object{UID: "u", ResourceVersion: "1"}}}, "", "")
 	if s := p.Stats(); err != nil || s.Events != 1 || s.Kept != 0 {
 		t.Errorf("%+v %v", s, err)
 	}
 }
 
-// TestWhoAskedForADeleteIsKnownAfterARestart marks an object in one run, and releases it in the next one.
-func TestWhoAskedForADeleteIsKnownAfterARestart(t *testing.T) {
+// TestDeleteRequesterSurvivesRestart marks an object in one run, and releases it in the next one.
+func TestDeleteRequesterSurvivesRestart(t *testing.T) {
 	dir, limits := t.TempDir(), attribution.Limits{Window: 2 * time.Hour, Bytes: 1 << 20}
-	p := start(t, dir, limits)
-	p.append(&event.Change{Type: event.Updated, UID: "u1", ResourceVersion: "6", Previous: "5", Class: event.ClassDeleting})
-	p.request("ann", "delete", 200, "u1", "6")
-	marked := p.await(event.Attributed, 0)
-	p.stop()
-	p = start(t, dir, limits)
-	defer p.stop()
+	p := startProcess(t, dir, limits)
+	p.appendRecord(&event.Change{Type: event.Updated, UID: "u1", ResourceVersion: "6", Previous: "5", Class: event.ClassDeleting})
+	p.storeRequest("ann", "delete", 200, "u1", "6")
+	marked := p.awaitRecord(event.Attributed, 0)
+	p.shutDown()
+	p = startProcess(t, dir, limits)
+	defer p.shutDown()
 	now := audit.Time(time.Now().Add(-time.Second).UnixNano())
-	if err := p.Take(t.Context(), "origin", []audit.Event{{
+	if err := p.StoreEvents(t.Context(), "origin", []audit.Event{{
 		ID: "r", Stage: audit.Complete, Verb: "patch", Code: 200, User: "gc", Resource: "pods", Received: now, Done: now + 1,
 		Answer: audit.Object{UID: "u1", ResourceVersion: "6", Deleting: true},
 	}}, "", ""); err != nil {
 		t.Fatal(err)
 	}
-	p.change(event.Deleted, "u1", "7", "6")
-	by := p.await(event.Attributed, marked.Offset).Change.Attribution
+	p.appendChange(event.Deleted, "u1", "7", "6")
+	by := p.awaitRecord(event.Attributed, marked.Offset).Change.Attribution
 	if by.By.User != "gc" || by.RequestedBy == nil || by.RequestedBy.User != "ann" {
 		t.Errorf("%+v", by)
 	}
-	p.nothingIsLeft()
+	p.awaitNoEvidence()
 }
 
-// TestChangesWaitForTheirAuthorWhereAsked holds a change back until it has a name, another until it has waited for long
+// TestAwaitAuthorsHoldsChangesBack holds a change back until it has a name, another until it has waited for long
 // enough, and what is nobody's write for neither.
-func TestChangesWaitForTheirAuthorWhereAsked(t *testing.T) {
-	p := start(t, t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20})
-	defer p.stop()
-	p.change(event.Added, "u1", "5", "")
-	p.append(&event.Change{Type: event.Snapshot, UID: "u2", ResourceVersion: "4"})
-	records := []event.Record{p.await(event.Added, 0), p.await(event.Snapshot, 0)}
+func TestAwaitAuthorsHoldsChangesBack(t *testing.T) {
+	p := startProcess(t, t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20})
+	defer p.shutDown()
+	p.appendChange(event.Added, "u1", "5", "")
+	p.appendRecord(&event.Change{Type: event.Snapshot, UID: "u2", ResourceVersion: "4"})
+	records := []event.Record{p.awaitRecord(event.Added, 0), p.awaitRecord(event.Snapshot, 0)}
 	waiting, cancel := context.WithCancel(t.Context())
 	cancel()
-	if first, err := p.Await(waiting, records, time.Hour); err == nil {
+	if first, err := p.AwaitAuthors(waiting, records, time.Hour); err == nil {
 		t.Errorf("%d records did not wait", len(first))
 	}
-	p.request("ann", "create", 201, "u1", "5")
+	p.storeRequest("ann", "create", 201, "u1", "5")
 	for got := 0; got < 2; {
-		first, err := p.Await(t.Context(), records[got:], time.Hour)
+		first, err := p.AwaitAuthors(t.Context(), records[got:], time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}
 		got += len(first)
 	}
-	p.change(event.Added, "u3", "6", "")
-	records = []event.Record{p.await(event.Added, records[1].Offset)}
-	if first, err := p.Await(t.Context(), records, time.Millisecond); err != nil || len(first) == 0 {
+	p.appendChange(event.Added, "u3", "6", "")
+	records = []event.Record{p.awaitRecord(event.Added, records[1].Offset)}
+	if first, err := p.AwaitAuthors(t.Context(), records, time.Millisecond); err != nil || len(first) == 0 {
 		t.Errorf("%d records, %v", len(first), err)
 	}
 }
 
-func TestGuessesAreMadeWhereAskedAndSaySo(t *testing.T) {
-	p := start(t, t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20, Likely: true})
-	defer p.stop()
+func TestLikelyAuthorsAreMarked(t *testing.T) {
+	p := startProcess(t, t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20, Likely: true})
+	defer p.shutDown()
 	now := time.Now()
-	if err := p.Take(t.Context(), "origin", []audit.Event{{
+	if err := p.StoreEvents(t.Context(), "origin", []audit.Event{{
 		Stage: audit.Complete, Verb: "patch", Code: 200, User: "ann", Resource: "pods", Name: "u1", Received: audit.Time(now.Add(-time.Minute).UnixNano()),
 		Done: audit.Time(now.Add(time.Minute).UnixNano()),
 	}}, "", ""); err != nil {
 		t.Fatal(err)
 	}
-	p.change(event.Updated, "u1", "6", "5")
-	if a := p.await(event.Attributed, 0).Change.Attribution; a.Certainty != event.Likely || a.By.User != "ann" {
+	p.appendChange(event.Updated, "u1", "6", "5")
+	if a := p.awaitRecord(event.Attributed, 0).Change.Attribution; a.Certainty != event.Likely || a.By.User != "ann" {
 		t.Errorf("%+v", a)
 	}
 }
 
-// TestWhoWasAwayWaitsAnew journals a change, stays away for longer than a change waits, and takes its event then, as an API
+// TestWaitRestartsAfterAbsence journals a change, stays away for longer than a change waits, and takes its event then, as an API
 // server sends it again, or as it stands in a file or a topic.
-func TestWhoWasAwayWaitsAnew(t *testing.T) {
+func TestWaitRestartsAfterAbsence(t *testing.T) {
 	dir, limits := t.TempDir(), attribution.Limits{Settle: time.Second, Window: time.Minute, Bytes: 1 << 20}
-	p := start(t, dir, limits)
+	p := startProcess(t, dir, limits)
 	c := &event.Change{Type: event.Added, Cluster: "c", Resource: pods, Name: "u1", UID: "u1", ResourceVersion: "5", ObservedAt: time.Now().Add(-time.Hour)}
 	if err := p.journal.Append(t.Context(), event.Observation{Resource: pods, Scope: "pods", Changes: []*event.Change{c}}); err != nil {
 		t.Fatal(err)
 	}
-	p.stop()
-	p = start(t, dir, limits)
-	defer p.stop()
+	p.shutDown()
+	p = startProcess(t, dir, limits)
+	defer p.shutDown()
 	for deadline := time.Now().Add(time.Minute); p.Stats().Pending == 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the change does not wait: %+v", p.Stats())
 		}
 	}
-	p.request("ann", "create", 201, "u1", "5")
-	if r := p.await(event.Attributed, 0).Change; r.Attribution.By.User != "ann" {
+	p.storeRequest("ann", "create", 201, "u1", "5")
+	if r := p.awaitRecord(event.Attributed, 0).Change; r.Attribution.By.User != "ann" {
 		t.Errorf("%+v", r.Attribution)
 	}
 }
 
-// TestAFloodOfEventsTakesBoundedRoom takes far more events than there is room for, none of which has a change: what is held
+// TestEventFloodIsBounded takes far more events than there is room for, none of which has a change: what is held
 // in memory and in the journal stays bounded, and what had to go is counted as lost.
-func TestAFloodOfEventsTakesBoundedRoom(t *testing.T) {
+func TestEventFloodIsBounded(t *testing.T) {
 	const bound = 1 << 20
-	p := start(t, t.TempDir(), attribution.Limits{Settle: time.Hour, Window: time.Hour, Bytes: bound})
-	defer p.stop()
+	p := startProcess(t, t.TempDir(), attribution.Limits{Settle: time.Hour, Window: time.Hour, Bytes: bound})
+	defer p.shutDown()
 	for n := range 100 {
 		events := make([]audit.Event, 100)
 		for i := range events {
@@ -325,13 +325,13 @@ func TestAFloodOfEventsTakesBoundedRoom(t *testing.T) {
 			events[i] = audit.Event{ID: id, Stage: audit.Complete, Verb: "patch", Code: 200, User: "ann", Resource: "pods",
 				Answer: audit.Object{UID: id, ResourceVersion: "1"}}
 		}
-		if err := p.Take(t.Context(), "api-"+strconv.Itoa(n), events, "", ""); err != nil {
+		if err := p.StoreEvents(t.Context(), "api-"+strconv.Itoa(n), events, "", ""); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		stored := 0
-		if err := p.journal.Evidence(func(event.Evidence) error { stored++; return nil }); err != nil {
+		if err := p.journal.ForEachEvidence(func(event.Evidence) error { stored++; return nil }); err != nil {
 			t.Fatal(err)
 		}
 		s := p.Stats()
@@ -344,102 +344,102 @@ func TestAFloodOfEventsTakesBoundedRoom(t *testing.T) {
 	}
 }
 
-// TestALossOutlivesTheProcess loses audit events, and stops before any resource is known that they could concern; the next
+// TestLossSurvivesRestart loses audit events, and stops before any resource is known that they could concern; the next
 // process says it, though nothing has changed any more.
-func TestALossOutlivesTheProcess(t *testing.T) {
+func TestLossSurvivesRestart(t *testing.T) {
 	dir, limits := t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20}
 	since := time.Now().Add(-time.Hour).UTC()
-	p := start(t, dir, limits)
-	if err := p.Lost(t.Context(), since, "the log was eaten"); err != nil {
+	p := startProcess(t, dir, limits)
+	if err := p.RecordLoss(t.Context(), since, "the log was eaten"); err != nil {
 		t.Fatal(err)
 	}
-	p.stop()
-	p = start(t, dir, limits)
-	p.change(event.Added, "u1", "5", "")
-	told := p.await(event.AttributionGap, 0)
+	p.shutDown()
+	p = startProcess(t, dir, limits)
+	p.appendChange(event.Added, "u1", "5", "")
+	told := p.awaitRecord(event.AttributionGap, 0)
 	if gap := told.Change.Gap; gap.Reason != "the log was eaten" || gap.From != since.Format(time.RFC3339Nano) {
 		t.Errorf("%+v", gap)
 	}
-	p.stop()
-	p = start(t, dir, limits)
-	defer p.stop()
-	if err := p.Lost(t.Context(), time.Time{}, "the log was eaten again"); err != nil {
+	p.shutDown()
+	p = startProcess(t, dir, limits)
+	defer p.shutDown()
+	if err := p.RecordLoss(t.Context(), time.Time{}, "the log was eaten again"); err != nil {
 		t.Fatal(err)
 	}
-	again := p.await(event.AttributionGap, told.Offset)
+	again := p.awaitRecord(event.AttributionGap, told.Offset)
 	if again.Change.Gap.Reason != "the log was eaten again" || again.Change.Resource != pods || again.Change.Cluster != "c" {
 		t.Errorf("%+v", again.Change)
 	}
-	p.nothingIsLeft()
+	p.awaitNoEvidence()
 }
 
-// TestLossesOfOneReasonAreSaidOnceAMinute loses again and again, as an API server does that sends what cannot be read.
-func TestLossesOfOneReasonAreSaidOnceAMinute(t *testing.T) {
-	p := start(t, t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20})
-	defer p.stop()
-	p.change(event.Added, "u1", "5", "")
+// TestLossesOfOneReasonAreReportedOncePerMinute loses again and again, as an API server does that sends what cannot be read.
+func TestLossesOfOneReasonAreReportedOncePerMinute(t *testing.T) {
+	p := startProcess(t, t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20})
+	defer p.shutDown()
+	p.appendChange(event.Added, "u1", "5", "")
 	lose := func(reason string) {
-		if err := p.Lost(t.Context(), time.Time{}, reason); err != nil {
+		if err := p.RecordLoss(t.Context(), time.Time{}, reason); err != nil {
 			t.Fatal(err)
 		}
 	}
 	lose("this")
-	first := p.await(event.AttributionGap, 0)
+	first := p.awaitRecord(event.AttributionGap, 0)
 	for range 100 {
 		lose("this")
 	}
 	lose("that")
-	if next := p.await(event.AttributionGap, first.Offset).Change.Gap; next.Reason != "that" {
+	if next := p.awaitRecord(event.AttributionGap, first.Offset).Change.Gap; next.Reason != "that" {
 		t.Errorf("%+v", next)
 	}
 	kept := 0
-	if err := p.journal.Evidence(func(event.Evidence) error { kept++; return nil }); err != nil || kept != 1 {
+	if err := p.journal.ForEachEvidence(func(event.Evidence) error { kept++; return nil }); err != nil || kept != 1 {
 		t.Errorf("%d losses are kept until they are said: %v", kept, err)
 	}
 }
 
-// TestARuleThatIsRemovedLeavesNothingBehind stops with a change and an event that wait, and with an event whose change does
+// TestRemovedRuleLeavesNoEvidence stops with a change and an event that wait, and with an event whose change does
 // not come any more, and goes on with rules that do not select their resource.
-func TestARuleThatIsRemovedLeavesNothingBehind(t *testing.T) {
+func TestRemovedRuleLeavesNoEvidence(t *testing.T) {
 	dir, limits := t.TempDir(), attribution.Limits{Settle: time.Hour, Window: 2 * time.Hour, Bytes: 1 << 20}
-	p := start(t, dir, limits)
-	p.request("ann", "patch", 200, "u1", "6")
-	p.change(event.Updated, "u1", "6", "5")
-	p.request("bob", "create", 201, "u2", "7")
-	p.stop()
+	p := startProcess(t, dir, limits)
+	p.storeRequest("ann", "patch", 200, "u1", "6")
+	p.appendChange(event.Updated, "u1", "6", "5")
+	p.storeRequest("bob", "create", 201, "u2", "7")
+	p.shutDown()
 	limits.Settle = 0
-	p = startFor(t, dir, limits, "services")
-	if r := p.await(event.Attributed, 0).Change; r.Attribution.By.User != "ann" {
+	p = startProcessFor(t, dir, limits, "services")
+	if r := p.awaitRecord(event.Attributed, 0).Change; r.Attribution.By.User != "ann" {
 		t.Errorf("%+v", r.Attribution)
 	}
-	p.request("eve", "create", 201, "u3", "8")
+	p.storeRequest("eve", "create", 201, "u3", "8")
 	if s := p.Stats(); s.Kept != 0 || s.Pending != 0 {
 		t.Errorf("%+v", s)
 	}
-	p.stop()
+	p.shutDown()
 	limits.Window = time.Millisecond
-	p = startFor(t, dir, limits, "services")
-	defer p.stop()
-	p.nothingIsLeft()
+	p = startProcessFor(t, dir, limits, "services")
+	defer p.shutDown()
+	p.awaitNoEvidence()
 }
 
-// TestAnswersThatAreNotLoggedAnyMoreNameNobody has the level of a resource lowered from RequestResponse to Metadata while a
+// TestEventsWithoutAnswerNameNoAuthor has the level of a resource lowered from RequestResponse to Metadata while a
 // change of the same object waits: its own event names, the other one does not, nor does it hide that nobody is known.
-func TestAnswersThatAreNotLoggedAnyMoreNameNobody(t *testing.T) {
+func TestEventsWithoutAnswerNameNoAuthor(t *testing.T) {
 	dir, limits := t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20}
-	p := start(t, dir, limits)
-	p.change(event.Updated, "u1", "6", "5")
-	p.request("ann", "patch", 200, "u1", "6")
-	p.change(event.Updated, "u1", "7", "6")
-	p.request("bob", "patch", 200, "", "") // without an answer
-	r := p.await(event.Attributed, 0).Change
+	p := startProcess(t, dir, limits)
+	p.appendChange(event.Updated, "u1", "6", "5")
+	p.storeRequest("ann", "patch", 200, "u1", "6")
+	p.appendChange(event.Updated, "u1", "7", "6")
+	p.storeRequest("bob", "patch", 200, "", "") // without an answer
+	r := p.awaitRecord(event.Attributed, 0).Change
 	if r.ResourceVersion != "6" || r.Attribution.By.User != "ann" {
 		t.Errorf("%+v", r)
 	}
-	p.stop()
+	p.shutDown()
 	limits.Window = time.Millisecond
-	p = start(t, dir, limits)
-	defer p.stop()
+	p = startProcess(t, dir, limits)
+	defer p.shutDown()
 	for deadline := time.Now().Add(time.Minute); p.Stats().Unresolved[attribution.NoEvent] == 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("a change waits for ever")
@@ -448,5 +448,5 @@ func TestAnswersThatAreNotLoggedAnyMoreNameNobody(t *testing.T) {
 	if s := p.Stats(); s.Attributed != 0 || s.Pending != 0 {
 		t.Errorf("%+v", s)
 	}
-	p.nothingIsLeft()
+	p.awaitNoEvidence()
 }

@@ -15,18 +15,18 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// TestEventsAreTakenWhileTheJournalIsFull fills the journal up, because a sink is away, with changes that wait for their
+// TestEventsAreStoredWhileJournalIsFull fills the journal up, because a sink is away, with changes that wait for their
 // authors: events are still taken, and no change waits for a name any more.
-func TestEventsAreTakenWhileTheJournalIsFull(t *testing.T) {
+func TestEventsAreStoredWhileJournalIsFull(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	j, err := journal.Open(journal.Options{Dir: t.TempDir(), Sinks: []string{attribution.Sink, "away"}, MaxBytes: 1 << 20, Evidence: true, Logger: log})
+	j, err := journal.Open(journal.Options{Dir: t.TempDir(), Sinks: []string{attribution.Sink, "away"}, MaxBytes: 1 << 20, KeepEvidence: true, Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := &process{t: t, journal: j, Attributor: attribution.New(attribution.Options{
 		Limits: attribution.Limits{Settle: time.Hour, Window: 2 * time.Hour, Bytes: 1 << 20}, Journal: j, Cluster: "c", Logger: log,
-		Selected: func(string, string) bool { return true },
-		Crowded:  func() bool { s := j.Stat(); return s.RetainedBytes > s.MaxBytes/2 },
+		Selected:       func(string, string) bool { return true },
+		JournalCrowded: func() bool { s := j.Stat(); return s.RetainedBytes > s.MaxBytes/2 },
 	})}
 	running, end := context.WithCancel(t.Context())
 	defer end()
@@ -34,13 +34,13 @@ func TestEventsAreTakenWhileTheJournalIsFull(t *testing.T) {
 	ended := make(chan error, 2)
 	go func() { ended <- j.Run(running) }()
 	go func() { ended <- p.Run(naming) }()
-	n := fill(t, j)
-	for deadline := time.Now().Add(time.Minute); p.Stats().Unresolved[attribution.Crowded] < uint64(n); time.Sleep(10 * time.Millisecond) {
+	n := fillJournal(t, j)
+	for deadline := time.Now().Add(time.Minute); p.Stats().Unresolved[attribution.Evicted] < uint64(n); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("of %d changes: %+v", n, p.Stats())
 		}
 	}
-	p.request("ann", "create", 201, "another", "9")
+	p.storeRequest("ann", "create", 201, "another", "9")
 	if s := p.Stats(); s.Kept != 1 || s.Pending != 0 {
 		t.Errorf("%+v", s)
 	}
@@ -54,14 +54,14 @@ func TestEventsAreTakenWhileTheJournalIsFull(t *testing.T) {
 	}
 }
 
-// fill appends changes until the journal takes no more, and returns how many it took.
-func fill(t *testing.T, j *journal.Journal) (n int) {
+// fillJournal appends changes until the journal takes no more, and returns how many it took.
+func fillJournal(t *testing.T, j *journal.Journal) (n int) {
 	t.Helper()
 	trying, stop := context.WithCancel(t.Context())
 	full := make(chan struct{})
 	go func() {
 		defer close(full)
-		for j.Stat().Blocked == "" && trying.Err() == nil {
+		for j.Stat().BlockedReason == "" && trying.Err() == nil {
 			time.Sleep(10 * time.Millisecond)
 		}
 		stop() // of whoever waits for room

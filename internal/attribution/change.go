@@ -23,25 +23,25 @@ type Change struct {
 	Marks           bool   // sets the deletionTimestamp
 	Observed        time.Time
 
-	state      // that it leaves behind
-	body  bool // state is known
+	objectState      // that it leaves behind
+	hasState    bool // state is known
 }
 
-// name is what an object shares with those that had its name before it.
-func (c *Change) name() string {
-	return nameOf(c.Resource.Group, c.Resource.Resource, c.Namespace, c.Name)
+// objectName is what an object shares with those that had its name before it.
+func (c *Change) objectName() string {
+	return objectNameKey(c.Resource.Group, c.Resource.Resource, c.Namespace, c.Name)
 }
 
-// nameOf is no UID of an object.
-func nameOf(group, resource, namespace, name string) string {
+// objectNameKey is no UID of an object.
+func objectNameKey(group, resource, namespace, name string) string {
 	return group + "/" + resource + "/" + namespace + "/" + name
 }
 
-// Of returns what the join needs of a record of the journal. eligible is false for what is nobody's single write: control
+// ChangeOf returns what the join needs of a record of the journal. eligible is false for what is nobody's single write: control
 // records, what a list told, what is emitted again, and what an attribution itself emitted.
-func Of(r event.Record) (c Change, eligible bool) {
+func ChangeOf(r event.Record) (c Change, eligible bool) {
 	of := r.Change
-	if of.UID == "" || of.Type == event.Attributed || of.Type.Control() {
+	if of.UID == "" || of.Type == event.Attributed || of.Type.IsControl() {
 		return Change{}, false
 	}
 	switch of.Type {
@@ -54,7 +54,7 @@ func Of(r event.Record) (c Change, eligible bool) {
 		Type: of.Type, UID: strings.Clone(of.UID), Version: strings.Clone(of.ResourceVersion), Previous: strings.Clone(of.Previous),
 		Marks: of.Class == event.ClassDeleting, Observed: of.ObservedAt,
 	}
-	c.state, c.body = stateOf(of)
+	c.objectState, c.hasState = readState(of)
 	return c, eligible
 }
 
@@ -64,7 +64,7 @@ func cloneResource(r event.Resource) event.Resource {
 	}
 }
 
-// changeSize estimates the memory that a change and its place in a [Join] take, in bytes.
+// changeSize estimates the memory that a change and its place in a [Matcher] take, in bytes.
 const changeSize = 900
 
 // Request is one audited request that may have made changes.
@@ -72,18 +72,18 @@ type Request struct {
 	audit.Event
 	// Origin names the API server; "" where that is not known. Clocks of one origin are compared with each other.
 	Origin string `json:"origin,omitempty"`
-	// Number is its own, among all requests of a [Join].
+	// Number is its own, among all requests of a [Matcher].
 	Number uint64 `json:"-"`
 	// Arrived is when the event was taken. What an earlier process took waits anew.
 	Arrived time.Time `json:"-"`
 
-	kept []byte // encoded, as evidence and where it waits packed; nil: not yet
+	encoded []byte // encoded, as evidence and where it waits packed; nil: not yet
 }
 
-// encode fills kept.
-func (r *Request) encode() (err error) {
-	if r.kept == nil {
-		r.kept, err = json.Marshal(r)
+// encodeEvidence fills kept.
+func (r *Request) encodeEvidence() (err error) {
+	if r.encoded == nil {
+		r.encoded, err = json.Marshal(r)
 	}
 	return err
 }

@@ -24,64 +24,64 @@ const (
 
 // claim says that a request may have made the change of one object that the rule speaks of.
 type claim struct {
-	*held
+	*waitingRequest
 	uid     string // "" where the request names no more than the object's name
 	name    string // where there is no uid
 	kind    claimKind
 	version string // of byVersion the change's own, of byRelease and byMark the one before; "" else
 }
 
-// at is where a claim waits for its object.
-func (c *claim) at() string {
+// waitKey is where a claim waits for its object.
+func (c *claim) waitKey() string {
 	if c.uid != "" {
 		return c.uid
 	}
 	return c.name
 }
 
-// stays says whether a claim that was concluded from may be one of further changes.
-func (c *claim) stays() bool { return c.kind == byEviction || c.kind == byName }
+// isReusable says whether a claim that was concluded from may be one of further changes.
+func (c *claim) isReusable() bool { return c.kind == byEviction || c.kind == byName }
 
-// claims returns everything that a request claims. Where guesses are wanted, what claims nothing claims its name.
-func claims(r *held, guesses bool) []claim {
-	if !r.Wrote() {
+// claimsOfRequest returns everything that a request claims. Where guesses are wanted, what claims nothing claims its name.
+func claimsOfRequest(r *waitingRequest, guesses bool) []claim {
+	if !r.IsWrite() {
 		return nil
 	}
 	all := certainClaims(r)
 	if guesses && len(all) == 0 && r.Name != "" {
-		return []claim{{held: r, name: r.name(), kind: byName}}
+		return []claim{{waitingRequest: r, name: r.objectName(), kind: byName}}
 	}
 	return all
 }
 
-func (r *Request) name() string { return nameOf(r.Group, r.Resource, r.Namespace, r.Name) }
+func (r *Request) objectName() string { return objectNameKey(r.Group, r.Resource, r.Namespace, r.Name) }
 
-func certainClaims(r *held) []claim {
+func certainClaims(r *waitingRequest) []claim {
 	o := r.Answer
 	switch {
 	case r.Resource == "pods" && r.Group == "" && r.Subresource == "binding":
-		return []claim{{held: r, uid: r.RefUID, name: r.name(), kind: byBinding}}
+		return []claim{{waitingRequest: r, uid: r.RefUID, name: r.objectName(), kind: byBinding}}
 	case r.Resource == "pods" && r.Group == "" && r.Subresource == "eviction":
-		return []claim{{held: r, uid: r.RefUID, name: r.name(), kind: byEviction}}
+		return []claim{{waitingRequest: r, uid: r.RefUID, name: r.objectName(), kind: byEviction}}
 	case r.Verb == "deletecollection":
-		return ofCollection(r)
+		return collectionClaims(r)
 	case r.Verb == "delete" && r.DeletedUID != "":
-		return []claim{{held: r, uid: r.DeletedUID, kind: byDelete}}
-	case o.UID == "" && r.NotedUID != "" && r.Replaces == "" && r.Code == created && r.Subresource == "":
-		return []claim{{held: r, uid: r.NotedUID, kind: byNote}}
+		return []claim{{waitingRequest: r, uid: r.DeletedUID, kind: byDelete}}
+	case o.UID == "" && r.NotedUID != "" && r.Replaces == "" && r.Code == statusCreated && r.Subresource == "":
+		return []claim{{waitingRequest: r, uid: r.NotedUID, kind: byNote}}
 	case o.UID == "" || o.ResourceVersion == "":
 		return nil
 	case o.Deleting && !o.Held && !o.Grace && (r.Verb == "update" || r.Verb == "patch"):
-		return []claim{{held: r, uid: o.UID, kind: byRelease, version: o.ResourceVersion}}
+		return []claim{{waitingRequest: r, uid: o.UID, kind: byRelease, version: o.ResourceVersion}}
 	}
-	return []claim{{held: r, uid: o.UID, kind: byVersion, version: o.ResourceVersion}}
+	return []claim{{waitingRequest: r, uid: o.UID, kind: byVersion, version: o.ResourceVersion}}
 }
 
-// ofCollection returns the claims of a deletecollection, which is answered with the objects as they were listed.
-func ofCollection(r *held) []claim {
+// collectionClaims returns the claims of a deletecollection, which is answered with the objects as they were listed.
+func collectionClaims(r *waitingRequest) []claim {
 	var all []claim
 	for _, o := range r.Items {
-		c := claim{held: r, uid: o.UID, kind: byListed}
+		c := claim{waitingRequest: r, uid: o.UID, kind: byListed}
 		if o.Held {
 			c.kind, c.version = byMark, o.ResourceVersion
 		}
@@ -90,15 +90,15 @@ func ofCollection(r *held) []claim {
 	return all
 }
 
-// created is the code of an answer to what made an object.
-const created = 201
+// statusCreated is the code of an answer to what made an object.
+const statusCreated = 201
 
-// unlocked is the version of an update that insists on none, like an empty one.
-const unlocked = "0"
+// anyVersion is the version of an update that insists on none, like an empty one.
+const anyVersion = "0"
 
-// concerns says whether a claim is one of this change.
-func (c *claim) concerns(of *pending) bool {
-	if c.at() != of.UID && c.at() != of.name() {
+// matchesChange says whether a claim is one of this change.
+func (c *claim) matchesChange(of *pendingChange) bool {
+	if c.waitKey() != of.UID && c.waitKey() != of.objectName() {
 		return false
 	}
 	switch c.kind {
@@ -120,9 +120,9 @@ func (c *claim) concerns(of *pending) bool {
 	return false
 }
 
-// firm says whether the request alone can have made the change, whoever else was at the object: the API server gives such an
+// isConclusive says whether the request alone can have made the change, whoever else was at the object: the API server gives such an
 // answer to no other request.
-func (c *claim) firm(of *Change) bool {
+func (c *claim) isConclusive(of *Change) bool {
 	switch c.kind {
 	case byDelete, byNote:
 		return true
@@ -131,32 +131,34 @@ func (c *claim) firm(of *Change) bool {
 	case byVersion:
 		switch of.Type {
 		case event.Added:
-			return c.Code == created && c.Subresource == ""
+			return c.Code == statusCreated && c.Subresource == ""
 		case event.Deleted:
 			return c.Verb == "delete"
 		default: // an update that insists on a version and was answered with another
-			return c.Verb == "update" && c.ResourceVersion != "" && c.ResourceVersion != unlocked && c.ResourceVersion != of.Version
+			return c.Verb == "update" && c.ResourceVersion != "" && c.ResourceVersion != anyVersion && c.ResourceVersion != of.Version
 		}
 	}
 	return false
 }
 
-// own says whether the answer has the change's own version, so that others can only repeat it.
-func (c *claim) own() bool { return c.kind == byVersion || c.kind == byDelete || c.kind == byNote }
-
-// misses says that a request which names an object by its name only may have been about another one of that name: it came
-// before this one was seen to have taken the name over.
-func (c *claim) misses(of *pending, skew time.Duration) bool {
-	return c.uid == "" && !of.since.IsZero() && c.Received <= audit.Time(of.since.Add(skew).UnixNano())
+// answersVersion says whether the answer has the change's own version, so that others can only repeat it.
+func (c *claim) answersVersion() bool {
+	return c.kind == byVersion || c.kind == byDelete || c.kind == byNote
 }
 
-// idle says that the request has changed nothing, and was answered with a version that was there.
-func (c *claim) idle(of *pending) bool {
+// mayNamePredecessor says that a request which names an object by its name only may have been about another one of that name: it came
+// before this one was seen to have taken the name over.
+func (c *claim) mayNamePredecessor(of *pendingChange, skew time.Duration) bool {
+	return c.uid == "" && !of.nameSince.IsZero() && c.Received <= audit.Time(of.nameSince.Add(skew).UnixNano())
+}
+
+// changedNothing says that the request has changed nothing, and was answered with a version that was there.
+func (c *claim) changedNothing(of *pendingChange) bool {
 	deletes := c.Verb == "delete"
 	switch {
-	case c.kind == byVersion && of.Type == event.Updated && (deletes && of.keeps || !deletes && of.Marks):
+	case c.kind == byVersion && of.Type == event.Updated && (deletes && of.keepsDeletion || !deletes && of.Marks):
 		return true // only a delete changes what an object waits for, and nothing else
-	case c.kind == byVersion && of.Type == event.Added && c.Code != created:
+	case c.kind == byVersion && of.Type == event.Added && c.Code != statusCreated:
 		return true // it found the object there
 	case of.Type == event.Updated && c.Verb == "update" && c.ResourceVersion == of.Version:
 		return true // it wrote what it had read
@@ -168,12 +170,14 @@ func (c *claim) idle(of *pending) bool {
 	return false
 }
 
-// hollow says that the request has most likely changed nothing, and is not to be named: an attempt of it had nothing to
+// likelyChangedNothing says that the request has most likely changed nothing, and is not to be named: an attempt of it had nothing to
 // change in an older version than the one that it was answered with. A later attempt may have had.
-func (c *claim) hollow(of *Change) bool { return of.Type != event.Deleted && c.Unchanged != "" }
+func (c *claim) likelyChangedNothing(of *Change) bool {
+	return of.Type != event.Deleted && c.Unchanged != ""
+}
 
-// late says that a request came when the change had been seen already: whatever it was answered with, it did not make the
+// isTooLate says that a request came when the change had been seen already: whatever it was answered with, it did not make the
 // change. skew is how far the API server's clock may be ahead.
-func (c *claim) late(of *Change, skew time.Duration) bool {
-	return c.Received != 0 && !c.firm(of) && c.Received > audit.Time(of.Observed.Add(skew).UnixNano())
+func (c *claim) isTooLate(of *Change, skew time.Duration) bool {
+	return c.Received != 0 && !c.isConclusive(of) && c.Received > audit.Time(of.Observed.Add(skew).UnixNano())
 }

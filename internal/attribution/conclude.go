@@ -8,34 +8,34 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// conclude writes what can be concluded.
-func (a *Attributor) conclude(ctx context.Context, now time.Time) error {
-	found, changes, cursor := a.decide(now)
-	for i := range found.Done {
-		if c := &found.Done[i]; c.By != nil {
-			changes = append(changes, record(c, now))
+// writeResolved writes what can be concluded.
+func (a *Attributor) writeResolved(ctx context.Context, now time.Time) error {
+	found, changes, cursor := a.resolvePending(now)
+	for i := range found.Resolved {
+		if c := &found.Resolved[i]; c.By != nil {
+			changes = append(changes, attributedRecord(c, now))
 		}
 	}
-	a.report()
-	if len(changes)+len(found.Done)+len(found.Marks)+len(found.Drop) == 0 && !a.behind(cursor) {
+	a.updateCondition()
+	if len(changes)+len(found.Resolved)+len(found.Marks)+len(found.Drop) == 0 && !a.cursorLags(cursor) {
 		return nil
 	}
-	keep, err := evidenceOf(found.Marks)
+	keep, err := encodeMarks(found.Marks)
 	if err != nil {
 		return err
 	}
-	if err := a.options.Journal.Conclude(ctx, Sink, event.Cursor{Low: cursor}, changes, keep, found.Drop); err != nil {
+	if err := a.options.Journal.AppendAttributions(ctx, Sink, event.Cursor{Low: cursor}, changes, keep, found.Drop); err != nil {
 		return err
 	}
-	a.settled = cursor
+	a.storedCursor = cursor
 	a.mu.Lock()
-	a.wake()
+	a.signalResolved()
 	a.mu.Unlock()
-	a.count(found.Done)
+	a.countResolved(found.Resolved)
 	return nil
 }
 
-func (a *Attributor) count(done []Conclusion) {
+func (a *Attributor) countResolved(done []Resolution) {
 	for i := range done {
 		switch c := &done[i]; {
 		case c.By == nil:
@@ -48,7 +48,7 @@ func (a *Attributor) count(done []Conclusion) {
 	}
 }
 
-func evidenceOf(marks []*Mark) (all []event.Evidence, err error) {
+func encodeMarks(marks []*DeleteMark) (all []event.Evidence, err error) {
 	for _, m := range marks {
 		value, err := json.Marshal(m)
 		if err != nil {
@@ -59,38 +59,38 @@ func evidenceOf(marks []*Mark) (all []event.Evidence, err error) {
 	return all, nil
 }
 
-// wake tells who awaits decisions that there are more of them. The caller holds mu.
-func (a *Attributor) wake() {
-	close(a.again)
-	a.again = make(chan struct{})
+// signalResolved tells who awaits decisions that there are more of them. The caller holds mu.
+func (a *Attributor) signalResolved() {
+	close(a.progress)
+	a.progress = make(chan struct{})
 }
 
-// behind says whether the stored cursor holds much of the journal that nobody waits for.
-func (a *Attributor) behind(cursor uint64) bool { return cursor > a.settled+1000 }
+// cursorLags says whether the stored cursor holds much of the journal that nobody waits for.
+func (a *Attributor) cursorLags(cursor uint64) bool { return cursor > a.storedCursor+1000 }
 
-func (a *Attributor) decide(now time.Time) (found Findings, gaps []*event.Change, cursor uint64) {
-	crowded := a.options.Crowded != nil && a.options.Crowded()
+func (a *Attributor) resolvePending(now time.Time) (found Findings, gaps []*event.Change, cursor uint64) {
+	crowded := a.options.JournalCrowded != nil && a.options.JournalCrowded()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.join.Decide(now)
+	a.matcher.Resolve(now)
 	if crowded {
-		a.join.Expire()
+		a.matcher.ResolveAll()
 	}
-	found = a.join.Fetch()
-	if n := a.join.crowded; n > 0 {
-		a.join.crowded = 0
+	found = a.matcher.TakeFindings()
+	if n := a.matcher.evicted; n > 0 {
+		a.matcher.evicted = 0
 		a.lost.Add(n)
-		if reason := "audit events had to make room for newer ones"; !a.gaps.goesOn(reason, now) {
-			a.gaps.lose(&Loss{Reason: reason, From: a.gaps.since, To: now})
+		if reason := "audit events had to make room for newer ones"; !a.losses.extendLoss(reason, now) {
+			a.losses.addLoss(&Loss{Reason: reason, From: a.losses.lastLoss, To: now})
 		}
 	}
-	gaps, told := a.gaps.observe(found.Done, a.heard(), now)
+	gaps, told := a.losses.collectGaps(found.Resolved, a.lastEventTime(), now)
 	found.Drop = append(found.Drop, told...)
 	cursor = a.read
-	if oldest, waits := a.join.Waiting(); waits {
+	if oldest, waits := a.matcher.OldestWaiting(); waits {
 		cursor = oldest - 1
 	}
-	a.pendingBytes.Store(int64(a.join.bytes.changes + a.join.bytes.requests))
-	a.pendingCount.Store(int64(len(a.join.changes)))
+	a.pendingBytes.Store(int64(a.matcher.bytes.changes + a.matcher.bytes.requests))
+	a.pendingCount.Store(int64(len(a.matcher.changes)))
 	return found, gaps, cursor
 }

@@ -30,59 +30,59 @@ func floodEvent(n int) audit.Event {
 // BenchmarkFlood takes requests that nobody has a change for, at the bound, as in a flood that goes on. It tells what one of
 // them takes of memory while it waits, and what one collection of the garbage costs while so many wait.
 func BenchmarkFlood(b *testing.B) {
-	j := NewJoin(Limits{Settle: 40 * time.Second, Window: 10 * time.Minute, Bytes: floodBytes})
-	before := alive()
+	j := NewMatcher(Limits{Settle: 40 * time.Second, Window: 10 * time.Minute, Bytes: floodBytes})
+	before := heapAfterGC()
 	n := 0
 	take := func() {
 		n++
-		j.Request(&Request{Event: floodEvent(n), Origin: "api", Arrived: at(n / 4)})
+		j.AddRequest(&Request{Event: floodEvent(n), Origin: "api", Arrived: testTime(n / 4)})
 		if n%800 == 0 { // of five times a second
-			j.Decide(at(n / 4))
-			j.Fetch()
+			j.Resolve(testTime(n / 4))
+			j.TakeFindings()
 		}
 	}
-	for j.crowded == 0 {
+	for j.evicted == 0 {
 		take()
 	}
-	j.Fetch()
+	j.TakeFindings()
 	held := float64(n - 1)
-	after := alive()
+	after := heapAfterGC()
 	b.ReportAllocs()
-	start := cpu(b)
+	start := cpuTime(b)
 	for b.Loop() {
 		take()
 	}
-	b.ReportMetric(float64((cpu(b)-start).Nanoseconds())/float64(b.N), "CPU-ns/op")
+	b.ReportMetric(float64((cpuTime(b)-start).Nanoseconds())/float64(b.N), "CPU-ns/op")
 	b.StopTimer()
 	b.ReportMetric(held, "held")
 	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/held, "B/held")
 	b.ReportMetric(float64(after.HeapObjects-before.HeapObjects)/held, "objects/held")
-	full := collection(b)
+	full := measureGC(b)
 	runtime.KeepAlive(j)
 	j = nil
 	runtime.GC()
-	b.ReportMetric(full-collection(b), "CPU-ms/GC") // more than with an empty join
+	b.ReportMetric(full-measureGC(b), "CPU-ms/GC") // more than with an empty join
 }
 
-// alive is what is used of memory when all garbage is gone.
-func alive() (m runtime.MemStats) {
+// heapAfterGC is what is used of memory when all garbage is gone.
+func heapAfterGC() (m runtime.MemStats) {
 	runtime.GC()
 	runtime.GC()
 	runtime.ReadMemStats(&m)
 	return m
 }
 
-// collection is the CPU of one collection of the garbage, in milliseconds.
-func collection(b *testing.B) float64 {
+// measureGC is the CPU of one collection of the garbage, in milliseconds.
+func measureGC(b *testing.B) float64 {
 	const times = 20
-	start := cpu(b)
+	start := cpuTime(b)
 	for range times {
 		runtime.GC()
 	}
-	return float64((cpu(b) - start).Microseconds()) / 1000 / times
+	return float64((cpuTime(b) - start).Microseconds()) / 1000 / times
 }
 
-func cpu(b *testing.B) time.Duration {
+func cpuTime(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
 		b.Fatal(err)

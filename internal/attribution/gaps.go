@@ -9,21 +9,21 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// gaps finds out when audit events were lost, and for which resources.
-type gaps struct {
-	cluster   string
-	resources map[groupResource]event.Resource // that changes are emitted of
-	missing   map[event.Resource]*span         // changes that nobody was named for while no audit event came at all
-	losses    []*Loss                          // not yet told
-	told      map[string]*Loss                 // a moment ago, by reason
-	since     time.Time                        // of the newest loss, or of the start
+// lossTracker finds out when audit events were lost, and for which resources.
+type lossTracker struct {
+	cluster    string
+	resources  map[groupResource]event.Resource // that changes are emitted of
+	unnamed    map[event.Resource]*unnamedSpan  // changes that nobody was named for while no audit event came at all
+	unreported []*Loss                          // not yet told
+	reported   map[string]*Loss                 // a moment ago, by reason
+	lastLoss   time.Time                        // of the newest loss, or of the start
 }
 
 type groupResource struct{ group, resource string }
 
 const (
-	maxLosses = 8           // that are told apart until they are told
-	tellEvery = time.Minute // that losses are told of one reason, at most
+	maxUnreported  = 8           // that are told apart until they are told
+	reportInterval = time.Minute // that losses are told of one reason, at most
 )
 
 // Loss is a time in which audit events were lost. It is kept as evidence until it was told.
@@ -33,121 +33,121 @@ type Loss struct {
 	From    time.Time `json:"from"`
 	To      time.Time `json:"to"`
 
-	toldAt time.Time
+	reportedAt time.Time
 }
 
-// span is the time in which changes stayed without a name.
-type span struct {
+// unnamedSpan is the time in which changes stayed without a name.
+type unnamedSpan struct {
 	from, to time.Time
 	count    int
 }
 
-func newGaps(cluster string) gaps {
-	return gaps{
-		cluster: cluster, resources: map[groupResource]event.Resource{}, missing: map[event.Resource]*span{},
-		told: map[string]*Loss{}, since: time.Now(),
+func newLossTracker(cluster string) lossTracker {
+	return lossTracker{
+		cluster: cluster, resources: map[groupResource]event.Resource{}, unnamed: map[event.Resource]*unnamedSpan{},
+		reported: map[string]*Loss{}, lastLoss: time.Now(),
 	}
 }
 
-// emits notes that changes of a resource are emitted.
-func (g *gaps) emits(r event.Resource) {
+// recordResource notes that changes of a resource are emitted.
+func (g *lossTracker) recordResource(r event.Resource) {
 	if r.Version != "" && g.resources[groupResource{r.Group, r.Resource}] != r {
 		r = cloneResource(r)
 		g.resources[groupResource{r.Group, r.Resource}] = r
 	}
 }
 
-// goesOn says whether a loss that is not told yet is for the same reason, and lasts until now.
-func (g *gaps) goesOn(reason string, now time.Time) bool {
-	for _, l := range g.losses {
+// extendLoss says whether a loss that is not told yet is for the same reason, and lasts until now.
+func (g *lossTracker) extendLoss(reason string, now time.Time) bool {
+	for _, l := range g.unreported {
 		if l.Reason == reason {
-			l.To, g.since = now, now
+			l.To, g.lastLoss = now, now
 			return true
 		}
 	}
 	return false
 }
 
-// lose takes a loss.
-func (g *gaps) lose(l *Loss) {
-	g.since = l.To
-	for g.begins(l.From) {
+// addLoss takes a loss.
+func (g *lossTracker) addLoss(l *Loss) {
+	g.lastLoss = l.To
+	for g.hasLossFrom(l.From) {
 		l.From = l.From.Add(-time.Nanosecond) // the records of losses are told apart by their beginnings
 	}
-	if len(g.losses) < maxLosses {
-		g.losses = append(g.losses, l)
+	if len(g.unreported) < maxUnreported {
+		g.unreported = append(g.unreported, l)
 		return
 	}
-	last := g.losses[maxLosses-1]
+	last := g.unreported[maxUnreported-1]
 	last.Reason, last.To, last.Numbers = "audit events were lost in several ways", l.To, append(last.Numbers, l.Numbers...)
 	if l.From.Before(last.From) {
 		last.From = l.From
 	}
 }
 
-// begins says whether another loss begins at a time.
-func (g *gaps) begins(at time.Time) bool {
-	for _, l := range g.told {
+// hasLossFrom says whether another loss begins at a time.
+func (g *lossTracker) hasLossFrom(at time.Time) bool {
+	for _, l := range g.reported {
 		if l.From.Equal(at) {
 			return true
 		}
 	}
-	return slices.ContainsFunc(g.losses, func(l *Loss) bool { return l.From.Equal(at) })
+	return slices.ContainsFunc(g.unreported, func(l *Loss) bool { return l.From.Equal(at) })
 }
 
-// observe takes note of conclusions, and returns the records of the gaps that have come to light, and the numbers of the
+// collectGaps takes note of conclusions, and returns the records of the gaps that have come to light, and the numbers of the
 // losses that are told by them. heard is when the newest audit event came.
-func (g *gaps) observe(done []Conclusion, heard, now time.Time) (records []*event.Change, told []uint64) {
+func (g *lossTracker) collectGaps(done []Resolution, heard, now time.Time) (records []*event.Change, told []uint64) {
 	for i := range done {
 		if c := &done[i]; c.Reason == NoEvent && c.Observed.After(heard) {
-			g.miss(c)
+			g.recordUnnamed(c)
 		}
 	}
-	for resource, s := range g.missing {
+	for resource, s := range g.unnamed {
 		if heard.After(s.to) {
 			reason := fmt.Sprintf("no audit event came, and %d changes stayed without a name", s.count)
-			records = append(records, g.record(resource, event.GapInfo{From: stamp(s.from), To: stamp(heard), Reason: reason}, now))
-			delete(g.missing, resource)
+			records = append(records, g.newGapRecord(resource, event.GapInfo{From: formatTime(s.from), To: formatTime(heard), Reason: reason}, now))
+			delete(g.unnamed, resource)
 		}
 	}
 	if len(g.resources) == 0 {
 		return records, nil // nothing was emitted yet that a loss could concern
 	}
-	maps.DeleteFunc(g.told, func(_ string, l *Loss) bool { return now.Sub(l.toldAt) >= tellEvery })
-	g.losses = slices.DeleteFunc(g.losses, func(l *Loss) bool {
-		if _, justNow := g.told[l.Reason]; justNow {
+	maps.DeleteFunc(g.reported, func(_ string, l *Loss) bool { return now.Sub(l.reportedAt) >= reportInterval })
+	g.unreported = slices.DeleteFunc(g.unreported, func(l *Loss) bool {
+		if _, justNow := g.reported[l.Reason]; justNow {
 			return false
 		}
 		for _, resource := range g.resources {
-			records = append(records, g.record(resource, event.GapInfo{From: stamp(l.From), To: stamp(l.To), Reason: l.Reason}, now))
+			records = append(records, g.newGapRecord(resource, event.GapInfo{From: formatTime(l.From), To: formatTime(l.To), Reason: l.Reason}, now))
 		}
-		l.toldAt, g.told[l.Reason], told = now, l, append(told, l.Numbers...)
+		l.reportedAt, g.reported[l.Reason], told = now, l, append(told, l.Numbers...)
 		return true
 	})
 	return records, told
 }
 
-func (g *gaps) miss(c *Conclusion) {
-	s := g.missing[c.Resource]
+func (g *lossTracker) recordUnnamed(c *Resolution) {
+	s := g.unnamed[c.Resource]
 	if s == nil {
-		s = &span{from: c.Observed}
-		g.missing[c.Resource] = s
+		s = &unnamedSpan{from: c.Observed}
+		g.unnamed[c.Resource] = s
 	}
 	s.to = c.Observed
 	s.count++
 }
 
-// silent says how many changes stayed without a name since no audit event comes any more.
-func (g *gaps) silent() int {
+// countUnnamed says how many changes stayed without a name since no audit event comes any more.
+func (g *lossTracker) countUnnamed() int {
 	n := 0
-	for _, s := range g.missing {
+	for _, s := range g.unnamed {
 		n += s.count
 	}
 	return n
 }
 
-func (g *gaps) record(resource event.Resource, info event.GapInfo, now time.Time) *event.Change {
+func (g *lossTracker) newGapRecord(resource event.Resource, info event.GapInfo, now time.Time) *event.Change {
 	return &event.Change{Type: event.AttributionGap, Cluster: g.cluster, Resource: resource, ObservedAt: now.UTC(), Gap: &info}
 }
 
-func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
+func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }

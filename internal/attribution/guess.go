@@ -7,33 +7,33 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// nearby is how long before a change was seen a request may have ended that is guessed to have made it.
-const nearby = time.Second
+// likelyWindow is how long before a change was seen a request may have ended that is guessed to have made it.
+const likelyWindow = time.Second
 
-// guess names the one identity that was at an object when it changed, as far as the audit log tells: not more than likely.
-func (j *Join) guess(p *pending) finding {
-	named := j.objects[p.name()]
+// resolveLikely names the one identity that was at an object when it changed, as far as the audit log tells: not more than likely.
+func (j *Matcher) resolveLikely(p *pendingChange) verdict {
+	named := j.objects[p.objectName()]
 	if named == nil {
-		return finding{reason: NoEvent}
+		return verdict{reason: NoEvent}
 	}
 	var there []claim
-	from, to := audit.Time(p.Observed.Add(-nearby).UnixNano()), audit.Time(p.Observed.Add(j.limits.Skew).UnixNano())
+	from, to := audit.Time(p.Observed.Add(-likelyWindow).UnixNano()), audit.Time(p.Observed.Add(j.limits.Skew).UnixNano())
 	for _, c := range named.claims {
-		if c.kind == byName && c.Received <= to && c.Done >= from && c.fits(p) {
+		if c.kind == byName && c.Received <= to && c.Done >= from && c.mayHaveMade(p) {
 			there = append(there, c)
 		}
 	}
 	switch {
 	case len(there) == 0:
-		return finding{reason: NoEvent}
-	case !one(there):
-		return finding{reason: Several}
+		return verdict{reason: NoEvent}
+	case !sameActor(there):
+		return verdict{reason: SeveralActors}
 	}
-	return finding{by: earliest(there).Request, likely: true}
+	return verdict{by: earliestClaim(there).Request, likely: true}
 }
 
-// fits says whether a request of that kind can have made the change, of the object that it names.
-func (c *claim) fits(p *pending) bool {
+// mayHaveMade says whether a request of that kind can have made the change, of the object that it names.
+func (c *claim) mayHaveMade(p *pendingChange) bool {
 	for _, uid := range []string{c.NotedUID, c.RefUID} {
 		if uid != "" && uid != p.UID {
 			return false

@@ -16,9 +16,9 @@ import (
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-func at(ms int) time.Time { return epoch.Add(time.Duration(ms) * time.Millisecond) }
+func testTime(ms int) time.Time { return epoch.Add(time.Duration(ms) * time.Millisecond) }
 
-// script plays a transcript to a join. A line is a command with arguments, key=value; what follows ">" is what it is
+// transcript plays a transcript to a join. A line is a command with arguments, key=value; what follows ">" is what it is
 // expected to conclude, one conclusion a line:
 //
 //	change TYPE uid=… rv=… prev=… at=MS [marks]
@@ -26,19 +26,19 @@ func at(ms int) time.Time { return epoch.Add(time.Duration(ms) * time.Millisecon
 //	guesses                                        are wanted from here on
 //	event [name=NAME] [uid=…] user=… [as=…] verb=… code=… from=MS to=MS [uid=… rv=… deleting held grace] [del=UID] [ref=RV] [notes=RV] [same=RV] [noted=UID] [item=UID:RV[:held]] [origin=…]
 //	decide MS
-type script struct {
-	join   *Join
-	offset uint64
-	n      int
+type transcript struct {
+	matcher *Matcher
+	offset  uint64
+	n       int
 }
 
-func newScript() *script {
-	return &script{join: NewJoin(Limits{Settle: time.Second, Window: 10 * time.Second, Bytes: 1 << 20})}
+func newTranscript() *transcript {
+	return &transcript{matcher: NewMatcher(Limits{Settle: time.Second, Window: 10 * time.Second, Bytes: 1 << 20})}
 }
 
 type arguments map[string]string
 
-func parse(words []string) arguments {
+func parseArguments(words []string) arguments {
 	a := arguments{}
 	for _, w := range words {
 		key, value, _ := strings.Cut(w, "=")
@@ -50,7 +50,7 @@ func parse(words []string) arguments {
 	return a
 }
 
-func (a arguments) ms(key string) int {
+func (a arguments) milliseconds(key string) int {
 	n, err := strconv.Atoi(a[key])
 	if a[key] != "" && err != nil {
 		panic(err)
@@ -58,33 +58,33 @@ func (a arguments) ms(key string) int {
 	return n
 }
 
-func (s *script) line(line string) []string {
+func (s *transcript) playLine(line string) []string {
 	words := strings.Fields(line)
 	switch words[0] {
 	case "change":
-		a := parse(words[2:])
+		a := parseArguments(words[2:])
 		s.offset++
-		s.join.Change(Change{Offset: s.offset, Type: event.Type(words[1]), UID: a["uid"], Version: a["rv"], Previous: a["prev"],
-			Marks: a["marks"] != "", Observed: at(a.ms("at")), Resource: resourceOf(a), Name: a["name"],
-			state: state{bound: a["bound"] != "", evicted: a["evicted"] != "", over: a["over"] != "",
-				deleting: a["marks"] != "" || a["deleting"] != ""}, body: true})
+		s.matcher.AddChange(Change{Offset: s.offset, Type: event.Type(words[1]), UID: a["uid"], Version: a["rv"], Previous: a["prev"],
+			Marks: a["marks"] != "", Observed: testTime(a.milliseconds("at")), Resource: resourceOf(a), Name: a["name"],
+			objectState: objectState{bound: a["bound"] != "", evicted: a["evicted"] != "", deletable: a["over"] != "",
+				deleting: a["marks"] != "" || a["deleting"] != ""}, hasState: true})
 	case "guesses":
-		s.join.limits.Likely = true
+		s.matcher.limits.Likely = true
 	case "event":
-		s.join.Request(s.request(parse(words[1:])))
+		s.matcher.AddRequest(s.newRequest(parseArguments(words[1:])))
 	case "decide":
 		ms, err := strconv.Atoi(words[1])
 		if err != nil {
 			panic(err)
 		}
-		s.join.Decide(at(ms))
+		s.matcher.Resolve(testTime(ms))
 	default:
 		panic(line)
 	}
-	done := s.join.Fetch().Done
+	done := s.matcher.TakeFindings().Resolved
 	var lines []string
 	for _, c := range done {
-		lines = append(lines, describe(c))
+		lines = append(lines, formatResolution(c))
 	}
 	return lines
 }
@@ -97,7 +97,7 @@ func resourceOf(a arguments) event.Resource {
 	return event.Resource{Version: "v1", Resource: "configmaps", Kind: "ConfigMap"}
 }
 
-func describe(c Conclusion) string {
+func formatResolution(c Resolution) string {
 	line := fmt.Sprintf("%s %s@%s", c.Type, c.UID, c.Version)
 	if c.By == nil {
 		return line + " unresolved: " + string(c.Reason)
@@ -112,15 +112,15 @@ func describe(c Conclusion) string {
 	return line
 }
 
-func (s *script) request(a arguments) *Request {
+func (s *transcript) newRequest(a arguments) *Request {
 	s.n++
 	r := &Request{Event: audit.Event{
-		ID: strconv.Itoa(s.n), Stage: "ResponseComplete", Verb: a["verb"], Code: a.ms("code"), User: a["user"], Resource: resourceOf(a).Resource,
+		ID: strconv.Itoa(s.n), Stage: "ResponseComplete", Verb: a["verb"], Code: a.milliseconds("code"), User: a["user"], Resource: resourceOf(a).Resource,
 		Name: a["name"], RefUID: a["refuid"],
-		Subresource: a["sub"], Received: audit.Time(at(a.ms("from")).UnixNano()), Done: audit.Time(at(a.ms("to")).UnixNano()),
+		Subresource: a["sub"], Received: audit.Time(testTime(a.milliseconds("from")).UnixNano()), Done: audit.Time(testTime(a.milliseconds("to")).UnixNano()),
 		DryRun: a["dry"] != "", ResourceVersion: a["ref"], DeletedUID: a["del"], NotedUID: a["noted"], Replaces: a["notes"], Unchanged: a["same"],
 		Answer: audit.Object{UID: a["uid"], ResourceVersion: a["rv"], Deleting: a["deleting"] != "", Held: a["held"] != "", Grace: a["grace"] != ""},
-	}, Origin: cmp.Or(a["origin"], "api"), Arrived: at(a.ms("to"))}
+	}, Origin: cmp.Or(a["origin"], "api"), Arrived: testTime(a.milliseconds("to"))}
 	if a["as"] != "" {
 		r.Impersonated = &audit.User{Name: a["as"]}
 	}
@@ -150,14 +150,14 @@ func TestTranscripts(t *testing.T) {
 				t.Fatal(err)
 			}
 			var want, got []string
-			s := newScript()
+			s := newTranscript()
 			for _, line := range strings.Split(string(text), "\n") {
 				switch {
 				case strings.HasPrefix(line, "# "), line == "":
 				case strings.HasPrefix(line, "> "):
 					want = append(want, line[2:])
 				default:
-					got = append(got, s.line(line)...)
+					got = append(got, s.playLine(line)...)
 				}
 			}
 			if strings.Join(got, "\n") != strings.Join(want, "\n") {

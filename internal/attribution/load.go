@@ -8,26 +8,26 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// load takes up what an earlier process waited with. A journal that was filled before anybody was named is not gone through.
-func (a *Attributor) load(ctx context.Context) error {
+// loadStored takes up what an earlier process waited with. A journal that was filled before anybody was named is not gone through.
+func (a *Attributor) loadStored(ctx context.Context) error {
 	cursor, settled, err := a.options.Journal.Cursor(Sink)
 	if err != nil {
 		return err
 	}
 	if !settled {
-		cursor = event.Cursor{Low: a.from}
+		cursor = event.Cursor{Low: a.startOffset}
 		if err := a.options.Journal.Settle(ctx, Sink, cursor, nil); err != nil {
 			return err
 		}
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	defer a.wake()
-	a.read, a.join.began = cursor.Low, time.Now()
+	defer a.signalResolved()
+	a.read, a.matcher.startedAt = cursor.Low, time.Now()
 	if err := a.loadResources(); err != nil {
 		return err
 	}
-	return a.options.Journal.Evidence(a.loadEvidence)
+	return a.options.Journal.ForEachEvidence(a.loadEvidence)
 }
 
 // loadResources learns which resources a loss concerns, before anything is emitted of them. The caller holds mu.
@@ -42,7 +42,7 @@ func (a *Attributor) loadResources() error {
 			return err
 		}
 		if r := stored.Resource; a.options.Selected(r.Group, r.Resource) {
-			a.gaps.emits(r)
+			a.losses.recordResource(r)
 		}
 	}
 	return nil
@@ -54,15 +54,15 @@ func (a *Attributor) loadEvidence(e event.Evidence) error {
 	if err != nil {
 		return fmt.Errorf("evidence %d: %w", e.Number, err)
 	}
-	a.join.Reserve(e.Number)
+	a.matcher.ReserveNumber(e.Number)
 	switch kept := kept.(type) {
-	case *Mark:
-		a.join.Remember(kept)
+	case *DeleteMark:
+		a.matcher.AddDeleteMark(kept)
 	case *Loss:
-		a.gaps.lose(kept)
+		a.losses.addLoss(kept)
 	case *Request:
-		kept.Arrived = a.join.began
-		a.hold(kept)
+		kept.Arrived = a.matcher.startedAt
+		a.addRequest(kept)
 	}
 	return nil
 }

@@ -8,10 +8,10 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// Lost says that audit events were lost on their way between a time, or the last loss if that is zero, and now, for a reason
+// RecordLoss says that audit events were lost on their way between a time, or the last loss if that is zero, and now, for a reason
 // in one sentence. It returns when that is durable, and fails when the journal does.
-func (a *Attributor) Lost(ctx context.Context, since time.Time, reason string) error {
-	if err := a.loaded(ctx); err != nil {
+func (a *Attributor) RecordLoss(ctx context.Context, since time.Time, reason string) error {
+	if err := a.awaitLoaded(ctx); err != nil {
 		return err
 	}
 	a.lost.Add(1)
@@ -24,13 +24,13 @@ func (a *Attributor) Lost(ctx context.Context, since time.Time, reason string) e
 		return err
 	}
 	evidence := []event.Evidence{{Number: l.Numbers[0], Value: value}}
-	if err := a.options.Journal.KeepEvidence(ctx, evidence, "", ""); err != nil {
-		a.disown(evidence)
+	if err := a.options.Journal.StoreEvidence(ctx, evidence, "", ""); err != nil {
+		a.dropEvidence(evidence)
 		return err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.gaps.lose(l)
+	a.losses.addLoss(l)
 	return nil
 }
 
@@ -38,11 +38,11 @@ func (a *Attributor) Lost(ctx context.Context, since time.Time, reason string) e
 func (a *Attributor) newLoss(since, now time.Time, reason string) *Loss {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.gaps.goesOn(reason, now) {
+	if a.losses.extendLoss(reason, now) {
 		return nil
 	}
 	if since.IsZero() {
-		since = a.gaps.since
+		since = a.losses.lastLoss
 	}
-	return &Loss{Numbers: []uint64{a.join.Number()}, Reason: reason, From: since, To: now}
+	return &Loss{Numbers: []uint64{a.matcher.NextNumber()}, Reason: reason, From: since, To: now}
 }

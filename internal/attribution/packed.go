@@ -5,58 +5,60 @@ import (
 	"time"
 )
 
-// packed holds requests as they are kept as evidence, until a change asks for them. Most events of an audit log wait for
+// encodedQueue holds requests as they are kept as evidence, until a change asks for them. Most events of an audit log wait for
 // nobody, and what waits is gone through by every garbage collection, for which changes wait, too: so a request is one
 // piece of memory here that holds no pointers.
-type packed struct {
-	all    map[uint64]parcel // by number
-	queues map[address]queue
+type encodedQueue struct {
+	all    map[uint64]encodedRequest // by number
+	queues map[waitAddress]addressQueue
 	lowest uint64 // no number is below
 }
 
-// parcel is one packed request, which has one claim.
-type parcel struct {
-	kept     []byte
+// encodedRequest is one packed request, which has one claim.
+type encodedRequest struct {
+	data     []byte
 	identity uint64
-	at       address
+	at       waitAddress
 	next     uint64 // number of the one that came next to the same address; 0 for none
 	arrived  int64  // nanoseconds since 1970
 }
 
-// address is where a claim waits for its change. It is a hash: a request that is unpacked because another address has the
+// waitAddress is where a claim waits for its change. It is a hash: a request that is unpacked because another address has the
 // same one waits on, and that is all.
-type address uint64
+type waitAddress uint64
 
 // addressOf is that of claims at an object. version is the one that the change has, or had before; "" where any will do.
-func addressOf(at, version string, before bool) address {
-	return address(maphash.Comparable(seed, struct {
+func addressOf(at, version string, before bool) waitAddress {
+	return waitAddress(maphash.Comparable(seed, struct {
 		at, version string
 		before      bool
 	}{at, version, before}))
 }
 
-func (c *claim) address() address {
-	return addressOf(c.at(), c.version, c.kind == byRelease || c.kind == byMark)
+func (c *claim) address() waitAddress {
+	return addressOf(c.waitKey(), c.version, c.kind == byRelease || c.kind == byMark)
 }
 
 // addresses returns those of all claims that can concern a change.
-func (c *Change) addresses() [4]address {
-	return [4]address{
-		addressOf(c.UID, "", false), addressOf(c.name(), "", false),
+func (c *Change) addresses() [4]waitAddress {
+	return [4]waitAddress{
+		addressOf(c.UID, "", false), addressOf(c.objectName(), "", false),
 		addressOf(c.UID, c.Version, false), addressOf(c.UID, c.Previous, true),
 	}
 }
 
-// queue are the first and the last number of those that wait at an address.
-type queue struct{ first, last uint64 }
+// addressQueue are the first and the last number of those that wait at an address.
+type addressQueue struct{ first, last uint64 }
 
-func newPacked() packed { return packed{all: map[uint64]parcel{}, queues: map[address]queue{}} }
+func newEncodedQueue() encodedQueue {
+	return encodedQueue{all: map[uint64]encodedRequest{}, queues: map[waitAddress]addressQueue{}}
+}
 
-// size is the memory that a packed request takes with its places in the maps of a [Join], in bytes.
-func (p *parcel) size() int { return 280 + len(p.kept) }
+// size is the memory that a packed request takes with its places in the maps of a [Matcher], in bytes.
+func (p *encodedRequest) size() int { return 280 + len(p.data) }
 
-// put adds a request.
-func (p *packed) put(number uint64, of parcel) {
+// addRequest adds a request.
+func (p *encodedQueue) addRequest(number uint64, of encodedRequest) {
 	if len(p.all) == 0 || number < p.lowest {
 		p.lowest = number
 	}
@@ -73,11 +75,11 @@ func (p *packed) put(number uint64, of parcel) {
 	p.queues[of.at] = q
 }
 
-// first returns the number of the first that waits at an address; 0 where none does.
-func (p *packed) first(at address) uint64 { return p.queues[at].first }
+// firstAt returns the number of the first that waits at an address; 0 where none does.
+func (p *encodedQueue) firstAt(at waitAddress) uint64 { return p.queues[at].first }
 
-// oldest returns the lowest number; false where there is none. Numbers of requests follow each other closely.
-func (p *packed) oldest() (uint64, bool) {
+// oldestNumber returns the lowest number; false where there is none. Numbers of requests follow each other closely.
+func (p *encodedQueue) oldestNumber() (uint64, bool) {
 	if len(p.all) == 0 {
 		return 0, false
 	}
@@ -89,10 +91,12 @@ func (p *packed) oldest() (uint64, bool) {
 	}
 }
 
-func (p *packed) arrived(number uint64) time.Time { return time.Unix(0, p.all[number].arrived) }
+func (p *encodedQueue) arrivalTime(number uint64) time.Time {
+	return time.Unix(0, p.all[number].arrived)
+}
 
-// take removes a request.
-func (p *packed) take(number uint64) parcel {
+// removeRequest removes a request.
+func (p *encodedQueue) removeRequest(number uint64) encodedRequest {
 	taken := p.all[number]
 	delete(p.all, number)
 	q := p.queues[taken.at]
@@ -116,9 +120,9 @@ func (p *packed) take(number uint64) parcel {
 	return taken
 }
 
-// request unpacks a request.
-func (p *parcel) request(number uint64) *Request {
-	r, err := decodeRequest(number, p.kept)
+// decodeRequest unpacks a request.
+func (p *encodedRequest) decodeRequest(number uint64) *Request {
+	r, err := decodeRequest(number, p.data)
 	if err != nil {
 		panic("attribution: what was encoded cannot be decoded: " + err.Error())
 	}

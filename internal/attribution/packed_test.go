@@ -12,30 +12,30 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// TestWhatIsPackedIsTakenInOrder puts and takes at random, and compares with a list.
-func TestWhatIsPackedIsTakenInOrder(t *testing.T) {
+// TestEncodedQueueKeepsOrder puts and takes at random, and compares with a list.
+func TestEncodedQueueKeepsOrder(t *testing.T) {
 	type waiting struct {
 		number uint64
-		at     address
+		at     waitAddress
 	}
 	random := rand.New(rand.NewPCG(3, 4))
-	p, all := newPacked(), []waiting{}
+	p, all := newEncodedQueue(), []waiting{}
 	for range 20_000 {
 		switch i := random.IntN(len(all) + 1); {
 		case len(all) < 50 && random.IntN(3) > 0 || i == len(all):
-			w := waiting{1 + random.Uint64N(1000), address(random.IntN(5))}
+			w := waiting{1 + random.Uint64N(1000), waitAddress(random.IntN(5))}
 			if slices.ContainsFunc(all, func(o waiting) bool { return o.number == w.number }) {
 				continue
 			}
-			p.put(w.number, parcel{at: w.at, identity: w.number})
+			p.addRequest(w.number, encodedRequest{at: w.at, identity: w.number})
 			all = append(all, w)
 		default:
-			if got := p.take(all[i].number); got.identity != all[i].number || got.at != all[i].at {
+			if got := p.removeRequest(all[i].number); got.identity != all[i].number || got.at != all[i].at {
 				t.Fatalf("took %+v, want %+v", got, all[i])
 			}
 			all = slices.Delete(all, i, i+1)
 		}
-		oldest, first := uint64(0), map[address]uint64{}
+		oldest, first := uint64(0), map[waitAddress]uint64{}
 		for _, w := range all {
 			if oldest == 0 || w.number < oldest {
 				oldest = w.number
@@ -44,37 +44,37 @@ func TestWhatIsPackedIsTakenInOrder(t *testing.T) {
 				first[w.at] = w.number
 			}
 		}
-		if got, some := p.oldest(); some != (len(all) > 0) || got != oldest {
+		if got, some := p.oldestNumber(); some != (len(all) > 0) || got != oldest {
 			t.Fatalf("oldest %d, want %d", got, oldest)
 		}
-		for at := range address(5) {
-			if got := p.first(at); got != first[at] {
+		for at := range waitAddress(5) {
+			if got := p.firstAt(at); got != first[at] {
 				t.Fatalf("first at %d: %d, want %d", at, got, first[at])
 			}
 		}
 	}
 	for _, w := range all {
-		p.take(w.number)
+		p.removeRequest(w.number)
 	}
 	if len(p.all)+len(p.queues) != 0 {
 		t.Errorf("left over: %d, %d", len(p.all), len(p.queues))
 	}
 }
 
-// TestWhatWaitsForNobodyIsOnePieceOfMemory holds what no change asks for, which the garbage collector has to go through each
+// TestEncodedRequestIsOneAllocation holds what no change asks for, which the garbage collector has to go through each
 // time: it is one object each, and all of them take no more than is counted.
-func TestWhatWaitsForNobodyIsOnePieceOfMemory(t *testing.T) {
+func TestEncodedRequestIsOneAllocation(t *testing.T) {
 	alive := func() (m runtime.MemStats) {
 		runtime.GC()
 		runtime.GC()
 		runtime.ReadMemStats(&m)
 		return m
 	}
-	j := NewJoin(Limits{Settle: time.Hour, Window: time.Hour, Bytes: floodBytes})
+	j := NewMatcher(Limits{Settle: time.Hour, Window: time.Hour, Bytes: floodBytes})
 	before := alive()
 	const count = 20_000
 	for n := range count {
-		j.Request(&Request{Event: floodEvent(n), Origin: "api", Arrived: epoch})
+		j.AddRequest(&Request{Event: floodEvent(n), Origin: "api", Arrived: epoch})
 	}
 	after := alive()
 	if objects := float64(after.HeapObjects-before.HeapObjects) / count; objects > 1.5 {
@@ -86,30 +86,30 @@ func TestWhatWaitsForNobodyIsOnePieceOfMemory(t *testing.T) {
 	runtime.KeepAlive(j)
 }
 
-// TestAChangeUnpacksItsOwnRequestsAlone has one object patched again and again without a change, then changed.
-func TestAChangeUnpacksItsOwnRequestsAlone(t *testing.T) {
-	j := NewJoin(Limits{Settle: time.Second, Window: time.Hour, Bytes: floodBytes})
+// TestChangeDecodesOnlyItsRequests has one object patched again and again without a change, then changed.
+func TestChangeDecodesOnlyItsRequests(t *testing.T) {
+	j := NewMatcher(Limits{Settle: time.Second, Window: time.Hour, Bytes: floodBytes})
 	patch := func(n int, version string, from int) {
-		j.Request(&Request{Event: audit.Event{
+		j.AddRequest(&Request{Event: audit.Event{
 			ID: strconv.Itoa(n), Stage: audit.Complete, Verb: "patch", Code: 200, User: "ann", Resource: "configmaps", Name: "db",
-			Received: audit.Time(at(from).UnixNano()), Done: audit.Time(at(from + 1).UnixNano()),
+			Received: audit.Time(testTime(from).UnixNano()), Done: audit.Time(testTime(from + 1).UnixNano()),
 			Answer: audit.Object{UID: "a", ResourceVersion: version},
-		}, Origin: "api", Arrived: at(from)})
+		}, Origin: "api", Arrived: testTime(from)})
 	}
 	for n := range 1000 {
 		patch(n, "5", 10)
 	}
 	patch(1000, "6", 90)
-	j.Change(Change{Offset: 1, Type: event.Updated, UID: "a", Version: "6", Previous: "5", Observed: at(100)})
-	j.Decide(at(200))
-	if len(j.requests) != 1 || len(j.packed.all) != 1000 {
-		t.Errorf("%d unpacked, %d packed", len(j.requests), len(j.packed.all))
+	j.AddChange(Change{Offset: 1, Type: event.Updated, UID: "a", Version: "6", Previous: "5", Observed: testTime(100)})
+	j.Resolve(testTime(200))
+	if len(j.requests) != 1 || len(j.encoded.all) != 1000 {
+		t.Errorf("%d unpacked, %d packed", len(j.requests), len(j.encoded.all))
 	}
-	j.Decide(at(2000))
-	if done := j.Fetch().Done; len(done) != 1 || done[0].By == nil || !done[0].By.Arrived.Equal(at(90)) {
+	j.Resolve(testTime(2000))
+	if done := j.TakeFindings().Resolved; len(done) != 1 || done[0].By == nil || !done[0].By.Arrived.Equal(testTime(90)) {
 		t.Errorf("%+v", done)
 	}
-	if len(j.requests) != 0 || len(j.packed.all) != 1000 {
-		t.Errorf("%d unpacked, %d packed", len(j.requests), len(j.packed.all))
+	if len(j.requests) != 0 || len(j.encoded.all) != 1000 {
+		t.Errorf("%d unpacked, %d packed", len(j.requests), len(j.encoded.all))
 	}
 }

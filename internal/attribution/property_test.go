@@ -31,22 +31,22 @@ type modelObject struct {
 	held, deleting bool
 }
 
-const lag = 3 // ms until a change is observed
+const observeDelay = 3 // ms until a change is observed
 
-func (w *world) request(user, verb string, code int, o *modelObject) *Request {
+func (w *world) addRequest(user, verb string, code int, o *modelObject) *Request {
 	r := &Request{Event: audit.Event{
 		ID: strconv.Itoa(len(w.requests)), Stage: "ResponseComplete", Verb: verb, Code: code, User: user, Resource: "configmaps", Name: o.uid,
-		Received: audit.Time(at(w.now - 1 - w.r.IntN(2)).UnixNano()), Done: audit.Time(at(w.now + 1 + w.r.IntN(3)).UnixNano()),
-	}, Origin: "api", Arrived: at(w.now + 1)}
-	if w.notes && code != created {
+		Received: audit.Time(testTime(w.now - 1 - w.r.IntN(2)).UnixNano()), Done: audit.Time(testTime(w.now + 1 + w.r.IntN(3)).UnixNano()),
+	}, Origin: "api", Arrived: testTime(w.now + 1)}
+	if w.notes && code != statusCreated {
 		r.Replaces = strconv.Itoa(o.version)
 	}
 	w.requests = append(w.requests, r)
 	return r
 }
 
-// write makes a change as a user.
-func (w *world) write(o *modelObject, t event.Type, user string, marks bool) {
+// writeObject makes a change as a user.
+func (w *world) writeObject(o *modelObject, t event.Type, user string, marks bool) {
 	previous := ""
 	if t != event.Added {
 		previous = strconv.Itoa(o.version)
@@ -55,25 +55,25 @@ func (w *world) write(o *modelObject, t event.Type, user string, marks bool) {
 	o.version = w.version
 	version := strconv.Itoa(w.version)
 	w.changes = append(w.changes, Change{
-		Offset: uint64(len(w.changes) + 1), Type: t, UID: o.uid, Version: version, Previous: previous, Marks: marks, Observed: at(w.now + lag),
+		Offset: uint64(len(w.changes) + 1), Type: t, UID: o.uid, Version: version, Previous: previous, Marks: marks, Observed: testTime(w.now + observeDelay),
 	})
 	w.truth[o.uid+"@"+version] = user
 }
 
-func (o *modelObject) answer() audit.Object {
+func (o *modelObject) identity() audit.Object {
 	return audit.Object{UID: o.uid, ResourceVersion: strconv.Itoa(o.version), Deleting: o.deleting, Held: o.held}
 }
 
-// step lets one user do something.
-func (w *world) step() {
+// playWrite lets one user do something.
+func (w *world) playWrite() {
 	w.now += 1 + w.r.IntN(4)
 	user := fmt.Sprintf("user-%d", w.r.IntN(5))
 	if len(w.objects) < 3 {
 		w.nextUID++
 		o := &modelObject{uid: fmt.Sprintf("u%d", w.nextUID), held: w.r.IntN(3) == 0}
-		r := w.request(user, "create", created, o)
-		w.write(o, event.Added, user, false)
-		r.Answer = o.answer()
+		r := w.addRequest(user, "create", statusCreated, o)
+		w.writeObject(o, event.Added, user, false)
+		r.Answer = o.identity()
 		w.objects = append(w.objects, o)
 		return
 	}
@@ -82,39 +82,39 @@ func (w *world) step() {
 	gone := false
 	switch w.r.IntN(8) {
 	case 0, 1: // patch that changes something
-		r := w.request(user, "patch", 200, o)
-		w.write(o, event.Updated, user, false)
-		r.Answer = o.answer()
+		r := w.addRequest(user, "patch", 200, o)
+		w.writeObject(o, event.Updated, user, false)
+		r.Answer = o.identity()
 	case 2: // patch that changes nothing
-		w.request(user, "patch", 200, o).Answer = o.answer()
+		w.addRequest(user, "patch", 200, o).Answer = o.identity()
 	case 3: // update of what was read
-		r := w.request(user, "update", 200, o)
+		r := w.addRequest(user, "update", 200, o)
 		r.ResourceVersion = strconv.Itoa(o.version)
-		w.write(o, event.Updated, user, false)
-		r.Answer = o.answer()
+		w.writeObject(o, event.Updated, user, false)
+		r.Answer = o.identity()
 	case 4: // the same without a change
-		r := w.request(user, "update", 200, o)
-		r.ResourceVersion, r.Answer = strconv.Itoa(o.version), o.answer()
+		r := w.addRequest(user, "update", 200, o)
+		r.ResourceVersion, r.Answer = strconv.Itoa(o.version), o.identity()
 	case 5:
-		gone = w.delete(o, user)
+		gone = w.deleteObject(o, user)
 	case 6: // release
-		r := w.request(user, "patch", 200, o)
+		r := w.addRequest(user, "patch", 200, o)
 		switch {
 		case o.held && o.deleting:
 			before := o.version
 			o.held = false
-			w.write(o, event.Deleted, user, false)
+			w.writeObject(o, event.Deleted, user, false)
 			r.Answer = audit.Object{UID: o.uid, ResourceVersion: strconv.Itoa(before), Deleting: true}
 			gone = true
 		default:
-			r.Answer = o.answer()
+			r.Answer = o.identity()
 		}
 	case 7: // of everything that has no finalizers
-		r := w.request(user, "deletecollection", 200, o)
+		r := w.addRequest(user, "deletecollection", 200, o)
 		for _, o := range w.objects {
 			if !o.held {
-				r.Items = append(r.Items, o.answer())
-				w.write(o, event.Deleted, user, false)
+				r.Items = append(r.Items, o.identity())
+				w.writeObject(o, event.Deleted, user, false)
 			}
 		}
 		w.objects = slices.DeleteFunc(w.objects, func(o *modelObject) bool { return !o.held })
@@ -125,28 +125,28 @@ func (w *world) step() {
 	}
 }
 
-func (w *world) delete(o *modelObject, user string) (gone bool) {
-	r := w.request(user, "delete", 200, o)
+func (w *world) deleteObject(o *modelObject, user string) (gone bool) {
+	r := w.addRequest(user, "delete", 200, o)
 	switch {
 	case !o.held:
-		w.write(o, event.Deleted, user, false)
+		w.writeObject(o, event.Deleted, user, false)
 		r.DeletedUID = o.uid
 		return true
 	case !o.deleting:
 		o.deleting = true
-		w.write(o, event.Updated, user, true)
+		w.writeObject(o, event.Updated, user, true)
 	}
-	r.Answer = o.answer()
+	r.Answer = o.identity()
 	return false
 }
 
-// play gives changes and requests to a join, requests with what happens to them on their way, and counts.
-func (w *world) play(t *testing.T, events []*Request) (named, wrong int) {
+// matchAll gives changes and requests to a join, requests with what happens to them on their way, and counts.
+func (w *world) matchAll(t *testing.T, events []*Request) (named, wrong int) {
 	t.Helper()
-	j := NewJoin(Limits{Settle: time.Second, Window: time.Minute, Bytes: 64 << 20})
+	j := NewMatcher(Limits{Settle: time.Second, Window: time.Minute, Bytes: 64 << 20})
 	concluded := 0
 	check := func() {
-		for _, c := range j.Fetch().Done {
+		for _, c := range j.TakeFindings().Resolved {
 			concluded++
 			if c.By == nil {
 				continue
@@ -161,17 +161,17 @@ func (w *world) play(t *testing.T, events []*Request) (named, wrong int) {
 	changes := w.changes
 	for len(changes)+len(events) > 0 { // in any order with each other
 		if len(events) == 0 || len(changes) > 0 && w.r.IntN(len(changes)+len(events)) < len(changes) {
-			j.Change(changes[0])
+			j.AddChange(changes[0])
 			changes = changes[1:]
 		} else {
 			again := *events[0]
 			again.Number = 0
-			j.Request(&again)
+			j.AddRequest(&again)
 			events = events[1:]
 		}
 	}
 	for _, after := range []time.Duration{0, 2 * time.Second, 2 * time.Minute} {
-		j.Decide(at(w.now).Add(after))
+		j.Resolve(testTime(w.now).Add(after))
 		check()
 	}
 	if concluded != len(w.changes) {
@@ -183,13 +183,13 @@ func (w *world) play(t *testing.T, events []*Request) (named, wrong int) {
 	return named, wrong
 }
 
-// TestNoDisturbanceNamesAnybodyWrongly plays random histories of five users at three objects, all the time in each other's
+// TestDisturbedEventsNeverNameWrongAuthor plays random histories of five users at three objects, all the time in each other's
 // way, with events that are lost, doubled, out of order and under one audit ID.
-func TestNoDisturbanceNamesAnybodyWrongly(t *testing.T) {
+func TestDisturbedEventsNeverNameWrongAuthor(t *testing.T) {
 	for what, disturb := range map[string]func(r *rand.Rand, all []*Request) []*Request{
 		"nothing":      func(_ *rand.Rand, all []*Request) []*Request { return all },
-		"lost a tenth": func(r *rand.Rand, all []*Request) []*Request { return lose(r, all, 10) },
-		"lost half":    func(r *rand.Rand, all []*Request) []*Request { return lose(r, all, 2) },
+		"lost a tenth": func(r *rand.Rand, all []*Request) []*Request { return loseOneIn(r, all, 10) },
+		"lost half":    func(r *rand.Rand, all []*Request) []*Request { return loseOneIn(r, all, 2) },
 		"doubled":      func(_ *rand.Rand, all []*Request) []*Request { return append(slices.Clone(all), all...) },
 		"reordered": func(r *rand.Rand, all []*Request) []*Request {
 			all = slices.Clone(all)
@@ -208,9 +208,9 @@ func TestNoDisturbanceNamesAnybodyWrongly(t *testing.T) {
 			for seed := range uint64(30) {
 				w := &world{r: rand.New(rand.NewPCG(seed, 1)), truth: map[string]string{}, notes: true}
 				for range 300 {
-					w.step()
+					w.playWrite()
 				}
-				n, _ := w.play(t, disturb(w.r, w.requests))
+				n, _ := w.matchAll(t, disturb(w.r, w.requests))
 				total, named = total+len(w.changes), named+n
 			}
 			t.Logf("%d of %d changes named", named, total)
@@ -218,58 +218,58 @@ func TestNoDisturbanceNamesAnybodyWrongly(t *testing.T) {
 	}
 }
 
-func lose(r *rand.Rand, all []*Request, every int) []*Request {
+func loseOneIn(r *rand.Rand, all []*Request, every int) []*Request {
 	return slices.DeleteFunc(slices.Clone(all), func(*Request) bool { return r.IntN(every) == 0 })
 }
 
-// TestBoundsHold floods a join with changes, and with requests, that nothing answers.
-func TestBoundsHold(t *testing.T) {
-	j := NewJoin(Limits{Settle: time.Hour, Window: time.Hour, Bytes: 1 << 20})
+// TestMemoryBoundsHold floods a join with changes, and with requests, that nothing answers.
+func TestMemoryBoundsHold(t *testing.T) {
+	j := NewMatcher(Limits{Settle: time.Hour, Window: time.Hour, Bytes: 1 << 20})
 	for i := range 20_000 {
 		uid := strconv.Itoa(i)
-		j.Change(Change{Offset: uint64(i + 1), Type: event.Updated, UID: uid, Version: "1", Observed: epoch})
-		j.Request(&Request{Event: audit.Event{ID: uid, Stage: "ResponseComplete", Verb: "patch", Code: 200, Resource: "pods",
+		j.AddChange(Change{Offset: uint64(i + 1), Type: event.Updated, UID: uid, Version: "1", Observed: epoch})
+		j.AddRequest(&Request{Event: audit.Event{ID: uid, Stage: "ResponseComplete", Verb: "patch", Code: 200, Resource: "pods",
 			Answer: audit.Object{UID: "x" + uid, ResourceVersion: "1"}}, Arrived: epoch})
 	}
 	if j.bytes.changes > 1<<19 || j.bytes.requests > 1<<19 || len(j.objects) > 4000 {
 		t.Errorf("%d bytes of changes, %d of requests, %d objects", j.bytes.changes, j.bytes.requests, len(j.objects))
 	}
-	found := j.Fetch()
-	if len(found.Done) < 18_000 || len(found.Drop) < 18_000 || j.crowded == 0 {
-		t.Errorf("%d concluded, %d dropped, %d crowded", len(found.Done), len(found.Drop), j.crowded)
+	found := j.TakeFindings()
+	if len(found.Resolved) < 18_000 || len(found.Drop) < 18_000 || j.evicted == 0 {
+		t.Errorf("%d concluded, %d dropped, %d crowded", len(found.Resolved), len(found.Drop), j.evicted)
 	}
-	for _, c := range found.Done {
-		if c.Reason != Crowded {
+	for _, c := range found.Resolved {
+		if c.Reason != Evicted {
 			t.Fatalf("unresolved: %s", c.Reason)
 		}
 	}
 }
 
-// TestEventsFiveMinutesLateStillNameNobodyWrongly gives all changes first, and all events after five minutes.
-func TestEventsFiveMinutesLateStillNameNobodyWrongly(t *testing.T) {
+// TestLateEventsNeverNameWrongAuthor gives all changes first, and all events after five minutes.
+func TestLateEventsNeverNameWrongAuthor(t *testing.T) {
 	const late = 5 * time.Minute
 	named, total := 0, 0
 	for seed := range uint64(10) {
 		w := &world{r: rand.New(rand.NewPCG(seed, 2)), truth: map[string]string{}, notes: true}
 		for range 300 {
-			w.step()
+			w.playWrite()
 		}
-		j := NewJoin(Limits{Settle: time.Second, Window: 2 * late, Bytes: 64 << 20})
+		j := NewMatcher(Limits{Settle: time.Second, Window: 2 * late, Bytes: 64 << 20})
 		for _, c := range w.changes {
-			j.Change(c)
+			j.AddChange(c)
 		}
-		j.Decide(at(w.now).Add(late - time.Minute))
-		if found := j.Fetch(); len(found.Done) > 0 {
-			t.Fatalf("%d changes did not wait", len(found.Done))
+		j.Resolve(testTime(w.now).Add(late - time.Minute))
+		if found := j.TakeFindings(); len(found.Resolved) > 0 {
+			t.Fatalf("%d changes did not wait", len(found.Resolved))
 		}
 		for _, r := range w.requests {
 			again := *r
 			again.Arrived = again.Arrived.Add(late)
-			j.Request(&again)
+			j.AddRequest(&again)
 		}
-		j.Decide(at(w.now).Add(late + 2*time.Second))
-		j.Decide(at(w.now).Add(3 * late))
-		for _, c := range j.Fetch().Done {
+		j.Resolve(testTime(w.now).Add(late + 2*time.Second))
+		j.Resolve(testTime(w.now).Add(3 * late))
+		for _, c := range j.TakeFindings().Resolved {
 			total++
 			if c.By == nil {
 				continue

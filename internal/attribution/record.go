@@ -6,25 +6,25 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// record makes the record that says who made a change.
-func record(c *Conclusion, now time.Time) *event.Change {
+// attributedRecord makes the record that says who made a change.
+func attributedRecord(c *Resolution, now time.Time) *event.Change {
 	of := &event.Change{
 		Type: event.Attributed, Cluster: c.Cluster, Resource: c.Resource, Namespace: c.Namespace, Name: c.Name,
 		UID: c.UID, ResourceVersion: c.Version, ObservedAt: now.UTC(),
-		Attribution: &event.Attribution{Of: c.ID, By: whoOf(c.By), Certainty: event.Exact},
+		Attribution: &event.Attribution{Of: c.ID, By: identityOfRequest(c.By), Certainty: event.Exact},
 	}
 	if c.Likely {
 		of.Attribution.Certainty = event.Likely
 	}
 	if c.RequestedBy != nil {
-		asked := whoOf(c.RequestedBy)
+		asked := identityOfRequest(c.RequestedBy)
 		of.Attribution.RequestedBy = &asked
 	}
 	return of
 }
 
-// whoOf is who made a request, as the record tells it.
-func whoOf(r *Request) event.Identity {
+// identityOfRequest is who made a request, as the record tells it.
+func identityOfRequest(r *Request) event.Identity {
 	i := event.Identity{
 		User: r.User, UID: r.UserUID, Groups: r.Groups, Verb: r.Verb, Subresource: r.Subresource, Received: r.Received.Time(),
 		UserAgent: r.UserAgent, SourceIPs: r.SourceIPs, AuditID: r.ID,

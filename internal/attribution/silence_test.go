@@ -17,38 +17,38 @@ import (
 func BenchmarkSilence(b *testing.B) {
 	for _, waiting := range []int{10_000, 30_000} {
 		b.Run(strconv.Itoa(waiting), func(b *testing.B) {
-			before := alive()
-			j := NewJoin(Limits{Settle: 40 * time.Second, Window: 10 * time.Minute, Bytes: floodBytes})
+			before := heapAfterGC()
+			j := NewMatcher(Limits{Settle: 40 * time.Second, Window: 10 * time.Minute, Bytes: floodBytes})
 			for n := range waiting {
-				c, _ := Of(silent(n))
-				j.Change(c)
+				c, _ := ChangeOf(unnamedRecord(n))
+				j.AddChange(c)
 			}
 			held := float64(len(j.changes))
-			after := alive()
+			after := heapAfterGC()
 			b.ReportAllocs()
-			start := cpu(b)
+			start := cpuTime(b)
 			for b.Loop() {
-				j.Decide(at(waiting))
+				j.Resolve(testTime(waiting))
 			}
-			b.ReportMetric(float64((cpu(b)-start).Nanoseconds())/float64(b.N), "CPU-ns/op")
+			b.ReportMetric(float64((cpuTime(b)-start).Nanoseconds())/float64(b.N), "CPU-ns/op")
 			b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/held, "B/held")
 			b.ReportMetric(float64(after.HeapObjects-before.HeapObjects)/held, "objects/held")
-			full := collection(b)
+			full := measureGC(b)
 			runtime.KeepAlive(j) // alive until here, garbage below
 			runtime.GC()
-			b.ReportMetric(full-collection(b), "CPU-ms/GC") // more than without a join
+			b.ReportMetric(full-measureGC(b), "CPU-ms/GC") // more than without a join
 		})
 	}
 }
 
-// silent is a record of the journal: all of its strings are its own.
-func silent(n int) event.Record {
+// unnamedRecord is a record of the journal: all of its strings are its own.
+func unnamedRecord(n int) event.Record {
 	return event.Record{Offset: uint64(n + 1), Change: &event.Change{
 		Type: event.Updated, Cluster: strings.Clone("dev"), Resource: event.Resource{
 			Group: strings.Clone("apps"), Version: strings.Clone("v1"), Resource: strings.Clone("deployments"),
 			Kind: strings.Clone("Deployment"),
 		},
 		Namespace: strings.Clone("shop"), Name: fmt.Sprintf("db-%d", n%1000), UID: fmt.Sprintf("%036d", n%1000),
-		ResourceVersion: strconv.Itoa(1_000_000 + n), Previous: strconv.Itoa(999_000 + n), ObservedAt: at(n),
+		ResourceVersion: strconv.Itoa(1_000_000 + n), Previous: strconv.Itoa(999_000 + n), ObservedAt: testTime(n),
 	}}
 }

@@ -7,44 +7,46 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
-// state is what the join has to know of the state of an object. A binding and an eviction are answered without naming the
+// objectState is what the join has to know of the state of an object. A binding and an eviction are answered without naming the
 // object, but each changes something that nothing else changes; and only a delete changes what an object that is being
 // deleted waits for.
-type state struct {
-	bound    bool   // a pod has a node: only a binding gives one to a pod that exists
-	evicted  bool   // a pod has the condition that an eviction sets before it deletes
-	deleting bool   // has a deletionTimestamp
-	over     bool   // is a pod that is deleting, and nothing is waited for: the request that left it so deletes it, too
-	waits    uint64 // sum over what is waited for: deletionTimestamp, grace and finalizers
+type objectState struct {
+	bound        bool   // a pod has a node: only a binding gives one to a pod that exists
+	evicted      bool   // a pod has the condition that an eviction sets before it deletes
+	deleting     bool   // has a deletionTimestamp
+	deletable    bool   // is a pod that is deleting, and nothing is waited for: the request that left it so deletes it, too
+	deletionHash uint64 // sum over what is waited for: deletionTimestamp, grace and finalizers
 }
 
 func isPod(r event.Resource) bool { return r.Group == "" && r.Resource == "pods" }
 
 var seed = maphash.MakeSeed()
 
-// stateOf reads the state that a change leaves behind. ok is false without a body.
-func stateOf(c *event.Change) (s state, ok bool) {
+// readState reads the state that a change leaves behind. ok is false without a body.
+func readState(c *event.Change) (s objectState, ok bool) {
 	if len(c.After) == 0 {
-		return state{}, false
+		return objectState{}, false
 	}
 	pod := isPod(c.Resource)
-	each(c.After, 0, func(key string, b []byte, i int) {
+	eachMember(c.After, 0, func(key string, b []byte, i int) {
 		switch {
 		case key == "metadata":
 			s.readMetadata(b, i)
 		case key == "spec" && pod:
-			each(b, i, func(key string, b []byte, i int) { s.bound = s.bound || key == "nodeName" && text(b, i) != "" })
+			eachMember(b, i, func(key string, b []byte, i int) { s.bound = s.bound || key == "nodeName" && stringAt(b, i) != "" })
 		case key == "status" && pod:
-			each(b, i, func(key string, b []byte, i int) { s.evicted = s.evicted || key == "conditions" && evicted(b, i) })
+			eachMember(b, i, func(key string, b []byte, i int) {
+				s.evicted = s.evicted || key == "conditions" && hasEvictionCondition(b, i)
+			})
 		}
 	})
-	s.over = s.over && pod
+	s.deletable = s.deletable && pod
 	return s, true
 }
 
-func (s *state) readMetadata(b []byte, i int) {
+func (s *objectState) readMetadata(b []byte, i int) {
 	var held, grace bool
-	each(b, i, func(key string, b []byte, i int) {
+	eachMember(b, i, func(key string, b []byte, i int) {
 		switch key {
 		case "deletionTimestamp":
 			s.deleting = b[i] == '"'
@@ -55,25 +57,25 @@ func (s *state) readMetadata(b []byte, i int) {
 		default:
 			return
 		}
-		s.waits += maphash.String(seed, key) ^ maphash.Bytes(seed, b[i:rawjson.PassValue(b, i)])
+		s.deletionHash += maphash.String(seed, key) ^ maphash.Bytes(seed, b[i:rawjson.SkipTrustedValue(b, i)])
 	})
-	s.over = s.deleting && !held && !grace
+	s.deletable = s.deleting && !held && !grace
 }
 
-// evicted says whether the conditions at i have the one of an eviction.
-func evicted(b []byte, i int) bool {
+// hasEvictionCondition says whether the conditions at i have the one of an eviction.
+func hasEvictionCondition(b []byte, i int) bool {
 	if b[i] != '[' {
 		return false
 	}
 	found := false
-	for e := rawjson.EnterArray(b, i); e.Next(); e.I = rawjson.PassValue(b, e.I) {
+	for e := rawjson.EnterArray(b, i); e.Next(); e.I = rawjson.SkipTrustedValue(b, e.I) {
 		var kind, reason string
-		each(b, e.I, func(key string, b []byte, i int) {
+		eachMember(b, e.I, func(key string, b []byte, i int) {
 			switch key {
 			case "type":
-				kind = text(b, i)
+				kind = stringAt(b, i)
 			case "reason":
-				reason = text(b, i)
+				reason = stringAt(b, i)
 			}
 		})
 		found = found || kind == "DisruptionTarget" && reason == "EvictionByEvictionAPI"
@@ -81,20 +83,20 @@ func evicted(b []byte, i int) bool {
 	return found
 }
 
-// each calls f with the members of the object at i. Bodies in the journal are well-formed.
-func each(b []byte, i int, f func(key string, b []byte, i int)) {
+// eachMember calls f with the members of the object at i. Bodies in the journal are well-formed.
+func eachMember(b []byte, i int, f func(key string, b []byte, i int)) {
 	if b[i] != '{' {
 		return
 	}
-	for m := rawjson.Enter(b, i); m.Next(); m.I = rawjson.PassValue(b, m.I) {
+	for m := rawjson.EnterObject(b, i); m.Next(); m.I = rawjson.SkipTrustedValue(b, m.I) {
 		f(string(m.Key), b, m.I)
 	}
 }
 
-// text returns the string at i; "" where there is none.
-func text(b []byte, i int) string {
+// stringAt returns the string at i; "" where there is none.
+func stringAt(b []byte, i int) string {
 	if b[i] != '"' {
 		return ""
 	}
-	return string(rawjson.Text(b[i:rawjson.SkipString(b, i)]))
+	return string(rawjson.Unquote(b[i:rawjson.SkipString(b, i)]))
 }

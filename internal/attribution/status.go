@@ -7,8 +7,8 @@ import (
 )
 
 var (
-	hears = condition.State{Name: "ok", Message: "audit events come"}
-	deaf  = condition.State{Name: "silent", Severity: condition.Degraded, Message: "no audit events come; changes are emitted without a name"}
+	conditionReceiving = condition.State{Name: "ok", Message: "audit events come"}
+	conditionSilent    = condition.State{Name: "silent", Severity: condition.Degraded, Message: "no audit events come; changes are emitted without a name"}
 )
 
 // Stats is how an attributor is, at one moment. Counters count since the process started.
@@ -30,7 +30,7 @@ func (a *Attributor) Stats() Stats {
 	s := Stats{
 		Events: a.events.Load(), Kept: a.kept.Load(), Lost: a.lost.Load(), Attributed: a.attributed.Load(), Likely: a.likely.Load(),
 		Unresolved: map[Reason]uint64{}, Pending: a.pendingCount.Load(), PendingBytes: a.pendingBytes.Load(),
-		LastEvent: a.heard(), Condition: a.state.Status(),
+		LastEvent: a.lastEventTime(), Condition: a.condition.Status(),
 	}
 	for reason, n := range a.unresolved {
 		s.Unresolved[reason] = n.Load()
@@ -38,19 +38,19 @@ func (a *Attributor) Stats() Stats {
 	return s
 }
 
-// report says whether audit events come.
-func (a *Attributor) report() {
+// updateCondition says whether audit events come.
+func (a *Attributor) updateCondition() {
 	a.mu.Lock()
-	missing := a.gaps.silent()
+	missing := a.losses.countUnnamed()
 	a.mu.Unlock()
 	if missing == 0 {
-		a.state.Become(hears, "", "")
+		a.condition.Update(conditionReceiving, "", "")
 		return
 	}
 	since := "the start"
-	if heard := a.heard(); !heard.IsZero() {
-		since = stamp(heard)
+	if heard := a.lastEventTime(); !heard.IsZero() {
+		since = formatTime(heard)
 	}
-	a.state.Become(deaf, "no audit event came since "+since+", and changes did",
+	a.condition.Update(conditionSilent, "no audit event came since "+since+", and changes did",
 		"see that the API servers write them and that they reach this exporter: exporter audit-policy prints what that needs")
 }

@@ -14,27 +14,27 @@ import (
 // Counters reads what API servers count themselves of their audit events, and says when some were lost: the only sign of
 // what never left an API server.
 type Counters struct {
-	read  func(ctx context.Context) (io.ReadCloser, error)
-	lost  Lost
-	every time.Duration
+	read       func(ctx context.Context) (io.ReadCloser, error)
+	recordLoss RecordLoss
+	every      time.Duration
 
-	servers map[string]float64 // errors counted, by the start time of the API server
-	last    time.Time          // when they were read before
-	newest  float64            // start of the API server that started last, in seconds since 1970
-	reason  atomic.Pointer[string]
+	errorsByStart map[string]float64 // errors counted, by the start time of the API server
+	lastRead      time.Time          // when they were read before
+	newestStart   float64            // start of the API server that started last, in seconds since 1970
+	reason        atomic.Pointer[string]
 }
 
-// maxRead is how long an API server may take to tell its metrics.
-const maxRead = 30 * time.Second
+// readTimeout is how long an API server may take to tell its metrics.
+const readTimeout = 30 * time.Second
 
 // NewCounters returns a reader. read returns the metrics of an API server in the text format of Prometheus, of any one at
 // each call; lost is told what was lost, between a time and now.
-func NewCounters(every time.Duration, read func(context.Context) (io.ReadCloser, error), lost Lost) *Counters {
-	return &Counters{read: read, lost: lost, every: every, servers: map[string]float64{}}
+func NewCounters(every time.Duration, read func(context.Context) (io.ReadCloser, error), lost RecordLoss) *Counters {
+	return &Counters{read: read, recordLoss: lost, every: every, errorsByStart: map[string]float64{}}
 }
 
-// Unreadable says why the counters cannot be read; "" while they can.
-func (c *Counters) Unreadable() string {
+// ReadProblem says why the counters cannot be read; "" while they can.
+func (c *Counters) ReadProblem() string {
 	if reason := c.reason.Load(); reason != nil {
 		return *reason
 	}
@@ -47,7 +47,7 @@ func (c *Counters) Run(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		reason := ""
-		if err := c.look(ctx, time.Now()); err != nil && ctx.Err() == nil {
+		if err := c.readOnce(ctx, time.Now()); err != nil && ctx.Err() == nil {
 			reason = err.Error()
 		}
 		c.reason.Store(&reason)
@@ -59,9 +59,9 @@ func (c *Counters) Run(ctx context.Context) error {
 	}
 }
 
-// look reads once.
-func (c *Counters) look(ctx context.Context, now time.Time) error {
-	ctx, cancel := context.WithTimeout(ctx, min(c.every, maxRead))
+// readOnce reads once.
+func (c *Counters) readOnce(ctx context.Context, now time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, min(c.every, readTimeout))
 	defer cancel()
 	metrics, err := c.read(ctx)
 	if err != nil {
@@ -72,36 +72,36 @@ func (c *Counters) look(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	return c.compare(ctx, started, errors, now)
+	return c.compareErrors(ctx, started, errors, now)
 }
 
-// compare says what was lost. An API server is known by the time of its start; which one answers is up to what is in
+// compareErrors says what was lost. An API server is known by the time of its start; which one answers is up to what is in
 // between. What cannot be stored is compared again.
-func (c *Counters) compare(ctx context.Context, started string, errors float64, now time.Time) error {
+func (c *Counters) compareErrors(ctx context.Context, started string, errors float64, now time.Time) error {
 	seconds, err := strconv.ParseFloat(started, 64)
 	if err != nil {
 		return fmt.Errorf("%s: %w", processStart, err)
 	}
-	if reason := c.difference(started, seconds, errors); reason != "" {
-		if err := c.lost(ctx, c.last, reason); err != nil {
+	if reason := c.describeLoss(started, seconds, errors); reason != "" {
+		if err := c.recordLoss(ctx, c.lastRead, reason); err != nil {
 			return err
 		}
 	}
-	c.servers[started], c.newest, c.last = errors, max(c.newest, seconds), now
+	c.errorsByStart[started], c.newestStart, c.lastRead = errors, max(c.newestStart, seconds), now
 	return nil
 }
 
-// difference says what was lost since the counters were read before; "" where nothing was.
-func (c *Counters) difference(started string, seconds, errors float64) string {
-	before, known := c.servers[started]
-	if !known && len(c.servers) == 0 {
+// describeLoss says what was lost since the counters were read before; "" where nothing was.
+func (c *Counters) describeLoss(started string, seconds, errors float64) string {
+	before, known := c.errorsByStart[started]
+	if !known && len(c.errorsByStart) == 0 {
 		return "" // it is the first, and what was lost before anybody asked for names is not said
 	}
 	reason := ""
 	if errors > before {
 		reason = fmt.Sprintf("an API server lost %.0f audit events before it sent them", errors-before)
 	}
-	if known || seconds <= c.newest {
+	if known || seconds <= c.newestStart {
 		return reason
 	}
 	at := time.UnixMilli(int64(seconds * 1000)).UTC().Format(time.RFC3339)

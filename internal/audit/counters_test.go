@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestWhatAnAPIServerCountsAsLostIsSaid(t *testing.T) {
+func TestCountedErrorsAreReportedAsLoss(t *testing.T) {
 	var told []string
 	answer, refused := "", error(nil)
 	c := NewCounters(time.Minute, func(context.Context) (io.ReadCloser, error) {
@@ -21,7 +21,7 @@ func TestWhatAnAPIServerCountsAsLostIsSaid(t *testing.T) {
 		told = nil
 		answer = fmt.Sprintf("# HELP x y\napiserver_audit_error_total{plugin=\"webhook\"} %d\napiserver_audit_error_total{plugin=\"buffered\"} %d\n"+
 			"apiserver_audit_error_totals 9\nprocess_start_time_seconds %d\n", webhook, buffered, start)
-		if err := c.look(t.Context(), time.Now()); err != nil {
+		if err := c.readOnce(t.Context(), time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		if got := strings.Join(told, "; "); want == "" && got != "" || !strings.Contains(got, want) {
@@ -36,11 +36,11 @@ func TestWhatAnAPIServerCountsAsLostIsSaid(t *testing.T) {
 	look(2000, 0, 0, "was started at 1970-01-01T00:33:20Z")
 	look(900, 1, 0, "lost 1 audit events")
 	answer = "nothing\n"
-	if err := c.look(t.Context(), time.Now()); err == nil {
+	if err := c.readOnce(t.Context(), time.Now()); err == nil {
 		t.Error("metrics without a start were read")
 	}
 	refused = errors.New("forbidden")
-	if err := c.look(t.Context(), time.Now()); !errors.Is(err, refused) {
+	if err := c.readOnce(t.Context(), time.Now()); !errors.Is(err, refused) {
 		t.Error(err)
 	}
 }

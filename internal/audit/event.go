@@ -60,8 +60,8 @@ type Object struct {
 // Time is nanoseconds since 1970; 0 where an event does not tell.
 type Time int64
 
-// timeOf reads a timestamp of an event.
-func timeOf(text string) Time {
+// parseTime reads a timestamp of an event.
+func parseTime(text string) Time {
 	t, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {
 		return 0
@@ -75,8 +75,8 @@ func (t Time) Time() time.Time { return time.Unix(0, int64(t)).UTC() }
 // Complete is the stage of a request that was answered whole.
 const Complete = "ResponseComplete"
 
-// Wrote says whether the request may have changed a stored object: it succeeded, was no dry run and no read.
-func (e *Event) Wrote() bool {
+// IsWrite says whether the request may have changed a stored object: it succeeded, was no dry run and no read.
+func (e *Event) IsWrite() bool {
 	if e.Stage != Complete || e.Code/100 != 2 || e.DryRun || e.Resource == "" || e.Subresource == "token" {
 		return false
 	}

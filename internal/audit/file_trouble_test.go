@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// append writes text behind the file.
-func (r *reading) append(text string) {
+// appendText writes text behind the file.
+func (r *logReader) appendText(text string) {
 	r.t.Helper()
 	f, err := os.OpenFile(r.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -25,10 +25,10 @@ func (r *reading) append(text string) {
 	}
 }
 
-// saysLost waits until exactly one loss is said, with these words in it.
-func (r *reading) saysLost(words string) {
+// awaitLoss waits until exactly one loss is said, with these words in it.
+func (r *logReader) awaitLoss(words string) {
 	r.t.Helper()
-	await(r.t, "a loss is said: "+words, func() bool {
+	awaitCondition(r.t, "a loss is said: "+words, func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return len(r.lost) > 0
@@ -40,7 +40,7 @@ func (r *reading) saysLost(words string) {
 	}
 }
 
-func (r *reading) losesNothing() {
+func (r *logReader) expectNoLoss() {
 	r.t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -49,15 +49,15 @@ func (r *reading) losesNothing() {
 	}
 }
 
-// TestALogThatWasEmptiedInItsPlaceIsReadAnew copies and truncates, as logrotate can, and writes more than was there before
+// TestTruncatedLogIsReadFromStart copies and truncates, as logrotate can, and writes more than was there before
 // the reader looks again: the size alone does not tell.
-func TestALogThatWasEmptiedInItsPlaceIsReadAnew(t *testing.T) {
+func TestTruncatedLogIsReadFromStart(t *testing.T) {
 	for name, away := range map[string]bool{"while it is read": false, "while nobody reads": true} {
 		t.Run(name, func(t *testing.T) {
-			r := begun(t)
-			stop := r.run()
-			r.add("a")
-			r.await("a")
+			r := startedLog(t)
+			stop := r.startReader()
+			r.addEvents("a")
+			r.awaitEvents("a")
 			if away {
 				stop()
 			}
@@ -68,50 +68,50 @@ func TestALogThatWasEmptiedInItsPlaceIsReadAnew(t *testing.T) {
 			text, want := "", []string{"a"}
 			for i := 0; int64(len(text)) <= 2*info.Size(); i++ {
 				id := fmt.Sprint("new-", i)
-				text, want = text+event(id), append(want, id)
+				text, want = text+eventLine(id), append(want, id)
 			}
 			if err := os.WriteFile(r.path, []byte(text), 0o600); err != nil { // truncates
 				t.Fatal(err)
 			}
 			if away {
-				stop = r.run()
+				stop = r.startReader()
 			}
-			r.await(want...)
-			r.saysLost("cut")
+			r.awaitEvents(want...)
+			r.awaitLoss("cut")
 			stop()
 		})
 	}
 }
 
-// TestALogRotatedManyTimesBetweenTwoLooksIsReadWhole has every rotated file read that is still there.
-func TestALogRotatedManyTimesBetweenTwoLooksIsReadWhole(t *testing.T) {
+// TestEveryRotatedFileIsRead has every rotated file read that is still there.
+func TestEveryRotatedFileIsRead(t *testing.T) {
 	for name, away := range map[string]bool{"while it is read": false, "while nobody reads": true} {
 		t.Run(name, func(t *testing.T) {
-			r := begun(t)
-			stop := r.run()
+			r := startedLog(t)
+			stop := r.startReader()
 			if away {
 				stop()
 			}
 			for i, id := range []string{"a", "b", "c"} {
-				r.add(id)
-				r.rotate(fmt.Sprintf("2026-01-01T00-00-0%d.000", i))
+				r.addEvents(id)
+				r.rotateLog(fmt.Sprintf("2026-01-01T00-00-0%d.000", i))
 			}
-			r.add("d")
+			r.addEvents("d")
 			if away {
-				stop = r.run()
+				stop = r.startReader()
 			}
-			r.await("a", "b", "c", "d")
-			r.losesNothing()
+			r.awaitEvents("a", "b", "c", "d")
+			r.expectNoLoss()
 			stop()
 		})
 	}
 }
 
-// TestALogThatIsRotatedWhileALossIsSaidIsReadWhole rotates a log whose last file is known, but not yet read.
-func TestALogThatIsRotatedWhileALossIsSaidIsReadWhole(t *testing.T) {
-	for name, lose := range map[string]func(*reading){
-		"compressed": func(r *reading) {
-			r.rotate("2026-01-01T00-00-00.000")
+// TestRotationDuringLossReportLosesNothing rotates a log whose last file is known, but not yet read.
+func TestRotationDuringLossReportLosesNothing(t *testing.T) {
+	for name, lose := range map[string]func(*logReader){
+		"compressed": func(r *logReader) {
+			r.rotateLog("2026-01-01T00-00-00.000")
 			dir, now := filepath.Dir(r.path), time.Now()
 			last, compressed := filepath.Join(dir, "audit-2026-01-01T00-00-00.000.log"), filepath.Join(dir, "audit-2026-01-01T00-00-01.000.log.gz")
 			err := os.WriteFile(compressed, nil, 0o600)
@@ -119,139 +119,139 @@ func TestALogThatIsRotatedWhileALossIsSaidIsReadWhole(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r.add("b")
+			r.addEvents("b")
 		},
-		"gone": func(r *reading) {
+		"gone": func(r *logReader) {
 			if err := os.Remove(r.path); err != nil {
 				t.Fatal(err)
 			}
-			r.add("b")
+			r.addEvents("b")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := begun(t)
+			r := startedLog(t)
 			lose(r)
-			r.losing = func() {
-				r.rotate("2026-01-01T00-00-02.000")
-				r.add("c")
+			r.beforeLoss = func() {
+				r.rotateLog("2026-01-01T00-00-02.000")
+				r.addEvents("c")
 			}
-			defer r.run()()
-			r.await("b", "c")
+			defer r.startReader()()
+			r.awaitEvents("b", "c")
 		})
 	}
 	t.Run("cut", func(t *testing.T) {
-		r := begun(t)
+		r := startedLog(t)
 		cut := make(chan struct{})
-		r.losing = func() {
+		r.beforeLoss = func() {
 			<-cut
-			r.rotate("2026-01-01T00-00-02.000")
-			r.add("c")
+			r.rotateLog("2026-01-01T00-00-02.000")
+			r.addEvents("c")
 		}
-		defer r.run()()
-		r.add("a")
-		r.await("a")
-		if err := os.WriteFile(r.path, []byte(event("b")), 0o600); err != nil { // truncates
+		defer r.startReader()()
+		r.addEvents("a")
+		r.awaitEvents("a")
+		if err := os.WriteFile(r.path, []byte(eventLine("b")), 0o600); err != nil { // truncates
 			t.Error(err)
 		}
 		close(cut)
-		r.await("a", "b", "c")
+		r.awaitEvents("a", "b", "c")
 	})
 }
 
-func TestALogThatOthersRotateIsFollowed(t *testing.T) {
-	r := begun(t)
-	r.add("a")
+func TestLogRotatedByLogrotateIsFollowed(t *testing.T) {
+	r := startedLog(t)
+	r.addEvents("a")
 	if err := os.Rename(r.path, r.path+".1"); err != nil {
 		t.Fatal(err)
 	}
-	r.add("b")
-	defer r.run()()
-	r.await("a", "b")
-	r.losesNothing()
+	r.addEvents("b")
+	defer r.startReader()()
+	r.awaitEvents("a", "b")
+	r.expectNoLoss()
 }
 
-func TestALogThatWasCompressedUnreadIsSaidToBeLost(t *testing.T) {
-	r := begun(t)
-	r.add("a")
+func TestUnreadCompressedLogIsReportedAsLoss(t *testing.T) {
+	r := startedLog(t)
+	r.addEvents("a")
 	if err := os.Rename(r.path, filepath.Join(filepath.Dir(r.path), "audit-2026-01-01T00-00-00.000.log.gz")); err != nil {
 		t.Fatal(err)
 	}
-	r.add("b")
-	defer r.run()()
-	r.await("b")
-	r.saysLost("compressed")
+	r.addEvents("b")
+	defer r.startReader()()
+	r.awaitEvents("b")
+	r.awaitLoss("compressed")
 }
 
-// TestALogThatComesLaterIsReadFromItsBeginning begins to read before the API server has written anything.
-func TestALogThatComesLaterIsReadFromItsBeginning(t *testing.T) {
-	r := newReading(t)
-	f := r.file()
-	defer r.runFile(f)()
-	await(t, "it is missed", func() bool { status, _ := f.Status(); return status.Degraded() != "" })
-	r.add("a")
-	r.await("a")
-	r.losesNothing()
+// TestLogCreatedLaterIsReadFromStart begins to read before the API server has written anything.
+func TestLogCreatedLaterIsReadFromStart(t *testing.T) {
+	r := newLogReader(t)
+	f := r.newFile()
+	defer r.runReader(f)()
+	awaitCondition(t, "it is missed", func() bool { status, _ := f.Status(); return status.Degraded() != "" })
+	r.addEvents("a")
+	r.awaitEvents("a")
+	r.expectNoLoss()
 }
 
-// TestALineThatWasHalfWrittenAtTheFirstStartIsReadWhole begins in the middle of a line, and stops there again.
-func TestALineThatWasHalfWrittenAtTheFirstStartIsReadWhole(t *testing.T) {
-	r := newReading(t)
-	r.add("old")
-	text := event("a")
-	r.append(text[:40])
-	stop := r.run()
-	await(t, "it is begun", func() bool { at, err := r.place(r.path); return err == nil && at != "" })
+// TestPartialLineAtFirstStartIsReadComplete begins in the middle of a line, and stops there again.
+func TestPartialLineAtFirstStartIsReadComplete(t *testing.T) {
+	r := newLogReader(t)
+	r.addEvents("old")
+	text := eventLine("a")
+	r.appendText(text[:40])
+	stop := r.startReader()
+	awaitCondition(t, "it is begun", func() bool { at, err := r.storedPosition(r.path); return err == nil && at != "" })
 	stop()
-	stop = r.run()
-	r.append(text[40:60])
+	stop = r.startReader()
+	r.appendText(text[40:60])
 	stop()
-	defer r.run()()
-	r.append(text[60:])
-	r.await("a")
-	r.losesNothing()
+	defer r.startReader()()
+	r.appendText(text[60:])
+	r.awaitEvents("a")
+	r.expectNoLoss()
 }
 
-func TestASymlinkThatIsSwappedIsFollowed(t *testing.T) {
-	r := newReading(t)
+func TestSwappedSymlinkIsFollowed(t *testing.T) {
+	r := newLogReader(t)
 	dir := t.TempDir()
 	link := r.path
 	r.path = filepath.Join(dir, "first")
-	r.add("old")
+	r.addEvents("old")
 	if err := os.Symlink(r.path, link); err != nil {
 		t.Fatal(err)
 	}
 	r.path = link
-	stop := r.run()
-	await(t, "it is begun", func() bool { at, err := r.place(link); return err == nil && at != "" })
-	r.add("a")
+	stop := r.startReader()
+	awaitCondition(t, "it is begun", func() bool { at, err := r.storedPosition(link); return err == nil && at != "" })
+	r.addEvents("a")
 	r.path = filepath.Join(dir, "second")
-	r.add("b")
+	r.addEvents("b")
 	if err := os.Symlink(r.path, link+".new"); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Rename(link+".new", link); err != nil {
 		t.Fatal(err)
 	}
-	r.await("a", "b")
-	r.losesNothing()
+	r.awaitEvents("a", "b")
+	r.expectNoLoss()
 	stop()
 }
 
-// TestALineThatIsNoEventIsSaidToBeLost has a long event, which is read, one that is too long, and half of one, as an API
+// TestMalformedLineIsReportedAsLoss has a long event, which is read, one that is too long, and half of one, as an API
 // server that was killed leaves it in front of the first one of its successor.
-func TestALineThatIsNoEventIsSaidToBeLost(t *testing.T) {
-	r := begun(t)
-	defer r.run()()
-	r.append(`{"auditID":"long","stage":"ResponseComplete","responseObject":{"a":"` + strings.Repeat("x", 2<<20) + "\"}}\n")
-	r.await("long")
-	r.losesNothing()
-	r.append(`{"auditID":"too long","stage":"ResponseComplete","responseObject":{"a":"` + strings.Repeat("x", 9<<20) + "\"}}\n")
-	r.add("a")
-	r.await("long", "a")
-	r.saysLost("no audit event")
-	r.append(`{"auditID":"ha` + event("b"))
-	r.add("c")
-	r.await("long", "a", "c")
+func TestMalformedLineIsReportedAsLoss(t *testing.T) {
+	r := startedLog(t)
+	defer r.startReader()()
+	r.appendText(`{"auditID":"long","stage":"ResponseComplete","responseObject":{"a":"` + strings.Repeat("x", 2<<20) + "\"}}\n")
+	r.awaitEvents("long")
+	r.expectNoLoss()
+	r.appendText(`{"auditID":"too long","stage":"ResponseComplete","responseObject":{"a":"` + strings.Repeat("x", 9<<20) + "\"}}\n")
+	r.addEvents("a")
+	r.awaitEvents("long", "a")
+	r.awaitLoss("no audit event")
+	r.appendText(`{"auditID":"ha` + eventLine("b"))
+	r.addEvents("c")
+	r.awaitEvents("long", "a", "c")
 	if r.mu.Lock(); len(r.lost) != 2 {
 		t.Errorf("lost: %q", r.lost)
 	}

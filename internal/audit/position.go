@@ -25,11 +25,11 @@ const maxHead = 1024
 func positionIn(open *os.File, offset int64, since time.Time) (filePosition, error) {
 	p := filePosition{offset: offset, head: min(offset, maxHead), since: since}
 	var err error
-	p.sum, err = sumOf(open, p.head)
+	p.sum, err = hashHead(open, p.head)
 	return p, err
 }
 
-func sumOf(open *os.File, size int64) (string, error) {
+func hashHead(open *os.File, size int64) (string, error) {
 	b := make([]byte, size)
 	if _, err := open.ReadAt(b, 0); err != nil {
 		return "", err
@@ -40,7 +40,7 @@ func sumOf(open *os.File, size int64) (string, error) {
 
 // String is the form that is stored.
 func (p filePosition) String() string {
-	return fmt.Sprintf("%d %d %s %d", p.offset, p.head, p.sum, milliseconds(p.since))
+	return fmt.Sprintf("%d %d %s %d", p.offset, p.head, p.sum, unixMillis(p.since))
 }
 
 // parseFilePosition reads what String has written; before it had a time, too.
@@ -53,42 +53,42 @@ func parseFilePosition(text string) (p filePosition, ok bool) {
 	return p, n >= 3 && p.head >= 0 && p.head <= maxHead && p.offset >= p.head
 }
 
-// milliseconds is 0 for no time.
-func milliseconds(t time.Time) int64 {
+// unixMillis is 0 for no time.
+func unixMillis(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
 	}
 	return t.UnixMilli()
 }
 
-// fits says whether it is a place in a file: the file begins as it did, and is as long.
-func (p filePosition) fits(open *os.File) bool {
+// matchesFile says whether it is a place in a file: the file begins as it did, and is as long.
+func (p filePosition) matchesFile(open *os.File) bool {
 	info, err := open.Stat()
 	if err != nil || info.Size() < p.offset {
 		return false
 	}
-	sum, err := sumOf(open, p.head)
+	sum, err := hashHead(open, p.head)
 	return err == nil && (sum == p.sum || p.head == 0)
 }
 
-// findIn opens the file of a log that it is a place in; nil where there is none. The one at the path is opened before the
+// findInLog opens the file of a log that it is a place in; nil where there is none. The one at the path is opened before the
 // rotated ones are listed: what is renamed meanwhile is found there.
-func (p filePosition) findIn(path string) (*os.File, error) {
-	if open := p.find([]string{path}); open != nil {
+func (p filePosition) findInLog(path string) (*os.File, error) {
+	if open := p.findAmong([]string{path}); open != nil {
 		return open, nil
 	}
 	rotated, err := rotatedFiles(path)
-	return p.find(rotated.paths()), err
+	return p.findAmong(rotated.uncompressedPaths()), err
 }
 
-// find opens the file that it is a place in; nil where that is none of them.
-func (p filePosition) find(paths []string) *os.File {
+// findAmong opens the file that it is a place in; nil where that is none of them.
+func (p filePosition) findAmong(paths []string) *os.File {
 	for _, path := range paths {
 		open, err := os.Open(path)
 		if err != nil {
 			continue
 		}
-		if p.fits(open) {
+		if p.matchesFile(open) {
 			return open
 		}
 		open.Close()
@@ -96,8 +96,8 @@ func (p filePosition) find(paths []string) *os.File {
 	return nil
 }
 
-// lastLine returns where the last line of a file begins that has no end yet, or would begin.
-func lastLine(open *os.File) (int64, error) {
+// lastLineStart returns where the last line of a file begins that has no end yet, or would begin.
+func lastLineStart(open *os.File) (int64, error) {
 	end, err := open.Seek(0, io.SeekEnd)
 	if err != nil {
 		return 0, err

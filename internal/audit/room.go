@@ -8,17 +8,19 @@ import (
 // maxBodies bounds the bodies that are in memory at once, in bytes; others wait in their connections.
 const maxBodies = 64 << 20
 
-// room bounds what is held at once.
-type room struct {
-	mu      sync.Mutex
-	free    int64
-	changed chan struct{} // closed, and replaced, when there is more
+// byteSemaphore bounds what is held at once.
+type byteSemaphore struct {
+	mu       sync.Mutex
+	free     int64
+	released chan struct{} // closed, and replaced, when there is more
 }
 
-func newRoom(size int64) *room { return &room{free: size, changed: make(chan struct{})} }
+func newByteSemaphore(size int64) *byteSemaphore {
+	return &byteSemaphore{free: size, released: make(chan struct{})}
+}
 
-// take waits until there is room for n, which is given back later. It is false when ctx ended before.
-func (r *room) take(ctx context.Context, n int64) bool {
+// acquire waits until there is room for n, which is given back later. It is false when ctx ended before.
+func (r *byteSemaphore) acquire(ctx context.Context, n int64) bool {
 	for {
 		r.mu.Lock()
 		if r.free >= n {
@@ -26,7 +28,7 @@ func (r *room) take(ctx context.Context, n int64) bool {
 			r.mu.Unlock()
 			return true
 		}
-		changed := r.changed
+		changed := r.released
 		r.mu.Unlock()
 		select {
 		case <-changed:
@@ -36,10 +38,10 @@ func (r *room) take(ctx context.Context, n int64) bool {
 	}
 }
 
-func (r *room) give(n int64) {
+func (r *byteSemaphore) release(n int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.free += n
-	close(r.changed)
-	r.changed = make(chan struct{})
+	close(r.released)
+	r.released = make(chan struct{})
 }

@@ -45,36 +45,36 @@ func rotatedFiles(path string) (rotation, error) {
 	return found, nil
 }
 
-// readable leaves out what was compressed.
-func (all rotation) readable() rotation {
+// uncompressed leaves out what was compressed.
+func (all rotation) uncompressed() rotation {
 	return slices.DeleteFunc(slices.Clone(all), func(r rotatedFile) bool { return r.compressed })
 }
 
-// paths are those of the files that can be read, the newest first.
-func (all rotation) paths() (found []string) {
-	for _, r := range slices.Backward(all.readable()) {
+// uncompressedPaths are those of the files that can be read, the newest first.
+func (all rotation) uncompressedPaths() (found []string) {
+	for _, r := range slices.Backward(all.uncompressed()) {
 		found = append(found, r.path)
 	}
 	return found
 }
 
-// since returns the files that can be read and were written to after a time.
-func (all rotation) since(t time.Time) rotation {
-	return slices.DeleteFunc(all.readable(), func(r rotatedFile) bool { return !r.info.ModTime().After(t) })
+// writtenSince returns the files that can be read and were written to after a time.
+func (all rotation) writtenSince(t time.Time) rotation {
+	return slices.DeleteFunc(all.uncompressed(), func(r rotatedFile) bool { return !r.info.ModTime().After(t) })
 }
 
-// after returns the files that can be read and were written to after another one, which may be one of them.
-func (all rotation) after(was fs.FileInfo) rotation {
-	left := all.readable()
+// writtenAfter returns the files that can be read and were written to after another one, which may be one of them.
+func (all rotation) writtenAfter(was fs.FileInfo) rotation {
+	left := all.uncompressed()
 	if i := slices.IndexFunc(left, func(r rotatedFile) bool { return os.SameFile(r.info, was) }); i >= 0 {
 		return left[i+1:]
 	}
-	return left.since(was.ModTime())
+	return left.writtenSince(was.ModTime())
 }
 
-// compressedAfter counts the files that were compressed after another one had been written to last: without that one itself,
+// countCompressedAfter counts the files that were compressed after another one had been written to last: without that one itself,
 // which may be one of them.
-func (all rotation) compressedAfter(was fs.FileInfo) (n int) {
+func (all rotation) countCompressedAfter(was fs.FileInfo) (n int) {
 	itself := 1
 	for _, r := range all {
 		switch {

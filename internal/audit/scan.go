@@ -12,24 +12,24 @@ import (
 const PolicyName = "kubecdc-identity"
 
 const (
-	apiVersion = "audit.k8s.io/v1"
-	truncated  = "audit.k8s.io/truncated"
+	apiVersion   = "audit.k8s.io/v1"
+	truncatedKey = "audit.k8s.io/truncated"
 
-	notedUID       = PolicyName + "/uid"
-	notedReplaces  = PolicyName + "/replaces"
-	notedUnchanged = PolicyName + "/unchanged"
+	notedUIDKey       = PolicyName + "/uid"
+	notedReplacesKey  = PolicyName + "/replaces"
+	notedUnchangedKey = PolicyName + "/unchanged"
 )
 
 // ErrMalformed says that bytes are no audit event of audit.k8s.io/v1. Errors name places and never quote the bytes.
 var ErrMalformed = errors.New("no audit event of audit.k8s.io/v1")
 
-func malformed(at int) error { return fmt.Errorf("%w: wrong at byte %d", ErrMalformed, at) }
+func malformedAt(at int) error { return fmt.Errorf("%w: wrong at byte %d", ErrMalformed, at) }
 
 // Append appends every event of an EventList, or the one event that b is, to events. b is not kept. On an error it returns
 // events as they were.
 func Append(events []Event, b []byte) ([]Event, error) {
 	start := rawjson.SkipSpace(b, 0)
-	m := rawjson.Enter(b, start)
+	m := rawjson.EnterObject(b, start)
 	items := -1
 	version := ""
 	for m.Next() {
@@ -37,15 +37,15 @@ func Append(events []Event, b []byte) ([]Event, error) {
 		case "items":
 			items = m.I
 		case "apiVersion":
-			version = text(b, m.I)
+			version = stringAt(b, m.I)
 		}
-		m.I = rawjson.PassValue(b, m.I)
+		m.I = rawjson.SkipTrustedValue(b, m.I)
 	}
 	switch {
 	case m.I < 0:
-		return events, malformed(rawjson.Fail(m.I))
+		return events, malformedAt(rawjson.FailAt(m.I))
 	case rawjson.SkipSpace(b, m.I) != len(b):
-		return events, malformed(m.I)
+		return events, malformedAt(m.I)
 	case items < 0:
 		e, err := Scan(b)
 		if err != nil {
@@ -60,12 +60,12 @@ func Append(events []Event, b []byte) ([]Event, error) {
 
 func appendItems(events []Event, b []byte, at int) ([]Event, error) {
 	all := events
-	end := elements(b, at, func(i int) int {
+	end := scanElements(b, at, func(i int) int {
 		all = append(all, Event{})
 		return scanEvent(b, i, &all[len(all)-1])
 	})
 	if end < 0 {
-		return events, malformed(rawjson.Fail(end))
+		return events, malformedAt(rawjson.FailAt(end))
 	}
 	return all, nil
 }
@@ -76,9 +76,9 @@ func Scan(b []byte) (Event, error) {
 	end := scanEvent(b, rawjson.SkipSpace(b, 0), &e)
 	switch {
 	case end < 0:
-		return Event{}, malformed(rawjson.Fail(end))
+		return Event{}, malformedAt(rawjson.FailAt(end))
 	case rawjson.SkipSpace(b, end) != len(b):
-		return Event{}, malformed(end)
+		return Event{}, malformedAt(end)
 	case e.Stage == "":
 		return Event{}, fmt.Errorf("%w: it has no stage", ErrMalformed)
 	}
@@ -88,18 +88,18 @@ func Scan(b []byte) (Event, error) {
 // scanEvent reads the event that begins at i into an empty one and returns the index behind it, or a negative one.
 func scanEvent(b []byte, i int, e *Event) int {
 	other := false
-	end := members(b, i, func(key []byte, i int) int {
+	end := scanMembers(b, i, func(key []byte, i int) int {
 		switch string(key) {
 		case "apiVersion":
-			other = text(b, i) != apiVersion
+			other = stringAt(b, i) != apiVersion
 		case "auditID":
-			e.ID = text(b, i)
+			e.ID = stringAt(b, i)
 		case "stage":
-			e.Stage = text(b, i)
+			e.Stage = stringAt(b, i)
 		case "verb":
-			e.Verb = text(b, i)
+			e.Verb = stringAt(b, i)
 		case "requestURI":
-			e.DryRun = dryRun(text(b, i))
+			e.DryRun = isDryRun(stringAt(b, i))
 		case "user":
 			var u User
 			end := scanUser(b, i, &u)
@@ -111,26 +111,26 @@ func scanEvent(b []byte, i int, e *Event) int {
 				return scanUser(b, i, e.Impersonated)
 			}
 		case "sourceIPs":
-			return texts(b, i, &e.SourceIPs)
+			return appendStrings(b, i, &e.SourceIPs)
 		case "userAgent":
-			e.UserAgent = text(b, i)
+			e.UserAgent = stringAt(b, i)
 		case "requestReceivedTimestamp":
-			e.Received = timeOf(text(b, i))
+			e.Received = parseTime(stringAt(b, i))
 		case "stageTimestamp":
-			e.Done = timeOf(text(b, i))
+			e.Done = parseTime(stringAt(b, i))
 		case "objectRef":
 			return e.scanReference(b, i)
 		case "responseStatus":
 			return e.scanStatus(b, i)
 		case "responseObject":
-			return e.scanAnswer(b, i)
+			return e.scanResponse(b, i)
 		case "annotations":
 			return e.scanAnnotations(b, i)
 		}
-		return pass
+		return skipValue
 	})
 	if other {
-		return rawjson.Fail(i)
+		return rawjson.FailAt(i)
 	}
 	if e.Verb != "deletecollection" {
 		e.Items = nil // of an object that has a member of this name
@@ -138,81 +138,81 @@ func scanEvent(b []byte, i int, e *Event) int {
 	return end
 }
 
-// dryRun says whether a request stored nothing. It is asked of the query alone: an object may have any name.
-func dryRun(uri string) bool {
+// isDryRun says whether a request stored nothing. It is asked of the query alone: an object may have any name.
+func isDryRun(uri string) bool {
 	_, query, _ := strings.Cut(uri, "?")
 	return strings.Contains(query, "dryRun=")
 }
 
 func scanUser(b []byte, i int, u *User) int {
-	return members(b, i, func(key []byte, i int) int {
+	return scanMembers(b, i, func(key []byte, i int) int {
 		switch string(key) {
 		case "username":
-			u.Name = text(b, i)
+			u.Name = stringAt(b, i)
 		case "uid":
-			u.UID = text(b, i)
+			u.UID = stringAt(b, i)
 		case "groups":
-			return texts(b, i, &u.Groups)
+			return appendStrings(b, i, &u.Groups)
 		}
-		return pass
+		return skipValue
 	})
 }
 
 func (e *Event) scanReference(b []byte, i int) int {
-	return members(b, i, func(key []byte, i int) int {
+	return scanMembers(b, i, func(key []byte, i int) int {
 		switch string(key) {
 		case "apiGroup":
-			e.Group = text(b, i)
+			e.Group = stringAt(b, i)
 		case "resource":
-			e.Resource = text(b, i)
+			e.Resource = stringAt(b, i)
 		case "subresource":
-			e.Subresource = text(b, i)
+			e.Subresource = stringAt(b, i)
 		case "namespace":
-			e.Namespace = text(b, i)
+			e.Namespace = stringAt(b, i)
 		case "name":
-			e.Name = text(b, i)
+			e.Name = stringAt(b, i)
 		case "uid":
-			e.RefUID = text(b, i)
+			e.RefUID = stringAt(b, i)
 		case "resourceVersion":
-			e.ResourceVersion = text(b, i)
+			e.ResourceVersion = stringAt(b, i)
 		}
-		return pass
+		return skipValue
 	})
 }
 
 func (e *Event) scanStatus(b []byte, i int) int {
-	return members(b, i, func(key []byte, i int) int {
+	return scanMembers(b, i, func(key []byte, i int) int {
 		switch string(key) {
 		case "code":
-			e.Code = number(b, i)
+			e.Code = intAt(b, i)
 		case "details":
 			return scanDetails(b, i, &e.DeletedUID)
 		}
-		return pass
+		return skipValue
 	})
 }
 
 func scanDetails(b []byte, i int, uid *string) int {
-	return members(b, i, func(key []byte, i int) int {
+	return scanMembers(b, i, func(key []byte, i int) int {
 		if string(key) == "uid" {
-			*uid = text(b, i)
+			*uid = stringAt(b, i)
 		}
-		return pass
+		return skipValue
 	})
 }
 
 func (e *Event) scanAnnotations(b []byte, i int) int {
-	return members(b, i, func(key []byte, i int) int {
+	return scanMembers(b, i, func(key []byte, i int) int {
 		switch string(key) {
-		case truncated:
+		case truncatedKey:
 			e.Truncated = true
-		case notedUID:
-			e.NotedUID = text(b, i)
-		case notedReplaces:
-			e.Replaces = text(b, i)
-		case notedUnchanged:
-			e.Unchanged = text(b, i)
+		case notedUIDKey:
+			e.NotedUID = stringAt(b, i)
+		case notedReplacesKey:
+			e.Replaces = stringAt(b, i)
+		case notedUnchangedKey:
+			e.Unchanged = stringAt(b, i)
 		}
-		return pass
+		return skipValue
 	})
 }

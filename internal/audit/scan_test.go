@@ -18,7 +18,7 @@ const full = `{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"RequestRes
 	`"annotations":{"a":"SECRET"}},"data":{"password":"SECRET","uid":"fake"}},"requestReceivedTimestamp":"2026-01-02T03:04:05.000001Z",` +
 	`"stageTimestamp":"2026-01-02T03:04:05.000002Z","annotations":{"authorization.k8s.io/reason":"SECRET","kubecdc-identity/uid":"o-1","kubecdc-identity/replaces":"41","kubecdc-identity/unchanged":"40"}}`
 
-func TestAnEventIsReadAndNoBodyIsKept(t *testing.T) {
+func TestScanKeepsNoBody(t *testing.T) {
 	e, err := Scan([]byte(full))
 	if err != nil {
 		t.Fatal(err)
@@ -26,7 +26,7 @@ func TestAnEventIsReadAndNoBodyIsKept(t *testing.T) {
 	want := Event{
 		ID: "c0ffee", Stage: "ResponseComplete", Verb: "patch", Code: 200, User: "ann", UserUID: "u-1", Groups: []string{"a", "b"},
 		Impersonated: &User{Name: "bob", Groups: []string{"c"}}, UserAgent: `kubectl/"v1"`, SourceIPs: []string{"10.0.0.1", "10.0.0.2"},
-		Received: timeOf("2026-01-02T03:04:05.000001Z"), Done: timeOf("2026-01-02T03:04:05.000002Z"),
+		Received: parseTime("2026-01-02T03:04:05.000001Z"), Done: parseTime("2026-01-02T03:04:05.000002Z"),
 		Resource: "secrets", Subresource: "status", Namespace: "shop", Name: "db", RefUID: "r-1", ResourceVersion: "41",
 		Answer: Object{UID: "o-1", ResourceVersion: "42", Deleting: true, Held: true}, NotedUID: "o-1", Replaces: "41", Unchanged: "40",
 	}
@@ -44,7 +44,7 @@ func TestAnEventIsReadAndNoBodyIsKept(t *testing.T) {
 	}
 }
 
-func TestAnswersInEveryForm(t *testing.T) {
+func TestResponsesInEveryForm(t *testing.T) {
 	object := `{"uid":"u","resourceVersion":"7"}`
 	for what, test := range map[string]struct {
 		verb, answer string
@@ -97,7 +97,7 @@ func TestListsAndSingleEvents(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoAuditEventIsRefusedWithoutQuotingIt(t *testing.T) {
+func TestMalformedEventsAreRejectedWithoutQuoting(t *testing.T) {
 	for _, text := range []string{
 		``, `null`, `"SECRET"`, `{"stage":"x"} SECRET`, `{"stage":"SECRET`, `{}`, `[` + full + `]`, full[:len(full)-1],
 		`{"apiVersion":"audit.k8s.io/v1beta1","stage":"SECRET"}`, `{"apiVersion":"v1","items":[{"stage":"SECRET"}]}`,

@@ -22,20 +22,20 @@ import (
 )
 
 const (
-	maxConnections   = 128
-	maxStreams       = 16        // of a connection: requests at once
-	maxWindow        = 256 << 10 // of a connection, in bytes: what comes before there is room for it
-	handshakeTimeout = 5 * time.Second
-	idleTimeout      = 2 * time.Minute
-	closeTimeout     = 2 * time.Second
-	listenEvery      = time.Second // while the port is taken
-	readEvery        = time.Second // at most: the certificates
+	maxConnections      = 128
+	maxStreams          = 16        // of a connection: requests at once
+	maxWindow           = 256 << 10 // of a connection, in bytes: what comes before there is room for it
+	handshakeTimeout    = 5 * time.Second
+	idleTimeout         = 2 * time.Minute
+	closeTimeout        = 2 * time.Second
+	listenInterval      = time.Second // while the port is taken
+	certificateInterval = time.Second // at most: the certificates
 )
 
 var (
-	serving  = condition.State{Name: "ok", Message: "audit webhook is served"}
-	unserved = condition.State{Name: "unserved", Severity: condition.Degraded, Message: "audit webhook is not served; it is tried again"}
-	unsigned = condition.State{Name: "certificate", Severity: condition.Degraded,
+	conditionServing     = condition.State{Name: "ok", Message: "audit webhook is served"}
+	conditionUnserved    = condition.State{Name: "unserved", Severity: condition.Degraded, Message: "audit webhook is not served; it is tried again"}
+	conditionCertificate = condition.State{Name: "certificate", Severity: condition.Degraded,
 		Message: "certificates of the audit webhook cannot be read; those from before are used"}
 )
 
@@ -44,22 +44,22 @@ func (w *Webhook) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		listener, err := net.Listen("tcp", w.config.Listen)
 		if err == nil {
-			w.state.Become(serving, "", "")
-			err = w.serve(ctx, netutil.LimitListener(listener, maxConnections))
+			w.condition.Update(conditionServing, "", "")
+			err = w.serveListener(ctx, netutil.LimitListener(listener, maxConnections))
 		}
 		if err != nil {
-			w.state.Become(unserved, err.Error(), "end who has the port, or correct audit.webhook.listen")
+			w.condition.Update(conditionUnserved, err.Error(), "end who has the port, or correct audit.webhook.listen")
 		}
-		_ = ratelimit.Sleep(ctx, listenEvery)
+		_ = ratelimit.Sleep(ctx, listenInterval)
 	}
 	return nil
 }
 
-func (w *Webhook) serve(ctx context.Context, listener net.Listener) error {
+func (w *Webhook) serveListener(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{
 		Handler: w, ReadHeaderTimeout: handshakeTimeout, IdleTimeout: idleTimeout, BaseContext: func(net.Listener) context.Context { return ctx },
-		ErrorLog:  slog.NewLogLogger(handshakes{w.log.Handler(), w}, slog.LevelWarn),
-		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: w.handshake},
+		ErrorLog:  slog.NewLogLogger(handshakeLog{w.log.Handler(), w}, slog.LevelWarn),
+		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: w.configForClient},
 		HTTP2:     &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: maxWindow, MaxReceiveBufferPerStream: maxWindow},
 	}
 	stopped := make(chan struct{})
@@ -79,21 +79,21 @@ func (w *Webhook) serve(ctx context.Context, listener net.Listener) error {
 	return errors.Join(err, server.Close())
 }
 
-// handshake returns the certificates as they are now, or as they were when they could be read the last time.
-func (w *Webhook) handshake(*tls.ClientHelloInfo) (*tls.Config, error) {
-	config, err := w.keys.read(&w.config)
+// configForClient returns the certificates as they are now, or as they were when they could be read the last time.
+func (w *Webhook) configForClient(*tls.ClientHelloInfo) (*tls.Config, error) {
+	config, err := w.certificates.loadRecent(&w.config)
 	if err != nil {
-		w.state.Become(unsigned, err.Error(), "correct the file")
+		w.condition.Update(conditionCertificate, err.Error(), "correct the file")
 	} else {
-		w.state.Become(serving, "", "")
+		w.condition.Update(conditionServing, "", "")
 	}
 	return config, nil
 }
 
-// believed says whether the certificate of a client is still good, and its authority one of those that are configured now.
+// isTrusted says whether the certificate of a client is still good, and its authority one of those that are configured now.
 // Connections of API servers stay open for days.
-func (w *Webhook) believed(state *tls.ConnectionState) bool {
-	config, _ := w.keys.read(&w.config)
+func (w *Webhook) isTrusted(state *tls.ConnectionState) bool {
+	config, _ := w.certificates.loadRecent(&w.config)
 	options := x509.VerifyOptions{
 		Roots: config.ClientCAs, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
@@ -104,39 +104,39 @@ func (w *Webhook) believed(state *tls.ConnectionState) bool {
 	return err == nil
 }
 
-// keys are what a connection is judged by, as read from files.
-type keys struct {
-	current atomic.Pointer[keysRead]
-	reading sync.Mutex // held by whoever reads the files; nobody waits for it
+// certificateFiles are what a connection is judged by, as read from files.
+type certificateFiles struct {
+	current atomic.Pointer[loadedCertificates]
+	loading sync.Mutex // held by whoever reads the files; nobody waits for it
 }
 
-type keysRead struct {
-	config *tls.Config // of the last time without an error
-	err    error
-	at     time.Time
+type loadedCertificates struct {
+	config   *tls.Config // of the last time without an error
+	err      error
+	loadedAt time.Time
 }
 
-// read returns what the files say, or said a moment ago; with an error it is what they said before, nil at the first time.
-func (k *keys) read(from *WebhookConfig) (*tls.Config, error) {
+// loadRecent returns what the files say, or said a moment ago; with an error it is what they said before, nil at the first time.
+func (k *certificateFiles) loadRecent(from *WebhookConfig) (*tls.Config, error) {
 	now := k.current.Load()
-	if now != nil && (time.Since(now.at) < readEvery || !k.reading.TryLock()) {
+	if now != nil && (time.Since(now.loadedAt) < certificateInterval || !k.loading.TryLock()) {
 		return now.config, now.err
 	}
 	if now == nil { // nobody else has it yet
-		k.reading.Lock()
-		now = &keysRead{}
+		k.loading.Lock()
+		now = &loadedCertificates{}
 	}
-	defer k.reading.Unlock()
-	next := &keysRead{config: now.config, at: time.Now()}
+	defer k.loading.Unlock()
+	next := &loadedCertificates{config: now.config, loadedAt: time.Now()}
 	var config *tls.Config
-	if config, next.err = from.load(); next.err == nil {
+	if config, next.err = from.loadTLS(); next.err == nil {
 		next.config = config
 	}
 	k.current.Store(next)
 	return next.config, next.err
 }
 
-func (c *WebhookConfig) load() (*tls.Config, error) {
+func (c *WebhookConfig) loadTLS() (*tls.Config, error) {
 	pair, err := tls.LoadX509KeyPair(c.Certificate, c.Key)
 	if err != nil {
 		return nil, fmt.Errorf("audit.webhook.certificate: %w", err)
@@ -155,20 +155,20 @@ func (c *WebhookConfig) load() (*tls.Config, error) {
 	}, nil
 }
 
-// handshakes counts the connections that end in the handshake, and keeps their lines, of which a stranger can cause any
+// handshakeLog counts the connections that end in the handshake, and keeps their lines, of which a stranger can cause any
 // number, to debug.
-type handshakes struct {
+type handshakeLog struct {
 	slog.Handler
 	webhook *Webhook
 }
 
 // Enabled says that every line is looked at.
-func (handshakes) Enabled(context.Context, slog.Level) bool { return true }
+func (handshakeLog) Enabled(context.Context, slog.Level) bool { return true }
 
 // Handle implements slog.Handler.
-func (h handshakes) Handle(ctx context.Context, r slog.Record) error {
+func (h handshakeLog) Handle(ctx context.Context, r slog.Record) error {
 	if strings.Contains(r.Message, "TLS handshake error") {
-		h.webhook.refused.Add(1)
+		h.webhook.rejected.Add(1)
 	}
 	if r.Level = slog.LevelDebug; !h.Handler.Enabled(ctx, r.Level) {
 		return nil

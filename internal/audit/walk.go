@@ -6,33 +6,33 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
-// pass is the answer of who leaves a value to be passed over.
-const pass = 0
+// skipValue is the answer of who leaves a value to be passed over.
+const skipValue = 0
 
-// members calls f with each member of the object that begins at i, and the index of its value, where there is one. f returns
+// scanMembers calls f with each member of the object that begins at i, and the index of its value, where there is one. f returns
 // the index behind the value, pass, or a negative index. What is no object is passed over.
-func members(b []byte, i int, f func(key []byte, i int) int) int {
+func scanMembers(b []byte, i int, f func(key []byte, i int) int) int {
 	if i >= len(b) || b[i] != '{' {
-		return rawjson.PassValue(b, i)
+		return rawjson.SkipTrustedValue(b, i)
 	}
-	m := rawjson.Enter(b, i)
+	m := rawjson.EnterObject(b, i)
 	for m.Next() {
 		if m.I >= len(b) {
-			return rawjson.Fail(len(b))
+			return rawjson.FailAt(len(b))
 		}
-		if end := f(m.Key, m.I); end != pass {
+		if end := f(m.Key, m.I); end != skipValue {
 			m.I = end
 		} else {
-			m.I = rawjson.PassValue(b, m.I)
+			m.I = rawjson.SkipTrustedValue(b, m.I)
 		}
 	}
 	return m.I
 }
 
-// elements calls f with the index of each element of the array that begins at i. What is no array is passed over.
-func elements(b []byte, i int, f func(i int) int) int {
+// scanElements calls f with the index of each element of the array that begins at i. What is no array is passed over.
+func scanElements(b []byte, i int, f func(i int) int) int {
 	if i >= len(b) || b[i] != '[' {
-		return rawjson.PassValue(b, i)
+		return rawjson.SkipTrustedValue(b, i)
 	}
 	e := rawjson.EnterArray(b, i)
 	for e.Next() {
@@ -41,8 +41,8 @@ func elements(b []byte, i int, f func(i int) int) int {
 	return e.I
 }
 
-// text returns a copy of the string at i; "" where there is none.
-func text(b []byte, i int) string {
+// stringAt returns a copy of the string at i; "" where there is none.
+func stringAt(b []byte, i int) string {
 	if i >= len(b) || b[i] != '"' {
 		return ""
 	}
@@ -50,21 +50,21 @@ func text(b []byte, i int) string {
 	if end < 0 {
 		return ""
 	}
-	return string(rawjson.Text(b[i:end]))
+	return string(rawjson.Unquote(b[i:end]))
 }
 
-func texts(b []byte, i int, list *[]string) int {
-	return elements(b, i, func(i int) int {
-		if s := text(b, i); s != "" {
+func appendStrings(b []byte, i int, list *[]string) int {
+	return scanElements(b, i, func(i int) int {
+		if s := stringAt(b, i); s != "" {
 			*list = append(*list, s)
 		}
-		return rawjson.PassValue(b, i)
+		return rawjson.SkipTrustedValue(b, i)
 	})
 }
 
-// number returns the integer at i; 0 where there is none.
-func number(b []byte, i int) int {
-	end := rawjson.PassValue(b, i)
+// intAt returns the integer at i; 0 where there is none.
+func intAt(b []byte, i int) int {
+	end := rawjson.SkipTrustedValue(b, i)
 	if end < 0 || end-i > 18 {
 		return 0
 	}
@@ -75,8 +75,8 @@ func number(b []byte, i int) int {
 	return n
 }
 
-// filled says whether an array has an element.
-func filled(b []byte, i int) bool {
+// hasElements says whether an array has an element.
+func hasElements(b []byte, i int) bool {
 	if b[i] != '[' {
 		return false
 	}

@@ -33,39 +33,39 @@ type WebhookConfig struct {
 }
 
 const (
-	maxBody     = 32 << 20         // of one request, in bytes; a batch of 400 events of an API server is rarely above 4 MiB
-	maxSpare    = 4 << 20          // of a body whose memory is kept for the next one
-	bodyTimeout = 10 * time.Second // for a body to come, once there is room for it
+	maxBody       = 32 << 20         // of one request, in bytes; a batch of 400 events of an API server is rarely above 4 MiB
+	maxReusedBody = 4 << 20          // of a body whose memory is kept for the next one
+	bodyTimeout   = 10 * time.Second // for a body to come, once there is room for it
 )
 
-const stopping = "not taken: the exporter is stopping"
+const stoppingText = "not taken: the exporter is stopping"
 
 // Webhook takes audit events as API servers send them in their webhook backend. It answers when they are durable, so that an
 // API server sends again what was not. What it takes of the machine is bounded however much is sent: connections, bytes of
 // bodies, and one body that is scanned at a time. Who sends more waits for the answer.
 type Webhook struct {
-	config WebhookConfig
-	take   Take
-	lost   Lost
-	log    *slog.Logger
-	state  *condition.Condition
-	keys   keys
-	room   *room
-	scan   chan struct{}
-	spare  sync.Pool // of *batch
+	config       WebhookConfig
+	storeEvents  StoreEvents
+	recordLoss   RecordLoss
+	log          *slog.Logger
+	condition    *condition.Condition
+	certificates certificateFiles
+	bodyMemory   *byteSemaphore
+	scanSlot     chan struct{}
+	freeBatches  sync.Pool // of *batch
 
-	refused, malformed atomic.Uint64
-	warned             atomic.Bool
+	rejected, malformed atomic.Uint64
+	warned              atomic.Bool
 }
 
 // NewWebhook reads the certificates. It opens nothing. lost is told of events that an API server sent and will not send
 // again, though they could not be taken.
-func NewWebhook(config WebhookConfig, take Take, lost Lost, log *slog.Logger) (*Webhook, error) {
+func NewWebhook(config WebhookConfig, take StoreEvents, lost RecordLoss, log *slog.Logger) (*Webhook, error) {
 	w := &Webhook{
-		config: config, take: take, lost: lost, log: log, state: condition.New(log.With("listen", config.Listen), serving),
-		room: newRoom(maxBodies), scan: make(chan struct{}, 1),
+		config: config, storeEvents: take, recordLoss: lost, log: log, condition: condition.New(log.With("listen", config.Listen), conditionServing),
+		bodyMemory: newByteSemaphore(maxBodies), scanSlot: make(chan struct{}, 1),
 	}
-	if _, err := w.keys.read(&config); err != nil {
+	if _, err := w.certificates.loadRecent(&config); err != nil {
 		return nil, err
 	}
 	return w, nil
@@ -76,26 +76,26 @@ func (w *Webhook) Name() string { return w.config.Listen }
 
 // Status says whether events can be sent; malformed counts bodies that were no audit events.
 func (w *Webhook) Status() (status condition.Status, malformed uint64) {
-	return w.state.Status(), w.malformed.Load()
+	return w.condition.Status(), w.malformed.Load()
 }
 
-// Refused counts the requests of strangers, and of certificates of other names, and the connections that ended in the
+// RejectedRequests counts the requests of strangers, and of certificates of other names, and the connections that ended in the
 // handshake, as those without a certificate of the authorities do.
-func (w *Webhook) Refused() uint64 { return w.refused.Load() }
+func (w *Webhook) RejectedRequests() uint64 { return w.rejected.Load() }
 
 // ServeHTTP answers one batch.
 func (w *Webhook) ServeHTTP(response http.ResponseWriter, request *http.Request) {
-	name, listed := w.listed(request.TLS)
+	name, listed := w.listedName(request.TLS)
 	switch {
 	case !listed:
-		w.refused.Add(1)
+		w.rejected.Add(1)
 		if w.warned.CompareAndSwap(false, true) {
 			w.log.Warn("audit events of a client that audit.webhook.clients does not name are refused; said once", "name", name, "address", request.RemoteAddr)
 		}
 		http.Error(response, "audit.webhook.clients does not name this client", http.StatusForbidden)
 		return
-	case !w.believed(request.TLS):
-		w.refused.Add(1)
+	case !w.isTrusted(request.TLS):
+		w.rejected.Add(1)
 		response.Header().Set("Connection", "close") // with another certificate it may send the same again
 		http.Error(response, "the certificate of this client is not good any more", http.StatusServiceUnavailable)
 		return
@@ -103,7 +103,7 @@ func (w *Webhook) ServeHTTP(response http.ResponseWriter, request *http.Request)
 		http.Error(response, "audit events are posted", http.StatusMethodNotAllowed)
 		return
 	case request.ContentLength > maxBody:
-		w.refuse(response, request, fmt.Errorf("the body has %d bytes, and %d at most are taken: send smaller batches, see --audit-webhook-batch-max-size",
+		w.rejectBatch(response, request, fmt.Errorf("the body has %d bytes, and %d at most are taken: send smaller batches, see --audit-webhook-batch-max-size",
 			request.ContentLength, maxBody), http.StatusRequestEntityTooLarge)
 		return
 	}
@@ -111,32 +111,32 @@ func (w *Webhook) ServeHTTP(response http.ResponseWriter, request *http.Request)
 	if size < 0 {
 		size = maxBody
 	}
-	if !w.room.take(request.Context(), size) {
-		http.Error(response, stopping, http.StatusServiceUnavailable)
+	if !w.bodyMemory.acquire(request.Context(), size) {
+		http.Error(response, stoppingText, http.StatusServiceUnavailable)
 		return
 	}
-	defer w.room.give(size)
-	b, ok := w.spare.Get().(*batch)
+	defer w.bodyMemory.release(size)
+	b, ok := w.freeBatches.Get().(*eventBatch)
 	if !ok {
-		b = &batch{}
+		b = &eventBatch{}
 	}
-	w.answer(response, request, name, b)
-	if b.body.Cap() <= maxSpare {
+	w.handleBatch(response, request, name, b)
+	if b.body.Cap() <= maxReusedBody {
 		b.body.Reset()
 		clear(b.events[:cap(b.events)])
-		w.spare.Put(b)
+		w.freeBatches.Put(b)
 	}
 }
 
-// batch is the memory for one body and its events. It is used again: what a flood of bodies leaves behind would keep the
+// eventBatch is the memory for one body and its events. It is used again: what a flood of bodies leaves behind would keep the
 // garbage collector busy, for which changes wait.
-type batch struct {
+type eventBatch struct {
 	body   bytes.Buffer
 	events []Event
 }
 
-// answer takes the events of a body. What it answers with no number of 5xx or 429 an API server does not send again.
-func (w *Webhook) answer(response http.ResponseWriter, request *http.Request, name string, b *batch) {
+// handleBatch takes the events of a body. What it answers with no number of 5xx or 429 an API server does not send again.
+func (w *Webhook) handleBatch(response http.ResponseWriter, request *http.Request, name string, b *eventBatch) {
 	connection := http.NewResponseController(response)
 	_ = connection.SetReadDeadline(time.Now().Add(bodyTimeout)) // a server of net/http can
 	b.body.Grow(int(max(0, request.ContentLength)) + bytes.MinRead)
@@ -144,7 +144,7 @@ func (w *Webhook) answer(response http.ResponseWriter, request *http.Request, na
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		w.refuse(response, request, fmt.Errorf("the body has more than %d bytes: send smaller batches, see --audit-webhook-batch-max-size", maxBody),
+		w.rejectBatch(response, request, fmt.Errorf("the body has more than %d bytes: send smaller batches, see --audit-webhook-batch-max-size", maxBody),
 			http.StatusRequestEntityTooLarge)
 		return
 	case err != nil: // who sent it does not get an answer, and sends it again
@@ -152,39 +152,39 @@ func (w *Webhook) answer(response http.ResponseWriter, request *http.Request, na
 		return
 	}
 	_ = connection.SetReadDeadline(time.Time{}) // else the request ends with it, however long its events take to be durable
-	if err := w.scanned(b); err != nil {
+	if err := w.scanBatch(b); err != nil {
 		w.malformed.Add(1)
-		w.refuse(response, request, err, http.StatusBadRequest)
+		w.rejectBatch(response, request, err, http.StatusBadRequest)
 		return
 	}
 	// The connection stands for the API server: behind a proxy several of them share an address.
 	origin := name + "@" + request.RemoteAddr
-	if err := w.take(request.Context(), origin, b.events, "", ""); err != nil {
-		http.Error(response, stopping, http.StatusServiceUnavailable)
+	if err := w.storeEvents(request.Context(), origin, b.events, "", ""); err != nil {
+		http.Error(response, stoppingText, http.StatusServiceUnavailable)
 		return
 	}
 	response.WriteHeader(http.StatusOK)
 }
 
-// scanned reads the events of a body. One body at a time is scanned, so that a flood has one core at most.
-func (w *Webhook) scanned(b *batch) (err error) {
-	w.scan <- struct{}{}
-	defer func() { <-w.scan }()
+// scanBatch reads the events of a body. One body at a time is scanned, so that a flood has one core at most.
+func (w *Webhook) scanBatch(b *eventBatch) (err error) {
+	w.scanSlot <- struct{}{}
+	defer func() { <-w.scanSlot }()
 	b.events, err = Append(b.events[:0], b.body.Bytes())
 	return err
 }
 
-// refuse answers that events of a listed client are not taken, once it is stored that they are lost.
-func (w *Webhook) refuse(response http.ResponseWriter, request *http.Request, reason error, code int) {
-	if err := w.lost(request.Context(), time.Time{}, "audit events that an API server sent could not be taken: "+reason.Error()); err != nil {
-		http.Error(response, stopping, http.StatusServiceUnavailable)
+// rejectBatch answers that events of a listed client are not taken, once it is stored that they are lost.
+func (w *Webhook) rejectBatch(response http.ResponseWriter, request *http.Request, reason error, code int) {
+	if err := w.recordLoss(request.Context(), time.Time{}, "audit events that an API server sent could not be taken: "+reason.Error()); err != nil {
+		http.Error(response, stoppingText, http.StatusServiceUnavailable)
 		return
 	}
 	http.Error(response, reason.Error(), code)
 }
 
-// listed returns the name in a client's certificate that is listed.
-func (w *Webhook) listed(state *tls.ConnectionState) (string, bool) {
+// listedName returns the name in a client's certificate that is listed.
+func (w *Webhook) listedName(state *tls.ConnectionState) (string, bool) {
 	if state == nil || len(state.VerifiedChains) == 0 {
 		return "", false
 	}

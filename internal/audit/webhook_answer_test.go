@@ -12,18 +12,18 @@ import (
 	"time"
 )
 
-// answering is a webhook that is asked without a connection. taking is called before it takes events.
-func answering(t *testing.T, taking func()) *serving {
+// newWebhook is a webhook that is asked without a connection. taking is called before it takes events.
+func newWebhook(t *testing.T, taking func()) *webhookServer {
 	t.Helper()
-	s := serveAt(t, "unused:0")
-	s.taking = taking
+	s := newWebhookAt(t, "unused:0")
+	s.beforeStore = taking
 	return s
 }
 
-// request is one of an API server whose body says not how long it is, so that it takes the room of the largest.
-func (s *serving) request(ctx context.Context, t *testing.T) *http.Request {
+// newRequest is one of an API server whose body says not how long it is, so that it takes the room of the largest.
+func (s *webhookServer) newRequest(ctx context.Context, t *testing.T) *http.Request {
 	t.Helper()
-	certificate, err := x509.ParseCertificate(s.clientOf(t, s.authority, "kube-apiserver").Certificates[0].Certificate[0])
+	certificate, err := x509.ParseCertificate(s.clientConfig(t, s.authority, "kube-apiserver").Certificates[0].Certificate[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,20 +33,20 @@ func (s *serving) request(ctx context.Context, t *testing.T) *http.Request {
 	return r
 }
 
-// TestWhatFoundNoRoomUntilTheStopIsSentAgain fills the room with bodies that are not durable yet.
-func TestWhatFoundNoRoomUntilTheStopIsSentAgain(t *testing.T) {
+// TestQueuedBodyIsRetriedAfterStop fills the room with bodies that are not durable yet.
+func TestQueuedBodyIsRetriedAfterStop(t *testing.T) {
 	begun, durable := make(chan struct{}), make(chan struct{})
-	s := answering(t, func() { begun <- struct{}{}; <-durable })
+	s := newWebhook(t, func() { begun <- struct{}{}; <-durable })
 	var all sync.WaitGroup
 	for range 2 {
-		request := s.request(t.Context(), t)
+		request := s.newRequest(t.Context(), t)
 		all.Go(func() { s.ServeHTTP(httptest.NewRecorder(), request) })
 		<-begun
 	}
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
 	answer := httptest.NewRecorder()
-	s.ServeHTTP(answer, s.request(stopped, t))
+	s.ServeHTTP(answer, s.newRequest(stopped, t))
 	if answer.Code != http.StatusServiceUnavailable {
 		t.Errorf("answered %d", answer.Code)
 	}
@@ -54,27 +54,27 @@ func TestWhatFoundNoRoomUntilTheStopIsSentAgain(t *testing.T) {
 	all.Wait()
 }
 
-// deadlines is an answer whose connection tells until when it may be read.
-type deadlines struct {
+// deadlineRecorder is an answer whose connection tells until when it may be read.
+type deadlineRecorder struct {
 	*httptest.ResponseRecorder
 	until time.Time
 }
 
-func (d *deadlines) SetReadDeadline(until time.Time) error {
+func (d *deadlineRecorder) SetReadDeadline(until time.Time) error {
 	d.until = until
 	return nil
 }
 
-// TestEventsMayTakeLongerToBeDurableThanTheirBodyMayToCome sees that nothing ends the connection by then.
-func TestEventsMayTakeLongerToBeDurableThanTheirBodyMayToCome(t *testing.T) {
-	d := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+// TestStoringEventsOutlivesBodyTimeout sees that nothing ends the connection by then.
+func TestStoringEventsOutlivesBodyTimeout(t *testing.T) {
+	d := &deadlineRecorder{ResponseRecorder: httptest.NewRecorder()}
 	begun := false
-	s := answering(t, func() {
+	s := newWebhook(t, func() {
 		if begun = true; !d.until.IsZero() {
 			t.Error("the connection has a deadline")
 		}
 	})
-	s.ServeHTTP(d, s.request(t.Context(), t))
+	s.ServeHTTP(d, s.newRequest(t.Context(), t))
 	if !begun || d.Code != http.StatusOK {
 		t.Errorf("answered %d", d.Code)
 	}

@@ -23,52 +23,52 @@ import (
 
 const list = `{"apiVersion":"audit.k8s.io/v1","kind":"EventList","items":[{"auditID":"1","stage":"ResponseComplete","verb":"patch"}]}`
 
-// serving is a webhook and what it has taken.
-type serving struct {
+// webhookServer is a webhook and what it has taken.
+type webhookServer struct {
 	*audit.Webhook
-	authority *certificates.Authority
-	dir       string // of the certificates
-	listen    string
-	url       string
-	lost      atomic.Pointer[string]
-	stop      func()
-	taking    func() // called, if it is not nil, before events are taken
+	authority   *certificates.Authority
+	dir         string // of the certificates
+	listen      string
+	url         string
+	lost        atomic.Pointer[string]
+	stop        func()
+	beforeStore func() // called, if it is not nil, before events are taken
 
-	mu     sync.Mutex
-	taken  []audit.Event
-	refuse error
+	mu         sync.Mutex
+	stored     []audit.Event
+	storeError error
 }
 
-func serve(t testing.TB) *serving {
+func startWebhook(t testing.TB) *webhookServer {
 	t.Helper()
 	free, err := ports.Free(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := serveAt(t, ports.Address(free[0]))
-	s.run(t)
+	s := newWebhookAt(t, ports.Address(free[0]))
+	s.startServing(t)
 	return s
 }
 
-// serveAt makes a webhook that listens at an address once it runs.
-func serveAt(t testing.TB, listen string) *serving {
+// newWebhookAt makes a webhook that listens at an address once it runs.
+func newWebhookAt(t testing.TB, listen string) *webhookServer {
 	t.Helper()
 	dir := t.TempDir()
-	s := &serving{authority: certificates.New(t), dir: dir, listen: listen, url: "https://" + listen + "/"}
+	s := &webhookServer{authority: certificates.New(t), dir: dir, listen: listen, url: "https://" + listen + "/"}
 	s.authority.IssueTo(t, dir)
 	var err error
 	s.Webhook, err = audit.NewWebhook(audit.WebhookConfig{
 		Listen: s.listen, Certificate: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem"),
 		ClientCA: filepath.Join(dir, "ca.pem"), Clients: []string{"kube-apiserver"},
-	}, s.take, func(_ context.Context, _ time.Time, reason string) error { s.lost.Store(&reason); return nil }, slog.New(slog.DiscardHandler))
+	}, s.storeEvents, func(_ context.Context, _ time.Time, reason string) error { s.lost.Store(&reason); return nil }, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-// run runs the webhook, and returns when it listens.
-func (s *serving) run(t testing.TB) {
+// startServing runs the webhook, and returns when it listens.
+func (s *webhookServer) startServing(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -80,14 +80,14 @@ func (s *serving) run(t testing.TB) {
 		}
 	})
 	t.Cleanup(s.stop)
-	await(t, "it listens", func() bool {
+	awaitCondition(t, "it listens", func() bool {
 		c, err := net.Dial("tcp", s.listen)
 		return err == nil && c.Close() == nil
 	})
 }
 
-// await waits until something is so.
-func await(t testing.TB, what string, so func() bool) {
+// awaitCondition waits until something is so.
+func awaitCondition(t testing.TB, what string, so func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !so(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -96,22 +96,22 @@ func await(t testing.TB, what string, so func() bool) {
 	}
 }
 
-func (s *serving) take(_ context.Context, _ string, events []audit.Event, _, _ string) error {
-	if s.taking != nil {
-		s.taking()
+func (s *webhookServer) storeEvents(_ context.Context, _ string, events []audit.Event, _, _ string) error {
+	if s.beforeStore != nil {
+		s.beforeStore()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.refuse == nil {
-		s.taken = append(s.taken, events...)
+	if s.storeError == nil {
+		s.stored = append(s.stored, events...)
 	}
-	return s.refuse
+	return s.storeError
 }
 
-// post sends a body as a client of that name; "" has no certificate.
-func (s *serving) post(t testing.TB, name, body string) (int, error) {
+// postAs sends a body as a client of that name; "" has no certificate.
+func (s *webhookServer) postAs(t testing.TB, name, body string) (int, error) {
 	t.Helper()
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: s.clientOf(t, s.authority, name), DisableKeepAlives: true}}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: s.clientConfig(t, s.authority, name), DisableKeepAlives: true}}
 	response, err := client.Post(s.url, "application/json", strings.NewReader(body))
 	if err != nil {
 		return 0, err
@@ -119,20 +119,20 @@ func (s *serving) post(t testing.TB, name, body string) (int, error) {
 	return response.StatusCode, response.Body.Close()
 }
 
-// answer is what a client of that name is answered with. Not every handshake ends in time on a busy machine: where there is
+// awaitAnswer is what a client of that name is answered with. Not every handshake ends in time on a busy machine: where there is
 // no answer it asks again.
-func (s *serving) answer(t testing.TB, name, body string) (code int) {
+func (s *webhookServer) awaitAnswer(t testing.TB, name, body string) (code int) {
 	t.Helper()
-	await(t, "there is an answer", func() (answered bool) {
+	awaitCondition(t, "there is an answer", func() (answered bool) {
 		var err error
-		code, err = s.post(t, name, body)
+		code, err = s.postAs(t, name, body)
 		return err == nil
 	})
 	return code
 }
 
-// clientOf is the configuration of a client whose certificate an authority signed for a name; "" has none.
-func (s *serving) clientOf(t testing.TB, authority *certificates.Authority, name string) *tls.Config {
+// clientConfig is the configuration of a client whose certificate an authority signed for a name; "" has none.
+func (s *webhookServer) clientConfig(t testing.TB, authority *certificates.Authority, name string) *tls.Config {
 	t.Helper()
 	config := &tls.Config{RootCAs: x509.NewCertPool()}
 	config.RootCAs.AppendCertsFromPEM(s.authority.PEM)
@@ -146,44 +146,44 @@ func (s *serving) clientOf(t testing.TB, authority *certificates.Authority, name
 	return config
 }
 
-func TestEventsAreTakenFromListedClientsOnly(t *testing.T) {
-	s := serve(t)
-	if code := s.answer(t, "kube-apiserver", list); code != http.StatusOK || len(s.taken) != 1 {
-		t.Errorf("an API server: %d, %d events", code, len(s.taken))
+func TestOnlyListedClientsAreAccepted(t *testing.T) {
+	s := startWebhook(t)
+	if code := s.awaitAnswer(t, "kube-apiserver", list); code != http.StatusOK || len(s.stored) != 1 {
+		t.Errorf("an API server: %d, %d events", code, len(s.stored))
 	}
-	if code := s.answer(t, "somebody", list); code != http.StatusForbidden {
+	if code := s.awaitAnswer(t, "somebody", list); code != http.StatusForbidden {
 		t.Errorf("somebody else: %d", code)
 	}
-	if code, err := s.post(t, "", list); err == nil {
+	if code, err := s.postAs(t, "", list); err == nil {
 		t.Errorf("nobody: %d", code)
 	}
-	if len(s.taken) != 1 {
-		t.Errorf("%d events were taken", len(s.taken))
+	if len(s.stored) != 1 {
+		t.Errorf("%d events were taken", len(s.stored))
 	}
-	if s.Refused() == 0 {
+	if s.RejectedRequests() == 0 {
 		t.Error("strangers are not counted")
 	}
 }
 
-func TestWhatIsNotDurableIsNotAcknowledged(t *testing.T) {
-	s := serve(t)
-	s.refuse = errors.New("disk gone")
-	if code := s.answer(t, "kube-apiserver", list); code != http.StatusServiceUnavailable {
+func TestUnstoredEventsAreNotAcknowledged(t *testing.T) {
+	s := startWebhook(t)
+	s.storeError = errors.New("disk gone")
+	if code := s.awaitAnswer(t, "kube-apiserver", list); code != http.StatusServiceUnavailable {
 		t.Errorf("%d", code)
 	}
 }
 
-func TestAMalformedBodyIsRefusedAndCounted(t *testing.T) {
-	s := serve(t)
-	if code := s.answer(t, "kube-apiserver", `{"items":[`); code != http.StatusBadRequest || s.lost.Load() == nil {
+func TestMalformedBodyIsRejectedAndCounted(t *testing.T) {
+	s := startWebhook(t)
+	if code := s.awaitAnswer(t, "kube-apiserver", `{"items":[`); code != http.StatusBadRequest || s.lost.Load() == nil {
 		t.Errorf("%d; nobody is told that events are lost", code)
 	}
-	if _, malformed := s.Status(); malformed != 1 || len(s.taken) != 0 {
-		t.Errorf("%d malformed, %d taken", malformed, len(s.taken))
+	if _, malformed := s.Status(); malformed != 1 || len(s.stored) != 0 {
+		t.Errorf("%d malformed, %d taken", malformed, len(s.stored))
 	}
 }
 
-func TestAWrongCertificateIsNamedByItsKey(t *testing.T) {
+func TestCertificateErrorNamesConfigurationKey(t *testing.T) {
 	dir := t.TempDir()
 	certificates.New(t).IssueTo(t, dir)
 	good := audit.WebhookConfig{Certificate: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem"), ClientCA: filepath.Join(dir, "ca.pem")}
@@ -207,12 +207,12 @@ func TestAWrongCertificateIsNamedByItsKey(t *testing.T) {
 // are of both ends, an event each.
 func BenchmarkWebhook(b *testing.B) {
 	const batch = 100
-	s := serve(b)
+	s := startWebhook(b)
 	event := `{"kind":"Event","apiVersion":"audit.k8s.io/v1","auditID":"1","stage":"ResponseComplete","verb":"patch","user":{"username":"ann","groups":["a","b"]},` +
 		`"objectRef":{"resource":"pods","namespace":"shop","name":"db"},"responseStatus":{"code":200},"responseObject":{"kind":"Pod","metadata":{"uid":"u",` +
 		`"resourceVersion":"1"},"spec":{"filler":"` + strings.Repeat("x", 1100) + `"}},"requestReceivedTimestamp":"2026-01-02T03:04:05.000001Z"}`
 	body := `{"apiVersion":"audit.k8s.io/v1","kind":"EventList","items":[` + strings.Repeat(event+",", batch-1) + event + `]}`
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: s.clientOf(b, s.authority, "kube-apiserver"), ForceAttemptHTTP2: true}}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: s.clientConfig(b, s.authority, "kube-apiserver"), ForceAttemptHTTP2: true}}
 	defer client.CloseIdleConnections()
 	b.ReportAllocs()
 	for b.Loop() {
@@ -222,7 +222,7 @@ func BenchmarkWebhook(b *testing.B) {
 		}
 		response.Body.Close()
 		s.mu.Lock()
-		s.taken = s.taken[:0]
+		s.stored = s.stored[:0]
 		s.mu.Unlock()
 	}
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*batch), "µs/event")

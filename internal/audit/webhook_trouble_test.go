@@ -17,54 +17,54 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
 )
 
-func TestAListedNameOfAnotherAuthorityIsAStranger(t *testing.T) {
-	s := serve(t)
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: s.clientOf(t, certificates.New(t), "kube-apiserver"), DisableKeepAlives: true}}
+func TestListedNameOfOtherAuthorityIsRejected(t *testing.T) {
+	s := startWebhook(t)
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: s.clientConfig(t, certificates.New(t), "kube-apiserver"), DisableKeepAlives: true}}
 	if response, err := client.Post(s.url, "application/json", strings.NewReader(list)); err == nil {
 		t.Errorf("%s, %v", response.Status, response.Body.Close())
 	}
-	await(t, "it is counted", func() bool { return s.Refused() >= 2 }) // the first was the look whether it listens
-	if len(s.taken) != 0 {
-		t.Errorf("%d events were taken", len(s.taken))
+	awaitCondition(t, "it is counted", func() bool { return s.RejectedRequests() >= 2 }) // the first was the look whether it listens
+	if len(s.stored) != 0 {
+		t.Errorf("%d events were taken", len(s.stored))
 	}
 }
 
-func TestATakenPortIsWaitedFor(t *testing.T) {
-	s := serve(t)
-	second := serveAt(t, s.listen)
+func TestListenRetriesWhilePortIsTaken(t *testing.T) {
+	s := startWebhook(t)
+	second := newWebhookAt(t, s.listen)
 	done := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { done <- second.Run(ctx) }()
-	await(t, "the trouble is shown", func() bool {
+	awaitCondition(t, "the trouble is shown", func() bool {
 		status, _ := second.Status()
 		return strings.Contains(status.Explanation(), "audit.webhook.listen")
 	})
 	s.stop()
-	await(t, "it is served", func() bool { status, _ := second.Status(); return status.Degraded() == "" })
+	awaitCondition(t, "it is served", func() bool { status, _ := second.Status(); return status.Degraded() == "" })
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
 }
 
-func TestRotatedCertificatesAreUsedWhileItRuns(t *testing.T) {
-	s := serve(t)
+func TestRotatedCertificatesAreReloaded(t *testing.T) {
+	s := startWebhook(t)
 	before := s.authority
 	s.authority = certificates.New(t)
 	s.authority.IssueTo(t, s.dir)
-	await(t, "the new authority is believed", func() bool {
-		code, err := s.post(t, "kube-apiserver", list)
+	awaitCondition(t, "the new authority is believed", func() bool {
+		code, err := s.postAs(t, "kube-apiserver", list)
 		return err == nil && code == http.StatusOK
 	})
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: s.clientOf(t, before, "kube-apiserver"), DisableKeepAlives: true}}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: s.clientConfig(t, before, "kube-apiserver"), DisableKeepAlives: true}}
 	if response, err := client.Post(s.url, "application/json", strings.NewReader(list)); err == nil {
 		t.Errorf("the old authority is believed: %s, %v", response.Status, response.Body.Close())
 	}
 	if err := os.WriteFile(filepath.Join(s.dir, "cert.pem"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the trouble is shown", func() bool {
-		if code := s.answer(t, "kube-apiserver", list); code != http.StatusOK {
+	awaitCondition(t, "the trouble is shown", func() bool {
+		if code := s.awaitAnswer(t, "kube-apiserver", list); code != http.StatusOK {
 			t.Fatalf("those from before are not used: %d", code)
 		}
 		status, _ := s.Status()
@@ -72,12 +72,12 @@ func TestRotatedCertificatesAreUsedWhileItRuns(t *testing.T) {
 	})
 }
 
-// TestAnOpenConnectionIsEndedWhenItsAuthorityIsNotBelievedAnyMore sends over one connection, over which it would send
+// TestConnectionOfRemovedAuthorityIsClosed sends over one connection, over which it would send
 // forever, and has the events taken again once the client has a certificate of the new authority.
-func TestAnOpenConnectionIsEndedWhenItsAuthorityIsNotBelievedAnyMore(t *testing.T) {
+func TestConnectionOfRemovedAuthorityIsClosed(t *testing.T) {
 	for _, http2 := range []bool{false, true} {
-		s := serve(t)
-		transport := &http.Transport{TLSClientConfig: s.clientOf(t, s.authority, "kube-apiserver"), ForceAttemptHTTP2: http2}
+		s := startWebhook(t)
+		transport := &http.Transport{TLSClientConfig: s.clientConfig(t, s.authority, "kube-apiserver"), ForceAttemptHTTP2: http2}
 		defer transport.CloseIdleConnections()
 		client := &http.Client{Transport: transport}
 		post := func() (int, error) {
@@ -88,38 +88,38 @@ func TestAnOpenConnectionIsEndedWhenItsAuthorityIsNotBelievedAnyMore(t *testing.
 			_, _ = io.Copy(io.Discard, response.Body)
 			return response.StatusCode, response.Body.Close()
 		}
-		await(t, "it is taken", func() bool { code, err := post(); return err == nil && code == http.StatusOK })
+		awaitCondition(t, "it is taken", func() bool { code, err := post(); return err == nil && code == http.StatusOK })
 		s.authority = certificates.New(t)
 		s.authority.IssueTo(t, s.dir)
-		await(t, "it is refused, so that it tries again", func() bool {
+		awaitCondition(t, "it is refused, so that it tries again", func() bool {
 			code, err := post()
 			return err == nil && code == http.StatusServiceUnavailable
 		})
 		if code, err := post(); err == nil {
 			t.Errorf("the connection is still open: %d", code)
 		}
-		if code := s.answer(t, "kube-apiserver", list); code != http.StatusOK {
+		if code := s.awaitAnswer(t, "kube-apiserver", list); code != http.StatusOK {
 			t.Errorf("a certificate of the new authority: %d", code)
 		}
 	}
 }
 
-func TestABodyThatIsTooLargeIsSaidToBeLost(t *testing.T) {
-	s := serve(t)
-	code, err := s.post(t, "kube-apiserver", `{"apiVersion":"audit.k8s.io/v1","items":[`+strings.Repeat(" ", 33<<20)+`]}`)
+func TestOversizedBodyIsReportedAsLoss(t *testing.T) {
+	s := startWebhook(t)
+	code, err := s.postAs(t, "kube-apiserver", `{"apiVersion":"audit.k8s.io/v1","items":[`+strings.Repeat(" ", 33<<20)+`]}`)
 	if err == nil && code != http.StatusRequestEntityTooLarge {
 		t.Errorf("%d", code)
 	}
-	await(t, "the loss is said", func() bool {
+	awaitCondition(t, "the loss is said", func() bool {
 		reason := s.lost.Load()
 		return reason != nil && strings.Contains(*reason, "--audit-webhook-batch-max-size")
 	})
 }
 
-// TestStalledConnectionsHoldUpNobody opens connections that never begin, and requests that stop in the middle of their
+// TestStalledConnectionsDoNotBlockOthers opens connections that never begin, and requests that stop in the middle of their
 // bodies, and has an API server send at the same time.
-func TestStalledConnectionsHoldUpNobody(t *testing.T) {
-	s := serve(t)
+func TestStalledConnectionsDoNotBlockOthers(t *testing.T) {
+	s := startWebhook(t)
 	for range 40 {
 		c, err := net.Dial("tcp", s.listen)
 		if err != nil {
@@ -127,10 +127,10 @@ func TestStalledConnectionsHoldUpNobody(t *testing.T) {
 		}
 		defer c.Close()
 	}
-	config := s.clientOf(t, s.authority, "kube-apiserver")
+	config := s.clientConfig(t, s.authority, "kube-apiserver")
 	for range 40 {
 		var c *tls.Conn
-		await(t, "a handshake", func() (ended bool) {
+		awaitCondition(t, "a handshake", func() (ended bool) {
 			var err error
 			c, err = tls.Dial("tcp", s.listen, config)
 			return err == nil
@@ -141,44 +141,44 @@ func TestStalledConnectionsHoldUpNobody(t *testing.T) {
 		}
 	}
 	for range 20 {
-		if code := s.answer(t, "kube-apiserver", list); code != http.StatusOK {
+		if code := s.awaitAnswer(t, "kube-apiserver", list); code != http.StatusOK {
 			t.Fatalf("%d", code)
 		}
 	}
 }
 
-// TestAFloodOfBodiesTakesBoundedMemory posts far more at once than there is room for, while nothing can be stored.
-func TestAFloodOfBodiesTakesBoundedMemory(t *testing.T) {
-	s := serve(t)
+// TestBodyFloodMemoryIsBounded posts far more at once than there is room for, while nothing can be stored.
+func TestBodyFloodMemoryIsBounded(t *testing.T) {
+	s := startWebhook(t)
 	s.mu.Lock() // nothing can be stored
 	body := `{"apiVersion":"audit.k8s.io/v1","kind":"EventList","items":[` + strings.Repeat(" ", 8<<20) +
 		`{"auditID":"1","stage":"ResponseComplete","verb":"patch"}]}`
-	before := heap()
+	before := heapInUse()
 	var all sync.WaitGroup
 	for range 30 { // 240 MiB
 		all.Go(func() {
 			// As an API server sends: what got no answer is sent again.
 			for code := 0; code != http.StatusOK; {
-				code, _ = s.post(t, "kube-apiserver", body)
+				code, _ = s.postAs(t, "kube-apiserver", body)
 			}
 		})
 	}
-	await(t, "there is no room", func() bool { return heap()-before > 40<<20 })
+	awaitCondition(t, "there is no room", func() bool { return heapInUse()-before > 40<<20 })
 	for range 50 {
-		if grown := heap() - before; grown > 160<<20 {
+		if grown := heapInUse() - before; grown > 160<<20 {
 			t.Fatalf("%d MiB", grown>>20)
 		}
 		runtime.Gosched()
 	}
 	s.mu.Unlock()
 	all.Wait()
-	if len(s.taken) != 30 {
-		t.Errorf("%d events were taken", len(s.taken))
+	if len(s.stored) != 30 {
+		t.Errorf("%d events were taken", len(s.stored))
 	}
 }
 
-// heap is the memory that is in use.
-func heap() int64 {
+// heapInUse is the memory that is in use.
+func heapInUse() int64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

@@ -225,8 +225,8 @@ type Audit struct {
 	MaxPending Bytes `mapstructure:"maxPending"`
 }
 
-// On says whether there is a source of audit events.
-func (a Audit) On() bool { return a.Webhook.Listen != "" || len(a.Files) > 0 || a.Kafka.On() }
+// Enabled says whether there is a source of audit events.
+func (a Audit) Enabled() bool { return a.Webhook.Listen != "" || len(a.Files) > 0 || a.Kafka.Enabled() }
 
 // State configures the replicated state.
 type State struct {
@@ -237,8 +237,8 @@ type State struct {
 	Name string `mapstructure:"name"`
 }
 
-// On says whether there is a replicated state.
-func (s State) On() bool { return s.Sink != "" }
+// Enabled says whether there is a replicated state.
+func (s State) Enabled() bool { return s.Sink != "" }
 
 // Election configures who works.
 type Election struct {
@@ -251,11 +251,11 @@ type Election struct {
 	Identity string `mapstructure:"identity"`
 }
 
-// On says whether exporters compete.
-func (e Election) On() bool { return e.Lease != "" }
+// Enabled says whether exporters compete.
+func (e Election) Enabled() bool { return e.Lease != "" }
 
-// Place returns the namespace and the name of the Lease.
-func (e Election) Place() (namespace, name string) {
+// NamespacedName returns the namespace and the name of the Lease.
+func (e Election) NamespacedName() (namespace, name string) {
 	namespace, name, _ = strings.Cut(e.Lease, "/")
 	return namespace, name
 }
@@ -302,9 +302,9 @@ func Default() Config {
 	}
 }
 
-// Preset fills the struct p points to with its defaults, before the file's values are laid over them. It covers what
+// SetDefaults fills the struct p points to with its defaults, before the file's values are laid over them. It covers what
 // occurs any number of times in a file; [Default] covers the rest.
-func Preset(p any) {
+func SetDefaults(p any) {
 	switch v := p.(type) {
 	case *Resource:
 		*v = Resource{

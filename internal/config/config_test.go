@@ -19,7 +19,7 @@ var update = flag.Bool("update", false, "write the messages of testdata/bad anew
 func TestEveryBadFileGetsItsMessage(t *testing.T) {
 	t.Chdir("testdata/bad")
 	t.Setenv("KUBECONFIG", "none")
-	files := corpus(t, 25)
+	files := listCorpus(t, 25)
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(file, ".yaml"), func(t *testing.T) {
 			cfg, err := Load(file)
@@ -54,7 +54,7 @@ func TestEveryBadFileGetsItsMessage(t *testing.T) {
 func TestEveryGoodFileLoads(t *testing.T) {
 	t.Chdir("testdata/good")
 	t.Setenv("KUBECONFIG", "none") // not that of whoever runs the test
-	for _, file := range corpus(t, 5) {
+	for _, file := range listCorpus(t, 5) {
 		t.Run(strings.TrimSuffix(file, ".yaml"), func(t *testing.T) {
 			if _, err := Load(file); err != nil {
 				t.Fatal(err)
@@ -71,19 +71,19 @@ func TestFilesOfEarlierVersionsLoad(t *testing.T) {
 	refused := map[string]struct{ message, old, remedied string }{
 		"v2.yaml": {"routes[0].select: is never reached", `select: ["pods", "deployments.apps"]`, `select: ["pods", "deployments.apps", "events"]`},
 	}
-	for _, file := range corpus(t, 4) {
+	for _, file := range listCorpus(t, 4) {
 		content, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
 		text := string(content)
 		if r, ok := refused[file]; ok {
-			if _, err := load(t, text); err == nil || !strings.Contains(err.Error(), r.message) || strings.Count(err.Error(), "\n") > 0 {
+			if _, err := loadString(t, text); err == nil || !strings.Contains(err.Error(), r.message) || strings.Count(err.Error(), "\n") > 0 {
 				t.Errorf("%s: %v, want only %q", file, err, r.message)
 			}
 			text = strings.Replace(text, r.old, r.remedied, 1)
 		}
-		if cfg, err := load(t, text); err != nil {
+		if cfg, err := loadString(t, text); err != nil {
 			t.Errorf("%s: %v", file, err)
 		} else if len(cfg.Resources) == 0 || len(cfg.Sinks) < 2 {
 			t.Errorf("%s: %d rules, %d sinks", file, len(cfg.Resources), len(cfg.Sinks))
@@ -91,7 +91,7 @@ func TestFilesOfEarlierVersionsLoad(t *testing.T) {
 	}
 }
 
-func corpus(t *testing.T, least int) []string {
+func listCorpus(t *testing.T, least int) []string {
 	t.Helper()
 	files, err := filepath.Glob("*.yaml")
 	if err != nil || len(files) < least {
@@ -105,22 +105,22 @@ resources: [{select: [pods]}]
 sinks: [{name: console, stdout: {}}]
 `
 
-func load(t *testing.T, content string) (*Config, error) {
+func loadString(t *testing.T, content string) (*Config, error) {
 	t.Helper()
-	return parse("config.yaml", []byte(content))
+	return parseConfig("config.yaml", []byte(content))
 }
 
-func mustLoad(t *testing.T, content string) *Config {
+func mustLoadString(t *testing.T, content string) *Config {
 	t.Helper()
-	cfg, err := load(t, content)
+	cfg, err := loadString(t, content)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return cfg
 }
 
-func TestWhatTheFileLeavesOutIsTheDefault(t *testing.T) {
-	got := *mustLoad(t, minimal)
+func TestOmittedKeysTakeDefaults(t *testing.T) {
+	got := *mustLoadString(t, minimal)
 	want := Default()
 	want.Resources, want.Sinks, want.File, want.Hash = got.Resources, got.Sinks, got.File, got.Hash
 	if !reflect.DeepEqual(got, want) {
@@ -135,7 +135,7 @@ func TestWhatTheFileLeavesOutIsTheDefault(t *testing.T) {
 }
 
 func TestNamesKeepTheirCapitalsAndDots(t *testing.T) {
-	cfg := mustLoad(t, `
+	cfg := mustLoadString(t, `
 cluster: {name: Prod.EU}
 resources: [{select: [pods], labelSelector: "app.kubernetes.io/Part.Of.Name=X,Team=Blue"}]
 sinks:
@@ -160,7 +160,7 @@ func TestVariablesOverrideSingleValues(t *testing.T) {
 	t.Setenv("KUBECDC_DELIVERY_RATE_PERSECOND", "2.5")
 	t.Setenv("KUBECDC_CLUSTER_NAME", "Env.Name")
 	t.Setenv("KUBECDC_LOG_LEVEL", "") // empty counts as not set
-	cfg := mustLoad(t, minimal+"journal: {maxBytes: 1Gi, dir: ./here}\ncluster: {name: file}\nlog: {level: debug}\n")
+	cfg := mustLoadString(t, minimal+"journal: {maxBytes: 1Gi, dir: ./here}\ncluster: {name: file}\nlog: {level: debug}\n")
 	if cfg.Journal.MaxBytes != 2<<30 || cfg.Delivery.Retry.Min != 2*time.Second || cfg.Delivery.Rate.PerSecond != 2.5 || cfg.Cluster.Name != "Env.Name" {
 		t.Errorf("variables did not override: %+v", cfg)
 	}
@@ -169,9 +169,9 @@ func TestVariablesOverrideSingleValues(t *testing.T) {
 	}
 }
 
-func TestAWrongVariableIsNamed(t *testing.T) {
+func TestInvalidVariableIsReported(t *testing.T) {
 	t.Setenv("KUBECDC_JOURNAL_MAXBYTES", "lots")
-	_, err := load(t, minimal)
+	_, err := loadString(t, minimal)
 	want := `environment: journal.maxBytes: not a size: found KUBECDC_JOURNAL_MAXBYTES=lots, expected ` + expectBytes
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
@@ -184,7 +184,7 @@ func TestReferencesStandForAnyString(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("TEST_TOPIC", "k8s.changes")
-	cfg := mustLoad(t, `
+	cfg := mustLoadString(t, `
 resources: [{select: [pods]}]
 sinks:
   - name: main
@@ -199,9 +199,9 @@ sinks:
 	}
 }
 
-func TestWhatAReferenceHoldsIsNeverShown(t *testing.T) {
+func TestReferenceValuesAreNeverShown(t *testing.T) {
 	t.Setenv("TEST_TOPIC", "hunter2-{nonsense}")
-	_, err := load(t, `
+	_, err := loadString(t, `
 resources: [{select: [pods]}]
 sinks: [{name: main, kafka: {brokers: ["127.0.0.1:9092"], topic: {env: TEST_TOPIC}}}]
 `)
@@ -210,8 +210,8 @@ sinks: [{name: main, kafka: {brokers: ["127.0.0.1:9092"], topic: {env: TEST_TOPI
 	}
 }
 
-func TestAPrintedConfigurationHoldsNoPassword(t *testing.T) {
-	cfg := mustLoad(t, `
+func TestPrintedConfigurationHidesPasswords(t *testing.T) {
+	cfg := mustLoadString(t, `
 resources: [{select: [pods]}]
 sinks: [{name: main, kafka: {brokers: ["127.0.0.1:9092"], topic: k8s, sasl: {mechanism: plain, username: me, password: hunter2, allowCleartextCredentials: true}}}]
 `)
@@ -226,7 +226,7 @@ sinks: [{name: main, kafka: {brokers: ["127.0.0.1:9092"], topic: k8s, sasl: {mec
 }
 
 func TestAllProblemsAreReportedInTheOrderOfLines(t *testing.T) {
-	_, err := load(t, "log: {level: loud}\nadmin: {listen: here}\nresources: [{select: []}]\n")
+	_, err := loadString(t, "log: {level: loud}\nadmin: {listen: here}\nresources: [{select: []}]\n")
 	var problems *Error
 	if !errors.As(err, &problems) {
 		t.Fatal(err)
@@ -240,7 +240,7 @@ func TestAllProblemsAreReportedInTheOrderOfLines(t *testing.T) {
 	}
 }
 
-func TestAFileThatIsNotThereIsAProblem(t *testing.T) {
+func TestMissingFileIsReported(t *testing.T) {
 	for _, path := range []string{filepath.Join(t.TempDir(), "absent.yaml"), t.TempDir()} {
 		_, err := Load(path)
 		var problems *Error
@@ -274,7 +274,7 @@ func FuzzLoadNeverPanics(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, content []byte) {
-		cfg, err := parse("fuzz.yaml", content)
+		cfg, err := parseConfig("fuzz.yaml", content)
 		if (cfg == nil) == (err == nil) {
 			t.Fatalf("configuration %v and error %v", cfg, err)
 		}
@@ -290,7 +290,7 @@ func TestExamplesLoad(t *testing.T) {
 	for dir, least := range map[string]int{"../../configs": 5, "../../configs/recipes": 1} {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			t.Chdir(dir)
-			for _, file := range corpus(t, least) {
+			for _, file := range listCorpus(t, least) {
 				if _, err := Load(file); err != nil {
 					t.Error(err)
 				}

@@ -12,35 +12,39 @@ import (
 
 // decoder fills structs from YAML nodes and collects what does not fit. It is used for one file, by one goroutine.
 type decoder struct {
-	file     string
-	lines    map[string]int // YAML path to the line of its key
-	problems []Problem
-	warnings []Problem
-	hidden   []string // what references resolved to: never to be shown
-	secrets  []string // see [Config.Secrets]
+	file            string
+	lines           map[string]int // YAML path to the line of its key
+	problems        []Problem
+	warnings        []Problem
+	referenceValues []string // what references resolved to: never to be shown
+	secrets         []string // see [Config.Secrets]
 }
 
-// report records a problem. Its line is that of the path, or of the nearest parent that is in the file.
-func (d *decoder) report(path string, p Problem) { d.problems = append(d.problems, d.locate(path, p)) }
+// addProblem records a problem. Its line is that of the path, or of the nearest parent that is in the file.
+func (d *decoder) addProblem(path string, p Problem) {
+	d.problems = append(d.problems, d.withLocation(path, p))
+}
 
-// warn records what may be meant and more likely is not.
-func (d *decoder) warn(path string, p Problem) { d.warnings = append(d.warnings, d.locate(path, p)) }
+// addWarning records what may be meant and more likely is not.
+func (d *decoder) addWarning(path string, p Problem) {
+	d.warnings = append(d.warnings, d.withLocation(path, p))
+}
 
-func (d *decoder) locate(path string, p Problem) Problem {
+func (d *decoder) withLocation(path string, p Problem) Problem {
 	p.File, p.Path = d.file, path
 	if p.Line == 0 {
-		p.Line = d.line(path)
+		p.Line = d.lineOfPath(path)
 	}
 	for _, text := range []*string{&p.Path, &p.Found, &p.Message, &p.Expected} {
-		for _, secret := range d.hidden {
-			*text = strings.ReplaceAll(*text, secret, redacted)
+		for _, secret := range d.referenceValues {
+			*text = strings.ReplaceAll(*text, secret, redactedText)
 		}
-		*text = cut(*text)
+		*text = truncateText(*text)
 	}
 	return p
 }
 
-func (d *decoder) line(path string) int {
+func (d *decoder) lineOfPath(path string) int {
 	for {
 		if line, ok := d.lines[path]; ok || path == "" {
 			return max(line, 1)
@@ -49,21 +53,21 @@ func (d *decoder) line(path string) int {
 	}
 }
 
-// decode fills v, which is settable, from n. path is where n stands.
-func (d *decoder) decode(n *yaml.Node, v reflect.Value, path string) {
+// decodeValue fills v, which is settable, from n. path is where n stands.
+func (d *decoder) decodeValue(n *yaml.Node, v reflect.Value, path string) {
 	if _, ok := d.lines[path]; !ok {
 		d.lines[path] = n.Line
 	}
 	switch {
 	case n.Kind == yaml.AliasNode:
-		d.report(path, Problem{Line: n.Line, Message: "YAML aliases are not supported; write the value out"})
+		d.addProblem(path, Problem{Line: n.Line, Message: "YAML aliases are not supported; write the value out"})
 	case n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null":
-		d.report(path, Problem{Line: n.Line, Message: "has no value", Expected: d.expected(v.Type(), path) + orDefaults(v.Type())})
+		d.addProblem(path, Problem{Line: n.Line, Message: "has no value", Expected: d.expectedFor(v.Type(), path) + emptyMappingHint(v.Type())})
 	case v.Kind() == reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
-		Preset(v.Interface())
-		d.decode(n, v.Elem(), path)
-	case v.Kind() == reflect.Struct && !reflect.PointerTo(v.Type()).Implements(textType):
+		SetDefaults(v.Interface())
+		d.decodeValue(n, v.Elem(), path)
+	case v.Kind() == reflect.Struct && !reflect.PointerTo(v.Type()).Implements(textUnmarshalerType):
 		d.decodeStruct(n, v, path)
 	case v.Kind() == reflect.Slice:
 		d.decodeList(n, v, path)
@@ -74,43 +78,43 @@ func (d *decoder) decode(n *yaml.Node, v reflect.Value, path string) {
 
 func (d *decoder) decodeStruct(n *yaml.Node, v reflect.Value, path string) {
 	if n.Kind != yaml.MappingNode {
-		d.mistyped(n, v, path)
+		d.reportWrongType(n, v, path)
 		return
 	}
 	known := fieldsOf(v.Type())
 	seen := map[string]int{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
-		at := join(path, key.Value)
+		at := joinPath(path, key.Value)
 		if key.Kind != yaml.ScalarNode || key.ShortTag() == "!!merge" {
-			d.report(path, Problem{Line: key.Line, Message: "a key must be a plain word", Found: describe(key)})
+			d.addProblem(path, Problem{Line: key.Line, Message: "a key must be a plain word", Found: describeNode(key)})
 			continue
 		}
 		if first, ok := seen[key.Value]; ok {
-			d.report(at, Problem{Line: key.Line, Message: fmt.Sprintf("given twice, first on line %d", first)})
+			d.addProblem(at, Problem{Line: key.Line, Message: fmt.Sprintf("given twice, first on line %d", first)})
 			continue
 		}
 		seen[key.Value] = key.Line
 		f, ok := known[key.Value]
 		if !ok {
-			d.report(at, unknownKey(key, known))
+			d.addProblem(at, unknownKeyProblem(key, known))
 			continue
 		}
 		d.lines[at] = key.Line
-		d.decode(value, v.FieldByIndex(f.index), at)
+		d.decodeValue(value, v.FieldByIndex(f.index), at)
 	}
 }
 
 func (d *decoder) decodeList(n *yaml.Node, v reflect.Value, path string) {
 	if n.Kind != yaml.SequenceNode {
-		d.mistyped(n, v, path)
+		d.reportWrongType(n, v, path)
 		return
 	}
 	v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
 	for i, item := range n.Content {
 		at := path + "[" + strconv.Itoa(i) + "]"
-		Preset(v.Index(i).Addr().Interface())
-		d.decode(item, v.Index(i), at)
+		SetDefaults(v.Index(i).Addr().Interface())
+		d.decodeValue(item, v.Index(i), at)
 	}
 }
 
@@ -118,13 +122,13 @@ func (d *decoder) decodeScalar(n *yaml.Node, v reflect.Value, path string) {
 	text := n.Value
 	switch {
 	case v.Kind() == reflect.String && n.Kind == yaml.MappingNode:
-		resolved, ok := d.resolve(n, path)
+		resolved, ok := d.resolveReference(n, path)
 		if !ok {
 			return
 		}
 		text = resolved
-	case n.Kind != yaml.ScalarNode, !slices.Contains(tagsFor(v.Type(), lastKey(path)), n.ShortTag()):
-		d.mistyped(n, v, path)
+	case n.Kind != yaml.ScalarNode, !slices.Contains(yamlTagsFor(v.Type(), lastKey(path)), n.ShortTag()):
+		d.reportWrongType(n, v, path)
 		return
 	default:
 		if !d.checkLiteral(path, text) {
@@ -132,20 +136,20 @@ func (d *decoder) decodeScalar(n *yaml.Node, v reflect.Value, path string) {
 		}
 	}
 	if v.Kind() == reflect.String {
-		d.hide(path, text)
+		d.recordSecrets(path, text)
 	}
 	if bad := setScalar(v, text, isSize(v.Type(), lastKey(path))); bad != nil {
-		d.report(path, Problem{Line: n.Line, Message: bad.message, Found: d.describe(n, path), Expected: bad.expected})
+		d.addProblem(path, Problem{Line: n.Line, Message: bad.message, Found: d.describeUnlessSecret(n, path), Expected: bad.expected})
 	}
 }
 
-func (d *decoder) mistyped(n *yaml.Node, v reflect.Value, path string) {
-	d.report(path, Problem{Line: n.Line, Message: "wrong type", Found: d.describe(n, path), Expected: d.expected(v.Type(), path)})
+func (d *decoder) reportWrongType(n *yaml.Node, v reflect.Value, path string) {
+	d.addProblem(path, Problem{Line: n.Line, Message: "wrong type", Found: d.describeUnlessSecret(n, path), Expected: d.expectedFor(v.Type(), path)})
 }
 
-// tagsFor lists the YAML types from which a scalar of type t may be made. Strings stay strict: 0123, on and 1e3 are not
+// yamlTagsFor lists the YAML types from which a scalar of type t may be made. Strings stay strict: 0123, on and 1e3 are not
 // what they look like, so they want quotes.
-func tagsFor(t reflect.Type, key string) []string {
+func yamlTagsFor(t reflect.Type, key string) []string {
 	switch {
 	case t == durationType, isSize(t, key):
 		return []string{"!!str", "!!int"}
@@ -159,8 +163,8 @@ func tagsFor(t reflect.Type, key string) []string {
 	return []string{"!!str"}
 }
 
-// expected says in words what fills a value of type t.
-func (d *decoder) expected(t reflect.Type, path string) string {
+// expectedFor says in words what fills a value of type t.
+func (d *decoder) expectedFor(t reflect.Type, path string) string {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -169,10 +173,10 @@ func (d *decoder) expected(t reflect.Type, path string) string {
 		return expectDuration
 	case isSize(t, lastKey(path)):
 		return expectBytes
-	case reflect.PointerTo(t).Implements(textType), t.Kind() == reflect.String:
+	case reflect.PointerTo(t).Implements(textUnmarshalerType), t.Kind() == reflect.String:
 		return `a string (in quotes where it looks like something else)`
 	case t.Kind() == reflect.Struct:
-		return "a mapping with " + choices(fieldsOf(t))
+		return "a mapping with " + joinKeys(fieldsOf(t))
 	case t.Kind() == reflect.Slice:
 		return "a list"
 	case t.Kind() == reflect.Bool:
@@ -183,26 +187,26 @@ func (d *decoder) expected(t reflect.Type, path string) string {
 	return "a whole number"
 }
 
-// orDefaults says how everything is left as it is in a mapping that has been begun.
-func orDefaults(t reflect.Type) string {
+// emptyMappingHint says how everything is left as it is in a mapping that has been begun.
+func emptyMappingHint(t reflect.Type) string {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	if t.Kind() == reflect.Struct && !reflect.PointerTo(t).Implements(textType) {
+	if t.Kind() == reflect.Struct && !reflect.PointerTo(t).Implements(textUnmarshalerType) {
 		return "; {} takes every default"
 	}
 	return ""
 }
 
-// describe says what stands at path, without the value where it is, or may be, a secret.
-func (d *decoder) describe(n *yaml.Node, path string) string {
+// describeUnlessSecret says what stands at path, without the value where it is, or may be, a secret.
+func (d *decoder) describeUnlessSecret(n *yaml.Node, path string) string {
 	if n.Kind == yaml.ScalarNode && mayBeSecret(path) {
 		return "a value that is not shown"
 	}
-	return describe(n)
+	return describeNode(n)
 }
 
-func describe(n *yaml.Node) string {
+func describeNode(n *yaml.Node) string {
 	const longest = 60
 	text := n.Value
 	if len(text) > longest {
@@ -237,7 +241,7 @@ func lastKey(path string) string {
 	return key
 }
 
-func join(path, key string) string {
+func joinPath(path, key string) string {
 	if path == "" {
 		return key
 	}

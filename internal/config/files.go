@@ -10,8 +10,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// longestCredential bounds a file that a sink reads, in bytes; bundles of certificates are the largest.
-const longestCredential = 4 << 20
+// maxCredentialBytes bounds a file that a sink reads, in bytes; bundles of certificates are the largest.
+const maxCredentialBytes = 4 << 20
 
 // validateFiles looks at every file that sinks are going to read or write, so that nothing is created before it is known
 // that all of them are there. It never shows what they hold.
@@ -21,22 +21,22 @@ func (d *decoder) validateFiles(c *Config) {
 	}
 	for i, s := range c.Sinks {
 		at := fmt.Sprintf("sinks[%d]", i)
-		for _, f := range s.files() {
-			d.validateFile(join(at, f.Key), f)
+		for _, f := range s.credentialFiles() {
+			d.validateCredentialFile(joinPath(at, f.Key), f)
 		}
 		if s.Stdout != nil && s.Stdout.Path != "" {
-			d.validateOutput(at+".stdout.path", s.Stdout.Path, c.Journal.Dir)
+			d.validateOutputFile(at+".stdout.path", s.Stdout.Path, c.Journal.Dir)
 		}
 	}
-	for _, f := range c.Audit.files() {
-		d.validateFile(f.Key, f)
+	for _, f := range c.Audit.credentialFiles() {
+		d.validateCredentialFile(f.Key, f)
 	}
 	if info, err := os.Stat(c.Journal.Dir); err == nil && !info.IsDir() {
-		d.report("journal.dir", Problem{Message: "not a directory", Found: c.Journal.Dir, Expected: "a directory, or a path where one can be created"})
+		d.addProblem("journal.dir", Problem{Message: "not a directory", Found: c.Journal.Dir, Expected: "a directory, or a path where one can be created"})
 	}
 }
 
-func (s Sink) files() []sinks.File {
+func (s Sink) credentialFiles() []sinks.File {
 	switch {
 	case s.Kafka != nil:
 		return s.Kafka.Files()
@@ -48,47 +48,47 @@ func (s Sink) files() []sinks.File {
 	return nil
 }
 
-func (d *decoder) validateFile(path string, f sinks.File) {
-	content, err := readLimited(f.Path, longestCredential)
+func (d *decoder) validateCredentialFile(path string, f sinks.File) {
+	content, err := readLimited(f.Path, maxCredentialBytes)
 	switch {
 	case err != nil:
-		d.report(path, Problem{Message: err.Error()})
+		d.addProblem(path, Problem{Message: err.Error()})
 	case len(bytes.TrimSpace(content)) == 0:
-		d.report(path, Problem{Message: "file " + f.Path + " is empty"})
+		d.addProblem(path, Problem{Message: "file " + f.Path + " is empty"})
 	case f.PEM && !bytes.Contains(content, []byte("-----BEGIN ")):
-		d.report(path, Problem{Message: "file " + f.Path + " holds no PEM", Expected: `text with a line such as "-----BEGIN CERTIFICATE-----"`})
+		d.addProblem(path, Problem{Message: "file " + f.Path + " holds no PEM", Expected: `text with a line such as "-----BEGIN CERTIFICATE-----"`})
 	}
 }
 
-// validateOutput sees to it that lines can be appended to a file, in a directory that exists, or that the journal is going
+// validateOutputFile sees to it that lines can be appended to a file, in a directory that exists, or that the journal is going
 // to create. Terminals and /dev/null are for trying things out.
-func (d *decoder) validateOutput(path, name, journal string) {
+func (d *decoder) validateOutputFile(path, name, journal string) {
 	info, err := os.Stat(name)
 	switch {
 	case err == nil && !info.Mode().IsRegular() && info.Mode()&os.ModeCharDevice == 0:
 		what := "a directory"
 		if !info.IsDir() {
-			what = kindOf(info.Mode())
+			what = fileKind(info.Mode())
 		}
-		d.report(path, Problem{Message: "no file that lines can be appended to", Found: what, Expected: "a regular file, or a path where one can be created"})
+		d.addProblem(path, Problem{Message: "no file that lines can be appended to", Found: what, Expected: "a regular file, or a path where one can be created"})
 	case errors.Is(err, os.ErrNotExist):
-		if parent, err := os.Stat(filepath.Dir(name)); (err != nil || !parent.IsDir()) && !within(resolved(journal), resolved(filepath.Dir(name))) {
-			d.report(path, Problem{Message: "its directory does not exist", Found: filepath.Dir(name), Expected: "a directory that exists"})
+		if parent, err := os.Stat(filepath.Dir(name)); (err != nil || !parent.IsDir()) && !isWithin(resolvePath(journal), resolvePath(filepath.Dir(name))) {
+			d.addProblem(path, Problem{Message: "its directory does not exist", Found: filepath.Dir(name), Expected: "a directory that exists"})
 		}
 	case err != nil:
-		d.report(path, Problem{Message: fmt.Sprintf("cannot look at file %s: %v", name, cause(err))})
+		d.addProblem(path, Problem{Message: fmt.Sprintf("cannot look at file %s: %v", name, fileErrorCause(err))})
 	}
 }
 
-// sameFile says whether two paths lead to one file, as far as can be known before it exists.
-func sameFile(a, b string) bool {
+// isSameFile says whether two paths lead to one file, as far as can be known before it exists.
+func isSameFile(a, b string) bool {
 	first, errA := os.Stat(a)
 	second, errB := os.Stat(b)
-	return errA == nil && errB == nil && os.SameFile(first, second) || resolved(a) == resolved(b)
+	return errA == nil && errB == nil && os.SameFile(first, second) || resolvePath(a) == resolvePath(b)
 }
 
-// resolved is a path as the kernel sees it: absolute, links followed as far as they exist.
-func resolved(path string) string {
+// resolvePath is a path as the kernel sees it: absolute, links followed as far as they exist.
+func resolvePath(path string) string {
 	if path == "" {
 		path = "/dev/stdout"
 	}

@@ -34,34 +34,34 @@ func fieldsOf(t reflect.Type) map[string]field {
 	return fields
 }
 
-// ordered lists the keys in the order of the struct.
-func ordered(fields map[string]field) []string {
+// keysInStructOrder lists the keys in the order of the struct.
+func keysInStructOrder(fields map[string]field) []string {
 	return slices.SortedFunc(maps.Keys(fields), func(a, b string) int { return fields[a].order - fields[b].order })
 }
 
-func choices(fields map[string]field) string { return strings.Join(ordered(fields), ", ") }
+func joinKeys(fields map[string]field) string { return strings.Join(keysInStructOrder(fields), ", ") }
 
-func unknownKey(key *yaml.Node, known map[string]field) Problem {
-	p := Problem{Line: key.Line, Message: "unknown key", Expected: "one of " + choices(known)}
-	if near := nearest(key.Value, ordered(known)); near != "" {
+func unknownKeyProblem(key *yaml.Node, known map[string]field) Problem {
+	p := Problem{Line: key.Line, Message: "unknown key", Expected: "one of " + joinKeys(known)}
+	if near := closestMatch(key.Value, keysInStructOrder(known)); near != "" {
 		p.Message = `unknown key, did you mean "` + near + `"?`
 	}
 	return p
 }
 
-// nearest returns the candidate that word most likely meant, or "" when none is close.
-func nearest(word string, candidates []string) string {
+// closestMatch returns the candidate that word most likely meant, or "" when none is close.
+func closestMatch(word string, candidates []string) string {
 	best, least := "", max(2, len(word)/3)+1
 	for _, c := range candidates {
-		if n := distance(strings.ToLower(word), strings.ToLower(c)); n < least && n < len(c) {
+		if n := editDistance(strings.ToLower(word), strings.ToLower(c)); n < least && n < len(c) {
 			best, least = c, n
 		}
 	}
 	return best
 }
 
-// distance counts the edits (insert, delete, replace a byte) from a to b (Levenshtein). Long words are not worth it.
-func distance(a, b string) int {
+// editDistance counts the edits (insert, delete, replace a byte) from a to b (Levenshtein). Long words are not worth it.
+func editDistance(a, b string) int {
 	const longest = 64
 	if len(a) > longest || len(b) > longest {
 		return longest

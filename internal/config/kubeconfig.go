@@ -13,22 +13,22 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// longestKubeconfig bounds what is read as a kubeconfig, in bytes; certificates are in it.
-const longestKubeconfig = 4 << 20
+// maxKubeconfigBytes bounds what is read as a kubeconfig, in bytes; certificates are in it.
+const maxKubeconfigBytes = 4 << 20
 
 // validateKubeconfig looks whether the named file can be what it should be. It contacts no cluster, and never shows the
 // file's content, which holds credentials.
 func (d *decoder) validateKubeconfig(c Cluster) {
-	content, err := readLimited(c.Kubeconfig, longestKubeconfig)
+	content, err := readLimited(c.Kubeconfig, maxKubeconfigBytes)
 	if err != nil {
-		d.report("cluster.kubeconfig", Problem{Message: err.Error(), Expected: "a kubeconfig file"})
+		d.addProblem("cluster.kubeconfig", Problem{Message: err.Error(), Expected: "a kubeconfig file"})
 		return
 	}
 	var form struct {
 		Kind string `yaml:"kind"`
 	}
 	if err := yaml.Unmarshal(content, &form); err != nil || form.Kind != "Config" {
-		d.report("cluster.kubeconfig", Problem{Message: "not a kubeconfig", Found: "file " + c.Kubeconfig, Expected: `YAML or JSON with "kind: Config"`})
+		d.addProblem("cluster.kubeconfig", Problem{Message: "not a kubeconfig", Found: "file " + c.Kubeconfig, Expected: `YAML or JSON with "kind: Config"`})
 		return
 	}
 	d.validateContext(c)
@@ -47,14 +47,14 @@ func (d *decoder) validateContext(c Cluster) {
 		if _, err := os.Stat(file); c.Kubeconfig == "" && os.IsNotExist(err) {
 			continue
 		}
-		if _, err := readLimited(file, longestKubeconfig); err != nil {
-			d.report(at, Problem{Message: err.Error(), Expected: "a kubeconfig file"})
+		if _, err := readLimited(file, maxKubeconfigBytes); err != nil {
+			d.addProblem(at, Problem{Message: err.Error(), Expected: "a kubeconfig file"})
 			return
 		}
 	}
 	all, err := rules.Load()
 	if err != nil { // not shown: it quotes the file
-		d.report(at, Problem{Message: "not a kubeconfig", Found: from})
+		d.addProblem(at, Problem{Message: "not a kubeconfig", Found: from})
 		return
 	}
 	want := all.CurrentContext
@@ -70,17 +70,17 @@ func (d *decoder) validateContext(c Cluster) {
 		if len(all.Contexts) == 0 {
 			expected = "a kubeconfig that has it"
 		}
-		d.report(at, Problem{Message: "no such context in " + from, Found: strconv.Quote(want), Expected: expected})
+		d.addProblem(at, Problem{Message: "no such context in " + from, Found: strconv.Quote(want), Expected: expected})
 		return
 	}
-	d.validateEntries(at, want, context, all)
+	d.validateContextEntries(at, want, context, all)
 }
 
-// validateEntries looks at what a context refers to.
-func (d *decoder) validateEntries(at, name string, context *api.Context, all *api.Config) {
+// validateContextEntries looks at what a context refers to.
+func (d *decoder) validateContextEntries(at, name string, context *api.Context, all *api.Config) {
 	cluster, user := all.Clusters[context.Cluster], all.AuthInfos[context.AuthInfo]
 	report := func(message string) {
-		d.report(at, Problem{Message: "context " + strconv.Quote(name) + ": " + message})
+		d.addProblem(at, Problem{Message: "context " + strconv.Quote(name) + ": " + message})
 	}
 	if cluster == nil {
 		report("its cluster " + strconv.Quote(context.Cluster) + " is not there")
@@ -104,7 +104,7 @@ func (d *decoder) validateEntries(at, name string, context *api.Context, all *ap
 		if file == "" {
 			continue
 		}
-		if _, err := readLimited(file, longestKubeconfig); err != nil {
+		if _, err := readLimited(file, maxKubeconfigBytes); err != nil {
 			report(err.Error())
 		}
 	}

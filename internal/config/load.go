@@ -17,61 +17,61 @@ import (
 // hashDigits is how much of the hash of a file is shown.
 const hashDigits = 12
 
-// longestFile bounds what is read as a configuration, in bytes.
-const longestFile = 1 << 20
+// maxFileBytes bounds what is read as a configuration, in bytes.
+const maxFileBytes = 1 << 20
 
 // Load reads, completes and checks the configuration in the file at path. When anything is wrong it returns no
 // configuration and an [*Error] with all of it; it returns no other kind of error. Relative paths in the file are relative
 // to the working directory. It reads the environment and the files that the configuration names, and creates nothing.
 func Load(path string) (*Config, error) { return loadFile(path, (*decoder).validateFiles) }
 
-// Inspect is [Load] for commands that deliver nothing, which may run where the credentials of the sinks are not: it does not
+// LoadWithoutSinkFiles is [Load] for commands that deliver nothing, which may run where the credentials of the sinks are not: it does not
 // look at the files that only sinks read and write.
-func Inspect(path string) (*Config, error) { return loadFile(path) }
+func LoadWithoutSinkFiles(path string) (*Config, error) { return loadFile(path) }
 
 func loadFile(path string, checks ...func(*decoder, *Config)) (*Config, error) {
-	content, err := readLimited(path, longestFile)
+	content, err := readLimited(path, maxFileBytes)
 	if err != nil {
 		return nil, &Error{Problems: []Problem{{File: path, Message: err.Error(), Expected: "a YAML file"}}}
 	}
-	return parse(path, content, checks...)
+	return parseConfig(path, content, checks...)
 }
 
-// parse is loadFile of a file that was read.
-func parse(file string, content []byte, checks ...func(*decoder, *Config)) (*Config, error) {
+// parseConfig is loadFile of a file that was read.
+func parseConfig(file string, content []byte, checks ...func(*decoder, *Config)) (*Config, error) {
 	d := &decoder{file: file, lines: map[string]int{}}
 	if problem := encodingProblem(content); problem != nil {
-		d.report("", *problem)
+		d.addProblem("", *problem)
 		return nil, &Error{Problems: d.problems}
 	}
 	cfg := Default()
-	root, problem := document(content)
+	root, problem := parseDocument(content)
 	if problem != nil {
-		d.report("", *problem)
+		d.addProblem("", *problem)
 		return nil, &Error{Problems: d.problems}
 	}
-	d.decode(root, reflect.ValueOf(&cfg).Elem(), "")
+	d.decodeValue(root, reflect.ValueOf(&cfg).Elem(), "")
 	d.problems = append(d.problems, overlayEnvironment(&cfg)...)
 	if len(d.problems) == 0 { // a value that could not be read would only raise false alarms
-		d.validate(&cfg)
+		d.validateAll(&cfg)
 	}
 	if len(d.problems) == 0 {
-		d.suspect(&cfg)
+		d.warnSuspicious(&cfg)
 		for _, check := range checks {
 			check(d, &cfg)
 		}
 	}
 	if len(d.problems) > 0 {
-		return nil, &Error{Problems: sorted(d.problems)}
+		return nil, &Error{Problems: sortByLine(d.problems)}
 	}
 	sum := sha256.Sum256(content)
 	cfg.File, cfg.Hash = file, hex.EncodeToString(sum[:])[:hashDigits]
-	cfg.Warnings, cfg.secrets = sorted(d.warnings), d.secrets
+	cfg.Warnings, cfg.secrets = sortByLine(d.warnings), d.secrets
 	return &cfg, nil
 }
 
-// document returns the root of the one YAML document in content.
-func document(content []byte) (*yaml.Node, *Problem) {
+// parseDocument returns the root of the one YAML document in content.
+func parseDocument(content []byte) (*yaml.Node, *Problem) {
 	decoder := yaml.NewDecoder(bytes.NewReader(content))
 	var doc, more yaml.Node
 	switch err := decoder.Decode(&doc); {
@@ -82,7 +82,7 @@ func document(content []byte) (*yaml.Node, *Problem) {
 	}
 	root := doc.Content[0]
 	if root.Kind != yaml.MappingNode {
-		return nil, &Problem{Line: root.Line, Message: "not a configuration", Found: describe(root), Expected: "a mapping with resources and sinks"}
+		return nil, &Problem{Line: root.Line, Message: "not a configuration", Found: describeNode(root), Expected: "a mapping with resources and sinks"}
 	}
 	switch err := decoder.Decode(&more); {
 	case errors.Is(err, io.EOF):
@@ -93,12 +93,12 @@ func document(content []byte) (*yaml.Node, *Problem) {
 	return nil, &Problem{Line: more.Line, Message: "a second YAML document", Expected: "one document a file"}
 }
 
-var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
+var yamlLinePattern = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
 
 // syntaxProblem turns an error of the YAML library into a problem, with the line it names.
 func syntaxProblem(content []byte, err error) *Problem {
-	p := &Problem{Message: "not YAML: " + yamlLine.ReplaceAllString(err.Error(), "")}
-	if m := yamlLine.FindStringSubmatch(err.Error()); m != nil && m[1] != "" {
+	p := &Problem{Message: "not YAML: " + yamlLinePattern.ReplaceAllString(err.Error(), "")}
+	if m := yamlLinePattern.FindStringSubmatch(err.Error()); m != nil && m[1] != "" {
 		p.Line, _ = strconv.Atoi(m[1]) // digits only
 	}
 	for i, line := range strings.Split(string(content), "\n") {

@@ -16,7 +16,7 @@ func overlayEnvironment(cfg *Config) []Problem {
 	v.SetEnvKeyReplacer(strings.NewReplacer(".", "_"))
 	v.AutomaticEnv()
 	var problems []Problem
-	eachSingle(reflect.ValueOf(cfg).Elem(), "", func(path string, value reflect.Value) {
+	forEachScalar(reflect.ValueOf(cfg).Elem(), "", func(path string, value reflect.Value) {
 		v.SetDefault(path, value.Interface())
 		if text := os.Getenv(EnvironmentName(path)); text != "" {
 			if bad := setScalar(reflect.New(value.Type()).Elem(), text, isSize(value.Type(), lastKey(path))); bad != nil {
@@ -28,14 +28,14 @@ func overlayEnvironment(cfg *Config) []Problem {
 	if len(problems) > 0 {
 		return problems
 	}
-	if err := v.Unmarshal(cfg, viper.DecodeHook(mapstructure.DecodeHookFuncValue(fromText))); err != nil {
+	if err := v.Unmarshal(cfg, viper.DecodeHook(mapstructure.DecodeHookFuncValue(decodeTextHook))); err != nil {
 		return []Problem{{File: "environment", Message: err.Error()}}
 	}
 	return nil
 }
 
-// fromText is the decode hook that reads variables as the file's decoder reads values.
-func fromText(from, to reflect.Value) (any, error) {
+// decodeTextHook is the decode hook that reads variables as the file's decoder reads values.
+func decodeTextHook(from, to reflect.Value) (any, error) {
 	text, ok := from.Interface().(string)
 	if !ok || to.Kind() == reflect.String {
 		return from.Interface(), nil
@@ -45,17 +45,17 @@ func fromText(from, to reflect.Value) (any, error) {
 	return value.Interface(), nil
 }
 
-// eachSingle calls f with every key of v that holds one value, lists and what they contain left out.
-func eachSingle(v reflect.Value, path string, f func(path string, value reflect.Value)) {
+// forEachScalar calls f with every key of v that holds one value, lists and what they contain left out.
+func forEachScalar(v reflect.Value, path string, f func(path string, value reflect.Value)) {
 	fields := fieldsOf(v.Type())
-	for _, key := range ordered(fields) {
+	for _, key := range keysInStructOrder(fields) {
 		value := v.FieldByIndex(fields[key].index)
 		switch value.Kind() {
 		case reflect.Struct:
-			eachSingle(value, join(path, key), f)
+			forEachScalar(value, joinPath(path, key), f)
 		case reflect.Slice, reflect.Pointer, reflect.Map:
 		default:
-			f(join(path, key), value)
+			f(joinPath(path, key), value)
 		}
 	}
 }

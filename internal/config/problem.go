@@ -20,27 +20,27 @@ type Problem struct {
 }
 
 const (
-	longestQuote = 80  // bytes of a value that is shown
-	longestText  = 600 // of a part of a problem
+	maxQuotedBytes = 80  // bytes of a value that is shown
+	maxTextBytes   = 600 // of a part of a problem
 )
 
-// quoted finds values in a text that are too long to be read.
-var quoted = regexp.MustCompile(`"(?:[^"\\]|\\.){` + strconv.Itoa(longestQuote) + `,}"|[^\s"]{` + strconv.Itoa(2*longestQuote) + `,}`)
+// longValuePattern finds values in a text that are too long to be read.
+var longValuePattern = regexp.MustCompile(`"(?:[^"\\]|\\.){` + strconv.Itoa(maxQuotedBytes) + `,}"|[^\s"]{` + strconv.Itoa(2*maxQuotedBytes) + `,}`)
 
-// cut shortens what nobody would read: a value that was pasted into the wrong place may be a megabyte.
-func cut(text string) string {
-	if len(text) < longestQuote {
+// truncateText shortens what nobody would read: a value that was pasted into the wrong place may be a megabyte.
+func truncateText(text string) string {
+	if len(text) < maxQuotedBytes {
 		return text
 	}
-	text = quoted.ReplaceAllStringFunc(text, func(value string) string {
-		kept := strings.ToValidUTF8(value[:longestQuote], "") + "…"
+	text = longValuePattern.ReplaceAllStringFunc(text, func(value string) string {
+		kept := strings.ToValidUTF8(value[:maxQuotedBytes], "") + "…"
 		if value[0] == '"' {
 			kept += `"`
 		}
 		return kept
 	})
-	if len(text) > longestText {
-		text = strings.ToValidUTF8(text[:longestText], "") + "…"
+	if len(text) > maxTextBytes {
+		text = strings.ToValidUTF8(text[:maxTextBytes], "") + "…"
 	}
 	return text
 }
@@ -83,8 +83,8 @@ func (e *Error) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// sorted orders problems by line; those without a line come last, in the order they were found.
-func sorted(problems []Problem) []Problem {
+// sortByLine orders problems by line; those without a line come last, in the order they were found.
+func sortByLine(problems []Problem) []Problem {
 	slices.SortStableFunc(problems, func(a, b Problem) int {
 		if (a.Line == 0) != (b.Line == 0) {
 			return cmp.Compare(b.Line, a.Line)

@@ -9,37 +9,37 @@ import (
 )
 
 const (
-	redacted         = "***"
-	longestReference = 1 << 20 // a secret larger than this is a wrong path
+	redactedText      = "***"
+	maxReferenceBytes = 1 << 20 // a secret larger than this is a wrong path
 )
 
-// resolve reads the value that {env: NAME} or {file: PATH} stands for, and remembers it as hidden.
-func (d *decoder) resolve(n *yaml.Node, path string) (string, bool) {
+// resolveReference reads the value that {env: NAME} or {file: PATH} stands for, and remembers it as hidden.
+func (d *decoder) resolveReference(n *yaml.Node, path string) (string, bool) {
 	const form = "a string, {env: NAME} or {file: PATH}"
 	if len(n.Content) != 2 || n.Content[1].Kind != yaml.ScalarNode || n.Content[1].ShortTag() != "!!str" {
-		d.report(path, Problem{Line: n.Line, Message: "not a value and not a reference", Found: describe(n), Expected: form})
+		d.addProblem(path, Problem{Line: n.Line, Message: "not a value and not a reference", Found: describeNode(n), Expected: form})
 		return "", false
 	}
 	var value string
 	var err error
 	switch source, name := n.Content[0].Value, n.Content[1].Value; source {
 	case "env":
-		value, err = fromEnv(name)
+		value, err = readEnvReference(name)
 	case "file":
-		value, err = fromFile(name)
+		value, err = readFileReference(name)
 	default:
-		d.report(join(path, source), Problem{Line: n.Line, Message: "unknown kind of reference", Expected: form})
+		d.addProblem(joinPath(path, source), Problem{Line: n.Line, Message: "unknown kind of reference", Expected: form})
 		return "", false
 	}
 	if err != nil {
-		d.report(path, Problem{Line: n.Line, Message: err.Error()})
+		d.addProblem(path, Problem{Line: n.Line, Message: err.Error()})
 		return "", false
 	}
-	d.hidden = append(d.hidden, value)
+	d.referenceValues = append(d.referenceValues, value)
 	return value, true
 }
 
-func fromEnv(name string) (string, error) {
+func readEnvReference(name string) (string, error) {
 	switch value, ok := os.LookupEnv(name); {
 	case !ok:
 		return "", fmt.Errorf("environment variable %s is not set", name)
@@ -50,9 +50,9 @@ func fromEnv(name string) (string, error) {
 	}
 }
 
-// fromFile returns the content of a file without one newline at its end, which editors add and secrets do not have.
-func fromFile(name string) (string, error) {
-	content, err := readLimited(name, longestReference)
+// readFileReference returns the content of a file without one newline at its end, which editors add and secrets do not have.
+func readFileReference(name string) (string, error) {
+	content, err := readLimited(name, maxReferenceBytes)
 	if err != nil {
 		return "", err
 	}

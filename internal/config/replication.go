@@ -12,11 +12,11 @@ import (
 
 // validateState checks that the state has a bus, and a name that the bus can take.
 func (d *decoder) validateState(c *Config) {
-	if !c.State.On() {
+	if !c.State.Enabled() {
 		return
 	}
 	expected := "the name of a sink of kafka or nats"
-	if able := keepers(c.Sinks); len(able) > 0 {
+	if able := stateSinkNames(c.Sinks); len(able) > 0 {
 		expected += ": " + strings.Join(able, ", ")
 	}
 	p := Problem{Found: strconv.Quote(c.State.Sink), Expected: expected}
@@ -24,30 +24,30 @@ func (d *decoder) validateState(c *Config) {
 	switch {
 	case i < 0:
 		p.Message = "no sink has this name"
-	case !c.Sinks[i].keepsState():
+	case !c.Sinks[i].supportsState():
 		p.Message = "this sink has no bus that keeps a state"
 	default:
 		d.validateStateName(c.State.Name, c.Sinks[i])
 		return
 	}
-	d.report("state.sink", p)
+	d.addProblem("state.sink", p)
 }
 
-// keepsState says whether the bus of a sink can keep a state.
-func (s Sink) keepsState() bool { return s.Kafka != nil || s.NATS != nil }
+// supportsState says whether the bus of a sink can keep a state.
+func (s Sink) supportsState() bool { return s.Kafka != nil || s.NATS != nil }
 
-// keepers are the names of the sinks whose bus can.
-func keepers(sinks []Sink) (names []string) {
+// stateSinkNames are the names of the sinks whose bus can.
+func stateSinkNames(sinks []Sink) (names []string) {
 	for _, s := range sinks {
-		if s.keepsState() && s.Name != "" {
+		if s.supportsState() && s.Name != "" {
 			names = append(names, s.Name)
 		}
 	}
 	return names
 }
 
-// longestStateName leaves room for what is appended to it, in the 249 bytes of a topic and the 255 of a stream.
-const longestStateName = 200
+// maxStateNameLength leaves room for what is appended to it, in the 249 bytes of a topic and the 255 of a stream.
+const maxStateNameLength = 200
 
 // validateStateName checks the name of a topic, or of a stream.
 func (d *decoder) validateStateName(name string, in Sink) {
@@ -61,8 +61,8 @@ func (d *decoder) validateStateName(name string, in Sink) {
 	switch {
 	case name == "":
 		p.Message = "is empty"
-	case len(name) > longestStateName:
-		p.Message = fmt.Sprintf("longer than %d bytes", longestStateName)
+	case len(name) > maxStateNameLength:
+		p.Message = fmt.Sprintf("longer than %d bytes", maxStateNameLength)
 	case strings.IndexFunc(name, func(r rune) bool { return r > 127 || !allowed(byte(r)) }) >= 0:
 		p.Message = "holds what a name cannot"
 	case taken():
@@ -70,7 +70,7 @@ func (d *decoder) validateStateName(name string, in Sink) {
 	default:
 		return
 	}
-	d.report("state.name", p)
+	d.addProblem("state.name", p)
 }
 
 func isStreamByte(b byte) bool {
@@ -81,24 +81,24 @@ func isTopicByte(b byte) bool { return isStreamByte(b) || b == '.' }
 
 func (d *decoder) validateElection(c *Config) {
 	e := c.Election
-	if !e.On() {
+	if !e.Enabled() {
 		if e.Identity != "" {
-			d.report("election.identity", Problem{Message: "means nothing without election.lease", Found: strconv.Quote(e.Identity)})
+			d.addProblem("election.identity", Problem{Message: "means nothing without election.lease", Found: strconv.Quote(e.Identity)})
 		}
 		return
 	}
-	if !c.State.On() {
-		d.report("election.lease", Problem{Message: "needs state.sink: without a replicated state one that takes over knows nothing of what was emitted",
+	if !c.State.Enabled() {
+		d.addProblem("election.lease", Problem{Message: "needs state.sink: without a replicated state one that takes over knows nothing of what was emitted",
 			Found: strconv.Quote(e.Lease), Expected: "state.sink, or no election.lease"})
 	}
-	namespace, name := e.Place()
+	namespace, name := e.NamespacedName()
 	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
-		d.report("election.lease", Problem{Message: "not the place of a Lease", Found: strconv.Quote(e.Lease), Expected: `namespace/name, such as "kubecdc/exporter"`})
+		d.addProblem("election.lease", Problem{Message: "not the place of a Lease", Found: strconv.Quote(e.Lease), Expected: `namespace/name, such as "kubecdc/exporter"`})
 	}
 	if e.Duration < time.Second || e.Duration%time.Second != 0 {
-		d.report("election.duration", Problem{Message: "not whole seconds", Found: e.Duration.String(), Expected: "at least 1s, in whole seconds"})
+		d.addProblem("election.duration", Problem{Message: "not whole seconds", Found: e.Duration.String(), Expected: "at least 1s, in whole seconds"})
 	}
 	if strings.ContainsFunc(e.Identity, func(r rune) bool { return r <= ' ' }) {
-		d.report("election.identity", Problem{Message: "holds blanks", Found: strconv.Quote(e.Identity), Expected: "a word, such as the name of the Pod"})
+		d.addProblem("election.identity", Problem{Message: "holds blanks", Found: strconv.Quote(e.Identity), Expected: "a word, such as the name of the Pod"})
 	}
 }

@@ -52,43 +52,43 @@ func (r Route) Selection() selection.Rule {
 	return selection.Rule{Select: r.Select, Exclude: r.Exclude, Namespaces: selection.Namespaces(r.Namespaces)}
 }
 
-// TakesAll says that no change of the resources that the route selects is left to later routes.
-func (r Route) TakesAll() bool {
+// IsUnconditional says that no change of the resources that the route selects is left to later routes.
+func (r Route) IsUnconditional() bool {
 	return len(r.Namespaces.Include)+len(r.Namespaces.Exclude)+len(r.Types)+len(r.Classes) == 0 && r.Filter == ""
 }
 
 func (d *decoder) validateRoutes(c *Config) {
 	for i, r := range c.Routes {
 		at := fmt.Sprintf("routes[%d]", i)
-		d.validateReached(at, c, i)
-		d.validateMatch(at, r)
+		d.validateRouteReachable(at, c, i)
+		d.validateRouteMatch(at, r)
 		switch {
 		case len(r.To) == 0 && !r.Drop:
-			d.report(at, Problem{Message: "does not say where the changes go", Expected: "to: [{sink: NAME}], or drop: true"})
+			d.addProblem(at, Problem{Message: "does not say where the changes go", Expected: "to: [{sink: NAME}], or drop: true"})
 		case len(r.To) > 0 && r.Drop:
-			d.report(at+".drop", Problem{Message: "means nothing beside to; leave one of them out"})
+			d.addProblem(at+".drop", Problem{Message: "means nothing beside to; leave one of them out"})
 		}
 		d.validateTargets(at, r.To, c.Sinks)
 	}
 }
 
-// validateReached sees to it that some change can come to a route: that a rule selects its resources, and that no earlier
+// validateRouteReachable sees to it that some change can come to a route: that a rule selects its resources, and that no earlier
 // route decides about all of them.
-func (d *decoder) validateReached(at string, c *Config, i int) {
+func (d *decoder) validateRouteReachable(at string, c *Config, i int) {
 	route := c.Routes[i]
 	if route.Selection().Validate(at) != nil {
 		return
 	}
-	if len(c.Resources) > 0 && !slices.ContainsFunc(c.Resources, func(rule Resource) bool { return rule.Meets(route.Selection()) }) {
-		d.report(at+".select", Problem{Message: "is never reached: no rule under resources selects any of this", Found: strings.Join(route.Select, ", "),
+	if len(c.Resources) > 0 && !slices.ContainsFunc(c.Resources, func(rule Resource) bool { return rule.Overlaps(route.Selection()) }) {
+		d.addProblem(at+".select", Problem{Message: "is never reached: no rule under resources selects any of this", Found: strings.Join(route.Select, ", "),
 			Expected: "resources that a rule selects"})
 		return
 	}
 	by := "" // which routes decide
 	for _, name := range route.Select {
 		j := slices.IndexFunc(c.Routes[:i], func(earlier Route) bool {
-			_, taken := earlier.Selection().Takes(name)
-			return taken && (earlier.TakesAll() || earlier.asks(route))
+			_, taken := earlier.Selection().SelectsAll(name)
+			return taken && (earlier.IsUnconditional() || earlier.subsumesRoute(route))
 		})
 		if j < 0 {
 			return
@@ -96,39 +96,39 @@ func (d *decoder) validateReached(at string, c *Config, i int) {
 		by = fmt.Sprintf("routes[%d]", j)
 	}
 	if by != "" {
-		d.report(at, Problem{Message: "is never reached: " + by + " decides about every change of these resources", Expected: "the more particular routes first"})
+		d.addProblem(at, Problem{Message: "is never reached: " + by + " decides about every change of these resources", Expected: "the more particular routes first"})
 	}
 }
 
-// asks says that r asks for nothing of a change that other does not ask for too.
-func (r Route) asks(other Route) bool {
+// subsumesRoute says that r asks for nothing of a change that other does not ask for too.
+func (r Route) subsumesRoute(other Route) bool {
 	return slices.Equal(r.Namespaces.Include, other.Namespaces.Include) && slices.Equal(r.Namespaces.Exclude, other.Namespaces.Exclude) &&
-		covers(r.Types, other.Types) && covers(r.Classes, other.Classes) && (r.Filter == "" || r.Filter == other.Filter)
+		choiceCovers(r.Types, other.Types) && choiceCovers(r.Classes, other.Classes) && (r.Filter == "" || r.Filter == other.Filter)
 }
 
-// covers says that a choice takes whatever the other one takes; an empty choice takes all.
-func covers(choice, other []string) bool {
+// choiceCovers says that a choice takes whatever the other one takes; an empty choice takes all.
+func choiceCovers(choice, other []string) bool {
 	return len(choice) == 0 || len(other) > 0 && !slices.ContainsFunc(other, func(value string) bool { return !slices.Contains(choice, value) })
 }
 
-// validateMatch checks what a route says about the changes it takes.
-func (d *decoder) validateMatch(at string, r Route) {
-	d.reportAll("", at, r.Selection().Validate(at))
+// validateRouteMatch checks what a route says about the changes it takes.
+func (d *decoder) validateRouteMatch(at string, r Route) {
+	d.addJoined("", at, r.Selection().Validate(at))
 	d.validateNamespaces(at+".namespaces", selection.Namespaces(r.Namespaces))
 	for j, t := range r.Types {
-		d.oneOf(fmt.Sprintf("%s.types[%d]", at, j), t, "added", "updated", "deleted", "snapshot", "sync", "attributed")
+		d.checkOneOf(fmt.Sprintf("%s.types[%d]", at, j), t, "added", "updated", "deleted", "snapshot", "sync", "attributed")
 	}
 	for j, class := range r.Classes {
-		d.oneOf(fmt.Sprintf("%s.classes[%d]", at, j), class, "spec", "status", "metadata", "deleting")
+		d.checkOneOf(fmt.Sprintf("%s.classes[%d]", at, j), class, "spec", "status", "metadata", "deleting")
 	}
 	if len(r.Classes) > 0 && len(r.Types) > 0 && !slices.Contains(r.Types, "updated") {
-		d.report(at+".classes", Problem{Message: "only updates have a class, and types does not hold updated"})
+		d.addProblem(at+".classes", Problem{Message: "only updates have a class, and types does not hold updated"})
 	}
 	if r.Filter == "" {
 		return
 	}
 	if err := shape.ValidateFilter(r.Filter); err != nil {
-		d.report(at+".filter", Problem{Message: err.Error()})
+		d.addProblem(at+".filter", Problem{Message: err.Error()})
 	}
 }
 
@@ -137,7 +137,7 @@ func (d *decoder) validateTargets(at string, targets []Target, sinks []Sink) {
 	for j, t := range targets {
 		at := fmt.Sprintf("%s.to[%d]", at, j)
 		if given[t.Sink] {
-			d.report(at+".sink", Problem{Message: "given twice in one route", Found: strconv.Quote(t.Sink)})
+			d.addProblem(at+".sink", Problem{Message: "given twice in one route", Found: strconv.Quote(t.Sink)})
 		}
 		given[t.Sink] = d.validateTarget(at, t, sinks)
 	}
@@ -153,7 +153,7 @@ func (d *decoder) validateTarget(at string, t Target, sinks []Sink) bool {
 		}
 	}
 	if sink == nil {
-		d.report(at+".sink", Problem{Message: "no such sink", Found: strconv.Quote(t.Sink), Expected: "one of " + strings.Join(names, ", ")})
+		d.addProblem(at+".sink", Problem{Message: "no such sink", Found: strconv.Quote(t.Sink), Expected: "one of " + strings.Join(names, ", ")})
 		return false
 	}
 	if t.Topic != "" {
@@ -176,19 +176,19 @@ func (d *decoder) validateTopic(at, topic string, s Sink) {
 		n.Subject = topic
 		own, with = s.NATS.Validate(), n.Validate()
 	default:
-		d.report(at, Problem{Message: "this sink knows one place only", Found: strconv.Quote(topic), Expected: "no topic, or a sink of kafka, or of nats but for mode: kv"})
+		d.addProblem(at, Problem{Message: "this sink knows one place only", Found: strconv.Quote(topic), Expected: "no topic, or a sink of kafka, or of nats but for mode: kv"})
 		return
 	}
 	known := strings.Split(fmt.Sprint(own), "\n")
 	for _, message := range strings.Split(fmt.Sprint(with), "\n") {
 		if with != nil && !slices.Contains(known, message) {
-			d.report(at, Problem{Message: ownPath.ReplaceAllString(message, "")})
+			d.addProblem(at, Problem{Message: leadingPathPattern.ReplaceAllString(message, "")})
 		}
 	}
 }
 
-// Topics are the topics that routes name for a sink, and those of dead letters, each once.
-func (c *Config) Topics(sink string) []string {
+// RoutedTopics are the topics that routes name for a sink, and those of dead letters, each once.
+func (c *Config) RoutedTopics(sink string) []string {
 	var topics []string
 	seen := map[string]bool{"": true}
 	for _, r := range c.Routes {

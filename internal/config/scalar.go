@@ -71,14 +71,14 @@ func parseDuration(s string) (time.Duration, *mismatch) {
 }
 
 var (
-	durationType = reflect.TypeFor[time.Duration]()
-	textType     = reflect.TypeFor[encoding.TextUnmarshaler]()
+	durationType        = reflect.TypeFor[time.Duration]()
+	textUnmarshalerType = reflect.TypeFor[encoding.TextUnmarshaler]()
 )
 
 // setScalar parses text into v. isSize says that an integer is a number of bytes and may carry a unit.
 func setScalar(v reflect.Value, text string, isSize bool) *mismatch {
 	switch t := v.Type(); {
-	case reflect.PointerTo(t).Implements(textType):
+	case reflect.PointerTo(t).Implements(textUnmarshalerType):
 		if err := v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(text)); err != nil {
 			return &mismatch{message: err.Error()}
 		}
@@ -95,10 +95,10 @@ func setScalar(v reflect.Value, text string, isSize bool) *mismatch {
 		v.SetInt(n)
 		return bad
 	}
-	return setPlain(v, text)
+	return setBuiltin(v, text)
 }
 
-func setPlain(v reflect.Value, text string) *mismatch {
+func setBuiltin(v reflect.Value, text string) *mismatch {
 	switch v.Kind() {
 	case reflect.String:
 		v.SetString(text)

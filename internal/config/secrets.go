@@ -19,29 +19,29 @@ func (c *Config) Secrets() []string {
 	return slices.Compact(all)
 }
 
-// shortestPart is from which length on a part of a URL can be a secret; below it is a word that other texts have too.
-const shortestPart = 8
+// minSecretPartLength is from which length on a part of a URL can be a secret; below it is a word that other texts have too.
+const minSecretPartLength = 8
 
-// hide remembers the value at a path, if it is a secret or holds some.
-func (d *decoder) hide(path, value string) {
+// recordSecrets remembers the value at a path, if it is a secret or holds some.
+func (d *decoder) recordSecrets(path, value string) {
 	switch {
 	case value == "" || !mayBeSecret(path) || namesFile(path):
 	case strings.Contains(strings.ToLower(lastKey(path)), "url"):
 		for address := range strings.SplitSeq(value, ",") {
-			d.secrets = append(d.secrets, secretsOf(strings.TrimSpace(address))...)
+			d.secrets = append(d.secrets, secretsInURL(strings.TrimSpace(address))...)
 		}
 	default:
 		d.secrets = append(d.secrets, value)
 	}
 }
 
-// file finds the keys whose values are paths.
-var file = regexp.MustCompile(`(?i)file$|(^|\.)tls\.|\.credentials$|\.nkeySeed$`)
+// fileKeyPattern finds the keys whose values are paths.
+var fileKeyPattern = regexp.MustCompile(`(?i)file$|(^|\.)tls\.|\.credentials$|\.nkeySeed$`)
 
-func namesFile(path string) bool { return file.MatchString(path) }
+func namesFile(path string) bool { return fileKeyPattern.MatchString(path) }
 
-// secretsOf are the parts of a URL that may authenticate: the password, the query, and parts of the path that are no words.
-func secretsOf(address string) []string {
+// secretsInURL are the parts of a URL that may authenticate: the password, the query, and parts of the path that are no words.
+func secretsInURL(address string) []string {
 	u, err := url.Parse(address)
 	if err != nil {
 		return []string{address}
@@ -59,5 +59,5 @@ func secretsOf(address string) []string {
 		all = append(all, values...)
 	}
 	all = append(all, strings.FieldsFunc(u.EscapedPath(), func(r rune) bool { return r == '/' })...)
-	return slices.DeleteFunc(all, func(part string) bool { return len(part) < shortestPart })
+	return slices.DeleteFunc(all, func(part string) bool { return len(part) < minSecretPartLength })
 }

@@ -10,36 +10,36 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/format"
 )
 
-// sinkName keeps names fit for metrics labels, file names and consumer names alike.
-var sinkName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+// sinkNamePattern keeps names fit for metrics labels, file names and consumer names alike.
+var sinkNamePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 func (d *decoder) validateSinks(all []Sink) {
 	if len(all) == 0 {
-		d.report("sinks", Problem{Message: "changes go nowhere", Expected: "at least one sink, such as - {name: console, stdout: {}}"})
+		d.addProblem("sinks", Problem{Message: "changes go nowhere", Expected: "at least one sink, such as - {name: console, stdout: {}}"})
 	}
 	names := map[string]string{}
 	for i, s := range all {
 		at := fmt.Sprintf("sinks[%d]", i)
 		switch first, taken := names[s.Name]; {
 		case s.Name == "":
-			d.report(at+".name", Problem{Message: "the sink has no name", Expected: `a name such as "main"`})
-		case !sinkName.MatchString(s.Name):
-			d.report(at+".name", Problem{Message: "not a name for a sink", Found: strconv.Quote(s.Name), Expected: `lower-case letters, digits and "-", at most 63`})
+			d.addProblem(at+".name", Problem{Message: "the sink has no name", Expected: `a name such as "main"`})
+		case !sinkNamePattern.MatchString(s.Name):
+			d.addProblem(at+".name", Problem{Message: "not a name for a sink", Found: strconv.Quote(s.Name), Expected: `lower-case letters, digits and "-", at most 63`})
 		case taken:
-			d.report(at+".name", Problem{Message: fmt.Sprintf("the name %q is taken by %s", s.Name, first), Expected: "a name of its own"})
+			d.addProblem(at+".name", Problem{Message: fmt.Sprintf("the name %q is taken by %s", s.Name, first), Expected: "a name of its own"})
 		default:
 			names[s.Name] = at
 		}
 		d.validateFormat(at+".format", s)
-		d.oneOf(at+".onOversize", s.OnOversize, Reduce, DeadLetter)
+		d.checkOneOf(at+".onOversize", s.OnOversize, Reduce, DeadLetter)
 		d.validateDestination(at, s)
 		d.validateDeadLetters(at+".deadLetters", s.DeadLetters, all)
 		if s.Stdout == nil {
 			continue
 		}
 		for j, other := range all[:i] {
-			if other.Stdout != nil && sameFile(s.Stdout.Path, other.Stdout.Path) {
-				d.report(at+".stdout.path", Problem{Message: fmt.Sprintf("written to by sinks[%d] already", j), Found: strconv.Quote(s.Stdout.Path),
+			if other.Stdout != nil && isSameFile(s.Stdout.Path, other.Stdout.Path) {
+				d.addProblem(at+".stdout.path", Problem{Message: fmt.Sprintf("written to by sinks[%d] already", j), Found: strconv.Quote(s.Stdout.Path),
 					Expected: `a file of its own ("" is standard output)`})
 				break
 			}
@@ -58,14 +58,14 @@ func (d *decoder) validateFormat(path string, s Sink) {
 	f, err := format.Parse(s.Format)
 	switch {
 	case err != nil:
-		d.report(path, Problem{Message: "unknown format", Found: strconv.Quote(s.Format), Expected: known})
+		d.addProblem(path, Problem{Message: "unknown format", Found: strconv.Quote(s.Format), Expected: known})
 	case s.Webhook != nil && s.Webhook.ValidateFormat(f) != nil:
-		d.report(path, Problem{Message: s.Webhook.ValidateFormat(f).Error(), Found: strconv.Quote(s.Format), Expected: known})
+		d.addProblem(path, Problem{Message: s.Webhook.ValidateFormat(f).Error(), Found: strconv.Quote(s.Format), Expected: known})
 	case s.Stdout != nil && f.NeedsHeaders():
-		d.report(path, Problem{Message: "a line of stdout has no key and no headers, which this format needs",
+		d.addProblem(path, Problem{Message: "a line of stdout has no key and no headers, which this format needs",
 			Found: strconv.Quote(s.Format), Expected: known})
 	case s.Kafka != nil && s.Kafka.Tombstones && f != format.Debezium:
-		d.report(path, Problem{Message: "only readers of debezium expect the records of kafka.tombstones",
+		d.addProblem(path, Problem{Message: "only readers of debezium expect the records of kafka.tombstones",
 			Found: strconv.Quote(s.Format), Expected: "debezium, or kafka.tombstones: false"})
 	}
 }
@@ -86,7 +86,7 @@ func (d *decoder) validateDestination(at string, s Sink) {
 	if s.Kafka != nil {
 		given, invalid = append(given, "kafka"), s.Kafka.Validate()
 		if s.Kafka.Producer != "" {
-			d.warn(at+".kafka.producer", Problem{Message: "a former name that will be removed", Expected: "kafka.idempotence: true for idempotent, false for writer"})
+			d.addWarning(at+".kafka.producer", Problem{Message: "a former name that will be removed", Expected: "kafka.idempotence: true for idempotent, false for writer"})
 		}
 	}
 	if s.NATS != nil {
@@ -100,30 +100,30 @@ func (d *decoder) validateDestination(at string, s Sink) {
 	}
 	switch len(given) {
 	case 0:
-		d.report(at, Problem{Message: "the sink has no destination", Expected: "one of kafka, nats, webhook, stdout"})
+		d.addProblem(at, Problem{Message: "the sink has no destination", Expected: "one of kafka, nats, webhook, stdout"})
 	case 1:
-		d.reportAll(at, join(at, given[0]), invalid)
+		d.addJoined(at, joinPath(at, given[0]), invalid)
 	default:
-		d.report(at, Problem{Message: "the sink has more than one destination", Found: strings.Join(given, " and "),
+		d.addProblem(at, Problem{Message: "the sink has more than one destination", Found: strings.Join(given, " and "),
 			Expected: "one; write a second sink for another"})
 	}
 }
 
-// ownPath finds the path that begins an error of a part's own Validate.
-var ownPath = regexp.MustCompile(`^([A-Za-z][\w.\[\]]*): `)
+// leadingPathPattern finds the path that begins an error of a part's own Validate.
+var leadingPathPattern = regexp.MustCompile(`^([A-Za-z][\w.\[\]]*): `)
 
-// reportAll turns what a part says of its own configuration into problems: errors joined by errors.Join are one a line, and
+// addJoined turns what a part says of its own configuration into problems: errors joined by errors.Join are one a line, and
 // each begins with its path relative to at, "kafka.topic: …". One without a path is reported for fallback.
-func (d *decoder) reportAll(at, fallback string, err error) {
+func (d *decoder) addJoined(at, fallback string, err error) {
 	if err == nil {
 		return
 	}
 	for message := range strings.SplitSeq(err.Error(), "\n") {
 		path := fallback
-		if m := ownPath.FindStringSubmatch(message); m != nil {
-			path, message = join(at, m[1]), message[len(m[0]):]
+		if m := leadingPathPattern.FindStringSubmatch(message); m != nil {
+			path, message = joinPath(at, m[1]), message[len(m[0]):]
 		}
-		d.report(path, Problem{Message: message})
+		d.addProblem(path, Problem{Message: message})
 	}
 }
 
@@ -132,9 +132,9 @@ func (d *decoder) validateDeadLetters(at string, to DeadLetters, all []Sink) {
 	switch {
 	case to == DeadLetters{}:
 	case to.Sink == "":
-		d.report(at+".sink", Problem{Message: "is missing beside the topic", Expected: "the name of a sink of kafka or nats"})
+		d.addProblem(at+".sink", Problem{Message: "is missing beside the topic", Expected: "the name of a sink of kafka or nats"})
 	case to.Topic == "":
-		d.report(at+".topic", Problem{Message: "dead letters need a topic of their own", Expected: "a template such as k8s.dead.{resource}"})
+		d.addProblem(at+".topic", Problem{Message: "dead letters need a topic of their own", Expected: "a template such as k8s.dead.{resource}"})
 	default:
 		d.validateTarget(at, Target(to), all)
 	}

@@ -9,12 +9,12 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// settleAfter is how long after something has happened to a file it is looked at: whoever writes it is done by then,
+// watchDebounce is how long after something has happened to a file it is looked at: whoever writes it is done by then,
 // mostly. If not, it is looked at once more.
-const settleAfter = 200 * time.Millisecond
+const watchDebounce = 200 * time.Millisecond
 
-// volumeData is the link that the kubelet swaps to change all files of a mounted ConfigMap or Secret at once.
-const volumeData = "..data"
+// configMapDataLink is the link that the kubelet swaps to change all files of a mounted ConfigMap or Secret at once.
+const configMapDataLink = "..data"
 
 // Watch calls changed once, for what happened before, and whenever something may have happened to a file, until ctx ends:
 // written, replaced by another of its name, as editors do, or changed behind a link, as in a mounted ConfigMap. Directories
@@ -36,11 +36,11 @@ func Watch(ctx context.Context, path string, changed func()) error {
 			return nil
 		case e := <-w.Events:
 			name := filepath.Base(e.Name)
-			if settled == nil && (name == filepath.Base(path) || name == filepath.Base(real) || name == volumeData) {
-				settled = time.After(settleAfter)
+			if settled == nil && (name == filepath.Base(path) || name == filepath.Base(real) || name == configMapDataLink) {
+				settled = time.After(watchDebounce)
 			}
 		case <-w.Errors: //nolint:errcheck // events were lost, whatever the reason: so it is looked at
-			settled = time.After(settleAfter)
+			settled = time.After(watchDebounce)
 		case <-settled:
 			settled, real = nil, followLinks(w, path)
 			changed()

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestEveryWayToChangeAFileIsNoticed writes a file in place, replaces it as editors do, and swaps the link behind it as the
+// TestEveryKindOfFileChangeIsNoticed writes a file in place, replaces it as editors do, and swaps the link behind it as the
 // kubelet does for a mounted ConfigMap.
-func TestEveryWayToChangeAFileIsNoticed(t *testing.T) {
+func TestEveryKindOfFileChangeIsNoticed(t *testing.T) {
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -30,13 +30,13 @@ func TestEveryWayToChangeAFileIsNoticed(t *testing.T) {
 		"a ConfigMap": {func(dir, path string) {
 			must(os.Mkdir(filepath.Join(dir, "..1"), 0o700))
 			write(filepath.Join(dir, "..1", "config.yaml"))
-			must(os.Symlink("..1", filepath.Join(dir, volumeData)))
-			must(os.Symlink(filepath.Join(volumeData, "config.yaml"), path))
+			must(os.Symlink("..1", filepath.Join(dir, configMapDataLink)))
+			must(os.Symlink(filepath.Join(configMapDataLink, "config.yaml"), path))
 		}, func(dir, _ string) {
 			must(os.Mkdir(filepath.Join(dir, "..2"), 0o700))
 			write(filepath.Join(dir, "..2", "config.yaml"))
 			must(os.Symlink("..2", filepath.Join(dir, "..data_tmp")))
-			must(os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, volumeData)))
+			must(os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, configMapDataLink)))
 			must(os.RemoveAll(filepath.Join(dir, "..1")))
 		}},
 		"behind a link": {func(dir, path string) {
@@ -62,7 +62,7 @@ func TestEveryWayToChangeAFileIsNoticed(t *testing.T) {
 	}
 }
 
-func TestAFileInNoDirectoryIsNotWatched(t *testing.T) {
+func TestFileWithoutDirectoryIsNotWatched(t *testing.T) {
 	if err := Watch(t.Context(), filepath.Join(t.TempDir(), "none", "config.yaml"), func() {}); err == nil {
 		t.Error("no error")
 	}

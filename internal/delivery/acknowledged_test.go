@@ -13,11 +13,11 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// TestEachChangeIsSaidToBeAcknowledgedOnce: a batch of which only the beginning was taken counts that beginning, and what is
+// TestEachChangeIsAcknowledgedOnce: a batch of which only the beginning was taken counts that beginning, and what is
 // sent again counts when it is taken.
-func TestEachChangeIsSaidToBeAcknowledgedOnce(t *testing.T) {
+func TestEachChangeIsAcknowledgedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s stored
+		var s storedProgress
 		var mu sync.Mutex
 		var versions []string
 		failed := false
@@ -28,13 +28,13 @@ func TestEachChangeIsSaidToBeAcknowledgedOnce(t *testing.T) {
 			}
 			return len(batch), nil
 		}}
-		p := run(t, sink, journalOf(changesIn("a", "a", "a"), &s), event.Cursor{}, Config{Acknowledged: func(c *event.Change) {
+		p := startPipeline(t, sink, journalOf(changesIn("a", "a", "a"), &s), event.Cursor{}, Config{OnAcknowledged: func(c *event.Change) {
 			mu.Lock()
 			defer mu.Unlock()
 			versions = append(versions, c.ResourceVersion)
 		}})
 		time.Sleep(5 * time.Second)
-		p.drained(t, 3)
+		p.drainUpTo(t, 3)
 		if want := []string{"1", "2", "3"}; !slices.Equal(versions, want) {
 			t.Errorf("acknowledged %v, want %v", versions, want)
 		}

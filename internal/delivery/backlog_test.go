@@ -11,30 +11,30 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-func (b *backlog) mustAdd(t *testing.T, r event.Record) *lane {
+func (b *backlog) mustAddChange(t *testing.T, r event.Record) *lane {
 	t.Helper()
-	if _, ok := b.add(sinks.Lane(r.Change.Namespace), newEntry(r, nil, nil)); !ok {
+	if _, ok := b.addChange(sinks.Lane(r.Change.Namespace), newEntry(r, nil, nil)); !ok {
 		t.Fatalf("no room for %d", r.Offset)
 	}
 	return b.lanes[sinks.Lane(r.Change.Namespace)]
 }
 
-func TestTheCursorNamesOnlyLanesThatAreNotDone(t *testing.T) {
+func TestTheCursorNamesOnlyUnfinishedLanes(t *testing.T) {
 	b := newBacklog("", 1<<20, event.Cursor{})
 	lanes := map[uint64]*lane{}
 	for _, r := range changesIn("a", "b", "c", "a", "c") {
-		lanes[r.Offset] = b.mustAdd(t, r)
+		lanes[r.Offset] = b.mustAddChange(t, r)
 	}
-	b.acknowledge(lanes[1], 1, time.Time{}) // a: 1 done, 4 waits
-	b.acknowledge(lanes[3], 2, time.Time{}) // c: 3 and 5 done
-	if c, _ := b.snapshot(); fmt.Sprint(c.Low, c.High, c.Lanes) != "1 5 map[a:3 b:1]" {
+	b.acknowledgeOldest(lanes[1], 1, time.Time{}) // a: 1 done, 4 waits
+	b.acknowledgeOldest(lanes[3], 2, time.Time{}) // c: 3 and 5 done
+	if c, _ := b.takeSnapshot(); fmt.Sprint(c.Low, c.High, c.Lanes) != "1 5 map[a:3 b:1]" {
 		t.Errorf("cursor %d %d %v, want 1 5 map[a:3 b:1]", c.Low, c.High, c.Lanes)
 	}
-	if b.advanced() {
+	if b.hasAdvanced() {
 		t.Error("the same snapshot is offered twice")
 	}
-	b.acknowledge(lanes[2], 1, time.Time{})
-	if c, _ := b.snapshot(); fmt.Sprint(c.Low, c.High, c.Lanes) != "3 5 map[a:3]" {
+	b.acknowledgeOldest(lanes[2], 1, time.Time{})
+	if c, _ := b.takeSnapshot(); fmt.Sprint(c.Low, c.High, c.Lanes) != "3 5 map[a:3]" {
 		t.Errorf("cursor %d %d %v, want 3 5 map[a:3]", c.Low, c.High, c.Lanes)
 	}
 }
@@ -43,18 +43,18 @@ func TestADeadLetterMadeDuringAWriteGoesIntoTheNext(t *testing.T) {
 	b := newBacklog("", 1<<20, event.Cursor{})
 	var l *lane
 	for _, r := range changesIn("a", "a", "a") {
-		l = b.mustAdd(t, r)
+		l = b.mustAddChange(t, r)
 	}
-	b.reject(l, "first", time.Time{})
-	first, dead := b.snapshot()
-	b.reject(l, "second", time.Time{})
-	b.stored(first, len(dead))
-	second, dead := b.snapshot()
+	b.deadLetterOldest(l, "first", time.Time{})
+	first, dead := b.takeSnapshot()
+	b.deadLetterOldest(l, "second", time.Time{})
+	b.recordStored(first, len(dead))
+	second, dead := b.takeSnapshot()
 	if first.Low != 1 || second.Low != 2 || len(dead) != 1 || dead[0].Offset != 2 || dead[0].Reason != "second" {
 		t.Errorf("cursors %d and %d, second write has %+v", first.Low, second.Low, dead)
 	}
-	b.stored(second, len(dead))
-	if size := int64(l.pending()[0].size); b.bytes != size {
+	b.recordStored(second, len(dead))
+	if size := int64(l.pendingEntries()[0].size); b.bytes != size {
 		t.Errorf("window holds %d bytes, want the %d of what is pending", b.bytes, size)
 	}
 }
@@ -63,7 +63,7 @@ func TestABatchIsBoundedButNeverEmpty(t *testing.T) {
 	b := newBacklog("", 1<<20, event.Cursor{})
 	var l *lane
 	for _, r := range changesIn("a", "a", "a", "a", "a") {
-		l = b.mustAdd(t, r)
+		l = b.mustAddChange(t, r)
 	}
 	size := int64(l.entries[0].size)
 	for _, c := range []struct {
@@ -71,7 +71,7 @@ func TestABatchIsBoundedButNeverEmpty(t *testing.T) {
 		bytes    int64
 		want     int
 	}{{1000, 1 << 20, 5}, {2, 1 << 20, 2}, {1000, 3 * size, 3}, {1000, 3*size - 1, 2}, {1000, 1, 1}} {
-		if got, _ := b.take(l, nil, c.messages, c.bytes); len(got) != c.want || got[0].Offset != 1 {
+		if got, _ := b.takeBatch(l, nil, c.messages, c.bytes); len(got) != c.want || got[0].Offset != 1 {
 			t.Errorf("at most %d messages and %d bytes: took %d, want %d", c.messages, c.bytes, len(got), c.want)
 		}
 	}
@@ -86,9 +86,9 @@ func TestAStuckLaneDoesNotKeepJournalFramesAlive(t *testing.T) {
 		alive[i] = weak.Make(frame)
 		frame[0], frame[1] = byte(i), 42
 		// One small change of a lane that never advances, and a large one that is delivered at once.
-		b.mustAdd(t, event.Record{Offset: uint64(2*i + 1), Change: &event.Change{Namespace: "stuck", After: frame[:2]}})
-		l := b.mustAdd(t, event.Record{Offset: uint64(2*i + 2), Change: &event.Change{Namespace: "fast", After: frame[2:]}})
-		b.acknowledge(l, 1, time.Time{})
+		b.mustAddChange(t, event.Record{Offset: uint64(2*i + 1), Change: &event.Change{Namespace: "stuck", After: frame[:2]}})
+		l := b.mustAddChange(t, event.Record{Offset: uint64(2*i + 2), Change: &event.Change{Namespace: "fast", After: frame[2:]}})
+		b.acknowledgeOldest(l, 1, time.Time{})
 	}
 	runtime.GC()
 	kept := 0
@@ -100,7 +100,7 @@ func TestAStuckLaneDoesNotKeepJournalFramesAlive(t *testing.T) {
 	if kept > 0 {
 		t.Errorf("%d frames are alive", kept)
 	}
-	stuck, _ := b.take(b.lanes["stuck"], nil, frames, 1<<30)
+	stuck, _ := b.takeBatch(b.lanes["stuck"], nil, frames, 1<<30)
 	for i, m := range stuck {
 		if m.Change.After[0] != byte(i) || m.Change.After[1] != 42 {
 			t.Fatalf("change %d came back as %v", i, m.Change.After)
@@ -114,13 +114,13 @@ func TestALaneInSteadyFlowAllocatesCopiesOfChangesOnly(t *testing.T) {
 	offset := uint64(0)
 	add := func() *lane {
 		offset++
-		return b.mustAdd(t, event.Record{Offset: offset, Change: change})
+		return b.mustAddChange(t, event.Record{Offset: offset, Change: change})
 	}
 	for range 100 {
 		add()
 	}
 	copies := testing.AllocsPerRun(100, func() { change.Clone() })
-	if n := testing.AllocsPerRun(10_000, func() { b.acknowledge(add(), 1, time.Time{}) }); n != copies {
+	if n := testing.AllocsPerRun(10_000, func() { b.acknowledgeOldest(add(), 1, time.Time{}) }); n != copies {
 		t.Errorf("%v allocations a change, want %v", n, copies)
 	}
 	if c := cap(b.lanes["a"].entries); c > 1000 {
@@ -128,71 +128,71 @@ func TestALaneInSteadyFlowAllocatesCopiesOfChangesOnly(t *testing.T) {
 	}
 }
 
-// behindIn returns a backlog that has read changes of these lanes, all of which are behind from their first change on.
-func behindIn(t *testing.T, lanes ...string) (*backlog, []event.Record) {
+// newLaggingBacklog returns a backlog that has read changes of these lanes, all of which are behind from their first change on.
+func newLaggingBacklog(t *testing.T, lanes ...string) (*backlog, []event.Record) {
 	t.Helper()
 	b, records := newBacklog("", 1<<20, event.Cursor{}), changesIn(lanes...)
 	for _, r := range records {
-		b.mustAdd(t, r)
+		b.mustAddChange(t, r)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for l := range b.busy {
-		b.cut(l, 0)
+		b.truncateQueue(l, 0)
 	}
 	return b, records
 }
 
-// TestALaneIsLoadedOnlyFromThePassItIsPartOf takes a lane out of the middle of a pass: what a later pass reads elsewhere is
+// TestALaneIsReloadedOnlyInItsOwnPass takes a lane out of the middle of a pass: what a later pass reads elsewhere is
 // not what it lacks.
-func TestALaneIsLoadedOnlyFromThePassItIsPartOf(t *testing.T) {
-	b, records := behindIn(t, "a", "b", "a", "b", "b", "a")
+func TestALaneIsReloadedOnlyInItsOwnPass(t *testing.T) {
+	b, records := newLaggingBacklog(t, "a", "b", "a", "b", "b", "a")
 	a, other := b.lanes["a"], b.lanes["b"]
-	a.failing, a.probing, a.until, b.failing = true, true, 6, 1
-	if _, ok := b.due(); !ok || a.pass != b.passes {
+	a.failing, a.reloading, a.retryUpTo, b.failing = true, true, 6, 1
+	if _, ok := b.nextReread(); !ok || a.pass != b.passNumber {
 		t.Fatal("a is not loaded")
 	}
-	b.reload("a", newEntry(records[0], nil, nil))
-	b.pause(sinks.Repartition{From: []sinks.Lane{"a"}}) // it is in trouble, and goes on: no longer in this pass
-	other.next, b.newest = 6, false
-	if after, ok := b.due(); !ok || after != 5 {
+	b.reloadEntry("a", newEntry(records[0], nil, nil))
+	b.pauseLanes(sinks.Repartition{From: []sinks.Lane{"a"}}) // it is in trouble, and goes on: no longer in this pass
+	other.lagsFrom, b.choseLeastLagging = 6, false
+	if after, ok := b.nextReread(); !ok || after != 5 {
 		t.Fatalf("read on after %d (%v), want after 5 for b", after, ok)
 	}
-	b.reload("a", newEntry(records[5], nil, nil))
-	if n := len(a.pending()); n != 1 || a.next != 2 {
-		t.Errorf("a has %d changes and goes on at %d: it has passed over some", n, a.next)
+	b.reloadEntry("a", newEntry(records[5], nil, nil))
+	if n := len(a.pendingEntries()); n != 1 || a.lagsFrom != 2 {
+		t.Errorf("a has %d changes and goes on at %d: it has passed over some", n, a.lagsFrom)
 	}
 }
 
-func TestNoCursorMissesWhatMovesToOtherLanes(t *testing.T) {
+func TestNoCursorMissesChangesThatMoveToOtherLanes(t *testing.T) {
 	b := newBacklog("", 1<<20, event.Cursor{})
 	for _, r := range changesIn("a", "b", "a", "b") {
-		b.mustAdd(t, r)
+		b.mustAddChange(t, r)
 	}
-	b.acknowledge(b.lanes["b"], 1, time.Time{})
+	b.acknowledgeOldest(b.lanes["b"], 1, time.Time{})
 	r := sinks.Repartition{From: []sinks.Lane{"a", "b"}, To: []sinks.Lane{"c", "d"}}
-	if quiet, _ := b.pause(r); !quiet {
+	if quiet, _ := b.pauseLanes(r); !quiet {
 		t.Fatal("idle lanes are not quiet")
 	}
-	queued := b.queued(r)
-	before, _ := b.snapshot()
+	queued := b.queuedEntries(r)
+	before, _ := b.takeSnapshot()
 	b.replaceLanes(r, queued, []sinks.Lane{"c", "c", "d"})
-	after, _ := b.snapshot()
+	after, _ := b.takeSnapshot()
 	if fmt.Sprint(before.Low, before.Lanes, after.Low, after.Lanes) != "0 map[a:0 b:3] 0 map[c:0 d:3]" {
 		t.Errorf("cursors %v, then %v", before, after)
 	}
 }
 
-func TestALaneWhoseLastAnswerIsInDoubtIsNotReplaced(t *testing.T) {
+func TestALaneInDoubtIsNotReplaced(t *testing.T) {
 	b := newBacklog("", 1<<20, event.Cursor{})
-	l := b.mustAdd(t, changesIn("a")[0])
+	l := b.mustAddChange(t, changesIn("a")[0])
 	r := sinks.Repartition{From: []sinks.Lane{"a"}, To: []sinks.Lane{"b"}}
-	b.works(l, true) // the sink was away
-	if quiet, _ := b.pause(r); quiet || l.paused {
+	b.markWorking(l, true) // the sink was away
+	if quiet, _ := b.pauseLanes(r); quiet || l.paused {
 		t.Error("what is in doubt may be given to another lane")
 	}
-	b.works(l, false)
-	if quiet, _ := b.pause(r); !quiet {
+	b.markWorking(l, false)
+	if quiet, _ := b.pauseLanes(r); !quiet {
 		t.Error("a lane that works is not replaced")
 	}
 }

@@ -14,11 +14,11 @@ import (
 // accepts everything at once. One operation is one change.
 func BenchmarkPipeline(b *testing.B) {
 	for _, lanes := range []int{1, 12, 512, 4096} {
-		b.Run(fmt.Sprintf("lanes=%d", lanes), func(b *testing.B) { benchmark(b, lanes) })
+		b.Run(fmt.Sprintf("lanes=%d", lanes), func(b *testing.B) { benchmarkLanes(b, lanes) })
 	}
 }
 
-func benchmark(b *testing.B, lanes int) {
+func benchmarkLanes(b *testing.B, lanes int) {
 	names := make([]sinks.Lane, lanes)
 	for i := range names {
 		names[i] = sinks.Lane(fmt.Sprintf("k8s.core.pods/%d", i))

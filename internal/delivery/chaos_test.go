@@ -22,25 +22,25 @@ type world struct {
 	t       *testing.T
 	records []event.Record
 
-	mu       sync.Mutex
-	random   *rand.Rand
-	received map[string][]uint64   // by object and topic: what the destination accepted, told or not, in order
-	acked    map[uint64]bool       // what the pipeline was told is accepted
-	dead     map[uint64]bool       // what is stored as a dead letter
-	cursor   event.Cursor          // as stored
-	inLane   map[sinks.Lane]bool   // lanes with a Publish under way
-	onWay    map[sinks.Lane]bool   // lanes whose last Publish has left something on its way
-	ackedTo  map[sinks.Lane]uint64 // of this process
-	started  uint64                // where this process goes on in lanes that the cursor does not name
-	sick     map[sinks.Lane]time.Time
-	gone     bool // the process was killed: nothing it does reaches the disk any more
-	lanes    int  // of the destination's layout
-	using    int  // of the layout that this process uses, which follows that
-	routed   bool // some changes are for another topic, some not for this sink
+	mu           sync.Mutex
+	random       *rand.Rand
+	received     map[string][]uint64   // by object and topic: what the destination accepted, told or not, in order
+	acked        map[uint64]bool       // what the pipeline was told is accepted
+	dead         map[uint64]bool       // what is stored as a dead letter
+	cursor       event.Cursor          // as stored
+	inLane       map[sinks.Lane]bool   // lanes with a Publish under way
+	leftInFlight map[sinks.Lane]bool   // lanes whose last Publish has left something on its way
+	ackedTo      map[sinks.Lane]uint64 // of this process
+	started      uint64                // where this process goes on in lanes that the cursor does not name
+	failingUntil map[sinks.Lane]time.Time
+	killed       bool // the process was killed: nothing it does reaches the disk any more
+	lanes        int  // of the destination's layout
+	using        int  // of the layout that this process uses, which follows that
+	routed       bool // some changes are for another topic, some not for this sink
 }
 
-// grown counts how often lanes were replaced, in all worlds.
-var grown atomic.Int64
+// repartitionCount counts how often lanes were replaced, in all worlds.
+var repartitionCount atomic.Int64
 
 func newWorld(t *testing.T, seed uint64, changes, objects int) *world {
 	w := &world{
@@ -61,30 +61,30 @@ func newWorld(t *testing.T, seed uint64, changes, objects int) *world {
 	return w
 }
 
-// never reports whether the destination rejects this offset for ever, as a message or already when it is routed.
-func never(offset uint64) bool         { return offset%97 == 0 }
-func neverRoutable(offset uint64) bool { return offset%211 == 0 }
+// isNeverAccepted reports whether the destination rejects this offset for ever, as a message or already when it is routed.
+func isNeverAccepted(offset uint64) bool { return offset%97 == 0 }
+func isNeverRoutable(offset uint64) bool { return offset%211 == 0 }
 
-func (w *world) chance(percent int) bool { return w.random.IntN(100) < percent }
+func (w *world) happensIn(percent int) bool { return w.random.IntN(100) < percent }
 
 func (w *world) laneOf(c *event.Change) sinks.Lane {
 	h := 0
 	for _, b := range []byte(c.Name) {
 		h = h*31 + int(b)
 	}
-	return laneName(h%w.using, w.using, w.route(c).topic())
+	return worldLane(h%w.using, w.using, w.routeOf(c).topicName())
 }
 
-func laneName(n, of int, topic string) sinks.Lane {
+func worldLane(n, of int, topic string) sinks.Lane {
 	return sinks.Lane(fmt.Sprintf("%d of %d %s", n, of, topic))
 }
 
-func (w *world) Resume(lanes []sinks.Lane) {
+func (w *world) ResumeLanes(lanes []sinks.Lane) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.using = w.lanes
 	for _, l := range lanes {
-		if l == unroutable {
+		if l == unroutableLane {
 			continue
 		}
 		if _, err := fmt.Sscanf(string(l), "%d of %d", new(int), &w.using); err != nil {
@@ -93,38 +93,38 @@ func (w *world) Resume(lanes []sinks.Lane) {
 	}
 }
 
-func (w *world) Repartitions() []sinks.Repartition {
+func (w *world) PendingRepartitions() []sinks.Repartition {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.using == w.lanes || w.chance(30) { // what was to be replaced may be as it was again
+	if w.using == w.lanes || w.happensIn(30) { // what was to be replaced may be as it was again
 		return nil
 	}
 	r := sinks.Repartition{Reason: "grown"}
 	for _, topic := range []string{"", "elsewhere"} {
 		for n := range w.using {
-			r.From = append(r.From, laneName(n, w.using, topic))
+			r.From = append(r.From, worldLane(n, w.using, topic))
 		}
 		for n := range w.lanes {
-			r.To = append(r.To, laneName(n, w.lanes, topic))
+			r.To = append(r.To, worldLane(n, w.lanes, topic))
 		}
 	}
 	return []sinks.Repartition{r}
 }
 
-func (w *world) Repartition(r sinks.Repartition) {
+func (w *world) ApplyRepartition(r sinks.Repartition) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, l := range r.From {
-		if w.inLane[l] || w.onWay[l] {
+		if w.inLane[l] || w.leftInFlight[l] {
 			w.t.Errorf("lane %s is replaced while something of it is under way", l)
 		}
 	}
 	w.using = w.lanes
 	w.started = 0 // what was queued has other lanes now
-	grown.Add(1)
+	repartitionCount.Add(1)
 }
 
-var elsewhere = sync.OnceValue(func() *sinks.Template {
+var otherTopic = sync.OnceValue(func() *sinks.Template {
 	topic, err := sinks.ParseTemplate("elsewhere")
 	if err != nil {
 		panic(err)
@@ -132,20 +132,20 @@ var elsewhere = sync.OnceValue(func() *sinks.Template {
 	return topic
 })
 
-// route is what the world sends where. In the end there are some changes that are not for this sink.
-func (w *world) route(c *event.Change) Route {
+// routeOf is what the world sends where. In the end there are some changes that are not for this sink.
+func (w *world) routeOf(c *event.Change) Route {
 	switch {
 	case !w.routed:
 		return Route{}
 	case c.Generation%3 == 0, c.Generation > int64(len(w.records)-10):
-		return Route{Pass: true}
+		return Route{Skip: true}
 	case c.Generation%3 == 1:
-		return Route{Topic: elsewhere()}
+		return Route{Topic: otherTopic()}
 	}
 	return Route{}
 }
 
-func (r Route) topic() string {
+func (r Route) topicName() string {
 	if r.Topic == nil {
 		return ""
 	}
@@ -166,33 +166,33 @@ func (w *world) Read(ctx context.Context, after uint64) ([]event.Record, error) 
 func (w *world) Settle(_ context.Context, c event.Cursor, dead []event.DeadLetter) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.gone || w.chance(10) {
+	if w.killed || w.happensIn(10) {
 		return errors.New("disk: not written")
 	}
 	if c.Low < w.cursor.Low {
 		w.t.Errorf("cursor goes back from %d to %d", w.cursor.Low, c.Low)
 	}
 	for _, d := range dead {
-		if !never(d.Offset) && !neverRoutable(d.Offset) || d.Reason == "" || d.Change.Generation != int64(d.Offset) {
+		if !isNeverAccepted(d.Offset) && !isNeverRoutable(d.Offset) || d.Reason == "" || d.Change.Generation != int64(d.Offset) {
 			w.t.Errorf("false dead letter %d: %q", d.Offset, d.Reason)
 		}
 		w.dead[d.Offset] = true
 	}
 	for _, r := range w.records { // I2
-		lane := unroutable
-		if !neverRoutable(r.Offset) {
+		lane := unroutableLane
+		if !isNeverRoutable(r.Offset) {
 			lane = w.laneOf(r.Change)
 		}
 		passed, named := c.Lanes[string(lane)]
 		if !named {
 			passed = c.High
 		}
-		if r.Offset <= max(passed, c.Low) && !w.acked[r.Offset] && !w.dead[r.Offset] && !w.route(r.Change).Pass {
+		if r.Offset <= max(passed, c.Low) && !w.acked[r.Offset] && !w.dead[r.Offset] && !w.routeOf(r.Change).Skip {
 			w.t.Errorf("cursor %+v passes %d, which is neither acknowledged nor a dead letter", c, r.Offset)
 		}
 	}
 	w.cursor = c
-	if w.chance(10) {
+	if w.happensIn(10) {
 		return errors.New("disk: written, but nobody knows")
 	}
 	return nil
@@ -201,19 +201,19 @@ func (w *world) Settle(_ context.Context, c event.Cursor, dead []event.DeadLette
 func (w *world) Lane(c *event.Change) (sinks.Lane, error) { return w.LaneTo(c, nil) }
 
 func (w *world) LaneTo(c *event.Change, topic *sinks.Template) (sinks.Lane, error) {
-	if want := w.route(c); want.Pass || want.Topic != topic {
+	if want := w.routeOf(c); want.Skip || want.Topic != topic {
 		w.t.Errorf("%d is not for the topic %v", c.Generation, topic)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if neverRoutable(uint64(c.Generation)) {
+	if isNeverRoutable(uint64(c.Generation)) {
 		return "", &sinks.RejectedError{Reason: "no such topic, ever"}
 	}
 	return w.laneOf(c), nil
 }
 
 func (w *world) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
-	w.begin(lane, batch)
+	w.checkCall(lane, batch)
 	w.mu.Lock()
 	takes := time.Duration(w.random.IntN(20)) * time.Millisecond
 	w.mu.Unlock()
@@ -221,14 +221,14 @@ func (w *world) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Mess
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.inLane[lane] = false
-	told, err := w.outcome(ctx, lane, batch)
-	w.onWay[lane] = told < len(batch) && err == nil
+	told, err := w.randomOutcome(ctx, lane, batch)
+	w.leftInFlight[lane] = told < len(batch) && err == nil
 	accepted := told
-	if told < len(batch) && !never(batch[told].Offset) && w.chance(30) {
+	if told < len(batch) && !isNeverAccepted(batch[told].Offset) && w.happensIn(30) {
 		accepted++ // the answer was lost
 	}
 	for _, m := range batch[:accepted] {
-		w.received[m.Change.Name+w.route(m.Change).topic()] = append(w.received[m.Change.Name+w.route(m.Change).topic()], m.Offset)
+		w.received[m.Change.Name+w.routeOf(m.Change).topicName()] = append(w.received[m.Change.Name+w.routeOf(m.Change).topicName()], m.Offset)
 	}
 	for _, m := range batch[:told] {
 		w.acked[m.Offset] = true
@@ -237,8 +237,8 @@ func (w *world) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Mess
 	return told, err
 }
 
-// begin checks that a call is one the contract allows.
-func (w *world) begin(lane sinks.Lane, batch []sinks.Message) {
+// checkCall checks that a call is one the contract allows.
+func (w *world) checkCall(lane sinks.Lane, batch []sinks.Message) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.inLane[lane] {
@@ -253,27 +253,27 @@ func (w *world) begin(lane sinks.Lane, batch []sinks.Message) {
 		if m.Offset <= previous {
 			w.t.Errorf("lane %s: %d sent after %d was acknowledged or sent", lane, m.Offset, previous)
 		}
-		if w.laneOf(m.Change) != lane || m.Change.Generation != int64(m.Offset) || m.Topic != w.route(m.Change).Topic {
+		if w.laneOf(m.Change) != lane || m.Change.Generation != int64(m.Offset) || m.Topic != w.routeOf(m.Change).Topic {
 			w.t.Errorf("lane %s was given %d, which is not its own", lane, m.Offset)
 		}
 		previous = m.Offset
 	}
 }
 
-// outcome decides how many messages the destination says it accepted.
-func (w *world) outcome(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
-	if w.chance(2) {
-		w.sick[lane] = time.Now().Add(time.Duration(w.random.IntN(3000)) * time.Millisecond)
+// randomOutcome decides how many messages the destination says it accepted.
+func (w *world) randomOutcome(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+	if w.happensIn(2) {
+		w.failingUntil[lane] = time.Now().Add(time.Duration(w.random.IntN(3000)) * time.Millisecond)
 	}
-	if time.Now().Before(w.sick[lane]) {
+	if time.Now().Before(w.failingUntil[lane]) {
 		return 0, errors.New("this lane is sick")
 	}
 	n := len(batch)
-	if w.chance(40) {
+	if w.happensIn(40) {
 		n = w.random.IntN(len(batch))
 	}
 	for i, m := range batch[:n] {
-		if never(m.Offset) {
+		if isNeverAccepted(m.Offset) {
 			return i, &sinks.RejectedError{Reason: "can never be accepted"}
 		}
 	}
@@ -282,9 +282,9 @@ func (w *world) outcome(ctx context.Context, lane sinks.Lane, batch []sinks.Mess
 		return n, nil
 	case ctx.Err() != nil:
 		return n, ctx.Err()
-	case n > 0 && w.chance(50):
+	case n > 0 && w.happensIn(50):
 		return n, nil // the rest is on its way
-	case w.chance(20):
+	case w.happensIn(20):
 		return n, &sinks.UnavailableError{Reason: "away", After: time.Duration(w.random.IntN(2)) * 50 * time.Millisecond}
 	default:
 		return n, errors.New("try again")
@@ -293,11 +293,11 @@ func (w *world) outcome(ctx context.Context, lane sinks.Lane, batch []sinks.Mess
 
 func (w *world) Close(context.Context) error { return nil }
 
-// process runs a pipeline until f, called beside it, returns; then kills or stops it. It returns what Run returned.
-func (w *world) process(f func(p *Pipeline, stop context.CancelFunc)) error {
+// runProcess runs a pipeline until f, called beside it, returns; then kills or stops it. It returns what Run returned.
+func (w *world) runProcess(f func(p *Pipeline, stop context.CancelFunc)) error {
 	w.mu.Lock()
-	w.gone, w.inLane, w.onWay = false, map[sinks.Lane]bool{}, map[sinks.Lane]bool{}
-	w.ackedTo, w.sick = map[sinks.Lane]uint64{}, map[sinks.Lane]time.Time{}
+	w.killed, w.inLane, w.leftInFlight = false, map[sinks.Lane]bool{}, map[sinks.Lane]bool{}
+	w.ackedTo, w.failingUntil = map[sinks.Lane]uint64{}, map[sinks.Lane]time.Time{}
 	w.started = max(w.cursor.High, w.cursor.Low)
 	for lane, offset := range w.cursor.Lanes {
 		w.ackedTo[sinks.Lane(lane)] = offset // I3 across a restart: nothing that the stored cursor passed comes again
@@ -307,7 +307,7 @@ func (w *world) process(f func(p *Pipeline, stop context.CancelFunc)) error {
 		WindowBytes:   int64(1000 + w.random.IntN(200_000)),
 		Workers:       1 + w.random.IntN(5),
 		BatchMessages: 1 + w.random.IntN(30),
-		Route:         w.route,
+		Route:         w.routeOf,
 	}
 	p := New("chaos", w, "", w, w.cursor, cfg, slog.New(slog.DiscardHandler))
 	w.mu.Unlock()
@@ -327,23 +327,23 @@ func (w *world) process(f func(p *Pipeline, stop context.CancelFunc)) error {
 		}
 	}()
 	err := p.Run(ctx)
-	if s := p.Stats(); s.Breaches != 0 {
-		w.t.Errorf("%d breaches of contract seen where there were none", s.Breaches)
+	if s := p.Stats(); s.ContractViolations != 0 {
+		w.t.Errorf("%d breaches of contract seen where there were none", s.ContractViolations)
 	}
 	return err
 }
 
-// restarts runs pipelines that are killed, or stopped, at random moments. Now and then the destination's layout is
+// runRestarts runs pipelines that are killed, or stopped, at random moments. Now and then the destination's layout is
 // another one afterwards.
-func (w *world) restarts(n int) {
+func (w *world) runRestarts(n int) {
 	for range n {
-		err := w.process(func(_ *Pipeline, stop context.CancelFunc) {
+		err := w.runProcess(func(_ *Pipeline, stop context.CancelFunc) {
 			w.mu.Lock()
 			lives := time.Duration(w.random.IntN(1000)) * time.Millisecond
 			w.mu.Unlock()
 			time.Sleep(lives)
 			w.mu.Lock()
-			w.gone = w.chance(70)
+			w.killed = w.happensIn(70)
 			w.mu.Unlock()
 			stop()
 		})
@@ -351,18 +351,18 @@ func (w *world) restarts(n int) {
 			w.t.Errorf("a stopped pipeline returned %v", err)
 		}
 		w.mu.Lock()
-		if w.chance(10) {
+		if w.happensIn(10) {
 			w.lanes++
 		}
 		w.mu.Unlock()
 	}
 }
 
-// finish drains, healing what does not heal by itself.
-func (w *world) finish() {
+// drainAll drains, healing what does not heal by itself.
+func (w *world) drainAll() {
 	end := uint64(len(w.records))
 	for {
-		err := w.process(func(p *Pipeline, _ context.CancelFunc) { p.Drain(end) })
+		err := w.runProcess(func(p *Pipeline, _ context.CancelFunc) { p.Drain(end) })
 		if err == nil {
 			break // only the last write of the cursor may have failed otherwise
 		}
@@ -376,14 +376,14 @@ func (w *world) finish() {
 func (w *world) checkHistory() {
 	expected := map[string][]uint64{}
 	for _, r := range w.records {
-		to := w.route(r.Change)
-		key := r.Change.Name + to.topic()
+		to := w.routeOf(r.Change)
+		key := r.Change.Name + to.topicName()
 		switch {
-		case to.Pass:
+		case to.Skip:
 			if w.dead[r.Offset] {
 				w.t.Errorf("%d is a dead letter and not for this sink", r.Offset)
 			}
-		case never(r.Offset) || neverRoutable(r.Offset):
+		case isNeverAccepted(r.Offset) || isNeverRoutable(r.Offset):
 			if !w.dead[r.Offset] {
 				w.t.Errorf("%d was rejected and is no dead letter", r.Offset)
 			}
@@ -415,7 +415,7 @@ func TestNothingIsLostOrReorderedWhateverFails(t *testing.T) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, seed, 1500, 60)
-				w.finish()
+				w.drainAll()
 				w.checkHistory()
 			})
 		})
@@ -427,13 +427,13 @@ func TestNothingIsLostOrReorderedWheneverKilled(t *testing.T) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, 1000+seed, 3000, 60)
-				w.restarts(15)
-				w.finish()
+				w.runRestarts(15)
+				w.drainAll()
 				w.checkHistory()
 			})
 		})
 	}
-	if grown.Load() == 0 {
+	if repartitionCount.Load() == 0 {
 		t.Error("no lane was ever replaced: the test has lost its reach")
 	}
 }
@@ -445,8 +445,8 @@ func TestNothingRoutedIsLostOrReorderedWheneverKilled(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, 2000+seed, 3000, 60)
 				w.routed = true
-				w.restarts(15)
-				w.finish()
+				w.runRestarts(15)
+				w.drainAll()
 				w.checkHistory()
 			})
 		})

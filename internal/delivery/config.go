@@ -36,42 +36,42 @@ type Config struct {
 	// pure function of the change and of what the pipeline's layout names. Called concurrently.
 	Route func(*event.Change) Route
 
-	// Fenced says that the sink was fenced, see [sinks.Fenced]: it is not restored, though it may be a [sinks.Stateful].
-	Fenced bool
+	// IsFenced says that the sink was fenced, see [sinks.IsFenced]: it is not restored, though it may be a [sinks.Stateful].
+	IsFenced bool
 
-	// Delivered says which changes the destination has already in the lane they belong to, from a process before: they are
+	// AlreadyDelivered says which changes the destination has already in the lane they belong to, from a process before: they are
 	// settled as they are read. Like Route it must be a pure function, and is called concurrently. nil: none.
-	Delivered func(sinks.Lane, *event.Change) bool
+	AlreadyDelivered func(sinks.Lane, *event.Change) bool
 
-	// Smaller makes a copy of a change that the sink refused as too large, with less in it and the same ID, or says that
+	// Truncate makes a copy of a change that the sink refused as too large, with less in it and the same ID, or says that
 	// there is nothing left to take out. It must be a pure function. nil makes dead letters of all that is too large.
-	Smaller func(*event.Change) (*event.Change, bool)
+	Truncate func(*event.Change) (*event.Change, bool)
 
-	// Bury publishes a dead letter elsewhere before it is stored, with the reason. A *sinks.RejectedError says that this
+	// PublishDeadLetter publishes a dead letter elsewhere before it is stored, with the reason. A *sinks.RejectedError says that this
 	// cannot be, which becomes part of the stored reason; after any other error it is tried again, and the lane waits.
 	// Called concurrently, for the same change again after a crash. nil: they are only stored.
-	Bury func(ctx context.Context, c *event.Change, reason string) error
+	PublishDeadLetter func(ctx context.Context, c *event.Change, reason string) error
 
-	// Observe, where set, is told how long each Publish took. Called concurrently.
-	Observe func(time.Duration)
+	// ObservePublish, where set, is told how long each Publish took. Called concurrently.
+	ObservePublish func(time.Duration)
 
-	// Acknowledged, where set, is told of each change that the destination acknowledged, at once. Called concurrently; it
+	// OnAcknowledged, where set, is told of each change that the destination acknowledged, at once. Called concurrently; it
 	// must neither wait nor keep the change.
-	Acknowledged func(*event.Change)
+	OnAcknowledged func(*event.Change)
 
 	// SettleInterval is how often progress is stored, and so how much is sent again after a crash. Default 200 ms.
 	SettleInterval time.Duration
 
-	// Newest is the newest offset of the journal before this process appended to it. Selection names what decides which
+	// NewestOffset is the newest offset of the journal before this process appended to it. Selection names what decides which
 	// changes reach which lane in which order: routes, the format, the sink's topic and address, and what the program makes
 	// of them. Both are for a sinks.Stateful, whose stored state counts only under the same Selection.
-	Newest    uint64
-	Selection string
+	NewestOffset       uint64
+	RoutingFingerprint string
 }
 
 // Route is where one change goes.
 type Route struct {
-	Pass  bool            // not to this sink
+	Skip  bool            // not to this sink
 	Topic *sinks.Template // nil is the sink's own; else the sink must be a sinks.Router
 }
 

@@ -17,7 +17,7 @@ import (
 )
 
 // The NATS sink has one lane until a subject is denied: its objects must not stop the others, on a real server.
-func TestASubjectThatMayNotBePublishedToParksItsLaneAlone(t *testing.T) {
+func TestADeniedSubjectParksOnlyItsLane(t *testing.T) {
 	require.Integration(t)
 	server, err := natsserver.Start(t.Context(), natsserver.Options{Dir: t.TempDir(), Config: `authorization {
   users: [{user: u, password: secret, permissions: {publish: {deny: "k8s.*.*.secrets.>"}}}]
@@ -50,9 +50,9 @@ func TestASubjectThatMayNotBePublishedToParksItsLaneAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{Workers: sink.Concurrency(), Newest: changes}
+	cfg := Config{Workers: sink.Concurrency(), NewestOffset: changes}
 	cfg.BatchMessages, cfg.BatchBytes = sink.BatchLimits()
-	p := New("nats", sink, "layout", journalOf(records, &stored{}), event.Cursor{}, cfg, slog.New(slog.DiscardHandler))
+	p := New("nats", sink, "layout", journalOf(records, &storedProgress{}), event.Cursor{}, cfg, slog.New(slog.DiscardHandler))
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- p.Run(ctx) }()
@@ -69,11 +69,11 @@ func TestASubjectThatMayNotBePublishedToParksItsLaneAlone(t *testing.T) {
 	defer pause.Stop()
 	for begun := time.Now(); ; <-pause.C {
 		s := p.Stats()
-		if s.Delivered == allowed && len(s.Trouble) == 1 && strings.Contains(s.Trouble[0].Reason, `may not publish to "k8s.c.core.secrets.shop.Secret0"`) {
+		if s.Delivered == allowed && len(s.FailingLanes) == 1 && strings.Contains(s.FailingLanes[0].Reason, `may not publish to "k8s.c.core.secrets.shop.Secret0"`) {
 			return
 		}
 		if time.Since(begun) > time.Minute {
-			t.Fatalf("delivered %d of %d that may be; in trouble: %+v", s.Delivered, allowed, s.Trouble)
+			t.Fatalf("delivered %d of %d that may be; in trouble: %+v", s.Delivered, allowed, s.FailingLanes)
 		}
 	}
 }

@@ -25,36 +25,36 @@ func TestADeposedProcessEndsAllLanesAndSettlesNothing(t *testing.T) {
 			<-ctx.Done() // in flight when it happens
 			return 0, ctx.Err()
 		}}
-		var s stored
-		p := run(t, sink, journalOf(changesIn("a", "b", "c", "b"), &s), event.Cursor{}, Config{Workers: 2})
+		var s storedProgress
+		p := startPipeline(t, sink, journalOf(changesIn("a", "b", "c", "b"), &s), event.Cursor{}, Config{Workers: 2})
 		var deposed *sinks.DeposedError
 		if err := <-p.done; !errors.As(err, &deposed) {
 			t.Fatalf("Run ended with %v", err)
 		}
-		if cursor, dead := s.get(); cursor.Low != 0 || len(dead) > 0 {
+		if cursor, dead := s.currentProgress(); cursor.Low != 0 || len(dead) > 0 {
 			t.Errorf("settled up to %d, %d dead letters", cursor.Low, len(dead))
 		}
 	})
 }
 
-func TestWhatTheDestinationHasFromAProcessBeforeIsPassedOver(t *testing.T) {
+func TestChangesDeliveredByAnEarlierProcessAreSkipped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var to recorder
+		var to laneRecorder
 		sink := sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
-			to.accept(lane, batch)
+			to.recordBatch(lane, batch)
 			return len(batch), nil
 		}}
-		var s stored
-		p := run(t, sink, journalOf(changesIn("a", "b", "a", "b"), &s), event.Cursor{}, Config{
-			Delivered: func(lane sinks.Lane, c *event.Change) bool {
+		var s storedProgress
+		p := startPipeline(t, sink, journalOf(changesIn("a", "b", "a", "b"), &s), event.Cursor{}, Config{
+			AlreadyDelivered: func(lane sinks.Lane, c *event.Change) bool {
 				return lane == "a" && c.ResourceVersion == "1" || lane == "b" && c.ResourceVersion == "1"
 			},
 		})
-		p.drained(t, 4)
-		if got := p.Stats(); got.Skipped != 1 || got.Delivered != 3 || !slices.Equal(to.lanes["a"], []uint64{3}) || !slices.Equal(to.lanes["b"], []uint64{2, 4}) {
-			t.Errorf("skipped %d, delivered %d: %v", got.Skipped, got.Delivered, to.lanes)
+		p.drainUpTo(t, 4)
+		if got := p.Stats(); got.AlreadySettled != 1 || got.Delivered != 3 || !slices.Equal(to.lanes["a"], []uint64{3}) || !slices.Equal(to.lanes["b"], []uint64{2, 4}) {
+			t.Errorf("skipped %d, delivered %d: %v", got.AlreadySettled, got.Delivered, to.lanes)
 		}
-		if cursor, _ := s.get(); cursor.Low != 4 {
+		if cursor, _ := s.currentProgress(); cursor.Low != 4 {
 			t.Errorf("settled up to %d", cursor.Low)
 		}
 	})

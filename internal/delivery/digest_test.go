@@ -11,15 +11,15 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-func TestChangesThatAreDeliveredInPartAreLogged(t *testing.T) {
+func TestTruncatedChangesAreLogged(t *testing.T) {
 	var log bytes.Buffer
-	d := digest{log: slog.New(slog.NewTextHandler(&log, nil))}
+	d := logDigest{log: slog.New(slog.NewTextHandler(&log, nil))}
 	change := &event.Change{Resource: event.Resource{Resource: "pods"}, Name: "web", Omitted: []string{"before", "status"}}
-	d.addReduced(change, errors.New("too large for the topic"))
+	d.addTruncated(change, errors.New("too large for the topic"))
 	now := time.Now()
-	d.write(now, 0) // tried, and not delivered so far
-	for _, after := range []time.Duration{0, time.Second, digestEvery} {
-		d.write(now.Add(after), 2)
+	d.writeIfDue(now, 0) // tried, and not delivered so far
+	for _, after := range []time.Duration{0, time.Second, digestInterval} {
+		d.writeIfDue(now.Add(after), 2)
 	}
 	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "count=2") || !strings.Contains(text, "core/pods//web") ||
 		!strings.Contains(text, "[before status]") || !strings.Contains(text, "too large for the topic") {

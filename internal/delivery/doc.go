@@ -15,7 +15,7 @@
 // # What failing means
 //
 //	*sinks.RejectedError     the change becomes a dead letter, its lane goes on; if it is too large, smaller forms of it
-//	                         are tried first, in its place. Config.Bury, where set, publishes it elsewhere before it
+//	                         are tried first, in its place. Config.PublishDeadLetter, where set, publishes it elsewhere before it
 //	                         is stored; until that is done the lane waits
 //	*sinks.UnavailableError  the gate closes: every lane waits while one probe at a time finds out; where others were
 //	                         accepted since the lane was told so first, it fails alone

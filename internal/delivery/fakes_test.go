@@ -18,8 +18,8 @@ import (
 func TestMain(m *testing.M) { leaks.Main(m) }
 
 var (
-	_ Journal       = journalFuncs{}
-	_ sinks.Divided = sinkFuncs{}
+	_ Journal                = journalFuncs{}
+	_ sinks.MultiDestination = sinkFuncs{}
 )
 
 type journalFuncs struct {
@@ -52,7 +52,7 @@ func (s sinkFuncs) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.M
 }
 
 // Destination: each lane leads to one of its own.
-func (s sinkFuncs) Destination(lane sinks.Lane) string { return string(lane) }
+func (s sinkFuncs) DestinationOf(lane sinks.Lane) string { return string(lane) }
 
 func (s sinkFuncs) Close(context.Context) error { return nil }
 
@@ -68,22 +68,22 @@ func changesIn(lanes ...string) []event.Record {
 	return records
 }
 
-// stored is what a journal of fixed records was told to store.
-type stored struct {
+// storedProgress is what a journal of fixed records was told to store.
+type storedProgress struct {
 	mu     sync.Mutex
 	cursor event.Cursor
 	dead   []event.DeadLetter
 	writes int
 }
 
-func (s *stored) get() (event.Cursor, []event.DeadLetter) {
+func (s *storedProgress) currentProgress() (event.Cursor, []event.DeadLetter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cursor, s.dead
 }
 
 // journalOf returns a journal of these records, each a frame of its own, that stores into s.
-func journalOf(records []event.Record, s *stored) journalFuncs {
+func journalOf(records []event.Record, s *storedProgress) journalFuncs {
 	return journalFuncs{
 		read: func(ctx context.Context, after uint64) ([]event.Record, error) {
 			for i, r := range records {
@@ -104,23 +104,23 @@ func journalOf(records []event.Record, s *stored) journalFuncs {
 	}
 }
 
-// running is a pipeline under test.
-type running struct {
+// runningPipeline is a pipeline under test.
+type runningPipeline struct {
 	*Pipeline
 	stop context.CancelFunc
 	done chan error
 	log  *logBuffer
 }
 
-// run starts a pipeline whose retries wait exactly one second, unless cfg says otherwise.
-func run(t *testing.T, sink sinks.Sink, journal Journal, start event.Cursor, cfg Config) *running {
+// startPipeline starts a pipeline whose retries wait exactly one second, unless cfg says otherwise.
+func startPipeline(t *testing.T, sink sinks.Sink, journal Journal, start event.Cursor, cfg Config) *runningPipeline {
 	t.Helper()
 	if cfg.Retry == (RetryConfig{}) {
 		cfg.Retry = RetryConfig{Min: time.Second, Max: time.Second}
 	}
 	log := &logBuffer{}
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &running{
+	r := &runningPipeline{
 		Pipeline: New("test", sink, "", journal, start, cfg, slog.New(slog.NewTextHandler(log, nil))),
 		stop:     cancel, done: make(chan error, 1), log: log,
 	}
@@ -129,8 +129,8 @@ func run(t *testing.T, sink sinks.Sink, journal Journal, start event.Cursor, cfg
 	return r
 }
 
-// drained finishes the pipeline and fails the test unless everything up to upTo is settled.
-func (r *running) drained(t *testing.T, upTo uint64) {
+// drainUpTo finishes the pipeline and fails the test unless everything up to acceptUpTo is settled.
+func (r *runningPipeline) drainUpTo(t *testing.T, upTo uint64) {
 	t.Helper()
 	r.Drain(upTo)
 	if err := <-r.done; err != nil {
@@ -164,13 +164,13 @@ func (l *logBuffer) wantOnce(t *testing.T, text string) {
 	}
 }
 
-// recorder is a destination that accepts everything and remembers it by lane.
-type recorder struct {
+// laneRecorder is a destination that accepts everything and remembers it by lane.
+type laneRecorder struct {
 	mu    sync.Mutex
 	lanes map[sinks.Lane][]uint64
 }
 
-func (r *recorder) accept(lane sinks.Lane, batch []sinks.Message) {
+func (r *laneRecorder) recordBatch(lane sinks.Lane, batch []sinks.Message) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.lanes == nil {
@@ -181,13 +181,13 @@ func (r *recorder) accept(lane sinks.Lane, batch []sinks.Message) {
 	}
 }
 
-func (r *recorder) String() string {
+func (r *laneRecorder) String() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return fmt.Sprint(r.lanes)
 }
 
-func (r *recorder) want(t *testing.T, want string) {
+func (r *laneRecorder) wantLanes(t *testing.T, want string) {
 	t.Helper()
 	if got := r.String(); got != want {
 		t.Errorf("destination has %s, want %s", got, want)

@@ -17,33 +17,33 @@ import (
 // What a sink can be in, decided from all of its lanes. Of lanes in trouble the log tells one by one, or in one line for
 // those with the same reason.
 var (
-	connecting = condition.State{Name: "connecting", Severity: condition.NotReady}
-	delivering = condition.State{Name: "delivering", Message: "sink delivers"}
-	impaired   = condition.State{Name: "impaired", Severity: condition.Degraded}
-	away       = condition.State{
+	stateConnecting = condition.State{Name: "connecting", Severity: condition.NotReady}
+	stateDelivering = condition.State{Name: "delivering", Message: "sink delivers"}
+	stateImpaired   = condition.State{Name: "impaired", Severity: condition.Degraded}
+	stateAway       = condition.State{
 		Name: "away", Severity: condition.NotReady, Level: slog.LevelWarn,
 		Message: "sink takes no changes: all its lanes wait, changes stay in the journal",
 	}
-	unstored = condition.State{
+	stateNotStored = condition.State{
 		Name: "unstored", Severity: condition.NotReady, Level: slog.LevelError,
 		Message: "progress cannot be stored; delivery goes on and is repeated from the stored position after a restart",
 	}
 
-	laneWorks = condition.State{Name: "working", Message: "lanes deliver again"}
-	laneFails = condition.State{
+	laneRecovered = condition.State{Name: "working", Message: "lanes deliver again"}
+	laneFailing   = condition.State{
 		Name: "failing", Severity: condition.Degraded, Level: slog.LevelWarn,
 		Message: "a lane fails and is tried again with back-off; other lanes go on",
 	}
 )
 
-// moment is for how long no lane may work before the sink is not ready.
-const moment = 2 * time.Second
+// outageDelay is for how long no lane may work before the sink is not ready.
+const outageDelay = 2 * time.Second
 
-// maxTold bounds the lanes in trouble that are told one by one; the others are counted.
-const maxTold = 100
+// maxNamedLanes bounds the lanes in trouble that are told one by one; the others are counted.
+const maxNamedLanes = 100
 
-// LaneTrouble is what is known of a lane that fails.
-type LaneTrouble struct {
+// FailingLane is what is known of a lane that fails.
+type FailingLane struct {
 	Lane   string
 	Reason string // cause and remedy, one line
 	Since  time.Time
@@ -54,25 +54,25 @@ type health struct {
 	sink  *condition.Condition
 	lanes *condition.Set
 
-	mu               sync.Mutex
-	failing          map[sinks.Lane]*condition.Condition // maxTold at most
-	well, wellBefore []sinks.Lane                        // that failed: since the last prune, and before it
-	pinged           bool                                // the destination was reached, or nobody can ask
-	unheard          string                              // why the last ping failed
-	asked            time.Time                           // when that was begun
-	settle           string                              // why progress is not stored
+	mu                         sync.Mutex
+	failing                    map[sinks.Lane]*condition.Condition // maxNamedLanes at most
+	recovered, recoveredBefore []sinks.Lane                        // that failed: since the last prune, and before it
+	reached                    bool                                // the destination was reached, or nobody can ask
+	pingFailure                string                              // why the last ping failed
+	lastPing                   time.Time                           // when that was begun
+	storeFailure               string                              // why progress is not stored
 
 }
 
 // newHealth returns the health of a sink that nobody has heard of yet; canAsk says that somebody will ask.
 func newHealth(log *slog.Logger, canAsk bool) *health {
-	initial := delivering
+	initial := stateDelivering
 	if canAsk {
-		initial = connecting
+		initial = stateConnecting
 	}
 	return &health{
 		sink: condition.New(log, initial), lanes: condition.NewSet(log, "lanes"),
-		failing: map[sinks.Lane]*condition.Condition{}, pinged: !canAsk,
+		failing: map[sinks.Lane]*condition.Condition{}, reached: !canAsk,
 	}
 }
 
@@ -82,117 +82,117 @@ func (h *health) close() {
 	h.sink.Close()
 }
 
-// laneFails notes that a lane goes into back-off.
-func (h *health) laneFails(name sinks.Lane, err error) {
+// recordLaneFailure notes that a lane goes into back-off.
+func (h *health) recordLaneFailure(name sinks.Lane, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	c := h.failing[name]
 	if c == nil {
-		if len(h.failing) == maxTold {
+		if len(h.failing) == maxNamedLanes {
 			return
 		}
-		c = h.lanes.Add(laneLabel(name), laneWorks)
+		c = h.lanes.Add(laneLabel(name), laneRecovered)
 		h.failing[name] = c
 	}
-	c.Become(laneFails, err.Error(), "")
+	c.Update(laneFailing, err.Error(), "")
 }
 
-// laneWorks notes that a lane left its back-off, or is no more.
-func (h *health) laneWorks(name sinks.Lane) {
+// recordLaneRecovery notes that a lane left its back-off, or is no more.
+func (h *health) recordLaneRecovery(name sinks.Lane) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if c := h.failing[name]; c != nil {
-		c.Become(laneWorks, "", "")
+		c.Update(laneRecovered, "", "")
 		delete(h.failing, name)
-		h.well = append(h.well, name)
+		h.recovered = append(h.recovered, name)
 	}
 }
 
-// prune forgets lanes that have worked again for a while; it is called every now and then.
-func (h *health) prune() {
+// removeRecoveredLanes forgets lanes that have worked again for a while; it is called every now and then.
+func (h *health) removeRecoveredLanes() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, name := range h.wellBefore {
+	for _, name := range h.recoveredBefore {
 		if h.failing[name] == nil {
 			h.lanes.Remove(laneLabel(name))
 		}
 	}
-	h.wellBefore, h.well = h.well, nil
+	h.recoveredBefore, h.recovered = h.recovered, nil
 }
 
 // laneLabel is the name of a lane for people.
 func laneLabel(name sinks.Lane) string {
-	if name == unroutable {
+	if name == unroutableLane {
 		return "dead letters"
 	}
 	return string(name)
 }
 
-// heard notes what came of a ping.
-func (h *health) heard(began time.Time, err error) {
+// recordPing notes what came of a ping.
+func (h *health) recordPing(began time.Time, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.asked, h.unheard = began, ""
+	h.lastPing, h.pingFailure = began, ""
 	if err != nil {
-		h.unheard = err.Error()
+		h.pingFailure = err.Error()
 		if gone := new(sinks.UnavailableError); errors.As(err, &gone) {
-			h.unheard = gone.Reason
+			h.pingFailure = gone.Reason
 		}
 		return
 	}
-	h.pinged = true
+	h.reached = true
 }
 
-// settled notes how storing the cursor went.
-func (h *health) settled(err error) {
+// recordStore notes how storing the cursor went.
+func (h *health) recordStore(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.settle = ""
+	h.storeFailure = ""
 	if err != nil {
-		h.settle = err.Error()
+		h.storeFailure = err.Error()
 	}
 }
 
-// decide is the one place that says how the sink is doing. It is called regularly, from one goroutine.
-func (h *health) decide(s Stats, gate ratelimit.GateStatus) {
-	state, reason := h.verdict(s, gate)
-	h.sink.Become(state, reason, "")
+// updateCondition is the one place that says how the sink is doing. It is called regularly, from one goroutine.
+func (h *health) updateCondition(s Stats, gate ratelimit.GateStatus) {
+	state, reason := h.currentState(s, gate)
+	h.sink.Update(state, reason, "")
 }
 
-func (h *health) verdict(s Stats, gate ratelimit.GateStatus) (state condition.State, reason string) {
+func (h *health) currentState(s Stats, gate ratelimit.GateStatus) (state condition.State, reason string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
-	case h.settle != "":
-		return unstored, h.settle
+	case h.storeFailure != "":
+		return stateNotStored, h.storeFailure
 	case gate.State != ratelimit.Open:
-		return away, gate.Reason
-	case h.unheard != "" && !s.LastAck.After(h.asked):
-		return away, h.unheard
-	case s.LanesFailing > 0 && s.LanesWorking == 0 && h.lasts():
-		return away, "no lane works: " + h.summary(s.LanesFailing)
+		return stateAway, gate.Reason
+	case h.pingFailure != "" && !s.LastAck.After(h.lastPing):
+		return stateAway, h.pingFailure
+	case s.LanesFailing > 0 && s.LanesDelivering == 0 && h.isLastingFailure():
+		return stateAway, "no lane works: " + h.summarizeFailures(s.LanesFailing)
 	case s.LanesFailing > 0:
-		return impaired, h.summary(s.LanesFailing)
-	case h.pinged || !s.LastAck.IsZero():
-		return delivering, ""
+		return stateImpaired, h.summarizeFailures(s.LanesFailing)
+	case h.reached || !s.LastAck.IsZero():
+		return stateDelivering, ""
 	}
-	return connecting, "not reached yet"
+	return stateConnecting, "not reached yet"
 }
 
-// lasts reports whether some trouble is more than a moment: a topic that was just created has no leader yet. The caller
+// isLastingFailure reports whether some trouble is more than a moment: a topic that was just created has no leader yet. The caller
 // holds h.mu.
-func (h *health) lasts() bool {
+func (h *health) isLastingFailure() bool {
 	for _, c := range h.failing {
-		if time.Since(c.Status().Since) >= moment {
+		if time.Since(c.Status().Since) >= outageDelay {
 			return true
 		}
 	}
 	return false
 }
 
-// summary is the lanes in trouble in one line. The caller holds h.mu.
-func (h *health) summary(count int) string {
-	first := h.trouble()
+// summarizeFailures is the lanes in trouble in one line. The caller holds h.mu.
+func (h *health) summarizeFailures(count int) string {
+	first := h.failingLanes()
 	if len(first) == 0 {
 		return fmt.Sprintf("%d lanes fail", count)
 	}
@@ -203,23 +203,23 @@ func (h *health) summary(count int) string {
 	return text
 }
 
-// trouble returns the lanes in trouble, those first that have it for longest. The caller holds h.mu.
-func (h *health) trouble() []LaneTrouble {
-	var all []LaneTrouble
+// failingLanes returns the lanes in trouble, those first that have it for longest. The caller holds h.mu.
+func (h *health) failingLanes() []FailingLane {
+	var all []FailingLane
 	for name, c := range h.failing {
 		s := c.Status()
-		all = append(all, LaneTrouble{Lane: laneLabel(name), Reason: s.Explanation(), Since: s.Since})
+		all = append(all, FailingLane{Lane: laneLabel(name), Reason: s.Explanation(), Since: s.Since})
 	}
-	slices.SortFunc(all, func(a, b LaneTrouble) int {
+	slices.SortFunc(all, func(a, b FailingLane) int {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Lane, b.Lane))
 	})
 	return all
 }
 
-// describe fills in what health knows.
-func (h *health) describe(s *Stats) {
+// fillStats fills in what health knows.
+func (h *health) fillStats(s *Stats) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s.Condition = h.sink.Status()
-	s.Trouble = h.trouble()
+	s.FailingLanes = h.failingLanes()
 }

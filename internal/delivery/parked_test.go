@@ -18,31 +18,31 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// stream is a journal without an end: changes come at a rate, one of each lane in turn, in frames of ten.
-type stream struct {
-	lanes  []string
-	rate   int // changes a second
-	began  time.Time
-	closed atomic.Uint64 // the last offset; 0 while there is more to come
-	stored
+// endlessJournal is a journal without an end: changes come at a rate, one of each lane in turn, in frames of ten.
+type endlessJournal struct {
+	lanes      []string
+	rate       int // changes a second
+	began      time.Time
+	lastOffset atomic.Uint64 // the last offset; 0 while there is more to come
+	storedProgress
 }
 
-func newStream(rate, lanes int) *stream {
-	s := &stream{rate: rate, began: time.Now()}
+func newEndlessJournal(rate, lanes int) *endlessJournal {
+	s := &endlessJournal{rate: rate, began: time.Now()}
 	for i := range lanes {
 		s.lanes = append(s.lanes, fmt.Sprint("lane", i))
 	}
 	return s
 }
 
-func (s *stream) newest() uint64 {
-	if last := s.closed.Load(); last > 0 {
+func (s *endlessJournal) newestOffset() uint64 {
+	if last := s.lastOffset.Load(); last > 0 {
 		return last
 	}
 	return uint64(time.Since(s.began).Seconds()*float64(s.rate)) / 10 * 10
 }
 
-func (s *stream) change(offset uint64) *event.Change {
+func (s *endlessJournal) changeAt(offset uint64) *event.Change {
 	at := s.began.Add(time.Duration(offset) * time.Second / time.Duration(s.rate))
 	return &event.Change{
 		Type: event.Updated, Namespace: s.lanes[offset%uint64(len(s.lanes))], Name: "o", Generation: int64(offset),
@@ -50,8 +50,8 @@ func (s *stream) change(offset uint64) *event.Change {
 	}
 }
 
-func (s *stream) Read(ctx context.Context, after uint64) ([]event.Record, error) {
-	for after >= s.newest() {
+func (s *endlessJournal) Read(ctx context.Context, after uint64) ([]event.Record, error) {
+	for after >= s.newestOffset() {
 		select {
 		case <-time.After(10 * time.Millisecond):
 		case <-ctx.Done():
@@ -60,13 +60,13 @@ func (s *stream) Read(ctx context.Context, after uint64) ([]event.Record, error)
 	}
 	time.Sleep(200 * time.Microsecond)
 	var frame []event.Record
-	for offset := after + 1; offset <= s.newest() && (offset-1)/10 == after/10; offset++ {
-		frame = append(frame, event.Record{Offset: offset, Change: s.change(offset)})
+	for offset := after + 1; offset <= s.newestOffset() && (offset-1)/10 == after/10; offset++ {
+		frame = append(frame, event.Record{Offset: offset, Change: s.changeAt(offset)})
 	}
 	return frame, nil
 }
 
-func (s *stream) Settle(_ context.Context, c event.Cursor, dead []event.DeadLetter) error {
+func (s *endlessJournal) Settle(_ context.Context, c event.Cursor, dead []event.DeadLetter) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cursor, s.writes = c, s.writes+1
@@ -74,26 +74,26 @@ func (s *stream) Settle(_ context.Context, c event.Cursor, dead []event.DeadLett
 	return nil
 }
 
-// counts is a destination that counts what it takes by lane, checks the order, and refuses lanes that are sick.
-type counts struct {
-	t    *testing.T
-	mu   sync.Mutex
-	took map[sinks.Lane]int
-	last map[sinks.Lane]uint64
-	sick func(sinks.Lane) error
-	each time.Duration // that a call takes
+// countingSink is a destination that counts what it takes by lane, checks the order, and refuses lanes that are sick.
+type countingSink struct {
+	t            *testing.T
+	mu           sync.Mutex
+	accepted     map[sinks.Lane]int
+	last         map[sinks.Lane]uint64
+	failure      func(sinks.Lane) error
+	callDuration time.Duration // that a call takes
 }
 
-func newCounts(t *testing.T) *counts {
-	return &counts{t: t, took: map[sinks.Lane]int{}, last: map[sinks.Lane]uint64{}, each: 5 * time.Millisecond}
+func newCountingSink(t *testing.T) *countingSink {
+	return &countingSink{t: t, accepted: map[sinks.Lane]int{}, last: map[sinks.Lane]uint64{}, callDuration: 5 * time.Millisecond}
 }
 
-func (c *counts) publish(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
-	time.Sleep(c.each)
+func (c *countingSink) publishCounted(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+	time.Sleep(c.callDuration)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.sick != nil {
-		if err := c.sick(lane); err != nil {
+	if c.failure != nil {
+		if err := c.failure(lane); err != nil {
 			return 0, err
 		}
 	}
@@ -102,34 +102,34 @@ func (c *counts) publish(_ context.Context, lane sinks.Lane, batch []sinks.Messa
 			c.t.Errorf("lane %s: %d after %d", lane, m.Offset, c.last[lane])
 		}
 		c.last[lane] = m.Offset
-		c.took[lane]++
+		c.accepted[lane]++
 	}
 	return len(batch), nil
 }
 
-// cure sets who is sick from now on, and returns what every lane has taken so far.
-func (c *counts) cure(sick func(sinks.Lane) error) map[sinks.Lane]int {
+// setFailure sets who is sick from now on, and returns what every lane has taken so far.
+func (c *countingSink) setFailure(sick func(sinks.Lane) error) map[sinks.Lane]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.sick = sick
+	c.failure = sick
 	took := map[sinks.Lane]int{}
-	for l, n := range c.took {
+	for l, n := range c.accepted {
 		took[l] = n
 	}
 	return took
 }
 
-// cured makes nobody sick any more, which the pipeline knows a minute later.
-func (c *counts) cured(p *running) {
+// recoverAndCheck makes nobody sick any more, which the pipeline knows a minute later.
+func (c *countingSink) recoverAndCheck(p *runningPipeline) {
 	c.t.Helper()
-	c.cure(nil)
+	c.setFailure(nil)
 	time.Sleep(time.Minute)
 	if got := p.Stats(); !got.Condition.OK() {
 		c.t.Errorf("%+v", got.Condition)
 	}
 }
 
-func only(sick sinks.Lane, err error) func(sinks.Lane) error {
+func failOnly(sick sinks.Lane, err error) func(sinks.Lane) error {
 	return func(l sinks.Lane) error {
 		if l == sick {
 			return err
@@ -138,20 +138,20 @@ func only(sick sinks.Lane, err error) func(sinks.Lane) error {
 	}
 }
 
-// TestOneSickLaneOfTenCostsTheOthersNothing has one lane fail for twenty minutes at 300 changes a second, 30 of them its
+// TestOneFailingLaneOfTenCostsTheOthersNothing has one lane fail for twenty minutes at 300 changes a second, 30 of them its
 // own, with a window of half a second of that. When it is cured it catches up at ten times its live rate at least, and the
 // others keep theirs.
-func TestOneSickLaneOfTenCostsTheOthersNothing(t *testing.T) {
+func TestOneFailingLaneOfTenCostsTheOthersNothing(t *testing.T) {
 	for name, err := range map[string]error{
 		"missing":       errors.New("topic does not exist"),
 		"rejecting all": &sinks.RejectedError{Reason: "too small"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, to := newStream(300, 10), newCounts(t)
-				to.sick = only("lane3", err)
+				s, to := newEndlessJournal(300, 10), newCountingSink(t)
+				to.failure = failOnly("lane3", err)
 				cfg := Config{WindowBytes: 150_000, Retry: RetryConfig{Min: time.Second, Max: 30 * time.Second}}
-				p := run(t, sinkFuncs{publish: to.publish}, s, event.Cursor{}, cfg)
+				p := startPipeline(t, sinkFuncs{publish: to.publishCounted}, s, event.Cursor{}, cfg)
 				time.Sleep(time.Minute)
 				early := p.Stats().WindowBytes
 				time.Sleep(20*time.Minute - time.Minute)
@@ -159,20 +159,20 @@ func TestOneSickLaneOfTenCostsTheOthersNothing(t *testing.T) {
 				if got := p.Stats(); got.WindowBytes > early+50_000 || got.Lanes != 10 || got.LanesFailing != 1 {
 					t.Errorf("after twenty minutes %d bytes are held, after a minute %d: %+v", got.WindowBytes, early, got)
 				}
-				if c, _ := s.get(); len(c.Lanes) > 10 || c.High < 300*1190 || c.Lanes["lane3"] > 100 {
+				if c, _ := s.currentProgress(); len(c.Lanes) > 10 || c.High < 300*1190 || c.Lanes["lane3"] > 100 {
 					t.Errorf("cursor %d %d %v", c.Low, c.High, c.Lanes)
 				}
 				if got := p.Stats().Condition; !strings.HasPrefix(got.Degraded(), "lane lane3: ") {
 					t.Errorf("condition %+v", got)
 				}
-				before := to.cure(nil)
+				before := to.setFailure(nil)
 				for l, n := range before {
 					if l != "lane3" && n < 30*1190 {
 						t.Errorf("%s got %d changes, want all of %d", l, n, 30*1200)
 					}
 				}
 				time.Sleep(30*time.Second + time.Minute) // until it is tried, and a minute of catching up
-				after := to.cure(nil)
+				after := to.setFailure(nil)
 				for l, n := range after {
 					if want := 30 * 80; n-before[l] < want {
 						t.Errorf("%s got %d changes while lane3 caught up, want %d", l, n-before[l], want)
@@ -182,9 +182,9 @@ func TestOneSickLaneOfTenCostsTheOthersNothing(t *testing.T) {
 					t.Errorf("lane3 got %d changes in a minute, want ten times as many as the %d that are made", n, 30*60)
 				}
 				time.Sleep(10 * time.Minute)
-				s.closed.Store(s.newest())
-				p.drained(t, s.closed.Load())
-				if _, dead := s.get(); len(dead) > tolerated {
+				s.lastOffset.Store(s.newestOffset())
+				p.drainUpTo(t, s.lastOffset.Load())
+				if _, dead := s.currentProgress(); len(dead) > maxToleratedRejections {
 					t.Errorf("%d dead letters", len(dead))
 				}
 				p.log.wantOnce(t, "a lane fails")
@@ -195,20 +195,20 @@ func TestOneSickLaneOfTenCostsTheOthersNothing(t *testing.T) {
 }
 
 // TestASlowLaneDelaysNoOther has one of ten lanes take one change a second of the thirty that are made.
-func TestASlowLaneDelaysNoOtherAndCatchesUpWhenItIsSlowNoMore(t *testing.T) {
+func TestASlowLaneDelaysNoOtherAndCatchesUpLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, to := newStream(300, 10), newCounts(t)
+		s, to := newEndlessJournal(300, 10), newCountingSink(t)
 		var cured atomic.Bool
 		publish := func(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
 			if lane == "lane3" && !cured.Load() {
 				time.Sleep(time.Duration(len(batch)) * time.Second)
 			}
-			return to.publish(ctx, lane, batch)
+			return to.publishCounted(ctx, lane, batch)
 		}
-		p := run(t, sinkFuncs{publish: publish}, s, event.Cursor{}, Config{WindowBytes: 300_000, BatchMessages: 10})
+		p := startPipeline(t, sinkFuncs{publish: publish}, s, event.Cursor{}, Config{WindowBytes: 300_000, BatchMessages: 10})
 		kept := func(minutes int, slow string) {
 			t.Helper()
-			for l, n := range to.cure(nil) {
+			for l, n := range to.setFailure(nil) {
 				if want := 30 * 60 * minutes * 95 / 100; string(l) != slow && n < want {
 					t.Errorf("%s got %d changes, want %d", l, n, want)
 				}
@@ -219,18 +219,18 @@ func TestASlowLaneDelaysNoOtherAndCatchesUpWhenItIsSlowNoMore(t *testing.T) {
 		cured.Store(true)
 		time.Sleep(time.Minute) // ten seconds of it are of the last slow call; the rest is for what took ten minutes to be made
 		kept(11, "")
-		p.end(t)
+		p.stopAndWait(t)
 	})
 }
 
-// TestDestinationsThatHangKeepNoWorkerFromOthers has a third of the lanes, more than there are workers, lead to a broker
+// TestHangingDestinationsKeepNoWorkerFromOthers has a third of the lanes, more than there are workers, lead to a broker
 // that does not answer.
-func TestDestinationsThatHangKeepNoWorkerFromOthers(t *testing.T) {
+func TestHangingDestinationsKeepNoWorkerFromOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, to := newStream(300, 30), newCounts(t)
+		s, to := newEndlessJournal(300, 30), newCountingSink(t)
 		publish := func(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
 			if !strings.HasPrefix(string(lane), "lane1") {
-				return to.publish(ctx, lane, batch)
+				return to.publishCounted(ctx, lane, batch)
 			}
 			select {
 			case <-time.After(10 * time.Second):
@@ -238,24 +238,24 @@ func TestDestinationsThatHangKeepNoWorkerFromOthers(t *testing.T) {
 			}
 			return 0, errors.New("no answer")
 		}
-		p := run(t, sinkFuncs{publish: publish}, s, event.Cursor{}, Config{WindowBytes: 300_000, Workers: 8})
+		p := startPipeline(t, sinkFuncs{publish: publish}, s, event.Cursor{}, Config{WindowBytes: 300_000, Workers: 8})
 		time.Sleep(10 * time.Minute)
-		for l, n := range to.cure(nil) {
+		for l, n := range to.setFailure(nil) {
 			if want := 10 * 600 * 95 / 100; !strings.HasPrefix(string(l), "lane1") && n < want {
 				t.Errorf("%s got %d changes, want %d", l, n, want)
 			}
 		}
-		if n := p.slow.Load(); n > 11 {
+		if n := p.substituted.Load(); n > 11 {
 			t.Errorf("%d workers have a substitute", n)
 		}
-		p.end(t)
+		p.stopAndWait(t)
 	})
 }
 
-// TestALaneWhoseSinkLooksAfterItIsTriedAsOftenAsThatSays has back-offs that are longer.
-func TestALaneWhoseSinkLooksAfterItIsTriedAsOftenAsThatSays(t *testing.T) {
+// TestAProbedLaneIsRetriedAtTheIntervalOfItsSink has back-offs that are longer.
+func TestAProbedLaneIsRetriedAtTheIntervalOfItsSink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s stored
+		var s storedProgress
 		var tries int
 		sink := sinkFuncs{publish: func(_ context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
 			if tries++; tries < 10 {
@@ -264,35 +264,35 @@ func TestALaneWhoseSinkLooksAfterItIsTriedAsOftenAsThatSays(t *testing.T) {
 			return len(batch), nil
 		}}
 		began := time.Now()
-		p := run(t, sink, journalOf(changesIn("a"), &s), event.Cursor{}, Config{Retry: RetryConfig{Min: time.Minute, Max: time.Hour}})
-		p.drained(t, 1)
+		p := startPipeline(t, sink, journalOf(changesIn("a"), &s), event.Cursor{}, Config{Retry: RetryConfig{Min: time.Minute, Max: time.Hour}})
+		p.drainUpTo(t, 1)
 		if took := time.Since(began); took > 15*time.Second {
 			t.Errorf("it took %v", took)
 		}
 	})
 }
 
-func TestAParkedLaneGoesOnWhereItWasAfterARestart(t *testing.T) {
+func TestAParkedLaneResumesAfterARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, to := newStream(300, 10), newCounts(t)
-		to.sick = only("lane3", errors.New("no leader"))
+		s, to := newEndlessJournal(300, 10), newCountingSink(t)
+		to.failure = failOnly("lane3", errors.New("no leader"))
 		var start event.Cursor
 		for range 3 {
-			p := run(t, sinkFuncs{publish: to.publish}, s, start, Config{WindowBytes: 150_000})
+			p := startPipeline(t, sinkFuncs{publish: to.publishCounted}, s, start, Config{WindowBytes: 150_000})
 			time.Sleep(time.Minute)
-			p.end(t)
-			start, _ = s.get()
+			p.stopAndWait(t)
+			start, _ = s.currentProgress()
 		}
 		if len(start.Lanes) > 10 || start.Lanes["lane3"] > 10 || start.High < 300*179 {
 			t.Errorf("cursor %d %d %v", start.Low, start.High, start.Lanes)
 		}
-		to.cure(nil)
-		p := run(t, sinkFuncs{publish: to.publish}, s, start, Config{WindowBytes: 150_000})
+		to.setFailure(nil)
+		p := startPipeline(t, sinkFuncs{publish: to.publishCounted}, s, start, Config{WindowBytes: 150_000})
 		time.Sleep(time.Minute)
-		s.closed.Store(s.newest())
-		p.drained(t, s.closed.Load())
-		want := int(s.closed.Load()) / 10
-		for l, n := range to.cure(nil) { // counts has checked that none came twice
+		s.lastOffset.Store(s.newestOffset())
+		p.drainUpTo(t, s.lastOffset.Load())
+		want := int(s.lastOffset.Load()) / 10
+		for l, n := range to.setFailure(nil) { // counts has checked that none came twice
 			if n != want {
 				t.Errorf("%s got %d changes, want %d", l, n, want)
 			}
@@ -300,28 +300,28 @@ func TestAParkedLaneGoesOnWhereItWasAfterARestart(t *testing.T) {
 	})
 }
 
-func TestManySickLanesAreAllToldAndAllCured(t *testing.T) {
+func TestManyFailingLanesAreReportedAndRecover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const lanes = 2000
-		s, to := newStream(lanes, lanes), newCounts(t)
-		to.sick = func(l sinks.Lane) error {
+		s, to := newEndlessJournal(lanes, lanes), newCountingSink(t)
+		to.failure = func(l sinks.Lane) error {
 			if l != "lane7" {
 				return errors.New("no such topic")
 			}
 			return nil
 		}
 		cfg := Config{WindowBytes: 1 << 20, Workers: 64, Retry: RetryConfig{Min: time.Second, Max: 30 * time.Second}}
-		p := run(t, sinkFuncs{publish: to.publish}, s, event.Cursor{}, cfg)
+		p := startPipeline(t, sinkFuncs{publish: to.publishCounted}, s, event.Cursor{}, cfg)
 		time.Sleep(10 * time.Second)
-		if got := p.Stats(); got.LanesFailing != lanes-1 || len(got.Trouble) != maxTold || got.WindowBytes > 1<<20 {
-			t.Errorf("%d lanes fail, %d are told, %d bytes are held", got.LanesFailing, len(got.Trouble), got.WindowBytes)
+		if got := p.Stats(); got.LanesFailing != lanes-1 || len(got.FailingLanes) != maxNamedLanes || got.WindowBytes > 1<<20 {
+			t.Errorf("%d lanes fail, %d are told, %d bytes are held", got.LanesFailing, len(got.FailingLanes), got.WindowBytes)
 		}
-		to.cure(nil)
-		s.closed.Store(s.newest())
-		p.drained(t, s.closed.Load())
-		for l, n := range to.cure(nil) {
-			if n != int(s.closed.Load())/lanes {
-				t.Errorf("%s got %d changes of %d", l, n, s.closed.Load()/lanes)
+		to.setFailure(nil)
+		s.lastOffset.Store(s.newestOffset())
+		p.drainUpTo(t, s.lastOffset.Load())
+		for l, n := range to.setFailure(nil) {
+			if n != int(s.lastOffset.Load())/lanes {
+				t.Errorf("%s got %d changes of %d", l, n, s.lastOffset.Load()/lanes)
 			}
 		}
 		if n := strings.Count(p.log.String(), "a lane fails"); n > 3 {
@@ -333,33 +333,33 @@ func TestManySickLanesAreAllToldAndAllCured(t *testing.T) {
 func TestLanesUsedOnceLeaveNothingBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const lanes = 60_000
-		s, to := newStream(lanes, lanes), newCounts(t)
-		s.closed.Store(lanes)
+		s, to := newEndlessJournal(lanes, lanes), newCountingSink(t)
+		s.lastOffset.Store(lanes)
 		var forgotten atomic.Int64
-		sink := forgetting{sinkFuncs{publish: to.publish}, &forgotten}
-		p := run(t, sink, s, event.Cursor{}, Config{Workers: 64})
+		sink := releaseCounter{sinkFuncs{publish: to.publishCounted}, &forgotten}
+		p := startPipeline(t, sink, s, event.Cursor{}, Config{Workers: 64})
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
 		if got := p.Stats(); got.Lanes != 0 || forgotten.Load() != lanes || got.Delivered != lanes {
 			t.Errorf("%d lanes are kept, %d were forgotten: %+v", got.Lanes, forgotten.Load(), got)
 		}
-		if c, _ := s.get(); len(c.Lanes) != 0 || c.Low != lanes {
+		if c, _ := s.currentProgress(); len(c.Lanes) != 0 || c.Low != lanes {
 			t.Errorf("the cursor names %d lanes", len(c.Lanes))
 		}
-		p.drained(t, lanes)
+		p.drainUpTo(t, lanes)
 	})
 }
 
-// forgetting counts the lanes that it is told to forget.
-type forgetting struct {
+// releaseCounter counts the lanes that it is told to forget.
+type releaseCounter struct {
 	sinkFuncs
 	forgotten *atomic.Int64
 }
 
-func (f forgetting) Forget(lanes []sinks.Lane) { f.forgotten.Add(int64(len(lanes))) }
+func (f releaseCounter) ReleaseLanes(lanes []sinks.Lane) { f.forgotten.Add(int64(len(lanes))) }
 
-// growing is a sink of one topic whose lanes are "N of COUNT", by the generation of a change.
-type growing struct {
+// repartitioningSink is a sink of one topic whose lanes are "N of COUNT", by the generation of a change.
+type repartitioningSink struct {
 	sinkFuncs
 	mu          sync.Mutex
 	using, have int
@@ -367,15 +367,15 @@ type growing struct {
 	reason      string
 }
 
-func (g *growing) Lane(c *event.Change) (sinks.Lane, error) {
+func (g *repartitioningSink) Lane(c *event.Change) (sinks.Lane, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return of(int(c.Generation)%g.using, g.using), nil
+	return laneOfCount(int(c.Generation)%g.using, g.using), nil
 }
 
-func of(n, count int) sinks.Lane { return sinks.Lane(fmt.Sprint(n, " of ", count)) }
+func laneOfCount(n, count int) sinks.Lane { return sinks.Lane(fmt.Sprint(n, " of ", count)) }
 
-func (g *growing) Resume(lanes []sinks.Lane) {
+func (g *repartitioningSink) ResumeLanes(lanes []sinks.Lane) {
 	for _, l := range lanes {
 		if _, err := fmt.Sscanf(string(l), "%d of %d", new(int), &g.using); err != nil {
 			panic(err)
@@ -383,172 +383,172 @@ func (g *growing) Resume(lanes []sinks.Lane) {
 	}
 }
 
-func (g *growing) Repartitions() []sinks.Repartition {
+func (g *repartitioningSink) PendingRepartitions() []sinks.Repartition {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.using == g.have {
 		return nil
 	}
-	r := sinks.Repartition{Reason: g.reason, Gone: g.gone}
+	r := sinks.Repartition{Reason: g.reason, Lost: g.gone}
 	for n := range g.using {
-		r.From = append(r.From, of(n, g.using))
+		r.From = append(r.From, laneOfCount(n, g.using))
 	}
 	for n := range g.have {
-		r.To = append(r.To, of(n, g.have))
+		r.To = append(r.To, laneOfCount(n, g.have))
 	}
 	return []sinks.Repartition{r}
 }
 
-func (g *growing) Repartition(sinks.Repartition) {
+func (g *repartitioningSink) ApplyRepartition(sinks.Repartition) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.using = g.have
 }
 
-func (g *growing) grow(to int) { g.change(to, false) }
+func (g *repartitioningSink) growTo(to int) { g.changeLayout(to, false) }
 
-func (g *growing) change(to int, gone bool) {
+func (g *repartitioningSink) changeLayout(to int, gone bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.have, g.gone = to, gone
 }
 
-// TestLanesAreReplacedWhenAllOfThemWork has a topic grow while one of its partitions has no leader. The others go on, the
+// TestLanesAreReplacedWhenAllOfThemDeliver has a topic grow while one of its partitions has no leader. The others go on, the
 // reader is not blocked, and objects move when the sick one is well, also when the process was restarted meanwhile.
-func TestLanesAreReplacedWhenAllOfThemWork(t *testing.T) {
+func TestLanesAreReplacedWhenAllOfThemDeliver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, to := newStream(300, 1), newCounts(t)
-		to.sick = only("1 of 3", errors.New("no leader"))
-		g := &growing{sinkFuncs: sinkFuncs{publish: to.publish}, using: 3, have: 3, reason: "grown"}
-		p := run(t, g, s, event.Cursor{}, Config{WindowBytes: 150_000})
+		s, to := newEndlessJournal(300, 1), newCountingSink(t)
+		to.failure = failOnly("1 of 3", errors.New("no leader"))
+		g := &repartitioningSink{sinkFuncs: sinkFuncs{publish: to.publishCounted}, using: 3, have: 3, reason: "grown"}
+		p := startPipeline(t, g, s, event.Cursor{}, Config{WindowBytes: 150_000})
 		time.Sleep(time.Second)
-		g.grow(6)
+		g.growTo(6)
 		time.Sleep(time.Minute)
-		if got := to.cure(to.sick); got["0 of 3"] < 5900 || got["2 of 3"] < 5900 || got["0 of 6"] > 0 {
+		if got := to.setFailure(to.failure); got["0 of 3"] < 5900 || got["2 of 3"] < 5900 || got["0 of 6"] > 0 {
 			t.Errorf("while one is sick: %v", got)
 		}
-		p.end(t)
-		start, _ := s.get()
-		g = &growing{sinkFuncs: g.sinkFuncs, using: 6, have: 6, reason: "grown"}
-		p = run(t, g, s, start, Config{WindowBytes: 150_000})
+		p.stopAndWait(t)
+		start, _ := s.currentProgress()
+		g = &repartitioningSink{sinkFuncs: g.sinkFuncs, using: 6, have: 6, reason: "grown"}
+		p = startPipeline(t, g, s, start, Config{WindowBytes: 150_000})
 		time.Sleep(time.Minute)
-		if got := to.cure(nil); got["0 of 3"] < 11900 || got["0 of 6"] > 0 {
+		if got := to.setFailure(nil); got["0 of 3"] < 11900 || got["0 of 6"] > 0 {
 			t.Errorf("after a restart: %v", got)
 		}
 		time.Sleep(time.Minute)
-		s.closed.Store(s.newest())
-		p.drained(t, s.closed.Load())
-		got, sum := to.cure(nil), 0
+		s.lastOffset.Store(s.newestOffset())
+		p.drainUpTo(t, s.lastOffset.Load())
+		got, sum := to.setFailure(nil), 0
 		for _, n := range got {
 			sum += n
 		}
-		if sum != int(s.closed.Load()) || got["5 of 6"] == 0 {
-			t.Errorf("%d of %d changes: %v", sum, s.closed.Load(), got)
+		if sum != int(s.lastOffset.Load()) || got["5 of 6"] == 0 {
+			t.Errorf("%d of %d changes: %v", sum, s.lastOffset.Load(), got)
 		}
 		// An object that moves is never in two lanes at once: each new one begins behind the end of the old ones.
 		p.log.wantOnce(t, "lanes are replaced")
 	})
 }
 
-// TestLanesOfWhichNothingIsToBeToldAreReplacedInSilence as those of each topic are whose first change came before its layout.
-func TestLanesOfWhichNothingIsToBeToldAreReplacedInSilence(t *testing.T) {
+// TestLanesWithoutAReasonAreReplacedSilently as those of each topic are whose first change came before its layout.
+func TestLanesWithoutAReasonAreReplacedSilently(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, to := newStream(300, 1), newCounts(t)
-		p := run(t, &growing{sinkFuncs: sinkFuncs{publish: to.publish}, using: 1, have: 3}, s, event.Cursor{}, Config{})
+		s, to := newEndlessJournal(300, 1), newCountingSink(t)
+		p := startPipeline(t, &repartitioningSink{sinkFuncs: sinkFuncs{publish: to.publishCounted}, using: 1, have: 3}, s, event.Cursor{}, Config{})
 		time.Sleep(time.Minute)
-		if got := to.cure(nil); got["2 of 3"] == 0 || strings.Contains(p.log.String(), "replaced") {
+		if got := to.setFailure(nil); got["2 of 3"] == 0 || strings.Contains(p.log.String(), "replaced") {
 			t.Errorf("%v in:\n%s", got, p.log)
 		}
-		p.end(t)
+		p.stopAndWait(t)
 	})
 }
 
-// TestLanesThatAreGoneBeginAgainWhereTheyWere has a topic made anew, with fewer partitions.
-func TestLanesThatAreGoneBeginAgainWhereTheyWere(t *testing.T) {
+// TestRemovedLanesRestartWhereTheyWere has a topic made anew, with fewer partitions.
+func TestRemovedLanesRestartWhereTheyWere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, to := newStream(300, 1), newCounts(t)
-		g := &growing{sinkFuncs: sinkFuncs{publish: to.publish}, using: 3, have: 3, reason: "grown"}
-		p := run(t, g, s, event.Cursor{}, Config{WindowBytes: 150_000})
+		s, to := newEndlessJournal(300, 1), newCountingSink(t)
+		g := &repartitioningSink{sinkFuncs: sinkFuncs{publish: to.publishCounted}, using: 3, have: 3, reason: "grown"}
+		p := startPipeline(t, g, s, event.Cursor{}, Config{WindowBytes: 150_000})
 		time.Sleep(10 * time.Second)
-		to.cure(only("2 of 3", errors.New("no such partition")))
+		to.setFailure(failOnly("2 of 3", errors.New("no such partition")))
 		time.Sleep(10 * time.Second)
-		g.change(2, true)
+		g.changeLayout(2, true)
 		time.Sleep(10 * time.Second)
-		s.closed.Store(s.newest())
-		p.drained(t, s.closed.Load())
-		got := to.cure(nil)
+		s.lastOffset.Store(s.newestOffset())
+		p.drainUpTo(t, s.lastOffset.Load())
+		got := to.setFailure(nil)
 		sum := got["0 of 2"] + got["1 of 2"]
-		if lost := s.closed.Load() - 3000; sum < int(lost)-10 || sum > int(lost)+100 {
+		if lost := s.lastOffset.Load() - 3000; sum < int(lost)-10 || sum > int(lost)+100 {
 			t.Errorf("%d changes went to the new lanes, want the %d since one of the old ones failed: %v", sum, lost, got)
 		}
 	})
 }
 
-// TestLanesThatAreNotReplacedAfterAllGoOn has a topic deleted, made anew with fewer partitions, and made anew as it was, all
+// TestLanesResumeWhenTheirReplacementIsWithdrawn has a topic deleted, made anew with fewer partitions, and made anew as it was, all
 // while one Publish takes its time.
-func TestLanesThatAreNotReplacedAfterAllGoOn(t *testing.T) {
+func TestLanesResumeWhenTheirReplacementIsWithdrawn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, to := newStream(300, 1), newCounts(t)
-		g := &growing{using: 3, have: 3, reason: "grown"}
+		s, to := newEndlessJournal(300, 1), newCountingSink(t)
+		g := &repartitioningSink{using: 3, have: 3, reason: "grown"}
 		slow := make(chan struct{})
 		g.publish = func(ctx context.Context, l sinks.Lane, batch []sinks.Message) (int, error) {
 			if l == "1 of 3" {
 				<-slow
 			}
-			return to.publish(ctx, l, batch)
+			return to.publishCounted(ctx, l, batch)
 		}
-		p := run(t, g, s, event.Cursor{}, Config{WindowBytes: 15_000_000})
+		p := startPipeline(t, g, s, event.Cursor{}, Config{WindowBytes: 15_000_000})
 		time.Sleep(time.Second)
-		g.change(2, true)
+		g.changeLayout(2, true)
 		time.Sleep(10 * time.Second)
-		paused := to.cure(nil)
+		paused := to.setFailure(nil)
 		time.Sleep(10 * time.Second)
-		if got := to.cure(nil); !maps.Equal(got, paused) {
+		if got := to.setFailure(nil); !maps.Equal(got, paused) {
 			t.Errorf("lanes that are to be replaced are served: %v, then %v", paused, got)
 		}
-		g.change(3, false)
+		g.changeLayout(3, false)
 		time.Sleep(10 * time.Second)
 		close(slow)
 		time.Sleep(10 * time.Second)
-		p.end(t)
-		if got := to.cure(nil); got["0 of 3"] == paused["0 of 3"] || got["1 of 3"] == 0 || got["2 of 3"] == paused["2 of 3"] {
+		p.stopAndWait(t)
+		if got := to.setFailure(nil); got["0 of 3"] == paused["0 of 3"] || got["1 of 3"] == 0 || got["2 of 3"] == paused["2 of 3"] {
 			t.Errorf("delivered while lanes were to be replaced: %v, and in the end: %v", paused, got)
 		}
 	})
 }
 
-func TestADestinationThatRejectsEverythingIsAway(t *testing.T) {
+func TestADestinationThatRejectsEverythingIsUnavailable(t *testing.T) {
 	for _, lanes := range []int{1, 10} {
 		synctest.Test(t, func(t *testing.T) {
-			s, to := newStream(300, lanes), newCounts(t)
-			to.sick = func(sinks.Lane) error { return &sinks.RejectedError{Reason: "400 Bad Request"} }
-			p := run(t, sinkFuncs{publish: to.publish}, s, event.Cursor{}, Config{WindowBytes: 150_000})
+			s, to := newEndlessJournal(300, lanes), newCountingSink(t)
+			to.failure = func(sinks.Lane) error { return &sinks.RejectedError{Reason: "400 Bad Request"} }
+			p := startPipeline(t, sinkFuncs{publish: to.publishCounted}, s, event.Cursor{}, Config{WindowBytes: 150_000})
 			time.Sleep(10 * time.Minute)
-			if _, dead := s.get(); len(dead) > tolerated {
+			if _, dead := s.currentProgress(); len(dead) > maxToleratedRejections {
 				t.Errorf("%d lanes: %d dead letters of a destination that takes nothing", lanes, len(dead))
 			}
 			if got := p.Stats().Condition.NotReady(); !strings.Contains(got, "400 Bad Request") || !strings.Contains(got, "every change is rejected") {
 				t.Errorf("%d lanes: not ready: %q", lanes, got)
 			}
-			to.cure(nil)
-			s.closed.Store(s.newest())
-			p.drained(t, s.closed.Load())
+			to.setFailure(nil)
+			s.lastOffset.Store(s.newestOffset())
+			p.drainUpTo(t, s.lastOffset.Load())
 			sum := 0
-			for _, n := range to.cure(nil) {
+			for _, n := range to.setFailure(nil) {
 				sum += n
 			}
-			_, dead := s.get()
-			if sum+len(dead) != int(s.closed.Load()) {
-				t.Errorf("%d delivered and %d dead of %d", sum, len(dead), s.closed.Load())
+			_, dead := s.currentProgress()
+			if sum+len(dead) != int(s.lastOffset.Load()) {
+				t.Errorf("%d delivered and %d dead of %d", sum, len(dead), s.lastOffset.Load())
 			}
 			p.log.wantOnce(t, "sink takes no changes")
 		})
 	}
 }
 
-// TestWhatIsTooLargeIsADeadLetterHoweverManyComeInARow has nine of ten changes be larger than everything that the
+// TestOversizedChangesBecomeDeadLettersHoweverManyInARow has nine of ten changes be larger than everything that the
 // destination has accepted.
-func TestWhatIsTooLargeIsADeadLetterHoweverManyComeInARow(t *testing.T) {
+func TestOversizedChangesBecomeDeadLettersHoweverManyInARow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		records := changesIn(slices.Repeat([]string{"a"}, 100)...)
 		for i, r := range records {
@@ -565,25 +565,25 @@ func TestWhatIsTooLargeIsADeadLetterHoweverManyComeInARow(t *testing.T) {
 			}
 			return len(batch), nil
 		}
-		var s stored
-		p := run(t, sinkFuncs{publish: publish}, journalOf(records, &s), event.Cursor{}, Config{})
-		p.drained(t, 100)
-		if _, dead := s.get(); len(dead) != 90 {
+		var s storedProgress
+		p := startPipeline(t, sinkFuncs{publish: publish}, journalOf(records, &s), event.Cursor{}, Config{})
+		p.drainUpTo(t, 100)
+		if _, dead := s.currentProgress(); len(dead) != 90 {
 			t.Errorf("%d dead letters of 90", len(dead))
 		}
 	})
 }
 
 // A change that waits for the place of dead letters holds up its lane, and not who reads.
-func TestADeadLetterThatWaitsHoldsItsLaneOnly(t *testing.T) {
+func TestAWaitingDeadLetterBlocksOnlyItsLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, to := newStream(300, 10), newCounts(t)
+		s, to := newEndlessJournal(300, 10), newCountingSink(t)
 		publish := func(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
 			i := slices.IndexFunc(batch, func(m sinks.Message) bool { return m.Offset == 1003 })
 			if i < 0 {
-				return to.publish(ctx, lane, batch)
+				return to.publishCounted(ctx, lane, batch)
 			}
-			n, _ := to.publish(ctx, lane, batch[:i])
+			n, _ := to.publishCounted(ctx, lane, batch[:i])
 			return n, &sinks.RejectedError{Reason: "never"}
 		}
 		var open atomic.Bool
@@ -599,9 +599,9 @@ func TestADeadLetterThatWaitsHoldsItsLaneOnly(t *testing.T) {
 			}
 			return Route{}
 		}
-		p := run(t, sinkFuncs{publish: publish}, s, event.Cursor{}, Config{WindowBytes: 150_000, Bury: bury, Route: withheld})
+		p := startPipeline(t, sinkFuncs{publish: publish}, s, event.Cursor{}, Config{WindowBytes: 150_000, PublishDeadLetter: bury, Route: withheld})
 		time.Sleep(10 * time.Minute)
-		for l, n := range to.cure(nil) {
+		for l, n := range to.setFailure(nil) {
 			if l != "lane3" && n < 17_990 {
 				t.Errorf("%s got %d changes", l, n)
 			}
@@ -611,44 +611,44 @@ func TestADeadLetterThatWaitsHoldsItsLaneOnly(t *testing.T) {
 		}
 		open.Store(true)
 		time.Sleep(5 * time.Minute)
-		s.closed.Store(s.newest())
-		p.drained(t, s.closed.Load())
-		if _, dead := s.get(); len(dead) != 2 {
+		s.lastOffset.Store(s.newestOffset())
+		p.drainUpTo(t, s.lastOffset.Load())
+		if _, dead := s.currentProgress(); len(dead) != 2 {
 			t.Errorf("%d dead letters", len(dead))
 		}
 	})
 }
 
-func TestNoLaneThatWorksIsNotReady(t *testing.T) {
+func TestNoDeliveringLaneIsNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, to := newStream(300, 10), newCounts(t)
-		p := run(t, sinkFuncs{publish: to.publish}, s, event.Cursor{}, Config{WindowBytes: 150_000})
+		s, to := newEndlessJournal(300, 10), newCountingSink(t)
+		p := startPipeline(t, sinkFuncs{publish: to.publishCounted}, s, event.Cursor{}, Config{WindowBytes: 150_000})
 		time.Sleep(time.Minute)
-		to.cure(func(l sinks.Lane) error { return fmt.Errorf("%s: leader unknown: start its broker", l) })
+		to.setFailure(func(l sinks.Lane) error { return fmt.Errorf("%s: leader unknown: start its broker", l) })
 		time.Sleep(time.Minute)
 		if got := p.Stats().Condition.NotReady(); !strings.HasPrefix(got, "no lane works: lane lane") || !strings.Contains(got, "start its broker (and 9 more)") {
 			t.Errorf("not ready: %q", got)
 		}
-		to.cure(only("lane4", errors.New("leader unknown")))
+		to.setFailure(failOnly("lane4", errors.New("leader unknown")))
 		time.Sleep(time.Minute)
-		if got := p.Stats(); got.Condition.NotReady() != "" || len(got.Trouble) != 1 || got.Trouble[0].Lane != "lane4" {
+		if got := p.Stats(); got.Condition.NotReady() != "" || len(got.FailingLanes) != 1 || got.FailingLanes[0].Lane != "lane4" {
 			t.Errorf("%+v", got.Condition)
 		}
-		to.cured(p)
-		p.end(t)
+		to.recoverAndCheck(p)
+		p.stopAndWait(t)
 		p.log.wantOnce(t, "sink takes no changes")
 		p.log.wantOnce(t, "sink delivers")
 	})
 }
 
-// TestASinkThatIsAwayForOneLaneIsThatLanesTrouble has a receiver answer one lane that it wants to be left alone.
-func TestASinkThatIsAwayForOneLaneIsThatLanesTrouble(t *testing.T) {
+// TestUnavailableForOneLaneFailsOnlyThatLane has a receiver answer one lane that it wants to be left alone.
+func TestUnavailableForOneLaneFailsOnlyThatLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, to := newStream(300, 10), newCounts(t)
-		p := run(t, sinkFuncs{publish: to.publish}, s, event.Cursor{}, Config{WindowBytes: 150_000})
+		s, to := newEndlessJournal(300, 10), newCountingSink(t)
+		p := startPipeline(t, sinkFuncs{publish: to.publishCounted}, s, event.Cursor{}, Config{WindowBytes: 150_000})
 		time.Sleep(time.Minute)
 		var tries atomic.Int64
-		to.cure(func(l sinks.Lane) error {
+		to.setFailure(func(l sinks.Lane) error {
 			if l != "lane4" {
 				return nil
 			}
@@ -656,9 +656,9 @@ func TestASinkThatIsAwayForOneLaneIsThatLanesTrouble(t *testing.T) {
 			return &sinks.UnavailableError{Reason: "the webhook answers 503", After: 5 * time.Second}
 		})
 		time.Sleep(20 * time.Second)
-		before := to.cure(to.sick)
+		before := to.setFailure(to.failure)
 		time.Sleep(time.Minute)
-		after := to.cure(to.sick)
+		after := to.setFailure(to.failure)
 		for l, n := range before {
 			if took := after[l] - n; l != "lane4" && took < 1750 { // of 1,800 in that minute
 				t.Errorf("%s took %d", l, took)
@@ -667,25 +667,25 @@ func TestASinkThatIsAwayForOneLaneIsThatLanesTrouble(t *testing.T) {
 		if n := tries.Load(); n < 10 || n > 20 {
 			t.Errorf("%d tries in 80 s, though it is to be left alone for five", n)
 		}
-		if got := p.Stats(); got.Condition.NotReady() != "" || len(got.Trouble) != 1 || got.Trouble[0].Lane != "lane4" || got.Trouble[0].Reason != "the webhook answers 503" {
-			t.Errorf("%+v, %+v", got.Condition, got.Trouble)
+		if got := p.Stats(); got.Condition.NotReady() != "" || len(got.FailingLanes) != 1 || got.FailingLanes[0].Lane != "lane4" || got.FailingLanes[0].Reason != "the webhook answers 503" {
+			t.Errorf("%+v, %+v", got.Condition, got.FailingLanes)
 		}
-		to.cured(p)
-		p.end(t)
+		to.recoverAndCheck(p)
+		p.stopAndWait(t)
 		p.log.wantOnce(t, "sink takes no changes")
 		p.log.wantOnce(t, "a lane fails")
 		p.log.wantOnce(t, "lanes deliver again")
 	})
 }
 
-// absent is a sink that can be asked, whose destination is away until then.
-type absent struct {
+// unreachableSink is a sink that can be asked, whose destination is away until then.
+type unreachableSink struct {
 	sinkFuncs
 	until time.Time
 	asked atomic.Int64
 }
 
-func (a *absent) Ping(context.Context) error {
+func (a *unreachableSink) Ping(context.Context) error {
 	a.asked.Add(1)
 	if time.Now().Before(a.until) {
 		return &sinks.UnavailableError{Reason: "no broker answers: check kafka.brokers"}
@@ -693,11 +693,11 @@ func (a *absent) Ping(context.Context) error {
 	return nil
 }
 
-func TestAnIdleSinkIsAskedWhetherItsDestinationIsThere(t *testing.T) {
+func TestAnIdleSinkIsPinged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		to := newCounts(t)
-		sink := &absent{sinkFuncs: sinkFuncs{publish: to.publish}, until: time.Now().Add(time.Minute)}
-		p := New("test", sink, "", journalOf(nil, &stored{}), event.Cursor{}, Config{}, slog.New(slog.DiscardHandler))
+		to := newCountingSink(t)
+		sink := &unreachableSink{sinkFuncs: sinkFuncs{publish: to.publishCounted}, until: time.Now().Add(time.Minute)}
+		p := New("test", sink, "", journalOf(nil, &storedProgress{}), event.Cursor{}, Config{}, slog.New(slog.DiscardHandler))
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		if got := p.Stats().Condition.NotReady(); got == "" {

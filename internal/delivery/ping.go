@@ -9,24 +9,24 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// pingEvery is how often an idle destination is asked. An outage then shows before most alerts would look, and a request
+// pingInterval is how often an idle destination is asked. An outage then shows before most alerts would look, and a request
 // costs little.
-const pingEvery = 15 * time.Second
+const pingInterval = 15 * time.Second
 
-// ping asks whether the destination is there while nothing tells, so that an exporter with nothing to deliver is known to
+// pingSink asks whether the destination is there while nothing tells, so that an exporter with nothing to deliver is known to
 // work, or not to.
-func (p *Pipeline) ping(ctx context.Context) {
+func (p *Pipeline) pingSink(ctx context.Context) {
 	pinger, ok := p.sink.(sinks.Pinger)
 	if !ok {
 		return
 	}
-	Ping(ctx, pinger, p.cfg.Retry, func() bool { return p.backlog.quiet(time.Now().Add(-pingEvery)) }, p.health.heard)
+	PingRegularly(ctx, pinger, p.cfg.Retry, func() bool { return p.backlog.isQuietSince(time.Now().Add(-pingInterval)) }, p.health.recordPing)
 }
 
-// Ping asks a destination until ctx ends: until it answers, with back-off, and from then on now and then while idle says
+// PingRegularly asks a destination until ctx ends: until it answers, with back-off, and from then on now and then while idle says
 // that there was nothing to tell how it is. heard, which is called from one goroutine, is told when each question was asked
 // and what came of it.
-func Ping(ctx context.Context, pinger sinks.Pinger, retry RetryConfig, idle func() bool,
+func PingRegularly(ctx context.Context, pinger sinks.Pinger, retry RetryConfig, idle func() bool,
 	heard func(asked time.Time, err error),
 ) {
 	backoff := ratelimit.NewBackoff[struct{}](retry.Min, retry.Max, rand.Float64)
@@ -36,7 +36,7 @@ func Ping(ctx context.Context, pinger sinks.Pinger, retry RetryConfig, idle func
 		case <-ctx.Done():
 			return
 		}
-		wait = pingEvery
+		wait = pingInterval
 		if !idle() {
 			continue
 		}

@@ -28,35 +28,35 @@ type Pipeline struct {
 	cfg      Config
 	log      *slog.Logger
 
-	backlog *backlog
-	backoff *ratelimit.Backoff[*lane]
-	bucket  *ratelimit.Bucket
-	gate    *ratelimit.Gate
-	breaker *breaker
-	naming  sync.Mutex                                  // held while a lane is named or replaced, until the backlog knows of it
-	queue   workqueue.TypedRateLimitingInterface[*lane] // made by Run: it owns a goroutine
-	health  *health
-	digest  digest
-	workers sync.WaitGroup
-	slow    atomic.Int64 // workers that have a substitute
-	active  []*lane      // of the dispatcher: scheduled lanes the workqueue does not have yet
+	backlog     *backlog
+	backoff     *ratelimit.Backoff[*lane]
+	bucket      *ratelimit.Bucket
+	gate        *ratelimit.Gate
+	breaker     *breaker
+	laneMu      sync.Mutex                                  // held while a lane is named or replaced, until the backlog knows of it
+	queue       workqueue.TypedRateLimitingInterface[*lane] // made by Run: it owns a goroutine
+	health      *health
+	digest      logDigest
+	workers     sync.WaitGroup
+	substituted atomic.Int64 // workers that have a substitute
+	toSchedule  []*lane      // of the dispatcher: scheduled lanes the workqueue does not have yet
 
-	stateful sinks.Stateful // the sink, if it is one
-	restored []byte         // the state it begins with
-	asked    atomic.Uint64  // calls of store
-	storing  sync.Mutex     // held while progress is stored
-	answered uint64         // so many of the calls are covered by a write; under storing
+	stateful      sinks.Stateful // the sink, if it is one
+	restoredState []byte         // the state it begins with
+	storeRequests atomic.Uint64  // calls of store
+	storeMu       sync.Mutex     // held while progress is stored
+	storesCovered uint64         // so many of the calls are covered by a write; under storing
 
-	settleNext atomic.Pointer[time.Time] // not before then; nil at once
+	nextSettle atomic.Pointer[time.Time] // not before then; nil at once
 
 	abort context.CancelCauseFunc // ends Run with a cause; made by it
 
-	drainTo  atomic.Pointer[uint64] // where the drain ends; nil while there is none
-	draining context.Context        // ends when there is one
-	drain    context.CancelFunc
+	drainTo    atomic.Pointer[uint64] // where the drain ends; nil while there is none
+	draining   context.Context        // ends when there is one
+	startDrain context.CancelFunc
 
-	retries  atomic.Uint64
-	breaches atomic.Uint64
+	retries    atomic.Uint64
+	violations atomic.Uint64
 }
 
 // New returns a pipeline that delivers what follows start in journal to sink. name is the sink's configured name and is
@@ -69,7 +69,7 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start eve
 	cfg = cfg.withDefaults()
 	log = log.With("sink", name)
 	stateful, _ := sink.(sinks.Stateful)
-	if cfg.Fenced {
+	if cfg.IsFenced {
 		stateful = nil
 	}
 	_, canPing := sink.(sinks.Pinger)
@@ -85,13 +85,13 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start eve
 		bucket:   ratelimit.NewBucket(cfg.Rate, cfg.Burst),
 		gate:     ratelimit.NewGate(cfg.Retry.Min, cfg.Retry.Max, rand.Float64, nil),
 		health:   newHealth(log, canPing),
-		digest:   digest{log: log},
+		digest:   logDigest{log: log},
 		breaker:  newBreaker(sink),
 
-		stateful: stateful,
-		restored: start.State,
-		draining: draining,
-		drain:    drain,
+		stateful:      stateful,
+		restoredState: start.State,
+		draining:      draining,
+		startDrain:    drain,
 	}
 }
 
@@ -102,8 +102,8 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start eve
 func (p *Pipeline) Run(ctx context.Context) error {
 	ctx, p.abort = context.WithCancelCause(ctx)
 	defer p.abort(nil)
-	p.restore()
-	p.resume()
+	p.restoreState()
+	p.resumeLanes()
 	p.queue = workqueue.NewTypedRateLimitingQueue[*lane](p.backoff)
 	defer p.health.close()
 	working, stopWorking := context.WithCancel(ctx)
@@ -112,18 +112,18 @@ func (p *Pipeline) Run(ctx context.Context) error {
 	defer stopSettling()
 
 	for range p.cfg.Workers {
-		p.workers.Go(func() { p.work(working) })
+		p.workers.Go(func() { p.serveLanes(working) })
 	}
 	p.workers.Go(func() {
-		if err := p.catchUp(working); err != nil {
+		if err := p.catchUpLanes(working); err != nil {
 			p.abort(err)
 		}
 	})
-	p.workers.Go(func() { p.ping(working) })
+	p.workers.Go(func() { p.pingSink(working) })
 	var settler sync.WaitGroup
 	settler.Go(func() { p.settleRegularly(settling) })
 
-	err := p.dispatch(ctx)
+	err := p.dispatchChanges(ctx)
 
 	// The order of stopping: no new work, then wait for what is in flight, then store how far it got.
 	stopWorking()
@@ -131,14 +131,14 @@ func (p *Pipeline) Run(ctx context.Context) error {
 	p.workers.Wait()
 	stopSettling()
 	settler.Wait()
-	settle := p.settle
-	if classify(err) == lost {
-		settle = p.store // what the sink knows of the loss, at least
+	settle := p.storeIfAdvanced
+	if classifyError(err) == failureLost {
+		settle = p.storeProgress // what the sink knows of the loss, at least
 	}
 	if settleErr := settle(ctx); settleErr != nil {
 		err = errors.Join(err, settleErr)
 	}
-	p.decide(time.Now())
+	p.updateHealth(time.Now())
 	p.reportStop(err)
 	return err
 }
@@ -150,11 +150,11 @@ func (p *Pipeline) reportStop(err error) {
 		p.log.Info("drained: everything is delivered", "upTo", s.Low, "deadLetters", s.DeadLetters)
 		return
 	}
-	if classify(err) == deposed {
+	if classifyError(err) == failureDeposed {
 		return // whoever runs the pipeline says what follows
 	}
 	attrs := []any{
-		"settledUpTo", s.Low, "readUpTo", s.Read, "readButUndelivered", s.Pending, "lanesBehind", s.LanesBehind,
+		"settledUpTo", s.Low, "readUpTo", s.Read, "readButUndelivered", s.Pending, "lanesBehind", s.LanesLagging,
 		"deadLetters", s.DeadLetters,
 	}
 	if upTo := p.drainTo.Load(); upTo != nil && *upTo > s.Read {
@@ -168,13 +168,13 @@ func (p *Pipeline) reportStop(err error) {
 // source has stopped, at most once, before or while Run runs. The deadline is the end of Run's context.
 func (p *Pipeline) Drain(upTo uint64) {
 	p.drainTo.Store(&upTo)
-	p.drain()
+	p.startDrain()
 }
 
-// drained reports whether all that a drain asks for was read.
-func (p *Pipeline) drained() bool {
+// isReadUpToDrain reports whether all that a drain asks for was read.
+func (p *Pipeline) isReadUpToDrain() bool {
 	upTo := p.drainTo.Load()
-	return upTo != nil && p.backlog.position() >= *upTo
+	return upTo != nil && p.backlog.readPosition() >= *upTo
 }
 
 // journalError says which pipeline ended by which operation.

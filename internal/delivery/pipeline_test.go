@@ -17,23 +17,23 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// settled lets the pipeline store what it has done so far.
-func settled() {
+// awaitSettle lets the pipeline store what it has done so far.
+func awaitSettle() {
 	time.Sleep(250 * time.Millisecond)
 	synctest.Wait()
 }
 
-func wantCursor(t *testing.T, s *stored, want string) {
+func wantCursor(t *testing.T, s *storedProgress, want string) {
 	t.Helper()
-	if c, _ := s.get(); fmt.Sprint(c.Low, c.Lanes) != want {
+	if c, _ := s.currentProgress(); fmt.Sprint(c.Low, c.Lanes) != want {
 		t.Errorf("stored cursor %d %v, want %s", c.Low, c.Lanes, want)
 	}
 }
 
 func TestOneFailingLaneDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var to recorder
-		var s stored
+		var to laneRecorder
+		var s storedProgress
 		var tries []time.Duration
 		start := time.Now()
 		sink := sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
@@ -44,21 +44,21 @@ func TestOneFailingLaneDelaysNoOther(t *testing.T) {
 			if lane == "good" && batch[0].Offset == 1 {
 				synctest.Wait() // all is read, and the only worker finds both changes of the other lane
 			}
-			to.accept(lane, batch)
+			to.recordBatch(lane, batch)
 			return len(batch), nil
 		}}
 		records := changesIn("good", "bad", "good", "bad", "good")
-		p := run(t, sink, journalOf(records, &s), event.Cursor{}, Config{Workers: 1})
-		settled()
-		to.want(t, "map[good:[1 3 5]]")
+		p := startPipeline(t, sink, journalOf(records, &s), event.Cursor{}, Config{Workers: 1})
+		awaitSettle()
+		to.wantLanes(t, "map[good:[1 3 5]]")
 		wantCursor(t, &s, "1 map[bad:1]")
 		got := p.Stats()
 		if got.LanesFailing != 1 || got.Condition.Degraded() != "lane bad: leader of bad is unknown" || got.Delivered != 3 ||
-			got.Pending != 2 || got.LanesBehind != 0 || got.Low != 1 || got.Read != 5 || !got.OldestObserved.Equal(records[1].Change.ObservedAt) {
+			got.Pending != 2 || got.LanesLagging != 0 || got.Low != 1 || got.Read != 5 || !got.OldestObserved.Equal(records[1].Change.ObservedAt) {
 			t.Errorf("while a lane fails: %+v", got)
 		}
 		time.Sleep(15 * time.Second)
-		to.want(t, "map[bad:[2 4] good:[1 3 5]]")
+		to.wantLanes(t, "map[bad:[2 4] good:[1 3 5]]")
 		wantCursor(t, &s, "5 map[]")
 		// Changes that arrive for a lane in back-off do not cut its wait short.
 		if want := []time.Duration{0, 1e9, 2e9}; !slices.Equal(tries, want) {
@@ -68,15 +68,15 @@ func TestOneFailingLaneDelaysNoOther(t *testing.T) {
 			t.Errorf("after recovery: %+v", got)
 		}
 		p.log.wantOnce(t, "a lane fails")
-		p.drained(t, 5)
+		p.drainUpTo(t, 5)
 		p.log.wantOnce(t, "lanes deliver again")
 	})
 }
 
 func TestAnOutageIsProbedByOneMessageAtATimeAndLoggedTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var to recorder
-		var s stored
+		var to laneRecorder
+		var s storedProgress
 		var inside, most atomic.Int32
 		var probes []time.Duration
 		start := time.Now()
@@ -91,16 +91,16 @@ func TestAnOutageIsProbedByOneMessageAtATimeAndLoggedTwice(t *testing.T) {
 			if since < 10*time.Second {
 				return 0, &sinks.UnavailableError{Reason: "no broker answers"}
 			}
-			to.accept(lane, batch)
+			to.recordBatch(lane, batch)
 			return len(batch), nil
 		}}
-		p := run(t, sink, journalOf(changesIn("a", "b", "c", "d", "e"), &s), event.Cursor{}, Config{Workers: 3})
+		p := startPipeline(t, sink, journalOf(changesIn("a", "b", "c", "d", "e"), &s), event.Cursor{}, Config{Workers: 3})
 		time.Sleep(9 * time.Second)
 		if got := p.Stats(); got.Gate.State == ratelimit.Open || got.Gate.Reason != "no broker answers" || got.LanesFailing != 0 || got.Condition.NotReady() != "no broker answers" {
 			t.Errorf("in the outage: %+v", got)
 		}
 		time.Sleep(10 * time.Second)
-		to.want(t, "map[a:[1] b:[2] c:[3] d:[4] e:[5]]")
+		to.wantLanes(t, "map[a:[1] b:[2] c:[3] d:[4] e:[5]]")
 		if most.Load() != 1 {
 			t.Errorf("%d probes at once, want 1", most.Load())
 		}
@@ -109,18 +109,18 @@ func TestAnOutageIsProbedByOneMessageAtATimeAndLoggedTwice(t *testing.T) {
 		}
 		p.log.wantOnce(t, "sink takes no changes")
 		p.log.wantOnce(t, "sink delivers")
-		p.drained(t, 5)
+		p.drainUpTo(t, 5)
 	})
 }
 
-func TestAProbeThatSaysNothingAboutTheSinkLeavesProbingToAnotherLane(t *testing.T) {
+func TestAnInconclusiveProbeLeavesProbingToAnotherLane(t *testing.T) {
 	for lanes, want := range map[string]string{
 		"a": "[0s 1.1s 2.2s]",
 		// All three find the sink away at 0 s. From 1.1 s on one after the other probes; those that learn nothing back off.
 		"a b c": "[0s 0s 0s 1.1s 1.2s 1.3s 2.2s 2.3s]",
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			var s stored
+			var s storedProgress
 			var mu sync.Mutex
 			var calls []time.Duration
 			start := time.Now()
@@ -139,8 +139,8 @@ func TestAProbeThatSaysNothingAboutTheSinkLeavesProbingToAnotherLane(t *testing.
 				return len(batch), nil
 			}}
 			records := changesIn(strings.Fields(lanes)...)
-			p := run(t, sink, journalOf(records, &s), event.Cursor{}, Config{})
-			p.drained(t, uint64(len(records)))
+			p := startPipeline(t, sink, journalOf(records, &s), event.Cursor{}, Config{})
+			p.drainUpTo(t, uint64(len(records)))
 			if got := fmt.Sprint(calls); got != want {
 				t.Errorf("lanes %s: calls at %s, want %s", lanes, got, want)
 			}
@@ -150,7 +150,7 @@ func TestAProbeThatSaysNothingAboutTheSinkLeavesProbingToAnotherLane(t *testing.
 
 func TestProgressEndsTheBackOffOfALane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s stored
+		var s storedProgress
 		var tries []time.Time
 		sink := sinkFuncs{publish: func(_ context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
 			tries = append(tries, time.Now())
@@ -165,8 +165,8 @@ func TestProgressEndsTheBackOffOfALane(t *testing.T) {
 		records := changesIn("a", "a")
 		journal := journalOf(records, &s)
 		journal.read = func(ctx context.Context, after uint64) ([]event.Record, error) { return records[after:], nil }
-		p := run(t, sink, journal, event.Cursor{}, Config{Retry: RetryConfig{Min: time.Second, Max: time.Hour}})
-		p.drained(t, 2)
+		p := startPipeline(t, sink, journal, event.Cursor{}, Config{Retry: RetryConfig{Min: time.Second, Max: time.Hour}})
+		p.drainUpTo(t, 2)
 		if wait := tries[5].Sub(tries[4]); wait < 16*time.Second {
 			t.Errorf("the fifth failure in a row waits %v, want at least 16s", wait)
 		}
@@ -178,25 +178,25 @@ func TestProgressEndsTheBackOffOfALane(t *testing.T) {
 
 func TestARejectedMessageBecomesADeadLetterAndItsLaneGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var to recorder
-		var s stored
+		var to laneRecorder
+		var s storedProgress
 		sink := sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
 			for i, m := range batch {
 				if m.Offset == 3 {
-					to.accept(lane, batch[:i])
+					to.recordBatch(lane, batch[:i])
 					return i, &sinks.RejectedError{Reason: "exceeds 1 MB"}
 				}
 			}
-			to.accept(lane, batch)
+			to.recordBatch(lane, batch)
 			return len(batch), nil
 		}}
 		journal := journalOf(changesIn("a", "a", "a", "a", "a"), &s)
 		begin := time.Now()
-		p := run(t, sink, journal, event.Cursor{}, Config{})
-		p.drained(t, 5)
-		to.want(t, "map[a:[1 2 4 5]]")
+		p := startPipeline(t, sink, journal, event.Cursor{}, Config{})
+		p.drainUpTo(t, 5)
+		to.wantLanes(t, "map[a:[1 2 4 5]]")
 		wantCursor(t, &s, "5 map[]")
-		_, dead := s.get()
+		_, dead := s.currentProgress()
 		if len(dead) != 1 || dead[0].Offset != 3 || dead[0].Reason != "rejected: exceeds 1 MB" ||
 			dead[0].Change.ResourceVersion != "3" || !dead[0].Time.Equal(begin) || s.writes != 1 {
 			t.Errorf("dead letters %+v in %d writes", dead, s.writes)
@@ -207,18 +207,18 @@ func TestARejectedMessageBecomesADeadLetterAndItsLaneGoesOn(t *testing.T) {
 	})
 }
 
-func TestADeadLetterIsBuriedElsewhereBeforeItsLaneGoesOn(t *testing.T) {
+func TestADeadLetterIsPublishedBeforeItsLaneGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var to recorder
-		var s stored
+		var to laneRecorder
+		var s storedProgress
 		sink := sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
 			for i, m := range batch {
 				if m.Offset == 2 || m.Offset == 5 {
-					to.accept(lane, batch[:i])
+					to.recordBatch(lane, batch[:i])
 					return i, &sinks.RejectedError{Reason: "never"}
 				}
 			}
-			to.accept(lane, batch)
+			to.recordBatch(lane, batch)
 			return len(batch), nil
 		}}
 		records := changesIn("a", "a", "b", "a", "a", "a")
@@ -239,14 +239,14 @@ func TestADeadLetterIsBuriedElsewhereBeforeItsLaneGoesOn(t *testing.T) {
 			}
 			return nil
 		}
-		p := run(t, sink, journalOf(records, &s), event.Cursor{}, Config{Workers: 1, Bury: bury})
-		p.drained(t, 6)
-		to.want(t, "map[a:[1 4 6]]")
+		p := startPipeline(t, sink, journalOf(records, &s), event.Cursor{}, Config{Workers: 1, PublishDeadLetter: bury})
+		p.drainUpTo(t, 6)
+		to.wantLanes(t, "map[a:[1 4 6]]")
 		slices.Sort(buried)
 		if want := []string{"2 rejected: never", "3 rejected: withheld: not shown", "5 rejected: never"}; !slices.Equal(buried, want) {
 			t.Errorf("buried %q", buried)
 		}
-		_, dead := s.get()
+		_, dead := s.currentProgress()
 		reasons := map[uint64]string{}
 		for _, d := range dead {
 			reasons[d.Offset] = d.Reason
@@ -257,24 +257,24 @@ func TestADeadLetterIsBuriedElsewhereBeforeItsLaneGoesOn(t *testing.T) {
 	})
 }
 
-// upTo takes changes whose After is at most this long.
-func upTo(limit int, to *recorder) sinkFuncs {
+// acceptUpTo takes changes whose After is at most this long.
+func acceptUpTo(limit int, to *laneRecorder) sinkFuncs {
 	return sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
 		for i, m := range batch {
 			if len(m.Change.After) > limit {
-				to.accept(lane, batch[:i])
+				to.recordBatch(lane, batch[:i])
 				return i, &sinks.RejectedError{Reason: "too large", TooLarge: true}
 			}
 		}
-		to.accept(lane, batch)
+		to.recordBatch(lane, batch)
 		return len(batch), nil
 	}}
 }
 
-func TestAChangeThatIsTooLargeIsDeliveredInASmallerForm(t *testing.T) {
+func TestAnOversizedChangeIsDeliveredTruncated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var to recorder
-		var s stored
+		var to laneRecorder
+		var s storedProgress
 		records := changesIn("a", "a", "a", "a")
 		records[1].Change.After = []byte("[1,2,3,4,5]")
 		records[2].Change.After = []byte("[1,2,3,4,5,6,7,8]")
@@ -283,19 +283,19 @@ func TestAChangeThatIsTooLargeIsDeliveredInASmallerForm(t *testing.T) {
 			d.After = c.After[:len(c.After)/2]
 			return &d, len(c.After) > 4
 		}
-		p := run(t, upTo(5, &to), journalOf(records, &s), event.Cursor{}, Config{Smaller: halve})
-		p.drained(t, 4)
-		to.want(t, "map[a:[1 2 3 4]]") // I3
-		if got := p.Stats(); got.Reduced != 2 || got.DeadLetters != 0 || got.WindowBytes != 0 {
+		p := startPipeline(t, acceptUpTo(5, &to), journalOf(records, &s), event.Cursor{}, Config{Truncate: halve})
+		p.drainUpTo(t, 4)
+		to.wantLanes(t, "map[a:[1 2 3 4]]") // I3
+		if got := p.Stats(); got.Truncated != 2 || got.DeadLetters != 0 || got.WindowBytes != 0 {
 			t.Errorf("stats %+v", got)
 		}
 	})
 }
 
-func TestADeadLetterOfWhatIsTooLargeIsWhole(t *testing.T) {
+func TestADeadLetterOfAnOversizedChangeIsComplete(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var to recorder
-		var s stored
+		var to laneRecorder
+		var s storedProgress
 		records := changesIn("a", "a", "a")
 		records[1].Change.After = []byte("[1,2,3,4,5]")
 		once := func(c *event.Change) (*event.Change, bool) {
@@ -303,57 +303,57 @@ func TestADeadLetterOfWhatIsTooLargeIsWhole(t *testing.T) {
 			d.After = c.After[:9]
 			return &d, len(c.After) > 9
 		}
-		p := run(t, upTo(5, &to), journalOf(records, &s), event.Cursor{}, Config{Smaller: once})
-		p.drained(t, 3)
-		to.want(t, "map[a:[1 3]]")
-		if _, dead := s.get(); len(dead) != 1 || dead[0].Offset != 2 || string(dead[0].Change.After) != "[1,2,3,4,5]" {
+		p := startPipeline(t, acceptUpTo(5, &to), journalOf(records, &s), event.Cursor{}, Config{Truncate: once})
+		p.drainUpTo(t, 3)
+		to.wantLanes(t, "map[a:[1 3]]")
+		if _, dead := s.currentProgress(); len(dead) != 1 || dead[0].Offset != 2 || string(dead[0].Change.After) != "[1,2,3,4,5]" {
 			t.Errorf("dead letters %+v", dead)
 		}
-		if got := p.Stats(); got.Reduced != 0 || got.DeadLetters != 1 || got.WindowBytes != 0 {
+		if got := p.Stats(); got.Truncated != 0 || got.DeadLetters != 1 || got.WindowBytes != 0 {
 			t.Errorf("stats %+v", got)
 		}
 	})
 }
 
-// routed is a sink that names lanes by topics.
-type routed struct{ sinkFuncs }
+// routingSink is a sink that names lanes by topics.
+type routingSink struct{ sinkFuncs }
 
-func (routed) LaneTo(_ *event.Change, topic *sinks.Template) (sinks.Lane, error) {
+func (routingSink) LaneTo(_ *event.Change, topic *sinks.Template) (sinks.Lane, error) {
 	return sinks.Lane(topic.String()), nil
 }
 
-func TestRoutesPassAndRedirectChanges(t *testing.T) {
+func TestRoutesSkipAndRedirectChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var to recorder
-		var s stored
+		var to laneRecorder
+		var s storedProgress
 		other, err := sinks.ParseTemplate("other")
 		if err != nil {
 			t.Fatal(err)
 		}
 		var topics []string
-		sink := routed{sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+		sink := routingSink{sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
 			for _, m := range batch {
 				if m.Topic != nil {
 					topics = append(topics, m.Topic.String())
 				}
 			}
-			to.accept(lane, batch)
+			to.recordBatch(lane, batch)
 			return len(batch), nil
 		}}}
 		route := func(c *event.Change) Route {
 			switch c.ResourceVersion {
 			case "2", "5":
-				return Route{Pass: true}
+				return Route{Skip: true}
 			case "3":
 				return Route{Topic: other}
 			}
 			return Route{}
 		}
-		p := run(t, sink, journalOf(changesIn("a", "a", "a", "a", "a"), &s), event.Cursor{}, Config{Route: route, Workers: 1})
-		p.drained(t, 5)
-		to.want(t, "map[a:[1 4] other:[3]]")
+		p := startPipeline(t, sink, journalOf(changesIn("a", "a", "a", "a", "a"), &s), event.Cursor{}, Config{Route: route, Workers: 1})
+		p.drainUpTo(t, 5)
+		to.wantLanes(t, "map[a:[1 4] other:[3]]")
 		wantCursor(t, &s, "5 map[]") // the cursor passes what is not for this sink
-		if got := p.Stats(); got.Passed != 2 || got.Delivered != 3 || !slices.Equal(topics, []string{"other"}) {
+		if got := p.Stats(); got.NotRouted != 2 || got.Delivered != 3 || !slices.Equal(topics, []string{"other"}) {
 			t.Errorf("stats %+v, topics %v", got, topics)
 		}
 	})
@@ -361,19 +361,19 @@ func TestRoutesPassAndRedirectChanges(t *testing.T) {
 
 func TestAWithheldChangeBecomesADeadLetterAndIsShownToNoSink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var to recorder
-		var s stored
+		var to laneRecorder
+		var s storedProgress
 		records := changesIn("a", "a", "a")
 		records[1].Change.Withheld = "cannot be redacted"
 		sink := sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
-			to.accept(lane, batch)
+			to.recordBatch(lane, batch)
 			return len(batch), nil
 		}}
-		p := run(t, sink, journalOf(records, &s), event.Cursor{}, Config{})
-		p.drained(t, 3)
-		to.want(t, "map[a:[1 3]]")
+		p := startPipeline(t, sink, journalOf(records, &s), event.Cursor{}, Config{})
+		p.drainUpTo(t, 3)
+		to.wantLanes(t, "map[a:[1 3]]")
 		wantCursor(t, &s, "3 map[]")
-		if _, dead := s.get(); len(dead) != 1 || dead[0].Offset != 2 || dead[0].Reason != "rejected: withheld: cannot be redacted" {
+		if _, dead := s.currentProgress(); len(dead) != 1 || dead[0].Offset != 2 || dead[0].Reason != "rejected: withheld: cannot be redacted" {
 			t.Errorf("dead letters %+v", dead)
 		}
 	})
@@ -381,7 +381,7 @@ func TestAWithheldChangeBecomesADeadLetterAndIsShownToNoSink(t *testing.T) {
 
 func TestADeadLetterIsNotRepeatedWhenAnotherLaneHoldsTheCursorBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s stored
+		var s storedProgress
 		journal := journalOf(changesIn("stuck", "a"), &s)
 		sink := sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
 			if lane == "stuck" {
@@ -390,15 +390,15 @@ func TestADeadLetterIsNotRepeatedWhenAnotherLaneHoldsTheCursorBack(t *testing.T)
 			return 0, &sinks.RejectedError{Reason: "never"}
 		}}
 		for range 2 {
-			start, _ := s.get()
-			p := run(t, sink, journal, start, Config{})
-			settled()
+			start, _ := s.currentProgress()
+			p := startPipeline(t, sink, journal, start, Config{})
+			awaitSettle()
 			p.stop()
 			if err := <-p.done; !errors.Is(err, context.Canceled) {
 				t.Errorf("Run: %v", err)
 			}
 		}
-		if _, dead := s.get(); len(dead) != 1 {
+		if _, dead := s.currentProgress(); len(dead) != 1 {
 			t.Errorf("dead letters %+v, want one", dead)
 		}
 		wantCursor(t, &s, "0 map[stuck:0]")
@@ -409,7 +409,7 @@ func TestRejectedMessagesHoldTheirMemoryUntilStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		records := changesIn(slices.Repeat([]string{"a"}, 100)...)
 		size := int64(records[0].Change.Size())
-		var s stored
+		var s storedProgress
 		var full atomic.Bool
 		full.Store(true)
 		journal := journalOf(records, &s)
@@ -429,7 +429,7 @@ func TestRejectedMessagesHoldTheirMemoryUntilStored(t *testing.T) {
 			}
 			return 1, nil
 		}}
-		p := run(t, sink, journal, event.Cursor{}, Config{WindowBytes: 10 * size})
+		p := startPipeline(t, sink, journal, event.Cursor{}, Config{WindowBytes: 10 * size})
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if got := p.Stats(); got.Read != 20 || got.WindowBytes != 10*size || !strings.Contains(got.Condition.NotReady(), "no space left") {
@@ -437,8 +437,8 @@ func TestRejectedMessagesHoldTheirMemoryUntilStored(t *testing.T) {
 		}
 		p.log.wantOnce(t, "progress cannot be stored")
 		full.Store(false)
-		p.drained(t, 100)
-		if _, dead := s.get(); len(dead) != 50 {
+		p.drainUpTo(t, 100)
+		if _, dead := s.currentProgress(); len(dead) != 50 {
 			t.Errorf("%d dead letters stored, want 50", len(dead))
 		}
 		p.log.wantOnce(t, "sink delivers")
@@ -450,7 +450,7 @@ func TestRejectedMessagesHoldTheirMemoryUntilStored(t *testing.T) {
 
 func TestProgressThatCouldNotBeStoredIsStoredLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s stored
+		var s storedProgress
 		journal, failures := journalOf(changesIn("a"), &s), 3
 		store := journal.settle
 		journal.settle = func(ctx context.Context, c event.Cursor, dead []event.DeadLetter) error {
@@ -459,22 +459,22 @@ func TestProgressThatCouldNotBeStoredIsStoredLater(t *testing.T) {
 			}
 			return store(ctx, c, dead)
 		}
-		p := run(t, acceptAll(&recorder{}), journal, event.Cursor{}, Config{})
+		p := startPipeline(t, acceptAll(&laneRecorder{}), journal, event.Cursor{}, Config{})
 		time.Sleep(time.Second)
 		synctest.Wait()
 		wantCursor(t, &s, "1 map[]")
-		p.drained(t, 1)
+		p.drainUpTo(t, 1)
 	})
 }
 
-func acceptAll(to *recorder) sinkFuncs {
+func acceptAll(to *laneRecorder) sinkFuncs {
 	return sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
-		to.accept(lane, batch)
+		to.recordBatch(lane, batch)
 		return len(batch), nil
 	}}
 }
 
-func TestAnAnswerThatContradictsItselfIsNeverTakenForDelivery(t *testing.T) {
+func TestAContradictoryAnswerNeverCountsAsDelivery(t *testing.T) {
 	for name, c := range map[string]struct {
 		n    int
 		err  error
@@ -489,7 +489,7 @@ func TestAnAnswerThatContradictsItselfIsNeverTakenForDelivery(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var s stored
+				var s storedProgress
 				var next []uint64
 				calls := 0
 				sink := sinkFuncs{publish: func(_ context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
@@ -510,12 +510,12 @@ func TestAnAnswerThatContradictsItselfIsNeverTakenForDelivery(t *testing.T) {
 					<-ctx.Done()
 					return nil, ctx.Err()
 				}
-				p := run(t, sink, journal, event.Cursor{}, Config{})
-				p.drained(t, 3)
+				p := startPipeline(t, sink, journal, event.Cursor{}, Config{})
+				p.drainUpTo(t, 3)
 				if got := fmt.Sprint(next); got != c.want {
 					t.Errorf("sent next %s, want %s", got, c.want)
 				}
-				if got := p.Stats(); got.Breaches != 1 || got.DeadLetters != 0 {
+				if got := p.Stats(); got.ContractViolations != 1 || got.DeadLetters != 0 {
 					t.Errorf("stats %+v", got)
 				}
 				p.log.wantOnce(t, "defect in the sink")
@@ -524,11 +524,11 @@ func TestAnAnswerThatContradictsItselfIsNeverTakenForDelivery(t *testing.T) {
 	}
 }
 
-// TestWhatIsQueuedMeanwhileFollowsWhatIsOnItsWay: a sink that leaves a rest on its way gets that, and what was read by then
+// TestChangesQueuedMeanwhileFollowThoseInFlight: a sink that leaves a rest on its way gets that, and what was read by then
 // behind it, without a turn at the end of the queue.
-func TestWhatIsQueuedMeanwhileFollowsWhatIsOnItsWay(t *testing.T) {
+func TestChangesQueuedMeanwhileFollowThoseInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s stored
+		var s storedProgress
 		var calls []string
 		read := make(chan struct{})
 		sink := sinkFuncs{publish: func(_ context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
@@ -553,12 +553,12 @@ func TestWhatIsQueuedMeanwhileFollowsWhatIsOnItsWay(t *testing.T) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
-		p := run(t, sink, journal, event.Cursor{}, Config{BatchMessages: 4})
-		p.drained(t, 5)
+		p := startPipeline(t, sink, journal, event.Cursor{}, Config{BatchMessages: 4})
+		p.drainUpTo(t, 5)
 		if got := fmt.Sprint(calls); got != "[1 to 3 2 to 5]" {
 			t.Errorf("calls with %s", got)
 		}
-		if got := p.Stats(); got.Breaches != 0 || got.Delivered != 5 {
+		if got := p.Stats(); got.ContractViolations != 0 || got.Delivered != 5 {
 			t.Errorf("stats %+v", got)
 		}
 	})
@@ -569,19 +569,19 @@ func TestAFullWindowStopsReading(t *testing.T) {
 		records := changesIn(slices.Repeat([]string{"a", "b"}, 50)...)
 		size := int64(records[0].Change.Size())
 		records[60].Change.After = make([]byte, 100*size) // larger than the window: passes alone
-		var s stored
-		var to recorder
+		var s storedProgress
+		var to laneRecorder
 		var most atomic.Int64
 		release := make(chan struct{})
 		sink := sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
 			<-release
-			to.accept(lane, batch[:1])
+			to.recordBatch(lane, batch[:1])
 			if len(batch) > 1 {
 				return 1, &sinks.UnavailableError{Reason: "throttled", After: time.Second}
 			}
 			return 1, nil
 		}}
-		p := run(t, sink, journalOf(records, &s), event.Cursor{}, Config{WindowBytes: 7*size + 1})
+		p := startPipeline(t, sink, journalOf(records, &s), event.Cursor{}, Config{WindowBytes: 7*size + 1})
 		synctest.Wait()
 		if got := p.Stats(); got.Read != 7 || got.WindowBytes != 7*size {
 			t.Errorf("with a sink that accepts nothing: %+v", got)
@@ -601,7 +601,7 @@ func TestAFullWindowStopsReading(t *testing.T) {
 				}
 			}
 		})
-		p.drained(t, 100)
+		p.drainUpTo(t, 100)
 		close(stop)
 		watcher.Wait()
 		// The large one passes alone among those that were read for the first time; what is read again has half of the
@@ -615,25 +615,25 @@ func TestAFullWindowStopsReading(t *testing.T) {
 	})
 }
 
-func TestAfterARestartALaneGoesOnBehindItsOwnPosition(t *testing.T) {
+func TestARestartedLaneContinuesAfterItsOwnPosition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		records := changesIn("a", "b", "a", "b", "a", "b")
 		start := event.Cursor{Low: 1, Lanes: map[string]uint64{"a": 3, "b": 4, "unused": 5}}
-		var to recorder
-		var s stored
-		p := run(t, acceptAll(&to), journalOf(records, &s), start, Config{})
-		p.drained(t, 6)
-		to.want(t, "map[a:[5] b:[6]]")
+		var to laneRecorder
+		var s storedProgress
+		p := startPipeline(t, acceptAll(&to), journalOf(records, &s), start, Config{})
+		p.drainUpTo(t, 6)
+		to.wantLanes(t, "map[a:[5] b:[6]]")
 		wantCursor(t, &s, "6 map[]")
-		if got := p.Stats(); got.Skipped != 3 {
-			t.Errorf("%d changes passed over, want 3", got.Skipped)
+		if got := p.Stats(); got.AlreadySettled != 3 {
+			t.Errorf("%d changes passed over, want 3", got.AlreadySettled)
 		}
 	})
 }
 
 func TestStoredLanePositionsOutliveASettleBeforeTheyAreReached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s stored
+		var s storedProgress
 		sink := sinkFuncs{publish: func(ctx context.Context, _ sinks.Lane, _ []sinks.Message) (int, error) {
 			<-ctx.Done()
 			return 0, ctx.Err()
@@ -641,8 +641,8 @@ func TestStoredLanePositionsOutliveASettleBeforeTheyAreReached(t *testing.T) {
 		records := changesIn("a", "b", "a", "b", "c", "b")
 		size := int64(records[0].Change.Size())
 		start := event.Cursor{Low: 0, Lanes: map[string]uint64{"a": 1, "b": 6}}
-		p := run(t, sink, journalOf(records, &s), start, Config{WindowBytes: size})
-		settled()
+		p := startPipeline(t, sink, journalOf(records, &s), start, Config{WindowBytes: size})
+		awaitSettle()
 		p.stop()
 		if err := <-p.done; !errors.Is(err, context.Canceled) {
 			t.Errorf("Run: %v", err)
@@ -653,13 +653,13 @@ func TestStoredLanePositionsOutliveASettleBeforeTheyAreReached(t *testing.T) {
 
 func TestLanePositionsOfAnotherLayoutAreIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var to recorder
-		var s stored
+		var to laneRecorder
+		var s storedProgress
 		start := event.Cursor{Low: 1, Lanes: map[string]uint64{"a": 3}, Layout: "another"}
-		p := run(t, acceptAll(&to), journalOf(changesIn("a", "b", "a", "b"), &s), start, Config{})
-		p.drained(t, 4)
-		to.want(t, "map[a:[3] b:[2 4]]")
-		if c, _ := s.get(); c.Layout != "" {
+		p := startPipeline(t, acceptAll(&to), journalOf(changesIn("a", "b", "a", "b"), &s), start, Config{})
+		p.drainUpTo(t, 4)
+		to.wantLanes(t, "map[a:[3] b:[2 4]]")
+		if c, _ := s.currentProgress(); c.Layout != "" {
 			t.Errorf("stored layout %q, want the present one", c.Layout)
 		}
 	})
@@ -667,39 +667,39 @@ func TestLanePositionsOfAnotherLayoutAreIgnored(t *testing.T) {
 
 func TestARateIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var to recorder
-		var s stored
+		var to laneRecorder
+		var s storedProgress
 		start := time.Now()
-		p := run(t, acceptAll(&to), journalOf(changesIn(slices.Repeat([]string{"a", "b"}, 25)...), &s), event.Cursor{}, Config{Rate: 10, Burst: 5})
-		p.drained(t, 50)
+		p := startPipeline(t, acceptAll(&to), journalOf(changesIn(slices.Repeat([]string{"a", "b"}, 25)...), &s), event.Cursor{}, Config{Rate: 10, Burst: 5})
+		p.drainUpTo(t, 50)
 		if got, want := time.Since(start), 4500*time.Millisecond; got != want {
 			t.Errorf("50 messages at 10/s with bursts of 5 took %v, want %v", got, want)
 		}
 	})
 }
 
-func TestADrainFinishesWhatIsThereAndThenReturns(t *testing.T) {
+func TestADrainDeliversEverythingAndReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, when := range []string{"at once", "while delivering", "when idle"} {
-			var to recorder
-			var s stored
+			var to laneRecorder
+			var s storedProgress
 			sink := sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
 				time.Sleep(time.Second)
-				to.accept(lane, batch[:1])
+				to.recordBatch(lane, batch[:1])
 				if len(batch) > 1 {
 					return 1, errors.New("one at a time")
 				}
 				return 1, nil
 			}}
-			p := run(t, sink, journalOf(changesIn("a", "a", "a", "b"), &s), event.Cursor{}, Config{})
+			p := startPipeline(t, sink, journalOf(changesIn("a", "a", "a", "b"), &s), event.Cursor{}, Config{})
 			switch when {
 			case "while delivering":
 				time.Sleep(1500 * time.Millisecond)
 			case "when idle":
 				time.Sleep(time.Minute)
 			}
-			p.drained(t, 4)
-			to.want(t, "map[a:[1 2 3] b:[4]]")
+			p.drainUpTo(t, 4)
+			to.wantLanes(t, "map[a:[1 2 3] b:[4]]")
 			wantCursor(t, &s, "4 map[]")
 			p.log.wantOnce(t, "drained: everything is delivered")
 		}
@@ -708,30 +708,30 @@ func TestADrainFinishesWhatIsThereAndThenReturns(t *testing.T) {
 
 func TestAnEmptyJournalIsDrainedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s stored
+		var s storedProgress
 		start := time.Now()
-		p := run(t, acceptAll(&recorder{}), journalOf(nil, &s), event.Cursor{}, Config{})
-		p.drained(t, 0)
+		p := startPipeline(t, acceptAll(&laneRecorder{}), journalOf(nil, &s), event.Cursor{}, Config{})
+		p.drainUpTo(t, 0)
 		if time.Since(start) != 0 || s.writes != 0 {
 			t.Errorf("took %v and %d writes", time.Since(start), s.writes)
 		}
 	})
 }
 
-func TestAStopSaysWhatIsLeftAndKeepsWhatIsDone(t *testing.T) {
+func TestAStopLogsTheRestAndStoresProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var to recorder
-		var s stored
+		var to laneRecorder
+		var s storedProgress
 		returned := false
 		sink := sinkFuncs{publish: func(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
 			if lane == "a" {
-				to.accept(lane, batch)
+				to.recordBatch(lane, batch)
 				return len(batch), nil
 			}
 			<-ctx.Done()
 			time.Sleep(time.Second) // what is in flight takes its time
 			returned = true
-			to.accept(lane, batch[:1])
+			to.recordBatch(lane, batch[:1])
 			if len(batch) == 1 { // the lane may have begun before its second message was read
 				return 1, nil
 			}
@@ -747,7 +747,7 @@ func TestAStopSaysWhatIsLeftAndKeepsWhatIsDone(t *testing.T) {
 			}
 			return read(ctx, after)
 		}
-		p := run(t, sink, journal, event.Cursor{}, Config{})
+		p := startPipeline(t, sink, journal, event.Cursor{}, Config{})
 		synctest.Wait()
 		p.Drain(5)
 		synctest.Wait()
@@ -755,7 +755,7 @@ func TestAStopSaysWhatIsLeftAndKeepsWhatIsDone(t *testing.T) {
 		if err := <-p.done; !errors.Is(err, context.Canceled) || !returned {
 			t.Errorf("returned %v; after Publish: %v", err, returned)
 		}
-		to.want(t, "map[a:[1 3] b:[2]]")
+		to.wantLanes(t, "map[a:[1 3] b:[2]]")
 		wantCursor(t, &s, "3 map[b:3]")
 		p.log.wantOnce(t, "stopped before everything was delivered")
 		p.log.wantOnce(t, "sink=test settledUpTo=3 readUpTo=4 readButUndelivered=1 lanesBehind=0 deadLetters=0 unread=1")
@@ -764,7 +764,7 @@ func TestAStopSaysWhatIsLeftAndKeepsWhatIsDone(t *testing.T) {
 
 func TestAJournalThatCannotBeReadEndsThePipelineWithAReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s stored
+		var s storedProgress
 		for want, read := range map[string]func(context.Context, uint64) ([]event.Record, error){
 			`sink "test": read the journal after offset 1: checksum`: func(_ context.Context, after uint64) ([]event.Record, error) {
 				if after == 1 {
@@ -778,7 +778,7 @@ func TestAJournalThatCannotBeReadEndsThePipelineWithAReason(t *testing.T) {
 		} {
 			journal := journalOf(nil, &s)
 			journal.read = read
-			p := run(t, acceptAll(&recorder{}), journal, event.Cursor{}, Config{})
+			p := startPipeline(t, acceptAll(&laneRecorder{}), journal, event.Cursor{}, Config{})
 			if err := <-p.done; err == nil || err.Error() != want {
 				t.Errorf("got %v, want %s", err, want)
 			}
@@ -786,23 +786,23 @@ func TestAJournalThatCannotBeReadEndsThePipelineWithAReason(t *testing.T) {
 	})
 }
 
-func TestLanesThatAreDoneTakeNoMemory(t *testing.T) {
+func TestFinishedLanesTakeNoMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lanes := make([]string, 1000)
 		for i := range lanes {
 			lanes[i] = fmt.Sprint("lane", i)
 		}
-		var s stored
+		var s storedProgress
 		journal := journalOf(changesIn(lanes...), &s)
-		p := run(t, acceptAll(&recorder{}), journal, event.Cursor{}, Config{})
-		settled()
+		p := startPipeline(t, acceptAll(&laneRecorder{}), journal, event.Cursor{}, Config{})
+		awaitSettle()
 		if got := p.Stats().Lanes; got != 1000 {
 			t.Errorf("%d lanes after the first settle, want 1000: they may come back at once", got)
 		}
-		time.Sleep(2*forgetAfter + time.Second)
+		time.Sleep(2*laneIdleTimeout + time.Second)
 		if got := p.Stats().Lanes; got != 0 {
 			t.Errorf("%d lanes are kept for nothing", got)
 		}
-		p.drained(t, 1000)
+		p.drainUpTo(t, 1000)
 	})
 }

@@ -14,11 +14,11 @@ import (
 const settleTimeout = 10 * time.Second
 
 const (
-	// forgetAfter is for how long a lane has nothing to do before it is forgotten; it may be twice as long.
-	forgetAfter = time.Minute
+	// laneIdleTimeout is for how long a lane has nothing to do before it is forgotten; it may be twice as long.
+	laneIdleTimeout = time.Minute
 
-	// cursorPace bounds what is written of a cursor, which is long where lanes are many, in bytes a second.
-	cursorPace = 2 << 20
+	// cursorBytesPerSecond bounds what is written of a cursor, which is long where lanes are many, in bytes a second.
+	cursorBytesPerSecond = 2 << 20
 )
 
 // settleRegularly stores progress every SettleInterval until ctx ends, and sees to what else is to be done now and then. A
@@ -27,89 +27,89 @@ const (
 func (p *Pipeline) settleRegularly(ctx context.Context) {
 	ticker := time.NewTicker(p.cfg.SettleInterval)
 	defer ticker.Stop()
-	forget := time.NewTicker(forgetAfter)
+	forget := time.NewTicker(laneIdleTimeout)
 	defer forget.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-ticker.C:
-			if next := p.settleNext.Load(); next == nil || !now.Before(*next) {
-				p.health.settled(p.settle(ctx))
+			if next := p.nextSettle.Load(); next == nil || !now.Before(*next) {
+				p.health.recordStore(p.storeIfAdvanced(ctx))
 			}
-			p.repartition()
-			p.decide(now)
+			p.applyRepartitions()
+			p.updateHealth(now)
 		case <-forget.C:
-			p.forget()
+			p.removeIdleLanes()
 		}
 	}
 }
 
-// decide says how the sink is doing.
-func (p *Pipeline) decide(now time.Time) {
+// updateHealth says how the sink is doing.
+func (p *Pipeline) updateHealth(now time.Time) {
 	var s Stats
-	p.backlog.describe(&s)
-	p.health.decide(s, p.gate.Status())
-	p.digest.write(now, s.Reduced)
+	p.backlog.fillStats(&s)
+	p.health.updateCondition(s, p.gate.Status())
+	p.digest.writeIfDue(now, s.Truncated)
 }
 
-// forget lets go of lanes that are idle.
-func (p *Pipeline) forget() {
-	p.health.prune()
-	p.naming.Lock()
-	defer p.naming.Unlock()
-	idle := p.backlog.forgetIdle()
-	if f, ok := p.sink.(sinks.Forgetter); ok && len(idle) > 0 {
-		f.Forget(idle)
+// removeIdleLanes lets go of lanes that are idle.
+func (p *Pipeline) removeIdleLanes() {
+	p.health.removeRecoveredLanes()
+	p.laneMu.Lock()
+	defer p.laneMu.Unlock()
+	idle := p.backlog.removeIdleLanes()
+	if f, ok := p.sink.(sinks.LaneReleaser); ok && len(idle) > 0 {
+		f.ReleaseLanes(idle)
 	}
 }
 
-// settle stores progress when there is any.
-func (p *Pipeline) settle(ctx context.Context) error {
-	if !p.backlog.advanced() {
+// storeIfAdvanced stores progress when there is any.
+func (p *Pipeline) storeIfAdvanced(ctx context.Context) error {
+	if !p.backlog.hasAdvanced() {
 		return nil
 	}
-	return p.store(ctx)
+	return p.storeProgress(ctx)
 }
 
-// store stores the cursor, the dead letters it passes (I2) and the sink's state, all as they are now or later, in one
+// storeProgress stores the cursor, the dead letters it passes (I2) and the sink's state, all as they are now or later, in one
 // write. Many lanes may ask at once; those that wait for the same write share it.
-func (p *Pipeline) store(ctx context.Context) error {
-	asked := p.asked.Add(1)
-	p.storing.Lock() // an older snapshot must not be stored after a newer one
-	defer p.storing.Unlock()
-	if p.answered >= asked {
+func (p *Pipeline) storeProgress(ctx context.Context) error {
+	asked := p.storeRequests.Add(1)
+	p.storeMu.Lock() // an older snapshot must not be stored after a newer one
+	defer p.storeMu.Unlock()
+	if p.storesCovered >= asked {
 		return nil
 	}
-	answers := p.asked.Load()
-	if err := p.write(ctx); err != nil {
+	answers := p.storeRequests.Load()
+	if err := p.writeSnapshot(ctx); err != nil {
 		return err
 	}
-	p.answered = answers
+	p.storesCovered = answers
 	return nil
 }
 
-func (p *Pipeline) write(ctx context.Context) error {
-	cursor, dead := p.backlog.snapshot()
-	cursor.State = p.state(cursor.Low) // after the snapshot: it may know of more than the cursor, never of less
+func (p *Pipeline) writeSnapshot(ctx context.Context) error {
+	cursor, dead := p.backlog.takeSnapshot()
+	cursor.State = p.encodeState(cursor.Low) // after the snapshot: it may know of more than the cursor, never of less
 	// Not cut short by a stop: a write that is half done is worth its last milliseconds.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
 	if err := p.journal.Settle(ctx, cursor, dead); err != nil {
-		p.backlog.notStored()
+		p.backlog.recordNotStored()
 		return p.journalError(fmt.Sprintf("store the cursor at offset %d and %d dead letters", cursor.Low, len(dead)), err)
 	}
-	p.backlog.stored(cursor, len(dead))
-	if s, ok := p.sink.(sinks.Settler); ok {
-		s.Settled(cursor.Low)
+	p.backlog.recordStored(cursor, len(dead))
+	if s, ok := p.sink.(sinks.SettleObserver); ok {
+		s.ObserveSettled(cursor.Low)
 	}
-	next := time.Now().Add(time.Duration(sizeOf(cursor)) * time.Second / cursorPace)
-	p.settleNext.Store(&next)
+	next := time.Now().Add(time.Duration(cursorSize(cursor)) * time.Second / cursorBytesPerSecond)
+	p.nextSettle.Store(&next)
 	return nil
 }
 
-// sizeOf is about how many bytes a cursor takes.
-func sizeOf(c event.Cursor) int {
+// cursorSize is about how many bytes a cursor takes.
+func cursorSize(c event.Cursor) int {
 	n := len(c.State)
 	for name := range c.Lanes {
 		n += len(name) + binary.MaxVarintLen32

@@ -12,36 +12,36 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// readings counts how often frames of a stream were read that the dispatcher had read before.
-type readings struct {
-	*stream
-	newest uint64
-	again  int
+// rereadCounter counts how often frames of a stream were read that the dispatcher had read before.
+type rereadCounter struct {
+	*endlessJournal
+	newest  uint64
+	rereads int
 }
 
-func (r *readings) Read(ctx context.Context, after uint64) ([]event.Record, error) {
-	frame, err := r.stream.Read(ctx, after)
+func (r *rereadCounter) Read(ctx context.Context, after uint64) ([]event.Record, error) {
+	frame, err := r.endlessJournal.Read(ctx, after)
 	if err == nil {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if last := frame[len(frame)-1].Offset; last > r.newest {
 			r.newest = last
 		} else {
-			r.again++
+			r.rereads++
 		}
 	}
 	return frame, err
 }
 
-func (r *readings) readAgain() int {
+func (r *rereadCounter) rereadCount() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.again
+	return r.rereads
 }
 
-// TestLanesThatAreBehindShareOneReading has 90 of 400 lanes fail, one each second, and all be cured together after twenty
+// TestLaggingLanesShareOneReread has 90 of 400 lanes fail, one each second, and all be cured together after twenty
 // minutes: what they lack is read about once, and not once for each.
-func TestLanesThatAreBehindShareOneReading(t *testing.T) {
+func TestLaggingLanesShareOneReread(t *testing.T) {
 	for name, laneOf := range map[string]func(i int) int{
 		"even":   func(i int) int { return i },
 		"skewed": func(i int) int { return i * i / 400 }, // the first lanes have many changes, the last ones few
@@ -49,7 +49,7 @@ func TestLanesThatAreBehindShareOneReading(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const lanes = 400
-				r, to := &readings{stream: newStream(lanes, lanes)}, newCounts(t)
+				r, to := &rereadCounter{endlessJournal: newEndlessJournal(lanes, lanes)}, newCountingSink(t)
 				failsFrom := map[sinks.Lane]time.Time{}
 				for i := range lanes {
 					r.lanes[i] = fmt.Sprint("lane", laneOf(i))
@@ -57,24 +57,24 @@ func TestLanesThatAreBehindShareOneReading(t *testing.T) {
 						failsFrom[sinks.Lane(fmt.Sprint("lane", i))] = time.Now().Add(time.Duration(i) * time.Second)
 					}
 				}
-				to.sick = func(l sinks.Lane) error {
+				to.failure = func(l sinks.Lane) error {
 					if from, ok := failsFrom[l]; ok && time.Now().After(from) {
 						return errors.New("no such topic")
 					}
 					return nil
 				}
 				cfg := Config{WindowBytes: 1 << 20, Workers: 64, Retry: RetryConfig{Min: time.Second, Max: time.Second}}
-				p := run(t, sinkFuncs{publish: to.publish}, r, event.Cursor{}, cfg)
+				p := startPipeline(t, sinkFuncs{publish: to.publishCounted}, r, event.Cursor{}, cfg)
 				time.Sleep(20 * time.Minute)
 				synctest.Wait()
-				if got := p.Stats(); got.LanesBehind != 90 || r.readAgain() != 0 {
-					t.Errorf("%d lanes are behind, of which %d frames were read again", got.LanesBehind, r.readAgain())
+				if got := p.Stats(); got.LanesLagging != 90 || r.rereadCount() != 0 {
+					t.Errorf("%d lanes are behind, of which %d frames were read again", got.LanesLagging, r.rereadCount())
 				}
-				to.cure(nil)
-				r.closed.Store(r.stream.newest())
-				p.drained(t, r.closed.Load())
-				if frames := int(r.closed.Load() / 10); r.readAgain() > frames*5/4 {
-					t.Errorf("%d frames were read again of %d", r.readAgain(), frames)
+				to.setFailure(nil)
+				r.lastOffset.Store(r.endlessJournal.newestOffset())
+				p.drainUpTo(t, r.lastOffset.Load())
+				if frames := int(r.lastOffset.Load() / 10); r.rereadCount() > frames*5/4 {
+					t.Errorf("%d frames were read again of %d", r.rereadCount(), frames)
 				}
 			})
 		})

@@ -20,8 +20,8 @@ import (
 
 func TestMain(m *testing.M) { leaks.Main(m) }
 
-// patience bounds what is waited for; far more than it takes.
-const patience = 3 * time.Minute
+// testTimeout bounds what is waited for; far more than it takes.
+const testTimeout = 3 * time.Minute
 
 type plane struct {
 	*controlplane.ControlPlane
@@ -49,7 +49,7 @@ type candidate struct {
 	cancel, stop func()
 }
 
-func (p *plane) candidate(t *testing.T, identity string, changes ...func(*Options)) *candidate {
+func (p *plane) startCandidate(t *testing.T, identity string, changes ...func(*Options)) *candidate {
 	t.Helper()
 	o := Options{
 		Client: p.config, Namespace: "default", Name: "exporter", Identity: identity, Duration: 2 * time.Second, Log: slog.New(slog.DiscardHandler),
@@ -75,74 +75,74 @@ func (p *plane) candidate(t *testing.T, identity string, changes ...func(*Option
 	return c
 }
 
-// within waits for what an election tells, and fails the test if it does not come.
-func within(t *testing.T, what string, wait func(context.Context) error) {
+// awaitWithin waits for what an election tells, and fails the test if it does not come.
+func awaitWithin(t *testing.T, what string, wait func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	if err := wait(ctx); err != nil {
 		t.Fatalf("%s: %v", what, err)
 	}
 }
 
-// isMine says whether it is the turn of a candidate now.
-func (c *candidate) isMine() bool {
+// holdsLease says whether it is the turn of a candidate now.
+func (c *candidate) holdsLease() bool {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	return c.Await(ended) == nil
+	return c.AwaitLease(ended) == nil
 }
 
-func TestTheNextIsElectedWhenTheHolderLeavesInOrder(t *testing.T) {
+func TestStandbyAcquiresLeaseOnOrderlyStop(t *testing.T) {
 	p := startPlane(t)
-	first := p.candidate(t, "exporter-0")
-	within(t, "the first", first.Await)
-	second := p.candidate(t, "exporter-1")
-	within(t, "the second sees the first", second.AwaitOther)
-	if second.isMine() || second.Holder() != "exporter-0" {
-		t.Errorf("it is the turn of the second: %v; it sees %q", second.isMine(), second.Holder())
+	first := p.startCandidate(t, "exporter-0")
+	awaitWithin(t, "the first", first.AwaitLease)
+	second := p.startCandidate(t, "exporter-1")
+	awaitWithin(t, "the second sees the first", second.AwaitOtherHolder)
+	if second.holdsLease() || second.Holder() != "exporter-0" {
+		t.Errorf("it is the turn of the second: %v; it sees %q", second.holdsLease(), second.Holder())
 	}
 	first.stop()
-	within(t, "the second", second.Await)
+	awaitWithin(t, "the second", second.AwaitLease)
 }
 
-// seldom lets candidates read the Lease less often than the tests have patience.
-func seldom(o *Options) { o.Duration = 10 * patience }
+// readRarely lets candidates read the Lease less often than the tests have patience.
+func readRarely(o *Options) { o.Duration = 10 * testTimeout }
 
-// standby starts two candidates that read the Lease seldom, of which the first has it.
-func (p *plane) standby(t *testing.T) (first, second *candidate) {
+// startStandby starts two candidates that read the Lease seldom, of which the first has it.
+func (p *plane) startStandby(t *testing.T) (first, second *candidate) {
 	t.Helper()
-	first = p.candidate(t, "exporter-0", seldom)
-	within(t, "the first", first.Await)
-	second = p.candidate(t, "exporter-1", seldom)
-	within(t, "the second sees the first", second.AwaitOther)
+	first = p.startCandidate(t, "exporter-0", readRarely)
+	awaitWithin(t, "the first", first.AwaitLease)
+	second = p.startCandidate(t, "exporter-1", readRarely)
+	awaitWithin(t, "the second sees the first", second.AwaitOtherHolder)
 	return first, second
 }
 
-func TestWhoStandsByIsToldThatTheLeaseIsGivenUp(t *testing.T) {
-	first, second := startPlane(t).standby(t)
+func TestStandbyWatchesLeaseRelease(t *testing.T) {
+	first, second := startPlane(t).startStandby(t)
 	first.stop()
-	within(t, "the second", second.Await)
+	awaitWithin(t, "the second", second.AwaitLease)
 }
 
-func TestWhoStandsByIsToldThatTheLeaseIsDeleted(t *testing.T) {
+func TestStandbyWatchesLeaseDeletion(t *testing.T) {
 	p := startPlane(t)
-	_, second := p.standby(t)
+	_, second := p.startStandby(t)
 	if err := p.leases.Delete(t.Context(), "exporter", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	within(t, "the second", second.Await)
+	awaitWithin(t, "the second", second.AwaitLease)
 }
 
-// once is a duration whose share for one request is long: a Lease is given up in one attempt.
-const once = 30 * time.Second
+// longDuration is a duration whose share for one request is long: a Lease is given up in one attempt.
+const longDuration = 30 * time.Second
 
-// held is a connection that holds an answer back.
-type held struct {
+// holdingTransport is a connection that holds an answer back.
+type holdingTransport struct {
 	http.RoundTripper
 	held, goOn chan struct{}
 }
 
-func (h *held) RoundTrip(r *http.Request) (*http.Response, error) {
+func (h *holdingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer, err := h.RoundTripper.RoundTrip(r)
 	if r.Method != http.MethodPut {
 		return answer, err
@@ -158,18 +158,18 @@ func (h *held) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-func TestALeaseThatIsRenewedWhileItsHolderStopsIsGivenUp(t *testing.T) {
+func TestLeaseRenewedDuringStopIsReleased(t *testing.T) {
 	p := startPlane(t)
-	h := &held{held: make(chan struct{}), goOn: make(chan struct{})}
-	first := p.candidate(t, "exporter-0", func(o *Options) {
-		o.Duration = once
+	h := &holdingTransport{held: make(chan struct{}), goOn: make(chan struct{})}
+	first := p.startCandidate(t, "exporter-0", func(o *Options) {
+		o.Duration = longDuration
 		o.Client = rest.CopyConfig(p.config)
 		o.Client.Wrap(func(next http.RoundTripper) http.RoundTripper {
 			h.RoundTripper = next
 			return h
 		})
 	})
-	within(t, "the first", first.Await)
+	awaitWithin(t, "the first", first.AwaitLease)
 	<-h.held // the answer to a renewal
 	first.cancel()
 	close(h.goOn)
@@ -180,13 +180,13 @@ func TestALeaseThatIsRenewedWhileItsHolderStopsIsGivenUp(t *testing.T) {
 	}
 }
 
-// lossy is a connection that loses the answer to a renewal, and tells.
-type lossy struct {
+// lossyTransport is a connection that loses the answer to a renewal, and tells.
+type lossyTransport struct {
 	http.RoundTripper
 	lose func()
 }
 
-func (l *lossy) RoundTrip(r *http.Request) (*http.Response, error) {
+func (l *lossyTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer, err := l.RoundTripper.RoundTrip(r)
 	if r.Method != http.MethodPut || err != nil || l.lose == nil {
 		return answer, err
@@ -196,20 +196,20 @@ func (l *lossy) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, errors.Join(errors.New("the answer is lost"), answer.Body.Close())
 }
 
-func TestALeaseWhoseLastRenewalIsInDoubtIsGivenUp(t *testing.T) {
+func TestLeaseWithUncertainRenewalIsReleased(t *testing.T) {
 	p := startPlane(t)
 	var cancel func()
 	ready := make(chan struct{})
-	first := p.candidate(t, "exporter-0", func(o *Options) {
-		o.Duration = once
+	first := p.startCandidate(t, "exporter-0", func(o *Options) {
+		o.Duration = longDuration
 		o.Client = rest.CopyConfig(p.config)
 		o.Client.Wrap(func(next http.RoundTripper) http.RoundTripper {
-			return &lossy{next, func() { <-ready; cancel() }}
+			return &lossyTransport{next, func() { <-ready; cancel() }}
 		})
 	})
 	cancel = first.cancel
 	close(ready)
-	within(t, "the first", first.Await)
+	awaitWithin(t, "the first", first.AwaitLease)
 	first.stop()
 	lease, err := p.leases.Get(t.Context(), "exporter", metav1.GetOptions{})
 	if err != nil || holderOf(lease) != "" {
@@ -217,10 +217,10 @@ func TestALeaseWhoseLastRenewalIsInDoubtIsGivenUp(t *testing.T) {
 	}
 }
 
-func TestAHolderWhoseLeaseIsTakenLearnsIt(t *testing.T) {
+func TestHolderObservesLostLease(t *testing.T) {
 	p := startPlane(t)
-	first := p.candidate(t, "exporter-0")
-	within(t, "the first", first.Await)
+	first := p.startCandidate(t, "exporter-0")
+	awaitWithin(t, "the first", first.AwaitLease)
 	lease, err := p.leases.Get(t.Context(), "exporter", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -234,35 +234,35 @@ func TestAHolderWhoseLeaseIsTakenLearnsIt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	within(t, "that somebody holds it", first.AwaitOther)
-	within(t, "the turn again, once somebody is silent", first.Await)
+	awaitWithin(t, "that somebody holds it", first.AwaitOtherHolder)
+	awaitWithin(t, "the turn again, once somebody is silent", first.AwaitLease)
 }
 
-func TestADeletedLeaseIsMadeAnew(t *testing.T) {
+func TestDeletedLeaseIsRecreated(t *testing.T) {
 	p := startPlane(t)
-	first := p.candidate(t, "exporter-0")
-	within(t, "the first", first.Await)
+	first := p.startCandidate(t, "exporter-0")
+	awaitWithin(t, "the first", first.AwaitLease)
 	if err := p.leases.Delete(t.Context(), "exporter", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	within(t, "the Lease", func(ctx context.Context) error {
+	awaitWithin(t, "the Lease", func(ctx context.Context) error {
 		for {
 			if _, err := p.leases.Get(ctx, "exporter", metav1.GetOptions{}); err == nil || ctx.Err() != nil {
 				return err
 			}
 		}
 	})
-	within(t, "the turn", first.Await)
+	awaitWithin(t, "the turn", first.AwaitLease)
 }
 
-func TestTheHolderGoesOnWhileTheAPIServerIsAway(t *testing.T) {
+func TestHolderContinuesWithoutAPIServer(t *testing.T) {
 	p := startPlane(t)
-	first := p.candidate(t, "exporter-0")
-	within(t, "the first", first.Await)
+	first := p.startCandidate(t, "exporter-0")
+	awaitWithin(t, "the first", first.AwaitLease)
 	if err := p.KillAPIServer(); err != nil {
 		t.Fatal(err)
 	}
-	within(t, "that the API server is away", func(ctx context.Context) error {
+	awaitWithin(t, "that the API server is away", func(ctx context.Context) error {
 		for first.Status().OK() {
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -271,13 +271,13 @@ func TestTheHolderGoesOnWhileTheAPIServerIsAway(t *testing.T) {
 		}
 		return nil
 	})
-	if !first.isMine() || !strings.Contains(first.Status().Explanation(), "see that the API server can be reached") {
-		t.Errorf("mine %v, %q", first.isMine(), first.Status().Explanation())
+	if !first.holdsLease() || !strings.Contains(first.Status().Explanation(), "see that the API server can be reached") {
+		t.Errorf("mine %v, %q", first.holdsLease(), first.Status().Explanation())
 	}
 	if err := p.StartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	within(t, "that it is back", func(ctx context.Context) error {
+	awaitWithin(t, "that it is back", func(ctx context.Context) error {
 		for !first.Status().OK() {
 			if ctx.Err() != nil {
 				return errors.New(first.Status().Explanation())
@@ -286,7 +286,7 @@ func TestTheHolderGoesOnWhileTheAPIServerIsAway(t *testing.T) {
 		}
 		return nil
 	})
-	if !first.isMine() {
+	if !first.holdsLease() {
 		t.Error("it is not its turn any more, though nobody else was there")
 	}
 }

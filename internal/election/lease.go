@@ -13,11 +13,11 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// leases reads and writes one Lease. Each call is one request.
-type leases struct {
+// leaseClient reads and writes one Lease. Each call is one request.
+type leaseClient struct {
 	client          rest.Interface
 	namespace, name string
-	patience        time.Duration // with an API server that accepts and never answers
+	requestTimeout  time.Duration // with an API server that accepts and never answers
 }
 
 // codecs know Leases and the errors of the API server, and nothing else. client-go's leader election knows all types of
@@ -30,32 +30,32 @@ var codecs = func() runtime.NegotiatedSerializer {
 	return serializer.NewCodecFactory(scheme).WithoutConversion()
 }()
 
-func newLeases(config *rest.Config, namespace, name string) (leases, error) {
+func newLeaseClient(config *rest.Config, namespace, name string) (leaseClient, error) {
 	config.APIPath, config.GroupVersion, config.NegotiatedSerializer = "/apis", &coordination.SchemeGroupVersion, codecs
 	client, err := rest.RESTClientFor(config)
-	return leases{client: client, namespace: namespace, name: name}, err
+	return leaseClient{client: client, namespace: namespace, name: name}, err
 }
 
-// get reads the Lease; none where it does not exist.
-func (l leases) get(ctx context.Context) (*coordination.Lease, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.patience)
+// getLease reads the Lease; none where it does not exist.
+func (l leaseClient) getLease(ctx context.Context) (*coordination.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.requestTimeout)
 	defer cancel()
 	found := &coordination.Lease{}
 	err := l.client.Get().Namespace(l.namespace).Resource("leases").Name(l.name).MaxRetries(0).Do(ctx).Into(found)
 	if apierrors.IsNotFound(err) {
-		return l.none(), nil
+		return l.emptyLease(), nil
 	}
 	return found, err
 }
 
-// none is a Lease that does not exist yet.
-func (l leases) none() *coordination.Lease {
+// emptyLease is a Lease that does not exist yet.
+func (l leaseClient) emptyLease() *coordination.Lease {
 	return &coordination.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: l.namespace, Name: l.name}}
 }
 
-// watch tells how the Lease is and what becomes of it, as long as that can be learnt, or until ctx ends. What happens to it
+// watchLease tells how the Lease is and what becomes of it, as long as that can be learnt, or until ctx ends. What happens to it
 // between two watches is told at the beginning of the second.
-func (l leases) watch(ctx context.Context, told chan<- *coordination.Lease) {
+func (l leaseClient) watchLease(ctx context.Context, told chan<- *coordination.Lease) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	tell := func(lease *coordination.Lease) bool {
@@ -66,7 +66,7 @@ func (l leases) watch(ctx context.Context, told chan<- *coordination.Lease) {
 			return false
 		}
 	}
-	found, err := l.get(ctx)
+	found, err := l.getLease(ctx)
 	if err != nil || !tell(found) {
 		return // the Lease is read now and then
 	}
@@ -86,7 +86,7 @@ func (l leases) watch(ctx context.Context, told chan<- *coordination.Lease) {
 			return
 		}
 		if event.Type == watch.Deleted {
-			lease = l.none()
+			lease = l.emptyLease()
 		}
 		if !tell(lease) {
 			return
@@ -94,10 +94,10 @@ func (l leases) watch(ctx context.Context, told chan<- *coordination.Lease) {
 	}
 }
 
-// put creates the Lease, or replaces it in exactly the version that it names, and returns it as it is then; nil with an
+// putLease creates the Lease, or replaces it in exactly the version that it names, and returns it as it is then; nil with an
 // error. It is not given up in between when ctx ends: who stops has to know whether the Lease is there to be released.
-func (l leases) put(ctx context.Context, lease *coordination.Lease) (*coordination.Lease, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.patience)
+func (l leaseClient) putLease(ctx context.Context, lease *coordination.Lease) (*coordination.Lease, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.requestTimeout)
 	defer cancel()
 	request := l.client.Post()
 	if lease.ResourceVersion != "" {
@@ -110,8 +110,8 @@ func (l leases) put(ctx context.Context, lease *coordination.Lease) (*coordinati
 	return written, nil
 }
 
-// taken is the Lease with another holder, or with a new sign of the one it has.
-func taken(lease *coordination.Lease, by string, duration time.Duration, now time.Time) *coordination.Lease {
+// withHolder is the Lease with another holder, or with a new sign of the one it has.
+func withHolder(lease *coordination.Lease, by string, duration time.Duration, now time.Time) *coordination.Lease {
 	lease = lease.DeepCopy()
 	spec := &lease.Spec
 	if holderOf(lease) != by || spec.AcquireTime == nil {

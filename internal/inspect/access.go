@@ -30,25 +30,25 @@ type access struct {
 	reason      string // why one of them is not allowed, as far as the API server says; may be empty
 }
 
-// askAccess asks the API server what the credentials in use may read: two SelfSubjectAccessReviews a scope, which by default
+// queryAccess asks the API server what the credentials in use may read: two SelfSubjectAccessReviews a scope, which by default
 // everyone may create. The answers are in the order of the scopes. That the API server does not answer is unknown, with
 // the reason. It returns when all answers are there or ctx ends.
-func askAccess(ctx context.Context, client *apiserver.Client, scopes []selection.Scope) ([]access, error) {
+func queryAccess(ctx context.Context, client *apiserver.Client, scopes []selection.Scope) ([]access, error) {
 	all := make([]access, len(scopes))
 	inParallel(len(scopes), func(i int) {
 		ctx, cancel := context.WithTimeout(ctx, apiserver.RequestTimeout)
 		defer cancel()
-		all[i].list = mayI(ctx, client, "list", scopes[i], &all[i].reason)
-		all[i].watch = mayI(ctx, client, "watch", scopes[i], &all[i].reason)
+		all[i].list = reviewVerb(ctx, client, "list", scopes[i], &all[i].reason)
+		all[i].watch = reviewVerb(ctx, client, "watch", scopes[i], &all[i].reason)
 	})
 	return all, ctx.Err()
 }
 
-// mayI asks whether a scope may be read with a verb, and says in reason why not.
-func mayI(ctx context.Context, client *apiserver.Client, verb string, s selection.Scope, reason *string) permission {
-	answer, err := review(ctx, client, &authorization.ResourceAttributes{
+// reviewVerb asks whether a scope may be read with a verb, and says in reason why not.
+func reviewVerb(ctx context.Context, client *apiserver.Client, verb string, s selection.Scope, reason *string) permission {
+	answer, err := createAccessReview(ctx, client, &authorization.ResourceAttributes{
 		Verb: verb, Group: s.Resource.Group, Version: s.Resource.Version, Resource: s.Resource.Resource,
-		Namespace: s.Namespace, Name: s.Name(),
+		Namespace: s.Namespace, Name: s.ObjectName(),
 	})
 	switch {
 	case apierrors.IsForbidden(err):
@@ -64,8 +64,8 @@ func mayI(ctx context.Context, client *apiserver.Client, verb string, s selectio
 	return allowed
 }
 
-// review creates an access review. A plain client does: the generated one would bring in modules for one request.
-func review(
+// createAccessReview creates an access review. A plain client does: the generated one would bring in modules for one request.
+func createAccessReview(
 	ctx context.Context, client *apiserver.Client, what *authorization.ResourceAttributes,
 ) (s authorization.SubjectAccessReviewStatus, err error) {
 	reviews, err := client.REST(schema.GroupVersion{Group: authorization.GroupName, Version: "v1"})
@@ -91,12 +91,12 @@ func review(
 	return answer.Status, nil
 }
 
-// parallel bounds how many scopes are asked about at the same time.
-const parallel = 8
+// maxParallel bounds how many scopes are asked about at the same time.
+const maxParallel = 8
 
 // inParallel calls do with 0 to n-1 and waits for all.
 func inParallel(n int, do func(int)) {
-	slots := make(chan struct{}, parallel)
+	slots := make(chan struct{}, maxParallel)
 	var all sync.WaitGroup
 	for i := range n {
 		slots <- struct{}{}

@@ -18,8 +18,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// reviews answers access reviews: what is in allowed is allowed; "mute" forbids the question itself.
-func reviews(t *testing.T, may map[string]bool) *apiserver.Client {
+// newReviewServer answers access reviews: what is in allowed is allowed; "mute" forbids the question itself.
+func newReviewServer(t *testing.T, may map[string]bool) *apiserver.Client {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var review authorization.SelfSubjectAccessReview
@@ -28,7 +28,7 @@ func reviews(t *testing.T, may map[string]bool) *apiserver.Client {
 		}
 		a := review.Spec.ResourceAttributes
 		if a.Namespace == "mute" {
-			refuse(w)
+			writeForbidden(w)
 			return
 		}
 		review.Status.Allowed = may[strings.Join([]string{a.Verb, a.Group, a.Resource, a.Namespace, a.Name}, "/")]
@@ -50,8 +50,8 @@ func reviews(t *testing.T, may map[string]bool) *apiserver.Client {
 
 func TestAccessIsAskedForEachScope(t *testing.T) {
 	deployments := event.Resource{Group: "apps", Version: "v1", Resource: "deployments"}
-	c := reviews(t, map[string]bool{"list/apps/deployments/web/": true, "watch/apps/deployments/web/": true, "list/apps/deployments//one": true})
-	got, err := askAccess(t.Context(), c, []selection.Scope{
+	c := newReviewServer(t, map[string]bool{"list/apps/deployments/web/": true, "watch/apps/deployments/web/": true, "list/apps/deployments//one": true})
+	got, err := queryAccess(t.Context(), c, []selection.Scope{
 		{Resource: deployments, Namespace: "web"},
 		{Resource: deployments, FieldSelector: "metadata.name=one"},
 		{Resource: deployments},
@@ -71,21 +71,21 @@ func TestAccessIsAskedForEachScope(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatAScopeTakesIsMeasured(t *testing.T) {
+func TestMeasurementCountsOnlyTheScope(t *testing.T) {
 	var m measurement
 	s := selection.Scope{Filter: func(namespace string) bool { return namespace == "web" }}
 	for _, namespace := range []string{"web", "shop"} {
 		o := deltas.NewObject(namespace, "a")
 		o.Raw = []byte("0123456789")
-		m.add(o, s)
+		m.addObject(o, s)
 	}
 	if m.changes != 1 || m.bytes != 10 {
 		t.Errorf("counted %+v, want one change of 10 bytes", m)
 	}
 }
 
-func TestAMeasurementSaysWhyItEndedEarly(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { refuse(w) }))
+func TestInterruptedMeasurementHasReason(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeForbidden(w) }))
 	t.Cleanup(server.Close)
 	c, err := apiserver.NewClient(&rest.Config{Host: server.URL}, "test")
 	if err != nil {
@@ -98,8 +98,8 @@ func TestAMeasurementSaysWhyItEndedEarly(t *testing.T) {
 	}
 }
 
-// refuse answers as an API server does where a right is missing.
-func refuse(w http.ResponseWriter) {
+// writeForbidden answers as an API server does where a right is missing.
+func writeForbidden(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusForbidden)
 	fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","reason":"Forbidden","message":"that is forbidden","code":403}`)

@@ -33,12 +33,12 @@ func AuditPolicy(ctx context.Context, cfg *config.Config, version string, o Audi
 	if o.Part != "" && !slices.Contains(AuditParts, o.Part) {
 		return "", exit.With(exit.Usage, fmt.Errorf("%q is none of %s", o.Part, strings.Join(AuditParts, ", ")))
 	}
-	found, err := auditSelection(ctx, cfg, version)
+	found, err := selectAudited(ctx, cfg, version)
 	if err != nil {
 		return "", exit.With(exit.Environment, err)
 	}
 	parts := map[string]string{
-		"policy": found.policy(), "kubeconfig": webhookKubeconfig(cfg, o), "flags": auditFlags(cfg, o), "admission": found.admission(),
+		"policy": found.renderPolicy(), "kubeconfig": webhookKubeconfig(cfg, o), "flags": auditFlags(cfg, o), "admission": found.renderAdmissionPolicy(),
 	}
 	if o.Part != "" {
 		return parts[o.Part], nil
@@ -50,13 +50,13 @@ func AuditPolicy(ctx context.Context, cfg *config.Config, version string, o Audi
 	return b.String(), nil
 }
 
-// audited is what the audit log has to speak of: resources whose answers may be logged, and those of which only metadata
+// auditedResources is what the audit log has to speak of: resources whose answers may be logged, and those of which only metadata
 // may.
-type audited struct{ open, closed []event.Resource }
+type auditedResources struct{ withBodies, metadataOnly []event.Resource }
 
-// auditSelection finds what the rules select.
-func auditSelection(ctx context.Context, cfg *config.Config, version string) (audited, error) {
-	rules := app.Rules(cfg)
+// selectAudited finds what the rules select.
+func selectAudited(ctx context.Context, cfg *config.Config, version string) (auditedResources, error) {
+	rules := app.SelectionRules(cfg)
 	var found *selection.Explanation
 	if hasWildcard(rules) {
 		client, err := app.NewClient(cfg, version)
@@ -64,43 +64,43 @@ func auditSelection(ctx context.Context, cfg *config.Config, version string) (au
 			found, err = client.Explain(ctx, rules)
 		}
 		if err != nil {
-			return audited{}, fmt.Errorf("the configuration selects by wildcards, and an audit policy needs names: %w", err)
+			return auditedResources{}, fmt.Errorf("the configuration selects by wildcards, and an audit policy needs names: %w", err)
 		}
 	} else {
 		var err error
 		if found, err = selection.ResolveWritten(rules); err != nil {
-			return audited{}, err
+			return auditedResources{}, err
 		}
 	}
 	scopes := found.Scopes()
 	for _, u := range found.Unserved {
 		scopes = append(scopes, u.Scopes...)
 	}
-	var a audited
+	var a auditedResources
 	for _, s := range scopes {
-		to := &a.open
-		if closed(cfg, s) {
-			to = &a.closed
+		to := &a.withBodies
+		if hidesBodies(cfg, s) {
+			to = &a.metadataOnly
 		}
 		resource := event.Resource{Group: s.Resource.Group, Resource: s.Resource.Resource}
 		if !slices.Contains(*to, resource) {
 			*to = append(*to, resource)
 		}
 	}
-	if len(a.open)+len(a.closed) == 0 {
-		return audited{}, errors.New("the rules select nothing")
+	if len(a.withBodies)+len(a.metadataOnly) == 0 {
+		return auditedResources{}, errors.New("the rules select nothing")
 	}
 	return a, nil
 }
 
-// closed says that the answers to writes of a resource must not be logged: they hold what the rule keeps out of the stream.
-func closed(cfg *config.Config, s selection.Scope) bool {
+// hidesBodies says that the answers to writes of a resource must not be logged: they hold what the rule keeps out of the stream.
+func hidesBodies(cfg *config.Config, s selection.Scope) bool {
 	return s.Resource.Group == "" && s.Resource.Resource == "secrets" || len(cfg.Resources[s.Rule].RedactPaths) > 0
 }
 
-// written are the names under which a resource is written in an audit policy: itself, and those of its subresources that
+// namesWithSubresources are the names under which a resource is written in an audit policy: itself, and those of its subresources that
 // change it. Others may carry credentials, or what people type.
-func written(r event.Resource) []string {
+func namesWithSubresources(r event.Resource) []string {
 	subresources := []string{"status", "scale"}
 	if r.Group == "" {
 		switch r.Resource {
@@ -119,37 +119,37 @@ func written(r event.Resource) []string {
 	return names
 }
 
-const writes = "[create, update, patch, delete, deletecollection]"
+const writeVerbs = "[create, update, patch, delete, deletecollection]"
 
-// policy is the smallest audit policy.
-func (a audited) policy() string {
+// renderPolicy is the smallest audit policy.
+func (a auditedResources) renderPolicy() string {
 	var b strings.Builder
 	b.WriteString("apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived, ResponseStarted]\nomitManagedFields: true\nrules:\n")
-	if len(a.closed) > 0 {
+	if len(a.metadataOnly) > 0 {
 		b.WriteString("  # Never with bodies: they would carry in clear what must not be seen. The admission policy tells who they are about.\n")
-		writeLevel(&b, "Metadata", a.closed)
+		writeAuditRule(&b, "Metadata", a.metadataOnly)
 	}
-	if len(a.open) > 0 {
-		writeLevel(&b, "RequestResponse", a.open)
+	if len(a.withBodies) > 0 {
+		writeAuditRule(&b, "RequestResponse", a.withBodies)
 	}
 	b.WriteString("  - level: None\n")
 	return b.String()
 }
 
-func writeLevel(b *strings.Builder, level string, resources []event.Resource) {
-	fmt.Fprintf(b, "  - level: %s\n    verbs: %s\n    resources:\n", level, writes)
-	for _, group := range groupsOf(resources) {
+func writeAuditRule(b *strings.Builder, level string, resources []event.Resource) {
+	fmt.Fprintf(b, "  - level: %s\n    verbs: %s\n    resources:\n", level, writeVerbs)
+	for _, group := range distinctGroups(resources) {
 		var names []string
 		for _, r := range resources {
 			if r.Group == group {
-				names = append(names, quoted(written(r))...)
+				names = append(names, quoteAll(namesWithSubresources(r))...)
 			}
 		}
 		fmt.Fprintf(b, "      - group: %q\n        resources: [%s]\n", group, strings.Join(names, ", "))
 	}
 }
 
-func quoted(names []string) []string {
+func quoteAll(names []string) []string {
 	var all []string
 	for _, name := range names {
 		all = append(all, fmt.Sprintf("%q", name))
@@ -157,8 +157,8 @@ func quoted(names []string) []string {
 	return all
 }
 
-// groupsOf are the groups of resources, each once, in their order.
-func groupsOf(resources []event.Resource) []string {
+// distinctGroups are the groups of resources, each once, in their order.
+func distinctGroups(resources []event.Resource) []string {
 	var groups []string
 	for _, r := range resources {
 		if !slices.Contains(groups, r.Group) {
@@ -218,8 +218,8 @@ func auditFlags(cfg *config.Config, o AuditOptions) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// admission is the policy that notes in audit events what no level of the audit policy tells.
-func (a audited) admission() string {
+// renderAdmissionPolicy is the policy that notes in audit events what no level of the audit policy tells.
+func (a auditedResources) renderAdmissionPolicy() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `# Notes in the audit event the UID of an object, the version that a write begins with, and where an update had nothing to
 # change. It allows everything.
@@ -231,8 +231,8 @@ spec:
   matchConstraints:
     resourceRules:
 `, audit.PolicyName)
-	writeNoted(&b, "UPDATE", a.open)
-	writeNoted(&b, "CREATE, UPDATE, DELETE", a.closed)
+	writeAdmissionRules(&b, "UPDATE", a.withBodies)
+	writeAdmissionRules(&b, "CREATE, UPDATE, DELETE", a.metadataOnly)
 	const has = `%[1]s != null && has(%[1]s.metadata) && has(%[1]s.metadata.%[2]s)`
 	old, uid, version := fmt.Sprintf(has, "oldObject", "uid"), fmt.Sprintf(has, "object", "uid"), fmt.Sprintf(has, "oldObject", "resourceVersion")
 	fmt.Fprintf(&b, `  validations: [{expression: "true"}]
@@ -252,9 +252,9 @@ spec: {policyName: %[4]s, validationActions: [Audit]}
 	return b.String()
 }
 
-func writeNoted(b *strings.Builder, operations string, resources []event.Resource) {
+func writeAdmissionRules(b *strings.Builder, operations string, resources []event.Resource) {
 	for _, r := range resources {
 		fmt.Fprintf(b, "      - {apiGroups: [%q], apiVersions: [\"*\"], operations: [%s], resources: [%s]}\n",
-			r.Group, operations, strings.Join(quoted(written(r)), ", "))
+			r.Group, operations, strings.Join(quoteAll(namesWithSubresources(r)), ", "))
 	}
 }

@@ -16,21 +16,21 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/format"
 )
 
-// listPage is how many lines are aligned with each other, and so held in memory.
-const listPage = 500
+// linesPerFlush is how many lines are aligned with each other, and so held in memory.
+const linesPerFlush = 500
 
 // ListDeadLetters writes the dead letters of a sink in the journal in a directory, in order of offsets and without bodies:
 // as text, or as one JSON object a line. configured are the names of the configured sinks, if they are known. No exporter
 // may run on the journal; nothing is changed.
 func ListDeadLetters(dir string, configured []string, sink string, asJSON bool, out io.Writer) error {
 	return withJournal(dir, out, func(j *journal.Offline, w io.Writer) error {
-		if err := knowSink(j, configured, sink); err != nil {
+		if err := requireKnownSink(j, configured, sink); err != nil {
 			return err
 		}
 		if asJSON {
-			return listJSON(j, sink, w)
+			return listDeadLettersJSON(j, sink, w)
 		}
-		return listText(j, sink, w)
+		return listDeadLettersText(j, sink, w)
 	})
 }
 
@@ -38,7 +38,7 @@ func ListDeadLetters(dir string, configured []string, sink string, asJSON bool, 
 // as [ListDeadLetters].
 func ShowDeadLetter(dir string, configured []string, sink string, offset uint64, out io.Writer) error {
 	return withJournal(dir, out, func(j *journal.Offline, w io.Writer) error {
-		if err := knowSink(j, configured, sink); err != nil {
+		if err := requireKnownSink(j, configured, sink); err != nil {
 			return err
 		}
 		d, ok, err := j.DeadLetter(sink, offset)
@@ -46,7 +46,7 @@ func ShowDeadLetter(dir string, configured []string, sink string, offset uint64,
 			return err
 		}
 		if !ok {
-			return usage("sink %q has no dead letter at offset %d", sink, offset)
+			return usageErrorf("sink %q has no dead letter at offset %d", sink, offset)
 		}
 		return writeDeadLetter(w, d)
 	})
@@ -60,14 +60,14 @@ func DiscardDeadLetters(dir, sink string, offsets []uint64, out io.Writer) error
 		return exit.With(exit.Usage, err)
 	}
 	if err != nil {
-		return journalError(err)
+		return journalExitError(err)
 	}
 	_, err = fmt.Fprintf(out, "discarded %d dead letters of sink %s\n", n, sink)
 	return exit.With(exit.Runtime, err)
 }
 
-// deadLine is one dead letter without its body.
-type deadLine struct {
+// deadLetterLine is one dead letter without its body.
+type deadLetterLine struct {
 	Offset    uint64    `json:"offset"`
 	Time      time.Time `json:"time"`
 	Reason    string    `json:"reason"`
@@ -78,30 +78,30 @@ type deadLine struct {
 	Name      string    `json:"name,omitempty"`
 }
 
-func newDeadLine(d event.DeadLetter) deadLine {
+func newDeadLetterLine(d event.DeadLetter) deadLetterLine {
 	c := d.Change
-	return deadLine{
+	return deadLetterLine{
 		Offset: d.Offset, Time: d.Time.UTC(), Reason: d.Reason, ID: c.ID(), Type: string(c.Type),
 		Resource: c.Resource.String(), Namespace: c.Namespace, Name: c.Name,
 	}
 }
 
-func listJSON(j *journal.Offline, sink string, w io.Writer) error {
+func listDeadLettersJSON(j *journal.Offline, sink string, w io.Writer) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
-	return j.DeadLetters(sink, func(d event.DeadLetter) error { return e.Encode(newDeadLine(d)) })
+	return j.ForEachDeadLetter(sink, func(d event.DeadLetter) error { return e.Encode(newDeadLetterLine(d)) })
 }
 
-func listText(j *journal.Offline, sink string, w io.Writer) error {
+func listDeadLettersText(j *journal.Offline, sink string, w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "OFFSET\tTIME\tTYPE\tRESOURCE\tOBJECT\tREASON")
 	n := 0
-	err := j.DeadLetters(sink, func(d event.DeadLetter) error {
-		l := newDeadLine(d)
+	err := j.ForEachDeadLetter(sink, func(d event.DeadLetter) error {
+		l := newDeadLetterLine(d)
 		object := strings.TrimPrefix(l.Namespace+"/"+l.Name, "/")
 		_, err := fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\t%s\n",
-			l.Offset, l.Time.Format(time.RFC3339), l.Type, l.Resource, orDash(object), strings.Map(printable, l.Reason))
-		if n++; err == nil && n%listPage == 0 {
+			l.Offset, l.Time.Format(time.RFC3339), l.Type, l.Resource, orDash(object), strings.Map(replaceUnprintable, l.Reason))
+		if n++; err == nil && n%linesPerFlush == 0 {
 			err = t.Flush()
 		}
 		return err
@@ -112,8 +112,8 @@ func listText(j *journal.Offline, sink string, w io.Writer) error {
 	return t.Flush()
 }
 
-// printable keeps what a destination wrote on its line and in its column, and away from the terminal's control.
-func printable(r rune) rune {
+// replaceUnprintable keeps what a destination wrote on its line and in its column, and away from the terminal's control.
+func replaceUnprintable(r rune) rune {
 	if unicode.IsPrint(r) {
 		return r
 	}

@@ -20,25 +20,25 @@ type DumpOptions struct {
 	Resources []string // only these, as kubectl writes them; empty is all
 }
 
-// Check refuses options that cannot be meant.
-func (o DumpOptions) Check() error {
+// Validate refuses options that cannot be meant.
+func (o DumpOptions) Validate() error {
 	if o.To > 0 && o.From > o.To {
-		return usage("--from %d is above --to %d", o.From, o.To)
+		return usageErrorf("--from %d is above --to %d", o.From, o.To)
 	}
 	return nil
 }
 
-// Dump writes the selected changes of the journal in a directory, one JSON object a line, and to notes what has to be said
+// DumpChanges writes the selected changes of the journal in a directory, one JSON object a line, and to notes what has to be said
 // beside them. No exporter may run on the journal; nothing is changed.
-func Dump(dir string, o DumpOptions, out, notes io.Writer) error {
-	if err := o.Check(); err != nil {
+func DumpChanges(dir string, o DumpOptions, out, notes io.Writer) error {
+	if err := o.Validate(); err != nil {
 		return err
 	}
 	if o.To == 0 {
 		o.To = math.MaxUint64
 	}
 	d := &dump{DumpOptions: o, notes: notes}
-	return withJournal(dir, out, d.print)
+	return withJournal(dir, out, d.printChanges)
 }
 
 // dump is one dump of changes.
@@ -49,10 +49,10 @@ type dump struct {
 	line    []byte
 }
 
-// errEnough ends a dump at its limit.
-var errEnough = errors.New("enough")
+// errLimitReached ends a dump at its limit.
+var errLimitReached = errors.New("enough")
 
-func (d *dump) print(j *journal.Offline, w io.Writer) error {
+func (d *dump) printChanges(j *journal.Offline, w io.Writer) error {
 	oldest, newest := j.Oldest(), j.Newest()
 	switch {
 	case oldest > newest:
@@ -60,14 +60,14 @@ func (d *dump) print(j *journal.Offline, w io.Writer) error {
 	case d.From > newest || d.To < oldest || d.From > 0 && d.From < oldest:
 		fmt.Fprintf(d.notes, "exporter: the journal holds the changes %d to %d only\n", oldest, newest)
 	}
-	err := j.Changes(d.From, d.To, func(r event.Record) error { return d.record(w, r) })
-	if errors.Is(err, errEnough) {
+	err := j.ForEachChange(d.From, d.To, func(r event.Record) error { return d.printRecord(w, r) })
+	if errors.Is(err, errLimitReached) {
 		return nil
 	}
 	return err
 }
 
-func (d *dump) record(w io.Writer, r event.Record) error {
+func (d *dump) printRecord(w io.Writer, r event.Record) error {
 	if len(d.Resources) > 0 && !slices.Contains(d.Resources, r.Change.Resource.String()) {
 		return nil
 	}
@@ -80,7 +80,7 @@ func (d *dump) record(w io.Writer, r event.Record) error {
 	}
 	d.printed++
 	if d.printed == d.Limit {
-		return errEnough
+		return errLimitReached
 	}
 	return nil
 }

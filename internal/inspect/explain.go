@@ -15,16 +15,16 @@ import (
 // Explain asks the cluster what a configuration selects, where it goes and what is forbidden. With a window above 0 it
 // watches that long and measures. version is that of the program. It contacts no sink and stores nothing.
 func Explain(ctx context.Context, cfg *config.Config, version string, window time.Duration) (*Report, error) {
-	r, err := explain(ctx, cfg, version, window)
+	r, err := buildReport(ctx, cfg, version, window)
 	return r, exit.With(exit.Environment, err)
 }
 
-func explain(ctx context.Context, cfg *config.Config, version string, window time.Duration) (*Report, error) {
+func buildReport(ctx context.Context, cfg *config.Config, version string, window time.Duration) (*Report, error) {
 	client, err := app.NewClient(cfg, version)
 	if err != nil {
 		return nil, err
 	}
-	found, err := client.Explain(ctx, app.Rules(cfg))
+	found, err := client.Explain(ctx, app.SelectionRules(cfg))
 	if err != nil {
 		return nil, err
 	}
@@ -35,10 +35,10 @@ func explain(ctx context.Context, cfg *config.Config, version string, window tim
 			r.ClusterUnknown = err.Error()
 		}
 	}
-	r.Namespaces = askNamespaces(ctx, client, found.NamedNamespaces(app.Rules(cfg)))
+	r.Namespaces = queryNamespaces(ctx, client, found.NamedNamespaces(app.SelectionRules(cfg)))
 	fillDestinations(r, cfg)
 	fillAuthors(r, cfg)
-	scopes := r.scopes()
+	scopes := r.allScopes()
 	if err := fillAccess(ctx, client, scopes); err != nil {
 		return nil, err
 	}
@@ -47,13 +47,13 @@ func explain(ctx context.Context, cfg *config.Config, version string, window tim
 	}
 	if window > 0 {
 		r.Window = duration(window)
-		measure(ctx, client, scopes, window)
+		fillMeasurements(ctx, client, scopes, window)
 	}
 	return r, ctx.Err()
 }
 
-// askNamespaces asks whether namespaces exist, and returns those that do not, or that nobody says it of.
-func askNamespaces(ctx context.Context, client *apiserver.Client, names []string) []namespaceReport {
+// queryNamespaces asks whether namespaces exist, and returns those that do not, or that nobody says it of.
+func queryNamespaces(ctx context.Context, client *apiserver.Client, names []string) []namespaceReport {
 	all := make([]namespaceReport, len(names))
 	inParallel(len(names), func(i int) {
 		exists, err := client.HasNamespace(ctx, names[i])
@@ -71,7 +71,7 @@ func fillAccess(ctx context.Context, client *apiserver.Client, scopes []*scopeRe
 	for i, s := range scopes {
 		asked[i] = s.scope
 	}
-	answers, err := askAccess(ctx, client, asked)
+	answers, err := queryAccess(ctx, client, asked)
 	if err != nil {
 		return err
 	}
@@ -81,8 +81,8 @@ func fillAccess(ctx context.Context, client *apiserver.Client, scopes []*scopeRe
 	return nil
 }
 
-// measure watches what is not known to be forbidden.
-func measure(ctx context.Context, client *apiserver.Client, scopes []*scopeReport, window time.Duration) {
+// fillMeasurements watches what is not known to be forbidden.
+func fillMeasurements(ctx context.Context, client *apiserver.Client, scopes []*scopeReport, window time.Duration) {
 	var readable []*scopeReport
 	var watched []selection.Scope
 	for _, s := range scopes {

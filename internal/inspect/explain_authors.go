@@ -16,7 +16,7 @@ type authorsReport struct {
 
 // fillAuthors says it of every resource, where anybody is to be named.
 func fillAuthors(r *Report, cfg *config.Config) {
-	if !cfg.Audit.On() {
+	if !cfg.Audit.Enabled() {
 		return
 	}
 	for i := range r.Rules {
@@ -29,7 +29,7 @@ func fillAuthors(r *Report, cfg *config.Config) {
 
 func authorsOf(cfg *config.Config, rule int, s selection.Scope) *authorsReport {
 	a := &authorsReport{Level: "RequestResponse", Named: []string{"every write that is answered with the object, and deletes"}}
-	if closed(cfg, s) {
+	if hidesBodies(cfg, s) {
 		why := "the rule has redactPaths"
 		if len(cfg.Resources[rule].RedactPaths) == 0 {
 			why = "bodies of Secrets are never logged"

@@ -16,35 +16,35 @@ import (
 // fillDestinations says of each resource where each sink sends it.
 func fillDestinations(r *Report, cfg *config.Config) {
 	for _, s := range cfg.Sinks {
-		kind, _ := destinationOf(s)
+		kind, _ := ownDestination(s)
 		r.Sinks = append(r.Sinks, sinkReport{s.Name, kind})
 		for _, rule := range r.Rules {
 			for _, resource := range rule.Resources {
-				resource.Destinations[s.Name] = destinationBy(cfg.Routes, s, sampleChange(r.Cluster, resource.match))
+				resource.Destinations[s.Name] = destinationWithRoutes(cfg.Routes, s, sampleChange(r.Cluster, resource.match))
 			}
 		}
 	}
 }
 
-// destinationBy names where a sink sends the changes of a resource. Routes that decide about some of them follow in
+// destinationWithRoutes names where a sink sends the changes of a resource. Routes that decide about some of them follow in
 // brackets, if they decide otherwise.
-func destinationBy(routes []config.Route, s config.Sink, c *event.Change) string {
-	_, own := destinationOf(s)
+func destinationWithRoutes(routes []config.Route, s config.Sink, c *event.Change) string {
+	_, own := ownDestination(s)
 	rest := own(c)
 	type part struct{ route, to string }
 	var parts []part
 	for i, r := range routes {
-		if !concerns(r, c) {
+		if !routeMayMatch(r, c) {
 			continue
 		}
 		to := "nowhere"
 		for _, t := range r.To {
 			if t.Sink == s.Name {
-				_, name := destinationOf(withTopic(s, t.Topic))
+				_, name := ownDestination(withTopic(s, t.Topic))
 				to = name(c)
 			}
 		}
-		if r.TakesAll() {
+		if r.IsUnconditional() {
 			rest = to
 			break
 		}
@@ -62,14 +62,14 @@ func destinationBy(routes []config.Route, s config.Sink, c *event.Change) string
 	return rest
 }
 
-// concerns says whether a route may match changes like the sample.
-func concerns(r config.Route, sample *event.Change) bool {
+// routeMayMatch says whether a route may match changes like the sample.
+func routeMayMatch(r config.Route, sample *event.Change) bool {
 	route := r.Selection()
 	takes := route.Namespaces.Filter()
 	if takes != nil && !strings.HasPrefix(sample.Namespace, "{") && !takes(sample.Namespace) {
 		return false
 	}
-	return route.Taker()(sample.Resource)
+	return route.Matcher()(sample.Resource)
 }
 
 // withTopic is the sink with another topic or subject; "" is its own.
@@ -86,16 +86,16 @@ func withTopic(s config.Sink, topic string) config.Sink {
 	return s
 }
 
-// destinationOf returns what the sink is and a function that names the topic, subject or file of a change.
-func destinationOf(s config.Sink) (kind string, name func(*event.Change) string) {
+// ownDestination returns what the sink is and a function that names the topic, subject or file of a change.
+func ownDestination(s config.Sink) (kind string, name func(*event.Change) string) {
 	switch {
 	case s.Kafka != nil:
-		return "kafka", fill(s.Kafka.Topic, appendPlain)
+		return "kafka", templateNamer(s.Kafka.Topic, appendTopicValue)
 	case s.NATS != nil:
-		return "nats", fill(s.NATS.SubjectTemplate(), nats.AppendToken)
+		return "nats", templateNamer(s.NATS.SubjectTemplate(), nats.AppendToken)
 	}
 	if s.Webhook != nil {
-		return "webhook", func(*event.Change) string { return s.Webhook.Place() }
+		return "webhook", func(*event.Change) string { return s.Webhook.Origin() }
 	}
 	path := s.Stdout.Path
 	if path == "" {
@@ -104,25 +104,25 @@ func destinationOf(s config.Sink) (kind string, name func(*event.Change) string)
 	return "stdout", func(*event.Change) string { return path }
 }
 
-// appendPlain takes values as Kafka does: everything of Kubernetes is legal in the name of a topic. Only the cluster's
+// appendTopicValue takes values as Kafka does: everything of Kubernetes is legal in the name of a topic. Only the cluster's
 // name, which people choose, may hold bytes that are not; then it stays a placeholder.
-func appendPlain(dst []byte, value string) []byte {
-	if !legalInTopic.MatchString(value) {
+func appendTopicValue(dst []byte, value string) []byte {
+	if !legalTopicPattern.MatchString(value) {
 		value = "{cluster}"
 	}
 	return append(dst, value...)
 }
 
-var legalInTopic = regexp.MustCompile(`^[-._A-Za-z0-9]+$`)
+var legalTopicPattern = regexp.MustCompile(`^[-._A-Za-z0-9]+$`)
 
-// fill names destinations by a template whose values escape writes. What differs from change to change stays a placeholder.
-func fill(template string, escape func([]byte, string) []byte) func(*event.Change) string {
+// templateNamer names destinations by a template whose values escape writes. What differs from change to change stays a placeholder.
+func templateNamer(template string, escape func([]byte, string) []byte) func(*event.Change) string {
 	t, err := sinks.ParseTemplate(template)
 	if err != nil { // not reached: the configuration was checked
 		return func(*event.Change) string { return template }
 	}
 	return func(c *event.Change) string {
-		return string(t.Append(nil, c, func(dst []byte, value string) []byte {
+		return string(t.AppendName(nil, c, func(dst []byte, value string) []byte {
 			if strings.HasPrefix(value, "{") {
 				return append(dst, value...)
 			}

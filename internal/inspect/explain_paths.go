@@ -9,8 +9,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
-// sampleOf is how many objects of a scope are looked at, at most.
-const sampleOf = 200
+// maxSampledObjects is how many objects of a scope are looked at, at most.
+const maxSampledObjects = 200
 
 // pathReport says in how many objects a path of a rule finds something.
 type pathReport struct {
@@ -24,7 +24,7 @@ type pathReport struct {
 // says so.
 func countPaths(ctx context.Context, client *apiserver.Client, r *Report, cfg *config.Config) error {
 	for i := range r.Rules {
-		counter, err := cfg.Resources[i].CountPaths()
+		counter, err := cfg.Resources[i].NewPathCounter()
 		if err != nil {
 			return err
 		}
@@ -34,7 +34,7 @@ func countPaths(ctx context.Context, client *apiserver.Client, r *Report, cfg *c
 		for _, resource := range r.Rules[i].Resources {
 			for _, s := range resource.Scopes {
 				if s.List != denied && ctx.Err() == nil {
-					_ = sample(ctx, client, s.scope, sampleOf, counter.Add)
+					_ = sampleObjects(ctx, client, s.scope, maxSampledObjects, counter.AddObject)
 				}
 			}
 		}

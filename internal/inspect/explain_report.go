@@ -86,8 +86,8 @@ type namespaceReport struct {
 	Unknown string `json:"unknown,omitempty"` // why it is not known whether it exists
 }
 
-// says is what a person has to know of it.
-func (n namespaceReport) says() string {
+// statusText is what a person has to know of it.
+func (n namespaceReport) statusText() string {
 	if n.Missing {
 		return "there is no such namespace; create it (it is watched from then on), or correct namespaces.include"
 	}
@@ -112,8 +112,8 @@ func newReport(cfg *config.Config, found *selection.Explanation) *Report {
 	}
 	for _, m := range found.Matches {
 		rule, by := &r.Rules[m.Rule], pathOf(m.Rule, m.Select)
-		if m.Left != "" {
-			rule.Left = append(rule.Left, nameReport{by, m.Resource.String(), m.Left})
+		if m.SkipReason != "" {
+			rule.Left = append(rule.Left, nameReport{by, m.Resource.String(), m.SkipReason})
 			continue
 		}
 		rule.Resources = append(rule.Resources, newResourceReport(m, by))
@@ -140,8 +140,8 @@ func newResourceReport(m selection.Match, by string) resourceReport {
 // pathOf is where a name stands in the configuration.
 func pathOf(rule, name int) string { return fmt.Sprintf("resources[%d].select[%d]", rule, name) }
 
-// scopes are all scopes, in order.
-func (r *Report) scopes() []*scopeReport {
+// allScopes are all scopes, in order.
+func (r *Report) allScopes() []*scopeReport {
 	var all []*scopeReport
 	for _, rule := range r.Rules {
 		for _, resource := range rule.Resources {

@@ -19,10 +19,10 @@ func (r *Report) WriteText(w io.Writer) error {
 		fmt.Fprintf(&b, "%s does not answer: what it serves is not known and not shown\n", group)
 	}
 	for _, n := range r.Namespaces {
-		fmt.Fprintf(&b, "namespace %s: %s\n", n.Name, n.says())
+		fmt.Fprintf(&b, "namespace %s: %s\n", n.Name, n.statusText())
 	}
 	for _, rule := range r.Rules {
-		fmt.Fprintf(&b, "\n%s selects %s%s\n", rule.Path, strings.Join(rule.Select, ", "), rule.limits())
+		fmt.Fprintf(&b, "\n%s selects %s%s\n", rule.Path, strings.Join(rule.Select, ", "), rule.limitsText())
 		r.writeResources(&b, rule.Resources)
 		writeNames(&b, "selected and not served", rule.Unserved)
 		writeNames(&b, "left alone", rule.Left)
@@ -36,8 +36,8 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// limits says in words what the rule leaves out.
-func (r ruleReport) limits() string {
+// limitsText says in words what the rule leaves out.
+func (r ruleReport) limitsText() string {
 	var all []string
 	add := func(word string, values ...string) {
 		if text := strings.Join(values, ", "); text != "" {
@@ -65,15 +65,15 @@ func (r *Report) writeResources(b *bytes.Buffer, resources []resourceReport) {
 	for _, s := range r.Sinks {
 		header = append(header, fmt.Sprintf("SINK %s (%s)", s.Name, s.Kind))
 	}
-	t.row(header...)
+	t.addRow(header...)
 	for _, resource := range resources {
 		cells := []string{resource.Name, resource.Version, resource.Kind, resource.scopeText(), resource.accessText()}
 		for _, s := range r.Sinks {
 			cells = append(cells, resource.Destinations[s.Name])
 		}
-		t.row(cells...)
+		t.addRow(cells...)
 	}
-	t.end()
+	t.flush()
 }
 
 func writeNames(b *bytes.Buffer, title string, names []nameReport) {
@@ -83,9 +83,9 @@ func writeNames(b *bytes.Buffer, title string, names []nameReport) {
 	fmt.Fprintf(b, "  %s:\n", title)
 	t := newTable(b)
 	for _, n := range names {
-		t.row("  "+n.Name, n.Reason)
+		t.addRow("  "+n.Name, n.Reason)
 	}
-	t.end()
+	t.flush()
 }
 
 // scopeText says which watches there are.
@@ -94,14 +94,14 @@ func (r resourceReport) scopeText() string {
 	case !r.Namespaced:
 		return "cluster"
 	case first.Namespace != "":
-		return "in " + strings.Join(r.namespaces(func(*scopeReport) bool { return true }), ", ")
+		return "in " + strings.Join(r.namespacesWhere(func(*scopeReport) bool { return true }), ", ")
 	case first.Filter != nil:
 		return "all namespaces, filtered"
 	}
 	return "all namespaces"
 }
 
-func (r resourceReport) namespaces(where func(*scopeReport) bool) []string {
+func (r resourceReport) namespacesWhere(where func(*scopeReport) bool) []string {
 	var names []string
 	for _, s := range r.Scopes {
 		if where(s) {
@@ -115,11 +115,11 @@ func (r resourceReport) namespaces(where func(*scopeReport) bool) []string {
 func (r resourceReport) accessText() string {
 	var parts []string
 	for _, p := range []permission{denied, unknown} {
-		names := r.namespaces(func(s *scopeReport) bool { return s.access() == p })
+		names := r.namespacesWhere(func(s *scopeReport) bool { return s.worstPermission() == p })
 		switch {
 		case len(names) == 0:
 		case len(names) == len(r.Scopes):
-			return string(p) + r.Scopes[0].verb(p)
+			return string(p) + r.Scopes[0].verbSuffix(p)
 		default:
 			parts = append(parts, string(p)+" in "+strings.Join(names, ", "))
 		}
@@ -127,8 +127,8 @@ func (r resourceReport) accessText() string {
 	return cmp.Or(strings.Join(parts, "; "), string(allowed))
 }
 
-// access is the worse of the two permissions.
-func (s *scopeReport) access() permission {
+// worstPermission is the worse of the two permissions.
+func (s *scopeReport) worstPermission() permission {
 	for _, p := range []permission{denied, unknown} {
 		if s.List == p || s.Watch == p {
 			return p
@@ -137,8 +137,8 @@ func (s *scopeReport) access() permission {
 	return allowed
 }
 
-// verb names the verb that has the permission if the other has not.
-func (s *scopeReport) verb(p permission) string {
+// verbSuffix names the verb that has the permission if the other has not.
+func (s *scopeReport) verbSuffix(p permission) string {
 	switch s.List {
 	case s.Watch:
 		return ""
@@ -151,7 +151,7 @@ func (s *scopeReport) verb(p permission) string {
 // writeMeasured tells the rates, the busiest resource first.
 func (r *Report) writeMeasured(b *bytes.Buffer) {
 	var measured []*scopeReport
-	for _, s := range r.scopes() {
+	for _, s := range r.allScopes() {
 		if s.Measured != nil {
 			measured = append(measured, s)
 		}
@@ -161,18 +161,18 @@ func (r *Report) writeMeasured(b *bytes.Buffer) {
 	})
 	fmt.Fprintf(b, "\nmeasured for %s\n", r.Window)
 	t := newTable(b)
-	t.row("SCOPE", "CHANGES", "CHANGES/S", "BYTES/S", "BYTES/CHANGE")
+	t.addRow("SCOPE", "CHANGES", "CHANGES/S", "BYTES/S", "BYTES/CHANGE")
 	var all measureReport
 	for _, s := range measured {
 		m := s.Measured
 		all.Changes, all.Bytes, all.Window = all.Changes+m.Changes, all.Bytes+m.Bytes, max(all.Window, m.Window)
-		t.row(append(append([]string{s.ID}, m.rates()...), m.Error)...)
+		t.addRow(append(append([]string{s.ID}, m.rateCells()...), m.Error)...)
 	}
-	t.row(append([]string{"all"}, all.rates()...)...)
-	t.end()
+	t.addRow(append([]string{"all"}, all.rateCells()...)...)
+	t.flush()
 }
 
-func (m *measureReport) rates() []string {
+func (m *measureReport) rateCells() []string {
 	seconds := max(time.Duration(m.Window).Seconds(), 0.001)
 	perChange := "-"
 	if m.Changes > 0 {
@@ -186,13 +186,13 @@ type table struct{ w *tabwriter.Writer }
 
 func newTable(b *bytes.Buffer) table { return table{tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)} }
 
-func (t table) row(cells ...string) {
+func (t table) addRow(cells ...string) {
 	for len(cells) > 1 && cells[len(cells)-1] == "" {
 		cells = cells[:len(cells)-1]
 	}
 	fmt.Fprintln(t.w, "  "+strings.Join(cells, "\t"))
 }
 
-func (t table) end() {
+func (t table) flush() {
 	_ = t.w.Flush() // into memory
 }

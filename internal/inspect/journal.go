@@ -16,7 +16,7 @@ import (
 func withJournal(dir string, out io.Writer, read func(*journal.Offline, io.Writer) error) error {
 	j, err := journal.OpenOffline(dir)
 	if err != nil {
-		return journalError(err)
+		return journalExitError(err)
 	}
 	w := bufio.NewWriterSize(out, 64<<10)
 	err = errors.Join(read(j, w), w.Flush(), j.Close())
@@ -26,8 +26,8 @@ func withJournal(dir string, out io.Writer, read func(*journal.Offline, io.Write
 	return exit.With(exit.Runtime, err)
 }
 
-// journalError says what an error at opening a journal is to a script, and where somebody else has the journal, the remedy.
-func journalError(err error) error {
+// journalExitError says what an error at opening a journal is to a script, and where somebody else has the journal, the remedy.
+func journalExitError(err error) error {
 	switch {
 	case errors.Is(err, journal.ErrLocked):
 		return exit.With(exit.Environment, fmt.Errorf("%w; stop the exporter first, or read the numbers of a running one from its status page (admin.listen)", err))
@@ -37,18 +37,18 @@ func journalError(err error) error {
 	return exit.With(exit.Environment, err)
 }
 
-// knowSink refuses a sink that neither the configuration nor the journal speaks of: most likely the name is mistyped.
-func knowSink(j *journal.Offline, configured []string, sink string) error {
+// requireKnownSink refuses a sink that neither the configuration nor the journal speaks of: most likely the name is mistyped.
+func requireKnownSink(j *journal.Offline, configured []string, sink string) error {
 	names := append(j.Sinks(), configured...)
 	if slices.Contains(names, sink) {
 		return nil
 	}
 	slices.Sort(names)
-	return usage("no sink %q here; there are: %s", sink, orDash(strings.Join(slices.Compact(names), ", ")))
+	return usageErrorf("no sink %q here; there are: %s", sink, orDash(strings.Join(slices.Compact(names), ", ")))
 }
 
-// usage is an error about arguments that name what is not there.
-func usage(format string, args ...any) error {
+// usageErrorf is an error about arguments that name what is not there.
+func usageErrorf(format string, args ...any) error {
 	return exit.With(exit.Usage, fmt.Errorf(format, args...))
 }
 

@@ -27,7 +27,7 @@ type measurement struct {
 // all have ended, early if ctx does.
 func measureAll(ctx context.Context, client *apiserver.Client, scopes []selection.Scope, d time.Duration) []measurement {
 	measured := make([]measurement, len(scopes))
-	slots := make(chan struct{}, parallel)
+	slots := make(chan struct{}, maxParallel)
 	var all sync.WaitGroup
 	for i, s := range scopes {
 		all.Go(func() {
@@ -39,7 +39,7 @@ func measureAll(ctx context.Context, client *apiserver.Client, scopes []selectio
 				return
 			}
 			defer w.Stop()
-			measured[i] = count(ctx, w, s, d)
+			measured[i] = countChanges(ctx, w, s, d)
 		})
 	}
 	all.Wait()
@@ -62,7 +62,7 @@ func watchFromNow(ctx context.Context, client *apiserver.Client, s selection.Sco
 	return e.Watch(ctx, nil, metav1.ListOptions{ResourceVersion: newest, TimeoutSeconds: &seconds})
 }
 
-func count(ctx context.Context, c *apiserver.Connection, s selection.Scope, d time.Duration) (m measurement) {
+func countChanges(ctx context.Context, c *apiserver.Connection, s selection.Scope, d time.Duration) (m measurement) {
 	began := time.Now()
 	defer func() { m.window = time.Since(began) }()
 	for {
@@ -78,20 +78,20 @@ func count(ctx context.Context, c *apiserver.Connection, s selection.Scope, d ti
 			return m
 		}
 		for _, e := range b.Events {
-			m.add(e.Object, s)
+			m.addObject(e.Object, s)
 		}
 	}
 }
 
-func (m *measurement) add(o *deltas.Object, s selection.Scope) {
+func (m *measurement) addObject(o *deltas.Object, s selection.Scope) {
 	if s.Filter == nil || s.Filter(o.Namespace) {
 		m.changes++
 		m.bytes += uint64(len(o.Raw))
 	}
 }
 
-// sample lists at most limit objects of a scope and gives each, as JSON without metadata.managedFields, to take.
-func sample(ctx context.Context, client *apiserver.Client, s selection.Scope, limit int64, take func(object []byte)) error {
+// sampleObjects lists at most limit objects of a scope and gives each, as JSON without metadata.managedFields, to take.
+func sampleObjects(ctx context.Context, client *apiserver.Client, s selection.Scope, limit int64, take func(object []byte)) error {
 	e, err := client.Endpoint(s)
 	if err != nil {
 		return err

@@ -17,8 +17,8 @@ import (
 // pingTimeout bounds how long one destination may take to answer Online.
 const pingTimeout = 15 * time.Second
 
-// topicsAsked bounds the Kafka topics that Online asks for, per sink.
-const topicsAsked = 50
+// maxTopicsChecked bounds the Kafka topics that Online asks for, per sink.
+const maxTopicsChecked = 50
 
 // Finding is one line of a checklist: what was looked at, and what is amiss with it.
 type Finding struct {
@@ -52,21 +52,21 @@ func (l Checklist) WriteText(w io.Writer) error {
 	return nil
 }
 
-// Online asks the cluster and every sink whether they would let an exporter with this configuration work: what is served
+// CheckOnline asks the cluster and every sink whether they would let an exporter with this configuration work: what is served
 // and may be read, and whether destinations answer, let it in and have what the configuration names. It writes nothing and
 // creates nothing.
-func Online(ctx context.Context, cfg *config.Config, version string) Checklist {
-	all, report := askCluster(ctx, cfg, version)
-	all = append(all, askElection(ctx, cfg, version)...)
+func CheckOnline(ctx context.Context, cfg *config.Config, version string) Checklist {
+	all, report := checkCluster(ctx, cfg, version)
+	all = append(all, checkElection(ctx, cfg, version)...)
 	for _, s := range cfg.Sinks {
-		all = append(all, askSink(ctx, cfg, s, report)...)
+		all = append(all, checkSink(ctx, cfg, s, report)...)
 	}
 	return all
 }
 
-// askCluster looks at the API server and what is selected of it; report is nil where it does not say.
-func askCluster(ctx context.Context, cfg *config.Config, version string) (all Checklist, report *Report) {
-	report, err := explain(ctx, cfg, version, 0)
+// checkCluster looks at the API server and what is selected of it; report is nil where it does not say.
+func checkCluster(ctx context.Context, cfg *config.Config, version string) (all Checklist, report *Report) {
+	report, err := buildReport(ctx, cfg, version, 0)
 	if err != nil {
 		return Checklist{{Name: "cluster", Reason: err.Error()}}, nil
 	}
@@ -75,7 +75,7 @@ func askCluster(ctx context.Context, cfg *config.Config, version string) (all Ch
 		all = append(all, Finding{Name: "group " + group, Reason: "what it serves could not be asked", Minor: true})
 	}
 	for _, n := range report.Namespaces {
-		all = append(all, Finding{Name: "namespace/" + n.Name, Reason: n.says(), Minor: true})
+		all = append(all, Finding{Name: "namespace/" + n.Name, Reason: n.statusText(), Minor: true})
 	}
 	for _, rule := range report.Rules {
 		for _, u := range rule.Unserved {
@@ -102,19 +102,19 @@ func askCluster(ctx context.Context, cfg *config.Config, version string) (all Ch
 	return all, report
 }
 
-// askSink looks for the destination of a sink, and of the topics that changes of the selected resources go to.
-func askSink(ctx context.Context, cfg *config.Config, s config.Sink, report *Report) Checklist {
+// checkSink looks for the destination of a sink, and of the topics that changes of the selected resources go to.
+func checkSink(ctx context.Context, cfg *config.Config, s config.Sink, report *Report) Checklist {
 	name := "sink/" + s.Name
-	topics := topicsOf(s, report)
+	topics := knownTopics(s, report)
 	if len(topics) == 0 {
-		return Checklist{finding(ctx, cfg, s, name)}
+		return Checklist{pingSink(ctx, cfg, s, name)}
 	}
 	var all Checklist
 	for i, topic := range topics {
-		if i == topicsAsked {
+		if i == maxTopicsChecked {
 			return append(all, Finding{Name: name, Reason: fmt.Sprintf("%d more topics were not asked for", len(topics)-i), Minor: true})
 		}
-		f := finding(ctx, cfg, withTopic(s, topic), name+"/"+topic)
+		f := pingSink(ctx, cfg, withTopic(s, topic), name+"/"+topic)
 		if all = append(all, f); f.Reason != "" && !f.Minor && !strings.Contains(f.Reason, topic) {
 			return all // it is not about the topic, so others would say the same
 		}
@@ -122,8 +122,8 @@ func askSink(ctx context.Context, cfg *config.Config, s config.Sink, report *Rep
 	return all
 }
 
-// topicsOf are the topics of Kafka that changes go to, as far as they are known; none for other sinks.
-func topicsOf(s config.Sink, report *Report) []string {
+// knownTopics are the topics of Kafka that changes go to, as far as they are known; none for other sinks.
+func knownTopics(s config.Sink, report *Report) []string {
 	if s.Kafka == nil || report == nil {
 		return nil
 	}
@@ -138,8 +138,8 @@ func topicsOf(s config.Sink, report *Report) []string {
 	return slices.Sorted(maps.Keys(topics))
 }
 
-// finding pings the destination of a sink, which creates nothing there.
-func finding(ctx context.Context, cfg *config.Config, s config.Sink, name string) Finding {
+// pingSink pings the destination of a sink, which creates nothing there.
+func pingSink(ctx context.Context, cfg *config.Config, s config.Sink, name string) Finding {
 	one, creates := *cfg, false
 	if s.Kafka != nil {
 		k := *s.Kafka

@@ -12,9 +12,9 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
-// askElection asks whether the credentials in use may compete for the configured Lease.
-func askElection(ctx context.Context, cfg *config.Config, version string) Checklist {
-	if !cfg.Election.On() {
+// checkElection asks whether the credentials in use may compete for the configured Lease.
+func checkElection(ctx context.Context, cfg *config.Config, version string) Checklist {
+	if !cfg.Election.Enabled() {
 		return nil
 	}
 	f := Finding{Name: "election/" + cfg.Election.Lease}
@@ -27,7 +27,7 @@ func askElection(ctx context.Context, cfg *config.Config, version string) Checkl
 	var missing []string
 	for _, verb := range []string{"get", "update", "watch", "create"} {
 		ctx, cancel := context.WithTimeout(ctx, apiserver.RequestTimeout)
-		answer, err := review(ctx, client, leaseRight(cfg.Election, verb))
+		answer, err := createAccessReview(ctx, client, leaseAttributes(cfg.Election, verb))
 		cancel()
 		if err != nil {
 			f.Reason, f.Minor = "whether it may be held could not be asked: "+apiserver.Reason(err), true
@@ -43,9 +43,9 @@ func askElection(ctx context.Context, cfg *config.Config, version string) Checkl
 	return Checklist{f}
 }
 
-// leaseRight is what it takes to do something with the Lease. Who creates an object names none yet.
-func leaseRight(e config.Election, verb string) *authorization.ResourceAttributes {
-	namespace, name := e.Place()
+// leaseAttributes is what it takes to do something with the Lease. Who creates an object names none yet.
+func leaseAttributes(e config.Election, verb string) *authorization.ResourceAttributes {
+	namespace, name := e.NamespacedName()
 	if verb == "create" {
 		name = ""
 	}

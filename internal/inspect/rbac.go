@@ -32,8 +32,8 @@ const (
 	ForHelm    = "helm"
 )
 
-// Check refuses names that Kubernetes would refuse.
-func (o RBACOptions) Check() error {
+// Validate refuses names that Kubernetes would refuse.
+func (o RBACOptions) Validate() error {
 	var all []error
 	for flag, problems := range map[string][]string{
 		"--name":            content.IsPathSegmentName(o.Name),
@@ -56,7 +56,7 @@ func (o RBACOptions) Check() error {
 // RBAC returns the least rights that a configuration needs, as YAML for kubectl apply or as values of the chart. version is
 // that of the program. The cluster is asked only where a wildcard needs it and o.Offline does not forbid it.
 func RBAC(ctx context.Context, cfg *config.Config, version string, o RBACOptions) (string, error) {
-	found, offline, err := selected(ctx, cfg, version, o.Offline)
+	found, offline, err := resolveSelection(ctx, cfg, version, o.Offline)
 	if err != nil {
 		return "", exit.With(exit.Environment, err)
 	}
@@ -64,10 +64,10 @@ func RBAC(ctx context.Context, cfg *config.Config, version string, o RBACOptions
 	return writeRBAC(o, cfg, found), nil
 }
 
-// selected says what the rules select, and whether it did so without the cluster: it is asked only where a wildcard
+// resolveSelection says what the rules select, and whether it did so without the cluster: it is asked only where a wildcard
 // needs it and offline does not forbid it.
-func selected(ctx context.Context, cfg *config.Config, version string, offline bool) (*selection.Explanation, bool, error) {
-	rules := app.Rules(cfg)
+func resolveSelection(ctx context.Context, cfg *config.Config, version string, offline bool) (*selection.Explanation, bool, error) {
+	rules := app.SelectionRules(cfg)
 	if offline || !hasWildcard(rules) {
 		found, err := selection.ResolveWritten(rules)
 		return found, true, err
@@ -93,7 +93,7 @@ func offlineHint(err error) error {
 func hasWildcard(rules []selection.Rule) bool {
 	for _, rule := range rules {
 		for _, name := range rule.Select {
-			if selection.Wildcard(name) {
+			if selection.IsWildcard(name) {
 				return true
 			}
 		}

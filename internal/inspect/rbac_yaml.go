@@ -13,24 +13,24 @@ import (
 
 // writeRBAC returns what o.Output asks for, as YAML. It is written by hand for the sake of its comments.
 func writeRBAC(o RBACOptions, cfg *config.Config, found *selection.Explanation) string {
-	all := rightsOf(cfg, found, o.Triggers)
+	all := requiredRules(cfg, found, o.Triggers)
 	var b strings.Builder
-	for _, line := range remarks(o, cfg, found) {
+	for _, line := range headerComments(o, cfg, found) {
 		fmt.Fprintln(&b, "# "+line)
 	}
 	if o.Output == ForHelm {
 		writeHelmValues(&b, all)
 		return b.String()
 	}
-	b.WriteString(strings.Join(documents(o, all), "---\n"))
+	b.WriteString(strings.Join(rbacDocuments(o, all), "---\n"))
 	return b.String()
 }
 
 // writeHelmValues writes the rights as the chart takes them.
-func writeHelmValues(b *strings.Builder, all rights) {
+func writeHelmValues(b *strings.Builder, all roleRules) {
 	fmt.Fprintln(b, "rbac:\n  clusterRules:")
 	writeRules(b, "    ", all[""])
-	namespaces := all.namespaces()
+	namespaces := all.sortedNamespaces()
 	if len(namespaces) == 0 {
 		fmt.Fprintln(b, "  namespaceRules: {}")
 		return
@@ -42,19 +42,19 @@ func writeHelmValues(b *strings.Builder, all rights) {
 	}
 }
 
-// documents are the roles and bindings.
-func documents(o RBACOptions, all rights) (documents []string) {
+// rbacDocuments are the roles and bindings.
+func rbacDocuments(o RBACOptions, all roleRules) (documents []string) {
 	if len(all[""]) > 0 {
-		documents = append(documents, role(o, "", all[""]), binding(o, ""))
+		documents = append(documents, roleDocument(o, "", all[""]), bindingDocument(o, ""))
 	}
-	for _, namespace := range all.namespaces() {
-		documents = append(documents, role(o, namespace, all[namespace]), binding(o, namespace))
+	for _, namespace := range all.sortedNamespaces() {
+		documents = append(documents, roleDocument(o, namespace, all[namespace]), bindingDocument(o, namespace))
 	}
 	return documents
 }
 
-// remarks say what a reviewer has to know.
-func remarks(o RBACOptions, cfg *config.Config, found *selection.Explanation) []string {
+// headerComments say what a reviewer has to know.
+func headerComments(o RBACOptions, cfg *config.Config, found *selection.Explanation) []string {
 	lines := []string{
 		fmt.Sprintf("The least rights for %s, printed by \"exporter rbac\".", o.Config),
 		"Discovery is not in it: every account has it by the API server's own role system:discovery.",
@@ -62,22 +62,22 @@ func remarks(o RBACOptions, cfg *config.Config, found *selection.Explanation) []
 	if !o.Triggers {
 		lines = append(lines, "Watching definitions of resources is not in it: without, new resources are noticed a little later (--with-triggers).")
 	}
-	if names := wildcards(cfg); len(names) > 0 && o.Offline {
+	if names := writtenWildcards(cfg); len(names) > 0 && o.Offline {
 		lines = append(lines, fmt.Sprintf("%s: left as wildcards, without the cluster. They allow what is excluded too.", strings.Join(names, ", ")))
 	} else if len(names) > 0 {
 		lines = append(lines,
 			strings.Join(names, ", ")+": the resources that the cluster served when this was printed.",
 			"Print it again after an upgrade or when a CRD was installed; until then new resources are forbidden, and the status says so.")
 	}
-	return append(lines, doubts(cfg, found)...)
+	return append(lines, assumptionComments(cfg, found)...)
 }
 
-// wildcards are the wildcards as written, each once.
-func wildcards(cfg *config.Config) []string {
+// writtenWildcards are the wildcards as written, each once.
+func writtenWildcards(cfg *config.Config) []string {
 	var names []string
 	for _, r := range cfg.Resources {
 		for _, name := range r.Select {
-			if selection.Wildcard(name) && !slices.Contains(names, name) {
+			if selection.IsWildcard(name) && !slices.Contains(names, name) {
 				names = append(names, name)
 			}
 		}
@@ -85,10 +85,10 @@ func wildcards(cfg *config.Config) []string {
 	return names
 }
 
-// doubts name the resources that got Roles without anyone knowing whether their objects live in namespaces.
-func doubts(cfg *config.Config, found *selection.Explanation) []string {
+// assumptionComments name the resources that got Roles without anyone knowing whether their objects live in namespaces.
+func assumptionComments(cfg *config.Config, found *selection.Explanation) []string {
 	var lines []string
-	for _, n := range needs(cfg, found) {
+	for _, n := range requirements(cfg, found) {
 		line := n.name + ": taken for namespaced. What is cluster-scoped needs its rule in a ClusterRole."
 		if n.assumed && len(n.scopes) > 0 && n.scopes[0].Namespace != "" && !slices.Contains(lines, line) {
 			lines = append(lines, line)
@@ -97,19 +97,19 @@ func doubts(cfg *config.Config, found *selection.Explanation) []string {
 	return lines
 }
 
-func role(o RBACOptions, namespace string, all []right) string {
+func roleDocument(o RBACOptions, namespace string, all []roleRule) string {
 	var b strings.Builder
-	writeHead(&b, o, namespace, "Role")
+	writeMetadata(&b, o, namespace, "Role")
 	fmt.Fprintln(&b, "rules:")
 	writeRules(&b, "  ", all)
 	return b.String()
 }
 
-func writeRules(b *strings.Builder, indent string, all []right) {
+func writeRules(b *strings.Builder, indent string, all []roleRule) {
 	why := ""
 	for _, r := range all {
-		if r.why != why {
-			why = r.why
+		if r.comment != why {
+			why = r.comment
 			fmt.Fprintf(b, "%s# %s\n", indent, why)
 		}
 		if r.url != "" {
@@ -124,23 +124,23 @@ func writeRules(b *strings.Builder, indent string, all []right) {
 	}
 }
 
-func binding(o RBACOptions, namespace string) string {
+func bindingDocument(o RBACOptions, namespace string) string {
 	var b strings.Builder
-	writeHead(&b, o, namespace, "RoleBinding")
-	fmt.Fprintf(&b, "roleRef:\n  apiGroup: rbac.authorization.k8s.io\n  kind: %s\n  name: %s\n", kindIn(namespace, "Role"), plainOrQuoted(o.Name))
+	writeMetadata(&b, o, namespace, "RoleBinding")
+	fmt.Fprintf(&b, "roleRef:\n  apiGroup: rbac.authorization.k8s.io\n  kind: %s\n  name: %s\n", scopedKind(namespace, "Role"), plainOrQuoted(o.Name))
 	fmt.Fprintf(&b, "subjects:\n  - kind: ServiceAccount\n    name: %s\n    namespace: %s\n", plainOrQuoted(o.Account), plainOrQuoted(o.Namespace))
 	return b.String()
 }
 
-func writeHead(b *strings.Builder, o RBACOptions, namespace, kind string) {
-	fmt.Fprintf(b, "apiVersion: rbac.authorization.k8s.io/v1\nkind: %s\nmetadata:\n  name: %s\n", kindIn(namespace, kind), plainOrQuoted(o.Name))
+func writeMetadata(b *strings.Builder, o RBACOptions, namespace, kind string) {
+	fmt.Fprintf(b, "apiVersion: rbac.authorization.k8s.io/v1\nkind: %s\nmetadata:\n  name: %s\n", scopedKind(namespace, kind), plainOrQuoted(o.Name))
 	if namespace != "" {
 		fmt.Fprintf(b, "  namespace: %s\n", plainOrQuoted(namespace))
 	}
 }
 
-// kindIn is the kind for one namespace or for the whole cluster.
-func kindIn(namespace, kind string) string {
+// scopedKind is the kind for one namespace or for the whole cluster.
+func scopedKind(namespace, kind string) string {
 	if namespace == "" {
 		return "Cluster" + kind
 	}
@@ -150,10 +150,10 @@ func kindIn(namespace, kind string) string {
 // plainOrQuoted quotes names that YAML might take for something else than a string.
 func plainOrQuoted(name string) string {
 	words := []string{"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
-	if plainName.MatchString(name) && !slices.Contains(words, name) {
+	if plainNamePattern.MatchString(name) && !slices.Contains(words, name) {
 		return name
 	}
 	return strconv.Quote(name)
 }
 
-var plainName = regexp.MustCompile(`^[a-z][-a-z0-9]*$`)
+var plainNamePattern = regexp.MustCompile(`^[a-z][-a-z0-9]*$`)

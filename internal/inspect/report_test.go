@@ -15,7 +15,7 @@ func TestMain(m *testing.M) { leaks.Main(m) }
 
 var update = flag.Bool("update", false, "write the golden files anew; read every one before you commit it")
 
-func TestRatesAreToldTheBusiestFirst(t *testing.T) {
+func TestRatesAreSortedBusiestFirst(t *testing.T) {
 	scope := func(id string, m *measureReport) *scopeReport { return &scopeReport{ID: id, Measured: m} }
 	ten := duration(10 * time.Second)
 	r := &Report{Window: ten, Rules: []ruleReport{{Resources: []resourceReport{{Scopes: []*scopeReport{
@@ -26,10 +26,10 @@ func TestRatesAreToldTheBusiestFirst(t *testing.T) {
 	}}}}}}
 	var b bytes.Buffer
 	r.writeMeasured(&b)
-	golden(t, "measured.golden.txt", b.String())
+	compareGolden(t, "measured.golden.txt", b.String())
 }
 
-func TestAccessIsToldWhereItDiffers(t *testing.T) {
+func TestAccessTextNamesDifferences(t *testing.T) {
 	scope := func(namespace string, list, watch permission) *scopeReport {
 		return &scopeReport{Namespace: namespace, List: list, Watch: watch}
 	}
@@ -48,16 +48,16 @@ func TestAccessIsToldWhereItDiffers(t *testing.T) {
 }
 
 func TestAClusterNameThatKafkaEscapesStaysAPlaceholder(t *testing.T) {
-	if got := string(appendPlain(nil, "prod eu")); got != "{cluster}" {
+	if got := string(appendTopicValue(nil, "prod eu")); got != "{cluster}" {
 		t.Errorf("got %q", got)
 	}
-	if got := string(appendPlain([]byte("k8s."), "cert-manager.io")); got != "k8s.cert-manager.io" {
+	if got := string(appendTopicValue([]byte("k8s."), "cert-manager.io")); got != "k8s.cert-manager.io" {
 		t.Errorf("got %q", got)
 	}
 }
 
-// golden compares a text with testdata/NAME.
-func golden(t *testing.T, name, got string) {
+// compareGolden compares a text with testdata/NAME.
+func compareGolden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
 	if *update {

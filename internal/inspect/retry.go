@@ -29,9 +29,9 @@ func RetryDeadLetters(ctx context.Context, cfg *config.Config, sink string, offs
 	kept := 0
 	backoff := ratelimit.NewBackoff[uint64](cfg.Delivery.Retry.Min, cfg.Delivery.Retry.Max, rand.Float64)
 	err = withJournal(cfg.Journal.Dir, out, func(j *journal.Offline, w io.Writer) error {
-		r := retrying{destination, j, backoff}
-		return eachDeadLetter(j, sink, offsets, func(d event.DeadLetter) error {
-			if err := r.send(ctx, d); err != nil {
+		r := deadLetterSender{destination, j, backoff}
+		return forEachDeadLetter(j, sink, offsets, func(d event.DeadLetter) error {
+			if err := r.sendDeadLetter(ctx, d); err != nil {
 				kept++
 				_, err = fmt.Fprintf(w, "%d kept: %v\n", d.Offset, err)
 				return err
@@ -53,10 +53,10 @@ func RetryDeadLetters(ctx context.Context, cfg *config.Config, sink string, offs
 	return err
 }
 
-// eachDeadLetter calls each for the dead letters at some offsets, or with nil for all, in order of offsets.
-func eachDeadLetter(j *journal.Offline, sink string, offsets []uint64, each func(event.DeadLetter) error) error {
+// forEachDeadLetter calls each for the dead letters at some offsets, or with nil for all, in order of offsets.
+func forEachDeadLetter(j *journal.Offline, sink string, offsets []uint64, each func(event.DeadLetter) error) error {
 	if offsets == nil {
-		return j.DeadLetters(sink, each)
+		return j.ForEachDeadLetter(sink, each)
 	}
 	for _, offset := range offsets {
 		d, ok, err := j.DeadLetter(sink, offset)
@@ -64,7 +64,7 @@ func eachDeadLetter(j *journal.Offline, sink string, offsets []uint64, each func
 			return err
 		}
 		if !ok {
-			return usage("sink %q has no dead letter at offset %d", sink, offset)
+			return usageErrorf("sink %q has no dead letter at offset %d", sink, offset)
 		}
 		if err := each(d); err != nil {
 			return err
@@ -73,15 +73,15 @@ func eachDeadLetter(j *journal.Offline, sink string, offsets []uint64, each func
 	return nil
 }
 
-// retrying sends dead letters of one sink.
-type retrying struct {
+// deadLetterSender sends dead letters of one sink.
+type deadLetterSender struct {
 	destination *app.Destination
 	journal     *journal.Offline
 	backoff     *ratelimit.Backoff[uint64]
 }
 
-// send publishes a dead letter until the destination has answered. An error says why it stays one.
-func (r retrying) send(ctx context.Context, d event.DeadLetter) error {
+// sendDeadLetter publishes a dead letter until the destination has answered. An error says why it stays one.
+func (r deadLetterSender) sendDeadLetter(ctx context.Context, d event.DeadLetter) error {
 	if d.Change.Withheld != "" {
 		return errors.New("its body could not be redacted and was not kept")
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/kubecdc/kubecdc/internal/journal"
 )
 
-// Stat writes how much the journal in a directory holds, its scopes and how far each sink got: as text, or as JSON. sinks
+// WriteJournalStat writes how much the journal in a directory holds, its scopes and how far each sink got: as text, or as JSON. sinks
 // are the configured ones; nil where there is no configuration. No exporter may run on the journal; nothing is changed.
-func Stat(dir string, sinks []string, asJSON bool, out io.Writer) error {
+func WriteJournalStat(dir string, sinks []string, asJSON bool, out io.Writer) error {
 	return withJournal(dir, out, func(j *journal.Offline, w io.Writer) error {
 		s, err := j.Stat()
 		if err != nil {
@@ -26,11 +26,11 @@ func Stat(dir string, sinks []string, asJSON bool, out io.Writer) error {
 			e.SetIndent("", "  ")
 			return e.Encode(report)
 		}
-		return report.write(w)
+		return report.writeText(w)
 	})
 }
 
-// JournalReport is what [Stat] writes; its JSON form is described in docs/operations.md.
+// JournalReport is what [WriteJournalStat] writes; its JSON form is described in docs/operations.md.
 type JournalReport struct {
 	Dir           string            `json:"dir"`
 	Oldest        uint64            `json:"oldest"`
@@ -83,7 +83,7 @@ type JournalSink struct {
 // newJournalReport joins what is stored with the configured sinks; nil where there is no configuration.
 func newJournalReport(dir string, s journal.OfflineStat, configured []string) *JournalReport {
 	r := &JournalReport{
-		Dir: dir, Oldest: s.Oldest, Newest: s.Newest, Changes: s.Changes(), RetainedBytes: s.RetainedBytes, DiskBytes: s.DiskBytes,
+		Dir: dir, Oldest: s.Oldest, Newest: s.Newest, Changes: s.ChangeCount(), RetainedBytes: s.RetainedBytes, DiskBytes: s.DiskBytes,
 		Resources: []JournalResource{}, Sinks: []JournalSink{},
 	}
 	if s.Recovery != nil {
@@ -94,11 +94,11 @@ func newJournalReport(dir string, s journal.OfflineStat, configured []string) *J
 	}
 	stored := slices.Clone(s.Sinks)
 	for _, name := range configured {
-		if !slices.ContainsFunc(stored, func(k journal.OfflineSink) bool { return k.Name == name }) {
-			stored = append(stored, journal.OfflineSink{Name: name, Backlog: s.Changes()})
+		if !slices.ContainsFunc(stored, func(k journal.OfflineSinkStat) bool { return k.Name == name }) {
+			stored = append(stored, journal.OfflineSinkStat{Name: name, Backlog: s.ChangeCount()})
 		}
 	}
-	slices.SortFunc(stored, func(a, b journal.OfflineSink) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(stored, func(a, b journal.OfflineSinkStat) int { return strings.Compare(a.Name, b.Name) })
 	for _, k := range stored {
 		r.Sinks = append(r.Sinks, newJournalSink(k, configured))
 	}
@@ -111,12 +111,12 @@ func newJournalResource(r journal.ResourceStat) JournalResource {
 		Bodies: r.Bodies, BodyBytes: r.BodyBytes, Scopes: []JournalScope{},
 	}
 	for _, s := range r.Scopes {
-		report.Scopes = append(report.Scopes, JournalScope{Name: s.ID, Position: s.Position, Snapshot: s.Snapshot, Lost: s.Lost})
+		report.Scopes = append(report.Scopes, JournalScope{Name: s.ID, Position: s.Position, Snapshot: s.Snapshot, Lost: s.LostReason})
 	}
 	return report
 }
 
-func newJournalSink(k journal.OfflineSink, configured []string) JournalSink {
+func newJournalSink(k journal.OfflineSinkStat, configured []string) JournalSink {
 	r := JournalSink{Name: k.Name, LanesAhead: len(k.Cursor.Lanes), DeadLetters: k.DeadLetters, DeadBytes: k.DeadBytes}
 	expected := k.Settled
 	if configured != nil {
@@ -132,7 +132,7 @@ func newJournalSink(k journal.OfflineSink, configured []string) JournalSink {
 	return r
 }
 
-func (r *JournalReport) write(w io.Writer) error {
+func (r *JournalReport) writeText(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	fmt.Fprintf(t, "journal\t%s\n", r.Dir)
 	if r.Changes == 0 {
@@ -150,7 +150,7 @@ func (r *JournalReport) write(w io.Writer) error {
 	}
 	fmt.Fprintf(t, "\nRESOURCE\tVERSION\tKNOWN\tBODIES\n")
 	for _, s := range r.Resources {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", s.Name, orDash(s.Version), countOf(s.Known, s.KnownBytes), countOf(s.Bodies, s.BodyBytes))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", s.Name, orDash(s.Version), countWithSize(s.Known, s.KnownBytes), countWithSize(s.Bodies, s.BodyBytes))
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -158,7 +158,7 @@ func (r *JournalReport) write(w io.Writer) error {
 	fmt.Fprintf(t, "\nSCOPE\tPOSITION\n")
 	for _, resource := range r.Resources {
 		for _, s := range resource.Scopes {
-			fmt.Fprintf(t, "%s\t%s\n", s.Name, s.place())
+			fmt.Fprintf(t, "%s\t%s\n", s.Name, s.positionText())
 		}
 	}
 	if err := t.Flush(); err != nil {
@@ -166,13 +166,13 @@ func (r *JournalReport) write(w io.Writer) error {
 	}
 	fmt.Fprintf(t, "\nSINK\tCURSOR\tBACKLOG\tDEAD LETTERS\n")
 	for _, s := range r.Sinks {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", s.title(), number(s.Cursor), number(s.Backlog), s.dead())
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", s.nameText(), optionalNumber(s.Cursor), optionalNumber(s.Backlog), s.deadLetterText())
 	}
 	return t.Flush()
 }
 
-// place is how far a scope has come.
-func (s *JournalScope) place() string {
+// positionText is how far a scope has come.
+func (s *JournalScope) positionText() string {
 	switch {
 	case s.Position == "" && s.Lost != "":
 		return "lost: " + s.Lost
@@ -182,24 +182,24 @@ func (s *JournalScope) place() string {
 	return orDash(s.Position)
 }
 
-func (s *JournalSink) title() string {
+func (s *JournalSink) nameText() string {
 	if s.Configured != nil && !*s.Configured {
 		return s.Name + " (not configured)"
 	}
 	return s.Name
 }
 
-func (s *JournalSink) dead() string { return countOf(s.DeadLetters, s.DeadBytes) }
+func (s *JournalSink) deadLetterText() string { return countWithSize(s.DeadLetters, s.DeadBytes) }
 
-// countOf writes a number of things and what they take.
-func countOf(n, bytes int64) string {
+// countWithSize writes a number of things and what they take.
+func countWithSize(n, bytes int64) string {
 	if n == 0 {
 		return "0"
 	}
 	return fmt.Sprintf("%d (%s)", n, humanBytes(bytes))
 }
 
-func number(n *uint64) string {
+func optionalNumber(n *uint64) string {
 	if n == nil {
 		return "-"
 	}

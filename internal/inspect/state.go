@@ -19,7 +19,7 @@ import (
 const stateTimeout = time.Minute
 
 // withState opens the configured state, lets do work with it, and closes it.
-func withState(ctx context.Context, cfg *config.Config, do func(context.Context, *state.Keeper) error) error {
+func withState(ctx context.Context, cfg *config.Config, do func(context.Context, *state.Writer) error) error {
 	k, closed, err := app.OpenState(cfg)
 	if err != nil {
 		return exit.With(exit.Usage, err)
@@ -35,8 +35,8 @@ func withState(ctx context.Context, cfg *config.Config, do func(context.Context,
 
 // ShowState writes what the replicated state says: who owns it, how far it is, and what it holds; as text, or as JSON.
 func ShowState(ctx context.Context, cfg *config.Config, asJSON bool, out io.Writer) error {
-	return withState(ctx, cfg, func(ctx context.Context, k *state.Keeper) error {
-		r, err := k.Look(ctx)
+	return withState(ctx, cfg, func(ctx context.Context, k *state.Writer) error {
+		r, err := k.Inspect(ctx)
 		var refused *state.RefusedError
 		if err != nil && !errors.As(err, &refused) {
 			return err
@@ -44,14 +44,14 @@ func ShowState(ctx context.Context, cfg *config.Config, asJSON bool, out io.Writ
 		if asJSON {
 			return errors.Join(exit.With(exit.Runtime, err), json.NewEncoder(out).Encode(r))
 		}
-		return errors.Join(exit.With(exit.Runtime, err), stateText(&r, out))
+		return errors.Join(exit.With(exit.Runtime, err), writeStateText(&r, out))
 	})
 }
 
 // CheckState reads the replicated state whole and says whether an exporter with this configuration can use it.
 func CheckState(ctx context.Context, cfg *config.Config, out io.Writer) error {
-	return withState(ctx, cfg, func(ctx context.Context, k *state.Keeper) error {
-		r, err := k.Look(ctx)
+	return withState(ctx, cfg, func(ctx context.Context, k *state.Writer) error {
+		r, err := k.Inspect(ctx)
 		var refused *state.RefusedError
 		switch {
 		case errors.As(err, &refused):
@@ -64,7 +64,7 @@ func CheckState(ctx context.Context, cfg *config.Config, out io.Writer) error {
 			_, err = fmt.Fprintf(out, "the state is being begun by %s: it counts once all sinks have what its journal held\n", r.Owner)
 		default:
 			_, err = fmt.Fprintf(out, "ok: format %d, %d objects of %d resources, %d lanes, written by %s at %s\n", r.Version, r.Objects,
-				len(r.Resources), len(r.Lanes), r.Owner, r.Marked.Format(time.RFC3339))
+				len(r.Resources), len(r.Lanes), r.Owner, r.CheckpointAt.Format(time.RFC3339))
 		}
 		return err
 	})
@@ -72,7 +72,7 @@ func CheckState(ctx context.Context, cfg *config.Config, out io.Writer) error {
 
 // ResetState removes the replicated state.
 func ResetState(ctx context.Context, cfg *config.Config, out io.Writer) error {
-	return withState(ctx, cfg, func(ctx context.Context, k *state.Keeper) error {
+	return withState(ctx, cfg, func(ctx context.Context, k *state.Writer) error {
 		n, err := k.Reset(ctx)
 		if err != nil {
 			return err
@@ -82,19 +82,19 @@ func ResetState(ctx context.Context, cfg *config.Config, out io.Writer) error {
 	})
 }
 
-func stateText(r *state.Report, out io.Writer) error {
+func writeStateText(r *state.Report, out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	if r.Version == 0 {
 		fmt.Fprintln(w, "there is no state")
 		return w.Flush()
 	}
 	fmt.Fprintf(w, "format\t%d\nlease\t%s\ncluster\t%s\n", r.Version, r.Lease, r.Cluster)
-	fmt.Fprintf(w, "owner\t%s since %s, take-over %d\n", r.Owner, r.Since.Format(time.RFC3339), r.Takeovers)
+	fmt.Fprintf(w, "owner\t%s since %s, take-over %d\n", r.Owner, r.Since.Format(time.RFC3339), r.Generation)
 	complete := "yes"
 	if !r.Complete {
 		complete = "no: until every sink has taken what the journal held when it was begun, it counts for its lanes only"
 	}
-	fmt.Fprintf(w, "complete\t%s\nmark\toffset %d at %s\n", complete, r.Offset, r.Marked.Format(time.RFC3339))
+	fmt.Fprintf(w, "complete\t%s\nmark\toffset %d at %s\n", complete, r.Offset, r.CheckpointAt.Format(time.RFC3339))
 	fmt.Fprintf(w, "holds\t%d objects, %d bytes\n", r.Objects, r.Bytes)
 	for _, resource := range r.Resources {
 		fmt.Fprintf(w, "\n%s\t%d objects\n", resource.Name, resource.Objects)

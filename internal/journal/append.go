@@ -30,13 +30,13 @@ func (j *Journal) Append(ctx context.Context, o event.Observation) error {
 	}
 	j.mu.Lock()
 	for {
-		if err := j.refusal(); err != nil {
+		if err := j.checkUsable(); err != nil {
 			j.mu.Unlock()
 			return err
 		}
-		if j.admits() {
-			noted := j.bodies.note(&o)
-			j.enqueue(queued{request: func(g *group) error { return g.observe(&o, noted) }, bytes: sizeOf(&o)})
+		if j.hasSpaceForAppend() {
+			noted := j.bodies.recordPending(&o)
+			j.enqueueRequest(queued{request: func(g *group) error { return g.addObservation(&o, noted) }, bytes: observationSize(&o)})
 			j.mu.Unlock()
 			return nil
 		}
@@ -46,63 +46,63 @@ func (j *Journal) Append(ctx context.Context, o event.Observation) error {
 		case <-changed:
 		case <-ctx.Done():
 			return fmt.Errorf("journal: append for %s: %w", o.Scope, context.Cause(ctx))
-		case <-j.failed.ch:
-		case <-j.ended:
+		case <-j.storeFailure.done:
+		case <-j.closed:
 		}
 		j.mu.Lock()
 	}
 }
 
-// enqueue hands q to the committer, and wakes it when there was nothing to do or a group is worth committing. The caller
+// enqueueRequest hands q to the committer, and wakes it when there was nothing to do or a group is worth committing. The caller
 // holds mu.
-func (j *Journal) enqueue(q queued) {
+func (j *Journal) enqueueRequest(q queued) {
 	j.queue = append(j.queue, q)
 	j.pending += q.bytes
-	if len(j.queue) == 1 || j.pending >= j.enough() {
-		j.poke()
+	if len(j.queue) == 1 || j.pending >= j.groupTarget() {
+		j.signalCommitter()
 	}
 }
 
-// poke makes the committer look. It never waits.
-func (j *Journal) poke() {
+// signalCommitter makes the committer look. It never waits.
+func (j *Journal) signalCommitter() {
 	select {
 	case j.wake <- struct{}{}:
 	default:
 	}
 }
 
-// notify makes those who wait look again. The caller holds mu.
-func (j *Journal) notify() {
+// notifyWaiters makes those who wait look again. The caller holds mu.
+func (j *Journal) notifyWaiters() {
 	close(j.changed)
 	j.changed = make(chan struct{})
 }
 
-// submit queues a request and waits until it is durable. note, if it is not nil, says at once what it does to bodies.
-func (j *Journal) submit(ctx context.Context, r request, note func(*bodies)) error {
+// submitRequest queues a request and waits until it is durable. note, if it is not nil, says at once what it does to bodies.
+func (j *Journal) submitRequest(ctx context.Context, r request, note func(*bodyIndex)) error {
 	done := make(chan error, 1)
 	j.mu.Lock()
-	if err := j.refusal(); err != nil {
+	if err := j.checkUsable(); err != nil {
 		j.mu.Unlock()
 		return err
 	}
 	if note != nil {
 		note(&j.bodies)
 	}
-	j.enqueue(queued{request: r, done: done})
+	j.enqueueRequest(queued{request: r, done: done})
 	j.mu.Unlock()
-	return j.outcome(ctx, done)
+	return j.waitForOutcome(ctx, done)
 }
 
-// outcome waits until a request is durable, or refused.
-func (j *Journal) outcome(ctx context.Context, done <-chan error) error {
+// waitForOutcome waits until a request is durable, or refused.
+func (j *Journal) waitForOutcome(ctx context.Context, done <-chan error) error {
 	select {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
 		return fmt.Errorf("journal: %w", context.Cause(ctx))
-	case <-j.failed.ch:
-		return j.failed.get()
-	case <-j.ended:
+	case <-j.storeFailure.done:
+		return j.storeFailure.current()
+	case <-j.closed:
 	}
 	select {
 	case err := <-done: // committed by the last group
@@ -112,10 +112,10 @@ func (j *Journal) outcome(ctx context.Context, done <-chan error) error {
 	}
 }
 
-// sizeOf estimates the memory an observation holds, in bytes.
-func sizeOf(o *event.Observation) int64 {
+// observationSize estimates the memory an observation holds, in bytes.
+func observationSize(o *event.Observation) int64 {
 	const perKnown = 160
-	n := 128 + perKnown*int64(len(o.Known)+len(o.Forget))
+	n := 128 + perKnown*int64(len(o.Known)+len(o.RemovedKeys))
 	for _, c := range o.Changes {
 		n += int64(c.Size())
 	}
@@ -125,18 +125,18 @@ func sizeOf(o *event.Observation) int64 {
 	return n
 }
 
-// observe stores an observation, with what it does to bodies.
-func (g *group) observe(o *event.Observation, bodies []*pendingBody) error {
-	stored, err := g.of(o.Resource)
+// addObservation stores an observation, with what it does to bodies.
+func (g *group) addObservation(o *event.Observation, bodies []*pendingBody) error {
+	stored, err := g.describeResource(o.Resource)
 	if err != nil {
 		return err
 	}
 	for _, c := range o.Changes {
-		g.add(c)
+		g.addChange(c)
 	}
-	g.storeKnown(o.Resource.String(), o.Known, o.Forget)
+	g.storeKnown(o.Resource.String(), o.Known, o.RemovedKeys)
 	g.storeBodies(bodies)
-	if o.Snapshot != "" || o.Lost != "" || o.Position != "" {
+	if o.Snapshot != "" || o.LostReason != "" || o.Position != "" {
 		storeScope(stored, o)
 	}
 	return nil
@@ -149,44 +149,44 @@ func (g *group) storeKnown(resource string, known []event.Known, forget []string
 	for i := range known {
 		g.key = append(g.key[:prefix], known[i].Key...)
 		g.value = codec.AppendKnown(g.value[:0], &known[i])
-		g.set(g.key, g.value)
+		g.setKey(g.key, g.value)
 	}
 	for _, key := range forget {
 		g.key = append(g.key[:prefix], key...)
-		g.delete(g.key)
+		g.deleteKey(g.key)
 	}
 }
 
 // storeScope stores how far the scope has come, in the same batch as its changes (I1). Why history is lost is remembered
 // until there is a position again.
 func storeScope(stored *event.StoredResource, o *event.Observation) {
-	at, there := slices.BinarySearchFunc(stored.Scopes, o.Scope, byID)
+	at, there := slices.BinarySearchFunc(stored.Scopes, o.Scope, compareScopeID)
 	if !there {
 		stored.Scopes = slices.Insert(stored.Scopes, at, event.StoredScope{ID: o.Scope})
 	}
 	s := &stored.Scopes[at]
-	if o.Lost != "" {
-		s.Position, s.Snapshot, s.Lost = "", "", o.Lost
+	if o.LostReason != "" {
+		s.Position, s.Snapshot, s.LostReason = "", "", o.LostReason
 	}
 	if o.Snapshot != "" {
 		s.Snapshot = o.Snapshot
 	}
 	if o.Position != "" {
-		s.Position, s.Lost, s.Pass = o.Position, "", ""
+		s.Position, s.LostReason, s.Pass = o.Position, "", ""
 	}
 }
 
-// Announced says that the gaps which Recovered and BegunAnew asked for are in the journal. Durable when it returns nil.
-func (j *Journal) Announced(ctx context.Context) error {
-	return j.submit(ctx, func(g *group) error {
-		g.delete(codec.KeyRecovery)
-		g.delete(codec.KeyAnew)
-		g.announced = true
+// RecordGapsEmitted says that the gaps which Recovered and BegunAnew asked for are in the journal. Durable when it returns nil.
+func (j *Journal) RecordGapsEmitted(ctx context.Context) error {
+	return j.submitRequest(ctx, func(g *group) error {
+		g.deleteKey(codec.KeyRecovery)
+		g.deleteKey(codec.KeyResetReason)
+		g.gapsEmitted = true
 		return nil
 	}, nil)
 }
 
 // Flush waits until everything appended before it is durable and visible to readers.
 func (j *Journal) Flush(ctx context.Context) error {
-	return j.submit(ctx, func(*group) error { return nil }, nil)
+	return j.submitRequest(ctx, func(*group) error { return nil }, nil)
 }

@@ -41,7 +41,7 @@ func BenchmarkAppendCommitRead(b *testing.B) {
 		changes[i] = podChange(i, 4096)
 		bytes += len(changes[i].After)
 	}
-	j := start(b, Options{Dir: b.TempDir(), Sinks: []string{"main"}})
+	j := startJournal(b, Options{Dir: b.TempDir(), Sinks: []string{"main"}})
 	runtime.GC()
 	b.SetBytes(int64(bytes / distinct))
 	b.ReportAllocs()
@@ -54,7 +54,7 @@ func BenchmarkAppendCommitRead(b *testing.B) {
 			for n := s; n < b.N; n += scopes {
 				c := changes[n%distinct]
 				if err := j.Append(context.Background(), event.Observation{
-					Resource: resource(scope), Scope: scope, Changes: []*event.Change{c},
+					Resource: resourceNamed(scope), Scope: scope, Changes: []*event.Change{c},
 					Known:    []event.Known{{Key: c.Namespace + "/" + c.Name, UID: c.UID, ResourceVersion: c.ResourceVersion}},
 					Position: c.ResourceVersion,
 				}); err != nil {
@@ -102,9 +102,9 @@ func BenchmarkAppendCommitRead(b *testing.B) {
 // BenchmarkReadBehind reads changes of about 4 KiB from disk, as a sink does that is far behind.
 func BenchmarkReadBehind(b *testing.B) {
 	const stored = 20000
-	j := start(b, Options{Dir: b.TempDir(), Sinks: []string{"main"}, TailBytes: 1})
+	j := startJournal(b, Options{Dir: b.TempDir(), Sinks: []string{"main"}, TailBytes: 1})
 	for n := range stored {
-		j.append(event.Observation{Resource: resource("s"), Scope: "s", Changes: []*event.Change{podChange(n, 4096)}})
+		j.mustAppend(event.Observation{Resource: resourceNamed("s"), Scope: "s", Changes: []*event.Change{podChange(n, 4096)}})
 	}
 	j.waitFor(stored)
 	b.ReportAllocs()
@@ -124,11 +124,11 @@ func BenchmarkReadBehind(b *testing.B) {
 
 // BenchmarkOneChangeAtATime appends one change and waits until it can be read: what an idle journal adds to its latency.
 func BenchmarkOneChangeAtATime(b *testing.B) {
-	j := start(b, Options{Dir: b.TempDir(), Sinks: []string{"main"}})
+	j := startJournal(b, Options{Dir: b.TempDir(), Sinks: []string{"main"}})
 	c := podChange(1, 4096)
 	b.ResetTimer()
 	for n := range b.N {
-		j.append(event.Observation{Resource: c.Resource, Scope: "pods", Changes: []*event.Change{c}, Position: c.ResourceVersion})
+		j.mustAppend(event.Observation{Resource: c.Resource, Scope: "pods", Changes: []*event.Change{c}, Position: c.ResourceVersion})
 		if _, err := j.Read(context.Background(), uint64(n)); err != nil {
 			b.Fatal(err)
 		}
@@ -145,7 +145,7 @@ func BenchmarkPaced(b *testing.B) {
 	}
 	for _, rate := range []int{200, 2000, 18000} {
 		b.Run(fmt.Sprint(rate), func(b *testing.B) {
-			j := start(b, Options{Dir: b.TempDir(), Sinks: []string{"main"}})
+			j := startJournal(b, Options{Dir: b.TempDir(), Sinks: []string{"main"}})
 			b.ResetTimer()
 			cpu, begin := cpuTime(), time.Now()
 			latencies := make(chan []time.Duration)
@@ -178,7 +178,7 @@ func BenchmarkPaced(b *testing.B) {
 				}
 				c := changes[n%distinct]
 				appended[n] = time.Now()
-				j.append(event.Observation{
+				j.mustAppend(event.Observation{
 					Resource: c.Resource, Scope: "pods", Changes: []*event.Change{c}, Position: c.ResourceVersion,
 					Known: []event.Known{{Key: c.Namespace + "/" + c.Name, UID: c.UID, ResourceVersion: c.ResourceVersion}},
 				})

@@ -12,30 +12,30 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// bodyPlace names a body.
-type bodyPlace struct{ resource, key string }
+// bodyKey names a body.
+type bodyKey struct{ resource, key string }
 
 // pendingBody is a body, or with gone its deletion, that was appended and is not committed yet.
 type pendingBody struct {
-	place bodyPlace
-	body  event.Body
-	gone  bool
+	id      bodyKey
+	body    event.Body
+	deleted bool
 }
 
-// bodies knows the bodies that were appended and are not committed yet, and which resources have any. The journal's mu
+// bodyIndex knows the bodies that were appended and are not committed yet, and which resources have any. The journal's mu
 // guards it. What it holds is held by the queue as well, and bounded with it (I6).
-type bodies struct {
-	pending   map[bodyPlace]*pendingBody
+type bodyIndex struct {
+	pending   map[bodyKey]*pendingBody
 	resources map[string]bool // those with a body, stored or pending
 }
 
-func newBodies() bodies {
-	return bodies{pending: map[bodyPlace]*pendingBody{}, resources: map[string]bool{}}
+func newBodyIndex() bodyIndex {
+	return bodyIndex{pending: map[bodyKey]*pendingBody{}, resources: map[string]bool{}}
 }
 
-// note returns what an observation that is being queued does to bodies: those it brings, and before them the deletion of
+// recordPending returns what an observation that is being queued does to bodies: those it brings, and before them the deletion of
 // those whose object is journaled as deleted.
-func (b *bodies) note(o *event.Observation) (noted []*pendingBody) {
+func (b *bodyIndex) recordPending(o *event.Observation) (noted []*pendingBody) {
 	resource := o.Resource.String()
 	if len(o.Bodies) > 0 {
 		b.resources[resource] = true
@@ -43,31 +43,31 @@ func (b *bodies) note(o *event.Observation) (noted []*pendingBody) {
 	if !b.resources[resource] {
 		return nil
 	}
-	for _, key := range o.Forget {
-		noted = append(noted, &pendingBody{place: bodyPlace{resource, key}, gone: true})
+	for _, key := range o.RemovedKeys {
+		noted = append(noted, &pendingBody{id: bodyKey{resource, key}, deleted: true})
 	}
 	for i := range o.Bodies {
-		noted = append(noted, &pendingBody{place: bodyPlace{resource, o.Bodies[i].Key}, body: o.Bodies[i]})
+		noted = append(noted, &pendingBody{id: bodyKey{resource, o.Bodies[i].Key}, body: o.Bodies[i]})
 	}
 	for _, p := range noted {
-		b.pending[p.place] = p
+		b.pending[p.id] = p
 	}
 	return noted
 }
 
-// committed forgets what is stored now, unless something newer has taken its place.
-func (b *bodies) committed(noted []*pendingBody) {
+// removeCommitted forgets what is stored now, unless something newer has taken its place.
+func (b *bodyIndex) removeCommitted(noted []*pendingBody) {
 	for _, p := range noted {
-		if b.pending[p.place] == p {
-			delete(b.pending, p.place)
+		if b.pending[p.id] == p {
+			delete(b.pending, p.id)
 		}
 	}
 }
 
-// drop notes that a resource has no bodies once what is queued now is committed.
-func (b *bodies) drop(resource string) {
+// dropResource notes that a resource has no bodies once what is queued now is committed.
+func (b *bodyIndex) dropResource(resource string) {
 	delete(b.resources, resource)
-	maps.DeleteFunc(b.pending, func(place bodyPlace, _ *pendingBody) bool { return place.resource == resource })
+	maps.DeleteFunc(b.pending, func(place bodyKey, _ *pendingBody) bool { return place.resource == resource })
 }
 
 // Body returns the newest body of an object that was appended, committed or not; false when there is none. It costs a
@@ -75,31 +75,31 @@ func (b *bodies) drop(resource string) {
 // modified.
 func (j *Journal) Body(resource, key string) (event.Body, bool, error) {
 	j.mu.Lock()
-	has, pending := j.bodies.resources[resource], j.bodies.pending[bodyPlace{resource, key}]
+	has, pending := j.bodies.resources[resource], j.bodies.pending[bodyKey{resource, key}]
 	j.mu.Unlock()
 	switch {
 	case pending != nil:
-		return pending.body, !pending.gone, nil
+		return pending.body, !pending.deleted, nil
 	case !has:
 		return event.Body{}, false, nil
 	}
-	done, err := j.use()
+	done, err := j.acquireStore()
 	if err != nil {
 		return event.Body{}, false, err
 	}
 	defer done()
-	stored, closer, err := j.db.Get(codec.KeyOf(codec.PrefixBody, resource, key))
+	stored, closer, err := j.db.Get(codec.KeyNamed(codec.PrefixBody, resource, key))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return event.Body{}, false, nil
 	}
 	if err != nil {
-		return event.Body{}, false, j.checked("body of "+key, err)
+		return event.Body{}, false, j.checkCorruption("body of "+key, err)
 	}
 	body, err := codec.DecodeBody(key, stored)
 	if closeErr := closer.Close(); err == nil {
 		err = closeErr
 	}
-	return body, err == nil, j.checked("body of "+key, err)
+	return body, err == nil, j.checkCorruption("body of "+key, err)
 }
 
 // BodyResources returns the names of all resources that have bodies, in order.
@@ -112,19 +112,19 @@ func (j *Journal) BodyResources() []string {
 // DropBodies deletes all bodies of a resource. Call it where nothing asks for them any more, before the resource appends.
 // Durable when it returns nil.
 func (j *Journal) DropBodies(ctx context.Context, resource string) error {
-	return j.submit(ctx, func(g *group) error { g.dropNamed(codec.PrefixBody, resource); return nil }, func(b *bodies) { b.drop(resource) })
+	return j.submitRequest(ctx, func(g *group) error { g.deleteNamed(codec.PrefixBody, resource); return nil }, func(b *bodyIndex) { b.dropResource(resource) })
 }
 
 // storeBodies writes and deletes bodies.
 func (g *group) storeBodies(noted []*pendingBody) {
 	g.bodies = append(g.bodies, noted...)
 	for _, p := range noted {
-		g.key = append(codec.AppendNamePrefix(g.key[:0], codec.PrefixBody, p.place.resource), p.place.key...)
-		if p.gone {
-			g.delete(g.key)
+		g.key = append(codec.AppendNamePrefix(g.key[:0], codec.PrefixBody, p.id.resource), p.id.key...)
+		if p.deleted {
+			g.deleteKey(g.key)
 			continue
 		}
-		g.value, g.packed = codec.AppendBody(g.value[:0], g.packed, &p.body)
-		g.set(g.key, g.value)
+		g.value, g.compressed = codec.AppendBody(g.value[:0], g.compressed, &p.body)
+		g.setKey(g.key, g.value)
 	}
 }

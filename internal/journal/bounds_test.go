@@ -23,8 +23,8 @@ import (
 	"github.com/kubecdc/kubecdc/test/journaltest"
 )
 
-// bulk makes a change that does not compress.
-func bulk(n, size int) *event.Change {
+// incompressibleChange makes a change that does not compress.
+func incompressibleChange(n, size int) *event.Change {
 	c := journaltest.SmallChange(n)
 	r := rand.New(rand.NewPCG(uint64(n), 3))
 	c.After = make([]byte, size)
@@ -34,24 +34,24 @@ func bulk(n, size int) *event.Change {
 	return c
 }
 
-func appended(n, size int) event.Observation {
-	return event.Observation{Resource: resource("pods"), Scope: "pods", Changes: []*event.Change{bulk(n, size)}, Position: fmt.Sprint(n)}
+func bulkObservation(n, size int) event.Observation {
+	return event.Observation{Resource: resourceNamed("pods"), Scope: "pods", Changes: []*event.Change{incompressibleChange(n, size)}, Position: fmt.Sprint(n)}
 }
 
-// virtually runs a journal in virtual time.
-func virtually(t *testing.T, opts Options, f func(t *testing.T, j *running)) {
+// runInVirtualTime runs a journal in virtual time.
+func runInVirtualTime(t *testing.T, opts Options, f func(t *testing.T, j *runningJournal)) {
 	synctest.Test(t, func(t *testing.T) {
-		j := start(t, opts)
+		j := startJournal(t, opts)
 		f(t, j)
-		j.end()
+		j.stopAndClose()
 	})
 }
 
-func TestAnIdleChangeWaitsForNobody(t *testing.T) {
-	virtually(t, Options{FS: vfs.NewMem()}, func(t *testing.T, j *running) {
+func TestIdleChangeIsCommittedAtOnce(t *testing.T) {
+	runInVirtualTime(t, Options{FS: vfs.NewMem()}, func(t *testing.T, j *runningJournal) {
 		time.Sleep(300 * time.Millisecond)
 		before := time.Now()
-		j.append(observe("s", 1))
+		j.mustAppend(smallObservation("s", 1))
 		j.waitFor(1)
 		if waited := time.Since(before); waited != 0 {
 			t.Errorf("it waited %v for company", waited)
@@ -60,12 +60,12 @@ func TestAnIdleChangeWaitsForNobody(t *testing.T) {
 }
 
 func TestSettledChangesAreTrimmedThoughNothingIsCommitted(t *testing.T) {
-	virtually(t, Options{FS: vfs.NewMem(), Sinks: []string{"main"}, KeepSettled: time.Minute}, func(t *testing.T, j *running) {
+	runInVirtualTime(t, Options{FS: vfs.NewMem(), Sinks: []string{"main"}, KeepSettled: time.Minute}, func(t *testing.T, j *runningJournal) {
 		for n := range 40 {
-			j.append(appended(n, 200<<10))
+			j.mustAppend(bulkObservation(n, 200<<10))
 		}
 		j.waitFor(40)
-		j.settle("main", event.Cursor{Low: 40})
+		j.mustSettle("main", event.Cursor{Low: 40})
 		time.Sleep(30 * time.Second)
 		if j.Oldest() != 1 {
 			t.Errorf("trimmed to %d, though settled changes are kept for a minute", j.Oldest())
@@ -79,73 +79,73 @@ func TestSettledChangesAreTrimmedThoughNothingIsCommitted(t *testing.T) {
 
 func TestDeadLettersAndSettledChangesAtTheBoundStopNothing(t *testing.T) {
 	opts := Options{FS: vfs.NewMem(), Sinks: []string{"main"}, MaxBytes: 4 << 20, KeepSettled: time.Hour}
-	virtually(t, opts, func(t *testing.T, j *running) {
+	runInVirtualTime(t, opts, func(t *testing.T, j *runningJournal) {
 		var dead []event.DeadLetter
 		for n := range 18 {
-			j.append(appended(n, 200<<10))
-			dead = append(dead, event.DeadLetter{Offset: uint64(n + 1), Reason: "no", Change: bulk(n, 200<<10)})
+			j.mustAppend(bulkObservation(n, 200<<10))
+			dead = append(dead, event.DeadLetter{Offset: uint64(n + 1), Reason: "no", Change: incompressibleChange(n, 200<<10)})
 		}
 		j.waitFor(18)
-		j.settle("main", event.Cursor{Low: 18}, dead...)
+		j.mustSettle("main", event.Cursor{Low: 18}, dead...)
 		for n := range 20 {
 			ctx, stop := context.WithTimeout(t.Context(), time.Minute)
-			if err := j.Append(ctx, appended(n, 200<<10)); err != nil {
-				t.Fatalf("change %d: %v; %s", n, err, j.Stat().Blocked)
+			if err := j.Append(ctx, bulkObservation(n, 200<<10)); err != nil {
+				t.Fatalf("change %d: %v; %s", n, err, j.Stat().BlockedReason)
 			}
 			stop()
 			j.waitFor(uint64(19 + n))
-			j.settle("main", event.Cursor{Low: uint64(19 + n)})
+			j.mustSettle("main", event.Cursor{Low: uint64(19 + n)})
 		}
 	})
 }
 
 func TestDeadLettersHaveABoundOfTheirOwn(t *testing.T) {
-	j := start(t, Options{Dir: t.TempDir(), Sinks: []string{"bus", "main"}, MaxDeadLetters: 64 << 10})
+	j := startJournal(t, Options{Dir: t.TempDir(), Sinks: []string{"bus", "main"}, MaxDeadLetters: 64 << 10})
 	for n := range 4 {
-		j.append(appended(n, 20<<10))
+		j.mustAppend(bulkObservation(n, 20<<10))
 	}
 	j.waitFor(4)
 	for n := range 4 {
-		if err := j.DeadLetterRoom(); err != nil {
+		if err := j.CheckDeadLetterSpace(); err != nil {
 			t.Fatalf("dead letter %d: %v", n+1, err)
 		}
-		j.settle("bus", event.Cursor{}, event.DeadLetter{Offset: uint64(n + 1), Reason: "no", Change: bulk(n, 20<<10)})
+		j.mustSettle("bus", event.Cursor{}, event.DeadLetter{Offset: uint64(n + 1), Reason: "no", Change: incompressibleChange(n, 20<<10)})
 	}
-	for what, full := range map[string]string{"room": j.DeadLetterRoom().Error(), "stat": j.Stat().DeadLetters} {
+	for what, full := range map[string]string{"room": j.CheckDeadLetterSpace().Error(), "stat": j.Stat().DeadLettersBlockedReason} {
 		if !strings.Contains(full, "journal.maxDeadLetters") || !strings.Contains(full, "deadletter discard --sink bus") {
 			t.Errorf("%s: %q names no remedy", what, full)
 		}
 	}
-	j.append(appended(5, 20<<10)) // nothing else stops
+	j.mustAppend(bulkObservation(5, 20<<10)) // nothing else stops
 	j.waitFor(5)
-	j.settle("main", event.Cursor{Low: 5})
-	if s := j.Stat(); s.Blocked != "" {
-		t.Errorf("blocked: %q", s.Blocked)
+	j.mustSettle("main", event.Cursor{Low: 5})
+	if s := j.Stat(); s.BlockedReason != "" {
+		t.Errorf("blocked: %q", s.BlockedReason)
 	}
-	j.end()
+	j.stopAndClose()
 	if n, err := DiscardDeadLetters(j.opts.Dir, "bus", nil); err != nil || n != 4 {
 		t.Fatalf("%d discarded, %v", n, err)
 	}
-	if err := start(t, j.opts).DeadLetterRoom(); err != nil {
+	if err := startJournal(t, j.opts).CheckDeadLetterSpace(); err != nil {
 		t.Errorf("after they are dropped: %v", err)
 	}
 }
 
 func TestKnownObjectsAndLastStatesAreCounted(t *testing.T) {
 	const objects = 100
-	j := start(t, Options{FS: vfs.NewMem(), Sinks: []string{"main"}, MaxBytes: 4 << 20})
+	j := startJournal(t, Options{FS: vfs.NewMem(), Sinks: []string{"main"}, MaxBytes: 4 << 20})
 	for n := range objects {
 		key := fmt.Sprint("k", n)
-		j.append(event.Observation{
-			Resource: resource("pods"), Scope: "pods",
-			Known:  []event.Known{{Key: key, UID: string(bulk(n, 8<<10).After), ResourceVersion: "1"}},
-			Bodies: []event.Body{{Key: key, Raw: bulk(n, 60<<10).After}},
+		j.mustAppend(event.Observation{
+			Resource: resourceNamed("pods"), Scope: "pods",
+			Known:  []event.Known{{Key: key, UID: string(incompressibleChange(n, 8<<10).After), ResourceVersion: "1"}},
+			Bodies: []event.Body{{Key: key, Raw: incompressibleChange(n, 60<<10).After}},
 		})
 	}
 	if err := errors.Join(j.Flush(t.Context()), j.db.Flush()); err != nil {
 		t.Fatal(err)
 	}
-	j.measure()
+	j.measureSizes()
 	s := j.Stat()
 	if s.KnownBytes < objects*7<<10 || s.BodyBytes < objects*58<<10 || s.RetainedBytes < s.KnownBytes+s.BodyBytes {
 		t.Errorf("%d bytes of known objects, %d of bodies, %d in all", s.KnownBytes, s.BodyBytes, s.RetainedBytes)
@@ -155,23 +155,23 @@ func TestKnownObjectsAndLastStatesAreCounted(t *testing.T) {
 	}
 	// They are more than the bound allows, and changes go on all the same as long as they are taken.
 	for n := range 20 {
-		j.append(appended(n, 100<<10))
+		j.mustAppend(bulkObservation(n, 100<<10))
 		j.waitFor(uint64(n + 1))
-		j.settle("main", event.Cursor{Low: uint64(n + 1)})
+		j.mustSettle("main", event.Cursor{Low: uint64(n + 1)})
 	}
-	for n := 0; j.Stat().Blocked == ""; n++ { // nobody takes these
-		j.append(appended(n, 100<<10))
+	for n := 0; j.Stat().BlockedReason == ""; n++ { // nobody takes these
+		j.mustAppend(bulkObservation(n, 100<<10))
 		if err := j.Flush(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if blocked := j.Stat().Blocked; !strings.Contains(blocked, "known objects, last states") || !strings.Contains(blocked, `"main"`) {
+	if blocked := j.Stat().BlockedReason; !strings.Contains(blocked, "known objects, last states") || !strings.Contains(blocked, `"main"`) {
 		t.Errorf("%q does not say what fills the journal", blocked)
 	}
 }
 
-// damage changes a byte in the first part of the newest log of a store.
-func damage(t *testing.T, dir string) {
+// damageLog changes a byte in the first part of the newest log of a store.
+func damageLog(t *testing.T, dir string) {
 	t.Helper()
 	logs, _ := filepath.Glob(filepath.Join(dir, storeName, "*.log"))
 	path := logs[len(logs)-1]
@@ -185,12 +185,12 @@ func damage(t *testing.T, dir string) {
 	}
 }
 
-func TestADamagedLogIsNotTakenForItsEnd(t *testing.T) {
-	for name, stop := range map[string]func(t *testing.T, j *running) string{
-		"after an orderly stop": func(_ *testing.T, j *running) string { j.end(); return j.opts.Dir },
-		"a second before a crash": func(t *testing.T, j *running) string {
+func TestDamagedLogIsNotMistakenForItsEnd(t *testing.T) {
+	for name, stop := range map[string]func(t *testing.T, j *runningJournal) string{
+		"after an orderly stop": func(_ *testing.T, j *runningJournal) string { j.stopAndClose(); return j.opts.Dir },
+		"a second before a crash": func(t *testing.T, j *runningJournal) string {
 			for noted := uint64(0); noted != j.writes; time.Sleep(10 * time.Millisecond) { // nothing is written meanwhile
-				if b, err := os.ReadFile(filepath.Join(j.opts.Dir, storeName, disk.MarkName)); err == nil && len(b) == 12 {
+				if b, err := os.ReadFile(filepath.Join(j.opts.Dir, storeName, disk.AckFileName)); err == nil && len(b) == 12 {
 					noted = binary.BigEndian.Uint64(b)
 				}
 			}
@@ -202,34 +202,34 @@ func TestADamagedLogIsNotTakenForItsEnd(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := start(t, Options{Dir: t.TempDir(), Sinks: []string{"main"}})
+			j := startJournal(t, Options{Dir: t.TempDir(), Sinks: []string{"main"}})
 			for n := range 400 {
-				j.append(observe("s", n+1))
+				j.mustAppend(smallObservation("s", n+1))
 				if n%10 == 0 {
 					j.waitFor(uint64(n + 1))
 				}
 			}
 			j.waitFor(400)
-			j.settle("main", event.Cursor{Low: 300})
+			j.mustSettle("main", event.Cursor{Low: 300})
 			dir := stop(t, j)
-			damage(t, dir)
-			j = start(t, Options{Dir: dir, Sinks: []string{"main"}})
-			if r, ok := j.Recovered(); !ok || !strings.Contains(r.Reason, "acknowledged") {
+			damageLog(t, dir)
+			j = startJournal(t, Options{Dir: dir, Sinks: []string{"main"}})
+			if r, ok := j.PendingRecovery(); !ok || !strings.Contains(r.Reason, "acknowledged") {
 				t.Errorf("newest %d, recovered %v %+v", j.Newest(), ok, r)
 			}
 		})
 	}
 }
 
-func TestFilesBelongToNobodyElse(t *testing.T) {
+func TestFilesArePrivateToTheUser(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "made", "here")
 	use := func() {
-		j := start(t, Options{Dir: dir})
-		j.append(observe("s", 1))
+		j := startJournal(t, Options{Dir: dir})
+		j.mustAppend(smallObservation("s", 1))
 		if err := errors.Join(j.Flush(t.Context()), j.db.Flush()); err != nil {
 			t.Fatal(err)
 		}
-		j.end()
+		j.stopAndClose()
 	}
 	check := func(when string) {
 		t.Helper()
@@ -274,7 +274,7 @@ type smallDisk struct {
 	used  atomic.Int64 // as counted at the last look
 }
 
-func (d *smallDisk) count() (used int64) {
+func (d *smallDisk) countUsed() (used int64) {
 	for _, dir := range []string{"journal", "journal/store"} {
 		names, _ := d.List(dir)
 		for _, name := range names {
@@ -288,7 +288,7 @@ func (d *smallDisk) count() (used int64) {
 }
 
 func (d *smallDisk) GetDiskUsage(string) (vfs.DiskUsage, error) {
-	used := uint64(d.count())
+	used := uint64(d.countUsed())
 	return vfs.DiskUsage{TotalBytes: d.total, UsedBytes: used, AvailBytes: d.total - min(used, d.total)}, nil
 }
 
@@ -308,7 +308,7 @@ type smallDiskFile struct {
 }
 
 func (f *smallDiskFile) Write(p []byte) (int, error) {
-	if uint64(f.disk.count())+uint64(len(p)) > f.disk.total {
+	if uint64(f.disk.countUsed())+uint64(len(p)) > f.disk.total {
 		return 0, &os.PathError{Op: "write", Path: "disk", Err: syscall.ENOSPC}
 	}
 	return f.File.Write(p)
@@ -334,12 +334,12 @@ func TestAFilledDiskRecoversAsSinksCatchUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			opts := where(t)
 			opts.Sinks, opts.Reserve, opts.KeepSettled = []string{"main"}, 512<<20, time.Hour
-			j := start(t, opts)
+			j := startJournal(t, opts)
 			fill := func(n int) int {
 				for ctx := t.Context(); ; n++ {
 					trying, stop := context.WithCancel(ctx)
 					done := make(chan error, 1)
-					go func() { done <- j.Append(trying, appended(n, 256<<10)) }()
+					go func() { done <- j.Append(trying, bulkObservation(n, 256<<10)) }()
 					for waits := false; !waits; {
 						select {
 						case err := <-done:
@@ -348,7 +348,7 @@ func TestAFilledDiskRecoversAsSinksCatchUp(t *testing.T) {
 							}
 							waits = true
 						case <-time.After(2 * tickEvery):
-							if blocked := j.Stat().Blocked; strings.Contains(blocked, "disk") {
+							if blocked := j.Stat().BlockedReason; strings.Contains(blocked, "disk") {
 								stop()
 								if <-done == nil {
 									n++
@@ -364,14 +364,14 @@ func TestAFilledDiskRecoversAsSinksCatchUp(t *testing.T) {
 			for range 3 {
 				full := fill(n)
 				if full-n < 20 {
-					t.Fatalf("only %d changes of 256 KiB fit: %s", full-n, j.Stat().Blocked)
+					t.Fatalf("only %d changes of 256 KiB fit: %s", full-n, j.Stat().BlockedReason)
 				}
 				n = full
 				if err := j.Flush(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				j.settle("main", event.Cursor{Low: j.Newest()})
-				j.append(appended(n, 1)) // waits until there is room
+				j.mustSettle("main", event.Cursor{Low: j.Newest()})
+				j.mustAppend(bulkObservation(n, 1)) // waits until there is room
 				n++
 			}
 		})
@@ -385,8 +385,8 @@ func TestACompactionLeavesRoomForLogs(t *testing.T) {
 		t.Fatal(err)
 	}
 	fs := disk.NewSpaceFS(small, "journal", time.Millisecond)
-	fs.Wait()
-	fs.Spare(6 << 20)
+	fs.EnableWaiting()
+	fs.SetCompactionReserve(6 << 20)
 	create := func(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
 		f, err := fs.Create("journal/"+name, category)
 		if err == nil {
@@ -411,7 +411,7 @@ func TestACompactionLeavesRoomForLogs(t *testing.T) {
 	if _, err := create("more", "pebble-compaction"); !errors.Is(err, disk.ErrNoRoomToCompact) {
 		t.Errorf("a compaction began with %v", err)
 	}
-	if _, err := log.Write(make([]byte, 4<<20)); err != nil || fs.Full() {
-		t.Errorf("the log: %v, waits %v", err, fs.Full())
+	if _, err := log.Write(make([]byte, 4<<20)); err != nil || fs.IsFull() {
+		t.Errorf("the log: %v, waits %v", err, fs.IsFull())
 	}
 }

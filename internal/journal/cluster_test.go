@@ -9,8 +9,8 @@ import (
 	"github.com/kubecdc/kubecdc/test/journaltest"
 )
 
-// held is what a journal knows about its cluster and its scopes.
-func held(t *testing.T, j *Journal) (cluster, anew string, resources []string) {
+// loadCluster is what a journal knows about its cluster and its scopes.
+func loadCluster(t *testing.T, j *Journal) (cluster, anew string, resources []string) {
 	t.Helper()
 	var errs [3]error
 	cluster, errs[0] = j.Cluster()
@@ -26,41 +26,41 @@ func held(t *testing.T, j *Journal) (cluster, anew string, resources []string) {
 
 func TestTheClusterIsRemembered(t *testing.T) {
 	fsys := vfs.NewMem()
-	j := start(t, Options{FS: fsys})
-	if cluster, anew, _ := held(t, j.Journal); cluster != "" || anew != "" {
+	j := startJournal(t, Options{FS: fsys})
+	if cluster, anew, _ := loadCluster(t, j.Journal); cluster != "" || anew != "" {
 		t.Errorf("a new journal is of cluster %q, begun anew %q", cluster, anew)
 	}
-	if err := j.RememberCluster(t.Context(), "u1"); err != nil {
+	if err := j.SetCluster(t.Context(), "u1"); err != nil {
 		t.Fatal(err)
 	}
-	j.append(event.Observation{Resource: resource("pods"), Scope: "pods", Position: "9"})
-	j.end()
-	j = start(t, Options{FS: fsys})
-	if cluster, anew, names := held(t, j.Journal); cluster != "u1" || anew != "" || len(names) != 1 {
+	j.mustAppend(event.Observation{Resource: resourceNamed("pods"), Scope: "pods", Position: "9"})
+	j.stopAndClose()
+	j = startJournal(t, Options{FS: fsys})
+	if cluster, anew, names := loadCluster(t, j.Journal); cluster != "u1" || anew != "" || len(names) != 1 {
 		t.Errorf("cluster %q, begun anew %q, resources %q", cluster, anew, names)
 	}
 }
 
-func TestANewBeginningForgetsEveryResourceAndKeepsTheChanges(t *testing.T) {
+func TestResetForClusterDropsResourcesAndKeepsChanges(t *testing.T) {
 	fsys := vfs.NewMem()
-	j := start(t, Options{FS: fsys, Sinks: []string{"main"}})
-	if err := j.RememberCluster(t.Context(), "u1"); err != nil {
+	j := startJournal(t, Options{FS: fsys, Sinks: []string{"main"}})
+	if err := j.SetCluster(t.Context(), "u1"); err != nil {
 		t.Fatal(err)
 	}
-	j.append(event.Observation{Resource: resource("pods"), Scope: "pods", Changes: []*event.Change{journaltest.SmallChange(9)}, Known: []event.Known{{Key: "a", UID: "x"}},
+	j.mustAppend(event.Observation{Resource: resourceNamed("pods"), Scope: "pods", Changes: []*event.Change{journaltest.SmallChange(9)}, Known: []event.Known{{Key: "a", UID: "x"}},
 		Bodies: []event.Body{{Key: "a", UID: "x", ResourceVersion: "9", Raw: []byte(`{}`)}}, Snapshot: "s1", Position: "9"})
-	j.append(event.Observation{Resource: resource("nodes"), Scope: "nodes", Position: "8"}) // perhaps in the same group as what follows
-	if err := j.BeginAnew(t.Context(), "u2", "another cluster"); err != nil {
+	j.mustAppend(event.Observation{Resource: resourceNamed("nodes"), Scope: "nodes", Position: "8"}) // perhaps in the same group as what follows
+	if err := j.ResetForCluster(t.Context(), "u2", "another cluster"); err != nil {
 		t.Fatal(err)
 	}
-	j.append(event.Observation{Resource: resource("pods"), Scope: "pods", Known: []event.Known{{Key: "b", UID: "y"}}})
-	j.end()
+	j.mustAppend(event.Observation{Resource: resourceNamed("pods"), Scope: "pods", Known: []event.Known{{Key: "b", UID: "y"}}})
+	j.stopAndClose()
 
-	j = start(t, Options{FS: fsys, Sinks: []string{"main"}})
-	if cluster, anew, names := held(t, j.Journal); cluster != "u2" || anew != "another cluster" || len(names) != 1 {
+	j = startJournal(t, Options{FS: fsys, Sinks: []string{"main"}})
+	if cluster, anew, names := loadCluster(t, j.Journal); cluster != "u2" || anew != "another cluster" || len(names) != 1 {
 		t.Errorf("cluster %q, begun anew %q, resources %q", cluster, anew, names)
 	}
-	if known, s := j.stored("pods"); s != (event.StoredScope{}) || len(known) != 1 || known[0].Key != "b" {
+	if known, s := j.loadStored("pods"); s != (event.StoredScope{}) || len(known) != 1 || known[0].Key != "b" {
 		t.Errorf("stored %+v, %v", s, known)
 	}
 	if _, has, err := j.Body("pods", "a"); err != nil || has {
@@ -69,13 +69,13 @@ func TestANewBeginningForgetsEveryResourceAndKeepsTheChanges(t *testing.T) {
 	if got := j.readTo(0, 1); got[0].Change.ResourceVersion != journaltest.SmallChange(9).ResourceVersion {
 		t.Errorf("read %+v", got[0].Change)
 	}
-	if err := j.Announced(t.Context()); err != nil {
+	if err := j.RecordGapsEmitted(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if cluster, anew, _ := held(t, j.Journal); cluster != "u2" || anew != "" {
+	if cluster, anew, _ := loadCluster(t, j.Journal); cluster != "u2" || anew != "" {
 		t.Errorf("announced, and it is of cluster %q and begun anew %q", cluster, anew)
 	}
-	if err := j.BeginAnew(t.Context(), "u3", ""); err == nil {
+	if err := j.ResetForCluster(t.Context(), "u3", ""); err == nil {
 		t.Error("a beginning without a reason is no gap, and was taken")
 	}
 }

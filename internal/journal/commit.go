@@ -15,57 +15,57 @@ import (
 )
 
 const (
-	// busyPace and enoughBytes make groups under load large enough to compress well and to share an fsync.
-	busyPace    = 3 * time.Millisecond
-	enoughBytes = 256 << 10
+	// minCommitInterval and groupTargetBytes make groups under load large enough to compress well and to share an fsync.
+	minCommitInterval = 3 * time.Millisecond
+	groupTargetBytes  = 256 << 10
 
-	groupBytes = 4 << 20 // uncompressed size at which a group takes no more
-	trimBytes  = 1 << 20 // stored bytes worth a trim
+	maxGroupBytes = 4 << 20 // uncompressed size at which a group takes no more
+	minTrimBytes  = 1 << 20 // stored bytes worth a trim
 )
 
 // Run commits what is appended until ctx ends, then commits the rest and returns nil. It returns an error when the store
 // cannot go on: the process then ends, and recovers at its next start. A full disk is waited for, except when ctx has
 // ended.
 func (j *Journal) Run(ctx context.Context) error {
-	packer, err := codec.NewPacker()
+	packer, err := codec.NewFrameEncoder()
 	if err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, j.fs.Release)
+	stop := context.AfterFunc(ctx, j.fs.StopWaiting)
 	defer stop()
-	defer j.end()
+	defer j.closeOnce()
 	var running sync.WaitGroup
-	running.Go(func() { j.commitUntil(ctx, packer) })
-	running.Go(func() { j.tick(ctx) })
-	running.Go(func() { j.upkeep(ctx) })
+	running.Go(func() { j.commitGroups(ctx, packer) })
+	running.Go(func() { j.runTicker(ctx) })
+	running.Go(func() { j.runUpkeep(ctx) })
 	done := make(chan struct{})
 	go func() { running.Wait(); close(done) }()
 	select {
 	case <-done:
-		j.noteAcknowledged()
-	case <-j.failed.ch:
+		j.recordAcknowledged()
+	case <-j.storeFailure.done:
 		// The store may have stopped the committer for good, see storeLogger: it is not waited for.
 	}
-	return j.failed.get()
+	return j.storeFailure.current()
 }
 
-// commitUntil commits group after group until ctx has ended and the queue is empty, or the store fails. A group is what came
+// commitGroups commits group after group until ctx has ended and the queue is empty, or the store fails. A group is what came
 // since the one before was begun, which is some time ago at least: a change that comes after that waits for nobody.
-func (j *Journal) commitUntil(ctx context.Context, packer *codec.Packer) {
+func (j *Journal) commitGroups(ctx context.Context, packer *codec.FrameEncoder) {
 	var begun time.Time
 	for {
 		select {
 		case <-j.wake:
 		case <-ctx.Done():
-		case <-j.failed.ch:
+		case <-j.storeFailure.done:
 			return
 		}
 		ended := ctx.Err() != nil // asked before the queue is: what was appended until then is committed
-		for j.work(ended) {
-			j.await(ctx, begun.Add(max(busyPace, j.opts.SyncInterval)))
+		for j.hasWork(ended) {
+			j.waitForGroup(ctx, begun.Add(max(minCommitInterval, j.opts.SyncInterval)))
 			begun = time.Now()
-			if err := j.commit(packer, j.take()); err != nil {
-				j.fail(j.failed, err)
+			if err := j.commitGroup(packer, j.takeRequests()); err != nil {
+				j.failStore(j.storeFailure, err)
 				return
 			}
 		}
@@ -75,17 +75,17 @@ func (j *Journal) commitUntil(ctx context.Context, packer *codec.Packer) {
 	}
 }
 
-// work says whether there is something to do for the committer; at the end even for who is patient.
-func (j *Journal) work(ended bool) bool {
+// hasWork says whether there is something to do for the committer; at the end even for who is patient.
+func (j *Journal) hasWork(ended bool) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	due := j.due
-	j.due = false
-	return due || len(j.queue) > 0 || j.patient.waits(ended)
+	due := j.trimDue
+	j.trimDue = false
+	return due || len(j.queue) > 0 || j.lowPriority.isDue(ended)
 }
 
-// await lets more requests arrive until a moment, unless they are many.
-func (j *Journal) await(ctx context.Context, until time.Time) {
+// waitForGroup lets more requests arrive until a moment, unless they are many.
+func (j *Journal) waitForGroup(ctx context.Context, until time.Time) {
 	wait := time.Until(until)
 	if wait <= 0 {
 		return
@@ -94,7 +94,7 @@ func (j *Journal) await(ctx context.Context, until time.Time) {
 	defer timer.Stop()
 	for {
 		j.mu.Lock()
-		enough := j.pending >= j.enough()
+		enough := j.pending >= j.groupTarget()
 		j.mu.Unlock()
 		if enough {
 			return
@@ -109,58 +109,58 @@ func (j *Journal) await(ctx context.Context, until time.Time) {
 	}
 }
 
-// enough is how many pending bytes are committed without regard to the pace.
-func (j *Journal) enough() int64 {
+// groupTarget is how many pending bytes are committed without regard to the pace.
+func (j *Journal) groupTarget() int64 {
 	if j.opts.SyncInterval > 0 {
 		return j.opts.PendingBytes / 2
 	}
-	return min(enoughBytes, j.opts.PendingBytes)
+	return min(groupTargetBytes, j.opts.PendingBytes)
 }
 
-// take removes the requests of the next group from the queue.
-func (j *Journal) take() []queued {
+// takeRequests removes the requests of the next group from the queue.
+func (j *Journal) takeRequests() []queued {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	n, bytes := 0, int64(0)
-	for n < len(j.queue) && bytes < groupBytes {
+	for n < len(j.queue) && bytes < maxGroupBytes {
 		bytes += j.queue[n].bytes
 		n++
 	}
-	taken := slices.Concat(j.queue[:n], j.patient.take())
+	taken := slices.Concat(j.queue[:n], j.lowPriority.takeBatch())
 	clear(j.queue[:n]) // its array lives on; what was committed must not
 	if j.queue = j.queue[n:]; len(j.queue) == 0 {
 		j.queue = nil
 	}
-	if len(j.patient.queue) > 0 {
-		j.wait()
+	if len(j.lowPriority.queue) > 0 {
+		j.armLowPriority()
 	}
 	return taken
 }
 
-// commit makes one group durable, then visible.
-func (j *Journal) commit(packer *codec.Packer, taken []queued) error {
+// commitGroup makes one group durable, then visible.
+func (j *Journal) commitGroup(packer *codec.FrameEncoder, taken []queued) error {
 	g := j.newGroup(packer)
 	defer g.batch.Close()
 	refused := make([]error, len(taken))
 	for i, q := range taken {
 		refused[i] = q.request(g)
 	}
-	g.seal()
-	g.sealResources()
-	if err := g.trim(); err != nil {
-		return j.checked("trim", err)
+	g.sealFrame()
+	g.writeResources()
+	if err := g.trimSettled(); err != nil {
+		return j.checkCorruption("trim", err)
 	}
 	if !g.batch.Empty() {
 		g.writes++
-		g.set(codec.KeyWrites, codec.EncodeNumber(g.writes))
-		if err := j.apply(g.batch); err != nil {
+		g.setKey(codec.KeyWrites, codec.EncodeNumber(g.writes))
+		if err := j.applyBatch(g.batch); err != nil {
 			return err
 		}
 	}
-	j.publish(g, taken)
-	if g.ext.end-j.asked > spaceBytes {
-		j.asked = g.ext.end
-		j.checkSpace()
+	j.publishGroup(g, taken)
+	if g.ext.endBytes-j.spaceCheckedAt > spaceCheckBytes {
+		j.spaceCheckedAt = g.ext.endBytes
+		j.checkDiskSpace()
 	}
 	for i, q := range taken {
 		if q.done != nil {
@@ -170,8 +170,8 @@ func (j *Journal) commit(packer *codec.Packer, taken []queued) error {
 	return nil
 }
 
-// apply writes a batch and waits for its fsync. Pebble panics where a write of its log fails after an earlier failure.
-func (j *Journal) apply(b *pebble.Batch) (err error) {
+// applyBatch writes a batch and waits for its fsync. Pebble panics where a write of its log fails after an earlier failure.
+func (j *Journal) applyBatch(b *pebble.Batch) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("commit: %v", r)
@@ -180,101 +180,101 @@ func (j *Journal) apply(b *pebble.Batch) (err error) {
 	return j.db.Apply(b, pebble.Sync)
 }
 
-// publish lets everybody see a committed group.
-func (j *Journal) publish(g *group, taken []queued) {
+// publishGroup lets everybody see a committed group.
+func (j *Journal) publishGroup(g *group, taken []queued) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if len(taken) == 0 && g.writes == j.writes {
 		return // time has passed, and that is all
 	}
-	j.ext, j.writes = g.ext, g.writes
+	j.logExtent, j.writes = g.ext, g.writes
 	for name, r := range g.resources {
 		if j.resources[name] = *r; r.Resource.Resource == "" {
 			delete(j.resources, name)
 		}
 	}
-	if g.emptied {
+	if g.logCleared {
 		j.tail = tail{}
 	}
-	j.tail.push(g.frames, j.opts.TailBytes)
+	j.tail.appendFrames(g.frames, j.opts.TailBytes)
 	for name, s := range g.sinks {
-		if j.sinks[name] = s; !s.declared && s.dead == 0 {
+		if j.sinks[name] = s; !s.declared && s.deadLetters == 0 {
 			delete(j.sinks, name)
 		}
 	}
 	for _, q := range taken {
 		j.pending -= q.bytes
 	}
-	j.bodies.committed(g.bodies)
-	if g.announced {
+	j.bodies.removeCommitted(g.bodies)
+	if g.gapsEmitted {
 		j.recovered = nil
 	}
 	j.commits++
-	j.notify()
+	j.notifyWaiters()
 }
 
 // group is one atomic write in the making. Only the committer uses it.
 type group struct {
-	j         *Journal
-	packer    *codec.Packer
-	batch     *pebble.Batch
-	ext       extent // as it will be after the commit
-	room      int64  // for changes
-	scarce    bool   // the disk has no more than the reserve left
-	writes    uint64
-	open      []*event.Change
-	openBytes int
-	frames    []tailFrame
-	resources map[string]*event.StoredResource // those that change, see resource
-	sinks     map[string]sinkState             // those that change
-	dead      map[string]int64                 // stored bytes of dead letters that change, by key
-	bodies    []*pendingBody
-	announced bool
-	emptied   bool   // there are no changes any more from before
-	key       []byte // scratch
-	value     []byte // scratch
-	packed    []byte // scratch
+	j               *Journal
+	packer          *codec.FrameEncoder
+	batch           *pebble.Batch
+	ext             logExtent // as it will be after the commit
+	changeCapacity  int64     // for changes
+	diskLow         bool      // the disk has no more than the reserve left
+	writes          uint64
+	openFrame       []*event.Change
+	openBytes       int
+	frames          []tailFrame
+	resources       map[string]*event.StoredResource // those that change, see resource
+	sinks           map[string]sinkState             // those that change
+	deadLetterSizes map[string]int64                 // stored bytes of dead letters that change, by key
+	bodies          []*pendingBody
+	gapsEmitted     bool
+	logCleared      bool   // there are no changes any more from before
+	key             []byte // scratch
+	value           []byte // scratch
+	compressed      []byte // scratch
 }
 
-func (j *Journal) newGroup(packer *codec.Packer) *group {
+func (j *Journal) newGroup(packer *codec.FrameEncoder) *group {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return &group{
-		j: j, packer: packer, batch: j.db.NewBatch(), ext: j.ext, room: j.room(), scarce: j.low, writes: j.writes,
-		resources: map[string]*event.StoredResource{}, sinks: map[string]sinkState{}, dead: map[string]int64{},
+		j: j, packer: packer, batch: j.db.NewBatch(), ext: j.logExtent, changeCapacity: j.changeCapacity(), diskLow: j.diskLow, writes: j.writes,
+		resources: map[string]*event.StoredResource{}, sinks: map[string]sinkState{}, deadLetterSizes: map[string]int64{},
 	}
 }
 
-// set and delete add to the batch. Adding to a batch in memory cannot fail.
-func (g *group) set(key, value []byte) { _ = g.batch.Set(key, value, nil) }
-func (g *group) delete(key []byte)     { _ = g.batch.Delete(key, nil) }
+// setKey and delete add to the batch. Adding to a batch in memory cannot fail.
+func (g *group) setKey(key, value []byte) { _ = g.batch.Set(key, value, nil) }
+func (g *group) deleteKey(key []byte)     { _ = g.batch.Delete(key, nil) }
 
-// add gives a change the next offset.
-func (g *group) add(c *event.Change) {
-	g.open = append(g.open, c)
+// addChange gives a change the next offset.
+func (g *group) addChange(c *event.Change) {
+	g.openFrame = append(g.openFrame, c)
 	g.openBytes += c.Size()
 	if g.openBytes >= codec.FrameBytes {
-		g.seal()
+		g.sealFrame()
 	}
 }
 
-// seal closes the open frame.
-func (g *group) seal() {
-	if len(g.open) == 0 {
+// sealFrame closes the open frame.
+func (g *group) sealFrame() {
+	if len(g.openFrame) == 0 {
 		return
 	}
 	first := g.ext.newest + 1
-	stored := g.packer.Frame(codec.FrameHeader{Count: uint64(len(g.open)), Before: g.ext.end}, g.open)
+	stored := g.packer.Encode(codec.FrameHeader{Count: uint64(len(g.openFrame)), Before: g.ext.endBytes}, g.openFrame)
 	key := codec.KeyFrame(first)
-	g.set(key, stored)
-	g.ext.newest += uint64(len(g.open))
-	g.ext.end += uint64(len(key) + len(stored))
-	g.frames = append(g.frames, newTailFrame(first, g.open, g.openBytes))
-	g.open, g.openBytes = nil, 0
+	g.setKey(key, stored)
+	g.ext.newest += uint64(len(g.openFrame))
+	g.ext.endBytes += uint64(len(key) + len(stored))
+	g.frames = append(g.frames, newTailFrame(first, g.openFrame, g.openBytes))
+	g.openFrame, g.openBytes = nil, 0
 }
 
-// sink returns the state of a sink as it will be after the commit.
-func (g *group) sink(name string) sinkState {
+// sinkState returns the state of a sink as it will be after the commit.
+func (g *group) sinkState(name string) sinkState {
 	if s, ok := g.sinks[name]; ok {
 		return s
 	}
@@ -283,8 +283,8 @@ func (g *group) sink(name string) sinkState {
 	return g.j.sinks[name]
 }
 
-// allSinks are the states of all sinks as they will be after the commit.
-func (g *group) allSinks() map[string]sinkState {
+// allSinkStates are the states of all sinks as they will be after the commit.
+func (g *group) allSinkStates() map[string]sinkState {
 	g.j.mu.Lock()
 	defer g.j.mu.Unlock()
 	all := maps.Clone(g.j.sinks)
@@ -292,23 +292,23 @@ func (g *group) allSinks() map[string]sinkState {
 	return all
 }
 
-// trim deletes the frames below every cursor, once they are worth it. The newest frame always stays: it says which
+// trimSettled deletes the frames below every cursor, once they are worth it. The newest frame always stays: it says which
 // offset comes next.
-func (g *group) trim() error {
-	_, low := slowest(g.allSinks()) // without declared sinks nothing is settled
-	if passed := g.j.retention.passed(low, time.Now()); g.ext.bytes() < g.room/2 && !g.scarce {
+func (g *group) trimSettled() error {
+	_, low := slowestSink(g.allSinkStates()) // without declared sinks nothing is settled
+	if passed := g.j.retention.trimLimit(low, time.Now()); g.ext.size() < g.changeCapacity/2 && !g.diskLow {
 		low = passed // what is kept for a while gives way before a bound does
 	}
 	if low < g.ext.oldest || !g.worthTrimming(low) {
 		return nil
 	}
-	it, err := g.j.iter([]byte{codec.PrefixFrame})
+	it, err := g.j.newPrefixIter([]byte{codec.PrefixFrame})
 	if err != nil {
 		return err
 	}
 	defer it.Close()
 	it.SeekLT(codec.KeyFrame(low + 2)) // the frame with the first change that is still wanted, else the newest committed one
-	keep, h, err := frameAt(it)
+	keep, h, err := frameHeaderAt(it)
 	if err != nil {
 		return err
 	}
@@ -316,7 +316,7 @@ func (g *group) trim() error {
 		return nil
 	}
 	_ = g.batch.DeleteRange(codec.KeyFrame(g.ext.oldest), codec.KeyFrame(keep), nil)
-	g.ext.oldest, g.ext.start = keep, h.Before
+	g.ext.oldest, g.ext.startBytes = keep, h.Before
 	g.j.mu.Lock()
 	defer g.j.mu.Unlock()
 	g.j.trimmed = keep
@@ -325,10 +325,10 @@ func (g *group) trim() error {
 
 // worthTrimming estimates from the average size of a change whether a trim to low frees enough.
 func (g *group) worthTrimming(low uint64) bool {
-	held, limit := g.ext.bytes(), g.room
+	held, limit := g.ext.size(), g.changeCapacity
 	if held >= limit/2 {
 		return true
 	}
 	average := float64(held) / float64(g.ext.newest-g.ext.oldest+1)
-	return average*float64(low-g.ext.oldest+1) >= float64(min(trimBytes, limit/8))
+	return average*float64(low-g.ext.oldest+1) >= float64(min(minTrimBytes, limit/8))
 }

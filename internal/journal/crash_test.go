@@ -38,7 +38,7 @@ func crashWorkload(ctx context.Context, j *Journal, seed uint64, w *witness) (wa
 			r := rand.New(rand.NewPCG(seed, uint64(s)))
 			scope := fmt.Sprint("scope-", s)
 			for n := 1; ; {
-				o := event.Observation{Resource: resource(scope), Scope: scope}
+				o := event.Observation{Resource: resourceNamed(scope), Scope: scope}
 				for range 1 + r.IntN(3) {
 					c := podChange(n, 600)
 					c.Cluster, c.ResourceVersion = scope, strconv.Itoa(n)
@@ -84,16 +84,16 @@ func crashWorkload(ctx context.Context, j *Journal, seed uint64, w *witness) (wa
 // checkCrashed opens what a power loss left and compares it with what was promised before.
 func checkCrashed(t *testing.T, opts Options, read, settled uint64) {
 	t.Helper()
-	j := start(t, opts)
-	defer j.end()
-	if r, ok := j.Recovered(); ok {
+	j := startJournal(t, opts)
+	defer j.stopAndClose()
+	if r, ok := j.PendingRecovery(); ok {
 		t.Fatalf("a power loss was taken for a broken store: %+v", r)
 	}
 	checkPromises(t, j, read, settled)
 }
 
 // checkPromises compares what is stored with itself, and with what was promised.
-func checkPromises(t *testing.T, j *running, read, settled uint64) {
+func checkPromises(t *testing.T, j *runningJournal, read, settled uint64) {
 	t.Helper()
 	newest, oldest := j.Newest(), j.Oldest()
 	if newest < read {
@@ -110,7 +110,7 @@ func checkPromises(t *testing.T, j *running, read, settled uint64) {
 	}
 	for s := range crashScopes {
 		scope := fmt.Sprint("scope-", s)
-		known, stored := j.stored(scope)
+		known, stored := j.loadStored(scope)
 		position := stored.Position
 		if n, ok := last[scope]; ok && position != strconv.Itoa(n) { // I1
 			t.Fatalf("%s: position %q, newest change %d", scope, position, n)
@@ -124,7 +124,7 @@ func checkPromises(t *testing.T, j *running, read, settled uint64) {
 		t.Fatalf("cursor %+v %v, settled %d, newest %d", c, err, settled, newest)
 	}
 	next := uint64(deadEvery)
-	if err := j.deadLetters("main", func(d event.DeadLetter) error {
+	if err := j.forEachDeadLetter("main", func(d event.DeadLetter) error {
 		if d.Offset != next {
 			t.Errorf("dead letter %d where %d is due", d.Offset, next)
 		}
@@ -136,7 +136,7 @@ func checkPromises(t *testing.T, j *running, read, settled uint64) {
 	if next <= c.Low { // same atomic write as the cursor
 		t.Fatalf("cursor %d, but no dead letter %d", c.Low, next)
 	}
-	j.append(observe("after", 1))
+	j.mustAppend(smallObservation("after", 1))
 	j.waitFor(newest + 1)
 }
 
@@ -150,7 +150,7 @@ func TestAPowerLossAtAnyMomentKeepsEveryPromise(t *testing.T) {
 				mem := vfs.NewCrashableMem()
 				opts.FS, opts.Sinks = mem, []string{"main"}
 				opts.MaxBytes, opts.PendingBytes, opts.TailBytes = 2<<20, 32<<10, 8<<10
-				j := start(t, opts)
+				j := startJournal(t, opts)
 				ctx, stop := context.WithCancel(t.Context())
 				var w witness
 				wait := crashWorkload(ctx, j.Journal, seed, &w)
@@ -174,17 +174,17 @@ func TestAPowerLossAtAnyMomentKeepsEveryPromise(t *testing.T) {
 				}
 				stop()
 				wait()
-				j.end()
+				j.stopAndClose()
 			}
 		})
 	}
 }
 
-// TestACopyMadeInMidWriteIsWholeOrSaidToBeBroken copies the files of a journal one after the other while they are written,
+// TestCopyMadeInMidWriteIsCompleteOrReportedBroken copies the files of a journal one after the other while they are written,
 // trimmed and compacted, as a backup does that knows nothing of snapshots. What is opened of it is of one moment.
-func TestACopyMadeInMidWriteIsWholeOrSaidToBeBroken(t *testing.T) {
+func TestCopyMadeInMidWriteIsCompleteOrReportedBroken(t *testing.T) {
 	opts := Options{Dir: t.TempDir(), Sinks: []string{"main"}, MaxBytes: 2 << 20, PendingBytes: 32 << 10, TailBytes: 8 << 10}
-	j := start(t, opts)
+	j := startJournal(t, opts)
 	ctx, stop := context.WithCancel(t.Context())
 	wait := crashWorkload(ctx, j.Journal, 1, &witness{})
 	broken := 0
@@ -198,12 +198,12 @@ func TestACopyMadeInMidWriteIsWholeOrSaidToBeBroken(t *testing.T) {
 		copied := opts
 		copied.Dir, copied.MaxBytes = t.TempDir(), 0
 		copyFiles(t, filepath.Join(opts.Dir, storeName), filepath.Join(copied.Dir, storeName))
-		c := start(t, copied)
-		if _, moved := c.Recovered(); moved {
+		c := startJournal(t, copied)
+		if _, moved := c.PendingRecovery(); moved {
 			broken++
 		}
 		checkPromises(t, c, 0, 0)
-		c.end()
+		c.stopAndClose()
 	}
 	stop()
 	wait()

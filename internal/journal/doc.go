@@ -10,6 +10,6 @@
 // and the store's own buffers. A sink that is behind reads from disk.
 //
 // The package never decides what changed, never talks to a sink, never drops a change that a declared sink has not settled,
-// and never repairs a store by guessing: a broken one is moved aside and said so, see [Journal.Recovered] (I7). The store is
+// and never repairs a store by guessing: a broken one is moved aside and said so, see [Journal.PendingRecovery] (I7). The store is
 // Pebble. Package codec has the stored form, as docs/journal-format.md specifies it, and package disk the files.
 package journal

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	leaks.Main(m)
 }
 
-var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+var discardLogger = slog.New(slog.NewTextHandler(io.Discard, nil))
 
 // podChange makes an updated Pod of about size bytes, alike but not equal to its neighbours, as in a real cluster.
 func podChange(n, size int) *event.Change {
@@ -45,14 +45,14 @@ func podChange(n, size int) *event.Change {
 	}
 }
 
-// resource makes a resource of its name.
-func resource(name string) event.Resource {
+// resourceNamed makes a resource of its name.
+func resourceNamed(name string) event.Resource {
 	plural, group, _ := strings.Cut(name, ".")
 	return event.Resource{Group: group, Resource: plural}
 }
 
 // known returns what is known of a resource, and its only scope record.
-func (r *running) stored(name string) ([]event.Known, event.StoredScope) {
+func (r *runningJournal) loadStored(name string) ([]event.Known, event.StoredScope) {
 	r.t.Helper()
 	var known []event.Known
 	s, err := r.LoadResource(name, func(k event.Known) { known = append(known, k) })
@@ -65,30 +65,30 @@ func (r *running) stored(name string) ([]event.Known, event.StoredScope) {
 	return known, s.Scopes[0]
 }
 
-func observe(scope string, n int) event.Observation {
+func smallObservation(scope string, n int) event.Observation {
 	c := journaltest.SmallChange(n)
 	return event.Observation{
-		Resource: resource(scope), Scope: scope, Changes: []*event.Change{c},
+		Resource: resourceNamed(scope), Scope: scope, Changes: []*event.Change{c},
 		Known:    []event.Known{{Key: c.Name, UID: c.UID, ResourceVersion: c.ResourceVersion}},
 		Position: c.ResourceVersion,
 	}
 }
 
-// running is a journal whose Run is on.
-type running struct {
+// runningJournal is a journal whose Run is on.
+type runningJournal struct {
 	*Journal
 	t    testing.TB
 	stop context.CancelFunc
 	done chan error
 }
 
-func open(t testing.TB, opts Options) *Journal {
+func openJournal(t testing.TB, opts Options) *Journal {
 	t.Helper()
 	if opts.Dir == "" {
 		opts.Dir = "journal"
 	}
 	if opts.Logger == nil {
-		opts.Logger = quiet
+		opts.Logger = discardLogger
 	}
 	j, err := Open(opts)
 	if err != nil {
@@ -97,21 +97,21 @@ func open(t testing.TB, opts Options) *Journal {
 	return j
 }
 
-func start(t testing.TB, opts Options) *running {
+func startJournal(t testing.TB, opts Options) *runningJournal {
 	t.Helper()
-	return run(t, open(t, opts))
+	return runJournal(t, openJournal(t, opts))
 }
 
-func run(t testing.TB, j *Journal) *running {
+func runJournal(t testing.TB, j *Journal) *runningJournal {
 	ctx, stop := context.WithCancel(context.Background())
-	r := &running{Journal: j, t: t, stop: stop, done: make(chan error, 1)}
+	r := &runningJournal{Journal: j, t: t, stop: stop, done: make(chan error, 1)}
 	go func() { r.done <- j.Run(ctx) }()
-	t.Cleanup(r.end)
+	t.Cleanup(r.stopAndClose)
 	return r
 }
 
-// end stops Run and closes the journal. It may be called again.
-func (r *running) end() {
+// stopAndClose stops Run and closes the journal. It may be called again.
+func (r *runningJournal) stopAndClose() {
 	r.t.Helper()
 	if r.stop == nil {
 		return
@@ -126,7 +126,7 @@ func (r *running) end() {
 	}
 }
 
-func (r *running) append(obs ...event.Observation) {
+func (r *runningJournal) mustAppend(obs ...event.Observation) {
 	r.t.Helper()
 	for _, o := range obs {
 		if err := r.Append(r.t.Context(), o); err != nil {
@@ -135,7 +135,7 @@ func (r *running) append(obs ...event.Observation) {
 	}
 }
 
-func (r *running) settle(sink string, c event.Cursor, dead ...event.DeadLetter) {
+func (r *runningJournal) mustSettle(sink string, c event.Cursor, dead ...event.DeadLetter) {
 	r.t.Helper()
 	if err := r.Settle(r.t.Context(), sink, c, dead); err != nil {
 		r.t.Fatalf("settle: %v", err)
@@ -143,7 +143,7 @@ func (r *running) settle(sink string, c event.Cursor, dead ...event.DeadLetter) 
 }
 
 // readTo reads everything after an offset up to and with another.
-func (r *running) readTo(after, to uint64) []event.Record {
+func (r *runningJournal) readTo(after, to uint64) []event.Record {
 	r.t.Helper()
 	var all []event.Record
 	for after < to {
@@ -165,7 +165,7 @@ func (r *running) readTo(after, to uint64) []event.Record {
 }
 
 // waitFor waits until the change with an offset is committed.
-func (r *running) waitFor(newest uint64) {
+func (r *runningJournal) waitFor(newest uint64) {
 	r.t.Helper()
 	for at := r.Newest(); at < newest; at = r.Newest() {
 		if _, err := r.Read(r.t.Context(), at); err != nil {

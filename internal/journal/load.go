@@ -18,68 +18,68 @@ func (j *Journal) openStore() error {
 	dir := fsys.PathJoin(j.opts.Dir, storeName)
 	reason, marked := brokenReason(fsys, dir)
 	if !marked {
-		err := j.tryStore(dir)
+		err := j.openAndLoad(dir)
 		if err == nil {
-			j.fs.Wait()
+			j.fs.EnableWaiting()
 			return nil
 		}
-		err, broken := classify(j.opts.Dir, err)
+		err, broken := classifyOpenError(j.opts.Dir, err)
 		if !broken {
 			return err
 		}
-		reason = oneLine(err)
+		reason = firstLine(err)
 		if err := markBroken(fsys, dir, errors.New(reason)); err != nil {
 			return fmt.Errorf("journal: broken store in %s (%s) cannot be moved aside: %w", j.opts.Dir, reason, err)
 		}
 	}
-	if err := quarantine(fsys, j.opts.Dir, reason, time.Now(), j.opts.Logger); err != nil {
+	if err := moveStoreAside(fsys, j.opts.Dir, reason, time.Now(), j.opts.Logger); err != nil {
 		return err
 	}
-	if err := j.tryStore(dir); err != nil {
+	if err := j.openAndLoad(dir); err != nil {
 		return fmt.Errorf("journal: cannot make a new store in %s: %w", j.opts.Dir, err)
 	}
-	j.fs.Wait()
+	j.fs.EnableWaiting()
 	return nil
 }
 
-// tryStore opens Pebble and loads the state into j. It leaves nothing open when it fails.
-func (j *Journal) tryStore(dir string) error {
+// openAndLoad opens Pebble and loads the state into j. It leaves nothing open when it fails.
+func (j *Journal) openAndLoad(dir string) error {
 	failed := newFailure() // a try of its own: what an abandoned store still says must not end its successor
-	j.failed = failed
+	j.storeFailure = failed
 	logger := &storeLogger{
-		logger: j.opts.Logger,
-		fail:   func(err error) { j.fail(failed, err) },
-		broken: func(err error) { _ = j.failBroken(failed, err) },
+		logger:       j.opts.Logger,
+		onFailure:    func(err error) { j.failStore(failed, err) },
+		onCorruption: func(err error) { _ = j.failBroken(failed, err) },
 	}
-	db, err := openPebble(dir, storeOptions(j.fs, logger), failed.ch)
+	db, err := openPebble(dir, storeOptions(j.fs, logger), failed.done)
 	if errors.Is(err, errStoreFailed) {
-		return fmt.Errorf("%w: %w", err, failed.get())
+		return fmt.Errorf("%w: %w", err, failed.current())
 	}
 	if err != nil {
 		return err
 	}
 	j.db, j.from = db, db
-	if j.mark, err = disk.OpenMark(j.fs, dir); err != nil {
+	if j.ackFile, err = disk.OpenAckFile(j.fs, dir); err != nil {
 		return errors.Join(err, db.Close())
 	}
-	if err := j.load(); err != nil {
-		return errors.Join(err, j.mark.Close(), db.Close())
+	if err := j.loadState(); err != nil {
+		return errors.Join(err, j.ackFile.Close(), db.Close())
 	}
 	return nil
 }
 
-// load reads the state of the store, upgrades an older one, and drops the cursors of sinks that are not declared.
-func (j *Journal) load() (err error) {
-	if err := errors.Join(j.loadWrites(), j.loadVersion()); err != nil {
+// loadState reads the state of the store, upgrades an older one, and drops the cursors of sinks that are not declared.
+func (j *Journal) loadState() (err error) {
+	if err := errors.Join(j.checkWriteCount(), j.loadVersion()); err != nil {
 		return err
 	}
-	if j.ext, err = j.extent(); err != nil {
+	if j.logExtent, err = j.loadExtent(); err != nil {
 		return err
 	}
-	if err := j.dropSeed(); err != nil {
+	if err := j.dropPartialSeed(); err != nil {
 		return err
 	}
-	stored, err := j.sinkStates(j.ext.newest)
+	stored, err := j.loadSinkStates(j.logExtent.newest)
 	if err != nil {
 		return err
 	}
@@ -96,30 +96,30 @@ func (j *Journal) load() (err error) {
 			}
 			s.settled, s.cursor = false, event.Cursor{}
 		}
-		if s.declared || s.dead > 0 {
+		if s.declared || s.deadLetters > 0 {
 			j.sinks[name] = s
 		}
 	}
-	if err := j.loadEvidence(); err != nil {
+	if err := j.dropUnusedEvidence(); err != nil {
 		return err
 	}
-	j.bodies = newBodies()
-	if j.resources, err = j.storedResources(); err != nil {
+	j.bodies = newBodyIndex()
+	if j.resources, err = j.loadResources(); err != nil {
 		return err
 	}
-	return j.eachName(codec.PrefixBody, func(name string) { j.bodies.resources[name] = true })
+	return j.forEachName(codec.PrefixBody, func(name string) { j.bodies.resources[name] = true })
 }
 
-// loadWrites finds out how many groups were written, and refuses a store that has lost some which were acknowledged.
-func (j *Journal) loadWrites() error {
-	value, err := j.get(codec.KeyWrites)
+// checkWriteCount finds out how many groups were written, and refuses a store that has lost some which were acknowledged.
+func (j *Journal) checkWriteCount() error {
+	value, err := j.getValue(codec.KeyWrites)
 	if err != nil {
 		return err
 	}
 	if j.writes, err = codec.DecodeNumber(value); err != nil {
 		return err
 	}
-	if err := j.mark.Check(j.writes); err != nil {
+	if err := j.ackFile.CheckWrites(j.writes); err != nil {
 		return fmt.Errorf("%w: %w", ErrBroken, err)
 	}
 	return nil
@@ -127,12 +127,12 @@ func (j *Journal) loadWrites() error {
 
 // loadVersion checks the layout's version, or writes it into an empty store.
 func (j *Journal) loadVersion() error {
-	value, err := j.get(codec.KeyVersion)
+	value, err := j.getValue(codec.KeyVersion)
 	if err != nil {
 		return err
 	}
 	if value == nil {
-		return j.create()
+		return j.initializeStore()
 	}
 	version, err := checkVersion(j.opts.Dir, value)
 	if err != nil {
@@ -141,7 +141,7 @@ func (j *Journal) loadVersion() error {
 	if err := j.upgrade(version); err != nil {
 		return err
 	}
-	value, err = j.get(codec.KeyRecovery)
+	value, err = j.getValue(codec.KeyRecovery)
 	if err != nil || value == nil {
 		return err
 	}
@@ -162,8 +162,8 @@ func checkVersion(dir string, stored []byte) (uint64, error) {
 	return v, nil
 }
 
-// create writes the version into an empty store, together with the recovery it may be the result of.
-func (j *Journal) create() error {
+// initializeStore writes the version into an empty store, together with the recovery it may be the result of.
+func (j *Journal) initializeStore() error {
 	it, err := j.db.NewIter(nil)
 	if err != nil {
 		return err

@@ -29,7 +29,7 @@ type model struct {
 
 // modelRun plays random steps against a journal and its model at once.
 type modelRun struct {
-	*running
+	*runningJournal
 	r    *rand.Rand
 	opts Options
 	model
@@ -37,12 +37,12 @@ type modelRun struct {
 
 const modelSinks = 2
 
-func (m *modelRun) resource() string { return fmt.Sprint("r", m.r.IntN(4)) }
-func (m *modelRun) sink() string     { return fmt.Sprint("sink-", m.r.IntN(modelSinks)) }
+func (m *modelRun) randomResource() string { return fmt.Sprint("r", m.r.IntN(4)) }
+func (m *modelRun) randomSink() string     { return fmt.Sprint("sink-", m.r.IntN(modelSinks)) }
 
-func (m *modelRun) appendSome() {
-	name := m.resource()
-	o := event.Observation{Resource: resource(name), Scope: name + ";ns=" + fmt.Sprint(m.r.IntN(3))}
+func (m *modelRun) appendRandom() {
+	name := m.randomResource()
+	o := event.Observation{Resource: resourceNamed(name), Scope: name + ";ns=" + fmt.Sprint(m.r.IntN(3))}
 	o.Resource.Version = fmt.Sprint("v", m.r.IntN(2))
 	m.version[name] = o.Resource.Version
 	for range m.r.IntN(4) {
@@ -62,7 +62,7 @@ func (m *modelRun) appendSome() {
 	}
 	for range m.r.IntN(2) {
 		key := fmt.Sprint(m.r.IntN(9))
-		o.Forget = append(o.Forget, key)
+		o.RemovedKeys = append(o.RemovedKeys, key)
 		delete(m.known[name], key)
 		delete(m.bodies[name], key)
 	}
@@ -78,13 +78,13 @@ func (m *modelRun) appendSome() {
 		o.Snapshot = fmt.Sprint(m.r.Int())
 	}
 	if m.r.IntN(5) == 0 {
-		o.Lost = fmt.Sprint(m.r.Int())
+		o.LostReason = fmt.Sprint(m.r.Int())
 	} else if m.r.IntN(2) == 0 {
 		o.Position = fmt.Sprint(m.r.Int())
 	}
-	m.scopeOf(&o)
+	m.applyScope(&o)
 	m.log = append(m.log, o.Changes...)
-	m.append(o)
+	m.mustAppend(o)
 	m.compareBody(name, fmt.Sprint(m.r.IntN(9))) // seen before it is committed
 }
 
@@ -98,10 +98,10 @@ func (m *modelRun) compareBody(name, key string) {
 	}
 }
 
-func (m *modelRun) settleSome() {
+func (m *modelRun) settleRandom() {
 	m.commitAll()
 	newest := uint64(len(m.log))
-	name := m.sink()
+	name := m.randomSink()
 	c := m.cursors[name]
 	c.Low += m.r.Uint64N(newest - c.Low + 1)
 	c.Layout = fmt.Sprint(m.r.IntN(3))
@@ -128,8 +128,8 @@ func (m *modelRun) settleSome() {
 		dead = append(dead, d)
 		m.dead[name][offset] = d
 	}
-	m.cursors[name] = c.Normal()
-	m.settle(name, c, dead...)
+	m.cursors[name] = c.Normalize()
+	m.mustSettle(name, c, dead...)
 }
 
 // commitAll waits until everything appended is committed.
@@ -140,8 +140,8 @@ func (m *modelRun) commitAll() {
 	}
 }
 
-func (m *modelRun) dropSome() {
-	name := m.resource()
+func (m *modelRun) dropRandom() {
+	name := m.randomResource()
 	var err error
 	switch m.r.IntN(3) {
 	case 0:
@@ -154,13 +154,13 @@ func (m *modelRun) dropSome() {
 		delete(m.version, name)
 		err = m.DropResource(m.t.Context(), name)
 	default:
-		r := resource(name)
+		r := resourceNamed(name)
 		r.Version = "v9"
 		m.version[name] = r.Version
 		var scopes []event.StoredScope
 		m.scopes[name] = map[string]event.StoredScope{}
 		for i := range m.r.IntN(3) {
-			s := event.StoredScope{ID: name + ";ns=" + fmt.Sprint(i), Position: fmt.Sprint(m.r.IntN(9)), Snapshot: "s", Lost: fmt.Sprint(m.r.IntN(9)), Pass: "p"}
+			s := event.StoredScope{ID: name + ";ns=" + fmt.Sprint(i), Position: fmt.Sprint(m.r.IntN(9)), Snapshot: "s", LostReason: fmt.Sprint(m.r.IntN(9)), Pass: "p"}
 			scopes = append(scopes, s)
 			m.scopes[name][s.ID] = s
 		}
@@ -171,22 +171,22 @@ func (m *modelRun) dropSome() {
 	}
 }
 
-// scopeOf is what an observation says of its scope.
-func (m *modelRun) scopeOf(o *event.Observation) {
+// applyScope is what an observation says of its scope.
+func (m *modelRun) applyScope(o *event.Observation) {
 	name := o.Resource.String()
 	s := m.scopes[name][o.Scope]
 	s.ID = o.Scope
-	if o.Position == "" && o.Snapshot == "" && o.Lost == "" {
+	if o.Position == "" && o.Snapshot == "" && o.LostReason == "" {
 		return
 	}
-	if o.Lost != "" {
-		s.Position, s.Snapshot, s.Lost = "", "", o.Lost
+	if o.LostReason != "" {
+		s.Position, s.Snapshot, s.LostReason = "", "", o.LostReason
 	}
 	if o.Snapshot != "" {
 		s.Snapshot = o.Snapshot
 	}
 	if o.Position != "" {
-		s.Position, s.Lost, s.Pass = o.Position, "", ""
+		s.Position, s.LostReason, s.Pass = o.Position, "", ""
 	}
 	if m.scopes[name] == nil {
 		m.scopes[name] = map[string]event.StoredScope{}
@@ -219,12 +219,12 @@ func (m *modelRun) compareResource(name string) {
 }
 
 func (m *modelRun) reopen() {
-	m.end()
-	m.running = start(m.t, m.opts)
+	m.stopAndClose()
+	m.runningJournal = startJournal(m.t, m.opts)
 }
 
-// compare reads back everything and compares it with the model.
-func (m *modelRun) compare() {
+// compareAll reads back everything and compares it with the model.
+func (m *modelRun) compareAll() {
 	m.t.Helper()
 	m.commitAll()
 	newest, oldest := m.Newest(), m.Oldest()
@@ -261,7 +261,7 @@ func (m *modelRun) compare() {
 			m.t.Fatalf("%s: cursor %+v %v, want %+v", name, c, err, m.cursors[name])
 		}
 		got := map[uint64]event.DeadLetter{}
-		if err := m.deadLetters(name, func(d event.DeadLetter) error { got[d.Offset] = d; return nil }); err != nil {
+		if err := m.forEachDeadLetter(name, func(d event.DeadLetter) error { got[d.Offset] = d; return nil }); err != nil {
 			m.t.Fatal(err)
 		}
 		if !reflect.DeepEqual(got, m.dead[name]) {
@@ -291,24 +291,24 @@ func TestTheJournalBehavesAsItsModel(t *testing.T) {
 				m.opts.Sinks = append(m.opts.Sinks, name)
 				m.dead[name] = map[uint64]event.DeadLetter{}
 			}
-			m.running = start(t, m.opts)
+			m.runningJournal = startJournal(t, m.opts)
 			for range 600 {
 				switch n := m.r.IntN(100); {
 				case n < 75:
-					m.appendSome()
+					m.appendRandom()
 				case n < 85:
-					m.settleSome()
+					m.settleRandom()
 				case n < 92:
-					m.dropSome()
+					m.dropRandom()
 				case n < 94:
 					m.reopen()
 				default:
-					m.compare()
+					m.compareAll()
 				}
 			}
-			m.compare()
+			m.compareAll()
 			m.reopen()
-			m.compare()
+			m.compareAll()
 			trimmed = trimmed || m.Oldest() > 1
 		})
 	}

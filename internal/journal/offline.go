@@ -20,8 +20,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// ErrAbsent says that a directory holds no journal. The caller names another one.
-var ErrAbsent = errors.New("no journal here")
+// ErrNoJournal says that a directory holds no journal. The caller names another one.
+var ErrNoJournal = errors.New("no journal here")
 
 // Offline is the journal of an exporter that does not run, open for reading. Nothing in its directory is made, changed or
 // removed, so it works on a read-only volume and on a copy; what the store's log holds beyond its tables is replayed in
@@ -32,17 +32,17 @@ type Offline struct {
 	dir  string
 	lock io.Closer
 	db   *pebble.DB
-	reader
-	version uint64
-	ext     extent
-	states  map[string]sinkState // by sink
+	storeReader
+	version    uint64
+	ext        logExtent
+	sinkStates map[string]sinkState // by sink
 }
 
-// OpenOffline opens the journal in dir. It returns ErrAbsent, ErrLocked while an exporter works there, ErrNewer, ErrBroken,
+// OpenOffline opens the journal in dir. It returns ErrNoJournal, ErrLocked while an exporter works there, ErrNewer, ErrBroken,
 // or an error of the environment. It holds a shared lock: others may read too, and an exporter that starts meanwhile gets
 // ErrLocked. It must not be called in a process that has the same journal open, whose lock it would release.
 func OpenOffline(dir string) (*Offline, error) {
-	if err := present(dir); err != nil {
+	if err := checkPresent(dir); err != nil {
 		return nil, err
 	}
 	lock, err := disk.LockShared(dir)
@@ -70,20 +70,20 @@ func (o *Offline) Oldest() uint64 { return o.ext.oldest }
 func (o *Offline) Newest() uint64 { return o.ext.newest }
 
 // Sinks returns the names of all sinks that have a cursor or dead letters, in order.
-func (o *Offline) Sinks() []string { return slices.Sorted(maps.Keys(o.states)) }
+func (o *Offline) Sinks() []string { return slices.Sorted(maps.Keys(o.sinkStates)) }
 
-// Changes calls each for every retained change from one offset up to and with another, in order, until each returns an
+// ForEachChange calls each for every retained change from one offset up to and with another, in order, until each returns an
 // error, which it returns. Trimmed and future offsets are passed over. A record and what it refers to are valid during the
 // call only; memory is bounded by one frame, about 1 MiB or one larger change.
-func (o *Offline) Changes(from, to uint64, each func(event.Record) error) error {
+func (o *Offline) ForEachChange(from, to uint64, each func(event.Record) error) error {
 	from, to = max(from, o.ext.oldest), min(to, o.ext.newest)
 	if from > to {
 		return nil
 	}
 	for after := from - 1; after < to; {
-		records, err := o.records(after, o.Oldest, o.unpacker.Changes)
+		records, err := o.readFrameAfter(after, o.Oldest, o.unpacker.Decode)
 		if err != nil {
-			return o.checked(fmt.Sprintf("read change %d", after+1), err)
+			return o.wrapReadError(fmt.Sprintf("read change %d", after+1), err)
 		}
 		for _, r := range records {
 			if after = r.Offset; after > to {
@@ -97,36 +97,36 @@ func (o *Offline) Changes(from, to uint64, each func(event.Record) error) error 
 	return nil
 }
 
-// DeadLetters calls each for every dead letter of a sink, in order of offsets, until each returns an error, which it
+// ForEachDeadLetter calls each for every dead letter of a sink, in order of offsets, until each returns an error, which it
 // returns. A sink that is not known has none.
-func (o *Offline) DeadLetters(sink string, each func(event.DeadLetter) error) error {
+func (o *Offline) ForEachDeadLetter(sink string, each func(event.DeadLetter) error) error {
 	var stopped error
-	err := o.deadLetters(sink, func(d event.DeadLetter) error {
+	err := o.forEachDeadLetter(sink, func(d event.DeadLetter) error {
 		stopped = each(d)
 		return stopped
 	})
 	if stopped != nil {
 		return stopped
 	}
-	return o.checked(fmt.Sprintf("dead letters of sink %q", sink), err)
+	return o.wrapReadError(fmt.Sprintf("dead letters of sink %q", sink), err)
 }
 
 // DeadLetter returns the dead letter of a sink at an offset; false when there is none.
 func (o *Offline) DeadLetter(sink string, offset uint64) (event.DeadLetter, bool, error) {
 	doing := fmt.Sprintf("dead letter %d of sink %q", offset, sink)
-	value, err := o.get(codec.KeyDead(sink, offset))
+	value, err := o.getValue(codec.KeyDeadLetter(sink, offset))
 	if err != nil || value == nil {
-		return event.DeadLetter{}, false, o.checked(doing, err)
+		return event.DeadLetter{}, false, o.wrapReadError(doing, err)
 	}
-	d, err := codec.DecodeDead(o.unpacker, offset, value)
-	return d, err == nil, o.checked(doing, err)
+	d, err := codec.DecodeDeadLetter(o.unpacker, offset, value)
+	return d, err == nil, o.wrapReadError(doing, err)
 }
 
-// present refuses a directory that holds no journal, before anything could be made in it.
-func present(dir string) error {
+// checkPresent refuses a directory that holds no journal, before anything could be made in it.
+func checkPresent(dir string) error {
 	_, err := os.Stat(filepath.Join(dir, storeName))
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%w: %s has no directory %q", ErrAbsent, dir, storeName)
+		return fmt.Errorf("%w: %s has no directory %q", ErrNoJournal, dir, storeName)
 	}
 	if err != nil {
 		return fmt.Errorf("journal: cannot open %s: %w", dir, err)
@@ -140,65 +140,65 @@ func openUnlocked(dir string) (*Offline, error) {
 	if reason, marked := brokenReason(vfs.Default, store); marked {
 		return nil, fmt.Errorf("%w: %s (%s); the next start of the exporter moves it aside", ErrBroken, dir, reason)
 	}
-	unpacker, err := codec.NewUnpacker()
+	unpacker, err := codec.NewFrameDecoder()
 	if err != nil {
 		return nil, err
 	}
-	o := &Offline{dir: dir, reader: reader{unpacker: unpacker}}
-	if err := o.open(store); err != nil {
+	o := &Offline{dir: dir, storeReader: storeReader{unpacker: unpacker}}
+	if err := o.openStore(store); err != nil {
 		unpacker.Close()
-		return nil, explain(dir, err)
+		return nil, explainOpenError(dir, err)
 	}
 	return o, nil
 }
 
-func (o *Offline) open(store string) (err error) {
+func (o *Offline) openStore(store string) (err error) {
 	failed := newFailure()
 	opts := storeOptions(disk.ReadOnly{FS: vfs.Default}, offlineLogger(failed))
 	opts.ReadOnly = true
-	if o.db, err = openPebble(store, opts, failed.ch); err != nil {
-		return errors.Join(err, failed.get())
+	if o.db, err = openPebble(store, opts, failed.done); err != nil {
+		return errors.Join(err, failed.current())
 	}
 	o.from = o.db
-	if err := o.load(); err != nil {
+	if err := o.loadState(); err != nil {
 		return errors.Join(err, o.db.Close())
 	}
 	return nil
 }
 
-// load reads what Open would, and changes nothing of it.
-func (o *Offline) load() error {
-	version, err := o.get(codec.KeyVersion)
+// loadState reads what Open would, and changes nothing of it.
+func (o *Offline) loadState() error {
+	version, err := o.getValue(codec.KeyVersion)
 	if err != nil {
 		return err
 	}
 	if version == nil {
-		return fmt.Errorf("%w: %s was never begun", ErrAbsent, o.dir)
+		return fmt.Errorf("%w: %s was never begun", ErrNoJournal, o.dir)
 	}
 	if o.version, err = checkVersion(o.dir, version); err != nil {
 		return err
 	}
-	if o.ext, err = o.extent(); err != nil {
+	if o.ext, err = o.loadExtent(); err != nil {
 		return err
 	}
-	o.states, err = o.sinkStates(o.ext.newest)
+	o.sinkStates, err = o.loadSinkStates(o.ext.newest)
 	return err
 }
 
-// explain says what an error at opening means. It never marks a broken store.
-func explain(dir string, err error) error {
-	if errors.Is(err, ErrAbsent) || errors.Is(err, pebble.ErrDBDoesNotExist) {
-		return fmt.Errorf("%w: %s", ErrAbsent, dir)
+// explainOpenError says what an error at opening means. It never marks a broken store.
+func explainOpenError(dir string, err error) error {
+	if errors.Is(err, ErrNoJournal) || errors.Is(err, pebble.ErrDBDoesNotExist) {
+		return fmt.Errorf("%w: %s", ErrNoJournal, dir)
 	}
-	err, broken := classify(dir, err)
+	err, broken := classifyOpenError(dir, err)
 	if broken {
-		return fmt.Errorf("%w: %s (%s); the next start of the exporter moves it aside", ErrBroken, dir, oneLine(err))
+		return fmt.Errorf("%w: %s (%s); the next start of the exporter moves it aside", ErrBroken, dir, firstLine(err))
 	}
 	return err
 }
 
-// checked says of an error while reading where it happened, and whether the stored bytes are wrong.
-func (o *Offline) checked(doing string, err error) error {
+// wrapReadError says of an error while reading where it happened, and whether the stored bytes are wrong.
+func (o *Offline) wrapReadError(doing string, err error) error {
 	switch {
 	case err == nil:
 		return nil
@@ -210,15 +210,15 @@ func (o *Offline) checked(doing string, err error) error {
 
 // offlineLogger keeps silent: what matters of what the store says comes back as an error too, or sets failed.
 func offlineLogger(failed *failure) *storeLogger {
-	fail := func(err error) { failed.set(err) }
-	return &storeLogger{logger: slog.New(slog.DiscardHandler), fail: fail, broken: func(error) {}}
+	fail := func(err error) { failed.recordFirst(err) }
+	return &storeLogger{logger: slog.New(slog.DiscardHandler), onFailure: fail, onCorruption: func(error) {}}
 }
 
 // IsLatest reports whether c is the last that was observed of its object, so that to send it now is no step back (I3). Of a
 // deleted object it is unless another one lives under its name. A control record, which has its place in the stream, never
 // is.
 func (o *Offline) IsLatest(c *event.Change) (bool, error) {
-	if c.Type.Control() {
+	if c.Type.IsControl() {
 		return false, nil
 	}
 	if c.Type == event.Attributed { // it speaks of one version, and of no state
@@ -228,11 +228,11 @@ func (o *Offline) IsLatest(c *event.Change) (bool, error) {
 		return false, fmt.Errorf("journal: %s was written by an earlier version of the exporter: start this one on it once", o.dir)
 	}
 	object := strings.TrimPrefix(c.Namespace+"/"+c.Name, "/")
-	value, err := o.get(codec.KeyOf(codec.PrefixKnown, c.Resource.String(), object))
+	value, err := o.getValue(codec.KeyNamed(codec.PrefixKnown, c.Resource.String(), object))
 	if err != nil || value == nil {
-		return c.Type == event.Deleted, o.checked("known object "+object, err)
+		return c.Type == event.Deleted, o.wrapReadError("known object "+object, err)
 	}
 	k, err := codec.DecodeKnown([]byte(object), value)
 	living := c.Type != event.Deleted && k.UID == c.UID && k.ResourceVersion == c.ResourceVersion
-	return living, o.checked("known object "+object, err)
+	return living, o.wrapReadError("known object "+object, err)
 }

@@ -20,14 +20,14 @@ var ErrNoDeadLetter = errors.New("no such dead letter")
 // ErrNoDeadLetter. It returns how many were dropped. Its other errors are those of [OpenOffline]; here the lock is
 // exclusive. The sink need not be configured any more.
 func DiscardDeadLetters(dir, sink string, offsets []uint64) (int, error) {
-	if err := present(dir); err != nil {
+	if err := checkPresent(dir); err != nil {
 		return 0, err
 	}
 	lock, err := disk.Lock(disk.Private{FS: vfs.Default}, dir)
 	if err != nil {
 		return 0, err
 	}
-	keys, err := deadKeys(dir, sink, offsets)
+	keys, err := findDeadLetterKeys(dir, sink, offsets)
 	if err == nil && len(keys) > 0 {
 		err = deleteKeys(dir, keys)
 	}
@@ -37,26 +37,26 @@ func DiscardDeadLetters(dir, sink string, offsets []uint64) (int, error) {
 	return len(keys), lock.Close()
 }
 
-// deadKeys finds the dead letters to drop. It reads first and apart, so that a store that cannot be read is not written to.
-func deadKeys(dir, sink string, offsets []uint64) (keys [][]byte, err error) {
+// findDeadLetterKeys finds the dead letters to drop. It reads first and apart, so that a store that cannot be read is not written to.
+func findDeadLetterKeys(dir, sink string, offsets []uint64) (keys [][]byte, err error) {
 	o, err := openUnlocked(dir)
 	if err != nil {
 		return nil, err
 	}
-	o.lock = disk.NoLock{} // the caller's
+	o.lock = disk.NopLock{} // the caller's
 	defer func() { err = errors.Join(err, o.Close()) }()
 	if offsets == nil {
-		err := o.each(codec.AppendNamePrefix(nil, codec.PrefixDead, sink), func(key, _ []byte) error {
+		err := o.forEachKey(codec.AppendNamePrefix(nil, codec.PrefixDeadLetter, sink), func(key, _ []byte) error {
 			keys = append(keys, slices.Clone(key))
 			return nil
 		})
-		return keys, o.checked(fmt.Sprintf("dead letters of sink %q", sink), err)
+		return keys, o.wrapReadError(fmt.Sprintf("dead letters of sink %q", sink), err)
 	}
 	for _, offset := range slices.Compact(slices.Sorted(slices.Values(offsets))) {
-		key := codec.KeyDead(sink, offset)
-		value, err := o.get(key)
+		key := codec.KeyDeadLetter(sink, offset)
+		value, err := o.getValue(key)
 		if err != nil {
-			return nil, o.checked("dead letter", err)
+			return nil, o.wrapReadError("dead letter", err)
 		}
 		if value == nil {
 			return nil, fmt.Errorf("%w: sink %q, offset %d; nothing was dropped", ErrNoDeadLetter, sink, offset)
@@ -70,16 +70,16 @@ func deadKeys(dir, sink string, offsets []uint64) (keys [][]byte, err error) {
 // stopped them for good, see storeLogger. The process ends anyway.
 func deleteKeys(dir string, keys [][]byte) error {
 	failed := newFailure()
-	db, err := openPebble(filepath.Join(dir, storeName), storeOptions(disk.Private{FS: vfs.Default}, offlineLogger(failed)), failed.ch)
+	db, err := openPebble(filepath.Join(dir, storeName), storeOptions(disk.Private{FS: vfs.Default}, offlineLogger(failed)), failed.done)
 	if err != nil {
-		return explain(dir, errors.Join(err, failed.get()))
+		return explainOpenError(dir, errors.Join(err, failed.current()))
 	}
 	done := make(chan error, 1)
-	go func() { done <- errors.Join(applyDeletes(db, keys), db.Close()) }()
+	go func() { done <- errors.Join(applyKeyDeletes(db, keys), db.Close()) }()
 	select {
 	case err = <-done:
-	case <-failed.ch:
-		err = failed.get()
+	case <-failed.done:
+		err = failed.current()
 	}
 	if err != nil {
 		return fmt.Errorf("journal: cannot write to %s, some or none were dropped: %w", dir, err)
@@ -87,7 +87,7 @@ func deleteKeys(dir string, keys [][]byte) error {
 	return nil
 }
 
-func applyDeletes(db *pebble.DB, keys [][]byte) error {
+func applyKeyDeletes(db *pebble.DB, keys [][]byte) error {
 	b := db.NewBatch()
 	defer b.Close()
 	for _, key := range keys {

@@ -6,18 +6,18 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-func TestTheLastWordOnAnObjectIsKnown(t *testing.T) {
+func TestIsLatestComparesWithKnownObject(t *testing.T) {
 	dir := t.TempDir()
-	j := start(t, Options{Dir: dir})
+	j := startJournal(t, Options{Dir: dir})
 	know := func(name string, k event.Known) {
 		c := podChange(1, 10)
-		j.append(event.Observation{Resource: resource(name), Scope: name, Changes: []*event.Change{c}, Known: []event.Known{k}})
+		j.mustAppend(event.Observation{Resource: resourceNamed(name), Scope: name, Changes: []*event.Change{c}, Known: []event.Known{k}})
 	}
 	know("pods", event.Known{Key: "team/lives", UID: "u1", ResourceVersion: "5"})
 	know("pods", event.Known{Key: "other/lives", UID: "u2", ResourceVersion: "6"})
 	know("podsets", event.Known{Key: "team/elsewhere", UID: "u4", ResourceVersion: "8"})
 	know("nodes", event.Known{Key: "n1", UID: "u5", ResourceVersion: "9"})
-	j.end()
+	j.stopAndClose()
 	o := openOffline(t, dir)
 	defer func() {
 		if err := o.Close(); err != nil {

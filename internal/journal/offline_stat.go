@@ -14,16 +14,16 @@ import (
 
 // OfflineStat is what is in the journal of an exporter that does not run.
 type OfflineStat struct {
-	Oldest, Newest uint64         // offsets; Oldest is Newest+1 before the first change
-	RetainedBytes  int64          // stored bytes of changes, known objects, last states and dead letters: what Options.MaxBytes bounds
-	DiskBytes      int64          // of all files of the store
-	Resources      []ResourceStat // by name
-	Sinks          []OfflineSink  // by name
-	Recovery       *Recovery      // a broken store was replaced and the gaps are not announced yet; else nil
+	Oldest, Newest uint64            // offsets; Oldest is Newest+1 before the first change
+	RetainedBytes  int64             // stored bytes of changes, known objects, last states and dead letters: what Options.MaxBytes bounds
+	DiskBytes      int64             // of all files of the store
+	Resources      []ResourceStat    // by name
+	Sinks          []OfflineSinkStat // by name
+	Recovery       *Recovery         // a broken store was replaced and the gaps are not announced yet; else nil
 }
 
-// Changes returns the number of changes that can be read.
-func (s *OfflineStat) Changes() uint64 { return s.Newest + 1 - s.Oldest }
+// ChangeCount returns the number of changes that can be read.
+func (s *OfflineStat) ChangeCount() uint64 { return s.Newest + 1 - s.Oldest }
 
 // ResourceStat is what is stored about one resource.
 type ResourceStat struct {
@@ -35,8 +35,8 @@ type ResourceStat struct {
 	BodyBytes  int64 // of those, as stored
 }
 
-// OfflineSink is what is stored about one sink: it has a cursor, or dead letters, or both.
-type OfflineSink struct {
+// OfflineSinkStat is what is stored about one sink: it has a cursor, or dead letters, or both.
+type OfflineSinkStat struct {
 	Name        string
 	Settled     bool         // it has a cursor
 	Cursor      event.Cursor // where Settled
@@ -47,34 +47,34 @@ type OfflineSink struct {
 
 // Stat counts what is stored. It reads every known object, and no body.
 func (o *Offline) Stat() (OfflineStat, error) {
-	disk, err := fileBytes(filepath.Join(o.dir, storeName))
+	disk, err := dirBytes(filepath.Join(o.dir, storeName))
 	if err != nil {
 		return OfflineStat{}, fmt.Errorf("journal: cannot measure the size of %s: %w", o.dir, err)
 	}
-	s := OfflineStat{Oldest: o.ext.oldest, Newest: o.ext.newest, RetainedBytes: o.ext.bytes(), DiskBytes: disk}
+	s := OfflineStat{Oldest: o.ext.oldest, Newest: o.ext.newest, RetainedBytes: o.ext.size(), DiskBytes: disk}
 	for _, name := range o.Sinks() {
-		state := o.states[name]
+		state := o.sinkStates[name]
 		s.RetainedBytes += state.deadBytes
-		s.Sinks = append(s.Sinks, OfflineSink{
-			Name: name, Settled: state.settled, Cursor: state.cursor.Normal(),
-			Backlog: s.Newest - min(s.Newest, max(state.cursor.Low, s.Oldest-1)), DeadLetters: state.dead, DeadBytes: state.deadBytes,
+		s.Sinks = append(s.Sinks, OfflineSinkStat{
+			Name: name, Settled: state.settled, Cursor: state.cursor.Normalize(),
+			Backlog: s.Newest - min(s.Newest, max(state.cursor.Low, s.Oldest-1)), DeadLetters: state.deadLetters, DeadBytes: state.deadBytes,
 		})
 	}
-	if s.Resources, err = o.resources(); err != nil {
-		return OfflineStat{}, o.checked("resources", err)
+	if s.Resources, err = o.countResources(); err != nil {
+		return OfflineStat{}, o.wrapReadError("resources", err)
 	}
 	for _, r := range s.Resources {
 		s.RetainedBytes += r.KnownBytes + r.BodyBytes
 	}
-	value, err := o.get(codec.KeyRecovery)
+	value, err := o.getValue(codec.KeyRecovery)
 	if err == nil && value != nil {
 		s.Recovery, err = codec.DecodeRecovery(value)
 	}
-	return s, o.checked("recovery", err)
+	return s, o.wrapReadError("recovery", err)
 }
 
-// resources counts what is stored of each resource.
-func (o *Offline) resources() ([]ResourceStat, error) {
+// countResources counts what is stored of each resource.
+func (o *Offline) countResources() ([]ResourceStat, error) {
 	found := map[string]*ResourceStat{}
 	of := func(name string) *ResourceStat {
 		name = resourceOf(name)
@@ -83,13 +83,13 @@ func (o *Offline) resources() ([]ResourceStat, error) {
 		}
 		return found[name]
 	}
-	stored, err := o.storedResources()
+	stored, err := o.loadResources()
 	for name, r := range stored {
 		of(name).StoredResource = r
 	}
 	err = errors.Join(err,
-		o.count(codec.PrefixKnown, func(name string, bytes int64) { of(name).Known++; of(name).KnownBytes += bytes }),
-		o.count(codec.PrefixBody, func(name string, bytes int64) { of(name).Bodies++; of(name).BodyBytes += bytes }),
+		o.countKeys(codec.PrefixKnown, func(name string, bytes int64) { of(name).Known++; of(name).KnownBytes += bytes }),
+		o.countKeys(codec.PrefixBody, func(name string, bytes int64) { of(name).Bodies++; of(name).BodyBytes += bytes }),
 	)
 	var all []ResourceStat
 	for _, name := range slices.Sorted(maps.Keys(found)) {
@@ -98,17 +98,17 @@ func (o *Offline) resources() ([]ResourceStat, error) {
 	return all, err
 }
 
-// count calls f with the name and the stored bytes of everything under a first byte.
-func (o *Offline) count(first byte, f func(name string, bytes int64)) error {
-	return o.each([]byte{first}, func(key, value []byte) error {
-		name, _, err := codec.CutName(key)
+// countKeys calls f with the name and the stored bytes of everything under a first byte.
+func (o *Offline) countKeys(first byte, f func(name string, bytes int64)) error {
+	return o.forEachKey([]byte{first}, func(key, value []byte) error {
+		name, _, err := codec.SplitNamedKey(key)
 		f(name, int64(len(key)+len(value)))
 		return err
 	})
 }
 
-// fileBytes adds up the files in a directory. The store itself does not count its log before it writes one.
-func fileBytes(dir string) (n int64, err error) {
+// dirBytes adds up the files in a directory. The store itself does not count its log before it writes one.
+func dirBytes(dir string) (n int64, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return 0, err

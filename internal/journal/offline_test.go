@@ -26,17 +26,17 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// written makes a stopped journal with changes in tables and in the log, two scopes, a sink that is behind with dead
+// writeStoppedJournal makes a stopped journal with changes in tables and in the log, two scopes, a sink that is behind with dead
 // letters, and one that has not settled anything. It returns its changes.
-func written(t *testing.T, dir string) []*event.Change {
+func writeStoppedJournal(t *testing.T, dir string) []*event.Change {
 	t.Helper()
-	j := start(t, Options{Dir: dir, Sinks: []string{"bus", "main"}})
+	j := startJournal(t, Options{Dir: dir, Sinks: []string{"bus", "main"}})
 	var all []*event.Change
 	for n := range 300 {
 		c := podChange(n, 4096)
 		all = append(all, c)
-		j.append(event.Observation{
-			Resource: resource("pods"), Scope: "pods", Changes: []*event.Change{c}, Position: fmt.Sprint(n),
+		j.mustAppend(event.Observation{
+			Resource: resourceNamed("pods"), Scope: "pods", Changes: []*event.Change{c}, Position: fmt.Sprint(n),
 			Known: []event.Known{{Key: fmt.Sprint("team/", n%40), UID: c.UID, ResourceVersion: c.ResourceVersion}},
 		})
 		if n == 150 {
@@ -46,12 +46,12 @@ func written(t *testing.T, dir string) []*event.Change {
 			}
 		}
 	}
-	j.append(event.Observation{Resource: resource("deployments.apps"), Scope: "deployments.apps", Position: "77"})
+	j.mustAppend(event.Observation{Resource: resourceNamed("deployments.apps"), Scope: "deployments.apps", Position: "77"})
 	j.waitFor(300)
-	j.settle("bus", event.Cursor{Low: 120, Lanes: map[string]uint64{"3": 125}, Layout: "v1"},
+	j.mustSettle("bus", event.Cursor{Low: 120, Lanes: map[string]uint64{"3": 125}, Layout: "v1"},
 		event.DeadLetter{Offset: 5, Time: time.Unix(1_800_000_000, 0).UTC(), Reason: "too large", Change: all[4]},
 		event.DeadLetter{Offset: 9, Time: time.Unix(1_800_000_001, 0).UTC(), Reason: "refused", Change: all[8]})
-	j.end()
+	j.stopAndClose()
 	return all
 }
 
@@ -64,8 +64,8 @@ func openOffline(t *testing.T, dir string) *Offline {
 	return o
 }
 
-// footprint describes every file and directory below dir: mode, time of the last change, and content.
-func footprint(t *testing.T, dir string) map[string]string {
+// fileFingerprints describes every file and directory below dir: mode, time of the last change, and content.
+func fileFingerprints(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	prints := map[string]string{}
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -90,12 +90,12 @@ func footprint(t *testing.T, dir string) map[string]string {
 	return prints
 }
 
-// unchanged fails the test when f leaves a trace below dir.
-func unchanged(t *testing.T, dir string, f func()) {
+// requireUnchanged fails the test when f leaves a trace below dir.
+func requireUnchanged(t *testing.T, dir string, f func()) {
 	t.Helper()
-	before := footprint(t, dir)
+	before := fileFingerprints(t, dir)
 	f()
-	after := footprint(t, dir)
+	after := fileFingerprints(t, dir)
 	for _, path := range slices.Sorted(maps.Keys(before)) {
 		if after[path] != before[path] {
 			t.Errorf("%s was %s and is %s", path, before[path], after[path])
@@ -108,8 +108,8 @@ func unchanged(t *testing.T, dir string, f func()) {
 	}
 }
 
-// readAll reads everything an offline journal can tell and returns its changes.
-func readAll(t *testing.T, dir string) (records []event.Record, s OfflineStat) {
+// readOffline reads everything an offline journal can tell and returns its changes.
+func readOffline(t *testing.T, dir string) (records []event.Record, s OfflineStat) {
 	t.Helper()
 	o := openOffline(t, dir)
 	defer func() {
@@ -121,7 +121,7 @@ func readAll(t *testing.T, dir string) (records []event.Record, s OfflineStat) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = o.Changes(0, ^uint64(0), func(r event.Record) error {
+	err = o.ForEachChange(0, ^uint64(0), func(r event.Record) error {
 		records = append(records, r)
 		return nil
 	})
@@ -133,9 +133,9 @@ func readAll(t *testing.T, dir string) (records []event.Record, s OfflineStat) {
 
 func TestAStoppedJournalIsReadAndLeftAsItIs(t *testing.T) {
 	dir := t.TempDir()
-	all := written(t, dir)
-	unchanged(t, dir, func() {
-		records, s := readAll(t, dir)
+	all := writeStoppedJournal(t, dir)
+	requireUnchanged(t, dir, func() {
+		records, s := readOffline(t, dir)
 		if len(records) != len(all) {
 			t.Fatalf("%d changes, want %d", len(records), len(all))
 		}
@@ -144,8 +144,8 @@ func TestAStoppedJournalIsReadAndLeftAsItIs(t *testing.T) {
 				t.Fatalf("offset %d: %+v, want %+v", r.Offset, r.Change, all[i])
 			}
 		}
-		if s.RetainedBytes <= 0 || s.DiskBytes < s.RetainedBytes || s.Changes() != 300 {
-			t.Errorf("%d changes, %d bytes retained, %d on disk", s.Changes(), s.RetainedBytes, s.DiskBytes)
+		if s.RetainedBytes <= 0 || s.DiskBytes < s.RetainedBytes || s.ChangeCount() != 300 {
+			t.Errorf("%d changes, %d bytes retained, %d on disk", s.ChangeCount(), s.RetainedBytes, s.DiskBytes)
 		}
 		if r := s.Resources; len(r) != 2 || r[0].Name != "deployments.apps" || r[0].Known != 0 || r[0].Scopes[0].Position != "77" ||
 			r[1].Name != "pods" || r[1].Known != 40 || r[1].KnownBytes == 0 || r[1].Scopes[0].Position != "299" {
@@ -163,9 +163,9 @@ func TestAStoppedJournalIsReadAndLeftAsItIs(t *testing.T) {
 
 func TestOfflineAndRunningAgreeOnTheNumbers(t *testing.T) {
 	dir := t.TempDir()
-	written(t, dir)
-	_, offline := readAll(t, dir)
-	j := open(t, Options{Dir: dir, Sinks: []string{"bus", "main"}})
+	writeStoppedJournal(t, dir)
+	_, offline := readOffline(t, dir)
+	j := openJournal(t, Options{Dir: dir, Sinks: []string{"bus", "main"}})
 	running := j.Stat()
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
@@ -182,14 +182,14 @@ func TestOfflineAndRunningAgreeOnTheNumbers(t *testing.T) {
 
 func TestARangeOfChangesIsReadFromWithinFrames(t *testing.T) {
 	dir := t.TempDir()
-	written(t, dir)
+	writeStoppedJournal(t, dir)
 	o := openOffline(t, dir)
 	defer o.Close()
 	for _, c := range []struct{ from, to, first, last, n uint64 }{
 		{1, 1, 1, 1, 1}, {0, 3, 1, 3, 3}, {149, 160, 149, 160, 12}, {300, 999, 300, 300, 1}, {301, 999, 0, 0, 0}, {9, 8, 0, 0, 0},
 	} {
 		var got []uint64
-		err := o.Changes(c.from, c.to, func(r event.Record) error {
+		err := o.ForEachChange(c.from, c.to, func(r event.Record) error {
 			got = append(got, r.Offset)
 			return nil
 		})
@@ -198,16 +198,16 @@ func TestARangeOfChangesIsReadFromWithinFrames(t *testing.T) {
 		}
 	}
 	enough := errors.New("enough")
-	if err := o.Changes(1, 300, func(event.Record) error { return enough }); !errors.Is(err, enough) || errors.Is(err, ErrBroken) {
+	if err := o.ForEachChange(1, 300, func(event.Record) error { return enough }); !errors.Is(err, enough) || errors.Is(err, ErrBroken) {
 		t.Errorf("%v, want what the reader said", err)
 	}
 }
 
 func TestAJournalWhoseExporterWasKilledIsRead(t *testing.T) {
 	dir, copied := t.TempDir(), filepath.Join(t.TempDir(), "copy")
-	j := start(t, Options{Dir: dir})
+	j := startJournal(t, Options{Dir: dir})
 	for n := range 50 {
-		j.append(observe("s", n+1))
+		j.mustAppend(smallObservation("s", n+1))
 	}
 	j.waitFor(50)
 	j.db.TestOnlyWaitForCleaning()                           // no file may vanish while it is copied
@@ -223,8 +223,8 @@ func TestAJournalWhoseExporterWasKilledIsRead(t *testing.T) {
 	if err := errors.Join(err, f.Close(), os.Remove(filepath.Join(copied, "LOCK"))); err != nil {
 		t.Fatal(err)
 	}
-	unchanged(t, copied, func() {
-		if records, s := readAll(t, copied); len(records) != 50 || s.Resources[0].Scopes[0].Position != "50" {
+	requireUnchanged(t, copied, func() {
+		if records, s := readOffline(t, copied); len(records) != 50 || s.Resources[0].Scopes[0].Position != "50" {
 			t.Errorf("%d changes, resources %+v", len(records), s.Resources)
 		}
 	})
@@ -232,30 +232,30 @@ func TestAJournalWhoseExporterWasKilledIsRead(t *testing.T) {
 
 func TestABrokenStoreIsReportedAndLeftAsItIs(t *testing.T) {
 	for name, breakIt := range map[string]func(t *testing.T, dir string){
-		"manifest":         func(t *testing.T, dir string) { spoil(t, dir, "") },
+		"manifest":         func(t *testing.T, dir string) { corruptFiles(t, dir, "") },
 		"tables are gone":  func(t *testing.T, dir string) { removeAll(t, dir, "*.sst") },
 		"manifest is gone": func(t *testing.T, dir string) { removeAll(t, dir, "MANIFEST-*") },
 		"marked":           func(t *testing.T, dir string) { markStore(t, dir) },
-		"version is odd":   func(t *testing.T, dir string) { put(t, dir, codec.KeyVersion, []byte("kubecdc journal zero")) },
-		"frame is odd":     func(t *testing.T, dir string) { put(t, dir, codec.KeyFrame(999), []byte{1}) },
+		"version is odd":   func(t *testing.T, dir string) { putRaw(t, dir, codec.KeyVersion, []byte("kubecdc journal zero")) },
+		"frame is odd":     func(t *testing.T, dir string) { putRaw(t, dir, codec.KeyFrame(999), []byte{1}) },
 		"cursor is too far": func(t *testing.T, dir string) {
-			put(t, dir, codec.KeyCursor("main"), codec.EncodeCursor(event.Cursor{Low: 1 << 40}))
+			putRaw(t, dir, codec.KeyCursor("main"), codec.EncodeCursor(event.Cursor{Low: 1 << 40}))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			fill(t, Options{Dir: dir, Sinks: []string{"main"}})
+			fillJournal(t, Options{Dir: dir, Sinks: []string{"main"}})
 			breakIt(t, dir)
-			unchanged(t, dir, func() {
+			requireUnchanged(t, dir, func() {
 				if _, err := OpenOffline(dir); !errors.Is(err, ErrBroken) || !strings.Contains(err.Error(), dir) {
 					t.Errorf("open: %v, want ErrBroken and the directory named", err)
 				}
 			})
-			before := footprint(t, filepath.Join(dir, storeName))
+			before := fileFingerprints(t, filepath.Join(dir, storeName))
 			if _, err := DiscardDeadLetters(dir, "main", nil); !errors.Is(err, ErrBroken) {
 				t.Errorf("discard: %v, want ErrBroken", err)
 			}
-			if !maps.Equal(before, footprint(t, filepath.Join(dir, storeName))) {
+			if !maps.Equal(before, fileFingerprints(t, filepath.Join(dir, storeName))) {
 				t.Error("discard wrote to a broken store")
 			}
 		})
@@ -264,12 +264,12 @@ func TestABrokenStoreIsReportedAndLeftAsItIs(t *testing.T) {
 
 func TestABadBlockFoundWhileReadingIsReported(t *testing.T) {
 	dir := t.TempDir()
-	fill(t, Options{Dir: dir})
-	put(t, dir, codec.KeyFrame(1), append([]byte{1, 100, 0}, "no zstd"...))
-	unchanged(t, dir, func() {
+	fillJournal(t, Options{Dir: dir})
+	putRaw(t, dir, codec.KeyFrame(1), append([]byte{1, 100, 0}, "no zstd"...))
+	requireUnchanged(t, dir, func() {
 		o := openOffline(t, dir)
 		defer o.Close()
-		err := o.Changes(1, 100, func(event.Record) error { return nil })
+		err := o.ForEachChange(1, 100, func(event.Record) error { return nil })
 		if !errors.Is(err, ErrBroken) || !strings.Contains(err.Error(), "change 1") {
 			t.Errorf("%v, want ErrBroken and the place", err)
 		}
@@ -278,8 +278,8 @@ func TestABadBlockFoundWhileReadingIsReported(t *testing.T) {
 
 func TestANewerFormatIsNotRead(t *testing.T) {
 	dir := t.TempDir()
-	fill(t, Options{Dir: dir})
-	put(t, dir, codec.KeyVersion, []byte("kubecdc journal 99"))
+	fillJournal(t, Options{Dir: dir})
+	putRaw(t, dir, codec.KeyVersion, []byte("kubecdc journal 99"))
 	if _, err := OpenOffline(dir); !errors.Is(err, ErrNewer) {
 		t.Errorf("%v, want ErrNewer", err)
 	}
@@ -287,10 +287,10 @@ func TestANewerFormatIsNotRead(t *testing.T) {
 
 func TestAnAbsentJournalIsNotMade(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "none")
-	if _, err := OpenOffline(dir); !errors.Is(err, ErrAbsent) || !strings.Contains(err.Error(), dir) {
+	if _, err := OpenOffline(dir); !errors.Is(err, ErrNoJournal) || !strings.Contains(err.Error(), dir) {
 		t.Errorf("open: %v, want ErrAbsent and the directory named", err)
 	}
-	if _, err := DiscardDeadLetters(dir, "main", nil); !errors.Is(err, ErrAbsent) {
+	if _, err := DiscardDeadLetters(dir, "main", nil); !errors.Is(err, ErrNoJournal) {
 		t.Errorf("discard: %v, want ErrAbsent", err)
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
@@ -300,7 +300,7 @@ func TestAnAbsentJournalIsNotMade(t *testing.T) {
 
 func TestDeadLettersAreDiscardedOneByOneOrAll(t *testing.T) {
 	dir := t.TempDir()
-	all := written(t, dir)
+	all := writeStoppedJournal(t, dir)
 	if n, err := DiscardDeadLetters(dir, "bus", []uint64{5, 6}); !errors.Is(err, ErrNoDeadLetter) || n != 0 || !strings.Contains(err.Error(), "offset 6") {
 		t.Errorf("one that is not there: %d, %v", n, err)
 	}
@@ -323,7 +323,7 @@ func TestDeadLettersAreDiscardedOneByOneOrAll(t *testing.T) {
 	if n, err := DiscardDeadLetters(dir, "bus", nil); err != nil || n != 0 {
 		t.Errorf("none: %d, %v", n, err)
 	}
-	j := start(t, Options{Dir: dir, Sinks: []string{"bus"}}) // nothing else has changed
+	j := startJournal(t, Options{Dir: dir, Sinks: []string{"bus"}}) // nothing else has changed
 	if s := j.Stat(); s.Sinks[0].DeadLetters != 0 || s.Newest != 300 {
 		t.Errorf("after a discard: %+v", s)
 	}
@@ -332,18 +332,18 @@ func TestDeadLettersAreDiscardedOneByOneOrAll(t *testing.T) {
 	}
 }
 
-// helper is the environment variable that makes a child process of TestAReaderAndAnExporterKeepEachOtherOut hold a journal.
-const helper = "JOURNAL_TEST_HOLD"
+// holdEnv is the environment variable that makes a child process of TestAReaderAndAnExporterKeepEachOtherOut hold a journal.
+const holdEnv = "JOURNAL_TEST_HOLD"
 
 func TestAReaderAndAnExporterKeepEachOtherOut(t *testing.T) {
-	if dir := os.Getenv(helper); dir != "" {
-		hold(dir)
+	if dir := os.Getenv(holdEnv); dir != "" {
+		holdJournal(dir)
 	}
 	dir := t.TempDir()
-	written(t, dir)
+	writeStoppedJournal(t, dir)
 
-	release := holder(t, dir, "open")
-	unchanged(t, dir, func() {
+	release := startHolder(t, dir, "open")
+	requireUnchanged(t, dir, func() {
 		if _, err := OpenOffline(dir); !errors.Is(err, ErrLocked) {
 			t.Errorf("open: %v, want ErrLocked", err)
 		}
@@ -354,16 +354,16 @@ func TestAReaderAndAnExporterKeepEachOtherOut(t *testing.T) {
 	release()
 
 	o := openOffline(t, dir)
-	holder(t, dir, ErrLocked.Error())()
+	startHolder(t, dir, ErrLocked.Error())()
 	if err := o.Close(); err != nil {
 		t.Fatal(err)
 	}
-	holder(t, dir, "open")()
+	startHolder(t, dir, "open")()
 }
 
-// hold is the child process: it opens the journal, says how that went, and ends with its standard input.
-func hold(dir string) {
-	j, err := Open(Options{Dir: dir, Logger: quiet})
+// holdJournal is the child process: it opens the journal, says how that went, and ends with its standard input.
+func holdJournal(dir string) {
+	j, err := Open(Options{Dir: dir, Logger: discardLogger})
 	if err != nil {
 		fmt.Println(err)
 		os.Exit(0)
@@ -384,11 +384,11 @@ func hold(dir string) {
 	os.Exit(0)
 }
 
-// holder starts a child that opens the journal, and checks what comes of it. The result ends the child.
-func holder(t *testing.T, dir, want string) (release func()) {
+// startHolder starts a child that opens the journal, and checks what comes of it. The result ends the child.
+func startHolder(t *testing.T, dir, want string) (release func()) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAReaderAndAnExporterKeepEachOtherOut$")
-	cmd.Env = append(os.Environ(), helper+"="+dir)
+	cmd.Env = append(os.Environ(), holdEnv+"="+dir)
 	in, inErr := cmd.StdinPipe()
 	out, outErr := cmd.StdoutPipe()
 	if err := errors.Join(inErr, outErr, cmd.Start()); err != nil {
@@ -414,7 +414,7 @@ func TestNothingIsWrittenThroughAReadingStore(t *testing.T) {
 	if n := reflect.TypeFor[vfs.FS]().NumMethod(); n != 18 {
 		t.Errorf("a file system has %d methods now: see whether the new ones write", n)
 	}
-	unchanged(t, dir, func() {
+	requireUnchanged(t, dir, func() {
 		_, create := fsys.Create(other, "")
 		_, open := fsys.OpenReadWrite(name, "")
 		_, reuse := fsys.ReuseForWrite(name, other, "")

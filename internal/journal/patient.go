@@ -7,26 +7,26 @@ import (
 )
 
 const (
-	patience     = 20 * time.Millisecond // how long a patient request waits for a group that is committed anyway
-	patientBytes = 256 << 10             // of patient requests in a group, unless one alone is larger: changes wait for the group
+	lowPriorityDelay    = 20 * time.Millisecond // how long a patient request waits for a group that is committed anyway
+	maxLowPriorityBytes = 256 << 10             // of patient requests in a group, unless one alone is larger: changes wait for the group
 )
 
-// patient are requests that join a group which others have begun, because nobody waits for them as a change is waited for:
+// lowPriorityQueue are requests that join a group which others have begun, because nobody waits for them as a change is waited for:
 // however many there are, they cost changes no fsync, and each group a bounded number of bytes.
-type patient struct {
+type lowPriorityQueue struct {
 	queue []queued // in order of arrival
 	since time.Time
 }
 
-// waits says whether a group is to be begun for them.
-func (p *patient) waits(ended bool) bool {
-	return len(p.queue) > 0 && (ended || time.Since(p.since) >= patience)
+// isDue says whether a group is to be begun for them.
+func (p *lowPriorityQueue) isDue(ended bool) bool {
+	return len(p.queue) > 0 && (ended || time.Since(p.since) >= lowPriorityDelay)
 }
 
-// take removes those that join the next group.
-func (p *patient) take() []queued {
+// takeBatch removes those that join the next group.
+func (p *lowPriorityQueue) takeBatch() []queued {
 	n, bytes := 0, int64(0)
-	for n < len(p.queue) && (n == 0 || bytes+p.queue[n].size <= patientBytes) {
+	for n < len(p.queue) && (n == 0 || bytes+p.queue[n].size <= maxLowPriorityBytes) {
 		bytes += p.queue[n].size
 		n++
 	}
@@ -38,24 +38,24 @@ func (p *patient) take() []queued {
 	return taken
 }
 
-// wait begins to wait for a group. The caller holds mu.
-func (j *Journal) wait() {
-	j.patient.since = time.Now()
-	time.AfterFunc(patience, j.poke)
+// armLowPriority begins to wait for a group. The caller holds mu.
+func (j *Journal) armLowPriority() {
+	j.lowPriority.since = time.Now()
+	time.AfterFunc(lowPriorityDelay, j.signalCommitter)
 }
 
-// submitPatiently is submit for a request of so many bytes that lets others go first.
-func (j *Journal) submitPatiently(ctx context.Context, r request, size int64) error {
+// submitLowPriority is submit for a request of so many bytes that lets others go first.
+func (j *Journal) submitLowPriority(ctx context.Context, r request, size int64) error {
 	done := make(chan error, 1)
 	j.mu.Lock()
-	if err := j.refusal(); err != nil {
+	if err := j.checkUsable(); err != nil {
 		j.mu.Unlock()
 		return err
 	}
-	if len(j.patient.queue) == 0 {
-		j.wait()
+	if len(j.lowPriority.queue) == 0 {
+		j.armLowPriority()
 	}
-	j.patient.queue = append(j.patient.queue, queued{request: r, size: size, done: done})
+	j.lowPriority.queue = append(j.lowPriority.queue, queued{request: r, size: size, done: done})
 	j.mu.Unlock()
-	return j.outcome(ctx, done)
+	return j.waitForOutcome(ctx, done)
 }

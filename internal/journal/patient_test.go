@@ -14,13 +14,13 @@ import (
 // would wait for a bounded time.
 func TestEvidenceIsCommittedWithOthersAndInPortions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		j := start(t, Options{FS: vfs.NewMem()})
+		j := startJournal(t, Options{FS: vfs.NewMem()})
 		synctest.Wait() // what it begins with is committed
 		before := j.Stat().Commits
 		var all sync.WaitGroup
 		for i := range 100 {
 			all.Go(func() {
-				if err := j.KeepEvidence(t.Context(), []event.Evidence{{Number: uint64(i + 1), Value: make([]byte, 10<<10)}}, "", ""); err != nil {
+				if err := j.StoreEvidence(t.Context(), []event.Evidence{{Number: uint64(i + 1), Value: make([]byte, 10<<10)}}, "", ""); err != nil {
 					t.Error(err)
 				}
 			})
@@ -30,9 +30,9 @@ func TestEvidenceIsCommittedWithOthersAndInPortions(t *testing.T) {
 			t.Errorf("%d commits", commits)
 		}
 		stored := 0
-		if err := j.Evidence(func(event.Evidence) error { stored++; return nil }); err != nil || stored != 100 {
+		if err := j.ForEachEvidence(func(event.Evidence) error { stored++; return nil }); err != nil || stored != 100 {
 			t.Errorf("%d are stored: %v", stored, err)
 		}
-		j.end()
+		j.stopAndClose()
 	})
 }

@@ -26,35 +26,35 @@ import (
 
 func TestAnObservationIsReadBackAfterAReopen(t *testing.T) {
 	dir := t.TempDir()
-	j := start(t, Options{Dir: dir, Sinks: []string{"main"}})
+	j := startJournal(t, Options{Dir: dir, Sinks: []string{"main"}})
 	c := journaltest.SmallChange(9)
-	j.append(event.Observation{
-		Resource: resource("pods"), Scope: "pods", Changes: []*event.Change{c}, Position: "9",
-		Known:  []event.Known{{Key: "a", UID: "u1", ResourceVersion: "8"}, {Key: "b", UID: "u2", ResourceVersion: "9"}, {Key: "c"}},
-		Forget: []string{"c"},
+	j.mustAppend(event.Observation{
+		Resource: resourceNamed("pods"), Scope: "pods", Changes: []*event.Change{c}, Position: "9",
+		Known:       []event.Known{{Key: "a", UID: "u1", ResourceVersion: "8"}, {Key: "b", UID: "u2", ResourceVersion: "9"}, {Key: "c"}},
+		RemovedKeys: []string{"c"},
 	})
-	j.end()
+	j.stopAndClose()
 
-	j = start(t, Options{Dir: dir, Sinks: []string{"main"}})
+	j = startJournal(t, Options{Dir: dir, Sinks: []string{"main"}})
 	if got := j.readTo(0, 1); !reflect.DeepEqual(got[0].Change, c) {
 		t.Errorf("read %+v, want %+v", got[0].Change, c)
 	}
-	known, scope := j.stored("pods")
+	known, scope := j.loadStored("pods")
 	want := []event.Known{{Key: "a", UID: "u1", ResourceVersion: "8"}, {Key: "b", UID: "u2", ResourceVersion: "9"}}
 	if scope.Position != "9" || !reflect.DeepEqual(known, want) {
 		t.Errorf("scope %+v, known %+v, want 9 %+v", scope, known, want)
 	}
-	if _, recovered := j.Recovered(); recovered {
+	if _, recovered := j.PendingRecovery(); recovered {
 		t.Error("a whole store claims to be recovered")
 	}
 }
 
 func TestResourcesDoNotShareKeys(t *testing.T) {
-	j := start(t, Options{FS: vfs.NewMem()})
+	j := startJournal(t, Options{FS: vfs.NewMem()})
 	for _, scope := range []string{"a", "ab", "b"} {
-		j.append(event.Observation{Resource: resource(scope), Scope: scope, Known: []event.Known{{Key: "b/c"}}, Position: scope})
+		j.mustAppend(event.Observation{Resource: resourceNamed(scope), Scope: scope, Known: []event.Known{{Key: "b/c"}}, Position: scope})
 	}
-	j.append(event.Observation{Resource: resource("only known"), Scope: "only known", Known: []event.Known{{Key: "x"}}})
+	j.mustAppend(event.Observation{Resource: resourceNamed("only known"), Scope: "only known", Known: []event.Known{{Key: "x"}}})
 	if err := j.DropResource(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
@@ -62,10 +62,10 @@ func TestResourcesDoNotShareKeys(t *testing.T) {
 	if want := []string{"ab", "b", "only known"}; err != nil || !reflect.DeepEqual(names, want) {
 		t.Fatalf("resources %v %v, want %v", names, err, want)
 	}
-	if known, s := j.stored("a"); s.Position != "" || len(known) != 0 {
+	if known, s := j.loadStored("a"); s.Position != "" || len(known) != 0 {
 		t.Errorf("a dropped resource still has %+v %v", s, known)
 	}
-	if known, s := j.stored("ab"); s.Position != "ab" || len(known) != 1 {
+	if known, s := j.loadStored("ab"); s.Position != "ab" || len(known) != 1 {
 		t.Errorf("another resource has %+v %v", s, known)
 	}
 }
@@ -77,21 +77,21 @@ func TestWhyHistoryIsLostIsStoredUntilThereIsAPosition(t *testing.T) {
 		then event.Observation
 		want event.StoredScope
 	}{
-		"a snapshot begins":  {event.Observation{Snapshot: "s2"}, event.StoredScope{ID: "pods;l=x", Snapshot: "s2", Lost: "edited", Pass: "p1"}},
-		"and a snapshot":     {event.Observation{Changes: []*event.Change{gap}, Lost: "again", Snapshot: "s2"}, event.StoredScope{ID: "pods;l=x", Snapshot: "s2", Lost: "again", Pass: "p1"}},
-		"it asks for a list": {event.Observation{Changes: []*event.Change{gap}, Lost: "again"}, event.StoredScope{ID: "pods;l=x", Lost: "again", Pass: "p1"}},
+		"a snapshot begins":  {event.Observation{Snapshot: "s2"}, event.StoredScope{ID: "pods;l=x", Snapshot: "s2", LostReason: "edited", Pass: "p1"}},
+		"and a snapshot":     {event.Observation{Changes: []*event.Change{gap}, LostReason: "again", Snapshot: "s2"}, event.StoredScope{ID: "pods;l=x", Snapshot: "s2", LostReason: "again", Pass: "p1"}},
+		"it asks for a list": {event.Observation{Changes: []*event.Change{gap}, LostReason: "again"}, event.StoredScope{ID: "pods;l=x", LostReason: "again", Pass: "p1"}},
 		"a position":         {event.Observation{Position: "9"}, event.StoredScope{ID: "pods;l=x", Snapshot: "s1", Position: "9"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			opts := Options{FS: vfs.NewMem(), Sinks: []string{"main"}}
-			j := start(t, opts)
-			if err := j.SetScopes(t.Context(), pods, []event.StoredScope{{ID: "pods;l=x", Snapshot: "s1", Lost: "edited", Pass: "p1"}}); err != nil {
+			j := startJournal(t, opts)
+			if err := j.SetScopes(t.Context(), pods, []event.StoredScope{{ID: "pods;l=x", Snapshot: "s1", LostReason: "edited", Pass: "p1"}}); err != nil {
 				t.Fatal(err)
 			}
 			c.then.Resource, c.then.Scope = pods, "pods;l=x"
-			j.append(c.then)
-			j.end()
-			j = start(t, opts)
+			j.mustAppend(c.then)
+			j.stopAndClose()
+			j = startJournal(t, opts)
 			got, err := j.LoadResource("pods", func(event.Known) {})
 			if err != nil || got.Resource != pods || !reflect.DeepEqual(got.Scopes, []event.StoredScope{c.want}) {
 				t.Errorf("stored %+v %v, want %+v", got, err, c.want)
@@ -102,18 +102,18 @@ func TestWhyHistoryIsLostIsStoredUntilThereIsAPosition(t *testing.T) {
 
 func TestASecondExporterIsKeptOut(t *testing.T) {
 	dir := t.TempDir()
-	j := start(t, Options{Dir: dir})
-	_, err := Open(Options{Dir: dir, Logger: quiet})
+	j := startJournal(t, Options{Dir: dir})
+	_, err := Open(Options{Dir: dir, Logger: discardLogger})
 	if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), dir) {
 		t.Fatalf("second open: %v, want ErrLocked naming %s", err, dir)
 	}
-	j.end()
-	start(t, Options{Dir: dir})
+	j.stopAndClose()
+	startJournal(t, Options{Dir: dir})
 }
 
 func TestAllReadersSeeTheSameOrder(t *testing.T) {
 	const scopes, each = 4, 500
-	j := start(t, Options{FS: vfs.NewMem(), TailBytes: 64 << 10, PendingBytes: 16 << 10})
+	j := startJournal(t, Options{FS: vfs.NewMem(), TailBytes: 64 << 10, PendingBytes: 16 << 10})
 	logs := make([][]string, 3)
 	var wg sync.WaitGroup
 	for i := range logs {
@@ -126,7 +126,7 @@ func TestAllReadersSeeTheSameOrder(t *testing.T) {
 	for s := range scopes {
 		wg.Go(func() {
 			for n := range each {
-				o := observe(fmt.Sprint("s", s), n)
+				o := smallObservation(fmt.Sprint("s", s), n)
 				o.Changes[0].Cluster = o.Scope
 				if err := j.Append(t.Context(), o); err != nil {
 					t.Error(err)
@@ -150,26 +150,26 @@ func TestAllReadersSeeTheSameOrder(t *testing.T) {
 }
 
 func TestAtTheBoundAppendWaitsUntilASinkHasCaughtUp(t *testing.T) {
-	j := start(t, Options{FS: vfs.NewMem(), Sinks: []string{"main"}, MaxBytes: 64 << 10, PendingBytes: 8 << 10, TailBytes: 1})
+	j := startJournal(t, Options{FS: vfs.NewMem(), Sinks: []string{"main"}, MaxBytes: 64 << 10, PendingBytes: 8 << 10, TailBytes: 1})
 	appended := make(chan uint64)
 	ctx, stop := context.WithCancel(t.Context())
 	var count atomic.Uint64
 	go func() {
-		for n := 0; j.Append(ctx, event.Observation{Resource: resource("s"), Scope: "s", Changes: []*event.Change{podChange(n, 4096)}}) == nil; n++ {
+		for n := 0; j.Append(ctx, event.Observation{Resource: resourceNamed("s"), Scope: "s", Changes: []*event.Change{podChange(n, 4096)}}) == nil; n++ {
 			count.Add(1)
 		}
 		appended <- count.Load()
 	}()
-	for newest := j.Newest(); j.Stat().Blocked == ""; newest = j.Newest() { // asked first: as long as there is room, more comes
+	for newest := j.Newest(); j.Stat().BlockedReason == ""; newest = j.Newest() { // asked first: as long as there is room, more comes
 		if _, err := j.Read(t.Context(), newest); err != nil {
 			t.Fatal(err)
 		}
 	}
 	full := j.Newest()
-	if got := j.Stat().Blocked; !strings.Contains(got, `"main"`) {
+	if got := j.Stat().BlockedReason; !strings.Contains(got, `"main"`) {
 		t.Errorf("blocked reason %q does not name the slowest sink", got)
 	}
-	j.settle("main", event.Cursor{Low: full})
+	j.mustSettle("main", event.Cursor{Low: full})
 	j.waitFor(full + 1) // appending goes on
 	stop()
 	<-appended
@@ -179,12 +179,12 @@ func TestAtTheBoundAppendWaitsUntilASinkHasCaughtUp(t *testing.T) {
 }
 
 func TestASinkThatNeverSettledHoldsEverything(t *testing.T) {
-	j := start(t, Options{FS: vfs.NewMem(), Sinks: []string{"fast", "new"}, MaxBytes: 1 << 20})
+	j := startJournal(t, Options{FS: vfs.NewMem(), Sinks: []string{"fast", "new"}, MaxBytes: 1 << 20})
 	for n := range 200 {
-		j.append(event.Observation{Resource: resource("s"), Scope: "s", Changes: []*event.Change{podChange(n, 4096)}})
+		j.mustAppend(event.Observation{Resource: resourceNamed("s"), Scope: "s", Changes: []*event.Change{podChange(n, 4096)}})
 	}
 	j.waitFor(200)
-	j.settle("fast", event.Cursor{Low: 200})
+	j.mustSettle("fast", event.Cursor{Low: 200})
 	if got := j.Oldest(); got != 1 {
 		t.Fatalf("oldest %d, want 1", got)
 	}
@@ -194,34 +194,34 @@ func TestTheLastOffsetIsNeverReused(t *testing.T) {
 	fs := vfs.NewMem()
 	opts := Options{FS: fs, Sinks: []string{"main"}, MaxBytes: 4096}
 	for n := range 5 {
-		j := start(t, opts)
-		j.append(observe("s", n))
+		j := startJournal(t, opts)
+		j.mustAppend(smallObservation("s", n))
 		j.waitFor(uint64(n + 1))
-		j.settle("main", event.Cursor{Low: uint64(n + 1)})
-		j.end()
+		j.mustSettle("main", event.Cursor{Low: uint64(n + 1)})
+		j.stopAndClose()
 	}
 }
 
 func TestCursorsAndDeadLettersOfOneSettlementAreBothThere(t *testing.T) {
 	opts := Options{FS: vfs.NewMem(), Sinks: []string{"main", "other"}}
-	j := start(t, opts)
+	j := startJournal(t, opts)
 	for n := range 10 {
-		j.append(observe("s", n))
+		j.mustAppend(smallObservation("s", n))
 	}
 	records := j.readTo(0, 10)
 	dead := event.DeadLetter{Offset: 3, Time: time.Unix(5, 6).UTC(), Reason: "too large", Change: records[2].Change}
-	j.settle("main", event.Cursor{Low: 4, High: 9, Lanes: map[string]uint64{"a": 7, "b": 9}, Layout: "v1"}, dead)
-	j.settle("main", event.Cursor{Low: 4, High: 9, Lanes: map[string]uint64{"a": 7}, Layout: "v1", State: []byte{0, 1}}, dead) // the same once more
-	j.end()
+	j.mustSettle("main", event.Cursor{Low: 4, High: 9, Lanes: map[string]uint64{"a": 7, "b": 9}, Layout: "v1"}, dead)
+	j.mustSettle("main", event.Cursor{Low: 4, High: 9, Lanes: map[string]uint64{"a": 7}, Layout: "v1", State: []byte{0, 1}}, dead) // the same once more
+	j.stopAndClose()
 
 	opts.Sinks = []string{"main", "new"}
-	j = start(t, opts)
+	j = startJournal(t, opts)
 	got, ok, err := j.Cursor("main")
 	if want := (event.Cursor{Low: 4, High: 9, Lanes: map[string]uint64{"a": 7}, Layout: "v1", State: []byte{0, 1}}); err != nil || !ok || !reflect.DeepEqual(got, want) {
 		t.Errorf("cursor %+v %v %v, want %+v", got, ok, err, want)
 	}
 	var letters []event.DeadLetter
-	if err := j.deadLetters("main", func(d event.DeadLetter) error { letters = append(letters, d); return nil }); err != nil {
+	if err := j.forEachDeadLetter("main", func(d event.DeadLetter) error { letters = append(letters, d); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if !reflect.DeepEqual(letters, []event.DeadLetter{dead}) {
@@ -239,8 +239,8 @@ func TestCursorsAndDeadLettersOfOneSettlementAreBothThere(t *testing.T) {
 }
 
 func TestASettlementThatContradictsTheLogIsRefused(t *testing.T) {
-	j := start(t, Options{FS: vfs.NewMem(), Sinks: []string{"main"}})
-	j.append(observe("s", 0))
+	j := startJournal(t, Options{FS: vfs.NewMem(), Sinks: []string{"main"}})
+	j.mustAppend(smallObservation("s", 0))
 	j.waitFor(1)
 	for _, c := range []struct {
 		sink   string
@@ -261,14 +261,14 @@ func TestASettlementThatContradictsTheLogIsRefused(t *testing.T) {
 }
 
 func TestCallsEndWithTheirContext(t *testing.T) {
-	j := open(t, Options{FS: vfs.NewMem(), Sinks: []string{"main"}, PendingBytes: 1})
+	j := openJournal(t, Options{FS: vfs.NewMem(), Sinks: []string{"main"}, PendingBytes: 1})
 	ctx, stop := context.WithCancel(t.Context())
-	if err := j.Append(ctx, observe("s", 0)); err != nil {
+	if err := j.Append(ctx, smallObservation("s", 0)); err != nil {
 		t.Fatal(err)
 	}
 	stop()
 	for what, call := range map[string]func() error{
-		"append": func() error { return j.Append(ctx, observe("s", 1)) },
+		"append": func() error { return j.Append(ctx, smallObservation("s", 1)) },
 		"settle": func() error { return j.Settle(ctx, "main", event.Cursor{}, nil) },
 		"read":   func() error { _, err := j.Read(ctx, 0); return err },
 	} {
@@ -280,7 +280,7 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, call := range map[string]func() error{
-		"append": func() error { return j.Append(t.Context(), observe("s", 1)) },
+		"append": func() error { return j.Append(t.Context(), smallObservation("s", 1)) },
 		"settle": func() error { return j.Settle(t.Context(), "main", event.Cursor{}, nil) },
 		"read":   func() error { _, err := j.Read(t.Context(), 0); return err },
 		"load":   func() error { _, err := j.LoadResource("s", nil); return err },
@@ -292,9 +292,9 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 }
 
 func TestIntervalCommitsAtMostOnceAnInterval(t *testing.T) {
-	virtually(t, Options{FS: vfs.NewMem(), SyncInterval: time.Second}, func(t *testing.T, j *running) {
+	runInVirtualTime(t, Options{FS: vfs.NewMem(), SyncInterval: time.Second}, func(t *testing.T, j *runningJournal) {
 		for n := range 100 {
-			j.append(observe("s", n))
+			j.mustAppend(smallObservation("s", n))
 			time.Sleep(90 * time.Millisecond)
 		}
 		synctest.Wait()
@@ -304,8 +304,8 @@ func TestIntervalCommitsAtMostOnceAnInterval(t *testing.T) {
 	})
 }
 
-// spoil changes one byte in the middle of every file of the store whose name has a suffix.
-func spoil(t *testing.T, dir, suffix string) {
+// corruptFiles changes one byte in the middle of every file of the store whose name has a suffix.
+func corruptFiles(t *testing.T, dir, suffix string) {
 	t.Helper()
 	paths, _ := filepath.Glob(filepath.Join(dir, storeName, "*"+suffix))
 	spoilt := 0
@@ -327,25 +327,25 @@ func spoil(t *testing.T, dir, suffix string) {
 	}
 }
 
-func TestABrokenStoreIsMovedAsideAndSaidSo(t *testing.T) {
+func TestBrokenStoreIsMovedAsideAndReported(t *testing.T) {
 	for name, breakIt := range map[string]func(t *testing.T, dir string){
-		"manifest":         func(t *testing.T, dir string) { spoil(t, dir, "") },
+		"manifest":         func(t *testing.T, dir string) { corruptFiles(t, dir, "") },
 		"tables are gone":  func(t *testing.T, dir string) { removeAll(t, dir, "*.sst") },
 		"manifest is gone": func(t *testing.T, dir string) { removeAll(t, dir, "MANIFEST-*") },
 		"marked":           func(t *testing.T, dir string) { markStore(t, dir) },
-		"version is odd":   func(t *testing.T, dir string) { put(t, dir, codec.KeyVersion, []byte("kubecdc journal zero")) },
-		"frame is odd":     func(t *testing.T, dir string) { put(t, dir, codec.KeyFrame(999), []byte{1}) },
+		"version is odd":   func(t *testing.T, dir string) { putRaw(t, dir, codec.KeyVersion, []byte("kubecdc journal zero")) },
+		"frame is odd":     func(t *testing.T, dir string) { putRaw(t, dir, codec.KeyFrame(999), []byte{1}) },
 		"cursor is too far": func(t *testing.T, dir string) {
-			put(t, dir, codec.KeyCursor("main"), codec.EncodeCursor(event.Cursor{Low: 1 << 40}))
+			putRaw(t, dir, codec.KeyCursor("main"), codec.EncodeCursor(event.Cursor{Low: 1 << 40}))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			opts := Options{Dir: dir, Sinks: []string{"main"}}
-			fill(t, opts)
+			fillJournal(t, opts)
 			breakIt(t, dir)
-			j := start(t, opts)
-			r, ok := j.Recovered()
+			j := startJournal(t, opts)
+			r, ok := j.PendingRecovery()
 			if !ok || r.Reason == "" {
 				t.Fatalf("recovered %v %+v", ok, r)
 			}
@@ -355,39 +355,39 @@ func TestABrokenStoreIsMovedAsideAndSaidSo(t *testing.T) {
 			if j.Newest() != 0 {
 				t.Errorf("newest %d in a fresh journal", j.Newest())
 			}
-			j.append(observe("s", 1))
+			j.mustAppend(smallObservation("s", 1))
 			j.waitFor(1)
-			j.end()
+			j.stopAndClose()
 
-			j = start(t, opts) // killed before the gap was announced: said again
-			if again, ok := j.Recovered(); !ok || again != r {
+			j = startJournal(t, opts) // killed before the gap was announced: said again
+			if again, ok := j.PendingRecovery(); !ok || again != r {
 				t.Errorf("after a restart: %v %+v, want %+v", ok, again, r)
 			}
-			if err := j.Announced(t.Context()); err != nil {
+			if err := j.RecordGapsEmitted(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			j.end()
-			j = start(t, opts)
-			if r, ok := j.Recovered(); ok {
+			j.stopAndClose()
+			j = startJournal(t, opts)
+			if r, ok := j.PendingRecovery(); ok {
 				t.Errorf("said once too often: %+v", r)
 			}
 		})
 	}
 }
 
-func fill(t *testing.T, opts Options) {
+func fillJournal(t *testing.T, opts Options) {
 	t.Helper()
-	j := start(t, opts)
+	j := startJournal(t, opts)
 	for n := range 100 {
-		j.append(event.Observation{Resource: resource("s"), Scope: "s", Changes: []*event.Change{podChange(n, 4096)}, Position: fmt.Sprint(n)})
+		j.mustAppend(event.Observation{Resource: resourceNamed("s"), Scope: "s", Changes: []*event.Change{podChange(n, 4096)}, Position: fmt.Sprint(n)})
 	}
 	j.waitFor(100)
 	if err := j.db.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	j.append(observe("s", 101))
+	j.mustAppend(smallObservation("s", 101))
 	j.waitFor(101)
-	j.end()
+	j.stopAndClose()
 }
 
 func removeAll(t *testing.T, dir, pattern string) {
@@ -410,10 +410,10 @@ func markStore(t *testing.T, dir string) {
 	}
 }
 
-// put writes a key into a closed journal's store.
-func put(t *testing.T, dir string, key, value []byte) {
+// putRaw writes a key into a closed journal's store.
+func putRaw(t *testing.T, dir string, key, value []byte) {
 	t.Helper()
-	db, err := pebble.Open(filepath.Join(dir, storeName), storeOptions(vfs.Default, &storeLogger{logger: quiet}))
+	db, err := pebble.Open(filepath.Join(dir, storeName), storeOptions(vfs.Default, &storeLogger{logger: discardLogger}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -422,13 +422,13 @@ func put(t *testing.T, dir string, key, value []byte) {
 	}
 }
 
-func TestABadBlockFoundWhileReadingEndsRunAndTheNextOpenRecovers(t *testing.T) {
+func TestBadBlockFoundWhileReadingEndsRunAndNextOpenRecovers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		opts := Options{Dir: dir, TailBytes: 1}
-		fill(t, opts)
-		put(t, dir, codec.KeyFrame(1), append([]byte{1, 100, 0}, "no zstd"...))
-		j := open(t, Options{Dir: dir, TailBytes: 1, Logger: quiet})
+		fillJournal(t, opts)
+		putRaw(t, dir, codec.KeyFrame(1), append([]byte{1, 100, 0}, "no zstd"...))
+		j := openJournal(t, Options{Dir: dir, TailBytes: 1, Logger: discardLogger})
 		done := make(chan error, 1)
 		go func() { done <- j.Run(t.Context()) }()
 		if _, err := j.Read(t.Context(), 0); !errors.Is(err, ErrBroken) {
@@ -437,50 +437,50 @@ func TestABadBlockFoundWhileReadingEndsRunAndTheNextOpenRecovers(t *testing.T) {
 		if err := <-done; !errors.Is(err, ErrBroken) {
 			t.Errorf("run: %v, want ErrBroken", err)
 		}
-		if err := j.Append(t.Context(), observe("s", 1)); !errors.Is(err, ErrBroken) {
+		if err := j.Append(t.Context(), smallObservation("s", 1)); !errors.Is(err, ErrBroken) {
 			t.Errorf("append: %v, want ErrBroken", err)
 		}
-		if !strings.Contains(j.Stat().Blocked, "restart") {
-			t.Errorf("blocked %q", j.Stat().Blocked)
+		if !strings.Contains(j.Stat().BlockedReason, "restart") {
+			t.Errorf("blocked %q", j.Stat().BlockedReason)
 		}
 		// The process would end now; here the store is closed by hand so that the next one can have it, once nobody uses it.
 		synctest.Wait()
 		if err := errors.Join(j.db.Close(), j.lock.Close()); err != nil {
 			t.Fatal(err)
 		}
-		next := start(t, opts)
-		if r, ok := next.Recovered(); !ok || !strings.Contains(r.Reason, "malformed") {
+		next := startJournal(t, opts)
+		if r, ok := next.PendingRecovery(); !ok || !strings.Contains(r.Reason, "malformed") {
 			t.Errorf("recovered %v %+v", ok, r)
 		}
-		next.end()
+		next.stopAndClose()
 	})
 }
 
 func TestACursorOfVersion1IsReadOn(t *testing.T) {
 	opts := Options{Dir: t.TempDir(), Sinks: []string{"main"}}
-	fill(t, opts)
+	fillJournal(t, opts)
 	old := event.Cursor{Low: 2, High: 2, Layout: "v1", Lanes: map[string]uint64{"a": 3}}
 	encoded := codec.EncodeCursor(old)
-	put(t, opts.Dir, codec.KeyCursor("main"), append([]byte{1, 2}, encoded[3:len(encoded)-1]...)) // without what came later
-	put(t, opts.Dir, codec.KeyVersion, []byte("kubecdc journal 1"))
-	j := start(t, opts)
-	if _, recovered := j.Recovered(); recovered {
+	putRaw(t, opts.Dir, codec.KeyCursor("main"), append([]byte{1, 2}, encoded[3:len(encoded)-1]...)) // without what came later
+	putRaw(t, opts.Dir, codec.KeyVersion, []byte("kubecdc journal 1"))
+	j := startJournal(t, opts)
+	if _, recovered := j.PendingRecovery(); recovered {
 		t.Fatal("a journal of version 1 was moved aside")
 	}
 	if got, ok, err := j.Cursor("main"); err != nil || !ok || !reflect.DeepEqual(got, old) {
 		t.Errorf("cursor %+v %v %v, want %+v", got, ok, err, old)
 	}
-	if version, err := j.get(codec.KeyVersion); err != nil || codec.DecodeVersion(version) != codec.Version {
+	if version, err := j.getValue(codec.KeyVersion); err != nil || codec.DecodeVersion(version) != codec.Version {
 		t.Errorf("version %q %v after the start", version, err)
 	}
 }
 
-func TestANewerFormatIsLeftAlone(t *testing.T) {
+func TestNewerFormatIsRefusedAndLeftUnchanged(t *testing.T) {
 	dir := t.TempDir()
-	fill(t, Options{Dir: dir})
-	put(t, dir, codec.KeyVersion, []byte("kubecdc journal 99"))
+	fillJournal(t, Options{Dir: dir})
+	putRaw(t, dir, codec.KeyVersion, []byte("kubecdc journal 99"))
 	for range 2 {
-		_, err := Open(Options{Dir: dir, Logger: quiet})
+		_, err := Open(Options{Dir: dir, Logger: discardLogger})
 		if !errors.Is(err, ErrNewer) || !strings.Contains(err.Error(), "run the newer exporter") {
 			t.Fatalf("open: %v, want ErrNewer with a remedy", err)
 		}
@@ -489,10 +489,10 @@ func TestANewerFormatIsLeftAlone(t *testing.T) {
 
 func TestATornLogTailLosesOnlyWhatWasNotDurable(t *testing.T) {
 	dir := t.TempDir()
-	j := start(t, Options{Dir: dir})
-	j.append(observe("s", 1))
+	j := startJournal(t, Options{Dir: dir})
+	j.mustAppend(smallObservation("s", 1))
 	j.waitFor(1)
-	j.end()
+	j.stopAndClose()
 	logs, _ := filepath.Glob(filepath.Join(dir, storeName, "*.log"))
 	f, err := os.OpenFile(logs[len(logs)-1], os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
@@ -502,11 +502,11 @@ func TestATornLogTailLosesOnlyWhatWasNotDurable(t *testing.T) {
 	if err := errors.Join(err, f.Close()); err != nil {
 		t.Fatal(err)
 	}
-	j = start(t, Options{Dir: dir})
-	if r, ok := j.Recovered(); ok {
+	j = startJournal(t, Options{Dir: dir})
+	if r, ok := j.PendingRecovery(); ok {
 		t.Fatalf("a torn tail was taken for a broken store: %+v", r)
 	}
-	if _, s := j.stored("s"); j.Newest() != 1 || s.Position != "1" {
+	if _, s := j.loadStored("s"); j.Newest() != 1 || s.Position != "1" {
 		t.Errorf("newest %d position %q, want 1 and 1", j.Newest(), s.Position)
 	}
 }
@@ -518,7 +518,7 @@ type fullDisk struct {
 	refused chan struct{} // a write was refused
 }
 
-func (d *fullDisk) check() error {
+func (d *fullDisk) checkSpace() error {
 	if !d.full.Load() {
 		return nil
 	}
@@ -530,7 +530,7 @@ func (d *fullDisk) check() error {
 }
 
 func (d *fullDisk) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	if err := d.check(); err != nil {
+	if err := d.checkSpace(); err != nil {
 		return nil, err
 	}
 	f, err := d.FS.Create(name, c)
@@ -538,7 +538,7 @@ func (d *fullDisk) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error
 }
 
 func (d *fullDisk) ReuseForWrite(o, n string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	if err := d.check(); err != nil {
+	if err := d.checkSpace(); err != nil {
 		return nil, err
 	}
 	f, err := d.FS.ReuseForWrite(o, n, c)
@@ -552,7 +552,7 @@ type fullDiskFile struct {
 
 // Write writes half of p before it finds the disk full, as the kernel may.
 func (f *fullDiskFile) Write(p []byte) (int, error) {
-	if err := f.disk.check(); err != nil {
+	if err := f.disk.checkSpace(); err != nil {
 		n, _ := f.File.Write(p[:len(p)/2])
 		return n, err
 	}
@@ -562,18 +562,18 @@ func (f *fullDiskFile) Write(p []byte) (int, error) {
 func TestAFullDiskIsWaitedForAndNothingIsLost(t *testing.T) {
 	disk := &fullDisk{FS: vfs.NewMem(), refused: make(chan struct{}, 1)}
 	opts := Options{FS: disk, Sinks: []string{"main"}}
-	j := open(t, opts)
+	j := openJournal(t, opts)
 	j.fs.RetryEvery = time.Millisecond
-	r := run(t, j)
-	r.append(observe("s", 0))
+	r := runJournal(t, j)
+	r.mustAppend(smallObservation("s", 0))
 	r.waitFor(1)
 	disk.full.Store(true)
 	for n := range 20 {
-		r.append(observe("s", n+1))
+		r.mustAppend(smallObservation("s", n+1))
 	}
 	<-disk.refused
 	<-disk.refused // the first wait has begun
-	if got := j.Stat().Blocked; !strings.Contains(got, "disk is full") {
+	if got := j.Stat().BlockedReason; !strings.Contains(got, "disk is full") {
 		t.Errorf("blocked %q", got)
 	}
 	if j.Newest() != 1 {
@@ -581,19 +581,19 @@ func TestAFullDiskIsWaitedForAndNothingIsLost(t *testing.T) {
 	}
 	disk.full.Store(false)
 	r.waitFor(21)
-	if got := j.Stat().Blocked; got != "" {
+	if got := j.Stat().BlockedReason; got != "" {
 		t.Errorf("still blocked: %q", got)
 	}
-	r.end()
-	r = start(t, opts)
+	r.stopAndClose()
+	r = startJournal(t, opts)
 	if got := len(r.readTo(0, 21)); got != 21 {
 		t.Errorf("%d changes after a reopen", got)
 	}
 }
 
-// inProcessOfItsOwn runs the calling test in a child process, because a store that failed keeps goroutines and locks until
+// runInChildProcess runs the calling test in a child process, because a store that failed keeps goroutines and locks until
 // the process ends. It returns true in the child.
-func inProcessOfItsOwn(t *testing.T) bool {
+func runInChildProcess(t *testing.T) bool {
 	t.Helper()
 	const childOf = "JOURNAL_TEST_CHILD"
 	if os.Getenv(childOf) == t.Name() {
@@ -607,8 +607,8 @@ func inProcessOfItsOwn(t *testing.T) bool {
 	return false
 }
 
-// kept ends the child process of a test.
-func kept(t *testing.T) {
+// exitChild ends the child process of a test.
+func exitChild(t *testing.T) {
 	if t.Failed() {
 		return
 	}
@@ -616,42 +616,42 @@ func kept(t *testing.T) {
 	os.Exit(0)
 }
 
-func TestOpenOnAFullDiskSaysSoAndBreaksNothing(t *testing.T) {
-	if !inProcessOfItsOwn(t) {
+func TestOpenOnAFullDiskReportsItAndBreaksNothing(t *testing.T) {
+	if !runInChildProcess(t) {
 		return
 	}
 	mem := vfs.NewCrashableMem()
 	disk := &fullDisk{FS: mem, refused: make(chan struct{}, 1)}
-	j := start(t, Options{FS: disk})
-	j.append(observe("s", 1))
+	j := startJournal(t, Options{FS: disk})
+	j.mustAppend(smallObservation("s", 1))
 	j.waitFor(1)
-	j.end()
+	j.stopAndClose()
 	disk.full.Store(true)
-	_, err := Open(Options{Dir: "journal", FS: disk, Logger: quiet})
+	_, err := Open(Options{Dir: "journal", FS: disk, Logger: discardLogger})
 	if err == nil || !strings.Contains(err.Error(), "free space") {
 		t.Fatalf("open: %v, want the remedy", err)
 	}
-	j = start(t, Options{FS: mem.CrashClone(vfs.CrashCloneCfg{})})
-	if _, ok := j.Recovered(); ok || j.Newest() != 1 {
+	j = startJournal(t, Options{FS: mem.CrashClone(vfs.CrashCloneCfg{})})
+	if _, ok := j.PendingRecovery(); ok || j.Newest() != 1 {
 		t.Errorf("recovered %v, newest %d: a full disk was taken for a broken store", ok, j.Newest())
 	}
-	kept(t)
+	exitChild(t)
 }
 
 func TestStoppingOnAFullDiskReturnsAndLosesNothingDurable(t *testing.T) {
-	if !inProcessOfItsOwn(t) {
+	if !runInChildProcess(t) {
 		return
 	}
 	mem := vfs.NewCrashableMem()
 	disk := &fullDisk{FS: mem, refused: make(chan struct{}, 1)}
-	j := open(t, Options{FS: disk})
+	j := openJournal(t, Options{FS: disk})
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- j.Run(ctx) }()
-	_ = j.Append(ctx, observe("s", 1))
+	_ = j.Append(ctx, smallObservation("s", 1))
 	_, _ = j.Read(ctx, 0)
 	disk.full.Store(true)
-	_ = j.Append(ctx, observe("s", 2))
+	_ = j.Append(ctx, smallObservation("s", 2))
 	<-disk.refused
 	stop()
 	if err := <-done; !errors.Is(err, syscall.ENOSPC) {
@@ -660,11 +660,11 @@ func TestStoppingOnAFullDiskReturnsAndLosesNothingDurable(t *testing.T) {
 	if err := j.Close(); err != nil {
 		t.Error(err)
 	}
-	r := start(t, Options{FS: mem.CrashClone(vfs.CrashCloneCfg{})})
-	if _, s := r.stored("s"); r.Newest() != 1 || s.Position != "1" {
+	r := startJournal(t, Options{FS: mem.CrashClone(vfs.CrashCloneCfg{})})
+	if _, s := r.loadStored("s"); r.Newest() != 1 || s.Position != "1" {
 		t.Errorf("newest %d, position %q", r.Newest(), s.Position)
 	}
-	kept(t)
+	exitChild(t)
 }
 
 // deadDisk fails every fsync once it is dead.
@@ -683,27 +683,27 @@ type deadDiskFile struct {
 	disk *deadDisk
 }
 
-func (f *deadDiskFile) check(op func() error) error {
+func (f *deadDiskFile) failIfDead(op func() error) error {
 	if f.disk.dead.Load() {
 		return syscall.EIO
 	}
 	return op()
 }
-func (f *deadDiskFile) Sync() error     { return f.check(f.File.Sync) }
-func (f *deadDiskFile) SyncData() error { return f.check(f.File.SyncData) }
+func (f *deadDiskFile) Sync() error     { return f.failIfDead(f.File.Sync) }
+func (f *deadDiskFile) SyncData() error { return f.failIfDead(f.File.SyncData) }
 
-func TestAFailedFsyncEndsRunAndNothingUnsyncedIsSeen(t *testing.T) {
-	if !inProcessOfItsOwn(t) {
+func TestFailedFsyncEndsRunAndNothingUnsyncedIsVisible(t *testing.T) {
+	if !runInChildProcess(t) {
 		return
 	}
 	disk := &deadDisk{FS: vfs.NewMem()}
-	j := open(t, Options{FS: disk, Sinks: []string{"main"}})
+	j := openJournal(t, Options{FS: disk, Sinks: []string{"main"}})
 	done := make(chan error, 1)
 	go func() { done <- j.Run(context.Background()) }()
-	_ = j.Append(context.Background(), observe("s", 0))
+	_ = j.Append(context.Background(), smallObservation("s", 0))
 	_, _ = j.Read(context.Background(), 0)
 	disk.dead.Store(true)
-	_ = j.Append(context.Background(), observe("s", 1))
+	_ = j.Append(context.Background(), smallObservation("s", 1))
 	_, readErr := j.Read(context.Background(), 1)
 	settleErr := j.Settle(context.Background(), "main", event.Cursor{Low: 1}, nil)
 	runErr := <-done
@@ -718,5 +718,5 @@ func TestAFailedFsyncEndsRunAndNothingUnsyncedIsSeen(t *testing.T) {
 	if err := j.Close(); err != nil {
 		t.Error(err)
 	}
-	kept(t)
+	exitChild(t)
 }

@@ -14,19 +14,19 @@ import (
 // older ones from disk, where the changes of a frame share one buffer. When the change after+1 is trimmed already, which
 // cannot happen above a declared sink's cursor, Read goes on with the oldest there is.
 func (j *Journal) Read(ctx context.Context, after uint64) ([]event.Record, error) {
-	return j.read(ctx, after, j.unpacker.Changes)
+	return j.readAfter(ctx, after, j.unpacker.Decode)
 }
 
-// ReadFacts is Read for who needs no bodies: changes that come from disk have none.
-func (j *Journal) ReadFacts(ctx context.Context, after uint64) ([]event.Record, error) {
-	return j.read(ctx, after, j.unpacker.Facts)
+// ReadWithoutBodies is Read for who needs no bodies: changes that come from disk have none.
+func (j *Journal) ReadWithoutBodies(ctx context.Context, after uint64) ([]event.Record, error) {
+	return j.readAfter(ctx, after, j.unpacker.DecodeWithoutBodies)
 }
 
-func (j *Journal) read(ctx context.Context, after uint64, unpack func(stored []byte) ([]event.Change, error)) ([]event.Record, error) {
+func (j *Journal) readAfter(ctx context.Context, after uint64, unpack func(stored []byte) ([]event.Change, error)) ([]event.Record, error) {
 	for {
 		j.mu.Lock()
-		if j.ext.newest > after {
-			records := j.tail.after(after)
+		if j.logExtent.newest > after {
+			records := j.tail.recordsAfter(after)
 			j.mu.Unlock()
 			if records != nil {
 				return records, nil
@@ -35,35 +35,35 @@ func (j *Journal) read(ctx context.Context, after uint64, unpack func(stored []b
 		}
 		changed := j.changed
 		j.mu.Unlock()
-		if err := j.refusal(); err != nil {
+		if err := j.checkUsable(); err != nil {
 			return nil, err
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
 			return nil, fmt.Errorf("journal: read: %w", context.Cause(ctx))
-		case <-j.failed.ch:
-		case <-j.ended:
+		case <-j.storeFailure.done:
+		case <-j.closed:
 		}
 	}
 }
 
 // readStored reads the frame with the change after+1 from disk.
 func (j *Journal) readStored(after uint64, unpack func(stored []byte) ([]event.Change, error)) ([]event.Record, error) {
-	done, err := j.use()
+	done, err := j.acquireStore()
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	records, err := j.records(after, j.kept, unpack)
-	return records, j.checked(fmt.Sprintf("read after %d", after), err)
+	records, err := j.readFrameAfter(after, j.oldestReadable, unpack)
+	return records, j.checkCorruption(fmt.Sprintf("read after %d", after), err)
 }
 
-// kept returns the oldest change that no trim has begun to delete.
-func (j *Journal) kept() uint64 {
+// oldestReadable returns the oldest change that no trim has begun to delete.
+func (j *Journal) oldestReadable() uint64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return max(j.ext.oldest, j.trimmed)
+	return max(j.logExtent.oldest, j.trimmed)
 }
 
 // tail is the newest part of the log in memory, as whole frames.
@@ -86,8 +86,8 @@ func newTailFrame(first uint64, changes []*event.Change, bytes int) tailFrame {
 	return f
 }
 
-// push appends frames and lets go of the oldest ones above limit bytes.
-func (t *tail) push(frames []tailFrame, limit int64) {
+// appendFrames appends frames and lets go of the oldest ones above limit bytes.
+func (t *tail) appendFrames(frames []tailFrame, limit int64) {
 	for _, f := range frames {
 		t.frames = append(t.frames, f)
 		t.bytes += f.bytes
@@ -101,8 +101,8 @@ func (t *tail) push(frames []tailFrame, limit int64) {
 	t.frames = t.frames[n:]
 }
 
-// after returns the records of the frame with change after+1 that follow after, or nil when it is not here.
-func (t *tail) after(after uint64) []event.Record {
+// recordsAfter returns the records of the frame with change after+1 that follow after, or nil when it is not here.
+func (t *tail) recordsAfter(after uint64) []event.Record {
 	i := sort.Search(len(t.frames), func(i int) bool { return t.frames[i].records[0].Offset > after+1 }) - 1
 	if i < 0 {
 		return nil

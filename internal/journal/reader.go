@@ -10,14 +10,14 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// reader reads a store, of an exporter that runs or not, or one moment of it. Safe for concurrent use.
-type reader struct {
+// storeReader reads a store, of an exporter that runs or not, or one moment of it. Safe for concurrent use.
+type storeReader struct {
 	from     pebble.Reader
-	unpacker *codec.Unpacker
+	unpacker *codec.FrameDecoder
 }
 
-// get returns a copy of the value of key, or nil when there is none.
-func (r reader) get(key []byte) ([]byte, error) {
+// getValue returns a copy of the value of key, or nil when there is none.
+func (r storeReader) getValue(key []byte) ([]byte, error) {
 	value, closer, err := r.from.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
 		return nil, nil
@@ -29,14 +29,14 @@ func (r reader) get(key []byte) ([]byte, error) {
 	return value, closer.Close()
 }
 
-// iter iterates over the keys that start with prefix.
-func (r reader) iter(prefix []byte) (*pebble.Iterator, error) {
-	return r.from.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: codec.KeyAfter(prefix)})
+// newPrefixIter iterates over the keys that start with prefix.
+func (r storeReader) newPrefixIter(prefix []byte) (*pebble.Iterator, error) {
+	return r.from.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: codec.KeyAfterPrefix(prefix)})
 }
 
-// each calls f for every key that starts with prefix, in order. Key and value are valid during the call only.
-func (r reader) each(prefix []byte, f func(key, value []byte) error) error {
-	it, err := r.iter(prefix)
+// forEachKey calls f for every key that starts with prefix, in order. Key and value are valid during the call only.
+func (r storeReader) forEachKey(prefix []byte, f func(key, value []byte) error) error {
+	it, err := r.newPrefixIter(prefix)
 	if err != nil {
 		return err
 	}
@@ -49,34 +49,34 @@ func (r reader) each(prefix []byte, f func(key, value []byte) error) error {
 	return errors.Join(err, it.Error(), it.Close())
 }
 
-// eachName calls f for each name that has keys under a first byte, with one seek a name.
-func (r reader) eachName(first byte, f func(name string)) error {
-	it, err := r.iter([]byte{first})
+// forEachName calls f for each name that has keys under a first byte, with one seek a name.
+func (r storeReader) forEachName(first byte, f func(name string)) error {
+	it, err := r.newPrefixIter([]byte{first})
 	if err != nil {
 		return err
 	}
 	for it.First(); it.Valid() && err == nil; {
 		var name string
-		if name, _, err = codec.CutName(it.Key()); err == nil {
+		if name, _, err = codec.SplitNamedKey(it.Key()); err == nil {
 			f(name)
-			it.SeekGE(codec.KeyAfter(codec.AppendNamePrefix(nil, first, name)))
+			it.SeekGE(codec.KeyAfterPrefix(codec.AppendNamePrefix(nil, first, name)))
 		}
 	}
 	return errors.Join(err, it.Error(), it.Close())
 }
 
-// storedResources returns what is stored of each resource, by name, but for its objects. Scopes are those of this version
+// loadResources returns what is stored of each resource, by name, but for its objects. Scopes are those of this version
 // only.
-func (r reader) storedResources() (map[string]event.StoredResource, error) {
+func (r storeReader) loadResources() (map[string]event.StoredResource, error) {
 	all := map[string]event.StoredResource{}
 	return all, errors.Join(
-		r.each([]byte{codec.PrefixResource}, func(key, value []byte) error {
+		r.forEachKey([]byte{codec.PrefixResource}, func(key, value []byte) error {
 			resource, err := codec.DecodeResource(value)
 			all[string(key[1:])] = event.StoredResource{Resource: resource}
 			return err
 		}),
-		r.each([]byte{codec.PrefixScope}, func(key, value []byte) error {
-			resource, id, err := codec.CutName(key)
+		r.forEachKey([]byte{codec.PrefixScope}, func(key, value []byte) error {
+			resource, id, err := codec.SplitNamedKey(key)
 			if err != nil {
 				return err
 			}
@@ -88,33 +88,33 @@ func (r reader) storedResources() (map[string]event.StoredResource, error) {
 		}))
 }
 
-// sinkStates returns what is stored of each sink, and refuses cursors that speak of changes that never were.
-func (r reader) sinkStates(newest uint64) (map[string]sinkState, error) {
+// loadSinkStates returns what is stored of each sink, and refuses cursors that speak of changes that never were.
+func (r storeReader) loadSinkStates(newest uint64) (map[string]sinkState, error) {
 	sinks := map[string]sinkState{}
 	return sinks, errors.Join(
-		r.each([]byte{codec.PrefixCursor}, func(key, value []byte) error {
+		r.forEachKey([]byte{codec.PrefixCursor}, func(key, value []byte) error {
 			name := string(key[1:])
 			c, err := codec.DecodeCursor(value)
-			if err == nil && c.Newest() > newest {
-				err = fmt.Errorf("%w: cursor of sink %q is at %d, past the newest change %d", codec.ErrMalformed, name, c.Newest(), newest)
+			if err == nil && c.HighestOffset() > newest {
+				err = fmt.Errorf("%w: cursor of sink %q is at %d, past the newest change %d", codec.ErrMalformed, name, c.HighestOffset(), newest)
 			}
 			sinks[name] = sinkState{settled: true, cursor: c}
 			return err
 		}),
-		r.each([]byte{codec.PrefixDead}, func(key, value []byte) error {
-			name, _, err := codec.CutDead(key)
+		r.forEachKey([]byte{codec.PrefixDeadLetter}, func(key, value []byte) error {
+			name, _, err := codec.SplitDeadLetterKey(key)
 			s := sinks[name]
-			s.dead++
+			s.deadLetters++
 			s.deadBytes += int64(len(key) + len(value))
 			sinks[name] = s
 			return err
 		}))
 }
 
-// deadLetters calls each for every dead letter of a sink, in order of offsets.
-func (r reader) deadLetters(sink string, each func(event.DeadLetter) error) error {
-	return r.each(codec.AppendNamePrefix(nil, codec.PrefixDead, sink), func(key, value []byte) error {
-		d, err := r.deadLetter(key, value)
+// forEachDeadLetter calls each for every dead letter of a sink, in order of offsets.
+func (r storeReader) forEachDeadLetter(sink string, each func(event.DeadLetter) error) error {
+	return r.forEachKey(codec.AppendNamePrefix(nil, codec.PrefixDeadLetter, sink), func(key, value []byte) error {
+		d, err := r.decodeDeadLetter(key, value)
 		if err != nil {
 			return err
 		}
@@ -122,18 +122,18 @@ func (r reader) deadLetters(sink string, each func(event.DeadLetter) error) erro
 	})
 }
 
-func (r reader) deadLetter(key, value []byte) (event.DeadLetter, error) {
-	_, offset, err := codec.CutDead(key)
+func (r storeReader) decodeDeadLetter(key, value []byte) (event.DeadLetter, error) {
+	_, offset, err := codec.SplitDeadLetterKey(key)
 	if err != nil {
 		return event.DeadLetter{}, err
 	}
-	return codec.DecodeDead(r.unpacker, offset, value)
+	return codec.DecodeDeadLetter(r.unpacker, offset, value)
 }
 
-// extent finds the oldest and the newest frame.
-func (r reader) extent() (extent, error) {
-	ext := extent{oldest: 1}
-	it, err := r.iter([]byte{codec.PrefixFrame})
+// loadExtent finds the oldest and the newest frame.
+func (r storeReader) loadExtent() (logExtent, error) {
+	ext := logExtent{oldest: 1}
+	it, err := r.newPrefixIter([]byte{codec.PrefixFrame})
 	if err != nil {
 		return ext, err
 	}
@@ -142,41 +142,41 @@ func (r reader) extent() (extent, error) {
 		if err := it.Error(); err != nil {
 			return ext, err
 		}
-		return r.emptied()
+		return r.loadEmptyExtent()
 	}
-	oldest, h, err := frameAt(it)
+	oldest, h, err := frameHeaderAt(it)
 	if err != nil {
 		return ext, err
 	}
-	ext.oldest, ext.start = oldest, h.Before
+	ext.oldest, ext.startBytes = oldest, h.Before
 	it.Last()
-	newest, h, err := frameAt(it)
+	newest, h, err := frameHeaderAt(it)
 	if err != nil {
 		return ext, err
 	}
-	ext.newest, ext.end = newest+h.Count-1, h.Before+uint64(len(it.Key())+len(it.Value()))
-	if ext.end < ext.start || ext.newest < ext.oldest {
+	ext.newest, ext.endBytes = newest+h.Count-1, h.Before+uint64(len(it.Key())+len(it.Value()))
+	if ext.endBytes < ext.startBytes || ext.newest < ext.oldest {
 		return ext, fmt.Errorf("%w: frames %d to %d do not follow each other", codec.ErrMalformed, oldest, newest)
 	}
 	return ext, nil
 }
 
-// emptied is the extent of a log without changes.
-func (r reader) emptied() (extent, error) {
-	value, err := r.get(codec.KeyEmptied)
+// loadEmptyExtent is the extent of a log without changes.
+func (r storeReader) loadEmptyExtent() (logExtent, error) {
+	value, err := r.getValue(codec.KeyEmptied)
 	if err != nil {
-		return extent{}, err
+		return logExtent{}, err
 	}
 	newest, err := codec.DecodeNumber(value)
-	return extent{oldest: newest + 1, newest: newest}, err
+	return logExtent{oldest: newest + 1, newest: newest}, err
 }
 
-// records reads the rest of the frame with the change after+1, or where that is older than the oldest change, the first
+// readFrameAfter reads the rest of the frame with the change after+1, or where that is older than the oldest change, the first
 // frame. oldest is asked when it is settled what is read. unpack opens the frame.
-func (r reader) records(
+func (r storeReader) readFrameAfter(
 	after uint64, oldest func() uint64, unpack func(stored []byte) ([]event.Change, error),
 ) ([]event.Record, error) {
-	it, err := r.iter([]byte{codec.PrefixFrame})
+	it, err := r.newPrefixIter([]byte{codec.PrefixFrame})
 	if err != nil {
 		return nil, err
 	}
@@ -184,10 +184,10 @@ func (r reader) records(
 	if !it.SeekLT(codec.KeyFrame(after + 2)) {
 		it.First()
 	}
-	first, h, err := frameAt(it)
+	first, h, err := frameHeaderAt(it)
 	if err == nil && first+h.Count-1 <= after {
 		it.Next()
-		first, _, err = frameAt(it)
+		first, _, err = frameHeaderAt(it)
 	}
 	if err == nil && first > after+1 && after+1 >= oldest() {
 		err = fmt.Errorf("%w: changes %d to %d are missing", codec.ErrMalformed, after+1, first-1) // I5
@@ -213,8 +213,8 @@ func (r reader) records(
 	return records, nil
 }
 
-// frameAt reads the header of the frame it stands on.
-func frameAt(it *pebble.Iterator) (first uint64, h codec.FrameHeader, err error) {
+// frameHeaderAt reads the header of the frame it stands on.
+func frameHeaderAt(it *pebble.Iterator) (first uint64, h codec.FrameHeader, err error) {
 	if !it.Valid() {
 		if err := it.Error(); err != nil {
 			return 0, h, err

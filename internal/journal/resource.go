@@ -13,7 +13,7 @@ import (
 
 // Resources returns the names of all resources of which anything is stored, in order. It shows what is committed.
 func (j *Journal) Resources() ([]string, error) {
-	if err := j.refusal(); err != nil {
+	if err := j.checkUsable(); err != nil {
 		return nil, err
 	}
 	j.mu.Lock()
@@ -26,14 +26,14 @@ func (j *Journal) Resources() ([]string, error) {
 // kept: they share no memory with those of others. known must not wait, and must not call the journal. It shows what is
 // committed: call it before the resource appends.
 func (j *Journal) LoadResource(name string, known func(event.Known)) (event.StoredResource, error) {
-	done, err := j.use()
+	done, err := j.acquireStore()
 	if err != nil {
 		return event.StoredResource{}, err
 	}
 	defer done()
 	if known != nil {
 		prefix := codec.AppendNamePrefix(nil, codec.PrefixKnown, name)
-		err = j.each(prefix, func(key, value []byte) error {
+		err = j.forEachKey(prefix, func(key, value []byte) error {
 			k, err := codec.DecodeKnown(key[len(prefix):], value)
 			if err == nil {
 				known(k)
@@ -42,55 +42,55 @@ func (j *Journal) LoadResource(name string, known func(event.Known)) (event.Stor
 		})
 	}
 	if err != nil {
-		return event.StoredResource{}, j.checked("known objects of "+name, err)
+		return event.StoredResource{}, j.checkCorruption("known objects of "+name, err)
 	}
-	bodiless, err := j.get(codec.KeyBodiless(name))
+	bodiless, err := j.getValue(codec.KeyBodiless(name))
 	if err != nil {
-		return event.StoredResource{}, j.checked("bodies of "+name, err)
+		return event.StoredResource{}, j.checkCorruption("bodies of "+name, err)
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	stored := j.resources[name]
-	stored.Bodiless = bodiless != nil
+	stored.BodiesMissing = bodiless != nil
 	return stored, nil
 }
 
 // SetScopes makes scopes, as they are given, the only scopes of a resource, and stores its version and kind. Known objects
 // and bodies stay. Durable when it returns nil; ordered with Append.
 func (j *Journal) SetScopes(ctx context.Context, r event.Resource, scopes []event.StoredScope) error {
-	return j.submit(ctx, func(g *group) error {
-		stored, err := g.of(r)
+	return j.submitRequest(ctx, func(g *group) error {
+		stored, err := g.describeResource(r)
 		if err == nil {
-			stored.Scopes = sorted(scopes)
+			stored.Scopes = sortScopes(scopes)
 		}
 		return err
 	}, nil)
 }
 
-// Filled says that a resource whose known objects were seeded without bodies has those that were found. Durable when it
+// RecordBodiesFilled says that a resource whose known objects were seeded without bodies has those that were found. Durable when it
 // returns nil; ordered with Append.
-func (j *Journal) Filled(ctx context.Context, name string) error {
-	return j.submit(ctx, func(g *group) error { g.delete(codec.KeyBodiless(name)); return nil }, nil)
+func (j *Journal) RecordBodiesFilled(ctx context.Context, name string) error {
+	return j.submitRequest(ctx, func(g *group) error { g.deleteKey(codec.KeyBodiless(name)); return nil }, nil)
 }
 
 // DropResource forgets all that is stored of a resource: known objects, bodies, scopes, version and kind. Its changes stay.
 // Durable when it returns nil; ordered with Append.
 func (j *Journal) DropResource(ctx context.Context, name string) error {
-	return j.submit(ctx, func(g *group) error { g.dropResource(name); return nil }, func(b *bodies) { b.drop(name) })
+	return j.submitRequest(ctx, func(g *group) error { g.dropResource(name); return nil }, func(b *bodyIndex) { b.dropResource(name) })
 }
 
 // dropResource deletes all that is stored of a resource.
 func (g *group) dropResource(name string) {
-	g.dropNamed(codec.PrefixKnown, name)
-	g.dropNamed(codec.PrefixBody, name)
-	g.delete(codec.KeyBodiless(name))
-	*g.resource(name) = event.StoredResource{}
+	g.deleteNamed(codec.PrefixKnown, name)
+	g.deleteNamed(codec.PrefixBody, name)
+	g.deleteKey(codec.KeyBodiless(name))
+	*g.editResource(name) = event.StoredResource{}
 }
 
-// dropNamed deletes all keys that belong to a resource under a first byte.
-func (g *group) dropNamed(first byte, resource string) {
+// deleteNamed deletes all keys that belong to a resource under a first byte.
+func (g *group) deleteNamed(first byte, resource string) {
 	prefix := codec.AppendNamePrefix(nil, first, resource)
-	_ = g.batch.DeleteRange(prefix, codec.KeyAfter(prefix), nil)
+	_ = g.batch.DeleteRange(prefix, codec.KeyAfterPrefix(prefix), nil)
 }
 
 // dropResources is dropResource for all.
@@ -103,18 +103,18 @@ func (g *group) dropResources() {
 	}
 }
 
-// of is resource for one that is stored from now on, in this version and kind.
-func (g *group) of(r event.Resource) (*event.StoredResource, error) {
+// describeResource is resource for one that is stored from now on, in this version and kind.
+func (g *group) describeResource(r event.Resource) (*event.StoredResource, error) {
 	if r.Resource == "" {
 		return nil, errors.New("journal: a resource has no name")
 	}
-	stored := g.resource(r.String())
+	stored := g.editResource(r.String())
 	stored.Resource = r
 	return stored, nil
 }
 
-// resource is what is stored of a resource as it will be after the commit, for the caller to change; zero where nothing is.
-func (g *group) resource(name string) *event.StoredResource {
+// editResource is what is stored of a resource as it will be after the commit, for the caller to change; zero where nothing is.
+func (g *group) editResource(name string) *event.StoredResource {
 	stored := g.resources[name]
 	if stored == nil {
 		r := g.j.resources[name] // only this goroutine changes it
@@ -125,33 +125,33 @@ func (g *group) resource(name string) *event.StoredResource {
 	return stored
 }
 
-// sealResources writes what differs of resources and their scopes from what is committed.
-func (g *group) sealResources() {
+// writeResources writes what differs of resources and their scopes from what is committed.
+func (g *group) writeResources() {
 	for name, now := range g.resources {
 		before := g.j.resources[name]
 		switch {
 		case now.Resource == before.Resource:
 		case now.Resource.Resource == "":
-			g.delete(codec.KeyResource(name))
+			g.deleteKey(codec.KeyResource(name))
 		default:
-			g.set(codec.KeyResource(name), codec.EncodeResource(now.Resource))
+			g.setKey(codec.KeyResource(name), codec.EncodeResource(now.Resource))
 		}
 		for _, s := range before.Scopes {
-			if _, stays := slices.BinarySearchFunc(now.Scopes, s.ID, byID); !stays {
-				g.delete(codec.KeyOf(codec.PrefixScope, name, s.ID))
+			if _, stays := slices.BinarySearchFunc(now.Scopes, s.ID, compareScopeID); !stays {
+				g.deleteKey(codec.KeyNamed(codec.PrefixScope, name, s.ID))
 			}
 		}
 		for _, s := range now.Scopes {
-			if at, was := slices.BinarySearchFunc(before.Scopes, s.ID, byID); !was || before.Scopes[at] != s {
-				g.set(codec.KeyOf(codec.PrefixScope, name, s.ID), codec.EncodeScope(s))
+			if at, was := slices.BinarySearchFunc(before.Scopes, s.ID, compareScopeID); !was || before.Scopes[at] != s {
+				g.setKey(codec.KeyNamed(codec.PrefixScope, name, s.ID), codec.EncodeScope(s))
 			}
 		}
 	}
 }
 
-// byID orders scopes, as those of a StoredResource are ordered here.
-func byID(s event.StoredScope, id string) int { return strings.Compare(s.ID, id) }
+// compareScopeID orders scopes, as those of a StoredResource are ordered here.
+func compareScopeID(s event.StoredScope, id string) int { return strings.Compare(s.ID, id) }
 
-func sorted(scopes []event.StoredScope) []event.StoredScope {
-	return slices.SortedFunc(slices.Values(scopes), func(a, b event.StoredScope) int { return byID(a, b.ID) })
+func sortScopes(scopes []event.StoredScope) []event.StoredScope {
+	return slices.SortedFunc(slices.Values(scopes), func(a, b event.StoredScope) int { return compareScopeID(a, b.ID) })
 }

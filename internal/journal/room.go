@@ -8,67 +8,67 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
-// leastRoom is the part of MaxBytes that changes have at least. Known objects and last states are what they are: were they
+// minChangeShare is the part of MaxBytes that changes have at least. Known objects and last states are what they are: were they
 // to leave no room at all, nothing would ever go on.
-const leastRoom = 8
+const minChangeShare = 8
 
 // States of a bound.
 var (
-	hasRoom = condition.State{Name: "ok", Message: "journal goes on"}
-	isFull  = condition.State{Name: "full", Severity: condition.NotReady, Message: "journal waits; nothing is lost meanwhile"}
+	stateHasSpace = condition.State{Name: "ok", Message: "journal goes on"}
+	stateFull     = condition.State{Name: "full", Severity: condition.NotReady, Message: "journal waits; nothing is lost meanwhile"}
 
-	lettersFit  = condition.State{Name: "ok", Message: "journal takes dead letters again"}
-	lettersFull = condition.State{Name: "full", Severity: condition.NotReady, Message: "journal takes no more dead letters"}
+	stateDeadLettersAccepted = condition.State{Name: "ok", Message: "journal takes dead letters again"}
+	stateDeadLettersFull     = condition.State{Name: "full", Severity: condition.NotReady, Message: "journal takes no more dead letters"}
 )
 
-// sizes are the stored bytes of what is no change; known and bodies as they were measured last.
-type sizes struct{ known, bodies, dead int64 }
+// storedSizes are the stored bytes of what is no change; known and bodies as they were measured last.
+type storedSizes struct{ known, bodies, dead int64 }
 
-func (s sizes) sum() int64 { return s.known + s.bodies + s.dead }
+func (s storedSizes) total() int64 { return s.known + s.bodies + s.dead }
 
-// sizes are those of now. The caller holds mu.
-func (j *Journal) sizes() sizes {
-	s := j.measured
+// currentSizes are those of now. The caller holds mu.
+func (j *Journal) currentSizes() storedSizes {
+	s := j.measuredSizes
 	for _, sink := range j.sinks {
 		s.dead += sink.deadBytes
 	}
 	return s
 }
 
-// room is how many bytes of changes may be retained. The caller holds mu.
-func (j *Journal) room() int64 {
-	return max(j.opts.MaxBytes-j.sizes().sum(), j.opts.MaxBytes/leastRoom)
+// changeCapacity is how many bytes of changes may be retained. The caller holds mu.
+func (j *Journal) changeCapacity() int64 {
+	return max(j.opts.MaxBytes-j.currentSizes().total(), j.opts.MaxBytes/minChangeShare)
 }
 
-// full says that there is no room for a change. While no sink is behind there is: nothing would ever make any. The caller
+// isFull says that there is no room for a change. While no sink is behind there is: nothing would ever make any. The caller
 // holds mu.
-func (j *Journal) full() bool {
-	if j.ext.bytes() < j.room() {
+func (j *Journal) isFull() bool {
+	if j.logExtent.size() < j.changeCapacity() {
 		return false
 	}
-	slowest, low := slowest(j.sinks)
-	return slowest == "" || low < j.ext.newest
+	slowest, low := slowestSink(j.sinks)
+	return slowest == "" || low < j.logExtent.newest
 }
 
-// admits says whether there is room for one more observation. One that is larger than the room left is admitted whole:
+// hasSpaceForAppend says whether there is room for one more observation. One that is larger than the room left is admitted whole:
 // it could never be admitted otherwise. The caller holds mu.
-func (j *Journal) admits() bool {
-	return !j.low && j.pending < j.opts.PendingBytes && !j.full()
+func (j *Journal) hasSpaceForAppend() bool {
+	return !j.diskLow && j.pending < j.opts.PendingBytes && !j.isFull()
 }
 
-// blocked says why Append waits for more than the disk's next fsync, and what to do about it; "" when it does not. The
+// blockedReason says why Append waits for more than the disk's next fsync, and what to do about it; "" when it does not. The
 // caller holds mu.
-func (j *Journal) blocked() (reason, remedy string) {
-	slowest, _ := slowest(j.sinks)
+func (j *Journal) blockedReason() (reason, remedy string) {
+	slowest, _ := slowestSink(j.sinks)
 	switch {
-	case j.fs.Full():
+	case j.fs.IsFull():
 		return "the journal's disk is full", "free space or enlarge the volume"
-	case j.low:
+	case j.diskLow:
 		return fmt.Sprintf("the journal's disk has no more left than journal.reserve, and sink %q is the furthest behind", slowest),
 			"it must catch up, or free space or enlarge the volume"
-	case !j.full():
+	case !j.isFull():
 		return "", ""
-	case j.ext.bytes() < j.sizes().sum():
+	case j.logExtent.size() < j.currentSizes().total():
 		return fmt.Sprintf("the journal has reached journal.maxBytes, most of it are known objects, last states and dead letters, "+
 			"and sink %q is the furthest behind", slowest), "it must catch up, or journal.maxBytes grow"
 	}
@@ -76,36 +76,36 @@ func (j *Journal) blocked() (reason, remedy string) {
 		"it must catch up, or journal.maxBytes grow"
 }
 
-// DeadLetterRoom returns nil while a dead letter more may be settled, else an error that says what to do: the lane which has
+// CheckDeadLetterSpace returns nil while a dead letter more may be settled, else an error that says what to do: the lane which has
 // one waits and asks again. What is on its way when the bound is reached is still taken, so the bound is exceeded by as
 // much. It never waits for the store.
-func (j *Journal) DeadLetterRoom() error {
+func (j *Journal) CheckDeadLetterSpace() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if full := line(j.lettersFull()); full != "" {
+	if full := joinRemedy(j.deadLettersFullReason()); full != "" {
 		return errors.New(full)
 	}
 	return nil
 }
 
-// lettersFull says why no dead letter more fits, and what to do about it; "" when one does. The caller holds mu.
-func (j *Journal) lettersFull() (reason, remedy string) {
+// deadLettersFullReason says why no dead letter more fits, and what to do about it; "" when one does. The caller holds mu.
+func (j *Journal) deadLettersFullReason() (reason, remedy string) {
 	most, bytes := "", int64(0)
 	for name, s := range j.sinks {
 		if s.deadBytes > bytes || s.deadBytes == bytes && name < most {
 			most, bytes = name, s.deadBytes
 		}
 	}
-	if j.sizes().dead < j.opts.MaxDeadLetters {
+	if j.currentSizes().dead < j.opts.MaxDeadLetters {
 		return "", ""
 	}
 	return fmt.Sprintf("the dead letters in the journal have reached journal.maxDeadLetters, most of them of sink %q", most),
 		fmt.Sprintf("look at them with `exporter deadletter list`, stop the exporter and drop them with `exporter deadletter discard --sink %s`", most)
 }
 
-// slowest is the declared sink with the lowest cursor, beside those that do not count, and how far that is; "" where none is
+// slowestSink is the declared sink with the lowest cursor, beside those that do not count, and how far that is; "" where none is
 // declared. A sink without a cursor has settled nothing.
-func slowest(sinks map[string]sinkState, but ...string) (slowest string, low uint64) {
+func slowestSink(sinks map[string]sinkState, but ...string) (slowest string, low uint64) {
 	for name, s := range sinks {
 		if s.declared && (slowest == "" || s.cursor.Low < low || s.cursor.Low == low && name < slowest) && !slices.Contains(but, name) {
 			slowest, low = name, s.cursor.Low
@@ -114,19 +114,19 @@ func slowest(sinks map[string]sinkState, but ...string) (slowest string, low uin
 	return slowest, low
 }
 
-// report logs what is the case with the bounds, once each.
-func (j *Journal) report() {
+// updateConditions logs what is the case with the bounds, once each.
+func (j *Journal) updateConditions() {
 	j.mu.Lock()
-	reason, remedy := j.blocked()
-	letters, lettersRemedy := j.lettersFull()
-	held, dead := j.ext.bytes()+j.sizes().sum(), j.sizes().dead
+	reason, remedy := j.blockedReason()
+	letters, lettersRemedy := j.deadLettersFullReason()
+	held, dead := j.logExtent.size()+j.currentSizes().total(), j.currentSizes().dead
 	j.mu.Unlock()
 	become := func(c *condition.Condition, fine, full condition.State, reason, remedy string, attrs ...any) {
 		if reason == "" {
 			full = fine
 		}
-		c.Become(full, reason, remedy, attrs...)
+		c.Update(full, reason, remedy, attrs...)
 	}
-	become(j.roomState, hasRoom, isFull, reason, remedy, "bytes", held, "maxBytes", j.opts.MaxBytes)
-	become(j.letterState, lettersFit, lettersFull, letters, lettersRemedy, "bytes", dead, "maxDeadLetters", j.opts.MaxDeadLetters)
+	become(j.spaceCondition, stateHasSpace, stateFull, reason, remedy, "bytes", held, "maxBytes", j.opts.MaxBytes)
+	become(j.deadLetterCondition, stateDeadLettersAccepted, stateDeadLettersFull, letters, lettersRemedy, "bytes", dead, "maxDeadLetters", j.opts.MaxDeadLetters)
 }

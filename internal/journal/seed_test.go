@@ -13,8 +13,8 @@ import (
 	"github.com/kubecdc/kubecdc/test/journaltest"
 )
 
-// pods is a seed of n known objects.
-func pods(n int) Seed {
+// podSeed is a seed of n known objects.
+func podSeed(n int) Seed {
 	r := event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}
 	return Seed{
 		ID:        fmt.Sprint(n),
@@ -24,7 +24,7 @@ func pods(n int) Seed {
 			for i := range n {
 				k := event.Known{Key: fmt.Sprintf("ns/p%07d", i), UID: fmt.Sprint("u", i), ResourceVersion: fmt.Sprint(i)}
 				if i%3 == 0 {
-					k.Told = event.AppendTold("", event.Told{UID: k.UID, ResourceVersion: "901"})
+					k.EmittedElsewhere = event.AppendEmittedVersion("", event.EmittedVersion{UID: k.UID, ResourceVersion: "901"})
 				}
 				if err := each("pods", k); err != nil {
 					return err
@@ -35,7 +35,7 @@ func pods(n int) Seed {
 	}
 }
 
-func (r *running) seed(s Seed) {
+func (r *runningJournal) mustSeed(s Seed) {
 	r.t.Helper()
 	if err := r.Seed(r.t.Context(), s); err != nil {
 		r.t.Fatal(err)
@@ -44,18 +44,18 @@ func (r *running) seed(s Seed) {
 
 func TestASeededJournalHasTheSeedAndNothingFromBefore(t *testing.T) {
 	opts := Options{FS: vfs.NewMem(), Sinks: []string{"main"}}
-	j := start(t, opts)
+	j := startJournal(t, opts)
 	for n := range 5 {
-		j.append(observe("deployments.apps", n))
+		j.mustAppend(smallObservation("deployments.apps", n))
 	}
 	j.waitFor(5)
-	j.seed(pods(30_000))
+	j.mustSeed(podSeed(30_000))
 	for life := range 2 {
-		known, scope := j.stored("pods")
-		if len(known) != 30_000 || scope.Position != "900" || known[3].Told != "u3 901 " || known[4].Told != "" {
+		known, scope := j.loadStored("pods")
+		if len(known) != 30_000 || scope.Position != "900" || known[3].EmittedElsewhere != "u3 901 " || known[4].EmittedElsewhere != "" {
 			t.Fatalf("life %d: %d objects, %+v at %+v", life, len(known), known[3:5], scope)
 		}
-		if before, scope := j.stored("deployments.apps"); len(before) > 0 || scope.ID != "" {
+		if before, scope := j.loadStored("deployments.apps"); len(before) > 0 || scope.ID != "" {
 			t.Errorf("life %d: %v %v are left from before", life, before, scope)
 		}
 		if cluster, _ := j.Cluster(); cluster != "cluster" {
@@ -64,85 +64,85 @@ func TestASeededJournalHasTheSeedAndNothingFromBefore(t *testing.T) {
 		if now, _ := j.ID(); now != "30000" {
 			t.Errorf("life %d: ID %q", life, now)
 		}
-		if j.Oldest() != 6 || j.Newest() != 5 || j.Settled() != 5 {
-			t.Errorf("life %d: %d to %d, settled to %d", life, j.Oldest(), j.Newest(), j.Settled())
+		if j.Oldest() != 6 || j.Newest() != 5 || j.LowestCursor() != 5 {
+			t.Errorf("life %d: %d to %d, settled to %d", life, j.Oldest(), j.Newest(), j.LowestCursor())
 		}
-		if m := j.Mark(); m.Newest != 5 || len(m.Resources) != 1 || m.Resources[0].Scopes[0].Position != "900" {
+		if m := j.Checkpoint(); m.Newest != 5 || len(m.Resources) != 1 || m.Resources[0].Scopes[0].Position != "900" {
 			t.Errorf("life %d: marking %+v", life, m)
 		}
 		if life == 0 {
-			j.end()
-			j = start(t, opts)
+			j.stopAndClose()
+			j = startJournal(t, opts)
 		}
 	}
-	j.append(observe("pods", 7))
+	j.mustAppend(smallObservation("pods", 7))
 	if got := j.readTo(5, 6); got[0].Offset != 6 {
 		t.Errorf("the first change after a seed has the offset %d", got[0].Offset)
 	}
-	j.end()
+	j.stopAndClose()
 }
 
 func TestACrashWithinASeedLeavesAnEmptyJournal(t *testing.T) {
 	opts := Options{FS: vfs.NewMem(), Sinks: []string{"main"}}
-	j := start(t, opts)
-	j.append(observe("pods", 1))
+	j := startJournal(t, opts)
+	j.mustAppend(smallObservation("pods", 1))
 	j.waitFor(1)
 	broken := errors.New("broken off")
-	seed := pods(0)
+	seed := podSeed(0)
 	seed.Known = func(each func(string, event.Known) error) error {
-		return errors.Join(pods(30_000).Known(each), broken)
+		return errors.Join(podSeed(30_000).Known(each), broken)
 	}
 	if err := j.Seed(t.Context(), seed); !errors.Is(err, broken) {
 		t.Fatal(err)
 	}
-	j.end()
-	j = start(t, opts)
-	known, scope := j.stored("pods")
+	j.stopAndClose()
+	j = startJournal(t, opts)
+	known, scope := j.loadStored("pods")
 	if id, err := j.ID(); id != "" || err != nil || len(known) != 0 || scope.ID != "" || j.Newest() != 1 {
 		t.Errorf("ID %q %v, %d objects, scope %+v, newest %d", id, err, len(known), scope, j.Newest())
 	}
-	j.seed(pods(2))
-	if known, _ := j.stored("pods"); len(known) != 2 {
+	j.mustSeed(podSeed(2))
+	if known, _ := j.loadStored("pods"); len(known) != 2 {
 		t.Errorf("%d objects", len(known))
 	}
-	j.end()
+	j.stopAndClose()
 }
 
 func TestAJournalKeepsItsID(t *testing.T) {
 	opts := Options{FS: vfs.NewMem()}
-	j := start(t, opts)
+	j := startJournal(t, opts)
 	before, err := j.ID()
 	set := j.SetID(t.Context(), "x")
-	j.end()
-	j = start(t, opts)
+	j.stopAndClose()
+	j = startJournal(t, opts)
 	after, err2 := j.ID()
 	if before != "" || after != "x" || errors.Join(err, set, err2) != nil {
 		t.Errorf("%q, then %q: %v %v %v", before, after, err, set, err2)
 	}
-	j.end()
+	j.stopAndClose()
 }
 
 // Positions that a marking names are never ahead of its changes, whenever it is taken.
-func TestAMarkingIsOfOneMoment(t *testing.T) {
-	j := start(t, Options{FS: vfs.NewMem()})
+func TestCheckpointIsConsistent(t *testing.T) {
+	j := startJournal(t, Options{FS: vfs.NewMem()})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for n := 1; ctx.Err() == nil; n++ {
-			j.append(observe("pods", n))
+			j.mustAppend(smallObservation("pods", n))
 		}
 	}()
 	j.waitFor(20)
 	for range 2000 {
-		m := j.Mark()
+		m := j.Checkpoint()
 		if at := m.Resources[0].Scopes[0].Position; at != fmt.Sprint(m.Newest) {
 			t.Errorf("position %s with the newest change %d", at, m.Newest)
 			break
 		}
 	}
 	objects := map[string]string{}
-	m, err := j.Inventory(t.Context(), func(_ string, k event.Known) error {
+	m, err := j.ForEachKnown(t.Context(), func(_ string, k event.Known) error {
 		objects[k.Key] = k.ResourceVersion
 		return nil
 	})
@@ -159,29 +159,29 @@ func TestAMarkingIsOfOneMoment(t *testing.T) {
 	if !reflect.DeepEqual(objects, want) || m.Resources[0].Scopes[0].Position != fmt.Sprint(m.Newest) {
 		t.Errorf("inventory at %d: %v, want %v", m.Newest, objects, want)
 	}
-	j.end()
+	j.stopAndClose()
 }
 
-func TestASeedLacksBodiesUntilTheyAreFilled(t *testing.T) {
+func TestSeedHasNoBodiesUntilFilled(t *testing.T) {
 	opts := Options{FS: vfs.NewMem(), Sinks: []string{"main"}}
-	j := start(t, opts)
+	j := startJournal(t, opts)
 	bodiless := func(want bool) {
 		t.Helper()
 		stored, err := j.LoadResource("pods", nil)
-		if err != nil || stored.Bodiless != want {
-			t.Fatalf("bodiless %v (%v)", stored.Bodiless, err)
+		if err != nil || stored.BodiesMissing != want {
+			t.Fatalf("bodiless %v (%v)", stored.BodiesMissing, err)
 		}
 	}
 	bodiless(false)
-	j.seed(pods(1))
-	j.end()
-	j = start(t, opts)
+	j.mustSeed(podSeed(1))
+	j.stopAndClose()
+	j = startJournal(t, opts)
 	bodiless(true)
-	if err := j.Filled(t.Context(), "pods"); err != nil {
+	if err := j.RecordBodiesFilled(t.Context(), "pods"); err != nil {
 		t.Fatal(err)
 	}
 	bodiless(false)
-	j.seed(pods(1))
+	j.mustSeed(podSeed(1))
 	bodiless(true)
 	if err := j.DropResource(t.Context(), "pods"); err != nil {
 		t.Fatal(err)
@@ -191,8 +191,8 @@ func TestASeedLacksBodiesUntilTheyAreFilled(t *testing.T) {
 
 // BenchmarkSeed seeds a journal on the real disk with a million known objects. One op is one seed.
 func BenchmarkSeed(b *testing.B) {
-	j := start(b, Options{Dir: b.TempDir(), Sinks: []string{"main"}})
+	j := startJournal(b, Options{Dir: b.TempDir(), Sinks: []string{"main"}})
 	for b.Loop() {
-		j.seed(pods(1_000_000))
+		j.mustSeed(podSeed(1_000_000))
 	}
 }

@@ -9,25 +9,25 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// Declare adds a sink while the journal runs, as Options.Sinks does at Open: it begins with the oldest change that there is,
+// AddSink adds a sink while the journal runs, as Options.Sinks does at Open: it begins with the oldest change that there is,
 // and holds the trim. Durable when it returns nil. For a sink that is declared it does nothing.
-func (j *Journal) Declare(ctx context.Context, sink string) error {
-	return j.submit(ctx, func(g *group) error {
-		state := g.sink(sink)
+func (j *Journal) AddSink(ctx context.Context, sink string) error {
+	return j.submitRequest(ctx, func(g *group) error {
+		state := g.sinkState(sink)
 		state.declared = true
 		g.sinks[sink] = state
 		return nil
 	}, nil)
 }
 
-// Withdraw takes a sink back, whose pipeline has ended: its cursor is forgotten, and it does not hold the trim any more. Its
+// RemoveSink takes a sink back, whose pipeline has ended: its cursor is forgotten, and it does not hold the trim any more. Its
 // dead letters stay.
-func (j *Journal) Withdraw(ctx context.Context, sink string) error {
-	return j.submit(ctx, func(g *group) error {
-		state := g.sink(sink)
+func (j *Journal) RemoveSink(ctx context.Context, sink string) error {
+	return j.submitRequest(ctx, func(g *group) error {
+		state := g.sinkState(sink)
 		if state.settled {
 			j.opts.Logger.Warn("journal: dropped the cursor of a sink that is not configured any more", "sink", sink, "offset", state.cursor.Low)
-			g.delete(codec.KeyCursor(sink))
+			g.deleteKey(codec.KeyCursor(sink))
 		}
 		state.declared, state.settled, state.cursor = false, false, event.Cursor{}
 		g.sinks[sink] = state
@@ -43,50 +43,50 @@ func (j *Journal) Cursor(sink string) (event.Cursor, bool, error) {
 	if !s.declared {
 		return event.Cursor{}, false, fmt.Errorf("journal: sink %q is not declared", sink)
 	}
-	return s.cursor.Normal(), s.settled, nil
+	return s.cursor.Normalize(), s.settled, nil
 }
 
 // Settle stores how far a declared sink got, and the changes it gave up on, in one atomic write; both are durable when it
 // returns nil (I2). A cursor may go back, to publish again, but not below what is trimmed, and never past the newest
 // change. When ctx ends first the outcome is unknown, and settling again is harmless.
 func (j *Journal) Settle(ctx context.Context, sink string, c event.Cursor, dead []event.DeadLetter) error {
-	c = c.Normal()
-	return j.submit(ctx, func(g *group) error { return g.settle(sink, c, dead) }, nil)
+	c = c.Normalize()
+	return j.submitRequest(ctx, func(g *group) error { return g.settleSink(sink, c, dead) }, nil)
 }
 
-func (g *group) settle(sink string, c event.Cursor, dead []event.DeadLetter) error {
-	state := g.sink(sink)
-	if err := g.checkSettled(state, c, dead); err != nil {
+func (g *group) settleSink(sink string, c event.Cursor, dead []event.DeadLetter) error {
+	state := g.sinkState(sink)
+	if err := g.checkSettlement(state, c, dead); err != nil {
 		return fmt.Errorf("journal: settle for sink %q: %w", sink, err)
 	}
 	for i := range dead {
-		key, value := codec.KeyDead(sink, dead[i].Offset), codec.EncodeDead(g.packer, &dead[i])
-		before, err := g.deadSize(key)
+		key, value := codec.KeyDeadLetter(sink, dead[i].Offset), codec.EncodeDeadLetter(g.packer, &dead[i])
+		before, err := g.deadLetterSize(key)
 		if err != nil {
-			return g.j.checked("settle", err)
+			return g.j.checkCorruption("settle", err)
 		}
 		if before == 0 {
-			state.dead++
+			state.deadLetters++
 		}
-		g.set(key, value)
+		g.setKey(key, value)
 		size := int64(len(key) + len(value))
-		g.dead[string(key)] = size
+		g.deadLetterSizes[string(key)] = size
 		state.deadBytes += size - before
 	}
-	g.set(codec.KeyCursor(sink), codec.EncodeCursor(c))
+	g.setKey(codec.KeyCursor(sink), codec.EncodeCursor(c))
 	state.cursor, state.settled = c, true
 	g.sinks[sink] = state
 	return nil
 }
 
-// checkSettled refuses a settlement that contradicts the log. It compares with what is committed: nothing newer can be read.
-func (g *group) checkSettled(state sinkState, c event.Cursor, dead []event.DeadLetter) error {
+// checkSettlement refuses a settlement that contradicts the log. It compares with what is committed: nothing newer can be read.
+func (g *group) checkSettlement(state sinkState, c event.Cursor, dead []event.DeadLetter) error {
 	newest := g.j.Newest()
 	switch {
 	case !state.declared:
 		return errors.New("not declared")
-	case c.Newest() > newest:
-		return fmt.Errorf("cursor %d is past the newest change %d", c.Newest(), newest)
+	case c.HighestOffset() > newest:
+		return fmt.Errorf("cursor %d is past the newest change %d", c.HighestOffset(), newest)
 	case c.Low+1 < g.ext.oldest:
 		return fmt.Errorf("cursor %d is below the oldest change %d", c.Low, g.ext.oldest)
 	}
@@ -98,13 +98,13 @@ func (g *group) checkSettled(state sinkState, c event.Cursor, dead []event.DeadL
 	return nil
 }
 
-// deadSize returns the stored bytes of a dead letter as it is in this group, 0 when there is none. A sink that was killed
+// deadLetterSize returns the stored bytes of a dead letter as it is in this group, 0 when there is none. A sink that was killed
 // before its cursor was stored, or went back, gives up on the same change twice.
-func (g *group) deadSize(key []byte) (int64, error) {
-	if size, ok := g.dead[string(key)]; ok {
+func (g *group) deadLetterSize(key []byte) (int64, error) {
+	if size, ok := g.deadLetterSizes[string(key)]; ok {
 		return size, nil
 	}
-	value, err := g.j.get(key)
+	value, err := g.j.getValue(key)
 	if err != nil || value == nil {
 		return 0, err
 	}
@@ -114,17 +114,17 @@ func (g *group) deadSize(key []byte) (int64, error) {
 // NewestDeadLetters returns at most so many dead letters of a sink, that with the highest offset first. It reads the disk. A
 // sink that is not known has none.
 func (j *Journal) NewestDeadLetters(sink string, most int) ([]event.DeadLetter, error) {
-	done, err := j.use()
+	done, err := j.acquireStore()
 	if err != nil {
 		return nil, err
 	}
 	defer done()
 	newest, err := j.newestDeadLetters(sink, most)
-	return newest, j.checked(fmt.Sprintf("dead letters of sink %q", sink), err)
+	return newest, j.checkCorruption(fmt.Sprintf("dead letters of sink %q", sink), err)
 }
 
-func (r reader) newestDeadLetters(sink string, most int) (newest []event.DeadLetter, err error) {
-	it, err := r.iter(codec.AppendNamePrefix(nil, codec.PrefixDead, sink))
+func (r storeReader) newestDeadLetters(sink string, most int) (newest []event.DeadLetter, err error) {
+	it, err := r.newPrefixIter(codec.AppendNamePrefix(nil, codec.PrefixDeadLetter, sink))
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func (r reader) newestDeadLetters(sink string, most int) (newest []event.DeadLet
 		if err != nil {
 			return nil, err
 		}
-		d, err := r.deadLetter(it.Key(), value)
+		d, err := r.decodeDeadLetter(it.Key(), value)
 		if err != nil {
 			return nil, err
 		}

@@ -19,9 +19,9 @@ type Stat struct {
 	PendingBytes int64  // appended and not yet committed, in memory
 	Commits      uint64 // groups committed since Open
 
-	Blocked     string     // why nothing is being journaled, in one line with the remedy; empty when all is well
-	DeadLetters string     // why no dead letter is taken, as well; their lanes wait
-	Sinks       []SinkStat // by name; also sinks that only left dead letters
+	BlockedReason            string     // why nothing is being journaled, in one line with the remedy; empty when all is well
+	DeadLettersBlockedReason string     // why no dead letter is taken, as well; their lanes wait
+	Sinks                    []SinkStat // by name; also sinks that only left dead letters
 }
 
 // SinkStat is the state of one sink in the journal.
@@ -33,28 +33,28 @@ type SinkStat struct {
 
 // Stat never waits for the store, for the disk or for a bound.
 func (j *Journal) Stat() Stat {
-	failed := j.failed.get()
+	failed := j.storeFailure.current()
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	held := j.sizes()
+	held := j.currentSizes()
 	s := Stat{
-		Oldest: j.ext.oldest, Newest: j.ext.newest,
-		RetainedBytes: j.ext.bytes() + held.sum(), KnownBytes: held.known, BodyBytes: held.bodies, DeadBytes: held.dead,
-		MaxBytes: j.opts.MaxBytes, DiskBytes: j.disk, PendingBytes: j.pending, Commits: j.commits,
-		Blocked: line(j.blocked()), DeadLetters: line(j.lettersFull()),
+		Oldest: j.logExtent.oldest, Newest: j.logExtent.newest,
+		RetainedBytes: j.logExtent.size() + held.total(), KnownBytes: held.known, BodyBytes: held.bodies, DeadBytes: held.dead,
+		MaxBytes: j.opts.MaxBytes, DiskBytes: j.diskBytes, PendingBytes: j.pending, Commits: j.commits,
+		BlockedReason: joinRemedy(j.blockedReason()), DeadLettersBlockedReason: joinRemedy(j.deadLettersFullReason()),
 	}
 	if failed != nil {
-		s.Blocked = oneLine(failed)
+		s.BlockedReason = firstLine(failed)
 	}
 	for _, name := range slices.Sorted(maps.Keys(j.sinks)) {
 		st := j.sinks[name]
-		s.Sinks = append(s.Sinks, SinkStat{Name: name, DeadLetters: st.dead, DeadBytes: st.deadBytes})
+		s.Sinks = append(s.Sinks, SinkStat{Name: name, DeadLetters: st.deadLetters, DeadBytes: st.deadBytes})
 	}
 	return s
 }
 
-// line joins a reason and what to do about it.
-func line(reason, remedy string) string {
+// joinRemedy joins a reason and what to do about it.
+func joinRemedy(reason, remedy string) string {
 	if reason == "" {
 		return ""
 	}

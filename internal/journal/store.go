@@ -33,7 +33,7 @@ type Recovery = codec.Recovery
 const (
 	storeName    = "store"        // the store's directory in the journal's
 	brokenPrefix = "store.broken" // what a store that was moved aside is called, before its time
-	brokenMark   = "BROKEN"       // file in the store: quarantine me; its content is the reason
+	brokenMarker = "BROKEN"       // file in the store: quarantine me; its content is the reason
 	fullRetry    = 500 * time.Millisecond
 
 	memTableBytes   = 4 << 20
@@ -59,10 +59,10 @@ func storeOptions(fsys vfs.FS, logger *storeLogger) *pebble.Options {
 		EventListener: &pebble.EventListener{
 			BackgroundError: func(err error) {
 				if !errors.Is(err, disk.ErrNoRoomToCompact) {
-					logger.stop(&storeFailure{msg: "background work: " + oneLine(err), cause: err})
+					logger.stopGoroutine(&pebbleFailure{msg: "background work: " + firstLine(err), cause: err})
 				}
 			},
-			DataCorruption: func(i pebble.DataCorruptionInfo) { logger.broken(fmt.Errorf("%s: %w", i.Path, i.Details)) },
+			DataCorruption: func(i pebble.DataCorruptionInfo) { logger.onCorruption(fmt.Errorf("%s: %w", i.Path, i.Details)) },
 		},
 	}
 	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionNone })
@@ -74,9 +74,9 @@ func storeOptions(fsys vfs.FS, logger *storeLogger) *pebble.Options {
 // good, which keeps a store in an unknown state from writing anything more, and the failure is handed to fail, which ends
 // Run.
 type storeLogger struct {
-	logger *slog.Logger
-	fail   func(error)
-	broken func(error) // as fail, and the store must be moved aside
+	logger       *slog.Logger
+	onFailure    func(error)
+	onCorruption func(error) // as fail, and the store must be moved aside
 }
 
 // Infof implements [pebble.Logger].
@@ -91,33 +91,33 @@ func (l *storeLogger) Errorf(format string, args ...any) {
 
 // Fatalf implements [pebble.Logger]. It does not return.
 func (l *storeLogger) Fatalf(format string, args ...any) {
-	err := &storeFailure{msg: strings.TrimPrefix(fmt.Sprintf(format, args...), "pebble: ")}
+	err := &pebbleFailure{msg: strings.TrimPrefix(fmt.Sprintf(format, args...), "pebble: ")}
 	for _, a := range args {
 		if e, ok := a.(error); ok {
 			err.cause = e
 		}
 	}
-	l.stop(err)
+	l.stopGoroutine(err)
 }
 
-// stop reports a failure and does not return.
-func (l *storeLogger) stop(err *storeFailure) {
+// stopGoroutine reports a failure and does not return.
+func (l *storeLogger) stopGoroutine(err *pebbleFailure) {
 	if pebble.IsCorruptionError(err.cause) {
-		l.broken(err)
+		l.onCorruption(err)
 	} else {
-		l.fail(err)
+		l.onFailure(err)
 	}
 	select {}
 }
 
-// storeFailure is a failure after which Pebble cannot go on.
-type storeFailure struct {
+// pebbleFailure is a failure after which Pebble cannot go on.
+type pebbleFailure struct {
 	msg   string
 	cause error
 }
 
-func (e *storeFailure) Error() string { return e.msg }
-func (e *storeFailure) Unwrap() error { return e.cause }
+func (e *pebbleFailure) Error() string { return e.msg }
+func (e *pebbleFailure) Unwrap() error { return e.cause }
 
 // openPebble opens the store, or says why not. A failure from which Pebble would end the process is an error like others.
 func openPebble(dir string, opts *pebble.Options, failed <-chan struct{}) (db *pebble.DB, err error) {
@@ -142,14 +142,14 @@ func openPebble(dir string, opts *pebble.Options, failed <-chan struct{}) (db *p
 // errStoreFailed says that Pebble stopped for good while it opened the store; the reason was handed to its logger.
 var errStoreFailed = errors.New("journal store failed")
 
-// classify says what an error at opening the store means: a newer format, a fault of the environment (both are returned as
+// classifyOpenError says what an error at opening the store means: a newer format, a fault of the environment (both are returned as
 // they are, with a remedy), or, with broken true, a store that can only be moved aside.
-func classify(dir string, err error) (_ error, broken bool) {
+func classifyOpenError(dir string, err error) (_ error, broken bool) {
 	var errno syscall.Errno
 	switch {
 	case errors.Is(err, ErrNewer):
 		return err, false
-	case disk.OutOfSpace(err):
+	case disk.IsOutOfSpace(err):
 		return fmt.Errorf("journal: no space to open %s: free space or enlarge the volume: %w", dir, err), false
 	case errors.Is(err, errStoreFailed):
 		return err, false // the lock of what is still running cannot be taken over; the next start can
@@ -163,8 +163,8 @@ func classify(dir string, err error) (_ error, broken bool) {
 	return err, true
 }
 
-// quarantine moves the store aside. Of the stores moved aside earlier none is kept: they would fill the disk (I6).
-func quarantine(fsys vfs.FS, dir, reason string, now time.Time, logger *slog.Logger) error {
+// moveStoreAside moves the store aside. Of the stores moved aside earlier none is kept: they would fill the disk (I6).
+func moveStoreAside(fsys vfs.FS, dir, reason string, now time.Time, logger *slog.Logger) error {
 	names, err := fsys.List(dir)
 	if err != nil {
 		return fmt.Errorf("journal: cannot list %s: %w", dir, err)
@@ -212,17 +212,17 @@ func lastRecovery(fsys vfs.FS, dir string) (*Recovery, error) {
 
 // markBroken leaves word for the next Open that the store in dir must be moved aside.
 func markBroken(fsys vfs.FS, dir string, reason error) error {
-	f, err := fsys.Create(fsys.PathJoin(dir, brokenMark), vfs.WriteCategoryUnspecified)
+	f, err := fsys.Create(fsys.PathJoin(dir, brokenMarker), vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write([]byte(oneLine(reason)))
+	_, err = f.Write([]byte(firstLine(reason)))
 	return errors.Join(err, f.Sync(), f.Close(), disk.SyncDir(fsys, dir))
 }
 
 // brokenReason reads what markBroken wrote.
 func brokenReason(fsys vfs.FS, dir string) (string, bool) {
-	f, err := fsys.Open(fsys.PathJoin(dir, brokenMark))
+	f, err := fsys.Open(fsys.PathJoin(dir, brokenMarker))
 	if err != nil {
 		return "", false
 	}
@@ -232,8 +232,8 @@ func brokenReason(fsys vfs.FS, dir string) (string, bool) {
 	return string(b[:n]), true
 }
 
-// oneLine is the first line of an error, shortened.
-func oneLine(err error) string {
+// firstLine is the first line of an error, shortened.
+func firstLine(err error) string {
 	line, _, _ := strings.Cut(err.Error(), "\n")
 	if len(line) > 400 {
 		line = line[:400]
@@ -243,25 +243,25 @@ func oneLine(err error) string {
 
 // failure remembers the first failure after which the store cannot be used any more.
 type failure struct {
-	mu  sync.Mutex
-	err error
-	ch  chan struct{}
+	mu   sync.Mutex
+	err  error
+	done chan struct{}
 }
 
-func newFailure() *failure { return &failure{ch: make(chan struct{})} }
+func newFailure() *failure { return &failure{done: make(chan struct{})} }
 
-func (f *failure) set(err error) (first bool) {
+func (f *failure) recordFirst(err error) (first bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.err != nil {
 		return false
 	}
 	f.err = err
-	close(f.ch)
+	close(f.done)
 	return true
 }
 
-func (f *failure) get() error {
+func (f *failure) current() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.err

@@ -30,8 +30,8 @@ func (d *slowDisk) ReuseForWrite(o, n string, c vfs.DiskWriteCategory) (vfs.File
 	return &slowFile{f, d}, err
 }
 
-// hold keeps fsyncs waiting until the returned function is called.
-func (d *slowDisk) hold() (release func()) {
+// holdSyncs keeps fsyncs waiting until the returned function is called.
+func (d *slowDisk) holdSyncs() (release func()) {
 	held := make(chan struct{})
 	d.held.Store(&held)
 	return func() {
@@ -45,38 +45,38 @@ type slowFile struct {
 	disk *slowDisk
 }
 
-func (f *slowFile) wait() {
+func (f *slowFile) waitWhileHeld() {
 	if held := f.disk.held.Load(); held != nil {
 		<-*held
 	}
 }
 
 func (f *slowFile) Sync() error {
-	f.wait()
+	f.waitWhileHeld()
 	return f.File.Sync()
 }
 
 func (f *slowFile) SyncData() error {
-	f.wait()
+	f.waitWhileHeld()
 	return f.File.SyncData()
 }
 
-// TestAReaderWhomATrimOvertakesGoesOn reads, as nobody's sink, what a trim deletes whose fsync takes its time.
-func TestAReaderWhomATrimOvertakesGoesOn(t *testing.T) {
+// TestReaderContinuesAfterTrimPassesIt reads, as nobody's sink, what a trim deletes whose fsync takes its time.
+func TestReaderContinuesAfterTrimPassesIt(t *testing.T) {
 	disk := &slowDisk{FS: vfs.NewMem()}
-	virtually(t, Options{FS: disk, Sinks: []string{"main"}, TailBytes: 1}, func(t *testing.T, j *running) {
+	runInVirtualTime(t, Options{FS: disk, Sinks: []string{"main"}, TailBytes: 1}, func(t *testing.T, j *runningJournal) {
 		for n := range 40 {
-			j.append(appended(n, 200<<10))
+			j.mustAppend(bulkObservation(n, 200<<10))
 		}
 		j.waitFor(40)
-		release := disk.hold()
+		release := disk.holdSyncs()
 		settled := make(chan error)
 		go func() { settled <- j.Settle(t.Context(), "main", event.Cursor{Low: 30}, nil) }()
-		var stored extent
+		var stored logExtent
 		for stored.oldest <= 1 {
 			time.Sleep(time.Millisecond)
 			var err error
-			if stored, err = j.extent(); err != nil {
+			if stored, err = j.loadExtent(); err != nil {
 				t.Fatal(err)
 			}
 		}

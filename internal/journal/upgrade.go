@@ -41,7 +41,7 @@ func (j *Journal) upgrade(from uint64) error {
 	}
 	for _, first := range []byte{codec.PrefixKnown, codec.PrefixBody} {
 		var scopes []string
-		err := j.eachName(first, func(name string) {
+		err := j.forEachName(first, func(name string) {
 			if resourceOf(name) != name {
 				scopes = append(scopes, name)
 			}
@@ -79,11 +79,11 @@ func (j *Journal) convertScopes() error {
 		lost := r.lost()
 		for _, s := range r.scopes {
 			if lost != "" && s.Position != "" {
-				s.Position, s.Snapshot, s.Lost = "", "", lostByUpgrade+lost
+				s.Position, s.Snapshot, s.LostReason = "", "", lostByUpgrade+lost
 			}
-			_ = b.Set(codec.KeyOf(codec.PrefixScope, name, s.ID), codec.EncodeScope(*s), nil) // a batch in memory does not fail
+			_ = b.Set(codec.KeyNamed(codec.PrefixScope, name, s.ID), codec.EncodeScope(*s), nil) // a batch in memory does not fail
 		}
-		_ = b.Set(codec.KeyResource(name), codec.EncodeResource(event.ResourceNamed(name)), nil)
+		_ = b.Set(codec.KeyResource(name), codec.EncodeResource(event.ParseResourceName(name)), nil)
 	}
 	for _, first := range []byte{oldPosition, oldSnapshot} {
 		_ = b.DeleteRange([]byte{first}, []byte{first + 1}, nil)
@@ -93,7 +93,7 @@ func (j *Journal) convertScopes() error {
 }
 
 // readOldScopes reads what versions 1 and 2 stored of scopes, by resource, and deletes the markers of objects that are gone.
-func (r reader) readOldScopes(b *pebble.Batch) (map[string]*oldResource, error) {
+func (r storeReader) readOldScopes(b *pebble.Batch) (map[string]*oldResource, error) {
 	resources := map[string]*oldResource{}
 	scope := func(id string) *event.StoredScope {
 		r := resources[resourceOf(id)]
@@ -107,17 +107,17 @@ func (r reader) readOldScopes(b *pebble.Batch) (map[string]*oldResource, error) 
 		return r.scopes[id]
 	}
 	return resources, errors.Join(
-		r.each([]byte{oldPosition}, func(key, value []byte) error {
+		r.forEachKey([]byte{oldPosition}, func(key, value []byte) error {
 			scope(string(key[1:])).Position = string(value)
 			return nil
 		}),
-		r.each([]byte{oldSnapshot}, func(key, value []byte) error {
+		r.forEachKey([]byte{oldSnapshot}, func(key, value []byte) error {
 			scope(string(key[1:])).Snapshot = string(value)
 			return nil
 		}),
-		r.eachName(codec.PrefixBody, func(id string) { scope(id) }),
-		r.each([]byte{codec.PrefixKnown}, func(key, value []byte) error {
-			id, _, err := codec.CutName(key)
+		r.forEachName(codec.PrefixBody, func(id string) { scope(id) }),
+		r.forEachKey([]byte{codec.PrefixKnown}, func(key, value []byte) error {
+			id, _, err := codec.SplitNamedKey(key)
 			if err != nil || len(value) == 0 {
 				return fmt.Errorf("%w: known object %x", codec.ErrMalformed, key)
 			}
@@ -154,9 +154,9 @@ func (j *Journal) moveToResource(first byte, scope string) error {
 	from, to := codec.AppendNamePrefix(nil, first, scope), codec.AppendNamePrefix(nil, first, resourceOf(scope))
 	b := j.db.NewBatch()
 	defer func() { b.Close() }()
-	err := j.each(from, func(key, value []byte) error {
+	err := j.forEachKey(from, func(key, value []byte) error {
 		moved := append(slices.Clone(to), key[len(from):]...)
-		there, err := j.get(moved)
+		there, err := j.getValue(moved)
 		if err != nil {
 			return err
 		}

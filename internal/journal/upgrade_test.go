@@ -35,35 +35,35 @@ func TestAJournalOfVersion1GoesOnWithoutAGap(t *testing.T) {
 		t.Fatal(err)
 	}
 	opts := Options{Dir: dir, Sinks: []string{"main"}}
-	j := start(t, opts)
-	if r, ok := j.Recovered(); ok {
+	j := startJournal(t, opts)
+	if r, ok := j.PendingRecovery(); ok {
 		t.Fatalf("the upgrade took the journal for broken: %+v", r)
 	}
 	checkVersion1(t, j)
-	j.append(event.Observation{
-		Resource: resource("pods"), Scope: "pods",
+	j.mustAppend(event.Observation{
+		Resource: resourceNamed("pods"), Scope: "pods",
 		Changes: []*event.Change{{Type: event.SnapshotEnd, Class: event.ClassSpec, Snapshot: &event.SnapshotInfo{ID: "x"}, ObservedAt: time.Unix(1, 0).UTC()}},
 		Known:   []event.Known{{Key: "ns/c", UID: "u3", ResourceVersion: "9", Summary: "s"}},
 		Bodies:  []event.Body{{Key: "ns/c", Raw: []byte("{}")}},
 	})
 	j.waitFor(4)
-	j.end()
+	j.stopAndClose()
 
-	j = start(t, opts)
+	j = startJournal(t, opts)
 	if got := j.readTo(3, 4)[0].Change; got.Class != event.ClassSpec || got.Snapshot.ID != "x" {
 		t.Errorf("what was written after the upgrade came back as %+v", got)
 	}
-	stored, err := j.get(codec.KeyVersion)
+	stored, err := j.getValue(codec.KeyVersion)
 	if err != nil || !bytes.Equal(stored, codec.EncodeVersion()) {
 		t.Errorf("version %q %v: an older exporter would not refuse it", stored, err)
 	}
 }
 
-func checkVersion1(t *testing.T, j *running) {
+func checkVersion1(t *testing.T, j *runningJournal) {
 	t.Helper()
-	known, scope := j.stored("pods")
+	known, scope := j.loadStored("pods")
 	want := []event.Known{{Key: "ns/a", UID: "u1", ResourceVersion: "6"}}
-	if scope.Position != "" || !strings.Contains(scope.Lost, "deletes") || !reflect.DeepEqual(known, want) {
+	if scope.Position != "" || !strings.Contains(scope.LostReason, "deletes") || !reflect.DeepEqual(known, want) {
 		t.Errorf("scope %+v, known %+v, want %+v", scope, known, want)
 	}
 	records := j.readTo(0, 3)
@@ -77,7 +77,7 @@ func checkVersion1(t *testing.T, j *running) {
 		t.Errorf("deleted %+v", c)
 	}
 	dead := 0
-	err := j.deadLetters("main", func(d event.DeadLetter) error { dead++; return nil })
+	err := j.forEachDeadLetter("main", func(d event.DeadLetter) error { dead++; return nil })
 	if err != nil || dead != 1 {
 		t.Errorf("%d dead letters, %v", dead, err)
 	}
@@ -103,13 +103,13 @@ func TestAJournalOfEachLaterVersionGoesOnWithoutAGap(t *testing.T) {
 			}
 			opts := Options{Dir: dir, Sinks: []string{"main", "second"}}
 			for range 2 { // the second start finds nothing left to do
-				j := start(t, opts)
-				if r, ok := j.Recovered(); ok {
+				j := startJournal(t, opts)
+				if r, ok := j.PendingRecovery(); ok {
 					t.Fatalf("the upgrade took the journal for broken: %+v", r)
 				}
 				checkRemembered(t, j)
 				checkUndelivered(t, j)
-				j.end()
+				j.stopAndClose()
 			}
 		})
 	}
@@ -151,20 +151,20 @@ func writeStored(t *testing.T, dir string) {
 		Known: []event.Known{{Key: "web/d", UID: "u3", ResourceVersion: "9", Summary: "s9"}},
 	}
 
-	j := start(t, Options{Dir: dir, Sinks: []string{"main", "second"}})
-	if err := j.RememberCluster(t.Context(), "cluster-uid"); err != nil {
+	j := startJournal(t, Options{Dir: dir, Sinks: []string{"main", "second"}})
+	if err := j.SetCluster(t.Context(), "cluster-uid"); err != nil {
 		t.Fatal(err)
 	}
-	j.append(listed, watched, other)
+	j.mustAppend(listed, watched, other)
 	j.waitFor(4)
-	j.settle("main", event.Cursor{Low: 2, Lanes: map[string]uint64{"lane": 4}, Layout: "layout", State: []byte("state")},
+	j.mustSettle("main", event.Cursor{Low: 2, Lanes: map[string]uint64{"lane": 4}, Layout: "layout", State: []byte("state")},
 		event.DeadLetter{Offset: 4, Time: at, Reason: "too large", Change: &d})
-	j.settle("second", event.Cursor{Low: 1})
-	j.end()
+	j.mustSettle("second", event.Cursor{Low: 1})
+	j.stopAndClose()
 }
 
 // checkRemembered compares what a start of the source reads.
-func checkRemembered(t *testing.T, j *running) {
+func checkRemembered(t *testing.T, j *runningJournal) {
 	t.Helper()
 	if uid, err := j.Cluster(); err != nil || uid != "cluster-uid" {
 		t.Errorf("cluster %q %v", uid, err)
@@ -182,7 +182,7 @@ func checkRemembered(t *testing.T, j *running) {
 			event.StoredScope{ID: "deployments.apps;ns=web;l=app=shop", Position: "9"},
 		},
 	} {
-		if known, scope := j.stored(name); !reflect.DeepEqual(known, []event.Known{want.known}) || scope != want.scope {
+		if known, scope := j.loadStored(name); !reflect.DeepEqual(known, []event.Known{want.known}) || scope != want.scope {
 			t.Errorf("%s: known %+v, scope %+v, want %+v", name, known, scope, want)
 		}
 	}
@@ -192,7 +192,7 @@ func checkRemembered(t *testing.T, j *running) {
 }
 
 // checkUndelivered compares what a start of the delivery reads.
-func checkUndelivered(t *testing.T, j *running) {
+func checkUndelivered(t *testing.T, j *runningJournal) {
 	t.Helper()
 	var got []string
 	for _, r := range j.readTo(1, 4) {
@@ -220,7 +220,7 @@ func checkUndelivered(t *testing.T, j *running) {
 		}
 	}
 	var letters []string
-	err := j.deadLetters("main", func(d event.DeadLetter) error {
+	err := j.forEachDeadLetter("main", func(d event.DeadLetter) error {
 		letters = append(letters, d.Reason+": "+d.Change.Name)
 		return nil
 	})
@@ -231,16 +231,16 @@ func checkUndelivered(t *testing.T, j *running) {
 
 func TestABodyThatIsMalformedBreaksTheJournalOnce(t *testing.T) {
 	dir := t.TempDir()
-	fill(t, Options{Dir: dir})
-	put(t, dir, codec.KeyOf(codec.PrefixBody, "s", "a"), []byte{1, 200})
-	j := open(t, Options{Dir: dir})
+	fillJournal(t, Options{Dir: dir})
+	putRaw(t, dir, codec.KeyNamed(codec.PrefixBody, "s", "a"), []byte{1, 200})
+	j := openJournal(t, Options{Dir: dir})
 	if _, _, err := j.Body("s", "a"); !errors.Is(err, ErrBroken) {
 		t.Errorf("%v, want ErrBroken", err)
 	}
 	if err := errors.Join(j.db.Close(), j.lock.Close()); err != nil { // the process would end
 		t.Fatal(err)
 	}
-	if _, ok := start(t, Options{Dir: dir}).Recovered(); !ok {
+	if _, ok := startJournal(t, Options{Dir: dir}).PendingRecovery(); !ok {
 		t.Error("the next start does not begin anew")
 	}
 }
@@ -250,8 +250,8 @@ func TestABodyThatIsMalformedBreaksTheJournalOnce(t *testing.T) {
 func version2(t *testing.T, fsys vfs.FS, scopes map[string][]string) {
 	t.Helper()
 	opts := Options{FS: fsys}
-	start(t, opts).end()
-	db, err := pebble.Open(fsys.PathJoin("journal", storeName), storeOptions(fsys, &storeLogger{logger: quiet}))
+	startJournal(t, opts).stopAndClose()
+	db, err := pebble.Open(fsys.PathJoin("journal", storeName), storeOptions(fsys, &storeLogger{logger: discardLogger}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -272,10 +272,10 @@ func version2(t *testing.T, fsys vfs.FS, scopes map[string][]string) {
 				if gone {
 					k[0] |= oldGone
 				}
-				_ = b.Set(codec.KeyOf(codec.PrefixKnown, scope, key), k, nil)
+				_ = b.Set(codec.KeyNamed(codec.PrefixKnown, scope, key), k, nil)
 				if !gone {
 					body, _ := codec.AppendBody(nil, nil, &event.Body{UID: uid, ResourceVersion: version, Raw: []byte(version)})
-					_ = b.Set(codec.KeyOf(codec.PrefixBody, scope, key), body, nil)
+					_ = b.Set(codec.KeyNamed(codec.PrefixBody, scope, key), body, nil)
 				}
 			}
 		}
@@ -320,7 +320,7 @@ func TestWhatWasKnownByScopeIsKnownByResourceAfterAnUpgrade(t *testing.T) {
 			c.scopes["pods"] = []string{"position=3", "a/x=p1@1"}
 			version2(t, fsys, c.scopes)
 			for range 2 { // the second start finds nothing left to do
-				j := start(t, Options{FS: fsys})
+				j := startJournal(t, Options{FS: fsys})
 				var known []string
 				got, err := j.LoadResource("deployments.apps", func(k event.Known) {
 					known = append(known, k.Key+"="+k.UID+"@"+k.ResourceVersion)
@@ -331,21 +331,21 @@ func TestWhatWasKnownByScopeIsKnownByResourceAfterAnUpgrade(t *testing.T) {
 				if s := strings.Join(known, " "); err != nil || s != c.known {
 					t.Errorf("known %s %v, want %s", s, err, c.known)
 				}
-				if got.Resource != resource("deployments.apps") || len(got.Scopes) != len(c.want) {
+				if got.Resource != resourceNamed("deployments.apps") || len(got.Scopes) != len(c.want) {
 					t.Errorf("stored %+v", got)
 				}
 				for _, s := range got.Scopes {
-					if want := c.want[s.ID]; s.Position != want && (s.Position != "" || want == "" || !strings.Contains(s.Lost, want)) {
+					if want := c.want[s.ID]; s.Position != want && (s.Position != "" || want == "" || !strings.Contains(s.LostReason, want)) {
 						t.Errorf("scope %+v, want %s", s, want)
 					}
 				}
-				if known, s := j.stored("pods"); len(known) != 1 || s.Position != "3" || s.Lost != "" {
+				if known, s := j.loadStored("pods"); len(known) != 1 || s.Position != "3" || s.LostReason != "" {
 					t.Errorf("another resource has %v %+v", known, s)
 				}
 				if names := j.BodyResources(); !slices.Equal(names, []string{"deployments.apps", "pods"}) {
 					t.Errorf("bodies of %q", names)
 				}
-				j.end()
+				j.stopAndClose()
 			}
 		})
 	}
@@ -365,16 +365,16 @@ func TestAnUpgradeThatIsCutShortIsGoneOnWith(t *testing.T) {
 		defer mu.Unlock()
 		cuts = append(cuts, fsys.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: rand.New(rand.NewPCG(uint64(len(cuts)), 1))}))
 	}}
-	start(t, Options{FS: slow}).end()
+	startJournal(t, Options{FS: slow}).stopAndClose()
 	if len(cuts) < 2 {
 		t.Fatalf("cut %d times only", len(cuts))
 	}
 	for _, left := range cuts {
-		j := start(t, Options{FS: left})
-		if known, s := j.stored("pods"); len(known) != 2000 || s.ID != "pods;l=x" || s.Position != "9" {
+		j := startJournal(t, Options{FS: left})
+		if known, s := j.loadStored("pods"); len(known) != 2000 || s.ID != "pods;l=x" || s.Position != "9" {
 			t.Errorf("%d known, scope %+v", len(known), s)
 		}
-		j.end()
+		j.stopAndClose()
 	}
 }
 

@@ -9,71 +9,71 @@ import (
 )
 
 const (
-	tickEvery    = time.Second
-	measureEvery = 5 * time.Second // how often the store is asked about its size
-	spaceBytes   = 1 << 20         // changes after which the disk is asked for its room
-	reservePart  = 4               // of a disk; Options.Reserve takes no more of it
+	tickEvery       = time.Second
+	measureEvery    = 5 * time.Second // how often the store is asked about its size
+	spaceCheckBytes = 1 << 20         // changes after which the disk is asked for its room
+	maxReservePart  = 4               // of a disk; Options.Reserve takes no more of it
 
-	// leastReserve is what the store may need beside what is kept: what was admitted and is not in its log yet, the log and
+	// minReserve is what the store may need beside what is kept: what was admitted and is not in its log yet, the log and
 	// the tables of three memtables, and what compactions leave free.
-	leastReserve = 40 << 20
+	minReserve = 40 << 20
 )
 
-// tick lets time pass for what waits for nothing else: settled changes that were kept for a while, and the log of what
+// runTicker lets time pass for what waits for nothing else: settled changes that were kept for a while, and the log of what
 // readiness says.
-func (j *Journal) tick(ctx context.Context) {
+func (j *Journal) runTicker(ctx context.Context) {
 	ticker := time.NewTicker(tickEvery)
 	defer ticker.Stop()
 	for {
-		j.report()
+		j.updateConditions()
 		j.mu.Lock()
-		j.due = true
+		j.trimDue = true
 		j.mu.Unlock()
-		j.poke()
+		j.signalCommitter()
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
 			return
-		case <-j.failed.ch:
+		case <-j.storeFailure.done:
 			return
 		}
 	}
 }
 
-// upkeep asks the disk and the store how they are, and notes what is acknowledged. The store may wait for the disk under its
+// runUpkeep asks the disk and the store how they are, and notes what is acknowledged. The store may wait for the disk under its
 // own lock, so nobody waits for this.
-func (j *Journal) upkeep(ctx context.Context) {
+func (j *Journal) runUpkeep(ctx context.Context) {
 	ticker := time.NewTicker(tickEvery)
 	defer ticker.Stop()
 	var measured time.Time
 	for {
-		j.checkSpace()
+		j.checkDiskSpace()
 		if time.Since(measured) >= measureEvery {
-			j.measure()
+			j.measureSizes()
 			measured = time.Now()
 		}
-		j.noteAcknowledged()
-		j.reclaim(ctx)
+		j.recordAcknowledged()
+		j.reclaimSpace(ctx)
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
 			return
-		case <-j.failed.ch:
+		case <-j.storeFailure.done:
 			return
 		}
 	}
 }
 
-// measure asks the store about its size. What it has not written to a table yet, some MiB, is not in it.
-func (j *Journal) measure() {
-	var s sizes
+// measureSizes asks the store about its size. What it has not written to a table yet, some MiB, is not in it.
+func (j *Journal) measureSizes() {
+	var s storedSizes
 	for _, m := range []struct {
 		first byte
 		size  *int64
 	}{{codec.PrefixKnown, &s.known}, {codec.PrefixBody, &s.bodies}} {
 		n, err := j.db.EstimateDiskUsage([]byte{m.first}, []byte{m.first + 1})
 		if err != nil {
-			_ = j.checked("measure", err)
+			_ = j.checkCorruption("measure", err)
 			return
 		}
 		*m.size = int64(n)
@@ -81,12 +81,12 @@ func (j *Journal) measure() {
 	disk := int64(j.db.Metrics().DiskSpaceUsage())
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.measured, j.disk = s, disk
-	j.notify()
+	j.measuredSizes, j.diskBytes = s, disk
+	j.notifyWaiters()
 }
 
-// checkSpace asks the disk whether the reserve is still there. What cannot be asked is taken to be large.
-func (j *Journal) checkSpace() {
+// checkDiskSpace asks the disk whether the reserve is still there. What cannot be asked is taken to be large.
+func (j *Journal) checkDiskSpace() {
 	if j.opts.Reserve <= 0 {
 		return
 	}
@@ -94,38 +94,38 @@ func (j *Journal) checkSpace() {
 	if err != nil {
 		return
 	}
-	reserve := min(uint64(j.opts.Reserve), max(usage.TotalBytes/reservePart, min(leastReserve, usage.TotalBytes/2)))
-	j.fs.Spare(reserve / 2)
+	reserve := min(uint64(j.opts.Reserve), max(usage.TotalBytes/maxReservePart, min(minReserve, usage.TotalBytes/2)))
+	j.fs.SetCompactionReserve(reserve / 2)
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.low {
+	if j.diskLow {
 		reserve += reserve / 4 // not in and out with every change
 	}
-	if low := usage.AvailBytes < reserve; low != j.low {
-		j.low = low
-		j.notify()
+	if low := usage.AvailBytes < reserve; low != j.diskLow {
+		j.diskLow = low
+		j.notifyWaiters()
 	}
 }
 
-// reclaim gives the disk back what trimming has freed, where the disk needs it. The store would do so by itself, but only
+// reclaimSpace gives the disk back what trimming has freed, where the disk needs it. The store would do so by itself, but only
 // after some MiB of further writes, which wait for this, and by a compaction, for which there may be no room.
-func (j *Journal) reclaim(ctx context.Context) {
+func (j *Journal) reclaimSpace(ctx context.Context) {
 	j.mu.Lock()
-	needed := j.low && j.ext.start > j.reclaimed
-	start, oldest := j.ext.start, j.ext.oldest
+	needed := j.diskLow && j.logExtent.startBytes > j.reclaimedBytes
+	start, oldest := j.logExtent.startBytes, j.logExtent.oldest
 	j.mu.Unlock()
 	if needed && j.db.Excise(ctx, pebble.KeyRange{Start: codec.KeyFrame(0), End: codec.KeyFrame(oldest)}) == nil {
-		j.reclaimed = start
-		j.checkSpace()
+		j.reclaimedBytes = start
+		j.checkDiskSpace()
 	}
 }
 
-// noteAcknowledged stores up to which write the store has acknowledged what it was given, see mark.
-func (j *Journal) noteAcknowledged() {
+// recordAcknowledged stores up to which write the store has acknowledged what it was given, see mark.
+func (j *Journal) recordAcknowledged() {
 	j.mu.Lock()
 	writes := j.writes
 	j.mu.Unlock()
-	if err := j.mark.Store(writes); err != nil {
+	if err := j.ackFile.StoreWrites(writes); err != nil {
 		j.opts.Logger.Warn("journal: cannot note what is acknowledged; a damaged log may go unnoticed at the next start", "err", err)
 	}
 }

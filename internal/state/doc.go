@@ -2,7 +2,7 @@
 // one ends: the known objects, the position of each scope, how far each lane of each sink is covered, and who writes.
 //
 // The state follows the journal behind what all sinks have settled, so it is never ahead of what was delivered. It may lag;
-// what lies between it and the end of a lane is read from the lane itself, see [Keeper.TakeOver].
+// what lies between it and the end of a lane is read from the lane itself, see [Writer.TakeOver].
 //
 //	journal ─▶ pipelines ─▶ sinks
 //	   │            │ settled by all

@@ -12,26 +12,26 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// memory is a bus in memory that keeps one state.
-type memory struct {
-	mu     sync.Mutex
-	log    []sinks.StateEntry
-	epoch  int
-	purges int
-	fail   func() error // asked before each entry is stored; nil never fails
-	claim  func()       // called before somebody claims it; nil for nothing
-	bytes  int
+// memoryBus is a bus in memory that keeps one state.
+type memoryBus struct {
+	mu          sync.Mutex
+	log         []sinks.StateEntry
+	epoch       int
+	purges      int
+	failWrite   func() error // asked before each entry is stored; nil never fails
+	beforeClaim func()       // called before somebody claims it; nil for nothing
+	bytes       int
 }
 
-// purge drops all that is stored.
-func (m *memory) purge() {
+// purgeState drops all that is stored.
+func (m *memoryBus) purgeState() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.log, m.purges = nil, m.purges+1
 }
 
-// restore makes the state what it was when it had n entries.
-func (m *memory) restore(n int) {
+// restorePrefix makes the state what it was when it had n entries.
+func (m *memoryBus) restorePrefix(n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.log, m.purges = m.log[:n:n], m.purges+1
@@ -39,7 +39,7 @@ func (m *memory) restore(n int) {
 
 // memoryStore is how one process uses it.
 type memoryStore struct {
-	*memory
+	*memoryBus
 	claimed, read, seen int
 	contents            func(part, parts int) []sinks.StateEntry
 }
@@ -62,8 +62,8 @@ func (s *memoryStore) Read(_ context.Context, each func(sinks.StateEntry) error)
 }
 
 func (s *memoryStore) Claim(context.Context, sinks.Claim) error {
-	if s.claim != nil {
-		s.claim()
+	if s.beforeClaim != nil {
+		s.beforeClaim()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,8 +83,8 @@ func (s *memoryStore) Write(_ context.Context, entries []sinks.StateEntry) error
 		return &sinks.StateLostError{Reason: "purged"}
 	}
 	for _, e := range entries {
-		if s.fail != nil {
-			if err := s.fail(); err != nil {
+		if s.failWrite != nil {
+			if err := s.failWrite(); err != nil {
 				return err
 			}
 		}
@@ -96,8 +96,8 @@ func (s *memoryStore) Write(_ context.Context, entries []sinks.StateEntry) error
 
 func (s *memoryStore) Close(context.Context) error { return nil }
 
-// topic is a destination in memory, with lanes that its writers can be fenced from.
-type topic struct {
+// memoryTopic is a destination in memory, with lanes that its writers can be fenced from.
+type memoryTopic struct {
 	mu      sync.Mutex
 	name    string
 	width   int
@@ -110,14 +110,14 @@ type topic struct {
 type partition struct {
 	epoch    int
 	messages []sinks.Emitted
-	next     sinks.Place
+	next     sinks.LanePosition
 }
 
-func newTopic(name string, width int) *topic {
-	return &topic{name: name, width: width, lanes: map[sinks.Lane]*partition{}}
+func newMemoryTopic(name string, width int) *memoryTopic {
+	return &memoryTopic{name: name, width: width, lanes: map[sinks.Lane]*partition{}}
 }
 
-func (t *topic) lane(name sinks.Lane) *partition {
+func (t *memoryTopic) partitionOf(name sinks.Lane) *partition {
 	if t.lanes[name] == nil {
 		t.lanes[name] = &partition{next: 1}
 	}
@@ -125,7 +125,7 @@ func (t *topic) lane(name sinks.Lane) *partition {
 }
 
 // awaitFence waits until somebody fences the topic.
-func (t *topic) awaitFence(than int) {
+func (t *memoryTopic) awaitFence(than int) {
 	for fenced := false; !fenced; time.Sleep(time.Millisecond) {
 		t.mu.Lock()
 		fenced = t.epoch > than
@@ -133,8 +133,8 @@ func (t *topic) awaitFence(than int) {
 	}
 }
 
-// all is what the topic holds, lane by lane.
-func (t *topic) all() map[sinks.Lane][]sinks.Emitted {
+// messagesByLane is what the topic holds, lane by lane.
+func (t *memoryTopic) messagesByLane() map[sinks.Lane][]sinks.Emitted {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all := map[sinks.Lane][]sinks.Emitted{}
@@ -146,15 +146,15 @@ func (t *topic) all() map[sinks.Lane][]sinks.Emitted {
 
 // topicSink is how one process uses it.
 type topicSink struct {
-	*topic
+	*memoryTopic
 	own   int
 	claim sinks.Claim
 	noted map[sinks.Lane]bool
-	at    map[sinks.Lane]sinks.Place
+	at    map[sinks.Lane]sinks.LanePosition
 }
 
-func (t *topic) open() *topicSink {
-	return &topicSink{topic: t, noted: map[sinks.Lane]bool{}, at: map[sinks.Lane]sinks.Place{}}
+func (t *memoryTopic) openSink() *topicSink {
+	return &topicSink{memoryTopic: t, noted: map[sinks.Lane]bool{}, at: map[sinks.Lane]sinks.LanePosition{}}
 }
 
 func (s *topicSink) Lane(c *event.Change) (sinks.Lane, error) {
@@ -170,7 +170,7 @@ func (s *topicSink) Fence(_ context.Context, claim sinks.Claim, lanes []sinks.La
 	s.epoch++
 	s.own, s.claim = s.epoch, claim
 	for _, lane := range lanes {
-		s.lane(lane).epoch, s.noted[lane] = s.own, true
+		s.partitionOf(lane).epoch, s.noted[lane] = s.own, true
 	}
 	return nil
 }
@@ -178,23 +178,23 @@ func (s *topicSink) Fence(_ context.Context, claim sinks.Claim, lanes []sinks.La
 func (s *topicSink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
 	if !s.noted[lane] {
 		s.mu.Lock()
-		next := s.lane(lane).next
+		next := s.partitionOf(lane).next
 		s.mu.Unlock()
-		if err := s.claim.Note(ctx, map[sinks.Lane]sinks.Place{lane: next}); err != nil {
+		if err := s.claim.RecordLanes(ctx, map[sinks.Lane]sinks.LanePosition{lane: next}); err != nil {
 			return 0, err
 		}
 		s.noted[lane] = true
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := s.lane(lane)
+	p := s.partitionOf(lane)
 	if p.epoch > s.own {
 		return 0, &sinks.DeposedError{Reason: "fenced"}
 	}
 	p.epoch = s.own
 	for _, m := range batch {
-		e := sinks.Emitted{Emitted: m.Change.Emitted()}
-		e.Place = p.next
+		e := sinks.Emitted{EmittedRecord: m.Change.EmittedRecord()}
+		e.Position = p.next
 		p.next++
 		if s.compact {
 			p.messages = slices.DeleteFunc(p.messages, func(o sinks.Emitted) bool {
@@ -207,19 +207,19 @@ func (s *topicSink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.
 	return len(batch), nil
 }
 
-func (s *topicSink) Places() map[sinks.Lane]sinks.Place {
+func (s *topicSink) LaneProgress() map[sinks.Lane]sinks.LanePosition {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.at)
 }
 
-func (s *topicSink) Tail(_ context.Context, lanes map[sinks.Lane]sinks.Place, each func(sinks.Lane, sinks.Emitted) error) error {
+func (s *topicSink) ReadTail(_ context.Context, lanes map[sinks.Lane]sinks.LanePosition, each func(sinks.Lane, sinks.Emitted) error) error {
 	for lane, from := range lanes {
 		s.mu.Lock()
-		messages := slices.Clone(s.lane(lane).messages)
+		messages := slices.Clone(s.partitionOf(lane).messages)
 		s.mu.Unlock()
 		for _, m := range messages {
-			if m.Place >= from {
+			if m.Position >= from {
 				if err := each(lane, m); err != nil {
 					return err
 				}

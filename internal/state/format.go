@@ -20,13 +20,13 @@ const Version = 1
 
 // First bytes of the keys.
 const (
-	keyMeta     = 'm' // once: who owns the state
-	keyMark     = 'a' // once: how far the journal of the owner is covered
-	keyResource = 'r' // number
-	keyScope    = 't' // number of the resource, ID of the scope
-	keyKnown    = 'k' // number of the resource, key of the object
-	keyLane     = 'l' // number
-	keyPlace    = 'p' // number of the lane
+	keyMeta       = 'm' // once: who owns the state
+	keyCheckpoint = 'a' // once: how far the journal of the owner is covered
+	keyResource   = 'r' // number
+	keyScope      = 't' // number of the resource, ID of the scope
+	keyKnown      = 'k' // number of the resource, key of the object
+	keyLane       = 'l' // number
+	keyProgress   = 'p' // number of the lane
 )
 
 var errMalformed = errors.New("malformed entry of the state")
@@ -56,38 +56,38 @@ func (m meta) encode() []byte {
 
 // decodeMeta reads no more than the version of a newer format.
 func decodeMeta(b string) (m meta, err error) {
-	s := scanner{s: b}
-	if m.version = s.uvarint(); m.version > Version {
+	s := entryDecoder{s: b}
+	if m.version = s.readUvarint(); m.version > Version {
 		return m, nil
 	}
-	m.lease, m.cluster, m.owner.Identity, m.owner.Journal = s.string(), s.string(), s.string(), s.string()
-	m.owner.Generation = s.uvarint()
-	m.owner.Since = time.UnixMilli(s.varint()).UTC()
-	m.offset = s.uvarint()
-	m.complete = s.byte() == 1
-	return m, s.end("owner")
+	m.lease, m.cluster, m.owner.Identity, m.owner.Journal = s.readString(), s.readString(), s.readString(), s.readString()
+	m.owner.Generation = s.readUvarint()
+	m.owner.Since = time.UnixMilli(s.readVarint()).UTC()
+	m.offset = s.readUvarint()
+	m.complete = s.readByte() == 1
+	return m, s.expectEnd("owner")
 }
 
-// mark says how far the journal of the owner of this generation is covered; one of another generation says nothing.
-type mark struct {
+// checkpointRecord says how far the journal of the owner of this generation is covered; one of another generation says nothing.
+type checkpointRecord struct {
 	generation uint64
 	offset     uint64
-	at         time.Time // when it was taken
+	takenAt    time.Time // when it was taken
 }
 
-func (m mark) encode() []byte {
+func (m checkpointRecord) encode() []byte {
 	b := binary.AppendUvarint(binary.AppendUvarint(nil, m.generation), m.offset)
-	return binary.AppendVarint(b, m.at.UnixMilli())
+	return binary.AppendVarint(b, m.takenAt.UnixMilli())
 }
 
-func decodeMark(b string) (m mark, err error) {
-	s := scanner{s: b}
-	m.generation, m.offset = s.uvarint(), s.uvarint()
-	m.at = time.UnixMilli(s.varint()).UTC()
-	return m, s.end("mark")
+func decodeCheckpoint(b string) (m checkpointRecord, err error) {
+	s := entryDecoder{s: b}
+	m.generation, m.offset = s.readUvarint(), s.readUvarint()
+	m.takenAt = time.UnixMilli(s.readVarint()).UTC()
+	return m, s.expectEnd("mark")
 }
 
-func keyOf(first byte, number uint64, rest ...string) []byte {
+func encodeKey(first byte, number uint64, rest ...string) []byte {
 	size := 1 + binary.MaxVarintLen64
 	for _, r := range rest {
 		size += len(r)
@@ -99,10 +99,10 @@ func keyOf(first byte, number uint64, rest ...string) []byte {
 	return key
 }
 
-// cutKey takes a key with a number apart.
-func cutKey(key string) (number uint64, rest string, err error) {
-	s := scanner{s: key[1:]}
-	number = s.uvarint()
+// decodeKey takes a key with a number apart.
+func decodeKey(key string) (number uint64, rest string, err error) {
+	s := entryDecoder{s: key[1:]}
+	number = s.readUvarint()
 	if s.failed {
 		return 0, "", fmt.Errorf("%w: key %x", errMalformed, key)
 	}
@@ -114,19 +114,19 @@ func encodeResource(r event.Resource) []byte {
 }
 
 func decodeResource(b string) (r event.Resource, err error) {
-	s := scanner{s: b}
-	r.Group, r.Version, r.Resource, r.Kind = s.string(), s.string(), s.string(), s.string()
-	return r, s.end("resource")
+	s := entryDecoder{s: b}
+	r.Group, r.Version, r.Resource, r.Kind = s.readString(), s.readString(), s.readString(), s.readString()
+	return r, s.expectEnd("resource")
 }
 
 func encodeScope(s event.StoredScope) []byte {
-	return appendString(appendString(appendString(appendString(nil, s.Position), s.Snapshot), s.Lost), s.Pass)
+	return appendString(appendString(appendString(appendString(nil, s.Position), s.Snapshot), s.LostReason), s.Pass)
 }
 
 func decodeScope(id, b string) (event.StoredScope, error) {
-	s := scanner{s: b}
-	scope := event.StoredScope{ID: id, Position: s.string(), Snapshot: s.string(), Lost: s.string(), Pass: s.string()}
-	return scope, s.end("scope")
+	s := entryDecoder{s: b}
+	scope := event.StoredScope{ID: id, Position: s.readString(), Snapshot: s.readString(), LostReason: s.readString(), Pass: s.readString()}
+	return scope, s.expectEnd("scope")
 }
 
 func encodeLane(sink string, lane sinks.Lane) []byte {
@@ -134,15 +134,15 @@ func encodeLane(sink string, lane sinks.Lane) []byte {
 }
 
 func decodeLane(b string) (sink string, lane sinks.Lane, err error) {
-	s := scanner{s: b}
-	sink, lane = s.string(), sinks.Lane(s.string())
-	return sink, lane, s.end("lane")
+	s := entryDecoder{s: b}
+	sink, lane = s.readString(), sinks.Lane(s.readString())
+	return sink, lane, s.expectEnd("lane")
 }
 
-func decodePlace(b string) (sinks.Place, error) {
-	s := scanner{s: b}
-	place := sinks.Place(s.uvarint())
-	return place, s.end("place")
+func decodeProgress(b string) (sinks.LanePosition, error) {
+	s := entryDecoder{s: b}
+	place := sinks.LanePosition(s.readUvarint())
+	return place, s.expectEnd("place")
 }
 
 // Bits of the first byte of a known object: the usual UID and the usual resourceVersion are numbers.
@@ -161,7 +161,7 @@ func appendKnown(b []byte, uid, resourceVersion string) []byte {
 	} else {
 		b = appendString(b, uid)
 	}
-	if n, ok := number(resourceVersion); ok {
+	if n, ok := parseVersion(resourceVersion); ok {
 		b[at] |= knownNumber
 		return binary.AppendUvarint(b, n)
 	}
@@ -169,24 +169,24 @@ func appendKnown(b []byte, uid, resourceVersion string) []byte {
 }
 
 func decodeKnown(key, b string) (event.Known, error) {
-	s := scanner{s: b}
-	flags := s.byte()
+	s := entryDecoder{s: b}
+	flags := s.readByte()
 	k := event.Known{Key: key}
 	if flags&knownUUID != 0 {
-		k.UID = uuid.UUID([]byte(s.take(16))).String()
+		k.UID = uuid.UUID([]byte(s.takeBytes(16))).String()
 	} else {
-		k.UID = s.string()
+		k.UID = s.readString()
 	}
 	if flags&knownNumber != 0 {
-		k.ResourceVersion = strconv.FormatUint(s.uvarint(), 10)
+		k.ResourceVersion = strconv.FormatUint(s.readUvarint(), 10)
 	} else {
-		k.ResourceVersion = s.string()
+		k.ResourceVersion = s.readString()
 	}
-	return k, s.end("known object")
+	return k, s.expectEnd("known object")
 }
 
-// number reads a resourceVersion that is the plain number it should be.
-func number(text string) (uint64, bool) {
+// parseVersion reads a resourceVersion that is the plain number it should be.
+func parseVersion(text string) (uint64, bool) {
 	n, err := strconv.ParseUint(text, 10, 64)
 	return n, err == nil && (n == 0 && text == "0" || n > 0 && text[0] != '0' && text[0] != '+')
 }
@@ -195,21 +195,21 @@ func appendString(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// scanner takes values from the front of a text.
-type scanner struct {
+// entryDecoder takes values from the front of a text.
+type entryDecoder struct {
 	s      string
 	failed bool
 }
 
-func (s *scanner) end(what string) error {
+func (s *entryDecoder) expectEnd(what string) error {
 	if s.failed || s.s != "" {
 		return fmt.Errorf("%w: %s", errMalformed, what)
 	}
 	return nil
 }
 
-// take returns n bytes, zeros where there are fewer.
-func (s *scanner) take(n int) string {
+// takeBytes returns n bytes, zeros where there are fewer.
+func (s *entryDecoder) takeBytes(n int) string {
 	if n > len(s.s) {
 		s.failed, s.s = true, ""
 		return string(make([]byte, min(n, 16)))
@@ -219,26 +219,26 @@ func (s *scanner) take(n int) string {
 	return v
 }
 
-func (s *scanner) byte() byte { return s.take(1)[0] }
+func (s *entryDecoder) readByte() byte { return s.takeBytes(1)[0] }
 
-func (s *scanner) uvarint() uint64 {
+func (s *entryDecoder) readUvarint() uint64 {
 	var b [binary.MaxVarintLen64]byte
 	n, size := binary.Uvarint(b[:copy(b[:], s.s)])
-	s.take(max(size, 0))
+	s.takeBytes(max(size, 0))
 	s.failed = s.failed || size <= 0
 	return n
 }
 
-func (s *scanner) varint() int64 {
-	n := s.uvarint()
+func (s *entryDecoder) readVarint() int64 {
+	n := s.readUvarint()
 	return int64(n>>1) ^ -int64(n&1)
 }
 
-func (s *scanner) string() string {
-	n := s.uvarint()
+func (s *entryDecoder) readString() string {
+	n := s.readUvarint()
 	if n > uint64(len(s.s)) {
 		s.failed, s.s = true, ""
 		return ""
 	}
-	return s.take(int(n))
+	return s.takeBytes(int(n))
 }

@@ -15,13 +15,13 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// Sink is the name under which a [Keeper] holds the trim of its journal: one of journal.Options.Sinks wherever one runs. No
+// Sink is the name under which a [Writer] holds the trim of its journal: one of journal.Options.Sinks wherever one runs. No
 // sink can be called so.
 const Sink = "@state"
 
 const (
-	followEvery = 200 * time.Millisecond // how often a stand-by reads
-	retryEvery  = time.Second            // how often what failed is tried again
+	followInterval = 200 * time.Millisecond // how often a stand-by reads
+	retryInterval  = time.Second            // how often what failed is tried again
 )
 
 // Options configure a keeper.
@@ -36,26 +36,26 @@ type Options struct {
 	Logger    *slog.Logger // nil: slog.Default()
 }
 
-// Keeper keeps the state: it follows it while another process works, takes it over, and writes it from then on. Follow,
+// Writer keeps the state: it follows it while another process works, takes it over, and writes it from then on. Follow,
 // TakeOver and Run are called one after the other, never at the same time; everything else may be called at any time.
-type Keeper struct {
+type Writer struct {
 	opts      Options
 	store     sinks.StateStore
 	log       *slog.Logger
 	condition *condition.Condition
-	asked     chan func(context.Context) error // done by Run
+	requests  chan func(context.Context) error // done by Run
 
 	// Of the goroutine that is in Follow, TakeOver or Run.
-	table *table
-	lanes map[sinkLane]uint64      // their numbers
-	lost  map[sinkLane]sinks.Place // lanes of a state that was purged or replaced
-	w     writer
+	table       *table
+	lanes       map[sinkLane]uint64             // their numbers
+	lostLanes   map[sinkLane]sinks.LanePosition // lanes of a state that was purged or replaced
+	checkpoints checkpointer
 
 	skipped atomic.Uint64
 	written atomic.Uint64
 
 	mu      sync.Mutex
-	members map[string]*member
+	members map[string]*fencedSink
 	stats   Stats
 }
 
@@ -65,53 +65,53 @@ type sinkLane struct {
 	lane sinks.Lane
 }
 
-// member is a sink that changes are delivered to.
-type member struct {
+// fencedSink is a sink that changes are delivered to.
+type fencedSink struct {
 	sink      sinks.Fenced
-	delivered atomic.Pointer[delivered] // nil when it is not needed any more
-	ends      map[sinks.Lane]sinks.Place
+	delivered atomic.Pointer[deliveredSet] // nil when it is not needed any more
+	tailEnds  map[sinks.Lane]sinks.LanePosition
 	highest   map[string]uint64
 }
 
 // New returns a keeper of the state that open opens. It contacts nothing.
-func New(opts Options, open func(contents func(part, parts int) []sinks.StateEntry) (sinks.StateStore, error)) (*Keeper, error) {
+func New(opts Options, open func(contents func(part, parts int) []sinks.StateEntry) (sinks.StateStore, error)) (*Writer, error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
-	k := &Keeper{
-		opts: opts, log: opts.Logger, condition: condition.New(opts.Logger, stateUnread),
-		asked: make(chan func(context.Context) error), table: newTable(), lanes: map[sinkLane]uint64{}, lost: map[sinkLane]sinks.Place{}, members: map[string]*member{},
+	k := &Writer{
+		opts: opts, log: opts.Logger, condition: condition.New(opts.Logger, conditionUnread),
+		requests: make(chan func(context.Context) error), table: newTable(), lanes: map[sinkLane]uint64{}, lostLanes: map[sinkLane]sinks.LanePosition{}, members: map[string]*fencedSink{},
 	}
 	var err error
-	k.store, err = open(func(part, parts int) []sinks.StateEntry { return k.table.part(part, parts) })
+	k.store, err = open(func(part, parts int) []sinks.StateEntry { return k.table.entriesOfPart(part, parts) })
 	return k, err
 }
 
 // The conditions of the state. While it is away, the process that works goes on: the state lags, which costs a longer
 // look-back.
 var (
-	stateUnread   = condition.State{Name: "unread"}
-	stateFollowed = condition.State{Name: "followed", Message: "the replicated state is followed", Level: slog.LevelInfo}
-	stateWritten  = condition.State{Name: "written", Message: "the replicated state is written", Level: slog.LevelInfo}
-	stateAway     = condition.State{
+	conditionUnread   = condition.State{Name: "unread"}
+	conditionFollowed = condition.State{Name: "followed", Message: "the replicated state is followed", Level: slog.LevelInfo}
+	conditionWritten  = condition.State{Name: "written", Message: "the replicated state is written", Level: slog.LevelInfo}
+	conditionAway     = condition.State{
 		Name: "away", Severity: condition.Degraded, Message: "the replicated state cannot be read or written", Level: slog.LevelWarn,
 	}
-	stateUnusable = condition.State{
+	conditionUnusable = condition.State{
 		Name: "unusable", Severity: condition.NotReady, Message: "the replicated state cannot be used", Level: slog.LevelError,
 	}
 )
 
 // Status says how the store is doing, for readiness. It never waits.
-func (k *Keeper) Status() condition.Status { return k.condition.Status() }
+func (k *Writer) Status() condition.Status { return k.condition.Status() }
 
 // Follow reads what another process writes until ctx ends, and returns nil. A store that is away is waited for; see
 // Status.
-func (k *Keeper) Follow(ctx context.Context) error {
+func (k *Writer) Follow(ctx context.Context) error {
 	for ctx.Err() == nil {
-		wait := followEvery
-		if err := k.follow(ctx); err != nil && ctx.Err() == nil {
-			wait = retryEvery
-			k.trouble(err)
+		wait := followInterval
+		if err := k.readStandby(ctx); err != nil && ctx.Err() == nil {
+			wait = retryInterval
+			k.reportProblem(err)
 		}
 		select {
 		case <-ctx.Done():
@@ -121,41 +121,41 @@ func (k *Keeper) Follow(ctx context.Context) error {
 	return nil
 }
 
-func (k *Keeper) follow(ctx context.Context) error {
-	if err := k.read(ctx); err != nil {
+func (k *Writer) readStandby(ctx context.Context) error {
+	if err := k.readStored(ctx); err != nil {
 		return err
 	}
-	c, err := k.table.content()
+	c, err := k.table.decodeContent()
 	if err != nil {
-		return malformed(err)
+		return malformedState(err)
 	}
-	k.show(func(s *Stats) { s.Owner, s.Active, s.Objects = c.meta.owner, false, k.table.size })
-	if err := k.check(c, ""); err != nil {
+	k.updateStats(func(s *Stats) { s.Owner, s.Active, s.Objects = c.meta.owner, false, k.table.size })
+	if err := k.validateOwner(c, ""); err != nil {
 		return err
 	}
-	k.condition.Become(stateFollowed, "", "")
+	k.condition.Update(conditionFollowed, "", "")
 	return nil
 }
 
-// trouble says what is wrong with the state.
-func (k *Keeper) trouble(err error) {
+// reportProblem says what is wrong with the state.
+func (k *Writer) reportProblem(err error) {
 	var refused *RefusedError
 	if errors.As(err, &refused) {
-		k.condition.Become(stateUnusable, refused.Reason, refused.Remedy)
+		k.condition.Update(conditionUnusable, refused.Reason, refused.Remedy)
 		return
 	}
-	k.condition.Become(stateAway, err.Error(), "")
+	k.condition.Update(conditionAway, err.Error(), "")
 }
 
-// read brings the table up to what is stored. Lanes of a state that was lost or replaced stay known: that does not make what
+// readStored brings the table up to what is stored. Lanes of a state that was lost or replaced stay known: that does not make what
 // an older process sends through them go away.
-func (k *Keeper) read(ctx context.Context) error {
+func (k *Writer) readStored(ctx context.Context) error {
 	for {
 		var bad error
 		reset, err := k.store.Read(ctx, func(e sinks.StateEntry) error {
-			k.table.put(e)
+			k.table.applyEntry(e)
 			if len(e.Key) > 0 && e.Key[0] == keyLane && e.Value != nil && bad == nil {
-				bad = k.learn(e)
+				bad = k.recordLane(e)
 			}
 			return nil
 		})
@@ -164,30 +164,30 @@ func (k *Keeper) read(ctx context.Context) error {
 			return fmt.Errorf("read the replicated state: %w", err)
 		case reset:
 			k.log.Warn("the replicated state was purged or replaced: it is read anew")
-			k.keepLanes()
+			k.retainLostLanes()
 			k.table, k.lanes = newTable(), map[sinkLane]uint64{}
 		case bad != nil:
-			return malformed(bad)
+			return malformedState(bad)
 		default:
 			return nil
 		}
 	}
 }
 
-// keepLanes remembers the lanes of a state that is gone.
-func (k *Keeper) keepLanes() {
-	c, err := k.table.content()
+// retainLostLanes remembers the lanes of a state that is gone.
+func (k *Writer) retainLostLanes() {
+	c, err := k.table.decodeContent()
 	if err != nil {
 		return // it was none
 	}
 	for _, l := range c.lanes {
-		k.lost[sinkLane{l.sink, l.lane}] = l.place
+		k.lostLanes[sinkLane{l.sink, l.lane}] = l.place
 	}
 }
 
-// learn remembers a lane.
-func (k *Keeper) learn(e sinks.StateEntry) error {
-	number, _, err := cutKey(string(e.Key))
+// recordLane remembers a lane.
+func (k *Writer) recordLane(e sinks.StateEntry) error {
+	number, _, err := decodeKey(string(e.Key))
 	if err != nil {
 		return err
 	}
@@ -206,15 +206,15 @@ type RefusedError struct {
 
 func (e *RefusedError) Error() string { return e.Reason + ": " + e.Remedy }
 
-func malformed(err error) error {
+func malformedState(err error) error {
 	return &RefusedError{
 		Reason: "what is stored as the replicated state is none: " + err.Error(),
 		Remedy: "give the state a topic or stream of its own, or empty it with exporter state reset",
 	}
 }
 
-// check refuses a state that is not of this Lease, of this cluster ("" where it is not known) and of a known format.
-func (k *Keeper) check(c content, cluster string) error {
+// validateOwner refuses a state that is not of this Lease, of this cluster ("" where it is not known) and of a known format.
+func (k *Writer) validateOwner(c stateContent, cluster string) error {
 	m := c.meta
 	switch {
 	case m.version > Version:
@@ -241,7 +241,7 @@ func (k *Keeper) check(c content, cluster string) error {
 // Delivered returns what says whether a sink has a change already that is to go through a lane: the pipeline passes over it.
 // It is nil where there is nothing to pass over, and for a sink that is not known. Safe for concurrent use; it answers the
 // same for as long as it matters. A pipeline that is made because the destination has lost what it had must not use it.
-func (k *Keeper) Delivered(name string) func(sinks.Lane, *event.Change) bool {
+func (k *Writer) Delivered(name string) func(sinks.Lane, *event.Change) bool {
 	k.mu.Lock()
 	m := k.members[name]
 	k.mu.Unlock()
@@ -250,7 +250,7 @@ func (k *Keeper) Delivered(name string) func(sinks.Lane, *event.Change) bool {
 	}
 	return func(lane sinks.Lane, c *event.Change) bool {
 		d := m.delivered.Load()
-		if d == nil || !d.has(lane, c) {
+		if d == nil || !d.contains(lane, c) {
 			return false
 		}
 		k.skipped.Add(1)
@@ -258,8 +258,8 @@ func (k *Keeper) Delivered(name string) func(sinks.Lane, *event.Change) bool {
 	}
 }
 
-// Leave takes a sink out that is closed: its places are asked for no more.
-func (k *Keeper) Leave(name string) {
+// RemoveSink takes a sink out that is closed: its places are asked for no more.
+func (k *Writer) RemoveSink(name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.members, name)
@@ -275,16 +275,16 @@ type Owner struct {
 
 // Stats are facts for metrics and the status page.
 type Stats struct {
-	Owner     Owner
-	Active    bool          // this process is the owner
-	Lag       time.Duration // for how long at most the journal has had what the state does not cover; 0 where it covers all
-	Objects   int           // known
-	Written   uint64        // bytes ever handed to the store
-	Takeovers uint64        // that this process did
-	Took      time.Duration // the last one
-	Fenced    int           // lanes that were fenced in the last one
-	Tail      int           // messages that were read back in the last one
-	Skipped   uint64        // changes that were passed over since, because a sink had them
+	Owner        Owner
+	Active       bool          // this process is the owner
+	Lag          time.Duration // for how long at most the journal has had what the state does not cover; 0 where it covers all
+	Objects      int           // known
+	Written      uint64        // bytes ever handed to the store
+	TakeOvers    uint64        // that this process did
+	LastTakeOver time.Duration // the last one
+	Fenced       int           // lanes that were fenced in the last one
+	TailSize     int           // messages that were read back in the last one
+	Skipped      uint64        // changes that were passed over since, because a sink had them
 
 	since   time.Time // when the oldest mark was taken that is not stored, or it was seen that there is none; zero: nobody writes
 	waiting bool      // there is such a mark
@@ -292,7 +292,7 @@ type Stats struct {
 }
 
 // Stats never waits.
-func (k *Keeper) Stats() Stats {
+func (k *Writer) Stats() Stats {
 	k.mu.Lock()
 	s := k.stats
 	k.mu.Unlock()
@@ -303,14 +303,14 @@ func (k *Keeper) Stats() Stats {
 	return s
 }
 
-func (k *Keeper) show(change func(*Stats)) {
+func (k *Writer) updateStats(change func(*Stats)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	change(&k.stats)
 }
 
 // Close releases the store. Nothing else is called afterwards.
-func (k *Keeper) Close(ctx context.Context) error {
+func (k *Writer) Close(ctx context.Context) error {
 	k.condition.Close()
 	return k.store.Close(ctx)
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// TestPackedTextsAreThoseOfAMap plays random changes to both, also where many keys have the same hash.
-func TestPackedTextsAreThoseOfAMap(t *testing.T) {
+// TestEntryMapBehavesLikeMap plays random changes to both, also where many keys have the same hash.
+func TestEntryMapBehavesLikeMap(t *testing.T) {
 	for _, hashes := range []uint64{1, 7, 1 << 40} {
 		t.Run(fmt.Sprint(hashes), func(t *testing.T) {
 			random := rand.New(rand.NewPCG(hashes, 2))
-			p, model := newPacked(), map[string]string{}
+			p, model := newEntryMap(), map[string]string{}
 			for range 40_000 {
 				n := random.IntN(300)
 				key, hash := fmt.Sprint("key ", n), uint64(n*7919)%hashes
@@ -35,29 +35,29 @@ func TestPackedTextsAreThoseOfAMap(t *testing.T) {
 				}
 			}
 			all := map[string]string{}
-			p.each(func(_ uint64, e entry) { all[string(e.key())] = string(e.value()) })
+			p.eachEntry(func(_ uint64, e entry) { all[string(e.key())] = string(e.value()) })
 			if !maps.Equal(all, model) || p.len() != len(model) {
 				t.Errorf("%d entries, %d counted, want %d", len(all), p.len(), len(model))
 			}
 			var keys []string
-			for r := p.sorted(); len(r.order) > 0; r.order = r.order[1:] {
-				keys = append(keys, string(r.head().key()))
+			for r := p.sortedRun(); len(r.order) > 0; r.order = r.order[1:] {
+				keys = append(keys, string(r.firstEntry().key()))
 			}
 			if !slices.Equal(keys, slices.Sorted(maps.Keys(model))) {
 				t.Errorf("%d keys are not in order", len(keys))
 			}
-			if len(p.text) > 64<<10 {
-				t.Errorf("%d bytes for %d entries", len(p.text), len(model))
+			if len(p.arena) > 64<<10 {
+				t.Errorf("%d bytes for %d entries", len(p.arena), len(model))
 			}
 		})
 	}
 }
 
-// TestKnownObjectsComeInOrder, for a journal takes them far faster so.
-func TestKnownObjectsComeInOrder(t *testing.T) {
+// TestKnownObjectsAreSorted, for a journal takes them far faster so.
+func TestKnownObjectsAreSorted(t *testing.T) {
 	table := newTable()
 	for _, n := range rand.Perm(3000) {
-		table.put(sinks.StateEntry{Key: keyOf(keyKnown, 1, fmt.Sprintf("ns/%05d", n)), Value: appendKnown(nil, "u", "1")})
+		table.applyEntry(sinks.StateEntry{Key: encodeKey(keyKnown, 1, fmt.Sprintf("ns/%05d", n)), Value: appendKnown(nil, "u", "1")})
 	}
 	var keys []string
 	if err := table.eachKnown(func(_ uint64, k event.Known) error { keys = append(keys, k.Key); return nil }); err != nil {

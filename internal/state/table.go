@@ -16,32 +16,32 @@ const shards = 256
 
 // table is a state in memory, as it is stored: the newest value of each key. One goroutine at a time uses it.
 type table struct {
-	seed  maphash.Seed
-	known [shards]packed    // keys with keyKnown
-	few   map[string]string // all others
-	size  int               // of known
+	seed   maphash.Seed
+	known  [shards]entryMap  // keys with keyKnown
+	others map[string]string // all others
+	size   int               // of known
 }
 
 func newTable() *table {
-	t := &table{seed: maphash.MakeSeed(), few: map[string]string{}}
+	t := &table{seed: maphash.MakeSeed(), others: map[string]string{}}
 	for i := range t.known {
-		t.known[i] = newPacked()
+		t.known[i] = newEntryMap()
 	}
 	return t
 }
 
-// shard returns where a key of a known object belongs, and its hash.
-func (t *table) shard(key []byte) (*packed, uint64) {
+// shardOf returns where a key of a known object belongs, and its hash.
+func (t *table) shardOf(key []byte) (*entryMap, uint64) {
 	hash := maphash.Bytes(t.seed, key)
 	return &t.known[hash%shards], hash
 }
 
-// put takes an entry. It keeps nothing of it.
-func (t *table) put(e sinks.StateEntry) {
+// applyEntry takes an entry. It keeps nothing of it.
+func (t *table) applyEntry(e sinks.StateEntry) {
 	switch {
 	case len(e.Key) == 0:
 	case e.Key[0] == keyKnown:
-		in, hash := t.shard(e.Key)
+		in, hash := t.shardOf(e.Key)
 		t.size -= in.len()
 		if e.Value == nil {
 			in.delete(hash, e.Key)
@@ -50,51 +50,51 @@ func (t *table) put(e sinks.StateEntry) {
 		}
 		t.size += in.len()
 	case e.Value == nil:
-		delete(t.few, string(e.Key))
+		delete(t.others, string(e.Key))
 	default:
-		t.few[string(e.Key)] = string(e.Value)
+		t.others[string(e.Key)] = string(e.Value)
 	}
 }
 
-// value returns the value of a key, which is valid until the next change.
-func (t *table) value(key []byte) (value []byte, ok bool) {
+// entryValue returns the value of a key, which is valid until the next change.
+func (t *table) entryValue(key []byte) (value []byte, ok bool) {
 	if key[0] == keyKnown {
-		in, hash := t.shard(key)
+		in, hash := t.shardOf(key)
 		return in.get(hash, key)
 	}
-	few, ok := t.few[string(key)]
+	few, ok := t.others[string(key)]
 	return []byte(few), ok
 }
 
-// has says that an entry would change nothing.
-func (t *table) has(e sinks.StateEntry) bool {
-	value, ok := t.value(e.Key)
+// containsEntry says that an entry would change nothing.
+func (t *table) containsEntry(e sinks.StateEntry) bool {
+	value, ok := t.entryValue(e.Key)
 	if e.Value == nil {
 		return !ok
 	}
 	return ok && bytes.Equal(value, e.Value)
 }
 
-// part are all entries of one part of the keys.
-func (t *table) part(part, parts int) (entries []sinks.StateEntry) {
+// entriesOfPart are all entries of one part of the keys.
+func (t *table) entriesOfPart(part, parts int) (entries []sinks.StateEntry) {
 	for i := range t.known {
 		switch {
 		case parts <= shards && i%parts == part:
-			entries = append(entries, t.of(i, nil)...)
+			entries = append(entries, t.knownEntries(i, nil)...)
 		case parts > shards && i == part%shards: // some parts share it
 			sharing := uint64((parts - i + shards - 1) / shards)
-			entries = t.of(i, func(hash uint64, _ []byte) bool { return hash/shards%sharing == uint64(part/shards) })
+			entries = t.knownEntries(i, func(hash uint64, _ []byte) bool { return hash/shards%sharing == uint64(part/shards) })
 		}
 	}
 	if part == 0 {
-		entries = append(entries, t.fewOf(nil)...)
+		entries = append(entries, t.otherEntries(nil)...)
 	}
 	return entries
 }
 
-// fewOf are the other entries that are asked for, as of does.
-func (t *table) fewOf(which func(hash uint64, key []byte) bool) (entries []sinks.StateEntry) {
-	for key, value := range t.few {
+// otherEntries are the other entries that are asked for, as of does.
+func (t *table) otherEntries(which func(hash uint64, key []byte) bool) (entries []sinks.StateEntry) {
+	for key, value := range t.others {
 		if e := (sinks.StateEntry{Key: []byte(key), Value: []byte(value)}); which == nil || which(0, e.Key) {
 			entries = append(entries, e)
 		}
@@ -102,9 +102,9 @@ func (t *table) fewOf(which func(hash uint64, key []byte) bool) (entries []sinks
 	return entries
 }
 
-// of are the known objects of a shard that are asked for; nil asks for all.
-func (t *table) of(shard int, which func(hash uint64, key []byte) bool) (entries []sinks.StateEntry) {
-	t.known[shard].each(func(hash uint64, e entry) {
+// knownEntries are the known objects of a shard that are asked for; nil asks for all.
+func (t *table) knownEntries(shard int, which func(hash uint64, key []byte) bool) (entries []sinks.StateEntry) {
+	t.known[shard].eachEntry(func(hash uint64, e entry) {
 		if which == nil || which(hash, e.key()) {
 			entries = append(entries, sinks.StateEntry{Key: bytes.Clone(e.key()), Value: bytes.Clone(e.value())})
 		}
@@ -112,13 +112,13 @@ func (t *table) of(shard int, which func(hash uint64, key []byte) bool) (entries
 	return entries
 }
 
-// eachFew calls each for the entries under a first byte, but not for known objects.
-func (t *table) eachFew(first byte, each func(number uint64, rest, value string) error) error {
-	for key, value := range t.few {
+// eachOther calls each for the entries under a first byte, but not for known objects.
+func (t *table) eachOther(first byte, each func(number uint64, rest, value string) error) error {
+	for key, value := range t.others {
 		if key[0] != first {
 			continue
 		}
-		n, rest, err := cutKey(key)
+		n, rest, err := decodeKey(key)
 		if err == nil {
 			err = each(n, rest, value)
 		}
@@ -131,8 +131,8 @@ func (t *table) eachFew(first byte, each func(number uint64, rest, value string)
 
 // eachKnown calls each for all known objects in the order of their keys, by the number of their resource.
 func (t *table) eachKnown(each func(number uint64, k event.Known) error) error {
-	return t.merged(func(e entry) error {
-		n, rest, err := cutKey(string(e.key()))
+	return t.mergeShards(func(e entry) error {
+		n, rest, err := decodeKey(string(e.key()))
 		if err != nil {
 			return err
 		}
@@ -144,21 +144,21 @@ func (t *table) eachKnown(each func(number uint64, k event.Known) error) error {
 	})
 }
 
-// merged calls each for the entries of all shards in the order of their keys.
-func (t *table) merged(each func(entry) error) error {
+// mergeShards calls each for the entries of all shards in the order of their keys.
+func (t *table) mergeShards(each func(entry) error) error {
 	var (
 		all     = make(runs, shards)
 		sorting sync.WaitGroup
 	)
 	for i := range all {
-		sorting.Go(func() { all[i] = t.known[i].sorted() })
+		sorting.Go(func() { all[i] = t.known[i].sortedRun() })
 	}
 	sorting.Wait()
 	all = slices.DeleteFunc(all, func(r run) bool { return len(r.order) == 0 })
 	heap.Init(&all)
 	for len(all) > 0 {
 		first := &all[0]
-		if err := each(first.head()); err != nil {
+		if err := each(first.firstEntry()); err != nil {
 			return err
 		}
 		if first.order = first.order[1:]; len(first.order) == 0 {
@@ -170,55 +170,55 @@ func (t *table) merged(each func(entry) error) error {
 	return nil
 }
 
-// get returns what is known of an object; its UID is empty where nothing is.
-func (t *table) get(number uint64, key string) (event.Known, error) {
-	value, ok := t.value(keyOf(keyKnown, number, key))
+// knownObject returns what is known of an object; its UID is empty where nothing is.
+func (t *table) knownObject(number uint64, key string) (event.Known, error) {
+	value, ok := t.entryValue(encodeKey(keyKnown, number, key))
 	if !ok {
 		return event.Known{Key: key}, nil
 	}
 	return decodeKnown(key, string(value))
 }
 
-// content is what a state says, but for the known objects and who owns it.
-type content struct {
+// stateContent is what a state says, but for the known objects and who owns it.
+type stateContent struct {
 	meta      meta // version 0: there is none
-	mark      mark
+	mark      checkpointRecord
 	resources map[uint64]event.Resource
 	scopes    map[uint64][]event.StoredScope // by resource
-	lanes     map[uint64]noted
+	lanes     map[uint64]storedLane
 }
 
-// noted is a lane as it is stored.
-type noted struct {
+// storedLane is a lane as it is stored.
+type storedLane struct {
 	sink  string
 	lane  sinks.Lane
-	place sinks.Place // 0: not known
+	place sinks.LanePosition // 0: not known
 }
 
-// content decodes everything but the known objects. Of a newer format it decodes no more than that it is one.
-func (t *table) content() (c content, err error) {
-	c = content{resources: map[uint64]event.Resource{}, scopes: map[uint64][]event.StoredScope{}, lanes: map[uint64]noted{}}
-	if value, ok := t.few[string(keyMeta)]; ok {
+// decodeContent decodes everything but the known objects. Of a newer format it decodes no more than that it is one.
+func (t *table) decodeContent() (c stateContent, err error) {
+	c = stateContent{resources: map[uint64]event.Resource{}, scopes: map[uint64][]event.StoredScope{}, lanes: map[uint64]storedLane{}}
+	if value, ok := t.others[string(keyMeta)]; ok {
 		if c.meta, err = decodeMeta(value); err != nil || c.meta.version > Version {
 			return c, err
 		}
 	}
-	if value, ok := t.few[string(keyMark)]; ok {
-		if c.mark, err = decodeMark(value); err != nil {
+	if value, ok := t.others[string(keyCheckpoint)]; ok {
+		if c.mark, err = decodeCheckpoint(value); err != nil {
 			return c, err
 		}
 	}
 	if m := c.meta; c.mark.generation != m.owner.Generation {
-		c.mark = mark{generation: m.owner.Generation, offset: m.offset, at: m.owner.Since}
+		c.mark = checkpointRecord{generation: m.owner.Generation, offset: m.offset, takenAt: m.owner.Since}
 	}
-	err = t.eachFew(keyResource, func(n uint64, _, value string) error {
+	err = t.eachOther(keyResource, func(n uint64, _, value string) error {
 		c.resources[n], err = decodeResource(value)
 		return err
 	})
 	if err != nil {
 		return c, err
 	}
-	err = t.eachFew(keyScope, func(n uint64, id, value string) error {
+	err = t.eachOther(keyScope, func(n uint64, id, value string) error {
 		scope, err := decodeScope(id, value)
 		c.scopes[n] = append(c.scopes[n], scope)
 		return err
@@ -226,7 +226,7 @@ func (t *table) content() (c content, err error) {
 	if err != nil {
 		return c, err
 	}
-	err = t.eachFew(keyLane, func(n uint64, _, value string) error {
+	err = t.eachOther(keyLane, func(n uint64, _, value string) error {
 		l := c.lanes[n]
 		l.sink, l.lane, err = decodeLane(value)
 		c.lanes[n] = l
@@ -235,9 +235,9 @@ func (t *table) content() (c content, err error) {
 	if err != nil {
 		return c, err
 	}
-	return c, t.eachFew(keyPlace, func(n uint64, _, value string) error {
+	return c, t.eachOther(keyProgress, func(n uint64, _, value string) error {
 		if l, ok := c.lanes[n]; ok {
-			l.place, err = decodePlace(value)
+			l.place, err = decodeProgress(value)
 			c.lanes[n] = l
 		}
 		return err

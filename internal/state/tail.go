@@ -27,17 +27,17 @@ func digestOf(text string) digest {
 	return digest(sum[:16])
 }
 
-// told is the newest that a destination was told of what has a key. Versions of a resource are ordered, also those of
+// emittedVersion is the newest that a destination was told of what has a key. Versions of a resource are ordered, also those of
 // objects that had the key one after the other, and a destination that compacts by key keeps no more than this.
-type told struct {
+type emittedVersion struct {
 	uid     digest
 	version uint64
 	deleted bool
 }
 
-// object is what has a key in a resource, as a destination knows it. A sink whose lanes lead to several destinations may
+// objectAtDestination is what has a key in a resource, as a destination knows it. A sink whose lanes lead to several destinations may
 // tell an object's changes to several, which are not in step with each other.
-type object struct {
+type objectAtDestination struct {
 	key         digest
 	destination uint32
 }
@@ -51,12 +51,12 @@ func keyOfChange(c *event.Change) digest {
 	return keyDigest(c.Resource.String(), c.Namespace+"/"+c.Name)
 }
 
-// delivered is what a sink had delivered, when it was fenced, of what the state does not have. It does not change once it is
+// deliveredSet is what a sink had delivered, when it was fenced, of what the state does not have. It does not change once it is
 // read, so a change that is read from the journal again gets the same answer.
-type delivered struct {
+type deliveredSet struct {
 	destinations map[string]uint32
 	destination  func(sinks.Lane) string
-	newest       map[object]told
+	newest       map[objectAtDestination]emittedVersion
 	exact        map[digest]struct{} // IDs of what is not told by its version alone
 	size         int                 // messages
 	highest      map[string]uint64   // newest version, by resource; largest where one is no number
@@ -65,30 +65,30 @@ type delivered struct {
 
 const unordered = ^uint64(0)
 
-func newDelivered(sink sinks.Fenced) *delivered {
-	d := &delivered{
+func newDeliveredSet(sink sinks.Fenced) *deliveredSet {
+	d := &deliveredSet{
 		destinations: map[string]uint32{}, destination: func(sinks.Lane) string { return "" },
-		newest: map[object]told{}, exact: map[digest]struct{}{}, highest: map[string]uint64{},
+		newest: map[objectAtDestination]emittedVersion{}, exact: map[digest]struct{}{}, highest: map[string]uint64{},
 	}
-	if divided, ok := sink.(sinks.Divided); ok {
-		d.destination = divided.Destination
+	if divided, ok := sink.(sinks.MultiDestination); ok {
+		d.destination = divided.DestinationOf
 	}
 	return d
 }
 
-// has says whether the sink has a change that is to go through a lane.
+// contains says whether the sink has a change that is to go through a lane.
 //
 // Changes of what has a key come in the order of versions, so what is not newer than the newest was told as well: a
 // destination may have kept the newest only. That something is gone, as a list says, was told only if the newest says so. A
 // cluster that was restored from a backup goes back: versions say nothing from its gap on. All else has an ID that says when
 // it was told.
-func (d *delivered) has(lane sinks.Lane, c *event.Change) bool {
-	version, ordered := number(c.ResourceVersion)
+func (d *deliveredSet) contains(lane sinks.Lane, c *event.Change) bool {
+	version, ordered := parseVersion(c.ResourceVersion)
 	if c.Type == event.Gap && compareVersions(c.Gap.From, c.Gap.To) > 0 {
 		d.restored.Store(c.Resource.String(), true)
 	}
 	found := c.FinalStateUnknown && !c.Left // by a list, of which another process makes one of another name
-	if !ordered || !plain(c.Type) || c.Pass != "" && !found {
+	if !ordered || !identifiedByVersion(c.Type) || c.Pass != "" && !found {
 		_, ok := d.exact[digestOf(c.ID())]
 		return ok
 	}
@@ -96,7 +96,7 @@ func (d *delivered) has(lane sinks.Lane, c *event.Change) bool {
 	if !ok {
 		return false
 	}
-	newest, ok := d.newest[object{keyOfChange(c), destination}]
+	newest, ok := d.newest[objectAtDestination{keyOfChange(c), destination}]
 	if !ok || version > newest.version {
 		return false
 	}
@@ -106,44 +106,46 @@ func (d *delivered) has(lane sinks.Lane, c *event.Change) bool {
 	return !c.FinalStateUnknown || newest.deleted || newest.uid != digestOf(c.UID)
 }
 
-// plain says that a record of this type is told by the version of its object.
-func plain(t event.Type) bool { return t == event.Added || t == event.Updated || t == event.Deleted }
+// identifiedByVersion says that a record of this type is told by the version of its object.
+func identifiedByVersion(t event.Type) bool {
+	return t == event.Added || t == event.Updated || t == event.Deleted
+}
 
-// living is an object that a sink has been told to exist, last of all.
-type living struct {
+// liveObject is an object that a sink has been told to exist, last of all.
+type liveObject struct {
 	uid     string
 	version string
 	deleted bool
 }
 
 // place of an object in all resources.
-type objectPlace struct{ resource, key string }
+type objectRef struct{ resource, key string }
 
 // tail is what the lanes of a sink hold behind the state.
 type tail struct {
-	*delivered
-	objects map[objectPlace]map[string]living // by UID
-	ends    map[sinks.Lane]sinks.Place        // behind the last message
+	*deliveredSet
+	objects map[objectRef]map[string]liveObject // by UID
+	ends    map[sinks.Lane]sinks.LanePosition   // behind the last message
 }
 
 // readTail reads all lanes of a sink from their places on. Within a lane the last message of an object counts, and of
 // several lanes the newest version.
-func readTail(ctx context.Context, sink sinks.Fenced, lanes map[sinks.Lane]sinks.Place) (*tail, error) {
-	t := &tail{delivered: newDelivered(sink), objects: map[objectPlace]map[string]living{}, ends: maps.Clone(lanes)}
-	last := map[sinks.Lane]map[digest]told{}
+func readTail(ctx context.Context, sink sinks.Fenced, lanes map[sinks.Lane]sinks.LanePosition) (*tail, error) {
+	t := &tail{deliveredSet: newDeliveredSet(sink), objects: map[objectRef]map[string]liveObject{}, ends: maps.Clone(lanes)}
+	last := map[sinks.Lane]map[digest]emittedVersion{}
 	for lane := range lanes {
 		name := t.destination(lane)
 		if _, ok := t.destinations[name]; !ok {
 			t.destinations[name] = uint32(len(t.destinations))
 		}
 	}
-	err := sink.Tail(ctx, lanes, func(lane sinks.Lane, e sinks.Emitted) error {
+	err := sink.ReadTail(ctx, lanes, func(lane sinks.Lane, e sinks.Emitted) error {
 		if last[lane] == nil {
-			last[lane] = map[digest]told{}
+			last[lane] = map[digest]emittedVersion{}
 		}
 		t.size++
-		t.ends[lane] = max(t.ends[lane], e.Place+1)
-		t.note(e.Emitted, last[lane])
+		t.ends[lane] = max(t.ends[lane], e.Position+1)
+		t.recordMessage(e.EmittedRecord, last[lane])
 		return nil
 	})
 	if err != nil {
@@ -152,7 +154,7 @@ func readTail(ctx context.Context, sink sinks.Fenced, lanes map[sinks.Lane]sinks
 	for _, lane := range slices.Sorted(maps.Keys(last)) {
 		objects, destination := last[lane], t.destinations[t.destination(lane)]
 		for key, l := range objects {
-			place := object{key, destination}
+			place := objectAtDestination{key, destination}
 			if before, ok := t.newest[place]; !ok || before.version <= l.version {
 				t.newest[place] = l
 			}
@@ -161,30 +163,30 @@ func readTail(ctx context.Context, sink sinks.Fenced, lanes map[sinks.Lane]sinks
 	return t, nil
 }
 
-// note takes a message of a lane.
-func (t *tail) note(e event.Emitted, last map[digest]told) {
+// recordMessage takes a message of a lane.
+func (t *tail) recordMessage(e event.EmittedRecord, last map[digest]emittedVersion) {
 	resource := e.Resource.String()
-	version, ordered := number(e.ResourceVersion)
-	if !plain(e.Type) || !ordered || !strings.HasSuffix(e.ID, "/"+e.ResourceVersion+"/"+string(e.Type)) {
+	version, ordered := parseVersion(e.ResourceVersion)
+	if !identifiedByVersion(e.Type) || !ordered || !strings.HasSuffix(e.ID, "/"+e.ResourceVersion+"/"+string(e.Type)) {
 		t.exact[digestOf(e.ID)] = struct{}{}
 	}
-	if !plain(e.Type) && e.Type != event.Snapshot && e.Type != event.Sync {
+	if !identifiedByVersion(e.Type) && e.Type != event.Snapshot && e.Type != event.Sync {
 		return
 	}
-	t.remember(objectPlace{resource, e.Key}, living{strings.Clone(e.UID), strings.Clone(e.ResourceVersion), e.Type == event.Deleted})
+	t.recordObject(objectRef{resource, e.Key}, liveObject{strings.Clone(e.UID), strings.Clone(e.ResourceVersion), e.Type == event.Deleted})
 	if !ordered {
 		t.highest[resource] = unordered
 		return
 	}
 	t.highest[resource] = max(t.highest[resource], version)
-	last[keyDigest(resource, e.Key)] = told{digestOf(e.UID), version, e.Type == event.Deleted}
+	last[keyDigest(resource, e.Key)] = emittedVersion{digestOf(e.UID), version, e.Type == event.Deleted}
 }
 
-// remember notes whether an object exists, as far as this sink was told.
-func (t *tail) remember(place objectPlace, l living) {
+// recordObject notes whether an object exists, as far as this sink was told.
+func (t *tail) recordObject(place objectRef, l liveObject) {
 	byUID := t.objects[place]
 	if byUID == nil {
-		byUID = map[string]living{}
+		byUID = map[string]liveObject{}
 		t.objects[place] = byUID
 	}
 	if before, ok := byUID[l.uid]; !ok || compareVersions(before.version, l.version) <= 0 {
@@ -194,17 +196,17 @@ func (t *tail) remember(place objectPlace, l living) {
 
 // compareVersions orders resourceVersions; those that are no numbers count as equal.
 func compareVersions(a, b string) int {
-	m, ok := number(a)
-	n, ok2 := number(b)
+	m, ok := parseVersion(a)
+	n, ok2 := parseVersion(b)
 	if !ok || !ok2 {
 		return 0
 	}
 	return cmp.Compare(m, n)
 }
 
-// toldBeyond is what any of the tails was told of each object beyond what is known of it, in the form of [event.Known.Told].
-func toldBeyond(tails map[string]*tail, known func(objectPlace) (event.Known, error)) (map[objectPlace]string, error) {
-	newest := map[objectPlace]map[string]string{}
+// emittedBeyond is what any of the tails was told of each object beyond what is known of it, in the form of [event.Known.Told].
+func emittedBeyond(tails map[string]*tail, known func(objectRef) (event.Known, error)) (map[objectRef]string, error) {
+	newest := map[objectRef]map[string]string{}
 	for _, t := range tails {
 		for place, byUID := range t.objects {
 			for uid, l := range byUID {
@@ -220,7 +222,7 @@ func toldBeyond(tails map[string]*tail, known func(objectPlace) (event.Known, er
 			}
 		}
 	}
-	all := map[objectPlace]string{}
+	all := map[objectRef]string{}
 	for place, versions := range newest {
 		k, err := known(place)
 		if err != nil {
@@ -230,7 +232,7 @@ func toldBeyond(tails map[string]*tail, known func(objectPlace) (event.Known, er
 			if uid == k.UID && compareVersions(versions[uid], k.ResourceVersion) <= 0 {
 				continue
 			}
-			all[place] = event.AppendTold(all[place], event.Told{UID: uid, ResourceVersion: versions[uid]})
+			all[place] = event.AppendEmittedVersion(all[place], event.EmittedVersion{UID: uid, ResourceVersion: versions[uid]})
 		}
 	}
 	return all, nil

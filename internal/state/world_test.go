@@ -29,17 +29,17 @@ func TestMain(m *testing.M) { leaks.Main(m) }
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-// cluster is an API server with one history for all of its resources.
-type cluster struct {
+// fakeCluster is an API server with one history for all of its resources.
+type fakeCluster struct {
 	random    *rand.Rand
 	version   int
 	compacted int // no watch goes on from before
-	history   []happened
-	living    map[string]map[string]deltas.Object // by resource and key
+	history   []clusterEvent
+	existing  map[string]map[string]deltas.Object // by resource and key
 	uids      int
 }
 
-type happened struct {
+type clusterEvent struct {
 	version  int
 	resource string
 	event    deltas.Event
@@ -50,19 +50,19 @@ var resources = map[string]event.Resource{
 	"deployments.apps": {Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment"},
 }
 
-func newCluster(random *rand.Rand) *cluster {
-	c := &cluster{random: random, version: 100, living: map[string]map[string]deltas.Object{}}
+func newFakeCluster(random *rand.Rand) *fakeCluster {
+	c := &fakeCluster{random: random, version: 100, existing: map[string]map[string]deltas.Object{}}
 	for name := range resources {
-		c.living[name] = map[string]deltas.Object{}
+		c.existing[name] = map[string]deltas.Object{}
 	}
 	return c
 }
 
-// change lets something happen.
-func (c *cluster) change() {
+// changeObject lets something happen.
+func (c *fakeCluster) changeObject() {
 	resource := slices.Sorted(maps.Keys(resources))[c.random.IntN(len(resources))]
 	name := fmt.Sprintf("o%d", c.random.IntN(8))
-	o, exists := c.living[resource]["ns/"+name]
+	o, exists := c.existing[resource]["ns/"+name]
 	c.version++
 	kind := watch.Modified
 	switch {
@@ -75,15 +75,15 @@ func (c *cluster) change() {
 	}
 	o.ResourceVersion = strconv.Itoa(c.version)
 	o.Raw = fmt.Appendf(nil, `{"v":%d}`, c.version)
-	c.living[resource][o.Key()] = o
+	c.existing[resource][o.Key()] = o
 	if kind == watch.Deleted {
-		delete(c.living[resource], o.Key())
+		delete(c.existing[resource], o.Key())
 	}
-	c.history = append(c.history, happened{c.version, resource, deltas.Event{Type: kind, Object: &o}})
+	c.history = append(c.history, clusterEvent{c.version, resource, deltas.Event{Type: kind, Object: &o}})
 }
 
-// newest is the version of what happened last.
-func (c *cluster) newest() int {
+// newestVersion is the version of what happened last.
+func (c *fakeCluster) newestVersion() int {
 	if len(c.history) == 0 {
 		return 0
 	}
@@ -92,16 +92,16 @@ func (c *cluster) newest() int {
 
 // process is an exporter.
 type process struct {
-	t       testing.TB
-	w       *world
-	fs      vfs.FS
-	journal *journal.Journal
-	end     func()
-	keeper  *Keeper
-	scopes  map[string]*scope
-	sinks   map[string]*topicSink
-	pipes   map[string]*pipe
-	deposed bool
+	t        testing.TB
+	w        *world
+	fs       vfs.FS
+	journal  *journal.Journal
+	shutDown func()
+	writer   *Writer
+	scopes   map[string]*scope
+	sinks    map[string]*topicSink
+	pipes    map[string]*pipe
+	deposed  bool
 }
 
 // scope is a source of one resource: what pkg/source does, without an API server.
@@ -121,28 +121,28 @@ type pipe struct {
 
 // world is everything that outlives a process.
 type world struct {
-	t         testing.TB
-	random    *rand.Rand
-	cluster   *cluster
-	bus       *memory
-	topics    map[string]*topic
-	snapshots int
-	lists     int
-	before    []*process // that may go on
+	t            testing.TB
+	random       *rand.Rand
+	cluster      *fakeCluster
+	bus          *memoryBus
+	topics       map[string]*memoryTopic
+	snapshots    int
+	lists        int
+	predecessors []*process // that may go on
 }
 
 func newWorld(t testing.TB, seed uint64, compact bool) *world {
 	random := rand.New(rand.NewPCG(seed, 12))
-	w := &world{t: t, random: random, cluster: newCluster(random), bus: &memory{}, topics: map[string]*topic{}}
+	w := &world{t: t, random: random, cluster: newFakeCluster(random), bus: &memoryBus{}, topics: map[string]*memoryTopic{}}
 	for _, name := range []string{"first", "second"} {
-		w.topics[name] = newTopic(name, 3)
+		w.topics[name] = newMemoryTopic(name, 3)
 		w.topics[name].compact = compact
 	}
 	return w
 }
 
-// start starts a process on a journal, a new one where fs is nil. It stands by.
-func (w *world) start(fs vfs.FS) *process {
+// startProcess starts a process on a journal, a new one where fs is nil. It stands by.
+func (w *world) startProcess(fs vfs.FS) *process {
 	if fs == nil {
 		fs = vfs.NewMem()
 	}
@@ -154,16 +154,16 @@ func (w *world) start(fs vfs.FS) *process {
 	done := make(chan error, 1)
 	go func() { done <- j.Run(ctx) }()
 	p := &process{t: w.t, w: w, fs: fs, journal: j, scopes: map[string]*scope{}, sinks: map[string]*topicSink{}, pipes: map[string]*pipe{}}
-	p.end = sync.OnceFunc(func() {
+	p.shutDown = sync.OnceFunc(func() {
 		p.deposed = true
 		cancel()
 		if err := errors.Join(<-done, j.Close()); err != nil {
 			w.t.Error(err)
 		}
 	})
-	p.keeper, err = New(Options{Group: "g", Lease: "ns/g", Owner: "p", Journal: j, Logger: quiet},
+	p.writer, err = New(Options{Group: "g", Lease: "ns/g", Owner: "p", Journal: j, Logger: quiet},
 		func(contents func(part, parts int) []sinks.StateEntry) (sinks.StateStore, error) {
-			return &memoryStore{memory: w.bus, contents: contents, seen: w.bus.purges}, nil
+			return &memoryStore{memoryBus: w.bus, contents: contents, seen: w.bus.purges}, nil
 		})
 	if err != nil {
 		w.t.Fatal(err)
@@ -175,25 +175,25 @@ func (w *world) start(fs vfs.FS) *process {
 func (p *process) takeOver() error {
 	all := map[string]sinks.Fenced{}
 	for name, t := range p.w.topics {
-		p.sinks[name] = t.open()
+		p.sinks[name] = t.openSink()
 		all[name] = p.sinks[name]
 	}
-	taken, err := p.keeper.TakeOver(p.t.Context(), Takeover{Sinks: all})
+	taken, err := p.writer.TakeOver(p.t.Context(), TakeOverOptions{Sinks: all})
 	if err != nil {
 		return err
 	}
-	if taken.Fresh != (taken.Before.Identity == "") {
-		p.t.Errorf("at %d: took over from %+v: %+v", p.w.cluster.version, taken.Before, taken)
+	if taken.Fresh != (taken.Previous.Identity == "") {
+		p.t.Errorf("at %d: took over from %+v: %+v", p.w.cluster.version, taken.Previous, taken)
 	}
 	for name := range p.w.topics {
 		c, _, err := p.journal.Cursor(name)
 		if err != nil {
 			p.t.Fatal(err)
 		}
-		p.pipes[name] = &pipe{low: c.Low, read: c.Low, delivered: p.keeper.Delivered(name)}
+		p.pipes[name] = &pipe{low: c.Low, read: c.Low, delivered: p.writer.Delivered(name)}
 	}
 	for name, r := range resources {
-		known := deltas.NewKnown()
+		known := deltas.NewKnownSet()
 		stored, err := p.journal.LoadResource(name, known.Add)
 		if err != nil {
 			p.t.Fatal(err)
@@ -208,29 +208,29 @@ func (p *process) takeOver() error {
 	return nil
 }
 
-func (p *process) put(s *scope, o event.Observation, err error) {
+func (p *process) appendObservation(s *scope, o event.Observation, err error) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	if len(o.Changes)+len(o.Known)+len(o.Forget) == 0 && o.Lost == "" && (o.Position == "" || o.Position == s.stored.Position) {
+	if len(o.Changes)+len(o.Known)+len(o.RemovedKeys) == 0 && o.LostReason == "" && (o.Position == "" || o.Position == s.stored.Position) {
 		return
 	}
 	if err := p.journal.Append(p.t.Context(), o); err != nil {
 		p.t.Fatal(err)
 	}
-	if o.Lost != "" {
-		s.stored.Position, s.stored.Snapshot, s.stored.Lost = "", "", o.Lost
+	if o.LostReason != "" {
+		s.stored.Position, s.stored.Snapshot, s.stored.LostReason = "", "", o.LostReason
 	}
 	if o.Snapshot != "" {
 		s.stored.Snapshot = o.Snapshot
 	}
 	if o.Position != "" {
-		s.stored.Position, s.stored.Lost, s.stored.Pass = o.Position, "", ""
+		s.stored.Position, s.stored.LostReason, s.stored.Pass = o.Position, "", ""
 	}
 }
 
-// watch reads a few events, or lists.
-func (p *process) watch(name string) {
+// watchScope reads a few events, or lists.
+func (p *process) watchScope(name string) {
 	s, c := p.scopes[name], p.w.cluster
 	if s.stored.Position == "" {
 		p.listAll(name, s, "")
@@ -239,7 +239,7 @@ func (p *process) watch(name string) {
 	at, _ := strconv.Atoi(s.stored.Position)
 	if at < c.compacted {
 		from := s.stored.Position
-		s.stored.Position, s.stored.Snapshot, s.stored.Lost = "", "", "expired"
+		s.stored.Position, s.stored.Snapshot, s.stored.LostReason = "", "", "expired"
 		p.listAll(name, s, from)
 		return
 	}
@@ -252,9 +252,9 @@ func (p *process) watch(name string) {
 			}
 		}
 	}
-	o, err := s.tracker.Watched(batch, position)
-	p.put(s, o, err)
-	p.flush()
+	o, err := s.tracker.ObserveEvents(batch, position)
+	p.appendObservation(s, o, err)
+	p.flushJournal()
 }
 
 // listAll lists, and is broken off now and then.
@@ -270,53 +270,53 @@ func (p *process) listAll(name string, s *scope, from string) {
 		list.Snapshot = &event.SnapshotInfo{ID: s.stored.Snapshot}
 	default:
 		var first []*event.Change
-		if s.stored.Lost == "" && s.tracker.Known() > 0 {
-			s.stored.Lost = "broken off"
+		if s.stored.LostReason == "" && s.tracker.KnownCount() > 0 {
+			s.stored.LostReason = "broken off"
 		}
-		if s.stored.Lost != "" {
-			first = append(first, s.tracker.Gap(from, now, s.stored.Lost))
+		if s.stored.LostReason != "" {
+			first = append(first, s.tracker.NewGap(from, now, s.stored.LostReason))
 		}
-		lost, id := s.stored.Lost, ""
-		if s.tracker.Known() == 0 {
+		lost, id := s.stored.LostReason, ""
+		if s.tracker.KnownCount() == 0 {
 			p.w.snapshots++
 			id = fmt.Sprint("S", p.w.snapshots)
-			first, list.Snapshot = append(first, s.tracker.SnapshotBegin(id)), &event.SnapshotInfo{ID: id}
+			first, list.Snapshot = append(first, s.tracker.NewSnapshotBegin(id)), &event.SnapshotInfo{ID: id}
 		}
-		o := s.tracker.Observe(first...)
-		o.Lost, o.Snapshot = lost, id
-		p.put(s, o, nil)
+		o := s.tracker.NewObservation(first...)
+		o.LostReason, o.Snapshot = lost, id
+		p.appendObservation(s, o, nil)
 	}
 	s.list = &list
-	s.tracker.BeginList(list)
-	living := p.w.cluster.living[name]
+	s.tracker.StartList(list)
+	living := p.w.cluster.existing[name]
 	for i, key := range slices.Sorted(maps.Keys(living)) {
 		if p.w.random.IntN(20) == 0 && i > 0 {
-			p.flush() // it is broken off, and begun again the next time
+			p.flushJournal() // it is broken off, and begun again the next time
 			return
 		}
 		o := living[key]
-		observed, err := s.tracker.Watched([]deltas.Event{{Type: watch.Added, Object: &o}}, "")
-		p.put(s, observed, err)
+		observed, err := s.tracker.ObserveEvents([]deltas.Event{{Type: watch.Added, Object: &o}}, "")
+		p.appendObservation(s, observed, err)
 	}
 	for more := true; more; {
 		var o event.Observation
 		var err error
-		o, more, err = s.tracker.Missing()
-		p.put(s, o, err)
+		o, more, err = s.tracker.ObserveMissing()
+		p.appendObservation(s, o, err)
 	}
-	p.put(s, s.tracker.EndList(now), nil)
+	p.appendObservation(s, s.tracker.FinishList(now), nil)
 	s.list = nil
-	p.flush()
+	p.flushJournal()
 }
 
-func (p *process) flush() {
+func (p *process) flushJournal() {
 	if err := p.journal.Flush(p.t.Context()); err != nil {
 		p.t.Fatal(err)
 	}
 }
 
-// deliver lets one change through, the first of its lane; now and then what was delivered is settled.
-func (p *process) deliver(name string) {
+// deliverNext lets one change through, the first of its lane; now and then what was delivered is settled.
+func (p *process) deliverNext(name string) {
 	q, sink := p.pipes[name], p.sinks[name]
 	for q.read < p.journal.Newest() && len(q.waiting) < 12 {
 		records, err := p.journal.Read(p.t.Context(), q.read)
@@ -334,7 +334,7 @@ func (p *process) deliver(name string) {
 	if len(q.waiting) > 0 {
 		chosen, _ := sink.Lane(q.waiting[p.w.random.IntN(len(q.waiting))].Change)
 		first := slices.IndexFunc(q.waiting, func(r event.Record) bool { lane, _ := sink.Lane(r.Change); return lane == chosen })
-		if !p.publish(sink, chosen, q.waiting[first]) {
+		if !p.publishRecord(sink, chosen, q.waiting[first]) {
 			return
 		}
 		q.waiting = slices.Delete(q.waiting, first, first+1)
@@ -349,9 +349,9 @@ func (p *process) deliver(name string) {
 	}
 }
 
-// publish publishes one change. The sink may have to note a lane, which is done by the goroutine that runs the keeper: this
+// publishRecord publishes one change. The sink may have to note a lane, which is done by the goroutine that runs the keeper: this
 // one.
-func (p *process) publish(sink *topicSink, lane sinks.Lane, r event.Record) bool {
+func (p *process) publishRecord(sink *topicSink, lane sinks.Lane, r event.Record) bool {
 	ctx, cancel := context.WithCancel(p.t.Context())
 	defer cancel()
 	done := make(chan error, 1)
@@ -361,16 +361,16 @@ func (p *process) publish(sink *topicSink, lane sinks.Lane, r event.Record) bool
 	}()
 	for {
 		select {
-		case do := <-p.keeper.asked:
-			p.ended(do(p.t.Context()))
+		case do := <-p.writer.requests:
+			p.isDeposed(do(p.t.Context()))
 		case err := <-done:
-			return !p.ended(err)
+			return !p.isDeposed(err)
 		}
 	}
 }
 
-// ended says that a process was deposed, or killed in the middle of something.
-func (p *process) ended(err error) bool {
+// isDeposed says that a process was deposed, or killed in the middle of something.
+func (p *process) isDeposed(err error) bool {
 	var deposed *sinks.DeposedError
 	switch {
 	case err == nil:
@@ -386,37 +386,37 @@ func (p *process) ended(err error) bool {
 // errKilled stands for the end of a process in the middle of a write.
 var errKilled = fmt.Errorf("killed: %w", &sinks.DeposedError{Reason: "killed"})
 
-// step does something at random.
-func (p *process) step() {
+// stepRandomly does something at random.
+func (p *process) stepRandomly() {
 	if p.deposed {
 		return
 	}
 	names, topics := slices.Sorted(maps.Keys(p.scopes)), slices.Sorted(maps.Keys(p.pipes))
 	switch n := p.w.random.IntN(20); {
 	case n < 4:
-		p.watch(names[p.w.random.IntN(len(names))])
+		p.watchScope(names[p.w.random.IntN(len(names))])
 	case n < 12:
-		p.deliver(topics[0])
+		p.deliverNext(topics[0])
 	case n < 17:
-		p.deliver(topics[1])
+		p.deliverNext(topics[1])
 	default:
-		p.ended(p.keeper.step(p.t.Context()))
+		p.isDeposed(p.writer.advanceState(p.t.Context()))
 	}
 }
 
-// settle does everything that there is to do, in an order of names: what is drawn meanwhile belongs to a seed.
-func (p *process) settle() {
+// settleAll does everything that there is to do, in an order of names: what is drawn meanwhile belongs to a seed.
+func (p *process) settleAll() {
 	for done := false; !done; {
 		done = true
 		for _, name := range slices.Sorted(maps.Keys(p.scopes)) {
-			p.watch(name)
+			p.watchScope(name)
 			at, _ := strconv.Atoi(p.scopes[name].stored.Position)
-			done = done && at >= p.w.cluster.newest() && at >= p.w.cluster.compacted
+			done = done && at >= p.w.cluster.newestVersion() && at >= p.w.cluster.compacted
 		}
 		for _, name := range slices.Sorted(maps.Keys(p.pipes)) {
 			q := p.pipes[name]
 			for q.low < p.journal.Newest() {
-				p.deliver(name)
+				p.deliverNext(name)
 				if p.deposed {
 					p.t.Fatal("the last process was deposed")
 				}
@@ -425,15 +425,15 @@ func (p *process) settle() {
 				p.t.Fatal(err)
 			}
 		}
-		p.ended(p.keeper.step(p.t.Context()))
+		p.isDeposed(p.writer.advanceState(p.t.Context()))
 	}
 }
 
-// judge compares what a topic holds with what happened.
-func (w *world) judge(name string, whole bool) {
+// verifyTopic compares what a topic holds with what happened.
+func (w *world) verifyTopic(name string, whole bool) {
 	w.t.Helper()
 	ids, versions, dead, living := map[string]bool{}, map[string]int{}, map[string]bool{}, map[string]string{}
-	all := w.topics[name].all()
+	all := w.topics[name].messagesByLane()
 	seen := map[string]bool{}
 	for _, lane := range slices.Sorted(maps.Keys(all)) {
 		for _, e := range all[lane] {
@@ -441,7 +441,7 @@ func (w *world) judge(name string, whole bool) {
 				w.t.Errorf("%s: %s is there twice", name, e.ID)
 			}
 			ids[e.ID] = true
-			if e.Type.Control() {
+			if e.Type.IsControl() {
 				continue
 			}
 			version, _ := strconv.Atoi(e.ResourceVersion)
@@ -458,13 +458,13 @@ func (w *world) judge(name string, whole bool) {
 		}
 	}
 	want := map[string]string{}
-	for resource, objects := range w.cluster.living {
+	for resource, objects := range w.cluster.existing {
 		for key, o := range objects {
 			want[o.UID] = resource + " " + key + "@" + o.ResourceVersion
 		}
 	}
 	if !maps.Equal(living, want) {
-		w.t.Errorf("%s: exists\n%s\nwant\n%s", name, lines(living), lines(want))
+		w.t.Errorf("%s: exists\n%s\nwant\n%s", name, formatObjects(living), formatObjects(want))
 	}
 	if !whole {
 		return
@@ -476,7 +476,7 @@ func (w *world) judge(name string, whole bool) {
 	}
 }
 
-func lines(m map[string]string) string {
+func formatObjects(m map[string]string) string {
 	var all []string
 	for _, key := range slices.Sorted(maps.Keys(m)) {
 		all = append(all, key+" "+m[key])

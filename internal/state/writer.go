@@ -16,44 +16,44 @@ import (
 )
 
 const (
-	// markEvery is how often a mark is taken, where that takes little time: at most one part of markShare of it, up to
-	// markAtMost. An object that changes more often than that is written once.
-	markEvery   = 200 * time.Millisecond
-	markShare   = 20
-	markAtMost  = 2 * time.Second
-	maxMarks    = 16          // kept until all sinks have passed them; then every other one goes
-	stepChanges = 50_000      // at most in one step, so that a new lane does not wait long
-	writeBytes  = 512 << 10   // of entries in one write
-	settleEvery = time.Second // how often the journal is told what the state has
+	// checkpointInterval is how often a mark is taken, where that takes little time: at most one part of checkpointShare of it, up to
+	// maxCheckpointInterval. An object that changes more often than that is written once.
+	checkpointInterval    = 200 * time.Millisecond
+	checkpointShare       = 20
+	maxCheckpointInterval = 2 * time.Second
+	maxPendingCheckpoints = 16          // kept until all sinks have passed them; then every other one goes
+	maxChangesPerStep     = 50_000      // at most in one step, so that a new lane does not wait long
+	maxWriteBytes         = 512 << 10   // of entries in one write
+	settleInterval        = time.Second // how often the journal is told what the state has
 )
 
-// writer is what the process that works remembers of its writing.
-type writer struct {
-	meta    meta
-	mark    mark   // stored
-	at      uint64 // changes up to here are in the state
-	base    bool   // the state has to be begun from the journal
-	marks   []taken
-	settled time.Time
+// checkpointer is what the process that works remembers of its writing.
+type checkpointer struct {
+	meta      meta
+	stored    checkpointRecord // stored
+	applied   uint64           // changes up to here are in the state
+	rebuild   bool             // the state has to be begun from the journal
+	pending   []checkpoint
+	settledAt time.Time
 
-	numbers   map[string]uint64 // of resources, by name
-	resources map[string]event.Resource
-	last      uint64 // number of a resource
-	lastLane  uint64
+	numbers      map[string]uint64 // of resources, by name
+	resources    map[string]event.Resource
+	lastResource uint64 // number of a resource
+	lastLane     uint64
 }
 
-// taken is a mark that is not written yet.
-type taken struct {
-	places map[sinkLane]sinks.Place
-	journal.Marking
-	at time.Time
+// checkpoint is a mark that is not written yet.
+type checkpoint struct {
+	progress map[sinkLane]sinks.LanePosition
+	journal.Checkpoint
+	takenAt time.Time
 }
 
-func newWriter(m meta, at mark, base bool, c content) writer {
-	w := writer{meta: m, mark: at, at: at.offset, base: base, numbers: map[string]uint64{}, resources: map[string]event.Resource{}}
+func newCheckpointer(m meta, at checkpointRecord, base bool, c stateContent) checkpointer {
+	w := checkpointer{meta: m, stored: at, applied: at.offset, rebuild: base, numbers: map[string]uint64{}, resources: map[string]event.Resource{}}
 	for n, r := range c.resources {
 		w.numbers[r.String()], w.resources[r.String()] = n, r
-		w.last = max(w.last, n)
+		w.lastResource = max(w.lastResource, n)
 	}
 	for n := range c.lanes {
 		w.lastLane = max(w.lastLane, n)
@@ -63,21 +63,21 @@ func newWriter(m meta, at mark, base bool, c content) writer {
 
 // Run writes until ctx ends, and returns nil, or a *sinks.DeposedError when another process has taken over, or an error of
 // the journal. A store that is away is waited for; see Status.
-func (k *Keeper) Run(ctx context.Context) error {
-	next := time.NewTimer(markEvery)
+func (k *Writer) Run(ctx context.Context) error {
+	next := time.NewTimer(checkpointInterval)
 	defer next.Stop()
-	defer k.show(func(s *Stats) { s.Active, s.since = false, time.Time{} })
+	defer k.updateStats(func(s *Stats) { s.Active, s.since = false, time.Time{} })
 	for {
 		var err error
 		select {
 		case <-ctx.Done():
 			return nil
-		case do := <-k.asked:
+		case do := <-k.requests:
 			err = do(ctx)
 		case <-next.C:
 			began := time.Now()
-			err = k.step(ctx)
-			next.Reset(min(max(markEvery, markShare*time.Since(began)), markAtMost))
+			err = k.advanceState(ctx)
+			next.Reset(min(max(checkpointInterval, checkpointShare*time.Since(began)), maxCheckpointInterval))
 		}
 		if ctx.Err() != nil {
 			return nil
@@ -88,8 +88,8 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// ask lets Run do something, and returns what came of it. An error of Run's own ends Run as well.
-func (k *Keeper) ask(ctx context.Context, do func(context.Context) error) error {
+// callInRun lets Run do something, and returns what came of it. An error of Run's own ends Run as well.
+func (k *Writer) callInRun(ctx context.Context, do func(context.Context) error) error {
 	answer := make(chan error, 1)
 	asked := func(running context.Context) error {
 		err := do(running)
@@ -97,7 +97,7 @@ func (k *Keeper) ask(ctx context.Context, do func(context.Context) error) error 
 		return err
 	}
 	select {
-	case k.asked <- asked:
+	case k.requests <- asked:
 	case <-ctx.Done():
 		return fmt.Errorf("the replicated state is not being written: %w", context.Cause(ctx))
 	}
@@ -111,13 +111,13 @@ func (k *Keeper) ask(ctx context.Context, do func(context.Context) error) error 
 
 // Flush waits until the state covers everything that the journal holds now. It is for a hand-over: the source has stopped,
 // all sinks have settled everything, and Run still runs.
-func (k *Keeper) Flush(ctx context.Context) error {
+func (k *Writer) Flush(ctx context.Context) error {
 	newest := k.opts.Journal.Newest()
 	for {
 		covered := false
-		err := k.ask(ctx, func(ctx context.Context) error {
-			err := k.step(ctx)
-			covered = k.w.mark.offset >= newest && k.w.at >= newest && len(k.w.marks) == 0 && !k.w.base
+		err := k.callInRun(ctx, func(ctx context.Context) error {
+			err := k.advanceState(ctx)
+			covered = k.checkpoints.stored.offset >= newest && k.checkpoints.applied >= newest && len(k.checkpoints.pending) == 0 && !k.checkpoints.rebuild
 			return err
 		})
 		if err != nil || covered {
@@ -131,37 +131,37 @@ func (k *Keeper) Flush(ctx context.Context) error {
 	}
 }
 
-// step brings the state up to what all sinks have settled.
-func (k *Keeper) step(ctx context.Context) error {
-	if k.w.base {
-		if err := k.rebase(ctx); err != nil {
+// advanceState brings the state up to what all sinks have settled.
+func (k *Writer) advanceState(ctx context.Context) error {
+	if k.checkpoints.rebuild {
+		if err := k.rebuildFromJournal(ctx); err != nil {
 			return err
 		}
 	}
-	k.takeMark()
-	if due := k.due(); due >= 0 {
-		m := k.w.marks[due]
-		if err := k.announce(ctx, m.Resources); err != nil {
+	k.takeCheckpoint()
+	if due := k.newestSettled(); due >= 0 {
+		m := k.checkpoints.pending[due]
+		if err := k.writeNewScopes(ctx, m.Resources); err != nil {
 			return err
 		}
-		if err := k.takeChanges(ctx, min(m.Newest, k.w.at+stepChanges)); err != nil {
+		if err := k.applyChanges(ctx, min(m.Newest, k.checkpoints.applied+maxChangesPerStep)); err != nil {
 			return err
 		}
-		if k.w.at >= m.Newest {
-			if err := k.writeMark(ctx, m); err != nil {
+		if k.checkpoints.applied >= m.Newest {
+			if err := k.writeCheckpoint(ctx, m); err != nil {
 				return err
 			}
-			k.w.marks = slices.Delete(k.w.marks, 0, due+1)
+			k.checkpoints.pending = slices.Delete(k.checkpoints.pending, 0, due+1)
 		}
 	}
-	k.showLag()
-	return k.settle(ctx)
+	k.updateLag()
+	return k.settleJournal(ctx)
 }
 
-// due is the index of the newest mark that all sinks have passed, -1 if there is none.
-func (k *Keeper) due() int {
-	low, due := k.opts.Journal.Settled(append([]string{Sink}, k.opts.Unsettled...)...), -1
-	for i, m := range k.w.marks {
+// newestSettled is the index of the newest mark that all sinks have passed, -1 if there is none.
+func (k *Writer) newestSettled() int {
+	low, due := k.opts.Journal.LowestCursor(append([]string{Sink}, k.opts.Unsettled...)...), -1
+	for i, m := range k.checkpoints.pending {
 		if m.Newest <= low {
 			due = i
 		}
@@ -169,23 +169,23 @@ func (k *Keeper) due() int {
 	return due
 }
 
-// announce writes the scopes that the state has no position of yet, in front of their objects: as lists that go on, under
+// writeNewScopes writes the scopes that the state has no position of yet, in front of their objects: as lists that go on, under
 // the snapshot or the gap that these objects belong to. One who takes over in between would else tell the objects that the
 // state lacks as new.
-func (k *Keeper) announce(ctx context.Context, resources []event.StoredResource) error {
-	b := batch{k: k}
+func (k *Writer) writeNewScopes(ctx context.Context, resources []event.StoredResource) error {
+	b := entryBatch{k: k}
 	for _, r := range resources {
-		n, err := b.resource(ctx, r.Resource)
+		n, err := b.resourceNumber(ctx, r.Resource)
 		if err != nil {
 			return err
 		}
 		for _, s := range r.Scopes {
 			s.Position = ""
-			key := keyOf(keyScope, n, s.ID)
-			if there, err := decodeScope(s.ID, k.table.few[string(key)]); err == nil && there.Position != "" {
+			key := encodeKey(keyScope, n, s.ID)
+			if there, err := decodeScope(s.ID, k.table.others[string(key)]); err == nil && there.Position != "" {
 				continue
 			}
-			if err := b.add(ctx, key, encodeScope(s)); err != nil {
+			if err := b.addIfChanged(ctx, key, encodeScope(s)); err != nil {
 				return err
 			}
 		}
@@ -193,34 +193,34 @@ func (k *Keeper) announce(ctx context.Context, resources []event.StoredResource)
 	return b.flush(ctx)
 }
 
-// takeMark takes a mark, if anything has changed since the last one. First the places, then the rest: what is published
+// takeCheckpoint takes a mark, if anything has changed since the last one. First the places, then the rest: what is published
 // after it lies behind the places.
-func (k *Keeper) takeMark() {
-	t := taken{places: k.places(), at: time.Now().UTC()}
-	t.Marking = k.opts.Journal.Mark()
-	w := &k.w
-	if n := len(w.marks); n > 0 && w.marks[n-1].Newest == t.Newest || n == 0 && w.mark.offset == t.Newest {
-		if n > 0 && sameResources(w.marks[n-1].Resources, t.Resources) || n == 0 && k.stored(t.Resources) {
+func (k *Writer) takeCheckpoint() {
+	t := checkpoint{progress: k.collectProgress(), takenAt: time.Now().UTC()}
+	t.Checkpoint = k.opts.Journal.Checkpoint()
+	w := &k.checkpoints
+	if n := len(w.pending); n > 0 && w.pending[n-1].Newest == t.Newest || n == 0 && w.stored.offset == t.Newest {
+		if n > 0 && sameResources(w.pending[n-1].Resources, t.Resources) || n == 0 && k.isStored(t.Resources) {
 			return
 		}
 	}
-	if len(w.marks) == maxMarks {
-		for i := range maxMarks / 2 {
-			w.marks[i] = w.marks[2*i]
+	if len(w.pending) == maxPendingCheckpoints {
+		for i := range maxPendingCheckpoints / 2 {
+			w.pending[i] = w.pending[2*i]
 		}
-		clear(w.marks[maxMarks/2:])
-		w.marks = w.marks[:maxMarks/2]
+		clear(w.pending[maxPendingCheckpoints/2:])
+		w.pending = w.pending[:maxPendingCheckpoints/2]
 	}
-	w.marks = append(w.marks, t)
+	w.pending = append(w.pending, t)
 }
 
-// places asks all sinks. They do not wait.
-func (k *Keeper) places() map[sinkLane]sinks.Place {
+// collectProgress asks all sinks. They do not wait.
+func (k *Writer) collectProgress() map[sinkLane]sinks.LanePosition {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	all := map[sinkLane]sinks.Place{}
+	all := map[sinkLane]sinks.LanePosition{}
 	for name, m := range k.members {
-		for lane, place := range m.sink.Places() {
+		for lane, place := range m.sink.LaneProgress() {
 			all[sinkLane{name, lane}] = place
 		}
 	}
@@ -233,18 +233,18 @@ func sameResources(a, b []event.StoredResource) bool {
 	})
 }
 
-// stored says that these resources are in the state as they are.
-func (k *Keeper) stored(resources []event.StoredResource) bool {
-	if len(resources) != len(k.w.numbers) {
+// isStored says that these resources are in the state as they are.
+func (k *Writer) isStored(resources []event.StoredResource) bool {
+	if len(resources) != len(k.checkpoints.numbers) {
 		return false
 	}
 	for _, r := range resources {
-		n, ok := k.w.numbers[r.Resource.String()]
-		if !ok || k.w.resources[r.Resource.String()] != r.Resource {
+		n, ok := k.checkpoints.numbers[r.Resource.String()]
+		if !ok || k.checkpoints.resources[r.Resource.String()] != r.Resource {
 			return false
 		}
 		for _, s := range r.Scopes {
-			if !k.table.has(sinks.StateEntry{Key: keyOf(keyScope, n, s.ID), Value: encodeScope(s)}) {
+			if !k.table.containsEntry(sinks.StateEntry{Key: encodeKey(keyScope, n, s.ID), Value: encodeScope(s)}) {
 				return false
 			}
 		}
@@ -252,11 +252,11 @@ func (k *Keeper) stored(resources []event.StoredResource) bool {
 	return true
 }
 
-// takeChanges takes the objects of changes up to an offset that all sinks have settled into the state.
-func (k *Keeper) takeChanges(ctx context.Context, upTo uint64) error {
-	b := batch{k: k}
-	for k.w.at < upTo {
-		records, err := k.opts.Journal.ReadFacts(ctx, k.w.at)
+// applyChanges takes the objects of changes up to an offset that all sinks have settled into the state.
+func (k *Writer) applyChanges(ctx context.Context, upTo uint64) error {
+	b := entryBatch{k: k}
+	for k.checkpoints.applied < upTo {
+		records, err := k.opts.Journal.ReadWithoutBodies(ctx, k.checkpoints.applied)
 		if err != nil {
 			return err
 		}
@@ -264,33 +264,33 @@ func (k *Keeper) takeChanges(ctx context.Context, upTo uint64) error {
 			if r.Offset > upTo {
 				break
 			}
-			if err := b.change(ctx, r.Change); err != nil {
+			if err := b.addChange(ctx, r.Change); err != nil {
 				return err
 			}
-			k.w.at = r.Offset
+			k.checkpoints.applied = r.Offset
 		}
 	}
 	return b.flush(ctx)
 }
 
-// batch are entries on their way to the store. An object that changes several times is written once.
-type batch struct {
-	k       *Keeper
+// entryBatch are entries on their way to the store. An object that changes several times is written once.
+type entryBatch struct {
+	k       *Writer
 	entries []sinks.StateEntry
 	index   map[string]int
 	bytes   int
 }
 
-// add takes an entry, if it changes something.
-func (b *batch) add(ctx context.Context, key, value []byte) error {
-	if _, ok := b.index[string(key)]; !ok && b.k.table.has(sinks.StateEntry{Key: key, Value: value}) {
+// addIfChanged takes an entry, if it changes something.
+func (b *entryBatch) addIfChanged(ctx context.Context, key, value []byte) error {
+	if _, ok := b.index[string(key)]; !ok && b.k.table.containsEntry(sinks.StateEntry{Key: key, Value: value}) {
 		return nil
 	}
-	return b.set(ctx, key, value)
+	return b.setEntry(ctx, key, value)
 }
 
-// set takes an entry.
-func (b *batch) set(ctx context.Context, key, value []byte) error {
+// setEntry takes an entry.
+func (b *entryBatch) setEntry(ctx context.Context, key, value []byte) error {
 	if at, ok := b.index[string(key)]; ok {
 		b.entries[at].Value = value
 		return nil
@@ -300,111 +300,111 @@ func (b *batch) set(ctx context.Context, key, value []byte) error {
 	}
 	b.index[string(key)] = len(b.entries)
 	b.entries = append(b.entries, sinks.StateEntry{Key: key, Value: value})
-	if b.bytes += len(key) + len(value); b.bytes < writeBytes {
+	if b.bytes += len(key) + len(value); b.bytes < maxWriteBytes {
 		return nil
 	}
 	return b.flush(ctx)
 }
 
-// remove takes entries out.
-func (b *batch) remove(ctx context.Context, entries []sinks.StateEntry) error {
+// removeEntries takes entries out.
+func (b *entryBatch) removeEntries(ctx context.Context, entries []sinks.StateEntry) error {
 	for _, e := range entries {
-		if err := b.add(ctx, e.Key, nil); err != nil {
+		if err := b.addIfChanged(ctx, e.Key, nil); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (b *batch) flush(ctx context.Context) error {
+func (b *entryBatch) flush(ctx context.Context) error {
 	entries := b.entries
 	b.entries, b.bytes = nil, 0
 	clear(b.index)
 	if len(entries) == 0 {
 		return nil
 	}
-	return b.k.put(ctx, entries)
+	return b.k.applyEntries(ctx, entries)
 }
 
-// change takes the object of a change.
-func (b *batch) change(ctx context.Context, c *event.Change) error {
+// addChange takes the object of a change.
+func (b *entryBatch) addChange(ctx context.Context, c *event.Change) error {
 	switch c.Type {
 	case event.Added, event.Updated, event.Snapshot, event.Sync, event.Deleted:
 	default:
 		return nil
 	}
-	n, err := b.resource(ctx, c.Resource)
+	n, err := b.resourceNumber(ctx, c.Resource)
 	if err != nil {
 		return err
 	}
-	key := keyOf(keyKnown, n, c.Name)
+	key := encodeKey(keyKnown, n, c.Name)
 	if c.Namespace != "" {
-		key = keyOf(keyKnown, n, c.Namespace, "/", c.Name)
+		key = encodeKey(keyKnown, n, c.Namespace, "/", c.Name)
 	}
 	if c.Type == event.Deleted {
-		return b.set(ctx, key, nil)
+		return b.setEntry(ctx, key, nil)
 	}
-	return b.set(ctx, key, appendKnown(make([]byte, 0, 24), c.UID, c.ResourceVersion))
+	return b.setEntry(ctx, key, appendKnown(make([]byte, 0, 24), c.UID, c.ResourceVersion))
 }
 
-// resource returns the number of a resource, and writes what is new of it.
-func (b *batch) resource(ctx context.Context, r event.Resource) (uint64, error) {
-	w, name := &b.k.w, r.String()
+// resourceNumber returns the number of a resource, and writes what is new of it.
+func (b *entryBatch) resourceNumber(ctx context.Context, r event.Resource) (uint64, error) {
+	w, name := &b.k.checkpoints, r.String()
 	n, ok := w.numbers[name]
 	if ok && w.resources[name] == r {
 		return n, nil
 	}
 	if !ok {
-		w.last++
-		n = w.last
+		w.lastResource++
+		n = w.lastResource
 	}
 	w.numbers[name], w.resources[name] = n, r
-	return n, b.add(ctx, keyOf(keyResource, n), encodeResource(r))
+	return n, b.addIfChanged(ctx, encodeKey(keyResource, n), encodeResource(r))
 }
 
-// writeMark writes a mark whose objects are in the state.
-func (k *Keeper) writeMark(ctx context.Context, m taken) error {
-	w := &k.w
-	k.release(&m)
-	b := batch{k: k}
+// writeCheckpoint writes a mark whose objects are in the state.
+func (k *Writer) writeCheckpoint(ctx context.Context, m checkpoint) error {
+	w := &k.checkpoints
+	k.releaseDelivered(&m)
+	b := entryBatch{k: k}
 	if err := k.addResources(ctx, &b, m.Resources); err != nil {
 		return err
 	}
-	if err := k.addPlaces(ctx, &b, m.places); err != nil {
+	if err := k.addProgress(ctx, &b, m.progress); err != nil {
 		return err
 	}
-	written := mark{generation: w.meta.owner.Generation, offset: m.Newest, at: m.at}
-	if err := b.add(ctx, []byte{keyMark}, written.encode()); err != nil {
+	written := checkpointRecord{generation: w.meta.owner.Generation, offset: m.Newest, takenAt: m.takenAt}
+	if err := b.addIfChanged(ctx, []byte{keyCheckpoint}, written.encode()); err != nil {
 		return err
 	}
 	if cluster, err := k.opts.Journal.Cluster(); err == nil && cluster != "" {
 		w.meta.cluster = cluster
 	}
 	w.meta.complete = true
-	if err := errors.Join(b.add(ctx, []byte{keyMeta}, w.meta.encode()), b.flush(ctx)); err != nil {
+	if err := errors.Join(b.addIfChanged(ctx, []byte{keyMeta}, w.meta.encode()), b.flush(ctx)); err != nil {
 		return err
 	}
-	w.mark = written
+	w.stored = written
 	return nil
 }
 
 // addResources adds the positions of a mark, and takes out what the journal does not have any more.
-func (k *Keeper) addResources(ctx context.Context, b *batch, resources []event.StoredResource) error {
-	w, there := &k.w, map[string]bool{}
+func (k *Writer) addResources(ctx context.Context, b *entryBatch, resources []event.StoredResource) error {
+	w, there := &k.checkpoints, map[string]bool{}
 	for _, r := range resources {
 		there[r.Resource.String()] = true
-		n, err := b.resource(ctx, r.Resource)
+		n, err := b.resourceNumber(ctx, r.Resource)
 		if err != nil {
 			return err
 		}
 		scopes := map[string]bool{}
 		for _, s := range r.Scopes {
 			scopes[s.ID] = true
-			if err := b.add(ctx, keyOf(keyScope, n, s.ID), encodeScope(s)); err != nil {
+			if err := b.addIfChanged(ctx, encodeKey(keyScope, n, s.ID), encodeScope(s)); err != nil {
 				return err
 			}
 		}
-		if err := k.drop(ctx, b, keyScope, n, func(id string) bool { return !scopes[id] }); err != nil {
+		if err := k.removeEntries(ctx, b, keyScope, n, func(id string) bool { return !scopes[id] }); err != nil {
 			return err
 		}
 	}
@@ -413,7 +413,7 @@ func (k *Keeper) addResources(ctx context.Context, b *batch, resources []event.S
 			continue
 		}
 		for _, first := range []byte{keyKnown, keyScope, keyResource} {
-			if err := k.drop(ctx, b, first, n, func(string) bool { return true }); err != nil {
+			if err := k.removeEntries(ctx, b, first, n, func(string) bool { return true }); err != nil {
 				return err
 			}
 		}
@@ -423,25 +423,25 @@ func (k *Keeper) addResources(ctx context.Context, b *batch, resources []event.S
 	return nil
 }
 
-// drop takes entries of a resource out.
-func (k *Keeper) drop(ctx context.Context, b *batch, first byte, number uint64, gone func(rest string) bool) error {
-	prefix := keyOf(first, number)
+// removeEntries takes entries of a resource out.
+func (k *Writer) removeEntries(ctx context.Context, b *entryBatch, first byte, number uint64, gone func(rest string) bool) error {
+	prefix := encodeKey(first, number)
 	asked := func(_ uint64, key []byte) bool {
 		return bytes.HasPrefix(key, prefix) && gone(string(key[len(prefix):]))
 	}
 	if first != keyKnown {
-		return b.remove(ctx, k.table.fewOf(asked))
+		return b.removeEntries(ctx, k.table.otherEntries(asked))
 	}
 	for i := range shards {
-		if err := b.remove(ctx, k.table.of(i, asked)); err != nil {
+		if err := b.removeEntries(ctx, k.table.knownEntries(i, asked)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// addPlaces adds the places of a mark.
-func (k *Keeper) addPlaces(ctx context.Context, b *batch, places map[sinkLane]sinks.Place) error {
+// addProgress adds the places of a mark.
+func (k *Writer) addProgress(ctx context.Context, b *entryBatch, places map[sinkLane]sinks.LanePosition) error {
 	for lane, place := range places {
 		n, ok := k.lanes[lane]
 		if !ok {
@@ -450,7 +450,7 @@ func (k *Keeper) addPlaces(ctx context.Context, b *batch, places map[sinkLane]si
 				return err
 			}
 		}
-		if err := b.add(ctx, keyOf(keyPlace, n), binary.AppendUvarint(nil, uint64(place))); err != nil {
+		if err := b.addIfChanged(ctx, encodeKey(keyProgress, n), binary.AppendUvarint(nil, uint64(place))); err != nil {
 			return err
 		}
 	}
@@ -458,22 +458,22 @@ func (k *Keeper) addPlaces(ctx context.Context, b *batch, places map[sinkLane]si
 }
 
 // addLane gives a lane a number.
-func (k *Keeper) addLane(ctx context.Context, b *batch, lane sinkLane) (uint64, error) {
-	k.w.lastLane++
-	k.lanes[lane] = k.w.lastLane
-	return k.w.lastLane, b.add(ctx, keyOf(keyLane, k.w.lastLane), encodeLane(lane.sink, lane.lane))
+func (k *Writer) addLane(ctx context.Context, b *entryBatch, lane sinkLane) (uint64, error) {
+	k.checkpoints.lastLane++
+	k.lanes[lane] = k.checkpoints.lastLane
+	return k.checkpoints.lastLane, b.addIfChanged(ctx, encodeKey(keyLane, k.checkpoints.lastLane), encodeLane(lane.sink, lane.lane))
 }
 
-// note stores new lanes of a sink, each with its place.
-func (k *Keeper) note(ctx context.Context, sink string, lanes map[sinks.Lane]sinks.Place) error {
-	b := batch{k: k}
+// storeNewLanes stores new lanes of a sink, each with its place.
+func (k *Writer) storeNewLanes(ctx context.Context, sink string, lanes map[sinks.Lane]sinks.LanePosition) error {
+	b := entryBatch{k: k}
 	for lane, place := range lanes {
 		if _, ok := k.lanes[sinkLane{sink, lane}]; ok {
 			continue
 		}
 		n, err := k.addLane(ctx, &b, sinkLane{sink, lane})
 		if err == nil {
-			err = b.add(ctx, keyOf(keyPlace, n), binary.AppendUvarint(nil, uint64(place)))
+			err = b.addIfChanged(ctx, encodeKey(keyProgress, n), binary.AppendUvarint(nil, uint64(place)))
 		}
 		if err != nil {
 			return err
@@ -482,31 +482,31 @@ func (k *Keeper) note(ctx context.Context, sink string, lanes map[sinks.Lane]sin
 	return b.flush(ctx)
 }
 
-// release lets go of what sinks had delivered before the take-over, once the positions of a mark that all have settled are
+// releaseDelivered lets go of what sinks had delivered before the take-over, once the positions of a mark that all have settled are
 // past it: nothing of it comes again. Their lanes are covered up to where they ended then. Until then their places stay as
 // they are: what was passed over lies in front of what is published now, and is not in the state yet.
-func (k *Keeper) release(m *taken) {
+func (k *Writer) releaseDelivered(m *checkpoint) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for name, member := range k.members {
-		if member.ends == nil {
+		if member.tailEnds == nil {
 			continue
 		}
-		if !passed(m.Resources, member.highest) {
-			maps.DeleteFunc(m.places, func(l sinkLane, _ sinks.Place) bool { return l.sink == name })
+		if !positionsPassed(m.Resources, member.highest) {
+			maps.DeleteFunc(m.progress, func(l sinkLane, _ sinks.LanePosition) bool { return l.sink == name })
 			continue
 		}
-		for lane, end := range member.ends {
+		for lane, end := range member.tailEnds {
 			at := sinkLane{name, lane}
-			m.places[at] = max(m.places[at], end)
+			m.progress[at] = max(m.progress[at], end)
 		}
 		member.delivered.Store(nil)
-		member.ends, member.highest = nil, nil
+		member.tailEnds, member.highest = nil, nil
 	}
 }
 
-// passed says that nothing up to these versions will be told again.
-func passed(resources []event.StoredResource, highest map[string]uint64) bool {
+// positionsPassed says that nothing up to these versions will be told again.
+func positionsPassed(resources []event.StoredResource, highest map[string]uint64) bool {
 	for _, r := range resources {
 		version, ok := highest[r.Resource.String()]
 		if !ok {
@@ -516,7 +516,7 @@ func passed(resources []event.StoredResource, highest map[string]uint64) bool {
 			return false
 		}
 		for _, s := range r.Scopes {
-			if position, ordered := number(s.Position); !ordered || position < version {
+			if position, ordered := parseVersion(s.Position); !ordered || position < version {
 				return false
 			}
 		}
@@ -524,34 +524,34 @@ func passed(resources []event.StoredResource, highest map[string]uint64) bool {
 	return true
 }
 
-// settle tells the journal what it need not keep for the state.
-func (k *Keeper) settle(ctx context.Context) error {
-	if k.w.base || time.Since(k.w.settled) < settleEvery {
+// settleJournal tells the journal what it need not keep for the state.
+func (k *Writer) settleJournal(ctx context.Context) error {
+	if k.checkpoints.rebuild || time.Since(k.checkpoints.settledAt) < settleInterval {
 		return nil
 	}
-	k.w.settled = time.Now()
-	return k.opts.Journal.Settle(ctx, Sink, event.Cursor{Low: k.w.mark.offset}, nil)
+	k.checkpoints.settledAt = time.Now()
+	return k.opts.Journal.Settle(ctx, Sink, event.Cursor{Low: k.checkpoints.stored.offset}, nil)
 }
 
-// rebase begins the state from the journal: all that it knows goes into the state, which is complete when all sinks have
+// rebuildFromJournal begins the state from the journal: all that it knows goes into the state, which is complete when all sinks have
 // settled what was there at that moment.
-func (k *Keeper) rebase(ctx context.Context) error {
-	places, at, b, seen := k.places(), time.Now().UTC(), batch{k: k}, map[string]struct{}{}
-	m, err := k.opts.Journal.Inventory(ctx, func(resource string, known event.Known) error {
+func (k *Writer) rebuildFromJournal(ctx context.Context) error {
+	places, at, b, seen := k.collectProgress(), time.Now().UTC(), entryBatch{k: k}, map[string]struct{}{}
+	m, err := k.opts.Journal.ForEachKnown(ctx, func(resource string, known event.Known) error {
 		if known.UID == "" {
 			return nil
 		}
-		r := k.w.resources[resource]
+		r := k.checkpoints.resources[resource]
 		if r.Resource == "" {
-			r = k.resourceOf(resource)
+			r = k.journalResource(resource)
 		}
-		n, err := b.resource(ctx, r)
+		n, err := b.resourceNumber(ctx, r)
 		if err != nil {
 			return err
 		}
-		key := keyOf(keyKnown, n, known.Key)
+		key := encodeKey(keyKnown, n, known.Key)
 		seen[string(key)] = struct{}{}
-		return b.add(ctx, key, appendKnown(nil, known.UID, known.ResourceVersion))
+		return b.addIfChanged(ctx, key, appendKnown(nil, known.UID, known.ResourceVersion))
 	})
 	if err == nil {
 		err = b.flush(ctx)
@@ -564,20 +564,20 @@ func (k *Keeper) rebase(ctx context.Context) error {
 		return !ok
 	}
 	for i := range shards {
-		if err := b.remove(ctx, k.table.of(i, unseen)); err != nil {
+		if err := b.removeEntries(ctx, k.table.knownEntries(i, unseen)); err != nil {
 			return err
 		}
 	}
 	if err := b.flush(ctx); err != nil {
 		return err
 	}
-	k.w.base, k.w.at, k.w.marks = false, m.Newest, []taken{{places: places, Marking: m, at: at}}
+	k.checkpoints.rebuild, k.checkpoints.applied, k.checkpoints.pending = false, m.Newest, []checkpoint{{progress: places, Checkpoint: m, takenAt: at}}
 	return nil
 }
 
-// resourceOf is the resource of this name as the journal stores it.
-func (k *Keeper) resourceOf(name string) event.Resource {
-	for _, r := range k.opts.Journal.Mark().Resources {
+// journalResource is the resource of this name as the journal stores it.
+func (k *Writer) journalResource(name string) event.Resource {
+	for _, r := range k.opts.Journal.Checkpoint().Resources {
 		if r.Resource.String() == name {
 			return r.Resource
 		}
@@ -585,34 +585,34 @@ func (k *Keeper) resourceOf(name string) event.Resource {
 	return event.Resource{Resource: name}
 }
 
-// put makes entries part of the state. A store that is away is waited for.
-func (k *Keeper) put(ctx context.Context, entries []sinks.StateEntry) error {
+// applyEntries makes entries part of the state. A store that is away is waited for.
+func (k *Writer) applyEntries(ctx context.Context, entries []sinks.StateEntry) error {
 	undo := make([]sinks.StateEntry, len(entries))
 	for i, e := range entries {
 		undo[i].Key = e.Key
-		if value, ok := k.table.value(e.Key); ok {
+		if value, ok := k.table.entryValue(e.Key); ok {
 			undo[i].Value = bytes.Clone(value)
 		}
-		k.table.put(e)
+		k.table.applyEntry(e)
 	}
-	err := k.write(ctx, entries)
+	err := k.writeEntries(ctx, entries)
 	var deposed *sinks.DeposedError
 	if errors.As(err, &deposed) { // it never came to be; from now on the table is what another process writes
 		for _, e := range slices.Backward(undo) {
-			k.table.put(e)
+			k.table.applyEntry(e)
 		}
 		return err
 	}
 	var lost *sinks.StateLostError
 	for errors.As(err, &lost) {
 		k.log.Warn("the replicated state was lost in the bus, and is written again", "reason", lost.Reason)
-		err = k.writeAll(ctx)
+		err = k.rewriteState(ctx)
 	}
 	return err
 }
 
-// write hands entries to the store until it has them.
-func (k *Keeper) write(ctx context.Context, entries []sinks.StateEntry) error {
+// writeEntries hands entries to the store until it has them.
+func (k *Writer) writeEntries(ctx context.Context, entries []sinks.StateEntry) error {
 	for _, e := range entries {
 		k.written.Add(uint64(len(e.Key) + len(e.Value)))
 	}
@@ -622,35 +622,35 @@ func (k *Keeper) write(ctx context.Context, entries []sinks.StateEntry) error {
 		var lost *sinks.StateLostError
 		switch {
 		case err == nil:
-			k.condition.Become(stateWritten, "", "")
+			k.condition.Update(conditionWritten, "", "")
 			return nil
 		case errors.As(err, &deposed), errors.As(err, &lost), ctx.Err() != nil:
 			return err
 		}
-		k.trouble(fmt.Errorf("write the replicated state: %w", err))
-		k.showLag()
+		k.reportProblem(fmt.Errorf("write the replicated state: %w", err))
+		k.updateLag()
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-time.After(retryEvery):
+		case <-time.After(retryInterval):
 		}
 	}
 }
 
-// writeAll writes the whole state: first that it is not complete, and the lanes that have to be fenced; last that it is.
-func (k *Keeper) writeAll(ctx context.Context) error {
-	incomplete := k.w.meta
+// rewriteState writes the whole state: first that it is not complete, and the lanes that have to be fenced; last that it is.
+func (k *Writer) rewriteState(ctx context.Context) error {
+	incomplete := k.checkpoints.meta
 	incomplete.complete = false
-	whole := sinks.StateEntry{Key: []byte{keyMeta}, Value: []byte(k.table.few[string([]byte{keyMeta})])}
+	whole := sinks.StateEntry{Key: []byte{keyMeta}, Value: []byte(k.table.others[string([]byte{keyMeta})])}
 	first := []sinks.StateEntry{{Key: []byte{keyMeta}, Value: incomplete.encode()}}
-	k.table.put(first[0]) // a store may write parts again meanwhile, and must not call the state complete
-	defer k.table.put(whole)
+	k.table.applyEntry(first[0]) // a store may write parts again meanwhile, and must not call the state complete
+	defer k.table.applyEntry(whole)
 	var rest []sinks.StateEntry
-	for key, value := range k.table.few {
+	for key, value := range k.table.others {
 		e := sinks.StateEntry{Key: []byte(key), Value: []byte(value)}
 		switch key[0] {
 		case keyMeta:
-		case keyLane, keyPlace:
+		case keyLane, keyProgress:
 			first = append(first, e)
 		default:
 			rest = append(rest, e)
@@ -659,28 +659,28 @@ func (k *Keeper) writeAll(ctx context.Context) error {
 	for part := range shards + 1 {
 		entries := first
 		if part > 0 {
-			entries = k.table.of(part-1, nil)
+			entries = k.table.knownEntries(part-1, nil)
 		}
 		for chunk := range slices.Chunk(entries, 4096) {
-			if err := k.write(ctx, chunk); err != nil {
+			if err := k.writeEntries(ctx, chunk); err != nil {
 				return err
 			}
 		}
 	}
-	k.table.put(whole)
-	return k.write(ctx, append(rest, whole))
+	k.table.applyEntry(whole)
+	return k.writeEntries(ctx, append(rest, whole))
 }
 
-// showLag updates what Stats says of the lag. A state that is to be begun covers nothing.
-func (k *Keeper) showLag() {
-	w := &k.w
-	k.show(func(s *Stats) {
-		s.Objects, s.covered, s.since, s.waiting = k.table.size, w.mark.offset, time.Now(), w.base || len(w.marks) > 0
+// updateLag updates what Stats says of the lag. A state that is to be begun covers nothing.
+func (k *Writer) updateLag() {
+	w := &k.checkpoints
+	k.updateStats(func(s *Stats) {
+		s.Objects, s.covered, s.since, s.waiting = k.table.size, w.stored.offset, time.Now(), w.rebuild || len(w.pending) > 0
 		switch {
-		case w.base:
+		case w.rebuild:
 			s.since = w.meta.owner.Since
 		case s.waiting:
-			s.since = w.marks[0].at
+			s.since = w.pending[0].takenAt
 		}
 	})
 }

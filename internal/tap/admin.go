@@ -34,36 +34,36 @@ const (
 // Admin shows the changes that a running exporter observes, without bodies, until ctx ends, which is no error, or the
 // printer has enough. An exporter that goes away is waited for; one that is not there at first is an error.
 func Admin(ctx context.Context, o AdminOptions, p *Printer) error {
-	filter, err := filter.NewFacts(o.Filter)
+	filter, err := filter.NewFactsFilter(o.Filter)
 	if err != nil {
 		return exit.With(exit.Usage, fmt.Errorf("--filter: %w", err))
 	}
 	changes := make(chan shown, queued)
-	r := &follower{options: o, filter: filter, changes: changes, client: &http.Client{Transport: &http.Transport{ResponseHeaderTimeout: answerWithin}}}
+	r := &changeReader{options: o, filter: filter, changes: changes, client: &http.Client{Transport: &http.Transport{ResponseHeaderTimeout: answerWithin}}}
 	defer r.client.CloseIdleConnections()
-	return p.printWhile(ctx, changes, r.run)
+	return p.printWhile(ctx, changes, r.readUntilCanceled)
 }
 
-// follower reads what an admin server streams.
-type follower struct {
+// changeReader reads what an admin server streams.
+type changeReader struct {
 	options AdminOptions
-	filter  *filter.Facts
+	filter  *filter.FactsFilter
 	changes chan<- shown
 	client  *http.Client
 }
 
-// run reads until ctx ends, over as many connections as it takes.
-func (f *follower) run(ctx context.Context) error {
+// readUntilCanceled reads until ctx ends, over as many connections as it takes.
+func (f *changeReader) readUntilCanceled(ctx context.Context) error {
 	connected := func() {
-		f.note("watching the exporter at %s, which shows facts and no values; ^C ends", f.options.Address)
+		f.printNote("watching the exporter at %s, which shows facts and no values; ^C ends", f.options.Address)
 	}
 	reached := false
 	away := ""
 	for ctx.Err() == nil {
-		err := f.read(ctx, func() {
+		err := f.readConnection(ctx, func() {
 			connected()
 			reached, away = true, ""
-			connected = func() { f.note("the exporter is back; what changed meanwhile is not shown") }
+			connected = func() { f.printNote("the exporter is back; what changed meanwhile is not shown") }
 		})
 		switch {
 		case ctx.Err() != nil:
@@ -71,7 +71,7 @@ func (f *follower) run(ctx context.Context) error {
 			return exit.With(exit.Environment, fmt.Errorf("no exporter to watch: %w", err))
 		case away == "":
 			away = err.Error()
-			f.note("! the exporter is away, trying again: %s", away)
+			f.printNote("! the exporter is away, trying again: %s", away)
 		}
 		select {
 		case <-ctx.Done():
@@ -81,12 +81,12 @@ func (f *follower) run(ctx context.Context) error {
 	return nil
 }
 
-func (f *follower) note(format string, args ...any) {
-	fmt.Fprintln(f.options.Notes, printable(fmt.Sprintf(format, args...)))
+func (f *changeReader) printNote(format string, args ...any) {
+	fmt.Fprintln(f.options.Notes, escapeUnprintable(fmt.Sprintf(format, args...)))
 }
 
-// read reads one connection to its end, which is always an error. connected is called once there is one.
-func (f *follower) read(ctx context.Context, connected func()) error {
+// readConnection reads one connection to its end, which is always an error. connected is called once there is one.
+func (f *changeReader) readConnection(ctx context.Context, connected func()) error {
 	u := url.URL{Scheme: "http", Host: f.options.Address, Path: "/changes"}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
@@ -113,9 +113,9 @@ func (f *follower) read(ctx context.Context, connected func()) error {
 		case member == "event":
 			name = value
 		case member == "data" && name == "missed":
-			f.note("! %s changes came too fast and are not shown", value)
+			f.printNote("! %s changes came too fast and are not shown", value)
 		case member == "data":
-			if err := f.take(ctx, value); err != nil {
+			if err := f.showChange(ctx, value); err != nil {
 				return err
 			}
 		}
@@ -126,17 +126,17 @@ func (f *follower) read(ctx context.Context, connected func()) error {
 	return errors.New("it closed the connection")
 }
 
-// take shows a change that is meant.
-func (f *follower) take(ctx context.Context, text string) error {
-	var facts facts
+// showChange shows a change that is meant.
+func (f *changeReader) showChange(ctx context.Context, text string) error {
+	var facts changeFacts
 	if err := json.Unmarshal([]byte(text), &facts); err != nil {
 		return fmt.Errorf("what it sends is no change: %w", err)
 	}
-	c := facts.change()
+	c := facts.toChange()
 	if f.options.Takes != nil && !f.options.Takes(c) {
 		return nil
 	}
-	if yes, err := f.filter.Takes(c); err == nil && !yes { // as in a rule, what it fails on is shown
+	if yes, err := f.filter.Matches(c); err == nil && !yes { // as in a rule, what it fails on is shown
 		return nil
 	}
 	select {
@@ -147,8 +147,8 @@ func (f *follower) take(ctx context.Context, text string) error {
 	}
 }
 
-// facts are those members of the native format that are shown.
-type facts struct {
+// changeFacts are those members of the native format that are shown.
+type changeFacts struct {
 	Type              event.Type     `json:"type"`
 	Cluster           string         `json:"cluster"`
 	Group             string         `json:"group"`
@@ -167,7 +167,7 @@ type facts struct {
 	Gap               *event.GapInfo `json:"gap"`
 }
 
-func (f *facts) change() *event.Change {
+func (f *changeFacts) toChange() *event.Change {
 	return &event.Change{
 		Type: f.Type, Cluster: f.Cluster, Resource: event.Resource{Group: f.Group, Version: f.Version, Resource: f.Resource, Kind: f.Kind},
 		Namespace: f.Namespace, Name: f.Name, UID: f.UID, ObservedAt: f.ObservedAt, Coalesced: f.Coalesced,

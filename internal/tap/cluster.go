@@ -38,21 +38,21 @@ func Cluster(ctx context.Context, o ClusterOptions, p *Printer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	bodies := newStates(maxStates)
-	shaper, err := shape.New([]shape.Policy{{Filter: o.Filter, Before: "full"}}, shape.Options{Secret: []byte(rand.Text()), Bodies: bodies})
+	shaper, err := shape.New([]shape.Policy{{Filter: o.Filter, Before: "full"}}, shape.Options{JournalSecret: []byte(rand.Text()), Bodies: bodies})
 	if err != nil {
 		return exit.With(exit.Usage, err)
 	}
 	changes := make(chan shown, queued)
-	t := &tapped{bodies: bodies, changes: changes, log: log}
+	t := &changeCollector{bodies: bodies, changes: changes, log: log}
 	src, err := source.New(source.Config{
 		Client: o.Client, Cluster: clusterName(ctx, o.Client), Rules: []selection.Rule{o.Rule},
-		Load:      func(string, func(event.Known)) (event.StoredResource, error) { return event.StoredResource{}, nil },
-		Stored:    func() ([]string, error) { return nil, nil },
-		SetScopes: func(context.Context, event.Resource, []event.StoredScope) error { return nil },
-		Append:    t.append,
-		Shape:     shaper.Shape,
-		Drop:      bodies.DropBodies,
-		Log:       log,
+		Load:            func(string, func(event.Known)) (event.StoredResource, error) { return event.StoredResource{}, nil },
+		StoredResources: func() ([]string, error) { return nil, nil },
+		SetScopes:       func(context.Context, event.Resource, []event.StoredScope) error { return nil },
+		Append:          t.appendObservation,
+		Shape:           shaper.WrapAppend,
+		DropResource:    bodies.DropBodies,
+		Log:             log,
 	})
 	if err != nil {
 		return exit.With(exit.Usage, err)
@@ -60,7 +60,7 @@ func Cluster(ctx context.Context, o ClusterOptions, p *Printer) error {
 	if o.Filter != "" {
 		t.filter = func() string { return shaper.Stats()[0].Failure }
 	}
-	go sayWhatIsWatched(ctx, src, o.Client.Host(), o.Notes)
+	go printWhenReady(ctx, src, o.Client.Host(), o.Notes)
 	return p.printWhile(ctx, changes, src.Run)
 }
 
@@ -74,8 +74,8 @@ func clusterName(ctx context.Context, c *apiserver.Client) string {
 	return c.Host()
 }
 
-// tapped takes the observations of all scopes.
-type tapped struct {
+// changeCollector takes the observations of all scopes.
+type changeCollector struct {
 	bodies  *states
 	changes chan<- shown
 	log     *slog.Logger
@@ -83,9 +83,9 @@ type tapped struct {
 	failed  sync.Once     // that has been said
 }
 
-// append keeps states and passes on what is news: what the first lists name is not. It waits while the terminal does.
-func (t *tapped) append(ctx context.Context, o event.Observation) error {
-	t.bodies.keep(o)
+// appendObservation keeps states and passes on what is news: what the first lists name is not. It waits while the terminal does.
+func (t *changeCollector) appendObservation(ctx context.Context, o event.Observation) error {
+	t.bodies.keepBodies(o)
 	t.checkFilter()
 	for _, c := range o.Changes {
 		if c.Type == event.Snapshot || c.Type == event.SnapshotBegin || c.Type == event.SnapshotEnd {
@@ -101,7 +101,7 @@ func (t *tapped) append(ctx context.Context, o event.Observation) error {
 }
 
 // checkFilter says once that the filter fails on objects: these are shown whether it means them or not.
-func (t *tapped) checkFilter() {
+func (t *changeCollector) checkFilter() {
 	if t.filter == nil {
 		return
 	}
@@ -110,8 +110,8 @@ func (t *tapped) checkFilter() {
 	}
 }
 
-// sayWhatIsWatched says once that everything is being watched: from then on silence means that nothing changes.
-func sayWhatIsWatched(ctx context.Context, src *source.Source, host string, notes io.Writer) {
+// printWhenReady says once that everything is being watched: from then on silence means that nothing changes.
+func printWhenReady(ctx context.Context, src *source.Source, host string, notes io.Writer) {
 	poll := time.NewTicker(readyPoll)
 	defer poll.Stop()
 	for {
@@ -127,13 +127,13 @@ func sayWhatIsWatched(ctx context.Context, src *source.Source, host string, note
 					live, objects = live+1, objects+s.Known
 				}
 			}
-			fmt.Fprintf(notes, "watching %s with %s at %s; ^C ends\n", plural(live, "resource"), plural(objects, "object"), printable(host))
+			fmt.Fprintf(notes, "watching %s with %s at %s; ^C ends\n", formatCount(live, "resource"), formatCount(objects, "object"), escapeUnprintable(host))
 			return
 		}
 	}
 }
 
-func plural(n int, what string) string {
+func formatCount(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}

@@ -28,19 +28,19 @@ type explicitNull struct{}
 // bookkeeping is what every write changes.
 var bookkeeping = map[string]bool{"metadata.resourceVersion": true, "metadata.generation": true, "metadata.managedFields": true}
 
-// difference writes field by field what two states of an object differ in.
-func (p *Printer) difference(before, after []byte) []string {
-	was, err := decode(before)
+// describeDifference writes field by field what two states of an object differ in.
+func (p *Printer) describeDifference(before, after []byte) []string {
+	was, err := decodeJSON(before)
 	if err != nil {
 		return []string{"cannot be compared: " + err.Error()}
 	}
-	is, err := decode(after)
+	is, err := decodeJSON(after)
 	if err != nil {
 		return []string{"cannot be compared: " + err.Error()}
 	}
-	fields := slices.DeleteFunc(compare("", was, is, nil), func(f field) bool { return bookkeeping[f.path] })
+	fields := slices.DeleteFunc(compareValues("", was, is, nil), func(f field) bool { return bookkeeping[f.path] })
 	if len(fields) == 0 {
-		return []string{p.styled(faint, "nothing that is shown: a masked value, or bookkeeping")}
+		return []string{p.withStyle(faint, "nothing that is shown: a masked value, or bookkeeping")}
 	}
 	width := 0
 	for _, f := range fields {
@@ -49,14 +49,14 @@ func (p *Printer) difference(before, after []byte) []string {
 	var lines []string
 	for i, f := range fields {
 		if len(lines) >= maxLines {
-			return append(lines, p.styled(faint, "… and "+plural(len(fields)-i, "more field")))
+			return append(lines, p.withStyle(faint, "… and "+formatCount(len(fields)-i, "more field")))
 		}
-		lines = append(lines, p.field(f, width)...)
+		lines = append(lines, p.formatField(f, width)...)
 	}
 	return lines
 }
 
-func decode(b []byte) (any, error) {
+func decodeJSON(b []byte) (any, error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber()
 	var v any
@@ -64,8 +64,8 @@ func decode(b []byte) (any, error) {
 	return v, err
 }
 
-// compare appends what two values at a path differ in.
-func compare(path string, was, is any, fields []field) []field {
+// compareValues appends what two values at a path differ in.
+func compareValues(path string, was, is any, fields []field) []field {
 	switch a := was.(type) {
 	case map[string]any:
 		if b, ok := is.(map[string]any); ok {
@@ -93,19 +93,19 @@ func compareMembers(path string, was, is map[string]any, fields []field) []field
 		}
 	}
 	slices.SortFunc(names, func(a, b string) int {
-		if path == "" && rank(a) != rank(b) {
-			return rank(a) - rank(b)
+		if path == "" && memberRank(a) != memberRank(b) {
+			return memberRank(a) - memberRank(b)
 		}
 		return strings.Compare(a, b)
 	})
 	for _, name := range names {
-		fields = compareBoth(member(path, name), was, is, name, fields)
+		fields = compareBoth(memberPath(path, name), was, is, name, fields)
 	}
 	return fields
 }
 
-// rank orders the members of an object: what people write comes before what machines do.
-func rank(name string) int {
+// memberRank orders the members of an object: what people write comes before what machines do.
+func memberRank(name string) int {
 	return slices.Index([]string{"", "metadata", "status"}, name) // -1 for all others
 }
 
@@ -114,31 +114,31 @@ func compareBoth[K comparable](path string, was, is map[K]any, key K, fields []f
 	b, inB := is[key]
 	switch {
 	case !inA:
-		return append(fields, field{path, nil, present(b)})
+		return append(fields, field{path, nil, markNull(b)})
 	case !inB:
-		return append(fields, field{path, present(a), nil})
+		return append(fields, field{path, markNull(a), nil})
 	}
-	return compare(path, present(a), present(b), fields)
+	return compareValues(path, markNull(a), markNull(b), fields)
 }
 
-func present(v any) any {
+func markNull(v any) any {
 	if v == nil {
 		return explicitNull{}
 	}
 	return v
 }
 
-// names are the members by which elements of a list are told apart, the most usual first.
-var names = []string{"name", "type", "key", "ip", "uid", "containerPort", "port"}
+// listKeyMembers are the members by which elements of a list are told apart, the most usual first.
+var listKeyMembers = []string{"name", "type", "key", "ip", "uid", "containerPort", "port"}
 
 // compareElements compares elements that have the same name, and where they have none, those at the same place.
 func compareElements(path string, was, is []any, fields []field) []field {
-	for _, by := range names {
-		a, first, ok := named(was, by)
+	for _, by := range listKeyMembers {
+		a, first, ok := elementsByMember(was, by)
 		if !ok {
 			continue
 		}
-		b, second, ok := named(is, by)
+		b, second, ok := elementsByMember(is, by)
 		if !ok {
 			continue
 		}
@@ -148,7 +148,7 @@ func compareElements(path string, was, is []any, fields []field) []field {
 			}
 		}
 		for _, name := range first {
-			fields = compareBoth(path+"["+printable(name)+"]", a, b, name, fields)
+			fields = compareBoth(path+"["+escapeUnprintable(name)+"]", a, b, name, fields)
 		}
 		return fields
 	}
@@ -165,9 +165,9 @@ func compareElements(path string, was, is []any, fields []field) []field {
 	return fields
 }
 
-// named returns the elements of a list by one of their members, and the names in order; false where that does not tell them
+// elementsByMember returns the elements of a list by one of their members, and the names in order; false where that does not tell them
 // apart.
-func named(list []any, by string) (elements map[string]any, order []string, ok bool) {
+func elementsByMember(list []any, by string) (elements map[string]any, order []string, ok bool) {
 	elements = map[string]any{}
 	for _, e := range list {
 		object, isObject := e.(map[string]any)
@@ -191,36 +191,36 @@ func named(list []any, by string) (elements map[string]any, order []string, ok b
 	return elements, order, true
 }
 
-// member is the path of a member.
-func member(path, name string) string {
+// memberPath is the path of a member.
+func memberPath(path, name string) string {
 	switch {
 	case strings.ContainsAny(name, "./[] ") || name == "":
-		return path + "[" + printable(name) + "]"
+		return path + "[" + escapeUnprintable(name) + "]"
 	case path == "":
-		return printable(name)
+		return escapeUnprintable(name)
 	}
-	return path + "." + printable(name)
+	return path + "." + escapeUnprintable(name)
 }
 
-// field writes what became of a field.
-func (p *Printer) field(f field, width int) []string {
+// formatField writes what became of a field.
+func (p *Printer) formatField(f field, width int) []string {
 	path := f.path + strings.Repeat(" ", max(0, width-len([]rune(f.path))))
 	was, wasText := f.before.(string)
 	is, isText := f.after.(string)
 	if (wasText || f.before == nil) && (isText || f.after == nil) && strings.ContainsRune(was+is, '\n') {
-		return append([]string{p.styled(cyan, f.path)}, p.lines(was, is)...)
+		return append([]string{p.withStyle(cyan, f.path)}, p.diffLines(was, is)...)
 	}
 	switch {
 	case f.before == nil:
-		return []string{p.styled(cyan, path) + "  " + p.styled(green, "+ "+value(f.after))}
+		return []string{p.withStyle(cyan, path) + "  " + p.withStyle(green, "+ "+formatValue(f.after))}
 	case f.after == nil:
-		return []string{p.styled(cyan, path) + "  " + p.styled(red, "- "+value(f.before))}
+		return []string{p.withStyle(cyan, path) + "  " + p.withStyle(red, "- "+formatValue(f.before))}
 	}
-	return []string{p.styled(cyan, path) + "  " + p.styled(red, value(f.before)) + " → " + p.styled(green, value(f.after))}
+	return []string{p.withStyle(cyan, path) + "  " + p.withStyle(red, formatValue(f.before)) + " → " + p.withStyle(green, formatValue(f.after))}
 }
 
-// lines writes what two texts of several lines differ in: what is between their common beginning and their common end.
-func (p *Printer) lines(was, is string) []string {
+// diffLines writes what two texts of several lines differ in: what is between their common beginning and their common end.
+func (p *Printer) diffLines(was, is string) []string {
 	a, b := strings.Split(was, "\n"), strings.Split(is, "\n")
 	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
 		a, b = a[1:], b[1:]
@@ -236,25 +236,25 @@ func (p *Printer) lines(was, is string) []string {
 	}{{"- ", red, a}, {"+ ", green, b}} {
 		for i, line := range part.lines {
 			if i == maxLines/2 {
-				all = append(all, p.styled(faint, "  … "+plural(len(part.lines)-i, "more line")))
+				all = append(all, p.withStyle(faint, "  … "+formatCount(len(part.lines)-i, "more line")))
 				break
 			}
-			all = append(all, p.styled(part.style, "  "+part.sign+shorten(printable(line), maxValue)))
+			all = append(all, p.withStyle(part.style, "  "+part.sign+truncate(escapeUnprintable(line), maxValue)))
 		}
 	}
 	return all
 }
 
-// value writes a value on one line.
-func value(v any) string {
+// formatValue writes a value on one line.
+func formatValue(v any) string {
 	switch v := v.(type) {
 	case explicitNull:
 		return "null"
 	case string:
 		if v == "" || strings.TrimSpace(v) != v {
-			return shorten(strconv.Quote(v), maxValue)
+			return truncate(strconv.Quote(v), maxValue)
 		}
-		return shorten(printable(v), maxValue)
+		return truncate(escapeUnprintable(v), maxValue)
 	}
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -262,5 +262,5 @@ func value(v any) string {
 	if err := e.Encode(v); err != nil {
 		return err.Error()
 	}
-	return shorten(printable(strings.TrimSuffix(b.String(), "\n")), maxValue)
+	return truncate(escapeUnprintable(strings.TrimSuffix(b.String(), "\n")), maxValue)
 }

@@ -24,9 +24,9 @@ func (n *notes) Enabled(_ context.Context, level slog.Level) bool { return level
 
 func (n *notes) Handle(_ context.Context, r slog.Record) error {
 	var b strings.Builder
-	b.WriteString("! " + printable(r.Message) + n.before)
+	b.WriteString("! " + escapeUnprintable(r.Message) + n.before)
 	r.Attrs(func(a slog.Attr) bool {
-		b.WriteString(attribute(a))
+		b.WriteString(formatAttribute(a))
 		return true
 	})
 	n.mu.Lock()
@@ -38,7 +38,7 @@ func (n *notes) Handle(_ context.Context, r slog.Record) error {
 func (n *notes) WithAttrs(attrs []slog.Attr) slog.Handler {
 	more := *n
 	for _, a := range attrs {
-		more.before += attribute(a)
+		more.before += formatAttribute(a)
 	}
 	return &more
 }
@@ -46,6 +46,6 @@ func (n *notes) WithAttrs(attrs []slog.Attr) slog.Handler {
 // WithGroup implements [slog.Handler]. Nobody groups what is shown here.
 func (n *notes) WithGroup(string) slog.Handler { return n }
 
-func attribute(a slog.Attr) string {
-	return "; " + a.Key + ": " + printable(a.Value.Resolve().String())
+func formatAttribute(a slog.Attr) string {
+	return "; " + a.Key + ": " + escapeUnprintable(a.Value.Resolve().String())
 }

@@ -59,7 +59,7 @@ func (p *Printer) printWhile(ctx context.Context, changes <-chan shown, read fun
 		defer close(stopped)
 		ended <- read(ctx)
 	}()
-	err := p.follow(ctx, changes, ended)
+	err := p.printChanges(ctx, changes, ended)
 	cancel()
 	select {
 	case <-stopped:
@@ -68,11 +68,11 @@ func (p *Printer) printWhile(ctx context.Context, changes <-chan shown, read fun
 	return err
 }
 
-// follow writes what comes until ctx ends, which is no error, whoever sends it does, or one change was enough. A terminal
+// printChanges writes what comes until ctx ends, which is no error, whoever sends it does, or one change was enough. A terminal
 // that takes no more is not waited for once ctx ends.
-func (p *Printer) follow(ctx context.Context, changes <-chan shown, ended <-chan error) error {
+func (p *Printer) printChanges(ctx context.Context, changes <-chan shown, ended <-chan error) error {
 	written := make(chan error, 1)
-	go func() { written <- p.write(ctx, changes) }()
+	go func() { written <- p.writeChange(ctx, changes) }()
 	select {
 	case <-ctx.Done():
 		return nil
@@ -83,34 +83,34 @@ func (p *Printer) follow(ctx context.Context, changes <-chan shown, ended <-chan
 	}
 }
 
-func (p *Printer) write(ctx context.Context, changes <-chan shown) error {
+func (p *Printer) writeChange(ctx context.Context, changes <-chan shown) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case c := <-changes:
-			if err := p.print(c); err != nil || p.once {
+			if err := p.formatChange(c); err != nil || p.once {
 				return err
 			}
 		}
 	}
 }
 
-// print writes one change in one piece.
-func (p *Printer) print(s shown) error {
+// formatChange writes one change in one piece.
+func (p *Printer) formatChange(s shown) error {
 	b := p.buf[:0]
 	switch p.format {
 	case JSON:
-		b = append(p.native(b, s), '\n')
+		b = append(p.formatNative(b, s), '\n')
 	case YAML:
 		var err error
-		if b, err = appendYAML(b, p.native(nil, s)); err != nil {
+		if b, err = appendYAML(b, p.formatNative(nil, s)); err != nil {
 			return err
 		}
 	case Name:
 		b = fmt.Appendf(b, "%s %s %s\n", s.change.Type, s.change.Resource, objectOf(s.change))
 	default:
-		b = append(b, p.describe(s.change)...)
+		b = append(b, p.formatSummary(s.change)...)
 	}
 	const keep = 64 << 10
 	if p.buf = b; cap(b) > keep {
@@ -120,7 +120,7 @@ func (p *Printer) print(s shown) error {
 	return err
 }
 
-func (p *Printer) native(b []byte, s shown) []byte {
+func (p *Printer) formatNative(b []byte, s shown) []byte {
 	if s.raw != nil {
 		return append(b, s.raw...)
 	}
@@ -133,7 +133,7 @@ func appendYAML(b, object []byte) ([]byte, error) {
 	if err := yaml.Unmarshal(object, &n); err != nil {
 		return b, fmt.Errorf("write a change as YAML: %w", err)
 	}
-	unquote(&n)
+	unquoteJSON(&n)
 	var out bytes.Buffer
 	e := yaml.NewEncoder(&out)
 	e.SetIndent(2)
@@ -143,11 +143,11 @@ func appendYAML(b, object []byte) ([]byte, error) {
 	return append(append(b, "---\n"...), out.Bytes()...), nil
 }
 
-// unquote gives nodes the usual style in place of that of JSON; the encoder quotes what needs it.
-func unquote(n *yaml.Node) {
+// unquoteJSON gives nodes the usual style in place of that of JSON; the encoder quotes what needs it.
+func unquoteJSON(n *yaml.Node) {
 	n.Style = 0
 	for _, c := range n.Content {
-		unquote(c)
+		unquoteJSON(c)
 	}
 }
 
@@ -162,40 +162,40 @@ var signs = map[event.Type]struct {
 	event.Gap:     {"!", red},
 }
 
-// describe writes a change for people.
-func (p *Printer) describe(c *event.Change) string {
+// formatSummary writes a change for people.
+func (p *Printer) formatSummary(c *event.Change) string {
 	look, ok := signs[c.Type]
 	if !ok {
 		look.sign, look.style = "·", cyan
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s %s %s", p.styled(faint, c.ObservedAt.Local().Format("15:04:05.000")), p.styled(look.style, look.sign),
-		printable(c.Resource.String()), p.styled(bold, objectOf(c)))
-	if about := aboutOf(c); about != "" {
-		b.WriteString("  " + p.styled(faint, about))
+	fmt.Fprintf(&b, "%s %s %s %s", p.withStyle(faint, c.ObservedAt.Local().Format("15:04:05.000")), p.withStyle(look.style, look.sign),
+		escapeUnprintable(c.Resource.String()), p.withStyle(bold, objectOf(c)))
+	if about := describeChange(c); about != "" {
+		b.WriteString("  " + p.withStyle(faint, about))
 	}
 	b.WriteByte('\n')
-	for _, line := range p.details(c) {
+	for _, line := range p.formatDetails(c) {
 		b.WriteString("    " + line + "\n")
 	}
 	return b.String()
 }
 
-// details says what is in a change.
-func (p *Printer) details(c *event.Change) []string {
+// formatDetails says what is in a change.
+func (p *Printer) formatDetails(c *event.Change) []string {
 	switch {
 	case c.Gap != nil:
-		return []string{printable(c.Gap.Reason)}
+		return []string{escapeUnprintable(c.Gap.Reason)}
 	case c.Withheld != "":
-		return []string{printable(c.Withheld)}
+		return []string{escapeUnprintable(c.Withheld)}
 	case c.Type != event.Updated:
 		return nil
 	case c.Before != nil && c.After != nil:
-		return p.difference(c.Before, c.After)
+		return p.describeDifference(c.Before, c.After)
 	}
 	var lines []string
 	for _, pointer := range c.Changed {
-		lines = append(lines, printable(pointer))
+		lines = append(lines, escapeUnprintable(pointer))
 	}
 	return lines
 }
@@ -209,11 +209,11 @@ func objectOf(c *event.Change) string {
 	if c.Namespace != "" {
 		name = c.Namespace + "/" + name
 	}
-	return printable(name)
+	return escapeUnprintable(name)
 }
 
-// aboutOf says what is known of a change beside its object.
-func aboutOf(c *event.Change) string {
+// describeChange says what is known of a change beside its object.
+func describeChange(c *event.Change) string {
 	var about []string
 	if _, known := signs[c.Type]; !known {
 		about = append(about, string(c.Type))
@@ -228,5 +228,5 @@ func aboutOf(c *event.Change) string {
 	if c.Actor != nil {
 		about = append(about, "by "+c.Actor.Manager)
 	}
-	return printable(strings.Join(slices.DeleteFunc(about, func(s string) bool { return s == "" }), ", "))
+	return escapeUnprintable(strings.Join(slices.DeleteFunc(about, func(s string) bool { return s == "" }), ", "))
 }

@@ -27,7 +27,7 @@ func updated(before, after string) *event.Change {
 func shows(t *testing.T, format string, c *event.Change) string {
 	t.Helper()
 	var out bytes.Buffer
-	if err := NewPrinter(&out, format, false, false).print(shown{change: c}); err != nil {
+	if err := NewPrinter(&out, format, false, false).formatChange(shown{change: c}); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()
@@ -91,7 +91,7 @@ func TestNamesCannotSteerATerminal(t *testing.T) {
 func TestColorsEndWithTheirLine(t *testing.T) {
 	var out bytes.Buffer
 	p := NewPrinter(&out, Diff, true, false)
-	if err := p.print(shown{change: updated(`{"a":1}`, `{"a":2,"b":"x\ny"}`)}); err != nil {
+	if err := p.formatChange(shown{change: updated(`{"a":1}`, `{"a":2,"b":"x\ny"}`)}); err != nil {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(out.String()) {
@@ -115,7 +115,7 @@ func TestATerminalThatTakesNothingDoesNotHoldUpTheEnd(t *testing.T) {
 	changes, ended := make(chan shown, 1), make(chan error, 1)
 	changes <- shown{change: updated(`{}`, `{}`)}
 	done := make(chan error, 1)
-	go func() { done <- NewPrinter(w, Diff, false, false).follow(ctx, changes, ended) }()
+	go func() { done <- NewPrinter(w, Diff, false, false).printChanges(ctx, changes, ended) }()
 	for len(changes) > 0 {
 		time.Sleep(time.Millisecond)
 	}
@@ -129,7 +129,7 @@ func TestATerminalThatTakesNothingDoesNotHoldUpTheEnd(t *testing.T) {
 func TestTheEndOfTheSourceIsTheEnd(t *testing.T) {
 	ended := make(chan error, 1)
 	ended <- io.ErrUnexpectedEOF
-	if err := NewPrinter(io.Discard, Diff, false, false).follow(t.Context(), nil, ended); !errors.Is(err, io.ErrUnexpectedEOF) {
+	if err := NewPrinter(io.Discard, Diff, false, false).printChanges(t.Context(), nil, ended); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("ended with %v", err)
 	}
 }

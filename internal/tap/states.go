@@ -34,8 +34,8 @@ type state struct {
 	body event.Body // Raw is compressed
 }
 
-// size estimates the memory of a state, in bytes.
-func (s *state) size() int {
+// memoryBytes estimates the memory of a state, in bytes.
+func (s *state) memoryBytes() int {
 	const overhead = 320
 	return overhead + len(s.body.Raw)
 }
@@ -44,42 +44,42 @@ func newStates(most int) *states {
 	return &states{most: most, byKey: map[stateKey]*list.Element{}, order: list.New()}
 }
 
-// keep takes what an observation says of states.
-func (s *states) keep(o event.Observation) {
+// keepBodies takes what an observation says of states.
+func (s *states) keepBodies(o event.Observation) {
 	resource := o.Resource.String()
-	for _, key := range o.Forget {
-		s.drop(stateKey{resource, key})
+	for _, key := range o.RemovedKeys {
+		s.dropOldest(stateKey{resource, key})
 	}
 	for _, b := range o.Bodies {
 		b.Raw = s2.Encode(nil, b.Raw)
-		s.put(&state{stateKey{resource, b.Key}, b})
+		s.putState(&state{stateKey{resource, b.Key}, b})
 	}
 }
 
-func (s *states) put(n *state) {
+func (s *states) putState(n *state) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.remove(s.byKey[n.of])
+	s.removeState(s.byKey[n.of])
 	s.byKey[n.of] = s.order.PushFront(n)
-	for s.size += n.size(); s.size > s.most && s.order.Len() > 1; {
-		s.remove(s.order.Back())
+	for s.size += n.memoryBytes(); s.size > s.most && s.order.Len() > 1; {
+		s.removeState(s.order.Back())
 	}
 }
 
-func (s *states) drop(of stateKey) {
+func (s *states) dropOldest(of stateKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.remove(s.byKey[of])
+	s.removeState(s.byKey[of])
 }
 
-// remove removes an element if there is one. The caller holds the lock.
-func (s *states) remove(e *list.Element) {
+// removeState removes an element if there is one. The caller holds the lock.
+func (s *states) removeState(e *list.Element) {
 	if e == nil {
 		return
 	}
 	old := s.order.Remove(e).(*state)
 	delete(s.byKey, old.of)
-	s.size -= old.size()
+	s.size -= old.memoryBytes()
 }
 
 // Body implements [shape.Bodies].
@@ -107,7 +107,7 @@ func (s *states) DropBodies(_ context.Context, resource string) error {
 	defer s.mu.Unlock()
 	for of, e := range s.byKey {
 		if of.resource == resource {
-			s.remove(e)
+			s.removeState(e)
 		}
 	}
 	return nil

@@ -14,7 +14,7 @@ func TestStatesStayWithinTheirBound(t *testing.T) {
 	pods := event.Resource{Resource: "pods"}
 	for i := range 2000 {
 		key := fmt.Sprintf("ns/%d", i)
-		s.keep(event.Observation{Resource: pods, Bodies: []event.Body{{Key: key, UID: key, Raw: []byte(`{"a":"` + strings.Repeat("x", i) + `"}`)}}})
+		s.keepBodies(event.Observation{Resource: pods, Bodies: []event.Body{{Key: key, UID: key, Raw: []byte(`{"a":"` + strings.Repeat("x", i) + `"}`)}}})
 		if _, ok, err := s.Body("pods", "ns/0"); err != nil || !ok {
 			t.Fatalf("what is used all the time was forgotten after %d: %v", i, err)
 		}
@@ -26,7 +26,7 @@ func TestStatesStayWithinTheirBound(t *testing.T) {
 	if err != nil || !ok || !strings.HasSuffix(string(last.Raw), `xx"}`) {
 		t.Errorf("the last state is %v, %v, %v", last, ok, err)
 	}
-	s.keep(event.Observation{Resource: pods, Forget: []string{"ns/1999"}})
+	s.keepBodies(event.Observation{Resource: pods, RemovedKeys: []string{"ns/1999"}})
 	if _, ok, _ := s.Body("pods", "ns/1999"); ok {
 		t.Error("a forgotten object has a state")
 	}

@@ -6,8 +6,8 @@ import (
 	"unicode"
 )
 
-// printable writes text from a cluster so that it cannot steer a terminal: what is not printable is escaped.
-func printable(s string) string {
+// escapeUnprintable writes text from a cluster so that it cannot steer a terminal: what is not printable is escaped.
+func escapeUnprintable(s string) string {
 	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		q := strconv.QuoteToGraphic(s)
 		return q[1 : len(q)-1]
@@ -15,8 +15,8 @@ func printable(s string) string {
 	return s
 }
 
-// shorten cuts a text to at most so many characters.
-func shorten(s string, most int) string {
+// truncate cuts a text to at most so many characters.
+func truncate(s string, most int) string {
 	n := 0
 	for i := range s {
 		if n == most {
@@ -41,8 +41,8 @@ const (
 	reset  style = "\x1b[0m"
 )
 
-// styled writes text in a style and leaves the terminal as it was.
-func (p *Printer) styled(s style, text string) string {
+// withStyle writes text in a style and leaves the terminal as it was.
+func (p *Printer) withStyle(s style, text string) string {
 	if !p.color || s == plain || text == "" {
 		return text
 	}

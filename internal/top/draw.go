@@ -33,8 +33,8 @@ type page struct {
 // span is a part of a line.
 type span struct{ style, text string }
 
-// line adds a line, cut at the width of the screen. What is not printable is left out: it could steer the terminal.
-func (p *page) line(spans ...span) {
+// addLine adds a line, cut at the width of the screen. What is not printable is left out: it could steer the terminal.
+func (p *page) addLine(spans ...span) {
 	var b strings.Builder
 	room := p.width
 	for _, s := range spans {
@@ -57,22 +57,22 @@ func (p *page) line(spans ...span) {
 	p.lines = append(p.lines, b.String())
 }
 
-// draw writes an overview on a screen of that size, a line each. The sick come first, and what does not fit is counted.
-func draw(o *admin.Overview, width, height int, color bool) []string {
+// drawScreen writes an overview on a screen of that size, a line each. The sick come first, and what does not fit is counted.
+func drawScreen(o *admin.Overview, width, height int, color bool) []string {
 	p := &page{width: width, color: color}
-	p.header(o)
-	p.problems(o, max(2, height/4))
+	p.drawHeader(o)
+	p.drawProblems(o, max(2, height/4))
 	if o.Standby {
-		p.line(span{"", "This process stands by: it reads and delivers nothing now."})
+		p.addLine(span{"", "This process stands by: it reads and delivers nothing now."})
 		return p.lines
 	}
-	p.pipeline(o)
-	p.sinks(o, max(2, height/4))
-	p.resources(o, height-len(p.lines)-1)
+	p.drawPipeline(o)
+	p.drawSinks(o, max(2, height/4))
+	p.drawResources(o, height-len(p.lines)-1)
 	return p.lines
 }
 
-func (p *page) header(o *admin.Overview) {
+func (p *page) drawHeader(o *admin.Overview) {
 	verdict := span{green + bold, "✓ ready"}
 	switch {
 	case !o.Ready:
@@ -88,66 +88,66 @@ func (p *page) header(o *admin.Overview) {
 	if o.Role != "" {
 		role = " · " + o.Role
 	}
-	p.line(verdict, span{faint, fmt.Sprintf("  kubecdc %s%s%s · %s", o.Version, cluster, role, o.Now.Local().Format("15:04:05"))})
-	p.line()
+	p.addLine(verdict, span{faint, fmt.Sprintf("  kubecdc %s%s%s · %s", o.Version, cluster, role, o.Now.Local().Format("15:04:05"))})
+	p.addLine()
 }
 
-func (p *page) problems(o *admin.Overview, most int) {
+func (p *page) drawProblems(o *admin.Overview, most int) {
 	for i, problem := range o.Problems {
 		if i == most {
-			p.line(span{faint, fmt.Sprintf("  and %d more, see /readyz", len(o.Problems)-i)})
+			p.addLine(span{faint, fmt.Sprintf("  and %d more, see /readyz", len(o.Problems)-i)})
 			break
 		}
 		sign, style := "! ", yellow
 		if problem.Counts {
 			sign, style = "✗ ", red
 		}
-		p.line(span{style, sign + problem.Name + "  "}, span{"", problem.Reason})
+		p.addLine(span{style, sign + problem.Name + "  "}, span{"", problem.Reason})
 	}
 	if len(o.Problems) > 0 {
-		p.line()
+		p.addLine()
 	}
 }
 
-// pipeline draws the stations that all changes pass.
-func (p *page) pipeline(o *admin.Overview) {
-	p.line(span{bold, "API server"}, span{cyan, " " + rate(o.APIServer.Rate) + " events/s"}, span{faint, " → "},
-		span{bold, "resources"}, span{cyan, " " + rate(o.Changes.Rate) + " changes/s"}, span{faint, " → "},
-		span{bold, "journal"}, span{cyan, " " + size(o.Journal.RetainedBytes) + " of " + size(o.Journal.MaxBytes)})
-	p.line(span{cyan, spark(o.Changes.Points, min(60, p.width))})
-	p.line()
+// drawPipeline draws the stations that all changes pass.
+func (p *page) drawPipeline(o *admin.Overview) {
+	p.addLine(span{bold, "API server"}, span{cyan, " " + formatRate(o.APIServer.Rate) + " events/s"}, span{faint, " → "},
+		span{bold, "resources"}, span{cyan, " " + formatRate(o.Changes.Rate) + " changes/s"}, span{faint, " → "},
+		span{bold, "journal"}, span{cyan, " " + formatBytes(o.Journal.RetainedBytes) + " of " + formatBytes(o.Journal.MaxBytes)})
+	p.addLine(span{cyan, drawSparkline(o.Changes.Points, min(60, p.width))})
+	p.addLine()
 }
 
-func (p *page) sinks(o *admin.Overview, most int) {
-	p.line(span{faint, fmt.Sprintf("%-20s %10s %12s %9s %6s %8s  %s", "SINK", "CHANGES/S", "WAITING", "BEHIND", "LANES", "FAILING", "DEAD LETTERS")})
+func (p *page) drawSinks(o *admin.Overview, most int) {
+	p.addLine(span{faint, fmt.Sprintf("%-20s %10s %12s %9s %6s %8s  %s", "SINK", "CHANGES/S", "WAITING", "BEHIND", "LANES", "FAILING", "DEAD LETTERS")})
 	for i, k := range o.Sinks {
 		if i == most {
-			p.line(span{faint, fmt.Sprintf("and %d more", len(o.Sinks)-i)})
+			p.addLine(span{faint, fmt.Sprintf("and %d more", len(o.Sinks)-i)})
 			break
 		}
 		behind := (time.Duration(k.LagSeconds*1000) * time.Millisecond).Round(100 * time.Millisecond)
-		p.line(span{sick(k.Sick, k.NotReady), fmt.Sprintf("%-20s", short(k.Name, 20))},
-			span{"", fmt.Sprintf(" %10s %12d %9s %6d %8d  %d  ", rate(k.Rate), k.Backlog, behind, k.Lanes, k.Failing, k.DeadLetters)},
-			span{cyan, spark(k.Points, 20)})
+		p.addLine(span{healthStyle(k.Sick, k.NotReady), fmt.Sprintf("%-20s", truncate(k.Name, 20))},
+			span{"", fmt.Sprintf(" %10s %12d %9s %6d %8d  %d  ", formatRate(k.Rate), k.Backlog, behind, k.Lanes, k.Failing, k.DeadLetters)},
+			span{cyan, drawSparkline(k.Points, 20)})
 	}
-	p.line()
+	p.addLine()
 }
 
-func (p *page) resources(o *admin.Overview, most int) {
+func (p *page) drawResources(o *admin.Overview, most int) {
 	name := min(48, max(20, p.width-52))
-	p.line(span{faint, fmt.Sprintf("%-*s %-12s %10s %9s", name, fmt.Sprintf("RESOURCE (%d, %d sick)", len(o.Resources), o.Sick), "STATE", "CHANGES/S", "OBJECTS")})
+	p.addLine(span{faint, fmt.Sprintf("%-*s %-12s %10s %9s", name, fmt.Sprintf("RESOURCE (%d, %d sick)", len(o.Resources), o.Sick), "STATE", "CHANGES/S", "OBJECTS")})
 	for i, r := range o.Resources {
 		if i >= most-2 && len(o.Resources) > i+1 {
-			p.line(span{faint, fmt.Sprintf("and %d more", len(o.Resources)-i)})
+			p.addLine(span{faint, fmt.Sprintf("and %d more", len(o.Resources)-i)})
 			return
 		}
-		p.line(span{sick(r.Sick, r.NotReady), fmt.Sprintf("%-*s %-12s", name, short(r.Name, name), r.State)},
-			span{"", fmt.Sprintf(" %10s %9d  ", rate(r.Rate), r.Known)}, span{cyan, spark(r.Points, 16)})
+		p.addLine(span{healthStyle(r.Sick, r.NotReady), fmt.Sprintf("%-*s %-12s", name, truncate(r.Name, name), r.State)},
+			span{"", fmt.Sprintf(" %10s %9d  ", formatRate(r.Rate), r.Known)}, span{cyan, drawSparkline(r.Points, 16)})
 	}
 }
 
-// sick is the style of what is sick: that of the problem that says why.
-func sick(yes, notReady bool) string {
+// healthStyle is the style of what is sick: that of the problem that says why.
+func healthStyle(yes, notReady bool) string {
 	switch {
 	case notReady:
 		return red
@@ -157,22 +157,22 @@ func sick(yes, notReady bool) string {
 	return ""
 }
 
-// short cuts a text to a number of characters.
-func short(s string, most int) string {
+// truncate cuts a text to a number of characters.
+func truncate(s string, most int) string {
 	if r := []rune(s); len(r) > most {
 		return string(r[:most-1]) + "…"
 	}
 	return s
 }
 
-func rate(perSecond float64) string {
+func formatRate(perSecond float64) string {
 	if perSecond < 10 {
 		return fmt.Sprintf("%.1f", perSecond)
 	}
 	return fmt.Sprintf("%.0f", perSecond)
 }
 
-func size(n int64) string {
+func formatBytes(n int64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	v, unit := float64(n), 0
 	for v >= 1024 && unit < len(units)-1 {
@@ -184,8 +184,8 @@ func size(n int64) string {
 // bars are how high a rate is, in eighths.
 var bars = []rune("▁▂▃▄▅▆▇█")
 
-// spark draws the newest rates, one character each.
-func spark(points []float64, width int) string {
+// drawSparkline draws the newest rates, one character each.
+func drawSparkline(points []float64, width int) string {
 	points = points[max(0, len(points)-width):]
 	if len(points) == 0 || slices.Max(points) == 0 {
 		return ""

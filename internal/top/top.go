@@ -43,13 +43,13 @@ const (
 func Run(ctx context.Context, o Options) error {
 	client := &http.Client{Timeout: answerWithin, Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
-	seen, err := ask(ctx, client, o.Address)
+	seen, err := fetchOverview(ctx, client, o.Address)
 	if err != nil {
 		return exit.With(exit.Environment, fmt.Errorf("no exporter to look at: %w", err))
 	}
 	if o.Once {
 		width, height := o.Size()
-		_, err := fmt.Fprintln(o.Out, strings.Join(draw(seen, width, height, o.Color), "\n"))
+		_, err := fmt.Fprintln(o.Out, strings.Join(drawScreen(seen, width, height, o.Color), "\n"))
 		return err
 	}
 	fmt.Fprint(o.Out, takeScreen)
@@ -57,7 +57,7 @@ func Run(ctx context.Context, o Options) error {
 	ticks := time.NewTicker(refreshEvery)
 	defer ticks.Stop()
 	for away := ""; ; {
-		if err := show(o, seen, away); err != nil {
+		if err := showOverview(o, seen, away); err != nil {
 			return err
 		}
 		select {
@@ -65,7 +65,7 @@ func Run(ctx context.Context, o Options) error {
 			return nil
 		case <-ticks.C:
 		}
-		fresh, err := ask(ctx, client, o.Address)
+		fresh, err := fetchOverview(ctx, client, o.Address)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -77,13 +77,13 @@ func Run(ctx context.Context, o Options) error {
 	}
 }
 
-// show draws one picture over the last one.
-func show(o Options, seen *admin.Overview, away string) error {
+// showOverview draws one picture over the last one.
+func showOverview(o Options, seen *admin.Overview, away string) error {
 	width, height := o.Size()
-	lines := draw(seen, width, height, o.Color)
+	lines := drawScreen(seen, width, height, o.Color)
 	if away != "" {
 		p := &page{width: width, color: o.Color}
-		p.line(span{red + bold, "✗ the exporter does not answer; this is from before: "}, span{"", away})
+		p.addLine(span{red + bold, "✗ the exporter does not answer; this is from before: "}, span{"", away})
 		lines = append(p.lines, lines...)
 	}
 	lines = lines[:min(len(lines), height)]
@@ -91,8 +91,8 @@ func show(o Options, seen *admin.Overview, away string) error {
 	return err
 }
 
-// ask asks an exporter how it is.
-func ask(ctx context.Context, client *http.Client, address string) (*admin.Overview, error) {
+// fetchOverview asks an exporter how it is.
+func fetchOverview(ctx context.Context, client *http.Client, address string) (*admin.Overview, error) {
 	u := url.URL{Scheme: "http", Host: address, Path: "/status.json"}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {

@@ -37,7 +37,7 @@ var sequence = regexp.MustCompile(`\x1b\[[0-9;]*m`)
 func TestAPictureFitsTheScreen(t *testing.T) {
 	for _, width := range []int{20, 40, 80, 200} {
 		for _, height := range []int{5, 24, 60} {
-			lines := draw(overview(), width, height, true)
+			lines := drawScreen(overview(), width, height, true)
 			for _, line := range lines {
 				line = sequence.ReplaceAllString(line, "")
 				if strings.Contains(line, "\x1b") || utf8.RuneCountInString(line) > width {
@@ -52,7 +52,7 @@ func TestAPictureFitsTheScreen(t *testing.T) {
 }
 
 func TestThePictureNamesWhatIsWrongFirst(t *testing.T) {
-	text := strings.Join(draw(overview(), 120, 40, false), "\n")
+	text := strings.Join(drawScreen(overview(), 120, 40, false), "\n")
 	at := 0
 	for _, part := range []string{"✗ not ready", "sink/main", "API server", "main ", "20412", "1m8s", "▁▅█", "unreachable", "r0", "and "} {
 		i := strings.Index(text[at:], part)

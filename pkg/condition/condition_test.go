@@ -19,24 +19,24 @@ func TestMain(m *testing.M) { leaks.Main(m) }
 
 var (
 	starting = condition.State{Name: "starting", Severity: condition.NotReady, Message: "not there yet"}
-	works    = condition.State{Name: "ready", Message: "delivers"}
+	ready    = condition.State{Name: "ready", Message: "delivers"}
 	slow     = condition.State{Name: "slow", Severity: condition.Degraded, Message: "is slow", Level: slog.LevelWarn}
 	away     = condition.State{Name: "away", Severity: condition.NotReady, Message: "does not deliver", Level: slog.LevelWarn}
 )
 
-// journal collects lines without their times.
-type journal struct {
+// logRecorder collects lines without their times.
+type logRecorder struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
-func (j *journal) Write(p []byte) (int, error) {
+func (j *logRecorder) Write(p []byte) (int, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.b.Write(p)
 }
 
-func (j *journal) lines() []string {
+func (j *logRecorder) recordedLines() []string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.b.Len() == 0 {
@@ -54,31 +54,31 @@ func logTo(w io.Writer) *slog.Logger {
 	}}))
 }
 
-func expect(t *testing.T, j *journal, want ...string) {
+func expectLines(t *testing.T, j *logRecorder, want ...string) {
 	t.Helper()
-	if got := j.lines(); strings.Join(got, "\n") != strings.Join(want, "\n") {
+	if got := j.recordedLines(); strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("the log has\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 
-func TestALineForEachChangeAndNoneForARetry(t *testing.T) {
+func TestEachChangeIsLoggedOnceAndRetriesAreNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log journal
+		var log logRecorder
 		c := condition.New(logTo(&log), starting)
-		c.Become(works, "", "", "server", "b1")
+		c.Update(ready, "", "", "server", "b1")
 		for range 5 {
-			c.Become(works, "", "")
+			c.Update(ready, "", "")
 		}
 		time.Sleep(time.Minute)
 		for range 3 {
-			c.Become(away, "connection refused", "")
+			c.Update(away, "connection refused", "")
 			time.Sleep(time.Second)
-			c.Become(away, "no such host", "check kafka.brokers")
+			c.Update(away, "no such host", "check kafka.brokers")
 			time.Sleep(time.Second)
 		}
-		c.Become(works, "", "")
-		c.Become(away, "connection refused", "")
-		expect(t, &log,
+		c.Update(ready, "", "")
+		c.Update(away, "connection refused", "")
+		expectLines(t, &log,
 			`level=INFO msg=delivers state=ready server=b1`,
 			`level=WARN msg="does not deliver" state=away reason="connection refused"`,
 			`level=WARN msg="does not deliver" state=away reason="no such host" remedy="check kafka.brokers"`,
@@ -88,21 +88,21 @@ func TestALineForEachChangeAndNoneForARetry(t *testing.T) {
 	})
 }
 
-func TestTheStatusSaysSinceWhenAndWhatToDo(t *testing.T) {
+func TestTheStatusHasItsStartAndRemedy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := condition.New(logTo(io.Discard), works)
+		c := condition.New(logTo(io.Discard), ready)
 		if s := c.Status(); !s.OK() || s.Explanation() != "" || s.NotReady() != "" || s.Degraded() != "" {
 			t.Errorf("well: %+v", s)
 		}
 		began := time.Now()
-		c.Become(away, "connection refused", "")
+		c.Update(away, "connection refused", "")
 		time.Sleep(time.Second)
-		c.Become(away, "no such host", "check kafka.brokers")
+		c.Update(away, "no such host", "check kafka.brokers")
 		s := c.Status()
 		if !s.Since.Equal(began) || s.NotReady() != "no such host; check kafka.brokers" || s.Degraded() != "" {
 			t.Errorf("away: %+v", s)
 		}
-		c.Become(slow, "", "")
+		c.Update(slow, "", "")
 		if s := c.Status(); s.Since.Equal(began) || s.NotReady() != "" || s.Degraded() != "slow" {
 			t.Errorf("slow: %+v", s)
 		}
@@ -110,12 +110,12 @@ func TestTheStatusSaysSinceWhenAndWhatToDo(t *testing.T) {
 }
 
 func TestAReasonThatNeverRepeatsDoesNotFillTheLog(t *testing.T) {
-	var log journal
-	c := condition.New(logTo(&log), works)
+	var log logRecorder
+	c := condition.New(logTo(&log), ready)
 	for n := range 1000 {
-		c.Become(away, fmt.Sprintf("try %d", n), "")
+		c.Update(away, fmt.Sprintf("try %d", n), "")
 	}
-	if n := len(log.lines()); n != 16 {
+	if n := len(log.recordedLines()); n != 16 {
 		t.Errorf("%d lines", n)
 	}
 	if s := c.Status(); s.Reason != "try 999" {
@@ -123,14 +123,14 @@ func TestAReasonThatNeverRepeatsDoesNotFillTheLog(t *testing.T) {
 	}
 }
 
-func TestTroubleThatComesAndGoesIsOneTrouble(t *testing.T) {
+func TestAnIntermittentFailureIsOneFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log journal
-		c := condition.New(logTo(&log), works)
+		var log logRecorder
+		c := condition.New(logTo(&log), ready)
 		defer c.Close()
 		for range 10 {
-			c.Become(slow, "a quota", "")
-			c.BecomeAfter(10*time.Second, works)
+			c.Update(slow, "a quota", "")
+			c.UpdateAfter(10*time.Second, ready)
 			time.Sleep(9 * time.Second)
 		}
 		if c.Status().OK() {
@@ -138,26 +138,26 @@ func TestTroubleThatComesAndGoesIsOneTrouble(t *testing.T) {
 		}
 		time.Sleep(time.Second + time.Nanosecond)
 		synctest.Wait()
-		expect(t, &log,
+		expectLines(t, &log,
 			`level=WARN msg="is slow" state=slow reason="a quota"`,
 			`level=INFO msg=delivers state=ready lasted=1m31s`,
 		)
 	})
 }
 
-func TestAnAnswerFromBeforeTheLastChangeIsNoNews(t *testing.T) {
+func TestAnOutdatedAnswerIsIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := condition.New(logTo(io.Discard), works)
+		c := condition.New(logTo(io.Discard), ready)
 		asked := time.Now()
 		since := func(now condition.Status) bool { return now.Since.Before(asked) }
 		time.Sleep(time.Second)
-		c.Become(away, "refused", "")
-		c.BecomeIf(since, works, "", "")
+		c.Update(away, "refused", "")
+		c.UpdateIf(since, ready, "", "")
 		if c.Status().OK() {
 			t.Error("an old answer ended the trouble")
 		}
 		asked = time.Now().Add(time.Nanosecond)
-		c.BecomeIf(since, works, "", "")
+		c.UpdateIf(since, ready, "", "")
 		if !c.Status().OK() {
 			t.Error("a new answer did not end the trouble")
 		}
@@ -166,34 +166,34 @@ func TestAnAnswerFromBeforeTheLastChangeIsNoNews(t *testing.T) {
 
 func TestNothingIsLoggedAfterClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log journal
-		c := condition.New(logTo(&log), works)
-		c.Become(slow, "a quota", "")
-		c.BecomeAfter(time.Second, works)
+		var log logRecorder
+		c := condition.New(logTo(&log), ready)
+		c.Update(slow, "a quota", "")
+		c.UpdateAfter(time.Second, ready)
 		c.Close()
-		c.BecomeAfter(time.Second, works)
-		c.Become(away, "gone", "")
+		c.UpdateAfter(time.Second, ready)
+		c.Update(away, "gone", "")
 		time.Sleep(time.Minute)
-		expect(t, &log, `level=WARN msg="is slow" state=slow reason="a quota"`)
+		expectLines(t, &log, `level=WARN msg="is slow" state=slow reason="a quota"`)
 	})
 }
 
-// stuck is a log that nobody reads.
-type stuck struct{ release chan struct{} }
+// blockedWriter is a log that nobody reads.
+type blockedWriter struct{ release chan struct{} }
 
-func (s stuck) Write(p []byte) (int, error) {
+func (s blockedWriter) Write(p []byte) (int, error) {
 	<-s.release
 	return len(p), nil
 }
 
-func TestALogThatHangsHoldsUpNobodyElse(t *testing.T) {
+func TestABlockedLogBlocksNoCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := stuck{make(chan struct{})}
-		c := condition.New(logTo(log), works)
-		go c.Become(away, "first", "")
+		log := blockedWriter{make(chan struct{})}
+		c := condition.New(logTo(log), ready)
+		go c.Update(away, "first", "")
 		synctest.Wait()
-		c.Become(away, "second", "")
-		c.Become(works, "", "")
+		c.Update(away, "second", "")
+		c.Update(ready, "", "")
 		if s := c.Status(); !s.OK() {
 			t.Errorf("status %+v", s)
 		}
@@ -202,19 +202,19 @@ func TestALogThatHangsHoldsUpNobodyElse(t *testing.T) {
 }
 
 func TestLinesKeepTheirOrder(t *testing.T) {
-	var log journal
-	c := condition.New(logTo(&log), works)
+	var log logRecorder
+	c := condition.New(logTo(&log), ready)
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
 			for range 100 {
-				c.Become(away, "refused", "")
-				c.Become(works, "", "")
+				c.Update(away, "refused", "")
+				c.Update(ready, "", "")
 			}
 		})
 	}
 	all.Wait()
-	for i, line := range log.lines() {
+	for i, line := range log.recordedLines() {
 		if want := []string{"state=away", "state=ready"}[i%2]; !strings.Contains(line, want) {
 			t.Fatalf("line %d is %q, want %s", i, line, want)
 		}
@@ -225,7 +225,7 @@ func TestEqualStatusesAreOneSummary(t *testing.T) {
 	early, late := time.Unix(1, 0), time.Unix(2, 0)
 	got := condition.Summarize(map[string]condition.Status{
 		"pods":       {State: away, Reason: "refused", Since: late},
-		"nodes":      {State: works, Since: late},
+		"nodes":      {State: ready, Since: late},
 		"configmaps": {State: away, Reason: "refused", Since: early},
 		"secrets":    {State: away, Reason: "forbidden", Since: early},
 	})

@@ -1,7 +1,7 @@
 // Package condition keeps how something outside of this program is doing: a broker, a watched resource, a disk. A
 // [Condition] has one [Status] at a time: a state, the reason for it, what to do about it and since when it lasts.
 //
-// The owner of a condition reports what it sees with [Condition.Become], as often as it likes. The log gets one line per
+// The owner of a condition reports what it sees with [Condition.Update], as often as it likes. The log gets one line per
 // change of state or reason, never one per retry, and a line with the duration when the trouble is over. Readiness, metrics
 // and the status page read [Condition.Status], which never waits for anybody.
 //

@@ -7,26 +7,28 @@ import (
 	"time"
 )
 
-// lines writes to the log in order, and without a lock: a log may wait for whoever reads it. Whoever comes while another
+// logQueue writes to the log in order, and without a lock: a log may wait for whoever reads it. Whoever comes while another
 // writes leaves its lines to that one. Safe for concurrent use.
-type lines struct {
-	log  *slog.Logger
-	turn chan struct{} // holds one element while somebody writes
+type logQueue struct {
+	log     *slog.Logger
+	writing chan struct{} // holds one element while somebody writes
 
-	mu      sync.Mutex
-	waiting []line
+	mu     sync.Mutex
+	queued []logLine
 }
 
-func newLines(log *slog.Logger) *lines { return &lines{log: log, turn: make(chan struct{}, 1)} }
+func newLogQueue(log *slog.Logger) *logQueue {
+	return &logQueue{log: log, writing: make(chan struct{}, 1)}
+}
 
-type line struct {
+type logLine struct {
 	level   slog.Level
 	message string
 	attrs   []any
 }
 
-// line is what the log says of a transition. An empty message is no line.
-func (t transition) line() line {
+// logLine is what the log says of a transition. An empty message is no line.
+func (t transition) logLine() logLine {
 	attrs := []any{"state", t.to.State.Name}
 	if t.to.Reason != "" {
 		attrs = append(attrs, "reason", t.to.Reason)
@@ -37,51 +39,51 @@ func (t transition) line() line {
 	if t.lasted > 0 {
 		attrs = append(attrs, "lasted", t.lasted.Round(time.Millisecond))
 	}
-	return line{t.to.State.Level, t.to.State.Message, append(attrs, t.attrs...)}
+	return logLine{t.to.State.Level, t.to.State.Message, append(attrs, t.attrs...)}
 }
 
-// add queues a line; write writes it.
-func (l *lines) add(next line) {
+// enqueue queues a line; write writes it.
+func (l *logQueue) enqueue(next logLine) {
 	if next.message == "" {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.waiting = append(l.waiting, next)
+	l.queued = append(l.queued, next)
 }
 
-// write writes what waits, unless another does.
-func (l *lines) write() {
-	for l.any() {
+// writeQueued writes what waits, unless another does.
+func (l *logQueue) writeQueued() {
+	for l.hasQueued() {
 		select {
-		case l.turn <- struct{}{}:
-			l.empty()
+		case l.writing <- struct{}{}:
+			l.writeBatch()
 		default:
 			return // whoever writes looks again
 		}
 	}
 }
 
-// finish writes what waits once nobody else writes: what was added before is in the log when it returns.
-func (l *lines) finish() {
-	l.turn <- struct{}{}
-	l.empty()
+// drain writes what waits once nobody else writes: what was added before is in the log when it returns.
+func (l *logQueue) drain() {
+	l.writing <- struct{}{}
+	l.writeBatch()
 }
 
-func (l *lines) any() bool {
+func (l *logQueue) hasQueued() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.waiting) > 0
+	return len(l.queued) > 0
 }
 
-// empty writes what waits now. It ends the caller's turn.
-func (l *lines) empty() {
+// writeBatch writes what waits now. It ends the caller's turn.
+func (l *logQueue) writeBatch() {
 	l.mu.Lock()
-	next := l.waiting
-	l.waiting = nil
+	next := l.queued
+	l.queued = nil
 	l.mu.Unlock()
 	for _, n := range next {
 		l.log.Log(context.Background(), n.level, n.message, n.attrs...)
 	}
-	<-l.turn
+	<-l.writing
 }

@@ -11,33 +11,33 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
-// TestAFaultOfAllIsThreeLines has 180 members whose connections end together, who then find the port closed, each at its own
+// TestAFaultOfAllMembersIsLoggedInThreeLines has 180 members whose connections end together, who then find the port closed, each at its own
 // next attempt, and who come back when their back-off lets them.
-func TestAFaultOfAllIsThreeLines(t *testing.T) {
+func TestAFaultOfAllMembersIsLoggedInThreeLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log journal
+		var log logRecorder
 		set := condition.NewSet(logTo(&log), "resources")
 		members := map[string]*condition.Condition{}
 		for n := range 180 {
 			name := fmt.Sprintf("r%03d", n)
 			members[name] = set.Add(name, starting)
-			members[name].Become(works, "", "")
+			members[name].Update(ready, "", "")
 		}
 		time.Sleep(time.Minute)
 		for _, c := range members {
 			go func() {
-				c.Become(away, "EOF", "")
+				c.Update(away, "EOF", "")
 				wait := 100 * time.Millisecond
 				for down := time.Now().Add(30 * time.Second); time.Now().Before(down); wait = min(2*wait, 15*time.Second) {
 					time.Sleep(wait/2 + rand.N(wait/2))
-					c.Become(away, "connection refused", "is the API server up?")
+					c.Update(away, "connection refused", "is the API server up?")
 				}
-				c.Become(works, "", "")
+				c.Update(ready, "", "")
 			}()
 		}
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		lines := log.lines()
+		lines := log.recordedLines()
 		if len(lines) < 3 || len(lines) > 4 { // the first is of the start
 			t.Errorf("%d lines: %q", len(lines), lines)
 		}
@@ -48,36 +48,36 @@ func TestAFaultOfAllIsThreeLines(t *testing.T) {
 	})
 }
 
-func TestAMomentOfTroubleIsNoLine(t *testing.T) {
+func TestABriefFailureIsNotLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log journal
+		var log logRecorder
 		set := condition.NewSet(logTo(&log), "resources")
 		defer set.Close()
-		pods := set.Add("pods", works)
-		pods.Become(away, "EOF", "")
+		pods := set.Add("pods", ready)
+		pods.Update(away, "EOF", "")
 		time.Sleep(100 * time.Millisecond)
-		pods.Become(works, "", "")
+		pods.Update(ready, "", "")
 		time.Sleep(time.Minute)
-		expect(t, &log)
+		expectLines(t, &log)
 	})
 }
 
-func TestEachMemberThatFallsIllLaterHasItsLine(t *testing.T) {
+func TestEachMemberThatFailsLaterHasItsOwnLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log journal
+		var log logRecorder
 		set := condition.NewSet(logTo(&log), "resources")
 		defer set.Close()
-		pods, nodes, gone := set.Add("pods", works), set.Add("nodes", works), set.Add("gone", works)
-		pods.Become(away, "forbidden", "")
+		pods, nodes, gone := set.Add("pods", ready), set.Add("nodes", ready), set.Add("gone", ready)
+		pods.Update(away, "forbidden", "")
 		time.Sleep(time.Minute)
-		nodes.Become(away, "forbidden", "", "position", 7)
-		gone.Become(away, "forbidden", "")
+		nodes.Update(away, "forbidden", "", "position", 7)
+		gone.Update(away, "forbidden", "")
 		set.Remove("gone")
-		gone.Become(works, "", "")
+		gone.Update(ready, "", "")
 		time.Sleep(time.Minute)
-		nodes.Become(works, "", "")
+		nodes.Update(ready, "", "")
 		time.Sleep(time.Minute)
-		expect(t, &log,
+		expectLines(t, &log,
 			`level=WARN msg="does not deliver" state=away reason=forbidden resources=pods`,
 			`level=WARN msg="does not deliver" state=away reason=forbidden resources=nodes position=7`,
 			`level=INFO msg=delivers state=ready lasted=1m0s resources=nodes`,
@@ -85,84 +85,84 @@ func TestEachMemberThatFallsIllLaterHasItsLine(t *testing.T) {
 	})
 }
 
-func TestCloseWritesWhatWaits(t *testing.T) {
+func TestCloseWritesPendingLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log journal
+		var log logRecorder
 		set := condition.NewSet(logTo(&log), "resources")
-		set.Add("pods", works).Become(away, "forbidden", "")
+		set.Add("pods", ready).Update(away, "forbidden", "")
 		set.Close()
-		expect(t, &log, `level=WARN msg="does not deliver" state=away reason=forbidden resources=pods`)
+		expectLines(t, &log, `level=WARN msg="does not deliver" state=away reason=forbidden resources=pods`)
 		time.Sleep(time.Minute)
-		expect(t, &log, `level=WARN msg="does not deliver" state=away reason=forbidden resources=pods`)
+		expectLines(t, &log, `level=WARN msg="does not deliver" state=away reason=forbidden resources=pods`)
 	})
 }
 
-// slowly is a log that takes a minute for each line.
-type slowly struct{ journal }
+// slowWriter is a log that takes a minute for each line.
+type slowWriter struct{ logRecorder }
 
-func (s *slowly) Write(p []byte) (int, error) {
+func (s *slowWriter) Write(p []byte) (int, error) {
 	time.Sleep(time.Minute)
-	return s.journal.Write(p)
+	return s.logRecorder.Write(p)
 }
 
-// TestCloseWaitsForWhatAnotherWrites closes a set whose timer has begun to write, with one more line that waits.
-func TestCloseWaitsForWhatAnotherWrites(t *testing.T) {
+// TestCloseWaitsForAConcurrentWriter closes a set whose timer has begun to write, with one more line that waits.
+func TestCloseWaitsForAConcurrentWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log slowly
+		var log slowWriter
 		set := condition.NewSet(logTo(&log), "resources")
-		set.Add("pods", works).Become(away, "forbidden", "")
+		set.Add("pods", ready).Update(away, "forbidden", "")
 		time.Sleep(2 * time.Second)
-		set.Add("nodes", works).Become(away, "refused", "")
+		set.Add("nodes", ready).Update(away, "refused", "")
 		set.Close()
-		expect(t, &log.journal,
+		expectLines(t, &log.logRecorder,
 			`level=WARN msg="does not deliver" state=away reason=forbidden resources=pods`,
 			`level=WARN msg="does not deliver" state=away reason=refused resources=nodes`,
 		)
 	})
 }
 
-// TestWhoLostItsNameIsNotHeard is what happens, too, to one that changes in the moment in which it is removed.
-func TestWhoLostItsNameIsNotHeard(t *testing.T) {
-	var log journal
+// TestAReplacedMemberIsNotLogged is what happens, too, to one that changes in the moment in which it is removed.
+func TestAReplacedMemberIsNotLogged(t *testing.T) {
+	var log logRecorder
 	set := condition.NewSet(logTo(&log), "resources")
-	before := set.Add("pods", works)
-	set.Add("pods", works)
-	before.Become(away, "forbidden", "")
+	before := set.Add("pods", ready)
+	set.Add("pods", ready)
+	before.Update(away, "forbidden", "")
 	set.Close()
-	expect(t, &log)
+	expectLines(t, &log)
 }
 
-func TestARemovedMemberLeavesItsNameToAnother(t *testing.T) {
+func TestARemovedMembersNameCanBeReused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log journal
+		var log logRecorder
 		set := condition.NewSet(logTo(&log), "resources")
 		defer set.Close()
-		set.Add("pods", starting).Become(away, "forbidden", "")
+		set.Add("pods", starting).Update(away, "forbidden", "")
 		set.Remove("pods")
-		set.Add("pods", starting).Become(works, "", "")
+		set.Add("pods", starting).Update(ready, "", "")
 		time.Sleep(time.Minute)
-		expect(t, &log, `level=INFO msg=delivers state=ready resources=pods`)
+		expectLines(t, &log, `level=INFO msg=delivers state=ready resources=pods`)
 	})
 }
 
-// TestWhatHappensToManyIsOneLine has 180 members that lose something at positions of their own, and work on at once.
-func TestWhatHappensToManyIsOneLine(t *testing.T) {
+// TestAnEventOfManyMembersIsOneLine has 180 members that lose something at positions of their own, and work on at once.
+func TestAnEventOfManyMembersIsOneLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log journal
+		var log logRecorder
 		set := condition.NewSet(logTo(&log), "resources")
 		defer set.Close()
 		lost := condition.State{Name: "lost", Message: "history was lost", Level: slog.LevelWarn}
 		for n := range 180 {
 			name := fmt.Sprintf("r%03d", n)
-			c := set.Add(name, works)
-			set.Happened(name, lost, fmt.Sprintf("too old: %d", 1000+n), "from", n)
-			c.Become(away, "reading", "")
-			c.Become(works, "", "")
+			c := set.Add(name, ready)
+			set.ReportEvent(name, lost, fmt.Sprintf("too old: %d", 1000+n), "from", n)
+			c.Update(away, "reading", "")
+			c.Update(ready, "", "")
 		}
 		time.Sleep(time.Minute)
-		set.Happened("pods", lost, "too old: 9", "from", 8)
+		set.ReportEvent("pods", lost, "too old: 9", "from", 8)
 		time.Sleep(time.Minute)
-		expect(t, &log,
+		expectLines(t, &log,
 			`level=WARN msg="history was lost" state=lost reason="too old: 1000" resources="r000, r001, r002 and 177 more"`,
 			`level=WARN msg="history was lost" state=lost reason="too old: 9" resources=pods from=8`,
 		)

@@ -66,10 +66,10 @@ func (s Status) Degraded() string {
 	return s.Explanation()
 }
 
-func (s Status) key() key { return key{s.State.Name, s.Reason} }
+func (s Status) exactKey() statusKey { return statusKey{s.State.Name, s.Reason} }
 
-// key distinguishes what deserves a line of its own.
-type key struct{ state, reason string }
+// statusKey distinguishes what deserves a line of its own.
+type statusKey struct{ state, reason string }
 
 // Summary is a status that several conditions share.
 type Summary struct {
@@ -77,12 +77,12 @@ type Summary struct {
 	Names  []string // sorted, at least one
 }
 
-// likeness is the key of statuses that are worth one line: numbers in reasons, such as ports and positions, do not make
+// similarityKey is the key of statuses that are worth one line: numbers in reasons, such as ports and positions, do not make
 // faults different.
-func (s Status) likeness() key { return key{s.State.Name, Alike(s.Reason)} }
+func (s Status) similarityKey() statusKey { return statusKey{s.State.Name, MaskNumbers(s.Reason)} }
 
-// Alike is a text with each number in it replaced: texts that are alike say the same of different things.
-func Alike(text string) string {
+// MaskNumbers is a text with each number in it replaced: texts that are alike say the same of different things.
+func MaskNumbers(text string) string {
 	var b strings.Builder
 	for i := range len(text) {
 		switch digit := text[i] >= '0' && text[i] <= '9'; {
@@ -98,14 +98,14 @@ func Alike(text string) string {
 // Summarize joins equal statuses: those with the same state, and reasons that are alike. The result is ordered by the first
 // name, whose reason it has.
 func Summarize(statuses map[string]Status) []Summary {
-	places := map[key]int{}
+	places := map[statusKey]int{}
 	var all []Summary
 	for _, name := range slices.Sorted(maps.Keys(statuses)) {
 		status := statuses[name]
-		at, known := places[status.likeness()]
+		at, known := places[status.similarityKey()]
 		if !known {
 			at = len(all)
-			places[status.likeness()] = at
+			places[status.similarityKey()] = at
 			all = append(all, Summary{Status: status})
 		}
 		all[at].Names = append(all[at].Names, name)

@@ -67,11 +67,11 @@ type Resource struct{ Cluster, Group, Resource string }
 // Key names an object: the same name is the same key, also in another life.
 type Key struct{ Namespace, Name string }
 
-func (r Record) resource() Resource { return Resource{r.Cluster, r.Group, r.Resource} }
+func (r Record) resourceName() Resource { return Resource{r.Cluster, r.Group, r.Resource} }
 
-// compare orders two resourceVersions of one resource, which are growing integers. Those of an API that does not keep to
+// compareVersions orders two resourceVersions of one resource, which are growing integers. Those of an API that does not keep to
 // that have no order: then the later record is the newer one.
-func compare(a, b string) int {
+func compareVersions(a, b string) int {
 	x, errA := strconv.ParseUint(a, 10, 64)
 	y, errB := strconv.ParseUint(b, 10, 64)
 	switch {

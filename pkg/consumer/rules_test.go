@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// letter is docs/consuming.md to the letter: its rules as code, written apart from [Table], with nothing that the page does
+// ruleModel is docs/consuming.md to the letter: its rules as code, written apart from [Table], with nothing that the page does
 // not say. The numbers are those of the rules. It is about one resource.
-type letter struct {
-	rows map[Key]*memory // 2
-	ends []Record        // 8
+type ruleModel struct {
+	rows map[Key]*remembered // 2
+	ends []Record            // 8
 }
 
-// memory is what the rules say to remember of an object.
-type memory struct {
+// remembered is what the rules say to remember of an object.
+type remembered struct {
 	exists                   bool
 	body                     string
 	id, uid, resourceVersion string    // 4
@@ -25,24 +25,24 @@ type memory struct {
 	lost                     bool      // 5: the newest is a deleted with coalesced
 }
 
-func newLetter() *letter { return &letter{rows: map[Key]*memory{}} }
+func newRuleModel() *ruleModel { return &ruleModel{rows: map[Key]*remembered{}} }
 
-func (l *letter) take(r Record) {
+func (l *ruleModel) applyRecord(r Record) {
 	key := Key{r.Namespace, r.Name}
 	switch r.Type {
 	case "added", "updated", "snapshot", "sync", "deleted":
-		if m := l.rows[key]; m == nil || !m.drops(r) {
-			l.set(key, r)
+		if m := l.rows[key]; m == nil || !m.ignoresRecord(r) {
+			l.storeRecord(key, r)
 		}
 	case "gap":
-		l.lose(r)
+		l.applyGap(r)
 	case "snapshot.end":
-		l.clean(r)
+		l.applySnapshotEnd(r)
 	} // 9
 }
 
-// drops is rules 4 to 7, for an object of which something is remembered.
-func (m *memory) drops(r Record) bool {
+// ignoresRecord is rules 4 to 7, for an object of which something is remembered.
+func (m *remembered) ignoresRecord(r Record) bool {
 	if r.ID == m.id { // 4
 		return true
 	}
@@ -55,12 +55,12 @@ func (m *memory) drops(r Record) bool {
 	if !m.exists && r.Snapshot == nil && r.UID == m.uid && r.ResourceVersion == m.resourceVersion { // 4
 		return true
 	}
-	return !m.lost && lower(r.ResourceVersion, m.resourceVersion) // 4, 5
+	return !m.lost && isLower(r.ResourceVersion, m.resourceVersion) // 4, 5
 }
 
-// set is rule 3, and what is remembered.
-func (l *letter) set(key Key, r Record) {
-	m := memory{}
+// storeRecord is rule 3, and what is remembered.
+func (l *ruleModel) storeRecord(key Key, r Record) {
+	m := remembered{}
 	if old := l.rows[key]; old != nil {
 		m.snapshot = old.snapshot
 	}
@@ -71,7 +71,7 @@ func (l *letter) set(key Key, r Record) {
 	}
 	m.lost = r.Coalesced && r.Type == "deleted" // 5
 	for _, end := range l.ends {                // 8
-		if m.dropped(key, end) {
+		if m.isRemovedBy(key, end) {
 			delete(l.rows, key)
 			return
 		}
@@ -79,43 +79,43 @@ func (l *letter) set(key Key, r Record) {
 	l.rows[key] = &m
 }
 
-// lose is rule 7.
-func (l *letter) lose(r Record) {
-	if !lower(r.Gap.To, r.Gap.From) {
+// applyGap is rule 7.
+func (l *ruleModel) applyGap(r Record) {
+	if !isLower(r.Gap.To, r.Gap.From) {
 		return
 	}
 	for _, m := range l.rows {
-		if lower(r.Gap.To, m.resourceVersion) {
+		if isLower(r.Gap.To, m.resourceVersion) {
 			m.resourceVersion = r.Gap.To
 		}
 	}
 }
 
-// clean is rule 8.
-func (l *letter) clean(end Record) {
+// applySnapshotEnd is rule 8.
+func (l *ruleModel) applySnapshotEnd(end Record) {
 	l.ends = append(l.ends, end)
 	for key, m := range l.rows {
-		if m.dropped(key, end) {
+		if m.isRemovedBy(key, end) {
 			delete(l.rows, key)
 		}
 	}
 }
 
-// dropped is what rule 8 says of one object.
-func (m *memory) dropped(key Key, end Record) bool {
+// isRemovedBy is what rule 8 says of one object.
+func (m *remembered) isRemovedBy(key Key, end Record) bool {
 	return m.exists && (end.Namespace == "" || end.Namespace == key.Namespace) && m.snapshot != end.Snapshot.ID &&
-		!lower(end.Snapshot.Position, m.resourceVersion) && m.observedAt.Before(end.ObservedAt)
+		!isLower(end.Snapshot.Position, m.resourceVersion) && m.observedAt.Before(end.ObservedAt)
 }
 
-// lower compares resourceVersions: growing integers within one resource. // 4
-func lower(a, b string) bool {
+// isLower compares resourceVersions: growing integers within one resource. // 4
+func isLower(a, b string) bool {
 	x, errA := strconv.ParseUint(a, 10, 64)
 	y, errB := strconv.ParseUint(b, 10, 64)
 	return errA == nil && errB == nil && x < y
 }
 
-// state is what exists, by key: resourceVersion and body.
-func (l *letter) state() map[Key]string {
+// existingBodies is what exists, by key: resourceVersion and body.
+func (l *ruleModel) existingBodies() map[Key]string {
 	all := map[Key]string{}
 	for key, m := range l.rows {
 		if m.exists {

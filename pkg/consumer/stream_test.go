@@ -29,26 +29,26 @@ func TestTheRulesEndInTheStateOfTheCluster(t *testing.T) {
 	seen := map[string]int{}
 	for seed := range uint64(histories) {
 		w := newWorld(t, rand.New(rand.NewPCG(seed, 17)), seed%2 == 0)
-		w.live()
+		w.runHistory()
 		if w.collides {
 			continue
 		}
-		table, letter := &Table{}, newLetter()
-		for _, r := range repeated(w.rnd, w.stream) {
+		table, letter := &Table{}, newRuleModel()
+		for _, r := range repeatBlocks(w.rnd, w.stream) {
 			seen[r.Type]++
 			if r.Left {
 				seen["left"]++
 			}
-			if r.Gap != nil && lower(r.Gap.To, r.Gap.From) {
+			if r.Gap != nil && isLower(r.Gap.To, r.Gap.From) {
 				seen["restored"]++
 			}
 			if err := table.Apply(r); err != nil {
 				t.Fatal(err)
 			}
-			letter.take(r)
+			letter.applyRecord(r)
 		}
-		want := w.selected()
-		if got := letter.state(); !maps.Equal(got, want) {
+		want := w.selectedBodies()
+		if got := letter.existingBodies(); !maps.Equal(got, want) {
 			t.Fatalf("seed %d: the rules end in\n%v\nthe cluster is\n%v\n%s", seed, got, want, w)
 		}
 		if got := stateOf(table); !maps.Equal(got, want) {
@@ -72,7 +72,7 @@ func TestTheRulesEndInTheStateOfTheCluster(t *testing.T) {
 func TestTheRulesHoldWhateverPartitionComesFirst(t *testing.T) {
 	for seed := range uint64(histories) {
 		w := newWorld(t, rand.New(rand.NewPCG(seed, 18)), false)
-		w.live()
+		w.runHistory()
 		partitions := make([][]Record, 3)
 		for _, r := range w.stream {
 			n := len(r.Name) % 3 // control records have one, too
@@ -82,9 +82,9 @@ func TestTheRulesHoldWhateverPartitionComesFirst(t *testing.T) {
 			partitions[n] = append(partitions[n], r)
 		}
 		for i, p := range partitions {
-			partitions[i] = repeated(w.rnd, p)
+			partitions[i] = repeatBlocks(w.rnd, p)
 		}
-		table, letter := &Table{}, newLetter()
+		table, letter := &Table{}, newRuleModel()
 		for len(partitions[0])+len(partitions[1])+len(partitions[2]) > 0 {
 			i := w.rnd.IntN(3)
 			n := min(w.rnd.IntN(8), len(partitions[i]))
@@ -92,12 +92,12 @@ func TestTheRulesHoldWhateverPartitionComesFirst(t *testing.T) {
 				if err := table.Apply(r); err != nil {
 					t.Fatal(err)
 				}
-				letter.take(r)
+				letter.applyRecord(r)
 			}
 			partitions[i] = partitions[i][n:]
 		}
-		want := w.selected()
-		if got := letter.state(); !maps.Equal(got, want) {
+		want := w.selectedBodies()
+		if got := letter.existingBodies(); !maps.Equal(got, want) {
 			t.Fatalf("seed %d: the rules end in\n%v\nthe cluster is\n%v\n%s", seed, got, want, w)
 		}
 		if got := stateOf(table); !maps.Equal(got, want) {
@@ -119,8 +119,8 @@ func stateOf(table *Table) map[Key]string {
 	return all
 }
 
-// repeated is a stream with blocks that come again, as after restarts of the exporter.
-func repeated(rnd *rand.Rand, stream []Record) []Record {
+// repeatBlocks is a stream with blocks that come again, as after restarts of the exporter.
+func repeatBlocks(rnd *rand.Rand, stream []Record) []Record {
 	for range 3 {
 		end := rnd.IntN(len(stream) + 1)
 		start := end - rnd.IntN(end+1)
@@ -174,61 +174,61 @@ func (w *world) String() string {
 	return text
 }
 
-// live is a life of the exporter: it begins with a snapshot, and then whatever can happen does.
-func (w *world) live() {
-	w.change(10)
-	w.snapshot()
+// runHistory is a life of the exporter: it begins with a snapshot, and then whatever can happen does.
+func (w *world) runHistory() {
+	w.changeObjects(10)
+	w.emitSnapshot()
 	for range 8 {
-		w.change(w.rnd.IntN(12))
+		w.changeObjects(w.rnd.IntN(12))
 		switch w.rnd.IntN(8) {
 		case 0, 1:
-			w.watch()
+			w.watchChanges()
 		case 2: // away for too long
-			w.gap(w.at, w.revision, "expired")
-			w.relist(nil, "")
+			w.emitGap(w.at, w.revision, "expired")
+			w.relistObjects(nil, "")
 		case 3: // the journal is lost; a backup beside that is the limit which rule 8 names
 			if w.backed {
-				w.watch()
+				w.watchChanges()
 				continue
 			}
 			w.known = map[string]version{}
-			w.gap(0, w.revision, "lost")
-			w.snapshot()
+			w.emitGap(0, w.revision, "lost")
+			w.emitSnapshot()
 		case 4: // edited rules
-			w.watch()
-			w.change(w.rnd.IntN(5))
-			w.edit()
-			w.relist(nil, w.pass())
+			w.watchChanges()
+			w.changeObjects(w.rnd.IntN(5))
+			w.editRules()
+			w.relistObjects(nil, w.nextPass())
 		case 5:
-			w.watch()
-			w.resync()
+			w.watchChanges()
+			w.emitResync()
 		case 6:
-			w.restore()
+			w.restoreBackup()
 		case 7: // the rules leave the resource out, and take it in again
-			w.watch()
-			w.leave()
-			w.change(w.rnd.IntN(5))
-			w.snapshot()
+			w.watchChanges()
+			w.emitLeft()
+			w.changeObjects(w.rnd.IntN(5))
+			w.emitSnapshot()
 		}
 	}
-	w.watch()
+	w.watchChanges()
 }
 
-// edit lets the rules select something else.
-func (w *world) edit() { w.rule = []string{"", "blue", "red"}[w.rnd.IntN(3)] }
+// editRules lets the rules select something else.
+func (w *world) editRules() { w.rule = []string{"", "blue", "red"}[w.rnd.IntN(3)] }
 
-// leave says of all objects that they are gone: no rule selects them any more.
-func (w *world) leave() {
-	pass := w.pass()
-	for _, name := range w.names() {
+// emitLeft says of all objects that they are gone: no rule selects them any more.
+func (w *world) emitLeft() {
+	pass := w.nextPass()
+	for _, name := range w.objectNames() {
 		if v, known := w.known[name]; known {
-			w.object(event.Deleted, name, v, func(c *event.Change) { c.Coalesced, c.FinalStateUnknown, c.Left, c.Pass = true, true, true, pass })
+			w.emitObject(event.Deleted, name, v, func(c *event.Change) { c.Coalesced, c.FinalStateUnknown, c.Left, c.Pass = true, true, true, pass })
 		}
 	}
 }
 
-// change lets n things happen in the cluster.
-func (w *world) change(n int) {
+// changeObjects lets n things happen in the cluster.
+func (w *world) changeObjects(n int) {
 	for range n {
 		w.revision++
 		name := string(rune('a' + w.rnd.IntN(objects)))
@@ -240,7 +240,7 @@ func (w *world) change(n int) {
 			w.states[name] = []string{"blue", "red"}[w.rnd.IntN(2)]
 		case w.rnd.IntN(4) == 0:
 			w.ends[old.uid] = w.revision
-			w.write(version{uid: old.uid, resourceVersion: strconv.Itoa(w.revision)})
+			w.recordVersion(version{uid: old.uid, resourceVersion: strconv.Itoa(w.revision)})
 			delete(w.exist, name)
 			delete(w.states, name)
 		default:
@@ -248,7 +248,7 @@ func (w *world) change(n int) {
 			if w.rnd.IntN(3) == 0 {
 				w.states[name] = map[string]string{"blue": "red", "red": "blue"}[w.states[name]]
 			}
-			w.write(w.exist[name])
+			w.recordVersion(w.exist[name])
 		}
 		if w.rnd.IntN(5) == 0 && w.restores {
 			w.backups = append(w.backups, backup{w.revision, maps.Clone(w.exist), maps.Clone(w.states)})
@@ -256,28 +256,28 @@ func (w *world) change(n int) {
 	}
 }
 
-// write notes a version that is new, as long as no backup is restored.
-func (w *world) write(v version) {
+// recordVersion notes a version that is new, as long as no backup is restored.
+func (w *world) recordVersion(v version) {
 	w.collides = w.collides || w.written[v]
 	w.written[v] = true
 }
 
-func (w *world) takes(name string) bool {
+func (w *world) isSelected(name string) bool {
 	return w.exist[name].uid != "" && (w.rule == "" || w.states[name] == w.rule)
 }
 
-// selected is what the stream has to say.
-func (w *world) selected() map[Key]string {
+// selectedBodies is what the stream has to say.
+func (w *world) selectedBodies() map[Key]string {
 	all := map[Key]string{}
 	for name, v := range w.exist {
-		if w.takes(name) {
-			all[Key{"ns", name}] = string(w.body(v))
+		if w.isSelected(name) {
+			all[Key{"ns", name}] = string(w.objectBody(v))
 		}
 	}
 	return all
 }
 
-func (w *world) body(v version) []byte {
+func (w *world) objectBody(v version) []byte {
 	b, err := json.Marshal(map[string]string{"uid": v.uid, "resourceVersion": v.resourceVersion})
 	if err != nil {
 		w.t.Fatal(err)
@@ -285,8 +285,8 @@ func (w *world) body(v version) []byte {
 	return b
 }
 
-// emit writes a change, and reads it as a consumer does.
-func (w *world) emit(c event.Change) {
+// emitChange writes a change, and reads it as a consumer does.
+func (w *world) emitChange(c event.Change) {
 	c.Cluster, c.Resource = "c", event.Resource{Version: "v1", Resource: "things", Kind: "Thing"}
 	c.ObservedAt = time.Unix(1767323045+int64(len(w.stream)), 0)
 	r, err := Parse(format.AppendJSON(nil, &c))
@@ -298,15 +298,15 @@ func (w *world) emit(c event.Change) {
 	w.stream = append(w.stream, r)
 }
 
-func (w *world) object(t event.Type, name string, v version, mark func(*event.Change)) {
+func (w *world) emitObject(t event.Type, name string, v version, mark func(*event.Change)) {
 	c := event.Change{Type: t, Delta: event.DeltaUpdated, Namespace: "ns", Name: name, UID: v.uid, ResourceVersion: v.resourceVersion}
 	if t != event.Deleted {
-		c.After = w.body(v)
+		c.After = w.objectBody(v)
 	}
 	if mark != nil {
 		mark(&c)
 	}
-	w.emit(c)
+	w.emitChange(c)
 	if t == event.Deleted {
 		delete(w.known, name)
 	} else {
@@ -314,30 +314,30 @@ func (w *world) object(t event.Type, name string, v version, mark func(*event.Ch
 	}
 }
 
-// watch says what is different now as events, one a name: what came and went in between is left out, as nobody has to know.
-func (w *world) watch() {
-	for _, name := range w.names() {
+// watchChanges says what is different now as events, one a name: what came and went in between is left out, as nobody has to know.
+func (w *world) watchChanges() {
+	for _, name := range w.objectNames() {
 		now, known := w.exist[name], w.known[name]
 		switch {
-		case known.uid == "" && w.takes(name):
-			w.object(event.Added, name, now, nil)
+		case known.uid == "" && w.isSelected(name):
+			w.emitObject(event.Added, name, now, nil)
 		case known.uid == "":
-		case now.uid == known.uid && !w.takes(name): // its labels do not match any more
-			w.object(event.Deleted, name, now, nil)
+		case now.uid == known.uid && !w.isSelected(name): // its labels do not match any more
+			w.emitObject(event.Deleted, name, now, nil)
 		case now.uid != known.uid:
-			w.object(event.Deleted, name, version{uid: known.uid, resourceVersion: strconv.Itoa(w.ends[known.uid])}, nil)
-			if w.takes(name) {
-				w.object(event.Added, name, now, nil)
+			w.emitObject(event.Deleted, name, version{uid: known.uid, resourceVersion: strconv.Itoa(w.ends[known.uid])}, nil)
+			if w.isSelected(name) {
+				w.emitObject(event.Added, name, now, nil)
 			}
 		case now.resourceVersion != known.resourceVersion:
-			w.object(event.Updated, name, now, nil)
+			w.emitObject(event.Updated, name, now, nil)
 		}
 	}
 	w.at = w.revision
 }
 
-// names are all that exist or are known, in any order.
-func (w *world) names() []string {
+// objectNames are all that exist or are known, in any order.
+func (w *world) objectNames() []string {
 	all := map[string]bool{}
 	for name := range w.exist {
 		all[name] = true
@@ -350,99 +350,99 @@ func (w *world) names() []string {
 	return names
 }
 
-func (w *world) gap(from, to int, reason string) {
+func (w *world) emitGap(from, to int, reason string) {
 	g := &event.GapInfo{To: strconv.Itoa(to), Reason: reason}
 	if from > 0 {
 		g.From = strconv.Itoa(from)
 	}
-	w.emit(event.Change{Type: event.Gap, ResourceVersion: g.To, Gap: g})
+	w.emitChange(event.Change{Type: event.Gap, ResourceVersion: g.To, Gap: g})
 }
 
-func (w *world) pass() string {
+func (w *world) nextPass() string {
 	w.passes++
 	return "pass-" + strconv.Itoa(w.passes)
 }
 
-// relist compares what exists with what is known.
-func (w *world) relist(snapshot *event.SnapshotInfo, pass string) {
+// relistObjects compares what exists with what is known.
+func (w *world) relistObjects(snapshot *event.SnapshotInfo, pass string) {
 	mark := func(c *event.Change) { c.Coalesced, c.Snapshot, c.Pass = true, snapshot, pass }
-	list := cmp.Or(pass, w.pass())
+	list := cmp.Or(pass, w.nextPass())
 	gone := func(c *event.Change) {
 		mark(c)
 		c.FinalStateUnknown, c.Left, c.Pass = true, pass != "", list
 	}
-	for _, name := range w.names() {
+	for _, name := range w.objectNames() {
 		now, known := w.exist[name], w.known[name]
 		switch {
-		case known.uid != "" && !w.takes(name):
-			w.object(event.Deleted, name, known, gone)
-		case !w.takes(name) || now == known:
+		case known.uid != "" && !w.isSelected(name):
+			w.emitObject(event.Deleted, name, known, gone)
+		case !w.isSelected(name) || now == known:
 		case known.uid == now.uid:
-			w.object(event.Updated, name, now, mark)
+			w.emitObject(event.Updated, name, now, mark)
 		case known.uid != "":
-			w.object(event.Deleted, name, known, func(c *event.Change) {
+			w.emitObject(event.Deleted, name, known, func(c *event.Change) {
 				mark(c)
 				c.FinalStateUnknown, c.Pass = true, cmp.Or(pass, now.uid)
 			})
-			w.object(event.Added, name, now, mark)
+			w.emitObject(event.Added, name, now, mark)
 		case snapshot != nil:
-			w.object(event.Snapshot, name, now, func(c *event.Change) { c.Snapshot, c.Pass = snapshot, pass })
+			w.emitObject(event.Snapshot, name, now, func(c *event.Change) { c.Snapshot, c.Pass = snapshot, pass })
 		default:
-			w.object(event.Added, name, now, mark)
+			w.emitObject(event.Added, name, now, mark)
 		}
 	}
 	w.at = w.revision
 }
 
-// snapshot is a first list, which may be interrupted while the cluster goes on and rules are edited.
-func (w *world) snapshot() {
-	info, pass := &event.SnapshotInfo{ID: w.pass()}, ""
-	w.emit(event.Change{Type: event.SnapshotBegin, Snapshot: info})
+// emitSnapshot is a first list, which may be interrupted while the cluster goes on and rules are edited.
+func (w *world) emitSnapshot() {
+	info, pass := &event.SnapshotInfo{ID: w.nextPass()}, ""
+	w.emitChange(event.Change{Type: event.SnapshotBegin, Snapshot: info})
 	for w.rnd.IntN(3) == 0 { // a part of the list or all of it, then a restart
 		if w.rnd.IntN(3) == 0 {
-			w.relist(info, pass)
+			w.relistObjects(info, pass)
 		}
-		for _, name := range w.names() {
-			if w.takes(name) && w.known[name].uid == "" && w.rnd.IntN(2) == 0 {
-				w.object(event.Snapshot, name, w.exist[name], func(c *event.Change) { c.Snapshot, c.Pass = info, pass })
+		for _, name := range w.objectNames() {
+			if w.isSelected(name) && w.known[name].uid == "" && w.rnd.IntN(2) == 0 {
+				w.emitObject(event.Snapshot, name, w.exist[name], func(c *event.Change) { c.Snapshot, c.Pass = info, pass })
 			}
 		}
-		w.change(w.rnd.IntN(6))
+		w.changeObjects(w.rnd.IntN(6))
 		if w.rnd.IntN(2) == 0 {
-			w.edit()
-			pass = w.pass()
+			w.editRules()
+			pass = w.nextPass()
 		}
 	}
-	w.relist(info, pass)
+	w.relistObjects(info, pass)
 	var digest event.Digest
 	for name, v := range w.known {
 		digest.Add("ns", name, v.uid, v.resourceVersion)
 	}
 	at := strconv.Itoa(w.revision)
-	w.emit(event.Change{Type: event.SnapshotEnd, ResourceVersion: at,
+	w.emitChange(event.Change{Type: event.SnapshotEnd, ResourceVersion: at,
 		Snapshot: &event.SnapshotInfo{ID: info.ID, Position: at, Count: len(w.known), Digest: digest.String()}})
 }
 
-// resync emits what is known again.
-func (w *world) resync() {
-	pass := w.pass()
-	for _, name := range w.names() {
+// emitResync emits what is known again.
+func (w *world) emitResync() {
+	pass := w.nextPass()
+	for _, name := range w.objectNames() {
 		if v, known := w.known[name]; known {
-			w.object(event.Sync, name, v, func(c *event.Change) { c.Pass = pass })
+			w.emitObject(event.Sync, name, v, func(c *event.Change) { c.Pass = pass })
 		}
 	}
 }
 
-// restore takes the cluster back to what it was, and further from there.
-func (w *world) restore() {
+// restoreBackup takes the cluster back to what it was, and further from there.
+func (w *world) restoreBackup() {
 	if len(w.backups) == 0 {
 		return
 	}
-	w.watch()
+	w.watchChanges()
 	b := w.backups[w.rnd.IntN(len(w.backups))]
 	w.revision, w.exist, w.states = b.revision, maps.Clone(b.exist), maps.Clone(b.states)
 	w.backups, w.restores = nil, false // a repetition does not span two of them
-	w.change(w.rnd.IntN(3))
-	w.gap(w.at, w.revision, "restored")
-	w.relist(nil, "")
+	w.changeObjects(w.rnd.IntN(3))
+	w.emitGap(w.at, w.revision, "restored")
+	w.relistObjects(nil, "")
 }

@@ -21,13 +21,13 @@ type follower struct {
 	list   List   // begun last
 }
 
-// put hands an observation over and notes how far the scope has come.
-func (f *follower) put(o event.Observation, err error) {
+// storeObservation hands an observation over and notes how far the scope has come.
+func (f *follower) storeObservation(o event.Observation, err error) {
 	f.t.Helper()
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	if len(o.Changes)+len(o.Known)+len(o.Forget) == 0 && o.Lost == "" && (o.Position == "" || o.Position == f.stored.Position) {
+	if len(o.Changes)+len(o.Known)+len(o.RemovedKeys) == 0 && o.LostReason == "" && (o.Position == "" || o.Position == f.stored.Position) {
 		return
 	}
 	checkObservation(f.t, o)
@@ -37,14 +37,14 @@ func (f *follower) put(o event.Observation, err error) {
 
 // storeScope does what the journal does: a position ends everything else that is stored of a list.
 func storeScope(s *event.StoredScope, o event.Observation) {
-	if o.Lost != "" {
-		s.Position, s.Snapshot, s.Lost = "", "", o.Lost
+	if o.LostReason != "" {
+		s.Position, s.Snapshot, s.LostReason = "", "", o.LostReason
 	}
 	if o.Snapshot != "" {
 		s.Snapshot = o.Snapshot
 	}
 	if o.Position != "" {
-		s.Position, s.Lost, s.Pass = o.Position, "", ""
+		s.Position, s.LostReason, s.Pass = o.Position, "", ""
 	}
 }
 
@@ -53,7 +53,7 @@ func storeKnown(known map[string]event.Known, o event.Observation) {
 	for _, k := range o.Known {
 		known[k.Key] = k
 	}
-	for _, key := range o.Forget {
+	for _, key := range o.RemovedKeys {
 		delete(known, key)
 	}
 }
@@ -71,7 +71,7 @@ func checkObservation(t *testing.T, o event.Observation) {
 		}
 		keys[k.Key] = true
 	}
-	for _, key := range o.Forget {
+	for _, key := range o.RemovedKeys {
 		if keys[key] {
 			t.Errorf("%s is known and forgotten in one observation", key)
 		}
@@ -79,16 +79,16 @@ func checkObservation(t *testing.T, o event.Observation) {
 	}
 }
 
-// lose notes that the API server has no history behind the position.
-func (f *follower) lose(why string) {
+// loseHistory notes that the API server has no history behind the position.
+func (f *follower) loseHistory(why string) {
 	f.lostAt = f.stored.Position
-	f.stored.Position, f.stored.Snapshot, f.stored.Lost = "", "", why
+	f.stored.Position, f.stored.Snapshot, f.stored.LostReason = "", "", why
 }
 
-// beginList begins a list with the records that must come before its objects (I5). newest is the position of now.
-func (f *follower) beginList(newest string) {
+// startList begins a list with the records that must come before its objects (I5). newest is the position of now.
+func (f *follower) startList(newest string) {
 	f.list = f.prepareList(newest)
-	f.tracker.BeginList(f.list)
+	f.tracker.StartList(f.list)
 }
 
 func (f *follower) prepareList(newest string) List {
@@ -96,47 +96,47 @@ func (f *follower) prepareList(newest string) List {
 	if s.Snapshot != "" { // it was stopped within that
 		return List{Snapshot: &event.SnapshotInfo{ID: s.Snapshot}, Pass: s.Pass, Name: f.newName("L")}
 	}
-	if s.Lost == "" && t.Known() > 0 {
-		s.Lost = "the first list was broken off"
+	if s.LostReason == "" && t.KnownCount() > 0 {
+		s.LostReason = "the first list was broken off"
 	}
 	var first []*event.Change
-	if s.Lost != "" {
-		first = append(first, t.Gap(f.lostAt, newest, s.Lost))
+	if s.LostReason != "" {
+		first = append(first, t.NewGap(f.lostAt, newest, s.LostReason))
 	}
-	if t.Known() > 0 {
-		o := t.Observe(first...)
-		o.Lost = s.Lost
-		f.put(o, nil)
+	if t.KnownCount() > 0 {
+		o := t.NewObservation(first...)
+		o.LostReason = s.LostReason
+		f.storeObservation(o, nil)
 		return List{Pass: s.Pass, Name: f.newName("L")}
 	}
 	id := f.newName("S")
-	o := t.Observe(append(first, t.SnapshotBegin(id))...)
-	o.Lost, o.Snapshot = s.Lost, id
-	f.put(o, nil)
+	o := t.NewObservation(append(first, t.NewSnapshotBegin(id))...)
+	o.LostReason, o.Snapshot = s.LostReason, id
+	f.storeObservation(o, nil)
 	return List{Snapshot: &event.SnapshotInfo{ID: id}, Name: f.newName("L")}
 }
 
-// beginAgain begins the list again after it was broken off.
-func (f *follower) beginAgain() { f.tracker.BeginList(f.list) }
+// restartList begins the list again after it was broken off.
+func (f *follower) restartList() { f.tracker.StartList(f.list) }
 
-// missing puts what the list lacks.
-func (f *follower) missing() {
+// observeMissing puts what the list lacks.
+func (f *follower) observeMissing() {
 	for more := true; more; {
 		var o event.Observation
 		var err error
-		o, more, err = f.tracker.Missing()
-		f.put(o, err)
+		o, more, err = f.tracker.ObserveMissing()
+		f.storeObservation(o, err)
 	}
 }
 
-// endList ends the list.
-func (f *follower) endList(position string) {
-	f.missing()
-	f.put(f.tracker.EndList(position), nil)
+// finishList ends the list.
+func (f *follower) finishList(position string) {
+	f.observeMissing()
+	f.storeObservation(f.tracker.FinishList(position), nil)
 }
 
-// gone puts that no known object is there any more; with a pass they only left the selection.
-func (f *follower) gone(pass string) {
-	f.tracker.BeginList(List{Pass: pass, Name: f.newName("L")})
-	f.missing()
+// observeAllGone puts that no known object is there any more; with a pass they only left the selection.
+func (f *follower) observeAllGone(pass string) {
+	f.tracker.StartList(List{Pass: pass, Name: f.newName("L")})
+	f.observeMissing()
 }

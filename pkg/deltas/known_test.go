@@ -14,46 +14,46 @@ func knownPod(name, rv string) event.Known {
 	return event.Known{Key: "ns/" + name, UID: "uid-of-" + name, ResourceVersion: rv, Summary: "s"}
 }
 
-func TestTheNewestOfAnObjectIsKnown(t *testing.T) {
-	s := NewKnown()
+func TestKnownSetKeepsTheNewestVersion(t *testing.T) {
+	s := NewKnownSet()
 	s.Add(knownPod("a", "1"))
 	s.Add(knownPod("a", "2"))
-	s.replace(knownPod("b", "3"))
-	s.replace(knownPod("b", "4"))
+	s.replaceOrRemove(knownPod("b", "3"))
+	s.replaceOrRemove(knownPod("b", "4"))
 	for _, want := range []event.Known{knownPod("a", "2"), knownPod("b", "4"), {Key: "ns/nobody"}} {
-		if got := s.get(want.Key); got != want {
+		if got := s.lookupKey(want.Key); got != want {
 			t.Errorf("known is %+v, want %+v", got, want)
 		}
 	}
-	s.replace(event.Known{Key: "ns/a"})
-	s.replace(event.Known{Key: "ns/nobody"})
-	if got := s.get("ns/a"); got.UID != "" || s.Len() != 1 {
+	s.replaceOrRemove(event.Known{Key: "ns/a"})
+	s.replaceOrRemove(event.Known{Key: "ns/nobody"})
+	if got := s.lookupKey("ns/a"); got.UID != "" || s.Len() != 1 {
 		t.Errorf("%+v is known, one of %d, though it was taken out", got, s.Len())
 	}
 }
 
-func TestAListLacksWhatWasNotSeenSinceItBegan(t *testing.T) {
-	s := NewKnown()
+func TestUnseenKeysAreThoseNotSeenInThisPass(t *testing.T) {
+	s := NewKnownSet()
 	for _, name := range []string{"seen", "replaced", "missing", "removed"} {
 		s.Add(knownPod(name, "1"))
 	}
-	unseen := func() []string { return slices.Sorted(slices.Values(s.unseen(100))) }
+	unseen := func() []string { return slices.Sorted(slices.Values(s.unseenKeys(100))) }
 	see := func() {
-		s.see("ns/seen")
-		s.see("ns/nobody")
-		s.replace(knownPod("replaced", "2"))
-		s.replace(knownPod("new", "3"))
-		s.replace(event.Known{Key: "ns/removed"})
+		s.markSeen("ns/seen")
+		s.markSeen("ns/nobody")
+		s.replaceOrRemove(knownPod("replaced", "2"))
+		s.replaceOrRemove(knownPod("new", "3"))
+		s.replaceOrRemove(event.Known{Key: "ns/removed"})
 	}
-	s.begin()
-	if got := s.unseen(2); len(got) != 2 {
+	s.startListPass()
+	if got := s.unseenKeys(2); len(got) != 2 {
 		t.Errorf("two of the unseen are %q", got)
 	}
 	see()
 	if got, want := unseen(), []string{"ns/missing"}; !slices.Equal(got, want) {
 		t.Errorf("the list lacks %q, want %q", got, want)
 	}
-	s.begin() // it was broken off
+	s.startListPass() // it was broken off
 	if got, want := unseen(), []string{"ns/missing", "ns/new", "ns/replaced", "ns/seen"}; !slices.Equal(got, want) {
 		t.Errorf("the next list lacks %q, want %q", got, want)
 	}
@@ -64,8 +64,8 @@ func TestAListLacksWhatWasNotSeenSinceItBegan(t *testing.T) {
 }
 
 func TestDigestIsThatOfTheSnapshotEndRecord(t *testing.T) {
-	s := NewKnown()
-	if got, want := s.digest(), new(event.Digest).String(); got != want {
+	s := NewKnownSet()
+	if got, want := s.computeDigest(), new(event.Digest).String(); got != want {
 		t.Errorf("digest of nothing is %s, want %s", got, want)
 	}
 	s.Add(knownPod("a", "1"))
@@ -73,31 +73,31 @@ func TestDigestIsThatOfTheSnapshotEndRecord(t *testing.T) {
 	var want event.Digest
 	want.Add("", "node", "u2", "2")
 	want.Add("ns", "a", "uid-of-a", "1")
-	if got := s.digest(); got != want.String() {
+	if got := s.computeDigest(); got != want.String() {
 		t.Errorf("digest is %s, want %s", got, want.String())
 	}
 }
 
 // The strings of an object are cut out of one that holds more than them. What is known of an object must not keep all of it.
-func TestWhatIsKnownKeepsNothingElseOfAnObject(t *testing.T) {
+func TestKnownSetPinsNoLargerStrings(t *testing.T) {
 	const objects, size = 100, 1 << 16
 	text := func(i int) string { return fmt.Sprintf("name-%05d", i) + strings.Repeat("x", size) }
 	known := func(i int, rv string) event.Known {
 		name := text(i)[:10]
 		return event.Known{Key: name, UID: name, ResourceVersion: rv, Summary: name}
 	}
-	for what, do := range map[string]func(*Known, int){
-		"loaded":  func(s *Known, i int) { s.Add(known(i, "1")) },
-		"new":     func(s *Known, i int) { s.replace(known(i, "1")) },
-		"updated": func(s *Known, i int) { s.Add(known(i, "1")); s.replace(known(i, "2")) },
-		"seen":    func(s *Known, i int) { s.Add(known(i, "1")); s.begin(); s.see(known(i, "1").Key) },
+	for what, do := range map[string]func(*KnownSet, int){
+		"loaded":  func(s *KnownSet, i int) { s.Add(known(i, "1")) },
+		"new":     func(s *KnownSet, i int) { s.replaceOrRemove(known(i, "1")) },
+		"updated": func(s *KnownSet, i int) { s.Add(known(i, "1")); s.replaceOrRemove(known(i, "2")) },
+		"seen":    func(s *KnownSet, i int) { s.Add(known(i, "1")); s.startListPass(); s.markSeen(known(i, "1").Key) },
 	} {
-		before := heap()
-		s := NewKnown()
+		before := heapBytes()
+		s := NewKnownSet()
 		for i := range objects {
 			do(s, i)
 		}
-		if kept := int64(heap()) - int64(before); kept > objects*size/4 {
+		if kept := int64(heapBytes()) - int64(before); kept > objects*size/4 {
 			t.Errorf("%s: %d objects keep %d KiB", what, objects, kept>>10)
 		}
 		runtime.KeepAlive(s)
@@ -110,8 +110,8 @@ func BenchmarkKnownBytes(b *testing.B) {
 		b.Run(fmt.Sprint(writers, " writers"), func(b *testing.B) {
 			const objects = 1_000_000
 			for b.Loop() {
-				before := heap()
-				set := NewKnown()
+				before := heapBytes()
+				set := NewKnownSet()
 				for i := range objects {
 					summary := AppendParts(nil, Parts{})
 					for w := range writers {
@@ -122,14 +122,14 @@ func BenchmarkKnownBytes(b *testing.B) {
 						ResourceVersion: fmt.Sprint(1_000_000 + i), Summary: string(summary),
 					})
 				}
-				b.ReportMetric(float64(heap()-before)/objects, "B/object")
+				b.ReportMetric(float64(heapBytes()-before)/objects, "B/object")
 				runtime.KeepAlive(set)
 			}
 		})
 	}
 }
 
-func heap() uint64 {
+func heapBytes() uint64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

@@ -40,18 +40,18 @@ func NewObject(namespace, name string) *Object {
 // Key is "namespace/name", or "name" for cluster-scoped objects: the key of DeltaFIFO and of event.Known.
 func (o *Object) Key() string { return o.key }
 
-// known is what is known once the object has been emitted.
-func (o *Object) known() event.Known {
+// toKnown is what is known once the object has been emitted.
+func (o *Object) toKnown() event.Known {
 	return event.Known{Key: o.key, UID: o.UID, ResourceVersion: o.ResourceVersion, Summary: o.Summary}
 }
 
-// is says that the object is in the state that is known of it.
-func (o *Object) is(known event.Known) bool {
+// matchesKnown says that the object is in the state that is known of it.
+func (o *Object) matchesKnown(known event.Known) bool {
 	return known.UID == o.UID && known.ResourceVersion == o.ResourceVersion && known.UID != ""
 }
 
-// keyOf is the key function of DeltaFIFO.
-func keyOf(obj any) (string, error) {
+// objectKey is the key function of DeltaFIFO.
+func objectKey(obj any) (string, error) {
 	if o, ok := obj.(*Object); ok {
 		return o.Key(), nil
 	}

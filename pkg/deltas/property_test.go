@@ -26,19 +26,19 @@ func TestEveryRevisionIsEmittedOnceThroughCrashes(t *testing.T) {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			h := newHistory(t, rand.New(rand.NewPCG(seed, 7)))
 			for range 40 {
-				h.world.live(h.rnd.IntN(12))
-				h.misfortune()
-				h.run(h.rnd.IntN(5))
+				h.world.writeRandomObjects(h.rnd.IntN(12))
+				h.injectFault()
+				h.runProcess(h.rnd.IntN(5))
 				if h.rnd.IntN(2) == 0 {
-					h.crash()
+					h.crashProcess()
 				}
 			}
-			h.world.live(3)
+			h.world.writeRandomObjects(3)
 			for h.process.stored.Position != strconv.Itoa(h.world.revision) {
-				h.run(10)
+				h.runProcess(10)
 			}
-			h.durable(len(h.appended))
-			h.check()
+			h.makeDurable(len(h.appended))
+			h.checkEmittedOnce()
 		})
 	}
 }
@@ -70,36 +70,36 @@ type appended struct {
 func newHistory(t *testing.T, rnd *rand.Rand) *history {
 	h := &history{t: t, rnd: rnd, world: newWorld(rnd), known: map[string]event.Known{}, expected: map[string]int{}}
 	h.consumer = consumer{history: h, state: map[string]*event.Change{}, last: map[string]int{}, times: map[string]int{}}
-	h.start()
+	h.startProcess()
 	return h
 }
 
 // edited begins the names of comparisons with edited rules.
 const edited = "P"
 
-func (h *history) name(prefix string) string { h.names++; return fmt.Sprint(prefix, h.names) }
+func (h *history) newName(prefix string) string { h.names++; return fmt.Sprint(prefix, h.names) }
 
-// misfortune is what may happen to a process beside being killed.
-func (h *history) misfortune() {
+// injectFault is what may happen to a process beside being killed.
+func (h *history) injectFault() {
 	switch h.rnd.IntN(16) {
 	case 0, 1:
 		h.world.compact = h.world.revision
 	case 2:
-		h.crash()
-		h.stored, h.known = event.StoredScope{Lost: "the journal was broken"}, map[string]event.Known{}
+		h.crashProcess()
+		h.stored, h.known = event.StoredScope{LostReason: "the journal was broken"}, map[string]event.Known{}
 		h.consumer.snapshot = "" // will never end
-		h.start()
+		h.startProcess()
 	case 3, 4:
-		h.crash()
-		h.edit()
-		h.start()
+		h.crashProcess()
+		h.editRules()
+		h.startProcess()
 	}
 }
 
-// edit is what pkg/source stores when the rules select something else. A snapshot that has not ended goes on, as a
+// editRules is what pkg/source stores when the rules select something else. A snapshot that has not ended goes on, as a
 // comparison: consumers wait for its end.
-func (h *history) edit() {
-	next := event.StoredScope{Lost: "the rules were edited", Pass: h.name(edited)}
+func (h *history) editRules() {
+	next := event.StoredScope{LostReason: "the rules were edited", Pass: h.newName(edited)}
 	if h.stored.Position == "" {
 		next.Snapshot = h.stored.Snapshot
 	}
@@ -110,30 +110,30 @@ func (h *history) edit() {
 	}
 }
 
-// start begins a process with what is durable.
-func (h *history) start() {
-	known := NewKnown()
+// startProcess begins a process with what is durable.
+func (h *history) startProcess() {
+	known := NewKnownSet()
 	for _, k := range h.known {
 		known.Add(k)
 	}
 	s := Scope{ID: "s", Cluster: "c", Resource: event.Resource{Resource: "pods"}, Selected: h.selection.label != ""}
 	h.appended = nil
 	h.process = &follower{
-		t: h.t, stored: h.stored, tracker: NewTracker(s, known, h.selection.filter, time.Now),
+		t: h.t, stored: h.stored, tracker: NewTracker(s, known, h.selection.matchesNamespace, time.Now),
 		append: func(o event.Observation) {
 			h.appended = append(h.appended, appended{Observation: o, selection: h.selection})
 		},
-		newName: h.name,
+		newName: h.newName,
 	}
 }
 
-// crash keeps a random part of what was appended and starts over from it.
-func (h *history) crash() {
-	h.durable(h.rnd.IntN(len(h.appended) + 1))
-	h.start()
+// crashProcess keeps a random part of what was appended and starts over from it.
+func (h *history) crashProcess() {
+	h.makeDurable(h.rnd.IntN(len(h.appended) + 1))
+	h.startProcess()
 }
 
-func (h *history) durable(n int) {
+func (h *history) makeDurable(n int) {
 	for _, o := range h.appended[:n] {
 		storeKnown(h.known, o.Observation)
 		storeScope(&h.stored, o.Observation)
@@ -141,47 +141,47 @@ func (h *history) durable(n int) {
 			h.expected[id]++
 		}
 		for _, c := range o.Changes {
-			h.consumer.read(c)
+			h.consumer.applyChange(c)
 		}
 		if o.Position != "" {
-			h.consumer.compare(o.selection, o.Position)
+			h.consumer.compareState(o.selection, o.Position)
 		}
 	}
 	h.appended = h.appended[n:]
 }
 
-// run lists where it must, then watches for at most n batches. It may end anywhere.
-func (h *history) run(n int) {
+// runProcess lists where it must, then watches for at most n batches. It may end anywhere.
+func (h *history) runProcess(n int) {
 	f := h.process
 	if f.stored.Position != "" && revisionOf(f.stored.Position) < h.world.compact {
-		f.lose("history expired")
+		f.loseHistory("history expired")
 	}
-	if f.stored.Position == "" && !h.list() {
+	if f.stored.Position == "" && !h.listObjects() {
 		return
 	}
 	for range n {
-		if h.watch(); h.rnd.IntN(3) == 0 {
-			h.sync()
+		if h.watchBatch(); h.rnd.IntN(3) == 0 {
+			h.syncRandomObject()
 		}
 	}
 }
 
-// list reads what exists, and again when that breaks off. It returns false when the process ended within.
-func (h *history) list() bool {
-	h.process.beginList(strconv.Itoa(h.world.revision))
+// listObjects reads what exists, and again when that breaks off. It returns false when the process ended within.
+func (h *history) listObjects() bool {
+	h.process.startList(strconv.Itoa(h.world.revision))
 	for {
 		revision, whole := h.readAll()
 		if whole {
-			h.process.endList(strconv.Itoa(revision))
+			h.process.finishList(strconv.Itoa(revision))
 			h.checkMissing(revision)
 			return true
 		}
 		if h.rnd.IntN(3) == 0 {
-			h.crash()
+			h.crashProcess()
 			return false
 		}
-		h.world.live(h.rnd.IntN(4))
-		h.process.beginAgain()
+		h.world.writeRandomObjects(h.rnd.IntN(4))
+		h.process.restartList()
 	}
 }
 
@@ -189,11 +189,11 @@ func (h *history) list() bool {
 func (h *history) readAll() (revision int, whole bool) {
 	w, watchList := h.world, h.rnd.IntN(2) == 0
 	revision = w.revision
-	events := added(w.list(h.selection, revision)...)
-	w.live(h.rnd.IntN(6))
+	events := addedEvents(w.listAt(h.selection, revision)...)
+	w.writeRandomObjects(h.rnd.IntN(6))
 	if watchList {
 		for ; revision < w.revision; revision++ {
-			if e, yes := h.selection.event(w.at(revision + 1)); yes {
+			if e, yes := h.selection.watchEvent(w.writeAt(revision + 1)); yes {
 				events = append(events, e)
 			}
 		}
@@ -203,14 +203,14 @@ func (h *history) readAll() (revision int, whole bool) {
 			return 0, false
 		}
 		n := 1 + h.rnd.IntN(len(events))
-		h.process.put(h.process.tracker.Watched(events[:n], ""))
+		h.process.storeObservation(h.process.tracker.ObserveEvents(events[:n], ""))
 		events = events[n:]
 	}
 	return revision, h.rnd.IntN(12) > 0
 }
 
-// watch takes a batch of what came after the position.
-func (h *history) watch() {
+// watchBatch takes a batch of what came after the position.
+func (h *history) watchBatch() {
 	w, from := h.world, revisionOf(h.process.stored.Position)
 	if from == w.revision {
 		return
@@ -219,24 +219,24 @@ func (h *history) watch() {
 	var batch []Event
 	var expected []string
 	for r := from + 1; r <= to; r++ {
-		e, yes := h.selection.event(w.at(r))
+		e, yes := h.selection.watchEvent(w.writeAt(r))
 		if !yes {
 			continue
 		}
-		if past, yes := w.earlier(h.selection, r); yes && e.Type == watch.Modified && h.rnd.IntN(4) == 0 {
+		if past, yes := w.earlierEvent(h.selection, r); yes && e.Type == watch.Modified && h.rnd.IntN(4) == 0 {
 			batch = append(batch, past) // another API server shows it again
 		}
 		batch = append(batch, e)
-		if h.selection.filter(e.Object.Namespace) {
-			expected = append(expected, idOf(e))
+		if h.selection.matchesNamespace(e.Object.Namespace) {
+			expected = append(expected, changeIDOf(e))
 		}
 	}
-	h.process.put(h.process.tracker.Watched(batch, strconv.Itoa(to)))
+	h.process.storeObservation(h.process.tracker.ObserveEvents(batch, strconv.Itoa(to)))
 	h.appended[len(h.appended)-1].expected = expected
 }
 
-// idOf is the ID of the change that an event means where nothing is unusual.
-func idOf(e Event) string {
+// changeIDOf is the ID of the change that an event means where nothing is unusual.
+func changeIDOf(e Event) string {
 	c := event.Change{Cluster: "c", UID: e.Object.UID, ResourceVersion: e.Object.ResourceVersion}
 	switch e.Type {
 	case watch.Added:
@@ -249,8 +249,8 @@ func idOf(e Event) string {
 	return c.ID()
 }
 
-// sync reads a random state that some object is or was in.
-func (h *history) sync() {
+// syncRandomObject reads a random state that some object is or was in.
+func (h *history) syncRandomObject() {
 	if len(h.world.writes) == 0 {
 		return
 	}
@@ -258,14 +258,14 @@ func (h *history) sync() {
 	if now := h.world.objects[o.Key()]; now != nil && h.rnd.IntN(2) == 0 {
 		o = now
 	}
-	h.process.put(h.process.tracker.Synced(o, h.name("sync")))
+	h.process.storeObservation(h.process.tracker.ObserveSynced(o, h.newName("sync")))
 }
 
 // checkMissing holds the deletes that a list has brought against what is: nothing that exists and is selected was deleted,
 // and what left the selection did so because that was edited.
 func (h *history) checkMissing(revision int) {
 	exists := map[string]*Object{}
-	for _, o := range h.world.list(h.selection, revision) {
+	for _, o := range h.world.listAt(h.selection, revision) {
 		exists[o.UID] = o
 	}
 	for _, a := range h.appended {
@@ -275,22 +275,22 @@ func (h *history) checkMissing(revision int) {
 		for _, c := range a.Changes {
 			switch o := exists[c.UID]; {
 			case c.Type != event.Deleted || !c.FinalStateUnknown:
-			case o != nil && h.selection.filter(o.Namespace) && revisionOf(o.ResourceVersion) <= revisionOf(c.ResourceVersion):
-				h.t.Errorf("%s is emitted, and it exists at %d in version %s", describe(c), revision, o.ResourceVersion)
+			case o != nil && h.selection.matchesNamespace(o.Namespace) && revisionOf(o.ResourceVersion) <= revisionOf(c.ResourceVersion):
+				h.t.Errorf("%s is emitted, and it exists at %d in version %s", describeChange(c), revision, o.ResourceVersion)
 			case c.Left != (strings.HasPrefix(c.Pass, edited) && c.Delta == event.DeltaDeleted):
-				h.t.Errorf("%s is emitted, and only what left because rules were edited has left", describe(c))
+				h.t.Errorf("%s is emitted, and only what left because rules were edited has left", describeChange(c))
 			}
 		}
 	}
 }
 
-func (h *history) check() {
+func (h *history) checkEmittedOnce() {
 	for id, n := range h.expected {
 		if n != 1 || h.consumer.times[id] != 1 {
 			h.t.Errorf("%s was watched %d times and emitted %d times", id, n, h.consumer.times[id])
 		}
 	}
-	h.consumer.compare(h.selection, strconv.Itoa(h.world.revision))
+	h.consumer.compareState(h.selection, strconv.Itoa(h.world.revision))
 }
 
 // consumer knows nothing but the stream, and keeps the state that it describes.
@@ -303,9 +303,9 @@ type consumer struct {
 	named    map[string]bool // within the snapshot
 }
 
-func (r *consumer) read(c *event.Change) {
+func (r *consumer) applyChange(c *event.Change) {
 	if r.times[c.ID()]++; r.times[c.ID()] > 1 && c.Type != event.Gap { // two gaps may end where nothing happened between
-		r.t.Fatalf("a second change has the ID %s: %s", c.ID(), describe(c))
+		r.t.Fatalf("a second change has the ID %s: %s", c.ID(), describeChange(c))
 	}
 	switch c.Type {
 	case event.Gap:
@@ -315,28 +315,28 @@ func (r *consumer) read(c *event.Change) {
 		}
 		r.snapshot, r.named = c.Snapshot.ID, map[string]bool{}
 	case event.SnapshotEnd:
-		r.end(c)
+		r.checkSnapshotEnd(c)
 	default:
-		r.object(c)
+		r.applyObject(c)
 	}
 }
 
-func (r *consumer) object(c *event.Change) {
+func (r *consumer) applyObject(c *event.Change) {
 	key := c.Namespace + "/" + c.Name
 	if c.Snapshot != nil && c.Snapshot.ID != r.snapshot || c.Type == event.Snapshot && c.Snapshot == nil {
-		r.t.Fatalf("within snapshot %q: %s", r.snapshot, describe(c))
+		r.t.Fatalf("within snapshot %q: %s", r.snapshot, describeChange(c))
 	}
 	if c.Type != event.Deleted && string(c.After) != c.ResourceVersion {
-		r.t.Fatalf("body %q: %s", c.After, describe(c))
+		r.t.Fatalf("body %q: %s", c.After, describeChange(c))
 	}
 	revision := revisionOf(c.ResourceVersion)
 	if revision < r.last[key] {
-		r.t.Fatalf("a step back from %d: %s", r.last[key], describe(c))
+		r.t.Fatalf("a step back from %d: %s", r.last[key], describeChange(c))
 	}
 	r.last[key] = revision
 	had := r.state[key]
 	if had != nil && had.UID != c.UID && (r.snapshot == "" || r.named[key]) { // I8; what a snapshot does not name is gone
-		r.t.Fatalf("its delete is missing, %s: %s", describe(had), describe(c))
+		r.t.Fatalf("its delete is missing, %s: %s", describeChange(had), describeChange(c))
 	}
 	switch c.Type {
 	case event.Deleted:
@@ -344,7 +344,7 @@ func (r *consumer) object(c *event.Change) {
 		return
 	case event.Sync:
 		if had == nil || had.ResourceVersion != c.ResourceVersion {
-			r.t.Fatalf("what was emitted last is %+v: %s", had, describe(c))
+			r.t.Fatalf("what was emitted last is %+v: %s", had, describeChange(c))
 		}
 	case event.Updated:
 		r.checkUpdate(c)
@@ -360,27 +360,27 @@ func (r *consumer) object(c *event.Change) {
 // checkAdded holds the actor of an object that came into being or entered the selection: who changed the label that makes it
 // enter is not who made it, so a name has to be that of the writer of this very version.
 func (r *consumer) checkAdded(c *event.Change) {
-	if wrote := r.world.at(revisionOf(c.ResourceVersion)).condition; c.Actor != nil && (c.Coalesced || c.Actor.Manager != wrote.writer) {
-		r.t.Errorf("it was %q: %s, by %q", wrote.writer, describe(c), c.Actor.Manager)
+	if wrote := r.world.writeAt(revisionOf(c.ResourceVersion)).condition; c.Actor != nil && (c.Coalesced || c.Actor.Manager != wrote.writer) {
+		r.t.Errorf("it was %q: %s, by %q", wrote.writer, describeChange(c), c.Actor.Manager)
 	}
 }
 
 // checkUpdate holds class and actor of an update against who wrote what.
 func (r *consumer) checkUpdate(c *event.Change) {
-	wrote := r.world.at(revisionOf(c.ResourceVersion)).condition
+	wrote := r.world.writeAt(revisionOf(c.ResourceVersion)).condition
 	switch {
 	case c.Coalesced && c.Actor != nil:
-		r.t.Errorf("several may have written it: %s", describe(c))
+		r.t.Errorf("several may have written it: %s", describeChange(c))
 	case c.Coalesced:
 	case c.Class != wrote.class:
-		r.t.Errorf("it was %s: %s", wrote.class, describe(c))
+		r.t.Errorf("it was %s: %s", wrote.class, describeChange(c))
 	case c.Actor == nil && wrote.writer != "", c.Actor != nil && c.Actor.Manager != wrote.writer:
-		r.t.Errorf("it was %q: %s", wrote.writer, describe(c))
+		r.t.Errorf("it was %q: %s", wrote.writer, describeChange(c))
 	}
 }
 
-// end drops what the snapshot did not name and holds the rest against its digest.
-func (r *consumer) end(end *event.Change) {
+// checkSnapshotEnd drops what the snapshot did not name and holds the rest against its digest.
+func (r *consumer) checkSnapshotEnd(end *event.Change) {
 	if end.Snapshot.ID != r.snapshot {
 		r.t.Fatalf("snapshot %s ends within %q", end.Snapshot.ID, r.snapshot)
 	}
@@ -393,13 +393,13 @@ func (r *consumer) end(end *event.Change) {
 		digest.Add(c.Namespace, c.Name, c.UID, c.ResourceVersion)
 	}
 	if len(r.state) != end.Snapshot.Count || digest.String() != end.Snapshot.Digest {
-		r.t.Fatalf("%s, the stream says %d objects, digest %s", describe(end), len(r.state), digest.String())
+		r.t.Fatalf("%s, the stream says %d objects, digest %s", describeChange(end), len(r.state), digest.String())
 	}
 	r.snapshot, r.named = "", nil
 }
 
-// compare holds the state against what the API server had at a position, and what is known against the state.
-func (r *consumer) compare(s selection, position string) {
+// compareState holds the state against what the API server had at a position, and what is known against the state.
+func (r *consumer) compareState(s selection, position string) {
 	state, known := map[string]string{}, map[string]string{}
 	for key, c := range r.state {
 		state[key] = c.ResourceVersion
@@ -407,7 +407,7 @@ func (r *consumer) compare(s selection, position string) {
 	for key, k := range r.known {
 		known[key] = k.ResourceVersion
 	}
-	if want := r.world.state(s, revisionOf(position)); !maps.Equal(state, want) || !maps.Equal(known, want) {
+	if want := r.world.stateAt(s, revisionOf(position)); !maps.Equal(state, want) || !maps.Equal(known, want) {
 		r.t.Fatalf("at %s there is %v, the stream says %v, known is %v", position, want, state, known)
 	}
 }

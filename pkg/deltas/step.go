@@ -22,8 +22,8 @@ type Scope struct {
 	Selected bool
 }
 
-// control makes a record about the whole scope.
-func (s Scope) control(t event.Type, resourceVersion string, at time.Time) *event.Change {
+// newControlRecord makes a record about the whole scope.
+func (s Scope) newControlRecord(t event.Type, resourceVersion string, at time.Time) *event.Change {
 	return &event.Change{
 		Type: t, Cluster: s.Cluster, Resource: s.Resource, Namespace: s.Namespace, ResourceVersion: resourceVersion, ObservedAt: at,
 	}
@@ -55,200 +55,202 @@ type List struct {
 // older backup. A watch event is news, unless it is of the object's own past: another API server behind the same
 // address may show that again, and a change must not be followed by an older one (I3).
 func Step(s Scope, list *List, known event.Known, deltas cache.Deltas) (event.Known, []*event.Change) {
-	st := step{scope: s, list: list, known: known}
+	st := objectStep{scope: s, list: list, known: known}
 	for _, d := range deltas {
 		switch d.Type {
 		case cache.Added, cache.Updated:
 			if o := d.Object.(*Object); list != nil {
-				st.listed(o)
+				st.handleListed(o)
 			} else {
-				st.watched(d.Type, o)
+				st.handleWatchEvent(d.Type, o)
 			}
 		case cache.Sync:
-			st.synced(d.Object.(*Object))
+			st.handleSynced(d.Object.(*Object))
 		case cache.Deleted:
 			if t, ok := d.Object.(cache.DeletedFinalStateUnknown); ok {
-				st.vanished(t.Obj.(*Object))
+				st.handleVanished(t.Obj.(*Object))
 			} else {
-				st.deleted(d.Object.(*Object))
+				st.handleDeleted(d.Object.(*Object))
 			}
 		}
 	}
 	return st.known, st.changes
 }
 
-type step struct {
+type objectStep struct {
 	scope   Scope
 	list    *List
 	known   event.Known
 	changes []*event.Change
 }
 
-// exists says that the object is known to exist.
-func (s *step) exists() bool { return s.known.UID != "" }
+// isKnown says that the object is known to exist.
+func (s *objectStep) isKnown() bool { return s.known.UID != "" }
 
-// is says that it is the known object, in whatever version.
-func (s *step) is(o *Object) bool { return s.exists() && s.known.UID == o.UID }
+// isKnownObject says that it is the known object, in whatever version.
+func (s *objectStep) isKnownObject(o *Object) bool { return s.isKnown() && s.known.UID == o.UID }
 
-// past says that a watch event is of the object's own past.
-func (s *step) past(o *Object) bool {
-	return s.is(o) && !newer(o.ResourceVersion, s.known.ResourceVersion)
+// isOutdated says that a watch event is of the object's own past.
+func (s *objectStep) isOutdated(o *Object) bool {
+	return s.isKnownObject(o) && !isNewer(o.ResourceVersion, s.known.ResourceVersion)
 }
 
-// watched handles an ADDED or MODIFIED watch event.
-func (s *step) watched(t cache.DeltaType, o *Object) {
-	if s.past(o) {
+// handleWatchEvent handles an ADDED or MODIFIED watch event.
+func (s *objectStep) handleWatchEvent(t cache.DeltaType, o *Object) {
+	if s.isOutdated(o) {
 		return
 	}
 	switch {
-	case s.is(o):
-		c := s.emit(event.Updated, t, o)
-		c.Class, c.Actor = classOf(s.known.Summary, o.Summary), writerOf(s.known.Summary, o.Summary, o.Names)
-	case s.exists():
-		s.replacedByNamesake(t, o)
-		s.added(t, o)
+	case s.isKnownObject(o):
+		c := s.emitChange(event.Updated, t, o)
+		c.Class, c.Actor = classOf(s.known.Summary, o.Summary), actorOfUpdate(s.known.Summary, o.Summary, o.Names)
+	case s.isKnown():
+		s.emitReplacedByNamesake(t, o)
+		s.emitAdded(t, o)
 	case t == cache.Updated:
-		s.emit(event.Updated, t, o) // not known, but the API server says it was there before
+		s.emitChange(event.Updated, t, o) // not known, but the API server says it was there before
 	default:
-		s.added(t, o)
+		s.emitAdded(t, o)
 	}
-	s.reach(o)
+	s.setKnown(o)
 }
 
-// reach makes o what is known. Of what only some sinks were told, a watch has yet to tell what is newer, or another object.
-func (s *step) reach(o *Object) {
-	told := s.told(func(t event.Told) bool { return t.UID != o.UID || newer(t.ResourceVersion, o.ResourceVersion) })
-	s.known = o.known()
-	s.known.Told = told
+// setKnown makes o what is known. Of what only some sinks were told, a watch has yet to tell what is newer, or another object.
+func (s *objectStep) setKnown(o *Object) {
+	told := s.filterEmittedElsewhere(func(t event.EmittedVersion) bool {
+		return t.UID != o.UID || isNewer(t.ResourceVersion, o.ResourceVersion)
+	})
+	s.known = o.toKnown()
+	s.known.EmittedElsewhere = told
 }
 
-// forget makes nothing known of o, which is gone.
-func (s *step) forget(o *Object) {
-	s.known = event.Known{Key: s.known.Key, Told: s.told(func(t event.Told) bool { return t.UID != o.UID })}
+// removeKnown makes nothing known of o, which is gone.
+func (s *objectStep) removeKnown(o *Object) {
+	s.known = event.Known{Key: s.known.Key, EmittedElsewhere: s.filterEmittedElsewhere(func(t event.EmittedVersion) bool { return t.UID != o.UID })}
 }
 
-// told is what is to be kept of what only some sinks were told.
-func (s *step) told(keep func(event.Told) bool) (kept string) {
-	s.known.EachTold(func(t event.Told) {
+// filterEmittedElsewhere is what is to be kept of what only some sinks were told.
+func (s *objectStep) filterEmittedElsewhere(keep func(event.EmittedVersion) bool) (kept string) {
+	s.known.EachEmittedElsewhere(func(t event.EmittedVersion) {
 		if keep(t) {
-			kept = event.AppendTold(kept, t)
+			kept = event.AppendEmittedVersion(kept, t)
 		}
 	})
 	return kept
 }
 
-func (s *step) added(t cache.DeltaType, o *Object) {
-	c := s.emit(event.Added, t, o)
+func (s *objectStep) emitAdded(t cache.DeltaType, o *Object) {
+	c := s.emitChange(event.Added, t, o)
 	if !s.scope.Selected {
-		c.Actor = creatorOf(o.Summary, o.Names)
+		c.Actor = actorOfCreate(o.Summary, o.Names)
 	}
 }
 
-// listed handles an object in a list. What differs is emitted without an actor: there may have been many.
-func (s *step) listed(o *Object) {
-	others := s.settle(o.UID)
-	namesake := s.exists() && !s.is(o)
+// handleListed handles an object in a list. What differs is emitted without an actor: there may have been many.
+func (s *objectStep) handleListed(o *Object) {
+	others := s.clearEmittedElsewhere(o.UID)
+	namesake := s.isKnown() && !s.isKnownObject(o)
 	if namesake {
-		s.replacedByNamesake(cache.Replaced, o)
+		s.emitReplacedByNamesake(cache.Replaced, o)
 	}
-	s.untold(others, o)
+	s.emitMissingDeletes(others, o)
 	switch {
-	case o.is(s.known):
+	case o.matchesKnown(s.known):
 		if s.known.Summary == "" {
 			s.known.Summary = o.Summary // the journal is from before there were any
 		}
 		return
-	case s.is(o):
-		c := s.emit(event.Updated, cache.Replaced, o)
+	case s.isKnownObject(o):
+		c := s.emitChange(event.Updated, cache.Replaced, o)
 		c.Coalesced, c.Class = true, classOf(s.known.Summary, o.Summary)
 	case s.list.Snapshot != nil && !namesake:
-		s.emit(event.Snapshot, cache.Replaced, o)
+		s.emitChange(event.Snapshot, cache.Replaced, o)
 	default:
-		s.emit(event.Added, cache.Replaced, o).Coalesced = true
+		s.emitChange(event.Added, cache.Replaced, o).Coalesced = true
 	}
-	s.known = o.known()
+	s.known = o.toKnown()
 }
 
-// synced handles an object that a rule wants to be emitted again. Only the version that was emitted last is: an older one
+// handleSynced handles an object that a rule wants to be emitted again. Only the version that was emitted last is: an older one
 // must not follow it (I3), and a newer one comes with the watch.
-func (s *step) synced(o *Object) {
-	if o.is(s.known) {
-		s.emit(event.Sync, cache.Sync, o)
+func (s *objectStep) handleSynced(o *Object) {
+	if o.matchesKnown(s.known) {
+		s.emitChange(event.Sync, cache.Sync, o)
 	}
 }
 
-// deleted handles a DELETED watch event: it carries the final state. In a list it ends what the list, or what was known
+// handleDeleted handles a DELETED watch event: it carries the final state. In a list it ends what the list, or what was known
 // before, began.
-func (s *step) deleted(o *Object) {
-	if s.list == nil && s.past(o) {
+func (s *objectStep) handleDeleted(o *Object) {
+	if s.list == nil && s.isOutdated(o) {
 		return
 	}
-	var others []event.Told
+	var others []event.EmittedVersion
 	if s.list != nil {
-		if !s.exists() && s.told(func(t event.Told) bool { return t.UID == o.UID }) == "" {
+		if !s.isKnown() && s.filterEmittedElsewhere(func(t event.EmittedVersion) bool { return t.UID == o.UID }) == "" {
 			return
 		}
-		others = s.settle(o.UID)
+		others = s.clearEmittedElsewhere(o.UID)
 	}
-	if s.exists() && !s.is(o) {
-		s.replacedByNamesake(cache.Deleted, o)
+	if s.isKnown() && !s.isKnownObject(o) {
+		s.emitReplacedByNamesake(cache.Deleted, o)
 	}
-	s.untold(others, o)
-	s.emit(event.Deleted, cache.Deleted, o)
-	s.forget(o)
+	s.emitMissingDeletes(others, o)
+	s.emitChange(event.Deleted, cache.Deleted, o)
+	s.removeKnown(o)
 }
 
-// vanished handles an object that a list no longer has: it was deleted while nobody watched (I8), or the rules do not
+// handleVanished handles an object that a list no longer has: it was deleted while nobody watched (I8), or the rules do not
 // select it any more. o is made from what is known.
-func (s *step) vanished(o *Object) {
-	others := s.settle("")
-	if s.exists() {
-		s.gone(stubOf(s.known, o.ObservedAt))
+func (s *objectStep) handleVanished(o *Object) {
+	others := s.clearEmittedElsewhere("")
+	if s.isKnown() {
+		s.emitGone(stubFromKnown(s.known, o.ObservedAt))
 	}
-	s.untold(others, o)
+	s.emitMissingDeletes(others, o)
 	s.known = event.Known{Key: s.known.Key}
 }
 
-// gone emits that o is gone, or not selected any more, as a list says.
-func (s *step) gone(o *Object) {
-	c := s.emit(event.Deleted, cache.Deleted, o)
+// emitGone emits that o is gone, or not selected any more, as a list says.
+func (s *objectStep) emitGone(o *Object) {
+	c := s.emitChange(event.Deleted, cache.Deleted, o)
 	c.FinalStateUnknown, c.Coalesced, c.Left, c.Pass = true, true, s.list.Pass != "", cmp.Or(s.list.Pass, s.list.Name)
 }
 
-// settle ends what only some sinks were told, in a list, which is the present truth: all but the object with this UID is
+// clearEmittedElsewhere ends what only some sinks were told, in a list, which is the present truth: all but the object with this UID is
 // gone. It returns those that are not known besides. A deletion of what is known names the newest version that anybody was
 // told.
-func (s *step) settle(uid string) (others []event.Told) {
-	s.known.EachTold(func(t event.Told) {
+func (s *objectStep) clearEmittedElsewhere(uid string) (others []event.EmittedVersion) {
+	s.known.EachEmittedElsewhere(func(t event.EmittedVersion) {
 		switch {
 		case t.UID == uid:
 		case t.UID != s.known.UID:
 			others = append(others, t)
-		case newer(t.ResourceVersion, s.known.ResourceVersion):
+		case isNewer(t.ResourceVersion, s.known.ResourceVersion):
 			s.known.ResourceVersion = t.ResourceVersion
 		}
 	})
-	s.known.Told = ""
+	s.known.EmittedElsewhere = ""
 	return others
 }
 
-// untold emits that these are gone, after all that is older, and before by.
-func (s *step) untold(others []event.Told, by *Object) {
+// emitMissingDeletes emits that these are gone, after all that is older, and before by.
+func (s *objectStep) emitMissingDeletes(others []event.EmittedVersion, by *Object) {
 	for _, t := range others {
-		s.gone(stubOf(event.Known{Key: s.known.Key, UID: t.UID, ResourceVersion: t.ResourceVersion}, by.ObservedAt))
+		s.emitGone(stubFromKnown(event.Known{Key: s.known.Key, UID: t.UID, ResourceVersion: t.ResourceVersion}, by.ObservedAt))
 	}
 }
 
-// replacedByNamesake emits that the known object is gone because another one now has its name. That one's UID is a part of
+// emitReplacedByNamesake emits that the known object is gone because another one now has its name. That one's UID is a part of
 // the ID, as the version that is gone may have left before.
-func (s *step) replacedByNamesake(t cache.DeltaType, by *Object) {
-	c := s.emit(event.Deleted, t, by)
+func (s *objectStep) emitReplacedByNamesake(t cache.DeltaType, by *Object) {
+	c := s.emitChange(event.Deleted, t, by)
 	c.UID, c.ResourceVersion, c.Previous, c.Generation, c.Before = s.known.UID, s.known.ResourceVersion, "", 0, nil
 	c.Coalesced, c.FinalStateUnknown, c.Pass = true, true, cmp.Or(c.Pass, by.UID)
-	s.known.Told = s.told(func(t event.Told) bool { return t.UID != s.known.UID })
+	s.known.EmittedElsewhere = s.filterEmittedElsewhere(func(t event.EmittedVersion) bool { return t.UID != s.known.UID })
 }
 
-func (s *step) emit(t event.Type, d cache.DeltaType, o *Object) *event.Change {
+func (s *objectStep) emitChange(t event.Type, d cache.DeltaType, o *Object) *event.Change {
 	resource := s.scope.Resource
 	if o.Resource != nil {
 		resource = *o.Resource
@@ -258,7 +260,7 @@ func (s *step) emit(t event.Type, d cache.DeltaType, o *Object) *event.Change {
 		Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion,
 		Generation: o.Generation, ObservedAt: o.ObservedAt,
 	}
-	if s.is(o) {
+	if s.isKnownObject(o) {
 		c.Previous = s.known.ResourceVersion
 	}
 	if s.list != nil {
@@ -273,9 +275,9 @@ func (s *step) emit(t event.Type, d cache.DeltaType, o *Object) *event.Change {
 	return c
 }
 
-// newer says that a was written after b. resourceVersions of one resource are ordered integers (KEP-5504). An aggregated
+// isNewer says that a was written after b. resourceVersions of one resource are ordered integers (KEP-5504). An aggregated
 // API may not keep to that; its versions are then only compared for equality, and history emitted twice stays visible.
-func newer(a, b string) bool {
+func isNewer(a, b string) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	if err != nil {
 		return a != b

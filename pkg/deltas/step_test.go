@@ -17,7 +17,7 @@ import (
 // script reads decisions off the bytes that the fuzzer makes up; behind their end all of them are 0.
 type script []byte
 
-func (s *script) next(n int) int {
+func (s *script) nextChoice(n int) int {
 	if len(*s) == 0 {
 		return 0
 	}
@@ -26,23 +26,23 @@ func (s *script) next(n int) int {
 	return int(b) % n
 }
 
-// list is one of a first snapshot, after a gap, after an edit, or both; nil is a watch.
-func (s *script) list() *List {
+// nextList is one of a first snapshot, after a gap, after an edit, or both; nil is a watch.
+func (s *script) nextList() *List {
 	return []*List{
 		nil, {}, {Pass: "P"}, {Snapshot: &event.SnapshotInfo{ID: "S"}}, {Snapshot: &event.SnapshotInfo{ID: "S"}, Pass: "P"},
-	}[s.next(5)]
+	}[s.nextChoice(5)]
 }
 
-// object is one of few states of few objects under one name.
-func (s *script) object(name string) *Object {
+// nextObject is one of few states of few objects under one name.
+func (s *script) nextObject(name string) *Object {
 	o := NewObject("ns", name)
-	o.UID = []string{"u1", "u2", "6f1d3c9e-8a57-4f0e-9d0b-3c5a7e2b1f44", ""}[s.next(4)]
-	o.ResourceVersion = []string{"", "v3"}[s.next(8)/7] + strconv.Itoa(s.next(6))
-	if writers := s.next(4); writers > 0 {
-		summary := AppendParts(nil, Parts{Metadata: uint64(s.next(2)), Status: uint64(s.next(2)), Rest: uint64(s.next(2))})
+	o.UID = []string{"u1", "u2", "6f1d3c9e-8a57-4f0e-9d0b-3c5a7e2b1f44", ""}[s.nextChoice(4)]
+	o.ResourceVersion = []string{"", "v3"}[s.nextChoice(8)/7] + strconv.Itoa(s.nextChoice(6))
+	if writers := s.nextChoice(4); writers > 0 {
+		summary := AppendParts(nil, Parts{Metadata: uint64(s.nextChoice(2)), Status: uint64(s.nextChoice(2)), Rest: uint64(s.nextChoice(2))})
 		var names []byte
 		for w := range writers - 1 {
-			summary = AppendWriter(summary, uint64(w), uint64(s.next(3)), 1, 1)
+			summary = AppendWriter(summary, uint64(w), uint64(s.nextChoice(3)), 1, 1)
 			names = AppendNames(names, []byte{'m', byte('0' + w)}, []byte("Update"), nil, nil)
 		}
 		o.Summary, o.Names = string(summary), string(names)
@@ -51,10 +51,10 @@ func (s *script) object(name string) *Object {
 	return o
 }
 
-func (s *script) delta() cache.Delta {
+func (s *script) nextDelta() cache.Delta {
 	types := []cache.DeltaType{cache.Added, cache.Updated, cache.Deleted, cache.Sync}
-	d := cache.Delta{Type: types[s.next(4)], Object: s.object("a")}
-	if d.Type == cache.Deleted && s.next(2) == 0 {
+	d := cache.Delta{Type: types[s.nextChoice(4)], Object: s.nextObject("a")}
+	if d.Type == cache.Deleted && s.nextChoice(2) == 0 {
 		d.Object = cache.DeletedFinalStateUnknown{Key: "ns/a", Obj: d.Object}
 	}
 	return d
@@ -67,16 +67,16 @@ func FuzzStepIsPure(f *testing.F) {
 	f.Add([]byte{3, 1, 0, 5, 3, 2, 1, 0, 2, 1, 1, 0, 4, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := script(b)
-		scope := Scope{ID: "s", Cluster: "c", Selected: s.next(2) == 0}
-		list, known := s.list(), event.Known{Key: "ns/a"}
-		if s.next(3) > 0 {
-			known = s.object("a").known()
+		scope := Scope{ID: "s", Cluster: "c", Selected: s.nextChoice(2) == 0}
+		list, known := s.nextList(), event.Known{Key: "ns/a"}
+		if s.nextChoice(3) > 0 {
+			known = s.nextObject("a").toKnown()
 		}
 		var deltas, before cache.Deltas
 		for len(s) > 0 && len(deltas) < 20 {
 			was := slices.Clone(s)
-			deltas = append(deltas, s.delta())
-			before = append(before, was.delta())
+			deltas = append(deltas, s.nextDelta())
+			before = append(before, was.nextDelta())
 		}
 		after, changes := Step(scope, list, known, deltas)
 		again, changesAgain := Step(scope, list, known, deltas)
@@ -117,39 +117,39 @@ func FuzzABatchIsDrained(f *testing.F) {
 			}
 			checkObservation(t, o)
 			storeKnown(known, o)
-			if len(tr.queued) > 0 || tr.Known() != len(known) {
-				t.Fatalf("%v are queued, %d are known, of which the observations name %d", tr.queued, tr.Known(), len(known))
+			if len(tr.queued) > 0 || tr.KnownCount() != len(known) {
+				t.Fatalf("%v are queued, %d are known, of which the observations name %d", tr.queued, tr.KnownCount(), len(known))
 			}
 		}
 		for len(s) > 0 {
-			switch s.next(6) {
+			switch s.nextChoice(6) {
 			default:
 				var batch []Event
-				for range s.next(6) {
+				for range s.nextChoice(6) {
 					types := []watch.EventType{watch.Added, watch.Modified, watch.Deleted, watch.Bookmark}
-					batch = append(batch, Event{types[s.next(4)], s.object(fmt.Sprint(s.next(3)))})
+					batch = append(batch, Event{types[s.nextChoice(4)], s.nextObject(fmt.Sprint(s.nextChoice(3)))})
 				}
-				take(tr.Watched(batch, ""))
+				take(tr.ObserveEvents(batch, ""))
 			case 3:
 				if !listing {
-					take(tr.Synced(s.object(fmt.Sprint(s.next(3))), "P"))
+					take(tr.ObserveSynced(s.nextObject(fmt.Sprint(s.nextChoice(3))), "P"))
 				}
 			case 4:
-				if list := s.list(); list != nil {
-					tr.BeginList(*list)
+				if list := s.nextList(); list != nil {
+					tr.StartList(*list)
 					listing = true
 				}
 			case 5:
 				if listing {
-					o, _, err := tr.Missing()
+					o, _, err := tr.ObserveMissing()
 					take(o, err)
-					take(tr.EndList("9"), nil)
+					take(tr.FinishList("9"), nil)
 					listing = false
 				}
 			}
 		}
 		for key, want := range known {
-			if got := tr.known.get(key); got != want {
+			if got := tr.known.lookupKey(key); got != want {
 				t.Errorf("known is %+v, the observations say %+v", got, want)
 			}
 		}

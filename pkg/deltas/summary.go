@@ -18,34 +18,34 @@ import (
 //	the rest        8   digest, without kind and apiVersion, which items of lists lack
 //	entry          15 each: identity 4, time 4, fields 4, size of the fields 3
 const (
-	summaryForm     = 1      // another form is as good as no summary
-	summaryDeleting = 1 << 7 // metadata.deletionTimestamp is set
-	summaryCrowded  = 1 << 6 // there are more entries than are kept
-	summaryBare     = 1 << 5 // of the metadata alone: what changed beside it is not known
-	partsSize       = 25
-	writerSize      = 15
-	largestFields   = 1<<24 - 1
+	summaryVersion          = 1      // another form is as good as no summary
+	summaryDeleting         = 1 << 7 // metadata.deletionTimestamp is set
+	summaryWritersTruncated = 1 << 6 // there are more entries than are kept
+	summaryMetadataOnly     = 1 << 5 // of the metadata alone: what changed beside it is not known
+	partsSize               = 25
+	writerSize              = 15
+	maxFieldsSize           = 1<<24 - 1
 )
 
 // Parts are digests of the parts of an object.
 type Parts struct {
 	Metadata, Status, Rest uint64
 	Deleting               bool // metadata.deletionTimestamp is set
-	Crowded                bool // not every entry of managedFields follows
-	Bare                   bool // the object was read without anything but its metadata
+	WritersTruncated       bool // not every entry of managedFields follows
+	MetadataOnly           bool // the object was read without anything but its metadata
 }
 
 // AppendParts begins a summary.
 func AppendParts(b []byte, p Parts) []byte {
-	head := byte(summaryForm)
+	head := byte(summaryVersion)
 	if p.Deleting {
 		head |= summaryDeleting
 	}
-	if p.Crowded {
-		head |= summaryCrowded
+	if p.WritersTruncated {
+		head |= summaryWritersTruncated
 	}
-	if p.Bare {
-		head |= summaryBare
+	if p.MetadataOnly {
+		head |= summaryMetadataOnly
 		p.Status, p.Rest = 0, 0
 	}
 	b = append(b, head)
@@ -60,7 +60,7 @@ func AppendWriter(b []byte, identity, time, fields uint64, size int) []byte {
 	b = binary.LittleEndian.AppendUint32(b, uint32(identity))
 	b = binary.LittleEndian.AppendUint32(b, uint32(time))
 	b = binary.LittleEndian.AppendUint32(b, uint32(fields))
-	size = min(size, largestFields)
+	size = min(size, maxFieldsSize)
 	return append(b, byte(size), byte(size>>8), byte(size>>16))
 }
 
@@ -73,23 +73,23 @@ func AppendNames(b, manager, operation, subresource, time []byte) []byte {
 	return b
 }
 
-func usable(summary string) bool {
-	return len(summary) >= partsSize && summary[0]&^(summaryDeleting|summaryCrowded|summaryBare) == summaryForm
+func isUsableSummary(summary string) bool {
+	return len(summary) >= partsSize && summary[0]&^(summaryDeleting|summaryWritersTruncated|summaryMetadataOnly) == summaryVersion
 }
 
-func crowded(summary string) bool { return summary[0]&summaryCrowded != 0 }
+func hasTruncatedWriters(summary string) bool { return summary[0]&summaryWritersTruncated != 0 }
 
 // classOf says which part differs between two summaries of one object; "" where one of them is not there or bare. An update
 // that touched bookkeeping only, such as who owns a field, is one of metadata.
 func classOf(was, is string) event.Class {
-	if !usable(was) || !usable(is) {
+	if !isUsableSummary(was) || !isUsableSummary(is) {
 		return ""
 	}
 	part := func(i int) bool { return was[1+8*i:9+8*i] != is[1+8*i:9+8*i] }
 	switch {
 	case was[0]&summaryDeleting == 0 && is[0]&summaryDeleting != 0:
 		return event.ClassDeleting
-	case (was[0]|is[0])&summaryBare != 0:
+	case (was[0]|is[0])&summaryMetadataOnly != 0:
 		return ""
 	case part(2):
 		return event.ClassSpec
@@ -99,7 +99,7 @@ func classOf(was, is string) event.Class {
 	return event.ClassMetadata
 }
 
-// writerOf finds the actor of one write: the entry of managedFields that it left a trace in. nil where there is none, or
+// actorOfUpdate finds the actor of one write: the entry of managedFields that it left a trace in. nil where there is none, or
 // where several could be it, because a wrong actor is worse than none.
 //
 // The API server (KEP-555; apimachinery's util/managedfields, structured-merge-diff) moves the fields that a write changed
@@ -107,8 +107,8 @@ func classOf(was, is string) event.Class {
 // without a time. Every other entry can only lose fields. So the writer's is the one that is new or has another time, and
 // where none has, the one whose fields changed without becoming fewer. What only removes fields, writes again what it
 // wrote within the same second, or goes past field managers (deletion, binding, eviction) leaves no trace.
-func writerOf(was, is, names string) *event.Actor {
-	if !usable(was) || !usable(is) || crowded(was) || crowded(is) {
+func actorOfUpdate(was, is, names string) *event.Actor {
+	if !isUsableSummary(was) || !isUsableSummary(is) || hasTruncatedWriters(was) || hasTruncatedWriters(is) {
 		return nil
 	}
 	renewed, grown := -1, -1
@@ -119,78 +119,78 @@ func writerOf(was, is, names string) *event.Actor {
 		}
 		*found = i
 	}
-	for i := range writers(is) {
-		entry := writer(is, i)
-		old, ok := find(was, entry[:4])
+	for i := range countWriters(is) {
+		entry := writerEntry(is, i)
+		old, ok := findWriter(was, entry[:4])
 		switch {
-		case ok && old == entry, collective(names, i):
+		case ok && old == entry, isServerManaged(names, i):
 		case !ok, old[4:8] != entry[4:8]:
 			note(&renewed, i)
-		case sizeOf(entry) >= sizeOf(old):
+		case fieldsSize(entry) >= fieldsSize(old):
 			note(&grown, i)
 		}
 	}
 	if renewed != -1 {
-		return actor(names, renewed)
+		return actorFromNames(names, renewed)
 	}
-	return actor(names, grown)
+	return actorFromNames(names, grown)
 }
 
-// creatorOf finds who made an object of which nothing was known: there is one entry then. Where there are more, the object
+// actorOfCreate finds who made an object of which nothing was known: there is one entry then. Where there are more, the object
 // entered the selection later, or its maker brought them along.
-func creatorOf(is, names string) *event.Actor {
-	if !usable(is) || crowded(is) || writers(is) != 1 || collective(names, 0) {
+func actorOfCreate(is, names string) *event.Actor {
+	if !isUsableSummary(is) || hasTruncatedWriters(is) || countWriters(is) != 1 || isServerManaged(names, 0) {
 		return nil
 	}
-	return actor(names, 0)
+	return actorFromNames(names, 0)
 }
 
-func writers(summary string) int { return (len(summary) - partsSize) / writerSize }
+func countWriters(summary string) int { return (len(summary) - partsSize) / writerSize }
 
-func writer(summary string, i int) string {
+func writerEntry(summary string, i int) string {
 	return summary[partsSize+i*writerSize:][:writerSize]
 }
 
-func sizeOf(entry string) int { return int(entry[12]) | int(entry[13])<<8 | int(entry[14])<<16 }
+func fieldsSize(entry string) int { return int(entry[12]) | int(entry[13])<<8 | int(entry[14])<<16 }
 
-func find(summary, identity string) (entry string, ok bool) {
-	for i := range writers(summary) {
-		if entry := writer(summary, i); entry[:4] == identity {
+func findWriter(summary, identity string) (entry string, ok bool) {
+	for i := range countWriters(summary) {
+		if entry := writerEntry(summary, i); entry[:4] == identity {
 			return entry, true
 		}
 	}
 	return "", false
 }
 
-// collective says that an entry is kept by the API server itself, for fields whose managers it does not know (any more).
-func collective(names string, i int) bool {
-	manager, _, _ := strings.Cut(namesOf(names, i), "\x00")
+// isServerManaged says that an entry is kept by the API server itself, for fields whose managers it does not know (any more).
+func isServerManaged(names string, i int) bool {
+	manager, _, _ := strings.Cut(namesFrom(names, i), "\x00")
 	return manager == "ancient-changes" || manager == "before-first-apply"
 }
 
-// namesOf cuts off the names of the entries before i.
-func namesOf(names string, i int) string {
+// namesFrom cuts off the names of the entries before i.
+func namesFrom(names string, i int) string {
 	for range 4 * i {
 		_, names, _ = strings.Cut(names, "\x00")
 	}
 	return names
 }
 
-func actor(names string, i int) *event.Actor {
+func actorFromNames(names string, i int) *event.Actor {
 	if i < 0 {
 		return nil
 	}
 	a := &event.Actor{}
-	names = namesOf(names, i)
+	names = namesFrom(names, i)
 	for _, text := range [...]*string{&a.Manager, &a.Operation, &a.Subresource, &a.Time} {
 		*text, names, _ = strings.Cut(names, "\x00")
-		*text = unescape(*text)
+		*text = unescapeJSON(*text)
 	}
 	return a
 }
 
-// unescape returns the text of a JSON string given without its quotes. The result is a copy: names belong to a whole object.
-func unescape(s string) string {
+// unescapeJSON returns the text of a JSON string given without its quotes. The result is a copy: names belong to a whole object.
+func unescapeJSON(s string) string {
 	var text string
 	if strings.IndexByte(s, '\\') >= 0 && json.Unmarshal([]byte(`"`+s+`"`), &text) == nil {
 		return text

@@ -19,66 +19,66 @@ type Event struct {
 }
 
 // Tracker turns what the API server says about a scope into observations. One goroutine uses it, except for Stats and
-// MoveTo; no method waits for anything.
+// SetResource; no method waits for anything.
 type Tracker struct {
-	scope  Scope
-	filter func(namespace string) bool
-	now    func() time.Time
-	known  *Known
-	fifo   *cache.DeltaFIFO
-	queued map[string]struct{} // keys in fifo
-	ask    knownObjects        // what DeltaFIFO sees of known
-	list   *List               // being read; nil while watching
+	scope           Scope
+	selectNamespace func(namespace string) bool
+	now             func() time.Time
+	known           *KnownSet
+	fifo            *cache.DeltaFIFO
+	queued          map[string]struct{} // keys in fifo
+	view            fifoView            // what DeltaFIFO sees of known
+	list            *List               // being read; nil while watching
 
-	resource atomic.Pointer[event.Resource] // see MoveTo
+	resource atomic.Pointer[event.Resource] // see SetResource
 	stats    counters
 }
 
 // NewTracker returns a tracker of a scope that knows the objects of known, which it owns from now on. filter says whether
 // objects of a namespace are wanted; nil takes all. now is the clock.
-func NewTracker(s Scope, known *Known, filter func(namespace string) bool, now func() time.Time) *Tracker {
-	t := &Tracker{scope: s, filter: filter, now: now, known: known, queued: map[string]struct{}{}}
+func NewTracker(s Scope, known *KnownSet, filter func(namespace string) bool, now func() time.Time) *Tracker {
+	t := &Tracker{scope: s, selectNamespace: filter, now: now, known: known, queued: map[string]struct{}{}}
 	quiet := klog.Logger{}
 	t.fifo = cache.NewDeltaFIFOWithOptions(cache.DeltaFIFOOptions{
-		KeyFunction: keyOf, KnownObjects: &t.ask, EmitDeltaTypeReplaced: true, Logger: &quiet, Name: s.ID,
+		KeyFunction: objectKey, KnownObjects: &t.view, EmitDeltaTypeReplaced: true, Logger: &quiet, Name: s.ID,
 	})
 	t.stats.known.Store(int64(known.Len()))
 	return t
 }
 
-// knownObjects is the view of the known objects that DeltaFIFO is given for what it is about to do: the keys to make
+// fifoView is the view of the known objects that DeltaFIFO is given for what it is about to do: the keys to make
 // tombstones or Sync deltas for, and the objects in them.
-type knownObjects struct {
+type fifoView struct {
 	keys   []string
 	object func(key string) *Object
 }
 
-func (v *knownObjects) ListKeys() []string { return v.keys }
+func (v *fifoView) ListKeys() []string { return v.keys }
 
 // GetByKey says yes to every key, also to unknown ones: DeltaFIFO drops a watch DELETED of a key that does not exist,
 // and whether a delete is news is Step's decision.
-func (v *knownObjects) GetByKey(key string) (any, bool, error) {
+func (v *fifoView) GetByKey(key string) (any, bool, error) {
 	if v.object == nil {
 		return nil, true, nil
 	}
 	return v.object(key), true, nil
 }
 
-// with shows DeltaFIFO these objects while it queues a delta for each of them.
-func (t *Tracker) with(keys []string, object func(string) *Object, do func() error) error {
-	t.ask = knownObjects{keys, object}
-	defer func() { t.ask = knownObjects{} }()
+// queueWithView shows DeltaFIFO these objects while it queues a delta for each of them.
+func (t *Tracker) queueWithView(keys []string, object func(string) *Object, do func() error) error {
+	t.view = fifoView{keys, object}
+	defer func() { t.view = fifoView{} }()
 	for _, key := range keys {
 		t.queued[key] = struct{}{}
 	}
 	return do()
 }
 
-// MoveTo says in which version the resource is read from now on: what is emitted of objects without a body of their own,
+// SetResource says in which version the resource is read from now on: what is emitted of objects without a body of their own,
 // and of none in particular, carries its name. It may be called by any goroutine.
-func (t *Tracker) MoveTo(r event.Resource) { t.resource.Store(&r) }
+func (t *Tracker) SetResource(r event.Resource) { t.resource.Store(&r) }
 
-func (t *Tracker) current() Scope {
+func (t *Tracker) currentScope() Scope {
 	s := t.scope
 	if r := t.resource.Load(); r != nil {
 		s.Resource = *r
@@ -86,27 +86,27 @@ func (t *Tracker) current() Scope {
 	return s
 }
 
-// Known is the number of objects known to exist.
-func (t *Tracker) Known() int { return t.known.Len() }
+// KnownCount is the number of objects known to exist.
+func (t *Tracker) KnownCount() int { return t.known.Len() }
 
-// Watched takes a batch of events and the resourceVersion of the last of them, bookmarks included; "" where they do not
+// ObserveEvents takes a batch of events and the resourceVersion of the last of them, bookmarks included; "" where they do not
 // move the position, as in a list.
-func (t *Tracker) Watched(batch []Event, position string) (event.Observation, error) {
+func (t *Tracker) ObserveEvents(batch []Event, position string) (event.Observation, error) {
 	for _, e := range batch {
-		if t.filter != nil && !t.filter(e.Object.Namespace) {
+		if t.selectNamespace != nil && !t.selectNamespace(e.Object.Namespace) {
 			continue
 		}
-		if err := t.queue(e); err != nil {
+		if err := t.enqueueEvent(e); err != nil {
 			return event.Observation{}, err
 		}
 	}
-	o, err := t.drain()
+	o, err := t.drainQueue()
 	o.Position = position
 	return o, err
 }
 
-// queue puts an event into DeltaFIFO. One that says nothing of an object is not noted either: drain would wait for it.
-func (t *Tracker) queue(e Event) (err error) {
+// enqueueEvent puts an event into DeltaFIFO. One that says nothing of an object is not noted either: drain would wait for it.
+func (t *Tracker) enqueueEvent(e Event) (err error) {
 	switch e.Type {
 	case watch.Added:
 		err = t.fifo.Add(e.Object)
@@ -123,135 +123,135 @@ func (t *Tracker) queue(e Event) (err error) {
 	return err
 }
 
-// Gap returns the record that history between two positions was lost. to is a position of now; what differs follows.
-func (t *Tracker) Gap(from, to, reason string) *event.Change {
-	c := t.current().control(event.Gap, to, t.now())
+// NewGap returns the record that history between two positions was lost. to is a position of now; what differs follows.
+func (t *Tracker) NewGap(from, to, reason string) *event.Change {
+	c := t.currentScope().newControlRecord(event.Gap, to, t.now())
 	c.Gap = &event.GapInfo{From: from, To: to, Reason: reason}
 	return c
 }
 
-// SnapshotBegin returns the record that a snapshot begins.
-func (t *Tracker) SnapshotBegin(id string) *event.Change {
-	c := t.current().control(event.SnapshotBegin, "", t.now())
+// NewSnapshotBegin returns the record that a snapshot begins.
+func (t *Tracker) NewSnapshotBegin(id string) *event.Change {
+	c := t.currentScope().newControlRecord(event.SnapshotBegin, "", t.now())
 	c.Snapshot = &event.SnapshotInfo{ID: id}
 	return c
 }
 
-// Observe returns an observation of these changes and nothing else.
-func (t *Tracker) Observe(changes ...*event.Change) event.Observation {
-	s := t.current()
-	t.stats.count(changes)
+// NewObservation returns an observation of these changes and nothing else.
+func (t *Tracker) NewObservation(changes ...*event.Change) event.Observation {
+	s := t.currentScope()
+	t.stats.countChanges(changes)
 	return event.Observation{Resource: s.Resource, Scope: s.ID, Changes: changes}
 }
 
-// BeginList says that what Watched takes from now on is a list of what exists, in no particular order. A list that is
+// StartList says that what Watched takes from now on is a list of what exists, in no particular order. A list that is
 // broken off is begun again; what was emitted of it stays, and is silent in the next.
-func (t *Tracker) BeginList(l List) {
+func (t *Tracker) StartList(l List) {
 	t.list = &l
-	t.known.begin()
+	t.known.startListPass()
 }
 
-// tombstones is how many objects that a list lacks go into one observation.
-const tombstones = 1000
+// maxTombstones is how many objects that a list lacks go into one observation.
+const maxTombstones = 1000
 
-// Missing returns an observation of objects that the list lacks, and whether there are more of them. It is called when all
+// ObserveMissing returns an observation of objects that the list lacks, and whether there are more of them. It is called when all
 // of the list was taken, until there are none.
-func (t *Tracker) Missing() (o event.Observation, more bool, err error) {
-	keys := t.known.unseen(tombstones)
+func (t *Tracker) ObserveMissing() (o event.Observation, more bool, err error) {
+	keys := t.known.unseenKeys(maxTombstones)
 	now := t.now()
-	stub := func(key string) *Object { return stubOf(t.known.get(key), now) }
-	err = t.with(keys, stub, func() error { return t.fifo.Replace(nil, "") })
+	stub := func(key string) *Object { return stubFromKnown(t.known.lookupKey(key), now) }
+	err = t.queueWithView(keys, stub, func() error { return t.fifo.Replace(nil, "") })
 	if err != nil {
 		return o, false, err
 	}
-	o, err = t.drain()
-	return o, len(keys) == tombstones, err
+	o, err = t.drainQueue()
+	return o, len(keys) == maxTombstones, err
 }
 
-// EndList says that all of the list was emitted, and returns the observation that ends it: position is its own.
-func (t *Tracker) EndList(position string) event.Observation {
-	o := t.Observe()
+// FinishList says that all of the list was emitted, and returns the observation that ends it: position is its own.
+func (t *Tracker) FinishList(position string) event.Observation {
+	o := t.NewObservation()
 	if s := t.list.Snapshot; s != nil {
-		end := t.current().control(event.SnapshotEnd, position, t.now())
-		end.Snapshot = &event.SnapshotInfo{ID: s.ID, Position: position, Count: t.known.Len(), Digest: t.known.digest()}
-		o = t.Observe(end)
+		end := t.currentScope().newControlRecord(event.SnapshotEnd, position, t.now())
+		end.Snapshot = &event.SnapshotInfo{ID: s.ID, Position: position, Count: t.known.Len(), Digest: t.known.computeDigest()}
+		o = t.NewObservation(end)
 	}
 	t.list = nil
 	o.Position = position
-	t.stats.seen(t.now())
+	t.stats.recordSeen(t.now())
 	return o
 }
 
-// Synced takes an object that was read because a rule wants it to be emitted again. pass names the reading.
-func (t *Tracker) Synced(object *Object, pass string) (event.Observation, error) {
-	err := t.with([]string{object.Key()}, func(string) *Object { return object }, t.fifo.Resync)
+// ObserveSynced takes an object that was read because a rule wants it to be emitted again. pass names the reading.
+func (t *Tracker) ObserveSynced(object *Object, pass string) (event.Observation, error) {
+	err := t.queueWithView([]string{object.Key()}, func(string) *Object { return object }, t.fifo.Resync)
 	if err != nil {
 		return event.Observation{}, err
 	}
 	t.list = &List{Pass: pass}
 	defer func() { t.list = nil }()
-	return t.drain()
+	return t.drainQueue()
 }
 
-// Bodies returns an observation of the bodies of those objects that are still in the version that is known: nothing was
+// ObserveBodies returns an observation of the bodies of those objects that are still in the version that is known: nothing was
 // emitted of the others' yet, or something newer. What is remembered of their state is completed where it is missing.
-func (t *Tracker) Bodies(objects []*Object) event.Observation {
-	o := t.Observe()
+func (t *Tracker) ObserveBodies(objects []*Object) event.Observation {
+	o := t.NewObservation()
 	for _, object := range objects {
-		known := t.known.get(object.Key())
-		if !object.is(known) {
+		known := t.known.lookupKey(object.Key())
+		if !object.matchesKnown(known) {
 			continue
 		}
 		o.Bodies = append(o.Bodies, event.Body{Key: known.Key, UID: known.UID, ResourceVersion: known.ResourceVersion, Raw: object.Raw})
 		if known.Summary == "" && object.Summary != "" {
 			known.Summary = object.Summary
-			t.known.replace(known)
+			t.known.replaceOrRemove(known)
 			o.Known = append(o.Known, known)
 		}
 	}
 	return o
 }
 
-// drain empties the queue through Step.
-func (t *Tracker) drain() (event.Observation, error) {
-	o := t.Observe()
-	t.stats.seen(t.now())
+// drainQueue empties the queue through Step.
+func (t *Tracker) drainQueue() (event.Observation, error) {
+	o := t.NewObservation()
+	t.stats.recordSeen(t.now())
 	for range t.queued {
-		if _, err := t.fifo.Pop(func(obj any, _ bool) error { return t.step(&o, obj.(cache.Deltas)) }); err != nil {
+		if _, err := t.fifo.Pop(func(obj any, _ bool) error { return t.stepObject(&o, obj.(cache.Deltas)) }); err != nil {
 			return o, err
 		}
 	}
 	clear(t.queued)
-	t.stats.count(o.Changes)
+	t.stats.countChanges(o.Changes)
 	t.stats.known.Store(int64(t.known.Len()))
 	return o, nil
 }
 
-// step adds to o what the deltas of one object mean.
-func (t *Tracker) step(o *event.Observation, ds cache.Deltas) error {
+// stepObject adds to o what the deltas of one object mean.
+func (t *Tracker) stepObject(o *event.Observation, ds cache.Deltas) error {
 	key, err := t.fifo.KeyOf(ds)
 	if err != nil {
 		return err
 	}
-	before := t.known.get(key)
-	after, changes := Step(t.current(), t.list, before, ds)
+	before := t.known.lookupKey(key)
+	after, changes := Step(t.currentScope(), t.list, before, ds)
 	o.Changes = append(o.Changes, changes...)
 	switch {
 	case after != before:
-		t.known.replace(after)
+		t.known.replaceOrRemove(after)
 		if after.Exists() {
 			o.Known = append(o.Known, after)
 		} else {
-			o.Forget = append(o.Forget, key)
+			o.RemovedKeys = append(o.RemovedKeys, key)
 		}
 	case t.list != nil:
-		t.known.see(key)
+		t.known.markSeen(key)
 	}
 	return nil
 }
 
-// stubOf is an object of which only the identity is known.
-func stubOf(k event.Known, observedAt time.Time) *Object {
+// stubFromKnown is an object of which only the identity is known.
+func stubFromKnown(k event.Known, observedAt time.Time) *Object {
 	namespace, name, err := cache.SplitMetaNamespaceKey(k.Key)
 	if err != nil { // a key is made by NewObject and has at most one slash
 		name = k.Key
@@ -290,10 +290,10 @@ type counters struct {
 	changes map[event.Type]uint64
 }
 
-// seen notes that the API server said something: an event, a bookmark or a list.
-func (c *counters) seen(at time.Time) { c.lastSeen.Store(&at) }
+// recordSeen notes that the API server said something: an event, a bookmark or a list.
+func (c *counters) recordSeen(at time.Time) { c.lastSeen.Store(&at) }
 
-func (c *counters) count(changes []*event.Change) {
+func (c *counters) countChanges(changes []*event.Change) {
 	if len(changes) == 0 {
 		return
 	}

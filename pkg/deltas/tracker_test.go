@@ -18,20 +18,20 @@ var podScope = Scope{ID: "s", Cluster: "c", Resource: event.Resource{Version: "v
 
 // newTracker returns a tracker that knows these objects.
 func newTracker(objects ...*Object) *Tracker {
-	known := NewKnown()
+	known := NewKnownSet()
 	for _, o := range objects {
-		known.Add(o.known())
+		known.Add(o.toKnown())
 	}
 	return NewTracker(podScope, known, nil, time.Now)
 }
 
-func pod(name, rv string) *Object {
+func newPod(name, rv string) *Object {
 	o := NewObject("ns", name)
 	o.UID, o.ResourceVersion = name, rv
 	return o
 }
 
-func added(objects ...*Object) []Event {
+func addedEvents(objects ...*Object) []Event {
 	var events []Event
 	for _, o := range objects {
 		events = append(events, Event{watch.Added, o})
@@ -39,8 +39,8 @@ func added(objects ...*Object) []Event {
 	return events
 }
 
-// must fails the test when a tracker does.
-func must(t *testing.T) func(event.Observation, error) event.Observation {
+// mustObserve fails the test when a tracker does.
+func mustObserve(t *testing.T) func(event.Observation, error) event.Observation {
 	return func(o event.Observation, err error) event.Observation {
 		t.Helper()
 		if err != nil {
@@ -64,64 +64,64 @@ func checkDrained(t *testing.T, tr *Tracker) {
 }
 
 func TestABatchBecomesOneObservationWithItsPosition(t *testing.T) {
-	tr := newTracker(pod("a", "1"))
-	o := must(t)(tr.Watched(added(pod("b", "2"), pod("c", "3")), "4"))
+	tr := newTracker(newPod("a", "1"))
+	o := mustObserve(t)(tr.ObserveEvents(addedEvents(newPod("b", "2"), newPod("c", "3")), "4"))
 	if o.Scope != "s" || o.Resource != podScope.Resource || o.Position != "4" || len(o.Changes) != 2 || len(o.Known) != 2 {
 		t.Errorf("observed %+v", o)
 	}
-	if o := must(t)(tr.Watched(nil, "5")); o.Position != "5" || len(o.Changes)+len(o.Known)+len(o.Forget) > 0 {
+	if o := mustObserve(t)(tr.ObserveEvents(nil, "5")); o.Position != "5" || len(o.Changes)+len(o.Known)+len(o.RemovedKeys) > 0 {
 		t.Errorf("of a bookmark came %+v", o)
 	}
 	checkDrained(t, tr)
 }
 
 // DeltaFIFO waits in Pop for something to come. A tracker must never wait: who uses it does other things too.
-func TestATrackerWaitsForNothing(t *testing.T) {
+func TestTrackerNeverBlocks(t *testing.T) {
 	for name, batch := range map[string][]Event{
 		"nothing": nil,
 		"one name again and again": {
-			{watch.Deleted, pod("a", "2")}, {watch.Deleted, pod("a", "3")},
-			{watch.Added, pod("a", "4")}, {watch.Deleted, pod("a", "5")},
+			{watch.Deleted, newPod("a", "2")}, {watch.Deleted, newPod("a", "3")},
+			{watch.Added, newPod("a", "4")}, {watch.Deleted, newPod("a", "5")},
 		},
-		"deletes of what is not known": {{watch.Deleted, pod("b", "2")}, {watch.Deleted, pod("c", "3")}},
-		"a bookmark":                   {{watch.Bookmark, pod("", "2")}, {watch.Added, pod("b", "3")}},
-		"what no API server says":      {{"GREETING", pod("a", "2")}},
+		"deletes of what is not known": {{watch.Deleted, newPod("b", "2")}, {watch.Deleted, newPod("c", "3")}},
+		"a bookmark":                   {{watch.Bookmark, newPod("", "2")}, {watch.Added, newPod("b", "3")}},
+		"what no API server says":      {{"GREETING", newPod("a", "2")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { // which fails when all wait
-				tr := newTracker(pod("a", "1"))
-				must(t)(tr.Watched(batch, "9"))
-				must(t)(tr.Synced(pod("a", "1"), "P"))
-				tr.BeginList(List{})
-				must(t)(tr.Watched(batch, ""))
+				tr := newTracker(newPod("a", "1"))
+				mustObserve(t)(tr.ObserveEvents(batch, "9"))
+				mustObserve(t)(tr.ObserveSynced(newPod("a", "1"), "P"))
+				tr.StartList(List{})
+				mustObserve(t)(tr.ObserveEvents(batch, ""))
 				for more := true; more; {
 					var err error
-					if _, more, err = tr.Missing(); err != nil {
+					if _, more, err = tr.ObserveMissing(); err != nil {
 						t.Fatal(err)
 					}
 				}
-				tr.EndList("10")
+				tr.FinishList("10")
 				checkDrained(t, tr)
 			})
 		})
 	}
 }
 
-func TestWhatAListRepeatsIsNoChange(t *testing.T) {
-	same, changed, gone := pod("same", "1"), pod("changed", "2"), pod("gone", "3")
+func TestListOfKnownVersionsEmitsNothing(t *testing.T) {
+	same, changed, gone := newPod("same", "1"), newPod("changed", "2"), newPod("gone", "3")
 	tr := newTracker(same, changed, gone)
-	tr.BeginList(List{})
-	o := must(t)(tr.Watched(added(pod("same", "1"), pod("changed", "4"), pod("new", "5")), ""))
-	if got, want := names(o.Changes), []string{"updated changed", "added new"}; !slices.Equal(got, want) {
+	tr.StartList(List{})
+	o := mustObserve(t)(tr.ObserveEvents(addedEvents(newPod("same", "1"), newPod("changed", "4"), newPod("new", "5")), ""))
+	if got, want := changeNames(o.Changes), []string{"updated changed", "added new"}; !slices.Equal(got, want) {
 		t.Errorf("the list brought %q, want %q", got, want)
 	}
-	o, more, err := tr.Missing()
-	if got, want := names(o.Changes), []string{"deleted gone"}; !slices.Equal(got, want) || more || err != nil {
+	o, more, err := tr.ObserveMissing()
+	if got, want := changeNames(o.Changes), []string{"deleted gone"}; !slices.Equal(got, want) || more || err != nil {
 		t.Errorf("missing are %q, want %q; more %v, error %v", got, want, more, err)
 	}
 }
 
-func names(changes []*event.Change) []string {
+func changeNames(changes []*event.Change) []string {
 	var out []string
 	for _, c := range changes {
 		out = append(out, string(c.Type)+" "+c.Name)
@@ -129,69 +129,69 @@ func names(changes []*event.Change) []string {
 	return out
 }
 
-func TestAMillionMissingObjectsDoNotMakeOneObservation(t *testing.T) {
-	const objects = 2*tombstones + 1
+func TestMissingObjectsAreSplitIntoObservations(t *testing.T) {
+	const objects = 2*maxTombstones + 1
 	var known []*Object
 	for i := range objects {
-		known = append(known, pod(strconv.Itoa(i), "1"))
+		known = append(known, newPod(strconv.Itoa(i), "1"))
 	}
 	tr := newTracker(known...)
-	tr.BeginList(List{})
+	tr.StartList(List{})
 	emitted := map[string]bool{}
 	for more := true; more; {
 		var o event.Observation
 		var err error
-		if o, more, err = tr.Missing(); err != nil {
+		if o, more, err = tr.ObserveMissing(); err != nil {
 			t.Fatal(err)
 		}
-		if len(o.Changes) > tombstones || len(o.Forget) != len(o.Changes) {
-			t.Fatalf("%d deletes, %d forgotten in one observation", len(o.Changes), len(o.Forget))
+		if len(o.Changes) > maxTombstones || len(o.RemovedKeys) != len(o.Changes) {
+			t.Fatalf("%d deletes, %d forgotten in one observation", len(o.Changes), len(o.RemovedKeys))
 		}
 		for _, c := range o.Changes {
 			emitted[c.Name] = true
 		}
 	}
-	if len(emitted) != objects || tr.Known() != 0 {
-		t.Errorf("%d of %d are deleted, %d known", len(emitted), objects, tr.Known())
+	if len(emitted) != objects || tr.KnownCount() != 0 {
+		t.Errorf("%d of %d are deleted, %d known", len(emitted), objects, tr.KnownCount())
 	}
 }
 
-func TestAListThatWasReadEndsForTheWatchBehindIt(t *testing.T) {
+func TestFinishListReturnsToWatching(t *testing.T) {
 	tr := newTracker()
-	tr.BeginList(List{Snapshot: &event.SnapshotInfo{ID: "S"}, Pass: "P"})
-	must(t)(tr.Watched(added(pod("a", "1")), ""))
-	tr.EndList("2")
-	must(t)(tr.Synced(pod("a", "1"), "P2"))
-	c := must(t)(tr.Watched(added(pod("b", "3")), "3")).Changes[0]
+	tr.StartList(List{Snapshot: &event.SnapshotInfo{ID: "S"}, Pass: "P"})
+	mustObserve(t)(tr.ObserveEvents(addedEvents(newPod("a", "1")), ""))
+	tr.FinishList("2")
+	mustObserve(t)(tr.ObserveSynced(newPod("a", "1"), "P2"))
+	c := mustObserve(t)(tr.ObserveEvents(addedEvents(newPod("b", "3")), "3")).Changes[0]
 	if c.Snapshot != nil || c.Pass != "" || c.Coalesced || c.Delta != event.DeltaAdded {
 		t.Errorf("watched behind a list: %+v", c)
 	}
 }
 
-func TestStatsSayWhatWasEmittedAndWhenTheAPIServerLastSpoke(t *testing.T) {
+func TestStatsCountChangesAndRecordLastSeen(t *testing.T) {
 	now := time.Unix(100, 0)
-	known := NewKnown()
-	known.Add(pod("a", "1").known())
+	known := NewKnownSet()
+	known.Add(newPod("a", "1").toKnown())
 	tr := NewTracker(podScope, known, func(namespace string) bool { return namespace == "ns" }, func() time.Time { return now })
 	if s := tr.Stats(); s.Known != 1 || !s.LastSeen.IsZero() || len(s.Changes) != 0 {
 		t.Errorf("at first: %+v", s)
 	}
 	now = now.Add(time.Second)
-	must(t)(tr.Watched(added(pod("b", "2"), NewObject("other", "c")), "3"))
-	tr.Observe(tr.Gap("1", "2", "a test"))
+	mustObserve(t)(tr.ObserveEvents(addedEvents(newPod("b", "2"), NewObject("other", "c")), "3"))
+	tr.NewObservation(tr.NewGap("1", "2", "a test"))
 	want := map[event.Type]uint64{event.Added: 1, event.Gap: 1}
 	if s := tr.Stats(); s.Known != 2 || !s.LastSeen.Equal(now) || !maps.Equal(s.Changes, want) {
 		t.Errorf("after a batch: %+v", s)
 	}
 	now = now.Add(time.Second)
-	must(t)(tr.Watched(nil, "4"))
+	mustObserve(t)(tr.ObserveEvents(nil, "4"))
 	if s := tr.Stats(); !s.LastSeen.Equal(now) {
 		t.Errorf("after a bookmark: %+v", s)
 	}
 }
 
-// Stats and MoveTo are called by others than the one who watches. The race detector has the last word.
-func TestStatsAndMoveToMayBeCalledAtAnyTime(t *testing.T) {
+// Stats and SetResource are called by others than the one who watches. The race detector has the last word.
+func TestStatsAndSetResourceAreSafeForConcurrentUse(t *testing.T) {
 	tr := newTracker()
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -202,14 +202,14 @@ func TestStatsAndMoveToMayBeCalledAtAnyTime(t *testing.T) {
 				return
 			default:
 				tr.Stats()
-				tr.MoveTo(event.Resource{Version: "v2", Resource: "pods"})
+				tr.SetResource(event.Resource{Version: "v2", Resource: "pods"})
 			}
 		}
 	}()
 	for i := range 200 {
-		must(t)(tr.Watched(added(pod("a", strconv.Itoa(i))), ""))
-		tr.BeginList(List{})
-		tr.EndList("")
+		mustObserve(t)(tr.ObserveEvents(addedEvents(newPod("a", strconv.Itoa(i))), ""))
+		tr.StartList(List{})
+		tr.FinishList("")
 	}
 	close(stop)
 	<-done
@@ -218,10 +218,10 @@ func TestStatsAndMoveToMayBeCalledAtAnyTime(t *testing.T) {
 func TestControlRecordsNameTheNamespaceOfTheirScope(t *testing.T) {
 	s := podScope
 	s.Namespace = "ns"
-	tr := NewTracker(s, NewKnown(), nil, time.Now)
-	tr.BeginList(List{Snapshot: &event.SnapshotInfo{ID: "S"}})
-	end := tr.EndList("5").Changes[0]
-	for _, c := range []*event.Change{tr.Gap("1", "2", "a test"), tr.SnapshotBegin("S"), end} {
+	tr := NewTracker(s, NewKnownSet(), nil, time.Now)
+	tr.StartList(List{Snapshot: &event.SnapshotInfo{ID: "S"}})
+	end := tr.FinishList("5").Changes[0]
+	for _, c := range []*event.Change{tr.NewGap("1", "2", "a test"), tr.NewSnapshotBegin("S"), end} {
 		if c.Namespace != "ns" || c.Cluster != "c" || c.Resource != s.Resource || c.Name != "" || c.ObservedAt.IsZero() {
 			t.Errorf("%s is %+v", c.Type, c)
 		}
@@ -237,7 +237,7 @@ func BenchmarkWatched(b *testing.B) {
 			manager := string(AppendNames(AppendNames(nil, []byte("a"), nil, nil, nil), []byte("b"), nil, nil, nil))
 			var pool []*Object
 			for i := range objects {
-				o := pod(fmt.Sprintf("app-7d9c6b8f5d-%05d", i), "1")
+				o := newPod(fmt.Sprintf("app-7d9c6b8f5d-%05d", i), "1")
 				o.UID, o.Summary, o.Names = fmt.Sprintf("6f1d3c9e-8a57-4f0e-9d0b-%012x", i), summary, manager
 				pool = append(pool, o)
 			}
@@ -252,7 +252,7 @@ func BenchmarkWatched(b *testing.B) {
 					batch[i] = Event{watch.Modified, &o}
 					events++
 				}
-				if _, err := tr.Watched(batch, batch[size-1].Object.ResourceVersion); err != nil {
+				if _, err := tr.ObserveEvents(batch, batch[size-1].Object.ResourceVersion); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -60,7 +60,7 @@ func playFile(t *testing.T, file string) {
 	var out []string
 	for _, block := range strings.Split(strings.TrimSpace(string(text)), "\n\n") {
 		input, _, _ := strings.Cut(block, "\n----")
-		out = append(out, strings.TrimRight(input, "\n")+"\n----\n"+p.play(input))
+		out = append(out, strings.TrimRight(input, "\n")+"\n----\n"+p.playBlock(input))
 	}
 	got := strings.Join(out, "\n")
 	if *rewrite {
@@ -91,110 +91,110 @@ type player struct {
 	out      strings.Builder
 }
 
-func (p *player) play(input string) string {
+func (p *player) playBlock(input string) string {
 	p.out.Reset()
 	for _, line := range strings.Split(input, "\n") {
 		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
-			p.say(line)
+			p.playLine(line)
 		}
 	}
-	p.flush()
+	p.flushBatch()
 	return p.out.String()
 }
 
-func (p *player) say(line string) {
+func (p *player) playLine(line string) {
 	head, tail, _ := strings.Cut(line, " : ")
 	words := strings.Fields(strings.TrimSuffix(head, " :"))
 	switch words[0] {
 	case "ADDED", "MODIFIED", "DELETED":
-		o := p.object(words[1:])
+		o := p.parseObject(words[1:])
 		p.batch, p.position = append(p.batch, Event{watch.EventType(words[0]), o}), o.ResourceVersion
 		return
 	case "BOOKMARK":
 		p.position = words[1]
 		return
 	}
-	p.flush()
-	p.command(words, tail)
+	p.flushBatch()
+	p.runCommand(words, tail)
 }
 
-func (p *player) command(words []string, tail string) {
+func (p *player) runCommand(words []string, tail string) {
 	switch words[0] {
 	case "open":
-		p.open(words[1:], tail)
+		p.openScope(words[1:], tail)
 	case "told":
 		k := p.known[words[1]]
 		k.Key = words[1]
 		for _, version := range words[2:] {
 			uid, rv, _ := strings.Cut(version, "@")
-			k.Told = event.AppendTold(k.Told, event.Told{UID: uid, ResourceVersion: rv})
+			k.EmittedElsewhere = event.AppendEmittedVersion(k.EmittedElsewhere, event.EmittedVersion{UID: uid, ResourceVersion: rv})
 		}
 		p.known[k.Key] = k
-		p.start(p.stored)
+		p.startProcess(p.stored)
 	case "filter":
 		p.filter = nil
 		if len(words) > 1 {
 			p.filter = func(namespace string) bool { return namespace == words[1] }
 		}
-		p.start(p.stored)
+		p.startProcess(p.stored)
 	case "page":
-		for _, o := range p.objects(tail) {
+		for _, o := range p.parseObjects(tail) {
 			p.batch = append(p.batch, Event{watch.Added, o})
 		}
-		p.flush()
+		p.flushBatch()
 	case "list":
-		p.beginList(words[1])
+		p.startList(words[1])
 		p.listing = true
 	case "again":
-		p.beginAgain()
+		p.restartList()
 	case "end":
-		p.endList(words[1])
+		p.finishList(words[1])
 		p.listing = false
 	case "lose":
-		p.lose(strings.Join(words[1:], " "))
+		p.loseHistory(strings.Join(words[1:], " "))
 	case "restart":
-		p.start(p.stored)
+		p.startProcess(p.stored)
 	case "edit":
-		p.start(event.StoredScope{Snapshot: p.unfinished(), Lost: "the rules were edited", Pass: words[1]})
+		p.startProcess(event.StoredScope{Snapshot: p.unfinishedSnapshot(), LostReason: "the rules were edited", Pass: words[1]})
 	case "sync":
-		for _, o := range p.objects(tail) {
-			p.put(p.tracker.Synced(o, words[1]))
+		for _, o := range p.parseObjects(tail) {
+			p.storeObservation(p.tracker.ObserveSynced(o, words[1]))
 		}
 	case "vanish":
-		p.gone("")
+		p.observeAllGone("")
 	case "leave":
-		p.gone(words[1])
+		p.observeAllGone(words[1])
 	default:
 		p.t.Fatalf("unknown line %q", words)
 	}
 }
 
-// flush gives the tracker the events so far.
-func (p *player) flush() {
+// flushBatch gives the tracker the events so far.
+func (p *player) flushBatch() {
 	if len(p.batch) == 0 && p.position == "" {
 		return
 	}
 	if p.listing {
 		p.position = ""
 	}
-	p.put(p.tracker.Watched(p.batch, p.position))
+	p.storeObservation(p.tracker.ObserveEvents(p.batch, p.position))
 	p.batch, p.position = nil, ""
 }
 
-// unfinished is the snapshot that has not ended.
-func (p *player) unfinished() string {
+// unfinishedSnapshot is the snapshot that has not ended.
+func (p *player) unfinishedSnapshot() string {
 	if p.stored.Position != "" {
 		return ""
 	}
 	return p.stored.Snapshot
 }
 
-func (p *player) open(words []string, tail string) {
+func (p *player) openScope(words []string, tail string) {
 	p.scope = Scope{ID: "pods", Cluster: "c", Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}}
 	p.known, p.ids, p.filter = map[string]event.Known{}, map[string]bool{}, nil
 	var stored event.StoredScope
 	options, lost, _ := strings.Cut(strings.Join(words, " "), "lost=")
-	stored.Lost = lost
+	stored.LostReason = lost
 	for _, w := range strings.Fields(options) {
 		if id, ok := strings.CutPrefix(w, "snapshot="); ok {
 			stored.Snapshot = id
@@ -204,28 +204,28 @@ func (p *player) open(words []string, tail string) {
 			stored.Position = w
 		}
 	}
-	for _, o := range p.objects(tail) {
-		p.known[o.Key()] = o.known()
+	for _, o := range p.parseObjects(tail) {
+		p.known[o.Key()] = o.toKnown()
 	}
-	p.start(stored)
+	p.startProcess(stored)
 }
 
-// start is the start of a process that finds this stored.
-func (p *player) start(stored event.StoredScope) {
-	known := NewKnown()
+// startProcess is the start of a process that finds this stored.
+func (p *player) startProcess(stored event.StoredScope) {
+	known := NewKnownSet()
 	for _, k := range p.known {
 		known.Add(k)
 	}
 	p.listing = false
 	p.follower = &follower{
-		t: p.t, stored: stored, append: p.append,
+		t: p.t, stored: stored, append: p.recordObservation,
 		tracker: NewTracker(p.scope, known, p.filter, func() time.Time { return time.Unix(0, 0).UTC() }),
-		newName: p.name,
+		newName: p.nextName,
 	}
 }
 
-// name names a snapshot or a list.
-func (p *player) name(prefix string) string {
+// nextName names a snapshot or a list.
+func (p *player) nextName(prefix string) string {
 	if p.names == nil {
 		p.names = map[string]int{}
 	}
@@ -233,17 +233,17 @@ func (p *player) name(prefix string) string {
 	return fmt.Sprint(prefix, p.names[prefix])
 }
 
-func (p *player) objects(tail string) []*Object {
+func (p *player) parseObjects(tail string) []*Object {
 	var objects []*Object
 	for _, s := range strings.Split(tail, ",") {
 		if words := strings.Fields(s); len(words) > 0 {
-			objects = append(objects, p.object(words))
+			objects = append(objects, p.parseObject(words))
 		}
 	}
 	return objects
 }
 
-func (p *player) object(words []string) *Object {
+func (p *player) parseObject(words []string) *Object {
 	if len(words) < 2 {
 		p.t.Fatalf("object %q: want namespace/name uid@resourceVersion", words)
 	}
@@ -256,14 +256,14 @@ func (p *player) object(words []string) *Object {
 	o.Raw = []byte(`{"rv":"` + o.ResourceVersion + `"}`)
 	o.ObservedAt = time.Unix(0, 0).UTC()
 	if len(words) > 2 {
-		o.Summary, o.Names = summarize(words[2:])
+		o.Summary, o.Names = summaryFromWords(words[2:])
 	}
 	return o
 }
 
-// summarize makes a summary of an object in which "spec=…", "status=…" and "labels=…" are the parts, "deleting" says what it
+// summaryFromWords makes a summary of an object in which "spec=…", "status=…" and "labels=…" are the parts, "deleting" says what it
 // does, and "manager@time" is an entry of managedFields.
-func summarize(words []string) (summary, names string) {
+func summaryFromWords(words []string) (summary, names string) {
 	var parts Parts
 	var entries, managers []byte
 	for _, w := range words {
@@ -286,36 +286,36 @@ func summarize(words []string) (summary, names string) {
 	return string(AppendParts(nil, parts)) + string(entries), string(managers)
 }
 
-func (p *player) append(o event.Observation) {
+func (p *player) recordObservation(o event.Observation) {
 	storeKnown(p.known, o)
 	for _, c := range o.Changes {
 		if id := c.ID(); p.ids[id] {
-			p.t.Errorf("a second change has the ID %s: %s", id, describe(c))
+			p.t.Errorf("a second change has the ID %s: %s", id, describeChange(c))
 		} else {
 			p.ids[id] = true
 		}
 	}
-	p.print(o)
+	p.printObservation(o)
 }
 
-func (p *player) print(o event.Observation) {
+func (p *player) printObservation(o event.Observation) {
 	var lines []string
 	for _, c := range o.Changes {
-		lines = append(lines, describe(c))
+		lines = append(lines, describeChange(c))
 	}
-	if len(o.Forget) == len(o.Changes) { // the objects that a list lacks come in no order
+	if len(o.RemovedKeys) == len(o.Changes) { // the objects that a list lacks come in no order
 		slices.Sort(lines)
-		slices.Sort(o.Forget)
+		slices.Sort(o.RemovedKeys)
 	}
 	for _, k := range o.Known {
 		line := fmt.Sprintf("  known %s %s@%s", k.Key, k.UID, k.ResourceVersion)
-		k.EachTold(func(t event.Told) { line += " told " + t.UID + "@" + t.ResourceVersion })
+		k.EachEmittedElsewhere(func(t event.EmittedVersion) { line += " told " + t.UID + "@" + t.ResourceVersion })
 		lines = append(lines, line)
 	}
-	for _, key := range o.Forget {
+	for _, key := range o.RemovedKeys {
 		lines = append(lines, "  forget "+key)
 	}
-	for _, stored := range [][2]string{{"lost", o.Lost}, {"in snapshot", o.Snapshot}, {"position", o.Position}} {
+	for _, stored := range [][2]string{{"lost", o.LostReason}, {"in snapshot", o.Snapshot}, {"position", o.Position}} {
 		if stored[1] != "" {
 			lines = append(lines, "  "+stored[0]+" "+stored[1])
 		}
@@ -323,7 +323,7 @@ func (p *player) print(o event.Observation) {
 	fmt.Fprintln(&p.out, strings.Join(lines, "\n"))
 }
 
-func describe(c *event.Change) string {
+func describeChange(c *event.Change) string {
 	switch c.Type {
 	case event.Gap:
 		return fmt.Sprintf("gap %s to %s: %s", c.Gap.From, c.Gap.To, c.Gap.Reason)

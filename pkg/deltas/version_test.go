@@ -12,16 +12,16 @@ import (
 // A resource that moves to another version is emitted in terms of what each body is written in.
 func TestAChangeIsEmittedInTheVersionOfItsBody(t *testing.T) {
 	beta, v1 := event.Resource{Resource: "pods", Version: "v1beta1"}, event.Resource{Resource: "pods", Version: "v1"}
-	known := NewKnown()
-	known.Add(pod("b", "1").known())
+	known := NewKnownSet()
+	known.Add(newPod("b", "1").toKnown())
 	s := podScope
 	s.Resource = beta
 	tr := NewTracker(s, known, nil, time.Now)
 	emit := func(rv string, r *event.Resource) *event.Change {
 		t.Helper()
-		o := pod("a", rv)
+		o := newPod("a", rv)
 		o.Resource = r
-		return must(t)(tr.Watched([]Event{{watch.Modified, o}}, rv)).Changes[0]
+		return mustObserve(t)(tr.ObserveEvents([]Event{{watch.Modified, o}}, rv)).Changes[0]
 	}
 	check := func(what string, c *event.Change, want string) {
 		t.Helper()
@@ -30,31 +30,31 @@ func TestAChangeIsEmittedInTheVersionOfItsBody(t *testing.T) {
 		}
 	}
 	check("at first", emit("2", nil), "v1beta1")
-	tr.MoveTo(v1)
+	tr.SetResource(v1)
 	check("from the connection of before", emit("3", &beta), "v1beta1")
 	check("from the new one", emit("4", &v1), "v1")
 	check("of neither", emit("5", nil), "v1")
 
-	if o := tr.Observe(); o.Resource != v1 {
+	if o := tr.NewObservation(); o.Resource != v1 {
 		t.Errorf("what is known is of %+v, want %+v", o.Resource, v1)
 	}
-	check("a gap", tr.Gap("1", "2", "a test"), "v1")
-	check("the beginning of a snapshot", tr.SnapshotBegin("S"), "v1")
-	tr.BeginList(List{Snapshot: &event.SnapshotInfo{ID: "S"}})
-	must(t)(tr.Watched(added(pod("a", "5")), ""))
-	gone, _, err := tr.Missing()
+	check("a gap", tr.NewGap("1", "2", "a test"), "v1")
+	check("the beginning of a snapshot", tr.NewSnapshotBegin("S"), "v1")
+	tr.StartList(List{Snapshot: &event.SnapshotInfo{ID: "S"}})
+	mustObserve(t)(tr.ObserveEvents(addedEvents(newPod("a", "5")), ""))
+	gone, _, err := tr.ObserveMissing()
 	if err != nil {
 		t.Fatal(err)
 	}
 	check("what is only known", gone.Changes[0], "v1")
-	check("the end of a snapshot", tr.EndList("6").Changes[0], "v1")
+	check("the end of a snapshot", tr.FinishList("6").Changes[0], "v1")
 }
 
 // Of an object that is read as metadata alone nobody knows what else changed.
-func TestMetadataAloneDoesNotSayWhatChanged(t *testing.T) {
+func TestMetadataOnlySummariesGiveNoClass(t *testing.T) {
 	whole := func(spec uint64) string { return string(AppendParts(nil, Parts{Metadata: 1, Rest: spec})) }
 	bare := func(deleting bool) string {
-		return string(AppendParts(nil, Parts{Metadata: 1, Rest: 9, Bare: true, Deleting: deleting}))
+		return string(AppendParts(nil, Parts{Metadata: 1, Rest: 9, MetadataOnly: true, Deleting: deleting}))
 	}
 	for name, c := range map[string]struct {
 		was, is string

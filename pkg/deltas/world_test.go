@@ -27,29 +27,29 @@ type world struct {
 type write struct {
 	object    *Object // as it was written; of a deleted one the last state, at the revision of the delete
 	was, is   string  // label before and after; "" where the object did not or does not exist
-	condition condition
+	condition objectParts
 }
 
 // selection is what a rule wants: a label, which the API server looks at, in a namespace, which is filtered here.
 type selection struct{ label, namespace string } // "" is any
 
-func (s selection) labelled(label string) bool {
+func (s selection) matchesLabel(label string) bool {
 	return label != "" && (s.label == "" || s.label == label)
 }
 
-func (s selection) filter(namespace string) bool {
+func (s selection) matchesNamespace(namespace string) bool {
 	return s.namespace == "" || s.namespace == namespace
 }
 
-// condition is what the summary of an object is made of.
-type condition struct {
+// objectParts is what the summary of an object is made of.
+type objectParts struct {
 	spec, status, labels int
 	writer               string         // who wrote it; "" where the API server cannot tell
 	class                event.Class    // what was written
 	managers             map[string]int // and when they last did
 }
 
-func (c *condition) words() []string {
+func (c *objectParts) summaryWords() []string {
 	words := []string{fmt.Sprint("spec=", c.spec), fmt.Sprint("status=", c.status), fmt.Sprint("labels=", c.labels)}
 	for _, manager := range slices.Sorted(maps.Keys(c.managers)) {
 		words = append(words, fmt.Sprint(manager, "@", c.managers[manager]))
@@ -66,27 +66,27 @@ func newWorld(rnd *rand.Rand) *world {
 	}
 }
 
-// at is what was written at a revision.
-func (w *world) at(revision int) write { return w.writes[revision-firstRevision-1] }
+// writeAt is what was written at a revision.
+func (w *world) writeAt(revision int) write { return w.writes[revision-firstRevision-1] }
 
 func revisionOf(rv string) int { n, _ := strconv.Atoi(rv); return n }
 
-// live lets n things happen to random objects.
-func (w *world) live(n int) {
+// writeRandomObjects lets n things happen to random objects.
+func (w *world) writeRandomObjects(n int) {
 	for range n {
 		w.revision++
 		o := NewObject("ns"+strconv.Itoa(w.rnd.IntN(2)), "o"+strconv.Itoa(w.rnd.IntN(3)))
 		o.ResourceVersion = strconv.Itoa(w.revision)
 		o.Raw = []byte(o.ResourceVersion)
 		old, next := w.objects[o.Key()], write{object: o, was: w.labels[o.Key()]}
-		var last *condition
+		var last *objectParts
 		if old == nil {
 			o.UID = fmt.Sprintf("%s-%d", o.Key(), w.revision)
 		} else {
 			o.UID, last = old.UID, &w.writes[revisionOf(old.ResourceVersion)-firstRevision-1].condition
 		}
-		next.condition = w.written(last)
-		o.Summary, o.Names = summarize(next.condition.words())
+		next.condition = w.nextParts(last)
+		o.Summary, o.Names = summaryFromWords(next.condition.summaryWords())
 		switch {
 		case old != nil && w.rnd.IntN(3) == 0:
 			delete(w.objects, o.Key())
@@ -103,9 +103,9 @@ func (w *world) live(n int) {
 	}
 }
 
-// written is the condition after another random write.
-func (w *world) written(last *condition) condition {
-	c := condition{managers: map[string]int{}, spec: 1}
+// nextParts is the condition after another random write.
+func (w *world) nextParts(last *objectParts) objectParts {
+	c := objectParts{managers: map[string]int{}, spec: 1}
 	if last != nil {
 		c.spec, c.status, c.labels, c.managers = last.spec, last.status, last.labels, maps.Clone(last.managers)
 	}
@@ -124,9 +124,9 @@ func (w *world) written(last *condition) condition {
 	return c
 }
 
-// event is what a watch says of a write; no for nothing.
-func (s selection) event(w write) (e Event, yes bool) {
-	switch was, is := s.labelled(w.was), s.labelled(w.is); {
+// watchEvent is what a watch says of a write; no for nothing.
+func (s selection) watchEvent(w write) (e Event, yes bool) {
+	switch was, is := s.matchesLabel(w.was), s.matchesLabel(w.is); {
 	case was && is:
 		return Event{watch.Modified, w.object}, true
 	case is:
@@ -137,11 +137,11 @@ func (s selection) event(w write) (e Event, yes bool) {
 	return e, false
 }
 
-// list is what an API server lists at a revision, in no order.
-func (w *world) list(s selection, revision int) []*Object {
+// listAt is what an API server lists at a revision, in no order.
+func (w *world) listAt(s selection, revision int) []*Object {
 	objects := map[string]*Object{}
 	for _, wr := range w.writes[:revision-firstRevision] {
-		if delete(objects, wr.object.Key()); s.labelled(wr.is) {
+		if delete(objects, wr.object.Key()); s.matchesLabel(wr.is) {
 			objects[wr.object.Key()] = wr.object
 		}
 	}
@@ -150,23 +150,23 @@ func (w *world) list(s selection, revision int) []*Object {
 	return list
 }
 
-// state is what a consumer has to have of a selection at a revision: resourceVersions by key.
-func (w *world) state(s selection, revision int) map[string]string {
+// stateAt is what a consumer has to have of a selection at a revision: resourceVersions by key.
+func (w *world) stateAt(s selection, revision int) map[string]string {
 	state := map[string]string{}
-	for _, o := range w.list(s, revision) {
-		if s.filter(o.Namespace) {
+	for _, o := range w.listAt(s, revision) {
+		if s.matchesNamespace(o.Namespace) {
 			state[o.Key()] = o.ResourceVersion
 		}
 	}
 	return state
 }
 
-// earlier is the event of the write to the same object before; no if that was another one.
-func (w *world) earlier(s selection, revision int) (Event, bool) {
-	now := w.at(revision).object
+// earlierEvent is the event of the write to the same object before; no if that was another one.
+func (w *world) earlierEvent(s selection, revision int) (Event, bool) {
+	now := w.writeAt(revision).object
 	for r := revision - 1; r > firstRevision; r-- {
-		if wr := w.at(r); wr.object.UID == now.UID {
-			return s.event(wr)
+		if wr := w.writeAt(r); wr.object.UID == now.UID {
+			return s.watchEvent(wr)
 		}
 	}
 	return Event{}, false

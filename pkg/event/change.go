@@ -28,8 +28,8 @@ const (
 	AttributionGap Type = "attribution.gap"
 )
 
-// Control says that a record speaks of a whole resource and of no single object.
-func (t Type) Control() bool {
+// IsControl says that a record speaks of a whole resource and of no single object.
+func (t Type) IsControl() bool {
 	return t == Gap || t == SnapshotBegin || t == SnapshotEnd || t == AttributionGap
 }
 
@@ -72,8 +72,8 @@ func (r Resource) String() string {
 	return r.Resource + "." + r.Group
 }
 
-// ResourceNamed reads the resource, without version and kind, off its name, see [Resource.String].
-func ResourceNamed(name string) Resource {
+// ParseResourceName reads the resource, without version and kind, off its name, see [Resource.String].
+func ParseResourceName(name string) Resource {
 	resource, group, _ := strings.Cut(name, ".")
 	return Resource{Group: group, Resource: resource}
 }

@@ -12,14 +12,14 @@ import (
 // TestCloneSharesNoMemory fills every field that a change has, so that one that is added later is covered.
 func TestCloneSharesNoMemory(t *testing.T) {
 	var c Change
-	fill(reflect.ValueOf(&c).Elem())
+	fillEveryField(reflect.ValueOf(&c).Elem())
 	d := c.Clone()
 	if !reflect.DeepEqual(&c, d) {
 		t.Fatalf("the clone differs:\n%+v\n%+v", c, *d)
 	}
 	of := map[unsafe.Pointer]string{}
-	memory(reflect.ValueOf(&c).Elem(), "Change", func(at unsafe.Pointer, path string) { of[at] = path })
-	memory(reflect.ValueOf(d).Elem(), "Change", func(at unsafe.Pointer, path string) {
+	visitMemory(reflect.ValueOf(&c).Elem(), "Change", func(at unsafe.Pointer, path string) { of[at] = path })
+	visitMemory(reflect.ValueOf(d).Elem(), "Change", func(at unsafe.Pointer, path string) {
 		if original, shared := of[at]; shared {
 			t.Errorf("%s is that of the original's %s", path, original)
 		}
@@ -33,8 +33,8 @@ func TestCloneKeepsWhatIsMissingApartFromWhatIsEmpty(t *testing.T) {
 	}
 }
 
-// fill gives a value to all that v holds.
-func fill(v reflect.Value) {
+// fillEveryField gives a value to all that v holds.
+func fillEveryField(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.String:
 		v.SetString(strings.Clone(fmt.Sprint("text ", v.Type(), v.CanAddr())))
@@ -46,43 +46,43 @@ func fill(v reflect.Value) {
 		v.SetUint(7)
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
-		fill(v.Index(0))
-		fill(v.Index(1))
+		fillEveryField(v.Index(0))
+		fillEveryField(v.Index(1))
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
-		fill(v.Elem())
+		fillEveryField(v.Elem())
 	case reflect.Struct:
 		if v.Type() == reflect.TypeFor[time.Time]() {
 			v.Set(reflect.ValueOf(time.Unix(7, 0).UTC()))
 			return
 		}
 		for i := range v.NumField() {
-			fill(v.Field(i))
+			fillEveryField(v.Field(i))
 		}
 	default:
 		panic(fmt.Sprintf("a field of kind %v", v.Kind()))
 	}
 }
 
-// memory tells of everything outside v that v refers to.
-func memory(v reflect.Value, path string, tell func(at unsafe.Pointer, path string)) {
+// visitMemory tells of everything outside v that v refers to.
+func visitMemory(v reflect.Value, path string, tell func(at unsafe.Pointer, path string)) {
 	switch v.Kind() {
 	case reflect.String:
 		tell(unsafe.Pointer(unsafe.StringData(v.String())), path)
 	case reflect.Slice:
 		tell(v.UnsafePointer(), path)
 		for i := range v.Len() {
-			memory(v.Index(i), fmt.Sprintf("%s[%d]", path, i), tell)
+			visitMemory(v.Index(i), fmt.Sprintf("%s[%d]", path, i), tell)
 		}
 	case reflect.Pointer:
 		tell(v.UnsafePointer(), path)
-		memory(v.Elem(), path, tell)
+		visitMemory(v.Elem(), path, tell)
 	case reflect.Struct:
 		if v.Type() == reflect.TypeFor[time.Time]() {
 			return
 		}
 		for i := range v.NumField() {
-			memory(v.Field(i), path+"."+v.Type().Field(i).Name, tell)
+			visitMemory(v.Field(i), path+"."+v.Type().Field(i).Name, tell)
 		}
 	}
 }

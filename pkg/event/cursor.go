@@ -16,8 +16,8 @@ type Cursor struct {
 	State  []byte            // what the sink asked to have stored with exactly these positions; nil where it asks for none
 }
 
-// Newest returns the highest offset the cursor speaks of.
-func (c Cursor) Newest() uint64 {
+// HighestOffset returns the highest offset the cursor speaks of.
+func (c Cursor) HighestOffset() uint64 {
 	n := max(c.Low, c.High)
 	for _, offset := range c.Lanes {
 		n = max(n, offset)
@@ -25,8 +25,8 @@ func (c Cursor) Newest() uint64 {
 	return n
 }
 
-// Normal returns a copy without lanes that say no more than High.
-func (c Cursor) Normal() Cursor {
+// Normalize returns a copy without lanes that say no more than High.
+func (c Cursor) Normalize() Cursor {
 	c.High = max(c.High, c.Low)
 	c.Lanes = maps.Clone(c.Lanes)
 	maps.DeleteFunc(c.Lanes, func(_ string, offset uint64) bool { return offset == c.High })

@@ -1,7 +1,7 @@
 package event
 
-// Emitted identifies a record that a destination holds. Two that are equal are copies of one record.
-type Emitted struct {
+// EmittedRecord identifies a record that a destination holds. Two that are equal are copies of one record.
+type EmittedRecord struct {
 	ID              string // of the change, see [Change.ID]
 	Type            Type
 	Resource        Resource // only its Group and its Resource: not all formats tell more
@@ -10,10 +10,10 @@ type Emitted struct {
 	ResourceVersion string   // likewise
 }
 
-// Emitted returns what identifies the record of c at a destination.
-func (c *Change) Emitted() Emitted {
-	e := Emitted{ID: c.ID(), Type: c.Type, Resource: Resource{Group: c.Resource.Group, Resource: c.Resource.Resource}}
-	if c.Type.Control() {
+// EmittedRecord returns what identifies the record of c at a destination.
+func (c *Change) EmittedRecord() EmittedRecord {
+	e := EmittedRecord{ID: c.ID(), Type: c.Type, Resource: Resource{Group: c.Resource.Group, Resource: c.Resource.Resource}}
+	if c.Type.IsControl() {
 		return e
 	}
 	e.Key, e.UID, e.ResourceVersion = c.Name, c.UID, c.ResourceVersion

@@ -12,24 +12,26 @@ type Known struct {
 	// Summary is opaque bytes that the next state of the object is compared with to tell its class and its actor. Empty
 	// where nothing is to be compared with: those of journals from before there were any.
 	Summary string
-	// Told is what some sinks were told of beyond that, and not all: the exporter before this one ended in between. It is
-	// written by [AppendTold]. UID is empty where there is nothing else.
-	Told string
+	// EmittedElsewhere is what some sinks were told of beyond that, and not all: the exporter before this one ended in between. It is
+	// written by [AppendEmittedVersion]. UID is empty where there is nothing else.
+	EmittedElsewhere string
 }
 
 // Exists says that something is known.
-func (k Known) Exists() bool { return k.UID != "" || k.Told != "" }
+func (k Known) Exists() bool { return k.UID != "" || k.EmittedElsewhere != "" }
 
-// Told is a version of an object that some sinks were told of.
-type Told struct{ UID, ResourceVersion string }
+// EmittedVersion is a version of an object that some sinks were told of.
+type EmittedVersion struct{ UID, ResourceVersion string }
 
-// AppendTold adds to what [Known.Told] holds.
-func AppendTold(to string, t Told) string { return to + t.UID + " " + t.ResourceVersion + " " }
+// AppendEmittedVersion adds to what [Known.Told] holds.
+func AppendEmittedVersion(to string, t EmittedVersion) string {
+	return to + t.UID + " " + t.ResourceVersion + " "
+}
 
-// EachTold calls each for what Told holds.
-func (k Known) EachTold(each func(Told)) {
-	for rest := k.Told; rest != ""; {
-		var t Told
+// EachEmittedElsewhere calls each for what Told holds.
+func (k Known) EachEmittedElsewhere(each func(EmittedVersion)) {
+	for rest := k.EmittedElsewhere; rest != ""; {
+		var t EmittedVersion
 		t.UID, rest, _ = strings.Cut(rest, " ")
 		t.ResourceVersion, rest, _ = strings.Cut(rest, " ")
 		each(t)

@@ -32,7 +32,7 @@ func (a Attribute) Append(b []byte, c *event.Change) []byte { return a.write(b, 
 func Attributes() []Attribute { return append([]Attribute(nil), attributes...) }
 
 var attributes = []Attribute{
-	{Name: "specversion", write: constant("1.0")},
+	{Name: "specversion", write: constantValue("1.0")},
 	{Name: "id", write: func(b []byte, c *event.Change) []byte { return append(b, c.ID()...) }},
 	{Name: "source", write: appendSource},
 	{Name: "type", write: func(b []byte, c *event.Change) []byte { return append(append(b, "io.kubecdc.resource."...), c.Type...) }},
@@ -51,17 +51,17 @@ var attributes = []Attribute{
 	{Name: "delta", write: func(b []byte, c *event.Change) []byte { return append(b, c.Delta...) }},
 	{Name: "class", write: func(b []byte, c *event.Change) []byte { return append(b, c.Class...) }},
 	{Name: "snapshotid", write: appendSnapshotID},
-	{Name: "coalesced", boolean: true, write: whether(func(c *event.Change) bool { return c.Coalesced })},
-	{Name: "finalstateunknown", boolean: true, write: whether(func(c *event.Change) bool { return c.FinalStateUnknown })},
-	{Name: "left", boolean: true, write: whether(func(c *event.Change) bool { return c.Left })},
+	{Name: "coalesced", boolean: true, write: trueIf(func(c *event.Change) bool { return c.Coalesced })},
+	{Name: "finalstateunknown", boolean: true, write: trueIf(func(c *event.Change) bool { return c.FinalStateUnknown })},
+	{Name: "left", boolean: true, write: trueIf(func(c *event.Change) bool { return c.Left })},
 }
 
-func constant(value string) func([]byte, *event.Change) []byte {
+func constantValue(value string) func([]byte, *event.Change) []byte {
 	return func(b []byte, _ *event.Change) []byte { return append(b, value...) }
 }
 
-// whether writes true, or leaves the attribute out.
-func whether(holds func(*event.Change) bool) func([]byte, *event.Change) []byte {
+// trueIf writes true, or leaves the attribute out.
+func trueIf(holds func(*event.Change) bool) func([]byte, *event.Change) []byte {
 	return func(b []byte, c *event.Change) []byte {
 		if holds(c) {
 			return append(b, "true"...)
@@ -154,7 +154,7 @@ func (a Attribute) appendMember(b []byte, c *event.Change) []byte {
 		return b[:start]
 	case a.boolean:
 		return append(b, ',')
-	case slices.ContainsFunc(text, special):
+	case slices.ContainsFunc(text, needsEscape):
 		return append(appendEscaped(b[:value-1], string(text)), ',')
 	}
 	return append(b, `",`...)

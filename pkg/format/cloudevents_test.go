@@ -27,7 +27,7 @@ func TestAttributeNamesAreLegal(t *testing.T) {
 	}
 }
 
-func value(t *testing.T, name string, c *event.Change) string {
+func attributeValue(t *testing.T, name string, c *event.Change) string {
 	t.Helper()
 	for _, a := range Attributes() {
 		if a.Name == name {
@@ -39,31 +39,31 @@ func value(t *testing.T, name string, c *event.Change) string {
 }
 
 func TestSequencesSortAsTextTheWayVersionsSort(t *testing.T) {
-	c := sample()
+	c := sampleChange()
 	last := ""
 	for _, rv := range []string{"0", "9", "10", "99999999999", "18446744073709551615"} {
 		c.ResourceVersion = rv
-		got := value(t, "sequence", c)
+		got := attributeValue(t, "sequence", c)
 		if len(got) != 20 || got <= last {
 			t.Errorf("resourceVersion %s has the sequence %q, which does not follow %q", rv, got, last)
 		}
 		last = got
 	}
 	for _, rv := range []string{"", "abc", "1.5", "-1", "184467440737095516150"} {
-		if c.ResourceVersion = rv; value(t, "sequence", c) != "" {
-			t.Errorf("resourceVersion %q has the sequence %q, want none", rv, value(t, "sequence", c))
+		if c.ResourceVersion = rv; attributeValue(t, "sequence", c) != "" {
+			t.Errorf("resourceVersion %q has the sequence %q, want none", rv, attributeValue(t, "sequence", c))
 		}
 	}
 }
 
 func TestTheSourceIsAURIReferenceForAnyCluster(t *testing.T) {
-	c := sample()
+	c := sampleChange()
 	for cluster, want := range map[string]string{
 		"prod":     "/clusters/prod/apps/v1/deployments",
 		"a b/ü?#%": "/clusters/a%20b%2F%C3%BC%3F%23%25/apps/v1/deployments",
 	} {
-		if c.Cluster = cluster; value(t, "source", c) != want {
-			t.Errorf("cluster %q: source %s, want %s", cluster, value(t, "source", c), want)
+		if c.Cluster = cluster; attributeValue(t, "source", c) != want {
+			t.Errorf("cluster %q: source %s, want %s", cluster, attributeValue(t, "source", c), want)
 		}
 	}
 }
@@ -82,7 +82,7 @@ func TestFormatsKeepTheirNames(t *testing.T) {
 func FuzzCloudEventsStayValidForAnyName(f *testing.F) {
 	f.Add("web", "prod", "\x00\"\\\xff€", "7")
 	f.Fuzz(func(t *testing.T, name, cluster, uid, rv string) {
-		c := sample()
+		c := sampleChange()
 		c.Name, c.Cluster, c.UID, c.ResourceVersion = name, cluster, uid, rv
 		out := CloudEventsStructured.AppendValue(nil, c)
 		var back struct {
@@ -99,7 +99,7 @@ func FuzzCloudEventsStayValidForAnyName(f *testing.F) {
 }
 
 func BenchmarkCloudEventsStructured(b *testing.B) {
-	c, buf := sample(), make([]byte, 0, 4096)
+	c, buf := sampleChange(), make([]byte, 0, 4096)
 	b.ReportAllocs()
 	for b.Loop() {
 		buf = CloudEventsStructured.AppendValue(buf[:0], c)

@@ -23,10 +23,10 @@ const (
 // every reader takes for "the row is so". A control record has no form that readers know, and no value:
 // Flink's debezium-json fails on an op it does not know, and passes over a record without a value.
 func appendEnvelope(b []byte, c *event.Change) []byte {
-	if c.Type.Control() || c.Type == event.Attributed {
+	if c.Type.IsControl() || c.Type == event.Attributed {
 		return b
 	}
-	op := operation(c)
+	op := envelopeOp(c)
 	b = append(b, `{"before":`...)
 	switch op {
 	case opUpdate, opDelete:
@@ -40,13 +40,13 @@ func appendEnvelope(b []byte, c *event.Change) []byte {
 	} else {
 		b = appendObject(b, c.After, c)
 	}
-	b = appendOrigin(b, c)
+	b = appendEnvelopeSource(b, c)
 	b = appendMember(b, `,"op":`, op)
 	b = appendMillis(b, `,"ts_ms":`, c.ObservedAt)
 	return append(b, `,"transaction":null}`...)
 }
 
-func operation(c *event.Change) string {
+func envelopeOp(c *event.Change) string {
 	switch {
 	case c.Type == event.Deleted:
 		return opDelete
@@ -64,7 +64,7 @@ func appendObject(b, body []byte, c *event.Change) []byte {
 		return appendRow(b, body, c)
 	}
 	b = append(b, `{"apiVersion":`...)
-	b = appendString(b, apiVersion(c))
+	b = appendString(b, apiVersionOf(c))
 	b = appendMember(b, `,"kind":`, c.Resource.Kind)
 	b = appendMember(b, `,"metadata":{"name":`, c.Name)
 	b = appendOptional(b, `,"namespace":`, c.Namespace)
@@ -73,21 +73,21 @@ func appendObject(b, body []byte, c *event.Change) []byte {
 	return append(b, "}}"...)
 }
 
-// apiVersion writes group and version as objects do: "v1", "apps/v1".
-func apiVersion(c *event.Change) string {
+// apiVersionOf writes group and version as objects do: "v1", "apps/v1".
+func apiVersionOf(c *event.Change) string {
 	if c.Resource.Group == "" {
 		return c.Resource.Version
 	}
 	return c.Resource.Group + "/" + c.Resource.Version
 }
 
-// appendOrigin writes the member source: first what every connector of Debezium has there, then the facts of the native
-// object under their own names, but for three that are taken: version and name are in apiVersion and objectName, and the
+// appendEnvelopeSource writes the member source: first what every connector of Debezium has there, then the facts of the native
+// object under their own names, but for three that are taken: version and name are in apiVersionOf and objectName, and the
 // id of the snapshot is snapshotId.
-func appendOrigin(b []byte, c *event.Change) []byte {
+func appendEnvelopeSource(b []byte, c *event.Change) []byte {
 	b = append(b, `,"source":{"version":"`+envelopeVersion+`","connector":"kubecdc"`...)
 	b = appendMember(b, `,"name":`, c.Cluster)
-	b = appendMillis(b, `,"ts_ms":`, writtenAt(c))
+	b = appendMillis(b, `,"ts_ms":`, changeTime(c))
 	b = appendMember(b, `,"snapshot":`, strconv.FormatBool(c.Type == event.Snapshot))
 	b = appendMember(b, `,"db":`, c.Cluster)
 	b = appendMember(b, `,"schema":`, c.Namespace)
@@ -96,12 +96,12 @@ func appendOrigin(b []byte, c *event.Change) []byte {
 	b = appendMember(b, `,"id":`, c.ID())
 	b = appendMember(b, `,"type":`, string(c.Type))
 	b = appendMember(b, `,"group":`, c.Resource.Group)
-	b = appendMember(b, `,"apiVersion":`, apiVersion(c))
+	b = appendMember(b, `,"apiVersion":`, apiVersionOf(c))
 	b = appendMember(b, `,"resource":`, c.Resource.Resource)
 	b = appendMember(b, `,"kind":`, c.Resource.Kind)
 	b = appendOptional(b, `,"namespace":`, c.Namespace)
 	b = appendMember(b, `,"objectName":`, c.Name)
-	b = appendHistory(b, c)
+	b = appendVersionFacts(b, c)
 	if c.Snapshot != nil {
 		b = appendMember(b, `,"snapshotId":`, c.Snapshot.ID)
 	}
@@ -119,8 +119,8 @@ func appendOrigin(b []byte, c *event.Change) []byte {
 	return append(b, '}')
 }
 
-// writtenAt is when the API server made the change, where its record tells, else when the exporter read it.
-func writtenAt(c *event.Change) time.Time {
+// changeTime is when the API server made the change, where its record tells, else when the exporter read it.
+func changeTime(c *event.Change) time.Time {
 	if c.Actor != nil {
 		if t, err := time.Parse(time.RFC3339, c.Actor.Time); err == nil {
 			return t

@@ -26,7 +26,7 @@ const (
 	Upsert
 )
 
-var names = [...]string{
+var formatNames = [...]string{
 	JSON: "json", CloudEvents: "cloudevents", CloudEventsStructured: "cloudevents-structured",
 	Debezium: "debezium", Upsert: "upsert",
 }
@@ -36,7 +36,7 @@ func All() []Format { return []Format{JSON, CloudEvents, CloudEventsStructured, 
 
 // Parse returns the format of that name.
 func Parse(name string) (Format, error) {
-	for f, known := range names {
+	for f, known := range formatNames {
 		if name == known {
 			return Format(f), nil
 		}
@@ -45,7 +45,7 @@ func Parse(name string) (Format, error) {
 }
 
 // String returns the name of f.
-func (f Format) String() string { return names[f] }
+func (f Format) String() string { return formatNames[f] }
 
 // ContentType is the media type of what [Format.AppendValue] writes.
 func (f Format) ContentType() string {
@@ -61,9 +61,9 @@ func (f Format) NeedsBefore() bool { return f == Debezium }
 // NeedsHeaders says whether something stands beside the value that is needed to understand it: attributes, or a key.
 func (f Format) NeedsHeaders() bool { return f == CloudEvents || f == Debezium || f == Upsert }
 
-// HasPlaceFor says whether f can write c at all. An attribution is no state of an object: where the key of a record is that
+// CanRepresent says whether f can write c at all. An attribution is no state of an object: where the key of a record is that
 // of a row, a record without a value would delete the row, so it must not be sent.
-func (f Format) HasPlaceFor(c *event.Change) bool {
+func (f Format) CanRepresent(c *event.Change) bool {
 	return c.Type != event.Attributed || f != Debezium && f != Upsert
 }
 
@@ -82,12 +82,12 @@ func (f Format) AppendValue(b []byte, c *event.Change) []byte {
 	return AppendJSON(b, c)
 }
 
-// FactsBeside says whether the value hides that c took place or is not whole, so that [AppendFacts] has to stand beside
+// NeedsFactsHeader says whether the value hides that c took place or is not whole, so that [AppendFacts] has to stand beside
 // it: nothing disappears without a word. // I5
-func (f Format) FactsBeside(c *event.Change) bool {
+func (f Format) NeedsFactsHeader(c *event.Change) bool {
 	switch f {
 	case Debezium:
-		return c.Type.Control() || c.Type == event.Attributed || c.DeadLetter != nil
+		return c.Type.IsControl() || c.Type == event.Attributed || c.DeadLetter != nil
 	case Upsert:
 		return len(c.After) == 0 || len(c.Omitted) > 0 || c.RedactionChanged || c.DeadLetter != nil
 	}

@@ -16,7 +16,7 @@ const ContentTypeJSON = "application/json"
 // outside the bodies. The members and their order are a contract (docs/events.md). It allocates only when b is too
 // small. Before, After and Patch must be valid JSON; they are copied as they are.
 func AppendJSON(b []byte, c *event.Change) []byte {
-	b = appendOpenFacts(b, c)
+	b = appendUnclosedFacts(b, c)
 	b = appendBody(b, `,"patch":`, c.Patch)
 	b = appendBody(b, `,"before":`, c.Before)
 	b = appendBody(b, `,"after":`, c.After)
@@ -24,11 +24,11 @@ func AppendJSON(b []byte, c *event.Change) []byte {
 }
 
 // AppendFacts appends the native object without patch, before and after: everything that is said about the change, and
-// nothing of what is in the object. See [Format.FactsBeside].
-func AppendFacts(b []byte, c *event.Change) []byte { return append(appendOpenFacts(b, c), '}') }
+// nothing of what is in the object. See [Format.NeedsFactsHeader].
+func AppendFacts(b []byte, c *event.Change) []byte { return append(appendUnclosedFacts(b, c), '}') }
 
-// appendOpenFacts writes the facts without the brace that closes them.
-func appendOpenFacts(b []byte, c *event.Change) []byte {
+// appendUnclosedFacts writes the facts without the brace that closes them.
+func appendUnclosedFacts(b []byte, c *event.Change) []byte {
 	b = append(b, `{"id":`...)
 	b = appendString(b, c.ID())
 	b = appendMember(b, `,"type":`, string(c.Type))
@@ -39,7 +39,7 @@ func appendOpenFacts(b []byte, c *event.Change) []byte {
 	b = appendMember(b, `,"kind":`, c.Resource.Kind)
 	b = appendOptional(b, `,"namespace":`, c.Namespace)
 	b = appendOptional(b, `,"name":`, c.Name)
-	b = appendHistory(b, c)
+	b = appendVersionFacts(b, c)
 	b = appendSnapshot(b, c)
 	b = appendGap(b, c.Gap)
 	b = appendAttribution(b, c.Attribution)
@@ -48,8 +48,8 @@ func appendOpenFacts(b []byte, c *event.Change) []byte {
 	return appendList(b, `,"changed":`, c.Changed)
 }
 
-// appendHistory writes which version of the object this is, how it was seen, and who made it.
-func appendHistory(b []byte, c *event.Change) []byte {
+// appendVersionFacts writes which version of the object this is, how it was seen, and who made it.
+func appendVersionFacts(b []byte, c *event.Change) []byte {
 	b = appendOptional(b, `,"uid":`, c.UID)
 	b = appendOptional(b, `,"resourceVersion":`, c.ResourceVersion)
 	if c.Generation != 0 {
@@ -188,7 +188,7 @@ func appendMember(b []byte, member, value string) []byte {
 // appendString writes s as a JSON string. Kubernetes names need no escaping, so the common case is one copy.
 func appendString(b []byte, s string) []byte {
 	for i := 0; i < len(s); i++ {
-		if special(s[i]) {
+		if needsEscape(s[i]) {
 			return appendEscaped(b, s)
 		}
 	}
@@ -197,8 +197,8 @@ func appendString(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-// special says whether ch may need an escape within a JSON string.
-func special(ch byte) bool { return ch < 0x20 || ch == '"' || ch == '\\' || ch >= utf8.RuneSelf }
+// needsEscape says whether ch may need an escape within a JSON string.
+func needsEscape(ch byte) bool { return ch < 0x20 || ch == '"' || ch == '\\' || ch >= utf8.RuneSelf }
 
 func appendEscaped(b []byte, s string) []byte {
 	q, err := json.Marshal(s)

@@ -8,7 +8,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-func sample() *event.Change {
+func sampleChange() *event.Change {
 	return &event.Change{
 		Type: event.Updated, Delta: event.DeltaUpdated, Cluster: "prod",
 		Resource:  event.Resource{Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment"},
@@ -22,7 +22,7 @@ func sample() *event.Change {
 func FuzzJSONStaysValidForAnyName(f *testing.F) {
 	f.Add("web", "u", "\x00\"\\\xff€")
 	f.Fuzz(func(t *testing.T, name, uid, manager string) {
-		c := sample()
+		c := sampleChange()
 		c.Name, c.UID, c.Actor.Manager = name, uid, manager
 		out := AppendJSON(nil, c)
 		var back struct{ Name string }
@@ -39,7 +39,7 @@ func FuzzJSONStaysValidForAnyName(f *testing.F) {
 }
 
 func BenchmarkAppendJSON(b *testing.B) {
-	c, buf := sample(), make([]byte, 0, 4096)
+	c, buf := sampleChange(), make([]byte, 0, 4096)
 	b.ReportAllocs()
 	for b.Loop() {
 		buf = AppendJSON(buf[:0], c)

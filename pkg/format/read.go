@@ -10,11 +10,11 @@ import (
 // What ReadEmitted asks for beside the value. A destination has these as headers of its own names, or as the key of a
 // record.
 const (
-	BesideChange  = "change"  // what [AppendFacts] wrote
-	BesideID      = "id"      // see event.Change.ID
-	BesideType    = "type"    // see event.Type
-	BesideCluster = "cluster" // the name of the cluster
-	BesideKey     = "key"     // see event.Change.Key
+	HeaderChange  = "change"  // what [AppendFacts] wrote
+	HeaderID      = "id"      // see event.Change.ID
+	HeaderType    = "type"    // see event.Type
+	HeaderCluster = "cluster" // the name of the cluster
+	HeaderKey     = "key"     // see event.Change.Key
 )
 
 // ReadEmitted says which change a stored record tells of, whatever format it was written in: a sink may have been configured
@@ -23,36 +23,36 @@ const (
 // ours is false for what no exporter wrote, and for copies of changes that could not be delivered, which are no delivery.
 // What is damaged is not ours either: a record that is not recognized is published again, with the same ID, and a record
 // that is taken for another one would be lost.
-func ReadEmitted(value []byte, beside func(name string) string) (e event.Emitted, ours bool) {
-	if all := beside(BesideChange); all != "" {
+func ReadEmitted(value []byte, beside func(name string) string) (e event.EmittedRecord, ours bool) {
+	if all := beside(HeaderChange); all != "" {
 		f, ok := readNative([]byte(all))
-		return f.emitted(), ok && f.agree("") && !f.deadLetter
+		return f.emittedRecord(), ok && f.isConsistent("") && !f.deadLetter
 	}
-	id := beside(BesideID)
-	if f, ok := readValue(value); ok && f.agree(id) { // a row can look like anything, but has an ID beside it
-		return f.emitted(), !f.deadLetter
+	id := beside(HeaderID)
+	if f, ok := readValue(value); ok && f.isConsistent(id) { // a row can look like anything, but has an ID beside it
+		return f.emittedRecord(), !f.deadLetter
 	}
-	return readBeside(id, beside)
+	return readHeaders(id, beside)
 }
 
-// facts are what is read of a record.
-type facts struct {
+// recordFacts are what is read of a record.
+type recordFacts struct {
 	id, kind, cluster, group, resource, namespace, name, uid, version string
 
 	deadLetter bool
 }
 
-func (f *facts) resourceName() string {
+func (f *recordFacts) resourceName() string {
 	return event.Resource{Group: f.group, Resource: f.resource}.String()
 }
 
-// agree says whether the facts are those of one change: its ID is made of the others. beside is the ID beside the value; ""
+// isConsistent says whether the facts are those of one change: its ID is made of the others. beside is the ID beside the value; ""
 // where there is none.
-func (f *facts) agree(beside string) bool {
+func (f *recordFacts) isConsistent(beside string) bool {
 	if f.kind == "" || f.resource == "" || beside != "" && beside != f.id {
 		return false
 	}
-	if event.Type(f.kind).Control() {
+	if event.Type(f.kind).IsControl() {
 		head, _, found := strings.Cut(f.id, f.resourceName()+"@")
 		return found && strings.HasPrefix(head, f.cluster+"/")
 	}
@@ -60,9 +60,9 @@ func (f *facts) agree(beside string) bool {
 	return found && (rest == "" || rest[0] == '/') && f.name != ""
 }
 
-func (f *facts) emitted() event.Emitted {
-	e := event.Emitted{ID: f.id, Type: event.Type(f.kind), Resource: event.Resource{Group: f.group, Resource: f.resource}}
-	if e.Type.Control() {
+func (f *recordFacts) emittedRecord() event.EmittedRecord {
+	e := event.EmittedRecord{ID: f.id, Type: event.Type(f.kind), Resource: event.Resource{Group: f.group, Resource: f.resource}}
+	if e.Type.IsControl() {
 		return e
 	}
 	e.Key, e.UID, e.ResourceVersion = f.name, f.uid, f.version
@@ -72,38 +72,38 @@ func (f *facts) emitted() event.Emitted {
 	return e
 }
 
-// readBeside reads what stands beside a value that tells nothing: that of a row, or none. The ID names the version.
-func readBeside(id string, beside func(name string) string) (e event.Emitted, ours bool) {
-	key := strings.Split(beside(BesideKey), "/")
+// readHeaders reads what stands beside a value that tells nothing: that of a row, or none. The ID names the version.
+func readHeaders(id string, beside func(name string) string) (e event.EmittedRecord, ours bool) {
+	key := strings.Split(beside(HeaderKey), "/")
 	if len(key) != 4 {
-		return event.Emitted{}, false
+		return event.EmittedRecord{}, false
 	}
-	f := facts{id: id, kind: beside(BesideType), cluster: beside(BesideCluster), group: key[0], resource: key[1], namespace: key[2], name: key[3]}
+	f := recordFacts{id: id, kind: beside(HeaderType), cluster: beside(HeaderCluster), group: key[0], resource: key[1], namespace: key[2], name: key[3]}
 	if f.group == "core" {
 		f.group = ""
 	}
-	if rest, found := strings.CutPrefix(id, f.cluster+"/"); found && !event.Type(f.kind).Control() {
+	if rest, found := strings.CutPrefix(id, f.cluster+"/"); found && !event.Type(f.kind).IsControl() {
 		f.uid, rest, _ = strings.Cut(rest, "/")
 		f.version, _, _ = strings.Cut(rest, "/")
 	}
-	return f.emitted(), f.agree("")
+	return f.emittedRecord(), f.isConsistent("")
 }
 
 // readValue reads the facts out of a value. ok is false for one that has none, as a row.
-func readValue(value []byte) (f facts, ok bool) {
-	switch data, source := members(value); {
+func readValue(value []byte) (f recordFacts, ok bool) {
+	switch data, source := findNativeOrSource(value); {
 	case data != nil:
 		return readNative(data)
 	case source != nil:
-		return readMembers(source, origin)
+		return readMembers(source, sourceFields)
 	}
 	return readNative(value)
 }
 
-// members finds the native object in a CloudEvent in structured mode, or the source in an envelope.
-func members(value []byte) (data, source []byte) {
+// findNativeOrSource finds the native object in a CloudEvent in structured mode, or the source in an envelope.
+func findNativeOrSource(value []byte) (data, source []byte) {
 	var event, envelope bool
-	for m := enter(value); m.Next(); {
+	for m := enterObject(value); m.Next(); {
 		from := m.I
 		if m.I = rawjson.SkipValue(value, m.I, 0); m.I < 0 {
 			return nil, nil
@@ -128,44 +128,44 @@ func members(value []byte) (data, source []byte) {
 	return nil, nil
 }
 
-// The names of the facts in the native object and in the source of an envelope, see appendOrigin.
+// The names of the facts in the native object and in the source of an envelope, see appendEnvelopeSource.
 var (
-	native = map[string]func(*facts) *string{
+	nativeFields = map[string]func(*recordFacts) *string{
 		"id": factID, "type": factKind, "cluster": factCluster, "group": factGroup, "resource": factResource,
 		"namespace": factNamespace, "name": factName, "uid": factUID, "resourceVersion": factVersion,
 	}
-	origin = map[string]func(*facts) *string{
+	sourceFields = map[string]func(*recordFacts) *string{
 		"id": factID, "type": factKind, "name": factCluster, "group": factGroup, "resource": factResource,
 		"namespace": factNamespace, "objectName": factName, "uid": factUID, "resourceVersion": factVersion,
 	}
 )
 
-func factID(f *facts) *string        { return &f.id }
-func factKind(f *facts) *string      { return &f.kind }
-func factCluster(f *facts) *string   { return &f.cluster }
-func factGroup(f *facts) *string     { return &f.group }
-func factResource(f *facts) *string  { return &f.resource }
-func factNamespace(f *facts) *string { return &f.namespace }
-func factName(f *facts) *string      { return &f.name }
-func factUID(f *facts) *string       { return &f.uid }
-func factVersion(f *facts) *string   { return &f.version }
+func factID(f *recordFacts) *string        { return &f.id }
+func factKind(f *recordFacts) *string      { return &f.kind }
+func factCluster(f *recordFacts) *string   { return &f.cluster }
+func factGroup(f *recordFacts) *string     { return &f.group }
+func factResource(f *recordFacts) *string  { return &f.resource }
+func factNamespace(f *recordFacts) *string { return &f.namespace }
+func factName(f *recordFacts) *string      { return &f.name }
+func factUID(f *recordFacts) *string       { return &f.uid }
+func factVersion(f *recordFacts) *string   { return &f.version }
 
-func readNative(b []byte) (facts, bool) { return readMembers(b, native) }
+func readNative(b []byte) (recordFacts, bool) { return readMembers(b, nativeFields) }
 
 // readMembers reads the facts that an object has under these names.
-func readMembers(b []byte, names map[string]func(*facts) *string) (f facts, ok bool) {
-	m := enter(b)
+func readMembers(b []byte, names map[string]func(*recordFacts) *string) (f recordFacts, ok bool) {
+	m := enterObject(b)
 	for m.Next() {
 		from := m.I
 		if m.I = rawjson.SkipValue(b, m.I, 0); m.I < 0 {
-			return facts{}, false
+			return recordFacts{}, false
 		}
 		if to := names[string(m.Key)]; to != nil && b[from] == '"' {
-			*to(&f) = string(rawjson.Text(b[from:m.I]))
+			*to(&f) = string(rawjson.Unquote(b[from:m.I]))
 		}
 		f.deadLetter = f.deadLetter || string(m.Key) == "deadLetter"
 	}
 	return f, m.I > 0
 }
 
-func enter(b []byte) rawjson.Members { return rawjson.Enter(b, rawjson.SkipSpace(b, 0)) }
+func enterObject(b []byte) rawjson.Members { return rawjson.EnterObject(b, rawjson.SkipSpace(b, 0)) }

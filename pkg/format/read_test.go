@@ -7,15 +7,15 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// besides are the ways in which buses tell something beside the value of c: all that Kafka does, and as little as NATS can.
-func besides(f Format, c *event.Change) map[string]func(string) string {
+// headerVariants are the ways in which buses tell something beside the value of c: all that Kafka does, and as little as NATS can.
+func headerVariants(f Format, c *event.Change) map[string]func(string) string {
 	facts := map[string]string{}
-	if f.FactsBeside(c) {
-		facts[BesideChange] = string(AppendFacts(nil, c))
+	if f.NeedsFactsHeader(c) {
+		facts[HeaderChange] = string(AppendFacts(nil, c))
 	}
-	whole := map[string]string{BesideChange: facts[BesideChange], BesideKey: c.Key()}
+	whole := map[string]string{HeaderChange: facts[HeaderChange], HeaderKey: c.Key()}
 	if f != CloudEvents && f != CloudEventsStructured {
-		whole[BesideID], whole[BesideType], whole[BesideCluster] = c.ID(), string(c.Type), c.Cluster
+		whole[HeaderID], whole[HeaderType], whole[HeaderCluster] = c.ID(), string(c.Type), c.Cluster
 	}
 	all := map[string]func(string) string{"all": func(name string) string { return whole[name] }}
 	if f != Upsert { // which has headers always
@@ -24,15 +24,15 @@ func besides(f Format, c *event.Change) map[string]func(string) string {
 	return all
 }
 
-func TestEveryFormatTellsWhichChangeItWas(t *testing.T) {
+func TestEveryFormatIdentifiesItsChange(t *testing.T) {
 	for _, f := range All() {
-		for _, s := range append(samples(), variants()...) {
-			if !f.HasPlaceFor(&s.change) {
+		for _, s := range append(sampleChanges(), variantChanges()...) {
+			if !f.CanRepresent(&s.change) {
 				continue
 			}
-			for how, beside := range besides(f, &s.change) {
+			for how, beside := range headerVariants(f, &s.change) {
 				got, ours := ReadEmitted(f.AppendValue(nil, &s.change), beside)
-				if want := s.change.Emitted(); ours != (s.change.DeadLetter == nil) || ours && got != want {
+				if want := s.change.EmittedRecord(); ours != (s.change.DeadLetter == nil) || ours && got != want {
 					t.Errorf("%v, %s, %s beside: got %t %+v\nwant %+v", f, s.name, how, ours, got, want)
 				}
 			}
@@ -40,25 +40,25 @@ func TestEveryFormatTellsWhichChangeItWas(t *testing.T) {
 	}
 }
 
-// TestARecordWithoutAValueIsThatOfItsDelete is about the tombstones of Debezium.
-func TestARecordWithoutAValueIsThatOfItsDelete(t *testing.T) {
-	c := sample()
+// TestTombstoneIdentifiesItsDelete is about the tombstones of Debezium.
+func TestTombstoneIdentifiesItsDelete(t *testing.T) {
+	c := sampleChange()
 	c.Type, c.After = event.Deleted, nil
-	got, ours := ReadEmitted(nil, besides(Debezium, c)["all"])
-	if !ours || got != c.Emitted() {
+	got, ours := ReadEmitted(nil, headerVariants(Debezium, c)["all"])
+	if !ours || got != c.EmittedRecord() {
 		t.Errorf("got %t %+v", ours, got)
 	}
 }
 
-func TestWhatNoExporterWroteIsNotOurs(t *testing.T) {
+func TestForeignRecordsAreNotOurs(t *testing.T) {
 	nothing := func(string) string { return "" }
-	c := sample()
+	c := sampleChange()
 	headers := func(change map[string]string) func(string) string {
 		return func(name string) string {
 			if v, ok := change[name]; ok {
 				return v
 			}
-			return besides(JSON, c)["all"](name)
+			return headerVariants(JSON, c)["all"](name)
 		}
 	}
 	another := strings.Replace(string(AppendJSON(nil, c)), `"uid":"`, `"uid":"x`, 1)
@@ -73,9 +73,9 @@ func TestWhatNoExporterWroteIsNotOurs(t *testing.T) {
 		"an envelope of others": {`{"before":null,"after":{"id":4},"source":{"connector":"postgresql","name":"x","table":"t"},"op":"c"}`, nothing},
 		"facts of two changes":  {another, nothing},
 		"cut short":             {string(AppendJSON(nil, c))[:200], nothing},
-		"headers of two":        {"", headers(map[string]string{BesideType: "deleted"})},
-		"a key of others":       {"", headers(map[string]string{BesideKey: "4711"})},
-		"no ID":                 {"", headers(map[string]string{BesideID: ""})},
+		"headers of two":        {"", headers(map[string]string{HeaderType: "deleted"})},
+		"a key of others":       {"", headers(map[string]string{HeaderKey: "4711"})},
+		"no ID":                 {"", headers(map[string]string{HeaderID: ""})},
 	} {
 		if got, ours := ReadEmitted([]byte(r.value), r.beside); ours {
 			t.Errorf("%s is taken for %+v", what, got)
@@ -83,28 +83,28 @@ func TestWhatNoExporterWroteIsNotOurs(t *testing.T) {
 	}
 }
 
-// TestARowDoesNotPassForAnotherChange gives an object the members of a change: what stands beside it counts.
-func TestARowDoesNotPassForAnotherChange(t *testing.T) {
-	victim, row := sample(), sample()
+// TestRowIsNotTakenForAnotherChange gives an object the members of a change: what stands beside it counts.
+func TestRowIsNotTakenForAnotherChange(t *testing.T) {
+	victim, row := sampleChange(), sampleChange()
 	victim.Name, victim.UID = "victim", "v"
 	row.After = AppendJSON(nil, victim)
-	got, ours := ReadEmitted(Upsert.AppendValue(nil, row), besides(Upsert, row)["all"])
-	if !ours || got != row.Emitted() {
+	got, ours := ReadEmitted(Upsert.AppendValue(nil, row), headerVariants(Upsert, row)["all"])
+	if !ours || got != row.EmittedRecord() {
 		t.Errorf("got %t %+v", ours, got)
 	}
 }
 
 func FuzzReadEmitted(f *testing.F) {
 	for _, format := range All() {
-		for _, s := range samples() {
-			all := besides(format, &s.change)["all"]
-			f.Add(format.AppendValue(nil, &s.change), all(BesideChange), all(BesideID), all(BesideType), all(BesideCluster), all(BesideKey))
+		for _, s := range sampleChanges() {
+			all := headerVariants(format, &s.change)["all"]
+			f.Add(format.AppendValue(nil, &s.change), all(HeaderChange), all(HeaderID), all(HeaderType), all(HeaderCluster), all(HeaderKey))
 		}
 	}
 	f.Fuzz(func(t *testing.T, value []byte, change, id, kind, cluster, key string) {
-		beside := map[string]string{BesideChange: change, BesideID: id, BesideType: kind, BesideCluster: cluster, BesideKey: key}
+		beside := map[string]string{HeaderChange: change, HeaderID: id, HeaderType: kind, HeaderCluster: cluster, HeaderKey: key}
 		e, ours := ReadEmitted(value, func(name string) string { return beside[name] })
-		if ours && (e.ID == "" || e.Type == "" || e.Resource.Resource == "" || !e.Type.Control() && e.Key == "") {
+		if ours && (e.ID == "" || e.Type == "" || e.Resource.Resource == "" || !e.Type.IsControl() && e.Key == "") {
 			t.Errorf("%q is taken for %+v", value, e)
 		}
 	})

@@ -12,14 +12,14 @@ import (
 // would otherwise say that there is none.
 const OmittedMember = "kubecdcOmitted"
 
-// beside are the members of event.Change.Omitted that are no part of the object.
-var beside = []string{"before", "changed", "patch"}
+// nonObjectMembers are the members of event.Change.Omitted that are no part of the object.
+var nonObjectMembers = []string{"before", "changed", "patch"}
 
 // appendRow appends an object as a row, marked if it is not whole.
 func appendRow(b, object []byte, c *event.Change) []byte {
 	var names []string
 	for _, name := range c.Omitted {
-		if !slices.Contains(beside, name) {
+		if !slices.Contains(nonObjectMembers, name) {
 			names = append(names, name)
 		}
 	}

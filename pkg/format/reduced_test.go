@@ -8,7 +8,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-func TestARowThatIsNotWholeSaysSo(t *testing.T) {
+func TestTruncatedRowListsOmittedMembers(t *testing.T) {
 	for object, want := range map[string]string{
 		`{"kind":"X"}`:        `{"kubecdcOmitted":["spec","status"],"kind":"X"}`,
 		" {\n\"kind\":\"X\"}": `{"kubecdcOmitted":["spec","status"],"kind":"X"}`,

@@ -13,23 +13,23 @@ import (
 
 var update = flag.Bool("update", false, "write the samples of testdata anew; read every one before you commit it")
 
-// named is a change that docs/events.md shows.
-type named struct {
+// namedChange is a change that docs/events.md shows.
+type namedChange struct {
 	name   string
 	change event.Change
 }
 
 var deployments = event.Resource{Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment"}
 
-// body is the object of the samples in one of its versions.
-func body(version, generation, replicas string) []byte {
+// sampleBody is the object of the samples in one of its versions.
+func sampleBody(version, generation, replicas string) []byte {
 	return []byte(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web","namespace":"shop",` +
 		`"uid":"8c1f6b1e-5d0a-4a83-9a3e-2f0c6f5d7b11","resourceVersion":"` + version + `","generation":` + generation +
 		`,"creationTimestamp":"2026-01-02T03:04:05Z"},"spec":{"replicas":` + replicas + `}}`)
 }
 
-// samples are one change of each type, and the special cases among them.
-func samples() []named {
+// sampleChanges are one change of each type, and the special cases among them.
+func sampleChanges() []namedChange {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678901234, time.UTC)
 	object := event.Change{
 		Cluster: "prod", Resource: deployments, Namespace: "shop", Name: "web", UID: "8c1f6b1e-5d0a-4a83-9a3e-2f0c6f5d7b11",
@@ -38,24 +38,24 @@ func samples() []named {
 	control := event.Change{Cluster: "prod", Resource: deployments, ObservedAt: at}
 
 	added, updated, deleted, unseen, snapshot := object, object, object, object, object
-	added.Type, added.Delta, added.After = event.Added, event.DeltaAdded, body("4711", "1", "2")
+	added.Type, added.Delta, added.After = event.Added, event.DeltaAdded, sampleBody("4711", "1", "2")
 	added.Actor = &event.Actor{Manager: "kubectl-create", Operation: "Update", Time: "2026-01-02T03:04:05Z"}
 	updated.Type, updated.Delta, updated.ResourceVersion, updated.Generation = event.Updated, event.DeltaUpdated, "4715", 2
 	updated.Actor = &event.Actor{Manager: "kubectl-scale", Operation: "Update", Subresource: "scale", Time: "2026-01-02T03:04:05Z"}
 	updated.Class = event.ClassSpec
 	updated.Changed = []string{"/metadata/generation", "/metadata/resourceVersion", "/spec/replicas"}
 	updated.Patch = []byte(`{"metadata":{"generation":2,"resourceVersion":"4715"},"spec":{"replicas":3}}`)
-	updated.Before, updated.After = body("4711", "1", "2"), body("4715", "2", "3")
+	updated.Before, updated.After = sampleBody("4711", "1", "2"), sampleBody("4715", "2", "3")
 	deleted.Type, deleted.Delta, deleted.ResourceVersion, deleted.Generation = event.Deleted, event.DeltaDeleted, "4720", 2
-	deleted.Before = body("4720", "2", "3")
+	deleted.Before = sampleBody("4720", "2", "3")
 	unseen.Type, unseen.Delta, unseen.ResourceVersion, unseen.Generation = event.Deleted, event.DeltaDeleted, "4715", 0
 	unseen.Coalesced, unseen.FinalStateUnknown, unseen.Pass = true, true, "4800"
-	snapshot.Type, snapshot.Delta, snapshot.After = event.Snapshot, event.DeltaReplaced, body("4711", "1", "2")
+	snapshot.Type, snapshot.Delta, snapshot.After = event.Snapshot, event.DeltaReplaced, sampleBody("4711", "1", "2")
 	snapshot.Snapshot = &event.SnapshotInfo{ID: "4712"}
 	left, synced := object, object
 	left.Type, left.Delta, left.Left, left.Pass = event.Deleted, event.DeltaDeleted, true, "4790"
 	left.Coalesced, left.FinalStateUnknown, left.Generation = true, true, 0
-	synced.Type, synced.Delta, synced.Pass, synced.After = event.Sync, event.DeltaSync, "4791", body("4711", "1", "2")
+	synced.Type, synced.Delta, synced.Pass, synced.After = event.Sync, event.DeltaSync, "4791", sampleBody("4711", "1", "2")
 
 	redacted := updated
 	redacted.RedactionChanged, redacted.Changed, redacted.Patch, redacted.Before = true, nil, nil, nil
@@ -91,7 +91,7 @@ func samples() []named {
 	blind.Type = event.AttributionGap
 	blind.Gap = &event.GapInfo{From: "2026-01-02T03:04:05Z", To: "2026-01-02T03:09:05Z", Reason: "no audit event came, and 12 changes stayed without a name"}
 
-	return []named{
+	return []namedChange{
 		{"added", added}, {"updated", updated}, {"deleted", deleted}, {"snapshot.begin", begin}, {"snapshot", snapshot},
 		{"snapshot.end", end}, {"gap", gap}, {"updated-coalesced-omitted", node}, {"deleted-final-state-unknown", unseen},
 		{"deleted-left", left}, {"sync", synced}, {"updated-redaction-changed", redacted},
@@ -99,8 +99,8 @@ func samples() []named {
 	}
 }
 
-// record writes what lies on a bus: headers, one a line, and the value below.
-func record(f Format, c *event.Change) string {
+// renderRecord writes what lies on a bus: headers, one a line, and the value below.
+func renderRecord(f Format, c *event.Change) string {
 	var b strings.Builder
 	if f == CloudEvents {
 		for _, a := range Attributes() {
@@ -110,7 +110,7 @@ func record(f Format, c *event.Change) string {
 		}
 		b.WriteString("content-type: " + f.ContentType() + "\n\n")
 	}
-	if f.FactsBeside(c) {
+	if f.NeedsFactsHeader(c) {
 		b.WriteString("change: " + string(AppendFacts(nil, c)) + "\n\n")
 	}
 	if value := f.AppendValue(nil, c); len(value) > 0 {
@@ -119,15 +119,17 @@ func record(f Format, c *event.Change) string {
 	return b.String() + "(no value)\n"
 }
 
-// golden is the file that holds a sample.
-func golden(f Format, name string) string { return filepath.Join("testdata", f.String(), name+".txt") }
+// goldenFile is the file that holds a sample.
+func goldenFile(f Format, name string) string {
+	return filepath.Join("testdata", f.String(), name+".txt")
+}
 
 func TestEveryFormatIsTheDocumentedForm(t *testing.T) {
 	for _, f := range All() {
-		for _, s := range samples() {
-			file, got := golden(f, s.name), record(f, &s.change)
+		for _, s := range sampleChanges() {
+			file, got := goldenFile(f, s.name), renderRecord(f, &s.change)
 			if *update {
-				write(t, file, got)
+				writeFile(t, file, got)
 			}
 			want, err := os.ReadFile(file)
 			if err != nil {
@@ -140,7 +142,7 @@ func TestEveryFormatIsTheDocumentedForm(t *testing.T) {
 	}
 }
 
-func write(t *testing.T, file, text string) {
+func writeFile(t *testing.T, file, text string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		t.Fatal(err)
@@ -167,21 +169,21 @@ func TestTheDocumentationShowsTheSamples(t *testing.T) {
 	if !opened || !closed {
 		t.Fatal("docs/events.md has no place for the samples")
 	}
-	want := head + samplesBegin + shown() + samplesEnd + tail
+	want := head + samplesBegin + renderSamples() + samplesEnd + tail
 	if *update {
-		write(t, file, want)
+		writeFile(t, file, want)
 	} else if string(page) != want {
 		t.Error("docs/events.md does not show the samples as they are; run make generate")
 	}
 }
 
-// shown is the part of docs/events.md with every sample.
-func shown() string {
+// renderSamples is the part of docs/events.md with every sample.
+func renderSamples() string {
 	var b strings.Builder
 	for _, f := range All() {
 		b.WriteString("\n### `" + f.String() + "`\n")
-		for _, s := range samples() {
-			b.WriteString("\n" + s.name + "\n\n```\n" + record(f, &s.change) + "```\n")
+		for _, s := range sampleChanges() {
+			b.WriteString("\n" + s.name + "\n\n```\n" + renderRecord(f, &s.change) + "```\n")
 		}
 	}
 	return b.String() + "\n"

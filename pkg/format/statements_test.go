@@ -15,20 +15,20 @@ import (
 	"github.com/kubecdc/kubecdc/tools/eventschema"
 )
 
-// statements are what docs/events.md says of what is written, section by section. What it says of when something is emitted
+// sectionChecks are what docs/events.md says of what is written, section by section. What it says of when something is emitted
 // is held elsewhere, see elsewhere.
-var statements = map[string]func(t *testing.T, c *event.Change){
-	"The native object":      nativeObject,
-	"Types":                  types,
-	"CloudEvents":            cloudEvents,
-	"Debezium":               debezium,
-	"Upsert":                 upsert,
-	"Facts beside the value": factsBeside,
-	"Where they go":          whereTheyGo,
+var sectionChecks = map[string]func(t *testing.T, c *event.Change){
+	"The native object":      checkNativeObject,
+	"Types":                  checkTypes,
+	"CloudEvents":            checkCloudEvents,
+	"Debezium":               checkDebezium,
+	"Upsert":                 checkUpsert,
+	"Facts beside the value": checkFactsHeader,
+	"Where they go":          checkKeys,
 }
 
-// elsewhere names the tests of the sections whose statements are about more than one change: file and function.
-var elsewhere = map[string][]string{
+// sectionTests names the tests of the sections whose statements are about more than one change: file and function.
+var sectionTests = map[string][]string{
 	"Snapshots": {
 		"pkg/deltas/property_test.go TestEveryRevisionIsEmittedOnceThroughCrashes", "pkg/consumer/stream_test.go TestTheRulesEndInTheStateOfTheCluster",
 		"pkg/event/change_test.go TestWhatIsEmittedAgainHasAnotherID", "pkg/event/change_test.go TestAChangeWithinASnapshotKeepsItsID",
@@ -38,7 +38,7 @@ var elsewhere = map[string][]string{
 	"Samples":    {"pkg/format/samples_test.go TestTheDocumentationShowsTheSamples"},
 	"The rules": {
 		"pkg/consumer/rules_test.go TestThePageHasTheRulesThatTheCodeNames", "pkg/consumer/stream_test.go TestTheRulesEndInTheStateOfTheCluster",
-		"pkg/consumer/stream_test.go TestTheRulesHoldWhateverPartitionComesFirst", "test/sinktest/suite.go shareALane",
+		"pkg/consumer/stream_test.go TestTheRulesHoldWhateverPartitionComesFirst", "test/sinktest/suite.go testObjectsShareALane",
 	},
 	"Proving it": {"pkg/consumer/table_test.go TestASnapshotIsVerifiedWhateverPartitionComesFirst", "pkg/consumer/table_test.go TestASnapshotThatLacksAnObjectIsNotVerified"},
 	"By format":  {"test/e2e/formats_test.go TestFlinkAcceptsAWholeRun", "test/e2e/formats_test.go TestACompactedTopicEqualsTheCluster"},
@@ -47,9 +47,9 @@ var elsewhere = map[string][]string{
 
 // TestEveryStatementOfTheEventsPageHolds checks each section of docs/events.md against every kind of change.
 func TestEveryStatementOfTheEventsPageHolds(t *testing.T) {
-	for section, check := range statements {
+	for section, check := range sectionChecks {
 		t.Run(section, func(t *testing.T) {
-			for _, s := range append(samples(), variants()...) {
+			for _, s := range append(sampleChanges(), variantChanges()...) {
 				check(t, &s.change)
 			}
 		})
@@ -64,12 +64,12 @@ func TestEverySectionIsChecked(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, m := range regexp.MustCompile(`(?m)^## (.+)$`).FindAllStringSubmatch(string(text), -1) {
-			if statements[m[1]] == nil && len(elsewhere[m[1]]) == 0 {
+			if sectionChecks[m[1]] == nil && len(sectionTests[m[1]]) == 0 {
 				t.Errorf("docs/%s: no test is named for the section %q", page, m[1])
 			}
 		}
 	}
-	for section, tests := range elsewhere {
+	for section, tests := range sectionTests {
 		for _, test := range tests {
 			file, name, _ := strings.Cut(test, " ")
 			if text, err := os.ReadFile("../../" + file); err != nil || !bytes.Contains(text, []byte("func "+name)) {
@@ -79,12 +79,12 @@ func TestEverySectionIsChecked(t *testing.T) {
 	}
 }
 
-// variants are further changes, each with one thing that is special.
-func variants() []named {
-	var all []named
-	for _, s := range samples() {
+// variantChanges are further changes, each with one thing that is special.
+func variantChanges() []namedChange {
+	var all []namedChange
+	for _, s := range sampleChanges() {
 		within, letter, core, reduced := s, s, s, s
-		if !s.change.Type.Control() {
+		if !s.change.Type.IsControl() {
 			within.name, within.change.Snapshot = s.name+" within a snapshot", &event.SnapshotInfo{ID: "s9"}
 			reduced.name, reduced.change.Omitted = s.name+" reduced", []string{"status"}
 			all = append(all, within, reduced)
@@ -97,8 +97,8 @@ func variants() []named {
 	return all
 }
 
-// read is a JSON object, and its members in order.
-func read(t *testing.T, text []byte) (map[string]any, []string) {
+// readObject is a JSON object, and its members in order.
+func readObject(t *testing.T, text []byte) (map[string]any, []string) {
 	t.Helper()
 	var all map[string]any
 	if err := json.Unmarshal(text, &all); err != nil {
@@ -123,9 +123,9 @@ func read(t *testing.T, text []byte) (map[string]any, []string) {
 	return all, order
 }
 
-// nativeObject: "Members appear in this order; absent ones are left out", and what the table says of single ones.
-func nativeObject(t *testing.T, c *event.Change) {
-	object, order := read(t, JSON.AppendValue(nil, c))
+// checkNativeObject: "Members appear in this order; absent ones are left out", and what the table says of single ones.
+func checkNativeObject(t *testing.T, c *event.Change) {
+	object, order := readObject(t, JSON.AppendValue(nil, c))
 	var table []string
 	for _, m := range eventschema.Members() {
 		if _, given := object[m.Name]; given {
@@ -149,12 +149,12 @@ func nativeObject(t *testing.T, c *event.Change) {
 }
 
 // types: control records "speak of a resource and of no object. Their key is that of the resource".
-func types(t *testing.T, c *event.Change) {
-	object, _ := read(t, JSON.AppendValue(nil, c))
+func checkTypes(t *testing.T, c *event.Change) {
+	object, _ := readObject(t, JSON.AppendValue(nil, c))
 	_, named := object["name"]
 	_, shown := object["after"]
 	control := slices.Contains([]event.Type{event.Gap, event.SnapshotBegin, event.SnapshotEnd, event.AttributionGap}, c.Type)
-	if named == control || c.Type.Control() != control || strings.HasSuffix(c.Key(), "/") != control {
+	if named == control || c.Type.IsControl() != control || strings.HasSuffix(c.Key(), "/") != control {
 		t.Errorf("%s: name %v, key %s", c.Type, object["name"], c.Key())
 	}
 	if shown != (!control && c.Type != event.Deleted && c.Type != event.Attributed) {
@@ -162,14 +162,14 @@ func types(t *testing.T, c *event.Change) {
 	}
 }
 
-// cloudEvents: the table of attributes, and that the data is the native object and never absent.
-func cloudEvents(t *testing.T, c *event.Change) {
+// checkCloudEvents: the table of attributes, and that the data is the native object and never absent.
+func checkCloudEvents(t *testing.T, c *event.Change) {
 	native := JSON.AppendValue(nil, c)
 	if !bytes.Equal(CloudEvents.AppendValue(nil, c), native) {
 		t.Errorf("%s: the data in binary mode is not the native object", c.ID())
 	}
-	object, _ := read(t, native)
-	whole, order := read(t, CloudEventsStructured.AppendValue(nil, c))
+	object, _ := readObject(t, native)
+	whole, order := readObject(t, CloudEventsStructured.AppendValue(nil, c))
 	if data, err := json.Marshal(whole["data"]); err != nil || len(data) < len(`{"id":""}`) {
 		t.Errorf("%s: data %s (%v)", c.ID(), data, err)
 	}
@@ -182,7 +182,7 @@ func cloudEvents(t *testing.T, c *event.Change) {
 		group = "core"
 	}
 	subject := strings.TrimPrefix(text("namespace")+"/"+text("name"), "/")
-	if c.Type.Control() {
+	if c.Type.IsControl() {
 		subject = ""
 	}
 	sequence := ""
@@ -209,7 +209,7 @@ func cloudEvents(t *testing.T, c *event.Change) {
 			t.Errorf("%s: attribute %s is %v, the member is %v", c.ID(), attribute, whole[attribute], object[member])
 		}
 	}
-	page := readPage(t, "CloudEvents")
+	page := readSection(t, "CloudEvents")
 	for _, name := range order {
 		if name != "data" && name != "specversion" && !strings.Contains(page, "`"+name+"`") {
 			t.Errorf("the table has no attribute %s", name)
@@ -217,8 +217,8 @@ func cloudEvents(t *testing.T, c *event.Change) {
 	}
 }
 
-// readPage is one section of docs/events.md.
-func readPage(t *testing.T, section string) string {
+// readSection is one section of docs/events.md.
+func readSection(t *testing.T, section string) string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/events.md")
 	if err != nil {
@@ -233,15 +233,15 @@ func readPage(t *testing.T, section string) string {
 }
 
 // debezium: the table of op, what is never null, what source holds, and that control records have no value.
-func debezium(t *testing.T, c *event.Change) {
+func checkDebezium(t *testing.T, c *event.Change) {
 	value := Debezium.AppendValue(nil, c)
-	if c.Type.Control() || !Debezium.HasPlaceFor(c) {
+	if c.Type.IsControl() || !Debezium.CanRepresent(c) {
 		if len(value) > 0 {
 			t.Errorf("%s has the value %s", c.Type, value)
 		}
 		return
 	}
-	envelope, _ := read(t, value)
+	envelope, _ := readObject(t, value)
 	op := map[event.Type]string{event.Added: "c", event.Updated: "u", event.Deleted: "d", event.Snapshot: "r", event.Sync: "r"}[c.Type]
 	if c.Type == event.Updated && c.Before == nil {
 		op = "r"
@@ -279,9 +279,9 @@ func debezium(t *testing.T, c *event.Change) {
 }
 
 // upsert: "The value is the object, as in after … A delete has no value. Control records have none either".
-func upsert(t *testing.T, c *event.Change) {
+func checkUpsert(t *testing.T, c *event.Change) {
 	value := Upsert.AppendValue(nil, c)
-	if (len(value) == 0) != (c.Type.Control() || c.Type == event.Deleted || !Upsert.HasPlaceFor(c)) {
+	if (len(value) == 0) != (c.Type.IsControl() || c.Type == event.Deleted || !Upsert.CanRepresent(c)) {
 		t.Errorf("%s: the value is %q", c.ID(), value)
 	}
 	if len(value) > 0 && len(c.Omitted) == 0 && !bytes.Equal(value, c.After) {
@@ -289,18 +289,18 @@ func upsert(t *testing.T, c *event.Change) {
 	}
 }
 
-// factsBeside: "Where a format has no value for a change, or leaves out that the object is not whole, the header … holds the
+// checkFactsHeader: "Where a format has no value for a change, or leaves out that the object is not whole, the header … holds the
 // native object without patch, before and after".
-func factsBeside(t *testing.T, c *event.Change) {
+func checkFactsHeader(t *testing.T, c *event.Change) {
 	for _, f := range All() {
-		if len(f.AppendValue(nil, c)) == 0 && !f.FactsBeside(c) {
+		if len(f.AppendValue(nil, c)) == 0 && !f.NeedsFactsHeader(c) {
 			t.Errorf("%v: %s has neither a value nor facts", f, c.ID())
 		}
 	}
-	if len(c.Omitted) > 0 && !Upsert.FactsBeside(c) {
+	if len(c.Omitted) > 0 && !Upsert.NeedsFactsHeader(c) {
 		t.Errorf("%s: nothing says that the object is not whole", c.ID())
 	}
-	facts, order := read(t, AppendFacts(nil, c))
+	facts, order := readObject(t, AppendFacts(nil, c))
 	for _, body := range []string{"patch", "before", "after"} {
 		if slices.Contains(order, body) {
 			t.Errorf("%s is among the facts %v", body, facts)
@@ -308,9 +308,9 @@ func factsBeside(t *testing.T, c *event.Change) {
 	}
 }
 
-// whereTheyGo: the form of the key, and "No value of the formats json, cloudevents and cloudevents-structured is ever
+// checkKeys: the form of the key, and "No value of the formats json, cloudevents and cloudevents-structured is ever
 // empty".
-func whereTheyGo(t *testing.T, c *event.Change) {
+func checkKeys(t *testing.T, c *event.Change) {
 	group := c.Resource.Group
 	if group == "" {
 		group = "core"

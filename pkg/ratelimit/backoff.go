@@ -34,7 +34,7 @@ func (b *Backoff[T]) When(item T) time.Duration {
 	defer b.mu.Unlock()
 	n := b.failures[item]
 	b.failures[item] = n + 1
-	return b.wait(n)
+	return b.waitAfter(n)
 }
 
 // Forget ends the history of item: its next failure counts as the first, and no memory is held for it.
@@ -51,8 +51,8 @@ func (b *Backoff[T]) NumRequeues(item T) int {
 	return b.failures[item]
 }
 
-// wait returns the wait after failure n, counted from zero.
-func (b *Backoff[T]) wait(n int) time.Duration {
+// waitAfter returns the wait after failure n, counted from zero.
+func (b *Backoff[T]) waitAfter(n int) time.Duration {
 	longest := b.max
 	// Shifting max down instead of min up cannot overflow.
 	if n < 62 && b.min <= b.max>>(n+1) {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func always(f float64) func() float64 { return func() float64 { return f } }
+func constantRandom(f float64) func() float64 { return func() float64 { return f } }
 
 func TestWaitsDoubleUpToTheMaximum(t *testing.T) {
 	const ms = time.Millisecond
@@ -18,7 +18,7 @@ func TestWaitsDoubleUpToTheMaximum(t *testing.T) {
 		"shortest": {0, []time.Duration{100 * ms, 200 * ms, 400 * ms, 500 * ms, 500 * ms, 500 * ms}},
 		"middle":   {0.5, []time.Duration{150 * ms, 300 * ms, 600 * ms, 750 * ms, 750 * ms, 750 * ms}},
 	} {
-		b := NewBackoff[string](100*ms, time.Second, always(c.random))
+		b := NewBackoff[string](100*ms, time.Second, constantRandom(c.random))
 		for n, want := range c.want {
 			if got := b.When("a"); got != want {
 				t.Errorf("%s: failure %d waits %v, want %v", name, n, got, want)
@@ -33,7 +33,7 @@ func TestWaitIsNeverOutsideItsBounds(t *testing.T) {
 		if lo > hi {
 			lo, hi = hi, lo
 		}
-		w := NewBackoff[int](lo, hi, always(float64(r)/(1<<32))).wait(int(failures))
+		w := NewBackoff[int](lo, hi, constantRandom(float64(r)/(1<<32))).waitAfter(int(failures))
 		return lo <= w && w <= hi
 	}
 	if err := quick.Check(inside, &quick.Config{MaxCount: 20000}); err != nil {
@@ -42,7 +42,7 @@ func TestWaitIsNeverOutsideItsBounds(t *testing.T) {
 }
 
 func TestItemsFailIndependentlyAndAreForgotten(t *testing.T) {
-	b := NewBackoff[int](time.Second, time.Hour, always(0))
+	b := NewBackoff[int](time.Second, time.Hour, constantRandom(0))
 	for range 5 {
 		b.When(1)
 	}
@@ -63,7 +63,7 @@ func TestItemsFailIndependentlyAndAreForgotten(t *testing.T) {
 	}
 }
 
-func TestBackoffRefusesSenselessBounds(t *testing.T) {
+func TestBackoffRejectsInvalidBounds(t *testing.T) {
 	for _, c := range [][2]time.Duration{{0, time.Second}, {-1, 1}, {2, 1}} {
 		func() {
 			defer func() {

@@ -84,18 +84,18 @@ func (g *Gate) Wait(ctx context.Context) (Pass, error) {
 		if err := ctx.Err(); err != nil {
 			return Pass{}, err
 		}
-		pass, ok, changed, delay := g.enter()
+		pass, ok, changed, delay := g.tryPass()
 		if ok {
 			return pass, nil
 		}
-		if err := waitChange(ctx, changed, delay); err != nil {
+		if err := awaitChange(ctx, changed, delay); err != nil {
 			return Pass{}, err
 		}
 	}
 }
 
-// enter returns a pass, or what to wait for: changed and, unless zero, delay, whichever is first.
-func (g *Gate) enter() (pass Pass, ok bool, changed <-chan struct{}, delay time.Duration) {
+// tryPass returns a pass, or what to wait for: changed and, unless zero, delay, whichever is first.
+func (g *Gate) tryPass() (pass Pass, ok bool, changed <-chan struct{}, delay time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch g.status.State {
@@ -113,8 +113,8 @@ func (g *Gate) enter() (pass Pass, ok bool, changed <-chan struct{}, delay time.
 	}
 }
 
-// waitChange waits until changed is closed or, when delay is not zero, delay is over.
-func waitChange(ctx context.Context, changed <-chan struct{}, delay time.Duration) error {
+// awaitChange waits until changed is closed or, when delay is not zero, delay is over.
+func awaitChange(ctx context.Context, changed <-chan struct{}, delay time.Duration) error {
 	var expired <-chan time.Time
 	if delay > 0 {
 		timer := time.NewTimer(delay)
@@ -147,7 +147,7 @@ func (p Pass) Succeeded() {
 	}
 	g.backoff.Forget(struct{}{})
 	outage := g.status
-	g.decide(GateStatus{State: Open, Since: time.Now()})
+	g.setStatus(GateStatus{State: Open, Since: time.Now()})
 	g.observe(outage, g.status)
 }
 
@@ -170,7 +170,7 @@ func (p Pass) Failed(reason string, after time.Duration) {
 	if before.State != Open {
 		next.Since, next.Probes = before.Since, before.Probes+1
 	}
-	g.decide(next)
+	g.setStatus(next)
 	if before.State == Open {
 		g.observe(before, next)
 	}
@@ -187,11 +187,11 @@ func (p Pass) Abandoned() {
 	}
 	next := g.status
 	next.State = Closed
-	g.decide(next)
+	g.setStatus(next)
 }
 
-// decide enters a new status and wakes everybody who waits. The caller holds g.mu.
-func (g *Gate) decide(status GateStatus) {
+// setStatus enters a new status and wakes everybody who waits. The caller holds g.mu.
+func (g *Gate) setStatus(status GateStatus) {
 	g.status = status
 	g.generation++
 	close(g.changed)

@@ -26,7 +26,7 @@ func mustPass(t *testing.T, g *Gate) Pass {
 
 func TestProbesComeAtGrowingDelaysUntilOneSucceeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := NewGate(time.Second, 8*time.Second, always(0), nil)
+		g := NewGate(time.Second, 8*time.Second, constantRandom(0), nil)
 		start := time.Now()
 		var tries []time.Duration
 		for range 6 {
@@ -51,7 +51,7 @@ func TestProbesComeAtGrowingDelaysUntilOneSucceeds(t *testing.T) {
 
 func TestOneProbeAtATimeAndSuccessOpensForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := NewGate(time.Second, time.Minute, always(0), nil)
+		g := NewGate(time.Second, time.Minute, constantRandom(0), nil)
 		mustPass(t, g).Failed("away", 0)
 		var inside, most, passed atomic.Int32
 		available := time.Now().Add(10 * time.Second)
@@ -89,7 +89,7 @@ func TestOneProbeAtATimeAndSuccessOpensForAll(t *testing.T) {
 
 func TestManyFailuresAtOnceCloseTheGateOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := NewGate(time.Second, time.Minute, always(0), nil)
+		g := NewGate(time.Second, time.Minute, constantRandom(0), nil)
 		var passes []Pass
 		for range 8 {
 			passes = append(passes, mustPass(t, g))
@@ -115,9 +115,9 @@ func TestManyFailuresAtOnceCloseTheGateOnce(t *testing.T) {
 	})
 }
 
-func TestTheFarSideMayAskForItsOwnDelay(t *testing.T) {
+func TestARequestedDelayReplacesTheBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := NewGate(time.Second, time.Minute, always(0), nil)
+		g := NewGate(time.Second, time.Minute, constantRandom(0), nil)
 		for _, c := range []struct{ after, want time.Duration }{
 			{17 * time.Second, 17 * time.Second},
 			{2 * time.Hour, 2 * time.Hour}, // not cut to our maximum
@@ -132,9 +132,9 @@ func TestTheFarSideMayAskForItsOwnDelay(t *testing.T) {
 	})
 }
 
-func TestAnAbandonedProbeIsGivenToTheNext(t *testing.T) {
+func TestAnAbandonedProbePassesToTheNextWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := NewGate(time.Second, time.Minute, always(0), nil)
+		g := NewGate(time.Second, time.Minute, constantRandom(0), nil)
 		mustPass(t, g).Failed("away", 0)
 		probe := mustPass(t, g)
 		start, next := time.Now(), make(chan Pass)
@@ -154,7 +154,7 @@ func TestAnAbandonedProbeIsGivenToTheNext(t *testing.T) {
 
 func TestWaitEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := NewGate(time.Hour, time.Hour, always(0), nil)
+		g := NewGate(time.Hour, time.Hour, constantRandom(0), nil)
 		mustPass(t, g).Failed("away", 0)
 		start := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -172,10 +172,10 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 	})
 }
 
-func TestTheObserverHearsOfOutagesNotOfProbes(t *testing.T) {
+func TestTheObserverIsCalledForOutagesNotForProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var heard []string
-		g := NewGate(time.Second, time.Minute, always(0), func(from, to GateStatus) {
+		g := NewGate(time.Second, time.Minute, constantRandom(0), func(from, to GateStatus) {
 			heard = append(heard, fmt.Sprintf("%v→%v %q→%q after %v", from.State, to.State, from.Reason, to.Reason, to.Since.Sub(from.Since)))
 		})
 		time.Sleep(time.Minute)

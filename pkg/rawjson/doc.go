@@ -2,5 +2,5 @@
 // out, and leave the rest as it stands. It allocates nothing, but for names with escapes.
 //
 // Functions take the text and the index where something begins, and return the index behind it. A negative index says
-// that the text is malformed, and where: see [Fail]. It never quotes the text, which may be secret.
+// that the text is malformed, and where: see [FailAt]. It never quotes the text, which may be secret.
 package rawjson

@@ -11,16 +11,16 @@ type MalformedError struct {
 // Error implements error.
 func (e *MalformedError) Error() string { return fmt.Sprintf("%s at byte %d", e.What, e.Offset) }
 
-// Malformed is the error of a negative index.
-func Malformed(i int) error { return &MalformedError{"malformed JSON", Fail(i)} }
+// MalformedAt is the error of a negative index.
+func MalformedAt(i int) error { return &MalformedError{"malformed JSON", FailAt(i)} }
 
-// Closed checks that b is one value and nothing else but white space, of which end is the index behind it.
-func Closed(b []byte, end int) error {
+// CheckEnd checks that b is one value and nothing else but white space, of which end is the index behind it.
+func CheckEnd(b []byte, end int) error {
 	if end < 0 {
-		return Malformed(end)
+		return MalformedAt(end)
 	}
 	if rest := SkipSpace(b, end); rest != len(b) {
-		return Malformed(Fail(rest))
+		return MalformedAt(FailAt(rest))
 	}
 	return nil
 }

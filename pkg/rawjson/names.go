@@ -9,8 +9,8 @@ type Names struct {
 	many map[string]bool
 }
 
-// Twice says that the name was there before. It keeps the name, which must not be written to afterwards.
-func (s *Names) Twice(name []byte) bool {
+// IsDuplicate says that the name was there before. It keeps the name, which must not be written to afterwards.
+func (s *Names) IsDuplicate(name []byte) bool {
 	if s.many != nil {
 		if s.many[string(name)] {
 			return true

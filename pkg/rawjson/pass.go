@@ -6,34 +6,34 @@ import (
 )
 
 const (
-	other = iota
-	quote
-	opening
-	closing
+	classOther = iota
+	classQuote
+	classOpening
+	classClosing
 )
 
-// class tells the bytes that structure JSON from those that do not.
-var class = [256]uint8{'"': quote, '{': opening, '[': opening, '}': closing, ']': closing}
+// byteClasses tells the bytes that structure JSON from those that do not.
+var byteClasses = [256]uint8{'"': classQuote, '{': classOpening, '[': classOpening, '}': classClosing, ']': classClosing}
 
-// PassValue returns the index behind the value that begins at i, at less cost than [SkipValue] and on trust: it follows
+// SkipTrustedValue returns the index behind the value that begins at i, at less cost than [SkipValue] and on trust: it follows
 // every bracket and every string, so that a value cut short is never passed, but does not look at the syntax of numbers
 // and at what stands between brackets. It is for bytes that a JSON encoder wrote.
-func PassValue(b []byte, i int) int {
+func SkipTrustedValue(b []byte, i int) int {
 	if i >= len(b) {
-		return Fail(i)
+		return FailAt(i)
 	}
-	switch class[b[i]] {
-	case quote:
-		return passString(b, i)
-	case opening:
-		return passContainer(b, i)
+	switch byteClasses[b[i]] {
+	case classQuote:
+		return skipTrustedString(b, i)
+	case classOpening:
+		return skipTrustedContainer(b, i)
 	}
 	from := i
 	for i < len(b) && !endsScalar(b[i]) {
 		i++
 	}
 	if i == from {
-		return Fail(i)
+		return FailAt(i)
 	}
 	return i
 }
@@ -46,15 +46,15 @@ func endsScalar(c byte) bool {
 	return false
 }
 
-// passString returns the index behind the string whose opening quote is at i. It looks at eight bytes at a time for a
+// skipTrustedString returns the index behind the string whose opening quote is at i. It looks at eight bytes at a time for a
 // quote or a backslash: (w-0x01…)&^w&0x80… has the top bit set in the lowest byte of w that is zero. What SkipString checks
 // besides would cost a tenth of all that is done with an object on its way in.
-func passString(b []byte, i int) int {
+func skipTrustedString(b []byte, i int) int {
 	i++
 	for i+8 <= len(b) {
 		w := binary.LittleEndian.Uint64(b[i:])
-		q, s := w^(ones*'"'), w^(ones*'\\')
-		found := ((q - ones) & ^q & tops) | ((s - ones) & ^s & tops)
+		q, s := w^(lowBits*'"'), w^(lowBits*'\\')
+		found := ((q - lowBits) & ^q & highBits) | ((s - lowBits) & ^s & highBits)
 		if found == 0 {
 			i += 8
 			continue
@@ -75,33 +75,33 @@ func passString(b []byte, i int) int {
 			i++
 		}
 	}
-	return Fail(len(b))
+	return FailAt(len(b))
 }
 
-// passContainer returns the index behind the object or array that begins at i. The kinds of the open brackets are kept
+// skipTrustedContainer returns the index behind the object or array that begins at i. The kinds of the open brackets are kept
 // as bits of one word; what lies deeper than 64 levels is a container of its own.
-func passContainer(b []byte, i int) int {
+func skipTrustedContainer(b []byte, i int) int {
 	var open uint64
 	depth := 0
 	for i < len(b) {
-		switch class[b[i]] {
-		case quote:
-			if i = passString(b, i); i < 0 {
+		switch byteClasses[b[i]] {
+		case classQuote:
+			if i = skipTrustedString(b, i); i < 0 {
 				return i
 			}
 			continue
-		case opening:
+		case classOpening:
 			if depth == 64 {
-				if i = passContainer(b, i); i < 0 {
+				if i = skipTrustedContainer(b, i); i < 0 {
 					return i
 				}
 				continue
 			}
 			open = open<<1 | bracketKind(b[i])
 			depth++
-		case closing:
+		case classClosing:
 			if open&1 != bracketKind(b[i]) {
-				return Fail(i)
+				return FailAt(i)
 			}
 			open >>= 1
 			if depth--; depth == 0 {
@@ -110,7 +110,7 @@ func passContainer(b []byte, i int) int {
 		}
 		i++
 	}
-	return Fail(len(b))
+	return FailAt(len(b))
 }
 
 // bracketKind is 1 for '{' and '}' and 0 for '[' and ']': ASCII tells them apart by one bit.

@@ -5,11 +5,11 @@ import (
 	"math/bits"
 )
 
-// Deepest is how many levels of objects and arrays SkipValue follows. No API object comes near; what is deeper is refused.
-const Deepest = 500
+// MaxDepth is how many levels of objects and arrays SkipValue follows. No API object comes near; what is deeper is refused.
+const MaxDepth = 500
 
-// Fail encodes the index of an error as a negative one, so that what walks returns one int. It is its own inverse.
-func Fail(i int) int { return ^i }
+// FailAt encodes the index of an error as a negative one, so that what walks returns one int. It is its own inverse.
+func FailAt(i int) int { return ^i }
 
 // SkipSpace returns the index of what is no white space.
 func SkipSpace(b []byte, i int) int {
@@ -22,14 +22,14 @@ func SkipSpace(b []byte, i int) int {
 // SkipValue returns the index behind the value that begins at i and is depth levels deep already. It checks everything:
 // what it passes is valid JSON, as RFC 8259 has it.
 func SkipValue(b []byte, i, depth int) int {
-	if i >= len(b) || depth > Deepest {
-		return Fail(i)
+	if i >= len(b) || depth > MaxDepth {
+		return FailAt(i)
 	}
 	switch b[i] {
 	case '"':
 		return SkipString(b, i)
 	case '{':
-		m := Enter(b, i)
+		m := EnterObject(b, i)
 		for m.Next() {
 			m.I = SkipValue(b, m.I, depth+1)
 		}
@@ -60,7 +60,7 @@ func skipLiteral(b []byte, i int, literal string) int {
 	if end := i + len(literal); end <= len(b) && string(b[i:end]) == literal {
 		return end
 	}
-	return Fail(i)
+	return FailAt(i)
 }
 
 func skipNumber(b []byte, i int) int {
@@ -74,7 +74,7 @@ func skipNumber(b []byte, i int) int {
 	default:
 		var ok bool
 		if i, ok = skipDigits(b, i); !ok {
-			return Fail(from)
+			return FailAt(from)
 		}
 	}
 	ok := true
@@ -88,7 +88,7 @@ func skipNumber(b []byte, i int) int {
 		i, ok = skipDigits(b, i)
 	}
 	if !ok {
-		return Fail(from)
+		return FailAt(from)
 	}
 	return i
 }
@@ -104,8 +104,8 @@ func skipDigits(b []byte, i int) (int, bool) {
 
 // A byte repeated eight times, to look at eight bytes at a time.
 const (
-	ones = 0x0101010101010101
-	tops = 0x8080808080808080
+	lowBits  = 0x0101010101010101
+	highBits = 0x8080808080808080
 )
 
 // SkipString returns the index behind the string whose opening quote is at i. It looks at eight bytes at a time for a
@@ -115,8 +115,8 @@ func SkipString(b []byte, i int) int {
 	for i < len(b) {
 		if i+8 <= len(b) {
 			w := binary.LittleEndian.Uint64(b[i:])
-			q, s := w^(ones*'"'), w^(ones*'\\')
-			found := ((q-ones)&^q | (s-ones)&^s | (w-ones*0x20)&^w) & tops
+			q, s := w^(lowBits*'"'), w^(lowBits*'\\')
+			found := ((q-lowBits)&^q | (s-lowBits)&^s | (w-lowBits*0x20)&^w) & highBits
 			if found == 0 {
 				i += 8
 				continue
@@ -127,7 +127,7 @@ func SkipString(b []byte, i int) int {
 		case c == '"':
 			return i + 1
 		case c < 0x20:
-			return Fail(i)
+			return FailAt(i)
 		case c != '\\':
 			i++
 		default:
@@ -136,12 +136,12 @@ func SkipString(b []byte, i int) int {
 			}
 		}
 	}
-	return Fail(len(b))
+	return FailAt(len(b))
 }
 
 func skipEscape(b []byte, i int) int {
 	if i+1 >= len(b) {
-		return Fail(i)
+		return FailAt(i)
 	}
 	switch b[i+1] {
 	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
@@ -149,12 +149,12 @@ func skipEscape(b []byte, i int) int {
 	case 'u':
 		for k := i + 2; k < i+6; k++ {
 			if k >= len(b) || !isHex(b[k]) {
-				return Fail(i)
+				return FailAt(i)
 			}
 		}
 		return i + 6
 	}
-	return Fail(i)
+	return FailAt(i)
 }
 
 func isHex(c byte) bool {

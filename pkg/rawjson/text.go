@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 )
 
-// Text returns what a valid JSON string, given with its quotes, says. Without escapes it aliases the string.
-func Text(quoted []byte) []byte {
+// Unquote returns what a valid JSON string, given with its quotes, says. Without escapes it aliases the string.
+func Unquote(quoted []byte) []byte {
 	inner := quoted[1 : len(quoted)-1]
 	if bytes.IndexByte(inner, '\\') < 0 {
 		return inner
 	}
-	if text, ok := unescape(inner); ok {
+	if text, ok := unescapeSimple(inner); ok {
 		return text
 	}
 	var s string
@@ -21,9 +21,9 @@ func Text(quoted []byte) []byte {
 	return []byte(s)
 }
 
-// unescape returns what a string with simple escapes says: a JSON text within a string has no others. One with a code point
+// unescapeSimple returns what a string with simple escapes says: a JSON text within a string has no others. One with a code point
 // is for encoding/json, which costs five times as much.
-func unescape(inner []byte) (text []byte, ok bool) {
+func unescapeSimple(inner []byte) (text []byte, ok bool) {
 	text = make([]byte, 0, len(inner))
 	for {
 		i := bytes.IndexByte(inner, '\\')

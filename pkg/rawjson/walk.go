@@ -12,10 +12,10 @@ type Members struct {
 	first bool
 }
 
-// Enter begins a walk of the object whose opening brace is at i.
-func Enter(b []byte, i int) Members {
+// EnterObject begins a walk of the object whose opening brace is at i.
+func EnterObject(b []byte, i int) Members {
 	if i < 0 || i >= len(b) || b[i] != '{' {
-		return Members{b: b, I: Fail(max(i, 0))}
+		return Members{b: b, I: FailAt(max(i, 0))}
 	}
 	return Members{b: b, I: i + 1, first: true, Comma: -1}
 }
@@ -26,14 +26,14 @@ func (m *Members) Next() bool {
 		return false
 	}
 	b := m.b
-	i, comma, more := step(b, m.I, m.first, '}')
+	i, comma, more := nextItem(b, m.I, m.first, '}')
 	if !more {
 		m.I = i
 		return false
 	}
 	m.first, m.Comma = false, comma
 	if i >= len(b) || b[i] != '"' {
-		m.I = Fail(i)
+		m.I = FailAt(i)
 		return false
 	}
 	end := SkipString(b, i)
@@ -41,9 +41,9 @@ func (m *Members) Next() bool {
 		m.I = end
 		return false
 	}
-	m.Start, m.Key = i, Text(b[i:end])
+	m.Start, m.Key = i, Unquote(b[i:end])
 	if i = SkipSpace(b, end); i >= len(b) || b[i] != ':' {
-		m.I = Fail(i)
+		m.I = FailAt(i)
 		return false
 	}
 	m.I = SkipSpace(b, i+1)
@@ -70,7 +70,7 @@ func (e *Elements) Next() bool {
 	if e.I < 0 {
 		return false
 	}
-	i, comma, more := step(e.b, e.I, e.first, ']')
+	i, comma, more := nextItem(e.b, e.I, e.first, ']')
 	if more {
 		e.first, e.Comma, e.Start = false, comma, i
 	}
@@ -78,9 +78,9 @@ func (e *Elements) Next() bool {
 	return more
 }
 
-// step goes from behind a bracket or a value to where the next member or element begins, and says which comma it passed, -1
+// nextItem goes from behind a bracket or a value to where the next member or element begins, and says which comma it passed, -1
 // for none. When there is no more, i is behind the closing bracket, or negative.
-func step(b []byte, from int, first bool, closing byte) (i, comma int, more bool) {
+func nextItem(b []byte, from int, first bool, closing byte) (i, comma int, more bool) {
 	i = SkipSpace(b, from)
 	switch {
 	case i < len(b) && b[i] == closing:
@@ -90,5 +90,5 @@ func step(b []byte, from int, first bool, closing byte) (i, comma int, more bool
 	case i < len(b) && b[i] == ',':
 		return SkipSpace(b, i+1), i, true
 	}
-	return Fail(i), -1, false
+	return FailAt(i), -1, false
 }

@@ -15,8 +15,8 @@ var seeds = []string{
 	`"0123456`, `"01234567"`, `"012345678\"`, strings.Repeat("[", 70) + strings.Repeat("]", 70), strings.Repeat("[", 600) + strings.Repeat("]", 600),
 }
 
-// FuzzWhatIsSkippedIsJSON holds SkipValue to encoding/json: it passes what that calls valid, and nothing else.
-func FuzzWhatIsSkippedIsJSON(f *testing.F) {
+// FuzzSkipValueAcceptsOnlyValidJSON holds SkipValue to encoding/json: it passes what that calls valid, and nothing else.
+func FuzzSkipValueAcceptsOnlyValidJSON(f *testing.F) {
 	for _, s := range seeds {
 		f.Add([]byte(s))
 	}
@@ -26,35 +26,37 @@ func FuzzWhatIsSkippedIsJSON(f *testing.F) {
 		if valid := json.Valid(b); whole != valid && !tooDeep(b) {
 			t.Errorf("%q: SkipValue ends at %d of %d, valid: %v", b, end, len(b), valid)
 		}
-		if end < 0 && Fail(end) > len(b) {
-			t.Errorf("%q: fails at %d of %d", b, Fail(end), len(b))
+		if end < 0 && FailAt(end) > len(b) {
+			t.Errorf("%q: fails at %d of %d", b, FailAt(end), len(b))
 		}
 	})
 }
 
-// FuzzWhatIsValidIsPassedAlike holds PassValue to end where SkipValue does, wherever that passes the whole text.
-func FuzzWhatIsValidIsPassedAlike(f *testing.F) {
+// FuzzSkipTrustedValueAgreesWithSkipValue holds SkipTrustedValue to end where SkipValue does, wherever that passes the whole text.
+func FuzzSkipTrustedValueAgreesWithSkipValue(f *testing.F) {
 	for _, s := range seeds {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		from := SkipSpace(b, 0)
-		checked, passed := SkipValue(b, from, 0), PassValue(b, from)
+		checked, passed := SkipValue(b, from, 0), SkipTrustedValue(b, from)
 		if checked >= 0 && SkipSpace(b, checked) == len(b) && passed != checked {
 			t.Errorf("%q: SkipValue ends at %d, PassValue at %d", b, checked, passed)
 		}
-		if passed < 0 && Fail(passed) > len(b) {
-			t.Errorf("%q: fails at %d of %d", b, Fail(passed), len(b))
+		if passed < 0 && FailAt(passed) > len(b) {
+			t.Errorf("%q: fails at %d of %d", b, FailAt(passed), len(b))
 		}
 	})
 }
 
-func tooDeep(b []byte) bool { return bytes.Count(b, []byte("["))+bytes.Count(b, []byte("{")) > Deepest }
+func tooDeep(b []byte) bool {
+	return bytes.Count(b, []byte("["))+bytes.Count(b, []byte("{")) > MaxDepth
+}
 
-func TestMembersAreWalkedWithTheirPlaces(t *testing.T) {
+func TestMembersReportTheirOffsets(t *testing.T) {
 	text := []byte(` { "a" : 1 , "b\u0063" : [ 2 , {} ] } `)
 	var got []string
-	m := Enter(text, 1)
+	m := EnterObject(text, 1)
 	for m.Next() {
 		start := m.I
 		if string(m.Key) == "bc" {
@@ -79,15 +81,15 @@ func TestMembersAreWalkedWithTheirPlaces(t *testing.T) {
 	}
 }
 
-func TestAWalkEndsWhereTheTextIsBroken(t *testing.T) {
+func TestWalkEndsAtMalformedText(t *testing.T) {
 	for text, at := range map[string]int{
 		`{"a":1 "b":2}`: 7, `{"a" 1}`: 5, `{,}`: 1, `{"a":1,}`: 7, `{"a`: 3, `{`: 1, `[`: 0, ``: 0,
 	} {
-		m := Enter([]byte(text), 0)
+		m := EnterObject([]byte(text), 0)
 		for m.Next() {
-			m.I = PassValue([]byte(text), m.I)
+			m.I = SkipTrustedValue([]byte(text), m.I)
 		}
-		if m.I >= 0 || Fail(m.I) != at {
+		if m.I >= 0 || FailAt(m.I) != at {
 			t.Errorf("%s: ends with %d, want a failure at %d", text, m.I, at)
 		}
 	}

@@ -17,8 +17,8 @@ const (
 	derivedCopy          // a credential, or something made of a whole object that cannot be shaped as one
 )
 
-// copies are the annotations that hold copies, besides all whose names say "last applied".
-var copies = map[string]copyKind{
+// copyAnnotations are the annotations that hold copies, besides all whose names say "last applied".
+var copyAnnotations = map[string]copyKind{
 	"kubectl.kubernetes.io/last-applied-configuration": wholeCopy,
 	"kapp.k14s.io/original":                            wholeCopy,
 	"kapp.k14s.io/original-diff":                       derivedCopy,
@@ -28,9 +28,9 @@ var copies = map[string]copyKind{
 	"openshift.io/token-secret.value":                  derivedCopy,
 }
 
-// copyOf says what the annotation of that name holds.
-func copyOf[T string | []byte](name T) copyKind {
-	if kind, ok := copies[string(name)]; ok {
+// copyKindOf says what the annotation of that name holds.
+func copyKindOf[T string | []byte](name T) copyKind {
+	if kind, ok := copyAnnotations[string(name)]; ok {
 		return kind
 	}
 	lower := strings.ToLower(string(name))
@@ -40,37 +40,37 @@ func copyOf[T string | []byte](name T) copyKind {
 	return noCopy
 }
 
-// maxCopies is how many copies within copies are looked into.
-const maxCopies = 3
+// maxCopyDepth is how many copies within copies are looked into.
+const maxCopyDepth = 3
 
-// annotated is the tree of every object that is not a Secret: only its copies need a look.
-var annotated = &path.Tree{Names: map[string]*path.Tree{"metadata": {Names: map[string]*path.Tree{"annotations": {Copies: true}}}}}
+// annotationsTree is the tree of every object that is not a Secret: only its copies need a look.
+var annotationsTree = &path.Tree{Names: map[string]*path.Tree{"metadata": {Names: map[string]*path.Tree{"annotations": {Copies: true}}}}}
 
-// annotation is the tree of an annotation of which the paths say next: of one that holds a copy it says that all of it is
+// annotationTree is the tree of an annotation of which the paths say next: of one that holds a copy it says that all of it is
 // redacted, unless the copy is one of the same kind of object in which there is nothing to redact. A copy that cannot be
 // read, because it is packed or no JSON, is redacted.
-func (w *redaction) annotation(name []byte, i int, next *path.Tree) *path.Tree {
-	kind := copyOf(name)
-	if kind == noCopy || next == hidden {
+func (w *redactionPass) annotationTree(name []byte, i int, next *path.Tree) *path.Tree {
+	kind := copyKindOf(name)
+	if kind == noCopy || next == redactAll {
 		return next
 	}
 	if kind == wholeCopy && !w.hideCopies {
-		if end := w.skip(i, 0); end < 0 || w.harmless(w.b[i:end]) {
-			w.copies = true
+		if end := w.skipValue(i, 0); end < 0 || w.isHarmlessCopy(w.b[i:end]) {
+			w.keptCopies = true
 			return next
 		}
 	}
-	return hidden
+	return redactAll
 }
 
-// harmless says that a copy holds nothing that the rule redacts.
-func (w *redaction) harmless(value []byte) bool {
-	if value[0] != '"' || w.depth == maxCopies {
+// isHarmlessCopy says that a copy holds nothing that the rule redacts.
+func (w *redactionPass) isHarmlessCopy(value []byte) bool {
+	if value[0] != '"' || w.depth == maxCopyDepth {
 		return string(value) == "null"
 	}
-	inner := redaction{redactor: w.redactor, b: rawjson.Text(value), kind: w.kind, trusted: w.trusted, depth: w.depth + 1}
-	return inner.object(w.others) == nil && len(inner.edits) == 0 && !inner.again &&
-		inner.saysKind == w.kind && w.kind != "" && w.kind != "Secret"
+	inner := redactionPass{redactor: w.redactor, b: rawjson.Unquote(value), kind: w.kind, trusted: w.trusted, depth: w.depth + 1}
+	return inner.redactObject(w.others) == nil && len(inner.edits) == 0 && !inner.foundRedacted &&
+		inner.declaredKind == w.kind && w.kind != "" && w.kind != "Secret"
 }
 
 var qualifiedName = regexp.MustCompile(`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)

@@ -14,7 +14,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-func quoted(t testing.TB, v any) string {
+func quoteJSON(t testing.TB, v any) string {
 	t.Helper()
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -23,7 +23,7 @@ func quoted(t testing.TB, v any) string {
 	return string(b)
 }
 
-func packed(t testing.TB, text string) string {
+func gzipBase64(t testing.TB, text string) string {
 	t.Helper()
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
@@ -47,18 +47,18 @@ func TestCopiesOnOtherKindsAreShapedAsWhatTheyCopy(t *testing.T) {
 		"of itself":                      {kubectl, ofDeployment, true},
 		"of itself, by kapp":             {"kapp.k14s.io/original", ofDeployment, true},
 		"of itself, by Rancher, plain":   {"objectset.rio.cattle.io/applied", ofDeployment, true},
-		"of itself, by Rancher, packed":  {"objectset.rio.cattle.io/applied", packed(t, ofDeployment), false},
+		"of itself, by Rancher, packed":  {"objectset.rio.cattle.io/applied", gzipBase64(t, ofDeployment), false},
 		"of a Secret":                    {kubectl, ofSecret, false},
 		"of a Secret, by kapp":           {"kapp.k14s.io/original", ofSecret, false},
-		"of a Secret, by Banzai":         {"banzaicloud.com/last-applied", packed(t, ofSecret), false},
+		"of a Secret, by Banzai":         {"banzaicloud.com/last-applied", gzipBase64(t, ofSecret), false},
 		"of a Secret, by KubeVela":       {"app.oam.dev/last-applied-configuration", ofSecret, false},
 		"of a Secret, by nobody known":   {"example.com/Last-Applied", ofSecret, false},
 		"of another kind":                {kubectl, `{"kind":"ConfigMap"}`, false},
 		"of no kind":                     {kubectl, `{"data":{"p":"aHVudGVy"}}`, false},
 		"of two kinds":                   {kubectl, `{"kind":"Secret","data":{"p":"aHVudGVy"},"kind":"Deployment"}`, false},
 		"with a name in escapes":         {kubectl, `{"\u006bind":"\u0053ecret","kind":"Deployment"}`, false},
-		"a Secret within a copy":         {kubectl, `{"kind":"Deployment","metadata":{"annotations":{"kapp.k14s.io/original":` + quoted(t, ofSecret) + `}}}`, false},
-		"itself within a copy":           {kubectl, `{"kind":"Deployment","metadata":{"annotations":{"kapp.k14s.io/original":` + quoted(t, ofDeployment) + `}}}`, true},
+		"a Secret within a copy":         {kubectl, `{"kind":"Deployment","metadata":{"annotations":{"kapp.k14s.io/original":` + quoteJSON(t, ofSecret) + `}}}`, false},
+		"itself within a copy":           {kubectl, `{"kind":"Deployment","metadata":{"annotations":{"kapp.k14s.io/original":` + quoteJSON(t, ofDeployment) + `}}}`, true},
 		"in YAML":                        {kubectl, "kind: Deployment\n", false},
 		"cut short":                      {kubectl, `{"kind":"Deployment","spec":{`, false},
 		"with something behind it":       {kubectl, ofDeployment + `{"p":"aHVudGVy"}`, false},
@@ -73,13 +73,13 @@ func TestCopiesOnOtherKindsAreShapedAsWhatTheyCopy(t *testing.T) {
 		"a copy of what is no Secret":    {kubectl, strings.Replace(ofDeployment, "Deployment", "Secret", 1), false},
 		"a copy with nothing but a kind": {kubectl, `{"kind":"Deployment"}`, true},
 	} {
-		body := `{"kind":"Deployment","metadata":{"annotations":{"a":"b",` + quoted(t, c.annotation) + `:` + quoted(t, c.value) + `}},"spec":{}}`
+		body := `{"kind":"Deployment","metadata":{"annotations":{"a":"b",` + quoteJSON(t, c.annotation) + `:` + quoteJSON(t, c.value) + `}},"spec":{}}`
 		for _, mode := range []string{Mask, HMAC, Drop} {
-			if got := redacted(t, redactorFor(t, mode), deployment, body); (got == body) != c.shown {
+			if got := redactWith(t, redactorFor(t, mode), deployment, body); (got == body) != c.shown {
 				t.Errorf("%s, %s: %s became %s", name, mode, body, got)
 			}
 		}
-		if got := redacted(t, redactorFor(t, Mask), event.Resource{Resource: "secrets", Kind: "Secret"}, body); c.value != nil && strings.Contains(got, quoted(t, c.value)) && !strings.Contains(c.annotation, ".name") {
+		if got := redactWith(t, redactorFor(t, Mask), event.Resource{Resource: "secrets", Kind: "Secret"}, body); c.value != nil && strings.Contains(got, quoteJSON(t, c.value)) && !strings.Contains(c.annotation, ".name") {
 			t.Errorf("%s, of a Secret: %s", name, got)
 		}
 	}
@@ -87,8 +87,8 @@ func TestCopiesOnOtherKindsAreShapedAsWhatTheyCopy(t *testing.T) {
 
 func TestACopyOfASecretOfAnotherGroupIsNoExcuse(t *testing.T) {
 	other := event.Resource{Group: "example.com", Version: "v1", Resource: "secrets", Kind: "Secret"}
-	body := `{"metadata":{"annotations":{"kapp.k14s.io/original":` + quoted(t, `{"apiVersion":"v1","kind":"Secret","data":{"p":"aHVudGVy"}}`) + `}}}`
-	if got := redacted(t, redactorFor(t, Mask), other, body); strings.Contains(got, "aHVudGVy") {
+	body := `{"metadata":{"annotations":{"kapp.k14s.io/original":` + quoteJSON(t, `{"apiVersion":"v1","kind":"Secret","data":{"p":"aHVudGVy"}}`) + `}}}`
+	if got := redactWith(t, redactorFor(t, Mask), other, body); strings.Contains(got, "aHVudGVy") {
 		t.Error(got)
 	}
 }
@@ -113,7 +113,7 @@ func TestLabelsAndAnnotationsOfSecretsAreShownByName(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := redacted(t, r, secret, body); got != c.want {
+		if got := redactWith(t, r, secret, body); got != c.want {
 			t.Errorf("%s\n got %s\nwant %s", name, got, c.want)
 		}
 	}
@@ -127,7 +127,7 @@ func TestOfASecretNothingIsShownBecauseOfItsForm(t *testing.T) {
 		`{"metadata":{"ownerReferences":["hunter",{"name":["hunter"]}]}}`, `{"metadata":{"ownerReferences":{"name":"hunter"}}}`, `{"spec":"hunter"}`, `{"":"hunter"}`,
 	} {
 		for _, mode := range []string{Mask, HMAC, Drop} {
-			if got := redacted(t, redactorFor(t, mode), secret, body); strings.Contains(got, "hunter") {
+			if got := redactWith(t, redactorFor(t, mode), secret, body); strings.Contains(got, "hunter") {
 				t.Errorf("%s, %s: %s", body, mode, got)
 			}
 		}
@@ -149,7 +149,7 @@ func TestTheListOfHarmlessAnnotationsIsDocumented(t *testing.T) {
 		t.Errorf("docs/shaping.md lists\n%q\nand shown are\n%q", documented, harmlessAnnotations)
 	}
 	for _, name := range harmlessAnnotations {
-		if copyOf(name) != noCopy || !isQualifiedName(name) {
+		if copyKindOf(name) != noCopy || !isQualifiedName(name) {
 			t.Errorf("%s is not harmless", name)
 		}
 	}

@@ -11,27 +11,27 @@ import (
 
 const width = 5000
 
-// wide is an object with so many numbers that whoever makes values of them makes thousands of allocations.
-func wide(n int) string {
+// wideObject is an object with so many numbers that whoever makes values of them makes thousands of allocations.
+func wideObject(n int) string {
 	numbers := strings.Repeat("1000,", width-1) + "1000"
 	return fmt.Sprintf(`{"kind":"K","metadata":{"name":"a","uid":"u","resourceVersion":"%d","finalizers":[%s]},"data":{"a":"x"},"spec":{"n":%d}}`, n, numbers, n)
 }
 
-// allocations counts those of one change of a wide object under a rule.
-func allocations(t *testing.T, p Policy, resource event.Resource) float64 {
+// countAllocations counts those of one change of a wide object under a rule.
+func countAllocations(t *testing.T, p Policy, resource event.Resource) float64 {
 	t.Helper()
-	r, err := compile(p, Options{Key: []byte("0123456789abcdef")})
+	r, err := compileRule(p, Options{Key: []byte("0123456789abcdef")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	last, after := []byte(wide(1)), []byte(wide(2))
+	last, after := []byte(wideObject(1)), []byte(wideObject(2))
 	whole := *updatedTo(resource, "")
 	whole.After = after
 	var c event.Change
 	told := true
 	count := testing.AllocsPerRun(5, func() {
 		c = whole
-		_, told = r.change(&c, last)
+		_, told = r.shapeChange(&c, last)
 	})
 	if !told || c.Withheld != "" {
 		t.Errorf("%+v: told %v, withheld %q; want a change that takes the whole way", p, told, c.Withheld)
@@ -40,7 +40,7 @@ func allocations(t *testing.T, p Policy, resource event.Resource) float64 {
 }
 
 func TestARuleWithoutAFilterNeverDecodesToAMap(t *testing.T) {
-	if n := allocations(t, Policy{Filter: "object.spec.n == 2"}, deployment); n < width {
+	if n := countAllocations(t, Policy{Filter: "object.spec.n == 2"}, deployment); n < width {
 		t.Fatalf("a filter that looks into an object of %d numbers makes %.0f allocations: they say nothing about decoding", width, n)
 	}
 	for name, c := range map[string]struct {
@@ -62,23 +62,23 @@ func TestARuleWithoutAFilterNeverDecodesToAMap(t *testing.T) {
 		"fields.drop":            {Policy{Fields: Fields{Drop: []string{"spec.m", "status"}}}, deployment},
 		"a filter over a change": {Policy{Filter: `change.class != "status"`}, deployment},
 	} {
-		if n := allocations(t, c.policy, c.resource); n > width/10 {
+		if n := countAllocations(t, c.policy, c.resource); n > width/10 {
 			t.Errorf("%s: %.0f allocations for an object of %d numbers", name, n, width)
 		}
 	}
 }
 
 func TestTheDefaultRulePassesOnWhatIsNoSecretAsItIs(t *testing.T) {
-	if n := allocations(t, Policy{}, deployment); n != 0 {
+	if n := countAllocations(t, Policy{}, deployment); n != 0 {
 		t.Errorf("%.0f allocations", n)
 	}
-	r, err := compile(Policy{}, Options{})
+	r, err := compileRule(Policy{}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := updatedTo(deployment, object(`{"replicas":1e0}`, "{}"))
+	c := updatedTo(deployment, newObject(`{"replicas":1e0}`, "{}"))
 	before := c.After
-	if _, keep := r.change(c, nil); !keep || &c.After[0] != &before[0] {
+	if _, keep := r.shapeChange(c, nil); !keep || &c.After[0] != &before[0] {
 		t.Errorf("the change became %+v", c)
 	}
 }
@@ -94,12 +94,12 @@ func BenchmarkDefaultRule(b *testing.B) {
 	}
 	for name, c := range map[string]*event.Change{
 		"applied-3KB": updatedTo(deployment, `{"kind":"Deployment","metadata":{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":`+string(applied)+`}},"spec":{"x":"`+strings.Repeat("y", 3000)+`"}}`),
-		"any-8KB":     updatedTo(deployment, object(`{"x":"`+strings.Repeat("y", 8000)+`"}`, "{}")),
+		"any-8KB":     updatedTo(deployment, newObject(`{"x":"`+strings.Repeat("y", 8000)+`"}`, "{}")),
 		"Secret-3KB":  updatedTo(secret, secretOf(3000)),
 		"Secret-8KB":  updatedTo(secret, secretOf(8000)),
 	} {
 		b.Run(name, func(b *testing.B) {
-			r, err := compile(Policy{}, Options{})
+			r, err := compileRule(Policy{}, Options{})
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -108,7 +108,7 @@ func BenchmarkDefaultRule(b *testing.B) {
 			var one event.Change
 			for b.Loop() {
 				one = *c
-				if _, keep := r.change(&one, nil); !keep || one.Withheld != "" {
+				if _, keep := r.shapeChange(&one, nil); !keep || one.Withheld != "" {
 					b.Fatal(one.Withheld)
 				}
 			}

@@ -8,28 +8,28 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/shape/path"
 )
 
-// Doubt is something suspicious that is no error.
-type Doubt struct {
+// Warning is something suspicious that is no error.
+type Warning struct {
 	Key     string // within the rule: "redactPaths[0]"
 	Message string
 }
 
-// Doubts reports paths that begin with a member that only custom resources may have.
-func (p Policy) Doubts() []Doubt {
-	var all []Doubt
+// Warnings reports paths that begin with a member that only custom resources may have.
+func (p Policy) Warnings() []Warning {
+	var all []Warning
 	for key, texts := range p.pathsByKey() {
 		for i, text := range texts {
 			parsed, err := path.Parse(text)
 			if err != nil {
 				continue
 			}
-			if first, yes := parsed.Custom(); yes {
-				all = append(all, Doubt{fmt.Sprintf("%s[%d]", key, i), fmt.Sprintf(
+			if first, yes := parsed.CustomRoot(); yes {
+				all = append(all, Warning{fmt.Sprintf("%s[%d]", key, i), fmt.Sprintf(
 					"%q begins with %q, which no resource of Kubernetes itself has; it works for custom resources that have it", text, first)})
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b Doubt) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(all, func(a, b Warning) int { return strings.Compare(a.Key, b.Key) })
 	return all
 }
 

@@ -9,8 +9,8 @@ type edit struct {
 // edits are ascending and do not overlap.
 type edits []edit
 
-// apply returns b with the edits made; b itself where there are none.
-func (all edits) apply(b []byte) []byte {
+// applyTo returns b with the edits made; b itself where there are none.
+func (all edits) applyTo(b []byte) []byte {
 	if len(all) == 0 {
 		return b
 	}
@@ -33,16 +33,16 @@ type remover struct {
 	kept  bool
 }
 
-// remove takes out the member from start to end; comma is where the one before it stands, -1 for the first member.
-func (r *remover) remove(comma, start, end int) {
+// removeItem takes out the member from start to end; comma is where the one before it stands, -1 for the first member.
+func (r *remover) removeItem(comma, start, end int) {
 	if comma >= 0 {
 		start = comma
 	}
 	*r.edits = append(*r.edits, edit{start: start, end: end})
 }
 
-// keep keeps a member. It must be called before edits within the member are made.
-func (r *remover) keep(comma int) {
+// keepItem keeps a member. It must be called before edits within the member are made.
+func (r *remover) keepItem(comma int) {
 	if !r.kept && comma >= 0 { // all before it are gone
 		*r.edits = append(*r.edits, edit{start: comma, end: comma + 1})
 	}

@@ -28,9 +28,9 @@ func TestFiltersChooseChanges(t *testing.T) {
 		`change.coalesced && !change.finalStateUnknown`:                                         true,
 		`int(object.metadata.annotations.n) == 1`:                                               true,
 	} {
-		s := shaping(t, Policy{Filter: expression})
+		s := newScene(t, Policy{Filter: expression})
 		changed := *c
-		if got := len(s.tell(&changed)) == 1; got != want {
+		if got := len(s.shapeChanges(&changed)) == 1; got != want {
 			t.Errorf("%s: %v (%s)", expression, got, s.shaper.Stats()[0].Failure)
 		}
 		if st := s.shaper.Stats()[0]; st.Failed != 0 || (st.Filtered == 1) == want {
@@ -40,30 +40,30 @@ func TestFiltersChooseChanges(t *testing.T) {
 }
 
 func TestAFilterSeesTheLastStateOfWhatIsDeleted(t *testing.T) {
-	s := shaping(t, Policy{Filter: `object == null || object.spec == 1`})
+	s := newScene(t, Policy{Filter: `object == null || object.spec == 1`})
 	for body, want := range map[string]int{`{"spec":1}`: 1, `{"spec":2}`: 0, ``: 1} {
 		c := &event.Change{Type: event.Deleted, Resource: deployment, Name: "a"}
 		if body != "" {
 			c.Before = []byte(body)
 		}
-		if got := s.tell(c); len(got) != want {
+		if got := s.shapeChanges(c); len(got) != want {
 			t.Errorf("%q: %d told", body, len(got))
 		}
 	}
 }
 
 func TestAFilterSeesNoSecret(t *testing.T) {
-	s := shaping(t, Policy{Filter: `object.data.p == "***" && (oldObject == null || oldObject.data.p == "***")`})
+	s := newScene(t, Policy{Filter: `object.data.p == "***" && (oldObject == null || oldObject.data.p == "***")`})
 	for range 2 {
-		if len(s.tell(updatedTo(secret, `{"data":{"p":"hunter"}}`))) != 1 {
+		if len(s.shapeChanges(updatedTo(secret, `{"data":{"p":"hunter"}}`))) != 1 {
 			t.Error("the filter saw something else")
 		}
 	}
 }
 
 func TestAFilterThatFailsLosesNothing(t *testing.T) {
-	s := shaping(t, Policy{Filter: `object.spec.missing == 1`})
-	if len(s.tell(updatedTo(deployment, `{"spec":{}}`))) != 1 || len(s.tell(updatedTo(deployment, `{"spec":01}`))) != 1 {
+	s := newScene(t, Policy{Filter: `object.spec.missing == 1`})
+	if len(s.shapeChanges(updatedTo(deployment, `{"spec":{}}`))) != 1 || len(s.shapeChanges(updatedTo(deployment, `{"spec":01}`))) != 1 {
 		t.Error("a change is lost")
 	}
 	if st := s.shaper.Stats()[0]; st.Failed != 2 || st.Failure == "" || st.Filtered != 0 {
@@ -73,9 +73,9 @@ func TestAFilterThatFailsLosesNothing(t *testing.T) {
 
 func TestACostlyFilterIsCutOff(t *testing.T) {
 	const each = `object.spec.l.all(a, object.spec.l.all(b, object.spec.l.all(c, object.spec.l.all(d, a + b + c + d >= 0))))`
-	s := shaping(t, Policy{Filter: each})
+	s := newScene(t, Policy{Filter: each})
 	body := `{"spec":{"l":[` + strings.Repeat("1,", 999) + `1]}}`
-	if len(s.tell(updatedTo(deployment, body))) != 1 {
+	if len(s.shapeChanges(updatedTo(deployment, body))) != 1 {
 		t.Error("the change is lost")
 	}
 	if st := s.shaper.Stats()[0]; st.Failed != 1 || !strings.Contains(st.Failure, "cost limit") {
@@ -119,7 +119,7 @@ func FuzzFilters(f *testing.F) {
 		if err != nil {
 			return
 		}
-		_, _ = compiled.Takes(updatedTo(deployment, string(body)), nil)
+		_, _ = compiled.Matches(updatedTo(deployment, string(body)), nil)
 	})
 }
 
@@ -130,10 +130,10 @@ func BenchmarkFilter(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			c := updatedTo(deployment, object(`{"x":"`+strings.Repeat("y", 8000)+`"}`, "{}"))
+			c := updatedTo(deployment, newObject(`{"x":"`+strings.Repeat("y", 8000)+`"}`, "{}"))
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := f.Takes(c, nil); err != nil {
+				if _, err := f.Matches(c, nil); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -149,8 +149,8 @@ func TestAFilterThatFailsQuotesNothingOfTheObject(t *testing.T) {
 		`object.spec.a.matches(object.spec.a + "(")`, `"%d".format([object.spec.a]) == "1"`, `int(object.spec.d) + 1 == 0`, `bytes(object.spec.b) == b""`,
 		`object.spec.missing == 1`, `object.spec.a.missing == 1`, `object.spec.a.charAt(99) == ""`,
 	} {
-		s := shaping(t, Policy{Filter: expression})
-		s.tell(updatedTo(deployment, body))
+		s := newScene(t, Policy{Filter: expression})
+		s.shapeChanges(updatedTo(deployment, body))
 		st := s.shaper.Stats()[0]
 		if st.Failed != 1 || st.Failure == "" || strings.Contains(st.Failure, "hunter") || strings.Contains(st.Failure, "922337") {
 			t.Errorf("%s: %d failures, %q", expression, st.Failed, st.Failure)

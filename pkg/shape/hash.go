@@ -46,32 +46,32 @@ func newHasher(key []byte, scope string) *hasher {
 	if scope == "" {
 		scope = scopeObject
 	}
-	derived := derive(key, "kubecdc redaction, scope "+scope)
-	h := &hasher{global: scope == scopeGlobal, prefix: `"` + hashPrefix + keyID(derived) + ":"}
-	h.pool.New = func() any { return &mac{Hash: hmac.New(sha256.New, derived)} }
+	derived := deriveKey(key, "kubecdc redaction, scope "+scope)
+	h := &hasher{global: scope == scopeGlobal, prefix: `"` + hashPrefix + keyIDOf(derived) + ":"}
+	h.pool.New = func() any { return &keyedMAC{Hash: hmac.New(sha256.New, derived)} }
 	return h
 }
 
-// keyID tells keys, and scopes, apart. Who has it can recognize the key, as they could by any hash, and learns nothing else
+// keyIDOf tells keys, and scopes, apart. Who has it can recognize the key, as they could by any hash, and learns nothing else
 // of it.
-func keyID(key []byte) string {
-	return hex.EncodeToString(derive(key, "kubecdc redaction, key ID")[:keyIDLength])
+func keyIDOf(key []byte) string {
+	return hex.EncodeToString(deriveKey(key, "kubecdc redaction, key ID")[:keyIDLength])
 }
 
-func derive(key []byte, purpose string) []byte {
+func deriveKey(key []byte, purpose string) []byte {
 	h := hmac.New(sha256.New, key)
 	h.Write([]byte(purpose))
 	return h.Sum(nil)
 }
 
-// of returns the hash of a scalar as a JSON string: that of the text of a string, so that escapes make no difference, and
+// hashValue returns the hash of a scalar as a JSON string: that of the text of a string, so that escapes make no difference, and
 // of any other scalar as it is spelled. object and place say where it stands; they are part of what is hashed unless the
 // scope is global.
-func (h *hasher) of(value []byte, object string, place []byte) []byte {
+func (h *hasher) hashValue(value []byte, object string, place []byte) []byte {
 	if value[0] == '"' {
-		value = rawjson.Text(value)
+		value = rawjson.Unquote(value)
 	}
-	m := h.pool.Get().(*mac)
+	m := h.pool.Get().(*keyedMAC)
 	defer h.pool.Put(m)
 	m.Reset()
 	if !h.global { // lengths, so that no two places are written alike
@@ -85,14 +85,14 @@ func (h *hasher) of(value []byte, object string, place []byte) []byte {
 	return append(hex.AppendEncode(out, m.text[:hashLength]), '"')
 }
 
-// mac is a keyed hash with room to work.
-type mac struct {
+// keyedMAC is a keyed hash with room to work.
+type keyedMAC struct {
 	hash.Hash
 	text []byte
 }
 
-// made says that a stored value is a hash with this key and scope.
-func (h *hasher) made(quoted []byte) bool {
+// isOwnHash says that a stored value is a hash with this key and scope.
+func (h *hasher) isOwnHash(quoted []byte) bool {
 	return isHash(quoted) && bytes.HasPrefix(quoted, []byte(h.prefix))
 }
 

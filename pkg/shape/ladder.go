@@ -10,11 +10,11 @@ import (
 // maxAnnotationBytes is how long, in bytes as JSON, an annotation may be to stay in a change that is too large.
 const maxAnnotationBytes = 1 << 10
 
-// Smaller returns a copy of a change that a destination refused as too large, with the next thing left out, or false when
+// TruncateOnce returns a copy of a change that a destination refused as too large, with the next thing left out, or false when
 // there is nothing more that may be. The steps: what an update carries beside the object (before, changed, patch); status
 // and long annotations; everything but identity, labels and the rest of metadata. Omitted of the copy names what is left
 // out, Change.ID stays. It is a pure function: a change that is walked down once more is the same at each step.
-func Smaller(c *event.Change) (*event.Change, bool) {
+func TruncateOnce(c *event.Change) (*event.Change, bool) {
 	d := *c
 	d.Omitted = slices.Clone(c.Omitted)
 	body := &d.After
@@ -22,37 +22,37 @@ func Smaller(c *event.Change) (*event.Change, bool) {
 		body = &d.Before
 	} else if len(c.Before) > 0 {
 		d.Before = nil
-		omit(&d, "before")
+		markOmitted(&d, "before")
 	}
 	if len(c.Patch) > 0 {
 		d.Patch = nil
-		omit(&d, "patch")
+		markOmitted(&d, "patch")
 	}
 	if len(c.Changed) > 0 {
 		d.Changed = nil
-		omit(&d, "changed")
+		markOmitted(&d, "changed")
 	}
 	if len(d.Omitted) > len(c.Omitted) {
 		return &d, true
 	}
 	for _, metadataOnly := range []bool{false, true} {
 		l := trimmer{b: *body, metadataOnly: metadataOnly}
-		if len(*body) == 0 || rawjson.Closed(l.b, l.object(rawjson.SkipSpace(l.b, 0))) != nil {
+		if len(*body) == 0 || rawjson.CheckEnd(l.b, l.trimObject(rawjson.SkipSpace(l.b, 0))) != nil {
 			return nil, false
 		}
 		if len(l.edits) == 0 {
 			continue
 		}
-		*body = l.edits.apply(l.b)
+		*body = l.edits.applyTo(l.b)
 		for _, name := range l.omitted {
-			omit(&d, name)
+			markOmitted(&d, name)
 		}
 		return &d, true
 	}
 	return nil, false
 }
 
-func omit(c *event.Change, name string) {
+func markOmitted(c *event.Change, name string) {
 	if !slices.Contains(c.Omitted, name) {
 		c.Omitted = append(c.Omitted, name)
 	}
@@ -66,70 +66,70 @@ type trimmer struct {
 	omitted      []string
 }
 
-func (l *trimmer) object(i int) int {
+func (l *trimmer) trimObject(i int) int {
 	out := remover{edits: &l.edits}
-	m := rawjson.Enter(l.b, i)
+	m := rawjson.EnterObject(l.b, i)
 	for m.Next() {
 		switch string(m.Key) {
 		case "apiVersion", "kind":
-			out.keep(m.Comma)
+			out.keepItem(m.Comma)
 			m.I = rawjson.SkipValue(l.b, m.I, 1)
 		case "metadata":
-			out.keep(m.Comma)
-			m.I = l.metadata(m.I)
+			out.keepItem(m.Comma)
+			m.I = l.trimMetadata(m.I)
 		default:
 			name, start := string(m.Key), m.I
 			if m.I = rawjson.SkipValue(l.b, start, 1); m.I < 0 {
 				break
 			}
 			if !l.metadataOnly && name != "status" {
-				out.keep(m.Comma)
+				out.keepItem(m.Comma)
 				break
 			}
-			out.remove(m.Comma, m.Start, m.I)
+			out.removeItem(m.Comma, m.Start, m.I)
 			l.omitted = append(l.omitted, name)
 		}
 	}
 	return m.I
 }
 
-func (l *trimmer) metadata(i int) int {
+func (l *trimmer) trimMetadata(i int) int {
 	if i >= len(l.b) || l.b[i] != '{' {
 		return rawjson.SkipValue(l.b, i, 1)
 	}
 	out := remover{edits: &l.edits}
-	m := rawjson.Enter(l.b, i)
+	m := rawjson.EnterObject(l.b, i)
 	for m.Next() {
 		switch {
 		case string(m.Key) != "annotations" || m.I >= len(l.b) || l.b[m.I] != '{':
-			out.keep(m.Comma)
+			out.keepItem(m.Comma)
 			m.I = rawjson.SkipValue(l.b, m.I, 2)
 		case l.metadataOnly:
 			if m.I = rawjson.SkipValue(l.b, m.I, 2); m.I >= 0 {
-				out.remove(m.Comma, m.Start, m.I)
+				out.removeItem(m.Comma, m.Start, m.I)
 				l.omitted = append(l.omitted, "metadata.annotations")
 			}
 		default:
-			out.keep(m.Comma)
-			m.I = l.annotations(m.I)
+			out.keepItem(m.Comma)
+			m.I = l.trimAnnotations(m.I)
 		}
 	}
 	return m.I
 }
 
-func (l *trimmer) annotations(i int) int {
+func (l *trimmer) trimAnnotations(i int) int {
 	out := remover{edits: &l.edits}
-	m := rawjson.Enter(l.b, i)
+	m := rawjson.EnterObject(l.b, i)
 	for m.Next() {
 		start := m.I
 		if m.I = rawjson.SkipValue(l.b, start, 3); m.I < 0 {
 			break
 		}
 		if m.I-start <= maxAnnotationBytes {
-			out.keep(m.Comma)
+			out.keepItem(m.Comma)
 			continue
 		}
-		out.remove(m.Comma, m.Start, m.I)
+		out.removeItem(m.Comma, m.Start, m.I)
 		if !slices.Contains(l.omitted, "metadata.annotations") {
 			l.omitted = append(l.omitted, "metadata.annotations")
 		}

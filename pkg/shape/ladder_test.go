@@ -22,7 +22,7 @@ func TestAChangeThatIsTooLargeLosesOneThingAfterTheOther(t *testing.T) {
 	}
 	whole := c.Clone()
 	var steps []string
-	for next, ok := Smaller(c); ok; next, ok = Smaller(next) {
+	for next, ok := TruncateOnce(c); ok; next, ok = TruncateOnce(next) {
 		if next.ID() != c.ID() || next.Before != nil || next.Patch != nil || next.Changed != nil {
 			t.Errorf("%+v", next)
 		}
@@ -38,7 +38,7 @@ func TestAChangeThatIsTooLargeLosesOneThingAfterTheOther(t *testing.T) {
 
 func TestOfWhatIsDeletedTheLastStateIsMadeSmaller(t *testing.T) {
 	c := &event.Change{Type: event.Deleted, Resource: deployment, Before: []byte(fmt.Sprintf(heavy, "x"))}
-	next, ok := Smaller(c)
+	next, ok := TruncateOnce(c)
 	if !ok || strings.Contains(string(next.Before), "status") || !strings.Contains(string(next.Before), "spec") {
 		t.Errorf("%v %+v", ok, next)
 	}
@@ -46,11 +46,11 @@ func TestOfWhatIsDeletedTheLastStateIsMadeSmaller(t *testing.T) {
 
 func TestWhatCannotBeMadeSmallerIsSaidSo(t *testing.T) {
 	for _, body := range []string{``, `{"metadata":{"name":"a"}}`, `{"kind":`, `null`} {
-		if next, ok := Smaller(updatedTo(deployment, body)); ok {
+		if next, ok := TruncateOnce(updatedTo(deployment, body)); ok {
 			t.Errorf("%q became %+v", body, next)
 		}
 	}
-	if _, ok := Smaller(&event.Change{Type: event.Gap, Gap: &event.GapInfo{}}); ok {
+	if _, ok := TruncateOnce(&event.Change{Type: event.Gap, Gap: &event.GapInfo{}}); ok {
 		t.Error("a gap became smaller")
 	}
 }
@@ -65,7 +65,7 @@ func FuzzLadder(f *testing.F) {
 			c.Type, c.Before, c.After, c.Patch = event.Deleted, body, nil, nil
 		}
 		for steps := 0; ; steps++ {
-			next, ok := Smaller(c)
+			next, ok := TruncateOnce(c)
 			if !ok {
 				return
 			}
@@ -88,18 +88,18 @@ func FuzzFields(f *testing.F) {
 			{Fields: Fields{Drop: []string{"spec.a[*].b", "metadata"}}}, {Fields: Fields{Keep: []string{"spec.a[*].b", "metadata.labels"}}},
 			{Fields: Fields{Keep: []string{"spec", "metadata[*].y"}, Drop: []string{"[*].a", "kind"}}},
 		} {
-			r, err := compile(p, Options{})
+			r, err := compileRule(p, Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			out, err := r.fields.of(body)
+			out, err := r.fields.selectFrom(body)
 			if err != nil {
 				continue
 			}
 			if !json.Valid(body) || !json.Valid(out) || len(out) > len(body) {
 				t.Fatalf("%q became %q", body, out)
 			}
-			was, is := decoded(t, body).(map[string]any), decoded(t, out).(map[string]any)
+			was, is := decodeJSON(t, body).(map[string]any), decodeJSON(t, out).(map[string]any)
 			for _, name := range []string{"apiVersion", "kind"} {
 				if fmt.Sprint(was[name]) != fmt.Sprint(is[name]) {
 					t.Fatalf("%q became %q: %s differs", body, out, name)

@@ -16,19 +16,19 @@ import (
 )
 
 // described returns how a rule would tell what an update changed.
-func describedBy(t testing.TB, mode, before, after string) (patch []byte, changed []string) {
+func describeDifference(t testing.TB, mode, before, after string) (patch []byte, changed []string) {
 	t.Helper()
 	r := &rule{changed: mode}
 	c := updatedTo(deployment, after)
-	r.describe(c, []byte(before))
+	r.describeUpdate(c, []byte(before))
 	if c.Patch != nil && !json.Valid(c.Patch) {
 		t.Fatalf("the patch is no JSON: %s", c.Patch)
 	}
 	return c.Patch, c.Changed
 }
 
-// apply applies a patch with a library that does so for the API server.
-func apply(t testing.TB, patch []byte, before string) []byte {
+// applyPatch applies a patch with a library that does so for the API server.
+func applyPatch(t testing.TB, patch []byte, before string) []byte {
 	t.Helper()
 	if bytes.HasPrefix(patch, []byte("{")) {
 		after, err := jsonpatch.MergePatch([]byte(before), patch)
@@ -51,30 +51,30 @@ func apply(t testing.TB, patch []byte, before string) []byte {
 func checkPatches(t testing.TB, before, after string) {
 	t.Helper()
 	for _, mode := range []string{changedMerge, changedPatch} {
-		patch, _ := describedBy(t, mode, before, after)
-		if got := apply(t, patch, before); !equalJSON(t, got, []byte(after)) {
+		patch, _ := describeDifference(t, mode, before, after)
+		if got := applyPatch(t, patch, before); !equalJSON(t, got, []byte(after)) {
 			t.Fatalf("%s\nbefore %s\nafter  %s\npatch  %s\ngives  %s", mode, before, after, patch, got)
 		}
 	}
 }
 
 func equalJSON(t testing.TB, a, b []byte) bool {
-	return reflect.DeepEqual(decoded(t, a), decoded(t, b))
+	return reflect.DeepEqual(decodeJSON(t, a), decodeJSON(t, b))
 }
 
 func TestPatchesAreShortAndInTheFormAskedFor(t *testing.T) {
 	const before = `{"metadata":{"labels":{"a/b":"1","x~y":"2"},"resourceVersion":"1"},"spec":{"list":[1,{"a":1},3],"n":1.0},"status":{"a":1}}`
 	const after = `{"metadata":{"resourceVersion":"2","labels":{"a/b":"1","x~y":"3"}},"spec":{"list":[1,{"a":2},3,4],"n":1.0,"new":{"<":">"}}}`
-	patch, _ := describedBy(t, changedMerge, before, after)
+	patch, _ := describeDifference(t, changedMerge, before, after)
 	if want := `{"metadata":{"labels":{"x~y":"3"},"resourceVersion":"2"},"spec":{"list":[1,{"a":2},3,4],"new":{"<":">"}},"status":null}`; string(patch) != want {
 		t.Errorf("merge patch\n got %s\nwant %s", patch, want)
 	}
-	patch, _ = describedBy(t, changedPatch, before+strings.Repeat(" ", 400), after+strings.Repeat(" ", 400))
+	patch, _ = describeDifference(t, changedPatch, before+strings.Repeat(" ", 400), after+strings.Repeat(" ", 400))
 	if want := `[{"op":"replace","path":"/metadata/labels/x~0y","value":"3"},{"op":"replace","path":"/metadata/resourceVersion","value":"2"},` +
 		`{"op":"replace","path":"/spec/list/1/a","value":2},{"op":"add","path":"/spec/list/3","value":4},{"op":"add","path":"/spec/new","value":{"<":">"}},{"op":"remove","path":"/status"}]`; string(patch) != want {
 		t.Errorf("JSON patch\n got %s\nwant %s", patch, want)
 	}
-	_, changed := describedBy(t, changedPaths, before, after)
+	_, changed := describeDifference(t, changedPaths, before, after)
 	if want := []string{"/metadata/labels/x~0y", "/metadata/resourceVersion", "/spec/list/1/a", "/spec/list/3", "/spec/new", "/status"}; !slices.Equal(changed, want) {
 		t.Errorf("changed %q", changed)
 	}
@@ -82,7 +82,7 @@ func TestPatchesAreShortAndInTheFormAskedFor(t *testing.T) {
 
 func TestAMergePatchThatCannotSetNullIsAJSONPatch(t *testing.T) {
 	for after, form := range map[string]byte{`{"a":null}`: '[', `{"a":{"b":null}}`: '[', `{"a":[{"b":null}]}`: '[', `{}`: '{'} {
-		patch, _ := describedBy(t, changedMerge, `{"a":1}`, after)
+		patch, _ := describeDifference(t, changedMerge, `{"a":1}`, after)
 		if patch[0] != form {
 			t.Errorf("%s: %s", after, patch)
 		}
@@ -97,7 +97,7 @@ func TestAPatchIsNeverMuchLongerThanTheObject(t *testing.T) {
 		after += fmt.Sprintf("%d,", i+1_000_000)
 	}
 	before, after = before+"0]}", after+"1]}"
-	patch, _ := describedBy(t, changedPatch, before, after)
+	patch, _ := describeDifference(t, changedPatch, before, after)
 	if len(patch) > len(after)+100 {
 		t.Errorf("%d bytes to change %d", len(patch), len(after))
 	}
@@ -108,7 +108,7 @@ func TestEveryPatchMakesAfterOfBefore(t *testing.T) {
 	for seed := range uint64(3000) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		before := randomObject(random, 3)
-		after := mutate(random, before)
+		after := mutateObject(random, before)
 		b, err1 := json.Marshal(before)
 		a, err2 := json.Marshal(after)
 		if err1 != nil || err2 != nil {
@@ -142,8 +142,8 @@ func randomValue(random *rand.Rand, depth int) any {
 	return []any{nil, true, false, 1, 2.5, "x", "y/z", map[string]any{}, []any{}}[random.IntN(9)]
 }
 
-// mutate returns a copy in which a few things differ.
-func mutate(random *rand.Rand, v map[string]any) map[string]any {
+// mutateObject returns a copy in which a few things differ.
+func mutateObject(random *rand.Rand, v map[string]any) map[string]any {
 	out := map[string]any{}
 	for name, value := range v {
 		switch random.IntN(5) {
@@ -153,7 +153,7 @@ func mutate(random *rand.Rand, v map[string]any) map[string]any {
 		case 2:
 			switch value := value.(type) {
 			case map[string]any:
-				out[name] = mutate(random, value)
+				out[name] = mutateObject(random, value)
 			case []any:
 				list := slices.Clone(value)
 				if at := random.IntN(len(list) + 1); random.IntN(2) == 0 {
@@ -186,14 +186,14 @@ func FuzzPatches(f *testing.F) {
 			return
 		}
 		for _, mode := range []string{changedMerge, changedPatch, changedPaths} {
-			patch, _ := describedBy(t, mode, string(before), string(after))
+			patch, _ := describeDifference(t, mode, string(before), string(after))
 			if patch == nil {
 				continue
 			}
 			if bytes.HasPrefix(patch, []byte(`[{"op":"replace","path":"","value":`)) {
 				continue // not compared: the library cannot replace the whole document
 			}
-			if got := apply(t, patch, string(before)); !equalJSON(t, got, after) {
+			if got := applyPatch(t, patch, string(before)); !equalJSON(t, got, after) {
 				t.Fatalf("%s\nbefore %s\nafter  %s\npatch  %s\ngives  %s", mode, before, after, patch, got)
 			}
 		}

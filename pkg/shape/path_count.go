@@ -23,8 +23,8 @@ type PathCount struct {
 	Matched int    // objects in which it finds something
 }
 
-// CountPaths returns a counter of all paths of a policy, which must be valid.
-func (p Policy) CountPaths() (*PathCounter, error) {
+// NewPathCounter returns a counter of all paths of a policy, which must be valid.
+func (p Policy) NewPathCounter() (*PathCounter, error) {
 	c := &PathCounter{}
 	for key, texts := range p.pathsByKey() {
 		for i, text := range texts {
@@ -46,39 +46,39 @@ func (p Policy) CountPaths() (*PathCounter, error) {
 	return c, nil
 }
 
-// Add looks at one object. One that is no JSON has nothing.
-func (c *PathCounter) Add(object []byte) {
+// AddObject looks at one object. One that is no JSON has nothing.
+func (c *PathCounter) AddObject(object []byte) {
 	c.Objects++
 	for i, t := range c.trees {
-		if f := (finding{b: object}); f.value(rawjson.SkipSpace(object, 0), t, 0) >= 0 && f.found {
+		if f := (pathSearch{b: object}); f.searchValue(rawjson.SkipSpace(object, 0), t, 0) >= 0 && f.found {
 			c.Paths[i].Matched++
 		}
 	}
 }
 
-// finding is one search of one object.
-type finding struct {
+// pathSearch is one search of one object.
+type pathSearch struct {
 	b     []byte
 	found bool
 }
 
-func (f *finding) value(i int, t *path.Tree, depth int) int {
+func (f *pathSearch) searchValue(i int, t *path.Tree, depth int) int {
 	switch {
-	case f.found || t == nil || i >= len(f.b) || depth > rawjson.Deepest:
+	case f.found || t == nil || i >= len(f.b) || depth > rawjson.MaxDepth:
 		return rawjson.SkipValue(f.b, i, depth)
 	case t.Ends:
 		f.found = true
 		return rawjson.SkipValue(f.b, i, depth)
 	case f.b[i] == '{':
-		m := rawjson.Enter(f.b, i)
+		m := rawjson.EnterObject(f.b, i)
 		for m.Next() {
-			m.I = f.value(m.I, t.Member(m.Key), depth+1)
+			m.I = f.searchValue(m.I, t.Member(m.Key), depth+1)
 		}
 		return m.I
 	case f.b[i] == '[':
 		e := rawjson.EnterArray(f.b, i)
 		for e.Next() {
-			e.I = f.value(e.I, t.Element, depth+1)
+			e.I = f.searchValue(e.I, t.Element, depth+1)
 		}
 		return e.I
 	}

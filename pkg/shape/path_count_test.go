@@ -9,7 +9,7 @@ import (
 
 func TestObjectsThatAPathMatchesAreCounted(t *testing.T) {
 	p := Policy{RedactPaths: []string{"spec.containers[*].env[*].value", "spec.typo"}, OnlyIfChanged: []string{"spec"}, Fields: Fields{Drop: []string{"status.x"}}}
-	c, err := p.CountPaths()
+	c, err := p.NewPathCounter()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -17,7 +17,7 @@ func TestObjectsThatAPathMatchesAreCounted(t *testing.T) {
 		`{"spec":{"containers":[{"env":[{"name":"A"},{"value":"x"}]}]},"status":{}}`, `{"spec":{"containers":[{"env":[{"value":"x"},{"value":"y"}]}]}}`,
 		`{"spec":{"containers":[{"image":"x"}]},"status":{"x":null}}`, `{"spec":`,
 	} {
-		c.Add([]byte(object))
+		c.AddObject([]byte(object))
 	}
 	want := []PathCount{
 		{"fields.drop[0]", "status.x", 1}, {"onlyIfChanged[0]", "spec", 3},
@@ -31,7 +31,7 @@ func TestObjectsThatAPathMatchesAreCounted(t *testing.T) {
 func TestAPathThatOnlyCustomResourcesHaveIsDoubted(t *testing.T) {
 	p := Policy{RedactPaths: []string{"spec.x", "sepc.x", "[*].x"}, IgnoreChanges: []string{"statsu"}}
 	var keys []string
-	for _, doubt := range p.Doubts() {
+	for _, doubt := range p.Warnings() {
 		keys = append(keys, doubt.Key)
 	}
 	if !slices.Equal(keys, []string{"ignoreChanges[0]", "redactPaths[1]"}) {

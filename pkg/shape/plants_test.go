@@ -35,16 +35,16 @@ var encodings = []func(string) string{
 	},
 	func(v string) string { return hex.EncodeToString([]byte(v)) },
 	func(v string) string { return strings.ToUpper(hex.EncodeToString([]byte(v))) },
-	gzipped,
+	gzipBase64,
 	func(v string) string { return url.QueryEscape("=" + v + "&%") },
-	func(v string) string { return text(map[string]string{"token": v}) },
-	func(v string) string { return text(text(map[string]string{"token": v})) },
+	func(v string) string { return toJSON(map[string]string{"token": v}) },
+	func(v string) string { return toJSON(toJSON(map[string]string{"token": v})) },
 	codePoints,
 }
 
 var packer = gzip.NewWriter(nil) // to make one costs more than to use it
 
-func gzipped(v string) string {
+func gzipBase64(v string) string {
 	var b bytes.Buffer
 	packer.Reset(&b)
 	_, _ = packer.Write([]byte(v)) // a buffer takes all
@@ -61,8 +61,8 @@ func codePoints(v string) string {
 	return b.String()
 }
 
-// text writes any value as JSON.
-func text(v any) string {
+// toJSON writes any value as JSON.
+func toJSON(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {
 		panic(err)
@@ -81,8 +81,8 @@ func newPlants() *plants {
 	return &plants{random: rand.New(rand.NewPCG(1, 2)), needles: map[string]string{}}
 }
 
-// value returns a new value in the next encoding. Neither it nor a digest of it may be seen.
-func (p *plants) value() string {
+// plantValue returns a new value in the next encoding. Neither it nor a digest of it may be seen.
+func (p *plants) plantValue() string {
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 	plain := make([]byte, 24)
 	for i := range plain {
@@ -91,31 +91,31 @@ func (p *plants) value() string {
 	encoded := encodings[p.planted%len(encodings)](string(plain))
 	p.planted++
 	for _, encode := range encodings {
-		p.hide(encode(string(plain)), "the value "+string(plain))
+		p.addNeedle(encode(string(plain)), "the value "+string(plain))
 	}
-	for _, digested := range []string{string(plain), encoded, text(encoded)} {
-		p.hideDigests(digested)
+	for _, digested := range []string{string(plain), encoded, toJSON(encoded)} {
+		p.addDigestNeedles(digested)
 	}
 	return encoded
 }
 
-func (p *plants) hide(needle, of string) { p.needles[needle] = of }
+func (p *plants) addNeedle(needle, of string) { p.needles[needle] = of }
 
-func (p *plants) hideDigests(of string) {
+func (p *plants) addDigestNeedles(of string) {
 	md, sha, sha2 := md5.Sum([]byte(of)), sha1.Sum([]byte(of)), sha256.Sum256([]byte(of))
 	xx := binary.LittleEndian.AppendUint64(nil, xxhash.Sum64String(of))
 	for name, sum := range map[string][]byte{"MD5": md[:], "SHA-1": sha[:], "SHA-256": sha2[:], "XXH64": xx} {
-		p.hide(string(sum), "a "+name+" of "+of)
-		p.hide(hex.EncodeToString(sum), "a "+name+" of "+of)
-		p.hide(base64.StdEncoding.EncodeToString(sum), "a "+name+" of "+of)
+		p.addNeedle(string(sum), "a "+name+" of "+of)
+		p.addNeedle(hex.EncodeToString(sum), "a "+name+" of "+of)
+		p.addNeedle(base64.StdEncoding.EncodeToString(sum), "a "+name+" of "+of)
 	}
 }
 
 // window is how much of a needle is looked for at once.
 const window = 8
 
-// found returns what can be seen in the output.
-func (p *plants) found(output []byte) []string {
+// findNeedles returns what can be seen in the output.
+func (p *plants) findNeedles(output []byte) []string {
 	index := map[[window]byte][]string{}
 	for needle := range p.needles {
 		at := min(len(needle)/3, len(needle)-window)
@@ -148,55 +148,55 @@ var copyNames = []string{
 
 type object = map[string]any
 
-// copies are annotations with copies of a Secret.
-func (p *plants) copies() object {
+// copyAnnotations are annotations with copies of a Secret.
+func (p *plants) copyAnnotations() object {
 	all := object{}
 	for i, name := range copyNames {
-		copied := text(object{"apiVersion": "v1", "kind": "Secret", "data": object{"p": p.value()}, "stringData": object{"q": p.value()}})
+		copied := toJSON(object{"apiVersion": "v1", "kind": "Secret", "data": object{"p": p.plantValue()}, "stringData": object{"q": p.plantValue()}})
 		switch i % 3 {
 		case 1:
-			copied = gzipped(copied)
+			copied = gzipBase64(copied)
 		case 2:
 			copied = copied[:len(copied)-3] // what cannot be read is not shown
 		}
 		if strings.HasSuffix(name, ".value") || strings.HasSuffix(name, "md5") {
-			copied = p.value()
+			copied = p.plantValue()
 		}
 		all[name] = copied
 	}
 	return all
 }
 
-// secret makes a Secret with values wherever one may stand.
-func (p *plants) secret() object {
-	annotations := p.copies()
+// newSecret makes a Secret with values wherever one may stand.
+func (p *plants) newSecret() object {
+	annotations := p.copyAnnotations()
 	for i := range encodings {
-		annotations[fmt.Sprintf("example.com/unknown-%d", i)] = p.value()
+		annotations[fmt.Sprintf("example.com/unknown-%d", i)] = p.plantValue()
 	}
 	annotations["helm.sh/hook"] = "pre-install"
 	return object{
 		"apiVersion": "v1", "kind": "Secret", "type": "Opaque",
 		"metadata": object{
-			"annotations": annotations, "labels": object{"l": p.value()}, "unknown": p.value(), "name": "a", "uid": "u",
-			"ownerReferences": []any{object{"name": "o", "unknown": p.value()}},
+			"annotations": annotations, "labels": object{"l": p.plantValue()}, "unknown": p.plantValue(), "name": "a", "uid": "u",
+			"ownerReferences": []any{object{"name": "o", "unknown": p.plantValue()}},
 		},
-		"data": object{"p": p.value(), "q": p.value(), "r": object{"s": p.value()}}, "stringData": object{"t": p.value()}, "unknown": []any{p.value()},
+		"data": object{"p": p.plantValue(), "q": p.plantValue(), "r": object{"s": p.plantValue()}}, "stringData": object{"t": p.plantValue()}, "unknown": []any{p.plantValue()},
 	}
 }
 
-// configMap makes an object that holds nothing itself, with copies of Secrets.
-func (p *plants) configMap() object {
-	return object{"apiVersion": "v1", "kind": "ConfigMap", "metadata": object{"name": "a", "uid": "u", "annotations": p.copies()}, "data": object{"shown": "x"}}
+// newConfigMap makes an object that holds nothing itself, with copies of Secrets.
+func (p *plants) newConfigMap() object {
+	return object{"apiVersion": "v1", "kind": "ConfigMap", "metadata": object{"name": "a", "uid": "u", "annotations": p.copyAnnotations()}, "data": object{"shown": "x"}}
 }
 
-// deployment makes one with values where paths name them, and in a copy of itself.
-func (p *plants) deployment() object {
+// newDeployment makes one with values where paths name them, and in a copy of itself.
+func (p *plants) newDeployment() object {
 	spec := func() object {
-		env := []any{object{"name": "A", "value": p.value()}, object{"name": "B", "value": p.value()}}
+		env := []any{object{"name": "A", "value": p.plantValue()}, object{"name": "B", "value": p.plantValue()}}
 		return object{"template": object{"spec": object{"containers": []any{object{"name": "c", "env": env}}}}}
 	}
-	copied := text(object{"apiVersion": "apps/v1", "kind": "Deployment", "spec": spec()})
-	annotations := object{"kubectl.kubernetes.io/last-applied-configuration": copied, "example.com/token": p.value()}
+	copied := toJSON(object{"apiVersion": "apps/v1", "kind": "Deployment", "spec": spec()})
+	annotations := object{"kubectl.kubernetes.io/last-applied-configuration": copied, "example.com/token": p.plantValue()}
 	return object{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": object{"name": "a", "uid": "u", "annotations": annotations}, "spec": spec()}
 }
 
@@ -208,10 +208,10 @@ type output struct {
 	t *testing.T
 }
 
-// change writes a change in every format, and every smaller form of it, as it is and as a dead letter.
-func (o *output) change(c *event.Change) {
+// writeChange writes a change in every format, and every smaller form of it, as it is and as a dead letter.
+func (o *output) writeChange(c *event.Change) {
 	o.t.Helper()
-	for more := true; more; c, more = shape.Smaller(c) {
+	for more := true; more; c, more = shape.TruncateOnce(c) {
 		letter := *c
 		letter.DeadLetter = &event.DeadLetterInfo{Sink: "s", Reason: "r " + c.Withheld}
 		for _, seen := range []*event.Change{c, &letter} {
@@ -224,10 +224,10 @@ func (o *output) change(c *event.Change) {
 	}
 }
 
-// observation writes what is journaled.
-func (o *output) observation(_ context.Context, given event.Observation) error {
+// writeObservation writes what is journaled.
+func (o *output) writeObservation(_ context.Context, given event.Observation) error {
 	for _, c := range given.Changes {
-		o.change(c)
+		o.writeChange(c)
 	}
 	for _, k := range given.Known {
 		o.WriteString(k.Summary)
@@ -253,7 +253,7 @@ func TestNoPlantedValueIsSeen(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p.RedactPaths = planted
-			nothingIsSeen(t, p, 2000)
+			requireNothingSeen(t, p, 2000)
 		})
 	}
 	for name, p := range map[string]shape.Policy{
@@ -267,38 +267,38 @@ func TestNoPlantedValueIsSeen(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p.RedactPaths = planted
-			nothingIsSeen(t, p, 400)
+			requireNothingSeen(t, p, 400)
 		})
 	}
 }
 
-func nothingIsSeen(t *testing.T, policy shape.Policy, count int) {
+func requireNothingSeen(t *testing.T, policy shape.Policy, count int) {
 	t.Helper()
 	values, out, kept := newPlants(), &output{t: t}, lastStates{}
 	if err := policy.Validate("resources[0]", true); err != nil {
 		t.Fatal(err)
 	}
-	shaper, err := shape.New([]shape.Policy{policy}, shape.Options{Key: []byte("0123456789abcdef"), Secret: []byte("secret"), Bodies: kept})
+	shaper, err := shape.New([]shape.Policy{policy}, shape.Options{Key: []byte("0123456789abcdef"), JournalSecret: []byte("secret"), Bodies: kept})
 	if err != nil {
 		t.Fatal(err)
 	}
-	to := shaper.Shape(0, func(ctx context.Context, o event.Observation) error {
+	to := shaper.WrapAppend(0, func(ctx context.Context, o event.Observation) error {
 		for _, b := range o.Bodies {
 			kept[b.Key] = b
 		}
-		return out.observation(ctx, o)
+		return out.writeObservation(ctx, o)
 	})
 	version := 0
 	for values.planted < count {
 		for _, of := range []struct {
 			resource event.Resource
 			make     func() object
-		}{{secrets, values.secret}, {configMaps, values.configMap}, {deployments, values.deployment}} {
+		}{{secrets, values.newSecret}, {configMaps, values.newConfigMap}, {deployments, values.newDeployment}} {
 			clear(kept)
 			for _, kind := range []event.Type{event.Snapshot, event.Added, event.Updated, event.Updated, event.Deleted} {
 				version++
 				c := &event.Change{Type: kind, Resource: of.resource, Name: "a", UID: "u", ResourceVersion: fmt.Sprint(version), Class: event.ClassSpec}
-				body := []byte(text(of.make()))
+				body := []byte(toJSON(of.make()))
 				if version%7 == 0 {
 					body = body[:len(body)-4] // is withheld
 				}
@@ -306,7 +306,7 @@ func nothingIsSeen(t *testing.T, policy shape.Policy, count int) {
 					c.After, c.Before = nil, body
 				}
 				digest := binary.LittleEndian.AppendUint64(nil, xxhash.Sum64(body))
-				values.hide(string(digest), "the digest of an object")
+				values.addNeedle(string(digest), "the digest of an object")
 				known := event.Known{Key: "a", UID: "u", Summary: "\x01" + string(digest)}
 				o := event.Observation{Resource: of.resource, Scope: "s", Changes: []*event.Change{c}, Known: []event.Known{known}}
 				if err := to(t.Context(), o); err != nil {
@@ -316,14 +316,14 @@ func nothingIsSeen(t *testing.T, policy shape.Policy, count int) {
 				if err := to(t.Context(), event.Observation{Resource: of.resource, Scope: "s", Bodies: []event.Body{brought}}); err != nil {
 					t.Fatal(err)
 				}
-				out.change(reshaped(t, shaper, of.resource, kind, body))
+				out.writeChange(redactStored(t, shaper, of.resource, kind, body))
 			}
 		}
 	}
 	for _, s := range shaper.Stats() {
 		out.WriteString(s.Failure)
 	}
-	for _, found := range values.found(out.Bytes()) {
+	for _, found := range values.findNeedles(out.Bytes()) {
 		t.Errorf("seen: %s", found)
 	}
 	if redacted := bytes.Count(out.Bytes(), []byte(`***`)) + bytes.Count(out.Bytes(), []byte("hmac-sha256:")); redacted < values.planted && policy.Redact != "drop" {
@@ -331,18 +331,18 @@ func nothingIsSeen(t *testing.T, policy shape.Policy, count int) {
 	}
 }
 
-// reshaped returns a change that was journaled in plain, under rules that showed everything.
-func reshaped(t *testing.T, shaper *shape.Shaper, resource event.Resource, kind event.Type, body []byte) *event.Change {
+// redactStored returns a change that was journaled in plain, under rules that showed everything.
+func redactStored(t *testing.T, shaper *shape.Shaper, resource event.Resource, kind event.Type, body []byte) *event.Change {
 	t.Helper()
 	c := &event.Change{Type: kind, Resource: resource, Name: "a", UID: "u", ResourceVersion: "1"}
 	if c.After, c.Patch = body, []byte(`[{"op":"add","path":"","value":`+string(body)+`}]`); kind == event.Deleted {
 		c.Before, c.After, c.Patch = body, nil, nil
 	}
-	if !shaper.Reshape(c) {
+	if !shaper.RedactStoredChange(c) {
 		t.Fatal("what was journaled in plain stays as it is")
 	}
 	b := event.Body{Key: "a", UID: "u", Raw: body}
-	if !shaper.ReshapeBody(resource, &b) || bytes.Equal(b.Raw, body) {
+	if !shaper.RedactStoredBody(resource, &b) || bytes.Equal(b.Raw, body) {
 		t.Fatal("a state that was kept in plain stays as it is")
 	}
 	return c

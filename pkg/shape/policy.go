@@ -11,7 +11,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/shape/path"
 )
 
-// beforeFull is what Policy.Before asks for; the other value is none.
+// beforeFull is what Policy.AlwaysBefore asks for; the other value is none.
 const beforeFull = "full"
 
 // Policy says how the changes of one rule's resources are shaped. The zero value of a field stands for its default.
@@ -93,10 +93,10 @@ func (p Policy) validateRedaction(problem problemFunc, keyed bool) {
 	case p.Redact == None && len(p.RedactPaths) > 0:
 		problem("redactPaths", "means nothing with redact: none")
 	}
-	p.SecretMetadata.validate(problem)
+	p.SecretMetadata.validateNames(problem)
 	for i, named := range readTree(problem, "redactPaths", p.RedactPaths) {
-		for _, id := range identity {
-			if named != nil && named.Touches(id) {
+		for _, id := range identityPaths {
+			if named != nil && named.Overlaps(id) {
 				problem("redactPaths["+strconv.Itoa(i)+"]", "%q takes in what says which object it is (%s)", p.RedactPaths[i], id)
 				break
 			}
@@ -135,8 +135,8 @@ func readPaths(problem problemFunc, key string, texts []string) []path.Path {
 	return paths
 }
 
-// paths reads all paths of a policy.
-func (p Policy) paths() (redact, only, ignore, keep, drop []path.Path, err error) {
+// parseAllPaths reads all paths of a policy.
+func (p Policy) parseAllPaths() (redact, only, ignore, keep, drop []path.Path, err error) {
 	for _, kind := range []struct {
 		key   string
 		texts []string
@@ -152,7 +152,7 @@ func (p Policy) paths() (redact, only, ignore, keep, drop []path.Path, err error
 	return redact, only, ignore, keep, drop, nil
 }
 
-func (p Policy) mode() string {
+func (p Policy) redactMode() string {
 	if p.Redact == "" {
 		return Mask
 	}

@@ -33,24 +33,24 @@ type redactor struct {
 
 // newRedactor returns nil for a mode that shows everything. The paths are those of the policy.
 func newRedactor(p Policy, paths []path.Path, key []byte) (*redactor, error) {
-	if p.mode() == None {
+	if p.redactMode() == None {
 		return nil, nil
 	}
 	t, err := path.NewTree(paths)
 	if err != nil {
 		return nil, err
 	}
-	r := &redactor{mode: p.mode(), paths: t, secrets: p.SecretMetadata.tree().Over(t), others: annotated.Over(t)}
+	r := &redactor{mode: p.redactMode(), paths: t, secrets: p.SecretMetadata.redactionTree().Union(t), others: annotationsTree.Union(t)}
 	if r.mode == HMAC {
 		r.hasher = newHasher(key, p.HMAC.Scope)
 	}
-	ofSecrets, ofOthers := p.describe(key)
-	r.secretID, r.otherID = idOf(ofSecrets), idOf(ofOthers)
+	ofSecrets, ofOthers := p.describeRedaction(key)
+	r.secretID, r.otherID = hashDescription(ofSecrets), hashDescription(ofOthers)
 	return r, nil
 }
 
-// conceals says whether the rule hides values of this resource, but for what copies of it hold.
-func (r *redactor) conceals(resource event.Resource) bool {
+// hidesValuesOf says whether the rule hides values of this resource, but for what copies of it hold.
+func (r *redactor) hidesValuesOf(resource event.Resource) bool {
 	return r != nil && (r.paths != nil || isSecret(resource))
 }
 
@@ -61,37 +61,37 @@ type subject struct {
 	stored   bool   // it was redacted before, perhaps in another way: what looks redacted stays as it is
 }
 
-// redact returns body without its secret values: body itself where there are none. hidden are the parts of the object in
+// redactBody returns body without its secret values: body itself where there are none. hidden are the parts of the object in
 // which a value was made to look like any other. The error says what is wrong with the body and quotes nothing of it;
 // then nothing of the body may be shown.
-func (r *redactor) redact(body []byte, of subject) (redacted []byte, hidden parts, err error) {
+func (r *redactor) redactBody(body []byte, of subject) (redacted []byte, hidden objectParts, err error) {
 	t, trusted := r.others, r.paths == nil
 	if isSecret(of.resource) {
 		t, trusted = r.secrets, false
 	}
-	w := redaction{redactor: r, b: body, kind: of.resource.Kind, identity: of.identity, stored: of.stored, trusted: trusted}
-	if err := w.object(t); err != nil {
+	w := redactionPass{redactor: r, b: body, kind: of.resource.Kind, identity: of.identity, stored: of.stored, trusted: trusted}
+	if err := w.redactObject(t); err != nil {
 		return nil, 0, err
 	}
-	if w.copies && (len(w.edits) > 0 || w.again) { // what the object holds, a copy that shows nothing of it may have held
-		w = redaction{redactor: r, b: body, kind: w.kind, identity: w.identity, stored: w.stored, hideCopies: true}
-		if err := w.object(t); err != nil {
+	if w.keptCopies && (len(w.edits) > 0 || w.foundRedacted) { // what the object holds, a copy that shows nothing of it may have held
+		w = redactionPass{redactor: r, b: body, kind: w.kind, identity: w.identity, stored: w.stored, hideCopies: true}
+		if err := w.redactObject(t); err != nil {
 			return nil, 0, err
 		}
 	}
-	return w.edits.apply(body), w.hidden, nil
+	return w.edits.applyTo(body), w.hidden, nil
 }
 
-// parts is a set of the parts of an object that an update's class tells apart.
-type parts uint8
+// objectParts is a set of the parts of an object that an update's class tells apart.
+type objectParts uint8
 
 const (
-	inMetadata parts = 1 << iota
+	inMetadata objectParts = 1 << iota
 	inStatus
 	inSpec // everywhere else
 )
 
-func partOf(name []byte) parts {
+func partOf(name []byte) objectParts {
 	switch string(name) {
 	case "metadata":
 		return inMetadata
@@ -101,8 +101,8 @@ func partOf(name []byte) parts {
 	return inSpec
 }
 
-// redaction is one pass over one object.
-type redaction struct {
+// redactionPass is one pass over one object.
+type redactionPass struct {
 	*redactor
 	b          []byte
 	kind       string // of the object
@@ -112,181 +112,181 @@ type redaction struct {
 	hideCopies bool // copies are redacted whatever they hold
 	depth      int  // how many copies this one is within
 
-	saysKind  string // of a copy
-	edits     edits
-	place     []byte // of the value being walked, for hashes that are bound to it
-	part      parts  // of the top-level member being walked
-	hidden    parts
-	again     bool // a value was found that was redacted before
-	copies    bool // a copy was found that stays
-	duplicate int  // where a name occurs for the second time in one object
+	declaredKind  string // of a copy
+	edits         edits
+	location      []byte      // of the value being walked, for hashes that are bound to it
+	part          objectParts // of the top-level member being walked
+	hidden        objectParts
+	foundRedacted bool // a value was found that was redacted before
+	keptCopies    bool // a copy was found that stays
+	duplicate     int  // where a name occurs for the second time in one object
 }
 
-func (w *redaction) object(t *path.Tree) error {
+func (w *redactionPass) redactObject(t *path.Tree) error {
 	start := rawjson.SkipSpace(w.b, 0)
 	if start >= len(w.b) || w.b[start] != '{' {
-		return rawjson.Malformed(rawjson.Fail(start))
+		return rawjson.MalformedAt(rawjson.FailAt(start))
 	}
-	end := w.walk(start, t, 0)
+	end := w.walkValue(start, t, 0)
 	if w.duplicate > 0 {
 		return &rawjson.MalformedError{What: "a name occurs twice in one object, the second time", Offset: w.duplicate}
 	}
-	return rawjson.Closed(w.b, end)
+	return rawjson.CheckEnd(w.b, end)
 }
 
-// step is what becomes of a value.
-type step int
+// valueAction is what becomes of a value.
+type valueAction int
 
 const (
-	pass step = iota
-	conceal
-	goThrough // an object or an array, part by part
+	actionPass valueAction = iota
+	actionConceal
+	actionDescend // an object or an array, part by part
 )
 
-// stepAt says what the tree makes of the value at i.
-func stepAt(t *path.Tree, b []byte, i int) step {
+// actionAt says what the tree makes of the value at i.
+func actionAt(t *path.Tree, b []byte, i int) valueAction {
 	if t == nil || i >= len(b) {
-		return pass
+		return actionPass
 	}
 	named := t.Names != nil || t.Other != nil || t.Copies
 	switch {
 	case t.Ends:
-		return conceal
+		return actionConceal
 	case b[i] == '{' && named, b[i] == '[' && t.Element != nil:
-		return goThrough
+		return actionDescend
 	case t.Strict && b[i] != 'n' && (b[i] == '{' || b[i] == '[' || named || t.Element != nil):
-		return conceal
+		return actionConceal
 	}
-	return pass
+	return actionPass
 }
 
-// walk redacts what the tree says of the value at i and returns the index behind it.
-func (w *redaction) walk(i int, t *path.Tree, depth int) int {
-	if depth > rawjson.Deepest {
-		return rawjson.Fail(i)
+// walkValue redacts what the tree says of the value at i and returns the index behind it.
+func (w *redactionPass) walkValue(i int, t *path.Tree, depth int) int {
+	if depth > rawjson.MaxDepth {
+		return rawjson.FailAt(i)
 	}
-	switch stepAt(t, w.b, i) {
-	case conceal:
-		return w.conceal(i, depth)
-	case goThrough:
+	switch actionAt(t, w.b, i) {
+	case actionConceal:
+		return w.concealValue(i, depth)
+	case actionDescend:
 		if w.b[i] == '{' {
-			return w.members(i, t, depth)
+			return w.walkMembers(i, t, depth)
 		}
-		return w.elements(i, t.Element, depth)
+		return w.walkElements(i, t.Element, depth)
 	}
-	return w.skip(i, depth)
+	return w.skipValue(i, depth)
 }
 
-func (w *redaction) skip(i, depth int) int {
+func (w *redactionPass) skipValue(i, depth int) int {
 	if w.trusted {
-		return rawjson.PassValue(w.b, i)
+		return rawjson.SkipTrustedValue(w.b, i)
 	}
 	return rawjson.SkipValue(w.b, i, depth)
 }
 
-func (w *redaction) members(i int, t *path.Tree, depth int) int {
+func (w *redactionPass) walkMembers(i int, t *path.Tree, depth int) int {
 	var names rawjson.Names
 	out := remover{edits: &w.edits}
-	m := rawjson.Enter(w.b, i)
+	m := rawjson.EnterObject(w.b, i)
 	for m.Next() {
-		if names.Twice(m.Key) {
+		if names.IsDuplicate(m.Key) {
 			w.duplicate = m.Start
-			return rawjson.Fail(m.Start)
+			return rawjson.FailAt(m.Start)
 		}
 		if depth == 0 {
 			w.part = partOf(m.Key)
-			w.noteKind(m.Key, m.I)
+			w.recordKind(m.Key, m.I)
 		}
 		next := t.Member(m.Key)
 		if t.Copies {
-			next = w.annotation(m.Key, m.I, next)
+			next = w.annotationTree(m.Key, m.I, next)
 		}
-		if w.drops(next, m.I) {
+		if w.isDropped(next, m.I) {
 			if m.I = rawjson.SkipValue(w.b, m.I, depth+1); m.I >= 0 {
-				out.remove(m.Comma, m.Start, m.I)
+				out.removeItem(m.Comma, m.Start, m.I)
 				w.hidden |= w.part
 			}
 			continue
 		}
-		out.keep(m.Comma)
-		outside := w.enter(m.Key)
-		m.I = w.walk(m.I, next, depth+1)
-		w.place = outside
+		out.keepItem(m.Comma)
+		outside := w.enterMember(m.Key)
+		m.I = w.walkValue(m.I, next, depth+1)
+		w.location = outside
 	}
 	return m.I
 }
 
-// noteKind notes the kind that a copy says it has.
-func (w *redaction) noteKind(name []byte, i int) {
+// recordKind notes the kind that a copy says it has.
+func (w *redactionPass) recordKind(name []byte, i int) {
 	if w.depth == 0 || string(name) != "kind" {
 		return
 	}
 	if end := rawjson.SkipValue(w.b, i, 0); end >= 0 && w.b[i] == '"' {
-		w.saysKind = string(rawjson.Text(w.b[i:end]))
+		w.declaredKind = string(rawjson.Unquote(w.b[i:end]))
 	}
 }
 
-func (w *redaction) elements(i int, t *path.Tree, depth int) int {
+func (w *redactionPass) walkElements(i int, t *path.Tree, depth int) int {
 	out := remover{edits: &w.edits}
 	e := rawjson.EnterArray(w.b, i)
 	for n := 0; e.Next(); n++ {
-		if w.drops(t, e.I) {
+		if w.isDropped(t, e.I) {
 			if e.I = rawjson.SkipValue(w.b, e.I, depth+1); e.I >= 0 {
-				out.remove(e.Comma, e.Start, e.I)
+				out.removeItem(e.Comma, e.Start, e.I)
 				w.hidden |= w.part
 			}
 			continue
 		}
-		out.keep(e.Comma)
+		out.keepItem(e.Comma)
 		outside := w.enterElement(n)
-		e.I = w.walk(e.I, t, depth+1)
-		w.place = outside
+		e.I = w.walkValue(e.I, t, depth+1)
+		w.location = outside
 	}
 	return e.I
 }
 
-// drops says that the value at i, with this tree, is left out.
-func (w *redaction) drops(t *path.Tree, i int) bool {
-	return w.mode == Drop && stepAt(t, w.b, i) == conceal
+// isDropped says that the value at i, with this tree, is left out.
+func (w *redactionPass) isDropped(t *path.Tree, i int) bool {
+	return w.mode == Drop && actionAt(t, w.b, i) == actionConceal
 }
 
-// enter and enterElement go to a member or an element and return the place to come back to.
-func (w *redaction) enter(name []byte) (outside []byte) {
-	outside = w.place
+// enterMember and enterElement go to a member or an element and return the place to come back to.
+func (w *redactionPass) enterMember(name []byte) (outside []byte) {
+	outside = w.location
 	if w.hasher != nil {
-		w.place = append(append(w.place, '/'), name...)
+		w.location = append(append(w.location, '/'), name...)
 	}
 	return outside
 }
 
-func (w *redaction) enterElement(n int) (outside []byte) {
-	outside = w.place
+func (w *redactionPass) enterElement(n int) (outside []byte) {
+	outside = w.location
 	if w.hasher != nil {
-		w.place = strconv.AppendInt(append(w.place, '['), int64(n), 10)
+		w.location = strconv.AppendInt(append(w.location, '['), int64(n), 10)
 	}
 	return outside
 }
 
-// conceal redacts every single value of the value at i, so that names stay visible.
-func (w *redaction) conceal(i, depth int) int {
-	if i >= len(w.b) || depth > rawjson.Deepest {
-		return rawjson.Fail(i)
+// concealValue redacts every single value of the value at i, so that names stay visible.
+func (w *redactionPass) concealValue(i, depth int) int {
+	if i >= len(w.b) || depth > rawjson.MaxDepth {
+		return rawjson.FailAt(i)
 	}
 	switch w.b[i] {
 	case '{':
-		m := rawjson.Enter(w.b, i)
+		m := rawjson.EnterObject(w.b, i)
 		for m.Next() {
-			outside := w.enter(m.Key)
-			m.I = w.conceal(m.I, depth+1)
-			w.place = outside
+			outside := w.enterMember(m.Key)
+			m.I = w.concealValue(m.I, depth+1)
+			w.location = outside
 		}
 		return m.I
 	case '[':
 		e := rawjson.EnterArray(w.b, i)
 		for n := 0; e.Next(); n++ {
 			outside := w.enterElement(n)
-			e.I = w.conceal(e.I, depth+1)
-			w.place = outside
+			e.I = w.concealValue(e.I, depth+1)
+			w.location = outside
 		}
 		return e.I
 	}
@@ -297,18 +297,18 @@ func (w *redaction) conceal(i, depth int) int {
 	return end
 }
 
-func (w *redaction) concealScalar(start, end int) {
+func (w *redactionPass) concealScalar(start, end int) {
 	value := w.b[start:end]
 	hashes := w.mode == HMAC
 	switch {
 	case string(value) == "null": // says nothing
 		return
-	case w.stored && (string(value) == masked || hashes && w.hasher.made(value)): // what it was is not known any more
-		w.again = true
+	case w.stored && (string(value) == masked || hashes && w.hasher.isOwnHash(value)): // what it was is not known any more
+		w.foundRedacted = true
 	case w.stored && hashes && isHash(value): // with a key that is not to be used any more
 		w.edits = append(w.edits, edit{start, end, maskedText})
 	case hashes:
-		w.edits = append(w.edits, edit{start, end, w.hasher.of(value, w.identity, w.place)})
+		w.edits = append(w.edits, edit{start, end, w.hasher.hashValue(value, w.identity, w.location)})
 	default:
 		w.edits = append(w.edits, edit{start, end, maskedText})
 	}

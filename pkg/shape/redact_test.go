@@ -30,9 +30,9 @@ func redactorFor(t testing.TB, mode string, paths ...string) *redactor {
 	return r
 }
 
-func redacted(t testing.TB, r *redactor, resource event.Resource, body string) string {
+func redactWith(t testing.TB, r *redactor, resource event.Resource, body string) string {
 	t.Helper()
-	out, _, err := r.redact([]byte(body), subject{resource: resource, identity: "u"})
+	out, _, err := r.redactBody([]byte(body), subject{resource: resource, identity: "u"})
 	if err != nil {
 		t.Fatalf("%s: %v", body, err)
 	}
@@ -50,11 +50,11 @@ func TestOfASecretOnlyTheNamesOfItsValuesAreShown(t *testing.T) {
  "data":{"p":"***","q":"***","bin":"***"},"stringData":{"p":"***"},"type":"Opaque","unheardOf":{"x":["***","***",null,"***"]}}`,
 		Drop: `{"kind":"Secret", "metadata":{"name":"a","labels":{},"annotations":{"kubernetes.io/service-account.name":"sa"},"finalizers":["f"],"ownerReferences":[{"name":"o"}]}, "immutable":true,"type":"Opaque"}`,
 	} {
-		if got := redacted(t, redactorFor(t, mode), secret, body); got != want {
+		if got := redactWith(t, redactorFor(t, mode), secret, body); got != want {
 			t.Errorf("%s\n got %s\nwant %s", mode, got, want)
 		}
 	}
-	got := redacted(t, redactorFor(t, HMAC), secret, body)
+	got := redactWith(t, redactorFor(t, HMAC), secret, body)
 	for _, value := range []string{"hunter", "aHVudGVy", "AAEC"} {
 		if strings.Contains(got, value) {
 			t.Errorf("%q is left in %s", value, got)
@@ -65,7 +65,7 @@ func TestOfASecretOnlyTheNamesOfItsValuesAreShown(t *testing.T) {
 // hashOf returns what redacting makes of the member p of the data of a Secret.
 func hashOf(t *testing.T, r *redactor, uid, data string) map[string]string {
 	t.Helper()
-	out, _, err := r.redact([]byte(data), subject{resource: secret, identity: uid})
+	out, _, err := r.redactBody([]byte(data), subject{resource: secret, identity: uid})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,12 +119,12 @@ func TestWhatIsStoredIsNotRedactedTwice(t *testing.T) {
 	const body = `{"metadata":{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{}"}},"data":{"a":"x","b":"***"}}`
 	for _, mode := range []string{Mask, Drop, HMAC} {
 		r := redactorFor(t, mode)
-		once := redacted(t, r, secret, body)
-		twice, _, err := r.redact([]byte(once), subject{resource: secret, identity: "u", stored: true})
+		once := redactWith(t, r, secret, body)
+		twice, _, err := r.redactBody([]byte(once), subject{resource: secret, identity: "u", stored: true})
 		if err != nil || string(twice) != once {
 			t.Errorf("%s: %s became %s (%v)", mode, once, twice, err)
 		}
-		if mode == HMAC && redacted(t, r, secret, once) == once {
+		if mode == HMAC && redactWith(t, r, secret, once) == once {
 			t.Errorf("a value that looks like a hash is shown: %s", once)
 		}
 	}
@@ -146,7 +146,7 @@ func TestConfiguredPathsAreRedactedInAnyResource(t *testing.T) {
 		"not there":                   {"spec.token", `{"spec":"s","a":{"token":"x"}}`, `{"spec":"s","a":{"token":"x"}}`},
 		"wildcard and name, together": {"spec[*].a spec.x.b", `{"spec":{"x":{"a":1,"b":2,"c":3},"y":{"a":1,"b":2}}}`, `{"spec":{"x":{"a":"***","b":"***","c":3},"y":{"a":"***","b":2}}}`},
 	} {
-		if got := redacted(t, redactorFor(t, Mask, strings.Fields(c.paths)...), deployment, c.body); got != c.want {
+		if got := redactWith(t, redactorFor(t, Mask, strings.Fields(c.paths)...), deployment, c.body); got != c.want {
 			t.Errorf("%s\n got %s\nwant %s", name, got, c.want)
 		}
 	}
@@ -160,7 +160,7 @@ func TestDroppingLeavesValidJSON(t *testing.T) {
 		`{"spec":{"a":1}}`:                 `{"spec":{}}`,
 		`{"spec":{"d":[1,2]}}`:             `{"spec":{"d":[]}}`,
 	} {
-		if got := redacted(t, redactorFor(t, Drop, "spec.a", "spec.c", "spec.d[*]"), deployment, body); got != want {
+		if got := redactWith(t, redactorFor(t, Drop, "spec.a", "spec.c", "spec.d[*]"), deployment, body); got != want {
 			t.Errorf("%s became %s, want %s", body, got, want)
 		}
 	}
@@ -169,7 +169,7 @@ func TestDroppingLeavesValidJSON(t *testing.T) {
 func TestAnObjectWithNothingToHideIsNotCopied(t *testing.T) {
 	body := []byte(`{"spec":{"replicas":1e0}}`)
 	r := redactorFor(t, Mask, "spec.token")
-	out, hidden, err := r.redact(body, subject{resource: deployment})
+	out, hidden, err := r.redactBody(body, subject{resource: deployment})
 	if err != nil || &out[0] != &body[0] || hidden != 0 {
 		t.Errorf("got %s, hidden %b, %v", out, hidden, err)
 	}
@@ -183,7 +183,7 @@ func TestWhatCannotBeRedactedIsNotShown(t *testing.T) {
 	for _, body := range []string{``, `null`, `[]`, `{"data":{"p":"hunter"`, `{"data":{"p":"hunter"}} x`, `{"data":{"p":"hun"},"data":{"p":"hunter"}}`, `{"data":{"p":hunter}}`, `{"x":01}`,
 		`{"a":` + strings.Repeat("[", 1000) + strings.Repeat("]", 1000) + `}`} {
 		c := &event.Change{Type: event.Updated, Resource: secret, Before: []byte(`{}`), After: []byte(body)}
-		s.rules[0].change(c, nil)
+		s.rules[0].shapeChange(c, nil)
 		if c.Before != nil || c.After != nil || c.Withheld == "" || strings.Contains(c.Withheld, "hun") {
 			t.Errorf("%q: before %q, after %q, withheld %q", body, c.Before, c.After, c.Withheld)
 		}
@@ -266,7 +266,7 @@ func FuzzRedactionNeverLeaks(f *testing.F) {
 		}
 		texts := []string{"spec.env[*].value", "spec.env.k[*]", `list[*]`}
 		r := redactorFor(t, []string{Mask, Drop, HMAC}[int(how&3)%3], texts...)
-		out, _, err := r.redact(body, subject{resource: resource})
+		out, _, err := r.redactBody(body, subject{resource: resource})
 		if err != nil {
 			return
 		}
@@ -278,14 +278,14 @@ func FuzzRedactionNeverLeaks(f *testing.F) {
 			t.Fatal(err)
 		}
 		o := oracle{drop: r.mode == Drop}
-		want, got := o.object(decoded(t, body), paths, resource == secret), decoded(t, out)
-		if !o.same(got, want) {
+		want, got := o.redactObject(decodeJSON(t, body), paths, resource == secret), decodeJSON(t, out)
+		if !o.equalOutput(got, want) {
 			t.Fatalf("%q\nbecame\n%q\ndecoded, want\n%v", body, out, want)
 		}
 	})
 }
 
-func decoded(t testing.TB, b []byte) any {
+func decodeJSON(t testing.TB, b []byte) any {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber()
 	var v any
@@ -307,13 +307,13 @@ type (
 	copied    struct{ original any } // is redacted or, where nothing is to be redacted in it, the original
 )
 
-func (o *oracle) object(v any, paths []path.Path, secret bool) any {
+func (o *oracle) redactObject(v any, paths []path.Path, secret bool) any {
 	for _, p := range paths {
-		v = o.redact(v, p)
+		v = o.redactPath(v, p)
 	}
 	m := v.(map[string]any)
 	if secret {
-		return o.clean(o.only(m, map[string]any{
+		return o.withoutGone(o.showOnly(m, map[string]any{
 			"apiVersion": 1, "kind": 1, "type": 1, "immutable": 1,
 			"metadata": map[string]any{
 				"name": 1, "namespace": 1, "uid": 1, "resourceVersion": 1, "generateName": 1, "generation": 1, "selfLink": 1,
@@ -322,35 +322,35 @@ func (o *oracle) object(v any, paths []path.Path, secret bool) any {
 			},
 		}))
 	}
-	v = o.clean(m)
+	v = o.withoutGone(m)
 	metadata, _ := m["metadata"].(map[string]any)
 	annotations, _ := metadata["annotations"].(map[string]any)
 	for name := range annotations {
-		if copyOf(name) != noCopy {
-			annotations[name] = o.copy(annotations[name], paths)
+		if copyKindOf(name) != noCopy {
+			annotations[name] = o.redactCopy(annotations[name], paths)
 		}
 	}
 	return v
 }
 
-// copy redacts a copy of a Deployment.
-func (o *oracle) copy(v any, paths []path.Path) any {
+// redactCopy redacts a copy of a Deployment.
+func (o *oracle) redactCopy(v any, paths []path.Path) any {
 	inner := oracle{}
 	d := json.NewDecoder(strings.NewReader(fmt.Sprint(v)))
 	var object map[string]any
 	if _, text := v.(string); v == nil || !o.found && text && d.Decode(&object) == nil && object["kind"] == "Deployment" {
 		if v != nil {
-			inner.object(object, paths, false)
+			inner.redactObject(object, paths, false)
 		}
 		if !inner.found {
 			return copied{v}
 		}
 	}
-	return o.redact(v, nil)
+	return o.redactPath(v, nil)
 }
 
-// only conceals everything in v but what shown lists.
-func (o *oracle) only(v, shown any) any {
+// showOnly conceals everything in v but what shown lists.
+func (o *oracle) showOnly(v, shown any) any {
 	switch shown := shown.(type) {
 	case map[string]any:
 		m, ok := v.(map[string]any)
@@ -358,7 +358,7 @@ func (o *oracle) only(v, shown any) any {
 			break
 		}
 		for name := range m {
-			m[name] = o.only(m[name], shown[name])
+			m[name] = o.showOnly(m[name], shown[name])
 		}
 		return m
 	case []any:
@@ -367,7 +367,7 @@ func (o *oracle) only(v, shown any) any {
 			break
 		}
 		for i := range list {
-			list[i] = o.only(list[i], shown[0])
+			list[i] = o.showOnly(list[i], shown[0])
 		}
 		return list
 	case int:
@@ -380,55 +380,55 @@ func (o *oracle) only(v, shown any) any {
 	if shown != nil && v == nil {
 		return v
 	}
-	return o.redact(v, nil)
+	return o.redactPath(v, nil)
 }
 
-// redact conceals what p names in v.
-func (o *oracle) redact(v any, p path.Path) any {
-	return replace(v, p, func(v any) any {
+// redactPath conceals what p names in v.
+func (o *oracle) redactPath(v any, p path.Path) any {
+	return replaceAt(v, p, func(v any) any {
 		if o.drop {
 			o.found = true
 			return gone{}
 		}
-		return o.conceal(v)
+		return o.concealValue(v)
 	})
 }
 
-func replace(v any, p path.Path, with func(any) any) any {
+func replaceAt(v any, p path.Path, with func(any) any) any {
 	if len(p) == 0 {
 		return with(v)
 	}
 	switch v := v.(type) {
 	case map[string]any:
 		for name := range v {
-			if p[0].Any || p[0].Name == name {
-				v[name] = replace(v[name], p[1:], with)
+			if p[0].Wildcard || p[0].Name == name {
+				v[name] = replaceAt(v[name], p[1:], with)
 			}
 		}
 	case []any:
 		rest := p
-		if p[0].Any {
+		if p[0].Wildcard {
 			rest = p[1:]
 		}
 		for i := range v {
-			v[i] = replace(v[i], rest, with)
+			v[i] = replaceAt(v[i], rest, with)
 		}
 	}
 	return v
 }
 
-func (o *oracle) conceal(v any) any {
+func (o *oracle) concealValue(v any) any {
 	switch v := v.(type) {
 	case nil:
 		return nil
 	case map[string]any:
 		for name := range v {
-			v[name] = o.conceal(v[name])
+			v[name] = o.concealValue(v[name])
 		}
 		return v
 	case []any:
 		for i := range v {
-			v[i] = o.conceal(v[i])
+			v[i] = o.concealValue(v[i])
 		}
 		return v
 	}
@@ -436,12 +436,12 @@ func (o *oracle) conceal(v any) any {
 	return concealed{}
 }
 
-// clean leaves out what is gone.
-func (o *oracle) clean(v any) any {
+// withoutGone leaves out what is gone.
+func (o *oracle) withoutGone(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
 		for name := range v {
-			if v[name] = o.clean(v[name]); v[name] == (gone{}) {
+			if v[name] = o.withoutGone(v[name]); v[name] == (gone{}) {
 				delete(v, name)
 			}
 		}
@@ -449,7 +449,7 @@ func (o *oracle) clean(v any) any {
 	case []any:
 		left := []any{}
 		for _, e := range v {
-			if e = o.clean(e); e != (gone{}) {
+			if e = o.withoutGone(e); e != (gone{}) {
 				left = append(left, e)
 			}
 		}
@@ -458,14 +458,14 @@ func (o *oracle) clean(v any) any {
 	return v
 }
 
-func (o *oracle) same(got, want any) bool {
-	want = o.clean(want)
+func (o *oracle) equalOutput(got, want any) bool {
+	want = o.withoutGone(want)
 	switch want := want.(type) {
 	case concealed:
 		s, ok := got.(string)
 		return ok && (s == "***" || strings.HasPrefix(s, hashPrefix))
 	case copied:
-		return o.same(got, want.original) || o.same(got, concealed{})
+		return o.equalOutput(got, want.original) || o.equalOutput(got, concealed{})
 	case map[string]any:
 		got, ok := got.(map[string]any)
 		if !ok {
@@ -479,7 +479,7 @@ func (o *oracle) same(got, want any) bool {
 				}
 				want[name] = c.original
 			}
-			if !o.same(got[name], want[name]) {
+			if !o.equalOutput(got[name], want[name]) {
 				return false
 			}
 		}
@@ -490,7 +490,7 @@ func (o *oracle) same(got, want any) bool {
 			return false
 		}
 		for i := range want {
-			if !o.same(got[i], want[i]) {
+			if !o.equalOutput(got[i], want[i]) {
 				return false
 			}
 		}

@@ -7,8 +7,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/shape/path"
 )
 
-// strictest redacts as the default rule does, and what the paths of all policies name.
-func strictest(policies []Policy) (*redactor, error) {
+// newStrictRedactor redacts as the default rule does, and what the paths of all policies name.
+func newStrictRedactor(policies []Policy) (*redactor, error) {
 	var all []path.Path
 	for _, p := range policies {
 		paths, err := parsePaths(p.RedactPaths)
@@ -28,12 +28,12 @@ func (s *Shaper) redactorOf(resource event.Resource) *redactor {
 	return s.strict
 }
 
-// Reshape redacts a change that was journaled under other rules as those of now would have, in place, and says whether that
+// RedactStoredChange redacts a change that was journaled under other rules as those of now would have, in place, and says whether that
 // changed anything. What is redacted already stays as it is. A patch between states that are redacted now is left out; a
-// change that cannot be redacted loses its bodies, as in [Shaper.Shape].
-func (s *Shaper) Reshape(c *event.Change) (changed bool) {
+// change that cannot be redacted loses its bodies, as in [Shaper.WrapAppend].
+func (s *Shaper) RedactStoredChange(c *event.Change) (changed bool) {
 	r := s.redactorOf(c.Resource)
-	if r == nil || c.Type.Control() {
+	if r == nil || c.Type.IsControl() {
 		return false
 	}
 	after := c.After
@@ -41,9 +41,9 @@ func (s *Shaper) Reshape(c *event.Change) (changed bool) {
 		if *body == nil {
 			continue
 		}
-		redacted, _, err := r.redact(*body, subject{resource: c.Resource, identity: identityOf(c), stored: true})
+		redacted, _, err := r.redactBody(*body, subject{resource: c.Resource, identity: identityOf(c), stored: true})
 		if err != nil {
-			withhold(c, err)
+			withholdBodies(c, err)
 			return true
 		}
 		changed = changed || !bytes.Equal(redacted, *body)
@@ -55,19 +55,19 @@ func (s *Shaper) Reshape(c *event.Change) (changed bool) {
 	c.RedactionChanged = claimsDifference(c.Type)
 	if len(c.Patch) > 0 && !bytes.Equal(after, c.After) {
 		c.Patch = nil
-		omit(c, "patch")
+		markOmitted(c, "patch")
 	}
 	return true
 }
 
-// ReshapeBody does the same to a kept state. A state that cannot be redacted is emptied.
-func (s *Shaper) ReshapeBody(resource event.Resource, b *event.Body) (changed bool) {
+// RedactStoredBody does the same to a kept state. A state that cannot be redacted is emptied.
+func (s *Shaper) RedactStoredBody(resource event.Resource, b *event.Body) (changed bool) {
 	r := s.redactorOf(resource)
 	if r == nil || len(b.Raw) == 0 {
 		return false
 	}
 	of := subject{resource: resource, identity: identityOf(&event.Change{Resource: resource, UID: b.UID, Name: b.Key}), stored: true}
-	redacted, _, err := r.redact(b.Raw, of)
+	redacted, _, err := r.redactBody(b.Raw, of)
 	if err != nil {
 		redacted = nil
 	}
@@ -76,12 +76,12 @@ func (s *Shaper) ReshapeBody(resource event.Resource, b *event.Body) (changed bo
 	return changed
 }
 
-// Reseal seals what an earlier version remembered of an object in plain.
-func (s *Shaper) Reseal(resource event.Resource, k *event.Known) (changed bool) {
-	summary, _, sealed := s.seal.open(k.Summary)
+// SealStoredKnown seals what an earlier version remembered of an object in plain.
+func (s *Shaper) SealStoredKnown(resource event.Resource, k *event.Known) (changed bool) {
+	summary, _, sealed := s.seal.openSummary(k.Summary)
 	if sealed || k.Summary == "" {
 		return false
 	}
-	k.Summary = s.seal.close(summary, redactionUnknown, s.redactorOf(resource).conceals(resource))
+	k.Summary = s.seal.sealSummary(summary, redactionUnknown, s.redactorOf(resource).hidesValuesOf(resource))
 	return true
 }

@@ -11,12 +11,12 @@ import (
 
 // Route sends changes to sinks. Of several the first that matches a change decides alone.
 type Route struct {
-	Takes     func(event.Resource) bool // required
-	Namespace func(string) bool         // nil takes all
-	Types     []string                  // event.Type; empty takes all
-	Classes   []string                  // event.Class; empty takes all, and what has none
-	Filter    string                    // over object and change; "" takes all
-	To        map[string]string         // topic by name of the sink; "" is the sink's own. Empty drops the change
+	MatchResource  func(event.Resource) bool // required
+	MatchNamespace func(string) bool         // nil takes all
+	Types          []string                  // event.Type; empty takes all
+	Classes        []string                  // event.Class; empty takes all, and what has none
+	Filter         string                    // over object and change; "" takes all
+	Topics         map[string]string         // topic by name of the sink; "" is the sink's own. Empty drops the change
 }
 
 // ValidateFilter reports what is wrong with the filter of a route, for people.
@@ -25,27 +25,27 @@ func ValidateFilter(expression string) error {
 	return err
 }
 
-// leaves says what of the resource that a control record speaks of the route leaves to later ones: everything, or some. A
+// leavesToLater says what of the resource that a control record speaks of the route leaves to later ones: everything, or some. A
 // record of a resource that is watched by namespaces names one.
-func (r Route) leaves(c *event.Change) (all, some bool) {
-	all = !r.Takes(c.Resource) || r.Namespace != nil && c.Namespace != "" && !r.Namespace(c.Namespace)
-	some = all || r.Namespace != nil && c.Namespace == "" || len(r.Types)+len(r.Classes) > 0 || r.Filter != ""
+func (r Route) leavesToLater(c *event.Change) (all, some bool) {
+	all = !r.MatchResource(c.Resource) || r.MatchNamespace != nil && c.Namespace != "" && !r.MatchNamespace(c.Namespace)
+	some = all || r.MatchNamespace != nil && c.Namespace == "" || len(r.Types)+len(r.Classes) > 0 || r.Filter != ""
 	return all, some
 }
 
 // Router decides where changes go. It is safe for concurrent use. What it decides follows from the routes and the change
 // alone, so that it is the same after every restart.
 type Router struct {
-	routes []*route
+	routes []*compiledRoute
 	sinks  map[string]int // index of the counts of each
 }
 
-type route struct {
+type compiledRoute struct {
 	Route
 	filter *filter.Filter
 
 	decided  []atomic.Uint64 // by sink
-	failures failures
+	failures filterFailures
 }
 
 // NewRouter returns a router for routes that are valid, and for all sinks there are.
@@ -55,7 +55,7 @@ func NewRouter(routes []Route, sinks []string) (*Router, error) {
 		r.sinks[name] = i
 	}
 	for i, given := range routes {
-		compiled := &route{Route: given, decided: make([]atomic.Uint64, len(sinks))}
+		compiled := &compiledRoute{Route: given, decided: make([]atomic.Uint64, len(sinks))}
 		if given.Filter != "" {
 			var err error
 			if compiled.filter, err = filter.Compile(given.Filter, false); err != nil {
@@ -67,30 +67,30 @@ func NewRouter(routes []Route, sinks []string) (*Router, error) {
 	return r, nil
 }
 
-// To says whether a change goes to a sink, one of those given to [NewRouter], and to which topic there; "" is the sink's
+// TopicFor says whether a change goes to a sink, one of those given to [NewRouter], and to which topic there; "" is the sink's
 // own. What no route matches goes to every sink, and so does what a filter fails on: nothing is lost by a mistake.
-func (r *Router) To(sink string, c *event.Change) (topic string, yes bool) {
-	decides := r.first(c)
-	if c.Type.Control() {
-		decides = r.control(sink, c)
+func (r *Router) TopicFor(sink string, c *event.Change) (topic string, yes bool) {
+	decides := r.firstMatch(c)
+	if c.Type.IsControl() {
+		decides = r.routeForControl(sink, c)
 	}
 	if decides == nil {
 		return "", true
 	}
 	decides.decided[r.sinks[sink]].Add(1)
-	topic, yes = decides.To[sink]
+	topic, yes = decides.Topics[sink]
 	return topic, yes
 }
 
-// first returns the first route that matches a change, nil if there is none or if that cannot be told.
-func (r *Router) first(c *event.Change) *route {
-	if c.Type.Control() {
+// firstMatch returns the first route that matches a change, nil if there is none or if that cannot be told.
+func (r *Router) firstMatch(c *event.Change) *compiledRoute {
+	if c.Type.IsControl() {
 		return nil
 	}
 	for _, to := range r.routes {
-		matches, err := to.matches(c)
+		matches, err := to.matchesChange(c)
 		if err != nil {
-			to.failures.add(err)
+			to.failures.recordFailure(err)
 			return nil
 		}
 		if matches {
@@ -100,13 +100,13 @@ func (r *Router) first(c *event.Change) *route {
 	return nil
 }
 
-// control returns the route of a record that speaks of a whole resource. It goes to every sink that may get changes of
+// routeForControl returns the route of a record that speaks of a whole resource. It goes to every sink that may get changes of
 // it, once: to where those go that no narrower route takes, else with the first that goes to this sink.
-func (r *Router) control(sink string, c *event.Change) *route {
-	var narrow *route
+func (r *Router) routeForControl(sink string, c *event.Change) *compiledRoute {
+	var narrow *compiledRoute
 	for _, to := range r.routes {
-		all, some := to.leaves(c)
-		_, yes := to.To[sink]
+		all, some := to.leavesToLater(c)
+		_, yes := to.Topics[sink]
 		switch {
 		case all:
 		case !some && !yes && narrow != nil:
@@ -120,17 +120,17 @@ func (r *Router) control(sink string, c *event.Change) *route {
 	return nil
 }
 
-func (r *route) matches(c *event.Change) (bool, error) {
+func (r *compiledRoute) matchesChange(c *event.Change) (bool, error) {
 	switch {
-	case !r.Takes(c.Resource),
-		r.Namespace != nil && !r.Namespace(c.Namespace),
+	case !r.MatchResource(c.Resource),
+		r.MatchNamespace != nil && !r.MatchNamespace(c.Namespace),
 		len(r.Types) > 0 && !slices.Contains(r.Types, string(c.Type)),
 		len(r.Classes) > 0 && !slices.Contains(r.Classes, string(c.Class)):
 		return false, nil
 	case r.filter == nil:
 		return true, nil
 	}
-	return r.filter.Takes(c, nil)
+	return r.filter.Matches(c, nil)
 }
 
 // RouteStats counts, for one route, since the process started. Every sink decides for itself, so a change counts once for
@@ -149,12 +149,12 @@ func (r *Router) Stats() []RouteStats {
 		s := RouteStats{Sent: map[string]uint64{}, Dropped: map[string]uint64{}}
 		for sink, j := range r.sinks {
 			counts := s.Dropped
-			if _, yes := to.To[sink]; yes {
+			if _, yes := to.Topics[sink]; yes {
 				counts = s.Sent
 			}
 			counts[sink] = to.decided[j].Load()
 		}
-		s.Failed, s.Failure = to.failures.get()
+		s.Failed, s.Failure = to.failures.lastFailure()
 		all[i] = s
 	}
 	return all

@@ -19,28 +19,28 @@ const (
 
 // rule is a [Policy] that is ready to be used.
 type rule struct {
-	redactor *redactor
-	only     *path.Tree
-	ignore   *path.Tree
-	filter   *filter.Filter
-	fields   *fields
-	changed  string
-	before   bool // updates carry the state before them
-	keeps    bool // bodies are needed
-	idle     bool // looks into no object
+	redactor        *redactor
+	onlyIfChanged   *path.Tree
+	ignoreChanges   *path.Tree
+	filter          *filter.Filter
+	fields          *fieldSelector
+	changed         string
+	before          bool // updates carry the state before them
+	keepsBodies     bool // bodies are needed
+	passesUnchanged bool // looks into no object
 
 	counters counters
 }
 
-// bookkeeping is what every write changes.
-var bookkeeping = []path.Path{
-	path.Of("metadata", "resourceVersion"),
-	path.Of("metadata", "generation"),
+// bookkeepingPaths is what every write changes.
+var bookkeepingPaths = []path.Path{
+	path.OfNames("metadata", "resourceVersion"),
+	path.OfNames("metadata", "generation"),
 }
 
-func compile(p Policy, options Options) (*rule, error) {
-	r := &rule{changed: p.Changed, before: p.Before == beforeFull || options.Before}
-	redact, only, ignore, keep, drop, err := p.paths()
+func compileRule(p Policy, options Options) (*rule, error) {
+	r := &rule{changed: p.Changed, before: p.Before == beforeFull || options.AlwaysBefore}
+	redact, only, ignore, keep, drop, err := p.parseAllPaths()
 	if err != nil {
 		return nil, err
 	}
@@ -48,16 +48,16 @@ func compile(p Policy, options Options) (*rule, error) {
 		return nil, fmt.Errorf("redactPaths: %w", err)
 	}
 	if len(only) > 0 {
-		if r.only, err = path.NewTree(only); err != nil {
+		if r.onlyIfChanged, err = path.NewTree(only); err != nil {
 			return nil, fmt.Errorf("onlyIfChanged: %w", err)
 		}
 	}
 	if len(ignore) > 0 {
-		if r.ignore, err = path.NewTree(append(ignore, bookkeeping...)); err != nil {
+		if r.ignoreChanges, err = path.NewTree(append(ignore, bookkeepingPaths...)); err != nil {
 			return nil, fmt.Errorf("ignoreChanges: %w", err)
 		}
 	}
-	if r.fields, err = newFields(keep, drop); err != nil {
+	if r.fields, err = newFieldSelector(keep, drop); err != nil {
 		return nil, fmt.Errorf("fields: %w", err)
 	}
 	if p.Filter != "" {
@@ -66,32 +66,32 @@ func compile(p Policy, options Options) (*rule, error) {
 		}
 	}
 	describes := r.changed != "" && r.changed != changedNone
-	r.keeps = r.before || describes || r.only != nil || r.ignore != nil || r.filter != nil && r.filter.AsksOld()
-	r.idle = !r.keeps && r.filter == nil && r.fields == nil && r.redactor == nil
+	r.keepsBodies = r.before || describes || r.onlyIfChanged != nil || r.ignoreChanges != nil || r.filter != nil && r.filter.UsesOldObject()
+	r.passesUnchanged = !r.keepsBodies && r.filter == nil && r.fields == nil && r.redactor == nil
 	return r, nil
 }
 
 // counters count what a rule did with its changes.
 type counters struct {
 	filtered, unchanged, withheld atomic.Uint64
-	failures                      failures
+	failures                      filterFailures
 }
 
-// failures are the evaluations of a filter that failed.
-type failures struct {
+// filterFailures are the evaluations of a filter that failed.
+type filterFailures struct {
 	mu    sync.Mutex
 	count uint64
 	last  string
 }
 
-func (f *failures) add(err error) {
+func (f *filterFailures) recordFailure(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.count++
 	f.last = err.Error()
 }
 
-func (f *failures) get() (count uint64, last string) {
+func (f *filterFailures) lastFailure() (count uint64, last string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.count, f.last
@@ -111,7 +111,7 @@ func (s *Shaper) Stats() []Stats {
 	all := make([]Stats, len(s.rules))
 	for i, r := range s.rules {
 		c := &r.counters
-		failed, failure := c.failures.get()
+		failed, failure := c.failures.lastFailure()
 		all[i] = Stats{c.filtered.Load(), c.unchanged.Load(), c.withheld.Load(), failed, failure}
 	}
 	return all

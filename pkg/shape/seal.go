@@ -19,10 +19,10 @@ import (
 // redacts, so that no file has it: then a restart forgets these summaries. For everything else it is derived from a secret
 // of the journal.
 const (
-	sealedNone     = 0x10 // there is no summary
-	sealedStable   = 0x11
-	sealedFleeting = 0x12
-	sealedHeader   = 5
+	sealedNone      = 0x10 // there is no summary
+	sealedStable    = 0x11
+	sealedEphemeral = 0x12
+	sealedHeader    = 5
 )
 
 // IDs of redactions that are none.
@@ -32,29 +32,29 @@ const (
 	firstRedaction
 )
 
-// seal encrypts and decrypts summaries. Safe for concurrent use.
-type seal struct {
-	keyed            bool // stable is derived from redaction.key
-	stable, fleeting cipher.AEAD
+// summarySeal encrypts and decrypts summaries. Safe for concurrent use.
+type summarySeal struct {
+	keyed             bool // stable is derived from redaction.key
+	stable, ephemeral cipher.AEAD
 }
 
 // newSeal makes a seal of the configured key, if there is one, and of the journal's secret.
-func newSeal(key, secret []byte) (*seal, error) {
+func newSeal(key, secret []byte) (*summarySeal, error) {
 	const purpose = "kubecdc summaries of known objects"
-	s := &seal{keyed: len(key) > 0}
+	s := &summarySeal{keyed: len(key) > 0}
 	base := secret
 	if s.keyed {
 		base = key
 	}
 	var err error
-	if s.stable, err = newAEAD(derive(base, purpose)); err != nil {
+	if s.stable, err = newAEAD(deriveKey(base, purpose)); err != nil {
 		return nil, err
 	}
 	random := make([]byte, 32)
 	if _, err := rand.Read(random); err != nil {
 		return nil, fmt.Errorf("make a key: %w", err)
 	}
-	s.fleeting, err = newAEAD(random)
+	s.ephemeral, err = newAEAD(random)
 	return s, err
 }
 
@@ -66,14 +66,14 @@ func newAEAD(key []byte) (cipher.AEAD, error) {
 	return cipher.NewGCMWithRandomNonce(block)
 }
 
-// close returns the stored form of a summary. conceals says that the rule redacts values of its object.
-func (s *seal) close(summary string, redaction uint32, conceals bool) string {
+// sealSummary returns the stored form of a summary. conceals says that the rule redacts values of its object.
+func (s *summarySeal) sealSummary(summary string, redaction uint32, conceals bool) string {
 	form, aead := byte(sealedStable), s.stable
 	switch {
 	case summary == "":
 		form = sealedNone
 	case conceals && !s.keyed:
-		form, aead = sealedFleeting, s.fleeting
+		form, aead = sealedEphemeral, s.ephemeral
 	}
 	b := make([]byte, sealedHeader, sealedHeader+aead.Overhead()+len(summary))
 	b[0] = form
@@ -84,10 +84,10 @@ func (s *seal) close(summary string, redaction uint32, conceals bool) string {
 	return string(b)
 }
 
-// open is the inverse of close. A summary whose key is not known any more is "". One that was never sealed is returned as it
+// openSummary is the inverse of close. A summary whose key is not known any more is "". One that was never sealed is returned as it
 // is, with sealed false.
-func (s *seal) open(stored string) (summary string, redaction uint32, sealed bool) {
-	if len(stored) < sealedHeader || stored[0] < sealedNone || stored[0] > sealedFleeting {
+func (s *summarySeal) openSummary(stored string) (summary string, redaction uint32, sealed bool) {
+	if len(stored) < sealedHeader || stored[0] < sealedNone || stored[0] > sealedEphemeral {
 		return stored, redactionUnknown, false
 	}
 	redaction = binary.BigEndian.Uint32([]byte(stored[1:sealedHeader]))
@@ -95,8 +95,8 @@ func (s *seal) open(stored string) (summary string, redaction uint32, sealed boo
 	switch stored[0] {
 	case sealedNone:
 		return "", redaction, true
-	case sealedFleeting:
-		aead = s.fleeting
+	case sealedEphemeral:
+		aead = s.ephemeral
 	}
 	plain, err := aead.Open(nil, nil, []byte(stored[sealedHeader:]), nil)
 	if err != nil { // another key

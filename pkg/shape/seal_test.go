@@ -31,14 +31,14 @@ func TestASummaryIsStoredSealed(t *testing.T) {
 		"something with paths, and a key": {updatedTo(deployment, `{"spec":"hunter"}`), Policy{RedactPaths: []string{"spec"}}, oneKey, true},
 		"anything else":                   {updatedTo(deployment, `{"spec":"hunter"}`), Policy{}, "", true},
 	} {
-		s := shaping(t, Policy{})
-		s.restart(c.policy, c.key)
+		s := newScene(t, Policy{})
+		s.restartWith(c.policy, c.key)
 		want := "digests of " + string(c.change.After)
-		s.tell(c.change)
+		s.shapeChanges(c.change)
 		if strings.Contains(s.known["n/a"].Summary, "hunter") {
 			t.Errorf("%s: stored is %q", name, s.known["n/a"].Summary)
 		}
-		got := s.restart(c.policy, c.key)["n/a"]
+		got := s.restartWith(c.policy, c.key)["n/a"]
 		if (got == want) != c.survives || !c.survives && got != "" {
 			t.Errorf("%s: after a restart the summary is %q", name, got)
 		}
@@ -46,29 +46,29 @@ func TestASummaryIsStoredSealed(t *testing.T) {
 }
 
 func TestASummaryUnderAnotherKeyIsNone(t *testing.T) {
-	s := shaping(t, Policy{})
-	s.tell(secretWith("hunter"))
-	if got := s.restart(Policy{}, anotherKey)["n/a"]; got != "" {
+	s := newScene(t, Policy{})
+	s.shapeChanges(secretWith("hunter"))
+	if got := s.restartWith(Policy{}, anotherKey)["n/a"]; got != "" {
 		t.Errorf("the summary is %q", got)
 	}
 }
 
 func TestSummariesOfEarlierVersionsAreReadAndSealed(t *testing.T) {
-	s := shaping(t, Policy{})
+	s := newScene(t, Policy{})
 	s.known = map[string]event.Known{"n/a": {Key: "n/a", UID: "u", Summary: "\x01digests"}}
 	s.last.Resource = deployment
-	if got := s.restart(Policy{}, oneKey)["n/a"]; got != "\x01digests" {
+	if got := s.restartWith(Policy{}, oneKey)["n/a"]; got != "\x01digests" {
 		t.Errorf("the summary is %q", got)
 	}
 	k := s.known["n/a"]
-	if !s.shaper.Reseal(deployment, &k) || strings.Contains(k.Summary, "digests") {
+	if !s.shaper.SealStoredKnown(deployment, &k) || strings.Contains(k.Summary, "digests") {
 		t.Errorf("it was stored again as %q", k.Summary)
 	}
-	if again := k; s.shaper.Reseal(deployment, &again) || again != k {
+	if again := k; s.shaper.SealStoredKnown(deployment, &again) || again != k {
 		t.Error("it was sealed twice")
 	}
 	s.known["n/a"] = k
-	if got := s.restart(Policy{}, oneKey)["n/a"]; got != "\x01digests" {
+	if got := s.restartWith(Policy{}, oneKey)["n/a"]; got != "\x01digests" {
 		t.Errorf("then the summary is %q", got)
 	}
 }
@@ -92,14 +92,14 @@ func TestTheFirstChangeUnderAnotherRedactionSaysSo(t *testing.T) {
 		"shown from now on":    {full(Mask, ""), full(None, ""), oneKey, true},
 		"labels are shown now": {full(Mask, ""), Policy{SecretMetadata: SecretMetadata{Labels: []string{"*"}}, Before: "full", Changed: "jsonPatch"}, oneKey, true},
 	} {
-		s := shaping(t, c.from)
-		s.tell(secretWith("hunter"))
-		s.restart(c.to, c.key)
-		first := s.tell(secretWith("hunter"))[0]
+		s := newScene(t, c.from)
+		s.shapeChanges(secretWith("hunter"))
+		s.restartWith(c.to, c.key)
+		first := s.shapeChanges(secretWith("hunter"))[0]
 		if first.RedactionChanged != c.flagged || (first.Before == nil) != c.flagged || (first.Patch == nil) != c.flagged {
 			t.Errorf("%s: redactionChanged %v, before %s, patch %s", name, first.RedactionChanged, first.Before, first.Patch)
 		}
-		second := s.tell(secretWith("hunter"))[0]
+		second := s.shapeChanges(secretWith("hunter"))[0]
 		if second.RedactionChanged || !bytes.Equal(second.Before, first.After) || string(second.Patch) != "[]" {
 			t.Errorf("%s: then redactionChanged %v, before %s, patch %s", name, second.RedactionChanged, second.Before, second.Patch)
 		}
@@ -107,44 +107,44 @@ func TestTheFirstChangeUnderAnotherRedactionSaysSo(t *testing.T) {
 }
 
 func TestAChangeOfRedactionIsSaidOnceItIsEmitted(t *testing.T) {
-	s := shaping(t, Policy{})
-	s.tell(secretWith("hunter"))
+	s := newScene(t, Policy{})
+	s.shapeChanges(secretWith("hunter"))
 	next := Policy{Redact: Drop, Filter: `change.class == "spec"`}
-	s.restart(next, oneKey)
+	s.restartWith(next, oneKey)
 	quiet := secretWith("hunter")
 	quiet.Class = event.ClassMetadata
-	if len(s.tell(quiet)) != 0 {
+	if len(s.shapeChanges(quiet)) != 0 {
 		t.Fatal("the filter lets it pass")
 	}
-	s.restart(next, oneKey) // still to be said
-	if got := s.tell(secretWith("hunter")); !got[0].RedactionChanged {
+	s.restartWith(next, oneKey) // still to be said
+	if got := s.shapeChanges(secretWith("hunter")); !got[0].RedactionChanged {
 		t.Errorf("%+v", got[0])
 	}
-	s.restart(next, oneKey)
-	if got := s.tell(secretWith("hunter")); got[0].RedactionChanged {
+	s.restartWith(next, oneKey)
+	if got := s.shapeChanges(secretWith("hunter")); got[0].RedactionChanged {
 		t.Errorf("it is said again: %+v", got[0])
 	}
 }
 
 func TestWhatDoesNotDependOnARedactionIsNotTakenForChanged(t *testing.T) {
-	s := shaping(t, Policy{})
-	s.tell(updatedTo(deployment, object("1", "1")))
-	s.restart(Policy{SecretMetadata: SecretMetadata{Labels: []string{"*"}}}, anotherKey)
-	if got := s.tell(updatedTo(deployment, object("2", "1"))); got[0].RedactionChanged {
+	s := newScene(t, Policy{})
+	s.shapeChanges(updatedTo(deployment, newObject("1", "1")))
+	s.restartWith(Policy{SecretMetadata: SecretMetadata{Labels: []string{"*"}}}, anotherKey)
+	if got := s.shapeChanges(updatedTo(deployment, newObject("2", "1"))); got[0].RedactionChanged {
 		t.Errorf("%+v", got[0])
 	}
 }
 
 func TestWhatIsNewClaimsNoChangedRedaction(t *testing.T) {
-	s := shaping(t, Policy{})
-	s.tell(secretWith("hunter"))
-	s.restart(Policy{Redact: Drop}, oneKey)
+	s := newScene(t, Policy{})
+	s.shapeChanges(secretWith("hunter"))
+	s.restartWith(Policy{Redact: Drop}, oneKey)
 	c := secretWith("hunter")
 	c.Type, c.UID = event.Added, "v"
-	if got := s.tell(c); got[0].RedactionChanged {
+	if got := s.shapeChanges(c); got[0].RedactionChanged {
 		t.Errorf("%+v", got[0])
 	}
-	if got := s.tell(secretWith("hunter")); got[0].RedactionChanged {
+	if got := s.shapeChanges(secretWith("hunter")); got[0].RedactionChanged {
 		t.Errorf("%+v", got[0])
 	}
 }
@@ -157,7 +157,7 @@ func BenchmarkSeal(b *testing.B) {
 	summary := strings.Repeat("x", 70)
 	b.ReportAllocs()
 	for b.Loop() {
-		s.close(summary, 7, true)
+		s.sealSummary(summary, 7, true)
 	}
 }
 
@@ -172,10 +172,10 @@ func FuzzWhatIsStoredIsOpenedOrNone(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, redaction, sealed := s.open(s.close(text, 7, conceals)); got != text || redaction != 7 || !sealed {
+		if got, redaction, sealed := s.openSummary(s.sealSummary(text, 7, conceals)); got != text || redaction != 7 || !sealed {
 			t.Errorf("%q became %q, redaction %d, sealed %v", text, got, redaction, sealed)
 		}
-		if got, _, sealed := s.open(text); sealed && got != "" || !sealed && got != text {
+		if got, _, sealed := s.openSummary(text); sealed && got != "" || !sealed && got != text {
 			t.Errorf("%q is opened as %q", text, got)
 		}
 	})

@@ -28,7 +28,7 @@ var (
 		"name", "namespace", "uid", "resourceVersion", "generateName", "generation", "selfLink",
 		"creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds",
 	}
-	shownOfOwners = []string{"apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"}
+	shownOwnerMembers = []string{"apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"}
 )
 
 // harmlessAnnotations are those whose values are names, references, times or switches, whatever the Secret holds. One that
@@ -83,38 +83,38 @@ var harmlessAnnotations = []string{
 // everyLabel stands for all labels.
 const everyLabel = "*"
 
-// hidden and single are the ends of the trees below: what is redacted, and a single value that is shown.
+// redactAll and single are the ends of the trees below: what is redacted, and a single value that is shown.
 var (
-	hidden = &path.Tree{Ends: true}
-	single = &path.Tree{Strict: true}
+	redactAll  = &path.Tree{Ends: true}
+	showSingle = &path.Tree{Strict: true}
 )
 
-// showing is the tree of an object of which the members with these names are shown, if they are single values, and all
+// showOnly is the tree of an object of which the members with these names are shown, if they are single values, and all
 // others redacted.
-func showing(names []string) *path.Tree {
-	t := &path.Tree{Names: map[string]*path.Tree{}, Other: hidden, Strict: true}
+func showOnly(names []string) *path.Tree {
+	t := &path.Tree{Names: map[string]*path.Tree{}, Other: redactAll, Strict: true}
 	for _, name := range names {
-		t.Names[name] = single
+		t.Names[name] = showSingle
 	}
 	return t
 }
 
-// tree is the tree of what is redacted in every Secret.
-func (m SecretMetadata) tree() *path.Tree {
-	root, metadata := showing(shownMembers), showing(shownMetadata)
-	labels, annotations := showing(m.Labels), showing(slices.Concat(harmlessAnnotations, m.Annotations))
+// redactionTree is the tree of what is redacted in every Secret.
+func (m SecretMetadata) redactionTree() *path.Tree {
+	root, metadata := showOnly(shownMembers), showOnly(shownMetadata)
+	labels, annotations := showOnly(m.Labels), showOnly(slices.Concat(harmlessAnnotations, m.Annotations))
 	if slices.Contains(m.Labels, everyLabel) {
-		labels.Other = single
+		labels.Other = showSingle
 	}
 	root.Names["metadata"] = metadata
 	metadata.Names["labels"], metadata.Names["annotations"] = labels, annotations
-	metadata.Names["ownerReferences"] = &path.Tree{Element: showing(shownOfOwners), Other: hidden, Strict: true}
-	metadata.Names["finalizers"] = &path.Tree{Element: single, Other: hidden, Strict: true}
+	metadata.Names["ownerReferences"] = &path.Tree{Element: showOnly(shownOwnerMembers), Other: redactAll, Strict: true}
+	metadata.Names["finalizers"] = &path.Tree{Element: showSingle, Other: redactAll, Strict: true}
 	return root
 }
 
-// validate reports names that cannot be of labels or annotations, and copies of whole Secrets.
-func (m SecretMetadata) validate(problem problemFunc) {
+// validateNames reports names that cannot be of labels or annotations, and copies of whole Secrets.
+func (m SecretMetadata) validateNames(problem problemFunc) {
 	for i, name := range m.Labels {
 		if name != everyLabel && !isQualifiedName(name) {
 			problem("secretMetadata.labels["+strconv.Itoa(i)+"]", `%q is no name of a label; write it whole, or "*" for all`, name)
@@ -125,7 +125,7 @@ func (m SecretMetadata) validate(problem problemFunc) {
 		switch {
 		case !isQualifiedName(name):
 			problem(at, "%q is no name of an annotation; write each one whole, as in example.com/owner", name)
-		case copyOf(name) != noCopy:
+		case copyKindOf(name) != noCopy:
 			problem(at, "%q holds a copy of what the Secret holds and is never shown", name)
 		}
 	}
@@ -134,5 +134,5 @@ func (m SecretMetadata) validate(problem problemFunc) {
 // isQualifiedName says whether labels and annotations may have this name: a prefix and a slash, both optional, then a name.
 func isQualifiedName(name string) bool { return qualifiedName.MatchString(name) }
 
-// describe lists everything that m decides, for the fingerprint of a policy.
-func (m SecretMetadata) describe() string { return fmt.Sprintf("%q %q", m.Labels, m.Annotations) }
+// describeShown lists everything that m decides, for the fingerprint of a policy.
+func (m SecretMetadata) describeShown() string { return fmt.Sprintf("%q %q", m.Labels, m.Annotations) }

@@ -24,12 +24,12 @@ type Options struct {
 	// Key of the hashes; needed where a rule redacts by hmac. What is remembered of objects is encrypted with a key derived
 	// from it.
 	Key []byte
-	// Secret of the journal, for what is remembered of objects where there is no Key.
-	Secret []byte
+	// JournalSecret of the journal, for what is remembered of objects where there is no Key.
+	JournalSecret []byte
 	// RuleOf returns the index of the rule that selects a resource; false where none does. nil: the first takes all.
 	RuleOf func(event.Resource) (rule int, selected bool)
-	// Before makes every update carry the state before it, whatever its policy says.
-	Before bool
+	// AlwaysBefore makes every update carry the state before it, whatever its policy says.
+	AlwaysBefore bool
 	// Bodies is required.
 	Bodies Bodies
 }
@@ -39,28 +39,28 @@ type Shaper struct {
 	rules  []*rule
 	ruleOf func(event.Resource) (int, bool)
 	strict *redactor // for what no rule selects any more
-	seal   *seal
+	seal   *summarySeal
 	bodies Bodies
 
 	mu    sync.Mutex
-	stale map[string]*stale // by name of the resource
+	stale map[string]*staleObjects // by name of the resource
 }
 
 // New returns a shaper for the policies of all rules, in their order. They must be valid.
 func New(policies []Policy, options Options) (*Shaper, error) {
-	s := &Shaper{bodies: options.Bodies, ruleOf: options.RuleOf, stale: map[string]*stale{}}
+	s := &Shaper{bodies: options.Bodies, ruleOf: options.RuleOf, stale: map[string]*staleObjects{}}
 	if s.ruleOf == nil {
 		s.ruleOf = func(event.Resource) (int, bool) { return 0, len(policies) > 0 }
 	}
 	var err error
-	if s.seal, err = newSeal(options.Key, options.Secret); err != nil {
+	if s.seal, err = newSeal(options.Key, options.JournalSecret); err != nil {
 		return nil, err
 	}
-	if s.strict, err = strictest(policies); err != nil {
+	if s.strict, err = newStrictRedactor(policies); err != nil {
 		return nil, err
 	}
 	for i, p := range policies {
-		compiled, err := compile(p, options)
+		compiled, err := compileRule(p, options)
 		if err != nil {
 			return nil, fmt.Errorf("resources[%d].%w", i, err)
 		}
@@ -69,9 +69,9 @@ func New(policies []Policy, options Options) (*Shaper, error) {
 	return s, nil
 }
 
-// Keep makes rules go on counting where rules of another shaper are: same says for each rule which one of before is the
+// InheritCounters makes rules go on counting where rules of another shaper are: same says for each rule which one of before is the
 // same, -1 for none. Both have the same key and options. Call it before anything is shaped.
-func (s *Shaper) Keep(before *Shaper, same []int) {
+func (s *Shaper) InheritCounters(before *Shaper, same []int) {
 	for i, j := range same {
 		if j >= 0 {
 			s.rules[i] = before.rules[j]
@@ -79,25 +79,25 @@ func (s *Shaper) Keep(before *Shaper, same []int) {
 	}
 }
 
-// Shape returns what takes the observations of one scope made by the rule with that index, in front of to. It changes
+// WrapAppend returns what takes the observations of one scope made by the rule with that index, in front of to. It changes
 // the changes it is given: they must not have been shown to anyone else. It fails where to does, or where a body cannot be
 // read.
-func (s *Shaper) Shape(index int, to event.Append) event.Append {
+func (s *Shaper) WrapAppend(index int, to event.AppendFunc) event.AppendFunc {
 	r := s.rules[index]
 	first := true
 	return func(ctx context.Context, o event.Observation) error {
-		if first && !r.keeps { // under an earlier configuration it may have kept bodies
-			if err := s.forget(ctx, o.Resource.String()); err != nil {
+		if first && !r.keepsBodies { // under an earlier configuration it may have kept bodies
+			if err := s.dropUnusedBodies(ctx, o.Resource.String()); err != nil {
 				return err
 			}
 		}
 		first = false
 		older := s.staleOf(o.Resource.String())
 		var err error
-		if r.keeps {
+		if r.keepsBodies {
 			err = r.shapeWithBodies(&o, older, s.bodies)
 		} else {
-			r.shape(&o, older)
+			r.shapeChanges(&o, older)
 			o.Bodies = nil
 		}
 		if err != nil {
@@ -108,8 +108,8 @@ func (s *Shaper) Shape(index int, to event.Append) event.Append {
 	}
 }
 
-// forget deletes the bodies of a resource that needs none any more.
-func (s *Shaper) forget(ctx context.Context, resource string) error {
+// dropUnusedBodies deletes the bodies of a resource that needs none any more.
+func (s *Shaper) dropUnusedBodies(ctx context.Context, resource string) error {
 	for _, name := range s.bodies.BodyResources() {
 		if name == resource {
 			return s.bodies.DropBodies(ctx, resource)
@@ -118,12 +118,12 @@ func (s *Shaper) forget(ctx context.Context, resource string) error {
 	return nil
 }
 
-// shape shapes the changes of an observation of a scope that keeps no bodies.
-func (r *rule) shape(o *event.Observation, older *stale) {
+// shapeChanges shapes the changes of an observation of a scope that keeps no bodies.
+func (r *rule) shapeChanges(o *event.Observation, older *staleObjects) {
 	kept := o.Changes[:0]
 	for _, c := range o.Changes {
-		if _, keep := r.change(c, nil); keep {
-			older.emit(c)
+		if _, keep := r.shapeChange(c, nil); keep {
+			older.markRedactionChange(c)
 			kept = append(kept, c)
 		}
 	}
@@ -131,16 +131,16 @@ func (r *rule) shape(o *event.Observation, older *stale) {
 }
 
 // shapeWithBodies shapes the changes of an observation and keeps the newest state of each object.
-func (r *rule) shapeWithBodies(o *event.Observation, older *stale, bodies Bodies) error {
+func (r *rule) shapeWithBodies(o *event.Observation, older *staleObjects, bodies Bodies) error {
 	r.redactBodies(o, older)
 	kept := o.Changes[:0]
 	newest := map[string]*event.Body{} // of the objects of this observation; nil for one that is gone
 	for _, c := range o.Changes {
-		if c.Type.Control() {
+		if c.Type.IsControl() {
 			kept = append(kept, c)
 			continue
 		}
-		key := keyOf(c)
+		key := objectKey(c)
 		last, known := newest[key]
 		if !known {
 			body, ok, err := bodies.Body(o.Resource.String(), key)
@@ -152,16 +152,16 @@ func (r *rule) shapeWithBodies(o *event.Observation, older *stale, bodies Bodies
 			}
 		}
 		var before []byte
-		if last != nil && last.UID == c.UID && len(last.Raw) > 0 && !older.hasBody(key) {
+		if last != nil && last.UID == c.UID && len(last.Raw) > 0 && !older.hasStaleBody(key) {
 			before = last.Raw // else what differs from it may be the redaction
 		}
-		state, keep := r.change(c, before)
+		state, keep := r.shapeChange(c, before)
 		newest[key] = nil
 		if c.Type != event.Deleted { // one that is withheld leaves an empty body: what is stored is of no use any more
 			newest[key] = &event.Body{Key: key, UID: c.UID, ResourceVersion: c.ResourceVersion, Raw: state}
 		}
 		if keep {
-			older.emit(c)
+			older.markRedactionChange(c)
 			kept = append(kept, c)
 		}
 	}
@@ -175,73 +175,73 @@ func (r *rule) shapeWithBodies(o *event.Observation, older *stale, bodies Bodies
 }
 
 // redactBodies redacts the bodies that an observation brings. What cannot be redacted is left out.
-func (r *rule) redactBodies(o *event.Observation, older *stale) {
+func (r *rule) redactBodies(o *event.Observation, older *staleObjects) {
 	kept := o.Bodies[:0]
 	for _, b := range o.Bodies {
 		if r.redactor != nil {
 			of := subject{resource: o.Resource, identity: identityOf(&event.Change{Resource: o.Resource, UID: b.UID, Name: b.Key})}
 			var err error
-			if b.Raw, _, err = r.redactor.redact(b.Raw, of); err != nil {
+			if b.Raw, _, err = r.redactor.redactBody(b.Raw, of); err != nil {
 				continue
 			}
 		}
-		older.renewBody(b.Key)
+		older.markBodyCurrent(b.Key)
 		kept = append(kept, b)
 	}
 	o.Bodies = kept
 }
 
-// keyOf is the key under which objects are known.
-func keyOf(c *event.Change) string {
+// objectKey is the key under which objects are known.
+func objectKey(c *event.Change) string {
 	if c.Namespace == "" {
 		return c.Name
 	}
 	return c.Namespace + "/" + c.Name
 }
 
-// change shapes one change. last is the state of the object before it, where that is known. state is the redacted state
+// shapeChange shapes one change. last is the state of the object before it, where that is known. state is the redacted state
 // after it, whether the change is emitted or not.
-func (r *rule) change(c *event.Change, last []byte) (state []byte, keep bool) {
-	if r.idle || c.Type.Control() {
+func (r *rule) shapeChange(c *event.Change, last []byte) (state []byte, keep bool) {
+	if r.passesUnchanged || c.Type.IsControl() {
 		return nil, true
 	}
-	hidden, err := r.redact(c, &last)
+	hidden, err := r.redactChange(c, &last)
 	if err != nil {
-		r.withhold(c, err)
+		r.withholdChange(c, err)
 		return nil, true
 	}
 	state = c.After
 	if c.Type == event.Deleted && c.Before == nil {
 		c.Before = last
 	}
-	if r.unchanged(c, last, hidden) {
+	if r.isUnchanged(c, last, hidden) {
 		r.counters.unchanged.Add(1)
 		return state, false
 	}
-	if !r.wants(c, last) {
+	if !r.matchesFilter(c, last) {
 		r.counters.filtered.Add(1)
 		return state, false
 	}
-	if err := r.write(c, last); err != nil {
-		r.withhold(c, err)
+	if err := r.applyFields(c, last); err != nil {
+		r.withholdChange(c, err)
 	}
 	return state, true
 }
 
-// withhold takes everything but its identity out of a change.
-func (r *rule) withhold(c *event.Change, err error) {
+// withholdChange takes everything but its identity out of a change.
+func (r *rule) withholdChange(c *event.Change, err error) {
 	r.counters.withheld.Add(1)
-	withhold(c, err)
+	withholdBodies(c, err)
 }
 
-func withhold(c *event.Change, err error) {
+func withholdBodies(c *event.Change, err error) {
 	c.Before, c.After, c.Changed, c.Patch = nil, nil, nil, nil
 	c.Withheld = fmt.Sprintf("cannot be shaped and is not shown: %v", err)
 }
 
-// redact takes the secrets out of a change and of the state before it. What is stored was redacted when it was stored, but
+// redactChange takes the secrets out of a change and of the state before it. What is stored was redacted when it was stored, but
 // perhaps by another configuration.
-func (r *rule) redact(c *event.Change, last *[]byte) (hidden parts, err error) {
+func (r *rule) redactChange(c *event.Change, last *[]byte) (hidden objectParts, err error) {
 	if r.redactor == nil {
 		return 0, nil
 	}
@@ -251,8 +251,8 @@ func (r *rule) redact(c *event.Change, last *[]byte) (hidden parts, err error) {
 		if *body == nil {
 			continue
 		}
-		var in parts
-		if *body, in, err = r.redactor.redact(*body, of); err != nil {
+		var in objectParts
+		if *body, in, err = r.redactor.redactBody(*body, of); err != nil {
 			return 0, err
 		}
 		hidden |= in
@@ -260,24 +260,24 @@ func (r *rule) redact(c *event.Change, last *[]byte) (hidden parts, err error) {
 	return hidden, nil
 }
 
-// unchanged says that an update touched nothing that the rule asks for. Where a masked value may have changed, or the two
+// isUnchanged says that an update touched nothing that the rule asks for. Where a masked value may have changed, or the two
 // states cannot be compared, it may have.
-func (r *rule) unchanged(c *event.Change, last []byte, hidden parts) bool {
-	if r.only == nil && r.ignore == nil || c.Type != event.Updated || last == nil || c.After == nil || hidden&partOfClass[c.Class] != 0 {
+func (r *rule) isUnchanged(c *event.Change, last []byte, hidden objectParts) bool {
+	if r.onlyIfChanged == nil && r.ignoreChanges == nil || c.Type != event.Updated || last == nil || c.After == nil || hidden&partOfClass[c.Class] != 0 {
 		return false
 	}
-	if r.only != nil {
-		if yes, err := diff.Differs(last, c.After, r.only); yes || err != nil {
+	if r.onlyIfChanged != nil {
+		if yes, err := diff.DiffersAt(last, c.After, r.onlyIfChanged); yes || err != nil {
 			return false
 		}
 		return true
 	}
-	ok, err := diff.SameBut(last, c.After, r.ignore)
+	ok, err := diff.EqualExcept(last, c.After, r.ignoreChanges)
 	return ok && err == nil
 }
 
 // partOfClass is where a change of a class is, which is all that is known of a change of something hidden.
-var partOfClass = map[event.Class]parts{
+var partOfClass = map[event.Class]objectParts{
 	event.ClassDeleting: inMetadata | inStatus | inSpec, // may have come with anything else
 	event.ClassSpec:     inMetadata | inStatus | inSpec, // as well
 	event.ClassStatus:   inMetadata | inStatus,
@@ -285,28 +285,28 @@ var partOfClass = map[event.Class]parts{
 	"":                  inMetadata | inStatus | inSpec,
 }
 
-// wants evaluates the filter. A change about which it cannot say anything is emitted: nothing is lost by a mistake.
-func (r *rule) wants(c *event.Change, last []byte) bool {
+// matchesFilter evaluates the filter. A change about which it cannot say anything is emitted: nothing is lost by a mistake.
+func (r *rule) matchesFilter(c *event.Change, last []byte) bool {
 	if r.filter == nil {
 		return true
 	}
-	yes, err := r.filter.Takes(c, last)
+	yes, err := r.filter.Matches(c, last)
 	if err != nil {
-		r.counters.failures.add(err)
+		r.counters.failures.recordFailure(err)
 		return true
 	}
 	return yes
 }
 
-// write gives the change the form in which it is emitted.
-func (r *rule) write(c *event.Change, last []byte) error {
+// applyFields gives the change the form in which it is emitted.
+func (r *rule) applyFields(c *event.Change, last []byte) error {
 	if r.fields != nil {
 		for _, body := range [...]*[]byte{&c.Before, &c.After, &last} {
 			if *body == nil {
 				continue
 			}
 			var err error
-			if *body, err = r.fields.of(*body); err != nil {
+			if *body, err = r.fields.selectFrom(*body); err != nil {
 				return err
 			}
 		}
@@ -314,15 +314,15 @@ func (r *rule) write(c *event.Change, last []byte) error {
 	if c.Type != event.Updated || last == nil || c.After == nil {
 		return nil
 	}
-	r.describe(c, last)
+	r.describeUpdate(c, last)
 	if r.before {
 		c.Before = last
 	}
 	return nil
 }
 
-// describe tells what an update changed, in the form that is asked for.
-func (r *rule) describe(c *event.Change, last []byte) {
+// describeUpdate tells what an update changed, in the form that is asked for.
+func (r *rule) describeUpdate(c *event.Change, last []byte) {
 	switch r.changed {
 	case changedMerge:
 		c.Patch = diff.MergePatch(last, c.After)

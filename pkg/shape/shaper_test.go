@@ -20,7 +20,7 @@ type store struct {
 	bodies  map[string]event.Body // by key, of one scope
 	dropped []string
 	known   map[string]event.Known
-	told    []*event.Change
+	emitted []*event.Change
 	last    event.Observation
 }
 
@@ -43,8 +43,8 @@ func (s *store) DropBodies(_ context.Context, resource string) error {
 	return nil
 }
 
-func (s *store) take(_ context.Context, o event.Observation) error {
-	for _, key := range o.Forget {
+func (s *store) appendObservation(_ context.Context, o event.Observation) error {
+	for _, key := range o.RemovedKeys {
 		delete(s.bodies, key)
 	}
 	for _, k := range o.Known {
@@ -60,7 +60,7 @@ func (s *store) take(_ context.Context, o event.Observation) error {
 		}
 		s.bodies[b.Key] = b
 	}
-	s.told, s.last = append(s.told, o.Changes...), o
+	s.emitted, s.last = append(s.emitted, o.Changes...), o
 	return nil
 }
 
@@ -69,29 +69,29 @@ type scene struct {
 	*store
 	t      *testing.T
 	shaper *Shaper
-	to     event.Append
+	to     event.AppendFunc
 }
 
-func shaping(t *testing.T, p Policy) *scene {
+func newScene(t *testing.T, p Policy) *scene {
 	t.Helper()
 	s := &scene{store: &store{}, t: t}
-	s.restart(p, "0123456789abcdef")
+	s.restartWith(p, "0123456789abcdef")
 	return s
 }
 
-// restart goes on under another policy, with what is stored. It returns the summaries that a source would be given.
-func (s *scene) restart(p Policy, key string) map[string]string {
+// restartWith goes on under another policy, with what is stored. It returns the summaries that a source would be given.
+func (s *scene) restartWith(p Policy, key string) map[string]string {
 	s.t.Helper()
 	if err := p.Validate("resources[0]", true); err != nil {
 		s.t.Fatal(err)
 	}
 	var err error
-	if s.shaper, err = New([]Policy{p}, Options{Key: []byte(key), Secret: []byte("of the journal"), Bodies: s.store}); err != nil {
+	if s.shaper, err = New([]Policy{p}, Options{Key: []byte(key), JournalSecret: []byte("of the journal"), Bodies: s.store}); err != nil {
 		s.t.Fatal(err)
 	}
-	s.to = s.shaper.Shape(0, s.take)
+	s.to = s.shaper.WrapAppend(0, s.appendObservation)
 	summaries := map[string]string{}
-	load := s.shaper.Load(func(_ string, known func(event.Known)) (event.StoredResource, error) {
+	load := s.shaper.WrapLoad(func(_ string, known func(event.Known)) (event.StoredResource, error) {
 		for _, k := range s.known {
 			known(k)
 		}
@@ -103,21 +103,21 @@ func (s *scene) restart(p Policy, key string) map[string]string {
 	return summaries
 }
 
-// tell shapes one observation and returns what came through of it.
-func (s *scene) tell(changes ...*event.Change) []*event.Change {
+// shapeChanges shapes one observation and returns what came through of it.
+func (s *scene) shapeChanges(changes ...*event.Change) []*event.Change {
 	s.t.Helper()
-	s.told = nil
+	s.emitted = nil
 	o := event.Observation{Resource: deployment, Scope: "scope", Changes: changes, Position: "7"}
 	for _, c := range changes {
-		if c.Type.Control() {
+		if c.Type.IsControl() {
 			continue
 		}
 		o.Resource = c.Resource
 		if c.Type == event.Deleted {
-			o.Forget = append(o.Forget, keyOf(c))
+			o.RemovedKeys = append(o.RemovedKeys, objectKey(c))
 			continue
 		}
-		k := event.Known{Key: keyOf(c), UID: c.UID, ResourceVersion: c.ResourceVersion, Summary: fmt.Sprintf("digests of %s", c.After)}
+		k := event.Known{Key: objectKey(c), UID: c.UID, ResourceVersion: c.ResourceVersion, Summary: fmt.Sprintf("digests of %s", c.After)}
 		o.Known = append(o.Known, k)
 	}
 	want := slices.Clone(o.Known)
@@ -126,36 +126,36 @@ func (s *scene) tell(changes ...*event.Change) []*event.Change {
 	}
 	for i := range s.last.Known {
 		k := &s.last.Known[i]
-		k.Summary, _, _ = s.shaper.seal.open(k.Summary)
+		k.Summary, _, _ = s.shaper.seal.openSummary(k.Summary)
 	}
 	if s.last.Position != "7" || !reflect.DeepEqual(s.last.Known, want) {
 		s.t.Errorf("position %q and known objects %v did not pass", s.last.Position, s.last.Known)
 	}
-	return s.told
+	return s.emitted
 }
 
-func object(spec, status string) string {
+func newObject(spec, status string) string {
 	return fmt.Sprintf(`{"metadata":{"name":"a","resourceVersion":"%d","generation":%d},"spec":%s,"status":%s}`, len(spec)+len(status), len(spec), spec, status)
 }
 
-func added(after string) *event.Change {
+func addedWith(after string) *event.Change {
 	c := updatedTo(deployment, after)
 	c.Type, c.Class = event.Added, ""
 	return c
 }
 
 func TestAnUpdateCarriesTheStateBeforeIt(t *testing.T) {
-	s := shaping(t, Policy{Before: "full", Changed: "paths"})
-	first, second := object("1", "1"), object("1", "22")
-	if got := s.tell(added(first)); got[0].Before != nil || got[0].Changed != nil {
+	s := newScene(t, Policy{Before: "full", Changed: "paths"})
+	first, second := newObject("1", "1"), newObject("1", "22")
+	if got := s.shapeChanges(addedWith(first)); got[0].Before != nil || got[0].Changed != nil {
 		t.Errorf("added: %+v", got[0])
 	}
-	got := s.tell(updatedTo(deployment, second))[0]
+	got := s.shapeChanges(updatedTo(deployment, second))[0]
 	if string(got.Before) != first || !slices.Equal(got.Changed, []string{"/metadata/resourceVersion", "/status"}) {
 		t.Errorf("before %s, changed %v", got.Before, got.Changed)
 	}
 	vanished := &event.Change{Type: event.Deleted, Resource: deployment, Namespace: "n", Name: "a", UID: "u", FinalStateUnknown: true}
-	if got := s.tell(vanished)[0]; string(got.Before) != second {
+	if got := s.shapeChanges(vanished)[0]; string(got.Before) != second {
 		t.Errorf("a delete while away carries %s", got.Before)
 	}
 	if len(s.bodies) != 0 {
@@ -164,26 +164,26 @@ func TestAnUpdateCarriesTheStateBeforeIt(t *testing.T) {
 }
 
 func TestTheStateOfANamesakeIsNotTheStateBefore(t *testing.T) {
-	s := shaping(t, Policy{Before: "full"})
-	s.tell(added(object("1", "1")))
+	s := newScene(t, Policy{Before: "full"})
+	s.shapeChanges(addedWith(newObject("1", "1")))
 	gone := &event.Change{Type: event.Deleted, Resource: deployment, Namespace: "n", Name: "a", UID: "u", FinalStateUnknown: true}
-	next := added(object("2", "2"))
+	next := addedWith(newObject("2", "2"))
 	next.UID = "v"
-	update := updatedTo(deployment, object("3", "3"))
+	update := updatedTo(deployment, newObject("3", "3"))
 	update.UID = "v"
-	got := s.tell(gone, next, update)
-	if string(got[0].Before) != object("1", "1") || got[1].Before != nil || string(got[2].Before) != object("2", "2") {
+	got := s.shapeChanges(gone, next, update)
+	if string(got[0].Before) != newObject("1", "1") || got[1].Before != nil || string(got[2].Before) != newObject("2", "2") {
 		t.Errorf("before: %s, %s, %s", got[0].Before, got[1].Before, got[2].Before)
 	}
 }
 
 func TestWithoutAnyWishNothingIsKept(t *testing.T) {
-	s := shaping(t, Policy{})
+	s := newScene(t, Policy{})
 	s.bodies = map[string]event.Body{"n/a": {Key: "n/a"}} // of an earlier configuration
-	body := []byte(object("1", "1"))
+	body := []byte(newObject("1", "1"))
 	c := updatedTo(deployment, "")
 	c.After = body
-	if got := s.tell(c); &got[0].After[0] != &body[0] || got[0].Before != nil || len(s.last.Bodies) != 0 {
+	if got := s.shapeChanges(c); &got[0].After[0] != &body[0] || got[0].Before != nil || len(s.last.Bodies) != 0 {
 		t.Errorf("%+v, bodies %v", got[0], s.last.Bodies)
 	}
 	if !slices.Equal(s.dropped, []string{"deployments.apps"}) {
@@ -197,25 +197,25 @@ func TestUpdatesThatTouchNothingAskedForAreNotTold(t *testing.T) {
 		before, after string
 		told          bool
 	}{
-		"ignored":                     {Policy{IgnoreChanges: []string{"status.heartbeat"}}, object("1", `{"heartbeat":1}`), object("1", `{"heartbeat":22}`), false},
-		"ignored, spelled otherwise":  {Policy{IgnoreChanges: []string{"status.heartbeat"}}, object(`{"a":"A","b":2}`, `{"heartbeat":1}`), object(`{"b":2, "a":"\u0041"}`, `{"heartbeat":22}`), false},
-		"ignored, in a list":          {Policy{IgnoreChanges: []string{"status.conditions[*].time"}}, object("1", `{"conditions":[{"time":1},{"time":2}]}`), object("1", `{"conditions":[{"time":3},{"time":4}]}`), false},
-		"ignored, came":               {Policy{IgnoreChanges: []string{"status.heartbeat"}}, object("1", `{}`), object("1", `{"heartbeat":1}`), false},
-		"ignored, and something else": {Policy{IgnoreChanges: []string{"status.heartbeat"}}, object("1", `{"heartbeat":1}`), object("2", `{"heartbeat":2}`), true},
-		"a list grew":                 {Policy{IgnoreChanges: []string{"status.conditions[*].time"}}, object("1", `{"conditions":[{"time":1}]}`), object("1", `{"conditions":[{"time":1},{"time":2}]}`), true},
-		"another type":                {Policy{IgnoreChanges: []string{"status.a"}}, object("1", `{"a":1}`), object("1", `[]`), true},
-		"only, changed":               {Policy{OnlyIfChanged: []string{"spec"}}, object("1", "1"), object("2", "1"), true},
-		"only, not changed":           {Policy{OnlyIfChanged: []string{"spec", "status.phase"}}, object("1", `{"phase":"A","x":1}`), object("1", `{"phase":"A","x":2}`), false},
-		"only, came":                  {Policy{OnlyIfChanged: []string{"status.phase"}}, object("1", `{}`), object("1", `{"phase":"A"}`), true},
-		"only, went with its parent":  {Policy{OnlyIfChanged: []string{"status.phase"}}, object("1", `{"phase":"A"}`), object("1", `null`), true},
-		"only, in a list":             {Policy{OnlyIfChanged: []string{"status.c[*].s"}}, object("1", `{"c":[{"s":1,"t":1}]}`), object("1", `{"c":[{"s":1,"t":2}]}`), false},
-		"only, the list grew":         {Policy{OnlyIfChanged: []string{"status.c[*].s"}}, object("1", `{"c":[{"s":1}]}`), object("1", `{"c":[{"s":1},{"s":1}]}`), true},
-		"only, the list became a map": {Policy{OnlyIfChanged: []string{"status.c.s"}}, object("1", `{"c":[{"s":1}]}`), object("1", `{"c":{"s":1}}`), true},
-		"cannot be compared":          {Policy{IgnoreChanges: []string{"status"}}, object(`{"a":1,"a":2}`, "1"), object(`{"a":1,"a":3}`, "1"), true},
+		"ignored":                     {Policy{IgnoreChanges: []string{"status.heartbeat"}}, newObject("1", `{"heartbeat":1}`), newObject("1", `{"heartbeat":22}`), false},
+		"ignored, spelled otherwise":  {Policy{IgnoreChanges: []string{"status.heartbeat"}}, newObject(`{"a":"A","b":2}`, `{"heartbeat":1}`), newObject(`{"b":2, "a":"\u0041"}`, `{"heartbeat":22}`), false},
+		"ignored, in a list":          {Policy{IgnoreChanges: []string{"status.conditions[*].time"}}, newObject("1", `{"conditions":[{"time":1},{"time":2}]}`), newObject("1", `{"conditions":[{"time":3},{"time":4}]}`), false},
+		"ignored, came":               {Policy{IgnoreChanges: []string{"status.heartbeat"}}, newObject("1", `{}`), newObject("1", `{"heartbeat":1}`), false},
+		"ignored, and something else": {Policy{IgnoreChanges: []string{"status.heartbeat"}}, newObject("1", `{"heartbeat":1}`), newObject("2", `{"heartbeat":2}`), true},
+		"a list grew":                 {Policy{IgnoreChanges: []string{"status.conditions[*].time"}}, newObject("1", `{"conditions":[{"time":1}]}`), newObject("1", `{"conditions":[{"time":1},{"time":2}]}`), true},
+		"another type":                {Policy{IgnoreChanges: []string{"status.a"}}, newObject("1", `{"a":1}`), newObject("1", `[]`), true},
+		"only, changed":               {Policy{OnlyIfChanged: []string{"spec"}}, newObject("1", "1"), newObject("2", "1"), true},
+		"only, not changed":           {Policy{OnlyIfChanged: []string{"spec", "status.phase"}}, newObject("1", `{"phase":"A","x":1}`), newObject("1", `{"phase":"A","x":2}`), false},
+		"only, came":                  {Policy{OnlyIfChanged: []string{"status.phase"}}, newObject("1", `{}`), newObject("1", `{"phase":"A"}`), true},
+		"only, went with its parent":  {Policy{OnlyIfChanged: []string{"status.phase"}}, newObject("1", `{"phase":"A"}`), newObject("1", `null`), true},
+		"only, in a list":             {Policy{OnlyIfChanged: []string{"status.c[*].s"}}, newObject("1", `{"c":[{"s":1,"t":1}]}`), newObject("1", `{"c":[{"s":1,"t":2}]}`), false},
+		"only, the list grew":         {Policy{OnlyIfChanged: []string{"status.c[*].s"}}, newObject("1", `{"c":[{"s":1}]}`), newObject("1", `{"c":[{"s":1},{"s":1}]}`), true},
+		"only, the list became a map": {Policy{OnlyIfChanged: []string{"status.c.s"}}, newObject("1", `{"c":[{"s":1}]}`), newObject("1", `{"c":{"s":1}}`), true},
+		"cannot be compared":          {Policy{IgnoreChanges: []string{"status"}}, newObject(`{"a":1,"a":2}`, "1"), newObject(`{"a":1,"a":3}`, "1"), true},
 	} {
-		s := shaping(t, c.policy)
-		s.tell(added(c.before))
-		if told := len(s.tell(updatedTo(deployment, c.after))) == 1; told != c.told {
+		s := newScene(t, c.policy)
+		s.shapeChanges(addedWith(c.before))
+		if told := len(s.shapeChanges(updatedTo(deployment, c.after))) == 1; told != c.told {
 			t.Errorf("%s: told %v, want %v", name, told, c.told)
 		}
 		if string(s.bodies["n/a"].Raw) != c.after {
@@ -235,27 +235,27 @@ func TestAChangeOfAMaskedValueIsTold(t *testing.T) {
 	}
 	for _, p := range []Policy{{OnlyIfChanged: []string{"data"}}, {IgnoreChanges: []string{"metadata.labels"}}} {
 		p.SecretMetadata.Labels = []string{"*"}
-		s := shaping(t, p)
-		s.tell(withValue("", "one"))
-		if len(s.tell(withValue(event.ClassSpec, "two"))) != 1 {
+		s := newScene(t, p)
+		s.shapeChanges(withValue("", "one"))
+		if len(s.shapeChanges(withValue(event.ClassSpec, "two"))) != 1 {
 			t.Errorf("%+v: a masked value changed in silence", p)
 		}
-		if len(s.tell(withValue(event.ClassMetadata, "two"))) != 0 {
+		if len(s.shapeChanges(withValue(event.ClassMetadata, "two"))) != 0 {
 			t.Errorf("%+v: an update of metadata was told", p)
 		}
 		p.Redact = HMAC
-		s = shaping(t, p)
-		s.tell(withValue("", "one"))
-		if len(s.tell(withValue(event.ClassSpec, "two"))) != 1 || len(s.tell(withValue(event.ClassSpec, "two"))) != 0 {
+		s = newScene(t, p)
+		s.shapeChanges(withValue("", "one"))
+		if len(s.shapeChanges(withValue(event.ClassSpec, "two"))) != 1 || len(s.shapeChanges(withValue(event.ClassSpec, "two"))) != 0 {
 			t.Errorf("%+v: hashes do not show what changed", p)
 		}
 	}
 }
 
 func TestWhatIsKeptIsRedactedToo(t *testing.T) {
-	s := shaping(t, Policy{Before: "full", Changed: "jsonPatch"})
+	s := newScene(t, Policy{Before: "full", Changed: "jsonPatch"})
 	s.bodies = map[string]event.Body{"n/a": {Key: "n/a", UID: "u", Raw: []byte(`{"data":{"p":"stored in the clear"}}`)}}
-	got := s.tell(updatedTo(secret, `{"data":{"p":"hunter","q":"hunter"}}`))[0]
+	got := s.shapeChanges(updatedTo(secret, `{"data":{"p":"hunter","q":"hunter"}}`))[0]
 	if all := fmt.Sprintf("%s%s%s%s", got.Before, got.After, got.Patch, s.bodies["n/a"].Raw); strings.Contains(all, "hunter") || strings.Contains(all, "clear") {
 		t.Error(all)
 	}
@@ -265,12 +265,12 @@ func TestWhatIsKeptIsRedactedToo(t *testing.T) {
 }
 
 func TestAWithheldStateIsNoStateBefore(t *testing.T) {
-	s := shaping(t, Policy{Before: "full"})
-	s.tell(updatedTo(secret, `{"data":{"p":"a"}}`))
-	if got := s.tell(updatedTo(secret, `{"data":{"p":"a"},"data":{}}`)); got[0].Withheld == "" || got[0].After != nil {
+	s := newScene(t, Policy{Before: "full"})
+	s.shapeChanges(updatedTo(secret, `{"data":{"p":"a"}}`))
+	if got := s.shapeChanges(updatedTo(secret, `{"data":{"p":"a"},"data":{}}`)); got[0].Withheld == "" || got[0].After != nil {
 		t.Errorf("%+v", got[0])
 	}
-	if got := s.tell(updatedTo(secret, `{"data":{"p":"b"}}`)); got[0].Before != nil || got[0].After == nil {
+	if got := s.shapeChanges(updatedTo(secret, `{"data":{"p":"b"}}`)); got[0].Before != nil || got[0].After == nil {
 		t.Errorf("%+v", got[0])
 	}
 	if got := s.shaper.Stats()[0].Withheld; got != 1 {
@@ -295,32 +295,32 @@ func TestFieldsAreKeptAndDropped(t *testing.T) {
 		"keep and drop":        {Fields{Keep: []string{"status"}, Drop: []string{"status.b"}}, `{` + id + `},"status":{"a":1}}`},
 		"keep within a scalar": {Fields{Keep: []string{"spec.n.x", "status.a"}}, `{` + id + `},"spec":{},"status":{"a":1}}`},
 	} {
-		s := shaping(t, Policy{Fields: c.fields})
-		if got := s.tell(updatedTo(deployment, body)); string(got[0].After) != c.want {
+		s := newScene(t, Policy{Fields: c.fields})
+		if got := s.shapeChanges(updatedTo(deployment, body)); string(got[0].After) != c.want {
 			t.Errorf("%s\n got %s\nwant %s", name, got[0].After, c.want)
 		}
 	}
 }
 
 func TestWhatIsLeftOutIsInNoPatch(t *testing.T) {
-	s := shaping(t, Policy{Fields: Fields{Drop: []string{"status"}}, Changed: "mergePatch", Before: "full"})
-	s.tell(added(object("1", `"left out"`)))
-	got := s.tell(updatedTo(deployment, object("2", `"left out as well"`)))[0]
+	s := newScene(t, Policy{Fields: Fields{Drop: []string{"status"}}, Changed: "mergePatch", Before: "full"})
+	s.shapeChanges(addedWith(newObject("1", `"left out"`)))
+	got := s.shapeChanges(updatedTo(deployment, newObject("2", `"left out as well"`)))[0]
 	if all := fmt.Sprintf("%s%s%s", got.Before, got.After, got.Patch); strings.Contains(all, "left") {
 		t.Error(all)
 	}
 	if !strings.Contains(string(s.bodies["n/a"].Raw), "left out as well") {
 		t.Error("the state kept is not whole")
 	}
-	if !equalJSON(t, apply(t, got.Patch, string(got.Before)), got.After) {
+	if !equalJSON(t, applyPatch(t, got.Patch, string(got.Before)), got.After) {
 		t.Errorf("%s does not make %s of %s", got.Patch, got.After, got.Before)
 	}
 }
 
 func TestControlRecordsPass(t *testing.T) {
-	s := shaping(t, Policy{Filter: `change.name == "nobody"`, Before: "full", OnlyIfChanged: []string{"spec"}})
+	s := newScene(t, Policy{Filter: `change.name == "nobody"`, Before: "full", OnlyIfChanged: []string{"spec"}})
 	gap := &event.Change{Type: event.Gap, Resource: deployment, Gap: &event.GapInfo{}}
-	if got := s.tell(gap, added(object("1", "1"))); len(got) != 1 || got[0] != gap {
+	if got := s.shapeChanges(gap, addedWith(newObject("1", "1"))); len(got) != 1 || got[0] != gap {
 		t.Errorf("%v", got)
 	}
 }

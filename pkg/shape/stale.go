@@ -7,16 +7,16 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// stale is the set of objects of one resource that were last emitted under another redaction than now. It holds hashes of
+// staleObjects is the set of objects of one resource that were last emitted under another redaction than now. It holds hashes of
 // their keys: two that meet make a claim too careful, and nothing worse. Safe for concurrent use.
-type stale struct {
+type staleObjects struct {
 	mu   sync.Mutex
 	keys map[uint64]bool // with whether their body is as old
 }
 
 var staleSeed = maphash.MakeSeed()
 
-func (s *stale) has(key string) bool {
+func (s *staleObjects) hasKey(key string) bool {
 	if s == nil {
 		return false
 	}
@@ -29,8 +29,8 @@ func (s *stale) has(key string) bool {
 	return yes
 }
 
-// hasBody says that the body of an object may have been stored under another redaction than now.
-func (s *stale) hasBody(key string) bool {
+// hasStaleBody says that the body of an object may have been stored under another redaction than now.
+func (s *staleObjects) hasStaleBody(key string) bool {
 	if s == nil {
 		return false
 	}
@@ -39,8 +39,8 @@ func (s *stale) hasBody(key string) bool {
 	return len(s.keys) > 0 && s.keys[maphash.String(staleSeed, key)]
 }
 
-// renewBody notes that the body of an object is stored under this redaction.
-func (s *stale) renewBody(key string) {
+// markBodyCurrent notes that the body of an object is stored under this redaction.
+func (s *staleObjects) markBodyCurrent(key string) {
 	if s == nil {
 		return
 	}
@@ -52,7 +52,7 @@ func (s *stale) renewBody(key string) {
 	}
 }
 
-func (s *stale) remove(key string) {
+func (s *staleObjects) removeKey(key string) {
 	if s == nil {
 		return
 	}
@@ -63,17 +63,17 @@ func (s *stale) remove(key string) {
 	}
 }
 
-// emit marks a change that is emitted under this redaction after one that was emitted under another, once.
-func (s *stale) emit(c *event.Change) {
-	if s == nil || c.Type.Control() {
+// markRedactionChange marks a change that is emitted under this redaction after one that was emitted under another, once.
+func (s *staleObjects) markRedactionChange(c *event.Change) {
+	if s == nil || c.Type.IsControl() {
 		return
 	}
-	key := keyOf(c)
-	if !s.has(key) {
+	key := objectKey(c)
+	if !s.hasKey(key) {
 		return
 	}
 	c.RedactionChanged = claimsDifference(c.Type)
-	s.remove(key)
+	s.removeKey(key)
 }
 
 // claimsDifference says that a consumer compares what a change of this type carries with what it has of the object.

@@ -39,7 +39,7 @@ var statements = map[string]map[string]string{
 		"| `drop` |":                        "statements_test.go TestWhereTheChangeOfARedactedValueShows; redact_test.go TestDroppingLeavesValidJSON",
 		"| `none` |":                        "statements_test.go TestWhereTheChangeOfARedactedValueShows",
 		"A path that names an object":       "redact_test.go TestConfiguredPathsAreRedactedInAnyResource",
-		"`redact: none` shows Secrets":      "internal/config/config_test.go TestEveryBadFileGetsItsMessage; pkg/source/selection/explanation_test.go TestTheFirstRuleThatSelectsAResourceHasItAlone",
+		"`redact: none` shows Secrets":      "internal/config/config_test.go TestEveryBadFileGetsItsMessage; pkg/source/selection/explanation_test.go TestFirstMatchingRuleOwnsTheResource",
 		"An object that cannot be redacted": "redact_test.go TestWhatCannotBeRedactedIsNotShown; shaper_test.go TestAWithheldStateIsNoStateBefore",
 		"What is not found":                 advice,
 	},
@@ -54,7 +54,7 @@ var statements = map[string]map[string]string{
 	},
 	"When redaction changes": {
 		"`redact`, `redactPaths`,":      "seal_test.go TestTheFirstChangeUnderAnotherRedactionSaysSo",
-		"- what the journal holds from": "internal/journal/rewrite_test.go TestWhatIsRewrittenIsLeftInNoFile; statements_test.go TestWhatIsStoredIsRedactedAsTheRulesSayNow; redact_test.go TestWhatIsStoredIsNotRedactedTwice; test/e2e/secrets_test.go TestAChangedRedactionLeavesNothingInPlain",
+		"- what the journal holds from": "internal/journal/rewrite_test.go TestRewrittenDataIsLeftInNoFile; statements_test.go TestWhatIsStoredIsRedactedAsTheRulesSayNow; redact_test.go TestWhatIsStoredIsNotRedactedTwice; test/e2e/secrets_test.go TestAChangedRedactionLeavesNothingInPlain",
 		"- the first change of each":    "seal_test.go TestTheFirstChangeUnderAnotherRedactionSaysSo; seal_test.go TestAChangeOfRedactionIsSaidOnceItIsEmitted; pkg/format/samples_test.go TestEveryFormatIsTheDocumentedForm",
 	},
 	"What is remembered": {
@@ -98,19 +98,19 @@ var statements = map[string]map[string]string{
 		"All of these but `fields`":    "shaper_test.go TestWhatIsKeptIsRedactedToo; shaper_test.go TestWithoutAnyWishNothingIsKept; statements_test.go TestASinkThatNeedsTheStateBeforeGetsItUnderAllRules",
 	},
 	"Where changes go": {
-		"Without routes every change":  "route_test.go TestTheFirstRouteThatMatchesDecides; internal/app/routing_test.go TestOtherRoutesHaveAnotherName",
+		"Without routes every change":  "route_test.go TestTheFirstRouteThatMatchesDecides; internal/app/routing_test.go TestRoutingIDChangesWithRoutes",
 		"| `select` `exclude`":         "internal/app/routing_test.go TestRoutesOfTheConfigurationAreFollowed",
 		"| `namespaces`":               "internal/app/routing_test.go TestRoutesOfTheConfigurationAreFollowed",
 		"| `types` `classes`":          "internal/app/routing_test.go TestRoutesOfTheConfigurationAreFollowed",
 		"| `filter` | a CEL":           "route_test.go TestTheFirstRouteThatMatchesDecides; internal/config/config_test.go TestEveryBadFileGetsItsMessage",
-		"All that a route gives":       "route_test.go TestTheFirstRouteThatMatchesDecides; pkg/sinks/nats/faults_test.go TestAStreamThatDoesNotTakeWhatIsRoutedIsAFaultWithARemedy; pkg/sinks/nats/faults_test.go TestMessagesGoToTheSubjectsTheyAreRoutedTo",
+		"All that a route gives":       "route_test.go TestTheFirstRouteThatMatchesDecides; pkg/sinks/nats/faults_test.go TestAStreamWithoutARoutedSubjectIsAnErrorWithARemedy; pkg/sinks/nats/faults_test.go TestMessagesGoToTheSubjectsTheyAreRoutedTo",
 		"- **Dropped is not delivered": "test/e2e/routes_test.go TestRoutesSendAndDropThroughRestarts",
 		"- **To drop for good":         advice,
 		"- **Order holds within":       "test/e2e/routes_test.go TestRoutesSendAndDropThroughRestarts",
 		"- **State needs every":        advice,
 		"- **`gap` and the records":    "route_test.go TestARecordOfAResourceGoesToEverySinkThatGetsItsChanges",
 		"- **A filter that fails**":    "route_test.go TestTheFirstRouteThatMatchesDecides",
-		"- **Other routes, another":    "internal/app/routing_test.go TestOtherRoutesHaveAnotherName",
+		"- **Other routes, another":    "internal/app/routing_test.go TestRoutingIDChangesWithRoutes",
 	},
 	"Paths": {
 		"Names of members":               "redact_test.go TestPathsSayWhatIsWrongWithThem",
@@ -129,7 +129,7 @@ func TestEveryStatementOfTheShapingPageHasATest(t *testing.T) {
 	for section, all := range pageStatements(t) {
 		named := statements[section]
 		for _, text := range all {
-			if !slices.ContainsFunc(keys(named), func(begins string) bool { return strings.HasPrefix(text, begins) }) {
+			if !slices.ContainsFunc(mapKeys(named), func(begins string) bool { return strings.HasPrefix(text, begins) }) {
 				t.Errorf("%s: no test is named for %.60q", section, text)
 			}
 		}
@@ -138,14 +138,14 @@ func TestEveryStatementOfTheShapingPageHasATest(t *testing.T) {
 				t.Errorf("%s: the page has nothing that begins with %q", section, begins)
 			}
 			if tests != advice {
-				exist(t, begins, tests)
+				requireTests(t, begins, tests)
 			}
 		}
 	}
 }
 
-// exist sees to it that tests are there.
-func exist(t *testing.T, statement, tests string) {
+// requireTests sees to it that tests are there.
+func requireTests(t *testing.T, statement, tests string) {
 	t.Helper()
 	for test := range strings.SplitSeq(tests, "; ") {
 		file, name, _ := strings.Cut(test, " ")
@@ -158,7 +158,7 @@ func exist(t *testing.T, statement, tests string) {
 	}
 }
 
-func keys(m map[string]string) (all []string) {
+func mapKeys(m map[string]string) (all []string) {
 	for key := range m {
 		all = append(all, key)
 	}
@@ -224,7 +224,7 @@ func TestTheMembersOfASecretThatThePageNamesAreShown(t *testing.T) {
 		case owner: // the names behind that of apiVersion are those of an owner
 			body = fmt.Sprintf(`{"metadata":{"ownerReferences":[{%q:"hunter"}]}}`, name)
 		}
-		if got := redacted(t, r, secret, body); got != body {
+		if got := redactWith(t, r, secret, body); got != body {
 			t.Errorf("%s became %s", body, got)
 		}
 	}
@@ -239,9 +239,9 @@ func TestWhereTheChangeOfARedactedValueShows(t *testing.T) {
 		value string // what the member becomes, a regular expression
 		shown bool
 	}{Mask: {`"\*\*\*"`, false}, HMAC: {`"hmac-sha256:[0-9a-f]{8}:[0-9a-f]{32}"`, true}, Drop: {``, false}, None: {`"aHVudGVy"`, true}} {
-		s := shaping(t, Policy{Redact: mode, Changed: changedPaths})
-		s.tell(secretWith("aHVudGV"))
-		got := s.tell(secretWith("aHVudGVy"))
+		s := newScene(t, Policy{Redact: mode, Changed: changedPaths})
+		s.shapeChanges(secretWith("aHVudGV"))
+		got := s.shapeChanges(secretWith("aHVudGVy"))
 		if len(got) != 1 || slices.Contains(got[0].Changed, "/data/p") != want.shown {
 			t.Fatalf("%s: emitted %d, changed %v", mode, len(got), got[0].Changed)
 		}
@@ -282,7 +282,7 @@ func TestWhatIsStoredIsRedactedAsTheRulesSayNow(t *testing.T) {
 		"a Secret of no rule's group": {event.Resource{Group: "g", Resource: "secrets"}, `{"spec":{"n":1}}`, `{"spec":{"n":1}}`},
 	} {
 		change := updatedTo(c.resource, c.body)
-		if changed := s.Reshape(change); string(change.After) != c.want || changed != (c.body != c.want) {
+		if changed := s.RedactStoredChange(change); string(change.After) != c.want || changed != (c.body != c.want) {
 			t.Errorf("%s: %s, changed %v", name, change.After, changed)
 		}
 	}
@@ -291,18 +291,18 @@ func TestWhatIsStoredIsRedactedAsTheRulesSayNow(t *testing.T) {
 // Section "Which changes are emitted".
 func TestTheTwoListsConcernUpdatesOnly(t *testing.T) {
 	for _, p := range []Policy{{OnlyIfChanged: []string{"spec.none"}}, {IgnoreChanges: []string{"spec", "status"}}} {
-		s := shaping(t, p)
+		s := newScene(t, p)
 		for _, kind := range []event.Type{event.Added, event.Snapshot, event.Sync, event.Deleted} {
-			c := updatedTo(deployment, object("1", "1"))
+			c := updatedTo(deployment, newObject("1", "1"))
 			c.Type, c.Class = kind, ""
-			if len(s.tell(c)) != 1 {
+			if len(s.shapeChanges(c)) != 1 {
 				t.Errorf("%+v: %s is not emitted", p, kind)
 			}
 		}
-		if len(s.tell(updatedTo(deployment, object("2", "2")))) != 1 {
+		if len(s.shapeChanges(updatedTo(deployment, newObject("2", "2")))) != 1 {
 			t.Errorf("%+v: an update whose former state is not known is not emitted", p)
 		}
-		if len(s.tell(updatedTo(deployment, object("3", "3")))) != 0 {
+		if len(s.shapeChanges(updatedTo(deployment, newObject("3", "3")))) != 0 {
 			t.Errorf("%+v: an update that touches nothing asked for is emitted", p)
 		}
 	}
@@ -322,7 +322,7 @@ func TestEveryVariableOfThePageIsOfItsType(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 				continue
 			}
-			if yes, err := f.Takes(zero, nil); !yes || err != nil {
+			if yes, err := f.Matches(zero, nil); !yes || err != nil {
 				t.Errorf("%s is not %s where it is not known: %v", name, want, err)
 			}
 		}
@@ -334,7 +334,7 @@ func TestEveryVariableOfThePageIsOfItsType(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if yes, err := f.Takes(&c, nil); !yes || err != nil {
+		if yes, err := f.Matches(&c, nil); !yes || err != nil {
 			t.Errorf("%s: %v", kind, err)
 		}
 	}
@@ -343,8 +343,8 @@ func TestEveryVariableOfThePageIsOfItsType(t *testing.T) {
 // Section "Expressions": "Naming it makes the rule keep states".
 func TestNamingOldObjectKeepsStates(t *testing.T) {
 	for filter, keeps := range map[string]bool{`oldObject == null`: true, `object != null`: false, `change.name == "oldObject"`: false} {
-		s := shaping(t, Policy{Filter: filter})
-		s.tell(added(object("1", "1")))
+		s := newScene(t, Policy{Filter: filter})
+		s.shapeChanges(addedWith(newObject("1", "1")))
 		if (len(s.bodies) == 1) != keeps {
 			t.Errorf("%s: keeps %v", filter, s.bodies)
 		}
@@ -353,8 +353,8 @@ func TestNamingOldObjectKeepsStates(t *testing.T) {
 
 // Section "Expressions": objects are seen "redacted, but whole".
 func TestAFilterSeesWhatFieldsLeavesOut(t *testing.T) {
-	s := shaping(t, Policy{Filter: `object.status == "seen"`, Fields: Fields{Drop: []string{"status"}}})
-	got := s.tell(added(object("1", `"seen"`)))
+	s := newScene(t, Policy{Filter: `object.status == "seen"`, Fields: Fields{Drop: []string{"status"}}})
+	got := s.shapeChanges(addedWith(newObject("1", `"seen"`)))
 	if len(got) != 1 || bytes.Contains(got[0].After, []byte("seen")) {
 		t.Errorf("%v", got)
 	}
@@ -363,18 +363,18 @@ func TestAFilterSeesWhatFieldsLeavesOut(t *testing.T) {
 // Section "How much of a change is emitted": a format that needs it turns before on for all rules.
 func TestASinkThatNeedsTheStateBeforeGetsItUnderAllRules(t *testing.T) {
 	kept := &store{}
-	shaper, err := New([]Policy{{}, {Changed: "paths"}}, Options{Before: true, Bodies: kept})
+	shaper, err := New([]Policy{{}, {Changed: "paths"}}, Options{AlwaysBefore: true, Bodies: kept})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for rule := range 2 {
-		to := shaper.Shape(rule, kept.take)
-		for _, c := range []*event.Change{added(object("1", "1")), updatedTo(deployment, object("2", "2"))} {
+		to := shaper.WrapAppend(rule, kept.appendObservation)
+		for _, c := range []*event.Change{addedWith(newObject("1", "1")), updatedTo(deployment, newObject("2", "2"))} {
 			if err := to(t.Context(), event.Observation{Resource: deployment, Changes: []*event.Change{c}}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if got := kept.told[len(kept.told)-1]; string(got.Before) != object("1", "1") {
+		if got := kept.emitted[len(kept.emitted)-1]; string(got.Before) != newObject("1", "1") {
 			t.Errorf("rule %d: before %s", rule, got.Before)
 		}
 	}

@@ -17,12 +17,12 @@ type Router interface {
 	LaneTo(c *event.Change, topic *Template) (Lane, error)
 }
 
-// Divided is a sink whose lanes lead to several destinations, each of which can reject everything while the others work.
-type Divided interface {
+// MultiDestination is a sink whose lanes lead to several destinations, each of which can reject everything while the others work.
+type MultiDestination interface {
 	Sink
 
-	// Destination names what a lane leads to: a topic, with all its partitions. It may be called at any time.
-	Destination(lane Lane) string
+	// DestinationOf names what a lane leads to: a topic, with all its partitions. It may be called at any time.
+	DestinationOf(lane Lane) string
 }
 
 // Concurrent is a sink that does best with another number of lanes at a time than the caller's default.
@@ -41,12 +41,12 @@ type Batched interface {
 	BatchLimits() (messages int, bytes int64)
 }
 
-// Omitting is a sink with no place for control records, such as gaps: it accepts them and counts them.
-type Omitting interface {
+// RecordOmitter is a sink with no place for control records, such as gaps: it accepts them and counts them.
+type RecordOmitter interface {
 	Sink
 
-	// Omitted counts them.
-	Omitted() uint64
+	// OmittedRecords counts them.
+	OmittedRecords() uint64
 }
 
 // Pinger is a sink that can look for its destination when there is nothing to deliver, so that an idle exporter is not
@@ -59,30 +59,30 @@ type Pinger interface {
 	Ping(ctx context.Context) error
 }
 
-// Slowed is a sink that knows when its destination makes it wait, without an error.
-type Slowed interface {
+// SlowdownReporter is a sink that knows when its destination makes it wait, without an error.
+type SlowdownReporter interface {
 	Sink
 
-	// Slowed says why changes are delivered slowly, in one line; "" when they are not. It does not wait.
-	Slowed() string
+	// SlowdownReason says why changes are delivered slowly, in one line; "" when they are not. It does not wait.
+	SlowdownReason() string
 }
 
-// Cautious is a sink that knows how its destination may lose changes that it accepts, or why it is used in a lesser way.
-type Cautious interface {
+// Warner is a sink that knows how its destination may lose changes that it accepts, or why it is used in a lesser way.
+type Warner interface {
 	Sink
 
-	// Cautions says so, each in one line with the remedy; none when all is well. They stop nothing. The sink logs each
+	// Warnings says so, each in one line with the remedy; none when all is well. They stop nothing. The sink logs each
 	// when it begins. It does not wait.
-	Cautions() []string
+	Warnings() []string
 }
 
-// Forgetter is a sink that holds something for each lane it has published to.
-type Forgetter interface {
+// LaneReleaser is a sink that holds something for each lane it has published to.
+type LaneReleaser interface {
 	Sink
 
-	// Forget says that everything that was published through these lanes is accepted and stored as such, and that they have
+	// ReleaseLanes says that everything that was published through these lanes is accepted and stored as such, and that they have
 	// been idle for a while. They may be used again later.
-	Forget(lanes []Lane)
+	ReleaseLanes(lanes []Lane)
 }
 
 // Repartitioner is a sink whose lanes can be replaced by others while it runs: a topic gets more partitions, or is found
@@ -91,17 +91,17 @@ type Forgetter interface {
 type Repartitioner interface {
 	Sink
 
-	// Resume says in which lanes a process before has left changes undelivered. Lane names these, and no others for the
+	// ResumeLanes says in which lanes a process before has left changes undelivered. Lane names these, and no others for the
 	// objects that belong to them, until they are repartitioned. It is called before Lane and Repartitions.
-	Resume(lanes []Lane)
+	ResumeLanes(lanes []Lane)
 
-	// Repartitions says which lanes are to be replaced, until they are. It is asked several times a second and does not
+	// PendingRepartitions says which lanes are to be replaced, until they are. It is asked several times a second and does not
 	// wait: what the destination has to be asked for, it asks in the background.
-	Repartitions() []Repartition
+	PendingRepartitions() []Repartition
 
-	// Repartition makes Lane name r.To for the objects of r.From from now on. Meanwhile nothing is published to these lanes;
+	// ApplyRepartition makes Lane name r.To for the objects of r.From from now on. Meanwhile nothing is published to these lanes;
 	// and unless they are gone, nothing of them is in doubt: their last Publish has succeeded.
-	Repartition(r Repartition)
+	ApplyRepartition(r Repartition)
 }
 
 // Repartition is a set of lanes that are to be replaced together.
@@ -109,17 +109,17 @@ type Repartition struct {
 	Reason string // for the log: `topic "x" has 6 partitions now, and had 3`; "" where there is nothing to tell
 	From   []Lane // what Lane names now
 	To     []Lane // what it is to name instead for the objects of From, and for no others
-	Gone   bool   // From takes nothing any more, ever: the destination has lost it with all that was in it
+	Lost   bool   // From takes nothing any more, ever: the destination has lost it with all that was in it
 }
 
-// Settler is a sink with something to do when everything up to a message is settled.
-type Settler interface {
+// SettleObserver is a sink with something to do when everything up to a message is settled.
+type SettleObserver interface {
 	Sink
 
-	// Settled says that every message up to low is accepted or a durable dead letter, that the cursor that says so is
+	// ObserveSettled says that every message up to low is accepted or a durable dead letter, that the cursor that says so is
 	// stored, and that none of them is published any more. low does not fall, unless there was a [LostError]. Called by one
 	// goroutine at a time, concurrently with Publish; it does not wait.
-	Settled(low uint64)
+	ObserveSettled(low uint64)
 }
 
 // Stateful is a sink that can find out, after a crash, which of the messages that were in flight its destination has
@@ -137,12 +137,12 @@ type Settler interface {
 type Stateful interface {
 	Sink
 
-	// Restore is called before any other method, and again after a [LostError], while nothing is published. state is what
+	// RestoreState is called before any other method, and again after a [LostError], while nothing is published. state is what
 	// State returned when the cursors were stored that the caller begins with; nil when there is none. Messages with an
 	// offset above newest were never given to the process before. save stores State together with the cursors, and returns
 	// nil when both are durable; the sink may call it from Publish. An error says that state cannot be read; the sink then
 	// goes on as without one.
-	Restore(state []byte, newest uint64, save func(ctx context.Context) error) error
+	RestoreState(state []byte, newest uint64, save func(ctx context.Context) error) error
 
 	// State returns the state as it is now. The cursors it will be stored with were taken before: every message they
 	// pass was acknowledged, or is a durable dead letter, and no message up to low is published any more. Called

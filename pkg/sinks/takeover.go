@@ -10,14 +10,14 @@ import (
 // What a process needs of a destination to take over from another one, or from itself on an older or empty volume, without
 // losing, repeating or reordering anything. docs/high-availability.md describes the whole.
 
-// Place is where something lies in a lane, in the destination's own numbers: a Kafka offset, a JetStream sequence. It grows
+// LanePosition is where something lies in a lane, in the destination's own numbers: a Kafka offset, a JetStream sequence. It grows
 // along the lane.
-type Place int64
+type LanePosition int64
 
 // Emitted identifies a message that a lane holds, see [format.ReadEmitted].
 type Emitted struct {
-	event.Emitted
-	Place Place
+	event.EmittedRecord
+	Position LanePosition
 }
 
 // Claim is the right to publish that a process takes.
@@ -26,10 +26,10 @@ type Claim struct {
 	Sink  string // names the sink among those of the group; "" for the state
 	Owner string // names this process, for people
 
-	// Note makes lanes known to later processes, each with the place where it begins for this one: what is published to it
+	// RecordLanes makes lanes known to later processes, each with the place where it begins for this one: what is published to it
 	// lies there or beyond. It is durable when it returns nil. The sink calls it, from Publish, before its first message to
 	// a lane that was neither given to Fence nor noted before. A later process passes lanes to Fence as they were noted.
-	Note func(ctx context.Context, lanes map[Lane]Place) error
+	RecordLanes func(ctx context.Context, lanes map[Lane]LanePosition) error
 }
 
 // Fenced is a sink whose destination can turn an older process away for good, and whose lanes can be read back.
@@ -44,15 +44,15 @@ type Fenced interface {
 	// contacts the destination, and may be called again until something is published.
 	Fence(ctx context.Context, claim Claim, lanes []Lane) error
 
-	// Places says for each lane that this process has published to a place which is not behind any message that is not
+	// LaneProgress says for each lane that this process has published to a place which is not behind any message that is not
 	// acknowledged yet: whatever is published after the call lies there or beyond. It does not wait.
-	Places() map[Lane]Place
+	LaneProgress() map[Lane]LanePosition
 
-	// Tail reads what lanes hold, each from its place on to its end as it is after Fence: the messages of a lane in order,
+	// ReadTail reads what lanes hold, each from its place on to its end as it is after Fence: the messages of a lane in order,
 	// lanes in any order or mixed. What was not written by an exporter is left out; messages of other formats and other
 	// clusters are not. emitted is called by one goroutine at a time; its error ends it. A place that a lane does not have,
 	// as it was emptied or made anew, means its oldest message; a lane that does not exist any more has no tail.
-	Tail(ctx context.Context, lanes map[Lane]Place, emitted func(Lane, Emitted) error) error
+	ReadTail(ctx context.Context, lanes map[Lane]LanePosition, emitted func(Lane, Emitted) error) error
 }
 
 // DeposedError says that another process has claimed what this one held: the destination accepts nothing from it any more,
@@ -71,8 +71,8 @@ func (e *DeposedError) Error() string {
 
 func (e *DeposedError) Unwrap() error { return e.Err }
 
-// StateKeeper is a sink in whose bus a state can be kept that outlives this machine.
-type StateKeeper interface {
+// StateOpener is a sink in whose bus a state can be kept that outlives this machine.
+type StateOpener interface {
 	Sink
 
 	// OpenState returns the state of this name, a topic or a stream, that exporters of the same group share. It contacts

@@ -12,19 +12,19 @@ import (
 // placeholders are the names a template may use, in the order error messages list them.
 var placeholders = []string{"cluster", "group", "version", "resource", "kind", "namespace", "name", "type"}
 
-// Absent stands where a change has nothing to put in: the namespace of a cluster-scoped object, the namespace and the
+// EmptyValue stands where a change has nothing to put in: the namespace of a cluster-scoped object, the namespace and the
 // name of a control record, such as a gap, which speaks of a whole resource.
-const Absent = "_"
+const EmptyValue = "_"
 
 // Template makes the name of a destination (a topic, a subject) from a change: "k8s.{group}.{resource}". It is
 // immutable and safe for concurrent use. The zero value is not usable; [ParseTemplate] makes one.
 type Template struct {
 	text  string
-	parts []part
+	parts []templatePart
 }
 
-// part is literal text or, if placeholder is set, the place of a value.
-type part struct {
+// templatePart is literal text or, if placeholder is set, the place of a value.
+type templatePart struct {
 	literal     string
 	placeholder string
 }
@@ -49,10 +49,10 @@ func ParseTemplate(text string) (*Template, error) {
 }
 
 // parsePart reads the part that begins at byte at and says where the next one begins.
-func parsePart(text string, at int) (part, int, error) {
+func parsePart(text string, at int) (templatePart, int, error) {
 	switch text[at] {
 	case '}':
-		return part{}, 0, fmt.Errorf("unbalanced \"}\" at position %d of %q: no \"{\" opens it", at+1, text)
+		return templatePart{}, 0, fmt.Errorf("unbalanced \"}\" at position %d of %q: no \"{\" opens it", at+1, text)
 	case '{':
 		return parsePlaceholder(text, at)
 	}
@@ -60,54 +60,54 @@ func parsePart(text string, at int) (part, int, error) {
 	if length < 0 {
 		length = len(text) - at
 	}
-	return part{literal: text[at : at+length]}, at + length, nil
+	return templatePart{literal: text[at : at+length]}, at + length, nil
 }
 
-func parsePlaceholder(text string, at int) (part, int, error) {
+func parsePlaceholder(text string, at int) (templatePart, int, error) {
 	end := strings.IndexAny(text[at+1:], "{}")
 	if end < 0 || text[at+1+end] == '{' {
-		return part{}, 0, fmt.Errorf("unbalanced \"{\" at position %d of %q: no \"}\" closes it", at+1, text)
+		return templatePart{}, 0, fmt.Errorf("unbalanced \"{\" at position %d of %q: no \"}\" closes it", at+1, text)
 	}
 	name := text[at+1 : at+1+end]
 	if !slices.Contains(placeholders, name) {
-		return part{}, 0, fmt.Errorf("unknown placeholder %q at position %d of %q; allowed are {%s}",
+		return templatePart{}, 0, fmt.Errorf("unknown placeholder %q at position %d of %q; allowed are {%s}",
 			"{"+name+"}", at+1, text, strings.Join(placeholders, "} {"))
 	}
-	return part{placeholder: name}, at + 1 + end + 1, nil
+	return templatePart{placeholder: name}, at + 1 + end + 1, nil
 }
 
 // String returns the template as it was written.
 func (t *Template) String() string { return t.text }
 
-// Uses says whether the template has the placeholder of that name, written without braces: Uses("name").
-func (t *Template) Uses(placeholder string) bool {
-	return placeholder != "" && slices.ContainsFunc(t.parts, func(p part) bool { return p.placeholder == placeholder })
+// UsesPlaceholder says whether the template has the placeholder of that name, written without braces: Uses("name").
+func (t *Template) UsesPlaceholder(placeholder string) bool {
+	return placeholder != "" && slices.ContainsFunc(t.parts, func(p templatePart) bool { return p.placeholder == placeholder })
 }
 
-// Fixed says whether the template has no placeholder, so that its text is the name for every change.
-func (t *Template) Fixed() bool {
-	return !slices.ContainsFunc(t.parts, func(p part) bool { return p.placeholder != "" })
+// IsConstant says whether the template has no placeholder, so that its text is the name for every change.
+func (t *Template) IsConstant() bool {
+	return !slices.ContainsFunc(t.parts, func(p templatePart) bool { return p.placeholder != "" })
 }
 
-// Append appends the name for c to dst and returns the extended slice. escape appends a value in a form the destination
+// AppendName appends the name for c to dst and returns the extended slice. escape appends a value in a form the destination
 // can take and returns the extended slice; nil takes values as they are. Literal text is never escaped. The core group
-// is "core", any other empty value is [Absent].
-func (t *Template) Append(dst []byte, c *event.Change, escape func(dst []byte, token string) []byte) []byte {
+// is "core", any other empty value is [EmptyValue].
+func (t *Template) AppendName(dst []byte, c *event.Change, escape func(dst []byte, token string) []byte) []byte {
 	for _, p := range t.parts {
 		switch {
 		case p.placeholder == "":
 			dst = append(dst, p.literal...)
 		case escape == nil:
-			dst = append(dst, value(p.placeholder, c)...)
+			dst = append(dst, placeholderValue(p.placeholder, c)...)
 		default:
-			dst = escape(dst, value(p.placeholder, c))
+			dst = escape(dst, placeholderValue(p.placeholder, c))
 		}
 	}
 	return dst
 }
 
-// value returns what a placeholder stands for; never an empty string.
-func value(placeholder string, c *event.Change) string {
+// placeholderValue returns what a placeholder stands for; never an empty string.
+func placeholderValue(placeholder string, c *event.Change) string {
 	var v string
 	switch placeholder {
 	case "cluster":
@@ -131,7 +131,7 @@ func value(placeholder string, c *event.Change) string {
 		v = string(c.Type)
 	}
 	if v == "" {
-		return Absent
+		return EmptyValue
 	}
 	return v
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-func deployment() *event.Change {
+func newDeployment() *event.Change {
 	return &event.Change{Type: event.Updated, Cluster: "prod",
 		Resource:  event.Resource{Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment"},
 		Namespace: "shop", Name: "web.eu"}
@@ -21,7 +21,7 @@ func TestTemplateFillsEveryPlaceholder(t *testing.T) {
 		change   *event.Change
 		want     string
 	}{
-		{"k8s.{cluster}.{group}.{version}.{resource}.{kind}.{namespace}.{name}.{type}", deployment(), "k8s.prod.apps.v1.deployments.Deployment.shop.web.eu.updated"},
+		{"k8s.{cluster}.{group}.{version}.{resource}.{kind}.{namespace}.{name}.{type}", newDeployment(), "k8s.prod.apps.v1.deployments.Deployment.shop.web.eu.updated"},
 		{"{group}/{resource}/{namespace}/{name}", node, "core/nodes/_/n1"},
 		{"{group}.{resource}.{namespace}.{name}.{type}", gap, "core.pods._._.gap"},
 		{"no placeholder", gap, "no placeholder"},
@@ -32,7 +32,7 @@ func TestTemplateFillsEveryPlaceholder(t *testing.T) {
 			t.Errorf("%s: %v", test.template, err)
 			continue
 		}
-		if got := string(template.Append([]byte("> "), test.change, nil)); got != "> "+test.want {
+		if got := string(template.AppendName([]byte("> "), test.change, nil)); got != "> "+test.want {
 			t.Errorf("%s: got %q, want %q", test.template, got, "> "+test.want)
 		}
 	}
@@ -44,12 +44,12 @@ func TestTemplateEscapesValuesNotLiterals(t *testing.T) {
 		t.Fatal(err)
 	}
 	dash := func(dst []byte, token string) []byte { return append(dst, strings.ReplaceAll(token, ".", "-")...) }
-	if got := string(template.Append(nil, deployment(), dash)); got != "a.b.web-eu.c" {
+	if got := string(template.AppendName(nil, newDeployment(), dash)); got != "a.b.web-eu.c" {
 		t.Errorf("got %q", got)
 	}
 }
 
-func TestTemplateErrorsNameFindingPositionAndRemedy(t *testing.T) {
+func TestTemplateErrorsNameTextPositionAndRemedy(t *testing.T) {
 	const allowed = "; allowed are {cluster} {group} {version} {resource} {kind} {namespace} {name} {type}"
 	for text, want := range map[string]string{
 		"":           `empty template: write a name such as k8s.{group}.{resource}`,
@@ -68,20 +68,20 @@ func TestTemplateErrorsNameFindingPositionAndRemedy(t *testing.T) {
 	}
 }
 
-func TestTemplateKnowsWhatItUses(t *testing.T) {
+func TestTemplateReportsItsPlaceholders(t *testing.T) {
 	template, err := ParseTemplate("name.{namespace}")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !template.Uses("namespace") || template.Uses("name") || template.Uses("") {
-		t.Errorf("namespace %v, name %v, empty %v", template.Uses("namespace"), template.Uses("name"), template.Uses(""))
+	if !template.UsesPlaceholder("namespace") || template.UsesPlaceholder("name") || template.UsesPlaceholder("") {
+		t.Errorf("namespace %v, name %v, empty %v", template.UsesPlaceholder("namespace"), template.UsesPlaceholder("name"), template.UsesPlaceholder(""))
 	}
 	fixed, err := ParseTemplate("name.namespace")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if template.Fixed() || !fixed.Fixed() {
-		t.Errorf("fixed: %v and %v", template.Fixed(), fixed.Fixed())
+	if template.IsConstant() || !fixed.IsConstant() {
+		t.Errorf("fixed: %v and %v", template.IsConstant(), fixed.IsConstant())
 	}
 	if template.String() != "name.{namespace}" {
 		t.Errorf("String is %q", template)
@@ -98,7 +98,7 @@ func FuzzTemplateIsItsPartsOrAnError(f *testing.F) {
 			return
 		}
 		// Braces around every value must give the text back, apart from what stands between them.
-		got := string(template.Append(nil, deployment(), func(dst []byte, _ string) []byte { return append(dst, "{}"...) }))
+		got := string(template.AppendName(nil, newDeployment(), func(dst []byte, _ string) []byte { return append(dst, "{}"...) }))
 		want := text
 		for _, name := range placeholders {
 			want = strings.ReplaceAll(want, "{"+name+"}", "{}")
@@ -114,9 +114,9 @@ func BenchmarkTemplateAppend(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	c, buf := deployment(), make([]byte, 0, 256)
+	c, buf := newDeployment(), make([]byte, 0, 256)
 	b.ReportAllocs()
 	for b.Loop() {
-		buf = template.Append(buf[:0], c, nil)
+		buf = template.AppendName(buf[:0], c, nil)
 	}
 }

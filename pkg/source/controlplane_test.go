@@ -25,14 +25,14 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 )
 
-// plane is a real control plane and a client that writes to it.
-type plane struct {
+// controlPlane is a real control plane and a client that writes to it.
+type controlPlane struct {
 	*controlplane.ControlPlane
 	config *rest.Config
 	client *http.Client
 }
 
-func startPlane(t *testing.T) *plane {
+func startControlPlane(t *testing.T) *controlPlane {
 	t.Helper()
 	c := controlplane.ForTest(t)
 	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
@@ -44,11 +44,11 @@ func startPlane(t *testing.T) *plane {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.CloseIdleConnections)
-	return &plane{ControlPlane: c, config: config, client: client}
+	return &controlPlane{ControlPlane: c, config: config, client: client}
 }
 
-// call sends a request and returns the resourceVersion of the object or list in the answer.
-func (p *plane) call(t *testing.T, method, path, body string) string {
+// request sends a request and returns the resourceVersion of the object or list in the answer.
+func (p *controlPlane) request(t *testing.T, method, path, body string) string {
 	t.Helper()
 	req, err := http.NewRequest(method, p.URL()+path, strings.NewReader(body))
 	if err != nil {
@@ -75,25 +75,25 @@ func (p *plane) call(t *testing.T, method, path, body string) string {
 
 const secretsPath = "/api/v1/namespaces/default/secrets"
 
-func (p *plane) create(t *testing.T, name string) string {
+func (p *controlPlane) createSecret(t *testing.T, name string) string {
 	t.Helper()
-	return p.call(t, "POST", secretsPath, fmt.Sprintf(`{"metadata":{"name":%q,"labels":{"n":"0"}}}`, name))
+	return p.request(t, "POST", secretsPath, fmt.Sprintf(`{"metadata":{"name":%q,"labels":{"n":"0"}}}`, name))
 }
 
-func (p *plane) update(t *testing.T, name, n string) string {
+func (p *controlPlane) updateSecret(t *testing.T, name, n string) string {
 	t.Helper()
-	return p.call(t, "PUT", secretsPath+"/"+name, fmt.Sprintf(`{"metadata":{"name":%q,"labels":{"n":%q}}}`, name, n))
+	return p.request(t, "PUT", secretsPath+"/"+name, fmt.Sprintf(`{"metadata":{"name":%q,"labels":{"n":%q}}}`, name, n))
 }
 
-func (p *plane) remove(t *testing.T, name string) {
+func (p *controlPlane) deleteSecret(t *testing.T, name string) {
 	t.Helper()
-	p.call(t, "DELETE", secretsPath+"/"+name, "")
+	p.request(t, "DELETE", secretsPath+"/"+name, "")
 }
 
-// compact makes etcd forget all history before its newest revision.
-func (p *plane) compact(t *testing.T) {
+// compactHistory makes etcd forget all history before its newest revision.
+func (p *controlPlane) compactHistory(t *testing.T) {
 	t.Helper()
-	revision, err := strconv.Atoi(p.call(t, "GET", secretsPath+"?limit=1", ""))
+	revision, err := strconv.Atoi(p.request(t, "GET", secretsPath+"?limit=1", ""))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func (p *plane) compact(t *testing.T) {
 	}
 }
 
-func (p *plane) restart(t *testing.T, stop func() error) {
+func (p *controlPlane) restartServer(t *testing.T, stop func() error) {
 	t.Helper()
 	if err := stop(); err != nil {
 		t.Fatal(err)
@@ -119,8 +119,8 @@ func (p *plane) restart(t *testing.T, stop func() error) {
 	}
 }
 
-// verbs counts the exporter's requests for a resource from the audit log.
-func (p *plane) verbs(t *testing.T, resource string) map[string]int {
+// countVerbs counts the exporter's requests for a resource from the audit log.
+func (p *controlPlane) countVerbs(t *testing.T, resource string) map[string]int {
 	t.Helper()
 	entries, err := p.AuditEntries()
 	if err != nil {
@@ -136,8 +136,8 @@ func (p *plane) verbs(t *testing.T, resource string) map[string]int {
 	return count
 }
 
-// on makes the source watch the secrets and events of a plane.
-func (p *plane) on(selected ...string) func(*Config) {
+// sourceConfig makes the source watch the secrets and events of a plane.
+func (p *controlPlane) sourceConfig(selected ...string) func(*Config) {
 	return func(c *Config) {
 		c.Client, _ = apiserver.NewClient(p.config, "test")
 		c.Rules = []selection.Rule{{Select: selected, Namespaces: selection.Namespaces{Include: []string{"default"}}}}
@@ -146,18 +146,18 @@ func (p *plane) on(selected ...string) func(*Config) {
 
 // emittedSince is what was emitted behind the first n changes, sorted.
 func emittedSince(st *store, n int) []string {
-	got := st.emitted()[n:]
+	got := st.transcript()[n:]
 	slices.Sort(got)
 	return got
 }
 
-func TestOnARealAPIServer(t *testing.T) {
-	p := startPlane(t)
+func TestAgainstRealAPIServer(t *testing.T) {
+	p := startControlPlane(t)
 	const scope = "secrets;ns=default"
 	st, f := newStore(), newFakeAPI(t) // the fake only satisfies running
-	a, b := p.create(t, "a"), p.create(t, "b")
-	s, _, stop := running(t, f, st, p.on("secrets"))
-	st.await(t, "the first list", func() bool { return len(st.emitted()) == 2 })
+	a, b := p.createSecret(t, "a"), p.createSecret(t, "b")
+	s, _, stop := startSource(t, f, st, p.sourceConfig("secrets"))
+	st.awaitTrue(t, "the first list", func() bool { return len(st.transcript()) == 2 })
 	if got := emittedSince(st, 0); !slices.Equal(got, []string{"snapshot a@" + a, "snapshot b@" + b}) {
 		t.Fatalf("emitted %q", got)
 	}
@@ -166,10 +166,10 @@ func TestOnARealAPIServer(t *testing.T) {
 	t.Run("an API server that is killed costs no change", func(t *testing.T) {
 		// A new API server remembers nothing before its start. If its start wrote something, as it may, the position is
 		// before that: then there is a gap, in which nothing happened.
-		p.restart(t, p.KillAPIServer)
-		a = p.update(t, "a", "1")
-		st.await(t, "the update", func() bool {
-			return slices.ContainsFunc(st.emitted(), func(l string) bool { return strings.TrimSuffix(l, "~") == "updated a@"+a })
+		p.restartServer(t, p.KillAPIServer)
+		a = p.updateSecret(t, "a", "1")
+		st.awaitTrue(t, "the update", func() bool {
+			return slices.ContainsFunc(st.transcript(), func(l string) bool { return strings.TrimSuffix(l, "~") == "updated a@"+a })
 		})
 		if st := s.Status()[0]; st.Lists > 2*st.Relists { // a page of one object says until when, another has the rest
 			t.Errorf("%d LISTs, %d gaps", st.Lists, st.Relists)
@@ -179,31 +179,31 @@ func TestOnARealAPIServer(t *testing.T) {
 	stop()
 
 	t.Run("a resume sends no list", func(t *testing.T) {
-		n, before := len(st.emitted()), p.verbs(t, "secrets")
-		p.remove(t, "b")
-		a = p.update(t, "a", "2")
-		s, _, stop := running(t, f, st, p.on("secrets"))
-		st.await(t, "what happened", func() bool { return len(st.emitted()) == n+2 })
+		n, before := len(st.transcript()), p.countVerbs(t, "secrets")
+		p.deleteSecret(t, "b")
+		a = p.updateSecret(t, "a", "2")
+		s, _, stop := startSource(t, f, st, p.sourceConfig("secrets"))
+		st.awaitTrue(t, "what happened", func() bool { return len(st.transcript()) == n+2 })
 		if got := emittedSince(st, n); got[1] != "updated a@"+a || !strings.HasPrefix(got[0], "deleted b@") {
 			t.Errorf("emitted %q", got)
 		}
 		awaitState(t, st, s, Live)
 		stop()
-		st.await(t, "the audit log", func() bool { return p.verbs(t, "secrets")["watch"] >= before["watch"]+2 })
-		after := p.verbs(t, "secrets")
+		st.awaitTrue(t, "the audit log", func() bool { return p.countVerbs(t, "secrets")["watch"] >= before["watch"]+2 })
+		after := p.countVerbs(t, "secrets")
 		if after["list"] != before["list"] || after["watch"] != before["watch"]+2 {
 			t.Errorf("requests %v, before %v", after, before)
 		}
 	})
 
 	t.Run("compacted history is emitted as a gap", func(t *testing.T) {
-		n, from := len(st.emitted()), st.position(scope)
-		p.remove(t, "a")
-		c := p.create(t, "c")
-		p.compact(t)
-		p.restart(t, p.StopAPIServer) // its cache remembers what etcd has forgotten
-		s, log, stop := running(t, f, st, p.on("secrets"))
-		st.await(t, "the differences", func() bool { return len(st.emitted()) == n+3 })
+		n, from := len(st.transcript()), st.positionOf(scope)
+		p.deleteSecret(t, "a")
+		c := p.createSecret(t, "c")
+		p.compactHistory(t)
+		p.restartServer(t, p.StopAPIServer) // its cache remembers what etcd has forgotten
+		s, log, stop := startSource(t, f, st, p.sourceConfig("secrets"))
+		st.awaitTrue(t, "the differences", func() bool { return len(st.transcript()) == n+3 })
 		got := emittedSince(st, n)
 		if got[0] != "added c@"+c+"~" || got[1] != "deleted a@"+a+"~" || !strings.HasPrefix(got[2], "gap "+from+"-") {
 			t.Errorf("emitted %q\nlog\n%s", got, log)
@@ -218,14 +218,14 @@ func TestOnARealAPIServer(t *testing.T) {
 	t.Run("a position from the future is a loss", func(t *testing.T) {
 		for _, resource := range []string{"secrets", "events"} { // events have no watch cache
 			st := newStore()
-			st.hold(resource+";ns=default", "1000000000")
-			s, log, stop := running(t, f, st, p.on(resource))
-			st.await(t, "a gap", func() bool {
-				return slices.ContainsFunc(st.emitted(), func(l string) bool { return strings.HasPrefix(l, "gap 1000000000-") })
+			st.storeState(resource+";ns=default", "1000000000")
+			s, log, stop := startSource(t, f, st, p.sourceConfig(resource))
+			st.awaitTrue(t, "a gap", func() bool {
+				return slices.ContainsFunc(st.transcript(), func(l string) bool { return strings.HasPrefix(l, "gap 1000000000-") })
 			})
 			awaitState(t, st, s, Live)
 			stop()
-			if log.count("etcd was restored from a backup") != 1 {
+			if log.countOf("etcd was restored from a backup") != 1 {
 				t.Errorf("%s: log\n%s", resource, log)
 			}
 		}
@@ -233,14 +233,14 @@ func TestOnARealAPIServer(t *testing.T) {
 
 	t.Run("events resume without a list", func(t *testing.T) {
 		st := newStore()
-		s, _, stop := running(t, f, st, p.on("events"))
+		s, _, stop := startSource(t, f, st, p.sourceConfig("events"))
 		awaitState(t, st, s, Live)
 		stop()
-		before := p.verbs(t, "events")
-		s, _, stop = running(t, f, st, p.on("events"))
+		before := p.countVerbs(t, "events")
+		s, _, stop = startSource(t, f, st, p.sourceConfig("events"))
 		awaitState(t, st, s, Live)
 		stop()
-		if after := p.verbs(t, "events"); after["list"] != before["list"] || s.Status()[0].Lists != 0 {
+		if after := p.countVerbs(t, "events"); after["list"] != before["list"] || s.Status()[0].Lists != 0 {
 			t.Errorf("requests %v, before %v", after, before)
 		}
 	})
@@ -262,41 +262,41 @@ func TestOnARealAPIServer(t *testing.T) {
 				t.Fatal(err)
 			}
 			running.Go(func() { trigger.run(ctx) })
-			await(t, "the watch of "+r.Resource, trigger.live.Load)
-			p.define(t, "widgets")
-			await(t, "the API service", func() bool {
-				return p.status(t, "GET", "/apis/apiregistration.k8s.io/v1/apiservices/v1.example.com", "") == http.StatusOK
+			awaitTrue(t, "the watch of "+r.Resource, trigger.live.Load)
+			p.createDefinition(t, "widgets")
+			awaitTrue(t, "the API service", func() bool {
+				return p.requestStatus(t, "GET", "/apis/apiregistration.k8s.io/v1/apiservices/v1.example.com", "") == http.StatusOK
 			})
 			before := rings.Load()
-			p.undefine(t, "widgets")
-			await(t, "a ring of "+r.Resource, func() bool { return rings.Load() > before })
+			p.deleteDefinition(t, "widgets")
+			awaitTrue(t, "a ring of "+r.Resource, func() bool { return rings.Load() > before })
 		}
 	})
 
 	t.Run("a type that comes later is watched", func(t *testing.T) {
 		st := newStore()
-		_, log, stop := running(t, f, st, p.on("widgets.example.com"), func(c *Config) { c.Interval = 10 * time.Second })
+		_, log, stop := startSource(t, f, st, p.sourceConfig("widgets.example.com"), func(c *Config) { c.Interval = 10 * time.Second })
 		defer stop()
 		for _, r := range []string{"customresourcedefinitions", "apiservices"} {
-			st.await(t, "the watch of "+r, func() bool { return p.verbs(t, r)["watch"] >= 1 })
+			st.awaitTrue(t, "the watch of "+r, func() bool { return p.countVerbs(t, r)["watch"] >= 1 })
 		}
 		for range 3 {
 			began := time.Now()
-			p.define(t, "widgets")
+			p.createDefinition(t, "widgets")
 			w := p.createWidget(t, "w")
 			served := time.Now()
-			st.await(t, "the object", func() bool { // coalesced, with ~, where it was there before the list that began the scope anew
-				return slices.ContainsFunc(st.emitted(), func(l string) bool { return strings.HasSuffix(strings.TrimSuffix(l, "~"), " w@"+w) })
+			st.awaitTrue(t, "the object", func() bool { // coalesced, with ~, where it was there before the list that began the scope anew
+				return slices.ContainsFunc(st.transcript(), func(l string) bool { return strings.HasSuffix(strings.TrimSuffix(l, "~"), " w@"+w) })
 			})
 			t.Logf("objects were accepted %s after the definition and emitted %s later", served.Sub(began).Round(time.Millisecond), time.Since(served).Round(time.Millisecond))
-			p.undefine(t, "widgets")
-			st.await(t, "the delete", func() bool {
-				emitted := st.emitted()
+			p.deleteDefinition(t, "widgets")
+			st.awaitTrue(t, "the delete", func() bool {
+				emitted := st.transcript()
 				return strings.HasPrefix(emitted[len(emitted)-1], "deleted w@")
 			})
 		}
 		for _, r := range []string{"customresourcedefinitions", "apiservices"} {
-			if got := p.verbs(t, r); len(got) != 1 {
+			if got := p.countVerbs(t, r); len(got) != 1 {
 				t.Errorf("requests for %s: %v, and only the right to watch is needed\nlog\n%s", r, got, log)
 			}
 		}
@@ -308,32 +308,32 @@ const (
 	widgetsPath     = "/apis/example.com/v1/namespaces/default/widgets"
 )
 
-// define installs a type of the group example.com.
-func (p *plane) define(t *testing.T, plural string) {
+// createDefinition installs a type of the group example.com.
+func (p *controlPlane) createDefinition(t *testing.T, plural string) {
 	t.Helper()
-	p.call(t, "POST", definitionsPath, fmt.Sprintf(`{"metadata":{"name":"%[1]s.example.com"},"spec":{"group":"example.com","scope":"Namespaced",
+	p.request(t, "POST", definitionsPath, fmt.Sprintf(`{"metadata":{"name":"%[1]s.example.com"},"spec":{"group":"example.com","scope":"Namespaced",
 		"names":{"plural":%[1]q,"kind":"Widget"},
 		"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`, plural))
 }
 
-// undefine removes a type and waits until its definition is gone, and with it its objects.
-func (p *plane) undefine(t *testing.T, plural string) {
+// deleteDefinition removes a type and waits until its definition is gone, and with it its objects.
+func (p *controlPlane) deleteDefinition(t *testing.T, plural string) {
 	t.Helper()
 	path := definitionsPath + "/" + plural + ".example.com"
-	p.call(t, "DELETE", path, "")
-	await(t, plural+" to go", func() bool { return p.status(t, "GET", path, "") == http.StatusNotFound })
+	p.request(t, "DELETE", path, "")
+	awaitTrue(t, plural+" to go", func() bool { return p.requestStatus(t, "GET", path, "") == http.StatusNotFound })
 }
 
 // createWidget creates an object of a type that may just be about to be served.
-func (p *plane) createWidget(t *testing.T, name string) string {
+func (p *controlPlane) createWidget(t *testing.T, name string) string {
 	t.Helper()
 	body := fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":%q}}`, name)
-	await(t, "widgets to be served", func() bool { return p.status(t, "POST", widgetsPath, body) == http.StatusCreated })
-	return p.call(t, "GET", widgetsPath+"/"+name, "")
+	awaitTrue(t, "widgets to be served", func() bool { return p.requestStatus(t, "POST", widgetsPath, body) == http.StatusCreated })
+	return p.request(t, "GET", widgetsPath+"/"+name, "")
 }
 
-// status sends a request and returns the code of the answer.
-func (p *plane) status(t *testing.T, method, path, body string) int {
+// requestStatus sends a request and returns the code of the answer.
+func (p *controlPlane) requestStatus(t *testing.T, method, path, body string) int {
 	t.Helper()
 	req, err := http.NewRequest(method, p.URL()+path, strings.NewReader(body))
 	if err != nil {
@@ -349,14 +349,14 @@ func (p *plane) status(t *testing.T, method, path, body string) int {
 	return resp.StatusCode
 }
 
-// await waits for something that only the API server knows.
-func await(t *testing.T, what string, ok func() bool) {
+// awaitTrue waits for something that only the API server knows.
+func awaitTrue(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	newStore().await(t, what, ok)
+	newStore().awaitTrue(t, what, ok)
 }
 
-func TestBuiltInScopesAreWhatTheAPIServerSays(t *testing.T) {
-	p := startPlane(t)
+func TestBuiltInScopesMatchTheAPIServer(t *testing.T) {
+	p := startControlPlane(t)
 	c, err := apiserver.NewClient(p.config, "test")
 	if err != nil {
 		t.Fatal(err)

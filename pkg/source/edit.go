@@ -16,7 +16,7 @@ type Edit struct {
 	Rules []selection.Rule
 	// Load and Shape are those of Config, for these rules.
 	Load  func(resource string, known func(event.Known)) (event.StoredResource, error)
-	Shape func(rule int, to event.Append) event.Append
+	Shape func(rule int, to event.AppendFunc) event.AppendFunc
 	// Reshaped says of a resource that Shape does something else to it than before; nil: of none.
 	Reshaped func(event.Resource) bool
 }
@@ -34,11 +34,11 @@ func (s *Source) Edit(e Edit) {
 	}
 	s.edit = &e
 	s.mu.Unlock()
-	s.pace.ring()
+	s.scheduler.requestPoll()
 }
 
-// takeEdit makes the newest rules those of the Source. It returns nil where they are already.
-func (s *Source) takeEdit(ctx context.Context) (*Edit, error) {
+// applyEdit makes the newest rules those of the Source. It returns nil where they are already.
+func (s *Source) applyEdit(ctx context.Context) (*Edit, error) {
 	s.mu.Lock()
 	e := s.edit
 	s.edit = nil
@@ -47,15 +47,15 @@ func (s *Source) takeEdit(ctx context.Context) (*Edit, error) {
 		return nil, nil
 	}
 	s.cfg.Rules, s.cfg.Load, s.cfg.Shape = e.Rules, e.Load, e.Shape
-	return e, s.watchTypes(ctx)
+	return e, s.startTriggers(ctx)
 }
 
-// changeOver ends the runners of resources that are to be followed otherwise, or no more, and waits until what they appended
+// stopChangedRunners ends the runners of resources that are to be followed otherwise, or no more, and waits until what they appended
 // can be loaded. The poll that goes on starts them anew. e is an edit that was taken up, nil where there is none.
-func (s *Source) changeOver(ctx context.Context, e *Edit, wanted map[string][]selection.Scope) error {
+func (s *Source) stopChangedRunners(ctx context.Context, e *Edit, wanted map[string][]selection.Scope) error {
 	ended := false
 	for name, r := range s.runners {
-		if len(r.followers) == 0 || r.goesOn(e, wanted[name]) {
+		if len(r.followers) == 0 || r.isUnaffected(e, wanted[name]) {
 			continue
 		}
 		select {
@@ -66,9 +66,9 @@ func (s *Source) changeOver(ctx context.Context, e *Edit, wanted map[string][]se
 		<-r.done
 		if len(wanted[name]) == 0 {
 			served := selection.Served{Resource: r.current, Namespaced: r.followers[0].scope.Namespaced}
-			s.remembered[name] = &remembered{Served: served}
+			s.unfollowed[name] = &storedResource{Served: served}
 		}
-		s.forget(func(other string, _ *runner) bool { return other == name })
+		s.removeRunners(func(other string, _ *runner) bool { return other == name })
 		ended = true
 	}
 	if !ended || s.cfg.Flush == nil {
@@ -80,21 +80,21 @@ func (s *Source) changeOver(ctx context.Context, e *Edit, wanted map[string][]se
 	return nil
 }
 
-// goesOn says that the runner, which has scopes, goes on as it is. A definition that is made anew may give a resource of
+// isUnaffected says that the runner, which has scopes, goes on as it is. A definition that is made anew may give a resource of
 // namespaces to the cluster, under its name. Beside that only an edit makes a difference: what discovery hides for a moment,
 // such as a version that a rule names, must not.
-func (r *runner) goesOn(e *Edit, scopes []selection.Scope) bool {
+func (r *runner) isUnaffected(e *Edit, scopes []selection.Scope) bool {
 	switch {
 	case len(scopes) == 0, scopes[0].Namespaced != r.followers[0].scope.Namespaced:
 		return false
 	case e == nil:
 		return true
 	}
-	return r.selects(scopes) && (e.Reshaped == nil || !e.Reshaped(r.resource))
+	return r.selectsSame(scopes) && (e.Reshaped == nil || !e.Reshaped(r.resource))
 }
 
-// selects says that the runner does what these scopes of its resource ask for.
-func (r *runner) selects(scopes []selection.Scope) bool {
+// selectsSame says that the runner does what these scopes of its resource ask for.
+func (r *runner) selectsSame(scopes []selection.Scope) bool {
 	type essence struct {
 		id                      string
 		metadataOnly, mandatory bool

@@ -15,23 +15,23 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// pods makes a Source select pods as a rule says.
-func pods(r selection.Rule) func(*Config) {
+// podsRule makes a Source select pods as a rule says.
+func podsRule(r selection.Rule) func(*Config) {
 	r.Select = []string{"pods"}
 	return func(c *Config) { c.Rules = []selection.Rule{r} }
 }
 
-// settle runs a Source until every scope has a position and returns what it emitted.
-func settle(t *testing.T, f *fakeAPI, st *store, adjust func(*Config)) []string {
+// runUntilPositioned runs a Source until every scope has a position and returns what it emitted.
+func runUntilPositioned(t *testing.T, f *fakeAPI, st *store, adjust func(*Config)) []string {
 	t.Helper()
-	n := len(st.emitted())
-	s, _, stop := running(t, f, st, adjust)
-	st.await(t, "positions", func() bool {
+	n := len(st.transcript())
+	s, _, stop := startSource(t, f, st, adjust)
+	st.awaitTrue(t, "positions", func() bool {
 		all := s.Status()
-		return len(all) > 0 && !slices.ContainsFunc(all, func(one Status) bool { return st.position(one.Scope) == "" })
+		return len(all) > 0 && !slices.ContainsFunc(all, func(one Status) bool { return st.positionOf(one.Scope) == "" })
 	})
 	stop()
-	got := st.emitted()[n:]
+	got := st.transcript()[n:]
 	slices.SortFunc(got, func(a, b string) int { // a gap stays first, between objects there is no order
 		if strings.HasPrefix(a, "gap") || strings.HasPrefix(b, "gap") {
 			return strings.Compare(b[:1], a[:1])
@@ -41,9 +41,9 @@ func settle(t *testing.T, f *fakeAPI, st *store, adjust func(*Config)) []string 
 	return got
 }
 
-func TestWhatEditedRulesSelectIsCompared(t *testing.T) {
+func TestEditedSelectionIsComparedWithKnownObjects(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
-	f.write("ADDED", "a", "b")
+	f.writeEvents("ADDED", "a", "b")
 	for i, edit := range []struct {
 		rule selection.Rule
 		want []string
@@ -58,9 +58,9 @@ func TestWhatEditedRulesSelectIsCompared(t *testing.T) {
 		{selection.Rule{Namespaces: selection.Namespaces{Include: []string{"none"}}}, []string{"gap -12", "deleted a@11~ left", "deleted b@12~ left"}},
 	} {
 		if slices.Contains(edit.rule.Namespaces.Include, "none") { // the fake does not look at namespaces
-			f.change(func() { f.history = nil })
+			f.update(func() { f.history = nil })
 		}
-		got := settle(t, f, st, pods(edit.rule))
+		got := runUntilPositioned(t, f, st, podsRule(edit.rule))
 		if !slices.Equal(got, edit.want) {
 			t.Errorf("edit %d: emitted %q, want %q", i, got, edit.want)
 		}
@@ -74,25 +74,25 @@ func TestWhatEditedRulesSelectIsCompared(t *testing.T) {
 	}
 }
 
-// TestEveryGapHasAnIDOfItsOwn restores a cluster twice from one backup, each time when it had come to the same position, and
+// TestEveryGapHasItsOwnID restores a cluster twice from one backup, each time when it had come to the same position, and
 // loses the journal twice.
-func TestEveryGapHasAnIDOfItsOwn(t *testing.T) {
+func TestEveryGapHasItsOwnID(t *testing.T) {
 	f := newFakeAPI(t)
-	f.write("ADDED", "a", "b")
+	f.writeEvents("ADDED", "a", "b")
 	for name, begin := range map[string]func(*store, *Config){
-		"two restores":      func(st *store, _ *Config) { st.hold("pods", "1000") },
-		"two lost journals": func(_ *store, c *Config) { c.Lost = "it is gone" },
+		"two restores":      func(st *store, _ *Config) { st.storeState("pods", "1000") },
+		"two lost journals": func(_ *store, c *Config) { c.LostReason = "it is gone" },
 	} {
 		var gaps []*event.Change
 		for range 2 {
 			st := newStore()
-			_, _, stop := running(t, f, st, func(c *Config) { begin(st, c) })
-			st.await(t, "a gap", func() bool {
-				i := slices.IndexFunc(st.emitted(), func(l string) bool { return strings.HasPrefix(l, "gap ") })
+			_, _, stop := startSource(t, f, st, func(c *Config) { begin(st, c) })
+			st.awaitTrue(t, "a gap", func() bool {
+				i := slices.IndexFunc(st.transcript(), func(l string) bool { return strings.HasPrefix(l, "gap ") })
 				if i < 0 {
 					return false
 				}
-				gaps = append(gaps, st.change(i))
+				gaps = append(gaps, st.changeAt(i))
 				return true
 			})
 			stop()
@@ -103,64 +103,64 @@ func TestEveryGapHasAnIDOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestAResourceThatNoRuleSelectsAnyMoreLeaves(t *testing.T) {
+func TestUnselectedResourceIsAnnouncedAsLeft(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
-	st.hold("secrets", "12", event.Known{Key: "ns/s", UID: "uid-s", ResourceVersion: "11"})
-	_, _, _ = running(t, f, st)
-	st.await(t, "the resource to be dropped", func() bool { return st.drops() == 1 })
-	if got := st.emitted(); !slices.Equal(got, []string{"deleted s@11~ left"}) {
+	st.storeState("secrets", "12", event.Known{Key: "ns/s", UID: "uid-s", ResourceVersion: "11"})
+	_, _, _ = startSource(t, f, st)
+	st.awaitTrue(t, "the resource to be dropped", func() bool { return st.dropCount() == 1 })
+	if got := st.transcript(); !slices.Equal(got, []string{"deleted s@11~ left"}) {
 		t.Errorf("emitted %q", got)
 	}
-	if c := st.change(0); c.Resource != (event.Resource{Version: "v1", Resource: "secrets", Kind: "Kind"}) {
+	if c := st.changeAt(0); c.Resource != (event.Resource{Version: "v1", Resource: "secrets", Kind: "Kind"}) {
 		t.Errorf("deleted as %+v, want version and kind", c.Resource)
 	}
 }
 
-func TestARuleThatWaitsForAVersionKeepsItsObjects(t *testing.T) {
+func TestRulePinnedToUnservedVersionKeepsObjects(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
-	st.hold("pods", "12", event.Known{Key: "ns/a", UID: "uid-a", ResourceVersion: "11"})
-	_, _, _ = running(t, f, st, func(c *Config) { c.Rules = []selection.Rule{{Select: []string{"pods.v2"}}} })
-	polls := f.asked()
-	st.await(t, "some polls", func() bool { return f.asked() > polls+10 })
-	if got := st.emitted(); len(got) != 0 || st.position("pods") != "12" {
-		t.Errorf("emitted %q, position %q", got, st.position("pods"))
+	st.storeState("pods", "12", event.Known{Key: "ns/a", UID: "uid-a", ResourceVersion: "11"})
+	_, _, _ = startSource(t, f, st, func(c *Config) { c.Rules = []selection.Rule{{Select: []string{"pods.v2"}}} })
+	polls := f.discoveryPolls()
+	st.awaitTrue(t, "some polls", func() bool { return f.discoveryPolls() > polls+10 })
+	if got := st.transcript(); len(got) != 0 || st.positionOf("pods") != "12" {
+		t.Errorf("emitted %q, position %q", got, st.positionOf("pods"))
 	}
 }
 
-// TestATypeThatIsGivenToTheClusterIsFollowedThere makes a type anew under its name, first without namespaces and then with
+// TestTypeMovedToClusterScopeIsFollowed makes a type anew under its name, first without namespaces and then with
 // them, under a rule that names one.
-func TestATypeThatIsGivenToTheClusterIsFollowedThere(t *testing.T) {
+func TestTypeMovedToClusterScopeIsFollowed(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
-	f.write("ADDED", "a")
-	s, _, _ := running(t, f, st, inNamespaces("ns"))
+	f.writeEvents("ADDED", "a")
+	s, _, _ := startSource(t, f, st, inNamespaces("ns"))
 	namespaced, clustered := coreGroup("pods"), coreGroup("pods")
 	clustered.Versions[0].Resources[0].Scope = apidiscovery.ScopeCluster
 	follows := func(scope string) {
 		t.Helper()
-		st.await(t, scope, func() bool {
+		st.awaitTrue(t, scope, func() bool {
 			all := s.Status()
-			return len(all) == 1 && all[0].Scope == scope && all[0].State == Live && st.position(scope) != ""
+			return len(all) == 1 && all[0].Scope == scope && all[0].State == Live && st.positionOf(scope) != ""
 		})
 	}
 	follows("pods;ns=ns")
-	f.serve(clustered)
+	f.setGroups(clustered)
 	follows("pods")
-	f.write("MODIFIED", "a")
-	st.await(t, "the update", func() bool { return slices.Contains(st.emitted(), "updated a@12") })
-	f.serve(namespaced)
+	f.writeEvents("MODIFIED", "a")
+	st.awaitTrue(t, "the update", func() bool { return slices.Contains(st.transcript(), "updated a@12") })
+	f.setGroups(namespaced)
 	follows("pods;ns=ns")
-	if got, want := st.emitted(), []string{"snapshot a@11", "gap -11", "updated a@12", "gap -12"}; !slices.Equal(got, want) {
+	if got, want := st.transcript(), []string{"snapshot a@11", "gap -11", "updated a@12", "gap -12"}; !slices.Equal(got, want) {
 		t.Errorf("emitted %q, want %q", got, want)
 	}
 }
 
-func TestAVersionThatDiscoveryHidesChangesNoSelection(t *testing.T) {
+func TestVersionHiddenByDiscoveryChangesNoSelection(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
-	f.write("ADDED", "a")
+	f.writeEvents("ADDED", "a")
 	older, both := groupOf("example.com", "v1", "widgets"), groupOf("example.com", "v2", "widgets")
 	both.Versions = append(both.Versions, older.Versions...)
-	f.serve(both)
-	s, _, _ := running(t, f, st, func(c *Config) {
+	f.setGroups(both)
+	s, _, _ := startSource(t, f, st, func(c *Config) {
 		c.Rules = []selection.Rule{
 			{Select: []string{"widgets.v2.example.com"}, Namespaces: selection.Namespaces{Include: []string{"ns"}}},
 			{Select: []string{"widgets.example.com"}},
@@ -168,70 +168,70 @@ func TestAVersionThatDiscoveryHidesChangesNoSelection(t *testing.T) {
 	})
 	awaitState(t, st, s, Live)
 	for _, served := range []apidiscovery.APIGroupDiscovery{older, both} {
-		f.serve(served)
-		polls := f.asked()
-		st.await(t, "some polls", func() bool { return f.asked() > polls+10 })
+		f.setGroups(served)
+		polls := f.discoveryPolls()
+		st.awaitTrue(t, "some polls", func() bool { return f.discoveryPolls() > polls+10 })
 	}
-	f.write("MODIFIED", "a")
+	f.writeEvents("MODIFIED", "a")
 	st.awaitEmitted(t, "snapshot a@11", "updated a@12")
 	if got := s.Status(); len(got) != 1 || got[0].Scope != "widgets.example.com;ns=ns" {
 		t.Errorf("follows %+v", got)
 	}
 }
 
-// TestATypeThatDiscoveryHidesAtTheStartKeepsItsNamespaces follows a type of which nothing is known but its scope.
-func TestATypeThatDiscoveryHidesAtTheStartKeepsItsNamespaces(t *testing.T) {
+// TestTypeHiddenAtStartKeepsItsNamespaces follows a type of which nothing is known but its scope.
+func TestTypeHiddenAtStartKeepsItsNamespaces(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
-	f.write("ADDED", "a")
-	st.hold("pods;ns=ns", "10")
-	f.serve(coreGroup("services"))
-	s, _, _ := running(t, f, st, inNamespaces("ns"))
+	f.writeEvents("ADDED", "a")
+	st.storeState("pods;ns=ns", "10")
+	f.setGroups(coreGroup("services"))
+	s, _, _ := startSource(t, f, st, inNamespaces("ns"))
 	st.awaitEmitted(t, "added a@11")
-	if got := s.Status(); len(got) != 1 || got[0].Scope != "pods;ns=ns" || f.count("WATCHLIST")+f.count("LIST") != 0 {
-		t.Errorf("follows %+v, asked %q", got, f.requests())
+	if got := s.Status(); len(got) != 1 || got[0].Scope != "pods;ns=ns" || f.countRequests("WATCHLIST")+f.countRequests("LIST") != 0 {
+		t.Errorf("follows %+v, asked %q", got, f.requestLog())
 	}
 }
 
-func TestATypeThatDiscoveryHidesIsWatchedOn(t *testing.T) {
+func TestTypeHiddenByDiscoveryIsStillWatched(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
-	f.write("ADDED", "a")
-	s, _, stop := running(t, f, st)
+	f.writeEvents("ADDED", "a")
+	s, _, stop := startSource(t, f, st)
 	awaitState(t, st, s, Live)
-	f.serve(groupOf("apps", "v1", "deployments"))
-	polls := f.asked()
-	st.await(t, "some polls", func() bool { return f.asked() > polls+10 })
-	f.write("MODIFIED", "a")
+	f.setGroups(groupOf("apps", "v1", "deployments"))
+	polls := f.discoveryPolls()
+	st.awaitTrue(t, "some polls", func() bool { return f.discoveryPolls() > polls+10 })
+	f.writeEvents("MODIFIED", "a")
 	st.awaitEmitted(t, "snapshot a@11", "updated a@12")
 	stop()
-	f.write("MODIFIED", "a")
-	_, _, _ = running(t, f, st) // and after a restart, by the version and kind that are stored
+	f.writeEvents("MODIFIED", "a")
+	_, _, _ = startSource(t, f, st) // and after a restart, by the version and kind that are stored
 	st.awaitEmitted(t, "snapshot a@11", "updated a@12", "updated a@13")
-	if st.drops() != 0 {
+	if st.dropCount() != 0 {
 		t.Errorf("dropped %q", st.dropped)
 	}
 }
 
-func TestAListThatCannotBeWatchedOnIsAStateAndNoFurtherGap(t *testing.T) {
+func TestUnwatchableListIsReportedOnceWithOneGap(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		f.noList = true
-		s, log, stop := running(t, f, st, on)
+		s, log, stop := startSource(t, f, st, on)
 		defer stop()
 		awaitState(t, st, s, Live)
-		f.breakWith(func() { f.oldest = 1000 }) // no history at all, though lists are answered
+		f.breakStreamsAfter(func() { f.oldest = 1000 }) // no history at all, though lists are answered
 		time.Sleep(time.Hour)
 		if got := s.Status()[0]; got.State != Unreachable || !strings.Contains(got.Reason, "of its own list") || got.Relists > 2 {
 			t.Errorf("status %+v", got)
 		}
-		gaps := slices.DeleteFunc(st.emitted(), func(l string) bool { return !strings.HasPrefix(l, "gap") })
-		if len(gaps) > 1 || log.count("level=WARN") > 6 {
+		gaps := slices.DeleteFunc(st.transcript(), func(l string) bool { return !strings.HasPrefix(l, "gap") })
+		if len(gaps) > 1 || log.countOf("level=WARN") > 6 {
 			t.Errorf("%d gaps, log\n%s", len(gaps), log)
 		}
-		f.change(func() { f.oldest = 0 })
+		f.update(func() { f.oldest = 0 })
 		awaitState(t, st, s, Live)
 	})
 }
 
-func TestHungTypesKeepNoOtherFromItsList(t *testing.T) {
+func TestHungTypesDoNotBlockOtherLists(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		hang := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 		names := []string{"pods"}
@@ -240,7 +240,7 @@ func TestHungTypesKeepNoOtherFromItsList(t *testing.T) {
 			f.faults = append(f.faults, hang)
 		}
 		f.groups[0] = coreGroup(names...)
-		s, _, stop := running(t, f, st, on, func(c *Config) { c.Rules = []selection.Rule{{Select: []string{"*"}}} })
+		s, _, stop := startSource(t, f, st, on, func(c *Config) { c.Rules = []selection.Rule{{Select: []string{"*"}}} })
 		defer stop()
 		time.Sleep(50 * time.Second) // less than the time after which requests are given up
 		live, named := 0, 0
@@ -258,16 +258,16 @@ func TestHungTypesKeepNoOtherFromItsList(t *testing.T) {
 	})
 }
 
-func TestResyncEmitsEveryObjectOnceAPeriod(t *testing.T) {
+func TestResyncEmitsEveryObjectOncePerPeriod(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-		f.write("ADDED", "b")
-		_, _, stop := running(t, f, st, on, pods(selection.Rule{Resync: time.Minute}))
+		f.writeEvents("ADDED", "b")
+		_, _, stop := startSource(t, f, st, on, podsRule(selection.Rule{Resync: time.Minute}))
 		defer stop()
 		time.Sleep(10*time.Minute - time.Second)
 		synced := map[string]int{}
 		ids := map[string]bool{}
-		for i := range st.emitted() {
-			c := st.change(i)
+		for i := range st.transcript() {
+			c := st.changeAt(i)
 			if c.Type == event.Sync {
 				synced[c.Name+"@"+c.ResourceVersion]++
 				if len(c.After) == 0 || c.Delta != event.DeltaSync || ids[c.ID()] {
@@ -282,63 +282,63 @@ func TestResyncEmitsEveryObjectOnceAPeriod(t *testing.T) {
 	})
 }
 
-// awaitEdit waits until the Source begins to do what an edit says.
-func awaitEdit(t *testing.T, st *store, s *Source) {
+// awaitEditApplied waits until the Source begins to do what an edit says.
+func awaitEditApplied(t *testing.T, st *store, s *Source) {
 	t.Helper()
-	st.await(t, "the edit", func() bool {
+	st.awaitTrue(t, "the edit", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.edit == nil
 	})
 }
 
-// TestAnEditConcernsWhatItChangesAndNothingElse edits a running Source: rules that mean the same leave the watch alone;
+// TestEditRestartsOnlyChangedResources edits a running Source: rules that mean the same leave the watch alone;
 // another shape goes on from the position, without a list; another selection is compared.
-func TestAnEditConcernsWhatItChangesAndNothingElse(t *testing.T) {
+func TestEditRestartsOnlyChangedResources(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
-	f.write("ADDED", "a", "b")
-	s, _, _ := running(t, f, st, func(c *Config) { c.Flush = func(context.Context) error { return nil } })
+	f.writeEvents("ADDED", "a", "b")
+	s, _, _ := startSource(t, f, st, func(c *Config) { c.Flush = func(context.Context) error { return nil } })
 	st.awaitPosition(t, "pods", "12")
 	shaped := make(chan int, 100)
 	edit := func(reshaped bool, rules ...selection.Rule) []string {
-		before := len(f.requests())
+		before := len(f.requestLog())
 		s.Edit(Edit{
-			Rules: rules, Load: st.load, Reshaped: func(event.Resource) bool { return reshaped },
-			Shape: func(rule int, to event.Append) event.Append {
+			Rules: rules, Load: st.loadResource, Reshaped: func(event.Resource) bool { return reshaped },
+			Shape: func(rule int, to event.AppendFunc) event.AppendFunc {
 				shaped <- rule
 				return to
 			},
 		})
-		awaitEdit(t, st, s)
-		return f.requests()[before:]
+		awaitEditApplied(t, st, s)
+		return f.requestLog()[before:]
 	}
 	pods := selection.Rule{Select: []string{"pods"}}
 	if got := edit(false, selection.Rule{Select: []string{"leases.coordination.k8s.io"}}, pods); len(got) != 0 || len(shaped) != 0 {
 		t.Errorf("an edit that does not concern it asks %q", got)
 	}
-	n := len(st.emitted())
+	n := len(st.transcript())
 	edit(true, pods)
 	<-shaped
-	f.write("ADDED", "c")
-	st.await(t, "the next object", func() bool { return len(st.emitted()) > n })
-	if got := st.emitted()[n:]; !slices.Equal(got, []string{"added c@13"}) || f.count("WATCHLIST rv= ") > 1 || f.count("LIST") != 0 {
-		t.Errorf("another shape emits %q and asks %q", got, f.requests())
+	f.writeEvents("ADDED", "c")
+	st.awaitTrue(t, "the next object", func() bool { return len(st.transcript()) > n })
+	if got := st.transcript()[n:]; !slices.Equal(got, []string{"added c@13"}) || f.countRequests("WATCHLIST rv= ") > 1 || f.countRequests("LIST") != 0 {
+		t.Errorf("another shape emits %q and asks %q", got, f.requestLog())
 	}
-	n = len(st.emitted())
+	n = len(st.transcript())
 	pods.Namespaces.Exclude = []string{"ns"}
 	edit(false, pods)
-	st.await(t, "the comparison", func() bool { return len(st.emitted()) == n+4 })
-	if got := st.emitted()[n:]; !strings.HasPrefix(got[0], "gap ") || !strings.HasSuffix(got[3], " left") {
+	st.awaitTrue(t, "the comparison", func() bool { return len(st.transcript()) == n+4 })
+	if got := st.transcript()[n:]; !strings.HasPrefix(got[0], "gap ") || !strings.HasSuffix(got[3], " left") {
 		t.Errorf("another selection emits %q", got)
 	}
 }
 
-// TestAnEditWaitsForTheGapsOfALostJournal edits a Source whose journal is slow to store what the scope begins with.
-func TestAnEditWaitsForTheGapsOfALostJournal(t *testing.T) {
+// TestEditWaitsForGapsOfLostJournal edits a Source whose journal is slow to store what the scope begins with.
+func TestEditWaitsForGapsOfLostJournal(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		goOn, announced := make(chan struct{}), make(chan struct{})
-		s, _, stop := running(t, f, st, on, func(c *Config) {
-			c.Lost = "it is gone"
+		s, _, stop := startSource(t, f, st, on, func(c *Config) {
+			c.LostReason = "it is gone"
 			c.SetScopes = func(ctx context.Context, r event.Resource, scopes []event.StoredScope) error {
 				select {
 				case <-goOn:
@@ -347,7 +347,7 @@ func TestAnEditWaitsForTheGapsOfALostJournal(t *testing.T) {
 					return ctx.Err()
 				}
 			}
-			c.Announced = func(context.Context) error {
+			c.GapsRecorded = func(context.Context) error {
 				close(announced)
 				return nil
 			}
@@ -355,9 +355,9 @@ func TestAnEditWaitsForTheGapsOfALostJournal(t *testing.T) {
 		defer stop()
 		synctest.Wait()
 		s.Edit(Edit{
-			Rules: []selection.Rule{{Select: []string{"pods"}}}, Load: st.load, Reshaped: func(event.Resource) bool { return true },
+			Rules: []selection.Rule{{Select: []string{"pods"}}}, Load: st.loadResource, Reshaped: func(event.Resource) bool { return true },
 		})
-		awaitEdit(t, st, s)
+		awaitEditApplied(t, st, s)
 		synctest.Wait()
 		close(goOn)
 		awaitState(t, st, s, Live)
@@ -367,7 +367,7 @@ func TestAnEditWaitsForTheGapsOfALostJournal(t *testing.T) {
 		default:
 			t.Error("the store still has it that something was lost")
 		}
-		if got := st.emitted(); !slices.Equal(got, []string{"gap -11", "snapshot a@11"}) {
+		if got := st.transcript(); !slices.Equal(got, []string{"gap -11", "snapshot a@11"}) {
 			t.Errorf("emitted %q", got)
 		}
 	})

@@ -111,8 +111,8 @@ func (f *fakeAPI) config() *rest.Config {
 	}}
 }
 
-// change does something to the fake and lets streams look.
-func (f *fakeAPI) change(do func()) {
+// update does something to the fake and lets streams look.
+func (f *fakeAPI) update(do func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	do()
@@ -120,8 +120,8 @@ func (f *fakeAPI) change(do func()) {
 	f.changed = make(chan struct{})
 }
 
-func (f *fakeAPI) write(kind string, names ...string) {
-	f.change(func() {
+func (f *fakeAPI) writeEvents(kind string, names ...string) {
+	f.update(func() {
 		for _, name := range names {
 			f.rv++
 			f.history = append(f.history, fakeEvent{f.rv, kind, name})
@@ -129,11 +129,11 @@ func (f *fakeAPI) write(kind string, names ...string) {
 	})
 }
 
-// breakAll ends every stream in the middle of a chunk and lets the next requests meet the faults.
-func (f *fakeAPI) breakAll(faults ...http.HandlerFunc) { f.breakWith(func() {}, faults...) }
+// breakStreams ends every stream in the middle of a chunk and lets the next requests meet the faults.
+func (f *fakeAPI) breakStreams(faults ...http.HandlerFunc) { f.breakStreamsAfter(func() {}, faults...) }
 
-// breakWith is breakAll after a change that no stream sees.
-func (f *fakeAPI) breakWith(do func(), faults ...http.HandlerFunc) {
+// breakStreamsAfter is breakStreams after a change that no stream sees.
+func (f *fakeAPI) breakStreamsAfter(do func(), faults ...http.HandlerFunc) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	do()
@@ -142,15 +142,15 @@ func (f *fakeAPI) breakWith(do func(), faults ...http.HandlerFunc) {
 	f.cut = make(chan struct{})
 }
 
-func (f *fakeAPI) requests() []string {
+func (f *fakeAPI) requestLog() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.log)
 }
 
-func (f *fakeAPI) count(prefix string) int {
+func (f *fakeAPI) countRequests(prefix string) int {
 	n := 0
-	for _, r := range f.requests() {
+	for _, r := range f.requestLog() {
 		if strings.HasPrefix(r, prefix) {
 			n++
 		}
@@ -167,10 +167,10 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeStatus(w, apierrors.NewServiceUnavailable("down"))
 		return
 	case r.URL.Path == "/api", r.URL.Path == "/apis":
-		f.discover(w, r.URL.Path == "/api")
+		f.answerDiscovery(w, r.URL.Path == "/api")
 		return
 	case strings.HasSuffix(r.URL.Path, "/customresourcedefinitions"), strings.HasSuffix(r.URL.Path, "/apiservices"):
-		f.watchTypes(w, r)
+		f.answerTypeWatch(w, r)
 		return
 	case strings.HasSuffix(r.URL.Path, "/namespaces/kube-system"):
 		if nameless {
@@ -186,7 +186,7 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if name, is := strings.CutPrefix(r.URL.Path, "/api/v1/namespaces/"); is && !strings.Contains(name, "/") {
-		f.namespace(w, name)
+		f.answerNamespace(w, name)
 		return
 	}
 	q := r.URL.Query()
@@ -222,14 +222,14 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case noList && q.Get("sendInitialEvents") != "":
 		writeStatus(w, apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil))
 	case what == "LIST":
-		f.list(w)
+		f.answerList(w)
 	default:
-		f.watch(w, r, what)
+		f.answerWatch(w, r, what)
 	}
 }
 
-// namespace answers whether one exists.
-func (f *fakeAPI) namespace(w http.ResponseWriter, name string) {
+// answerNamespace answers whether one exists.
+func (f *fakeAPI) answerNamespace(w http.ResponseWriter, name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	of := schema.GroupResource{Resource: "namespaces"}
@@ -246,14 +246,14 @@ func (f *fakeAPI) namespace(w http.ResponseWriter, name string) {
 	}
 }
 
-// lookupsOf is how often a namespace was asked for.
-func (f *fakeAPI) lookupsOf(name string) int {
+// namespaceLookups is how often a namespace was asked for.
+func (f *fakeAPI) namespaceLookups(name string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.lookups[name]
 }
 
-func (f *fakeAPI) discover(w http.ResponseWriter, core bool) {
+func (f *fakeAPI) answerDiscovery(w http.ResponseWriter, core bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if core {
@@ -285,8 +285,8 @@ func statusJSON(err *apierrors.StatusError) metav1.Status {
 	return s
 }
 
-// state is what exists, by name, with the resourceVersion of each.
-func (f *fakeAPI) state() map[string]fakeEvent {
+// currentState is what exists, by name, with the resourceVersion of each.
+func (f *fakeAPI) currentState() map[string]fakeEvent {
 	m := map[string]fakeEvent{}
 	for _, e := range f.history {
 		if e.kind == "DELETED" {
@@ -302,11 +302,11 @@ func objectJSON(name string, rv int) string {
 	return fmt.Sprintf(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":%q,"namespace":"ns","uid":"uid-%s","resourceVersion":"%d","managedFields":[{"manager":"test","time":"2026-01-02T03:04:05Z"}]}}`, name, name, rv)
 }
 
-func (f *fakeAPI) list(w http.ResponseWriter) {
+func (f *fakeAPI) answerList(w http.ResponseWriter) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var items []string
-	state := f.state()
+	state := f.currentState()
 	for _, name := range slices.Sorted(maps.Keys(state)) {
 		items = append(items, objectJSON(name, state[name].rv))
 	}
@@ -314,12 +314,12 @@ func (f *fakeAPI) list(w http.ResponseWriter) {
 	fmt.Fprintf(w, `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"%d"},"items":[%s]}`, f.rv, strings.Join(items, ","))
 }
 
-func (f *fakeAPI) watch(w http.ResponseWriter, r *http.Request, what string) {
+func (f *fakeAPI) answerWatch(w http.ResponseWriter, r *http.Request, what string) {
 	q := r.URL.Query()
 	from, _ := strconv.Atoi(q.Get("resourceVersion"))
 	f.mu.Lock()
 	cut, hang, oldest, newest, noMark, indented := f.cut, f.hang, f.oldest, f.rv, f.noMark, f.indented
-	state := f.state()
+	state := f.currentState()
 	f.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
 	send := func(kind, object string) {
@@ -366,12 +366,12 @@ func (f *fakeAPI) watch(w http.ResponseWriter, r *http.Request, what string) {
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
 		defer cancel()
 	}
-	f.follow(ctx, cut, hang, from, send)
+	f.streamEvents(ctx, cut, hang, from, send)
 }
 
-// follow sends what comes after a resourceVersion until the stream is cut. What changes together with a cut or a silence is
+// streamEvents sends what comes after a resourceVersion until the stream is cut. What changes together with a cut or a silence is
 // not sent.
-func (f *fakeAPI) follow(ctx context.Context, cut, hang chan struct{}, from int, send func(kind, object string)) {
+func (f *fakeAPI) streamEvents(ctx context.Context, cut, hang chan struct{}, from int, send func(kind, object string)) {
 	f.mu.Lock()
 	mute, bookmark := f.mute, f.bookmark
 	f.mu.Unlock()
@@ -414,8 +414,8 @@ func (f *fakeAPI) follow(ctx context.Context, cut, hang chan struct{}, from int,
 	}
 }
 
-// silence lets all streams that are open bring nothing more, after doing something that they do not see.
-func (f *fakeAPI) silence(do func()) {
+// silenceStreams lets all streams that are open bring nothing more, after doing something that they do not see.
+func (f *fakeAPI) silenceStreams(do func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	do()
@@ -445,9 +445,9 @@ func newStore() *store {
 	}
 }
 
-// hold stores a scope of pods, or of another resource, that has come to a position.
-func (s *store) hold(scope, position string, known ...event.Known) {
-	r := event.ResourceNamed(strings.Split(scope, ";")[0])
+// storeState stores a scope of pods, or of another resource, that has come to a position.
+func (s *store) storeState(scope, position string, known ...event.Known) {
+	r := event.ParseResourceName(strings.Split(scope, ";")[0])
 	r.Version, r.Kind = "v1", "Kind"
 	name := r.String()
 	s.resources[name] = r
@@ -460,7 +460,7 @@ func (s *store) hold(scope, position string, known ...event.Known) {
 	}
 }
 
-func (s *store) append(_ context.Context, o event.Observation) error {
+func (s *store) appendObservation(_ context.Context, o event.Observation) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.changes = append(s.changes, o.Changes...)
@@ -472,7 +472,7 @@ func (s *store) append(_ context.Context, o event.Observation) error {
 	for _, k := range o.Known {
 		s.known[name][k.Key] = k
 	}
-	for _, key := range o.Forget {
+	for _, key := range o.RemovedKeys {
 		delete(s.known[name], key)
 	}
 	for _, b := range o.Bodies {
@@ -483,8 +483,8 @@ func (s *store) append(_ context.Context, o event.Observation) error {
 		if scope.ID != o.Scope {
 			continue
 		}
-		if o.Lost != "" {
-			*scope = event.StoredScope{ID: scope.ID, Lost: o.Lost, Pass: scope.Pass}
+		if o.LostReason != "" {
+			*scope = event.StoredScope{ID: scope.ID, LostReason: o.LostReason, Pass: scope.Pass}
 		}
 		if o.Snapshot != "" {
 			*scope = event.StoredScope{ID: scope.ID, Snapshot: o.Snapshot}
@@ -493,7 +493,7 @@ func (s *store) append(_ context.Context, o event.Observation) error {
 			*scope = event.StoredScope{ID: scope.ID, Position: o.Position, Snapshot: scope.Snapshot}
 		}
 	}
-	s.wake()
+	s.notifyWaiters()
 	return nil
 }
 
@@ -504,12 +504,12 @@ func (s *store) setScopes(_ context.Context, r event.Resource, scopes []event.St
 	return nil
 }
 
-func (s *store) wake() {
+func (s *store) notifyWaiters() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-func (s *store) load(resource string, known func(event.Known)) (event.StoredResource, error) {
+func (s *store) loadResource(resource string, known func(event.Known)) (event.StoredResource, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, k := range s.known[resource] {
@@ -517,19 +517,19 @@ func (s *store) load(resource string, known func(event.Known)) (event.StoredReso
 			known(k)
 		}
 	}
-	return event.StoredResource{Resource: s.resources[resource], Scopes: slices.Clone(s.scopes[resource]), Bodiless: s.bodiless}, nil
+	return event.StoredResource{Resource: s.resources[resource], Scopes: slices.Clone(s.scopes[resource]), BodiesMissing: s.bodiless}, nil
 }
 
-func (s *store) fill(context.Context, string) error {
+func (s *store) recordFilled(context.Context, string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.bodiless = false
-	s.wake()
+	s.notifyWaiters()
 	return nil
 }
 
-// filled are the bodies, as "key@resourceVersion", once they were read.
-func (s *store) filled() (all []string) {
+// filledResources are the bodies, as "key@resourceVersion", once they were read.
+func (s *store) filledResources() (all []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, b := range s.bodies {
@@ -541,8 +541,8 @@ func (s *store) filled() (all []string) {
 	return all
 }
 
-// position is that of a scope; "" when there is none.
-func (s *store) position(scope string) string {
+// positionOf is that of a scope; "" when there is none.
+func (s *store) positionOf(scope string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, stored := range s.scopes[strings.Split(scope, ";")[0]] {
@@ -553,32 +553,32 @@ func (s *store) position(scope string) string {
 	return ""
 }
 
-func (s *store) stored() ([]string, error) {
+func (s *store) storedResources() ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Sorted(maps.Keys(s.resources)), nil
 }
 
-func (s *store) drop(_ context.Context, resource string) error {
+func (s *store) dropResource(_ context.Context, resource string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.resources, resource)
 	delete(s.scopes, resource)
 	delete(s.known, resource)
 	s.dropped = append(s.dropped, resource)
-	s.wake()
+	s.notifyWaiters()
 	return nil
 }
 
-func (s *store) remember(_ context.Context, uid string) error {
+func (s *store) recordCluster(_ context.Context, uid string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cluster = uid
-	s.wake()
+	s.notifyWaiters()
 	return nil
 }
 
-func (s *store) beginAnew(_ context.Context, uid, _ string) error {
+func (s *store) resetCluster(_ context.Context, uid, _ string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cluster = uid
@@ -588,8 +588,8 @@ func (s *store) beginAnew(_ context.Context, uid, _ string) error {
 	return nil
 }
 
-// change is number i, from 0, of what is emitted.
-func (s *store) change(i int) *event.Change {
+// changeAt is number i, from 0, of what is emitted.
+func (s *store) changeAt(i int) *event.Change {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.changes {
@@ -603,21 +603,21 @@ func (s *store) change(i int) *event.Change {
 	return nil
 }
 
-// remembered is the cluster that the store knows it was filled from.
-func (s *store) remembered() string {
+// recordedCluster is the cluster that the store knows it was filled from.
+func (s *store) recordedCluster() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cluster
 }
 
-func (s *store) drops() int {
+func (s *store) dropCount() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.dropped)
 }
 
-// frames are the records around snapshots.
-func (s *store) frames() (all []*event.Change) {
+// snapshotFrames are the records around snapshots.
+func (s *store) snapshotFrames() (all []*event.Change) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.changes {
@@ -628,9 +628,9 @@ func (s *store) frames() (all []*event.Change) {
 	return all
 }
 
-// emitted is the stream so far, without what frames snapshots: "type name@resourceVersion", a "~" behind coalesced ones, and
+// transcript is the stream so far, without what frames snapshots: "type name@resourceVersion", a "~" behind coalesced ones, and
 // gaps with their positions.
-func (s *store) emitted() []string {
+func (s *store) transcript() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []string
@@ -653,8 +653,8 @@ func (s *store) emitted() []string {
 	return all
 }
 
-// await waits until ok, or fails the test with what it has.
-func (s *store) await(t *testing.T, what string, ok func() bool) {
+// awaitTrue waits until ok, or fails the test with what it has.
+func (s *store) awaitTrue(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	limit := time.After(s.patience)
 	tick := time.NewTicker(5 * time.Millisecond) // for what ok looks at beside the store
@@ -670,15 +670,15 @@ func (s *store) await(t *testing.T, what string, ok func() bool) {
 		case <-changed:
 		case <-tick.C:
 		case <-limit:
-			t.Fatalf("waited for %s\ntold %q", what, s.emitted())
+			t.Fatalf("waited for %s\ntold %q", what, s.transcript())
 		}
 	}
 }
 
 func (s *store) awaitEmitted(t *testing.T, want ...string) {
 	t.Helper()
-	s.await(t, fmt.Sprintf("%q", want), func() bool { return len(s.emitted()) >= len(want) })
-	if got := s.emitted(); !slices.Equal(got, want) {
+	s.awaitTrue(t, fmt.Sprintf("%q", want), func() bool { return len(s.transcript()) >= len(want) })
+	if got := s.transcript(); !slices.Equal(got, want) {
 		t.Fatalf("emitted\n got %q\nwant %q", got, want)
 	}
 }
@@ -686,46 +686,46 @@ func (s *store) awaitEmitted(t *testing.T, want ...string) {
 // awaitPosition waits until everything up to a resourceVersion is stored: a list is through, and not only some of it.
 func (s *store) awaitPosition(t *testing.T, scope, want string) {
 	t.Helper()
-	s.await(t, "position "+want, func() bool { return s.position(scope) == want })
+	s.awaitTrue(t, "position "+want, func() bool { return s.positionOf(scope) == want })
 }
 
-// lines is a log that a test can read.
-type lines struct {
+// logBuffer is a log that a test can read.
+type logBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
-func (l *lines) Write(p []byte) (int, error) {
+func (l *logBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.Write(p)
 }
 
-func (l *lines) count(s string) int {
+func (l *logBuffer) countOf(s string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Count(l.b.String(), s)
 }
 
-func (l *lines) String() string {
+func (l *logBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.String()
 }
 
-// running starts a Source on the fake and the store; stop ends it, at the latest with the test.
-func running(t *testing.T, f *fakeAPI, st *store, adjust ...func(*Config)) (s *Source, log *lines, stop func()) {
+// startSource starts a Source on the fake and the store; stop ends it, at the latest with the test.
+func startSource(t *testing.T, f *fakeAPI, st *store, adjust ...func(*Config)) (s *Source, log *logBuffer, stop func()) {
 	t.Helper()
 	client, err := apiserver.NewClient(f.config(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}
-	log = &lines{}
+	log = &logBuffer{}
 	cfg := Config{
 		Client: client, Cluster: "c", Rules: []selection.Rule{{Select: []string{"pods"}}}, Interval: 20 * time.Millisecond,
-		Load: st.load, SetScopes: st.setScopes, Append: st.append, Filled: st.fill, Drop: st.drop, Stored: st.stored,
-		Announced: func(context.Context) error { return nil },
-		Log:       slog.New(slog.NewTextHandler(log, nil)),
+		Load: st.loadResource, SetScopes: st.setScopes, Append: st.appendObservation, BodiesFilled: st.recordFilled, DropResource: st.dropResource, StoredResources: st.storedResources,
+		GapsRecorded: func(context.Context) error { return nil },
+		Log:          slog.New(slog.NewTextHandler(log, nil)),
 	}
 	for _, a := range adjust {
 		a(&cfg)
@@ -743,7 +743,7 @@ func running(t *testing.T, f *fakeAPI, st *store, adjust ...func(*Config)) (s *S
 		}
 		cfg.Client.Close()
 		if t.Failed() {
-			requests := f.requests()
+			requests := f.requestLog()
 			t.Logf("requests %q\nlog\n%s", requests[:min(len(requests), 50)], log)
 		}
 	})
@@ -755,11 +755,11 @@ func running(t *testing.T, f *fakeAPI, st *store, adjust ...func(*Config)) (s *S
 // go on from there.
 func awaitState(t *testing.T, st *store, s *Source, want State) {
 	t.Helper()
-	st.await(t, string(want), func() bool {
+	st.awaitTrue(t, string(want), func() bool {
 		all := s.Status()
 		if len(all) != 1 || all[0].State != want {
 			return false
 		}
-		return want != Live || st.position(all[0].Scope) != ""
+		return want != Live || st.positionOf(all[0].Scope) != ""
 	})
 }

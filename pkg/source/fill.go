@@ -14,47 +14,47 @@ const (
 	fillObjects, fillBytes = 128, 512 << 10
 )
 
-// bodyReading reads the bodies of a scope's known objects, which are known without them: all objects are read once,
+// bodyFiller reads the bodies of a scope's known objects, which are known without them: all objects are read once,
 // beside the watch, and those that are still in the version that is known have their body stored. Of the others the next
 // change says that nothing is known of the state before it, and brings the body.
-type bodyReading struct {
+type bodyFiller struct {
 	f     *follower
 	batch []*deltas.Object
 	bytes int
 	found int
 }
 
-// fill fills until the last page is read, or ctx ends. A reading whose token has expired begins again.
-func (f *follower) fill(ctx context.Context) {
-	if f.interject(ctx, func(context.Context) error { return nil }) != nil { // not before the watch is there
+// fillBodies fills until the last page is read, or ctx ends. A reading whose token has expired begins again.
+func (f *follower) fillBodies(ctx context.Context) {
+	if f.runBetweenBatches(ctx, func(context.Context) error { return nil }) != nil { // not before the watch is there
 		return
 	}
 	var pause backoff
 	for {
-		l := &bodyReading{f: f}
-		err := l.read(ctx)
+		l := &bodyFiller{f: f}
+		err := l.readAllPages(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		if err == nil {
 			f.runner.source.cfg.Log.Info("the states of known objects were read, for what changes say of the state before",
 				"scope", f.scope.ID, "objects", l.found)
-			f.runner.filled(ctx)
+			f.runner.recordBodiesFilled(ctx)
 			return
 		}
-		if sleep(ctx, pause.wait(err)) != nil {
+		if sleep(ctx, pause.nextWait(err)) != nil {
 			return
 		}
 	}
 }
 
-func (l *bodyReading) read(ctx context.Context) error {
-	r := reading{f: l.f, slots: l.f.runner.source.fills, size: pageSize, take: l.take}
+func (l *bodyFiller) readAllPages(ctx context.Context) error {
+	r := pageReader{f: l.f, slots: l.f.runner.source.fillSlots, pageSize: pageSize, handle: l.collectObject}
 	for {
-		l.f.health.note(func(s *Status) { s.Lists++ })
-		more, err := r.page(ctx)
+		l.f.health.updateCounters(func(s *Status) { s.Lists++ })
+		more, err := r.readPage(ctx)
 		if err == nil {
-			err = l.store(ctx)
+			err = l.storeBatch(ctx)
 		}
 		if err != nil || !more {
 			return err
@@ -62,26 +62,26 @@ func (l *bodyReading) read(ctx context.Context) error {
 	}
 }
 
-// take takes an object that was read.
-func (l *bodyReading) take(ctx context.Context, o *deltas.Object) error {
+// collectObject takes an object that was read.
+func (l *bodyFiller) collectObject(ctx context.Context, o *deltas.Object) error {
 	l.batch = append(l.batch, o)
 	if l.bytes += len(o.Raw); len(l.batch) < fillObjects && l.bytes < fillBytes {
 		return nil
 	}
-	return l.store(ctx)
+	return l.storeBatch(ctx)
 }
 
-// store lets the follower store the bodies that were read, and waits until they are, so that few are in memory.
-func (l *bodyReading) store(ctx context.Context) error {
+// storeBatch lets the follower store the bodies that were read, and waits until they are, so that few are in memory.
+func (l *bodyFiller) storeBatch(ctx context.Context) error {
 	batch, done := l.batch, make(chan struct{})
 	if l.batch, l.bytes = nil, 0; len(batch) == 0 {
 		return nil
 	}
-	err := l.f.interject(ctx, func(ctx context.Context) error {
+	err := l.f.runBetweenBatches(ctx, func(ctx context.Context) error {
 		defer close(done)
-		o := l.f.tracker.Load().Bodies(batch)
+		o := l.f.tracker.Load().ObserveBodies(batch)
 		l.found += len(o.Bodies)
-		return l.f.put(ctx, o)
+		return l.f.appendObservation(ctx, o)
 	})
 	if err != nil {
 		return err
@@ -97,12 +97,12 @@ func (l *bodyReading) store(ctx context.Context) error {
 	return nil
 }
 
-// filled notes that a scope has the bodies of its objects.
-func (r *runner) filled(ctx context.Context) {
-	if r.unfilled.Add(-1) > 0 {
+// recordBodiesFilled notes that a scope has the bodies of its objects.
+func (r *runner) recordBodiesFilled(ctx context.Context) {
+	if r.bodilessScopes.Add(-1) > 0 {
 		return
 	}
-	if err := r.source.cfg.Filled(ctx, r.resource.String()); err != nil && ctx.Err() == nil {
-		r.source.failed(fmt.Errorf("note that the bodies of %s were read: %w", r.resource, err))
+	if err := r.source.cfg.BodiesFilled(ctx, r.resource.String()); err != nil && ctx.Err() == nil {
+		r.source.fail(fmt.Errorf("note that the bodies of %s were read: %w", r.resource, err))
 	}
 }

@@ -11,42 +11,42 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// takenOver is a store that was taken over without bodies: a is known as it is, b in an older version, c is gone.
-func takenOver(f *fakeAPI) *store {
-	f.write("ADDED", "a", "b", "b")
+// storeAfterFailover is a store that was taken over without bodies: a is known as it is, b in an older version, c is gone.
+func storeAfterFailover(f *fakeAPI) *store {
+	f.writeEvents("ADDED", "a", "b", "b")
 	st := newStore()
 	st.bodiless = true
-	st.hold("pods", "13",
+	st.storeState("pods", "13",
 		event.Known{Key: "ns/a", UID: "uid-a", ResourceVersion: "11"},
 		event.Known{Key: "ns/b", UID: "uid-b", ResourceVersion: "12"},
 		event.Known{Key: "ns/c", UID: "uid-c", ResourceVersion: "9"})
 	return st
 }
 
-func TestBodiesOfWhatWasTakenOverAreReadOnce(t *testing.T) {
+func TestBodiesAreReadOnceAfterFailover(t *testing.T) {
 	f := newFakeAPI(t)
-	st := takenOver(f)
-	s, _, stop := running(t, f, st)
-	st.await(t, "the body that is known", func() bool { return slices.Equal(st.filled(), []string{"ns/a@11"}) })
-	f.write("MODIFIED", "a")
+	st := storeAfterFailover(f)
+	s, _, stop := startSource(t, f, st)
+	st.awaitTrue(t, "the body that is known", func() bool { return slices.Equal(st.filledResources(), []string{"ns/a@11"}) })
+	f.writeEvents("MODIFIED", "a")
 	st.awaitEmitted(t, "updated a@14")
-	if got := st.change(0); got.Class == "" {
+	if got := st.changeAt(0); got.Class == "" {
 		t.Errorf("the state was read, and so what the change touched is known: %+v", got)
 	}
 	if got := s.Status()[0]; got.Lists != 1 || got.Relists != 0 {
-		t.Errorf("requests %q", f.requests())
+		t.Errorf("requests %q", f.requestLog())
 	}
 	stop()
-	s, _, _ = running(t, f, st)
+	s, _, _ = startSource(t, f, st)
 	awaitState(t, st, s, Live)
-	f.write("MODIFIED", "b")
+	f.writeEvents("MODIFIED", "b")
 	st.awaitEmitted(t, "updated a@14", "updated b@15")
 	if got := s.Status()[0]; got.Lists != 0 {
-		t.Errorf("read again: %q", f.requests())
+		t.Errorf("read again: %q", f.requestLog())
 	}
 }
 
-func TestNothingThatHappensToTheListOfBodiesHoldsUpTheWatch(t *testing.T) {
+func TestFailingBodyListDoesNotDelayTheWatch(t *testing.T) {
 	expired := func(w http.ResponseWriter, _ *http.Request) {
 		writeStatus(w, apierrors.NewResourceExpired("compacted"))
 	}
@@ -66,32 +66,32 @@ func TestNothingThatHappensToTheListOfBodiesHoldsUpTheWatch(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFakeAPI(t)
-			st := takenOver(f)
+			st := storeAfterFailover(f)
 			f.lists = lists
-			s, _, _ := running(t, f, st)
-			st.await(t, "the body that is known", func() bool { return slices.Equal(st.filled(), []string{"ns/a@11"}) })
-			f.write("MODIFIED", "b")
+			s, _, _ := startSource(t, f, st)
+			st.awaitTrue(t, "the body that is known", func() bool { return slices.Equal(st.filledResources(), []string{"ns/a@11"}) })
+			f.writeEvents("MODIFIED", "b")
 			st.awaitEmitted(t, "updated b@14")
 			awaitState(t, st, s, Live) // the first change may come before the watch is taken to stand
 			if got := s.Status()[0]; got.Relists != 0 {
-				t.Errorf("%+v: %q", got, f.requests())
+				t.Errorf("%+v: %q", got, f.requestLog())
 			}
 		})
 	}
 }
 
-func TestAListOfBodiesThatHangsHoldsUpNothing(t *testing.T) {
+func TestHungBodyListDelaysNothing(t *testing.T) {
 	f := newFakeAPI(t)
-	st := takenOver(f)
+	st := storeAfterFailover(f)
 	asked := make(chan struct{}, 8)
 	hang := func(_ http.ResponseWriter, r *http.Request) {
 		asked <- struct{}{}
 		<-r.Context().Done()
 	}
 	f.lists = []http.HandlerFunc{hang, hang, hang}
-	s, _, stop := running(t, f, st)
+	s, _, stop := startSource(t, f, st)
 	<-asked
-	f.write("MODIFIED", "a", "b")
+	f.writeEvents("MODIFIED", "a", "b")
 	st.awaitEmitted(t, "updated a@14", "updated b@15")
 	awaitState(t, st, s, Live)
 	stop()

@@ -17,26 +17,26 @@ import (
 // follower keeps up with one scope. It lists what exists where there is no position to go on from, watches from there,
 // and appends what the tracker makes of it. One goroutine runs it; nothing of what it shows waits for that.
 type follower struct {
-	runner  *runner
-	scope   selection.Scope
-	health  *health
-	append  event.Append
-	nudged  chan struct{}                    // sent to when another endpoint is to be tried at once; capacity 1
-	between chan func(context.Context) error // what is to be done between two batches of the watch
+	runner             *runner
+	scope              selection.Scope
+	health             *health
+	append             event.AppendFunc
+	reconnectRequested chan struct{}                    // sent to when another endpoint is to be tried at once; capacity 1
+	betweenBatches     chan func(context.Context) error // what is to be done between two batches of the watch
 
 	endpoint atomic.Pointer[apiserver.Endpoint]
 	tracker  atomic.Pointer[deltas.Tracker] // nil until what is stored is loaded
 	position atomic.Pointer[string]         // as last appended
 
 	// Of run alone.
-	stored    event.StoredScope // what the store has of the scope, Position apart
-	backoff   backoff
-	pagesOnly bool                  // WatchList does not work here
-	endless   int                   // WatchLists in a row that ended before the mark that all was sent
-	unasked   int                   // questions in a row that ended without an answer, see reached
-	conn      *apiserver.Connection // open, behind what was read so far; nil when there is none
-	trail     trail
-	bodiless  bool // the known objects have no bodies, and a rule asks for them
+	stored            event.StoredScope // what the store has of the scope, Position apart
+	backoff           backoff
+	pagesOnly         bool                  // WatchList does not work here
+	unmarkedLists     int                   // WatchLists in a row that ended before the mark that all was sent
+	unansweredQueries int                   // questions in a row that ended without an answer, see reached
+	conn              *apiserver.Connection // open, behind what was read so far; nil when there is none
+	watches           watchHistory
+	bodiless          bool // the known objects have no bodies, and a rule asks for them
 }
 
 // errVanished says that the resource is served no more: discovery does not name it, and its own address answers 404.
@@ -44,7 +44,7 @@ var errVanished = errors.New("the resource is served no more")
 
 // run follows the scope until ctx ends. It returns that error, errVanished, or one of append.
 func (f *follower) run(ctx context.Context) error {
-	stop := f.besides(ctx)
+	stop := f.startBackgroundReads(ctx)
 	defer stop()
 	defer func() {
 		if f.conn != nil {
@@ -52,40 +52,40 @@ func (f *follower) run(ctx context.Context) error {
 		}
 	}()
 	for {
-		if f.at() == "" {
-			if err := f.list(ctx); err != nil {
+		if f.currentPosition() == "" {
+			if err := f.listUntilComplete(ctx); err != nil {
 				return err
 			}
 		}
-		if err := f.watch(ctx); err != nil {
+		if err := f.watchUntilLost(ctx); err != nil {
 			return err
 		}
 	}
 }
 
-// at is the position that the scope has come to; "" when it must be listed.
-func (f *follower) at() string {
+// currentPosition is the position that the scope has come to; "" when it must be listed.
+func (f *follower) currentPosition() string {
 	if p := f.position.Load(); p != nil {
 		return *p
 	}
 	return ""
 }
 
-// confirm makes sure that it is still the same cluster which answers.
-func (f *follower) confirm(ctx context.Context) error {
-	return f.runner.source.confirm(ctx, f.trail.unsure)
+// confirmCluster makes sure that it is still the same cluster which answers.
+func (f *follower) confirmCluster(ctx context.Context) error {
+	return f.runner.source.confirmCluster(ctx, f.watches.recheck)
 }
 
-// put appends an observation and notes the position in it.
-func (f *follower) put(ctx context.Context, o event.Observation) error {
-	if len(o.Changes)+len(o.Known)+len(o.Forget)+len(o.Bodies) == 0 && o.Lost == "" && (o.Position == "" || o.Position == f.at()) {
+// appendObservation appends an observation and notes the position in it.
+func (f *follower) appendObservation(ctx context.Context, o event.Observation) error {
+	if len(o.Changes)+len(o.Known)+len(o.RemovedKeys)+len(o.Bodies) == 0 && o.LostReason == "" && (o.Position == "" || o.Position == f.currentPosition()) {
 		return nil
 	}
 	if err := f.append(ctx, o); err != nil {
 		return err
 	}
-	if o.Lost != "" {
-		f.stored.Lost = o.Lost
+	if o.LostReason != "" {
+		f.stored.LostReason = o.LostReason
 	}
 	if o.Snapshot != "" {
 		f.stored.Snapshot = o.Snapshot
@@ -97,51 +97,51 @@ func (f *follower) put(ctx context.Context, o event.Observation) error {
 	return nil
 }
 
-// failed notes that a request failed and waits before the next. It returns errVanished when it failed because the resource
+// handleFailure notes that a request failed and waits before the next. It returns errVanished when it failed because the resource
 // is served no more.
-func (f *follower) failed(ctx context.Context, err error) error {
+func (f *follower) handleFailure(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if apiserver.Classify(err) == apiserver.NotServed && f.runner.missing.Load() {
+	if apiserver.Classify(err) == apiserver.NotServed && f.runner.confirmedMissing.Load() {
 		return errVanished
 	}
-	f.trail.unsure = doubtAfter(err)
-	f.health.failed(err)
-	return f.pause(ctx, f.backoff.wait(err))
+	f.watches.recheck = recheckAfter(err)
+	f.health.recordFailure(err)
+	return f.waitForRetry(ctx, f.backoff.nextWait(err))
 }
 
-// pause waits before the next try, shorter if there is another endpoint to try.
-func (f *follower) pause(ctx context.Context, d time.Duration) error {
-	return sleepOrWake(ctx, d, f.nudged)
+// waitForRetry waits before the next try, shorter if there is another endpoint to try.
+func (f *follower) waitForRetry(ctx context.Context, d time.Duration) error {
+	return sleepUnlessSignaled(ctx, d, f.reconnectRequested)
 }
 
-// nudge makes the follower ask again at once, on a new connection.
-func (f *follower) nudge() { nudge(f.nudged) }
+// requestReconnect makes the follower ask again at once, on a new connection.
+func (f *follower) requestReconnect() { signal(f.reconnectRequested) }
 
-// moveTo goes on with another version of the resource: the one watched is served no more, and the history of an object
+// switchVersion goes on with another version of the resource: the one watched is served no more, and the history of an object
 // is the same in all versions.
-func (f *follower) moveTo(s selection.Scope) {
+func (f *follower) switchVersion(s selection.Scope) {
 	next, err := f.runner.source.cfg.Client.Endpoint(s)
 	if err != nil {
 		return // it was possible for the version before
 	}
 	f.endpoint.Store(next)
 	if t := f.tracker.Load(); t != nil {
-		t.MoveTo(s.Resource)
+		t.SetResource(s.Resource)
 	}
 	f.runner.source.cfg.Log.Info("the resource is served in another version, watching that", "scope", s.ID, "version", s.Resource.Version)
-	f.nudge()
+	f.requestReconnect()
 }
 
-// emitMissing emits that all objects that the list being read lacks are gone.
-func (f *follower) emitMissing(ctx context.Context) error {
+// emitMissingDeletes emits that all objects that the list being read lacks are gone.
+func (f *follower) emitMissingDeletes(ctx context.Context) error {
 	for more := true; more; {
-		o, again, err := f.tracker.Load().Missing()
+		o, again, err := f.tracker.Load().ObserveMissing()
 		if err != nil {
 			return err
 		}
-		if err := f.put(ctx, o); err != nil {
+		if err := f.appendObservation(ctx, o); err != nil {
 			return err
 		}
 		more = again
@@ -149,10 +149,10 @@ func (f *follower) emitMissing(ctx context.Context) error {
 	return nil
 }
 
-// emitGone emits that no known object is there any more. pass is empty unless they only left the selection.
-func (f *follower) emitGone(ctx context.Context, pass string) error {
-	f.tracker.Load().BeginList(deltas.List{Pass: pass, Name: rand.Text()})
-	if err := f.emitMissing(ctx); err != nil {
+// emitAllDeletes emits that no known object is there any more. pass is empty unless they only left the selection.
+func (f *follower) emitAllDeletes(ctx context.Context, pass string) error {
+	f.tracker.Load().StartList(deltas.List{Pass: pass, Name: rand.Text()})
+	if err := f.emitMissingDeletes(ctx); err != nil {
 		return fmt.Errorf("emit that the objects of %s are gone: %w", f.scope.ID, err)
 	}
 	return nil
@@ -161,20 +161,20 @@ func (f *follower) emitGone(ctx context.Context, pass string) error {
 func (f *follower) status() Status {
 	s := f.health.status()
 	if e := f.endpoint.Load(); e != nil {
-		s.DecodeErrors = e.Failed()
+		s.DecodeErrors = e.DecodeErrors()
 	}
 	if t := f.tracker.Load(); t != nil {
 		stats := t.Stats()
-		s.Position, s.Known, s.LastEvent, s.Changes = f.at(), stats.Known, stats.LastSeen, stats.Changes
+		s.Position, s.Known, s.LastEvent, s.Changes = f.currentPosition(), stats.Known, stats.LastSeen, stats.Changes
 	}
 	return s
 }
 
 // sleep waits for d, or until ctx ends, whose error it then returns.
-func sleep(ctx context.Context, d time.Duration) error { return sleepOrWake(ctx, d, nil) }
+func sleep(ctx context.Context, d time.Duration) error { return sleepUnlessSignaled(ctx, d, nil) }
 
-// sleepOrWake is sleep that ends early, without an error, when something is sent to woken.
-func sleepOrWake(ctx context.Context, d time.Duration, woken <-chan struct{}) error {
+// sleepUnlessSignaled is sleep that ends early, without an error, when something is sent to woken.
+func sleepUnlessSignaled(ctx context.Context, d time.Duration, woken <-chan struct{}) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

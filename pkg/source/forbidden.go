@@ -29,16 +29,16 @@ func (e *ForbiddenError) Error() string {
 
 func (e *ForbiddenError) Unwrap() error { return e.Err }
 
-// refusalsToFail is how many times in a row a mandatory scope must be refused: with the waits between them 7 to 14
+// maxRefusals is how many times in a row a mandatory scope must be refused: with the waits between them 7 to 14
 // seconds. An API server that has just started, or an authorizer behind it, refuses for a moment what it will allow.
-const refusalsToFail = 4
+const maxRefusals = 4
 
-// insist ends the source when a mandatory scope is refused for good.
-func (f *follower) insist(err error, lived bool) {
+// failIfMandatory ends the source when a mandatory scope is refused for good.
+func (f *follower) failIfMandatory(err error, lived bool) {
 	verb := "watch"
 	var d *apiserver.DeniedError
 	if errors.As(err, &d) {
 		verb, err = d.Verb, d.Err
 	}
-	f.runner.source.failed(&ForbiddenError{Scope: f.scope, Verb: verb, AtStart: f.runner.initial && !lived, Err: err})
+	f.runner.source.fail(&ForbiddenError{Scope: f.scope, Verb: verb, AtStart: f.runner.foundAtStart && !lived, Err: err})
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// ending starts a Source that is expected to end by itself, with the error that comes.
-func ending(t *testing.T, f *fakeAPI, st *store, adjust ...func(*Config)) (s *Source, ended <-chan error) {
+// runUntilEnd starts a Source that is expected to end by itself, with the error that comes.
+func runUntilEnd(t *testing.T, f *fakeAPI, st *store, adjust ...func(*Config)) (s *Source, ended <-chan error) {
 	t.Helper()
 	cfg := Config{
 		Cluster: "c", Rules: []selection.Rule{{Select: []string{"pods"}}}, Interval: 20 * time.Millisecond,
-		Load: st.load, SetScopes: st.setScopes, Stored: st.stored, Append: st.append, Drop: st.drop, Log: slog.New(slog.DiscardHandler),
+		Load: st.loadResource, SetScopes: st.setScopes, StoredResources: st.storedResources, Append: st.appendObservation, DropResource: st.dropResource, Log: slog.New(slog.DiscardHandler),
 	}
 	client, err := apiserver.NewClient(f.config(), "test")
 	if err != nil {
@@ -45,11 +45,11 @@ func ending(t *testing.T, f *fakeAPI, st *store, adjust ...func(*Config)) (s *So
 	return s, done
 }
 
-func mandatory(c *Config) {
+func mandatoryPods(c *Config) {
 	c.Rules = []selection.Rule{{Select: []string{"pods"}, OnForbidden: selection.Fail}}
 }
 
-func TestAForbiddenTypeThatIsMandatoryEndsTheSource(t *testing.T) {
+func TestForbiddenMandatoryTypeEndsTheSource(t *testing.T) {
 	check := func(t *testing.T, err error, atStart bool) {
 		t.Helper()
 		var refused *ForbiddenError
@@ -66,7 +66,7 @@ func TestAForbiddenTypeThatIsMandatoryEndsTheSource(t *testing.T) {
 		inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 			f.deny = true
 			began := time.Now()
-			_, ended := ending(t, f, st, on, mandatory)
+			_, ended := runUntilEnd(t, f, st, on, mandatoryPods)
 			check(t, <-ended, true)
 			if took := time.Since(began); took < 7*time.Second || took > 14*time.Second {
 				t.Errorf("it took %s", took)
@@ -75,30 +75,30 @@ func TestAForbiddenTypeThatIsMandatoryEndsTheSource(t *testing.T) {
 	})
 	t.Run("taken away later", func(t *testing.T) {
 		inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-			s, ended := ending(t, f, st, on, mandatory)
+			s, ended := runUntilEnd(t, f, st, on, mandatoryPods)
 			awaitState(t, st, s, Live)
-			f.change(func() { f.deny = true })
-			f.breakAll()
+			f.update(func() { f.deny = true })
+			f.breakStreams()
 			check(t, <-ended, false)
 		})
 	})
 }
 
 // Authorizers that start, and roles that are replaced, refuse for a moment.
-func TestAMandatoryTypeMayBeRefusedForAMoment(t *testing.T) {
+func TestBriefRefusalOfMandatoryTypeIsTolerated(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		f.deny = true
-		s, _, stop := running(t, f, st, on, mandatory)
+		s, _, stop := startSource(t, f, st, on, mandatoryPods)
 		defer stop()
 		for range 3 {
 			awaitState(t, st, s, Forbidden)
-			f.change(func() { f.deny = false })
+			f.update(func() { f.deny = false })
 			awaitState(t, st, s, Live)
-			f.change(func() { f.deny = true })
-			f.breakAll()
+			f.update(func() { f.deny = true })
+			f.breakStreams()
 		}
 		awaitState(t, st, s, Forbidden)
-		f.change(func() { f.deny = false })
+		f.update(func() { f.deny = false })
 		awaitState(t, st, s, Live)
 	})
 }

@@ -31,17 +31,17 @@ func (e *ReplacedError) Error() string {
 		"(journal.dir), or have the old one forgotten (cluster.onReplaced: fresh)"
 }
 
-// identity makes sure that the API server is one of the cluster that what is stored was read from. It is asked at the
+// clusterIdentity makes sure that the API server is one of the cluster that what is stored was read from. It is asked at the
 // start and, because another cluster may come up behind the same address, after every end of a connection. Safe for
 // concurrent use.
-type identity struct {
-	cfg  *Config
-	turn chan struct{} // one asks, and the others take its answer
+type clusterIdentity struct {
+	cfg    *Config
+	asking chan struct{} // one asks, and the others take its answer
 
 	// Guarded by turn.
-	checked time.Time // what happened before needs no further question; zero until it was answered once
-	denied  time.Time // when the right was missing; what happens after is not asked about for a while
-	denials int       // in a row
+	lastChecked time.Time // what happened before needs no further question; zero until it was answered once
+	lastDenied  time.Time // when the right was missing; what happens after is not asked about for a while
+	denials     int       // in a row
 
 	uid       atomic.Pointer[string] // "" until it is known
 	condition *condition.Condition   // OK while it can be checked
@@ -49,83 +49,83 @@ type identity struct {
 
 // The states of identity.
 var (
-	checkable   = condition.State{Name: "checked", Message: "which cluster this is can be read now"}
-	uncheckable = condition.State{
+	identityChecked   = condition.State{Name: "checked", Message: "which cluster this is can be read now"}
+	identityUnchecked = condition.State{
 		Name: "unchecked", Severity: condition.Degraded, Level: slog.LevelWarn,
 		Message: "it cannot be checked whether this is the cluster that the journal was filled from",
 	}
 )
 
-func newIdentity(cfg *Config) *identity {
-	i := &identity{cfg: cfg, turn: make(chan struct{}, 1), condition: condition.New(cfg.Log, checkable)}
-	i.uid.Store(&cfg.StoredCluster)
+func newClusterIdentity(cfg *Config) *clusterIdentity {
+	i := &clusterIdentity{cfg: cfg, asking: make(chan struct{}, 1), condition: condition.New(cfg.Log, identityChecked)}
+	i.uid.Store(&cfg.StoredClusterUID)
 	return i
 }
 
-// doubt is that another cluster may answer from now on.
-type doubt struct {
-	since   time.Time // when a connection ended; zero is no doubt
-	refused bool      // by the API server, for want of a right
+// clusterRecheck is that another cluster may answer from now on.
+type clusterRecheck struct {
+	since     time.Time // when a connection ended; zero is no doubt
+	forbidden bool      // by the API server, for want of a right
 }
 
-func doubtAfter(err error) doubt {
-	return doubt{since: time.Now(), refused: apiserver.Classify(err) == apiserver.Forbidden}
+func recheckAfter(err error) clusterRecheck {
+	return clusterRecheck{since: time.Now(), forbidden: apiserver.Classify(err) == apiserver.Forbidden}
 }
 
-// confirm asks whether the cluster is still the same, unless that was asked after the doubt arose. It returns nil when it
+// confirmUnchanged asks whether the cluster is still the same, unless that was asked after the doubt arose. It returns nil when it
 // is, and also when this program may not know: that is said once. A *ReplacedError says that it is another. Any other error
 // is a question without an answer; the caller asks again.
 //
 // A missing right spares the question for a while, but only where the doubt arose after it was found missing, and where
 // nothing else was refused: a cluster that was built anew allows nothing at first, and then everything at a time.
-func (i *identity) confirm(ctx context.Context, d doubt) error {
+func (i *clusterIdentity) confirmUnchanged(ctx context.Context, d clusterRecheck) error {
 	select {
-	case i.turn <- struct{}{}:
-		defer func() { <-i.turn }()
+	case i.asking <- struct{}{}:
+		defer func() { <-i.asking }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if d.since.IsZero() || i.checked.After(d.since) { // at the same moment is not after: clocks tick coarsely
+	if d.since.IsZero() || i.lastChecked.After(d.since) { // at the same moment is not after: clocks tick coarsely
 		return nil
 	}
-	if !d.refused && d.since.After(i.denied) && time.Since(i.denied) < deniedWait {
+	if !d.forbidden && d.since.After(i.lastDenied) && time.Since(i.lastDenied) < deniedRecheck {
 		return nil
 	}
-	err := i.ask(ctx)
+	err := i.queryUID(ctx)
 	if v := apiserver.Classify(err); v != apiserver.Forbidden && v != apiserver.NotServed {
 		return err
 	}
 	// A right that was there may be gone for a moment, while the API server starts.
-	if i.denials++; !i.checked.IsZero() && i.denials < triesToIdentify {
+	if i.denials++; !i.lastChecked.IsZero() && i.denials < maxIdentifyAttempts {
 		return errors.New("the namespace kube-system cannot be read: " + apiserver.Reason(err))
 	}
-	i.skip(err)
+	i.recordDenied(err)
 	return nil
 }
 
-// ask asks once and compares the answer with what is known. It is used by one goroutine at a time.
-func (i *identity) ask(ctx context.Context) error {
+// queryUID asks once and compares the answer with what is known. It is used by one goroutine at a time.
+func (i *clusterIdentity) queryUID(ctx context.Context) error {
 	began := time.Now()
 	uid, err := i.cfg.Client.ClusterUID(ctx)
 	if err != nil {
 		return err
 	}
-	i.checked, i.denied, i.denials = began, time.Time{}, 0
-	i.condition.Become(checkable, "", "")
+	i.lastChecked, i.lastDenied, i.denials = began, time.Time{}, 0
+	i.condition.Update(identityChecked, "", "")
 	switch known := *i.uid.Load(); known {
 	case uid:
 		return nil
 	case "":
-		return i.become(ctx, uid)
+		return i.recordUID(ctx, uid)
 	default:
-		return &ReplacedError{Host: i.cfg.Client.Host(), Stored: known, Now: uid, Fresh: i.cfg.BeginAnew != nil}
+		return &ReplacedError{Host: i.cfg.Client.Host(), Stored: known, Now: uid, Fresh: i.cfg.ResetCluster != nil}
 	}
 }
 
-// become notes which cluster it is, where nobody knew.
-func (i *identity) become(ctx context.Context, uid string) error {
-	if i.cfg.Remember != nil {
-		if err := i.cfg.Remember(ctx, uid); err != nil {
+// recordUID notes which cluster it is, where nobody knew.
+func (i *clusterIdentity) recordUID(ctx context.Context, uid string) error {
+	if i.cfg.RecordCluster != nil {
+		if err := i.cfg.RecordCluster(ctx, uid); err != nil {
 			return fmt.Errorf("remember the cluster: %w", err)
 		}
 	}
@@ -133,13 +133,13 @@ func (i *identity) become(ctx context.Context, uid string) error {
 	return nil
 }
 
-// skip goes on without an answer. It is asked for again after a while.
-func (i *identity) skip(err error) {
-	i.denied = time.Now()
-	i.condition.Become(uncheckable, apiserver.Reason(err), "allow get on the namespace kube-system")
+// recordDenied goes on without an answer. It is asked for again after a while.
+func (i *clusterIdentity) recordDenied(err error) {
+	i.lastDenied = time.Now()
+	i.condition.Update(identityUnchecked, apiserver.Reason(err), "allow get on the namespace kube-system")
 }
 
 // status is the UID, "" if it is not known, and why it cannot be checked, "" if it can.
-func (i *identity) status() (uid, unchecked string) {
+func (i *clusterIdentity) status() (uid, unchecked string) {
 	return *i.uid.Load(), i.condition.Status().Reason
 }

@@ -8,26 +8,26 @@ import (
 	"time"
 )
 
-// of makes a Source remember its cluster in the store.
-func of(st *store) func(*Config) {
-	return func(c *Config) { c.StoredCluster, c.Remember = st.remembered(), st.remember }
+// withStoredCluster makes a Source remember its cluster in the store.
+func withStoredCluster(st *store) func(*Config) {
+	return func(c *Config) { c.StoredClusterUID, c.RecordCluster = st.recordedCluster(), st.recordCluster }
 }
 
-func fresh(st *store) func(*Config) {
-	return func(c *Config) { c.BeginAnew = st.beginAnew }
+func withReset(st *store) func(*Config) {
+	return func(c *Config) { c.ResetCluster = st.resetCluster }
 }
 
-func TestAnotherClusterBehindTheSameAddressEndsTheStart(t *testing.T) {
+func TestReplacedClusterEndsTheStart(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-		s, _, stop := running(t, f, st, on, of(st))
+		s, _, stop := startSource(t, f, st, on, withStoredCluster(st))
 		awaitState(t, st, s, Live)
 		stop()
-		if st.remembered() != "cluster-uid" {
-			t.Fatalf("remembered %q", st.remembered())
+		if st.recordedCluster() != "cluster-uid" {
+			t.Fatalf("remembered %q", st.recordedCluster())
 		}
-		f.change(func() { f.cluster = "other-uid" })
-		emitted, requests := len(st.emitted()), len(f.requests())
-		_, ended := ending(t, f, st, on, of(st))
+		f.update(func() { f.cluster = "other-uid" })
+		emitted, requests := len(st.transcript()), len(f.requestLog())
+		_, ended := runUntilEnd(t, f, st, on, withStoredCluster(st))
 		err := <-ended
 		var start *StartError
 		var replaced *ReplacedError
@@ -39,46 +39,46 @@ func TestAnotherClusterBehindTheSameAddressEndsTheStart(t *testing.T) {
 				t.Errorf("%q does not say %q", err, part)
 			}
 		}
-		if len(st.emitted()) != emitted || len(f.requests()) != requests || st.remembered() != "cluster-uid" {
-			t.Errorf("the other cluster was read: emitted %q, requests %q, remembered %q", st.emitted(), f.requests(), st.remembered())
+		if len(st.transcript()) != emitted || len(f.requestLog()) != requests || st.recordedCluster() != "cluster-uid" {
+			t.Errorf("the other cluster was read: emitted %q, requests %q, remembered %q", st.transcript(), f.requestLog(), st.recordedCluster())
 		}
 	})
 }
 
-func TestAFreshStartOnAnotherClusterBeginsWithAGap(t *testing.T) {
+func TestFreshStartOnReplacedClusterBeginsWithGap(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-		s, _, stop := running(t, f, st, on, of(st))
+		s, _, stop := startSource(t, f, st, on, withStoredCluster(st))
 		awaitState(t, st, s, Live)
 		stop()
-		f.change(func() {
+		f.update(func() {
 			f.cluster, f.rv = "other-uid", 3
 			f.history = []fakeEvent{{3, "ADDED", "b"}}
 		})
 		announced := make(chan bool, 1)
-		s, log, stop := running(t, f, st, on, of(st), fresh(st), func(c *Config) {
-			c.Announced = func(context.Context) error { announced <- true; return nil }
+		s, log, stop := startSource(t, f, st, on, withStoredCluster(st), withReset(st), func(c *Config) {
+			c.GapsRecorded = func(context.Context) error { announced <- true; return nil }
 		})
 		defer stop()
 		st.awaitEmitted(t, "snapshot a@11", "gap -3", "snapshot b@3")
 		<-announced
 		awaitState(t, st, s, Live)
-		gap := st.change(1).Gap
-		if !strings.Contains(gap.Reason, "cluster-uid") || !strings.Contains(gap.Reason, "other-uid") || st.remembered() != "other-uid" {
-			t.Errorf("gap %+v, remembered %q", gap, st.remembered())
+		gap := st.changeAt(1).Gap
+		if !strings.Contains(gap.Reason, "cluster-uid") || !strings.Contains(gap.Reason, "other-uid") || st.recordedCluster() != "other-uid" {
+			t.Errorf("gap %+v, remembered %q", gap, st.recordedCluster())
 		}
-		if n := log.count("another cluster answers"); n != 1 {
+		if n := log.countOf("another cluster answers"); n != 1 {
 			t.Errorf("log\n%s", log)
 		}
 	})
 }
 
-func TestAnotherClusterThatTakesOverIsNotReadOn(t *testing.T) {
-	for name, adjust := range map[string]func(*store) func(*Config){"fail": of, "fresh": fresh} {
+func TestClusterReplacedWhileRunningIsNotRead(t *testing.T) {
+	for name, adjust := range map[string]func(*store) func(*Config){"fail": withStoredCluster, "fresh": withReset} {
 		t.Run(name, func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-				s, ended := ending(t, f, st, on, adjust(st))
+				s, ended := runUntilEnd(t, f, st, on, adjust(st))
 				awaitState(t, st, s, Live)
-				f.breakWith(func() {
+				f.breakStreamsAfter(func() {
 					f.cluster, f.rv = "other-uid", 30
 					f.history = append(f.history, fakeEvent{30, "ADDED", "b"})
 				})
@@ -93,31 +93,31 @@ func TestAnotherClusterThatTakesOverIsNotReadOn(t *testing.T) {
 	}
 }
 
-func TestWithoutTheRightTheClusterIsNotChecked(t *testing.T) {
+func TestClusterIsUncheckedWithoutTheRight(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		f.nameless = true
 		st.cluster = "cluster-uid"
 		began := time.Now()
-		s, log, stop := running(t, f, st, on, of(st))
+		s, log, stop := startSource(t, f, st, on, withStoredCluster(st))
 		defer stop()
 		st.awaitEmitted(t, "snapshot a@11")
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("the start took %s", took)
 		}
 		for range 20 { // reconnects ask again, and not all of them
-			f.breakAll()
+			f.breakStreams()
 			awaitState(t, st, s, Live)
 			time.Sleep(time.Minute)
 		}
 		if uid, unchecked := s.Identity(); uid != "cluster-uid" || !strings.Contains(unchecked, "forbidden") {
 			t.Errorf("identity %q, %q", uid, unchecked)
 		}
-		if n := log.count("cannot be checked"); n != 1 {
+		if n := log.countOf("cannot be checked"); n != 1 {
 			t.Errorf("%d lines\n%s", n, log)
 		}
-		f.change(func() { f.nameless = false })
-		st.await(t, "the question", func() bool {
-			f.breakAll()
+		f.update(func() { f.nameless = false })
+		st.awaitTrue(t, "the question", func() bool {
+			f.breakStreams()
 			time.Sleep(time.Minute)
 			_, unchecked := s.Identity()
 			return unchecked == ""
@@ -125,9 +125,9 @@ func TestWithoutTheRightTheClusterIsNotChecked(t *testing.T) {
 	})
 }
 
-func TestManyConnectionsThatEndAreOneQuestion(t *testing.T) {
+func TestManyEndedConnectionsCauseOneIdentityQuery(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-		s, _, stop := running(t, f, st, on)
+		s, _, stop := startSource(t, f, st, on)
 		defer stop()
 		awaitState(t, st, s, Live)
 		checks := func() int { f.mu.Lock(); defer f.mu.Unlock(); return f.checks }
@@ -135,7 +135,7 @@ func TestManyConnectionsThatEndAreOneQuestion(t *testing.T) {
 		since := time.Now()
 		time.Sleep(time.Second)
 		for range 5 {
-			if err := s.confirm(t.Context(), doubt{since: since}); err != nil {
+			if err := s.confirmCluster(t.Context(), clusterRecheck{since: since}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -145,17 +145,17 @@ func TestManyConnectionsThatEndAreOneQuestion(t *testing.T) {
 	})
 }
 
-// TestAnotherClusterIsSeenAsSoonAsItMayBeRead has a cluster take over in which nothing was allowed at first.
-func TestAnotherClusterIsSeenAsSoonAsItMayBeRead(t *testing.T) {
+// TestReplacedClusterIsDetectedOnceReadable has a cluster take over in which nothing was allowed at first.
+func TestReplacedClusterIsDetectedOnceReadable(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-		s, ended := ending(t, f, st, on, of(st))
+		s, ended := runUntilEnd(t, f, st, on, withStoredCluster(st))
 		awaitState(t, st, s, Live)
-		f.breakWith(func() {
+		f.breakStreamsAfter(func() {
 			f.cluster, f.rv, f.nameless, f.deny = "other-uid", 30, true, true
 			f.history = append(f.history, fakeEvent{30, "ADDED", "b"})
 		})
 		awaitState(t, st, s, Forbidden)
-		f.change(func() { f.nameless, f.deny = false, false })
+		f.update(func() { f.nameless, f.deny = false, false })
 		err := <-ended
 		var replaced *ReplacedError
 		if !errors.As(err, &replaced) || replaced.Now != "other-uid" {
@@ -165,25 +165,25 @@ func TestAnotherClusterIsSeenAsSoonAsItMayBeRead(t *testing.T) {
 	})
 }
 
-func TestARefusalSparesTheQuestionOnlyToLaterDoubts(t *testing.T) {
+func TestDenialSkipsOnlyLaterIdentityChecks(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-		s, ended := ending(t, f, st, on, of(st))
+		s, ended := runUntilEnd(t, f, st, on, withStoredCluster(st))
 		awaitState(t, st, s, Live)
-		earlier := doubt{since: time.Now()}
+		earlier := clusterRecheck{since: time.Now()}
 		time.Sleep(time.Second)
-		f.change(func() { f.nameless = true })
-		for i := range triesToIdentify {
-			if err := s.confirm(t.Context(), earlier); (err == nil) != (i == triesToIdentify-1) {
+		f.update(func() { f.nameless = true })
+		for i := range maxIdentifyAttempts {
+			if err := s.confirmCluster(t.Context(), earlier); (err == nil) != (i == maxIdentifyAttempts-1) {
 				t.Fatalf("question %d: %v", i, err)
 			}
 		}
 		time.Sleep(time.Second)
-		f.change(func() { f.cluster, f.nameless = "other-uid", false })
-		if err := s.confirm(t.Context(), doubt{since: time.Now()}); err != nil {
+		f.update(func() { f.cluster, f.nameless = "other-uid", false })
+		if err := s.confirmCluster(t.Context(), clusterRecheck{since: time.Now()}); err != nil {
 			t.Errorf("a later doubt: %v", err)
 		}
 		var replaced *ReplacedError
-		if err := s.confirm(t.Context(), earlier); !errors.As(err, &replaced) {
+		if err := s.confirmCluster(t.Context(), earlier); !errors.As(err, &replaced) {
 			t.Errorf("an earlier doubt: %v", err)
 		}
 		if err := <-ended; !errors.As(err, &replaced) {

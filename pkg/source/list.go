@@ -18,26 +18,26 @@ import (
 )
 
 const (
-	// silence bounds the wait for the next initial event of a WatchList, and for the mark behind the last. An API server
+	// initialEventsTimeout bounds the wait for the next initial event of a WatchList, and for the mark behind the last. An API server
 	// that does not know the request may serve an ordinary watch instead, which never marks the end.
-	silence = time.Minute
-	// maxEndless is how many WatchLists may end early before LIST is used. A connection that breaks now and then is no
+	initialEventsTimeout = time.Minute
+	// maxUnmarkedLists is how many WatchLists may end early before LIST is used. A connection that breaks now and then is no
 	// reason to; an API server that never marks the end is.
-	maxEndless = 3
+	maxUnmarkedLists = 3
 	// pageSize is how many objects a LIST asks for at once. They are handled as they arrive, so it says nothing about
 	// memory.
 	pageSize = 500
 )
 
-// list reads what exists now and emits how that differs from what is known: on the first start, after history or the
+// listUntilComplete reads what exists now and emits how that differs from what is known: on the first start, after history or the
 // journal was lost, and after the rules were edited. It tries until it has all of it; what was emitted of a list that was
 // broken off is known, and silent in the next.
-func (f *follower) list(ctx context.Context) error {
-	if err := f.awaitHistory(ctx); err != nil {
+func (f *follower) listUntilComplete(ctx context.Context) error {
+	if err := f.awaitWatchable(ctx); err != nil {
 		return err
 	}
 	for {
-		err := f.readAll(ctx)
+		err := f.readList(ctx)
 		if err == nil {
 			return nil
 		}
@@ -45,10 +45,10 @@ func (f *follower) list(ctx context.Context) error {
 		if errors.As(err, &fatal) {
 			return err
 		}
-		f.noteWatchList(err)
+		f.updateListMode(err)
 		switch apiserver.Classify(err) {
 		case apiserver.Expired, apiserver.TooLarge: // of a page's token, or of a cache that is behind: begin again with the present
-			if err := f.pause(ctx, f.backoff.wait(err)); err != nil {
+			if err := f.waitForRetry(ctx, f.backoff.nextWait(err)); err != nil {
 				return err
 			}
 		case apiserver.Refused:
@@ -58,47 +58,47 @@ func (f *follower) list(ctx context.Context) error {
 			}
 			fallthrough
 		default:
-			if err := f.failed(ctx, err); err != nil {
+			if err := f.handleFailure(ctx, err); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// awaitHistory waits, where the last list could not be watched on from, until the present can be: an API server that lists
+// awaitWatchable waits, where the last list could not be watched on from, until the present can be: an API server that lists
 // at a position that it knows no history from is broken, and each further list would only emit the same gap again.
-func (f *follower) awaitHistory(ctx context.Context) error {
-	for f.trail.unproven {
-		err := f.probe(ctx)
+func (f *follower) awaitWatchable(ctx context.Context) error {
+	for f.watches.unprovenList {
+		err := f.probeWatch(ctx)
 		if err == nil {
-			f.trail.unproven = false
+			f.watches.unprovenList = false
 			break
 		}
-		if err := f.failed(ctx, err); err != nil {
+		if err := f.handleFailure(ctx, err); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// probe watches from the present until that has brought something or has lasted.
-func (f *follower) probe(ctx context.Context) error {
-	if err := f.confirm(ctx); err != nil {
+// probeWatch watches from the present until that has brought something or has lasted.
+func (f *follower) probeWatch(ctx context.Context) error {
+	if err := f.confirmCluster(ctx); err != nil {
 		return err
 	}
-	f.health.note(func(s *Status) { s.Lists++ })
+	f.health.updateCounters(func(s *Status) { s.Lists++ })
 	position, err := f.endpoint.Load().Newest(ctx)
 	if err != nil {
 		return err
 	}
-	if err := f.watchesFrom(ctx, position); err != nil {
+	if err := f.watchSteadilyFrom(ctx, position); err != nil {
 		return fmt.Errorf("the API server cannot be watched from the position %s of its own list: %w", position, err)
 	}
 	return nil
 }
 
-func (f *follower) watchesFrom(ctx context.Context, position string) error {
-	c, err := f.endpoint.Load().Watch(ctx, &apiserver.Slot{Slow: f.slow}, metav1.ListOptions{ResourceVersion: position})
+func (f *follower) watchSteadilyFrom(ctx context.Context, position string) error {
+	c, err := f.endpoint.Load().Watch(ctx, &apiserver.Slot{OnSlow: f.reportSlow}, metav1.ListOptions{ResourceVersion: position})
 	if err != nil {
 		return err
 	}
@@ -116,67 +116,67 @@ func (f *follower) beginList(ctx context.Context, to string) error {
 	l := deltas.List{Pass: s.Pass, Name: rand.Text()}
 	if s.Snapshot == "" { // else it was stopped within its first list
 		var first []*event.Change
-		if s.Lost != "" {
-			gap := t.Gap(f.trail.lostAt, to, s.Lost)
-			if gap.Pass = s.Pass; gap.Pass == "" && !grown(f.trail.lostAt, to) {
+		if s.LostReason != "" {
+			gap := t.NewGap(f.watches.lostAt, to, s.LostReason)
+			if gap.Pass = s.Pass; gap.Pass == "" && !isLaterPosition(f.watches.lostAt, to) {
 				gap.Pass = rand.Text() // the same two positions may be lost again
 			}
-			f.trail.lostAt = to
+			f.watches.lostAt = to
 			first = append(first, gap)
 		}
-		if t.Known() == 0 && s.Pass == "" {
+		if t.KnownCount() == 0 && s.Pass == "" {
 			s.Snapshot = rand.Text()
-			first = append(first, t.SnapshotBegin(s.Snapshot))
+			first = append(first, t.NewSnapshotBegin(s.Snapshot))
 		}
-		o := t.Observe(first...)
-		o.Lost, o.Snapshot = s.Lost, s.Snapshot
-		if err := f.put(ctx, o); err != nil {
+		o := t.NewObservation(first...)
+		o.LostReason, o.Snapshot = s.LostReason, s.Snapshot
+		if err := f.appendObservation(ctx, o); err != nil {
 			return &appendError{err}
 		}
 	}
 	if s.Snapshot != "" {
 		l.Snapshot = &event.SnapshotInfo{ID: s.Snapshot}
 	}
-	t.BeginList(l)
-	f.health.become(Syncing, "reading all objects")
+	t.StartList(l)
+	f.health.setState(Syncing, "reading all objects")
 	return nil
 }
 
-// grown says that the cluster has come further between two positions. Of one that is not known nobody can say so.
-func grown(from, to string) bool {
+// isLaterPosition says that the cluster has come further between two positions. Of one that is not known nobody can say so.
+func isLaterPosition(from, to string) bool {
 	order, err := resourceversion.CompareResourceVersion(from, to)
 	return err == nil && order < 0
 }
 
-// readAll reads the whole list once. Where that is a WatchList the connection stays open. Where history was lost it is
+// readList reads the whole list once. Where that is a WatchList the connection stays open. Where history was lost it is
 // pages: only they say what the list is true at before its objects come, and that is where the gap ends.
-func (f *follower) readAll(ctx context.Context) error {
-	s := &apiserver.Slot{All: f.runner.source.slots, Slow: f.slow}
+func (f *follower) readList(ctx context.Context) error {
+	s := &apiserver.Slot{Pool: f.runner.source.listSlots, OnSlow: f.reportSlow}
 	if err := s.Acquire(ctx); err != nil {
 		return err
 	}
 	defer s.Release()
-	if err := f.confirm(ctx); err != nil {
+	if err := f.confirmCluster(ctx); err != nil {
 		return err
 	}
 	read := f.readWatchList
-	if f.pagesOnly || f.stored.Lost != "" {
+	if f.pagesOnly || f.stored.LostReason != "" {
 		read = f.readPages
 	}
 	position, err := read(ctx, s)
 	if err != nil {
 		return err
 	}
-	if err := f.emitMissing(ctx); err != nil {
+	if err := f.emitMissingDeletes(ctx); err != nil {
 		return &appendError{err}
 	}
-	if err := f.put(ctx, f.tracker.Load().EndList(position)); err != nil {
+	if err := f.appendObservation(ctx, f.tracker.Load().FinishList(position)); err != nil {
 		return &appendError{err}
 	}
-	f.endless = 0
+	f.unmarkedLists = 0
 	f.backoff.reset()
-	f.trail.unproven = true
-	f.health.note(func(st *Status) { st.Synced = true })
+	f.watches.unprovenList = true
+	f.health.updateCounters(func(st *Status) { st.Synced = true })
 	return nil
 }
 
@@ -196,7 +196,7 @@ func (f *follower) readWatchList(ctx context.Context, s *apiserver.Slot) (string
 	}
 	position := ""
 	if err = f.beginList(ctx, ""); err == nil {
-		position, err = f.readInitial(ctx, c)
+		position, err = f.readInitialEvents(ctx, c)
 	}
 	if err != nil {
 		c.Stop()
@@ -206,10 +206,10 @@ func (f *follower) readWatchList(ctx context.Context, s *apiserver.Slot) (string
 	return position, nil
 }
 
-// readInitial reads up to the mark that all was sent. What happens meanwhile may come before the mark, but it is no sign of
+// readInitialEvents reads up to the mark that all was sent. What happens meanwhile may come before the mark, but it is no sign of
 // one to come: from then on all waiting counts. Only waiting does, because the journal may take its time.
-func (f *follower) readInitial(ctx context.Context, c *apiserver.Connection) (string, error) {
-	patience, sent := silence, false
+func (f *follower) readInitialEvents(ctx context.Context, c *apiserver.Connection) (string, error) {
+	patience, sent := initialEventsTimeout, false
 	for {
 		began := time.Now()
 		b, err := c.Next(ctx, patience)
@@ -223,31 +223,31 @@ func (f *follower) readInitial(ctx context.Context, c *apiserver.Connection) (st
 			patience -= time.Since(began)
 		}
 		sent = sent || b.Live
-		if err := f.takeListed(ctx, b.Events, b.Read); err != nil {
+		if err := f.emitListed(ctx, b.Events, b.Read); err != nil {
 			return "", err
 		}
 		if b.Listed {
-			return b.Position, watchable(b.Position)
+			return b.Position, checkWatchable(b.Position)
 		}
 	}
 }
 
-var errUnmarked = fmt.Errorf("the API server sends nothing more of what exists, and has not marked the end for %s", silence)
+var errUnmarked = fmt.Errorf("the API server sends nothing more of what exists, and has not marked the end for %s", initialEventsTimeout)
 
-// watchable refuses a list that cannot be gone on from: it would be read again and again.
-func watchable(position string) error {
+// checkWatchable refuses a list that cannot be gone on from: it would be read again and again.
+func checkWatchable(position string) error {
 	if apiserver.IsPosition(position) {
 		return nil
 	}
 	return fmt.Errorf("the API server lists objects at no resourceVersion (%q) that could be watched on from", position)
 }
 
-// takeListed emits a part of a list.
-func (f *follower) takeListed(ctx context.Context, events []deltas.Event, read uint64) error {
-	f.health.note(func(s *Status) { s.Events += read })
-	o, err := f.tracker.Load().Watched(events, "")
+// emitListed emits a part of a list.
+func (f *follower) emitListed(ctx context.Context, events []deltas.Event, read uint64) error {
+	f.health.updateCounters(func(s *Status) { s.Events += read })
+	o, err := f.tracker.Load().ObserveEvents(events, "")
 	if err == nil {
-		err = f.put(ctx, o)
+		err = f.appendObservation(ctx, o)
 	}
 	if err != nil {
 		return &appendError{err}
@@ -255,14 +255,14 @@ func (f *follower) takeListed(ctx context.Context, events []deltas.Event, read u
 	return nil
 }
 
-// noteWatchList decides whether WatchList is tried again.
-func (f *follower) noteWatchList(err error) {
+// updateListMode decides whether WatchList is tried again.
+func (f *follower) updateListMode(err error) {
 	switch {
 	case f.pagesOnly:
 	case errors.Is(err, errUnmarked):
 		f.pagesOnly = true
 	case errors.Is(err, decode.ErrEnd):
-		if f.endless++; f.endless >= maxEndless {
+		if f.unmarkedLists++; f.unmarkedLists >= maxUnmarkedLists {
 			f.pagesOnly = true
 		}
 	}
@@ -280,12 +280,12 @@ func (f *follower) readPages(ctx context.Context, s *apiserver.Slot) (string, er
 	emit := func() error {
 		events := b.Events
 		b = apiserver.Batch{}
-		return f.takeListed(ctx, events, 0)
+		return f.emitListed(ctx, events, 0)
 	}
-	meta, err := f.page(ctx, s, metav1.ListOptions{Limit: 1}, hold)
+	meta, err := f.readPage(ctx, s, metav1.ListOptions{Limit: 1}, hold)
 	position := meta.ResourceVersion
 	if err == nil {
-		err = watchable(position)
+		err = checkWatchable(position)
 	}
 	if err == nil {
 		err = f.beginList(ctx, position)
@@ -294,7 +294,7 @@ func (f *follower) readPages(ctx context.Context, s *apiserver.Slot) (string, er
 		if err = emit(); err != nil || more == "" {
 			break
 		}
-		meta, err = f.page(ctx, s, metav1.ListOptions{Limit: pageSize, Continue: more}, func(o *deltas.Object) error {
+		meta, err = f.readPage(ctx, s, metav1.ListOptions{Limit: pageSize, Continue: more}, func(o *deltas.Object) error {
 			if _ = hold(o); b.Full() {
 				return emit()
 			}
@@ -304,18 +304,18 @@ func (f *follower) readPages(ctx context.Context, s *apiserver.Slot) (string, er
 	return position, err
 }
 
-// page reads a page, and again by its token as long as it breaks off.
-func (f *follower) page(
+// readPage reads a page, and again by its token as long as it breaks off.
+func (f *follower) readPage(
 	ctx context.Context, s *apiserver.Slot, o metav1.ListOptions, take func(*deltas.Object) error,
 ) (metav1.ListMeta, error) {
 	for {
-		f.health.note(func(st *Status) { st.Lists++ })
+		f.health.updateCounters(func(st *Status) { st.Lists++ })
 		meta, err := f.endpoint.Load().List(ctx, s, o, take)
 		var fatal *appendError
 		if err == nil || errors.As(err, &fatal) || apiserver.Classify(err) != apiserver.Interrupted || o.Continue == "" {
 			return meta, err
 		}
-		if err := f.failed(ctx, err); err != nil {
+		if err := f.handleFailure(ctx, err); err != nil {
 			return meta, err
 		}
 	}

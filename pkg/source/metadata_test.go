@@ -14,38 +14,38 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// metadataOf makes a Source read metadata alone.
-func metadataOf(c *Config) { c.Rules[0].Capture = selection.CaptureMetadata }
+// metadataOnlyRule makes a Source read metadata alone.
+func metadataOnlyRule(c *Config) { c.Rules[0].Capture = selection.CaptureMetadata }
 
-// TestAnAPIServerWithoutMetadataIsReadAllTheSame uses a fake that knows whole objects only.
-func TestAnAPIServerWithoutMetadataIsReadAllTheSame(t *testing.T) {
+// TestServerWithoutPartialMetadataIsRead uses a fake that knows whole objects only.
+func TestServerWithoutPartialMetadataIsRead(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
-	f.write("ADDED", "a")
-	_, _, _ = running(t, f, st, metadataOf)
+	f.writeEvents("ADDED", "a")
+	_, _, _ = startSource(t, f, st, metadataOnlyRule)
 	st.awaitEmitted(t, "snapshot a@11")
-	if got, want := string(st.change(0).After), `{"kind":"Kind","apiVersion":"v1","metadata":{"name":"a","namespace":"ns","uid":"uid-a","resourceVersion":"11"}}`; got != want {
+	if got, want := string(st.changeAt(0).After), `{"kind":"Kind","apiVersion":"v1","metadata":{"name":"a","namespace":"ns","uid":"uid-a","resourceVersion":"11"}}`; got != want {
 		t.Errorf("body %s, want %s", got, want)
 	}
 }
 
-func TestMetadataOnARealAPIServer(t *testing.T) {
-	p := startPlane(t)
+func TestMetadataFromRealAPIServer(t *testing.T) {
+	p := startControlPlane(t)
 	st, f := newStore(), newFakeAPI(t)
-	p.create(t, "a")
-	p.call(t, "PUT", secretsPath+"/a", `{"metadata":{"name":"a"},"data":{"password":"c2VjcmV0"}}`)
-	a := p.update(t, "a", "1")
-	p.define(t, "widgets")
+	p.createSecret(t, "a")
+	p.request(t, "PUT", secretsPath+"/a", `{"metadata":{"name":"a"},"data":{"password":"c2VjcmV0"}}`)
+	a := p.updateSecret(t, "a", "1")
+	p.createDefinition(t, "widgets")
 	w := p.createWidget(t, "w")
-	selected := p.on("secrets", "widgets.example.com")
-	bare := func(c *Config) { selected(c); metadataOf(c) }
+	selected := p.sourceConfig("secrets", "widgets.example.com")
+	bare := func(c *Config) { selected(c); metadataOnlyRule(c) }
 
-	s, log, stop := running(t, f, st, bare)
-	st.await(t, "both objects", func() bool { return len(st.emitted()) == 2 })
+	s, log, stop := startSource(t, f, st, bare)
+	st.awaitTrue(t, "both objects", func() bool { return len(st.transcript()) == 2 })
 	if got := emittedSince(st, 0); !slices.Equal(got, []string{"snapshot a@" + a, "snapshot w@" + w}) {
 		t.Fatalf("emitted %q\nlog\n%s", got, log)
 	}
 	for i := range 2 {
-		c := st.change(i)
+		c := st.changeAt(i)
 		var body map[string]json.RawMessage
 		if err := json.Unmarshal(c.After, &body); err != nil {
 			t.Fatal(err)
@@ -54,8 +54,8 @@ func TestMetadataOnARealAPIServer(t *testing.T) {
 			t.Errorf("body %s", c.After)
 		}
 	}
-	a = p.update(t, "a", "2")
-	st.await(t, "the update", func() bool { return st.emitted()[len(st.emitted())-1] == "updated a@"+a })
+	a = p.updateSecret(t, "a", "2")
+	st.awaitTrue(t, "the update", func() bool { return st.transcript()[len(st.transcript())-1] == "updated a@"+a })
 	for _, one := range s.Status() {
 		if one.DecodeErrors != 0 || one.Lists != 0 {
 			t.Errorf("status %+v", one)
@@ -65,11 +65,11 @@ func TestMetadataOnARealAPIServer(t *testing.T) {
 
 	// Another capture after a restart is no news of what did not change.
 	for _, adjust := range []func(*Config){selected, bare} {
-		n := len(st.emitted())
-		s, _, stop = running(t, f, st, adjust)
-		a = p.update(t, "a", fmt.Sprint("again", n))
-		st.await(t, "the update", func() bool { return st.emitted()[len(st.emitted())-1] == "updated a@"+a })
-		st.await(t, "live", func() bool {
+		n := len(st.transcript())
+		s, _, stop = startSource(t, f, st, adjust)
+		a = p.updateSecret(t, "a", fmt.Sprint("again", n))
+		st.awaitTrue(t, "the update", func() bool { return st.transcript()[len(st.transcript())-1] == "updated a@"+a })
+		st.awaitTrue(t, "live", func() bool {
 			return !slices.ContainsFunc(s.Status(), func(one Status) bool { return one.State != Live })
 		})
 		stop()
@@ -81,14 +81,14 @@ func TestMetadataOnARealAPIServer(t *testing.T) {
 
 // A 406 is not an outage: it is the answer of an API server that has no such form. It does not come, since whole objects are
 // accepted too; this holds what is asked for.
-func TestMetadataIsAskedForInEveryForm(t *testing.T) {
+func TestMetadataIsRequestedByListAndWatch(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	accepted := make(chan string, 1)
 	f.faults = []http.HandlerFunc{func(w http.ResponseWriter, r *http.Request) {
 		accepted <- r.Header.Get("Accept")
 		writeStatus(w, apierrors.NewServiceUnavailable("later"))
 	}}
-	_, _, _ = running(t, f, st, metadataOf)
+	_, _, _ = startSource(t, f, st, metadataOnlyRule)
 	forms := strings.Split(<-accepted, ",")
 	if len(forms) != 2 || !strings.HasPrefix(forms[0], "application/json;as=PartialObjectMetadata") || forms[1] != "application/json" {
 		t.Errorf("accepts %q", forms)

@@ -12,20 +12,20 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
-// namespaces asks whether the namespaces that rules name exist. The API server watches one that does not without a word, so
+// namespaceChecker asks whether the namespaces that rules name exist. The API server watches one that does not without a word, so
 // that a misspelt name looks like one in which nothing happens. Nothing depends on the answers: a namespace that is created
 // later is being watched already. Safe for concurrent use.
-type namespaces struct {
-	client  *apiserver.Client
-	every   time.Duration // between questions about one that does not exist
-	all     *condition.Set
-	changed chan struct{} // of capacity 1: other names are followed
+type namespaceChecker struct {
+	client     *apiserver.Client
+	interval   time.Duration // between questions about one that does not exist
+	conditions *condition.Set
+	changed    chan struct{} // of capacity 1: other names are followed
 
-	mu    sync.Mutex
-	named map[string]*namespace
+	mu     sync.Mutex
+	byName map[string]*checkedNamespace
 }
 
-type namespace struct {
+type checkedNamespace struct {
 	condition *condition.Condition
 	due       time.Time // for the next question; owned by run once it runs
 }
@@ -39,50 +39,50 @@ type NamespaceStatus struct {
 
 // The states of a namespace.
 var (
-	found   = condition.State{Name: "found", Message: "the namespace exists now"}
-	missing = condition.State{
+	namespaceFound   = condition.State{Name: "found", Message: "the namespace exists now"}
+	namespaceMissing = condition.State{
 		Name: "missing", Severity: condition.Degraded, Level: slog.LevelWarn,
 		Message: "a selected namespace does not exist; it is watched from the moment that it does",
 	}
-	undisclosed = condition.State{
+	namespaceUnknown = condition.State{
 		Name: "unknown", Severity: condition.Degraded, Level: slog.LevelWarn,
 		Message: "it cannot be known whether a selected namespace exists",
 	}
 )
 
-// namespaceEvery is how often it is asked whether a namespace still exists, and whether the right to ask is there.
-const namespaceEvery = time.Minute
+// namespaceRecheck is how often it is asked whether a namespace still exists, and whether the right to ask is there.
+const namespaceRecheck = time.Minute
 
-func newNamespaces(cfg *Config) *namespaces {
-	return &namespaces{
-		client: cfg.Client, every: cfg.Interval, all: condition.NewSet(cfg.Log, "namespaces"),
-		changed: make(chan struct{}, 1), named: map[string]*namespace{},
+func newNamespaceChecker(cfg *Config) *namespaceChecker {
+	return &namespaceChecker{
+		client: cfg.Client, interval: cfg.Interval, conditions: condition.NewSet(cfg.Log, "namespaces"),
+		changed: make(chan struct{}, 1), byName: map[string]*checkedNamespace{},
 	}
 }
 
-// follow says which names are asked about from now on.
-func (n *namespaces) follow(names []string) {
+// setNames says which names are asked about from now on.
+func (n *namespaceChecker) setNames(names []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for name := range n.named {
+	for name := range n.byName {
 		if !slices.Contains(names, name) {
-			n.all.Remove(name)
-			delete(n.named, name)
+			n.conditions.Remove(name)
+			delete(n.byName, name)
 		}
 	}
 	for _, name := range names {
-		if n.named[name] == nil {
-			n.named[name] = &namespace{condition: n.all.Add(name, found)}
-			nudge(n.changed)
+		if n.byName[name] == nil {
+			n.byName[name] = &checkedNamespace{condition: n.conditions.Add(name, namespaceFound)}
+			signal(n.changed)
 		}
 	}
 }
 
 // run asks until ctx ends.
-func (n *namespaces) run(ctx context.Context) {
+func (n *namespaceChecker) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	defer n.all.Close()
+	defer n.conditions.Close()
 	for {
 		select {
 		case <-ctx.Done():
@@ -90,21 +90,21 @@ func (n *namespaces) run(ctx context.Context) {
 		case <-n.changed:
 		case <-timer.C:
 		}
-		if next := n.askAll(ctx); !next.IsZero() {
+		if next := n.checkDue(ctx); !next.IsZero() {
 			timer.Reset(time.Until(next))
 		}
 	}
 }
 
-// askAll asks about those that are due, and returns when the next one is; zero where nothing is followed.
-func (n *namespaces) askAll(ctx context.Context) (next time.Time) {
+// checkDue asks about those that are due, and returns when the next one is; zero where nothing is followed.
+func (n *namespaceChecker) checkDue(ctx context.Context) (next time.Time) {
 	n.mu.Lock()
-	named := maps.Clone(n.named)
+	named := maps.Clone(n.byName)
 	n.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(named)) {
 		one := named[name]
 		if !one.due.After(time.Now()) {
-			one.due = time.Now().Add(n.ask(ctx, name, one.condition))
+			one.due = time.Now().Add(n.checkNamespace(ctx, name, one.condition))
 		}
 		if next.IsZero() || one.due.Before(next) {
 			next = one.due
@@ -113,31 +113,31 @@ func (n *namespaces) askAll(ctx context.Context) (next time.Time) {
 	return next
 }
 
-// ask asks once and returns after how long to ask again. An API server that does not answer changes nothing.
-func (n *namespaces) ask(ctx context.Context, name string, c *condition.Condition) time.Duration {
+// checkNamespace asks once and returns after how long to ask again. An API server that does not answer changes nothing.
+func (n *namespaceChecker) checkNamespace(ctx context.Context, name string, c *condition.Condition) time.Duration {
 	exists, err := n.client.HasNamespace(ctx, name)
 	switch {
 	case err != nil && apiserver.Classify(err) == apiserver.Forbidden:
-		c.Become(undisclosed, apiserver.Reason(err), "`exporter rbac` prints the right: get on this namespace alone")
-		return namespaceEvery
+		c.Update(namespaceUnknown, apiserver.Reason(err), "`exporter rbac` prints the right: get on this namespace alone")
+		return namespaceRecheck
 	case err != nil:
-		return n.every
+		return n.interval
 	case !exists:
-		c.Become(missing, "", "create it, or correct the name")
-		return n.every
+		c.Update(namespaceMissing, "", "create it, or correct the name")
+		return n.interval
 	}
-	c.Become(found, "", "")
-	return namespaceEvery
+	c.Update(namespaceFound, "", "")
+	return namespaceRecheck
 }
 
 // status describes all, by name.
-func (n *namespaces) status() []NamespaceStatus {
+func (n *namespaceChecker) status() []NamespaceStatus {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var all []NamespaceStatus
-	for _, name := range slices.Sorted(maps.Keys(n.named)) {
-		now := n.named[name].condition.Status()
-		all = append(all, NamespaceStatus{Name: name, Missing: now.State.Name == missing.Name, Unknown: now.Reason})
+	for _, name := range slices.Sorted(maps.Keys(n.byName)) {
+		now := n.byName[name].condition.Status()
+		all = append(all, NamespaceStatus{Name: name, Missing: now.State.Name == namespaceMissing.Name, Unknown: now.Reason})
 	}
 	return all
 }

@@ -22,7 +22,7 @@ func inNamespaces(names ...string) func(*Config) {
 // says it.
 func (s *Source) awaitNamespaces(t *testing.T, st *store, want ...string) {
 	t.Helper()
-	st.await(t, strings.Join(want, ", "), func() bool {
+	st.awaitTrue(t, strings.Join(want, ", "), func() bool {
 		var all []string
 		for _, n := range s.Namespaces() {
 			text := n.Name
@@ -38,32 +38,32 @@ func (s *Source) awaitNamespaces(t *testing.T, st *store, want ...string) {
 	})
 }
 
-func TestANamespaceThatDoesNotExistIsSaidAndWatched(t *testing.T) {
+func TestMissingNamespaceIsReportedAndWatched(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		f.spaces = map[string]int{"later": http.StatusNotFound}
-		s, log, stop := running(t, f, st, on, inNamespaces("shop", "later", "team-*"))
+		s, log, stop := startSource(t, f, st, on, inNamespaces("shop", "later", "team-*"))
 		defer stop()
 		s.awaitNamespaces(t, st, "later missing", "shop")
 		awaitState(t, st, s, Live)
 		if ready, reasons := s.Ready(); !ready {
 			t.Errorf("it stands still for a namespace: %q", reasons)
 		}
-		watches := f.count("WATCH")
-		f.change(func() { f.spaces["later"] = 0 })
+		watches := f.countRequests("WATCH")
+		f.update(func() { f.spaces["later"] = 0 })
 		s.awaitNamespaces(t, st, "later", "shop")
-		f.change(func() { f.spaces["later"], f.spaces["shop"] = http.StatusServiceUnavailable, http.StatusNotFound })
+		f.update(func() { f.spaces["later"], f.spaces["shop"] = http.StatusServiceUnavailable, http.StatusNotFound })
 		s.awaitNamespaces(t, st, "later", "shop missing") // that nobody answers means nothing
-		if n := f.count("WATCH"); n != watches {
+		if n := f.countRequests("WATCH"); n != watches {
 			t.Errorf("%d watches, and %d before", n, watches)
 		}
 		stop()
-		if n := log.count("a selected namespace does not exist"); n != 2 {
+		if n := log.countOf("a selected namespace does not exist"); n != 2 {
 			t.Errorf("%d lines in\n%s", n, log)
 		}
 	})
 }
 
-func TestWhetherANamespaceExistsMayBeForbiddenToKnow(t *testing.T) {
+func TestForbiddenNamespaceCheckIsReported(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		f.spaces = map[string]int{}
 		var names, unknown, missing []string
@@ -72,39 +72,39 @@ func TestWhetherANamespaceExistsMayBeForbiddenToKnow(t *testing.T) {
 			names, unknown, missing = append(names, name), append(unknown, name+" unknown"), append(missing, name+" missing")
 			f.spaces[name] = http.StatusForbidden
 		}
-		s, log, stop := running(t, f, st, on, inNamespaces(names...))
+		s, log, stop := startSource(t, f, st, on, inNamespaces(names...))
 		defer stop()
 		s.awaitNamespaces(t, st, unknown...)
 		time.Sleep(time.Hour)
-		if n := f.lookupsOf("team-00"); n > 62 {
+		if n := f.namespaceLookups("team-00"); n > 62 {
 			t.Errorf("asked %d times in an hour", n)
 		}
-		f.change(func() {
+		f.update(func() {
 			for name := range f.spaces {
 				f.spaces[name] = http.StatusNotFound
 			}
 		})
 		s.awaitNamespaces(t, st, missing...)
 		stop()
-		if n := log.count("a selected namespace"); n != 2 {
+		if n := log.countOf("a selected namespace"); n != 2 {
 			t.Errorf("%d lines in\n%s", n, log)
 		}
 	})
 }
 
-func TestNamespacesAreThoseOfTheRulesNow(t *testing.T) {
+func TestCheckedNamespacesFollowTheRules(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		f.spaces = map[string]int{"shpo": http.StatusNotFound}
-		s, _, stop := running(t, f, st, on, inNamespaces("shpo"))
+		s, _, stop := startSource(t, f, st, on, inNamespaces("shpo"))
 		defer stop()
 		s.awaitNamespaces(t, st, "shpo missing")
 		var corrected Config
 		inNamespaces("shop")(&corrected)
-		s.Edit(Edit{Rules: corrected.Rules, Load: st.load})
+		s.Edit(Edit{Rules: corrected.Rules, Load: st.loadResource})
 		s.awaitNamespaces(t, st, "shop")
-		asked := f.lookupsOf("shpo")
+		asked := f.namespaceLookups("shpo")
 		time.Sleep(time.Hour)
-		if f.lookupsOf("shpo") != asked {
+		if f.namespaceLookups("shpo") != asked {
 			t.Error("the name that is corrected is asked for still")
 		}
 	})

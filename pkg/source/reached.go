@@ -15,10 +15,10 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// reachedTimeout bounds the question of reached. The API server waits three seconds for its cache.
-const reachedTimeout = 10 * time.Second
+// reachedQueryTimeout bounds the question of reached. The API server waits three seconds for its cache.
+const reachedQueryTimeout = 10 * time.Second
 
-// reached returns nil if the API server's history has come as far as position. If it has not, because etcd was restored
+// checkReached returns nil if the API server's history has come as far as position. If it has not, because etcd was restored
 // from a backup, the error's verdict is tooLarge.
 //
 // It has to be asked, since a watch from a position in the future is accepted and stays silent, bookmarks included, until
@@ -33,44 +33,44 @@ const reachedTimeout = 10 * time.Second
 //
 // A question that ends without an answer is asked again, like everything that an outage interrupts. If that happens
 // again and again the API server cannot answer, and is asked in the other way.
-func (f *follower) reached(ctx context.Context, s *apiserver.Slot, position string) error {
+func (f *follower) checkReached(ctx context.Context, s *apiserver.Slot, position string) error {
 	e := f.endpoint.Load()
-	ctx, cancel := context.WithTimeout(ctx, reachedTimeout+apiserver.HeadersTimeout)
+	ctx, cancel := context.WithTimeout(ctx, reachedQueryTimeout+apiserver.HeadersTimeout)
 	defer cancel()
-	err := askWhetherReached(ctx, e, s, position)
+	err := queryReached(ctx, e, s, position)
 	unanswered := errors.Is(err, errUnanswered)
 	switch v := apiserver.Classify(err); {
 	case err == nil:
-	case v == apiserver.Refused, v == apiserver.TooLarge, unanswered && f.unasked >= maxEndless:
-		f.health.note(func(s *Status) { s.Lists++ })
+	case v == apiserver.Refused, v == apiserver.TooLarge, unanswered && f.unansweredQueries >= maxUnmarkedLists:
+		f.health.updateCounters(func(s *Status) { s.Lists++ })
 		newest, err := e.Newest(ctx)
 		if err != nil {
 			return err
 		}
-		return notBefore(newest, position)
+		return checkNotBefore(newest, position)
 	case unanswered:
-		f.unasked++
+		f.unansweredQueries++
 		return err
 	default:
 		return err
 	}
-	f.unasked = 0
+	f.unansweredQueries = 0
 	return nil
 }
 
 var errUnanswered = errors.New("the API server ended a watch before it was complete")
 
-func askWhetherReached(ctx context.Context, e *apiserver.Endpoint, s *apiserver.Slot, position string) error {
-	yes, seconds := true, int64(reachedTimeout/time.Second)
+func queryReached(ctx context.Context, e *apiserver.Endpoint, s *apiserver.Slot, position string) error {
+	yes, seconds := true, int64(reachedQueryTimeout/time.Second)
 	c, err := e.Watch(ctx, s, metav1.ListOptions{
 		ResourceVersion: position, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
-		SendInitialEvents: &yes, TimeoutSeconds: &seconds, FieldSelector: nobody(e.Scope),
+		SendInitialEvents: &yes, TimeoutSeconds: &seconds, FieldSelector: noObjectSelector(e.Scope),
 	})
 	if err != nil {
 		return err
 	}
 	defer c.Stop()
-	for limit := time.Now().Add(reachedTimeout); ; {
+	for limit := time.Now().Add(reachedQueryTimeout); ; {
 		b, err := c.Next(ctx, time.Until(limit))
 		switch {
 		case errors.Is(err, apiserver.ErrQuiet), errors.Is(err, decode.ErrEnd):
@@ -78,23 +78,23 @@ func askWhetherReached(ctx context.Context, e *apiserver.Endpoint, s *apiserver.
 		case err != nil:
 			return err
 		case b.Listed:
-			return notBefore(b.Position, position)
+			return checkNotBefore(b.Position, position)
 		}
 	}
 }
 
-// nobody selects as little as this program is allowed to ask for: an object that does not exist, or, where the scope is
+// noObjectSelector selects as little as this program is allowed to ask for: an object that does not exist, or, where the scope is
 // bound to a name, and its rights perhaps too, that one.
-func nobody(s selection.Scope) string {
-	if s.Name() != "" {
+func noObjectSelector(s selection.Scope) string {
+	if s.ObjectName() != "" {
 		return s.FieldSelector
 	}
 	return "metadata.name=kubecdc-asks-for-nobody"
 }
 
-// notBefore returns nil unless newest is older than position. Versions that cannot be compared are taken for reached:
+// checkNotBefore returns nil unless newest is older than position. Versions that cannot be compared are taken for reached:
 // nothing positive says that history is lost.
-func notBefore(newest, position string) error {
+func checkNotBefore(newest, position string) error {
 	if order, err := resourceversion.CompareResourceVersion(position, newest); err != nil || order <= 0 {
 		return nil //nolint:nilerr // see above
 	}

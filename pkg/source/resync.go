@@ -11,17 +11,17 @@ import (
 // resyncPageSize is how many objects are asked for at a time.
 const resyncPageSize = 100
 
-// resync reads all objects of the scope again and again, spread over a period each time, so that they are emitted again: a
+// resyncPeriodically reads all objects of the scope again and again, spread over a period each time, so that they are emitted again: a
 // consumer that began late, or lost something, has everything after one period. Those are emitted that are still in the
 // version that was emitted last. It returns when ctx ends.
-func (f *follower) resync(ctx context.Context) {
+func (f *follower) resyncPeriodically(ctx context.Context) {
 	for ctx.Err() == nil {
 		began, pass := time.Now(), rand.Text()
-		r := reading{f: f, size: resyncPageSize, take: func(ctx context.Context, o *deltas.Object) error {
-			return f.interject(ctx, func(ctx context.Context) error { return f.emitAgain(ctx, o, pass) })
+		r := pageReader{f: f, pageSize: resyncPageSize, handle: func(ctx context.Context, o *deltas.Object) error {
+			return f.runBetweenBatches(ctx, func(ctx context.Context) error { return f.emitSync(ctx, o, pass) })
 		}}
 		for {
-			if more, err := r.page(ctx); err != nil || !more {
+			if more, err := r.readPage(ctx); err != nil || !more {
 				break
 			}
 			if sleep(ctx, f.scope.Resync*resyncPageSize/time.Duration(max(f.tracker.Load().Stats().Known, resyncPageSize))) != nil {
@@ -34,11 +34,11 @@ func (f *follower) resync(ctx context.Context) {
 	}
 }
 
-// emitAgain emits what resync has read.
-func (f *follower) emitAgain(ctx context.Context, o *deltas.Object, pass string) error {
-	again, err := f.tracker.Load().Synced(o, pass)
+// emitSync emits what resync has read.
+func (f *follower) emitSync(ctx context.Context, o *deltas.Object, pass string) error {
+	again, err := f.tracker.Load().ObserveSynced(o, pass)
 	if err != nil {
 		return err
 	}
-	return f.put(ctx, again)
+	return f.appendObservation(ctx, again)
 }

@@ -15,58 +15,58 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
-func TestTheFirstListIsASnapshotAndChangesFollow(t *testing.T) {
+func TestFirstListIsSnapshotThenChanges(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
-	f.write("ADDED", "a")
-	s, _, _ := running(t, f, st)
+	f.writeEvents("ADDED", "a")
+	s, _, _ := startSource(t, f, st)
 	st.awaitEmitted(t, "snapshot a@11")
-	f.write("ADDED", "b")
+	f.writeEvents("ADDED", "b")
 	st.awaitEmitted(t, "snapshot a@11", "added b@12")
-	f.write("MODIFIED", "a")
+	f.writeEvents("MODIFIED", "a")
 	st.awaitEmitted(t, "snapshot a@11", "added b@12", "updated a@13")
-	f.write("DELETED", "b")
+	f.writeEvents("DELETED", "b")
 	st.awaitEmitted(t, "snapshot a@11", "added b@12", "updated a@13", "deleted b@14")
-	if n := f.count("LIST"); n != 0 {
+	if n := f.countRequests("LIST"); n != 0 {
 		t.Errorf("%d LISTs where WatchList works", n)
 	}
 	awaitState(t, st, s, Live)
-	st.await(t, "readiness", func() bool { ready, reasons := s.Ready(); return ready && len(reasons) == 0 })
-	c := st.change(0)
+	st.awaitTrue(t, "readiness", func() bool { ready, reasons := s.Ready(); return ready && len(reasons) == 0 })
+	c := st.changeAt(0)
 	if c.Cluster != "c" || c.Resource != (event.Resource{Version: "v1", Resource: "pods", Kind: "Kind"}) || c.Actor != nil || strings.Contains(string(c.After), "managedFields") {
 		t.Errorf("change %+v\nafter %s", c, c.After)
 	}
 }
 
-func TestTheClusterIsNamedByTheUIDOfKubeSystem(t *testing.T) {
+func TestClusterNameIsKubeSystemUID(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	f.dials.Store(2)
-	f.write("ADDED", "a")
-	s, _, _ := running(t, f, st, func(c *Config) { c.Cluster = "" })
+	f.writeEvents("ADDED", "a")
+	s, _, _ := startSource(t, f, st, func(c *Config) { c.Cluster = "" })
 	st.awaitEmitted(t, "snapshot a@11")
-	if c := st.change(0).Cluster; c != "cluster-uid" || s.Cluster() != c {
+	if c := st.changeAt(0).Cluster; c != "cluster-uid" || s.Cluster() != c {
 		t.Errorf("cluster %q, %q", c, s.Cluster())
 	}
 }
 
-func TestAResumeSendsNoList(t *testing.T) {
+func TestResumeSendsNoList(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
-	f.write("ADDED", "a", "b")
-	_, _, stop := running(t, f, st)
-	st.await(t, "the first list", func() bool { return len(st.emitted()) == 2 })
-	st.await(t, "position", func() bool { return st.position("pods") == "12" })
+	f.writeEvents("ADDED", "a", "b")
+	_, _, stop := startSource(t, f, st)
+	st.awaitTrue(t, "the first list", func() bool { return len(st.transcript()) == 2 })
+	st.awaitTrue(t, "position", func() bool { return st.positionOf("pods") == "12" })
 	stop()
 
-	f.write("DELETED", "a")
-	f.write("MODIFIED", "b")
-	before := len(f.requests())
-	s, _, _ := running(t, f, st)
-	st.await(t, "changes", func() bool { return len(st.emitted()) == 4 })
-	got := st.emitted()[2:]
+	f.writeEvents("DELETED", "a")
+	f.writeEvents("MODIFIED", "b")
+	before := len(f.requestLog())
+	s, _, _ := startSource(t, f, st)
+	st.awaitTrue(t, "changes", func() bool { return len(st.transcript()) == 4 })
+	got := st.transcript()[2:]
 	slices.Sort(got)
 	if !slices.Equal(got, []string{"deleted a@13", "updated b@14"}) {
 		t.Errorf("emitted %q", got)
 	}
-	if got := f.requests()[before:]; !slices.Equal(got, []string{"ASK rv=12", "WATCH rv=12"}) {
+	if got := f.requestLog()[before:]; !slices.Equal(got, []string{"ASK rv=12", "WATCH rv=12"}) {
 		t.Errorf("requests %q", got)
 	}
 	if got := s.Status()[0]; got.Lists != 0 || got.Relists != 0 || !got.Synced {
@@ -74,10 +74,10 @@ func TestAResumeSendsNoList(t *testing.T) {
 	}
 }
 
-// TestWhatTheAPIServerWasFoundToServeIsReadAtOnce: it need not be asked before, and is asked soon.
-func TestWhatTheAPIServerWasFoundToServeIsReadAtOnce(t *testing.T) {
+// TestGivenDiscoveryIsUsedAtOnce: it need not be asked before, and is asked soon.
+func TestGivenDiscoveryIsUsedAtOnce(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
-	f.write("ADDED", "a", "b")
+	f.writeEvents("ADDED", "a", "b")
 	client, err := apiserver.NewClient(f.config(), "test")
 	if err != nil {
 		t.Fatal(err)
@@ -88,19 +88,19 @@ func TestWhatTheAPIServerWasFoundToServeIsReadAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	polls := func() (n int) {
-		f.change(func() { n = f.polls })
+		f.update(func() { n = f.polls })
 		return n
 	}
 	groups, before := f.groups, polls()
-	f.change(func() { f.groups = nil })
-	running(t, f, st, func(c *Config) { c.Found = &Found{Catalog: catalog, Failed: failed} })
-	st.await(t, "what is there", func() bool { return len(st.emitted()) == 2 })
-	f.change(func() { f.groups = groups })
-	f.write("ADDED", "c")
-	st.await(t, "a change, and a question", func() bool { return len(st.emitted()) == 3 && polls() > before })
+	f.update(func() { f.groups = nil })
+	startSource(t, f, st, func(c *Config) { c.Discovery = &Discovery{Catalog: catalog, Failed: failed} })
+	st.awaitTrue(t, "what is there", func() bool { return len(st.transcript()) == 2 })
+	f.update(func() { f.groups = groups })
+	f.writeEvents("ADDED", "c")
+	st.awaitTrue(t, "a change, and a question", func() bool { return len(st.transcript()) == 3 && polls() > before })
 }
 
-func TestLostHistoryIsEmittedAndTheDifferencesFollow(t *testing.T) {
+func TestLostHistoryEmitsGapThenDifferences(t *testing.T) {
 	gone := apierrors.NewResourceExpired("too old resource version: 12 (20)")
 	for name, fault := range map[string]http.HandlerFunc{
 		"in the stream": nil,
@@ -108,44 +108,44 @@ func TestLostHistoryIsEmittedAndTheDifferencesFollow(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, st := newFakeAPI(t), newStore()
-			f.write("ADDED", "a", "b")
-			s, log, stop := running(t, f, st)
-			st.await(t, "the first list", func() bool { return len(st.emitted()) == 2 })
+			f.writeEvents("ADDED", "a", "b")
+			s, log, stop := startSource(t, f, st)
+			st.awaitTrue(t, "the first list", func() bool { return len(st.transcript()) == 2 })
 			awaitState(t, st, s, Live)
-			f.write("MODIFIED", "a")
-			st.await(t, "an update", func() bool { return len(st.emitted()) == 3 })
+			f.writeEvents("MODIFIED", "a")
+			st.awaitTrue(t, "an update", func() bool { return len(st.transcript()) == 3 })
 
 			faults := []http.HandlerFunc{}
 			if fault != nil {
-				faults = append(faults, pass(f), fault) // the first answers whether the position was reached
+				faults = append(faults, passThrough(f), fault) // the first answers whether the position was reached
 			}
-			f.breakWith(func() {
+			f.breakStreamsAfter(func() {
 				f.rv = 20
 				f.history = []fakeEvent{{11, "ADDED", "a"}, {13, "MODIFIED", "a"}, {19, "ADDED", "c"}}
 				f.oldest = 15
 			}, faults...)
-			st.await(t, "the differences", func() bool { return len(st.emitted()) == 6 })
-			got := st.emitted()[3:]
+			st.awaitTrue(t, "the differences", func() bool { return len(st.transcript()) == 6 })
+			got := st.transcript()[3:]
 			slices.Sort(got[1:])
 			if !slices.Equal(got, []string{"gap 13-20", "added c@19~", "deleted b@12~"}) {
 				t.Errorf("emitted %q", got)
 			}
-			f.write("MODIFIED", "c")
-			st.await(t, "live", func() bool { return slices.Contains(st.emitted(), "updated c@21") })
-			if got := s.Status()[0]; got.Relists != 1 || f.count("WATCHLIST") != 1 || f.count("LIST") != 1 {
-				t.Errorf("status %+v requests %q", got, f.requests())
+			f.writeEvents("MODIFIED", "c")
+			st.awaitTrue(t, "live", func() bool { return slices.Contains(st.transcript(), "updated c@21") })
+			if got := s.Status()[0]; got.Relists != 1 || f.countRequests("WATCHLIST") != 1 || f.countRequests("LIST") != 1 {
+				t.Errorf("status %+v requests %q", got, f.requestLog())
 			}
 			stop()
-			if log.count("no longer has the history") != 1 {
+			if log.countOf("no longer has the history") != 1 {
 				t.Errorf("log\n%s", log)
 			}
 		})
 	}
 }
 
-// TestAnotherAPIServerIsAskedBeforeHistoryCountsAsLost meets an API server that has just started, and so knows nothing of
+// TestOtherAPIServersAreTriedBeforeHistoryIsLost meets an API server that has just started, and so knows nothing of
 // what was before, behind an address where another one knows it.
-func TestAnotherAPIServerIsAskedBeforeHistoryCountsAsLost(t *testing.T) {
+func TestOtherAPIServersAreTriedBeforeHistoryIsLost(t *testing.T) {
 	gone := apierrors.NewResourceExpired("too old resource version: 12 (20)")
 	status := func(w http.ResponseWriter, _ *http.Request) { writeStatus(w, gone) }
 	inStream := func(w http.ResponseWriter, _ *http.Request) {
@@ -159,8 +159,8 @@ func TestAnotherAPIServerIsAskedBeforeHistoryCountsAsLost(t *testing.T) {
 	for name, fault := range map[string]http.HandlerFunc{"in the stream": inStream, "as a status": status} {
 		t.Run(name, func(t *testing.T) {
 			f, st := newFakeAPI(t), newStore()
-			f.write("ADDED", "a")
-			s, log, _ := running(t, f, st)
+			f.writeEvents("ADDED", "a")
+			s, log, _ := startSource(t, f, st)
 			awaitState(t, st, s, Live)
 			again := func(w http.ResponseWriter, r *http.Request) {
 				if r.Header.Get("Connection") != "close" {
@@ -168,23 +168,23 @@ func TestAnotherAPIServerIsAskedBeforeHistoryCountsAsLost(t *testing.T) {
 				}
 				fault(w, r)
 			}
-			f.breakAll(pass(f), fault, again, again)
-			f.write("MODIFIED", "a")
+			f.breakStreams(passThrough(f), fault, again, again)
+			f.writeEvents("MODIFIED", "a")
 			st.awaitEmitted(t, "snapshot a@11", "updated a@12")
-			if got := s.Status()[0]; got.Relists != 0 || got.Lists != 0 || f.count("WATCHLIST") != 1 {
-				t.Errorf("status %+v requests %q", got, f.requests())
+			if got := s.Status()[0]; got.Relists != 0 || got.Lists != 0 || f.countRequests("WATCHLIST") != 1 {
+				t.Errorf("status %+v requests %q", got, f.requestLog())
 			}
-			st.await(t, "a line in the log", func() bool { return log.count("another API server has the history") == 1 })
+			st.awaitTrue(t, "a line in the log", func() bool { return log.countOf("another API server has the history") == 1 })
 		})
 	}
 }
 
-// pass is no fault.
-func pass(f *fakeAPI) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) { f.watch(w, r, "ASK") }
+// passThrough is no fault.
+func passThrough(f *fakeAPI) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) { f.answerWatch(w, r, "ASK") }
 }
 
-func TestNoOutageLosesAnEventOrMakesAList(t *testing.T) {
+func TestOutagesLoseNoEventAndCauseNoList(t *testing.T) {
 	status := func(err *apierrors.StatusError) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { writeStatus(w, err) }
 	}
@@ -226,29 +226,29 @@ func TestNoOutageLosesAnEventOrMakesAList(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f, st := newFakeAPI(t), newStore()
-			f.write("ADDED", "a")
-			s, _, _ := running(t, f, st)
+			f.writeEvents("ADDED", "a")
+			s, _, _ := startSource(t, f, st)
 			st.awaitEmitted(t, "snapshot a@11")
-			f.write("MODIFIED", "a")
+			f.writeEvents("MODIFIED", "a")
 			st.awaitEmitted(t, "snapshot a@11", "updated a@12")
 			if fault == nil {
 				f.dials.Store(3)
 				f.server.CloseClientConnections()
 			} else {
 				// The first fault meets the question whether the position was reached, or the watch behind it.
-				f.breakAll(fault, pass(f), fault, fault)
+				f.breakStreams(fault, passThrough(f), fault, fault)
 			}
-			f.write("ADDED", "b")
-			f.write("DELETED", "a")
-			st.await(t, "what happened meanwhile", func() bool { return len(st.emitted()) >= 4 })
-			got := st.emitted()
+			f.writeEvents("ADDED", "b")
+			f.writeEvents("DELETED", "a")
+			st.awaitTrue(t, "what happened meanwhile", func() bool { return len(st.transcript()) >= 4 })
+			got := st.transcript()
 			slices.Sort(got) // between objects there is no order
 			if !slices.Equal(got, []string{"added b@13", "deleted a@14", "snapshot a@11", "updated a@12"}) {
 				t.Errorf("emitted %q", got)
 			}
 			awaitState(t, st, s, Live)
-			if got := s.Status()[0]; got.Relists != 0 || got.Lists != 0 || f.count("WATCHLIST") != 1 {
-				t.Errorf("status %+v requests %q", got, f.requests())
+			if got := s.Status()[0]; got.Relists != 0 || got.Lists != 0 || f.countRequests("WATCHLIST") != 1 {
+				t.Errorf("status %+v requests %q", got, f.requestLog())
 			}
 		})
 	}

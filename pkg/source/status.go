@@ -52,7 +52,7 @@ type Status struct {
 
 // The states as conditions. A fault of the API server hits all scopes, and discovery: it is one line for each reason.
 var (
-	conditionOf = map[State]condition.State{
+	stateConditions = map[State]condition.State{
 		Syncing:     {Severity: condition.Degraded},
 		Live:        {Message: "watching"},
 		Stale:       {Severity: condition.NotReady, Level: slog.LevelWarn, Message: "the watch fell silent, opening it again"},
@@ -61,18 +61,18 @@ var (
 		Unreachable: {Severity: condition.NotReady, Level: slog.LevelWarn, Message: "not watching, will try again"},
 		Waiting:     {Severity: condition.Degraded, Level: slog.LevelWarn, Message: "selected but not served, waiting for it"},
 	}
-	vanished    = condition.State{Name: string(Gone), Level: slog.LevelWarn, Message: "resource is served no more, its objects are announced as deleted"}
-	historyLost = condition.State{Name: "lost", Level: slog.LevelWarn, Message: "history was lost, reading all objects"}
+	resourceVanished = condition.State{Name: string(Gone), Level: slog.LevelWarn, Message: "resource is served no more, its objects are announced as deleted"}
+	historyLost      = condition.State{Name: "lost", Level: slog.LevelWarn, Message: "history was lost, reading all objects"}
 )
 
 func (s State) condition() condition.State {
-	c := conditionOf[s]
+	c := stateConditions[s]
 	c.Name = string(s)
 	return c
 }
 
-// become reports the state of something that is read of the API server.
-func (s *Source) become(c *condition.Condition, state State, reason string) {
+// updateCondition reports the state of something that is read of the API server.
+func (s *Source) updateCondition(c *condition.Condition, state State, reason string) {
 	remedy := ""
 	switch state {
 	case Unreachable:
@@ -82,11 +82,11 @@ func (s *Source) become(c *condition.Condition, state State, reason string) {
 	case Forbidden:
 		remedy = "`exporter rbac` prints the rights that the configuration needs"
 	}
-	c.Become(state.condition(), reason, remedy)
+	c.Update(state.condition(), reason, remedy)
 }
 
-// stateOf is what a failure makes of a scope.
-func stateOf(v apiserver.Verdict) State {
+// stateForVerdict is what a failure makes of a scope.
+func stateForVerdict(v apiserver.Verdict) State {
 	switch v {
 	case apiserver.Forbidden:
 		return Forbidden
@@ -103,78 +103,78 @@ type health struct {
 	source    *Source
 	condition *condition.Condition
 
-	mu       sync.Mutex
-	counted  Status    // without what the condition has
-	starting time.Time // since when the API server says that it starts; zero if it does not
-	refusals int       // in a row
-	lived    bool      // it has been Live
+	mu            sync.Mutex
+	counters      Status    // without what the condition has
+	startingSince time.Time // since when the API server says that it starts; zero if it does not
+	refusals      int       // in a row
+	everLive      bool      // it has been Live
 
-	// insist is called with the refusal that is one too many, and whether the scope has been Live; nil if a refusal is
+	// onRepeatedRefusal is called with the refusal that is one too many, and whether the scope has been Live; nil if a refusal is
 	// waited out. It is set before the scope runs.
-	insist func(err error, lived bool)
+	onRepeatedRefusal func(err error, lived bool)
 }
 
-// startingLimit is how long an API server may fill its cache of a resource. If that takes longer something else is in
+// maxStartingTime is how long an API server may fill its cache of a resource. If that takes longer something else is in
 // the way, such as a conversion webhook that is down.
-const startingLimit = 30 * time.Second
+const maxStartingTime = 30 * time.Second
 
-// become reports the state.
-func (h *health) become(state State, reason string) {
-	h.source.become(h.condition, state, reason)
+// setState reports the state.
+func (h *health) setState(state State, reason string) {
+	h.source.updateCondition(h.condition, state, reason)
 	if state == Live {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.starting, h.refusals, h.lived = time.Time{}, 0, true
+		h.startingSince, h.refusals, h.everLive = time.Time{}, 0, true
 	}
 }
 
-// lost notes that history ends at position. That is always worth a line.
-func (h *health) lost(position, why string) {
-	h.source.conditions.Happened(h.counted.Scope, historyLost, why, "from", position)
-	h.become(Syncing, why)
-	h.note(func(s *Status) { s.Relists++ })
+// recordHistoryLost notes that history ends at position. That is always worth a line.
+func (h *health) recordHistoryLost(position, why string) {
+	h.source.conditions.ReportEvent(h.counters.Scope, historyLost, why, "from", position)
+	h.setState(Syncing, why)
+	h.updateCounters(func(s *Status) { s.Relists++ })
 }
 
-// failed notes that a request failed.
-func (h *health) failed(err error) {
+// recordFailure notes that a request failed.
+func (h *health) recordFailure(err error) {
 	v := apiserver.Classify(err)
-	state := stateOf(v)
-	if v == apiserver.Starting && h.startsFor() > startingLimit {
+	state := stateForVerdict(v)
+	if v == apiserver.Starting && h.timeStarting() > maxStartingTime {
 		state = Unreachable
 	}
-	h.become(state, apiserver.Reason(err))
+	h.setState(state, apiserver.Reason(err))
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if v != apiserver.Forbidden {
 		h.refusals = 0
 		return
 	}
-	if h.refusals++; h.refusals == refusalsToFail && h.insist != nil {
-		h.insist(err, h.lived)
+	if h.refusals++; h.refusals == maxRefusals && h.onRepeatedRefusal != nil {
+		h.onRepeatedRefusal(err, h.everLive)
 	}
 }
 
-// startsFor notes that the API server says that it starts, and returns for how long it has.
-func (h *health) startsFor() time.Duration {
+// timeStarting notes that the API server says that it starts, and returns for how long it has.
+func (h *health) timeStarting() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.starting.IsZero() {
-		h.starting = time.Now()
+	if h.startingSince.IsZero() {
+		h.startingSince = time.Now()
 	}
-	return time.Since(h.starting)
+	return time.Since(h.startingSince)
 }
 
-func (h *health) note(change func(*Status)) {
+func (h *health) updateCounters(change func(*Status)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	change(&h.counted)
+	change(&h.counters)
 }
 
 func (h *health) status() Status {
 	c := h.condition.Status()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := h.counted
+	s := h.counters
 	s.State, s.Reason, s.Remedy, s.Since = State(c.State.Name), c.Reason, c.Remedy, c.Since
 	return s
 }

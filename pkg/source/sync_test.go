@@ -16,51 +16,51 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-func TestAPositionFromTheFutureIsALoss(t *testing.T) {
+func TestFuturePositionIsHistoryLoss(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
-	f.write("ADDED", "a")
-	st.hold("pods", "1000", event.Known{Key: "ns/gone", UID: "uid-gone", ResourceVersion: "900"})
-	s, log, stop := running(t, f, st)
-	st.await(t, "the differences", func() bool { return len(st.emitted()) == 3 })
-	got := st.emitted()
+	f.writeEvents("ADDED", "a")
+	st.storeState("pods", "1000", event.Known{Key: "ns/gone", UID: "uid-gone", ResourceVersion: "900"})
+	s, log, stop := startSource(t, f, st)
+	st.awaitTrue(t, "the differences", func() bool { return len(st.transcript()) == 3 })
+	got := st.transcript()
 	slices.Sort(got[1:])
 	if !slices.Equal(got, []string{"gap 1000-11", "added a@11~", "deleted gone@900~"}) {
 		t.Errorf("emitted %q", got)
 	}
 	stop()
-	if s.Status()[0].Relists != 1 || log.count("ahead of the API server, which is at 11") != 1 {
+	if s.Status()[0].Relists != 1 || log.countOf("ahead of the API server, which is at 11") != 1 {
 		t.Errorf("log\n%s", log)
 	}
 }
 
-func TestAnAPIServerThatLagsIsWaitedFor(t *testing.T) {
+func TestLaggingAPIServerIsWaitedFor(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
-	f.write("ADDED", "a", "b")
-	st.hold("pods", "12")
+	f.writeEvents("ADDED", "a", "b")
+	st.storeState("pods", "12")
 	tooLarge := func(w http.ResponseWriter, _ *http.Request) {
 		err := apierrors.NewTimeoutError("Too large resource version", 1)
 		err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{Type: metav1.CauseTypeResourceVersionTooLarge})
 		writeStatus(w, err)
 	}
 	f.faults = []http.HandlerFunc{tooLarge}
-	s, _, _ := running(t, f, st)
+	s, _, _ := startSource(t, f, st)
 	awaitState(t, st, s, Live)
-	f.write("MODIFIED", "b")
+	f.writeEvents("MODIFIED", "b")
 	st.awaitEmitted(t, "updated b@13")
 	if got := s.Status()[0]; got.Relists != 0 {
-		t.Errorf("a lag was taken for a loss: %q", f.requests())
+		t.Errorf("a lag was taken for a loss: %q", f.requestLog())
 	}
 }
 
-func TestWithoutWatchListTheListIsConsistent(t *testing.T) {
+func TestPagedListIsConsistent(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
-	f.write("ADDED", "a")
+	f.writeEvents("ADDED", "a")
 	f.noList = true
-	s, _, _ := running(t, f, st)
+	s, _, _ := startSource(t, f, st)
 	st.awaitEmitted(t, "snapshot a@11")
-	f.write("MODIFIED", "a")
+	f.writeEvents("MODIFIED", "a")
 	st.awaitEmitted(t, "snapshot a@11", "updated a@12")
-	for _, r := range f.requests() {
+	for _, r := range f.requestLog() {
 		if strings.HasPrefix(r, "LIST") && r != "LIST rv=" {
 			t.Errorf("the list may go back in time: %s", r)
 		}
@@ -71,47 +71,47 @@ func TestWithoutWatchListTheListIsConsistent(t *testing.T) {
 	}
 }
 
-func TestAWatchListThatNeverMarksItsEndEndsInAList(t *testing.T) {
+func TestWatchListWithoutEndMarkFallsBackToList(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
-	f.write("ADDED", "a")
+	f.writeEvents("ADDED", "a")
 	f.noMark = true
-	_, _, _ = running(t, f, st)
+	_, _, _ = startSource(t, f, st)
 	st.awaitPosition(t, "pods", "11")
 	st.awaitEmitted(t, "snapshot a@11")
-	if n := f.count("WATCHLIST"); n != maxEndless {
-		t.Errorf("%d WatchLists, want %d: %q", n, maxEndless, f.requests())
+	if n := f.countRequests("WATCHLIST"); n != maxUnmarkedLists {
+		t.Errorf("%d WatchLists, want %d: %q", n, maxUnmarkedLists, f.requestLog())
 	}
 }
 
-func TestABrokenFirstListIsReadAgain(t *testing.T) {
+func TestInterruptedFirstListIsRepeated(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
-	f.write("ADDED", "a")
+	f.writeEvents("ADDED", "a")
 	abort := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 	broken := func(w http.ResponseWriter, _ *http.Request) {
 		writeStatus(w, apierrors.NewServiceUnavailable("starting"))
 	}
 	f.faults = []http.HandlerFunc{abort, broken, abort}
-	_, _, _ = running(t, f, st)
+	_, _, _ = startSource(t, f, st)
 	st.awaitEmitted(t, "snapshot a@11")
 }
 
-func TestBodiesOfAFirstListAreToldWhileItIsRead(t *testing.T) {
+func TestFirstListIsEmittedWhileBeingRead(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
-	f.write("ADDED", "a", "b")
+	f.writeEvents("ADDED", "a", "b")
 	f.faults = []http.HandlerFunc{func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"type":"ADDED","object":%s}`+"\n", objectJSON("a", 11))
 		w.(http.Flusher).Flush()
 		st.awaitEmitted(t, "snapshot a@11") // before the list has ended, which it never does
-		if p := st.position("pods"); p != "" {
+		if p := st.positionOf("pods"); p != "" {
 			t.Errorf("position %q before the end of the list", p)
 		}
 		panic(http.ErrAbortHandler)
 	}}
-	_, _, _ = running(t, f, st)
+	_, _, _ = startSource(t, f, st)
 	st.awaitPosition(t, "pods", "12")
 	st.awaitEmitted(t, "snapshot a@11", "snapshot b@12")
-	checkFrames(t, st.frames(), "12", 2) // the list that broke off was the same snapshot
+	checkFrames(t, st.snapshotFrames(), "12", 2) // the list that broke off was the same snapshot
 }
 
 // checkFrames expects one snapshot.
@@ -126,24 +126,24 @@ func checkFrames(t *testing.T, frames []*event.Change, position string, count in
 	}
 }
 
-func TestTheFirstListOfAResourceIsFramedOnce(t *testing.T) {
+func TestFirstListHasOneSnapshotFrame(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
-	s, _, stop := running(t, f, st)
+	s, _, stop := startSource(t, f, st)
 	awaitState(t, st, s, Live)
-	checkFrames(t, st.frames(), "10", 0) // nothing is there, and that is said
+	checkFrames(t, st.snapshotFrames(), "10", 0) // nothing is there, and that is said
 	stop()
-	f.write("ADDED", "a")
-	_, _, stop = running(t, f, st)
+	f.writeEvents("ADDED", "a")
+	_, _, stop = startSource(t, f, st)
 	st.awaitEmitted(t, "added a@11")
 	stop()
-	if n := len(st.frames()); n != 2 {
+	if n := len(st.snapshotFrames()); n != 2 {
 		t.Errorf("%d records frame the snapshots of a scope that was resumed, want 2", n)
 	}
 }
 
-func TestARestartWithinTheFirstListGoesOnWithTheSameSnapshot(t *testing.T) {
+func TestRestartWithinFirstListContinuesSnapshot(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
-	f.write("ADDED", "a", "b")
+	f.writeEvents("ADDED", "a", "b")
 	hold := make(chan struct{})
 	f.faults = []http.HandlerFunc{func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -154,31 +154,31 @@ func TestARestartWithinTheFirstListGoesOnWithTheSameSnapshot(t *testing.T) {
 		case <-r.Context().Done():
 		}
 	}}
-	s, _, stop := running(t, f, st)
+	s, _, stop := startSource(t, f, st)
 	st.awaitEmitted(t, "snapshot a@11")
 	if got := s.Status()[0]; got.Synced || got.State != Syncing {
 		t.Errorf("while the list is read: %+v", got)
 	}
 	stop()
 	close(hold)
-	s, _, _ = running(t, f, st)
+	s, _, _ = startSource(t, f, st)
 	st.awaitEmitted(t, "snapshot a@11", "snapshot b@12")
 	st.awaitPosition(t, "pods", "12")
-	checkFrames(t, st.frames(), "12", 2)
+	checkFrames(t, st.snapshotFrames(), "12", 2)
 	awaitState(t, st, s, Live)
 	if got := s.Status()[0]; !got.Synced {
 		t.Errorf("when all that exists was seen: %+v", got)
 	}
 }
 
-func TestEachNamespaceHasASnapshotOfItsOwn(t *testing.T) {
+func TestEachNamespaceHasItsOwnSnapshot(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
-	_, _, _ = running(t, f, st, func(c *Config) {
+	_, _, _ = startSource(t, f, st, func(c *Config) {
 		c.Rules = []selection.Rule{{Select: []string{"pods"}, Namespaces: selection.Namespaces{Include: []string{"n", "m"}}}}
 	})
-	st.await(t, "two snapshots", func() bool { return len(st.frames()) == 4 })
+	st.awaitTrue(t, "two snapshots", func() bool { return len(st.snapshotFrames()) == 4 })
 	ids := map[string]string{}
-	for _, c := range st.frames() {
+	for _, c := range st.snapshotFrames() {
 		if id, ok := ids[c.Namespace]; ok && id != c.Snapshot.ID || c.Namespace == "" {
 			t.Errorf("%s %q names namespace %q", c.Type, c.Snapshot.ID, c.Namespace)
 		}
@@ -189,110 +189,110 @@ func TestEachNamespaceHasASnapshotOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestAJournalThatWasLostIsToldAsAGap(t *testing.T) {
+func TestLostJournalIsEmittedAsGap(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
-	f.write("ADDED", "a")
-	_, _, _ = running(t, f, st, func(c *Config) { c.Lost = "the journal was damaged" })
-	st.await(t, "a gap", func() bool { return len(st.emitted()) == 2 })
-	if got := st.emitted(); got[0] != "gap -11" {
+	f.writeEvents("ADDED", "a")
+	_, _, _ = startSource(t, f, st, func(c *Config) { c.LostReason = "the journal was damaged" })
+	st.awaitTrue(t, "a gap", func() bool { return len(st.transcript()) == 2 })
+	if got := st.transcript(); got[0] != "gap -11" {
 		t.Errorf("emitted %q", got)
 	}
 }
 
-func TestAnotherSpellingOfTheStreamIsReadAfterAFallback(t *testing.T) {
+func TestReformattedStreamIsReadAfterFallback(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
-	f.write("ADDED", "a")
-	st.hold("pods", "10")
+	f.writeEvents("ADDED", "a")
+	st.storeState("pods", "10")
 	f.noList = true // the question is then answered by a LIST
 	f.indented = true
-	s, _, _ := running(t, f, st)
+	s, _, _ := startSource(t, f, st)
 	st.awaitEmitted(t, "added a@11")
 	if got := s.Status()[0]; got.DecodeErrors == 0 || got.Relists != 0 {
 		t.Errorf("status %+v", got)
 	}
 }
 
-func TestAResourceIsWatchedAsSoonAsItIsServed(t *testing.T) {
+func TestResourceIsWatchedOnceServed(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		f.groups = nil
-		s, log, stop := running(t, f, st, on)
+		s, log, stop := startSource(t, f, st, on)
 		defer stop()
 		awaitState(t, st, s, Waiting)
 		time.Sleep(time.Minute)
-		f.change(func() { f.groups = append(f.groups, coreGroup("pods")) })
+		f.update(func() { f.groups = append(f.groups, coreGroup("pods")) })
 		st.awaitEmitted(t, "snapshot a@11")
 		awaitState(t, st, s, Live)
-		if log.count("selected but not served") != 1 {
+		if log.countOf("selected but not served") != 1 {
 			t.Errorf("log\n%s", log)
 		}
 	})
 }
 
-func TestTheObjectsOfAVanishedResourceAreDeleted(t *testing.T) {
+func TestObjectsOfVanishedResourceAreDeleted(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
-	f.write("ADDED", "a", "b")
-	s, _, _ := running(t, f, st)
+	f.writeEvents("ADDED", "a", "b")
+	s, _, _ := startSource(t, f, st)
 	awaitState(t, st, s, Live)
-	f.change(func() { f.groups, f.absent = []apidiscovery.APIGroupDiscovery{coreGroup("nodes")}, true })
-	f.breakAll()
-	st.await(t, "the scope to be dropped", func() bool { return st.drops() == 1 })
-	got := st.emitted()[2:]
+	f.update(func() { f.groups, f.absent = []apidiscovery.APIGroupDiscovery{coreGroup("nodes")}, true })
+	f.breakStreams()
+	st.awaitTrue(t, "the scope to be dropped", func() bool { return st.dropCount() == 1 })
+	got := st.transcript()[2:]
 	slices.Sort(got)
 	if !slices.Equal(got, []string{"deleted a@11~", "deleted b@12~"}) {
-		t.Errorf("emitted %q", st.emitted())
+		t.Errorf("emitted %q", st.transcript())
 	}
 	awaitState(t, st, s, Waiting)
 
-	f.change(func() {
+	f.update(func() {
 		f.groups, f.absent, f.history = []apidiscovery.APIGroupDiscovery{coreGroup("pods")}, false, nil
 	})
-	f.write("ADDED", "c")
-	st.await(t, "the new life", func() bool {
-		return slices.Contains(st.emitted(), "snapshot c@13") || slices.Contains(st.emitted(), "added c@13")
+	f.writeEvents("ADDED", "c")
+	st.awaitTrue(t, "the new life", func() bool {
+		return slices.Contains(st.transcript(), "snapshot c@13") || slices.Contains(st.transcript(), "added c@13")
 	})
 }
 
-func TestAVanishedResourceIsForgotten(t *testing.T) {
+func TestVanishedResourceIsRemoved(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-		f.write("ADDED", "a")
-		s, log, stop := running(t, f, st, on, func(c *Config) { c.Rules = []selection.Rule{{Select: []string{"*"}}} })
+		f.writeEvents("ADDED", "a")
+		s, log, stop := startSource(t, f, st, on, func(c *Config) { c.Rules = []selection.Rule{{Select: []string{"*"}}} })
 		defer stop()
 		awaitState(t, st, s, Live)
-		f.change(func() { f.groups, f.absent = nil, true })
-		f.breakAll()
+		f.update(func() { f.groups, f.absent = nil, true })
+		f.breakStreams()
 		time.Sleep(10 * time.Minute)
-		if got := s.Status(); len(got) != 0 || st.drops() != 1 || log.count("served no more") != 1 {
-			t.Errorf("status %+v, dropped %d times, log\n%s", got, st.drops(), log)
+		if got := s.Status(); len(got) != 0 || st.dropCount() != 1 || log.countOf("served no more") != 1 {
+			t.Errorf("status %+v, dropped %d times, log\n%s", got, st.dropCount(), log)
 		}
 	})
 }
 
-func TestTheObjectsOfAResourceThatVanishedWhileAwayAreDeleted(t *testing.T) {
+func TestObjectsOfResourceVanishedWhileAwayAreDeleted(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	f.groups = []apidiscovery.APIGroupDiscovery{coreGroup("nodes")}
-	st.hold("pods", "12", event.Known{Key: "ns/a", UID: "uid-a", ResourceVersion: "11"})
+	st.storeState("pods", "12", event.Known{Key: "ns/a", UID: "uid-a", ResourceVersion: "11"})
 	f.absent = true
-	_, _, _ = running(t, f, st)
-	st.await(t, "the scope to be dropped", func() bool { return st.drops() == 1 })
-	if got := st.emitted(); !slices.Equal(got, []string{"deleted a@11~"}) {
+	_, _, _ = startSource(t, f, st)
+	st.awaitTrue(t, "the scope to be dropped", func() bool { return st.dropCount() == 1 })
+	if got := st.transcript(); !slices.Equal(got, []string{"deleted a@11~"}) {
 		t.Errorf("emitted %q", got)
 	}
-	if c := st.change(0); c.Resource != (event.Resource{Version: "v1", Resource: "pods", Kind: "Kind"}) {
+	if c := st.changeAt(0); c.Resource != (event.Resource{Version: "v1", Resource: "pods", Kind: "Kind"}) {
 		t.Errorf("deleted as %+v, want version and kind", c.Resource)
 	}
 }
 
-func TestAGroupThatCannotBeAskedKeepsItsResources(t *testing.T) {
+func TestUnansweredGroupKeepsItsResources(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
-	f.write("ADDED", "a")
-	s, _, _ := running(t, f, st)
+	f.writeEvents("ADDED", "a")
+	s, _, _ := startSource(t, f, st)
 	awaitState(t, st, s, Live)
 	stale := coreGroup()
 	stale.Versions[0].Freshness = "Stale"
-	f.change(func() { f.groups = []apidiscovery.APIGroupDiscovery{stale, groupOf("apps", "v1", "deployments")} })
-	polls := f.asked()
-	st.await(t, "some polls", func() bool { return f.asked() > polls+10 })
-	if got := s.Status(); len(got) != 1 || got[0].State != Live || st.drops() != 0 {
+	f.update(func() { f.groups = []apidiscovery.APIGroupDiscovery{stale, groupOf("apps", "v1", "deployments")} })
+	polls := f.discoveryPolls()
+	st.awaitTrue(t, "some polls", func() bool { return f.discoveryPolls() > polls+10 })
+	if got := s.Status(); len(got) != 1 || got[0].State != Live || st.dropCount() != 0 {
 		t.Errorf("status %+v", got)
 	}
 }

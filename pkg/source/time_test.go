@@ -23,12 +23,12 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// memory is an http.RoundTripper that calls a handler in the same process, so that time can be virtual.
-type memory struct{ handler http.Handler }
+// memoryTransport is an http.RoundTripper that calls a handler in the same process, so that time can be virtual.
+type memoryTransport struct{ handler http.Handler }
 
-func (m memory) RoundTrip(r *http.Request) (*http.Response, error) {
+func (m memoryTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	body, w := io.Pipe()
-	a := &answer{w: w, header: http.Header{}, ready: make(chan int, 1)}
+	a := &pipedResponse{w: w, header: http.Header{}, ready: make(chan int, 1)}
 	go func() {
 		defer func() {
 			if recover() != nil {
@@ -53,24 +53,24 @@ func (m memory) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // CloseIdleConnections has none to close.
-func (memory) CloseIdleConnections() {}
+func (memoryTransport) CloseIdleConnections() {}
 
-type answer struct {
+type pipedResponse struct {
 	w      *io.PipeWriter
 	header http.Header
 	ready  chan int
 	sent   bool
 }
 
-func (a *answer) Header() http.Header { return a.header }
-func (a *answer) Flush()              { a.WriteHeader(http.StatusOK) }
-func (a *answer) WriteHeader(code int) {
+func (a *pipedResponse) Header() http.Header { return a.header }
+func (a *pipedResponse) Flush()              { a.WriteHeader(http.StatusOK) }
+func (a *pipedResponse) WriteHeader(code int) {
 	if !a.sent {
 		a.sent = true
 		a.ready <- code
 	}
 }
-func (a *answer) Write(p []byte) (int, error) {
+func (a *pipedResponse) Write(p []byte) (int, error) {
 	a.Flush()
 	return a.w.Write(p)
 }
@@ -82,9 +82,9 @@ func inVirtualTime(t *testing.T, test func(*testing.T, *fakeAPI, *store, func(*C
 		f, st := &fakeAPI{t: t, lookups: map[string]int{}, rv: 10, cluster: "cluster-uid", changed: make(chan struct{}), cut: make(chan struct{}), hang: make(chan struct{})}, newStore()
 		f.groups = append(f.groups, coreGroup("pods"))
 		st.patience = 24 * time.Hour
-		f.write("ADDED", "a")
+		f.writeEvents("ADDED", "a")
 		test(t, f, st, func(c *Config) {
-			client, err := apiserver.NewClient(&rest.Config{Host: "http://api", Transport: memory{f}}, "test")
+			client, err := apiserver.NewClient(&rest.Config{Host: "http://api", Transport: memoryTransport{f}}, "test")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -93,38 +93,38 @@ func inVirtualTime(t *testing.T, test func(*testing.T, *fakeAPI, *store, func(*C
 	})
 }
 
-func TestAForbiddenTypeDegradesAloneAndRecovers(t *testing.T) {
+func TestForbiddenTypeDegradesAloneAndRecovers(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		f.deny = true
-		s, log, stop := running(t, f, st, on)
+		s, log, stop := startSource(t, f, st, on)
 		defer stop()
 		awaitState(t, st, s, Forbidden)
 		time.Sleep(10 * time.Minute)
 		if ready, reasons := s.Ready(); !ready || len(reasons) != 1 || !strings.Contains(reasons[0], "pods: forbidden: ") {
 			t.Errorf("ready %v, %q", ready, reasons)
 		}
-		if n := log.count("state=forbidden"); n != 1 {
+		if n := log.countOf("state=forbidden"); n != 1 {
 			t.Errorf("%d lines\n%s", n, log)
 		}
 		const missing = `watch is forbidden: User "kubecdc" cannot watch resource "pods"`
 		if got := s.Status()[0].Reason; got != missing {
 			t.Errorf("reason %q, want %q", got, missing)
 		}
-		if n := len(f.requests()); n < 20 || n > 45 {
+		if n := len(f.requestLog()); n < 20 || n > 45 {
 			t.Errorf("%d requests in ten minutes, want one in 15 to 30 seconds", n)
 		}
-		f.change(func() { f.deny = false })
+		f.update(func() { f.deny = false })
 		st.awaitEmitted(t, "snapshot a@11")
 		awaitState(t, st, s, Live)
 
-		f.change(func() { f.deny = true })
-		f.breakAll()
+		f.update(func() { f.deny = true })
+		f.breakStreams()
 		awaitState(t, st, s, Forbidden) // of the question whether the position was reached, which names an object
 		if got := s.Status()[0].Reason; got != missing {
 			t.Errorf("reason %q, want %q", got, missing)
 		}
-		f.change(func() { f.deny = false })
-		f.write("MODIFIED", "a")
+		f.update(func() { f.deny = false })
+		f.writeEvents("MODIFIED", "a")
 		st.awaitEmitted(t, "snapshot a@11", "updated a@12")
 		if s.Status()[0].Relists != 0 {
 			t.Error("rights taken away for some time cost the history")
@@ -132,9 +132,9 @@ func TestAForbiddenTypeDegradesAloneAndRecovers(t *testing.T) {
 	})
 }
 
-func TestAClusterThatMayNotBeNamedIsAnErrorWithARemedy(t *testing.T) {
+func TestUnreadableClusterNameIsAnErrorWithRemedy(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-		cfg := Config{Rules: []selection.Rule{{Select: []string{"pods"}}}, Load: st.load, SetScopes: st.setScopes, Stored: st.stored, Append: st.append, Drop: st.drop, Log: slog.New(slog.DiscardHandler)}
+		cfg := Config{Rules: []selection.Rule{{Select: []string{"pods"}}}, Load: st.loadResource, SetScopes: st.setScopes, StoredResources: st.storedResources, Append: st.appendObservation, DropResource: st.dropResource, Log: slog.New(slog.DiscardHandler)}
 		on(&cfg)
 		f.nameless = true
 		s, err := New(cfg)
@@ -147,11 +147,11 @@ func TestAClusterThatMayNotBeNamedIsAnErrorWithARemedy(t *testing.T) {
 	})
 }
 
-func TestAFailingJournalEndsTheSource(t *testing.T) {
+func TestFailingJournalEndsTheSource(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		full := errors.New("disk is on fire")
 		cfg := Config{
-			Cluster: "c", Rules: []selection.Rule{{Select: []string{"pods"}}}, Load: st.load, Stored: st.stored, SetScopes: st.setScopes, Drop: st.drop, Log: slog.New(slog.DiscardHandler),
+			Cluster: "c", Rules: []selection.Rule{{Select: []string{"pods"}}}, Load: st.loadResource, StoredResources: st.storedResources, SetScopes: st.setScopes, DropResource: st.dropResource, Log: slog.New(slog.DiscardHandler),
 			Append: func(context.Context, event.Observation) error { return full },
 		}
 		on(&cfg)
@@ -165,7 +165,7 @@ func TestAFailingJournalEndsTheSource(t *testing.T) {
 	})
 }
 
-func TestAWatchListThatFallsSilentEndsInAList(t *testing.T) {
+func TestSilentWatchListFallsBackToList(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		f.faults = append(f.faults, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
@@ -173,18 +173,18 @@ func TestAWatchListThatFallsSilentEndsInAList(t *testing.T) {
 			<-r.Context().Done()
 		})
 		began := time.Now()
-		_, _, stop := running(t, f, st, on)
+		_, _, stop := startSource(t, f, st, on)
 		defer stop()
 		st.awaitPosition(t, "pods", "11")
-		if took := time.Since(began); took < silence || took > silence+time.Second || f.count("WATCHLIST") != 1 || f.count("LIST") != 1 {
-			t.Errorf("after %s: %q", took, f.requests())
+		if took := time.Since(began); took < initialEventsTimeout || took > initialEventsTimeout+time.Second || f.countRequests("WATCHLIST") != 1 || f.countRequests("LIST") != 1 {
+			t.Errorf("after %s: %q", took, f.requestLog())
 		}
 	})
 }
 
-// TestAWatchListThatGoesOnWithoutItsMarkEndsInAList meets API servers that serve an ordinary watch where a WatchList was
+// TestBusyWatchListWithoutMarkFallsBackToList meets API servers that serve an ordinary watch where a WatchList was
 // asked for, so that what exists is followed by what happens.
-func TestAWatchListThatGoesOnWithoutItsMarkEndsInAList(t *testing.T) {
+func TestBusyWatchListWithoutMarkFallsBackToList(t *testing.T) {
 	for _, live := range []string{"MODIFIED", "DELETED", "BOOKMARK"} {
 		t.Run(live, func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
@@ -197,11 +197,11 @@ func TestAWatchListThatGoesOnWithoutItsMarkEndsInAList(t *testing.T) {
 					}
 				})
 				began := time.Now()
-				s, _, stop := running(t, f, st, on)
+				s, _, stop := startSource(t, f, st, on)
 				defer stop()
 				st.awaitPosition(t, "pods", "11")
-				if took := time.Since(began); took < silence || took > silence+3*time.Second || f.count("WATCHLIST") != 1 || f.count("LIST") != 1 {
-					t.Errorf("after %s: %q", took, f.requests())
+				if took := time.Since(began); took < initialEventsTimeout || took > initialEventsTimeout+3*time.Second || f.countRequests("WATCHLIST") != 1 || f.countRequests("LIST") != 1 {
+					t.Errorf("after %s: %q", took, f.requestLog())
 				}
 				awaitState(t, st, s, Live)
 			})
@@ -209,29 +209,29 @@ func TestAWatchListThatGoesOnWithoutItsMarkEndsInAList(t *testing.T) {
 	}
 }
 
-func TestAWatchListIsWaitedForAsLongAsItBringsWhatExists(t *testing.T) {
+func TestSlowWatchListIsWaitedFor(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		f.faults = append(f.faults, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			for i := range 4 { // in less than a watch lasts
 				fmt.Fprintf(w, `{"type":"ADDED","object":%s}`+"\n", objectJSON(fmt.Sprint("slow", i), 20+i))
-				time.Sleep(silence - time.Second)
+				time.Sleep(initialEventsTimeout - time.Second)
 			}
 			fmt.Fprintf(w, `{"type":"MODIFIED","object":%s}`+"\n", objectJSON("slow1", 40)) // what happens meanwhile
-			time.Sleep(silence / 2)
+			time.Sleep(initialEventsTimeout / 2)
 			fmt.Fprintln(w, `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"40","annotations":{"k8s.io/initial-events-end":"true"}}}}`)
 			<-r.Context().Done()
 		})
-		_, _, stop := running(t, f, st, on)
+		_, _, stop := startSource(t, f, st, on)
 		defer stop()
 		st.awaitPosition(t, "pods", "40")
-		if f.count("WATCHLIST") != 1 || f.count("LIST") != 0 {
-			t.Errorf("asked %q", f.requests())
+		if f.countRequests("WATCHLIST") != 1 || f.countRequests("LIST") != 0 {
+			t.Errorf("asked %q", f.requestLog())
 		}
 	})
 }
 
-func TestAJournalThatTakesItsTimeIsNoMissingMark(t *testing.T) {
+func TestSlowJournalIsNotAMissingMark(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		f.faults = append(f.faults, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
@@ -242,22 +242,22 @@ func TestAJournalThatTakesItsTimeIsNoMissingMark(t *testing.T) {
 			fmt.Fprintln(w, `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"25","annotations":{"k8s.io/initial-events-end":"true"}}}}`)
 			<-r.Context().Done()
 		})
-		_, _, stop := running(t, f, st, on, func(c *Config) {
+		_, _, stop := startSource(t, f, st, on, func(c *Config) {
 			c.Append = func(ctx context.Context, o event.Observation) error {
-				_ = sleep(ctx, 2*silence/3)
-				return st.append(ctx, o)
+				_ = sleep(ctx, 2*initialEventsTimeout/3)
+				return st.appendObservation(ctx, o)
 			}
 		})
 		defer stop()
 		st.awaitPosition(t, "pods", "25")
-		if f.count("WATCHLIST") != 1 || f.count("LIST") != 0 {
-			t.Errorf("asked %q", f.requests())
+		if f.countRequests("WATCHLIST") != 1 || f.countRequests("LIST") != 0 {
+			t.Errorf("asked %q", f.requestLog())
 		}
 	})
 }
 
-// TestAListWithoutAPositionIsAFaultAndNoList meets an API server whose lists cannot be watched on from.
-func TestAListWithoutAPositionIsAFaultAndNoList(t *testing.T) {
+// TestListWithoutPositionIsAFailure meets an API server whose lists cannot be watched on from.
+func TestListWithoutPositionIsAFailure(t *testing.T) {
 	for name, version := range map[string]string{"none": "", "any": "0"} {
 		for kind, answer := range map[string]string{
 			"list":      `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":%q},"items":[{"metadata":{"name":"a","uid":"u"}}]}`,
@@ -278,22 +278,22 @@ func TestAListWithoutAPositionIsAFaultAndNoList(t *testing.T) {
 							}
 						})
 					}
-					s, _, stop := running(t, f, st, on)
+					s, _, stop := startSource(t, f, st, on)
 					defer stop()
 					awaitState(t, st, s, Unreachable)
 					time.Sleep(10 * time.Minute)
 					if got := s.Status()[0]; got.State != Unreachable || !strings.Contains(got.Reason, "at no resourceVersion") {
 						t.Errorf("status %+v", got)
 					}
-					if n := len(f.requests()); n > 120 {
+					if n := len(f.requestLog()); n > 120 {
 						t.Errorf("%d requests in ten minutes", n)
 					}
-					for _, c := range st.frames() {
+					for _, c := range st.snapshotFrames() {
 						if c.Type == event.SnapshotEnd {
 							t.Error("a snapshot ends that nothing goes on from")
 						}
 					}
-					f.change(func() { f.faults = nil })
+					f.update(func() { f.faults = nil })
 					awaitState(t, st, s, Live)
 				})
 			})
@@ -301,15 +301,15 @@ func TestAListWithoutAPositionIsAFaultAndNoList(t *testing.T) {
 	}
 }
 
-// TestAnAPIServerMayTakeItsTimeToSayThatHistoryIsLost meets one that accepts watches and expires them when they already
+// TestLateExpiredAnswerIsHistoryLoss meets one that accepts watches and expires them when they already
 // count as open.
-func TestAnAPIServerMayTakeItsTimeToSayThatHistoryIsLost(t *testing.T) {
+func TestLateExpiredAnswerIsHistoryLoss(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-		s, _, stop := running(t, f, st, on)
+		s, _, stop := startSource(t, f, st, on)
 		defer stop()
 		awaitState(t, st, s, Live)
-		faults := []http.HandlerFunc{pass(f)}
-		for range maxExpired {
+		faults := []http.HandlerFunc{passThrough(f)}
+		for range maxExpiredWatches {
 			faults = append(faults, func(w http.ResponseWriter, r *http.Request) {
 				w.(http.Flusher).Flush()
 				time.Sleep(2 * steadyAfter)
@@ -320,27 +320,27 @@ func TestAnAPIServerMayTakeItsTimeToSayThatHistoryIsLost(t *testing.T) {
 				fmt.Fprintf(w, `{"type":"ERROR","object":%s}`+"\n", text)
 			})
 		}
-		f.breakAll(faults...)
+		f.breakStreams(faults...)
 		st.awaitEmitted(t, "snapshot a@11", "gap 11-11")
 		awaitState(t, st, s, Live)
 	})
 }
 
-// stalls begins an answer that lists an object, and never ends it.
-func stalls(w http.ResponseWriter, r *http.Request) {
+// stallMidList begins an answer that lists an object, and never ends it.
+func stallMidList(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	fmt.Fprintf(w, `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"11"},"items":[%s,`, objectJSON("a", 11))
 	<-r.Context().Done()
 }
 
-func TestAListThatStopsInItsMiddleIsAskedForAgain(t *testing.T) {
+func TestStalledListIsRequestedAgain(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		f.noList = true
 		refuse := func(w http.ResponseWriter, _ *http.Request) {
 			writeStatus(w, apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil))
 		}
-		f.faults = append(f.faults, refuse, stalls)
-		s, _, stop := running(t, f, st, on)
+		f.faults = append(f.faults, refuse, stallMidList)
+		s, _, stop := startSource(t, f, st, on)
 		defer stop()
 		began := time.Now()
 		awaitState(t, st, s, Unreachable)
@@ -354,7 +354,7 @@ func TestAListThatStopsInItsMiddleIsAskedForAgain(t *testing.T) {
 	})
 }
 
-func TestTypesThatStopInTheMiddleOfTheirListsHoldUpNobody(t *testing.T) {
+func TestStalledListsDoNotBlockOthers(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		f.noList = true
 		names := []string{"pods"}
@@ -362,11 +362,11 @@ func TestTypesThatStopInTheMiddleOfTheirListsHoldUpNobody(t *testing.T) {
 			names = append(names, fmt.Sprintf("hung%d", i))
 		}
 		f.groups = []apidiscovery.APIGroupDiscovery{coreGroup(names...)}
-		_, _, stop := running(t, f, st, on, func(c *Config) {
-			client, err := apiserver.NewClient(&rest.Config{Host: "http://api", Transport: memory{http.HandlerFunc(
+		_, _, stop := startSource(t, f, st, on, func(c *Config) {
+			client, err := apiserver.NewClient(&rest.Config{Host: "http://api", Transport: memoryTransport{http.HandlerFunc(
 				func(w http.ResponseWriter, r *http.Request) {
 					if strings.Contains(r.URL.Path, "/hung") && r.URL.Query().Get("watch") == "" {
-						stalls(w, r)
+						stallMidList(w, r)
 						return
 					}
 					f.ServeHTTP(w, r)
@@ -385,50 +385,50 @@ func TestTypesThatStopInTheMiddleOfTheirListsHoldUpNobody(t *testing.T) {
 	})
 }
 
-func TestAnAPIServerThatEndsEachWatchAtOnceIsUnreachable(t *testing.T) {
+func TestServerEndingEveryWatchIsUnreachable(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-		s, log, stop := running(t, f, st, on)
+		s, log, stop := startSource(t, f, st, on)
 		defer stop()
 		awaitState(t, st, s, Live)
 		short := func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			w.(http.Flusher).Flush()
 		}
-		for range maxShort {
-			f.breakAll(pass(f), short)
+		for range maxShortWatches {
+			f.breakStreams(passThrough(f), short)
 		}
 		awaitState(t, st, s, Unreachable)
 		awaitState(t, st, s, Live)
-		if log.count("state=unreachable") != 1 || s.Status()[0].Relists != 0 {
+		if log.countOf("state=unreachable") != 1 || s.Status()[0].Relists != 0 {
 			t.Errorf("log\n%s", log)
 		}
 	})
 }
 
-func TestADayOfOutageWritesOneLine(t *testing.T) {
+func TestDayOfOutageLogsOneLine(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-		s, log, stop := running(t, f, st, on)
+		s, log, stop := startSource(t, f, st, on)
 		defer stop()
 		awaitState(t, st, s, Live)
-		f.change(func() { f.down = true })
-		f.breakAll()
+		f.update(func() { f.down = true })
+		f.breakStreams()
 		time.Sleep(12 * time.Hour)
-		if n := log.count("level=WARN"); n != 2 { // the scope's, and discovery's
+		if n := log.countOf("level=WARN"); n != 2 { // the scope's, and discovery's
 			t.Errorf("%d lines\n%s", n, log)
 		}
 		if ready, _ := s.Ready(); ready {
 			t.Error("ready without an API server")
 		}
-		f.change(func() { f.down = false })
-		f.write("MODIFIED", "a")
+		f.update(func() { f.down = false })
+		f.writeEvents("MODIFIED", "a")
 		st.awaitEmitted(t, "snapshot a@11", "updated a@12")
 		awaitState(t, st, s, Live)
 	})
 }
 
-// TestAnOutageOfEveryTypeIsTwoLines takes the API server away from 180 types and discovery for ten minutes: that it went,
+// TestOutageOfEveryTypeLogsTwoLines takes the API server away from 180 types and discovery for ten minutes: that it went,
 // and that it is back. Where it comes back without the history, that is one line more.
-func TestAnOutageOfEveryTypeIsTwoLines(t *testing.T) {
+func TestOutageOfEveryTypeLogsTwoLines(t *testing.T) {
 	for name, lost := range map[string]bool{"and no more": false, "and one more for lost history": true} {
 		t.Run(name, func(t *testing.T) {
 			want := 2
@@ -441,36 +441,36 @@ func TestAnOutageOfEveryTypeIsTwoLines(t *testing.T) {
 					all = append(all, fmt.Sprintf("type%03ds", n))
 				}
 				f.groups = []apidiscovery.APIGroupDiscovery{coreGroup(all...)}
-				s, log, stop := running(t, f, st, on, func(c *Config) { c.Rules = []selection.Rule{{Select: []string{"*"}}} })
+				s, log, stop := startSource(t, f, st, on, func(c *Config) { c.Rules = []selection.Rule{{Select: []string{"*"}}} })
 				defer stop()
 				alive := func() bool {
 					live := 0
 					for _, one := range s.Status() {
-						if one.State == Live && st.position(one.Scope) != "" {
+						if one.State == Live && st.positionOf(one.Scope) != "" {
 							live++
 						}
 					}
 					return live == len(all)
 				}
-				st.await(t, "all types", alive)
+				st.awaitTrue(t, "all types", alive)
 				time.Sleep(time.Minute)
-				before := log.count("msg=")
-				f.breakWith(func() { f.down = true })
+				before := log.countOf("msg=")
+				f.breakStreamsAfter(func() { f.down = true })
 				time.Sleep(10 * time.Minute)
 				for _, one := range s.Status() {
 					if one.State != Unreachable || !strings.Contains(one.Remedy, "http://api") {
 						t.Fatalf("status %+v", one)
 					}
 				}
-				f.change(func() {
+				f.update(func() {
 					f.down = false
 					if lost {
 						f.oldest, f.rv = f.rv+500, f.rv+1000
 					}
 				})
-				st.await(t, "all types", alive)
+				st.awaitTrue(t, "all types", alive)
 				time.Sleep(time.Minute)
-				if n := log.count("msg=") - before; n != want {
+				if n := log.countOf("msg=") - before; n != want {
 					t.Errorf("%d lines, want %d\n%s", n, want, log)
 				}
 			})
@@ -478,8 +478,8 @@ func TestAnOutageOfEveryTypeIsTwoLines(t *testing.T) {
 	}
 }
 
-// filling is what an API server answers whose cache of a resource is not filled.
-func filling(code int) http.HandlerFunc {
+// answerInitializing is what an API server answers whose cache of a resource is not filled.
+func answerInitializing(code int) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		err := apierrors.NewTooManyRequests("storage is (re)initializing", 1)
 		if code == http.StatusInternalServerError {
@@ -489,14 +489,14 @@ func filling(code int) http.HandlerFunc {
 	}
 }
 
-func TestAnAPIServerThatFillsItsCacheIsWaitedForWithoutAlarm(t *testing.T) {
+func TestInitializingServerIsWaitedForQuietly(t *testing.T) {
 	for _, code := range []int{http.StatusTooManyRequests, http.StatusInternalServerError} {
 		inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 			for range 5 {
-				f.faults = append(f.faults, filling(code))
+				f.faults = append(f.faults, answerInitializing(code))
 			}
 			began := time.Now()
-			s, log, stop := running(t, f, st, on)
+			s, log, stop := startSource(t, f, st, on)
 			defer stop()
 			time.Sleep(10 * time.Millisecond)
 			if got := s.Status()[0]; got.State != Syncing || !strings.Contains(got.Reason, "storage is (re)initializing") {
@@ -508,47 +508,47 @@ func TestAnAPIServerThatFillsItsCacheIsWaitedForWithoutAlarm(t *testing.T) {
 			}
 			awaitState(t, st, s, Live)
 
-			f.breakAll(filling(code), filling(code)) // the API server was started again
+			f.breakStreams(answerInitializing(code), answerInitializing(code)) // the API server was started again
 			awaitState(t, st, s, Syncing)
-			f.write("MODIFIED", "a")
+			f.writeEvents("MODIFIED", "a")
 			st.awaitEmitted(t, "snapshot a@11", "updated a@12")
 			awaitState(t, st, s, Live)
-			if log.count("level=WARN") != 0 || log.count("not watching yet") > 1 {
+			if log.countOf("level=WARN") != 0 || log.countOf("not watching yet") > 1 {
 				t.Errorf("%d: log\n%s", code, log)
 			}
 		})
 	}
 }
 
-func TestAnAPIServerThatNeverFillsItsCacheIsUnreachable(t *testing.T) {
+func TestServerThatStaysInitializingIsUnreachable(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		for range 3600 { // a conversion webhook is down
-			f.faults = append(f.faults, filling(http.StatusTooManyRequests))
+			f.faults = append(f.faults, answerInitializing(http.StatusTooManyRequests))
 		}
-		s, log, stop := running(t, f, st, on)
+		s, log, stop := startSource(t, f, st, on)
 		defer stop()
 		awaitState(t, st, s, Unreachable)
 		time.Sleep(10 * time.Minute)
-		if got := s.Status()[0]; got.State != Unreachable || log.count("level=WARN") != 1 {
+		if got := s.Status()[0]; got.State != Unreachable || log.countOf("level=WARN") != 1 {
 			t.Errorf("status %+v, log\n%s", got, log)
 		}
-		f.change(func() { f.faults = nil })
+		f.update(func() { f.faults = nil })
 		awaitState(t, st, s, Live)
 
-		f.breakAll(filling(http.StatusTooManyRequests))
+		f.breakStreams(answerInitializing(http.StatusTooManyRequests))
 		awaitState(t, st, s, Syncing) // another start, another moment
 		awaitState(t, st, s, Live)
 	})
 }
 
-func TestAWatchThatIsNotOpenedIsUnreachable(t *testing.T) {
+func TestUnopenedWatchIsUnreachable(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-		s, log, stop := running(t, f, st, on)
+		s, log, stop := startSource(t, f, st, on)
 		defer stop()
 		awaitState(t, st, s, Live)
-		f.breakAll(pass(f), func(w http.ResponseWriter, r *http.Request) {
+		f.breakStreams(passThrough(f), func(w http.ResponseWriter, r *http.Request) {
 			time.Sleep(30 * time.Second)
-			f.watch(w, r, "WATCH")
+			f.answerWatch(w, r, "WATCH")
 		})
 		began := time.Now()
 		awaitState(t, st, s, Unreachable)
@@ -556,62 +556,62 @@ func TestAWatchThatIsNotOpenedIsUnreachable(t *testing.T) {
 			t.Errorf("unreachable after %s, want %s", after, apiserver.SlowAfter)
 		}
 		awaitState(t, st, s, Live)
-		if log.count("level=WARN") != 1 || log.count("has not answered") != 1 {
+		if log.countOf("level=WARN") != 1 || log.countOf("has not answered") != 1 {
 			t.Errorf("log\n%s", log)
 		}
 	})
 }
 
-func TestWaitsGrowAndAreNeverInStep(t *testing.T) {
+func TestBackoffGrowsWithJitter(t *testing.T) {
 	unavailable := apierrors.NewServiceUnavailable("down")
 	var p backoff
 	longest := time.Duration(0)
 	seen := map[time.Duration]bool{}
 	for range 50 {
-		d := p.wait(unavailable)
+		d := p.nextWait(unavailable)
 		longest = max(longest, d)
 		seen[d] = true
-		if d < firstWait/2 || d > longestWait {
+		if d < minWait/2 || d > maxWait {
 			t.Errorf("wait of %s", d)
 		}
 	}
-	if longest < longestWait/2 || len(seen) < 40 {
+	if longest < maxWait/2 || len(seen) < 40 {
 		t.Errorf("longest %s, %d different", longest, len(seen))
 	}
 	p.reset()
-	if d := p.wait(unavailable); d > firstWait {
+	if d := p.nextWait(unavailable); d > minWait {
 		t.Errorf("%s after a reset", d)
 	}
-	if d := p.wait(apierrors.NewTooManyRequests("", 60)); d != time.Minute {
+	if d := p.nextWait(apierrors.NewTooManyRequests("", 60)); d != time.Minute {
 		t.Errorf("%s where the API server asked for a minute", d)
 	}
-	if d := p.wait(apierrors.NewTooManyRequests("", 86400)); d > longestAsked {
+	if d := p.nextWait(apierrors.NewTooManyRequests("", 86400)); d > maxRetryAfter {
 		t.Errorf("%s where a proxy asked for a day", d)
 	}
 	missing := apierrors.NewForbidden(schema.GroupResource{}, "", nil)
 	p.reset()
-	if d := p.wait(missing); d > 2*firstRightsWait {
+	if d := p.nextWait(missing); d > 2*minDeniedWait {
 		t.Errorf("%s for a right that may come at once", d)
 	}
 	p.failures = 20
-	if d := p.wait(missing); d < rightsWait || d > 2*rightsWait {
+	if d := p.nextWait(missing); d < maxDeniedWait || d > 2*maxDeniedWait {
 		t.Errorf("%s for a right that is missing", d)
 	}
 }
 
-func TestARefusalThatEndsAnOutageIsAskedAboutSoon(t *testing.T) {
+func TestRefusalAfterOutageIsRetriedSoon(t *testing.T) {
 	var p backoff
 	for range 20 {
-		p.wait(apierrors.NewServiceUnavailable("down"))
+		p.nextWait(apierrors.NewServiceUnavailable("down"))
 	}
 	refused := apierrors.NewForbidden(schema.GroupResource{}, "", nil)
-	if d := p.wait(refused); d > 2*firstRightsWait {
+	if d := p.nextWait(refused); d > 2*minDeniedWait {
 		t.Errorf("%s, though an API server that has just started refuses for a moment", d)
 	}
 	for range 20 {
-		p.wait(refused)
+		p.nextWait(refused)
 	}
-	if d := p.wait(apierrors.NewServiceUnavailable("down")); d > firstWait {
+	if d := p.nextWait(apierrors.NewServiceUnavailable("down")); d > minWait {
 		t.Errorf("%s, though it was refused before and is down now", d)
 	}
 }

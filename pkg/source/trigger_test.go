@@ -18,8 +18,8 @@ import (
 
 const metadataOnly = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 
-// watchTypes serves what Triggers watch, with the same changes for both.
-func (f *fakeAPI) watchTypes(w http.ResponseWriter, r *http.Request) {
+// answerTypeWatch serves what Triggers watch, with the same changes for both.
+func (f *fakeAPI) answerTypeWatch(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	f.mu.Lock()
 	f.typeRequests = append(f.typeRequests, fmt.Sprintf("watch=%s rv=%s", q.Get("watch"), q.Get("resourceVersion")))
@@ -74,67 +74,67 @@ func (f *fakeAPI) watchTypes(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// announce lets the triggers bring a change.
-func (f *fakeAPI) announce(kind, name string) {
-	f.change(func() {
+// writeTypeEvent lets the triggers bring a change.
+func (f *fakeAPI) writeTypeEvent(kind, name string) {
+	f.update(func() {
 		f.rv++
 		f.types = append(f.types, fakeEvent{f.rv, kind, name})
 	})
 }
 
-func (f *fakeAPI) asked() int {
+func (f *fakeAPI) discoveryPolls() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.polls
 }
 
-func (f *fakeAPI) typesAsked() []string {
+func (f *fakeAPI) typeRequestLog() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.typeRequests)
 }
 
-// widgets selects a type that may come and go, in a source that asks every five seconds.
-func widgets(c *Config) {
+// widgetsRule selects a type that may come and go, in a source that asks every five seconds.
+func widgetsRule(c *Config) {
 	c.Rules = []selection.Rule{{Select: []string{"widgets.example.com"}}}
 	c.Interval = 0
 }
 
 var widgetGroup = groupOf("example.com", "v1", "widgets")
 
-func (f *fakeAPI) serve(groups ...apidiscovery.APIGroupDiscovery) {
-	f.change(func() { f.groups = groups })
+func (f *fakeAPI) setGroups(groups ...apidiscovery.APIGroupDiscovery) {
+	f.update(func() { f.groups = groups })
 }
 
-func TestANewTypeIsWatchedAtOnceAndACalmAPIServerIsSeldomAsked(t *testing.T) {
+func TestNewTypeIsFoundAtOnceAndIdlePollingIsRare(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-		f.announce("ADDED", "others.example.com")
-		_, _, stop := running(t, f, st, on, widgets)
+		f.writeTypeEvent("ADDED", "others.example.com")
+		_, _, stop := startSource(t, f, st, on, widgetsRule)
 		defer stop()
 		time.Sleep(2 * time.Minute)
-		polls := f.asked()
+		polls := f.discoveryPolls()
 		time.Sleep(time.Hour)
-		if n := f.asked() - polls; n < 115 || n > 150 { // some more where a trigger's watch was just being opened again
+		if n := f.discoveryPolls() - polls; n < 115 || n > 150 { // some more where a trigger's watch was just being opened again
 			t.Errorf("asked %d times in a calm hour, want every 30 s", n)
 		}
 
 		began := time.Now()
-		f.announce("ADDED", "widgets.example.com")
+		f.writeTypeEvent("ADDED", "widgets.example.com")
 		time.Sleep(100 * time.Millisecond)
-		f.serve(coreGroup("pods"), widgetGroup)
-		f.announce("MODIFIED", "widgets.example.com")
+		f.setGroups(coreGroup("pods"), widgetGroup)
+		f.writeTypeEvent("MODIFIED", "widgets.example.com")
 		st.awaitEmitted(t, "snapshot a@11")
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("took %s", took)
 		}
 
 		// Discovery may lag behind what rang: for a while it is asked as often as without triggers.
-		polls = f.asked()
+		polls = f.discoveryPolls()
 		time.Sleep(calmAfter - 5*time.Second)
-		if n := f.asked() - polls; n < 10 {
+		if n := f.discoveryPolls() - polls; n < 10 {
 			t.Errorf("asked %d times in the minute after a change", n)
 		}
-		for _, r := range f.typesAsked() {
+		for _, r := range f.typeRequestLog() {
 			if !strings.HasPrefix(r, "watch=true rv=") {
 				t.Errorf("request %s: only the right to watch is needed", r)
 			}
@@ -142,14 +142,14 @@ func TestANewTypeIsWatchedAtOnceAndACalmAPIServerIsSeldomAsked(t *testing.T) {
 	})
 }
 
-func TestATypeThatComesOnlyOnceDiscoveryCaughtUpIsFound(t *testing.T) {
+func TestTypeIsFoundOnceDiscoveryCatchesUp(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-		_, _, stop := running(t, f, st, on, widgets)
+		_, _, stop := startSource(t, f, st, on, widgetsRule)
 		defer stop()
 		time.Sleep(10 * time.Minute)
-		f.announce("ADDED", "widgets.example.com")
+		f.writeTypeEvent("ADDED", "widgets.example.com")
 		time.Sleep(20 * time.Second)
-		f.serve(coreGroup("pods"), widgetGroup)
+		f.setGroups(coreGroup("pods"), widgetGroup)
 		began := time.Now()
 		st.awaitEmitted(t, "snapshot a@11")
 		if took := time.Since(began); took > defaultInterval {
@@ -158,76 +158,76 @@ func TestATypeThatComesOnlyOnceDiscoveryCaughtUpIsFound(t *testing.T) {
 	})
 }
 
-func TestChangesThatChangeNothingServedCostNoMoreThanPolling(t *testing.T) {
+func TestIrrelevantTriggersCostNoMoreThanPolling(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-		_, _, stop := running(t, f, st, on, widgets)
+		_, _, stop := startSource(t, f, st, on, widgetsRule)
 		defer stop()
 		time.Sleep(10 * time.Minute)
-		polls := f.asked()
+		polls := f.discoveryPolls()
 		for range 6000 {
-			f.announce("MODIFIED", "widgets.example.com") // a CA bundle that is written again and again
+			f.writeTypeEvent("MODIFIED", "widgets.example.com") // a CA bundle that is written again and again
 			time.Sleep(100 * time.Millisecond)
 		}
-		if n := f.asked() - polls; n > 10*60/5+5 {
+		if n := f.discoveryPolls() - polls; n > 10*60/5+5 {
 			t.Errorf("asked %d times in ten minutes", n)
 		}
 	})
 }
 
-func TestWithoutRightsOnDefinitionsTypesAreFoundByAsking(t *testing.T) {
+func TestTypesAreFoundByPollingWithoutRights(t *testing.T) {
 	for _, code := range []int{http.StatusForbidden, http.StatusNotFound} {
 		inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-			f.announce("ADDED", "others.example.com")
+			f.writeTypeEvent("ADDED", "others.example.com")
 			f.typesRefused = code
-			s, log, stop := running(t, f, st, on, widgets)
+			s, log, stop := startSource(t, f, st, on, widgetsRule)
 			defer stop()
 			time.Sleep(10 * time.Minute)
-			polls, requests := f.asked(), len(f.typesAsked())
+			polls, requests := f.discoveryPolls(), len(f.typeRequestLog())
 			time.Sleep(time.Hour)
-			if n := f.asked() - polls; n < 715 || n > 725 {
+			if n := f.discoveryPolls() - polls; n < 715 || n > 725 {
 				t.Errorf("%d: asked %d times in an hour, want every 5 s", code, n)
 			}
-			if n := len(f.typesAsked()) - requests; n > 2*12 {
+			if n := len(f.typeRequestLog()) - requests; n > 2*12 {
 				t.Errorf("%d: %d refused requests in an hour", code, n)
 			}
-			if n := log.count("not announced"); n != 1 || log.count("level=WARN") != 1 { // the one of the waiting type
+			if n := log.countOf("not announced"); n != 1 || log.countOf("level=WARN") != 1 { // the one of the waiting type
 				t.Errorf("%d: log\n%s", code, log)
 			}
 			if ready, reasons := s.Ready(); !ready || len(reasons) != 1 {
 				t.Errorf("%d: ready %v, %q", code, ready, reasons)
 			}
 
-			f.change(func() { f.typesRefused = 0 })
-			time.Sleep(2*deniedWait + calmAfter)
-			if n := log.count("are announced now"); n != 1 && n != 2 {
+			f.update(func() { f.typesRefused = 0 })
+			time.Sleep(2*deniedRecheck + calmAfter)
+			if n := log.countOf("are announced now"); n != 1 && n != 2 {
 				t.Errorf("%d: log\n%s", code, log)
 			}
-			polls = f.asked()
+			polls = f.discoveryPolls()
 			time.Sleep(5 * time.Minute)
-			if n := f.asked() - polls; n > 15 {
+			if n := f.discoveryPolls() - polls; n > 15 {
 				t.Errorf("%d: asked %d times in five minutes, though changes are announced", code, n)
 			}
 		})
 	}
 }
 
-func TestAnOutageOfTheTriggersMissesNoType(t *testing.T) {
+func TestTriggerOutageMissesNoType(t *testing.T) {
 	for name, code := range map[string]int{"history goes on": http.StatusInternalServerError, "history is lost": http.StatusGone} {
 		t.Run(name, func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-				_, _, stop := running(t, f, st, on, widgets)
+				_, _, stop := startSource(t, f, st, on, widgetsRule)
 				defer stop()
-				f.announce("ADDED", "others.example.com")
+				f.writeTypeEvent("ADDED", "others.example.com")
 				time.Sleep(10 * time.Minute)
-				f.change(func() { f.typesRefused = code })
-				f.breakAll()
+				f.update(func() { f.typesRefused = code })
+				f.breakStreams()
 				time.Sleep(time.Second)
-				f.announce("ADDED", "widgets.example.com")
-				f.serve(coreGroup("pods"), widgetGroup)
-				f.change(func() { f.typesRefused = 0 })
+				f.writeTypeEvent("ADDED", "widgets.example.com")
+				f.setGroups(coreGroup("pods"), widgetGroup)
+				f.update(func() { f.typesRefused = 0 })
 				st.awaitEmitted(t, "snapshot a@11")
 				time.Sleep(time.Minute)
-				requests := f.typesAsked()
+				requests := f.typeRequestLog()
 				got := requests[len(requests)-1]
 				if want := map[int]string{500: "watch=true rv=12", 410: "watch=true rv=0"}[code]; got != want {
 					t.Errorf("last request %s, want %s", got, want)
@@ -237,13 +237,13 @@ func TestAnOutageOfTheTriggersMissesNoType(t *testing.T) {
 	}
 }
 
-func TestNothingIsAskedOfDefinitionsWhereRulesNameBuiltInGroups(t *testing.T) {
+func TestBuiltInGroupsNeedNoTriggers(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
-	f.write("ADDED", "a")
-	_, _, stop := running(t, f, st)
+	f.writeEvents("ADDED", "a")
+	_, _, stop := startSource(t, f, st)
 	st.awaitEmitted(t, "snapshot a@11")
 	stop()
-	if got := f.typesAsked(); len(got) != 0 {
+	if got := f.typeRequestLog(); len(got) != 0 {
 		t.Errorf("requests %q", got)
 	}
 	for selected, want := range map[string]bool{"pods": false, "deployments.apps": false, "*.batch": false, "*": true, "widgets.example.com": true, "*.v1.cert-manager.io": true} {
@@ -253,65 +253,65 @@ func TestNothingIsAskedOfDefinitionsWhereRulesNameBuiltInGroups(t *testing.T) {
 	}
 }
 
-func TestPollsThatWereAskedForDoNotHastenAnEnd(t *testing.T) {
+func TestTriggeredPollsDoNotHastenRemoval(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		f.groups = []apidiscovery.APIGroupDiscovery{coreGroup("pods"), widgetGroup}
-		s, _, stop := running(t, f, st, on, widgets)
+		s, _, stop := startSource(t, f, st, on, widgetsRule)
 		defer stop()
 		awaitState(t, st, s, Live)
 		time.Sleep(10 * time.Minute)
-		f.serve(coreGroup("pods")) // as an API server that starts may say
+		f.setGroups(coreGroup("pods")) // as an API server that starts may say
 		began := time.Now()
 		for time.Since(began) < defaultInterval {
-			f.announce("MODIFIED", "widgets.example.com")
+			f.writeTypeEvent("MODIFIED", "widgets.example.com")
 			time.Sleep(600 * time.Millisecond)
 		}
-		f.serve(coreGroup("pods"), widgetGroup)
+		f.setGroups(coreGroup("pods"), widgetGroup)
 		time.Sleep(time.Minute)
-		if got := s.Status(); len(got) != 1 || got[0].State != Live || !slices.Equal(st.emitted(), []string{"snapshot a@11"}) {
-			t.Errorf("status %+v, emitted %q", got, st.emitted())
+		if got := s.Status(); len(got) != 1 || got[0].State != Live || !slices.Equal(st.transcript(), []string{"snapshot a@11"}) {
+			t.Errorf("status %+v, emitted %q", got, st.transcript())
 		}
 
-		f.change(func() { f.groups, f.absent = []apidiscovery.APIGroupDiscovery{coreGroup("pods")}, true })
+		f.update(func() { f.groups, f.absent = []apidiscovery.APIGroupDiscovery{coreGroup("pods")}, true })
 		began = time.Now()
-		f.announce("DELETED", "widgets.example.com")
-		st.await(t, "the end", func() bool { return slices.Contains(st.emitted(), "deleted a@11~") })
+		f.writeTypeEvent("DELETED", "widgets.example.com")
+		st.awaitTrue(t, "the end", func() bool { return slices.Contains(st.transcript(), "deleted a@11~") })
 		if took := time.Since(began); took > 3*defaultInterval {
 			t.Errorf("took %s", took)
 		}
 	})
 }
 
-func TestATriggerThatFallsSilentIsOpenedAgain(t *testing.T) {
+func TestSilentTriggerIsReopened(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		f.bookmark = true
-		f.announce("ADDED", "others.example.com")
-		_, log, stop := running(t, f, st, on, widgets)
+		f.writeTypeEvent("ADDED", "others.example.com")
+		_, log, stop := startSource(t, f, st, on, widgetsRule)
 		defer stop()
 		time.Sleep(2 * time.Minute) // bookmarks came
-		f.silence(func() { f.mute = true })
+		f.silenceStreams(func() { f.mute = true })
 		time.Sleep(staleAfter + 10*time.Second) // and the line is written
-		if n := log.count("fell silent"); n != 1 {
+		if n := log.countOf("fell silent"); n != 1 {
 			t.Errorf("%d lines, want one for both triggers\n%s", n, log)
 		}
-		polls := f.asked()
+		polls := f.discoveryPolls()
 		time.Sleep(10 * time.Minute)
-		if n := f.asked() - polls; n < 110 {
+		if n := f.discoveryPolls() - polls; n < 110 {
 			t.Errorf("asked %d times while the triggers were silent, want every 5 s", n)
 		}
-		f.silence(func() { f.mute = false })
+		f.silenceStreams(func() { f.mute = false })
 		time.Sleep(2 * staleAfter)
-		if n := log.count("are announced now"); n != 1 {
+		if n := log.countOf("are announced now"); n != 1 {
 			t.Errorf("%d lines\n%s", n, log)
 		}
 		began := time.Now()
-		f.serve(coreGroup("pods"), widgetGroup)
-		f.announce("ADDED", "widgets.example.com")
+		f.setGroups(coreGroup("pods"), widgetGroup)
+		f.writeTypeEvent("ADDED", "widgets.example.com")
 		st.awaitEmitted(t, "snapshot a@11")
 		if took := time.Since(began); took > 2*time.Second {
 			t.Errorf("took %s", took)
 		}
-		for _, r := range f.typesAsked() {
+		for _, r := range f.typeRequestLog() {
 			if !strings.HasPrefix(r, "watch=true rv=") {
 				t.Errorf("request %q", r)
 			}

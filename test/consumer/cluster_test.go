@@ -19,7 +19,7 @@ type cluster struct {
 	revision int
 	exist    int // objects in the selection
 	objects  map[string]*thing
-	history  []happened // what a watch can tell
+	history  []watchEvent // what a watch can tell
 	past     map[string][]state
 	changed  map[int]string // name that changed at a revision
 	count    map[int]int    // objects that the selection showed at a revision
@@ -46,8 +46,8 @@ type state struct {
 	body     string
 }
 
-// happened is a watch event.
-type happened struct {
+// watchEvent is a watch event.
+type watchEvent struct {
 	revision int
 	kind     string
 	object   *deltas.Object
@@ -60,48 +60,48 @@ func newCluster(rnd *rand.Rand) *cluster {
 		changed: map[int]string{}, count: map[int]int{}}
 }
 
-// live lets n things happen to some of the names.
-func (c *cluster) live(n, names int) {
+// writeRandomObjects lets n things happen to some of the names.
+func (c *cluster) writeRandomObjects(n, names int) {
 	for range n {
-		c.write("o" + strconv.Itoa(c.rnd.IntN(names)))
+		c.writeObject("o" + strconv.Itoa(c.rnd.IntN(names)))
 	}
 }
 
-// write changes one object, or creates it.
-func (c *cluster) write(name string) {
+// writeObject changes one object, or creates it.
+func (c *cluster) writeObject(name string) {
 	c.revision++
 	defer func() { c.count[c.revision] = c.exist }()
 	old := c.objects[name]
 	was := old != nil && old.Metadata.Labels[selected] == "yes"
-	now := c.next(name, old)
+	now := c.nextState(name, old)
 	if now != nil {
 		now.Metadata.ResourceVersion = strconv.Itoa(c.revision)
 		c.objects[name] = now
 		is := now.Metadata.Labels[selected] == "yes"
 		switch {
 		case was && is:
-			c.tell("MODIFIED", now)
+			c.recordEvent("MODIFIED", now)
 		case is:
-			c.tell("ADDED", now)
+			c.recordEvent("ADDED", now)
 		case was: // it leaves the selection: the API server sends what it last was, under the new version
-			c.tell("DELETED", old.at(c.revision))
+			c.recordEvent("DELETED", old.atRevision(c.revision))
 		}
 		return
 	}
 	delete(c.objects, name)
 	if was {
-		c.tell("DELETED", old.at(c.revision))
+		c.recordEvent("DELETED", old.atRevision(c.revision))
 	}
 }
 
-// elsewhere is a write to another resource.
-func (c *cluster) elsewhere() {
+// writeElsewhere is a write to another resource.
+func (c *cluster) writeElsewhere() {
 	c.revision++
 	c.count[c.revision] = c.exist
 }
 
-// next is what becomes of an object; nil when it is gone.
-func (c *cluster) next(name string, old *thing) *thing {
+// nextState is what becomes of an object; nil when it is gone.
+func (c *cluster) nextState(name string, old *thing) *thing {
 	if old == nil {
 		t := &thing{Spec: map[string]any{"n": 0}}
 		t.Metadata.Name, t.Metadata.Namespace, t.Metadata.UID = name, "ns", fmt.Sprintf("%s-%d", name, c.revision)
@@ -111,7 +111,7 @@ func (c *cluster) next(name string, old *thing) *thing {
 		}
 		return t
 	}
-	t := old.copy()
+	t := old.cloneThing()
 	if t.Metadata.DeletionTimestamp != "" && c.rnd.IntN(2) == 0 {
 		return nil // its finalizer is done
 	}
@@ -139,29 +139,29 @@ func (c *cluster) next(name string, old *thing) *thing {
 	return t
 }
 
-func (t *thing) copy() *thing {
+func (t *thing) cloneThing() *thing {
 	d := *t
 	d.Metadata.Labels, d.Spec = maps.Clone(t.Metadata.Labels), maps.Clone(t.Spec)
 	return &d
 }
 
-func (t *thing) at(revision int) *thing {
-	d := t.copy()
+func (t *thing) atRevision(revision int) *thing {
+	d := t.cloneThing()
 	d.Metadata.ResourceVersion = strconv.Itoa(revision)
 	return d
 }
 
-// object is what the exporter reads of t.
-func (t *thing) object() *deltas.Object {
+// toObject is what the exporter reads of t.
+func (t *thing) toObject() *deltas.Object {
 	o := deltas.NewObject(t.Metadata.Namespace, t.Metadata.Name)
 	o.UID, o.ResourceVersion, o.ObservedAt = t.Metadata.UID, t.Metadata.ResourceVersion, time.Unix(1767323045, 0)
 	o.Raw, _ = json.Marshal(t)
 	return o
 }
 
-func (c *cluster) tell(kind string, t *thing) {
-	o := t.object()
-	c.history = append(c.history, happened{c.revision, kind, o})
+func (c *cluster) recordEvent(kind string, t *thing) {
+	o := t.toObject()
+	c.history = append(c.history, watchEvent{c.revision, kind, o})
 	s := state{revision: c.revision}
 	switch kind {
 	case "ADDED":
@@ -176,19 +176,19 @@ func (c *cluster) tell(kind string, t *thing) {
 	c.changed[c.revision] = o.Name
 }
 
-// list is what a list shows now.
-func (c *cluster) list() []*deltas.Object {
+// listObjects is what a list shows now.
+func (c *cluster) listObjects() []*deltas.Object {
 	var all []*deltas.Object
 	for _, name := range slices.Sorted(maps.Keys(c.objects)) { // what comes of a seed depends on nothing else
 		if t := c.objects[name]; t.Metadata.Labels[selected] == "yes" {
-			all = append(all, t.object())
+			all = append(all, t.toObject())
 		}
 	}
 	return all
 }
 
-// shown is what a list showed of a name at a revision.
-func (c *cluster) shown(name string, revision int) state {
+// shownAt is what a list showed of a name at a revision.
+func (c *cluster) shownAt(name string, revision int) state {
 	var now state
 	for _, s := range c.past[name] {
 		if s.revision > revision {

@@ -25,29 +25,29 @@ const (
 	names  = 40 // objects of each: 20,000 histories in all
 )
 
-// TestTheStreamAloneGivesTheStateAtEveryPosition plays random histories to the half of the exporter that decides what
+// TestStreamRebuildsTheStateAtEveryPosition plays random histories to the half of the exporter that decides what
 // changed, kills it again and again, takes history away from it now and then, and rebuilds the state from what it wrote:
 // in the order of one partition at every position, and from several partitions with repetitions at the end.
-func TestTheStreamAloneGivesTheStateAtEveryPosition(t *testing.T) {
+func TestStreamRebuildsTheStateAtEveryPosition(t *testing.T) {
 	for seed := range uint64(worlds) {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			t.Parallel()
-			p := newPlay(t, rand.New(rand.NewPCG(seed, 11)))
-			p.run()
+			p := newScenario(t, rand.New(rand.NewPCG(seed, 11)))
+			p.runScenario()
 			p.checkEveryPosition()
 			p.checkPartitions()
 		})
 	}
 }
 
-// TestWhateverIsToldIsAsItsSchemaSays holds such streams to the published schemas, in every format: crashes, lost history
+// TestEmittedRecordsMatchTheirSchemas holds such streams to the published schemas, in every format: crashes, lost history
 // and namesakes make records that nobody thinks of when writing a schema.
-func TestWhateverIsToldIsAsItsSchemaSays(t *testing.T) {
+func TestEmittedRecordsMatchTheirSchemas(t *testing.T) {
 	seen := make(map[string]bool)
 	for seed := range uint64(100) {
-		p := newPlay(t, rand.New(rand.NewPCG(seed, 13)))
-		p.run()
-		for _, l := range p.told {
+		p := newScenario(t, rand.New(rand.NewPCG(seed, 13)))
+		p.runScenario()
+		for _, l := range p.stream {
 			seen[fmt.Sprint(l.change.Type, " within a snapshot: ", l.change.Snapshot != nil)] = true
 			for _, f := range format.All() {
 				if err := schemas.Check(f, f.AppendValue(nil, l.change)); err != nil {
@@ -62,45 +62,45 @@ func TestWhateverIsToldIsAsItsSchemaSays(t *testing.T) {
 	}
 }
 
-// play is one world: a cluster, the source half of the exporter, and its journal.
-type play struct {
+// scenario is one world: a cluster, the source half of the exporter, and its journal.
+type scenario struct {
 	t *testing.T
 	*cluster
 
-	stored event.StoredScope
-	known  map[string]event.Known
-	told   []line       // what is durable
-	vague  map[int]bool // revisions within which history was lost
-	lists  int          // revision of the newest list
-	forget int          // revisions up to this one are compacted
+	stored    event.StoredScope
+	known     map[string]event.Known
+	stream    []streamEntry // what is durable
+	uncertain map[int]bool  // revisions within which history was lost
+	lists     int           // revision of the newest list
+	compacted int           // revisions up to this one are compacted
 }
 
-// line is a change in the stream.
-type line struct {
+// streamEntry is a change in the stream.
+type streamEntry struct {
 	change *event.Change
 	record consumer.Record // what a consumer reads of it
 	list   int             // revision of the newest list when it was written
 }
 
-func newPlay(t *testing.T, rnd *rand.Rand) *play {
-	return &play{t: t, cluster: newCluster(rnd), known: map[string]event.Known{}, vague: map[int]bool{}}
+func newScenario(t *testing.T, rnd *rand.Rand) *scenario {
+	return &scenario{t: t, cluster: newCluster(rnd), known: map[string]event.Known{}, uncertain: map[int]bool{}}
 }
 
-func (p *play) run() {
+func (p *scenario) runScenario() {
 	for range 10 {
-		p.live(p.rnd.IntN(60), names)
+		p.writeRandomObjects(p.rnd.IntN(60), names)
 		if p.rnd.IntN(5) == 0 {
-			p.forget = p.revision
+			p.compacted = p.revision
 		}
-		p.export(p.rnd.IntN(3) == 0)
+		p.runExporter(p.rnd.IntN(3) == 0)
 	}
-	p.live(5, names)
-	p.export(true)
+	p.writeRandomObjects(5, names)
+	p.runExporter(true)
 }
 
-// export runs the exporter's source half over what happened since, to the end or until it is killed somewhere.
-func (p *play) export(toTheEnd bool) {
-	known := deltas.NewKnown()
+// runExporter runs the exporter's source half over what happened since, to the end or until it is killed somewhere.
+func (p *scenario) runExporter(toTheEnd bool) {
+	known := deltas.NewKnownSet()
 	for _, k := range p.known {
 		known.Add(k)
 	}
@@ -108,20 +108,20 @@ func (p *play) export(toTheEnd bool) {
 		deltas.Scope{ID: "s", Cluster: "c", Resource: event.Resource{Version: "v1", Resource: "things", Kind: "Thing"}},
 		known, nil, time.Now,
 	)}
-	p.watch(j)
+	p.watchFromStored(j)
 	if toTheEnd {
-		p.elsewhere()
-		j.take(j.Watched(nil, strconv.Itoa(p.revision)))
+		p.writeElsewhere()
+		j.appendObservation(j.ObserveEvents(nil, strconv.Itoa(p.revision)))
 	}
-	p.keep(j, toTheEnd)
+	p.makeDurable(j, toTheEnd)
 }
 
-// watch lists, or resumes, and hands over what happened after.
-func (p *play) watch(j *journal) {
+// watchFromStored lists, or resumes, and hands over what happened after.
+func (p *scenario) watchFromStored(j *journal) {
 	from, _ := strconv.Atoi(p.stored.Position)
 	j.newest = p.lists
-	if p.stored.Position == "" || from < p.forget {
-		from = p.relist(j, from)
+	if p.stored.Position == "" || from < p.compacted {
+		from = p.relistObjects(j, from)
 	}
 	var batch []deltas.Event
 	position := from
@@ -131,76 +131,76 @@ func (p *play) watch(j *journal) {
 		}
 		batch, position = append(batch, deltas.Event{Type: watch.EventType(e.kind), Object: e.object}), e.revision
 		if p.rnd.IntN(4) == 0 {
-			j.take(j.Watched(batch, strconv.Itoa(position)))
+			j.appendObservation(j.ObserveEvents(batch, strconv.Itoa(position)))
 			batch = nil
 		}
 	}
-	j.take(j.Watched(batch, strconv.Itoa(position)))
+	j.appendObservation(j.ObserveEvents(batch, strconv.Itoa(position)))
 }
 
-// relist reads all objects, after telling why, and returns the revision of the list.
-func (p *play) relist(j *journal, from int) int {
+// relistObjects reads all objects, after telling why, and returns the revision of the list.
+func (p *scenario) relistObjects(j *journal, from int) int {
 	for r := from + 1; r <= p.revision; r++ {
-		p.vague[r] = true
+		p.uncertain[r] = true
 	}
 	list := deltas.List{Snapshot: &event.SnapshotInfo{ID: p.stored.Snapshot}, Name: crand.Text()}
 	to := strconv.Itoa(p.revision)
 	j.newest, p.lists = p.revision, p.revision
-	switch lost := p.stored.Position != "" || p.stored.Lost != ""; {
-	case lost && j.Known() > 0:
+	switch lost := p.stored.Position != "" || p.stored.LostReason != ""; {
+	case lost && j.KnownCount() > 0:
 		list.Snapshot = nil
-		o := j.Observe(j.Gap(p.stored.Position, to, "expired"))
-		o.Lost = "expired"
-		j.take(o, nil)
+		o := j.NewObservation(j.NewGap(p.stored.Position, to, "expired"))
+		o.LostReason = "expired"
+		j.appendObservation(o, nil)
 	case lost || p.stored.Snapshot == "":
 		list.Snapshot.ID = crand.Text()
 		var first []*event.Change
 		if lost {
-			first = append(first, j.Gap(p.stored.Position, to, "expired"))
+			first = append(first, j.NewGap(p.stored.Position, to, "expired"))
 		}
-		o := j.Observe(append(first, j.SnapshotBegin(list.Snapshot.ID))...)
+		o := j.NewObservation(append(first, j.NewSnapshotBegin(list.Snapshot.ID))...)
 		o.Snapshot = list.Snapshot.ID
-		j.take(o, nil)
+		j.appendObservation(o, nil)
 	}
-	j.BeginList(list)
+	j.StartList(list)
 	var page []deltas.Event
-	for _, o := range p.list() {
+	for _, o := range p.listObjects() {
 		page = append(page, deltas.Event{Type: watch.Added, Object: o})
 		if p.rnd.IntN(4) == 0 {
-			j.take(j.Watched(page, ""))
+			j.appendObservation(j.ObserveEvents(page, ""))
 			page = nil
 		}
 	}
-	j.take(j.Watched(page, ""))
-	o, more, err := j.Missing()
+	j.appendObservation(j.ObserveEvents(page, ""))
+	o, more, err := j.ObserveMissing()
 	if more {
 		p.t.Fatal("a small world has too many objects")
 	}
-	j.take(o, err)
-	j.take(j.EndList(to), nil)
+	j.appendObservation(o, err)
+	j.appendObservation(j.FinishList(to), nil)
 	revision := p.revision
-	p.live(p.rnd.IntN(20), names)
+	p.writeRandomObjects(p.rnd.IntN(20), names)
 	return revision
 }
 
-// keep makes what was appended durable, or a part of it.
-func (p *play) keep(j *journal, all bool) {
+// makeDurable makes what was appended durable, or a part of it.
+func (p *scenario) makeDurable(j *journal, all bool) {
 	n := len(j.observations)
 	if !all {
 		n = p.rnd.IntN(n + 1)
 	}
 	for i, o := range j.observations[:n] {
 		for _, c := range o.Changes {
-			p.told = append(p.told, line{c, p.record(c), j.lists[i]})
+			p.stream = append(p.stream, streamEntry{c, p.parseRecord(c), j.lists[i]})
 		}
 		for _, k := range o.Known {
 			p.known[k.Key] = k
 		}
-		for _, key := range o.Forget {
+		for _, key := range o.RemovedKeys {
 			delete(p.known, key)
 		}
-		if o.Lost != "" {
-			p.stored = event.StoredScope{Lost: o.Lost}
+		if o.LostReason != "" {
+			p.stored = event.StoredScope{LostReason: o.LostReason}
 		}
 		if o.Snapshot != "" {
 			p.stored = event.StoredScope{Snapshot: o.Snapshot}
@@ -220,7 +220,7 @@ type journal struct {
 	newest       int
 }
 
-func (j *journal) take(o event.Observation, err error) {
+func (j *journal) appendObservation(o event.Observation, err error) {
 	j.t.Helper()
 	if err != nil {
 		j.t.Fatal(err)
@@ -228,23 +228,23 @@ func (j *journal) take(o event.Observation, err error) {
 	j.observations, j.lists = append(j.observations, o), append(j.lists, j.newest)
 }
 
-// record writes a change and reads it again.
-func (p *play) record(c *event.Change) consumer.Record {
+// parseRecord writes a change and reads it again.
+func (p *scenario) parseRecord(c *event.Change) consumer.Record {
 	r, err := consumer.Parse(format.AppendJSON(nil, c))
-	p.must(err)
+	p.requireNoError(err)
 	return r
 }
 
 // checkEveryPosition replays the stream by position. What a list showed to be different is told from its position on.
-func (p *play) checkEveryPosition() {
+func (p *scenario) checkEveryPosition() {
 	type placed struct {
 		at     int
 		record consumer.Record
 	}
 	var all []placed
-	for _, l := range p.told {
+	for _, l := range p.stream {
 		at, _ := strconv.Atoi(l.change.ResourceVersion)
-		if l.change.Coalesced || l.change.Type.Control() {
+		if l.change.Coalesced || l.change.Type.IsControl() {
 			at = max(at, l.list)
 		}
 		all = append(all, placed{at, l.record})
@@ -255,18 +255,18 @@ func (p *play) checkEveryPosition() {
 	next := 0
 	for revision := 0; revision <= p.revision; revision++ {
 		for ; next < len(all) && all[next].at <= revision; next++ {
-			p.must(table.Apply(all[next].record))
+			p.requireNoError(table.Apply(all[next].record))
 		}
-		if !p.vague[revision] && revision > 100 {
-			p.compare(&table, revision, p.touched(revision)...)
+		if !p.uncertain[revision] && revision > 100 {
+			p.compareTable(&table, revision, p.changedName(revision)...)
 		}
 	}
-	p.compare(&table, p.revision, slices.Collect(maps.Keys(p.past))...)
-	p.frames(&table)
+	p.compareTable(&table, p.revision, slices.Collect(maps.Keys(p.past))...)
+	p.checkSnapshots(&table)
 }
 
-// touched is the name that changed at a revision, if any.
-func (p *play) touched(revision int) []string {
+// changedName is the name that changed at a revision, if any.
+func (p *scenario) changedName(revision int) []string {
 	if name := p.changed[revision]; name != "" {
 		return []string{name}
 	}
@@ -274,9 +274,9 @@ func (p *play) touched(revision int) []string {
 }
 
 // checkPartitions deals the objects out to partitions, repeats parts of each as a restart does, and reads them mixed.
-func (p *play) checkPartitions() {
+func (p *scenario) checkPartitions() {
 	partitions := make([][]consumer.Record, 3)
-	for _, l := range p.told {
+	for _, l := range p.stream {
 		n := 0
 		for _, b := range l.change.Key() {
 			n += int(b)
@@ -296,19 +296,19 @@ func (p *play) checkPartitions() {
 		i := p.rnd.IntN(3)
 		n := min(p.rnd.IntN(20), len(partitions[i]))
 		for _, r := range partitions[i][:n] {
-			p.must(table.Apply(r))
+			p.requireNoError(table.Apply(r))
 		}
 		partitions[i] = partitions[i][n:]
 	}
-	p.compare(&table, p.revision, slices.Collect(maps.Keys(p.past))...)
-	p.frames(&table)
+	p.compareTable(&table, p.revision, slices.Collect(maps.Keys(p.past))...)
+	p.checkSnapshots(&table)
 }
 
-// compare holds the table to what the API server showed of some names at a revision, and to how many there were.
-func (p *play) compare(table *consumer.Table, revision int, names ...string) {
+// compareTable holds the table to what the API server showed of some names at a revision, and to how many there were.
+func (p *scenario) compareTable(table *consumer.Table, revision int, names ...string) {
 	things := consumer.Resource{Cluster: "c", Resource: "things"}
 	for _, name := range names {
-		want := p.shown(name, revision)
+		want := p.shownAt(name, revision)
 		got, exists := table.Get(things, consumer.Key{Namespace: "ns", Name: name})
 		if exists != (want.body != "") || string(got.Body) != want.body {
 			p.t.Fatalf("at %d, %s:\nthe API server showed %q\nthe stream says       %q", revision, name, want.body, got.Body)
@@ -319,8 +319,8 @@ func (p *play) compare(table *consumer.Table, revision int, names ...string) {
 	}
 }
 
-// frames wants every snapshot to have ended and to be proven by its digest.
-func (p *play) frames(table *consumer.Table) {
+// checkSnapshots wants every snapshot to have ended and to be proven by its digest.
+func (p *scenario) checkSnapshots(table *consumer.Table) {
 	for _, f := range table.Snapshots() {
 		if !f.Ended || !f.Verified {
 			p.t.Errorf("snapshot %+v", f)
@@ -328,7 +328,7 @@ func (p *play) frames(table *consumer.Table) {
 	}
 }
 
-func (p *play) must(err error) {
+func (p *scenario) requireNoError(err error) {
 	if err != nil {
 		p.t.Helper()
 		p.t.Fatal(err)

@@ -77,7 +77,7 @@ func (n *narrator) act(title, about string) {
 // note explains, in as many lines as it takes.
 func (n *narrator) note(text string) {
 	const readable = 100 // longer lines tire the eye
-	for _, line := range paragraph.Wrap(text, min(n.width, readable)-indent) {
+	for _, line := range paragraph.WrapText(text, min(n.width, readable)-indent) {
 		n.print(strings.Repeat(" ", indent) + n.in(dim, line))
 	}
 }

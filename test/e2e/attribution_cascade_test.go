@@ -12,14 +12,14 @@ import (
 // cascadesEnv has the controller manager built, which takes minutes.
 const cascadesEnv = "KUBECDC_E2E_CASCADES"
 
-// controller is the user name of a controller.
-func controller(name string) string { return "system:serviceaccount:kube-system:" + name }
+// controllerUser is the user name of a controller.
+func controllerUser(name string) string { return "system:serviceaccount:kube-system:" + name }
 
-// authors are who can have made a change of a workload: who else is named is named wrongly. The first writer creates, the
+// possibleAuthors are who can have made a change of a workload: who else is named is named wrongly. The first writer creates, the
 // second scales, the third and the fourth delete, and the fifth deletes the namespace.
-func authors(c map[string]any) []string {
-	deployments, replicaSets := controller("deployment-controller"), controller("replicaset-controller")
-	collector, namespaces := controller("generic-garbage-collector"), controller("namespace-controller")
+func possibleAuthors(c map[string]any) []string {
+	deployments, replicaSets := controllerUser("deployment-controller"), controllerUser("replicaset-controller")
+	collector, namespaces := controllerUser("generic-garbage-collector"), controllerUser("namespace-controller")
 	if strings.HasPrefix(fmt.Sprint(c["name"]), theEnd) {
 		return nil
 	}
@@ -44,8 +44,8 @@ func authors(c map[string]any) []string {
 	return nil
 }
 
-// TestACascadeIsNamed has a real controller manager roll out, scale and collect what users create, scale and delete.
-func TestACascadeIsNamed(t *testing.T) {
+// TestCascadeIsAttributed has a real controller manager roll out, scale and collect what users create, scale and delete.
+func TestCascadeIsAttributed(t *testing.T) {
 	if os.Getenv(cascadesEnv) == "" {
 		t.Skip("NOT TESTED: cascades by a real kube-controller-manager; " + cascadesEnv + "=1 builds it, as make attribution does")
 	}
@@ -65,23 +65,23 @@ func TestACascadeIsNamed(t *testing.T) {
 	for space := range 2 {
 		for n := range each {
 			name := fmt.Sprintf("d%d", n)
-			a.user(0).mustDo(t, "POST", strings.TrimSuffix(base(space, n), "/"+name), `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"`+name+
+			a.newUser(0).mustDo(t, "POST", strings.TrimSuffix(base(space, n), "/"+name), `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"`+name+
 				`"},"spec":{"replicas":2,"selector":{"matchLabels":{"a":"`+name+`"}},"template":{"metadata":{"labels":{"a":"`+name+
 				`"}},"spec":{"containers":[{"name":"c","image":"x"}]}}}}`)
 		}
 	}
 	a.awaitPods(2 * each * 2)
 	for n := range each {
-		a.user(1).mustDo(t, "PATCH", base(0, n)+"/scale", `{"spec":{"replicas":3}}`)
+		a.newUser(1).mustDo(t, "PATCH", base(0, n)+"/scale", `{"spec":{"replicas":3}}`)
 	}
 	a.awaitPods(2*each*2 + each)
 	for n := range each {
 		policy := []string{"Background", "Foreground"}[n%2]
-		a.user(2+n%2).mustDo(t, "DELETE", base(0, n), `{"apiVersion":"v1","kind":"DeleteOptions","propagationPolicy":"`+policy+`"}`)
+		a.newUser(2+n%2).mustDo(t, "DELETE", base(0, n), `{"apiVersion":"v1","kind":"DeleteOptions","propagationPolicy":"`+policy+`"}`)
 	}
-	a.user(4).mustDo(t, "DELETE", "/api/v1/namespaces/busy-1", "")
+	a.newUser(4).mustDo(t, "DELETE", "/api/v1/namespaces/busy-1", "")
 	a.awaitPods(0)
-	a.settled()
+	a.awaitSettled()
 	a.judgeCascade()
 }
 
@@ -90,7 +90,7 @@ func (a *audited) awaitPods(n int) {
 	a.t.Helper()
 	for deadline := time.Now().Add(arriveWithin); ; time.Sleep(lookEvery) {
 		there := 0
-		for _, c := range a.records() {
+		for _, c := range a.readRecords() {
 			switch fmt.Sprint(c["type"], " ", c["resource"]) {
 			case "added pods":
 				there++
@@ -111,7 +111,7 @@ func (a *audited) awaitPods(n int) {
 func (a *audited) judgeCascade() {
 	a.t.Helper()
 	by, asked := map[any]string{}, 0
-	records := a.records()
+	records := a.readRecords()
 	for _, c := range records {
 		if c["type"] == "attributed" {
 			who, _ := c["by"].(map[string]any)
@@ -124,7 +124,7 @@ func (a *audited) judgeCascade() {
 	changes, named := 0, 0
 	unnamed := map[string]int{}
 	for _, c := range records {
-		allowed := authors(c)
+		allowed := possibleAuthors(c)
 		if allowed == nil {
 			continue
 		}

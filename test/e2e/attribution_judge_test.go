@@ -10,25 +10,25 @@ import (
 	"sync"
 )
 
-// answers is what the clients were told, which is the truth: who was answered with which version, and who removed what.
-type answers struct {
+// clientAnswers is what the clients were told, which is the truth: who was answered with which version, and who removed what.
+type clientAnswers struct {
 	mu       sync.Mutex
 	versions map[string]map[string]bool // uid@version: actors
 	removed  map[string]map[string]bool // uid: actors who may have deleted the object
 }
 
-func newAnswers() *answers {
-	return &answers{versions: map[string]map[string]bool{}, removed: map[string]map[string]bool{}}
+func newClientAnswers() *clientAnswers {
+	return &clientAnswers{versions: map[string]map[string]bool{}, removed: map[string]map[string]bool{}}
 }
 
-func (b *answers) note(u *user, h head, removes bool) {
+func (b *clientAnswers) recordAnswer(u *user, h answerHead, removes bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	add := func(to map[string]map[string]bool, key string) {
 		if to[key] == nil {
 			to[key] = map[string]bool{}
 		}
-		to[key][u.actor()] = true
+		to[key][u.actorName()] = true
 	}
 	uid := h.Metadata.UID
 	if h.Kind == "Status" {
@@ -46,31 +46,31 @@ func (b *answers) note(u *user, h head, removes bool) {
 	}
 }
 
-// author is who made a change, as far as one client alone can have.
-func (b *answers) author(c, before map[string]any) string {
+// trueAuthor is who made a change, as far as one client alone can have.
+func (b *clientAnswers) trueAuthor(c, before map[string]any) string {
 	uid, _ := c["uid"].(string)
 	if c["type"] == "deleted" {
-		return alone(b.removed[uid])
+		return soleActor(b.removed[uid])
 	}
-	after, was := signature(c), signature(before)
+	after, was := signedBy(c), signedBy(before)
 	if after != "" && after != masked && after != was { // every write of content signs it
 		return after
 	}
-	if c["class"] == "deleting" || evicted(c) && !evicted(before) {
-		return alone(b.removed[uid])
+	if c["class"] == "deleting" || hasEvictionCondition(c) && !hasEvictionCondition(before) {
+		return soleActor(b.removed[uid])
 	}
-	return alone(b.versions[uid+"@"+c["resourceVersion"].(string)])
+	return soleActor(b.versions[uid+"@"+c["resourceVersion"].(string)])
 }
 
-// evicted says whether the state that a record carries has the condition of an eviction.
-func evicted(c map[string]any) bool {
+// hasEvictionCondition says whether the state that a record carries has the condition of an eviction.
+func hasEvictionCondition(c map[string]any) bool {
 	after, _ := c["after"].(map[string]any)
 	status, _ := after["status"].(map[string]any)
 	conditions, _ := status["conditions"].([]any)
 	return slices.ContainsFunc(conditions, func(c any) bool { return c.(map[string]any)["type"] == "DisruptionTarget" })
 }
 
-func alone(actors map[string]bool) string {
+func soleActor(actors map[string]bool) string {
 	if len(actors) != 1 {
 		return ""
 	}
@@ -80,8 +80,8 @@ func alone(actors map[string]bool) string {
 	return ""
 }
 
-// signature is who signed the state that a record carries; the rest of the annotation makes each signature another.
-func signature(c map[string]any) string {
+// signedBy is who signed the state that a record carries; the rest of the annotation makes each signature another.
+func signedBy(c map[string]any) string {
 	after, _ := c["after"].(map[string]any)
 	metadata, _ := after["metadata"].(map[string]any)
 	annotations, _ := metadata["annotations"].(map[string]any)
@@ -97,13 +97,13 @@ type verdict struct {
 	unnamed                       map[string]int
 }
 
-// judge compares what the stream says with what the clients know.
-func (a *audited) judge() verdict {
+// judgeStream compares what the stream says with what the clients know.
+func (a *audited) judgeStream() verdict {
 	a.t.Helper()
 	v := verdict{unnamed: map[string]int{}}
 	again := map[string]bool{}
-	records := a.records()
-	by := a.named(records)
+	records := a.readRecords()
+	by := a.authorsByID(records)
 	before := map[string]map[string]any{}
 	for _, c := range records {
 		id, _ := c["id"].(string)
@@ -112,7 +112,7 @@ func (a *audited) judge() verdict {
 			continue
 		}
 		again[id] = true
-		truth := a.by.author(c, before[uid])
+		truth := a.by.trueAuthor(c, before[uid])
 		before[uid] = c
 		if c["resource"] == "secrets" {
 			v.secrets++
@@ -139,8 +139,8 @@ func (a *audited) judge() verdict {
 	return v
 }
 
-// named returns who is named, by the id of the change.
-func (a *audited) named(records []map[string]any) map[string]string {
+// authorsByID returns who is named, by the id of the change.
+func (a *audited) authorsByID(records []map[string]any) map[string]string {
 	a.t.Helper()
 	by := map[string]string{}
 	for _, c := range records {
@@ -161,7 +161,7 @@ func (a *audited) named(records []map[string]any) map[string]string {
 	return by
 }
 
-func (a *audited) records() []map[string]any {
+func (a *audited) readRecords() []map[string]any {
 	a.t.Helper()
 	text, err := os.ReadFile(a.stream)
 	if err != nil {

@@ -23,23 +23,23 @@ type user struct {
 	contentType string
 }
 
-func (a *audited) user(i int) *user {
+func (a *audited) newUser(i int) *user {
 	servers := a.plane.APIServers()
 	return &user{a: a, name: writer(i), url: "https://" + servers[i%len(servers)].Address()}
 }
 
-// actor is the identity as the stream has it: the user, and who impersonated them.
-func (u *user) actor() string {
+// actorName is the identity as the stream has it: the user, and who impersonated them.
+func (u *user) actorName() string {
 	if u.as != "" {
 		return u.as + " by " + u.name
 	}
 	return u.name
 }
 
-func (u *user) do(ctx context.Context, method, path, body string) (int, head) {
+func (u *user) doRequest(ctx context.Context, method, path, body string) (int, answerHead) {
 	request, err := http.NewRequestWithContext(ctx, method, u.url+path, strings.NewReader(body))
 	if err != nil {
-		return 0, head{}
+		return 0, answerHead{}
 	}
 	request.Header.Set("Authorization", "Bearer token-"+u.name)
 	request.Header.Set("Content-Type", u.contentType)
@@ -55,16 +55,16 @@ func (u *user) do(ctx context.Context, method, path, body string) (int, head) {
 	}
 	response, err := u.a.client.Do(request)
 	if err != nil {
-		return 0, head{}
+		return 0, answerHead{}
 	}
 	defer response.Body.Close()
-	var h head
+	var h answerHead
 	text, err := io.ReadAll(response.Body)
 	if err == nil {
 		err = json.Unmarshal(text, &h)
 	}
 	if err != nil {
-		return 0, head{}
+		return 0, answerHead{}
 	}
 	h.text = text
 	return response.StatusCode, h
@@ -72,27 +72,27 @@ func (u *user) do(ctx context.Context, method, path, body string) (int, head) {
 
 // mustDo makes a request until it is done: an API server that is too busy says so. What was there already, or is gone, when
 // it is asked again is taken for a request whose answer was lost.
-func (u *user) mustDo(t *testing.T, method, path, body string) head {
+func (u *user) mustDo(t *testing.T, method, path, body string) answerHead {
 	t.Helper()
 	for deadline, again := time.Now().Add(arriveWithin), false; ; again = true {
-		code, h := u.do(t.Context(), method, path, body)
+		code, h := u.doRequest(t.Context(), method, path, body)
 		if code/100 == 2 || again && (code == http.StatusConflict && method == http.MethodPost || code == http.StatusNotFound && method == http.MethodDelete) {
 			return h
 		}
-		if !busy(code) || time.Now().After(deadline) {
+		if !isBusy(code) || time.Now().After(deadline) {
 			t.Fatalf("%s %s: %d %s", method, path, code, h.text)
 		}
 		pause(t, lookEvery)
 	}
 }
 
-// busy says whether an API server has not answered, or with an error of its own.
-func busy(code int) bool {
+// isBusy says whether an API server has not answered, or with an error of its own.
+func isBusy(code int) bool {
 	return code == 0 || code == http.StatusTooManyRequests || code >= http.StatusInternalServerError
 }
 
-// head is what an answer says of an object, or of a list of them.
-type head struct {
+// answerHead is what an answer says of an object, or of a list of them.
+type answerHead struct {
 	Kind     string
 	Metadata struct {
 		Name, UID, ResourceVersion, DeletionTimestamp string
@@ -100,7 +100,7 @@ type head struct {
 		Finalizers                                    []string
 	}
 	Details struct{ UID string }
-	Items   []head
+	Items   []answerHead
 	text    []byte
 }
 
@@ -113,38 +113,38 @@ var attributedKinds = []struct{ path, head, spec string }{
 	{"/api/v1/namespaces/%s/pods", `"apiVersion":"v1","kind":"Pod"`, `"spec":{"containers":[{"name":"c","image":"x"}]}`},
 }
 
-// load makes random writes by all users at once, to that many names of each kind in each namespace.
-func (a *audited) load(writes, names int) {
+// writeLoad makes random writes by all users at once, to that many names of each kind in each namespace.
+func (a *audited) writeLoad(writes, names int) {
 	var all sync.WaitGroup
 	for i := range auditedUsers {
 		all.Go(func() {
 			r := rand.New(rand.NewPCG(uint64(i), uint64(writes)))
-			u := a.user(i)
+			u := a.newUser(i)
 			for n := range writes / auditedUsers {
 				u.as = ""
 				if i >= auditedUsers-2 && r.IntN(2) == 0 {
 					u.as = []string{"alice", "bob"}[r.IntN(2)]
 				}
-				u.one(a.t.Context(), r, n, names)
+				u.writeRandomly(a.t.Context(), r, n, names)
 			}
 		})
 	}
 	all.Wait()
 }
 
-// one makes one write of a random kind.
-func (u *user) one(ctx context.Context, r *rand.Rand, n, names int) {
+// writeRandomly makes one write of a random kind.
+func (u *user) writeRandomly(ctx context.Context, r *rand.Rand, n, names int) {
 	kind := attributedKinds[r.IntN(len(attributedKinds))]
 	base := fmt.Sprintf(kind.path, "busy-"+strconv.Itoa(r.IntN(2)))
 	name := "n" + strconv.Itoa(r.IntN(names))
 	item := base + "/" + name
-	signed := fmt.Sprintf(`"annotations":{"signed":"%s#%d-%d"}`, u.actor(), n, r.Int64())
+	signed := fmt.Sprintf(`"annotations":{"signed":"%s#%d-%d"}`, u.actorName(), n, r.Int64())
 	whole := func(meta string) string {
 		return "{" + kind.head + `,"metadata":{` + meta + "," + signed + "}," + kind.spec + "}"
 	}
 	write := func(method, path, body string, removes bool) {
-		if code, h := u.do(ctx, method, path, body); code/100 == 2 && !strings.Contains(path, "dryRun") {
-			u.a.by.note(u, h, removes)
+		if code, h := u.doRequest(ctx, method, path, body); code/100 == 2 && !strings.Contains(path, "dryRun") {
+			u.a.by.recordAnswer(u, h, removes)
 		}
 	}
 	scalable, pod := strings.Contains(base, "deployments"), strings.HasSuffix(base, "pods")
@@ -190,7 +190,7 @@ func (u *user) one(ctx context.Context, r *rand.Rand, n, names int) {
 
 // readAndWrite updates what it has read, insisting on its version.
 func (u *user) readAndWrite(ctx context.Context, item, signed string, write func(method, path, body string, removes bool)) {
-	code, h := u.do(ctx, "GET", item, "")
+	code, h := u.doRequest(ctx, "GET", item, "")
 	var o map[string]any
 	if code != http.StatusOK || json.Unmarshal(h.text, &o) != nil {
 		return
@@ -208,7 +208,7 @@ func (u *user) readAndWrite(ctx context.Context, item, signed string, write func
 // bindOrEvict gives a pod a node, or evicts it. Neither is answered with the object, so the UID of the request says which it
 // was; the API server's own record of it has that of half of the bindings only, as of those of the scheduler.
 func (u *user) bindOrEvict(ctx context.Context, r *rand.Rand, base, name, signed string) {
-	code, h := u.do(ctx, "GET", base+"/"+name, "")
+	code, h := u.doRequest(ctx, "GET", base+"/"+name, "")
 	if code != http.StatusOK {
 		return
 	}
@@ -218,15 +218,15 @@ func (u *user) bindOrEvict(ctx context.Context, r *rand.Rand, base, name, signed
 		if r.IntN(2) == 0 {
 			given = `"uid":"` + uid + `",`
 		}
-		u.do(ctx, "POST", base+"/"+name+"/binding", `{"apiVersion":"v1","kind":"Binding","metadata":{"name":"`+name+`",`+given+signed+
+		u.doRequest(ctx, "POST", base+"/"+name+"/binding", `{"apiVersion":"v1","kind":"Binding","metadata":{"name":"`+name+`",`+given+signed+
 			`},"target":{"apiVersion":"v1","kind":"Node","name":"node-1"}}`) // it signs the pod
 		return
 	}
-	code, _ = u.do(ctx, "POST", base+"/"+name+"/eviction", `{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"`+name+
+	code, _ = u.doRequest(ctx, "POST", base+"/"+name+"/eviction", `{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"`+name+
 		`"},"deleteOptions":{"preconditions":{"uid":"`+uid+`"}}}`)
 	if code/100 == 2 {
 		h.Kind = "Status"
 		h.Details.UID = uid
-		u.a.by.note(u, h, true)
+		u.a.by.recordAnswer(u, h, true)
 	}
 }

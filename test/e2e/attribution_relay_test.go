@@ -20,23 +20,23 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 )
 
-// relay stands between the API server and the exporter, and mangles what passes.
-type relay struct {
+// auditRelay stands between the API server and the exporter, and mangles what passes.
+type auditRelay struct {
 	*httptest.Server
 	to     string
 	client *http.Client
 
 	mu     sync.Mutex
 	random *rand.Rand
-	mangle func(*relay, []json.RawMessage) []json.RawMessage
+	mangle func(*auditRelay, []json.RawMessage) []json.RawMessage
 	held   []json.RawMessage // that leave later
 	last   string            // name of an object whose event ends what is waited for
 	came   bool              // it came
 	taken  []json.RawMessage // was answered with 200
 }
 
-// through has the API server send its events to the relay.
-func (l *relay) through(a *audited, _ *controlplane.Options) {
+// connectTo has the API server send its events to the relay.
+func (l *auditRelay) connectTo(a *audited, _ *controlplane.Options) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(a.ca)
 	pair := func(name string) tls.Certificate {
@@ -55,7 +55,7 @@ func (l *relay) through(a *audited, _ *controlplane.Options) {
 }
 
 // ServeHTTP passes a batch on, mangled, with the answer.
-func (l *relay) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (l *auditRelay) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var list struct {
 		APIVersion string            `json:"apiVersion"`
 		Kind       string            `json:"kind"`
@@ -87,19 +87,19 @@ func (l *relay) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(response.StatusCode)
 }
 
-func (l *relay) become(mangle func(*relay, []json.RawMessage) []json.RawMessage) {
+func (l *auditRelay) setMangle(mangle func(*auditRelay, []json.RawMessage) []json.RawMessage) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mangle = mangle
 }
 
-// drain waits until the events of everything that was written have come.
-func (l *relay) drain(a *audited, name string) {
+// awaitDrained waits until the events of everything that was written have come.
+func (l *auditRelay) awaitDrained(a *audited, name string) {
 	a.t.Helper()
 	l.mu.Lock()
 	l.last, l.came = name, false
 	l.mu.Unlock()
-	a.user(0).mustDo(a.t, "POST", "/api/v1/namespaces/default/configmaps", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"`+name+`"}}`)
+	a.newUser(0).mustDo(a.t, "POST", "/api/v1/namespaces/default/configmaps", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"`+name+`"}}`)
 	for deadline := time.Now().Add(arriveWithin); ; time.Sleep(lookEvery) {
 		l.mu.Lock()
 		came := l.came
@@ -113,28 +113,28 @@ func (l *relay) drain(a *audited, name string) {
 	}
 }
 
-// whole passes everything, and what was held before.
-func whole(l *relay, all []json.RawMessage) []json.RawMessage {
+// passAll passes everything, and what was held before.
+func passAll(l *auditRelay, all []json.RawMessage) []json.RawMessage {
 	all, l.held = append(l.held, all...), nil
 	return all
 }
 
-func loseOneOf(every int) func(*relay, []json.RawMessage) []json.RawMessage {
-	return func(l *relay, all []json.RawMessage) []json.RawMessage {
+func loseOneOf(every int) func(*auditRelay, []json.RawMessage) []json.RawMessage {
+	return func(l *auditRelay, all []json.RawMessage) []json.RawMessage {
 		return slices.DeleteFunc(all, func(json.RawMessage) bool { return l.random.IntN(every) == 0 })
 	}
 }
 
-// double sends everything twice, in any order, and some of it later.
-func double(l *relay, all []json.RawMessage) []json.RawMessage {
+// sendTwice sends everything twice, in any order, and some of it later.
+func sendTwice(l *auditRelay, all []json.RawMessage) []json.RawMessage {
 	all = append(slices.Concat(all, all), l.held...)
 	l.random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	l.held = slices.Clone(all[len(all)*2/3:])
 	return all[:len(all)*2/3]
 }
 
-// one gives all events one audit ID.
-func one(_ *relay, all []json.RawMessage) []json.RawMessage {
+// unifyAuditIDs gives all events one audit ID.
+func unifyAuditIDs(_ *auditRelay, all []json.RawMessage) []json.RawMessage {
 	for i, text := range all {
 		var event map[string]json.RawMessage
 		if json.Unmarshal(text, &event) == nil {
@@ -145,29 +145,29 @@ func one(_ *relay, all []json.RawMessage) []json.RawMessage {
 	return all
 }
 
-// TestMangledAuditEventsNameNobodyWrongly loses, doubles, reorders and delays audit events, gives them one audit ID, and
+// TestMangledAuditEventsNeverNameWrongAuthor loses, doubles, reorders and delays audit events, gives them one audit ID, and
 // counts what stays without a name.
-func TestMangledAuditEventsNameNobodyWrongly(t *testing.T) {
-	l := &relay{random: rand.New(rand.NewPCG(1, 2)), mangle: whole}
-	a := newAudited(t, l.through)
+func TestMangledAuditEventsNeverNameWrongAuthor(t *testing.T) {
+	l := &auditRelay{random: rand.New(rand.NewPCG(1, 2)), mangle: passAll}
+	a := newAudited(t, l.connectTo)
 	if err := a.exporter.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for i, mangle := range []func(*relay, []json.RawMessage) []json.RawMessage{loseOneOf(10), loseOneOf(2), double, one} {
-		l.become(mangle)
-		a.load(max(fewWrites/2, writesOf(t)/4), hot+2)
-		l.drain(a, fmt.Sprintf("the-last-of-%d", i))
+	for i, mangle := range []func(*auditRelay, []json.RawMessage) []json.RawMessage{loseOneOf(10), loseOneOf(2), sendTwice, unifyAuditIDs} {
+		l.setMangle(mangle)
+		a.writeLoad(max(fewWrites/2, writesOf(t)/4), hot+2)
+		l.awaitDrained(a, fmt.Sprintf("the-last-of-%d", i))
 	}
-	l.become(whole)
-	a.load(10, spread) // what is held leaves with it
-	a.settled()
-	v := a.judge()
+	l.setMangle(passAll)
+	a.writeLoad(10, spread) // what is held leaves with it
+	a.awaitSettled()
+	v := a.judgeStream()
 	t.Logf("%d changes, %d named (%.2f %%), %d judged, %d wrong", v.changes, v.named, 100*float64(v.named)/float64(v.changes), v.judged, v.wrong)
 	if v.named < v.changes/2 || v.named > v.changes*95/100 {
 		t.Error("too few are named, or too little was lost")
 	}
-	if unnamed := v.changes - v.named + v.secrets - v.secretsNamed; float64(unnamed) != a.metric("kubecdc_unresolved_total") {
-		t.Errorf("%d are without a name, and %v are counted", unnamed, a.metric("kubecdc_unresolved_total"))
+	if unnamed := v.changes - v.named + v.secrets - v.secretsNamed; float64(unnamed) != a.sumMetric("kubecdc_unresolved_total") {
+		t.Errorf("%d are without a name, and %v are counted", unnamed, a.sumMetric("kubecdc_unresolved_total"))
 	}
-	a.showsNoSecret()
+	a.verifyNoSecrets()
 }

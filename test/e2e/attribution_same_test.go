@@ -9,39 +9,39 @@ import (
 	"testing"
 )
 
-// TestWhoWroteWhatWasThereAlreadyIsNotNamed has all users write the same to one object at once, again and again, while half
+// TestNoOpWriterIsNotNamed has all users write the same to one object at once, again and again, while half
 // of the audit events are lost. One of them changes it, which the API server signs; the others find it changed, some of them
 // after a conflict. Whoever is named has to be the one.
-func TestWhoWroteWhatWasThereAlreadyIsNotNamed(t *testing.T) {
+func TestNoOpWriterIsNotNamed(t *testing.T) {
 	const path = "/api/v1/namespaces/busy-0/configmaps/same"
 	rounds := max(40, writesOf(t)/50)
-	l := &relay{random: rand.New(rand.NewPCG(3, 4)), mangle: whole}
-	a := newAudited(t, l.through)
+	l := &auditRelay{random: rand.New(rand.NewPCG(3, 4)), mangle: passAll}
+	a := newAudited(t, l.connectTo)
 	if err := a.exporter.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	a.user(0).mustDo(t, "POST", strings.TrimSuffix(path, "/same"), `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"same"}}`)
-	a.apply("/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolic", signs,
+	a.newUser(0).mustDo(t, "POST", strings.TrimSuffix(path, "/same"), `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"same"}}`)
+	a.applyPolicy("/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolic", signs,
 		`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"MutatingAdmissionPolicyBinding","metadata":{"name":"signs"},"spec":{"policyName":"signs"}}`)
-	l.become(loseOneOf(2))
+	l.setMangle(loseOneOf(2))
 	authors := map[string]string{} // by version
 	for round := 0; len(authors) < rounds; round++ {
 		var all sync.WaitGroup
 		for i := range auditedUsers {
 			all.Go(func() {
-				a.user(i).do(t.Context(), http.MethodPatch, path, fmt.Sprintf(`{"data":{"round":"%d"}}`, round))
+				a.newUser(i).doRequest(t.Context(), http.MethodPatch, path, fmt.Sprintf(`{"data":{"round":"%d"}}`, round))
 			})
 		}
 		all.Wait()
-		h := a.user(0).mustDo(t, http.MethodGet, path, "")
+		h := a.newUser(0).mustDo(t, http.MethodGet, path, "")
 		if by := h.Metadata.Annotations["by"]; by != "" { // there is none before the policy is in force
 			authors[h.Metadata.ResourceVersion] = by
 		}
 	}
-	l.drain(a, "the-last")
-	a.settled()
+	l.awaitDrained(a, "the-last")
+	a.awaitSettled()
 	named := 0
-	for _, c := range a.records() {
+	for _, c := range a.readRecords() {
 		version, _ := c["resourceVersion"].(string)
 		if c["type"] != "attributed" || authors[version] == "" {
 			continue
@@ -51,7 +51,7 @@ func TestWhoWroteWhatWasThereAlreadyIsNotNamed(t *testing.T) {
 			t.Errorf("version %s is named %v, and was %s", version, by["user"], authors[version])
 		}
 	}
-	if t.Logf("%d of %d changes named, %v unresolved", named, rounds, a.metric("kubecdc_unresolved_total")); named == 0 || named == rounds {
+	if t.Logf("%d of %d changes named, %v unresolved", named, rounds, a.sumMetric("kubecdc_unresolved_total")); named == 0 || named == rounds {
 		t.Error("nothing was lost, or nobody is named")
 	}
 }

@@ -37,15 +37,15 @@ rules:
   - {level: Metadata}
 `
 
-// TestNothingSecretInAuditEventsIsShown plants values of Secrets and tokens in requests of every kind, at every level of the
+// TestAuditEventSecretsAreNeverShown plants values of Secrets and tokens in requests of every kind, at every level of the
 // audit log, which an exporter reads through each of its intakes, and searches all that the exporter shows and stores, while
 // it runs, and after it was killed.
-func TestNothingSecretInAuditEventsIsShown(t *testing.T) {
+func TestAuditEventSecretsAreNeverShown(t *testing.T) {
 	e := servers(t)
 	const topic, name = "audit-with-secrets", "audited-secrets"
 	log := ""
 	a := newAudited(t, func(a *audited, _ *controlplane.Options) {
-		a.write("audit-policy.yaml", []byte(levels))
+		a.writeFile("audit-policy.yaml", []byte(levels))
 		log = filepath.Join(a.dir, "plane", "apiserver.audit.log")
 	})
 	makeTopic(t, e.kafka.Brokers(), topic)
@@ -63,7 +63,7 @@ func TestNothingSecretInAuditEventsIsShown(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, level := range []string{"none", "metadata", "request", "answers"} {
-		a.user(0).mustDo(t, "POST", "/api/v1/namespaces", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"busy-`+level+`"}}`)
+		a.newUser(0).mustDo(t, "POST", "/api/v1/namespaces", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"busy-`+level+`"}}`)
 	}
 	if err := a.exporter.Start(t.Context()); err != nil {
 		t.Fatal(err)
@@ -73,31 +73,31 @@ func TestNothingSecretInAuditEventsIsShown(t *testing.T) {
 		a.plantSecrets(p, "/api/v1/namespaces/busy-"+level)
 	}
 	events := copyTo(t, log, e.kafka.Brokers(), topic)
-	if missing := p.notIn(textOf(t, log)); len(missing) > len(p.values)*3/4 {
+	if missing := p.valuesNotIn(readText(t, log)); len(missing) > len(p.values)*3/4 {
 		t.Fatalf("%d of %d values are not in the audit log, so it shows nothing", len(missing), len(p.values))
 	}
-	for deadline := time.Now().Add(arriveWithin); a.metric("kubecdc_audit_events_total") < float64(2*events); time.Sleep(lookEvery) {
+	for deadline := time.Now().Add(arriveWithin); a.sumMetric("kubecdc_audit_events_total") < float64(2*events); time.Sleep(lookEvery) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%v events, not yet twice %d", a.metric("kubecdc_audit_events_total"), events)
+			t.Fatalf("%v events, not yet twice %d", a.sumMetric("kubecdc_audit_events_total"), events)
 		}
 	}
-	a.holdsNothing(p) // of what waits, too
+	a.verifyFilesHoldNone(p) // of what waits, too
 	for _, page := range []string{"/", "/metrics", "/readyz", "/status.json"} {
 		_, text, err := a.exporter.Get(t.Context(), page)
 		if err != nil {
 			t.Fatal(err)
 		}
-		a.nothingOf(p, page, text)
+		a.verifyAbsent(p, page, text)
 	}
-	a.settled()
-	if a.metric("kubecdc_attributed_total") == 0 {
+	a.awaitSettled()
+	if a.sumMetric("kubecdc_attributed_total") == 0 {
 		t.Error("nobody is named, so the stream shows nothing")
 	}
 	if err := a.exporter.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	a.holdsNothing(p)
-	a.commandsShowNothing(p)
+	a.verifyFilesHoldNone(p)
+	a.verifyCommandsShowNone(p)
 	reader, err := bus.NewKafka(e.kafka.Brokers(), name)
 	if err != nil {
 		t.Fatal(err)
@@ -117,14 +117,14 @@ func TestNothingSecretInAuditEventsIsShown(t *testing.T) {
 		t.Fatal("there are no records")
 	}
 	for _, r := range read.records {
-		a.nothingOf(p, "kafka", fmt.Sprintf("%v %s", r, r.Payload))
+		a.verifyAbsent(p, "kafka", fmt.Sprintf("%v %s", r, r.Payload))
 	}
 }
 
 // plantSecrets makes requests of every kind that carry values or tokens, in the path of a namespace.
 func (a *audited) plantSecrets(p *plants, in string) {
 	a.t.Helper()
-	ctx, u := a.t.Context(), a.user(0)
+	ctx, u := a.t.Context(), a.newUser(0)
 	b64 := func(v string) string { return base64.StdEncoding.EncodeToString([]byte(v)) }
 	secret := func(name, rest string) string {
 		return `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"` + name + `"` + rest + `}`
@@ -144,8 +144,8 @@ func (a *audited) plantSecrets(p *plants, in string) {
 		u.mustDo(a.t, "PATCH", at+"/"+name, `{"data":{"p":"`+b64(p.value())+`"},"stringData":{"q":"`+p.value()+`"}}`)
 		u.mustDo(a.t, "PATCH", at+"/"+name+"?x="+p.value(), `{"metadata":{"labels":{"a":"b"}}}`)
 		u.mustDo(a.t, "PUT", at+"/"+name, secret(name, applied()+`},"data":{"p":"`+b64(p.value())+`"}`))
-		u.do(ctx, "POST", at, secret("wrong", `},"data":{"p":"`+p.value()+` is no base64"}`))
-		u.do(ctx, "POST", at, secret(p.value()+"_is_no_name", "}"))
+		u.doRequest(ctx, "POST", at, secret("wrong", `},"data":{"p":"`+p.value()+` is no base64"}`))
+		u.doRequest(ctx, "POST", at, secret(p.value()+"_is_no_name", "}"))
 		u.contentType = "application/apply-patch+yaml"
 		u.mustDo(a.t, "PATCH", at+"/"+name+"?fieldManager=m&force=true", secret(name, `},"stringData":{"p":"`+p.value()+`"}`))
 		u.contentType = ""
@@ -160,7 +160,7 @@ func (a *audited) plantSecrets(p *plants, in string) {
 		p.encoded = append(p.encoded, answer.Status.Token)
 		a.withToken(answer.Status.Token, "POST", in+"/configmaps", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"by-robot"}}`)
 		review := `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenReview","spec":{"token":"` + answer.Status.Token + `"}}`
-		u.do(ctx, "POST", "/apis/authentication.k8s.io/v1/tokenreviews", review)
+		u.doRequest(ctx, "POST", "/apis/authentication.k8s.io/v1/tokenreviews", review)
 		u.mustDo(a.t, "POST", in+"/configmaps", fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"plain-%d"}}`, i))
 	}
 	p.encoded = append(p.encoded, "token-"+u.name)
@@ -175,7 +175,7 @@ func (a *audited) withToken(token, method, path, body string) {
 	ctx, cancel := context.WithTimeout(a.t.Context(), arriveWithin)
 	defer cancel()
 	err := workload.Persist(ctx, func() error {
-		request, err := http.NewRequestWithContext(ctx, method, a.user(0).url+path, strings.NewReader(body))
+		request, err := http.NewRequestWithContext(ctx, method, a.newUser(0).url+path, strings.NewReader(body))
 		if err != nil {
 			return err
 		}
@@ -192,8 +192,8 @@ func (a *audited) withToken(token, method, path, body string) {
 	}
 }
 
-// notIn returns the values that a text does not hold.
-func (p *plants) notIn(text string) (missing []string) {
+// valuesNotIn returns the values that a text does not hold.
+func (p *plants) valuesNotIn(text string) (missing []string) {
 	for _, v := range p.values {
 		if !strings.Contains(text, v) && !strings.Contains(text, base64.StdEncoding.EncodeToString([]byte(v))) {
 			missing = append(missing, v)
@@ -202,15 +202,15 @@ func (p *plants) notIn(text string) (missing []string) {
 	return missing
 }
 
-func (a *audited) nothingOf(p *plants, where, text string) {
+func (a *audited) verifyAbsent(p *plants, where, text string) {
 	a.t.Helper()
 	if found := p.foundIn(text); found != nil {
 		a.t.Errorf("%s holds %d values, among them %.60s", where, len(found), found[0])
 	}
 }
 
-// holdsNothing searches every file of the exporter: the stream, the log and the journal.
-func (a *audited) holdsNothing(p *plants) {
+// verifyFilesHoldNone searches every file of the exporter: the stream, the log and the journal.
+func (a *audited) verifyFilesHoldNone(p *plants) {
 	a.t.Helper()
 	err := filepath.WalkDir(a.dir, func(path string, entry fs.DirEntry, err error) error {
 		switch {
@@ -222,7 +222,7 @@ func (a *audited) holdsNothing(p *plants) {
 			return err
 		}
 		content, err := os.ReadFile(path)
-		if a.nothingOf(p, path, string(content)); os.IsNotExist(err) {
+		if a.verifyAbsent(p, path, string(content)); os.IsNotExist(err) {
 			return nil
 		}
 		return err
@@ -232,8 +232,8 @@ func (a *audited) holdsNothing(p *plants) {
 	}
 }
 
-// commandsShowNothing searches what the exporter's own commands read from the journal, dead letters included.
-func (a *audited) commandsShowNothing(p *plants) {
+// verifyCommandsShowNone searches what the exporter's own commands read from the journal, dead letters included.
+func (a *audited) verifyCommandsShowNone(p *plants) {
 	a.t.Helper()
 	ask := func(args ...string) string {
 		a.t.Helper()
@@ -243,7 +243,7 @@ func (a *audited) commandsShowNothing(p *plants) {
 		if err != nil {
 			a.t.Fatalf("exporter %v: %v\n%s", args, err, out)
 		}
-		a.nothingOf(p, strings.Join(args, " "), string(out))
+		a.verifyAbsent(p, strings.Join(args, " "), string(out))
 		return string(out)
 	}
 	ask("journal", "stat")
@@ -263,7 +263,7 @@ func (a *audited) commandsShowNothing(p *plants) {
 	}
 }
 
-func textOf(t *testing.T, path string) string {
+func readText(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -280,7 +280,7 @@ func copyTo(t *testing.T, log string, brokers []string, topic string) (events in
 		t.Fatal(err)
 	}
 	defer client.Close()
-	for line := range bytes.Lines([]byte(textOf(t, log))) {
+	for line := range bytes.Lines([]byte(readText(t, log))) {
 		if err := client.ProduceSync(t.Context(), kgo.SliceRecord(line)).FirstErr(); err != nil {
 			t.Fatal(err)
 		}

@@ -14,26 +14,26 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
 )
 
-// TestForgedAuditEventsNameNobody has strangers tell of changes, before the API server does, that somebody else made them:
+// TestForgedAuditEventsAreRejected has strangers tell of changes, before the API server does, that somebody else made them:
 // with a certificate of another name, with one of the API server's name that another authority has signed, and with none.
-func TestForgedAuditEventsNameNobody(t *testing.T) {
+func TestForgedAuditEventsAreRejected(t *testing.T) {
 	const changes = 20
 	a := newAudited(t)
 	if err := a.exporter.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	strangers := a.strangers()
-	before := a.metric("kubecdc_audit_refused_total")
+	strangers := a.newStrangers()
+	before := a.sumMetric("kubecdc_audit_refused_total")
 	for i, told := 0, 0; told < changes; i++ {
-		code, h := a.user(1).do(t.Context(), "POST", "/api/v1/namespaces/busy-0/configmaps", fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c%d"}}`, i))
-		if busy(code) && t.Context().Err() == nil {
+		code, h := a.newUser(1).doRequest(t.Context(), "POST", "/api/v1/namespaces/busy-0/configmaps", fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c%d"}}`, i))
+		if isBusy(code) && t.Context().Err() == nil {
 			continue
 		}
 		if code != http.StatusCreated {
 			t.Fatalf("%d %s", code, h.text)
 		}
 		told++
-		forged := forge(h)
+		forged := forgeEvent(h)
 		for what, stranger := range strangers {
 			response, err := stranger.Post("https://"+a.webhook+"/", "application/json", strings.NewReader(forged))
 			if err != nil {
@@ -44,27 +44,27 @@ func TestForgedAuditEventsNameNobody(t *testing.T) {
 			}
 		}
 	}
-	for deadline := time.Now().Add(arriveWithin); a.metric("kubecdc_attributed_total") < changes; time.Sleep(lookEvery) {
+	for deadline := time.Now().Add(arriveWithin); a.sumMetric("kubecdc_attributed_total") < changes; time.Sleep(lookEvery) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%v of %d are named", a.metric("kubecdc_attributed_total"), changes)
+			t.Fatalf("%v of %d are named", a.sumMetric("kubecdc_attributed_total"), changes)
 		}
 	}
-	a.settled()
-	if refused := a.metric("kubecdc_audit_refused_total") - before; refused < float64(changes*len(strangers)) {
+	a.awaitSettled()
+	if refused := a.sumMetric("kubecdc_audit_refused_total") - before; refused < float64(changes*len(strangers)) {
 		t.Errorf("%v requests are counted of %d", refused, changes*len(strangers))
 	}
-	for id, name := range a.named(a.records()) {
+	for id, name := range a.authorsByID(a.readRecords()) {
 		if name != writer(1) {
 			t.Errorf("%s is named %s", id, name)
 		}
 	}
-	if text := textOf(t, a.stream); bytes.Contains([]byte(text), []byte("mallory")) {
+	if text := readText(t, a.stream); bytes.Contains([]byte(text), []byte("mallory")) {
 		t.Error("the stream speaks of who was forged")
 	}
 }
 
-// strangers are clients that may not send events.
-func (a *audited) strangers() map[string]*http.Client {
+// newStrangers are clients that may not send events.
+func (a *audited) newStrangers() map[string]*http.Client {
 	a.t.Helper()
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(a.ca)
@@ -77,8 +77,8 @@ func (a *audited) strangers() map[string]*http.Client {
 	return all
 }
 
-// forge tells in an audit event that somebody else has made an object.
-func forge(h head) string {
+// forgeEvent tells in an audit event that somebody else has made an object.
+func forgeEvent(h answerHead) string {
 	return fmt.Sprintf(`{"apiVersion":"audit.k8s.io/v1","kind":"EventList","items":[{"apiVersion":"audit.k8s.io/v1","kind":"Event","level":"RequestResponse",`+
 		`"auditID":"f","stage":"ResponseComplete","verb":"create","user":{"username":"mallory"},"objectRef":{"resource":"configmaps","namespace":"busy-0",`+
 		`"name":%q,"apiVersion":"v1"},"responseStatus":{"code":201},"responseObject":{"kind":"ConfigMap","metadata":{"uid":%q,"resourceVersion":%q}},`+

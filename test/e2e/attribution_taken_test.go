@@ -2,8 +2,8 @@ package e2e
 
 import "encoding/json"
 
-// takenEvent is what an audit event says that was answered with 200.
-type takenEvent struct {
+// acceptedEvent is what an audit event says that was answered with 200.
+type acceptedEvent struct {
 	Stage, Verb      string
 	User             struct{ Username string }
 	ImpersonatedUser struct{ Username string }
@@ -12,12 +12,12 @@ type takenEvent struct {
 		Code    int
 		Details struct{ UID string }
 	}
-	ResponseObject head
+	ResponseObject answerHead
 }
 
-// change returns the key under which the change of an event that names alone is found: of a create, and of a delete that
+// changeKey returns the key under which the change of an event that names alone is found: of a create, and of a delete that
 // removed the object at once; "" for others.
-func (e *takenEvent) change() string {
+func (e *acceptedEvent) changeKey() string {
 	switch m := e.ResponseObject.Metadata; {
 	case e.Stage != "ResponseComplete" || e.ObjectRef.Subresource != "":
 		return ""
@@ -29,28 +29,28 @@ func (e *takenEvent) change() string {
 	return ""
 }
 
-func (e *takenEvent) actor() string {
+func (e *acceptedEvent) actorName() string {
 	if as := e.ImpersonatedUser.Username; as != "" {
 		return as + " by " + e.User.Username
 	}
 	return e.User.Username
 }
 
-// everyTakenEventNames compares the names in the stream with the events that the exporter had taken.
-func (a *audited) everyTakenEventNames(l *relay) {
+// verifyAcceptedEvents compares the names in the stream with the events that the exporter had taken.
+func (a *audited) verifyAcceptedEvents(l *auditRelay) {
 	a.t.Helper()
 	l.mu.Lock()
 	taken := l.taken
 	l.mu.Unlock()
 	authors := map[string]string{}
 	for _, text := range taken {
-		var e takenEvent
-		if json.Unmarshal(text, &e) == nil && e.change() != "" {
-			authors[e.change()] = e.actor()
+		var e acceptedEvent
+		if json.Unmarshal(text, &e) == nil && e.changeKey() != "" {
+			authors[e.changeKey()] = e.actorName()
 		}
 	}
-	records := a.records()
-	by, used, again := a.named(records), 0, map[string]bool{}
+	records := a.readRecords()
+	by, used, again := a.authorsByID(records), 0, map[string]bool{}
 	for _, c := range records {
 		id, _ := c["id"].(string)
 		kind, _ := c["type"].(string)

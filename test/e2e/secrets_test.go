@@ -292,7 +292,7 @@ func heavy(kind workload.Kind) workload.Kind {
 	return kind
 }
 
-// nothingOf fails the test where a text holds a value.
+// verifyAbsent fails the test where a text holds a value.
 func (s *scene) nothingOf(p *plants, where, text string) {
 	s.t.Helper()
 	if found := p.foundIn(text); found != nil {

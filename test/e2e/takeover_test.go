@@ -39,10 +39,10 @@ type stillness struct {
 	fenced int // how often it had been turned away before
 }
 
-// TestTakeOversLoseRepeatAndReorderNothing takes the one that works away while objects are written: by SIGKILL with its
+// TestTakeOversNeverLoseRepeatOrReorder takes the one that works away while objects are written: by SIGKILL with its
 // volume, by standing still and waking up when others work, and in order. Another one goes on each time. With
 // KUBECDC_E2E_REPLICAS=3 the buses have three servers, and every fifth time their leaders are killed as well.
-func TestTakeOversLoseRepeatAndReorderNothing(t *testing.T) {
+func TestTakeOversNeverLoseRepeatOrReorder(t *testing.T) {
 	for _, stateIn := range []string{"kafka", "nats"} {
 		t.Run("state in "+stateIn, func(t *testing.T) {
 			n, rate := sizeOf(t, "KUBECDC_E2E_TAKEOVERS", takeOvers), sizeOf(t, "KUBECDC_E2E_RATE", pipelineRate)

@@ -36,17 +36,17 @@ import (
 func TestMain(m *testing.M) { leaks.Main(m) }
 
 const (
-	topics   = 10
-	sickOne  = "sick.t9"
-	patience = 5 * time.Minute
-	// deadFew is how many changes of a topic that takes none are believed to be refused for what they are: four of the lane
+	topicCount   = 10
+	failingTopic = "sick.t9"
+	waitTimeout  = 5 * time.Minute
+	// maxRejections is how many changes of a topic that takes none are believed to be refused for what they are: four of the lane
 	// that asks for its partitions, and four of the partition.
-	deadFew = 8
+	maxRejections = 8
 )
 
-// size is how long the tenth topic is sick, and how many changes come in a second. SICK_FOR makes it long; only then are
+// runSize is how long the tenth topic is sick, and how many changes come in a second. SICK_FOR makes it long; only then are
 // rates compared, on a machine that has nothing else to do.
-func size(t *testing.T) (sick time.Duration, rate int, full bool) {
+func runSize(t *testing.T) (sick time.Duration, rate int, full bool) {
 	t.Helper()
 	text := os.Getenv("SICK_FOR")
 	if text == "" {
@@ -59,20 +59,20 @@ func size(t *testing.T) (sick time.Duration, rate int, full bool) {
 	return d, 3000, true
 }
 
-// counted is a sink that counts what each topic has taken, and holds it against the order of the journal.
-type counted struct {
+// countingSink is a sink that counts what each topic has taken, and holds it against the order of the journal.
+type countingSink struct {
 	*kafka.Sink
-	t    *testing.T
-	took [topics]atomic.Int64
+	t        *testing.T
+	accepted [topicCount]atomic.Int64
 
 	mu   sync.Mutex
 	last map[string]uint64 // by object: a topic may get more partitions
 }
 
-func (c *counted) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+func (c *countingSink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
 	n, err := c.Sink.Publish(ctx, lane, batch)
 	topic, _, _ := strings.Cut(string(lane), "/")
-	c.took[topic[len(topic)-1]-'0'].Add(int64(n))
+	c.accepted[topic[len(topic)-1]-'0'].Add(int64(n))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, m := range batch[:n] {
@@ -85,10 +85,10 @@ func (c *counted) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Me
 	return n, err
 }
 
-// counts are what all topics have taken so far.
-func (c *counted) counts() (all [topics]int64) {
+// acceptedByTopic are what all topics have taken so far.
+func (c *countingSink) acceptedByTopic() (all [topicCount]int64) {
 	for i := range all {
-		all[i] = c.took[i].Load()
+		all[i] = c.accepted[i].Load()
 	}
 	return all
 }
@@ -100,54 +100,54 @@ func (s sinkJournal) Settle(ctx context.Context, c event.Cursor, dead []event.De
 	return s.Journal.Settle(ctx, "kafka", c, dead)
 }
 
-// ward is a broker with ten topics, and what delivers to them.
-type ward struct {
-	t        *testing.T
-	client   *kafkago.Client
-	brokers  broker.Brokers
-	roads    []*wire.Wire // to each broker
-	sick     int          // topics that the last broker leads; the others share the rest
-	body     func(topic int) []byte
-	journal  *journal.Journal
-	sink     *counted
-	pipeline *delivery.Pipeline
-	made     atomic.Int64 // changes appended
+// cluster is a broker with ten topics, and what delivers to them.
+type cluster struct {
+	t             *testing.T
+	client        *kafkago.Client
+	brokers       broker.Brokers
+	proxies       []*wire.Wire // to each broker
+	failingTopics int          // topics that the last broker leads; the others share the rest
+	body          func(topic int) []byte
+	journal       *journal.Journal
+	sink          *countingSink
+	pipeline      *delivery.Pipeline
+	appended      atomic.Int64 // changes appended
 }
 
 var smallBody = []byte(`{"kind":"Pod","spec":"` + strings.Repeat("kubecdc", 150) + `"}`)
 
-// newWard starts so many brokers, each of which is reached over a network of its own. The last one leads what is sick.
-func newWard(t *testing.T, brokers, sick int) *ward {
+// newCluster starts so many brokers, each of which is reached over a network of its own. The last one leads what is sick.
+func newCluster(t *testing.T, brokers, sick int) *cluster {
 	t.Helper()
 	require.Integration(t)
 	require.Program(t, "java", "install Java 17 or later")
-	w := &ward{t: t, sick: sick, body: func(int) []byte { return smallBody }}
+	w := &cluster{t: t, failingTopics: sick, body: func(int) []byte { return smallBody }}
 	for range brokers {
 		road, err := wire.New(0)
-		w.must(err)
-		w.roads = append(w.roads, road)
+		w.mustSucceed(err)
+		w.proxies = append(w.proxies, road)
 	}
 	var err error
 	w.brokers, err = broker.StartDiffering(t.Context(), t.TempDir(), brokers, func(id int) map[string]string {
-		properties := map[string]string{"advertised.listeners": "PLAINTEXT://" + w.roads[id-1].Address()}
+		properties := map[string]string{"advertised.listeners": "PLAINTEXT://" + w.proxies[id-1].Address()}
 		if brokers == 1 { // the controllers of several would need rights, too
 			properties["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 			properties["allow.everyone.if.no.acl.found"] = "true"
 		}
 		return properties
 	})
-	w.must(err)
-	t.Cleanup(func() { w.must(w.brokers.Kill()) })
+	w.mustSucceed(err)
+	t.Cleanup(func() { w.mustSucceed(w.brokers.Kill()) })
 	var traffic sync.WaitGroup
 	for i, b := range w.brokers {
 		traffic.Go(func() {
-			if err := w.roads[i].Serve(b.Address()); err != nil {
+			if err := w.proxies[i].Serve(b.Address()); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	t.Cleanup(func() {
-		for _, road := range w.roads {
+		for _, road := range w.proxies {
 			road.Close()
 		}
 		traffic.Wait()
@@ -158,7 +158,7 @@ func newWard(t *testing.T, brokers, sick int) *ward {
 	return w
 }
 
-func (w *ward) must(err error) {
+func (w *cluster) mustSucceed(err error) {
 	w.t.Helper()
 	if err != nil {
 		w.t.Fatal(err)
@@ -168,70 +168,70 @@ func (w *ward) must(err error) {
 // topicName names one of the topics.
 func topicName(i int) string { return fmt.Sprint("sick.t", i) }
 
-// create makes a topic of one partition, on the broker that is to lead it.
-func (w *ward) create(i int) {
+// createTopic makes a topic of one partition, on the broker that is to lead it.
+func (w *cluster) createTopic(i int) {
 	w.t.Helper()
 	leader := len(w.brokers)
-	if i < topics-w.sick {
+	if i < topicCount-w.failingTopics {
 		leader = 1 + i%max(1, leader-1)
 	}
 	request := kafkago.CreateTopicsRequest{Topics: []kafkago.TopicConfig{{Topic: topicName(i), NumPartitions: -1, ReplicationFactor: -1,
 		ReplicaAssignments: []kafkago.ReplicaAssignment{{Partition: 0, Replicas: []int{leader}}},
 		ConfigEntries:      []kafkago.ConfigEntry{{ConfigName: "min.insync.replicas", ConfigValue: "1"}}}}}
-	w.until("the topic is created", func() bool { // a broker that starves is away for a moment
+	w.awaitCondition("the topic is created", func() bool { // a broker that starves is away for a moment
 		r, err := w.client.CreateTopics(w.t.Context(), &request)
 		return err == nil && (r.Errors[topicName(i)] == nil || errors.Is(r.Errors[topicName(i)], kafkago.TopicAlreadyExists))
 	})
 }
 
-// grow gives the last topic two more partitions, which other brokers lead.
-func (w *ward) grow() {
+// growFailingTopic gives the last topic two more partitions, which other brokers lead.
+func (w *cluster) growFailingTopic() {
 	w.t.Helper()
-	w.until("the topic has grown", func() bool { // a broker that is away may be asked first
+	w.awaitCondition("the topic has grown", func() bool { // a broker that is away may be asked first
 		r, err := w.client.CreatePartitions(w.t.Context(), &kafkago.CreatePartitionsRequest{Topics: []kafkago.TopicPartitionsConfig{{
-			Name: sickOne, Count: 3, TopicPartitionAssignments: []kafkago.TopicPartitionAssignment{{BrokerIDs: []int32{1}}, {BrokerIDs: []int32{2}}},
+			Name: failingTopic, Count: 3, TopicPartitionAssignments: []kafkago.TopicPartitionAssignment{{BrokerIDs: []int32{1}}, {BrokerIDs: []int32{2}}},
 		}}})
-		return err == nil && (r.Errors[sickOne] == nil || errors.Is(r.Errors[sickOne], kafkago.InvalidPartitionNumber)) // it has three
+		return err == nil && (r.Errors[failingTopic] == nil || errors.Is(r.Errors[failingTopic], kafkago.InvalidPartitionNumber)) // it has three
 	})
 }
 
-// alter sets max.message.bytes of the sick topic.
-func (w *ward) alter(bytes string) {
+// setMaxMessageBytes sets max.message.bytes of the sick topic.
+func (w *cluster) setMaxMessageBytes(bytes string) {
 	w.t.Helper()
-	w.until("the topic is altered", func() bool {
+	w.awaitCondition("the topic is altered", func() bool {
 		r, err := w.client.IncrementalAlterConfigs(w.t.Context(), &kafkago.IncrementalAlterConfigsRequest{Resources: []kafkago.IncrementalAlterConfigsRequestResource{{
-			ResourceType: kafkago.ResourceTypeTopic, ResourceName: sickOne,
+			ResourceType: kafkago.ResourceTypeTopic, ResourceName: failingTopic,
 			Configs: []kafkago.IncrementalAlterConfigsRequestConfig{{Name: "max.message.bytes", Value: bytes, ConfigOperation: kafkago.ConfigOperationSet}},
 		}}})
 		return err == nil && r.Resources[0].Error == nil
 	})
 }
 
-// deny takes a right to the sick topic away.
-func (w *ward) deny(operation kafkago.ACLOperationType) {
+// denyOperation takes a right to the sick topic away.
+func (w *cluster) denyOperation(operation kafkago.ACLOperationType) {
 	w.t.Helper()
-	w.until("the right is taken away", func() bool {
+	w.awaitCondition("the right is taken away", func() bool {
 		r, err := w.client.CreateACLs(w.t.Context(), &kafkago.CreateACLsRequest{ACLs: []kafkago.ACLEntry{{
-			ResourceType: kafkago.ResourceTypeTopic, ResourceName: sickOne, ResourcePatternType: kafkago.PatternTypeLiteral,
+			ResourceType: kafkago.ResourceTypeTopic, ResourceName: failingTopic, ResourcePatternType: kafkago.PatternTypeLiteral,
 			Principal: "User:ANONYMOUS", Host: "*", Operation: operation, PermissionType: kafkago.ACLPermissionTypeDeny,
 		}}})
 		return err == nil && errors.Join(r.Errors...) == nil
 	})
 }
 
-// hide takes the right to see the sick topic away, and waits until the broker goes by that, which is later than its answer:
+// hideTopic takes the right to see the sick topic away, and waits until the broker goes by that, which is later than its answer:
 // who has seen the topic goes on to write to it.
-func (w *ward) hide() {
+func (w *cluster) hideTopic() {
 	w.t.Helper()
-	w.deny(kafkago.ACLOperationTypeDescribe)
-	w.until("the topic is hidden", func() bool {
-		_, err := w.partitions(sickOne)
+	w.denyOperation(kafkago.ACLOperationTypeDescribe)
+	w.awaitCondition("the topic is hidden", func() bool {
+		_, err := w.readPartitions(failingTopic)
 		return errors.Is(err, kafkago.TopicAuthorizationFailed)
 	})
 }
 
-// partitions asks the first broker what it knows of a topic. The client would answer from what it has heard before.
-func (w *ward) partitions(of string) ([]kafkago.Partition, error) {
+// readPartitions asks the first broker what it knows of a topic. The client would answer from what it has heard before.
+func (w *cluster) readPartitions(of string) ([]kafkago.Partition, error) {
 	ctx, cancel := context.WithTimeout(w.t.Context(), 5*time.Second)
 	defer cancel()
 	c, err := kafkago.DialContext(ctx, "tcp", w.brokers[0].Address())
@@ -246,31 +246,31 @@ func (w *ward) partitions(of string) ([]kafkago.Partition, error) {
 	return c.ReadPartitions(of)
 }
 
-// allow gives all rights to the sick topic back.
-func (w *ward) allow() {
+// removeACLs gives all rights to the sick topic back.
+func (w *cluster) removeACLs() {
 	w.t.Helper()
-	w.until("the rights are back", func() bool {
+	w.awaitCondition("the rights are back", func() bool {
 		r, err := w.client.DeleteACLs(w.t.Context(), &kafkago.DeleteACLsRequest{Filters: []kafkago.DeleteACLsFilter{{
-			ResourceTypeFilter: kafkago.ResourceTypeTopic, ResourceNameFilter: sickOne, ResourcePatternTypeFilter: kafkago.PatternTypeLiteral,
+			ResourceTypeFilter: kafkago.ResourceTypeTopic, ResourceNameFilter: failingTopic, ResourcePatternTypeFilter: kafkago.PatternTypeLiteral,
 			PrincipalFilter: "User:ANONYMOUS", HostFilter: "*", Operation: kafkago.ACLOperationTypeAny, PermissionType: kafkago.ACLPermissionTypeAny,
 		}}})
 		return err == nil && r.Results[0].Error == nil
 	})
 }
 
-// start runs a journal and a pipeline, as the exporter does.
-func (w *ward) start(log *slog.Logger) {
+// startPipeline runs a journal and a pipeline, as the exporter does.
+func (w *cluster) startPipeline(log *slog.Logger) {
 	w.t.Helper()
 	j, err := journal.Open(journal.Options{Dir: w.t.TempDir(), Sinks: []string{"kafka"}, Logger: slog.New(slog.DiscardHandler)})
-	w.must(err)
+	w.mustSucceed(err)
 	w.journal = j
 	s, err := kafka.New(kafka.Config{Brokers: []string{w.client.Addr.String()}, Topic: "sick.{namespace}"}, format.JSON, log)
-	w.must(err)
-	w.sink = &counted{Sink: s, t: w.t, last: map[string]uint64{}}
+	w.mustSucceed(err)
+	w.sink = &countingSink{Sink: s, t: w.t, last: map[string]uint64{}}
 	messages, bytes := s.BatchLimits()
 	w.pipeline = delivery.New("kafka", w.sink, "", sinkJournal{j}, event.Cursor{}, delivery.Config{
 		Retry:   delivery.RetryConfig{Min: 100 * time.Millisecond, Max: 5 * time.Second},
-		Workers: s.Concurrency(), BatchMessages: messages, BatchBytes: bytes, Smaller: shape.Smaller,
+		Workers: s.Concurrency(), BatchMessages: messages, BatchBytes: bytes, Truncate: shape.TruncateOnce,
 	}, log)
 	ctx, stop := context.WithCancel(context.Background())
 	var parts sync.WaitGroup
@@ -293,8 +293,8 @@ func (w *ward) start(log *slog.Logger) {
 	})
 }
 
-// load appends changes at a rate, one of each topic in turn, until ctx ends.
-func (w *ward) load(ctx context.Context, rate int) {
+// appendChanges appends changes at a rate, one of each topic in turn, until ctx ends.
+func (w *cluster) appendChanges(ctx context.Context, rate int) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for began, n := time.Now(), 0; ; {
@@ -306,8 +306,8 @@ func (w *ward) load(ctx context.Context, rate int) {
 		for ; n < int(time.Since(began).Seconds()*float64(rate)); n++ {
 			c := &event.Change{
 				Type: event.Updated, Cluster: "c", Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"},
-				Namespace: fmt.Sprint("t", n%topics), Name: fmt.Sprint("o", n/topics%20), UID: fmt.Sprint("u", n%topics, n/topics%20),
-				ResourceVersion: fmt.Sprint(n + 1), ObservedAt: time.Now().UTC(), After: w.body(n % topics),
+				Namespace: fmt.Sprint("t", n%topicCount), Name: fmt.Sprint("o", n/topicCount%20), UID: fmt.Sprint("u", n%topicCount, n/topicCount%20),
+				ResourceVersion: fmt.Sprint(n + 1), ObservedAt: time.Now().UTC(), After: w.body(n % topicCount),
 			}
 			if err := w.journal.Append(ctx, event.Observation{Resource: c.Resource, Scope: "pods", Changes: []*event.Change{c}}); err != nil {
 				if ctx.Err() == nil {
@@ -315,18 +315,18 @@ func (w *ward) load(ctx context.Context, rate int) {
 				}
 				return
 			}
-			w.made.Add(1)
+			w.appended.Add(1)
 		}
 	}
 }
 
-// until waits for a condition.
-func (w *ward) until(what string, is func() bool) {
+// awaitCondition waits for a condition.
+func (w *cluster) awaitCondition(what string, is func() bool) {
 	w.t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for begun := time.Now(); !is(); <-tick.C {
-		if time.Since(begun) > patience {
+		if time.Since(begun) > waitTimeout {
 			if w.pipeline != nil {
 				w.t.Logf("%+v", w.pipeline.Stats())
 			}
@@ -335,9 +335,9 @@ func (w *ward) until(what string, is func() bool) {
 	}
 }
 
-// endure waits while the sickness lasts, which may be for longer than anything is waited for, and sees to it that the sink
+// awaitWhileReady waits while the sickness lasts, which may be for longer than anything is waited for, and sees to it that the sink
 // is ready all the time.
-func (w *ward) endure(sickness time.Duration) {
+func (w *cluster) awaitWhileReady(sickness time.Duration) {
 	w.t.Helper()
 	over, tick := time.After(sickness), time.NewTicker(100*time.Millisecond)
 	defer tick.Stop()
@@ -353,10 +353,10 @@ func (w *ward) endure(sickness time.Duration) {
 	}
 }
 
-// heap is what stays alive, in MiB: the least of some looks, since the store and what is on its way come and go.
-func (w *ward) heap() float64 {
+// liveHeapMiB is what stays alive, in MiB: the least of some looks, since the store and what is on its way come and go.
+func (w *cluster) liveHeapMiB() float64 {
 	least, looks := math.Inf(1), 0
-	w.until("memory is looked at", func() bool {
+	w.awaitCondition("memory is looked at", func() bool {
 		runtime.GC()
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
@@ -367,68 +367,70 @@ func (w *ward) heap() float64 {
 	return least
 }
 
-// sickness is something that befalls some topics, or the broker that leads them.
-type sickness struct {
-	name    string
-	topics  int           // that are sick, the last ones
-	befalls func(w *ward) // before anything is published
-	strikes func(w *ward) // when everything is published; nil: nothing does
-	told    []string      // one of these is in what is told
-	slow    bool          // what is sick takes changes, without a complaint
-	heals   func(w *ward)
-	lost    int64         // that become dead letters, at most
-	within  time.Duration // from its cure to the first change that each topic takes, at most; 0: its own back-off
+// scenario is something that befalls some topics, or the broker that leads them.
+type scenario struct {
+	name           string
+	topics         int              // that are sick, the last ones
+	prepare        func(w *cluster) // before anything is published
+	start          func(w *cluster) // when everything is published; nil: nothing does
+	reasons        []string         // one of these is in what is told
+	slow           bool             // what is sick takes changes, without a complaint
+	end            func(w *cluster)
+	maxDeadLetters int64         // that become dead letters, at most
+	recoveryTime   time.Duration // from its cure to the first change that each topic takes, at most; 0: its own back-off
 }
 
-func TestOneSickTopicOfTenCostsTheOthersNothing(t *testing.T) {
+func TestOneFailingTopicOfTenCostsTheOthersNothing(t *testing.T) {
 	rights := []string{"grant WRITE and DESCRIBE"}
-	for _, s := range []sickness{
-		{name: "missing", told: []string{"does not exist: create it"}, befalls: func(*ward) {}, heals: func(w *ward) { w.create(topics - 1) }},
+	for _, s := range []scenario{
+		{name: "missing", reasons: []string{"does not exist: create it"}, prepare: func(*cluster) {}, end: func(w *cluster) { w.createTopic(topicCount - 1) }},
 		{
-			name: "without WRITE", told: rights,
-			befalls: func(w *ward) { w.create(topics - 1); w.deny(kafkago.ACLOperationTypeWrite) }, heals: (*ward).allow,
+			name: "without WRITE", reasons: rights,
+			prepare: func(w *cluster) { w.createTopic(topicCount - 1); w.denyOperation(kafkago.ACLOperationTypeWrite) }, end: (*cluster).removeACLs,
 		},
 		{
-			name: "without DESCRIBE", told: rights,
-			befalls: func(w *ward) { w.create(topics - 1); w.hide() }, heals: (*ward).allow,
+			name: "without DESCRIBE", reasons: rights,
+			prepare: func(w *cluster) { w.createTopic(topicCount - 1); w.hideTopic() }, end: (*cluster).removeACLs,
 		},
 		{
-			name: "too small", told: []string{"every change is rejected here"}, lost: deadFew,
-			befalls: func(w *ward) { w.create(topics - 1); w.alter("10") }, heals: func(w *ward) { w.alter("1048588") },
+			name: "too small", reasons: []string{"every change is rejected here"}, maxDeadLetters: maxRejections,
+			prepare: func(w *cluster) { w.createTopic(topicCount - 1); w.setMaxMessageBytes("10") }, end: func(w *cluster) { w.setMaxMessageBytes("1048588") },
 		},
 	} {
 		s.topics = 1
-		t.Run(s.name, func(t *testing.T) { run(t, newWard(t, 1, s.topics), s) })
+		t.Run(s.name, func(t *testing.T) { runScenario(t, newCluster(t, 1, s.topics), s) })
 	}
 }
 
-func TestOneSickBrokerOfThreeCostsTheOthersNothing(t *testing.T) {
+func TestOneFailingBrokerOfThreeCostsTheOthersNothing(t *testing.T) {
 	const soon = 2 * time.Second
 	away := []string{"does not answer", "Leader Not Available"}
-	for _, s := range []sickness{
-		{name: "frozen", topics: 3, told: away, strikes: func(w *ward) { w.signal(syscall.SIGSTOP) }, heals: func(w *ward) { w.signal(syscall.SIGCONT) }, within: soon},
-		{name: "killed", topics: 3, told: away, strikes: func(w *ward) { w.must(w.last().Kill()) }, heals: func(w *ward) { w.must(w.last().Restart(w.t.Context())) }, within: soon},
+	for _, s := range []scenario{
+		{name: "frozen", topics: 3, reasons: away, start: func(w *cluster) { w.signalBroker(syscall.SIGSTOP) }, end: func(w *cluster) { w.signalBroker(syscall.SIGCONT) }, recoveryTime: soon},
+		{name: "killed", topics: 3, reasons: away, start: func(w *cluster) { w.mustSucceed(w.failingBroker().Kill()) }, end: func(w *cluster) { w.mustSucceed(w.failingBroker().Restart(w.t.Context())) }, recoveryTime: soon},
 		{
-			name: "killed while its topic grows", topics: 1, told: away, strikes: func(w *ward) { w.must(w.last().Kill()); w.grow() },
-			heals: func(w *ward) { w.must(w.last().Restart(w.t.Context())) }, within: soon,
+			name: "killed while its topic grows", topics: 1, reasons: away, start: func(w *cluster) { w.mustSucceed(w.failingBroker().Kill()); w.growFailingTopic() },
+			end: func(w *cluster) { w.mustSucceed(w.failingBroker().Restart(w.t.Context())) }, recoveryTime: soon,
 		},
-		{name: "slow by 2 s", topics: 3, slow: true, strikes: func(w *ward) { w.roads[2].Delay(time.Second) }, heals: func(w *ward) { w.roads[2].Delay(0) }, within: 2 * soon},
-		{name: "throttled", topics: 1, slow: true, befalls: (*ward).throttle, heals: func(w *ward) { w.quota(0, true) }},
+		{name: "slow by 2 s", topics: 3, slow: true, start: func(w *cluster) { w.proxies[2].Delay(time.Second) }, end: func(w *cluster) { w.proxies[2].Delay(0) }, recoveryTime: 2 * soon},
+		{name: "throttled", topics: 1, slow: true, prepare: (*cluster).enlargeAndLimit, end: func(w *cluster) { w.setQuota(0, true) }},
 	} {
-		t.Run(s.name, func(t *testing.T) { run(t, newWard(t, 3, s.topics), s) })
+		t.Run(s.name, func(t *testing.T) { runScenario(t, newCluster(t, 3, s.topics), s) })
 	}
 }
 
-// last is the broker that falls sick.
-func (w *ward) last() *broker.Broker { return w.brokers[len(w.brokers)-1] }
+// failingBroker is the broker that falls sick.
+func (w *cluster) failingBroker() *broker.Broker { return w.brokers[len(w.brokers)-1] }
 
-func (w *ward) signal(s syscall.Signal) { w.must(syscall.Kill(w.last().Process().Pid(), s)) }
+func (w *cluster) signalBroker(s syscall.Signal) {
+	w.mustSucceed(syscall.Kill(w.failingBroker().Process().Pid(), s))
+}
 
-// throttle makes the changes of the last topic so large that they use up a quota, which each broker has for itself.
-func (w *ward) throttle() {
-	w.create(topics - 1)
+// enlargeAndLimit makes the changes of the last topic so large that they use up a quota, which each broker has for itself.
+func (w *cluster) enlargeAndLimit() {
+	w.createTopic(topicCount - 1)
 	w.body = func(topic int) []byte {
-		if topic < topics-1 {
+		if topic < topicCount-1 {
 			return smallBody
 		}
 		body := append(make([]byte, 0, 6<<10), `{"kind":"Pod","spec":"`...)
@@ -437,14 +439,14 @@ func (w *ward) throttle() {
 		}
 		return append(body, `"}`...)
 	}
-	_, rate, _ := size(w.t)
-	w.quota(float64(300*rate), false)
+	_, rate, _ := runSize(w.t)
+	w.setQuota(float64(300*rate), false)
 }
 
-// quota sets how many bytes a second each broker takes from us, or removes that.
-func (w *ward) quota(bytes float64, remove bool) {
+// setQuota sets how many bytes a second each broker takes from us, or removes that.
+func (w *cluster) setQuota(bytes float64, remove bool) {
 	w.t.Helper()
-	w.until("the quota is set", func() bool {
+	w.awaitCondition("the quota is set", func() bool {
 		r, err := w.client.AlterClientQuotas(w.t.Context(), &kafkago.AlterClientQuotasRequest{Entries: []kafkago.AlterClientQuotaEntry{{
 			Entities: []kafkago.AlterClientQuotaEntity{{EntityType: "client-id", EntityName: "kubecdc"}},
 			Ops:      []kafkago.AlterClientQuotaOps{{Key: "producer_byte_rate", Value: bytes, Remove: remove}},
@@ -453,56 +455,56 @@ func (w *ward) quota(bytes float64, remove bool) {
 	})
 }
 
-// sum adds up what some topics have taken.
-func sum(counts []int64) (all int64) {
+// sumCounts adds up what some topics have taken.
+func sumCounts(counts []int64) (all int64) {
 	for _, n := range counts {
 		all += n
 	}
 	return all
 }
 
-func run(t *testing.T, w *ward, s sickness) {
-	duration, rate, full := size(t)
-	well := topics - s.topics
+func runScenario(t *testing.T, w *cluster, s scenario) {
+	duration, rate, full := runSize(t)
+	well := topicCount - s.topics
 	for i := range well {
-		w.create(i)
+		w.createTopic(i)
 	}
-	if s.befalls != nil {
-		s.befalls(w)
+	if s.prepare != nil {
+		s.prepare(w)
 	}
-	log := &lines{}
+	log := &logBuffer{}
 	ctx, stop := context.WithCancel(t.Context())
 	var loader sync.WaitGroup
-	if s.strikes != nil {
-		for i := well; i < topics; i++ {
-			w.create(i)
+	if s.start != nil {
+		for i := well; i < topicCount; i++ {
+			w.createTopic(i)
 		}
 	}
-	w.start(slog.New(slog.NewTextHandler(log, nil)))
-	loader.Go(func() { w.load(ctx, rate) })
+	w.startPipeline(slog.New(slog.NewTextHandler(log, nil)))
+	loader.Go(func() { w.appendChanges(ctx, rate) })
 	defer loader.Wait()
 	defer stop()
-	if s.strikes != nil {
-		w.until("all topics take changes", func() bool { c := w.sink.counts(); return slices.Min(c[:]) > 0 })
-		s.strikes(w)
+	if s.start != nil {
+		w.awaitCondition("all topics take changes", func() bool { c := w.sink.acceptedByTopic(); return slices.Min(c[:]) > 0 })
+		s.start(w)
 	}
 
-	w.until("the sickness is told", func() bool {
+	w.awaitCondition("the sickness is told", func() bool {
 		c := w.pipeline.Stats().Condition
-		told := s.slow || slices.ContainsFunc(s.told, func(text string) bool { return strings.Contains(c.Degraded(), text) })
-		return c.NotReady() == "" && told && w.sink.counts()[0] > 0
+		told := s.slow || slices.ContainsFunc(s.reasons, func(text string) bool { return strings.Contains(c.Degraded(), text) })
+		return c.NotReady() == "" && told && w.sink.acceptedByTopic()[0] > 0
 	})
-	early := w.heap()
-	before, began := w.sink.counts(), time.Now()
-	w.endure(duration)
-	after, lasted := w.sink.counts(), time.Since(began).Seconds()
-	late := w.heap()
+	early := w.liveHeapMiB()
+	before, began := w.sink.acceptedByTopic(), time.Now()
+	w.awaitWhileReady(duration)
+	after, lasted := w.sink.acceptedByTopic(), time.Since(began).Seconds()
+	late := w.liveHeapMiB()
 	least := 1.0
 	for i := range well {
-		least = min(least, float64(after[i]-before[i])/(float64(rate)/topics*lasted))
+		least = min(least, float64(after[i]-before[i])/(float64(rate)/topicCount*lasted))
 	}
 	t.Logf("sick for %.0f s: the healthy topics kept %.2f of their rate, at least; heap %.0f MiB, then %.0f MiB", lasted, least, early, late)
-	if got := sum(after[well:]) - sum(before[well:]); got != 0 && !s.slow {
+	if got := sumCounts(after[well:]) - sumCounts(before[well:]); got != 0 && !s.slow {
 		t.Errorf("what is sick took %d changes", got)
 	}
 	if full && least < 0.95 {
@@ -512,12 +514,12 @@ func run(t *testing.T, w *ward, s sickness) {
 		t.Errorf("the heap grew from %.0f to %.0f MiB", early, late)
 	}
 
-	s.heals(w)
+	s.end(w)
 	began = time.Now()
-	start := w.sink.counts()
-	w.until("what is cured takes changes", func() bool {
-		now := w.sink.counts()
-		for i := well; i < topics; i++ {
+	start := w.sink.acceptedByTopic()
+	w.awaitCondition("what is cured takes changes", func() bool {
+		now := w.sink.acceptedByTopic()
+		for i := well; i < topicCount; i++ {
 			if now[i] == start[i] {
 				return false
 			}
@@ -525,40 +527,40 @@ func run(t *testing.T, w *ward, s sickness) {
 		return true
 	})
 	recovered := time.Since(began)
-	if full && s.within > 0 && recovered > s.within {
-		t.Errorf("it took changes after %v, want %v", recovered, s.within)
+	if full && s.recoveryTime > 0 && recovered > s.recoveryTime {
+		t.Errorf("it took changes after %v, want %v", recovered, s.recoveryTime)
 	}
 	began = time.Now()
-	backlog := w.made.Load() / topics * int64(s.topics)
-	missing := backlog - sum(start[well:])
-	w.until("it has caught up", func() bool { now := w.sink.counts(); return sum(now[well:])+s.lost >= backlog })
+	backlog := w.appended.Load() / topicCount * int64(s.topics)
+	missing := backlog - sumCounts(start[well:])
+	w.awaitCondition("it has caught up", func() bool { now := w.sink.acceptedByTopic(); return sumCounts(now[well:])+s.maxDeadLetters >= backlog })
 	took := time.Since(began).Seconds()
-	live, end := float64(rate)/topics*float64(s.topics), w.sink.counts()
-	pace := float64(sum(end[well:])-sum(start[well:])) / took
+	live, end := float64(rate)/topicCount*float64(s.topics), w.sink.acceptedByTopic()
+	pace := float64(sumCounts(end[well:])-sumCounts(start[well:])) / took
 	t.Logf("cured: changes after %v; then %.0f a second for %.1f s, %.1f times the live rate; the others %.2f of theirs", recovered.Round(time.Millisecond),
-		pace, took, pace/live, float64(sum(end[:well])-sum(start[:well]))/(took+recovered.Seconds())/(float64(rate)-live))
+		pace, took, pace/live, float64(sumCounts(end[:well])-sumCounts(start[:well]))/(took+recovered.Seconds())/(float64(rate)-live))
 	if full && float64(missing) > 30*live && pace < 10*live { // a small backlog is gone while a broker still makes us wait
 		t.Errorf("it caught up at %.0f changes a second, want %.0f", pace, 10*live)
 	}
 	stop()
 	loader.Wait()
-	made := w.made.Load()
-	w.until("all is delivered", func() bool {
+	made := w.appended.Load()
+	w.awaitCondition("all is delivered", func() bool {
 		c := w.pipeline.Stats()
-		return c.Low >= uint64(made) && c.Pending == 0 && c.LanesBehind == 0 && c.Condition.OK()
+		return c.Low >= uint64(made) && c.Pending == 0 && c.LanesLagging == 0 && c.Condition.OK()
 	})
-	all := w.sink.counts()
-	if dead := int64(w.pipeline.Stats().DeadLetters); sum(all[:])+dead != made || dead > s.lost {
-		t.Errorf("%d delivered and %d dead of %d", sum(all[:]), dead, made)
+	all := w.sink.acceptedByTopic()
+	if dead := int64(w.pipeline.Stats().DeadLetters); sumCounts(all[:])+dead != made || dead > s.maxDeadLetters {
+		t.Errorf("%d delivered and %d dead of %d", sumCounts(all[:]), dead, made)
 	}
 }
 
-type lines struct {
+type logBuffer struct {
 	mu sync.Mutex
 	b  strings.Builder
 }
 
-func (l *lines) Write(p []byte) (int, error) {
+func (l *logBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.Write(p)

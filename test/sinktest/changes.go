@@ -13,20 +13,20 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// factory makes changes that no other test and no other run makes: its tag is part of every ID.
-type factory struct {
+// changeFactory makes changes that no other test and no other run makes: its tag is part of every ID.
+type changeFactory struct {
 	tag    string
 	offset uint64
 }
 
-func newFactory() *factory {
-	return &factory{tag: "t" + strings.ToLower(rand.Text()[:10])}
+func newChangeFactory() *changeFactory {
+	return &changeFactory{tag: "t" + strings.ToLower(rand.Text()[:10])}
 }
 
-// owns says whether a change ID is one of this factory's.
-func (f *factory) owns(id string) bool { return strings.Contains(id, f.tag) }
+// ownsID says whether a change ID is one of this factory's.
+func (f *changeFactory) ownsID(id string) bool { return strings.Contains(id, f.tag) }
 
-func (f *factory) message(c *event.Change) sinks.Message {
+func (f *changeFactory) newMessage(c *event.Change) sinks.Message {
 	f.offset++
 	return sinks.Message{Offset: f.offset, Change: c}
 }
@@ -39,8 +39,8 @@ var resources = []event.Resource{
 	{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles", Kind: "ClusterRole"},
 }
 
-// change makes version of object number object. Version 1 is the addition.
-func (f *factory) change(object, version int) *event.Change {
+// newChange makes version of object number object. Version 1 is the addition.
+func (f *changeFactory) newChange(object, version int) *event.Change {
 	resource := resources[object%len(resources)]
 	c := &event.Change{
 		Type: event.Updated, Delta: event.DeltaUpdated, Cluster: "sinktest", Resource: resource,
@@ -58,16 +58,16 @@ func (f *factory) change(object, version int) *event.Change {
 	return c
 }
 
-// deleted makes the end of an object: no After.
-func (f *factory) deleted(object, version int) *event.Change {
-	c := f.change(object, version)
+// newDeleted makes the end of an object: no After.
+func (f *changeFactory) newDeleted(object, version int) *event.Change {
+	c := f.newChange(object, version)
 	c.Type, c.Delta = event.Deleted, event.DeltaDeleted
 	c.Before, c.After = c.After, nil
 	return c
 }
 
-// gap makes a control record: it has neither name nor UID.
-func (f *factory) gap() *event.Change {
+// newGap makes a control record: it has neither name nor UID.
+func (f *changeFactory) newGap() *event.Change {
 	return &event.Change{
 		Type: event.Gap, Cluster: "sinktest", Resource: resources[0], ResourceVersion: "9",
 		ObservedAt: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
@@ -75,17 +75,17 @@ func (f *factory) gap() *event.Change {
 	}
 }
 
-// big makes a change whose After has size bytes.
-func (f *factory) big(object, version, size int) *event.Change {
-	c := f.change(object, version)
+// newLargeChange makes a change whose After has size bytes.
+func (f *changeFactory) newLargeChange(object, version, size int) *event.Change {
+	c := f.newChange(object, version)
 	const frame = `{"kind":"ConfigMap","data":""}`
 	filling := bytes.Repeat([]byte("0123456789abcdef"), size/16+1)[:size-len(frame)]
 	c.After = slices.Concat([]byte(frame[:len(frame)-2]), filling, []byte(`"}`))
 	return c
 }
 
-// scribble destroys a batch that Publish has returned from, as a caller does that takes its memory back.
-func scribble(batch []sinks.Message) {
+// overwriteBatch destroys a batch that Publish has returned from, as a caller does that takes its memory back.
+func overwriteBatch(batch []sinks.Message) {
 	for i := range batch {
 		c := batch[i].Change
 		for _, body := range [][]byte{c.Before, c.After} {
@@ -98,8 +98,8 @@ func scribble(batch []sinks.Message) {
 	}
 }
 
-// copies makes a batch whose changes are the caller's own to scribble on.
-func copies(batch []sinks.Message) []sinks.Message {
+// cloneBatch makes a batch whose changes are the caller's own to scribble on.
+func cloneBatch(batch []sinks.Message) []sinks.Message {
 	own := make([]sinks.Message, len(batch))
 	for i, m := range batch {
 		own[i] = sinks.Message{Offset: m.Offset, Change: m.Change.Clone(), Topic: m.Topic}

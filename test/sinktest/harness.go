@@ -28,9 +28,9 @@ type Harness struct {
 	// Tombstones says that every deleted change is followed, in its lane, by a tombstone of the same key. It needs Key.
 	Tombstones bool
 
-	// ObjectsApart says that the destination keeps the order of each object, and not that of the different objects of a
+	// OrderPerObject says that the destination keeps the order of each object, and not that of the different objects of a
 	// lane.
-	ObjectsApart bool
+	OrderPerObject bool
 
 	// StateOnly says that the destination keeps the state of objects, and has no place for control records: they are
 	// acknowledged and not held.
@@ -74,14 +74,14 @@ type Delivered struct {
 	Topic     string // that holds it; may be empty where the harness names no Topics
 }
 
-func (h Harness) value(c *event.Change) string {
+func (h Harness) expectedValue(c *event.Change) string {
 	if h.Value != nil {
 		return string(h.Value(c))
 	}
 	return string(format.AppendJSON(nil, c))
 }
 
-func (h Harness) key(c *event.Change) string {
+func (h Harness) expectedKey(c *event.Change) string {
 	if h.Key == nil {
 		return ""
 	}

@@ -8,63 +8,63 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// truth is what was published, and in which order within each lane.
-type truth struct {
+// publishedTruth is what was published, and in which order within each lane.
+type publishedTruth struct {
 	h     Harness
-	f     *factory
+	f     *changeFactory
 	lanes map[sinks.Lane][]sinks.Message
 }
 
-func newTruth(h Harness, f *factory, p publisher, messages []sinks.Message) *truth {
+func newPublishedTruth(h Harness, f *changeFactory, p publisher, messages []sinks.Message) *publishedTruth {
 	if h.StateOnly {
-		messages = slices.DeleteFunc(slices.Clone(messages), func(m sinks.Message) bool { return m.Change.Type.Control() })
+		messages = slices.DeleteFunc(slices.Clone(messages), func(m sinks.Message) bool { return m.Change.Type.IsControl() })
 	}
-	return &truth{h: h, f: f, lanes: p.byLane(messages)}
+	return &publishedTruth{h: h, f: f, lanes: p.byLane(messages)}
 }
 
-// held reads the destination and keeps this test's changes, in order, without tombstones.
-func (tr *truth) held(t testing.TB) []Delivered {
+// readOwnMessages reads the destination and keeps this test's changes, in order, without tombstones.
+func (tr *publishedTruth) readOwnMessages(t testing.TB) []Delivered {
 	t.Helper()
 	var own []Delivered
 	for _, d := range tr.h.Read(t) {
-		if !d.Tombstone && tr.f.owns(d.ID) {
+		if !d.Tombstone && tr.f.ownsID(d.ID) {
 			own = append(own, d)
 		}
 	}
 	return own
 }
 
-// place is where a change stands in what has to be in order: its lane, or its object.
-type place struct {
+// linePosition is where a change stands in what has to be in order: its lane, or its object.
+type linePosition struct {
 	line  string
 	index int
 }
 
-// places returns the place of each change, and for each line the indexes that its changes have in their lane.
-func (tr *truth) places() (places map[string]place, lines map[string]line) {
-	places, lines = make(map[string]place), make(map[string]line)
+// indexChanges returns the place of each change, and for each line the indexes that its changes have in their lane.
+func (tr *publishedTruth) indexChanges() (places map[string]linePosition, lines map[string]orderedLine) {
+	places, lines = make(map[string]linePosition), make(map[string]orderedLine)
 	for lane, messages := range tr.lanes {
 		for i, m := range messages {
 			name := string(lane)
-			if tr.h.ObjectsApart {
+			if tr.h.OrderPerObject {
 				name += " " + m.Change.Key()
 			}
 			l := lines[name]
-			places[m.Change.ID()] = place{line: name, index: len(l.inLane)}
-			lines[name] = line{lane, append(l.inLane, i)}
+			places[m.Change.ID()] = linePosition{line: name, index: len(l.inLane)}
+			lines[name] = orderedLine{lane, append(l.inLane, i)}
 		}
 	}
 	return places, lines
 }
 
-// line is what has to be in order.
-type line struct {
+// orderedLine is what has to be in order.
+type orderedLine struct {
 	lane   sinks.Lane
 	inLane []int // the index of each change in its lane
 }
 
-// restarts returns at which changes of the line a Publish of its lane began again.
-func (l line) restarts(lane []int) (own []int) {
+// restartIndexes returns at which changes of the line a Publish of its lane began again.
+func (l orderedLine) restartIndexes(lane []int) (own []int) {
 	for _, start := range lane {
 		i, _ := slices.BinarySearch(l.inLane, start)
 		own = append(own, i)
@@ -72,26 +72,26 @@ func (l line) restarts(lane []int) (own []int) {
 	return own
 }
 
-// once fails the test unless the destination holds every change exactly once, in order, with the right key and value.
-func (tr *truth) once(t testing.TB) { t.Helper(); tr.check(t, nil) }
+// checkOnce fails the test unless the destination holds every change exactly once, in order, with the right key and value.
+func (tr *publishedTruth) checkOnce(t testing.TB) { t.Helper(); tr.checkOrder(t, nil) }
 
-// check compares the destination with what was published. Every change must be there with its key and value. A lane's
+// checkOrder compares the destination with what was published. Every change must be there with its key and value. A lane's
 // history may step back only to the first message of a Publish, in the order of these calls (restarts, ascending
 // indexes by lane): what is there twice was published twice, because it had not been acknowledged. Without restarts, and
 // where the destination promises exact retries, nothing may be there twice. // I3
-func (tr *truth) check(t testing.TB, restarts map[sinks.Lane][]int) {
+func (tr *publishedTruth) checkOrder(t testing.TB, restarts map[sinks.Lane][]int) {
 	t.Helper()
-	tr.contents(t)
+	tr.checkContents(t)
 	if tr.h.ExactRetry {
 		restarts = nil
 	}
-	places, lines := tr.places()
+	places, lines := tr.indexChanges()
 	newest := make(map[string]int)   // index of the last change seen, plus one
 	starts := make(map[string][]int) // restarts that were not used yet
 	for name, l := range lines {
-		starts[name] = l.restarts(restarts[l.lane])
+		starts[name] = l.restartIndexes(restarts[l.lane])
 	}
-	for _, d := range tr.held(t) {
+	for _, d := range tr.readOwnMessages(t) {
 		at, known := places[d.ID]
 		if !known {
 			t.Errorf("the destination holds %s, which was not published", d.ID)
@@ -101,7 +101,7 @@ func (tr *truth) check(t testing.TB, restarts map[sinks.Lane][]int) {
 			t.Errorf("lane %s: %s, message %d, stands where message %d is due", at.line, d.ID, at.index, newest[at.line])
 		}
 		if at.index < newest[at.line] {
-			starts[at.line] = stepBack(t, at, d.ID, starts[at.line])
+			starts[at.line] = acceptRepetition(t, at, d.ID, starts[at.line])
 		}
 		newest[at.line] = at.index + 1
 	}
@@ -112,9 +112,9 @@ func (tr *truth) check(t testing.TB, restarts map[sinks.Lane][]int) {
 	}
 }
 
-// stepBack accepts a repetition that begins where a Publish began that is not older than the last one accepted, and returns
+// acceptRepetition accepts a repetition that begins where a Publish began that is not older than the last one accepted, and returns
 // those that are left.
-func stepBack(t testing.TB, at place, id string, starts []int) []int {
+func acceptRepetition(t testing.TB, at linePosition, id string, starts []int) []int {
 	t.Helper()
 	if i := slices.Index(starts, at.index); i >= 0 {
 		return starts[i+1:]
@@ -123,8 +123,8 @@ func stepBack(t testing.TB, at place, id string, starts []int) []int {
 	return nil
 }
 
-// contents checks key and value of everything held, that nothing is missing, and tombstones where they are promised.
-func (tr *truth) contents(t testing.TB) {
+// checkContents checks key and value of everything held, that nothing is missing, and tombstones where they are promised.
+func (tr *publishedTruth) checkContents(t testing.TB) {
 	t.Helper()
 	missing := make(map[string]sinks.Message)
 	tombstones := make(map[string]bool) // key of a deleted object: tombstone still missing
@@ -144,13 +144,13 @@ func (tr *truth) contents(t testing.TB) {
 			continue
 		}
 		delete(missing, d.ID)
-		if value := tr.h.value(m.Change); string(d.Value) != value {
+		if value := tr.h.expectedValue(m.Change); string(d.Value) != value {
 			t.Errorf("%s has the value %.200s\nwant %.200s", d.ID, d.Value, value)
 		}
-		if tr.h.misplaced(t, m, d.Topic) {
+		if tr.h.isInWrongTopic(t, m, d.Topic) {
 			t.Errorf("%s is in topic %q, but was sent to %v", d.ID, d.Topic, m.Topic)
 		}
-		if key := tr.h.key(m.Change); d.Key != key {
+		if key := tr.h.expectedKey(m.Change); d.Key != key {
 			t.Errorf("%s has the key %q, want %q", d.ID, d.Key, key)
 		}
 		if tr.h.Tombstones && m.Change.Type == event.Deleted {

@@ -10,29 +10,29 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// patience bounds waits that end by a condition in every sink that keeps the contract. It is never slept.
-const patience = 3 * time.Minute
+// testTimeout bounds waits that end by a condition in every sink that keeps the contract. It is never slept.
+const testTimeout = 3 * time.Minute
 
 // retryPause is between two attempts at something that is not possible yet.
 const retryPause = 20 * time.Millisecond
 
-// quietKey finds the timer of a context that [patient] makes.
-type quietKey struct{}
+// idleTimerKey finds the timer of a context that [patient] makes.
+type idleTimerKey struct{}
 
-// patient makes a context that ends when nothing was published under it for as long as patience.
-func patient() (ctx context.Context, end func()) {
+// withIdleTimeout makes a context that ends when nothing was published under it for as long as patience.
+func withIdleTimeout() (ctx context.Context, end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	quiet := time.AfterFunc(patience, cancel)
-	return context.WithValue(ctx, quietKey{}, quiet), func() {
+	quiet := time.AfterFunc(testTimeout, cancel)
+	return context.WithValue(ctx, idleTimerKey{}, quiet), func() {
 		quiet.Stop()
 		cancel()
 	}
 }
 
-// gotAhead notes that something was published under a context, which lasts the longer if it is a patient one.
-func gotAhead(ctx context.Context) {
-	if quiet, ok := ctx.Value(quietKey{}).(*time.Timer); ok {
-		quiet.Reset(patience)
+// resetIdleTimeout notes that something was published under a context, which lasts the longer if it is a patient one.
+func resetIdleTimeout(ctx context.Context) {
+	if quiet, ok := ctx.Value(idleTimerKey{}).(*time.Timer); ok {
+		quiet.Reset(testTimeout)
 	}
 }
 
@@ -42,55 +42,55 @@ type publisher struct {
 	sink sinks.Sink
 }
 
-func open(t testing.TB, h Harness) publisher {
+func openSink(t testing.TB, h Harness) publisher {
 	t.Helper()
 	sink := h.New(t)
 	t.Cleanup(func() { closeSink(t, sink) })
-	return reached(t, sink)
+	return awaitReachable(t, sink)
 }
 
-// reached waits until a sink that can tell has found its destination.
-func reached(t testing.TB, sink sinks.Sink) publisher {
+// awaitReachable waits until a sink that can tell has found its destination.
+func awaitReachable(t testing.TB, sink sinks.Sink) publisher {
 	t.Helper()
 	p := publisher{t: t, sink: sink}
 	if pinger, ok := sink.(sinks.Pinger); ok {
-		p.eventually("ping", pinger.Ping)
+		p.retryUntilDone("ping", pinger.Ping)
 	}
 	return p
 }
 
 func closeSink(t testing.TB, sink sinks.Sink) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	if err := sink.Close(ctx); err != nil {
 		t.Errorf("close: %v", err)
 	}
 }
 
-// lane returns the lane of c.
-func (p publisher) lane(c *event.Change) sinks.Lane { return p.laneTo(c, nil) }
+// laneOf returns the lane of c.
+func (p publisher) laneOf(c *event.Change) sinks.Lane { return p.laneForTopic(c, nil) }
 
-// laneTo is lane for a change that is published with this topic. If that is not nil, the sink is a Router. A lane that
+// laneForTopic is lane for a change that is published with this topic. If that is not nil, the sink is a Router. A lane that
 // only asks for those that there are is replaced by these.
-func (p publisher) laneTo(c *event.Change, topic *sinks.Template) sinks.Lane {
+func (p publisher) laneForTopic(c *event.Change, topic *sinks.Template) sinks.Lane {
 	p.t.Helper()
-	lane := p.name(c, topic)
+	lane := p.askLane(c, topic)
 	changing, ok := p.sink.(sinks.Repartitioner)
 	if !ok {
 		return lane
 	}
-	p.eventually("an empty batch", func(ctx context.Context) error {
+	p.retryUntilDone("an empty batch", func(ctx context.Context) error {
 		_, err := p.sink.Publish(ctx, lane, nil)
 		return err
 	})
-	for _, r := range changing.Repartitions() {
-		changing.Repartition(r)
+	for _, r := range changing.PendingRepartitions() {
+		changing.ApplyRepartition(r)
 	}
-	return p.name(c, topic)
+	return p.askLane(c, topic)
 }
 
-func (p publisher) name(c *event.Change, topic *sinks.Template) sinks.Lane {
+func (p publisher) askLane(c *event.Change, topic *sinks.Template) sinks.Lane {
 	p.t.Helper()
 	lane, err := p.sink.Lane(c)
 	if topic != nil {
@@ -107,17 +107,17 @@ func (p publisher) byLane(messages []sinks.Message) map[sinks.Lane][]sinks.Messa
 	p.t.Helper()
 	lanes := make(map[sinks.Lane][]sinks.Message)
 	for _, m := range messages {
-		lane := p.laneTo(m.Change, m.Topic)
+		lane := p.laneForTopic(m.Change, m.Topic)
 		lanes[lane] = append(lanes[lane], m)
 	}
 	return lanes
 }
 
-// publish publishes a batch until that fails or is done, in as many calls as the sink makes of it: each with a copy, which
+// publishBatch publishes a batch until that fails or is done, in as many calls as the sink makes of it: each with a copy, which
 // is taken back as soon as the call returns, and whose n and err must agree. Safe for concurrent use.
-func (p publisher) publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (accepted int, err error) {
+func (p publisher) publishBatch(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (accepted int, err error) {
 	for more := true; more; more = err == nil && accepted < len(batch) {
-		own := copies(batch[accepted:])
+		own := cloneBatch(batch[accepted:])
 		var n int
 		n, err = p.sink.Publish(ctx, lane, own)
 		switch {
@@ -130,21 +130,21 @@ func (p publisher) publish(ctx context.Context, lane sinks.Lane, batch []sinks.M
 		case n == len(own) && err != nil:
 			p.t.Errorf("Publish counted all %d messages and returned an error: %v", n, err)
 		}
-		scribble(own)
+		overwriteBatch(own)
 		if accepted += n; n > 0 {
-			gotAhead(ctx)
+			resetIdleTimeout(ctx)
 		}
 	}
 	return accepted, err
 }
 
-// all publishes a batch to its end, going on after errors as delivery does, and returns at which messages a Publish
+// publishAll publishes a batch to its end, going on after errors as delivery does, and returns at which messages a Publish
 // began anew after an error. A rejection fails the test.
-func (p publisher) all(lane sinks.Lane, batch []sinks.Message) (restarts []int) {
+func (p publisher) publishAll(lane sinks.Lane, batch []sinks.Message) (restarts []int) {
 	p.t.Helper()
 	done := 0
-	p.eventually("publish", func(ctx context.Context) error {
-		n, err := p.publish(ctx, lane, batch[done:])
+	p.retryUntilDone("publish", func(ctx context.Context) error {
+		n, err := p.publishBatch(ctx, lane, batch[done:])
 		done += n
 		if err != nil {
 			restarts = append(restarts, done)
@@ -154,19 +154,19 @@ func (p publisher) all(lane sinks.Lane, batch []sinks.Message) (restarts []int) 
 	return restarts
 }
 
-// everything publishes messages lane by lane.
-func (p publisher) everything(messages []sinks.Message) {
+// publishEverything publishes messages lane by lane.
+func (p publisher) publishEverything(messages []sinks.Message) {
 	p.t.Helper()
 	for lane, batch := range p.byLane(messages) {
-		p.all(lane, batch)
+		p.publishAll(lane, batch)
 	}
 }
 
-// eventually calls step until it succeeds. A rejected message and the end of patience, which begins anew whenever step has
+// retryUntilDone calls step until it succeeds. A rejected message and the end of patience, which begins anew whenever step has
 // published something, fail the test.
-func (p publisher) eventually(what string, step func(ctx context.Context) error) {
+func (p publisher) retryUntilDone(what string, step func(ctx context.Context) error) {
 	p.t.Helper()
-	ctx, end := patient()
+	ctx, end := withIdleTimeout()
 	defer end()
 	pause := time.NewTicker(retryPause)
 	defer pause.Stop()

@@ -22,8 +22,8 @@ type ledger struct {
 	state   []byte
 }
 
-// store does what delivery does: first the positions, then the state, both kept together.
-func (l *ledger) store(context.Context) error {
+// storeProgress does what delivery does: first the positions, then the state, both kept together.
+func (l *ledger) storeProgress(context.Context) error {
 	l.storing.Lock()
 	defer l.storing.Unlock()
 	l.mu.Lock()
@@ -39,14 +39,14 @@ func (l *ledger) store(context.Context) error {
 	return nil
 }
 
-func (l *ledger) acknowledge(lane sinks.Lane, n int) {
+func (l *ledger) recordAcked(lane sinks.Lane, n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.acked[lane] += n
 }
 
-// begin starts a life of sink from what is stored.
-func (l *ledger) begin(t testing.TB, sink sinks.Sink, newest uint64) {
+// startLife starts a life of sink from what is stored.
+func (l *ledger) startLife(t testing.TB, sink sinks.Sink, newest uint64) {
 	t.Helper()
 	l.acked = make(map[sinks.Lane]int)
 	for lane, n := range l.stored {
@@ -55,15 +55,15 @@ func (l *ledger) begin(t testing.TB, sink sinks.Sink, newest uint64) {
 	if l.sink, _ = sink.(sinks.Stateful); l.sink == nil {
 		return
 	}
-	if err := l.sink.Restore(l.state, newest, l.store); err != nil {
+	if err := l.sink.RestoreState(l.state, newest, l.storeProgress); err != nil {
 		t.Errorf("restore: %v", err)
 	}
 }
 
-// inFlightRestarts publishes through a sink that dies again and again while batches are in flight, and whose successor
+// testInFlightRestarts publishes through a sink that dies again and again while batches are in flight, and whose successor
 // begins where positions were stored last. Each successor finds messages that are new.
-func inFlightRestarts(t testing.TB, h Harness) {
-	f, p := newFactory(), open(t, h)
+func testInFlightRestarts(t testing.TB, h Harness) {
+	f, p := newChangeFactory(), openSink(t, h)
 	if _, stateful := p.sink.(sinks.Stateful); stateful && !h.ExactRestart {
 		t.Skip("the destination does not tell what it holds")
 	}
@@ -71,20 +71,20 @@ func inFlightRestarts(t testing.TB, h Harness) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 4))
 	const lives, objects, each = 6, 16, 8
-	messages := versions(f, objects, lives*each)
-	tr := newTruth(h, f, p, messages)
+	messages := makeVersions(f, objects, lives*each)
+	tr := newPublishedTruth(h, f, p, messages)
 	l := &ledger{stored: make(map[sinks.Lane]int)}
 	restarts := make(map[sinks.Lane][]int)
 	newest := uint64(0)
 	for life := 1; life <= lives; life++ {
 		sink := h.New(t)
-		l.begin(t, sink, newest)
+		l.startLife(t, sink, newest)
 		newest = messages[life*objects*each-1].Offset
 		positions := l.stored
 		for lane := range tr.lanes { // one of which nothing was stored begins at 0
 			restarts[lane] = append(restarts[lane], positions[lane])
 		}
-		live(publisher{t, sink}, l, positions, tr.lanes, newest, life < lives, random, restarts)
+		publishLife(publisher{t, sink}, l, positions, tr.lanes, newest, life < lives, random, restarts)
 		closeSink(t, sink)
 	}
 	if h.ExactRestart {
@@ -92,15 +92,15 @@ func inFlightRestarts(t testing.TB, h Harness) {
 	} else {
 		tr.h.ExactRetry = false
 	}
-	tr.check(t, restarts)
+	tr.checkOrder(t, restarts)
 }
 
-// live publishes all lanes from positions up to newest, concurrently, and notes where a Publish began again. A life that is
+// publishLife publishes all lanes from positions up to newest, concurrently, and notes where a Publish began again. A life that is
 // cut short ends after some of it, with everything that is under way.
-func live(p publisher, l *ledger, positions map[sinks.Lane]int, lanes map[sinks.Lane][]sinks.Message, newest uint64,
+func publishLife(p publisher, l *ledger, positions map[sinks.Lane]int, lanes map[sinks.Lane][]sinks.Message, newest uint64,
 	short bool, random *rand.Rand, restarts map[sinks.Lane][]int,
 ) {
-	ctx, die := context.WithTimeout(context.Background(), patience)
+	ctx, die := context.WithTimeout(context.Background(), testTimeout)
 	defer die()
 	defer func() {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -119,7 +119,7 @@ func live(p publisher, l *ledger, positions map[sinks.Lane]int, lanes map[sinks.
 			last = begin + own.IntN(len(messages)-begin+1)
 		}
 		running.Go(func() {
-			again := p.inLife(ctx, l, lane, messages, begin, last, own)
+			again := p.publishInLife(ctx, l, lane, messages, begin, last, own)
 			mu.Lock()
 			defer mu.Unlock()
 			restarts[lane] = append(restarts[lane], again...)
@@ -131,15 +131,15 @@ func live(p publisher, l *ledger, positions map[sinks.Lane]int, lanes map[sinks.
 	running.Wait()
 }
 
-// inLife publishes messages from begin to last, storing now and then, until ctx ends.
-func (p publisher) inLife(ctx context.Context, l *ledger, lane sinks.Lane, messages []sinks.Message, begin, last int,
+// publishInLife publishes messages from begin to last, storing now and then, until ctx ends.
+func (p publisher) publishInLife(ctx context.Context, l *ledger, lane sinks.Lane, messages []sinks.Message, begin, last int,
 	random *rand.Rand,
 ) (again []int) {
 	for done := begin; done < last && ctx.Err() == nil; {
 		size := 1 + random.IntN(min(16, last-done))
-		n, err := p.hastily(ctx, lane, messages[done:done+size], random)
+		n, err := p.publishMaybeCancelled(ctx, lane, messages[done:done+size], random)
 		done += n
-		l.acknowledge(lane, n)
+		l.recordAcked(lane, n)
 		if err != nil {
 			again = append(again, done)
 		}
@@ -149,7 +149,7 @@ func (p publisher) inLife(ctx context.Context, l *ledger, lane sinks.Lane, messa
 			return again
 		}
 		if random.IntN(3) == 0 {
-			_ = l.store(ctx) // cannot fail
+			_ = l.storeProgress(ctx) // cannot fail
 		}
 	}
 	return again

@@ -8,48 +8,48 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// routed publishes changes of each object in turn to the sink's own topic and to those of the harness. Every change must
+// testRoutedTopics publishes changes of each object in turn to the sink's own topic and to those of the harness. Every change must
 // arrive where it was sent, and each lane keeps its order, whatever topics it has.
-func routed(t testing.TB, h Harness) {
+func testRoutedTopics(t testing.TB, h Harness) {
 	if len(h.Topics) == 0 {
 		t.Skip("this destination is one place")
 	}
-	f, p := newFactory(), open(t, h)
+	f, p := newChangeFactory(), openSink(t, h)
 	if _, ok := p.sink.(sinks.Router); !ok {
 		t.Fatal("the sink is no Router")
 	}
 	topics := []*sinks.Template{nil}
 	for _, text := range h.Topics {
-		topics = append(topics, template(t, text))
+		topics = append(topics, mustParseTemplate(t, text))
 	}
-	messages := versions(f, 8, 20)
+	messages := makeVersions(f, 8, 20)
 	for i := range messages {
 		messages[i].Topic = topics[(i+i/8)%len(topics)]
 	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	p.drive(newTruth(h, f, p, messages), rand.New(rand.NewPCG(seed, 6)))
-	oneLane(t, h, f, p)
+	p.publishTruth(newPublishedTruth(h, f, p, messages), rand.New(rand.NewPCG(seed, 6)))
+	checkLaneStability(t, h, f, p)
 }
 
-// oneLane fails the test unless changes of an object that go to one topic share a lane, and those that name none have the
+// checkLaneStability fails the test unless changes of an object that go to one topic share a lane, and those that name none have the
 // lane that Lane says.
-func oneLane(t testing.TB, h Harness, f *factory, p publisher) {
+func checkLaneStability(t testing.TB, h Harness, f *changeFactory, p publisher) {
 	t.Helper()
 	for object := range 20 {
-		before, now := f.change(object, 1), f.deleted(object, 2)
-		if want, got := p.lane(before), p.laneTo(now, nil); got != want {
+		before, now := f.newChange(object, 1), f.newDeleted(object, 2)
+		if want, got := p.laneOf(before), p.laneForTopic(now, nil); got != want {
 			t.Errorf("%s is in lane %q, an earlier change of the object in %q", now.ID(), got, want)
 		}
 		for _, text := range h.Topics {
-			if want, got := p.laneTo(before, template(t, text)), p.laneTo(now, template(t, text)); got != want {
+			if want, got := p.laneForTopic(before, mustParseTemplate(t, text)), p.laneForTopic(now, mustParseTemplate(t, text)); got != want {
 				t.Errorf("%s is in lane %q for topic %s, an earlier change of the object in %q", now.ID(), got, text, want)
 			}
 		}
 	}
 }
 
-func template(t testing.TB, text string) *sinks.Template {
+func mustParseTemplate(t testing.TB, text string) *sinks.Template {
 	t.Helper()
 	topic, err := sinks.ParseTemplate(text)
 	if err != nil {
@@ -58,13 +58,13 @@ func template(t testing.TB, text string) *sinks.Template {
 	return topic
 }
 
-// misplaced says whether m is held by another topic than it was sent to. The sink's own is whatever is none of the others.
-func (h Harness) misplaced(t testing.TB, m sinks.Message, topic string) bool {
+// isInWrongTopic says whether m is held by another topic than it was sent to. The sink's own is whatever is none of the others.
+func (h Harness) isInWrongTopic(t testing.TB, m sinks.Message, topic string) bool {
 	names := func(template *sinks.Template) bool {
-		return topic == string(template.Append(nil, m.Change, h.Escape))
+		return topic == string(template.AppendName(nil, m.Change, h.Escape))
 	}
 	if m.Topic != nil {
 		return !names(m.Topic)
 	}
-	return slices.ContainsFunc(h.Topics, func(text string) bool { return names(template(t, text)) })
+	return slices.ContainsFunc(h.Topics, func(text string) bool { return names(mustParseTemplate(t, text)) })
 }

@@ -16,132 +16,132 @@ const largeBody = 900_000
 // Run proves, in subtests named as promises, that the sink described by h keeps the contract of package sinks. That no
 // goroutine outlives Close is for the caller's TestMain to see (goleak).
 func Run(t *testing.T, h Harness) {
-	for _, promise := range promises {
+	for _, promise := range contractTests {
 		t.Run(promise.name, func(t *testing.T) { promise.test(t, h) })
 	}
 }
 
-var promises = []struct {
+var contractTests = []struct {
 	name string
 	test func(testing.TB, Harness)
 }{
-	{"ChangesArriveInOrderWithTheirIDs", arriveInOrder},
-	{"ChangesOfOneObjectShareALane", shareALane},
-	{"LanesKeepTheirNamesAcrossARestart", lanesSurvive},
-	{"LanesPublishConcurrently", publishConcurrently},
-	{"DeletedChangesArrive", deletedArrive},
-	{"GapRecordsArrive", gapsArrive},
-	{"AnEmptyBatchIsAccepted", emptyBatch},
-	{"LargeBodiesArriveOrAreRejectedAlone", largeBodies},
-	{"ACancelledContextKeepsTheWriterRule", cancelled},
-	{"ARandomRunNeverStepsBack", randomRun},
-	{"ChangesArriveInTheTopicsTheyAreSentTo", routed},
-	{"AReplayAfterARestartIsRecognised", replay},
-	{"ARestartWithChangesInFlightLosesNothing", inFlightRestarts},
-	{"ForgottenLanesAreUsedAgain", forgotten},
-	{"ReplacedLanesKeepTheirOrder", repartitioned},
-	{"LanesAreNamedWhileTheDestinationIsAway", namedWhileAway},
-	{"AnOutageLosesNothing", outage},
-	{"AStopDuringAnOutageEndsAndLosesNothing", stopWhileAway},
-	{"LateAnswersLoseAndReorderNothing", slowly},
-	{"ThrottlingLosesAndReordersNothing", throttled},
-	{"AnOversizeInMidBatchIsBlamedAlone", oversizeInBatch}, // last: who reads the destination reads it, too
+	{"ChangesArriveInOrderWithTheirIDs", testArrivesInOrder},
+	{"ChangesOfOneObjectShareALane", testObjectsShareALane},
+	{"LanesKeepTheirNamesAcrossARestart", testLanesSurviveRestart},
+	{"LanesPublishConcurrently", testConcurrentLanes},
+	{"DeletedChangesArrive", testDeletedArrives},
+	{"GapRecordsArrive", testGapsArrive},
+	{"AnEmptyBatchIsAccepted", testEmptyBatch},
+	{"LargeBodiesArriveOrAreRejectedAlone", testLargeBodies},
+	{"ACancelledContextKeepsTheWriterRule", testCancelledContext},
+	{"ARandomRunNeverStepsBack", testRandomRun},
+	{"ChangesArriveInTheTopicsTheyAreSentTo", testRoutedTopics},
+	{"AReplayAfterARestartIsRecognised", testReplay},
+	{"ARestartWithChangesInFlightLosesNothing", testInFlightRestarts},
+	{"ForgottenLanesAreUsedAgain", testReleasedLanes},
+	{"ReplacedLanesKeepTheirOrder", testRepartitioning},
+	{"LanesAreNamedWhileTheDestinationIsAway", testLanesDuringOutage},
+	{"AnOutageLosesNothing", testOutage},
+	{"AStopDuringAnOutageEndsAndLosesNothing", testStopDuringOutage},
+	{"LateAnswersLoseAndReorderNothing", testSlowAnswers},
+	{"ThrottlingLosesAndReordersNothing", testThrottling},
+	{"AnOversizeInMidBatchIsBlamedAlone", testOversizeInBatch}, // last: who reads the destination reads it, too
 }
 
-// versions makes versions first to last of each of n objects, interleaved as time would.
-func versions(f *factory, objects, last int) []sinks.Message {
+// makeVersions makes versions first to last of each of n objects, interleaved as time would.
+func makeVersions(f *changeFactory, objects, last int) []sinks.Message {
 	var messages []sinks.Message
 	for version := 1; version <= last; version++ {
 		for object := range objects {
-			messages = append(messages, f.message(f.change(object, version)))
+			messages = append(messages, f.newMessage(f.newChange(object, version)))
 		}
 	}
 	return messages
 }
 
-func arriveInOrder(t testing.TB, h Harness) {
-	f, p := newFactory(), open(t, h)
-	messages := versions(f, 8, 10)
-	p.everything(messages)
-	newTruth(h, f, p, messages).once(t)
+func testArrivesInOrder(t testing.TB, h Harness) {
+	f, p := newChangeFactory(), openSink(t, h)
+	messages := makeVersions(f, 8, 10)
+	p.publishEverything(messages)
+	newPublishedTruth(h, f, p, messages).checkOnce(t)
 }
 
-func shareALane(t testing.TB, h Harness) {
-	f, p := newFactory(), open(t, h)
+func testObjectsShareALane(t testing.TB, h Harness) {
+	f, p := newChangeFactory(), openSink(t, h)
 	for object := range 50 {
-		want := p.lane(f.change(object, 1))
-		listed := f.change(object, 3)
+		want := p.laneOf(f.newChange(object, 1))
+		listed := f.newChange(object, 3)
 		listed.Type, listed.Delta = event.Snapshot, event.DeltaReplaced
-		recreated := f.change(object, 5)
+		recreated := f.newChange(object, 5)
 		recreated.UID = f.tag + "-another-life"
-		for _, c := range []*event.Change{f.change(object, 2), listed, f.deleted(object, 4), recreated} {
-			if got := p.lane(c); got != want {
+		for _, c := range []*event.Change{f.newChange(object, 2), listed, f.newDeleted(object, 4), recreated} {
+			if got := p.laneOf(c); got != want {
 				t.Errorf("%s is in lane %q, earlier changes of the object in %q", c.ID(), got, want)
 			}
 		}
 	}
 }
 
-func lanesSurvive(t testing.TB, h Harness) {
-	f, before, after := newFactory(), open(t, h), open(t, h)
+func testLanesSurviveRestart(t testing.TB, h Harness) {
+	f, before, after := newChangeFactory(), openSink(t, h), openSink(t, h)
 	for object := range 50 {
-		c := f.change(object, 1)
-		if first, second := before.lane(c), after.lane(c); first != second {
+		c := f.newChange(object, 1)
+		if first, second := before.laneOf(c), after.laneOf(c); first != second {
 			t.Errorf("%s is in lane %q, after a restart in %q", c.ID(), first, second)
 		}
 	}
-	if first, second := before.lane(f.gap()), after.lane(f.gap()); first != second {
+	if first, second := before.laneOf(f.newGap()), after.laneOf(f.newGap()); first != second {
 		t.Errorf("a gap is in lane %q, after a restart in %q", first, second)
 	}
 }
 
-func publishConcurrently(t testing.TB, h Harness) {
-	f, p := newFactory(), open(t, h)
-	messages := versions(f, 40, 10)
-	tr := newTruth(h, f, p, messages)
+func testConcurrentLanes(t testing.TB, h Harness) {
+	f, p := newChangeFactory(), openSink(t, h)
+	messages := makeVersions(f, 40, 10)
+	tr := newPublishedTruth(h, f, p, messages)
 	var lanes sync.WaitGroup
 	for lane, batch := range tr.lanes {
-		lanes.Go(func() { p.all(lane, batch) })
+		lanes.Go(func() { p.publishAll(lane, batch) })
 	}
 	lanes.Wait()
-	tr.once(t)
+	tr.checkOnce(t)
 }
 
-func deletedArrive(t testing.TB, h Harness) {
-	f, p := newFactory(), open(t, h)
-	away := f.deleted(1, 2) // deleted while nobody watched, nothing kept of it
+func testDeletedArrives(t testing.TB, h Harness) {
+	f, p := newChangeFactory(), openSink(t, h)
+	away := f.newDeleted(1, 2) // deleted while nobody watched, nothing kept of it
 	away.Before, away.FinalStateUnknown = nil, true
 	messages := []sinks.Message{
-		f.message(f.change(0, 1)), f.message(f.deleted(0, 2)), f.message(f.change(0, 3)),
-		f.message(away), f.message(f.deleted(2, 2)),
+		f.newMessage(f.newChange(0, 1)), f.newMessage(f.newDeleted(0, 2)), f.newMessage(f.newChange(0, 3)),
+		f.newMessage(away), f.newMessage(f.newDeleted(2, 2)),
 	}
-	p.everything(messages)
-	newTruth(h, f, p, messages).once(t)
+	p.publishEverything(messages)
+	newPublishedTruth(h, f, p, messages).checkOnce(t)
 }
 
-func gapsArrive(t testing.TB, h Harness) {
-	f, p := newFactory(), open(t, h)
-	messages := []sinks.Message{f.message(f.change(0, 1)), f.message(f.gap()), f.message(f.change(0, 2))}
-	p.everything(messages)
-	newTruth(h, f, p, messages).once(t)
+func testGapsArrive(t testing.TB, h Harness) {
+	f, p := newChangeFactory(), openSink(t, h)
+	messages := []sinks.Message{f.newMessage(f.newChange(0, 1)), f.newMessage(f.newGap()), f.newMessage(f.newChange(0, 2))}
+	p.publishEverything(messages)
+	newPublishedTruth(h, f, p, messages).checkOnce(t)
 }
 
-func emptyBatch(t testing.TB, h Harness) {
-	f, p := newFactory(), open(t, h)
-	p.all(p.lane(f.change(0, 1)), nil)
+func testEmptyBatch(t testing.TB, h Harness) {
+	f, p := newChangeFactory(), openSink(t, h)
+	p.publishAll(p.laneOf(f.newChange(0, 1)), nil)
 }
 
-// largeBodies publishes a large change between two small ones of the same object. It may be too large for the
+// testLargeBodies publishes a large change between two small ones of the same object. It may be too large for the
 // destination, but then its neighbours must not suffer.
-func largeBodies(t testing.TB, h Harness) {
-	f, p := newFactory(), open(t, h)
-	messages := []sinks.Message{f.message(f.change(0, 1)), f.message(f.big(0, 2, largeBody)), f.message(f.change(0, 3))}
-	lane := p.lane(messages[0].Change)
-	p.all(lane, messages[:1])
+func testLargeBodies(t testing.TB, h Harness) {
+	f, p := newChangeFactory(), openSink(t, h)
+	messages := []sinks.Message{f.newMessage(f.newChange(0, 1)), f.newMessage(f.newLargeChange(0, 2, largeBody)), f.newMessage(f.newChange(0, 3))}
+	lane := p.laneOf(messages[0].Change)
+	p.publishAll(lane, messages[:1])
 
 	rejected := false
-	p.eventually("publish a large body", func(ctx context.Context) error {
-		n, err := p.publish(ctx, lane, messages[1:2])
+	p.retryUntilDone("publish a large body", func(ctx context.Context) error {
+		n, err := p.publishBatch(ctx, lane, messages[1:2])
 		var rejection *sinks.RejectedError
 		if !errors.As(err, &rejection) {
 			return err
@@ -153,72 +153,72 @@ func largeBodies(t testing.TB, h Harness) {
 	})
 	rest := messages[2:]
 	if rejected { // then a smaller form takes its place
-		messages[1].Change = f.change(0, 2)
+		messages[1].Change = f.newChange(0, 2)
 		rest = messages[1:]
 	}
-	p.all(lane, rest)
-	newTruth(h, f, p, messages).once(t)
+	p.publishAll(lane, rest)
+	newPublishedTruth(h, f, p, messages).checkOnce(t)
 }
 
-// cancelled publishes with a context that has ended already: whatever the sink counts must be there, and the rest must
+// testCancelledContext publishes with a context that has ended already: whatever the sink counts must be there, and the rest must
 // go through later.
-func cancelled(t testing.TB, h Harness) {
-	f, p := newFactory(), open(t, h)
-	messages := versions(f, 1, 20)
-	lane := p.lane(messages[0].Change)
-	p.all(lane, messages[:5])
+func testCancelledContext(t testing.TB, h Harness) {
+	f, p := newChangeFactory(), openSink(t, h)
+	messages := makeVersions(f, 1, 20)
+	lane := p.laneOf(messages[0].Change)
+	p.publishAll(lane, messages[:5])
 
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	n, err := p.publish(ended, lane, messages[5:])
+	n, err := p.publishBatch(ended, lane, messages[5:])
 	var rejected *sinks.RejectedError
 	if errors.As(err, &rejected) {
 		t.Errorf("a cancelled context was answered with a rejection: %v", err)
 	}
-	p.finish(h, f, lane, messages, 5+n)
+	p.finishAndCheck(h, f, lane, messages, 5+n)
 }
 
-// replay publishes acknowledged changes again through a new sink, as after a crash before the cursor was stored.
-func replay(t testing.TB, h Harness) {
+// testReplay publishes acknowledged changes again through a new sink, as after a crash before the cursor was stored.
+func testReplay(t testing.TB, h Harness) {
 	if !h.ExactReplay {
 		t.Skip("the destination does not recognise a replay; consumers drop duplicates by ID")
 	}
-	f, p := newFactory(), open(t, h)
-	messages := versions(f, 8, 10)
-	p.everything(messages)
-	again := open(t, h)
-	again.everything(messages[20:])
-	newTruth(h, f, p, messages).once(t)
+	f, p := newChangeFactory(), openSink(t, h)
+	messages := makeVersions(f, 8, 10)
+	p.publishEverything(messages)
+	again := openSink(t, h)
+	again.publishEverything(messages[20:])
+	newPublishedTruth(h, f, p, messages).checkOnce(t)
 }
 
-func outage(t testing.TB, h Harness) {
+func testOutage(t testing.TB, h Harness) {
 	if h.Cut == nil {
 		t.Skip("this destination cannot be made unreachable")
 	}
-	f, p := newFactory(), open(t, h)
-	messages := versions(f, 1, 10)
-	lane := p.lane(messages[0].Change)
-	p.all(lane, messages[:4])
+	f, p := newChangeFactory(), openSink(t, h)
+	messages := makeVersions(f, 1, 10)
+	lane := p.laneOf(messages[0].Change)
+	p.publishAll(lane, messages[:4])
 
 	h.Cut(t)
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	n, err := p.publish(ctx, lane, messages[4:])
+	n, err := p.publishBatch(ctx, lane, messages[4:])
 	var rejected *sinks.RejectedError
 	if n != 0 || err == nil || errors.As(err, &rejected) {
 		t.Errorf("an unreachable destination was answered with n %d and the error %v; want 0 and one that is not a rejection", n, err)
 	}
 	h.Restore(t)
 
-	p.finish(h, f, lane, messages, 4)
+	p.finishAndCheck(h, f, lane, messages, 4)
 }
 
-// finish publishes messages from done on, where the last Publish had failed, and compares.
-func (p publisher) finish(h Harness, f *factory, lane sinks.Lane, messages []sinks.Message, done int) {
+// finishAndCheck publishes messages from done on, where the last Publish had failed, and compares.
+func (p publisher) finishAndCheck(h Harness, f *changeFactory, lane sinks.Lane, messages []sinks.Message, done int) {
 	p.t.Helper()
 	restarts := []int{done}
-	for _, failed := range p.all(lane, messages[done:]) {
+	for _, failed := range p.publishAll(lane, messages[done:]) {
 		restarts = append(restarts, done+failed)
 	}
-	newTruth(h, f, p, messages).check(p.t, map[sinks.Lane][]int{lane: restarts})
+	newPublishedTruth(h, f, p, messages).checkOrder(p.t, map[sinks.Lane][]int{lane: restarts})
 }

@@ -14,92 +14,94 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// RunTakeOver proves that the sink described by h, which is a [sinks.Fenced], turns older processes away and tells what its
+// RunFailover proves that the sink described by h, which is a [sinks.Fenced], turns older processes away and tells what its
 // lanes hold. Harness.New returns sinks that can be fenced; each call is another process of one group.
-func RunTakeOver(t *testing.T, h Harness) {
+func RunFailover(t *testing.T, h Harness) {
 	for _, promise := range []struct {
 		name string
 		test func(testing.TB, Harness)
 	}{
-		{"AnOlderProcessIsTurnedAwayForGood", turnedAway},
-		{"ALaneIsNotedBeforeItsFirstMessage", notedFirst},
-		{"ATailTellsWhatALaneHolds", tailTells},
-		{"ThePlacesAreNotBehindWhatIsUnderWay", placesCover},
-		{"TakeOversInFlightLoseRepeatAndReorderNothing", takeOvers},
+		{"AnOlderProcessIsTurnedAwayForGood", testOlderProcessIsDeposed},
+		{"ALaneIsNotedBeforeItsFirstMessage", testLanesAreRecordedFirst},
+		{"ATailTellsWhatALaneHolds", testTailContents},
+		{"ThePlacesAreNotBehindWhatIsUnderWay", testProgressCoversInFlight},
+		{"TakeOversInFlightLoseRepeatAndReorderNothing", testInFlightFailovers},
 	} {
 		t.Run(promise.name, func(t *testing.T) { promise.test(t, h) })
 	}
 }
 
-// group is what processes that take over from each other share: the lanes that are noted, with the newest places.
-type group struct {
-	mu     sync.Mutex
-	places map[sinks.Lane]sinks.Place
-	refuse error // what Note answers
+// exporterGroup is what processes that take over from each other share: the lanes that are noted, with the newest places.
+type exporterGroup struct {
+	mu        sync.Mutex
+	progress  map[sinks.Lane]sinks.LanePosition
+	recordErr error // what Note answers
 }
 
-func newGroup() *group { return &group{places: map[sinks.Lane]sinks.Place{}} }
+func newExporterGroup() *exporterGroup {
+	return &exporterGroup{progress: map[sinks.Lane]sinks.LanePosition{}}
+}
 
-func (g *group) note(_ context.Context, lanes map[sinks.Lane]sinks.Place) error {
+func (g *exporterGroup) recordLanes(_ context.Context, lanes map[sinks.Lane]sinks.LanePosition) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.refuse != nil {
-		return g.refuse
+	if g.recordErr != nil {
+		return g.recordErr
 	}
 	for lane, place := range lanes {
-		if _, known := g.places[lane]; !known {
-			g.places[lane] = place
+		if _, known := g.progress[lane]; !known {
+			g.progress[lane] = place
 		}
 	}
 	return nil
 }
 
-func (g *group) noted() map[sinks.Lane]sinks.Place {
+func (g *exporterGroup) recordedLanes() map[sinks.Lane]sinks.LanePosition {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return maps.Clone(g.places)
+	return maps.Clone(g.progress)
 }
 
-// moved notes newer places.
-func (g *group) moved(to map[sinks.Lane]sinks.Place) {
+// updateProgress notes newer places.
+func (g *exporterGroup) updateProgress(to map[sinks.Lane]sinks.LanePosition) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	maps.Copy(g.places, to)
+	maps.Copy(g.progress, to)
 }
 
-func (g *group) refusing(err error) {
+func (g *exporterGroup) setRecordErr(err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.refuse = err
+	g.recordErr = err
 }
 
-// process is one that has taken over.
-type process struct {
+// activeProcess is one that has taken over.
+type activeProcess struct {
 	publisher
 	fenced sinks.Fenced
 }
 
-// takeOver opens another process, which turns those before away. The caller closes it.
-func takeOver(t testing.TB, h Harness, g *group) process {
+// failOver opens another process, which turns those before away. The caller closes it.
+func failOver(t testing.TB, h Harness, g *exporterGroup) activeProcess {
 	t.Helper()
 	sink, ok := h.New(t).(sinks.Fenced)
 	if !ok {
 		t.Fatal("the sink cannot be fenced")
 	}
-	p := process{publisher{t, sink}, sink}
-	claim := sinks.Claim{Group: "sinktest", Owner: "a test", Note: g.note}
-	p.eventually("fence", func(ctx context.Context) error {
-		return sink.Fence(ctx, claim, slices.Collect(maps.Keys(g.noted())))
+	p := activeProcess{publisher{t, sink}, sink}
+	claim := sinks.Claim{Group: "sinktest", Owner: "a test", RecordLanes: g.recordLanes}
+	p.retryUntilDone("fence", func(ctx context.Context) error {
+		return sink.Fence(ctx, claim, slices.Collect(maps.Keys(g.recordedLanes())))
 	})
-	reached(t, sink)
+	awaitReachable(t, sink)
 	return p
 }
 
-func (p process) tail(lane sinks.Lane, from sinks.Place) (all []sinks.Emitted) {
+func (p activeProcess) readTail(lane sinks.Lane, from sinks.LanePosition) (all []sinks.Emitted) {
 	p.t.Helper()
-	p.eventually("tail", func(ctx context.Context) error {
+	p.retryUntilDone("tail", func(ctx context.Context) error {
 		all = nil
-		return p.fenced.Tail(ctx, map[sinks.Lane]sinks.Place{lane: from}, func(_ sinks.Lane, e sinks.Emitted) error {
+		return p.fenced.ReadTail(ctx, map[sinks.Lane]sinks.LanePosition{lane: from}, func(_ sinks.Lane, e sinks.Emitted) error {
 			all = append(all, e)
 			return nil
 		})
@@ -112,36 +114,36 @@ func isDeposed(err error) bool {
 	return errors.As(err, &deposed)
 }
 
-func turnedAway(t testing.TB, h Harness) {
-	f, g := newFactory(), newGroup()
-	messages := versions(f, 8, 12)
-	older := takeOver(t, h, g)
+func testOlderProcessIsDeposed(t testing.TB, h Harness) {
+	f, g := newChangeFactory(), newExporterGroup()
+	messages := makeVersions(f, 8, 12)
+	older := failOver(t, h, g)
 	defer closeSink(t, older.sink)
-	tr := newTruth(h, f, older.publisher, messages)
+	tr := newPublishedTruth(h, f, older.publisher, messages)
 	half := map[sinks.Lane]int{}
 	for lane, all := range tr.lanes {
 		half[lane] = len(all) / 2
-		older.all(lane, all[:half[lane]])
+		older.publishAll(lane, all[:half[lane]])
 	}
-	newer := takeOver(t, h, g)
+	newer := failOver(t, h, g)
 	defer closeSink(t, newer.sink)
 	for range 2 {
 		for lane, all := range tr.lanes {
-			older.refused(lane, all[half[lane]:])
+			older.publishUntilDeposed(lane, all[half[lane]:])
 		}
 	}
 	for lane, all := range tr.lanes {
-		newer.all(lane, all[half[lane]:])
+		newer.publishAll(lane, all[half[lane]:])
 	}
-	tr.once(t)
+	tr.checkOnce(t)
 }
 
-// refused publishes until the process is told that it is deposed, over a network that may break meanwhile. Nothing of the
+// publishUntilDeposed publishes until the process is told that it is deposed, over a network that may break meanwhile. Nothing of the
 // batch may be accepted.
-func (p process) refused(lane sinks.Lane, batch []sinks.Message) {
+func (p activeProcess) publishUntilDeposed(lane sinks.Lane, batch []sinks.Message) {
 	p.t.Helper()
-	p.eventually("be turned away", func(ctx context.Context) error {
-		n, err := p.publish(ctx, lane, batch)
+	p.retryUntilDone("be turned away", func(ctx context.Context) error {
+		n, err := p.publishBatch(ctx, lane, batch)
 		if n != 0 {
 			p.t.Errorf("lane %s: the older process published %d: %v; want a DeposedError", lane, n, err)
 		}
@@ -152,63 +154,63 @@ func (p process) refused(lane sinks.Lane, batch []sinks.Message) {
 	})
 }
 
-func notedFirst(t testing.TB, h Harness) {
-	f, g := newFactory(), newGroup()
-	p := takeOver(t, h, g)
+func testLanesAreRecordedFirst(t testing.TB, h Harness) {
+	f, g := newChangeFactory(), newExporterGroup()
+	p := failOver(t, h, g)
 	defer closeSink(t, p.sink)
-	m := f.message(f.change(0, 1))
-	lane := p.lane(m.Change)
-	if _, noted := g.noted()[lane]; noted {
+	m := f.newMessage(f.newChange(0, 1))
+	lane := p.laneOf(m.Change)
+	if _, noted := g.recordedLanes()[lane]; noted {
 		t.Skip("the destination has one lane, which is noted already")
 	}
-	g.refusing(errors.New("the state cannot be written"))
-	if n, err := p.publish(t.Context(), lane, []sinks.Message{m}); n != 0 || err == nil {
+	g.setRecordErr(errors.New("the state cannot be written"))
+	if n, err := p.publishBatch(t.Context(), lane, []sinks.Message{m}); n != 0 || err == nil {
 		t.Errorf("published %d to a lane that could not be noted: %v", n, err)
 	}
 	for _, d := range h.Read(t) {
-		if f.owns(d.ID) {
+		if f.ownsID(d.ID) {
 			t.Errorf("%s is there", d.ID)
 		}
 	}
-	g.refusing(nil)
-	p.all(lane, []sinks.Message{m})
-	if _, noted := g.noted()[lane]; !noted {
+	g.setRecordErr(nil)
+	p.publishAll(lane, []sinks.Message{m})
+	if _, noted := g.recordedLanes()[lane]; !noted {
 		t.Errorf("lane %s was not noted", lane)
 	}
 }
 
-func tailTells(t testing.TB, h Harness) {
-	f, g := newFactory(), newGroup()
-	messages := versions(f, 8, 5)
+func testTailContents(t testing.TB, h Harness) {
+	f, g := newChangeFactory(), newExporterGroup()
+	messages := makeVersions(f, 8, 5)
 	for object := range 8 {
-		messages = append(messages, f.message(f.deleted(object, 6)))
+		messages = append(messages, f.newMessage(f.newDeleted(object, 6)))
 	}
-	messages = append(messages, f.message(f.gap()))
-	before := takeOver(t, h, g)
+	messages = append(messages, f.newMessage(f.newGap()))
+	before := failOver(t, h, g)
 	lanes := before.byLane(messages)
 	for lane, batch := range lanes {
-		before.all(lane, batch)
+		before.publishAll(lane, batch)
 	}
 	closeSink(t, before.sink)
-	p := takeOver(t, h, g)
+	p := failOver(t, h, g)
 	defer closeSink(t, p.sink)
 	for lane, batch := range lanes {
-		all := p.owned(f, lane, g.noted()[lane])
+		all := p.readOwnTail(f, lane, g.recordedLanes()[lane])
 		compareTail(t, h, lane, batch, all)
 		if len(all) < 2 {
 			continue
 		}
 		middle := len(all) / 2
-		if rest := p.owned(f, lane, all[middle].Place); !slices.Equal(rest, all[middle:]) {
-			t.Errorf("lane %s from %d: %v\nwant %v", lane, all[middle].Place, rest, all[middle:])
+		if rest := p.readOwnTail(f, lane, all[middle].Position); !slices.Equal(rest, all[middle:]) {
+			t.Errorf("lane %s from %d: %v\nwant %v", lane, all[middle].Position, rest, all[middle:])
 		}
-		if rest := p.owned(f, lane, all[len(all)-1].Place+1); len(rest) != 0 {
+		if rest := p.readOwnTail(f, lane, all[len(all)-1].Position+1); len(rest) != 0 {
 			t.Errorf("lane %s has %v behind its end", lane, rest)
 		}
 	}
 	gone := errors.New("enough")
-	p.eventually("end a tail", func(ctx context.Context) error {
-		err := p.fenced.Tail(ctx, g.noted(), func(sinks.Lane, sinks.Emitted) error { return gone })
+	p.retryUntilDone("end a tail", func(ctx context.Context) error {
+		err := p.fenced.ReadTail(ctx, g.recordedLanes(), func(sinks.Lane, sinks.Emitted) error { return gone })
 		if errors.Is(err, gone) {
 			return nil
 		}
@@ -216,27 +218,27 @@ func tailTells(t testing.TB, h Harness) {
 	})
 }
 
-// owned is what a tail has of the factory's.
-func (p process) owned(f *factory, lane sinks.Lane, from sinks.Place) []sinks.Emitted {
+// readOwnTail is what a tail has of the factory's.
+func (p activeProcess) readOwnTail(f *changeFactory, lane sinks.Lane, from sinks.LanePosition) []sinks.Emitted {
 	p.t.Helper()
-	return slices.DeleteFunc(p.tail(lane, from), func(e sinks.Emitted) bool { return !f.owns(e.ID) })
+	return slices.DeleteFunc(p.readTail(lane, from), func(e sinks.Emitted) bool { return !f.ownsID(e.ID) })
 }
 
 // compareTail compares what a tail has with what was published. A record that stands for a change besides its own, as a
 // tombstone, is the same once more.
 func compareTail(t testing.TB, h Harness, lane sinks.Lane, want []sinks.Message, got []sinks.Emitted) {
 	t.Helper()
-	var told []event.Emitted
+	var told []event.EmittedRecord
 	for i, e := range got {
-		if i > 0 && e.Place <= got[i-1].Place {
-			t.Errorf("lane %s: place %d follows %d", lane, e.Place, got[i-1].Place)
+		if i > 0 && e.Position <= got[i-1].Position {
+			t.Errorf("lane %s: place %d follows %d", lane, e.Position, got[i-1].Position)
 		}
-		if len(told) == 0 || told[len(told)-1] != e.Emitted {
-			told = append(told, e.Emitted)
+		if len(told) == 0 || told[len(told)-1] != e.EmittedRecord {
+			told = append(told, e.EmittedRecord)
 		}
 	}
-	if h.ObjectsApart {
-		slices.SortFunc(told, func(a, b event.Emitted) int { return strings.Compare(a.ID, b.ID) })
+	if h.OrderPerObject {
+		slices.SortFunc(told, func(a, b event.EmittedRecord) int { return strings.Compare(a.ID, b.ID) })
 		want = slices.Clone(want)
 		slices.SortFunc(want, func(a, b sinks.Message) int { return strings.Compare(a.Change.ID(), b.Change.ID()) })
 	}
@@ -244,33 +246,33 @@ func compareTail(t testing.TB, h Harness, lane sinks.Lane, want []sinks.Message,
 		t.Fatalf("lane %s: %d messages are told of, want %d", lane, len(told), len(want))
 	}
 	for i, m := range want {
-		if w := m.Change.Emitted(); told[i] != w {
+		if w := m.Change.EmittedRecord(); told[i] != w {
 			t.Errorf("lane %s, message %d: told %+v\nwant %+v", lane, i, told[i], w)
 		}
 	}
 }
 
-// placesCover takes places between two halves: the second lies behind them, and some of what was acknowledged before may.
-func placesCover(t testing.TB, h Harness) {
-	f, g := newFactory(), newGroup()
-	p := takeOver(t, h, g)
-	lanes := p.byLane(versions(f, 8, 10))
+// testProgressCoversInFlight takes places between two halves: the second lies behind them, and some of what was acknowledged before may.
+func testProgressCoversInFlight(t testing.TB, h Harness) {
+	f, g := newChangeFactory(), newExporterGroup()
+	p := failOver(t, h, g)
+	lanes := p.byLane(makeVersions(f, 8, 10))
 	for lane, batch := range lanes {
-		p.all(lane, batch[:len(batch)/2])
+		p.publishAll(lane, batch[:len(batch)/2])
 	}
-	places := p.fenced.Places()
+	places := p.fenced.LaneProgress()
 	for lane, batch := range lanes {
-		if place, known := places[lane]; !known || place < g.noted()[lane] {
-			t.Errorf("lane %s: place %d, %t, noted at %d", lane, place, known, g.noted()[lane])
+		if place, known := places[lane]; !known || place < g.recordedLanes()[lane] {
+			t.Errorf("lane %s: place %d, %t, noted at %d", lane, place, known, g.recordedLanes()[lane])
 		}
-		p.all(lane, batch[len(batch)/2:])
+		p.publishAll(lane, batch[len(batch)/2:])
 	}
 	closeSink(t, p.sink)
-	next := takeOver(t, h, g)
+	next := failOver(t, h, g)
 	defer closeSink(t, next.sink)
 	behind, published := 0, 0
 	for lane, batch := range lanes {
-		all, second := next.owned(f, lane, places[lane]), batch[len(batch)/2:]
+		all, second := next.readOwnTail(f, lane, places[lane]), batch[len(batch)/2:]
 		compareTail(t, h, lane, second, all[max(0, len(all)-len(second)):])
 		behind, published = behind+len(all), published+len(batch)
 	}
@@ -279,44 +281,44 @@ func placesCover(t testing.TB, h Harness) {
 	}
 }
 
-// takeOvers lets processes take over from each other while batches are in flight. The older one goes on until it is told.
-func takeOvers(t testing.TB, h Harness) {
+// testInFlightFailovers lets processes take over from each other while batches are in flight. The older one goes on until it is told.
+func testInFlightFailovers(t testing.TB, h Harness) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 6))
 	const lives, objects, each = 8, 16, 40
-	f, g := newFactory(), newGroup()
-	p := takeOver(t, h, g)
-	messages := versions(f, objects, each)
-	tr := newTruth(h, f, p.publisher, messages)
+	f, g := newChangeFactory(), newExporterGroup()
+	p := failOver(t, h, g)
+	messages := makeVersions(f, objects, each)
+	tr := newPublishedTruth(h, f, p.publisher, messages)
 	begin := map[sinks.Lane]int{} // what is covered by the places of the group
 	for life := 1; ; life++ {
-		reign := p.reign(tr.lanes, p.rest(g, tr.lanes, begin), random.Uint64())
+		reign := p.startTerm(tr.lanes, p.unpublishedFrom(g, tr.lanes, begin), random.Uint64())
 		if life == lives {
 			reign.running.Wait()
 			closeSink(t, p.sink)
 			break
 		}
-		reign.mark(g, begin, random)
-		next := takeOver(t, h, g)
+		reign.recordProgress(g, begin, random)
+		next := failOver(t, h, g)
 		reign.running.Wait() // it has published all it could
 		closeSink(t, p.sink)
 		p = next
 	}
-	tr.once(t)
+	tr.checkOnce(t)
 }
 
-// rest is what of each lane is neither covered nor in the tail.
-func (p process) rest(g *group, lanes map[sinks.Lane][]sinks.Message, begin map[sinks.Lane]int) map[sinks.Lane]int {
+// unpublishedFrom is what of each lane is neither covered nor in the tail.
+func (p activeProcess) unpublishedFrom(g *exporterGroup, lanes map[sinks.Lane][]sinks.Message, begin map[sinks.Lane]int) map[sinks.Lane]int {
 	p.t.Helper()
-	from, places := map[sinks.Lane]int{}, g.noted()
+	from, places := map[sinks.Lane]int{}, g.recordedLanes()
 	for lane, messages := range lanes {
 		place, noted := places[lane]
 		if from[lane] = begin[lane]; !noted {
 			continue
 		}
 		held := map[string]bool{}
-		for _, e := range p.tail(lane, place) {
+		for _, e := range p.readTail(lane, place) {
 			held[e.ID] = true
 		}
 		for from[lane] < len(messages) && held[messages[from[lane]].Change.ID()] {
@@ -331,9 +333,9 @@ func (p process) rest(g *group, lanes map[sinks.Lane][]sinks.Message, begin map[
 	return from
 }
 
-// reign is the time in which a process publishes.
-type reign struct {
-	p       process
+// publishingTerm is the time in which a process publishes.
+type publishingTerm struct {
+	p       activeProcess
 	running sync.WaitGroup // ends when all is published, or the process was told that it is deposed
 
 	mu    sync.Mutex
@@ -343,27 +345,27 @@ type reign struct {
 	ended map[sinks.Lane]bool
 }
 
-// reign publishes all lanes concurrently.
-func (p process) reign(lanes map[sinks.Lane][]sinks.Message, from map[sinks.Lane]int, seed uint64) *reign {
-	r := &reign{p: p, given: maps.Clone(from), acked: maps.Clone(from), ended: map[sinks.Lane]bool{}}
+// startTerm publishes all lanes concurrently.
+func (p activeProcess) startTerm(lanes map[sinks.Lane][]sinks.Message, from map[sinks.Lane]int, seed uint64) *publishingTerm {
+	r := &publishingTerm{p: p, given: maps.Clone(from), acked: maps.Clone(from), ended: map[sinks.Lane]bool{}}
 	r.moved = sync.NewCond(&r.mu)
 	for lane, messages := range lanes {
 		seed++
 		random, start := rand.New(rand.NewPCG(seed, 7)), from[lane]
-		r.running.Go(func() { r.publish(lane, messages, start, random) })
+		r.running.Go(func() { r.publishLane(lane, messages, start, random) })
 	}
 	return r
 }
 
-func (r *reign) publish(lane sinks.Lane, messages []sinks.Message, at int, random *rand.Rand) {
-	defer r.note(func() { r.ended[lane] = true })
-	r.p.eventually("publish "+string(lane), func(ctx context.Context) error {
+func (r *publishingTerm) publishLane(lane sinks.Lane, messages []sinks.Message, at int, random *rand.Rand) {
+	defer r.updateTerm(func() { r.ended[lane] = true })
+	r.p.retryUntilDone("publish "+string(lane), func(ctx context.Context) error {
 		for at < len(messages) {
 			to := min(len(messages), at+1+random.IntN(4))
-			r.note(func() { r.given[lane] = max(r.given[lane], to) })
-			n, err := r.p.publish(ctx, lane, messages[at:to])
+			r.updateTerm(func() { r.given[lane] = max(r.given[lane], to) })
+			n, err := r.p.publishBatch(ctx, lane, messages[at:to])
 			at += n
-			r.note(func() { r.acked[lane] = at })
+			r.updateTerm(func() { r.acked[lane] = at })
 			if isDeposed(err) {
 				return nil
 			}
@@ -375,15 +377,15 @@ func (r *reign) publish(lane sinks.Lane, messages []sinks.Message, at int, rando
 	})
 }
 
-func (r *reign) note(what func()) {
+func (r *publishingTerm) updateTerm(what func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	what()
 	r.moved.Broadcast()
 }
 
-// mark waits until something was published, takes the places, and notes them when what was given until then is acknowledged.
-func (r *reign) mark(g *group, begin map[sinks.Lane]int, random *rand.Rand) {
+// recordProgress waits until something was published, takes the places, and notes them when what was given until then is acknowledged.
+func (r *publishingTerm) recordProgress(g *exporterGroup, begin map[sinks.Lane]int, random *rand.Rand) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, lane := range slices.Sorted(maps.Keys(r.given)) {
@@ -392,7 +394,7 @@ func (r *reign) mark(g *group, begin map[sinks.Lane]int, random *rand.Rand) {
 			r.moved.Wait()
 		}
 	}
-	places := r.p.fenced.Places()
+	places := r.p.fenced.LaneProgress()
 	marks := maps.Clone(r.given)
 	for lane, mark := range marks {
 		for r.acked[lane] < mark && !r.ended[lane] {
@@ -405,5 +407,5 @@ func (r *reign) mark(g *group, begin map[sinks.Lane]int, random *rand.Rand) {
 	for lane := range places {
 		begin[lane] = marks[lane]
 	}
-	g.moved(places)
+	g.updateProgress(places)
 }

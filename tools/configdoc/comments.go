@@ -13,18 +13,18 @@ import (
 
 const module = "github.com/kubecdc/kubecdc/"
 
-// comments reads what the comments of structs say about their fields.
-type comments struct {
+// commentReader reads what the comments of structs say about their fields.
+type commentReader struct {
 	root    string
 	structs map[string]map[string]string // "package path.Type" to field to text
 }
 
-// of returns the text for each field of t. A field without a comment shares the one of the field before it, if that
+// fieldDocs returns the text for each field of t. A field without a comment shares the one of the field before it, if that
 // names it ("Cert and Key are …") or is its stem ("Password" of "PasswordFile"), else that of its struct.
-func (c comments) of(t reflect.Type) (map[string]string, error) {
+func (c commentReader) fieldDocs(t reflect.Type) (map[string]string, error) {
 	name := t.PkgPath() + "." + t.Name()
 	if _, ok := c.structs[name]; !ok {
-		if err := c.read(t.PkgPath()); err != nil {
+		if err := c.readPackage(t.PkgPath()); err != nil {
 			return nil, err
 		}
 	}
@@ -35,7 +35,7 @@ func (c comments) of(t reflect.Type) (map[string]string, error) {
 	return docs, nil
 }
 
-func (c comments) read(pkg string) error {
+func (c commentReader) readPackage(pkg string) error {
 	sources, err := filepath.Glob(filepath.Join(c.root, strings.TrimPrefix(pkg, module), "*.go"))
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func (c comments) read(pkg string) error {
 	return nil
 }
 
-func (c comments) readTypes(pkg string, d *ast.GenDecl) {
+func (c commentReader) readTypes(pkg string, d *ast.GenDecl) {
 	for _, spec := range d.Specs {
 		spec, ok := spec.(*ast.TypeSpec)
 		if !ok {
@@ -67,9 +67,9 @@ func (c comments) readTypes(pkg string, d *ast.GenDecl) {
 		}
 		docs, before, last := map[string]string{}, "", ""
 		for _, f := range body.Fields.List {
-			text := clean(f.Doc)
+			text := cleanComment(f.Doc)
 			if text == "" {
-				text = clean(f.Comment)
+				text = cleanComment(f.Comment)
 			}
 			for _, name := range f.Names {
 				switch {
@@ -77,7 +77,7 @@ func (c comments) readTypes(pkg string, d *ast.GenDecl) {
 				case strings.Contains(before, name.Name), last != "" && strings.HasPrefix(name.Name, last):
 					text = before
 				default:
-					text = clean(d.Doc)
+					text = cleanComment(d.Doc)
 				}
 				docs[name.Name], last = text, name.Name
 			}
@@ -87,10 +87,10 @@ func (c comments) readTypes(pkg string, d *ast.GenDecl) {
 	}
 }
 
-// link is how Go comments refer to a name.
-var link = regexp.MustCompile(`\[([A-Za-z][\w.]*)\]`)
+// docLinkPattern is how Go comments refer to a name.
+var docLinkPattern = regexp.MustCompile(`\[([A-Za-z][\w.]*)\]`)
 
-// clean makes one line of a comment.
-func clean(doc *ast.CommentGroup) string {
-	return link.ReplaceAllString(strings.Join(strings.Fields(doc.Text()), " "), "$1")
+// cleanComment makes one line of a comment.
+func cleanComment(doc *ast.CommentGroup) string {
+	return docLinkPattern.ReplaceAllString(strings.Join(strings.Fields(doc.Text()), " "), "$1")
 }

@@ -15,7 +15,7 @@ import (
 const top = "../.."
 
 func TestGeneratedFilesAreUpToDate(t *testing.T) {
-	keys, err := collect(top)
+	keys, err := collectKeys(top)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func TestGeneratedFilesAreUpToDate(t *testing.T) {
 }
 
 func TestEveryKeyIsDocumented(t *testing.T) {
-	keys, err := collect(top)
+	keys, err := collectKeys(top)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,10 +64,10 @@ func TestTheReferenceLoads(t *testing.T) {
 	}
 }
 
-// TestTheReferenceSpeaksOfKeys finds names of Go fields, one text for two keys, and zero values that stand for another
+// TestReferenceUsesKeyNames finds names of Go fields, one text for two keys, and zero values that stand for another
 // default.
-func TestTheReferenceSpeaksOfKeys(t *testing.T) {
-	keys, err := collect(top)
+func TestReferenceUsesKeyNames(t *testing.T) {
+	keys, err := collectKeys(top)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestTheReferenceSpeaksOfKeys(t *testing.T) {
 				t.Errorf("%s and %s have one text: %s", other, k.path, k.doc)
 			}
 			texts[k.doc] = k.path
-			if k.children == nil && zero(k.value) && stated.MatchString(k.doc) {
+			if k.children == nil && isZeroValue(k.value) && statedDefaultPattern.MatchString(k.doc) {
 				t.Errorf("%s: %s is shown as the default of: %s", k.path, k.value, k.doc)
 			}
 			visit(k.children)

@@ -14,20 +14,20 @@ const root = "../.."
 
 // files are what configdoc writes, by path below the top of the repository.
 var files = map[string]func(keys []key) []byte{
-	"docs/configuration.md":  page,
-	"configs/reference.yaml": reference,
-	schemaFile:               schema,
+	"docs/configuration.md":  renderPage,
+	"configs/reference.yaml": renderReference,
+	schemaFile:               renderSchema,
 }
 
 func main() {
-	if err := write(root); err != nil {
+	if err := writeFiles(root); err != nil {
 		fmt.Fprintln(os.Stderr, "configdoc:", err)
 		os.Exit(1)
 	}
 }
 
-func write(root string) error {
-	keys, err := collect(root)
+func writeFiles(root string) error {
+	keys, err := collectKeys(root)
 	if err != nil {
 		return err
 	}

@@ -14,48 +14,48 @@ import (
 //go:embed intro.md
 var intro string
 
-// page renders docs/configuration.md: the intro, then a table for each mapping.
-func page(keys []key) []byte {
+// renderPage renders docs/configuration.md: the intro, then a table for each mapping.
+func renderPage(keys []key) []byte {
 	var b strings.Builder
 	b.WriteString(intro)
-	section(&b, keys, 2)
+	writeSection(&b, keys, 2)
 	return []byte(b.String())
 }
 
-func section(b *strings.Builder, keys []key, level int) {
+func writeSection(b *strings.Builder, keys []key, level int) {
 	for _, k := range keys {
 		if k.children == nil {
 			continue
 		}
 		fmt.Fprintf(b, "\n%s `%s`\n\n%s\n", strings.Repeat("#", level), k.path, k.doc)
-		table(b, k.children)
-		section(b, k.children, min(level+1, 5))
+		writeTable(b, k.children)
+		writeSection(b, k.children, min(level+1, 5))
 	}
 }
 
-func table(b *strings.Builder, keys []key) {
+func writeTable(b *strings.Builder, keys []key) {
 	b.WriteString("\n| key | value | default | meaning |\n|---|---|---|---|\n")
 	for _, k := range keys {
 		value, meaning := "`"+k.value+"`", k.doc
-		if k.value == "" || silent(k) {
+		if k.value == "" || hasNoDefault(k) {
 			value = ""
 		}
 		if k.variable {
 			meaning += " Variable: `" + config.EnvironmentName(k.path) + "`."
 		}
-		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", k.name, k.kind, value, cell(meaning))
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", k.name, k.kind, value, escapeCell(meaning))
 	}
 }
 
-// silent says that a key has no default: its zero value is shown only where the text says what that means.
-func silent(k key) bool {
-	return zero(k.value) && !meaning.MatchString(k.doc)
+// hasNoDefault says that a key has no default: its zero value is shown only where the text says what that means.
+func hasNoDefault(k key) bool {
+	return isZeroValue(k.value) && !zeroMeaningPattern.MatchString(k.doc)
 }
 
-// meaning is how texts speak of zero values.
-var meaning = regexp.MustCompile(`(?i)\bempty\b|\b0s?\b|\bnone\b`)
+// zeroMeaningPattern is how texts speak of zero values.
+var zeroMeaningPattern = regexp.MustCompile(`(?i)\bempty\b|\b0s?\b|\bnone\b`)
 
-// cell makes text safe for a Markdown table.
-func cell(text string) string {
+// escapeCell makes text safe for a Markdown table.
+func escapeCell(text string) string {
 	return strings.NewReplacer("|", `\|`, "<", "&lt;", "*", `\*`).Replace(text)
 }

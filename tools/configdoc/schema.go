@@ -13,8 +13,8 @@ const schemaFile = "docs/schema/config.schema.json"
 // schemaURL is the same for who has no copy of the repository.
 const schemaURL = "https://raw.githubusercontent.com/kubecdc/kubecdc/main/" + schemaFile
 
-// choices are the values of keys that have a fixed set of them. A test holds them to what is accepted.
-var choices = map[string][]string{
+// allowedValues are the values of keys that have a fixed set of them. A test holds them to what is accepted.
+var allowedValues = map[string][]string{
 	"cluster.onReplaced":      {"fail", "fresh"},
 	"resources[].capture":     {"full", "metadata"},
 	"resources[].onForbidden": {"degrade", "fail"},
@@ -29,18 +29,18 @@ var choices = map[string][]string{
 	"log.format":              {"text", "json"},
 }
 
-// needed are the keys that a mapping cannot do without.
-var needed = map[string][]string{"": {"resources", "sinks"}, "resources[]": {"select"}, "sinks[]": {"name"}}
+// requiredKeys are the keys that a mapping cannot do without.
+var requiredKeys = map[string][]string{"": {"resources", "sinks"}, "resources[]": {"select"}, "sinks[]": {"name"}}
 
-// schema writes a JSON Schema of the configuration, for editors. What takes more than one key to judge is left to "exporter
+// renderSchema writes a JSON Schema of the configuration, for editors. What takes more than one key to judge is left to "exporter
 // validate".
-func schema(keys []key) []byte {
+func renderSchema(keys []key) []byte {
 	reference := func(key string) map[string]any {
 		return map[string]any{
 			"type": "object", "properties": map[string]any{key: map[string]any{"type": "string"}}, "required": []string{key}, "additionalProperties": false,
 		}
 	}
-	whole := mapping("", keys)
+	whole := mappingSchema("", keys)
 	whole["$schema"], whole["$id"], whole["title"] = "https://json-schema.org/draft/2020-12/schema", schemaURL, "Configuration of kubecdc's exporter"
 	whole["$defs"] = map[string]any{
 		"reference": map[string]any{
@@ -60,32 +60,32 @@ func schema(keys []key) []byte {
 	return b.Bytes()
 }
 
-// mapping is the schema of a mapping with these keys.
-func mapping(path string, keys []key) map[string]any {
+// mappingSchema is the schema of a mapping with these keys.
+func mappingSchema(path string, keys []key) map[string]any {
 	properties := map[string]any{}
 	for _, k := range keys {
-		properties[k.name] = k.schema()
+		properties[k.name] = k.keySchema()
 	}
 	m := map[string]any{"type": "object", "properties": properties, "additionalProperties": false}
-	if required := needed[path]; required != nil {
+	if required := requiredKeys[path]; required != nil {
 		m["required"] = required
 	}
 	return m
 }
 
-// schema is that of one key.
-func (k key) schema() map[string]any {
+// keySchema is that of one key.
+func (k key) keySchema() map[string]any {
 	var m map[string]any
 	switch k.kind {
 	case "mapping":
-		m = mapping(k.path, k.children)
+		m = mappingSchema(k.path, k.children)
 	case "list":
-		m = map[string]any{"type": "array", "items": mapping(k.path, k.children)}
+		m = map[string]any{"type": "array", "items": mappingSchema(k.path, k.children)}
 	case "list of strings":
-		m = map[string]any{"type": "array", "items": text()}
+		m = map[string]any{"type": "array", "items": stringSchema()}
 	case "string":
-		m = text()
-		if values := choices[k.path]; values != nil {
+		m = stringSchema()
+		if values := allowedValues[k.path]; values != nil {
 			m = map[string]any{"enum": values}
 		}
 	case "true or false":
@@ -102,7 +102,7 @@ func (k key) schema() map[string]any {
 	return m
 }
 
-func text() map[string]any {
+func stringSchema() map[string]any {
 	return map[string]any{"anyOf": []any{map[string]any{"type": "string"}, map[string]any{"$ref": "#/$defs/reference"}}}
 }
 

@@ -36,8 +36,8 @@ func compiledSchema(t *testing.T) *jsonschema.Schema {
 	return s
 }
 
-// validate holds a text in YAML to the schema.
-func validate(t *testing.T, s *jsonschema.Schema, text []byte) error {
+// validateYAML holds a text in YAML to the schema.
+func validateYAML(t *testing.T, s *jsonschema.Schema, text []byte) error {
 	t.Helper()
 	var v any
 	if err := yaml.Unmarshal(text, &v); err != nil {
@@ -46,9 +46,9 @@ func validate(t *testing.T, s *jsonschema.Schema, text []byte) error {
 	return s.Validate(v)
 }
 
-// TestTheSchemaTakesEveryGoodFile holds it to the examples, which name it in their first line, and to the good files of the
+// TestSchemaAcceptsGoodFiles holds it to the examples, which name it in their first line, and to the good files of the
 // tests.
-func TestTheSchemaTakesEveryGoodFile(t *testing.T) {
+func TestSchemaAcceptsGoodFiles(t *testing.T) {
 	s := compiledSchema(t)
 	examples, err := filepath.Glob(filepath.Join(top, "configs", "*.yaml"))
 	if err != nil || len(examples) == 0 {
@@ -67,7 +67,7 @@ func TestTheSchemaTakesEveryGoodFile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := validate(t, s, text); err != nil {
+		if err := validateYAML(t, s, text); err != nil {
 			t.Errorf("%s: %v", file, err)
 		}
 		if line := "# yaml-language-server: $schema=../" + schemaFile + "\n"; i < len(examples) && !strings.HasPrefix(string(text), line) {
@@ -78,37 +78,37 @@ func TestTheSchemaTakesEveryGoodFile(t *testing.T) {
 
 const least = "resources: [{select: [pods]}]\nsinks: [{name: out, stdout: {}}]\n"
 
-// TestTheSchemaFindsSlips: what an editor should underline.
-func TestTheSchemaFindsSlips(t *testing.T) {
+// TestSchemaRejectsMistakes: what an editor should underline.
+func TestSchemaRejectsMistakes(t *testing.T) {
 	s := compiledSchema(t)
-	if err := validate(t, s, []byte(least)); err != nil {
+	if err := validateYAML(t, s, []byte(least)); err != nil {
 		t.Fatal(err)
 	}
 	for _, slip := range []string{
 		"sinkss: []", "journal: {maxbytes: 1}", "journal: {maxBytes: much}", "journal: {keep: 5 minutes}", "delivery: {rate: {perSecond: fast}}",
 		"log: {level: loud}", "admin: localhost", "cluster: {name: {vault: x}}", "routes: {}",
 	} {
-		if validate(t, s, []byte(least+slip+"\n")) == nil {
+		if validateYAML(t, s, []byte(least+slip+"\n")) == nil {
 			t.Errorf("%s is accepted", slip)
 		}
 	}
 	for _, text := range []string{"sinks: [{name: out, stdout: {}}]", "resources: [{}]\nsinks: []", "resources: [{select: pods}]\nsinks: []"} {
-		if validate(t, s, []byte(text)) == nil {
+		if validateYAML(t, s, []byte(text)) == nil {
 			t.Errorf("%s is accepted", text)
 		}
 	}
 }
 
-// TestTheSchemaKnowsTheChoices gives a configuration each value that the schema names, and one that it does not: the
+// TestSchemaListsAllowedValues gives a configuration each value that the schema names, and one that it does not: the
 // message for a value that there is none of says which there are.
-func TestTheSchemaKnowsTheChoices(t *testing.T) {
-	for path, values := range choices {
+func TestSchemaListsAllowedValues(t *testing.T) {
+	for path, values := range allowedValues {
 		for _, value := range append([]string{"bogus"}, values...) {
 			file := filepath.Join(t.TempDir(), "config.yaml")
-			if err := os.WriteFile(file, []byte(withChoice(t, path, value)), 0o600); err != nil {
+			if err := os.WriteFile(file, []byte(configWithValue(t, path, value)), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			_, err := config.Inspect(file)
+			_, err := config.LoadWithoutSinkFiles(file)
 			last := path[strings.LastIndexByte(path, '.')+1:]
 			refused := err != nil && strings.Contains(err.Error(), last+":") && !strings.Contains(err.Error(), "needs") && !strings.Contains(err.Error(), "without")
 			if value == "bogus" && !refused {
@@ -121,8 +121,8 @@ func TestTheSchemaKnowsTheChoices(t *testing.T) {
 	}
 }
 
-// withChoice is a configuration with a value at a path.
-func withChoice(t *testing.T, path, value string) string {
+// configWithValue is a configuration with a value at a path.
+func configWithValue(t *testing.T, path, value string) string {
 	t.Helper()
 	rule, sink, rest := "{select: [secrets]", "{name: bus, nats: {url: 'nats://h:1', stream: S, subject: 'k.{name}'}", "redaction: {key: 0123456789abcdef}\n"
 	switch section, key, _ := strings.Cut(path, "."); {

@@ -29,31 +29,31 @@ var examples = map[string]string{
 	"routes[].drop":             `true`,
 }
 
-// reference renders configs/reference.yaml: one rule, one sink of each kind, and one route.
-func reference(keys []key) []byte {
+// renderReference renders configs/reference.yaml: one rule, one sink of each kind, and one route.
+func renderReference(keys []key) []byte {
 	var b strings.Builder
 	b.WriteString(referenceHead)
 	for _, k := range keys {
-		b.WriteString("\n" + comment(0, k.doc))
+		b.WriteString("\n" + wrapComment(0, k.doc))
 		switch k.path {
 		case "resources[]":
-			b.WriteString("resources:\n" + item(block(0, k.children)))
+			b.WriteString("resources:\n" + indentItem(renderBlock(0, k.children)))
 		case "sinks[]":
 			b.WriteString("sinks:\n")
 			for place, destination := range []string{"kafka", "nats", "webhook", "stdout"} {
-				b.WriteString(item(block(0, sink(k.children, destination, place == 0))))
+				b.WriteString(indentItem(renderBlock(0, sinkKeys(k.children, destination, place == 0))))
 			}
 		case "routes[]":
-			b.WriteString("routes:\n" + item(block(0, k.children)))
+			b.WriteString("routes:\n" + indentItem(renderBlock(0, k.children)))
 		default:
-			b.WriteString(body(0, k))
+			b.WriteString(renderKey(0, k))
 		}
 	}
 	return []byte(b.String())
 }
 
-// sink returns the keys of a sink with one destination. What all sinks share is explained at the first.
-func sink(keys []key, destination string, first bool) []key {
+// sinkKeys returns the keys of a sink with one destination. What all sinks share is explained at the first.
+func sinkKeys(keys []key, destination string, first bool) []key {
 	var kept []key
 	for _, k := range keys {
 		shared := k.name == "deadLetters"
@@ -74,27 +74,27 @@ func sink(keys []key, destination string, first bool) []key {
 	return kept
 }
 
-// block renders keys, each below its comment.
-func block(depth int, keys []key) string {
+// renderBlock renders keys, each below its comment.
+func renderBlock(depth int, keys []key) string {
 	var b strings.Builder
 	for _, k := range keys {
-		b.WriteString(comment(depth, k.doc) + body(depth, k))
+		b.WriteString(wrapComment(depth, k.doc) + renderKey(depth, k))
 	}
 	return b.String()
 }
 
-// body renders a key and what is below it.
-func body(depth int, k key) string {
+// renderKey renders a key and what is below it.
+func renderKey(depth int, k key) string {
 	indent := strings.Repeat("  ", depth)
 	if k.list {
 		var items string
 		for _, child := range k.children {
-			items += comment(depth, fmt.Sprintf("Items have %s (%s): %s", child.name, child.kind, child.doc))
+			items += wrapComment(depth, fmt.Sprintf("Items have %s (%s): %s", child.name, child.kind, child.doc))
 		}
 		return items + indent + k.name + ": " + k.value + "\n"
 	}
 	if k.children != nil {
-		return indent + k.name + ":\n" + block(depth+1, k.children)
+		return indent + k.name + ":\n" + renderBlock(depth+1, k.children)
 	}
 	value := k.value
 	if example, ok := examples[k.path]; ok {
@@ -103,8 +103,8 @@ func body(depth int, k key) string {
 	return indent + k.name + ": " + value + "\n"
 }
 
-// item indents a block as an item of a list: the dash stands before the first line that is no comment.
-func item(block string) string {
+// indentItem indents a block as an item of a list: the dash stands before the first line that is no comment.
+func indentItem(block string) string {
 	var b strings.Builder
 	indent := "  "
 	for line := range strings.Lines(block) {
@@ -118,8 +118,8 @@ func item(block string) string {
 	return b.String()
 }
 
-// comment wraps text into comment lines.
-func comment(depth int, text string) string {
+// wrapComment wraps text into comment lines.
+func wrapComment(depth int, text string) string {
 	const width = 110
 	var b strings.Builder
 	line := ""

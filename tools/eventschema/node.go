@@ -21,11 +21,11 @@ func (n node) MarshalJSON() ([]byte, error) {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		if err := encode(&b, m.name); err != nil {
+		if err := encodeValue(&b, m.name); err != nil {
 			return nil, err
 		}
 		b.WriteByte(':')
-		if err := encode(&b, m.value); err != nil {
+		if err := encodeValue(&b, m.value); err != nil {
 			return nil, err
 		}
 	}
@@ -33,7 +33,7 @@ func (n node) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-func encode(b *bytes.Buffer, v any) error {
+func encodeValue(b *bytes.Buffer, v any) error {
 	e := json.NewEncoder(b)
 	e.SetEscapeHTML(false)
 	if err := e.Encode(v); err != nil {
@@ -43,10 +43,10 @@ func encode(b *bytes.Buffer, v any) error {
 	return nil
 }
 
-func text(meaning string) node { return node{{"type", "string"}, {"description", meaning}} }
+func textNode(meaning string) node { return node{{"type", "string"}, {"description", meaning}} }
 
-// word is text that is never empty.
-func word(meaning string) node { return text(meaning).with(member{"minLength", 1}) }
+// nonEmptyText is text that is never empty.
+func nonEmptyText(meaning string) node { return textNode(meaning).withMembers(member{"minLength", 1}) }
 
-// with returns n with more members.
-func (n node) with(more ...member) node { return append(append(node(nil), n...), more...) }
+// withMembers returns n with more members.
+func (n node) withMembers(more ...member) node { return append(append(node(nil), n...), more...) }

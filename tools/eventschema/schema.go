@@ -19,27 +19,27 @@ const (
 // ID is the $id of the published schema of that name.
 func ID(name string) string { return base + name + ".schema.json" }
 
-// Published returns the schema of that name as docs/schema has it: a document with a newline at its end.
-func Published(name string) ([]byte, error) { return document(name, false) }
+// PublishedSchema returns the schema of that name as docs/schema has it: a document with a newline at its end.
+func PublishedSchema(name string) ([]byte, error) { return buildDocument(name, false) }
 
-// Strict returns the schema of that name in the form that refuses what is not described.
-func Strict(name string) ([]byte, error) { return document(name, true) }
+// StrictSchema returns the schema of that name in the form that refuses what is not described.
+func StrictSchema(name string) ([]byte, error) { return buildDocument(name, true) }
 
-func document(name string, strict bool) ([]byte, error) {
+func buildDocument(name string, strict bool) ([]byte, error) {
 	var body node
 	switch name {
 	case "json":
-		body = change(strict)
+		body = changeSchema(strict)
 	case "cloudevents-structured":
-		body = cloudEvent(strict)
+		body = cloudEventSchema(strict)
 	case "debezium":
-		body = envelope(strict)
+		body = envelopeSchema(strict)
 	case "upsert":
-		body = node{{"title", "A Kubernetes object, as kubecdc's format upsert writes it"}, {"type", "object"}}.with(row...)
+		body = node{{"title", "A Kubernetes object, as kubecdc's format upsert writes it"}, {"type", "object"}}.withMembers(rowSchema...)
 	default:
 		return nil, fmt.Errorf("%q has no schema; expected one of %v", name, Names())
 	}
-	plain, err := json.Marshal(node{{"$schema", draft}, {"$id", ID(name)}}.with(body...))
+	plain, err := json.Marshal(node{{"$schema", draft}, {"$id", ID(name)}}.withMembers(body...))
 	if err != nil {
 		return nil, err
 	}
@@ -51,47 +51,47 @@ func document(name string, strict bool) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// change is the schema of the native object.
-func change(strict bool) node {
+// changeSchema is the schema of the native object.
+func changeSchema(strict bool) node {
 	properties := node{}
 	required := []string{}
-	for _, m := range native {
-		properties = append(properties, member{m.Name, m.describe(strict)})
+	for _, m := range nativeMembers {
+		properties = append(properties, member{m.Name, m.valueSchema(strict)})
 		if m.always {
 			required = append(required, m.Name)
 		}
 	}
 	n := node{
 		{"title", "A change of a Kubernetes object, or a control record, in kubecdc's native form"}, {"type", "object"},
-		{"properties", properties}, {"required", required}, {"dependentRequired", together}, {"allOf", byType()},
+		{"properties", properties}, {"required", required}, {"dependentRequired", requiredTogether}, {"allOf", rulesByType()},
 	}
 	if strict {
-		n = n.with(member{"additionalProperties", false})
+		n = n.withMembers(member{"additionalProperties", false})
 	}
 	return n
 }
 
-// together says which members never stand without others.
-var together = node{
+// requiredTogether says which members never stand without others.
+var requiredTogether = node{
 	{"finalStateUnknown", []string{"coalesced"}}, {"left", []string{"coalesced", "finalStateUnknown"}},
 }
 
-// byType says which members each type has to have and which it never has.
-func byType() []node {
+// rulesByType says which members each type has to have and which it never has.
+func rulesByType() []node {
 	var rules []node
 	for _, t := range allTypes {
 		never, required := node{}, []string{}
-		for _, m := range native {
-			if m.on != nil && !slices.Contains(m.on, t) {
+		for _, m := range nativeMembers {
+			if m.onTypes != nil && !slices.Contains(m.onTypes, t) {
 				never = append(never, member{m.Name, false})
 			}
-			if slices.Contains(m.must, t) {
+			if slices.Contains(m.requiredOn, t) {
 				required = append(required, m.Name)
 			}
 		}
 		then := node{{"properties", never}, {"required", required}}
 		if t == "snapshot.end" {
-			then = then.with(member{"allOf", []node{{{"properties", node{{"snapshot", node{{"required", []string{"position", "count", "digest"}}}}}}}}})
+			then = then.withMembers(member{"allOf", []node{{{"properties", node{{"snapshot", node{{"required", []string{"position", "count", "digest"}}}}}}}}})
 		}
 		rules = append(rules, node{{"if", node{{"properties", node{{"type", node{{"const", t}}}}}}}, {"then", then}})
 	}
@@ -108,15 +108,15 @@ var attributes = []Member{
 	{Name: "resource", Type: "string", always: true}, {Name: "kind", Type: "string"},
 	{Name: "uid", Type: "string"}, {Name: "resourceversion", Type: "string"},
 	{Name: "sequence", Type: "string", schema: node{{"pattern", "^[0-9]{20}$"}}}, {Name: "partitionkey", Type: "string", always: true},
-	{Name: "delta", Type: "string", known: deltas}, {Name: "class", Type: "string", known: classes}, {Name: "snapshotid", Type: "string"},
+	{Name: "delta", Type: "string", values: deltas}, {Name: "class", Type: "string", values: classes}, {Name: "snapshotid", Type: "string"},
 	{Name: "coalesced", Type: "true"}, {Name: "finalstateunknown", Type: "true"}, {Name: "left", Type: "true"},
 	{Name: "datacontenttype", Type: "string", always: true, schema: node{{"const", "application/json"}}},
 }
 
-func cloudEvent(strict bool) node {
+func cloudEventSchema(strict bool) node {
 	properties, required := node{}, []string{}
 	for _, a := range attributes {
-		properties = append(properties, member{a.Name, a.describe(strict)})
+		properties = append(properties, member{a.Name, a.valueSchema(strict)})
 		if a.always {
 			required = append(required, a.Name)
 		}
@@ -124,10 +124,10 @@ func cloudEvent(strict bool) node {
 	properties = append(properties, member{"data", node{{"$ref", "#/$defs/change"}}})
 	n := node{
 		{"title", "A CloudEvent 1.0 in structured mode, as kubecdc writes it"}, {"type", "object"},
-		{"properties", properties}, {"required", append(required, "data")}, {"$defs", node{{"change", change(strict)}}},
+		{"properties", properties}, {"required", append(required, "data")}, {"$defs", node{{"change", changeSchema(strict)}}},
 	}
 	if strict {
-		n = n.with(member{"additionalProperties", false})
+		n = n.withMembers(member{"additionalProperties", false})
 	}
 	return n
 }
@@ -140,9 +140,9 @@ var sourceOnly = []Member{
 	{Name: "ts_ms", Type: "integer", always: true, schema: node{{"minimum", 0}}, Meaning: "when the API server made the change, where its record tells, else when it was observed; milliseconds since 1970"},
 	{Name: "snapshot", Type: "string", always: true, schema: node{{"enum", []string{"true", "false"}}}, Meaning: "whether this is read from a snapshot"},
 	{Name: "db", Type: "string", always: true, Meaning: "cluster"},
-	{Name: "schema", Type: "string", always: true, blank: true, Meaning: "namespace, empty for cluster-scoped objects"},
+	{Name: "schema", Type: "string", always: true, mayBeEmpty: true, Meaning: "namespace, empty for cluster-scoped objects"},
 	{Name: "table", Type: "string", always: true, Meaning: "resource as kubectl writes it"},
-	{Name: "apiVersion", Type: "string", always: true, blank: true, Meaning: "group and version"},
+	{Name: "apiVersion", Type: "string", always: true, mayBeEmpty: true, Meaning: "group and version"},
 	{Name: "objectName", Type: "string", always: true, Meaning: "name of the object"},
 	{Name: "snapshotId", Type: "string", Meaning: "id of the snapshot"},
 	{Name: "before", Type: "string", schema: node{{"enum", []string{"unknown", "identity"}}}, Meaning: "what is missing from before"},
@@ -152,7 +152,7 @@ var sourceOnly = []Member{
 func sourceMembers() []Member {
 	all := slices.Clone(sourceOnly)
 	taken := []string{"version", "name", "snapshot", "before", "after", "cluster", "gap", "of", "by", "requestedBy", "certainty"}
-	for _, m := range native {
+	for _, m := range nativeMembers {
 		if !slices.Contains(taken, m.Name) {
 			all = append(all, m)
 		}
@@ -160,20 +160,20 @@ func sourceMembers() []Member {
 	return all
 }
 
-// envelope is the schema of Debezium's envelope.
-func envelope(strict bool) node {
+// envelopeSchema is the schema of Debezium's envelope.
+func envelopeSchema(strict bool) node {
 	properties, required := node{}, []string{}
 	for _, m := range sourceMembers() {
-		properties = append(properties, member{m.Name, m.describe(strict)})
+		properties = append(properties, member{m.Name, m.valueSchema(strict)})
 		if m.always {
 			required = append(required, m.Name)
 		}
 	}
 	source := node{{"type", "object"}, {"properties", properties}, {"required", required}}
 	if strict {
-		source = source.with(member{"additionalProperties", false})
+		source = source.withMembers(member{"additionalProperties", false})
 	}
-	orNull := node{{"type", []string{"object", "null"}}}.with(row...)
+	orNull := node{{"type", []string{"object", "null"}}}.withMembers(rowSchema...)
 	n := node{
 		{"title", "A change of a Kubernetes object in Debezium's envelope, as kubecdc writes it"}, {"type", "object"},
 		{"properties", node{
@@ -183,17 +183,17 @@ func envelope(strict bool) node {
 		}},
 		{"required", []string{"before", "after", "source", "op", "ts_ms", "transaction"}},
 		{"allOf", []node{
-			rowsOf([]string{"c", "r"}, "null", "object"), rowsOf([]string{"u"}, "object", "object"), rowsOf([]string{"d"}, "object", "null"),
+			rowNullability([]string{"c", "r"}, "null", "object"), rowNullability([]string{"u"}, "object", "object"), rowNullability([]string{"d"}, "object", "null"),
 		}},
 	}
 	if strict {
-		n = n.with(member{"additionalProperties", false})
+		n = n.withMembers(member{"additionalProperties", false})
 	}
 	return n
 }
 
-// rowsOf says what is null when.
-func rowsOf(ops []string, before, after string) node {
+// rowNullability says what is null when.
+func rowNullability(ops []string, before, after string) node {
 	return node{
 		{"if", node{{"properties", node{{"op", node{{"enum", ops}}}}}}},
 		{"then", node{{"properties", node{{"before", node{{"type", before}}}, {"after", node{{"type", after}}}}}}},

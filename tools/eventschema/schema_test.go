@@ -27,11 +27,11 @@ const (
 
 func TestPublishedSchemasAreUpToDate(t *testing.T) {
 	for _, name := range Names() {
-		want, err := Published(name)
+		want, err := PublishedSchema(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		keep(t, filepath.Join(schemas, name+".schema.json"), string(want))
+		requireFile(t, filepath.Join(schemas, name+".schema.json"), string(want))
 	}
 	files, err := filepath.Glob(filepath.Join(schemas, "*"))
 	if err != nil {
@@ -60,11 +60,11 @@ func TestPublishedTableIsUpToDate(t *testing.T) {
 	for _, m := range Members() {
 		table += fmt.Sprintf("| `%s` | %s | %s |\n", m.Name, m.Type, m.Meaning)
 	}
-	keep(t, page, head+begin+table+"\n"+end+tail)
+	requireFile(t, page, head+begin+table+"\n"+end+tail)
 }
 
-// keep compares a file with what it should hold, or writes it.
-func keep(t *testing.T, file, want string) {
+// requireFile compares a file with what it should hold, or writes it.
+func requireFile(t *testing.T, file, want string) {
 	t.Helper()
 	if *update {
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -83,11 +83,11 @@ func keep(t *testing.T, file, want string) {
 	}
 }
 
-// compiled are the schemas of a format: as published, and strict.
-func compiled(t testing.TB, name string) []*jsonschema.Schema {
+// compileSchemas are the schemas of a format: as published, and strict.
+func compileSchemas(t testing.TB, name string) []*jsonschema.Schema {
 	t.Helper()
 	var both []*jsonschema.Schema
-	for _, of := range []func(string) ([]byte, error){Published, Strict} {
+	for _, of := range []func(string) ([]byte, error){PublishedSchema, StrictSchema} {
 		text, err := of(name)
 		if err != nil {
 			t.Fatal(err)
@@ -111,7 +111,7 @@ func compiled(t testing.TB, name string) []*jsonschema.Schema {
 	return both
 }
 
-func validate(all []*jsonschema.Schema, value []byte) error {
+func validateValue(all []*jsonschema.Schema, value []byte) error {
 	instance, err := jsonschema.UnmarshalJSON(bytes.NewReader(value))
 	if err != nil {
 		return err
@@ -124,8 +124,8 @@ func validate(all []*jsonschema.Schema, value []byte) error {
 	return nil
 }
 
-// of is the name of the schema of a format's values.
-func of(f format.Format) string {
+// schemaNameOf is the name of the schema of a format's values.
+func schemaNameOf(f format.Format) string {
 	if f == format.CloudEvents {
 		return "json"
 	}
@@ -134,7 +134,7 @@ func of(f format.Format) string {
 
 func TestEverySampleIsValid(t *testing.T) {
 	for _, f := range format.All() {
-		all := compiled(t, of(f))
+		all := compileSchemas(t, schemaNameOf(f))
 		files, err := filepath.Glob(filepath.Join("../../pkg/format/testdata", f.String(), "*.txt"))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%v has no samples (%v)", f, err)
@@ -148,18 +148,18 @@ func TestEverySampleIsValid(t *testing.T) {
 			if string(value) == "(no value)\n" {
 				continue
 			}
-			if err := validate(all, value); err != nil {
+			if err := validateValue(all, value); err != nil {
 				t.Errorf("%s: %v", file, err)
 			}
 		}
 	}
 }
 
-// TestWhateverIsWrittenIsDescribed writes changes with members at random.
-func TestWhateverIsWrittenIsDescribed(t *testing.T) {
+// TestRandomChangesMatchTheirSchemas writes changes with members at random.
+func TestRandomChangesMatchTheirSchemas(t *testing.T) {
 	all := map[format.Format][]*jsonschema.Schema{}
 	for _, f := range format.All() {
-		all[f] = compiled(t, of(f))
+		all[f] = compileSchemas(t, schemaNameOf(f))
 	}
 	for seed := range uint64(2000) {
 		c := anyChange(rand.New(rand.NewPCG(seed, 1)))
@@ -168,12 +168,12 @@ func TestWhateverIsWrittenIsDescribed(t *testing.T) {
 			if len(value) == 0 {
 				continue
 			}
-			if err := validate(all[f], value); err != nil {
+			if err := validateValue(all[f], value); err != nil {
 				t.Fatalf("seed %d, %v: %v", seed, f, err)
 			}
 		}
 		if c.After == nil { // facts alone are a native object where no after is asked for
-			if err := validate(all[format.JSON], format.AppendFacts(nil, c)); err != nil {
+			if err := validateValue(all[format.JSON], format.AppendFacts(nil, c)); err != nil {
 				t.Fatalf("seed %d, facts: %v", seed, err)
 			}
 		}
@@ -185,15 +185,15 @@ func anyChange(r *rand.Rand) *event.Change {
 	maybe := func() bool { return r.IntN(2) == 0 }
 	c := &event.Change{
 		Type: event.Type(allTypes[r.IntN(len(allTypes))]), Cluster: "a \"b\" €",
-		Resource:        event.Resource{Group: pick(r, "", "apps"), Version: "v1", Resource: "things", Kind: "Thing"},
-		ResourceVersion: pick(r, "7", "not-a-number"), Namespace: pick(r, "", "shop"), ObservedAt: time.Unix(r.Int64N(1e10), r.Int64N(1e9)),
+		Resource:        event.Resource{Group: pickValue(r, "", "apps"), Version: "v1", Resource: "things", Kind: "Thing"},
+		ResourceVersion: pickValue(r, "7", "not-a-number"), Namespace: pickValue(r, "", "shop"), ObservedAt: time.Unix(r.Int64N(1e10), r.Int64N(1e9)),
 	}
 	switch c.Type {
 	case event.Gap:
-		c.Gap = &event.GapInfo{From: pick(r, "", "3"), To: "7", Reason: "a\nb"}
+		c.Gap = &event.GapInfo{From: pickValue(r, "", "3"), To: "7", Reason: "a\nb"}
 		return c
 	case event.AttributionGap:
-		c.ResourceVersion, c.Gap = "", &event.GapInfo{From: pick(r, "", "2026-01-02T03:04:05Z"), To: "2026-01-02T03:04:06Z", Reason: "a\nb"}
+		c.ResourceVersion, c.Gap = "", &event.GapInfo{From: pickValue(r, "", "2026-01-02T03:04:05Z"), To: "2026-01-02T03:04:06Z", Reason: "a\nb"}
 		return c
 	case event.Attributed:
 		c.Name, c.UID, c.Attribution = "web", "u", &event.Attribution{Of: "x", Certainty: event.Exact, By: anyIdentity(r)}
@@ -203,14 +203,14 @@ func anyChange(r *rand.Rand) *event.Change {
 		}
 		return c
 	case event.SnapshotBegin:
-		c.ResourceVersion, c.Snapshot = pick(r, "", "7"), &event.SnapshotInfo{ID: "x"}
+		c.ResourceVersion, c.Snapshot = pickValue(r, "", "7"), &event.SnapshotInfo{ID: "x"}
 		return c
 	case event.SnapshotEnd:
 		var d event.Digest
 		c.Snapshot = &event.SnapshotInfo{ID: "x", Position: "7", Count: r.IntN(3), Digest: d.String()}
 		return c
 	}
-	c.Name, c.UID, c.Delta, c.Coalesced = "web", pick(r, "", "u"), event.DeltaUpdated, maybe()
+	c.Name, c.UID, c.Delta, c.Coalesced = "web", pickValue(r, "", "u"), event.DeltaUpdated, maybe()
 	c.Generation = r.Int64N(2)
 	if c.Type == event.Snapshot || maybe() {
 		c.Snapshot = &event.SnapshotInfo{ID: "x"}
@@ -232,27 +232,27 @@ func anyChange(r *rand.Rand) *event.Change {
 	}
 	c.After = body
 	if maybe() {
-		c.Actor = &event.Actor{Manager: "m", Operation: "Apply", Subresource: pick(r, "", "status"), Time: pick(r, "", "2026-01-02T03:04:05Z")}
+		c.Actor = &event.Actor{Manager: "m", Operation: "Apply", Subresource: pickValue(r, "", "status"), Time: pickValue(r, "", "2026-01-02T03:04:05Z")}
 	}
 	if c.Type == event.Updated {
-		c.Class = event.Class(pick(r, "", "deleting", "spec", "status", "metadata"))
+		c.Class = event.Class(pickValue(r, "", "deleting", "spec", "status", "metadata"))
 		if maybe() {
-			c.Before, c.Changed, c.Patch = body, []string{"/a~1b/0"}, []byte(pick(r, `{"n":1}`, `[{"op":"remove","path":"/n"}]`))
+			c.Before, c.Changed, c.Patch = body, []string{"/a~1b/0"}, []byte(pickValue(r, `{"n":1}`, `[{"op":"remove","path":"/n"}]`))
 		}
 	}
 	return c
 }
 
 func anyIdentity(r *rand.Rand) event.Identity {
-	i := event.Identity{User: "ann", Verb: "patch", Received: time.Unix(r.Int64N(1e10), 0), UID: pick(r, "", "1"), Impersonator: pick(r, "", "x"),
-		Subresource: pick(r, "", "status"), UserAgent: pick(r, "", "a\"b"), AuditID: pick(r, "", "id")}
+	i := event.Identity{User: "ann", Verb: "patch", Received: time.Unix(r.Int64N(1e10), 0), UID: pickValue(r, "", "1"), Impersonator: pickValue(r, "", "x"),
+		Subresource: pickValue(r, "", "status"), UserAgent: pickValue(r, "", "a\"b"), AuditID: pickValue(r, "", "id")}
 	if r.IntN(2) == 0 {
 		i.Groups, i.SourceIPs = []string{"a", "b"}, []string{"::1"}
 	}
 	return i
 }
 
-func pick(r *rand.Rand, values ...string) string { return values[r.IntN(len(values))] }
+func pickValue(r *rand.Rand, values ...string) string { return values[r.IntN(len(values))] }
 
 // TestAStrictSchemaCanFail proves that validation is no formality.
 func TestAStrictSchemaCanFail(t *testing.T) {
@@ -261,15 +261,15 @@ func TestAStrictSchemaCanFail(t *testing.T) {
 	c.Name, c.Delta, c.ResourceVersion, c.Before, c.After = "web", event.DeltaAdded, "7", nil, []byte(`{}`)
 	c.Attribution, c.Cluster, c.FinalStateUnknown, c.Left, c.Pass = nil, "prod", false, false, ""
 	good := string(format.AppendJSON(nil, c))
-	both := compiled(t, "json")
-	if err := validate(both, []byte(good)); err != nil {
+	both := compileSchemas(t, "json")
+	if err := validateValue(both, []byte(good)); err != nil {
 		t.Fatal(err)
 	}
 	for what, bad := range map[string]string{
 		"another member": strings.Replace(good, `{"id"`, `{"surprise":1,"id"`, 1),
 		"another type":   strings.Replace(good, `"type":"added"`, `"type":"vanished"`, 1),
 	} {
-		if validate(both[1:], []byte(bad)) == nil || validate(both[:1], []byte(bad)) != nil {
+		if validateValue(both[1:], []byte(bad)) == nil || validateValue(both[:1], []byte(bad)) != nil {
 			t.Errorf("%s: strict must refuse what the published schema allows", what)
 		}
 	}
@@ -288,7 +288,7 @@ func TestAStrictSchemaCanFail(t *testing.T) {
 		"left, as seen":    strings.NewReplacer(`"type":"added"`, `"type":"deleted","left":true`, `,"after":{}`, ``).Replace(good),
 		"generation 0":     strings.Replace(good, `"after":{}`, `"generation":0,"after":{}`, 1),
 	} {
-		if validate(both[:1], []byte(bad)) == nil {
+		if validateValue(both[:1], []byte(bad)) == nil {
 			t.Errorf("%s: is allowed", what)
 		}
 	}

@@ -5,9 +5,9 @@ import (
 	"unicode/utf8"
 )
 
-// Wrap breaks a text between words into lines of at most so many characters. A longer word has a line of its own. Blanks of
+// WrapText breaks a text between words into lines of at most so many characters. A longer word has a line of its own. Blanks of
 // any kind are one space.
-func Wrap(text string, width int) []string {
+func WrapText(text string, width int) []string {
 	var lines []string
 	line := ""
 	for _, word := range strings.Fields(text) {

@@ -6,7 +6,7 @@ import (
 )
 
 func TestWrapBreaksBetweenWords(t *testing.T) {
-	got := Wrap("a real API server\nand averylongword here", 8)
+	got := WrapText("a real API server\nand averylongword here", 8)
 	if want := []string{"a real", "API", "server", "and", "averylongword", "here"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// makeAnew deletes the topic and creates it with another number of partitions.
-func (r *reading) makeAnew(partitions int32) {
+// recreateTopic deletes the topic and creates it with another number of partitions.
+func (r *topicReader) recreateTopic(partitions int32) {
 	r.t.Helper()
 	of := kmsg.NewDeleteTopicsRequestTopic()
 	of.Topic = kmsg.StringPtr(name)
@@ -18,25 +18,25 @@ func (r *reading) makeAnew(partitions int32) {
 	if _, err := request.RequestWith(r.t.Context(), r.client); err != nil {
 		r.t.Fatal(err)
 	}
-	r.create(partitions)
+	r.createTopic(partitions)
 	r.client.PurgeTopicsFromClient(name) // which takes one of another ID for a mistake
 }
 
-// create creates the topic, once one of its name is gone for good.
-func (r *reading) create(partitions int32) {
+// createTopic creates the topic, once one of its name is gone for good.
+func (r *topicReader) createTopic(partitions int32) {
 	r.t.Helper()
 	of := kmsg.NewCreateTopicsRequestTopic()
 	of.Topic, of.NumPartitions, of.ReplicationFactor = name, partitions, 1
 	request := kmsg.NewPtrCreateTopicsRequest()
 	request.Topics = []kmsg.CreateTopicsRequestTopic{of}
-	r.await("the topic is created", func() bool {
+	r.awaitCondition("the topic is created", func() bool {
 		answer, err := request.RequestWith(r.t.Context(), r.client)
 		return err == nil && answer.Topics[0].ErrorCode == 0
 	})
 }
 
-// grow adds partitions.
-func (r *reading) grow(partitions int32) {
+// addPartitions adds partitions.
+func (r *topicReader) addPartitions(partitions int32) {
 	r.t.Helper()
 	of := kmsg.NewCreatePartitionsRequestTopic()
 	of.Topic, of.Count = name, partitions
@@ -48,17 +48,17 @@ func (r *reading) grow(partitions int32) {
 	r.client.PurgeTopicsFromClient(name) // it knows how many there were
 }
 
-// ends stops a reader.
-func (r *reading) ends(stop func() error) {
+// stopReader stops a reader.
+func (r *topicReader) stopReader(stop func() error) {
 	r.t.Helper()
 	if err := stop(); err == nil || !strings.Contains(err.Error(), "canceled") {
 		r.t.Fatal(err)
 	}
 }
 
-func (r *reading) says(words string) {
+func (r *topicReader) awaitLoss(words string) {
 	r.t.Helper()
-	r.await("a loss is said: "+words, func() bool {
+	r.awaitCondition("a loss is said: "+words, func() bool {
 		for _, reason := range r.lost {
 			if strings.Contains(reason, words) {
 				return true
@@ -68,128 +68,128 @@ func (r *reading) says(words string) {
 	})
 }
 
-// TestATopicThatWasMadeAnewIsReadFromItsBeginning has another topic of that name hold more records than were read of the one
+// TestRecreatedTopicIsReadFromStart has another topic of that name hold more records than were read of the one
 // before, so that no offset tells them apart.
-func TestATopicThatWasMadeAnewIsReadFromItsBeginning(t *testing.T) {
+func TestRecreatedTopicIsReadFromStart(t *testing.T) {
 	for what, away := range map[string]bool{"while it is read": false, "while nobody reads": true} {
 		t.Run(what, func(t *testing.T) {
-			r := newReading(t)
-			r.isReadAfterItWasMadeAnew(away)
+			r := newTopicReader(t)
+			r.verifyRecreatedTopic(away)
 		})
 	}
 }
 
-func (r *reading) isReadAfterItWasMadeAnew(away bool) {
+func (r *topicReader) verifyRecreatedTopic(away bool) {
 	r.t.Helper()
-	stop := r.run()
-	r.begun()
-	r.write(0, "a", "b")
-	r.has("a", "b")
+	stop := r.startReader()
+	r.awaitPositions()
+	r.writeEvents(0, "a", "b")
+	r.awaitEvents("a", "b")
 	if away {
-		r.ends(stop)
+		r.stopReader(stop)
 	}
-	r.makeAnew(2)
-	r.write(0, "c", "d", "e", "f")
+	r.recreateTopic(2)
+	r.writeEvents(0, "c", "d", "e", "f")
 	if away {
-		stop = r.run()
+		stop = r.startReader()
 	}
-	r.has("a", "b", "c", "d", "e", "f")
-	r.says("made anew")
-	r.ends(stop)
-	r.write(0, "g")
-	stop = r.run()
-	r.has("a", "b", "c", "d", "e", "f", "g")
-	r.ends(stop)
+	r.awaitEvents("a", "b", "c", "d", "e", "f")
+	r.awaitLoss("made anew")
+	r.stopReader(stop)
+	r.writeEvents(0, "g")
+	stop = r.startReader()
+	r.awaitEvents("a", "b", "c", "d", "e", "f", "g")
+	r.stopReader(stop)
 	if len(r.lost) != 1 {
 		r.t.Errorf("lost %q", r.lost)
 	}
 }
 
-// TestATopicThatWasMadeAnewBeforeAnythingWasReadOfItIsNoticed knows the topic by a record that it did not take.
-func TestATopicThatWasMadeAnewBeforeAnythingWasReadOfItIsNoticed(t *testing.T) {
-	r := newReading(t)
-	r.write(0, "old", "old", "old")
-	stop := r.run()
-	r.await("it is known", func() bool { return strings.HasPrefix(r.places["kafka:audit/0"], "3 2 ") })
-	r.ends(stop)
-	r.makeAnew(2)
-	r.write(0, "c", "d", "e", "f")
-	stop = r.run()
-	r.has("c", "d", "e", "f")
-	r.says("made anew")
-	r.ends(stop)
+// TestRecreatedUnreadTopicIsDetected knows the topic by a record that it did not take.
+func TestRecreatedUnreadTopicIsDetected(t *testing.T) {
+	r := newTopicReader(t)
+	r.writeEvents(0, "old", "old", "old")
+	stop := r.startReader()
+	r.awaitCondition("it is known", func() bool { return strings.HasPrefix(r.positions["kafka:audit/0"], "3 2 ") })
+	r.stopReader(stop)
+	r.recreateTopic(2)
+	r.writeEvents(0, "c", "d", "e", "f")
+	stop = r.startReader()
+	r.awaitEvents("c", "d", "e", "f")
+	r.awaitLoss("made anew")
+	r.stopReader(stop)
 }
 
-func TestATopicThatIsShorterThanItWasIsReadFromItsBeginning(t *testing.T) {
-	r := newReading(t)
-	stop := r.run()
-	r.begun()
-	r.write(0, "a", "b", "c")
-	r.has("a", "b", "c")
-	r.ends(stop)
-	r.makeAnew(2)
-	r.write(0, "d")
-	stop = r.run()
-	r.has("a", "b", "c", "d")
-	r.says("made anew, or has lost records")
-	r.ends(stop)
+func TestShorterTopicIsReadFromStart(t *testing.T) {
+	r := newTopicReader(t)
+	stop := r.startReader()
+	r.awaitPositions()
+	r.writeEvents(0, "a", "b", "c")
+	r.awaitEvents("a", "b", "c")
+	r.stopReader(stop)
+	r.recreateTopic(2)
+	r.writeEvents(0, "d")
+	stop = r.startReader()
+	r.awaitEvents("a", "b", "c", "d")
+	r.awaitLoss("made anew, or has lost records")
+	r.stopReader(stop)
 }
 
-// TestAddedPartitionsAreReadFromTheirBeginning adds one while the topic is read, and one while nobody reads.
-func TestAddedPartitionsAreReadFromTheirBeginning(t *testing.T) {
-	r := newReading(t)
-	stop := r.run()
-	r.begun()
-	r.grow(3)
-	r.write(2, "a")
-	r.has("a")
-	r.ends(stop)
-	r.grow(4)
-	r.write(3, "b")
-	stop = r.run()
-	r.has("a", "b")
-	r.ends(stop)
+// TestAddedPartitionsAreReadFromStart adds one while the topic is read, and one while nobody reads.
+func TestAddedPartitionsAreReadFromStart(t *testing.T) {
+	r := newTopicReader(t)
+	stop := r.startReader()
+	r.awaitPositions()
+	r.addPartitions(3)
+	r.writeEvents(2, "a")
+	r.awaitEvents("a")
+	r.stopReader(stop)
+	r.addPartitions(4)
+	r.writeEvents(3, "b")
+	stop = r.startReader()
+	r.awaitEvents("a", "b")
+	r.stopReader(stop)
 	if len(r.lost) > 0 {
 		t.Errorf("lost %q", r.lost)
 	}
 }
 
-// TestPartitionsThatAreGoneAreSaidToBeLost makes the topic anew with fewer partitions, while it is read and while nobody
+// TestRemovedPartitionsAreReportedAsLoss makes the topic anew with fewer partitions, while it is read and while nobody
 // reads, and sees the rest of it being read.
-func TestPartitionsThatAreGoneAreSaidToBeLost(t *testing.T) {
+func TestRemovedPartitionsAreReportedAsLoss(t *testing.T) {
 	for what, away := range map[string]bool{"while it is read": false, "while nobody reads": true} {
 		t.Run(what, func(t *testing.T) {
-			r := newReading(t)
-			stop := r.run()
-			r.begun()
-			r.write(1, "a")
-			r.has("a")
+			r := newTopicReader(t)
+			stop := r.startReader()
+			r.awaitPositions()
+			r.writeEvents(1, "a")
+			r.awaitEvents("a")
 			if away {
-				r.ends(stop)
+				r.stopReader(stop)
 			}
-			r.makeAnew(1)
-			r.write(0, "b")
+			r.recreateTopic(1)
+			r.writeEvents(0, "b")
 			if away {
-				stop = r.run()
+				stop = r.startReader()
 			}
-			r.has("a", "b")
-			r.says("partition 1 of the audit topic audit is gone")
-			r.await("the rest can be read", func() bool { status, _ := r.reader.Status(); return status.OK() })
-			r.ends(stop)
+			r.awaitEvents("a", "b")
+			r.awaitLoss("partition 1 of the audit topic audit is gone")
+			r.awaitCondition("the rest can be read", func() bool { status, _ := r.reader.Status(); return status.OK() })
+			r.stopReader(stop)
 		})
 	}
 }
 
-func TestARecordWithoutAValueIsNoLoss(t *testing.T) {
-	r := newReading(t)
-	stop := r.run()
-	r.begun()
+func TestRecordWithoutValueIsNoLoss(t *testing.T) {
+	r := newTopicReader(t)
+	stop := r.startReader()
+	r.awaitPositions()
 	if err := r.client.ProduceSync(t.Context(), &kgo.Record{Topic: name, Partition: 0, Value: nil}).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
-	r.write(0, "a")
-	r.has("a")
-	r.ends(stop)
+	r.writeEvents(0, "a")
+	r.awaitEvents("a")
+	r.stopReader(stop)
 	if len(r.lost) > 0 {
 		t.Errorf("lost %q", r.lost)
 	}

@@ -33,17 +33,17 @@ const (
 	minRequestTimeout     = 100 * time.Millisecond
 )
 
-// On says whether there is a topic to read.
-func (c Config) On() bool { return len(c.Topics) > 0 }
+// Enabled says whether there is a topic to read.
+func (c Config) Enabled() bool { return len(c.Topics) > 0 }
 
 // Validate says everything that is wrong with c, joined into one error. Each part begins with the path of the field, as
 // "kafka.topics: …", and shows no secret. It opens nothing.
 func (c Config) Validate() error {
 	errs := []error{c.TLS.Validate(), c.SASL.Validate()}
 	switch {
-	case !c.On() && len(c.Brokers) > 0:
+	case !c.Enabled() && len(c.Brokers) > 0:
 		errs = append(errs, errors.New("kafka.topics: none is given, and without one the rest of audit.kafka means nothing"))
-	case c.On() && len(c.Brokers) == 0:
+	case c.Enabled() && len(c.Brokers) == 0:
 		errs = append(errs, errors.New(`kafka.brokers: missing; expected at least one "host:port"`))
 	}
 	for i, broker := range c.Brokers {

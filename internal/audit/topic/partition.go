@@ -21,68 +21,68 @@ type partition struct {
 	id    int
 	added bool // it appeared while the topic was read: nothing of it is from before anybody asked for names
 
-	begun bool // at is known
-	at    position
-	from  int64      // records before this offset are passed over
-	part  audit.Part // what was read of an answer
+	started   bool // at is known
+	position  position
+	skipBelow int64      // records before this offset are passed over
+	readPart  audit.Part // what was read of an answer
 }
 
-// name is for people.
-func (p *partition) name() string { return "partition " + strconv.Itoa(p.id) }
+// displayName is for people.
+func (p *partition) displayName() string { return "partition " + strconv.Itoa(p.id) }
 
-// poll reads what has come.
-func (p *partition) poll(ctx context.Context) error {
+// readAvailable reads what has come.
+func (p *partition) readAvailable(ctx context.Context) error {
 	s := &cluster.Span{Partition: cluster.Partition{Topic: p.topic, Index: int32(p.id)}}
 	var err error
 	if s.Lead, err = p.layout.Load().Lead(s.Index); err != nil {
 		return err
 	}
-	if p.begun {
-		end, err := p.cluster.EndOf(ctx, s.Lead, s.Partition)
-		if err != nil || end == p.at.next {
+	if p.started {
+		end, err := p.cluster.HighWatermark(ctx, s.Lead, s.Partition)
+		if err != nil || end == p.position.next {
 			return err
 		}
 	}
-	if err := p.cluster.Extents(ctx, s.Lead.Broker, []*cluster.Span{s}); err != nil {
+	if err := p.cluster.QueryExtents(ctx, s.Lead.Broker, []*cluster.Span{s}); err != nil {
 		return err
 	}
-	if err := p.begin(ctx, s); err != nil {
+	if err := p.resolveStart(ctx, s); err != nil {
 		return err
 	}
-	if reason := p.missing(s); reason != "" {
-		return p.restart(ctx, s.First, reason)
+	if reason := p.describeMissing(s); reason != "" {
+		return p.restartAt(ctx, s.First, reason)
 	}
-	return p.read(ctx, s)
+	return p.readSpan(ctx, s)
 }
 
-// begin finds out where to go on. It is stored, so that after a restart what came meanwhile is not taken for what was there
+// resolveStart finds out where to go on. It is stored, so that after a restart what came meanwhile is not taken for what was there
 // before.
-func (p *partition) begin(ctx context.Context, s *cluster.Span) error {
-	if p.begun {
+func (p *partition) resolveStart(ctx context.Context, s *cluster.Span) error {
+	if p.started {
 		return nil
 	}
-	stored, err := p.Place(p.place(p.id))
+	stored, err := p.StoredPosition(p.positionKey(p.id))
 	if err != nil {
 		return err
 	}
 	var known bool
-	if p.at, known = parsePosition(stored); !known {
-		p.at = position{next: s.First, since: time.Now()}
+	if p.position, known = parsePosition(stored); !known {
+		p.position = position{next: s.First, since: time.Now()}
 		if !p.added { // what was written before anybody asked for names is not gone through
-			p.at.next = s.End
+			p.position.next = s.End
 		}
-		if err := p.store(ctx); err != nil {
+		if err := p.storeRead(ctx); err != nil {
 			return err
 		}
 	}
-	p.begun = true
+	p.started = true
 	return nil
 }
 
-// missing says which records are gone that were not read; "" if none are.
-func (p *partition) missing(s *cluster.Span) string {
-	where := p.name() + " of the audit topic " + p.topic
-	switch at := p.at.next; {
+// describeMissing says which records are gone that were not read; "" if none are.
+func (p *partition) describeMissing(s *cluster.Span) string {
+	where := p.displayName() + " of the audit topic " + p.topic
+	switch at := p.position.next; {
 	case at > s.End:
 		return fmt.Sprintf("%s was read to offset %d and ends at %d: it was made anew, or has lost records", where, at, s.End)
 	case at < s.First:
@@ -91,64 +91,64 @@ func (p *partition) missing(s *cluster.Span) string {
 	return ""
 }
 
-// restart says what is lost, and goes on with the oldest record that there is.
-func (p *partition) restart(ctx context.Context, first int64, reason string) error {
-	if err := p.Lose(ctx, p.at.since, reason); err != nil {
+// restartAt says what is lost, and goes on with the oldest record that there is.
+func (p *partition) restartAt(ctx context.Context, first int64, reason string) error {
+	if err := p.StoreLoss(ctx, p.position.since, reason); err != nil {
 		return err
 	}
-	p.at = position{next: first, since: p.at.since}
-	return p.store(ctx)
+	p.position = position{next: first, since: p.position.since}
+	return p.storeRead(ctx)
 }
 
-// read takes what is left of a span. What was read last before is looked at once more: if it is another batch now, the topic
+// readSpan takes what is left of a span. What was read last before is looked at once more: if it is another batch now, the topic
 // was made anew, whatever its offsets are.
-func (p *partition) read(ctx context.Context, s *cluster.Span) error {
-	s.Next, s.Last, s.Identified = p.at.next, p.at.last, p.at.identified()
-	if !s.Identified && s.Next > s.First {
+func (p *partition) readSpan(ctx context.Context, s *cluster.Span) error {
+	s.Next, s.Last, s.VerifyLast = p.position.next, p.position.last, p.position.hasBatch()
+	if !s.VerifyLast && s.Next > s.First {
 		s.Next-- // to know it again; it is not taken
 	}
-	p.part, p.from = audit.Part{}, p.at.next
-	s.Each = p.scan
-	s.Taken = func() error {
-		p.at.next, p.at.last = max(s.Next, p.from), s.Last
-		return p.store(ctx)
+	p.readPart, p.skipBelow = audit.Part{}, p.position.next
+	s.Each = p.scanRecord
+	s.AfterFetch = func() error {
+		p.position.next, p.position.last = max(s.Next, p.skipBelow), s.Last
+		return p.storeRead(ctx)
 	}
-	err := p.cluster.Fill(ctx, s.Lead.Broker, []*cluster.Span{s})
-	var said *cluster.CallerError
+	err := p.cluster.FetchSpans(ctx, s.Lead.Broker, []*cluster.Span{s})
+	var said *cluster.CallbackError
 	switch {
 	case errors.As(err, &said):
 		return said.Err
-	case errors.Is(err, cluster.ErrMadeAnew):
-		return p.restart(ctx, s.First, p.name()+" of the audit topic "+p.topic+" does not hold what was read of it: it was made anew")
+	case errors.Is(err, cluster.ErrRecreated):
+		return p.restartAt(ctx, s.First, p.displayName()+" of the audit topic "+p.topic+" does not hold what was read of it: it was made anew")
 	case errors.Is(err, kafka.OffsetOutOfRange):
 		return nil // records were removed meanwhile; it is asked again which
 	}
 	return err
 }
 
-// scan takes the events of a record.
-func (p *partition) scan(r *kproto.Record) error {
-	if r.Offset < p.from {
+// scanRecord takes the events of a record.
+func (p *partition) scanRecord(r *kproto.Record) error {
+	if r.Offset < p.skipBelow {
 		return nil
 	}
-	value, err := protocol.Bytes(r.Value)
+	value, err := protocol.ReadBytes(r.Value)
 	if err != nil || len(value) == 0 {
 		return err
 	}
-	if p.part.Events, err = audit.Append(p.part.Events, value); err != nil {
-		p.part.Malformed++
+	if p.readPart.Events, err = audit.Append(p.readPart.Events, value); err != nil {
+		p.readPart.Malformed++
 	}
 	return nil
 }
 
-// store hands over what was read, with the position behind it. It is not known which API server each event is from, so they
+// storeRead hands over what was read, with the position behind it. It is not known which API server each event is from, so they
 // have no origin: no clocks are compared.
-func (p *partition) store(ctx context.Context) error {
-	p.part.Since = p.at.since
-	p.at.since = p.part.Newest()
-	p.part.Place, p.part.Position = p.place(p.id), p.at.String()
-	err := p.Store(ctx, p.part)
-	p.part = audit.Part{}
+func (p *partition) storeRead(ctx context.Context) error {
+	p.readPart.Since = p.position.since
+	p.position.since = p.readPart.NewestEvent()
+	p.readPart.Place, p.readPart.Position = p.positionKey(p.id), p.position.String()
+	err := p.StorePart(ctx, p.readPart)
+	p.readPart = audit.Part{}
 	return err
 }
 
@@ -160,7 +160,7 @@ type position struct {
 	since time.Time        // when the newest event before it had been answered, or when it was begun
 }
 
-func (p position) identified() bool { return p.last != protocol.BatchID{} }
+func (p position) hasBatch() bool { return p.last != protocol.BatchID{} }
 
 // String is the form that is stored.
 func (p position) String() string {

@@ -15,28 +15,28 @@ import (
 )
 
 const (
-	lookEvery = time.Second            // for partitions that were added or are gone, and their leaders
-	pollEvery = 500 * time.Millisecond // for records of a partition
+	refreshInterval = time.Second            // for partitions that were added or are gone, and their leaders
+	pollInterval    = 500 * time.Millisecond // for records of a partition
 )
 
 // Topic reads all partitions of a topic, each from where it was read to the last time.
 type Topic struct {
 	*audit.Log
-	config  Config
-	topic   string
-	cluster *cluster.Cluster // nil: not yet
-	begun   bool             // partitions that are found from now on were added
-	reading map[int]*reading
-	layout  atomic.Pointer[cluster.Layout] // of the last answer
+	config      Config
+	topic       string
+	cluster     *cluster.Cluster // nil: not yet
+	initialized bool             // partitions that are found from now on were added
+	tasks       map[int]*partitionTask
+	layout      atomic.Pointer[cluster.Layout] // of the last answer
 
-	mu     sync.Mutex
-	failed map[string]error // what cannot be read, and why
+	mu       sync.Mutex
+	problems map[string]error // what cannot be read, and why
 }
 
-// reading is the task that reads a partition.
-type reading struct {
-	stop  context.CancelFunc
-	ended chan struct{}
+// partitionTask is the task that reads a partition.
+type partitionTask struct {
+	stop context.CancelFunc
+	done chan struct{}
 }
 
 // New returns a reader of a topic. It opens nothing.
@@ -44,23 +44,23 @@ func New(config Config, topic string, o audit.Options) *Topic {
 	remedy := "see that the brokers answer and that audit.kafka may read and describe the topic"
 	return &Topic{
 		Log: audit.NewLog(topic, remedy, o), config: config.withDefaults(), topic: topic,
-		reading: map[int]*reading{}, failed: map[string]error{},
+		tasks: map[int]*partitionTask{}, problems: map[string]error{},
 	}
 }
 
 // Run reads until ctx ends. It fails only where events cannot be stored.
 func (t *Topic) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
-	defer t.close(ctx)
+	defer t.closeAll(ctx)
 	defer cancel(nil)
-	look := func(ctx context.Context) error { return t.look(ctx, cancel) }
-	return audit.Repeat(ctx, lookEvery, look, func(err error) { t.report("topic", err) })
+	look := func(ctx context.Context) error { return t.refreshPartitions(ctx, cancel) }
+	return audit.PollUntilDone(ctx, refreshInterval, look, func(err error) { t.reportProblem("topic", err) })
 }
 
-// close ends what reads partitions, whose context has ended, and all connections.
-func (t *Topic) close(ctx context.Context) {
-	for id := range t.reading {
-		t.end(id)
+// closeAll ends what reads partitions, whose context has ended, and all connections.
+func (t *Topic) closeAll(ctx context.Context) {
+	for id := range t.tasks {
+		t.stopPartition(id)
 	}
 	if t.cluster != nil {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.config.RequestTimeout)
@@ -69,48 +69,48 @@ func (t *Topic) close(ctx context.Context) {
 	}
 }
 
-// report says whether a part of the topic, or its list of partitions, can be read now.
-func (t *Topic) report(what string, err error) {
+// reportProblem says whether a part of the topic, or its list of partitions, can be read now.
+func (t *Topic) reportProblem(what string, err error) {
 	t.mu.Lock()
-	if delete(t.failed, what); err != nil {
-		t.failed[what] = fmt.Errorf("%s: %w", what, err)
+	if delete(t.problems, what); err != nil {
+		t.problems[what] = fmt.Errorf("%s: %w", what, err)
 	}
 	var first error
-	if all := slices.Sorted(maps.Keys(t.failed)); len(all) > 0 {
-		first = t.failed[all[0]]
+	if all := slices.Sorted(maps.Keys(t.problems)); len(all) > 0 {
+		first = t.problems[all[0]]
 	}
 	t.mu.Unlock()
-	t.Report(first)
+	t.UpdateCondition(first)
 }
 
-// look asks which partitions there are, begins to read those that are new, and says which are gone.
-func (t *Topic) look(ctx context.Context, failed func(error)) error {
-	if err := t.connect(); err != nil {
+// refreshPartitions asks which partitions there are, begins to read those that are new, and says which are gone.
+func (t *Topic) refreshPartitions(ctx context.Context, failed func(error)) error {
+	if err := t.connectCluster(); err != nil {
 		return err
 	}
-	layout, _, err := t.cluster.Describe(ctx, t.topic)
+	layout, _, err := t.cluster.DescribeTopic(ctx, t.topic)
 	if err != nil {
 		return err
 	}
 	t.layout.Store(layout)
-	if !t.begun {
-		first, err := t.Place(t.place(0))
+	if !t.initialized {
+		first, err := t.StoredPosition(t.positionKey(0))
 		if err != nil {
 			return err
 		}
-		t.begun = first != ""
+		t.initialized = first != ""
 	}
 	for id := range layout.Leads {
-		if t.reading[id] == nil {
-			t.start(ctx, id, failed)
+		if t.tasks[id] == nil {
+			t.startPartition(ctx, id, failed)
 		}
 	}
-	t.begun = true
-	return t.forget(ctx, len(layout.Leads))
+	t.initialized = true
+	return t.removePartitions(ctx, len(layout.Leads))
 }
 
-// connect makes the connections, with the certificates and passwords as they are now.
-func (t *Topic) connect() (err error) {
+// connectCluster makes the connections, with the certificates and passwords as they are now.
+func (t *Topic) connectCluster() (err error) {
 	if t.cluster == nil {
 		t.cluster, err = cluster.New(cluster.Options{
 			Brokers: t.config.Brokers, ClientID: t.config.ClientID, TLS: t.config.TLS, SASL: t.config.SASL, Timeout: t.config.RequestTimeout,
@@ -119,49 +119,49 @@ func (t *Topic) connect() (err error) {
 	return err
 }
 
-// place is the name under which the position in a partition is stored.
-func (t *Topic) place(id int) string { return "kafka:" + t.topic + "/" + strconv.Itoa(id) }
+// positionKey is the name under which the position in a partition is stored.
+func (t *Topic) positionKey(id int) string { return "kafka:" + t.topic + "/" + strconv.Itoa(id) }
 
-// start begins to read a partition, until ctx ends, the partition is gone, or its events cannot be stored.
-func (t *Topic) start(ctx context.Context, id int, failed func(error)) {
+// startPartition begins to read a partition, until ctx ends, the partition is gone, or its events cannot be stored.
+func (t *Topic) startPartition(ctx context.Context, id int, failed func(error)) {
 	reads, stop := context.WithCancel(ctx)
-	r := &reading{stop: stop, ended: make(chan struct{})}
-	t.reading[id] = r
-	p := &partition{Topic: t, id: id, added: t.begun}
+	r := &partitionTask{stop: stop, done: make(chan struct{})}
+	t.tasks[id] = r
+	p := &partition{Topic: t, id: id, added: t.initialized}
 	go func() {
-		defer close(r.ended)
-		err := audit.Repeat(reads, pollEvery, p.poll, func(err error) { t.report(p.name(), err) })
+		defer close(r.done)
+		err := audit.PollUntilDone(reads, pollInterval, p.readAvailable, func(err error) { t.reportProblem(p.displayName(), err) })
 		if reads.Err() == nil {
 			failed(err)
 		}
 	}()
 }
 
-// end ends what reads a partition.
-func (t *Topic) end(id int) {
-	r := t.reading[id]
+// stopPartition ends what reads a partition.
+func (t *Topic) stopPartition(id int) {
+	r := t.tasks[id]
 	r.stop()
-	<-r.ended
-	delete(t.reading, id)
+	<-r.done
+	delete(t.tasks, id)
 }
 
-// forget ends what reads the partitions from one on, which are gone: a topic loses partitions only when it is made anew.
-func (t *Topic) forget(ctx context.Context, from int) error {
+// removePartitions ends what reads the partitions from one on, which are gone: a topic loses partitions only when it is made anew.
+func (t *Topic) removePartitions(ctx context.Context, from int) error {
 	for id := from; ; id++ {
-		stored, err := t.Place(t.place(id))
+		stored, err := t.StoredPosition(t.positionKey(id))
 		if err != nil || stored == "" {
 			return err
 		}
 		p := &partition{Topic: t, id: id}
-		if t.reading[id] != nil {
-			t.end(id)
-			t.report(p.name(), nil)
+		if t.tasks[id] != nil {
+			t.stopPartition(id)
+			t.reportProblem(p.displayName(), nil)
 		}
 		at, _ := parsePosition(stored)
-		if err := t.Lose(ctx, at.since, fmt.Sprintf("%s of the audit topic %s is gone: the topic was made anew", p.name(), t.topic)); err != nil {
+		if err := t.StoreLoss(ctx, at.since, fmt.Sprintf("%s of the audit topic %s is gone: the topic was made anew", p.displayName(), t.topic)); err != nil {
 			return err
 		}
-		if err := t.Store(ctx, audit.Part{Place: t.place(id)}); err != nil {
+		if err := t.StorePart(ctx, audit.Part{Place: t.positionKey(id)}); err != nil {
 			return err
 		}
 	}

@@ -26,26 +26,26 @@ func TestMain(m *testing.M) { leaks.Main(m) }
 
 const name = "audit"
 
-// patience bounds waits that end by a condition when all is well. It is never slept.
-const patience = 3 * time.Minute
+// testTimeout bounds waits that end by a condition when all is well. It is never slept.
+const testTimeout = 3 * time.Minute
 
-// reading is a topic and who reads it. What is stored outlives the reader, as a journal does.
-type reading struct {
+// topicReader is a topic and who reads it. What is stored outlives the reader, as a journal does.
+type topicReader struct {
 	t       *testing.T
 	cluster *kfake.Cluster
 	client  *kgo.Client
 	brokers []string
 
-	mu     sync.Mutex
-	places map[string]string
-	ids    []string
-	lost   []string
-	refuse error
-	reader *topic.Topic
-	ended  chan error
+	mu         sync.Mutex
+	positions  map[string]string
+	ids        []string
+	lost       []string
+	storeError error
+	reader     *topic.Topic
+	ended      chan error
 }
 
-func newReading(t *testing.T) *reading {
+func newTopicReader(t *testing.T) *topicReader {
 	t.Helper()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(2, name))
 	if err != nil {
@@ -57,14 +57,14 @@ func newReading(t *testing.T) *reading {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	return &reading{t: t, cluster: cluster, client: client, brokers: cluster.ListenAddrs(), places: map[string]string{}}
+	return &topicReader{t: t, cluster: cluster, client: client, brokers: cluster.ListenAddrs(), positions: map[string]string{}}
 }
 
-func (r *reading) take(_ context.Context, origin string, events []audit.Event, place, position string) error {
+func (r *topicReader) storeEvents(_ context.Context, origin string, events []audit.Event, place, position string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.refuse != nil {
-		return r.refuse
+	if r.storeError != nil {
+		return r.storeError
 	}
 	for _, e := range events {
 		r.ids = append(r.ids, e.ID)
@@ -73,29 +73,29 @@ func (r *reading) take(_ context.Context, origin string, events []audit.Event, p
 		r.t.Errorf("origin %q", origin)
 	}
 	if place != "" {
-		r.places[place] = position
+		r.positions[place] = position
 	}
 	return nil
 }
 
-func (r *reading) place(name string) (string, error) {
+func (r *topicReader) storedPosition(name string) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.places[name], nil
+	return r.positions[name], nil
 }
 
-func (r *reading) lose(_ context.Context, _ time.Time, reason string) error {
+func (r *topicReader) recordLoss(_ context.Context, _ time.Time, reason string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lost = append(r.lost, reason)
 	return nil
 }
 
-// run reads until the returned function is called.
-func (r *reading) run() (stop func() error) {
+// startReader reads until the returned function is called.
+func (r *topicReader) startReader() (stop func() error) {
 	r.t.Helper()
 	r.reader = topic.New(topic.Config{Brokers: r.brokers, Topics: []string{name}}, name,
-		audit.Options{Take: r.take, Place: r.place, Lost: r.lose, Logger: slog.New(slog.DiscardHandler)})
+		audit.Options{StoreEvents: r.storeEvents, StoredPosition: r.storedPosition, RecordLoss: r.recordLoss, Logger: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(context.Background())
 	r.ended = make(chan error, 1)
 	go func() { r.ended <- r.reader.Run(ctx) }()
@@ -106,10 +106,10 @@ func (r *reading) run() (stop func() error) {
 	}
 }
 
-// await waits for a condition, with the lock held.
-func (r *reading) await(what string, met func() bool) {
+// awaitCondition waits for a condition, with the lock held.
+func (r *topicReader) awaitCondition(what string, met func() bool) {
 	r.t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); ; time.Sleep(10 * time.Millisecond) {
 		r.mu.Lock()
 		is := met()
 		r.mu.Unlock()
@@ -119,16 +119,16 @@ func (r *reading) await(what string, met func() bool) {
 		if time.Now().After(deadline) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			r.t.Fatalf("%s: events %v, places %v, lost %v", what, r.ids, r.places, r.lost)
+			r.t.Fatalf("%s: events %v, places %v, lost %v", what, r.ids, r.positions, r.lost)
 		}
 	}
 }
 
-func (r *reading) begun() {
-	r.await("all partitions are begun", func() bool { return len(r.places) == 2 })
+func (r *topicReader) awaitPositions() {
+	r.awaitCondition("all partitions are begun", func() bool { return len(r.positions) == 2 })
 }
 
-func (r *reading) write(partition int32, ids ...string) {
+func (r *topicReader) writeEvents(partition int32, ids ...string) {
 	r.t.Helper()
 	for _, id := range ids {
 		text := `{"apiVersion":"audit.k8s.io/v1","auditID":"` + id + `","stage":"ResponseComplete","verb":"patch"}`
@@ -141,36 +141,36 @@ func (r *reading) write(partition int32, ids ...string) {
 	}
 }
 
-func (r *reading) has(ids ...string) {
+func (r *topicReader) awaitEvents(ids ...string) {
 	r.t.Helper()
-	r.await(fmt.Sprint("events ", ids), func() bool {
+	r.awaitCondition(fmt.Sprint("events ", ids), func() bool {
 		got := slices.Clone(r.ids)
 		slices.Sort(got)
 		return slices.Equal(got, ids)
 	})
 }
 
-func TestATopicIsReadFromItsEndAndThenFromWhereItWasReadTo(t *testing.T) {
-	r := newReading(t)
-	r.write(0, "before")
-	stop := r.run()
-	r.begun()
+func TestTopicIsReadFromEndThenFromPosition(t *testing.T) {
+	r := newTopicReader(t)
+	r.writeEvents(0, "before")
+	stop := r.startReader()
+	r.awaitPositions()
 	if err := stop(); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	r.write(0, "a", "broken", "b")
-	r.write(1, "c")
-	stop = r.run()
-	r.has("a", "b", "c")
+	r.writeEvents(0, "a", "broken", "b")
+	r.writeEvents(1, "c")
+	stop = r.startReader()
+	r.awaitEvents("a", "b", "c")
 	if _, malformed := r.reader.Status(); malformed != 1 {
 		t.Errorf("%d malformed", malformed)
 	}
 	if err := stop(); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	r.write(1, "d")
-	stop = r.run()
-	r.has("a", "b", "c", "d")
+	r.writeEvents(1, "d")
+	stop = r.startReader()
+	r.awaitEvents("a", "b", "c", "d")
 	if err := stop(); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
@@ -179,14 +179,14 @@ func TestATopicIsReadFromItsEndAndThenFromWhereItWasReadTo(t *testing.T) {
 	}
 }
 
-func TestRecordsThatAreGoneAreSaidToBeLost(t *testing.T) {
-	r := newReading(t)
-	stop := r.run()
-	r.begun()
+func TestRemovedRecordsAreReportedAsLoss(t *testing.T) {
+	r := newTopicReader(t)
+	stop := r.startReader()
+	r.awaitPositions()
 	if err := stop(); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	r.write(0, "a", "b", "c")
+	r.writeEvents(0, "a", "b", "c")
 	part := kmsg.NewDeleteRecordsRequestTopicPartition()
 	part.Offset = 2
 	of := kmsg.NewDeleteRecordsRequestTopic()
@@ -196,8 +196,8 @@ func TestRecordsThatAreGoneAreSaidToBeLost(t *testing.T) {
 	if _, err := drop.RequestWith(t.Context(), r.client); err != nil {
 		t.Fatal(err)
 	}
-	stop = r.run()
-	r.has("c")
+	stop = r.startReader()
+	r.awaitEvents("c")
 	if err := stop(); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
@@ -206,20 +206,20 @@ func TestRecordsThatAreGoneAreSaidToBeLost(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeStoredEndsTheReader(t *testing.T) {
-	r := newReading(t)
-	r.refuse = errors.New("disk gone")
-	r.run()
-	if err := <-r.ended; !errors.Is(err, r.refuse) {
+func TestReaderEndsWhenStoreFails(t *testing.T) {
+	r := newTopicReader(t)
+	r.storeError = errors.New("disk gone")
+	r.startReader()
+	if err := <-r.ended; !errors.Is(err, r.storeError) {
 		t.Error(err)
 	}
 }
 
-func TestATopicThatIsAwayIsSaid(t *testing.T) {
-	r := newReading(t)
+func TestUnreachableTopicIsReported(t *testing.T) {
+	r := newTopicReader(t)
 	r.brokers = []string{"127.0.0.1:1"}
-	stop := r.run()
-	r.await("the topic cannot be read", func() bool {
+	stop := r.startReader()
+	r.awaitCondition("the topic cannot be read", func() bool {
 		status, _ := r.reader.Status()
 		return status.Degraded() != ""
 	})
@@ -228,7 +228,7 @@ func TestATopicThatIsAwayIsSaid(t *testing.T) {
 	}
 }
 
-func TestMistakesAreNamedByTheirKeys(t *testing.T) {
+func TestValidationErrorsNameTheirKeys(t *testing.T) {
 	for want, c := range map[string]topic.Config{
 		"":                     {},
 		"kafka.topics: none":   {Brokers: []string{"a:1"}},
@@ -242,9 +242,9 @@ func TestMistakesAreNamedByTheirKeys(t *testing.T) {
 	}
 }
 
-// TestARealBrokerIsRead takes compressed records of transactions, between which offsets are missing, goes on where it
+// TestRealBrokerIsRead takes compressed records of transactions, between which offsets are missing, goes on where it
 // stopped, and notices that the topic was made anew, both times with more records than were read.
-func TestARealBrokerIsRead(t *testing.T) {
+func TestRealBrokerIsRead(t *testing.T) {
 	require.Integration(t)
 	require.Program(t, "java", "install Java 17 or later")
 	require.Program(t, "mvn", "install Maven 3.8 or later")
@@ -268,43 +268,43 @@ func TestARealBrokerIsRead(t *testing.T) {
 		return client
 	}
 	client := writer(kgo.TransactionalID("writer"))
-	r := &reading{t: t, client: client, brokers: broker.Brokers(), places: map[string]string{}}
-	r.create(2)
+	r := &topicReader{t: t, client: client, brokers: broker.Brokers(), positions: map[string]string{}}
+	r.createTopic(2)
 	transact := func(commit kgo.TransactionEndTry, ids ...string) {
 		t.Helper()
 		if err := client.BeginTransaction(); err != nil {
 			t.Fatal(err)
 		}
-		r.write(0, ids...)
+		r.writeEvents(0, ids...)
 		if err := client.EndTransaction(t.Context(), commit); err != nil {
 			t.Fatal(err)
 		}
 	}
 	transact(kgo.TryCommit, "before")
-	stop := r.run()
-	r.begun()
+	stop := r.startReader()
+	r.awaitPositions()
 	transact(kgo.TryCommit, "a", "b")
-	r.has("a", "b")
-	r.ends(stop)
+	r.awaitEvents("a", "b")
+	r.stopReader(stop)
 	transact(kgo.TryCommit, "c")
-	stop = r.run()
-	r.has("a", "b", "c")
+	stop = r.startReader()
+	r.awaitEvents("a", "b", "c")
 	if _, malformed := r.reader.Status(); malformed > 0 || len(r.lost) > 0 {
 		t.Errorf("%d malformed, lost %q", malformed, r.lost)
 	}
 	r.client = writer()
 	more := []string{"d", "e", "f", "g", "h", "i", "j", "k"}
-	r.makeAnew(2)
-	r.write(0, more...)
-	r.has("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k")
-	r.ends(stop)
-	r.makeAnew(1)
-	r.write(0, "l", "m", "n", "o", "p", "q", "r", "s", "t")
-	stop = r.run()
-	r.has("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q", "r", "s", "t")
-	r.says("partition 0 of the audit topic audit does not hold what was read of it: it was made anew")
-	r.says("partition 1 of the audit topic audit is gone: the topic was made anew")
-	r.ends(stop)
+	r.recreateTopic(2)
+	r.writeEvents(0, more...)
+	r.awaitEvents("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k")
+	r.stopReader(stop)
+	r.recreateTopic(1)
+	r.writeEvents(0, "l", "m", "n", "o", "p", "q", "r", "s", "t")
+	stop = r.startReader()
+	r.awaitEvents("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q", "r", "s", "t")
+	r.awaitLoss("partition 0 of the audit topic audit does not hold what was read of it: it was made anew")
+	r.awaitLoss("partition 1 of the audit topic audit is gone: the topic was made anew")
+	r.stopReader(stop)
 	if len(r.lost) != 3 {
 		t.Errorf("lost %q", r.lost)
 	}

@@ -63,13 +63,13 @@ func flagsOf(c *event.Change) (flags uint32) {
 	return flags
 }
 
-// flags are one byte, or two, or four: where there is a third, 0 stands in the place of the second, which follows it.
-func (f *form) flags(v *uint32) {
+// codeFlags are one byte, or two, or four: where there is a third, 0 stands in the place of the second, which follows it.
+func (f *coder) codeFlags(v *uint32) {
 	first, second, third := byte(*v), byte(*v>>8), byte(*v>>16)
 	if second|third != 0 {
 		first |= flagMore
 	}
-	if f.byte(&first); first&flagMore == 0 {
+	if f.codeByte(&first); first&flagMore == 0 {
 		*v = uint32(first)
 		return
 	}
@@ -77,108 +77,108 @@ func (f *form) flags(v *uint32) {
 	if third != 0 {
 		second = 0
 	}
-	if f.byte(&second); second == 0 {
-		if f.byte(&third); third == 0 {
+	if f.codeByte(&second); second == 0 {
+		if f.codeByte(&third); third == 0 {
 			f.fail()
 		}
 		second = last
-		f.byte(&second)
+		f.codeByte(&second)
 	}
 	if *v = uint32(first) | uint32(second)<<8 | uint32(third)<<16; *v&^flagsKnown != 0 {
 		f.fail()
 	}
 }
 
-// change has the facts of a change, and in the place of its bodies their lengths.
-func (f *form) change(c *event.Change) {
-	code(f, typeCodes, &c.Type)
-	code(f, deltaCodes, &c.Delta)
+// codeChange has the facts of a change, and in the place of its bodies their lengths.
+func (f *coder) codeChange(c *event.Change) {
+	codeEnum(f, typeCodes, &c.Type)
+	codeEnum(f, deltaCodes, &c.Delta)
 	var flags uint32
-	if !f.reading {
+	if !f.decoding {
 		flags = flagsOf(c)
 	}
-	f.flags(&flags)
+	f.codeFlags(&flags)
 	is := func(bit uint32) bool { return flags&bit != 0 }
-	if f.reading {
+	if f.decoding {
 		c.Coalesced, c.FinalStateUnknown = is(flagCoalesced), is(flagFinalStateUnknown)
 		c.RedactionChanged, c.Left = is(flagRedactionChanged), is(flagLeft)
 	}
-	f.texts(&c.Cluster, &c.Resource.Group, &c.Resource.Version, &c.Resource.Resource, &c.Resource.Kind,
+	f.codeTexts(&c.Cluster, &c.Resource.Group, &c.Resource.Version, &c.Resource.Resource, &c.Resource.Kind,
 		&c.Namespace, &c.Name, &c.UID, &c.ResourceVersion)
-	f.varint(&c.Generation)
-	f.time(&c.ObservedAt)
-	if optional(f, is(flagActor), &c.Actor) {
-		f.texts(&c.Actor.Manager, &c.Actor.Operation, &c.Actor.Subresource, &c.Actor.Time)
+	f.codeVarint(&c.Generation)
+	f.codeTime(&c.ObservedAt)
+	if allocateOptional(f, is(flagActor), &c.Actor) {
+		f.codeTexts(&c.Actor.Manager, &c.Actor.Operation, &c.Actor.Subresource, &c.Actor.Time)
 	}
-	if optional(f, is(flagGap), &c.Gap) {
-		f.texts(&c.Gap.From, &c.Gap.To, &c.Gap.Reason)
+	if allocateOptional(f, is(flagGap), &c.Gap) {
+		f.codeTexts(&c.Gap.From, &c.Gap.To, &c.Gap.Reason)
 	}
 	if is(flagClass) {
-		code(f, classCodes, &c.Class)
+		codeEnum(f, classCodes, &c.Class)
 	}
-	if optional(f, is(flagSnapshot), &c.Snapshot) {
-		f.snapshot(c.Snapshot)
+	if allocateOptional(f, is(flagSnapshot), &c.Snapshot) {
+		f.codeSnapshot(c.Snapshot)
 	}
 	if is(flagChanged) {
-		f.list(&c.Changed)
+		f.codeTextList(&c.Changed)
 	}
 	if is(flagOmitted) {
-		f.list(&c.Omitted)
+		f.codeTextList(&c.Omitted)
 	}
 	if is(flagWithheld) {
-		f.text(&c.Withheld)
+		f.codeText(&c.Withheld)
 	}
 	if is(flagPass) {
-		f.text(&c.Pass)
+		f.codeText(&c.Pass)
 	}
 	if is(flagPrevious) {
-		f.text(&c.Previous)
+		f.codeText(&c.Previous)
 	}
-	if optional(f, is(flagAttribution), &c.Attribution) {
-		f.attribution(c.Attribution)
+	if allocateOptional(f, is(flagAttribution), &c.Attribution) {
+		f.codeAttribution(c.Attribution)
 	}
-	f.body(is(flagBefore), &c.Before)
-	f.body(is(flagAfter), &c.After)
-	f.body(is(flagPatch), &c.Patch)
+	f.codeBodyLength(is(flagBefore), &c.Before)
+	f.codeBodyLength(is(flagAfter), &c.After)
+	f.codeBodyLength(is(flagPatch), &c.Patch)
 }
 
-func (f *form) snapshot(s *event.SnapshotInfo) {
-	f.texts(&s.ID, &s.Position, &s.Digest)
+func (f *coder) codeSnapshot(s *event.SnapshotInfo) {
+	f.codeTexts(&s.ID, &s.Position, &s.Digest)
 	count := int64(s.Count)
-	if f.varint(&count); f.reading {
+	if f.codeVarint(&count); f.decoding {
 		s.Count = int(count)
 	}
 }
 
-func (f *form) attribution(a *event.Attribution) {
-	f.texts(&a.Of, &a.Certainty)
-	f.identity(&a.By)
+func (f *coder) codeAttribution(a *event.Attribution) {
+	f.codeTexts(&a.Of, &a.Certainty)
+	f.codeIdentity(&a.By)
 	var requested byte
 	if a.RequestedBy != nil {
 		requested = 1
 	}
-	f.byte(&requested)
-	if optional(f, requested == 1, &a.RequestedBy) {
-		f.identity(a.RequestedBy)
+	f.codeByte(&requested)
+	if allocateOptional(f, requested == 1, &a.RequestedBy) {
+		f.codeIdentity(a.RequestedBy)
 	}
 }
 
-func (f *form) identity(i *event.Identity) {
-	f.texts(&i.User, &i.UID, &i.Impersonator, &i.Verb, &i.Subresource, &i.UserAgent, &i.AuditID)
-	f.list(&i.Groups)
-	f.list(&i.SourceIPs)
-	f.time(&i.Received)
+func (f *coder) codeIdentity(i *event.Identity) {
+	f.codeTexts(&i.User, &i.UID, &i.Impersonator, &i.Verb, &i.Subresource, &i.UserAgent, &i.AuditID)
+	f.codeTextList(&i.Groups)
+	f.codeTextList(&i.SourceIPs)
+	f.codeTime(&i.Received)
 }
 
-// body has the length of a body, by which it is cut off the bodies where it is read.
-func (f *form) body(there bool, v *[]byte) {
+// codeBodyLength has the length of a body, by which it is cut off the bodies where it is read.
+func (f *coder) codeBodyLength(there bool, v *[]byte) {
 	if !there {
 		return
 	}
 	n := uint64(len(*v))
-	f.uvarint(&n)
+	f.codeUvarint(&n)
 	switch {
-	case !f.reading, f.bodies == nil:
+	case !f.decoding, f.bodies == nil:
 	case f.failed || n > uint64(len(f.bodies)):
 		f.fail()
 	default:
@@ -188,8 +188,8 @@ func (f *form) body(there bool, v *[]byte) {
 
 // appendMeta appends the facts of c, everything but its bodies, of which it writes the lengths.
 func appendMeta(b []byte, c *event.Change) []byte {
-	f := form{out: b} // write would put it on the heap, once for each change
-	f.change(c)
+	f := coder{out: b} // write would put it on the heap, once for each change
+	f.codeChange(c)
 	return f.out
 }
 
@@ -210,18 +210,18 @@ func decodeRaw(raw []byte, count uint64) ([]event.Change, error) {
 	if n <= 0 || size > uint64(len(raw)-n) {
 		return nil, fmt.Errorf("%w: length of the facts", ErrMalformed)
 	}
-	return decodeFacts(string(raw[n:n+int(size)]), raw[n+int(size):], count)
+	return decodeMeta(string(raw[n:n+int(size)]), raw[n+int(size):], count)
 }
 
-// decodeFacts reads count changes; with nil for bodies without these.
-func decodeFacts(text string, bodies []byte, count uint64) ([]event.Change, error) {
+// decodeMeta reads count changes; with nil for bodies without these.
+func decodeMeta(text string, bodies []byte, count uint64) ([]event.Change, error) {
 	if count > uint64(len(text))/minChangeMeta {
 		return nil, fmt.Errorf("%w: %d changes in %d bytes", ErrMalformed, count, len(text))
 	}
-	f := form{reading: true, in: text, bodies: bodies}
+	f := coder{decoding: true, in: text, bodies: bodies}
 	changes := make([]event.Change, count)
 	for i := range changes {
-		f.change(&changes[i])
+		f.codeChange(&changes[i])
 	}
 	if f.failed || len(f.in) > 0 || len(f.bodies) > 0 {
 		return nil, fmt.Errorf("%w: facts or bodies do not add up", ErrMalformed)

@@ -10,13 +10,13 @@ import (
 	"github.com/kubecdc/kubecdc/test/journaltest"
 )
 
-func newTestPacker(t testing.TB) (*Packer, *Unpacker) {
+func newTestFrameCoders(t testing.TB) (*FrameEncoder, *FrameDecoder) {
 	t.Helper()
-	p, err := NewPacker()
+	p, err := NewFrameEncoder()
 	if err != nil {
 		t.Fatal(err)
 	}
-	u, err := NewUnpacker()
+	u, err := NewFrameDecoder()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,14 +25,14 @@ func newTestPacker(t testing.TB) (*Packer, *Unpacker) {
 }
 
 func TestEveryChangeComesBackAsItWas(t *testing.T) {
-	p, u := newTestPacker(t)
+	p, u := newTestFrameCoders(t)
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 300 {
 		changes := make([]*event.Change, 1+r.IntN(20))
 		for i := range changes {
 			changes[i] = journaltest.RandomChange(r)
 		}
-		records, err := u.Changes(p.Frame(FrameHeader{Count: uint64(len(changes))}, changes))
+		records, err := u.Decode(p.Encode(FrameHeader{Count: uint64(len(changes))}, changes))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,7 +41,7 @@ func TestEveryChangeComesBackAsItWas(t *testing.T) {
 				t.Fatalf("change %d of %d\n got %+v\nwant %+v", i, len(changes), records[i], c)
 			}
 		}
-		facts, err := u.Facts(p.Frame(FrameHeader{Count: uint64(len(changes))}, changes))
+		facts, err := u.DecodeWithoutBodies(p.Encode(FrameHeader{Count: uint64(len(changes))}, changes))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -123,11 +123,11 @@ func FuzzDecodeChanges(f *testing.F) {
 }
 
 func FuzzDecodeStored(f *testing.F) {
-	p, u := newTestPacker(f)
-	f.Add(append([]byte{}, p.Frame(FrameHeader{Count: 1, Before: 9}, []*event.Change{journaltest.SmallChange(1)})...))
+	p, u := newTestFrameCoders(f)
+	f.Add(append([]byte{}, p.Encode(FrameHeader{Count: 1, Before: 9}, []*event.Change{journaltest.SmallChange(1)})...))
 	f.Add(EncodeCursor(event.Cursor{Low: 9, State: []byte("s")}))
 	f.Add(EncodeCursor(event.Cursor{Low: 3, Layout: "l", Lanes: map[string]uint64{"a": 5, "b": 1 << 40}}))
-	f.Add(EncodeDead(p, &event.DeadLetter{Time: time.Unix(1, 2), Reason: "too large", Change: journaltest.SmallChange(2)}))
+	f.Add(EncodeDeadLetter(p, &event.DeadLetter{Time: time.Unix(1, 2), Reason: "too large", Change: journaltest.SmallChange(2)}))
 	f.Add(AppendKnown(nil, &event.Known{UID: "u", ResourceVersion: "1"}))
 	f.Add(AppendKnown(nil, &event.Known{UID: "u", ResourceVersion: "1", Summary: "s"}))
 	stored, _ := AppendBody(nil, nil, &event.Body{UID: "u", ResourceVersion: "1", Raw: []byte(`{"a":1}`)})
@@ -135,9 +135,9 @@ func FuzzDecodeStored(f *testing.F) {
 	f.Add(EncodeRecovery(Recovery{Reason: "r", MovedTo: "m"}))
 	f.Add(EncodeVersion())
 	f.Fuzz(func(t *testing.T, b []byte) {
-		_, _ = u.Changes(b)
-		_, _ = u.Facts(b)
-		_, _ = DecodeDead(u, 1, b)
+		_, _ = u.Decode(b)
+		_, _ = u.DecodeWithoutBodies(b)
+		_, _ = DecodeDeadLetter(u, 1, b)
 		_, _ = DecodeRecovery(b)
 		_ = DecodeVersion(b)
 		if c, err := DecodeCursor(b); err == nil {
@@ -159,8 +159,8 @@ func FuzzDecodeStored(f *testing.F) {
 		if len(b) == 0 {
 			return
 		}
-		if sink, offset, err := CutDead(b); err == nil {
-			if s, o, err := CutDead(KeyDead(sink, offset)); err != nil || s != sink || o != offset {
+		if sink, offset, err := SplitDeadLetterKey(b); err == nil {
+			if s, o, err := SplitDeadLetterKey(KeyDeadLetter(sink, offset)); err != nil || s != sink || o != offset {
 				t.Fatalf("dead letter %q %d came back as %q %d", sink, offset, s, o)
 			}
 		}

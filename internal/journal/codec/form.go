@@ -10,26 +10,26 @@ import (
 // ErrMalformed says that stored bytes do not have the form docs/journal-format.md gives them.
 var ErrMalformed = errors.New("malformed")
 
-// form writes values or reads them. What a stored value consists of is said once, in a function that calls the methods of
+// coder writes values or reads them. What a stored value consists of is said once, in a function that calls the methods of
 // form for its parts, and serves both ways. Values that are written are not modified: others may read them meanwhile.
-type form struct {
-	reading bool
-	out     []byte // written so far
-	in      string // still to be read; strings that are read are parts of it: one allocation backs them all
-	bodies  []byte // of changes, still to be read; nil where they are left out
-	failed  bool   // something that was to be read is not there; all further values are zero
+type coder struct {
+	decoding bool
+	out      []byte // written so far
+	in       string // still to be read; strings that are read are parts of it: one allocation backs them all
+	bodies   []byte // of changes, still to be read; nil where they are left out
+	failed   bool   // something that was to be read is not there; all further values are zero
 }
 
-// write appends a value to b.
-func write[T any](b []byte, parts func(*form, *T), v *T) []byte {
-	f := form{out: b}
+// encodeValue appends a value to b.
+func encodeValue[T any](b []byte, parts func(*coder, *T), v *T) []byte {
+	f := coder{out: b}
 	parts(&f, v)
 	return f.out
 }
 
-// read is the inverse of write, and refuses what is left over. It keeps nothing of b.
-func read[T any](what string, b []byte, parts func(*form, *T), v *T) error {
-	f := form{reading: true, in: string(b)}
+// decodeValue is the inverse of write, and refuses what is left over. It keeps nothing of b.
+func decodeValue[T any](what string, b []byte, parts func(*coder, *T), v *T) error {
+	f := coder{decoding: true, in: string(b)}
 	if parts(&f, v); f.failed || f.in != "" {
 		return fmt.Errorf("%w: %s", ErrMalformed, what)
 	}
@@ -40,11 +40,11 @@ func appendText(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-func (f *form) fail() { f.in, f.failed = "", true }
+func (f *coder) fail() { f.in, f.failed = "", true }
 
-func (f *form) byte(v *byte) {
+func (f *coder) codeByte(v *byte) {
 	switch {
-	case !f.reading:
+	case !f.decoding:
 		f.out = append(f.out, *v)
 	case f.in == "":
 		*v = 0
@@ -54,25 +54,25 @@ func (f *form) byte(v *byte) {
 	}
 }
 
-// format writes the newest form of a value, and reads which one of those since the first a value has.
-func (f *form) format(newest byte) byte {
+// codeFormat writes the newest form of a value, and reads which one of those since the first a value has.
+func (f *coder) codeFormat(newest byte) byte {
 	format := newest
-	if f.byte(&format); format == 0 || format > newest {
+	if f.codeByte(&format); format == 0 || format > newest {
 		f.fail()
 	}
 	return format
 }
 
-func (f *form) uvarint(v *uint64) {
-	if f.reading {
+func (f *coder) codeUvarint(v *uint64) {
+	if f.decoding {
 		*v = f.readUvarint()
 	} else {
 		f.out = binary.AppendUvarint(f.out, *v)
 	}
 }
 
-func (f *form) varint(v *int64) {
-	if f.reading {
+func (f *coder) codeVarint(v *int64) {
+	if f.decoding {
 		u := f.readUvarint()
 		*v = int64(u>>1) ^ -int64(u&1)
 	} else {
@@ -80,7 +80,7 @@ func (f *form) varint(v *int64) {
 	}
 }
 
-func (f *form) readUvarint() uint64 {
+func (f *coder) readUvarint() uint64 {
 	var v uint64
 	for i := 0; i < len(f.in) && i < binary.MaxVarintLen64; i++ {
 		b := f.in[i]
@@ -97,30 +97,30 @@ func (f *form) readUvarint() uint64 {
 	return 0
 }
 
-func (f *form) text(v *string) {
-	if f.reading {
-		*v = f.cut(f.readUvarint())
+func (f *coder) codeText(v *string) {
+	if f.decoding {
+		*v = f.cutText(f.readUvarint())
 	} else {
 		f.out = appendText(f.out, *v)
 	}
 }
 
-func (f *form) texts(all ...*string) {
+func (f *coder) codeTexts(all ...*string) {
 	for _, v := range all {
-		f.text(v)
+		f.codeText(v)
 	}
 }
 
-// rest is a text without its length, up to the end.
-func (f *form) rest(v *string) {
-	if f.reading {
-		*v = f.cut(uint64(len(f.in)))
+// codeRemainingText is a text without its length, up to the end.
+func (f *coder) codeRemainingText(v *string) {
+	if f.decoding {
+		*v = f.cutText(uint64(len(f.in)))
 	} else {
 		f.out = append(f.out, *v...)
 	}
 }
 
-func (f *form) cut(n uint64) string {
+func (f *coder) cutText(n uint64) string {
 	if n > uint64(len(f.in)) {
 		f.fail()
 		return ""
@@ -130,34 +130,34 @@ func (f *form) cut(n uint64) string {
 	return v
 }
 
-// count is how many of something follow, each of which takes so many bytes at least: a broken count must not ask for a huge
+// codeCount is how many of something follow, each of which takes so many bytes at least: a broken count must not ask for a huge
 // allocation.
-func (f *form) count(n, least int) int {
+func (f *coder) codeCount(n, least int) int {
 	count := uint64(n)
-	if f.uvarint(&count); f.reading && count > uint64(len(f.in)/least) {
+	if f.codeUvarint(&count); f.decoding && count > uint64(len(f.in)/least) {
 		f.fail()
 		return 0
 	}
 	return int(count)
 }
 
-// list is a list of texts; an empty one that is read is not nil.
-func (f *form) list(v *[]string) {
-	n := f.count(len(*v), 1)
-	if f.reading {
+// codeTextList is a list of texts; an empty one that is read is not nil.
+func (f *coder) codeTextList(v *[]string) {
+	n := f.codeCount(len(*v), 1)
+	if f.decoding {
 		*v = make([]string, n)
 	}
 	for i := range n {
-		f.text(&(*v)[i])
+		f.codeText(&(*v)[i])
 	}
 }
 
-func (f *form) time(v *time.Time) {
+func (f *coder) codeTime(v *time.Time) {
 	sec, nsec := v.Unix(), uint64(v.Nanosecond())
-	f.varint(&sec)
-	f.uvarint(&nsec)
+	f.codeVarint(&sec)
+	f.codeUvarint(&nsec)
 	switch {
-	case !f.reading:
+	case !f.decoding:
 	case nsec >= uint64(time.Second):
 		f.fail()
 	default:
@@ -165,9 +165,9 @@ func (f *form) time(v *time.Time) {
 	}
 }
 
-// code is a value of an enumeration, of which code 0 means that the value follows as a text.
-func code[T ~string](f *form, codes []T, v *T) {
-	if !f.reading {
+// codeEnum is a value of an enumeration, of which code 0 means that the value follows as a text.
+func codeEnum[T ~string](f *coder, codes []T, v *T) {
+	if !f.decoding {
 		for i := 1; i < len(codes); i++ {
 			if codes[i] == *v {
 				f.out = append(f.out, byte(i))
@@ -178,9 +178,9 @@ func code[T ~string](f *form, codes []T, v *T) {
 		return
 	}
 	var i byte
-	switch f.byte(&i); {
+	switch f.codeByte(&i); {
 	case i == 0:
-		*v = T(f.cut(f.readUvarint()))
+		*v = T(f.cutText(f.readUvarint()))
 	case int(i) >= len(codes):
 		f.fail()
 	default:
@@ -188,9 +188,9 @@ func code[T ~string](f *form, codes []T, v *T) {
 	}
 }
 
-// optional says whether a part is there, and makes it where it is to be read.
-func optional[T any](f *form, there bool, v **T) bool {
-	if there && f.reading {
+// allocateOptional says whether a part is there, and makes it where it is to be read.
+func allocateOptional[T any](f *coder, there bool, v **T) bool {
+	if there && f.decoding {
 		*v = new(T)
 	}
 	return there

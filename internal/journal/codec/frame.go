@@ -23,8 +23,8 @@ const (
 	FrameBytes = 1 << 20
 	// maxRawBytes bounds what a frame may claim to unpack to. An object of the API server is a few MiB at most.
 	maxRawBytes = 1 << 30
-	// keepScratch is the largest scratch buffer kept for the next frame.
-	keepScratch = 2 * FrameBytes
+	// maxScratchBytes is the largest scratch buffer kept for the next frame.
+	maxScratchBytes = 2 * FrameBytes
 )
 
 // FrameHeader is what a frame says about itself before its compressed changes.
@@ -33,25 +33,25 @@ type FrameHeader struct {
 	Before uint64 // stored bytes of all frames ever written before this one
 }
 
-// Packer turns changes into stored frames. It is used by the committer only, and reuses its buffers.
-type Packer struct {
+// FrameEncoder turns changes into stored frames. It is used by the committer only, and reuses its buffers.
+type FrameEncoder struct {
 	zstd      *zstd.Encoder
 	meta, raw []byte
 	out       []byte
 }
 
-// NewPacker returns a packer.
-func NewPacker() (*Packer, error) {
+// NewFrameEncoder returns a packer.
+func NewFrameEncoder() (*FrameEncoder, error) {
 	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
 		zstd.WithWindowSize(FrameBytes), zstd.WithLowerEncoderMem(true))
 	if err != nil {
 		return nil, fmt.Errorf("journal: zstd encoder: %w", err)
 	}
-	return &Packer{zstd: enc}, nil
+	return &FrameEncoder{zstd: enc}, nil
 }
 
-// Frame returns the stored form of a frame. The result is valid until the next call.
-func (p *Packer) Frame(h FrameHeader, changes []*event.Change) []byte {
+// Encode returns the stored form of a frame. The result is valid until the next call.
+func (p *FrameEncoder) Encode(h FrameHeader, changes []*event.Change) []byte {
 	p.meta = p.meta[:0]
 	for _, c := range changes {
 		p.meta = appendMeta(p.meta, c)
@@ -62,7 +62,7 @@ func (p *Packer) Frame(h FrameHeader, changes []*event.Change) []byte {
 	p.out = binary.AppendUvarint(p.out, h.Before)
 	p.out = p.zstd.EncodeAll(p.raw, p.out)
 	out := p.out
-	if cap(p.raw) > keepScratch {
+	if cap(p.raw) > maxScratchBytes {
 		p.raw, p.out = nil, nil
 	}
 	return out
@@ -85,16 +85,16 @@ func ReadFrameHeader(stored []byte) (FrameHeader, []byte, error) {
 	return FrameHeader{Count: count, Before: before}, rest[n+m:], nil
 }
 
-// Unpacker opens stored frames. Safe for concurrent use.
-type Unpacker struct {
+// FrameDecoder opens stored frames. Safe for concurrent use.
+type FrameDecoder struct {
 	zstd *zstd.Decoder
 
-	mu    sync.Mutex
-	facts *zstd.Decoder // no further than it is read
+	mu          sync.Mutex
+	metaDecoder *zstd.Decoder // no further than it is read
 }
 
-// NewUnpacker returns an unpacker, which the caller closes.
-func NewUnpacker() (*Unpacker, error) {
+// NewFrameDecoder returns an unpacker, which the caller closes.
+func NewFrameDecoder() (*FrameDecoder, error) {
 	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(2), zstd.WithDecoderLowmem(true),
 		zstd.WithDecoderMaxMemory(maxRawBytes))
 	if err != nil {
@@ -106,30 +106,30 @@ func NewUnpacker() (*Unpacker, error) {
 		dec.Close()
 		return nil, fmt.Errorf("journal: zstd decoder: %w", err)
 	}
-	return &Unpacker{zstd: dec, facts: facts}, nil
+	return &FrameDecoder{zstd: dec, metaDecoder: facts}, nil
 }
 
-// Facts unpacks the changes of a stored frame without their bodies, which costs a fraction of [Unpacker.Changes]: the facts
+// DecodeWithoutBodies unpacks the changes of a stored frame without their bodies, which costs a fraction of [FrameDecoder.Decode]: the facts
 // come first, and the rest is not looked at.
-func (u *Unpacker) Facts(stored []byte) ([]event.Change, error) {
+func (u *FrameDecoder) DecodeWithoutBodies(stored []byte) ([]event.Change, error) {
 	h, packed, err := ReadFrameHeader(stored)
 	if err != nil {
 		return nil, err
 	}
-	text, err := u.readFacts(packed)
+	text, err := u.readMeta(packed)
 	if err != nil {
 		return nil, fmt.Errorf("%w: facts: %w", ErrMalformed, err)
 	}
-	return decodeFacts(text, nil, h.Count)
+	return decodeMeta(text, nil, h.Count)
 }
 
-func (u *Unpacker) readFacts(packed []byte) (string, error) {
+func (u *FrameDecoder) readMeta(packed []byte) (string, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if err := u.facts.Reset(bytes.NewReader(packed)); err != nil {
+	if err := u.metaDecoder.Reset(bytes.NewReader(packed)); err != nil {
 		return "", err
 	}
-	from := bufio.NewReaderSize(u.facts, binary.MaxVarintLen64)
+	from := bufio.NewReaderSize(u.metaDecoder, binary.MaxVarintLen64)
 	size, err := binary.ReadUvarint(from)
 	if err != nil || size > maxRawBytes {
 		return "", cmp.Or(err, errors.New("too large"))
@@ -139,8 +139,8 @@ func (u *Unpacker) readFacts(packed []byte) (string, error) {
 	return text.String(), err
 }
 
-// Changes unpacks a stored frame. The changes share their backing; stored may be reused afterwards.
-func (u *Unpacker) Changes(stored []byte) ([]event.Change, error) {
+// Decode unpacks a stored frame. The changes share their backing; stored may be reused afterwards.
+func (u *FrameDecoder) Decode(stored []byte) ([]event.Change, error) {
 	h, packed, err := ReadFrameHeader(stored)
 	if err != nil {
 		return nil, err
@@ -153,4 +153,4 @@ func (u *Unpacker) Changes(stored []byte) ([]event.Change, error) {
 }
 
 // Close releases what the unpacker holds. Nothing is unpacked after it.
-func (u *Unpacker) Close() { u.zstd.Close(); u.facts.Close() }
+func (u *FrameDecoder) Close() { u.zstd.Close(); u.metaDecoder.Close() }

@@ -8,30 +8,30 @@ import (
 
 // First bytes of the keys. They are part of the format, see docs/journal-format.md.
 const (
-	PrefixBody     = 'b'
-	PrefixCursor   = 'c'
-	PrefixDead     = 'd'
-	PrefixEvidence = 'e'
-	PrefixFrame    = 'f'
-	PrefixKnown    = 'k'
-	PrefixPlace    = 'l'
-	PrefixMeta     = 'm'
-	PrefixResource = 'r'
-	PrefixScope    = 't'
+	PrefixBody             = 'b'
+	PrefixCursor           = 'c'
+	PrefixDeadLetter       = 'd'
+	PrefixEvidence         = 'e'
+	PrefixFrame            = 'f'
+	PrefixKnown            = 'k'
+	PrefixEvidencePosition = 'l'
+	PrefixMeta             = 'm'
+	PrefixResource         = 'r'
+	PrefixScope            = 't'
 )
 
 // Keys of what there is once.
 var (
-	KeyVersion   = []byte{PrefixMeta, 'v'} // of the layout
-	KeyRecovery  = []byte{PrefixMeta, 'r'} // a broken store was replaced, and the gaps are not announced yet
-	KeyWrites    = []byte{PrefixMeta, 'w'} // number of groups ever written
-	KeyCluster   = []byte{PrefixMeta, 'c'} // that the journal was filled from
-	KeyAnew      = []byte{PrefixMeta, 'a'} // why everything begins anew, and the gaps are not announced yet
-	KeyEmptied   = []byte{PrefixMeta, 'n'} // offset of the newest change when all changes were dropped
-	KeyID        = []byte{PrefixMeta, 'i'} // of the journal
-	KeySeeding   = []byte{PrefixMeta, 's'} // what is stored is being replaced, and is not whole
-	KeySecret    = []byte{PrefixMeta, 'k'} // of redaction
-	KeyRedaction = []byte{PrefixMeta, 'f'} // fingerprint of what stored changes were redacted by
+	KeyVersion     = []byte{PrefixMeta, 'v'} // of the layout
+	KeyRecovery    = []byte{PrefixMeta, 'r'} // a broken store was replaced, and the gaps are not announced yet
+	KeyWrites      = []byte{PrefixMeta, 'w'} // number of groups ever written
+	KeyCluster     = []byte{PrefixMeta, 'c'} // that the journal was filled from
+	KeyResetReason = []byte{PrefixMeta, 'a'} // why everything begins anew, and the gaps are not announced yet
+	KeyEmptied     = []byte{PrefixMeta, 'n'} // offset of the newest change when all changes were dropped
+	KeyID          = []byte{PrefixMeta, 'i'} // of the journal
+	KeySeeding     = []byte{PrefixMeta, 's'} // what is stored is being replaced, and is not whole
+	KeySecret      = []byte{PrefixMeta, 'k'} // of redaction
+	KeyRedaction   = []byte{PrefixMeta, 'f'} // fingerprint of what stored changes were redacted by
 )
 
 // KeyCursor is the key of a sink's cursor.
@@ -55,15 +55,15 @@ func AppendNamePrefix(b []byte, first byte, name string) []byte {
 	return appendText(append(b, first), name)
 }
 
-// KeyOf is a key of something that belongs to a resource.
-func KeyOf(first byte, resource, key string) []byte {
+// KeyNamed is a key of something that belongs to a resource.
+func KeyNamed(first byte, resource, key string) []byte {
 	return append(AppendNamePrefix(nil, first, resource), key...)
 }
 
-// CutName takes the name of what a key belongs to off the key.
-func CutName(key []byte) (name, rest string, err error) {
-	f := form{reading: true, in: string(key[1:])}
-	if f.text(&name); f.failed {
+// SplitNamedKey takes the name of what a key belongs to off the key.
+func SplitNamedKey(key []byte) (name, rest string, err error) {
+	f := coder{decoding: true, in: string(key[1:])}
+	if f.codeText(&name); f.failed {
 		return "", "", fmt.Errorf("%w: name in the key %x", ErrMalformed, key)
 	}
 	return name, f.in, nil
@@ -74,13 +74,13 @@ func KeyFrame(first uint64) []byte {
 	return binary.BigEndian.AppendUint64([]byte{PrefixFrame}, first)
 }
 
-// KeyDead is the key of a sink's dead letter.
-func KeyDead(sink string, offset uint64) []byte {
-	return binary.BigEndian.AppendUint64(AppendNamePrefix(nil, PrefixDead, sink), offset)
+// KeyDeadLetter is the key of a sink's dead letter.
+func KeyDeadLetter(sink string, offset uint64) []byte {
+	return binary.BigEndian.AppendUint64(AppendNamePrefix(nil, PrefixDeadLetter, sink), offset)
 }
 
-// KeyAfter returns the first key that does not start with prefix.
-func KeyAfter(prefix []byte) []byte {
+// KeyAfterPrefix returns the first key that does not start with prefix.
+func KeyAfterPrefix(prefix []byte) []byte {
 	end := bytes.Clone(prefix)
 	for i := len(end) - 1; i >= 0; i-- {
 		end[i]++
@@ -99,9 +99,9 @@ func OffsetOfFrame(key []byte) (uint64, bool) {
 	return binary.BigEndian.Uint64(key[1:]), true
 }
 
-// CutDead takes a key of a dead letter apart.
-func CutDead(key []byte) (sink string, offset uint64, err error) {
-	sink, rest, err := CutName(key)
+// SplitDeadLetterKey takes a key of a dead letter apart.
+func SplitDeadLetterKey(key []byte) (sink string, offset uint64, err error) {
+	sink, rest, err := SplitNamedKey(key)
 	if err == nil && len(rest) != 8 {
 		err = fmt.Errorf("%w: key of a dead letter %x", ErrMalformed, key)
 	}

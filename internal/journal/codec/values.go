@@ -33,49 +33,49 @@ func DecodeVersion(b []byte) (version uint64) {
 }
 
 const (
-	cursorFormat = 3
-	deadFormat   = 1
-	bodyFormat   = 1
-	knownSummary = 2 // a bit: the resourceVersion is a string and a summary follows
-	knownTold    = 4 // a bit: the resourceVersion is a string, and so is what follows: what some sinks were told
+	cursorFormat     = 3
+	deadLetterFormat = 1
+	bodyFormat       = 1
+	knownSummary     = 2 // a bit: the resourceVersion is a string and a summary follows
+	knownEmitted     = 4 // a bit: the resourceVersion is a string, and so is what follows: what some sinks were told
 )
 
 // EncodeCursor writes a cursor.
-func EncodeCursor(c event.Cursor) []byte { return write(nil, (*form).cursor, &c) }
+func EncodeCursor(c event.Cursor) []byte { return encodeValue(nil, (*coder).codeCursor, &c) }
 
 // DecodeCursor is the inverse of EncodeCursor, and reads what earlier versions wrote.
 func DecodeCursor(b []byte) (c event.Cursor, err error) {
-	if err = read("cursor", b, (*form).cursor, &c); err != nil {
+	if err = decodeValue("cursor", b, (*coder).codeCursor, &c); err != nil {
 		return event.Cursor{}, err
 	}
 	return c, nil
 }
 
-func (f *form) cursor(c *event.Cursor) {
-	format := f.format(cursorFormat)
-	f.uvarint(&c.Low)
+func (f *coder) codeCursor(c *event.Cursor) {
+	format := f.codeFormat(cursorFormat)
+	f.codeUvarint(&c.Low)
 	if format >= 3 {
-		f.uvarint(&c.High)
+		f.codeUvarint(&c.High)
 	} else { // what older versions wrote names the lanes above Low
 		c.High = c.Low
 	}
-	f.text(&c.Layout)
-	f.lanes(&c.Lanes)
+	f.codeText(&c.Layout)
+	f.codeLanes(&c.Lanes)
 	if format >= 2 { // what version 1 wrote has no state
 		state := string(c.State)
-		if f.text(&state); f.reading && state != "" {
+		if f.codeText(&state); f.decoding && state != "" {
 			c.State = []byte(state)
 		}
 	}
 }
 
-func (f *form) lanes(v *map[string]uint64) {
-	n := f.count(len(*v), 2)
-	if !f.reading {
+func (f *coder) codeLanes(v *map[string]uint64) {
+	n := f.codeCount(len(*v), 2)
+	if !f.decoding {
 		for _, lane := range slices.Sorted(maps.Keys(*v)) {
 			at := (*v)[lane]
-			f.text(&lane)
-			f.uvarint(&at)
+			f.codeText(&lane)
+			f.codeUvarint(&at)
 		}
 		return
 	}
@@ -84,49 +84,49 @@ func (f *form) lanes(v *map[string]uint64) {
 	}
 	for range n {
 		var lane string
-		f.text(&lane)
+		f.codeText(&lane)
 		(*v)[lane] = f.readUvarint()
 	}
 }
 
 // AppendKnown appends a known object without its key.
 func AppendKnown(b []byte, k *event.Known) []byte {
-	f := form{out: b} // write would put it on the heap, once for each object
-	f.known(k)
+	f := coder{out: b} // write would put it on the heap, once for each object
+	f.codeKnown(k)
 	return f.out
 }
 
 // DecodeKnown keeps nothing of key and value.
 func DecodeKnown(key, value []byte) (event.Known, error) {
-	f, k := form{reading: true, in: string(value)}, event.Known{Key: string(key)}
-	if f.known(&k); f.failed || f.in != "" {
+	f, k := coder{decoding: true, in: string(value)}, event.Known{Key: string(key)}
+	if f.codeKnown(&k); f.failed || f.in != "" {
 		return event.Known{}, fmt.Errorf("%w: known object %q", ErrMalformed, key)
 	}
 	return k, nil
 }
 
-func (f *form) known(k *event.Known) {
+func (f *coder) codeKnown(k *event.Known) {
 	var has byte
 	if k.Summary != "" {
 		has |= knownSummary
 	}
-	if k.Told != "" {
-		has |= knownTold
+	if k.EmittedElsewhere != "" {
+		has |= knownEmitted
 	}
-	f.byte(&has)
-	f.text(&k.UID)
+	f.codeByte(&has)
+	f.codeText(&k.UID)
 	if has == 0 {
-		f.rest(&k.ResourceVersion)
+		f.codeRemainingText(&k.ResourceVersion)
 		return
 	}
-	f.text(&k.ResourceVersion)
-	if has&knownTold != 0 {
-		f.text(&k.Told)
+	f.codeText(&k.ResourceVersion)
+	if has&knownEmitted != 0 {
+		f.codeText(&k.EmittedElsewhere)
 	}
 	if has&knownSummary != 0 {
-		f.rest(&k.Summary)
+		f.codeRemainingText(&k.Summary)
 	}
-	if has&^(knownSummary|knownTold) != 0 {
+	if has&^(knownSummary|knownEmitted) != 0 {
 		f.fail()
 	}
 }
@@ -138,51 +138,55 @@ type Recovery struct {
 }
 
 // EncodeResource writes a resource.
-func EncodeResource(r event.Resource) []byte { return write(nil, (*form).resource, &r) }
+func EncodeResource(r event.Resource) []byte { return encodeValue(nil, (*coder).codeResource, &r) }
 
 // DecodeResource is the inverse of EncodeResource.
 func DecodeResource(b []byte) (r event.Resource, err error) {
-	err = read("resource", b, (*form).resource, &r)
+	err = decodeValue("resource", b, (*coder).codeResource, &r)
 	return r, err
 }
 
-func (f *form) resource(r *event.Resource) { f.texts(&r.Group, &r.Version, &r.Resource, &r.Kind) }
+func (f *coder) codeResource(r *event.Resource) {
+	f.codeTexts(&r.Group, &r.Version, &r.Resource, &r.Kind)
+}
 
 // EncodeScope writes what is stored of a scope, without its ID.
-func EncodeScope(s event.StoredScope) []byte { return write(nil, (*form).scope, &s) }
+func EncodeScope(s event.StoredScope) []byte { return encodeValue(nil, (*coder).codeScope, &s) }
 
 // DecodeScope is the inverse of EncodeScope.
 func DecodeScope(id string, b []byte) (event.StoredScope, error) {
 	s := event.StoredScope{ID: id}
-	err := read("scope", b, (*form).scope, &s)
+	err := decodeValue("scope", b, (*coder).codeScope, &s)
 	return s, err
 }
 
-func (f *form) scope(s *event.StoredScope) { f.texts(&s.Position, &s.Snapshot, &s.Lost, &s.Pass) }
+func (f *coder) codeScope(s *event.StoredScope) {
+	f.codeTexts(&s.Position, &s.Snapshot, &s.LostReason, &s.Pass)
+}
 
 // EncodeRecovery writes a recovery.
-func EncodeRecovery(r Recovery) []byte { return write(nil, (*form).recovery, &r) }
+func EncodeRecovery(r Recovery) []byte { return encodeValue(nil, (*coder).codeRecovery, &r) }
 
 // DecodeRecovery is the inverse of EncodeRecovery.
 func DecodeRecovery(b []byte) (*Recovery, error) {
 	r := &Recovery{}
-	return r, read("recovery", b, (*form).recovery, r)
+	return r, decodeValue("recovery", b, (*coder).codeRecovery, r)
 }
 
-func (f *form) recovery(r *Recovery) { f.texts(&r.Reason, &r.MovedTo) }
+func (f *coder) codeRecovery(r *Recovery) { f.codeTexts(&r.Reason, &r.MovedTo) }
 
-// EncodeDead writes a dead letter; its change is stored as a frame of one.
-func EncodeDead(p *Packer, d *event.DeadLetter) []byte {
-	return append(write(nil, (*form).dead, d), p.Frame(FrameHeader{Count: 1}, []*event.Change{d.Change})...)
+// EncodeDeadLetter writes a dead letter; its change is stored as a frame of one.
+func EncodeDeadLetter(p *FrameEncoder, d *event.DeadLetter) []byte {
+	return append(encodeValue(nil, (*coder).codeDeadLetterHeader, d), p.Encode(FrameHeader{Count: 1}, []*event.Change{d.Change})...)
 }
 
-// DecodeDead is the inverse of EncodeDead.
-func DecodeDead(u *Unpacker, offset uint64, value []byte) (event.DeadLetter, error) {
-	f, d := form{reading: true, in: string(value)}, event.DeadLetter{Offset: offset}
-	if f.dead(&d); f.failed {
+// DecodeDeadLetter is the inverse of EncodeDeadLetter.
+func DecodeDeadLetter(u *FrameDecoder, offset uint64, value []byte) (event.DeadLetter, error) {
+	f, d := coder{decoding: true, in: string(value)}, event.DeadLetter{Offset: offset}
+	if f.codeDeadLetterHeader(&d); f.failed {
 		return event.DeadLetter{}, fmt.Errorf("%w: dead letter", ErrMalformed)
 	}
-	changes, err := u.Changes(value[len(value)-len(f.in):])
+	changes, err := u.Decode(value[len(value)-len(f.in):])
 	if err != nil {
 		return event.DeadLetter{}, err
 	}
@@ -193,23 +197,23 @@ func DecodeDead(u *Unpacker, offset uint64, value []byte) (event.DeadLetter, err
 	return d, nil
 }
 
-// dead is what is in front of the change.
-func (f *form) dead(d *event.DeadLetter) {
-	f.format(deadFormat)
-	f.time(&d.Time)
-	f.text(&d.Reason)
+// codeDeadLetterHeader is what is in front of the change.
+func (f *coder) codeDeadLetterHeader(d *event.DeadLetter) {
+	f.codeFormat(deadLetterFormat)
+	f.codeTime(&d.Time)
+	f.codeText(&d.Reason)
 }
 
 // AppendBody appends the stored form of a body. packed is scratch.
 func AppendBody(b, packed []byte, body *event.Body) (stored, scratch []byte) {
 	packed = s2.EncodeSnappy(packed[:cap(packed)], body.Raw)
-	return append(write(b, (*form).bodyOf, body), packed...), packed
+	return append(encodeValue(b, (*coder).codeBodyHeader, body), packed...), packed
 }
 
 // DecodeBody is the inverse of AppendBody. It keeps nothing of stored.
 func DecodeBody(key string, stored []byte) (event.Body, error) {
-	f, body := form{reading: true, in: string(stored)}, event.Body{Key: key}
-	f.bodyOf(&body)
+	f, body := coder{decoding: true, in: string(stored)}, event.Body{Key: key}
+	f.codeBodyHeader(&body)
 	packed := stored[len(stored)-len(f.in):]
 	n, err := s2.DecodedLen(packed)
 	if err == nil && !f.failed && n <= maxRawBytes {
@@ -223,10 +227,10 @@ func DecodeBody(key string, stored []byte) (event.Body, error) {
 	return body, nil
 }
 
-// bodyOf is what is in front of the compressed bytes.
-func (f *form) bodyOf(b *event.Body) {
-	f.format(bodyFormat)
-	f.texts(&b.UID, &b.ResourceVersion)
+// codeBodyHeader is what is in front of the compressed bytes.
+func (f *coder) codeBodyHeader(b *event.Body) {
+	f.codeFormat(bodyFormat)
+	f.codeTexts(&b.UID, &b.ResourceVersion)
 }
 
 // EncodeNumber writes a number.
@@ -237,6 +241,6 @@ func DecodeNumber(b []byte) (n uint64, err error) {
 	if b == nil {
 		return 0, nil
 	}
-	err = read("a number", b, (*form).uvarint, &n)
+	err = decodeValue("a number", b, (*coder).codeUvarint, &n)
 	return n, err
 }

@@ -16,7 +16,7 @@ var ErrLocked = errors.New("journal is in use by another process")
 
 // Lock takes the lock that keeps a second process out.
 func Lock(fsys vfs.FS, dir string) (*pebble.Lock, error) {
-	if err := makeDir(fsys, dir); err != nil {
+	if err := makeDirDurable(fsys, dir); err != nil {
 		return nil, err
 	}
 	lock, err := pebble.LockDirectory(dir, fsys)
@@ -32,8 +32,8 @@ func Lock(fsys vfs.FS, dir string) (*pebble.Lock, error) {
 	return nil, fmt.Errorf("%w: directory %s (%w): stop the other exporter or give this one its own journal.dir", ErrLocked, dir, err)
 }
 
-// makeDir makes dir and what is missing above it, so that a power loss does not take it away again.
-func makeDir(fsys vfs.FS, dir string) error {
+// makeDirDurable makes dir and what is missing above it, so that a power loss does not take it away again.
+func makeDirDurable(fsys vfs.FS, dir string) error {
 	var missing []string
 	for p := dir; p != fsys.PathDir(p); p = fsys.PathDir(p) {
 		if _, err := fsys.Stat(p); !errors.Is(err, fs.ErrNotExist) {

@@ -17,7 +17,7 @@ import (
 func LockShared(dir string) (io.Closer, error) {
 	f, err := os.Open(filepath.Join(dir, "LOCK"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return NoLock{}, nil
+		return NopLock{}, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("journal: cannot lock directory %s: %w", dir, err)

@@ -20,7 +20,7 @@ const (
 // Private is the real disk, with files that are nobody else's. Pebble makes its files readable for all.
 type Private struct{ vfs.FS }
 
-func private(f vfs.File, err error, name string) (vfs.File, error) {
+func makePrivate(f vfs.File, err error, name string) (vfs.File, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -33,13 +33,13 @@ func private(f vfs.File, err error, name string) (vfs.File, error) {
 // Create implements [vfs.FS].
 func (p Private) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	f, err := p.FS.Create(name, category)
-	return private(f, err, name)
+	return makePrivate(f, err, name)
 }
 
 // OpenReadWrite implements [vfs.FS].
 func (p Private) OpenReadWrite(name string, category vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
 	f, err := p.FS.OpenReadWrite(name, category, opts...)
-	return private(f, err, name)
+	return makePrivate(f, err, name)
 }
 
 // MkdirAll implements [vfs.FS].
@@ -60,9 +60,9 @@ func (p Private) Lock(name string) (io.Closer, error) {
 // Unwrap implements [vfs.FS].
 func (p Private) Unwrap() vfs.FS { return p.FS }
 
-// Tighten takes the rights of others to what an earlier version left in dir. What belongs to another user, as the root of a
+// RestrictPermissions takes the rights of others to what an earlier version left in dir. What belongs to another user, as the root of a
 // volume may, stays as it is.
-func Tighten(dir string, logger *slog.Logger) {
+func RestrictPermissions(dir string, logger *slog.Logger) {
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrPermission) {
 			return nil

@@ -13,48 +13,48 @@ import (
 // store in it.
 type ReadOnly struct{ vfs.FS }
 
-func refuse(op, name string) error {
+func readOnlyError(op, name string) error {
 	return &os.PathError{Op: op, Path: name, Err: syscall.EROFS}
 }
 
-// NoLock is a lock that somebody else holds.
-type NoLock struct{}
+// NopLock is a lock that somebody else holds.
+type NopLock struct{}
 
 // Close does nothing.
-func (NoLock) Close() error { return nil }
+func (NopLock) Close() error { return nil }
 
 // Create implements [vfs.FS].
 func (ReadOnly) Create(name string, _ vfs.DiskWriteCategory) (vfs.File, error) {
-	return nil, refuse("create", name)
+	return nil, readOnlyError("create", name)
 }
 
 // Link implements [vfs.FS].
-func (ReadOnly) Link(_, newname string) error { return refuse("link", newname) }
+func (ReadOnly) Link(_, newname string) error { return readOnlyError("link", newname) }
 
 // OpenReadWrite implements [vfs.FS].
 func (ReadOnly) OpenReadWrite(name string, _ vfs.DiskWriteCategory, _ ...vfs.OpenOption) (vfs.File, error) {
-	return nil, refuse("open for writing", name)
+	return nil, readOnlyError("open for writing", name)
 }
 
 // Remove implements [vfs.FS].
-func (ReadOnly) Remove(name string) error { return refuse("remove", name) }
+func (ReadOnly) Remove(name string) error { return readOnlyError("remove", name) }
 
 // RemoveAll implements [vfs.FS].
-func (ReadOnly) RemoveAll(name string) error { return refuse("remove", name) }
+func (ReadOnly) RemoveAll(name string) error { return readOnlyError("remove", name) }
 
 // Rename implements [vfs.FS].
-func (ReadOnly) Rename(_, newname string) error { return refuse("rename", newname) }
+func (ReadOnly) Rename(_, newname string) error { return readOnlyError("rename", newname) }
 
 // ReuseForWrite implements [vfs.FS].
 func (ReadOnly) ReuseForWrite(_, newname string, _ vfs.DiskWriteCategory) (vfs.File, error) {
-	return nil, refuse("reuse", newname)
+	return nil, readOnlyError("reuse", newname)
 }
 
 // MkdirAll implements [vfs.FS].
-func (ReadOnly) MkdirAll(dir string, _ os.FileMode) error { return refuse("mkdir", dir) }
+func (ReadOnly) MkdirAll(dir string, _ os.FileMode) error { return readOnlyError("mkdir", dir) }
 
 // Lock implements [vfs.FS].
-func (ReadOnly) Lock(string) (io.Closer, error) { return NoLock{}, nil }
+func (ReadOnly) Lock(string) (io.Closer, error) { return NopLock{}, nil }
 
 // Unwrap implements [vfs.FS].
 func (f ReadOnly) Unwrap() vfs.FS { return f.FS }

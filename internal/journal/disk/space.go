@@ -22,13 +22,13 @@ import (
 // be written to. Pebble tries it again later.
 type SpaceFS struct {
 	vfs.FS
-	dir        string        // on the disk that is asked
-	RetryEvery time.Duration // of a write that waits
-	spared     atomic.Uint64 // bytes that compactions leave free
-	waits      atomic.Bool   // false while the store is opened: whoever starts the exporter wants the error
-	waiting    atomic.Int32  // writes that wait
-	released   chan struct{} // closed: wait no longer, let the error through
-	Release    func()        // closes released, once
+	dir               string        // on the disk that is asked
+	RetryEvery        time.Duration // of a write that waits
+	compactionReserve atomic.Uint64 // bytes that compactions leave free
+	waitEnabled       atomic.Bool   // false while the store is opened: whoever starts the exporter wants the error
+	waitingWrites     atomic.Int32  // writes that wait
+	stopWaiting       chan struct{} // closed: wait no longer, let the error through
+	StopWaiting       func()        // closes released, once
 }
 
 // ErrNoRoomToCompact ends a compaction.
@@ -39,33 +39,33 @@ const compactionCategory = "pebble-compaction"
 
 // NewSpaceFS returns inner, whose writes do not wait yet; dir is on the disk that is asked for its room.
 func NewSpaceFS(inner vfs.FS, dir string, retryEvery time.Duration) *SpaceFS {
-	s := &SpaceFS{FS: inner, dir: dir, RetryEvery: retryEvery, released: make(chan struct{})}
-	s.Release = sync.OnceFunc(func() { close(s.released) })
+	s := &SpaceFS{FS: inner, dir: dir, RetryEvery: retryEvery, stopWaiting: make(chan struct{})}
+	s.StopWaiting = sync.OnceFunc(func() { close(s.stopWaiting) })
 	return s
 }
 
-// Wait makes writes wait for space from now on.
-func (s *SpaceFS) Wait() { s.waits.Store(true) }
+// EnableWaiting makes writes wait for space from now on.
+func (s *SpaceFS) EnableWaiting() { s.waitEnabled.Store(true) }
 
-// Full says whether writes wait for space.
-func (s *SpaceFS) Full() bool { return s.waiting.Load() > 0 }
+// IsFull says whether writes wait for space.
+func (s *SpaceFS) IsFull() bool { return s.waitingWrites.Load() > 0 }
 
-// OutOfSpace says that an error is that of a full disk.
-func OutOfSpace(err error) bool {
+// IsOutOfSpace says that an error is that of a full disk.
+func IsOutOfSpace(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// untilSpace repeats op while it fails for want of space.
-func (s *SpaceFS) untilSpace(op func() error) error {
+// retryUntilSpace repeats op while it fails for want of space.
+func (s *SpaceFS) retryUntilSpace(op func() error) error {
 	err := op()
-	if !OutOfSpace(err) || !s.waits.Load() {
+	if !IsOutOfSpace(err) || !s.waitEnabled.Load() {
 		return err
 	}
-	s.waiting.Add(1)
-	defer s.waiting.Add(-1)
-	for OutOfSpace(err) {
+	s.waitingWrites.Add(1)
+	defer s.waitingWrites.Add(-1)
+	for IsOutOfSpace(err) {
 		select {
-		case <-s.released:
+		case <-s.stopWaiting:
 			return err
 		case <-time.After(s.RetryEvery):
 		}
@@ -74,33 +74,33 @@ func (s *SpaceFS) untilSpace(op func() error) error {
 	return err
 }
 
-// ifSpare does op for a compaction. Where there is no room it waits once, so that the next try does not come at once.
-func (s *SpaceFS) ifSpare(op func() error) error {
+// writeWithinReserve does op for a compaction. Where there is no room it waits once, so that the next try does not come at once.
+func (s *SpaceFS) writeWithinReserve(op func() error) error {
 	usage, err := s.GetDiskUsage(s.dir)
-	if err != nil || usage.AvailBytes >= s.spared.Load() {
-		if err = op(); !OutOfSpace(err) {
+	if err != nil || usage.AvailBytes >= s.compactionReserve.Load() {
+		if err = op(); !IsOutOfSpace(err) {
 			return err
 		}
 	}
 	select {
-	case <-s.released:
+	case <-s.stopWaiting:
 	case <-time.After(s.RetryEvery):
 	}
 	return ErrNoRoomToCompact
 }
 
-// Spare sets how many bytes compactions leave free.
-func (s *SpaceFS) Spare(bytes uint64) { s.spared.Store(bytes) }
+// SetCompactionReserve sets how many bytes compactions leave free.
+func (s *SpaceFS) SetCompactionReserve(bytes uint64) { s.compactionReserve.Store(bytes) }
 
 // Unwrap implements [vfs.FS].
 func (s *SpaceFS) Unwrap() vfs.FS { return s.FS }
 
-func (s *SpaceFS) file(category vfs.DiskWriteCategory, open func() (vfs.File, error)) (vfs.File, error) {
-	f := &spaceFile{try: s.untilSpace}
+func (s *SpaceFS) openFile(category vfs.DiskWriteCategory, open func() (vfs.File, error)) (vfs.File, error) {
+	f := &spaceFile{runWrite: s.retryUntilSpace}
 	if category == compactionCategory {
-		f.try = s.ifSpare
+		f.runWrite = s.writeWithinReserve
 	}
-	err := f.try(func() (err error) {
+	err := f.runWrite(func() (err error) {
 		f.File, err = open()
 		return err
 	})
@@ -112,38 +112,38 @@ func (s *SpaceFS) file(category vfs.DiskWriteCategory, open func() (vfs.File, er
 
 // Create implements [vfs.FS].
 func (s *SpaceFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
-	return s.file(category, func() (vfs.File, error) { return s.FS.Create(name, category) })
+	return s.openFile(category, func() (vfs.File, error) { return s.FS.Create(name, category) })
 }
 
 // OpenReadWrite implements [vfs.FS].
 func (s *SpaceFS) OpenReadWrite(name string, category vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
-	return s.file(category, func() (vfs.File, error) { return s.FS.OpenReadWrite(name, category, opts...) })
+	return s.openFile(category, func() (vfs.File, error) { return s.FS.OpenReadWrite(name, category, opts...) })
 }
 
 // ReuseForWrite implements [vfs.FS].
 func (s *SpaceFS) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
-	return s.file(category, func() (vfs.File, error) { return s.FS.ReuseForWrite(oldname, newname, category) })
+	return s.openFile(category, func() (vfs.File, error) { return s.FS.ReuseForWrite(oldname, newname, category) })
 }
 
 // Link implements [vfs.FS].
 func (s *SpaceFS) Link(oldname, newname string) error {
-	return s.untilSpace(func() error { return s.FS.Link(oldname, newname) })
+	return s.retryUntilSpace(func() error { return s.FS.Link(oldname, newname) })
 }
 
 // Rename implements [vfs.FS].
 func (s *SpaceFS) Rename(oldname, newname string) error {
-	return s.untilSpace(func() error { return s.FS.Rename(oldname, newname) })
+	return s.retryUntilSpace(func() error { return s.FS.Rename(oldname, newname) })
 }
 
 // spaceFile is an open file of a SpaceFS.
 type spaceFile struct {
 	vfs.File
-	try func(op func() error) error
+	runWrite func(op func() error) error
 }
 
 // Write implements [vfs.File].
 func (f *spaceFile) Write(p []byte) (n int, err error) {
-	err = f.try(func() error {
+	err = f.runWrite(func() error {
 		m, err := f.File.Write(p[n:])
 		n += m
 		return err
@@ -153,7 +153,7 @@ func (f *spaceFile) Write(p []byte) (n int, err error) {
 
 // WriteAt implements [vfs.File].
 func (f *spaceFile) WriteAt(p []byte, off int64) (n int, err error) {
-	err = f.try(func() error {
+	err = f.runWrite(func() error {
 		m, err := f.File.WriteAt(p[n:], off+int64(n))
 		n += m
 		return err
@@ -163,5 +163,5 @@ func (f *spaceFile) WriteAt(p []byte, off int64) (n int, err error) {
 
 // Preallocate implements [vfs.File].
 func (f *spaceFile) Preallocate(offset, length int64) error {
-	return f.try(func() error { return f.File.Preallocate(offset, length) })
+	return f.runWrite(func() error { return f.File.Preallocate(offset, length) })
 }

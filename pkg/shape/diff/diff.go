@@ -23,20 +23,20 @@ func (ambiguousError) Error() string { return "a name that occurs twice in one o
 // entriesOf lists the members of an object, without looking further into their values than to their ends.
 func entriesOf(object []byte, room []entry) ([]entry, error) {
 	var seen rawjson.Names
-	m := rawjson.Enter(object, 0)
+	m := rawjson.EnterObject(object, 0)
 	for m.Next() {
 		start := m.I
 		if m.I = rawjson.SkipValue(object, start, 0); m.I < 0 {
 			break
 		}
-		if seen.Twice(m.Key) || !utf8.Valid(m.Key) {
+		if seen.IsDuplicate(m.Key) || !utf8.Valid(m.Key) {
 			return nil, ambiguousError{}
 		}
 		end := rawjson.SkipString(object, m.Start)
 		room = append(room, entry{name: m.Key, key: object[m.Start:end], value: object[start:m.I]})
 	}
 	if m.I < 0 {
-		return nil, rawjson.Malformed(m.I)
+		return nil, rawjson.MalformedAt(m.I)
 	}
 	return room, nil
 }
@@ -52,7 +52,7 @@ func elementsOf(array []byte) ([][]byte, error) {
 		}
 	}
 	if e.I < 0 {
-		return nil, rawjson.Malformed(e.I)
+		return nil, rawjson.MalformedAt(e.I)
 	}
 	return all, nil
 }
@@ -78,7 +78,7 @@ func pairsOf(before, after []byte) ([]pair, error) {
 	pairs := make([]pair, 0, max(len(was), len(is)))
 	for i := range was {
 		p := pair{entry: was[i], before: was[i].value}
-		if k := at.find(was[i].name, i); k >= 0 {
+		if k := at.findEntry(was[i].name, i); k >= 0 {
 			p.after, is[k].value = is[k].value, nil
 		}
 		pairs = append(pairs, p)
@@ -97,7 +97,7 @@ type index struct {
 	names   map[string]int
 }
 
-func (x *index) find(name []byte, guess int) int {
+func (x *index) findEntry(name []byte, guess int) int {
 	if guess < len(x.entries) && bytes.Equal(x.entries[guess].name, name) {
 		return guess
 	}
@@ -117,16 +117,16 @@ func (x *index) find(name []byte, guess int) int {
 func isObject(v []byte) bool { return len(v) > 0 && v[0] == '{' }
 func isArray(v []byte) bool  { return len(v) > 0 && v[0] == '[' }
 
-// sameScalar says that two different spellings mean the same: those of strings may.
-func sameScalar(a, b []byte) bool {
-	return a[0] == '"' && b[0] == '"' && bytes.Equal(rawjson.Text(a), rawjson.Text(b))
+// equalScalars says that two different spellings mean the same: those of strings may.
+func equalScalars(a, b []byte) bool {
+	return a[0] == '"' && b[0] == '"' && bytes.Equal(rawjson.Unquote(a), rawjson.Unquote(b))
 }
 
-// same says that two values mean the same, whatever the order of members and the white space.
-func same(a, b []byte) (bool, error) { return SameBut(a, b, nil) }
+// equalValues says that two values mean the same, whatever the order of members and the white space.
+func equalValues(a, b []byte) (bool, error) { return EqualExcept(a, b, nil) }
 
-// SameBut says that two values differ at most where the tree says.
-func SameBut(a, b []byte, t *path.Tree) (bool, error) {
+// EqualExcept says that two values differ at most where the tree says.
+func EqualExcept(a, b []byte, t *path.Tree) (bool, error) {
 	switch {
 	case bytes.Equal(a, b), t != nil && t.Ends:
 		return true, nil
@@ -136,14 +136,14 @@ func SameBut(a, b []byte, t *path.Tree) (bool, error) {
 			return false, err
 		}
 		for _, p := range pairs {
-			next := t.To(p.name)
+			next := t.MemberOrNil(p.name)
 			if p.before == nil || p.after == nil {
 				if next == nil || !next.Ends {
 					return false, nil
 				}
 				continue
 			}
-			if ok, err := SameBut(p.before, p.after, next); !ok {
+			if ok, err := EqualExcept(p.before, p.after, next); !ok {
 				return false, err
 			}
 		}
@@ -154,17 +154,17 @@ func SameBut(a, b []byte, t *path.Tree) (bool, error) {
 			return false, err
 		}
 		for i := range was {
-			if ok, err := SameBut(was[i], is[i], t.In()); !ok {
+			if ok, err := EqualExcept(was[i], is[i], t.ElementOrNil()); !ok {
 				return false, err
 			}
 		}
 		return true, nil
 	}
-	return sameScalar(a, b), nil
+	return equalScalars(a, b), nil
 }
 
-// Differs says that two values differ somewhere where the tree says. Either may be absent, nil.
-func Differs(a, b []byte, t *path.Tree) (bool, error) {
+// DiffersAt says that two values differ somewhere where the tree says. Either may be absent, nil.
+func DiffersAt(a, b []byte, t *path.Tree) (bool, error) {
 	switch {
 	case t == nil || bytes.Equal(a, b):
 		return false, nil
@@ -172,7 +172,7 @@ func Differs(a, b []byte, t *path.Tree) (bool, error) {
 		if a == nil || b == nil {
 			return true, nil
 		}
-		ok, err := same(a, b)
+		ok, err := equalValues(a, b)
 		return !ok, err
 	case isArray(a) || isArray(b):
 		return elementsDiffer(a, b, t)
@@ -183,12 +183,12 @@ func Differs(a, b []byte, t *path.Tree) (bool, error) {
 	if !isObject(b) {
 		b = nil
 	}
-	pairs, err := pairsOf(orEmpty(a, "{}"), orEmpty(b, "{}"))
+	pairs, err := pairsOf(orDefault(a, "{}"), orDefault(b, "{}"))
 	if err != nil {
 		return false, err
 	}
 	for _, p := range pairs {
-		if yes, err := Differs(p.before, p.after, t.Member(p.name)); yes || err != nil {
+		if yes, err := DiffersAt(p.before, p.after, t.Member(p.name)); yes || err != nil {
 			return yes, err
 		}
 	}
@@ -201,7 +201,7 @@ func elementsDiffer(a, b []byte, t *path.Tree) (bool, error) {
 			if isArray(v) {
 				continue
 			}
-			if yes, err := Differs(v, nil, t); yes || err != nil {
+			if yes, err := DiffersAt(v, nil, t); yes || err != nil {
 				return yes, err
 			}
 		}
@@ -211,7 +211,7 @@ func elementsDiffer(a, b []byte, t *path.Tree) (bool, error) {
 		return false, err
 	}
 	for i := range max(len(was), len(is)) {
-		if yes, err := Differs(at(was, i), at(is, i), t.Element); yes || err != nil {
+		if yes, err := DiffersAt(elementAt(was, i), elementAt(is, i), t.Element); yes || err != nil {
 			return yes, err
 		}
 	}
@@ -225,14 +225,14 @@ func elementsOfBoth(a, b []byte) (was, is [][]byte, err error) {
 	return was, is, err
 }
 
-func at(all [][]byte, i int) []byte {
+func elementAt(all [][]byte, i int) []byte {
 	if i < len(all) {
 		return all[i]
 	}
 	return nil
 }
 
-func orEmpty(v []byte, empty string) []byte {
+func orDefault(v []byte, empty string) []byte {
 	if v == nil {
 		return []byte(empty)
 	}

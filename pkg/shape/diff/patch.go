@@ -11,31 +11,31 @@ import (
 
 // difference is one place where two objects differ, as RFC 6902 says it.
 type difference struct {
-	op    string // add, remove, replace
-	at    string // JSON Pointer (RFC 6901)
-	value []byte // nil for remove
+	op      string // add, remove, replace
+	pointer string // JSON Pointer (RFC 6901)
+	value   []byte // nil for remove
 }
 
 // comparison collects the differences between two objects in an order in which they can be applied.
 type comparison struct {
-	pointer []byte
-	all     []difference
+	pointer     []byte
+	differences []difference
 }
 
-// compare returns what makes after of before: leaves that were replaced, and the topmost values that were added or removed.
+// findDifferences returns what makes after of before: leaves that were replaced, and the topmost values that were added or removed.
 // Values alias after.
-func compare(before, after []byte) ([]difference, error) {
+func findDifferences(before, after []byte) ([]difference, error) {
 	var c comparison
-	err := c.value(bytes.TrimSpace(before), bytes.TrimSpace(after))
-	return c.all, err
+	err := c.compareValues(bytes.TrimSpace(before), bytes.TrimSpace(after))
+	return c.differences, err
 }
 
-func (c *comparison) note(op string, value []byte) {
-	c.all = append(c.all, difference{op: op, at: string(c.pointer), value: value})
+func (c *comparison) addDifference(op string, value []byte) {
+	c.differences = append(c.differences, difference{op: op, pointer: string(c.pointer), value: value})
 }
 
-// within runs f with a step appended to the pointer.
-func (c *comparison) within(step []byte, f func() error) error {
+// withSegment runs f with a step appended to the pointer.
+func (c *comparison) withSegment(step []byte, f func() error) error {
 	length := len(c.pointer)
 	c.pointer = append(c.pointer, '/')
 	for _, b := range step {
@@ -53,49 +53,49 @@ func (c *comparison) within(step []byte, f func() error) error {
 	return err
 }
 
-func (c *comparison) value(before, after []byte) error {
+func (c *comparison) compareValues(before, after []byte) error {
 	switch {
 	case bytes.Equal(before, after):
 		return nil
 	case isObject(before) && isObject(after):
-		return c.objects(before, after)
+		return c.compareObjects(before, after)
 	case isArray(before) && isArray(after):
-		return c.arrays(before, after)
-	case sameScalar(before, after):
+		return c.compareArrays(before, after)
+	case equalScalars(before, after):
 		return nil
 	}
-	c.note("replace", after)
+	c.addDifference("replace", after)
 	return nil
 }
 
-func (c *comparison) objects(before, after []byte) error {
+func (c *comparison) compareObjects(before, after []byte) error {
 	pairs, err := pairsOf(before, after)
 	if err != nil {
 		return err
 	}
 	for _, p := range pairs {
-		if err := c.within(p.name, func() error { return c.either(p.before, p.after) }); err != nil {
+		if err := c.withSegment(p.name, func() error { return c.compareOptional(p.before, p.after) }); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// either compares values of which one may be absent.
-func (c *comparison) either(before, after []byte) error {
+// compareOptional compares values of which one may be absent.
+func (c *comparison) compareOptional(before, after []byte) error {
 	switch {
 	case before == nil:
-		c.note("add", after)
+		c.addDifference("add", after)
 	case after == nil:
-		c.note("remove", nil)
+		c.addDifference("remove", nil)
 	default:
-		return c.value(before, after)
+		return c.compareValues(before, after)
 	}
 	return nil
 }
 
-// arrays leaves the elements both begin and end with alone, compares the rest one by one, and adds or removes the surplus.
-func (c *comparison) arrays(before, after []byte) error {
+// compareArrays leaves the elements both begin and end with alone, compares the rest one by one, and adds or removes the surplus.
+func (c *comparison) compareArrays(before, after []byte) error {
 	was, is, err := elementsOfBoth(before, after)
 	if err != nil {
 		return err
@@ -109,12 +109,12 @@ func (c *comparison) arrays(before, after []byte) error {
 	}
 	common := min(len(was), len(is))
 	for i := from; i < common; i++ {
-		if err := c.within(strconv.AppendInt(nil, int64(i), 10), func() error { return c.value(was[i], is[i]) }); err != nil {
+		if err := c.withSegment(strconv.AppendInt(nil, int64(i), 10), func() error { return c.compareValues(was[i], is[i]) }); err != nil {
 			return err
 		}
 	}
 	step := func(i int, op string, value []byte) {
-		_ = c.within(strconv.AppendInt(nil, int64(i), 10), func() error { c.note(op, value); return nil })
+		_ = c.withSegment(strconv.AppendInt(nil, int64(i), 10), func() error { c.addDifference(op, value); return nil })
 	}
 	for i := common; i < len(is); i++ {
 		step(i, "add", is[i])
@@ -127,13 +127,13 @@ func (c *comparison) arrays(before, after []byte) error {
 
 // Pointers lists where two objects differ, sorted, each place once; nothing where they cannot be compared.
 func Pointers(before, after []byte) []string {
-	all, err := compare(before, after)
+	all, err := findDifferences(before, after)
 	if err != nil {
 		return nil
 	}
 	pointers := make([]string, len(all))
 	for i := range all {
-		pointers[i] = all[i].at
+		pointers[i] = all[i].pointer
 	}
 	slices.Sort(pointers)
 	return slices.Compact(pointers)
@@ -142,9 +142,9 @@ func Pointers(before, after []byte) []string {
 // JSONPatch writes what makes after of before as RFC 6902. A patch that would be longer than the whole object replaces it,
 // and so does one of objects that cannot be compared.
 func JSONPatch(before, after []byte) []byte {
-	all, err := compare(before, after)
+	all, err := findDifferences(before, after)
 	if err != nil {
-		return replaceAll(after)
+		return replacementPatch(after)
 	}
 	b := []byte{'['}
 	for i, d := range all {
@@ -153,19 +153,19 @@ func JSONPatch(before, after []byte) []byte {
 		}
 		b = appendOperation(b, d)
 		if len(b) > len(after)+64 {
-			return replaceAll(after)
+			return replacementPatch(after)
 		}
 	}
 	return append(b, ']')
 }
 
-func replaceAll(after []byte) []byte {
+func replacementPatch(after []byte) []byte {
 	return append(appendOperation([]byte{'['}, difference{op: "replace", value: after}), ']')
 }
 
 func appendOperation(b []byte, d difference) []byte {
 	b = append(append(b, `{"op":"`...), d.op...)
-	b = append(appendQuoted(append(b, `","path":`...), d.at), "}"...)
+	b = append(appendQuoted(append(b, `","path":`...), d.pointer), "}"...)
 	if d.value == nil {
 		return b
 	}
@@ -194,7 +194,7 @@ func MergePatch(before, after []byte) []byte {
 	case errors.Is(err, errInexpressible):
 		return JSONPatch(before, after)
 	case err != nil:
-		return replaceAll(after)
+		return replacementPatch(after)
 	case len(b) == 0:
 		return []byte("{}")
 	}
@@ -226,7 +226,7 @@ func appendMerge(b, before, after []byte) ([]byte, error) {
 			}
 		case p.before != nil && (bytes.Equal(p.before, p.after)):
 		default:
-			if err := expressible(p.after); err != nil {
+			if err := checkExpressible(p.after); err != nil {
 				return nil, err
 			}
 			b = append(b, p.after...)
@@ -241,9 +241,9 @@ func appendMerge(b, before, after []byte) ([]byte, error) {
 	return b, nil
 }
 
-// expressible says that a merge patch that holds this value sets it: nulls would remove. Within lists they would not, but
+// checkExpressible says that a merge patch that holds this value sets it: nulls would remove. Within lists they would not, but
 // libraries in wide use remove them there too.
-func expressible(v []byte) error {
+func checkExpressible(v []byte) error {
 	switch {
 	case string(v) == "null":
 		return errInexpressible
@@ -251,7 +251,7 @@ func expressible(v []byte) error {
 		all, err := entriesOf(v, nil)
 		for i := range all {
 			if err == nil {
-				err = expressible(all[i].value)
+				err = checkExpressible(all[i].value)
 			}
 		}
 		return err
@@ -259,7 +259,7 @@ func expressible(v []byte) error {
 		all, err := elementsOf(v)
 		for i := range all {
 			if err == nil {
-				err = expressible(all[i])
+				err = checkExpressible(all[i])
 			}
 		}
 		return err

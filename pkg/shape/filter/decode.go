@@ -7,36 +7,36 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
-// decode returns an object as CEL reads it: maps, lists, strings, booleans, nil, whole numbers as int64 where they fit and
+// decodeObject returns an object as CEL reads it: maps, lists, strings, booleans, nil, whole numbers as int64 where they fit and
 // other numbers as float64.
-func decode(object []byte) (map[string]any, error) {
+func decodeObject(object []byte) (map[string]any, error) {
 	d := decoder{b: object}
 	start := rawjson.SkipSpace(object, 0)
-	v, end := d.value(start, 0)
-	if err := rawjson.Closed(object, end); err != nil {
+	v, end := d.decodeValue(start, 0)
+	if err := rawjson.CheckEnd(object, end); err != nil {
 		return nil, err
 	}
 	m, ok := v.(map[string]any)
 	if !ok {
-		return nil, rawjson.Malformed(rawjson.Fail(start))
+		return nil, rawjson.MalformedAt(rawjson.FailAt(start))
 	}
 	return m, nil
 }
 
 type decoder struct{ b []byte }
 
-// value returns the value at i and the index behind it.
-func (d *decoder) value(i, depth int) (any, int) {
-	if i >= len(d.b) || depth > rawjson.Deepest {
-		return nil, rawjson.Fail(i)
+// decodeValue returns the value at i and the index behind it.
+func (d *decoder) decodeValue(i, depth int) (any, int) {
+	if i >= len(d.b) || depth > rawjson.MaxDepth {
+		return nil, rawjson.FailAt(i)
 	}
 	switch d.b[i] {
 	case '{':
 		object := map[string]any{}
-		m := rawjson.Enter(d.b, i)
+		m := rawjson.EnterObject(d.b, i)
 		for m.Next() {
 			name := string(m.Key)
-			object[name], m.I = d.value(m.I, depth+1)
+			object[name], m.I = d.decodeValue(m.I, depth+1)
 		}
 		return object, m.I
 	case '[':
@@ -44,7 +44,7 @@ func (d *decoder) value(i, depth int) (any, int) {
 		e := rawjson.EnterArray(d.b, i)
 		for e.Next() {
 			var v any
-			v, e.I = d.value(e.I, depth+1)
+			v, e.I = d.decodeValue(e.I, depth+1)
 			list = append(list, v)
 		}
 		return list, e.I
@@ -53,13 +53,13 @@ func (d *decoder) value(i, depth int) (any, int) {
 	if end < 0 {
 		return nil, end
 	}
-	return scalar(d.b[i:end]), end
+	return decodeScalar(d.b[i:end]), end
 }
 
-func scalar(v []byte) any {
+func decodeScalar(v []byte) any {
 	switch v[0] {
 	case '"':
-		return string(rawjson.Text(v))
+		return string(rawjson.Unquote(v))
 	case 't':
 		return true
 	case 'f':

@@ -14,8 +14,8 @@ type evaluationError struct{ reason string }
 
 func (e *evaluationError) Error() string { return e.reason }
 
-// failuresOfCEL are how CEL's messages begin, with what they are shown as. What follows may quote an object.
-var failuresOfCEL = []struct{ begins, shown string }{
+// knownCELErrors are how CEL's messages begin, with what they are shown as. What follows may quote an object.
+var knownCELErrors = []struct{ begins, shown string }{
 	{"no such key", "no such key"},
 	{"no such attribute", "no such key"},
 	{"no such overload", "no such overload: a value has another type than the expression expects"},
@@ -32,8 +32,8 @@ var failuresOfCEL = []struct{ begins, shown string }{
 
 var missingKey = regexp.MustCompile(`^no such (?:key|attribute)[^:]*: ([A-Za-z0-9_.-]+)`)
 
-// reasonOf makes of an error of CEL one that quotes nothing but names that the expression itself has.
-func reasonOf(err error, expression string) error {
+// sanitizeError makes of an error of CEL one that quotes nothing but names that the expression itself has.
+func sanitizeError(err error, expression string) error {
 	var malformed *rawjson.MalformedError
 	if errors.As(err, &malformed) {
 		return err
@@ -42,7 +42,7 @@ func reasonOf(err error, expression string) error {
 	if m := missingKey.FindStringSubmatch(text); m != nil && (strings.Contains(expression, "."+m[1]) || strings.Contains(expression, `"`+m[1]+`"`)) {
 		return &evaluationError{"no such key: " + m[1]}
 	}
-	for _, f := range failuresOfCEL {
+	for _, f := range knownCELErrors {
 		if strings.HasPrefix(text, f.begins) {
 			return &evaluationError{f.shown}
 		}

@@ -8,26 +8,26 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/shape/filter"
 )
 
-func TestAFilterOverFactsTakesNoObject(t *testing.T) {
-	f, err := filter.NewFacts(`change.type == "deleted" && change.name.startsWith("web")`)
+func TestFactsFilterRejectsObjectReferences(t *testing.T) {
+	f, err := filter.NewFactsFilter(`change.type == "deleted" && change.name.startsWith("web")`)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for typ, want := range map[event.Type]bool{event.Deleted: true, event.Added: false} {
-		if got, err := f.Takes(&event.Change{Type: typ, Name: "web-1"}); err != nil || got != want {
+		if got, err := f.Matches(&event.Change{Type: typ, Name: "web-1"}); err != nil || got != want {
 			t.Errorf("%s: %v, %v", typ, got, err)
 		}
 	}
 	for _, expression := range []string{`has(object.spec)`, `oldObject == null`} {
-		if _, err := filter.NewFacts(expression); err == nil || !strings.Contains(err.Error(), "bject") {
+		if _, err := filter.NewFactsFilter(expression); err == nil || !strings.Contains(err.Error(), "bject") {
 			t.Errorf("%s: %v", expression, err)
 		}
 	}
-	all, err := filter.NewFacts("")
+	all, err := filter.NewFactsFilter("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if yes, err := all.Takes(&event.Change{}); !yes || err != nil {
+	if yes, err := all.Matches(&event.Change{}); !yes || err != nil {
 		t.Errorf("without an expression: %v, %v", yes, err)
 	}
 }

@@ -24,8 +24,8 @@ const maxCost = 100_000
 // maxBytes is the most text of an expression, in bytes.
 const maxBytes = 16 << 10
 
-// facts are what an expression may ask about the change itself, under change.
-var facts = map[string]struct {
+// changeFacts are what an expression may ask about the change itself, under change.
+var changeFacts = map[string]struct {
 	kind *cel.Type
 	of   func(c *event.Change) any
 }{
@@ -63,7 +63,7 @@ func newEnvironment(withOld bool) (*cel.Env, error) {
 	if withOld {
 		options = append(options, cel.Variable("oldObject", cel.DynType))
 	}
-	for name, fact := range facts {
+	for name, fact := range changeFacts {
 		options = append(options, cel.Variable("change."+name, fact.kind))
 	}
 	return cel.NewEnv(options...)
@@ -71,10 +71,10 @@ func newEnvironment(withOld bool) (*cel.Env, error) {
 
 // Filter is a compiled expression. It is immutable and safe for concurrent use.
 type Filter struct {
-	program cel.Program
-	text    string
-	asksOld bool // for oldObject
-	asks    bool // for object
+	program       cel.Program
+	text          string
+	usesOldObject bool // for oldObject
+	usesObject    bool // for object
 }
 
 // Compile reads an expression over object and change, and over oldObject where that is known. Its errors are for people:
@@ -89,7 +89,7 @@ func Compile(text string, withOld bool) (*Filter, error) {
 	}
 	ast, issues := env.Compile(text)
 	if err := issues.Err(); err != nil {
-		return nil, explain(issues, withOld)
+		return nil, explainIssues(issues, withOld)
 	}
 	if t := ast.OutputType(); !t.IsExactType(cel.BoolType) {
 		return nil, fmt.Errorf("its result is %s, expected bool (where CEL cannot know: compare it, or write bool(…))", t)
@@ -97,13 +97,13 @@ func Compile(text string, withOld bool) (*Filter, error) {
 	if cost, err := env.EstimateCost(ast, unknownSizes{}); err == nil && cost.Min > maxCost {
 		return nil, fmt.Errorf("costs at least %d, at most %d are allowed", cost.Min, maxCost)
 	}
-	if err := checkSense(env, ast); err != nil {
+	if err := checkSatisfiable(env, ast); err != nil {
 		return nil, err
 	}
 	f := &Filter{text: text}
 	for _, reference := range ast.NativeRep().ReferenceMap() {
-		f.asksOld = f.asksOld || reference.Name == "oldObject"
-		f.asks = f.asks || reference.Name == "object"
+		f.usesOldObject = f.usesOldObject || reference.Name == "oldObject"
+		f.usesObject = f.usesObject || reference.Name == "object"
 	}
 	f.program, err = env.Program(ast, cel.CostLimit(maxCost), cel.EvalOptions(cel.OptOptimize))
 	return f, err
@@ -112,8 +112,8 @@ func Compile(text string, withOld bool) (*Filter, error) {
 // unknownCharacter is how the compiler begins to say that it does not know a character.
 const unknownCharacter = "Syntax error: token recognition error at: '"
 
-// explain turns what the compiler says into one line.
-func explain(issues *cel.Issues, withOld bool) error {
+// explainIssues turns what the compiler says into one line.
+func explainIssues(issues *cel.Issues, withOld bool) error {
 	var all []string
 	for _, e := range issues.Errors() {
 		message := e.Message
@@ -126,7 +126,7 @@ func explain(issues *cel.Issues, withOld bool) error {
 			if name = strconv.Quote(name); name == `"change"` {
 				name = "this member of change"
 			}
-			message = fmt.Sprintf("%s is not known; there are %s", name, strings.Join(vocabulary(withOld), ", "))
+			message = fmt.Sprintf("%s is not known; there are %s", name, strings.Join(variableNames(withOld), ", "))
 		}
 		line := fmt.Sprintf("line %d, column %d: %s", e.Location.Line(), e.Location.Column()+1, strings.ReplaceAll(message, "\n", " "))
 		if !slices.Contains(all, line) {
@@ -136,13 +136,13 @@ func explain(issues *cel.Issues, withOld bool) error {
 	return errors.New(strings.Join(all, "; "))
 }
 
-// vocabulary lists the variables.
-func vocabulary(withOld bool) []string {
+// variableNames lists the variables.
+func variableNames(withOld bool) []string {
 	names := []string{"object"}
 	if withOld {
 		names = append(names, "oldObject")
 	}
-	for name := range facts {
+	for name := range changeFacts {
 		names = append(names, "change."+name)
 	}
 	slices.Sort(names)
@@ -160,14 +160,14 @@ func (unknownSizes) EstimateCallCost(string, string, *checker.AstNode, []checker
 	return nil
 }
 
-// AsksOld says whether the expression needs the state of an object before the change.
-func (f *Filter) AsksOld() bool { return f.asksOld }
+// UsesOldObject says whether the expression needs the state of an object before the change.
+func (f *Filter) UsesOldObject() bool { return f.usesOldObject }
 
-// Takes says whether the expression is true of a change. What has no object after it, as a delete, is judged by the one
+// Matches says whether the expression is true of a change. What has no object after it, as a delete, is judged by the one
 // before it; old, which may be nil, is what was last emitted. After an error nothing is known; the error quotes nothing of
 // an object.
-func (f *Filter) Takes(c *event.Change, old []byte) (bool, error) {
-	v := &view{change: c, object: c.After, old: old}
+func (f *Filter) Matches(c *event.Change, old []byte) (bool, error) {
+	v := &changeActivation{change: c, object: c.After, old: old}
 	if c.Type == event.Deleted {
 		v.object = c.Before
 	}
@@ -176,7 +176,7 @@ func (f *Filter) Takes(c *event.Change, old []byte) (bool, error) {
 		return false, v.err
 	}
 	if err != nil {
-		return false, reasonOf(err, f.text)
+		return false, sanitizeError(err, f.text)
 	}
 	yes, ok := result.(types.Bool)
 	if !ok {
@@ -185,25 +185,25 @@ func (f *Filter) Takes(c *event.Change, old []byte) (bool, error) {
 	return bool(yes), nil
 }
 
-// view is a change as expressions see it. Bodies are decoded when they are first asked for.
-type view struct {
+// changeActivation is a change as expressions see it. Bodies are decoded when they are first asked for.
+type changeActivation struct {
 	change      *event.Change
 	object, old []byte // nil where not known
 	values      [2]ref.Val
 	err         error // of decoding
 }
 
-var _ interpreter.Activation = (*view)(nil)
+var _ interpreter.Activation = (*changeActivation)(nil)
 
 // ResolveName implements interpreter.Activation.
-func (v *view) ResolveName(name string) (any, bool) {
+func (v *changeActivation) ResolveName(name string) (any, bool) {
 	switch name {
 	case "object":
-		return v.decoded(0, v.object), true
+		return v.decodeOnce(0, v.object), true
 	case "oldObject":
-		return v.decoded(1, v.old), true
+		return v.decodeOnce(1, v.old), true
 	}
-	fact, ok := facts[strings.TrimPrefix(name, "change.")]
+	fact, ok := changeFacts[strings.TrimPrefix(name, "change.")]
 	if !ok || !strings.HasPrefix(name, "change.") {
 		return nil, false
 	}
@@ -211,15 +211,15 @@ func (v *view) ResolveName(name string) (any, bool) {
 }
 
 // Parent implements interpreter.Activation.
-func (v *view) Parent() interpreter.Activation { return nil }
+func (v *changeActivation) Parent() interpreter.Activation { return nil }
 
-func (v *view) decoded(i int, body []byte) ref.Val {
+func (v *changeActivation) decodeOnce(i int, body []byte) ref.Val {
 	switch {
 	case v.values[i] != nil:
 	case body == nil:
 		v.values[i] = types.NullValue
 	default:
-		object, err := decode(body)
+		object, err := decodeObject(body)
 		if err != nil {
 			v.err = err
 			return types.NullValue

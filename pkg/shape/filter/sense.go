@@ -13,17 +13,17 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// known are the values that a fact can have; a comparison with another one is never true.
-var known = map[string][]string{
+// knownFactValues are the values that a fact can have; a comparison with another one is never true.
+var knownFactValues = map[string][]string{
 	"change.type": {string(event.Added), string(event.Updated), string(event.Deleted), string(event.Snapshot), string(event.Sync)},
 	"change.class": {"", string(event.ClassDeleting), string(event.ClassSpec), string(event.ClassStatus),
 		string(event.ClassMetadata)},
 	"change.actor.operation": {"", "Apply", "Update"},
 }
 
-// checkSense refuses what compiles and can never do what it was written for: a part that fails whatever the object is, a
+// checkSatisfiable refuses what compiles and can never do what it was written for: a part that fails whatever the object is, a
 // comparison with a value that there is none of, and an expression that is false for every change.
-func checkSense(env *cel.Env, compiled *cel.Ast) error {
+func checkSatisfiable(env *cel.Env, compiled *cel.Ast) error {
 	root := compiled.NativeRep()
 	var wrong error
 	ast.PreOrderVisit(root.Expr(), ast.NewExprVisitor(func(e ast.Expr) {
@@ -34,7 +34,7 @@ func checkSense(env *cel.Env, compiled *cel.Ast) error {
 	if wrong != nil {
 		return wrong
 	}
-	if !constant(root.Expr()) {
+	if !isConstant(root.Expr()) {
 		return nil
 	}
 	program, err := env.Program(compiled)
@@ -84,7 +84,7 @@ func checkValue(fact, value ast.Expr) error {
 	if fact.Kind() != ast.IdentKind || value.Kind() != ast.LiteralKind {
 		return nil
 	}
-	values, listed := known[fact.AsIdent()]
+	values, listed := knownFactValues[fact.AsIdent()]
 	text, isText := value.AsLiteral().(types.String)
 	if !listed || !isText || slices.Contains(values, string(text)) {
 		return nil
@@ -106,8 +106,8 @@ func isZero(e ast.Expr) bool {
 	return false
 }
 
-// constant says that an expression asks for nothing of the change.
-func constant(e ast.Expr) bool {
+// isConstant says that an expression asks for nothing of the change.
+func isConstant(e ast.Expr) bool {
 	alike := true
 	ast.PreOrderVisit(e, ast.NewExprVisitor(func(e ast.Expr) {
 		alike = alike && e.Kind() != ast.IdentKind && e.Kind() != ast.ComprehensionKind

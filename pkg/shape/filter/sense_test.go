@@ -2,7 +2,7 @@ package filter
 
 import "testing"
 
-func TestAFilterThatCannotDoWhatItWasWrittenForIsRefused(t *testing.T) {
+func TestUnsatisfiableFiltersAreRejected(t *testing.T) {
 	for _, text := range []string{
 		`1 / 0 == 1`, `object.spec.replicas / 0 == 1`, `object.spec.replicas % 0 == 1`, `false`, `1 == 2`, `duration("5 parsecs") == duration("1s")`,
 		`change.type == "create"`, `"modified" != change.type`, `change.type in ["added", "delete"]`, `change.class == "Spec"`,

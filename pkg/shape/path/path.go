@@ -7,15 +7,15 @@ import (
 
 // Segment is one step of a path.
 type Segment struct {
-	Name string // of a member
-	Any  bool   // every member of an object, every element of an array
+	Name     string // of a member
+	Wildcard bool   // every member of an object, every element of an array
 }
 
 // Path names values within an object.
 type Path []Segment
 
-// notInNames are the signs that a name has to be written in ["…"] for.
-const notInNames = ".[]\"'*, \t\n"
+// quotedCharacters are the signs that a name has to be written in ["…"] for.
+const quotedCharacters = ".[]\"'*, \t\n"
 
 const maxSegments = 32
 
@@ -38,7 +38,7 @@ func Parse(text string) (Path, error) {
 	case len(p) > maxSegments:
 		return nil, fmt.Errorf("%q has %d parts, at most %d are allowed", text, len(p), maxSegments)
 	}
-	if err := p.check(); err != nil {
+	if err := p.checkReachable(); err != nil {
 		return nil, fmt.Errorf("%q can match nothing: %w", text, err)
 	}
 	return p, nil
@@ -54,7 +54,7 @@ func parseSegment(rest string, first bool) (Segment, string, error) {
 		}
 		rest = rest[1:]
 	}
-	end := strings.IndexAny(rest, notInNames)
+	end := strings.IndexAny(rest, quotedCharacters)
 	if end < 0 {
 		end = len(rest)
 	}
@@ -66,7 +66,7 @@ func parseSegment(rest string, first bool) (Segment, string, error) {
 
 func parseBracket(rest string) (Segment, string, error) {
 	if after, ok := strings.CutPrefix(rest, "[*]"); ok {
-		return Segment{Any: true}, after, nil
+		return Segment{Wildcard: true}, after, nil
 	}
 	for _, quote := range []string{`"`, `'`} {
 		inner, ok := strings.CutPrefix(rest, "["+quote)
@@ -82,8 +82,8 @@ func parseBracket(rest string) (Segment, string, error) {
 	return Segment{}, "", fmt.Errorf(`expected [*] for every element or member, or ["name"]`)
 }
 
-// Of is the path of members of these names.
-func Of(names ...string) Path {
+// OfNames is the path of members of these names.
+func OfNames(names ...string) Path {
 	p := make(Path, len(names))
 	for i, name := range names {
 		p[i].Name = name
@@ -91,10 +91,10 @@ func Of(names ...string) Path {
 	return p
 }
 
-// Touches says that something p names is, holds or is part of what the other path names.
-func (p Path) Touches(other Path) bool {
+// Overlaps says that something p names is, holds or is part of what the other path names.
+func (p Path) Overlaps(other Path) bool {
 	for i := range min(len(p), len(other)) {
-		if !p[i].Any && !other[i].Any && p[i].Name != other[i].Name {
+		if !p[i].Wildcard && !other[i].Wildcard && p[i].Name != other[i].Name {
 			return false
 		}
 	}
@@ -106,9 +106,9 @@ func (p Path) String() string {
 	var b strings.Builder
 	for i, s := range p {
 		switch {
-		case s.Any:
+		case s.Wildcard:
 			b.WriteString("[*]")
-		case strings.ContainsAny(s.Name, notInNames), checkName(s.Name) != nil:
+		case strings.ContainsAny(s.Name, quotedCharacters), checkName(s.Name) != nil:
 			quote := `"`
 			if strings.Contains(s.Name, `"]`) {
 				quote = "'"

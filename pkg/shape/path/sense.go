@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// roots are members that objects of many kinds have at the top. Custom resources may have any other, so these serve to
+// knownRoots are members that objects of many kinds have at the top. Custom resources may have any other, so these serve to
 // notice a slip, and to doubt what none of them is meant by.
-var roots = []string{
+var knownRoots = []string{
 	"apiVersion", "kind", "metadata", "spec", "status", "data", "stringData", "binaryData", "type", "immutable",
 	"rules", "subjects", "roleRef", "aggregationRule", "webhooks", "secrets", "imagePullSecrets", "automountServiceAccountToken",
 	"endpoints", "ports", "addressType", "subsets", "provisioner", "parameters", "reclaimPolicy", "volumeBindingMode",
@@ -28,34 +28,34 @@ var metadataMembers = map[string]bool{
 	"labels": true, "annotations": true, "ownerReferences": true, "finalizers": true,
 }
 
-// wholeChange are words that begin paths elsewhere: in filters and in events.
-var wholeChange = []string{"object", "oldObject", "change", "before", "after"}
+// eventPrefixes are words that begin paths elsewhere: in filters and in events.
+var eventPrefixes = []string{"object", "oldObject", "change", "before", "after"}
 
-// check reports why a path that is well written can match nothing.
-func (p Path) check() error {
+// checkReachable reports why a path that is well written can match nothing.
+func (p Path) checkReachable() error {
 	first := p[0]
 	switch {
-	case first.Any:
+	case first.Wildcard:
 		return nil
 	case strings.HasPrefix(first.Name, "$"):
 		return errors.New(`paths are no JSONPath: leave "$." out and begin with a member of the object, as in spec.replicas`)
-	case slices.Contains(wholeChange, first.Name):
+	case slices.Contains(eventPrefixes, first.Name):
 		return fmt.Errorf("paths begin within the object: leave %q out, as in spec.replicas", first.Name+".")
 	case first.Name == "metadata":
 		return p.checkMetadata()
 	case (first.Name == "apiVersion" || first.Name == "kind") && len(p) > 1:
 		return fmt.Errorf("%s is a single value, there is nothing within", first.Name)
 	}
-	if !slices.Contains(roots, first.Name) {
-		if i := slices.IndexFunc(roots, func(r string) bool { return strings.EqualFold(r, first.Name) }); i >= 0 {
-			return fmt.Errorf("objects have no %q, did you mean %q?", first.Name, roots[i])
+	if !slices.Contains(knownRoots, first.Name) {
+		if i := slices.IndexFunc(knownRoots, func(r string) bool { return strings.EqualFold(r, first.Name) }); i >= 0 {
+			return fmt.Errorf("objects have no %q, did you mean %q?", first.Name, knownRoots[i])
 		}
 	}
 	return nil
 }
 
 func (p Path) checkMetadata() error {
-	if len(p) == 1 || p[1].Any {
+	if len(p) == 1 || p[1].Wildcard {
 		return nil
 	}
 	name := p[1].Name
@@ -68,13 +68,13 @@ func (p Path) checkMetadata() error {
 	case !within && len(p) > 2:
 		return fmt.Errorf("metadata.%s is a single value, there is nothing within", name)
 	case (name == "labels" || name == "annotations") && len(p) > 3:
-		return fmt.Errorf(`%s hold single values; a name with dots is written metadata.%s["%s"]`, name, name, p[2:].joined())
+		return fmt.Errorf(`%s hold single values; a name with dots is written metadata.%s["%s"]`, name, name, p[2:].joinNames())
 	}
 	return nil
 }
 
-// joined writes a path as the name that it was probably meant as.
-func (p Path) joined() string {
+// joinNames writes a path as the name that it was probably meant as.
+func (p Path) joinNames() string {
 	names := make([]string, len(p))
 	for i, s := range p {
 		names[i] = s.Name
@@ -91,9 +91,9 @@ func sortedKeys(m map[string]bool) []string {
 	return all
 }
 
-// Custom says that the path begins with a member that only custom resources may have, and with which.
-func (p Path) Custom() (first string, yes bool) {
-	return p[0].Name, !p[0].Any && !slices.Contains(roots, p[0].Name)
+// CustomRoot says that the path begins with a member that only custom resources may have, and with which.
+func (p Path) CustomRoot() (first string, yes bool) {
+	return p[0].Name, !p[0].Wildcard && !slices.Contains(knownRoots, p[0].Name)
 }
 
 // checkName reports why the name of a member, written without quotes, is a slip.

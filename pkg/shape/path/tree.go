@@ -23,24 +23,24 @@ func (t *Tree) Member(name []byte) *Tree {
 	return t.Other
 }
 
-// To is member of a tree that may be nil.
-func (t *Tree) To(name []byte) *Tree {
+// MemberOrNil is member of a tree that may be nil.
+func (t *Tree) MemberOrNil(name []byte) *Tree {
 	if t == nil {
 		return nil
 	}
 	return t.Member(name)
 }
 
-// In is the tree of elements of a tree that may be nil.
-func (t *Tree) In() *Tree {
+// ElementOrNil is the tree of elements of a tree that may be nil.
+func (t *Tree) ElementOrNil() *Tree {
 	if t == nil {
 		return nil
 	}
 	return t.Element
 }
 
-// Over is the tree of what t or under says. What has the names, other and element of t must not refer to itself; under may.
-func (t *Tree) Over(under *Tree) *Tree {
+// Union is the tree of what t or under says. What has the names, other and element of t must not refer to itself; under may.
+func (t *Tree) Union(under *Tree) *Tree {
 	switch {
 	case t == nil || under != nil && under.Ends:
 		return under
@@ -50,10 +50,10 @@ func (t *Tree) Over(under *Tree) *Tree {
 	both := &Tree{Strict: t.Strict, Copies: t.Copies || under.Copies, Names: map[string]*Tree{}}
 	for _, names := range []map[string]*Tree{t.Names, under.Names} {
 		for name := range names {
-			both.Names[name] = t.Member([]byte(name)).Over(under.Member([]byte(name)))
+			both.Names[name] = t.Member([]byte(name)).Union(under.Member([]byte(name)))
 		}
 	}
-	both.Other, both.Element = t.Other.Over(under.Other), t.Element.Over(under.Element)
+	both.Other, both.Element = t.Other.Union(under.Other), t.Element.Union(under.Element)
 	return both
 }
 
@@ -63,32 +63,32 @@ const maxTrees = 4096
 // NewTree makes the tree of paths; nil for none.
 func NewTree(paths []Path) (*Tree, error) {
 	b := treeBuilder{paths: paths, built: map[string]*Tree{}}
-	var places []place
+	var places []pathPosition
 	for i, p := range paths {
 		if p != nil {
-			places = append(places, place{i, 0})
+			places = append(places, pathPosition{i, 0})
 		}
 	}
-	root := b.tree(places)
+	root := b.buildTree(places)
 	if len(b.built) > maxTrees {
 		return nil, fmt.Errorf("these paths have too many wildcards between them")
 	}
 	return root, nil
 }
 
-// place is how far one path has come.
-type place struct{ path, segment int }
+// pathPosition is how far one path has come.
+type pathPosition struct{ path, segment int }
 
 type treeBuilder struct {
 	paths []Path
 	built map[string]*Tree // by places
 }
 
-func (b *treeBuilder) tree(places []place) *Tree {
+func (b *treeBuilder) buildTree(places []pathPosition) *Tree {
 	if len(places) == 0 || len(b.built) > maxTrees {
 		return nil
 	}
-	slices.SortFunc(places, func(a, b place) int {
+	slices.SortFunc(places, func(a, b pathPosition) int {
 		if a.path != b.path {
 			return a.path - b.path
 		}
@@ -101,14 +101,14 @@ func (b *treeBuilder) tree(places []place) *Tree {
 	}
 	t := &Tree{}
 	b.built[key] = t
-	var other, element []place
-	names := map[string][]place{}
+	var other, element []pathPosition
+	names := map[string][]pathPosition{}
 	for _, at := range places {
 		p := b.paths[at.path]
-		switch next := (place{at.path, at.segment + 1}); {
+		switch next := (pathPosition{at.path, at.segment + 1}); {
 		case at.segment == len(p):
 			t.Ends = true
-		case p[at.segment].Any:
+		case p[at.segment].Wildcard:
 			other, element = append(other, next), append(element, next)
 		default:
 			names[p[at.segment].Name] = append(names[p[at.segment].Name], next)
@@ -119,8 +119,8 @@ func (b *treeBuilder) tree(places []place) *Tree {
 		if t.Names == nil {
 			t.Names = map[string]*Tree{}
 		}
-		t.Names[name] = b.tree(append(next, other...))
+		t.Names[name] = b.buildTree(append(next, other...))
 	}
-	t.Other, t.Element = b.tree(other), b.tree(element)
+	t.Other, t.Element = b.buildTree(other), b.buildTree(element)
 	return t
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
-// realistic makes n changes whose bodies are about 4 KB of what Pods are made of.
-func realistic(n int) []sinks.Message {
+// realisticMessages makes n changes whose bodies are about 4 KB of what Pods are made of.
+func realisticMessages(n int) []sinks.Message {
 	source := rand.New(rand.NewPCG(1, 2))
 	ms := pods("web-7d4b9c6f5d-x2x7p", 1, n+1)
 	for i := range ms {
@@ -24,9 +24,9 @@ func realistic(n int) []sinks.Message {
 			containers = append(containers, map[string]any{
 				"name": fmt.Sprintf("container-%d-%d", i, c), "image": fmt.Sprintf("registry.example.com/team/app-%d:v1.%d", c, i),
 				"resources":    map[string]any{"limits": map[string]string{"cpu": fmt.Sprint(100 + i%7), "memory": "256Mi"}},
-				"volumeMounts": []any{map[string]any{"mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "name": "kube-api-access-" + text(source, 5), "readOnly": true}},
+				"volumeMounts": []any{map[string]any{"mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "name": "kube-api-access-" + randomTextFrom(source, 5), "readOnly": true}},
 				"env": []any{map[string]any{"name": "POD_NAME", "valueFrom": map[string]any{"fieldRef": map[string]string{"apiVersion": "v1", "fieldPath": "metadata.name"}}},
-					map[string]any{"name": "TOKEN", "value": text(source, 40+i%20)}},
+					map[string]any{"name": "TOKEN", "value": randomTextFrom(source, 40+i%20)}},
 				"terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File", "imagePullPolicy": "IfNotPresent",
 			})
 		}
@@ -54,7 +54,7 @@ func BenchmarkEncodeFormat(b *testing.B) {
 }
 
 func benchmarkEncode(b *testing.B, f format.Format, codec string) {
-	messages := realistic(200)
+	messages := realisticMessages(200)
 	e, err := record.NewEncoder(f, false, record.Codecs[codec])
 	if err != nil {
 		b.Fatal(err)
@@ -72,11 +72,11 @@ func benchmarkEncode(b *testing.B, f format.Format, codec string) {
 }
 
 func BenchmarkPublish(b *testing.B) {
-	messages := realistic(200)
+	messages := realisticMessages(200)
 	for _, name := range []string{"none", "zstd"} {
 		b.Run(name, func(b *testing.B) {
-			c, brokers := fake(b, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.BrokerConfigs(map[string]string{"retention.bytes": "1000000"}))
-			s := open(b, Config{Brokers: brokers, Topic: topicA, Compression: name})
+			c, brokers := startFakeCluster(b, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.BrokerConfigs(map[string]string{"retention.bytes": "1000000"}))
+			s := openSink(b, Config{Brokers: brokers, Topic: topicA, Compression: name})
 			lane := laneName(topicA, 0, 1)
 			b.ReportAllocs()
 			for n := 0; b.Loop(); n++ {

@@ -9,12 +9,12 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
-// encoders is a fixed set of encoders, one per processor: encoding is pure computation, and each holds a batch's worth
+// encoderPool is a fixed set of encoders, one per processor: encoding is pure computation, and each holds a batch's worth
 // of memory.
-type encoders chan *record.Encoder
+type encoderPool chan *record.Encoder
 
-func newEncoders(f format.Format, tombstones bool, c record.Codec, n int) (encoders, error) {
-	es := make(encoders, n)
+func newEncoderPool(f format.Format, tombstones bool, c record.Codec, n int) (encoderPool, error) {
+	es := make(encoderPool, n)
 	for range n {
 		e, err := record.NewEncoder(f, tombstones, c)
 		if err != nil {
@@ -25,8 +25,8 @@ func newEncoders(f format.Format, tombstones bool, c record.Codec, n int) (encod
 	return es, nil
 }
 
-// take waits for a free encoder or the end of ctx.
-func (es encoders) take(ctx context.Context) (*record.Encoder, error) {
+// acquireEncoder waits for a free encoder or the end of ctx.
+func (es encoderPool) acquireEncoder(ctx context.Context) (*record.Encoder, error) {
 	select {
 	case e := <-es:
 		return e, nil
@@ -35,37 +35,37 @@ func (es encoders) take(ctx context.Context) (*record.Encoder, error) {
 	}
 }
 
-func (es encoders) give(e *record.Encoder) { es <- e }
+func (es encoderPool) releaseEncoder(e *record.Encoder) { es <- e }
 
-// buffers recycles the memory of settled batches.
-type buffers struct{ pool sync.Pool }
+// bufferPool recycles the memory of settled batches.
+type bufferPool struct{ pool sync.Pool }
 
-func (p *buffers) take() []byte {
+func (p *bufferPool) getBuffer() []byte {
 	if b, ok := p.pool.Get().(*[]byte); ok {
 		return (*b)[:0]
 	}
 	return nil
 }
 
-func (p *buffers) give(b []byte) {
+func (p *bufferPool) putBuffer(b []byte) {
 	if cap(b) <= 2*record.MaxBatchBytes {
 		p.pool.Put(&b)
 	}
 }
 
-// maxHeld bounds the bytes of unsettled batches that are kept between calls, over all lanes.
-const maxHeld = 64 << 20
+// maxRetainedBytes bounds the bytes of unsettled batches that are kept between calls, over all lanes.
+const maxRetainedBytes = 64 << 20
 
 // byteBudget is a number of bytes to be shared. It is safe for concurrent use.
-type byteBudget struct{ left atomic.Int64 }
+type byteBudget struct{ remaining atomic.Int64 }
 
-// take takes n bytes, or none and returns false when fewer are left.
-func (q *byteBudget) take(n int) bool {
-	if q.left.Add(-int64(n)) >= 0 {
+// tryReserve takes n bytes, or none and returns false when fewer are left.
+func (q *byteBudget) tryReserve(n int) bool {
+	if q.remaining.Add(-int64(n)) >= 0 {
 		return true
 	}
-	q.give(n)
+	q.releaseBytes(n)
 	return false
 }
 
-func (q *byteBudget) give(n int) { q.left.Add(int64(n)) }
+func (q *byteBudget) releaseBytes(n int) { q.remaining.Add(int64(n)) }

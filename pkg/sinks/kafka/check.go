@@ -22,41 +22,41 @@ const (
 	checkRequire = "require"
 )
 
-// check compares a topic that exists with what is asked of it. An error holds its changes back.
-func (s *Sink) check(ctx context.Context, topic string, found *cluster.Layout) error {
+// checkTopic compares a topic that exists with what is asked of it. An error holds its changes back.
+func (s *Sink) checkTopic(ctx context.Context, topic string, found *cluster.Layout) error {
 	if s.config.CheckTopics == checkOff {
 		return nil
 	}
-	settings, err := s.cluster.Settings(ctx, topic)
+	settings, err := s.cluster.TopicSettings(ctx, topic)
 	if errors.Is(err, kafka.TopicAuthorizationFailed) {
 		err = fmt.Errorf("topic %q cannot be checked: grant DESCRIBE_CONFIGS on it, or set kafka.checkTopics to off: %w", topic, err)
 		if s.config.CheckTopics == checkRequire {
 			return err
 		}
-		s.tellOnce("a topic is used unchecked", topic, err.Error())
+		s.warnOnce("a topic is used unchecked", topic, err.Error())
 		return nil
 	}
 	if err != nil {
-		return s.cluster.Explain(ctx, topic, err)
+		return s.cluster.SinkError(ctx, topic, err)
 	}
-	faults := append(s.config.CreateTopics.faults(found, settings), s.forgets(settings)...)
+	faults := append(s.config.CreateTopics.settingFaults(found, settings), s.retentionFaults(settings)...)
 	switch {
 	case len(faults) == 0:
 		return nil
 	case s.config.CheckTopics == checkRequire:
 		return fmt.Errorf("topic %q is not as it should be: %s; correct it or kafka.createTopics", topic, strings.Join(faults, "; "))
 	}
-	s.tellOnce("a topic is not as it should be; it is used all the same", topic, strings.Join(faults, "; "))
+	s.warnOnce("a topic is not as it should be; it is used all the same", topic, strings.Join(faults, "; "))
 	return nil
 }
 
-// tellOnce logs what is wrong with a topic, unless the same was said of another one: topics that are made alike are wrong
+// warnOnce logs what is wrong with a topic, unless the same was said of another one: topics that are made alike are wrong
 // alike.
-func (s *Sink) tellOnce(what, topic, why string) {
+func (s *Sink) warnOnce(what, topic, why string) {
 	why = strings.ReplaceAll(why, strconv.Quote(topic), "…")
 	s.mu.Lock()
-	_, told := s.told[why]
-	s.told[why] = struct{}{}
+	_, told := s.warned[why]
+	s.warned[why] = struct{}{}
 	s.mu.Unlock()
 	if !told {
 		s.log.Warn(what+"; others of which the same is true are not listed", "topic", topic, "why", why)
@@ -64,13 +64,13 @@ func (s *Sink) tellOnce(what, topic, why string) {
 }
 
 const (
-	smallRecord    = 1 << 20   // bytes; the largest objects of Kubernetes are a little larger
-	shortRetention = time.Hour // a consumer that is away for so long misses what was written meanwhile
+	minMessageBytes = 1 << 20   // bytes; the largest objects of Kubernetes are a little larger
+	minRetention    = time.Hour // a consumer that is away for so long misses what was written meanwhile
 )
 
-// forgets says how a topic loses changes that it has acknowledged, or has no room for them. What createTopics asks for is
+// retentionFaults says how a topic loses changes that it has acknowledged, or has no room for them. What createTopics asks for is
 // meant.
-func (s *Sink) forgets(settings map[string]string) (faults []string) {
+func (s *Sink) retentionFaults(settings map[string]string) (faults []string) {
 	meant := map[string]bool{}
 	for _, c := range s.config.CreateTopics.Configs {
 		meant[c.Name] = true
@@ -80,11 +80,11 @@ func (s *Sink) forgets(settings map[string]string) (faults []string) {
 		return err == nil && n >= 0 && n < below && !meant[name]
 	}
 	policy := settings["cleanup.policy"]
-	if number("max.message.bytes", smallRecord) {
+	if number("max.message.bytes", minMessageBytes) {
 		faults = append(faults, fmt.Sprintf("max.message.bytes %s: compressed changes that are larger arrive in part or not at all; set it to 2097152",
 			settings["max.message.bytes"]))
 	}
-	if strings.Contains(policy, "delete") && number("retention.ms", shortRetention.Milliseconds()) {
+	if strings.Contains(policy, "delete") && number("retention.ms", minRetention.Milliseconds()) {
 		faults = append(faults, fmt.Sprintf("retention.ms %s: changes are deleted that consumers had no hour to read", settings["retention.ms"]))
 	}
 	if !strings.Contains(policy, "compact") || meant["cleanup.policy"] {
@@ -103,8 +103,8 @@ func (s *Sink) forgets(settings map[string]string) (faults []string) {
 	return faults
 }
 
-// faults says in what a topic falls short. More partitions or replicas than asked for are none.
-func (c CreateTopics) faults(found *cluster.Layout, settings map[string]string) []string {
+// settingFaults says in what a topic falls short. More partitions or replicas than asked for are none.
+func (c CreateTopics) settingFaults(found *cluster.Layout, settings map[string]string) []string {
 	var faults []string
 	if len(found.Leads) < c.Partitions {
 		faults = append(faults, fmt.Sprintf("partitions %d, expected %d", len(found.Leads), c.Partitions))
@@ -129,8 +129,8 @@ func (c CreateTopics) faults(found *cluster.Layout, settings map[string]string) 
 	return faults
 }
 
-// request asks for a topic that is as it should be.
-func (c CreateTopics) request(topic string) createtopics.RequestTopic {
+// createRequest asks for a topic that is as it should be.
+func (c CreateTopics) createRequest(topic string) createtopics.RequestTopic {
 	r := createtopics.RequestTopic{Name: topic, NumPartitions: -1, ReplicationFactor: -1}
 	if c.Partitions > 0 {
 		r.NumPartitions = int32(c.Partitions)

@@ -14,15 +14,15 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 )
 
-// expecting is how the tests want a topic to be.
-func expecting(check string, brokers []string) Config {
+// expectedTopicConfig is how the tests want a topic to be.
+func expectedTopicConfig(check string, brokers []string) Config {
 	return Config{Brokers: brokers, Topic: topicA, CheckTopics: check,
 		CreateTopics: CreateTopics{Partitions: 2, Configs: []TopicConfig{{"cleanup.policy", "compact"}}}}
 }
 
 func alterTopic(t *testing.T, brokers []string, topic, name, value string) {
 	t.Helper()
-	ask(t, brokers, func(ctx context.Context, c *kafka.Client) error {
+	withClient(t, brokers, func(ctx context.Context, c *kafka.Client) error {
 		r, err := c.IncrementalAlterConfigs(ctx, &kafka.IncrementalAlterConfigsRequest{Resources: []kafka.IncrementalAlterConfigsRequestResource{{
 			ResourceType: kafka.ResourceTypeTopic, ResourceName: topic,
 			Configs: []kafka.IncrementalAlterConfigsRequestConfig{{Name: name, Value: value, ConfigOperation: kafka.ConfigOperationSet}},
@@ -35,8 +35,8 @@ func alterTopic(t *testing.T, brokers []string, topic, name, value string) {
 }
 
 func TestATopicThatIsNotAsRequiredWaitsUntilItIs(t *testing.T) {
-	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
-	s := open(t, expecting(checkRequire, brokers))
+	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
+	s := openSink(t, expectedTopicConfig(checkRequire, brokers))
 	lane := laneOf(t, s, pod("a", 1))
 	n, err := s.Publish(t.Context(), lane, pods("a", 1, 5))
 	if n != 0 || err == nil || !strings.Contains(err.Error(), `partitions 1, expected 2; cleanup.policy "delete", expected "compact"`) {
@@ -44,57 +44,57 @@ func TestATopicThatIsNotAsRequiredWaitsUntilItIs(t *testing.T) {
 	}
 	addPartitions(t, brokers, topicA, 2)
 	alterTopic(t, brokers, topicA, "cleanup.policy", "compact")
-	insist(t, s, lane, pods("a", 1, 5))
-	wantVersions(t, read(t, brokers, topicA), 1, 5)
+	publishUntilAccepted(t, s, lane, pods("a", 1, 5))
+	wantVersions(t, readTopics(t, brokers, topicA), 1, 5)
 }
 
-func TestATopicThatIsNotAsExpectedIsSaidOnce(t *testing.T) {
-	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
-	s, log := loud(t, expecting(checkWarn, brokers))
+func TestATopicThatIsNotAsExpectedIsLoggedOnce(t *testing.T) {
+	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
+	s, log := openSinkWithLog(t, expectedTopicConfig(checkWarn, brokers))
 	lane := laneOf(t, s, pod("a", 1))
 	for v := 1; v < 4; v++ {
-		publish(t, s, lane, pods("a", v, v+1))
-		s.topics[topicA].current.Store(nil) // it is looked up again
+		mustPublish(t, s, lane, pods("a", v, v+1))
+		s.topics[topicA].layout.Store(nil) // it is looked up again
 	}
 	if strings.Count(log.String(), "expected") != 2 || strings.Count(log.String(), "not as it should be") != 1 {
 		t.Errorf("the log says\n%s", log)
 	}
 }
 
-func TestATopicThatMayNotBeCheckedSaysWhatToGrant(t *testing.T) {
-	c, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(2, topicA))
+func TestATopicThatMayNotBeCheckedNamesTheMissingRight(t *testing.T) {
+	c, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(2, topicA))
 	c.ControlKey(int16(kmsg.DescribeConfigs), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
 		answer := r.ResponseKind().(*kmsg.DescribeConfigsResponse)
 		answer.Resources = []kmsg.DescribeConfigsResponseResource{{ErrorCode: kerr.TopicAuthorizationFailed.Code}}
 		return answer, nil, true
 	})
-	s := open(t, expecting(checkRequire, brokers))
+	s := openSink(t, expectedTopicConfig(checkRequire, brokers))
 	if _, err := s.Publish(t.Context(), laneOf(t, s, pod("a", 1)), pods("a", 1, 2)); err == nil || !strings.Contains(err.Error(), "DESCRIBE_CONFIGS") {
 		t.Errorf("required: %v", err)
 	}
-	s = open(t, expecting(checkWarn, brokers))
-	publish(t, s, laneOf(t, s, pod("a", 1)), pods("a", 1, 5))
+	s = openSink(t, expectedTopicConfig(checkWarn, brokers))
+	mustPublish(t, s, laneOf(t, s, pod("a", 1)), pods("a", 1, 5))
 }
 
-func TestWhatMayForgetAcknowledgedChangesIsAFault(t *testing.T) {
+func TestSettingsThatMayLoseAcknowledgedChangesAreFaults(t *testing.T) {
 	weak := map[string]string{"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
 	for replicas, want := range map[int]int{1: 1, 3: 2} { // a single replica has none to wait for
-		if got := (CreateTopics{}).faults(&cluster.Layout{Replicas: replicas}, weak); len(got) != want {
+		if got := (CreateTopics{}).settingFaults(&cluster.Layout{Replicas: replicas}, weak); len(got) != want {
 			t.Errorf("%d replicas: %q", replicas, got)
 		}
 	}
 	strong := map[string]string{"min.insync.replicas": "2", "unclean.leader.election.enable": "false"}
-	if got := (CreateTopics{Partitions: 3, ReplicationFactor: 2}).faults(&cluster.Layout{Leads: make([]cluster.Lead, 4), Replicas: 3}, strong); len(got) != 0 {
+	if got := (CreateTopics{Partitions: 3, ReplicationFactor: 2}).settingFaults(&cluster.Layout{Leads: make([]cluster.Lead, 4), Replicas: 3}, strong); len(got) != 0 {
 		t.Errorf("more than asked for: %q", got)
 	}
 	asked := CreateTopics{ReplicationFactor: 5, Configs: []TopicConfig{{"min.insync.replicas", "1"}, {"max.message.bytes", "5"}}}
-	if got := asked.faults(&cluster.Layout{Replicas: 3}, map[string]string{"min.insync.replicas": "1", "max.message.bytes": "7"}); len(got) != 2 {
+	if got := asked.settingFaults(&cluster.Layout{Replicas: 3}, map[string]string{"min.insync.replicas": "1", "max.message.bytes": "7"}); len(got) != 2 {
 		t.Errorf("what is asked for is no fault, what is missing is: %q", got)
 	}
 }
 
-func TestATopicThatForgetsIsAFaultUnlessThatIsMeant(t *testing.T) {
+func TestATopicThatDropsChangesIsAFaultUnlessConfigured(t *testing.T) {
 	compacted := map[string]string{"cleanup.policy": "compact", "max.message.bytes": "1048588", "retention.ms": "604800000"}
 	for name, c := range map[string]struct {
 		format   format.Format
@@ -112,21 +112,21 @@ func TestATopicThatForgetsIsAFaultUnlessThatIsMeant(t *testing.T) {
 		"room for small ones only":   {format.JSON, Config{}, map[string]string{"cleanup.policy": "delete", "max.message.bytes": "65536"}, "max.message.bytes 65536"},
 		"what brokers do by default": {format.JSON, Config{}, map[string]string{"cleanup.policy": "delete", "max.message.bytes": "1048588", "retention.ms": "604800000"}, ""},
 	} {
-		got := strings.Join((&Sink{format: c.format, config: c.config}).forgets(c.settings), "; ")
+		got := strings.Join((&Sink{format: c.format, config: c.config}).retentionFaults(c.settings), "; ")
 		if got == "" != (c.want == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
 }
 
-func TestWhatIsWrongWithAllTopicsIsOneLine(t *testing.T) {
-	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, "a", "b", "c"))
+func TestAFaultOfAllTopicsIsLoggedOnce(t *testing.T) {
+	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, "a", "b", "c"))
 	for _, topic := range []string{"a", "b", "c"} {
 		alterTopic(t, brokers, topic, "cleanup.policy", "compact")
 	}
-	s, log := loud(t, Config{Brokers: brokers, Topic: "x"})
+	s, log := openSinkWithLog(t, Config{Brokers: brokers, Topic: "x"})
 	for _, topic := range []string{"a", "b", "c"} {
-		publish(t, s, laneName(topic, 0, 1), pods("a", 1, 2))
+		mustPublish(t, s, laneName(topic, 0, 1), pods("a", 1, 2))
 	}
 	if strings.Count(log.String(), "only the newest change stays") != 1 {
 		t.Errorf("the log says\n%s", log)

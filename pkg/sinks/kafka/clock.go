@@ -7,24 +7,26 @@ import (
 )
 
 var (
-	trusted   = condition.State{Name: "ready", Message: "kafka accepts our timestamps"}
-	untrusted = condition.State{
+	timestampsAccepted = condition.State{Name: "ready", Message: "kafka accepts our timestamps"}
+	timestampsRefused  = condition.State{
 		Name: "untrusted", Severity: condition.Degraded, Level: slog.LevelWarn,
 		Message: "kafka refuses our timestamps; records have none for the time being",
 	}
 )
 
-// clock tells when brokers refuse timestamps because their clock differs too much from ours
+// timestampCondition tells when brokers refuse timestamps because their clock differs too much from ours
 // (message.timestamp.before.max.ms, message.timestamp.after.max.ms). It is safe for concurrent use.
-type clock struct{ condition *condition.Condition }
+type timestampCondition struct{ condition *condition.Condition }
 
-func newClock(log *slog.Logger) clock { return clock{condition.New(log, trusted)} }
-
-// refused notes that a timestamp of this moment was refused.
-func (c clock) refused(topic string, err error) {
-	c.condition.Become(untrusted, "a broker refuses the time of this moment", "set the clocks of the exporter and the brokers",
-		"topic", topic, "error", err)
-	c.condition.BecomeAfter(2*untimedFor, trusted) // unless it happens again
+func newTimestampCondition(log *slog.Logger) timestampCondition {
+	return timestampCondition{condition.New(log, timestampsAccepted)}
 }
 
-func (c clock) close() { c.condition.Close() }
+// recordRefusal notes that a timestamp of this moment was refused.
+func (c timestampCondition) recordRefusal(topic string, err error) {
+	c.condition.Update(timestampsRefused, "a broker refuses the time of this moment", "set the clocks of the exporter and the brokers",
+		"topic", topic, "error", err)
+	c.condition.UpdateAfter(2*timestampPause, timestampsAccepted) // unless it happens again
+}
+
+func (c timestampCondition) close() { c.condition.Close() }

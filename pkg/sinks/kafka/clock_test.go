@@ -8,17 +8,17 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 )
 
-func TestARefusedTimestampIsLeftOutAndTold(t *testing.T) {
-	c, brokers, s, lane := one(t)
-	log := &lines{}
-	s.clock = newClock(log.logger())
-	publish(t, s, lane, pods("a", 1, 3))
+func TestARefusedTimestampIsLeftOutAndLogged(t *testing.T) {
+	c, brokers, s, lane := openSingleLane(t)
+	log := &logBuffer{}
+	s.timestamps = newTimestampCondition(log.logger())
+	mustPublish(t, s, lane, pods("a", 1, 3))
 	c.Fault(produceFault(kerr.InvalidTimestamp))
-	publish(t, s, lane, pods("a", 3, 5))
-	publish(t, s, lane, pods("a", 5, 7))
-	s.lanes[lane].untimed = time.Now() // a minute later
-	publish(t, s, lane, pods("a", 7, 9))
-	records := read(t, brokers, topicA)
+	mustPublish(t, s, lane, pods("a", 3, 5))
+	mustPublish(t, s, lane, pods("a", 5, 7))
+	s.lanes[lane].untimedUntil = time.Now() // a minute later
+	mustPublish(t, s, lane, pods("a", 7, 9))
+	records := readTopics(t, brokers, topicA)
 	wantVersions(t, records, 1, 9)
 	for i, r := range records {
 		if timed := i < 2 || i > 5; timed != (r.Timestamp.UnixMilli() > 0) {
@@ -31,25 +31,25 @@ func TestARefusedTimestampIsLeftOutAndTold(t *testing.T) {
 }
 
 // A change may have waited in the journal for longer than the topic takes timestamps from the past, or keeps records.
-func TestAnOldBacklogIsAsNewAsItsSending(t *testing.T) {
-	b := apache(t)
-	s := open(t, Config{Brokers: b.Brokers(), Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1,
+func TestRecordsOfAnOldBacklogHaveTheTimeOfSending(t *testing.T) {
+	b := startKafka(t)
+	s := openSink(t, Config{Brokers: b.Brokers(), Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1,
 		Configs: []TopicConfig{{Name: "message.timestamp.before.max.ms", Value: "600000"}}}})
-	insistOnLane(t, s)
+	waitForTopic(t, s)
 	old := pods("a", 1, 20)
 	for _, m := range old {
 		m.Change.ObservedAt = m.Change.ObservedAt.Add(-time.Hour)
 	}
-	insist(t, s, laneName(topicA, 0, 1), old)
-	wantVersions(t, read(t, b.Brokers(), topicA), 1, 20)
+	publishUntilAccepted(t, s, laneName(topicA, 0, 1), old)
+	wantVersions(t, readTopics(t, b.Brokers(), topicA), 1, 20)
 }
 
 // No clock is right for a topic that refuses what is a millisecond old.
 func TestWrongClocksHoldNothingBack(t *testing.T) {
-	b := apache(t)
-	s := open(t, Config{Brokers: b.Brokers(), Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1,
+	b := startKafka(t)
+	s := openSink(t, Config{Brokers: b.Brokers(), Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1,
 		Configs: []TopicConfig{{Name: "message.timestamp.before.max.ms", Value: "0"}}}})
-	insistOnLane(t, s)
-	insist(t, s, laneName(topicA, 0, 1), pods("a", 1, 20))
-	wantVersions(t, read(t, b.Brokers(), topicA), 1, 20)
+	waitForTopic(t, s)
+	publishUntilAccepted(t, s, laneName(topicA, 0, 1), pods("a", 1, 20))
+	wantVersions(t, readTopics(t, b.Brokers(), topicA), 1, 20)
 }

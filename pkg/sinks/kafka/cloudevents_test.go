@@ -19,7 +19,7 @@ import (
 func TestEveryFormatKeepsTheContract(t *testing.T) {
 	for _, f := range format.All()[1:] {
 		t.Run(f.String(), func(t *testing.T) {
-			_, brokers := fake(t, kfake.NumBrokers(1))
+			_, brokers := startFakeCluster(t, kfake.NumBrokers(1))
 			cfg := Config{Brokers: brokers, Topic: "k8s.{resource}", CreateTopics: CreateTopics{Enabled: true, Partitions: 4, ReplicationFactor: 1}}
 			sinktest.Run(t, sinktest.Harness{
 				New: func(t testing.TB) sinks.Sink {
@@ -29,7 +29,9 @@ func TestEveryFormatKeepsTheContract(t *testing.T) {
 					}
 					return s
 				},
-				Read:       func(t testing.TB) []sinktest.Delivered { return inFormats(t, readAll(t, brokers, "k8s.")) },
+				Read: func(t testing.TB) []sinktest.Delivered {
+					return deliveredInFormats(t, readTopicsWithPrefix(t, brokers, "k8s."))
+				},
 				Key:        (*event.Change).Key,
 				Value:      func(c *event.Change) []byte { return f.AppendValue(nil, c) },
 				ExactRetry: true,
@@ -38,13 +40,13 @@ func TestEveryFormatKeepsTheContract(t *testing.T) {
 	}
 }
 
-// inFormats reads records as their consumers do: where the ID is depends on the format.
-func inFormats(t testing.TB, records []*kgo.Record) []sinktest.Delivered {
+// deliveredInFormats reads records as their consumers do: where the ID is depends on the format.
+func deliveredInFormats(t testing.TB, records []*kgo.Record) []sinktest.Delivered {
 	t.Helper()
 	var all []sinktest.Delivered
 	for _, r := range records {
-		id := header(r, "id") + header(r, "ce_id")
-		if header(r, "content-type") == format.ContentTypeCloudEvents {
+		id := recordHeader(r, "id") + recordHeader(r, "ce_id")
+		if recordHeader(r, "content-type") == format.ContentTypeCloudEvents {
 			var e struct{ ID string }
 			if err := json.Unmarshal(r.Value, &e); err != nil {
 				t.Errorf("%v in %.200q", err, r.Value)
@@ -70,12 +72,12 @@ func TestACloudEventHasTheHeadersOfItsMode(t *testing.T) {
 		format.CloudEventsStructured: {"content-type": "application/cloudevents+json"},
 	} {
 		t.Run(f.String(), func(t *testing.T) {
-			_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
-			s := openAs(t, Config{Brokers: brokers, Topic: topicA}, f, slog.New(slog.DiscardHandler))
+			_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
+			s := openSinkWith(t, Config{Brokers: brokers, Topic: topicA}, f, slog.New(slog.DiscardHandler))
 			gone := pod("a", 8) // nothing is known of it but that it is gone
 			gone.Type, gone.After = event.Deleted, nil
-			publish(t, s, laneName(topicA, 0, 1), []sinks.Message{{Offset: 7, Change: c}, {Offset: 8, Change: gone}})
-			records := read(t, brokers, topicA)
+			mustPublish(t, s, laneName(topicA, 0, 1), []sinks.Message{{Offset: 7, Change: c}, {Offset: 8, Change: gone}})
+			records := readTopics(t, brokers, topicA)
 			got := map[string]string{}
 			for _, h := range records[0].Headers {
 				got[h.Key] = string(h.Value)

@@ -98,8 +98,8 @@ const (
 	minRequestTimeout = 100 * time.Millisecond
 )
 
-// idempotent says whether records are numbered.
-func (c Config) idempotent() bool {
+// isIdempotent says whether records are numbered.
+func (c Config) isIdempotent() bool {
 	if c.Idempotence != nil {
 		return *c.Idempotence
 	}
@@ -150,7 +150,7 @@ func isPort(text string) bool {
 // validateCleartext sees to it that nobody's password or token crosses the network readable by mistake. The brokers to
 // begin with name others, so that loopback is no excuse.
 func (c Config) validateCleartext() error {
-	if c.SASL.AllowCleartextCredentials || !c.knowsCredentials() {
+	if c.SASL.AllowCleartextCredentials || !c.hasValidCredentials() {
 		return nil
 	}
 	const remedy = "; use TLS, or say kafka.sasl.allowCleartextCredentials: true where the network is trusted"
@@ -164,8 +164,10 @@ func (c Config) validateCleartext() error {
 	return errors.Join(errs...)
 }
 
-// knowsCredentials says whether TLS and SASL are valid, and so what is sent.
-func (c Config) knowsCredentials() bool { return c.TLS.Validate() == nil && c.SASL.Validate() == nil }
+// hasValidCredentials says whether TLS and SASL are valid, and so what is sent.
+func (c Config) hasValidCredentials() bool {
+	return c.TLS.Validate() == nil && c.SASL.Validate() == nil
+}
 
 func isLoopback(host string) bool { return host == "localhost" || net.ParseIP(host).IsLoopback() }
 
@@ -189,10 +191,10 @@ func (c Config) validateTopic() error {
 	if err != nil {
 		return fmt.Errorf("kafka.topic: %w", err)
 	}
-	if t.Uses("type") {
+	if t.UsesPlaceholder("type") {
 		return errors.New("kafka.topic: {type} would spread the changes of one object over several topics and lose their order; leave it out (the type is in every record and its headers)")
 	}
-	if err := checkTopicName(t.Append(nil, &event.Change{}, appendEscaped)); err != nil {
+	if err := checkTopicName(t.AppendName(nil, &event.Change{}, appendEscaped)); err != nil {
 		return fmt.Errorf("kafka.topic: %q: %w", c.Topic, err)
 	}
 	return c.validateRepair(t)
@@ -202,9 +204,9 @@ func (c Config) validateRepair(t *sinks.Template) error {
 	switch {
 	case !c.Repair:
 		return nil
-	case !c.idempotent():
+	case !c.isIdempotent():
 		return errors.New("kafka.repair: true, without kafka.idempotence: a tombstone that is late could hide a newer object; set one of them")
-	case t.Uses("namespace") || t.Uses("name"):
+	case t.UsesPlaceholder("namespace") || t.UsesPlaceholder("name"):
 		return fmt.Errorf("kafka.repair: true, and kafka.topic is %q; with {namespace} or {name} it is not known which topics have deleted objects", c.Topic)
 	}
 	return nil
@@ -222,10 +224,10 @@ func (c Config) validateTopics() error {
 	if t := c.CreateTopics; off && !t.Enabled && (t.Partitions != 0 || t.ReplicationFactor != 0 || len(t.Configs) != 0) {
 		return errors.New("kafka.createTopics.enabled: false, but other settings of kafka.createTopics are given; set it to true, or kafka.checkTopics, or remove them")
 	}
-	return c.CreateTopics.validate()
+	return c.CreateTopics.validateSettings()
 }
 
-func (c CreateTopics) validate() error {
+func (c CreateTopics) validateSettings() error {
 	if c.Partitions < 0 || c.Partitions > 100_000 {
 		return fmt.Errorf("kafka.createTopics.partitions: %d; expected 1 to 100000, or 0 for the broker's default", c.Partitions)
 	}

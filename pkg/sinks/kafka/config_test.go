@@ -14,10 +14,12 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
 )
 
-func valid() Config { return Config{Brokers: []string{"kafka:9092"}, Topic: "k8s.{group}.{resource}"} }
+func validConfig() Config {
+	return Config{Brokers: []string{"kafka:9092"}, Topic: "k8s.{group}.{resource}"}
+}
 
 func TestAShortConfigIsEnough(t *testing.T) {
-	if err := valid().Validate(); err != nil {
+	if err := validConfig().Validate(); err != nil {
 		t.Error(err)
 	}
 }
@@ -75,7 +77,7 @@ func TestErrorsNameTheFieldAndWhatIsExpected(t *testing.T) {
 			c.SASL = auth.SASL{Mechanism: "oauthbearer", AllowCleartextCredentials: true, OAuth: auth.OAuth{TokenURL: "https://idp/token", ClientID: "c"}}
 		},
 	} {
-		c := valid()
+		c := validConfig()
 		spoil(&c)
 		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got  %v\nwant %s", err, want)
@@ -94,7 +96,7 @@ func TestEveryMistakeIsReportedAtOnce(t *testing.T) {
 
 func TestNoErrorHoldsThePassword(t *testing.T) {
 	const secret = "s3cr\x00et"
-	c := valid()
+	c := validConfig()
 	for _, s := range []auth.SASL{
 		{Mechanism: "x", Username: "u", Password: secret}, {Mechanism: "plain", Password: secret},
 		{Mechanism: "scram-sha-256", Username: "u", Password: secret},
@@ -108,7 +110,7 @@ func TestNoErrorHoldsThePassword(t *testing.T) {
 }
 
 func TestAPasswordFileIsReadAtStart(t *testing.T) {
-	c := valid()
+	c := validConfig()
 	c.SASL = auth.SASL{Mechanism: "plain", AllowCleartextCredentials: true, Username: "u", PasswordFile: filepath.Join(t.TempDir(), "password")}
 	if _, err := New(c, format.JSON, slog.New(slog.DiscardHandler)); err == nil || !strings.HasPrefix(err.Error(), "kafka.sasl.passwordFile: ") {
 		t.Errorf("a missing file: %v", err)
@@ -130,8 +132,8 @@ func TestTopicNamesAreAlwaysLegal(t *testing.T) {
 }
 
 func TestATopicNameThatIsTooLongIsRejected(t *testing.T) {
-	_, brokers := fake(t)
-	s := open(t, Config{Brokers: brokers, Topic: "{name}"})
+	_, brokers := startFakeCluster(t)
+	s := openSink(t, Config{Brokers: brokers, Topic: "{name}"})
 	_, err := s.Lane(&event.Change{Name: strings.Repeat("x", 250)})
 	if err == nil || !strings.Contains(err.Error(), "longer than Kafka's limit of 249") {
 		t.Error(err)
@@ -156,7 +158,7 @@ func TestTheFormerNameOfIdempotenceStillWorks(t *testing.T) {
 		false: {{Producer: "writer"}, {Idempotence: new(false)}},
 	} {
 		for _, c := range configs {
-			if got := c.idempotent(); got != want {
+			if got := c.isIdempotent(); got != want {
 				t.Errorf("%+v: idempotent is %v", c, got)
 			}
 		}

@@ -18,8 +18,8 @@ import (
 	"github.com/kubecdc/kubecdc/test/sinktest"
 )
 
-// cutter breaks the connections to a fake cluster.
-type cutter struct {
+// connectionCutter breaks the connections to a fake cluster.
+type connectionCutter struct {
 	mu   sync.Mutex
 	open map[net.Conn]bool
 	down bool
@@ -29,7 +29,7 @@ type cutter struct {
 // lateConn is a connection whose other side may have to wait.
 type lateConn struct {
 	net.Conn
-	c *cutter
+	c *connectionCutter
 }
 
 // lateTimeout is what a sink gives an answer in tests that make it late.
@@ -44,7 +44,7 @@ func (l lateConn) Write(b []byte) (int, error) {
 
 type cutListener struct {
 	net.Listener
-	c *cutter
+	c *connectionCutter
 }
 
 func (l cutListener) Accept() (net.Conn, error) {
@@ -60,17 +60,17 @@ func (l cutListener) Accept() (net.Conn, error) {
 		if !down {
 			return lateConn{conn, l.c}, nil
 		}
-		l.c.cut()
+		l.c.cutAll()
 	}
 }
 
-func (c *cutter) listen(network, address string) (net.Listener, error) {
+func (c *connectionCutter) listen(network, address string) (net.Listener, error) {
 	l, err := net.Listen(network, address)
 	return cutListener{l, c}, err
 }
 
-// cut resets every open connection and says how many there were.
-func (c *cutter) cut() int {
+// cutAll resets every open connection and says how many there were.
+func (c *connectionCutter) cutAll() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := len(c.open)
@@ -82,18 +82,18 @@ func (c *cutter) cut() int {
 	return n
 }
 
-func (c *cutter) set(down bool) {
+func (c *connectionCutter) setDown(down bool) {
 	c.mu.Lock()
 	c.down = down
 	c.mu.Unlock()
 	if down {
-		c.cut()
+		c.cutAll()
 	}
 }
 
-// every cuts again and again until the function it returns is called, which returns how many connections were cut. Between
+// cutRepeatedly cuts again and again until the function it returns is called, which returns how many connections were cut. Between
 // two cuts something is written: on a machine that starves a connection may take longer to make than the pause.
-func (c *cutter) every(pause time.Duration, written *atomic.Int64) (stop func() int) {
+func (c *connectionCutter) cutRepeatedly(pause time.Duration, written *atomic.Int64) (stop func() int) {
 	done, cuts := make(chan struct{}), make(chan int)
 	go func() {
 		tick := time.NewTicker(pause)
@@ -104,7 +104,7 @@ func (c *cutter) every(pause time.Duration, written *atomic.Int64) (stop func() 
 			case <-tick.C:
 				if now := written.Load(); now != before {
 					before = now
-					n += c.cut()
+					n += c.cutAll()
 				}
 			case <-done:
 				cuts <- n
@@ -115,17 +115,17 @@ func (c *cutter) every(pause time.Duration, written *atomic.Int64) (stop func() 
 	return func() int { close(done); return <-cuts }
 }
 
-func cuttable(t testing.TB, opts ...kfake.Opt) (*cutter, *kfake.Cluster, []string) {
+func startCuttableCluster(t testing.TB, opts ...kfake.Opt) (*connectionCutter, *kfake.Cluster, []string) {
 	t.Helper()
-	c := &cutter{open: map[net.Conn]bool{}}
-	cluster, brokers := fake(t, append(opts, kfake.ListenFn(c.listen))...)
+	c := &connectionCutter{open: map[net.Conn]bool{}}
+	cluster, brokers := startFakeCluster(t, append(opts, kfake.ListenFn(c.listen))...)
 	return c, cluster, brokers
 }
 
-// grow gives every topic of the contract two partitions more. The sink must look again soon.
-func grow(brokers []string) func(t testing.TB) {
+// addTwoPartitions gives every topic of the contract two partitions more. The sink must look again soon.
+func addTwoPartitions(brokers []string) func(t testing.TB) {
 	return func(t testing.TB) {
-		ask(t, brokers, func(ctx context.Context, c *kafka.Client) error {
+		withClient(t, brokers, func(ctx context.Context, c *kafka.Client) error {
 			meta, err := c.Metadata(ctx, &kafka.MetadataRequest{})
 			for _, topic := range meta.Topics {
 				addPartitions(t, brokers, topic.Name, int32(len(topic.Partitions)+2))
@@ -136,46 +136,51 @@ func grow(brokers []string) func(t testing.TB) {
 }
 
 func TestContractThroughAnOutage(t *testing.T) {
-	cut, _, brokers := cuttable(t, kfake.NumBrokers(3))
+	cut, _, brokers := startCuttableCluster(t, kfake.NumBrokers(3))
 	cfg := Config{Brokers: brokers, Topic: "k8s.{resource}", RequestTimeout: lateTimeout, BatchBytes: minBatchBytes,
 		CreateTopics: CreateTopics{Enabled: true, Partitions: 4, ReplicationFactor: 1}}
 	sinktest.Run(t, sinktest.Harness{
 		New: func(t testing.TB) sinks.Sink {
-			s := unclosed(t, cfg).(*Sink)
-			s.lookEvery = 10 * time.Millisecond
+			s := openUnclosedSink(t, cfg).(*Sink)
+			s.layoutCheckInterval = 10 * time.Millisecond
 			return s
 		},
-		Read:       func(t testing.TB) []sinktest.Delivered { return delivered(readAll(t, brokers, "k8s.")) },
+		Read: func(t testing.TB) []sinktest.Delivered {
+			return deliveredRecords(readTopicsWithPrefix(t, brokers, "k8s."))
+		},
 		Key:        (*event.Change).Key,
 		ExactRetry: true, Topics: []string{"k8s.audit.{resource}", "k8s.copy.{resource}"},
-		Grow:    grow(brokers),
-		Cut:     func(testing.TB) { cut.set(true) },
-		Restore: func(testing.TB) { cut.set(false) },
+		Grow:    addTwoPartitions(brokers),
+		Cut:     func(testing.TB) { cut.setDown(true) },
+		Restore: func(testing.TB) { cut.setDown(false) },
 		Slow:    func(_ testing.TB, on bool) { cut.late.Store(on) },
 	})
 }
 
 func TestRandomCallersAndBrokenConnectionsLoseNothing(t *testing.T) {
-	cut, _, brokers := cuttable(t, kfake.NumBrokers(3), kfake.SeedTopics(4, topicA))
+	cut, _, brokers := startCuttableCluster(t, kfake.NumBrokers(3), kfake.SeedTopics(4, topicA))
 	cfg := Config{Brokers: brokers, Topic: topicA, BatchBytes: minBatchBytes}
 	var written atomic.Int64
-	stop := sync.OnceValue(cut.every(11*time.Millisecond, &written))
+	stop := sync.OnceValue(cut.cutRepeatedly(11*time.Millisecond, &written))
 	defer stop()
-	sinktest.Drive(t, sinktest.Harness{
-		New:        func(t testing.TB) sinks.Sink { return counting{unclosed(t, cfg).(*Sink), &written} },
-		Read:       func(t testing.TB) []sinktest.Delivered { stop(); return delivered(readAll(t, brokers, "k8s.")) },
+	sinktest.PublishRandomly(t, sinktest.Harness{
+		New: func(t testing.TB) sinks.Sink { return countingSink{openUnclosedSink(t, cfg).(*Sink), &written} },
+		Read: func(t testing.TB) []sinktest.Delivered {
+			stop()
+			return deliveredRecords(readTopicsWithPrefix(t, brokers, "k8s."))
+		},
 		Key:        (*event.Change).Key,
 		ExactRetry: true,
 	}, rand.New(rand.NewPCG(rand.Uint64(), 3)), 32, 100)
 }
 
-// counting is a sink whose accepted messages are counted.
-type counting struct {
+// countingSink is a sink whose accepted messages are counted.
+type countingSink struct {
 	*Sink
 	written *atomic.Int64
 }
 
-func (c counting) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+func (c countingSink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
 	n, err := c.Sink.Publish(ctx, lane, batch)
 	c.written.Add(int64(n))
 	return n, err
@@ -183,10 +188,10 @@ func (c counting) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Me
 
 func TestConnectionsCutEverySevenMillisecondsCostNothing(t *testing.T) {
 	const partitions, each = 8, 25_000
-	cut, cluster, brokers := cuttable(t, kfake.NumBrokers(3), kfake.SeedTopics(partitions, topicA))
-	s := open(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: 8 * minBatchBytes}) // several in each Publish
+	cut, cluster, brokers := startCuttableCluster(t, kfake.NumBrokers(3), kfake.SeedTopics(partitions, topicA))
+	s := openSink(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: 8 * minBatchBytes}) // several in each Publish
 	var written atomic.Int64
-	stop := cut.every(7*time.Millisecond, &written)
+	stop := cut.cutRepeatedly(7*time.Millisecond, &written)
 
 	var lanes sync.WaitGroup
 	for p := range partitions {
@@ -196,7 +201,7 @@ func TestConnectionsCutEverySevenMillisecondsCostNothing(t *testing.T) {
 				if from%2000 == 1 {
 					_ = cluster.MoveTopicPartition(topicA, int32(p), int32(from/2000)%3) // to another broker, or not
 				}
-				insist(t, s, lane, pods("p"+itoa(p), from, from+100))
+				publishUntilAccepted(t, s, lane, pods("p"+itoa(p), from, from+100))
 				written.Add(100)
 			}
 		})
@@ -205,7 +210,7 @@ func TestConnectionsCutEverySevenMillisecondsCostNothing(t *testing.T) {
 	if cuts := stop(); cuts < partitions {
 		t.Errorf("only %d connections were cut: the test shows nothing", cuts)
 	}
-	wantStreams(t, read(t, brokers, topicA), partitions, each)
+	wantStreams(t, readTopics(t, brokers, topicA), partitions, each)
 }
 
 // wantStreams fails the test unless every partition p holds versions 1 to each of pod "p<p>", in order, each once.
@@ -220,7 +225,7 @@ func wantStreams(t *testing.T, records []*kgo.Record, partitions, each int) {
 	}
 	for _, r := range records {
 		p := int(r.Partition)
-		v := version(t, r)
+		v := podVersion(t, r)
 		if v <= next[p] {
 			back++
 		} else {

@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	// A writer that has not kept its transactional ID from expiring for keepAtMost, by the wall clock, publishes nothing
+	// A writer that has not kept its transactional ID from expiring for maxRenewalAge, by the wall clock, publishes nothing
 	// until it does: its successor may be given another producer ID, and that turns nobody away.
-	keepAtMost = 72 * time.Hour
-	keepAgain  = time.Hour // after a failure
-	// expiredPause is how long a process that was given another producer ID than those before waits before it publishes:
+	maxRenewalAge   = 72 * time.Hour
+	renewRetryDelay = time.Hour // after a failure
+	// changedProducerDelay is how long a process that was given another producer ID than those before waits before it publishes:
 	// they have not run for days, or have noticed by then.
-	expiredPause = time.Minute
+	changedProducerDelay = time.Minute
 )
 
 // fence is the right to publish of a sink that was fenced. All lanes write under its producer ID, each with numbers of its
@@ -34,81 +34,81 @@ type fence struct {
 	sink  *Sink
 	claim sinks.Claim
 
-	using chan struct{} // holds one token; who has it may use id
-	id    *cluster.Transactional
+	idToken       chan struct{} // holds one token; who has it may use id
+	transactional *cluster.Transactional
 
-	fencing *cluster.Rounds[cluster.Partition, cluster.Numbers] // turn what this process itself has on its way away
-	noting  *cluster.Rounds[laneAt, struct{}]                   // make lanes known
+	fenceRounds *cluster.Coalescer[cluster.Partition, cluster.ProducerEpoch] // turn what this process itself has on its way away
+	noteRounds  *cluster.Coalescer[laneStart, struct{}]                      // make lanes known
 
-	mu      sync.Mutex
-	own     cluster.Numbers // the newest; lanes that were never in doubt go on under older ones
-	lanes   map[sinks.Lane]cluster.Partition
-	parts   map[cluster.Partition]*written
-	gone    map[cluster.Partition]bool // that did not exist at the fence, and that this process has not begun to write
-	deposed error
-	kept    time.Time // without its monotonic part, which stands still while a machine sleeps
+	mu        sync.Mutex
+	current   cluster.ProducerEpoch // the newest; lanes that were never in doubt go on under older ones
+	lanes     map[sinks.Lane]cluster.Partition
+	progress  map[cluster.Partition]*partitionProgress
+	missing   map[cluster.Partition]bool // that did not exist at the fence, and that this process has not begun to write
+	deposed   error
+	renewedAt time.Time // without its monotonic part, which stands still while a machine sleeps
 }
 
-// written is how far this process has written a partition. It belongs to the lane that publishes there, and outlives it: a
+// partitionProgress is how far this process has written a partition. It belongs to the lane that publishes there, and outlives it: a
 // broker would take numbers that are used twice for a repetition, and drop what they are on.
-type written struct {
-	next   record.ProducerSequence // of what comes next; producer is noID until there is something
-	doubt  bool                    // what was sent may or may not be there
-	behind atomic.Int64            // all that is acknowledged lies before this offset, and all that is not lies there or beyond
+type partitionProgress struct {
+	next          record.ProducerSequence // of what comes next; producer is noID until there is something
+	inDoubt       bool                    // what was sent may or may not be there
+	deliveredUpTo atomic.Int64            // all that is acknowledged lies before this offset, and all that is not lies there or beyond
 }
 
-// producerLane is a lane that is noted with the others, in order to remember the producer ID.
-const producerLane = "/producer/"
+// producerLanePrefix is a lane that is noted with the others, in order to remember the producer ID.
+const producerLanePrefix = "/producer/"
 
 // Fence is [sinks.Fenced.Fence]: it takes the transactional ID of the group and this sink over, and has the older epochs
 // refused in all partitions that these lanes lead to.
 func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane) error {
-	if !s.config.idempotent() {
+	if !s.config.isIdempotent() {
 		return errors.New("only numbered records can be fenced: set kafka.idempotence to true")
 	}
 	f := newFence(s, claim)
 	var before []string
 	for _, lane := range lanes {
-		if id, ok := strings.CutPrefix(string(lane), producerLane); ok {
+		if id, ok := strings.CutPrefix(string(lane), producerLanePrefix); ok {
 			before = append(before, id)
 		} else if p, ok := partitionOfLane(lane); ok {
 			f.lanes[lane] = p
 		}
 	}
-	own, gone, err := f.id.Fence(ctx, cluster.Nobody, f.partitions())
+	own, gone, err := f.transactional.FencePartitions(ctx, cluster.NoProducer, f.allPartitions())
 	if err != nil {
 		return err
 	}
-	if err := f.recognize(own, before); err != nil {
+	if err := f.checkProducerID(own, before); err != nil {
 		return err
 	}
-	f.own, f.kept = own, time.Now().Round(0)
+	f.current, f.renewedAt = own, time.Now().Round(0)
 	for _, p := range gone {
-		f.gone[p] = true
+		f.missing[p] = true
 	}
-	s.Resume(f.widest())
+	s.ResumeLanes(f.widestLanes())
 	if len(before) > 0 && slices.Contains(before, strconv.FormatInt(own.Producer, 10)) {
 		f.lanes[f.producerLane()] = cluster.Partition{}
 	}
 	s.fence.Store(f)
-	s.background.Go(f.keep)
+	s.background.Go(f.runRenewals)
 	return nil
 }
 
 func newFence(s *Sink, claim sinks.Claim) *fence {
 	f := &fence{
-		sink: s, claim: claim, using: make(chan struct{}, 1),
-		id:    s.cluster.Transactional(cluster.TransactionalID(claim.Group, claim.Sink)),
-		lanes: map[sinks.Lane]cluster.Partition{}, parts: map[cluster.Partition]*written{}, gone: map[cluster.Partition]bool{},
+		sink: s, claim: claim, idToken: make(chan struct{}, 1),
+		transactional: s.cluster.Transactional(cluster.TransactionalID(claim.Group, claim.Sink)),
+		lanes:         map[sinks.Lane]cluster.Partition{}, progress: map[cluster.Partition]*partitionProgress{}, missing: map[cluster.Partition]bool{},
 	}
-	f.using <- struct{}{}
-	f.fencing = cluster.NewRounds(s.background.Go, f.fenceAgain)
-	f.noting = cluster.NewRounds(s.background.Go, f.note)
+	f.idToken <- struct{}{}
+	f.fenceRounds = cluster.NewCoalescer(s.background.Go, f.fencePartitions)
+	f.noteRounds = cluster.NewCoalescer(s.background.Go, f.noteLanes)
 	return f
 }
 
-// partitions returns those of all lanes.
-func (f *fence) partitions() []cluster.Partition {
+// allPartitions returns those of all lanes.
+func (f *fence) allPartitions() []cluster.Partition {
 	all := map[cluster.Partition]bool{}
 	for _, p := range f.lanes {
 		all[p] = true
@@ -116,74 +116,74 @@ func (f *fence) partitions() []cluster.Partition {
 	return slices.Collect(maps.Keys(all))
 }
 
-// widest returns a lane of each topic that is there and has no route, of those that were named when it had most partitions.
+// widestLanes returns a lane of each topic that is there and has no route, of those that were named when it had most partitions.
 // So it has one before anybody asks about it.
-func (f *fence) widest() []sinks.Lane {
+func (f *fence) widestLanes() []sinks.Lane {
 	most, of := map[string]int{}, map[string]sinks.Lane{}
 	for lane := range f.lanes {
 		topic, _, count, err := parseLane(lane)
-		if err == nil && count > most[topic] && f.hasTail(f.lanes[lane]) && f.sink.routes[topic] == nil {
+		if err == nil && count > most[topic] && f.mayHoldRecords(f.lanes[lane]) && f.sink.routes[topic] == nil {
 			most[topic], of[topic] = count, lane
 		}
 	}
 	return slices.Collect(maps.Values(of))
 }
 
-// recognize compares the producer ID with those of the processes before. It returns an error until it may be used.
-func (f *fence) recognize(own cluster.Numbers, before []string) error {
+// checkProducerID compares the producer ID with those of the processes before. It returns an error until it may be used.
+func (f *fence) checkProducerID(own cluster.ProducerEpoch, before []string) error {
 	if len(before) == 0 || slices.Contains(before, strconv.FormatInt(own.Producer, 10)) {
 		return nil
 	}
 	s := f.sink
-	if s.expired.IsZero() {
-		s.expired = time.Now()
+	if s.producerChangedAt.IsZero() {
+		s.producerChangedAt = time.Now()
 	}
-	left := expiredPause - time.Since(s.expired)
+	left := changedProducerDelay - time.Since(s.producerChangedAt)
 	if left <= 0 {
 		return nil
 	}
 	return &sinks.UnavailableError{After: left, Reason: fmt.Sprintf(
 		"the transactional ID %q had expired and has another producer ID now, so an older exporter that still runs cannot be turned away: "+
-			"make sure that no other exporter of the group runs; this one waits a minute", f.id.ID)}
+			"make sure that no other exporter of the group runs; this one waits a minute", f.transactional.ID)}
 }
 
 func (f *fence) producerLane() sinks.Lane {
-	return sinks.Lane(producerLane + strconv.FormatInt(f.own.Producer, 10))
+	return sinks.Lane(producerLanePrefix + strconv.FormatInt(f.current.Producer, 10))
 }
 
-// Places is [sinks.Fenced.Places]. Lanes that lead to one partition, as before and after a topic grew, share its place.
-func (s *Sink) Places() map[sinks.Lane]sinks.Place {
+// LaneProgress is [sinks.Fenced.LaneProgress]. Lanes that lead to one partition, as before and after a topic grew, share its place.
+func (s *Sink) LaneProgress() map[sinks.Lane]sinks.LanePosition {
 	f := s.fence.Load()
 	if f == nil {
 		return nil
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	places := make(map[sinks.Lane]sinks.Place, len(f.parts))
+	places := make(map[sinks.Lane]sinks.LanePosition, len(f.progress))
 	for lane, p := range f.lanes {
-		if w := f.parts[p]; w != nil {
-			places[lane] = sinks.Place(w.behind.Load())
+		if w := f.progress[p]; w != nil {
+			places[lane] = sinks.LanePosition(w.deliveredUpTo.Load())
 		}
 	}
 	return places
 }
 
-// check returns an error when this process may not publish.
-func (f *fence) check(ctx context.Context) error {
+// ensureMayPublish returns an error when this process may not publish.
+func (f *fence) ensureMayPublish(ctx context.Context) error {
 	f.mu.Lock()
-	deposed, silent := f.deposed, time.Now().Round(0).Sub(f.kept) > keepAtMost
+	deposed, silent := f.deposed, time.Now().Round(0).Sub(f.renewedAt) > maxRenewalAge
 	f.mu.Unlock()
 	if deposed != nil || !silent {
 		return deposed
 	}
-	return f.keepNow(ctx)
+	return f.renewEpoch(ctx)
 }
 
-// depose notes that another process has taken over, and returns the error that says so.
-func (f *fence) depose(err error) error {
+// recordDeposed notes that another process has taken over, and returns the error that says so.
+func (f *fence) recordDeposed(err error) error {
 	var deposed *sinks.DeposedError
 	if !errors.As(err, &deposed) {
-		deposed = &sinks.DeposedError{Reason: fmt.Sprintf("another process has claimed the transactional ID %q", f.id.ID), Err: err}
+		deposed = &sinks.DeposedError{Reason: fmt.Sprintf("another process has claimed the transactional ID %q", f.transactional.ID), Err: err}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -193,81 +193,83 @@ func (f *fence) depose(err error) error {
 	return f.deposed
 }
 
-// noteError notes what an error may say of who publishes.
-func (f *fence) noteError(err error) error {
+// recordIfDeposed notes what an error may say of who publishes.
+func (f *fence) recordIfDeposed(err error) error {
 	var deposed *sinks.DeposedError
 	if errors.As(err, &deposed) {
-		return f.depose(err)
+		return f.recordDeposed(err)
 	}
 	return err
 }
 
-// keep keeps the transactional ID from expiring, until the sink is closed or deposed.
-func (f *fence) keep() {
-	for wait := cluster.KeepEvery; ; {
-		if ratelimit.Sleep(f.sink.open, wait) != nil {
+// runRenewals keeps the transactional ID from expiring, until the sink is closed or deposed.
+func (f *fence) runRenewals() {
+	for wait := cluster.RenewInterval; ; {
+		if ratelimit.Sleep(f.sink.runCtx, wait) != nil {
 			return
 		}
-		wait = cluster.KeepEvery
-		err := f.keepNow(f.sink.open)
+		wait = cluster.RenewInterval
+		err := f.renewEpoch(f.sink.runCtx)
 		var deposed *sinks.DeposedError
 		if errors.As(err, &deposed) {
 			return
 		}
 		if err != nil {
-			wait = keepAgain
-			f.sink.log.Warn("the transactional ID could not be kept from expiring", "transactionalID", f.id.ID, "error", err)
+			wait = renewRetryDelay
+			f.sink.log.Warn("the transactional ID could not be kept from expiring", "transactionalID", f.transactional.ID, "error", err)
 		}
 	}
 }
 
-// keepNow asks for another epoch. Lanes go on under theirs.
-func (f *fence) keepNow(ctx context.Context) error {
-	return f.use(ctx, func(own cluster.Numbers) (cluster.Numbers, error) { return f.id.Init(ctx, own) })
+// renewEpoch asks for another epoch. Lanes go on under theirs.
+func (f *fence) renewEpoch(ctx context.Context) error {
+	return f.advanceEpoch(ctx, func(own cluster.ProducerEpoch) (cluster.ProducerEpoch, error) {
+		return f.transactional.InitProducerID(ctx, own)
+	})
 }
 
-// use does something that yields a newer epoch.
-func (f *fence) use(ctx context.Context, what func(own cluster.Numbers) (cluster.Numbers, error)) error {
+// advanceEpoch does something that yields a newer epoch.
+func (f *fence) advanceEpoch(ctx context.Context, what func(own cluster.ProducerEpoch) (cluster.ProducerEpoch, error)) error {
 	select {
-	case <-f.using:
-		defer func() { f.using <- struct{}{} }()
+	case <-f.idToken:
+		defer func() { f.idToken <- struct{}{} }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	f.mu.Lock()
-	own := f.own
+	own := f.current
 	f.mu.Unlock()
 	newer, err := what(own)
 	if err != nil && newer == own {
-		return f.noteError(err)
+		return f.recordIfDeposed(err)
 	}
-	if err := f.id.Kept(own, newer); err != nil {
-		return f.depose(err)
+	if err := f.transactional.CheckProducerID(own, newer); err != nil {
+		return f.recordDeposed(err)
 	}
 	f.mu.Lock()
-	f.own, f.kept = newer, time.Now().Round(0)
+	f.current, f.renewedAt = newer, time.Now().Round(0)
 	f.mu.Unlock()
-	return f.noteError(err)
+	return f.recordIfDeposed(err)
 }
 
-// fenceAgain makes brokers refuse what is on its way to some partitions, and returns the numbers to go on with.
-func (f *fence) fenceAgain(partitions []cluster.Partition) (own cluster.Numbers, err error) {
-	err = f.use(f.sink.open, func(before cluster.Numbers) (cluster.Numbers, error) {
+// fencePartitions makes brokers refuse what is on its way to some partitions, and returns the numbers to go on with.
+func (f *fence) fencePartitions(partitions []cluster.Partition) (own cluster.ProducerEpoch, err error) {
+	err = f.advanceEpoch(f.sink.runCtx, func(before cluster.ProducerEpoch) (cluster.ProducerEpoch, error) {
 		var err error
-		own, _, err = f.id.Fence(f.sink.open, before, partitions)
+		own, _, err = f.transactional.FencePartitions(f.sink.runCtx, before, partitions)
 		return own, err
 	})
 	return own, err
 }
 
-// laneAt is a lane, and where it begins for this process.
-type laneAt struct {
-	lane  sinks.Lane
-	place sinks.Place
+// laneStart is a lane, and where it begins for this process.
+type laneStart struct {
+	lane     sinks.Lane
+	position sinks.LanePosition
 }
 
-// makeKnown notes a lane, and the producer ID, unless they are known.
-func (f *fence) makeKnown(ctx context.Context, one laneAt) error {
+// ensureNoted notes a lane, and the producer ID, unless they are known.
+func (f *fence) ensureNoted(ctx context.Context, one laneStart) error {
 	f.mu.Lock()
 	_, known := f.lanes[one.lane]
 	_, noted := f.lanes[f.producerLane()]
@@ -275,22 +277,22 @@ func (f *fence) makeKnown(ctx context.Context, one laneAt) error {
 	if known && noted {
 		return nil
 	}
-	_, err := f.noting.Ask(ctx, one)
+	_, err := f.noteRounds.Submit(ctx, one)
 	return err
 }
 
-// note is makeKnown for many lanes.
-func (f *fence) note(all []laneAt) (_ struct{}, err error) {
-	lanes := map[sinks.Lane]sinks.Place{}
+// noteLanes is ensureNoted for many lanes.
+func (f *fence) noteLanes(all []laneStart) (_ struct{}, err error) {
+	lanes := map[sinks.Lane]sinks.LanePosition{}
 	f.mu.Lock()
-	for _, one := range append(all, laneAt{lane: f.producerLane()}) {
+	for _, one := range append(all, laneStart{lane: f.producerLane()}) {
 		if _, known := f.lanes[one.lane]; !known {
-			lanes[one.lane] = one.place
+			lanes[one.lane] = one.position
 		}
 	}
 	f.mu.Unlock()
-	if err := f.claim.Note(f.sink.open, lanes); err != nil {
-		return struct{}{}, f.noteError(fmt.Errorf("a lane cannot be noted in the replicated state: %w", err))
+	if err := f.claim.RecordLanes(f.sink.runCtx, lanes); err != nil {
+		return struct{}{}, f.recordIfDeposed(fmt.Errorf("a lane cannot be noted in the replicated state: %w", err))
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -300,27 +302,27 @@ func (f *fence) note(all []laneAt) (_ struct{}, err error) {
 	return struct{}{}, nil
 }
 
-// part returns how far a partition is written; nil if this process has not begun to.
-func (f *fence) part(p cluster.Partition) *written {
+// progressOf returns how far a partition is written; nil if this process has not begun to.
+func (f *fence) progressOf(p cluster.Partition) *partitionProgress {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.parts[p]
+	return f.progress[p]
 }
 
-// begin returns how far a partition is written: not at all, or nothing behind an offset.
-func (f *fence) begin(p cluster.Partition, end int64) *written {
+// startPartition returns how far a partition is written: not at all, or nothing behind an offset.
+func (f *fence) startPartition(p cluster.Partition, end int64) *partitionProgress {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	w := &written{next: record.ProducerSequence{Producer: f.own.Producer, Epoch: f.own.Epoch}}
-	w.behind.Store(end)
-	f.parts[p] = w
-	delete(f.gone, p)
+	w := &partitionProgress{next: record.ProducerSequence{Producer: f.current.Producer, Epoch: f.current.Epoch}}
+	w.deliveredUpTo.Store(end)
+	f.progress[p] = w
+	delete(f.missing, p)
 	return w
 }
 
-// hasTail says whether a partition may hold anything.
-func (f *fence) hasTail(p cluster.Partition) bool {
+// mayHoldRecords says whether a partition may hold anything.
+func (f *fence) mayHoldRecords(p cluster.Partition) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return !f.gone[p]
+	return !f.missing[p]
 }

@@ -17,37 +17,37 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// fenced fences a sink as one that takes over lanes.
-func fenced(t testing.TB, s *Sink, lanes ...sinks.Lane) {
+// mustFence fences a sink as one that takes over lanes.
+func mustFence(t testing.TB, s *Sink, lanes ...sinks.Lane) {
 	t.Helper()
-	if err := claim(t, s, lanes...); err != nil {
+	if err := fenceAsTest(t, s, lanes...); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func claim(t testing.TB, s *Sink, lanes ...sinks.Lane) error {
-	note := func(context.Context, map[sinks.Lane]sinks.Place) error { return nil }
-	return s.Fence(t.Context(), sinks.Claim{Group: "test", Sink: "main", Owner: "a test", Note: note}, lanes)
+func fenceAsTest(t testing.TB, s *Sink, lanes ...sinks.Lane) error {
+	note := func(context.Context, map[sinks.Lane]sinks.LanePosition) error { return nil }
+	return s.Fence(t.Context(), sinks.Claim{Group: "test", Sink: "main", Owner: "a test", RecordLanes: note}, lanes)
 }
 
-// TestWhereverATrainBreaksAFencedLaneLosesAndRepeatsNothing is about what a sink that is not fenced answers with an epoch of
+// TestAFencedLaneLosesAndRepeatsNothingWhereverAWindowFails is about what a sink that is not fenced answers with an epoch of
 // its own. Each of these epochs must be one that the coordinator has handed out.
-func TestWhereverATrainBreaksAFencedLaneLosesAndRepeatsNothing(t *testing.T) {
+func TestAFencedLaneLosesAndRepeatsNothingWhereverAWindowFails(t *testing.T) {
 	for _, failure := range []*kerr.Error{
 		kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend, // applied by kfake
 		kerr.NotLeaderForPartition, kerr.CorruptMessage, kerr.MessageTooLarge, kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID,
 	} {
 		for _, version := range []int{2, 8, 39} {
-			c, brokers := fake(t, kfake.NumBrokers(2), kfake.SeedTopics(1, topicA))
-			s := open(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: minBatchBytes})
+			c, brokers := startFakeCluster(t, kfake.NumBrokers(2), kfake.SeedTopics(1, topicA))
+			s := openSink(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: minBatchBytes})
 			lane := laneOf(t, s, pod("a", 1))
-			fenced(t, s, lane)
-			publish(t, s, lane, pods("a", 1, 2))
+			mustFence(t, s, lane)
+			mustPublish(t, s, lane, pods("a", 1, 2))
 			c.Fault(faultAt(t, failure, version))
-			insist(t, s, lane, pods("a", 2, 40))
-			wantVersions(t, read(t, brokers, topicA), 1, 40)
-			if place := s.Places()[lane]; int64(place) != ends(t, brokers, topicA)[0] {
-				t.Errorf("the place is %d, the end %v", place, ends(t, brokers, topicA))
+			publishUntilAccepted(t, s, lane, pods("a", 2, 40))
+			wantVersions(t, readTopics(t, brokers, topicA), 1, 40)
+			if place := s.LaneProgress()[lane]; int64(place) != endOffsets(t, brokers, topicA)[0] {
+				t.Errorf("the place is %d, the end %v", place, endOffsets(t, brokers, topicA))
 			}
 			if t.Failed() {
 				t.Fatalf("after %s at version %d", failure.Message, version)
@@ -58,22 +58,22 @@ func TestWhereverATrainBreaksAFencedLaneLosesAndRepeatsNothing(t *testing.T) {
 
 // TestAFencedLaneThatIsUsedAgainGoesOnWithItsNumbers: batches under numbers that were used are taken for copies.
 func TestAFencedLaneThatIsUsedAgainGoesOnWithItsNumbers(t *testing.T) {
-	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
-	s := open(t, Config{Brokers: brokers, Topic: topicA})
+	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
+	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
 	lane := laneOf(t, s, pod("a", 1))
-	fenced(t, s)
+	mustFence(t, s)
 	for v := 1; v < 9; v++ {
-		publish(t, s, lane, pods("a", v, v+1))
-		s.Forget([]sinks.Lane{lane})
+		mustPublish(t, s, lane, pods("a", v, v+1))
+		s.ReleaseLanes([]sinks.Lane{lane})
 	}
-	wantVersions(t, read(t, brokers, topicA), 1, 9)
+	wantVersions(t, readTopics(t, brokers, topicA), 1, 9)
 }
 
-func TestARefusedEpochEndsTheRightToPublishForGood(t *testing.T) {
-	c, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(2, topicA))
-	s := open(t, Config{Brokers: brokers, Topic: topicA})
-	fenced(t, s, laneName(topicA, 0, 2), laneName(topicA, 1, 2))
-	insist(t, s, laneName(topicA, 0, 2), pods("a", 1, 2))
+func TestARefusedEpochDeposesTheSinkPermanently(t *testing.T) {
+	c, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(2, topicA))
+	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
+	mustFence(t, s, laneName(topicA, 0, 2), laneName(topicA, 1, 2))
+	publishUntilAccepted(t, s, laneName(topicA, 0, 2), pods("a", 1, 2))
 	c.Fault(faultAt(t, kerr.InvalidProducerEpoch, 2))
 	for _, partition := range []int32{0, 1, 0} { // what one lane was told holds for all
 		n, err := s.Publish(t.Context(), laneName(topicA, partition, 2), pods("a", 2, 3))
@@ -87,80 +87,80 @@ func TestARefusedEpochEndsTheRightToPublishForGood(t *testing.T) {
 // TestAFencedLaneWithAnotherNameGoesOnWithItsNumbers is about a topic that grew: its old partitions have lanes of other
 // names.
 func TestAFencedLaneWithAnotherNameGoesOnWithItsNumbers(t *testing.T) {
-	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(2, topicA))
-	s := open(t, Config{Brokers: brokers, Topic: topicA})
-	fenced(t, s, laneName(topicA, 0, 1))
-	publish(t, s, laneName(topicA, 0, 1), pods("a", 1, 4))
-	publish(t, s, laneName(topicA, 0, 2), pods("a", 4, 7))
-	wantVersions(t, read(t, brokers, topicA), 1, 7)
-	places := s.Places()
-	if end := ends(t, brokers, topicA)[0]; int64(places[laneName(topicA, 0, 1)]) != end || int64(places[laneName(topicA, 0, 2)]) != end {
+	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(2, topicA))
+	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
+	mustFence(t, s, laneName(topicA, 0, 1))
+	mustPublish(t, s, laneName(topicA, 0, 1), pods("a", 1, 4))
+	mustPublish(t, s, laneName(topicA, 0, 2), pods("a", 4, 7))
+	wantVersions(t, readTopics(t, brokers, topicA), 1, 7)
+	places := s.LaneProgress()
+	if end := endOffsets(t, brokers, topicA)[0]; int64(places[laneName(topicA, 0, 1)]) != end || int64(places[laneName(topicA, 0, 2)]) != end {
 		t.Errorf("the places are %v, the end %d", places, end)
 	}
 	told := map[sinks.Lane]int{}
-	from := map[sinks.Lane]sinks.Place{laneName(topicA, 0, 1): places[laneName(topicA, 0, 1)] - 2, laneName(topicA, 0, 2): 0}
-	err := s.Tail(t.Context(), from, func(lane sinks.Lane, _ sinks.Emitted) error { told[lane]++; return nil })
+	from := map[sinks.Lane]sinks.LanePosition{laneName(topicA, 0, 1): places[laneName(topicA, 0, 1)] - 2, laneName(topicA, 0, 2): 0}
+	err := s.ReadTail(t.Context(), from, func(lane sinks.Lane, _ sinks.Emitted) error { told[lane]++; return nil })
 	if want := map[sinks.Lane]int{laneName(topicA, 0, 1): 2, laneName(topicA, 0, 2): 6}; err != nil || !maps.Equal(told, want) {
 		t.Errorf("the tails have %v, %v; want %v", told, err, want)
 	}
 }
 
-// TestALaneThatDoesNotExistAnyMoreHoldsNobodyUp takes over lanes of a topic that was deleted.
-func TestALaneThatDoesNotExistAnyMoreHoldsNobodyUp(t *testing.T) {
-	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
-	s := open(t, Config{Brokers: brokers, Topic: topicA})
+// TestADeletedLaneDoesNotBlockAFence takes over lanes of a topic that was deleted.
+func TestADeletedLaneDoesNotBlockAFence(t *testing.T) {
+	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
+	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
 	lane, gone := laneName(topicA, 0, 1), laneName("k8s.deleted", 0, 1)
-	fenced(t, s, lane, gone)
-	if err := s.Tail(t.Context(), map[sinks.Lane]sinks.Place{gone: 5}, func(sinks.Lane, sinks.Emitted) error { return nil }); err != nil {
+	mustFence(t, s, lane, gone)
+	if err := s.ReadTail(t.Context(), map[sinks.Lane]sinks.LanePosition{gone: 5}, func(sinks.Lane, sinks.Emitted) error { return nil }); err != nil {
 		t.Error(err)
 	}
-	publish(t, s, lane, pods("a", 1, 3))
-	wantVersions(t, read(t, brokers, topicA), 1, 3)
+	mustPublish(t, s, lane, pods("a", 1, 3))
+	wantVersions(t, readTopics(t, brokers, topicA), 1, 3)
 }
 
-// TestALaneWhoseTopicIsMadeAfterTheFenceIsReadWhenInDoubt: that it has no tail holds for what an older process left.
-func TestALaneWhoseTopicIsMadeAfterTheFenceIsReadWhenInDoubt(t *testing.T) {
-	c, brokers := fake(t, kfake.NumBrokers(1))
-	s := open(t, Config{Brokers: brokers, Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}, CheckTopics: checkOff})
+// TestALaneOfATopicCreatedAfterTheFenceIsReadWhenInDoubt: that it has no tail holds for what an older process left.
+func TestALaneOfATopicCreatedAfterTheFenceIsReadWhenInDoubt(t *testing.T) {
+	c, brokers := startFakeCluster(t, kfake.NumBrokers(1))
+	s := openSink(t, Config{Brokers: brokers, Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}, CheckTopics: checkOff})
 	lane := laneName(topicA, 0, 1)
-	fenced(t, s, lane)
-	insist(t, s, lane, pods("a", 1, 2))
+	mustFence(t, s, lane)
+	publishUntilAccepted(t, s, lane, pods("a", 1, 2))
 	c.Fault(faultAt(t, kerr.RequestTimedOut, 2)) // applied by kfake
 	if n, err := s.Publish(t.Context(), lane, pods("a", 2, 5)); n != 0 || err == nil {
 		t.Fatalf("published %d: %v", n, err)
 	}
 	c.Fault(faultAt(t, kerr.OutOfOrderSequenceNumber, 2))
-	insist(t, s, lane, pods("a", 2, 9))
-	wantVersions(t, read(t, brokers, topicA), 1, 9)
+	publishUntilAccepted(t, s, lane, pods("a", 2, 9))
+	wantVersions(t, readTopics(t, brokers, topicA), 1, 9)
 }
 
-// TestWhatATakeOverHasReadIsNotAskedForAgain is about the first batch behind it, for which everybody waits.
-func TestWhatATakeOverHasReadIsNotAskedForAgain(t *testing.T) {
-	c, brokers := fake(t, kfake.NumBrokers(3), kfake.SeedTopics(6, topicA))
-	before := open(t, Config{Brokers: brokers, Topic: topicA})
-	from := map[sinks.Lane]sinks.Place{laneName(topicA, 0, 2): 0, laneName("k8s.deleted", 0, 1): 0} // from before the topic grew
+// TestOffsetsReadDuringFailoverAreNotQueriedAgain is about the first batch behind it, for which everybody waits.
+func TestOffsetsReadDuringFailoverAreNotQueriedAgain(t *testing.T) {
+	c, brokers := startFakeCluster(t, kfake.NumBrokers(3), kfake.SeedTopics(6, topicA))
+	before := openSink(t, Config{Brokers: brokers, Topic: topicA})
+	from := map[sinks.Lane]sinks.LanePosition{laneName(topicA, 0, 2): 0, laneName("k8s.deleted", 0, 1): 0} // from before the topic grew
 	for partition := range int32(6) {
 		lane := laneName(topicA, partition, 6)
-		insist(t, before, lane, pods("a", 1, 4))
+		publishUntilAccepted(t, before, lane, pods("a", 1, 4))
 		from[lane] = 1
 	}
-	s := open(t, Config{Brokers: brokers, Topic: topicA})
-	fenced(t, s, slices.Collect(maps.Keys(from))...)
+	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
+	mustFence(t, s, slices.Collect(maps.Keys(from))...)
 	if lane := laneOf(t, s, pod("a", 1)); !strings.HasSuffix(string(lane), "of6") {
 		t.Errorf("a change goes to the lane %s, and the topic has 6 partitions", lane)
 	}
-	if err := s.Tail(t.Context(), from, func(sinks.Lane, sinks.Emitted) error { return nil }); err != nil {
+	if err := s.ReadTail(t.Context(), from, func(sinks.Lane, sinks.Emitted) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	asked := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Observe: true, Count: -1, TopLevel: true})
 	for partition := range int32(6) {
-		publish(t, s, laneName(topicA, partition, 6), pods("a", 4, 6))
+		mustPublish(t, s, laneName(topicA, partition, 6), pods("a", 4, 6))
 	}
 	if n := asked.Hits(); n > 0 {
 		t.Errorf("%d requests for ends that were known", n)
 	}
-	now := ends(t, brokers, topicA)
-	for lane, place := range s.Places() {
+	now := endOffsets(t, brokers, topicA)
+	for lane, place := range s.LaneProgress() {
 		if p, ok := partitionOfLane(lane); ok && int64(place) != now[int(p.Index)] {
 			t.Errorf("the place of %s is %d, the ends %v", lane, place, now)
 		}
@@ -171,16 +171,16 @@ func TestWhatATakeOverHasReadIsNotAskedForAgain(t *testing.T) {
 func TestTailsOfThousandsOfLanesCostAFewRequests(t *testing.T) {
 	const topics, partitions, inUse = 4, 1000, 8
 	names := []string{"k8s.0", "k8s.1", "k8s.2", "k8s.3"}
-	c, brokers := fake(t, kfake.NumBrokers(3), kfake.SeedTopics(partitions, names...))
-	s := open(t, Config{Brokers: brokers, Topic: topicA})
-	from, want := map[sinks.Lane]sinks.Place{}, map[sinks.Lane][]string{}
+	c, brokers := startFakeCluster(t, kfake.NumBrokers(3), kfake.SeedTopics(partitions, names...))
+	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
+	from, want := map[sinks.Lane]sinks.LanePosition{}, map[sinks.Lane][]string{}
 	for i := range topics * partitions {
 		lane := laneName(names[i%topics], int32(i/topics), partitions)
 		if from[lane] = 0; i%(topics*partitions/inUse) != 0 {
 			continue
 		}
 		messages := pods("a", i+1, i+4)
-		insist(t, s, lane, messages)
+		publishUntilAccepted(t, s, lane, messages)
 		for _, m := range messages[1:] {
 			want[lane] = append(want[lane], m.Change.ID())
 		}
@@ -188,7 +188,7 @@ func TestTailsOfThousandsOfLanesCostAFewRequests(t *testing.T) {
 	}
 	asked := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Metadata, kmsg.ListOffsets, kmsg.Fetch}, Observe: true, Count: -1, TopLevel: true})
 	got := map[sinks.Lane][]string{}
-	if err := s.Tail(t.Context(), from, func(lane sinks.Lane, e sinks.Emitted) error { got[lane] = append(got[lane], e.ID); return nil }); err != nil {
+	if err := s.ReadTail(t.Context(), from, func(lane sinks.Lane, e sinks.Emitted) error { got[lane] = append(got[lane], e.ID); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if !maps.EqualFunc(got, want, slices.Equal) {
@@ -202,14 +202,14 @@ func TestTailsOfThousandsOfLanesCostAFewRequests(t *testing.T) {
 // tryFence fences a sink in the name of a group that is always the same.
 func tryFence(t *testing.T, s *Sink, lanes ...sinks.Lane) error {
 	t.Helper()
-	note := func(context.Context, map[sinks.Lane]sinks.Place) error { return nil }
-	return s.Fence(t.Context(), sinks.Claim{Group: "test", Sink: "main", Note: note}, lanes)
+	note := func(context.Context, map[sinks.Lane]sinks.LanePosition) error { return nil }
+	return s.Fence(t.Context(), sinks.Claim{Group: "test", Sink: "main", RecordLanes: note}, lanes)
 }
 
-// TestBrokersThatCannotKeepAFenceAreNamed: before Kafka 2.5, a process that was turned away would take over again unasked.
-func TestBrokersThatCannotKeepAFenceAreNamed(t *testing.T) {
-	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.MaxVersions(kversion.V2_4_0()))
-	s := open(t, Config{Brokers: brokers, Topic: topicA})
+// TestBrokersWithoutFencingAreNamed: before Kafka 2.5, a process that was turned away would take over again unasked.
+func TestBrokersWithoutFencingAreNamed(t *testing.T) {
+	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.MaxVersions(kversion.V2_4_0()))
+	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
 	err := tryFence(t, s, laneName(topicA, 0, 1))
 	var unavailable *sinks.UnavailableError
 	if !errors.As(err, &unavailable) || !strings.Contains(unavailable.Reason, "Kafka 2.8") {
@@ -220,27 +220,27 @@ func TestBrokersThatCannotKeepAFenceAreNamed(t *testing.T) {
 // fenceRequests are the requests of which a fence is made.
 var fenceRequests = []kmsg.Key{kmsg.FindCoordinator, kmsg.InitProducerID, kmsg.AddPartitionsToTxn, kmsg.EndTxn}
 
-// TestACoordinatorThatMovesDuringAFenceIsFollowed is about each answer that says nothing for good, at each step.
-func TestACoordinatorThatMovesDuringAFenceIsFollowed(t *testing.T) {
+// TestAMovingCoordinatorIsFollowedDuringAFence is about each answer that says nothing for good, at each step.
+func TestAMovingCoordinatorIsFollowedDuringAFence(t *testing.T) {
 	for _, failure := range []*kerr.Error{
 		kerr.CoordinatorLoadInProgress, kerr.CoordinatorNotAvailable, kerr.NotCoordinator, kerr.ConcurrentTransactions, kerr.RequestTimedOut,
 	} {
 		for _, key := range fenceRequests {
-			c, brokers := fake(t, kfake.NumBrokers(2), kfake.SeedTopics(1, topicA))
-			s := open(t, Config{Brokers: brokers, Topic: topicA})
+			c, brokers := startFakeCluster(t, kfake.NumBrokers(2), kfake.SeedTopics(1, topicA))
+			s := openSink(t, Config{Brokers: brokers, Topic: topicA})
 			lane := laneName(topicA, 0, 1)
 			hit := c.Fault(kfake.Fault{Keys: []kmsg.Key{key}, Err: failure, Count: 2})
 			if err := tryFence(t, s, lane); err != nil || hit.Hits() != 2 {
 				t.Fatalf("%s at %s, %d times: %v", failure.Message, key.Name(), hit.Hits(), err)
 			}
-			publish(t, s, lane, pods("a", 1, 3))
-			wantVersions(t, read(t, brokers, topicA), 1, 3)
+			mustPublish(t, s, lane, pods("a", 1, 3))
+			wantVersions(t, readTopics(t, brokers, topicA), 1, 3)
 		}
 	}
 }
 
-// TestWhatACoordinatorRefusesIsSaidOnce: with the reason and what to grant, or that another process has taken over.
-func TestWhatACoordinatorRefusesIsSaidOnce(t *testing.T) {
+// TestARefusalOfTheCoordinatorIsExplained: with the reason and what to grant, or that another process has taken over.
+func TestARefusalOfTheCoordinatorIsExplained(t *testing.T) {
 	for failure, says := range map[*kerr.Error]string{
 		kerr.TransactionalIDAuthorizationFailed: `grant WRITE on it`,
 		kerr.InvalidProducerEpoch:               `another process has claimed the transactional ID "test-main"`,
@@ -251,8 +251,8 @@ func TestWhatACoordinatorRefusesIsSaidOnce(t *testing.T) {
 		kerr.InvalidTransactionTimeout:          `"test-main"`,
 	} {
 		for _, key := range fenceRequests[1:] {
-			c, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
-			s := open(t, Config{Brokers: brokers, Topic: topicA})
+			c, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
+			s := openSink(t, Config{Brokers: brokers, Topic: topicA})
 			c.Fault(kfake.Fault{Keys: []kmsg.Key{key}, Err: failure, Count: 1})
 			err := tryFence(t, s, laneName(topicA, 0, 1))
 			var deposed *sinks.DeposedError
@@ -266,20 +266,20 @@ func TestWhatACoordinatorRefusesIsSaidOnce(t *testing.T) {
 	}
 }
 
-// TestATopicThatIsMadeAnewUnderAFencedLaneGoesOn: it knows neither the fence nor the numbers, and lies before the place.
-func TestATopicThatIsMadeAnewUnderAFencedLaneGoesOn(t *testing.T) {
+// TestARecreatedTopicUnderAFencedLaneGoesOn: it knows neither the fence nor the numbers, and lies before the place.
+func TestARecreatedTopicUnderAFencedLaneGoesOn(t *testing.T) {
 	for _, partitions := range []int{1, 3} {
-		_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
-		s := open(t, Config{Brokers: brokers, Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: partitions}, CheckTopics: checkOff})
+		_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
+		s := openSink(t, Config{Brokers: brokers, Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: partitions}, CheckTopics: checkOff})
 		lane := laneName(topicA, 0, 1)
-		fenced(t, s, lane)
-		publish(t, s, lane, pods("a", 1, 9))
+		mustFence(t, s, lane)
+		mustPublish(t, s, lane, pods("a", 1, 9))
 		deleteTopic(t, brokers, topicA)
-		insist(t, s, lane, pods("a", 9, 20))
-		insist(t, s, lane, pods("a", 20, 40))
-		wantVersions(t, read(t, brokers, topicA), 9, 40)
-		if place := s.Places()[lane]; int64(place) != ends(t, brokers, topicA)[0] {
-			t.Errorf("the place is %d, the end %v", place, ends(t, brokers, topicA))
+		publishUntilAccepted(t, s, lane, pods("a", 9, 20))
+		publishUntilAccepted(t, s, lane, pods("a", 20, 40))
+		wantVersions(t, readTopics(t, brokers, topicA), 9, 40)
+		if place := s.LaneProgress()[lane]; int64(place) != endOffsets(t, brokers, topicA)[0] {
+			t.Errorf("the place is %d, the end %v", place, endOffsets(t, brokers, topicA))
 		}
 	}
 }
@@ -293,15 +293,15 @@ func TestABrokerThatFailsStopsItsOwnFencedLanesOnly(t *testing.T) {
 	}{
 		"asked where the lane ends": {kmsg.ListOffsets, func(*testing.T, *kfake.Cluster, *Sink, sinks.Lane) {}},
 		"read for what was in doubt": {kmsg.Fetch, func(t *testing.T, c *kfake.Cluster, s *Sink, lane sinks.Lane) {
-			publish(t, s, lane, pods("a", 1, 2))
+			mustPublish(t, s, lane, pods("a", 1, 2))
 			c.Fault(faultAt(t, kerr.OutOfOrderSequenceNumber, 2))
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, brokers := fake(t, kfake.NumBrokers(2), kfake.SeedTopics(1, topicA))
-			s := open(t, Config{Brokers: brokers, Topic: topicA})
+			c, brokers := startFakeCluster(t, kfake.NumBrokers(2), kfake.SeedTopics(1, topicA))
+			s := openSink(t, Config{Brokers: brokers, Topic: topicA})
 			lane := laneName(topicA, 0, 1)
-			fenced(t, s, lane)
+			mustFence(t, s, lane)
 			at.lane(t, c, s, lane)
 			var cut atomic.Bool
 			cut.Store(true)
@@ -315,7 +315,7 @@ func TestABrokerThatFailsStopsItsOwnFencedLanesOnly(t *testing.T) {
 				t.Errorf("publish: %v; want an error of the lane", err)
 			}
 			cut.Store(false)
-			insist(t, s, lane, pods("a", 2, 9))
+			publishUntilAccepted(t, s, lane, pods("a", 2, 9))
 		})
 	}
 }

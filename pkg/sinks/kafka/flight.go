@@ -15,35 +15,35 @@ import (
 
 // inFlightBatch is a batch on its way. Its bytes do not change while the connection may still be sending them.
 type inFlightBatch struct {
-	bytes       []byte // with the length prefix; nil between calls when there was no room to hold them
-	offsets     []uint64
-	records     int                 // at least one for each offset; what the broker counts
-	raw         int                 // bytes before compression
-	stamp       time.Time           // of its records; zero when they have none
-	unconfirmed bool                // an attempt ended without saying whether it was written: only the same sequence is safe to send
-	shared      bool                // an attempt ended without an answer: the connection may still read bytes
-	pending     *connection.Pending // it is on its way; nil: it is not
-	took        time.Duration       // that the broker took for it
-	base        int64               // offset of its first record once it is written; below zero where the broker does not say
-	damaged     int                 // times the broker found it corrupt
+	bytes          []byte // with the length prefix; nil between calls when there was no room to hold them
+	offsets        []uint64
+	records        int                 // at least one for each offset; what the broker counts
+	rawBytes       int                 // bytes before compression
+	sentAt         time.Time           // of its records; zero when they have none
+	maybeWritten   bool                // an attempt ended without saying whether it was written: only the same sequence is safe to send
+	bytesShared    bool                // an attempt ended without an answer: the connection may still read bytes
+	pending        *connection.Pending // it is on its way; nil: it is not
+	brokerTime     time.Duration       // that the broker took for it
+	baseOffset     int64               // offset of its first record once it is written; below zero where the broker does not say
+	corruptAnswers int                 // times the broker found it corrupt
 }
 
-// await waits for the answer to a batch that is on its way, which it is not any more then.
-func (f *inFlightBatch) await(ctx context.Context) error {
+// awaitAnswer waits for the answer to a batch that is on its way, which it is not any more then.
+func (f *inFlightBatch) awaitAnswer(ctx context.Context) error {
 	answer := f.pending.Wait(ctx)
-	f.took, f.base, f.pending = f.pending.Took(), f.pending.Base(), nil
+	f.brokerTime, f.baseOffset, f.pending = f.pending.BrokerTime(), f.pending.BaseOffset(), nil
 	if v := protocol.ClassifyError(answer); v == protocol.Unsettled || v == protocol.Accepted {
-		f.unconfirmed = true
+		f.maybeWritten = true
 	}
-	f.shared = f.shared || !protocol.FromBroker(answer) && answer != nil
+	f.bytesShared = f.bytesShared || !protocol.IsBrokerError(answer) && answer != nil
 	return answer
 }
 
-// fill makes sure there is something to send: the unsettled batches as far as the messages are those in them, and behind
+// fillWindow makes sure there is something to send: the unsettled batches as far as the messages are those in them, and behind
 // them new ones, as many as may be in flight. Where that is several, they leave while the next one is encoded, and that is
 // ready when there is room for it. whole says that all messages are in batches.
-func (l *lane) fill(ctx context.Context, messages []sinks.Message) (whole bool, err error) {
-	rest, err := l.recall(ctx, l.ofPredecessor(messages))
+func (l *lane) fillWindow(ctx context.Context, messages []sinks.Message) (whole bool, err error) {
+	rest, err := l.matchInFlight(ctx, l.limitToPredecessor(messages))
 	if err != nil {
 		return false, err
 	}
@@ -51,15 +51,15 @@ func (l *lane) fill(ctx context.Context, messages []sinks.Message) (whole bool, 
 		return false, err
 	}
 	for {
-		room := l.depth()
+		room := l.windowDepth()
 		if room > 1 && len(l.inFlight) > 0 {
-			_ = l.launch(&attempt{}) // what fails is sent again by deliver, which says why
+			_ = l.sendUnsent(&deliveryAttempt{}) // what fails is sent again by deliver, which says why
 			room++
 		}
 		if len(rest) == 0 || len(l.inFlight) >= room {
 			return len(rest) == 0, nil
 		}
-		f, err := l.encode(ctx, rest, l.end())
+		f, err := l.encodeBatch(ctx, rest, l.nextSequence())
 		if err != nil {
 			return false, err
 		}
@@ -68,26 +68,26 @@ func (l *lane) fill(ctx context.Context, messages []sinks.Message) (whole bool, 
 	}
 }
 
-// recall matches the batches in flight with the messages that the caller comes back with, and encodes those again whose
+// matchInFlight matches the batches in flight with the messages that the caller comes back with, and encodes those again whose
 // bytes were let go. It returns the messages behind them.
-func (l *lane) recall(ctx context.Context, messages []sinks.Message) (rest []sinks.Message, err error) {
+func (l *lane) matchInFlight(ctx context.Context, messages []sinks.Message) (rest []sinks.Message, err error) {
 	at := l.next
 	for i, f := range l.inFlight {
 		count := len(f.offsets)
-		same := common(f.offsets, messages)
+		same := commonPrefix(f.offsets, messages)
 		switch {
 		case same == min(count, len(messages)) && f.bytes != nil:
 		case same == count:
-			if err := l.reload(ctx, f, messages[:count], at); err != nil {
+			if err := l.reencodeBatch(ctx, f, messages[:count], at); err != nil {
 				return nil, err
 			}
 		case i == 0:
 			// The caller came back with other messages, which the contract does not foresee, or with too few to encode
 			// the batch again. What is in doubt must not be written after what comes now.
-			l.abandon()
+			l.abandonInFlight()
 			return messages, nil
 		default: // likewise, but this is for the call that begins with it to say
-			l.release(f)
+			l.releaseBuffer(f)
 			f.bytes = nil
 			return nil, nil
 		}
@@ -97,15 +97,15 @@ func (l *lane) recall(ctx context.Context, messages []sinks.Message) (rest []sin
 	return messages, nil
 }
 
-// reload encodes a batch again, whose bytes were let go: the same messages under the same numbers.
-func (l *lane) reload(ctx context.Context, f *inFlightBatch, messages []sinks.Message, at record.ProducerSequence) error {
-	e, err := l.sink.encoders.take(ctx)
+// reencodeBatch encodes a batch again, whose bytes were let go: the same messages under the same numbers.
+func (l *lane) reencodeBatch(ctx context.Context, f *inFlightBatch, messages []sinks.Message, at record.ProducerSequence) error {
+	e, err := l.sink.encoders.acquireEncoder(ctx)
 	if err != nil {
 		return err
 	}
-	defer l.sink.encoders.give(e)
+	defer l.sink.encoders.releaseEncoder(e)
 	b, _, _, err := e.Encode(nil, messages, math.MaxInt, math.MaxInt, at)
-	f.bytes, f.shared = b, false
+	f.bytes, f.bytesShared = b, false
 	return err
 }
 
@@ -117,7 +117,7 @@ func (l *lane) ensureProducerID(ctx context.Context) error {
 	case l.next.Producer == cluster.NoID:
 		// Every lane has its own: when a broker loses track of one partition, giving that lane a new epoch disturbs no
 		// other.
-		id, epoch, err := l.sink.cluster.ProducerID(ctx, l.topic.name)
+		id, epoch, err := l.sink.cluster.NewProducerID(ctx, l.topic.name)
 		if err != nil {
 			return err
 		}
@@ -126,8 +126,8 @@ func (l *lane) ensureProducerID(ctx context.Context) error {
 	return nil
 }
 
-// end is the sequence of what comes behind the batches in flight.
-func (l *lane) end() record.ProducerSequence {
+// nextSequence is the sequence of what comes behind the batches in flight.
+func (l *lane) nextSequence() record.ProducerSequence {
 	s := l.next
 	for _, f := range l.inFlight {
 		s.Sequence = record.SequenceAfter(s.Sequence, f.records)
@@ -135,23 +135,23 @@ func (l *lane) end() record.ProducerSequence {
 	return s
 }
 
-// encode makes a batch of as many messages as one may hold. One that is known to be refused is halved here, unless it
+// encodeBatch makes a batch of as many messages as one may hold. One that is known to be refused is halved here, unless it
 // is a single record: that is for the broker to say.
-func (l *lane) encode(ctx context.Context, messages []sinks.Message, at record.ProducerSequence) (*inFlightBatch, error) {
-	e, err := l.sink.encoders.take(ctx)
+func (l *lane) encodeBatch(ctx context.Context, messages []sinks.Message, at record.ProducerSequence) (*inFlightBatch, error) {
+	e, err := l.sink.encoders.acquireEncoder(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer l.sink.encoders.give(e)
+	defer l.sink.encoders.releaseEncoder(e)
 	for {
-		b, count, records, err := e.Encode(l.sink.buffers.take(), messages, l.target, l.maxRecords, at)
+		b, count, records, err := e.Encode(l.sink.buffers.getBuffer(), messages, l.targetBytes, l.maxRecords, at)
 		if err != nil {
 			return nil, err
 		}
-		f := &inFlightBatch{bytes: b, records: records, raw: e.RawBytes(), offsets: make([]uint64, count)}
-		if len(b)-record.LengthPrefix >= l.limit && count > 1 {
-			l.halve(f)
-			l.sink.buffers.give(b)
+		f := &inFlightBatch{bytes: b, records: records, rawBytes: e.RawBytes(), offsets: make([]uint64, count)}
+		if len(b)-record.LengthPrefix >= l.refusedBytes && count > 1 {
+			l.halveNextBatch(f)
+			l.sink.buffers.putBuffer(b)
 			continue
 		}
 		for i := range f.offsets {
@@ -161,50 +161,50 @@ func (l *lane) encode(ctx context.Context, messages []sinks.Message, at record.P
 	}
 }
 
-// halve makes the next batch half of f.
-func (l *lane) halve(f *inFlightBatch) { l.maxRecords = len(f.offsets) / 2 }
+// halveNextBatch makes the next batch half of f.
+func (l *lane) halveNextBatch(f *inFlightBatch) { l.maxRecords = len(f.offsets) / 2 }
 
-// abandon gives the batches in flight up. If one of them could still be written, their numbers are not used again: a new
+// abandonInFlight gives the batches in flight up. If one of them could still be written, their numbers are not used again: a new
 // epoch makes the broker refuse them from then on.
-func (l *lane) abandon() {
-	doubtful := slices.ContainsFunc(l.inFlight, func(f *inFlightBatch) bool { return f.unconfirmed || f.pending != nil })
-	l.drop()
+func (l *lane) abandonInFlight() {
+	doubtful := slices.ContainsFunc(l.inFlight, func(f *inFlightBatch) bool { return f.maybeWritten || f.pending != nil })
+	l.dropInFlight()
 	switch {
-	case l.written != nil:
-		l.written.doubt = doubtful
+	case l.progress != nil:
+		l.progress.inDoubt = doubtful
 	case doubtful:
-		l.nextEpoch()
+		l.startNextEpoch()
 	}
 }
 
-// drop forgets the batches in flight.
-func (l *lane) drop() {
+// dropInFlight forgets the batches in flight.
+func (l *lane) dropInFlight() {
 	for _, f := range l.inFlight {
-		l.release(f)
+		l.releaseBuffer(f)
 	}
 	l.inFlight = nil
 }
 
-// release gives a batch's buffer back, unless the connection may still be reading it.
-func (l *lane) release(f *inFlightBatch) {
-	if !f.shared && f.pending == nil {
-		l.sink.buffers.give(f.bytes)
+// releaseBuffer gives a batch's buffer back, unless the connection may still be reading it.
+func (l *lane) releaseBuffer(f *inFlightBatch) {
+	if !f.bytesShared && f.pending == nil {
+		l.sink.buffers.putBuffer(f.bytes)
 	}
 }
 
-// hold keeps the bytes of unsettled batches for the next call, as long as all lanes together do not hold too much. Else
+// retainBytes keeps the bytes of unsettled batches for the next call, as long as all lanes together do not hold too much. Else
 // only their boundaries are kept, from which they are encoded again. // I6
-func (l *lane) hold() {
+func (l *lane) retainBytes() {
 	for _, f := range l.inFlight {
-		if !l.sink.held.take(len(f.bytes)) {
+		if !l.sink.retained.tryReserve(len(f.bytes)) {
 			f.bytes = nil
 		}
 	}
 }
 
-// resume undoes hold.
-func (l *lane) resume() {
+// reclaimBytes undoes hold.
+func (l *lane) reclaimBytes() {
 	for _, f := range l.inFlight {
-		l.sink.held.give(len(f.bytes))
+		l.sink.retained.releaseBytes(len(f.bytes))
 	}
 }

@@ -20,7 +20,7 @@ func TestKeysAreHashedAsJavaDoes(t *testing.T) {
 
 func TestPartitionsOfNegativeHashesAreJavas(t *testing.T) {
 	// toPositive clears the sign bit; it does not negate.
-	if got, want := partitionOf([]byte("21"), 6), int32((-973932308&0x7fffffff)%6); got != want {
+	if got, want := partitionForKey([]byte("21"), 6), int32((-973932308&0x7fffffff)%6); got != want {
 		t.Errorf("partition %d, want %d", got, want)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 )
 
-// longestTopic is Kafka's limit on the length of a topic name, in bytes (org.apache.kafka.common.internals.Topic).
-const longestTopic = 249
+// maxTopicNameLength is Kafka's limit on the length of a topic name, in bytes (org.apache.kafka.common.internals.Topic).
+const maxTopicNameLength = 249
 
 // appendEscaped appends a placeholder's value in a form that is legal in a topic name. Almost every Kubernetes name is
 // legal as it is; a byte that is not becomes "_" and two upper-case hexadecimal digits. An underscore stays, so in
@@ -18,7 +18,7 @@ const longestTopic = 249
 func appendEscaped(dst []byte, value string) []byte {
 	const hex = "0123456789ABCDEF"
 	for i := 0; i < len(value); i++ {
-		if b := value[i]; legalInTopic(b) {
+		if b := value[i]; isLegalInTopic(b) {
 			dst = append(dst, b)
 		} else {
 			dst = append(dst, '_', hex[b>>4], hex[b&15])
@@ -27,7 +27,7 @@ func appendEscaped(dst []byte, value string) []byte {
 	return dst
 }
 
-func legalInTopic(b byte) bool {
+func isLegalInTopic(b byte) bool {
 	return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' || b == '.' || b == '_' || b == '-'
 }
 
@@ -36,11 +36,11 @@ func checkTopicName(name []byte) error {
 	switch {
 	case len(name) == 0 || string(name) == "." || string(name) == "..":
 		return fmt.Errorf("the topic name %q is not allowed by Kafka", name)
-	case len(name) > longestTopic:
-		return fmt.Errorf("a topic name of %d bytes is longer than Kafka's limit of %d", len(name), longestTopic)
+	case len(name) > maxTopicNameLength:
+		return fmt.Errorf("a topic name of %d bytes is longer than Kafka's limit of %d", len(name), maxTopicNameLength)
 	}
 	for _, b := range name {
-		if !legalInTopic(b) {
+		if !isLegalInTopic(b) {
 			return fmt.Errorf("a topic name has letters, digits and \".\", \"_\", \"-\", not %q", b)
 		}
 	}
@@ -58,13 +58,13 @@ func waitingLane(topic string) sinks.Lane { return sinks.Lane(topic + waitingSuf
 
 const waitingSuffix = "/waiting"
 
-// waitingTopic is the inverse of waitingLane.
-func waitingTopic(name sinks.Lane) (topic string, ok bool) {
+// topicOfWaitingLane is the inverse of waitingLane.
+func topicOfWaitingLane(name sinks.Lane) (topic string, ok bool) {
 	return strings.CutSuffix(string(name), waitingSuffix)
 }
 
-// Destination is the topic that a lane leads to, see [sinks.Divided].
-func (*Sink) Destination(lane sinks.Lane) string {
+// DestinationOf is the topic that a lane leads to, see [sinks.Divided].
+func (*Sink) DestinationOf(lane sinks.Lane) string {
 	topic, _, _ := strings.Cut(string(lane), "/")
 	return topic
 }

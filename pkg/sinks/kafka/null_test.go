@@ -13,8 +13,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// pastLives are so many short lives of one pod: each is added and deleted.
-func pastLives(n int) []sinks.Message {
+// deletedAndRecreated are so many short lives of one pod: each is added and deleted.
+func deletedAndRecreated(n int) []sinks.Message {
 	var ms []sinks.Message
 	for v := 1; v <= 2*n; v += 2 {
 		added, deleted := pod("a", v), pod("a", v+1)
@@ -28,26 +28,26 @@ func pastLives(n int) []sinks.Message {
 // TestATombstoneFollowsEachDelete also proves the count: the broker refuses a batch whose first number does not follow
 // from the records of the one before.
 func TestATombstoneFollowsEachDelete(t *testing.T) {
-	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
-	s := openAs(t, Config{Brokers: brokers, Topic: topicA, Tombstones: true}, format.Debezium, slog.New(slog.DiscardHandler))
-	lane, changes := laneName(topicA, 0, 1), pastLives(6)
+	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
+	s := openSinkWith(t, Config{Brokers: brokers, Topic: topicA, Tombstones: true}, format.Debezium, slog.New(slog.DiscardHandler))
+	lane, changes := laneName(topicA, 0, 1), deletedAndRecreated(6)
 	for i := 0; i < len(changes); i += 3 { // batches that end behind a delete, and before one
-		publish(t, s, lane, changes[i:i+3])
+		mustPublish(t, s, lane, changes[i:i+3])
 	}
 	var got []string
-	for _, r := range read(t, brokers, topicA) {
+	for _, r := range readTopics(t, brokers, topicA) {
 		if string(r.Key) != "core/pods/default/a" {
 			t.Errorf("key %q", r.Key)
 		}
 		if r.Value == nil {
-			got = append(got, header(r, "id")+" gone")
+			got = append(got, recordHeader(r, "id")+" gone")
 			continue
 		}
 		var envelope struct{ Op string }
 		if err := json.Unmarshal(r.Value, &envelope); err != nil {
 			t.Fatal(err)
 		}
-		got = append(got, header(r, "id")+" "+envelope.Op)
+		got = append(got, recordHeader(r, "id")+" "+envelope.Op)
 	}
 	var want []string
 	for _, m := range changes {
@@ -65,22 +65,22 @@ func TestATombstoneFollowsEachDelete(t *testing.T) {
 	}
 }
 
-func TestWhatHasNoValueIsToldInAHeader(t *testing.T) {
+func TestARecordWithoutAValueHasTheChangeHeader(t *testing.T) {
 	gap := &event.Change{
 		Type: event.Gap, Cluster: "test", Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, ResourceVersion: "9",
-		ObservedAt: began, Gap: &event.GapInfo{From: "3", To: "9", Reason: "expired"},
+		ObservedAt: baseTime, Gap: &event.GapInfo{From: "3", To: "9", Reason: "expired"},
 	}
 	for _, f := range []format.Format{format.Debezium, format.Upsert} {
 		t.Run(f.String(), func(t *testing.T) {
-			_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
-			s := openAs(t, Config{Brokers: brokers, Topic: topicA}, f, slog.New(slog.DiscardHandler))
-			publish(t, s, laneName(topicA, 0, 1), append(pods("a", 1, 2), sinks.Message{Offset: 2, Change: gap}))
-			records := read(t, brokers, topicA)
-			if len(records) != 2 || records[0].Value == nil || header(records[0], "change") != "" {
+			_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
+			s := openSinkWith(t, Config{Brokers: brokers, Topic: topicA}, f, slog.New(slog.DiscardHandler))
+			mustPublish(t, s, laneName(topicA, 0, 1), append(pods("a", 1, 2), sinks.Message{Offset: 2, Change: gap}))
+			records := readTopics(t, brokers, topicA)
+			if len(records) != 2 || records[0].Value == nil || recordHeader(records[0], "change") != "" {
 				t.Fatalf("the object came as %v", records)
 			}
-			if r := records[1]; r.Value != nil || string(r.Key) != "core/pods//" || header(r, "type") != "gap" ||
-				header(r, "change") != string(format.AppendFacts(nil, gap)) {
+			if r := records[1]; r.Value != nil || string(r.Key) != "core/pods//" || recordHeader(r, "type") != "gap" ||
+				recordHeader(r, "change") != string(format.AppendFacts(nil, gap)) {
 				t.Errorf("the gap came with key %q, value %q, headers %v", r.Key, r.Value, r.Headers)
 			}
 		})

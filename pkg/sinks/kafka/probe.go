@@ -9,9 +9,9 @@ const pingTries = 3
 // Ping looks for a broker that lets us in. Where all changes go to one topic, it first looks for that, until it was found
 // once: it creates the topic, or holds it against kafka.createTopics, where that is configured.
 func (s *Sink) Ping(ctx context.Context) error {
-	if s.template.Fixed() {
-		if t := s.topic(s.template.String()); t.current.Load() == nil {
-			_, err := s.refresh(ctx, t, nil)
+	if s.template.IsConstant() {
+		if t := s.topicByName(s.template.String()); t.layout.Load() == nil {
+			_, err := s.refreshLayout(ctx, t, nil)
 			return err
 		}
 	}
@@ -24,5 +24,5 @@ func (s *Sink) Ping(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
-	return s.cluster.Explain(ctx, "", err)
+	return s.cluster.SinkError(ctx, "", err)
 }

@@ -14,14 +14,14 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// several opens a sink whose batches hold a few messages each, and publishes version 1, so that the next Publish has several
+// openSmallBatches opens a sink whose batches hold a few messages each, and publishes version 1, so that the next Publish has several
 // batches in flight.
-func several(t testing.TB, opts ...kfake.Opt) (*kfake.Cluster, []string, *Sink, sinks.Lane) {
+func openSmallBatches(t testing.TB, opts ...kfake.Opt) (*kfake.Cluster, []string, *Sink, sinks.Lane) {
 	t.Helper()
-	c, brokers := fake(t, append([]kfake.Opt{kfake.NumBrokers(2), kfake.SeedTopics(1, topicA)}, opts...)...)
-	s := open(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: minBatchBytes})
+	c, brokers := startFakeCluster(t, append([]kfake.Opt{kfake.NumBrokers(2), kfake.SeedTopics(1, topicA)}, opts...)...)
+	s := openSink(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: minBatchBytes})
 	lane := laneOf(t, s, pod("a", 1))
-	publish(t, s, lane, pods("a", 1, 2))
+	mustPublish(t, s, lane, pods("a", 1, 2))
 	return c, brokers, s, lane
 }
 
@@ -29,35 +29,35 @@ func several(t testing.TB, opts ...kfake.Opt) (*kfake.Cluster, []string, *Sink, 
 func faultAt(t testing.TB, err *kerr.Error, version int) kfake.Fault {
 	f := produceFault(err)
 	id := pod("a", version).ID()
-	f.When = func(r kmsg.Request) bool { return holds(t, r, id) }
+	f.When = func(r kmsg.Request) bool { return requestContains(t, r, id) }
 	return f
 }
 
 func TestSeveralBatchesAreInFlightAndThoseInFrontOfAFailureAreAcknowledged(t *testing.T) {
-	c, brokers, s, lane := several(t)
+	c, brokers, s, lane := openSmallBatches(t)
 	c.Fault(faultAt(t, kerr.RequestTimedOut, 5)) // applied by kfake
-	n, err := onward(t.Context(), s, lane, pods("a", 2, 40))
+	n, err := publishOnward(t.Context(), s, lane, pods("a", 2, 40))
 	if n == 0 || n > 3 || err == nil {
 		t.Fatalf("published %d: %v; want what is in front of version 5", n, err)
 	}
 	if left := len(s.lanes[lane].inFlight); left != maxInFlight+1 {
 		t.Errorf("%d batches are left in flight; want those from the failure on, those that were sent meanwhile, and the next one", left)
 	}
-	publish(t, s, lane, pods("a", 2+n, 40))
-	wantVersions(t, read(t, brokers, topicA), 1, 40)
+	mustPublish(t, s, lane, pods("a", 2+n, 40))
+	wantVersions(t, readTopics(t, brokers, topicA), 1, 40)
 }
 
-func TestWhereverATrainBreaksNothingIsLostRepeatedOrReordered(t *testing.T) {
+func TestNothingIsLostRepeatedOrReorderedWhereverAWindowFails(t *testing.T) {
 	for _, failure := range []*kerr.Error{
 		kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend, // applied by kfake
 		kerr.NotEnoughReplicas, kerr.NotLeaderForPartition, kerr.UnknownTopicOrPartition, kerr.CorruptMessage, kerr.MessageTooLarge,
 		kerr.InvalidRecord, kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID, kerr.InvalidProducerEpoch, kerr.TopicAuthorizationFailed,
 	} {
 		for _, version := range []int{2, 8, 13, 30, 39} {
-			c, brokers, s, lane := several(t)
+			c, brokers, s, lane := openSmallBatches(t)
 			c.Fault(faultAt(t, failure, version))
-			insist(t, s, lane, pods("a", 2, 40))
-			wantVersions(t, read(t, brokers, topicA), 1, 40)
+			publishUntilAccepted(t, s, lane, pods("a", 2, 40))
+			wantVersions(t, readTopics(t, brokers, topicA), 1, 40)
 			if t.Failed() {
 				t.Fatalf("after %s at version %d", failure.Message, version)
 			}
@@ -65,30 +65,30 @@ func TestWhereverATrainBreaksNothingIsLostRepeatedOrReordered(t *testing.T) {
 	}
 }
 
-func TestARecordRejectedInTheMiddleOfATrainIsRejectedAlone(t *testing.T) {
+func TestARecordRejectedInTheMiddleOfAWindowIsRejectedAlone(t *testing.T) {
 	for _, bad := range []int{2, 7, 12, 20, 39} {
-		c, brokers, s, lane := several(t)
+		c, brokers, s, lane := openSmallBatches(t)
 		f := faultAt(t, kerr.InvalidRecord, bad)
 		f.Count = -1
 		c.Fault(f)
-		n, err := onward(t.Context(), s, lane, pods("a", 2, 40))
+		n, err := publishOnward(t.Context(), s, lane, pods("a", 2, 40))
 		var rejected *sinks.RejectedError
 		if n != bad-2 || !errors.As(err, &rejected) {
 			t.Fatalf("published %d: %v; want a rejection of version %d", n, err, bad)
 		}
-		publish(t, s, lane, pods("a", bad+1, 50))
-		records := read(t, brokers, topicA)
+		mustPublish(t, s, lane, pods("a", bad+1, 50))
+		records := readTopics(t, brokers, topicA)
 		wantVersions(t, records[:bad-1], 1, bad)
 		wantVersions(t, records[bad-1:], bad+1, 50)
 	}
 }
 
-func TestATrainInDoubtIsSentAgainWithoutRoomToHoldIt(t *testing.T) {
-	c, brokers, s, lane := several(t)
-	s.held.take(maxHeld)
+func TestAWindowInDoubtIsResentWhenItsBytesAreNotRetained(t *testing.T) {
+	c, brokers, s, lane := openSmallBatches(t)
+	s.retained.tryReserve(maxRetainedBytes)
 	for from := 2; from < 100; from += 40 {
 		c.Fault(faultAt(t, kerr.RequestTimedOut, from+4))
-		n, err := onward(t.Context(), s, lane, pods("a", from, from+40))
+		n, err := publishOnward(t.Context(), s, lane, pods("a", from, from+40))
 		if err == nil || len(s.lanes[lane].inFlight) < 2 {
 			t.Fatalf("published %d: %v", n, err)
 		}
@@ -97,62 +97,62 @@ func TestATrainInDoubtIsSentAgainWithoutRoomToHoldIt(t *testing.T) {
 				t.Error("a batch is held without room")
 			}
 		}
-		publish(t, s, lane, pods("a", from+n, from+40))
+		mustPublish(t, s, lane, pods("a", from+n, from+40))
 	}
-	if left := s.held.left.Load(); left != 0 {
+	if left := s.retained.remaining.Load(); left != 0 {
 		t.Errorf("%d bytes of room came from nowhere", left)
 	}
-	wantVersions(t, read(t, brokers, topicA), 1, 122)
+	wantVersions(t, readTopics(t, brokers, topicA), 1, 122)
 }
 
-func TestShorterBatchesAfterATrainInDoubtCauseNoDuplicate(t *testing.T) {
-	c, brokers, s, lane := several(t)
+func TestShorterBatchesAfterAWindowInDoubtCauseNoDuplicate(t *testing.T) {
+	c, brokers, s, lane := openSmallBatches(t)
 	c.Fault(faultAt(t, kerr.RequestTimedOut, 3))
-	if n, err := onward(t.Context(), s, lane, pods("a", 2, 40)); n != 0 || err == nil || len(s.lanes[lane].inFlight) != maxInFlight+1 {
+	if n, err := publishOnward(t.Context(), s, lane, pods("a", 2, 40)); n != 0 || err == nil || len(s.lanes[lane].inFlight) != maxInFlight+1 {
 		t.Fatalf("published %d: %v", n, err)
 	}
 	for v := 2; v < 40; v++ {
-		publish(t, s, lane, pods("a", v, v+1))
+		mustPublish(t, s, lane, pods("a", v, v+1))
 	}
-	wantVersions(t, read(t, brokers, topicA), 1, 40)
+	wantVersions(t, readTopics(t, brokers, topicA), 1, 40)
 }
 
 func TestAFailureBehindTheMessagesOfACallIsLeftToTheNextOne(t *testing.T) {
-	c, brokers, s, lane := several(t)
+	c, brokers, s, lane := openSmallBatches(t)
 	c.Fault(faultAt(t, kerr.RequestTimedOut, 3))
-	if n, err := onward(t.Context(), s, lane, pods("a", 2, 40)); n != 0 || err == nil {
+	if n, err := publishOnward(t.Context(), s, lane, pods("a", 2, 40)); n != 0 || err == nil {
 		t.Fatalf("published %d: %v", n, err)
 	}
 	flights := s.lanes[lane].inFlight
 	begin := func(i int) int { return int(flights[i].offsets[0]) }
-	publish(t, s, lane, pods("a", 2, begin(1)))
+	mustPublish(t, s, lane, pods("a", 2, begin(1)))
 	fault := c.Fault(faultAt(t, kerr.RequestTimedOut, begin(2)))
-	publish(t, s, lane, pods("a", begin(1), begin(2))) // what is in doubt behind them is sent with them
-	insist(t, s, lane, pods("a", begin(2), 40))
+	mustPublish(t, s, lane, pods("a", begin(1), begin(2))) // what is in doubt behind them is sent with them
+	publishUntilAccepted(t, s, lane, pods("a", begin(2), 40))
 	if fault.Hits() != 1 { // that call waits for it; the one before may be back earlier
 		t.Error("nothing failed: the test shows nothing")
 	}
-	wantVersions(t, read(t, brokers, topicA), 1, 40)
+	wantVersions(t, readTopics(t, brokers, topicA), 1, 40)
 }
 
 // What a call leaves on its way may have lost its bytes when the answer says that it must be sent again. A caller that then
 // comes with fewer messages than before, which delivery never does, has some written again.
-func TestAFailureBehindACallLosesNothingWithoutRoomToHoldBatches(t *testing.T) {
+func TestAFailureAfterACallLosesNothingWhenBatchesAreNotRetained(t *testing.T) {
 	for _, failure := range []*kerr.Error{kerr.RequestTimedOut, kerr.CorruptMessage, kerr.NotLeaderForPartition} {
 		for bad := 3; bad < 40; bad += 5 {
-			c, brokers, s, lane := several(t)
-			s.held.take(maxHeld)
+			c, brokers, s, lane := openSmallBatches(t)
+			s.retained.tryReserve(maxRetainedBytes)
 			c.Fault(faultAt(t, kerr.RequestTimedOut, 3))
-			if n, err := onward(t.Context(), s, lane, pods("a", 2, 40)); err == nil {
+			if n, err := publishOnward(t.Context(), s, lane, pods("a", 2, 40)); err == nil {
 				t.Fatalf("published %d", n)
 			}
 			c.Fault(faultAt(t, failure, bad))
 			for from := 2; from < 40; from += 7 {
-				insist(t, s, lane, pods("a", from, min(from+7, 40)))
+				publishUntilAccepted(t, s, lane, pods("a", from, min(from+7, 40)))
 			}
 			next := 1
-			for _, r := range read(t, brokers, topicA) {
-				v := version(t, r)
+			for _, r := range readTopics(t, brokers, topicA) {
+				v := podVersion(t, r)
 				if v > next {
 					t.Fatalf("version %d comes behind %d", v, next-1)
 				}
@@ -167,61 +167,61 @@ func TestAFailureBehindACallLosesNothingWithoutRoomToHoldBatches(t *testing.T) {
 
 // A broker takes any number from a producer it does not know: had the first batch company, it could be refused and the
 // second one taken.
-func TestABrokerThatMayNotKnowOurNumbersIsSentOneBatch(t *testing.T) {
+func TestABrokerThatMayNotKnowTheSequenceIsSentOneBatch(t *testing.T) {
 	for name, before := range map[string][]sinks.Message{"a new producer": nil, "a producer that may be forgotten": pods("a", 1, 2)} {
-		c, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
-		s := open(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: minBatchBytes})
+		c, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
+		s := openSink(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: minBatchBytes})
 		lane := laneOf(t, s, pod("a", 1))
-		publish(t, s, lane, before)
+		mustPublish(t, s, lane, before)
 		if before != nil {
-			s.lanes[lane].newest = time.Now().Add(-2 * remembered)
+			s.lanes[lane].lastWritten = time.Now().Add(-2 * producerRetention)
 		}
 		c.Fault(produceFault(kerr.NotEnoughReplicas))
-		if n, err := onward(t.Context(), s, lane, pods("a", 2, 40)); n != 0 || err == nil || len(s.lanes[lane].inFlight) != 1 {
+		if n, err := publishOnward(t.Context(), s, lane, pods("a", 2, 40)); n != 0 || err == nil || len(s.lanes[lane].inFlight) != 1 {
 			t.Errorf("%s: published %d: %v", name, n, err)
 		}
 	}
 }
 
 func TestANetworkThatTakesLongForOneBatchGetsOneAtATime(t *testing.T) {
-	l := &lane{sink: &Sink{config: Config{RequestTimeout: 10 * time.Second}}, newest: time.Now()}
+	l := &lane{sink: &Sink{config: Config{RequestTimeout: 10 * time.Second}}, lastWritten: time.Now()}
 	for _, c := range []struct {
 		err   error
 		each  time.Duration
 		depth int
 	}{{nil, 900 * time.Millisecond, maxInFlight}, {nil, 1100 * time.Millisecond, 1}, {nil, 0, maxInFlight}, {io.EOF, 0, 1}} {
-		if l.adaptWindow(c.err, c.each); l.depth() != c.depth {
-			t.Errorf("%v and %v each: %d in flight, want %d", c.err, c.each, l.depth(), c.depth)
+		if l.adaptWindow(c.err, c.each); l.windowDepth() != c.depth {
+			t.Errorf("%v and %v each: %d in flight, want %d", c.err, c.each, l.windowDepth(), c.depth)
 		}
 	}
 }
 
-func TestACallCancelledInTheMiddleOfATrainIsTakenUpAgain(t *testing.T) {
-	c, brokers, s, lane := several(t)
+func TestACallCancelledInTheMiddleOfAWindowIsResumed(t *testing.T) {
+	c, brokers, s, lane := openSmallBatches(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	wake := make(chan struct{})
 	last := pod("a", 12).ID()
 	c.ControlKey(int16(kmsg.Produce), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
-		if holds(t, r, last) && ctx.Err() == nil {
+		if requestContains(t, r, last) && ctx.Err() == nil {
 			cancel()
 			c.SleepControl(func() { <-wake })
 		}
 		return nil, nil, false
 	})
-	n, err := onward(ctx, s, lane, pods("a", 2, 40))
+	n, err := publishOnward(ctx, s, lane, pods("a", 2, 40))
 	if !errors.Is(err, context.Canceled) {
 		t.Fatalf("published %d: %v", n, err)
 	}
 	close(wake)
-	insist(t, s, lane, pods("a", 2+n, 40))
-	wantVersions(t, read(t, brokers, topicA), 1, 40)
+	publishUntilAccepted(t, s, lane, pods("a", 2+n, 40))
+	wantVersions(t, readTopics(t, brokers, topicA), 1, 40)
 }
 
 // The window slides from one call to the next: a call that was handed more than may be in flight returns while as much as
 // may be in flight still is, and the next one neither sends that again nor waits for it before it sends what is new.
-func TestACallThatIsHandedMoreThanGoesAtOnceReturnsWhileTheWindowIsFull(t *testing.T) {
-	c, brokers, s, lane := several(t)
+func TestALargeCallReturnsWhileTheWindowIsFull(t *testing.T) {
+	c, brokers, s, lane := openSmallBatches(t)
 	calls := 0
 	for at := 2; at < 100; calls++ {
 		batch := pods("a", at, min(at+40, 100))
@@ -240,7 +240,7 @@ func TestACallThatIsHandedMoreThanGoesAtOnceReturnsWhileTheWindowIsFull(t *testi
 		}
 		at += n
 	}
-	wantVersions(t, read(t, brokers, topicA), 1, 100)
+	wantVersions(t, readTopics(t, brokers, topicA), 1, 100)
 	if c.Close(); calls < 3 {
 		t.Errorf("%d calls: the test shows nothing", calls)
 	}

@@ -15,17 +15,17 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
-// tellProducers makes a fake cluster answer DescribeProducers as Kafka does, from what is in the log. kfake itself only
+// answerDescribeProducers makes a fake cluster answer DescribeProducers as Kafka does, from what is in the log. kfake itself only
 // tells about producers in transactions.
-func tellProducers(t testing.TB, c *kfake.Cluster) {
+func answerDescribeProducers(t testing.TB, c *kfake.Cluster) {
 	c.ControlKey(int16(kmsg.DescribeProducers), func(request kmsg.Request) (answer kmsg.Response, err error, _ bool) {
 		c.KeepControl()
-		c.SleepControl(func() { answer = tell(t, c, request.(*kmsg.DescribeProducersRequest)) })
+		c.SleepControl(func() { answer = describeProducers(t, c, request.(*kmsg.DescribeProducersRequest)) })
 		return answer, nil, true
 	})
 }
 
-func tell(t testing.TB, c *kfake.Cluster, r *kmsg.DescribeProducersRequest) kmsg.Response {
+func describeProducers(t testing.TB, c *kfake.Cluster, r *kmsg.DescribeProducersRequest) kmsg.Response {
 	answer := r.ResponseKind().(*kmsg.DescribeProducersResponse)
 	for _, asked := range r.Topics {
 		topic := kmsg.NewDescribeProducersResponseTopic()
@@ -45,7 +45,7 @@ type activeProducer = kmsg.DescribeProducersResponseTopicPartitionActiveProducer
 
 // producersIn reads a partition: who has written to it, by producer ID, which is one lane's alone.
 func producersIn(t testing.TB, c *kfake.Cluster, topic string, partition int32) map[int64]activeProducer {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	client, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.MaxVersions(kversion.V2_7_0())) // later ones name topics by ID
 	if err != nil {

@@ -17,35 +17,35 @@ import (
 // is given up.
 func TestAQuotaLosesRepeatsAndReordersNothing(t *testing.T) {
 	const partitions, size, clientID = 2, 36_000, "throttled"
-	b := apache(t)
-	s, log := loud(t, Config{Brokers: b.Brokers(), Topic: topicA, ClientID: clientID, Compression: "none", BatchBytes: minBatchBytes,
+	b := startKafka(t)
+	s, log := openSinkWithLog(t, Config{Brokers: b.Brokers(), Topic: topicA, ClientID: clientID, Compression: "none", BatchBytes: minBatchBytes,
 		RequestTimeout: 5 * time.Second, CreateTopics: CreateTopics{Enabled: true, Partitions: partitions}})
-	opened := dials(s)
-	insistOnLane(t, s)
+	opened := countDials(s)
+	waitForTopic(t, s)
 	lane := func(p int) sinks.Lane { return laneName(topicA, int32(p), partitions) }
 	for p := range partitions {
-		insist(t, s, lane(p), pods("p"+itoa(p), 1, 2))
+		publishUntilAccepted(t, s, lane(p), pods("p"+itoa(p), 1, 2))
 	}
 	before := opened.Load()
-	limit(t, b.Brokers(), clientID, size/9) // Kafka looks at 10 s
+	setProducerQuota(t, b.Brokers(), clientID, size/9) // Kafka looks at 10 s
 
 	each, leader := 1, b.Address()
-	for began := time.Now(); s.cluster.Dialer.Throttle.Left(leader) <= s.config.RequestTimeout; each += 2 { // the quota takes a moment
-		if time.Since(began) > patience {
+	for began := time.Now(); s.cluster.Dialer.Throttle.Remaining(leader) <= s.config.RequestTimeout; each += 2 { // the quota takes a moment
+		if time.Since(began) > testTimeout {
 			t.Fatal("the broker does not throttle this client")
 		}
-		publish(t, s, lane(0), large("p0", each+1, each+3, size))
+		mustPublish(t, s, lane(0), largePods("p0", each+1, each+3, size))
 	}
-	slowed := s.Slowed()
-	listens := time.Now().Add(s.cluster.Dialer.Throttle.Left(leader))
-	publish(t, s, lane(1), pods("p1", 2, each+1))
+	slowed := s.SlowdownReason()
+	listens := time.Now().Add(s.cluster.Dialer.Throttle.Remaining(leader))
+	mustPublish(t, s, lane(1), pods("p1", 2, each+1))
 	if time.Now().Before(listens) {
 		t.Error("the broker was asked before it listens")
 	}
-	publish(t, s, lane(0), pods("p0", each+1, each+11))
-	publish(t, s, lane(1), pods("p1", each+1, each+11))
+	mustPublish(t, s, lane(0), pods("p0", each+1, each+11))
+	mustPublish(t, s, lane(1), pods("p1", each+1, each+11))
 
-	wantStreams(t, read(t, b.Brokers(), topicA), partitions, each+10)
+	wantStreams(t, readTopics(t, b.Brokers(), topicA), partitions, each+10)
 	if !strings.Contains(slowed, `producer_byte_rate of the client ID "throttled"`) {
 		t.Errorf("slowed: %q", slowed)
 	}
@@ -57,19 +57,19 @@ func TestAQuotaLosesRepeatsAndReordersNothing(t *testing.T) {
 	}
 }
 
-// large are versions from to (exclusive) of one pod, with so many bytes each.
-func large(name string, from, to, size int) []sinks.Message {
+// largePods are versions from to (exclusive) of one pod, with so many bytes each.
+func largePods(name string, from, to, size int) []sinks.Message {
 	messages := pods(name, from, to)
 	for _, m := range messages {
-		m.Change.After = slices.Concat([]byte(`{"x":"`), []byte(random(size)), []byte(`"}`))
+		m.Change.After = slices.Concat([]byte(`{"x":"`), []byte(randomText(size)), []byte(`"}`))
 	}
 	return messages
 }
 
-// limit sets a quota: so many bytes a second for clients of this ID.
-func limit(t *testing.T, brokers []string, clientID string, bytes float64) {
+// setProducerQuota sets a quota: so many bytes a second for clients of this ID.
+func setProducerQuota(t *testing.T, brokers []string, clientID string, bytes float64) {
 	t.Helper()
-	ask(t, brokers, func(ctx context.Context, c *kafka.Client) error {
+	withClient(t, brokers, func(ctx context.Context, c *kafka.Client) error {
 		r, err := c.AlterClientQuotas(ctx, &kafka.AlterClientQuotasRequest{Entries: []kafka.AlterClientQuotaEntry{{
 			Entities: []kafka.AlterClientQuotaEntity{{EntityType: "client-id", EntityName: clientID}},
 			Ops:      []kafka.AlterClientQuotaOps{{Key: "producer_byte_rate", Value: bytes}},

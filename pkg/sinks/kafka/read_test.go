@@ -20,13 +20,13 @@ import (
 	"github.com/kubecdc/kubecdc/test/sinktest"
 )
 
-// patience bounds waits that end by a condition when all is well. It is never slept.
-const patience = 3 * time.Minute
+// testTimeout bounds waits that end by a condition when all is well. It is never slept.
+const testTimeout = 3 * time.Minute
 
 func TestMain(m *testing.M) { leaks.Main(m) }
 
-// fake starts a fake cluster that verifies checksums, sizes and sequence numbers as Kafka does.
-func fake(t testing.TB, opts ...kfake.Opt) (*kfake.Cluster, []string) {
+// startFakeCluster starts a fake cluster that verifies checksums, sizes and sequence numbers as Kafka does.
+func startFakeCluster(t testing.TB, opts ...kfake.Opt) (*kfake.Cluster, []string) {
 	t.Helper()
 	c, err := kfake.NewCluster(opts...)
 	if err != nil {
@@ -36,15 +36,15 @@ func fake(t testing.TB, opts ...kfake.Opt) (*kfake.Cluster, []string) {
 	return c, c.ListenAddrs()
 }
 
-// open opens a sink that is closed at the end of the test.
-func open(t testing.TB, cfg Config) *Sink {
+// openSink opens a sink that is closed at the end of the test.
+func openSink(t testing.TB, cfg Config) *Sink {
 	t.Helper()
-	return openAs(t, cfg, format.JSON, slog.New(slog.DiscardHandler))
+	return openSinkWith(t, cfg, format.JSON, slog.New(slog.DiscardHandler))
 }
 
-// openAs is open with a format and a log. Where a test is not about timeouts, it has one that no slow machine comes near:
+// openSinkWith is open with a format and a log. Where a test is not about timeouts, it has one that no slow machine comes near:
 // many tests publish once, and look at what is in flight, which is one batch alone where one takes a tenth of the timeout.
-func openAs(t testing.TB, cfg Config, f format.Format, log *slog.Logger) *Sink {
+func openSinkWith(t testing.TB, cfg Config, f format.Format, log *slog.Logger) *Sink {
 	t.Helper()
 	cfg.RequestTimeout = cmp.Or(cfg.RequestTimeout, 10*time.Minute)
 	s, err := New(cfg, f, log)
@@ -57,19 +57,19 @@ func openAs(t testing.TB, cfg Config, f format.Format, log *slog.Logger) *Sink {
 
 func closeSink(t testing.TB, s *Sink) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	if err := s.Close(ctx); err != nil {
 		t.Errorf("close: %v", err)
 	}
 }
 
-// ends returns the end of every partition of a topic; empty when there is no such topic. It waits while nobody leads a
+// endOffsets returns the end of every partition of a topic; empty when there is no such topic. It waits while nobody leads a
 // partition: a broker may have come back, or gone, a moment ago.
-func ends(t testing.TB, brokers []string, topic string) map[int]int64 {
+func endOffsets(t testing.TB, brokers []string, topic string) map[int]int64 {
 	t.Helper()
 	last := map[int]int64{}
-	ask(t, brokers, func(ctx context.Context, client *kafka.Client) error {
+	withClient(t, brokers, func(ctx context.Context, client *kafka.Client) error {
 		meta, err := client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{topic}})
 		if err != nil {
 			return err
@@ -78,7 +78,7 @@ func ends(t testing.TB, brokers []string, topic string) map[int]int64 {
 		defer pause.Stop()
 		for _, p := range meta.Topics[0].Partitions {
 			for {
-				last[p.ID], err = endOf(ctx, client, topic, p.ID)
+				last[p.ID], err = endOffset(ctx, client, topic, p.ID)
 				var refusal kafka.Error
 				if err == nil || !errors.As(err, &refusal) || !refusal.Temporary() || ctx.Err() != nil {
 					break
@@ -94,7 +94,7 @@ func ends(t testing.TB, brokers []string, topic string) map[int]int64 {
 	return last
 }
 
-func endOf(ctx context.Context, client *kafka.Client, topic string, partition int) (int64, error) {
+func endOffset(ctx context.Context, client *kafka.Client, topic string, partition int) (int64, error) {
 	r, err := client.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{topic: {kafka.LastOffsetOf(partition)}}})
 	if err != nil {
 		return 0, err
@@ -103,14 +103,14 @@ func endOf(ctx context.Context, client *kafka.Client, topic string, partition in
 	return end.LastOffset, end.Error
 }
 
-// read returns every record of some topics, in order within each partition, by a client that is not the sink's library.
-func read(t testing.TB, brokers []string, topics ...string) []*kgo.Record {
+// readTopics returns every record of some topics, in order within each partition, by a client that is not the sink's library.
+func readTopics(t testing.TB, brokers []string, topics ...string) []*kgo.Record {
 	t.Helper()
 	from := map[string]map[int32]kgo.Offset{}
 	missing := int64(0)
 	for _, topic := range topics {
 		from[topic] = map[int32]kgo.Offset{}
-		for partition, end := range ends(t, brokers, topic) {
+		for partition, end := range endOffsets(t, brokers, topic) {
 			from[topic][int32(partition)] = kgo.NewOffset().AtStart()
 			missing += end
 		}
@@ -123,7 +123,7 @@ func read(t testing.TB, brokers []string, topics ...string) []*kgo.Record {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	var records []*kgo.Record // and what a fence leaves behind
 	for int64(len(records)) < missing {
@@ -136,7 +136,7 @@ func read(t testing.TB, brokers []string, topics ...string) []*kgo.Record {
 	return slices.DeleteFunc(records, func(r *kgo.Record) bool { return r.Attrs.IsControl() })
 }
 
-func header(r *kgo.Record, name string) string {
+func recordHeader(r *kgo.Record, name string) string {
 	for _, h := range r.Headers {
 		if h.Key == name {
 			return string(h.Value)
@@ -145,33 +145,33 @@ func header(r *kgo.Record, name string) string {
 	return ""
 }
 
-// version is that of the pod in a record.
-func version(t testing.TB, r *kgo.Record) int {
-	at, err := time.Parse(time.RFC3339Nano, header(r, "observedAt"))
+// podVersion is that of the pod in a record.
+func podVersion(t testing.TB, r *kgo.Record) int {
+	at, err := time.Parse(time.RFC3339Nano, recordHeader(r, "observedAt"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return int(at.Sub(began).Milliseconds())
+	return int(at.Sub(baseTime).Milliseconds())
 }
 
-func delivered(records []*kgo.Record) []sinktest.Delivered {
+func deliveredRecords(records []*kgo.Record) []sinktest.Delivered {
 	var ds []sinktest.Delivered
 	for _, r := range records {
-		ds = append(ds, sinktest.Delivered{ID: header(r, "id"), Key: string(r.Key), Value: r.Value, Topic: r.Topic})
+		ds = append(ds, sinktest.Delivered{ID: recordHeader(r, "id"), Key: string(r.Key), Value: r.Value, Topic: r.Topic})
 	}
 	return ds
 }
 
-// began is when version 0 of every pod was observed. Recent: a broker that restarts forgets producers whose newest record
+// baseTime is when version 0 of every pod was observed. Recent: a broker that restarts forgets producers whose newest record
 // is older than a day.
-var began = time.Now().UTC().Truncate(time.Millisecond)
+var baseTime = time.Now().UTC().Truncate(time.Millisecond)
 
 // pod is version v of the pod of that name.
 func pod(name string, v int) *event.Change {
 	return &event.Change{
 		Type: event.Updated, Delta: event.DeltaUpdated, Cluster: "test", Namespace: "default", Name: name, UID: "uid-" + name,
 		Resource:        event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"},
-		ResourceVersion: itoa(v), ObservedAt: began.Add(time.Duration(v) * time.Millisecond),
+		ResourceVersion: itoa(v), ObservedAt: baseTime.Add(time.Duration(v) * time.Millisecond),
 		After: []byte(`{"kind":"Pod","v":` + itoa(v) + `}`),
 	}
 }
@@ -192,8 +192,8 @@ func wantVersions(t testing.TB, records []*kgo.Record, from, to int) {
 		t.Errorf("%d records, want %d", len(records), to-from)
 	}
 	for i, r := range records {
-		if id := pod("a", from+i).ID(); header(r, "id") != id {
-			t.Fatalf("record %d is %s, want %s", i, header(r, "id"), id)
+		if id := pod("a", from+i).ID(); recordHeader(r, "id") != id {
+			t.Fatalf("record %d is %s, want %s", i, recordHeader(r, "id"), id)
 		}
 	}
 }

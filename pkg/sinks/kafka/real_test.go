@@ -16,11 +16,11 @@ import (
 	"github.com/kubecdc/kubecdc/test/sinktest"
 )
 
-// apache starts a real broker, Apache Kafka of its own process, that ends with the test.
-func apache(t *testing.T) *broker.Broker { t.Helper(); return apacheWith(t, nil) }
+// startKafka starts a real broker, Apache Kafka of its own process, that ends with the test.
+func startKafka(t *testing.T) *broker.Broker { t.Helper(); return startKafkaWith(t, nil) }
 
-// apacheWith is apache with some properties set.
-func apacheWith(t *testing.T, properties map[string]string) *broker.Broker {
+// startKafkaWith is apache with some properties set.
+func startKafkaWith(t *testing.T, properties map[string]string) *broker.Broker {
 	t.Helper()
 	require.Integration(t)
 	require.Program(t, "java", "install Java 17 or later")
@@ -38,9 +38,9 @@ func apacheWith(t *testing.T, properties map[string]string) *broker.Broker {
 	return b
 }
 
-func restart(t testing.TB, b *broker.Broker) {
+func restartBroker(t testing.TB, b *broker.Broker) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	if err := b.Restart(ctx); err != nil {
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func restart(t testing.TB, b *broker.Broker) {
 }
 
 func TestContractOnApacheKafka(t *testing.T) {
-	b := apache(t)
+	b := startKafka(t)
 	for _, compression := range []string{"zstd", "lz4", "snappy", "gzip", "none"} {
 		t.Run(compression, func(t *testing.T) {
 			cfg := Config{
@@ -56,9 +56,9 @@ func TestContractOnApacheKafka(t *testing.T) {
 				CreateTopics: CreateTopics{Enabled: true, Partitions: 4, Configs: []TopicConfig{{"cleanup.policy", "delete"}}},
 			}
 			h := sinktest.Harness{
-				New: func(t testing.TB) sinks.Sink { return unclosed(t, cfg) },
+				New: func(t testing.TB) sinks.Sink { return openUnclosedSink(t, cfg) },
 				Read: func(t testing.TB) []sinktest.Delivered {
-					return delivered(readAll(t, b.Brokers(), "k8s."+compression+"."))
+					return deliveredRecords(readTopicsWithPrefix(t, b.Brokers(), "k8s."+compression+"."))
 				},
 				Key:        (*event.Change).Key,
 				ExactRetry: true, ExactRestart: true,
@@ -70,7 +70,7 @@ func TestContractOnApacheKafka(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				h.Restore = func(t testing.TB) { restart(t, b) }
+				h.Restore = func(t testing.TB) { restartBroker(t, b) }
 			}
 			sinktest.Run(t, h)
 		})
@@ -79,8 +79,8 @@ func TestContractOnApacheKafka(t *testing.T) {
 
 func TestKilledBrokersLoseAndRepeatNothing(t *testing.T) {
 	const partitions, each, kills = 4, 25_000, 3
-	b := apache(t)
-	s := open(t, Config{Brokers: b.Brokers(), Topic: topicA, RequestTimeout: 5 * time.Second, BatchBytes: 8 * minBatchBytes,
+	b := startKafka(t)
+	s := openSink(t, Config{Brokers: b.Brokers(), Topic: topicA, RequestTimeout: 5 * time.Second, BatchBytes: 8 * minBatchBytes,
 		CreateTopics: CreateTopics{Enabled: true, Partitions: partitions}})
 	laneOf(t, s, pod("a", 1))
 
@@ -91,7 +91,7 @@ func TestKilledBrokersLoseAndRepeatNothing(t *testing.T) {
 		lane := laneName(topicA, int32(p), partitions)
 		lanes.Go(func() {
 			for from := 1; from <= each; from += 100 {
-				insist(t, s, lane, pods("p"+itoa(p), from, from+100))
+				publishUntilAccepted(t, s, lane, pods("p"+itoa(p), from, from+100))
 				select {
 				case progress <- struct{}{}:
 				case <-killed:
@@ -106,67 +106,67 @@ func TestKilledBrokersLoseAndRepeatNothing(t *testing.T) {
 		if err := b.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		restart(t, b)
+		restartBroker(t, b)
 		for range len(progress) { // what was before this kill
 			<-progress
 		}
 	}
 	close(killed)
 	lanes.Wait()
-	wantStreams(t, read(t, b.Brokers(), topicA), partitions, each)
+	wantStreams(t, readTopics(t, b.Brokers(), topicA), partitions, each)
 }
 
 func TestARealBrokerRejectsOnlyTheLargeRecord(t *testing.T) {
-	b := apache(t)
+	b := startKafka(t)
 	cfg := Config{Brokers: b.Brokers(), Topic: topicA, CheckTopics: checkRequire, CreateTopics: CreateTopics{
 		Enabled: true, Partitions: 1, Configs: []TopicConfig{{"max.message.bytes", "30000"}},
 	}}
-	created(t, cfg)
-	s := open(t, cfg) // checks what the other has made
+	openWithTopic(t, cfg)
+	s := openSink(t, cfg) // checks what the other has made
 	lane := laneOf(t, s, pod("a", 1))
 	messages := pods("a", 1, 3000)
 	large := *messages[1500].Change
-	large.After = []byte(`{"x":"` + random(60_000) + `"}`)
+	large.After = []byte(`{"x":"` + randomText(60_000) + `"}`)
 	messages[1500].Change = &large
-	n, err := upToARejection(t, s, lane, messages)
+	n, err := publishUntilRejected(t, s, lane, messages)
 	var rejected *sinks.RejectedError
 	if n != 1500 || !errors.As(err, &rejected) || !rejected.TooLarge {
 		t.Fatalf("published %d: %v; want 1500 and a rejection of the large one", n, err)
 	}
-	insist(t, s, lane, messages[1501:])
-	records := read(t, b.Brokers(), topicA)
+	publishUntilAccepted(t, s, lane, messages[1501:])
+	records := readTopics(t, b.Brokers(), topicA)
 	wantVersions(t, records[:1500], 1, 1501)
 	wantVersions(t, records[1500:], 1502, 3000)
 }
 
-// created opens a sink that has made its topic.
-func created(t *testing.T, cfg Config) *Sink {
+// openWithTopic opens a sink that has made its topic.
+func openWithTopic(t *testing.T, cfg Config) *Sink {
 	t.Helper()
-	s := open(t, cfg)
-	insistOnLane(t, s)
+	s := openSink(t, cfg)
+	waitForTopic(t, s)
 	return s
 }
 
 func TestARealBrokerDropsARepeatedBatchAndFencesAnOldEpoch(t *testing.T) {
-	b := apache(t)
-	s := open(t, Config{Brokers: b.Brokers(), Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}})
+	b := startKafka(t)
+	s := openSink(t, Config{Brokers: b.Brokers(), Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}})
 	lane := laneOf(t, s, pod("a", 1))
-	insist(t, s, lane, pods("a", 1, 3))
+	publishUntilAccepted(t, s, lane, pods("a", 1, 3))
 	l := s.lanes[lane]
-	old, err := l.encode(t.Context(), pods("a", 3, 6), l.next)
+	old, err := l.encodeBatch(t.Context(), pods("a", 3, 6), l.next)
 	if err != nil {
 		t.Fatal(err)
 	}
-	leader := l.topic.current.Load().Leads[0].Broker
+	leader := l.topic.layout.Load().Leads[0].Broker
 	for range 2 { // the second time as a repetition
 		if err := produceAlone(t, s, leader, old); protocol.ClassifyError(err) != protocol.Accepted {
 			t.Fatal(err)
 		}
 	}
-	l.nextEpoch()
-	insist(t, s, lane, pods("a", 6, 9))
+	l.startNextEpoch()
+	publishUntilAccepted(t, s, lane, pods("a", 6, 9))
 	if err := produceAlone(t, s, leader, old); protocol.ClassifyError(err) == protocol.Accepted {
 		t.Error("a batch of an old epoch was accepted behind newer ones")
 	}
-	wantVersions(t, read(t, b.Brokers(), topicA), 1, 9)
+	wantVersions(t, readTopics(t, b.Brokers(), topicA), 1, 9)
 }

@@ -16,10 +16,10 @@ import (
 
 // recovery is what a lane has of the process before.
 type recovery struct {
-	asked   bool   // what that is, is known; also when it is nothing
-	ours    bool   // the lane goes on under the old numbers
-	settled uint64 // messages up to here were acknowledged to the process before
-	records int    // so many records of the messages behind the state are there too, and not credited yet
+	resolved         bool   // what that is, is known; also when it is nothing
+	oldNumbers       bool   // the lane goes on under the old numbers
+	acknowledgedUpTo uint64 // messages up to here were acknowledged to the process before
+	uncredited       int    // so many records of the messages behind the state are there too, and not credited yet
 }
 
 // recoverProducer finds out, before the lane's first batch, what the process before has left of it. The leader of the
@@ -31,39 +31,39 @@ type recovery struct {
 // broker refuses the old one altogether.
 func (l *lane) recoverProducer(ctx context.Context) error {
 	if f := l.sink.fence.Load(); f != nil {
-		return l.enter(ctx, f)
+		return l.prepareFenced(ctx, f)
 	}
-	if l.unnumbered || l.recovery.asked {
+	if l.unnumbered || l.recovery.resolved {
 		return nil
 	}
-	if !l.recovery.ours {
-		old, ok := l.sink.producers.before(l.name)
+	if !l.recovery.oldNumbers {
+		old, ok := l.sink.producers.previousState(l.name)
 		if !ok {
-			l.recovery.asked = true
+			l.recovery.resolved = true
 			return nil
 		}
-		l.state = old
-		l.recovery.settled = old.through
+		l.acknowledged = old
+		l.recovery.acknowledgedUpTo = old.settledUpTo
 	}
-	records, certain, err := l.recordsWritten(ctx)
+	records, certain, err := l.countWrittenRecords(ctx)
 	if err != nil {
 		return err
 	}
-	l.recovery.asked, l.recovery.ours, l.recovery.records = true, certain, records
-	l.next = record.ProducerSequence{Producer: l.state.producer, Epoch: l.state.epoch, Sequence: record.SequenceAfter(l.state.next, records)}
-	l.stored = l.numbering()
+	l.recovery.resolved, l.recovery.oldNumbers, l.recovery.uncredited = true, certain, records
+	l.next = record.ProducerSequence{Producer: l.acknowledged.producer, Epoch: l.acknowledged.epoch, Sequence: record.SequenceAfter(l.acknowledged.nextSequence, records)}
+	l.storedEpoch = l.currentEpoch()
 	if !certain {
-		l.nextEpoch()
+		l.startNextEpoch()
 	}
 	return nil
 }
 
-// recordsWritten returns how many records the partition holds, in all in-sync replicas, of the messages behind the state.
+// countWrittenRecords returns how many records the partition holds, in all in-sync replicas, of the messages behind the state.
 // certain is false when that cannot be known: what was in flight is then written again.
-func (l *lane) recordsWritten(ctx context.Context) (records int, certain bool, err error) {
+func (l *lane) countWrittenRecords(ctx context.Context) (records int, certain bool, err error) {
 	err = l.askLeader(ctx, func(by cluster.Lead) (err error) {
-		records, certain, err = l.countWritten(ctx, by)
-		if !unanswerable(err) {
+		records, certain, err = l.queryWrittenRecords(ctx, by)
+		if !isPermanentRefusal(err) {
 			return err
 		}
 		records, certain = 0, false
@@ -80,22 +80,22 @@ func (l *lane) recordsWritten(ctx context.Context) (records int, certain bool, e
 	return records, certain, nil
 }
 
-// unanswerable says whether a broker that does not tell will not tell later either.
-func unanswerable(err error) bool {
+// isPermanentRefusal says whether a broker that does not tell will not tell later either.
+func isPermanentRefusal(err error) bool {
 	return errors.Is(err, kafka.UnsupportedVersion) || errors.Is(err, kafka.TopicAuthorizationFailed) || errors.Is(err, kafka.ClusterAuthorizationFailed)
 }
 
-// countWritten asks the leader once.
-func (l *lane) countWritten(ctx context.Context, by cluster.Lead) (records int, certain bool, err error) {
-	at, err := l.sink.cluster.Producer(ctx, by.Broker, l.place(), l.state.producer)
+// queryWrittenRecords asks the leader once.
+func (l *lane) queryWrittenRecords(ctx context.Context, by cluster.Lead) (records int, certain bool, err error) {
+	at, err := l.sink.cluster.DescribeProducer(ctx, by.Broker, l.topicPartition(), l.acknowledged.producer)
 	if err != nil {
 		return 0, false, err
 	}
-	if at == nil || at.ProducerEpoch < int32(l.state.epoch) { // forgotten, unless nothing was written under these numbers yet
-		return 0, l.state.next == 0, nil
+	if at == nil || at.ProducerEpoch < int32(l.acknowledged.epoch) { // forgotten, unless nothing was written under these numbers yet
+		return 0, l.acknowledged.nextSequence == 0, nil
 	}
-	records = int((int64(at.LastSequence) + 1 - int64(l.state.next)) & math.MaxInt32)
-	if at.ProducerEpoch > int32(l.state.epoch) || records > math.MaxInt32/2 { // not our numbers; or acknowledged records are gone
+	records = int((int64(at.LastSequence) + 1 - int64(l.acknowledged.nextSequence)) & math.MaxInt32)
+	if at.ProducerEpoch > int32(l.acknowledged.epoch) || records > math.MaxInt32/2 { // not our numbers; or acknowledged records are gone
 		return 0, false, nil
 	}
 	if records == 0 {
@@ -109,7 +109,7 @@ func (l *lane) countWritten(ctx context.Context, by cluster.Lead) (records int, 
 func (l *lane) awaitReplicated(ctx context.Context, by cluster.Lead) error {
 	ctx, cancel := context.WithTimeout(ctx, l.sink.config.RequestTimeout)
 	defer cancel()
-	end, err := l.sink.cluster.EndOfLog(ctx, by, l.place())
+	end, err := l.sink.cluster.LogEndOffset(ctx, by, l.topicPartition())
 	if err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func (l *lane) awaitReplicated(ctx context.Context, by cluster.Lead) error {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	for {
-		reached, err := l.sink.cluster.EndOf(ctx, by, l.place())
+		reached, err := l.sink.cluster.HighWatermark(ctx, by, l.topicPartition())
 		if err != nil || reached >= end {
 			return err
 		}
@@ -132,54 +132,54 @@ func (l *lane) awaitReplicated(ctx context.Context, by cluster.Lead) error {
 // creditRecovered counts the messages at the head of batch that the process before has written, and moves the state behind
 // them.
 func (l *lane) creditRecovered(batch []sinks.Message) int {
-	if l.written != nil {
-		return l.creditHeld(batch)
+	if l.progress != nil {
+		return l.creditFound(batch)
 	}
 	h, n := &l.recovery, 0
-	for n < len(batch) && batch[n].Offset <= h.settled {
+	for n < len(batch) && batch[n].Offset <= h.acknowledgedUpTo {
 		n++
 	}
-	for n < len(batch) && h.records > 0 {
+	for n < len(batch) && h.uncredited > 0 {
 		m := batch[n]
 		records := 1
 		if record.HasTombstone(m.Change, l.sink.config.Tombstones) {
 			records = 2
 		}
-		if m.Offset > l.sink.producers.newest || records > h.records {
+		if m.Offset > l.sink.producers.newestKnown || records > h.uncredited {
 			l.sink.log.Warn("kafka holds changes of ours that the journal does not know: it went back in time; what is uncertain is written again",
 				"topic", l.topic.name, "partition", l.partition)
-			l.nextEpoch()
+			l.startNextEpoch()
 			break
 		}
-		h.records -= records
-		l.setState(producerState{l.state.producer, l.state.epoch, m.Offset, record.SequenceAfter(l.state.next, records)})
+		h.uncredited -= records
+		l.recordState(producerState{l.acknowledged.producer, l.acknowledged.epoch, m.Offset, record.SequenceAfter(l.acknowledged.nextSequence, records)})
 		n++
 	}
 	return n
 }
 
-// ofPredecessor returns those at the head of messages that the process before may have under way, and which therefore
+// limitToPredecessor returns those at the head of messages that the process before may have under way, and which therefore
 // go under its numbers. When there is none, the lane begins numbers of its own and all messages are returned.
-func (l *lane) ofPredecessor(messages []sinks.Message) []sinks.Message {
-	if !l.recovery.ours {
+func (l *lane) limitToPredecessor(messages []sinks.Message) []sinks.Message {
+	if !l.recovery.oldNumbers {
 		return messages
 	}
 	n := 0
-	for n < len(messages) && messages[n].Offset <= l.sink.producers.newest {
+	for n < len(messages) && messages[n].Offset <= l.sink.producers.newestKnown {
 		n++
 	}
 	if n > 0 {
 		return messages[:n]
 	}
-	l.nextEpoch()
+	l.startNextEpoch()
 	return messages
 }
 
-// setState notes, for this and for a later process, where the numbers of the lane stand.
-func (l *lane) setState(to producerState) {
-	if l.written != nil { // a later process takes over in another way
+// recordState notes, for this and for a later process, where the numbers of the lane stand.
+func (l *lane) recordState(to producerState) {
+	if l.progress != nil { // a later process takes over in another way
 		return
 	}
-	l.state = to
-	l.sink.producers.set(l.name, to)
+	l.acknowledged = to
+	l.sink.producers.setState(l.name, to)
 }

@@ -11,7 +11,7 @@ import (
 
 // appendState puts what is due behind the states of lanes; docs/journal-format.md says how. Without anything it changes
 // nothing.
-func (r *repairs) appendState(states []byte) []byte {
+func (r *repairer) appendState(states []byte) []byte {
 	if r == nil {
 		return states
 	}
@@ -20,22 +20,22 @@ func (r *repairs) appendState(states []byte) []byte {
 	if len(r.pending) == 0 {
 		return states
 	}
-	states[0] = stateFormatOfSnapshots
+	states[0] = stateFormatWithRepairs
 	b := binary.AppendUvarint(states, uint64(len(r.pending)))
 	for _, name := range slices.Sorted(maps.Keys(r.pending)) {
-		b = r.pending[name].append(b)
+		b = r.pending[name].appendEncoded(b)
 	}
 	return b
 }
 
-func (one *repair) append(b []byte) []byte {
+func (one *repair) appendEncoded(b []byte) []byte {
 	c, ended := one.snapshot, uint64(0)
 	if one.ended {
 		ended = 1
 	}
 	b = binary.AppendUvarint(b, ended)
-	b = binary.AppendUvarint(b, one.upTo)
-	b = binary.AppendUvarint(b, uint64(one.began.UnixNano()))
+	b = binary.AppendUvarint(b, one.endOffset)
+	b = binary.AppendUvarint(b, uint64(one.startedAt.UnixNano()))
 	b = binary.AppendUvarint(b, uint64(c.ObservedAt.UnixNano()))
 	for _, s := range []string{one.topic, c.Cluster, c.Resource.Group, c.Resource.Version, c.Resource.Resource, c.Resource.Kind, c.Namespace,
 		c.Snapshot.ID, c.Snapshot.Position} {
@@ -44,12 +44,12 @@ func (one *repair) append(b []byte) []byte {
 	return b
 }
 
-// readRepairs reads what appendState has written.
-func readRepairs(r *stateReader) (all []*repair) {
-	for n := r.uvarint(); n > 0 && !r.failed; n-- {
-		one := &repair{ended: r.uvarint() == 1, upTo: r.uvarint(), began: time.Unix(0, int64(r.uvarint())).UTC()}
-		text := func() string { return string(r.bytes()) }
-		observed := time.Unix(0, int64(r.uvarint())).UTC()
+// decodeRepairs reads what appendState has written.
+func decodeRepairs(r *stateReader) (all []*repair) {
+	for n := r.readUvarint(); n > 0 && !r.failed; n-- {
+		one := &repair{ended: r.readUvarint() == 1, endOffset: r.readUvarint(), startedAt: time.Unix(0, int64(r.readUvarint())).UTC()}
+		text := func() string { return string(r.readBytes()) }
+		observed := time.Unix(0, int64(r.readUvarint())).UTC()
 		one.topic = text()
 		one.snapshot = &event.Change{
 			Type: event.SnapshotEnd, ObservedAt: observed, Cluster: text(),

@@ -22,90 +22,90 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
-// table is a compacted topic with three partitions, and what a test publishes to it.
-type table struct {
+// repairTest is a compacted topic with three partitions, and what a test publishes to it.
+type repairTest struct {
 	*testing.T
 	cfg Config
 	at  uint64 // offset of the newest message
 }
 
-func newTable(t *testing.T, b *broker.Broker, topic string) *table {
+func newRepairTest(t *testing.T, b *broker.Broker, topic string) *repairTest {
 	t.Helper()
 	cfg := Config{Brokers: b.Brokers(), Topic: topic, Repair: true, CreateTopics: CreateTopics{
 		Enabled: true, Partitions: 3, Configs: []TopicConfig{{"cleanup.policy", "compact"}},
 	}}
-	return &table{t, cfg, 0}
+	return &repairTest{t, cfg, 0}
 }
 
 // open opens a sink as a process does that has lost its journal, or found this state in it.
-func (w *table) open(log *slog.Logger, k *kept) *Sink {
+func (w *repairTest) open(log *slog.Logger, k *storedState) *Sink {
 	w.Helper()
 	s, err := New(w.cfg, format.Upsert, log)
 	if err != nil {
 		w.Fatal(err)
 	}
 	w.Cleanup(func() { closeSink(w.T, s) })
-	s.repairs.again = 50 * time.Millisecond
-	keep(w.T, s, k, w.at)
-	insistOnLane(w.T, s)
+	s.repairer.retryDelay = 50 * time.Millisecond
+	restoreState(w.T, s, k, w.at)
+	waitForTopic(w.T, s)
 	return s
 }
 
-// put publishes changes, in order, and as delivery does.
-func (w *table) put(s *Sink, changes ...*event.Change) {
+// publishChanges publishes changes, in order, and as delivery does.
+func (w *repairTest) publishChanges(s *Sink, changes ...*event.Change) {
 	w.Helper()
 	for _, c := range changes {
 		w.at++
-		insist(w.T, s, laneOf(w.T, s, c), []sinks.Message{{Offset: w.at, Change: c}})
+		publishUntilAccepted(w.T, s, laneOf(w.T, s, c), []sinks.Message{{Offset: w.at, Change: c}})
 	}
 }
 
 // snapshot publishes one of pods.
-func (w *table) snapshot(s *Sink, id, namespace string, position int, objects ...*event.Change) {
+func (w *repairTest) snapshot(s *Sink, id, namespace string, position int, objects ...*event.Change) {
 	w.Helper()
 	control := func(kind event.Type) *event.Change {
 		c := pod("", position)
 		c.Type, c.Namespace, c.Name, c.UID, c.After, c.Snapshot = kind, namespace, "", "", nil, &event.SnapshotInfo{ID: id}
-		c.ObservedAt = began.Add(time.Hour + time.Duration(position)*time.Millisecond)
+		c.ObservedAt = baseTime.Add(time.Hour + time.Duration(position)*time.Millisecond)
 		return c
 	}
-	w.put(s, control(event.SnapshotBegin))
+	w.publishChanges(s, control(event.SnapshotBegin))
 	for _, c := range objects {
 		c.Type, c.Snapshot = event.Snapshot, &event.SnapshotInfo{ID: id}
-		w.put(s, c)
+		w.publishChanges(s, c)
 	}
 	end := control(event.SnapshotEnd)
 	end.Snapshot.Position = itoa(position)
-	w.put(s, end)
+	w.publishChanges(s, end)
 }
 
-// repaired waits until nothing is due any more.
-func (w *table) repaired(s *Sink) {
+// waitUntilRepaired waits until nothing is due any more.
+func (w *repairTest) waitUntilRepaired(s *Sink) {
 	w.Helper()
-	s.Settled(w.at)
-	w.until("the topic is repaired", func() bool {
-		s.repairs.mu.Lock()
-		defer s.repairs.mu.Unlock()
-		return len(s.repairs.pending) == 0 && len(s.repairs.slots) == 0
+	s.ObserveSettled(w.at)
+	w.waitUntil("the topic is repaired", func() bool {
+		s.repairer.mu.Lock()
+		defer s.repairer.mu.Unlock()
+		return len(s.repairer.pending) == 0 && len(s.repairer.readSlots) == 0
 	})
 }
 
-func (w *table) until(what string, is func() bool) {
+func (w *repairTest) waitUntil(what string, is func() bool) {
 	w.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for begun := time.Now(); !is(); <-tick.C {
-		if time.Since(begun) > patience {
+		if time.Since(begun) > testTimeout {
 			w.Fatalf("waited in vain: %s", what)
 		}
 	}
 }
 
 // rows are the newest records of all keys that have a value, by key.
-func (w *table) rows() map[string]*kgo.Record {
+func (w *repairTest) rows() map[string]*kgo.Record {
 	w.Helper()
 	rows := map[string]*kgo.Record{}
-	for _, r := range read(w.T, w.cfg.Brokers, w.cfg.Topic) {
+	for _, r := range readTopics(w.T, w.cfg.Brokers, w.cfg.Topic) {
 		if rows[string(r.Key)] = r; r.Value == nil {
 			delete(rows, string(r.Key))
 		}
@@ -113,14 +113,14 @@ func (w *table) rows() map[string]*kgo.Record {
 	return rows
 }
 
-func (w *table) want(keys ...string) {
+func (w *repairTest) wantKeys(keys ...string) {
 	w.Helper()
 	if got := slices.Sorted(maps.Keys(w.rows())); !slices.Equal(got, keys) {
 		w.Errorf("the topic has %q\nwant %q", got, keys)
 	}
 }
 
-func of(c *event.Change, change func(c *event.Change)) *event.Change {
+func changed(c *event.Change, change func(c *event.Change)) *event.Change {
 	change(c)
 	return c
 }
@@ -140,7 +140,7 @@ func TestATopicRepairsItself(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	for name, test := range map[string]func(w *table){
+	for name, test := range map[string]func(w *repairTest){
 		"keys that a snapshot lacks get tombstones, and no others": testNeighbours,
 		"a namespace has snapshots of its own":                     testNamespaces,
 		"not before everything of the snapshot is there":           testNotBefore,
@@ -150,45 +150,45 @@ func TestATopicRepairsItself(t *testing.T) {
 		"more than fit into memory":                                testManyGhosts,
 		"one that others take over from":                           testFenced,
 	} {
-		t.Run(name, func(t *testing.T) { test(newTable(t, b, "table-"+itoa(len(name)))) })
+		t.Run(name, func(t *testing.T) { test(newRepairTest(t, b, "table-"+itoa(len(name)))) })
 	}
 }
 
-func testNeighbours(w *table) {
-	s := w.open(slog.New(slog.DiscardHandler), &kept{})
+func testNeighbours(w *repairTest) {
+	s := w.open(slog.New(slog.DiscardHandler), &storedState{})
 	var want []string
 	for i := range 12 { // in all partitions
-		w.put(s, pod("ghost"+itoa(i), 10+i))
+		w.publishChanges(s, pod("ghost"+itoa(i), 10+i))
 		want = append(want, "core/pods/default/here"+itoa(i))
-		w.put(s, pod("here"+itoa(i), 30+i))
+		w.publishChanges(s, pod("here"+itoa(i), 30+i))
 	}
-	node := of(pod("n1", 50), func(c *event.Change) {
+	node := changed(pod("n1", 50), func(c *event.Change) {
 		c.Namespace, c.Resource = "", event.Resource{Version: "v1", Resource: "nodes", Kind: "Node"}
 	})
-	theirs := of(pod("theirs", 51), func(c *event.Change) { c.Cluster = "prod" })
-	prefixed := of(pod("prefixed", 52), func(c *event.Change) { c.Resource.Resource = "podset" })
+	theirs := changed(pod("theirs", 51), func(c *event.Change) { c.Cluster = "prod" })
+	prefixed := changed(pod("prefixed", 52), func(c *event.Change) { c.Resource.Resource = "podset" })
 	later := pod("later", 2000)
-	gone := of(pod("gone", 53), func(c *event.Change) { c.Type, c.After = event.Deleted, nil })
-	w.put(s, node, theirs, prefixed, later, pod("gone", 52), gone)
-	w.foreign("core/pods/default/foreign")
-	w.foreign("core/pods/default/ghost1") // somebody else's by now
+	gone := changed(pod("gone", 53), func(c *event.Change) { c.Type, c.After = event.Deleted, nil })
+	w.publishChanges(s, node, theirs, prefixed, later, pod("gone", 52), gone)
+	w.writeForeignRecord("core/pods/default/foreign")
+	w.writeForeignRecord("core/pods/default/ghost1") // somebody else's by now
 	want = append(want, "core/nodes//n1", "core/pods/default/theirs", "core/podset/default/prefixed", "core/pods/default/later",
 		"core/pods/default/foreign", "core/pods/default/ghost1", "core/pods/default/new", "core/pods/default/newer")
 
-	s = w.open(slog.New(slog.DiscardHandler), &kept{}) // its journal was lost
+	s = w.open(slog.New(slog.DiscardHandler), &storedState{}) // its journal was lost
 	var here []*event.Change
 	for i := range 12 {
 		here = append(here, pod("here"+itoa(i), 30+i))
 	}
 	w.snapshot(s, "7", "", 1000, append(here, pod("new", 900))...)
-	w.put(s, pod("newer", 1001))
-	w.repaired(s)
+	w.publishChanges(s, pod("newer", 1001))
+	w.waitUntilRepaired(s)
 	slices.Sort(want)
-	w.want(want...)
-	for _, r := range read(w.T, w.cfg.Brokers, w.cfg.Topic) {
+	w.wantKeys(want...)
+	for _, r := range readTopics(w.T, w.cfg.Brokers, w.cfg.Topic) {
 		if string(r.Key) == "core/pods/default/ghost5" && r.Value == nil {
-			if id := header(r, "id"); id != "test/uid-ghost5/15/deleted/7" || !strings.Contains(header(r, "change"), `"finalStateUnknown":true`) {
-				w.Errorf("the tombstone of %s is %s: %s", r.Key, id, header(r, "change"))
+			if id := recordHeader(r, "id"); id != "test/uid-ghost5/15/deleted/7" || !strings.Contains(recordHeader(r, "change"), `"finalStateUnknown":true`) {
+				w.Errorf("the tombstone of %s is %s: %s", r.Key, id, recordHeader(r, "change"))
 			}
 			return
 		}
@@ -196,8 +196,8 @@ func testNeighbours(w *table) {
 	w.Error("there is no tombstone of ghost5")
 }
 
-// foreign writes a record that is none of ours.
-func (w *table) foreign(key string) {
+// writeForeignRecord writes a record that is none of ours.
+func (w *repairTest) writeForeignRecord(key string) {
 	w.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(w.cfg.Brokers...), kgo.DefaultProduceTopic(w.cfg.Topic))
 	if err != nil {
@@ -209,29 +209,29 @@ func (w *table) foreign(key string) {
 	}
 }
 
-func testNamespaces(w *table) {
+func testNamespaces(w *repairTest) {
 	in := func(namespace string, c *event.Change) *event.Change {
 		c.Namespace = namespace
 		return c
 	}
-	s := w.open(slog.New(slog.DiscardHandler), &kept{})
-	w.put(s, in("shop", pod("ghost", 1)), in("shopping", pod("other", 2)))
-	s = w.open(slog.New(slog.DiscardHandler), &kept{})
+	s := w.open(slog.New(slog.DiscardHandler), &storedState{})
+	w.publishChanges(s, in("shop", pod("ghost", 1)), in("shopping", pod("other", 2)))
+	s = w.open(slog.New(slog.DiscardHandler), &storedState{})
 	w.snapshot(s, "7", "shop", 10, in("shop", pod("here", 3)))
-	w.repaired(s)
-	w.want("core/pods/shop/here", "core/pods/shopping/other")
+	w.waitUntilRepaired(s)
+	w.wantKeys("core/pods/shop/here", "core/pods/shopping/other")
 }
 
-func testNotBefore(w *table) {
-	s := w.open(slog.New(slog.DiscardHandler), &kept{})
-	w.put(s, pod("slow", 1), pod("ghost", 2))
-	s = w.open(slog.New(slog.DiscardHandler), &kept{})
+func testNotBefore(w *repairTest) {
+	s := w.open(slog.New(slog.DiscardHandler), &storedState{})
+	w.publishChanges(s, pod("slow", 1), pod("ghost", 2))
+	s = w.open(slog.New(slog.DiscardHandler), &storedState{})
 	w.snapshot(s, "7", "", 10)
-	s.Settled(w.at - 1) // the lane of "slow" is behind
-	w.put(s, of(pod("slow", 1), func(c *event.Change) { c.Type, c.Snapshot = event.Snapshot, &event.SnapshotInfo{ID: "7"} }))
-	w.repaired(s)
-	w.want("core/pods/default/slow")
-	for _, r := range read(w.T, w.cfg.Brokers, w.cfg.Topic) {
+	s.ObserveSettled(w.at - 1) // the lane of "slow" is behind
+	w.publishChanges(s, changed(pod("slow", 1), func(c *event.Change) { c.Type, c.Snapshot = event.Snapshot, &event.SnapshotInfo{ID: "7"} }))
+	w.waitUntilRepaired(s)
+	w.wantKeys("core/pods/default/slow")
+	for _, r := range readTopics(w.T, w.cfg.Brokers, w.cfg.Topic) {
 		if string(r.Key) == "core/pods/default/slow" && r.Value == nil {
 			w.Error("an object that exists had a tombstone")
 		}
@@ -240,48 +240,48 @@ func testNotBefore(w *table) {
 
 // testCrash lets processes die with changes in flight: before anything is read, and when the tombstones were written and of
 // that nothing was stored but what must be stored before.
-func testCrash(w *table) {
-	k := &kept{}
-	s := w.open(slog.New(slog.DiscardHandler), &kept{})
+func testCrash(w *repairTest) {
+	k := &storedState{}
+	s := w.open(slog.New(slog.DiscardHandler), &storedState{})
 	for i := range 9 {
-		w.put(s, pod("ghost"+itoa(i), 1+i))
+		w.publishChanges(s, pod("ghost"+itoa(i), 1+i))
 	}
 	s = w.open(slog.New(slog.DiscardHandler), k)
 	readNothing := func() {
-		for range repairsAtOnce {
-			s.repairs.slots <- struct{}{}
+		for range maxConcurrentRepairs {
+			s.repairer.readSlots <- struct{}{}
 		}
 	}
 	readNothing()
 	w.snapshot(s, "7", "", 100, pod("here", 50))
-	s.Settled(w.at)
+	s.ObserveSettled(w.at)
 
 	last := 100
 	for life := range 4 {
 		cursor := w.at
-		w.put(s, pod("live", last+1), pod("live", last+2)) // in flight when it dies
+		w.publishChanges(s, pod("live", last+1), pod("live", last+2)) // in flight when it dies
 		s = w.open(slog.New(slog.DiscardHandler), k)
 		w.at = cursor
 		if life == 0 {
 			readNothing()
 		}
-		w.put(s, pod("live", last+1), pod("live", last+2))
+		w.publishChanges(s, pod("live", last+1), pod("live", last+2))
 		last += 2
 		switch life {
 		case 0:
-			s.Settled(w.at)
+			s.ObserveSettled(w.at)
 		case 1:
-			w.repaired(s)
-			k.unfinished()
+			w.waitUntilRepaired(s)
+			k.rewindToRepair()
 		default:
-			w.repaired(s)
+			w.waitUntilRepaired(s)
 		}
 	}
-	w.want("core/pods/default/here", "core/pods/default/live")
+	w.wantKeys("core/pods/default/here", "core/pods/default/live")
 	var live []string
-	for _, r := range read(w.T, w.cfg.Brokers, w.cfg.Topic) {
+	for _, r := range readTopics(w.T, w.cfg.Brokers, w.cfg.Topic) {
 		if string(r.Key) == "core/pods/default/live" {
-			live = append(live, header(r, "id"))
+			live = append(live, recordHeader(r, "id"))
 		}
 	}
 	var want []string
@@ -293,19 +293,19 @@ func testCrash(w *table) {
 	}
 }
 
-func testNoRead(w *table) {
-	s := w.open(slog.New(slog.DiscardHandler), &kept{})
-	w.put(s, pod("ghost", 1))
+func testNoRead(w *repairTest) {
+	s := w.open(slog.New(slog.DiscardHandler), &storedState{})
+	w.publishChanges(s, pod("ghost", 1))
 	acl := kafka.ACLEntry{ResourceType: kafka.ResourceTypeTopic, ResourceName: w.cfg.Topic, ResourcePatternType: kafka.PatternTypeLiteral,
 		Principal: "User:ANONYMOUS", Host: "*", Operation: kafka.ACLOperationTypeAll, PermissionType: kafka.ACLPermissionTypeAllow}
 	denied := acl
 	denied.Operation, denied.PermissionType = kafka.ACLOperationTypeRead, kafka.ACLPermissionTypeDeny
-	ask(w.T, w.cfg.Brokers, func(ctx context.Context, c *kafka.Client) error {
+	withClient(w.T, w.cfg.Brokers, func(ctx context.Context, c *kafka.Client) error {
 		r, err := c.CreateACLs(ctx, &kafka.CreateACLsRequest{ACLs: []kafka.ACLEntry{acl, denied}})
 		return errors.Join(append(r.Errors, err)...)
 	})
-	w.until("the right to read is gone", func() (refused bool) { // it is when the broker has heard of it
-		ask(w.T, w.cfg.Brokers, func(ctx context.Context, c *kafka.Client) error {
+	w.waitUntil("the right to read is gone", func() (refused bool) { // it is when the broker has heard of it
+		withClient(w.T, w.cfg.Brokers, func(ctx context.Context, c *kafka.Client) error {
 			r, err := c.Fetch(ctx, &kafka.FetchRequest{Topic: w.cfg.Topic, MaxBytes: 1})
 			if err != nil {
 				return err
@@ -317,74 +317,74 @@ func testNoRead(w *table) {
 		})
 		return refused
 	})
-	var log lines
-	s = w.open(log.logger(), &kept{})
+	var log logBuffer
+	s = w.open(log.logger(), &storedState{})
 	w.snapshot(s, "7", "", 10, pod("here", 5))
-	s.Settled(w.at)
-	w.until("the missing right is told", func() bool {
-		c := s.Cautions()
+	s.ObserveSettled(w.at)
+	w.waitUntil("the missing right is told", func() bool {
+		c := s.Warnings()
 		return len(c) == 1 && strings.Contains(c[0], "grant READ on it")
 	})
-	w.put(s, pod("here", 11)) // goes on
+	w.publishChanges(s, pod("here", 11)) // goes on
 	if got := strings.Count(log.String(), "grant READ"); got != 1 {
 		w.Errorf("it was logged %d times:\n%s", got, log.String())
 	}
-	ask(w.T, w.cfg.Brokers, func(ctx context.Context, c *kafka.Client) error {
+	withClient(w.T, w.cfg.Brokers, func(ctx context.Context, c *kafka.Client) error {
 		_, err := c.DeleteACLs(ctx, &kafka.DeleteACLsRequest{Filters: []kafka.DeleteACLsFilter{{
 			ResourceTypeFilter: acl.ResourceType, ResourceNameFilter: acl.ResourceName, ResourcePatternTypeFilter: acl.ResourcePatternType,
 			PrincipalFilter: acl.Principal, HostFilter: acl.Host, Operation: denied.Operation, PermissionType: denied.PermissionType,
 		}}})
 		return err
 	})
-	w.repaired(s)
-	w.want("core/pods/default/here")
-	if c := s.Cautions(); len(c) != 0 {
+	w.waitUntilRepaired(s)
+	w.wantKeys("core/pods/default/here")
+	if c := s.Warnings(); len(c) != 0 {
 		w.Errorf("still told: %v", c)
 	}
 }
 
-func testMadeAgain(w *table) {
+func testMadeAgain(w *repairTest) {
 	const objects = 300
 	name := func(i int) string { return fmt.Sprintf("web%03d", i) }
-	s := w.open(slog.New(slog.DiscardHandler), &kept{})
+	s := w.open(slog.New(slog.DiscardHandler), &storedState{})
 	for i := range objects {
-		w.put(s, pod(name(i), 1+i))
+		w.publishChanges(s, pod(name(i), 1+i))
 	}
-	s = w.open(slog.New(slog.DiscardHandler), &kept{})
+	s = w.open(slog.New(slog.DiscardHandler), &storedState{})
 	w.snapshot(s, "7", "", 1000)
-	s.Settled(w.at)
+	s.ObserveSettled(w.at)
 	var making sync.WaitGroup
 	making.Go(func() {
 		for i := range objects {
-			w.put(s, of(pod(name(i), 1001+i), func(c *event.Change) { c.Type, c.ObservedAt = event.Added, began.Add(3*time.Hour) }))
+			w.publishChanges(s, changed(pod(name(i), 1001+i), func(c *event.Change) { c.Type, c.ObservedAt = event.Added, baseTime.Add(3*time.Hour) }))
 		}
 	})
 	making.Wait()
-	w.repaired(s)
+	w.waitUntilRepaired(s)
 	rows := w.rows()
 	for i := range objects {
-		if r := rows["core/pods/default/"+name(i)]; r == nil || header(r, "id") != of(pod(name(i), 1001+i), func(c *event.Change) { c.Type = event.Added }).ID() {
+		if r := rows["core/pods/default/"+name(i)]; r == nil || recordHeader(r, "id") != changed(pod(name(i), 1001+i), func(c *event.Change) { c.Type = event.Added }).ID() {
 			w.Fatalf("%s is %v", name(i), r)
 		}
 	}
 }
 
-func testManyGhosts(w *table) {
-	s := w.open(slog.New(slog.DiscardHandler), &kept{})
+func testManyGhosts(w *repairTest) {
+	s := w.open(slog.New(slog.DiscardHandler), &storedState{})
 	for i := range 100 {
-		w.put(s, pod("ghost"+itoa(i), 1+i))
+		w.publishChanges(s, pod("ghost"+itoa(i), 1+i))
 	}
-	s = w.open(slog.New(slog.DiscardHandler), &kept{})
-	s.repairs.most = 5
+	s = w.open(slog.New(slog.DiscardHandler), &storedState{})
+	s.repairer.maxKeys = 5
 	w.snapshot(s, "7", "", 1000, pod("here", 50))
-	w.repaired(s)
-	w.want("core/pods/default/here")
+	w.waitUntilRepaired(s)
+	w.wantKeys("core/pods/default/here")
 }
 
-func testFenced(w *table) {
-	s := w.open(slog.New(slog.DiscardHandler), &kept{})
+func testFenced(w *repairTest) {
+	s := w.open(slog.New(slog.DiscardHandler), &storedState{})
 	for i := range 20 {
-		w.put(s, pod("ghost"+itoa(i), 1+i))
+		w.publishChanges(s, pod("ghost"+itoa(i), 1+i))
 	}
 	next := func(lanes ...sinks.Lane) *Sink {
 		s, err := New(w.cfg, format.Upsert, slog.New(slog.DiscardHandler))
@@ -392,27 +392,27 @@ func testFenced(w *table) {
 			w.Fatal(err)
 		}
 		w.Cleanup(func() { closeSink(w.T, s) })
-		note := func(context.Context, map[sinks.Lane]sinks.Place) error { return nil }
-		if err := s.Fence(w.Context(), sinks.Claim{Group: "g", Sink: w.cfg.Topic, Owner: "o", Note: note}, lanes); err != nil {
+		note := func(context.Context, map[sinks.Lane]sinks.LanePosition) error { return nil }
+		if err := s.Fence(w.Context(), sinks.Claim{Group: "g", Sink: w.cfg.Topic, Owner: "o", RecordLanes: note}, lanes); err != nil {
 			w.Fatal(err)
 		}
 		return s
 	}
 	old := next() // nothing is restored, and no state is asked for
 	w.snapshot(old, "7", "", 1000, pod("here", 50))
-	w.put(old, pod("here", 1001))
-	w.repaired(old)
-	w.put(old, pod("ghost3", 1002)) // behind its tombstone
-	w.want("core/pods/default/ghost3", "core/pods/default/here")
+	w.publishChanges(old, pod("here", 1001))
+	w.waitUntilRepaired(old)
+	w.publishChanges(old, pod("ghost3", 1002)) // behind its tombstone
+	w.wantKeys("core/pods/default/ghost3", "core/pods/default/here")
 
-	s = next(lanesOf(w.cfg.Topic, 3)...)
-	w.put(s, pod("here", 1003))
+	s = next(topicLanes(w.cfg.Topic, 3)...)
+	w.publishChanges(s, pod("here", 1003))
 	if _, err := old.Publish(w.Context(), laneOf(w.T, old, pod("here", 1)), []sinks.Message{{Offset: w.at + 1, Change: pod("here", 1004)}}); err == nil {
 		w.Error("an older process was not turned away")
 	}
 }
 
-func TestARepairThatCannotBeIsRefused(t *testing.T) {
+func TestAnImpossibleRepairIsRefused(t *testing.T) {
 	off := false
 	for name, cfg := range map[string]Config{
 		"namespace":   {Topic: "k8s.{namespace}"},

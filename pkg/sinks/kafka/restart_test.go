@@ -18,26 +18,26 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
-// kept is a journal's place for the state of a sink.
-type kept struct {
+// storedState is a journal's place for the state of a sink.
+type storedState struct {
 	mu    sync.Mutex
 	state []byte
 	saved [][]byte // all that was ever saved
 }
 
-// unfinished goes back to the last state that knows of a repair.
-func (k *kept) unfinished() {
+// rewindToRepair goes back to the last state that knows of a repair.
+func (k *storedState) rewindToRepair() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, state := range k.saved {
-		if state[0] == stateFormatOfSnapshots {
+		if state[0] == stateFormatWithRepairs {
 			k.state = state
 		}
 	}
 }
 
-// keep gives a sink a place for its state, with what is there.
-func keep(t testing.TB, s *Sink, k *kept, newest uint64) {
+// restoreState gives a sink a place for its state, with what is there.
+func restoreState(t testing.TB, s *Sink, k *storedState, newest uint64) {
 	t.Helper()
 	save := func(context.Context) error {
 		k.mu.Lock()
@@ -46,113 +46,113 @@ func keep(t testing.TB, s *Sink, k *kept, newest uint64) {
 		k.saved = append(k.saved, k.state)
 		return nil
 	}
-	if err := s.Restore(k.state, newest, save); err != nil {
+	if err := s.RestoreState(k.state, newest, save); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// lives opens one sink after the other on a fake cluster with one partition, and keeps the state between them. Their
+// openSuccessors opens one sink after the other on a fake cluster with one partition, and keeps the state between them. Their
 // batches hold a few messages each, so that several are in flight.
-func lives(t testing.TB, opts ...kfake.Opt) (c *kfake.Cluster, brokers []string, next func(newest uint64) (*Sink, sinks.Lane), k *kept) {
+func openSuccessors(t testing.TB, opts ...kfake.Opt) (c *kfake.Cluster, brokers []string, next func(newest uint64) (*Sink, sinks.Lane), k *storedState) {
 	t.Helper()
-	c, brokers = fake(t, append([]kfake.Opt{kfake.NumBrokers(1), kfake.SeedTopics(1, topicA)}, opts...)...)
-	k = &kept{}
+	c, brokers = startFakeCluster(t, append([]kfake.Opt{kfake.NumBrokers(1), kfake.SeedTopics(1, topicA)}, opts...)...)
+	k = &storedState{}
 	next = func(newest uint64) (*Sink, sinks.Lane) {
-		s := open(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: minBatchBytes})
-		keep(t, s, k, newest)
+		s := openSink(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: minBatchBytes})
+		restoreState(t, s, k, newest)
 		return s, laneOf(t, s, pod("a", 1))
 	}
 	return c, brokers, next, k
 }
 
-func TestWhatWasAcknowledgedAfterTheLastStoreIsNotWrittenAgain(t *testing.T) {
-	c, brokers, next, k := lives(t)
-	tellProducers(t, c)
+func TestChangesAcknowledgedAfterTheLastSaveAreNotDuplicated(t *testing.T) {
+	c, brokers, next, k := openSuccessors(t)
+	answerDescribeProducers(t, c)
 	s, lane := next(0)
-	publish(t, s, lane, pods("a", 1, 5))
+	mustPublish(t, s, lane, pods("a", 1, 5))
 	k.state = s.State(0)
-	publish(t, s, lane, pods("a", 5, 9)) // acknowledged, and forgotten
+	mustPublish(t, s, lane, pods("a", 5, 9)) // acknowledged, and forgotten
 	s, lane = next(10)
-	publish(t, s, lane, pods("a", 3, 11)) // the cursor was older than the state
-	publish(t, s, lane, pods("a", 11, 20))
-	wantVersions(t, read(t, brokers, topicA), 1, 20)
+	mustPublish(t, s, lane, pods("a", 3, 11)) // the cursor was older than the state
+	mustPublish(t, s, lane, pods("a", 11, 20))
+	wantVersions(t, readTopics(t, brokers, topicA), 1, 20)
 }
 
-func TestABatchWhoseAnswerWasLostIsNotWrittenAgainByTheNextProcess(t *testing.T) {
-	c, brokers, next, _ := lives(t)
-	tellProducers(t, c)
+func TestABatchWithALostAnswerIsNotDuplicatedByTheNextProcess(t *testing.T) {
+	c, brokers, next, _ := openSuccessors(t)
+	answerDescribeProducers(t, c)
 	s, lane := next(0)
-	publish(t, s, lane, pods("a", 1, 5))
+	mustPublish(t, s, lane, pods("a", 1, 5))
 	c.Fault(produceFault(kerr.RequestTimedOut)) // applied by kfake
 	if n, err := s.Publish(t.Context(), lane, pods("a", 5, 9)); n != 0 || err == nil {
 		t.Fatalf("published %d: %v", n, err)
 	}
 	s, lane = next(8)
-	publish(t, s, lane, pods("a", 1, 20))
-	wantVersions(t, read(t, brokers, topicA), 1, 20)
+	mustPublish(t, s, lane, pods("a", 1, 20))
+	wantVersions(t, readTopics(t, brokers, topicA), 1, 20)
 }
 
 func TestProcessesThatDieBeforeTheyStoreAnythingCauseNoDuplicates(t *testing.T) {
-	c, brokers, next, _ := lives(t)
-	tellProducers(t, c)
+	c, brokers, next, _ := openSuccessors(t)
+	answerDescribeProducers(t, c)
 	for life := range 6 {
 		s, lane := next(uint64(3 * life))
-		publish(t, s, lane, pods("a", 1, 4+3*life))
+		mustPublish(t, s, lane, pods("a", 1, 4+3*life))
 	}
-	wantVersions(t, read(t, brokers, topicA), 1, 19)
+	wantVersions(t, readTopics(t, brokers, topicA), 1, 19)
 }
 
 // The batch of a dead process may reach the broker after its successor has asked what is there.
-func TestABatchThatArrivesLateIsNotThereTwice(t *testing.T) {
-	c, brokers, next, k := lives(t)
-	tellProducers(t, c)
+func TestALateBatchIsNotDuplicated(t *testing.T) {
+	c, brokers, next, k := openSuccessors(t)
+	answerDescribeProducers(t, c)
 	s, lane := next(0)
-	publish(t, s, lane, pods("a", 1, 5))
+	mustPublish(t, s, lane, pods("a", 1, 5))
 	k.state = s.State(0)
 	dead := s.lanes[lane]
-	late, err := dead.encode(t.Context(), pods("a", 5, 9), dead.next)
+	late, err := dead.encodeBatch(t.Context(), pods("a", 5, 9), dead.next)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s, lane = next(12)
-	publish(t, s, lane, pods("a", 1, 5)) // asks
+	mustPublish(t, s, lane, pods("a", 1, 5)) // asks
 	if err := produceAlone(t, s, 0, late); err != nil {
 		t.Fatal(err)
 	}
-	publish(t, s, lane, pods("a", 5, 20))
-	wantVersions(t, read(t, brokers, topicA), 1, 20)
+	mustPublish(t, s, lane, pods("a", 5, 20))
+	wantVersions(t, readTopics(t, brokers, topicA), 1, 20)
 }
 
-func TestATrainWhoseAnswersWereLostIsNotWrittenAgainByTheNextProcess(t *testing.T) {
+func TestAWindowWithLostAnswersIsNotDuplicatedByTheNextProcess(t *testing.T) {
 	for _, lost := range []*kerr.Error{kerr.RequestTimedOut, kerr.NotEnoughReplicas} { // the first one is applied by kfake, with those behind
 		for _, version := range []int{2, 5, 9} {
-			c, brokers, next, _ := lives(t)
-			tellProducers(t, c)
+			c, brokers, next, _ := openSuccessors(t)
+			answerDescribeProducers(t, c)
 			s, lane := next(0)
-			publish(t, s, lane, pods("a", 1, 2))
+			mustPublish(t, s, lane, pods("a", 1, 2))
 			c.Fault(faultAt(t, lost, version))
-			if n, err := onward(t.Context(), s, lane, pods("a", 2, 30)); err == nil || len(s.lanes[lane].inFlight) < 2 {
+			if n, err := publishOnward(t.Context(), s, lane, pods("a", 2, 30)); err == nil || len(s.lanes[lane].inFlight) < 2 {
 				t.Fatalf("published %d: %v", n, err)
 			}
 			s, lane = next(29)
-			publish(t, s, lane, pods("a", 1, 60))
-			wantVersions(t, read(t, brokers, topicA), 1, 60)
+			mustPublish(t, s, lane, pods("a", 1, 60))
+			wantVersions(t, readTopics(t, brokers, topicA), 1, 60)
 		}
 	}
 }
 
 // Each time its successor has asked what is there and sends what is missing, one more batch of a dead process arrives.
-func TestATrainThatArrivesInPiecesIsNotThereTwice(t *testing.T) {
-	c, brokers, next, k := lives(t)
-	tellProducers(t, c)
+func TestAWindowThatArrivesInPiecesIsNotDuplicated(t *testing.T) {
+	c, brokers, next, k := openSuccessors(t)
+	answerDescribeProducers(t, c)
 	s, lane := next(0)
-	publish(t, s, lane, pods("a", 1, 2))
+	mustPublish(t, s, lane, pods("a", 1, 2))
 	k.state = s.State(0)
 	dead := s.lanes[lane]
 	dead.maxRecords = 1 // other boundaries than its successor's
 	var late []*inFlightBatch
 	for v := 2; v < 2+maxInFlight; v++ {
-		f, err := dead.encode(t.Context(), pods("a", v, v+1), dead.end())
+		f, err := dead.encodeBatch(t.Context(), pods("a", v, v+1), dead.nextSequence())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -173,57 +173,57 @@ func TestATrainThatArrivesInPiecesIsNotThereTwice(t *testing.T) {
 		return nil, nil, false
 	})
 	successor, lane := next(29)
-	publish(t, successor, lane, pods("a", 1, 60))
-	wantVersions(t, read(t, brokers, topicA), 1, 60)
+	mustPublish(t, successor, lane, pods("a", 1, 60))
+	wantVersions(t, readTopics(t, brokers, topicA), 1, 60)
 	if len(late) > 0 {
 		t.Errorf("%d batches did not arrive: the test shows nothing", len(late))
 	}
 }
 
 func TestAMessageThatWasRejectedIsNotTakenForOneThatWasWritten(t *testing.T) {
-	c, brokers, next, k := lives(t)
-	tellProducers(t, c)
+	c, brokers, next, k := openSuccessors(t)
+	answerDescribeProducers(t, c)
 	s, lane := next(0)
-	publish(t, s, lane, pods("a", 1, 3))
+	mustPublish(t, s, lane, pods("a", 1, 3))
 	k.state = s.State(0)
 	c.Fault(produceFault(kerr.InvalidRecord))
 	var rejected *sinks.RejectedError
 	if n, err := s.Publish(t.Context(), lane, pods("a", 3, 4)); n != 0 || !errors.As(err, &rejected) {
 		t.Fatalf("published %d: %v", n, err)
 	}
-	publish(t, s, lane, pods("a", 4, 6)) // 3 is a dead letter, and durable
+	mustPublish(t, s, lane, pods("a", 4, 6)) // 3 is a dead letter, and durable
 	s, lane = next(8)
-	publish(t, s, lane, append(pods("a", 1, 3), pods("a", 4, 9)...))
-	records := read(t, brokers, topicA)
+	mustPublish(t, s, lane, append(pods("a", 1, 3), pods("a", 4, 9)...))
+	records := readTopics(t, brokers, topicA)
 	wantVersions(t, records[:2], 1, 3)
 	wantVersions(t, records[2:], 4, 9)
 }
 
 func TestAJournalThatWentBackInTimeLosesNothing(t *testing.T) {
-	c, brokers, next, k := lives(t)
-	tellProducers(t, c)
+	c, brokers, next, k := openSuccessors(t)
+	answerDescribeProducers(t, c)
 	s, lane := next(0)
-	publish(t, s, lane, pods("a", 1, 3))
+	mustPublish(t, s, lane, pods("a", 1, 3))
 	k.state = s.State(0)
-	publish(t, s, lane, pods("a", 3, 9))
-	s, lane = next(4)                     // a copy of the journal that ends with 4
-	publish(t, s, lane, pods("a", 1, 12)) // 5 to 11 may be other changes now
-	records := read(t, brokers, topicA)
+	mustPublish(t, s, lane, pods("a", 3, 9))
+	s, lane = next(4)                         // a copy of the journal that ends with 4
+	mustPublish(t, s, lane, pods("a", 1, 12)) // 5 to 11 may be other changes now
+	records := readTopics(t, brokers, topicA)
 	wantVersions(t, records[:8], 1, 9)
 	wantVersions(t, records[8:], 5, 12)
 }
 
-func TestWhereNobodyTellsWhatIsThereItIsWrittenAgainAndSaidOnce(t *testing.T) {
-	_, brokers, next, k := lives(t, kfake.MaxVersions(kversion.V2_7_0()))
+func TestWithoutDescribeProducersChangesAreResentAndLoggedOnce(t *testing.T) {
+	_, brokers, next, k := openSuccessors(t, kfake.MaxVersions(kversion.V2_7_0()))
 	s, lane := next(0)
-	publish(t, s, lane, pods("a", 1, 3))
+	mustPublish(t, s, lane, pods("a", 1, 3))
 	k.state = s.State(0)
-	publish(t, s, lane, pods("a", 3, 5))
+	mustPublish(t, s, lane, pods("a", 3, 5))
 
-	s, log := loud(t, Config{Brokers: brokers, Topic: topicA})
-	keep(t, s, k, 8)
-	publish(t, s, laneOf(t, s, pod("a", 1)), pods("a", 1, 9))
-	records := read(t, brokers, topicA)
+	s, log := openSinkWithLog(t, Config{Brokers: brokers, Topic: topicA})
+	restoreState(t, s, k, 8)
+	mustPublish(t, s, laneOf(t, s, pod("a", 1)), pods("a", 1, 9))
+	records := readTopics(t, brokers, topicA)
 	wantVersions(t, records[:4], 1, 5)
 	wantVersions(t, records[4:], 3, 9)
 	log.mu.Lock()
@@ -233,35 +233,35 @@ func TestWhereNobodyTellsWhatIsThereItIsWrittenAgainAndSaidOnce(t *testing.T) {
 	}
 }
 
-func TestOneWhoMayNotReadIsToldWhatToGrant(t *testing.T) {
-	c, brokers, next, k := lives(t)
+func TestAMissingReadRightIsNamed(t *testing.T) {
+	c, brokers, next, k := openSuccessors(t)
 	s, lane := next(0)
-	publish(t, s, lane, pods("a", 1, 3))
+	mustPublish(t, s, lane, pods("a", 1, 3))
 	k.state = s.State(0)
 	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.DescribeProducers}, Err: kerr.TopicAuthorizationFailed})
 	s, lane = next(4)
-	publish(t, s, lane, pods("a", 1, 5)) // 1 and 2 were acknowledged and stored
-	wantVersions(t, read(t, brokers, topicA), 1, 5)
+	mustPublish(t, s, lane, pods("a", 1, 5)) // 1 and 2 were acknowledged and stored
+	wantVersions(t, readTopics(t, brokers, topicA), 1, 5)
 }
 
-func TestALanesFirstBatchWaitsForItsNumbersToBeStored(t *testing.T) {
-	_, brokers, s, lane := one(t)
+func TestTheFirstBatchOfALaneWaitsUntilItsEpochIsStored(t *testing.T) {
+	_, brokers, s, lane := openSingleLane(t)
 	full := errors.New("disk full")
-	if err := s.Restore(nil, 0, func(context.Context) error { return full }); err != nil {
+	if err := s.RestoreState(nil, 0, func(context.Context) error { return full }); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := s.Publish(t.Context(), lane, pods("a", 1, 3)); n != 0 || !errors.Is(err, full) {
 		t.Errorf("published %d: %v", n, err)
 	}
-	if records := read(t, brokers, topicA); len(records) != 0 {
+	if records := readTopics(t, brokers, topicA); len(records) != 0 {
 		t.Errorf("%d records are written before their numbers are stored", len(records))
 	}
 }
 
 func TestAStateThatCannotBeReadIsAnError(t *testing.T) {
-	s := open(t, Config{Brokers: []string{"127.0.0.1:1"}, Topic: topicA})
+	s := openSink(t, Config{Brokers: []string{"127.0.0.1:1"}, Topic: topicA})
 	for _, state := range []string{"\x02", "\x01", "\x01\x01\x03abc", "\x01\x00extra", "\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"} {
-		if err := s.Restore([]byte(state), 0, nil); err == nil {
+		if err := s.RestoreState([]byte(state), 0, nil); err == nil {
 			t.Errorf("%q was read", state)
 		}
 	}
@@ -271,11 +271,11 @@ func FuzzState(f *testing.F) {
 	f.Add(encodeStates(map[sinks.Lane]producerState{"t/0of1": {5, 2, 77, 9}}, map[sinks.Lane]producerState{"t/1of1": {}}))
 	f.Fuzz(func(t *testing.T, state []byte) {
 		s := &Sink{log: slog.New(slog.DiscardHandler)}
-		if s.Restore(state, 1, func(context.Context) error { return nil }) != nil || len(state) == 0 {
+		if s.RestoreState(state, 1, func(context.Context) error { return nil }) != nil || len(state) == 0 {
 			return
 		}
 		again := &Sink{log: s.log}
-		if err := again.Restore(s.State(0), 1, nil); err != nil {
+		if err := again.RestoreState(s.State(0), 1, nil); err != nil {
 			t.Errorf("what was read cannot be written and read: %v", err)
 		}
 	})

@@ -18,15 +18,15 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
-// guarded is a broker where the user exporter may do nothing until it is granted.
-func guarded(t *testing.T) (*broker.Broker, Config) {
+// startKafkaWithACLs is a broker where the user exporter may do nothing until it is granted.
+func startKafkaWithACLs(t *testing.T) (*broker.Broker, Config) {
 	t.Helper()
 	require.Integration(t)
 	require.Program(t, "java", "install Java 17 or later")
 	dir := t.TempDir()
 	ca := certificates.New(t)
-	write(t, dir, "ca.pem", ca.PEM)
-	write(t, dir, "password", []byte(right))
+	writeFile(t, dir, "ca.pem", ca.PEM)
+	writeFile(t, dir, "password", []byte(rightPassword))
 	cert, key := ca.Issue(t)
 	const login = "org.apache.kafka.common.security."
 	b, err := broker.Start(t.Context(), broker.Options{Dir: t.TempDir(),
@@ -36,7 +36,7 @@ func guarded(t *testing.T) (*broker.Broker, Config) {
 			"super.users":           "User:ANONYMOUS", // who comes without TLS
 		},
 		Secure: &broker.Secure{Certificate: string(cert), Key: string(key), Mechanisms: map[string]string{
-			"PLAIN": login + `plain.PlainLoginModule required user_exporter="` + right + `";`,
+			"PLAIN": login + `plain.PlainLoginModule required user_exporter="` + rightPassword + `";`,
 		}}})
 	if err != nil {
 		t.Fatal(err)
@@ -51,10 +51,10 @@ func guarded(t *testing.T) (*broker.Broker, Config) {
 		SASL: auth.SASL{Mechanism: "plain", Username: "exporter", PasswordFile: filepath.Join(dir, "password")}}
 }
 
-// grant gives the user exporter a right.
-func grant(t *testing.T, b *broker.Broker, kind kafka.ResourceType, name string, pattern kafka.PatternType, what ...kafka.ACLOperationType) {
+// grantRights gives the user exporter a right.
+func grantRights(t *testing.T, b *broker.Broker, kind kafka.ResourceType, name string, pattern kafka.PatternType, what ...kafka.ACLOperationType) {
 	t.Helper()
-	ask(t, b.Brokers(), func(ctx context.Context, c *kafka.Client) error {
+	withClient(t, b.Brokers(), func(ctx context.Context, c *kafka.Client) error {
 		var entries []kafka.ACLEntry
 		for _, operation := range what {
 			entries = append(entries, kafka.ACLEntry{ResourceType: kind, ResourceName: name, ResourcePatternType: pattern,
@@ -71,14 +71,14 @@ func grant(t *testing.T, b *broker.Broker, kind kafka.ResourceType, name string,
 // TestEachMissingRightOfAReplicatedStateIsNamed grants what docs/kafka.md lists, one after the other. What is missing is
 // said.
 func TestEachMissingRightOfAReplicatedStateIsNamed(t *testing.T) {
-	b, cfg := guarded(t)
-	s := open(t, cfg)
+	b, cfg := startKafkaWithACLs(t)
+	s := openSink(t, cfg)
 	store, err := s.OpenState(stateName, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	lane := laneName(topicA, 0, 1)
-	claim := sinks.Claim{Group: "test", Sink: "main", Note: func(context.Context, map[sinks.Lane]sinks.Place) error { return nil }}
+	claim := sinks.Claim{Group: "test", Sink: "main", RecordLanes: func(context.Context, map[sinks.Lane]sinks.LanePosition) error { return nil }}
 	// until tries until a right works, and returns what it was told before that.
 	until := func(what string, named []string, do func() error, allow func()) {
 		t.Helper()
@@ -89,7 +89,7 @@ func TestEachMissingRightOfAReplicatedStateIsNamed(t *testing.T) {
 			}
 		}
 		allow()
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 		defer cancel()
 		for err = do(); err != nil; err = do() { // brokers hear of rights a moment later
 			if ratelimit.Sleep(ctx, time.Millisecond) != nil {
@@ -98,7 +98,7 @@ func TestEachMissingRightOfAReplicatedStateIsNamed(t *testing.T) {
 		}
 	}
 	topic := func(name string, what ...kafka.ACLOperationType) func() {
-		return func() { grant(t, b, kafka.ResourceTypeTopic, name, kafka.PatternTypeLiteral, what...) }
+		return func() { grantRights(t, b, kafka.ResourceTypeTopic, name, kafka.PatternTypeLiteral, what...) }
 	}
 	published := 0
 	until("publish", []string{"grant WRITE"}, func() error {
@@ -108,11 +108,11 @@ func TestEachMissingRightOfAReplicatedStateIsNamed(t *testing.T) {
 	}, topic(topicA, kafka.ACLOperationTypeWrite, kafka.ACLOperationTypeDescribe, kafka.ACLOperationTypeCreate, kafka.ACLOperationTypeDescribeConfigs))
 	until("fence", []string{"WRITE", `"test-main"`}, func() error { return s.Fence(t.Context(), claim, []sinks.Lane{lane}) },
 		func() {
-			grant(t, b, kafka.ResourceTypeTransactionalID, "test-", kafka.PatternTypePrefixed, kafka.ACLOperationTypeWrite)
+			grantRights(t, b, kafka.ResourceTypeTransactionalID, "test-", kafka.PatternTypePrefixed, kafka.ACLOperationTypeWrite)
 		})
 	held := 0
 	until("tail", []string{"grant READ", topicA}, func() error {
-		return s.Tail(t.Context(), map[sinks.Lane]sinks.Place{lane: 0}, func(sinks.Lane, sinks.Emitted) error { held++; return nil })
+		return s.ReadTail(t.Context(), map[sinks.Lane]sinks.LanePosition{lane: 0}, func(sinks.Lane, sinks.Emitted) error { held++; return nil })
 	}, topic(topicA, kafka.ACLOperationTypeRead))
 	if held != 2 {
 		t.Errorf("the tail has %d messages, want 2", held)
@@ -126,6 +126,6 @@ func TestEachMissingRightOfAReplicatedStateIsNamed(t *testing.T) {
 	if err := store.Write(t.Context(), []sinks.StateEntry{entry("a", "1")}); err != nil {
 		t.Error(err)
 	}
-	insist(t, s, lane, pods("a", 3, 5))
-	wantVersions(t, read(t, b.Brokers(), topicA), 1, 5)
+	publishUntilAccepted(t, s, lane, pods("a", 3, 5))
+	wantVersions(t, readTopics(t, b.Brokers(), topicA), 1, 5)
 }

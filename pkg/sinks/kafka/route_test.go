@@ -18,7 +18,7 @@ import (
 
 func createTopic(t testing.TB, brokers []string, topic string, partitions int) {
 	t.Helper()
-	ask(t, brokers, func(ctx context.Context, c *kafka.Client) error {
+	withClient(t, brokers, func(ctx context.Context, c *kafka.Client) error {
 		r, err := c.CreateTopics(ctx, &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{{Topic: topic, NumPartitions: partitions, ReplicationFactor: 1}}})
 		if err != nil {
 			return err
@@ -44,7 +44,7 @@ func wantHistories(t *testing.T, records []*kgo.Record, n, last int) {
 	next := map[string]int{}
 	for _, r := range records {
 		name := string(r.Key)
-		v := version(t, r)
+		v := podVersion(t, r)
 		if next[name]++; next[name] != v {
 			t.Fatalf("%s: version %d, want %d", name, v, next[name])
 		}
@@ -54,29 +54,29 @@ func wantHistories(t *testing.T, records []*kgo.Record, n, last int) {
 	}
 }
 
-// grown waits until the sink has noticed that the topic has changed, and replaces its lanes.
-func grown(t *testing.T, s *Sink) sinks.Repartition {
+// awaitRepartition waits until the sink has noticed that the topic has changed, and replaces its lanes.
+func awaitRepartition(t *testing.T, s *Sink) sinks.Repartition {
 	t.Helper()
-	s.looked = time.Time{}
+	s.layoutsCheckedAt = time.Time{}
 	pause := time.NewTicker(10 * time.Millisecond)
 	defer pause.Stop()
 	for begun := time.Now(); ; <-pause.C {
-		if due := s.Repartitions(); len(due) > 0 {
-			s.Repartition(due[0])
-			if again := s.Repartitions(); len(again) > 0 {
+		if due := s.PendingRepartitions(); len(due) > 0 {
+			s.ApplyRepartition(due[0])
+			if again := s.PendingRepartitions(); len(again) > 0 {
 				t.Errorf("still due: %+v", again)
 			}
 			return due[0]
 		}
-		if time.Since(begun) > patience {
+		if time.Since(begun) > testTimeout {
 			t.Fatal("nobody has noticed that the topic has changed")
 		}
 	}
 }
 
 func TestChangesOfAnUnknownTopicWaitAndOthersGoOn(t *testing.T) {
-	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
-	s := open(t, Config{Brokers: brokers, Topic: "k8s.{group}.{resource}"})
+	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
+	s := openSink(t, Config{Brokers: brokers, Topic: "k8s.{group}.{resource}"})
 	node := pod("n", 1)
 	node.Resource.Resource = "nodes"
 	nodes := laneOf(t, s, node)
@@ -85,12 +85,12 @@ func TestChangesOfAnUnknownTopicWaitAndOthersGoOn(t *testing.T) {
 	if n != 0 || err == nil || errors.As(err, &unavailable) || !strings.Contains(err.Error(), `topic "k8s.core.nodes" does not exist: create it, or set kafka.createTopics.enabled`) {
 		t.Errorf("published %d: %v", n, err)
 	}
-	publish(t, s, laneOf(t, s, pod("a", 1)), pods("a", 1, 5))
+	mustPublish(t, s, laneOf(t, s, pod("a", 1)), pods("a", 1, 5))
 }
 
 func TestChangesGoToTheTopicsTheyAreRoutedTo(t *testing.T) {
-	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(3, topicA, "audit.pods"))
-	s := open(t, Config{Brokers: brokers, Topic: topicA})
+	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(3, topicA, "audit.pods"))
+	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
 	audit, err := sinks.ParseTemplate("audit.{resource}")
 	if err != nil {
 		t.Fatal(err)
@@ -107,28 +107,28 @@ func TestChangesGoToTheTopicsTheyAreRoutedTo(t *testing.T) {
 		if (lane == own) != (m.Topic == nil) {
 			t.Errorf("change %d goes to lane %s; the sink's own is %s", i, lane, own)
 		}
-		publish(t, s, lane, []sinks.Message{m})
+		mustPublish(t, s, lane, []sinks.Message{m})
 	}
 	for _, topic := range []string{topicA, "audit.pods"} {
-		if got := read(t, brokers, topic); len(got) != 2 {
+		if got := readTopics(t, brokers, topic); len(got) != 2 {
 			t.Errorf("topic %s holds %d records, want 2", topic, len(got))
 		}
 	}
 }
 
-func TestWhatWaitedForATopicGoesToItsPartitionsInOrder(t *testing.T) {
+func TestChangesOfAWaitingLaneGoToTheirPartitionsInOrder(t *testing.T) {
 	const n, last = 12, 30
-	c, brokers := fake(t, kfake.NumBrokers(1))
-	s := open(t, Config{Brokers: brokers, Topic: topicA})
+	c, brokers := startFakeCluster(t, kfake.NumBrokers(1))
+	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
 	waits := laneOf(t, s, pod("o0", 1))
 	createTopic(t, brokers, topicA, 4)
 	c.Fault(produceFault(kerr.RequestTimedOut)) // of the first partition that is tried; applied
-	insist(t, s, waits, objects(n, 1, 10))
+	publishUntilAccepted(t, s, waits, objects(n, 1, 10))
 
 	if lane := laneOf(t, s, pod("o0", 10)); lane != waits {
 		t.Errorf("lane %s before the one of the waiting is replaced", lane)
 	}
-	if r := grown(t, s); !slices.Equal(r.From, []sinks.Lane{waits}) || len(r.To) != 4 || r.Gone || r.Reason != "" {
+	if r := awaitRepartition(t, s); !slices.Equal(r.From, []sinks.Lane{waits}) || len(r.To) != 4 || r.Lost || r.Reason != "" {
 		t.Errorf("replaced %+v", r)
 	}
 	route := func(ms []sinks.Message) {
@@ -141,16 +141,16 @@ func TestWhatWaitedForATopicGoesToItsPartitionsInOrder(t *testing.T) {
 			t.Errorf("%d lanes, want 4", len(lanes))
 		}
 		for lane, batch := range lanes {
-			publish(t, s, lane, batch)
+			mustPublish(t, s, lane, batch)
 		}
 	}
 	route(objects(n, 10, last+1))
-	wantHistories(t, read(t, brokers, topicA), n, last)
+	wantHistories(t, readTopics(t, brokers, topicA), n, last)
 }
 
-func TestARejectionAmongWhatWaitedSpeaksOfItsMessage(t *testing.T) {
-	c, brokers := fake(t, kfake.NumBrokers(1))
-	s := open(t, Config{Brokers: brokers, Topic: topicA})
+func TestARejectionInAWaitingLaneNamesItsMessage(t *testing.T) {
+	c, brokers := startFakeCluster(t, kfake.NumBrokers(1))
+	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
 	waits := laneOf(t, s, pod("o0", 1))
 	createTopic(t, brokers, topicA, 3)
 	messages := objects(9, 1, 2)
@@ -169,25 +169,25 @@ func TestARejectionAmongWhatWaitedSpeaksOfItsMessage(t *testing.T) {
 			messages = messages[n:]
 		}
 	}
-	if records := read(t, brokers, topicA); len(records)+len(dead) != 9 {
+	if records := readTopics(t, brokers, topicA); len(records)+len(dead) != 9 {
 		t.Errorf("%d records and %d rejections of 9 messages", len(records), len(dead))
 	}
 }
 
 func TestObjectsMoveWhenTheLanesOfAGrownTopicAreReplaced(t *testing.T) {
-	_, brokers, s, lane := one(t)
-	publish(t, s, lane, pods("a", 1, 3))
+	_, brokers, s, lane := openSingleLane(t)
+	mustPublish(t, s, lane, pods("a", 1, 3))
 	addPartitions(t, brokers, topicA, 8)
 	if got := laneOf(t, s, pod("a", 3)); got != lane {
 		t.Errorf("lane %s while nobody knows of the growth, want %s", got, lane)
 	}
-	publish(t, s, lane, pods("a", 3, 5)) // what was on its way
-	if r := grown(t, s); !slices.Equal(r.From, []sinks.Lane{lane}) || len(r.To) != 8 || r.Gone || r.Reason == "" {
+	mustPublish(t, s, lane, pods("a", 3, 5)) // what was on its way
+	if r := awaitRepartition(t, s); !slices.Equal(r.From, []sinks.Lane{lane}) || len(r.To) != 8 || r.Lost || r.Reason == "" {
 		t.Errorf("replaced %+v", r)
 	}
 	grown := laneOf(t, s, pod("a", 5))
 	if !strings.HasSuffix(string(grown), "of8") {
 		t.Errorf("lane %s after the drain, want one of 8", grown)
 	}
-	publish(t, s, grown, pods("a", 5, 7))
+	mustPublish(t, s, grown, pods("a", 5, 7))
 }

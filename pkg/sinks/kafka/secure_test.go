@@ -26,32 +26,32 @@ import (
 )
 
 // What the tests log in with, and what is refused.
-const right, wrong = "open-sesame", "hunter2"
+const rightPassword, wrongPassword = "open-sesame", "hunter2"
 
-// corrected opens a sink whose credentials Kafka refuses: its error names where to look and shows no credential; when they
+// testCorrectedCredentials opens a sink whose credentials Kafka refuses: its error names where to look and shows no credential; when they
 // are corrected it delivers.
-func corrected(t *testing.T, cfg Config, names string, correct func()) {
+func testCorrectedCredentials(t *testing.T, cfg Config, names string, correct func()) {
 	t.Helper()
-	s, log := loud(t, cfg)
+	s, log := openSinkWithLog(t, cfg)
 	for range 3 {
 		_, err := lookUp(t, s, pod("a", 1))
 		var unavailable *sinks.UnavailableError
-		if !errors.As(err, &unavailable) || !strings.Contains(err.Error(), names) || strings.Contains(err.Error(), wrong) {
+		if !errors.As(err, &unavailable) || !strings.Contains(err.Error(), names) || strings.Contains(err.Error(), wrongPassword) {
 			t.Fatalf("credentials that are refused: %v; want an UnavailableError that names %s", err, names)
 		}
 	}
 	correct()
-	insistOnLane(t, s)
-	insist(t, s, laneOf(t, s, pod("a", 1)), pods("a", 1, 5))
-	for _, secret := range []string{right, wrong, "eyJ"} { // and how tokens begin
+	waitForTopic(t, s)
+	publishUntilAccepted(t, s, laneOf(t, s, pod("a", 1)), pods("a", 1, 5))
+	for _, secret := range []string{rightPassword, wrongPassword, "eyJ"} { // and how tokens begin
 		if strings.Contains(log.String(), secret) {
 			t.Errorf("a credential is in the log:\n%s", log)
 		}
 	}
 }
 
-// unsigned is a token as the broker's own test mode takes it (RFC 7519, 6): who it is for, and how long.
-func unsigned(subject string, lives time.Duration) string {
+// unsignedToken is a token as the broker's own test mode takes it (RFC 7519, 6): who it is for, and how long.
+func unsignedToken(subject string, lives time.Duration) string {
 	part := func(v any) string {
 		b, _ := json.Marshal(v) // plain data
 		return base64.RawURLEncoding.EncodeToString(b)
@@ -61,19 +61,19 @@ func unsigned(subject string, lives time.Duration) string {
 		part(map[string]any{"sub": subject, "iat": now.Unix() - 1, "exp": now.Add(lives).Unix()}) + "."
 }
 
-// tokens is a token endpoint that knows one client.
-func tokens(t *testing.T, lives time.Duration) (url string, asked *atomic.Int64) {
+// startTokenEndpoint is a token endpoint that knows one client.
+func startTokenEndpoint(t *testing.T, lives time.Duration) (url string, asked *atomic.Int64) {
 	t.Helper()
 	asked = &atomic.Int64{}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id, secret, _ := r.BasicAuth()
-		if id != "exporter" || secret != right || r.FormValue("grant_type") != "client_credentials" || r.FormValue("scope") != "kafka" {
+		if id != "exporter" || secret != rightPassword || r.FormValue("grant_type") != "client_credentials" || r.FormValue("scope") != "kafka" {
 			w.WriteHeader(http.StatusUnauthorized)
 			_, _ = w.Write([]byte(`{"error":"invalid_client"}`)) // the client sees what is missing
 			return
 		}
 		asked.Add(1)
-		_ = json.NewEncoder(w).Encode(map[string]any{"access_token": unsigned("exporter", lives), "expires_in": lives.Seconds()})
+		_ = json.NewEncoder(w).Encode(map[string]any{"access_token": unsignedToken("exporter", lives), "expires_in": lives.Seconds()})
 	}))
 	t.Cleanup(server.Close)
 	return server.URL, asked
@@ -86,13 +86,13 @@ func TestEveryMechanismOnApacheKafka(t *testing.T) {
 	require.Program(t, "java", "install Java 17 or later")
 	dir := t.TempDir()
 	ca := certificates.New(t)
-	write(t, dir, "ca.pem", ca.PEM)
+	writeFile(t, dir, "ca.pem", ca.PEM)
 	cert, key := ca.Issue(t)
 	const login = "org.apache.kafka.common.security."
 	b, err := broker.Start(t.Context(), broker.Options{Dir: t.TempDir(),
 		Properties: map[string]string{"log.retention.ms": "-1", "listener.name.secure.connections.max.reauth.ms": "3000"},
 		Secure: &broker.Secure{Certificate: string(cert), Key: string(key), Mechanisms: map[string]string{
-			"PLAIN":         login + `plain.PlainLoginModule required user_exporter="` + right + `";`,
+			"PLAIN":         login + `plain.PlainLoginModule required user_exporter="` + rightPassword + `";`,
 			"SCRAM-SHA-256": login + "scram.ScramLoginModule required;",
 			"SCRAM-SHA-512": login + "scram.ScramLoginModule required;",
 			"OAUTHBEARER":   login + `oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";`,
@@ -105,8 +105,8 @@ func TestEveryMechanismOnApacheKafka(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	addUser(t, b.Brokers(), "exporter", right)
-	endpoint, _ := tokens(t, time.Hour)
+	addUser(t, b.Brokers(), "exporter", rightPassword)
+	endpoint, _ := startTokenEndpoint(t, time.Hour)
 
 	password := filepath.Join(dir, "password")
 	for name, login := range map[string]auth.SASL{
@@ -116,49 +116,49 @@ func TestEveryMechanismOnApacheKafka(t *testing.T) {
 		"oauthbearer":   {Mechanism: "oauthbearer", OAuth: auth.OAuth{TokenURL: endpoint, ClientID: "exporter", ClientSecretFile: password, Scope: "kafka"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			write(t, dir, "password", []byte(wrong+"\n"))
-			corrected(t, Config{Brokers: []string{b.SecureAddress()}, Topic: "k8s." + name, SASL: login,
+			writeFile(t, dir, "password", []byte(wrongPassword+"\n"))
+			testCorrectedCredentials(t, Config{Brokers: []string{b.SecureAddress()}, Topic: "k8s." + name, SASL: login,
 				TLS: auth.TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")}, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}},
-				"kafka.sasl", func() { write(t, dir, "password", []byte(right+"\n")) })
+				"kafka.sasl", func() { writeFile(t, dir, "password", []byte(rightPassword+"\n")) })
 		})
 	}
-	write(t, dir, "password", []byte(right))
-	t.Run("a session that ends", func(t *testing.T) { endingSession(t, b, dir) })
-	t.Run("an expired token", func(t *testing.T) { expiringToken(t, b, dir) })
+	writeFile(t, dir, "password", []byte(rightPassword))
+	t.Run("a session that ends", func(t *testing.T) { testEndingSession(t, b, dir) })
+	t.Run("an expired token", func(t *testing.T) { testExpiringToken(t, b, dir) })
 }
 
-// endingSession publishes until the broker has ended the session, as it does to who does not authenticate again
+// testEndingSession publishes until the broker has ended the session, as it does to who does not authenticate again
 // (KIP-368). The sink connects and authenticates anew; nothing is lost or repeated, and the log has nothing to say.
-func endingSession(t *testing.T, b *broker.Broker, dir string) {
-	s, log := loud(t, Config{Brokers: []string{b.SecureAddress()}, Topic: "k8s.session",
+func testEndingSession(t *testing.T, b *broker.Broker, dir string) {
+	s, log := openSinkWithLog(t, Config{Brokers: []string{b.SecureAddress()}, Topic: "k8s.session",
 		SASL: auth.SASL{Mechanism: "scram-sha-512", Username: "exporter", PasswordFile: filepath.Join(dir, "password")},
 		TLS:  auth.TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")}, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}})
-	opened := dials(s)
-	insistOnLane(t, s)
+	opened := countDials(s)
+	waitForTopic(t, s)
 	lane := laneOf(t, s, pod("a", 1))
-	insist(t, s, lane, pods("a", 1, 2))
+	publishUntilAccepted(t, s, lane, pods("a", 1, 2))
 	said, before, next := log.count(), opened.Load(), 2
 	for ; opened.Load() == before; next++ {
-		insist(t, s, lane, pods("a", next, next+1))
+		publishUntilAccepted(t, s, lane, pods("a", next, next+1))
 	}
 	if log.count() != said {
 		t.Errorf("the log speaks of it:\n%s", log)
 	}
-	wantVersions(t, read(t, b.Brokers(), "k8s.session"), 1, next)
+	wantVersions(t, readTopics(t, b.Brokers(), "k8s.session"), 1, next)
 }
 
-// expiringToken lets a token expire on an open connection, and refuses the sink until there is a new one.
-func expiringToken(t *testing.T, b *broker.Broker, dir string) {
-	write(t, dir, "token", []byte(unsigned("exporter", 2*time.Second)+"\n"))
+// testExpiringToken lets a token expire on an open connection, and refuses the sink until there is a new one.
+func testExpiringToken(t *testing.T, b *broker.Broker, dir string) {
+	writeFile(t, dir, "token", []byte(unsignedToken("exporter", 2*time.Second)+"\n"))
 	var err error
-	s := open(t, Config{Brokers: []string{b.SecureAddress()}, Topic: "k8s.expired", RequestTimeout: 5 * time.Second,
+	s := openSink(t, Config{Brokers: []string{b.SecureAddress()}, Topic: "k8s.expired", RequestTimeout: 5 * time.Second,
 		SASL: auth.SASL{Mechanism: "oauthbearer", TokenFile: filepath.Join(dir, "token")},
 		TLS:  auth.TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")}, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}})
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*testTimeout)
 	defer cancel()
 	lane, sent := laneName("k8s.expired", 0, 1), 0
 	for sent == 0 { // until a token was taken in time
-		write(t, dir, "token", []byte(unsigned("exporter", 2*time.Second)))
+		writeFile(t, dir, "token", []byte(unsignedToken("exporter", 2*time.Second)))
 		if sent, err = s.Publish(ctx, lane, pods("a", 1, 2)); ctx.Err() != nil {
 			t.Fatal(err)
 		}
@@ -174,9 +174,9 @@ func expiringToken(t *testing.T, b *broker.Broker, dir string) {
 			t.Fatalf("an expired token is taken: %v", err)
 		}
 	}
-	write(t, dir, "token", []byte(unsigned("exporter", time.Hour)))
-	insist(t, s, lane, pods("a", sent+1, sent+5))
-	wantVersions(t, read(t, b.Brokers(), "k8s.expired"), 1, sent+5)
+	writeFile(t, dir, "token", []byte(unsignedToken("exporter", time.Hour)))
+	publishUntilAccepted(t, s, lane, pods("a", sent+1, sent+5))
+	wantVersions(t, readTopics(t, b.Brokers(), "k8s.expired"), 1, sent+5)
 }
 
 // addUser makes the credentials of a SCRAM user.
@@ -187,7 +187,7 @@ func addUser(t *testing.T, brokers []string, name, password string) {
 		kafka.ScramMechanismSha256: saltedPassword(password, iterations, 256), kafka.ScramMechanismSha512: saltedPassword(password, iterations, 512),
 	} {
 		salt := []byte("a salt of the tests")
-		ask(t, brokers, func(ctx context.Context, c *kafka.Client) error {
+		withClient(t, brokers, func(ctx context.Context, c *kafka.Client) error {
 			r, err := c.AlterUserScramCredentials(ctx, &kafka.AlterUserScramCredentialsRequest{Upsertions: []kafka.UserScramCredentialsUpsertion{
 				{Name: name, Mechanism: mechanism, Iterations: iterations, Salt: salt, SaltedPassword: hash(salt)},
 			}})
@@ -219,7 +219,7 @@ func saltedPassword(password string, iterations, bits int) func(salt []byte) []b
 // tokenOf asks a token endpoint as a connection does.
 func tokenOf(t *testing.T, from auth.OAuth) func() (string, error) {
 	t.Helper()
-	m, err := auth.SASL{Mechanism: "oauthbearer", OAuth: from}.NewMechanism(patience)
+	m, err := auth.SASL{Mechanism: "oauthbearer", OAuth: from}.NewMechanism(testTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,8 +231,8 @@ func tokenOf(t *testing.T, from auth.OAuth) func() (string, error) {
 
 func TestATokenIsKeptUntilItIsOld(t *testing.T) {
 	for lives, times := range map[time.Duration]int64{time.Hour: 1, 0: 3} {
-		url, asked := tokens(t, lives)
-		token := tokenOf(t, auth.OAuth{TokenURL: url, ClientID: "exporter", ClientSecret: right, Scope: "kafka"})
+		url, asked := startTokenEndpoint(t, lives)
+		token := tokenOf(t, auth.OAuth{TokenURL: url, ClientID: "exporter", ClientSecret: rightPassword, Scope: "kafka"})
 		for range 3 {
 			if text, err := token(); err != nil || !strings.Contains(text, "auth=Bearer ") {
 				t.Fatal(text, err)
@@ -245,9 +245,9 @@ func TestATokenIsKeptUntilItIsOld(t *testing.T) {
 }
 
 func TestARefusedSecretIsNotShown(t *testing.T) {
-	url, _ := tokens(t, time.Hour)
-	_, err := tokenOf(t, auth.OAuth{TokenURL: url, ClientID: "exporter", ClientSecret: wrong, Scope: "kafka"})()
-	if err == nil || strings.Contains(err.Error(), wrong) || !strings.Contains(err.Error(), "invalid_client") {
+	url, _ := startTokenEndpoint(t, time.Hour)
+	_, err := tokenOf(t, auth.OAuth{TokenURL: url, ClientID: "exporter", ClientSecret: wrongPassword, Scope: "kafka"})()
+	if err == nil || strings.Contains(err.Error(), wrongPassword) || !strings.Contains(err.Error(), "invalid_client") {
 		t.Errorf("%v", err)
 	}
 }
@@ -257,7 +257,7 @@ func TestAnEndpointThatSendsUsElsewhereIsNotFollowed(t *testing.T) {
 	t.Cleanup(other.Close)
 	server := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
 	t.Cleanup(server.Close)
-	if _, err := tokenOf(t, auth.OAuth{TokenURL: server.URL, ClientID: "exporter", ClientSecret: right})(); err == nil {
+	if _, err := tokenOf(t, auth.OAuth{TokenURL: server.URL, ClientID: "exporter", ClientSecret: rightPassword})(); err == nil {
 		t.Error("a redirect was taken for a token")
 	}
 }
@@ -267,7 +267,7 @@ func TestMutualTLSOnApacheKafka(t *testing.T) {
 	require.Program(t, "java", "install Java 17 or later")
 	dir := t.TempDir()
 	ca := certificates.New(t)
-	write(t, dir, "ca.pem", ca.PEM)
+	writeFile(t, dir, "ca.pem", ca.PEM)
 	cert, key := ca.Issue(t)
 	b, err := broker.Start(t.Context(), broker.Options{Dir: t.TempDir(), Properties: map[string]string{"log.retention.ms": "-1"},
 		Secure: &broker.Secure{Certificate: string(cert), Key: string(key), Clients: string(ca.PEM)}})
@@ -280,17 +280,17 @@ func TestMutualTLSOnApacheKafka(t *testing.T) {
 		}
 	})
 	cfg := Config{Brokers: []string{b.SecureAddress()}, Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}, TLS: auth.TLS{
-		Enabled: true, CAFile: filepath.Join(dir, "ca.pem"), CertFile: certificate(t, dir, certificates.New(t)), KeyFile: filepath.Join(dir, "key.pem"),
+		Enabled: true, CAFile: filepath.Join(dir, "ca.pem"), CertFile: issueCertificate(t, dir, certificates.New(t)), KeyFile: filepath.Join(dir, "key.pem"),
 	}}
 	// The broker's alert may be lost when it closes the connection on what we have sent since, so its text is not certain.
-	corrected(t, cfg, "TLS", func() { certificate(t, dir, ca) })
+	testCorrectedCredentials(t, cfg, "TLS", func() { issueCertificate(t, dir, ca) })
 }
 
-// certificate writes a new client certificate and its key, and returns the path of the certificate.
-func certificate(t *testing.T, dir string, by *certificates.Authority) string {
+// issueCertificate writes a new client certificate and its key, and returns the path of the certificate.
+func issueCertificate(t *testing.T, dir string, by *certificates.Authority) string {
 	t.Helper()
 	cert, key := by.Issue(t)
-	write(t, dir, "cert.pem", cert)
-	write(t, dir, "key.pem", key)
+	writeFile(t, dir, "cert.pem", cert)
+	writeFile(t, dir, "key.pem", key)
 	return filepath.Join(dir, "cert.pem")
 }

@@ -18,13 +18,13 @@ import (
 
 func TestEveryMechanismLetsTheRightPasswordIn(t *testing.T) {
 	for mechanism, method := range map[string]string{"plain": "PLAIN", "scram-sha-256": "SCRAM-SHA-256", "scram-sha-512": "SCRAM-SHA-512"} {
-		_, brokers := fake(t, kfake.SeedTopics(1, topicA), kfake.EnableSASL(), kfake.Superuser(method, "exporter", "right"))
+		_, brokers := startFakeCluster(t, kfake.SeedTopics(1, topicA), kfake.EnableSASL(), kfake.Superuser(method, "exporter", "right"))
 		cfg := Config{Brokers: brokers, Topic: topicA, SASL: auth.SASL{Mechanism: mechanism, AllowCleartextCredentials: true, Username: "exporter", Password: "right"}}
-		s := open(t, cfg)
-		publish(t, s, laneOf(t, s, pod("a", 1)), pods("a", 1, 5))
+		s := openSink(t, cfg)
+		mustPublish(t, s, laneOf(t, s, pod("a", 1)), pods("a", 1, 5))
 
 		cfg.SASL.Password = "wrong"
-		_, err := lookUp(t, open(t, cfg), pod("a", 1))
+		_, err := lookUp(t, openSink(t, cfg), pod("a", 1))
 		var unavailable *sinks.UnavailableError
 		if !errors.As(err, &unavailable) || strings.Contains(err.Error(), "wrong") {
 			t.Errorf("%s with a wrong password: %v", mechanism, err)
@@ -35,51 +35,51 @@ func TestEveryMechanismLetsTheRightPasswordIn(t *testing.T) {
 func TestTLSWithAClientCertificateThatIsRotated(t *testing.T) {
 	dir := t.TempDir()
 	ca := certificates.New(t)
-	write(t, dir, "ca.pem", ca.PEM)
-	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.TLS(ca.Server(t)))
+	writeFile(t, dir, "ca.pem", ca.PEM)
+	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.TLS(ca.Server(t)))
 	cfg := Config{Brokers: brokers, Topic: topicA, TLS: auth.TLS{
 		Enabled: true, CAFile: filepath.Join(dir, "ca.pem"), CertFile: filepath.Join(dir, "cert.pem"), KeyFile: filepath.Join(dir, "key.pem"),
 	}}
 
 	cert, key := certificates.New(t).Issue(t) // by an authority the broker does not know
-	write(t, dir, "cert.pem", cert)
-	write(t, dir, "key.pem", key)
-	s := open(t, cfg)
+	writeFile(t, dir, "cert.pem", cert)
+	writeFile(t, dir, "key.pem", key)
+	s := openSink(t, cfg)
 	var unavailable *sinks.UnavailableError
 	if _, err := lookUp(t, s, pod("a", 1)); !errors.As(err, &unavailable) {
 		t.Fatalf("a certificate that the broker does not trust: %v", err)
 	}
 	cert, key = ca.Issue(t)
-	write(t, dir, "cert.pem", cert)
-	write(t, dir, "key.pem", key)
-	insist(t, s, topicA+"/0of1", pods("a", 1, 5))
+	writeFile(t, dir, "cert.pem", cert)
+	writeFile(t, dir, "key.pem", key)
+	publishUntilAccepted(t, s, topicA+"/0of1", pods("a", 1, 5))
 }
 
 func TestABrokerThatIsNotTrustedGetsNothing(t *testing.T) {
 	dir := t.TempDir()
-	write(t, dir, "ca.pem", certificates.New(t).PEM)
+	writeFile(t, dir, "ca.pem", certificates.New(t).PEM)
 	ca := certificates.New(t)
 	server, err := tls.X509KeyPair(ca.Issue(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.TLS(&tls.Config{Certificates: []tls.Certificate{server}}))
-	corrected(t, Config{Brokers: brokers, Topic: topicA, TLS: auth.TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")}},
-		"kafka.tls.caFile", func() { write(t, dir, "ca.pem", ca.PEM) })
+	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.TLS(&tls.Config{Certificates: []tls.Certificate{server}}))
+	testCorrectedCredentials(t, Config{Brokers: brokers, Topic: topicA, TLS: auth.TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")}},
+		"kafka.tls.caFile", func() { writeFile(t, dir, "ca.pem", ca.PEM) })
 }
 
 func TestAMechanismThatIsNotOfferedIsNamed(t *testing.T) {
-	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.EnableSASL(), kfake.Superuser("PLAIN", "exporter", right))
+	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.EnableSASL(), kfake.Superuser("PLAIN", "exporter", rightPassword))
 	dir := t.TempDir()
-	write(t, dir, "token", []byte(unsigned("exporter", time.Hour)))
-	refusedFor(t, Config{Brokers: brokers, Topic: topicA, SASL: auth.SASL{Mechanism: "oauthbearer", AllowCleartextCredentials: true, TokenFile: filepath.Join(dir, "token")}}, "kafka.sasl.mechanism")
+	writeFile(t, dir, "token", []byte(unsignedToken("exporter", time.Hour)))
+	wantUnavailable(t, Config{Brokers: brokers, Topic: topicA, SASL: auth.SASL{Mechanism: "oauthbearer", AllowCleartextCredentials: true, TokenFile: filepath.Join(dir, "token")}}, "kafka.sasl.mechanism")
 }
 
 func TestCredentialsThatAreGoneAreNamed(t *testing.T) {
-	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.EnableSASL(), kfake.Superuser("PLAIN", "exporter", right))
+	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.EnableSASL(), kfake.Superuser("PLAIN", "exporter", rightPassword))
 	dir := t.TempDir()
-	write(t, dir, "password", []byte(right))
-	s := open(t, Config{Brokers: brokers, Topic: topicA, SASL: auth.SASL{Mechanism: "plain", AllowCleartextCredentials: true, Username: "exporter", PasswordFile: filepath.Join(dir, "password")}})
+	writeFile(t, dir, "password", []byte(rightPassword))
+	s := openSink(t, Config{Brokers: brokers, Topic: topicA, SASL: auth.SASL{Mechanism: "plain", AllowCleartextCredentials: true, Username: "exporter", PasswordFile: filepath.Join(dir, "password")}})
 	if err := os.Remove(filepath.Join(dir, "password")); err != nil {
 		t.Fatal(err)
 	}
@@ -90,10 +90,10 @@ func TestCredentialsThatAreGoneAreNamed(t *testing.T) {
 	}
 }
 
-// refusedFor opens a sink that Kafka does not let in, whose error must name where to look.
-func refusedFor(t *testing.T, cfg Config, names string) {
+// wantUnavailable opens a sink that Kafka does not let in, whose error must name where to look.
+func wantUnavailable(t *testing.T, cfg Config, names string) {
 	t.Helper()
-	s := open(t, cfg)
+	s := openSink(t, cfg)
 	_, err := lookUp(t, s, pod("a", 1))
 	var unavailable *sinks.UnavailableError
 	if !errors.As(err, &unavailable) || !strings.Contains(err.Error(), names) {
@@ -101,7 +101,7 @@ func refusedFor(t *testing.T, cfg Config, names string) {
 	}
 }
 
-func write(t *testing.T, dir, name string, data []byte) {
+func writeFile(t *testing.T, dir, name string, data []byte) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
 		t.Fatal(err)

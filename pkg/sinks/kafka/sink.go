@@ -16,63 +16,63 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/state"
 )
 
-// concurrency is how many lanes are worth publishing at the same time: what they send meanwhile goes together, so that many
+// publishConcurrency is how many lanes are worth publishing at the same time: what they send meanwhile goes together, so that many
 // lanes cost few requests.
-const concurrency = 256
+const publishConcurrency = 256
 
-// batchMessages is how many messages are worth a batch, however small they are.
-const batchMessages = 1000
+// messagesPerBatch is how many messages are worth a batch, however small they are.
+const messagesPerBatch = 1000
 
 // Sink writes changes to Kafka. See the package's documentation for how, and [sinks.Sink] for the contract.
 type Sink struct {
-	config         Config
-	log            *slog.Logger
-	format         format.Format
-	template       *sinks.Template
-	cluster        *cluster.Cluster
-	encoders       encoders
-	buffers        buffers
-	held           byteBudget // bytes of unsettled batches, between calls // I6
-	producers      producerStates
-	fence          atomic.Pointer[fence] // nil: the sink was not fenced
-	expired        time.Time             // when Fence first got another producer ID than those before
-	clock          clock
-	repairs        *repairs  // nil: topics do not repair themselves
-	recoveryWarned sync.Once // the warning about what the process before left in flight is logged once
+	config            Config
+	log               *slog.Logger
+	format            format.Format
+	template          *sinks.Template
+	cluster           *cluster.Cluster
+	encoders          encoderPool
+	buffers           bufferPool
+	retained          byteBudget // bytes of unsettled batches, between calls // I6
+	producers         producerStates
+	fence             atomic.Pointer[fence] // nil: the sink was not fenced
+	producerChangedAt time.Time             // when Fence first got another producer ID than those before
+	timestamps        timestampCondition
+	repairer          *repairer // nil: topics do not repair themselves
+	recoveryWarned    sync.Once // the warning about what the process before left in flight is logged once
 
 	// Of Lane, and of what is never called while Lane is.
-	scratch   []byte
-	routes    map[string]*route // by topic
-	looked    time.Time         // when all topics were asked about last
-	lookEvery time.Duration     // how old that may be
+	scratch             []byte
+	routes              map[string]*route // by topic
+	layoutsCheckedAt    time.Time         // when all topics were asked about last
+	layoutCheckInterval time.Duration     // how old that may be
 
-	moved      sync.Map    // of *topic: those whose partitions have changed in number since they were routed
-	looking    atomic.Bool // somebody asks about all topics
-	open       context.Context
-	close      context.CancelFunc
-	background sync.WaitGroup
+	changedTopics   sync.Map    // of *topic: those whose partitions have changed in number since they were routed
+	checkingLayouts atomic.Bool // somebody asks about all topics
+	runCtx          context.Context
+	cancelRun       context.CancelFunc
+	background      sync.WaitGroup
 
-	mu     sync.RWMutex
-	topics map[string]*topic
-	lanes  map[sinks.Lane]*lane
-	waits  map[string]*waiting // by topic
-	told   map[string]struct{} // what is wrong with topics
+	mu                sync.RWMutex
+	topics            map[string]*topic
+	lanes             map[sinks.Lane]*lane
+	waitingPublishers map[string]*waitingPublisher // by topic
+	warned            map[string]struct{}          // what is wrong with topics
 }
 
 var _ interface {
 	sinks.Router
-	sinks.Divided
+	sinks.MultiDestination
 	sinks.Concurrent
 	sinks.Batched
 	sinks.Pinger
-	sinks.Slowed
-	sinks.Forgetter
+	sinks.SlowdownReporter
+	sinks.LaneReleaser
 	sinks.Repartitioner
-	sinks.Settler
+	sinks.SettleObserver
 	sinks.Stateful
-	sinks.Cautious
+	sinks.Warner
 	sinks.Fenced
-	sinks.StateKeeper
+	sinks.StateOpener
 } = (*Sink)(nil)
 
 // New returns a sink for cfg that writes changes in the format f. It checks cfg and reads the files it names; it opens no
@@ -96,19 +96,19 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	if cfg.Repair && f != format.Upsert && !cfg.Tombstones {
 		return nil, fmt.Errorf("kafka.repair: true, with the format %v; it needs upsert, or debezium with kafka.tombstones", f)
 	}
-	encoders, err := newEncoders(f, cfg.Tombstones, record.Codecs[cfg.Compression], runtime.GOMAXPROCS(0))
+	encoders, err := newEncoderPool(f, cfg.Tombstones, record.Codecs[cfg.Compression], runtime.GOMAXPROCS(0))
 	if err != nil {
 		return nil, err
 	}
 	s := &Sink{
-		config: cfg, log: log, format: f, template: template, cluster: cluster, encoders: encoders, clock: newClock(log),
-		routes: map[string]*route{}, lookEvery: layoutAge,
-		topics: map[string]*topic{}, lanes: map[sinks.Lane]*lane{}, waits: map[string]*waiting{}, told: map[string]struct{}{},
+		config: cfg, log: log, format: f, template: template, cluster: cluster, encoders: encoders, timestamps: newTimestampCondition(log),
+		routes: map[string]*route{}, layoutCheckInterval: layoutMaxAge,
+		topics: map[string]*topic{}, lanes: map[sinks.Lane]*lane{}, waitingPublishers: map[string]*waitingPublisher{}, warned: map[string]struct{}{},
 	}
-	s.open, s.close = context.WithCancel(context.Background())
-	s.held.give(maxHeld)
+	s.runCtx, s.cancelRun = context.WithCancel(context.Background())
+	s.retained.releaseBytes(maxRetainedBytes)
 	if cfg.Repair {
-		s.repairs = newRepairs(s)
+		s.repairer = newRepairer(s)
 	}
 	return s, nil
 }
@@ -122,50 +122,50 @@ func (s *Sink) OpenState(name string, _ func(part, parts int) []sinks.StateEntry
 }
 
 // Concurrency is how many lanes the caller should publish at the same time.
-func (s *Sink) Concurrency() int { return concurrency }
+func (s *Sink) Concurrency() int { return publishConcurrency }
 
 // BatchLimits is how much of a lane the caller should hand over at once: as many messages and bytes of changes as fill twice
 // the batches that may be in flight, so that when a call returns as many still are. A little less, so that what stands
 // around a change does not begin another one.
 func (s *Sink) BatchLimits() (messages int, bytes int64) {
 	batches := 2 * maxInFlight
-	if !s.config.idempotent() {
+	if !s.config.isIdempotent() {
 		batches = 1
 	}
-	return batches * batchMessages, int64(batches) * int64(s.config.BatchBytes) / 25 * 24
+	return batches * messagesPerBatch, int64(batches) * int64(s.config.BatchBytes) / 25 * 24
 }
 
-// Slowed says that a quota of Kafka makes us wait between requests; "" when none does.
-func (s *Sink) Slowed() string { return s.cluster.Slowed() }
+// SlowdownReason says that a quota of Kafka makes us wait between requests; "" when none does.
+func (s *Sink) SlowdownReason() string { return s.cluster.ThrottleReason() }
 
 // Publish writes a batch to the partition that lane names. See [sinks.Sink].
 func (s *Sink) Publish(ctx context.Context, name sinks.Lane, batch []sinks.Message) (int, error) {
-	if topic, ok := waitingTopic(name); ok {
-		n, err := s.waiting(topic).publish(ctx, batch)
-		s.repairs.accepted(topic, batch[:n])
+	if topic, ok := topicOfWaitingLane(name); ok {
+		n, err := s.waitingPublisher(topic).publishBatch(ctx, batch)
+		s.repairer.recordAccepted(topic, batch[:n])
 		return n, err
 	}
-	l, err := s.lane(name)
+	l, err := s.laneByName(name)
 	if err != nil {
 		return 0, err
 	}
-	n, err := l.publish(ctx, batch)
-	s.repairs.accepted(l.topic.name, batch[:n])
+	n, err := l.publishBatch(ctx, batch)
+	s.repairer.recordAccepted(l.topic.name, batch[:n])
 	return n, err
 }
 
 // Close ends all connections, within ctx.
 func (s *Sink) Close(ctx context.Context) error {
-	s.close()
+	s.cancelRun()
 	s.background.Wait()
-	s.clock.close()
+	s.timestamps.close()
 	if err := s.cluster.Close(ctx); err != nil {
 		return fmt.Errorf("closing connections to Kafka: %w", err)
 	}
 	return nil
 }
 
-func (s *Sink) lane(name sinks.Lane) (*lane, error) {
+func (s *Sink) laneByName(name sinks.Lane) (*lane, error) {
 	s.mu.RLock()
 	l := s.lanes[name]
 	s.mu.RUnlock()
@@ -176,7 +176,7 @@ func (s *Sink) lane(name sinks.Lane) (*lane, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := s.topic(topicName)
+	t := s.topicByName(topicName)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if l = s.lanes[name]; l == nil {
@@ -186,32 +186,32 @@ func (s *Sink) lane(name sinks.Lane) (*lane, error) {
 	return l, nil
 }
 
-// laneTo returns the lane that writes to a partition, of which there are so many.
-func (s *Sink) laneTo(p cluster.Partition, count int) (*lane, error) {
+// laneForPartition returns the lane that writes to a partition, of which there are so many.
+func (s *Sink) laneForPartition(p cluster.Partition, count int) (*lane, error) {
 	name := laneName(p.Topic, p.Index, count)
 	s.mu.RLock()
 	for _, l := range s.lanes { // it may still have the name from when there were fewer
-		if s.lanes[name] == nil && l.place() == p {
+		if s.lanes[name] == nil && l.topicPartition() == p {
 			name = l.name
 		}
 	}
 	s.mu.RUnlock()
-	return s.lane(name)
+	return s.laneByName(name)
 }
 
-func (s *Sink) waiting(name string) *waiting {
-	t := s.topic(name)
+func (s *Sink) waitingPublisher(name string) *waitingPublisher {
+	t := s.topicByName(name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w := s.waits[name]
+	w := s.waitingPublishers[name]
 	if w == nil {
-		w = &waiting{sink: s, topic: t, accepted: map[uint64]bool{}}
-		s.waits[name] = w
+		w = &waitingPublisher{sink: s, topic: t, accepted: map[uint64]bool{}}
+		s.waitingPublishers[name] = w
 	}
 	return w
 }
 
-func (s *Sink) topic(name string) *topic {
+func (s *Sink) topicByName(name string) *topic {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.topics[name]

@@ -27,19 +27,19 @@ func itoa(n int) string { return strconv.Itoa(n) }
 
 const topicA = "k8s.core.pods"
 
-// one opens a sink on a fake cluster with one partition, and returns the lane of the pods of the tests.
-func one(t testing.TB, opts ...kfake.Opt) (*kfake.Cluster, []string, *Sink, sinks.Lane) {
+// openSingleLane opens a sink on a fake cluster with one partition, and returns the lane of the pods of the tests.
+func openSingleLane(t testing.TB, opts ...kfake.Opt) (*kfake.Cluster, []string, *Sink, sinks.Lane) {
 	t.Helper()
-	c, brokers := fake(t, append([]kfake.Opt{kfake.NumBrokers(2), kfake.SeedTopics(1, topicA)}, opts...)...)
-	s := open(t, Config{Brokers: brokers, Topic: "k8s.{group}.{resource}"})
+	c, brokers := startFakeCluster(t, append([]kfake.Opt{kfake.NumBrokers(2), kfake.SeedTopics(1, topicA)}, opts...)...)
+	s := openSink(t, Config{Brokers: brokers, Topic: "k8s.{group}.{resource}"})
 	return c, brokers, s, laneOf(t, s, pod("a", 1))
 }
 
 // lookUp is Lane after somebody has looked for the topic, as the first Publish does. An error says that nobody answered.
 func lookUp(t testing.TB, s *Sink, c *event.Change) (sinks.Lane, error) {
-	name := string(s.template.Append(nil, c, appendEscaped))
+	name := string(s.template.AppendName(nil, c, appendEscaped))
 	if s.routes[name] == nil {
-		_, err := s.refresh(t.Context(), s.topic(name), nil)
+		_, err := s.refreshLayout(t.Context(), s.topicByName(name), nil)
 		var away *sinks.UnavailableError
 		if errors.As(err, &away) {
 			return "", err
@@ -51,7 +51,7 @@ func lookUp(t testing.TB, s *Sink, c *event.Change) (sinks.Lane, error) {
 // laneOf asks as delivery does: again, while the cluster is not ready to tell.
 func laneOf(t testing.TB, s *Sink, c *event.Change) sinks.Lane {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	pause := time.NewTicker(10 * time.Millisecond)
 	defer pause.Stop()
@@ -67,8 +67,8 @@ func laneOf(t testing.TB, s *Sink, c *event.Change) sinks.Lane {
 	}
 }
 
-// onward publishes a batch until that fails or is done: what a call leaves on its way, the next one begins with.
-func onward(ctx context.Context, s *Sink, lane sinks.Lane, batch []sinks.Message) (accepted int, err error) {
+// publishOnward publishes a batch until that fails or is done: what a call leaves on its way, the next one begins with.
+func publishOnward(ctx context.Context, s *Sink, lane sinks.Lane, batch []sinks.Message) (accepted int, err error) {
 	for more := true; more; more = err == nil && accepted < len(batch) {
 		var n int
 		n, err = s.Publish(ctx, lane, batch[accepted:])
@@ -77,31 +77,31 @@ func onward(ctx context.Context, s *Sink, lane sinks.Lane, batch []sinks.Message
 	return accepted, err
 }
 
-// publish fails the test unless the whole batch is accepted without an error.
-func publish(t testing.TB, s *Sink, lane sinks.Lane, batch []sinks.Message) {
+// mustPublish fails the test unless the whole batch is accepted without an error.
+func mustPublish(t testing.TB, s *Sink, lane sinks.Lane, batch []sinks.Message) {
 	t.Helper()
-	if n, err := onward(t.Context(), s, lane, batch); n != len(batch) || err != nil {
+	if n, err := publishOnward(t.Context(), s, lane, batch); n != len(batch) || err != nil {
 		t.Fatalf("published %d of %d: %v", n, len(batch), err)
 	}
 }
 
-// insist publishes as delivery does: again from the first message that is not accepted, until all are.
-func insist(t testing.TB, s *Sink, lane sinks.Lane, batch []sinks.Message) {
+// publishUntilAccepted publishes as delivery does: again from the first message that is not accepted, until all are.
+func publishUntilAccepted(t testing.TB, s *Sink, lane sinks.Lane, batch []sinks.Message) {
 	t.Helper()
-	if n, err := upToARejection(t, s, lane, batch); err != nil {
+	if n, err := publishUntilRejected(t, s, lane, batch); err != nil {
 		t.Fatalf("%d messages are left: %v", len(batch)-n, err)
 	}
 }
 
-// upToARejection publishes as delivery does, until all messages are accepted or one is rejected, and counts them.
-func upToARejection(t testing.TB, s *Sink, lane sinks.Lane, batch []sinks.Message) (accepted int, err error) {
+// publishUntilRejected publishes as delivery does, until all messages are accepted or one is rejected, and counts them.
+func publishUntilRejected(t testing.TB, s *Sink, lane sinks.Lane, batch []sinks.Message) (accepted int, err error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	pause := time.NewTicker(10 * time.Millisecond)
 	defer pause.Stop()
 	for {
-		n, err := onward(ctx, s, lane, batch[accepted:])
+		n, err := publishOnward(ctx, s, lane, batch[accepted:])
 		accepted += n
 		var rejected *sinks.RejectedError
 		if err == nil || ctx.Err() != nil || errors.As(err, &rejected) {
@@ -114,7 +114,7 @@ func upToARejection(t testing.TB, s *Sink, lane sinks.Lane, batch []sinks.Messag
 // produceAlone sends one batch past the lane's books, and returns what the broker says.
 func produceAlone(t testing.TB, s *Sink, leader int32, f *inFlightBatch) error {
 	t.Helper()
-	record.Stamp(f.bytes, time.Now())
+	record.SetTimestamp(f.bytes, time.Now())
 	p, err := s.cluster.Produce(leader, connection.Batch{Topic: topicA, Bytes: f.bytes}, cluster.ForProducing)
 	if err != nil {
 		return err
@@ -129,9 +129,9 @@ func produceFault(err *kerr.Error) kfake.Fault {
 func TestContractOnAFakeCluster(t *testing.T) {
 	for _, compression := range []string{"zstd", "lz4", "snappy", "gzip", "none"} {
 		t.Run(compression, func(t *testing.T) {
-			c, brokers := fake(t, kfake.NumBrokers(3))
-			tellProducers(t, c)
-			conformance(t, brokers, Config{
+			c, brokers := startFakeCluster(t, kfake.NumBrokers(3))
+			answerDescribeProducers(t, c)
+			runContract(t, brokers, Config{
 				Brokers: brokers, Topic: "k8s.{resource}", Compression: compression,
 				CreateTopics: CreateTopics{Enabled: true, Partitions: 4, ReplicationFactor: 1},
 			})
@@ -139,24 +139,26 @@ func TestContractOnAFakeCluster(t *testing.T) {
 	}
 }
 
-func conformance(t *testing.T, brokers []string, cfg Config) {
+func runContract(t *testing.T, brokers []string, cfg Config) {
 	sinktest.Run(t, sinktest.Harness{
-		New:        func(t testing.TB) sinks.Sink { return unclosed(t, cfg) },
-		Read:       func(t testing.TB) []sinktest.Delivered { return delivered(readAll(t, brokers, "k8s.")) },
+		New: func(t testing.TB) sinks.Sink { return openUnclosedSink(t, cfg) },
+		Read: func(t testing.TB) []sinktest.Delivered {
+			return deliveredRecords(readTopicsWithPrefix(t, brokers, "k8s."))
+		},
 		Key:        (*event.Change).Key,
 		ExactRetry: true, ExactRestart: true,
 		Topics: []string{"k8s.audit.{resource}", "k8s.copy.{resource}"},
 	})
 }
 
-func TestARecordIsWhatConsumersAreTold(t *testing.T) {
-	_, brokers, s, lane := one(t)
+func TestARecordHasTheDocumentedKeyAndHeaders(t *testing.T) {
+	_, brokers, s, lane := openSingleLane(t)
 	c := pod("a", 7)
 	c.Resource.Group = "apps"
 	c.ObservedAt = time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 	sent := time.Now().Truncate(time.Millisecond)
-	publish(t, s, lane, []sinks.Message{{Offset: 7, Change: c}})
-	got := read(t, brokers, topicA)[0]
+	mustPublish(t, s, lane, []sinks.Message{{Offset: 7, Change: c}})
+	got := readTopics(t, brokers, topicA)[0]
 	if string(got.Key) != "apps/pods/default/a" {
 		t.Errorf("key %q", got.Key)
 	}
@@ -164,7 +166,7 @@ func TestARecordIsWhatConsumersAreTold(t *testing.T) {
 		t.Errorf("timestamp %v; it was sent at %v", got.Timestamp, sent)
 	}
 	for name, want := range map[string]string{"id": "test/uid-a/7/updated", "type": "updated", "observedAt": "2026-01-02T03:04:05.000000006Z", "content-type": "application/json", "cluster": "test", "resource": "pods.apps"} {
-		if value := header(got, name); value != want {
+		if value := recordHeader(got, name); value != want {
 			t.Errorf("header %s is %q, want %q", name, value, want)
 		}
 	}
@@ -172,32 +174,32 @@ func TestARecordIsWhatConsumersAreTold(t *testing.T) {
 
 func TestALostAnswerCausesNoDuplicate(t *testing.T) {
 	for _, lost := range []*kerr.Error{kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend} { // both are applied by kfake
-		c, brokers, s, lane := one(t)
-		publish(t, s, lane, pods("a", 1, 3))
+		c, brokers, s, lane := openSingleLane(t)
+		mustPublish(t, s, lane, pods("a", 1, 3))
 		c.Fault(produceFault(lost))
 		if n, err := s.Publish(t.Context(), lane, pods("a", 3, 9)); n != 0 || err == nil {
 			t.Fatalf("%v: published %d: %v", lost.Message, n, err)
 		}
-		publish(t, s, lane, pods("a", 3, 12))
-		wantVersions(t, read(t, brokers, topicA), 1, 12)
+		mustPublish(t, s, lane, pods("a", 3, 12))
+		wantVersions(t, readTopics(t, brokers, topicA), 1, 12)
 	}
 }
 
 func TestAShorterBatchAfterALostAnswerCausesNoDuplicate(t *testing.T) {
-	c, brokers, s, lane := one(t)
+	c, brokers, s, lane := openSingleLane(t)
 	c.Fault(produceFault(kerr.RequestTimedOut))
 	if n, err := s.Publish(t.Context(), lane, pods("a", 1, 9)); n != 0 || err == nil {
 		t.Fatalf("published %d: %v", n, err)
 	}
-	publish(t, s, lane, pods("a", 1, 3))
-	publish(t, s, lane, pods("a", 3, 4))
-	publish(t, s, lane, pods("a", 4, 20))
-	wantVersions(t, read(t, brokers, topicA), 1, 20)
+	mustPublish(t, s, lane, pods("a", 1, 3))
+	mustPublish(t, s, lane, pods("a", 3, 4))
+	mustPublish(t, s, lane, pods("a", 4, 20))
+	wantVersions(t, readTopics(t, brokers, topicA), 1, 20)
 }
 
-func TestALostAnswerCausesNoDuplicateWhenThereIsNoRoomToHoldTheBatch(t *testing.T) {
-	c, brokers, s, lane := one(t)
-	s.held.take(maxHeld)
+func TestALostAnswerCausesNoDuplicateWhenTheBatchIsNotRetained(t *testing.T) {
+	c, brokers, s, lane := openSingleLane(t)
+	s.retained.tryReserve(maxRetainedBytes)
 	for from := 1; from < 20; from += 5 {
 		c.Fault(produceFault(kerr.RequestTimedOut))
 		if n, err := s.Publish(t.Context(), lane, pods("a", from, from+5)); n != 0 || err == nil {
@@ -206,62 +208,62 @@ func TestALostAnswerCausesNoDuplicateWhenThereIsNoRoomToHoldTheBatch(t *testing.
 		if s.lanes[lane].inFlight[0].bytes != nil {
 			t.Error("the batch is held without room")
 		}
-		publish(t, s, lane, pods("a", from, from+5))
+		mustPublish(t, s, lane, pods("a", from, from+5))
 	}
-	if left := s.held.left.Load(); left != 0 {
+	if left := s.retained.remaining.Load(); left != 0 {
 		t.Errorf("%d bytes of room came from nowhere", left)
 	}
-	wantVersions(t, read(t, brokers, topicA), 1, 21)
+	wantVersions(t, readTopics(t, brokers, topicA), 1, 21)
 }
 
-func TestTheRoomForHeldBatchesIsGivenBack(t *testing.T) {
-	c, _, s, lane := one(t)
+func TestTheBudgetOfRetainedBatchesIsReleased(t *testing.T) {
+	c, _, s, lane := openSingleLane(t)
 	c.Fault(produceFault(kerr.RequestTimedOut))
 	if n, err := s.Publish(t.Context(), lane, pods("a", 1, 5)); n != 0 || err == nil {
 		t.Fatalf("published %d: %v", n, err)
 	}
-	if left := s.held.left.Load(); left >= maxHeld {
+	if left := s.retained.remaining.Load(); left >= maxRetainedBytes {
 		t.Error("the batch takes no room")
 	}
-	publish(t, s, lane, pods("a", 1, 5))
-	if left := s.held.left.Load(); left != maxHeld {
-		t.Errorf("%d bytes are left of %d", left, maxHeld)
+	mustPublish(t, s, lane, pods("a", 1, 5))
+	if left := s.retained.remaining.Load(); left != maxRetainedBytes {
+		t.Errorf("%d bytes are left of %d", left, maxRetainedBytes)
 	}
 }
 
-func TestWhatIsInDoubtIsNeverWrittenAfterOtherMessages(t *testing.T) {
-	c, brokers, s, lane := one(t)
-	publish(t, s, lane, pods("a", 1, 2))
+func TestBatchesInDoubtAreNeverWrittenAfterOtherMessages(t *testing.T) {
+	c, brokers, s, lane := openSingleLane(t)
+	mustPublish(t, s, lane, pods("a", 1, 2))
 	c.Fault(produceFault(kerr.NotEnoughReplicas))
 	if n, err := s.Publish(t.Context(), lane, pods("a", 2, 4)); n != 0 || err == nil {
 		t.Fatalf("published %d: %v", n, err)
 	}
 	before := s.lanes[lane].next
-	publish(t, s, lane, pods("a", 3, 5))
+	mustPublish(t, s, lane, pods("a", 3, 5))
 	if now := s.lanes[lane].next; now.Producer != before.Producer || now.Epoch != before.Epoch+1 || now.Sequence != 2 {
 		t.Errorf("stamp %+v after %+v; want the next epoch, which fences the batch in doubt", now, before)
 	}
-	records := read(t, brokers, topicA)
-	if len(records) != 3 || header(records[1], "id") != pod("a", 3).ID() {
+	records := readTopics(t, brokers, topicA)
+	if len(records) != 3 || recordHeader(records[1], "id") != pod("a", 3).ID() {
 		t.Errorf("%d records, want versions 1, 3, 4", len(records))
 	}
 }
 
 func TestAMovedLeaderIsFollowedWithinOneCall(t *testing.T) {
-	c, brokers, s, lane := one(t)
-	publish(t, s, lane, pods("a", 1, 3))
+	c, brokers, s, lane := openSingleLane(t)
+	mustPublish(t, s, lane, pods("a", 1, 3))
 	for v := 3; v < 9; v++ {
 		if err := c.MoveTopicPartition(topicA, 0, 1-c.LeaderFor(topicA, 0)); err != nil {
 			t.Fatal(err)
 		}
-		publish(t, s, lane, pods("a", v, v+1))
+		mustPublish(t, s, lane, pods("a", v, v+1))
 	}
-	wantVersions(t, read(t, brokers, topicA), 1, 9)
+	wantVersions(t, readTopics(t, brokers, topicA), 1, 9)
 }
 
 func TestAPassingErrorIsLeftToTheCallersBackOff(t *testing.T) {
 	for _, passing := range []*kerr.Error{kerr.LeaderNotAvailable, kerr.NotLeaderForPartition, kerr.UnknownTopicOrPartition, kerr.NetworkException, kerr.NotEnoughReplicas, kerr.KafkaStorageError, kerr.UnknownServerError, kerr.PolicyViolation} {
-		c, brokers, s, lane := one(t)
+		c, brokers, s, lane := openSingleLane(t)
 		c.Fault(produceFault(passing))
 		n, err := s.Publish(t.Context(), lane, pods("a", 1, 4))
 		var rejected *sinks.RejectedError
@@ -269,32 +271,32 @@ func TestAPassingErrorIsLeftToTheCallersBackOff(t *testing.T) {
 		if n != 0 || err == nil || errors.As(err, &rejected) || errors.As(err, &unavailable) {
 			t.Errorf("%v: published %d: %v; want a plain error", passing.Message, n, err)
 		}
-		publish(t, s, lane, pods("a", 1, 4))
-		wantVersions(t, read(t, brokers, topicA), 1, 4)
+		mustPublish(t, s, lane, pods("a", 1, 4))
+		wantVersions(t, readTopics(t, brokers, topicA), 1, 4)
 	}
 }
 
 func TestABatchThatIsTooLargeIsHalvedAndOnlyTheLargeRecordRejected(t *testing.T) {
 	const limit = 20_000
-	_, brokers, s, lane := one(t, kfake.BrokerConfigs(map[string]string{"message.max.bytes": itoa(limit)}))
+	_, brokers, s, lane := openSingleLane(t, kfake.BrokerConfigs(map[string]string{"message.max.bytes": itoa(limit)}))
 	messages := pods("a", 1, 400)
 	large := *messages[200].Change
-	large.After = []byte(`{"x":"` + random(2*limit) + `"}`)
+	large.After = []byte(`{"x":"` + randomText(2*limit) + `"}`)
 	messages[200].Change = &large
-	n, err := onward(t.Context(), s, lane, messages)
+	n, err := publishOnward(t.Context(), s, lane, messages)
 	var rejected *sinks.RejectedError
 	if n != 200 || !errors.As(err, &rejected) || !rejected.TooLarge {
 		t.Fatalf("published %d: %v; want 200 and a rejection of the large one", n, err)
 	}
-	publish(t, s, lane, messages[201:])
-	records := read(t, brokers, topicA)
+	mustPublish(t, s, lane, messages[201:])
+	records := readTopics(t, brokers, topicA)
 	wantVersions(t, records[:200], 1, 201)
 	wantVersions(t, records[200:], 202, 400)
 }
 
 func TestASizeThatWasRefusedIsNotTriedAgain(t *testing.T) {
 	const limit = 5000
-	c, brokers, s, lane := one(t, kfake.BrokerConfigs(map[string]string{"message.max.bytes": itoa(limit)}))
+	c, brokers, s, lane := openSingleLane(t, kfake.BrokerConfigs(map[string]string{"message.max.bytes": itoa(limit)}))
 	smallest, refused, gap := math.MaxInt, 0, uint32(math.MaxUint32)
 	var seen kmsg.Request // the fake asks several times about one request
 	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Observe: true, Count: -1, When: func(r kmsg.Request) bool {
@@ -313,8 +315,8 @@ func TestASizeThatWasRefusedIsNotTriedAgain(t *testing.T) {
 		}
 		return false
 	}})
-	publish(t, s, lane, pods("a", 1, 6000))
-	wantVersions(t, read(t, brokers, topicA), 1, 6000)
+	mustPublish(t, s, lane, pods("a", 1, 6000))
+	wantVersions(t, readTopics(t, brokers, topicA), 1, 6000)
 	if c.Close(); refused == 0 {
 		t.Error("nothing was refused: the test shows nothing")
 	}
@@ -322,11 +324,11 @@ func TestASizeThatWasRefusedIsNotTriedAgain(t *testing.T) {
 
 func TestAnInvalidRecordIsFoundAndRejectedAlone(t *testing.T) {
 	for _, refusal := range []*kerr.Error{kerr.InvalidRecord, kerr.CorruptMessage} {
-		c, brokers, s, lane := one(t)
+		c, brokers, s, lane := openSingleLane(t)
 		bad := pod("a", 7).ID()
 		f := produceFault(refusal)
 		f.Count = -1
-		f.When = func(r kmsg.Request) bool { return holds(t, r, bad) }
+		f.When = func(r kmsg.Request) bool { return requestContains(t, r, bad) }
 		fault := c.Fault(f)
 		messages := pods("a", 1, 17)
 		n, err := s.Publish(t.Context(), lane, messages)
@@ -334,42 +336,42 @@ func TestAnInvalidRecordIsFoundAndRejectedAlone(t *testing.T) {
 		if n != 6 || !errors.As(err, &rejected) || rejected.TooLarge {
 			t.Fatalf("%v: published %d: %v; want 6 and a rejection", refusal.Message, n, err)
 		}
-		publish(t, s, lane, messages[7:])
+		mustPublish(t, s, lane, messages[7:])
 		fault.Remove()
-		records := read(t, brokers, topicA)
+		records := readTopics(t, brokers, topicA)
 		wantVersions(t, records[:6], 1, 7)
 		wantVersions(t, records[6:], 8, 17)
 	}
 }
 
 func TestDamageOnTheWayIsRepairedByTheSameBytes(t *testing.T) {
-	c, brokers, s, lane := one(t)
+	c, brokers, s, lane := openSingleLane(t)
 	f := produceFault(kerr.CorruptMessage)
-	f.Count = corruptTries - 1
+	f.Count = maxCorruptTries - 1
 	c.Fault(f)
-	publish(t, s, lane, pods("a", 1, 5))
-	wantVersions(t, read(t, brokers, topicA), 1, 5)
+	mustPublish(t, s, lane, pods("a", 1, 5))
+	wantVersions(t, readTopics(t, brokers, topicA), 1, 5)
 }
 
-func TestALostSequenceIsNumberedAnewFromTheFirstNotAcknowledged(t *testing.T) {
+func TestALostSequenceIsRenumberedFromTheFirstUnacknowledged(t *testing.T) {
 	for _, lost := range []*kerr.Error{kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID, kerr.InvalidProducerEpoch} {
-		c, brokers, s, lane := one(t)
-		publish(t, s, lane, pods("a", 1, 5))
+		c, brokers, s, lane := openSingleLane(t)
+		mustPublish(t, s, lane, pods("a", 1, 5))
 		before := s.lanes[lane].next
 		c.Fault(produceFault(lost))
-		publish(t, s, lane, pods("a", 5, 9))
+		mustPublish(t, s, lane, pods("a", 5, 9))
 		now := s.lanes[lane].next
 		if now.Sequence != 4 || now.Producer == before.Producer && now.Epoch == before.Epoch {
 			t.Errorf("%v: stamp %+v after %+v", lost.Message, now, before)
 		}
-		publish(t, s, lane, pods("a", 9, 12))
-		wantVersions(t, read(t, brokers, topicA), 1, 12)
+		mustPublish(t, s, lane, pods("a", 9, 12))
+		wantVersions(t, readTopics(t, brokers, topicA), 1, 12)
 	}
 }
 
 func TestASequenceThatStaysLostIsLeftToTheCallersBackOff(t *testing.T) {
 	for _, lost := range []*kerr.Error{kerr.OutOfOrderSequenceNumber, kerr.InvalidProducerEpoch} {
-		c, brokers, s, lane := one(t)
+		c, brokers, s, lane := openSingleLane(t)
 		f := produceFault(lost)
 		f.Count = -1
 		fault := c.Fault(f)
@@ -377,40 +379,40 @@ func TestASequenceThatStaysLostIsLeftToTheCallersBackOff(t *testing.T) {
 			t.Fatalf("%v: published %d: %v", lost.Message, n, err)
 		}
 		fault.Remove()
-		publish(t, s, lane, pods("a", 1, 5))
-		wantVersions(t, read(t, brokers, topicA), 1, 5)
+		mustPublish(t, s, lane, pods("a", 1, 5))
+		wantVersions(t, readTopics(t, brokers, topicA), 1, 5)
 	}
 }
 
 func TestEpochsRunOutIntoANewProducerID(t *testing.T) {
-	c, brokers, s, lane := one(t)
-	publish(t, s, lane, pods("a", 1, 3))
+	c, brokers, s, lane := openSingleLane(t)
+	mustPublish(t, s, lane, pods("a", 1, 3))
 	id := s.lanes[lane].next.Producer
 	s.lanes[lane].next = record.ProducerSequence{Producer: id, Epoch: 1<<15 - 1}
 	c.Fault(produceFault(kerr.OutOfOrderSequenceNumber))
-	publish(t, s, lane, pods("a", 3, 6))
+	mustPublish(t, s, lane, pods("a", 3, 6))
 	if now := s.lanes[lane].next; now.Producer == id || now.Epoch != 0 || now.Sequence != 3 {
 		t.Errorf("stamp %+v; want a new producer", now)
 	}
-	wantVersions(t, read(t, brokers, topicA), 1, 6)
+	wantVersions(t, readTopics(t, brokers, topicA), 1, 6)
 }
 
 func TestSequencesWrapAsTheJavaClientsDo(t *testing.T) {
 	l := &lane{sink: &Sink{config: Config{BatchBytes: 1000}}, next: record.ProducerSequence{Sequence: 1<<31 - 3}}
 	l.inFlight = []*inFlightBatch{{offsets: make([]uint64, 5), records: 5, bytes: make([]byte, 100)}}
-	l.settle()
+	l.settleFirst()
 	if l.next.Sequence != 2 {
 		t.Errorf("sequence %d, want 2", l.next.Sequence)
 	}
 }
 
-func TestMissingRightsHoldTheirTopicOrTheSinkAndSayWhatToGrant(t *testing.T) {
+func TestMissingRightsStopTheirTopicOrTheSinkAndAreNamed(t *testing.T) {
 	for refusal, remedy := range map[*kerr.Error]string{
 		kerr.TopicAuthorizationFailed:   "grant WRITE",
 		kerr.ClusterAuthorizationFailed: "IDEMPOTENT_WRITE",
 		kerr.SaslAuthenticationFailed:   "kafka.sasl",
 	} {
-		c, brokers, s, lane := one(t)
+		c, brokers, s, lane := openSingleLane(t)
 		c.Fault(produceFault(refusal))
 		n, err := s.Publish(t.Context(), lane, pods("a", 1, 3))
 		var unavailable *sinks.UnavailableError
@@ -420,15 +422,15 @@ func TestMissingRightsHoldTheirTopicOrTheSinkAndSayWhatToGrant(t *testing.T) {
 		if whole := errors.As(err, &unavailable); whole == (refusal == kerr.TopicAuthorizationFailed) {
 			t.Errorf("%v: holds the whole sink: %v", refusal.Message, whole)
 		}
-		publish(t, s, lane, pods("a", 1, 3))
-		wantVersions(t, read(t, brokers, topicA), 1, 3)
+		mustPublish(t, s, lane, pods("a", 1, 3))
+		wantVersions(t, readTopics(t, brokers, topicA), 1, 3)
 	}
 }
 
 func TestProducerIDsNeedNoTransactionCoordinator(t *testing.T) {
-	c, _, s, lane := one(t)
+	c, _, s, lane := openSingleLane(t)
 	asked := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.FindCoordinator}, Observe: true, Count: -1, TopLevel: true})
-	publish(t, s, lane, pods("a", 1, 2))
+	mustPublish(t, s, lane, pods("a", 1, 2))
 	if hits := asked.Hits(); hits != 0 {
 		t.Errorf("%d requests for a coordinator", hits)
 	}
@@ -442,8 +444,8 @@ func old() kfake.Opt {
 }
 
 func TestABrokerWithoutProducerIDsNamesTheFallback(t *testing.T) {
-	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), old())
-	s := open(t, Config{Brokers: brokers, Topic: topicA})
+	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), old())
+	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
 	_, err := s.Publish(t.Context(), laneOf(t, s, pod("a", 1)), pods("a", 1, 2))
 	var unavailable *sinks.UnavailableError
 	if !errors.As(err, &unavailable) || !strings.Contains(err.Error(), "kafka.idempotence") {
@@ -451,35 +453,37 @@ func TestABrokerWithoutProducerIDsNamesTheFallback(t *testing.T) {
 	}
 }
 
-func TestTheWriterKeepsTheContractOnABrokerWithoutProducerIDs(t *testing.T) {
-	_, brokers := fake(t, kfake.NumBrokers(3), old())
+func TestTheContractHoldsWithoutIdempotence(t *testing.T) {
+	_, brokers := startFakeCluster(t, kfake.NumBrokers(3), old())
 	cfg := Config{Brokers: brokers, Topic: "k8s.{resource}", Idempotence: new(false),
 		CreateTopics: CreateTopics{Enabled: true, Partitions: 4, ReplicationFactor: 1}}
 	sinktest.Run(t, sinktest.Harness{
-		New:  func(t testing.TB) sinks.Sink { return unclosed(t, cfg) },
-		Read: func(t testing.TB) []sinktest.Delivered { return delivered(readAll(t, brokers, "k8s.")) },
-		Key:  (*event.Change).Key, Topics: []string{"k8s.audit.{resource}", "k8s.copy.{resource}"},
+		New: func(t testing.TB) sinks.Sink { return openUnclosedSink(t, cfg) },
+		Read: func(t testing.TB) []sinktest.Delivered {
+			return deliveredRecords(readTopicsWithPrefix(t, brokers, "k8s."))
+		},
+		Key: (*event.Change).Key, Topics: []string{"k8s.audit.{resource}", "k8s.copy.{resource}"},
 	})
 }
 
-func TestTheWriterSendsAgainWhatIsInDoubt(t *testing.T) {
-	c, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), old())
-	s := open(t, Config{Brokers: brokers, Topic: topicA, Idempotence: new(false)})
+func TestWithoutIdempotenceBatchesInDoubtAreResent(t *testing.T) {
+	c, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), old())
+	s := openSink(t, Config{Brokers: brokers, Topic: topicA, Idempotence: new(false)})
 	lane := laneOf(t, s, pod("a", 1))
 	c.Fault(produceFault(kerr.RequestTimedOut)) // applied by kfake
-	insist(t, s, lane, pods("a", 1, 4))
-	insist(t, s, lane, pods("a", 4, 6))
-	records := read(t, brokers, topicA)
+	publishUntilAccepted(t, s, lane, pods("a", 1, 4))
+	publishUntilAccepted(t, s, lane, pods("a", 4, 6))
+	records := readTopics(t, brokers, topicA)
 	wantVersions(t, records[:3], 1, 4)
 	wantVersions(t, records[3:], 1, 6) // the copy, and what follows
 }
 
-func TestTopicsAreCreatedAsAskedAndAnExistingOneIsTaken(t *testing.T) {
-	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(3, "seen.nodes"))
+func TestTopicsAreCreatedAsConfiguredAndExistingOnesAreUsed(t *testing.T) {
+	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(3, "seen.nodes"))
 	cfg := Config{Brokers: brokers, Topic: "seen.{resource}", CreateTopics: CreateTopics{
 		Enabled: true, Partitions: 5, ReplicationFactor: 1, Configs: []TopicConfig{{"cleanup.policy", "compact"}},
 	}}
-	first, second := open(t, cfg), open(t, cfg)
+	first, second := openSink(t, cfg), openSink(t, cfg)
 	node := pod("a", 1)
 	node.Resource.Resource = "nodes"
 	for _, s := range []*Sink{first, second} {
@@ -492,31 +496,31 @@ func TestTopicsAreCreatedAsAskedAndAnExistingOneIsTaken(t *testing.T) {
 	}
 }
 
-func TestATopicDeletedUnderWayIsCreatedAgain(t *testing.T) {
-	_, brokers := fake(t, kfake.NumBrokers(1))
-	s := open(t, Config{Brokers: brokers, Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1, ReplicationFactor: 1}})
+func TestATopicDeletedMeanwhileIsRecreated(t *testing.T) {
+	_, brokers := startFakeCluster(t, kfake.NumBrokers(1))
+	s := openSink(t, Config{Brokers: brokers, Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1, ReplicationFactor: 1}})
 	lane := laneOf(t, s, pod("a", 1))
-	publish(t, s, lane, pods("a", 1, 5))
+	mustPublish(t, s, lane, pods("a", 1, 5))
 	deleteTopic(t, brokers, topicA)
-	insist(t, s, lane, pods("a", 5, 9))
-	wantVersions(t, read(t, brokers, topicA), 5, 9)
+	publishUntilAccepted(t, s, lane, pods("a", 5, 9))
+	wantVersions(t, readTopics(t, brokers, topicA), 5, 9)
 }
 
 func TestNoBrokerIsUnavailable(t *testing.T) {
-	s := open(t, Config{Brokers: []string{"127.0.0.1:1"}, Topic: topicA})
+	s := openSink(t, Config{Brokers: []string{"127.0.0.1:1"}, Topic: topicA})
 	for range 5 {
 		_, err := lookUp(t, s, pod("a", 1))
 		n, perr := s.Publish(t.Context(), topicA+"/0of1", pods("a", 1, 3))
 		var unavailable *sinks.UnavailableError
-		if !errors.As(err, &unavailable) || !errors.As(perr, &unavailable) || unavailable.After != cluster.AwayPause || n != 0 || !strings.Contains(err.Error(), "no broker of 127.0.0.1:1 answers") {
+		if !errors.As(err, &unavailable) || !errors.As(perr, &unavailable) || unavailable.After != cluster.UnavailableRetry || n != 0 || !strings.Contains(err.Error(), "no broker of 127.0.0.1:1 answers") {
 			t.Fatalf("lane: %v; publish: %d, %v", err, n, perr)
 		}
 	}
 }
 
-func TestACancelledCallEndsSoonAndIsTakenUpAgain(t *testing.T) {
-	c, brokers, s, lane := one(t)
-	publish(t, s, lane, pods("a", 1, 2))
+func TestACancelledCallEndsSoonAndIsResumed(t *testing.T) {
+	c, brokers, s, lane := openSingleLane(t)
+	mustPublish(t, s, lane, pods("a", 1, 2))
 	ctx, cancel := context.WithCancel(t.Context())
 	wake := make(chan struct{})
 	c.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
@@ -529,12 +533,12 @@ func TestACancelledCallEndsSoonAndIsTakenUpAgain(t *testing.T) {
 		t.Fatalf("published %d: %v", n, err)
 	}
 	close(wake)
-	insist(t, s, lane, pods("a", 2, 9))
-	wantVersions(t, read(t, brokers, topicA), 1, 9)
+	publishUntilAccepted(t, s, lane, pods("a", 2, 9))
+	wantVersions(t, readTopics(t, brokers, topicA), 1, 9)
 }
 
 func TestAnUnknownLaneIsAnError(t *testing.T) {
-	_, _, s, _ := one(t)
+	_, _, s, _ := openSingleLane(t)
 	for _, name := range []sinks.Lane{"", "a", "a/b", "a/1of", "a/of3", "a/3of3", "a/-1of3", "a/01of3", "a b/0of1"} {
 		if n, err := s.Publish(t.Context(), name, pods("a", 1, 2)); n != 0 || err == nil {
 			t.Errorf("%q: published %d: %v", name, n, err)
@@ -542,8 +546,8 @@ func TestAnUnknownLaneIsAnError(t *testing.T) {
 	}
 }
 
-func TestAPartitionThatIsGoneIsNamed(t *testing.T) {
-	_, _, s, _ := one(t)
+func TestAMissingPartitionIsNamed(t *testing.T) {
+	_, _, s, _ := openSingleLane(t)
 	n, err := s.Publish(t.Context(), topicA+"/4of6", pods("a", 1, 2))
 	if n != 0 || err == nil || !strings.Contains(err.Error(), "was made anew") {
 		t.Errorf("published %d: %v", n, err)
@@ -551,7 +555,7 @@ func TestAPartitionThatIsGoneIsNamed(t *testing.T) {
 }
 
 func TestLaneAllocatesNothingOnceATopicIsKnown(t *testing.T) {
-	_, _, s, _ := one(t)
+	_, _, s, _ := openSingleLane(t)
 	c := pod("a", 1)
 	if got := testing.AllocsPerRun(100, func() {
 		if _, err := s.Lane(c); err != nil {

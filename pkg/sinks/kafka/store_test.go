@@ -14,27 +14,27 @@ import (
 
 const stateName = "kubecdc-state"
 
-// keeper is a process that keeps a state, or follows one.
-type keeper struct {
+// stateClient is a process that keeps a state, or follows one.
+type stateClient struct {
 	t     *testing.T
 	store sinks.StateStore
 	known map[string]string
 }
 
-func newKeeper(t *testing.T, brokers []string) *keeper {
+func newStateClient(t *testing.T, brokers []string) *stateClient {
 	t.Helper()
-	s := open(t, Config{Brokers: brokers, Topic: topicA, RequestTimeout: 5 * time.Second})
+	s := openSink(t, Config{Brokers: brokers, Topic: topicA, RequestTimeout: 5 * time.Second})
 	store, err := s.OpenState(stateName, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &keeper{t, store, map[string]string{}}
+	return &stateClient{t, store, map[string]string{}}
 }
 
 // eventually repeats what may fail while brokers start or move.
-func (k *keeper) eventually(what string, do func() error) {
+func (k *stateClient) eventually(what string, do func() error) {
 	k.t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(testTimeout)
 	for {
 		err := do()
 		if err == nil {
@@ -47,13 +47,13 @@ func (k *keeper) eventually(what string, do func() error) {
 	}
 }
 
-func (k *keeper) claim() {
+func (k *stateClient) claim() {
 	k.t.Helper()
 	k.eventually("claim", func() error { return k.store.Claim(k.t.Context(), sinks.Claim{Group: "test", Owner: "a test"}) })
 }
 
 // read follows the state to its end, and says whether it was reset on the way.
-func (k *keeper) read() (reset bool) {
+func (k *stateClient) read() (reset bool) {
 	k.t.Helper()
 	k.eventually("read", func() error {
 		again, err := k.store.Read(k.t.Context(), func(e sinks.StateEntry) error {
@@ -73,7 +73,7 @@ func (k *keeper) read() (reset bool) {
 	return reset
 }
 
-func (k *keeper) write(entries ...sinks.StateEntry) {
+func (k *stateClient) write(entries ...sinks.StateEntry) {
 	k.t.Helper()
 	k.eventually("write", func() error { return k.store.Write(k.t.Context(), entries) })
 }
@@ -84,7 +84,7 @@ func entry(key, value string) sinks.StateEntry {
 
 func removed(key string) sinks.StateEntry { return sinks.StateEntry{Key: []byte(key)} }
 
-func (k *keeper) wants(want map[string]string) {
+func (k *stateClient) wantState(want map[string]string) {
 	k.t.Helper()
 	if !maps.Equal(k.known, want) {
 		k.t.Errorf("the state is %v, want %v", k.known, want)
@@ -92,18 +92,18 @@ func (k *keeper) wants(want map[string]string) {
 }
 
 func TestAStateIsKeptInACompactedTopic(t *testing.T) {
-	b := apache(t)
-	first, follower := newKeeper(t, b.Brokers()), newKeeper(t, b.Brokers())
+	b := startKafka(t)
+	first, follower := newStateClient(t, b.Brokers()), newStateClient(t, b.Brokers())
 	if follower.read() {
 		t.Error("a state that does not exist was reset")
 	}
 	first.claim()
 	first.read()
-	first.wants(map[string]string{})
+	first.wantState(map[string]string{})
 	first.write(entry("a", "1"), entry("b", "1"), entry("empty", ""))
 	first.write(removed("a"), entry("b", "2"))
 	follower.read()
-	follower.wants(map[string]string{"b": "2", "empty": ""})
+	follower.wantState(map[string]string{"b": "2", "empty": ""})
 	if settings := settingsOf(t, b.Brokers(), stateName); settings["cleanup.policy"] != "compact" {
 		t.Errorf("cleanup.policy is %q", settings["cleanup.policy"])
 	}
@@ -118,13 +118,13 @@ func TestAStateIsKeptInACompactedTopic(t *testing.T) {
 			t.Errorf("an older owner writes: %v; want a DeposedError", err)
 		}
 	}
-	last := newKeeper(t, b.Brokers())
+	last := newStateClient(t, b.Brokers())
 	last.read()
-	last.wants(map[string]string{"b": "2", "empty": "", "c": "1"})
+	last.wantState(map[string]string{"b": "2", "empty": "", "c": "1"})
 	if follower.read() {
 		t.Error("what is read by its owner was reset")
 	}
-	follower.wants(map[string]string{"b": "2", "empty": "", "c": "1"})
+	follower.wantState(map[string]string{"b": "2", "empty": "", "c": "1"})
 
 	if err := b.Kill(); err != nil {
 		t.Fatal(err)
@@ -134,24 +134,24 @@ func TestAStateIsKeptInACompactedTopic(t *testing.T) {
 	if err := follower.store.Write(ctx, []sinks.StateEntry{entry("d", "1")}); err == nil || !strings.Contains(err.Error(), stateName) {
 		t.Errorf("without a broker: %v; want an error that names the topic", err)
 	}
-	restart(t, b)
+	restartBroker(t, b)
 	follower.write(entry("d", "2"), removed("c"))
 	last.read()
-	last.wants(map[string]string{"b": "2", "empty": "", "d": "2"})
+	last.wantState(map[string]string{"b": "2", "empty": "", "d": "2"})
 }
 
-// TestAStateThatIsTakenAwayIsNoticed deletes the topic under its owner and a follower. Kafka does not purge compacted
+// TestALostStateIsNoticed deletes the topic under its owner and a follower. Kafka does not purge compacted
 // topics.
-func TestAStateThatIsTakenAwayIsNoticed(t *testing.T) {
-	b := apache(t)
-	owner, follower := newKeeper(t, b.Brokers()), newKeeper(t, b.Brokers())
+func TestALostStateIsNoticed(t *testing.T) {
+	b := startKafka(t)
+	owner, follower := newStateClient(t, b.Brokers()), newStateClient(t, b.Brokers())
 	owner.claim()
 	owner.read()
 	for i := range 5 {
 		owner.write(entry("a", itoa(i)), entry("b", itoa(i)))
 	}
 	follower.read()
-	follower.wants(map[string]string{"a": "4", "b": "4"})
+	follower.wantState(map[string]string{"a": "4", "b": "4"})
 
 	deleteTopic(t, b.Brokers(), stateName)
 	owner.eventually("a topic that is deleted", func() error {
@@ -166,13 +166,13 @@ func TestAStateThatIsTakenAwayIsNoticed(t *testing.T) {
 	if !follower.read() {
 		t.Error("a follower did not notice that the topic was made anew")
 	}
-	follower.wants(map[string]string{"a": "again", "x": "1"})
+	follower.wantState(map[string]string{"a": "again", "x": "1"})
 }
 
 func settingsOf(t *testing.T, brokers []string, topic string) map[string]string {
 	t.Helper()
-	s := open(t, Config{Brokers: brokers, Topic: topicA})
-	all, err := s.cluster.Settings(t.Context(), topic)
+	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
+	all, err := s.cluster.TopicSettings(t.Context(), topic)
 	if err != nil {
 		t.Fatal(err)
 	}

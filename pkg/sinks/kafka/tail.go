@@ -13,16 +13,16 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
-// Tail is [sinks.Fenced.Tail]. Lanes that lead to one partition, as before and after a topic grew, are read one after the
+// ReadTail is [sinks.Fenced.ReadTail]. Lanes that lead to one partition, as before and after a topic grew, are read one after the
 // other.
-func (s *Sink) Tail(ctx context.Context, lanes map[sinks.Lane]sinks.Place, emitted func(sinks.Lane, sinks.Emitted) error) error {
+func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosition, emitted func(sinks.Lane, sinks.Emitted) error) error {
 	f := s.fence.Load()
 	var calling sync.Mutex // brokers are read side by side
 	var rounds [][]*cluster.Span
 	times := map[cluster.Partition]int{}
 	for lane, from := range lanes {
 		p, ok := partitionOfLane(lane)
-		if !ok || f != nil && !f.hasTail(p) {
+		if !ok || f != nil && !f.mayHoldRecords(p) {
 			continue
 		}
 		round := times[p]
@@ -30,43 +30,43 @@ func (s *Sink) Tail(ctx context.Context, lanes map[sinks.Lane]sinks.Place, emitt
 			rounds = append(rounds, nil)
 		}
 		rounds[round] = append(rounds[round], &cluster.Span{Partition: p, Next: int64(from), Each: func(r *kproto.Record) error {
-			e, ours, err := emittedBy(r)
+			e, ours, err := readEmitted(r)
 			if err != nil || !ours {
 				return err
 			}
 			calling.Lock()
 			defer calling.Unlock()
-			return emitted(lane, sinks.Emitted{Emitted: e, Place: sinks.Place(r.Offset)})
+			return emitted(lane, sinks.Emitted{EmittedRecord: e, Position: sinks.LanePosition(r.Offset)})
 		}})
 	}
 	for _, spans := range rounds {
-		if err := s.cluster.Read(ctx, spans); err != nil {
+		if err := s.cluster.ReadSpans(ctx, spans); err != nil {
 			return err
 		}
 		for _, one := range spans {
-			if f != nil && one.Known && f.part(one.Partition) == nil {
-				f.begin(one.Partition, one.End) // so that its first batch need not ask for it
+			if f != nil && one.Known && f.progressOf(one.Partition) == nil {
+				f.startPartition(one.Partition, one.End) // so that its first batch need not ask for it
 			}
 		}
 	}
 	return nil
 }
 
-// emittedBy says which change a record tells of.
-func emittedBy(r *kproto.Record) (e event.Emitted, ours bool, err error) {
-	value, err := protocol.Bytes(r.Value)
+// readEmitted says which change a record tells of.
+func readEmitted(r *kproto.Record) (e event.EmittedRecord, ours bool, err error) {
+	value, err := protocol.ReadBytes(r.Value)
 	if err != nil {
 		return e, false, err
 	}
-	key, err := protocol.Bytes(r.Key)
+	key, err := protocol.ReadBytes(r.Key)
 	if err != nil {
 		return e, false, err
 	}
 	e, ours = format.ReadEmitted(value, func(name string) string {
-		if name == format.BesideKey {
+		if name == format.HeaderKey {
 			return string(key)
 		}
-		return protocol.Header(r, name) // they have the names that ReadEmitted asks for
+		return protocol.HeaderValue(r, name) // they have the names that ReadEmitted asks for
 	})
 	return e, ours, nil
 }

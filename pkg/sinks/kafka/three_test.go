@@ -20,13 +20,13 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
-// apaches starts a real cluster of three, whose topics have three replicas and need two in sync.
-func apaches(t *testing.T) broker.Brokers {
+// startThreeBrokers starts a real cluster of three, whose topics have three replicas and need two in sync.
+func startThreeBrokers(t *testing.T) broker.Brokers {
 	t.Helper()
-	return apachesWith(t, map[string]string{})
+	return startThreeBrokersWith(t, map[string]string{})
 }
 
-func apachesWith(t *testing.T, properties map[string]string) broker.Brokers {
+func startThreeBrokersWith(t *testing.T, properties map[string]string) broker.Brokers {
 	t.Helper()
 	require.Integration(t)
 	require.Program(t, "java", "install Java 17 or later")
@@ -51,47 +51,47 @@ func TestThreeBrokersLoseAndRepeatNothing(t *testing.T) {
 	if records := fullSize(t); records > 0 {
 		kills, least, most = 6, records/partitions, 50
 	}
-	cluster := apaches(t)
+	cluster := startThreeBrokers(t)
 	cfg := Config{Brokers: cluster.Brokers(), Topic: topicA, RequestTimeout: 5 * time.Second, BatchBytes: minBatchBytes,
 		CreateTopics: CreateTopics{Enabled: true, Partitions: partitions}}
-	insistOnLane(t, open(t, cfg))
+	waitForTopic(t, openSink(t, cfg))
 
-	run := &course{t: t, most: most, done: make([]atomic.Int64, partitions), cursors: make([]int64, partitions)}
+	run := &publishRun{t: t, maxMessages: most, done: make([]atomic.Int64, partitions), cursors: make([]int64, partitions)}
 	for round := range kills {
-		end := run.begin(cfg, math.MaxInt32)
-		run.await()
+		end := run.startSink(cfg, math.MaxInt32)
+		run.awaitProgress()
 		victim := cluster[round%len(cluster)]
 		if err := errors.Join(run.store(t.Context()), victim.Kill()); err != nil {
 			t.Fatal(err)
 		}
-		run.await()
-		restart(t, victim)
+		run.awaitProgress()
+		restartBroker(t, victim)
 		electLeaders(t, cfg.Brokers, partitions)
-		run.await()
+		run.awaitProgress()
 		end()
 		run.resume()
 	}
 	last := max(int64(run.newest)+100, int64(least))
-	run.begin(cfg, last)
+	run.startSink(cfg, last)
 	run.lanes.Wait()
 	t.Logf("%d records, %d kills", last*partitions, kills)
-	wantStreams(t, read(t, cfg.Brokers, topicA), partitions, int(last))
+	wantStreams(t, readTopics(t, cfg.Brokers, topicA), partitions, int(last))
 }
 
 // TestAFrozenBrokerIsAwayForItsPartitionsOnly freezes one of three brokers, each of which leads partitions that no other
 // has, and which no controller takes for dead meanwhile. While a message waits for it, the others take theirs.
 func TestAFrozenBrokerIsAwayForItsPartitionsOnly(t *testing.T) {
 	const partitions = 6
-	cluster := apachesWith(t, map[string]string{"broker.session.timeout.ms": "600000"})
-	s := open(t, Config{Brokers: cluster.Brokers(), Topic: topicA, RequestTimeout: 30 * time.Second,
+	cluster := startThreeBrokersWith(t, map[string]string{"broker.session.timeout.ms": "600000"})
+	s := openSink(t, Config{Brokers: cluster.Brokers(), Topic: topicA, RequestTimeout: 30 * time.Second,
 		CreateTopics: CreateTopics{Enabled: true, Partitions: partitions, ReplicationFactor: 1,
 			Configs: []TopicConfig{{Name: "min.insync.replicas", Value: "1"}}}})
-	insistOnLane(t, s)
+	waitForTopic(t, s)
 	lane := func(p int) sinks.Lane { return laneName(topicA, int32(p), partitions) }
 	last := make([]int, partitions)
 	more := func(p, count int) {
 		t.Helper()
-		insist(t, s, lane(p), pods("p"+itoa(p), last[p]+1, last[p]+1+count))
+		publishUntilAccepted(t, s, lane(p), pods("p"+itoa(p), last[p]+1, last[p]+1+count))
 		last[p] += count
 	}
 	for p := range partitions {
@@ -99,7 +99,7 @@ func TestAFrozenBrokerIsAwayForItsPartitionsOnly(t *testing.T) {
 	}
 	victim := cluster[1]
 	var theirs, ours []int
-	for p, lead := range s.topic(topicA).current.Load().Leads {
+	for p, lead := range s.topicByName(topicA).layout.Load().Leads {
 		if lead.Broker == int32(victim.ID()) {
 			theirs = append(theirs, p)
 		} else {
@@ -120,7 +120,7 @@ func TestAFrozenBrokerIsAwayForItsPartitionsOnly(t *testing.T) {
 	}()
 	others := func() {
 		for _, p := range ours {
-			publish(t, s, lane(p), pods("p"+itoa(p), last[p]+1, last[p]+11)) // at the first attempt
+			mustPublish(t, s, lane(p), pods("p"+itoa(p), last[p]+1, last[p]+11)) // at the first attempt
 			last[p] += 10
 		}
 	}
@@ -159,7 +159,7 @@ func TestAFrozenBrokerIsAwayForItsPartitionsOnly(t *testing.T) {
 	for p := range partitions {
 		more(p, slices.Max(last)-last[p])
 	}
-	wantStreams(t, read(t, cluster.Brokers(), topicA), partitions, slices.Max(last))
+	wantStreams(t, readTopics(t, cluster.Brokers(), topicA), partitions, slices.Max(last))
 }
 
 // fullSize is the number of records that FULL_SIZE asks for; 0 when it is not set.
@@ -176,13 +176,13 @@ func fullSize(t *testing.T) int {
 	return records
 }
 
-// course is what the sinks of a test publish, one after the other, and what is stored of it, as delivery stores it: the
+// publishRun is what the sinks of a test publish, one after the other, and what is stored of it, as delivery stores it: the
 // state of the sink with the cursors that were taken before.
-type course struct {
-	t     *testing.T
-	most  int // messages published at once
-	sink  *Sink
-	lanes sync.WaitGroup
+type publishRun struct {
+	t           *testing.T
+	maxMessages int // messages published at once
+	sink        *Sink
+	lanes       sync.WaitGroup
 
 	done []atomic.Int64 // messages acknowledged, by partition
 
@@ -192,11 +192,11 @@ type course struct {
 	newest  uint64 // that was given to a sink
 }
 
-// begin lets a new sink go on with what is stored, up to last. The function it returns ends it with what it has in flight.
-func (c *course) begin(cfg Config, last int64) (end func()) {
+// startSink lets a new sink go on with what is stored, up to last. The function it returns ends it with what it has in flight.
+func (c *publishRun) startSink(cfg Config, last int64) (end func()) {
 	c.t.Helper()
-	c.sink = open(c.t, cfg)
-	if err := c.sink.Restore(c.state, c.newest, c.store); err != nil {
+	c.sink = openSink(c.t, cfg)
+	if err := c.sink.RestoreState(c.state, c.newest, c.store); err != nil {
 		c.t.Fatal(err)
 	}
 	alive, die := context.WithCancel(c.t.Context())
@@ -208,7 +208,7 @@ func (c *course) begin(cfg Config, last int64) (end func()) {
 }
 
 // store is what a journal does.
-func (c *course) store(context.Context) error {
+func (c *publishRun) store(context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for p := range c.done {
@@ -219,21 +219,21 @@ func (c *course) store(context.Context) error {
 }
 
 // resume goes back to what is stored.
-func (c *course) resume() {
+func (c *publishRun) resume() {
 	for p := range c.done {
-		c.newest = max(c.newest, uint64(c.done[p].Load())+uint64(c.most))
+		c.newest = max(c.newest, uint64(c.done[p].Load())+uint64(c.maxMessages))
 		c.done[p].Store(c.cursors[p])
 	}
 }
 
 // publish goes on with a partition until last or until ctx ends, not so fast that a long outage makes a long test.
-func (c *course) publish(ctx context.Context, p int, last int64) {
+func (c *publishRun) publish(ctx context.Context, p int, last int64) {
 	lane := laneName(topicA, int32(p), len(c.done))
 	pace := time.NewTicker(10 * time.Millisecond)
 	defer pace.Stop()
 	for ctx.Err() == nil && c.done[p].Load() < last {
 		from := c.done[p].Load() + 1
-		n, err := c.sink.Publish(ctx, lane, pods("p"+itoa(p), int(from), int(min(from+int64(c.most), last+1))))
+		n, err := c.sink.Publish(ctx, lane, pods("p"+itoa(p), int(from), int(min(from+int64(c.maxMessages), last+1))))
 		c.done[p].Add(int64(n))
 		var rejected *sinks.RejectedError
 		if errors.As(err, &rejected) {
@@ -247,15 +247,15 @@ func (c *course) publish(ctx context.Context, p int, last int64) {
 	}
 }
 
-// await waits until some partition has moved on by a few batches.
-func (c *course) await() {
+// awaitProgress waits until some partition has moved on by a few batches.
+func (c *publishRun) awaitProgress() {
 	c.t.Helper()
 	const few = 5
 	goal := make([]int64, len(c.done))
 	for p := range goal {
-		goal[p] = c.done[p].Load() + int64(few*c.most)
+		goal[p] = c.done[p].Load() + int64(few*c.maxMessages)
 	}
-	ctx, cancel := context.WithTimeout(c.t.Context(), 5*patience)
+	ctx, cancel := context.WithTimeout(c.t.Context(), 5*testTimeout)
 	defer cancel()
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()
@@ -273,10 +273,10 @@ func (c *course) await() {
 	}
 }
 
-// insistOnLane waits until the cluster has created the topic.
-func insistOnLane(t *testing.T, s *Sink) {
+// waitForTopic waits until the cluster has created the topic.
+func waitForTopic(t *testing.T, s *Sink) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*testTimeout)
 	defer cancel()
 	pause := time.NewTicker(50 * time.Millisecond)
 	defer pause.Stop()
@@ -295,7 +295,7 @@ func insistOnLane(t *testing.T, s *Sink) {
 // electLeaders gives every partition to the replica it was meant for. That one may not be in sync yet: no matter.
 func electLeaders(t *testing.T, brokers []string, partitions int) {
 	t.Helper()
-	ask(t, brokers, func(ctx context.Context, c *kafka.Client) error {
+	withClient(t, brokers, func(ctx context.Context, c *kafka.Client) error {
 		numbers := make([]int, partitions)
 		for p := range numbers {
 			numbers[p] = p
@@ -303,7 +303,7 @@ func electLeaders(t *testing.T, brokers []string, partitions int) {
 		again := time.NewTicker(50 * time.Millisecond)
 		defer again.Stop()
 		for {
-			_, err := c.ElectLeaders(ctx, &kafka.ElectLeadersRequest{Topic: topicA, Partitions: numbers, Timeout: patience})
+			_, err := c.ElectLeaders(ctx, &kafka.ElectLeadersRequest{Topic: topicA, Partitions: numbers, Timeout: testTimeout})
 			if err == nil || ctx.Err() != nil {
 				return err
 			}

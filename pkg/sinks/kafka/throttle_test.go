@@ -19,31 +19,31 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
-// stingy is a fake broker with throttle times. As Kafka does, it answers at once, and takes up no request of that
+// throttlingBroker is a fake broker with throttle times. As Kafka does, it answers at once, and takes up no request of that
 // connection, here of any, until the throttle time is over.
-type stingy struct {
-	t       *testing.T
-	cluster *kfake.Cluster
-	given   atomic.Int64 // connections that the client has closed
+type throttlingBroker struct {
+	t                 *testing.T
+	cluster           *kfake.Cluster
+	closedConnections atomic.Int64 // connections that the client has closed
 
-	mu    sync.Mutex
-	waits []time.Duration // throttle times of the next answers
-	mute  time.Time       // until when it does not listen
-	early int             // requests that came before that
-	seen  map[[2]int32]bool
+	mu         sync.Mutex
+	waits      []time.Duration // throttle times of the next answers
+	mutedUntil time.Time       // until when it does not listen
+	early      int             // requests that came before that
+	seen       map[[2]int32]bool
 }
 
-// roomy is a connection on which what is written waits for its reader, as on TCP; on that of a virtual network the writer
+// bufferedConn is a connection on which what is written waits for its reader, as on TCP; on that of a virtual network the writer
 // does.
-type roomy struct {
+type bufferedConn struct {
 	net.Conn
-	written chan []byte
-	given   *atomic.Int64
-	end     sync.Once
+	written           chan []byte
+	closedConnections *atomic.Int64
+	end               sync.Once
 }
 
-func newRoomy(c net.Conn, given *atomic.Int64) *roomy {
-	r := &roomy{Conn: c, given: given, written: make(chan []byte, 100)}
+func newBufferedConn(c net.Conn, given *atomic.Int64) *bufferedConn {
+	r := &bufferedConn{Conn: c, closedConnections: given, written: make(chan []byte, 100)}
 	go func() { // until Close
 		for b := range r.written {
 			_, _ = c.Write(b) // a failure shows when the answer is read
@@ -52,44 +52,44 @@ func newRoomy(c net.Conn, given *atomic.Int64) *roomy {
 	return r
 }
 
-func (r *roomy) Write(b []byte) (int, error) {
+func (r *bufferedConn) Write(b []byte) (int, error) {
 	r.written <- slices.Clone(b)
 	return len(b), nil
 }
 
-func (r *roomy) Close() error {
+func (r *bufferedConn) Close() error {
 	r.end.Do(func() {
-		r.given.Add(1)
+		r.closedConnections.Add(1)
 		close(r.written)
 	})
 	return r.Conn.Close()
 }
 
-// throttling opens a sink, in a bubble of virtual time, on a stingy broker.
-func throttling(t *testing.T, timeout time.Duration) (*stingy, *Sink, *lines) {
+// openThrottledSink opens a sink, in a bubble of virtual time, on a stingy broker.
+func openThrottledSink(t *testing.T, timeout time.Duration) (*throttlingBroker, *Sink, *logBuffer) {
 	t.Helper()
 	network := &kfake.VirtualNetwork{}
-	c, brokers := fake(t, kfake.NumBrokers(1), kfake.Ports(9092), kfake.SeedTopics(2, topicA), kfake.ListenFn(network.Listen))
-	b := &stingy{t: t, cluster: c, seen: map[[2]int32]bool{}}
+	c, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.Ports(9092), kfake.SeedTopics(2, topicA), kfake.ListenFn(network.Listen))
+	b := &throttlingBroker{t: t, cluster: c, seen: map[[2]int32]bool{}}
 	c.ControlKey(int16(kmsg.Produce), b.produce)
-	s, log := loud(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: minBatchBytes, RequestTimeout: timeout})
-	s.cluster.Dialer.Reach = func(ctx context.Context, kind, address string) (net.Conn, error) {
+	s, log := openSinkWithLog(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: minBatchBytes, RequestTimeout: timeout})
+	s.cluster.Dialer.DialContext = func(ctx context.Context, kind, address string) (net.Conn, error) {
 		c, err := network.DialContext(ctx, kind, address)
 		if err != nil {
 			return nil, err
 		}
-		return newRoomy(c, &b.given), nil
+		return newBufferedConn(c, &b.closedConnections), nil
 	}
 	for p := range 2 { // the connections and numbers of both lanes
-		publish(t, s, laneName(topicA, int32(p), 2), pods("p"+itoa(p), 1, 2))
+		mustPublish(t, s, laneName(topicA, int32(p), 2), pods("p"+itoa(p), 1, 2))
 	}
 	return b, s, log
 }
 
-func (b *stingy) produce(r kmsg.Request) (kmsg.Response, error, bool) {
+func (b *throttlingBroker) produce(r kmsg.Request) (kmsg.Response, error, bool) {
 	b.cluster.KeepControl()
 	b.mu.Lock()
-	muted := time.Until(b.mute)
+	muted := time.Until(b.mutedUntil)
 	if muted > 0 {
 		b.early++
 	}
@@ -118,22 +118,22 @@ func (b *stingy) produce(r kmsg.Request) (kmsg.Response, error, bool) {
 	}
 	if len(b.waits) > 0 {
 		answer.ThrottleMillis = int32(b.waits[0].Milliseconds())
-		b.mute, b.waits = time.Now().Add(b.waits[0]), b.waits[1:]
+		b.mutedUntil, b.waits = time.Now().Add(b.waits[0]), b.waits[1:]
 	}
 	return answer, nil, true
 }
 
 // throttle sets the throttle times of the next answers.
-func (b *stingy) throttle(waits ...time.Duration) {
+func (b *throttlingBroker) throttle(waits ...time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.waits, b.early = waits, 0
 }
 
-// asked says how many requests came early since the last throttle, and fails the test if connections were given up.
-func (b *stingy) asked() (early int) {
+// earlyRequests says how many requests came early since the last throttle, and fails the test if connections were given up.
+func (b *throttlingBroker) earlyRequests() (early int) {
 	b.t.Helper()
-	if n := b.given.Load(); n != 0 {
+	if n := b.closedConnections.Load(); n != 0 {
 		b.t.Errorf("%d connections were given up", n)
 	}
 	b.mu.Lock()
@@ -141,23 +141,23 @@ func (b *stingy) asked() (early int) {
 	return b.early
 }
 
-func TestABrokerThatThrottlesIsLeftAloneByAllLanesUntilItListens(t *testing.T) {
+func TestAllLanesWaitForAThrottlingBroker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, s, _ := throttling(t, 2*time.Second)
+		b, s, _ := openThrottledSink(t, 2*time.Second)
 		b.throttle(20 * time.Second)
-		publish(t, s, laneName(topicA, 0, 2), pods("p0", 2, 3))
+		mustPublish(t, s, laneName(topicA, 0, 2), pods("p0", 2, 3))
 		listens := time.Now().Add(20 * time.Second)
 		var lanes sync.WaitGroup
 		for p := range 2 {
 			lanes.Go(func() {
-				publish(t, s, laneName(topicA, int32(p), 2), pods("p"+itoa(p), 3, 5))
+				mustPublish(t, s, laneName(topicA, int32(p), 2), pods("p"+itoa(p), 3, 5))
 				if now := time.Now(); now.Before(listens) {
 					t.Errorf("lane %d is answered %v before the broker listens", p, listens.Sub(now))
 				}
 			})
 		}
 		lanes.Wait()
-		if early := b.asked(); early != 0 {
+		if early := b.earlyRequests(); early != 0 {
 			t.Errorf("%d requests came early", early)
 		}
 		if l := s.lanes[laneName(topicA, 0, 2)]; l.window != maxInFlight {
@@ -167,27 +167,27 @@ func TestABrokerThatThrottlesIsLeftAloneByAllLanesUntilItListens(t *testing.T) {
 }
 
 // The rest of a train is under way when the first answer comes: it waits on the connection, and so do we.
-func TestATrainThatIsThrottledOnItsWayIsWaitedFor(t *testing.T) {
+func TestAWindowThatIsThrottledOnItsWayIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, s, _ := throttling(t, 2*time.Second)
+		b, s, _ := openThrottledSink(t, 2*time.Second)
 		began := time.Now()
 		b.throttle(7*time.Second, 0, 30*time.Second, time.Second)
-		publish(t, s, laneName(topicA, 0, 2), pods("p0", 2, 20))
+		mustPublish(t, s, laneName(topicA, 0, 2), pods("p0", 2, 20))
 		if took := time.Since(began); took < 38*time.Second {
 			t.Errorf("it took %v", took)
 		}
-		if early := b.asked(); early == 0 {
+		if early := b.earlyRequests(); early == 0 {
 			t.Error("nothing was under way: the test shows nothing")
 		}
 	})
 }
 
-func TestWhoIsStoppedDoesNotWaitForAQuota(t *testing.T) {
+func TestACancelledPublishDoesNotWaitForAQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, s, log := throttling(t, 2*time.Second)
+		b, s, log := openThrottledSink(t, 2*time.Second)
 		lane := laneName(topicA, 0, 2)
 		b.throttle(time.Hour)
-		publish(t, s, lane, pods("p0", 2, 3))
+		mustPublish(t, s, lane, pods("p0", 2, 3))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		began := time.Now()
@@ -200,15 +200,15 @@ func TestWhoIsStoppedDoesNotWaitForAQuota(t *testing.T) {
 	})
 }
 
-func TestThrottlingIsToldWhenItBeginsAndWhenItHasEnded(t *testing.T) {
+func TestThrottlingIsLoggedWhenItStartsAndEnds(t *testing.T) {
 	const calm = 15 * time.Second // as long as Kafka by default measures rates, and more
 	synctest.Test(t, func(t *testing.T) {
-		b, s, log := throttling(t, 2*time.Second)
+		b, s, log := openThrottledSink(t, 2*time.Second)
 		lane := laneName(topicA, 0, 2)
 		told := func(begins, ends int, slowed bool) {
 			t.Helper()
 			synctest.Wait()
-			if now := s.Slowed(); (now != "") != slowed {
+			if now := s.SlowdownReason(); (now != "") != slowed {
 				t.Errorf("slowed %q, want %v", now, slowed)
 			}
 			if x, y := strings.Count(log.String(), "throttles us"), strings.Count(log.String(), "not throttle us any more"); x != begins || y != ends {
@@ -218,7 +218,7 @@ func TestThrottlingIsToldWhenItBeginsAndWhenItHasEnded(t *testing.T) {
 		told(0, 0, false)
 		for v := 2; v < 40; v++ { // every other answer
 			b.throttle(time.Duration(v%2) * 5 * time.Second)
-			publish(t, s, lane, pods("p0", v, v+1))
+			mustPublish(t, s, lane, pods("p0", v, v+1))
 			told(min(1, v-2), 0, v != 2)
 			time.Sleep(calm / 3)
 		}
@@ -227,7 +227,7 @@ func TestThrottlingIsToldWhenItBeginsAndWhenItHasEnded(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		told(1, 1, false)
 		b.throttle(time.Second)
-		publish(t, s, lane, pods("p0", 40, 41))
+		mustPublish(t, s, lane, pods("p0", 40, 41))
 		told(2, 1, true)
 	})
 }

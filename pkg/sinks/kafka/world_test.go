@@ -22,8 +22,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
-// unclosed opens a sink that the caller closes.
-func unclosed(t testing.TB, cfg Config) sinks.Sink {
+// openUnclosedSink opens a sink that the caller closes.
+func openUnclosedSink(t testing.TB, cfg Config) sinks.Sink {
 	t.Helper()
 	s, err := New(cfg, format.JSON, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -32,11 +32,11 @@ func unclosed(t testing.TB, cfg Config) sinks.Sink {
 	return s
 }
 
-// readAll returns the records of every topic whose name begins so.
-func readAll(t testing.TB, brokers []string, prefix string) []*kgo.Record {
+// readTopicsWithPrefix returns the records of every topic whose name begins so.
+func readTopicsWithPrefix(t testing.TB, brokers []string, prefix string) []*kgo.Record {
 	t.Helper()
 	var topics []string
-	ask(t, brokers, func(ctx context.Context, c *kafka.Client) error {
+	withClient(t, brokers, func(ctx context.Context, c *kafka.Client) error {
 		meta, err := c.Metadata(ctx, &kafka.MetadataRequest{})
 		if err != nil {
 			return err
@@ -48,15 +48,15 @@ func readAll(t testing.TB, brokers []string, prefix string) []*kgo.Record {
 		}
 		return nil
 	})
-	return read(t, brokers, topics...)
+	return readTopics(t, brokers, topics...)
 }
 
-// ask does something to the cluster with a client of its own.
-func ask(t testing.TB, brokers []string, do func(context.Context, *kafka.Client) error) {
+// withClient does something to the cluster with a client of its own.
+func withClient(t testing.TB, brokers []string, do func(context.Context, *kafka.Client) error) {
 	t.Helper()
 	transport := &kafka.Transport{}
 	defer transport.CloseIdleConnections()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	if err := do(ctx, &kafka.Client{Addr: kafka.TCP(brokers...), Transport: transport}); err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ func ask(t testing.TB, brokers []string, do func(context.Context, *kafka.Client)
 
 func deleteTopic(t testing.TB, brokers []string, topic string) {
 	t.Helper()
-	ask(t, brokers, func(ctx context.Context, c *kafka.Client) error {
+	withClient(t, brokers, func(ctx context.Context, c *kafka.Client) error {
 		r, err := c.DeleteTopics(ctx, &kafka.DeleteTopicsRequest{Topics: []string{topic}})
 		if err != nil {
 			return err
@@ -76,7 +76,7 @@ func deleteTopic(t testing.TB, brokers []string, topic string) {
 
 func addPartitions(t testing.TB, brokers []string, topic string, count int32) {
 	t.Helper()
-	ask(t, brokers, func(ctx context.Context, c *kafka.Client) error {
+	withClient(t, brokers, func(ctx context.Context, c *kafka.Client) error {
 		r, err := c.CreatePartitions(ctx, &kafka.CreatePartitionsRequest{Topics: []kafka.TopicPartitionsConfig{{Name: topic, Count: count}}})
 		if err != nil {
 			return err
@@ -85,8 +85,8 @@ func addPartitions(t testing.TB, brokers []string, topic string, count int32) {
 	})
 }
 
-// holds says whether a produce request, zstd compressed, has the text in it.
-func holds(t testing.TB, request kmsg.Request, text string) bool {
+// requestContains says whether a produce request, zstd compressed, has the text in it.
+func requestContains(t testing.TB, request kmsg.Request, text string) bool {
 	batch := request.(*kmsg.ProduceRequest).Topics[0].Partitions[0].Records
 	r, err := zstd.NewReader(bytes.NewReader(batch[record.HeaderSize:]), zstd.WithDecoderConcurrency(1))
 	if err != nil {
@@ -101,10 +101,10 @@ func holds(t testing.TB, request kmsg.Request, text string) bool {
 	return bytes.Contains(records, []byte(text))
 }
 
-// random is n bytes of text that does not compress.
-func random(n int) string { return text(rand.New(rand.NewPCG(1, 2)), n) }
+// randomText is n bytes of text that does not compress.
+func randomText(n int) string { return randomTextFrom(rand.New(rand.NewPCG(1, 2)), n) }
 
-func text(source *rand.Rand, n int) string {
+func randomTextFrom(source *rand.Rand, n int) string {
 	const alphabet = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 	b := make([]byte, n)
 	for i := range b {
@@ -113,37 +113,37 @@ func text(source *rand.Rand, n int) string {
 	return string(b)
 }
 
-// lines is a log that is only counted and searched.
-type lines struct {
+// logBuffer is a log that is only counted and searched.
+type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (l *lines) Write(p []byte) (int, error) {
+func (l *logBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(p)
 }
 
-func (l *lines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+func (l *logBuffer) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
-func (l *lines) String() string {
+func (l *logBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
 }
 
-func (l *lines) count() int {
+func (l *logBuffer) count() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return bytes.Count(l.text.Bytes(), []byte("\n"))
 }
 
-// dials counts the connections that a sink opens from now on.
-func dials(s *Sink) *atomic.Int64 {
+// countDials counts the connections that a sink opens from now on.
+func countDials(s *Sink) *atomic.Int64 {
 	var opened atomic.Int64
-	dial := s.cluster.Dialer.Reach
-	s.cluster.Dialer.Reach = func(ctx context.Context, network, address string) (net.Conn, error) {
+	dial := s.cluster.Dialer.DialContext
+	s.cluster.Dialer.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		opened.Add(1)
 		return dial(ctx, network, address)
 	}

@@ -8,15 +8,15 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 )
 
-// connect begins to connect.
-func (s *Sink) connect() *connection.Link {
-	return connection.Dial(connection.Options{URL: s.cfg.URL, Servers: s.cfg.servers(), InboxPrefix: s.cfg.InboxPrefix,
-		Timeout: s.cfg.AckTimeout, Authenticate: s.cfg.authenticate}, &s.absence)
+// dialLink begins to connect.
+func (s *Sink) dialLink() *connection.Link {
+	return connection.Dial(connection.Options{URL: s.cfg.URL, Servers: s.cfg.serverHosts(), InboxPrefix: s.cfg.InboxPrefix,
+		Timeout: s.cfg.AckTimeout, Authenticate: s.cfg.authOptions}, &s.outage)
 }
 
-// authenticate returns the options by which the connection says who we are. Files are read here and by the library, so their
+// authOptions returns the options by which the connection says who we are. Files are read here and by the library, so their
 // errors are the environment's and may pass. expired is nil, or says whether the file has another nkey by now.
-func (c Config) authenticate() (options []nats.Option, expired func() bool, err error) {
+func (c Config) authOptions() (options []nats.Option, expired func() bool, err error) {
 	if c.Credentials != "" {
 		options = append(options, nats.UserCredentials(c.Credentials))
 	}
@@ -25,7 +25,7 @@ func (c Config) authenticate() (options []nats.Option, expired func() bool, err 
 		if err != nil {
 			return nil, nil, fmt.Errorf("nats.nkeySeed: %w", err)
 		}
-		options, expired = append(options, option), differs(option, c.NkeySeed)
+		options, expired = append(options, option), nkeyChanged(option, c.NkeySeed)
 	}
 	if c.User != "" {
 		options = append(options, nats.UserInfo(c.User, c.Password))
@@ -42,9 +42,9 @@ func (c Config) authenticate() (options []nats.Option, expired func() bool, err 
 	return options, expired, nil
 }
 
-// differs returns a function that says whether the seed file holds another key than option has. The library reads the seed
+// nkeyChanged returns a function that says whether the seed file holds another key than option has. The library reads the seed
 // at each connect, but the key it announces only once.
-func differs(option nats.Option, seed string) func() bool {
+func nkeyChanged(option nats.Option, seed string) func() bool {
 	announced := func(option nats.Option) string {
 		var o nats.Options
 		if option(&o) != nil {

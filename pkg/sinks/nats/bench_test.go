@@ -13,8 +13,8 @@ import (
 // BenchmarkPublish measures changes of 4 KB to a file-backed stream of a server of its own, by the number of concurrent
 // Publish calls.
 func BenchmarkPublish(b *testing.B) {
-	server := serve(b, "")
-	s := opened(b, configFor(server.URL()), quiet)
+	server := startServer(b, "")
+	s := openSink(b, testConfig(server.URL()), discardLog)
 	if err := s.Ping(b.Context()); err != nil {
 		b.Fatal(err)
 	}
@@ -27,12 +27,12 @@ func BenchmarkPublish(b *testing.B) {
 			b.SetBytes(int64(len(body)))
 			var lanes sync.WaitGroup
 			for i := range concurrency {
-				lane := s.lanes.name(uint64(i))
+				lane := s.lanes.laneName(uint64(i))
 				n := b.N/concurrency + 1
 				lanes.Go(func() {
 					batch := make([]sinks.Message, 0, n)
 					for version := range n {
-						c := pod(fmt.Sprintf("%d-%d-%d", run, b.N, i), version)
+						c := newPod(fmt.Sprintf("%d-%d-%d", run, b.N, i), version)
 						c.After = body
 						batch = append(batch, sinks.Message{Change: c})
 					}
@@ -48,15 +48,15 @@ func BenchmarkPublish(b *testing.B) {
 
 // BenchmarkBatches measures changes of 4 KB in batches, to a stream that has no other writer. One operation is one change.
 func BenchmarkBatches(b *testing.B) {
-	server := serve(b, "")
-	s := opened(b, configFor(server.URL()), quiet)
+	server := startServer(b, "")
+	s := openSink(b, testConfig(server.URL()), discardLog)
 	if err := s.Ping(b.Context()); err != nil {
 		b.Fatal(err)
 	}
 	body := append(append([]byte(`"`), bytes.Repeat([]byte("x"), 4000)...), '"')
 	messages := make([]sinks.Message, 0, b.N)
 	for i := range b.N {
-		c := pod(fmt.Sprint("web-", i%4096), i)
+		c := newPod(fmt.Sprint("web-", i%4096), i)
 		c.After = body
 		messages = append(messages, sinks.Message{Offset: uint64(i + 1), Change: c})
 	}
@@ -78,9 +78,9 @@ func BenchmarkBatches(b *testing.B) {
 // as a busy exporter writes them. One operation is a read of all.
 func BenchmarkColdState(b *testing.B) {
 	const objects, each = 1_000_000, 400
-	server := serve(b, "")
-	cfg := configFor(server.URL())
-	writer := opened(b, cfg, quiet)
+	server := startServer(b, "")
+	cfg := testConfig(server.URL())
+	writer := openSink(b, cfg, discardLog)
 	store, err := writer.OpenState("STATE", nil)
 	if err != nil {
 		b.Fatal(err)
@@ -99,7 +99,7 @@ func BenchmarkColdState(b *testing.B) {
 		}
 	}
 	for b.Loop() {
-		s := newSink(b, cfg, quiet)
+		s := newSink(b, cfg, discardLog)
 		store, err := s.OpenState("STATE", nil)
 		if err != nil {
 			b.Fatal(err)

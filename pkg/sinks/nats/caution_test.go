@@ -10,7 +10,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
 )
 
-func TestAStreamThatForgetsIsReportedAndUsed(t *testing.T) {
+func TestAStreamThatLosesMessagesIsUsedWithAWarning(t *testing.T) {
 	for name, test := range map[string]struct {
 		stream jetstream.StreamConfig
 		says   string
@@ -21,20 +21,20 @@ func TestAStreamThatForgetsIsReportedAndUsed(t *testing.T) {
 		"little time":  {jetstream.StreamConfig{MaxAge: time.Minute, Duplicates: time.Minute}, "drops changes after 1m0s"},
 		"few versions": {jetstream.StreamConfig{MaxMsgsPerSubject: 3, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true}, "discard_new_per_subject"},
 		"the newest":   {jetstream.StreamConfig{MaxMsgsPerSubject: 1}, ""},
-		"enough":       {jetstream.StreamConfig{Discard: jetstream.DiscardOld, MaxBytes: littleBytes}, ""},
+		"enough":       {jetstream.StreamConfig{Discard: jetstream.DiscardOld, MaxBytes: smallStreamBytes}, ""},
 		"refuses more": {jetstream.StreamConfig{Discard: jetstream.DiscardNew, MaxMsgs: 100}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := serve(t, "")
+			server := startServer(t, "")
 			test.stream.Name, test.stream.Subjects, test.stream.AllowBatchPublish = "K8S", []string{"k8s.>"}, true
-			createStream(t, client(t, server.URL()), test.stream)
-			var lines transcript
-			s := opened(t, configFor(server.URL()), lines.logger())
-			accepted(t, s, pod("web", 1))
-			accepted(t, s, pod("web", 2))
+			createStream(t, connectClient(t, server.URL()), test.stream)
+			var lines logRecorder
+			s := openSink(t, testConfig(server.URL()), lines.logger())
+			mustPublish(t, s, newPod("web", 1))
+			mustPublish(t, s, newPod("web", 2))
 			s.verified.Store(false) // as after an outage
-			accepted(t, s, pod("web", 3))
-			cautions, said := strings.Join(s.Cautions(), "\n"), strings.Count(lines.String(), "is not as it should be")
+			mustPublish(t, s, newPod("web", 3))
+			cautions, said := strings.Join(s.Warnings(), "\n"), strings.Count(lines.String(), "is not as it should be")
 			if test.says == "" && (cautions != "" || said != 0) {
 				t.Errorf("said %d times: %s", said, cautions)
 			}
@@ -46,25 +46,25 @@ func TestAStreamThatForgetsIsReportedAndUsed(t *testing.T) {
 }
 
 func TestObjectsThatShareASubjectOfWhichAStreamKeepsTheNewestAreReported(t *testing.T) {
-	server := serve(t, "")
-	createStream(t, client(t, server.URL()), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, MaxMsgsPerSubject: 1})
-	cfg := configFor(server.URL())
+	server := startServer(t, "")
+	createStream(t, connectClient(t, server.URL()), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, MaxMsgsPerSubject: 1})
+	cfg := testConfig(server.URL())
 	cfg.Subject = "k8s.{cluster}.{resource}.{namespace}"
-	s := opened(t, cfg, quiet)
-	accepted(t, s, pod("web", 1))
-	if all := strings.Join(s.Cautions(), "\n"); !strings.Contains(all, "several objects share one") {
+	s := openSink(t, cfg, discardLog)
+	mustPublish(t, s, newPod("web", 1))
+	if all := strings.Join(s.Warnings(), "\n"); !strings.Contains(all, "several objects share one") {
 		t.Errorf("got %q", all)
 	}
 }
 
-func TestAFullStreamThatDropsWhatIsYoungIsReported(t *testing.T) {
+func TestAFullStreamThatDropsYoungChangesIsReported(t *testing.T) {
 	found := &stream.Info{Config: jetstream.StreamConfig{Name: "K8S", Discard: jetstream.DiscardOld, MaxBytes: 1 << 30}}
 	found.State.Bytes, found.State.FirstTime = 1<<30, time.Now().Add(-10*time.Minute)
-	if got := forgets(found); !strings.Contains(got, "drops changes that are 10m0s old") {
+	if got := lossWarning(found); !strings.Contains(got, "drops changes that are 10m0s old") {
 		t.Errorf("got %q", got)
 	}
 	found.State.FirstTime = time.Now().Add(-25 * time.Hour)
-	if got := forgets(found); got != "" {
+	if got := lossWarning(found); got != "" {
 		t.Errorf("got %q", got)
 	}
 }

@@ -16,11 +16,11 @@ import (
 	"github.com/kubecdc/kubecdc/test/sinktest"
 )
 
-func newSinkOf(t testing.TB, url string, f format.Format) *Sink {
+func openSinkWithFormat(t testing.TB, url string, f format.Format) *Sink {
 	t.Helper()
-	cfg := configFor(url)
+	cfg := testConfig(url)
 	cfg.Headers = true
-	s, err := New(cfg, f, quiet)
+	s, err := New(cfg, f, discardLog)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,9 +30,9 @@ func newSinkOf(t testing.TB, url string, f format.Format) *Sink {
 func TestEveryFormatKeepsTheContract(t *testing.T) {
 	for _, f := range format.All()[1:] {
 		t.Run(f.String(), func(t *testing.T) {
-			server := serve(t, "")
-			h := harness(server, server.URL())
-			h.New = func(t testing.TB) sinks.Sink { return newSinkOf(t, server.URL(), f) }
+			server := startServer(t, "")
+			h := newHarness(server, server.URL())
+			h.New = func(t testing.TB) sinks.Sink { return openSinkWithFormat(t, server.URL(), f) }
 			h.Value = func(c *event.Change) []byte { return f.AppendValue(nil, c) }
 			sinktest.Run(t, h)
 		})
@@ -40,7 +40,7 @@ func TestEveryFormatKeepsTheContract(t *testing.T) {
 }
 
 func TestACloudEventHasTheHeadersOfItsMode(t *testing.T) {
-	first, second := pod("a", 7), pod("a", 8)
+	first, second := newPod("a", 7), newPod("a", 8)
 	first.Coalesced, first.Cluster = true, `50% "north" €`
 	second.Cluster = first.Cluster
 	always := map[string]string{nats.MsgIdHdr: first.ID(), nats.ExpectedStreamHdr: "K8S"}
@@ -57,18 +57,18 @@ func TestACloudEventHasTheHeadersOfItsMode(t *testing.T) {
 		format.CloudEventsStructured: {headerContentType: "application/cloudevents+json"},
 	} {
 		t.Run(f.String(), func(t *testing.T) {
-			server := serve(t, "")
-			withoutBatches(t, server)
-			s := newSinkOf(t, server.URL(), f)
+			server := startServer(t, "")
+			createStreamWithoutBatches(t, server)
+			s := openSinkWithFormat(t, server.URL(), f)
 			t.Cleanup(func() {
 				if err := s.Close(context.Background()); err != nil {
 					t.Error(err)
 				}
 			})
-			if n, err := deliver(t, s, first, second); n != 2 || err != nil {
+			if n, err := publishChanges(t, s, first, second); n != 2 || err != nil {
 				t.Fatalf("published %d: %v", n, err)
 			}
-			got := messages(t, client(t, server.URL()), "K8S")
+			got := readMessages(t, connectClient(t, server.URL()), "K8S")
 			want := maps.Clone(want)
 			maps.Copy(want, always)
 			flat := map[string]string{}
@@ -100,20 +100,20 @@ func FuzzHeaderValuesArePlainAndComeBack(f *testing.F) {
 }
 
 func TestAnUpsertWithoutAPayloadIsADeleteToABucket(t *testing.T) {
-	server := serve(t, "")
-	s := newSinkOf(t, server.URL(), format.Upsert)
+	server := startServer(t, "")
+	s := openSinkWithFormat(t, server.URL(), format.Upsert)
 	t.Cleanup(func() {
 		if err := s.Close(context.Background()); err != nil {
 			t.Error(err)
 		}
 	})
-	gone := pod("a", 8)
+	gone := newPod("a", 8)
 	gone.Type, gone.After = event.Deleted, nil
-	again := pod("a", 9)
-	if n, err := deliver(t, s, pod("a", 7), gone, again); n != 3 || err != nil {
+	again := newPod("a", 9)
+	if n, err := publishChanges(t, s, newPod("a", 7), gone, again); n != 3 || err != nil {
 		t.Fatalf("published %d: %v", n, err)
 	}
-	for i, m := range messages(t, client(t, server.URL()), "K8S") {
+	for i, m := range readMessages(t, connectClient(t, server.URL()), "K8S") {
 		h := m.Headers()
 		deleted := i == 1
 		if (h.Get(headerOperation) == "DEL") != deleted || (len(m.Data()) == 0) != deleted || (h.Get(headerChange) != "") != deleted {

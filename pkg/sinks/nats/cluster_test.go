@@ -23,12 +23,12 @@ import (
 // leader is paused until it is none any more, and at last all servers are killed at once. In the end every stream has a
 // leader, and all replicas.
 func TestReplicatedStreamsLoseRepeatAndReorderNothingWhenServersDieAndConnectionsBreak(t *testing.T) {
-	servers := cluster(t, direct)
+	servers := startCluster(t, samePort)
 	var proxies []*proxy
 	var urls []string
 	for _, server := range servers {
-		proxy := listen(t, strings.TrimPrefix(server.URL(), "nats://"))
-		proxies, urls = append(proxies, proxy), append(urls, "nats://"+proxy.address())
+		proxy := startProxy(t, strings.TrimPrefix(server.URL(), "nats://"))
+		proxies, urls = append(proxies, proxy), append(urls, "nats://"+proxy.listenAddress())
 	}
 	streams := replicatedStreams(t, servers, strings.Join(urls, ","))
 	for _, h := range streams {
@@ -38,46 +38,46 @@ func TestReplicatedStreamsLoseRepeatAndReorderNothingWhenServersDieAndConnection
 			t.Cleanup(func() { stop() })
 		}
 	}
-	js := client(t, servers.URL())
+	js := connectClient(t, servers.URL())
 	outages := []func() error{
-		func() error { return killed(js, servers, "BYID", 1) },
-		func() error { return killed(js, servers, "BATCHES", 2) },
-		func() error { return paused(t, js, servers, "BYID") },
-		func() error { return killed(js, servers, "BATCHES", 3) },
+		func() error { return killServers(js, servers, "BYID", 1) },
+		func() error { return killServers(js, servers, "BATCHES", 2) },
+		func() error { return pauseLeader(t, js, servers, "BYID") },
+		func() error { return killServers(js, servers, "BATCHES", 3) },
 	}
-	drive(t, streams, 24_000, len(outages), func(i int) error { return outages[i]() })
+	driveStreams(t, streams, 24_000, len(outages), func(i int) error { return outages[i]() })
 }
 
 // replicatedStreams describes two streams of three replicas to the suite, one filled by ID and one exactly, through url.
 func replicatedStreams(t testing.TB, servers natsserver.Servers, url string) map[string]*sinktest.Harness {
 	byID := jetstream.StreamConfig{Name: "BYID", Subjects: []string{"BYID.>"}, Replicas: 3}
-	js := client(t, servers.URL())
-	if _, err := insist(t.Context(), func(ctx context.Context) (jetstream.Stream, error) {
+	js := connectClient(t, servers.URL())
+	if _, err := retryUntilAnswered(t.Context(), func(ctx context.Context) (jetstream.Stream, error) {
 		return js.CreateOrUpdateStream(ctx, byID)
 	}); err != nil {
 		t.Fatal(err)
 	}
 	stream := func(name string) *sinktest.Harness {
-		h := harness(servers[0], "")
-		h.ObjectsApart = name == "BYID"
+		h := newHarness(servers[0], "")
+		h.OrderPerObject = name == "BYID"
 		h.Read = func(t testing.TB) []sinktest.Delivered {
-			js := client(t, servers.URL())
-			replicated(t, js, name)
-			return slices.DeleteFunc(held(t, js, name), func(d sinktest.Delivered) bool { return strings.HasSuffix(d.Topic, ".end") })
+			js := connectClient(t, servers.URL())
+			waitReplicated(t, js, name)
+			return slices.DeleteFunc(readDelivered(t, js, name), func(d sinktest.Delivered) bool { return strings.HasSuffix(d.Topic, ".end") })
 		}
 		h.New = func(t testing.TB) sinks.Sink {
-			cfg := hasty(url)
+			cfg := shortTimeoutConfig(url)
 			cfg.Stream, cfg.Subject = name, name+"."+testSubject
 			cfg.Create.Replicas = 3
-			return newSink(t, cfg, quiet)
+			return newSink(t, cfg, discardLog)
 		}
 		return &h
 	}
 	return map[string]*sinktest.Harness{"BYID": stream("BYID"), "BATCHES": stream("BATCHES")}
 }
 
-// killed kills so many servers at once, the leader of a stream among them, and brings them back.
-func killed(js jetstream.JetStream, servers natsserver.Servers, stream string, count int) error {
+// killServers kills so many servers at once, the leader of a stream among them, and brings them back.
+func killServers(js jetstream.JetStream, servers natsserver.Servers, stream string, count int) error {
 	leader, err := leaderOf(js, servers, stream)
 	if err != nil {
 		return err
@@ -91,8 +91,8 @@ func killed(js jetstream.JetStream, servers natsserver.Servers, stream string, c
 	return errors.Join(err, servers.WaitHealthy(context.Background()))
 }
 
-// paused stops the leader of a stream in its tracks until another one leads: when it goes on it believes that it leads.
-func paused(t *testing.T, js jetstream.JetStream, servers natsserver.Servers, stream string) error {
+// pauseLeader stops the leader of a stream in its tracks until another one leads: when it goes on it believes that it leads.
+func pauseLeader(t *testing.T, js jetstream.JetStream, servers natsserver.Servers, stream string) error {
 	leader, err := leaderOf(js, servers, stream)
 	if err != nil {
 		return err
@@ -103,14 +103,14 @@ func paused(t *testing.T, js jetstream.JetStream, servers natsserver.Servers, st
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		return err
 	}
-	_, err = leaderOf(client(t, rest.URL()), rest, stream)
+	_, err = leaderOf(connectClient(t, rest.URL()), rest, stream)
 	return errors.Join(err, syscall.Kill(pid, syscall.SIGCONT), servers.WaitHealthy(context.Background()))
 }
 
-func direct(_, _, port int) int { return port }
+func samePort(_, _, port int) int { return port }
 
-// cluster starts three servers for one test. What is between them is as natsserver.StartClusterThrough says.
-func cluster(t testing.TB, between func(from, to, port int) int) natsserver.Servers {
+// startCluster starts three servers for one test. What is between them is as natsserver.StartClusterThrough says.
+func startCluster(t testing.TB, between func(from, to, port int) int) natsserver.Servers {
 	t.Helper()
 	require.Integration(t)
 	servers, err := natsserver.StartClusterThrough(context.Background(), t.TempDir(), 3, "", between)
@@ -130,8 +130,8 @@ func leaderOf(js jetstream.JetStream, servers natsserver.Servers, stream string)
 	var leader *natsserver.Server
 	var state jetstream.ClusterInfo
 	var last error
-	err := until(func(ctx context.Context) bool {
-		state, last = clusterOf(ctx, js, stream)
+	err := waitUntil(func(ctx context.Context) bool {
+		state, last = clusterInfo(ctx, js, stream)
 		at := slices.IndexFunc(servers, func(server *natsserver.Server) bool { return state.Leader == server.Name() })
 		if at >= 0 {
 			leader = servers[at]
@@ -144,8 +144,8 @@ func leaderOf(js jetstream.JetStream, servers natsserver.Servers, stream string)
 	return leader, nil
 }
 
-// infoOf asks once, for a moment: without a leader nobody answers.
-func infoOf(ctx context.Context, js jetstream.JetStream, stream string) (*jetstream.StreamInfo, error) {
+// streamInfo asks once, for a moment: without a leader nobody answers.
+func streamInfo(ctx context.Context, js jetstream.JetStream, stream string) (*jetstream.StreamInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	s, err := js.Stream(ctx, stream)
@@ -155,29 +155,29 @@ func infoOf(ctx context.Context, js jetstream.JetStream, stream string) (*jetstr
 	return s.CachedInfo(), nil
 }
 
-// clusterOf is infoOf of who leads, and who follows.
-func clusterOf(ctx context.Context, js jetstream.JetStream, stream string) (jetstream.ClusterInfo, error) {
-	info, err := infoOf(ctx, js, stream)
+// clusterInfo is streamInfo of who leads, and who follows.
+func clusterInfo(ctx context.Context, js jetstream.JetStream, stream string) (jetstream.ClusterInfo, error) {
+	info, err := streamInfo(ctx, js, stream)
 	if err != nil || info.Cluster == nil {
 		return jetstream.ClusterInfo{}, err
 	}
 	return *info.Cluster, nil
 }
 
-// replicated waits until a stream has a leader and both other replicas have all of it: one that could not apply what we
+// waitReplicated waits until a stream has a leader and both other replicas have all of it: one that could not apply what we
 // sent stays behind for ever. A server that leads no more, and does not know it yet, would say so, too, of what it has. So
 // a message is stored first, which needs most replicas.
-func replicated(t testing.TB, js jetstream.JetStream, stream string) {
+func waitReplicated(t testing.TB, js jetstream.JetStream, stream string) {
 	t.Helper()
 	var end uint64
 	var info *jetstream.StreamInfo
 	var last error
-	err := until(func(ctx context.Context) bool {
-		if info, last = infoOf(ctx, js, stream); last != nil || info.Cluster == nil {
+	err := waitUntil(func(ctx context.Context) bool {
+		if info, last = streamInfo(ctx, js, stream); last != nil || info.Cluster == nil {
 			return false
 		}
 		if end == 0 {
-			end, last = markEnd(ctx, js, info.Config)
+			end, last = publishEndMarker(ctx, js, info.Config)
 			return false
 		}
 		behind := slices.ContainsFunc(info.Cluster.Replicas, func(r *jetstream.PeerInfo) bool { return !r.Current || r.Offline })
@@ -188,18 +188,18 @@ func replicated(t testing.TB, js jetstream.JetStream, stream string) {
 	}
 }
 
-// markEnd puts a message into a stream, behind all that it has acknowledged, and returns its sequence.
-func markEnd(ctx context.Context, js jetstream.JetStream, config jetstream.StreamConfig) (uint64, error) {
+// publishEndMarker puts a message into a stream, behind all that it has acknowledged, and returns its sequence.
+func publishEndMarker(ctx context.Context, js jetstream.JetStream, config jetstream.StreamConfig) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	stored, err := js.Publish(ctx, endOf(config.Subjects[0]), nil, jetstream.WithExpectStream(config.Name))
+	stored, err := js.Publish(ctx, endSubject(config.Subjects[0]), nil, jetstream.WithExpectStream(config.Name))
 	if err != nil {
 		return 0, err
 	}
 	return stored.Sequence, nil
 }
 
-// endOf is the subject of such a message, of those that a stream takes.
-func endOf(subjects string) string {
+// endSubject is the subject of such a message, of those that a stream takes.
+func endSubject(subjects string) string {
 	return strings.NewReplacer("*", "end", ">", "end").Replace(subjects)
 }

@@ -132,25 +132,25 @@ func (c *Config) SetDefaults() {
 func (c Config) Validate() error {
 	c.SetDefaults()
 	return errors.Join(
-		at("url", c.validateURL()),
-		at("url", c.validateCleartext()),
+		atPath("url", c.validateURL()),
+		atPath("url", c.validateCleartext()),
 		c.validateMode(),
-		at("subject", c.validateSubject()),
-		at("lanes", within(c.Lanes, 1, maxLanes)),
-		at("ackTimeout", positive(c.AckTimeout)),
-		at("maxInFlightBytes", positive(c.MaxInFlightBytes)),
-		at("inboxPrefix", validateLiteral(c.InboxPrefix)),
+		atPath("subject", c.validateSubject()),
+		atPath("lanes", checkRange(c.Lanes, 1, maxLanes)),
+		atPath("ackTimeout", checkPositive(c.AckTimeout)),
+		atPath("maxInFlightBytes", checkPositive(c.MaxInFlightBytes)),
+		atPath("inboxPrefix", validateLiteral(c.InboxPrefix)),
 		c.validateAuthentication(),
-		at("create.storage", oneOf(c.Create.Storage, storageFile, storageMemory)),
-		at("create.replicas", within(c.Create.Replicas, 1, 5)),
-		at("create.maxAge", notNegative(c.Create.MaxAge)),
-		at("create.maxBytes", notNegative(c.Create.MaxBytes)),
-		at("create.duplicates", c.validateDuplicates()),
+		atPath("create.storage", checkOneOf(c.Create.Storage, storageFile, storageMemory)),
+		atPath("create.replicas", checkRange(c.Create.Replicas, 1, 5)),
+		atPath("create.maxAge", checkNotNegative(c.Create.MaxAge)),
+		atPath("create.maxBytes", checkNotNegative(c.Create.MaxBytes)),
+		atPath("create.duplicates", c.validateDuplicates()),
 	)
 }
 
-// at puts the path of a field in front of its error.
-func at(path string, err error) error {
+// atPath puts the path of a field in front of its error.
+func atPath(path string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -166,7 +166,7 @@ func (c Config) validateURL() error {
 		if err != nil || u.Host == "" { // the address itself is not shown: it may hold a password
 			return fmt.Errorf("address %d is not of the form nats://host:port", i+1)
 		}
-		if err := oneOf(u.Scheme, "nats", "tls", "ws", "wss"); err != nil {
+		if err := checkOneOf(u.Scheme, "nats", "tls", "ws", "wss"); err != nil {
 			return fmt.Errorf("address %d: scheme: %w", i+1, err)
 		}
 		if n, err := strconv.ParseUint(cmp.Or(u.Port(), "4222"), 10, 16); err != nil || n == 0 || u.Hostname() == "" {
@@ -176,8 +176,8 @@ func (c Config) validateURL() error {
 	return nil
 }
 
-// servers are the addresses in the URL, for messages, without what it may hold beside them.
-func (c Config) servers() string {
+// serverHosts are the addresses in the URL, for messages, without what it may hold beside them.
+func (c Config) serverHosts() string {
 	var hosts []string
 	for address := range strings.SplitSeq(c.URL, ",") {
 		if u, err := url.Parse(strings.TrimSpace(address)); err == nil {
@@ -233,21 +233,21 @@ func (c Config) validateSubject() error {
 	if err != nil {
 		return err
 	}
-	filled := string(template.Append(nil, &sample, func(dst []byte, _ string) []byte { return append(dst, 'x') }))
+	filled := string(template.AppendName(nil, &sampleChange, func(dst []byte, _ string) []byte { return append(dst, 'x') }))
 	if err := validateLiteral(filled); err != nil {
 		return err
 	}
-	if i := strings.IndexFunc(filled, func(r rune) bool { return !strings.ContainsRune("/=.", r) && !plain(byte(r)) }); c.Mode == modeKV && i >= 0 {
+	if i := strings.IndexFunc(filled, func(r rune) bool { return !strings.ContainsRune("/=.", r) && !isPlainByte(byte(r)) }); c.Mode == modeKV && i >= 0 {
 		return fmt.Errorf("%q has %q, which a key cannot have; legal are letters, digits and the signs -/_=. only", c.Subject, filled[i])
 	}
 	if c.Mode == modeKV {
-		return ownSubject(c.Subject, "mode kv")
+		return checkDistinctSubjects(c.Subject, "mode kv")
 	}
 	return nil
 }
 
-// ownSubject checks that no two objects can share a subject.
-func ownSubject(template, who string) error {
+// checkDistinctSubjects checks that no two objects can share a subject.
+func checkDistinctSubjects(template, who string) error {
 	tokens := strings.Split(template, ".")
 	for _, need := range [][]string{{"{group}"}, {"{resource}", "{kind}"}, {"{namespace}"}, {"{name}"}} {
 		if !slices.ContainsFunc(need, func(placeholder string) bool { return slices.Contains(tokens, placeholder) }) {
@@ -290,19 +290,19 @@ func (c Config) validateAuthentication() error {
 	}
 	var errs []error
 	if len(ways) > 1 {
-		errs = append(errs, at(ways[1], fmt.Errorf("%s is set too; use one way to authenticate", ways[0])))
+		errs = append(errs, atPath(ways[1], fmt.Errorf("%s is set too; use one way to authenticate", ways[0])))
 	}
 	if (c.User == "") != (c.Password == "") {
-		errs = append(errs, at("user", errors.New("user and password belong together; set both or none")))
+		errs = append(errs, atPath("user", errors.New("user and password belong together; set both or none")))
 	}
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
-		errs = append(errs, at("tls.cert", errors.New("cert and key belong together; set both or none")))
+		errs = append(errs, atPath("tls.cert", errors.New("cert and key belong together; set both or none")))
 	}
 	return errors.Join(errs...)
 }
 
 func (c Config) validateDuplicates() error {
-	if err := positive(c.Create.Duplicates); err != nil {
+	if err := checkPositive(c.Create.Duplicates); err != nil {
 		return err
 	}
 	if c.Create.MaxAge > 0 && c.Create.Duplicates > c.Create.MaxAge {
@@ -311,28 +311,28 @@ func (c Config) validateDuplicates() error {
 	return nil
 }
 
-func within(n, low, high int) error {
+func checkRange(n, low, high int) error {
 	if n < low || n > high {
 		return fmt.Errorf("%d is not between %d and %d", n, low, high)
 	}
 	return nil
 }
 
-func positive[T int64 | time.Duration](v T) error {
+func checkPositive[T int64 | time.Duration](v T) error {
 	if v <= 0 {
 		return fmt.Errorf("%v is not positive", v)
 	}
 	return nil
 }
 
-func notNegative[T int64 | time.Duration](v T) error {
+func checkNotNegative[T int64 | time.Duration](v T) error {
 	if v < 0 {
 		return fmt.Errorf("%v is negative", v)
 	}
 	return nil
 }
 
-func oneOf(v string, allowed ...string) error {
+func checkOneOf(v string, allowed ...string) error {
 	if !slices.Contains(allowed, v) {
 		return fmt.Errorf("%q is not one of %s", v, strings.Join(allowed, ", "))
 	}

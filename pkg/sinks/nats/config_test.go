@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-func valid() Config {
+func validConfig() Config {
 	return Config{URL: "nats://127.0.0.1:4222", Stream: "K8S", Subject: "k8s.{cluster}.{name}"}
 }
 
-func kv() Config {
+func validBucketConfig() Config {
 	return Config{URL: "nats://127.0.0.1:4222", Mode: modeKV, Bucket: "objects", Subject: "{group}.{resource}.{namespace}.{name}"}
 }
 
@@ -33,13 +33,13 @@ func TestBadConfigurationIsNamedByItsPath(t *testing.T) {
 		"mode":                {func(c *Config) { c.Mode = "stream" }, `nats.mode: "stream" is not one of jetstream, core, kv`},
 		"bucket of a stream":  {func(c *Config) { c.Bucket = "b" }, `nats.bucket: means nothing in mode jetstream: it is for mode kv`},
 		"stream of core":      {func(c *Config) { c.Mode = modeCore }, `nats.stream: means nothing in mode core: core NATS keeps nothing`},
-		"kv without a bucket": {func(c *Config) { *c = kv(); c.Bucket = "" }, `nats.bucket: required in mode kv; the name of a key-value bucket`},
-		"bucket with a dot":   {func(c *Config) { *c = kv(); c.Bucket = "a.b" }, `nats.bucket: "a.b" has '.' at position 2; a bucket's name has letters, digits, _ and - only`},
-		"kv that ages": {func(c *Config) { *c = kv(); c.Create.MaxAge = time.Hour },
+		"kv without a bucket": {func(c *Config) { *c = validBucketConfig(); c.Bucket = "" }, `nats.bucket: required in mode kv; the name of a key-value bucket`},
+		"bucket with a dot":   {func(c *Config) { *c = validBucketConfig(); c.Bucket = "a.b" }, `nats.bucket: "a.b" has '.' at position 2; a bucket's name has letters, digits, _ and - only`},
+		"kv that ages": {func(c *Config) { *c = validBucketConfig(); c.Create.MaxAge = time.Hour },
 			`nats.create.maxAge: objects that do not change would vanish from the bucket; leave it out in mode kv`},
-		"key with a colon": {func(c *Config) { *c = kv(); c.Subject = "k:{group}.{resource}.{namespace}.{name}" },
+		"key with a colon": {func(c *Config) { *c = validBucketConfig(); c.Subject = "k:{group}.{resource}.{namespace}.{name}" },
 			`nats.subject: "k:{group}.{resource}.{namespace}.{name}" has ':', which a key cannot have; legal are letters, digits and the signs -/_=. only`},
-		"shared key": {func(c *Config) { *c = kv(); c.Subject = "{group}.{resource}.{name}" },
+		"shared key": {func(c *Config) { *c = validBucketConfig(); c.Subject = "{group}.{resource}.{name}" },
 			`nats.subject: "{group}.{resource}.{name}" does not give each object a subject of its own, which mode kv needs; write {namespace} between dots`},
 		"lanes":                 {func(c *Config) { c.Lanes = -1 }, `nats.lanes: -1 is not between 1 and 65536`},
 		"timeout":               {func(c *Config) { c.AckTimeout = -time.Second }, `nats.ackTimeout: -1s is not positive`},
@@ -55,7 +55,7 @@ func TestBadConfigurationIsNamedByItsPath(t *testing.T) {
 		"long window": {func(c *Config) { c.Create.MaxAge, c.Create.Duplicates = time.Minute, time.Hour },
 			`nats.create.duplicates: 1h0m0s is longer than maxAge, 1m0s; the server refuses that`},
 	} {
-		c := valid()
+		c := validConfig()
 		test.change(&c)
 		if err := c.Validate(); err == nil || err.Error() != test.want {
 			t.Errorf("%s: got %v\nwant %s", name, err, test.want)
@@ -63,7 +63,7 @@ func TestBadConfigurationIsNamedByItsPath(t *testing.T) {
 	}
 }
 
-func TestAllFaultsOfAConfigurationAreToldAtOnce(t *testing.T) {
+func TestAllConfigurationErrorsAreReportedTogether(t *testing.T) {
 	err := Config{}.Validate()
 	for _, path := range []string{"nats.url", "nats.stream", "nats.subject"} {
 		if err == nil || !strings.Contains(err.Error(), path) {
@@ -73,7 +73,7 @@ func TestAllFaultsOfAConfigurationAreToldAtOnce(t *testing.T) {
 }
 
 func TestNoErrorShowsAPassword(t *testing.T) {
-	c := valid()
+	c := validConfig()
 	c.URL, c.User, c.Password = "nats://user:hunter2@ho st:4222", "", "hunter2"
 	if err := c.Validate(); err == nil || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("got %v", err)
@@ -81,9 +81,9 @@ func TestNoErrorShowsAPassword(t *testing.T) {
 }
 
 func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
-	c := valid()
+	c := validConfig()
 	c.SetDefaults()
-	want := valid()
+	want := validConfig()
 	want.Mode = modeJetStream
 	want.Lanes, want.AckTimeout, want.MaxInFlightBytes, want.InboxPrefix = 512, 5*time.Second, 8<<20, "_INBOX"
 	want.Create = Create{Storage: "file", Replicas: 1, Duplicates: 2 * time.Minute}

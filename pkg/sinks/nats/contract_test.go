@@ -17,25 +17,25 @@ import (
 	"github.com/kubecdc/kubecdc/test/sinktest"
 )
 
-func TestBatchesKeepTheContract(t *testing.T) { keepsTheContract(t, serve(t, ""), true) }
+func TestBatchesKeepTheContract(t *testing.T) { runContract(t, startServer(t, ""), true) }
 
 func TestMessageIDsKeepTheContract(t *testing.T) {
-	server := serve(t, "")
-	withoutBatches(t, server)
-	keepsTheContract(t, server, false)
+	server := startServer(t, "")
+	createStreamWithoutBatches(t, server)
+	runContract(t, server, false)
 }
 
-func keepsTheContract(t *testing.T, server *natsserver.Server, batches bool) {
-	proxy := listen(t, strings.TrimPrefix(server.URL(), "nats://"))
-	h := harness(server, "nats://"+proxy.address())
-	h.ExactReplay, h.ObjectsApart = !batches, !batches
+func runContract(t *testing.T, server *natsserver.Server, batches bool) {
+	proxy := startProxy(t, strings.TrimPrefix(server.URL(), "nats://"))
+	h := newHarness(server, "nats://"+proxy.listenAddress())
+	h.ExactReplay, h.OrderPerObject = !batches, !batches
 	h.New = func(t testing.TB) sinks.Sink {
-		cfg := hasty("nats://" + proxy.address())
-		cfg.Routed = routes
-		return newSink(t, cfg, quiet)
+		cfg := shortTimeoutConfig("nats://" + proxy.listenAddress())
+		cfg.Routed = testRoutes
+		return newSink(t, cfg, discardLog)
 	}
-	toRoutes(&h)
-	h.Slow = func(_ testing.TB, on bool) { proxy.delay(on) }
+	addRoutes(&h)
+	h.Slow = func(_ testing.TB, on bool) { proxy.delayAnswers(on) }
 	h.Cut = func(t testing.TB) {
 		if err := server.Kill(); err != nil {
 			t.Fatal(err)
@@ -50,28 +50,28 @@ func keepsTheContract(t *testing.T, server *natsserver.Server, batches bool) {
 }
 
 func TestABrokenConnectionLosesRepeatsAndReordersNothing(t *testing.T) {
-	server := serve(t, "")
-	proxy := listen(t, strings.TrimPrefix(server.URL(), "nats://"))
-	h := harness(server, "nats://"+proxy.address())
+	server := startServer(t, "")
+	proxy := startProxy(t, strings.TrimPrefix(server.URL(), "nats://"))
+	h := newHarness(server, "nats://"+proxy.listenAddress())
 	stop := proxy.cutEvery(60*time.Millisecond, countAcks(&h))
-	sinktest.Drive(t, h, rand.New(rand.NewPCG(1, 1)), 400, 50)
+	sinktest.PublishRandomly(t, h, rand.New(rand.NewPCG(1, 1)), 400, 50)
 	t.Logf("20000 messages, %d cuts", stop())
 }
 
 func TestAServerKilledAgainAndAgainLosesRepeatsAndReordersNothing(t *testing.T) {
-	server := serve(t, "")
-	h := harness(server, server.URL())
-	drive(t, map[string]*sinktest.Harness{"K8S": &h}, 24_000, 6, func(int) error {
+	server := startServer(t, "")
+	h := newHarness(server, server.URL())
+	driveStreams(t, map[string]*sinktest.Harness{"K8S": &h}, 24_000, 6, func(int) error {
 		return errors.Join(server.Kill(), server.Restart(context.Background()))
 	})
 }
 
-// drive runs the suite's random publisher on each stream, all at once, with so many messages together and up to so many
+// driveStreams runs the suite's random publisher on each stream, all at once, with so many messages together and up to so many
 // outages, one after each 3,000 acknowledgements or when the one before is over. Streams are read when all is published
 // and the last outage is over.
-func drive(t *testing.T, streams map[string]*sinktest.Harness, messages, outages int, outage func(i int) error) {
+func driveStreams(t *testing.T, streams map[string]*sinktest.Harness, messages, outages int, outage func(i int) error) {
 	const between, versions = 3000, 60
-	progress := &counter{every: between, reached: make(chan struct{}, 1)}
+	progress := &ackCounter{every: between, reached: make(chan struct{}, 1)}
 	published := make(chan struct{})
 	var outs, publishing, reading sync.WaitGroup
 	outs.Go(func() {
@@ -93,7 +93,7 @@ func drive(t *testing.T, streams map[string]*sinktest.Harness, messages, outages
 		publishing.Add(1)
 		done := sync.OnceFunc(publishing.Done)
 		open, read := h.New, h.Read
-		h.New = func(t testing.TB) sinks.Sink { return counting{Sink: open(t), counter: progress} }
+		h.New = func(t testing.TB) sinks.Sink { return countingSink{Sink: open(t), counter: progress} }
 		h.Read = func(t testing.TB) []sinktest.Delivered {
 			done() // the suite reads when everything is published
 			outs.Wait()
@@ -101,7 +101,7 @@ func drive(t *testing.T, streams map[string]*sinktest.Harness, messages, outages
 		}
 		reading.Go(func() {
 			defer done()
-			sinktest.Drive(t, *h, rand.New(rand.NewPCG(1, uint64(len(name)))), messages/versions/len(streams), versions)
+			sinktest.PublishRandomly(t, *h, rand.New(rand.NewPCG(1, uint64(len(name)))), messages/versions/len(streams), versions)
 		})
 	}
 	publishing.Wait()
@@ -109,15 +109,15 @@ func drive(t *testing.T, streams map[string]*sinktest.Harness, messages, outages
 	reading.Wait()
 }
 
-// counter tells whenever so many more messages are acknowledged.
-type counter struct {
+// ackCounter tells whenever so many more messages are acknowledged.
+type ackCounter struct {
 	every   int64
-	acked   atomic.Int64
+	total   atomic.Int64
 	reached chan struct{} // capacity 1
 }
 
-func (c *counter) add(n int) {
-	total := c.acked.Add(int64(n))
+func (c *ackCounter) addAcks(n int) {
+	total := c.total.Add(int64(n))
 	if total/c.every == (total-int64(n))/c.every {
 		return
 	}
@@ -127,24 +127,24 @@ func (c *counter) add(n int) {
 	}
 }
 
-// counting is a sink whose acknowledgements are counted.
-type counting struct {
+// countingSink is a sink whose acknowledgements are counted.
+type countingSink struct {
 	sinks.Sink
-	counter *counter
+	counter *ackCounter
 }
 
-func (c counting) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+func (c countingSink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
 	n, err := c.Sink.Publish(ctx, lane, batch)
-	c.counter.add(n)
+	c.counter.addAcks(n)
 	return n, err
 }
 
 // countAcks returns a count of what the harness's sinks say is stored.
 func countAcks(h *sinktest.Harness) func() int64 {
-	count := &counter{every: math.MaxInt64}
+	count := &ackCounter{every: math.MaxInt64}
 	open := h.New
-	h.New = func(t testing.TB) sinks.Sink { return counting{Sink: open(t), counter: count} }
-	return count.acked.Load
+	h.New = func(t testing.TB) sinks.Sink { return countingSink{Sink: open(t), counter: count} }
+	return count.total.Load
 }
 
 // proxy passes TCP connections on and breaks them.
@@ -161,25 +161,25 @@ type proxy struct {
 	pumps  sync.WaitGroup
 }
 
-func listen(t testing.TB, target string) *proxy {
+func startProxy(t testing.TB, target string) *proxy {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := &proxy{listener: listener, target: target, open: make(map[net.Conn]bool)}
-	p.pumps.Go(p.accept)
+	p.pumps.Go(p.acceptConns)
 	t.Cleanup(func() {
 		listener.Close()
-		p.cut()
+		p.cutAll()
 		p.pumps.Wait()
 	})
 	return p
 }
 
-func (p *proxy) address() string { return p.listener.Addr().String() }
+func (p *proxy) listenAddress() string { return p.listener.Addr().String() }
 
-func (p *proxy) accept() {
+func (p *proxy) acceptConns() {
 	for {
 		in, err := p.listener.Accept()
 		if err != nil {
@@ -190,17 +190,17 @@ func (p *proxy) accept() {
 			in.Close()
 			continue
 		}
-		if !p.admit(in, out) {
+		if !p.admitConns(in, out) {
 			in.Close()
 			out.Close()
 			continue
 		}
-		p.pumps.Go(func() { p.pump(in, out, true) })
-		p.pumps.Go(func() { p.pump(out, in, false) })
+		p.pumps.Go(func() { p.copyDirection(in, out, true) })
+		p.pumps.Go(func() { p.copyDirection(out, in, false) })
 	}
 }
 
-func (p *proxy) admit(conns ...net.Conn) bool {
+func (p *proxy) admitConns(conns ...net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -212,13 +212,13 @@ func (p *proxy) admit(conns ...net.Conn) bool {
 	return true
 }
 
-// pump copies one direction until either side is closed.
-func (p *proxy) pump(to, from net.Conn, back bool) {
+// copyDirection copies one direction until either side is closed.
+func (p *proxy) copyDirection(to, from net.Conn, back bool) {
 	buf := make([]byte, 4096)
 	for {
 		n, err := from.Read(buf)
 		if back && p.late.Load() {
-			<-time.After(hastyTimeout * 5 / 4)
+			<-time.After(shortTimeout * 5 / 4)
 		}
 		if back {
 			p.held.RLock()
@@ -236,32 +236,32 @@ func (p *proxy) pump(to, from net.Conn, back bool) {
 	delete(p.open, from)
 }
 
-// delay makes answers late, or no longer late.
-func (p *proxy) delay(on bool) { p.late.Store(on) }
+// delayAnswers makes answers late, or no longer late.
+func (p *proxy) delayAnswers(on bool) { p.late.Store(on) }
 
-// hold keeps back what comes back until the function that it returns is called.
-func (p *proxy) hold() (release func()) {
+// holdAnswers keeps back what comes back until the function that it returns is called.
+func (p *proxy) holdAnswers() (release func()) {
 	p.held.Lock()
 	return sync.OnceFunc(p.held.Unlock)
 }
 
-// cut breaks every connection, with whatever is on its way in both directions.
-func (p *proxy) cut() {
+// cutAll breaks every connection, with whatever is on its way in both directions.
+func (p *proxy) cutAll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.breakAll()
+	p.closeConns()
 }
 
-// part breaks every connection and lets no other through until it is called with false.
-func (p *proxy) part(on bool) {
+// setBlocked breaks every connection and lets no other through until it is called with false.
+func (p *proxy) setBlocked(on bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = on
-	p.breakAll()
+	p.closeConns()
 }
 
-// breakAll is called with p.mu held.
-func (p *proxy) breakAll() {
+// closeConns is called with p.mu held.
+func (p *proxy) closeConns() {
 	for conn := range p.open {
 		conn.Close()
 	}
@@ -269,7 +269,7 @@ func (p *proxy) breakAll() {
 
 // cutEvery cuts again and again until the function it returns is called, which says how often that was.
 func (p *proxy) cutEvery(interval time.Duration, acked func() int64) func() int {
-	return cutEvery(interval, acked, p.cut)
+	return cutEvery(interval, acked, p.cutAll)
 }
 
 // cutEvery calls cut again and again until the function it returns is called, which says how often that was. Between two

@@ -22,34 +22,34 @@ func TestAnEditedStreamLosesRepeatsAndReordersNothing(t *testing.T) {
 	} {
 		for _, down := range []bool{false, true} {
 			t.Run(name+map[bool]string{true: ", while the exporter is down"}[down], func(t *testing.T) {
-				server := serve(t, "")
-				js := client(t, server.URL())
+				server := startServer(t, "")
+				js := connectClient(t, server.URL())
 				createStream(t, js, jetstream.StreamConfig{Name: "ELSEWHERE", Subjects: []string{"elsewhere.>"}})
 				before := jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, AllowBatchPublish: true, AllowDirect: true}
 				createStream(t, js, before)
-				s := opened(t, configFor(server.URL()), quiet)
+				s := openSink(t, testConfig(server.URL()), discardLog)
 				update := func(config jetstream.StreamConfig) {
 					t.Helper()
 					if _, err := js.UpdateStream(t.Context(), config); err != nil {
 						t.Fatal(err)
 					}
 				}
-				allNumbered(t, s, 1, 3)
+				publishAllNumbered(t, s, 1, 3)
 				state, next := s.State(0), 4
-				allNumbered(t, s, next, 6) // and what is stored does not know
+				publishAllNumbered(t, s, next, 6) // and what is stored does not know
 				edited := before
 				edited.Subjects = slices.Clone(before.Subjects)
 				edit(&edited)
 				update(edited)
 				if down {
-					s = restarted(t, server.URL(), state, 9)
+					s = restartSink(t, server.URL(), state, 9)
 				} else {
 					next = 7
 				}
-				allNumbered(t, s, next, 9)
+				publishAllNumbered(t, s, next, 9)
 				update(before)
-				allNumbered(t, s, 10, 12)
-				if got, want := versionsOf(t, js), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8 web/9 web/10 web/11 web/12"; got != want {
+				publishAllNumbered(t, s, 10, 12)
+				if got, want := storedVersions(t, js), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8 web/9 web/10 web/11 web/12"; got != want {
 					t.Errorf("the stream holds %s, want %s", got, want)
 				}
 			})
@@ -58,89 +58,89 @@ func TestAnEditedStreamLosesRepeatsAndReordersNothing(t *testing.T) {
 }
 
 // What a stream keeps under other subjects than it takes cannot be asked for by these.
-func TestAfterACrashAStreamThatTransformsSubjectsSaysWhereToGoOn(t *testing.T) {
-	server := serve(t, "")
-	js := client(t, server.URL())
+func TestAfterACrashPublishingResumesInAStreamThatTransformsSubjects(t *testing.T) {
+	server := startServer(t, "")
+	js := connectClient(t, server.URL())
 	config := jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, AllowBatchPublish: true,
 		SubjectTransform: &jetstream.SubjectTransformConfig{Source: "k8s.>", Destination: "kept.>"}}
 	createStream(t, js, config)
-	s := opened(t, configFor(server.URL()), quiet)
-	allNumbered(t, s, 1, 3)
+	s := openSink(t, testConfig(server.URL()), discardLog)
+	publishAllNumbered(t, s, 1, 3)
 	state := s.State(0)
-	allNumbered(t, s, 4, 6)
-	s = restarted(t, server.URL(), state, 9)
-	if n, err := numbered(t, s, 4, 9); n != 6 || err != nil {
+	publishAllNumbered(t, s, 4, 6)
+	s = restartSink(t, server.URL(), state, 9)
+	if n, err := publishNumbered(t, s, 4, 9); n != 6 || err != nil {
 		t.Fatalf("%d accepted, %v", n, err)
 	}
 	state = s.State(0)
-	allNumbered(t, s, 10, 12)
+	publishAllNumbered(t, s, 10, 12)
 	config.AllowBatchPublish = false
 	if _, err := js.UpdateStream(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := numbered(t, restarted(t, server.URL(), state, 15), 10, 15); n != 6 || err != nil {
+	if n, err := publishNumbered(t, restartSink(t, server.URL(), state, 15), 10, 15); n != 6 || err != nil {
 		t.Fatalf("by ID: %d accepted, %v", n, err)
 	}
-	if got, want := versionsOf(t, js), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8 web/9 web/10 web/11 web/12 web/13 web/14 web/15"; got != want {
+	if got, want := storedVersions(t, js), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8 web/9 web/10 web/11 web/12 web/13 web/14 web/15"; got != want {
 		t.Errorf("the stream holds %s, want %s", got, want)
 	}
 }
 
 // Messages in a batch have no ID that a repetition could be dropped by.
 func TestWhatWentByIDBeforeACrashGoesByIDAfterIt(t *testing.T) {
-	server := serve(t, "")
-	js := client(t, server.URL())
-	withoutBatches(t, server)
-	s := opened(t, configFor(server.URL()), quiet)
-	allNumbered(t, s, 1, 3)
+	server := startServer(t, "")
+	js := connectClient(t, server.URL())
+	createStreamWithoutBatches(t, server)
+	s := openSink(t, testConfig(server.URL()), discardLog)
+	publishAllNumbered(t, s, 1, 3)
 	state := s.State(3)
-	allNumbered(t, s, 4, 6) // and the state was not stored since
+	publishAllNumbered(t, s, 4, 6) // and the state was not stored since
 	if _, err := js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, AllowBatchPublish: true}); err != nil {
 		t.Fatal(err)
 	}
-	after := restarted(t, server.URL(), state, 9)
-	allNumbered(t, after, 4, 9)
-	allNumbered(t, after, 10, 12)
-	if got, want := versionsOf(t, js), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8 web/9 web/10 web/11 web/12"; got != want {
+	after := restartSink(t, server.URL(), state, 9)
+	publishAllNumbered(t, after, 4, 9)
+	publishAllNumbered(t, after, 10, 12)
+	if got, want := storedVersions(t, js), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8 web/9 web/10 web/11 web/12"; got != want {
 		t.Errorf("the stream holds %s, want %s", got, want)
 	}
-	if after.ordered.batches == 0 {
+	if after.streamEnd.batchCount == 0 {
 		t.Error("what is new goes by ID, too")
 	}
 }
 
 // Somebody edits the stream so that it does not answer any more.
 func TestAStreamThatIsEditedNotToAcknowledgeIsNamed(t *testing.T) {
-	bothWays(t, func(t *testing.T, batches bool) {
-		server := serve(t, "")
-		js := client(t, server.URL())
+	forBatchesAndIDs(t, func(t *testing.T, batches bool) {
+		server := startServer(t, "")
+		js := connectClient(t, server.URL())
 		config := jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, AllowBatchPublish: batches}
 		createStream(t, js, config)
-		s := opened(t, hasty(server.URL()), quiet)
-		finally(t, s, pod("web", 1))
+		s := openSink(t, shortTimeoutConfig(server.URL()), discardLog)
+		waitAccepted(t, s, newPod("web", 1))
 		config.NoAck, config.AllowBatchPublish = true, false
 		if _, err := js.UpdateStream(t.Context(), config); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := deliver(t, s, pod("web", 2)); n != 0 || err == nil {
+		if n, err := publishChanges(t, s, newPod("web", 2)); n != 0 || err == nil {
 			t.Fatalf("%d accepted, %v", n, err)
 		}
-		finallyUnavailable(t, s, pod("web", 2), `stream "K8S" does not acknowledge (no_ack)`)
+		waitUnavailable(t, s, newPod("web", 2), `stream "K8S" does not acknowledge (no_ack)`)
 	})
 }
 
 // The answers to a batch come too late, and the stream takes none any more when it is asked for that one.
-func TestABatchInDoubtOfAStreamThatTakesNoneAnyMoreIsSettled(t *testing.T) {
-	server := serve(t, "")
-	js := client(t, server.URL())
-	p := listen(t, strings.TrimPrefix(server.URL(), "nats://"))
+func TestABatchInDoubtIsResolvedWhenTheStreamStopsTakingBatches(t *testing.T) {
+	server := startServer(t, "")
+	js := connectClient(t, server.URL())
+	p := startProxy(t, strings.TrimPrefix(server.URL(), "nats://"))
 	before := jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, AllowBatchPublish: true}
 	createStream(t, js, before)
-	s := opened(t, hasty("nats://"+p.address()), quiet)
-	allNumbered(t, s, 1, 3)
-	release := p.hold()
+	s := openSink(t, shortTimeoutConfig("nats://"+p.listenAddress()), discardLog)
+	publishAllNumbered(t, s, 1, 3)
+	release := p.holdAnswers()
 	defer release()
-	if _, err := numbered(t, s, 4, 6); err == nil {
+	if _, err := publishNumbered(t, s, 4, 6); err == nil {
 		t.Fatal("delivered without an answer")
 	}
 	before.AllowBatchPublish = false
@@ -148,8 +148,8 @@ func TestABatchInDoubtOfAStreamThatTakesNoneAnyMoreIsSettled(t *testing.T) {
 		t.Fatal(err)
 	}
 	release()
-	allNumbered(t, s, 4, 9)
-	if got, want := versionsOf(t, js), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8 web/9"; got != want {
+	publishAllNumbered(t, s, 4, 9)
+	if got, want := storedVersions(t, js), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8 web/9"; got != want {
 		t.Errorf("the stream holds %s, want %s", got, want)
 	}
 }

@@ -23,16 +23,16 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 )
 
-var quiet = slog.New(slog.DiscardHandler)
+var discardLog = slog.New(slog.DiscardHandler)
 
-// pod makes one version of a pod.
-func pod(name string, version int) *event.Change {
+// newPod makes one version of a pod.
+func newPod(name string, version int) *event.Change {
 	return &event.Change{Type: event.Updated, Cluster: "c", Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"},
 		Namespace: "shop", Name: name, UID: "uid-" + name, ResourceVersion: fmt.Sprint(version), After: []byte(`{"a":1}`)}
 }
 
-// deliver publishes changes of one object in one call.
-func deliver(t *testing.T, s *Sink, changes ...*event.Change) (int, error) {
+// publishChanges publishes changes of one object in one call.
+func publishChanges(t *testing.T, s *Sink, changes ...*event.Change) (int, error) {
 	t.Helper()
 	lane, err := s.Lane(changes[0])
 	if err != nil {
@@ -48,18 +48,18 @@ func deliver(t *testing.T, s *Sink, changes ...*event.Change) (int, error) {
 // offsets ascend from one message to the next.
 var offsets atomic.Uint64
 
-// accepted publishes and fails the test unless all is acknowledged.
-func accepted(t *testing.T, s *Sink, changes ...*event.Change) {
+// mustPublish publishes and fails the test unless all is acknowledged.
+func mustPublish(t *testing.T, s *Sink, changes ...*event.Change) {
 	t.Helper()
-	if n, err := deliver(t, s, changes...); n != len(changes) || err != nil {
+	if n, err := publishChanges(t, s, changes...); n != len(changes) || err != nil {
 		t.Fatalf("publish: %d of %d, %v", n, len(changes), err)
 	}
 }
 
-// unavailable publishes one change and fails the test unless that is answered with an UnavailableError with these words.
-func unavailable(t *testing.T, s *Sink, c *event.Change, words ...string) {
+// mustBeUnavailable publishes one change and fails the test unless that is answered with an UnavailableError with these words.
+func mustBeUnavailable(t *testing.T, s *Sink, c *event.Change, words ...string) {
 	t.Helper()
-	n, err := deliver(t, s, c)
+	n, err := publishChanges(t, s, c)
 	var away *sinks.UnavailableError
 	if n != 0 || !errors.As(err, &away) {
 		t.Fatalf("publish: %d, %v; want 0 and an UnavailableError", n, err)
@@ -71,18 +71,18 @@ func unavailable(t *testing.T, s *Sink, c *event.Change, words ...string) {
 	}
 }
 
-// unreachable publishes one change again and again until the answer is that there is no connection, with these words
+// waitUnreachable publishes one change again and again until the answer is that there is no connection, with these words
 // about why: it takes a while until the server has said so. The sink is one that does not wait long.
-func unreachable(t *testing.T, s *Sink, c *event.Change, words ...string) {
+func waitUnreachable(t *testing.T, s *Sink, c *event.Change, words ...string) {
 	t.Helper()
-	finallyUnavailable(t, s, c, append(words, "not connected to NATS")...)
+	waitUnavailable(t, s, c, append(words, "not connected to NATS")...)
 }
 
-// finallyUnavailable publishes one change again and again until the answer is an UnavailableError with these words.
-func finallyUnavailable(t *testing.T, s *Sink, c *event.Change, words ...string) {
+// waitUnavailable publishes one change again and again until the answer is an UnavailableError with these words.
+func waitUnavailable(t *testing.T, s *Sink, c *event.Change, words ...string) {
 	t.Helper()
 	for begun := time.Now(); ; {
-		n, err := deliver(t, s, c)
+		n, err := publishChanges(t, s, c)
 		var away *sinks.UnavailableError
 		told := n == 0 && errors.As(err, &away)
 		for _, word := range words {
@@ -91,7 +91,7 @@ func finallyUnavailable(t *testing.T, s *Sink, c *event.Change, words ...string)
 		if told {
 			break
 		}
-		if time.Since(begun) > patience {
+		if time.Since(begun) > testTimeout {
 			t.Fatalf("publish: %d, %v; want an UnavailableError that says %q", n, err, words)
 		}
 	}
@@ -105,12 +105,12 @@ func createStream(t *testing.T, js jetstream.JetStream, cfg jetstream.StreamConf
 }
 
 func TestAMessageCarriesTheDocumentedHeaders(t *testing.T) {
-	server := serve(t, "")
-	cfg := configFor(server.URL())
+	server := startServer(t, "")
+	cfg := testConfig(server.URL())
 	cfg.Headers = true
-	s := opened(t, cfg, quiet)
-	accepted(t, s, pod("web.eu", 7))
-	stream, err := client(t, server.URL()).Stream(t.Context(), "K8S")
+	s := openSink(t, cfg, discardLog)
+	mustPublish(t, s, newPod("web.eu", 7))
+	stream, err := connectClient(t, server.URL()).Stream(t.Context(), "K8S")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,13 +132,13 @@ func TestAMessageCarriesTheDocumentedHeaders(t *testing.T) {
 }
 
 func TestTheStreamIsCreatedAsConfigured(t *testing.T) {
-	server := serve(t, "")
-	cfg := configFor(server.URL())
+	server := startServer(t, "")
+	cfg := testConfig(server.URL())
 	cfg.Create = Create{Enabled: true, MaxAge: time.Hour, MaxBytes: 1 << 20}
-	if err := opened(t, cfg, quiet).Ping(t.Context()); err != nil {
+	if err := openSink(t, cfg, discardLog).Ping(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	stream, err := client(t, server.URL()).Stream(t.Context(), "K8S")
+	stream, err := connectClient(t, server.URL()).Stream(t.Context(), "K8S")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,71 +149,71 @@ func TestTheStreamIsCreatedAsConfigured(t *testing.T) {
 	}
 }
 
-func TestAMissingStreamIsAFaultWithARemedyUntilItIsThere(t *testing.T) {
-	server := serve(t, "")
-	cfg := configFor(server.URL())
+func TestAMissingStreamIsAnErrorWithARemedyUntilItExists(t *testing.T) {
+	server := startServer(t, "")
+	cfg := testConfig(server.URL())
 	cfg.Create = Create{}
-	s := opened(t, cfg, quiet)
+	s := openSink(t, cfg, discardLog)
 	for range 3 {
-		unavailable(t, s, pod("web", 1), `stream "K8S" does not exist`, `"k8s.*.*.*.*.*"`, "nats.create.enabled")
+		mustBeUnavailable(t, s, newPod("web", 1), `stream "K8S" does not exist`, `"k8s.*.*.*.*.*"`, "nats.create.enabled")
 	}
-	createStream(t, client(t, server.URL()), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}})
-	accepted(t, s, pod("web", 1))
+	createStream(t, connectClient(t, server.URL()), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}})
+	mustPublish(t, s, newPod("web", 1))
 }
 
 func TestAStreamDeletedMeanwhileIsCreatedAgain(t *testing.T) {
-	server := serve(t, "")
-	s := opened(t, configFor(server.URL()), quiet)
-	accepted(t, s, pod("web", 1))
-	if err := client(t, server.URL()).DeleteStream(t.Context(), "K8S"); err != nil {
+	server := startServer(t, "")
+	s := openSink(t, testConfig(server.URL()), discardLog)
+	mustPublish(t, s, newPod("web", 1))
+	if err := connectClient(t, server.URL()).DeleteStream(t.Context(), "K8S"); err != nil {
 		t.Fatal(err)
 	}
-	unavailable(t, s, pod("web", 2), `no stream takes the subject "k8s.`, `"K8S"`)
+	mustBeUnavailable(t, s, newPod("web", 2), `no stream takes the subject "k8s.`, `"K8S"`)
 	var lost *sinks.LostError
-	if n, err := deliver(t, s, pod("web", 2)); n != 0 || !errors.As(err, &lost) || lost.From != 0 {
+	if n, err := publishChanges(t, s, newPod("web", 2)); n != 0 || !errors.As(err, &lost) || lost.From != 0 {
 		t.Fatalf("everything is gone, and yet the answer is %d, %v", n, err)
 	}
-	if err := s.Restore(nil, 0, nil); err != nil {
+	if err := s.RestoreState(nil, 0, nil); err != nil {
 		t.Fatal(err)
 	}
-	accepted(t, s, pod("web", 1), pod("web", 2))
+	mustPublish(t, s, newPod("web", 1), newPod("web", 2))
 }
 
-func TestAStreamOfOtherSubjectsIsAFaultWithARemedy(t *testing.T) {
-	server := serve(t, "")
-	createStream(t, client(t, server.URL()), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"other.>"}})
-	s := opened(t, configFor(server.URL()), quiet)
-	unavailable(t, s, pod("web", 1), `["other.>"]`, `"k8s.*.*.*.*.*"`, "nats.subject")
+func TestAStreamOfOtherSubjectsIsAnErrorWithARemedy(t *testing.T) {
+	server := startServer(t, "")
+	createStream(t, connectClient(t, server.URL()), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"other.>"}})
+	s := openSink(t, testConfig(server.URL()), discardLog)
+	mustBeUnavailable(t, s, newPod("web", 1), `["other.>"]`, `"k8s.*.*.*.*.*"`, "nats.subject")
 }
 
-func TestAMirrorIsAFaultWithARemedy(t *testing.T) {
-	server := serve(t, "")
-	js := client(t, server.URL())
+func TestAMirrorIsAnErrorWithARemedy(t *testing.T) {
+	server := startServer(t, "")
+	js := connectClient(t, server.URL())
 	createStream(t, js, jetstream.StreamConfig{Name: "ORIGIN", Subjects: []string{"k8s.>"}})
 	createStream(t, js, jetstream.StreamConfig{Name: "K8S", Mirror: &jetstream.StreamSource{Name: "ORIGIN"}})
-	unavailable(t, opened(t, configFor(server.URL()), quiet), pod("web", 1), `stream "K8S" is a mirror of "ORIGIN"`)
+	mustBeUnavailable(t, openSink(t, testConfig(server.URL()), discardLog), newPod("web", 1), `stream "K8S" is a mirror of "ORIGIN"`)
 }
 
-func TestAStreamOfEveryFirstTokenIsAFaultWithARemedy(t *testing.T) {
-	cfg := configFor(serve(t, "").URL())
+func TestASubjectThatBeginsWithAWildcardIsAnErrorWithARemedy(t *testing.T) {
+	cfg := testConfig(startServer(t, "").URL())
 	cfg.Subject = "{cluster}.{resource}.{name}"
-	unavailable(t, opened(t, cfg, quiet), pod("web", 1), `"*.*.*"`, "begin nats.subject")
+	mustBeUnavailable(t, openSink(t, cfg, discardLog), newPod("web", 1), `"*.*.*"`, "begin nats.subject")
 }
 
-func TestAStreamThatDoesNotTakeWhatIsRoutedIsAFaultWithARemedy(t *testing.T) {
-	server := serve(t, "")
-	createStream(t, client(t, server.URL()), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}})
-	cfg := configFor(server.URL())
+func TestAStreamWithoutARoutedSubjectIsAnErrorWithARemedy(t *testing.T) {
+	server := startServer(t, "")
+	createStream(t, connectClient(t, server.URL()), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}})
+	cfg := testConfig(server.URL())
 	cfg.Routed = []string{"audit.{resource}.{name}"}
-	s := opened(t, cfg, quiet)
-	unavailable(t, s, pod("web", 1), `["k8s.>"]`, `"audit.*.*"`, "routes")
+	s := openSink(t, cfg, discardLog)
+	mustBeUnavailable(t, s, newPod("web", 1), `["k8s.>"]`, `"audit.*.*"`, "routes")
 }
 
 func TestMessagesGoToTheSubjectsTheyAreRoutedTo(t *testing.T) {
-	server := serve(t, "")
-	cfg := configFor(server.URL())
+	server := startServer(t, "")
+	cfg := testConfig(server.URL())
 	cfg.Routed = []string{"audit.{resource}.{name}", "k8s.{cluster}.x.{resource}.{namespace}.{name}"}
-	s := opened(t, cfg, quiet)
+	s := openSink(t, cfg, discardLog)
 	var topics []*sinks.Template
 	for _, text := range cfg.Routed {
 		topic, err := sinks.ParseTemplate(text)
@@ -222,14 +222,14 @@ func TestMessagesGoToTheSubjectsTheyAreRoutedTo(t *testing.T) {
 		}
 		topics = append(topics, topic)
 	}
-	own := pod("web", 1)
+	own := newPod("web", 1)
 	lane, err := s.Lane(own)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var batch []sinks.Message
 	for i, topic := range []*sinks.Template{nil, topics[0], topics[1], nil} {
-		c := pod("web", i+1)
+		c := newPod("web", i+1)
 		if to, err := s.LaneTo(c, topic); to != lane || err != nil {
 			t.Errorf("lane %q, %v; want %q for all changes of an object", to, err, lane)
 		}
@@ -238,9 +238,9 @@ func TestMessagesGoToTheSubjectsTheyAreRoutedTo(t *testing.T) {
 	if n, err := s.Publish(t.Context(), lane, batch); n != len(batch) || err != nil {
 		t.Fatalf("%d accepted, %v", n, err)
 	}
-	js := client(t, server.URL())
+	js := connectClient(t, server.URL())
 	var got []string
-	for _, m := range messages(t, js, "K8S") { // one stream, so in order
+	for _, m := range readMessages(t, js, "K8S") { // one stream, so in order
 		got = append(got, m.Subject())
 	}
 	if want := []string{"k8s.c.core.pods.shop.web", "audit.pods.web", "k8s.c.x.pods.shop.web", "k8s.c.core.pods.shop.web"}; !slices.Equal(got, want) {
@@ -256,14 +256,14 @@ func TestMessagesGoToTheSubjectsTheyAreRoutedTo(t *testing.T) {
 }
 
 func TestAnotherStreamDoesNotSwallowChanges(t *testing.T) {
-	server := serve(t, "")
-	js := client(t, server.URL())
+	server := startServer(t, "")
+	js := connectClient(t, server.URL())
 	createStream(t, js, jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.*.*.nodes.>"}})
 	createStream(t, js, jetstream.StreamConfig{Name: "PODS", Subjects: []string{"k8s.*.*.pods.>"}})
-	var lines transcript
-	s := opened(t, configFor(server.URL()), lines.logger())
-	unavailable(t, s, pod("web", 1), `"k8s.c.core.pods.shop.web" belongs to another stream than "K8S"`)
-	if all := held(t, js, "PODS"); len(all) != 0 {
+	var lines logRecorder
+	s := openSink(t, testConfig(server.URL()), lines.logger())
+	mustBeUnavailable(t, s, newPod("web", 1), `"k8s.c.core.pods.shop.web" belongs to another stream than "K8S"`)
+	if all := readDelivered(t, js, "PODS"); len(all) != 0 {
 		t.Errorf("stream PODS holds %v", all)
 	}
 	if !strings.Contains(lines.String(), "does not take every subject") {
@@ -271,32 +271,32 @@ func TestAnotherStreamDoesNotSwallowChanges(t *testing.T) {
 	}
 }
 
-func TestAFullStreamHoldsTheSinkUntilThereIsRoom(t *testing.T) { bothWays(t, fullStream) }
+func TestAFullStreamHoldsTheSinkUntilThereIsRoom(t *testing.T) { forBatchesAndIDs(t, testFullStream) }
 
-// bothWays tests a stream that takes batches, and one that does not.
-func bothWays(t *testing.T, test func(t *testing.T, batches bool)) {
+// forBatchesAndIDs tests a stream that takes batches, and one that does not.
+func forBatchesAndIDs(t *testing.T, test func(t *testing.T, batches bool)) {
 	t.Run("in batches", func(t *testing.T) { test(t, true) })
 	t.Run("by ID", func(t *testing.T) { test(t, false) })
 }
 
-func fullStream(t *testing.T, batches bool) {
-	server := serve(t, "")
-	js := client(t, server.URL())
+func testFullStream(t *testing.T, batches bool) {
+	server := startServer(t, "")
+	js := connectClient(t, server.URL())
 	full := jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, MaxMsgs: 1, Discard: jetstream.DiscardNew, AllowBatchPublish: batches}
 	createStream(t, js, full)
-	s := opened(t, configFor(server.URL()), quiet)
-	accepted(t, s, pod("web", 1))
-	unavailable(t, s, pod("web", 2), `stream "K8S" cannot store more`, "limits")
+	s := openSink(t, testConfig(server.URL()), discardLog)
+	mustPublish(t, s, newPod("web", 1))
+	mustBeUnavailable(t, s, newPod("web", 2), `stream "K8S" cannot store more`, "limits")
 	full.MaxMsgs = 2
 	if _, err := js.UpdateStream(t.Context(), full); err != nil {
 		t.Fatal(err)
 	}
-	accepted(t, s, pod("web", 2))
+	mustPublish(t, s, newPod("web", 2))
 }
 
-func TestWhatIsTooLargeIsRejectedAlone(t *testing.T) { bothWays(t, tooLarge) }
+func TestWhatIsTooLargeIsRejectedAlone(t *testing.T) { forBatchesAndIDs(t, testTooLarge) }
 
-func tooLarge(t *testing.T, batches bool) {
+func testTooLarge(t *testing.T, batches bool) {
 	for name, test := range map[string]struct {
 		server string
 		stream int32
@@ -305,23 +305,23 @@ func tooLarge(t *testing.T, batches bool) {
 		"for the stream": {"", 2000},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := serve(t, test.server)
-			createStream(t, client(t, server.URL()), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, MaxMsgSize: test.stream, AllowBatchPublish: batches})
-			s := opened(t, configFor(server.URL()), quiet)
-			large := pod("web", 2)
+			server := startServer(t, test.server)
+			createStream(t, connectClient(t, server.URL()), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, MaxMsgSize: test.stream, AllowBatchPublish: batches})
+			s := openSink(t, testConfig(server.URL()), discardLog)
+			large := newPod("web", 2)
 			large.After = fmt.Appendf(nil, "%q", strings.Repeat("x", 3000))
-			n, err := deliver(t, s, pod("web", 1), large, pod("web", 3))
+			n, err := publishChanges(t, s, newPod("web", 1), large, newPod("web", 3))
 			var rejected *sinks.RejectedError
 			if n != 1 || !errors.As(err, &rejected) || !rejected.TooLarge || !strings.Contains(rejected.Reason, "max_") {
 				t.Fatalf("got %d, %v; want 1 and a RejectedError that names the limit", n, err)
 			}
-			accepted(t, s, pod("web", 3))
+			mustPublish(t, s, newPod("web", 3))
 		})
 	}
 }
 
-// users of a server: may do everything, or everything but one thing.
-const users = `authorization {
+// testUsers of a server: may do everything, or everything but one thing.
+const testUsers = `authorization {
   users: [
     {user: all, password: secret-all}
     {user: nopods, password: secret, permissions: {publish: {deny: "k8s.*.*.pods.>"}}}
@@ -331,41 +331,41 @@ const users = `authorization {
 }
 `
 
-func as(cfg Config, user string) Config {
+func asUser(cfg Config, user string) Config {
 	cfg.User, cfg.Password, cfg.AllowCleartextCredentials = user, "secret", true
 	return cfg
 }
 
 func TestAForbiddenSubjectIsNamedAndOnlyItsLaneWaits(t *testing.T) {
-	bothWays(t, func(t *testing.T, batches bool) {
-		server := serve(t, users)
-		createStream(t, client(t, server.URL(), nats.UserInfo("all", "secret-all")),
+	forBatchesAndIDs(t, func(t *testing.T, batches bool) {
+		server := startServer(t, testUsers)
+		createStream(t, connectClient(t, server.URL(), nats.UserInfo("all", "secret-all")),
 			jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, AllowBatchPublish: batches})
-		s := opened(t, as(configFor(server.URL()), "nopods"), quiet)
-		node := pod("n1", 1)
+		s := openSink(t, asUser(testConfig(server.URL()), "nopods"), discardLog)
+		node := newPod("n1", 1)
 		node.Resource.Resource = "nodes"
-		accepted(t, s, node)
-		denied(t, s, pod("web", 1))
-		due := s.Repartitions()
-		if len(due) != 1 || !due[0].Gone || len(due[0].To) != defaultLanes {
+		mustPublish(t, s, node)
+		mustBeDenied(t, s, newPod("web", 1))
+		due := s.PendingRepartitions()
+		if len(due) != 1 || !due[0].Lost || len(due[0].To) != defaultLanes {
 			t.Fatalf("to be replaced: %+v", due)
 		}
-		s.Repartition(due[0])
-		denied(t, s, pod("web", 1))
+		s.ApplyRepartition(due[0])
+		mustBeDenied(t, s, newPod("web", 1))
 		for version := 2; version < 20; version++ {
 			node.ResourceVersion = fmt.Sprint(version)
-			accepted(t, s, node)
+			mustPublish(t, s, node)
 		}
-		if merge := s.Repartitions(); len(merge) != 1 || merge[0].Gone || len(merge[0].From) != defaultLanes {
+		if merge := s.PendingRepartitions(); len(merge) != 1 || merge[0].Lost || len(merge[0].From) != defaultLanes {
 			t.Errorf("to be replaced again: %+v", merge)
 		}
 	})
 }
 
-// denied publishes one change and fails the test unless that fails for its subject alone.
-func denied(t *testing.T, s *Sink, c *event.Change) {
+// mustBeDenied publishes one change and fails the test unless that fails for its subject alone.
+func mustBeDenied(t *testing.T, s *Sink, c *event.Change) {
 	t.Helper()
-	n, err := deliver(t, s, c)
+	n, err := publishChanges(t, s, c)
 	var away *sinks.UnavailableError
 	if n != 0 || err == nil || errors.As(err, &away) || !strings.Contains(err.Error(), `may not publish to "k8s.c.core.pods.shop.web"; allow it on the server`) {
 		t.Fatalf("publish: %d, %v; want an error that names the subject and stops no other lane", n, err)
@@ -373,29 +373,29 @@ func denied(t *testing.T, s *Sink, c *event.Change) {
 }
 
 func TestWithoutTheRightToLookTheStreamUpDeliveryGoesOn(t *testing.T) {
-	server := serve(t, users)
-	createStream(t, client(t, server.URL(), nats.UserInfo("all", "secret-all")), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}})
-	accepted(t, opened(t, as(configFor(server.URL()), "nolookup"), quiet), pod("web", 1))
+	server := startServer(t, testUsers)
+	createStream(t, connectClient(t, server.URL(), nats.UserInfo("all", "secret-all")), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}})
+	mustPublish(t, openSink(t, asUser(testConfig(server.URL()), "nolookup"), discardLog), newPod("web", 1))
 }
 
 func TestAForbiddenInboxIsNamedAndAnotherHelps(t *testing.T) {
-	server := serve(t, users)
-	s := opened(t, as(configFor(server.URL()), "noinbox"), quiet)
+	server := startServer(t, testUsers)
+	s := openSink(t, asUser(testConfig(server.URL()), "noinbox"), discardLog)
 	for range 2 {
-		unavailable(t, s, pod("web", 1), "may not subscribe to its inbox", "nats.inboxPrefix")
+		mustBeUnavailable(t, s, newPod("web", 1), "may not subscribe to its inbox", "nats.inboxPrefix")
 	}
-	cfg := as(configFor(server.URL()), "noinbox")
+	cfg := asUser(testConfig(server.URL()), "noinbox")
 	cfg.InboxPrefix = "mine.inbox"
-	accepted(t, opened(t, cfg, quiet), pod("web", 1))
+	mustPublish(t, openSink(t, cfg, discardLog), newPod("web", 1))
 }
 
-func TestARefusedPasswordIsAFaultAndShowsNoSecret(t *testing.T) {
-	server := serve(t, users)
-	cfg := as(hasty(server.URL()), "all")
+func TestARefusedPasswordIsAnErrorWithoutTheSecret(t *testing.T) {
+	server := startServer(t, testUsers)
+	cfg := asUser(shortTimeoutConfig(server.URL()), "all")
 	cfg.Password, cfg.AllowCleartextCredentials = "hunter2", true
-	var lines transcript
-	s := opened(t, cfg, lines.logger())
-	unreachable(t, s, pod("web", 1), "uthorization")
+	var lines logRecorder
+	s := openSink(t, cfg, lines.logger())
+	waitUnreachable(t, s, newPod("web", 1), "uthorization")
 	if err := s.Ping(t.Context()); err == nil || strings.Contains(err.Error(), "hunter2") || strings.Contains(lines.String(), "hunter2") {
 		t.Errorf("%v; the log is\n%s", err, lines.String())
 	}
@@ -414,54 +414,54 @@ func TestAnNkeyAuthenticates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := serve(t, fmt.Sprintf("authorization { users: [{nkey: %s}] }\n", public))
-	cfg := configFor(server.URL())
+	server := startServer(t, fmt.Sprintf("authorization { users: [{nkey: %s}] }\n", public))
+	cfg := testConfig(server.URL())
 	cfg.NkeySeed = filepath.Join(t.TempDir(), "seed")
-	s := opened(t, cfg, quiet)
-	unavailable(t, s, pod("web", 1), "nats.nkeySeed") // the file is not there yet
+	s := openSink(t, cfg, discardLog)
+	mustBeUnavailable(t, s, newPod("web", 1), "nats.nkeySeed") // the file is not there yet
 	if err := os.WriteFile(cfg.NkeySeed, seed, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	accepted(t, s, pod("web", 1))
+	mustPublish(t, s, newPod("web", 1))
 }
 
-func TestTheSinkIsMadeAndWaitsWhileThereIsNoServer(t *testing.T) {
-	server := serve(t, "")
+func TestTheSinkWaitsWhileThereIsNoServer(t *testing.T) {
+	server := startServer(t, "")
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	cfg := configFor(server.URL())
+	cfg := testConfig(server.URL())
 	cfg.AckTimeout = 200 * time.Millisecond
-	s := opened(t, cfg, quiet)
+	s := openSink(t, cfg, discardLog)
 	for range 3 {
-		unavailable(t, s, pod("web", 1), "not connected to NATS")
+		mustBeUnavailable(t, s, newPod("web", 1), "not connected to NATS")
 	}
 	var away *sinks.UnavailableError // the next call is there soon, to wait for the server, however long it is away
-	if _, err := deliver(t, s, pod("web", 1)); !errors.As(err, &away) || away.After != connection.AwayPause {
-		t.Errorf("got %v, want one that asks for another call after %v", err, connection.AwayPause)
+	if _, err := publishChanges(t, s, newPod("web", 1)); !errors.As(err, &away) || away.After != connection.UnavailablePause {
+		t.Errorf("got %v, want one that asks for another call after %v", err, connection.UnavailablePause)
 	}
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for begun := time.Now(); ; {
-		if n, err := deliver(t, s, pod("web", 1)); n == 1 {
+		if n, err := publishChanges(t, s, newPod("web", 1)); n == 1 {
 			break
-		} else if time.Since(begun) > patience {
+		} else if time.Since(begun) > testTimeout {
 			t.Fatal(err)
 		}
 	}
 }
 
-func TestCloseEndsADialThatNobodyAnswers(t *testing.T) {
+func TestCloseEndsAnUnansweredDial(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and does not greet
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	cfg := configFor("nats://" + silent.Addr().String())
+	cfg := testConfig("nats://" + silent.Addr().String())
 	cfg.AckTimeout = 10 * time.Millisecond
-	s := newSink(t, cfg, quiet)
-	unavailable(t, s, pod("web", 1), "not connected")
+	s := newSink(t, cfg, discardLog)
+	mustBeUnavailable(t, s, newPod("web", 1), "not connected")
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second*9/10) // less than the dial itself would take to give up
 	defer cancel()
 	if err := s.Close(ctx); err != nil {
@@ -469,22 +469,22 @@ func TestCloseEndsADialThatNobodyAnswers(t *testing.T) {
 	}
 }
 
-func TestAnEndedContextIsAnsweredAtOnce(t *testing.T) {
-	s := opened(t, configFor("nats://127.0.0.1:1"), quiet)
+func TestPublishReturnsAtOnceWhenTheContextEnds(t *testing.T) {
+	s := openSink(t, testConfig("nats://127.0.0.1:1"), discardLog)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	lane, err := s.Lane(pod("web", 1))
+	lane, err := s.Lane(newPod("web", 1))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := s.Publish(ctx, lane, []sinks.Message{{Change: pod("web", 1)}}); n != 0 || !errors.Is(err, context.Canceled) {
+	if n, err := s.Publish(ctx, lane, []sinks.Message{{Change: newPod("web", 1)}}); n != 0 || !errors.Is(err, context.Canceled) {
 		t.Errorf("got %d, %v", n, err)
 	}
 }
 
-func TestALaneOfAnotherLayoutIsAnError(t *testing.T) {
-	s := opened(t, configFor("nats://127.0.0.1:1"), quiet)
-	if n, err := s.Publish(t.Context(), "7/1024", []sinks.Message{{Change: pod("web", 1)}}); n != 0 || err == nil || !strings.Contains(err.Error(), "7/1024") {
+func TestALaneOfAnotherCountIsAnError(t *testing.T) {
+	s := openSink(t, testConfig("nats://127.0.0.1:1"), discardLog)
+	if n, err := s.Publish(t.Context(), "7/1024", []sinks.Message{{Change: newPod("web", 1)}}); n != 0 || err == nil || !strings.Contains(err.Error(), "7/1024") {
 		t.Errorf("got %d, %v", n, err)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
 )
 
-// tenure is the time in which this process may publish, from Fence on.
+// term is the time in which this process may publish, from Fence on.
 //
 // The fence is a message of a subject of its own in the stream of the changes. It says whose the stream is, and moves its
 // end: the first message of each batch names the end, so that no other process begins a batch any more. What the process
@@ -26,33 +26,33 @@ import (
 //
 // Where changes go by message ID nothing refuses a single message. There the fence is looked at before each Publish, and
 // what an older process had on its way then is stored.
-type tenure struct {
-	claim  sinks.Claim
-	end    uint64 // the stream's last sequence when it began
-	direct bool   // the stream allows direct access
+type term struct {
+	claim        sinks.Claim
+	endSequence  uint64 // the stream's last sequence when it began
+	directAccess bool   // the stream allows direct access
 
-	mu      sync.Mutex
-	owner   stream.Owner // zero where the stream has no place for a fence
-	deposed error        // for good
-	places  map[sinks.Lane]sinks.Place
-	noted   map[sinks.Lane]bool
+	mu            sync.Mutex
+	owner         stream.Owner // zero where the stream has no place for a fence
+	deposed       error        // for good
+	laneStarts    map[sinks.Lane]sinks.LanePosition
+	recordedLanes map[sinks.Lane]bool
 }
 
-// fence is what this process has put into the stream; the zero value where there is no place for it.
-func (t *tenure) fence() stream.Owner {
+// ownerRecord is what this process has put into the stream; the zero value where there is no place for it.
+func (t *term) ownerRecord() stream.Owner {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.owner
 }
 
-func (t *tenure) set(owner stream.Owner) {
+func (t *term) setOwner(owner stream.Owner) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.owner = owner
 }
 
-// lose ends it: another process publishes.
-func (t *tenure) lose(err error) error {
+// markDeposed ends it: another process publishes.
+func (t *term) markDeposed(err error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.deposed = err
@@ -73,10 +73,10 @@ func (c Config) fenceSubject(claim sinks.Claim) string {
 	return string(AppendToken(subject, cmp.Or(claim.Sink, "-")))
 }
 
-// fenceOf describes the fence, for a stream that is configured so.
-func (s *Sink) fenceOf(l *connection.Link, claim sinks.Claim) stream.Ownership {
-	o := stream.Ownership{Client: s.stream(l), Subject: s.cfg.fenceSubject(claim), Of: "the right to publish"}
-	if s.expiring.Load() {
+// fenceRecord describes the fence, for a stream that is configured so.
+func (s *Sink) fenceRecord(l *connection.Link, claim sinks.Claim) stream.Ownership {
+	o := stream.Ownership{Client: s.streamClient(l), Subject: s.cfg.fenceSubject(claim), Description: "the right to publish"}
+	if s.acceptsTTL.Load() {
 		o.Header = nats.Header{nats.MsgTTLHdr: {"never"}}
 	}
 	return o
@@ -84,35 +84,35 @@ func (s *Sink) fenceOf(l *connection.Link, claim sinks.Claim) stream.Ownership {
 
 // Fence is [sinks.Fenced.Fence].
 func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane) error {
-	s.fencing.Store(true)
-	l, err := s.ready(ctx)
+	s.fenced.Store(true)
+	l, err := s.verifiedLink(ctx)
 	if err != nil {
 		return err
 	}
-	next := &tenure{claim: claim, places: map[sinks.Lane]sinks.Place{}, noted: map[sinks.Lane]bool{}}
+	next := &term{claim: claim, laneStarts: map[sinks.Lane]sinks.LanePosition{}, recordedLanes: map[sinks.Lane]bool{}}
 	for _, lane := range lanes {
-		next.noted[lane] = true
+		next.recordedLanes[lane] = true
 	}
 	if s.cfg.Mode != modeCore {
 		if err := s.fenceStream(ctx, l, next); err != nil {
 			return err
 		}
 	}
-	s.beginTenure(next)
+	s.startTerm(next)
 	return nil
 }
 
 // fenceStream turns older processes away, as far as the stream can.
-func (s *Sink) fenceStream(ctx context.Context, l *connection.Link, next *tenure) error {
-	found, err := s.stream(l).Existing(ctx)
+func (s *Sink) fenceStream(ctx context.Context, l *connection.Link, next *term) error {
+	found, err := s.streamClient(l).RequireInfo(ctx)
 	if err != nil {
 		return err
 	}
-	s.caution("writers", "")
-	s.take(found.Config)
-	next.direct, next.end = found.Config.AllowDirect, found.State.LastSeq
+	s.updateWarning("writers", "")
+	s.recordFeatures(found.Config)
+	next.directAccess, next.endSequence = found.Config.AllowDirect, found.State.LastSeq
 	covered := slices.ContainsFunc(found.Config.Subjects, func(subject string) bool { return stream.Covers(subject, s.cfg.fencePrefix()+">") })
-	switch batches := s.ordered.possible.Load(); {
+	switch batches := s.streamEnd.batchesPossible.Load(); {
 	case !covered && batches:
 		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q has no place for the fence that turns older exporters away: add the "+
 			"subject %q to it: nats stream edit %s --subjects %s",
@@ -120,127 +120,129 @@ func (s *Sink) fenceStream(ctx context.Context, l *connection.Link, next *tenure
 	case !covered:
 		return nil
 	case !batches:
-		next.owner, err = s.fenceOf(l, next.claim).Take(ctx, next.claim, stream.Owner{})
-		next.end = max(next.end, next.owner.Sequence)
+		next.owner, err = s.fenceRecord(l, next.claim).Claim(ctx, next.claim, stream.Owner{})
+		next.endSequence = max(next.endSequence, next.owner.Sequence)
 		return err
 	}
-	return s.fenceBatches(ctx, l, next)
+	return s.fenceOrderedStream(ctx, l, next)
 }
 
-// fenceBatches ends what the process before has begun, and moves the stream's end. What had begun between the two is found,
+// fenceOrderedStream ends what the process before has begun, and moves the stream's end. What had begun between the two is found,
 // and ended, too.
-func (s *Sink) fenceBatches(ctx context.Context, l *connection.Link, next *tenure) error {
+func (s *Sink) fenceOrderedStream(ctx context.Context, l *connection.Link, next *term) error {
 	ended := ""
-	for range maxStarts {
-		found, err := s.stream(l).Existing(ctx)
+	for range maxBatchStarts {
+		found, err := s.streamClient(l).RequireInfo(ctx)
 		if err != nil {
 			return err
 		}
 		first := found.State.FirstSeq
-		if ended, err = s.endBatch(ctx, l, s.cfg.fenceSubject(next.claim), first, found.State.LastSeq, ended); err != nil {
+		if ended, err = s.closeNewestBatch(ctx, l, s.cfg.fenceSubject(next.claim), first, found.State.LastSeq, ended); err != nil {
 			return err
 		}
-		if next.owner, err = s.fenceOf(l, next.claim).Take(ctx, next.claim, next.owner); err != nil {
+		if next.owner, err = s.fenceRecord(l, next.claim).Claim(ctx, next.claim, next.owner); err != nil {
 			return err
 		}
-		newest, err := s.newestBatch(ctx, l, first, next.owner.Sequence-1)
+		newest, err := s.newestBatchID(ctx, l, first, next.owner.Sequence-1)
 		if err != nil {
 			return err
 		}
 		if newest == "" || newest == ended {
-			next.end = next.owner.Sequence
+			next.endSequence = next.owner.Sequence
 			return nil
 		}
 	}
 	return fmt.Errorf("stream %q: an older exporter begins a batch whenever its last one is ended", s.cfg.Stream)
 }
 
-// endBatch ends the newest batch between two sequences of the stream, and returns its ID. Nothing of one that is ended is
+// closeNewestBatch ends the newest batch between two sequences of the stream, and returns its ID. Nothing of one that is ended is
 // stored any more. subject is one that the stream takes.
-func (s *Sink) endBatch(ctx context.Context, l *connection.Link, subject string, first, end uint64, ended string) (string, error) {
-	id, err := s.newestBatch(ctx, l, first, end)
+func (s *Sink) closeNewestBatch(ctx context.Context, l *connection.Link, subject string, first, end uint64, ended string) (string, error) {
+	id, err := s.newestBatchID(ctx, l, first, end)
 	if err != nil || id == "" || id == ended {
 		return ended, err
 	}
-	return id, s.fenceBatch(ctx, l, id, subject)
+	return id, s.closeBatchByID(ctx, l, id, subject)
 }
 
-// newestBatch is the ID of the newest batch of an exporter between two sequences; "" when there is none near the end.
-func (s *Sink) newestBatch(ctx context.Context, l *connection.Link, first, end uint64) (id string, err error) {
-	m, err := s.stream(l).Newest(ctx, first, end, func(m stream.Message) bool { _, ours := placeOf(m); return ours })
-	place, _ := placeOf(m)
+// newestBatchID is the ID of the newest batch of an exporter between two sequences; "" when there is none near the end.
+func (s *Sink) newestBatchID(ctx context.Context, l *connection.Link, first, end uint64) (id string, err error) {
+	m, err := s.streamClient(l).FindNewest(ctx, first, end, func(m stream.Message) bool { _, ours := storedOffsetOf(m); return ours })
+	place, _ := storedOffsetOf(m)
 	return place.batch, err
 }
 
-// beginTenure forgets what an earlier one, or a stored state, has left: what is in the stream is in the tails.
-func (s *Sink) beginTenure(next *tenure) {
+// startTerm forgets what an earlier one, or a stored state, has left: what is in the stream is in the tails.
+func (s *Sink) startTerm(next *term) {
 	s.mu.Lock()
-	clear(s.ahead)
-	clear(s.snapshots)
+	clear(s.ackedAhead)
+	clear(s.snapshotStarts)
 	s.mu.Unlock()
-	s.ordered.restart(next.end)
-	s.progress.restart(next.end)
-	s.tenure.Store(next)
+	s.streamEnd.restartAt(next.endSequence)
+	s.progress.restartAt(next.endSequence)
+	s.term.Store(next)
 }
 
-// restart begins a new epoch in a stream that ends there.
-func (o *ordered) restart(end uint64) {
-	o.beside.Store(false)
-	o.size, o.doubt = 0, nil
+// restartAt begins a new epoch in a stream that ends there.
+func (o *streamEnd) restartAt(end uint64) {
+	o.wroteByID.Store(false)
+	o.nextBatchSize, o.inDoubt = 0, nil
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.epoch, o.newest, o.save, o.saved = newName(), 0, nil, true
-	o.known, o.last, o.through, o.lost = true, end, 0, nil
+	o.epoch, o.newestOffset, o.saveState, o.epochSaved = randomName(), 0, nil, true
+	o.endKnown, o.lastSequence, o.storedThrough, o.lost = true, end, 0, nil
 }
 
-func (p *progress) restart(end uint64) {
+func (p *idProgress) restartAt(end uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.newest, p.attempted, p.marks, p.lost, p.again, p.losses = end, 0, nil, nil, 0, 0
+	p.newest, p.attemptedThrough, p.checkpoints, p.lost, p.resendThrough, p.lossCount = end, 0, nil, nil, 0, 0
 }
 
-// stillOurs says nil while no other process has claimed the stream, which ends there.
-func (s *Sink) stillOurs(ctx context.Context, l *connection.Link, end uint64) error {
-	t := s.tenure.Load()
-	if t == nil || t.fence().Sequence == 0 {
+// checkOwnership says nil while no other process has claimed the stream, which ends there.
+func (s *Sink) checkOwnership(ctx context.Context, l *connection.Link, end uint64) error {
+	t := s.term.Load()
+	if t == nil || t.ownerRecord().Sequence == 0 {
 		return nil
 	}
-	o, mine := s.fenceOf(l, t.claim), t.fence()
+	o, mine := s.fenceRecord(l, t.claim), t.ownerRecord()
 	found, err := o.Current(ctx)
-	if err == nil && !found.Same(mine) { // a server may have said so that does not lead any more
-		if _, err = s.stream(l).Existing(ctx); err == nil {
+	if err == nil && !found.SameProcess(mine) { // a server may have said so that does not lead any more
+		if _, err = s.streamClient(l).RequireInfo(ctx); err == nil {
 			found, err = o.Current(ctx)
 		}
 	}
-	last, _, _ := s.ordered.place()
+	last, _, _ := s.streamEnd.currentEnd()
 	switch {
 	case err != nil:
 		return err
-	case found.Same(mine):
+	case found.SameProcess(mine):
 		return nil
-	case o.Newer(found, mine):
-		return t.lose(o.Deposed(found, nil))
+	case o.IsNewer(found, mine):
+		return t.markDeposed(o.DeposedError(found, nil))
 	case end >= last: // it has not gone back
-		return t.lose(&sinks.DeposedError{Reason: fmt.Sprintf("the fence of stream %q, subject %q, is gone: it was purged, or is older than max_age; "+
+		return t.markDeposed(&sinks.DeposedError{Reason: fmt.Sprintf("the fence of stream %q, subject %q, is gone: it was purged, or is older than max_age; "+
 			"nobody knows who may publish until it is claimed anew", s.cfg.Stream, o.Subject)})
 	}
-	again, err := o.Take(ctx, t.claim, mine) // the stream went back, or was made anew, and the fence with it
+	again, err := o.Claim(ctx, t.claim, mine) // the stream went back, or was made anew, and the fence with it
 	if errors.As(err, new(*sinks.DeposedError)) {
-		return t.lose(err)
+		return t.markDeposed(err)
 	}
 	if err == nil {
-		t.set(again)
+		t.setOwner(again)
 	}
 	return err
 }
 
-// inBatches says whether a lane goes to the stream in ordered batches.
-func (s *Sink) inBatches(lane sinks.Lane) bool { return lane == whole && s.ordered.possible.Load() }
+// usesBatches says whether a lane goes to the stream in ordered batches.
+func (s *Sink) usesBatches(lane sinks.Lane) bool {
+	return lane == singleLane && s.streamEnd.batchesPossible.Load()
+}
 
-// reached is a sequence that no message of a lane, which is not acknowledged yet, is before.
-func (s *Sink) reached(lane sinks.Lane) uint64 {
-	if s.inBatches(lane) {
-		last, _, _ := s.ordered.place()
+// ackedSequence is a sequence that no message of a lane, which is not acknowledged yet, is before.
+func (s *Sink) ackedSequence(lane sinks.Lane) uint64 {
+	if s.usesBatches(lane) {
+		last, _, _ := s.streamEnd.currentEnd()
 		return last
 	}
 	s.progress.mu.Lock()
@@ -248,32 +250,32 @@ func (s *Sink) reached(lane sinks.Lane) uint64 {
 	return s.progress.newest
 }
 
-// admit is called before each Publish of a tenure: it says that this process is deposed, and sees to it that the lane is
+// admitPublish is called before each Publish of a tenure: it says that this process is deposed, and sees to it that the lane is
 // noted.
-func (s *Sink) admit(ctx context.Context, l *connection.Link, t *tenure, lane sinks.Lane) error {
-	if err := s.lookAtFence(ctx, l, t, lane); err != nil {
+func (s *Sink) admitPublish(ctx context.Context, l *connection.Link, t *term, lane sinks.Lane) error {
+	if err := s.checkFence(ctx, l, t, lane); err != nil {
 		return err
 	}
 	t.mu.Lock()
-	noted := t.noted[lane]
-	place, known := t.places[lane]
+	noted := t.recordedLanes[lane]
+	place, known := t.laneStarts[lane]
 	t.mu.Unlock()
 	if !known {
-		place = sinks.Place(s.reached(lane)) + 1
+		place = sinks.LanePosition(s.ackedSequence(lane)) + 1
 	}
-	if t.claim.Note != nil && !noted {
-		if err := t.claim.Note(ctx, map[sinks.Lane]sinks.Place{lane: place}); err != nil {
+	if t.claim.RecordLanes != nil && !noted {
+		if err := t.claim.RecordLanes(ctx, map[sinks.Lane]sinks.LanePosition{lane: place}); err != nil {
 			return err
 		}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.noted[lane], t.places[lane] = true, place
+	t.recordedLanes[lane], t.laneStarts[lane] = true, place
 	return nil
 }
 
-// lookAtFence says that this process is deposed, where no condition does.
-func (s *Sink) lookAtFence(ctx context.Context, l *connection.Link, t *tenure, lane sinks.Lane) error {
+// checkFence says that this process is deposed, where no condition does.
+func (s *Sink) checkFence(ctx context.Context, l *connection.Link, t *term, lane sinks.Lane) error {
 	t.mu.Lock()
 	deposed := t.deposed
 	t.mu.Unlock()
@@ -282,38 +284,38 @@ func (s *Sink) lookAtFence(ctx context.Context, l *connection.Link, t *tenure, l
 		return deposed
 	case s.cfg.Mode == modeCore:
 		return nil
-	case s.inBatches(lane):
-		s.caution("fence", "")
+	case s.usesBatches(lane):
+		s.updateWarning("fence", "")
 		return nil
 	}
-	s.caution("fence", fmt.Sprintf("stream %q takes changes by message ID now, and cannot refuse those of an older exporter that was stopped and goes on: it is "+
+	s.updateWarning("fence", fmt.Sprintf("stream %q takes changes by message ID now, and cannot refuse those of an older exporter that was stopped and goes on: it is "+
 		"told before it sends more, and what it repeats within duplicate_window is dropped; let the stream take batches (allow_batched), and have no other writer", s.cfg.Stream))
-	return s.stillOurs(ctx, l, math.MaxUint64)
+	return s.checkOwnership(ctx, l, math.MaxUint64)
 }
 
-// published notes how a Publish of a lane ended: when everything is acknowledged, what follows lies behind what was reached.
+// recordPublish notes how a Publish of a lane ended: when everything is acknowledged, what follows lies behind what was reached.
 // In a stream that went back it lies there for all lanes.
-func (t *tenure) published(lane sinks.Lane, reached uint64, err error) {
+func (t *term) recordPublish(lane sinks.Lane, reached uint64, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	next := sinks.Place(reached) + 1
+	next := sinks.LanePosition(reached) + 1
 	switch {
 	case err == nil:
-		t.places[lane] = next
+		t.laneStarts[lane] = next
 	case errors.As(err, new(*sinks.LostError)):
-		for other, place := range t.places {
-			t.places[other] = min(place, next)
+		for other, place := range t.laneStarts {
+			t.laneStarts[other] = min(place, next)
 		}
 	}
 }
 
-// Places is [sinks.Fenced.Places].
-func (s *Sink) Places() map[sinks.Lane]sinks.Place {
-	t := s.tenure.Load()
+// LaneProgress is [sinks.Fenced.LaneProgress].
+func (s *Sink) LaneProgress() map[sinks.Lane]sinks.LanePosition {
+	t := s.term.Load()
 	if t == nil {
 		return nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return maps.Clone(t.places)
+	return maps.Clone(t.laneStarts)
 }

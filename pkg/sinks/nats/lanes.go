@@ -10,20 +10,20 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// whole is the lane of everything.
-const whole sinks.Lane = "stream"
+// singleLane is the lane of everything.
+const singleLane sinks.Lane = "stream"
 
-// concurrency is how many lanes are published to at once while there are more than one.
-const concurrency = 16
+// maxConcurrentLanes is how many lanes are published to at once while there are more than one.
+const maxConcurrentLanes = 16
 
-// lanes says which lane an object belongs to. All share one, so that they go out in the journal's order, until a subject is
+// laneLayout says which lane an object belongs to. All share one, so that they go out in the journal's order, until a subject is
 // found that may not be published to: then objects hash to many lanes, of which only that one's has to wait.
-type lanes struct {
-	number int // of the lanes that there are then
+type laneLayout struct {
+	count int // of the lanes that there are then
 
-	mu     sync.Mutex
-	split  bool // there are many
-	denied bool // there are to be
+	mu          sync.Mutex
+	split       bool // there are many
+	splitWanted bool // there are to be
 }
 
 // Lane is the stream, or while some subject is denied one of many. It asks nobody and never fails.
@@ -31,9 +31,9 @@ func (s *Sink) Lane(c *event.Change) (sinks.Lane, error) {
 	s.lanes.mu.Lock()
 	defer s.lanes.mu.Unlock()
 	if !s.lanes.split {
-		return whole, nil
+		return singleLane, nil
 	}
-	return s.lanes.name(sinks.KeyHash(c) % uint64(s.lanes.number)), nil
+	return s.lanes.laneName(sinks.KeyHash(c) % uint64(s.lanes.count)), nil
 }
 
 // LaneTo is Lane: all subjects share the lanes.
@@ -41,66 +41,68 @@ func (s *Sink) LaneTo(c *event.Change, _ *sinks.Template) (sinks.Lane, error) {
 	return s.Lane(c)
 }
 
-func (n *lanes) name(i uint64) sinks.Lane { return sinks.Lane(fmt.Sprintf("%d/%d", i, n.number)) }
+func (n *laneLayout) laneName(i uint64) sinks.Lane {
+	return sinks.Lane(fmt.Sprintf("%d/%d", i, n.count))
+}
 
-// all names the lanes that there are when there are many.
-func (n *lanes) all() []sinks.Lane {
-	names := make([]sinks.Lane, n.number)
+// laneNames names the lanes that there are when there are many.
+func (n *laneLayout) laneNames() []sinks.Lane {
+	names := make([]sinks.Lane, n.count)
 	for i := range names {
-		names[i] = n.name(uint64(i))
+		names[i] = n.laneName(uint64(i))
 	}
 	return names
 }
 
-// has says whether there can be such a lane.
-func (n *lanes) has(lane sinks.Lane) bool {
+// containsLane says whether there can be such a lane.
+func (n *laneLayout) containsLane(lane sinks.Lane) bool {
 	index, number, hashed := strings.Cut(string(lane), "/")
 	i, err := strconv.Atoi(index)
-	return lane == whole || hashed && err == nil && i >= 0 && i < n.number && number == strconv.Itoa(n.number)
+	return lane == singleLane || hashed && err == nil && i >= 0 && i < n.count && number == strconv.Itoa(n.count)
 }
 
-// deny asks for many lanes: a subject may not be published to, and the others are not to wait for it.
-func (n *lanes) deny() {
+// requestSplit asks for many lanes: a subject may not be published to, and the others are not to wait for it.
+func (n *laneLayout) requestSplit() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.denied = true
+	n.splitWanted = true
 }
 
-// Resume is [sinks.Repartitioner.Resume]: a process before had many lanes, of which some are not finished.
-func (s *Sink) Resume(unfinished []sinks.Lane) {
+// ResumeLanes is [sinks.Repartitioner.ResumeLanes]: a process before had many lanes, of which some are not finished.
+func (s *Sink) ResumeLanes(unfinished []sinks.Lane) {
 	s.lanes.mu.Lock()
 	defer s.lanes.mu.Unlock()
 	for _, lane := range unfinished {
-		s.lanes.split = s.lanes.split || lane != whole && s.lanes.has(lane)
+		s.lanes.split = s.lanes.split || lane != singleLane && s.lanes.containsLane(lane)
 	}
 }
 
-// Repartitions is [sinks.Repartitioner.Repartitions]. The one lane takes nothing more once a subject is denied. The many are
+// PendingRepartitions is [sinks.Repartitioner.PendingRepartitions]. The one lane takes nothing more once a subject is denied. The many are
 // replaced by the one when none is in trouble.
-func (s *Sink) Repartitions() []sinks.Repartition {
+func (s *Sink) PendingRepartitions() []sinks.Repartition {
 	n := &s.lanes
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
 	case n.split:
-		return []sinks.Repartition{{Reason: "every subject may be published to", From: n.all(), To: []sinks.Lane{whole}}}
-	case n.denied:
-		return []sinks.Repartition{{Reason: "a subject may not be published to: its objects wait, others go on", From: []sinks.Lane{whole}, To: n.all(), Gone: true}}
+		return []sinks.Repartition{{Reason: "every subject may be published to", From: n.laneNames(), To: []sinks.Lane{singleLane}}}
+	case n.splitWanted:
+		return []sinks.Repartition{{Reason: "a subject may not be published to: its objects wait, others go on", From: []sinks.Lane{singleLane}, To: n.laneNames(), Lost: true}}
 	}
 	return nil
 }
 
-// Repartition is [sinks.Repartitioner.Repartition].
-func (s *Sink) Repartition(r sinks.Repartition) {
+// ApplyRepartition is [sinks.Repartitioner.ApplyRepartition].
+func (s *Sink) ApplyRepartition(r sinks.Repartition) {
 	s.lanes.mu.Lock()
 	defer s.lanes.mu.Unlock()
-	s.lanes.split, s.lanes.denied = r.Gone, false
+	s.lanes.split, s.lanes.splitWanted = r.Lost, false
 }
 
-// windowOf is how many bytes of a lane may be on their way.
-func (s *Sink) windowOf(lane sinks.Lane) int64 {
-	if lane == whole {
+// laneWindowBytes is how many bytes of a lane may be on their way.
+func (s *Sink) laneWindowBytes(lane sinks.Lane) int64 {
+	if lane == singleLane {
 		return s.cfg.MaxInFlightBytes
 	}
-	return max(1, s.cfg.MaxInFlightBytes/concurrency)
+	return max(1, s.cfg.MaxInFlightBytes/maxConcurrentLanes)
 }

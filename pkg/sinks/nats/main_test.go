@@ -25,19 +25,19 @@ import (
 
 func TestMain(m *testing.M) { leaks.Main(m) }
 
-// patience bounds waits that end by a condition when all is well. It is never slept.
-const patience = 3 * time.Minute
+// testTimeout bounds waits that end by a condition when all is well. It is never slept.
+const testTimeout = 3 * time.Minute
 
 const testSubject = "k8s.{cluster}.{group}.{resource}.{namespace}.{name}"
 
-// serve starts a server for one test.
-func serve(t testing.TB, config string) *natsserver.Server {
+// startServer starts a server for one test.
+func startServer(t testing.TB, config string) *natsserver.Server {
 	t.Helper()
-	return serveIn(t, t.TempDir(), config)
+	return startServerIn(t, t.TempDir(), config)
 }
 
-// serveIn is serve for a test that does something to the files of the server, which are below dir.
-func serveIn(t testing.TB, dir, config string) *natsserver.Server {
+// startServerIn is serve for a test that does something to the files of the server, which are below dir.
+func startServerIn(t testing.TB, dir, config string) *natsserver.Server {
 	t.Helper()
 	require.Integration(t)
 	s, err := natsserver.Start(context.Background(), natsserver.Options{Dir: dir, Config: config})
@@ -52,19 +52,19 @@ func serveIn(t testing.TB, dir, config string) *natsserver.Server {
 	return s
 }
 
-// configFor is what the tests deliver with: a stream of their own, and time for an answer on a machine that starves.
-func configFor(url string) Config {
-	return Config{URL: url, Stream: "K8S", Subject: testSubject, AckTimeout: patience, Create: Create{Enabled: true}}
+// testConfig is what the tests deliver with: a stream of their own, and time for an answer on a machine that starves.
+func testConfig(url string) Config {
+	return Config{URL: url, Stream: "K8S", Subject: testSubject, AckTimeout: testTimeout, Create: Create{Enabled: true}}
 }
 
-// hasty is for tests in which answers are lost, and messages sent again.
-func hasty(url string) Config {
-	cfg := configFor(url)
-	cfg.AckTimeout = hastyTimeout
+// shortTimeoutConfig is for tests in which answers are lost, and messages sent again.
+func shortTimeoutConfig(url string) Config {
+	cfg := testConfig(url)
+	cfg.AckTimeout = shortTimeout
 	return cfg
 }
 
-const hastyTimeout = time.Second
+const shortTimeout = time.Second
 
 func newSink(t testing.TB, cfg Config, log *slog.Logger) *Sink {
 	t.Helper()
@@ -75,8 +75,8 @@ func newSink(t testing.TB, cfg Config, log *slog.Logger) *Sink {
 	return s
 }
 
-// opened makes a sink that is closed at the end of the test.
-func opened(t testing.TB, cfg Config, log *slog.Logger) *Sink {
+// openSink makes a sink that is closed at the end of the test.
+func openSink(t testing.TB, cfg Config, log *slog.Logger) *Sink {
 	t.Helper()
 	s := newSink(t, cfg, log)
 	t.Cleanup(func() {
@@ -87,35 +87,35 @@ func opened(t testing.TB, cfg Config, log *slog.Logger) *Sink {
 	return s
 }
 
-// client is an ordinary connection for what the sink does not do: reading, and changing streams.
-func client(t testing.TB, url string, options ...nats.Option) jetstream.JetStream {
+// connectClient is an ordinary connection for what the sink does not do: reading, and changing streams.
+func connectClient(t testing.TB, url string, options ...nats.Option) jetstream.JetStream {
 	t.Helper()
 	closed := make(chan struct{})
-	options = append(options, nats.Timeout(patience), nats.MaxReconnects(-1), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
+	options = append(options, nats.Timeout(testTimeout), nats.MaxReconnects(-1), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
 	nc, err := nats.Connect(url, options...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { nc.Close(); <-closed })
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(patience))
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(testTimeout))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return js
 }
 
-// held reads everything a stream holds, in its order.
-func held(t testing.TB, js jetstream.JetStream, stream string) []sinktest.Delivered {
+// readDelivered reads everything a stream holds, in its order.
+func readDelivered(t testing.TB, js jetstream.JetStream, stream string) []sinktest.Delivered {
 	t.Helper()
 	var all []sinktest.Delivered
-	for _, m := range messages(t, js, stream) {
-		all = append(all, sinktest.Delivered{ID: idOf(m.Headers(), m.Data()), Value: m.Data(), Topic: m.Subject()})
+	for _, m := range readMessages(t, js, stream) {
+		all = append(all, sinktest.Delivered{ID: changeIDOf(m.Headers(), m.Data()), Value: m.Data(), Topic: m.Subject()})
 	}
 	return all
 }
 
-// idOf returns the ID of a change: in a header where there is no payload, else in that.
-func idOf(header nats.Header, data []byte) string {
+// changeIDOf returns the ID of a change: in a header where there is no payload, else in that.
+func changeIDOf(header nats.Header, data []byte) string {
 	if id := header.Get(nats.MsgIdHdr); id != "" {
 		return id
 	}
@@ -126,12 +126,12 @@ func idOf(header nats.Header, data []byte) string {
 	return cmp.Or(header.Get(headerID), header.Get("ce-id"), native.ID)
 }
 
-// messages reads everything a stream holds, in its order.
-func messages(t testing.TB, js jetstream.JetStream, stream string) []jetstream.Msg {
+// readMessages reads everything a stream holds, in its order.
+func readMessages(t testing.TB, js jetstream.JetStream, stream string) []jetstream.Msg {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	s, err := insist(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.Stream(ctx, stream) })
+	s, err := retryUntilAnswered(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.Stream(ctx, stream) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func messages(t testing.TB, js jetstream.JetStream, stream string) []jetstream.M
 	if s.CachedInfo().State.Msgs == 0 {
 		return nil
 	}
-	consumer, err := insist(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
+	consumer, err := retryUntilAnswered(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
 		return s.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{})
 	})
 	if err != nil {
@@ -166,9 +166,9 @@ func messages(t testing.TB, js jetstream.JetStream, stream string) []jetstream.M
 	return all
 }
 
-// insist asks until there is an answer: servers that have just lost each other may drop a request, or answer that none of
+// retryUntilAnswered asks until there is an answer: servers that have just lost each other may drop a request, or answer that none of
 // them leads.
-func insist[T any](ctx context.Context, ask func(context.Context) (T, error)) (T, error) {
+func retryUntilAnswered[T any](ctx context.Context, ask func(context.Context) (T, error)) (T, error) {
 	pause := time.NewTicker(50 * time.Millisecond)
 	defer pause.Stop()
 	for {
@@ -184,48 +184,52 @@ func insist[T any](ctx context.Context, ask func(context.Context) (T, error)) (T
 	}
 }
 
-// harness describes a server's stream to the suite.
-func harness(server *natsserver.Server, url string) sinktest.Harness {
+// newHarness describes a server's stream to the suite.
+func newHarness(server *natsserver.Server, url string) sinktest.Harness {
 	return sinktest.Harness{
-		New:        func(t testing.TB) sinks.Sink { return newSink(t, hasty(url), slog.New(slog.DiscardHandler)) },
-		Read:       func(t testing.TB) []sinktest.Delivered { return held(t, client(t, server.URL()), "K8S") },
+		New: func(t testing.TB) sinks.Sink {
+			return newSink(t, shortTimeoutConfig(url), slog.New(slog.DiscardHandler))
+		},
+		Read: func(t testing.TB) []sinktest.Delivered {
+			return readDelivered(t, connectClient(t, server.URL()), "K8S")
+		},
 		ExactRetry: true, ExactRestart: true,
 	}
 }
 
-// withoutBatches makes the stream that configFor names, as servers before 2.14 know it: changes go there by message ID.
-func withoutBatches(t testing.TB, server *natsserver.Server, options ...nats.Option) {
+// createStreamWithoutBatches makes the stream that testConfig names, as servers before 2.14 know it: changes go there by message ID.
+func createStreamWithoutBatches(t testing.TB, server *natsserver.Server, options ...nats.Option) {
 	t.Helper()
-	if _, err := client(t, server.URL(), options...).CreateStream(t.Context(), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}}); err != nil {
+	if _, err := connectClient(t, server.URL(), options...).CreateStream(t.Context(), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// routes are templates of subjects beside the stream's own, each with a subject for each object.
-var routes = []string{"k8s.audit.of.{group}.{resource}.{namespace}.{name}", "k8s.one.copy.of.{group}.{resource}.{namespace}.{name}"}
+// testRoutes are templates of subjects beside the stream's own, each with a subject for each object.
+var testRoutes = []string{"k8s.audit.of.{group}.{resource}.{namespace}.{name}", "k8s.one.copy.of.{group}.{resource}.{namespace}.{name}"}
 
-// toRoutes lets the suite publish to routes, too. The sinks it opens are configured with them.
-func toRoutes(h *sinktest.Harness) { h.Topics, h.Escape = routes, AppendToken }
+// addRoutes lets the suite publish to routes, too. The sinks it opens are configured with them.
+func addRoutes(h *sinktest.Harness) { h.Topics, h.Escape = testRoutes, AppendToken }
 
-// transcript collects log lines without their time.
-type transcript struct {
+// logRecorder collects log lines without their time.
+type logRecorder struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
 }
 
-func (tr *transcript) Write(p []byte) (int, error) {
+func (tr *logRecorder) Write(p []byte) (int, error) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	return tr.buf.Write(p)
 }
 
-func (tr *transcript) String() string {
+func (tr *logRecorder) String() string {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	return tr.buf.String()
 }
 
-func (tr *transcript) logger() *slog.Logger {
+func (tr *logRecorder) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(tr, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {
 			return slog.Attr{}

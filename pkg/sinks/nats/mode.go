@@ -25,7 +25,7 @@ const (
 	bucketStream   = "KV_"
 	bucketSubject  = "$KV."
 	operationPurge = "PURGE"
-	markerTTL      = "24h"
+	purgeMarkerTTL = "24h"
 )
 
 // StreamName is the stream that keeps the changes: the one behind the bucket in mode kv, none in mode core.
@@ -47,35 +47,35 @@ func (c Config) SubjectTemplate() string {
 // KeepsRows says that NATS keeps one value for each key, the state of an object: mode kv.
 func (c Config) KeepsRows() bool { return c.Mode == modeKV }
 
-// Forgets says that NATS keeps nothing: mode core.
-func (c Config) Forgets() bool { return c.Mode == modeCore }
+// KeepsNothing says that NATS keeps nothing: mode core.
+func (c Config) KeepsNothing() bool { return c.Mode == modeCore }
 
-// mark makes the message of a deleted object the purge marker of its key, which takes the place of all the key had.
-func (m *message) mark(c *event.Change, expires bool) (marked bool) {
+// setPurgeMarker makes the message of a deleted object the purge marker of its key, which takes the place of all the key had.
+func (m *message) setPurgeMarker(c *event.Change, expires bool) (marked bool) {
 	if c.Type != event.Deleted {
 		delete(m.Header, headerOperation)
 		delete(m.Header, nats.MsgRollup)
 		delete(m.Header, nats.MsgTTLHdr)
 		return false
 	}
-	if m.native != nil { // there is no payload
-		m.describeNative(c, true)
+	if m.nativeHeaders != nil { // there is no payload
+		m.setNativeHeaders(c, true)
 	}
 	m.Header[headerOperation] = []string{operationPurge}
 	m.Header[nats.MsgRollup] = []string{nats.MsgRollupSubject}
 	if expires {
-		m.Header[nats.MsgTTLHdr] = []string{markerTTL}
+		m.Header[nats.MsgTTLHdr] = []string{purgeMarkerTTL}
 	}
 	return true
 }
 
-// fire sends a batch in mode core and waits until the server has read it. Nobody says whether anyone listens.
-func (s *Sink) fire(ctx context.Context, l *connection.Link, batch []sinks.Message) (int, error) {
+// publishCore sends a batch in mode core and waits until the server has read it. Nobody says whether anyone listens.
+func (s *Sink) publishCore(ctx context.Context, l *connection.Link, batch []sinks.Message) (int, error) {
 	before := l.LastError()
 	msg := newMessage(s.cfg, s.format)
 	n, err := 0, error(nil)
 	for n < len(batch) && err == nil {
-		if err = s.fireOne(ctx, l, msg, batch[n]); err == nil {
+		if err = s.publishCoreMessage(ctx, l, msg, batch[n]); err == nil {
 			n++
 		}
 	}
@@ -85,25 +85,25 @@ func (s *Sink) fire(ctx context.Context, l *connection.Link, batch []sinks.Messa
 	return n, err
 }
 
-// fireOne hands one change to the client library.
-func (s *Sink) fireOne(ctx context.Context, l *connection.Link, msg *message, m sinks.Message) error {
+// publishCoreMessage hands one change to the client library.
+func (s *Sink) publishCoreMessage(ctx context.Context, l *connection.Link, msg *message, m sinks.Message) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	buffer := s.fill(msg, m)
-	defer s.recycle(msg, buffer)
+	buffer := s.encodeChange(msg, m)
+	defer s.releaseBuffer(msg, buffer)
 	return l.Publish(ctx, msg.Msg)
 }
 
 // validateMode checks what the mode needs and what means nothing in it.
 func (c Config) validateMode() error {
-	if err := oneOf(c.Mode, modeJetStream, modeCore, modeKV); err != nil {
-		return at("mode", err)
+	if err := checkOneOf(c.Mode, modeJetStream, modeCore, modeKV); err != nil {
+		return atPath("mode", err)
 	}
 	var errs []error
 	unused := func(path string, set bool, why string) {
 		if set {
-			errs = append(errs, at(path, fmt.Errorf("means nothing in mode %s: %s", c.Mode, why)))
+			errs = append(errs, atPath(path, fmt.Errorf("means nothing in mode %s: %s", c.Mode, why)))
 		}
 	}
 	if c.Mode != modeKV {
@@ -111,7 +111,7 @@ func (c Config) validateMode() error {
 	}
 	switch c.Mode {
 	case modeJetStream:
-		errs = append(errs, at("stream", validateStream(c.Stream)))
+		errs = append(errs, atPath("stream", validateStream(c.Stream)))
 		unused("bucket", c.Bucket != "", "it is for mode kv")
 	case modeCore:
 		unused("stream", c.Stream != "", "core NATS keeps nothing")
@@ -119,10 +119,10 @@ func (c Config) validateMode() error {
 		unused("exact", c.Exact, "core NATS keeps nothing")
 		unused("create.enabled", c.Create.Enabled, "core NATS keeps nothing")
 	case modeKV:
-		errs = append(errs, at("bucket", validateBucket(c.Bucket)))
+		errs = append(errs, atPath("bucket", validateBucket(c.Bucket)))
 		unused("stream", c.Stream != "", "the bucket has its own")
 		if c.Create.MaxAge != 0 {
-			errs = append(errs, at("create.maxAge", errors.New("objects that do not change would vanish from the bucket; leave it out in mode kv")))
+			errs = append(errs, atPath("create.maxAge", errors.New("objects that do not change would vanish from the bucket; leave it out in mode kv")))
 		}
 	}
 	return errors.Join(errs...)
@@ -132,7 +132,7 @@ func validateBucket(name string) error {
 	if name == "" {
 		return errors.New("required in mode kv; the name of a key-value bucket")
 	}
-	if i := slices.IndexFunc([]byte(name), func(b byte) bool { return !plain(b) }); i >= 0 {
+	if i := slices.IndexFunc([]byte(name), func(b byte) bool { return !isPlainByte(b) }); i >= 0 {
 		return fmt.Errorf("%q has %q at position %d; a bucket's name has letters, digits, _ and - only", name, name[i], i+1)
 	}
 	return nil

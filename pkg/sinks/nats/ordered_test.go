@@ -16,12 +16,12 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 )
 
-// versionsOf lists what the stream holds of pods: name and version, in its order.
-func versionsOf(t *testing.T, js jetstream.JetStream) string {
+// storedVersions lists what the stream holds of pods: name and version, in its order.
+func storedVersions(t *testing.T, js jetstream.JetStream) string {
 	t.Helper()
 	var all []string
-	for _, m := range messages(t, js, "K8S") {
-		if id, ours := strings.CutPrefix(idOf(m.Headers(), m.Data()), "c/uid-"); ours {
+	for _, m := range readMessages(t, js, "K8S") {
+		if id, ours := strings.CutPrefix(changeIDOf(m.Headers(), m.Data()), "c/uid-"); ours {
 			all = append(all, strings.TrimSuffix(id, "/updated"))
 		}
 	}
@@ -29,17 +29,17 @@ func versionsOf(t *testing.T, js jetstream.JetStream) string {
 }
 
 func TestAnotherWriterIsReportedAndSurvived(t *testing.T) {
-	server := serve(t, "")
-	js := client(t, server.URL())
-	var lines transcript
-	s := opened(t, configFor(server.URL()), lines.logger())
-	accepted(t, s, pod("web", 1))
+	server := startServer(t, "")
+	js := connectClient(t, server.URL())
+	var lines logRecorder
+	s := openSink(t, testConfig(server.URL()), lines.logger())
+	mustPublish(t, s, newPod("web", 1))
 	if _, err := js.Publish(t.Context(), "k8s.mine.a.b.c.d", []byte("mine")); err != nil {
 		t.Fatal(err)
 	}
-	accepted(t, s, pod("web", 2), pod("web", 3))
-	accepted(t, s, pod("web", 4))
-	if got, want := versionsOf(t, js), "web/1 web/2 web/3 web/4"; got != want {
+	mustPublish(t, s, newPod("web", 2), newPod("web", 3))
+	mustPublish(t, s, newPod("web", 4))
+	if got, want := storedVersions(t, js), "web/1 web/2 web/3 web/4"; got != want {
 		t.Errorf("the stream holds %s, want %s", got, want)
 	}
 	if got := strings.Count(lines.String(), "another writer publishes to stream"); got != 1 {
@@ -48,69 +48,69 @@ func TestAnotherWriterIsReportedAndSurvived(t *testing.T) {
 }
 
 func TestExactWaitsWhereAChangeCouldBeThereTwice(t *testing.T) {
-	server := serve(t, "")
-	withoutBatches(t, server)
-	cfg := configFor(server.URL())
+	server := startServer(t, "")
+	createStreamWithoutBatches(t, server)
+	cfg := testConfig(server.URL())
 	cfg.Exact = true
-	s := opened(t, cfg, quiet)
-	unavailable(t, s, pod("web", 1), "nats.exact", "allow_batched")
-	if _, err := client(t, server.URL()).UpdateStream(t.Context(), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, AllowBatchPublish: true}); err != nil {
+	s := openSink(t, cfg, discardLog)
+	mustBeUnavailable(t, s, newPod("web", 1), "nats.exact", "allow_batched")
+	if _, err := connectClient(t, server.URL()).UpdateStream(t.Context(), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, AllowBatchPublish: true}); err != nil {
 		t.Fatal(err)
 	}
-	accepted(t, s, pod("web", 1))
+	mustPublish(t, s, newPod("web", 1))
 }
 
 func TestDeadLettersInTheStreamAreNoOtherWriter(t *testing.T) {
-	server := serve(t, "")
-	js := client(t, server.URL())
-	var lines transcript
-	s, letters := opened(t, configFor(server.URL()), lines.logger()), opened(t, configFor(server.URL()), quiet)
-	accepted(t, s, pod("web", 1))
-	dead := pod("big", 1)
+	server := startServer(t, "")
+	js := connectClient(t, server.URL())
+	var lines logRecorder
+	s, letters := openSink(t, testConfig(server.URL()), lines.logger()), openSink(t, testConfig(server.URL()), discardLog)
+	mustPublish(t, s, newPod("web", 1))
+	dead := newPod("big", 1)
 	dead.DeadLetter = &event.DeadLetterInfo{Sink: "bus", Reason: "too large"}
-	accepted(t, letters, dead)
-	accepted(t, s, pod("web", 2))
-	if strings.Contains(lines.String(), "another writer") || !s.ordered.possible.Load() {
-		t.Errorf("batches are possible: %v; the log is\n%s", s.ordered.possible.Load(), lines.String())
+	mustPublish(t, letters, dead)
+	mustPublish(t, s, newPod("web", 2))
+	if strings.Contains(lines.String(), "another writer") || !s.streamEnd.batchesPossible.Load() {
+		t.Errorf("batches are possible: %v; the log is\n%s", s.streamEnd.batchesPossible.Load(), lines.String())
 	}
-	if got, want := versionsOf(t, js), "web/1 big/1/updated/dead-letter/bus web/2"; got != want {
+	if got, want := storedVersions(t, js), "web/1 big/1/updated/dead-letter/bus web/2"; got != want {
 		t.Errorf("the stream holds %s, want %s", got, want)
 	}
 }
 
 // The server puts a marker of its own behind what it has dropped for its age.
 func TestMarkersOfTheServerAreNoOtherWriter(t *testing.T) {
-	server := serve(t, "")
-	js := client(t, server.URL())
+	server := startServer(t, "")
+	js := connectClient(t, server.URL())
 	createStream(t, js, jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, AllowBatchPublish: true,
 		MaxAge: time.Second, Duplicates: time.Second, SubjectDeleteMarkerTTL: time.Hour})
-	cfg := configFor(server.URL())
+	cfg := testConfig(server.URL())
 	cfg.Exact = true
-	s := opened(t, cfg, quiet)
-	accepted(t, s, pod("web", 1))
+	s := openSink(t, cfg, discardLog)
+	mustPublish(t, s, newPod("web", 1))
 	stream, err := js.Stream(t.Context(), "K8S")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := until(func(ctx context.Context) bool {
+	if err := waitUntil(func(ctx context.Context) bool {
 		m, err := stream.GetLastMsgForSubject(ctx, "k8s.c.core.pods.shop.web")
 		return err == nil && m.Header.Get(jetstream.MarkerReasonHeader) != ""
 	}); err != nil {
 		t.Fatal(err)
 	}
-	accepted(t, s, pod("web", 2))
-	if !s.ordered.possible.Load() {
-		t.Errorf("batches are not possible any more: %q", s.Cautions())
+	mustPublish(t, s, newPod("web", 2))
+	if !s.streamEnd.batchesPossible.Load() {
+		t.Errorf("batches are not possible any more: %q", s.Warnings())
 	}
 }
 
 func TestAPurgedStreamGoesOn(t *testing.T) {
-	bothWays(t, func(t *testing.T, batches bool) {
-		server := serve(t, "")
-		js := client(t, server.URL())
+	forBatchesAndIDs(t, func(t *testing.T, batches bool) {
+		server := startServer(t, "")
+		js := connectClient(t, server.URL())
 		createStream(t, js, jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, AllowBatchPublish: batches})
-		s := opened(t, configFor(server.URL()), quiet)
-		accepted(t, s, pod("web", 1), pod("web", 2))
+		s := openSink(t, testConfig(server.URL()), discardLog)
+		mustPublish(t, s, newPod("web", 1), newPod("web", 2))
 		stream, err := js.Stream(t.Context(), "K8S")
 		if err != nil {
 			t.Fatal(err)
@@ -118,57 +118,57 @@ func TestAPurgedStreamGoesOn(t *testing.T) {
 		if err := stream.Purge(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		accepted(t, s, pod("web", 3))
-		after := opened(t, configFor(server.URL()), quiet)
-		if err := after.Restore(s.State(0), offsets.Load(), nil); err != nil {
+		mustPublish(t, s, newPod("web", 3))
+		after := openSink(t, testConfig(server.URL()), discardLog)
+		if err := after.RestoreState(s.State(0), offsets.Load(), nil); err != nil {
 			t.Fatal(err)
 		}
-		accepted(t, after, pod("web", 4))
-		if got, want := versionsOf(t, js), "web/3 web/4"; got != want {
+		mustPublish(t, after, newPod("web", 4))
+		if got, want := storedVersions(t, js), "web/3 web/4"; got != want {
 			t.Errorf("the stream holds %s, want %s", got, want)
 		}
 	})
 }
 
-// restarted is a sink that begins with the state of another one that ended, of which the journal has given out all offsets
+// restartSink is a sink that begins with the state of another one that ended, of which the journal has given out all offsets
 // up to newest.
-func restarted(t *testing.T, url string, state []byte, newest uint64) *Sink {
+func restartSink(t *testing.T, url string, state []byte, newest uint64) *Sink {
 	t.Helper()
-	s := opened(t, configFor(url), quiet)
-	if err := s.Restore(state, newest, func(context.Context) error { return nil }); err != nil {
+	s := openSink(t, testConfig(url), discardLog)
+	if err := s.RestoreState(state, newest, func(context.Context) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-// storing is a sink that begins without a state, and what is stored of it.
-func storing(t *testing.T, url string) (s *Sink, stored *[]byte) {
+// openStoringSink is a sink that begins without a state, and what is stored of it.
+func openStoringSink(t *testing.T, url string) (s *Sink, stored *[]byte) {
 	t.Helper()
-	s, stored = opened(t, configFor(url), quiet), new([]byte)
-	if err := s.Restore(nil, 0, func(context.Context) error { *stored = s.State(0); return nil }); err != nil {
+	s, stored = openSink(t, testConfig(url), discardLog), new([]byte)
+	if err := s.RestoreState(nil, 0, func(context.Context) error { *stored = s.State(0); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	return s, stored
 }
 
-func TestAfterACrashTheStreamSaysWhereToGoOn(t *testing.T) {
-	server := serve(t, "")
-	s := opened(t, configFor(server.URL()), quiet)
-	allNumbered(t, s, 1, 3)
+func TestAfterACrashPublishingResumesFromTheStreamsLastMessage(t *testing.T) {
+	server := startServer(t, "")
+	s := openSink(t, testConfig(server.URL()), discardLog)
+	publishAllNumbered(t, s, 1, 3)
 	state := s.State(0)
-	allNumbered(t, s, 4, 9) // and the state was not stored since
-	allNumbered(t, restarted(t, server.URL(), state, 12), 4, 12)
-	if got, want := versionsOf(t, client(t, server.URL())), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8 web/9 web/10 web/11 web/12"; got != want {
+	publishAllNumbered(t, s, 4, 9) // and the state was not stored since
+	publishAllNumbered(t, restartSink(t, server.URL(), state, 12), 4, 12)
+	if got, want := storedVersions(t, connectClient(t, server.URL())), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8 web/9 web/10 web/11 web/12"; got != want {
 		t.Errorf("the stream holds %s, want %s", got, want)
 	}
 }
 
 func TestTheFirstChangeEverIsNotRepeatedAfterACrash(t *testing.T) {
-	server := serve(t, "")
-	s, stored := storing(t, server.URL())
-	allNumbered(t, s, 1, 3)
-	allNumbered(t, restarted(t, server.URL(), *stored, 3), 1, 4)
-	if got, want := versionsOf(t, client(t, server.URL())), "web/1 web/2 web/3 web/4"; got != want {
+	server := startServer(t, "")
+	s, stored := openStoringSink(t, server.URL())
+	publishAllNumbered(t, s, 1, 3)
+	publishAllNumbered(t, restartSink(t, server.URL(), *stored, 3), 1, 4)
+	if got, want := storedVersions(t, connectClient(t, server.URL())), "web/1 web/2 web/3 web/4"; got != want {
 		t.Errorf("the stream holds %s, want %s", got, want)
 	}
 }
@@ -176,93 +176,93 @@ func TestTheFirstChangeEverIsNotRepeatedAfterACrash(t *testing.T) {
 // While a subject may not be published to, changes go by ID in many lanes. What is stored then says nothing of batches, and
 // the process may die soon after it is back to them.
 func TestAfterChangesWentByIDForAWhileACrashRepeatsNothing(t *testing.T) {
-	server := serve(t, "")
-	s, stored := storing(t, server.URL())
-	allNumbered(t, s, 1, 3)
+	server := startServer(t, "")
+	s, stored := openStoringSink(t, server.URL())
+	publishAllNumbered(t, s, 1, 3)
 	for version := 4; version <= 6; version++ {
-		one := []sinks.Message{{Offset: uint64(version), Change: pod("web", version)}}
-		if _, err := s.Publish(t.Context(), s.lanes.name(0), one); err != nil {
+		one := []sinks.Message{{Offset: uint64(version), Change: newPod("web", version)}}
+		if _, err := s.Publish(t.Context(), s.lanes.laneName(0), one); err != nil {
 			t.Fatal(err)
 		}
 	}
 	*stored = s.State(6) // as it is stored from time to time
-	allNumbered(t, s, 7, 9)
-	allNumbered(t, restarted(t, server.URL(), *stored, 9), 7, 10)
-	if got, want := versionsOf(t, client(t, server.URL())), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8 web/9 web/10"; got != want {
+	publishAllNumbered(t, s, 7, 9)
+	publishAllNumbered(t, restartSink(t, server.URL(), *stored, 9), 7, 10)
+	if got, want := storedVersions(t, connectClient(t, server.URL())), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8 web/9 web/10"; got != want {
 		t.Errorf("the stream holds %s, want %s", got, want)
 	}
 }
 
 // The journal was restored from an older copy, which knows the epoch and gives offsets to other changes now.
-func TestOffsetsThatTheJournalNeverGaveAreNotBelieved(t *testing.T) {
-	server := serve(t, "")
-	s := opened(t, configFor(server.URL()), quiet)
-	allNumbered(t, s, 1, 3)
+func TestOffsetsUnknownToTheJournalAreNotTrusted(t *testing.T) {
+	server := startServer(t, "")
+	s := openSink(t, testConfig(server.URL()), discardLog)
+	publishAllNumbered(t, s, 1, 3)
 	state := s.State(0)
-	allNumbered(t, s, 4, 9)
-	allNumbered(t, restarted(t, server.URL(), state, 5), 4, 6)
-	if got, want := versionsOf(t, client(t, server.URL())), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8 web/9 web/4 web/5 web/6"; got != want {
+	publishAllNumbered(t, s, 4, 9)
+	publishAllNumbered(t, restartSink(t, server.URL(), state, 5), 4, 6)
+	if got, want := storedVersions(t, connectClient(t, server.URL())), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8 web/9 web/4 web/5 web/6"; got != want {
 		t.Errorf("the stream holds %s, want %s", got, want)
 	}
 }
 
 // A process dies while a batch of it is open, and more of it may be in the buffers of the server.
 func TestABatchOfADeadProcessIsEndedBeforeAnotherBegins(t *testing.T) {
-	server := serve(t, "")
-	s := opened(t, configFor(server.URL()), quiet)
-	allNumbered(t, s, 1, 3)
+	server := startServer(t, "")
+	s := openSink(t, testConfig(server.URL()), discardLog)
+	publishAllNumbered(t, s, 1, 3)
 	state := s.State(0)
-	l, err := s.ready(t.Context())
+	l, err := s.verifiedLink(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	open := newBatch("dead-1")
-	open.base = 3
-	number := l.Begin(connection.Call{Concerns: connection.ToStream, Answer: open.answered})
+	open.baseSequence = 3
+	number := l.StartCall(connection.Call{SentTo: connection.IsStreamSubject, OnAnswer: open.handleAnswer})
 	msg := newMessage(s.cfg, s.format)
 	part := func(version int, operation int) {
 		t.Helper()
-		m := sinks.Message{Offset: uint64(version), Change: pod("web", version)}
-		if err := s.sendOne(t.Context(), l, open, l.ReplyTo(number), msg, m, operation); err != nil {
+		m := sinks.Message{Offset: uint64(version), Change: newPod("web", version)}
+		if err := s.sendBatchMessage(t.Context(), l, open, l.ReplySubject(number), msg, m, operation); err != nil {
 			t.Fatal(err)
 		}
 	}
 	part(4, opStart)
 	part(5, opAppend)
-	if err := l.Conn().FlushTimeout(patience); err != nil {
+	if err := l.Conn().FlushTimeout(testTimeout); err != nil {
 		t.Fatal(err)
 	}
-	after := restarted(t, server.URL(), state, 9)
-	allNumbered(t, after, 4, 7)
+	after := restartSink(t, server.URL(), state, 9)
+	publishAllNumbered(t, after, 4, 7)
 	part(6, opAppend) // comes late
-	if err := l.Conn().FlushTimeout(patience); err != nil {
+	if err := l.Conn().FlushTimeout(testTimeout); err != nil {
 		t.Fatal(err)
 	}
-	allNumbered(t, after, 8, 8)
-	if got, want := versionsOf(t, client(t, server.URL())), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8"; got != want {
+	publishAllNumbered(t, after, 8, 8)
+	if got, want := storedVersions(t, connectClient(t, server.URL())), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8"; got != want {
 		t.Errorf("the stream holds %s, want %s", got, want)
 	}
 }
 
-func TestABatchWithoutTheRightToReadTheStreamSaysSo(t *testing.T) {
-	server := serve(t, `authorization { users: [{user: u, password: secret, permissions: {publish: {deny: "$JS.API.STREAM.MSG.GET.>"}}},
+func TestABatchWithoutTheRightToReadTheStreamIsAnError(t *testing.T) {
+	server := startServer(t, `authorization { users: [{user: u, password: secret, permissions: {publish: {deny: "$JS.API.STREAM.MSG.GET.>"}}},
 		{user: all, password: secret}] }`+"\n")
-	s := opened(t, as(configFor(server.URL()), "u"), quiet)
-	accepted(t, s, pod("web", 1))
-	if _, err := client(t, server.URL(), nats.UserInfo("all", "secret")).Publish(t.Context(), "k8s.mine.a.b.c.d", []byte("mine")); err != nil {
+	s := openSink(t, asUser(testConfig(server.URL()), "u"), discardLog)
+	mustPublish(t, s, newPod("web", 1))
+	if _, err := connectClient(t, server.URL(), nats.UserInfo("all", "secret")).Publish(t.Context(), "k8s.mine.a.b.c.d", []byte("mine")); err != nil {
 		t.Fatal(err)
 	}
-	n, err := deliver(t, s, pod("web", 2))
-	if n != 0 || err == nil || !strings.Contains(err.Error(), `may not publish to "$JS.API.STREAM.MSG.GET.K8S"`) || len(s.Repartitions()) != 0 {
-		t.Errorf("got %d, %v, %v", n, err, s.Repartitions())
+	n, err := publishChanges(t, s, newPod("web", 2))
+	if n != 0 || err == nil || !strings.Contains(err.Error(), `may not publish to "$JS.API.STREAM.MSG.GET.K8S"`) || len(s.PendingRepartitions()) != 0 {
+		t.Errorf("got %d, %v, %v", n, err, s.PendingRepartitions())
 	}
 }
 
 func TestAStateThatCannotBeStoredHoldsTheFirstBatch(t *testing.T) {
-	s := opened(t, configFor(serve(t, "").URL()), quiet)
+	s := openSink(t, testConfig(startServer(t, "").URL()), discardLog)
 	full := errors.New("disk full")
 	failing := true
-	if err := s.Restore(nil, 0, func(context.Context) error {
+	if err := s.RestoreState(nil, 0, func(context.Context) error {
 		if failing {
 			return full
 		}
@@ -270,24 +270,24 @@ func TestAStateThatCannotBeStoredHoldsTheFirstBatch(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := deliver(t, s, pod("web", 1)); n != 0 || !errors.Is(err, full) {
+	if n, err := publishChanges(t, s, newPod("web", 1)); n != 0 || !errors.Is(err, full) {
 		t.Errorf("got %d, %v", n, err)
 	}
 	failing = false
-	accepted(t, s, pod("web", 1))
+	mustPublish(t, s, newPod("web", 1))
 }
 
-func TestManyChangesOfOneObjectAreOnTheirWayAtOnce(t *testing.T) {
-	server := serve(t, "")
-	s := opened(t, configFor(server.URL()), quiet)
+func TestManyChangesOfOneObjectAreInFlightAtOnce(t *testing.T) {
+	server := startServer(t, "")
+	s := openSink(t, testConfig(server.URL()), discardLog)
 	const many = 3 * maxBatch
-	allNumbered(t, s, 1, many)
-	if s.ordered.batches > 9 {
-		t.Errorf("%d changes took %d batches", many, s.ordered.batches)
+	publishAllNumbered(t, s, 1, many)
+	if s.streamEnd.batchCount > 9 {
+		t.Errorf("%d changes took %d batches", many, s.streamEnd.batchCount)
 	}
-	all := messages(t, client(t, server.URL()), "K8S")
+	all := readMessages(t, connectClient(t, server.URL()), "K8S")
 	for i, m := range all {
-		if id := idOf(m.Headers(), m.Data()); id != fmt.Sprintf("c/uid-web/%d/updated", i+1) {
+		if id := changeIDOf(m.Headers(), m.Data()); id != fmt.Sprintf("c/uid-web/%d/updated", i+1) {
 			t.Fatalf("message %d is %s", i, id)
 		}
 	}

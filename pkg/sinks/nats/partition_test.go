@@ -21,24 +21,24 @@ import (
 // are cut at random. Meanwhile the leader of a stream is parted from both others until one of them leads, then a leader
 // from one follower only, and all servers from each other, so that none leads. Each time every stream has a leader in the
 // end, and all replicas.
-func TestReplicatedStreamsLoseRepeatAndReorderNothingWhenServersLoseEachOther(t *testing.T) {
+func TestReplicatedStreamsLoseRepeatAndReorderNothingInPartitions(t *testing.T) {
 	ways := network{t: t, routes: make(map[[2]int]*proxy)}
-	servers := cluster(t, ways.between)
-	js := client(t, servers.URL())
+	servers := startCluster(t, ways.proxyPort)
+	js := connectClient(t, servers.URL())
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, outage := range []struct {
 		name string
 		run  func(t testing.TB) error
 	}{
-		{"a leader loses all others", func(t testing.TB) error { return ways.isolated(t, js, servers, "BYID") }},
-		{"a leader loses one follower", func(t testing.TB) error { return ways.halfIsolated(t, js, servers, "BATCHES") }},
-		{"everybody loses everybody", func(t testing.TB) error { return ways.shattered(t, servers, "BYID", "BATCHES") }},
+		{"a leader loses all others", func(t testing.TB) error { return ways.isolateLeader(t, js, servers, "BYID") }},
+		{"a leader loses one follower", func(t testing.TB) error { return ways.isolateFromFollower(t, js, servers, "BATCHES") }},
+		{"everybody loses everybody", func(t testing.TB) error { return ways.separateAll(t, servers, "BYID", "BATCHES") }},
 	} {
 		t.Run(outage.name, func(t *testing.T) {
 			streams := replicatedStreams(t, servers, servers.URL())
 			byID, batches := countAcks(streams["BYID"]), countAcks(streams["BATCHES"])
-			stop := cutEvery(200*time.Millisecond, func() int64 { return byID() + batches() }, func() { ways.cut(random) })
-			drive(t, streams, 9000, 1, func(int) error { return outage.run(t) })
+			stop := cutEvery(200*time.Millisecond, func() int64 { return byID() + batches() }, func() { ways.cutOne(random) })
+			driveStreams(t, streams, 9000, 1, func(int) error { return outage.run(t) })
 			t.Logf("%d cuts", stop())
 		})
 	}
@@ -47,16 +47,16 @@ func TestReplicatedStreamsLoseRepeatAndReorderNothingWhenServersLoseEachOther(t 
 // The leader of a stream is parted from the others, and a new one takes changes. Then the sink's connection comes to the old
 // one, which believes that it leads and has less than was acknowledged. That is neither a stream that went back nor a fence
 // that is gone, and nothing is sent again when all are together.
-func TestALeaderThatOthersHaveReplacedIsNotBelieved(t *testing.T) {
-	t.Run("in batches", func(t *testing.T) { replaced(t, true, func(*reign) {}) })
-	t.Run("by ID, behind a fence", func(t *testing.T) { replaced(t, false, func(r *reign) { r.fence("one") }) })
+func TestAReplacedLeaderIsNotTrusted(t *testing.T) {
+	t.Run("in batches", func(t *testing.T) { testReplacedLeader(t, true, func(*fencedPublisher) {}) })
+	t.Run("by ID, behind a fence", func(t *testing.T) { testReplacedLeader(t, false, func(r *fencedPublisher) { r.fenceSink("one") }) })
 }
 
-func replaced(t *testing.T, batches bool, begin func(r *reign)) {
+func testReplacedLeader(t *testing.T, batches bool, begin func(r *fencedPublisher)) {
 	ways := network{t: t, routes: make(map[[2]int]*proxy)}
-	servers := cluster(t, ways.between)
-	js := client(t, servers.URL())
-	if _, err := insist(t.Context(), func(ctx context.Context) (jetstream.Stream, error) {
+	servers := startCluster(t, ways.proxyPort)
+	js := connectClient(t, servers.URL())
+	if _, err := retryUntilAnswered(t.Context(), func(ctx context.Context) (jetstream.Stream, error) {
 		return js.CreateStream(ctx, jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>", "kubecdc.fence.>"}, Replicas: 3,
 			AllowBatchPublish: batches})
 	}); err != nil {
@@ -68,38 +68,38 @@ func replaced(t *testing.T, batches bool, begin func(r *reign)) {
 	}
 	at := slices.Index(servers, old)
 	rest := slices.Concat(servers[at+1:], servers[:at])
-	near, far := listen(t, strings.TrimPrefix(rest[0].URL(), "nats://")), listen(t, strings.TrimPrefix(old.URL(), "nats://"))
-	far.part(true)
-	ways.partAll(at, true)
-	if _, err := leaderOf(client(t, rest.URL()), rest, "K8S"); err != nil {
+	near, far := startProxy(t, strings.TrimPrefix(rest[0].URL(), "nats://")), startProxy(t, strings.TrimPrefix(old.URL(), "nats://"))
+	far.setBlocked(true)
+	ways.setIsolated(at, true)
+	if _, err := leaderOf(connectClient(t, rest.URL()), rest, "K8S"); err != nil {
 		t.Fatal(err)
 	}
-	r := &reign{t: t, sink: opened(t, hasty("nats://"+near.address()+",nats://"+far.address()), quiet)}
+	r := &fencedPublisher{t: t, sink: openSink(t, shortTimeoutConfig("nats://"+near.listenAddress()+",nats://"+far.listenAddress()), discardLog)}
 	begin(r)
-	all, local := versions(1, 200), client(t, old.URL())
-	done := r.through(all[:100], 0, func() bool { return false })
-	near.part(true)
-	far.part(false)
-	done = r.through(all, done, func() bool { return !leads(t.Context(), local, []string{"K8S"}) })
+	all, local := podVersions(1, 200), connectClient(t, old.URL())
+	done := r.publishAll(all[:100], 0, func() bool { return false })
+	near.setBlocked(true)
+	far.setBlocked(false)
+	done = r.publishAll(all, done, func() bool { return !leadsAny(t.Context(), local, []string{"K8S"}) })
 	if done != 100 {
 		t.Errorf("%d changes were acknowledged by a server that is alone", done-100)
 	}
-	ways.partAll(at, false)
-	r.through(all, done, func() bool { return false })
-	replicated(t, js, "K8S")
-	if last := continuous(t, js, "K8S"); last != len(all) {
+	ways.setIsolated(at, false)
+	r.publishAll(all, done, func() bool { return false })
+	waitReplicated(t, js, "K8S")
+	if last := mustBeContinuous(t, js, "K8S"); last != len(all) {
 		t.Errorf("the stream holds %d versions", last)
 	}
 }
 
-// through publishes what is left of messages until all are acknowledged, or it is enough. Nothing may be said to be lost, and
+// publishAll publishes what is left of messages until all are acknowledged, or it is enough. Nothing may be said to be lost, and
 // nobody to have taken over.
-func (r *reign) through(messages []sinks.Message, done int, enough func() bool) int {
+func (r *fencedPublisher) publishAll(messages []sinks.Message, done int, enough func() bool) int {
 	r.t.Helper()
 	var last error
-	err := until(func(ctx context.Context) bool {
+	err := waitUntil(func(ctx context.Context) bool {
 		var n int
-		n, last = r.sink.Publish(ctx, whole, messages[done:])
+		n, last = r.sink.Publish(ctx, singleLane, messages[done:])
 		done += n
 		if errors.As(last, new(*sinks.LostError)) || errors.As(last, new(*sinks.DeposedError)) {
 			r.t.Fatalf("after %d of %d: %v", done, len(messages), last)
@@ -118,100 +118,100 @@ type network struct {
 	routes map[[2]int]*proxy // from one server to another
 }
 
-// between makes one of the ways.
-func (n network) between(from, to, port int) int {
-	p := listen(n.t, ports.Address(port))
+// proxyPort makes one of the ways.
+func (n network) proxyPort(from, to, port int) int {
+	p := startProxy(n.t, ports.Address(port))
 	n.routes[[2]int{from, to}] = p
 	return p.listener.Addr().(*net.TCPAddr).Port
 }
 
-// cut breaks the connections of two servers, whoever of them had made them.
-func (n network) cut(random *rand.Rand) {
+// cutOne breaks the connections of two servers, whoever of them had made them.
+func (n network) cutOne(random *rand.Rand) {
 	a := random.IntN(3)
 	b := (a + 1) % 3
-	n.routes[[2]int{a, b}].cut()
-	n.routes[[2]int{b, a}].cut()
+	n.routes[[2]int{a, b}].cutAll()
+	n.routes[[2]int{b, a}].cutAll()
 }
 
-// part keeps two servers from each other, or no longer.
-func (n network) part(a, b int, on bool) {
-	n.routes[[2]int{a, b}].part(on)
-	n.routes[[2]int{b, a}].part(on)
+// setBlocked keeps two servers from each other, or no longer.
+func (n network) setBlocked(a, b int, on bool) {
+	n.routes[[2]int{a, b}].setBlocked(on)
+	n.routes[[2]int{b, a}].setBlocked(on)
 }
 
-// isolated parts the leader of a stream from the others until one of them leads. Until then, and when they meet again, it
+// isolateLeader parts the leader of a stream from the others until one of them leads. Until then, and when they meet again, it
 // may believe that it leads.
-func (n network) isolated(t testing.TB, js jetstream.JetStream, servers natsserver.Servers, stream string) error {
+func (n network) isolateLeader(t testing.TB, js jetstream.JetStream, servers natsserver.Servers, stream string) error {
 	leader, err := leaderOf(js, servers, stream)
 	if err != nil {
 		return err
 	}
 	at := slices.Index(servers, leader)
 	rest := slices.Concat(servers[at+1:], servers[:at])
-	n.partAll(at, true)
-	_, err = leaderOf(client(t, rest.URL()), rest, stream)
-	n.partAll(at, false)
+	n.setIsolated(at, true)
+	_, err = leaderOf(connectClient(t, rest.URL()), rest, stream)
+	n.setIsolated(at, false)
 	return errors.Join(err, servers.WaitHealthy(context.Background()))
 }
 
-func (n network) partAll(at int, on bool) {
-	n.part(at, (at+1)%3, on)
-	n.part(at, (at+2)%3, on)
+func (n network) setIsolated(at int, on bool) {
+	n.setBlocked(at, (at+1)%3, on)
+	n.setBlocked(at, (at+2)%3, on)
 }
 
-// halfIsolated parts the leader of a stream from one follower until it leads no more, or has not heard of it for longer
+// isolateFromFollower parts the leader of a stream from one follower until it leads no more, or has not heard of it for longer
 // than followers wait for a leader. The third server hears both.
-func (n network) halfIsolated(t testing.TB, js jetstream.JetStream, servers natsserver.Servers, stream string) error {
+func (n network) isolateFromFollower(t testing.TB, js jetstream.JetStream, servers natsserver.Servers, stream string) error {
 	leader, err := leaderOf(js, servers, stream)
 	if err != nil {
 		return err
 	}
 	at := slices.Index(servers, leader)
 	follower := servers[(at+1)%3].Name()
-	local := client(t, leader.URL())
-	n.part(at, (at+1)%3, true)
-	err = until(func(ctx context.Context) bool {
-		state, err := clusterOf(ctx, local, stream)
+	local := connectClient(t, leader.URL())
+	n.setBlocked(at, (at+1)%3, true)
+	err = waitUntil(func(ctx context.Context) bool {
+		state, err := clusterInfo(ctx, local, stream)
 		return err == nil && (state.Leader != leader.Name() || slices.ContainsFunc(state.Replicas, func(r *jetstream.PeerInfo) bool {
-			return r.Name == follower && r.Active > longestElection
+			return r.Name == follower && r.Active > maxElectionTimeout
 		}))
 	})
-	n.part(at, (at+1)%3, false)
+	n.setBlocked(at, (at+1)%3, false)
 	return errors.Join(err, servers.WaitHealthy(context.Background()))
 }
 
-// longestElection is how long a follower waits for its leader at most (nats-server, maxElectionTimeoutDefault).
-const longestElection = 9 * time.Second
+// maxElectionTimeout is how long a follower waits for its leader at most (nats-server, maxElectionTimeoutDefault).
+const maxElectionTimeout = 9 * time.Second
 
-// shattered parts every server from every other until none of them says of the streams that it leads.
-func (n network) shattered(t testing.TB, servers natsserver.Servers, streams ...string) error {
+// separateAll parts every server from every other until none of them says of the streams that it leads.
+func (n network) separateAll(t testing.TB, servers natsserver.Servers, streams ...string) error {
 	var locals []jetstream.JetStream
 	for _, s := range servers {
-		locals = append(locals, client(t, s.URL()))
+		locals = append(locals, connectClient(t, s.URL()))
 	}
 	for at := range servers {
-		n.part(at, (at+1)%3, true)
+		n.setBlocked(at, (at+1)%3, true)
 	}
-	err := until(func(ctx context.Context) bool {
-		return !slices.ContainsFunc(locals, func(js jetstream.JetStream) bool { return leads(ctx, js, streams) })
+	err := waitUntil(func(ctx context.Context) bool {
+		return !slices.ContainsFunc(locals, func(js jetstream.JetStream) bool { return leadsAny(ctx, js, streams) })
 	})
 	for at := range servers {
-		n.part(at, (at+1)%3, false)
+		n.setBlocked(at, (at+1)%3, false)
 	}
 	return errors.Join(err, servers.WaitHealthy(context.Background()))
 }
 
-// leads says whether the one server that is asked leads one of the streams.
-func leads(ctx context.Context, js jetstream.JetStream, streams []string) bool {
+// leadsAny says whether the one server that is asked leads one of the streams.
+func leadsAny(ctx context.Context, js jetstream.JetStream, streams []string) bool {
 	return slices.ContainsFunc(streams, func(stream string) bool {
-		state, err := clusterOf(ctx, js, stream)
+		state, err := clusterInfo(ctx, js, stream)
 		return err == nil && state.Leader != ""
 	})
 }
 
-// until asks again and again.
-func until(reached func(ctx context.Context) bool) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+// waitUntil asks again and again.
+func waitUntil(reached func(ctx context.Context) bool) error {
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	pause := time.NewTicker(50 * time.Millisecond)
 	defer pause.Stop()

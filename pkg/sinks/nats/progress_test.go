@@ -12,25 +12,25 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
 )
 
-// numbered publishes versions first to last of one object under offsets of the same numbers.
-func numbered(t *testing.T, s *Sink, first, last int) (int, error) {
+// publishNumbered publishes versions first to last of one object under offsets of the same numbers.
+func publishNumbered(t *testing.T, s *Sink, first, last int) (int, error) {
 	t.Helper()
-	lane, err := s.Lane(pod("web", first))
+	lane, err := s.Lane(newPod("web", first))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var batch []sinks.Message
 	for version := first; version <= last; version++ {
-		batch = append(batch, sinks.Message{Offset: uint64(version), Change: pod("web", version)})
+		batch = append(batch, sinks.Message{Offset: uint64(version), Change: newPod("web", version)})
 	}
 	return s.Publish(t.Context(), lane, batch)
 }
 
-// allNumbered publishes until everything is accepted.
-func allNumbered(t *testing.T, s *Sink, first, last int) {
+// publishAllNumbered publishes until everything is accepted.
+func publishAllNumbered(t *testing.T, s *Sink, first, last int) {
 	t.Helper()
 	for first <= last {
-		n, err := numbered(t, s, first, last)
+		n, err := publishNumbered(t, s, first, last)
 		var lost *sinks.LostError
 		if errors.As(err, &lost) || t.Context().Err() != nil {
 			t.Fatal(err)
@@ -47,45 +47,45 @@ func TestAStreamThatWentBackIsFilledAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			server := serveIn(t, dir, "")
-			cfg := configFor(server.URL())
+			server := startServerIn(t, dir, "")
+			cfg := testConfig(server.URL())
 			if !test.batches {
-				withoutBatches(t, server)
+				createStreamWithoutBatches(t, server)
 			}
-			s := opened(t, cfg, quiet)
-			allNumbered(t, s, 1, 5)
+			s := openSink(t, cfg, discardLog)
+			publishAllNumbered(t, s, 1, 5)
 			s.State(5)
 			at := filepath.Join(dir, "store")
-			offline(t, server, func() { duplicate(t, at, at+"-old") })
-			allNumbered(t, s, 6, 9)
+			whileStopped(t, server, func() { copyDir(t, at, at+"-old") })
+			publishAllNumbered(t, s, 6, 9)
 			state := s.State(9)
-			offline(t, server, func() { exchange(t, at, at+"-old") })
+			whileStopped(t, server, func() { replaceDir(t, at, at+"-old") })
 
 			if test.restarted {
-				s = opened(t, cfg, quiet)
-				if err := s.Restore(state, 10, nil); err != nil {
+				s = openSink(t, cfg, discardLog)
+				if err := s.RestoreState(state, 10, nil); err != nil {
 					t.Fatal(err)
 				}
 			}
 			var lost *sinks.LostError
 			for err := error(nil); !errors.As(err, &lost); {
-				if _, err = numbered(t, s, 10, 10); err == nil || t.Context().Err() != nil {
+				if _, err = publishNumbered(t, s, 10, 10); err == nil || t.Context().Err() != nil {
 					t.Fatalf("the loss was not seen: %v", err)
 				}
 			}
 			if lost.From != 5 || !strings.Contains(lost.Reason, `stream "K8S" went back`) {
 				t.Errorf("got %+v, want one from offset 5", lost)
 			}
-			if _, err := numbered(t, s, 6, 6); !errors.As(err, &lost) {
+			if _, err := publishNumbered(t, s, 6, 6); !errors.As(err, &lost) {
 				t.Errorf("before it is told to go back: %v", err)
 			}
-			if err := s.Restore(s.State(5), 10, nil); err != nil {
+			if err := s.RestoreState(s.State(5), 10, nil); err != nil {
 				t.Fatal(err)
 			}
-			allNumbered(t, s, 6, 12)
+			publishAllNumbered(t, s, 6, 12)
 			var held []string
-			for _, m := range messages(t, client(t, server.URL()), "K8S") {
-				held = append(held, strings.TrimPrefix(idOf(m.Headers(), m.Data()), "c/uid-web/"))
+			for _, m := range readMessages(t, connectClient(t, server.URL()), "K8S") {
+				held = append(held, strings.TrimPrefix(changeIDOf(m.Headers(), m.Data()), "c/uid-web/"))
 			}
 			// 10 was stored before the loss was known; it is there again behind what it has to follow.
 			want := "1 2 3 4 5 10 6+ 7+ 8+ 9+ 10+ 11 12"
@@ -100,8 +100,8 @@ func TestAStreamThatWentBackIsFilledAgain(t *testing.T) {
 	}
 }
 
-// offline does something while the server is killed.
-func offline(t *testing.T, server *natsserver.Server, do func()) {
+// whileStopped does something while the server is killed.
+func whileStopped(t *testing.T, server *natsserver.Server, do func()) {
 	t.Helper()
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
@@ -112,14 +112,14 @@ func offline(t *testing.T, server *natsserver.Server, do func()) {
 	}
 }
 
-func duplicate(t *testing.T, from, to string) {
+func copyDir(t *testing.T, from, to string) {
 	t.Helper()
 	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func exchange(t *testing.T, at, with string) {
+func replaceDir(t *testing.T, at, with string) {
 	t.Helper()
 	if err := errors.Join(os.RemoveAll(at), os.Rename(with, at)); err != nil {
 		t.Fatal(err)
@@ -127,42 +127,42 @@ func exchange(t *testing.T, at, with string) {
 }
 
 func TestASinkOfManyLanesGoesBackFarEnough(t *testing.T) {
-	p := progress{}
+	p := idProgress{}
 	for sequence := uint64(1); sequence <= 20; sequence++ {
-		before, err := p.before()
+		before, err := p.newestBeforeSend()
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.marks = append(p.marks, mark{offset: 100 + sequence - 1, sequence: sequence - 1})
-		if err := p.acknowledged("S", before, sequence, 1); err != nil {
+		p.checkpoints = append(p.checkpoints, sequenceCheckpoint{offset: 100 + sequence - 1, sequence: sequence - 1})
+		if err := p.recordAck("S", before, sequence, 1); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var lost *sinks.LostError
-	if err := p.acknowledged("S", 20, 12, 4); !errors.As(err, &lost) || lost.From != 108 { // 9 to 12 may all be new
+	if err := p.recordAck("S", 20, 12, 4); !errors.As(err, &lost) || lost.From != 108 { // 9 to 12 may all be new
 		t.Errorf("got %v, want one from offset 108", err)
 	}
 }
 
 func FuzzAStateIsReadAsItWasWritten(f *testing.F) {
 	s := &Sink{}
-	s.progress.newest, s.progress.again, s.progress.losses = 7, 8, 9
-	s.ordered.epoch, s.ordered.last, s.ordered.through, s.ordered.known = "epoch", 10, 11, true
+	s.progress.newest, s.progress.resendThrough, s.progress.lossCount = 7, 8, 9
+	s.streamEnd.epoch, s.streamEnd.lastSequence, s.streamEnd.storedThrough, s.streamEnd.endKnown = "epoch", 10, 11, true
 	f.Add(s.State(5))
-	f.Add([]byte{firstFormat})
+	f.Add([]byte{stateFormatIDsOnly})
 	f.Add([]byte{stateFormat, 0})
 	f.Fuzz(func(t *testing.T, state []byte) {
 		var first, again Sink
-		if first.Restore(state, 0, nil) != nil {
+		if first.RestoreState(state, 0, nil) != nil {
 			return
 		}
 		first.progress.lost = &sinks.LostError{} // no new mark
-		if err := again.Restore(first.State(0), 0, nil); err != nil {
+		if err := again.RestoreState(first.State(0), 0, nil); err != nil {
 			t.Fatalf("%x: %v", state, err)
 		}
-		was, is := &first.ordered, &again.ordered
-		if fmt.Sprint(first.progress.newest, first.progress.again, first.progress.losses, len(first.progress.marks), was.epoch, was.last, was.through, was.known) !=
-			fmt.Sprint(again.progress.newest, again.progress.again, again.progress.losses, len(again.progress.marks), is.epoch, is.last, is.through, is.known) {
+		was, is := &first.streamEnd, &again.streamEnd
+		if fmt.Sprint(first.progress.newest, first.progress.resendThrough, first.progress.lossCount, len(first.progress.checkpoints), was.epoch, was.lastSequence, was.storedThrough, was.endKnown) !=
+			fmt.Sprint(again.progress.newest, again.progress.resendThrough, again.progress.lossCount, len(again.progress.checkpoints), is.epoch, is.lastSequence, is.storedThrough, is.endKnown) {
 			t.Errorf("%x is not read as it was written", state)
 		}
 	})

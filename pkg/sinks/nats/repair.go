@@ -26,7 +26,7 @@ func (s *Sink) publishAndRepair(ctx context.Context, l *connection.Link, lane si
 			next++
 		}
 		if next > done {
-			n, err := s.send(ctx, l, lane, batch[done:next])
+			n, err := s.publishByMode(ctx, l, lane, batch[done:next])
 			if done += n; err != nil {
 				return done, err
 			}
@@ -34,56 +34,56 @@ func (s *Sink) publishAndRepair(ctx context.Context, l *connection.Link, lane si
 		if done == len(batch) {
 			return done, nil
 		}
-		if err := s.snapshot(ctx, l, lane, batch[done].Change); err != nil {
+		if err := s.handleSnapshotRecord(ctx, l, lane, batch[done].Change); err != nil {
 			return done, err
 		}
 	}
 }
 
-// snapshot notes where the bucket ended when a snapshot began, and removes at its end what was not written since.
-func (s *Sink) snapshot(ctx context.Context, l *connection.Link, lane sinks.Lane, c *event.Change) error {
+// handleSnapshotRecord notes where the bucket ended when a snapshot began, and removes at its end what was not written since.
+func (s *Sink) handleSnapshotRecord(ctx context.Context, l *connection.Link, lane sinks.Lane, c *event.Change) error {
 	id := c.Key() + " " + c.Snapshot.ID
 	if c.Type == event.SnapshotBegin {
-		found, err := s.stream(l).Existing(ctx)
+		found, err := s.streamClient(l).RequireInfo(ctx)
 		if err == nil {
 			s.mu.Lock()
-			s.snapshots[id] = found.State.LastSeq
+			s.snapshotStarts[id] = found.State.LastSeq
 			s.mu.Unlock()
 		}
 		return err
 	}
 	s.mu.Lock()
-	began, known := s.snapshots[id]
+	began, known := s.snapshotStarts[id]
 	s.mu.Unlock()
-	if !known || lane != whole {
+	if !known || lane != singleLane {
 		s.log.Warn("a bucket is not repaired: the snapshot began before this process, or before the bucket went back, or some subject may not be published to; keys that the snapshot lacks stay",
 			"bucket", s.cfg.Bucket, "resource", c.Resource.String(), "namespace", c.Namespace)
 		return nil
 	}
-	if err := s.stillOurs(ctx, l, math.MaxUint64); err != nil {
+	if err := s.checkOwnership(ctx, l, math.MaxUint64); err != nil {
 		return err
 	}
-	purged, err := s.purgeUntouched(ctx, l, s.keysOf(c), began)
+	purged, err := s.purgeStaleKeys(ctx, l, s.snapshotKeyPattern(c), began)
 	if err != nil {
 		return fmt.Errorf("repair bucket %q: %w", s.cfg.Bucket, err)
 	}
 	s.mu.Lock()
-	delete(s.snapshots, id)
+	delete(s.snapshotStarts, id)
 	s.mu.Unlock()
 	s.log.Info("a bucket is repaired: keys that the snapshot lacks are purged", "bucket", s.cfg.Bucket,
 		"resource", c.Resource.String(), "namespace", c.Namespace, "keys", purged)
 	return nil
 }
 
-// keysOf returns the subject with wildcards that covers all objects that a snapshot speaks of.
-func (s *Sink) keysOf(c *event.Change) string {
+// snapshotKeyPattern returns the subject with wildcards that covers all objects that a snapshot speaks of.
+func (s *Sink) snapshotKeyPattern(c *event.Change) string {
 	const mark = "\x00"
 	all := *c
 	all.Name, all.Type, all.Resource.Version = mark, mark, mark
 	if all.Namespace == "" {
 		all.Namespace = mark
 	}
-	filled := string(s.subject.Append(nil, &all, func(dst []byte, token string) []byte {
+	filled := string(s.subject.AppendName(nil, &all, func(dst []byte, token string) []byte {
 		if token == mark {
 			return append(dst, mark...)
 		}
@@ -98,8 +98,8 @@ func (s *Sink) keysOf(c *event.Change) string {
 	return strings.Join(tokens, ".")
 }
 
-// purgeUntouched purges the keys whose newest value was there when the stream ended at a sequence.
-func (s *Sink) purgeUntouched(ctx context.Context, l *connection.Link, keys string, began uint64) (purged int, err error) {
+// purgeStaleKeys purges the keys whose newest value was there when the stream ended at a sequence.
+func (s *Sink) purgeStaleKeys(ctx context.Context, l *connection.Link, keys string, began uint64) (purged int, err error) {
 	js, err := jetstream.New(l.Conn())
 	if err != nil {
 		return 0, err
@@ -120,7 +120,7 @@ func (s *Sink) purgeUntouched(ctx context.Context, l *connection.Link, keys stri
 	}
 	defer reading.Stop()
 	for left > 0 {
-		m, at, err := s.nextKey(ctx, reading)
+		m, at, err := s.readNextKey(ctx, reading)
 		if err != nil {
 			return purged, err
 		}
@@ -128,7 +128,7 @@ func (s *Sink) purgeUntouched(ctx context.Context, l *connection.Link, keys stri
 		if at.Sequence.Stream > began || m.Headers().Get(headerOperation) != "" {
 			continue
 		}
-		if err := s.purge(ctx, l, m.Subject(), at.Sequence.Stream); err != nil {
+		if err := s.purgeKey(ctx, l, m.Subject(), at.Sequence.Stream); err != nil {
 			return purged, err
 		}
 		purged++
@@ -136,8 +136,8 @@ func (s *Sink) purgeUntouched(ctx context.Context, l *connection.Link, keys stri
 	return purged, nil
 }
 
-// nextKey waits for the next key no longer than ackTimeout: the bucket may have been deleted, or the last key have expired.
-func (s *Sink) nextKey(ctx context.Context, reading jetstream.MessagesContext) (jetstream.Msg, *jetstream.MsgMetadata, error) {
+// readNextKey waits for the next key no longer than ackTimeout: the bucket may have been deleted, or the last key have expired.
+func (s *Sink) readNextKey(ctx context.Context, reading jetstream.MessagesContext) (jetstream.Msg, *jetstream.MsgMetadata, error) {
 	bounded, cancel := context.WithTimeout(ctx, s.cfg.AckTimeout)
 	defer cancel()
 	m, err := reading.Next(jetstream.NextContext(bounded))
@@ -153,21 +153,21 @@ func (s *Sink) nextKey(ctx context.Context, reading jetstream.MessagesContext) (
 	return m, at, err
 }
 
-// purge puts the purge marker of a key behind its value, unless there is another value by now.
-func (s *Sink) purge(ctx context.Context, l *connection.Link, subject string, sequence uint64) error {
-	s.ordered.beside.Store(true)
+// purgeKey puts the purge marker of a key behind its value, unless there is another value by now.
+func (s *Sink) purgeKey(ctx context.Context, l *connection.Link, subject string, sequence uint64) error {
+	s.streamEnd.wroteByID.Store(true)
 	header := nats.Header{
 		headerOperation: {operationPurge}, nats.MsgRollup: {nats.MsgRollupSubject},
 		nats.ExpectedStreamHdr: {s.cfg.Stream}, nats.ExpectedLastSubjSeqHdr: {strconv.FormatUint(sequence, 10)},
 	}
-	if s.expiring.Load() {
-		header[nats.MsgTTLHdr] = []string{markerTTL}
+	if s.acceptsTTL.Load() {
+		header[nats.MsgTTLHdr] = []string{purgeMarkerTTL}
 	}
 	a, err := l.Request(ctx, &nats.Msg{Subject: subject, Header: header})
 	if err != nil {
 		return err
 	}
-	_, err = stream.Acknowledged(s.cfg.Stream, subject, a)
+	_, err = stream.ParseReceipt(s.cfg.Stream, subject, a)
 	var said *stream.Error
 	if errors.As(err, &said) && said.ErrCode == stream.CodeWrongLastSequence {
 		return nil

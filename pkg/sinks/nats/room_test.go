@@ -26,7 +26,7 @@ const (
 
 // Wherever the limit is that is reached, the sink waits, says so once and which limit, and goes on where it was when there
 // is room again.
-func TestWithoutRoomTheSinkWaitsAndLosesNothing(t *testing.T) {
+func TestAFullServerHoldsTheSinkAndLosesNothing(t *testing.T) {
 	for name, test := range map[string]struct {
 		server string
 		stream jetstream.StreamConfig
@@ -42,17 +42,17 @@ func TestWithoutRoomTheSinkWaitsAndLosesNothing(t *testing.T) {
 			if config != "" {
 				config = fmt.Sprintf(config, t.TempDir())
 			}
-			server := serve(t, config)
-			js := client(t, server.URL(), nats.UserInfo("all", "secret"))
+			server := startServer(t, config)
+			js := connectClient(t, server.URL(), nats.UserInfo("all", "secret"))
 			limited := test.stream
 			limited.Name, limited.Subjects, limited.Discard = "K8S", []string{"k8s.>"}, jetstream.DiscardNew
 			createStream(t, js, limited)
-			fill(t, js)
-			s := opened(t, as(configFor(server.URL()), "all"), quiet)
+			fillServer(t, js)
+			s := openSink(t, asUser(testConfig(server.URL()), "all"), discardLog)
 
 			next := publishUntilRefused(t, s)
 			for range 3 {
-				unavailable(t, s, pod("web", next), test.says)
+				mustBeUnavailable(t, s, newPod("web", next), test.says)
 			}
 			if err := js.DeleteStream(t.Context(), "FILLER"); err != nil {
 				t.Fatal(err)
@@ -61,21 +61,21 @@ func TestWithoutRoomTheSinkWaitsAndLosesNothing(t *testing.T) {
 			if _, err := js.UpdateStream(t.Context(), limited); err != nil {
 				t.Fatal(err)
 			}
-			accepted(t, s, pod("web", next), pod("web", next+1))
+			mustPublish(t, s, newPod("web", next), newPod("web", next+1))
 
 			var want []string
 			for version := range next + 1 {
-				want = append(want, pod("web", version+1).ID())
+				want = append(want, newPod("web", version+1).ID())
 			}
-			if got := ids(held(t, js, "K8S")); !slices.Equal(got, want) {
+			if got := deliveredIDs(readDelivered(t, js, "K8S")); !slices.Equal(got, want) {
 				t.Errorf("the stream holds %q\nwant %q", got, want)
 			}
 		})
 	}
 }
 
-// fill makes a stream that takes most of the room there is.
-func fill(t *testing.T, js jetstream.JetStream) {
+// fillServer makes a stream that takes most of the room there is.
+func fillServer(t *testing.T, js jetstream.JetStream) {
 	t.Helper()
 	createStream(t, js, jetstream.StreamConfig{Name: "FILLER", Subjects: []string{"filler"}})
 	for range 9 {
@@ -89,7 +89,7 @@ func fill(t *testing.T, js jetstream.JetStream) {
 func publishUntilRefused(t *testing.T, s *Sink) (version int) {
 	t.Helper()
 	for version = 1; version <= 2000; version++ {
-		n, err := deliver(t, s, pod("web", version))
+		n, err := publishChanges(t, s, newPod("web", version))
 		var away *sinks.UnavailableError
 		if errors.As(err, &away) {
 			return version
@@ -102,7 +102,7 @@ func publishUntilRefused(t *testing.T, s *Sink) (version int) {
 	return 0
 }
 
-func ids(all []sinktest.Delivered) []string {
+func deliveredIDs(all []sinktest.Delivered) []string {
 	var list []string
 	for _, d := range all {
 		list = append(list, d.ID)
@@ -113,28 +113,30 @@ func ids(all []sinktest.Delivered) []string {
 // A stream takes messages that nobody waits for faster than it stores them, up to a limit. The server here has the
 // lowest, one message, and refuses what comes while it waits.
 func TestAnOverloadedStreamLosesRepeatsAndReordersNothing(t *testing.T) {
-	server := serve(t, fmt.Sprintf("jetstream { store_dir: %q, max_buffered_msgs: 1 }\n", t.TempDir()))
+	server := startServer(t, fmt.Sprintf("jetstream { store_dir: %q, max_buffered_msgs: 1 }\n", t.TempDir()))
 	var overloads atomic.Int64
 	h := sinktest.Harness{
 		New: func(t testing.TB) sinks.Sink {
-			return overloaded{newSink(t, configFor(server.URL()), quiet), &overloads}
+			return overloadCounter{newSink(t, testConfig(server.URL()), discardLog), &overloads}
 		},
-		Read:       func(t testing.TB) []sinktest.Delivered { return held(t, client(t, server.URL()), "K8S") },
-		ExactRetry: true, ObjectsApart: true,
+		Read: func(t testing.TB) []sinktest.Delivered {
+			return readDelivered(t, connectClient(t, server.URL()), "K8S")
+		},
+		ExactRetry: true, OrderPerObject: true,
 	}
-	sinktest.Drive(t, h, rand.New(rand.NewPCG(1, 3)), 20, 50)
+	sinktest.PublishRandomly(t, h, rand.New(rand.NewPCG(1, 3)), 20, 50)
 	if overloads.Load() == 0 {
 		t.Error("the stream was never overloaded")
 	}
 }
 
-// overloaded counts the answers that say so.
-type overloaded struct {
+// overloadCounter counts the answers that say so.
+type overloadCounter struct {
 	*Sink
 	count *atomic.Int64
 }
 
-func (o overloaded) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+func (o overloadCounter) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
 	n, err := o.Sink.Publish(ctx, lane, batch)
 	if err != nil && strings.Contains(err.Error(), `stream "K8S" is overloaded`) {
 		o.count.Add(1)

@@ -15,10 +15,10 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
 )
 
-// secretive makes a sink whose log is kept, and sees at the end that no secret is in it.
-func secretive(t *testing.T, cfg Config, secrets ...string) *Sink {
+// openCheckedSink makes a sink whose log is kept, and sees at the end that no secret is in it.
+func openCheckedSink(t *testing.T, cfg Config, secrets ...string) *Sink {
 	t.Helper()
-	var lines transcript
+	var lines logRecorder
 	t.Cleanup(func() {
 		for _, secret := range secrets {
 			if strings.Contains(lines.String(), secret) {
@@ -26,96 +26,96 @@ func secretive(t *testing.T, cfg Config, secrets ...string) *Sink {
 			}
 		}
 	})
-	return opened(t, cfg, lines.logger())
+	return openSink(t, cfg, lines.logger())
 }
 
-func write(t *testing.T, path string, content string) {
+func writeFile(t *testing.T, path string, content string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func TestAWrongTokenIsAFaultAndTheRightOneDelivers(t *testing.T) {
-	server := serve(t, "authorization { token: right-token }\n")
-	cfg := hasty(server.URL())
+func TestAWrongTokenIsAnErrorAndTheRightOneDelivers(t *testing.T) {
+	server := startServer(t, "authorization { token: right-token }\n")
+	cfg := shortTimeoutConfig(server.URL())
 	cfg.Token, cfg.AllowCleartextCredentials = "wrong-token", true
-	unreachable(t, secretive(t, cfg, "wrong-token"), pod("web", 1), "uthorization")
-	cfg.Token, cfg.AckTimeout = "right-token", patience
-	accepted(t, secretive(t, cfg, "right-token"), pod("web", 1))
+	waitUnreachable(t, openCheckedSink(t, cfg, "wrong-token"), newPod("web", 1), "uthorization")
+	cfg.Token, cfg.AckTimeout = "right-token", testTimeout
+	mustPublish(t, openCheckedSink(t, cfg, "right-token"), newPod("web", 1))
 }
 
-func TestARotatedNkeyIsTakenUp(t *testing.T) {
-	first, second := user(t), user(t)
-	server := serve(t, fmt.Sprintf("authorization { users: [{nkey: %s}] }\n", second.public))
-	cfg := hasty(server.URL())
+func TestARotatedNkeyIsReloaded(t *testing.T) {
+	first, second := newUserKey(t), newUserKey(t)
+	server := startServer(t, fmt.Sprintf("authorization { users: [{nkey: %s}] }\n", second.public))
+	cfg := shortTimeoutConfig(server.URL())
 	cfg.NkeySeed = filepath.Join(t.TempDir(), "seed")
-	write(t, cfg.NkeySeed, first.seed)
-	s := secretive(t, cfg, first.seed, second.seed)
-	unreachable(t, s, pod("web", 1), "uthorization")
-	write(t, cfg.NkeySeed, second.seed)
-	finally(t, s, pod("web", 1))
+	writeFile(t, cfg.NkeySeed, first.seed)
+	s := openCheckedSink(t, cfg, first.seed, second.seed)
+	waitUnreachable(t, s, newPod("web", 1), "uthorization")
+	writeFile(t, cfg.NkeySeed, second.seed)
+	waitAccepted(t, s, newPod("web", 1))
 }
 
 func TestACredentialsFileAuthenticatesAndIsReadAgain(t *testing.T) {
-	operator, account, system := pair(t, nkeys.PrefixByteOperator), pair(t, nkeys.PrefixByteAccount), pair(t, nkeys.PrefixByteAccount)
+	operator, account, system := newKeyPair(t, nkeys.PrefixByteOperator), newKeyPair(t, nkeys.PrefixByteAccount), newKeyPair(t, nkeys.PrefixByteAccount)
 	limits := map[string]any{"subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true, "conn": -1, "leaf": -1}
-	server := serve(t, fmt.Sprintf("operator: %s\nresolver: MEMORY\nsystem_account: %s\nresolver_preload { %s: %s, %s: %s }\n",
-		token(t, operator, operator, claims("operator")), system.public,
-		system.public, token(t, operator, system, withLimits(claims("account"), limits)),
-		account.public, token(t, operator, account, withLimits(claims("account"), limits, map[string]any{"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1}))))
+	server := startServer(t, fmt.Sprintf("operator: %s\nresolver: MEMORY\nsystem_account: %s\nresolver_preload { %s: %s, %s: %s }\n",
+		signToken(t, operator, operator, jwtClaims("operator")), system.public,
+		system.public, signToken(t, operator, system, withLimits(jwtClaims("account"), limits)),
+		account.public, signToken(t, operator, account, withLimits(jwtClaims("account"), limits, map[string]any{"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1}))))
 
-	cfg := hasty(server.URL())
+	cfg := shortTimeoutConfig(server.URL())
 	cfg.Credentials = filepath.Join(t.TempDir(), "user.creds")
-	stranger, member := user(t), user(t)
-	claim := claims("user")
+	stranger, member := newUserKey(t), newUserKey(t)
+	claim := jwtClaims("user")
 	claim["subs"], claim["data"], claim["payload"] = -1, -1, -1
-	write(t, cfg.Credentials, credentials(token(t, stranger, stranger, claim), stranger.seed)) // by no account that the server knows
-	s := secretive(t, cfg, stranger.seed, member.seed)
-	unreachable(t, s, pod("web", 1), "uthorization")
-	write(t, cfg.Credentials, credentials(token(t, account, member, claim), member.seed))
-	finally(t, s, pod("web", 1))
+	writeFile(t, cfg.Credentials, credsFile(signToken(t, stranger, stranger, claim), stranger.seed)) // by no account that the server knows
+	s := openCheckedSink(t, cfg, stranger.seed, member.seed)
+	waitUnreachable(t, s, newPod("web", 1), "uthorization")
+	writeFile(t, cfg.Credentials, credsFile(signToken(t, account, member, claim), member.seed))
+	waitAccepted(t, s, newPod("web", 1))
 
 	if err := server.Restart(t.Context()); err != nil { // the connection is made anew
 		t.Fatal(err)
 	}
-	finally(t, s, pod("web", 2))
+	waitAccepted(t, s, newPod("web", 2))
 }
 
-func TestATLSConnectionTakesUpRotatedFiles(t *testing.T) {
+func TestATLSConnectionReloadsRotatedFiles(t *testing.T) {
 	old, fresh, at, mine := certificates.New(t), certificates.New(t), t.TempDir(), t.TempDir()
 	old.IssueTo(t, at)
 	config := fmt.Sprintf("tls { cert_file: %q, key_file: %q, ca_file: %q, verify: true }\n",
 		filepath.Join(at, "cert.pem"), filepath.Join(at, "key.pem"), filepath.Join(at, "ca.pem"))
-	server := serve(t, config)
-	cfg := hasty(server.URL())
+	server := startServer(t, config)
+	cfg := shortTimeoutConfig(server.URL())
 	cfg.TLS = TLS{CA: filepath.Join(mine, "ca.pem"), Cert: filepath.Join(mine, "cert.pem"), Key: filepath.Join(mine, "key.pem")}
 
-	s := secretive(t, cfg, "PRIVATE")
-	unreachable(t, s, pod("web", 1), "ca.pem") // not there yet
+	s := openCheckedSink(t, cfg, "PRIVATE")
+	waitUnreachable(t, s, newPod("web", 1), "ca.pem") // not there yet
 	fresh.IssueTo(t, mine)
 	for range 2 { // neither trusts the other
-		unreachable(t, s, pod("web", 1), "certificate")
+		waitUnreachable(t, s, newPod("web", 1), "certificate")
 	}
 	old.IssueTo(t, mine)
-	finally(t, s, pod("web", 1))
+	waitAccepted(t, s, newPod("web", 1))
 
 	fresh.IssueTo(t, at)
 	fresh.IssueTo(t, mine)
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	finally(t, s, pod("web", 2))
+	waitAccepted(t, s, newPod("web", 2))
 }
 
 func TestAClientWithoutACertificateIsRefusedWhereOneIsNeeded(t *testing.T) {
 	ca, at := certificates.New(t), t.TempDir()
 	ca.IssueTo(t, at)
-	server := serve(t, fmt.Sprintf("tls { cert_file: %q, key_file: %q, ca_file: %q, verify: true }\n",
+	server := startServer(t, fmt.Sprintf("tls { cert_file: %q, key_file: %q, ca_file: %q, verify: true }\n",
 		filepath.Join(at, "cert.pem"), filepath.Join(at, "key.pem"), filepath.Join(at, "ca.pem")))
-	cfg := hasty(server.URL())
+	cfg := shortTimeoutConfig(server.URL())
 	cfg.TLS.CA = filepath.Join(at, "ca.pem")
-	unreachable(t, opened(t, cfg, quiet), pod("web", 1))
+	waitUnreachable(t, openSink(t, cfg, discardLog), newPod("web", 1))
 }
 
 // identity is an nkey pair.
@@ -124,7 +124,7 @@ type identity struct {
 	public, seed string
 }
 
-func pair(t *testing.T, kind nkeys.PrefixByte) identity {
+func newKeyPair(t *testing.T, kind nkeys.PrefixByte) identity {
 	t.Helper()
 	p, err := nkeys.CreatePair(kind)
 	if err != nil {
@@ -141,9 +141,9 @@ func pair(t *testing.T, kind nkeys.PrefixByte) identity {
 	return identity{p, public, string(seed)}
 }
 
-func user(t *testing.T) identity { return pair(t, nkeys.PrefixByteUser) }
+func newUserKey(t *testing.T) identity { return newKeyPair(t, nkeys.PrefixByteUser) }
 
-func claims(kind string) map[string]any { return map[string]any{"type": kind, "version": 2} }
+func jwtClaims(kind string) map[string]any { return map[string]any{"type": kind, "version": 2} }
 
 func withLimits(claims map[string]any, limits ...map[string]any) map[string]any {
 	all := map[string]any{}
@@ -156,8 +156,8 @@ func withLimits(claims map[string]any, limits ...map[string]any) map[string]any 
 	return claims
 }
 
-// token is a JWT as NATS has it (github.com/nats-io/jwt, version 2), signed by issuer.
-func token(t *testing.T, issuer, subject identity, claims map[string]any) string {
+// signToken is a JWT as NATS has it (github.com/nats-io/jwt, version 2), signed by issuer.
+func signToken(t *testing.T, issuer, subject identity, claims map[string]any) string {
 	t.Helper()
 	part := func(v any) string {
 		raw, err := json.Marshal(v)
@@ -175,8 +175,8 @@ func token(t *testing.T, issuer, subject identity, claims map[string]any) string
 	return text + "." + base64.RawURLEncoding.EncodeToString(signature)
 }
 
-// credentials is a .creds file.
-func credentials(token, seed string) string {
+// credsFile is a .creds file.
+func credsFile(token, seed string) string {
 	return "-----BEGIN NATS USER JWT-----\n" + token + "\n------END NATS USER JWT------\n\n" +
 		"-----BEGIN USER NKEY SEED-----\n" + seed + "\n------END USER NKEY SEED------\n"
 }

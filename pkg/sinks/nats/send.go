@@ -19,56 +19,56 @@ const (
 	// batchGrowth is how much larger a batch may be than the one before it, when that was stored as a whole. The first one
 	// after trouble is one message: the stream may well refuse it.
 	batchGrowth = 8
-	// lookEvery is after how many messages a batch is looked at that may have ended meanwhile.
-	lookEvery = 32
+	// stateCheckInterval is after how many messages a batch is looked at that may have ended meanwhile.
+	stateCheckInterval = 32
 )
 
-// oneBatch sends some of the messages as one batch and takes note of how many are stored. The error, if there is one, is
+// publishBatch sends some of the messages as one batch and takes note of how many are stored. The error, if there is one, is
 // about the message behind these.
-func (s *Sink) oneBatch(ctx context.Context, l *connection.Link, messages []sinks.Message) error {
-	o := &s.ordered
-	o.batches++
-	b := newBatch(fmt.Sprintf("%s-%d", o.life, o.batches))
-	b.base, _, _ = o.place()
-	number := l.Begin(connection.Call{Concerns: connection.ToStream, Answer: b.answered})
-	defer l.End(number)
-	sendErr := s.sendBatch(ctx, l, b, l.ReplyTo(number), messages)
+func (s *Sink) publishBatch(ctx context.Context, l *connection.Link, messages []sinks.Message) error {
+	o := &s.streamEnd
+	o.batchCount++
+	b := newBatch(fmt.Sprintf("%s-%d", o.batchPrefix, o.batchCount))
+	b.baseSequence, _, _ = o.currentEnd()
+	number := l.StartCall(connection.Call{SentTo: connection.IsStreamSubject, OnAnswer: b.handleAnswer})
+	defer l.EndCall(number)
+	sendErr := s.sendMessages(ctx, l, b, l.ReplySubject(number), messages)
 	if len(b.offsets) == 0 {
 		return sendErr
 	}
-	size := o.size
-	o.doubt, o.size = b, 0
-	st, err := s.await(ctx, b, batchState.over)
-	o.stored(b, st)
+	size := o.nextBatchSize
+	o.inDoubt, o.nextBatchSize = b, 0
+	st, err := s.awaitBatch(ctx, b, batchState.isOver)
+	o.recordBatch(b, st)
 	var denied *connection.DeniedError
 	switch {
 	case st.ended && st.acked == uint64(len(b.offsets)):
-		o.doubt, o.size = nil, min(maxBatch, max(1, size)*batchGrowth)
+		o.inDoubt, o.nextBatchSize = nil, min(maxBatch, max(1, size)*batchGrowth)
 		return sendErr
 	case err != nil:
 		return err
 	case st.refused != nil && st.refused.number == 1:
-		o.doubt = nil // it never began
-		return s.refusedStart(ctx, l, st.refused, b.first)
-	case errors.As(st.trouble, &denied) && denied.Subject == b.first:
-		o.doubt = nil
-		return st.trouble
-	case st.trouble != nil && denied == nil:
-		return s.troubled(ctx, st.trouble)
+		o.inDoubt = nil // it never began
+		return s.handleRefusedStart(ctx, l, st.refused, b.firstSubject)
+	case errors.As(st.problem, &denied) && denied.Subject == b.firstSubject:
+		o.inDoubt = nil
+		return st.problem
+	case st.problem != nil && denied == nil:
+		return s.wrapAnswerError(ctx, st.problem)
 	}
-	if err := s.settleDoubt(ctx, l); err != nil {
+	if err := s.resolveInDoubt(ctx, l); err != nil {
 		return err
 	}
-	if st.refused != nil && s.settled(messages, 0) == s.placeOf(messages, st.refused.number) {
-		return s.refusal(st.refused, b.first)
+	if st.refused != nil && s.countStored(messages, 0) == s.indexOfNumber(messages, st.refused.number) {
+		return s.classifyRefusal(st.refused, b.firstSubject)
 	}
-	return st.trouble // if nothing is known to be wrong, what is left is sent again
+	return st.problem // if nothing is known to be wrong, what is left is sent again
 }
 
-// placeOf returns the place among messages of the one that was sent as the given one.
-func (s *Sink) placeOf(messages []sinks.Message, number uint64) int {
+// indexOfNumber returns the place among messages of the one that was sent as the given one.
+func (s *Sink) indexOfNumber(messages []sinks.Message, number uint64) int {
 	for i := range messages {
-		if s.omits(messages[i].Change) {
+		if s.omitsChange(messages[i].Change) {
 			continue
 		}
 		if number--; number == 0 {
@@ -78,18 +78,18 @@ func (s *Sink) placeOf(messages []sinks.Message, number uint64) int {
 	return len(messages)
 }
 
-// sendBatch hands messages to the client library, as many as may be on their way, the last of them with the commit. Its
+// sendMessages hands messages to the client library, as many as may be on their way, the last of them with the commit. Its
 // error is about the message behind those that were sent.
-func (s *Sink) sendBatch(ctx context.Context, l *connection.Link, b *openBatch, lead string, messages []sinks.Message) error {
-	msg, room, limit := newMessage(s.cfg, s.format), s.cfg.MaxInFlightBytes, max(1, s.ordered.size)
-	for i := s.following(messages, 0); i < len(messages); {
+func (s *Sink) sendMessages(ctx context.Context, l *connection.Link, b *openBatch, lead string, messages []sinks.Message) error {
+	msg, room, limit := newMessage(s.cfg, s.format), s.cfg.MaxInFlightBytes, max(1, s.streamEnd.nextBatchSize)
+	for i := s.nextSentIndex(messages, 0); i < len(messages); {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if len(b.offsets)%lookEvery == 0 && b.state().over() {
+		if len(b.offsets)%stateCheckInterval == 0 && b.currentState().isOver() {
 			return nil // what follows would not be stored
 		}
-		m, next := messages[i], s.following(messages, i+1)
+		m, next := messages[i], s.nextSentIndex(messages, i+1)
 		room -= int64(m.Change.Size())
 		operation := opAppend
 		switch {
@@ -98,7 +98,7 @@ func (s *Sink) sendBatch(ctx context.Context, l *connection.Link, b *openBatch, 
 		case len(b.offsets) == 0:
 			operation = opStart
 		}
-		if err := s.sendOne(ctx, l, b, lead, msg, m, operation); err != nil || operation == opCommit {
+		if err := s.sendBatchMessage(ctx, l, b, lead, msg, m, operation); err != nil || operation == opCommit {
 			return err
 		}
 		i = next
@@ -106,36 +106,36 @@ func (s *Sink) sendBatch(ctx context.Context, l *connection.Link, b *openBatch, 
 	return nil
 }
 
-// following returns the place of the first message from i on that is sent.
-func (s *Sink) following(messages []sinks.Message, i int) int {
-	for i < len(messages) && s.omits(messages[i].Change) {
+// nextSentIndex returns the place of the first message from i on that is sent.
+func (s *Sink) nextSentIndex(messages []sinks.Message, i int) int {
+	for i < len(messages) && s.omitsChange(messages[i].Change) {
 		i++
 	}
 	return i
 }
 
-// sendOne hands one message of a batch to the client library. When that does not take it, the batch ends before it.
-func (s *Sink) sendOne(ctx context.Context, l *connection.Link, b *openBatch, lead string, msg *message, m sinks.Message, operation int) error {
-	buffer := s.fill(msg, m)
-	defer s.recycle(msg, buffer)
+// sendBatchMessage hands one message of a batch to the client library. When that does not take it, the batch ends before it.
+func (s *Sink) sendBatchMessage(ctx context.Context, l *connection.Link, b *openBatch, lead string, msg *message, m sinks.Message, operation int) error {
+	buffer := s.encodeChange(msg, m)
+	defer s.releaseBuffer(msg, buffer)
 	if len(b.offsets) == 0 {
-		b.first = msg.Subject
+		b.firstSubject = msg.Subject
 	}
 	number := uint64(len(b.offsets)) + 1
 	switch number {
 	case 1:
-		msg.begin(s.cfg.Stream, b.base)
+		msg.setBatchStart(s.cfg.Stream, b.baseSequence)
 	case 2:
-		msg.next()
+		msg.clearBatchStart()
 	}
-	msg.setPlace(placeInStream{m.Offset, s.ordered.epoch, b.id}, b, lead, operation)
+	msg.setOffsetAndReply(storedOffset{m.Offset, s.streamEnd.epoch, b.id}, b, lead, operation)
 	err := l.Publish(ctx, msg.Msg)
 	if err == nil {
 		b.offsets = append(b.offsets, m.Offset)
 		return nil
 	}
 	if number > 1 {
-		end := &nats.Msg{Subject: b.first, Reply: string(b.reply(nil, lead, number, opEnd))}
+		end := &nats.Msg{Subject: b.firstSubject, Reply: string(b.appendReply(nil, lead, number, opEnd))}
 		if ended := l.Publish(ctx, end); ended != nil {
 			return ended
 		}
@@ -143,117 +143,117 @@ func (s *Sink) sendOne(ctx context.Context, l *connection.Link, b *openBatch, le
 	return err
 }
 
-// await waits until the batch is as asked for. It gives up when the server says nothing new for ackTimeout.
-func (s *Sink) await(ctx context.Context, b *openBatch, done func(batchState) bool) (batchState, error) {
+// awaitBatch waits until the batch is as asked for. It gives up when the server says nothing new for ackTimeout.
+func (s *Sink) awaitBatch(ctx context.Context, b *openBatch, done func(batchState) bool) (batchState, error) {
 	timeout := time.NewTimer(s.cfg.AckTimeout)
 	defer timeout.Stop()
 	for {
-		if st := b.state(); done(st) {
+		if st := b.currentState(); done(st) {
 			return st, nil
 		}
 		select {
 		case <-b.changed:
 			timeout.Reset(s.cfg.AckTimeout)
 		case <-timeout.C:
-			return b.state(), s.unanswered()
+			return b.currentState(), s.unansweredError()
 		case <-ctx.Done():
-			return b.state(), ctx.Err()
+			return b.currentState(), ctx.Err()
 		}
 	}
 }
 
-func (s *Sink) unanswered() error {
+func (s *Sink) unansweredError() error {
 	return fmt.Errorf("%w of stream %q within %v", connection.ErrUnanswered, s.cfg.Stream, s.cfg.AckTimeout)
 }
 
-// settleDoubt ends the batch that is in doubt and learns how much of it is stored. If the server does not know it, none of
+// resolveInDoubt ends the batch that is in doubt and learns how much of it is stored. If the server does not know it, none of
 // it is on its way but perhaps its beginning, which is refused when something else is stored first; or else found by
-// readEnd.
-func (s *Sink) settleDoubt(ctx context.Context, l *connection.Link) error {
-	o := &s.ordered
-	if o.doubt == nil {
+// readStreamEnd.
+func (s *Sink) resolveInDoubt(ctx context.Context, l *connection.Link) error {
+	o := &s.streamEnd
+	if o.inDoubt == nil {
 		return nil
 	}
-	st, err := s.fence(ctx, l, o.doubt)
+	st, err := s.closeBatch(ctx, l, o.inDoubt)
 	if err != nil {
 		return err
 	}
 	if st.ended {
-		o.stored(o.doubt, st)
+		o.recordBatch(o.inDoubt, st)
 	}
-	o.doubt = nil
+	o.inDoubt = nil
 	return nil
 }
 
-// fence asks the server to end a batch, until it answers: a stream that has just lost its leader drops what it is sent. What
+// closeBatch asks the server to end a batch, until it answers: a stream that has just lost its leader drops what it is sent. What
 // it says then is exact: of what comes later nothing is stored.
-func (s *Sink) fence(ctx context.Context, l *connection.Link, b *openBatch) (st batchState, err error) {
-	b.forget()
-	number := l.Begin(connection.Call{Concerns: connection.To(b.first), Answer: b.answered})
-	defer l.End(number)
-	ping := &nats.Msg{Subject: b.first, Reply: string(b.reply(nil, l.ReplyTo(number), farAhead, opPing))}
-	err = l.UntilAnswered(ctx, b.first, func(ctx context.Context) error {
+func (s *Sink) closeBatch(ctx context.Context, l *connection.Link, b *openBatch) (st batchState, err error) {
+	b.resetProblem()
+	number := l.StartCall(connection.Call{SentTo: connection.SubjectIs(b.firstSubject), OnAnswer: b.handleAnswer})
+	defer l.EndCall(number)
+	ping := &nats.Msg{Subject: b.firstSubject, Reply: string(b.appendReply(nil, l.ReplySubject(number), beyondBatch, opPing))}
+	err = l.RetryUntilAnswered(ctx, b.firstSubject, func(ctx context.Context) error {
 		if err := l.Publish(ctx, ping); err != nil {
 			return err
 		}
-		st, err = s.await(ctx, b, func(st batchState) bool { return st.ended || st.unknown || st.trouble != nil })
+		st, err = s.awaitBatch(ctx, b, func(st batchState) bool { return st.ended || st.unknownToServer || st.problem != nil })
 		return err
 	})
-	if err == nil && !st.ended && st.trouble != nil {
-		err = s.troubled(ctx, st.trouble)
+	if err == nil && !st.ended && st.problem != nil {
+		err = s.wrapAnswerError(ctx, st.problem)
 	}
 	if err == nil {
-		s.ordered.fenced = b.id
+		s.streamEnd.lastClosed = b.id
 	}
 	return st, err
 }
 
-// fenceBatch is fence for a batch of another process.
-func (s *Sink) fenceBatch(ctx context.Context, l *connection.Link, id, subject string) error {
+// closeBatchByID is fence for a batch of another process.
+func (s *Sink) closeBatchByID(ctx context.Context, l *connection.Link, id, subject string) error {
 	b := newBatch(id)
-	b.first = subject
-	_, err := s.fence(ctx, l, b)
+	b.firstSubject = subject
+	_, err := s.closeBatch(ctx, l, b)
 	return err
 }
 
-// troubled words what came instead of an answer.
-func (s *Sink) troubled(ctx context.Context, trouble error) error {
+// wrapAnswerError words what came instead of an answer.
+func (s *Sink) wrapAnswerError(ctx context.Context, trouble error) error {
 	var said *stream.Error
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.As(trouble, &said):
-		return stream.Classify(s.cfg.Stream, s.pattern, said)
+		return stream.ClassifyError(s.cfg.Stream, s.pattern, said)
 	case errors.Is(trouble, nats.ErrNoResponders):
-		return stream.Missing(s.cfg.Stream, s.pattern)
+		return stream.NoStreamError(s.cfg.Stream, s.pattern)
 	}
 	return trouble
 }
 
-// refusedStart learns from the refusal of a batch's first message; nil says that it is worth another try.
-func (s *Sink) refusedStart(ctx context.Context, l *connection.Link, refused *refusedMessage, subject string) error {
-	end, wrong := refused.wrongSequence()
+// handleRefusedStart learns from the refusal of a batch's first message; nil says that it is worth another try.
+func (s *Sink) handleRefusedStart(ctx context.Context, l *connection.Link, refused *refusedMessage, subject string) error {
+	end, wrong := refused.actualSequence()
 	if !wrong {
-		return s.refusal(refused, subject)
+		return s.classifyRefusal(refused, subject)
 	}
-	if err := s.stillOurs(ctx, l, end); err != nil {
+	if err := s.checkOwnership(ctx, l, end); err != nil {
 		return err
 	}
-	last, _, _ := s.ordered.place()
+	last, _, _ := s.streamEnd.currentEnd()
 	if end >= last {
-		return s.readEnd(ctx, l, end, subject)
+		return s.readStreamEnd(ctx, l, end, subject)
 	}
-	found, err := s.stream(l).Existing(ctx)
+	found, err := s.streamClient(l).RequireInfo(ctx)
 	if err != nil || found.State.LastSeq >= last { // a server has said so that does not lead any more
 		return err
 	}
-	return s.rewind(ctx, l, found.State.LastSeq)
+	return s.reportRewind(ctx, l, found.State.LastSeq)
 }
 
-// refusal says what the refusal of one message means.
-func (s *Sink) refusal(refused *refusedMessage, subject string) error {
+// classifyRefusal says what the refusal of one message means.
+func (s *Sink) classifyRefusal(refused *refusedMessage, subject string) error {
 	if refused.err.ErrCode == stream.CodeBatchesDisabled {
 		s.verified.Store(false) // somebody has edited the stream
 	}
-	return stream.Classify(s.cfg.Stream, subject, refused.err)
+	return stream.ClassifyError(s.cfg.Stream, subject, refused.err)
 }

@@ -17,37 +17,37 @@ import (
 
 // What is little of a stream that drops its oldest messages.
 const (
-	littleBytes    = 64 << 20
-	littleMessages = 10_000
-	littleTime     = time.Hour
-	littleAge      = 5 * time.Minute
+	smallStreamBytes    = 64 << 20
+	smallStreamMessages = 10_000
+	shortRetention      = time.Hour
+	shortMaxAge         = 5 * time.Minute
 )
 
-// safeDuplicates is a window that outlasts a reconnect and a back-off before a message is sent again.
-const safeDuplicates = time.Minute
+// minSafeDuplicates is a window that outlasts a reconnect and a back-off before a message is sent again.
+const minSafeDuplicates = time.Minute
 
-// verify sees to it that the stream is there and takes our subjects. One caller looks, the others wait for it.
-func (s *Sink) verify(ctx context.Context, l *connection.Link) error {
+// ensureVerified sees to it that the stream is there and takes our subjects. One caller looks, the others wait for it.
+func (s *Sink) ensureVerified(ctx context.Context, l *connection.Link) error {
 	select {
-	case s.verifying <- struct{}{}:
-		defer func() { <-s.verifying }()
+	case s.verifyLock <- struct{}{}:
+		defer func() { <-s.verifyLock }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	if s.verified.Load() {
 		return nil
 	}
-	err := s.lookUp(ctx, s.stream(l))
+	err := s.lookUpStream(ctx, s.streamClient(l))
 	s.verified.Store(err == nil)
 	return err
 }
 
-// stream asks for the stream of the changes.
-func (s *Sink) stream(l *connection.Link) stream.Client {
+// streamClient asks for the stream of the changes.
+func (s *Sink) streamClient(l *connection.Link) stream.Client {
 	return stream.Client{Link: l, Name: s.cfg.Stream}
 }
 
-func (s *Sink) lookUp(ctx context.Context, c stream.Client) error {
+func (s *Sink) lookUpStream(ctx context.Context, c stream.Client) error {
 	found, err := c.Info(ctx)
 	if errors.As(err, new(*connection.DeniedError)) {
 		// The acknowledgements name the stream, so the look-up only serves to say early and well what is wrong.
@@ -58,29 +58,29 @@ func (s *Sink) lookUp(ctx context.Context, c stream.Client) error {
 		return err
 	}
 	if found == nil {
-		return s.create(ctx, c)
+		return s.createMissing(ctx, c)
 	}
-	s.take(found.Config)
-	s.caution("forgets", forgets(found))
-	if err := s.suits(found.Config); err != nil {
+	s.recordFeatures(found.Config)
+	s.updateWarning("forgets", lossWarning(found))
+	if err := s.checkExisting(found.Config); err != nil {
 		return err
 	}
-	return s.leaveBatches(ctx, c.Link)
+	return s.readEndOfBatches(ctx, c.Link)
 }
 
-// create makes the missing stream, if that is wanted.
-func (s *Sink) create(ctx context.Context, c stream.Client) error {
+// createMissing makes the missing stream, if that is wanted.
+func (s *Sink) createMissing(ctx context.Context, c stream.Client) error {
 	if !s.cfg.Create.Enabled {
 		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q does not exist; create it for the subjects %q, or set nats.create.enabled",
 			s.cfg.Stream, s.pattern)}
 	}
 	config := s.cfg.streamConfig(s.pattern)
-	config.AllowBatchPublish = takesBatches(c.Link.Conn().ConnectedServerVersion())
-	for _, pattern := range s.routed {
-		config.Subjects = withSubject(config.Subjects, pattern)
+	config.AllowBatchPublish = supportsBatches(c.Link.Conn().ConnectedServerVersion())
+	for _, pattern := range s.routedPatterns {
+		config.Subjects = addSubject(config.Subjects, pattern)
 	}
-	if s.fencing.Load() {
-		config.Subjects = withSubject(config.Subjects, s.cfg.fencePrefix()+">")
+	if s.fenced.Load() {
+		config.Subjects = addSubject(config.Subjects, s.cfg.fencePrefix()+">")
 		config.AllowMsgTTL = config.AllowMsgTTL || config.AllowBatchPublish // so that the fence outlasts max_age
 	}
 	if i := slices.IndexFunc(config.Subjects, func(subject string) bool { return strings.HasPrefix(subject, "*") }); i >= 0 {
@@ -95,20 +95,20 @@ func (s *Sink) create(ctx context.Context, c stream.Client) error {
 	if made.Error != nil {
 		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q cannot be created as nats.create says", s.cfg.Stream), Err: made.Error}
 	}
-	s.take(made.Config)
+	s.recordFeatures(made.Config)
 	s.log.Info("NATS stream created", "stream", s.cfg.Stream, "subjects", config.Subjects, "storage", config.Storage.String(),
 		"replicas", config.Replicas, "maxAge", config.MaxAge, "maxBytes", config.MaxBytes, "duplicates", config.Duplicates)
 	return nil
 }
 
-// take takes note of what the stream allows.
-func (s *Sink) take(config jetstream.StreamConfig) {
-	s.expiring.Store(config.AllowMsgTTL)
-	s.ordered.possible.Store(config.AllowBatchPublish && s.cautioned("writers") == "")
+// recordFeatures takes note of what the stream allows.
+func (s *Sink) recordFeatures(config jetstream.StreamConfig) {
+	s.acceptsTTL.Store(config.AllowMsgTTL)
+	s.streamEnd.batchesPossible.Store(config.AllowBatchPublish && s.warningAbout("writers") == "")
 }
 
-// takesBatches says whether a server has fast ingest: nats-server 2.14 and later.
-func takesBatches(version string) bool {
+// supportsBatches says whether a server has fast ingest: nats-server 2.14 and later.
+func supportsBatches(version string) bool {
 	var major, minor int
 	if n, err := fmt.Sscanf(version, "%d.%d", &major, &minor); n != 2 || err != nil {
 		return false
@@ -116,8 +116,8 @@ func takesBatches(version string) bool {
 	return major > 2 || major == 2 && minor >= 14
 }
 
-// withSubject adds a subject that a stream is to take to those it takes; of one stream none may cover another.
-func withSubject(subjects []string, added string) []string {
+// addSubject adds a subject that a stream is to take to those it takes; of one stream none may cover another.
+func addSubject(subjects []string, added string) []string {
 	if slices.ContainsFunc(subjects, func(s string) bool { return stream.Covers(s, added) }) {
 		return subjects
 	}
@@ -125,11 +125,11 @@ func withSubject(subjects []string, added string) []string {
 	return append(subjects, added)
 }
 
-// suits checks an existing stream. What makes delivery impossible is an error, what weakens it one warning.
-func (s *Sink) suits(config jetstream.StreamConfig) error {
+// checkExisting checks an existing stream. What makes delivery impossible is an error, what weakens it one warning.
+func (s *Sink) checkExisting(config jetstream.StreamConfig) error {
 	strange, partly, covered := "", "", true
-	for _, pattern := range append([]string{s.pattern}, s.routed...) {
-		if !slices.ContainsFunc(config.Subjects, func(subject string) bool { return stream.Meets(subject, pattern) }) {
+	for _, pattern := range append([]string{s.pattern}, s.routedPatterns...) {
+		if !slices.ContainsFunc(config.Subjects, func(subject string) bool { return stream.Overlaps(subject, pattern) }) {
 			strange = pattern
 		}
 		covered = covered && slices.ContainsFunc(config.Subjects, func(subject string) bool { return stream.Covers(subject, pattern) })
@@ -151,21 +151,21 @@ func (s *Sink) suits(config jetstream.StreamConfig) error {
 		partly = fmt.Sprintf("stream %q does not take every subject that the template can give: delivery stops at the first that it does not take; it takes %q, the template is %q",
 			s.cfg.Stream, config.Subjects, s.subject)
 	}
-	s.caution("subjects", partly)
-	s.caution("versions", s.limitsVersions(config))
+	s.updateWarning("subjects", partly)
+	s.updateWarning("versions", s.perSubjectLimitWarning(config))
 	short := ""
-	if !config.AllowBatchPublish && config.Duplicates < safeDuplicates {
+	if !config.AllowBatchPublish && config.Duplicates < minSafeDuplicates {
 		short = fmt.Sprintf("stream %q forgets message IDs after %v; a change sent again after an outage may be there twice: raise duplicate_window to %v, or set allow_batched",
-			s.cfg.Stream, config.Duplicates, safeDuplicates)
+			s.cfg.Stream, config.Duplicates, minSafeDuplicates)
 	}
-	s.caution("duplicates", short)
+	s.updateWarning("duplicates", short)
 	return nil
 }
 
-// limitsVersions says what a limit of messages for each subject does to changes; "" where there is none, or it keeps the
+// perSubjectLimitWarning says what a limit of messages for each subject does to changes; "" where there is none, or it keeps the
 // newest of each object.
-func (s *Sink) limitsVersions(config jetstream.StreamConfig) string {
-	shared := slices.ContainsFunc(append([]string{s.cfg.Subject}, s.cfg.Routed...), func(template string) bool { return ownSubject(template, "") != nil })
+func (s *Sink) perSubjectLimitWarning(config jetstream.StreamConfig) string {
+	shared := slices.ContainsFunc(append([]string{s.cfg.Subject}, s.cfg.Routed...), func(template string) bool { return checkDistinctSubjects(template, "") != nil })
 	switch {
 	case config.MaxMsgsPerSubject <= 0:
 		return ""
@@ -179,23 +179,23 @@ func (s *Sink) limitsVersions(config jetstream.StreamConfig) string {
 	return ""
 }
 
-// forgets says how a stream loses messages that it has acknowledged; "" when it does not, as far as can be seen.
-func forgets(found *stream.Info) string {
+// lossWarning says how a stream loses messages that it has acknowledged; "" when it does not, as far as can be seen.
+func lossWarning(found *stream.Info) string {
 	c, st := found.Config, found.State
 	full := c.MaxBytes > 0 && st.Bytes >= c.MaxBytes/10*9 || c.MaxMsgs > 0 && st.Messages >= c.MaxMsgs/10*9
-	small := c.MaxBytes > 0 && c.MaxBytes < littleBytes || c.MaxMsgs > 0 && c.MaxMsgs < littleMessages
+	small := c.MaxBytes > 0 && c.MaxBytes < smallStreamBytes || c.MaxMsgs > 0 && c.MaxMsgs < smallStreamMessages
 	switch {
 	case c.Retention == jetstream.InterestPolicy:
 		return fmt.Sprintf("stream %q keeps what consumers wait for (retention: interest): without a consumer a change is acknowledged and gone; use retention: limits", c.Name)
 	case c.Retention == jetstream.WorkQueuePolicy:
 		return fmt.Sprintf("stream %q drops what one consumer has had (retention: workqueue): others never see it; use retention: limits", c.Name)
-	case c.Discard == jetstream.DiscardOld && full && time.Since(st.FirstTime) < littleTime:
+	case c.Discard == jetstream.DiscardOld && full && time.Since(st.FirstTime) < shortRetention:
 		return fmt.Sprintf("stream %q is full, and drops changes that are %v old for new ones (discard: old); raise its limits, or use discard: new",
 			c.Name, time.Since(st.FirstTime).Round(time.Second))
 	case c.Discard == jetstream.DiscardOld && small:
 		return fmt.Sprintf("stream %q has little room, max_bytes %d and max_msgs %d, and drops the oldest changes for new ones (discard: old); raise its limits, or use discard: new",
 			c.Name, c.MaxBytes, c.MaxMsgs)
-	case c.MaxAge > 0 && c.MaxAge < littleAge:
+	case c.MaxAge > 0 && c.MaxAge < shortMaxAge:
 		return fmt.Sprintf("stream %q drops changes after %v (max_age): a consumer that is away for longer misses them; raise it", c.Name, c.MaxAge)
 	}
 	return ""

@@ -7,8 +7,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// sample stands for any change where only the shape of a subject matters.
-var sample event.Change
+// sampleChange stands for any change where only the shape of a subject matters.
+var sampleChange event.Change
 
 const hexDigits = "0123456789ABCDEF"
 
@@ -17,7 +17,7 @@ const hexDigits = "0123456789ABCDEF"
 // also legal keys of a NATS key-value bucket. Different texts give different tokens.
 func AppendToken(dst []byte, text string) []byte {
 	for i := 0; i < len(text); i++ {
-		if b := text[i]; plain(b) {
+		if b := text[i]; isPlainByte(b) {
 			dst = append(dst, b)
 		} else {
 			dst = append(dst, '=', hexDigits[b>>4], hexDigits[b&15])
@@ -26,14 +26,14 @@ func AppendToken(dst []byte, text string) []byte {
 	return dst
 }
 
-func plain(b byte) bool {
+func isPlainByte(b byte) bool {
 	return 'a' <= b && b <= 'z' || 'A' <= b && b <= 'Z' || '0' <= b && b <= '9' || b == '_' || b == '-'
 }
 
-// pattern returns the subject with wildcards that covers everything the template can give.
-func pattern(template *sinks.Template) string {
+// subjectPattern returns the subject with wildcards that covers everything the template can give.
+func subjectPattern(template *sinks.Template) string {
 	const mark = "\x00"
-	filled := template.Append(nil, &sample, func(dst []byte, _ string) []byte { return append(dst, mark...) })
+	filled := template.AppendName(nil, &sampleChange, func(dst []byte, _ string) []byte { return append(dst, mark...) })
 	tokens := strings.Split(string(filled), ".")
 	for i, token := range tokens {
 		if strings.Contains(token, mark) {

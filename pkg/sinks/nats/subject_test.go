@@ -25,18 +25,18 @@ func TestTokensAreEscapedReversibly(t *testing.T) {
 		if got != want {
 			t.Errorf("%q became %q, want %q", text, got, want)
 		}
-		if back, err := unescape(got); back != text || err != nil {
+		if back, err := unescapeToken(got); back != text || err != nil {
 			t.Errorf("%q came back as %q, %v", text, back, err)
 		}
 	}
 }
 
-// unescape is the way back from AppendToken. A token that it cannot have made is an error.
-func unescape(token string) (string, error) {
+// unescapeToken is the way back from AppendToken. A token that it cannot have made is an error.
+func unescapeToken(token string) (string, error) {
 	text := make([]byte, 0, len(token))
 	for i := 0; i < len(token); i++ {
 		b := token[i]
-		if plain(b) {
+		if isPlainByte(b) {
 			text = append(text, b)
 			continue
 		}
@@ -44,7 +44,7 @@ func unescape(token string) (string, error) {
 			return "", fmt.Errorf("subject token %q: unexpected %q at position %d", token, b, i+1)
 		}
 		high, low := strings.IndexByte(hexDigits, token[i+1]), strings.IndexByte(hexDigits, token[i+2])
-		if high < 0 || low < 0 || plain(byte(high<<4|low)) {
+		if high < 0 || low < 0 || isPlainByte(byte(high<<4|low)) {
 			return "", fmt.Errorf("subject token %q: %q at position %d is no escape", token, token[i:i+3], i+1)
 		}
 		text = append(text, byte(high<<4|low))
@@ -55,7 +55,7 @@ func unescape(token string) (string, error) {
 
 func TestOnlyWhatWasEscapedIsUnescaped(t *testing.T) {
 	for _, token := range []string{"a.b", "=", "=2", "=2e", "=61", "=GG", "a b", "*"} {
-		if text, err := unescape(token); err == nil {
+		if text, err := unescapeToken(token); err == nil {
 			t.Errorf("%q was read as %q", token, text)
 		}
 	}
@@ -69,10 +69,10 @@ func FuzzTokensComeBack(f *testing.F) {
 		if strings.ContainsAny(token, ".*> \t\r\n\x00") {
 			t.Fatalf("%q became %q, which is not one token", text, token)
 		}
-		if back, err := unescape(token); back != text || err != nil {
+		if back, err := unescapeToken(token); back != text || err != nil {
 			t.Fatalf("%q became %q and came back as %q, %v", text, token, back, err)
 		}
-		if read, err := unescape(text); err == nil && string(AppendToken(nil, read)) != text {
+		if read, err := unescapeToken(text); err == nil && string(AppendToken(nil, read)) != text {
 			t.Fatalf("%q was read as %q, which is written otherwise", text, read)
 		}
 	})
@@ -88,21 +88,21 @@ func TestThePatternCoversEverySubject(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := pattern(template); got != want {
+		if got := subjectPattern(template); got != want {
 			t.Errorf("%s: pattern %s, want %s", text, got, want)
 		}
 		c := &event.Change{Cluster: "a.b", Name: "c.d"}
-		if subject := string(template.Append(nil, c, AppendToken)); !stream.Covers(want, subject) {
+		if subject := string(template.AppendName(nil, c, AppendToken)); !stream.Covers(want, subject) {
 			t.Errorf("%s does not cover %s", want, subject)
 		}
 	}
 }
 
 func TestADeadLetterIsNoCopyOfItsChange(t *testing.T) {
-	c := pod("web", 1)
+	c := newPod("web", 1)
 	letter := *c
 	letter.DeadLetter = &event.DeadLetterInfo{Sink: "bus", Reason: "too large"}
-	if first, second := messageID(c), messageID(&letter); second != first+"/dead-letter/bus" {
+	if first, second := changeMessageID(c), changeMessageID(&letter); second != first+"/dead-letter/bus" {
 		t.Errorf("a stream takes %q for %q", second, first)
 	}
 }

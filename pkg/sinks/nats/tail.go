@@ -12,31 +12,31 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
 )
 
-// Tail is [sinks.Fenced.Tail]. All lanes are in one stream, which is read once, however many they are.
-func (s *Sink) Tail(ctx context.Context, lanes map[sinks.Lane]sinks.Place, emitted func(sinks.Lane, sinks.Emitted) error) error {
-	t := s.tenure.Load()
+// ReadTail is [sinks.Fenced.ReadTail]. All lanes are in one stream, which is read once, however many they are.
+func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosition, emitted func(sinks.Lane, sinks.Emitted) error) error {
+	t := s.term.Load()
 	if t == nil || s.cfg.Mode == modeCore {
 		return nil
 	}
-	tails, first := tailsOf(lanes, t.end)
-	if first > t.end {
+	tails, first := planTails(lanes, t.endSequence)
+	if first > t.endSequence {
 		return nil
 	}
-	l, err := s.reach(ctx)
+	l, err := s.connectedLink(ctx)
 	if err != nil {
 		return err
 	}
-	return s.stream(l).Read(ctx, first, t.end, t.direct, func(m stream.Message) error {
-		e, ours := format.ReadEmitted(m.Data, beside(m))
+	return s.streamClient(l).ReadRange(ctx, first, t.endSequence, t.directAccess, func(m stream.Message) error {
+		e, ours := format.ReadEmitted(m.Data, factHeader(m))
 		if !ours || strings.HasPrefix(m.Subject, s.cfg.fencePrefix()) {
 			return nil
 		}
-		hash := hashOf(e)
+		hash := objectHash(e)
 		for _, t := range tails { // a control record, which does not tell its namespace, may be of any lane
-			if m.Sequence < t.from || !e.Type.Control() && hash%t.of != t.index {
+			if m.Sequence < t.from || !e.Type.IsControl() && hash%t.of != t.index {
 				continue
 			}
-			if err := emitted(t.lane, sinks.Emitted{Emitted: e, Place: sinks.Place(m.Sequence)}); err != nil {
+			if err := emitted(t.lane, sinks.Emitted{EmittedRecord: e, Position: sinks.LanePosition(m.Sequence)}); err != nil {
 				return err
 			}
 		}
@@ -44,37 +44,37 @@ func (s *Sink) Tail(ctx context.Context, lanes map[sinks.Lane]sinks.Place, emitt
 	})
 }
 
-// beside returns what stands in the headers of a message, see [format.ReadEmitted].
-func beside(m stream.Message) func(name string) string {
+// factHeader returns what stands in the headers of a message, see [format.ReadEmitted].
+func factHeader(m stream.Message) func(name string) string {
 	return func(name string) string {
 		switch name {
-		case format.BesideChange:
+		case format.HeaderChange:
 			return m.Header(headerChange)
-		case format.BesideID:
+		case format.HeaderID:
 			return m.Header(headerID)
-		case format.BesideType:
+		case format.HeaderType:
 			return m.Header(headerType)
-		case format.BesideCluster:
+		case format.HeaderCluster:
 			return m.Header(headerCluster)
-		case format.BesideKey:
+		case format.HeaderKey:
 			return m.Header(headerKey)
 		}
 		return ""
 	}
 }
 
-// tail is a lane that is read back, of the number of lanes that there was when it was named.
-type tail struct {
+// laneTail is a lane that is read back, of the number of lanes that there was when it was named.
+type laneTail struct {
 	lane      sinks.Lane
 	index, of uint64 // its objects are those whose hash is index modulo of; the one of everything is 0 of 1
 	from      uint64 // sequence
 }
 
-// tailsOf returns the lanes that can be read, in a stream that ends there, and where the first of them begins.
-func tailsOf(lanes map[sinks.Lane]sinks.Place, end uint64) (all []tail, first uint64) {
+// planTails returns the lanes that can be read, in a stream that ends there, and where the first of them begins.
+func planTails(lanes map[sinks.Lane]sinks.LanePosition, end uint64) (all []laneTail, first uint64) {
 	first = math.MaxUint64
 	for lane, place := range lanes {
-		index, of, known := objectsOf(lane)
+		index, of, known := parseLane(lane)
 		if !known {
 			continue
 		}
@@ -82,14 +82,14 @@ func tailsOf(lanes map[sinks.Lane]sinks.Place, end uint64) (all []tail, first ui
 		if from > end+1 { // the stream was made anew
 			from = 1
 		}
-		all, first = append(all, tail{lane, index, of, from}), min(first, from)
+		all, first = append(all, laneTail{lane, index, of, from}), min(first, from)
 	}
 	return all, first
 }
 
-// objectsOf reads a lane's name.
-func objectsOf(lane sinks.Lane) (index, of uint64, known bool) {
-	if lane == whole {
+// parseLane reads a lane's name.
+func parseLane(lane sinks.Lane) (index, of uint64, known bool) {
+	if lane == singleLane {
 		return 0, 1, true
 	}
 	left, right, _ := strings.Cut(string(lane), "/")
@@ -98,8 +98,8 @@ func objectsOf(lane sinks.Lane) (index, of uint64, known bool) {
 	return index, of, err1 == nil && err2 == nil && index < of
 }
 
-// hashOf is [sinks.KeyHash] of the object that a message is about.
-func hashOf(e event.Emitted) uint64 {
+// objectHash is [sinks.KeyHash] of the object that a message is about.
+func objectHash(e event.EmittedRecord) uint64 {
 	c := event.Change{Resource: e.Resource, Name: e.Key}
 	if namespace, name, namespaced := strings.Cut(e.Key, "/"); namespaced {
 		c.Namespace, c.Name = namespace, name

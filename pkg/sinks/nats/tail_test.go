@@ -15,16 +15,16 @@ import (
 )
 
 // Mirrors answer in place of a stream that allows direct access. This one has only what is of one object.
-func TestATailIsWholeThoughMirrorsAnswer(t *testing.T) {
-	server := serve(t, "")
-	js := client(t, server.URL())
-	cfg := configFor(server.URL())
-	older := reigns(t, cfg, "one")
+func TestATailIsCompleteThoughMirrorsAnswer(t *testing.T) {
+	server := startServer(t, "")
+	js := connectClient(t, server.URL())
+	cfg := testConfig(server.URL())
+	older := startFencedPublisher(t, cfg, "one")
 	const many = 60
 	var want []string
 	for version := 1; version <= many; version++ {
-		c := pod(fmt.Sprint("web-", version%3), version)
-		accepted(t, older.sink, c)
+		c := newPod(fmt.Sprint("web-", version%3), version)
+		mustPublish(t, older.sink, c)
 		want = append(want, c.ID())
 	}
 	mirror, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "MIRROR", MirrorDirect: true,
@@ -32,16 +32,16 @@ func TestATailIsWholeThoughMirrorsAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := until(func(ctx context.Context) bool {
+	if err := waitUntil(func(ctx context.Context) bool {
 		info, err := mirror.Info(ctx)
 		return err == nil && info.State.Msgs == many/3
 	}); err != nil {
 		t.Fatal(err)
 	}
-	newer := reigns(t, cfg, "two")
+	newer := startFencedPublisher(t, cfg, "two")
 	for range 20 { // who answers is chance
 		var got []string
-		if err := newer.sink.Tail(t.Context(), map[sinks.Lane]sinks.Place{whole: 1}, func(_ sinks.Lane, e sinks.Emitted) error { got = append(got, e.ID); return nil }); err != nil {
+		if err := newer.sink.ReadTail(t.Context(), map[sinks.Lane]sinks.LanePosition{singleLane: 1}, func(_ sinks.Lane, e sinks.Emitted) error { got = append(got, e.ID); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		if !slices.Equal(got, want) {
@@ -52,51 +52,51 @@ func TestATailIsWholeThoughMirrorsAnswer(t *testing.T) {
 
 func TestTheTailsOfManyLanesAreReadAtOnce(t *testing.T) {
 	const objects, lanes = 1000, 4096
-	server := serve(t, "")
-	cfg := configFor(server.URL())
+	server := startServer(t, "")
+	cfg := testConfig(server.URL())
 	cfg.Lanes = lanes
-	older := reigns(t, cfg, "one")
-	want, from := map[sinks.Lane][]string{}, map[sinks.Lane]sinks.Place{"not one": 1}
+	older := startFencedPublisher(t, cfg, "one")
+	want, from := map[sinks.Lane][]string{}, map[sinks.Lane]sinks.LanePosition{"not one": 1}
 	for i := range objects {
-		c := pod(fmt.Sprint("web-", i), 1)
-		lane := older.sink.lanes.name(sinks.KeyHash(c) % lanes)
+		c := newPod(fmt.Sprint("web-", i), 1)
+		lane := older.sink.lanes.laneName(sinks.KeyHash(c) % lanes)
 		if n, err := older.sink.Publish(t.Context(), lane, []sinks.Message{{Offset: offsets.Add(1), Change: c}}); n != 1 {
 			t.Fatal(err)
 		}
 		want[lane] = append(want[lane], c.ID())
 		from[lane] = 1
 	}
-	behind := pod("behind", 1)
-	begin := older.sink.Places()
-	accepted(t, older.sink, behind) // in a batch, in the lane of everything
-	end := sinks.Place(0)
+	behind := newPod("behind", 1)
+	begin := older.sink.LaneProgress()
+	mustPublish(t, older.sink, behind) // in a batch, in the lane of everything
+	end := sinks.LanePosition(0)
 	for _, place := range begin {
 		end = max(end, place)
 	}
-	from[whole] = end
-	want[whole] = []string{behind.ID()}
-	lane := older.sink.lanes.name(sinks.KeyHash(behind) % lanes)
+	from[singleLane] = end
+	want[singleLane] = []string{behind.ID()}
+	lane := older.sink.lanes.laneName(sinks.KeyHash(behind) % lanes)
 	if _, known := from[lane]; known {
 		want[lane] = append(want[lane], behind.ID())
 	}
-	newer := reigns(t, cfg, "two")
+	newer := startFencedPublisher(t, cfg, "two")
 	var requests atomic.Int64
-	other := client(t, server.URL()).Conn()
+	other := connectClient(t, server.URL()).Conn()
 	if _, err := other.Subscribe("$JS.API.DIRECT.GET.>", func(*nats.Msg) { requests.Add(1) }); err != nil {
 		t.Fatal(err)
 	}
-	if err := other.FlushTimeout(patience); err != nil {
+	if err := other.FlushTimeout(testTimeout); err != nil {
 		t.Fatal(err)
 	}
 	got := map[sinks.Lane][]string{}
-	if err := newer.sink.Tail(t.Context(), from, func(lane sinks.Lane, e sinks.Emitted) error {
+	if err := newer.sink.ReadTail(t.Context(), from, func(lane sinks.Lane, e sinks.Emitted) error {
 		got[lane] = append(got[lane], e.ID)
 		return nil
 	}); err != nil {
 		t.Fatal(err)
 	}
 	if !maps.EqualFunc(got, want, slices.Equal) {
-		t.Errorf("%d lanes, want %d; of everything %v, want %v", len(got), len(want), got[whole], want[whole])
+		t.Errorf("%d lanes, want %d; of everything %v, want %v", len(got), len(want), got[singleLane], want[singleLane])
 	}
 	if n := requests.Load(); n > 5 {
 		t.Errorf("%d requests", n)

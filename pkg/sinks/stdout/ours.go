@@ -9,8 +9,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/format"
 )
 
-// beginnings are how the lines of all formats begin: the format of a file may be another one than last time.
-var beginnings = func() (all [][]byte) {
+// linePrefixes are how the lines of all formats begin: the format of a file may be another one than last time.
+var linePrefixes = func() (all [][]byte) {
 	for _, f := range format.All() {
 		if f.NeedsHeaders() {
 			continue
@@ -23,14 +23,14 @@ var beginnings = func() (all [][]byte) {
 	return all
 }()
 
-// ours returns an error unless a file of size bytes begins as ours do, or is empty. A crash may have left no more than a
+// checkOwnFile returns an error unless a file of size bytes begins as ours do, or is empty. A crash may have left no more than a
 // part of the first line.
-func ours(f io.ReaderAt, size int64) error {
+func checkOwnFile(f io.ReaderAt, size int64) error {
 	begin := make([]byte, min(size, 64))
 	if _, err := f.ReadAt(begin, 0); err != nil {
 		return err
 	}
-	for _, b := range beginnings {
+	for _, b := range linePrefixes {
 		if n := min(len(b), len(begin)); bytes.Equal(b[:n], begin[:n]) {
 			return nil
 		}

@@ -15,12 +15,12 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// lane is the only one: lines have one order.
-const lane sinks.Lane = "lines"
+// onlyLane is the only one: lines have one order.
+const onlyLane sinks.Lane = "lines"
 
-// writeBytes is about what one write holds, in bytes. A batch can be many times that; a buffer for all of it would cost
+// maxWriteBytes is about what one write holds, in bytes. A batch can be many times that; a buffer for all of it would cost
 // more than the writes it saves.
-const writeBytes = 1 << 20
+const maxWriteBytes = 1 << 20
 
 // Sink writes JSON lines. Its methods are called as [sinks.Sink] says; there is one lane, so one Publish at a time.
 type Sink struct {
@@ -33,8 +33,8 @@ type Sink struct {
 	writing chan error // gives the result of the running write; nil when there is none
 
 	// What follows belongs to the running write, or to Publish when there is none.
-	end  int64 // where the last acknowledged line ends, in bytes; regular files only
-	torn bool  // something of ours may stand behind the last acknowledged line
+	endOfLines int64 // where the last acknowledged line ends, in bytes; regular files only
+	torn       bool  // something of ours may stand behind the last acknowledged line
 }
 
 var _ sinks.Sink = (*Sink)(nil)
@@ -50,17 +50,17 @@ func New(cfg Config, f format.Format) (*Sink, error) {
 			f, format.JSON, format.CloudEventsStructured)
 	}
 	if cfg.Path == "" {
-		return on(os.Stdout, f)
+		return newOn(os.Stdout, f)
 	}
 	s := &Sink{path: cfg.Path, format: f}
-	if err := s.open(); err != nil {
+	if err := s.openPath(); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// on makes a sink that writes in the format f to out, which stays the caller's.
-func on(out *os.File, f format.Format) (*Sink, error) {
+// newOn makes a sink that writes in the format f to out, which stays the caller's.
+func newOn(out *os.File, f format.Format) (*Sink, error) {
 	info, err := out.Stat()
 	if err != nil {
 		return nil, err
@@ -69,39 +69,39 @@ func on(out *os.File, f format.Format) (*Sink, error) {
 	if !s.regular {
 		return s, nil
 	}
-	return s, s.adopt(info.Size())
+	return s, s.adoptFile(info.Size())
 }
 
-// open opens the file, or creates it.
-func (s *Sink) open() error {
+// openPath opens the file, or creates it.
+func (s *Sink) openPath() error {
 	out, err := openFile(s.path)
 	if err != nil {
 		return fmt.Errorf("open the file of stdout.path: %w", err)
 	}
-	next, err := on(out, s.format)
+	next, err := newOn(out, s.format)
 	if err != nil {
 		return errors.Join(fmt.Errorf("stdout.path: %s: %w", s.path, err), out.Close())
 	}
-	s.out, s.regular, s.end, s.torn = next.out, next.regular, next.end, next.torn
+	s.out, s.regular, s.endOfLines, s.torn = next.out, next.regular, next.endOfLines, next.torn
 	return nil
 }
 
-// adopt finds the end of the last whole line of a file of this size, and cuts off what stands behind it. A file that
+// adoptFile finds the end of the last whole line of a file of this size, and cuts off what stands behind it. A file that
 // somebody else has written is refused: nothing of it is cut.
-func (s *Sink) adopt(size int64) (err error) {
-	if err := ours(s.out, size); err != nil {
+func (s *Sink) adoptFile(size int64) (err error) {
+	if err := checkOwnFile(s.out, size); err != nil {
 		return err
 	}
-	if s.end, err = lastLineEnd(s.out, size); err != nil {
+	if s.endOfLines, err = lastLineEnd(s.out, size); err != nil {
 		return fmt.Errorf("look for the last whole line: %w", err)
 	}
-	s.torn = s.end < size
-	return s.repair(size)
+	s.torn = s.endOfLines < size
+	return s.truncateTornLine(size)
 }
 
-// follow takes up what has become of the file between two batches: it was renamed or deleted, and the lines go to a new one
+// followRotation takes up what has become of the file between two batches: it was renamed or deleted, and the lines go to a new one
 // of its name; it was emptied (copytruncate), and they go on at its end, wherever that is now.
-func (s *Sink) follow() error {
+func (s *Sink) followRotation() error {
 	if !s.regular {
 		return nil
 	}
@@ -116,16 +116,16 @@ func (s *Sink) follow() error {
 		}
 		if err != nil || !os.SameFile(named, info) {
 			before := s.out
-			if err := s.open(); err != nil {
+			if err := s.openPath(); err != nil {
 				return err
 			}
 			return before.Close()
 		}
 	}
-	if info.Size() < s.end {
-		return s.adopt(info.Size())
+	if info.Size() < s.endOfLines {
+		return s.adoptFile(info.Size())
 	}
-	return s.repair(info.Size())
+	return s.truncateTornLine(info.Size())
 }
 
 // canRead tells a file of our own from standard output redirected to one, which is open for writing only: where others
@@ -174,7 +174,7 @@ func lastLineEnd(f io.ReaderAt, size int64) (int64, error) {
 }
 
 // Lane returns the one lane.
-func (s *Sink) Lane(*event.Change) (sinks.Lane, error) { return lane, nil }
+func (s *Sink) Lane(*event.Change) (sinks.Lane, error) { return onlyLane, nil }
 
 // Publish writes the batch, and to a file also syncs it once, at its end: a file takes the batch as a whole or nothing of
 // it. A pipe keeps what it took. When ctx ends first, the write goes on by itself; the next Publish or Close waits for it.
@@ -183,23 +183,23 @@ func (s *Sink) Publish(ctx context.Context, _ sinks.Lane, batch []sinks.Message)
 		return 0, err
 	}
 	if s.writing != nil { // of a Publish whose ctx ended; it reports to nobody, and its messages are in this batch again
-		if _, err := s.wait(ctx); err != nil {
+		if _, err := s.awaitWrite(ctx); err != nil {
 			return 0, err
 		}
 	}
 	accepted := 0
 	for done := 0; done < len(batch); {
 		first := done == 0
-		done += s.encode(batch[done:])
+		done += s.encodeLines(batch[done:])
 		last := done == len(batch)
 		s.writing = make(chan error, 1)
-		go func(result chan<- error) { result <- s.write(first, last) }(s.writing)
-		failure, err := s.wait(ctx)
+		go func(result chan<- error) { result <- s.writeBuffer(first, last) }(s.writing)
+		failure, err := s.awaitWrite(ctx)
 		if err != nil {
 			return accepted, err
 		}
 		if failure != nil {
-			return accepted, &sinks.UnavailableError{Reason: fmt.Sprintf("cannot write to %s: %v", s.name(), failure), Err: failure}
+			return accepted, &sinks.UnavailableError{Reason: fmt.Sprintf("cannot write to %s: %v", s.displayName(), failure), Err: failure}
 		}
 		if last || !s.regular {
 			accepted = done
@@ -208,8 +208,8 @@ func (s *Sink) Publish(ctx context.Context, _ sinks.Lane, batch []sinks.Message)
 	return accepted, nil
 }
 
-// wait waits for the running write and returns how it failed, or for the end of ctx, which is err.
-func (s *Sink) wait(ctx context.Context) (failure, err error) {
+// awaitWrite waits for the running write and returns how it failed, or for the end of ctx, which is err.
+func (s *Sink) awaitWrite(ctx context.Context) (failure, err error) {
 	select {
 	case failure = <-s.writing:
 		s.writing = nil
@@ -219,32 +219,32 @@ func (s *Sink) wait(ctx context.Context) (failure, err error) {
 	}
 }
 
-// encode fills the buffer for one write and returns how many messages it holds: one at least.
-func (s *Sink) encode(batch []sinks.Message) (n int) {
-	if cap(s.buf) > 2*writeBytes { // a large message was here
+// encodeLines fills the buffer for one write and returns how many messages it holds: one at least.
+func (s *Sink) encodeLines(batch []sinks.Message) (n int) {
+	if cap(s.buf) > 2*maxWriteBytes { // a large message was here
 		s.buf = nil
 	}
-	s.buf = slices.Grow(s.buf[:0], writeBytes+writeBytes/4)
+	s.buf = slices.Grow(s.buf[:0], maxWriteBytes+maxWriteBytes/4)
 	if s.torn && !s.regular {
 		s.buf = append(s.buf, '\n') // a pipe cannot be cut back: end the broken line, so that it spoils no other
 	}
-	for n < len(batch) && (n == 0 || len(s.buf) < writeBytes) {
+	for n < len(batch) && (n == 0 || len(s.buf) < maxWriteBytes) {
 		s.buf = append(s.format.AppendValue(s.buf, batch[n].Change), '\n')
 		n++
 	}
 	return n
 }
 
-// write writes the buffer; first and last tell its place in the batch, which is made durable at its end. After an error,
+// writeBuffer writes the buffer; first and last tell its place in the batch, which is made durable at its end. After an error,
 // nothing of the batch counts: a file is cut back, at once or, if that fails too, before the next batch.
-func (s *Sink) write(first, last bool) error {
+func (s *Sink) writeBuffer(first, last bool) error {
 	if !s.regular {
 		n, err := s.out.Write(s.buf)
 		s.torn = err != nil && (s.torn || n > 0)
 		return err
 	}
 	if first {
-		if err := s.follow(); err != nil {
+		if err := s.followRotation(); err != nil {
 			return err
 		}
 	}
@@ -261,17 +261,17 @@ func (s *Sink) write(first, last bool) error {
 		return errors.Join(err, statErr)
 	}
 	if err != nil {
-		return errors.Join(err, s.repair(info.Size()))
+		return errors.Join(err, s.truncateTornLine(info.Size()))
 	}
-	s.torn, s.end = false, info.Size()
+	s.torn, s.endOfLines = false, info.Size()
 	return nil
 }
 
-// repair cuts off what of ours stands behind the last whole line in a file of this size. One that was made shorter meanwhile
+// truncateTornLine cuts off what of ours stands behind the last whole line in a file of this size. One that was made shorter meanwhile
 // has nothing of the kind.
-func (s *Sink) repair(size int64) error {
-	if s.torn && size > s.end {
-		if err := s.out.Truncate(s.end); err != nil {
+func (s *Sink) truncateTornLine(size int64) error {
+	if s.torn && size > s.endOfLines {
+		if err := s.out.Truncate(s.endOfLines); err != nil {
 			return fmt.Errorf("cut off a torn line: %w", err)
 		}
 	}
@@ -279,8 +279,8 @@ func (s *Sink) repair(size int64) error {
 	return nil
 }
 
-// name is that of the file, for people.
-func (s *Sink) name() string {
+// displayName is that of the file, for people.
+func (s *Sink) displayName() string {
 	if s.path != "" {
 		return s.path
 	}
@@ -290,8 +290,8 @@ func (s *Sink) name() string {
 // Close waits for a write that is still running and closes the file. Standard output stays open.
 func (s *Sink) Close(ctx context.Context) error {
 	if s.writing != nil {
-		if _, err := s.wait(ctx); err != nil {
-			return fmt.Errorf("a write to %s is still running: %w", s.name(), err)
+		if _, err := s.awaitWrite(ctx); err != nil {
+			return fmt.Errorf("a write to %s is still running: %w", s.displayName(), err)
 		}
 	}
 	if s.path != "" {

@@ -33,7 +33,7 @@ func TestFileKeepsTheContract(t *testing.T) {
 			}
 			return s
 		},
-		Read: func(t testing.TB) []sinktest.Delivered { return delivered(t, path) },
+		Read: func(t testing.TB) []sinktest.Delivered { return readDelivered(t, path) },
 	})
 }
 
@@ -47,12 +47,12 @@ func TestCloudEventsInAFileKeepTheContract(t *testing.T) {
 			}
 			return s
 		},
-		Read:  func(t testing.TB) []sinktest.Delivered { return delivered(t, path) },
+		Read:  func(t testing.TB) []sinktest.Delivered { return readDelivered(t, path) },
 		Value: func(c *event.Change) []byte { return format.CloudEventsStructured.AppendValue(nil, c) },
 	})
 }
 
-func TestWhatNeedsHeadersIsRefused(t *testing.T) {
+func TestFormatsThatNeedHeadersAreRejected(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "changes.jsonl")
 	for _, f := range []format.Format{format.CloudEvents, format.Debezium, format.Upsert} {
 		if _, err := New(Config{Path: path}, f); err == nil || !strings.Contains(err.Error(), "use json or cloudevents-structured") {
@@ -64,8 +64,8 @@ func TestWhatNeedsHeadersIsRefused(t *testing.T) {
 	}
 }
 
-// delivered reads a file as a consumer does.
-func delivered(t testing.TB, path string) []sinktest.Delivered {
+// readDelivered reads a file as a consumer does.
+func readDelivered(t testing.TB, path string) []sinktest.Delivered {
 	t.Helper()
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -86,7 +86,7 @@ func delivered(t testing.TB, path string) []sinktest.Delivered {
 	return all
 }
 
-func batch(names ...string) []sinks.Message {
+func newBatch(names ...string) []sinks.Message {
 	var messages []sinks.Message
 	for i, name := range names {
 		messages = append(messages, sinks.Message{Offset: uint64(i + 1), Change: &event.Change{
@@ -95,9 +95,9 @@ func batch(names ...string) []sinks.Message {
 	return messages
 }
 
-func publish(t *testing.T, s *Sink, names ...string) {
+func mustPublish(t *testing.T, s *Sink, names ...string) {
 	t.Helper()
-	if n, err := s.Publish(t.Context(), lane, batch(names...)); n != len(names) || err != nil {
+	if n, err := s.Publish(t.Context(), onlyLane, newBatch(names...)); n != len(names) || err != nil {
 		t.Fatalf("publish: %d of %d, %v", n, len(names), err)
 	}
 }
@@ -118,7 +118,7 @@ func closeSink(t *testing.T, s *Sink) {
 	}
 }
 
-func ids(all []sinktest.Delivered) string {
+func joinIDs(all []sinktest.Delivered) string {
 	var list []string
 	for _, d := range all {
 		list = append(list, d.ID)
@@ -126,7 +126,7 @@ func ids(all []sinktest.Delivered) string {
 	return strings.Join(list, " ")
 }
 
-func TestATornLastLineIsCutOffAtOpen(t *testing.T) {
+func TestATornLastLineIsTruncatedAtOpen(t *testing.T) {
 	long := strings.Repeat("x", 200_000) // longer than a block that is searched for the newline
 	for name, test := range map[string]struct{ content, want string }{
 		"torn":      {`{"id":"whole"}` + "\n" + `{"id":"to`, "whole c/new//added"},
@@ -141,9 +141,9 @@ func TestATornLastLineIsCutOffAtOpen(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := newSink(t, path)
-			publish(t, s, "new")
+			mustPublish(t, s, "new")
 			closeSink(t, s)
-			if got := ids(delivered(t, path)); got != test.want {
+			if got := joinIDs(readDelivered(t, path)); got != test.want {
 				t.Errorf("the file holds %s, want %s", got, test.want)
 			}
 		})
@@ -165,67 +165,67 @@ func TestAFileIsForItsOwnerOnly(t *testing.T) {
 func TestAFailedWriteCountsNothingAndIsNotAcknowledged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	s := newSink(t, path)
-	publish(t, s, "one")
+	mustPublish(t, s, "one")
 	s.out.Close() // stands for every failure of write, sync and truncate at once
-	n, err := s.Publish(t.Context(), lane, batch("two", "three"))
+	n, err := s.Publish(t.Context(), onlyLane, newBatch("two", "three"))
 	var unavailable *sinks.UnavailableError
 	if n != 0 || !errors.As(err, &unavailable) || !strings.Contains(err.Error(), path) {
 		t.Errorf("got %d, %v; want 0 and an UnavailableError that names %s", n, err, path)
 	}
-	if got := ids(delivered(t, path)); got != "c/one//added" {
+	if got := joinIDs(readDelivered(t, path)); got != "c/one//added" {
 		t.Errorf("the file holds %s", got)
 	}
 }
 
-func TestWhatAFailedWriteLeftIsCutOffBeforeTheNext(t *testing.T) {
+func TestAFailedWriteIsTruncatedBeforeTheNext(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	s := newSink(t, path)
-	publish(t, s, "one")
+	mustPublish(t, s, "one")
 	if _, err := s.out.WriteString(`{"id":"half of tw`); err != nil { // as a full disk leaves it
 		t.Fatal(err)
 	}
 	s.torn = true
-	publish(t, s, "two")
+	mustPublish(t, s, "two")
 	closeSink(t, s)
-	if got := ids(delivered(t, path)); got != "c/one//added c/two//added" {
+	if got := joinIDs(readDelivered(t, path)); got != "c/one//added c/two//added" {
 		t.Errorf("the file holds %s", got)
 	}
 }
 
-// largeBatch is of several writes.
-func largeBatch(messages int) []sinks.Message {
+// newLargeBatch is of several writes.
+func newLargeBatch(messages int) []sinks.Message {
 	var names []string
 	for i := range messages {
 		names = append(names, fmt.Sprint(i))
 	}
-	large := batch(names...)
+	large := newBatch(names...)
 	for _, m := range large {
-		m.Change.After = append(append([]byte(`"`), bytes.Repeat([]byte("x"), writeBytes/4)...), '"')
+		m.Change.After = append(append([]byte(`"`), bytes.Repeat([]byte("x"), maxWriteBytes/4)...), '"')
 	}
 	return large
 }
 
-func TestABatchOfManyWritesIsWrittenWhole(t *testing.T) {
+func TestABatchOfManyWritesIsWrittenCompletely(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	s := newSink(t, path)
-	large := largeBatch(30)
-	if n, err := s.Publish(t.Context(), lane, large); n != len(large) || err != nil {
+	large := newLargeBatch(30)
+	if n, err := s.Publish(t.Context(), onlyLane, large); n != len(large) || err != nil {
 		t.Fatalf("publish: %d, %v", n, err)
 	}
-	if most := cap(s.buf); most > 2*writeBytes {
-		t.Errorf("a batch of %d bytes was gathered in a buffer of %d", 30*writeBytes/4, most)
+	if most := cap(s.buf); most > 2*maxWriteBytes {
+		t.Errorf("a batch of %d bytes was gathered in a buffer of %d", 30*maxWriteBytes/4, most)
 	}
-	publish(t, s, "last")
+	mustPublish(t, s, "last")
 	closeSink(t, s)
-	if got := delivered(t, path); len(got) != 31 || got[30].ID != "c/last//added" {
-		t.Errorf("the file holds %s", ids(got))
+	if got := readDelivered(t, path); len(got) != 31 || got[30].ID != "c/last//added" {
+		t.Errorf("the file holds %s", joinIDs(got))
 	}
 }
 
-func TestAFileTakesABatchOfManyWritesAsAWholeOrNotAtAll(t *testing.T) {
+func TestABatchOfManyWritesIsAtomicInAFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	s := newSink(t, path)
-	publish(t, s, "first")
+	mustPublish(t, s, "first")
 	signal.Ignore(syscall.SIGXFSZ)
 	defer signal.Reset(syscall.SIGXFSZ)
 	var free syscall.Rlimit
@@ -240,32 +240,32 @@ func TestAFileTakesABatchOfManyWritesAsAWholeOrNotAtAll(t *testing.T) {
 	}
 	defer limit(free)
 
-	limit(syscall.Rlimit{Cur: 2 * writeBytes, Max: free.Max})
-	large := largeBatch(12)
+	limit(syscall.Rlimit{Cur: 2 * maxWriteBytes, Max: free.Max})
+	large := newLargeBatch(12)
 	var unavailable *sinks.UnavailableError
-	if n, err := s.Publish(t.Context(), lane, large); n != 0 || !errors.As(err, &unavailable) {
+	if n, err := s.Publish(t.Context(), onlyLane, large); n != 0 || !errors.As(err, &unavailable) {
 		t.Fatalf("publish into a file that may not grow: %d, %v", n, err)
 	}
-	if got := ids(delivered(t, path)); got != "c/first//added" {
+	if got := joinIDs(readDelivered(t, path)); got != "c/first//added" {
 		t.Errorf("after the failure the file holds %s", got)
 	}
 	limit(free)
-	if n, err := s.Publish(t.Context(), lane, large); n != len(large) || err != nil {
+	if n, err := s.Publish(t.Context(), onlyLane, large); n != len(large) || err != nil {
 		t.Fatalf("publish again: %d, %v", n, err)
 	}
 	closeSink(t, s)
-	if got := delivered(t, path); len(got) != 13 {
-		t.Errorf("the file holds %s", ids(got))
+	if got := readDelivered(t, path); len(got) != 13 {
+		t.Errorf("the file holds %s", joinIDs(got))
 	}
 }
 
-func TestWhatAPipeTookBeforeItBrokeCounts(t *testing.T) {
+func TestLinesWrittenToABrokenPipeCount(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	s, err := on(w, format.JSON)
+	s, err := newOn(w, format.JSON)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -280,7 +280,7 @@ func TestWhatAPipeTookBeforeItBrokeCounts(t *testing.T) {
 		}
 		read <- errors.Join(err, r.Close())
 	}()
-	n, err := s.Publish(t.Context(), lane, largeBatch(12))
+	n, err := s.Publish(t.Context(), onlyLane, newLargeBatch(12))
 	var unavailable *sinks.UnavailableError
 	if n != first || !errors.As(err, &unavailable) {
 		t.Errorf("got %d, %v; want %d and an UnavailableError", n, err, first)
@@ -297,17 +297,17 @@ func TestPublishReturnsWhenTheReaderOfAPipeIsSlow(t *testing.T) {
 	}
 	defer r.Close()
 	defer w.Close()
-	s, err := on(w, format.JSON)
+	s, err := newOn(w, format.JSON)
 	if err != nil {
 		t.Fatal(err)
 	}
-	large := batch("large")
+	large := newBatch("large")
 	large[0].Change.After = append(append([]byte(`"`), bytes.Repeat([]byte("x"), 1<<20)...), '"') // more than a pipe holds
 
 	ctx, cancel := context.WithCancel(t.Context())
 	stop := make(chan struct{})
 	go func() { defer close(stop); cancel() }()
-	if n, err := s.Publish(ctx, lane, large); n != 0 || !errors.Is(err, context.Canceled) {
+	if n, err := s.Publish(ctx, onlyLane, large); n != 0 || !errors.Is(err, context.Canceled) {
 		t.Fatalf("publish into a full pipe: %d, %v", n, err)
 	}
 	<-stop
@@ -318,7 +318,7 @@ func TestPublishReturnsWhenTheReaderOfAPipeIsSlow(t *testing.T) {
 		_, _ = all.ReadFrom(r) // ends when w is closed
 		lines <- bytes.Count(all.Bytes(), []byte("\n"))
 	}()
-	publish(t, s, "small")
+	mustPublish(t, s, "small")
 	closeSink(t, s)
 	w.Close()
 	if n := <-lines; n != 1 && n != 2 { // one if the first Publish saw the end of ctx before it wrote anything
@@ -332,7 +332,7 @@ func TestABrokenLineInAPipeSpoilsNoOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	s, err := on(w, format.JSON)
+	s, err := newOn(w, format.JSON)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -340,8 +340,8 @@ func TestABrokenLineInAPipeSpoilsNoOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.torn = true
-	publish(t, s, "one")
-	publish(t, s, "two")
+	mustPublish(t, s, "one")
+	mustPublish(t, s, "two")
 	w.Close()
 	var all bytes.Buffer
 	if _, err := all.ReadFrom(r); err != nil {
@@ -353,7 +353,7 @@ func TestABrokenLineInAPipeSpoilsNoOther(t *testing.T) {
 	}
 }
 
-func TestADirectoryIsRefusedWithARemedy(t *testing.T) {
+func TestADirectoryIsRejectedWithARemedy(t *testing.T) {
 	const want = `stdout.path: "logs/" is a directory; name a file in it`
 	if err := (Config{Path: "logs/"}).Validate(); err == nil || err.Error() != want {
 		t.Errorf("got %v", err)
@@ -366,7 +366,7 @@ func TestADirectoryIsRefusedWithARemedy(t *testing.T) {
 func TestLinesGoToANewFileAfterARename(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out")
 	s := newSink(t, path)
-	publish(t, s, "one", "two")
+	mustPublish(t, s, "one", "two")
 	for _, away := range []func() error{
 		func() error { return os.Rename(path, path+".1") },
 		func() error { return os.Remove(path) },
@@ -375,27 +375,27 @@ func TestLinesGoToANewFileAfterARename(t *testing.T) {
 		if err := away(); err != nil {
 			t.Fatal(err)
 		}
-		publish(t, s, "three")
-		if got := linesIn(t, path); got != 1 {
+		mustPublish(t, s, "three")
+		if got := countLines(t, path); got != 1 {
 			t.Errorf("the new file has %d lines", got)
 		}
 	}
-	if got := linesIn(t, path+".1"); got != 2 {
+	if got := countLines(t, path+".1"); got != 2 {
 		t.Errorf("the renamed file has %d lines", got)
 	}
 }
 
-func TestAFileThatWasEmptiedIsWrittenOnAtItsEnd(t *testing.T) {
+func TestATruncatedFileIsContinuedAtItsEnd(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out")
 	s := newSink(t, path)
-	publish(t, s, "one", "two")
+	mustPublish(t, s, "one", "two")
 	for range 3 {
 		if err := os.Truncate(path, 0); err != nil { // copytruncate
 			t.Fatal(err)
 		}
-		publish(t, s, "three")
+		mustPublish(t, s, "three")
 		s.torn = true // as after a failed write
-		publish(t, s, "four")
+		mustPublish(t, s, "four")
 		content, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
@@ -406,7 +406,7 @@ func TestAFileThatWasEmptiedIsWrittenOnAtItsEnd(t *testing.T) {
 	}
 }
 
-func TestAFileThatIsNotOursIsRefusedAndNotTouched(t *testing.T) {
+func TestAForeignFileIsRejectedAndNotModified(t *testing.T) {
 	for _, foreign := range []string{"127.0.0.1 localhost\n::1", "{\"level\":\"info\"}\n{\"lev", "no newline", "\n", "[1]\n"} {
 		path := filepath.Join(t.TempDir(), "foreign")
 		if err := os.WriteFile(path, []byte(foreign), 0o600); err != nil {
@@ -422,45 +422,45 @@ func TestAFileThatIsNotOursIsRefusedAndNotTouched(t *testing.T) {
 	}
 }
 
-// TestAFileThatIsNotOursTakesOursPlace has somebody else write a file of the name after a rename: it is waited for until it
+// TestAForeignFileInPlaceOfOursBlocksUntilRemoved has somebody else write a file of the name after a rename: it is waited for until it
 // is gone.
-func TestAFileThatIsNotOursTakesOursPlace(t *testing.T) {
+func TestAForeignFileInPlaceOfOursBlocksUntilRemoved(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out")
 	s := newSink(t, path)
-	publish(t, s, "one")
+	mustPublish(t, s, "one")
 	if err := errors.Join(os.Rename(path, path+".1"), os.WriteFile(path, []byte("mine\n"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	var away *sinks.UnavailableError
-	if n, err := s.Publish(t.Context(), lane, batch("two")); n != 0 || !errors.As(err, &away) || !strings.Contains(away.Reason, "name another one") {
+	if n, err := s.Publish(t.Context(), onlyLane, newBatch("two")); n != 0 || !errors.As(err, &away) || !strings.Contains(away.Reason, "name another one") {
 		t.Errorf("%d, %v", n, err)
 	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	publish(t, s, "two")
-	if got := linesIn(t, path); got != 1 {
+	mustPublish(t, s, "two")
+	if got := countLines(t, path); got != 1 {
 		t.Errorf("%d lines", got)
 	}
 }
 
-// TestAnotherFormatGoesOnInTheSameFile has the configuration edited between two runs.
-func TestAnotherFormatGoesOnInTheSameFile(t *testing.T) {
+// TestAnotherFormatContinuesInTheSameFile has the configuration edited between two runs.
+func TestAnotherFormatContinuesInTheSameFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out")
 	for _, f := range []format.Format{format.JSON, format.CloudEventsStructured, format.JSON} {
 		s, err := New(Config{Path: path}, f)
 		if err != nil {
 			t.Fatal(err)
 		}
-		publish(t, s, "one")
+		mustPublish(t, s, "one")
 		closeSink(t, s)
 	}
-	if got := linesIn(t, path); got != 3 {
+	if got := countLines(t, path); got != 3 {
 		t.Errorf("%d lines", got)
 	}
 }
 
-func linesIn(t *testing.T, path string) int {
+func countLines(t *testing.T, path string) int {
 	t.Helper()
 	content, err := os.ReadFile(path)
 	if err != nil {

@@ -79,28 +79,28 @@ func (c *Config) SetDefaults() {
 func (c Config) Validate() error {
 	c.SetDefaults()
 	errs := []error{
-		at("url", c.validateURL()),
-		at("url", c.validateCleartext()),
-		at("batch", within(c.Batch, 1, maxBatch)),
-		at("lanes", within(c.Lanes, 1, maxLanes)),
+		withPath("url", c.validateURL()),
+		withPath("url", c.validateCleartext()),
+		withPath("batch", checkRange(c.Batch, 1, maxBatch)),
+		withPath("lanes", checkRange(c.Lanes, 1, maxLanes)),
 	}
 	if c.Timeout < 0 {
-		errs = append(errs, at("timeout", fmt.Errorf("%v is negative", c.Timeout)))
+		errs = append(errs, withPath("timeout", fmt.Errorf("%v is negative", c.Timeout)))
 	}
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
-		errs = append(errs, at("tls.cert", errors.New("cert and key belong together; set both or none")))
+		errs = append(errs, withPath("tls.cert", errors.New("cert and key belong together; set both or none")))
 	}
 	names := map[string]bool{}
 	for i, h := range c.Headers {
 		path := fmt.Sprintf("headers[%d]", i)
-		errs = append(errs, at(path, c.validateHeader(h, names)))
+		errs = append(errs, withPath(path, c.validateHeader(h, names)))
 		names[http.CanonicalHeaderKey(h.Name)] = true
 	}
 	return errors.Join(errs...)
 }
 
-// Place is the scheme and host of the URL. What is behind them may hold a secret.
-func (c Config) Place() string {
+// Origin is the scheme and host of the URL. What is behind them may hold a secret.
+func (c Config) Origin() string {
 	u, err := url.Parse(c.URL)
 	if err != nil {
 		return ""
@@ -120,8 +120,8 @@ func (c Config) ValidateFormat(f format.Format) error {
 	return nil
 }
 
-// at puts the path of a field in front of its error.
-func at(path string, err error) error {
+// withPath puts the path of a field in front of its error.
+func withPath(path string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -166,7 +166,7 @@ func (c Config) validateCleartext() error {
 	}
 	carries := ""
 	for _, h := range c.Headers {
-		if h.File != "" || credential.MatchString(h.Name) {
+		if h.File != "" || credentialHeader.MatchString(h.Name) {
 			carries = "the header " + h.Name
 		}
 	}
@@ -180,8 +180,8 @@ func (c Config) validateCleartext() error {
 		"or say webhook.allowCleartextCredentials: true where the network is trusted", carries)
 }
 
-// credential finds the names of headers that authenticate.
-var credential = regexp.MustCompile(`(?i)auth|cookie|token|secret|password|credential|key|signature`)
+// credentialHeader finds the names of headers that authenticate.
+var credentialHeader = regexp.MustCompile(`(?i)auth|cookie|token|secret|password|credential|key|signature`)
 
 // Files are the files that the sink reads for its requests.
 func (c Config) Files() []sinks.File {
@@ -212,18 +212,18 @@ func (c Config) validateHeader(h Header, taken map[string]bool) error {
 		return errors.New("webhook.bearerTokenFile sets Authorization, too; use one of them")
 	case (h.Value == "") == (h.File == ""):
 		return fmt.Errorf("%s needs either a value or a file", name)
-	case !legalValue(h.Value):
+	case !isHeaderValue(h.Value):
 		return fmt.Errorf("the value of %s has a character that a header cannot have", name)
 	}
 	return nil
 }
 
-// legalValue says whether a header can have the value (RFC 9110, section 5.5).
-func legalValue(value string) bool {
+// isHeaderValue says whether a header can have the value (RFC 9110, section 5.5).
+func isHeaderValue(value string) bool {
 	return strings.IndexFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) < 0
 }
 
-func within(n, low, high int) error {
+func checkRange(n, low, high int) error {
 	if n < low || n > high {
 		return fmt.Errorf("%d is not between %d and %d", n, low, high)
 	}

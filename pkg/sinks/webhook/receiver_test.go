@@ -23,18 +23,18 @@ type receiver struct {
 	http *httptest.Server
 	down atomic.Bool // every connection is broken before anything is taken
 	busy atomic.Bool // every request is answered by 429
-	// answer, if set, says what becomes of a request: its status, and whether the events are taken. A status of 0 breaks
+	// respond, if set, says what becomes of a request: its status, and whether the events are taken. A status of 0 breaks
 	// the connection.
-	answer func(n int64, r *http.Request, body []byte) (status int, take bool)
+	respond func(n int64, r *http.Request, body []byte) (status int, take bool)
 
 	requests atomic.Int64
 	mu       sync.Mutex
-	taken    []sinktest.Delivered
+	accepted []sinktest.Delivered
 }
 
-func receive(t testing.TB, answer func(n int64, r *http.Request, body []byte) (status int, take bool)) *receiver {
+func startReceiver(t testing.TB, answer func(n int64, r *http.Request, body []byte) (status int, take bool)) *receiver {
 	t.Helper()
-	r := &receiver{t: t, answer: answer}
+	r := &receiver{t: t, respond: answer}
 	r.http = httptest.NewServer(r)
 	t.Cleanup(r.http.Close)
 	return r
@@ -43,8 +43,8 @@ func receive(t testing.TB, answer func(n int64, r *http.Request, body []byte) (s
 func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	body, err := io.ReadAll(request.Body)
 	n, status, take := r.requests.Add(1), http.StatusAccepted, true
-	if r.answer != nil {
-		status, take = r.answer(n, request, body)
+	if r.respond != nil {
+		status, take = r.respond(n, request, body)
 	}
 	if r.busy.Load() {
 		status, take = http.StatusTooManyRequests, false
@@ -53,7 +53,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 		status, take = 0, false
 	}
 	if take {
-		r.keep(events(r.t, request, body))
+		r.recordEvents(parseEvents(r.t, request, body))
 	}
 	if status == 0 {
 		conn, _, err := http.NewResponseController(w).Hijack()
@@ -67,20 +67,20 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	w.WriteHeader(status)
 }
 
-func (r *receiver) keep(all []sinktest.Delivered) {
+func (r *receiver) recordEvents(all []sinktest.Delivered) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.taken = append(r.taken, all...)
+	r.accepted = append(r.accepted, all...)
 }
 
-func (r *receiver) all(testing.TB) []sinktest.Delivered {
+func (r *receiver) deliveredEvents(testing.TB) []sinktest.Delivered {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return append([]sinktest.Delivered(nil), r.taken...)
+	return append([]sinktest.Delivered(nil), r.accepted...)
 }
 
-// events reads the events of a request, in any mode.
-func events(t testing.TB, r *http.Request, body []byte) []sinktest.Delivered {
+// parseEvents reads the events of a request, in any mode.
+func parseEvents(t testing.TB, r *http.Request, body []byte) []sinktest.Delivered {
 	switch mode := r.Header.Get("Content-Type"); mode {
 	case "application/json":
 		id, err := url.PathUnescape(r.Header.Get("ce-id"))
@@ -89,7 +89,7 @@ func events(t testing.TB, r *http.Request, body []byte) []sinktest.Delivered {
 		}
 		return []sinktest.Delivered{{ID: id, Value: body}}
 	case "application/cloudevents+json":
-		return []sinktest.Delivered{structured(t, body)}
+		return []sinktest.Delivered{parseStructured(t, body)}
 	case "application/cloudevents-batch+json":
 		var all []json.RawMessage
 		if err := json.Unmarshal(body, &all); err != nil {
@@ -97,7 +97,7 @@ func events(t testing.TB, r *http.Request, body []byte) []sinktest.Delivered {
 		}
 		var events []sinktest.Delivered
 		for _, one := range all {
-			events = append(events, structured(t, one))
+			events = append(events, parseStructured(t, one))
 		}
 		return events
 	default:
@@ -106,7 +106,7 @@ func events(t testing.TB, r *http.Request, body []byte) []sinktest.Delivered {
 	}
 }
 
-func structured(t testing.TB, body []byte) sinktest.Delivered {
+func parseStructured(t testing.TB, body []byte) sinktest.Delivered {
 	var event struct{ SpecVersion, ID string }
 	if err := json.Unmarshal(body, &event); err != nil || event.SpecVersion != "1.0" {
 		t.Errorf("no CloudEvent in structured mode: %v, %.100s", err, body)

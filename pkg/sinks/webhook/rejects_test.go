@@ -15,41 +15,41 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/format"
 )
 
-// history is a journal of n changes of as many objects, which counts the dead letters that are stored.
-type history struct {
+// fakeJournal is a journal of n changes of as many objects, which counts the dead letters that are stored.
+type fakeJournal struct {
 	n    uint64
 	mu   sync.Mutex
 	dead int
 }
 
-func (h *history) Read(ctx context.Context, after uint64) ([]event.Record, error) {
+func (h *fakeJournal) Read(ctx context.Context, after uint64) ([]event.Record, error) {
 	if after >= h.n {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	return []event.Record{{Offset: after + 1, Change: pod("o"+string(rune('a'+after%26)), int(after+1))}}, nil
+	return []event.Record{{Offset: after + 1, Change: newPod("o"+string(rune('a'+after%26)), int(after+1))}}, nil
 }
 
-func (h *history) Settle(_ context.Context, _ event.Cursor, dead []event.DeadLetter) error {
+func (h *fakeJournal) Settle(_ context.Context, _ event.Cursor, dead []event.DeadLetter) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.dead += len(dead)
 	return nil
 }
 
-// TestAReceiverThatAnswers400ToEverythingIsAway is plain HTTP on the port of a TLS server, or another receiver than was
+// TestAReceiverThatAnswers400ToEverythingIsUnavailable is plain HTTP on the port of a TLS server, or another receiver than was
 // meant: the history must not become dead letters.
-func TestAReceiverThatAnswers400ToEverythingIsAway(t *testing.T) {
+func TestAReceiverThatAnswers400ToEverythingIsUnavailable(t *testing.T) {
 	var wrong atomic.Bool
 	wrong.Store(true)
-	r := receive(t, func(int64, *http.Request, []byte) (int, bool) {
+	r := startReceiver(t, func(int64, *http.Request, []byte) (int, bool) {
 		if wrong.Load() {
 			return http.StatusBadRequest, false
 		}
 		return http.StatusAccepted, true
 	})
-	s := open(t, Config{URL: r.http.URL}, format.CloudEventsStructured)
-	h := &history{n: 300}
+	s := newTestSink(t, Config{URL: r.http.URL}, format.CloudEventsStructured)
+	h := &fakeJournal{n: 300}
 	p := delivery.New("hook", s, "", h, event.Cursor{}, delivery.Config{
 		Retry: delivery.RetryConfig{Min: time.Millisecond, Max: 10 * time.Millisecond}, Workers: s.Concurrency(),
 	}, slog.New(slog.DiscardHandler))

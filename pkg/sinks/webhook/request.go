@@ -20,12 +20,12 @@ import (
 )
 
 const (
-	answerLimit = 64 << 10 // of an answer that much is read, so that the connection can be used again
-	quoteLimit  = 200      // and that much of it is quoted, in bytes
-	secretLimit = 1 << 20  // a larger file with a secret is a wrong path
-	dialTimeout = 5 * time.Second
-	idleTimeout = 90 * time.Second
-	longestRest = 10 * time.Minute // what a receiver may ask for in Retry-After
+	maxResponseBytes = 64 << 10 // of an answer that much is read, so that the connection can be used again
+	maxQuotedBytes   = 200      // and that much of it is quoted, in bytes
+	maxSecretBytes   = 1 << 20  // a larger file with a secret is a wrong path
+	dialTimeout      = 5 * time.Second
+	idleTimeout      = 90 * time.Second
+	maxRetryAfter    = 10 * time.Minute // what a receiver may ask for in Retry-After
 )
 
 // newClient makes a client that goes nowhere but to the configured host.
@@ -34,16 +34,16 @@ func newClient(cfg Config) *http.Client {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport: &http.Transport{
 			DialContext:            (&net.Dialer{Timeout: dialTimeout}).DialContext,
-			DialTLSContext:         cfg.TLS.dial,
+			DialTLSContext:         cfg.TLS.dialTLS,
 			MaxIdleConnsPerHost:    cfg.Lanes,
 			IdleConnTimeout:        idleTimeout,
-			MaxResponseHeaderBytes: answerLimit,
+			MaxResponseHeaderBytes: maxResponseBytes,
 		},
 	}
 }
 
-// dial makes a TLS connection with the files as they are now.
-func (t TLS) dial(ctx context.Context, network, address string) (net.Conn, error) {
+// dialTLS makes a TLS connection with the files as they are now.
+func (t TLS) dialTLS(ctx context.Context, network, address string) (net.Conn, error) {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err
@@ -68,21 +68,21 @@ func (t TLS) dial(ctx context.Context, network, address string) (net.Conn, error
 	return (&tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: config}).DialContext(ctx, network, address)
 }
 
-// post sends messages in one request and waits for the answer, or for the end of ctx. A request that the caller does not
+// postBatch sends messages in one request and waits for the answer, or for the end of ctx. A request that the caller does not
 // wait for any more goes on to its own end, and the lane's next one waits for that: two on their way at once could arrive in
 // either order. // I3
-func (s *Sink) post(ctx context.Context, slot chan struct{}, batch []sinks.Message) error {
+func (s *Sink) postBatch(ctx context.Context, slot chan struct{}, batch []sinks.Message) error {
 	select {
 	case slot <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	header := make(http.Header)
-	body := s.fill(header, batch)
+	body := s.encodeRequest(header, batch)
 	answered := make(chan error, 1)
 	s.requests.Go(func() {
 		defer func() { <-slot }()
-		answered <- s.exchange(header, body)
+		answered <- s.sendRequest(header, body)
 	})
 	select {
 	case err := <-answered:
@@ -92,31 +92,31 @@ func (s *Sink) post(ctx context.Context, slot chan struct{}, batch []sinks.Messa
 	}
 }
 
-// exchange makes one request and judges the answer.
-func (s *Sink) exchange(header http.Header, body []byte) error {
-	ctx, cancel := context.WithTimeout(s.open, s.cfg.Timeout)
+// sendRequest makes one request and judges the answer.
+func (s *Sink) sendRequest(header http.Header, body []byte) error {
+	ctx, cancel := context.WithTimeout(s.lifetime, s.cfg.Timeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.cfg.URL, bytes.NewReader(body))
 	if err != nil {
 		return fmt.Errorf("webhook.url: %w", err)
 	}
 	request.Header = header
-	secrets, err := s.authorize(header)
+	secrets, err := s.setConfiguredHeaders(header)
 	if err != nil {
 		return &sinks.UnavailableError{Reason: err.Error(), Err: err}
 	}
 	answer, err := s.client.Do(request)
 	if err != nil {
-		return s.unanswered(err)
+		return s.classifySendError(err)
 	}
 	defer func() { _ = answer.Body.Close() }() // only read
 	// The status decides, whatever becomes of the rest of the answer.
-	text, _ := io.ReadAll(io.LimitReader(answer.Body, answerLimit))
-	return classifyAnswer(answer, quote(text, secrets), len(body))
+	text, _ := io.ReadAll(io.LimitReader(answer.Body, maxResponseBytes))
+	return classifyResponse(answer, quoteResponse(text, secrets), len(body))
 }
 
-// authorize sets the configured headers and returns the secrets among their values.
-func (s *Sink) authorize(header http.Header) (secrets []string, err error) {
+// setConfiguredHeaders sets the configured headers and returns the secrets among their values.
+func (s *Sink) setConfiguredHeaders(header http.Header) (secrets []string, err error) {
 	if u, err := url.Parse(s.cfg.URL); err == nil && len(u.RequestURI()) > 1 { // a receiver may quote it
 		secrets = append(secrets, u.RequestURI(), u.EscapedPath())
 	}
@@ -128,7 +128,7 @@ func (s *Sink) authorize(header http.Header) (secrets []string, err error) {
 				return nil, fmt.Errorf("webhook.headers, %s: %w", h.Name, err)
 			}
 		}
-		if h.File != "" || credential.MatchString(h.Name) {
+		if h.File != "" || credentialHeader.MatchString(h.Name) {
 			secrets = append(secrets, value)
 		}
 		header.Set(h.Name, value)
@@ -151,7 +151,7 @@ func readSecret(path string) (string, error) {
 		return "", err
 	}
 	defer func() { _ = f.Close() }() // only read
-	content, err := io.ReadAll(io.LimitReader(f, secretLimit+1))
+	content, err := io.ReadAll(io.LimitReader(f, maxSecretBytes+1))
 	if err != nil {
 		return "", err
 	}
@@ -159,14 +159,14 @@ func readSecret(path string) (string, error) {
 	switch {
 	case value == "":
 		return "", fmt.Errorf("file %s is empty", path)
-	case len(content) > secretLimit || !legalValue(value):
+	case len(content) > maxSecretBytes || !isHeaderValue(value):
 		return "", fmt.Errorf("file %s holds what cannot be a header", path)
 	}
 	return value, nil
 }
 
-// unanswered says what a request without an answer means.
-func (s *Sink) unanswered(err error) error {
+// classifySendError says what a request without an answer means.
+func (s *Sink) classifySendError(err error) error {
 	var lookup *net.DNSError
 	var network *net.OpError
 	var trust *tls.CertificateVerificationError
@@ -175,23 +175,23 @@ func (s *Sink) unanswered(err error) error {
 	switch {
 	case errors.As(err, &lookup), errors.As(err, &trust), errors.As(err, &file), errors.As(err, &alert),
 		errors.As(err, &network) && (network.Op == "dial" || network.Op == "remote error"):
-		return &sinks.UnavailableError{Reason: "no connection to the webhook: " + cause(err).Error(), Err: err}
+		return &sinks.UnavailableError{Reason: "no connection to the webhook: " + withoutURL(err).Error(), Err: err}
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("no answer within %v", s.cfg.Timeout)
 	}
-	return fmt.Errorf("post: %w", cause(err)) // a connection that broke; the event may have arrived
+	return fmt.Errorf("post: %w", withoutURL(err)) // a connection that broke; the event may have arrived
 }
 
-// cause is an error of the client without the URL it begins with.
-func cause(err error) error {
+// withoutURL is an error of the client without the URL it begins with.
+func withoutURL(err error) error {
 	if inner := errors.Unwrap(err); inner != nil {
 		return inner
 	}
 	return err
 }
 
-// classifyAnswer says what an answer means for the messages of its request.
-func classifyAnswer(answer *http.Response, said string, size int) error {
+// classifyResponse says what an answer means for the messages of its request.
+func classifyResponse(answer *http.Response, said string, size int) error {
 	reason := func(text string) string {
 		return fmt.Sprintf("the webhook answers %s: %s%s", answer.Status, text, said)
 	}
@@ -203,7 +203,7 @@ func classifyAnswer(answer *http.Response, said string, size int) error {
 	case code == http.StatusBadRequest, code == http.StatusUnprocessableEntity:
 		return &sinks.RejectedError{Reason: reason("it does not take this event")}
 	case code == http.StatusTooManyRequests, code == http.StatusServiceUnavailable:
-		wait := rest(answer.Header.Get("Retry-After"), time.Now())
+		wait := parseRetryAfter(answer.Header.Get("Retry-After"), time.Now())
 		return &sinks.UnavailableError{Reason: reason("it wants to be left alone for a while"), After: wait}
 	case code >= 300 && code <= 399:
 		return &sinks.UnavailableError{Reason: reason("redirects are not followed; set webhook.url to where it has moved")}
@@ -218,19 +218,19 @@ func classifyAnswer(answer *http.Response, said string, size int) error {
 	return errors.New(reason("tried again"))
 }
 
-// rest reads a Retry-After (RFC 9110, section 10.2.3): seconds, or a date. What is not understood is no wish.
-func rest(after string, now time.Time) time.Duration {
+// parseRetryAfter reads a Retry-After (RFC 9110, section 10.2.3): seconds, or a date. What is not understood is no wish.
+func parseRetryAfter(after string, now time.Time) time.Duration {
 	if seconds, err := strconv.ParseUint(after, 10, 32); err == nil {
-		return min(time.Duration(seconds)*time.Second, longestRest)
+		return min(time.Duration(seconds)*time.Second, maxRetryAfter)
 	}
 	if date, err := http.ParseTime(after); err == nil {
-		return min(max(date.Sub(now), 0), longestRest)
+		return min(max(date.Sub(now), 0), maxRetryAfter)
 	}
 	return 0
 }
 
-// quote words what the receiver said, if it says something and does not repeat a secret.
-func quote(text []byte, secrets []string) string {
+// quoteResponse words what the receiver said, if it says something and does not repeat a secret.
+func quoteResponse(text []byte, secrets []string) string {
 	said := strings.Join(strings.Fields(strings.ToValidUTF8(string(text), "")), " ")
 	for _, secret := range secrets {
 		if strings.Contains(said, secret) {
@@ -240,8 +240,8 @@ func quote(text []byte, secrets []string) string {
 	if said == "" {
 		return ""
 	}
-	if len(said) > quoteLimit {
-		said = strings.ToValidUTF8(said[:quoteLimit], "") + "…"
+	if len(said) > maxQuotedBytes {
+		said = strings.ToValidUTF8(said[:maxQuotedBytes], "") + "…"
 	}
 	return "; it says " + strconv.Quote(said)
 }

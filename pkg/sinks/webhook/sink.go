@@ -12,20 +12,20 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// batchBytes is where a request in batched mode stops to grow. A larger single event is a request of its own.
-const batchBytes = 1 << 20
+// maxBatchBytes is where a request in batched mode stops to grow. A larger single event is a request of its own.
+const maxBatchBytes = 1 << 20
 
 // Sink posts to one URL. It is safe for concurrent use as [sinks.Sink] says.
 type Sink struct {
-	cfg    Config
-	format format.Format
-	client *http.Client
-	names  []sinks.Lane                 // by number
-	slots  map[sinks.Lane]chan struct{} // capacity 1; held by the request of the lane that is on its way
+	cfg       Config
+	format    format.Format
+	client    *http.Client
+	laneNames []sinks.Lane                 // by number
+	slots     map[sinks.Lane]chan struct{} // capacity 1; held by the request of the lane that is on its way
 
-	open     context.Context // ends with Close
-	close    context.CancelFunc
-	requests sync.WaitGroup
+	lifetime       context.Context // ends with Close
+	cancelRequests context.CancelFunc
+	requests       sync.WaitGroup
 }
 
 var _ sinks.Sink = (*Sink)(nil)
@@ -38,10 +38,10 @@ func New(cfg Config, f format.Format) (*Sink, error) {
 	}
 	cfg.SetDefaults()
 	s := &Sink{cfg: cfg, format: f, client: newClient(cfg), slots: make(map[sinks.Lane]chan struct{}, cfg.Lanes)}
-	s.open, s.close = context.WithCancel(context.Background())
+	s.lifetime, s.cancelRequests = context.WithCancel(context.Background())
 	for i := range cfg.Lanes {
 		name := sinks.Lane(fmt.Sprintf("%d/%d", i, cfg.Lanes))
-		s.names, s.slots[name] = append(s.names, name), make(chan struct{}, 1)
+		s.laneNames, s.slots[name] = append(s.laneNames, name), make(chan struct{}, 1)
 	}
 	return s, nil
 }
@@ -51,7 +51,7 @@ func (s *Sink) Concurrency() int { return s.cfg.Lanes }
 
 // Lane hashes the key of the object. It asks nobody and never fails.
 func (s *Sink) Lane(c *event.Change) (sinks.Lane, error) {
-	return s.names[sinks.KeyHash(c)%uint64(len(s.names))], nil
+	return s.laneNames[sinks.KeyHash(c)%uint64(len(s.laneNames))], nil
 }
 
 // Publish posts one request after the other. What is refused together is posted in halves, until the event that is the
@@ -59,15 +59,15 @@ func (s *Sink) Lane(c *event.Change) (sinks.Lane, error) {
 func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
 	slot, known := s.slots[lane]
 	if !known {
-		return 0, fmt.Errorf("lane %q is not one of this sink, which has %d lanes", lane, len(s.names))
+		return 0, fmt.Errorf("lane %q is not one of this sink, which has %d lanes", lane, len(s.laneNames))
 	}
 	done, limit := 0, s.cfg.Batch
 	for done < len(batch) {
 		if err := ctx.Err(); err != nil {
 			return done, err
 		}
-		n := fitting(batch[done:], limit)
-		err := s.post(ctx, slot, batch[done:done+n])
+		n := requestSize(batch[done:], limit)
+		err := s.postBatch(ctx, slot, batch[done:done+n])
 		var rejected *sinks.RejectedError
 		switch {
 		case err == nil:
@@ -81,11 +81,11 @@ func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 	return done, nil
 }
 
-// fitting says how many messages go into one request.
-func fitting(batch []sinks.Message, limit int) int {
+// requestSize says how many messages go into one request.
+func requestSize(batch []sinks.Message, limit int) int {
 	n, size := 0, 0
 	for n < min(limit, len(batch)) {
-		if size += batch[n].Change.Size(); n > 0 && size > batchBytes {
+		if size += batch[n].Change.Size(); n > 0 && size > maxBatchBytes {
 			break
 		}
 		n++
@@ -93,8 +93,8 @@ func fitting(batch []sinks.Message, limit int) int {
 	return n
 }
 
-// fill writes the events into a request.
-func (s *Sink) fill(header http.Header, batch []sinks.Message) []byte {
+// encodeRequest writes the events into a request.
+func (s *Sink) encodeRequest(header http.Header, batch []sinks.Message) []byte {
 	header.Set("Content-Type", s.format.ContentType())
 	if s.cfg.Batch == 1 {
 		if s.format == format.CloudEvents {
@@ -126,10 +126,10 @@ func setAttributes(header http.Header, c *event.Change) {
 // Close lets the requests that were left alone come to their end until ctx ends, and cuts what is not answered by then: a
 // receiver that is still at work on a request could finish it after its repetition. Then it closes the connections. // I3
 func (s *Sink) Close(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, s.close)
+	stop := context.AfterFunc(ctx, s.cancelRequests)
 	s.requests.Wait()
 	stop()
-	s.close()
+	s.cancelRequests()
 	s.client.CloseIdleConnections()
 	return nil
 }

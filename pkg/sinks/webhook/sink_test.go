@@ -21,8 +21,8 @@ import (
 	"github.com/kubecdc/kubecdc/test/sinktest"
 )
 
-// patience is for answers on a machine that starves. It is never slept.
-const patience = 3 * time.Minute
+// testTimeout is for answers on a machine that starves. It is never slept.
+const testTimeout = 3 * time.Minute
 
 // modes are the ways to post events.
 var modes = map[string]struct {
@@ -34,7 +34,7 @@ var modes = map[string]struct {
 	"batched":    {format.CloudEventsStructured, 7},
 }
 
-func open(t testing.TB, cfg Config, f format.Format) *Sink {
+func newTestSink(t testing.TB, cfg Config, f format.Format) *Sink {
 	t.Helper()
 	s, err := New(cfg, f)
 	if err != nil {
@@ -43,27 +43,27 @@ func open(t testing.TB, cfg Config, f format.Format) *Sink {
 	return s
 }
 
-// opened makes a sink in binary mode that is closed at the end of the test.
-func opened(t testing.TB, cfg Config) *Sink {
+// newBinarySink makes a sink in binary mode that is closed at the end of the test.
+func newBinarySink(t testing.TB, cfg Config) *Sink {
 	t.Helper()
-	s := open(t, cfg, format.CloudEvents)
-	t.Cleanup(func() { closed(t, s) })
+	s := newTestSink(t, cfg, format.CloudEvents)
+	t.Cleanup(func() { closeSink(t, s) })
 	return s
 }
 
-func closed(t testing.TB, s *Sink) {
+func closeSink(t testing.TB, s *Sink) {
 	t.Helper()
 	if err := s.Close(context.Background()); err != nil {
 		t.Error(err)
 	}
 }
 
-func harness(r *receiver, f format.Format, batch int) sinktest.Harness {
+func newHarness(r *receiver, f format.Format, batch int) sinktest.Harness {
 	return sinktest.Harness{
 		New: func(t testing.TB) sinks.Sink {
-			return open(t, Config{URL: r.http.URL, Batch: batch, Timeout: patience}, f)
+			return newTestSink(t, Config{URL: r.http.URL, Batch: batch, Timeout: testTimeout}, f)
 		},
-		Read:  r.all,
+		Read:  r.deliveredEvents,
 		Value: func(c *event.Change) []byte { return f.AppendValue(nil, c) },
 	}
 }
@@ -71,8 +71,8 @@ func harness(r *receiver, f format.Format, batch int) sinktest.Harness {
 func TestTheWebhookKeepsTheContract(t *testing.T) {
 	for name, mode := range modes {
 		t.Run(name, func(t *testing.T) {
-			r := receive(t, nil)
-			h := harness(r, mode.format, mode.batch)
+			r := startReceiver(t, nil)
+			h := newHarness(r, mode.format, mode.batch)
 			h.Cut = func(testing.TB) { r.down.Store(true) }
 			h.Restore = func(testing.TB) { r.down.Store(false) }
 			h.Throttle = func(_ testing.TB, on bool) { r.busy.Store(on) }
@@ -85,7 +85,7 @@ func TestTheWebhookKeepsTheContract(t *testing.T) {
 func TestLostRequestsAndAnswersLoseAndReorderNothing(t *testing.T) {
 	for name, mode := range modes {
 		t.Run(name, func(t *testing.T) {
-			r := receive(t, func(n int64, _ *http.Request, _ []byte) (int, bool) {
+			r := startReceiver(t, func(n int64, _ *http.Request, _ []byte) (int, bool) {
 				switch {
 				case n%7 == 0:
 					return 0, false
@@ -96,18 +96,18 @@ func TestLostRequestsAndAnswersLoseAndReorderNothing(t *testing.T) {
 				}
 				return http.StatusNoContent, true
 			})
-			sinktest.Drive(t, harness(r, mode.format, mode.batch), rand.New(rand.NewPCG(1, 1)), 40, 25)
+			sinktest.PublishRandomly(t, newHarness(r, mode.format, mode.batch), rand.New(rand.NewPCG(1, 1)), 40, 25)
 		})
 	}
 }
 
-// pod makes one version of a pod.
-func pod(name string, version int) *event.Change {
+// newPod makes one version of a pod.
+func newPod(name string, version int) *event.Change {
 	return &event.Change{Type: event.Updated, Cluster: "c", Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"},
 		Namespace: "shop", Name: name, UID: "uid-" + name, ResourceVersion: fmt.Sprint(version), After: []byte(`{"a":1}`)}
 }
 
-func deliver(t testing.TB, s *Sink, changes ...*event.Change) (int, error) {
+func publishChanges(t testing.TB, s *Sink, changes ...*event.Change) (int, error) {
 	t.Helper()
 	lane, err := s.Lane(changes[0])
 	if err != nil {
@@ -120,7 +120,7 @@ func deliver(t testing.TB, s *Sink, changes ...*event.Change) (int, error) {
 	return s.Publish(t.Context(), lane, batch)
 }
 
-func TestAnAnswerMeansWhatItsStatusSays(t *testing.T) {
+func TestResponsesAreClassifiedByStatus(t *testing.T) {
 	for status, want := range map[int]string{
 		200: "accepted", 202: "accepted", 204: "accepted",
 		400: "rejected", 422: "rejected", 413: "too large", 431: "too large",
@@ -128,9 +128,9 @@ func TestAnAnswerMeansWhatItsStatusSays(t *testing.T) {
 		429: "unavailable", 502: "unavailable", 503: "unavailable", 504: "unavailable", 301: "unavailable", 307: "unavailable",
 		408: "unknown", 409: "unknown", 418: "unknown", 500: "unknown",
 	} {
-		r := receive(t, func(int64, *http.Request, []byte) (int, bool) { return status, false })
-		n, err := deliver(t, opened(t, Config{URL: r.http.URL}), pod("web", 1))
-		if got := kind(err); got != want || (n == 1) != (err == nil) {
+		r := startReceiver(t, func(int64, *http.Request, []byte) (int, bool) { return status, false })
+		n, err := publishChanges(t, newBinarySink(t, Config{URL: r.http.URL}), newPod("web", 1))
+		if got := errorKind(err); got != want || (n == 1) != (err == nil) {
 			t.Errorf("%d: %d, %s (%v), want %s", status, n, got, err, want)
 		}
 		if err != nil && !strings.Contains(err.Error(), fmt.Sprint(status)) {
@@ -139,7 +139,7 @@ func TestAnAnswerMeansWhatItsStatusSays(t *testing.T) {
 	}
 }
 
-func kind(err error) string {
+func errorKind(err error) string {
 	var away *sinks.UnavailableError
 	var never *sinks.RejectedError
 	switch {
@@ -155,13 +155,13 @@ func kind(err error) string {
 	return "unknown"
 }
 
-func TestTheReceiverIsLeftAloneForAsLongAsItAsks(t *testing.T) {
+func TestRetryAfterIsRespected(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for after, want := range map[string]time.Duration{
 		"": 0, "7": 7 * time.Second, "Fri, 02 Jan 2026 03:05:05 GMT": time.Minute, "Fri, 02 Jan 2026 03:00:00 GMT": 0,
-		"soon": 0, "-3": 0, "99999999999999999999": 0, "4000000000": longestRest,
+		"soon": 0, "-3": 0, "99999999999999999999": 0, "4000000000": maxRetryAfter,
 	} {
-		if got := rest(after, now); got != want {
+		if got := parseRetryAfter(after, now); got != want {
 			t.Errorf("Retry-After %q means %v, want %v", after, got, want)
 		}
 	}
@@ -170,41 +170,41 @@ func TestTheReceiverIsLeftAloneForAsLongAsItAsks(t *testing.T) {
 		w.WriteHeader(http.StatusTooManyRequests)
 	}))
 	t.Cleanup(server.Close)
-	_, err := deliver(t, opened(t, Config{URL: server.URL}), pod("web", 1))
+	_, err := publishChanges(t, newBinarySink(t, Config{URL: server.URL}), newPod("web", 1))
 	var away *sinks.UnavailableError
 	if !errors.As(err, &away) || away.After != 3*time.Second {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestOfABatchOnlyTheCauseIsRejected(t *testing.T) {
-	r := receive(t, func(_ int64, _ *http.Request, body []byte) (int, bool) {
+func TestOnlyTheOffendingEventOfABatchIsRejected(t *testing.T) {
+	r := startReceiver(t, func(_ int64, _ *http.Request, body []byte) (int, bool) {
 		if strings.Contains(string(body), "poison") {
 			return http.StatusUnprocessableEntity, false
 		}
 		return http.StatusOK, true
 	})
-	s := open(t, Config{URL: r.http.URL, Batch: 100}, format.CloudEventsStructured)
-	t.Cleanup(func() { closed(t, s) })
-	changes := []*event.Change{pod("web", 1), pod("web", 2), pod("web", 3), pod("web", 4), pod("web", 5)}
+	s := newTestSink(t, Config{URL: r.http.URL, Batch: 100}, format.CloudEventsStructured)
+	t.Cleanup(func() { closeSink(t, s) })
+	changes := []*event.Change{newPod("web", 1), newPod("web", 2), newPod("web", 3), newPod("web", 4), newPod("web", 5)}
 	changes[2].After = []byte(`{"a":"poison"}`)
-	n, err := deliver(t, s, changes...)
-	if n != 2 || kind(err) != "rejected" {
+	n, err := publishChanges(t, s, changes...)
+	if n != 2 || errorKind(err) != "rejected" {
 		t.Fatalf("got %d, %v; want 2 and a rejection of the third", n, err)
 	}
-	if n, err := deliver(t, s, changes[3:]...); n != 2 || err != nil {
+	if n, err := publishChanges(t, s, changes[3:]...); n != 2 || err != nil {
 		t.Errorf("behind it: %d, %v", n, err)
 	}
-	if got := len(r.all(t)); got != 4 {
+	if got := len(r.deliveredEvents(t)); got != 4 {
 		t.Errorf("%d events arrived, want 4", got)
 	}
 }
 
-func TestARedirectLeadsNowhere(t *testing.T) {
-	elsewhere := receive(t, nil)
+func TestRedirectsAreNotFollowed(t *testing.T) {
+	elsewhere := startReceiver(t, nil)
 	server := httptest.NewServer(http.RedirectHandler(elsewhere.http.URL, http.StatusTemporaryRedirect))
 	t.Cleanup(server.Close)
-	if _, err := deliver(t, opened(t, Config{URL: server.URL}), pod("web", 1)); kind(err) != "unavailable" || !strings.Contains(err.Error(), "webhook.url") {
+	if _, err := publishChanges(t, newBinarySink(t, Config{URL: server.URL}), newPod("web", 1)); errorKind(err) != "unavailable" || !strings.Contains(err.Error(), "webhook.url") {
 		t.Errorf("got %v", err)
 	}
 	if n := elsewhere.requests.Load(); n != 0 {
@@ -212,29 +212,29 @@ func TestARedirectLeadsNowhere(t *testing.T) {
 	}
 }
 
-func TestAReceiverThatDoesNotAnswerIsGivenUp(t *testing.T) {
+func TestAReceiverThatDoesNotAnswerTimesOut(t *testing.T) {
 	release := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
 	t.Cleanup(func() { close(release); server.Close() })
-	s := opened(t, Config{URL: server.URL, Timeout: 50 * time.Millisecond})
-	if n, err := deliver(t, s, pod("web", 1)); n != 0 || err == nil || !strings.Contains(err.Error(), "no answer within 50ms") {
+	s := newBinarySink(t, Config{URL: server.URL, Timeout: 50 * time.Millisecond})
+	if n, err := publishChanges(t, s, newPod("web", 1)); n != 0 || err == nil || !strings.Contains(err.Error(), "no answer within 50ms") {
 		t.Errorf("got %d, %v", n, err)
 	}
 }
 
-func TestAConnectionThatTakesTooLongIsNone(t *testing.T) {
-	s := opened(t, Config{URL: "http://127.0.0.1:1"})
+func TestAConnectTimeoutIsUnavailable(t *testing.T) {
+	s := newBinarySink(t, Config{URL: "http://127.0.0.1:1"})
 	s.client.Transport.(*http.Transport).DialContext = (&net.Dialer{Deadline: time.Unix(1, 0)}).DialContext
-	if n, err := deliver(t, s, pod("web", 1)); n != 0 || kind(err) != "unavailable" || !strings.Contains(err.Error(), "i/o timeout") {
+	if n, err := publishChanges(t, s, newPod("web", 1)); n != 0 || errorKind(err) != "unavailable" || !strings.Contains(err.Error(), "i/o timeout") {
 		t.Errorf("got %d, %v", n, err)
 	}
 }
 
-// hesitant makes a receiver that says when its first request has arrived, and answers it when release is closed.
-func hesitant(t *testing.T) (r *receiver, arrived <-chan struct{}, release chan struct{}) {
+// newBlockedReceiver makes a receiver that says when its first request has arrived, and answers it when release is closed.
+func newBlockedReceiver(t *testing.T) (r *receiver, arrived <-chan struct{}, release chan struct{}) {
 	t.Helper()
 	came, release := make(chan struct{}, 1), make(chan struct{})
-	return receive(t, func(n int64, _ *http.Request, _ []byte) (int, bool) {
+	return startReceiver(t, func(n int64, _ *http.Request, _ []byte) (int, bool) {
 		if n == 1 {
 			came <- struct{}{}
 			<-release
@@ -243,51 +243,51 @@ func hesitant(t *testing.T) (r *receiver, arrived <-chan struct{}, release chan 
 	}), came, release
 }
 
-// leaveAlone publishes a change, leaves its request alone when that has arrived, and returns the lane.
-func leaveAlone(t *testing.T, s *Sink, arrived <-chan struct{}) sinks.Lane {
+// abandonRequest publishes a change, leaves its request alone when that has arrived, and returns the lane.
+func abandonRequest(t *testing.T, s *Sink, arrived <-chan struct{}) sinks.Lane {
 	t.Helper()
-	lane, err := s.Lane(pod("web", 1))
+	lane, err := s.Lane(newPod("web", 1))
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-arrived; cancel() }()
-	if n, err := s.Publish(ctx, lane, []sinks.Message{{Change: pod("web", 1)}}); n != 0 || !errors.Is(err, context.Canceled) {
+	if n, err := s.Publish(ctx, lane, []sinks.Message{{Change: newPod("web", 1)}}); n != 0 || !errors.Is(err, context.Canceled) {
 		t.Fatalf("got %d, %v", n, err)
 	}
 	return lane
 }
 
-func TestARequestThatIsLeftAloneIsNotOvertaken(t *testing.T) {
-	r, arrived, release := hesitant(t)
-	s := opened(t, Config{URL: r.http.URL})
-	lane := leaveAlone(t, s, arrived)
+func TestAnAbandonedRequestIsNotOvertaken(t *testing.T) {
+	r, arrived, release := newBlockedReceiver(t)
+	s := newBinarySink(t, Config{URL: r.http.URL})
+	lane := abandonRequest(t, s, arrived)
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if n, err := s.Publish(ended, lane, []sinks.Message{{Change: pod("web", 1)}}); n != 0 || !errors.Is(err, context.Canceled) {
+	if n, err := s.Publish(ended, lane, []sinks.Message{{Change: newPod("web", 1)}}); n != 0 || !errors.Is(err, context.Canceled) {
 		t.Fatalf("got %d, %v", n, err)
 	}
 	if n := r.requests.Load(); n != 1 {
 		t.Fatalf("%d requests are on their way in one lane", n)
 	}
 	close(release)
-	if n, err := deliver(t, s, pod("web", 1), pod("web", 2)); n != 2 || err != nil {
+	if n, err := publishChanges(t, s, newPod("web", 1), newPod("web", 2)); n != 2 || err != nil {
 		t.Errorf("got %d, %v", n, err)
 	}
 }
 
-func TestTheLastRequestEndsBeforeASuccessorsFirst(t *testing.T) {
-	r, arrived, release := hesitant(t)
-	first := open(t, Config{URL: r.http.URL}, format.CloudEvents)
-	leaveAlone(t, first, arrived)
+func TestCloseWaitsForTheLastRequest(t *testing.T) {
+	r, arrived, release := newBlockedReceiver(t)
+	first := newTestSink(t, Config{URL: r.http.URL}, format.CloudEvents)
+	abandonRequest(t, first, arrived)
 	go close(release)
-	closed(t, first)
-	if n := len(r.all(t)); n != 1 {
+	closeSink(t, first)
+	if n := len(r.deliveredEvents(t)); n != 1 {
 		t.Errorf("%d changes were taken when the sink was closed, want the one that was on its way", n)
 	}
 }
 
-func TestAnEndlessAnswerIsNotReadToItsEnd(t *testing.T) {
+func TestAnEndlessResponseIsNotReadToItsEnd(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusOK)
 		for block := make([]byte, 4096); r.Context().Err() == nil; {
@@ -297,7 +297,7 @@ func TestAnEndlessAnswerIsNotReadToItsEnd(t *testing.T) {
 		}
 	}))
 	t.Cleanup(server.Close)
-	if n, err := deliver(t, opened(t, Config{URL: server.URL}), pod("web", 1)); n != 1 || err != nil {
+	if n, err := publishChanges(t, newBinarySink(t, Config{URL: server.URL}), newPod("web", 1)); n != 1 || err != nil {
 		t.Errorf("got %d, %v", n, err)
 	}
 }
@@ -305,35 +305,35 @@ func TestAnEndlessAnswerIsNotReadToItsEnd(t *testing.T) {
 func TestSecretsAreReadForEachRequestAndNeverShown(t *testing.T) {
 	dir := t.TempDir()
 	token, key := filepath.Join(dir, "token"), filepath.Join(dir, "key")
-	put(t, key, "key-1\n")
+	writeFile(t, key, "key-1\n")
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer hunter3" || r.Header.Get("X-Key") != "key-1" || r.Header.Get("X-Plain") != "plain" {
 			http.Error(w, "you sent "+r.Header.Get("Authorization"), http.StatusUnauthorized)
 		}
 	}))
 	t.Cleanup(server.Close)
-	s := opened(t, Config{URL: server.URL, BearerTokenFile: token, Headers: []Header{{Name: "X-Key", File: key}, {Name: "x-plain", Value: "plain"}}})
-	if _, err := deliver(t, s, pod("web", 1)); kind(err) != "unavailable" || !strings.Contains(err.Error(), "webhook.bearerTokenFile") {
+	s := newBinarySink(t, Config{URL: server.URL, BearerTokenFile: token, Headers: []Header{{Name: "X-Key", File: key}, {Name: "x-plain", Value: "plain"}}})
+	if _, err := publishChanges(t, s, newPod("web", 1)); errorKind(err) != "unavailable" || !strings.Contains(err.Error(), "webhook.bearerTokenFile") {
 		t.Errorf("without the file: %v", err)
 	}
-	put(t, token, "hunter2\n")
-	if _, err := deliver(t, s, pod("web", 1)); kind(err) != "unavailable" || strings.Contains(err.Error(), "hunter2") {
+	writeFile(t, token, "hunter2\n")
+	if _, err := publishChanges(t, s, newPod("web", 1)); errorKind(err) != "unavailable" || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("with a wrong token: %v", err)
 	}
-	put(t, token, "hunter3\n")
-	if n, err := deliver(t, s, pod("web", 1)); n != 1 || err != nil {
+	writeFile(t, token, "hunter3\n")
+	if n, err := publishChanges(t, s, newPod("web", 1)); n != 1 || err != nil {
 		t.Errorf("with the right token: %v", err)
 	}
 }
 
-func put(t *testing.T, path, content string) {
+func writeFile(t *testing.T, path, content string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func TestATLSConnectionTakesUpRotatedFiles(t *testing.T) {
+func TestATLSConnectionUsesRotatedFiles(t *testing.T) {
 	good, other, mine := certificates.New(t), certificates.New(t), t.TempDir()
 	r := &receiver{t: t}
 	r.http = httptest.NewUnstartedServer(r)
@@ -342,16 +342,16 @@ func TestATLSConnectionTakesUpRotatedFiles(t *testing.T) {
 	r.http.StartTLS()
 	t.Cleanup(r.http.Close)
 	cfg := Config{URL: r.http.URL, TLS: TLS{CA: filepath.Join(mine, "ca.pem"), Cert: filepath.Join(mine, "cert.pem"), Key: filepath.Join(mine, "key.pem")}}
-	s := opened(t, cfg)
-	if _, err := deliver(t, s, pod("web", 1)); kind(err) != "unavailable" || !strings.Contains(err.Error(), "ca.pem") {
+	s := newBinarySink(t, cfg)
+	if _, err := publishChanges(t, s, newPod("web", 1)); errorKind(err) != "unavailable" || !strings.Contains(err.Error(), "ca.pem") {
 		t.Errorf("without the files: %v", err)
 	}
 	other.IssueTo(t, mine)
-	if _, err := deliver(t, s, pod("web", 1)); kind(err) != "unavailable" || !strings.Contains(err.Error(), "certificate") {
+	if _, err := publishChanges(t, s, newPod("web", 1)); errorKind(err) != "unavailable" || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("neither trusts the other: %v", err)
 	}
 	good.IssueTo(t, mine)
-	if n, err := deliver(t, s, pod("web", 1)); n != 1 || err != nil {
+	if n, err := publishChanges(t, s, newPod("web", 1)); n != 1 || err != nil {
 		t.Errorf("with the right files: %v", err)
 	}
 }

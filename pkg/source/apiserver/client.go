@@ -24,10 +24,10 @@ import (
 type Client struct {
 	config *rest.Config
 	http   *http.Client
-	// afresh opens a connection for each request, which a load balancer may give to another API server. HTTP/2 would put
+	// fresh opens a connection for each request, which a load balancer may give to another API server. HTTP/2 would put
 	// all requests on one.
-	afresh *http.Client
-	skew   *atomic.Int64 // nanoseconds that this machine's clock is ahead
+	fresh *http.Client
+	skew  *atomic.Int64 // nanoseconds that this machine's clock is ahead
 }
 
 // RequestTimeout bounds requests that are answered at once, so that a dead connection is noticed.
@@ -37,8 +37,8 @@ const RequestTimeout = 30 * time.Second
 // objects, and what is too much is left out by the decoder.
 const acceptMetadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 
-// statuses lets the REST client read the errors of the API server; objects are read by a decoder.
-var statuses = func() runtime.NegotiatedSerializer {
+// statusNegotiator lets the REST client read the errors of the API server; objects are read by a decoder.
+var statusNegotiator = func() runtime.NegotiatedSerializer {
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 	return serializer.NewCodecFactory(scheme).WithoutConversion()
@@ -57,7 +57,7 @@ func NewClient(config *rest.Config, version string) (*Client, error) {
 	c.WarningHandler = rest.NoWarnings{}
 	skew := &atomic.Int64{}
 	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return &transport{next, skew} })
-	c.ContentConfig = rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json", NegotiatedSerializer: statuses}
+	c.ContentConfig = rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json", NegotiatedSerializer: statusNegotiator}
 	shared, err := rest.HTTPClientFor(c)
 	if err != nil {
 		return nil, fmt.Errorf("client for the API server at %s: %w", c.Host, err)
@@ -68,7 +68,7 @@ func NewClient(config *rest.Config, version string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client for the API server at %s: %w", c.Host, err)
 	}
-	return &Client{config: c, http: shared, afresh: afresh, skew: skew}, nil
+	return &Client{config: c, http: shared, fresh: afresh, skew: skew}, nil
 }
 
 // ClockSkew says how far this machine's clock was ahead of the API server's at its last answer, to a second; negative where
@@ -81,15 +81,15 @@ func (c *Client) Host() string { return c.config.Host }
 // Close closes the connections that nobody uses.
 func (c *Client) Close() {
 	utilnet.CloseIdleConnectionsFor(c.http.Transport) // http.Client would ask the outermost wrapper, which knows nothing of them
-	utilnet.CloseIdleConnectionsFor(c.afresh.Transport)
+	utilnet.CloseIdleConnectionsFor(c.fresh.Transport)
 }
 
 // REST returns a client for the requests of one group and version. It shares the connections of c.
 func (c *Client) REST(gv schema.GroupVersion) (rest.Interface, error) {
-	return c.restOver(c.http, gv, c.config.AcceptContentTypes)
+	return c.restClient(c.http, gv, c.config.AcceptContentTypes)
 }
 
-func (c *Client) restOver(connections *http.Client, gv schema.GroupVersion, accept string) (rest.Interface, error) {
+func (c *Client) restClient(connections *http.Client, gv schema.GroupVersion, accept string) (rest.Interface, error) {
 	config := rest.CopyConfig(c.config)
 	config.AcceptContentTypes = accept
 	config.GroupVersion, config.APIPath = &gv, "/apis"
@@ -106,7 +106,7 @@ func (c *Client) restOver(connections *http.Client, gv schema.GroupVersion, acce
 // Metrics returns what an API server measures of itself, in the text format of Prometheus: over a connection of its own, so
 // that behind a load balancer each call may reach another one. The caller closes it.
 func (c *Client) Metrics(ctx context.Context) (io.ReadCloser, error) {
-	client, err := c.restOver(c.afresh, schema.GroupVersion{Version: "v1"}, "text/plain")
+	client, err := c.restClient(c.fresh, schema.GroupVersion{Version: "v1"}, "text/plain")
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +116,7 @@ func (c *Client) Metrics(ctx context.Context) (io.ReadCloser, error) {
 // ClusterUID returns the UID of the namespace kube-system, which is as old as the cluster and the nearest thing to a
 // name that every cluster has. It tries once.
 func (c *Client) ClusterUID(ctx context.Context) (string, error) {
-	e, body, err := c.namespace(ctx, metav1.NamespaceSystem)
+	e, body, err := c.getNamespace(ctx, metav1.NamespaceSystem)
 	if err != nil {
 		return "", err
 	}
@@ -133,15 +133,15 @@ func (c *Client) ClusterUID(ctx context.Context) (string, error) {
 // HasNamespace says whether a namespace exists. It tries once. Without the right to get the namespace the error is one that
 // Classify calls Forbidden, whether it exists or not.
 func (c *Client) HasNamespace(ctx context.Context, name string) (bool, error) {
-	_, _, err := c.namespace(ctx, name)
+	_, _, err := c.getNamespace(ctx, name)
 	if Classify(err) == NotServed {
 		return false, nil
 	}
 	return err == nil, err
 }
 
-// namespace gets a namespace.
-func (c *Client) namespace(ctx context.Context, name string) (*Endpoint, []byte, error) {
+// getNamespace gets a namespace.
+func (c *Client) getNamespace(ctx context.Context, name string) (*Endpoint, []byte, error) {
 	e, err := c.Endpoint(selection.Scope{Resource: event.Resource{Version: "v1", Resource: "namespaces", Kind: "Namespace"}})
 	if err != nil {
 		return nil, nil, err

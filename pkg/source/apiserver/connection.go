@@ -41,8 +41,8 @@ const (
 	maxBatchBytes  = 1 << 20
 )
 
-// connect reads body, which it closes, until it ends or ctx does. cancel ends ctx.
-func connect(ctx context.Context, cancel context.CancelFunc, body io.ReadCloser, d *decode.Decoder) *Connection {
+// newConnection reads body, which it closes, until it ends or ctx does. cancel ends ctx.
+func newConnection(ctx context.Context, cancel context.CancelFunc, body io.ReadCloser, d *decode.Decoder) *Connection {
 	c := &Connection{Batches: make(chan *Batch), cancel: cancel}
 	events := d.Stream(body)
 	go func() {
@@ -55,7 +55,7 @@ func connect(ctx context.Context, cancel context.CancelFunc, body io.ReadCloser,
 		}()
 		// Two are enough: while one is handled the other is filled, and it is handed over when the first is done with.
 		for spare, b := new(Batch), new(Batch); c.Err == nil; spare, b = b, spare {
-			c.Err = b.fill(events)
+			c.Err = b.readArrived(events)
 			if b.Read == 0 {
 				continue
 			}
@@ -94,8 +94,8 @@ func (c *Connection) Stop() {
 	}
 }
 
-// fill reads one event, however long that takes, and those behind it that have arrived.
-func (b *Batch) fill(events *decode.Stream) error {
+// readArrived reads one event, however long that takes, and those behind it that have arrived.
+func (b *Batch) readArrived(events *decode.Stream) error {
 	clear(b.Events) // so that they are not kept
 	*b = Batch{Events: b.Events[:0]}
 	for {
@@ -104,7 +104,7 @@ func (b *Batch) fill(events *decode.Stream) error {
 			return err
 		}
 		b.Add(e, size)
-		if b.Listed || b.Full() || !events.Arrived() {
+		if b.Listed || b.Full() || !events.Buffered() {
 			return nil
 		}
 	}

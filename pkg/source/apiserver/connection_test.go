@@ -24,12 +24,12 @@ const threeEvents = `{"type":"ADDED","object":{"metadata":{"name":"a"}}}
 {"type":"DELETED","object":{"metadata":{"name":"c"}}}
 `
 
-func TestABatchIsWhatHasArrived(t *testing.T) {
+func TestBatchHoldsWhatHasArrived(t *testing.T) {
 	var stream strings.Builder
 	for i := range 3 * maxBatchEvents {
 		fmt.Fprintf(&stream, `{"type":"ADDED","object":{"metadata":{"name":"n%d","resourceVersion":"%d"}}}`+"\n", i, i+1)
 	}
-	c := connect(t.Context(), func() {}, io.NopCloser(strings.NewReader(stream.String())), podDecoder())
+	c := newConnection(t.Context(), func() {}, io.NopCloser(strings.NewReader(stream.String())), podDecoder())
 	defer c.Stop()
 	total, batches := 0, 0
 	for b := range c.Batches {
@@ -43,9 +43,9 @@ func TestABatchIsWhatHasArrived(t *testing.T) {
 	}
 }
 
-func TestABatchIsBoundedInBytes(t *testing.T) {
+func TestBatchIsBoundedInBytes(t *testing.T) {
 	line := `{"type":"ADDED","object":{"metadata":{"name":"a"},"data":"` + strings.Repeat("x", maxBatchBytes) + `"}}` + "\n"
-	c := connect(t.Context(), func() {}, io.NopCloser(strings.NewReader(line+line+line)), podDecoder())
+	c := newConnection(t.Context(), func() {}, io.NopCloser(strings.NewReader(line+line+line)), podDecoder())
 	defer c.Stop()
 	for b := range c.Batches {
 		if len(b.Events) != 1 {
@@ -54,10 +54,10 @@ func TestABatchIsBoundedInBytes(t *testing.T) {
 	}
 }
 
-func TestAResourceVersionThatStandsForAnyIsNoPosition(t *testing.T) {
+func TestWildcardResourceVersionIsNoPosition(t *testing.T) {
 	stream := `{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"7"}}}` + "\n" +
 		`{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"0"}}}` + "\n" + `{"type":"BOOKMARK","object":{"metadata":{}}}` + "\n"
-	c := connect(t.Context(), func() {}, io.NopCloser(strings.NewReader(stream)), podDecoder())
+	c := newConnection(t.Context(), func() {}, io.NopCloser(strings.NewReader(stream)), podDecoder())
 	defer c.Stop()
 	for b := range c.Batches {
 		if b.Position != "7" {
@@ -66,9 +66,9 @@ func TestAResourceVersionThatStandsForAnyIsNoPosition(t *testing.T) {
 	}
 }
 
-func TestABatchEndsWithTheInitialEvents(t *testing.T) {
+func TestBatchEndsWithInitialEvents(t *testing.T) {
 	mark := `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"7","annotations":{"k8s.io/initial-events-end":"true"}}}}` + "\n"
-	c := connect(t.Context(), func() {}, io.NopCloser(strings.NewReader(threeEvents+mark+threeEvents)), podDecoder())
+	c := newConnection(t.Context(), func() {}, io.NopCloser(strings.NewReader(threeEvents+mark+threeEvents)), podDecoder())
 	defer c.Stop()
 	first, second := <-c.Batches, 0
 	if !first.Listed || first.Position != "7" || len(first.Events) != 3 || first.Read != 4 {
@@ -82,16 +82,16 @@ func TestABatchEndsWithTheInitialEvents(t *testing.T) {
 	}
 }
 
-func TestAConnectionThatIsStoppedHoldsNothing(t *testing.T) {
+func TestStoppedConnectionReleasesEverything(t *testing.T) {
 	r, w := io.Pipe()
 	ctx, cancel := context.WithCancel(t.Context())
-	c := connect(ctx, func() { cancel(); r.Close() }, r, podDecoder())
+	c := newConnection(ctx, func() { cancel(); r.Close() }, r, podDecoder())
 	go func() { _, _ = io.WriteString(w, threeEvents) }()
 	<-c.Batches
 	c.Stop() // goleak finds what stays
 }
 
-func TestErrorEventsKeepTheirMeaning(t *testing.T) {
+func TestErrorEventsAreClassified(t *testing.T) {
 	_, _, err := podDecoder().Stream(strings.NewReader(
 		`{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too old resource version","reason":"Expired","code":410}}` + "\n")).Next()
 	if Classify(err) != Expired {
@@ -99,8 +99,8 @@ func TestErrorEventsKeepTheirMeaning(t *testing.T) {
 	}
 }
 
-// TestACacheThatSaysWhyItIsNotFilledIsNoStart has the words of kube-apiserver where a conversion webhook is down.
-func TestACacheThatSaysWhyItIsNotFilledIsNoStart(t *testing.T) {
+// TestCacheErrorWithReasonIsNotStarting has the words of kube-apiserver where a conversion webhook is down.
+func TestCacheErrorWithReasonIsNotStarting(t *testing.T) {
 	err := apierrors.NewTooManyRequests("storage is (re)initializing: failed to list <unspecified>: conversion webhook for x failed", 1)
 	if got := Classify(err); got != Interrupted {
 		t.Errorf("verdict %d, want %d", got, Interrupted)

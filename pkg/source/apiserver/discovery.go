@@ -28,13 +28,13 @@ const discoveryRequests = 8
 // Discover asks the API server what it serves, and returns the groups that could not be asked too: of these, what was in
 // old stays. It tries once.
 func (c *Client) Discover(ctx context.Context, old selection.Catalog) (selection.Catalog, []string, error) {
-	client, err := c.restOver(c.http, schema.GroupVersion{}, acceptDiscovery)
+	client, err := c.restClient(c.http, schema.GroupVersion{}, acceptDiscovery)
 	if err != nil {
 		return nil, nil, err
 	}
 	d := discovery{client: client, failed: map[string]bool{}}
 	for _, root := range []string{"/api", "/apis"} {
-		if err := d.read(ctx, root); err != nil {
+		if err := d.readRoot(ctx, root); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -52,9 +52,9 @@ type discovery struct {
 	failed map[string]bool // groups of which something could not be asked
 }
 
-// read reads what is below a root, /api for the core group and /apis for all others.
-func (d *discovery) read(ctx context.Context, root string) error {
-	body, contentType, err := d.get(ctx, root)
+// readRoot reads what is below a root, /api for the core group and /apis for all others.
+func (d *discovery) readRoot(ctx context.Context, root string) error {
+	body, contentType, err := d.getDocument(ctx, root)
 	switch {
 	case root == "/api" && apierrors.IsNotFound(err):
 		return nil // there may be no core group
@@ -63,7 +63,7 @@ func (d *discovery) read(ctx context.Context, root string) error {
 	case isAggregated(contentType):
 		return d.readAggregated(body)
 	}
-	groups, err := groupsIn(root, body)
+	groups, err := parseGroups(root, body)
 	if err != nil {
 		return fmt.Errorf("GET %s: %w", root, err)
 	}
@@ -71,7 +71,7 @@ func (d *discovery) read(ctx context.Context, root string) error {
 	return ctx.Err()
 }
 
-func (d *discovery) get(ctx context.Context, path string) (body []byte, contentType string, err error) {
+func (d *discovery) getDocument(ctx context.Context, path string) (body []byte, contentType string, err error) {
 	answer := d.client.Get().AbsPath(path).MaxRetries(0).Timeout(RequestTimeout).Do(ctx).ContentType(&contentType)
 	if err := answer.Error(); err != nil { // says more than that of Raw
 		return nil, "", err
@@ -102,7 +102,7 @@ func (d *discovery) readAggregated(body []byte) error {
 			}
 			group.Versions = append(group.Versions, metav1.GroupVersionForDiscovery{Version: v.Version})
 			d.lists = append(d.lists, &metav1.APIResourceList{
-				GroupVersion: schema.GroupVersion{Group: g.Name, Version: v.Version}.String(), APIResources: resourcesIn(v),
+				GroupVersion: schema.GroupVersion{Group: g.Name, Version: v.Version}.String(), APIResources: listableResources(v),
 			})
 		}
 		d.groups = append(d.groups, group)
@@ -110,8 +110,8 @@ func (d *discovery) readAggregated(body []byte) error {
 	return nil
 }
 
-// resourcesIn leaves subresources out, and what has subresources only.
-func resourcesIn(v apidiscovery.APIVersionDiscovery) (found []metav1.APIResource) {
+// listableResources leaves subresources out, and what has subresources only.
+func listableResources(v apidiscovery.APIVersionDiscovery) (found []metav1.APIResource) {
 	for _, r := range v.Resources {
 		if r.ResponseKind != nil && r.ResponseKind.Kind != "" {
 			found = append(found, metav1.APIResource{
@@ -123,8 +123,8 @@ func resourcesIn(v apidiscovery.APIVersionDiscovery) (found []metav1.APIResource
 	return found
 }
 
-// groupsIn reads a document that names groups and their versions.
-func groupsIn(root string, body []byte) ([]metav1.APIGroup, error) {
+// parseGroups reads a document that names groups and their versions.
+func parseGroups(root string, body []byte) ([]metav1.APIGroup, error) {
 	if root == "/api" {
 		var core metav1.APIVersions
 		if err := json.Unmarshal(body, &core); err != nil {
@@ -160,7 +160,7 @@ func (d *discovery) readVersions(ctx context.Context, root string, groups []meta
 
 func (d *discovery) readVersion(ctx context.Context, root, group, groupVersion string) {
 	list := &metav1.APIResourceList{}
-	body, _, err := d.get(ctx, root+"/"+groupVersion)
+	body, _, err := d.getDocument(ctx, root+"/"+groupVersion)
 	if err == nil {
 		err = json.Unmarshal(body, list)
 	}

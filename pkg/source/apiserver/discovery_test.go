@@ -18,27 +18,27 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 )
 
-// TestDiscoveryReadsWhatClientGoReads of a real API server, in the form of today and in that of API servers before 1.30.
-func TestDiscoveryReadsWhatClientGoReads(t *testing.T) {
+// TestDiscoveryMatchesClientGo of a real API server, in the form of today and in that of API servers before 1.30.
+func TestDiscoveryMatchesClientGo(t *testing.T) {
 	plane := controlplane.ForTest(t)
 	config, err := clientcmd.BuildConfigFromFlags("", plane.Kubeconfig())
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := byClientGo(t, config)
+	want := discoverWithClientGo(t, config)
 	if len(want) < 10 {
 		t.Fatalf("%d groups", len(want))
 	}
 	for form, accept := range map[string]string{"one document": acceptDiscovery, "a document each": "application/json"} {
-		got, unanswered := discover(t, config, accept, nil)
+		got, unanswered := discoverAccepting(t, config, accept, nil)
 		if len(unanswered) > 0 || !got.Equal(want) {
 			t.Errorf("%s: %v, unanswered %q\nclient-go: %v", form, got, unanswered, want)
 		}
 	}
 }
 
-// byClientGo is what client-go's own discovery finds.
-func byClientGo(t *testing.T, config *rest.Config) selection.Catalog {
+// discoverWithClientGo is what client-go's own discovery finds.
+func discoverWithClientGo(t *testing.T, config *rest.Config) selection.Catalog {
 	t.Helper()
 	client, err := apidiscovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
@@ -52,11 +52,11 @@ func byClientGo(t *testing.T, config *rest.Config) selection.Catalog {
 	return selection.ReadCatalog(groups, lists, nil, nil)
 }
 
-// discover asks with another Accept header.
-func discover(t *testing.T, config *rest.Config, accept string, old selection.Catalog) (selection.Catalog, []string) {
+// discoverAccepting asks with another Accept header.
+func discoverAccepting(t *testing.T, config *rest.Config, accept string, old selection.Catalog) (selection.Catalog, []string) {
 	t.Helper()
 	config = rest.CopyConfig(config)
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return accepting{next, accept} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return acceptTransport{next, accept} })
 	client, err := NewClient(config, "test")
 	if err != nil {
 		t.Fatal(err)
@@ -69,19 +69,19 @@ func discover(t *testing.T, config *rest.Config, accept string, old selection.Ca
 	return found, unanswered
 }
 
-// accepting sets the Accept header of requests.
-type accepting struct {
+// acceptTransport sets the Accept header of requests.
+type acceptTransport struct {
 	http.RoundTripper
 	accept string
 }
 
-func (a accepting) RoundTrip(r *http.Request) (*http.Response, error) {
+func (a acceptTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	r.Header.Set("Accept", a.accept)
 	return a.RoundTripper.RoundTrip(r)
 }
 
-func (a accepting) CloseIdleConnections() {
+func (a acceptTransport) CloseIdleConnections() {
 	if c, ok := a.RoundTripper.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}
@@ -89,8 +89,8 @@ func (a accepting) CloseIdleConnections() {
 
 const aggregatedType = "application/json; as=APIGroupDiscoveryList; v=v2; g=apidiscovery.k8s.io; charset=utf-8"
 
-// TestAGroupThatCannotBeAskedStaysAsItWas, in both forms.
-func TestAGroupThatCannotBeAskedStaysAsItWas(t *testing.T) {
+// TestUnansweredGroupKeepsOldCatalog, in both forms.
+func TestUnansweredGroupKeepsOldCatalog(t *testing.T) {
 	old := selection.Catalog{"gone.example": {{Resource: event.Resource{Group: "gone.example", Version: "v1", Resource: "things", Kind: "Thing"}}}}
 	pods := selection.Served{Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, Namespaced: true, Aliases: "pod,pod,po"}
 	for form, answers := range map[string]map[string]string{
@@ -125,7 +125,7 @@ func TestAGroupThatCannotBeAskedStaysAsItWas(t *testing.T) {
 				_, _ = w.Write([]byte(body)) // a client that went away is no failure
 			}
 		}))
-		found, unanswered := discover(t, &rest.Config{Host: server.URL}, acceptDiscovery, old)
+		found, unanswered := discoverAccepting(t, &rest.Config{Host: server.URL}, acceptDiscovery, old)
 		server.Close()
 		want := maps.Clone(old)
 		if form != "no core group" {

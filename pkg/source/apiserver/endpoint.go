@@ -22,7 +22,7 @@ const (
 	HeadersTimeout = time.Minute
 	// Watches are ended by the API server after a random time in this range, so that rights are checked anew and load
 	// spreads over API servers. client-go's Reflector has the same.
-	minWatch, maxWatch = 5 * time.Minute, 10 * time.Minute
+	minWatchTime, maxWatchTime = 5 * time.Minute, 10 * time.Minute
 	// watchGrace is how long a watch may outlive that time before it is ended here: the connection is dead, or the journal
 	// took so long that nobody has read the end.
 	watchGrace = 30 * time.Second
@@ -33,7 +33,7 @@ const (
 type Endpoint struct {
 	Scope   selection.Scope
 	client  rest.Interface
-	afresh  rest.Interface // see Client
+	fresh   rest.Interface // see Client
 	decoder *decode.Decoder
 }
 
@@ -43,18 +43,18 @@ func (c *Client) Endpoint(s selection.Scope) (*Endpoint, error) {
 	if s.MetadataOnly {
 		accept = acceptMetadata
 	}
-	client, err := c.restOver(c.http, gv, accept)
+	client, err := c.restClient(c.http, gv, accept)
 	if err != nil {
 		return nil, err
 	}
-	afresh, err := c.restOver(c.afresh, gv, accept)
-	return &Endpoint{Scope: s, client: client, afresh: afresh, decoder: decode.New(s.Resource, s.MetadataOnly)}, err
+	afresh, err := c.restClient(c.fresh, gv, accept)
+	return &Endpoint{Scope: s, client: client, fresh: afresh, decoder: decode.New(s.Resource, s.MetadataOnly)}, err
 }
 
-// Failed is how many answers could not be read.
-func (e *Endpoint) Failed() uint64 { return e.decoder.Failed() }
+// DecodeErrors is how many answers could not be read.
+func (e *Endpoint) DecodeErrors() uint64 { return e.decoder.Failures() }
 
-func (e *Endpoint) request(client rest.Interface, o metav1.ListOptions) *rest.Request {
+func (e *Endpoint) newRequest(client rest.Interface, o metav1.ListOptions) *rest.Request {
 	o.LabelSelector = e.Scope.LabelSelector
 	if o.FieldSelector == "" {
 		o.FieldSelector = e.Scope.FieldSelector
@@ -75,9 +75,9 @@ type responseBody struct {
 	slot   *Slot
 }
 
-func (b *responseBody) await(answer func() error) error {
+func (b *responseBody) awaitAnswer(answer func() error) error {
 	late := time.AfterFunc(HeadersTimeout, func() { b.cancel(errNoAnswer) })
-	done := b.slot.asking()
+	done := b.slot.beginRequest()
 	err := answer()
 	done()
 	if !late.Stop() && errors.Is(context.Cause(b.ctx), errNoAnswer) {
@@ -94,11 +94,11 @@ func (b *responseBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// open sends a request and returns the body of the answer, which the caller closes.
-func open(ctx context.Context, s *Slot, verb string, r *rest.Request) (*responseBody, error) {
+// sendRequest sends a request and returns the body of the answer, which the caller closes.
+func sendRequest(ctx context.Context, s *Slot, verb string, r *rest.Request) (*responseBody, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	b := &responseBody{ctx: ctx, cancel: cancel, slot: s}
-	err := b.await(func() (err error) {
+	err := b.awaitAnswer(func() (err error) {
 		b.ReadCloser, err = r.Stream(ctx)
 		return err
 	})
@@ -107,7 +107,7 @@ func open(ctx context.Context, s *Slot, verb string, r *rest.Request) (*response
 		if b.ReadCloser != nil {
 			_ = b.ReadCloser.Close() // it was read by nobody
 		}
-		return nil, denied(verb, err)
+		return nil, wrapDenied(verb, err)
 	}
 	return b, nil
 }
@@ -117,7 +117,7 @@ func open(ctx context.Context, s *Slot, verb string, r *rest.Request) (*response
 type listBody struct{ *responseBody }
 
 func (b listBody) Read(p []byte) (n int, err error) {
-	err = b.await(func() (err error) {
+	err = b.awaitAnswer(func() (err error) {
 		n, err = b.responseBody.Read(p)
 		return err
 	})
@@ -130,7 +130,7 @@ func (e *Endpoint) List(ctx context.Context, s *Slot, o metav1.ListOptions, take
 	if take == nil {
 		take = func(*deltas.Object) error { return nil }
 	}
-	body, err := open(ctx, s, "list", e.request(e.client, o))
+	body, err := sendRequest(ctx, s, "list", e.newRequest(e.client, o))
 	if err != nil {
 		return metav1.ListMeta{}, err
 	}
@@ -148,29 +148,29 @@ func (e *Endpoint) Newest(ctx context.Context) (string, error) {
 
 // Watch opens a watch that ends after a random time, or after the one given. The caller stops the connection.
 func (e *Endpoint) Watch(ctx context.Context, s *Slot, o metav1.ListOptions) (*Connection, error) {
-	return e.watch(ctx, s, o, func(o metav1.ListOptions) *rest.Request { return e.request(e.client, o) })
+	return e.openWatch(ctx, s, o, func(o metav1.ListOptions) *rest.Request { return e.newRequest(e.client, o) })
 }
 
-// WatchAfresh is Watch on a connection of its own.
-func (e *Endpoint) WatchAfresh(ctx context.Context, s *Slot, o metav1.ListOptions) (*Connection, error) {
-	return e.watch(ctx, s, o, func(o metav1.ListOptions) *rest.Request {
-		return e.request(e.afresh, o).SetHeader("Connection", "close")
+// WatchOnNewConnection is Watch on a connection of its own.
+func (e *Endpoint) WatchOnNewConnection(ctx context.Context, s *Slot, o metav1.ListOptions) (*Connection, error) {
+	return e.openWatch(ctx, s, o, func(o metav1.ListOptions) *rest.Request {
+		return e.newRequest(e.fresh, o).SetHeader("Connection", "close")
 	})
 }
 
-func (e *Endpoint) watch(
+func (e *Endpoint) openWatch(
 	ctx context.Context, s *Slot, o metav1.ListOptions, request func(metav1.ListOptions) *rest.Request,
 ) (*Connection, error) {
 	o.Watch, o.AllowWatchBookmarks = true, true
 	if o.TimeoutSeconds == nil {
-		seconds := int64((minWatch + rand.N(maxWatch-minWatch)) / time.Second)
+		seconds := int64((minWatchTime + rand.N(maxWatchTime-minWatchTime)) / time.Second)
 		o.TimeoutSeconds = &seconds
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Duration(*o.TimeoutSeconds)*time.Second+watchGrace, decode.ErrEnd)
-	body, err := open(ctx, s, "watch", request(o))
+	body, err := sendRequest(ctx, s, "watch", request(o))
 	if err != nil {
 		cancel()
 		return nil, err
 	}
-	return connect(ctx, cancel, body, e.decoder), nil
+	return newConnection(ctx, cancel, body, e.decoder), nil
 }

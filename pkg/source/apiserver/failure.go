@@ -32,9 +32,9 @@ const (
 	Starting
 )
 
-// initializing is what the API server's cache says of itself until it is filled, with status 429; before Kubernetes 1.29
+// initializingMessage is what the API server's cache says of itself until it is filled, with status 429; before Kubernetes 1.29
 // also with 500.
-const initializing = "storage is (re)initializing"
+const initializingMessage = "storage is (re)initializing"
 
 // Classify says what a failure means.
 func Classify(err error) Verdict {
@@ -53,7 +53,7 @@ func Classify(err error) Verdict {
 		switch status.Status().Code {
 		case http.StatusTooManyRequests, http.StatusInternalServerError:
 			message := status.Status().Message
-			if strings.Contains(message, initializing) && !strings.Contains(message, initializing+": ") {
+			if strings.Contains(message, initializingMessage) && !strings.Contains(message, initializingMessage+": ") {
 				return Starting
 			}
 		case http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusNotAcceptable,
@@ -92,8 +92,8 @@ func WithoutObject(err error) string {
 	return text
 }
 
-// denied adds the verb to err where that is a 403.
-func denied(verb string, err error) error {
+// wrapDenied adds the verb to err where that is a 403.
+func wrapDenied(verb string, err error) error {
 	if Classify(err) != Forbidden {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-func TestAProxyThatCompressesIsNamed(t *testing.T) {
+func TestCompressingProxyIsReported(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if got := r.Header.Get("Accept-Encoding"); got != "identity" {
 			t.Errorf("asked for %q", got)
@@ -34,7 +34,7 @@ func TestAProxyThatCompressesIsNamed(t *testing.T) {
 	}
 }
 
-func TestAClientThatIsClosedKeepsNoConnection(t *testing.T) {
+func TestClosedClientKeepsNoConnection(t *testing.T) {
 	idle, closed := make(chan struct{}, 10), make(chan struct{}, 10)
 	server := httptest.NewUnstartedServer(http.NotFoundHandler())
 	server.Config.ConnState = func(_ net.Conn, s http.ConnState) {

@@ -19,8 +19,8 @@ var (
 // Slot is the right of one scope to read all its objects, of which there are few at a time. It is given back while the API
 // server keeps a request waiting, so that a type whose server hangs keeps no other from its list. A nil slot is none.
 type Slot struct {
-	All  chan struct{} // one element for each slot that is held; nil where nothing is bounded
-	Slow func()        // called when an answer is late; it must not block
+	Pool   chan struct{} // one element for each slot that is held; nil where nothing is bounded
+	OnSlow func()        // called when an answer is late; it must not block
 
 	mu      sync.Mutex
 	held    bool
@@ -29,11 +29,11 @@ type Slot struct {
 
 // Acquire waits for a free slot, unless one is held.
 func (s *Slot) Acquire(ctx context.Context) error {
-	if s == nil || s.All == nil || s.held {
+	if s == nil || s.Pool == nil || s.held {
 		return nil
 	}
 	select {
-	case s.All <- struct{}{}:
+	case s.Pool <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -47,34 +47,34 @@ func (s *Slot) Acquire(ctx context.Context) error {
 func (s *Slot) Release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.free()
+	s.releaseLocked()
 }
 
-func (s *Slot) free() {
+func (s *Slot) releaseLocked() {
 	if s.held {
-		<-s.All
+		<-s.Pool
 		s.held = false
 	}
 }
 
-// asking says that a request is being sent, and returns what says that it has ended.
-func (s *Slot) asking() (done func()) {
+// beginRequest says that a request is being sent, and returns what says that it has ended.
+func (s *Slot) beginRequest() (done func()) {
 	if s == nil {
 		return func() {}
 	}
-	s.wait(true)
+	s.setWaiting(true)
 	late := time.AfterFunc(SlowAfter, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.waiting {
-			s.free()
-			s.Slow()
+			s.releaseLocked()
+			s.OnSlow()
 		}
 	})
-	return func() { late.Stop(); s.wait(false) }
+	return func() { late.Stop(); s.setWaiting(false) }
 }
 
-func (s *Slot) wait(yes bool) {
+func (s *Slot) setWaiting(yes bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.waiting = yes

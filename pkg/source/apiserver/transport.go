@@ -22,7 +22,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if date, err := http.ParseTime(answer.Header.Get("Date")); err == nil {
-		t.skew.Store(int64(skewOf(time.Now(), date)))
+		t.skew.Store(int64(clockSkewAt(time.Now(), date)))
 	}
 	if coding := answer.Header.Get("Content-Encoding"); coding != "" && coding != "identity" {
 		_ = answer.Body.Close() // it was read by nobody
@@ -34,8 +34,8 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 // WrappedRoundTripper lets client-go find the transport below.
 func (t *transport) WrappedRoundTripper() http.RoundTripper { return t.RoundTripper }
 
-// skewOf is how far now is ahead of a date, which has whole seconds: what a second explains is no skew.
-func skewOf(now, date time.Time) time.Duration {
+// clockSkewAt is how far now is ahead of a date, which has whole seconds: what a second explains is no skew.
+func clockSkewAt(now, date time.Time) time.Duration {
 	skew := now.Sub(date)
 	if skew >= 0 {
 		skew -= min(skew, time.Second)

@@ -24,76 +24,76 @@ import (
 // begins with what it cannot read, events are found with the stock JSON code from the next stream on: about eight times
 // slower, and right for every legal spelling. One failure alone is a broken connection.
 type Decoder struct {
-	resource *event.Resource // whose objects these are
-	members  string          // kind and apiVersion of these objects, as JSON members with a comma behind each
-	bare     bool            // of each object the metadata alone is kept
-	stock    atomic.Bool
-	failed   atomic.Uint64
-	inARow   atomic.Uint32 // failures since something was read
+	resource            *event.Resource // whose objects these are
+	typeMembers         string          // kind and apiVersion of these objects, as JSON members with a comma behind each
+	metadataOnly        bool            // of each object the metadata alone is kept
+	useStockJSON        atomic.Bool
+	failed              atomic.Uint64
+	consecutiveFailures atomic.Uint32 // failures since something was read
 }
 
 // New returns a decoder of objects of a resource. bare keeps the metadata of each object alone.
 func New(r event.Resource, bare bool) *Decoder {
 	apiVersion := schema.GroupVersion{Group: r.Group, Version: r.Version}.String()
-	return &Decoder{resource: &r, bare: bare, members: fmt.Sprintf(`"kind":%q,"apiVersion":%q,`, r.Kind, apiVersion)}
+	return &Decoder{resource: &r, metadataOnly: bare, typeMembers: fmt.Sprintf(`"kind":%q,"apiVersion":%q,`, r.Kind, apiVersion)}
 }
 
-// Failed is how many answers could not be read.
-func (d *Decoder) Failed() uint64 { return d.failed.Load() }
+// Failures is how many answers could not be read.
+func (d *Decoder) Failures() uint64 { return d.failed.Load() }
 
-// fail counts what could not be read. The text of a proxy's error page is no such thing.
-func (d *Decoder) fail(b []byte, err error) error {
+// countFailure counts what could not be read. The text of a proxy's error page is no such thing.
+func (d *Decoder) countFailure(b []byte, err error) error {
 	if start := rawjson.SkipSpace(b, 0); start == len(b) || b[start] != '{' {
 		return err
 	}
 	d.failed.Add(1)
-	if d.inARow.Add(1) == 2 {
-		d.stock.Store(true)
+	if d.consecutiveFailures.Add(1) == 2 {
+		d.useStockJSON.Store(true)
 	}
 	return err
 }
 
-func (d *Decoder) succeed() {
-	if d.inARow.Load() != 0 {
-		d.inARow.Store(0)
+func (d *Decoder) resetFailures() {
+	if d.consecutiveFailures.Load() != 0 {
+		d.consecutiveFailures.Store(0)
 	}
 }
 
 // Object reads one object. It keeps nothing of b.
 func (d *Decoder) Object(b []byte) (*deltas.Object, error) {
 	var f fields
-	if err := scan(b, &f); err != nil {
+	if err := scanDocument(b, &f); err != nil {
 		return nil, err
 	}
-	f.parts.Bare = d.bare
-	o, err := newObject(b, &f, d.members)
+	f.parts.MetadataOnly = d.metadataOnly
+	o, err := newObject(b, &f, d.typeMembers)
 	if err != nil {
 		return nil, err
 	}
-	if d.bare {
-		o.Raw = bareBody(b, &f, d.members)
+	if d.metadataOnly {
+		o.Raw = metadataBody(b, &f, d.typeMembers)
 	}
 	o.Resource = d.resource
 	return o, nil
 }
 
-// frame reads one event of a watch: {"type":"ADDED","object":{…}}. It keeps nothing of b. An ERROR event is an error.
-func (d *Decoder) frame(b []byte) (e deltas.Event, err error) {
-	typ, object, ok := openEnvelope(b)
+// decodeEvent reads one event of a watch: {"type":"ADDED","object":{…}}. It keeps nothing of b. An ERROR event is an error.
+func (d *Decoder) decodeEvent(b []byte) (e deltas.Event, err error) {
+	typ, object, ok := splitEnvelope(b)
 	if !ok {
 		var w metav1.WatchEvent
 		if err := json.Unmarshal(b, &w); err != nil {
-			return e, d.fail(b, err)
+			return e, d.countFailure(b, err)
 		}
-		typ, object = eventType([]byte(w.Type)), w.Object.Raw
+		typ, object = parseEventType([]byte(w.Type)), w.Object.Raw
 	}
 	if typ == "" {
-		return e, d.fail(b, errors.New("a watch event of no known type"))
+		return e, d.countFailure(b, errors.New("a watch event of no known type"))
 	}
 	if typ == watch.Error {
 		status := &metav1.Status{}
 		if err := json.Unmarshal(object, status); err != nil {
-			return e, d.fail(b, err)
+			return e, d.countFailure(b, err)
 		}
 		if status.Message == "" {
 			status.Message = fmt.Sprintf("the API server ended the watch with code %d and no message", status.Code)
@@ -102,26 +102,26 @@ func (d *Decoder) frame(b []byte) (e deltas.Event, err error) {
 	}
 	o, err := d.Object(object)
 	if err == nil && typ != watch.Bookmark {
-		err = named(o)
+		err = requireName(o)
 	}
 	if err != nil {
-		return e, d.fail(b, err)
+		return e, d.countFailure(b, err)
 	}
-	d.succeed()
+	d.resetFailures()
 	return deltas.Event{Type: typ, Object: o}, nil
 }
 
-// named refuses what has no name: it cannot be told from others, and nobody who reads the stream expects it.
-func named(o *deltas.Object) error {
+// requireName refuses what has no name: it cannot be told from others, and nobody who reads the stream expects it.
+func requireName(o *deltas.Object) error {
 	if o.Name == "" {
 		return errors.New("an object without metadata.name")
 	}
 	return nil
 }
 
-// openEnvelope reads the exact form that kube-apiserver writes and says no to every other. What it takes for the object
+// splitEnvelope reads the exact form that kube-apiserver writes and says no to every other. What it takes for the object
 // may have more behind it, if the envelope has more members; scan finds out, since it reads to the last byte.
-func openEnvelope(b []byte) (typ watch.EventType, object []byte, ok bool) {
+func splitEnvelope(b []byte) (typ watch.EventType, object []byte, ok bool) {
 	const head, middle = `{"type":"`, `","object":`
 	if !bytes.HasPrefix(b, []byte(head)) {
 		return "", nil, false
@@ -134,11 +134,11 @@ func openEnvelope(b []byte) (typ watch.EventType, object []byte, ok bool) {
 	if len(object) < 2 || object[len(object)-1] != '}' {
 		return "", nil, false
 	}
-	return eventType(b[len(head) : len(head)+end]), object[:len(object)-1], true
+	return parseEventType(b[len(head) : len(head)+end]), object[:len(object)-1], true
 }
 
-// eventType is the known type of this name, and "" if there is none.
-func eventType(b []byte) watch.EventType {
+// parseEventType is the known type of this name, and "" if there is none.
+func parseEventType(b []byte) watch.EventType {
 	for _, t := range []watch.EventType{watch.Modified, watch.Added, watch.Deleted, watch.Bookmark, watch.Error} {
 		if string(b) == string(t) {
 			return t
@@ -163,7 +163,7 @@ func (d *Decoder) Page(r io.Reader, take func(*deltas.Object) error) (meta metav
 		case "metadata":
 			err = dec.Decode(&meta)
 		case "items":
-			err = d.items(dec, take)
+			err = d.decodeItems(dec, take)
 		default:
 			var passed json.RawMessage
 			err = dec.Decode(&passed)
@@ -176,8 +176,8 @@ func (d *Decoder) Page(r io.Reader, take func(*deltas.Object) error) (meta metav
 	return meta, err
 }
 
-// items reads the array of a page's objects; null stands for one without any.
-func (d *Decoder) items(dec *json.Decoder, take func(*deltas.Object) error) error {
+// decodeItems reads the array of a page's objects; null stands for one without any.
+func (d *Decoder) decodeItems(dec *json.Decoder, take func(*deltas.Object) error) error {
 	if t, err := dec.Token(); err != nil || t == nil {
 		return err
 	} else if t != json.Delim('[') {
@@ -190,10 +190,10 @@ func (d *Decoder) items(dec *json.Decoder, take func(*deltas.Object) error) erro
 		}
 		o, err := d.Object(raw)
 		if err == nil {
-			err = named(o)
+			err = requireName(o)
 		}
 		if err != nil {
-			return d.fail(raw, err)
+			return d.countFailure(raw, err)
 		}
 		if err := take(o); err != nil {
 			return err
@@ -203,19 +203,19 @@ func (d *Decoder) items(dec *json.Decoder, take func(*deltas.Object) error) erro
 	return err
 }
 
-// bareBody is an object's type and its metadata without managedFields, in the form and order that the whole object has.
+// metadataBody is an object's type and its metadata without managedFields, in the form and order that the whole object has.
 // Metadata comes as PartialObjectMetadata, whatever it is of, or in whole objects from an API server without that form.
-func bareBody(b []byte, f *fields, typeMembers string) []byte {
+func metadataBody(b []byte, f *fields, typeMembers string) []byte {
 	const key = `"metadata":`
 	out := make([]byte, 0, len(typeMembers)+len(key)+2+f.metadata.end-f.metadata.start)
 	out = append(append(append(out, '{'), typeMembers...), key...)
 	switch {
-	case !f.metadata.present():
+	case !f.metadata.isPresent():
 		out = append(out, "{}"...)
-	case f.managed.present():
+	case f.managed.isPresent():
 		out = append(append(out, b[f.metadata.start:f.managed.start]...), b[f.managed.end:f.metadata.end]...)
 	default:
-		out = append(out, f.metadata.of(b)...)
+		out = append(out, f.metadata.slice(b)...)
 	}
 	return append(out, '}')
 }

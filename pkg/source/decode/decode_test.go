@@ -20,8 +20,8 @@ func podDecoder() *Decoder {
 	return New(event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, false)
 }
 
-// names reads a stream to its end, and how it ended.
-func names(d *Decoder, stream io.Reader) (got []string, err error) {
+// objectNames reads a stream to its end, and how it ended.
+func objectNames(d *Decoder, stream io.Reader) (got []string, err error) {
 	for s := d.Stream(stream); ; {
 		e, _, err := s.Next()
 		if err != nil {
@@ -37,7 +37,7 @@ const threeEvents = `{"type":"ADDED","object":{"metadata":{"name":"a"}}}
 {"type":"DELETED","object":{"metadata":{"name":"c"}}}
 `
 
-func TestEventsAreReadHoweverTheyArrive(t *testing.T) {
+func TestEventsAreReadInAnyChunking(t *testing.T) {
 	long := `{"type":"ADDED","object":{"metadata":{"name":"long"},"data":"` + strings.Repeat("x", 200_000) + `"}}` + "\n"
 	for name, r := range map[string]io.Reader{
 		"whole":        strings.NewReader(threeEvents + long),
@@ -45,17 +45,17 @@ func TestEventsAreReadHoweverTheyArrive(t *testing.T) {
 		"in halves":    iotest.HalfReader(strings.NewReader(threeEvents + long)),
 		"with the end": iotest.DataErrReader(strings.NewReader(threeEvents + long)),
 	} {
-		got, err := names(podDecoder(), r)
+		got, err := objectNames(podDecoder(), r)
 		if want := "ADDED a,MODIFIED b,DELETED c,ADDED long"; strings.Join(got, ",") != want || !errors.Is(err, ErrEnd) {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
 	}
 }
 
-// TestWhatHasNoNameIsNoObject: nothing downstream could tell it from others.
-func TestWhatHasNoNameIsNoObject(t *testing.T) {
+// TestObjectWithoutNameIsRejected: nothing downstream could tell it from others.
+func TestObjectWithoutNameIsRejected(t *testing.T) {
 	for _, object := range []string{`{}`, `{"metadata":null}`, `{"metadata":{"uid":"u","resourceVersion":"7"}}`} {
-		got, err := names(podDecoder(), strings.NewReader(threeEvents+`{"type":"ADDED","object":`+object+"}\n"))
+		got, err := objectNames(podDecoder(), strings.NewReader(threeEvents+`{"type":"ADDED","object":`+object+"}\n"))
 		if len(got) != 3 || err == nil || !strings.Contains(err.Error(), "metadata.name") {
 			t.Errorf("%s in a watch: %v, %v", object, got, err)
 		}
@@ -69,79 +69,79 @@ func TestWhatHasNoNameIsNoObject(t *testing.T) {
 	}
 }
 
-func TestAnErrorSaysSomething(t *testing.T) {
+func TestErrorEventHasAMessage(t *testing.T) {
 	for _, status := range []string{`{}`, `{"kind":"Status","status":"Success","code":200}`, `{"kind":"Status","code":429,"reason":"TooManyRequests"}`} {
-		if _, err := names(podDecoder(), strings.NewReader(`{"type":"ERROR","object":`+status+"}\n")); err == nil || err.Error() == "" {
+		if _, err := objectNames(podDecoder(), strings.NewReader(`{"type":"ERROR","object":`+status+"}\n")); err == nil || err.Error() == "" {
 			t.Errorf("%s: %q", status, err)
 		}
 	}
 }
 
-func TestAStreamCutInsideAnEventEndsWithoutIt(t *testing.T) {
-	got, err := names(podDecoder(), strings.NewReader(threeEvents[:len(threeEvents)-5]))
+func TestTruncatedEventIsDropped(t *testing.T) {
+	got, err := objectNames(podDecoder(), strings.NewReader(threeEvents[:len(threeEvents)-5]))
 	if strings.Join(got, ",") != "ADDED a,MODIFIED b" || !errors.Is(err, ErrEnd) {
 		t.Errorf("%v, %v", got, err)
 	}
 }
 
-func TestAReadErrorIsPassedOn(t *testing.T) {
+func TestReadErrorIsReturned(t *testing.T) {
 	broken := errors.New("broken")
-	got, err := names(podDecoder(), io.MultiReader(strings.NewReader(threeEvents), iotest.ErrReader(broken)))
+	got, err := objectNames(podDecoder(), io.MultiReader(strings.NewReader(threeEvents), iotest.ErrReader(broken)))
 	if len(got) != 3 || !errors.Is(err, broken) {
 		t.Errorf("%v, %v", got, err)
 	}
 }
 
-func TestAnotherSpellingOfTheStreamIsReadByTheStockFramer(t *testing.T) {
+func TestReformattedStreamUsesStockJSON(t *testing.T) {
 	indented := strings.ReplaceAll(threeEvents, `,"object":`, ",\n  \"object\": ")
 	d := podDecoder()
 	for range 2 {
-		if got, err := names(d, strings.NewReader(indented)); len(got) != 0 || errors.Is(err, ErrEnd) {
+		if got, err := objectNames(d, strings.NewReader(indented)); len(got) != 0 || errors.Is(err, ErrEnd) {
 			t.Fatalf("line framing read %v, %v", got, err)
 		}
 	}
-	got, err := names(d, strings.NewReader(indented))
+	got, err := objectNames(d, strings.NewReader(indented))
 	if strings.Join(got, ",") != "ADDED a,MODIFIED b,DELETED c" || !errors.Is(err, ErrEnd) {
 		t.Errorf("stock framing read %v, %v", got, err)
 	}
-	if d.Failed() != 2 {
-		t.Errorf("%d failures counted, want 2", d.Failed())
+	if d.Failures() != 2 {
+		t.Errorf("%d failures counted, want 2", d.Failures())
 	}
 }
 
-func TestOneBrokenEventDoesNotCostTheFastPath(t *testing.T) {
+func TestOneBrokenEventKeepsTheFastPath(t *testing.T) {
 	d := podDecoder()
 	for range 5 {
-		if _, err := names(d, strings.NewReader(threeEvents+"{garbage\n")); errors.Is(err, ErrEnd) {
+		if _, err := objectNames(d, strings.NewReader(threeEvents+"{garbage\n")); errors.Is(err, ErrEnd) {
 			t.Fatal("garbage was read")
 		}
 	}
-	if d.stock.Load() {
+	if d.useStockJSON.Load() {
 		t.Error("fell back although objects were read in between")
 	}
 }
 
-func TestErrorPagesAreNoDecodeErrors(t *testing.T) {
+func TestErrorPagesAreNotDecodeErrors(t *testing.T) {
 	d := podDecoder()
 	for range 3 {
-		if _, err := names(d, strings.NewReader("<html>502</html>\n")); errors.Is(err, ErrEnd) {
+		if _, err := objectNames(d, strings.NewReader("<html>502</html>\n")); errors.Is(err, ErrEnd) {
 			t.Fatal("a page was read")
 		}
 	}
-	if d.stock.Load() || d.Failed() != 0 {
+	if d.useStockJSON.Load() || d.Failures() != 0 {
 		t.Error("a proxy's error page was taken for an event")
 	}
 }
 
-func TestMoreMembersOfAnEnvelopeAreNotTakenForTheObject(t *testing.T) {
-	got, err := names(podDecoder(), strings.NewReader(`{"type":"ADDED","object":{"metadata":{"name":"a"}},"extra":{}}`+"\n"))
+func TestExtraEnvelopeMembersAreNotPartOfTheObject(t *testing.T) {
+	got, err := objectNames(podDecoder(), strings.NewReader(`{"type":"ADDED","object":{"metadata":{"name":"a"}},"extra":{}}`+"\n"))
 	if len(got) != 0 || errors.Is(err, ErrEnd) {
 		t.Errorf("read %v, %v", got, err)
 	}
 }
 
-// pageOf reads a page whole.
-func pageOf(d *Decoder, page string) (meta metav1.ListMeta, objects []*deltas.Object, err error) {
+// decodePage reads a page whole.
+func decodePage(d *Decoder, page string) (meta metav1.ListMeta, objects []*deltas.Object, err error) {
 	meta, err = d.Page(strings.NewReader(page), func(o *deltas.Object) error {
 		objects = append(objects, o)
 		return nil
@@ -149,13 +149,13 @@ func pageOf(d *Decoder, page string) (meta metav1.ListMeta, objects []*deltas.Ob
 	return meta, objects, err
 }
 
-func TestListItemsGetTheKindOfTheResource(t *testing.T) {
+func TestListItemsGetTheResourceKind(t *testing.T) {
 	meta := `"metadata":{"resourceVersion":"42","continue":"c","remainingItemCount":3}`
 	items := `"items":[ {"metadata":{"name":"a","managedFields":[]}} , {"kind":"Pod","apiVersion":"v1","metadata":{"name":"b"}} ]`
 	for _, page := range []string{ // built-in types, and custom resources
 		`{"kind":"PodList","apiVersion":"v1",` + meta + `,` + items + `}`, `{"apiVersion":"v1",` + items + `,"kind":"PodList",` + meta + `}`,
 	} {
-		l, objects, err := pageOf(podDecoder(), page)
+		l, objects, err := decodePage(podDecoder(), page)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -174,22 +174,22 @@ func TestListItemsGetTheKindOfTheResource(t *testing.T) {
 
 func TestEmptyListsAreLists(t *testing.T) {
 	for _, items := range []string{`[]`, `[ ]`, `null`} {
-		_, objects, err := pageOf(podDecoder(), `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"42"},"items":`+items+`}`)
+		_, objects, err := decodePage(podDecoder(), `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"42"},"items":`+items+`}`)
 		if err != nil || len(objects) != 0 {
 			t.Errorf("items %s: %d %v", items, len(objects), err)
 		}
 	}
 }
 
-func TestAPageThatBreaksOffIsAnError(t *testing.T) {
+func TestTruncatedPageIsAnError(t *testing.T) {
 	whole := `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"42"},"items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b"}}]}`
 	for end := range len(whole) {
-		if _, _, err := pageOf(podDecoder(), whole[:end]); err == nil {
+		if _, _, err := decodePage(podDecoder(), whole[:end]); err == nil {
 			t.Errorf("%q was taken for a page", whole[:end])
 		}
 	}
 	for _, page := range []string{`[]`, `"text"`, `{"items":{}}`, `{"items":[1]}`, `{"items":["a"]}`} {
-		if _, _, err := pageOf(podDecoder(), page); err == nil {
+		if _, _, err := decodePage(podDecoder(), page); err == nil {
 			t.Errorf("%q was taken for a page", page)
 		}
 	}
@@ -202,7 +202,7 @@ func FuzzDecodeNeverPanics(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, d := range []*Decoder{podDecoder(), New(event.Resource{}, true)} {
 			_, _ = d.Page(bytes.NewReader(b), func(*deltas.Object) error { return nil })
-			_, _ = d.frame(b)
+			_, _ = d.decodeEvent(b)
 			if o, err := d.Object(b); err == nil && json.Valid(b) && !json.Valid(o.Raw) {
 				t.Errorf("made %q", o.Raw)
 			}
@@ -216,7 +216,7 @@ func BenchmarkWatchEvents(b *testing.B) {
 	b.SetBytes(int64(len(line)))
 	b.ReportAllocs()
 	for done := 0; done < b.N; {
-		got, _ := names(podDecoder(), bytes.NewReader(stream))
+		got, _ := objectNames(podDecoder(), bytes.NewReader(stream))
 		done += len(got)
 	}
 }

@@ -18,22 +18,22 @@ import (
 // reuses it for the next event. typeMeta is put in front of objects that say neither kind nor version, as the items of
 // lists do; it is empty or ends in a comma, which is right where b has members, as everything that is named has.
 func newObject(b []byte, f *fields, typeMeta string) (*deltas.Object, error) {
-	text := newTexts(b, f)
-	namespace, name := text.take(f.namespace), text.take(f.name)
+	text := newSharedText(b, f)
+	namespace, name := text.nextText(f.namespace), text.nextText(f.name)
 	o := deltas.NewObject(namespace, name)
-	o.UID = text.take(f.uid)
-	o.ResourceVersion = text.take(f.resourceVersion)
-	o.Summary, o.Names = text.cut(text.summary), text.rest()
-	if err := setGeneration(o, f.generation.of(b)); err != nil {
+	o.UID = text.nextText(f.uid)
+	o.ResourceVersion = text.nextText(f.resourceVersion)
+	o.Summary, o.Names = text.nextBytes(text.summary), text.remaining()
+	if err := setGeneration(o, f.generation.slice(b)); err != nil {
 		return nil, err
 	}
-	if f.kind.present() {
+	if f.kind.isPresent() {
 		typeMeta = ""
 	}
-	o.Raw = withoutManaged(b, f.managed, typeMeta)
+	o.Raw = withoutManagedFields(b, f.managed, typeMeta)
 	o.ObservedAt = time.Now().UTC()
 	// Only a bookmark has no name, so ordinary objects never pay for a look at their annotations.
-	o.InitialEventsEnd = name == "" && endsInitialEvents(f.annotations.of(b))
+	o.InitialEventsEnd = name == "" && endsInitialEvents(f.annotations.slice(b))
 	return o, nil
 }
 
@@ -49,16 +49,16 @@ func setGeneration(o *deltas.Object, number []byte) error {
 	return nil
 }
 
-// withoutManaged copies b without the cut, exactly as long as needed, because most of these bytes live until every sink
+// withoutManagedFields copies b without the cut, exactly as long as needed, because most of these bytes live until every sink
 // has them.
-func withoutManaged(b []byte, cut span, typeMeta string) []byte {
+func withoutManagedFields(b []byte, cut span, typeMeta string) []byte {
 	out := make([]byte, 0, len(b)-(cut.end-cut.start)+len(typeMeta))
 	if typeMeta == "" {
 		return append(append(out, b[:cut.start]...), b[cut.end:]...)
 	}
 	first := rawjson.SkipSpace(b, 0) + 1 // behind the opening brace
 	out = append(append(out, b[:first]...), typeMeta...)
-	if !cut.present() {
+	if !cut.isPresent() {
 		return append(out, b[first:]...)
 	}
 	return append(append(out, b[first:cut.start]...), b[cut.end:]...)
@@ -74,50 +74,50 @@ func endsInitialEvents(annotations []byte) bool {
 	return bytes.HasPrefix(rest, []byte(`"true"`))
 }
 
-// texts cuts the strings of one object out of a single one: one allocation for what lives and dies together.
-type texts struct {
+// sharedText cuts the strings of one object out of a single one: one allocation for what lives and dies together.
+type sharedText struct {
 	b       []byte
 	all     string
 	summary int // length
 	next    int
 }
 
-func newTexts(b []byte, f *fields) texts {
+func newSharedText(b []byte, f *fields) sharedText {
 	var scratch [1024]byte
 	all := scratch[:0]
 	for _, s := range [...]span{f.namespace, f.name, f.uid, f.resourceVersion} {
-		all = append(all, s.of(b)...)
+		all = append(all, s.slice(b)...)
 	}
 	identity := len(all)
 	all = deltas.AppendParts(all, f.parts)
-	for i := range f.written {
+	for i := range f.writerCount {
 		w := &f.writers[i]
-		fields := w.fieldsV1.of(b)
-		all = deltas.AppendWriter(all, w.identity, xxhash.Sum64(w.time.of(b)), xxhash.Sum64(fields), len(fields))
+		fields := w.fieldsV1.slice(b)
+		all = deltas.AppendWriter(all, w.identity, xxhash.Sum64(w.time.slice(b)), xxhash.Sum64(fields), len(fields))
 	}
 	summary := len(all) - identity
-	for i := range f.written {
+	for i := range f.writerCount {
 		w := &f.writers[i]
-		all = deltas.AppendNames(all, w.manager.of(b), w.operation.of(b), w.subresource.of(b), w.time.of(b))
+		all = deltas.AppendNames(all, w.manager.slice(b), w.operation.slice(b), w.subresource.slice(b), w.time.slice(b))
 	}
-	return texts{b: b, all: string(all), summary: summary}
+	return sharedText{b: b, all: string(all), summary: summary}
 }
 
-// cut returns the next n bytes.
-func (t *texts) cut(n int) string {
+// nextBytes returns the next n bytes.
+func (t *sharedText) nextBytes(n int) string {
 	t.next += n
 	return t.all[t.next-n : t.next]
 }
 
-// rest returns what nobody has taken.
-func (t *texts) rest() string { return t.all[t.next:] }
+// remaining returns what nobody has taken.
+func (t *sharedText) remaining() string { return t.all[t.next:] }
 
-// take returns the text of the next span, in the order in which newTexts has them.
-func (t *texts) take(s span) string {
-	text := t.cut(s.end - s.start)
+// nextText returns the text of the next span, in the order in which newSharedText has them.
+func (t *sharedText) nextText(s span) string {
+	text := t.nextBytes(s.end - s.start)
 	for i := range len(text) {
 		if text[i] == '\\' {
-			return string(rawjson.Text(s.quoted().of(t.b)))
+			return string(rawjson.Unquote(s.withQuotes().slice(t.b)))
 		}
 	}
 	return text

@@ -13,9 +13,9 @@ import (
 // span is a half-open range of bytes. The zero span means absent, and so does an empty one: for identity both say "".
 type span struct{ start, end int }
 
-func (s span) present() bool         { return s.end > s.start }
-func (s span) of(b []byte) []byte    { return b[s.start:s.end] }
-func (s span) quoted() span          { return span{s.start - 1, s.end + 1} }
+func (s span) isPresent() bool       { return s.end > s.start }
+func (s span) slice(b []byte) []byte { return b[s.start:s.end] }
+func (s span) withQuotes() span      { return span{s.start - 1, s.end + 1} }
 func unquotedSpan(from, to int) span { return span{from + 1, to - 1} }
 
 // fields is what one pass over an object's JSON finds. Spans of strings exclude the quotes and may hold escapes.
@@ -28,7 +28,7 @@ type fields struct {
 	managed                               span // metadata.managedFields: the member and exactly one adjoining comma
 	parts                                 deltas.Parts
 	writers                               [maxWriters]managedEntry
-	written                               int // of writers
+	writerCount                           int // of writers
 }
 
 // maxWriters is how many entries of metadata.managedFields are compared. The API server keeps ten of updates, and those of
@@ -52,48 +52,48 @@ func (e *malformedError) Error() string {
 	return fmt.Sprintf("malformed JSON at byte %d of %d", e.offset, e.size)
 }
 
-// scan makes one pass over b, which holds one JSON object and nothing else but white space. Every bracket and every
+// scanDocument makes one pass over b, which holds one JSON object and nothing else but white space. Every bracket and every
 // string is followed to the last byte, so a truncated object is never accepted; the syntax of numbers and the
 // insides of objects that are passed over are the API server's word. Strings that make up the identity must be strings,
 // and metadata and managedFields must not occur twice, for then there would be no telling which was meant. f must be zero.
-func scan(b []byte, f *fields) error {
+func scanDocument(b []byte, f *fields) error {
 	end := scanObject(b, rawjson.SkipSpace(b, 0), f)
 	if end >= 0 {
 		if rest := rawjson.SkipSpace(b, end); rest != len(b) {
-			end = rawjson.Fail(rest)
+			end = rawjson.FailAt(rest)
 		}
 	}
 	if end < 0 {
-		return &malformedError{offset: rawjson.Fail(end), size: len(b)}
+		return &malformedError{offset: rawjson.FailAt(end), size: len(b)}
 	}
 	return nil
 }
 
 func scanObject(b []byte, i int, f *fields) int {
 	seenMetadata := false
-	m := enter(b, i)
+	m := enterObject(b, i)
 	for m.Next() {
 		switch string(m.Key) {
 		case "kind":
-			m.str(&f.kind)
+			m.readString(&f.kind)
 		case "apiVersion", "items":
-			m.skip()
+			m.skipValue()
 		case "metadata":
 			if seenMetadata {
-				return rawjson.Fail(m.Start)
+				return rawjson.FailAt(m.Start)
 			}
 			seenMetadata = true
-			if !m.at('{') {
-				m.skip()
+			if !m.startsWith('{') {
+				m.skipValue()
 				break
 			}
 			f.metadata.start = m.I
 			m.I = scanMetadata(b, m.I, f)
 			f.metadata.end = m.I
 		case "status":
-			m.digest(&f.parts.Status)
+			m.digestValue(&f.parts.Status)
 		default:
-			m.digest(&f.parts.Rest)
+			m.digestValue(&f.parts.Rest)
 		}
 	}
 	return m.I
@@ -101,37 +101,37 @@ func scanObject(b []byte, i int, f *fields) int {
 
 func scanMetadata(b []byte, i int, f *fields) int {
 	seenManaged := false
-	m := enter(b, i)
+	m := enterObject(b, i)
 	for m.Next() {
 		switch string(m.Key) {
 		case "name":
-			m.str(&f.name)
+			m.readString(&f.name)
 		case "namespace":
-			m.str(&f.namespace)
+			m.readString(&f.namespace)
 		case "uid":
-			m.str(&f.uid)
+			m.readString(&f.uid)
 		case "resourceVersion":
-			m.str(&f.resourceVersion)
+			m.readString(&f.resourceVersion)
 		case "generation":
-			f.generation = m.skip()
+			f.generation = m.skipValue()
 		case "annotations":
-			f.annotations = m.digest(&f.parts.Metadata)
+			f.annotations = m.digestValue(&f.parts.Metadata)
 		case "deletionTimestamp":
-			f.parts.Deleting = !m.at('n')
-			m.digest(&f.parts.Metadata)
+			f.parts.Deleting = !m.startsWith('n')
+			m.digestValue(&f.parts.Metadata)
 		case "managedFields":
 			if seenManaged {
-				return rawjson.Fail(m.Start)
+				return rawjson.FailAt(m.Start)
 			}
 			seenManaged = true
-			if m.at('[') {
+			if m.startsWith('[') {
 				m.I = scanManaged(b, m.I, f)
 			} else {
-				m.skip()
+				m.skipValue()
 			}
-			f.managed = m.cut()
+			f.managed = m.removalSpan()
 		default:
-			m.digest(&f.parts.Metadata)
+			m.digestValue(&f.parts.Metadata)
 		}
 	}
 	return m.I
@@ -141,37 +141,37 @@ func scanMetadata(b []byte, i int, f *fields) int {
 func scanManaged(b []byte, i int, f *fields) int {
 	e := rawjson.EnterArray(b, i)
 	for e.Next() {
-		if e.I < len(b) && b[e.I] == '{' && f.written < maxWriters {
-			e.I = scanManagedEntry(b, e.I, &f.writers[f.written])
-			f.written++
+		if e.I < len(b) && b[e.I] == '{' && f.writerCount < maxWriters {
+			e.I = scanManagedEntry(b, e.I, &f.writers[f.writerCount])
+			f.writerCount++
 		} else {
-			f.parts.Crowded = true
-			e.I = rawjson.PassValue(b, e.I)
+			f.parts.WritersTruncated = true
+			e.I = rawjson.SkipTrustedValue(b, e.I)
 		}
 	}
 	return e.I
 }
 
 func scanManagedEntry(b []byte, i int, e *managedEntry) int {
-	m := enter(b, i)
+	m := enterObject(b, i)
 	for m.Next() {
 		switch string(m.Key) {
 		case "manager":
-			m.str(&e.manager)
+			m.readString(&e.manager)
 		case "operation":
-			m.str(&e.operation)
+			m.readString(&e.operation)
 		case "subresource":
-			m.str(&e.subresource)
+			m.readString(&e.subresource)
 		case "time":
-			m.str(&e.time)
+			m.readString(&e.time)
 			continue
 		case "fieldsV1":
-			e.fieldsV1 = m.skip()
+			e.fieldsV1 = m.skipValue()
 			continue
 		default:
-			m.skip()
+			m.skipValue()
 		}
-		m.fold(&e.identity)
+		m.digestMember(&e.identity)
 	}
 	return m.I
 }
@@ -182,51 +182,51 @@ type members struct {
 	b []byte
 }
 
-func enter(b []byte, i int) members { return members{rawjson.Enter(b, i), b} }
+func enterObject(b []byte, i int) members { return members{rawjson.EnterObject(b, i), b} }
 
-func (m *members) at(c byte) bool { return m.I < len(m.b) && m.b[m.I] == c }
+func (m *members) startsWith(c byte) bool { return m.I < len(m.b) && m.b[m.I] == c }
 
-// skip passes the value and returns its extent.
-func (m *members) skip() span {
+// skipValue passes the value and returns its extent.
+func (m *members) skipValue() span {
 	from := m.I
-	m.I = rawjson.PassValue(m.b, from)
+	m.I = rawjson.SkipTrustedValue(m.b, from)
 	if m.I < 0 {
 		return span{}
 	}
 	return span{from, m.I}
 }
 
-// str takes a string value; null is no value, and anything else is an error.
-func (m *members) str(s *span) {
-	from, quoted := m.I, m.at('"')
-	v := m.skip()
+// readString takes a string value; null is no value, and anything else is an error.
+func (m *members) readString(s *span) {
+	from, quoted := m.I, m.startsWith('"')
+	v := m.skipValue()
 	switch {
 	case m.I < 0:
 	case quoted:
 		*s = unquotedSpan(v.start, v.end)
-	case string(v.of(m.b)) == "null":
+	case string(v.slice(m.b)) == "null":
 		*s = span{}
 	default:
-		m.I = rawjson.Fail(from)
+		m.I = rawjson.FailAt(from)
 	}
 }
 
-// digest passes the value as skip does and takes the member, key and value, into a digest that depends on their order.
-func (m *members) digest(sum *uint64) span {
-	v := m.skip()
-	m.fold(sum)
+// digestValue passes the value as skip does and takes the member, key and value, into a digest that depends on their order.
+func (m *members) digestValue(sum *uint64) span {
+	v := m.skipValue()
+	m.digestMember(sum)
 	return v
 }
 
-// fold takes the member that was passed last into a digest.
-func (m *members) fold(sum *uint64) {
+// digestMember takes the member that was passed last into a digest.
+func (m *members) digestMember(sum *uint64) {
 	if m.I >= 0 {
 		*sum = (bits.RotateLeft64(*sum, 5) ^ xxhash.Sum64(m.b[m.Start:m.I])) * 0x9e3779b97f4a7c15
 	}
 }
 
-// cut returns what to remove so that the member whose value was just passed is gone and the rest is still an object.
-func (m *members) cut() span {
+// removalSpan returns what to remove so that the member whose value was just passed is gone and the rest is still an object.
+func (m *members) removalSpan() span {
 	if m.I < 0 {
 		return span{}
 	}

@@ -11,15 +11,15 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 )
 
-func read(b string) (*deltas.Object, error) {
+func readObject(b string) (*deltas.Object, error) {
 	var f fields
-	if err := scan([]byte(b), &f); err != nil {
+	if err := scanDocument([]byte(b), &f); err != nil {
 		return nil, err
 	}
 	return newObject([]byte(b), &f, "")
 }
 
-func TestIdentityIsReadAndOnlyManagedFieldsAreCut(t *testing.T) {
+func TestIdentityIsReadAndManagedFieldsAreRemoved(t *testing.T) {
 	for name, c := range map[string]struct {
 		in, raw string
 		want    deltas.Object
@@ -79,7 +79,7 @@ func TestIdentityIsReadAndOnlyManagedFieldsAreCut(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := read(c.in)
+			got, err := readObject(c.in)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -100,7 +100,7 @@ func TestIdentityIsReadAndOnlyManagedFieldsAreCut(t *testing.T) {
 	}
 }
 
-func TestMalformedObjectsAreRefused(t *testing.T) {
+func TestMalformedObjectsAreRejected(t *testing.T) {
 	for _, in := range []string{
 		``, ` `, `[]`, `1`, `"a"`, `{`, `{"a"`, `{"a":`, `{"a":1`, `{"a":1,`, `{"a":1,}`, `{"a" 1}`, `{,}`, `{"a":}`, `{"a":1}x`, `{"a":1}{}`,
 		`{"a":[}`, `{"a":{]}`, `{"a":[}]}`, `{"a":"\`, `{"a":"x`, `{a:1}`, `{"a":1 "b":2}`,
@@ -110,25 +110,25 @@ func TestMalformedObjectsAreRefused(t *testing.T) {
 		`{"a":` + strings.Repeat("[", 200) + strings.Repeat("]", 199) + `}`,
 		`{"a":` + strings.Repeat("[", 200) + strings.Repeat("]", 100) + "}" + strings.Repeat("]", 99) + `}`,
 	} {
-		if o, err := read(in); err == nil {
+		if o, err := readObject(in); err == nil {
 			t.Errorf("%s\nread as %+v", in, o)
 		}
 	}
 }
 
-func TestDeepNestingIsFollowed(t *testing.T) {
+func TestDeepNestingIsScanned(t *testing.T) {
 	in := `{"a":` + strings.Repeat(`[{"b":`, 300) + `1` + strings.Repeat(`}]`, 300) + `,"metadata":{"name":"x"}}`
-	o, err := read(in)
+	o, err := readObject(in)
 	if err != nil || o.Name != "x" {
 		t.Fatalf("%+v, %v", o, err)
 	}
 }
 
-func TestEveryTruncationIsRefused(t *testing.T) {
+func TestEveryTruncationIsRejected(t *testing.T) {
 	whole := podJSON(2)
 	for n := range whole {
 		var f fields
-		if err := scan(whole[:n], &f); err == nil {
+		if err := scanDocument(whole[:n], &f); err == nil {
 			t.Fatalf("the first %d of %d bytes were taken for an object", n, len(whole))
 		}
 	}
@@ -142,12 +142,12 @@ func FuzzScan(f *testing.F) {
 	f.Add(podJSON(1))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var fs fields
-		if scan(b, &fs) != nil {
+		if scanDocument(b, &fs) != nil {
 			return
 		}
 		if json.Valid(b) {
 			for _, end := range []int{len(bytes.TrimRight(b, " \t\r\n")) - 1, len(b) / 2} {
-				if scan(b[:end], &fields{}) == nil {
+				if scanDocument(b[:end], &fields{}) == nil {
 					t.Fatalf("accepted the truncated object %q", b[:end])
 				}
 			}
@@ -208,7 +208,7 @@ func FuzzValidObjectsAreAccepted(f *testing.F) {
 			}
 			b = out.Bytes()
 		}
-		o, err := read(string(b))
+		o, err := readObject(string(b))
 		if isIdentity(manager) {
 			return // the odd member replaced one of the identity
 		}

@@ -28,12 +28,12 @@ var ErrEnd = errors.New("the API server ended the watch")
 // Stream reads the events of one watch. It is used by one goroutine.
 type Stream struct {
 	decoder *Decoder
-	frames  frames
+	frames  frameReader
 }
 
 // Stream returns the events in r.
 func (d *Decoder) Stream(r io.Reader) *Stream {
-	if d.stock.Load() {
+	if d.useStockJSON.Load() {
 		return &Stream{d, &valueFrames{dec: json.NewDecoder(r)}}
 	}
 	return &Stream{d, &lineFrames{r: bufio.NewReaderSize(r, readBuffer)}}
@@ -42,69 +42,69 @@ func (d *Decoder) Stream(r io.Reader) *Stream {
 // Next returns the next event, and how many bytes it took. A stream that ends inside an event ends without it. Errors are
 // ErrEnd, those of the reader, those of events that cannot be read, and what an ERROR event says.
 func (s *Stream) Next() (e deltas.Event, size int, err error) {
-	frame, err := s.frames.next()
+	frame, err := s.frames.nextFrame()
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.ErrClosedPipe) || utilnet.IsProbableEOF(err) || utilnet.IsTimeout(err) {
 		return e, 0, ErrEnd
 	}
 	if err != nil {
 		return e, 0, err
 	}
-	e, err = s.decoder.frame(frame)
+	e, err = s.decoder.decodeEvent(frame)
 	return e, len(frame), err
 }
 
-// Arrived says that Next would not wait.
-func (s *Stream) Arrived() bool { return s.frames.arrived() }
+// Buffered says that Next would not wait.
+func (s *Stream) Buffered() bool { return s.frames.frameBuffered() }
 
-// frames finds the events of a watch in its bytes.
-type frames interface {
-	// next returns the next event; it is valid until the next call. A stream that ends inside an event ends without it.
-	next() ([]byte, error)
-	// arrived says that next would not wait.
-	arrived() bool
+// frameReader finds the events of a watch in its bytes.
+type frameReader interface {
+	// nextFrame returns the next event; it is valid until the next call. A stream that ends inside an event ends without it.
+	nextFrame() ([]byte, error)
+	// frameBuffered says that next would not wait.
+	frameBuffered() bool
 }
 
 // lineFrames finds frames at newlines. Every server built on k8s.io/apiserver writes one event a line, because it encodes
 // with encoding/json's Encoder, and JSON text has no newline inside a string. That is how it is, not how it is promised; see
 // Decoder for what becomes of a stream that does otherwise.
 type lineFrames struct {
-	r    *bufio.Reader
-	long []byte // of a line that is longer than the buffer
+	r        *bufio.Reader
+	longLine []byte // of a line that is longer than the buffer
 }
 
-func (l *lineFrames) next() ([]byte, error) {
+func (l *lineFrames) nextFrame() ([]byte, error) {
 	for {
-		line, err := l.line()
+		line, err := l.readLine()
 		if len(bytes.TrimSpace(line)) > 0 || err != nil {
 			return line, err
 		}
 	}
 }
 
-func (l *lineFrames) line() ([]byte, error) {
+func (l *lineFrames) readLine() ([]byte, error) {
 	part, err := l.r.ReadSlice('\n')
 	if err == nil {
 		return part, nil
 	}
-	l.long = append(l.long[:0], part...)
+	l.longLine = append(l.longLine[:0], part...)
 	for errors.Is(err, bufio.ErrBufferFull) {
-		if len(l.long) > maxEvent {
+		if len(l.longLine) > maxEvent {
 			return nil, fmt.Errorf("the API server sends an event of more than %d MiB", maxEvent>>20)
 		}
 		part, err = l.r.ReadSlice('\n')
-		l.long = append(l.long, part...)
+		l.longLine = append(l.longLine, part...)
 	}
 	if err != nil {
 		return nil, err
 	}
-	line := l.long
-	if cap(l.long) > maxKept {
-		l.long = nil
+	line := l.longLine
+	if cap(l.longLine) > maxKept {
+		l.longLine = nil
 	}
 	return line, nil
 }
 
-func (l *lineFrames) arrived() bool {
+func (l *lineFrames) frameBuffered() bool {
 	b, err := l.r.Peek(l.r.Buffered())
 	return err == nil && bytes.IndexByte(b, '\n') >= 0
 }
@@ -115,9 +115,9 @@ type valueFrames struct {
 	raw json.RawMessage
 }
 
-func (v *valueFrames) next() ([]byte, error) {
+func (v *valueFrames) nextFrame() ([]byte, error) {
 	err := v.dec.Decode(&v.raw)
 	return v.raw, err
 }
 
-func (v *valueFrames) arrived() bool { return false }
+func (v *valueFrames) frameBuffered() bool { return false }

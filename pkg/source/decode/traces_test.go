@@ -12,13 +12,13 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// emitted gives versions of one object, as the API server writes them, to a tracker and returns the last change it emits.
-func emitted(t *testing.T, versions ...string) *event.Change {
+// emitVersions gives versions of one object, as the API server writes them, to a tracker and returns the last change it emits.
+func emitVersions(t *testing.T, versions ...string) *event.Change {
 	t.Helper()
-	tracker := deltas.NewTracker(deltas.Scope{}, deltas.NewKnown(), nil, time.Now)
+	tracker := deltas.NewTracker(deltas.Scope{}, deltas.NewKnownSet(), nil, time.Now)
 	var last *event.Change
 	for i, v := range versions {
-		o, err := read(strings.Replace(v, `"metadata":{`, fmt.Sprintf(`"metadata":{"name":"a","uid":"u","resourceVersion":"%d",`, i+1), 1))
+		o, err := readObject(strings.Replace(v, `"metadata":{`, fmt.Sprintf(`"metadata":{"name":"a","uid":"u","resourceVersion":"%d",`, i+1), 1))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -26,7 +26,7 @@ func emitted(t *testing.T, versions ...string) *event.Change {
 		if i == 0 {
 			typ = watch.Added
 		}
-		observed, err := tracker.Watched([]deltas.Event{{Type: typ, Object: o}}, o.ResourceVersion)
+		observed, err := tracker.ObserveEvents([]deltas.Event{{Type: typ, Object: o}}, o.ResourceVersion)
 		if err != nil || len(observed.Changes) != 1 {
 			t.Fatalf("%d changes, %v", len(observed.Changes), err)
 		}
@@ -35,7 +35,7 @@ func emitted(t *testing.T, versions ...string) *event.Change {
 	return last
 }
 
-func TestTheClassIsThePartThatChanged(t *testing.T) {
+func TestClassIsTheChangedPart(t *testing.T) {
 	const base = `{"kind":"Pod","apiVersion":"v1","metadata":{"generation":1,"labels":{"a":"1"},"managedFields":[{"manager":"m"}]},"spec":{"n":1},"status":{"n":1}}`
 	replace := func(pairs ...string) string { return strings.NewReplacer(pairs...).Replace(base) }
 	for name, c := range map[string]struct {
@@ -57,20 +57,20 @@ func TestTheClassIsThePartThatChanged(t *testing.T) {
 		"deletion that is null":    {replace(`"labels"`, `"deletionTimestamp":null,"labels"`), event.ClassMetadata},
 		"no kind, as in a list":    {replace(`"kind":"Pod","apiVersion":"v1",`, ``), event.ClassMetadata},
 	} {
-		if got := emitted(t, base, c.next).Class; got != c.want {
+		if got := emitVersions(t, base, c.next).Class; got != c.want {
 			t.Errorf("%s: class %q, want %q", name, got, c.want)
 		}
 	}
-	if c := emitted(t, base); c.Class != "" {
+	if c := emitVersions(t, base); c.Class != "" {
 		t.Errorf("%s has class %q", c.Type, c.Class)
 	}
 	deleting := replace(`"labels"`, `"deletionTimestamp":"2026-01-02T03:04:05Z","labels"`)
-	if got := emitted(t, deleting, strings.Replace(deleting, `"a":"1"`, `"a":"2"`, 1)).Class; got != event.ClassMetadata {
+	if got := emitVersions(t, deleting, strings.Replace(deleting, `"a":"1"`, `"a":"2"`, 1)).Class; got != event.ClassMetadata {
 		t.Errorf("an update of what is being deleted already has class %q", got)
 	}
 }
 
-func TestTheActorIsWhoLeftATrace(t *testing.T) {
+func TestActorIsDerivedFromManagedFields(t *testing.T) {
 	entry := func(manager string, second int, fields ...string) string {
 		s := fmt.Sprintf(`{"manager":%q,"operation":"Update","apiVersion":"v1","time":"2026-01-02T03:04:%02dZ","fieldsType":"FieldsV1","fieldsV1":{`, manager, second)
 		for i, f := range fields {
@@ -118,7 +118,7 @@ func TestTheActorIsWhoLeftATrace(t *testing.T) {
 		"of an odd kind":                     {[]string{a5, `7`}, []string{entry("a", 6, "x", "y"), `[[]]`}, ""},
 	} {
 		got := ""
-		if a := emitted(t, version(1, c.was...), version(2, c.is...)).Actor; a != nil {
+		if a := emitVersions(t, version(1, c.was...), version(2, c.is...)).Actor; a != nil {
 			if got = a.Manager; a.Subresource != "" {
 				got += "/" + a.Subresource
 			}
@@ -129,16 +129,16 @@ func TestTheActorIsWhoLeftATrace(t *testing.T) {
 	}
 }
 
-func TestWhoMakesAnObjectIsItsActor(t *testing.T) {
+func TestCreatorIsTheActor(t *testing.T) {
 	one := `{"manager":"a\u0022","operation":"Apply","time":"2026-01-02T03:04:05Z","fieldsV1":{}}`
-	c := emitted(t, `{"metadata":{"managedFields":[`+one+`]}}`)
+	c := emitVersions(t, `{"metadata":{"managedFields":[`+one+`]}}`)
 	if want := (event.Actor{Manager: `a"`, Operation: "Apply", Time: "2026-01-02T03:04:05Z"}); c.Type != event.Added || c.Actor == nil || *c.Actor != want {
 		t.Errorf("%s by %+v, want %+v", c.Type, c.Actor, want)
 	}
-	if c := emitted(t, `{"metadata":{"managedFields":[`+one+`,{"manager":"b"}]}}`); c.Actor != nil {
+	if c := emitVersions(t, `{"metadata":{"managedFields":[`+one+`,{"manager":"b"}]}}`); c.Actor != nil {
 		t.Errorf("one of two is said to have made it: %+v", c.Actor)
 	}
-	if c := emitted(t, `{"metadata":{"labels":{}}}`); c.Actor != nil {
+	if c := emitVersions(t, `{"metadata":{"labels":{}}}`); c.Actor != nil {
 		t.Errorf("made by %+v, of which nothing is known", c.Actor)
 	}
 }

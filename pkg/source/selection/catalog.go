@@ -31,10 +31,10 @@ func ReadCatalog(groups []*metav1.APIGroup, lists []*metav1.APIResourceList, fai
 	}
 	c := Catalog{}
 	for _, g := range groups {
-		for _, version := range versionsOf(g) {
+		for _, version := range versionsByPreference(g) {
 			gv := schema.GroupVersion{Group: g.Name, Version: version}
 			for _, r := range byVersion[gv.String()] {
-				if watchable(r) {
+				if isWatchable(r) {
 					c[g.Name] = append(c[g.Name], Served{
 						Resource:   event.Resource{Group: g.Name, Version: version, Resource: r.Name, Kind: r.Kind},
 						Namespaced: r.Namespaced,
@@ -53,8 +53,8 @@ func ReadCatalog(groups []*metav1.APIGroup, lists []*metav1.APIResourceList, fai
 	return c
 }
 
-// versionsOf gives a group's versions, the one its server prefers first.
-func versionsOf(g *metav1.APIGroup) []string {
+// versionsByPreference gives a group's versions, the one its server prefers first.
+func versionsByPreference(g *metav1.APIGroup) []string {
 	versions := []string{}
 	if v := g.PreferredVersion.Version; v != "" {
 		versions = append(versions, v)
@@ -67,7 +67,7 @@ func versionsOf(g *metav1.APIGroup) []string {
 	return versions
 }
 
-func watchable(r metav1.APIResource) bool {
+func isWatchable(r metav1.APIResource) bool {
 	return !strings.ContainsRune(r.Name, '/') && slices.Contains(r.Verbs, "list") && slices.Contains(r.Verbs, "watch")
 }
 
@@ -87,7 +87,7 @@ func (c Catalog) Serves(r event.Resource) bool {
 
 // Has says whether the resource is served in any version.
 func (c Catalog) Has(r event.Resource) bool {
-	return slices.ContainsFunc(c[r.Group], func(s Served) bool { return nameOf(s.Resource) == nameOf(r) })
+	return slices.ContainsFunc(c[r.Group], func(s Served) bool { return withoutVersion(s.Resource) == withoutVersion(r) })
 }
 
 // Equal says whether the same is served in the same versions.
@@ -95,13 +95,13 @@ func (c Catalog) Equal(other Catalog) bool {
 	return maps.EqualFunc(c, other, slices.Equal)
 }
 
-// find gives what a pattern selects, each resource once, in the version asked for or preferred, in a stable order.
-func (c Catalog) find(p pattern) []Served {
+// findMatching gives what a pattern selects, each resource once, in the version asked for or preferred, in a stable order.
+func (c Catalog) findMatching(p pattern) []Served {
 	var found []Served
 	for _, group := range slices.Sorted(maps.Keys(c)) {
 		seen := map[string]bool{}
 		for _, s := range c[group] {
-			if !p.matches(s.Resource) || p.version != "" && p.version != s.Resource.Version || seen[s.Resource.Resource] {
+			if !p.matchesResource(s.Resource) || p.version != "" && p.version != s.Resource.Version || seen[s.Resource.Resource] {
 				continue
 			}
 			seen[s.Resource.Resource] = true
@@ -114,14 +114,14 @@ func (c Catalog) find(p pattern) []Served {
 	return found
 }
 
-// whyUnserved helps with the usual slips: a group left out, and a singular or short name.
-func (c Catalog) whyUnserved(p pattern) string {
-	if p.wildcard() {
+// unservedReason helps with the usual slips: a group left out, and a singular or short name.
+func (c Catalog) unservedReason(p pattern) string {
+	if p.isWildcard() {
 		return "nothing of this group is served; it will be watched as soon as something is"
 	}
 	for _, group := range slices.Sorted(maps.Keys(c)) {
 		for _, s := range c[group] {
-			if p.version == "" && (p.group == "" || p.group == group) && s.goesBy(p.resource) {
+			if p.version == "" && (p.group == "" || p.group == group) && s.hasName(p.resource) {
 				return "nothing serves this; did you mean " + s.Resource.String() + "?"
 			}
 		}
@@ -129,6 +129,6 @@ func (c Catalog) whyUnserved(p pattern) string {
 	return "nothing serves this; it will be watched as soon as something does"
 }
 
-func (s Served) goesBy(name string) bool {
+func (s Served) hasName(name string) bool {
 	return name == s.Resource.Resource || slices.Contains(strings.Split(s.Aliases, ","), name)
 }

@@ -7,26 +7,26 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// Takes says whether the rule selects every resource that the name, written as in Select, can mean, and by which of its
+// SelectsAll says whether the rule selects every resource that the name, written as in Select, can mean, and by which of its
 // entries. Namespaces and selectors do not count: of several rules the first that selects a resource has it alone.
-func (r Rule) Takes(name string) (index int, yes bool) {
+func (r Rule) SelectsAll(name string) (index int, yes bool) {
 	q, err := parsePattern(name)
-	if err != nil || slices.ContainsFunc(patterns(r.Exclude), q.meets) {
+	if err != nil || slices.ContainsFunc(parsePatterns(r.Exclude), q.overlaps) {
 		return 0, false
 	}
-	return r.find(func(p pattern) bool { return p.covers(q) })
+	return r.findEntry(func(p pattern) bool { return p.coversPattern(q) })
 }
 
-// Sweeps says whether Select takes this resource through a wildcard, and by which of its entries.
-func (r Rule) Sweeps(resource event.Resource) (index int, yes bool) {
-	if r.excludes(resource) {
+// SelectsByWildcard says whether Select takes this resource through a wildcard, and by which of its entries.
+func (r Rule) SelectsByWildcard(resource event.Resource) (index int, yes bool) {
+	if r.excludesResource(resource) {
 		return 0, false
 	}
-	return r.find(func(p pattern) bool { return p.wildcard() && p.matches(resource) })
+	return r.findEntry(func(p pattern) bool { return p.isWildcard() && p.matchesResource(resource) })
 }
 
-// find returns the first entry of Select that is such a pattern.
-func (r Rule) find(is func(pattern) bool) (index int, found bool) {
+// findEntry returns the first entry of Select that is such a pattern.
+func (r Rule) findEntry(is func(pattern) bool) (index int, found bool) {
 	index = slices.IndexFunc(r.Select, func(text string) bool {
 		p, err := parsePattern(text)
 		return err == nil && is(p)
@@ -34,12 +34,12 @@ func (r Rule) find(is func(pattern) bool) (index int, found bool) {
 	return index, index >= 0
 }
 
-// Taker returns a function that says whether the rule selects a resource in its version, whatever other rules do.
-func (r Rule) Taker() func(event.Resource) bool {
-	selected, excluded := patterns(r.Select), patterns(r.Exclude)
+// Matcher returns a function that says whether the rule selects a resource in its version, whatever other rules do.
+func (r Rule) Matcher() func(event.Resource) bool {
+	selected, excluded := parsePatterns(r.Select), parsePatterns(r.Exclude)
 	return func(resource event.Resource) bool {
 		return slices.ContainsFunc(selected, func(p pattern) bool {
-			return p.matches(resource) && (p.version == "" || p.version == resource.Version)
+			return p.matchesResource(resource) && (p.version == "" || p.version == resource.Version)
 		}) && !anyMatches(excluded, resource)
 	}
 }
@@ -48,17 +48,17 @@ func (r Rule) Taker() func(event.Resource) bool {
 func (c Catalog) Awaits(rules []Rule, r event.Resource) bool {
 	served := c.Has(r)
 	return slices.ContainsFunc(rules, func(rule Rule) bool {
-		return !rule.excludes(r) && slices.ContainsFunc(patterns(rule.Select), func(p pattern) bool {
-			return p.matches(r) && (!served || p.version != "")
+		return !rule.excludesResource(r) && slices.ContainsFunc(parsePatterns(rule.Select), func(p pattern) bool {
+			return p.matchesResource(r) && (!served || p.version != "")
 		})
 	})
 }
 
-// Meets says whether some resource may be selected by both rules.
-func (r Rule) Meets(other Rule) bool {
-	for _, p := range patterns(r.Select) {
-		for _, q := range patterns(other.Select) {
-			if p.meets(q) && !r.leavesOut(q) && !other.leavesOut(p) && !r.leavesOut(p) && !other.leavesOut(q) {
+// Overlaps says whether some resource may be selected by both rules.
+func (r Rule) Overlaps(other Rule) bool {
+	for _, p := range parsePatterns(r.Select) {
+		for _, q := range parsePatterns(other.Select) {
+			if p.overlaps(q) && !r.excludesAll(q) && !other.excludesAll(p) && !r.excludesAll(p) && !other.excludesAll(q) {
 				return true
 			}
 		}
@@ -66,25 +66,25 @@ func (r Rule) Meets(other Rule) bool {
 	return false
 }
 
-// leavesOut says that Exclude covers everything that p names.
-func (r Rule) leavesOut(p pattern) bool {
-	return slices.ContainsFunc(patterns(r.Exclude), func(x pattern) bool { return x.covers(p) })
+// excludesAll says that Exclude covers everything that p names.
+func (r Rule) excludesAll(p pattern) bool {
+	return slices.ContainsFunc(parsePatterns(r.Exclude), func(x pattern) bool { return x.coversPattern(p) })
 }
 
-// excludes says that Exclude names the resource.
-func (r Rule) excludes(resource event.Resource) bool {
-	return anyMatches(patterns(r.Exclude), resource)
+// excludesResource says that Exclude names the resource.
+func (r Rule) excludesResource(resource event.Resource) bool {
+	return anyMatches(parsePatterns(r.Exclude), resource)
 }
 
-// Narrows says that the rule takes some objects of its resources only.
-func (r Rule) Narrows() bool {
+// IsNarrowed says that the rule takes some objects of its resources only.
+func (r Rule) IsNarrowed() bool {
 	return len(r.Namespaces.Include)+len(r.Namespaces.Exclude) > 0 || r.LabelSelector != "" || r.FieldSelector != ""
 }
 
-// Wildcard says whether a name, written as in Select, stands for several resources.
-func Wildcard(name string) bool {
+// IsWildcard says whether a name, written as in Select, stands for several resources.
+func IsWildcard(name string) bool {
 	p, err := parsePattern(name)
-	return err == nil && p.wildcard()
+	return err == nil && p.isWildcard()
 }
 
 // Triggers are the resources whose changes mean that types come or go. An exporter that is allowed to watch them (the verb
@@ -92,7 +92,7 @@ func Wildcard(name string) bool {
 // rule names groups without a dot: those are built into the API server.
 func Triggers(rules []Rule) []event.Resource {
 	for _, rule := range rules {
-		for _, p := range patterns(rule.Select) {
+		for _, p := range parsePatterns(rule.Select) {
 			if p.anyGroup || strings.ContainsRune(p.group, '.') {
 				return []event.Resource{
 					{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions", Kind: "CustomResourceDefinition"},

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestARuleKnowsWhatItTakesFromLaterOnes(t *testing.T) {
+func TestRuleReportsWhatItTakesFromLaterRules(t *testing.T) {
 	for _, c := range []struct {
 		selected, excluded []string
 		name               string
@@ -24,13 +24,13 @@ func TestARuleKnowsWhatItTakesFromLaterOnes(t *testing.T) {
 		{selected: []string{"deployments.apps"}, name: "deployments.v1.apps", takes: true},
 		{selected: []string{"deployments.v1beta1.apps"}, name: "deployments.apps"}, // v1beta1 may not be served
 	} {
-		if _, got := (Rule{Select: c.selected, Exclude: c.excluded}).Takes(c.name); got != c.takes {
+		if _, got := (Rule{Select: c.selected, Exclude: c.excluded}).SelectsAll(c.name); got != c.takes {
 			t.Errorf("%v without %v takes all of %s: %v", c.selected, c.excluded, c.name, got)
 		}
 	}
 }
 
-func TestRulesThatShareNothingDoNotMeet(t *testing.T) {
+func TestDisjointRulesDoNotOverlap(t *testing.T) {
 	rule := func(selected, excluded string) Rule {
 		return Rule{Select: strings.Fields(selected), Exclude: strings.Fields(excluded)}
 	}
@@ -41,13 +41,13 @@ func TestRulesThatShareNothingDoNotMeet(t *testing.T) {
 		{rule("pods", ""), rule("*", ""), true}, {rule("pods", ""), rule("*", "pods"), false}, {rule("*.apps", ""), rule("deployments.apps", ""), true},
 		{rule("*.apps", ""), rule("pods", ""), false}, {rule("*", "*.apps"), rule("*.apps", ""), false}, {rule("*.core", ""), rule("*", ""), true},
 	} {
-		if c.a.Meets(c.b) != c.meet || c.b.Meets(c.a) != c.meet {
+		if c.a.Overlaps(c.b) != c.meet || c.b.Overlaps(c.a) != c.meet {
 			t.Errorf("%v and %v meet: want %v", c.a, c.b, c.meet)
 		}
 	}
 }
 
-func TestASelectionOfNothingIsRefused(t *testing.T) {
+func TestEmptySelectionIsRejected(t *testing.T) {
 	pods := []string{"pods"}
 	for name, r := range map[string]Rule{
 		"excluded":              {Select: pods, Exclude: pods},

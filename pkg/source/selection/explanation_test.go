@@ -10,16 +10,16 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// explained writes an explanation as one line a match and one a name that waits.
-func explained(e *Explanation) []string {
+// explanationLines writes an explanation as one line a match and one a name that waits.
+func explanationLines(e *Explanation) []string {
 	var lines []string
 	for _, m := range e.Matches {
 		line := fmt.Sprintf("%d/%d %s", m.Rule, m.Select, m.Resource)
 		for _, s := range m.Scopes {
 			line += " " + s.ID
 		}
-		if m.Left != "" {
-			line += ": " + m.Left
+		if m.SkipReason != "" {
+			line += ": " + m.SkipReason
 		}
 		lines = append(lines, line)
 	}
@@ -38,7 +38,7 @@ func namedCatalog(names ...string) Catalog {
 	for _, name := range names {
 		rules = append(rules, Rule{Select: []string{name}})
 	}
-	return written(rules)
+	return catalogFromText(rules)
 }
 
 func expectLines(t *testing.T, got []string, want ...string) {
@@ -54,7 +54,7 @@ func TestEveryMatchHasScopesOrAReason(t *testing.T) {
 		{Select: []string{"late.demo.io", "*.none.io", "pods", "*"}, Exclude: []string{"secrets"}, LabelSelector: "a=b"},
 	}
 	e := Resolve(rules, namedCatalog("pods", "nodes", "secrets", "events", "events.events.k8s.io", "jobs.batch"))
-	expectLines(t, explained(e),
+	expectLines(t, explanationLines(e),
 		"0/0 pods pods;ns=shop pods;ns=web",
 		"0/1 nodes nodes",
 		"1/2 pods: resources[0] has it already",
@@ -69,9 +69,9 @@ func TestEveryMatchHasScopesOrAReason(t *testing.T) {
 	)
 }
 
-// TestTheFirstRuleThatSelectsAResourceHasItAlone compares what is found, whatever the rules, with asking each rule about
+// TestFirstMatchingRuleOwnsTheResource compares what is found, whatever the rules, with asking each rule about
 // each resource.
-func TestTheFirstRuleThatSelectsAResourceHasItAlone(t *testing.T) {
+func TestFirstMatchingRuleOwnsTheResource(t *testing.T) {
 	names := []string{"pods", "*", "*.apps", "deployments.apps", "events.events.k8s.io", "nodes", "late.demo.io"}
 	c := namedCatalog("pods", "nodes", "events", "events.events.k8s.io", "deployments.apps", "daemonsets.apps")
 	for _, a := range names {
@@ -85,7 +85,7 @@ func TestTheFirstRuleThatSelectsAResourceHasItAlone(t *testing.T) {
 				want := map[event.Resource]int{}
 				for _, group := range c {
 					for _, s := range group {
-						i := slices.IndexFunc(rules, func(r Rule) bool { return r.Taker()(s.Resource) })
+						i := slices.IndexFunc(rules, func(r Rule) bool { return r.Matcher()(s.Resource) })
 						if i >= 0 && s.Resource != duplicate {
 							want[s.Resource] = i
 						}
@@ -93,7 +93,7 @@ func TestTheFirstRuleThatSelectsAResourceHasItAlone(t *testing.T) {
 				}
 				got := map[event.Resource]int{}
 				for _, m := range Resolve(rules, c).Matches {
-					if (len(m.Scopes) == 0) != (m.Left != "") {
+					if (len(m.Scopes) == 0) != (m.SkipReason != "") {
 						t.Errorf("%v: %s has scopes and is left, or neither", rules, m.Resource)
 					}
 					for _, s := range m.Scopes {
@@ -108,10 +108,10 @@ func TestTheFirstRuleThatSelectsAResourceHasItAlone(t *testing.T) {
 	}
 }
 
-// TestANameThatWaitsTakesNothingFromLaterRules has a first rule that names a version that is not served.
-func TestANameThatWaitsTakesNothingFromLaterRules(t *testing.T) {
+// TestUnservedNameTakesNothingFromLaterRules has a first rule that names a version that is not served.
+func TestUnservedNameTakesNothingFromLaterRules(t *testing.T) {
 	e := Resolve([]Rule{{Select: []string{"pods.v9"}}, {Select: []string{"pods.v8"}}, {Select: []string{"*.core"}}}, namedCatalog("pods.v1"))
-	expectLines(t, explained(e), "2/0 pods pods", "0/0 pods.v9 waits pods", "1/0 pods.v8 waits")
+	expectLines(t, explanationLines(e), "2/0 pods pods", "0/0 pods.v9 waits pods", "1/0 pods.v8 waits")
 }
 
 func TestWrittenNamesNeedNoCluster(t *testing.T) {
@@ -123,7 +123,7 @@ func TestWrittenNamesNeedNoCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	left := func(line string) bool { return strings.Contains(line, ": ") }
-	expectLines(t, slices.DeleteFunc(explained(e), left),
+	expectLines(t, slices.DeleteFunc(explanationLines(e), left),
 		"0/0 nodes nodes",
 		"0/1 deployments.apps deployments.apps;ns=web",
 		"0/2 things.demo.io things.demo.io;ns=web",

@@ -53,8 +53,8 @@ func parsePattern(text string) (pattern, error) {
 	return p, nil
 }
 
-// patterns reads names that are valid.
-func patterns(texts []string) []pattern {
+// parsePatterns reads names that are valid.
+func parsePatterns(texts []string) []pattern {
 	all := make([]pattern, 0, len(texts))
 	for _, text := range texts {
 		if p, err := parsePattern(text); err == nil {
@@ -65,26 +65,26 @@ func patterns(texts []string) []pattern {
 }
 
 func anyMatches(all []pattern, r event.Resource) bool {
-	return slices.ContainsFunc(all, func(p pattern) bool { return p.matches(r) })
+	return slices.ContainsFunc(all, func(p pattern) bool { return p.matchesResource(r) })
 }
 
-func (p pattern) matches(r event.Resource) bool {
+func (p pattern) matchesResource(r event.Resource) bool {
 	return (p.anyGroup || p.group == r.Group) && (p.resource == "*" || p.resource == r.Resource)
 }
 
-// wildcard says that the pattern waits for nothing in particular.
-func (p pattern) wildcard() bool { return p.resource == "*" }
+// isWildcard says that the pattern waits for nothing in particular.
+func (p pattern) isWildcard() bool { return p.resource == "*" }
 
-// covers says that p names everything that q names, in whatever version. Of a resource that is served in several versions
+// coversPattern says that p names everything that q names, in whatever version. Of a resource that is served in several versions
 // one is taken, so a pattern with a version may leave a resource to one without.
-func (p pattern) covers(q pattern) bool {
+func (p pattern) coversPattern(q pattern) bool {
 	sameGroup := p.anyGroup || !q.anyGroup && p.group == q.group
 	sameName := p.resource == "*" || p.resource == q.resource
 	return sameGroup && sameName && (p.version == "" || p.version == q.version)
 }
 
-// meets says that p and q may name the same resource.
-func (p pattern) meets(q pattern) bool {
+// overlaps says that p and q may name the same resource.
+func (p pattern) overlaps(q pattern) bool {
 	return (p.anyGroup || q.anyGroup || p.group == q.group) &&
 		(p.resource == "*" || q.resource == "*" || p.resource == q.resource)
 }

@@ -25,7 +25,7 @@ type Match struct {
 	Namespaced   bool
 	Assumed      bool    // whether it is namespaced was not known and taken to be so
 	Scopes       []Scope // what is watched; empty if Left is set
-	Left         string  // why this rule leaves the resource alone, a few words; empty if it does not
+	SkipReason   string  // why this rule leaves the resource alone, a few words; empty if it does not
 }
 
 // Unserved is a selected name that nothing serves now.
@@ -56,7 +56,7 @@ func (e *Explanation) NamedNamespaces(rules []Rule) []string {
 	var names []string
 	for _, s := range scopes {
 		if s.Namespaced {
-			names = append(names, rules[s.Rule].Namespaces.named()...)
+			names = append(names, rules[s.Rule].Namespaces.literalNames()...)
 		}
 	}
 	slices.Sort(names)
@@ -66,17 +66,17 @@ func (e *Explanation) NamedNamespaces(rules []Rule) []string {
 // Resolve says what the rules select of a catalog. Rules must be valid.
 func Resolve(rules []Rule, c Catalog) *Explanation {
 	r := resolver{
-		rules: rules, catalog: c, duplicate: duplicateEvents(rules, c),
-		owner: map[event.Resource]int{}, awaited: map[event.Resource]bool{}, left: map[leaving]bool{},
+		rules: rules, catalog: c, duplicate: duplicateEventsResource(rules, c),
+		owner: map[event.Resource]int{}, awaited: map[event.Resource]bool{}, skipped: map[skippedResource]bool{},
 	}
 	for i, rule := range rules {
-		for j, p := range patterns(rule.Select) {
-			found := c.find(p)
+		for j, p := range parsePatterns(rule.Select) {
+			found := c.findMatching(p)
 			if len(found) == 0 {
-				r.miss(i, j, p)
+				r.addUnserved(i, j, p)
 			}
 			for _, s := range found {
-				r.match(i, j, s)
+				r.addMatch(i, j, s)
 			}
 		}
 	}
@@ -90,7 +90,7 @@ func ResolveWritten(rules []Rule) (*Explanation, error) {
 	if err := Validate(rules); err != nil {
 		return nil, err
 	}
-	e := Resolve(rules, written(rules))
+	e := Resolve(rules, catalogFromText(rules))
 	for i := range e.Matches {
 		e.Matches[i].Assumed = !isScopeKnown(e.Matches[i].Resource)
 	}
@@ -103,55 +103,55 @@ type resolver struct {
 	duplicate event.Resource          // the kind of events to leave alone
 	owner     map[event.Resource]int  // the rule that has the resource, by name
 	awaited   map[event.Resource]bool // resources that nothing serves and that a rule waits for, by name
-	left      map[leaving]bool
+	skipped   map[skippedResource]bool
 	out       Explanation
 }
 
-// leaving is that a rule leaves a resource alone. It is said once, however many of its names select the resource.
-type leaving struct {
+// skippedResource is that a rule leaves a resource alone. It is said once, however many of its names select the resource.
+type skippedResource struct {
 	rule     int
 	resource event.Resource
 }
 
-func (r *resolver) match(rule, name int, s Served) {
-	id := nameOf(s.Resource)
+func (r *resolver) addMatch(rule, name int, s Served) {
+	id := withoutVersion(s.Resource)
 	owner, taken := r.owner[id]
 	m := Match{Rule: rule, Select: name, Resource: s.Resource, Namespaced: s.Namespaced}
 	switch {
-	case r.rules[rule].excludes(id):
-		m.Left = "excluded by this rule"
+	case r.rules[rule].excludesResource(id):
+		m.SkipReason = "excluded by this rule"
 	case id == r.duplicate:
-		m.Left = fmt.Sprintf("the same objects as %s, which are watched", otherEvents(id))
+		m.SkipReason = fmt.Sprintf("the same objects as %s, which are watched", otherEventsResource(id))
 	case taken && owner == rule:
 		return // by another name
 	case taken:
-		m.Left = fmt.Sprintf("resources[%d] has it already", owner)
+		m.SkipReason = fmt.Sprintf("resources[%d] has it already", owner)
 	default:
 		r.owner[id] = rule
-		m.Scopes = r.rules[rule].scopes(rule, s)
+		m.Scopes = r.rules[rule].scopesFor(rule, s)
 	}
-	if m.Left != "" {
-		if r.left[leaving{rule, id}] {
+	if m.SkipReason != "" {
+		if r.skipped[skippedResource{rule, id}] {
 			return
 		}
-		r.left[leaving{rule, id}] = true
+		r.skipped[skippedResource{rule, id}] = true
 	}
 	r.out.Matches = append(r.out.Matches, m)
 }
 
-func (r *resolver) miss(rule, name int, p pattern) {
-	u := Unserved{Rule: rule, Select: name, Name: p.text, Reason: r.catalog.whyUnserved(p)}
-	s := p.served()
-	id := nameOf(s.Resource)
-	if _, taken := r.owner[id]; !taken && !r.awaited[id] && !p.wildcard() {
+func (r *resolver) addUnserved(rule, name int, p pattern) {
+	u := Unserved{Rule: rule, Select: name, Name: p.text, Reason: r.catalog.unservedReason(p)}
+	s := p.assumedServed()
+	id := withoutVersion(s.Resource)
+	if _, taken := r.owner[id]; !taken && !r.awaited[id] && !p.isWildcard() {
 		r.awaited[id] = true
-		u.Assumed, u.Scopes = !isScopeKnown(s.Resource), r.rules[rule].scopes(rule, s)
+		u.Assumed, u.Scopes = !isScopeKnown(s.Resource), r.rules[rule].scopesFor(rule, s)
 	}
 	r.out.Unserved = append(r.out.Unserved, u)
 }
 
-// nameOf is the resource without version and kind: what rules distinguish.
-func nameOf(r event.Resource) event.Resource {
+// withoutVersion is the resource without version and kind: what rules distinguish.
+func withoutVersion(r event.Resource) event.Resource {
 	return event.Resource{Group: r.Group, Resource: r.Resource}
 }
 
@@ -161,11 +161,11 @@ var (
 	newEvents  = event.Resource{Group: "events.k8s.io", Resource: "events"}
 )
 
-// duplicateEvents is the one of the two kinds of events to leave alone: the newer, unless a rule names it.
-func duplicateEvents(rules []Rule, c Catalog) event.Resource {
+// duplicateEventsResource is the one of the two kinds of events to leave alone: the newer, unless a rule names it.
+func duplicateEventsResource(rules []Rule, c Catalog) event.Resource {
 	for _, rule := range rules {
-		for _, p := range patterns(rule.Select) {
-			if !p.anyGroup && p.matches(newEvents) && len(c.find(p)) > 0 {
+		for _, p := range parsePatterns(rule.Select) {
+			if !p.anyGroup && p.matchesResource(newEvents) && len(c.findMatching(p)) > 0 {
 				return coreEvents
 			}
 		}
@@ -173,7 +173,7 @@ func duplicateEvents(rules []Rule, c Catalog) event.Resource {
 	return newEvents
 }
 
-func otherEvents(r event.Resource) event.Resource {
+func otherEventsResource(r event.Resource) event.Resource {
 	if r == coreEvents {
 		return newEvents
 	}

@@ -11,9 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// api describes what is served: "group/version: resource resource…", with "!" behind cluster-scoped ones and "-" behind
+// discoveryDocuments describes what is served: "group/version: resource resource…", with "!" behind cluster-scoped ones and "-" behind
 // those that cannot be watched. The first version of a group is the preferred one; the core group is "/v1".
-func api(lines ...string) ([]*metav1.APIGroup, []*metav1.APIResourceList) {
+func discoveryDocuments(lines ...string) ([]*metav1.APIGroup, []*metav1.APIResourceList) {
 	var groups []*metav1.APIGroup
 	var lists []*metav1.APIResourceList
 	for _, line := range lines {
@@ -39,7 +39,7 @@ func api(lines ...string) ([]*metav1.APIGroup, []*metav1.APIResourceList) {
 }
 
 func catalogOf(lines ...string) Catalog {
-	groups, lists := api(lines...)
+	groups, lists := discoveryDocuments(lines...)
 	return ReadCatalog(groups, lists, nil, nil)
 }
 
@@ -51,14 +51,14 @@ var cluster = catalogOf(
 	"cert-manager.io/v1: certificates issuers clusterissuers!",
 )
 
-func resolved(rules ...Rule) string {
+func resolvedText(rules ...Rule) string {
 	e := Resolve(rules, cluster)
 	var all []string
 	for _, s := range e.Scopes() {
 		all = append(all, s.ID+"@"+s.Resource.Version)
 	}
 	for _, u := range e.Unserved {
-		if text := "waiting:" + u.Name; !Wildcard(u.Name) && !slices.Contains(all, text) {
+		if text := "waiting:" + u.Name; !IsWildcard(u.Name) && !slices.Contains(all, text) {
 			all = append(all, text)
 		}
 	}
@@ -91,13 +91,13 @@ func TestRulesSelectScopes(t *testing.T) {
 		"namespaces left out":         {[]Rule{{Select: []string{"pods"}, Namespaces: Namespaces{Exclude: []string{"kube-system"}}, LabelSelector: "a"}}, "pods;ex=kube-system;l=a@v1"},
 		"the same under another name": {[]Rule{sel("pods", "pods", "pods.v1")}, "pods@v1"},
 	} {
-		if got := resolved(c.rules...); got != c.want {
+		if got := resolvedText(c.rules...); got != c.want {
 			t.Errorf("%s:\n got %s\nwant %s", name, got, c.want)
 		}
 	}
 }
 
-func TestAScopeNamesItsRule(t *testing.T) {
+func TestScopeHasItsRule(t *testing.T) {
 	// The first rule names a version that is not served, so the resource is the second one's.
 	scopes := Resolve([]Rule{{Select: []string{"pods.v9"}}, {Select: []string{"nodes"}}, {Select: []string{"*.core"}}}, cluster).Scopes()
 	for _, s := range scopes {
@@ -111,7 +111,7 @@ func TestAScopeNamesItsRule(t *testing.T) {
 	}
 }
 
-func TestTheFilterOfNamespacesTakesWhatTheRuleSays(t *testing.T) {
+func TestNamespaceFilterFollowsTheRule(t *testing.T) {
 	rules := []Rule{{Select: []string{"pods", "nodes"}, Namespaces: Namespaces{Include: []string{"team-*", "a"}, Exclude: []string{"team-x"}}}}
 	scopes := Resolve(rules, cluster).Scopes()
 	keep := scopes[0].Filter
@@ -125,7 +125,7 @@ func TestTheFilterOfNamespacesTakesWhatTheRuleSays(t *testing.T) {
 	}
 }
 
-func TestNamedNamespacesAreThoseOfWhatLivesInThem(t *testing.T) {
+func TestNamedNamespacesAreOfNamespacedResources(t *testing.T) {
 	in := func(names ...string) Namespaces { return Namespaces{Include: names, Exclude: []string{"*-x"}} }
 	rules := []Rule{
 		{Select: []string{"pods"}, Namespaces: in("b", "team-*", "a", "b", "a-x")},
@@ -138,15 +138,15 @@ func TestNamedNamespacesAreThoseOfWhatLivesInThem(t *testing.T) {
 	}
 }
 
-func TestASlipInAGroupIsPointedOut(t *testing.T) {
+func TestWrongGroupGetsASuggestion(t *testing.T) {
 	waiting := Resolve([]Rule{{Select: []string{"deployments"}}}, cluster).Unserved
 	if len(waiting) != 1 || waiting[0].Reason != "nothing serves this; did you mean deployments.apps?" {
 		t.Errorf("%+v", waiting)
 	}
 }
 
-func TestASingularAShortNameOrAKindIsPointedOut(t *testing.T) {
-	groups, lists := api("/v1: pods", "apps/v1: deployments")
+func TestSingularShortNameOrKindGetsASuggestion(t *testing.T) {
+	groups, lists := discoveryDocuments("/v1: pods", "apps/v1: deployments")
 	lists[0].APIResources[0].SingularName, lists[0].APIResources[0].ShortNames = "pod", []string{"po"}
 	lists[1].APIResources[0].Kind, lists[1].APIResources[0].ShortNames = "Deployment", []string{"dp", "deploy"}
 	c := ReadCatalog(groups, lists, nil, nil)
@@ -161,8 +161,8 @@ func TestASingularAShortNameOrAKindIsPointedOut(t *testing.T) {
 	}
 }
 
-func TestAFailedGroupKeepsWhatItHad(t *testing.T) {
-	groups, lists := api("/v1: pods", "metrics.example/v1: nothing")
+func TestFailedGroupKeepsItsResources(t *testing.T) {
+	groups, lists := discoveryDocuments("/v1: pods", "metrics.example/v1: nothing")
 	groups = append(groups, &metav1.APIGroup{Name: "new.example"})
 	old := catalogOf("/v1: pods secrets", "metrics.example/v1: widgets", "gone.example/v1: gadgets")
 	c := ReadCatalog(groups, lists, []string{"metrics.example", "new.example"}, old)
@@ -171,7 +171,7 @@ func TestAFailedGroupKeepsWhatItHad(t *testing.T) {
 	}
 }
 
-func TestPatternsAreReadAsKubectlWritesThem(t *testing.T) {
+func TestPatternsFollowKubectl(t *testing.T) {
 	const golden = "testdata/patterns.golden"
 	inputs := []string{
 		"pods", "pods.v1", "pods.core", "deployments.apps", "deployments.v1.apps", "deployments.v1beta2.apps", "certificates.cert-manager.io",
@@ -204,7 +204,7 @@ func TestPatternsAreReadAsKubectlWritesThem(t *testing.T) {
 	}
 }
 
-func TestRulesNameEverythingWrongWithThem(t *testing.T) {
+func TestValidationReportsEveryProblem(t *testing.T) {
 	err := Rule{
 		Select: []string{"pods", "Pods"}, Exclude: []string{"pods/log"},
 		Namespaces:    Namespaces{Include: []string{"a", "", "A"}, Exclude: []string{"[a"}},

@@ -78,11 +78,11 @@ func (r Rule) Validate(path string) error {
 		}
 	}
 	for i, name := range r.Select {
-		if p, err := parsePattern(name); err == nil && r.leavesOut(p) {
+		if p, err := parsePattern(name); err == nil && r.excludesAll(p) {
 			all = append(all, fmt.Errorf("%s.select[%d]: %q selects nothing: exclude leaves all of it out; remove it from one of them", path, i, name))
 		}
 	}
-	if r.Namespaces.nothing() {
+	if r.Namespaces.selectsNothing() {
 		all = append(all, fmt.Errorf("%s.namespaces: exclude leaves out every namespace that include names", path))
 	}
 	if err := checkLabels(r.LabelSelector); err != nil {
@@ -140,23 +140,23 @@ func (n Namespaces) Filter() func(namespace string) bool {
 	}
 }
 
-// names are the namespaces to watch one by one; nil means all at once, through Filter.
-func (n Namespaces) names() []string {
+// watchedNames are the namespaces to watch one by one; nil means all at once, through Filter.
+func (n Namespaces) watchedNames() []string {
 	if len(n.Include) == 0 || slices.ContainsFunc(n.Include, isGlob) {
 		return nil
 	}
-	names := n.named()
+	names := n.literalNames()
 	slices.Sort(names)
 	return slices.Compact(names)
 }
 
-// named are the namespaces that Include names, globs apart, and Exclude does not leave out.
-func (n Namespaces) named() []string {
+// literalNames are the namespaces that Include names, globs apart, and Exclude does not leave out.
+func (n Namespaces) literalNames() []string {
 	return slices.DeleteFunc(slices.Clone(n.Include), func(name string) bool { return isGlob(name) || matchesAny(n.Exclude, name) })
 }
 
-// nothing says that Exclude takes away all that Include names.
-func (n Namespaces) nothing() bool {
+// selectsNothing says that Exclude takes away all that Include names.
+func (n Namespaces) selectsNothing() bool {
 	return len(n.Include) > 0 && !slices.ContainsFunc(n.Include, func(name string) bool {
 		return !slices.Contains(n.Exclude, name) && !slices.Contains(n.Exclude, "*") && (isGlob(name) || !matchesAny(n.Exclude, name))
 	})

@@ -28,30 +28,30 @@ type Scope struct {
 	Mandatory     bool                        // without the right to read it the exporter ends, see Rule.OnForbidden
 }
 
-// scopes are the scopes of one resource under a rule, which has that index.
-func (r Rule) scopes(index int, s Served) []Scope {
+// scopesFor are the scopes of one resource under a rule, which has that index.
+func (r Rule) scopesFor(index int, s Served) []Scope {
 	base := Scope{
 		Rule: index, Resource: s.Resource, Namespaced: s.Namespaced,
 		LabelSelector: r.LabelSelector, FieldSelector: r.FieldSelector,
 		MetadataOnly: r.Capture == CaptureMetadata, Resync: r.Resync, Mandatory: r.OnForbidden == Fail,
 	}
 	if !s.Namespaced {
-		return []Scope{base.named("")}
+		return []Scope{base.withID("")}
 	}
-	names := r.Namespaces.names()
+	names := r.Namespaces.watchedNames()
 	if names == nil {
 		base.Filter = r.Namespaces.Filter()
-		return []Scope{base.named(r.Namespaces.id())}
+		return []Scope{base.withID(r.Namespaces.filterID())}
 	}
 	var all []Scope
 	for _, name := range names {
 		base.Namespace = name
-		all = append(all, base.named(";ns="+name))
+		all = append(all, base.withID(";ns="+name))
 	}
 	return all
 }
 
-func (s Scope) named(namespaces string) Scope {
+func (s Scope) withID(namespaces string) Scope {
 	s.ID = s.Resource.String() + namespaces
 	if s.LabelSelector != "" {
 		s.ID += ";l=" + s.LabelSelector
@@ -62,8 +62,8 @@ func (s Scope) named(namespaces string) Scope {
 	return s
 }
 
-// id distinguishes filters of namespaces: under another filter other objects are known.
-func (n Namespaces) id() string {
+// filterID distinguishes filters of namespaces: under another filter other objects are known.
+func (n Namespaces) filterID() string {
 	part := func(key string, globs []string) string {
 		if len(globs) == 0 {
 			return ""
@@ -75,16 +75,16 @@ func (n Namespaces) id() string {
 	return part(";in=", n.Include) + part(";ex=", n.Exclude)
 }
 
-// NamesNamespaces says of the ID of a scope that it is bound to namespaces: so the resource has them.
-func NamesNamespaces(id string) bool {
+// IsNamespacedID says of the ID of a scope that it is bound to namespaces: so the resource has them.
+func IsNamespacedID(id string) bool {
 	_, rest, _ := strings.Cut(id, ";")
 	key, _, _ := strings.Cut(rest, "=")
 	return key == "ns" || key == "in" || key == "ex"
 }
 
-// Name is the name of the one object that the field selector takes; "" if it may take several. A rule of RBAC with that
+// ObjectName is the name of the one object that the field selector takes; "" if it may take several. A rule of RBAC with that
 // resource name is enough to watch the scope.
-func (s Scope) Name() string {
+func (s Scope) ObjectName() string {
 	selector, err := fields.ParseSelector(s.FieldSelector)
 	if err != nil {
 		return ""

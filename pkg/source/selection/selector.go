@@ -18,7 +18,7 @@ func checkLabels(text string) error {
 	requirements, _ := s.Requirements()
 	for i, a := range requirements {
 		for _, b := range requirements[:i] {
-			if a.Key() == b.Key() && contradict(a, b) {
+			if a.Key() == b.Key() && areContradictory(a, b) {
 				return fmt.Errorf("no object can match: %q and %q contradict each other", b.String(), a.String())
 			}
 		}
@@ -26,8 +26,8 @@ func checkLabels(text string) error {
 	return nil
 }
 
-// contradict says that no value of one label, nor its absence, satisfies both requirements.
-func contradict(a, b labels.Requirement) bool {
+// areContradictory says that no value of one label, nor its absence, satisfies both requirements.
+func areContradictory(a, b labels.Requirement) bool {
 	candidates := append(a.Values().UnsortedList(), b.Values().UnsortedList()...)
 	bound := false
 	for _, r := range []labels.Requirement{a, b} {

@@ -6,12 +6,12 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// written is a catalog of what the rules name, as if each literal name and each wildcard were a resource that is served.
-func written(rules []Rule) Catalog {
+// catalogFromText is a catalog of what the rules name, as if each literal name and each wildcard were a resource that is served.
+func catalogFromText(rules []Rule) Catalog {
 	c := Catalog{}
 	for _, rule := range rules {
-		for _, p := range patterns(rule.Select) {
-			s := p.served()
+		for _, p := range parsePatterns(rule.Select) {
+			s := p.assumedServed()
 			if !slices.Contains(c[s.Resource.Group], s) {
 				c[s.Resource.Group] = append(c[s.Resource.Group], s)
 			}
@@ -20,8 +20,8 @@ func written(rules []Rule) Catalog {
 	return c
 }
 
-// served is the resource that the pattern names, as far as the name says.
-func (p pattern) served() Served {
+// assumedServed is the resource that the pattern names, as far as the name says.
+func (p pattern) assumedServed() Served {
 	group := p.group
 	if p.anyGroup {
 		group = "*"

@@ -64,7 +64,7 @@ func (e *exporter) snapshot() admin.Snapshot {
 		{
 			Name: "main", Kind: "kafka", Delivered: changes - changes/40, Low: changes - min(changes, 1800), Lanes: 62, LanesBackingOff: 1, LanesBehind: 1, DeadLetters: 2, LastAck: now,
 			OldestObserved: now.Add(-90 * time.Second), WindowBytes: 5 << 20, WindowLimit: 16 << 20,
-			Trouble: []admin.LaneTrouble{{Lane: "k8s.apps.deployments/3", Since: now.Add(-time.Minute), Reason: "the partition has no leader: look at the brokers"}},
+			Trouble: []admin.FailingLane{{Lane: "k8s.apps.deployments/3", Since: now.Add(-time.Minute), Reason: "the partition has no leader: look at the brokers"}},
 		},
 	}
 	return s

@@ -10,35 +10,35 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// TestARuleThatBeginsToAskForStatesGetsThem edits a rule between two runs: what was known before it asked is listed once,
+// TestRuleThatStartsAskingForBeforeGetsIt edits a rule between two runs: what was known before it asked is listed once,
 // and the first update of each object carries the state that was told last.
-func TestARuleThatBeginsToAskForStatesGetsThem(t *testing.T) {
+func TestRuleThatStartsAskingForBeforeGetsIt(t *testing.T) {
 	t.Parallel()
 	const objects = 10
-	s := newScene(t, control(t), nil)
-	rule := s.own("configmaps")
-	s.edit(rule)
+	s := newScene(t, sharedControlPlane(t), nil)
+	rule := s.namespacedRule("configmaps")
+	s.setRules(rule)
 	for i := range objects {
-		s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, fmt.Sprintf("o-%d", i)))
+		s.requireNoError(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, fmt.Sprintf("o-%d", i)))
 	}
-	s.start()
-	s.settle(workload.ConfigMaps, s.name)
-	s.stop()
+	s.startExporter()
+	s.createMarker(workload.ConfigMaps, s.name)
+	s.stopExporter()
 	rule["before"] = "full"
-	s.edit(rule)
-	s.start()
+	s.setRules(rule)
+	s.startExporter()
 	const through = "the states of known objects were read"
-	s.await(func() string {
+	s.awaitCondition(func() string {
 		if strings.Contains(s.exporter.LogTail(), through) {
 			return ""
 		}
 		return through
 	})
 	for i := range objects {
-		s.must(s.cluster.Change(t.Context(), workload.ConfigMaps, s.name, fmt.Sprintf("o-%d", i), 1))
+		s.requireNoError(s.cluster.Change(t.Context(), workload.ConfigMaps, s.name, fmt.Sprintf("o-%d", i), 1))
 	}
-	s.settle(workload.ConfigMaps, s.name)
-	s.stop()
+	s.createMarker(workload.ConfigMaps, s.name)
+	s.stopExporter()
 
 	told, updates := map[string]any{}, 0
 	for _, r := range s.records {

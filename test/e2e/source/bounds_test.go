@@ -36,8 +36,8 @@ func TestPagesAnswerWhileTheJournalIsFull(t *testing.T) {
 	})
 }
 
-// TestASmallDiskIsFilledAtFullSpeedAndGoesOn fills a disk that is small beside what the store needs for itself.
-func TestASmallDiskIsFilledAtFullSpeedAndGoesOn(t *testing.T) {
+// TestFullSmallDiskRecovers fills a disk that is small beside what the store needs for itself.
+func TestFullSmallDiskRecovers(t *testing.T) {
 	t.Parallel()
 	fillAndDrain(t, 1200, 75_000, func(*scene) {}, func(settings *exporter.Settings) {
 		settings.Wrap = smallDisk(t, settings.JournalDir(), "96m")
@@ -58,17 +58,17 @@ func TestPagesAnswerWhileTheDiskIsFull(t *testing.T) {
 func fillAndDrain(t *testing.T, objects, bytes int, look func(*scene), bound func(*exporter.Settings)) {
 	t.Helper()
 	to := newReceiver(t)
-	s := newScene(t, control(t), nil, func(settings *exporter.Settings) {
+	s := newScene(t, sharedControlPlane(t), nil, func(settings *exporter.Settings) {
 		settings.Sinks = []map[string]any{to.sink()}
 		bound(settings)
 	})
-	s.edit(s.own("configmaps"))
-	s.must(s.exporter.Launch(t.Context()))
-	s.crowd(objects, bytes)
-	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[-]journal")
+	s.setRules(s.namespacedRule("configmaps"))
+	s.requireNoError(s.exporter.Launch(t.Context()))
+	s.createMany(objects, bytes)
+	s.awaitPage("/readyz", http.StatusServiceUnavailable, "[-]journal")
 	look(s)
-	to.set(true)
-	s.awaitTaken(to, objects)
+	to.setUp(true)
+	s.awaitReceived(to, objects)
 }
 
 // smallDisk is a command that runs another one with a disk of a size in the place of a directory, which nobody else sees. It
@@ -91,32 +91,32 @@ func smallDisk(t *testing.T, dir, size string) []string {
 // TestPagesAnswerDuringALongList stops the first list in its middle.
 func TestPagesAnswerDuringALongList(t *testing.T) {
 	t.Parallel()
-	s, gateway := behind(t, control(t), nil)
-	s.edit(s.own("configmaps"))
-	s.crowd(100, 75_000)
+	s, gateway := newSceneBehindGateway(t, sharedControlPlane(t), nil)
+	s.setRules(s.namespacedRule("configmaps"))
+	s.createMany(100, 75_000)
 	heal := gateway.Fault(func(r proxy.Request) bool { return r.Resource == "configmaps" && r.Initial() }, func(w http.ResponseWriter, r *http.Request) {
-		gateway.Pass(&rationed{ResponseWriter: w, left: 5 << 20, until: r.Context().Done()}, r)
+		gateway.Pass(&limitedResponse{ResponseWriter: w, left: 5 << 20, until: r.Context().Done()}, r)
 	})
-	s.must(s.exporter.Launch(t.Context()))
-	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "resource/configmaps", "first list is not complete")
+	s.requireNoError(s.exporter.Launch(t.Context()))
+	s.awaitPage("/readyz", http.StatusServiceUnavailable, "resource/configmaps", "first list is not complete")
 	s.checkPages()
 	heal()
 	gateway.Cut()
-	s.awaitAnswer("/readyz", http.StatusOK)
+	s.awaitPage("/readyz", http.StatusOK)
 }
 
-// rationed is an answer that stops after so many bytes.
-type rationed struct {
+// limitedResponse is an answer that stops after so many bytes.
+type limitedResponse struct {
 	http.ResponseWriter
-	left  int
-	until <-chan struct{}
-	stops func() // called when it does; it may be nil
+	left   int
+	until  <-chan struct{}
+	onStop func() // called when it does; it may be nil
 }
 
-func (r *rationed) Write(p []byte) (int, error) {
+func (r *limitedResponse) Write(p []byte) (int, error) {
 	if r.left -= len(p); r.left < 0 {
-		if r.stops != nil {
-			r.stops()
+		if r.onStop != nil {
+			r.onStop()
 		}
 		<-r.until
 	}
@@ -124,17 +124,17 @@ func (r *rationed) Write(p []byte) (int, error) {
 }
 
 // Unwrap lets a response controller flush.
-func (r *rationed) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+func (r *limitedResponse) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// crowd creates ConfigMaps that hold so many bytes of noise each.
-func (s *scene) crowd(objects, bytes int) {
+// createMany creates ConfigMaps that hold so many bytes of noise each.
+func (s *scene) createMany(objects, bytes int) {
 	s.t.Helper()
 	const clients = 8
 	numbers := make([]int, clients)
 	for i := range numbers {
 		numbers[i] = i
 	}
-	each(s.t, numbers, func(ctx context.Context, client int) error {
+	forEach(s.t, numbers, func(ctx context.Context, client int) error {
 		for i := client; i < objects; i += clients {
 			if err := s.cluster.Create(ctx, incompressible(i, bytes), s.name, fmt.Sprintf("o-%04d", i)); err != nil {
 				return err
@@ -162,39 +162,39 @@ func incompressible(seed, bytes int) workload.Kind {
 // exporter stays behind.
 func (s *scene) checkPages() {
 	s.t.Helper()
-	goroutines, files := s.metric("go_goroutines"), s.openFiles()
+	goroutines, files := s.metricValue("go_goroutines"), s.openFiles()
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: probes}}
 	var all sync.WaitGroup
 	unanswered := make(chan error, probes)
 	for range probes {
 		all.Go(func() {
-			if err := s.probe(client, "/readyz"); err != nil {
+			if err := s.probeOnce(client, "/readyz"); err != nil {
 				unanswered <- err
 			}
 		})
 	}
 	for _, path := range []string{"/readyz", "/readyz?verbose", "/metrics", "/", "/livez"} {
-		if code, text := s.answer(path); code == 0 {
-			s.t.Errorf("%s does not answer within %v: %s", path, answersWithin, text)
+		if code, text := s.getPage(path); code == 0 {
+			s.t.Errorf("%s does not answer within %v: %s", path, answerTimeout, text)
 		}
 	}
 	all.Wait()
 	client.CloseIdleConnections()
 	close(unanswered)
 	if n := len(unanswered); n > 0 {
-		s.t.Errorf("%d of %d probes were not answered within %v, the first: %v", n, probes, answersWithin, <-unanswered)
+		s.t.Errorf("%d of %d probes were not answered within %v, the first: %v", n, probes, answerTimeout, <-unanswered)
 	}
-	s.await(func() string {
-		if g, f := s.metric("go_goroutines"), s.openFiles(); g > goroutines+noise || f > files+noise {
+	s.awaitCondition(func() string {
+		if g, f := s.metricValue("go_goroutines"), s.openFiles(); g > goroutines+noise || f > files+noise {
 			return fmt.Sprintf("%d goroutines and %d descriptors to become again %d and %d", g, f, goroutines, files)
 		}
 		return ""
 	})
 }
 
-// probe asks once, over a connection that nobody else uses meanwhile.
-func (s *scene) probe(client *http.Client, path string) error {
-	ctx, cancel := context.WithTimeout(s.t.Context(), answersWithin)
+// probeOnce asks once, over a connection that nobody else uses meanwhile.
+func (s *scene) probeOnce(client *http.Client, path string) error {
+	ctx, cancel := context.WithTimeout(s.t.Context(), answerTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.exporter.Address()+path, nil)
 	if err != nil {
@@ -211,20 +211,20 @@ func (s *scene) probe(client *http.Client, path string) error {
 func (s *scene) openFiles() int {
 	s.t.Helper()
 	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.exporter.Process().Pid()))
-	s.must(err)
+	s.requireNoError(err)
 	return len(all)
 }
 
-// awaitTaken waits until a receiver has all objects that crowd created, and the exporter is ready.
-func (s *scene) awaitTaken(by *receiver, objects int) {
+// awaitReceived waits until a receiver has all objects that crowd created, and the exporter is ready.
+func (s *scene) awaitReceived(by *receiver, objects int) {
 	s.t.Helper()
-	s.await(func() string {
+	s.awaitCondition(func() string {
 		for i := range objects {
-			if name := fmt.Sprintf("o-%04d", i); !by.has(name) {
+			if name := fmt.Sprintf("o-%04d", i); !by.hasReceived(name) {
 				return name
 			}
 		}
 		return ""
 	})
-	s.awaitAnswer("/readyz", http.StatusOK)
+	s.awaitPage("/readyz", http.StatusOK)
 }

@@ -9,8 +9,8 @@ import (
 	"os"
 )
 
-// tally counts the records in a file by their types without taking them apart, for those that are many or large.
-type tally struct {
+// typeCounter counts the records in a file by their types without taking them apart, for those that are many or large.
+type typeCounter struct {
 	path  string
 	file  *os.File
 	lines *bufio.Reader
@@ -21,8 +21,8 @@ type tally struct {
 // headBytes is how much of a record is looked at; its type is near its beginning.
 const headBytes = 1024
 
-func (s *scene) tally() *tally {
-	t := &tally{path: s.settings.File, types: map[string]int{}}
+func (s *scene) newTally() *typeCounter {
+	t := &typeCounter{path: s.settings.File, types: map[string]int{}}
 	s.t.Cleanup(func() {
 		if t.file != nil {
 			t.file.Close()
@@ -31,8 +31,8 @@ func (s *scene) tally() *tally {
 	return t
 }
 
-// read reads on to the end that the file has now.
-func (t *tally) read() (map[string]int, error) {
+// readToEnd reads on to the end that the file has now.
+func (t *typeCounter) readToEnd() (map[string]int, error) {
 	if t.file == nil {
 		file, err := os.Open(t.path)
 		if errors.Is(err, os.ErrNotExist) {
@@ -50,7 +50,7 @@ func (t *tally) read() (map[string]int, error) {
 		}
 		switch {
 		case err == nil:
-			t.types[typeOf(t.head)]++
+			t.types[recordType(t.head)]++
 			t.head = t.head[:0]
 		case errors.Is(err, io.EOF):
 			return t.types, nil
@@ -61,18 +61,18 @@ func (t *tally) read() (map[string]int, error) {
 }
 
 // awaitCount waits until so many records of a type are told.
-func (s *scene) awaitCount(t *tally, what string, n int) {
+func (s *scene) awaitCount(t *typeCounter, what string, n int) {
 	s.t.Helper()
-	s.await(func() string {
-		types, err := t.read()
-		if s.must(err); types[what] < n {
+	s.awaitCondition(func() string {
+		types, err := t.readToEnd()
+		if s.requireNoError(err); types[what] < n {
 			return fmt.Sprintf("%d records of type %s; there are %v", n, what, types)
 		}
 		return ""
 	})
 }
 
-func typeOf(head []byte) string {
+func recordType(head []byte) string {
 	_, rest, _ := bytes.Cut(head, []byte(`"type":"`))
 	name, _, _ := bytes.Cut(rest, []byte(`"`))
 	return string(name)

@@ -23,55 +23,55 @@ import (
 )
 
 const (
-	runsEach   = 6  // runs of the exporter in a history, between which rules are edited
-	writesEach = 12 // writes during a run, and between two
+	runsPerHistory = 6  // runs of the exporter in a history, between which rules are edited
+	writesPerRun   = 12 // writes during a run, and between two
 )
 
 // fruits are the resources that histories are about, and whether they live in namespaces.
 var fruits = map[string]bool{"apples": true, "pears": true, "crates": false}
 
-// orchards are groups with all fruits; a history has one of them to itself.
+// fruitGroups are groups with all fruits; a history has one of them to itself.
 var (
-	orchards = make(chan *orchard, 4)
-	plant    sync.Once
+	fruitGroups  = make(chan *fruitGroup, 4)
+	createGroups sync.Once
 )
 
-// orchard is a group with all fruits.
-type orchard struct {
-	group string
-	laid  bool
+// fruitGroup is a group with all fruits.
+type fruitGroup struct {
+	group     string
+	installed bool
 }
 
-func (o *orchard) kind(plural string) workload.Kind {
-	return custom(o.group, "v1", plural, kindOf(plural))
+func (o *fruitGroup) kindFor(plural string) workload.Kind {
+	return customKind(o.group, "v1", plural, kindName(plural))
 }
 
-func kindOf(plural string) string {
+func kindName(plural string) string {
 	return strings.ToUpper(plural[:1]) + strings.TrimSuffix(plural[1:], "s")
 }
 
-// lay defines the fruits, once.
-func (o *orchard) lay(t *testing.T, env *environment) {
+// install defines the fruits, once.
+func (o *fruitGroup) install(t *testing.T, env *environment) {
 	t.Helper()
-	if o.laid {
+	if o.installed {
 		return
 	}
-	each(t, slices.Sorted(maps.Keys(fruits)), func(ctx context.Context, plural string) error {
+	forEach(t, slices.Sorted(maps.Keys(fruits)), func(ctx context.Context, plural string) error {
 		return env.cluster.Install(ctx, workload.Definition{
-			Group: o.group, Plural: plural, Kind: kindOf(plural), Versions: []string{"v1", "v2"}, ClusterScoped: !fruits[plural],
+			Group: o.group, Plural: plural, Kind: kindName(plural), Versions: []string{"v1", "v2"}, ClusterScoped: !fruits[plural],
 		})
 	})
-	o.laid = true
+	o.installed = true
 }
 
 // TestRandomEditsOfRulesKeepTheTableRight lets objects live while rules are edited at random between runs of the exporter,
 // which end in order or by SIGKILL. The table that is built from the stream must be the selection as etcd has it; nothing is
 // deleted that exists and is selected; nothing is told twice.
 func TestRandomEditsOfRulesKeepTheTableRight(t *testing.T) {
-	env := control(t)
-	plant.Do(func() {
-		for i := range cap(orchards) {
-			orchards <- &orchard{group: fmt.Sprintf("orchard%d.kubecdc.io", i)}
+	env := sharedControlPlane(t)
+	createGroups.Do(func() {
+		for i := range cap(fruitGroups) {
+			fruitGroups <- &fruitGroup{group: fmt.Sprintf("orchard%d.kubecdc.io", i)}
 		}
 	})
 	for _, namespace := range []string{"fruit-a", "fruit-b", "fruit-c"} {
@@ -79,21 +79,21 @@ func TestRandomEditsOfRulesKeepTheTableRight(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	seed := seed(t)
-	for n := range number(t, "KUBECDC_E2E_HISTORIES", 8) {
+	seed := randomSeed(t)
+	for n := range numberFromEnv(t, "KUBECDC_E2E_HISTORIES", 8) {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
 			t.Parallel()
-			o := <-orchards
-			defer func() { orchards <- o }()
-			o.lay(t, env)
-			h := &history{scene: newScene(t, env, nil), orchard: o, rnd: rand.New(rand.NewPCG(seed, uint64(n))), objects: map[bus.Object]bool{}}
-			h.live()
+			o := <-fruitGroups
+			defer func() { fruitGroups <- o }()
+			o.install(t, env)
+			h := &history{scene: newScene(t, env, nil), fruitGroup: o, rnd: rand.New(rand.NewPCG(seed, uint64(n))), objects: map[bus.Object]bool{}}
+			h.playHistory()
 		})
 	}
 }
 
-// number is what a variable says, for a run at full size.
-func number(t *testing.T, variable string, usual int) int {
+// numberFromEnv is what a variable says, for a run at full size.
+func numberFromEnv(t *testing.T, variable string, usual int) int {
 	t.Helper()
 	given := os.Getenv(variable)
 	if given == "" {
@@ -106,8 +106,8 @@ func number(t *testing.T, variable string, usual int) int {
 	return n
 }
 
-// seed draws a seed, and prints what repeats it.
-func seed(t *testing.T) uint64 {
+// randomSeed draws a seed, and prints what repeats it.
+func randomSeed(t *testing.T) uint64 {
 	t.Helper()
 	seed := rand.Uint64()
 	if given := os.Getenv("KUBECDC_E2E_SEED"); given != "" {
@@ -123,74 +123,74 @@ func seed(t *testing.T) uint64 {
 // history is one life of an orchard.
 type history struct {
 	*scene
-	*orchard
-	rnd     *rand.Rand
-	objects map[bus.Object]bool // that exist
-	steps   int
-	begin   int64 // etcd's revision before
-	runs    []run
+	*fruitGroup
+	rnd           *rand.Rand
+	objects       map[bus.Object]bool // that exist
+	steps         int
+	firstRevision int64 // etcd's revision before
+	runs          []exporterRun
 }
 
-// run is one of the exporter.
-type run struct {
-	picks  picks
-	killed bool
-	told   int   // records when it ended
-	end    int64 // etcd's revision then
+// exporterRun is one of the exporter.
+type exporterRun struct {
+	picks       rulePicks
+	killed      bool
+	records     int   // records when it ended
+	endRevision int64 // etcd's revision then
 }
 
-func (h *history) live() {
+func (h *history) playHistory() {
 	var err error
-	h.begin, err = h.etcd.Revision(h.t.Context())
-	h.must(err)
-	defer h.clear()
+	h.firstRevision, err = h.etcd.Revision(h.t.Context())
+	h.requireNoError(err)
+	defer h.deleteObjects()
 	defer func() {
 		if h.t.Failed() {
 			for i, r := range h.runs {
-				h.t.Logf("run %d (killed: %t), %d records, until %d: %v", i, r.killed, r.told, r.end, r.picks)
+				h.t.Logf("run %d (killed: %t), %d records, until %d: %v", i, r.killed, r.records, r.endRevision, r.picks)
 			}
 		}
 	}()
-	var rules picks
+	var rules rulePicks
 	for _, plural := range slices.Sorted(maps.Keys(fruits)) {
 		rules = append(rules, drawPick(h.rnd, plural))
 	}
-	h.write(writesEach)
-	for i := range runsEach {
-		killed := i < runsEach-1 && h.rnd.IntN(3) == 0
-		h.run(rules, killed)
-		h.write(h.rnd.IntN(writesEach))
-		rules = rules.edited(h.rnd)
+	h.writeRandom(writesPerRun)
+	for i := range runsPerHistory {
+		killed := i < runsPerHistory-1 && h.rnd.IntN(3) == 0
+		h.runExporter(rules, killed)
+		h.writeRandom(h.rnd.IntN(writesPerRun))
+		rules = rules.editRandomly(h.rnd)
 	}
-	h.judge()
+	h.checkHistory()
 }
 
-// run runs the exporter once.
-func (h *history) run(rules picks, killed bool) {
+// runExporter runs the exporter once.
+func (h *history) runExporter(rules rulePicks, killed bool) {
 	h.t.Helper()
-	h.edit(rules.rules(h.group)...)
-	h.runs = append(h.runs, run{picks: rules, killed: killed})
+	h.setRules(rules.toRules(h.group)...)
+	h.runs = append(h.runs, exporterRun{picks: rules, killed: killed})
 	now := &h.runs[len(h.runs)-1]
 	if killed {
-		h.must(h.exporter.Launch(h.t.Context()))
-		h.write(h.rnd.IntN(3 * writesEach)) // it may be starting, reading, or watching by then
-		h.kill()
+		h.requireNoError(h.exporter.Launch(h.t.Context()))
+		h.writeRandom(h.rnd.IntN(3 * writesPerRun)) // it may be starting, reading, or watching by then
+		h.killExporter()
 	} else {
-		h.start()
-		h.write(writesEach)
+		h.startExporter()
+		h.writeRandom(writesPerRun)
 		h.awaitAgreement()
-		h.touch()
+		h.touchObjects()
 		h.awaitAgreement()
-		h.stop()
+		h.stopExporter()
 	}
-	now.told = len(h.records)
+	now.records = len(h.records)
 	var err error
-	now.end, err = h.etcd.Revision(h.t.Context())
-	h.must(err)
+	now.endRevision, err = h.etcd.Revision(h.t.Context())
+	h.requireNoError(err)
 }
 
-// write makes random writes.
-func (h *history) write(n int) {
+// writeRandom makes random writes.
+func (h *history) writeRandom(n int) {
 	h.t.Helper()
 	for range n {
 		plural := slices.Sorted(maps.Keys(fruits))[h.rnd.IntN(len(fruits))]
@@ -198,13 +198,13 @@ func (h *history) write(n int) {
 		if fruits[plural] {
 			o.Namespace = oneOf(h.rnd, "fruit-a", "fruit-b", "fruit-c")
 		}
-		h.must(h.happen(o))
+		h.requireNoError(h.changeRandomly(o))
 	}
 }
 
-// happen lets something happen to an object.
-func (h *history) happen(o bus.Object) error {
-	ctx, kind := h.t.Context(), h.kind(o.Resource)
+// changeRandomly lets something happen to an object.
+func (h *history) changeRandomly(o bus.Object) error {
+	ctx, kind := h.t.Context(), h.kindFor(o.Resource)
 	h.steps++
 	color, ripe := oneOf(h.rnd, `"red"`, `"blue"`, "null"), oneOf(h.rnd, `"yes"`, "null", "null")
 	labels := fmt.Sprintf(`{"metadata":{"labels":{"color":%s,"ripe":%s}}}`, color, ripe)
@@ -221,23 +221,23 @@ func (h *history) happen(o bus.Object) error {
 	return h.cluster.Change(ctx, kind, o.Namespace, o.Name, h.steps)
 }
 
-// touch changes one object of each resource in each namespace: what is told of that comes behind what a list had to tell.
-func (h *history) touch() {
+// touchObjects changes one object of each resource in each namespace: what is told of that comes behind what a list had to tell.
+func (h *history) touchObjects() {
 	h.t.Helper()
 	touched := map[bus.Object]bool{}
 	for _, o := range slices.SortedFunc(maps.Keys(h.objects), func(a, b bus.Object) int { return cmp.Compare(a.String(), b.String()) }) {
 		if place := (bus.Object{Resource: o.Resource, Namespace: o.Namespace}); !touched[place] {
 			touched[place] = true
 			h.steps++
-			h.must(h.cluster.Change(h.t.Context(), h.kind(o.Resource), o.Namespace, o.Name, h.steps))
+			h.requireNoError(h.cluster.Change(h.t.Context(), h.kindFor(o.Resource), o.Namespace, o.Name, h.steps))
 		}
 	}
 }
 
-// clear takes all objects away, for the next history.
-func (h *history) clear() {
+// deleteObjects takes all objects away, for the next history.
+func (h *history) deleteObjects() {
 	for o := range h.objects {
-		if err := h.cluster.Delete(context.WithoutCancel(h.t.Context()), h.kind(o.Resource), o.Namespace, o.Name); err != nil {
+		if err := h.cluster.Delete(context.WithoutCancel(h.t.Context()), h.kindFor(o.Resource), o.Namespace, o.Name); err != nil {
 			h.t.Error(err)
 		}
 	}
@@ -246,21 +246,21 @@ func (h *history) clear() {
 // awaitAgreement waits until the table from the stream is the selection that the API server has.
 func (h *history) awaitAgreement() {
 	h.t.Helper()
-	want := h.selection()
-	h.await(func() string { return disagreement(want, table(h.t, h.read())) })
+	want := h.currentSelection()
+	h.awaitCondition(func() string { return tableDifference(want, tableFrom(h.t, h.readRecords())) })
 }
 
-// selection is what the rules of the last run select of what exists: objects with "uid@resourceVersion".
-func (h *history) selection() map[bus.Object]string {
+// currentSelection is what the rules of the last run select of what exists: objects with "uid@resourceVersion".
+func (h *history) currentSelection() map[bus.Object]string {
 	h.t.Helper()
 	rules := h.runs[len(h.runs)-1].picks
 	all := map[bus.Object]string{}
 	for plural := range fruits {
-		list, err := h.cluster.List(h.t.Context(), h.kind(plural))
-		h.must(err)
+		list, err := h.cluster.List(h.t.Context(), h.kindFor(plural))
+		h.requireNoError(err)
 		for _, item := range list {
 			o := bus.Object{Group: h.group, Resource: plural, Namespace: item.GetNamespace(), Name: item.GetName()}
-			if rules.take(o, item.GetLabels()) {
+			if rules.takesObject(o, item.GetLabels()) {
 				all[o] = string(item.GetUID()) + "@" + item.GetResourceVersion()
 			}
 		}
@@ -268,8 +268,8 @@ func (h *history) selection() map[bus.Object]string {
 	return all
 }
 
-// table is what a consumer makes of records.
-func table(t *testing.T, records []bus.Record) map[bus.Object]string {
+// tableFrom is what a consumer makes of records.
+func tableFrom(t *testing.T, records []bus.Record) map[bus.Object]string {
 	t.Helper()
 	var table consumer.Table
 	resources := map[consumer.Resource]bool{}
@@ -294,8 +294,8 @@ func table(t *testing.T, records []bus.Record) map[bus.Object]string {
 	return all
 }
 
-// disagreement says in which objects a table differs from what is selected; "" if in none.
-func disagreement(want, got map[bus.Object]string) string {
+// tableDifference says in which objects a table differs from what is selected; "" if in none.
+func tableDifference(want, got map[bus.Object]string) string {
 	var lines []string
 	for o, version := range want {
 		if got[o] != version {
@@ -311,24 +311,24 @@ func disagreement(want, got map[bus.Object]string) string {
 	return strings.Join(lines, "\n")
 }
 
-// judge compares all that was told with what happened.
-func (h *history) judge() {
+// checkHistory compares all that was told with what happened.
+func (h *history) checkHistory() {
 	h.t.Helper()
-	records := h.once()
+	records := h.recordsWithoutRepeats()
 	want := h.selectedAt(len(h.runs) - 1)
-	if wrong := disagreement(want, table(h.t, records)); wrong != "" {
+	if wrong := tableDifference(want, tableFrom(h.t, records)); wrong != "" {
 		h.t.Errorf("who drops what came under the same ID before:\n%s", wrong)
 	}
-	for o, life := range lives(records) {
-		for _, wrong := range sequence(life) {
-			h.t.Errorf("%v: %s\n  %s", o, wrong, strings.Join(lines(life), "\n  "))
+	for o, life := range recordsByObject(records) {
+		for _, wrong := range sequenceErrors(life) {
+			h.t.Errorf("%v: %s\n  %s", o, wrong, strings.Join(recordLines(life), "\n  "))
 		}
 	}
-	h.judgeDeletes()
+	h.checkDeletes()
 }
 
-// once is all that was told without what came again under its ID, which only a kill explains, and then word by word.
-func (h *history) once() []bus.Record {
+// recordsWithoutRepeats is all that was told without what came again under its ID, which only a kill explains, and then word by word.
+func (h *history) recordsWithoutRepeats() []bus.Record {
 	h.t.Helper()
 	first := map[string]int{}
 	var records []bus.Record
@@ -342,20 +342,20 @@ func (h *history) once() []bus.Record {
 		if !bytes.Equal(h.records[before].Payload, r.Payload) {
 			h.t.Errorf("two records have the ID %s:\n%s\n%s", r.ID, h.records[before].Payload, r.Payload)
 		}
-		if !slices.ContainsFunc(h.runs[h.runOf(before):h.runOf(i)], func(r run) bool { return r.killed }) {
+		if !slices.ContainsFunc(h.runs[h.runIndex(before):h.runIndex(i)], func(r exporterRun) bool { return r.killed }) {
 			h.t.Errorf("told twice, though nothing was killed in between: %s", r.Payload)
 		}
 	}
 	return records
 }
 
-// runOf is the run in which a record was told.
-func (h *history) runOf(record int) int {
-	return slices.IndexFunc(h.runs, func(r run) bool { return record < r.told })
+// runIndex is the run in which a record was told.
+func (h *history) runIndex(record int) int {
+	return slices.IndexFunc(h.runs, func(r exporterRun) bool { return record < r.records })
 }
 
-// lives are the records of each object.
-func lives(records []bus.Record) map[bus.Object][]bus.Record {
+// recordsByObject are the records of each object.
+func recordsByObject(records []bus.Record) map[bus.Object][]bus.Record {
 	all := map[bus.Object][]bus.Record{}
 	for _, r := range records {
 		if _, ours := fruits[r.Resource]; ours && r.Name != "" {
@@ -365,7 +365,7 @@ func lives(records []bus.Record) map[bus.Object][]bus.Record {
 	return all
 }
 
-func lines(life []bus.Record) (all []string) {
+func recordLines(life []bus.Record) (all []string) {
 	for _, r := range life {
 		line := fmt.Sprintf("%s %s@%s", r.Type, r.UID, r.ResourceVersion)
 		for what, is := range map[string]bool{"coalesced": r.Coalesced, "left": r.Left, "finalStateUnknown": r.FinalStateUnknown} {
@@ -378,9 +378,9 @@ func lines(life []bus.Record) (all []string) {
 	return all
 }
 
-// sequence says what is wrong with the order of one object's records: it is added when it is not there, updated to what is
+// sequenceErrors says what is wrong with the order of one object's records: it is added when it is not there, updated to what is
 // newer, and deleted when it is there.
-func sequence(life []bus.Record) (wrong []string) {
+func sequenceErrors(life []bus.Record) (wrong []string) {
 	var now *bus.Record
 	for i, r := range life {
 		switch there := now != nil && now.Type != "deleted"; {
@@ -400,27 +400,27 @@ func sequence(life []bus.Record) (wrong []string) {
 	return wrong
 }
 
-// state is an object as etcd had it from a revision on; without a UID it did not exist.
-type state struct {
+// objectState is an object as etcd had it from a revision on; without a UID it did not exist.
+type objectState struct {
 	revision int64
 	uid      string
 	labels   map[string]string
 }
 
-// states are all states that objects have had since the history began.
-func (h *history) states() map[bus.Object][]state {
+// pastStates are all states that objects have had since the history began.
+func (h *history) pastStates() map[bus.Object][]objectState {
 	h.t.Helper()
 	var resources []oracle.Resource
 	for plural := range fruits {
 		resources = append(resources, oracle.Resource{Group: h.group, Resource: plural, Prefix: "/registry/" + h.group + "/" + plural + "/"})
 	}
 	end, err := h.etcd.Revision(h.t.Context())
-	h.must(err)
-	past, err := h.etcd.History(h.t.Context(), resources, h.begin, end)
-	h.must(err)
-	all := map[bus.Object][]state{}
+	h.requireNoError(err)
+	past, err := h.etcd.History(h.t.Context(), resources, h.firstRevision, end)
+	h.requireNoError(err)
+	all := map[bus.Object][]objectState{}
 	for _, r := range past.Revisions {
-		s := state{revision: r.Revision}
+		s := objectState{revision: r.Revision}
 		if r.Op != oracle.Deleted {
 			var o struct {
 				Metadata struct {
@@ -428,7 +428,7 @@ func (h *history) states() map[bus.Object][]state {
 					Labels map[string]string
 				}
 			}
-			h.must(json.Unmarshal(r.Value, &o))
+			h.requireNoError(json.Unmarshal(r.Value, &o))
 			s.uid, s.labels = o.Metadata.UID, o.Metadata.Labels
 		}
 		all[r.Object] = append(all[r.Object], s)
@@ -440,53 +440,53 @@ func (h *history) states() map[bus.Object][]state {
 func (h *history) selectedAt(n int) map[bus.Object]string {
 	h.t.Helper()
 	all := map[bus.Object]string{}
-	for o, states := range h.states() {
-		var now state
+	for o, states := range h.pastStates() {
+		var now objectState
 		for _, s := range states {
-			if s.revision <= h.runs[n].end {
+			if s.revision <= h.runs[n].endRevision {
 				now = s
 			}
 		}
-		if now.uid != "" && h.runs[n].picks.take(o, now.labels) {
+		if now.uid != "" && h.runs[n].picks.takesObject(o, now.labels) {
 			all[o] = fmt.Sprintf("%s@%d", now.uid, now.revision)
 		}
 	}
 	return all
 }
 
-// judgeDeletes checks that whatever was deleted did not exist, or was not selected, at some time of which the record can
+// checkDeletes checks that whatever was deleted did not exist, or was not selected, at some time of which the record can
 // speak: the run in which it was told, with the absence before it, and the runs before that which were killed.
-func (h *history) judgeDeletes() {
+func (h *history) checkDeletes() {
 	h.t.Helper()
-	past := h.states()
+	past := h.pastStates()
 	for i, r := range h.records {
 		if r.Type != "deleted" || r.Group != h.group {
 			continue
 		}
 		legitimate := false
-		for n := h.runOf(i); n >= 0 && !legitimate; n-- {
-			legitimate = h.absent(past[r.Object], r, n)
+		for n := h.runIndex(i); n >= 0 && !legitimate; n-- {
+			legitimate = h.wasAbsent(past[r.Object], r, n)
 			if n == 0 || !h.runs[n-1].killed {
 				break
 			}
 		}
 		if !legitimate {
-			h.t.Errorf("deleted in run %d, though it existed and was selected all the time: %s", h.runOf(i), r.Payload)
+			h.t.Errorf("deleted in run %d, though it existed and was selected all the time: %s", h.runIndex(i), r.Payload)
 		}
 	}
 }
 
-// absent says whether what a record deletes was, at any time between the end of the run before and the end of run n, not
+// wasAbsent says whether what a record deletes was, at any time between the end of the run before and the end of run n, not
 // there or not selected by the rules of run n.
-func (h *history) absent(states []state, r bus.Record, n int) bool {
-	since := h.begin
+func (h *history) wasAbsent(states []objectState, r bus.Record, n int) bool {
+	since := h.firstRevision
 	if n > 0 {
-		since = h.runs[n-1].end
+		since = h.runs[n-1].endRevision
 	}
-	missing := func(s state) bool { return s.uid != r.UID || !h.runs[n].picks.take(r.Object, s.labels) }
-	var at state
+	missing := func(s objectState) bool { return s.uid != r.UID || !h.runs[n].picks.takesObject(r.Object, s.labels) }
+	var at objectState
 	for _, s := range states {
-		if s.revision > h.runs[n].end {
+		if s.revision > h.runs[n].endRevision {
 			break
 		}
 		if s.revision > since && (missing(at) || missing(s)) {

@@ -14,22 +14,22 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// TestInterruptedFirstListsLoseNothing interrupts first lists in their middle, streaming ones and pages, by SIGKILL, by a
+// TestInterruptedFirstListLosesNothing interrupts first lists in their middle, streaming ones and pages, by SIGKILL, by a
 // stop and by cut connections, while the objects change. etcd's history judges what is told.
-func TestInterruptedFirstListsLoseNothing(t *testing.T) {
-	seed := seed(t)
-	for n := range number(t, "KUBECDC_E2E_LISTS", 4) {
+func TestInterruptedFirstListLosesNothing(t *testing.T) {
+	seed := randomSeed(t)
+	for n := range numberFromEnv(t, "KUBECDC_E2E_LISTS", 4) {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
 			t.Parallel()
-			interrupted(t, rand.New(rand.NewPCG(seed, uint64(n))), n%2 == 1)
+			interruptFirstList(t, rand.New(rand.NewPCG(seed, uint64(n))), n%2 == 1)
 		})
 	}
 }
 
-func interrupted(t *testing.T, rnd *rand.Rand, pages bool) {
+func interruptFirstList(t *testing.T, rnd *rand.Rand, pages bool) {
 	const objects, bytes, interruptions = 120, 4 << 10, 3
-	s, gateway := behind(t, control(t), nil)
-	s.edit(s.own("configmaps"))
+	s, gateway := newSceneBehindGateway(t, sharedControlPlane(t), nil)
+	s.setRules(s.namespacedRule("configmaps"))
 	if pages {
 		gateway.Fault(func(r proxy.Request) bool { return r.Initial() }, proxy.NoWatchList)
 	}
@@ -39,53 +39,53 @@ func interrupted(t *testing.T, rnd *rand.Rand, pages bool) {
 	}
 	listing := func(r proxy.Request) bool { return r.Resource == "configmaps" && (r.Initial() && !pages || !r.Watch()) }
 	heal := gateway.Fault(listing, func(w http.ResponseWriter, r *http.Request) {
-		gateway.Pass(&rationed{ResponseWriter: w, left: <-rations, until: r.Context().Done(), stops: func() { stopped <- struct{}{} }}, r)
+		gateway.Pass(&limitedResponse{ResponseWriter: w, left: <-rations, until: r.Context().Done(), onStop: func() { stopped <- struct{}{} }}, r)
 	})
 	begin, err := s.etcd.Revision(t.Context())
-	s.must(err)
-	s.crowd(objects, bytes)
+	s.requireNoError(err)
+	s.createMany(objects, bytes)
 	ctx, enough := context.WithCancel(t.Context())
 	written := make(chan error, 1)
-	go func() { written <- s.churn(ctx, rand.New(rand.NewPCG(rnd.Uint64(), 0)), objects, bytes) }()
+	go func() { written <- s.writeRandomly(ctx, rand.New(rand.NewPCG(rnd.Uint64(), 0)), objects, bytes) }()
 
-	s.must(s.exporter.Launch(t.Context()))
+	s.requireNoError(s.exporter.Launch(t.Context()))
 	for range interruptions {
 		select {
 		case <-stopped:
-		case <-time.After(arriveWithin):
-			t.Fatalf("no list was begun within %v", arriveWithin)
+		case <-time.After(arriveTimeout):
+			t.Fatalf("no list was begun within %v", arriveTimeout)
 		}
 		switch rnd.IntN(3) {
 		case 0:
 			gateway.Cut()
 		case 1:
-			s.kill()
-			s.must(s.exporter.Launch(t.Context()))
+			s.killExporter()
+			s.requireNoError(s.exporter.Launch(t.Context()))
 		case 2:
-			s.stop()
-			s.must(s.exporter.Launch(t.Context()))
+			s.stopExporter()
+			s.requireNoError(s.exporter.Launch(t.Context()))
 		}
 	}
 	heal()
 	gateway.Cut()
 	enough()
-	s.must(<-written)
-	s.awaitAnswer("/readyz", http.StatusOK)
-	s.settle(workload.ConfigMaps, s.name)
-	s.stop()
+	s.requireNoError(<-written)
+	s.awaitPage("/readyz", http.StatusOK)
+	s.createMarker(workload.ConfigMaps, s.name)
+	s.stopExporter()
 
 	end, err := s.etcd.Revision(t.Context())
-	s.must(err)
+	s.requireNoError(err)
 	ours := oracle.Resource{Resource: "configmaps", Prefix: "/registry/configmaps/", Namespace: s.name}
 	history, err := s.etcd.History(t.Context(), []oracle.Resource{ours}, begin, end)
-	s.must(err)
+	s.requireNoError(err)
 	for _, wrong := range history.Judge(s.records, oracle.Rules{Repetitions: true, Keyless: true}) {
 		t.Error(wrong)
 	}
 }
 
-// churn changes objects of a crowd, or takes them away and makes them anew, until ctx ends.
-func (s *scene) churn(ctx context.Context, rnd *rand.Rand, objects, bytes int) error {
+// writeRandomly changes objects of a crowd, or takes them away and makes them anew, until ctx ends.
+func (s *scene) writeRandomly(ctx context.Context, rnd *rand.Rand, objects, bytes int) error {
 	for step := 1; ctx.Err() == nil; step++ {
 		i := rnd.IntN(objects)
 		name := fmt.Sprintf("o-%04d", i)

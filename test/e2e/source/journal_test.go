@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// spoil writes over every file of the journal that says what is in it.
-func spoil(t *testing.T, dir string) {
+// breakJournal writes over every file of the journal that says what is in it.
+func breakJournal(t *testing.T, dir string) {
 	t.Helper()
 	spoiled := 0
 	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {

@@ -16,29 +16,29 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// TestAnAPIServerWithoutWatchListThatRestartsIsReadOn restarts an API server that cannot stream what exists and knows no
+// TestRestartedServerWithoutWatchListIsReadOn restarts an API server that cannot stream what exists and knows no
 // history from before its start: what was lost is told by one gap, and what happens then is told.
-func TestAnAPIServerWithoutWatchListThatRestartsIsReadOn(t *testing.T) {
-	s, gateway := behind(t, withoutWatchList(t), nil)
-	s.edit(s.own("configmaps"))
-	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "one"))
-	s.start()
-	s.settle(workload.ConfigMaps, s.name)
+func TestRestartedServerWithoutWatchListIsReadOn(t *testing.T) {
+	s, gateway := newSceneBehindGateway(t, withoutWatchList(t), nil)
+	s.setRules(s.namespacedRule("configmaps"))
+	s.requireNoError(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "one"))
+	s.startExporter()
+	s.createMarker(workload.ConfigMaps, s.name)
 	told, asked := len(s.records), len(gateway.Requests())
 
 	// The history goes on without a ConfigMap, so that the position is behind where the next API server begins.
 	for i := range 5 {
-		s.must(s.cluster.Create(t.Context(), workload.Services, s.name, fmt.Sprintf("other-%d", i)))
+		s.requireNoError(s.cluster.Create(t.Context(), workload.Services, s.name, fmt.Sprintf("other-%d", i)))
 	}
-	s.must(s.controlPlane.KillAPIServer())
-	s.must(s.controlPlane.StartAPIServer(t.Context()))
+	s.requireNoError(s.controlPlane.KillAPIServer())
+	s.requireNoError(s.controlPlane.StartAPIServer(t.Context()))
 	gateway.Cut()
-	s.must(s.cluster.Change(t.Context(), workload.ConfigMaps, s.name, "one", 1))
-	s.awaitTold(workload.ConfigMaps, s.name, "one", "updated")
-	s.awaitAnswer("/readyz", http.StatusOK)
-	s.settle(workload.ConfigMaps, s.name)
-	s.stop()
-	if n := len(gaps(s.records[told:], workload.ConfigMaps)); n > 1 {
+	s.requireNoError(s.cluster.Change(t.Context(), workload.ConfigMaps, s.name, "one", 1))
+	s.awaitEmitted(workload.ConfigMaps, s.name, "one", "updated")
+	s.awaitPage("/readyz", http.StatusOK)
+	s.createMarker(workload.ConfigMaps, s.name)
+	s.stopExporter()
+	if n := len(gapRecords(s.records[told:], workload.ConfigMaps)); n > 1 {
 		t.Errorf("%d gaps of one loss", n)
 	}
 	for _, r := range gateway.Requests()[asked:] {
@@ -48,56 +48,56 @@ func TestAnAPIServerWithoutWatchListThatRestartsIsReadOn(t *testing.T) {
 	}
 }
 
-// TestAListThatGoesNowhereIsAStateAndNotAGap gives every watch a 410 and every list the same old answer: a cache that does
+// TestUnwatchableListIsAStateNotAGap gives every watch a 410 and every list the same old answer: a cache that does
 // not come on. The first gap is the truth; there is no second one, and readiness names the resource until it goes on.
-func TestAListThatGoesNowhereIsAStateAndNotAGap(t *testing.T) {
+func TestUnwatchableListIsAStateNotAGap(t *testing.T) {
 	t.Parallel()
-	s, gateway := behind(t, control(t), nil)
-	s.edit(s.own("configmaps"))
-	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "one"))
-	s.start()
-	s.settle(workload.ConfigMaps, s.name)
+	s, gateway := newSceneBehindGateway(t, sharedControlPlane(t), nil)
+	s.setRules(s.namespacedRule("configmaps"))
+	s.requireNoError(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "one"))
+	s.startExporter()
+	s.createMarker(workload.ConfigMaps, s.name)
 	told := len(s.records)
 
-	var old frozen
+	var old frozenList
 	var lists atomic.Int32
 	ours := func(r proxy.Request) bool { return r.Resource == "configmaps" }
 	healLists := gateway.Fault(func(r proxy.Request) bool { return ours(r) && !r.Watch() }, func(w http.ResponseWriter, r *http.Request) {
 		lists.Add(1)
-		old.answer(w, r, gateway.Pass)
+		old.serveList(w, r, gateway.Pass)
 	})
 	healWatches := gateway.Fault(func(r proxy.Request) bool { return ours(r) && r.Watch() && !r.Initial() }, proxy.Expired)
 	healInitial := gateway.Fault(func(r proxy.Request) bool { return ours(r) && r.Initial() }, proxy.NoWatchList)
 	gateway.Cut()
-	s.await(func() string {
+	s.awaitCondition(func() string {
 		if n := lists.Load(); n < 8 {
 			return fmt.Sprintf("eight lists, there were %d", n)
 		}
 		return ""
 	})
-	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "resource/configmaps")
-	if n := len(gaps(s.read()[told:], workload.ConfigMaps)); n > 1 {
+	s.awaitPage("/readyz", http.StatusServiceUnavailable, "resource/configmaps")
+	if n := len(gapRecords(s.readRecords()[told:], workload.ConfigMaps)); n > 1 {
 		t.Errorf("%d gaps of one loss", n)
 	}
 
 	healLists()
 	healWatches()
 	healInitial()
-	s.awaitAnswer("/readyz", http.StatusOK)
-	s.settle(workload.ConfigMaps, s.name)
-	s.stop()
-	if n := len(gaps(s.records[told:], workload.ConfigMaps)); n > 2 {
+	s.awaitPage("/readyz", http.StatusOK)
+	s.createMarker(workload.ConfigMaps, s.name)
+	s.stopExporter()
+	if n := len(gapRecords(s.records[told:], workload.ConfigMaps)); n > 2 {
 		t.Errorf("%d gaps of one loss and one recovery", n)
 	}
 }
 
-// frozen answers every question as it answered the first of its like.
-type frozen struct {
+// frozenList answers every question as it answered the first of its like.
+type frozenList struct {
 	mu      sync.Mutex
 	answers map[string]*httptest.ResponseRecorder
 }
 
-func (f *frozen) answer(w http.ResponseWriter, r *http.Request, ask http.HandlerFunc) {
+func (f *frozenList) serveList(w http.ResponseWriter, r *http.Request, ask http.HandlerFunc) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.answers == nil {
@@ -118,16 +118,16 @@ func (f *frozen) answer(w http.ResponseWriter, r *http.Request, ask http.Handler
 	_, _ = w.Write(old.Body.Bytes())
 }
 
-// TestAListWhoseTokenExpiresBeginsAgainInPages lets the continue token of every first list expire after some pages. The list
+// TestListWithExpiredTokenRestartsInPages lets the continue token of every first list expire after some pages. The list
 // begins again, in pages; at no time everything is asked for at once, nothing is told twice, and all is told.
-func TestAListWhoseTokenExpiresBeginsAgainInPages(t *testing.T) {
+func TestListWithExpiredTokenRestartsInPages(t *testing.T) {
 	t.Parallel()
 	const objects = 60
-	large := weighing(100 << 10)
-	s, gateway := behind(t, control(t), nil)
-	s.edit(s.own("configmaps"))
+	large := largeKind(100 << 10)
+	s, gateway := newSceneBehindGateway(t, sharedControlPlane(t), nil)
+	s.setRules(s.namespacedRule("configmaps"))
 	for i := range objects {
-		s.must(s.cluster.Create(t.Context(), large, s.name, fmt.Sprintf("o-%02d", i)))
+		s.requireNoError(s.cluster.Create(t.Context(), large, s.name, fmt.Sprintf("o-%02d", i)))
 	}
 	var expired atomic.Int32
 	gateway.Fault(func(r proxy.Request) bool { return r.Resource == "configmaps" && r.Initial() }, proxy.NoWatchList)
@@ -145,9 +145,9 @@ func TestAListWhoseTokenExpiresBeginsAgainInPages(t *testing.T) {
 		}
 		gateway.Pass(w, r)
 	})
-	s.start()
-	s.settle(workload.ConfigMaps, s.name)
-	s.stop()
+	s.startExporter()
+	s.createMarker(workload.ConfigMaps, s.name)
+	s.stopExporter()
 
 	snapshots := map[string]int{}
 	for _, r := range s.records {
@@ -170,31 +170,31 @@ func TestAListWhoseTokenExpiresBeginsAgainInPages(t *testing.T) {
 	}
 }
 
-// mostForLarge is the peak RSS that 300 objects of 900 KB may take while they are read.
-const mostForLarge = int64(200_000_000)
+// maxRSSForLarge is the peak RSS that 300 objects of 900 KB may take while they are read.
+const maxRSSForLarge = int64(200_000_000)
 
 // TestLargeObjectsAreReadInSmallPages has 300 ConfigMaps of 900 KB and an API server without WatchList.
 func TestLargeObjectsAreReadInSmallPages(t *testing.T) {
 	const objects = 300
-	large := weighing(900 << 10)
+	large := largeKind(900 << 10)
 	s := newScene(t, withoutWatchList(t), nil)
-	s.edit(s.own("configmaps"))
+	s.setRules(s.namespacedRule("configmaps"))
 	for i := range objects {
-		s.must(s.cluster.Create(t.Context(), large, s.name, fmt.Sprintf("o-%03d", i)))
+		s.requireNoError(s.cluster.Create(t.Context(), large, s.name, fmt.Sprintf("o-%03d", i)))
 	}
-	s.must(s.exporter.Launch(t.Context()))
-	s.awaitCount(s.tally(), "snapshot", objects)
-	s.awaitAnswer("/readyz", http.StatusOK)
+	s.requireNoError(s.exporter.Launch(t.Context()))
+	s.awaitCount(s.newTally(), "snapshot", objects)
+	s.awaitPage("/readyz", http.StatusOK)
 	peak := s.exporter.Process().Usage().PeakRSS
-	s.must(s.exporter.Stop())
+	s.requireNoError(s.exporter.Stop())
 	t.Logf("peak RSS %d MB", peak/1e6)
-	if peak > mostForLarge {
-		t.Errorf("peak RSS %d MB, at most %d", peak/1e6, mostForLarge/1e6)
+	if peak > maxRSSForLarge {
+		t.Errorf("peak RSS %d MB, at most %d", peak/1e6, maxRSSForLarge/1e6)
 	}
 }
 
-// weighing is the kind of ConfigMaps with so many bytes of ballast.
-func weighing(bytes int) workload.Kind {
+// largeKind is the kind of ConfigMaps with so many bytes of ballast.
+func largeKind(bytes int) workload.Kind {
 	kind := workload.ConfigMaps
 	kind.Object = func() *unstructured.Unstructured {
 		o := workload.ConfigMaps.Object()

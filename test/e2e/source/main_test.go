@@ -18,8 +18,8 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
-// startWithin bounds the start of a control plane. The first build of the API server is not in it, see "parts build all".
-const startWithin = 10 * time.Minute
+// startTimeout bounds the start of a control plane. The first build of the API server is not in it, see "parts build all".
+const startTimeout = 10 * time.Minute
 
 // environment is a control plane and the exporter's program.
 type environment struct {
@@ -41,17 +41,17 @@ var (
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if err := errors.Join(shared.stop(), plain.stop(), os.RemoveAll(programDir)); err != nil {
+	if err := errors.Join(shared.stopServers(), plain.stopServers(), os.RemoveAll(programDir)); err != nil {
 		fmt.Fprintln(os.Stderr, "stop the servers:", err)
 		code = max(code, 1)
 	}
 	os.Exit(code)
 }
 
-// control returns the shared control plane.
-func control(t *testing.T) *environment {
+// sharedControlPlane returns the shared control plane.
+func sharedControlPlane(t *testing.T) *environment {
 	t.Helper()
-	startShared.Do(func() { sharedError = shared.start(t) })
+	startShared.Do(func() { sharedError = shared.startServers(t) })
 	if sharedError != nil {
 		t.Fatal(sharedError)
 	}
@@ -61,34 +61,34 @@ func control(t *testing.T) *environment {
 // withoutWatchList returns the shared control plane that cannot stream what exists.
 func withoutWatchList(t *testing.T) *environment {
 	t.Helper()
-	startPlain.Do(func() { plainError = plain.start(t, "--feature-gates=WatchList=false") })
+	startPlain.Do(func() { plainError = plain.startServers(t, "--feature-gates=WatchList=false") })
 	if plainError != nil {
 		t.Fatal(plainError)
 	}
 	return &plain
 }
 
-// ownControl returns a control plane that ends with the test.
-func ownControl(t *testing.T, args ...string) *environment {
+// ownControlPlane returns a control plane that ends with the test.
+func ownControlPlane(t *testing.T, args ...string) *environment {
 	t.Helper()
 	own := &environment{}
-	if err := own.start(t, args...); err != nil {
+	if err := own.startServers(t, args...); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := own.stop(); err != nil {
+		if err := own.stopServers(); err != nil {
 			t.Error(err)
 		}
 	})
 	return own
 }
 
-func (e *environment) start(t *testing.T, args ...string) (err error) {
+func (e *environment) startServers(t *testing.T, args ...string) (err error) {
 	t.Helper()
 	require.Integration(t)
-	ctx, cancel := context.WithTimeout(context.Background(), startWithin)
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	if e.program, err = program(ctx); err != nil {
+	if e.program, err = buildProgram(ctx); err != nil {
 		return err
 	}
 	if e.dir, err = os.MkdirTemp("", "kubecdc-e2e-source-"); err != nil {
@@ -111,7 +111,7 @@ func (e *environment) start(t *testing.T, args ...string) (err error) {
 // programDir is where the exporter is built to, once, and programPath the exporter.
 var programDir, programPath string
 
-func program(ctx context.Context) (string, error) {
+func buildProgram(ctx context.Context) (string, error) {
 	build.Do(func() {
 		if programDir, buildError = os.MkdirTemp("", "kubecdc-e2e-program-"); buildError == nil {
 			programPath, buildError = exporter.Build(ctx, programDir)
@@ -120,8 +120,8 @@ func program(ctx context.Context) (string, error) {
 	return programPath, buildError
 }
 
-// stop stops what runs and takes away what it left, but not after an error, so that logs can be read.
-func (e *environment) stop() error {
+// stopServers stops what runs and takes away what it left, but not after an error, so that logs can be read.
+func (e *environment) stopServers() error {
 	if e.controlPlane == nil {
 		return nil
 	}
@@ -135,8 +135,8 @@ func (e *environment) stop() error {
 	return os.RemoveAll(e.dir)
 }
 
-// gateway starts a gateway before the API server and returns it with a kubeconfig through it.
-func (e *environment) gateway(t *testing.T) (*proxy.Gateway, string) {
+// newGateway starts a gateway before the API server and returns it with a kubeconfig through it.
+func (e *environment) newGateway(t *testing.T) (*proxy.Gateway, string) {
 	t.Helper()
 	g, err := proxy.StartGateway(e.controlPlane.APIServers()[0].Address(), e.controlPlane.CAFile())
 	if err != nil {

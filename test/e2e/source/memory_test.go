@@ -14,22 +14,22 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
-// readWithin bounds a wait for what a crowd is read for. It is no measurement.
-const readWithin = 20 * time.Minute
+// readTimeout bounds a wait for what a crowd is read for. It is no measurement.
+const readTimeout = 20 * time.Minute
 
-// proof is a number of objects and the memory that the exporter may take with them, in bytes of its peak resident set.
-type proof struct {
+// memoryBound is a number of objects and the memory that the exporter may take with them, in bytes of its peak resident set.
+type memoryBound struct {
 	objects, bytes int
-	most           int64
+	maxRSS         int64
 }
 
-// beside is what a process takes beside its heap, most of it the program itself.
-const beside = 48 << 20
+// nonHeapBytes is what a process takes beside its heap, most of it the program itself.
+const nonHeapBytes = 48 << 20
 
 // The proofs at full size, and the smaller ones that a pipeline runs. Memory has a part that does not depend on the number.
 var (
-	many   = map[bool]proof{true: {150_000, 4 << 10, 512 << 20}, false: {25_000, 4 << 10, 160 << 20}}
-	crowds = map[bool]proof{true: {1_000_000, 1 << 10, 600_000_000}, false: {60_000, 1 << 10, 160_000_000}}
+	crowdBounds = map[bool]memoryBound{true: {150_000, 4 << 10, 512 << 20}, false: {25_000, 4 << 10, 160 << 20}}
+	largeCrowds = map[bool]memoryBound{true: {1_000_000, 1 << 10, 600_000_000}, false: {60_000, 1 << 10, 160_000_000}}
 )
 
 // fullSize says whether the proofs run at full size.
@@ -41,21 +41,21 @@ func fullSize() bool { return os.Getenv("KUBECDC_E2E_MEMORY") == "1" }
 func TestManyObjectsFitIntoLittleMemory(t *testing.T) {
 	for name, pages := range map[string]bool{"streaming": false, "in pages": true} {
 		t.Run(name, func(t *testing.T) {
-			m := newMeasured(t, many[fullSize()], pages)
-			m.phase("first start", func() { m.begin(m.objects) })
-			m.phase("restart", func() { m.begin(0) })
-			m.phase("410 with everything changed", func() {
-				m.begin(0)
+			m := newMeasuredScene(t, crowdBounds[fullSize()], pages)
+			m.runPhase("first start", func() { m.startAndAwait(m.objects) })
+			m.runPhase("restart", func() { m.startAndAwait(0) })
+			m.runPhase("410 with everything changed", func() {
+				m.startAndAwait(0)
 				m.server.ChangeAll()
 				m.awaitDelivered(m.objects + 1) // and the gap
 			})
-			m.phase("edited rules", func() {
-				m.edit(rule{"select": []string{"configmaps"}, "namespaces": rule{"exclude": []string{"crowd-3"}}})
-				m.begin(m.objects / 4)
+			m.runPhase("edited rules", func() {
+				m.setRules(rule{"select": []string{"configmaps"}, "namespaces": rule{"exclude": []string{"crowd-3"}}})
+				m.startAndAwait(m.objects / 4)
 			})
-			m.phase("broken journal", func() {
-				spoil(t, m.settings.JournalDir())
-				m.begin(m.objects * 3 / 4)
+			m.runPhase("broken journal", func() {
+				breakJournal(t, m.settings.JournalDir())
+				m.startAndAwait(m.objects * 3 / 4)
 			})
 		})
 	}
@@ -63,109 +63,109 @@ func TestManyObjectsFitIntoLittleMemory(t *testing.T) {
 
 // TestAMillionObjectsFitIntoMemory reads very many small objects, and starts again.
 func TestAMillionObjectsFitIntoMemory(t *testing.T) {
-	m := newMeasured(t, crowds[fullSize()], false)
-	m.phase("first start", func() {
+	m := newMeasuredScene(t, largeCrowds[fullSize()], false)
+	m.runPhase("first start", func() {
 		m.launch()
 		m.checkAnswers()
 		m.awaitDelivered(m.objects)
 	})
-	m.phase("restart", func() { m.begin(0) })
+	m.runPhase("restart", func() { m.startAndAwait(0) })
 }
 
-// measured is a scene on a crowd, each phase of which may take so much memory.
-type measured struct {
+// measuredScene is a scene on a crowd, each phase of which may take so much memory.
+type measuredScene struct {
 	*scene
-	proof
+	memoryBound
 	server *crowd.Server
 }
 
-func newMeasured(t *testing.T, p proof, pages bool) *measured {
+func newMeasuredScene(t *testing.T, p memoryBound, pages bool) *measuredScene {
 	t.Helper()
 	require.Integration(t)
 	if os.Getenv("KUBECDC_E2E_RACE") == "1" {
 		require.Skip(t, "the race detector takes the memory that is measured here")
 	}
-	program, err := program(t.Context())
+	program, err := buildProgram(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &measured{proof: p, server: crowd.Start(crowd.Options{Objects: p.objects, Bytes: p.bytes, Namespaces: 4, Pages: pages})}
+	m := &measuredScene{memoryBound: p, server: crowd.Start(crowd.Options{Objects: p.objects, Bytes: p.bytes, Namespaces: 4, Pages: pages})}
 	t.Cleanup(m.server.Close)
 	m.scene = &scene{environment: &environment{program: program}, t: t}
 	m.settings = exporter.Settings{
 		Dir: t.TempDir(), Resources: []rule{{"select": []string{"configmaps"}}}, DrainTimeout: "10m",
 		// How much garbage there is before it is collected depends on the machine, as long as nothing says what there may be.
-		Env: []string{fmt.Sprintf("GOMEMLIMIT=%d", p.most-beside)},
+		Env: []string{fmt.Sprintf("GOMEMLIMIT=%d", p.maxRSS-nonHeapBytes)},
 	}
 	m.settings.Kubeconfig, m.settings.File = filepath.Join(m.settings.Dir, "kubeconfig"), filepath.Join(m.settings.Dir, "changes")
-	m.must(m.server.Kubeconfig(m.settings.Kubeconfig))
+	m.requireNoError(m.server.Kubeconfig(m.settings.Kubeconfig))
 	m.exporter, err = exporter.New(program, m.settings)
-	m.must(err)
+	m.requireNoError(err)
 	m.file = bus.NewFile(m.settings.File)
-	t.Cleanup(m.end)
+	t.Cleanup(m.cleanUp)
 	return m
 }
 
-// phase runs the exporter for something and holds its memory to the proof.
-func (m *measured) phase(name string, run func()) {
+// runPhase runs the exporter for something and holds its memory to the proof.
+func (m *measuredScene) runPhase(name string, run func()) {
 	m.t.Helper()
 	lists, began := m.server.Lists(), time.Now()
 	run()
-	m.await(func() string {
-		if code, text := m.answer("/readyz"); code != http.StatusOK {
+	m.awaitCondition(func() string {
+		if code, text := m.getPage("/readyz"); code != http.StatusOK {
 			return "readiness: " + text
 		}
 		return ""
 	})
 	peak := m.exporter.Process().Usage().PeakRSS
-	m.must(m.exporter.Stop())
-	m.must(os.RemoveAll(m.settings.File)) // it is as large as everything together
+	m.requireNoError(m.exporter.Stop())
+	m.requireNoError(os.RemoveAll(m.settings.File)) // it is as large as everything together
 	m.t.Logf("%s: peak RSS %d MiB, %d lists, %v", name, peak>>20, m.server.Lists()-lists, time.Since(began).Round(time.Second))
-	if peak > m.most {
-		m.t.Errorf("%s: peak RSS %d MiB, at most %d", name, peak>>20, m.most>>20)
+	if peak > m.maxRSS {
+		m.t.Errorf("%s: peak RSS %d MiB, at most %d", name, peak>>20, m.maxRSS>>20)
 	}
 }
 
 // launch starts the exporter.
-func (m *measured) launch() {
+func (m *measuredScene) launch() {
 	m.t.Helper()
-	m.must(m.exporter.Launch(m.t.Context()))
+	m.requireNoError(m.exporter.Launch(m.t.Context()))
 }
 
-// begin starts the exporter and waits until it has delivered so many changes at least.
-func (m *measured) begin(changes int) {
+// startAndAwait starts the exporter and waits until it has delivered so many changes at least.
+func (m *measuredScene) startAndAwait(changes int) {
 	m.t.Helper()
 	m.launch()
 	m.awaitDelivered(changes)
 }
 
 // awaitDelivered waits until the exporter is ready and has delivered so many changes at least since it was started.
-func (m *measured) awaitDelivered(changes int) {
+func (m *measuredScene) awaitDelivered(changes int) {
 	m.t.Helper()
-	deadline := time.Now().Add(readWithin)
+	deadline := time.Now().Add(readTimeout)
 	for {
-		code, text := m.answer("/readyz")
+		code, text := m.getPage("/readyz")
 		delivered := 0
 		if code != 0 {
-			delivered = m.metric(`kubecdc_sink_delivered_total{sink="file"}`)
+			delivered = m.metricValue(`kubecdc_sink_delivered_total{sink="file"}`)
 		}
 		if code == http.StatusOK && delivered >= changes {
 			return
 		}
 		if time.Now().After(deadline) {
-			m.t.Fatalf("after %v %d of %d changes are delivered; /readyz: %d %s", readWithin, delivered, changes, code, text)
+			m.t.Fatalf("after %v %d of %d changes are delivered; /readyz: %d %s", readTimeout, delivered, changes, code, text)
 		}
-		pause(m.t, 4*lookEvery)
+		sleep(m.t, 4*pollInterval)
 	}
 }
 
 // checkAnswers asks for every page while the first list is under way.
-func (m *measured) checkAnswers() {
+func (m *measuredScene) checkAnswers() {
 	m.t.Helper()
-	m.awaitAnswer("/readyz", http.StatusServiceUnavailable, "first list is not complete")
+	m.awaitPage("/readyz", http.StatusServiceUnavailable, "first list is not complete")
 	for _, path := range []string{"/readyz?verbose", "/metrics", "/"} {
-		if code, text := m.answer(path); code == 0 {
-			m.t.Errorf("%s does not answer within %v: %s", path, answersWithin, text)
+		if code, text := m.getPage(path); code == 0 {
+			m.t.Errorf("%s does not answer within %v: %s", path, answerTimeout, text)
 		}
 	}
 }

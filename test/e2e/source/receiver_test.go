@@ -20,7 +20,7 @@ type receiver struct {
 
 func newReceiver(t *testing.T) *receiver {
 	r := &receiver{names: map[string]bool{}}
-	r.server = httptest.NewServer(http.HandlerFunc(r.take))
+	r.server = httptest.NewServer(http.HandlerFunc(r.serveChange))
 	t.Cleanup(r.server.Close)
 	return r
 }
@@ -30,7 +30,7 @@ func (r *receiver) sink() map[string]any {
 	return map[string]any{"name": "receiver", "format": "cloudevents", "webhook": map[string]any{"url": r.server.URL}}
 }
 
-func (r *receiver) take(w http.ResponseWriter, request *http.Request) {
+func (r *receiver) serveChange(w http.ResponseWriter, request *http.Request) {
 	var change struct{ Name string }
 	body, err := io.ReadAll(request.Body)
 	r.mu.Lock()
@@ -45,15 +45,15 @@ func (r *receiver) take(w http.ResponseWriter, request *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// set lets the receiver take what comes, or not.
-func (r *receiver) set(up bool) {
+// setUp lets the receiver take what comes, or not.
+func (r *receiver) setUp(up bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.up = up
 }
 
-// has says whether an object was told.
-func (r *receiver) has(name string) bool {
+// hasReceived says whether an object was told.
+func (r *receiver) hasReceived(name string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.names[name]

@@ -12,38 +12,38 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// TestNothingIsSilentAfterEtcdWasRestoredUnderLoad kills the exporter while objects come and go under the same names,
+// TestEtcdRestoreUnderLoadIsNotSilent kills the exporter while objects come and go under the same names,
 // restores etcd from before that, and lets the names come again: of each of them everything is told.
-func TestNothingIsSilentAfterEtcdWasRestoredUnderLoad(t *testing.T) {
+func TestEtcdRestoreUnderLoadIsNotSilent(t *testing.T) {
 	t.Parallel()
 	const names, writes = 64, 1500
-	s := newScene(t, ownControl(t), []rule{{"select": []string{"configmaps"}}})
-	s.start()
-	s.settle(workload.ConfigMaps, s.name)
-	s.stopped(func(dir string) error { return os.CopyFS(dir+"-earlier", os.DirFS(dir)) })
-	s.settle(workload.ConfigMaps, s.name)
+	s := newScene(t, ownControlPlane(t), []rule{{"select": []string{"configmaps"}}})
+	s.startExporter()
+	s.createMarker(workload.ConfigMaps, s.name)
+	s.withEtcdStopped(func(dir string) error { return os.CopyFS(dir+"-earlier", os.DirFS(dir)) })
+	s.createMarker(workload.ConfigMaps, s.name)
 
 	name := func(i int) string { return fmt.Sprintf("o-%02d", i) }
 	ctx, enough := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.comeAndGo(ctx, names, name)
+		s.createAndDelete(ctx, names, name)
 	}()
-	s.await(func() string { // so much that the restored cluster does not come as far by what follows
-		if n := len(s.read()); n < writes {
+	s.awaitCondition(func() string { // so much that the restored cluster does not come as far by what follows
+		if n := len(s.readRecords()); n < writes {
 			return fmt.Sprintf("%d records, there are %d", writes, n)
 		}
 		return ""
 	})
-	s.kill()
+	s.killExporter()
 	enough()
 	<-done
 
-	s.stopped(func(dir string) error { return errors.Join(os.RemoveAll(dir), os.Rename(dir+"-earlier", dir)) })
-	s.start()
-	s.await(func() string {
-		if len(gaps(s.read(), workload.ConfigMaps)) == 0 {
+	s.withEtcdStopped(func(dir string) error { return errors.Join(os.RemoveAll(dir), os.Rename(dir+"-earlier", dir)) })
+	s.startExporter()
+	s.awaitCondition(func() string {
+		if len(gapRecords(s.readRecords(), workload.ConfigMaps)) == 0 {
 			return "the gap"
 		}
 		return ""
@@ -52,18 +52,18 @@ func TestNothingIsSilentAfterEtcdWasRestoredUnderLoad(t *testing.T) {
 	for i := range all {
 		all[i] = i
 	}
-	each(t, all, func(ctx context.Context, i int) error {
+	forEach(t, all, func(ctx context.Context, i int) error {
 		return errors.Join(s.cluster.Create(ctx, workload.ConfigMaps, s.name, name(i)),
 			s.cluster.Change(ctx, workload.ConfigMaps, s.name, name(i), 1),
 			s.cluster.Change(ctx, workload.ConfigMaps, s.name, name(i), 2))
 	})
 	s.awaitAgreement(workload.ConfigMaps)
-	s.stop()
+	s.stopExporter()
 	s.awaitAgreement(workload.ConfigMaps)
 }
 
-// comeAndGo creates and deletes objects until ctx ends.
-func (s *scene) comeAndGo(ctx context.Context, names int, name func(int) string) {
+// createAndDelete creates and deletes objects until ctx ends.
+func (s *scene) createAndDelete(ctx context.Context, names int, name func(int) string) {
 	clients := make(chan struct{}, 16)
 	for i := 0; ctx.Err() == nil; i++ {
 		clients <- struct{}{}
@@ -79,29 +79,29 @@ func (s *scene) comeAndGo(ctx context.Context, names int, name func(int) string)
 	}
 }
 
-// stopped does something to etcd's data directory while nothing runs there.
-func (s *scene) stopped(do func(dir string) error) {
+// withEtcdStopped does something to etcd's data directory while nothing runs there.
+func (s *scene) withEtcdStopped(do func(dir string) error) {
 	s.t.Helper()
-	s.must(s.controlPlane.KillAPIServer()) // to stop it waits for open watches
-	s.must(s.controlPlane.StopEtcd())
-	s.must(do(s.controlPlane.EtcdDir()))
-	s.must(s.controlPlane.StartEtcd(s.t.Context()))
-	s.must(s.controlPlane.StartAPIServer(s.t.Context()))
+	s.requireNoError(s.controlPlane.KillAPIServer()) // to stop it waits for open watches
+	s.requireNoError(s.controlPlane.StopEtcd())
+	s.requireNoError(do(s.controlPlane.EtcdDir()))
+	s.requireNoError(s.controlPlane.StartEtcd(s.t.Context()))
+	s.requireNoError(s.controlPlane.StartAPIServer(s.t.Context()))
 }
 
 // awaitAgreement waits until what a consumer makes of all that was told of a kind is what the API server has.
 func (s *scene) awaitAgreement(kind workload.Kind) {
 	s.t.Helper()
-	s.await(func() string {
+	s.awaitCondition(func() string {
 		var table consumer.Table
-		for _, r := range s.read() {
+		for _, r := range s.readRecords() {
 			record, err := consumer.Parse(r.Payload)
-			s.must(err)
-			s.must(table.Apply(record))
+			s.requireNoError(err)
+			s.requireNoError(table.Apply(record))
 		}
 		var want, got []string
 		objects, err := s.cluster.List(s.t.Context(), kind)
-		s.must(err)
+		s.requireNoError(err)
 		for _, o := range objects {
 			want = append(want, fmt.Sprintf("%s/%s@%s", o.GetNamespace(), o.GetName(), o.GetResourceVersion()))
 		}

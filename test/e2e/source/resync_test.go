@@ -7,29 +7,29 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// TestResyncTellsEveryKnownObjectAgain has a rule with resync and objects that change meanwhile: each known object is told
+// TestResyncEmitsEveryKnownObjectAgain has a rule with resync and objects that change meanwhile: each known object is told
 // again as it was last told, never as it was before that, and never what is gone. A rule without resync tells nothing again.
-func TestResyncTellsEveryKnownObjectAgain(t *testing.T) {
+func TestResyncEmitsEveryKnownObjectAgain(t *testing.T) {
 	t.Parallel()
 	const objects = 40
-	s := newScene(t, control(t), nil)
-	again := s.own("configmaps")
+	s := newScene(t, sharedControlPlane(t), nil)
+	again := s.namespacedRule("configmaps")
 	again["resync"] = "1m"
-	s.edit(again, s.own("services"))
+	s.setRules(again, s.namespacedRule("services"))
 	for i := range objects {
-		s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, fmt.Sprintf("o-%02d", i)))
+		s.requireNoError(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, fmt.Sprintf("o-%02d", i)))
 	}
-	s.must(s.cluster.Create(t.Context(), workload.Services, s.name, "one"))
-	s.start()
-	s.settle(workload.ConfigMaps, s.name)
-	s.must(s.cluster.Delete(t.Context(), workload.ConfigMaps, s.name, "o-00"))
+	s.requireNoError(s.cluster.Create(t.Context(), workload.Services, s.name, "one"))
+	s.startExporter()
+	s.createMarker(workload.ConfigMaps, s.name)
+	s.requireNoError(s.cluster.Delete(t.Context(), workload.ConfigMaps, s.name, "o-00"))
 	step := 0
-	s.await(func() string { // changes go on until each was told again, and once more; every second one stays as it is
+	s.awaitCondition(func() string { // changes go on until each was told again, and once more; every second one stays as it is
 		step++
-		s.must(s.cluster.Change(t.Context(), workload.ConfigMaps, s.name, fmt.Sprintf("o-%02d", 1+2*(step%(objects/2))), step))
-		return s.lacksSync(objects, 2)
+		s.requireNoError(s.cluster.Change(t.Context(), workload.ConfigMaps, s.name, fmt.Sprintf("o-%02d", 1+2*(step%(objects/2))), step))
+		return s.missingSyncs(objects, 2)
 	})
-	s.stop()
+	s.stopExporter()
 
 	newest, ids := map[string]string{}, map[string]bool{}
 	for _, r := range s.records {
@@ -53,10 +53,10 @@ func TestResyncTellsEveryKnownObjectAgain(t *testing.T) {
 	}
 }
 
-// lacksSync says which object was told again fewer times than that.
-func (s *scene) lacksSync(objects, times int) string {
+// missingSyncs says which object was told again fewer times than that.
+func (s *scene) missingSyncs(objects, times int) string {
 	synced := map[string]int{}
-	for _, r := range s.read() {
+	for _, r := range s.readRecords() {
 		if r.Type == "sync" {
 			synced[r.Name]++
 		}

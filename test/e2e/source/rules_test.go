@@ -12,34 +12,34 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// edited is an edit of the rules of one type, which is its own, so that all are made at once. In rules NS stands for the
+// ruleEdit is an edit of the rules of one type, which is its own, so that all are made at once. In rules NS stands for the
 // scene's name, TYPE for the type and GROUP for its group. Namespaces a and b hold the objects "red" and "blue" each, with
 // the label of that color.
-type edited struct {
+type ruleEdit struct {
 	plural        string
 	before, after []rule
 	left, entered []string // objects, as "a/red", that the edit takes out of the selection or into it
 	same          bool     // the selection is the same: nothing is told, not even a gap
-	anew          bool     // nothing is selected any more, so that a rule that comes back begins with a snapshot
+	restarted     bool     // nothing is selected any more, so that a rule that comes back begins with a snapshot
 }
 
-var allEdits = []edited{
-	{plural: "namespaceadded", before: selects(nil), after: selects(include("NS-a")), left: []string{"b/red", "b/blue"}},
-	{plural: "namespaceremoved", before: selects(include("NS-a")), after: selects(nil), entered: []string{"b/red", "b/blue"}},
-	{plural: "namespacechanged", before: selects(include("NS-a")), after: selects(include("NS-b")),
+var allEdits = []ruleEdit{
+	{plural: "namespaceadded", before: selects(nil), after: selects(includeNamespaces("NS-a")), left: []string{"b/red", "b/blue"}},
+	{plural: "namespaceremoved", before: selects(includeNamespaces("NS-a")), after: selects(nil), entered: []string{"b/red", "b/blue"}},
+	{plural: "namespacechanged", before: selects(includeNamespaces("NS-a")), after: selects(includeNamespaces("NS-b")),
 		left: []string{"a/red", "a/blue"}, entered: []string{"b/red", "b/blue"}},
-	{plural: "namespacemore", before: selects(include("NS-a")), after: selects(include("NS-a", "NS-b")), entered: []string{"b/red", "b/blue"}},
-	{plural: "globadded", before: selects(nil), after: selects(include("*-a")), left: []string{"b/red", "b/blue"}},
+	{plural: "namespacemore", before: selects(includeNamespaces("NS-a")), after: selects(includeNamespaces("NS-a", "NS-b")), entered: []string{"b/red", "b/blue"}},
+	{plural: "globadded", before: selects(nil), after: selects(includeNamespaces("*-a")), left: []string{"b/red", "b/blue"}},
 	{plural: "globexcluded", before: selects(nil), after: selects(rule{"namespaces": rule{"exclude": []string{"*-a"}}}),
 		left: []string{"a/red", "a/blue"}},
-	{plural: "labeladded", before: selects(nil), after: selects(label("red")), left: []string{"a/blue", "b/blue"}},
-	{plural: "labelchanged", before: selects(label("red")), after: selects(label("blue")),
+	{plural: "labeladded", before: selects(nil), after: selects(colorLabel("red")), left: []string{"a/blue", "b/blue"}},
+	{plural: "labelchanged", before: selects(colorLabel("red")), after: selects(colorLabel("blue")),
 		left: []string{"a/red", "b/red"}, entered: []string{"a/blue", "b/blue"}},
 	{plural: "fieldadded", before: selects(nil), after: selects(rule{"fieldSelector": "metadata.name=red"}), left: []string{"a/blue", "b/blue"}},
-	{plural: "removed", before: selects(nil), after: []rule{}, left: []string{"a/red", "a/blue", "b/red", "b/blue"}, anew: true},
+	{plural: "removed", before: selects(nil), after: []rule{}, left: []string{"a/red", "a/blue", "b/red", "b/blue"}, restarted: true},
 	{plural: "pinned", before: selects(nil), after: selects(rule{"select": []string{"pinned.v1.GROUP"}}), same: true},
 	{plural: "unpinned", before: selects(rule{"select": []string{"unpinned.v1.GROUP"}}), after: selects(nil), same: true},
-	{plural: "overtaken", before: selects(everything), after: selects(label("red"), everything), left: []string{"a/blue", "b/blue"}},
+	{plural: "overtaken", before: selects(everything), after: selects(colorLabel("red"), everything), left: []string{"a/blue", "b/blue"}},
 	{plural: "moved", before: selects(nil, nothing), after: selects(nothing, nil), same: true},
 	{plural: "widened", before: selects(nil), after: selects(everything), same: true},
 }
@@ -62,30 +62,32 @@ var (
 	nothing    = rule{"select": []string{"nothings.GROUP"}}
 )
 
-func include(namespaces ...string) rule { return rule{"namespaces": rule{"include": namespaces}} }
-func label(color string) rule           { return rule{"labelSelector": "color=" + color} }
+func includeNamespaces(namespaces ...string) rule {
+	return rule{"namespaces": rule{"include": namespaces}}
+}
+func colorLabel(color string) rule { return rule{"labelSelector": "color=" + color} }
 
-func (e edited) group() string       { return e.plural + ".kubecdc.io" }
-func (e edited) kind() workload.Kind { return custom(e.group(), "v2", e.plural, "Edited") }
+func (e ruleEdit) group() string       { return e.plural + ".kubecdc.io" }
+func (e ruleEdit) kind() workload.Kind { return customKind(e.group(), "v2", e.plural, "Edited") }
 
-// TestEditedRulesAreComparedWithWhatIsKnown edits rules in every way a person would, and edits them back. What is still
+// TestEditedRulesAreComparedWithKnownObjects edits rules in every way a person would, and edits them back. What is still
 // selected stays silent or tells its true difference, what is selected now is added, what is not any more is deleted and
 // says why; a gap comes before differences. An edit that selects the same tells nothing. Each time has IDs of its own.
-func TestEditedRulesAreComparedWithWhatIsKnown(t *testing.T) {
-	s := newScene(t, control(t), nil)
+func TestEditedRulesAreComparedWithKnownObjects(t *testing.T) {
+	s := newScene(t, sharedControlPlane(t), nil)
 	s.installEdits()
-	s.rules(func(e edited) []rule { return e.before })
-	s.start()
-	s.stop()
+	s.configureEdits(func(e ruleEdit) []rule { return e.before })
+	s.startExporter()
+	s.stopExporter()
 
 	// Something happens while nobody watches.
-	each(t, allEdits, func(ctx context.Context, e edited) error {
+	forEach(t, allEdits, func(ctx context.Context, e ruleEdit) error {
 		return s.cluster.Change(ctx, e.kind(), s.name+"-a", "blue", 1)
 	})
-	s.rules(func(e edited) []rule { return e.after })
-	s.judgeEdits("there", edited.there)
-	s.rules(func(e edited) []rule { return e.before })
-	s.judgeEdits("and back", edited.back)
+	s.configureEdits(func(e ruleEdit) []rule { return e.after })
+	s.checkEdits("there", ruleEdit.changesForward)
+	s.configureEdits(func(e ruleEdit) []rule { return e.before })
+	s.checkEdits("and back", ruleEdit.changesBack)
 
 	ids := map[string]bus.Record{}
 	for _, r := range s.records {
@@ -100,15 +102,15 @@ func TestEditedRulesAreComparedWithWhatIsKnown(t *testing.T) {
 func (s *scene) installEdits() {
 	s.t.Helper()
 	for _, part := range []string{"-a", "-b"} {
-		s.must(s.cluster.CreateNamespace(s.t.Context(), s.name+part))
+		s.requireNoError(s.cluster.CreateNamespace(s.t.Context(), s.name+part))
 	}
-	each(s.t, allEdits, func(ctx context.Context, e edited) error {
+	forEach(s.t, allEdits, func(ctx context.Context, e ruleEdit) error {
 		if err := s.cluster.Install(ctx, workload.Definition{Group: e.group(), Plural: e.plural, Kind: "Edited", Versions: []string{"v1", "v2"}}); err != nil {
 			return err
 		}
 		for _, object := range []string{"a/red", "a/blue", "b/red", "b/blue"} {
 			part, name, _ := strings.Cut(object, "/")
-			if err := s.cluster.Create(ctx, labelled(e.kind(), "color="+name), s.name+"-"+part, name); err != nil {
+			if err := s.cluster.Create(ctx, withLabels(e.kind(), "color="+name), s.name+"-"+part, name); err != nil {
 				return err
 			}
 		}
@@ -116,55 +118,55 @@ func (s *scene) installEdits() {
 	})
 }
 
-// rules configures the rules of all edits, and one rule that stays.
-func (s *scene) rules(of func(edited) []rule) {
+// configureEdits configures the rules of all edits, and one rule that stays.
+func (s *scene) configureEdits(of func(ruleEdit) []rule) {
 	s.t.Helper()
 	all := []rule{{"select": []string{"namespaces"}}}
 	for _, e := range allEdits {
 		for _, r := range of(e) {
-			all = append(all, s.named(r, e))
+			all = append(all, s.fillRule(r, e))
 		}
 	}
-	s.edit(all...)
+	s.setRules(all...)
 }
 
-// named fills in what stands for the scene's name and the type.
-func (s *scene) named(r rule, e edited) rule {
+// fillRule fills in what stands for the scene's name and the type.
+func (s *scene) fillRule(r rule, e ruleEdit) rule {
 	all := rule{}
 	for key, value := range r {
 		switch v := value.(type) {
 		case string:
-			all[key] = s.fill(v, e)
+			all[key] = s.fillText(v, e)
 		case []string:
 			var filled []string
 			for _, text := range v {
-				filled = append(filled, s.fill(text, e))
+				filled = append(filled, s.fillText(text, e))
 			}
 			all[key] = filled
 		case rule:
-			all[key] = s.named(v, e)
+			all[key] = s.fillRule(v, e)
 		}
 	}
 	return all
 }
 
-func (s *scene) fill(text string, e edited) string {
+func (s *scene) fillText(text string, e ruleEdit) string {
 	return strings.NewReplacer("NS", s.name, "TYPE", e.plural+"."+e.group(), "GROUP", e.group()).Replace(text)
 }
 
-// there is what the first edit tells, without the gap.
-func (e edited) there() []string {
-	lines := e.crossing(e.left, e.entered)
+// changesForward is what the first edit tells, without the gap.
+func (e ruleEdit) changesForward() []string {
+	lines := e.changesFor(e.left, e.entered)
 	if !slices.Contains(e.left, "a/blue") && !slices.Contains(e.entered, "a/blue") {
 		lines = append(lines, "updated NS-a/blue")
 	}
 	return lines
 }
 
-// back is what it tells that the rules become again what they were.
-func (e edited) back() []string {
-	lines := e.crossing(e.entered, e.left)
-	if !e.anew {
+// changesBack is what it tells that the rules become again what they were.
+func (e ruleEdit) changesBack() []string {
+	lines := e.changesFor(e.entered, e.left)
+	if !e.restarted {
 		return lines
 	}
 	for i, line := range lines {
@@ -173,7 +175,7 @@ func (e edited) back() []string {
 	return append(lines, "snapshot.begin", "snapshot.end")
 }
 
-func (e edited) crossing(left, entered []string) []string {
+func (e ruleEdit) changesFor(left, entered []string) []string {
 	var lines []string
 	for _, object := range left {
 		lines = append(lines, "deleted NS-"+object+" left")
@@ -184,37 +186,37 @@ func (e edited) crossing(left, entered []string) []string {
 	return lines
 }
 
-// judgeEdits runs the exporter until all that edits are to tell is told, and judges what was.
-func (s *scene) judgeEdits(way string, want func(edited) []string) {
+// checkEdits runs the exporter until all that edits are to tell is told, and judges what was.
+func (s *scene) checkEdits(way string, want func(ruleEdit) []string) {
 	s.t.Helper()
 	told := len(s.records)
-	s.start()
-	s.await(func() string {
-		records := s.read()[told:]
+	s.startExporter()
+	s.awaitCondition(func() string {
+		records := s.readRecords()[told:]
 		for _, e := range allEdits {
 			got := transcript(records, e.kind())
 			for _, line := range want(e) {
-				if line = s.fill(line, e); !slices.Contains(got, line) {
+				if line = s.fillText(line, e); !slices.Contains(got, line) {
 					return fmt.Sprintf("%q of %s, there are\n  %s", line, e.plural, strings.Join(got, "\n  "))
 				}
 			}
 		}
 		return ""
 	})
-	s.stop()
+	s.stopExporter()
 	for _, e := range allEdits {
-		s.t.Run(e.plural+" "+way, func(t *testing.T) { s.judgeEdit(t, e, s.records[told:], want(e)) })
+		s.t.Run(e.plural+" "+way, func(t *testing.T) { s.checkEdit(t, e, s.records[told:], want(e)) })
 	}
 }
 
-// judgeEdit compares what was told of an edit with what was to be.
-func (s *scene) judgeEdit(t *testing.T, e edited, records []bus.Record, want []string) {
+// checkEdit compares what was told of an edit with what was to be.
+func (s *scene) checkEdit(t *testing.T, e ruleEdit, records []bus.Record, want []string) {
 	got := transcript(records, e.kind())
 	var lines []string
 	for _, line := range want {
-		lines = append(lines, s.fill(line, e))
+		lines = append(lines, s.fillText(line, e))
 	}
-	judgeGaps(t, records, e.kind())
+	checkGaps(t, records, e.kind())
 	if !e.same {
 		got = slices.DeleteFunc(got, func(line string) bool { return line == "gap" })
 	}
@@ -223,15 +225,15 @@ func (s *scene) judgeEdit(t *testing.T, e edited, records []bus.Record, want []s
 	if !slices.Equal(got, lines) {
 		t.Errorf("told\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(lines, "\n  "))
 	}
-	judgeDeletes(t, records, e.kind())
+	checkDeletes(t, records, e.kind())
 }
 
-// judgeGaps checks that a gap which speaks of the edited rules comes before every difference that it explains; a delete that
+// checkGaps checks that a gap which speaks of the edited rules comes before every difference that it explains; a delete that
 // says that its object left needs none.
-func judgeGaps(t *testing.T, records []bus.Record, kind workload.Kind) {
+func checkGaps(t *testing.T, records []bus.Record, kind workload.Kind) {
 	t.Helper()
 	covers := func(gap, r bus.Record) bool { return gap.Namespace == "" || gap.Namespace == r.Namespace }
-	all := gaps(records, kind)
+	all := gapRecords(records, kind)
 	for _, r := range all {
 		if !strings.Contains(r.Gap.Reason, "rules") {
 			t.Errorf("the gap does not speak of the rules: %s", r.Payload)
@@ -243,7 +245,7 @@ func judgeGaps(t *testing.T, records []bus.Record, kind workload.Kind) {
 	before := []bus.Record{}
 	for _, r := range records {
 		switch {
-		case !isOf(r, kind):
+		case !isAbout(r, kind):
 		case r.Type == "gap":
 			before = append(before, r)
 		case r.Left:
@@ -255,11 +257,11 @@ func judgeGaps(t *testing.T, records []bus.Record, kind workload.Kind) {
 	}
 }
 
-// judgeDeletes checks that each delete says what was deleted.
-func judgeDeletes(t *testing.T, records []bus.Record, kind workload.Kind) {
+// checkDeletes checks that each delete says what was deleted.
+func checkDeletes(t *testing.T, records []bus.Record, kind workload.Kind) {
 	t.Helper()
 	for _, r := range records {
-		if isOf(r, kind) && r.Type == "deleted" && (r.Version == "" || r.Kind == "") {
+		if isAbout(r, kind) && r.Type == "deleted" && (r.Version == "" || r.Kind == "") {
 			t.Errorf("a delete without version or kind: %s", r.Payload)
 		}
 	}

@@ -22,12 +22,12 @@ import (
 )
 
 const (
-	// arriveWithin bounds every wait. It is far above what it takes, and no measurement.
-	arriveWithin = 10 * time.Minute
-	lookEvery    = 50 * time.Millisecond
-	// answersWithin bounds one question to the admin server, which has what it shows at hand: who waits for what makes it
+	// arriveTimeout bounds every wait. It is far above what it takes, and no measurement.
+	arriveTimeout = 10 * time.Minute
+	pollInterval  = 50 * time.Millisecond
+	// answerTimeout bounds one question to the admin server, which has what it shows at hand: who waits for what makes it
 	// full, or for a list to go on, waits for ever.
-	answersWithin = 2 * time.Minute
+	answerTimeout = 2 * time.Minute
 )
 
 // rule is a rule as the configuration has it.
@@ -58,27 +58,27 @@ func newScene(t *testing.T, env *environment, rules []rule, changes ...func(*exp
 	}
 	var err error
 	s.exporter, err = exporter.New(env.program, s.settings)
-	s.must(err)
+	s.requireNoError(err)
 	s.file = bus.NewFile(s.settings.File)
-	s.must(env.cluster.CreateNamespace(t.Context(), s.name))
-	t.Cleanup(s.end)
+	s.requireNoError(env.cluster.CreateNamespace(t.Context(), s.name))
+	t.Cleanup(s.cleanUp)
 	return s
 }
 
-// through is a setting: the exporter reaches the API server by a kubeconfig.
-func through(kubeconfig string) func(*exporter.Settings) {
+// viaKubeconfig is a setting: the exporter reaches the API server by a kubeconfig.
+func viaKubeconfig(kubeconfig string) func(*exporter.Settings) {
 	return func(s *exporter.Settings) { s.Kubeconfig = kubeconfig }
 }
 
-// behind makes a scene whose exporter reaches the API server through a gateway.
-func behind(t *testing.T, env *environment, rules []rule, changes ...func(*exporter.Settings)) (*scene, *proxy.Gateway) {
+// newSceneBehindGateway makes a scene whose exporter reaches the API server through a gateway.
+func newSceneBehindGateway(t *testing.T, env *environment, rules []rule, changes ...func(*exporter.Settings)) (*scene, *proxy.Gateway) {
 	t.Helper()
-	gateway, kubeconfig := env.gateway(t)
-	return newScene(t, env, rules, append(changes, through(kubeconfig))...), gateway
+	gateway, kubeconfig := env.newGateway(t)
+	return newScene(t, env, rules, append(changes, viaKubeconfig(kubeconfig))...), gateway
 }
 
-// end stops what the test has left running, and shows the log if the test failed.
-func (s *scene) end() {
+// cleanUp stops what the test has left running, and shows the log if the test failed.
+func (s *scene) cleanUp() {
 	if err := s.exporter.Kill(); err != nil {
 		s.t.Error(err)
 	}
@@ -88,71 +88,71 @@ func (s *scene) end() {
 	}
 }
 
-// must ends the test on an error.
-func (s *scene) must(err error) {
+// requireNoError ends the test on an error.
+func (s *scene) requireNoError(err error) {
 	s.t.Helper()
 	if err != nil {
 		s.t.Fatal(err)
 	}
 }
 
-// edit takes other rules, for the next start.
-func (s *scene) edit(rules ...rule) {
+// setRules takes other rules, for the next start.
+func (s *scene) setRules(rules ...rule) {
 	s.t.Helper()
-	s.must(s.exporter.Configure(func(settings *exporter.Settings) { settings.Resources = rules }))
+	s.requireNoError(s.exporter.Configure(func(settings *exporter.Settings) { settings.Resources = rules }))
 }
 
-// own is a rule that selects types in the scene's namespace alone. What others leave in the same API server may be hundreds
+// namespacedRule is a rule that selects types in the scene's namespace alone. What others leave in the same API server may be hundreds
 // of megabytes, and a scene keeps all that is told.
-func (s *scene) own(types ...string) rule {
+func (s *scene) namespacedRule(types ...string) rule {
 	return rule{"select": types, "namespaces": rule{"include": []string{s.name}}}
 }
 
-// start starts the exporter and returns when it is ready.
-func (s *scene) start() {
+// startExporter starts the exporter and returns when it is ready.
+func (s *scene) startExporter() {
 	s.t.Helper()
-	s.must(s.exporter.Start(s.t.Context()))
+	s.requireNoError(s.exporter.Start(s.t.Context()))
 }
 
-func (s *scene) stop() {
+func (s *scene) stopExporter() {
 	s.t.Helper()
-	s.must(s.exporter.Stop())
-	s.read()
+	s.requireNoError(s.exporter.Stop())
+	s.readRecords()
 }
 
-func (s *scene) kill() {
+func (s *scene) killExporter() {
 	s.t.Helper()
-	s.must(s.exporter.Kill())
-	s.read()
+	s.requireNoError(s.exporter.Kill())
+	s.readRecords()
 }
 
-// read reads what was told since the last look and returns all that was told so far.
-func (s *scene) read() []bus.Record {
+// readRecords reads what was told since the last look and returns all that was told so far.
+func (s *scene) readRecords() []bus.Record {
 	s.t.Helper()
 	records, err := s.file.Read(s.t.Context())
 	s.records = append(s.records, records...)
-	s.must(err)
+	s.requireNoError(err)
 	return s.records
 }
 
-// await waits until nothing is waited for any more; "" is nothing.
-func (s *scene) await(waitingFor func() string) {
+// awaitCondition waits until nothing is waited for any more; "" is nothing.
+func (s *scene) awaitCondition(waitingFor func() string) {
 	s.t.Helper()
-	deadline := time.Now().Add(arriveWithin)
+	deadline := time.Now().Add(arriveTimeout)
 	for {
 		waits := waitingFor()
 		if waits == "" {
 			return
 		}
 		if time.Now().After(deadline) {
-			s.t.Fatalf("after %v still waiting for %s", arriveWithin, waits)
+			s.t.Fatalf("after %v still waiting for %s", arriveTimeout, waits)
 		}
-		pause(s.t, lookEvery)
+		sleep(s.t, pollInterval)
 	}
 }
 
-// pause waits between two looks at a condition.
-func pause(t *testing.T, d time.Duration) {
+// sleep waits between two looks at a condition.
+func sleep(t *testing.T, d time.Duration) {
 	t.Helper()
 	select {
 	case <-t.Context().Done():
@@ -161,13 +161,13 @@ func pause(t *testing.T, d time.Duration) {
 	}
 }
 
-// awaitTold waits until a record of that type tells of an object.
-func (s *scene) awaitTold(kind workload.Kind, namespace, name, what string) {
+// awaitEmitted waits until a record of that type tells of an object.
+func (s *scene) awaitEmitted(kind workload.Kind, namespace, name, what string) {
 	s.t.Helper()
-	s.await(func() string {
-		s.read()
+	s.awaitCondition(func() string {
+		s.readRecords()
 		for _, r := range slices.Backward(s.records) {
-			if isOf(r, kind) && r.Namespace == namespace && r.Name == name && r.Type == what {
+			if isAbout(r, kind) && r.Namespace == namespace && r.Name == name && r.Type == what {
 				return ""
 			}
 		}
@@ -175,22 +175,22 @@ func (s *scene) awaitTold(kind workload.Kind, namespace, name, what string) {
 	})
 }
 
-// isOf says whether a record is about a kind or an object of it.
-func isOf(r bus.Record, kind workload.Kind) bool {
+// isAbout says whether a record is about a kind or an object of it.
+func isAbout(r bus.Record, kind workload.Kind) bool {
 	return r.Group == kind.Resource.Group && r.Resource == kind.Resource.Resource
 }
 
-// settle creates an object in a namespace and waits until that is told: what a list before it had to tell has come then.
-func (s *scene) settle(kind workload.Kind, namespace string, labels ...string) {
+// createMarker creates an object in a namespace and waits until that is told: what a list before it had to tell has come then.
+func (s *scene) createMarker(kind workload.Kind, namespace string, labels ...string) {
 	s.t.Helper()
 	s.markers++
 	name := fmt.Sprintf("marker-%d", s.markers)
-	s.must(s.cluster.Create(s.t.Context(), labelled(kind, labels...), namespace, name))
-	s.awaitTold(kind, namespace, name, "added")
+	s.requireNoError(s.cluster.Create(s.t.Context(), withLabels(kind, labels...), namespace, name))
+	s.awaitEmitted(kind, namespace, name, "added")
 }
 
-// labelled is a kind whose objects have labels, "key=value".
-func labelled(kind workload.Kind, labels ...string) workload.Kind {
+// withLabels is a kind whose objects have labels, "key=value".
+func withLabels(kind workload.Kind, labels ...string) workload.Kind {
 	body := kind.Object
 	kind.Object = func() *unstructured.Unstructured {
 		o := body()
@@ -212,7 +212,7 @@ func labelled(kind workload.Kind, labels ...string) workload.Kind {
 func transcript(records []bus.Record, kind workload.Kind) []string {
 	var lines []string
 	for _, r := range records {
-		if !isOf(r, kind) || strings.HasPrefix(r.Name, "marker-") {
+		if !isAbout(r, kind) || strings.HasPrefix(r.Name, "marker-") {
 			continue
 		}
 		line := r.Type
@@ -227,13 +227,13 @@ func transcript(records []bus.Record, kind workload.Kind) []string {
 	return lines
 }
 
-// gaps are the gap records about a kind.
-func gaps(records []bus.Record, kind workload.Kind) []bus.Record {
-	return slices.DeleteFunc(slices.Clone(records), func(r bus.Record) bool { return r.Type != "gap" || !isOf(r, kind) })
+// gapRecords are the gap records about a kind.
+func gapRecords(records []bus.Record, kind workload.Kind) []bus.Record {
+	return slices.DeleteFunc(slices.Clone(records), func(r bus.Record) bool { return r.Type != "gap" || !isAbout(r, kind) })
 }
 
-// custom is the kind of a custom resource with free content.
-func custom(group, version, plural, kind string) workload.Kind {
+// customKind is the kind of a custom resource with free content.
+func customKind(group, version, plural, kind string) workload.Kind {
 	return workload.Kind{
 		Resource: schema.GroupVersionResource{Group: group, Version: version, Resource: plural},
 		Object: func() *unstructured.Unstructured {
@@ -245,10 +245,10 @@ func custom(group, version, plural, kind string) workload.Kind {
 	}
 }
 
-// answer asks the admin server; code 0 while it does not answer.
-func (s *scene) answer(path string) (code int, text string) {
+// getPage asks the admin server; code 0 while it does not answer.
+func (s *scene) getPage(path string) (code int, text string) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), answersWithin)
+	ctx, cancel := context.WithTimeout(s.t.Context(), answerTimeout)
 	defer cancel()
 	code, text, err := s.exporter.Get(ctx, path)
 	if err != nil {
@@ -257,11 +257,11 @@ func (s *scene) answer(path string) (code int, text string) {
 	return code, text
 }
 
-// awaitAnswer waits until the admin server answers with a code and a text that holds all parts.
-func (s *scene) awaitAnswer(path string, code int, parts ...string) {
+// awaitPage waits until the admin server answers with a code and a text that holds all parts.
+func (s *scene) awaitPage(path string, code int, parts ...string) {
 	s.t.Helper()
-	s.await(func() string {
-		got, text := s.answer(path)
+	s.awaitCondition(func() string {
+		got, text := s.getPage(path)
 		missing := slices.IndexFunc(parts, func(part string) bool { return !strings.Contains(text, part) })
 		if got == code && missing < 0 {
 			return ""
@@ -270,27 +270,27 @@ func (s *scene) awaitAnswer(path string, code int, parts ...string) {
 	})
 }
 
-// metric is the value of a series, 0 if there is none.
-func (s *scene) metric(series string) int {
+// metricValue is the value of a series, 0 if there is none.
+func (s *scene) metricValue(series string) int {
 	s.t.Helper()
-	code, text := s.answer("/metrics")
+	code, text := s.getPage("/metrics")
 	if code != http.StatusOK {
 		s.t.Fatalf("/metrics: %d: %s", code, text)
 	}
 	for line := range strings.Lines(text) {
 		if value, ok := strings.CutPrefix(line, series+" "); ok {
 			n, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
-			s.must(err)
+			s.requireNoError(err)
 			return int(n)
 		}
 	}
 	return 0
 }
 
-// each does something with every one of many at once, and ends the test on an error.
-func each[T any](t *testing.T, all []T, do func(context.Context, T) error) {
+// forEach does something with every one of many at once, and ends the test on an error.
+func forEach[T any](t *testing.T, all []T, do func(context.Context, T) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), arriveWithin)
+	ctx, cancel := context.WithTimeout(t.Context(), arriveTimeout)
 	defer cancel()
 	errs := make(chan error, len(all))
 	for _, one := range all {

@@ -14,16 +14,16 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 )
 
-// pick is a rule as the model of the rules understands it: what docs/configuration.md says, said again.
-type pick struct {
+// rulePick is a rule as the model of the rules understands it: what docs/configuration.md says, said again.
+type rulePick struct {
 	plural, version  string // "*" for all of the group; "" for the version that the API server prefers
 	excluded         string // plural, "" for none
 	include, exclude []string
 	labels, field    string
 }
 
-// rule is what stands in the configuration.
-func (p pick) rule(group string) rule {
+// toRule is what stands in the configuration.
+func (p rulePick) toRule(group string) rule {
 	name := p.plural + "."
 	if p.version != "" {
 		name += p.version + "."
@@ -51,12 +51,12 @@ func (p pick) rule(group string) rule {
 	return r
 }
 
-func (p pick) selects(plural string) bool {
+func (p rulePick) selects(plural string) bool {
 	return (p.plural == "*" || p.plural == plural) && p.excluded != plural
 }
 
-// takes says whether the rule takes an object of a resource that it has.
-func (p pick) takes(o bus.Object, of map[string]string) bool {
+// takesObject says whether the rule takes an object of a resource that it has.
+func (p rulePick) takesObject(o bus.Object, of map[string]string) bool {
 	matches := func(globs []string) bool {
 		return slices.ContainsFunc(globs, func(glob string) bool {
 			yes, err := path.Match(glob, o.Namespace)
@@ -73,35 +73,35 @@ func (p pick) takes(o bus.Object, of map[string]string) bool {
 	return byLabel.Matches(labels.Set(of)) && fields.ParseSelectorOrDie(p.field).Matches(fields.Set{"metadata.name": o.Name})
 }
 
-// picks are rules in their order.
-type picks []pick
+// rulePicks are rules in their order.
+type rulePicks []rulePick
 
-// take says whether an object with these labels is selected: the first rule that selects its resource has it alone.
-func (all picks) take(o bus.Object, of map[string]string) bool {
-	i := slices.IndexFunc(all, func(p pick) bool { return p.selects(o.Resource) })
-	return i >= 0 && all[i].takes(o, of)
+// takesObject says whether an object with these labels is selected: the first rule that selects its resource has it alone.
+func (all rulePicks) takesObject(o bus.Object, of map[string]string) bool {
+	i := slices.IndexFunc(all, func(p rulePick) bool { return p.selects(o.Resource) })
+	return i >= 0 && all[i].takesObject(o, of)
 }
 
-// rules are what stands in the configuration, beside one rule that selects nothing of the group.
-func (all picks) rules(group string) []rule {
+// toRules are what stands in the configuration, beside one rule that selects nothing of the group.
+func (all rulePicks) toRules(group string) []rule {
 	rules := []rule{{"select": []string{"namespaces"}, "fieldSelector": "metadata.name=default"}}
 	for _, p := range all {
-		rules = append(rules, p.rule(group))
+		rules = append(rules, p.toRule(group))
 	}
 	return rules
 }
 
-func (all picks) String() string {
+func (all rulePicks) String() string {
 	var lines []string
 	for _, p := range all {
-		lines = append(lines, fmt.Sprintf("%v", p.rule("G")))
+		lines = append(lines, fmt.Sprintf("%v", p.toRule("G")))
 	}
 	return strings.Join(lines, "; ")
 }
 
-// edited is what a person makes of rules: nothing, another order, another rule for one resource or for all. The rule for all
+// editRandomly is what a person makes of rules: nothing, another order, another rule for one resource or for all. The rule for all
 // stays the last one, as none behind it would be reached.
-func (all picks) edited(rnd *rand.Rand) picks {
+func (all rulePicks) editRandomly(rnd *rand.Rand) rulePicks {
 	next := slices.Clone(all)
 	switch rnd.IntN(6) {
 	case 0:
@@ -112,7 +112,7 @@ func (all picks) edited(rnd *rand.Rand) picks {
 	}
 	for range 1 + rnd.IntN(2) {
 		plural := append(slices.Sorted(maps.Keys(fruits)), "*")[rnd.IntN(len(fruits)+1)]
-		next = slices.DeleteFunc(next, func(p pick) bool { return p.plural == plural })
+		next = slices.DeleteFunc(next, func(p rulePick) bool { return p.plural == plural })
 		if rnd.IntN(5) > 0 {
 			next = slices.Insert(next, rnd.IntN(len(next)+1), drawPick(rnd, plural))
 		}
@@ -120,8 +120,8 @@ func (all picks) edited(rnd *rand.Rand) picks {
 	return next.wildcardLast()
 }
 
-func (all picks) wildcardLast() picks {
-	i := slices.IndexFunc(all, func(p pick) bool { return p.plural == "*" })
+func (all rulePicks) wildcardLast() rulePicks {
+	i := slices.IndexFunc(all, func(p rulePick) bool { return p.plural == "*" })
 	if i < 0 {
 		return all
 	}
@@ -130,8 +130,8 @@ func (all picks) wildcardLast() picks {
 }
 
 // drawPick draws a rule for a resource, or for all.
-func drawPick(rnd *rand.Rand, plural string) pick {
-	p := pick{plural: plural}
+func drawPick(rnd *rand.Rand, plural string) rulePick {
+	p := rulePick{plural: plural}
 	if plural == "*" {
 		p.excluded = oneOf(rnd, "", slices.Sorted(maps.Keys(fruits))[rnd.IntN(len(fruits))])
 	} else {

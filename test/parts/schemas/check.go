@@ -15,7 +15,7 @@ import (
 var strict = sync.OnceValues(func() (map[string]*jsonschema.Schema, error) {
 	all := make(map[string]*jsonschema.Schema)
 	for _, name := range eventschema.Names() {
-		text, err := eventschema.Strict(name)
+		text, err := eventschema.StrictSchema(name)
 		if err != nil {
 			return nil, err
 		}

@@ -19,8 +19,8 @@ import (
 const (
 	mskTokenLife = 15 * time.Minute // what the brokers of MSK take at most
 	emptySHA256  = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-	// awsMargin is how long before they expire temporary credentials are replaced.
-	awsMargin = 5 * time.Minute
+	// awsRenewalMargin is how long before they expire temporary credentials are replaced.
+	awsRenewalMargin = 5 * time.Minute
 )
 
 // awsCredentials is an access key. session and expires are those of a temporary one.
@@ -31,9 +31,9 @@ type awsCredentials struct {
 
 // mskToken is what the brokers of AWS MSK take for a token in OAUTHBEARER: a request to connect, signed and never sent.
 func mskToken(region string, by awsCredentials, at time.Time) string {
-	request := presigned{host: "kafka." + region + ".amazonaws.com", path: "/", region: region, service: "kafka-cluster",
-		query: url.Values{"Action": {"kafka-cluster:Connect"}}, body: emptySHA256, at: at, lives: mskTokenLife}
-	return base64.RawURLEncoding.EncodeToString([]byte(request.url(by) + "&User-Agent=kubecdc"))
+	request := presignedRequest{host: "kafka." + region + ".amazonaws.com", path: "/", region: region, service: "kafka-cluster",
+		query: url.Values{"Action": {"kafka-cluster:Connect"}}, body: emptySHA256, at: at, validFor: mskTokenLife}
+	return base64.RawURLEncoding.EncodeToString([]byte(request.signedURL(by) + "&User-Agent=kubecdc"))
 }
 
 // awsIdentity makes tokens with the credentials of the Pod, which it finds as AWS's own libraries do where those look into
@@ -43,8 +43,8 @@ type awsIdentity struct {
 	region string
 	client *http.Client
 
-	mu  sync.Mutex
-	now awsCredentials
+	mu          sync.Mutex
+	credentials awsCredentials
 }
 
 func newAWSIdentity(region string, client *http.Client) (*awsIdentity, error) {
@@ -55,28 +55,28 @@ func newAWSIdentity(region string, client *http.Client) (*awsIdentity, error) {
 	return &awsIdentity{region: region, client: client}, nil
 }
 
-// token returns a token for one connection.
-func (i *awsIdentity) token(ctx context.Context) (string, error) {
+// connectionToken returns a token for one connection.
+func (i *awsIdentity) connectionToken(ctx context.Context) (string, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.now.id == "" || !i.now.expires.IsZero() && time.Until(i.now.expires) < awsMargin {
-		now, err := i.find(ctx)
+	if i.credentials.id == "" || !i.credentials.expires.IsZero() && time.Until(i.credentials.expires) < awsRenewalMargin {
+		now, err := i.findCredentials(ctx)
 		if err != nil {
 			return "", fmt.Errorf("credentials of AWS: %w", err)
 		}
-		i.now = now
+		i.credentials = now
 	}
-	return mskToken(i.region, i.now, time.Now()), nil
+	return mskToken(i.region, i.credentials, time.Now()), nil
 }
 
-func (i *awsIdentity) find(ctx context.Context) (awsCredentials, error) {
+func (i *awsIdentity) findCredentials(ctx context.Context) (awsCredentials, error) {
 	switch {
 	case os.Getenv("AWS_ACCESS_KEY_ID") != "":
 		return awsCredentials{id: os.Getenv("AWS_ACCESS_KEY_ID"), secret: os.Getenv("AWS_SECRET_ACCESS_KEY"), session: os.Getenv("AWS_SESSION_TOKEN")}, nil
 	case os.Getenv("AWS_WEB_IDENTITY_TOKEN_FILE") != "":
 		return i.assumeRole(ctx)
 	case os.Getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI") != "":
-		return i.podIdentity(ctx)
+		return i.requestPodIdentity(ctx)
 	}
 	return awsCredentials{}, errors.New("none of AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE (a role for the service account) and " +
 		"AWS_CONTAINER_CREDENTIALS_FULL_URI (EKS Pod Identity) is set")
@@ -84,7 +84,7 @@ func (i *awsIdentity) find(ctx context.Context) (awsCredentials, error) {
 
 // assumeRole exchanges the token of the service account for credentials of its role (STS, AssumeRoleWithWebIdentity).
 func (i *awsIdentity) assumeRole(ctx context.Context) (awsCredentials, error) {
-	token, err := secretOf("", os.Getenv("AWS_WEB_IDENTITY_TOKEN_FILE"), "AWS_WEB_IDENTITY_TOKEN_FILE")
+	token, err := readSecret("", os.Getenv("AWS_WEB_IDENTITY_TOKEN_FILE"), "AWS_WEB_IDENTITY_TOKEN_FILE")
 	if err != nil {
 		return awsCredentials{}, err
 	}
@@ -100,7 +100,7 @@ func (i *awsIdentity) assumeRole(ctx context.Context) (awsCredentials, error) {
 		return awsCredentials{}, err
 	}
 	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	status, body, err := fetch(i.client, request)
+	status, body, err := sendRequest(i.client, request)
 	if err != nil {
 		return awsCredentials{}, err
 	}
@@ -117,10 +117,10 @@ func (i *awsIdentity) assumeRole(ctx context.Context) (awsCredentials, error) {
 	return awsCredentials{answer.ID, answer.Key, answer.Rest, answer.Ends}, nil
 }
 
-// podIdentity asks the agent of EKS Pod Identity.
-func (i *awsIdentity) podIdentity(ctx context.Context) (awsCredentials, error) {
+// requestPodIdentity asks the agent of EKS Pod Identity.
+func (i *awsIdentity) requestPodIdentity(ctx context.Context) (awsCredentials, error) {
 	endpoint := os.Getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI")
-	token, err := secretOf(os.Getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN"), os.Getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"), "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")
+	token, err := readSecret(os.Getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN"), os.Getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"), "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")
 	if err != nil {
 		return awsCredentials{}, err
 	}
@@ -129,7 +129,7 @@ func (i *awsIdentity) podIdentity(ctx context.Context) (awsCredentials, error) {
 		return awsCredentials{}, err
 	}
 	request.Header.Set("Authorization", token)
-	status, body, err := fetch(i.client, request)
+	status, body, err := sendRequest(i.client, request)
 	if err != nil {
 		return awsCredentials{}, err
 	}

@@ -18,10 +18,10 @@ import (
 
 func TestMain(m *testing.M) { leaks.Main(m) }
 
-// patience is how long an endpoint may take.
-const patience = 30 * time.Second
+// testTimeout is how long an endpoint may take.
+const testTimeout = 30 * time.Second
 
-func write(t *testing.T, dir, name string, data []byte) {
+func writeFile(t *testing.T, dir, name string, data []byte) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
 		t.Fatal(err)
@@ -34,8 +34,8 @@ var exampleKey = awsCredentials{id: "AKIAIOSFODNN7EXAMPLE", secret: "wJalrXUtnFE
 // TestThePublishedRequestIsSignedAsPublished holds the example of "Authenticating Requests: Using Query Parameters" in the
 // documentation of AWS.
 func TestThePublishedRequestIsSignedAsPublished(t *testing.T) {
-	got := presigned{host: "examplebucket.s3.amazonaws.com", path: "/test.txt", region: "us-east-1", service: "s3",
-		body: "UNSIGNED-PAYLOAD", at: time.Date(2013, 5, 24, 0, 0, 0, 0, time.UTC), lives: 24 * time.Hour}.url(exampleKey)
+	got := presignedRequest{host: "examplebucket.s3.amazonaws.com", path: "/test.txt", region: "us-east-1", service: "s3",
+		body: "UNSIGNED-PAYLOAD", at: time.Date(2013, 5, 24, 0, 0, 0, 0, time.UTC), validFor: 24 * time.Hour}.signedURL(exampleKey)
 	const want = "https://examplebucket.s3.amazonaws.com/test.txt?X-Amz-Algorithm=AWS4-HMAC-SHA256" +
 		"&X-Amz-Credential=AKIAIOSFODNN7EXAMPLE%2F20130524%2Fus-east-1%2Fs3%2Faws4_request&X-Amz-Date=20130524T000000Z" +
 		"&X-Amz-Expires=86400&X-Amz-SignedHeaders=host&X-Amz-Signature=aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404"
@@ -93,7 +93,7 @@ func withoutAWS(t *testing.T) {
 	}
 }
 
-func TestTheRoleOfTheServiceAccountSignsAndIsAskedForAgainBeforeItExpires(t *testing.T) {
+func TestTheServiceAccountRoleSignsAndIsRenewedBeforeItExpires(t *testing.T) {
 	withoutAWS(t)
 	asked := 0
 	expires := time.Now().Add(time.Hour)
@@ -109,26 +109,26 @@ func TestTheRoleOfTheServiceAccountSignsAndIsAskedForAgainBeforeItExpires(t *tes
 	}))
 	t.Cleanup(sts.Close)
 	dir := t.TempDir()
-	write(t, dir, "token", []byte("projected\n"))
+	writeFile(t, dir, "token", []byte("projected\n"))
 	t.Setenv("AWS_WEB_IDENTITY_TOKEN_FILE", filepath.Join(dir, "token"))
 	t.Setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/exporter")
 	t.Setenv("AWS_ENDPOINT_URL_STS", sts.URL)
-	i, err := newAWSIdentity("eu-west-1", httpClient(patience))
+	i, err := newAWSIdentity("eu-west-1", newTokenClient(testTimeout))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"ASIA1", "ASIA1"} {
-		if token, err := i.token(t.Context()); err != nil || credentialOf(t, token) != want {
+		if token, err := i.connectionToken(t.Context()); err != nil || credentialOf(t, token) != want {
 			t.Fatalf("signed by %s: %v", credentialOf(t, token), err)
 		}
 	}
-	i.now.expires = time.Now().Add(awsMargin / 2)
-	if token, err := i.token(t.Context()); err != nil || credentialOf(t, token) != "ASIA2" {
+	i.credentials.expires = time.Now().Add(awsRenewalMargin / 2)
+	if token, err := i.connectionToken(t.Context()); err != nil || credentialOf(t, token) != "ASIA2" {
 		t.Errorf("%v; credentials that expire soon are used on", err)
 	}
 	t.Setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/other")
-	i.now = awsCredentials{}
-	if _, err := i.token(t.Context()); err == nil || !strings.Contains(err.Error(), "AWS_ROLE_ARN") || strings.Contains(err.Error(), "projected") {
+	i.credentials = awsCredentials{}
+	if _, err := i.connectionToken(t.Context()); err == nil || !strings.Contains(err.Error(), "AWS_ROLE_ARN") || strings.Contains(err.Error(), "projected") {
 		t.Errorf("a role that does not trust us: %v", err)
 	}
 }
@@ -144,35 +144,35 @@ func TestPodIdentitySigns(t *testing.T) {
 	}))
 	t.Cleanup(agent.Close)
 	dir := t.TempDir()
-	write(t, dir, "token", []byte("projected"))
+	writeFile(t, dir, "token", []byte("projected"))
 	t.Setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", agent.URL)
 	t.Setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", filepath.Join(dir, "token"))
 	t.Setenv("AWS_REGION", "eu-west-1")
-	i, err := newAWSIdentity("", httpClient(patience))
+	i, err := newAWSIdentity("", newTokenClient(testTimeout))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if token, err := i.token(t.Context()); err != nil || credentialOf(t, token) != "ASIAPOD" {
+	if token, err := i.connectionToken(t.Context()); err != nil || credentialOf(t, token) != "ASIAPOD" {
 		t.Errorf("%v", err)
 	}
 }
 
-func TestWithoutAnIdentityTheErrorSaysWhereOneIsLookedFor(t *testing.T) {
+func TestWithoutAnIdentityTheErrorNamesTheSources(t *testing.T) {
 	withoutAWS(t)
 	if _, err := newAWSIdentity("", nil); err == nil || !strings.Contains(err.Error(), "kafka.sasl.region") {
 		t.Errorf("without a region: %v", err)
 	}
-	i, err := newAWSIdentity("eu-west-1", httpClient(patience))
+	i, err := newAWSIdentity("eu-west-1", newTokenClient(testTimeout))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = bearer{i.token}.Start(t.Context())
+	_, _, err = bearer{i.connectionToken}.Start(t.Context())
 	var none *CredentialError
 	if !errors.As(err, &none) || !strings.Contains(err.Error(), "AWS_WEB_IDENTITY_TOKEN_FILE") {
 		t.Errorf("%v", err)
 	}
 	t.Setenv("AWS_ACCESS_KEY_ID", "AKIA")
-	if token, err := i.token(t.Context()); err != nil || credentialOf(t, token) != "AKIA" {
+	if token, err := i.connectionToken(t.Context()); err != nil || credentialOf(t, token) != "AKIA" {
 		t.Error(err)
 	}
 }

@@ -29,14 +29,14 @@ func (b bearer) Start(ctx context.Context) (sasl.StateMachine, []byte, error) {
 	if err != nil {
 		return nil, nil, &CredentialError{err}
 	}
-	return bearerAnswer{}, []byte("n,,\x01auth=Bearer " + token + "\x01\x01"), nil
+	return bearerState{}, []byte("n,,\x01auth=Bearer " + token + "\x01\x01"), nil
 }
 
-// bearerAnswer reads the broker's answer: nothing, or why it refuses. A refusal has to be confirmed, and then the broker
+// bearerState reads the broker's answer: nothing, or why it refuses. A refusal has to be confirmed, and then the broker
 // sends its error code.
-type bearerAnswer struct{}
+type bearerState struct{}
 
-func (bearerAnswer) Next(_ context.Context, challenge []byte) (done bool, response []byte, err error) {
+func (bearerState) Next(_ context.Context, challenge []byte) (done bool, response []byte, err error) {
 	return len(challenge) == 0, []byte{1}, nil
 }
 
@@ -55,20 +55,20 @@ const maxTokenAnswer = 1 << 20
 // tokenSource gets tokens by client credentials (RFC 6749, 4.4), and keeps each until shortly before it expires. It is
 // safe for concurrent use.
 type tokenSource struct {
-	from   OAuth
+	config OAuth
 	client *http.Client
 
-	mu    sync.Mutex
-	token string
-	until time.Time
+	mu      sync.Mutex
+	token   string
+	renewAt time.Time
 }
 
 func newTokenSource(from OAuth, client *http.Client) *tokenSource {
-	return &tokenSource{from: from, client: client}
+	return &tokenSource{config: from, client: client}
 }
 
-// httpClient returns a client for endpoints that hand out tokens.
-func httpClient(timeout time.Duration) *http.Client {
+// newTokenClient returns a client for endpoints that hand out tokens.
+func newTokenClient(timeout time.Duration) *http.Client {
 	return &http.Client{
 		Timeout: timeout,
 		// A redirect would take the secret elsewhere.
@@ -76,8 +76,8 @@ func httpClient(timeout time.Duration) *http.Client {
 	}
 }
 
-// fetch sends a request and reads its answer. The error of a request names its address alone.
-func fetch(client *http.Client, request *http.Request) (status int, body []byte, err error) {
+// sendRequest sends a request and reads its answer. The error of a request names its address alone.
+func sendRequest(client *http.Client, request *http.Request) (status int, body []byte, err error) {
 	response, err := client.Do(request)
 	if err != nil {
 		return 0, nil, err
@@ -87,38 +87,38 @@ func fetch(client *http.Client, request *http.Request) (status int, body []byte,
 	return response.StatusCode, body, err
 }
 
-func (s *tokenSource) get(ctx context.Context) (string, error) {
+func (s *tokenSource) currentToken(ctx context.Context) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if time.Now().Before(s.until) {
+	if time.Now().Before(s.renewAt) {
 		return s.token, nil
 	}
-	token, lives, err := s.ask(ctx)
+	token, lives, err := s.requestToken(ctx)
 	if err != nil {
 		return "", fmt.Errorf("kafka.sasl.oauth.tokenURL: %w", err)
 	}
-	s.token, s.until = token, time.Now().Add(lives*4/5)
+	s.token, s.renewAt = token, time.Now().Add(lives*4/5)
 	return token, nil
 }
 
-// ask gets a new token and how long it lives; 0 when the endpoint does not say.
-func (s *tokenSource) ask(ctx context.Context) (token string, lives time.Duration, err error) {
-	secret, err := secretOf(s.from.ClientSecret, s.from.ClientSecretFile, "kafka.sasl.oauth.clientSecretFile")
+// requestToken gets a new token and how long it lives; 0 when the endpoint does not say.
+func (s *tokenSource) requestToken(ctx context.Context) (token string, lives time.Duration, err error) {
+	secret, err := readSecret(s.config.ClientSecret, s.config.ClientSecretFile, "kafka.sasl.oauth.clientSecretFile")
 	if err != nil {
 		return "", 0, err
 	}
 	form := url.Values{"grant_type": {"client_credentials"}}
-	if s.from.Scope != "" {
-		form.Set("scope", s.from.Scope)
+	if s.config.Scope != "" {
+		form.Set("scope", s.config.Scope)
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.from.TokenURL, strings.NewReader(form.Encode()))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.config.TokenURL, strings.NewReader(form.Encode()))
 	if err != nil {
 		return "", 0, err
 	}
 	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	request.Header.Set("Accept", "application/json")
-	request.SetBasicAuth(url.QueryEscape(s.from.ClientID), url.QueryEscape(secret))
-	status, body, err := fetch(s.client, request)
+	request.SetBasicAuth(url.QueryEscape(s.config.ClientID), url.QueryEscape(secret))
+	status, body, err := sendRequest(s.client, request)
 	if err != nil {
 		return "", 0, err
 	}

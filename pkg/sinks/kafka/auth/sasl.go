@@ -20,34 +20,34 @@ func (s SASL) NewMechanism(timeout time.Duration) (sasl.Mechanism, error) {
 	case "":
 		return nil, nil
 	case "oauthbearer":
-		return s.bearer(httpClient(timeout))
+		return s.newBearer(newTokenClient(timeout))
 	case "aws-msk-iam":
-		identity, err := newAWSIdentity(s.Region, httpClient(timeout))
+		identity, err := newAWSIdentity(s.Region, newTokenClient(timeout))
 		if err != nil {
 			return nil, err
 		}
-		return bearer{identity.token}, nil
+		return bearer{identity.connectionToken}, nil
 	}
 	m := passwordMechanism{s}
-	if _, err := m.make(); err != nil {
+	if _, err := m.newMechanism(); err != nil {
 		return nil, err
 	}
 	return m, nil
 }
 
-func (s SASL) bearer(client *http.Client) (sasl.Mechanism, error) {
+func (s SASL) newBearer(client *http.Client) (sasl.Mechanism, error) {
 	if s.TokenFile == "" {
-		return bearer{newTokenSource(s.OAuth, client).get}, nil
+		return bearer{newTokenSource(s.OAuth, client).currentToken}, nil
 	}
-	read := func(context.Context) (string, error) { return secretOf("", s.TokenFile, "kafka.sasl.tokenFile") }
+	read := func(context.Context) (string, error) { return readSecret("", s.TokenFile, "kafka.sasl.tokenFile") }
 	if _, err := read(context.Background()); err != nil {
 		return nil, err
 	}
 	return bearer{read}, nil
 }
 
-// secretOf returns a secret that is given as it is or by a file, without white space around it.
-func secretOf(value, file, key string) (string, error) {
+// readSecret returns a secret that is given as it is or by a file, without white space around it.
+func readSecret(value, file, key string) (string, error) {
 	if file == "" {
 		return value, nil
 	}
@@ -59,35 +59,35 @@ func secretOf(value, file, key string) (string, error) {
 }
 
 // passwordMechanism is PLAIN or SCRAM with the password as it is when a connection is made.
-type passwordMechanism struct{ from SASL }
+type passwordMechanism struct{ config SASL }
 
 // Name implements [sasl.Mechanism].
-func (m passwordMechanism) Name() string { return strings.ToUpper(m.from.Mechanism) }
+func (m passwordMechanism) Name() string { return strings.ToUpper(m.config.Mechanism) }
 
 // Start implements [sasl.Mechanism].
 func (m passwordMechanism) Start(ctx context.Context) (sasl.StateMachine, []byte, error) {
-	made, err := m.make()
+	made, err := m.newMechanism()
 	if err != nil {
 		return nil, nil, &CredentialError{err}
 	}
 	return made.Start(ctx)
 }
 
-func (m passwordMechanism) make() (made sasl.Mechanism, err error) {
-	password, err := secretOf(m.from.Password, m.from.PasswordFile, "kafka.sasl.passwordFile")
+func (m passwordMechanism) newMechanism() (made sasl.Mechanism, err error) {
+	password, err := readSecret(m.config.Password, m.config.PasswordFile, "kafka.sasl.passwordFile")
 	if err != nil {
 		return nil, err
 	}
-	switch m.from.Mechanism {
+	switch m.config.Mechanism {
 	case "plain":
-		made = plain.Mechanism{Username: m.from.Username, Password: password}
+		made = plain.Mechanism{Username: m.config.Username, Password: password}
 	case "scram-sha-256":
-		made, err = scram.Mechanism(scram.SHA256, m.from.Username, password)
+		made, err = scram.Mechanism(scram.SHA256, m.config.Username, password)
 	case "scram-sha-512":
-		made, err = scram.Mechanism(scram.SHA512, m.from.Username, password)
+		made, err = scram.Mechanism(scram.SHA512, m.config.Username, password)
 	}
 	if err != nil { // the library's error could quote what it could not prepare
-		return nil, fmt.Errorf("kafka.sasl: the user name or password has characters that %s does not allow", m.from.Mechanism)
+		return nil, fmt.Errorf("kafka.sasl: the user name or password has characters that %s does not allow", m.config.Mechanism)
 	}
 	return made, nil
 }

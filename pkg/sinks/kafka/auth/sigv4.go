@@ -10,18 +10,18 @@ import (
 	"time"
 )
 
-// presigned is a GET request whose query says who sends it: AWS Signature Version 4, "Using Query Parameters".
-type presigned struct {
+// presignedRequest is a GET request whose query says who sends it: AWS Signature Version 4, "Using Query Parameters".
+type presignedRequest struct {
 	host, path      string
 	region, service string
 	query           url.Values // besides what the signature adds
 	body            string     // SHA-256 of the body in hexadecimal, or what a service takes in its place
 	at              time.Time
-	lives           time.Duration
+	validFor        time.Duration
 }
 
-// url returns the request's address, signed with credentials.
-func (p presigned) url(by awsCredentials) string {
+// signedURL returns the request's address, signed with credentials.
+func (p presignedRequest) signedURL(by awsCredentials) string {
 	const algorithm, second = "AWS4-HMAC-SHA256", "20060102T150405Z"
 	at := p.at.UTC()
 	day := at.Format("20060102")
@@ -30,7 +30,7 @@ func (p presigned) url(by awsCredentials) string {
 		"X-Amz-Algorithm":     {algorithm},
 		"X-Amz-Credential":    {by.id + "/" + scope},
 		"X-Amz-Date":          {at.Format(second)},
-		"X-Amz-Expires":       {strconv.Itoa(int(p.lives.Seconds()))},
+		"X-Amz-Expires":       {strconv.Itoa(int(p.validFor.Seconds()))},
 		"X-Amz-SignedHeaders": {"host"},
 	}
 	if by.session != "" {
@@ -44,13 +44,13 @@ func (p presigned) url(by awsCredentials) string {
 	hash := sha256.Sum256([]byte(canonical))
 	key := []byte("AWS4" + by.secret)
 	for _, part := range []string{day, p.region, p.service, "aws4_request"} {
-		key = sign(key, part)
+		key = hmacSHA256(key, part)
 	}
-	signature := sign(key, strings.Join([]string{algorithm, at.Format(second), scope, hex.EncodeToString(hash[:])}, "\n"))
+	signature := hmacSHA256(key, strings.Join([]string{algorithm, at.Format(second), scope, hex.EncodeToString(hash[:])}, "\n"))
 	return "https://" + p.host + p.path + "?" + text + "&X-Amz-Signature=" + hex.EncodeToString(signature)
 }
 
-func sign(key []byte, text string) []byte {
+func hmacSHA256(key []byte, text string) []byte {
 	mac := hmac.New(sha256.New, key)
 	mac.Write([]byte(text))
 	return mac.Sum(nil)

@@ -37,17 +37,17 @@ var errNoBroker = errors.New("the cluster has not named it")
 
 // Cluster sends requests to chosen brokers, over connections that each broker has to itself. It is safe for concurrent use.
 type Cluster struct {
-	Dialer   *connection.Dialer // changed by tests only, before the first request
-	brokers  string             // the configured addresses, for people
-	seeds    []string           // the same
-	timeout  time.Duration
-	throttle *throttle
-	log      *slog.Logger
-	open     context.Context
-	shut     context.CancelCauseFunc
-	running  sync.WaitGroup
+	Dialer    *connection.Dialer // changed by tests only, before the first request
+	brokers   string             // the configured addresses, for people
+	seeds     []string           // the same
+	timeout   time.Duration
+	throttle  *throttle
+	log       *slog.Logger
+	runCtx    context.Context
+	cancelRun context.CancelCauseFunc
+	requests  sync.WaitGroup
 
-	descriptions *Rounds[string, description] // of topics
+	descriptions *Coalescer[string, description] // of topics
 
 	mu        sync.Mutex
 	addresses map[int32]string // of brokers
@@ -67,7 +67,7 @@ type Purpose int
 
 // The purposes.
 const (
-	forQuestions Purpose = iota
+	forRequests Purpose = iota
 	ForProducing
 	ForSlowReplicas
 	forReading
@@ -76,8 +76,8 @@ const (
 // link is the connection to an endpoint, which is opened again when it has failed.
 type link struct {
 	connection *connection.Connection
-	opened     time.Time
-	away       error // why the broker is not there; nil: it is, or nobody has tried
+	openedAt   time.Time
+	lastError  error // why the broker is not there; nil: it is, or nobody has tried
 }
 
 // Options say how to connect to a cluster.
@@ -104,18 +104,18 @@ func New(cfg Options, log *slog.Logger) (*Cluster, error) {
 		addresses: map[int32]string{}, links: map[endpoint]*link{},
 	}
 	c.Dialer = &connection.Dialer{ClientID: cfg.ClientID, TLS: cfg.TLS, Mechanism: mechanism, Timeout: cfg.Timeout,
-		Reach: new(net.Dialer).DialContext, Throttle: c.throttle}
-	c.open, c.shut = context.WithCancelCause(context.Background())
-	c.descriptions = NewRounds(c.running.Go, func(topics []string) (d description, err error) {
-		d.found, d.controller, err = c.DescribeAll(c.open, topics)
+		DialContext: new(net.Dialer).DialContext, Throttle: c.throttle}
+	c.runCtx, c.cancelRun = context.WithCancelCause(context.Background())
+	c.descriptions = NewCoalescer(c.requests.Go, func(topics []string) (d description, err error) {
+		d.found, d.controller, err = c.DescribeTopics(c.runCtx, topics)
 		return d, err
 	})
 	return c, nil
 }
 
-// connect returns the connection to an endpoint, opening it where there is none. A broker that is away is tried again now
+// openLink returns the connection to an endpoint, opening it where there is none. A broker that is away is tried again now
 // and then; until it is back, away says why it is not there, and there may be no connection.
-func (c *Cluster) connect(to endpoint) (_ *connection.Connection, away error) {
+func (c *Cluster) openLink(to endpoint) (_ *connection.Connection, away error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := c.links[to]
@@ -127,16 +127,16 @@ func (c *Cluster) connect(to endpoint) (_ *connection.Connection, away error) {
 		switch up, err := l.connection.State(); {
 		case err != nil:
 			if l.connection = nil; !up || IsTimeout(err) {
-				l.away = err
+				l.lastError = err
 			}
 		case up:
-			l.away = nil
+			l.lastError = nil
 		}
 	}
-	if l.connection == nil && (l.away == nil || time.Since(l.opened) >= ProbeInterval) {
-		l.connection, l.opened = connection.Open(c.open, c.Dialer, to.address), time.Now()
+	if l.connection == nil && (l.lastError == nil || time.Since(l.openedAt) >= ProbeInterval) {
+		l.connection, l.openedAt = connection.Open(c.runCtx, c.Dialer, to.address), time.Now()
 	}
-	return l.connection, l.away
+	return l.connection, l.lastError
 }
 
 // IsTimeout says whether somebody has not answered in time.
@@ -144,15 +144,15 @@ func IsTimeout(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// reach returns the connection to a broker, or at once why that is not there.
-func (c *Cluster) reach(broker int32, to Purpose) (*connection.Connection, error) {
+// connectionTo returns the connection to a broker, or at once why that is not there.
+func (c *Cluster) connectionTo(broker int32, to Purpose) (*connection.Connection, error) {
 	c.mu.Lock()
 	address, known := c.addresses[broker]
 	c.mu.Unlock()
 	if !known {
 		return nil, fmt.Errorf("broker %d: %w", broker, errNoBroker)
 	}
-	found, away := c.connect(endpoint{address, to})
+	found, away := c.openLink(endpoint{address, to})
 	if away != nil {
 		return nil, &sinks.ProbedError{Every: ProbeInterval, Err: fmt.Errorf("broker %d at %s does not answer: %w", broker, address, away)}
 	}
@@ -161,50 +161,50 @@ func (c *Cluster) reach(broker int32, to Purpose) (*connection.Connection, error
 
 // Produce sends a batch to the leader of a partition, and does not wait for what becomes of it.
 func (c *Cluster) Produce(leader int32, b connection.Batch, over Purpose) (*connection.Pending, error) {
-	to, err := c.reach(leader, over)
+	to, err := c.connectionTo(leader, over)
 	if err != nil {
 		return nil, err
 	}
 	return to.Produce(b), nil
 }
 
-// ask sends one request, as soon as the broker listens, and waits for the answer, at most for the request timeout.
-func (c *Cluster) ask(ctx context.Context, broker int32, request kproto.Message) (kproto.Message, error) {
+// request sends one request, as soon as the broker listens, and waits for the answer, at most for the request timeout.
+func (c *Cluster) request(ctx context.Context, broker int32, request kproto.Message) (kproto.Message, error) {
 	if broker == anyBroker {
 		ctx, cancel := context.WithTimeout(ctx, c.timeout)
 		defer cancel()
-		return c.askAny(ctx, request)
+		return c.requestAny(ctx, request)
 	}
-	return c.askOver(ctx, broker, forQuestions, request)
+	return c.requestOver(ctx, broker, forRequests, request)
 }
 
-// askOver is ask over a connection of its own kind.
-func (c *Cluster) askOver(ctx context.Context, broker int32, over Purpose, request kproto.Message) (kproto.Message, error) {
-	to, err := c.reach(broker, over)
+// requestOver is ask over a connection of its own kind.
+func (c *Cluster) requestOver(ctx context.Context, broker int32, over Purpose, request kproto.Message) (kproto.Message, error) {
+	to, err := c.connectionTo(broker, over)
 	if errors.Is(err, errNoBroker) {
 		if err := c.Ping(ctx); err != nil { // it tells the addresses
 			return nil, err
 		}
-		to, err = c.reach(broker, over)
+		to, err = c.connectionTo(broker, over)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if err := c.throttle.Wait(ctx, to.Address()); err != nil {
+	if err := c.throttle.WaitUntilReady(ctx, to.Address()); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	return to.Ask(ctx, request)
+	return to.RoundTrip(ctx, request)
 }
 
-// askAny asks one broker after the other, the next one when one fails or takes long, and returns the first answer.
-func (c *Cluster) askAny(ctx context.Context, request kproto.Message) (kproto.Message, error) {
+// requestAny asks one broker after the other, the next one when one fails or takes long, and returns the first answer.
+func (c *Cluster) requestAny(ctx context.Context, request kproto.Message) (kproto.Message, error) {
 	type answer struct {
 		message kproto.Message
 		err     error
 	}
-	rest := c.candidates()
+	rest := c.candidateAddresses()
 	answers := make(chan answer, len(rest)) // room for those that nobody waits for any more
 	hedge := time.NewTicker(hedgeAfter)
 	defer hedge.Stop()
@@ -213,10 +213,10 @@ func (c *Cluster) askAny(ctx context.Context, request kproto.Message) (kproto.Me
 		if len(rest) == 0 {
 			return
 		}
-		to := c.connectNow(endpoint{address: rest[0]})
+		to := c.openLinkNow(endpoint{address: rest[0]})
 		rest, asked = rest[1:], asked+1
-		c.running.Go(func() {
-			m, err := to.Ask(ctx, request)
+		c.requests.Go(func() {
+			m, err := to.RoundTrip(ctx, request)
 			answers <- answer{m, err}
 		})
 	}
@@ -239,22 +239,22 @@ func (c *Cluster) askAny(ctx context.Context, request kproto.Message) (kproto.Me
 	return nil, failed
 }
 
-// connectNow is connect for who can wait: it opens a connection also to a broker that was away a moment ago.
-func (c *Cluster) connectNow(to endpoint) *connection.Connection {
-	if found, _ := c.connect(to); found != nil {
+// openLinkNow is connect for who can wait: it opens a connection also to a broker that was away a moment ago.
+func (c *Cluster) openLinkNow(to endpoint) *connection.Connection {
+	if found, _ := c.openLink(to); found != nil {
 		return found
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := c.links[to]
 	if l.connection == nil {
-		l.connection, l.opened = connection.Open(c.open, c.Dialer, to.address), time.Now()
+		l.connection, l.openedAt = connection.Open(c.runCtx, c.Dialer, to.address), time.Now()
 	}
 	return l.connection
 }
 
-// candidates returns all addresses at which somebody may answer, the most promising ones first.
-func (c *Cluster) candidates() []string {
+// candidateAddresses returns all addresses at which somebody may answer, the most promising ones first.
+func (c *Cluster) candidateAddresses() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	all := slices.Clone(c.seeds)
@@ -264,20 +264,20 @@ func (c *Cluster) candidates() []string {
 		}
 	}
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-	slices.SortStableFunc(all, func(a, b string) int { return c.doubt(a) - c.doubt(b) })
+	slices.SortStableFunc(all, func(a, b string) int { return c.addressRank(a) - c.addressRank(b) })
 	return all
 }
 
-// doubt orders addresses by how likely an answer is. mu is held.
-func (c *Cluster) doubt(address string) int {
+// addressRank orders addresses by how likely an answer is. mu is held.
+func (c *Cluster) addressRank(address string) int {
 	l := c.links[endpoint{address: address}]
 	switch {
-	case l == nil || l.connection == nil && l.away == nil:
+	case l == nil || l.connection == nil && l.lastError == nil:
 		return 1
-	case l.away != nil:
+	case l.lastError != nil:
 		return 2
 	}
-	if up, err := l.connection.State(); !up || err != nil || l.connection.Stuck(hedgeAfter) {
+	if up, err := l.connection.State(); !up || err != nil || l.connection.IsStuck(hedgeAfter) {
 		return 2
 	}
 	return 0
@@ -287,29 +287,29 @@ func (c *Cluster) doubt(address string) int {
 // was idle.
 func retryOnce(ctx context.Context, request func() error) error {
 	err := request()
-	if err == nil || protocol.FromBroker(err) || ctx.Err() != nil {
+	if err == nil || protocol.IsBrokerError(err) || ctx.Err() != nil {
 		return err
 	}
 	return request()
 }
 
-// askForeign sends a request that kafka-go does not know.
-func askForeign[A kmsg.Response](ctx context.Context, c *Cluster, broker int32, over Purpose, request kmsg.Request) (answer A, err error) {
-	m, err := c.askOver(ctx, broker, over, protocol.ForeignRequest{Request: request})
+// requestForeign sends a request that kafka-go does not know.
+func requestForeign[A kmsg.Response](ctx context.Context, c *Cluster, broker int32, over Purpose, request kmsg.Request) (answer A, err error) {
+	m, err := c.requestOver(ctx, broker, over, protocol.ForeignRequest{Request: request})
 	if err != nil {
 		return answer, err
 	}
 	return m.(protocol.ForeignResponse).Response.(A), nil
 }
 
-// Slowed says that a quota makes us wait between requests; "" when none does.
-func (c *Cluster) Slowed() string { return c.throttle.reason() }
+// ThrottleReason says that a quota makes us wait between requests; "" when none does.
+func (c *Cluster) ThrottleReason() string { return c.throttle.reason() }
 
 // Close ends every connection and waits for what serves it, within ctx.
 func (c *Cluster) Close(ctx context.Context) error {
 	c.throttle.close()
-	c.shut(connection.ErrClosed)
-	c.running.Wait() // nobody is answered any more
+	c.cancelRun(connection.ErrClosed)
+	c.requests.Wait() // nobody is answered any more
 	c.mu.Lock()
 	links := slices.Collect(maps.Values(c.links))
 	c.mu.Unlock()

@@ -15,27 +15,27 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
-// AwayPause is the time between two probes for a Kafka that does not answer: a dial a second costs little, and however long
+// UnavailableRetry is the time between two probes for a Kafka that does not answer: a dial a second costs little, and however long
 // it was away its return is noticed soon.
-const AwayPause = time.Second
+const UnavailableRetry = time.Second
 
-// Explain turns what went wrong with any request but produce into the contract's errors.
-func (c *Cluster) Explain(ctx context.Context, topic string, err error) error {
+// SinkError turns what went wrong with any request but produce into the contract's errors.
+func (c *Cluster) SinkError(ctx context.Context, topic string, err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case protocol.ClassifyError(err) == protocol.Unauthorized:
-		return c.Refused(topic, err)
-	case protocol.FromBroker(err):
+		return c.AuthorizationError(topic, err)
+	case protocol.IsBrokerError(err):
 		return fmt.Errorf("topic %q: %w", topic, err)
 	}
-	return &sinks.UnavailableError{Reason: c.unreached(err), After: AwayPause, Err: err}
+	return &sinks.UnavailableError{Reason: c.unreachableReason(err), After: UnavailableRetry, Err: err}
 }
 
-// unreached says, for people, why there is no connection to Kafka.
-func (c *Cluster) unreached(err error) string {
+// unreachableReason says, for people, why there is no connection to Kafka.
+func (c *Cluster) unreachableReason(err error) string {
 	var (
 		credentials *auth.CredentialError
 		untrusted   *tls.CertificateVerificationError
@@ -52,9 +52,9 @@ func (c *Cluster) unreached(err error) string {
 	return fmt.Sprintf("no broker of %s answers: check kafka.brokers, the network, and TLS on both sides", c.brokers)
 }
 
-// Refused says, for people, why Kafka does not let us in, or not write to a topic, until someone changes that. The latter
+// AuthorizationError says, for people, why Kafka does not let us in, or not write to a topic, until someone changes that. The latter
 // is a matter of that topic alone.
-func (c *Cluster) Refused(topic string, err error) error {
+func (c *Cluster) AuthorizationError(topic string, err error) error {
 	var reason string
 	switch {
 	case errors.Is(err, kafka.SASLAuthenticationFailed):

@@ -52,7 +52,7 @@ func (by *Layout) Lead(partition int32) (Lead, error) {
 
 // Ping finds a broker that lets us in, and learns the addresses of all.
 func (c *Cluster) Ping(ctx context.Context) error {
-	_, _, err := c.DescribeAll(ctx, []string{}) // empty, not nil: no topics, not all
+	_, _, err := c.DescribeTopics(ctx, []string{}) // empty, not nil: no topics, not all
 	return err
 }
 
@@ -62,9 +62,9 @@ type description struct {
 	controller int32
 }
 
-// Describe asks about a topic: who leads its partitions, and for that matter the cluster. One without partitions is not
+// DescribeTopic asks about a topic: who leads its partitions, and for that matter the cluster. One without partitions is not
 // ready.
-func (c *Cluster) Describe(ctx context.Context, topic string) (found *Layout, controller int32, err error) {
+func (c *Cluster) DescribeTopic(ctx context.Context, topic string) (found *Layout, controller int32, err error) {
 	err = retryOnce(ctx, func() (err error) {
 		found, controller, err = c.describeOnce(ctx, topic)
 		return err
@@ -77,7 +77,7 @@ func (c *Cluster) Describe(ctx context.Context, topic string) (found *Layout, co
 
 // describeOnce is Describe without a second attempt. Topics that are asked about at the same time are in one request.
 func (c *Cluster) describeOnce(ctx context.Context, topic string) (*Layout, int32, error) {
-	all, err := c.descriptions.Ask(ctx, topic)
+	all, err := c.descriptions.Submit(ctx, topic)
 	if err != nil {
 		return nil, anyBroker, err
 	}
@@ -88,23 +88,23 @@ func (c *Cluster) describeOnce(ctx context.Context, topic string) (*Layout, int3
 	return found, all.controller, found.Err
 }
 
-// DescribeAll asks about some topics.
-func (c *Cluster) DescribeAll(ctx context.Context, topics []string) (all map[string]*Layout, controller int32, err error) {
-	answer, err := c.ask(ctx, anyBroker, &metadata.Request{TopicNames: topics})
+// DescribeTopics asks about some topics.
+func (c *Cluster) DescribeTopics(ctx context.Context, topics []string) (all map[string]*Layout, controller int32, err error) {
+	answer, err := c.request(ctx, anyBroker, &metadata.Request{TopicNames: topics})
 	if err != nil {
 		return nil, anyBroker, err
 	}
 	r := answer.(*metadata.Response)
-	c.learn(r.Brokers)
+	c.setAddresses(r.Brokers)
 	all = make(map[string]*Layout, len(r.Topics))
 	for _, t := range r.Topics {
-		all[t.Name] = layoutOf(t)
+		all[t.Name] = newLayout(t)
 	}
 	return all, r.ControllerID, nil
 }
 
-// learn notes where brokers are.
-func (c *Cluster) learn(brokers []metadata.ResponseBroker) {
+// setAddresses notes where brokers are.
+func (c *Cluster) setAddresses(brokers []metadata.ResponseBroker) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, b := range brokers {
@@ -112,7 +112,7 @@ func (c *Cluster) learn(brokers []metadata.ResponseBroker) {
 	}
 }
 
-func layoutOf(t metadata.ResponseTopic) *Layout {
+func newLayout(t metadata.ResponseTopic) *Layout {
 	if err := protocol.CodeError(t.ErrorCode, ""); err != nil {
 		return &Layout{Err: err}
 	}
@@ -131,10 +131,10 @@ func layoutOf(t metadata.ResponseTopic) *Layout {
 	return d
 }
 
-// Settings asks how a topic is configured; defaults of the brokers are in it.
-func (c *Cluster) Settings(ctx context.Context, topic string) (map[string]string, error) {
+// TopicSettings asks how a topic is configured; defaults of the brokers are in it.
+func (c *Cluster) TopicSettings(ctx context.Context, topic string) (map[string]string, error) {
 	const topics = 2 // type of resource
-	answer, err := c.ask(ctx, anyBroker, &describeconfigs.Request{Resources: []describeconfigs.RequestResource{{ResourceType: topics, ResourceName: topic}}})
+	answer, err := c.request(ctx, anyBroker, &describeconfigs.Request{Resources: []describeconfigs.RequestResource{{ResourceType: topics, ResourceName: topic}}})
 	if err != nil {
 		return nil, err
 	}
@@ -150,9 +150,9 @@ func (c *Cluster) Settings(ctx context.Context, topic string) (map[string]string
 	return all, nil
 }
 
-// Create makes a topic, unless it exists, and waits until the brokers have heard of it; some seconds at most.
-func (c *Cluster) Create(ctx context.Context, controller int32, topic createtopics.RequestTopic) (*Layout, error) {
-	answer, err := c.ask(ctx, controller, &createtopics.Request{
+// CreateTopic makes a topic, unless it exists, and waits until the brokers have heard of it; some seconds at most.
+func (c *Cluster) CreateTopic(ctx context.Context, controller int32, topic createtopics.RequestTopic) (*Layout, error) {
+	answer, err := c.request(ctx, controller, &createtopics.Request{
 		Topics: []createtopics.RequestTopic{topic}, TimeoutMs: int32(c.timeout.Milliseconds() / 2),
 	})
 	if err != nil {
@@ -169,10 +169,10 @@ func (c *Cluster) Create(ctx context.Context, controller int32, topic createtopi
 	c.log.Info("topic created", "topic", topic.Name)
 	const pause, tries = 50 * time.Millisecond, 40
 	for try := 1; ; try++ {
-		created, _, err := c.Describe(ctx, topic.Name)
+		created, _, err := c.DescribeTopic(ctx, topic.Name)
 		pending := errors.Is(err, kafka.UnknownTopicOrPartition) || errors.Is(err, kafka.LeaderNotAvailable)
 		if !pending || try == tries {
-			return created, c.Explain(ctx, topic.Name, err)
+			return created, c.SinkError(ctx, topic.Name, err)
 		}
 		if err := ratelimit.Sleep(ctx, pause); err != nil {
 			return nil, err

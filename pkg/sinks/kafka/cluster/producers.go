@@ -17,11 +17,11 @@ import (
 // NoID stands for a producer ID, an epoch or a coordinator that is not known.
 const NoID = -1
 
-// ProducerID asks for a new producer ID, which has epoch 0, to write to a topic. It needs no transaction coordinator
+// NewProducerID asks for a new producer ID, which has epoch 0, to write to a topic. It needs no transaction coordinator
 // (KIP-98).
-func (c *Cluster) ProducerID(ctx context.Context, topic string) (id int64, epoch int16, err error) {
+func (c *Cluster) NewProducerID(ctx context.Context, topic string) (id int64, epoch int16, err error) {
 	err = retryOnce(ctx, func() error {
-		answer, err := c.ask(ctx, anyBroker, &initproducerid.Request{
+		answer, err := c.request(ctx, anyBroker, &initproducerid.Request{
 			TransactionTimeoutMs: int32(time.Minute.Milliseconds()), ProducerID: NoID, ProducerEpoch: NoID,
 		})
 		if err != nil {
@@ -35,17 +35,17 @@ func (c *Cluster) ProducerID(ctx context.Context, topic string) (id int64, epoch
 		const reason = "Kafka gives no producer IDs: set kafka.idempotence to false, or use brokers from Kafka 0.11 on"
 		return 0, 0, &sinks.UnavailableError{Reason: reason, Err: err}
 	}
-	if err != nil && protocol.FromBroker(err) && protocol.ClassifyError(err) != protocol.Unauthorized {
+	if err != nil && protocol.IsBrokerError(err) && protocol.ClassifyError(err) != protocol.Unauthorized {
 		return 0, 0, fmt.Errorf("no producer ID yet for topic %q: %w", topic, err)
 	}
-	return id, epoch, c.Explain(ctx, topic, err)
+	return id, epoch, c.SinkError(ctx, topic, err)
 }
 
-// Producer asks the leader of a partition what it knows about a producer (KIP-664); nil when that is nothing.
-func (c *Cluster) Producer(ctx context.Context, leader int32, p Partition, id int64) (*kmsg.DescribeProducersResponseTopicPartitionActiveProducer, error) {
+// DescribeProducer asks the leader of a partition what it knows about a producer (KIP-664); nil when that is nothing.
+func (c *Cluster) DescribeProducer(ctx context.Context, leader int32, p Partition, id int64) (*kmsg.DescribeProducersResponseTopicPartitionActiveProducer, error) {
 	request := kmsg.NewPtrDescribeProducersRequest()
 	request.Topics = []kmsg.DescribeProducersRequestTopic{{Topic: p.Topic, Partitions: []int32{p.Index}}}
-	answer, err := askForeign[*kmsg.DescribeProducersResponse](ctx, c, leader, forQuestions, request)
+	answer, err := requestForeign[*kmsg.DescribeProducersResponse](ctx, c, leader, forRequests, request)
 	if err != nil {
 		return nil, err
 	}
@@ -61,14 +61,14 @@ func (c *Cluster) Producer(ctx context.Context, leader int32, p Partition, id in
 	return nil, protocol.CodeError(found.ErrorCode, "")
 }
 
-// EndOfLog asks the leader of a partition for the end of its log, whether or not that is replicated (KIP-320).
-func (c *Cluster) EndOfLog(ctx context.Context, by Lead, p Partition) (int64, error) {
+// LogEndOffset asks the leader of a partition for the end of its log, whether or not that is replicated (KIP-320).
+func (c *Cluster) LogEndOffset(ctx context.Context, by Lead, p Partition) (int64, error) {
 	part := kmsg.NewOffsetForLeaderEpochRequestTopicPartition()
 	part.Partition, part.CurrentLeaderEpoch, part.LeaderEpoch = p.Index, by.Epoch, by.Epoch
 	request := kmsg.NewPtrOffsetForLeaderEpochRequest()
 	request.SetVersion(3)
 	request.Topics = []kmsg.OffsetForLeaderEpochRequestTopic{{Topic: p.Topic, Partitions: []kmsg.OffsetForLeaderEpochRequestTopicPartition{part}}}
-	answer, err := askForeign[*kmsg.OffsetForLeaderEpochResponse](ctx, c, by.Broker, forQuestions, request)
+	answer, err := requestForeign[*kmsg.OffsetForLeaderEpochResponse](ctx, c, by.Broker, forRequests, request)
 	if err != nil {
 		return 0, err
 	}

@@ -5,12 +5,12 @@ import (
 	"sync"
 )
 
-// Rounds answers what many ask in as few rounds as possible: what is asked while a round is answered is the next one. It is
+// Coalescer answers what many ask in as few rounds as possible: what is asked while a round is answered is the next one. It is
 // safe for concurrent use.
-type Rounds[Q, A any] struct {
+type Coalescer[Q, A any] struct {
 	start  func(func())
 	answer func([]Q) (A, error)
-	turn   chan struct{} // has room for the round that is being answered
+	slot   chan struct{} // has room for the round that is being answered
 
 	mu   sync.Mutex
 	next *round[Q, A] // nil: nobody asks
@@ -24,15 +24,15 @@ type round[Q, A any] struct {
 	err       error
 }
 
-// NewRounds returns rounds that are answered by a function, which is called by one goroutine at a time. Each round is a
+// NewCoalescer returns rounds that are answered by a function, which is called by one goroutine at a time. Each round is a
 // goroutine that start has to begin.
-func NewRounds[Q, A any](start func(func()), answer func([]Q) (A, error)) *Rounds[Q, A] {
-	return &Rounds[Q, A]{start: start, answer: answer, turn: make(chan struct{}, 1)}
+func NewCoalescer[Q, A any](start func(func()), answer func([]Q) (A, error)) *Coalescer[Q, A] {
+	return &Coalescer[Q, A]{start: start, answer: answer, slot: make(chan struct{}, 1)}
 }
 
-// Ask returns what the round of a question is answered, or the end of ctx, which does not end the round.
-func (r *Rounds[Q, A]) Ask(ctx context.Context, question Q) (answer A, err error) {
-	one := r.join(question)
+// Submit returns what the round of a question is answered, or the end of ctx, which does not end the round.
+func (r *Coalescer[Q, A]) Submit(ctx context.Context, question Q) (answer A, err error) {
+	one := r.joinRound(question)
 	select {
 	case <-one.done:
 		return one.answer, one.err
@@ -41,24 +41,24 @@ func (r *Rounds[Q, A]) Ask(ctx context.Context, question Q) (answer A, err error
 	}
 }
 
-// join puts a question into the next round.
-func (r *Rounds[Q, A]) join(question Q) *round[Q, A] {
+// joinRound puts a question into the next round.
+func (r *Coalescer[Q, A]) joinRound(question Q) *round[Q, A] {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.next == nil {
 		one := &round[Q, A]{done: make(chan struct{})}
 		r.next = one
-		r.start(func() { r.run(one) })
+		r.start(func() { r.runRound(one) })
 	}
 	r.next.questions = append(r.next.questions, question)
 	return r.next
 }
 
-// run answers a round when the one before is answered.
-func (r *Rounds[Q, A]) run(one *round[Q, A]) {
+// runRound answers a round when the one before is answered.
+func (r *Coalescer[Q, A]) runRound(one *round[Q, A]) {
 	defer close(one.done)
-	r.turn <- struct{}{}
-	defer func() { <-r.turn }()
+	r.slot <- struct{}{}
+	defer func() { <-r.slot }()
 	r.mu.Lock()
 	r.next = nil
 	r.mu.Unlock()

@@ -28,20 +28,20 @@ type Dialer struct {
 	Mechanism sasl.Mechanism // nil: none
 	// Timeout bounds how long a broker takes to let us in, and then how long it takes for each answer since the one before.
 	Timeout time.Duration
-	// Reach opens a network connection.
-	Reach func(ctx context.Context, network, address string) (net.Conn, error)
+	// DialContext opens a network connection.
+	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 	// Throttle knows the throttle times of all brokers.
 	Throttle Throttle
 }
 
 // Throttle knows for how long brokers do not listen. It is safe for concurrent use.
 type Throttle interface {
-	// Add notes the throttle time of an answer.
-	Add(address string, wait time.Duration)
-	// Left is for how long a broker does not listen yet.
-	Left(address string) time.Duration
-	// Wait returns when the broker listens, or ctx ends.
-	Wait(ctx context.Context, address string) error
+	// RecordThrottle notes the throttle time of an answer.
+	RecordThrottle(address string, wait time.Duration)
+	// Remaining is for how long a broker does not listen yet.
+	Remaining(address string) time.Duration
+	// WaitUntilReady returns when the broker listens, or ctx ends.
+	WaitUntilReady(ctx context.Context, address string) error
 }
 
 // session is an open connection, and the requests that the broker knows.
@@ -50,16 +50,16 @@ type session struct {
 	versions map[kproto.ApiKey]int16
 }
 
-// dial connects to a broker that lets us in.
-func (d *Dialer) dial(ctx context.Context, address string) (_ *session, err error) {
+// openSession connects to a broker that lets us in.
+func (d *Dialer) openSession(ctx context.Context, address string) (_ *session, err error) {
 	ctx, cancel := context.WithTimeout(ctx, d.Timeout)
 	defer cancel()
-	raw, err := d.Reach(ctx, "tcp", address)
+	raw, err := d.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}
 	interrupt := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) }) // the past: what waits fails at once
-	s, err := d.enter(ctx, raw, address)
+	s, err := d.startSession(ctx, raw, address)
 	if !interrupt() && err == nil {
 		err = ctx.Err()
 	}
@@ -70,8 +70,8 @@ func (d *Dialer) dial(ctx context.Context, address string) (_ *session, err erro
 	return s, nil
 }
 
-// enter does what comes before the first request.
-func (d *Dialer) enter(ctx context.Context, raw net.Conn, address string) (*session, error) {
+// startSession does what comes before the first request.
+func (d *Dialer) startSession(ctx context.Context, raw net.Conn, address string) (*session, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err

@@ -16,8 +16,8 @@ import (
 
 const (
 	acksAll = -1
-	// maxRequest bounds the batches that go together in one request, in bytes; a larger one goes alone.
-	maxRequest = 4 << 20
+	// maxRequestBytes bounds the batches that go together in one request, in bytes; a larger one goes alone.
+	maxRequestBytes = 4 << 20
 )
 
 // Batch is a record batch with its length prefix, and where it goes.
@@ -30,8 +30,8 @@ type Batch struct {
 // Pending is a batch on its way.
 type Pending struct {
 	call
-	took time.Duration
-	base int64
+	brokerTime time.Duration
+	baseOffset int64
 }
 
 // Produce sends a batch behind those that were sent before, and does not wait. Batches of one partition are in as many
@@ -43,40 +43,40 @@ func (c *Connection) Produce(b Batch) *Pending {
 	return p
 }
 
-// Took is how long the broker worked for the request that the batch was in, after Wait has returned its answer.
-func (p *Pending) Took() time.Duration { return p.took }
+// BrokerTime is how long the broker worked for the request that the batch was in, after Wait has returned its answer.
+func (p *Pending) BrokerTime() time.Duration { return p.brokerTime }
 
-// Base is the offset of the batch's first record after Wait has returned nil; below zero where the broker does not say.
-func (p *Pending) Base() int64 { return p.base }
+// BaseOffset is the offset of the batch's first record after Wait has returned nil; below zero where the broker does not say.
+func (p *Pending) BaseOffset() int64 { return p.baseOffset }
 
 // Wait returns what became of the batch: nil when it is durable, what the broker says, or why it has not answered; or it
 // returns when ctx ends. It is called until there is an answer, at most.
 func (p *Pending) Wait(ctx context.Context) error {
 	select {
 	case a := <-p.answer:
-		p.took, p.base = a.took, a.base
+		p.brokerTime, p.baseOffset = a.brokerTime, a.baseOffset
 		return a.err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-type place struct {
+type topicPartition struct {
 	topic     string
 	partition int32
 }
 
-func (c *call) place() place { return place{c.batch.Topic, c.batch.Partition} }
+func (c *call) target() topicPartition { return topicPartition{c.batch.Topic, c.batch.Partition} }
 
-// takeBatches removes from the queue what goes into one request: the first batch of each partition. mu is held.
-func (c *Connection) takeBatches() *request {
+// dequeueBatches removes from the queue what goes into one request: the first batch of each partition. mu is held.
+func (c *Connection) dequeueBatches() *request {
 	r, size := &request{}, 0
-	passed := map[place]bool{} // what follows for these is not for this request
+	passed := map[topicPartition]bool{} // what follows for these is not for this request
 	later := c.queue[:0]
 	for _, one := range c.queue {
-		fits := one.request == nil && !passed[one.place()] && (size == 0 || size+len(one.batch.Bytes) <= maxRequest)
+		fits := one.request == nil && !passed[one.target()] && (size == 0 || size+len(one.batch.Bytes) <= maxRequestBytes)
 		if one.request == nil {
-			passed[one.place()] = true
+			passed[one.target()] = true
 		}
 		if !fits {
 			later = append(later, one)
@@ -88,11 +88,11 @@ func (c *Connection) takeBatches() *request {
 	clear(c.queue[len(later):])
 	c.queue = later
 	// Half of what we wait ourselves, so that the broker gives up first and says so.
-	r.message = &rawproduce.Request{Acks: acksAll, Timeout: int32(c.dialer.Timeout.Milliseconds() / 2), Topics: byTopic(r.calls)}
+	r.message = &rawproduce.Request{Acks: acksAll, Timeout: int32(c.dialer.Timeout.Milliseconds() / 2), Topics: groupByTopic(r.calls)}
 	return r
 }
 
-func byTopic(calls []*call) (topics []rawproduce.RequestTopic) {
+func groupByTopic(calls []*call) (topics []rawproduce.RequestTopic) {
 	at := map[string]int{}
 	for _, one := range calls {
 		i, known := at[one.batch.Topic]
@@ -107,24 +107,24 @@ func byTopic(calls []*call) (topics []rawproduce.RequestTopic) {
 	return topics
 }
 
-// raw is a request that kafka-go has no type for.
-type raw interface {
+// foreignRequest is a request that kafka-go has no type for.
+type foreignRequest interface {
 	Write(w io.Writer, correlation int32, clientID string) error
 	Read(r io.Reader, correlation int32) (kproto.Message, error)
 }
 
-var _ raw = protocol.ForeignRequest{}
+var _ foreignRequest = protocol.ForeignRequest{}
 
-func (r *request) write(w io.Writer, clientID string) error {
-	if own, ok := r.message.(raw); ok {
+func (r *request) writeTo(w io.Writer, clientID string) error {
+	if own, ok := r.message.(foreignRequest); ok {
 		return own.Write(w, r.id, clientID)
 	}
 	return kproto.WriteRequest(w, r.version, r.id, clientID, r.message)
 }
 
-// read reads the answer, which the broker can work for from a time on, and gives it to who waits. Before that, throttled is
+// readAnswers reads the answer, which the broker can work for from a time on, and gives it to who waits. Before that, throttled is
 // called with the throttle time, if there is one: who has the answer sends more.
-func (r *request) read(from io.Reader, since time.Time, throttled func(time.Duration)) error {
+func (r *request) readAnswers(from io.Reader, since time.Time, throttled func(time.Duration)) error {
 	m, err := r.readMessage(from)
 	if err != nil {
 		return err
@@ -134,14 +134,14 @@ func (r *request) read(from io.Reader, since time.Time, throttled func(time.Dura
 		return nil
 	}
 	answers := m.(*produce.Response)
-	said := map[place]answer{}
+	said := map[topicPartition]answer{}
 	for _, t := range answers.Topics {
 		for _, p := range t.Partitions {
-			said[place{t.Topic, p.Partition}] = answer{err: protocol.CodeError(p.ErrorCode, p.ErrorMessage), base: p.BaseOffset}
+			said[topicPartition{t.Topic, p.Partition}] = answer{err: protocol.CodeError(p.ErrorCode, p.ErrorMessage), baseOffset: p.BaseOffset}
 		}
 	}
 	for _, one := range r.calls {
-		if _, answered := said[one.place()]; !answered {
+		if _, answered := said[one.target()]; !answered {
 			return fmt.Errorf("the broker has not answered for partition %d of topic %q", one.batch.Partition, one.batch.Topic)
 		}
 	}
@@ -149,15 +149,15 @@ func (r *request) read(from io.Reader, since time.Time, throttled func(time.Dura
 		throttled(wait)
 	}
 	for _, one := range r.calls {
-		a := said[one.place()]
-		a.took = time.Since(since)
+		a := said[one.target()]
+		a.brokerTime = time.Since(since)
 		one.answer <- a
 	}
 	return nil
 }
 
 func (r *request) readMessage(from io.Reader) (kproto.Message, error) {
-	if own, ok := r.message.(raw); ok {
+	if own, ok := r.message.(foreignRequest); ok {
 		return own.Read(from, r.id)
 	}
 	id, m, err := kproto.ReadResponse(from, r.message.ApiKey(), r.version)

@@ -10,9 +10,9 @@ func TestBatchesOfManyPartitionsGoTogetherAndThoseOfOneInOrder(t *testing.T) {
 	batch := func(partition int32, size int) *call {
 		return &call{batch: Batch{Topic: "a", Partition: partition, Bytes: make([]byte, size)}}
 	}
-	const large = maxRequest/2 + 1
+	const large = maxRequestBytes/2 + 1
 	c := &Connection{dialer: &Dialer{}, queue: []*call{
-		batch(0, 1), batch(1, large), batch(0, 2), batch(2, large), batch(2, 1), batch(3, 1), batch(4, 2*maxRequest),
+		batch(0, 1), batch(1, large), batch(0, 2), batch(2, large), batch(2, 1), batch(3, 1), batch(4, 2*maxRequestBytes),
 	}}
 	type sent struct {
 		partition int32
@@ -22,18 +22,18 @@ func TestBatchesOfManyPartitionsGoTogetherAndThoseOfOneInOrder(t *testing.T) {
 		{{0, 1}, {1, large}, {3, 1}}, // partition 2 does not fit, and what is behind in it stays behind
 		{{0, 2}, {2, large}},
 		{{2, 1}},
-		{{4, 2 * maxRequest}}, // goes alone
+		{{4, 2 * maxRequestBytes}}, // goes alone
 	}
 	for i, w := range want {
 		var got []sent
-		for _, one := range c.take().calls {
+		for _, one := range c.dequeueRequest().calls {
 			got = append(got, sent{one.batch.Partition, len(one.batch.Bytes)})
 		}
 		if !slices.Equal(got, w) {
 			t.Errorf("request %d has %v, want %v", i, got, w)
 		}
 	}
-	if r := c.take(); r != nil {
+	if r := c.dequeueRequest(); r != nil {
 		t.Errorf("there is more: %v", r)
 	}
 }

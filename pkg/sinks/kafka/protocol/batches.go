@@ -26,13 +26,15 @@ const (
 // batch is one of Batches. It is not cut.
 type batch []byte
 
-func (b batch) base() int64 { return int64(binary.BigEndian.Uint64(b)) }
+func (b batch) baseOffset() int64 { return int64(binary.BigEndian.Uint64(b)) }
 
-// next is the offset behind its records, those included that compaction has removed.
-func (b batch) next() int64 { return b.base() + int64(binary.BigEndian.Uint32(b[lastDeltaAt:])) + 1 }
+// endOffset is the offset behind its records, those included that compaction has removed.
+func (b batch) endOffset() int64 {
+	return b.baseOffset() + int64(binary.BigEndian.Uint32(b[lastDeltaAt:])) + 1
+}
 
-// first returns the first batch, nil if it is cut, and those behind it.
-func (all Batches) first() (batch, Batches) {
+// splitFirst returns the first batch, nil if it is cut, and those behind it.
+func (all Batches) splitFirst() (batch, Batches) {
 	if len(all) < batchHeader {
 		return nil, nil
 	}
@@ -49,33 +51,33 @@ type BatchID struct {
 	CRC  uint32
 }
 
-// At returns the identity of the batch that has an offset; the zero value where there is none.
-func (all Batches) At(offset int64) BatchID {
-	for b, rest := all.first(); b != nil; b, rest = rest.first() {
-		if b.base() <= offset && offset < b.next() {
-			return BatchID{b.base(), binary.BigEndian.Uint32(b[crcAt:])}
+// BatchAt returns the identity of the batch that has an offset; the zero value where there is none.
+func (all Batches) BatchAt(offset int64) BatchID {
+	for b, rest := all.splitFirst(); b != nil; b, rest = rest.splitFirst() {
+		if b.baseOffset() <= offset && offset < b.endOffset() {
+			return BatchID{b.baseOffset(), binary.BigEndian.Uint32(b[crcAt:])}
 		}
 	}
 	return BatchID{}
 }
 
-// Each calls each for the records from an offset on, in order, and returns where the next ones begin. Records that steer
+// EachRecord calls each for the records from an offset on, in order, and returns where the next ones begin. Records that steer
 // transactions are left out. Key and headers of a record are valid until each returns. A batch that is left without records,
 // as compaction does, is passed.
-func (all Batches) Each(from int64, each func(*protocol.Record) error) (next int64, err error) {
-	for b, rest := all.first(); b != nil; b, rest = rest.first() {
+func (all Batches) EachRecord(from int64, each func(*protocol.Record) error) (next int64, err error) {
+	for b, rest := all.splitFirst(); b != nil; b, rest = rest.splitFirst() {
 		if !protocol.Attributes(binary.BigEndian.Uint16(b[attributesAt:])).Control() {
-			if err := b.each(from, each); err != nil {
+			if err := b.eachRecord(from, each); err != nil {
 				return from, err
 			}
 		}
-		from = max(from, b.next())
+		from = max(from, b.endOffset())
 	}
 	return from, nil
 }
 
-// each calls each for the records of one batch.
-func (b batch) each(from int64, each func(*protocol.Record) error) error {
+// eachRecord calls each for the records of one batch.
+func (b batch) eachRecord(from int64, each func(*protocol.Record) error) error {
 	var set protocol.RecordSet
 	length := binary.BigEndian.AppendUint32(nil, uint32(len(b)))
 	if _, err := set.ReadFrom(io.MultiReader(bytes.NewReader(length), bytes.NewReader(b))); err != nil {
@@ -98,8 +100,8 @@ func (b batch) each(from int64, each func(*protocol.Record) error) error {
 	}
 }
 
-// Header returns the value of a header; "" where there is none.
-func Header(r *protocol.Record, name string) string {
+// HeaderValue returns the value of a header; "" where there is none.
+func HeaderValue(r *protocol.Record, name string) string {
 	for _, h := range r.Headers {
 		if h.Key == name {
 			return string(h.Value)
@@ -108,8 +110,8 @@ func Header(r *protocol.Record, name string) string {
 	return ""
 }
 
-// Bytes reads a key or a value; nil for one that is null.
-func Bytes(b protocol.Bytes) ([]byte, error) {
+// ReadBytes reads a key or a value; nil for one that is null.
+func ReadBytes(b protocol.Bytes) ([]byte, error) {
 	if b == nil {
 		return nil, nil
 	}

@@ -58,8 +58,8 @@ func ClassifyError(err error) Outcome {
 	return Unsettled
 }
 
-// FromBroker says whether err is an answer of a broker, and not of the network.
-func FromBroker(err error) bool {
+// IsBrokerError says whether err is an answer of a broker, and not of the network.
+func IsBrokerError(err error) bool {
 	var code kafka.Error
 	return errors.As(err, &code)
 }

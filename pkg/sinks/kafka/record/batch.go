@@ -72,7 +72,7 @@ func NewEncoder(f format.Format, tombstones bool, c Codec) (*Encoder, error) {
 }
 
 // Encode appends one batch to dst, made of the first messages: as many as fit into budget bytes of uncompressed records and
-// at most most, but at least one. It is not stamped yet, see [Stamp]. It returns the extended slice, how many messages are
+// at most most, but at least one. It is not stamped yet, see [SetTimestamp]. It returns the extended slice, how many messages are
 // in it, and how many records.
 func (e *Encoder) Encode(dst []byte, messages []sinks.Message, budget, most int, s ProducerSequence) (b []byte, count, records int, err error) {
 	e.records = e.records[:0]
@@ -85,38 +85,38 @@ func (e *Encoder) Encode(dst []byte, messages []sinks.Message, budget, most int,
 		}
 		count, records = count+1, records+more
 	}
-	if b, err = e.finish(dst, records, s); err != nil {
+	if b, err = e.appendBatch(dst, records, s); err != nil {
 		return nil, 0, 0, err
 	}
 	return b, count, records, nil
 }
 
-// finish appends the batch of what is in e.records.
-func (e *Encoder) finish(dst []byte, records int, s ProducerSequence) ([]byte, error) {
+// appendBatch appends the batch of what is in e.records.
+func (e *Encoder) appendBatch(dst []byte, records int, s ProducerSequence) ([]byte, error) {
 	start := len(dst)
 	dst, err := e.compress(append(dst, make([]byte, LengthPrefix+HeaderSize)...), e.records)
 	if err != nil {
 		return nil, err
 	}
 	e.writeHeader(dst[start:], records, s)
-	e.trim()
+	e.trimBuffer()
 	return dst, nil
 }
 
 // RawBytes is the size of the records of the last batch before compression.
 func (e *Encoder) RawBytes() int { return len(e.records) }
 
-// trim lets go of a buffer that one unusually large change made grow.
-func (e *Encoder) trim() {
+// trimBuffer lets go of a buffer that one unusually large change made grow.
+func (e *Encoder) trimBuffer() {
 	if cap(e.records) > 2*MaxBatchBytes {
 		e.records = nil
 	}
 }
 
-// Stamp writes the timestamp of all records into a batch, and the checksum that makes the batch valid. The time is that of
+// SetTimestamp writes the timestamp of all records into a batch, and the checksum that makes the batch valid. The time is that of
 // sending, by which brokers expire records and producers, and refuse what is too far from their own clock; when a change was
 // observed is in its headers. The zero time stands for no timestamp, which brokers always accept.
-func Stamp(b []byte, t time.Time) {
+func SetTimestamp(b []byte, t time.Time) {
 	be, millis := binary.BigEndian, noTimestamp
 	if !t.IsZero() {
 		millis = t.UnixMilli()
@@ -160,7 +160,7 @@ func (e *Encoder) appendMessage(c *event.Change, offsetDelta int) int {
 	if !HasTombstone(c, e.tombstones) {
 		return 1
 	}
-	e.appendRecord(c, offsetDelta+1, noValue)
+	e.appendRecord(c, offsetDelta+1, appendNothing)
 	return 2
 }
 
@@ -169,7 +169,7 @@ func HasTombstone(c *event.Change, tombstones bool) bool {
 	return tombstones && c.Type == event.Deleted
 }
 
-func noValue(b []byte, _ *event.Change) []byte { return b }
+func appendNothing(b []byte, _ *event.Change) []byte { return b }
 
 // appendRecord appends one record with the headers that are in e. The value is written straight into the buffer, behind
 // room for what stands before it, and moved down by a few bytes when its length is known. One that is empty is null.

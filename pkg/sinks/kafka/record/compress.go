@@ -19,14 +19,14 @@ type compressor func(dst, src []byte) ([]byte, error)
 
 // Codecs by their name in the configuration.
 var Codecs = map[string]Codec{
-	"none":   {0, func() (compressor, error) { return copyOver, nil }},
-	"gzip":   {1, streaming(compress.Gzip)},
-	"snappy": {2, streaming(compress.Snappy)},
-	"lz4":    {3, streaming(compress.Lz4)},
+	"none":   {0, func() (compressor, error) { return appendUncompressed, nil }},
+	"gzip":   {1, streamingCodec(compress.Gzip)},
+	"snappy": {2, streamingCodec(compress.Snappy)},
+	"lz4":    {3, streamingCodec(compress.Lz4)},
 	"zstd":   {4, openZstd},
 }
 
-func copyOver(dst, src []byte) ([]byte, error) { return append(dst, src...), nil }
+func appendUncompressed(dst, src []byte) ([]byte, error) { return append(dst, src...), nil }
 
 // zstdWindow is how far back zstd looks, in bytes. Changes resemble the few before them, so a small window costs hardly
 // any ratio and keeps the tables in the processor's cache.
@@ -43,10 +43,10 @@ func openZstd() (compressor, error) {
 	return func(dst, src []byte) ([]byte, error) { return enc.EncodeAll(src, dst), nil }, nil
 }
 
-func streaming(c compress.Compression) func() (compressor, error) {
+func streamingCodec(c compress.Compression) func() (compressor, error) {
 	return func() (compressor, error) {
 		return func(dst, src []byte) ([]byte, error) {
-			out := appender{dst}
+			out := appendWriter{dst}
 			w := c.Codec().NewWriter(&out)
 			_, err := w.Write(src)
 			if closeErr := w.Close(); err == nil {
@@ -60,12 +60,12 @@ func streaming(c compress.Compression) func() (compressor, error) {
 	}
 }
 
-// appender is an io.Writer that appends.
-type appender struct{ b []byte }
+// appendWriter is an io.Writer that appends.
+type appendWriter struct{ b []byte }
 
-var _ io.Writer = (*appender)(nil)
+var _ io.Writer = (*appendWriter)(nil)
 
-func (a *appender) Write(p []byte) (int, error) {
+func (a *appendWriter) Write(p []byte) (int, error) {
 	a.b = append(a.b, p...)
 	return len(p), nil
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // EncodeEntries appends one batch of entries, at least one, to dst and returns the extended slice. It is not stamped yet,
-// see [Stamp].
+// see [SetTimestamp].
 func (e *Encoder) EncodeEntries(dst []byte, entries []sinks.StateEntry, s ProducerSequence) ([]byte, error) {
 	e.records = e.records[:0]
 	for i, entry := range entries {
@@ -23,11 +23,11 @@ func (e *Encoder) EncodeEntries(dst []byte, entries []sinks.StateEntry, s Produc
 		e.records = binary.AppendVarint(e.records, int64(len(e.prefix)+len(entry.Value)+1))
 		e.records = append(append(append(e.records, e.prefix...), entry.Value...), noHeaders)
 	}
-	return e.finish(dst, len(entries), s)
+	return e.appendBatch(dst, len(entries), s)
 }
 
-// Number writes other numbers into a batch, which has to be stamped again.
-func Number(b []byte, s ProducerSequence) {
+// SetSequence writes other numbers into a batch, which has to be stamped again.
+func SetSequence(b []byte, s ProducerSequence) {
 	be := binary.BigEndian
 	b = b[LengthPrefix:]
 	be.PutUint64(b[AtProducerID:], uint64(s.Producer))

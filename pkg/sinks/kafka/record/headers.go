@@ -14,19 +14,19 @@ const headerContentType = "content-type"
 func (e *Encoder) appendHeaders(c *event.Change) {
 	switch e.format {
 	case format.CloudEvents:
-		e.appendAttributes(c)
+		e.appendCloudEventHeaders(c)
 	case format.CloudEventsStructured:
 		e.headers = binary.AppendVarint(e.headers[:0], 1)
 		e.headers = appendHeader(e.headers, headerContentType, e.format.ContentType())
 	default:
-		e.appendNative(c)
+		e.appendNativeHeaders(c)
 	}
 }
 
-// appendNative fills e.headers with enough to route, filter and drop duplicates without reading the value, and with what
+// appendNativeHeaders fills e.headers with enough to route, filter and drop duplicates without reading the value, and with what
 // the value cannot tell.
-func (e *Encoder) appendNative(c *event.Change) {
-	beside := e.format.FactsBeside(c)
+func (e *Encoder) appendNativeHeaders(c *event.Change) {
+	beside := e.format.NeedsFactsHeader(c)
 	count := int64(6)
 	if c.Snapshot != nil {
 		count++
@@ -34,7 +34,7 @@ func (e *Encoder) appendNative(c *event.Change) {
 	if beside {
 		count++
 	}
-	e.headers = appendIdentity(binary.AppendVarint(e.headers[:0], count), c)
+	e.headers = appendIdentityHeaders(binary.AppendVarint(e.headers[:0], count), c)
 	e.value = c.ObservedAt.UTC().AppendFormat(e.value[:0], time.RFC3339Nano)
 	e.headers = appendString(e.headers, "observedAt")
 	e.headers = append(binary.AppendVarint(e.headers, int64(len(e.value))), e.value...)
@@ -48,7 +48,7 @@ func (e *Encoder) appendNative(c *event.Change) {
 	}
 }
 
-func appendIdentity(b []byte, c *event.Change) []byte {
+func appendIdentityHeaders(b []byte, c *event.Change) []byte {
 	b = appendHeader(b, "id", c.ID())
 	b = appendHeader(b, "type", string(c.Type))
 	b = appendHeader(b, headerContentType, format.ContentTypeJSON)
@@ -77,9 +77,9 @@ var attributes = func() (all []attribute) {
 	return all
 }()
 
-// appendAttributes fills e.headers with c's CloudEvents attributes. Their number is written last, into the one byte that
+// appendCloudEventHeaders fills e.headers with c's CloudEvents attributes. Their number is written last, into the one byte that
 // is kept for it: there are fewer than 64.
-func (e *Encoder) appendAttributes(c *event.Change) {
+func (e *Encoder) appendCloudEventHeaders(c *event.Change) {
 	count := 1
 	e.headers = appendHeader(append(e.headers[:0], 0), headerContentType, e.format.ContentType())
 	for _, a := range attributes {

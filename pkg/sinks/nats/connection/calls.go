@@ -16,20 +16,20 @@ type calls struct {
 
 // Call is who awaits an answer. Its functions do not wait, and call nothing of the link.
 type Call struct {
-	Concerns func(subject string) bool    // whether it sent to a subject that the user may not publish to
-	Answer   func(reply string, a Answer) // is told every answer until the call is closed; reply is what follows its number
+	SentTo   func(subject string) bool    // whether it sent to a subject that the user may not publish to
+	OnAnswer func(reply string, a Answer) // is told every answer until the call is closed; reply is what follows its number
 }
 
 // Answer is what came back for a message: the server's words, or why none will come.
 type Answer struct {
-	Data        []byte
-	Header      nats.Header
-	NoResponder bool
-	Err         error
+	Data         []byte
+	Header       nats.Header
+	NoResponders bool
+	Err          error
 }
 
-// begin takes a call up and returns its number. The caller ends it.
-func (c *calls) begin(one Call) uint64 {
+// addCall takes a call up and returns its number. The caller ends it.
+func (c *calls) addCall(one Call) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.open == nil {
@@ -40,37 +40,37 @@ func (c *calls) begin(one Call) uint64 {
 	return c.newest
 }
 
-// end forgets a call: what comes for it later is dropped.
-func (c *calls) end(number uint64) {
+// removeCall forgets a call: what comes for it later is dropped.
+func (c *calls) removeCall(number uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.open, number)
 }
 
-// settle hands an answer to the call of that number, if it still waits.
-func (c *calls) settle(number uint64, reply string, a Answer) {
+// deliverAnswer hands an answer to the call of that number, if it still waits.
+func (c *calls) deliverAnswer(number uint64, reply string, a Answer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if one, waits := c.open[number]; waits {
-		one.Answer(reply, a)
+		one.OnAnswer(reply, a)
 	}
 }
 
-// fail answers all calls, or with a subject those that sent to it.
-func (c *calls) fail(subject string, err error) {
+// failCalls answers all calls, or with a subject those that sent to it.
+func (c *calls) failCalls(subject string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, one := range c.open {
-		if subject == "" || one.Concerns(subject) {
-			one.Answer("", Answer{Err: err})
+		if subject == "" || one.SentTo(subject) {
+			one.OnAnswer("", Answer{Err: err})
 		}
 	}
 }
 
-// To concerns one subject only.
-func To(subject string) func(string) bool {
+// SubjectIs concerns one subject only.
+func SubjectIs(subject string) func(string) bool {
 	return func(refused string) bool { return refused == subject }
 }
 
-// ToStream concerns everything that is no question to the server.
-func ToStream(refused string) bool { return !strings.HasPrefix(refused, "$JS.API.") }
+// IsStreamSubject concerns everything that is no question to the server.
+func IsStreamSubject(refused string) bool { return !strings.HasPrefix(refused, "$JS.API.") }

@@ -15,16 +15,16 @@ import (
 
 func TestMain(m *testing.M) { leaks.Main(m) }
 
-// TestAConnectionThatTheLibraryHasNotToldOfIsWaitedFor keeps the library's callback from being heard: what is delivered over
+// TestAConnectionIsAwaitedUntilTheLibraryReportsIt keeps the library's callback from being heard: what is delivered over
 // such a connection would be delivered by a sink that says it is not connected.
-func TestAConnectionThatTheLibraryHasNotToldOfIsWaitedFor(t *testing.T) {
+func TestAConnectionIsAwaitedUntilTheLibraryReportsIt(t *testing.T) {
 	require.Integration(t)
 	server, err := natsserver.Start(t.Context(), natsserver.Options{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer server.Kill() //nolint:errcheck // the test is over
-	var absence Absence
+	var absence Outage
 	absence.mu.Lock()
 	l := Dial(Options{URL: server.URL(), InboxPrefix: nats.InboxPrefix[:len(nats.InboxPrefix)-1], Timeout: 3 * time.Minute,
 		Authenticate: func() ([]nats.Option, func() bool, error) { return nil, nil, nil }}, &absence)
@@ -34,11 +34,11 @@ func TestAConnectionThatTheLibraryHasNotToldOfIsWaitedFor(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if err := l.await(ctx); !l.nc.IsConnected() || !errors.Is(err, context.DeadlineExceeded) {
+	if err := l.awaitConnected(ctx); !l.nc.IsConnected() || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("connected is %v, awaited: %v", l.nc.IsConnected(), err)
 	}
 	absence.mu.Unlock()
-	if err := l.Stands(t.Context()); err != nil {
+	if err := l.WaitConnected(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if err := l.Close(t.Context()); err != nil {

@@ -13,14 +13,14 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
 )
 
-// prepare sees to it that the stream of the state is there, and keeps what it is given.
-func (s *Store) prepare(ctx context.Context, c stream.Client) error {
+// ensureStream sees to it that the stream of the state is there, and keeps what it is given.
+func (s *Store) ensureStream(ctx context.Context, c stream.Client) error {
 	found, err := c.Info(ctx)
 	if err != nil {
 		return err
 	}
 	if found == nil {
-		return s.create(ctx, c)
+		return s.createStream(ctx, c)
 	}
 	why := ""
 	switch config := found.Config; {
@@ -41,19 +41,19 @@ func (s *Store) prepare(ctx context.Context, c stream.Client) error {
 	return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q cannot keep the state: it %s", s.Name, why)}
 }
 
-// create makes the stream, with as many replicas as that of the changes, or as the cluster gives.
-func (s *Store) create(ctx context.Context, c stream.Client) error {
+// createStream makes the stream, with as many replicas as that of the changes, or as the cluster gives.
+func (s *Store) createStream(ctx context.Context, c stream.Client) error {
 	config := jetstream.StreamConfig{
 		Name: s.Name, Description: "The state of kubecdc, by which another exporter can take over", Subjects: []string{s.Name + ".>"},
-		Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew, Storage: jetstream.FileStorage, Replicas: s.replicas(ctx, c),
+		Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew, Storage: jetstream.FileStorage, Replicas: s.replicaCount(ctx, c),
 		MaxBytes: -1, MaxMsgs: -1, MaxConsumers: -1, MaxMsgsPerSubject: -1, MaxMsgSize: -1, AllowRollup: true, AllowDirect: true,
 	}
-	made, err := s.createAs(ctx, c, config)
+	made, err := s.requestStream(ctx, c, config)
 	if err == nil && made.Error != nil && config.Replicas > 1 && (made.Error.ErrCode == stream.CodeNoReplicas || made.Error.ErrCode == stream.CodeNoPeers) {
 		s.Log.Warn("the cluster has not enough servers for as many replicas; the state is kept once", "stream", s.Name, "wanted", config.Replicas,
 			"reason", made.Error.Description)
 		config.Replicas = 1
-		made, err = s.createAs(ctx, c, config)
+		made, err = s.requestStream(ctx, c, config)
 	}
 	switch {
 	case err != nil:
@@ -65,8 +65,8 @@ func (s *Store) create(ctx context.Context, c stream.Client) error {
 	return nil
 }
 
-// createAs is create with these settings.
-func (s *Store) createAs(ctx context.Context, c stream.Client, config jetstream.StreamConfig) (*stream.Info, error) {
+// requestStream is create with these settings.
+func (s *Store) requestStream(ctx context.Context, c stream.Client, config jetstream.StreamConfig) (*stream.Info, error) {
 	made, err := c.Create(ctx, config)
 	if errors.As(err, new(*connection.DeniedError)) {
 		err = &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q, for the state, does not exist, and this user may not create it: create it for the subjects %q, "+
@@ -75,12 +75,12 @@ func (s *Store) createAs(ctx context.Context, c stream.Client, config jetstream.
 	return made, err
 }
 
-// replicas is how many the stream gets.
-func (s *Store) replicas(ctx context.Context, c stream.Client) int {
-	if s.Like == "" {
+// replicaCount is how many the stream gets.
+func (s *Store) replicaCount(ctx context.Context, c stream.Client) int {
+	if s.ReplicasOf == "" {
 		return s.Replicas
 	}
-	c.Name = s.Like
+	c.Name = s.ReplicasOf
 	found, err := c.Info(ctx)
 	if err != nil || found == nil {
 		return s.Replicas

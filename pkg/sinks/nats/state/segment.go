@@ -16,13 +16,13 @@ import (
 // segment is a byte that says how the rest is packed, and for each entry the length of its key and the key, one more than
 // the length of its value (0: the key is removed), and the value.
 const (
-	headerState   = "Kubecdc-State" // CLAIM NUMBER: who wrote the segment, and the how manieth of the state it is
-	packedPlain   = 0
-	packedS2      = 1
-	worthPacking  = 512      // bytes
-	maxUnpacked   = 64 << 20 // of one segment, in bytes
-	segmentMargin = 4 << 10  // for headers and subject
-	maxSegment    = 512 << 10
+	headerState     = "Kubecdc-State" // CLAIM NUMBER: who wrote the segment, and the how manieth of the state it is
+	encodingPlain   = 0
+	encodingS2      = 1
+	minCompressSize = 512      // bytes
+	maxDecompressed = 64 << 20 // of one segment, in bytes
+	segmentMargin   = 4 << 10  // for headers and subject
+	maxSegment      = 512 << 10
 )
 
 var errSegment = errors.New("not a segment of a state; it may be one of a later version of this program")
@@ -38,35 +38,35 @@ func appendEntry(dst []byte, e sinks.StateEntry) []byte {
 // entrySize is how many bytes appendEntry appends at most.
 func entrySize(e sinks.StateEntry) int { return len(e.Key) + len(e.Value) + 2*binary.MaxVarintLen32 }
 
-// packSegment compresses entries if that pays.
-func packSegment(entries []byte) []byte {
-	if len(entries) >= worthPacking {
+// encodeSegment compresses entries if that pays.
+func encodeSegment(entries []byte) []byte {
+	if len(entries) >= minCompressSize {
 		packed := s2.Encode(make([]byte, s2.MaxEncodedLen(len(entries))), entries)
 		if len(packed) < len(entries)/10*9 {
-			return append([]byte{packedS2}, packed...)
+			return append([]byte{encodingS2}, packed...)
 		}
 	}
-	return append([]byte{packedPlain}, entries...)
+	return append([]byte{encodingPlain}, entries...)
 }
 
-// readSegment calls each for the entries of a segment. They share its memory.
-func readSegment(data []byte, each func(sinks.StateEntry) error) error {
-	entries, err := unpackSegment(data)
+// decodeSegment calls each for the entries of a segment. They share its memory.
+func decodeSegment(data []byte, each func(sinks.StateEntry) error) error {
+	entries, err := decompressSegment(data)
 	for err == nil && len(entries) > 0 {
 		var e sinks.StateEntry
-		if e, entries, err = cutEntry(entries); err == nil {
+		if e, entries, err = decodeEntry(entries); err == nil {
 			err = each(e)
 		}
 	}
 	return err
 }
 
-func unpackSegment(data []byte) ([]byte, error) {
+func decompressSegment(data []byte) ([]byte, error) {
 	switch {
-	case len(data) > 0 && data[0] == packedPlain:
+	case len(data) > 0 && data[0] == encodingPlain:
 		return data[1:], nil
-	case len(data) > 0 && data[0] == packedS2:
-		if n, err := s2.DecodedLen(data[1:]); err != nil || n > maxUnpacked {
+	case len(data) > 0 && data[0] == encodingS2:
+		if n, err := s2.DecodedLen(data[1:]); err != nil || n > maxDecompressed {
 			return nil, errSegment
 		}
 		entries, err := s2.Decode(nil, data[1:])
@@ -78,7 +78,7 @@ func unpackSegment(data []byte) ([]byte, error) {
 	return nil, errSegment
 }
 
-func cutEntry(b []byte) (e sinks.StateEntry, rest []byte, err error) {
+func decodeEntry(b []byte) (e sinks.StateEntry, rest []byte, err error) {
 	size, n := binary.Uvarint(b)
 	if n <= 0 || size > uint64(len(b)-n) {
 		return e, nil, errSegment
@@ -103,7 +103,7 @@ type segmentName struct {
 
 func (n segmentName) String() string { return n.claim + " " + strconv.FormatUint(n.number, 10) }
 
-func readSegmentName(header string) segmentName {
+func parseSegmentName(header string) segmentName {
 	claim, digits, _ := strings.Cut(header, " ")
 	number, err := strconv.ParseUint(digits, 10, 64)
 	if err != nil {

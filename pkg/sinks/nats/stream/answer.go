@@ -41,8 +41,8 @@ const (
 	CodeUnknownBatch      = 10208
 )
 
-// busyPause is how long to leave a stream alone whose queue of incoming messages is full.
-const busyPause = 200 * time.Millisecond
+// overloadPause is how long to leave a stream alone whose queue of incoming messages is full.
+const overloadPause = 200 * time.Millisecond
 
 // Error is JetStream's error object, in acknowledgements and in answers to questions.
 type Error struct {
@@ -61,13 +61,13 @@ type Receipt struct {
 	Duplicate bool // it was stored before, with this sequence
 }
 
-// Acknowledged reads the answer to a message for the stream. A duplicate is an acknowledgement, too: the message is
+// ParseReceipt reads the answer to a message for the stream. A duplicate is an acknowledgement, too: the message is
 // stored, by an earlier attempt.
-func Acknowledged(stream, subject string, a connection.Answer) (Receipt, error) {
-	if a.NoResponder {
-		return Receipt{}, Missing(stream, subject)
+func ParseReceipt(stream, subject string, a connection.Answer) (Receipt, error) {
+	if a.NoResponders {
+		return Receipt{}, NoStreamError(stream, subject)
 	}
-	if sequence, plain := plainReceipt(stream, a.Data); plain {
+	if sequence, plain := parsePlainReceipt(stream, a.Data); plain {
 		return Receipt{Sequence: sequence}, nil
 	}
 	var ack struct {
@@ -80,7 +80,7 @@ func Acknowledged(stream, subject string, a connection.Answer) (Receipt, error) 
 		return Receipt{}, fmt.Errorf("the answer for %q is no acknowledgement: %w", subject, err)
 	}
 	if ack.Error != nil {
-		return Receipt{}, Classify(stream, subject, ack.Error)
+		return Receipt{}, ClassifyError(stream, subject, ack.Error)
 	}
 	if ack.Stream != stream || ack.Sequence == 0 {
 		return Receipt{}, fmt.Errorf("the answer for %q is no acknowledgement of stream %q: %.200q", subject, stream, a.Data)
@@ -88,14 +88,14 @@ func Acknowledged(stream, subject string, a connection.Answer) (Receipt, error) 
 	return Receipt{Sequence: ack.Sequence, Duplicate: ack.Duplicate}, nil
 }
 
-// Missing says that nobody takes a subject.
-func Missing(stream, subject string) error {
-	return &sinks.UnavailableError{After: connection.AwayPause, Reason: fmt.Sprintf("no stream takes the subject %q; add it to the subjects of stream %q, "+
+// NoStreamError says that nobody takes a subject.
+func NoStreamError(stream, subject string) error {
+	return &sinks.UnavailableError{After: connection.UnavailablePause, Reason: fmt.Sprintf("no stream takes the subject %q; add it to the subjects of stream %q, "+
 		"create that stream, or set nats.create.enabled", subject, stream), Err: nats.ErrNoResponders}
 }
 
-// plainReceipt reads the answer that nearly all messages get, {"stream":"NAME","seq":1}, without the cost of a JSON decoder.
-func plainReceipt(stream string, data []byte) (sequence uint64, plain bool) {
+// parsePlainReceipt reads the answer that nearly all messages get, {"stream":"NAME","seq":1}, without the cost of a JSON decoder.
+func parsePlainReceipt(stream string, data []byte) (sequence uint64, plain bool) {
 	rest, ok := bytes.CutPrefix(data, []byte(`{"stream":"`))
 	if !ok || !bytes.HasPrefix(rest, []byte(stream)) {
 		return 0, false
@@ -111,8 +111,8 @@ func plainReceipt(stream string, data []byte) (sequence uint64, plain bool) {
 	return sequence, err == nil
 }
 
-// Classify says what an error of JetStream means for delivery. What is not known is retried on its lane.
-func Classify(stream, subject string, e *Error) error {
+// ClassifyError says what an error of JetStream means for delivery. What is not known is retried on its lane.
+func ClassifyError(stream, subject string, e *Error) error {
 	unavailable := func(format string, args ...any) error {
 		return &sinks.UnavailableError{Reason: fmt.Sprintf(format, args...), Err: e}
 	}
@@ -124,7 +124,7 @@ func Classify(stream, subject string, e *Error) error {
 	case CodeStoreFailed:
 		return unavailable("stream %q cannot store more; raise its limits or let messages age", stream)
 	case CodeTooManyRequests:
-		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q is overloaded", stream), After: busyPause, Err: e}
+		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q is overloaded", stream), After: overloadPause, Err: e}
 	case CodeSealed:
 		return unavailable("stream %q is sealed; name another in nats.stream", stream)
 	case CodeAccountResources, CodeResources, CodeMemory, CodeStorage:

@@ -5,13 +5,13 @@ import (
 	"testing"
 )
 
-func FuzzAPlainReceiptIsReadAsJSONWouldBe(f *testing.F) {
+func FuzzAPlainReceiptIsParsedAsJSON(f *testing.F) {
 	for _, data := range []string{`{"stream":"K8S","seq":12}`, `{"stream":"K8S","seq":12,"duplicate":true}`, `{"stream":"K8S","seq":0}`,
 		`{"stream":"K8S","seq":-1}`, `{"stream":"K8SX","seq":1}`, `{"stream":"K8S","seq":1`, `{"error":{"code":503}}`, ``} {
 		f.Add([]byte(data))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		sequence, plain := plainReceipt("K8S", data)
+		sequence, plain := parsePlainReceipt("K8S", data)
 		if !plain {
 			return
 		}

@@ -22,8 +22,8 @@ const (
 	readBytes    = 8 << 20
 	// maxLookBack bounds the messages that are read to find our newest one behind those of others.
 	maxLookBack = 1000
-	// applyPause is between two looks at a message that replicas are about to store.
-	applyPause = 20 * time.Millisecond
+	// storePollInterval is between two looks at a message that replicas are about to store.
+	storePollInterval = 20 * time.Millisecond
 )
 
 // Client asks for one stream over one connection.
@@ -32,8 +32,8 @@ type Client struct {
 	Name string
 }
 
-// api asks JetStream something about the stream and decodes the answer. None means that it has no leader, or is not there.
-func (c Client) api(ctx context.Context, what string, request, answer any) error {
+// callAPI asks JetStream something about the stream and decodes the answer. None means that it has no leader, or is not there.
+func (c Client) callAPI(ctx context.Context, what string, request, answer any) error {
 	var body []byte
 	if request != nil {
 		var err error
@@ -41,12 +41,12 @@ func (c Client) api(ctx context.Context, what string, request, answer any) error
 			return fmt.Errorf("encode a request about stream %q: %w", c.Name, err)
 		}
 	}
-	a, err := c.Link.Repeat(ctx, &nats.Msg{Subject: "$JS.API.STREAM." + what + "." + c.Name, Data: body})
+	a, err := c.Link.RequestUntilAnswered(ctx, &nats.Msg{Subject: "$JS.API.STREAM." + what + "." + c.Name, Data: body})
 	if err != nil {
 		return err
 	}
-	if a.NoResponder {
-		return &sinks.UnavailableError{After: connection.AwayPause, Reason: fmt.Sprintf("nobody answers for stream %q: JetStream is not enabled "+
+	if a.NoResponders {
+		return &sinks.UnavailableError{After: connection.UnavailablePause, Reason: fmt.Sprintf("nobody answers for stream %q: JetStream is not enabled "+
 			"for this account, or has no leader", c.Name), Err: nats.ErrNoResponders}
 	}
 	if err := json.Unmarshal(a.Data, answer); err != nil {
@@ -59,23 +59,23 @@ func (c Client) api(ctx context.Context, what string, request, answer any) error
 // error.
 func (c Client) Info(ctx context.Context) (*Info, error) {
 	found := new(Info)
-	if err := c.api(ctx, "INFO", nil, found); err != nil {
+	if err := c.callAPI(ctx, "INFO", nil, found); err != nil {
 		return nil, err
 	}
 	switch {
 	case found.Error == nil:
-		return found, led(c.Name, found.Cluster)
+		return found, checkLeader(c.Name, found.Cluster)
 	case found.Error.ErrCode == CodeStreamNotFound:
 		return nil, nil
 	}
-	return nil, Classify(c.Name, "", found.Error)
+	return nil, ClassifyError(c.Name, "", found.Error)
 }
 
-// Existing is Info of a stream that is in use: that there is none is an error.
-func (c Client) Existing(ctx context.Context) (*Info, error) {
+// RequireInfo is Info of a stream that is in use: that there is none is an error.
+func (c Client) RequireInfo(ctx context.Context) (*Info, error) {
 	found, err := c.Info(ctx)
 	if err == nil && found == nil {
-		err = &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q does not exist any more", c.Name), After: connection.AwayPause, Err: nats.ErrNoResponders}
+		err = &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q does not exist any more", c.Name), After: connection.UnavailablePause, Err: nats.ErrNoResponders}
 	}
 	return found, err
 }
@@ -83,7 +83,7 @@ func (c Client) Existing(ctx context.Context) (*Info, error) {
 // Create makes the stream. What the server says against it, but that it exists by now, is in the answer.
 func (c Client) Create(ctx context.Context, config jetstream.StreamConfig) (*Info, error) {
 	made := new(Info)
-	err := c.api(ctx, "CREATE", config, made)
+	err := c.callAPI(ctx, "CREATE", config, made)
 	if err == nil && made.Error != nil && made.Error.ErrCode == CodeStreamExists {
 		err = fmt.Errorf("another client has just created stream %q: %w", c.Name, made.Error) // the next attempt finds it
 	}
@@ -96,7 +96,7 @@ func (c Client) Get(ctx context.Context, request GetRequest) (Message, error) {
 		Error   *Error  `json:"error"`
 		Message Message `json:"message"`
 	}
-	err := c.api(ctx, "MSG.GET", request, &answer)
+	err := c.callAPI(ctx, "MSG.GET", request, &answer)
 	switch {
 	case err != nil:
 		return Message{}, err
@@ -105,18 +105,18 @@ func (c Client) Get(ctx context.Context, request GetRequest) (Message, error) {
 	case answer.Error.ErrCode == CodeNoMessage || answer.Error.ErrCode == CodeStreamNotFound:
 		return Message{}, nil
 	}
-	return Message{}, Classify(c.Name, "", answer.Error)
+	return Message{}, ClassifyError(c.Name, "", answer.Error)
 }
 
-// at is get by sequence, of a message that the leader has accepted: it waits until that is stored. The zero value says that
+// getStored is get by sequence, of a message that the leader has accepted: it waits until that is stored. The zero value says that
 // it is not there any more.
-func (c Client) at(ctx context.Context, sequence uint64) (Message, error) {
+func (c Client) getStored(ctx context.Context, sequence uint64) (Message, error) {
 	for begun := time.Now(); ; {
 		m, err := c.Get(ctx, GetRequest{Sequence: sequence})
 		if err != nil || m.Sequence != 0 {
 			return m, err
 		}
-		found, err := c.Existing(ctx)
+		found, err := c.RequireInfo(ctx)
 		if err != nil || found.State.LastSeq >= sequence {
 			return Message{}, err
 		}
@@ -124,18 +124,18 @@ func (c Client) at(ctx context.Context, sequence uint64) (Message, error) {
 			return Message{}, fmt.Errorf("stream %q has accepted message %d and not stored it within %v", c.Name, sequence, c.Link.Timeout())
 		}
 		select {
-		case <-time.After(applyPause):
+		case <-time.After(storePollInterval):
 		case <-ctx.Done():
 			return Message{}, ctx.Err()
 		}
 	}
 }
 
-// Newest returns the newest message between two sequences, both included, that is wanted; the zero value when there is none
+// FindNewest returns the newest message between two sequences, both included, that is wanted; the zero value when there is none
 // near the end.
-func (c Client) Newest(ctx context.Context, first, last uint64, wanted func(Message) bool) (Message, error) {
+func (c Client) FindNewest(ctx context.Context, first, last uint64, wanted func(Message) bool) (Message, error) {
 	for at, left := last, maxLookBack; at > 0 && at >= first && left > 0; at, left = at-1, left-1 {
-		m, err := c.at(ctx, at)
+		m, err := c.getStored(ctx, at)
 		if err != nil || m.Sequence != 0 && wanted(m) {
 			return m, err
 		}
@@ -167,14 +167,14 @@ type GetRequest struct {
 	MaxBytes int    `json:"max_bytes,omitempty"`
 }
 
-// Read calls each for the messages from one sequence through another, in order. Any of them may be gone. direct says that
+// ReadRange calls each for the messages from one sequence through another, in order. Any of them may be gone. direct says that
 // the stream allows direct access: replicas answer then, many messages at once. What a replica does not have the leader is
 // asked for. Mirrors of the stream answer, too, and may lack any messages: as soon as one does, only the leader is asked.
-func (c Client) Read(ctx context.Context, from, through uint64, direct bool, each func(Message) error) error {
+func (c Client) ReadRange(ctx context.Context, from, through uint64, direct bool, each func(Message) error) error {
 	for from <= through {
 		if direct {
-			next, err := c.readSome(ctx, from, through, each)
-			if direct = !errors.Is(err, errMirror); direct && err != nil {
+			next, err := c.readDirect(ctx, from, through, each)
+			if direct = !errors.Is(err, errFromMirror); direct && err != nil {
 				return err
 			}
 			if next > from {
@@ -197,26 +197,26 @@ func (c Client) Read(ctx context.Context, from, through uint64, direct bool, eac
 	return nil
 }
 
-// errMirror says that a mirror answered in place of the stream.
-var errMirror = errors.New("a mirror answers")
+// errFromMirror says that a mirror answered in place of the stream.
+var errFromMirror = errors.New("a mirror answers")
 
-// readSome reads what one replica gives, and returns where to go on. It stops where the answers have a gap, as they have
+// readDirect reads what one replica gives, and returns where to go on. It stops where the answers have a gap, as they have
 // when the connection is lost meanwhile.
-func (c Client) readSome(ctx context.Context, from, through uint64, each func(Message) error) (next uint64, err error) {
+func (c Client) readDirect(ctx context.Context, from, through uint64, each func(Message) error) (next uint64, err error) {
 	body, err := json.Marshal(GetRequest{Sequence: from, Batch: readMessages, MaxBytes: readBytes})
 	if err != nil {
 		return from, fmt.Errorf("encode a request about stream %q: %w", c.Name, err)
 	}
 	answers := make(chan connection.Answer, readMessages+2)
 	subject := "$JS.API.DIRECT.GET." + c.Name
-	number := c.Link.Begin(connection.Call{Concerns: connection.To(subject), Answer: func(_ string, a connection.Answer) {
+	number := c.Link.StartCall(connection.Call{SentTo: connection.SubjectIs(subject), OnAnswer: func(_ string, a connection.Answer) {
 		select {
 		case answers <- a:
 		default: // more than asked for: the gap is seen
 		}
 	}})
-	defer c.Link.End(number)
-	if err := c.Link.Publish(ctx, &nats.Msg{Subject: subject, Reply: c.Link.ReplyTo(number), Data: body}); err != nil {
+	defer c.Link.EndCall(number)
+	if err := c.Link.Publish(ctx, &nats.Msg{Subject: subject, Reply: c.Link.ReplySubject(number), Data: body}); err != nil {
 		return from, err
 	}
 	timeout := time.NewTimer(c.Link.Timeout())
@@ -224,7 +224,7 @@ func (c Client) readSome(ctx context.Context, from, through uint64, each func(Me
 	for last := uint64(0); ; {
 		select {
 		case a := <-answers:
-			m, more, err := c.direct(a, last)
+			m, more, err := c.parseDirect(a, last)
 			if err != nil || !more {
 				return from, err
 			}
@@ -236,19 +236,19 @@ func (c Client) readSome(ctx context.Context, from, through uint64, each func(Me
 			}
 			timeout.Reset(c.Link.Timeout())
 		case <-timeout.C:
-			return from, c.Link.Unanswered(subject)
+			return from, c.Link.UnansweredError(subject)
 		case <-ctx.Done():
 			return from, ctx.Err()
 		}
 	}
 }
 
-// direct reads one answer to a request for many messages, which names the message before it; more is false at their end.
-func (c Client) direct(a connection.Answer, last uint64) (m Message, more bool, err error) {
+// parseDirect reads one answer to a request for many messages, which names the message before it; more is false at their end.
+func (c Client) parseDirect(a connection.Answer, last uint64) (m Message, more bool, err error) {
 	switch {
 	case a.Err != nil:
 		return m, false, a.Err
-	case a.NoResponder:
+	case a.NoResponders:
 		return m, false, nil // no replica is ready: the leader knows
 	}
 	switch status := a.Header.Get("Status"); status {
@@ -259,7 +259,7 @@ func (c Client) direct(a connection.Answer, last uint64) (m Message, more bool, 
 		return m, false, fmt.Errorf("stream %q cannot be read: %s %s", c.Name, status, a.Header.Get("Description"))
 	}
 	if a.Header.Get("Nats-Stream") != c.Name {
-		return m, false, errMirror
+		return m, false, errFromMirror
 	}
 	m.Subject, m.decoded, m.Data = a.Header.Get("Nats-Subject"), a.Header, a.Data
 	before, err1 := strconv.ParseUint(a.Header.Get("Nats-Last-Sequence"), 10, 64)

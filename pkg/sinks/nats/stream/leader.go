@@ -11,34 +11,34 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 )
 
-// silence is after how long without a word from most replicas a leader is not believed. Followers elect another one when
+// maxLeaderSilence is after how long without a word from most replicas a leader is not believed. Followers elect another one when
 // they have not heard of theirs for four seconds or longer (nats-server, minElectionTimeoutDefault); it reaches them every
 // second.
-const silence = 3 * time.Second
+const maxLeaderSilence = 3 * time.Second
 
-// led says nil of an answer by a leader that most replicas follow. Only that one knows all that was acknowledged, but others
+// checkLeader says nil of an answer by a leader that most replicas follow. Only that one knows all that was acknowledged, but others
 // answer, too: a leader that is parted from the others goes on for ten seconds and more, and while nobody leads every
 // replica speaks for itself.
-func led(stream string, cluster *jetstream.ClusterInfo) error {
+func checkLeader(stream string, cluster *jetstream.ClusterInfo) error {
 	if cluster == nil { // a server that stands alone
 		return nil
 	}
 	if cluster.Leader == "" {
-		return away(stream, "no server leads it")
+		return unknownEndError(stream, "no server leads it")
 	}
 	var silent []string
 	for _, r := range cluster.Replicas {
-		if r.Active == 0 || r.Active > silence { // 0: it was never heard
+		if r.Active == 0 || r.Active > maxLeaderSilence { // 0: it was never heard
 			silent = append(silent, r.Name)
 		}
 	}
 	if len(silent)*2 <= len(cluster.Replicas) {
 		return nil
 	}
-	return away(stream, fmt.Sprintf("server %s, which led it, does not hear %s", cluster.Leader, strings.Join(silent, " and ")))
+	return unknownEndError(stream, fmt.Sprintf("server %s, which led it, does not hear %s", cluster.Leader, strings.Join(silent, " and ")))
 }
 
-func away(stream, why string) error {
-	return &sinks.UnavailableError{After: connection.AwayPause, Reason: fmt.Sprintf("nobody knows where stream %q ends: %s; see that the NATS servers "+
+func unknownEndError(stream, why string) error {
+	return &sinks.UnavailableError{After: connection.UnavailablePause, Reason: fmt.Sprintf("nobody knows where stream %q ends: %s; see that the NATS servers "+
 		"run and reach each other", stream, why)}
 }

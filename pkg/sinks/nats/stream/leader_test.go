@@ -7,7 +7,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-func TestOnlyALeaderThatMostReplicasFollowIsBelieved(t *testing.T) {
+func TestOnlyALeaderWithAMajorityIsTrusted(t *testing.T) {
 	const never, now, before = 0, time.Second, 4 * time.Second
 	for _, test := range []struct {
 		name     string
@@ -29,11 +29,11 @@ func TestOnlyALeaderThatMostReplicasFollowIsBelieved(t *testing.T) {
 		for _, ago := range test.heard {
 			cluster.Replicas = append(cluster.Replicas, &jetstream.PeerInfo{Name: "b", Active: ago})
 		}
-		if err := led("K8S", cluster); err == nil != test.believed {
+		if err := checkLeader("K8S", cluster); err == nil != test.believed {
 			t.Errorf("%s: %v", test.name, err)
 		}
 	}
-	if err := led("K8S", nil); err != nil {
+	if err := checkLeader("K8S", nil); err != nil {
 		t.Errorf("a server without a cluster: %v", err)
 	}
 }

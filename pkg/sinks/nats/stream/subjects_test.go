@@ -2,7 +2,7 @@ package stream
 
 import "testing"
 
-func TestSubjectsCoverAndMeetAsTheServerSees(t *testing.T) {
+func TestSubjectsCoverAndOverlapAsOnTheServer(t *testing.T) {
 	for _, test := range []struct {
 		a, b          string
 		covers, meets bool
@@ -21,10 +21,10 @@ func TestSubjectsCoverAndMeetAsTheServerSees(t *testing.T) {
 		if got := Covers(test.a, test.b); got != test.covers {
 			t.Errorf("covers(%s, %s) is %v", test.a, test.b, got)
 		}
-		if got := Meets(test.a, test.b); got != test.meets {
+		if got := Overlaps(test.a, test.b); got != test.meets {
 			t.Errorf("meets(%s, %s) is %v", test.a, test.b, got)
 		}
-		if got := Meets(test.b, test.a); got != test.meets {
+		if got := Overlaps(test.b, test.a); got != test.meets {
 			t.Errorf("meets(%s, %s) is %v", test.b, test.a, got)
 		}
 	}

@@ -201,7 +201,7 @@ func deliver(ctx context.Context, log *filled, w way) error {
 }
 
 func pipeline(log *filled, w way) *delivery.Pipeline {
-	cfg := delivery.Config{WindowBytes: w.window, Newest: log.Newest()}
+	cfg := delivery.Config{WindowBytes: w.window, NewestOffset: log.Newest()}
 	if c, ok := w.sink.(sinks.Concurrent); ok {
 		cfg.Workers = c.Concurrency()
 	}

@@ -76,7 +76,7 @@ func deliver(ctx context.Context, urls, file string, messages uint64) (err error
 		return err
 	}
 	c.reach(done)
-	if err := s.Restore(state, messages, c.store); err != nil {
+	if err := s.RestoreState(state, messages, c.store); err != nil {
 		return err
 	}
 	storing, stop := context.WithCancel(ctx)

@@ -151,7 +151,7 @@ func async(js jetstream.JetStream, ids bool) func(context.Context) (publish, fun
 			return err
 		}
 		for _, c := range changes {
-			m := &natsgo.Msg{Subject: string(template.Append(nil, c, nats.AppendToken)), Data: format.AppendJSON(nil, c)}
+			m := &natsgo.Msg{Subject: string(template.AppendName(nil, c, nats.AppendToken)), Data: format.AppendJSON(nil, c)}
 			if ids {
 				m.Header = natsgo.Header{natsgo.MsgIdHdr: {c.ID()}}
 			}

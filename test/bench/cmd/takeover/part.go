@@ -35,13 +35,13 @@ type part struct {
 	objects int
 	journal *journal.Journal
 	sink    bus
-	keeper  *state.Keeper
+	keeper  *state.Writer
 }
 
 // bus is a sink that keeps a state.
 type bus interface {
 	sinks.Fenced
-	sinks.StateKeeper
+	sinks.StateOpener
 }
 
 func runPart(ctx context.Context, name string, args []string) (err error) {
@@ -112,7 +112,7 @@ func (p *part) write(ctx context.Context) error {
 	if err := p.journal.Seed(ctx, seed); err != nil {
 		return err
 	}
-	if _, err := p.keeper.TakeOver(ctx, state.Takeover{Sinks: map[string]sinks.Fenced{"main": p.sink}}); err != nil {
+	if _, err := p.keeper.TakeOver(ctx, state.TakeOverOptions{Sinks: map[string]sinks.Fenced{"main": p.sink}}); err != nil {
 		return err
 	}
 	running, stop := context.WithCancel(ctx)
@@ -135,7 +135,7 @@ func (p *part) take(ctx context.Context, follow bool) error {
 		}
 	}
 	began := time.Now()
-	t, err := p.keeper.TakeOver(ctx, state.Takeover{Sinks: map[string]sinks.Fenced{"main": p.sink}})
+	t, err := p.keeper.TakeOver(ctx, state.TakeOverOptions{Sinks: map[string]sinks.Fenced{"main": p.sink}})
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (p *part) take(ctx context.Context, follow bool) error {
 		return err
 	}
 	began = time.Now()
-	known := deltas.NewKnown()
+	known := deltas.NewKnownSet()
 	if _, err := p.journal.LoadResource("pods", known.Add); err != nil {
 		return err
 	}
