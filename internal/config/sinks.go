@@ -85,9 +85,6 @@ func (d *decoder) validateDestination(at string, s Sink) {
 	var invalid error
 	if s.Kafka != nil {
 		given, invalid = append(given, "kafka"), s.Kafka.Validate()
-		if s.Kafka.Producer != "" {
-			d.addWarning(at+".kafka.producer", Problem{Message: "a former name that will be removed", Expected: "kafka.idempotence: true for idempotent, false for writer"})
-		}
 	}
 	if s.NATS != nil {
 		given, invalid = append(given, "nats"), s.NATS.Validate()

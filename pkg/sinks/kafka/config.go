@@ -38,8 +38,6 @@ type Config struct {
 	// time, but nothing drops the copy: a lost answer or a crash may repeat the last batch of a partition, and a slow broker
 	// may write the copy late.
 	Idempotence *bool `mapstructure:"idempotence"`
-	// Producer is the former name of idempotence: idempotent is true and writer is false. It will be removed.
-	Producer string `mapstructure:"producer"`
 	// Compression of record batches: zstd (default, fastest level), lz4, snappy, gzip or none.
 	Compression string `mapstructure:"compression"`
 	// Tombstones writes a record without a value behind each delete in the format debezium, under the same key, as
@@ -82,12 +80,6 @@ type TopicConfig struct {
 	Value string `mapstructure:"value"`
 }
 
-// Values of Config.Producer, which Config.Idempotence has replaced.
-const (
-	producerIdempotent = "idempotent"
-	producerWriter     = "writer"
-)
-
 const (
 	defaultClientID       = "kubecdc"
 	defaultCompression    = "zstd"
@@ -100,10 +92,7 @@ const (
 
 // isIdempotent says whether records are numbered.
 func (c Config) isIdempotent() bool {
-	if c.Idempotence != nil {
-		return *c.Idempotence
-	}
-	return c.Producer != producerWriter
+	return c.Idempotence == nil || *c.Idempotence
 }
 
 // withDefaults returns c with its zero values replaced.
@@ -244,15 +233,6 @@ func (c CreateTopics) validateSettings() error {
 
 func (c Config) validateBatches() error {
 	var errs []error
-	switch c.Producer {
-	case "":
-	case producerIdempotent, producerWriter:
-		if c.Idempotence != nil {
-			errs = append(errs, errors.New("kafka.producer: the former name of kafka.idempotence, which is given too; remove it"))
-		}
-	default:
-		errs = append(errs, fmt.Errorf("kafka.producer: %q; expected idempotent or writer, or kafka.idempotence instead", c.Producer))
-	}
 	if _, ok := record.Codecs[c.withDefaults().Compression]; !ok {
 		errs = append(errs, fmt.Errorf("kafka.compression: %q; expected zstd, lz4, snappy, gzip or none", c.Compression))
 	}

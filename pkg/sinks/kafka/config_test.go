@@ -39,13 +39,9 @@ func TestErrorsNameTheFieldAndWhatIsExpected(t *testing.T) {
 		`kafka.batchBytes: 12; expected 1024 to 16777216`:                            func(c *Config) { c.BatchBytes = 12 },
 		`kafka.requestTimeout: 1ms; expected at least 100ms`:                         func(c *Config) { c.RequestTimeout = time.Millisecond },
 		`kafka.createTopics.enabled: false, but other settings`:                      func(c *Config) { c.CreateTopics.Partitions = 3 },
-		`kafka.producer: "plain"; expected idempotent or writer`:                     func(c *Config) { c.Producer = "plain" },
-		`kafka.producer: the former name of kafka.idempotence`: func(c *Config) {
-			c.Producer, c.Idempotence = "writer", new(true)
-		},
-		`kafka.checkTopics: "on"; expected off, warn or require`:        func(c *Config) { c.CheckTopics = "on" },
-		`kafka.createTopics.partitions: -1; expected 1 to 100000, or 0`: func(c *Config) { c.CreateTopics = CreateTopics{Enabled: true, Partitions: -1} },
-		`kafka.createTopics.replicationFactor: -1; expected 1 or more`:  func(c *Config) { c.CreateTopics = CreateTopics{Enabled: true, ReplicationFactor: -1} },
+		`kafka.checkTopics: "on"; expected off, warn or require`:                     func(c *Config) { c.CheckTopics = "on" },
+		`kafka.createTopics.partitions: -1; expected 1 to 100000, or 0`:              func(c *Config) { c.CreateTopics = CreateTopics{Enabled: true, Partitions: -1} },
+		`kafka.createTopics.replicationFactor: -1; expected 1 or more`:               func(c *Config) { c.CreateTopics = CreateTopics{Enabled: true, ReplicationFactor: -1} },
 		`kafka.createTopics.configs[0].name: missing; expected a topic setting`: func(c *Config) {
 			c.CreateTopics = CreateTopics{Enabled: true, Configs: []TopicConfig{{Value: "compact"}}}
 		},
@@ -150,17 +146,4 @@ func FuzzLaneNamesComeBack(f *testing.F) {
 			t.Errorf("%q: topic %q, partition %d", name, topic, partition)
 		}
 	})
-}
-
-func TestTheFormerNameOfIdempotenceStillWorks(t *testing.T) {
-	for want, configs := range map[bool][]Config{
-		true:  {{}, {Producer: "idempotent"}, {Idempotence: new(true)}},
-		false: {{Producer: "writer"}, {Idempotence: new(false)}},
-	} {
-		for _, c := range configs {
-			if got := c.isIdempotent(); got != want {
-				t.Errorf("%+v: idempotent is %v", c, got)
-			}
-		}
-	}
 }

@@ -42,8 +42,8 @@
 // begins a new epoch (KIP-360), numbered from 0. From the first batch of the new epoch on the broker refuses everything
 // of the old one, so an old batch that is still under way somewhere cannot land behind newer ones.
 //
-// With Config.Producer writer all this is off, for brokers without producer IDs: batches carry no numbers, and what is in
-// doubt is sent again without protection.
+// With idempotence: false all this is off, for brokers without producer IDs: batches carry no numbers, and batches in doubt
+// are sent again without protection.
 //
 // # Restarts
 //
