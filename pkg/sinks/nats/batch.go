@@ -1,11 +1,14 @@
 package nats
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -13,60 +16,63 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
 )
 
-// Operations of a fast-ingest batch (nats-server 2.14; ADR-50 calls them so). A message's reply subject tells the server
-// REPLY.BATCH.FLOW.fail.NUMBER.OPERATION.$FI: which batch it belongs to, the how manieth of it is, and what to do.
+// Operations of a fast-ingest batch (nats-server 2.14, ADR-50). The reply subject of each message carries them to the server:
+// REPLY.BATCH.FLOW.fail.NUMBER.OPERATION.$FI, with the ID of the batch, the interval of acknowledgements, the number of the
+// message in the batch, counted from 1, and the operation.
 const (
 	opStart  = 0
 	opAppend = 1
-	opCommit = 2 // with this message
-	opEnd    = 3 // without it
+	opCommit = 2 // store this message and end the batch
+	opEnd    = 3 // end the batch without this message
 	opPing   = 4
 )
 
-// ackInterval is after how many messages the server says how far it got, the most that it allows.
+// ackInterval is the number of messages after which the server acknowledges a part of the batch: the most that it allows.
 const ackInterval = "500"
 
-// beyondBatch is the number of a ping that no batch has come to: the server ends the batch and says how much of it is stored.
+// beyondBatch is the number of a ping, larger than that of any message. The missing messages before it make the server end
+// the batch and report how much of it is stored.
 const beyondBatch = 1 << 62
 
-// openBatch is one batch on its way. What the stream keeps of it is a prefix, in order: the server ends it at the first
-// message that is missing or refused.
+// openBatch is one batch that was started on the server. The stream keeps a prefix of it, in order: the server ends it at the
+// first message that is missing or refused.
 type openBatch struct {
 	id           string
-	firstSubject string   // the subject of its first message
-	baseSequence uint64   // the stream's last sequence when it began
-	offsets      []uint64 // of its messages, in order
+	epoch        string   // of its offsets
+	firstSubject string   // subject of its first message
+	baseSequence uint64   // last sequence of the stream before it
+	offsets      []uint64 // of the messages that were sent, in order
 
 	mu      sync.Mutex
 	changed chan struct{} // capacity 1; filled when known changes
 	known   batchState
 }
 
-// batchState is what is known of a batch at one moment.
+// batchState is the known state of a batch at one moment.
 type batchState struct {
-	acked           uint64          // so many of its messages are stored, as far as is known
-	ended           bool            // no more of it will be: acked is exact
-	lastSequence    uint64          // of the last one, when it has ended and there is one
-	unknownToServer bool            // the server does not know it: nothing of it is on the way, unless it begins only now
-	orphaned        bool            // the server did not know it when a message came: it is over, and the rest of the answers may not come
+	acked           uint64          // number of its messages that are known to be stored
+	ended           bool            // the server stores no more of it: acked is exact
+	lastSequence    uint64          // of its last message; set once it has ended and is not empty
+	unknownToServer bool            // a ping found no such batch: none of it is in flight, unless its first message is
+	orphaned        bool            // a message found no such batch: it is over, and more answers may not come
 	refused         *refusedMessage // the first message that was refused
 	problem         error           // why no more answers may come
 }
 
-// isOver says that the server takes nothing more, or that it is not known.
+// isOver reports whether the server takes nothing more, or its answers may not come.
 func (st batchState) isOver() bool {
 	return st.ended || st.orphaned || st.refused != nil || st.problem != nil
 }
 
-// refusedMessage is what the server said of one message of a batch.
+// refusedMessage is the server's error about one message of a batch.
 type refusedMessage struct {
-	number uint64 // the how manieth
+	number uint64 // in the batch, from 1
 	err    *stream.Error
 }
 
 func newBatch(id string) *openBatch { return &openBatch{id: id, changed: make(chan struct{}, 1)} }
 
-// appendReply returns the reply subject of a message, behind that of the batch's call.
+// appendReply appends the reply subject of a message; call is the reply subject of the batch's call.
 func (b *openBatch) appendReply(dst []byte, call string, number uint64, operation int) []byte {
 	dst = append(append(append(dst, call...), '.'), b.id...)
 	dst = append(dst, "."+ackInterval+".fail."...)
@@ -74,17 +80,17 @@ func (b *openBatch) appendReply(dst []byte, call string, number uint64, operatio
 	return append(strconv.AppendInt(dst, int64(operation), 10), ".$FI"...)
 }
 
-// parseReply returns what reply had put into a reply subject.
+// parseReply parses the part of a reply subject that follows the call.
 func parseReply(reply string) (number uint64, ping bool) {
 	parts := strings.Split(reply, ".") // BATCH FLOW fail NUMBER OPERATION $FI
 	if len(parts) != 6 {
 		return 0, false
 	}
-	number, _ = strconv.ParseUint(parts[3], 10, 64) // 0 is none
+	number, _ = strconv.ParseUint(parts[3], 10, 64) // 0 is no message
 	return number, parts[4] == strconv.Itoa(opPing)
 }
 
-// handleAnswer takes what comes for a message of the batch, or for a ping.
+// handleAnswer records an answer to a message of the batch, or to a ping.
 func (b *openBatch) handleAnswer(reply string, a connection.Answer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -98,42 +104,53 @@ func (b *openBatch) handleAnswer(reply string, a connection.Answer) {
 		st.problem = nats.ErrNoResponders
 		return
 	}
-	var said struct {
-		Type     string        `json:"type"` // "" in what ends a batch
-		Sequence uint64        `json:"seq"`  // of the stream where Type is "", else of the batch
-		Batch    string        `json:"batch"`
-		Count    uint64        `json:"count"`
-		Error    *stream.Error `json:"error"`
-	}
+	var answer batchAnswer
 	number, ping := parseReply(reply)
-	err := json.Unmarshal(a.Data, &said)
-	switch {
-	case err != nil:
+	if err := json.Unmarshal(a.Data, &answer); err != nil {
 		st.problem = fmt.Errorf("the answer to a batch is none: %.200q", a.Data)
-	case said.Type == "ack":
-		st.acked = max(st.acked, said.Sequence)
-	case said.Type == "gap": // how much is stored follows
-	case said.Type == "err":
-		st.recordRefusal(said.Sequence, said.Error)
-	case said.Error != nil && (said.Error.ErrCode == stream.CodeUnknownBatch || ping && said.Error.ErrCode == stream.CodeBatchesDisabled):
+		return
+	}
+	st.applyAnswer(b.id, answer, number, ping)
+}
+
+// batchAnswer is an answer of the server about a batch (ADR-50).
+type batchAnswer struct {
+	Type     string        `json:"type"` // "" in the answer that ends a batch
+	Sequence uint64        `json:"seq"`  // in the stream if Type is "", else in the batch
+	Batch    string        `json:"batch"`
+	Count    uint64        `json:"count"`
+	Error    *stream.Error `json:"error"`
+}
+
+// applyAnswer records an answer to the message of this number, or to a ping, of the batch with this ID.
+func (st *batchState) applyAnswer(id string, answer batchAnswer, number uint64, ping bool) {
+	switch {
+	case answer.Type == "ack":
+		st.acked = max(st.acked, answer.Sequence)
+	case answer.Type == "gap": // another answer with the number of stored messages follows
+	case answer.Type == "err":
+		st.recordRefusal(answer.Sequence, answer.Error)
+	case answer.Error == nil:
+		if answer.Batch == id {
+			st.ended, st.acked, st.lastSequence = true, answer.Count, answer.Sequence
+		}
+	case answer.Error.ErrCode == stream.CodeUnknownBatch || ping && answer.Error.ErrCode == stream.CodeBatchesDisabled:
 		st.unknownToServer, st.orphaned = st.unknownToServer || ping, st.orphaned || !ping
-	case said.Error != nil && ping: // of the ping, not of the batch
-		st.problem = said.Error
-	case said.Error != nil:
-		st.recordRefusal(number, said.Error)
-	case said.Batch == b.id:
-		st.ended, st.acked, st.lastSequence = true, said.Count, said.Sequence
+	case ping: // the error is about the ping, not about the batch
+		st.problem = answer.Error
+	default:
+		st.recordRefusal(number, answer.Error)
 	}
 }
 
-// recordRefusal notes the first message that was refused.
+// recordRefusal keeps the refusal of the lowest number.
 func (st *batchState) recordRefusal(number uint64, err *stream.Error) {
 	if err != nil && (st.refused == nil || number < st.refused.number) {
 		st.refused = &refusedMessage{number, err}
 	}
 }
 
-// signalChange lets whoever waits for c look again.
+// signalChange fills a channel of capacity 1; it never blocks.
 func signalChange(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -147,14 +164,14 @@ func (b *openBatch) currentState() batchState {
 	return b.known
 }
 
-// resetProblem drops what was known of trouble: another question is asked.
+// resetProblem clears the errors of earlier questions before the server is asked again.
 func (b *openBatch) resetProblem() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.known.unknownToServer, b.known.problem = false, nil
 }
 
-// actualSequence returns the number that the stream's last message has instead of the one that was expected.
+// actualSequence returns the last sequence of the stream, if the message was refused because that is not the expected one.
 func (r *refusedMessage) actualSequence() (sequence uint64, yes bool) {
 	if r == nil || r.err.ErrCode != stream.CodeWrongLastSequence {
 		return 0, false
@@ -162,4 +179,78 @@ func (r *refusedMessage) actualSequence() (sequence uint64, yes bool) {
 	text := r.err.Description[strings.LastIndexByte(r.err.Description, ' ')+1:] // "wrong last sequence: 17"
 	sequence, err := strconv.ParseUint(text, 10, 64)
 	return sequence, err == nil
+}
+
+// batchCloser waits for batches and ends them on the server, those of this process and of others. One goroutine uses it at a
+// time: the Publish of the single lane, or Fence.
+type batchCloser struct {
+	stream     string
+	pattern    string // wildcard subject of the sink, for errors
+	ackTimeout time.Duration
+	lastClosed string // ID of the last batch that was ended here
+}
+
+// awaitBatch waits until done returns true. It gives up when no answer comes for ackTimeout, or ctx ends; the state is
+// returned also with an error.
+func (c *batchCloser) awaitBatch(ctx context.Context, b *openBatch, done func(batchState) bool) (batchState, error) {
+	timeout := time.NewTimer(c.ackTimeout)
+	defer timeout.Stop()
+	for {
+		if st := b.currentState(); done(st) {
+			return st, nil
+		}
+		select {
+		case <-b.changed:
+			timeout.Reset(c.ackTimeout)
+		case <-timeout.C:
+			return b.currentState(), fmt.Errorf("%w of stream %q within %v", connection.ErrUnanswered, c.stream, c.ackTimeout)
+		case <-ctx.Done():
+			return b.currentState(), ctx.Err()
+		}
+	}
+}
+
+// closeBatch asks the server to end a batch and repeats that until it answers, because a stream that has just lost its leader
+// drops requests. The answer is exact: the stream stores nothing of the batch after it.
+func (c *batchCloser) closeBatch(ctx context.Context, l *connection.Link, b *openBatch) (st batchState, err error) {
+	b.resetProblem()
+	number := l.StartCall(connection.Call{SentTo: connection.SubjectIs(b.firstSubject), OnAnswer: b.handleAnswer})
+	defer l.EndCall(number)
+	ping := &nats.Msg{Subject: b.firstSubject, Reply: string(b.appendReply(nil, l.ReplySubject(number), beyondBatch, opPing))}
+	err = l.RetryUntilAnswered(ctx, b.firstSubject, func(ctx context.Context) error {
+		if err := l.Publish(ctx, ping); err != nil {
+			return err
+		}
+		st, err = c.awaitBatch(ctx, b, func(st batchState) bool { return st.ended || st.unknownToServer || st.problem != nil })
+		return err
+	})
+	if err == nil && !st.ended && st.problem != nil {
+		err = c.classifyProblem(ctx, st.problem)
+	}
+	if err == nil {
+		c.lastClosed = b.id
+	}
+	return st, err
+}
+
+// closeBatchByID is closeBatch for a batch of another process. subject is any subject that the stream takes.
+func (c *batchCloser) closeBatchByID(ctx context.Context, l *connection.Link, id, subject string) error {
+	b := newBatch(id)
+	b.firstSubject = subject
+	_, err := c.closeBatch(ctx, l, b)
+	return err
+}
+
+// classifyProblem turns the reason why no answer came into an error of the sink.
+func (c *batchCloser) classifyProblem(ctx context.Context, problem error) error {
+	var answer *stream.Error
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.As(problem, &answer):
+		return stream.ClassifyError(c.stream, c.pattern, answer)
+	case errors.Is(problem, nats.ErrNoResponders):
+		return stream.NoStreamError(c.stream, c.pattern)
+	}
+	return problem
 }

@@ -32,7 +32,7 @@ func TestAStreamThatLosesMessagesIsUsedWithAWarning(t *testing.T) {
 			s := openSink(t, testConfig(server.URL()), lines.logger())
 			mustPublish(t, s, newPod("web", 1))
 			mustPublish(t, s, newPod("web", 2))
-			s.verified.Store(false) // as after an outage
+			s.features.invalidate() // as after an outage
 			mustPublish(t, s, newPod("web", 3))
 			cautions, said := strings.Join(s.Warnings(), "\n"), strings.Count(lines.String(), "is not as it should be")
 			if test.says == "" && (cautions != "" || said != 0) {

@@ -2,17 +2,15 @@ package nats
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"net/url"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
 )
 
 // Config says where and how to deliver. Zero values mean the defaults written at each field; [Config.SetDefaults] fills
@@ -111,6 +109,21 @@ const (
 	storageMemory           = "memory"
 )
 
+// Modes of delivery, see [Config.Mode].
+const (
+	modeJetStream = "jetstream"
+	modeCore      = "core"
+	modeKV        = "kv"
+)
+
+// Names of NATS key-value buckets (ADR-8): the stream behind a bucket, its subjects, and what a purge marker is.
+const (
+	bucketStream   = "KV_"
+	bucketSubject  = "$KV."
+	operationPurge = "PURGE"
+	purgeMarkerTTL = "24h"
+)
+
 // SetDefaults fills in the default of every field that is zero and has one.
 func (c *Config) SetDefaults() {
 	c.Mode = cmp.Or(c.Mode, modeJetStream)
@@ -127,54 +140,27 @@ func (c *Config) SetDefaults() {
 	c.Create.Duplicates = cmp.Or(c.Create.Duplicates, duplicates)
 }
 
-// Validate checks everything that can be known without files and network, with defaults in the place of zero values.
-// Each of the joined errors names the path of its field. None holds a secret.
-func (c Config) Validate() error {
-	c.SetDefaults()
-	return errors.Join(
-		atPath("url", c.validateURL()),
-		atPath("url", c.validateCleartext()),
-		c.validateMode(),
-		atPath("subject", c.validateSubject()),
-		atPath("lanes", checkRange(c.Lanes, 1, maxLanes)),
-		atPath("ackTimeout", checkPositive(c.AckTimeout)),
-		atPath("maxInFlightBytes", checkPositive(c.MaxInFlightBytes)),
-		atPath("inboxPrefix", validateLiteral(c.InboxPrefix)),
-		c.validateAuthentication(),
-		atPath("create.storage", checkOneOf(c.Create.Storage, storageFile, storageMemory)),
-		atPath("create.replicas", checkRange(c.Create.Replicas, 1, 5)),
-		atPath("create.maxAge", checkNotNegative(c.Create.MaxAge)),
-		atPath("create.maxBytes", checkNotNegative(c.Create.MaxBytes)),
-		atPath("create.duplicates", c.validateDuplicates()),
-	)
+// StreamName is the stream that keeps the changes: the one behind the bucket in mode kv, none in mode core.
+func (c Config) StreamName() string {
+	if c.Mode == modeKV {
+		return bucketStream + c.Bucket
+	}
+	return c.Stream
 }
 
-// atPath puts the path of a field in front of its error.
-func atPath(path string, err error) error {
-	if err == nil {
-		return nil
+// SubjectTemplate is the template of the subjects messages go to, with the bucket's part in mode kv.
+func (c Config) SubjectTemplate() string {
+	if c.Mode == modeKV {
+		return bucketSubject + c.Bucket + "." + c.Subject
 	}
-	return fmt.Errorf("nats.%s: %w", path, err)
+	return c.Subject
 }
 
-func (c Config) validateURL() error {
-	if c.URL == "" {
-		return errors.New("required; for example nats://127.0.0.1:4222")
-	}
-	for i, address := range strings.Split(c.URL, ",") {
-		u, err := url.Parse(strings.TrimSpace(address))
-		if err != nil || u.Host == "" { // the address itself is not shown: it may hold a password
-			return fmt.Errorf("address %d is not of the form nats://host:port", i+1)
-		}
-		if err := checkOneOf(u.Scheme, "nats", "tls", "ws", "wss"); err != nil {
-			return fmt.Errorf("address %d: scheme: %w", i+1, err)
-		}
-		if n, err := strconv.ParseUint(cmp.Or(u.Port(), "4222"), 10, 16); err != nil || n == 0 || u.Hostname() == "" {
-			return fmt.Errorf("address %d is not of the form nats://host:port, with a port from 1 to 65535", i+1)
-		}
-	}
-	return nil
-}
+// KeepsRows says that NATS keeps one value for each key, the state of an object: mode kv.
+func (c Config) KeepsRows() bool { return c.Mode == modeKV }
+
+// KeepsNothing says that NATS keeps nothing: mode core.
+func (c Config) KeepsNothing() bool { return c.Mode == modeCore }
 
 // serverHosts are the addresses in the URL, for messages, without what it may hold beside them.
 func (c Config) serverHosts() string {
@@ -187,25 +173,6 @@ func (c Config) serverHosts() string {
 	return strings.Join(hosts, ", ")
 }
 
-func (c Config) hasURL() bool { return c.validateURL() == nil }
-
-// validateCleartext sees to it that no password or token crosses the network readable by mistake. A server names others
-// to connect to, so that loopback is no excuse. Seeds and .creds files sign a challenge and are never sent.
-func (c Config) validateCleartext() error {
-	if c.AllowCleartextCredentials || c.TLS != (TLS{}) || !c.hasURL() {
-		return nil
-	}
-	for i, address := range strings.Split(c.URL, ",") {
-		u, err := url.Parse(strings.TrimSpace(address))
-		if err != nil || u.Scheme == "tls" || u.Scheme == "wss" || u.User == nil && c.Password == "" && c.Token == "" {
-			continue
-		}
-		return fmt.Errorf("address %d sends the password or token readable; write tls://, use credentials or nkeySeed, or say "+
-			"nats.allowCleartextCredentials: true where the network is trusted", i+1)
-	}
-	return nil
-}
-
 // Files are the files that the sink reads for each connection.
 func (c Config) Files() []sinks.File {
 	return sinks.NamedFiles(
@@ -215,128 +182,23 @@ func (c Config) Files() []sinks.File {
 	)
 }
 
-func validateStream(name string) error {
-	if name == "" {
-		return errors.New("required; the name of a JetStream stream")
-	}
-	if i := strings.IndexFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune(`.*>/\`, r) }); i >= 0 {
-		return fmt.Errorf(`%q has %q at position %d; a stream name has no blanks and none of . * > / \`, name, name[i], i+1)
-	}
-	return nil
-}
-
-func (c Config) validateSubject() error {
-	if c.Subject == "" {
-		return errors.New("required; for example k8s.{cluster}.{group}.{resource}.{namespace}.{name}")
-	}
-	template, err := sinks.ParseTemplate(c.Subject)
-	if err != nil {
-		return err
-	}
-	filled := string(template.AppendName(nil, &sampleChange, func(dst []byte, _ string) []byte { return append(dst, 'x') }))
-	if err := validateLiteral(filled); err != nil {
-		return err
-	}
-	if i := strings.IndexFunc(filled, func(r rune) bool { return !strings.ContainsRune("/=.", r) && !isPlainByte(byte(r)) }); c.Mode == modeKV && i >= 0 {
-		return fmt.Errorf("%q has %q, which a key cannot have; legal are letters, digits and the signs -/_=. only", c.Subject, filled[i])
-	}
+// fencePrefix returns the prefix of the subjects of fences. No template can give such a subject.
+func (c Config) fencePrefix() string {
 	if c.Mode == modeKV {
-		return checkDistinctSubjects(c.Subject, "mode kv")
+		return bucketSubject + c.Bucket + ".kubecdc.fence."
 	}
-	return nil
+	return "kubecdc.fence." + c.Stream + "."
 }
 
-// checkDistinctSubjects checks that no two objects can share a subject.
-func checkDistinctSubjects(template, who string) error {
-	tokens := strings.Split(template, ".")
-	for _, need := range [][]string{{"{group}"}, {"{resource}", "{kind}"}, {"{namespace}"}, {"{name}"}} {
-		if !slices.ContainsFunc(need, func(placeholder string) bool { return slices.Contains(tokens, placeholder) }) {
-			return fmt.Errorf("%q does not give each object a subject of its own, which %s needs; write %s between dots",
-				template, who, strings.Join(need, " or "))
-		}
-	}
-	return nil
+// fenceSubject returns the subject of the fence of a sink. Other sinks may publish to the same stream.
+func (c Config) fenceSubject(claim sinks.Claim) string {
+	subject := append(AppendToken([]byte(c.fencePrefix()), cmp.Or(claim.Group, "-")), '.')
+	return string(AppendToken(subject, cmp.Or(claim.Sink, "-")))
 }
 
-// validateLiteral checks that s is a subject without wildcards that JetStream may store. The client and the server let
-// more pass: "a.*" is stored under just that name, and "a..b" gets no answer.
-func validateLiteral(s string) error {
-	if strings.HasPrefix(s, "$") {
-		return fmt.Errorf("%q begins with $, which is the server's own", s)
-	}
-	for token := range strings.SplitSeq(s, ".") {
-		if token == "" {
-			return fmt.Errorf("%q has an empty token; write no dot at the ends and no two in a row", s)
-		}
-	}
-	if i := strings.IndexFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '*' || r == '>' }); i >= 0 {
-		return fmt.Errorf("%q has a blank, a wildcard or a character that is not ASCII: %q", s, s[i:i+1])
-	}
-	return nil
-}
-
-func (c Config) validateAuthentication() error {
-	var ways []string
-	for _, way := range []struct {
-		name string
-		set  bool
-	}{
-		{"credentials", c.Credentials != ""}, {"nkeySeed", c.NkeySeed != ""},
-		{"user", c.User != "" || c.Password != ""}, {"token", c.Token != ""},
-	} {
-		if way.set {
-			ways = append(ways, way.name)
-		}
-	}
-	var errs []error
-	if len(ways) > 1 {
-		errs = append(errs, atPath(ways[1], fmt.Errorf("%s is set too; use one way to authenticate", ways[0])))
-	}
-	if (c.User == "") != (c.Password == "") {
-		errs = append(errs, atPath("user", errors.New("user and password belong together; set both or none")))
-	}
-	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
-		errs = append(errs, atPath("tls.cert", errors.New("cert and key belong together; set both or none")))
-	}
-	return errors.Join(errs...)
-}
-
-func (c Config) validateDuplicates() error {
-	if err := checkPositive(c.Create.Duplicates); err != nil {
-		return err
-	}
-	if c.Create.MaxAge > 0 && c.Create.Duplicates > c.Create.MaxAge {
-		return fmt.Errorf("%v is longer than maxAge, %v; the server refuses that", c.Create.Duplicates, c.Create.MaxAge)
-	}
-	return nil
-}
-
-func checkRange(n, low, high int) error {
-	if n < low || n > high {
-		return fmt.Errorf("%d is not between %d and %d", n, low, high)
-	}
-	return nil
-}
-
-func checkPositive[T int64 | time.Duration](v T) error {
-	if v <= 0 {
-		return fmt.Errorf("%v is not positive", v)
-	}
-	return nil
-}
-
-func checkNotNegative[T int64 | time.Duration](v T) error {
-	if v < 0 {
-		return fmt.Errorf("%v is negative", v)
-	}
-	return nil
-}
-
-func checkOneOf(v string, allowed ...string) error {
-	if !slices.Contains(allowed, v) {
-		return fmt.Errorf("%q is not one of %s", v, strings.Join(allowed, ", "))
-	}
-	return nil
+// streamClient returns a client of the stream that keeps the changes.
+func (c Config) streamClient(l *connection.Link) stream.Client {
+	return stream.Client{Link: l, Name: c.Stream}
 }
 
 // streamConfig returns the configuration of the stream to create, for the subjects of pattern.

@@ -104,7 +104,7 @@ func TestWhatWentByIDBeforeACrashGoesByIDAfterIt(t *testing.T) {
 	if got, want := storedVersions(t, js), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8 web/9 web/10 web/11 web/12"; got != want {
 		t.Errorf("the stream holds %s, want %s", got, want)
 	}
-	if after.streamEnd.batchCount == 0 {
+	if after.batches.count == 0 {
 		t.Error("what is new goes by ID, too")
 	}
 }

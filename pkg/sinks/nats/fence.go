@@ -1,7 +1,6 @@
 package nats
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/nats-io/nats.go"
 
@@ -18,27 +18,39 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
 )
 
-// term is the time in which this process may publish, from Fence on.
+// fence excludes older exporters from the stream after a failover (ADR 48 of this repository).
 //
-// The fence is a message of a subject of its own in the stream of the changes. It says whose the stream is, and moves its
-// end: the first message of each batch names the end, so that no other process begins a batch any more. What the process
-// before had begun is ended first. Whoever is refused, or learns the end anew, looks at the fence before anything else.
+// The fence is a message with a subject of its own in the stream of the changes. It names the owner of the stream and moves
+// the stream's end. The first message of each batch names the end, so no other process can start a batch any more; the batch
+// that the previous process had started is ended first. An exporter that is refused, or that must read the end again, checks
+// the fence before anything else.
 //
-// Where changes go by message ID nothing refuses a single message. There the fence is looked at before each Publish, and
-// what an older process had on its way then is stored.
+// By message ID the server does not refuse single messages. There the exporter checks the fence before each Publish; the
+// messages that an older process had in flight are still stored.
+type fence struct {
+	cfg      Config
+	features *streamFeatures
+	warnings *warnings
+	closer   *batchCloser
+	end      *streamEnd
+	progress *idProgress
+	current  atomic.Pointer[term] // nil before the first Fence
+}
+
+// term is the time in which this process may publish, from a successful Fence on.
 type term struct {
 	claim        sinks.Claim
-	endSequence  uint64 // the stream's last sequence when it began
+	endSequence  uint64 // last sequence of the stream when the term began
 	directAccess bool   // the stream allows direct access
 
 	mu            sync.Mutex
-	owner         stream.Owner // zero where the stream has no place for a fence
-	deposed       error        // for good
+	owner         stream.Owner // the fence; zero if the stream has no subject for it
+	deposed       error        // a *sinks.DeposedError once another process is the owner; final
 	laneStarts    map[sinks.Lane]sinks.LanePosition
 	recordedLanes map[sinks.Lane]bool
 }
 
-// ownerRecord is what this process has put into the stream; the zero value where there is no place for it.
+// ownerRecord returns the fence of this process; the zero value if the stream has no subject for it.
 func (t *term) ownerRecord() stream.Owner {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -51,7 +63,7 @@ func (t *term) setOwner(owner stream.Owner) {
 	t.owner = owner
 }
 
-// markDeposed ends it: another process publishes.
+// markDeposed ends the term for good: every later Publish fails with err.
 func (t *term) markDeposed(err error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -59,91 +71,104 @@ func (t *term) markDeposed(err error) error {
 	return err
 }
 
-// fencePrefix begins the subjects of fences: beside what any template can give.
-func (c Config) fencePrefix() string {
-	if c.Mode == modeKV {
-		return bucketSubject + c.Bucket + ".kubecdc.fence."
-	}
-	return "kubecdc.fence." + c.Stream + "."
+func (t *term) deposedError() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.deposed
 }
 
-// fenceSubject is where the fence of a sink is: others may publish to the same stream.
-func (c Config) fenceSubject(claim sinks.Claim) string {
-	subject := append(AppendToken([]byte(c.fencePrefix()), cmp.Or(claim.Group, "-")), '.')
-	return string(AppendToken(subject, cmp.Or(claim.Sink, "-")))
+// laneStart returns where a lane begins in this term, and whether later processes can find the lane.
+func (t *term) laneStart(lane sinks.Lane) (start sinks.LanePosition, known, recorded bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	start, known = t.laneStarts[lane]
+	return start, known, t.recordedLanes[lane]
 }
 
-// fenceRecord describes the fence, for a stream that is configured so.
-func (s *Sink) fenceRecord(l *connection.Link, claim sinks.Claim) stream.Ownership {
-	o := stream.Ownership{Client: s.streamClient(l), Subject: s.cfg.fenceSubject(claim), Description: "the right to publish"}
-	if s.acceptsTTL.Load() {
-		o.Header = nats.Header{nats.MsgTTLHdr: {"never"}}
-	}
-	return o
+func (t *term) recordLane(lane sinks.Lane, start sinks.LanePosition) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.recordedLanes[lane], t.laneStarts[lane] = true, start
 }
 
-// Fence is [sinks.Fenced.Fence].
-func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane) error {
-	s.fenced.Store(true)
-	l, err := s.verifiedLink(ctx)
-	if err != nil {
-		return err
+// recordPublish records the result of a Publish. After success, later messages of the lane have a sequence above acked. After
+// a loss that holds for all lanes.
+func (t *term) recordPublish(lane sinks.Lane, acked uint64, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	next := sinks.LanePosition(acked) + 1
+	switch {
+	case err == nil:
+		t.laneStarts[lane] = next
+	case errors.As(err, new(*sinks.LostError)):
+		for other, start := range t.laneStarts {
+			t.laneStarts[other] = min(start, next)
+		}
 	}
+}
+
+// progress returns a copy of the lane starts.
+func (t *term) progress() map[sinks.Lane]sinks.LanePosition {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return maps.Clone(t.laneStarts)
+}
+
+// claimTerm excludes older processes from the stream, as far as the stream allows, and returns a new term. lanes are those
+// that an earlier process of the group has recorded.
+func (f *fence) claimTerm(ctx context.Context, l *connection.Link, claim sinks.Claim, lanes []sinks.Lane) (*term, error) {
 	next := &term{claim: claim, laneStarts: map[sinks.Lane]sinks.LanePosition{}, recordedLanes: map[sinks.Lane]bool{}}
 	for _, lane := range lanes {
 		next.recordedLanes[lane] = true
 	}
-	if s.cfg.Mode != modeCore {
-		if err := s.fenceStream(ctx, l, next); err != nil {
-			return err
-		}
+	if f.cfg.Mode == modeCore {
+		return next, nil
 	}
-	s.startTerm(next)
-	return nil
+	return next, f.fenceStream(ctx, l, next)
 }
 
-// fenceStream turns older processes away, as far as the stream can.
-func (s *Sink) fenceStream(ctx context.Context, l *connection.Link, next *term) error {
-	found, err := s.streamClient(l).RequireInfo(ctx)
+// fenceStream writes the fence in the way that suits the stream.
+func (f *fence) fenceStream(ctx context.Context, l *connection.Link, next *term) error {
+	found, err := f.cfg.streamClient(l).RequireInfo(ctx)
 	if err != nil {
 		return err
 	}
-	s.updateWarning("writers", "")
-	s.recordFeatures(found.Config)
+	f.warnings.update(topicWriters, "")
+	f.features.record(found.Config)
 	next.directAccess, next.endSequence = found.Config.AllowDirect, found.State.LastSeq
-	covered := slices.ContainsFunc(found.Config.Subjects, func(subject string) bool { return stream.Covers(subject, s.cfg.fencePrefix()+">") })
-	switch batches := s.streamEnd.batchesPossible.Load(); {
+	covered := slices.ContainsFunc(found.Config.Subjects, func(subject string) bool { return stream.Covers(subject, f.cfg.fencePrefix()+">") })
+	switch batches := f.features.acceptsBatches.Load(); {
 	case !covered && batches:
 		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q has no place for the fence that turns older exporters away: add the "+
 			"subject %q to it: nats stream edit %s --subjects %s",
-			s.cfg.Stream, s.cfg.fencePrefix()+">", s.cfg.Stream, strings.Join(append(found.Config.Subjects, s.cfg.fencePrefix()+">"), ","))}
+			f.cfg.Stream, f.cfg.fencePrefix()+">", f.cfg.Stream, strings.Join(append(found.Config.Subjects, f.cfg.fencePrefix()+">"), ","))}
 	case !covered:
 		return nil
 	case !batches:
-		next.owner, err = s.fenceRecord(l, next.claim).Claim(ctx, next.claim, stream.Owner{})
+		next.owner, err = f.ownership(l, next.claim).Claim(ctx, next.claim, stream.Owner{})
 		next.endSequence = max(next.endSequence, next.owner.Sequence)
 		return err
 	}
-	return s.fenceOrderedStream(ctx, l, next)
+	return f.fenceBatches(ctx, l, next)
 }
 
-// fenceOrderedStream ends what the process before has begun, and moves the stream's end. What had begun between the two is found,
-// and ended, too.
-func (s *Sink) fenceOrderedStream(ctx context.Context, l *connection.Link, next *term) error {
+// fenceBatches ends the newest batch in the stream and then moves the stream's end. It repeats both if another batch was
+// started in between.
+func (f *fence) fenceBatches(ctx context.Context, l *connection.Link, next *term) error {
 	ended := ""
 	for range maxBatchStarts {
-		found, err := s.streamClient(l).RequireInfo(ctx)
+		found, err := f.cfg.streamClient(l).RequireInfo(ctx)
 		if err != nil {
 			return err
 		}
 		first := found.State.FirstSeq
-		if ended, err = s.closeNewestBatch(ctx, l, s.cfg.fenceSubject(next.claim), first, found.State.LastSeq, ended); err != nil {
+		if ended, err = f.closeNewestBatch(ctx, l, f.cfg.fenceSubject(next.claim), first, found.State.LastSeq, ended); err != nil {
 			return err
 		}
-		if next.owner, err = s.fenceRecord(l, next.claim).Claim(ctx, next.claim, next.owner); err != nil {
+		if next.owner, err = f.ownership(l, next.claim).Claim(ctx, next.claim, next.owner); err != nil {
 			return err
 		}
-		newest, err := s.newestBatchID(ctx, l, first, next.owner.Sequence-1)
+		newest, err := f.newestBatchID(ctx, l, first, next.owner.Sequence-1)
 		if err != nil {
 			return err
 		}
@@ -152,67 +177,50 @@ func (s *Sink) fenceOrderedStream(ctx context.Context, l *connection.Link, next 
 			return nil
 		}
 	}
-	return fmt.Errorf("stream %q: an older exporter begins a batch whenever its last one is ended", s.cfg.Stream)
+	return fmt.Errorf("stream %q: an older exporter begins a batch whenever its last one is ended", f.cfg.Stream)
 }
 
-// closeNewestBatch ends the newest batch between two sequences of the stream, and returns its ID. Nothing of one that is ended is
-// stored any more. subject is one that the stream takes.
-func (s *Sink) closeNewestBatch(ctx context.Context, l *connection.Link, subject string, first, end uint64, ended string) (string, error) {
-	id, err := s.newestBatchID(ctx, l, first, end)
+// closeNewestBatch ends the newest batch between two sequences, unless it is the one that was ended before, and returns its
+// ID. The stream stores nothing more of an ended batch. subject is any subject that the stream takes.
+func (f *fence) closeNewestBatch(ctx context.Context, l *connection.Link, subject string, first, last uint64, ended string) (string, error) {
+	id, err := f.newestBatchID(ctx, l, first, last)
 	if err != nil || id == "" || id == ended {
 		return ended, err
 	}
-	return id, s.closeBatchByID(ctx, l, id, subject)
+	return id, f.closer.closeBatchByID(ctx, l, id, subject)
 }
 
-// newestBatchID is the ID of the newest batch of an exporter between two sequences; "" when there is none near the end.
-func (s *Sink) newestBatchID(ctx context.Context, l *connection.Link, first, end uint64) (id string, err error) {
-	m, err := s.streamClient(l).FindNewest(ctx, first, end, func(m stream.Message) bool { _, ours := storedOffsetOf(m); return ours })
-	place, _ := storedOffsetOf(m)
-	return place.batch, err
+// newestBatchID returns the ID of the newest batch of an exporter between two sequences; "" if there is none near the last.
+func (f *fence) newestBatchID(ctx context.Context, l *connection.Link, first, last uint64) (id string, err error) {
+	m, err := f.cfg.streamClient(l).FindNewest(ctx, first, last, func(m stream.Message) bool { _, ours := storedOffsetOf(m); return ours })
+	stored, _ := storedOffsetOf(m)
+	return stored.batch, err
 }
 
-// startTerm forgets what an earlier one, or a stored state, has left: what is in the stream is in the tails.
-func (s *Sink) startTerm(next *term) {
-	s.mu.Lock()
-	clear(s.ackedAhead)
-	clear(s.snapshotStarts)
-	s.mu.Unlock()
-	s.streamEnd.restartAt(next.endSequence)
-	s.progress.restartAt(next.endSequence)
-	s.term.Store(next)
+// ownership describes the fence as a record in the stream.
+func (f *fence) ownership(l *connection.Link, claim sinks.Claim) stream.Ownership {
+	o := stream.Ownership{Client: f.cfg.streamClient(l), Subject: f.cfg.fenceSubject(claim), Description: "the right to publish"}
+	if f.features.acceptsTTL.Load() {
+		o.Header = nats.Header{nats.MsgTTLHdr: {"never"}}
+	}
+	return o
 }
 
-// restartAt begins a new epoch in a stream that ends there.
-func (o *streamEnd) restartAt(end uint64) {
-	o.wroteByID.Store(false)
-	o.nextBatchSize, o.inDoubt = 0, nil
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.epoch, o.newestOffset, o.saveState, o.epochSaved = randomName(), 0, nil, true
-	o.endKnown, o.lastSequence, o.storedThrough, o.lost = true, end, 0, nil
-}
-
-func (p *idProgress) restartAt(end uint64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.newest, p.attemptedThrough, p.checkpoints, p.lost, p.resendThrough, p.lossCount = end, 0, nil, nil, 0, 0
-}
-
-// checkOwnership says nil while no other process has claimed the stream, which ends there.
-func (s *Sink) checkOwnership(ctx context.Context, l *connection.Link, end uint64) error {
-	t := s.term.Load()
+// checkOwnership returns nil while no other process has claimed the stream, or without a term. end is the last sequence that
+// the server reported: if the stream went back, the fence may be lost with it, and is written again.
+func (f *fence) checkOwnership(ctx context.Context, l *connection.Link, end uint64) error {
+	t := f.current.Load()
 	if t == nil || t.ownerRecord().Sequence == 0 {
 		return nil
 	}
-	o, mine := s.fenceRecord(l, t.claim), t.ownerRecord()
+	o, mine := f.ownership(l, t.claim), t.ownerRecord()
 	found, err := o.Current(ctx)
-	if err == nil && !found.SameProcess(mine) { // a server may have said so that does not lead any more
-		if _, err = s.streamClient(l).RequireInfo(ctx); err == nil {
+	if err == nil && !found.SameProcess(mine) { // the answer may come from a server that no longer leads the stream
+		if _, err = f.cfg.streamClient(l).RequireInfo(ctx); err == nil {
 			found, err = o.Current(ctx)
 		}
 	}
-	last, _, _ := s.streamEnd.currentEnd()
+	last, _, _ := f.end.currentEnd()
 	switch {
 	case err != nil:
 		return err
@@ -220,11 +228,11 @@ func (s *Sink) checkOwnership(ctx context.Context, l *connection.Link, end uint6
 		return nil
 	case o.IsNewer(found, mine):
 		return t.markDeposed(o.DeposedError(found, nil))
-	case end >= last: // it has not gone back
+	case end >= last: // the stream did not go back
 		return t.markDeposed(&sinks.DeposedError{Reason: fmt.Sprintf("the fence of stream %q, subject %q, is gone: it was purged, or is older than max_age; "+
-			"nobody knows who may publish until it is claimed anew", s.cfg.Stream, o.Subject)})
+			"nobody knows who may publish until it is claimed anew", f.cfg.Stream, o.Subject)})
 	}
-	again, err := o.Claim(ctx, t.claim, mine) // the stream went back, or was made anew, and the fence with it
+	again, err := o.Claim(ctx, t.claim, mine)
 	if errors.As(err, new(*sinks.DeposedError)) {
 		return t.markDeposed(err)
 	}
@@ -234,88 +242,52 @@ func (s *Sink) checkOwnership(ctx context.Context, l *connection.Link, end uint6
 	return err
 }
 
-// usesBatches says whether a lane goes to the stream in ordered batches.
-func (s *Sink) usesBatches(lane sinks.Lane) bool {
-	return lane == singleLane && s.streamEnd.batchesPossible.Load()
+// usesBatches reports whether a lane is sent in ordered batches.
+func (f *fence) usesBatches(lane sinks.Lane) bool {
+	return lane == singleLane && f.features.acceptsBatches.Load()
 }
 
-// ackedSequence is a sequence that no message of a lane, which is not acknowledged yet, is before.
-func (s *Sink) ackedSequence(lane sinks.Lane) uint64 {
-	if s.usesBatches(lane) {
-		last, _, _ := s.streamEnd.currentEnd()
+// ackedSequence returns a sequence below that of every message of a lane that is not acknowledged yet.
+func (f *fence) ackedSequence(lane sinks.Lane) uint64 {
+	if f.usesBatches(lane) {
+		last, _, _ := f.end.currentEnd()
 		return last
 	}
-	s.progress.mu.Lock()
-	defer s.progress.mu.Unlock()
-	return s.progress.newest
+	return f.progress.newestAcked()
 }
 
-// admitPublish is called before each Publish of a tenure: it says that this process is deposed, and sees to it that the lane is
-// noted.
-func (s *Sink) admitPublish(ctx context.Context, l *connection.Link, t *term, lane sinks.Lane) error {
-	if err := s.checkFence(ctx, l, t, lane); err != nil {
+// admitPublish must succeed before each Publish of a term. It fails if this process is deposed, and records a lane before its
+// first message, so that a later process reads the lane back.
+func (f *fence) admitPublish(ctx context.Context, l *connection.Link, t *term, lane sinks.Lane) error {
+	if err := f.checkFence(ctx, l, t, lane); err != nil {
 		return err
 	}
-	t.mu.Lock()
-	noted := t.recordedLanes[lane]
-	place, known := t.laneStarts[lane]
-	t.mu.Unlock()
+	start, known, recorded := t.laneStart(lane)
 	if !known {
-		place = sinks.LanePosition(s.ackedSequence(lane)) + 1
+		start = sinks.LanePosition(f.ackedSequence(lane)) + 1
 	}
-	if t.claim.RecordLanes != nil && !noted {
-		if err := t.claim.RecordLanes(ctx, map[sinks.Lane]sinks.LanePosition{lane: place}); err != nil {
+	if t.claim.RecordLanes != nil && !recorded {
+		if err := t.claim.RecordLanes(ctx, map[sinks.Lane]sinks.LanePosition{lane: start}); err != nil {
 			return err
 		}
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.recordedLanes[lane], t.laneStarts[lane] = true, place
+	t.recordLane(lane, start)
 	return nil
 }
 
-// checkFence says that this process is deposed, where no condition does.
-func (s *Sink) checkFence(ctx context.Context, l *connection.Link, t *term, lane sinks.Lane) error {
-	t.mu.Lock()
-	deposed := t.deposed
-	t.mu.Unlock()
+// checkFence fails if this process is deposed. In batches the server enforces the fence; by message ID the fence must be read.
+func (f *fence) checkFence(ctx context.Context, l *connection.Link, t *term, lane sinks.Lane) error {
+	deposed := t.deposedError()
 	switch {
 	case deposed != nil:
 		return deposed
-	case s.cfg.Mode == modeCore:
+	case f.cfg.Mode == modeCore:
 		return nil
-	case s.usesBatches(lane):
-		s.updateWarning("fence", "")
-		return nil
-	}
-	s.updateWarning("fence", fmt.Sprintf("stream %q takes changes by message ID now, and cannot refuse those of an older exporter that was stopped and goes on: it is "+
-		"told before it sends more, and what it repeats within duplicate_window is dropped; let the stream take batches (allow_batched), and have no other writer", s.cfg.Stream))
-	return s.checkOwnership(ctx, l, math.MaxUint64)
-}
-
-// recordPublish notes how a Publish of a lane ended: when everything is acknowledged, what follows lies behind what was reached.
-// In a stream that went back it lies there for all lanes.
-func (t *term) recordPublish(lane sinks.Lane, reached uint64, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	next := sinks.LanePosition(reached) + 1
-	switch {
-	case err == nil:
-		t.laneStarts[lane] = next
-	case errors.As(err, new(*sinks.LostError)):
-		for other, place := range t.laneStarts {
-			t.laneStarts[other] = min(place, next)
-		}
-	}
-}
-
-// LaneProgress is [sinks.Fenced.LaneProgress].
-func (s *Sink) LaneProgress() map[sinks.Lane]sinks.LanePosition {
-	t := s.term.Load()
-	if t == nil {
+	case f.usesBatches(lane):
+		f.warnings.update(topicFence, "")
 		return nil
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return maps.Clone(t.laneStarts)
+	f.warnings.update(topicFence, fmt.Sprintf("stream %q takes changes by message ID now, and cannot refuse those of an older exporter that was stopped and goes on: it is "+
+		"told before it sends more, and what it repeats within duplicate_window is dropped; let the stream take batches (allow_batched), and have no other writer", f.cfg.Stream))
+	return f.checkOwnership(ctx, l, math.MaxUint64)
 }

@@ -10,42 +10,48 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// singleLane is the lane of everything.
+// singleLane is the lane of all objects, unless the layout is split.
 const singleLane sinks.Lane = "stream"
 
-// maxConcurrentLanes is how many lanes are published to at once while there are more than one.
+// maxConcurrentLanes is the number of lanes that are published at once, and that share maxInFlightBytes, in a split layout.
 const maxConcurrentLanes = 16
 
-// laneLayout says which lane an object belongs to. All share one, so that they go out in the journal's order, until a subject is
-// found that may not be published to: then objects hash to many lanes, of which only that one's has to wait.
+// layoutState is how objects are spread over lanes.
+type layoutState int
+
+const (
+	// layoutSingle: all objects are in the single lane and are sent in the order of the journal.
+	layoutSingle layoutState = iota
+	// layoutSplitPending: as layoutSingle, but the server has refused a subject, and the single lane is to be replaced.
+	layoutSplitPending
+	// layoutSplit: objects hash to many lanes, so that a refused subject blocks only the objects in its lane.
+	layoutSplit
+)
+
+// laneLayout assigns objects to lanes. It is safe for concurrent use.
 type laneLayout struct {
-	count int // of the lanes that there are then
+	count int // of lanes in a split layout
 
-	mu          sync.Mutex
-	split       bool // there are many
-	splitWanted bool // there are to be
+	mu    sync.Mutex
+	state layoutState
 }
 
-// Lane is the stream, or while some subject is denied one of many. It asks nobody and never fails.
-func (s *Sink) Lane(c *event.Change) (sinks.Lane, error) {
-	s.lanes.mu.Lock()
-	defer s.lanes.mu.Unlock()
-	if !s.lanes.split {
-		return singleLane, nil
+// laneOf returns the lane of a change.
+func (n *laneLayout) laneOf(c *event.Change) sinks.Lane {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.state != layoutSplit {
+		return singleLane
 	}
-	return s.lanes.laneName(sinks.KeyHash(c) % uint64(s.lanes.count)), nil
+	return n.laneName(sinks.KeyHash(c) % uint64(n.count))
 }
 
-// LaneTo is Lane: all subjects share the lanes.
-func (s *Sink) LaneTo(c *event.Change, _ *sinks.Template) (sinks.Lane, error) {
-	return s.Lane(c)
-}
-
+// laneName returns the name of a lane of a split layout.
 func (n *laneLayout) laneName(i uint64) sinks.Lane {
 	return sinks.Lane(fmt.Sprintf("%d/%d", i, n.count))
 }
 
-// laneNames names the lanes that there are when there are many.
+// laneNames returns all lanes of a split layout.
 func (n *laneLayout) laneNames() []sinks.Lane {
 	names := make([]sinks.Lane, n.count)
 	for i := range names {
@@ -54,55 +60,61 @@ func (n *laneLayout) laneNames() []sinks.Lane {
 	return names
 }
 
-// containsLane says whether there can be such a lane.
+// containsLane reports whether a lane exists in one of the layouts.
 func (n *laneLayout) containsLane(lane sinks.Lane) bool {
 	index, number, hashed := strings.Cut(string(lane), "/")
 	i, err := strconv.Atoi(index)
 	return lane == singleLane || hashed && err == nil && i >= 0 && i < n.count && number == strconv.Itoa(n.count)
 }
 
-// requestSplit asks for many lanes: a subject may not be published to, and the others are not to wait for it.
+// requestSplit asks for a split layout, because the server has refused a subject of the single lane.
 func (n *laneLayout) requestSplit() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.splitWanted = true
-}
-
-// ResumeLanes is [sinks.Repartitioner.ResumeLanes]: a process before had many lanes, of which some are not finished.
-func (s *Sink) ResumeLanes(unfinished []sinks.Lane) {
-	s.lanes.mu.Lock()
-	defer s.lanes.mu.Unlock()
-	for _, lane := range unfinished {
-		s.lanes.split = s.lanes.split || lane != singleLane && s.lanes.containsLane(lane)
+	if n.state == layoutSingle {
+		n.state = layoutSplitPending
 	}
 }
 
-// PendingRepartitions is [sinks.Repartitioner.PendingRepartitions]. The one lane takes nothing more once a subject is denied. The many are
-// replaced by the one when none is in trouble.
-func (s *Sink) PendingRepartitions() []sinks.Repartition {
-	n := &s.lanes
+// resumeLanes starts with a split layout if the previous process left changes in one of its lanes.
+func (n *laneLayout) resumeLanes(unfinished []sinks.Lane) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	switch {
-	case n.split:
+	for _, lane := range unfinished {
+		if lane != singleLane && n.containsLane(lane) {
+			n.state = layoutSplit
+		}
+	}
+}
+
+// pendingRepartitions returns the change of layout that is due. A single lane with a refused subject accepts nothing more; a
+// split layout is merged when the caller finds no failing lane.
+func (n *laneLayout) pendingRepartitions() []sinks.Repartition {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch n.state {
+	case layoutSplit:
 		return []sinks.Repartition{{Reason: "every subject may be published to", From: n.laneNames(), To: []sinks.Lane{singleLane}}}
-	case n.splitWanted:
+	case layoutSplitPending:
 		return []sinks.Repartition{{Reason: "a subject may not be published to: its objects wait, others go on", From: []sinks.Lane{singleLane}, To: n.laneNames(), Lost: true}}
 	}
 	return nil
 }
 
-// ApplyRepartition is [sinks.Repartitioner.ApplyRepartition].
-func (s *Sink) ApplyRepartition(r sinks.Repartition) {
-	s.lanes.mu.Lock()
-	defer s.lanes.mu.Unlock()
-	s.lanes.split, s.lanes.splitWanted = r.Lost, false
+// applyRepartition makes a repartition of pendingRepartitions effective.
+func (n *laneLayout) applyRepartition(r sinks.Repartition) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.state = layoutSingle
+	if r.Lost { // only the split of the single lane is one
+		n.state = layoutSplit
+	}
 }
 
-// laneWindowBytes is how many bytes of a lane may be on their way.
-func (s *Sink) laneWindowBytes(lane sinks.Lane) int64 {
+// laneWindowBytes returns how many bytes of a lane may be in flight, if total is the bound of the sink.
+func laneWindowBytes(lane sinks.Lane, total int64) int64 {
 	if lane == singleLane {
-		return s.cfg.MaxInFlightBytes
+		return total
 	}
-	return max(1, s.cfg.MaxInFlightBytes/maxConcurrentLanes)
+	return max(1, total/maxConcurrentLanes)
 }

@@ -3,6 +3,7 @@ package nats
 import (
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/nats-io/nats.go"
 
@@ -12,7 +13,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
 )
 
-// Names of the headers, see the package comment.
+// Names of the headers; the package comment describes them.
 const (
 	headerContentType     = "Content-Type"
 	headerID              = "Kubecdc-Id"
@@ -27,17 +28,73 @@ const (
 	headerOperation       = "KV-Operation" // of key-value buckets (nats-io/nats-architecture-and-design, ADR-8)
 )
 
-// message is filled anew for each change of one Publish. Its payload is the caller's to set.
+// maxKeptBuffer is the largest encoding buffer, in bytes, that is kept for the next message.
+const maxKeptBuffer = 1 << 20
+
+// encoder turns changes into messages. It is safe for concurrent use, each [message] by one goroutine at a time.
+type encoder struct {
+	cfg      Config
+	format   format.Format
+	subject  *sinks.Template
+	features *streamFeatures
+	buffers  sync.Pool // *[]byte, for payloads
+}
+
+// encodeChange fills msg with the change of m. The caller returns the buffer to releaseBuffer once the client library has
+// copied the message.
+func (e *encoder) encodeChange(msg *message, m sinks.Message) *[]byte {
+	c := m.Change
+	msg.scratch = e.appendSubject(msg.scratch[:0], m)
+	msg.Subject = string(msg.scratch)
+	msg.setFormatHeaders(c)
+	buffer := e.buffers.Get().(*[]byte)
+	msg.Data = (*buffer)[:0]
+	if e.cfg.Mode != modeKV || !msg.setPurgeMarker(c, e.features.acceptsTTL.Load()) {
+		msg.Data = e.format.AppendValue(msg.Data, c)
+	}
+	return buffer
+}
+
+// releaseBuffer takes the payload back from msg and keeps its memory for another message, unless it is large.
+func (e *encoder) releaseBuffer(msg *message, buffer *[]byte) {
+	if *buffer = msg.Data; cap(msg.Data) <= maxKeptBuffer {
+		e.buffers.Put(buffer)
+	}
+	msg.Data = nil
+}
+
+// appendSubject appends the subject of a message: from its route, or from the sink's template.
+func (e *encoder) appendSubject(dst []byte, m sinks.Message) []byte {
+	subject := e.subject
+	if m.Topic != nil {
+		subject = m.Topic
+	}
+	return subject.AppendName(dst, m.Change, AppendToken)
+}
+
+// subjectOf returns the subject of a message.
+func (e *encoder) subjectOf(m sinks.Message) string { return string(e.appendSubject(nil, m)) }
+
+// omitsChange reports whether the destination cannot hold a change: a control record in a bucket.
+func (e *encoder) omitsChange(c *event.Change) bool {
+	return e.cfg.Mode == modeKV && c.Type.IsControl()
+}
+
+// newMessage returns a message for the changes of one Publish, which fill it one after the other.
+func (e *encoder) newMessage() *message { return newMessage(e.cfg, e.format) }
+
+// message is the message of one change. A Publish fills the same message for each of its changes, so that the headers are
+// allocated once. One goroutine uses it; the client library copies it.
 type message struct {
 	*nats.Msg
 	format           format.Format
-	repeatPayload    bool                  // headers say what the payload says, too
-	nativeHeaders    map[string][]string   // the headers that repeat the payload; the change is set in place
-	hasNative        bool                  // native is in the headers
-	hasFacts         bool                  // what setFactHeaders sets is
-	offsetHeader     [1]string             // the value of the header of that name
-	scratch          []byte                // for what becomes a string
-	setFormatHeaders func(c *event.Change) // sets the headers that the format has of its own
+	repeatPayload    bool                  // headers repeat members of the payload
+	nativeHeaders    map[string][]string   // headers that repeat the payload; their values are replaced in place
+	hasNative        bool                  // Header holds nativeHeaders
+	hasFacts         bool                  // Header holds the result of setFactHeaders
+	offsetHeader     [1]string             // value of the header Kubecdc-Offset
+	scratch          []byte                // for text that becomes a string
+	setFormatHeaders func(c *event.Change) // sets the headers of the format
 }
 
 func newMessage(cfg Config, f format.Format) *message {
@@ -50,7 +107,8 @@ func newMessage(cfg Config, f format.Format) *message {
 		m.Header["ce-datacontenttype"] = []string{f.ContentType()}
 		m.setFormatHeaders = newAttributes(m.Header).setAttributes
 	case format.CloudEventsStructured:
-		m.setFormatHeaders = func(*event.Change) {} // a reader takes a message with attributes in headers for one in binary mode
+		// Readers take a message with attributes in its headers for binary mode, so structured mode has none.
+		m.setFormatHeaders = func(*event.Change) {}
 	default:
 		m.nativeHeaders = map[string][]string{}
 		for _, name := range []string{headerID, headerType, headerCluster, headerResource, headerKey, headerResourceVersion} {
@@ -61,15 +119,16 @@ func newMessage(cfg Config, f format.Format) *message {
 	return m
 }
 
-// storedOffset is what our newest message in a stream says of how far we got: its offset in the journal, under the epoch
-// in which offsets mean something, and the batch that it came with.
+// storedOffset is the value of the header Kubecdc-Offset on messages of a batch. After a crash the newest one in the stream
+// marks where to resume.
 type storedOffset struct {
-	offset       uint64
-	epoch, batch string
+	offset uint64 // in the journal
+	epoch  string // scope of offset; offsets of different epochs are not comparable
+	batch  string // ID of the batch
 }
 
-// setBatchStart sets what the first message of a batch says: the stream, and the sequence that it must come behind. next says
-// that another message follows.
+// setBatchStart sets the headers of the first message of a batch: the stream, and the last sequence that it must have. The
+// second message needs clearBatchStart.
 func (m *message) setBatchStart(stream string, last uint64) {
 	m.Header[headerOffset] = m.offsetHeader[:]
 	m.Header[nats.ExpectedStreamHdr] = []string{stream}
@@ -81,18 +140,18 @@ func (m *message) clearBatchStart() {
 	delete(m.Header, nats.ExpectedLastSeqHdr)
 }
 
-// setOffsetAndReply sets the place of a message of a batch, and its reply subject. Both share one string, since every change pays for
-// it.
-func (m *message) setOffsetAndReply(p storedOffset, b *openBatch, lead string, operation int) {
-	place := append(strconv.AppendUint(m.scratch[:0], p.offset, 10), ' ')
-	place = append(append(append(place, p.epoch...), ' '), p.batch...)
-	m.scratch = b.appendReply(place, lead, uint64(len(b.offsets))+1, operation)
+// setOffsetAndReply sets the stored offset and the reply subject of a message of a batch. Both share one string, because
+// this is an allocation per change.
+func (m *message) setOffsetAndReply(o storedOffset, b *openBatch, call string, operation int) {
+	header := append(strconv.AppendUint(m.scratch[:0], o.offset, 10), ' ')
+	header = append(append(append(header, o.epoch...), ' '), o.batch...)
+	m.scratch = b.appendReply(header, call, uint64(len(b.offsets))+1, operation)
 	text := string(m.scratch)
-	m.offsetHeader[0], m.Reply = text[:len(place)], text[len(place):]
+	m.offsetHeader[0], m.Reply = text[:len(header)], text[len(header):]
 }
 
-// parseStoredOffset reads what setOffsetAndReply wrote.
-func parseStoredOffset(header string) (p storedOffset, ok bool) {
+// parseStoredOffset parses the header that setOffsetAndReply writes.
+func parseStoredOffset(header string) (o storedOffset, ok bool) {
 	parts := strings.Split(header, " ")
 	if len(parts) != 3 {
 		return storedOffset{}, false
@@ -101,36 +160,37 @@ func parseStoredOffset(header string) (p storedOffset, ok bool) {
 	return storedOffset{offset, parts[1], parts[2]}, err == nil
 }
 
-// storedOffsetOf is what a message of a batch of ours says of itself.
+// storedOffsetOf returns the stored offset of a message in the stream; false if the message was not sent in a batch.
 func storedOffsetOf(m stream.Message) (storedOffset, bool) {
 	return parseStoredOffset(m.Header(headerOffset))
 }
 
-// isDeadLetter says whether an exporter has put it there beside the changes.
+// isDeadLetter reports whether an exporter has sent a message as a dead letter.
 func isDeadLetter(m stream.Message) bool {
 	return strings.Contains(m.Header(nats.MsgIdHdr), deadLetterInfix)
 }
 
-// setMessageID makes m a message that is sent by itself: the stream drops a repetition of the ID.
+// setMessageID sets the headers of a message outside a batch: the stream drops another message with the same ID.
 func (m *message) setMessageID(stream, id string) {
 	m.Header[nats.ExpectedStreamHdr] = []string{stream}
 	m.Header[nats.MsgIdHdr] = []string{id}
 }
 
-// changeMessageID is what the stream drops a repetition by: the ID of the change.
+// changeMessageID returns the ID by which the stream recognises a copy: the ID of the change. // I4
 func changeMessageID(c *event.Change) string {
-	if c.DeadLetter != nil { // the stream may hold the change itself, from another sink
+	if c.DeadLetter != nil { // another sink may have put the change itself into the stream
 		return c.ID() + deadLetterInfix + c.DeadLetter.Sink
 	}
 	return c.ID()
 }
 
+// deadLetterInfix separates the ID of a dead letter's change from the name of its sink.
 const deadLetterInfix = "/dead-letter/"
 
-// setNativeHeaders sets what the payload cannot tell, and what it can if that is to be repeated.
+// setNativeHeaders sets the headers with facts that the payload lacks and, with repeat, those that repeat the payload.
 func (m *message) setNativeHeaders(c *event.Change, repeat bool) {
 	m.setFactHeaders(c)
-	if m.hasNative { // what is not there need not be looked for, for each change
+	if m.hasNative { // saves the map operations when the headers were never set
 		delete(m.Header, headerSnapshot)
 		for name := range m.nativeHeaders {
 			delete(m.Header, name)
@@ -153,7 +213,7 @@ func (m *message) setNativeHeaders(c *event.Change, repeat bool) {
 	}
 }
 
-// setFactHeaders sets what the payload cannot tell.
+// setFactHeaders sets the headers with facts that the payload lacks: a delete without a payload, a truncated row.
 func (m *message) setFactHeaders(c *event.Change) {
 	if m.hasFacts {
 		delete(m.Header, headerChange)
@@ -169,20 +229,41 @@ func (m *message) setFactHeaders(c *event.Change) {
 	}
 }
 
-// attributeHeaders are the CloudEvents attributes of one change in the headers of a message (cloudevents/bindings/
-// nats-protocol-binding.md, section 3.1.3). They share one string, so that a change costs one allocation.
+// setPurgeMarker turns the message of a deleted object into the purge marker of its key, which replaces all earlier values
+// of the key (ADR-8). It returns false, and removes the headers of an earlier marker, for every other change.
+func (m *message) setPurgeMarker(c *event.Change, expires bool) (marked bool) {
+	if c.Type != event.Deleted {
+		delete(m.Header, headerOperation)
+		delete(m.Header, nats.MsgRollup)
+		delete(m.Header, nats.MsgTTLHdr)
+		return false
+	}
+	if m.nativeHeaders != nil { // a marker has no payload, so the headers identify the change
+		m.setNativeHeaders(c, true)
+	}
+	m.Header[headerOperation] = []string{operationPurge}
+	m.Header[nats.MsgRollup] = []string{nats.MsgRollupSubject}
+	if expires {
+		m.Header[nats.MsgTTLHdr] = []string{purgeMarkerTTL}
+	}
+	return true
+}
+
+// attributeHeaders sets the CloudEvents attributes of a change as headers of a message (cloudevents/bindings/
+// nats-protocol-binding.md, section 3.1.3). The values share one string, so that a change costs one allocation.
 type attributeHeaders struct {
 	header  nats.Header
 	headers []attributeHeader
 	text    []byte // scratch: all values, encoded
-	value   []byte // scratch: one, not encoded
+	value   []byte // scratch: one value, not encoded
 }
 
+// attributeHeader is one attribute and its header.
 type attributeHeader struct {
 	format.Attribute
 	header string
-	value  []string // what the header is set to
-	end    int      // of the value in text
+	value  []string // in Header, unless the change lacks the attribute
+	end    int      // of the value in attributeHeaders.text
 }
 
 func newAttributes(h nats.Header) *attributeHeaders {
@@ -202,7 +283,7 @@ func (as *attributeHeaders) setAttributes(c *event.Change) {
 	}
 	text, start := string(as.text), 0
 	for _, a := range as.headers {
-		if start == a.end { // an attribute that is not there has no header
+		if start == a.end { // the change lacks the attribute
 			delete(as.header, a.header)
 			continue
 		}

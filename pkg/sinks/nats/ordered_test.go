@@ -70,8 +70,8 @@ func TestDeadLettersInTheStreamAreNoOtherWriter(t *testing.T) {
 	dead.DeadLetter = &event.DeadLetterInfo{Sink: "bus", Reason: "too large"}
 	mustPublish(t, letters, dead)
 	mustPublish(t, s, newPod("web", 2))
-	if strings.Contains(lines.String(), "another writer") || !s.streamEnd.batchesPossible.Load() {
-		t.Errorf("batches are possible: %v; the log is\n%s", s.streamEnd.batchesPossible.Load(), lines.String())
+	if strings.Contains(lines.String(), "another writer") || !s.features.acceptsBatches.Load() {
+		t.Errorf("batches are possible: %v; the log is\n%s", s.features.acceptsBatches.Load(), lines.String())
 	}
 	if got, want := storedVersions(t, js), "web/1 big/1/updated/dead-letter/bus web/2"; got != want {
 		t.Errorf("the stream holds %s, want %s", got, want)
@@ -99,7 +99,7 @@ func TestMarkersOfTheServerAreNoOtherWriter(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustPublish(t, s, newPod("web", 2))
-	if !s.streamEnd.batchesPossible.Load() {
+	if !s.features.acceptsBatches.Load() {
 		t.Errorf("batches are not possible any more: %q", s.Warnings())
 	}
 }
@@ -217,13 +217,13 @@ func TestABatchOfADeadProcessIsEndedBeforeAnotherBegins(t *testing.T) {
 		t.Fatal(err)
 	}
 	open := newBatch("dead-1")
-	open.baseSequence = 3
+	open.baseSequence, open.epoch = 3, s.end.currentEpoch()
 	number := l.StartCall(connection.Call{SentTo: connection.IsStreamSubject, OnAnswer: open.handleAnswer})
-	msg := newMessage(s.cfg, s.format)
+	msg := s.encoder.newMessage()
 	part := func(version int, operation int) {
 		t.Helper()
 		m := sinks.Message{Offset: uint64(version), Change: newPod("web", version)}
-		if err := s.sendBatchMessage(t.Context(), l, open, l.ReplySubject(number), msg, m, operation); err != nil {
+		if err := s.batches.sendMessage(t.Context(), l, open, l.ReplySubject(number), msg, m, operation); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -282,8 +282,8 @@ func TestManyChangesOfOneObjectAreInFlightAtOnce(t *testing.T) {
 	s := openSink(t, testConfig(server.URL()), discardLog)
 	const many = 3 * maxBatch
 	publishAllNumbered(t, s, 1, many)
-	if s.streamEnd.batchCount > 9 {
-		t.Errorf("%d changes took %d batches", many, s.streamEnd.batchCount)
+	if s.batches.count > 9 {
+		t.Errorf("%d changes took %d batches", many, s.batches.count)
 	}
 	all := readMessages(t, connectClient(t, server.URL()), "K8S")
 	for i, m := range all {

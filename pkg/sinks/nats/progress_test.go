@@ -145,25 +145,30 @@ func TestASinkOfManyLanesGoesBackFarEnough(t *testing.T) {
 }
 
 func FuzzAStateIsReadAsItWasWritten(f *testing.F) {
-	s := &Sink{}
-	s.progress.newest, s.progress.resendThrough, s.progress.lossCount = 7, 8, 9
-	s.streamEnd.epoch, s.streamEnd.lastSequence, s.streamEnd.storedThrough, s.streamEnd.endKnown = "epoch", 10, 11, true
+	s := newSink(f, validConfig(), discardLog)
+	s.ids.progress.newest, s.ids.progress.resendThrough, s.ids.progress.lossCount = 7, 8, 9
+	s.end.epoch, s.end.lastSequence, s.end.storedThrough, s.end.endKnown = "epoch", 10, 11, true
 	f.Add(s.State(5))
 	f.Add([]byte{stateFormatIDsOnly})
 	f.Add([]byte{stateFormat, 0})
 	f.Fuzz(func(t *testing.T, state []byte) {
-		var first, again Sink
+		first, again := newSink(t, validConfig(), discardLog), newSink(t, validConfig(), discardLog)
+		first.end.epoch, again.end.epoch = "", ""
 		if first.RestoreState(state, 0, nil) != nil {
 			return
 		}
-		first.progress.lost = &sinks.LostError{} // no new mark
+		first.ids.progress.lost = &sinks.LostError{} // no new checkpoint
 		if err := again.RestoreState(first.State(0), 0, nil); err != nil {
 			t.Fatalf("%x: %v", state, err)
 		}
-		was, is := &first.streamEnd, &again.streamEnd
-		if fmt.Sprint(first.progress.newest, first.progress.resendThrough, first.progress.lossCount, len(first.progress.checkpoints), was.epoch, was.lastSequence, was.storedThrough, was.endKnown) !=
-			fmt.Sprint(again.progress.newest, again.progress.resendThrough, again.progress.lossCount, len(again.progress.checkpoints), is.epoch, is.lastSequence, is.storedThrough, is.endKnown) {
-			t.Errorf("%x is not read as it was written", state)
+		if was, is := storedFields(first), storedFields(again); was != is {
+			t.Errorf("%x is read as %s and written as %s", state, was, is)
 		}
 	})
+}
+
+// storedFields lists the fields of a sink that its state holds.
+func storedFields(s *Sink) string {
+	p, e := &s.ids.progress, s.end
+	return fmt.Sprint(p.newest, p.resendThrough, p.lossCount, len(p.checkpoints), e.epoch, e.lastSequence, e.storedThrough, e.endKnown)
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -17,16 +19,32 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
 )
 
-// publishAndRepair publishes messages to a bucket, and at the end of a snapshot purges what it lacks. Everything before the
-// end has been stored then, since all changes share one lane.
-func (s *Sink) publishAndRepair(ctx context.Context, l *connection.Link, lane sinks.Lane, batch []sinks.Message) (int, error) {
+// bucketRepair purges, at the end of a snapshot, the keys of a bucket that the snapshot lacks (nats.repair in mode kv).
+type bucketRepair struct {
+	cfg      Config
+	log      *slog.Logger
+	subject  *sinks.Template
+	features *streamFeatures
+	end      *streamEnd
+	fence    *fence
+
+	mu             sync.Mutex
+	snapshotStarts map[string]uint64 // last sequence of the bucket when a snapshot began that has not ended
+}
+
+// publishFunc publishes messages of a lane and returns how many of them, from the first on, are stored.
+type publishFunc func(ctx context.Context, l *connection.Link, lane sinks.Lane, batch []sinks.Message) (int, error)
+
+// publish publishes messages and handles the beginnings and ends of snapshots among them. All messages before the end of a
+// snapshot are stored when it is handled, because all changes share one lane.
+func (r *bucketRepair) publish(ctx context.Context, l *connection.Link, lane sinks.Lane, batch []sinks.Message, publish publishFunc) (int, error) {
 	for done := 0; ; done++ {
 		next := done
 		for next < len(batch) && batch[next].Change.Type != event.SnapshotBegin && batch[next].Change.Type != event.SnapshotEnd {
 			next++
 		}
 		if next > done {
-			n, err := s.publishByMode(ctx, l, lane, batch[done:next])
+			n, err := publish(ctx, l, lane, batch[done:next])
 			if done += n; err != nil {
 				return done, err
 			}
@@ -34,56 +52,77 @@ func (s *Sink) publishAndRepair(ctx context.Context, l *connection.Link, lane si
 		if done == len(batch) {
 			return done, nil
 		}
-		if err := s.handleSnapshotRecord(ctx, l, lane, batch[done].Change); err != nil {
+		if err := r.handleSnapshotRecord(ctx, l, lane, batch[done].Change); err != nil {
 			return done, err
 		}
 	}
 }
 
-// handleSnapshotRecord notes where the bucket ended when a snapshot began, and removes at its end what was not written since.
-func (s *Sink) handleSnapshotRecord(ctx context.Context, l *connection.Link, lane sinks.Lane, c *event.Change) error {
+// handleSnapshotRecord records the end of the bucket when a snapshot begins, and purges at its end the keys that were not
+// written since.
+func (r *bucketRepair) handleSnapshotRecord(ctx context.Context, l *connection.Link, lane sinks.Lane, c *event.Change) error {
 	id := c.Key() + " " + c.Snapshot.ID
 	if c.Type == event.SnapshotBegin {
-		found, err := s.streamClient(l).RequireInfo(ctx)
+		found, err := r.cfg.streamClient(l).RequireInfo(ctx)
 		if err == nil {
-			s.mu.Lock()
-			s.snapshotStarts[id] = found.State.LastSeq
-			s.mu.Unlock()
+			r.setStart(id, found.State.LastSeq)
 		}
 		return err
 	}
-	s.mu.Lock()
-	began, known := s.snapshotStarts[id]
-	s.mu.Unlock()
+	start, known := r.startOf(id)
 	if !known || lane != singleLane {
-		s.log.Warn("a bucket is not repaired: the snapshot began before this process, or before the bucket went back, or some subject may not be published to; keys that the snapshot lacks stay",
-			"bucket", s.cfg.Bucket, "resource", c.Resource.String(), "namespace", c.Namespace)
+		r.log.Warn("a bucket is not repaired: the snapshot began before this process, or before the bucket went back, or some subject may not be published to; keys that the snapshot lacks stay",
+			"bucket", r.cfg.Bucket, "resource", c.Resource.String(), "namespace", c.Namespace)
 		return nil
 	}
-	if err := s.checkOwnership(ctx, l, math.MaxUint64); err != nil {
+	if err := r.fence.checkOwnership(ctx, l, math.MaxUint64); err != nil {
 		return err
 	}
-	purged, err := s.purgeStaleKeys(ctx, l, s.snapshotKeyPattern(c), began)
+	purged, err := r.purgeStaleKeys(ctx, l, snapshotKeyPattern(r.subject, c), start)
 	if err != nil {
-		return fmt.Errorf("repair bucket %q: %w", s.cfg.Bucket, err)
+		return fmt.Errorf("repair bucket %q: %w", r.cfg.Bucket, err)
 	}
-	s.mu.Lock()
-	delete(s.snapshotStarts, id)
-	s.mu.Unlock()
-	s.log.Info("a bucket is repaired: keys that the snapshot lacks are purged", "bucket", s.cfg.Bucket,
+	r.removeStart(id)
+	r.log.Info("a bucket is repaired: keys that the snapshot lacks are purged", "bucket", r.cfg.Bucket,
 		"resource", c.Resource.String(), "namespace", c.Namespace, "keys", purged)
 	return nil
 }
 
-// snapshotKeyPattern returns the subject with wildcards that covers all objects that a snapshot speaks of.
-func (s *Sink) snapshotKeyPattern(c *event.Change) string {
+func (r *bucketRepair) setStart(id string, sequence uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.snapshotStarts[id] = sequence
+}
+
+func (r *bucketRepair) startOf(id string) (sequence uint64, known bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	sequence, known = r.snapshotStarts[id]
+	return sequence, known
+}
+
+func (r *bucketRepair) removeStart(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.snapshotStarts, id)
+}
+
+// forgetSnapshots removes the start of all snapshots: a recreated stream numbers its messages from 1 again.
+func (r *bucketRepair) forgetSnapshots() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.snapshotStarts)
+}
+
+// snapshotKeyPattern returns the wildcard subject of all objects in the scope of a snapshot record.
+func snapshotKeyPattern(subject *sinks.Template, c *event.Change) string {
 	const mark = "\x00"
 	all := *c
 	all.Name, all.Type, all.Resource.Version = mark, mark, mark
 	if all.Namespace == "" {
 		all.Namespace = mark
 	}
-	filled := string(s.subject.AppendName(nil, &all, func(dst []byte, token string) []byte {
+	filled := string(subject.AppendName(nil, &all, func(dst []byte, token string) []byte {
 		if token == mark {
 			return append(dst, mark...)
 		}
@@ -98,13 +137,13 @@ func (s *Sink) snapshotKeyPattern(c *event.Change) string {
 	return strings.Join(tokens, ".")
 }
 
-// purgeStaleKeys purges the keys whose newest value was there when the stream ended at a sequence.
-func (s *Sink) purgeStaleKeys(ctx context.Context, l *connection.Link, keys string, began uint64) (purged int, err error) {
+// purgeStaleKeys purges the keys whose newest value has a sequence up to start.
+func (r *bucketRepair) purgeStaleKeys(ctx context.Context, l *connection.Link, keys string, start uint64) (purged int, err error) {
 	js, err := jetstream.New(l.Conn())
 	if err != nil {
 		return 0, err
 	}
-	consumer, err := js.OrderedConsumer(ctx, s.cfg.Stream, jetstream.OrderedConsumerConfig{
+	consumer, err := js.OrderedConsumer(ctx, r.cfg.Stream, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{keys}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy, HeadersOnly: true,
 	})
 	if err != nil {
@@ -120,15 +159,15 @@ func (s *Sink) purgeStaleKeys(ctx context.Context, l *connection.Link, keys stri
 	}
 	defer reading.Stop()
 	for left > 0 {
-		m, at, err := s.readNextKey(ctx, reading)
+		m, meta, err := r.readNextKey(ctx, reading)
 		if err != nil {
 			return purged, err
 		}
-		left = at.NumPending
-		if at.Sequence.Stream > began || m.Headers().Get(headerOperation) != "" {
+		left = meta.NumPending
+		if meta.Sequence.Stream > start || m.Headers().Get(headerOperation) != "" {
 			continue
 		}
-		if err := s.purgeKey(ctx, l, m.Subject(), at.Sequence.Stream); err != nil {
+		if err := r.purgeKey(ctx, l, m.Subject(), meta.Sequence.Stream); err != nil {
 			return purged, err
 		}
 		purged++
@@ -136,40 +175,41 @@ func (s *Sink) purgeStaleKeys(ctx context.Context, l *connection.Link, keys stri
 	return purged, nil
 }
 
-// readNextKey waits for the next key no longer than ackTimeout: the bucket may have been deleted, or the last key have expired.
-func (s *Sink) readNextKey(ctx context.Context, reading jetstream.MessagesContext) (jetstream.Msg, *jetstream.MsgMetadata, error) {
-	bounded, cancel := context.WithTimeout(ctx, s.cfg.AckTimeout)
+// readNextKey waits for the next key no longer than ackTimeout: the bucket may have been deleted, or the last key may have
+// expired.
+func (r *bucketRepair) readNextKey(ctx context.Context, reading jetstream.MessagesContext) (jetstream.Msg, *jetstream.MsgMetadata, error) {
+	bounded, cancel := context.WithTimeout(ctx, r.cfg.AckTimeout)
 	defer cancel()
 	m, err := reading.Next(jetstream.NextContext(bounded))
 	switch {
 	case ctx.Err() != nil:
 		return nil, nil, ctx.Err()
 	case bounded.Err() != nil:
-		return nil, nil, fmt.Errorf("nothing comes within %v", s.cfg.AckTimeout)
+		return nil, nil, fmt.Errorf("nothing comes within %v", r.cfg.AckTimeout)
 	case err != nil:
 		return nil, nil, err
 	}
-	at, err := m.Metadata()
-	return m, at, err
+	meta, err := m.Metadata()
+	return m, meta, err
 }
 
-// purgeKey puts the purge marker of a key behind its value, unless there is another value by now.
-func (s *Sink) purgeKey(ctx context.Context, l *connection.Link, subject string, sequence uint64) error {
-	s.streamEnd.wroteByID.Store(true)
+// purgeKey writes the purge marker of a key, unless the key has another value by now.
+func (r *bucketRepair) purgeKey(ctx context.Context, l *connection.Link, subject string, sequence uint64) error {
+	r.end.wroteByID.Store(true) // the marker moves the end of the stream, and names no offset
 	header := nats.Header{
 		headerOperation: {operationPurge}, nats.MsgRollup: {nats.MsgRollupSubject},
-		nats.ExpectedStreamHdr: {s.cfg.Stream}, nats.ExpectedLastSubjSeqHdr: {strconv.FormatUint(sequence, 10)},
+		nats.ExpectedStreamHdr: {r.cfg.Stream}, nats.ExpectedLastSubjSeqHdr: {strconv.FormatUint(sequence, 10)},
 	}
-	if s.acceptsTTL.Load() {
+	if r.features.acceptsTTL.Load() {
 		header[nats.MsgTTLHdr] = []string{purgeMarkerTTL}
 	}
 	a, err := l.Request(ctx, &nats.Msg{Subject: subject, Header: header})
 	if err != nil {
 		return err
 	}
-	_, err = stream.ParseReceipt(s.cfg.Stream, subject, a)
-	var said *stream.Error
-	if errors.As(err, &said) && said.ErrCode == stream.CodeWrongLastSequence {
+	_, err = stream.ParseReceipt(r.cfg.Stream, subject, a)
+	var answer *stream.Error
+	if errors.As(err, &answer) && answer.ErrCode == stream.CodeWrongLastSequence {
 		return nil
 	}
 	return err

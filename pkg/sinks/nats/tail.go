@@ -9,34 +9,24 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
 )
 
-// ReadTail is [sinks.Fenced.ReadTail]. All lanes are in one stream, which is read once, however many they are.
-func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosition, emitted func(sinks.Lane, sinks.Emitted) error) error {
-	t := s.term.Load()
-	if t == nil || s.cfg.Mode == modeCore {
-		return nil
-	}
-	tails, first := planTails(lanes, t.endSequence)
-	if first > t.endSequence {
-		return nil
-	}
-	l, err := s.connectedLink(ctx)
-	if err != nil {
-		return err
-	}
-	return s.streamClient(l).ReadRange(ctx, first, t.endSequence, t.directAccess, func(m stream.Message) error {
+// readTails reads lanes back from the stream in one pass, from the sequence first to the end of the stream when the term
+// began. It calls emitted for each message of an exporter, once for each lane that the message may belong to.
+func readTails(ctx context.Context, cfg Config, l *connection.Link, t *term, lanes []laneTail, first uint64, emitted func(sinks.Lane, sinks.Emitted) error) error {
+	return cfg.streamClient(l).ReadRange(ctx, first, t.endSequence, t.directAccess, func(m stream.Message) error {
 		e, ours := format.ReadEmitted(m.Data, factHeader(m))
-		if !ours || strings.HasPrefix(m.Subject, s.cfg.fencePrefix()) {
+		if !ours || strings.HasPrefix(m.Subject, cfg.fencePrefix()) {
 			return nil
 		}
 		hash := objectHash(e)
-		for _, t := range tails { // a control record, which does not tell its namespace, may be of any lane
-			if m.Sequence < t.from || !e.Type.IsControl() && hash%t.of != t.index {
+		for _, lane := range lanes {
+			if !lane.mayContain(m.Sequence, hash, e.Type) {
 				continue
 			}
-			if err := emitted(t.lane, sinks.Emitted{EmittedRecord: e, Position: sinks.LanePosition(m.Sequence)}); err != nil {
+			if err := emitted(lane.lane, sinks.Emitted{EmittedRecord: e, Position: sinks.LanePosition(m.Sequence)}); err != nil {
 				return err
 			}
 		}
@@ -44,7 +34,7 @@ func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosi
 	})
 }
 
-// factHeader returns what stands in the headers of a message, see [format.ReadEmitted].
+// factHeader returns the lookup of headers for [format.ReadEmitted].
 func factHeader(m stream.Message) func(name string) string {
 	return func(name string) string {
 		switch name {
@@ -63,23 +53,29 @@ func factHeader(m stream.Message) func(name string) string {
 	}
 }
 
-// laneTail is a lane that is read back, of the number of lanes that there was when it was named.
+// laneTail is a lane to read back. Its name has the number of lanes at the time it was recorded, which may differ from now.
 type laneTail struct {
 	lane      sinks.Lane
-	index, of uint64 // its objects are those whose hash is index modulo of; the one of everything is 0 of 1
-	from      uint64 // sequence
+	index, of uint64 // it holds the objects whose hash is index modulo of; the single lane is 0 of 1
+	from      uint64 // first sequence to read
 }
 
-// planTails returns the lanes that can be read, in a stream that ends there, and where the first of them begins.
+// mayContain reports whether a message of an object belongs to the lane. A control record does not contain its namespace, so
+// it may belong to any lane.
+func (t laneTail) mayContain(sequence, hash uint64, kind event.Type) bool {
+	return sequence >= t.from && (kind.IsControl() || hash%t.of == t.index)
+}
+
+// planTails returns the lanes that can be read from a stream that ends at a sequence, and the first sequence to read.
 func planTails(lanes map[sinks.Lane]sinks.LanePosition, end uint64) (all []laneTail, first uint64) {
 	first = math.MaxUint64
-	for lane, place := range lanes {
+	for lane, position := range lanes {
 		index, of, known := parseLane(lane)
 		if !known {
 			continue
 		}
-		from := uint64(max(place, 1))
-		if from > end+1 { // the stream was made anew
+		from := uint64(max(position, 1))
+		if from > end+1 { // the stream was recreated
 			from = 1
 		}
 		all, first = append(all, laneTail{lane, index, of, from}), min(first, from)
@@ -87,7 +83,7 @@ func planTails(lanes map[sinks.Lane]sinks.LanePosition, end uint64) (all []laneT
 	return all, first
 }
 
-// parseLane reads a lane's name.
+// parseLane parses the name of a lane.
 func parseLane(lane sinks.Lane) (index, of uint64, known bool) {
 	if lane == singleLane {
 		return 0, 1, true
@@ -98,7 +94,7 @@ func parseLane(lane sinks.Lane) (index, of uint64, known bool) {
 	return index, of, err1 == nil && err2 == nil && index < of
 }
 
-// objectHash is [sinks.KeyHash] of the object that a message is about.
+// objectHash returns [sinks.KeyHash] of the object of a message.
 func objectHash(e event.EmittedRecord) uint64 {
 	c := event.Change{Resource: e.Resource, Name: e.Key}
 	if namespace, name, namespaced := strings.Cut(e.Key, "/"); namespaced {

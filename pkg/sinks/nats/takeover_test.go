@@ -258,14 +258,14 @@ func TestAnExporterIsNotDeposedByItself(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tenure := s.term.Load()
-	mine, fence := tenure.ownerRecord(), s.fenceRecord(l, tenure.claim)
+	term := s.fence.current.Load()
+	mine, record := term.ownerRecord(), s.fence.ownership(l, term.claim)
 	for range 2 { // the first is not noted
-		if _, err := fence.Claim(t.Context(), tenure.claim, mine); err != nil {
+		if _, err := record.Claim(t.Context(), term.claim, mine); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := s.checkOwnership(t.Context(), l, 0); err != nil {
+	if err := s.fence.checkOwnership(t.Context(), l, 0); err != nil {
 		t.Fatal(err)
 	}
 	mustPublish(t, s, newPod("web", 1))

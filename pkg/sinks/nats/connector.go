@@ -1,0 +1,101 @@
+package nats
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
+)
+
+// connector holds the one link of a sink and dials another when the link cannot come back. It is safe for concurrent use.
+type connector struct {
+	cfg    Config
+	outage connection.Outage
+
+	mu   sync.Mutex
+	link *connection.Link // nil before the first use
+}
+
+// connectedLink returns a link with an established connection. It waits no longer than ackTimeout.
+func (c *connector) connectedLink(ctx context.Context) (*connection.Link, error) {
+	l := c.currentLink()
+	return l, l.WaitConnected(ctx)
+}
+
+// currentLink returns the link, or dials a new one if there is none or the library has given the old one up.
+func (c *connector) currentLink() *connection.Link {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.link == nil || c.link.IsDead() {
+		c.link = c.dialLink()
+	}
+	return c.link
+}
+
+// dialLink starts to connect in the background.
+func (c *connector) dialLink() *connection.Link {
+	return connection.Dial(connection.Options{URL: c.cfg.URL, Servers: c.cfg.serverHosts(), InboxPrefix: c.cfg.InboxPrefix,
+		Timeout: c.cfg.AckTimeout, Authenticate: c.cfg.authOptions}, &c.outage)
+}
+
+// close ends the connection, if there is one, within ctx.
+func (c *connector) close(ctx context.Context) error {
+	c.mu.Lock()
+	l := c.link
+	c.mu.Unlock()
+	if l == nil {
+		return nil
+	}
+	if err := l.Close(ctx); err != nil {
+		return fmt.Errorf("close the connection to NATS: %w", err)
+	}
+	return nil
+}
+
+// authOptions returns the client options that authenticate the connection. The files are read here and by the library, so
+// the errors depend on the environment and may be transient. expired is nil, or reports whether the seed file holds another
+// nkey by now.
+func (c Config) authOptions() (options []nats.Option, expired func() bool, err error) {
+	if c.Credentials != "" {
+		options = append(options, nats.UserCredentials(c.Credentials))
+	}
+	if c.NkeySeed != "" {
+		option, err := nats.NkeyOptionFromSeed(c.NkeySeed)
+		if err != nil {
+			return nil, nil, fmt.Errorf("nats.nkeySeed: %w", err)
+		}
+		options, expired = append(options, option), nkeyChanged(option, c.NkeySeed)
+	}
+	if c.User != "" {
+		options = append(options, nats.UserInfo(c.User, c.Password))
+	}
+	if c.Token != "" {
+		options = append(options, nats.Token(c.Token))
+	}
+	if c.TLS.CA != "" {
+		options = append(options, nats.RootCAs(c.TLS.CA))
+	}
+	if c.TLS.Cert != "" {
+		options = append(options, nats.ClientCert(c.TLS.Cert, c.TLS.Key))
+	}
+	return options, expired, nil
+}
+
+// nkeyChanged returns a function that reports whether the seed file holds another key than option. The library reads the
+// seed at each connect, but sets the public key that it announces only once.
+func nkeyChanged(option nats.Option, seed string) func() bool {
+	announced := func(option nats.Option) string {
+		var o nats.Options
+		if option(&o) != nil {
+			return ""
+		}
+		return o.Nkey
+	}
+	return func() bool {
+		now, err := nats.NkeyOptionFromSeed(seed)
+		return err == nil && announced(now) != announced(option)
+	}
+}

@@ -1,0 +1,249 @@
+package nats
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// Validate checks everything that can be known without files and network, with defaults in the place of zero values.
+// Each of the joined errors names the path of its field. None holds a secret.
+func (c Config) Validate() error {
+	c.SetDefaults()
+	return errors.Join(
+		atPath("url", c.validateURL()),
+		atPath("url", c.validateCleartext()),
+		c.validateMode(),
+		atPath("subject", c.validateSubject()),
+		atPath("lanes", checkRange(c.Lanes, 1, maxLanes)),
+		atPath("ackTimeout", checkPositive(c.AckTimeout)),
+		atPath("maxInFlightBytes", checkPositive(c.MaxInFlightBytes)),
+		atPath("inboxPrefix", validateLiteral(c.InboxPrefix)),
+		c.validateAuthentication(),
+		atPath("create.storage", checkOneOf(c.Create.Storage, storageFile, storageMemory)),
+		atPath("create.replicas", checkRange(c.Create.Replicas, 1, 5)),
+		atPath("create.maxAge", checkNotNegative(c.Create.MaxAge)),
+		atPath("create.maxBytes", checkNotNegative(c.Create.MaxBytes)),
+		atPath("create.duplicates", c.validateDuplicates()),
+	)
+}
+
+// atPath puts the path of a field in front of its error.
+func atPath(path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("nats.%s: %w", path, err)
+}
+
+func (c Config) validateURL() error {
+	if c.URL == "" {
+		return errors.New("required; for example nats://127.0.0.1:4222")
+	}
+	for i, address := range strings.Split(c.URL, ",") {
+		u, err := url.Parse(strings.TrimSpace(address))
+		if err != nil || u.Host == "" { // the address itself is not shown: it may hold a password
+			return fmt.Errorf("address %d is not of the form nats://host:port", i+1)
+		}
+		if err := checkOneOf(u.Scheme, "nats", "tls", "ws", "wss"); err != nil {
+			return fmt.Errorf("address %d: scheme: %w", i+1, err)
+		}
+		if n, err := strconv.ParseUint(cmp.Or(u.Port(), "4222"), 10, 16); err != nil || n == 0 || u.Hostname() == "" {
+			return fmt.Errorf("address %d is not of the form nats://host:port, with a port from 1 to 65535", i+1)
+		}
+	}
+	return nil
+}
+
+func (c Config) hasURL() bool { return c.validateURL() == nil }
+
+// validateCleartext sees to it that no password or token crosses the network readable by mistake. A server names others
+// to connect to, so that loopback is no excuse. Seeds and .creds files sign a challenge and are never sent.
+func (c Config) validateCleartext() error {
+	if c.AllowCleartextCredentials || c.TLS != (TLS{}) || !c.hasURL() {
+		return nil
+	}
+	for i, address := range strings.Split(c.URL, ",") {
+		u, err := url.Parse(strings.TrimSpace(address))
+		if err != nil || u.Scheme == "tls" || u.Scheme == "wss" || u.User == nil && c.Password == "" && c.Token == "" {
+			continue
+		}
+		return fmt.Errorf("address %d sends the password or token readable; write tls://, use credentials or nkeySeed, or say "+
+			"nats.allowCleartextCredentials: true where the network is trusted", i+1)
+	}
+	return nil
+}
+
+func validateStream(name string) error {
+	if name == "" {
+		return errors.New("required; the name of a JetStream stream")
+	}
+	if i := strings.IndexFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune(`.*>/\`, r) }); i >= 0 {
+		return fmt.Errorf(`%q has %q at position %d; a stream name has no blanks and none of . * > / \`, name, name[i], i+1)
+	}
+	return nil
+}
+
+func (c Config) validateSubject() error {
+	if c.Subject == "" {
+		return errors.New("required; for example k8s.{cluster}.{group}.{resource}.{namespace}.{name}")
+	}
+	template, err := sinks.ParseTemplate(c.Subject)
+	if err != nil {
+		return err
+	}
+	filled := string(template.AppendName(nil, &sampleChange, func(dst []byte, _ string) []byte { return append(dst, 'x') }))
+	if err := validateLiteral(filled); err != nil {
+		return err
+	}
+	if i := strings.IndexFunc(filled, func(r rune) bool { return !strings.ContainsRune("/=.", r) && !isPlainByte(byte(r)) }); c.Mode == modeKV && i >= 0 {
+		return fmt.Errorf("%q has %q, which a key cannot have; legal are letters, digits and the signs -/_=. only", c.Subject, filled[i])
+	}
+	if c.Mode == modeKV {
+		return checkDistinctSubjects(c.Subject, "mode kv")
+	}
+	return nil
+}
+
+// checkDistinctSubjects checks that no two objects can share a subject.
+func checkDistinctSubjects(template, who string) error {
+	tokens := strings.Split(template, ".")
+	for _, need := range [][]string{{"{group}"}, {"{resource}", "{kind}"}, {"{namespace}"}, {"{name}"}} {
+		if !slices.ContainsFunc(need, func(placeholder string) bool { return slices.Contains(tokens, placeholder) }) {
+			return fmt.Errorf("%q does not give each object a subject of its own, which %s needs; write %s between dots",
+				template, who, strings.Join(need, " or "))
+		}
+	}
+	return nil
+}
+
+// validateLiteral checks that s is a subject without wildcards that JetStream may store. The client and the server let
+// more pass: "a.*" is stored under just that name, and "a..b" gets no answer.
+func validateLiteral(s string) error {
+	if strings.HasPrefix(s, "$") {
+		return fmt.Errorf("%q begins with $, which is the server's own", s)
+	}
+	for token := range strings.SplitSeq(s, ".") {
+		if token == "" {
+			return fmt.Errorf("%q has an empty token; write no dot at the ends and no two in a row", s)
+		}
+	}
+	if i := strings.IndexFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '*' || r == '>' }); i >= 0 {
+		return fmt.Errorf("%q has a blank, a wildcard or a character that is not ASCII: %q", s, s[i:i+1])
+	}
+	return nil
+}
+
+func (c Config) validateAuthentication() error {
+	var ways []string
+	for _, way := range []struct {
+		name string
+		set  bool
+	}{
+		{"credentials", c.Credentials != ""}, {"nkeySeed", c.NkeySeed != ""},
+		{"user", c.User != "" || c.Password != ""}, {"token", c.Token != ""},
+	} {
+		if way.set {
+			ways = append(ways, way.name)
+		}
+	}
+	var errs []error
+	if len(ways) > 1 {
+		errs = append(errs, atPath(ways[1], fmt.Errorf("%s is set too; use one way to authenticate", ways[0])))
+	}
+	if (c.User == "") != (c.Password == "") {
+		errs = append(errs, atPath("user", errors.New("user and password belong together; set both or none")))
+	}
+	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
+		errs = append(errs, atPath("tls.cert", errors.New("cert and key belong together; set both or none")))
+	}
+	return errors.Join(errs...)
+}
+
+func (c Config) validateDuplicates() error {
+	if err := checkPositive(c.Create.Duplicates); err != nil {
+		return err
+	}
+	if c.Create.MaxAge > 0 && c.Create.Duplicates > c.Create.MaxAge {
+		return fmt.Errorf("%v is longer than maxAge, %v; the server refuses that", c.Create.Duplicates, c.Create.MaxAge)
+	}
+	return nil
+}
+
+func checkRange(n, low, high int) error {
+	if n < low || n > high {
+		return fmt.Errorf("%d is not between %d and %d", n, low, high)
+	}
+	return nil
+}
+
+func checkPositive[T int64 | time.Duration](v T) error {
+	if v <= 0 {
+		return fmt.Errorf("%v is not positive", v)
+	}
+	return nil
+}
+
+func checkNotNegative[T int64 | time.Duration](v T) error {
+	if v < 0 {
+		return fmt.Errorf("%v is negative", v)
+	}
+	return nil
+}
+
+func checkOneOf(v string, allowed ...string) error {
+	if !slices.Contains(allowed, v) {
+		return fmt.Errorf("%q is not one of %s", v, strings.Join(allowed, ", "))
+	}
+	return nil
+}
+
+// validateMode checks what the mode needs and what means nothing in it.
+func (c Config) validateMode() error {
+	if err := checkOneOf(c.Mode, modeJetStream, modeCore, modeKV); err != nil {
+		return atPath("mode", err)
+	}
+	var errs []error
+	unused := func(path string, set bool, why string) {
+		if set {
+			errs = append(errs, atPath(path, fmt.Errorf("means nothing in mode %s: %s", c.Mode, why)))
+		}
+	}
+	if c.Mode != modeKV {
+		unused("repair", c.Repair, "it is for mode kv")
+	}
+	switch c.Mode {
+	case modeJetStream:
+		errs = append(errs, atPath("stream", validateStream(c.Stream)))
+		unused("bucket", c.Bucket != "", "it is for mode kv")
+	case modeCore:
+		unused("stream", c.Stream != "", "core NATS keeps nothing")
+		unused("bucket", c.Bucket != "", "core NATS keeps nothing")
+		unused("exact", c.Exact, "core NATS keeps nothing")
+		unused("create.enabled", c.Create.Enabled, "core NATS keeps nothing")
+	case modeKV:
+		errs = append(errs, atPath("bucket", validateBucket(c.Bucket)))
+		unused("stream", c.Stream != "", "the bucket has its own")
+		if c.Create.MaxAge != 0 {
+			errs = append(errs, atPath("create.maxAge", errors.New("objects that do not change would vanish from the bucket; leave it out in mode kv")))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func validateBucket(name string) error {
+	if name == "" {
+		return errors.New("required in mode kv; the name of a key-value bucket")
+	}
+	if i := slices.IndexFunc([]byte(name), func(b byte) bool { return !isPlainByte(b) }); i >= 0 {
+		return fmt.Errorf("%q has %q at position %d; a bucket's name has letters, digits, _ and - only", name, name[i], i+1)
+	}
+	return nil
+}

@@ -1,0 +1,271 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
+)
+
+// Limits below which a stream that drops its oldest messages raises a warning.
+const (
+	smallStreamBytes    = 64 << 20
+	smallStreamMessages = 10_000
+	shortRetention      = time.Hour
+	shortMaxAge         = 5 * time.Minute
+)
+
+// minSafeDuplicates is a duplicate window that outlasts a reconnect and a back-off before a message is sent again.
+const minSafeDuplicates = time.Minute
+
+// streamFeatures are the settings of the stream as of the last look-up. They are safe for concurrent use.
+type streamFeatures struct {
+	stream   string
+	warnings *warnings
+
+	verified       atomic.Bool // the stream was looked up, and no answer since then contradicts it
+	acceptsBatches atomic.Bool // allow_batched is set and no other writer is known
+	acceptsTTL     atomic.Bool // messages may expire (allow_msg_ttl)
+}
+
+// record stores the settings of a stream that was found or created.
+func (f *streamFeatures) record(config jetstream.StreamConfig) {
+	f.acceptsTTL.Store(config.AllowMsgTTL)
+	f.acceptsBatches.Store(config.AllowBatchPublish && f.warnings.text(topicWriters) == "")
+}
+
+// invalidate makes the next use look the stream up again: it may have been edited or deleted.
+func (f *streamFeatures) invalidate() { f.verified.Store(false) }
+
+// recordOtherWriter switches to message IDs because another client publishes to the stream, for example to this subject.
+// Ordered batches need a stream with a single writer.
+func (f *streamFeatures) recordOtherWriter(subject string) {
+	if f.acceptsBatches.Swap(false) {
+		f.warnings.update(topicWriters, fmt.Sprintf("another writer publishes to stream %q, for example to %q: changes go there by message ID now, one at a time "+
+			"for each object; give the exporter a stream of its own, then restart it", f.stream, subject))
+	}
+}
+
+// streamVerifier looks the stream up before its first use, creates it if the configuration allows, and checks its settings.
+// It is safe for concurrent use.
+type streamVerifier struct {
+	cfg            Config
+	log            *slog.Logger
+	pattern        string   // wildcard subject that covers the sink's template
+	routedPatterns []string // those that cover the templates of routes
+	features       *streamFeatures
+	warnings       *warnings
+	fenced         atomic.Bool   // Fence was called: a new stream gets the subject of the fence
+	lock           chan struct{} // capacity 1; held during a look-up, so that the other callers wait for its result
+
+	// afterCheck runs when an existing stream was found and suits. Its error makes the look-up fail.
+	afterCheck func(ctx context.Context, l *connection.Link) error
+}
+
+// ensureVerified returns nil when the stream exists and takes the subjects of the sink. One caller looks it up, within
+// ackTimeout; the others wait for the result.
+func (v *streamVerifier) ensureVerified(ctx context.Context, l *connection.Link) error {
+	if v.features.verified.Load() {
+		return nil
+	}
+	bounded, cancel := context.WithTimeout(ctx, v.cfg.AckTimeout)
+	defer cancel()
+	err := v.verifyOnce(bounded, l)
+	if err != nil && ctx.Err() == nil && bounded.Err() != nil {
+		return fmt.Errorf("JetStream does not answer about stream %q within %v", v.cfg.Stream, v.cfg.AckTimeout)
+	}
+	return err
+}
+
+func (v *streamVerifier) verifyOnce(ctx context.Context, l *connection.Link) error {
+	select {
+	case v.lock <- struct{}{}:
+		defer func() { <-v.lock }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if v.features.verified.Load() {
+		return nil
+	}
+	err := v.lookUpStream(ctx, v.cfg.streamClient(l))
+	v.features.verified.Store(err == nil)
+	return err
+}
+
+func (v *streamVerifier) lookUpStream(ctx context.Context, c stream.Client) error {
+	found, err := c.Info(ctx)
+	if errors.As(err, new(*connection.DeniedError)) {
+		// Delivery does not need the look-up, because every acknowledgement names the stream. It only detects errors early.
+		v.log.Warn("NATS does not let this user look the stream up; going on without", "stream", v.cfg.Stream)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if found == nil {
+		return v.createMissing(ctx, c)
+	}
+	v.features.record(found.Config)
+	v.warnings.update(topicRetention, lossWarning(found))
+	if err := v.checkExisting(found.Config); err != nil {
+		return err
+	}
+	return v.afterCheck(ctx, c.Link)
+}
+
+// createMissing creates the stream if nats.create.enabled is set.
+func (v *streamVerifier) createMissing(ctx context.Context, c stream.Client) error {
+	if !v.cfg.Create.Enabled {
+		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q does not exist; create it for the subjects %q, or set nats.create.enabled",
+			v.cfg.Stream, v.pattern)}
+	}
+	config := v.newStreamConfig(supportsBatches(c.Link.Conn().ConnectedServerVersion()))
+	if i := slices.IndexFunc(config.Subjects, func(subject string) bool { return strings.HasPrefix(subject, "*") }); i >= 0 {
+		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q cannot be created: it would take %q, whatever the first token is, which the server "+
+			"keeps for itself; begin nats.subject, and the subjects of routes, with a word of your own, as k8s.{cluster}, or create the stream",
+			v.cfg.Stream, config.Subjects[i])}
+	}
+	made, err := c.Create(ctx, config)
+	if err != nil {
+		return err
+	}
+	if made.Error != nil {
+		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q cannot be created as nats.create says", v.cfg.Stream), Err: made.Error}
+	}
+	v.features.record(made.Config)
+	v.log.Info("NATS stream created", "stream", v.cfg.Stream, "subjects", config.Subjects, "storage", config.Storage.String(),
+		"replicas", config.Replicas, "maxAge", config.MaxAge, "maxBytes", config.MaxBytes, "duplicates", config.Duplicates)
+	return nil
+}
+
+// newStreamConfig returns the settings of the stream to create: the subjects of the sink, of routes, and of the fence.
+func (v *streamVerifier) newStreamConfig(batches bool) jetstream.StreamConfig {
+	config := v.cfg.streamConfig(v.pattern)
+	config.AllowBatchPublish = batches
+	for _, pattern := range v.routedPatterns {
+		config.Subjects = addSubject(config.Subjects, pattern)
+	}
+	if v.fenced.Load() {
+		config.Subjects = addSubject(config.Subjects, v.cfg.fencePrefix()+">")
+		config.AllowMsgTTL = config.AllowMsgTTL || batches // the fence must outlast max_age
+	}
+	return config
+}
+
+// supportsBatches reports whether a server version has fast ingest: nats-server 2.14 and later.
+func supportsBatches(version string) bool {
+	var major, minor int
+	if n, err := fmt.Sscanf(version, "%d.%d", &major, &minor); n != 2 || err != nil {
+		return false
+	}
+	return major > 2 || major == 2 && minor >= 14
+}
+
+// addSubject adds a subject to those of a stream. The server refuses a stream with subjects that cover each other.
+func addSubject(subjects []string, added string) []string {
+	if slices.ContainsFunc(subjects, func(s string) bool { return stream.Covers(s, added) }) {
+		return subjects
+	}
+	subjects = slices.DeleteFunc(subjects, func(s string) bool { return stream.Covers(added, s) })
+	return append(subjects, added)
+}
+
+// checkExisting checks an existing stream: settings that make delivery impossible are an error, those that weaken it raise a
+// warning.
+func (v *streamVerifier) checkExisting(config jetstream.StreamConfig) error {
+	if reason := v.unusableReason(config); reason != "" {
+		return &sinks.UnavailableError{Reason: reason}
+	}
+	partly, short := "", ""
+	if slices.ContainsFunc(v.patterns(), func(pattern string) bool {
+		return !slices.ContainsFunc(config.Subjects, func(subject string) bool { return stream.Covers(subject, pattern) })
+	}) {
+		partly = fmt.Sprintf("stream %q does not take every subject that the template can give: delivery stops at the first that it does not take; it takes %q, the template is %q",
+			v.cfg.Stream, config.Subjects, v.cfg.Subject)
+	}
+	if !config.AllowBatchPublish && config.Duplicates < minSafeDuplicates {
+		short = fmt.Sprintf("stream %q forgets message IDs after %v; a change sent again after an outage may be there twice: raise duplicate_window to %v, or set allow_batched",
+			v.cfg.Stream, config.Duplicates, minSafeDuplicates)
+	}
+	v.warnings.update(topicSubjects, partly)
+	v.warnings.update(topicVersions, v.perSubjectLimitWarning(config))
+	v.warnings.update(topicDuplicates, short)
+	return nil
+}
+
+// patterns returns the wildcard subjects of the sink and of routes.
+func (v *streamVerifier) patterns() []string { return append([]string{v.pattern}, v.routedPatterns...) }
+
+// unusableReason returns why nothing can be delivered to a stream, with the remedy; "" if it can be used.
+func (v *streamVerifier) unusableReason(config jetstream.StreamConfig) string {
+	strange := ""
+	for _, pattern := range v.patterns() {
+		if !slices.ContainsFunc(config.Subjects, func(subject string) bool { return stream.Overlaps(subject, pattern) }) {
+			strange = pattern
+		}
+	}
+	switch {
+	case config.Mirror != nil:
+		return fmt.Sprintf("stream %q is a mirror of %q, and takes nothing else; name that one in nats.stream, or another",
+			v.cfg.Stream, config.Mirror.Name)
+	case config.NoAck:
+		return fmt.Sprintf("stream %q does not acknowledge (no_ack); without that nothing can be delivered safely", v.cfg.Stream)
+	case config.Sealed:
+		return fmt.Sprintf("stream %q is sealed; name another in nats.stream", v.cfg.Stream)
+	case v.cfg.Mode == modeKV && !config.AllowRollup:
+		return fmt.Sprintf("stream %q is no key-value bucket: it does not allow roll-ups, which purge markers are", v.cfg.Stream)
+	case strange != "":
+		return fmt.Sprintf("stream %q takes the subjects %q, and none of %q; add it to the stream, or change nats.subject or the routes",
+			v.cfg.Stream, config.Subjects, strange)
+	}
+	return ""
+}
+
+// perSubjectLimitWarning returns how a limit of messages per subject affects delivery; "" if there is no limit, or if the
+// stream keeps the newest message of each object.
+func (v *streamVerifier) perSubjectLimitWarning(config jetstream.StreamConfig) string {
+	shared := slices.ContainsFunc(append([]string{v.cfg.Subject}, v.cfg.Routed...), func(template string) bool { return checkDistinctSubjects(template, "") != nil })
+	switch {
+	case config.MaxMsgsPerSubject <= 0:
+		return ""
+	case config.DiscardNewPerSubject:
+		return fmt.Sprintf("stream %q takes %d changes for each subject and no more (discard_new_per_subject): delivery stops there; take that setting back",
+			config.Name, config.MaxMsgsPerSubject)
+	case shared:
+		return fmt.Sprintf("stream %q keeps %d messages for each subject (max_msgs_per_subject), and several objects share one: the newest of an object may be "+
+			"dropped for another one; write {group}, {resource}, {namespace} and {name} into the subject, or lift the limit", config.Name, config.MaxMsgsPerSubject)
+	}
+	return ""
+}
+
+// lossWarning says how a stream loses messages that it has acknowledged; "" when it does not, as far as can be seen.
+func lossWarning(found *stream.Info) string {
+	c, st := found.Config, found.State
+	full := c.MaxBytes > 0 && st.Bytes >= c.MaxBytes/10*9 || c.MaxMsgs > 0 && st.Messages >= c.MaxMsgs/10*9
+	small := c.MaxBytes > 0 && c.MaxBytes < smallStreamBytes || c.MaxMsgs > 0 && c.MaxMsgs < smallStreamMessages
+	switch {
+	case c.Retention == jetstream.InterestPolicy:
+		return fmt.Sprintf("stream %q keeps what consumers wait for (retention: interest): without a consumer a change is acknowledged and gone; use retention: limits", c.Name)
+	case c.Retention == jetstream.WorkQueuePolicy:
+		return fmt.Sprintf("stream %q drops what one consumer has had (retention: workqueue): others never see it; use retention: limits", c.Name)
+	case c.Discard == jetstream.DiscardOld && full && time.Since(st.FirstTime) < shortRetention:
+		return fmt.Sprintf("stream %q is full, and drops changes that are %v old for new ones (discard: old); raise its limits, or use discard: new",
+			c.Name, time.Since(st.FirstTime).Round(time.Second))
+	case c.Discard == jetstream.DiscardOld && small:
+		return fmt.Sprintf("stream %q has little room, max_bytes %d and max_msgs %d, and drops the oldest changes for new ones (discard: old); raise its limits, or use discard: new",
+			c.Name, c.MaxBytes, c.MaxMsgs)
+	case c.MaxAge > 0 && c.MaxAge < shortMaxAge:
+		return fmt.Sprintf("stream %q drops changes after %v (max_age): a consumer that is away for longer misses them; raise it", c.Name, c.MaxAge)
+	}
+	return ""
+}
