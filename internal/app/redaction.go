@@ -57,13 +57,13 @@ func redactStored(cfg *config.Config, j *journal.Journal, shaper *shape.Shaper, 
 	if filled {
 		log.Info("the rules redact otherwise than those that the journal was filled under: what it holds is redacted again, which may take a while")
 	}
-	done, err := j.Rewrite(is, journal.RewriteFuncs{Change: shaper.RedactStoredChange, Body: shaper.RedactStoredBody, Known: shaper.SealStoredKnown})
+	done, err := j.Rewrite(is, journal.RewriteFuncs{Change: shaper.RedactStoredChange, Body: shaper.RedactStoredBody})
 	if err != nil {
 		return fmt.Errorf("redact what the journal holds: %w", err)
 	}
 	if filled {
 		log.Info("what the journal holds is redacted as the rules say now; the files hold nothing else", "changes", done.Changes,
-			"deadLetters", done.DeadLetters, "states", done.Bodies, "known", done.Known, "deletedBrokenStores", done.Broken)
+			"deadLetters", done.DeadLetters, "states", done.Bodies, "deletedBrokenStores", done.Broken)
 	}
 	return nil
 }

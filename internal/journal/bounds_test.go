@@ -264,7 +264,7 @@ func TestFilesArePrivateToTheUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	use()
-	check("left by an earlier version")
+	check("after wider permissions")
 }
 
 // smallDisk is a disk in memory with an end.

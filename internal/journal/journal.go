@@ -134,7 +134,7 @@ type sinkState struct {
 	deadBytes   int64
 }
 
-// Open locks the directory and loads what is there. It returns ErrLocked, ErrNewer, or an error of the environment. A
+// Open locks the directory and loads what is there. It returns ErrLocked, ErrFormatVersion, or an error of the environment. A
 // broken store is moved aside and replaced by an empty one; Recovered then says so (I7).
 func Open(opts Options) (*Journal, error) {
 	opts = opts.withDefaults()

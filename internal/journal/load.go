@@ -68,7 +68,7 @@ func (j *Journal) openAndLoad(dir string) error {
 	return nil
 }
 
-// loadState reads the state of the store, upgrades an older one, and drops the cursors of sinks that are not declared.
+// loadState reads the state of the store, and drops the cursors of sinks that are not declared.
 func (j *Journal) loadState() (err error) {
 	if err := errors.Join(j.checkWriteCount(), j.loadVersion()); err != nil {
 		return err
@@ -134,11 +134,7 @@ func (j *Journal) loadVersion() error {
 	if value == nil {
 		return j.initializeStore()
 	}
-	version, err := checkVersion(j.opts.Dir, value)
-	if err != nil {
-		return err
-	}
-	if err := j.upgrade(version); err != nil {
+	if err := checkVersion(j.opts.Dir, value); err != nil {
 		return err
 	}
 	value, err = j.getValue(codec.KeyRecovery)
@@ -149,17 +145,17 @@ func (j *Journal) loadVersion() error {
 	return err
 }
 
-// checkVersion returns the stored version, and refuses what this exporter cannot read.
-func checkVersion(dir string, stored []byte) (uint64, error) {
-	v := codec.DecodeVersion(stored)
-	switch {
-	case v > codec.Version:
-		return v, fmt.Errorf("%w: %s has format %d, this exporter writes %d: run the newer exporter, or remove the directory to start afresh",
-			ErrNewer, dir, v, codec.Version)
-	case v < codec.OldestVersion:
-		return v, fmt.Errorf("%w: format version %.40q", codec.ErrMalformed, stored)
+// checkVersion refuses a store of any other format version than the one this exporter reads and writes. There is no
+// conversion between versions. Bytes that are no version at all are malformed, so that the store is moved aside.
+func checkVersion(dir string, stored []byte) error {
+	switch v := codec.DecodeVersion(stored); v {
+	case codec.Version:
+		return nil
+	case 0:
+		return fmt.Errorf("%w: format version %.40q", codec.ErrMalformed, stored)
+	default:
+		return fmt.Errorf("%w: %s has version %d, this exporter reads version %d only; %s", ErrFormatVersion, dir, v, codec.Version, versionRemedy)
 	}
-	return v, nil
 }
 
 // initializeStore writes the version into an empty store, together with the recovery it may be the result of.

@@ -33,12 +33,11 @@ type Offline struct {
 	lock io.Closer
 	db   *pebble.DB
 	storeReader
-	version    uint64
 	ext        logExtent
 	sinkStates map[string]sinkState // by sink
 }
 
-// OpenOffline opens the journal in dir. It returns ErrNoJournal, ErrLocked while an exporter works there, ErrNewer, ErrBroken,
+// OpenOffline opens the journal in dir. It returns ErrNoJournal, ErrLocked while an exporter works there, ErrFormatVersion, ErrBroken,
 // or an error of the environment. It holds a shared lock: others may read too, and an exporter that starts meanwhile gets
 // ErrLocked. It must not be called in a process that has the same journal open, whose lock it would release.
 func OpenOffline(dir string) (*Offline, error) {
@@ -175,7 +174,7 @@ func (o *Offline) loadState() error {
 	if version == nil {
 		return fmt.Errorf("%w: %s was never begun", ErrNoJournal, o.dir)
 	}
-	if o.version, err = checkVersion(o.dir, version); err != nil {
+	if err := checkVersion(o.dir, version); err != nil {
 		return err
 	}
 	if o.ext, err = o.loadExtent(); err != nil {
@@ -223,9 +222,6 @@ func (o *Offline) IsLatest(c *event.Change) (bool, error) {
 	}
 	if c.Type == event.Attributed { // it speaks of one version, and of no state
 		return true, nil
-	}
-	if o.version < scopesBelongToResources {
-		return false, fmt.Errorf("journal: %s was written by an earlier version of the exporter: start this one on it once", o.dir)
 	}
 	object := strings.TrimPrefix(c.Namespace+"/"+c.Name, "/")
 	value, err := o.getValue(codec.KeyNamed(codec.PrefixKnown, c.Resource.String(), object))

@@ -77,7 +77,6 @@ func (o *Offline) Stat() (OfflineStat, error) {
 func (o *Offline) countResources() ([]ResourceStat, error) {
 	found := map[string]*ResourceStat{}
 	of := func(name string) *ResourceStat {
-		name = resourceOf(name)
 		if found[name] == nil {
 			found[name] = &ResourceStat{Name: name}
 		}

@@ -276,15 +276,6 @@ func TestABadBlockFoundWhileReadingIsReported(t *testing.T) {
 	})
 }
 
-func TestANewerFormatIsNotRead(t *testing.T) {
-	dir := t.TempDir()
-	fillJournal(t, Options{Dir: dir})
-	putRaw(t, dir, codec.KeyVersion, []byte("kubecdc journal 99"))
-	if _, err := OpenOffline(dir); !errors.Is(err, ErrNewer) {
-		t.Errorf("%v, want ErrNewer", err)
-	}
-}
-
 func TestAnAbsentJournalIsNotMade(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "none")
 	if _, err := OpenOffline(dir); !errors.Is(err, ErrNoJournal) || !strings.Contains(err.Error(), dir) {

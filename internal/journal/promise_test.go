@@ -456,37 +456,6 @@ func TestBadBlockFoundWhileReadingEndsRunAndNextOpenRecovers(t *testing.T) {
 	})
 }
 
-func TestACursorOfVersion1IsReadOn(t *testing.T) {
-	opts := Options{Dir: t.TempDir(), Sinks: []string{"main"}}
-	fillJournal(t, opts)
-	old := event.Cursor{Low: 2, High: 2, Layout: "v1", Lanes: map[string]uint64{"a": 3}}
-	encoded := codec.EncodeCursor(old)
-	putRaw(t, opts.Dir, codec.KeyCursor("main"), append([]byte{1, 2}, encoded[3:len(encoded)-1]...)) // without what came later
-	putRaw(t, opts.Dir, codec.KeyVersion, []byte("kubecdc journal 1"))
-	j := startJournal(t, opts)
-	if _, recovered := j.PendingRecovery(); recovered {
-		t.Fatal("a journal of version 1 was moved aside")
-	}
-	if got, ok, err := j.Cursor("main"); err != nil || !ok || !reflect.DeepEqual(got, old) {
-		t.Errorf("cursor %+v %v %v, want %+v", got, ok, err, old)
-	}
-	if version, err := j.getValue(codec.KeyVersion); err != nil || codec.DecodeVersion(version) != codec.Version {
-		t.Errorf("version %q %v after the start", version, err)
-	}
-}
-
-func TestNewerFormatIsRefusedAndLeftUnchanged(t *testing.T) {
-	dir := t.TempDir()
-	fillJournal(t, Options{Dir: dir})
-	putRaw(t, dir, codec.KeyVersion, []byte("kubecdc journal 99"))
-	for range 2 {
-		_, err := Open(Options{Dir: dir, Logger: discardLogger})
-		if !errors.Is(err, ErrNewer) || !strings.Contains(err.Error(), "run the newer exporter") {
-			t.Fatalf("open: %v, want ErrNewer with a remedy", err)
-		}
-	}
-}
-
 func TestATornLogTailLosesOnlyWhatWasNotDurable(t *testing.T) {
 	dir := t.TempDir()
 	j := startJournal(t, Options{Dir: dir})

@@ -14,7 +14,11 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-const secretBytes = 32
+const (
+	secretBytes = 32
+
+	rewriteStepBytes = 1 << 20 // of a batch of Rewrite
+)
 
 // Secret returns random bytes that belong to this journal and are stored in it. Whoever reads the files has them.
 func (j *Journal) Secret() ([]byte, error) {
@@ -50,13 +54,12 @@ func (j *Journal) SetRedaction(ctx context.Context, redaction string) error {
 type RewriteFuncs struct {
 	Change func(*event.Change) bool
 	Body   func(event.Resource, *event.Body) bool // one without bytes is deleted
-	Known  func(event.Resource, *event.Known) bool
 }
 
 // RewriteCounts counts what Rewrite changed.
 type RewriteCounts struct {
-	Changes, DeadLetters, Bodies, Known int
-	Broken                              int // stores that had been moved aside and are deleted
+	Changes, DeadLetters, Bodies int
+	Broken                       int // stores that had been moved aside and are deleted
 }
 
 // Rewrite passes everything that is stored through r, and then remembers the redaction. Nothing of what was replaced is left
@@ -105,7 +108,7 @@ func (w *rewriter) run() (err error) {
 	for _, step := range []struct {
 		first   byte
 		rewrite func(key, value []byte) error
-	}{{codec.PrefixFrame, w.rewriteFrame}, {codec.PrefixDeadLetter, w.rewriteDeadLetter}, {codec.PrefixBody, w.rewriteBody}, {codec.PrefixKnown, w.rewriteKnown}} {
+	}{{codec.PrefixFrame, w.rewriteFrame}, {codec.PrefixDeadLetter, w.rewriteDeadLetter}, {codec.PrefixBody, w.rewriteBody}} {
 		if err := w.j.forEachKey([]byte{step.first}, step.rewrite); err != nil {
 			return err
 		}
@@ -116,7 +119,7 @@ func (w *rewriter) run() (err error) {
 // setValue writes a value of a key that is the store's.
 func (w *rewriter) setValue(key, value []byte) error {
 	_ = w.batch.Set(key, value, nil) // a batch in memory does not fail
-	if w.batch.Len() < upgradeStep {
+	if w.batch.Len() < rewriteStepBytes {
 		return nil
 	}
 	return w.commitBatch()
@@ -182,20 +185,7 @@ func (w *rewriter) rewriteBody(key, value []byte) error {
 	return w.setValue(key, stored)
 }
 
-func (w *rewriter) rewriteKnown(key, value []byte) error {
-	resource, name, err := w.splitKey(key)
-	if err != nil {
-		return err
-	}
-	known, err := codec.DecodeKnown([]byte(name), value)
-	if err != nil || !w.funcs.Known(resource, &known) {
-		return err
-	}
-	w.counts.Known++
-	return w.setValue(key, codec.AppendKnown(nil, &known))
-}
-
-// splitKey takes the key of a body or a known object apart.
+// splitKey takes the key of a body apart.
 func (w *rewriter) splitKey(key []byte) (event.Resource, string, error) {
 	name, object, err := codec.SplitNamedKey(key)
 	resource := w.j.resources[name].Resource

@@ -52,13 +52,6 @@ func replacingFuncs(old []byte) RewriteFuncs {
 	return RewriteFuncs{
 		Change: func(c *event.Change) bool { return with(&c.After) },
 		Body:   func(_ event.Resource, b *event.Body) bool { return with(&b.Raw) },
-		Known: func(_ event.Resource, k *event.Known) bool {
-			if k.Summary != string(old) {
-				return false
-			}
-			k.Summary = "sealed"
-			return true
-		},
 	}
 }
 
@@ -73,7 +66,6 @@ func TestRewrittenDataIsLeftInNoFile(t *testing.T) {
 		if n%2 == 0 {
 			o.Changes[0].After = other
 		}
-		o.Known[0].Summary = string(o.Changes[0].After)
 		o.Bodies = []event.Body{{Key: o.Known[0].Key, UID: o.Known[0].UID, Raw: o.Changes[0].After}}
 		r.mustAppend(o)
 		if err := r.Flush(t.Context()); err != nil { // a frame each
@@ -96,7 +88,7 @@ func TestRewrittenDataIsLeftInNoFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if done.Changes != 10 || done.DeadLetters != 1 || done.Broken != 1 || done.Bodies == 0 || done.Known != done.Bodies {
+	if done.Changes != 10 || done.DeadLetters != 1 || done.Broken != 1 || done.Bodies == 0 {
 		t.Errorf("%+v", done)
 	}
 	if err := j.Close(); err != nil {

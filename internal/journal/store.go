@@ -19,8 +19,13 @@ import (
 // ErrLocked is that of package disk.
 var ErrLocked = disk.ErrLocked
 
-// ErrNewer says that the journal was written by a newer exporter. It is left untouched; the caller ends.
-var ErrNewer = errors.New("journal was written by a newer version of the exporter")
+// ErrFormatVersion is returned for a journal of an older or newer format version. The text names the version found and the
+// remedy. The store is left as it is; the caller ends.
+var ErrFormatVersion = errors.New("journal has another format version")
+
+// versionRemedy ends every ErrFormatVersion.
+const versionRemedy = "delete the journal directory and start again: the new start lists every resource and sinks receive all objects as a " +
+	"snapshot; changes that were not delivered yet, and dead letters, are lost"
 
 // ErrBroken says that stored bytes are not what was written. The store is marked, so that the next Open moves it aside and
 // starts afresh; the caller ends. What works on the journal of an exporter that does not run, [Offline] and
@@ -147,14 +152,14 @@ var errStoreFailed = errors.New("journal store failed")
 func classifyOpenError(dir string, err error) (_ error, broken bool) {
 	var errno syscall.Errno
 	switch {
-	case errors.Is(err, ErrNewer):
+	case errors.Is(err, ErrFormatVersion):
 		return err, false
 	case disk.IsOutOfSpace(err):
 		return fmt.Errorf("journal: no space to open %s: free space or enlarge the volume: %w", dir, err), false
 	case errors.Is(err, errStoreFailed):
 		return err, false // the lock of what is still running cannot be taken over; the next start can
 	case strings.Contains(err.Error(), "unknown format major version"):
-		return fmt.Errorf("%w: %s: run that version, or remove the directory to start afresh (%w)", ErrNewer, dir, err), false
+		return fmt.Errorf("%w: %s was written with a newer store library (%w); %s", ErrFormatVersion, dir, err, versionRemedy), false
 	case errors.Is(err, ErrBroken), errors.Is(err, codec.ErrMalformed), pebble.IsCorruptionError(err), errors.Is(err, fs.ErrNotExist):
 		return err, true
 	case errors.As(err, &errno):

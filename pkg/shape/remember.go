@@ -26,7 +26,7 @@ func (s *Shaper) WrapLoad(from LoadFunc) LoadFunc {
 		stored, err := from(name, func(k event.Known) {
 			objects++
 			var redaction uint32
-			k.Summary, redaction, _ = s.seal.openSummary(k.Summary)
+			k.Summary, redaction = s.seal.openSummary(k.Summary)
 			if byRedaction[redaction] == nil {
 				byRedaction[redaction] = map[uint64]bool{}
 			}

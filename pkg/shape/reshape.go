@@ -75,13 +75,3 @@ func (s *Shaper) RedactStoredBody(resource event.Resource, b *event.Body) (chang
 	b.Raw = redacted
 	return changed
 }
-
-// SealStoredKnown seals what an earlier version remembered of an object in plain.
-func (s *Shaper) SealStoredKnown(resource event.Resource, k *event.Known) (changed bool) {
-	summary, _, sealed := s.seal.openSummary(k.Summary)
-	if sealed || k.Summary == "" {
-		return false
-	}
-	k.Summary = s.seal.sealSummary(summary, redactionUnknown, s.redactorOf(resource).hidesValuesOf(resource))
-	return true
-}

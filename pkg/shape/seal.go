@@ -27,7 +27,7 @@ const (
 
 // IDs of redactions that are none.
 const (
-	redactionUnknown uint32 = iota // before there were IDs
+	redactionUnknown uint32 = iota // the object was stored without a summary
 	redactionOlder                 // some other one
 	firstRedaction
 )
@@ -84,23 +84,22 @@ func (s *summarySeal) sealSummary(summary string, redaction uint32, conceals boo
 	return string(b)
 }
 
-// openSummary is the inverse of close. A summary whose key is not known any more is "". One that was never sealed is returned as it
-// is, with sealed false.
-func (s *summarySeal) openSummary(stored string) (summary string, redaction uint32, sealed bool) {
+// openSummary is the inverse of sealSummary. A summary that was never sealed, or whose key is not known any more, is "".
+func (s *summarySeal) openSummary(stored string) (summary string, redaction uint32) {
 	if len(stored) < sealedHeader || stored[0] < sealedNone || stored[0] > sealedEphemeral {
-		return stored, redactionUnknown, false
+		return "", redactionUnknown
 	}
 	redaction = binary.BigEndian.Uint32([]byte(stored[1:sealedHeader]))
 	aead := s.stable
 	switch stored[0] {
 	case sealedNone:
-		return "", redaction, true
+		return "", redaction
 	case sealedEphemeral:
 		aead = s.ephemeral
 	}
 	plain, err := aead.Open(nil, nil, []byte(stored[sealedHeader:]), nil)
 	if err != nil { // another key
-		return "", redaction, true
+		return "", redaction
 	}
-	return string(plain), redaction, true
+	return string(plain), redaction
 }

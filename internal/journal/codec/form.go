@@ -54,13 +54,12 @@ func (f *coder) codeByte(v *byte) {
 	}
 }
 
-// codeFormat writes the newest form of a value, and reads which one of those since the first a value has.
-func (f *coder) codeFormat(newest byte) byte {
-	format := newest
-	if f.codeByte(&format); format == 0 || format > newest {
+// codeFormat is the byte that every value of one kind begins with.
+func (f *coder) codeFormat(format byte) {
+	found := format
+	if f.codeByte(&found); found != format {
 		f.fail()
 	}
-	return format
 }
 
 func (f *coder) codeUvarint(v *uint64) {

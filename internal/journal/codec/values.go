@@ -11,11 +11,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// Version is the version of the whole layout. A change that an older exporter would misread raises it.
+// Version is the version of the whole layout. Every change of the layout raises it: an exporter reads its own version only.
 const Version = 5
-
-// OldestVersion is the oldest version that is read, see upgrade.
-const OldestVersion = 1
 
 const formatMagic = "kubecdc journal "
 
@@ -43,7 +40,7 @@ const (
 // EncodeCursor writes a cursor.
 func EncodeCursor(c event.Cursor) []byte { return encodeValue(nil, (*coder).codeCursor, &c) }
 
-// DecodeCursor is the inverse of EncodeCursor, and reads what earlier versions wrote.
+// DecodeCursor is the inverse of EncodeCursor.
 func DecodeCursor(b []byte) (c event.Cursor, err error) {
 	if err = decodeValue("cursor", b, (*coder).codeCursor, &c); err != nil {
 		return event.Cursor{}, err
@@ -52,20 +49,14 @@ func DecodeCursor(b []byte) (c event.Cursor, err error) {
 }
 
 func (f *coder) codeCursor(c *event.Cursor) {
-	format := f.codeFormat(cursorFormat)
+	f.codeFormat(cursorFormat)
 	f.codeUvarint(&c.Low)
-	if format >= 3 {
-		f.codeUvarint(&c.High)
-	} else { // what older versions wrote names the lanes above Low
-		c.High = c.Low
-	}
+	f.codeUvarint(&c.High)
 	f.codeText(&c.Layout)
 	f.codeLanes(&c.Lanes)
-	if format >= 2 { // what version 1 wrote has no state
-		state := string(c.State)
-		if f.codeText(&state); f.decoding && state != "" {
-			c.State = []byte(state)
-		}
+	state := string(c.State)
+	if f.codeText(&state); f.decoding && state != "" {
+		c.State = []byte(state)
 	}
 }
 
