@@ -38,7 +38,7 @@ func startCluster(t *testing.T) *cluster {
 	return &cluster{c, &http.Client{Transport: transport}}
 }
 
-// answer is what the API server said.
+// answer is the response of the API server.
 type answer struct {
 	code     int
 	warnings []string
@@ -46,7 +46,7 @@ type answer struct {
 	body     []byte
 }
 
-// call makes a request as the admin, who acts for the user as if that is not empty.
+// call makes a request as the admin, impersonating the user as if that is not empty.
 func (c *cluster) call(t *testing.T, as, method, path, mediaType string, body []byte) answer {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, c.URL()+path, strings.NewReader(string(body)))
@@ -74,7 +74,7 @@ func (c *cluster) call(t *testing.T, as, method, path, mediaType string, body []
 	return answer{response.StatusCode, response.Header.Values("Warning"), response.Header.Get("X-Kubernetes-Pf-Flowschema-Uid"), text}
 }
 
-// paths says where objects of a kind are written, those with a namespace in kubecdc.
+// paths maps kinds to the paths where their objects are written, those with a namespace in kubecdc.
 var paths = map[string]string{
 	"Namespace":          "/api/v1/namespaces/",
 	"ServiceAccount":     "/api/v1/namespaces/kubecdc/serviceaccounts/",

@@ -108,7 +108,7 @@ type configMap struct {
 	Data map[string]string `yaml:"data"`
 }
 
-// granted are the rights of all roles, by the namespace they are for, and who gets them.
+// granted are the rights of all roles, by the namespace they are for, and their subjects.
 func granted(t *testing.T, all []manifest) map[string][]string {
 	t.Helper()
 	found := map[string][]string{}
@@ -192,7 +192,7 @@ func TestTheValuesHoldWhatTheCommandPrints(t *testing.T) {
 	}
 }
 
-// TestTheDefaultsAreThoseOfTheBase: whoever takes the chart gets the Pod that kustomize makes.
+// TestTheDefaultsAreThoseOfTheBase: the chart makes the same Pod as kustomize.
 func TestTheDefaultsAreThoseOfTheBase(t *testing.T) {
 	all := template(t, "--values", filepath.Join(chart, "ci", "default-values.yaml"), "--set", "redactionSecret=exporter-redaction")
 	var rendered, plain configMap

@@ -170,7 +170,7 @@ func TestThePodFitsItsConfiguration(t *testing.T) {
 	}
 }
 
-// TestTheRedactionKeyComesFromASecretThatNeedNotExist: the base starts without one, and takes the one that its comment says
+// TestTheRedactionKeyComesFromASecretThatNeedNotExist: the base starts without one, and uses the one that its comment makes
 // how to make.
 func TestTheRedactionKeyComesFromASecretThatNeedNotExist(t *testing.T) {
 	var set statefulSet
@@ -198,7 +198,7 @@ func TestTheRedactionKeyComesFromASecretThatNeedNotExist(t *testing.T) {
 	t.Error("the Pod is given no key")
 }
 
-// TestNobodyElseCanOwnTheImage: a name in a registry that anyone may push to runs what whoever registers it likes.
+// TestNobodyElseCanOwnTheImage: a name that is free in a public registry would run the image of anyone registering it.
 func TestNobodyElseCanOwnTheImage(t *testing.T) {
 	var set statefulSet
 	read(t, "statefulset.yaml", &set)
@@ -209,7 +209,7 @@ func TestNobodyElseCanOwnTheImage(t *testing.T) {
 	}
 }
 
-// TestTheDocumentedLineNamesTheImage runs the one line of the page that says which image the base runs.
+// TestTheDocumentedLineNamesTheImage runs the one line of the page that sets the image of the base.
 func TestTheDocumentedLineNamesTheImage(t *testing.T) {
 	page, err := os.ReadFile("../docs/operations.md")
 	if err != nil {

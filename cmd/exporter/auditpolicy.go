@@ -12,14 +12,14 @@ import (
 func auditPolicyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit-policy --config FILE [policy|kubeconfig|flags|admission]",
-		Short: "Print what the API servers need so that the users behind changes can be named",
-		Long: `Print what the API servers need so that the users behind changes can be named.
+		Short: "Print the API server configuration that attribution of changes to users needs",
+		Long: `Print the API server configuration that attribution of changes to users needs.
 
-policy      the smallest audit policy for the configured rules: writes, with
-            their answers; of Secrets and of what redactPaths names, never
+policy      the smallest audit policy for the configured rules: writes with
+            their responses, but never those of Secrets and of redactPaths
 kubeconfig  the configuration of the API servers' audit webhook
 flags       the flags of kube-apiserver
-admission   the ValidatingAdmissionPolicy that tells of what objects the events
+admission   the ValidatingAdmissionPolicy that records which objects the events
             without answers are, and its binding
 
 Without a part it prints all. Wildcards need the cluster: they become the

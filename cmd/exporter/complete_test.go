@@ -17,7 +17,7 @@ sinks: [{name: main, kafka: {brokers: ["127.0.0.1:1"], topic: t}}, {name: out, s
 		"deadletter list --config FILE --sink ":         {"main", "out"},
 		"explain --config FILE -o ":                     {"text", "json"},
 		"deadletter list --config none.yaml --sink ":    nil,
-		"tap --kubeconfig " + kubeconfig + " --select ": nil,             // nobody answers
+		"tap --kubeconfig " + kubeconfig + " --select ": nil,             // no server answers
 		"explain --config ":                             {"yaml", "yml"}, // endings of files
 	} {
 		_, out, _ := try(t, append([]string{"__complete"}, strings.Split(strings.ReplaceAll(args, "FILE", file), " ")...)...)

@@ -22,11 +22,11 @@ const (
 	goodFiles  = 100
 )
 
-// position is where a message says that something is wrong: the file and a line.
+// position is the file and line that a message names.
 var position = regexp.MustCompile(`(?m)^[^\s:]+\.yaml:[1-9]\d*: `)
 
 // TestWrongFilesAreRefusedAndLeaveNothingBehind runs an exporter with each wrong file that the tests know, and with good
-// ones that were made wrong in one spot: it says where, exits with the code for a bad configuration, and has created
+// ones that were made wrong in one spot: it names the place, exits with the code for a bad configuration, and has created
 // nothing.
 func TestWrongFilesAreRefusedAndLeaveNothingBehind(t *testing.T) {
 	dir := corpus(t)
@@ -87,7 +87,7 @@ func TestGoodFilesAreAccepted(t *testing.T) {
 // corpus is a copy of the files that the tests of internal/config know.
 func corpus(t *testing.T) string {
 	t.Helper()
-	t.Setenv("KUBECONFIG", "none") // not that of whoever runs the test
+	t.Setenv("KUBECONFIG", "none") // not that of the user that runs the test
 	t.Setenv("KUBECDC_NATS_URL", "nats://127.0.0.1:4222")
 	dir := t.TempDir()
 	if err := os.CopyFS(dir, os.DirFS("../../internal/config/testdata")); err != nil {
@@ -186,7 +186,7 @@ var choices = []string{"format", "redact", "before", "changed", "sync", "level",
 // required are keys that cannot be left out where they stand.
 var required = []string{"resources", "sinks", "select", "brokers", "topic", "stream", "subject", "url"}
 
-// mistakes make one value wrong. They say whether they could.
+// mistakes make one value wrong. They report whether they could.
 var mistakes = map[string]func(r *rand.Rand, p spot) bool{
 	"a misspelt key": func(r *rand.Rand, p spot) bool {
 		if p.parent.Kind != yaml.MappingNode {

@@ -20,7 +20,7 @@ the journal, and counts against journal.maxBytes, until it is discarded.
 Once the cause is cured, retry delivers those that no newer change of the same object
 has followed. The next change of the others carried the whole state.`,
 		RunE: func(*cobra.Command, []string) error {
-			return errors.New("say what to do with the dead letters: list, show, retry or discard")
+			return errors.New("a subcommand is missing: list, show, retry or discard")
 		},
 	}
 	onlyCommands(cmd)
@@ -41,7 +41,7 @@ func sinkFlag(cmd *cobra.Command) *string {
 // parseOffsets reads which dead letters are meant; nil means all.
 func parseOffsets(args []string, all bool) ([]uint64, error) {
 	if all == (len(args) > 0) {
-		return nil, errors.New("say which dead letters are meant: their offsets, or --all")
+		return nil, errors.New("no dead letters given: expected their offsets, or --all")
 	}
 	var offsets []uint64
 	for _, arg := range args {

@@ -11,7 +11,7 @@ func deadletterListCommand() *cobra.Command {
 		Use:   "list --sink NAME (--config FILE | --dir DIR)",
 		Short: "List the dead letters of a sink, oldest first, without bodies",
 		Long: `List the dead letters of a sink of a stopped exporter, in order of offsets, without
-the bodies of objects. The reason is what the destination said, in its words.
+the bodies of objects. The reason is the destination's own error text.
 
 Nothing is changed. While an exporter runs on the journal this ends with exit code 3.`,
 		Args: cobra.NoArgs,

@@ -13,15 +13,15 @@ import (
 func deadletterRetryCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "retry (OFFSET... | --all) --sink NAME --config FILE",
-		Short: "Deliver dead letters of a sink once more, where no newer change stands against it",
+		Short: "Deliver dead letters of a sink once more, unless a newer change of the object followed",
 		Long: `Deliver dead letters of a sink of a stopped exporter once more: those at the offsets
-named, or all of them. What the destination takes is no dead letter any more.
+named, or all of them. Those that the destination accepts are dead letters no more.
 
-Only the last that was observed of an object is sent. One that a newer change of the
-object has followed stays: an older change must not follow a newer one. So does one
-whose body could not be redacted, and a control record. Discard those.
+Only the last dead letter of an object is sent. If a newer change of the object has
+followed, it stays: an older change must not follow a newer one. Changes with a body
+that could not be redacted and control records stay too. Discard those.
 
-Exit code 1 says that some of them are dead letters still; each is named with the
+Exit code 1 means that some of them are still dead letters; each is listed with its
 reason. The journal must be writable. While an exporter runs on it this ends with
 exit code 3.`,
 		Args: cobra.ArbitraryArgs,

@@ -16,7 +16,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/format"
 )
 
-// retryConfig makes a configuration whose sink "bus" now is a file, and returns its path and the file's.
+// retryConfig makes a configuration in which the sink "bus" is now a file, and returns its path and the file's.
 func retryConfig(t *testing.T, dir string) (config, file string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "out.jsonl")

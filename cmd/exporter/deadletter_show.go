@@ -16,8 +16,8 @@ func deadletterShowCommand() *cobra.Command {
 
 "change" is the native format, whatever format the sink is configured for.
 
-The body of the object is printed as it is stored. Secrets in it are redacted, as the
-rule says that selected it; under "redact: none" they are plain.
+The body of the object is printed as it is stored. Secrets in it are redacted by
+the rule that selected it; under "redact: none" they are plain.
 
 Nothing is changed. While an exporter runs on the journal this ends with exit code 3.`,
 		Args: cobra.ExactArgs(1),

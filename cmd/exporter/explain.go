@@ -13,8 +13,8 @@ import (
 func explainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain --config FILE [--for DURATION] [-o json]",
-		Short: "Say what the rules select on this cluster, where it goes and what is forbidden",
-		Long: `Say what the rules select on this cluster, where it goes and what is forbidden.
+		Short: "Show what the rules select on this cluster, where it goes and what is forbidden",
+		Long: `Show what the rules select on this cluster, where it goes and what is forbidden.
 
 The API server is asked what it serves and what the current credentials may read;
 no sink is contacted, nothing is stored and nothing is written anywhere. With --for

@@ -13,7 +13,7 @@ func journalCommand() *cobra.Command {
 		Use:   "journal",
 		Short: "Look into the journal of a stopped exporter",
 		RunE: func(*cobra.Command, []string) error {
-			return errors.New("say what to do with the journal: stat or dump")
+			return errors.New("a subcommand is missing: stat or dump")
 		},
 	}
 	onlyCommands(cmd)

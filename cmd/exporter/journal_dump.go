@@ -16,8 +16,8 @@ func journalDumpCommand() *cobra.Command {
 
 "change" is the native format, whatever format the sinks are configured for.
 
-The bodies of objects are printed as they are stored. Secrets are redacted, as the
-rules say; under "redact: none" they are plain, and so are passwords in ConfigMaps and
+The bodies of objects are printed as they are stored. Secrets are redacted by the
+rules; under "redact: none" they are plain, and so are passwords in ConfigMaps and
 environment variables that no rule redacts: treat the output like the journal itself.
 
 Nothing is changed: a read-only volume or a copy will do. While an exporter runs

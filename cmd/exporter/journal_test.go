@@ -309,7 +309,7 @@ func TestWhileAnExporterRunsItsJournalIsNotRead(t *testing.T) {
 	}
 }
 
-// hold opens a journal, says so, and ends the process when its standard input does.
+// hold opens a journal, prints a line, and ends the process when its standard input ends.
 func hold(dir string) {
 	if _, err := journal.Open(journal.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -56,7 +56,7 @@ func rootCommand() *cobra.Command {
 		Short:         "Ships every change of the Kubernetes resources you choose to Kafka, NATS, a webhook or a file",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		RunE:          func(*cobra.Command, []string) error { return errors.New("say which command to run") },
+		RunE:          func(*cobra.Command, []string) error { return errors.New("a command is missing") },
 	}
 	root.AddCommand(runCommand(), validateCommand(), versionCommand())
 	root.AddCommand(tapCommand(), topCommand())

@@ -9,7 +9,7 @@ import (
 // TestTheConfigurationsForMigratingAreValid holds docs/migrating.md to the files that it shows, and the files to what
 // validate says. Their first line is for editors and not on the page.
 func TestTheConfigurationsForMigratingAreValid(t *testing.T) {
-	t.Setenv("KUBECONFIG", "none") // not that of whoever runs the test
+	t.Setenv("KUBECONFIG", "none") // not that of the user that runs the test
 	page := textOf(t, "../../docs/migrating.md")
 	files, err := filepath.Glob("../../configs/migrating/*.yaml")
 	if err != nil || len(files) == 0 {

@@ -56,7 +56,7 @@ func TestRightsAreTheLeast(t *testing.T) {
 	}
 }
 
-// TestTheRightsReplaceThoseOfTheBase: who applies what is printed over deploy/kustomize gets one role and one binding, not
+// TestTheRightsReplaceThoseOfTheBase: applying what is printed over deploy/kustomize gives one role and one binding, not
 // two of each.
 func TestTheRightsReplaceThoseOfTheBase(t *testing.T) {
 	code, stdout, stderr := try(t, "rbac", "--config", filepath.Join("testdata", "rbac-literal.yaml"))

@@ -33,7 +33,7 @@ func TestTheConfigurationsForNewcomersDeliver(t *testing.T) {
 	}
 }
 
-// makesItsDestinations sees to it that a configuration waits for nobody to make its topics and streams.
+// makesItsDestinations makes a configuration create its own topics and streams.
 func makesItsDestinations(t *testing.T, path string) {
 	t.Helper()
 	cfg, err := config.Load(path)

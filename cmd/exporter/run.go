@@ -10,8 +10,8 @@ import (
 func runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run --config FILE",
-		Short: "Watch and deliver until told to stop",
-		Long: `Watch and deliver until told to stop.
+		Short: "Watch and deliver until stopped",
+		Long: `Watch and deliver until stopped.
 
 SIGTERM or SIGINT stops watching, delivers what the journal holds for at most
 delivery.drainTimeout, and exits 0. A second signal, at least a second after the

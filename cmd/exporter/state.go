@@ -15,7 +15,7 @@ func stateCommand() *cobra.Command {
 		Use:   "state",
 		Short: "Look at the replicated state, or remove it",
 		RunE: func(*cobra.Command, []string) error {
-			return errors.New("say what to do with the state: show, check or reset")
+			return errors.New("a subcommand is missing: show, check or reset")
 		},
 	}
 	onlyCommands(cmd)
@@ -35,10 +35,10 @@ func stateConfig(cmd *cobra.Command) func() (*config.Config, error) {
 func stateShowCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show --config FILE [--output text|json]",
-		Short: "Say who owns the replicated state, and what it holds",
-		Long: `Say who owns the replicated state, how far it is, and what it holds: objects and
-positions of each resource, and how far each lane is covered. It may run while
-exporters do, and disturbs nobody.`,
+		Short: "Show the owner and the content of the replicated state",
+		Long: `Show the owner, the progress and the content of the replicated state: objects and
+positions of each resource, and how far each lane is covered. It may run beside
+exporters and does not disturb them.`,
 		Args: cobra.NoArgs,
 	}
 	load := stateConfig(cmd)
@@ -60,10 +60,10 @@ exporters do, and disturbs nobody.`,
 func stateCheckCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check --config FILE",
-		Short: "Read the replicated state whole, and say whether it can be used",
-		Long: `Read the replicated state whole, and say whether an exporter with this
-configuration can use it: format, group, and every entry. It ends with exit code
-1 when not, and with 3 when the bus cannot be reached.`,
+		Short: "Read the whole replicated state and report whether it can be used",
+		Long: `Read the whole replicated state and report whether an exporter with this
+configuration can use it: format, group, and every entry. The exit code is 1 if it
+cannot, and 3 if the bus cannot be reached.`,
 		Args: cobra.NoArgs,
 	}
 	load := stateConfig(cmd)
@@ -81,19 +81,19 @@ func stateResetCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reset --config FILE --yes",
 		Short: "Remove the replicated state",
-		Long: `Remove the replicated state, but for the lanes that have to be fenced. Whoever
-works is turned away and stands by.
+		Long: `Remove the replicated state, except the lanes that have to be fenced. The active
+exporter is deposed and becomes a standby.
 
-Afterwards an exporter that has a journal goes on from it and begins the state
-again. One without begins with a snapshot of everything, and deletes of what went
-meanwhile are not told one by one. Stop all exporters first.`,
+Afterwards an exporter with a journal continues from it and writes a new state. One
+without a journal starts with a snapshot of everything; deletes that happened
+meanwhile are not emitted one by one. Stop all exporters first.`,
 		Args: cobra.NoArgs,
 	}
 	load := stateConfig(cmd)
 	yes := cmd.Flags().Bool("yes", false, "do it")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if !*yes {
-			return exit.With(exit.Usage, errors.New("nothing was removed: say --yes if the state is to be removed for good"))
+			return exit.With(exit.Usage, errors.New("nothing was removed: --yes removes the state for good"))
 		}
 		cfg, err := load()
 		if err != nil {

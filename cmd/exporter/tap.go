@@ -37,12 +37,12 @@ func tapCommand() *cobra.Command {
 
 They are read straight from the cluster, as run would read them. No bus and no
 configuration are needed, and nothing is written to disk or to the cluster. Values of
-Secrets are masked. What exists already is read to compare with, and not shown.
+Secrets are masked. Objects that exist already are read for comparison and not shown.
 
 The rights needed are list and watch on what is selected.
 
 With --address the changes are those that a running exporter observes. It shows facts
-and no values: what changed, in which part and by whom.`,
+and no values: the object, the changed parts and the author.`,
 		Example: `  exporter tap --select deployments.apps
   exporter tap --select pods,events -n shop
   exporter tap --select '*' --filter 'change.type == "deleted"'
@@ -87,7 +87,7 @@ and no values: what changed, in which part and by whom.`,
 	return cmd
 }
 
-// changeFilter says which changes of an exporter the flags select.
+// changeFilter returns the filter of the changes that the flags select.
 func (f *tapFlags) changeFilter() func(*event.Change) bool {
 	r := f.selectionRule()
 	selected, inNamespace := r.Matcher(), r.Namespaces.Filter()
@@ -108,7 +108,7 @@ func (f *tapFlags) selectionRule() selection.Rule {
 // validate reports what is wrong with the flags.
 func (f *tapFlags) validate() error {
 	if len(f.selected) == 0 && f.address == "" {
-		return fmt.Errorf("say what to watch, for example --select deployments.apps, or --select '*' for everything")
+		return fmt.Errorf("nothing to watch: give for example --select deployments.apps, or --select '*' for everything")
 	}
 	if !slices.Contains(tap.Formats, f.output) {
 		return fmt.Errorf("--output %q: expected one of %s", f.output, strings.Join(tap.Formats, ", "))

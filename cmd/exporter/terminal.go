@@ -23,7 +23,7 @@ func checkColor(choice string) error {
 	return nil
 }
 
-// useColor says whether to write in color.
+// useColor reports whether to write in color.
 func useColor(choice string, out io.Writer) bool {
 	if choice != "auto" {
 		return choice == "always"
@@ -36,7 +36,7 @@ func isTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// checkAddress says what is wrong with a value of --address.
+// checkAddress validates a value of --address.
 func checkAddress(address string) error {
 	if _, _, err := net.SplitHostPort(address); err != nil {
 		return fmt.Errorf("--address %q: expected host:port, for example localhost:8080", address)

@@ -19,14 +19,14 @@ func validateCommand() *cobra.Command {
 		Long: `Check a configuration without starting anything.
 
 Everything that run would refuse is printed, with file, line, path and remedy, and the
-exit code is 2: the files that hold credentials have to be there. What is only suspicious
-is printed as a warning.
+exit code is 2: the files that hold credentials have to be there. Suspicious settings
+are printed as warnings.
 
 Nothing is contacted, unless --online is given: then the API server is asked what is
 served and what may be read, and every sink for its destination: whether it answers, lets
 the account in and has the topics or the stream. Nothing is written or created there. The
-answer is a checklist: [+] well, [!] to be known, [-] amiss, with the remedy. With a [-]
-the exit code is 3.`,
+answer is a checklist: [+] ok, [!] warning, [-] failed, with the remedy. With a [-] the
+exit code is 3.`,
 		Args: cobra.NoArgs,
 	}
 	path := configFlag(cmd)

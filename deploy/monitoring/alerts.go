@@ -1,9 +1,9 @@
 package monitoring
 
-// Severity says who is to be told.
+// Severity is how soon a person has to look.
 type Severity string
 
-// The severities: wake somebody, look within the day, know of it.
+// The severities: look at once, look within the day, be aware.
 const (
 	Critical Severity = "critical"
 	Warning  Severity = "warning"
@@ -36,9 +36,9 @@ const (
 	thisSink   = "on (job, instance, sink)"
 	held       = `kubecdc_sink_dead_letters_held == 1`
 	blocked    = `kubecdc_journal_blocked == 1`
-	nobody     = `max by (job) (kubecdc_active) == 0`
+	noneActive = `max by (job) (kubecdc_active) == 0`
 	letters    = `kubecdc_journal_dead_letters_full == 1`
-	sick       = `kubecdc_resource_state{state=~"unreachable|stale|syncing"} == 1`
+	unwatched  = `kubecdc_resource_state{state=~"unreachable|stale|syncing"} == 1`
 	readyz     = "`/readyz`: the line that begins with `[-]` has the reason and the remedy"
 	statusPage = "the status page at `/`"
 	wait       = "nothing is lost meanwhile: changes wait in the journal"
@@ -50,7 +50,7 @@ var Alerts = []Alert{
 		Name: "KubecdcAbsent", Expr: `absent(kubecdc_ready)`, For: "10m", Severity: Critical,
 		Summary: "No exporter is scraped",
 		Meaning: "Prometheus has no metrics of any exporter: it does not run, or cannot be reached. While it does not run nothing is " +
-			"journaled. The API server remembers about 5 minutes; after that the stream gets a `gap` record and what still differs.",
+			"journaled. The API server keeps about 5 minutes of history; after that the stream gets a `gap` record and what still differs.",
 		Look: []string{"`kubectl -n kubecdc get pods,events`", "the log of the last run: `kubectl -n kubecdc logs exporter-0 --previous`",
 			"in Prometheus the page of targets: the NetworkPolicy admits the namespaces it names only"},
 		Do: []string{"bring the Pod back; its volume has the positions, so it goes on where it was",
@@ -61,7 +61,7 @@ var Alerts = []Alert{
 		Name: "KubecdcJournalBlocked", Expr: blocked, For: "1m", Severity: Critical,
 		Summary: "Nothing is being journaled by {{ $labels.instance }}",
 		Meaning: "The journal has reached a bound, or its disk is full or cannot be written. The API server is not read any more; " +
-			"what it forgets meanwhile, after about 5 minutes, becomes a `gap` record.",
+			"history that it drops meanwhile, after about 5 minutes, becomes a `gap` record.",
 		Look: []string{readyz, "`kubecdc_journal_retained_bytes` against `kubecdc_journal_max_bytes`, and which sink has the largest `kubecdc_sink_backlog_changes`"},
 		Do: []string{"bring the named sink back; or raise `journal.maxBytes`, or enlarge the volume, and restart",
 			"a sink that is given up: remove it from the configuration and restart"},
@@ -75,7 +75,7 @@ var Alerts = []Alert{
 		Name: "KubecdcAPIServerUnreachable", Expr: apiAway, For: "3m", Severity: Critical,
 		Summary: "The API server does not answer {{ $labels.instance }}",
 		Meaning: "Since the start it is not known what the API server serves, or every selected resource is unreachable. Nothing new " +
-			"is seen; what the API server forgets meanwhile becomes a `gap` record.",
+			"is seen; history that the API server drops meanwhile becomes a `gap` record.",
 		Look: []string{readyz + "; it names the server", "the API server, the network, the account's token and the certificates"},
 		Do:   []string{"bring the API server or the way to it back: the exporter asks at most every 15 s and goes on by itself"},
 		Series: map[string]string{
@@ -85,8 +85,8 @@ var Alerts = []Alert{
 	},
 	{
 		Name: "KubecdcSinkDown", Expr: down + ` unless ` + thisSink + ` (` + held + ` and ` + thisSink + ` kubecdc_sink_gate_closed == 0)`, For: "3m", Severity: Critical,
-		Summary: "Sink {{ $labels.sink }} of {{ $labels.instance }} takes nothing",
-		Meaning: "Nothing gets through to the whole destination: it cannot be reached, refuses the credentials, has no room or lacks its topics. Other " +
+		Summary: "Sink {{ $labels.sink }} of {{ $labels.instance }} accepts nothing",
+		Meaning: "Nothing gets through to the whole destination: it cannot be reached, refuses the credentials, has no space or lacks its topics. Other " +
 			"sinks go on; " + wait + " until it is full.",
 		Look: []string{readyz, "`kubecdc_journal_retained_bytes / kubecdc_journal_max_bytes`: how much time there is"},
 		Do:   []string{"bring the destination back, or grant what the line names: delivery goes on by itself"},
@@ -97,22 +97,22 @@ var Alerts = []Alert{
 		},
 	},
 	{
-		Name: "KubecdcNobodyWorks", Expr: nobody, For: "2m", Severity: Critical,
-		Summary: "Exporters run, and none of them works",
-		Meaning: "With `state` and `election` one exporter works and the others stand by. None does: nothing is journaled or delivered. " +
+		Name: "KubecdcNoneActive", Expr: noneActive, For: "2m", Severity: Critical,
+		Summary: "Exporters run, and none of them is active",
+		Meaning: "With `state` and `election` one exporter is active and the others are standbys. None is active: nothing is journaled or delivered. " +
 			"The API server remembers about 5 minutes; after that the stream gets a `gap` record and what still differs.",
-		Look: []string{"`/readyz` of each: the line of `replica` says why it cannot take over", "`kubectl get lease`: who holds it"},
+		Look: []string{"`/readyz` of each: the line of `replica` has the reason why it cannot take over", "`kubectl get lease`: its holder"},
 		Do: []string{"bring the bus of the state back, or grant what the line names: one takes over by itself",
-			"a state that is refused: `exporter state show`, and what [high-availability.md](high-availability.md) says of the reason"},
+			"a state that is refused: `exporter state show`, and the reason in [high-availability.md](high-availability.md)"},
 		Series: map[string]string{`kubecdc_active{job="k",instance="i"}`: "0x60", `kubecdc_ready{job="k",instance="i"}`: "0x60"},
 	},
 	{
 		Name: "KubecdcDeadLettersFull", Expr: letters, For: "1m", Severity: Critical,
-		Summary: "{{ $labels.instance }} takes no more dead letters",
-		Meaning: "Dead letters have reached `journal.maxDeadLetters`. A change that is refused for ever waits in its lane from now on, " +
-			"with what follows it there; everything else goes on.",
-		Look: []string{"`kubecdc_sink_dead_letters_kept`: which sink refuses so much", "`exporter deadletter list --sink SINK --config FILE`, or the status page: the reasons"},
-		Do: []string{"cure the cause, then `exporter deadletter retry`; `discard` what nobody needs",
+		Summary: "{{ $labels.instance }} accepts no more dead letters",
+		Meaning: "Dead letters have reached `journal.maxDeadLetters`. A permanently rejected change now blocks its lane; " +
+			"other lanes continue.",
+		Look: []string{"`kubecdc_sink_dead_letters_kept`: the sink that rejects so many", "`exporter deadletter list --sink SINK --config FILE`, or the status page: the reasons"},
+		Do: []string{"fix the cause, then `exporter deadletter retry`; `discard` those that are not needed",
 			"raise `journal.maxDeadLetters`, which is at most half of `journal.maxBytes`"},
 		Series: map[string]string{
 			`kubecdc_journal_dead_letters_full{job="k",instance="i"}`:          "1x60",
@@ -126,7 +126,7 @@ var Alerts = []Alert{
 		Summary: "The destination of {{ $labels.sink }} has lost changes that it had acknowledged",
 		Meaning: "A stream or topic was deleted, purged or restored from a backup while the exporter ran. What the journal still " +
 			"holds was sent again; what it had trimmed is missing from the stream: `journal.keep` makes it hold more.",
-		Look:   []string{"the log: \"the destination lost changes that it had accepted\", with the offsets; an error says that some are not in the journal any more", "the retention and the replication of the stream or topic"},
+		Look:   []string{"the log: \"the destination lost changes that it had accepted\", with the offsets; an error is logged if some are no longer in the journal", "the retention and the replication of the stream or topic"},
 		Do:     []string{"find out who deleted it; consumers of that stream rebuild their state from a resync"},
 		Series: map[string]string{`kubecdc_sink_losses_total{job="k",instance="i",sink="bus"}`: "0x10 1x50"},
 	},
@@ -141,21 +141,21 @@ var Alerts = []Alert{
 	},
 	{
 		Name: "KubecdcJournalRecovered", Expr: `kubecdc_journal_recovered == 1`, Severity: Warning,
-		Summary: "{{ $labels.instance }} found its journal broken and began a new one",
+		Summary: "{{ $labels.instance }} found its journal broken and started a new one",
 		Meaning: "Stored bytes were not what was written. The store was moved aside and the stream begins with a `gap` record; dead " +
 			"letters and what was not delivered are in the old store only.",
 		Look:   []string{"`store.broken-…` in the journal directory", "the disk and the node's log"},
-		Do:     []string{"replace the disk if it is to blame; delete the old store when nobody needs it. The alert ends with the next restart"},
+		Do:     []string{"replace the disk if it is to blame; delete the old store when it is not needed. The alert ends with the next restart"},
 		Series: map[string]string{`kubecdc_journal_recovered{job="k",instance="i"}`: "1x60"},
 	},
 	{
 		Name: "KubecdcJournalFilling", Expr: `kubecdc_journal_retained_bytes / kubecdc_journal_max_bytes > 0.5 unless ` + here + ` ` + blocked,
 		For: "10m", Severity: Warning,
 		Summary: "The journal of {{ $labels.instance }} is {{ $value | humanizePercentage }} full",
-		Meaning: "A sink is behind, or dead letters, known objects or last states take the room. When it is full nothing is journaled any more.",
+		Meaning: "A sink is behind, or dead letters, known objects or last states take the space. When it is full, nothing is journaled.",
 		Look: []string{"`kubecdc_sink_backlog_changes`: which sink is behind", "`kubecdc_journal_dead_letter_bytes`, `kubecdc_journal_known_bytes`, `kubecdc_journal_body_bytes`",
 			"`exporter journal stat` on a copy of the volume"},
-		Do:     []string{"bring the sink back or make it faster; discard dead letters that nobody needs; raise `journal.maxBytes`"},
+		Do:     []string{"bring the sink back or make it faster; discard dead letters that are not needed; raise `journal.maxBytes`"},
 		Series: map[string]string{`kubecdc_journal_retained_bytes{job="k",instance="i"}`: "60x60"},
 	},
 	{
@@ -184,25 +184,25 @@ var Alerts = []Alert{
 	{
 		Name: "KubecdcDeadLetters", Expr: `increase(kubecdc_sink_dead_letters_total[15m]) > 0 unless ` + thisSink + ` ` + down + ` unless ` + here + ` ` + letters,
 		Severity: Warning,
-		Summary:  "Sink {{ $labels.sink }} of {{ $labels.instance }} refused changes for ever",
+		Summary:  "Sink {{ $labels.sink }} of {{ $labels.instance }} permanently rejected changes",
 		Meaning: "The destination can never accept them: too large, or refused by a policy. They are kept in the journal with the reason; " +
-			"what follows in their lanes goes on.",
+			"their lanes continue.",
 		Look:   []string{"`exporter deadletter list --sink SINK --config FILE`, or the status page", "the size limits of the destination and `onOversize`"},
-		Do:     []string{"cure the cause, then `exporter deadletter retry`; or `discard` what nobody needs"},
+		Do:     []string{"fix the cause, then `exporter deadletter retry`; or `discard` those that are not needed"},
 		Series: map[string]string{`kubecdc_sink_dead_letters_total{job="k",instance="i",sink="bus"}`: "0x10 3x50"},
 	},
 	{
 		Name: "KubecdcDeadLettersHeld", Expr: `kubecdc_sink_dead_letters_held == 1`, For: "5m", Severity: Warning,
 		Summary: "Dead letters of sink {{ $labels.sink }} cannot reach their topic",
-		Meaning: "The sink that `deadLetters` names cannot be reached. A change that is refused for ever waits in its lane, with what " +
-			"follows it there; everything else goes on.",
+		Meaning: "The sink that `deadLetters` names cannot be reached. A permanently rejected change blocks its lane; " +
+			"other lanes continue.",
 		Look:   []string{"`/readyz`: the line with `[!]sink/…`"},
 		Do:     []string{"bring that sink back; or take `deadLetters` out of the configuration and restart"},
 		Series: map[string]string{`kubecdc_sink_dead_letters_held{job="k",instance="i",sink="bus"}`: "1x60"},
 	},
 	{
 		Name: "KubecdcResourceNotWatched",
-		Expr: sick + ` unless ` + here + ` ` + apiAway, For: "10m", Severity: Warning,
+		Expr: unwatched + ` unless ` + here + ` ` + apiAway, For: "10m", Severity: Warning,
 		Summary: "{{ $labels.resource }} has been {{ $labels.state }} for ten minutes",
 		Meaning: "This resource is not watched while others are: its part of the API does not answer, as with a conversion webhook or an " +
 			"aggregated API server that is down, or its first list takes very long.",
@@ -239,50 +239,50 @@ var Alerts = []Alert{
 		Name: "KubecdcNamespaceMissing", Expr: `kubecdc_namespace_missing == 1`, For: "15m", Severity: Warning,
 		Summary: "A rule names the namespace {{ $labels.name }}, which does not exist",
 		Meaning: "Nothing can change in it, so nothing comes: the name may be misspelt. Everything else is watched, and this namespace " +
-			"from the moment that somebody creates it.",
+			"from the moment it is created.",
 		Look:   []string{"`kubectl get namespaces`", "`namespaces.include` of the rules"},
-		Do:     []string{"correct the name, which is taken up while the exporter runs, or create the namespace"},
+		Do:     []string{"correct the name, which takes effect while the exporter runs, or create the namespace"},
 		Series: map[string]string{`kubecdc_namespace_missing{job="k",instance="i",name="shpo"}`: "1x60"},
 	},
 	{
 		Name: "KubecdcNotReady",
-		Expr: `kubecdc_ready == 0 unless ` + here + ` (` + blocked + ` or ` + letters + ` or ` + apiAway + ` or ` + down + ` or ` + sick + `) unless on (job) (` + nobody + `)`,
+		Expr: `kubecdc_ready == 0 unless ` + here + ` (` + blocked + ` or ` + letters + ` or ` + apiAway + ` or ` + down + ` or ` + unwatched + `) unless on (job) (` + noneActive + `)`,
 		For:  "10m", Severity: Warning,
 		Summary: "{{ $labels.instance }} is not ready",
-		Meaning: "None of the other alerts says why. `/readyz` does.",
+		Meaning: "None of the other alerts has the reason. `/readyz` does.",
 		Look:    []string{readyz, statusPage},
-		Do:      []string{"what the line says"},
+		Do:      []string{"follow the remedy in that line"},
 		Series:  map[string]string{`kubecdc_ready{job="k",instance="i"}`: "0x60"},
 	},
 	{
 		Name: "KubecdcStateLags", Expr: `kubecdc_state_lag_seconds > 300 unless ` + here + ` ` + down, For: "5m", Severity: Warning,
 		Summary: "The replicated state is {{ $value | humanizeDuration }} behind {{ $labels.instance }}",
-		Meaning: "Changes are delivered that the state does not cover: a take-over now would look back so far, which takes longer and finds " +
-			"nothing twice. It waits for the slowest sink, and for its own bus.",
+		Meaning: "Changes are delivered that the state does not cover: a failover now would read that far back, which takes longer and repeats " +
+			"nothing. It waits for the slowest sink, and for its own bus.",
 		Look:   []string{"`kubecdc_sink_backlog_changes`: a sink that is behind holds the state back", "`/readyz`: the line of `replica`"},
-		Do:     []string{"bring the sink or the bus back; the state follows by itself"},
+		Do:     []string{"bring the sink or the bus back; the state catches up by itself"},
 		Series: map[string]string{`kubecdc_state_lag_seconds{job="k",instance="i"}`: "600x60"},
 	},
 	{
-		Name: "KubecdcTakesTurns", Expr: `sum by (job) (increase(kubecdc_takeovers_total[30m])) > 4`, Severity: Warning,
-		Summary: "The exporters take over from each other again and again",
-		Meaning: "Nothing is lost or repeated, but each take-over is a pause of some seconds.",
-		Look:    []string{"the logs of both: each says why it stopped", "two deployments with one `state.name` or one Lease"},
+		Name: "KubecdcRepeatedFailovers", Expr: `sum by (job) (increase(kubecdc_takeovers_total[30m])) > 4`, Severity: Warning,
+		Summary: "The exporters take over from each other repeatedly",
+		Meaning: "Nothing is lost or repeated, but each failover is a pause of some seconds.",
+		Look:    []string{"the logs of both: each has the reason why it stopped", "two deployments with one `state.name` or one Lease"},
 		Do:      []string{"give each deployment a state and a Lease of its own; raise `election.duration` where the API server is slow"},
 		Series:  map[string]string{`kubecdc_takeovers_total{job="k",instance="i"}`: "0x10 8x50"},
 	},
 	{
 		Name: "KubecdcConfigRefused", Expr: `kubecdc_config_refused == 1`, For: "1m", Severity: Warning,
 		Summary: "The edited configuration of {{ $labels.instance }} is refused",
-		Meaning: "The configuration's file was changed to something that is wrong or cannot be taken while running. The earlier one works on, undisturbed.",
+		Meaning: "The configuration file was changed to something that is wrong or cannot be applied while running. The earlier one stays active.",
 		Look:    []string{"`/readyz`: the line with `[!]configuration` has file, line and what was expected", "`exporter validate --config FILE`"},
-		Do:      []string{"correct the file: it is read again as soon as it changes. What can only change with a restart is said by name"},
+		Do:      []string{"correct the file: it is read again as soon as it changes. Keys that need a restart are named"},
 		Series:  map[string]string{`kubecdc_config_refused{job="k",instance="i"}`: "1x60"},
 	},
 	{
 		Name: "KubecdcAuditEventsLost", Expr: `increase(kubecdc_audit_lost_total[15m]) > 0`, Severity: Warning,
 		Summary: "{{ $labels.instance }} lost audit events",
-		Meaning: "Some changes do not say who made them: audit events had to make room, or an audit log was rotated away unread. The changes themselves are complete.",
+		Meaning: "Some changes have no author: audit events were evicted, or an audit log was rotated away unread. The changes themselves are complete.",
 		Look:    []string{"`kubecdc_attribution_pending_bytes` against `audit.maxPending`", "how fast the API server rotates its audit log"},
 		Do:      []string{"raise `audit.maxPending`, keep more of the log, or narrow the audit policy: `exporter audit-policy` prints the least"},
 		Series:  map[string]string{`kubecdc_audit_lost_total{job="k",instance="i"}`: "0x10 1x50"},
@@ -290,8 +290,8 @@ var Alerts = []Alert{
 	{
 		Name: "KubecdcAuditSilent", Expr: `kubecdc_audit_degraded == 1`, For: "10m", Severity: Warning,
 		Summary: "Audit events do not reach {{ $labels.instance }}",
-		Meaning: "Changes are emitted without who made them. They are complete otherwise, and on time.",
-		Look:    []string{"`/readyz`: the line with `[!]audit`", "`kubecdc_audit_refused_total`: somebody without the right certificate tries"},
+		Meaning: "Changes are emitted without an author. They are otherwise complete, and on time.",
+		Look:    []string{"`/readyz`: the line with `[!]audit`", "`kubecdc_audit_refused_total`: clients without the right certificate"},
 		Do:      []string{"see that every API server has the policy and the webhook that `exporter audit-policy` prints, or that the log file is there and may be read"},
 		Series:  map[string]string{`kubecdc_audit_degraded{job="k",instance="i"}`: "1x60"},
 	},
@@ -308,7 +308,7 @@ var Alerts = []Alert{
 		Summary: "The destination of {{ $labels.sink }} may lose what it accepts",
 		Meaning: "It is set up so that changes that it has acknowledged may get lost or repeated, or that it is used in a slower way.",
 		Look:    []string{"`/readyz?verbose`: lines with `[!]sink/…`"},
-		Do:      []string{"what the line says, or accept it and silence this alert"},
+		Do:      []string{"follow the remedy in the line, or accept it and silence this alert"},
 		Series:  map[string]string{`kubecdc_sink_cautions{job="k",instance="i",sink="bus"}`: "1x60"},
 	},
 	{
@@ -330,16 +330,16 @@ var Alerts = []Alert{
 	},
 	{
 		Name: "KubecdcRestarting", Expr: `changes(process_start_time_seconds[30m]) > 2 and ` + here + ` kubecdc_build_info`, Severity: Warning,
-		Summary: "{{ $labels.instance }} restarts again and again",
+		Summary: "{{ $labels.instance }} restarts repeatedly",
 		Meaning: "Each start goes on from the stored positions; a few changes may arrive twice, with the same ID.",
 		Look:    []string{"the last lines of `kubectl -n kubecdc logs exporter-0 --previous`", "`kubectl -n kubecdc describe pod exporter-0`: OOMKilled, a failed probe, an exit code"},
-		Do:      []string{"raise the memory limit and `GOMEMLIMIT`, or do what the last log line says"},
+		Do:      []string{"raise the memory limit and `GOMEMLIMIT`, or follow the last log line"},
 		Series:  map[string]string{`process_start_time_seconds{job="k",instance="i"}`: "0x3 100x3 200x3 300x50"},
 	},
 	{
 		Name: "KubecdcClusterUnchecked", Expr: `kubecdc_cluster_unchecked == 1`, For: "1h", Severity: Info,
-		Summary: "{{ $labels.instance }} cannot tell whether the cluster is still the same",
-		Meaning: "The account may not read the namespace kube-system, whose UID tells that another cluster answers at the same address.",
+		Summary: "{{ $labels.instance }} cannot check that the cluster is still the same",
+		Meaning: "The account may not read the namespace kube-system, and its UID identifies the cluster: another one may answer at the same address.",
 		Look:    []string{"the status page: the line about the cluster"},
 		Do:      []string{"grant `get` on the namespace `kube-system`: `exporter rbac` has the rule"},
 		Series:  map[string]string{`kubecdc_cluster_unchecked{job="k",instance="i"}`: "1x90"},

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// The dashboard tells the story of the pipeline top down: is anything lost or late, where, why. It is Grafana's own JSON,
+// The dashboard follows the pipeline top down: is anything lost or late, where, why. It is Grafana's own JSON,
 // as far as it is needed.
 type dashboard struct {
 	Title         string         `json:"title"`

@@ -189,7 +189,7 @@ func TestMetricsMatchTheSnapshot(t *testing.T) {
 	}
 }
 
-// TestAnAPIServerThatNeverAnsweredShowsInMetrics: no resource is known then, so no series of a resource can tell.
+// TestAnAPIServerThatNeverAnsweredShowsInMetrics: no resource is known then, so no series of a resource can show it.
 func TestAnAPIServerThatNeverAnsweredShowsInMetrics(t *testing.T) {
 	body := get(t, Snapshot{Discovery: "https://10.0.0.1: connection refused"}, "/metrics").Body.String()
 	for _, line := range []string{"kubecdc_discovery_known 0", "kubecdc_ready 0", `kubecdc_resources{state="live"} 0`} {
@@ -258,8 +258,8 @@ func TestThePageShowsWhatRoutesDrop(t *testing.T) {
 
 func TestThePageShowsAttribution(t *testing.T) {
 	s := sample()
-	if body := get(t, s, "/").Body.String(); strings.Contains(body, "Who did it") {
-		t.Error("the page speaks of users though nobody is to be named")
+	if body := get(t, s, "/").Body.String(); strings.Contains(body, "Attribution") {
+		t.Error("the page shows attribution without audit events")
 	}
 	s.Audit = &AuditStatus{Attributed: 1234, Unresolved: map[string]uint64{"late": 56}, Refused: 7}
 	body := get(t, s, "/").Body.String()

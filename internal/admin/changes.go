@@ -12,7 +12,7 @@ const (
 )
 
 // changeRing keeps the facts of the newest changes, each a JSON object without bodies. Viewers read from where they are; one
-// that is slow misses the oldest, and nobody waits for it. Safe for concurrent use.
+// that is slow misses the oldest, and delivery does not wait for it. Safe for concurrent use.
 type changeRing struct {
 	mu   sync.Mutex
 	next uint64 // number of the next change; change n is in ring[n % changesKept]
@@ -33,8 +33,8 @@ func (c *changeRing) appendChange(write, short func([]byte) []byte) {
 	c.next++
 }
 
-// newestAfter returns up to most changes behind number after, oldest first, as copies, how many there were besides, and the
-// number to ask behind next.
+// newestAfter returns up to most changes after number after, oldest first, as copies, how many more there were, and the
+// number to pass next time.
 func (c *changeRing) newestAfter(after uint64, most int) (facts [][]byte, missed, last uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

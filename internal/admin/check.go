@@ -21,20 +21,20 @@ type check struct {
 	detail   string // what follows the "ok" of a check that is well
 }
 
-// isActive says whether this process works, and is not there for when another one ends.
+// isActive reports whether this process delivers; a standby does not.
 func (s Snapshot) isActive() bool { return s.Replica == nil || s.Replica.Role == RoleActive }
 
-// roleCheck says what this process is there for.
+// roleCheck is the line with the role of this process.
 func (r *ReplicaStatus) roleCheck() check {
 	return check{name: "replica", reason: r.NotReady, degraded: r.Degraded, detail: ": " + r.describeRole()}
 }
 
-// describeRole are the role of this process, and who works in its place.
+// describeRole returns the role of this process and, for a standby, the active exporter.
 func (r *ReplicaStatus) describeRole() string {
 	if r.Role != RoleStandby {
 		return r.Role
 	}
-	return r.Role + ", " + cmp.Or(r.Holder, "nobody") + " works"
+	return r.Role + ", " + cmp.Or(r.Holder, "no exporter") + " is active"
 }
 
 // allChecks lists everything readiness depends on.
@@ -81,7 +81,7 @@ func (j JournalStatus) journalCheck() check {
 // maxClockSkew is what a clock may be off. Below that nothing depends on it but the times that changes carry.
 const maxClockSkew = 30 * time.Second
 
-// describeClockSkew says how far the clocks of this machine and of the API server are apart; "" when they are not.
+// describeClockSkew reports how far the clocks of this machine and of the API server are apart; "" within maxClockSkew.
 func (c ClusterStatus) describeClockSkew() string {
 	off, which := c.ClockSkew, "ahead of"
 	if off < 0 {
@@ -94,8 +94,8 @@ func (c ClusterStatus) describeClockSkew() string {
 		off.Round(time.Second), which)
 }
 
-// namespaceChecks are those of the namespaces that rules name: one for all that do not exist, and one for those that nobody
-// may know of.
+// namespaceChecks returns the checks of the namespaces that rules name: one line for all that do not exist, and one for all
+// that this account is not allowed to get.
 func (s Snapshot) namespaceChecks() (all []check) {
 	var missing, unknown []string
 	for _, n := range s.Namespaces {
@@ -125,11 +125,11 @@ func joinFirstNames(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:namesShown], ", "), len(names)-namesShown)
 }
 
-// describeDeadLetters says what is kept in the journal because the destination never takes it.
+// describeDeadLetters counts the changes that the destination permanently rejected; the journal keeps them.
 func (s SinkStatus) describeDeadLetters() string {
-	what := "1 change was refused for ever and is kept as dead letter"
+	what := "1 change was permanently rejected and is kept as a dead letter"
 	if s.DeadLettersKept > 1 {
-		what = fmt.Sprintf("%d changes were refused for ever and are kept as dead letters", s.DeadLettersKept)
+		what = fmt.Sprintf("%d changes were permanently rejected and are kept as dead letters", s.DeadLettersKept)
 	}
 	return fmt.Sprintf(`%s: "exporter deadletter list --sink %s" has the reasons`, what, s.Name)
 }
@@ -147,7 +147,7 @@ func (s SinkStatus) laneChecks() (all []check) {
 	return all
 }
 
-// isReady says whether no check fails.
+// isReady reports whether no check fails.
 func (s Snapshot) isReady() bool {
 	return !slices.ContainsFunc(s.allChecks(), func(c check) bool { return c.reason != "" })
 }

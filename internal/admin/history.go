@@ -17,7 +17,7 @@ type frame struct {
 	at time.Time
 	Snapshot
 	series   map[string]series // by what is counted, see counters
-	rendered sync.Map          // by place: what all who look at it are sent
+	rendered sync.Map          // rendered HTML by pageKey, shared by all viewers
 }
 
 // series is how fast a counter has grown, a second, the newest last.
@@ -90,7 +90,7 @@ func (f *frame) nextFrame(s Snapshot, now time.Time) *frame {
 	return next
 }
 
-// currentFrame is the newest frame. One that is too old, because nobody samples, is replaced.
+// currentFrame returns the newest frame. It takes a new one if that is too old, because the sampler does not run.
 func (s *Server) currentFrame() *frame {
 	if f := s.latest.Load(); f != nil && time.Since(f.at) < 2*sampleEvery {
 		return f

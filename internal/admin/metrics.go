@@ -23,7 +23,7 @@ type emit = func(value float64, labels ...string)
 var metrics = slices.Concat(readyMetrics, configMetrics, discoveryMetrics, resourceMetrics, ruleMetrics, routeMetrics, sinkMetrics, journalMetrics, auditMetrics, replicaMetrics)
 
 var readyMetrics = []metric{
-	{"kubecdc_ready", "1 when the exporter is ready; /readyz says what is amiss where it is not.", prometheus.GaugeValue, nil,
+	{"kubecdc_ready", "1 when the exporter is ready; /readyz has the reasons if it is not.", prometheus.GaugeValue, nil,
 		func(s Snapshot, _ time.Time, emit emit) { emit(boolToFloat(s.isReady())) }},
 }
 
@@ -55,7 +55,7 @@ var discoveryMetrics = []metric{
 var configMetrics = []metric{
 	{"kubecdc_config_info", "1, with the first 12 digits of the SHA-256 of the configuration's file that works.", prometheus.GaugeValue, []string{"hash"},
 		func(s Snapshot, _ time.Time, emit emit) { emit(1, s.Config.Hash) }},
-	{"kubecdc_config_refused", "1 while the configuration's file is refused and an earlier one works; /readyz says why.", prometheus.GaugeValue, nil,
+	{"kubecdc_config_refused", "1 while the configuration file is refused and an earlier one stays active; /readyz has the reason.", prometheus.GaugeValue, nil,
 		func(s Snapshot, _ time.Time, emit emit) { emit(boolToFloat(s.Config.Refused != "")) }},
 	{"kubecdc_config_reloads_total", "Changed configurations, by what became of them: taken or refused.", prometheus.CounterValue, []string{"result"},
 		func(s Snapshot, _ time.Time, emit emit) {
@@ -69,7 +69,7 @@ var resourceMetrics = []metric{
 		func(r ResourceStatus) float64 { return float64(r.Known) }),
 	resourceMetric("kubecdc_resource_events_total", "Watch events read, bookmarks included.", prometheus.CounterValue,
 		func(r ResourceStatus) float64 { return float64(r.Events) }),
-	resourceMetric("kubecdc_resource_last_event_timestamp_seconds", "When the API server last said something, bookmarks included; 0 if never.", prometheus.GaugeValue,
+	resourceMetric("kubecdc_resource_last_event_timestamp_seconds", "When the last watch event arrived, bookmarks included; 0 if none did.", prometheus.GaugeValue,
 		func(r ResourceStatus) float64 { return unixSeconds(r.LastEvent) }),
 	resourceMetric("kubecdc_resource_watch_restarts_total", "Watch connections opened after the first.", prometheus.CounterValue,
 		func(r ResourceStatus) float64 { return float64(r.Restarts) }),
@@ -153,7 +153,7 @@ var sinkMetrics = []metric{
 		func(k SinkStatus) float64 { return float64(k.DeadLetters) }),
 	sinkMetric("kubecdc_sink_dead_letters_kept", "Dead letters in the journal, of earlier runs too.", prometheus.GaugeValue,
 		func(k SinkStatus) float64 { return float64(k.DeadLettersKept) }),
-	sinkMetric("kubecdc_sink_dead_letters_held", "1 while dead letters cannot reach the topic that is configured for them; the status page says why.", prometheus.GaugeValue,
+	sinkMetric("kubecdc_sink_dead_letters_held", "1 while dead letters cannot reach the topic that is configured for them; the status page has the reason.", prometheus.GaugeValue,
 		func(k SinkStatus) float64 { return boolToFloat(k.Held != "") }),
 	sinkMetric("kubecdc_sink_losses_total", "Times the destination had lost changes it had accepted, and was sent them again from the journal.", prometheus.CounterValue,
 		func(k SinkStatus) float64 { return float64(k.Losses) }),
@@ -181,7 +181,7 @@ var sinkMetrics = []metric{
 				}
 			}
 		}},
-	sinkMetric("kubecdc_sink_ready", "1 while changes get through; 0 while nothing does, and /readyz says why.", prometheus.GaugeValue,
+	sinkMetric("kubecdc_sink_ready", "1 while changes get through; 0 while none does, /readyz has the reason.", prometheus.GaugeValue,
 		func(k SinkStatus) float64 { return boolToFloat(k.NotReady == "") }),
 	sinkMetric("kubecdc_sink_gate_closed", "1 while the whole destination is taken to be away.", prometheus.GaugeValue,
 		func(k SinkStatus) float64 { return boolToFloat(k.GateClosed) }),
@@ -202,7 +202,7 @@ var sinkMetrics = []metric{
 }
 
 var journalMetrics = []metric{
-	{"kubecdc_cluster_unchecked", "1 if it cannot be told whether the cluster is the one that the journal was filled from, for want of a right.", prometheus.GaugeValue, nil,
+	{"kubecdc_cluster_unchecked", "1 if a missing permission prevents the check that the cluster is the one that the journal was filled from.", prometheus.GaugeValue, nil,
 		func(s Snapshot, _ time.Time, emit emit) { emit(boolToFloat(s.Cluster.Unchecked != "")) }},
 	journalMetric("kubecdc_journal_newest_offset", "Offset of the newest change.", prometheus.GaugeValue,
 		func(j JournalStatus) float64 { return float64(j.Newest) }),
@@ -224,7 +224,7 @@ var journalMetrics = []metric{
 		func(j JournalStatus) float64 { return float64(j.PendingBytes) }),
 	journalMetric("kubecdc_journal_commits_total", "Groups committed.", prometheus.CounterValue,
 		func(j JournalStatus) float64 { return float64(j.Commits) }),
-	journalMetric("kubecdc_journal_blocked", "1 while nothing is being journaled; /readyz says why.", prometheus.GaugeValue,
+	journalMetric("kubecdc_journal_blocked", "1 while writes to the journal are blocked; /readyz has the reason.", prometheus.GaugeValue,
 		func(j JournalStatus) float64 { return boolToFloat(j.Blocked != "") }),
 	journalMetric("kubecdc_journal_dead_letters_full", "1 while no dead letter more is taken, so that a change that is refused for ever waits in its lane.", prometheus.GaugeValue,
 		func(j JournalStatus) float64 { return boolToFloat(j.DeadLettersFull != "") }),
@@ -233,10 +233,10 @@ var journalMetrics = []metric{
 }
 
 var auditMetrics = []metric{
-	auditMetric("kubecdc_audit_degraded", "1 while audit events do not come, or not from all sources; /readyz says why.", prometheus.GaugeValue,
+	auditMetric("kubecdc_audit_degraded", "1 while audit events are missing from some or all sources; /readyz has the reason.", prometheus.GaugeValue,
 		func(a *AuditStatus) float64 { return boolToFloat(a.Degraded != "") }),
 	auditMetric("kubecdc_audit_events_total", "Audit events taken.", prometheus.CounterValue, func(a *AuditStatus) float64 { return float64(a.Events) }),
-	auditMetric("kubecdc_audit_events_kept_total", "Audit events that may name who made a change.", prometheus.CounterValue,
+	auditMetric("kubecdc_audit_events_kept_total", "Audit events that may name the author of a change.", prometheus.CounterValue,
 		func(a *AuditStatus) float64 { return float64(a.Kept) }),
 	auditMetric("kubecdc_audit_refused_total", "Connections and requests of clients that audit.webhook does not name, or without a certificate of its authorities.",
 		prometheus.CounterValue, func(a *AuditStatus) float64 { return float64(a.Refused) }),
@@ -250,7 +250,7 @@ var auditMetrics = []metric{
 		func(a *AuditStatus) float64 { return float64(a.Attributed) }),
 	auditMetric("kubecdc_attributed_likely_total", "Changes that an authenticated user was guessed for, where audit.likely asks for it.",
 		prometheus.CounterValue, func(a *AuditStatus) float64 { return float64(a.Likely) }),
-	{"kubecdc_unresolved_total", "Changes that nobody was named for, by reason: none, several, late, bound or list, see docs/audit-trail.md.", prometheus.CounterValue,
+	{"kubecdc_unresolved_total", "Changes without an author, by reason: none, several, late, bound or list, see docs/audit-trail.md.", prometheus.CounterValue,
 		[]string{"reason"}, func(s Snapshot, _ time.Time, emit emit) {
 			if s.Audit == nil {
 				return
@@ -266,7 +266,7 @@ var auditMetrics = []metric{
 }
 
 var replicaMetrics = []metric{
-	{"kubecdc_active", "1 where this process works; 0 where it stands by for another one, or takes over.", prometheus.GaugeValue, nil,
+	{"kubecdc_active", "1 if this process is active; 0 while it is a standby or takes over.", prometheus.GaugeValue, nil,
 		func(s Snapshot, _ time.Time, emit emit) { emit(boolToFloat(s.isActive())) }},
 	replicaMetric("kubecdc_takeovers_total", "Times this process took over, its own start included.", prometheus.CounterValue,
 		func(r *ReplicaStatus) float64 { return float64(r.TakeOvers) }),
@@ -288,7 +288,7 @@ func replicaMetric(name, help string, kind prometheus.ValueType, value func(*Rep
 	}}
 }
 
-// auditMetric is a family that has no series where nobody is to be named.
+// auditMetric is a family without series if attribution is not configured.
 func auditMetric(name, help string, kind prometheus.ValueType, value func(*AuditStatus) float64) metric {
 	return metric{name, help, kind, nil, func(s Snapshot, _ time.Time, emit emit) {
 		if s.Audit != nil {

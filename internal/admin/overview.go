@@ -13,17 +13,17 @@ type Overview struct {
 	Now         time.Time      `json:"now"`
 	Cluster     string         `json:"cluster"`     // "" until it is known
 	ClusterUID  string         `json:"clusterUID"`  // "" if it is not known
-	Unchecked   string         `json:"unchecked"`   // why it cannot be told whether it is still the same cluster; "" when it can
-	Ready       bool           `json:"ready"`       // as /readyz says
-	Role        string         `json:"role"`        // active, taking over, or standby and who works; "" without a replicated state
-	Standby     bool           `json:"standby"`     // this process does not work, so that there are neither resources nor sinks
+	Unchecked   string         `json:"unchecked"`   // why the identity of the cluster could not be checked; "" if it was
+	Ready       bool           `json:"ready"`       // as /readyz reports
+	Role        string         `json:"role"`        // active, taking over, or standby with the active exporter; "" without a replicated state
+	Standby     bool           `json:"standby"`     // this process is a standby and has neither resources nor sinks
 	Problems    []Problem      `json:"problems"`    // what is not well, those first that make it not ready
 	APIServer   Stage          `json:"apiServer"`   // watch events
 	Changes     Stage          `json:"changes"`     // that the resources made
 	Journal     JournalView    `json:"journal"`     //
-	Resources   []ResourceView `json:"resources"`   // the sick first, then the busiest
+	Resources   []ResourceView `json:"resources"`   // failing ones first, then the busiest
 	Sick        int            `json:"sick"`        // of Resources
-	Sinks       []SinkView     `json:"sinks"`       // the sick first
+	Sinks       []SinkView     `json:"sinks"`       // failing ones first
 	DeadLetters uint64         `json:"deadLetters"` // since the process started
 }
 
@@ -66,9 +66,9 @@ type JournalView struct {
 type SinkView struct {
 	Name        string    `json:"name"`
 	Kind        string    `json:"kind"`
-	Sick        bool      `json:"sick"`     // not all of it works
+	Sick        bool      `json:"sick"`     // a part of it fails
 	NotReady    bool      `json:"notReady"` // none of it does, which makes the exporter not ready
-	Reason      string    `json:"reason"`   // what is amiss, one line
+	Reason      string    `json:"reason"`   // what is wrong, one line
 	Backlog     uint64    `json:"backlog"`  // changes that wait
 	LagSeconds  float64   `json:"lagSeconds"`
 	Lanes       int       `json:"lanes"` // in memory
@@ -80,7 +80,7 @@ type SinkView struct {
 	Stage
 }
 
-// buildOverview says what a frame shows.
+// buildOverview returns the content of a frame as viewers see it.
 func (f *frame) buildOverview(version string) *Overview {
 	o := &Overview{
 		Version: version, Now: f.at.UTC(), Cluster: f.Cluster.Name, ClusterUID: f.Cluster.UID, Unchecked: f.Cluster.Unchecked,

@@ -46,7 +46,7 @@ const (
 	viewSink     = "sink"
 )
 
-// pageKey says which page is meant.
+// pageKey identifies one page.
 type pageKey struct{ view, name string }
 
 // windowTitle is what a browser shows in its tab.
@@ -92,7 +92,7 @@ func (o *Overview) countProminent() int {
 	return min(n, o.Sick+busiestShown)
 }
 
-// Unready says whether a resource makes the exporter not ready.
+// Unready reports whether a resource makes the exporter not ready.
 func (d *pageData) Unready() bool {
 	return slices.ContainsFunc(d.Resources, func(r ResourceView) bool { return r.NotReady })
 }
@@ -183,7 +183,7 @@ func (s *Server) handlePage(view string) http.HandlerFunc {
 		}
 		setHeaders(w, "text/html; charset=utf-8")
 		w.Header().Set("Content-Security-Policy", contentSecurityPolicy)
-		_, _ = w.Write(b) // a reader that went away is nobody's problem
+		_, _ = w.Write(b) // the client may have disconnected
 	}
 }
 
@@ -292,7 +292,7 @@ func formatNumber(v any) string {
 	return text
 }
 
-// dropFlatLine are rates of which not all are 0, and nil else: a line that says nothing is not drawn.
+// dropFlatLine returns the rates, or nil if all are 0: a flat line is not drawn.
 func dropFlatLine(points []float64) []float64 {
 	if !slices.ContainsFunc(points, func(p float64) bool { return p > 0 }) {
 		return nil

@@ -14,7 +14,7 @@ func standby() Snapshot {
 func TestAStandbyIsReadyAndNamesTheActiveReplica(t *testing.T) {
 	s := standby()
 	ready := get(t, s, "/readyz?verbose")
-	if ready.Code != http.StatusOK || !strings.Contains(ready.Body.String(), "[+]replica ok: standby, exporter-0 works\n") {
+	if ready.Code != http.StatusOK || !strings.Contains(ready.Body.String(), "[+]replica ok: standby, exporter-0 is active\n") {
 		t.Errorf("%d %s", ready.Code, ready.Body)
 	}
 	metrics := get(t, s, "/metrics").Body.String()
@@ -27,12 +27,12 @@ func TestAStandbyIsReadyAndNamesTheActiveReplica(t *testing.T) {
 
 func TestThePageOfAStandbyShowsNoEmptyPipeline(t *testing.T) {
 	body := get(t, standby(), "/").Body.String()
-	if !strings.Contains(body, "This process stands by") || strings.Contains(body, "Pipeline") || strings.Contains(body, "Resource</th>") {
+	if !strings.Contains(body, "This process is a standby") || strings.Contains(body, "Pipeline") || strings.Contains(body, "Resource</th>") {
 		t.Error(body)
 	}
 	works := sample()
 	works.Replica = &ReplicaStatus{Role: RoleActive}
-	if body := get(t, works, "/").Body.String(); strings.Contains(body, "stands by") || !strings.Contains(body, "Pipeline") {
+	if body := get(t, works, "/").Body.String(); strings.Contains(body, "is a standby") || !strings.Contains(body, "Pipeline") {
 		t.Error(body)
 	}
 }

@@ -33,7 +33,7 @@ type Options struct {
 // DefaultListen is loopback only: the server has no authentication.
 const DefaultListen = "127.0.0.1:8080"
 
-// stopWithin bounds how long Run waits, when told to stop, for requests under way.
+// stopWithin bounds how long Run waits for requests in progress when it stops.
 const stopWithin = 2 * time.Second
 
 // memoryInUse adds go_gc_heap_live_bytes: what the last garbage collection found in use. It shows a leak, which
@@ -84,24 +84,24 @@ func New(options Options) *Server {
 	return s
 }
 
-// ObservePublish notes how long one call to a sink took, from the call to its answer.
+// ObservePublish records how long one call to a sink took, from the call to its answer.
 func (s *Server) ObservePublish(sink string, took time.Duration) {
 	s.publish.WithLabelValues(sink).Observe(took.Seconds())
 }
 
-// ObserveChange notes the facts of a change for those who look: write appends them to a slice, as a JSON object on one line,
+// ObserveChange records the facts of a change for viewers: write appends them to a slice, as a JSON object on one line,
 // without bodies; short appends less, where that is too much. They are called before it returns.
 func (s *Server) ObserveChange(write, short func([]byte) []byte) {
 	s.changes.appendChange(write, short)
 }
 
-// ObserveDelivery notes the age of a change when the sink's destination acknowledged it.
+// ObserveDelivery records the age of a change when the sink's destination acknowledged it.
 func (s *Server) ObserveDelivery(sink string, age time.Duration) {
 	s.delivery.WithLabelValues(sink).Observe(max(age, 0).Seconds()) // a clock may have been set back meanwhile
 }
 
 // Listen takes the address, so that a port in use is known before anything else starts. Call it once, before [Server.Run].
-// The error says which address it was.
+// The error names the address.
 func (s *Server) Listen() error {
 	l, err := net.Listen("tcp", s.options.Listen)
 	if err != nil {
@@ -151,14 +151,14 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// handleLive says that the process answers. What is wrong with the world around it is for readiness: a restart would not help.
+// handleLive answers 200 while the process runs. Faults of the environment belong to readiness: a restart would not help.
 func (s *Server) handleLive(w http.ResponseWriter, _ *http.Request) {
 	setHeaders(w, "text/plain; charset=utf-8")
 	fmt.Fprintln(w, "ok")
 }
 
 // handleReady answers 200 when every check is well and else 503 with the checks that are not, one a line as the API server's own
-// /readyz writes them. What is degraded and does not count has a line in either case. ?verbose shows every check.
+// /readyz writes them. A degraded check, which does not fail readiness, has a line in either case. ?verbose shows every check.
 func (s *Server) handleReady(w http.ResponseWriter, r *http.Request) {
 	snapshot := s.options.Snapshot()
 	checks := snapshot.failedChecks()
@@ -192,4 +192,33 @@ func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 // errorLog passes on what the HTTP packages complain of.
 func (s *Server) errorLog() *log.Logger {
 	return slog.NewLogLogger(s.options.Logger.Handler(), slog.LevelWarn)
+}
+
+// rejectForeignHosts refuses requests for other hosts while the server listens on loopback. A web page that a user opens can have its
+// own name resolve to 127.0.0.1 and read what this server shows; its browser still sends that name as Host.
+func (s *Server) rejectForeignHosts(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.onLoopback() && !isLocal(r.Host) {
+			http.Error(w, "this server is for the machine that it runs on: ask for localhost or 127.0.0.1", http.StatusMisdirectedRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (s *Server) onLoopback() bool {
+	if s.listener == nil {
+		return false
+	}
+	addr, ok := s.listener.Addr().(*net.TCPAddr)
+	return ok && addr.IP.IsLoopback()
+}
+
+// isLocal reports whether a Host header, with or without a port, names this machine.
+func isLocal(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.TrimSuffix(strings.Trim(host, "[]"), ".")
+	return host == "localhost" || strings.HasSuffix(host, ".localhost") || net.ParseIP(host).IsLoopback()
 }

@@ -13,7 +13,7 @@ type Snapshot struct {
 	Routes     []RouteStatus
 	Sinks      []SinkStatus
 	Journal    JournalStatus
-	Audit      *AuditStatus   // nil where nobody is to be named
+	Audit      *AuditStatus   // nil without attribution
 	Replica    *ReplicaStatus // nil without a replicated state
 }
 
@@ -29,7 +29,7 @@ type ConfigStatus struct {
 type ClusterStatus struct {
 	Name      string // that every change carries; "" until it is known
 	UID       string // of its namespace kube-system; "" if it is not known
-	Unchecked string // why it cannot be told whether it is still the same cluster, one line; "" when it can
+	Unchecked string // why the identity of the cluster could not be checked, one line; "" if it was
 
 	ClockSkew time.Duration // how far this machine's clock is ahead of the API server's, to a second; negative where it is behind
 }
@@ -55,7 +55,7 @@ type ResourceStatus struct {
 
 	Position  string    // resourceVersion from which a new process would watch on
 	Known     int       // objects known to exist
-	LastEvent time.Time // when the API server last said something; zero if never
+	LastEvent time.Time // of the last watch event or bookmark; zero if there was none
 
 	Changes      map[string]uint64 // made, by type
 	Events       uint64            // watch events read, bookmarks included
@@ -89,7 +89,7 @@ type SinkStatus struct {
 	Name     string // as configured; unique
 	Kind     string // "kafka", "nats", "stdout"
 	NotReady string // why it makes the exporter not ready, one line; "" when it does not
-	Reason   string // what is amiss, one line, also where that does not touch readiness
+	Reason   string // what is wrong, one line, also if readiness is not affected
 
 	Warnings []string // how the destination may lose what it accepts, each one line
 
@@ -144,18 +144,18 @@ type JournalStatus struct {
 	DeadLettersFull string // why no dead letter more is taken, one line; "" when one is
 }
 
-// AuditStatus is what is known of who made the changes.
+// AuditStatus is the state of attribution.
 type AuditStatus struct {
-	Degraded string // why nobody is named, or not by all sources, one line; "" when all is well
+	Degraded string // why audit events are missing from some or all sources, one line; "" when all is well
 
 	Events       uint64            // audit events taken
-	Kept         uint64            // of these, that may name somebody
+	Kept         uint64            // of these, that may name an author
 	Refused      uint64            // requests and connections of strangers
 	Malformed    uint64            // bodies and lines that were no audit events
 	Lost         uint64            // times that events were lost, and events that had to make room
-	Attributed   uint64            // changes that somebody was named for
-	Likely       uint64            // changes that somebody was guessed for
-	Unresolved   map[string]uint64 // changes that nobody was named for, by reason
+	Attributed   uint64            // changes with an author
+	Likely       uint64            // changes with a likely author
+	Unresolved   map[string]uint64 // changes without an author, by reason
 	Pending      int64             // changes that wait
 	PendingBytes int64             // of changes and events that wait, in memory
 	LastEvent    time.Time         // zero before the first
@@ -163,19 +163,19 @@ type AuditStatus struct {
 
 // The roles of an exporter with a replicated state.
 const (
-	RoleStandby    = "standby"     // another one works, or nobody does; the state is followed
+	RoleStandby    = "standby"     // another exporter is active, or none is; this one follows the state
 	RoleTakingOver = "taking over" // it is the turn of this one, and it learns what was delivered
-	RoleActive     = "active"      // this one works
+	RoleActive     = "active"      // this exporter delivers
 )
 
-// ReplicaStatus is what is known of the replicated state, and of whose turn it is.
+// ReplicaStatus is the state of the replicated state and of the election.
 type ReplicaStatus struct {
 	Identity string    // of this process
 	Role     string    // one of the roles
 	Since    time.Time // of the role
-	Holder   string    // who works, as far as it is known; "" for nobody
+	Holder   string    // the active exporter, as far as it is known; "" for none
 	NotReady string    // why this process can neither work nor stand by, one line; "" when it can
-	Degraded string    // what is amiss without touching readiness, one line; "" when all is well
+	Degraded string    // what is wrong without affecting readiness, one line; "" when all is well
 
 	TakeOvers uint64        // times this process took over
 	TookOver  time.Duration // how long the last one took, until changes could flow; 0 before the first

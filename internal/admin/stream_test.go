@@ -136,7 +136,7 @@ func TestViewersAreBounded(t *testing.T) {
 	}
 }
 
-// TestAStalledViewerIsDisconnected floods a connection that nobody reads, while another is served.
+// TestAStalledViewerIsDisconnected floods a connection whose client does not read, while another is served.
 func TestAStalledViewerIsDisconnected(t *testing.T) {
 	s := serve(t, Options{Snapshot: sample})
 	slow, err := net.Dial("tcp", s.Addr().String())
@@ -201,7 +201,7 @@ func TestRatesComeFromHowCountersGrow(t *testing.T) {
 	for n := range samplesKept + 10 {
 		s := Snapshot{Sinks: []SinkStatus{{Name: "main", Delivered: uint64(20 * n)}}}
 		if n == samplesKept {
-			s.Sinks[0].Delivered = 0 // begun anew
+			s.Sinks[0].Delivered = 0 // restarted
 		}
 		f = f.nextFrame(s, at.Add(time.Duration(n)*sampleEvery))
 	}

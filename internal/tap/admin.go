@@ -17,7 +17,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/shape/filter"
 )
 
-// AdminOptions say what is read from a running exporter.
+// AdminOptions select what is read from a running exporter.
 type AdminOptions struct {
 	Address string                     // of its admin server: "127.0.0.1:8080"
 	Takes   func(c *event.Change) bool // which changes are shown; nil takes all

@@ -15,7 +15,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/ports"
 )
 
-// screen is what somebody sees. Safe for concurrent use.
+// screen holds the output of a terminal. Safe for concurrent use.
 type screen struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -45,7 +45,7 @@ func (s *screen) await(t *testing.T, text string) {
 	}
 }
 
-// freeAddress returns one that nobody else takes while no server has it.
+// freeAddress returns an address that no other test takes while no server listens on it.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	free, err := ports.Free(1)

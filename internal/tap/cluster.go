@@ -23,7 +23,7 @@ const queued = 64
 // readyPoll is how often it is asked whether everything is being watched.
 const readyPoll = 100 * time.Millisecond
 
-// ClusterOptions say what is read from a cluster.
+// ClusterOptions select what is read from a cluster.
 type ClusterOptions struct {
 	Client *apiserver.Client
 	Rule   selection.Rule
@@ -80,7 +80,7 @@ type changeCollector struct {
 	changes chan<- shown
 	log     *slog.Logger
 	filter  func() string // why the filter failed last; nil without a filter
-	failed  sync.Once     // that has been said
+	failed  sync.Once     // logs the failure of the filter
 }
 
 // appendObservation keeps states and passes on what is news: what the first lists name is not. It waits while the terminal does.
@@ -100,17 +100,17 @@ func (t *changeCollector) appendObservation(ctx context.Context, o event.Observa
 	return nil
 }
 
-// checkFilter says once that the filter fails on objects: these are shown whether it means them or not.
+// checkFilter logs once that the filter fails on objects: such objects are shown unfiltered.
 func (t *changeCollector) checkFilter() {
 	if t.filter == nil {
 		return
 	}
 	if why := t.filter(); why != "" {
-		t.failed.Do(func() { t.log.Warn("the filter fails, and what it fails on is shown", "reason", why) })
+		t.failed.Do(func() { t.log.Warn("filter evaluation failed; such changes are shown unfiltered", "reason", why) })
 	}
 }
 
-// printWhenReady says once that everything is being watched: from then on silence means that nothing changes.
+// printWhenReady prints one line when everything is being watched: from then on silence means that nothing changes.
 func printWhenReady(ctx context.Context, src *source.Source, host string, notes io.Writer) {
 	poll := time.NewTicker(readyPoll)
 	defer poll.Stop()

@@ -128,7 +128,7 @@ func markNull(v any) any {
 	return v
 }
 
-// listKeyMembers are the members by which elements of a list are told apart, the most usual first.
+// listKeyMembers are the members that identify elements of a list, the most usual first.
 var listKeyMembers = []string{"name", "type", "key", "ip", "uid", "containerPort", "port"}
 
 // compareElements compares elements that have the same name, and where they have none, those at the same place.
@@ -165,8 +165,8 @@ func compareElements(path string, was, is []any, fields []field) []field {
 	return fields
 }
 
-// elementsByMember returns the elements of a list by one of their members, and the names in order; false where that does not tell them
-// apart.
+// elementsByMember returns the elements of a list by one of their members, and the names in order; false if two
+// elements have the same name, or one has none.
 func elementsByMember(list []any, by string) (elements map[string]any, order []string, ok bool) {
 	elements = map[string]any{}
 	for _, e := range list {

@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// notes is a log for somebody who looks at a terminal: warnings, one line each, without time and level.
+// notes is a log for a terminal: warnings, one line each, without time and level.
 type notes struct {
 	mu     *sync.Mutex
 	w      io.Writer
@@ -43,7 +43,7 @@ func (n *notes) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &more
 }
 
-// WithGroup implements [slog.Handler]. Nobody groups what is shown here.
+// WithGroup implements [slog.Handler]. Groups are not used here.
 func (n *notes) WithGroup(string) slog.Handler { return n }
 
 func formatAttribute(a slog.Attr) string {

@@ -68,7 +68,7 @@ func (p *Printer) printWhile(ctx context.Context, changes <-chan shown, read fun
 	return err
 }
 
-// printChanges writes what comes until ctx ends, which is no error, whoever sends it does, or one change was enough. A terminal
+// printChanges writes changes until ctx ends, which is no error, the sender ends, or one change was enough. A terminal
 // that takes no more is not waited for once ctx ends.
 func (p *Printer) printChanges(ctx context.Context, changes <-chan shown, ended <-chan error) error {
 	written := make(chan error, 1)
@@ -181,7 +181,7 @@ func (p *Printer) formatSummary(c *event.Change) string {
 	return b.String()
 }
 
-// formatDetails says what is in a change.
+// formatDetails returns the lines below the summary of a change.
 func (p *Printer) formatDetails(c *event.Change) []string {
 	switch {
 	case c.Gap != nil:
@@ -212,7 +212,7 @@ func objectOf(c *event.Change) string {
 	return escapeUnprintable(name)
 }
 
-// describeChange says what is known of a change beside its object.
+// describeChange lists the properties of a change other than its object.
 func describeChange(c *event.Change) string {
 	var about []string
 	if _, known := signs[c.Type]; !known {

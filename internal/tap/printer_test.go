@@ -108,7 +108,7 @@ func TestYAMLKeepsTheOrderOfMembers(t *testing.T) {
 	}
 }
 
-// TestATerminalThatTakesNothingDoesNotHoldUpTheEnd writes to a pipe that nobody reads.
+// TestATerminalThatTakesNothingDoesNotHoldUpTheEnd writes to a pipe without a reader.
 func TestATerminalThatTakesNothingDoesNotHoldUpTheEnd(t *testing.T) {
 	r, w := io.Pipe()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -44,7 +44,7 @@ func newStates(most int) *states {
 	return &states{most: most, byKey: map[stateKey]*list.Element{}, order: list.New()}
 }
 
-// keepBodies takes what an observation says of states.
+// keepBodies stores the states that an observation holds.
 func (s *states) keepBodies(o event.Observation) {
 	resource := o.Resource.String()
 	for _, key := range o.RemovedKeys {

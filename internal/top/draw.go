@@ -33,7 +33,7 @@ type page struct {
 // span is a part of a line.
 type span struct{ style, text string }
 
-// addLine adds a line, cut at the width of the screen. What is not printable is left out: it could steer the terminal.
+// addLine adds a line, cut at the width of the screen. Unprintable characters are left out: they could control the terminal.
 func (p *page) addLine(spans ...span) {
 	var b strings.Builder
 	room := p.width
@@ -57,13 +57,13 @@ func (p *page) addLine(spans ...span) {
 	p.lines = append(p.lines, b.String())
 }
 
-// drawScreen writes an overview on a screen of that size, a line each. The sick come first, and what does not fit is counted.
+// drawScreen writes an overview on a screen of that size, a line each. Failing parts come first; lines that do not fit are counted.
 func drawScreen(o *admin.Overview, width, height int, color bool) []string {
 	p := &page{width: width, color: color}
 	p.drawHeader(o)
 	p.drawProblems(o, max(2, height/4))
 	if o.Standby {
-		p.addLine(span{"", "This process stands by: it reads and delivers nothing now."})
+		p.addLine(span{"", "This process is a standby: it reads and delivers nothing now."})
 		return p.lines
 	}
 	p.drawPipeline(o)
@@ -135,7 +135,7 @@ func (p *page) drawSinks(o *admin.Overview, most int) {
 
 func (p *page) drawResources(o *admin.Overview, most int) {
 	name := min(48, max(20, p.width-52))
-	p.addLine(span{faint, fmt.Sprintf("%-*s %-12s %10s %9s", name, fmt.Sprintf("RESOURCE (%d, %d sick)", len(o.Resources), o.Sick), "STATE", "CHANGES/S", "OBJECTS")})
+	p.addLine(span{faint, fmt.Sprintf("%-*s %-12s %10s %9s", name, fmt.Sprintf("RESOURCE (%d, %d failing)", len(o.Resources), o.Sick), "STATE", "CHANGES/S", "OBJECTS")})
 	for i, r := range o.Resources {
 		if i >= most-2 && len(o.Resources) > i+1 {
 			p.addLine(span{faint, fmt.Sprintf("and %d more", len(o.Resources)-i)})
@@ -146,7 +146,7 @@ func (p *page) drawResources(o *admin.Overview, most int) {
 	}
 }
 
-// healthStyle is the style of what is sick: that of the problem that says why.
+// healthStyle is the style of a failing part: that of the problem that explains it.
 func healthStyle(yes, notReady bool) string {
 	switch {
 	case notReady:

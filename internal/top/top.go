@@ -20,7 +20,7 @@ const (
 	maxAnswer    = 16 << 20 // bytes
 )
 
-// Options say what is shown, and where.
+// Options select what is shown, and where.
 type Options struct {
 	Address string                     // of the exporter's admin server: "127.0.0.1:8080"
 	Out     io.Writer                  // a terminal, or what takes one picture
@@ -38,7 +38,7 @@ const (
 	clearBelow = "\x1b[J"
 )
 
-// Run draws until ctx ends, which is no error. An exporter that goes away is said to be and waited for; one that is not
+// Run draws until ctx ends, which is no error. An exporter that goes away is waited for, with a line on the screen; one that is not
 // there at first is an error. The terminal is left as it was.
 func Run(ctx context.Context, o Options) error {
 	client := &http.Client{Timeout: answerWithin, Transport: &http.Transport{}}

@@ -63,7 +63,7 @@ func TestThePictureNamesWhatIsWrongFirst(t *testing.T) {
 	}
 }
 
-// serve runs an admin server and returns its address, which nobody else takes afterwards, and what stops it.
+// serve runs an admin server and returns its address, which no other test takes afterwards, and a function that stops it.
 func serve(t *testing.T) (address string, stop func()) {
 	t.Helper()
 	free, err := ports.Free(1)

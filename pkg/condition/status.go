@@ -58,7 +58,7 @@ func (s Status) NotReady() string {
 	return s.Explanation()
 }
 
-// Degraded is the explanation of what is amiss without touching readiness; "" when nothing is.
+// Degraded is the explanation of a problem that does not affect readiness; "" without one.
 func (s Status) Degraded() string {
 	if s.State.Severity != Degraded {
 		return ""

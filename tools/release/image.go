@@ -27,7 +27,7 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// user is who the process is: nobody that a host knows.
+// user is the ID that the process runs as: it does not exist on the host.
 const user = "65532:65532"
 
 // epoch is the time of every file, so that two builds are equal.
@@ -128,7 +128,7 @@ func configOf(image v1.Image, p platform, version string) *v1.ConfigFile {
 	return c
 }
 
-// certificates are the roots that Mozilla trusts without conditions, as PEM, which cannot say any.
+// certificates are the roots that Mozilla trusts without conditions, as PEM, which cannot express any.
 func certificates() []byte {
 	var b bytes.Buffer
 	for root := range bundle.Roots() {

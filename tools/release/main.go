@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// defaultVersion is what a build calls itself that nobody gave a version.
+// defaultVersion is the version of a build without one.
 const defaultVersion = "dev"
 
 func main() {

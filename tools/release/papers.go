@@ -32,7 +32,7 @@ func (b builder) writePapers(ctx context.Context, out string, p platform, info *
 	return notices, os.WriteFile(filepath.Join(out, "THIRD-PARTY-NOTICES.txt"), notices, 0o644)
 }
 
-// sbom lists what the binary says it was built from, as CycloneDX. It has neither a time nor a serial number, so that equal
+// sbom lists the modules recorded in the binary, as CycloneDX. It has neither a time nor a serial number, so that equal
 // builds have equal ones.
 func (b builder) sbom(info *debug.BuildInfo) ([]byte, error) {
 	bom := cyclonedx.NewBOM()
@@ -114,7 +114,7 @@ func goRoot(ctx context.Context) string {
 	return strings.TrimSpace(string(out))
 }
 
-// licenses are the files of a module's root that say how it may be used.
+// licenses are the license files in a module's root.
 func licenses(dir string) (found []file, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -133,7 +133,7 @@ func licenses(dir string) (found []file, err error) {
 	return found, nil
 }
 
-// moduleDirs says where the modules are in Go's cache.
+// moduleDirs maps the modules to their directories in Go's cache.
 func (b builder) moduleDirs(ctx context.Context, info *debug.BuildInfo) (map[string]string, error) {
 	args := []string{"mod", "download", "-json"}
 	for _, m := range modules(info) {
