@@ -110,7 +110,7 @@ func writeStateText(r *state.Report, out io.Writer) error {
 		fmt.Fprintln(w)
 	}
 	for _, l := range r.Lanes {
-		fmt.Fprintf(w, "%s\t%s\tcovered to %d\n", l.Sink, l.Lane, l.Place)
+		fmt.Fprintf(w, "%s\t%s\tcovered to %d\n", l.Sink, l.Lane, l.Position)
 	}
 	return w.Flush()
 }

@@ -14,14 +14,14 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// Version is that of the format which docs/state-format.md specifies. A change that an older exporter would misread raises
-// it.
+// Version is the version of the format that docs/state-format.md specifies. It is raised by a change that an older exporter
+// would misread.
 const Version = 1
 
 // First bytes of the keys.
 const (
-	keyMeta       = 'm' // once: who owns the state
-	keyCheckpoint = 'a' // once: how far the journal of the owner is covered
+	keyMeta       = 'm' // single entry: the owner
+	keyCheckpoint = 'a' // single entry: how far the owner's journal is covered
 	keyResource   = 'r' // number
 	keyScope      = 't' // number of the resource, ID of the scope
 	keyKnown      = 'k' // number of the resource, key of the object
@@ -31,14 +31,14 @@ const (
 
 var errMalformed = errors.New("malformed entry of the state")
 
-// meta is the record of the owner.
+// meta is the record of the owner, the value of keyMeta.
 type meta struct {
 	version  uint64
 	lease    string
-	cluster  string // UID, "" where it is not known
+	cluster  string // UID; "" if not known
 	owner    Owner
-	offset   uint64 // of the owner's journal: everything up to here was in the state when it took over
-	complete bool   // known objects and positions are all there
+	offset   uint64 // of the owner's journal: everything up to here was in the state at the take-over
+	complete bool   // the state has all known objects and positions
 }
 
 func (m meta) encode() []byte {
@@ -54,7 +54,7 @@ func (m meta) encode() []byte {
 	return append(b, 0)
 }
 
-// decodeMeta reads no more than the version of a newer format.
+// decodeMeta decodes only the version of a record in a newer format.
 func decodeMeta(b string) (m meta, err error) {
 	s := entryDecoder{s: b}
 	if m.version = s.readUvarint(); m.version > Version {
@@ -68,11 +68,12 @@ func decodeMeta(b string) (m meta, err error) {
 	return m, s.expectEnd("owner")
 }
 
-// checkpointRecord says how far the journal of the owner of this generation is covered; one of another generation says nothing.
+// checkpointRecord is how far the journal of the owner of this generation is covered, the value of keyCheckpoint. A record of
+// another generation than the owner's is void.
 type checkpointRecord struct {
 	generation uint64
 	offset     uint64
-	takenAt    time.Time // when it was taken
+	takenAt    time.Time
 }
 
 func (m checkpointRecord) encode() []byte {
@@ -84,7 +85,7 @@ func decodeCheckpoint(b string) (m checkpointRecord, err error) {
 	s := entryDecoder{s: b}
 	m.generation, m.offset = s.readUvarint(), s.readUvarint()
 	m.takenAt = time.UnixMilli(s.readVarint()).UTC()
-	return m, s.expectEnd("mark")
+	return m, s.expectEnd("checkpoint")
 }
 
 func encodeKey(first byte, number uint64, rest ...string) []byte {
@@ -99,7 +100,7 @@ func encodeKey(first byte, number uint64, rest ...string) []byte {
 	return key
 }
 
-// decodeKey takes a key with a number apart.
+// decodeKey splits a key that has a number.
 func decodeKey(key string) (number uint64, rest string, err error) {
 	s := entryDecoder{s: key[1:]}
 	number = s.readUvarint()
@@ -139,23 +140,28 @@ func decodeLane(b string) (sink string, lane sinks.Lane, err error) {
 	return sink, lane, s.expectEnd("lane")
 }
 
-func decodeProgress(b string) (sinks.LanePosition, error) {
-	s := entryDecoder{s: b}
-	place := sinks.LanePosition(s.readUvarint())
-	return place, s.expectEnd("place")
+func encodeProgress(position sinks.LanePosition) []byte {
+	return binary.AppendUvarint(nil, uint64(position))
 }
 
-// Bits of the first byte of a known object: the usual UID and the usual resourceVersion are numbers.
+func decodeProgress(b string) (sinks.LanePosition, error) {
+	s := entryDecoder{s: b}
+	position := sinks.LanePosition(s.readUvarint())
+	return position, s.expectEnd("lane position")
+}
+
+// Bits of the first byte of a known object: a UID that is a lower-case UUID, and a numeric resourceVersion, have short forms.
 const (
 	knownUUID = 1 << iota
 	knownNumber
 )
 
-// appendKnown appends an identity. Its form is one of several thousand in a write, so it is short.
+// appendKnown appends the value of a known object. One write has several thousand of them, so the form is compact.
 func appendKnown(b []byte, uid, resourceVersion string) []byte {
 	at := len(b)
 	b = append(b, 0)
-	if id, err := uuid.Parse(uid); err == nil && len(uid) == 36 && !strings.ContainsAny(uid, "ABCDEF") { // any other spelling would come back changed
+	id, err := uuid.Parse(uid)
+	if err == nil && len(uid) == 36 && !strings.ContainsAny(uid, "ABCDEF") { // only this spelling survives decoding
 		b[at] |= knownUUID
 		b = append(b, id[:]...)
 	} else {
@@ -185,8 +191,8 @@ func decodeKnown(key, b string) (event.Known, error) {
 	return k, s.expectEnd("known object")
 }
 
-// parseVersion reads a resourceVersion that is the plain number it should be.
-func parseVersion(text string) (uint64, bool) {
+// parseVersion parses a resourceVersion. ok is false unless it is a canonical decimal number.
+func parseVersion(text string) (version uint64, ok bool) {
 	n, err := strconv.ParseUint(text, 10, 64)
 	return n, err == nil && (n == 0 && text == "0" || n > 0 && text[0] != '0' && text[0] != '+')
 }
@@ -195,7 +201,7 @@ func appendString(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// entryDecoder takes values from the front of a text.
+// entryDecoder reads values from the front of s. After a failed read all further ones return zero values, and expectEnd fails.
 type entryDecoder struct {
 	s      string
 	failed bool
@@ -208,7 +214,7 @@ func (s *entryDecoder) expectEnd(what string) error {
 	return nil
 }
 
-// takeBytes returns n bytes, zeros where there are fewer.
+// takeBytes returns the next n bytes, or at most 16 zero bytes after a failure.
 func (s *entryDecoder) takeBytes(n int) string {
 	if n > len(s.s) {
 		s.failed, s.s = true, ""

@@ -60,7 +60,7 @@ func TestRefusedStateFencesNoSink(t *testing.T) {
 		t.Errorf("another cluster: %v", err)
 	}
 	newer := append([]byte{Version + 1}, "whatever it holds"...)
-	if err := p.writer.applyEntries(t.Context(), []sinks.StateEntry{{Key: []byte{keyMeta}, Value: newer}}); err != nil {
+	if err := p.writer.entries.applyEntries(t.Context(), []sinks.StateEntry{{Key: []byte{keyMeta}, Value: newer}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := other.writer.TakeOver(t.Context(), TakeOverOptions{}); !strings.Contains(refusalReason(err), "newer exporter") {
@@ -398,11 +398,11 @@ func BenchmarkChange(b *testing.B) {
 	b.ReportAllocs()
 	b.ResetTimer()
 	for n := 0; n < b.N; {
-		batch := entryBatch{k: p.writer}
+		batch := p.writer.checkpoints.newBatch()
 		for range 400 {
 			c := *changes[n%len(changes)]
 			c.ResourceVersion = fmt.Sprint(1_000_000 + n)
-			if err := batch.addChange(b.Context(), &c); err != nil {
+			if err := p.writer.checkpoints.addChange(b.Context(), batch, &c); err != nil {
 				b.Fatal(err)
 			}
 			n++

@@ -11,15 +11,16 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// shards is how many maps the known objects are in: what a store asks for at a time is found without going through all.
+// shards is the number of maps that hold the known objects. A store asks for one part at a time, which is found without a pass
+// over all of them.
 const shards = 256
 
-// table is a state in memory, as it is stored: the newest value of each key. One goroutine at a time uses it.
+// table holds the newest value of each key, in stored form. One goroutine at a time uses it.
 type table struct {
 	seed   maphash.Seed
-	known  [shards]entryMap  // keys with keyKnown
-	others map[string]string // all others
-	size   int               // of known
+	known  [shards]entryMap  // entries under keyKnown
+	others map[string]string // all other entries
+	size   int               // number of known objects
 }
 
 func newTable() *table {
@@ -30,13 +31,13 @@ func newTable() *table {
 	return t
 }
 
-// shardOf returns where a key of a known object belongs, and its hash.
+// shardOf returns the map that the key of a known object belongs to, and its hash.
 func (t *table) shardOf(key []byte) (*entryMap, uint64) {
 	hash := maphash.Bytes(t.seed, key)
 	return &t.known[hash%shards], hash
 }
 
-// applyEntry takes an entry. It keeps nothing of it.
+// applyEntry sets or removes a key. It copies the entry.
 func (t *table) applyEntry(e sinks.StateEntry) {
 	switch {
 	case len(e.Key) == 0:
@@ -56,17 +57,17 @@ func (t *table) applyEntry(e sinks.StateEntry) {
 	}
 }
 
-// entryValue returns the value of a key, which is valid until the next change.
+// entryValue returns the value of a key. It is valid until the next change of the table.
 func (t *table) entryValue(key []byte) (value []byte, ok bool) {
 	if key[0] == keyKnown {
 		in, hash := t.shardOf(key)
 		return in.get(hash, key)
 	}
-	few, ok := t.others[string(key)]
-	return []byte(few), ok
+	other, ok := t.others[string(key)]
+	return []byte(other), ok
 }
 
-// containsEntry says that an entry would change nothing.
+// containsEntry reports whether applying the entry would change nothing.
 func (t *table) containsEntry(e sinks.StateEntry) bool {
 	value, ok := t.entryValue(e.Key)
 	if e.Value == nil {
@@ -75,13 +76,13 @@ func (t *table) containsEntry(e sinks.StateEntry) bool {
 	return ok && bytes.Equal(value, e.Value)
 }
 
-// entriesOfPart are all entries of one part of the keys.
+// entriesOfPart returns all entries of one of parts disjoint parts. With more parts than shards, several parts share a shard.
 func (t *table) entriesOfPart(part, parts int) (entries []sinks.StateEntry) {
 	for i := range t.known {
 		switch {
 		case parts <= shards && i%parts == part:
 			entries = append(entries, t.knownEntries(i, nil)...)
-		case parts > shards && i == part%shards: // some parts share it
+		case parts > shards && i == part%shards:
 			sharing := uint64((parts - i + shards - 1) / shards)
 			entries = t.knownEntries(i, func(hash uint64, _ []byte) bool { return hash/shards%sharing == uint64(part/shards) })
 		}
@@ -92,7 +93,7 @@ func (t *table) entriesOfPart(part, parts int) (entries []sinks.StateEntry) {
 	return entries
 }
 
-// otherEntries are the other entries that are asked for, as of does.
+// otherEntries returns the selected entries that are not known objects; nil selects all. hash is always 0.
 func (t *table) otherEntries(which func(hash uint64, key []byte) bool) (entries []sinks.StateEntry) {
 	for key, value := range t.others {
 		if e := (sinks.StateEntry{Key: []byte(key), Value: []byte(value)}); which == nil || which(0, e.Key) {
@@ -102,7 +103,7 @@ func (t *table) otherEntries(which func(hash uint64, key []byte) bool) (entries 
 	return entries
 }
 
-// knownEntries are the known objects of a shard that are asked for; nil asks for all.
+// knownEntries returns copies of the selected known objects of a shard; nil selects all.
 func (t *table) knownEntries(shard int, which func(hash uint64, key []byte) bool) (entries []sinks.StateEntry) {
 	t.known[shard].eachEntry(func(hash uint64, e entry) {
 		if which == nil || which(hash, e.key()) {
@@ -112,7 +113,7 @@ func (t *table) knownEntries(shard int, which func(hash uint64, key []byte) bool
 	return entries
 }
 
-// eachOther calls each for the entries under a first byte, but not for known objects.
+// eachOther calls each for the entries with this first byte, which is not keyKnown.
 func (t *table) eachOther(first byte, each func(number uint64, rest, value string) error) error {
 	for key, value := range t.others {
 		if key[0] != first {
@@ -129,7 +130,8 @@ func (t *table) eachOther(first byte, each func(number uint64, rest, value strin
 	return nil
 }
 
-// eachKnown calls each for all known objects in the order of their keys, by the number of their resource.
+// eachKnown calls each for all known objects, sorted by key, with the number of their resource. The journal loads sorted input
+// far faster.
 func (t *table) eachKnown(each func(number uint64, k event.Known) error) error {
 	return t.mergeShards(func(e entry) error {
 		n, rest, err := decodeKey(string(e.key()))
@@ -144,7 +146,7 @@ func (t *table) eachKnown(each func(number uint64, k event.Known) error) error {
 	})
 }
 
-// mergeShards calls each for the entries of all shards in the order of their keys.
+// mergeShards calls each for the entries of all shards, sorted by key.
 func (t *table) mergeShards(each func(entry) error) error {
 	var (
 		all     = make(runs, shards)
@@ -170,7 +172,17 @@ func (t *table) mergeShards(each func(entry) error) error {
 	return nil
 }
 
-// knownObject returns what is known of an object; its UID is empty where nothing is.
+// totalBytes is the size of all keys and values.
+func (t *table) totalBytes() (n int64) {
+	for i := range shards {
+		for _, e := range t.entriesOfPart(i, shards) {
+			n += int64(len(e.Key) + len(e.Value))
+		}
+	}
+	return n
+}
+
+// knownObject returns the known identity of an object, with an empty UID if there is none.
 func (t *table) knownObject(number uint64, key string) (event.Known, error) {
 	value, ok := t.entryValue(encodeKey(keyKnown, number, key))
 	if !ok {
@@ -179,23 +191,23 @@ func (t *table) knownObject(number uint64, key string) (event.Known, error) {
 	return decodeKnown(key, string(value))
 }
 
-// stateContent is what a state says, but for the known objects and who owns it.
+// stateContent is a decoded state without the known objects. Its maps are keyed by the numbers of resources and lanes.
 type stateContent struct {
-	meta      meta // version 0: there is none
-	mark      checkpointRecord
-	resources map[uint64]event.Resource
-	scopes    map[uint64][]event.StoredScope // by resource
-	lanes     map[uint64]storedLane
+	meta       meta             // version 0: there is no state
+	checkpoint checkpointRecord // of the owner in meta
+	resources  map[uint64]event.Resource
+	scopes     map[uint64][]event.StoredScope
+	lanes      map[uint64]storedLane
 }
 
-// storedLane is a lane as it is stored.
+// storedLane is a lane with the position up to which the state covers it.
 type storedLane struct {
-	sink  string
-	lane  sinks.Lane
-	place sinks.LanePosition // 0: not known
+	sink     string
+	lane     sinks.Lane
+	position sinks.LanePosition // 0: not known
 }
 
-// decodeContent decodes everything but the known objects. Of a newer format it decodes no more than that it is one.
+// decodeContent decodes everything but the known objects. Of a newer format it decodes the version only.
 func (t *table) decodeContent() (c stateContent, err error) {
 	c = stateContent{resources: map[uint64]event.Resource{}, scopes: map[uint64][]event.StoredScope{}, lanes: map[uint64]storedLane{}}
 	if value, ok := t.others[string(keyMeta)]; ok {
@@ -204,12 +216,12 @@ func (t *table) decodeContent() (c stateContent, err error) {
 		}
 	}
 	if value, ok := t.others[string(keyCheckpoint)]; ok {
-		if c.mark, err = decodeCheckpoint(value); err != nil {
+		if c.checkpoint, err = decodeCheckpoint(value); err != nil {
 			return c, err
 		}
 	}
-	if m := c.meta; c.mark.generation != m.owner.Generation {
-		c.mark = checkpointRecord{generation: m.owner.Generation, offset: m.offset, takenAt: m.owner.Since}
+	if m := c.meta; c.checkpoint.generation != m.owner.Generation {
+		c.checkpoint = checkpointRecord{generation: m.owner.Generation, offset: m.offset, takenAt: m.owner.Since}
 	}
 	err = t.eachOther(keyResource, func(n uint64, _, value string) error {
 		c.resources[n], err = decodeResource(value)
@@ -237,7 +249,7 @@ func (t *table) decodeContent() (c stateContent, err error) {
 	}
 	return c, t.eachOther(keyProgress, func(n uint64, _, value string) error {
 		if l, ok := c.lanes[n]; ok {
-			l.place, err = decodeProgress(value)
+			l.position, err = decodeProgress(value)
 			c.lanes[n] = l
 		}
 		return err

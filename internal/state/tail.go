@@ -16,7 +16,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// digest stands for a UID or an ID. UUIDs are their own.
+// digest is a UUID itself, or a hash of any other UID or ID.
 type digest [16]byte
 
 func digestOf(text string) digest {
@@ -27,16 +27,16 @@ func digestOf(text string) digest {
 	return digest(sum[:16])
 }
 
-// emittedVersion is the newest that a destination was told of what has a key. Versions of a resource are ordered, also those of
-// objects that had the key one after the other, and a destination that compacts by key keeps no more than this.
+// emittedVersion is the newest version that a destination holds under an object key. Versions of a resource are ordered, across
+// objects that had the key one after the other too, and a destination that compacts by key keeps no older one.
 type emittedVersion struct {
 	uid     digest
 	version uint64
 	deleted bool
 }
 
-// objectAtDestination is what has a key in a resource, as a destination knows it. A sink whose lanes lead to several destinations may
-// tell an object's changes to several, which are not in step with each other.
+// objectAtDestination is an object key at one destination. A sink whose lanes lead to several destinations may send changes of
+// one object to several of them, and each has its own newest version.
 type objectAtDestination struct {
 	key         digest
 	destination uint32
@@ -51,18 +51,19 @@ func keyOfChange(c *event.Change) digest {
 	return keyDigest(c.Resource.String(), c.Namespace+"/"+c.Name)
 }
 
-// deliveredSet is what a sink had delivered, when it was fenced, of what the state does not have. It does not change once it is
-// read, so a change that is read from the journal again gets the same answer.
+// deliveredSet is what a sink held beyond the state when it was fenced. Apart from restored it does not change once it is read,
+// so a change that is read from the journal again gets the same answer.
 type deliveredSet struct {
 	destinations map[string]uint32
 	destination  func(sinks.Lane) string
 	newest       map[objectAtDestination]emittedVersion
-	exact        map[digest]struct{} // IDs of what is not told by its version alone
-	size         int                 // messages
-	highest      map[string]uint64   // newest version, by resource; largest where one is no number
-	restored     sync.Map            // resources whose versions went back since
+	exact        map[digest]struct{} // IDs of records that their version alone does not identify
+	size         int                 // messages read
+	highest      map[string]uint64   // newest version by resource; unordered if one is not a number
+	restored     sync.Map            // resources whose versions have gone back since, by name
 }
 
+// unordered is higher than every position, so that the set of a resource whose versions are not numbers is never released.
 const unordered = ^uint64(0)
 
 func newDeliveredSet(sink sinks.Fenced) *deliveredSet {
@@ -76,19 +77,19 @@ func newDeliveredSet(sink sinks.Fenced) *deliveredSet {
 	return d
 }
 
-// contains says whether the sink has a change that is to go through a lane.
+// contains reports whether the sink holds a change that is about to be sent through a lane.
 //
-// Changes of what has a key come in the order of versions, so what is not newer than the newest was told as well: a
-// destination may have kept the newest only. That something is gone, as a list says, was told only if the newest says so. A
-// cluster that was restored from a backup goes back: versions say nothing from its gap on. All else has an ID that says when
-// it was told.
+// Changes under one object key are emitted in the order of versions, so the newest version implies all older ones, even if the
+// destination kept only the newest. A deletion that a list revealed is contained only if the newest version is a deletion, or
+// of another object. After a cluster was restored from a backup its versions go back: from that gap on they prove nothing.
+// Records without an ordered version are compared by ID.
 func (d *deliveredSet) contains(lane sinks.Lane, c *event.Change) bool {
 	version, ordered := parseVersion(c.ResourceVersion)
 	if c.Type == event.Gap && compareVersions(c.Gap.From, c.Gap.To) > 0 {
 		d.restored.Store(c.Resource.String(), true)
 	}
-	found := c.FinalStateUnknown && !c.Left // by a list, of which another process makes one of another name
-	if !ordered || !identifiedByVersion(c.Type) || c.Pass != "" && !found {
+	listed := c.FinalStateUnknown && !c.Left // its ID names the list, and the list of another process has another name
+	if !ordered || !identifiedByVersion(c.Type) || c.Pass != "" && !listed {
 		_, ok := d.exact[digestOf(c.ID())]
 		return ok
 	}
@@ -106,30 +107,30 @@ func (d *deliveredSet) contains(lane sinks.Lane, c *event.Change) bool {
 	return !c.FinalStateUnknown || newest.deleted || newest.uid != digestOf(c.UID)
 }
 
-// identifiedByVersion says that a record of this type is told by the version of its object.
+// identifiedByVersion reports whether the version of its object identifies a record of this type.
 func identifiedByVersion(t event.Type) bool {
 	return t == event.Added || t == event.Updated || t == event.Deleted
 }
 
-// liveObject is an object that a sink has been told to exist, last of all.
+// liveObject is the newest version of an object that a sink holds.
 type liveObject struct {
 	uid     string
 	version string
 	deleted bool
 }
 
-// place of an object in all resources.
+// objectRef names an object key of a resource.
 type objectRef struct{ resource, key string }
 
-// tail is what the lanes of a sink hold behind the state.
+// tail is what the lanes of a sink hold beyond the state.
 type tail struct {
 	*deliveredSet
 	objects map[objectRef]map[string]liveObject // by UID
-	ends    map[sinks.Lane]sinks.LanePosition   // behind the last message
+	ends    map[sinks.Lane]sinks.LanePosition   // after the last message
 }
 
-// readTail reads all lanes of a sink from their places on. Within a lane the last message of an object counts, and of
-// several lanes the newest version.
+// readTail reads all lanes of a sink from the given positions to their ends. Within a lane the last message of an object key
+// counts; across lanes of one destination the newest version does.
 func readTail(ctx context.Context, sink sinks.Fenced, lanes map[sinks.Lane]sinks.LanePosition) (*tail, error) {
 	t := &tail{deliveredSet: newDeliveredSet(sink), objects: map[objectRef]map[string]liveObject{}, ends: maps.Clone(lanes)}
 	last := map[sinks.Lane]map[digest]emittedVersion{}
@@ -163,7 +164,7 @@ func readTail(ctx context.Context, sink sinks.Fenced, lanes map[sinks.Lane]sinks
 	return t, nil
 }
 
-// recordMessage takes a message of a lane.
+// recordMessage adds a message. last collects the newest version by object key of its lane.
 func (t *tail) recordMessage(e event.EmittedRecord, last map[digest]emittedVersion) {
 	resource := e.Resource.String()
 	version, ordered := parseVersion(e.ResourceVersion)
@@ -182,7 +183,7 @@ func (t *tail) recordMessage(e event.EmittedRecord, last map[digest]emittedVersi
 	last[keyDigest(resource, e.Key)] = emittedVersion{digestOf(e.UID), version, e.Type == event.Deleted}
 }
 
-// recordObject notes whether an object exists, as far as this sink was told.
+// recordObject updates the newest version of an object that the sink holds.
 func (t *tail) recordObject(place objectRef, l liveObject) {
 	byUID := t.objects[place]
 	if byUID == nil {
@@ -194,7 +195,7 @@ func (t *tail) recordObject(place objectRef, l liveObject) {
 	}
 }
 
-// compareVersions orders resourceVersions; those that are no numbers count as equal.
+// compareVersions orders resourceVersions. A version that is not a number compares as equal to any other.
 func compareVersions(a, b string) int {
 	m, ok := parseVersion(a)
 	n, ok2 := parseVersion(b)
@@ -204,27 +205,28 @@ func compareVersions(a, b string) int {
 	return cmp.Compare(m, n)
 }
 
-// emittedBeyond is what any of the tails was told of each object beyond what is known of it, in the form of [event.Known.Told].
+// emittedBeyond returns, for each object key, the versions that any of the tails holds beyond the known one, in the form of
+// [event.Known.EmittedElsewhere]. The source deletes what the journal was seeded with if it no longer exists (I8).
 func emittedBeyond(tails map[string]*tail, known func(objectRef) (event.Known, error)) (map[objectRef]string, error) {
 	newest := map[objectRef]map[string]string{}
 	for _, t := range tails {
-		for place, byUID := range t.objects {
+		for ref, byUID := range t.objects {
 			for uid, l := range byUID {
 				if l.deleted || uid == "" || strings.Contains(uid+l.version, " ") {
 					continue
 				}
-				if newest[place] == nil {
-					newest[place] = map[string]string{}
+				if newest[ref] == nil {
+					newest[ref] = map[string]string{}
 				}
-				if before, ok := newest[place][uid]; !ok || compareVersions(before, l.version) < 0 {
-					newest[place][uid] = l.version
+				if before, ok := newest[ref][uid]; !ok || compareVersions(before, l.version) < 0 {
+					newest[ref][uid] = l.version
 				}
 			}
 		}
 	}
 	all := map[objectRef]string{}
-	for place, versions := range newest {
-		k, err := known(place)
+	for ref, versions := range newest {
+		k, err := known(ref)
 		if err != nil {
 			return nil, err
 		}
@@ -232,7 +234,7 @@ func emittedBeyond(tails map[string]*tail, known func(objectRef) (event.Known, e
 			if uid == k.UID && compareVersions(versions[uid], k.ResourceVersion) <= 0 {
 				continue
 			}
-			all[place] = event.AppendEmittedVersion(all[place], event.EmittedVersion{UID: uid, ResourceVersion: versions[uid]})
+			all[ref] = event.AppendEmittedVersion(all[ref], event.EmittedVersion{UID: uid, ResourceVersion: versions[uid]})
 		}
 	}
 	return all, nil

@@ -18,218 +18,208 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// fenceTimeout bounds how long a take-over waits for one sink.
+// fenceTimeout bounds how long a take-over waits for one sink to be fenced.
 const fenceTimeout = 5 * time.Second
 
-// TakeOverOptions is what TakeOver needs besides the state.
+// TakeOverOptions are the inputs of [Writer.TakeOver] besides the state.
 type TakeOverOptions struct {
-	// Cluster is the UID of the cluster that is watched, "" where it is not known (yet): the journal then remembers that of
-	// the state, and the source compares.
+	// Cluster is the UID of the watched cluster. "" if it is not known yet: the journal then takes the UID of the state, and the
+	// source compares it later.
 	Cluster string
-	// Sinks are all configured sinks by name, nil for one that is not [sinks.Fenced]. None of them publishes yet, and none
-	// has a pipeline: how far it got is in the journal afterwards.
+	// Sinks are all configured sinks by name, nil for one that is not [sinks.Fenced]. None of them has published or has a
+	// pipeline yet: the take-over sets their cursors in the journal.
 	Sinks map[string]sinks.Fenced
 }
 
-// TakeOverResult is what a process has taken over.
+// TakeOverResult describes a finished take-over.
 type TakeOverResult struct {
-	Previous Owner // who worked before; zero where nobody did
-	Fresh    bool  // there was no state to take over
-	Resumed  bool  // the journal had something and goes on as it is; else it is empty, or was emptied and seeded
+	Previous Owner // zero if there was none
+	Fresh    bool  // there was no complete state to continue from
+	Resumed  bool  // the journal was not empty and continues as it is; otherwise it is empty, or was cleared and seeded
 	Duration time.Duration
-	Objects  int // known
-	// TailSize is how many messages the tails had: each of them may be passed over.
-	TailSize int
-	// Waiting are the sinks that could not be fenced, and why. Nothing may be published to them before [Writer.AddSink] has
-	// succeeded; the others do not wait for them.
+	Objects  int // known objects
+	TailSize int // messages in the tails, each of which may be skipped
+	// Waiting are the sinks that could not be fenced, with the reason. Nothing may be published to them before
+	// [Writer.AddSink] has succeeded; the others do not wait for them.
 	Waiting map[string]error
 
-	keeper *Writer
+	writer *Writer
 }
 
-// ResumedFrom says in words where what this process knows comes from.
-func (t *TakeOverResult) ResumedFrom() string {
+// ResumedFrom names the source of what this process knows, for a log line.
+func (r *TakeOverResult) ResumedFrom() string {
 	switch {
-	case t.Resumed:
+	case r.Resumed:
 		return "its journal"
-	case t.Fresh:
-		return "nothing: there is no whole state yet"
+	case r.Fresh:
+		return "nothing: there is no complete state yet"
 	}
 	return "the replicated state"
 }
 
-// Delivered is that of the keeper.
-func (t *TakeOverResult) Delivered(sink string) func(sinks.Lane, *event.Change) bool {
-	return t.keeper.Delivered(sink)
+// Delivered is [Writer.Delivered] of the Writer that took over.
+func (r *TakeOverResult) Delivered(sink string) func(sinks.Lane, *event.Change) bool {
+	return r.writer.Delivered(sink)
 }
 
-// TakeOver makes this process the owner: it claims the state and reads it to its end, fences all sinks, reads the tails of
-// their lanes, and begins the journal from all that, unless the state is of this very journal, which then goes on as it is.
-// It may be called again after an error. A *RefusedError stays until somebody acts; a *sinks.DeposedError says that another
-// process took over meanwhile; anything else passes by itself.
-func (k *Writer) TakeOver(ctx context.Context, t TakeOverOptions) (*TakeOverResult, error) {
+// TakeOver makes this process the owner. It claims the state, reads it to its end, fences all sinks and reads the tails of
+// their lanes. It then seeds the journal from all that, unless the state was written from this very journal, which continues
+// as it is.
+//
+// It may be called again after an error. A *RefusedError persists until an operator acts. A *sinks.DeposedError means that
+// another process took over in the meantime. Other errors are transient.
+func (w *Writer) TakeOver(ctx context.Context, o TakeOverOptions) (*TakeOverResult, error) {
 	began := time.Now()
-	taken, err := k.takeOver(ctx, t)
-	if err != nil {
+	t := takeOver{w: w, opts: o}
+	if err := t.run(ctx); err != nil {
 		if ctx.Err() == nil {
-			k.reportProblem(err)
+			recordProblem(w.condition, err)
 		}
 		return nil, err
 	}
-	taken.keeper, taken.Duration = k, time.Since(began)
-	k.updateStats(func(s *Stats) {
-		s.LastTakeOver, s.Active, s.TakeOvers = taken.Duration, true, s.TakeOvers+1
-		taken.Objects, taken.TailSize = s.Objects, s.TailSize
+	r := &TakeOverResult{
+		Previous: t.content.meta.owner, Fresh: t.plan.fresh, Resumed: t.plan.resumed, Waiting: t.waiting,
+		Duration: time.Since(began), writer: w,
+	}
+	w.stats.update(func(s *Stats) {
+		s.LastTakeOver, s.Active, s.TakeOvers = r.Duration, true, s.TakeOvers+1
+		r.Objects, r.TailSize = s.Objects, s.TailSize
 	})
-	return taken, nil
+	return r, nil
 }
 
-func (k *Writer) takeOver(ctx context.Context, t TakeOverOptions) (*TakeOverResult, error) {
-	c, err := k.readCurrent(ctx, t.Cluster) // before anybody is turned away
+// takeOver is one attempt of [Writer.TakeOver].
+type takeOver struct {
+	w    *Writer
+	opts TakeOverOptions
+
+	content stateContent     // as claimed
+	tails   map[string]*tail // of the fenced sinks
+	waiting map[string]error // of the others
+	plan    startPlan
+}
+
+func (t *takeOver) run(ctx context.Context) error {
+	before, err := t.readValid(ctx) // a state that is refused must not cost its owner the claim
 	if err != nil {
-		return nil, err
+		return err
 	}
-	c, tails, waiting, err := k.fencePredecessors(ctx, t, c)
-	if err != nil {
-		return nil, err
+	if err := t.claimAndFence(ctx, before); err != nil {
+		return err
 	}
-	taken := &TakeOverResult{Previous: c.meta.owner, Waiting: waiting}
-	begin, err := k.resolveStartPlan(ctx, c)
-	if err != nil {
-		return nil, err
+	w := t.w
+	if t.plan, err = w.planStart(ctx, t.content); err != nil {
+		return err
 	}
-	taken.Fresh, taken.Resumed = begin.fresh, begin.resumed
-	m := meta{lease: k.opts.Lease, cluster: c.meta.cluster, complete: !begin.base, offset: begin.offset, owner: Owner{
-		Identity: k.opts.Owner, Journal: begin.id, Generation: begin.generation, Since: time.Now().UTC(),
-	}}
-	if t.Cluster != "" {
-		m.cluster = t.Cluster
+	owner := t.ownerRecord()
+	w.entries.meta = owner
+	record := checkpointRecord{generation: t.plan.generation, offset: t.plan.offset, takenAt: time.Now().UTC()}
+	w.checkpoints = w.newCheckpointer(record, t.plan.journal.rebuildsState(), t.content)
+	w.entries.onRetry = w.checkpoints.updateLag
+	if err := w.checkpoints.storeLostLanes(ctx); err != nil {
+		return err
 	}
-	at := checkpointRecord{generation: begin.generation, offset: begin.offset, takenAt: time.Now().UTC()}
-	k.checkpoints = newCheckpointer(m, at, begin.base, c)
-	if err := k.storeLostLanes(ctx); err != nil {
-		return nil, err
+	if err := w.entries.applyEntries(ctx, []sinks.StateEntry{{Key: []byte{keyMeta}, Value: owner.encode()}}); err != nil {
+		return err
 	}
-	if err := k.applyEntries(ctx, []sinks.StateEntry{{Key: []byte{keyMeta}, Value: m.encode()}}); err != nil {
-		return nil, err
-	}
-	if begin.seeds { // the state names the journal before the journal is that, so one that is not whole is nobody's
-		if err := k.seedJournal(ctx, begin, c, tails); err != nil {
-			return nil, err
+	// The state gets the new journal ID before the journal does. If the process ends in between, the two differ, and the next
+	// take-over does not resume a journal that is only partly seeded.
+	if t.plan.journal.clears() {
+		if err := t.seedJournal(ctx); err != nil {
+			return err
 		}
 	}
-	if err := k.opts.Journal.Settle(ctx, Sink, event.Cursor{Low: max(begin.offset, k.opts.Journal.Oldest()-1)}, nil); err != nil {
-		return nil, err
+	low := max(t.plan.offset, w.opts.Journal.Oldest()-1)
+	if err := w.opts.Journal.Settle(ctx, Sink, event.Cursor{Low: low}, nil); err != nil {
+		return err
 	}
-	k.admitSinks(t.Sinks, tails, waiting)
-	k.updateStats(func(s *Stats) { s.Owner = m.owner })
-	k.updateLag()
-	return taken, nil
+	t.publishSinks()
+	w.stats.update(func(s *Stats) { s.Owner = owner.owner })
+	w.checkpoints.updateLag()
+	return nil
 }
 
-// fencePredecessors claims the state, and fences all sinks meanwhile: neither waits for the other. The lanes are those that the state
-// named before. A process that still worked may have noted another one until the claim: that sink is fenced once more. What
-// is read of tails from places that have moved since is more than it has to be.
-func (k *Writer) fencePredecessors(ctx context.Context, t TakeOverOptions, before stateContent) (c stateContent, tails map[string]*tail, waiting map[string]error, err error) {
+// readValid reads the state to its end and refuses one that this process must not use.
+func (t *takeOver) readValid(ctx context.Context) (stateContent, error) {
+	c, err := t.w.mirror.readContent(ctx)
+	if err != nil {
+		return c, err
+	}
+	return c, c.validate(t.w.opts.Lease, t.opts.Cluster)
+}
+
+// claimAndFence claims the state and fences all sinks at the same time. The lanes to fence are those that the state named
+// before the claim. The previous owner may have recorded more of them until the claim: a sink with a new lane is fenced once
+// more. A tail that is read from an outdated position is only longer than it has to be.
+func (t *takeOver) claimAndFence(ctx context.Context, before stateContent) error {
 	fencing, cancel := context.WithCancel(ctx)
 	defer cancel()
+	mirror := t.w.mirror
 	lanes := map[string]map[sinks.Lane]sinks.LanePosition{}
-	for name := range t.Sinks {
-		lanes[name] = k.lanesToFence(name, before)
+	for name := range t.opts.Sinks {
+		lanes[name] = mirror.lanesToFence(name, before)
 	}
 	claimed := make(chan error, 1)
-	go func() {
-		err := k.store.Claim(ctx, k.newClaim(""))
+	go func() { // it alone uses the mirror until it has sent
+		err := mirror.store.Claim(ctx, t.w.newClaim(""))
 		if err != nil {
 			err = fmt.Errorf("claim the replicated state: %w", err)
 		} else {
-			c, err = k.readCurrent(ctx, t.Cluster)
+			t.content, err = t.readValid(ctx)
 		}
 		if err != nil {
 			cancel()
 		}
 		claimed <- err
 	}()
-	tails, waiting, failed := k.fenceSinks(fencing, t.Sinks, lanes)
+	var failed error
+	t.tails, t.waiting, failed = t.w.fenceSinks(fencing, t.opts.Sinks, lanes)
 	if err := cmp.Or(<-claimed, failed); err != nil {
-		return c, nil, nil, err
+		return err
 	}
 	again := map[string]sinks.Fenced{}
-	for name, sink := range t.Sinks {
-		now := k.lanesToFence(name, c)
+	for name, sink := range t.opts.Sinks {
+		now := mirror.lanesToFence(name, t.content)
 		for lane := range now {
 			if _, ok := lanes[name][lane]; !ok {
 				again[name], lanes[name] = sink, now
 			}
 		}
 	}
-	more, away, err := k.fenceSinks(ctx, again, lanes)
+	tails, waiting, err := t.w.fenceSinks(ctx, again, lanes)
 	for name := range again {
-		delete(tails, name)
-		delete(waiting, name)
+		delete(t.tails, name)
+		delete(t.waiting, name)
 	}
-	maps.Copy(tails, more)
-	maps.Copy(waiting, away)
-	return c, tails, waiting, err
+	maps.Copy(t.tails, tails)
+	maps.Copy(t.waiting, waiting)
+	return err
 }
 
-// readCurrent reads the state to its end, and refuses one that cannot be used.
-func (k *Writer) readCurrent(ctx context.Context, cluster string) (stateContent, error) {
-	if err := k.readStored(ctx); err != nil {
-		return stateContent{}, err
+// newClaim returns the claim of this process on the lanes of a sink, or on the store if sink is "".
+func (w *Writer) newClaim(sink string) sinks.Claim {
+	record := func(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosition) error {
+		return w.callInRun(ctx, func(ctx context.Context) error { return w.checkpoints.storeNewLanes(ctx, sink, lanes) })
 	}
-	c, err := k.table.decodeContent()
-	if err != nil {
-		return c, malformedState(err)
-	}
-	return c, k.validateOwner(c, cluster)
+	return sinks.Claim{Group: w.opts.Group, Sink: sink, Owner: w.opts.Owner, RecordLanes: record}
 }
 
-// newClaim is the right to publish; sink is whose lanes are noted, "" for the store.
-func (k *Writer) newClaim(sink string) sinks.Claim {
-	note := func(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosition) error {
-		return k.callInRun(ctx, func(ctx context.Context) error { return k.storeNewLanes(ctx, sink, lanes) })
-	}
-	return sinks.Claim{Group: k.opts.Group, Sink: sink, Owner: k.opts.Owner, RecordLanes: note}
-}
-
-// admitSinks makes sinks members.
-func (k *Writer) admitSinks(all map[string]sinks.Fenced, tails map[string]*tail, waiting map[string]error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.stats.Fenced, k.stats.TailSize = 0, 0
-	for name, sink := range all {
-		if sink == nil || waiting[name] != nil {
-			delete(k.members, name)
-			continue
-		}
-		k.members[name] = newFencedSink(sink, tails[name])
-		k.stats.Fenced += len(tails[name].ends)
-		k.stats.TailSize += tails[name].size
-	}
-}
-
-func newFencedSink(sink sinks.Fenced, t *tail) *fencedSink {
-	m := &fencedSink{sink: sink, tailEnds: t.ends, highest: t.highest}
-	if t.size > 0 {
-		m.delivered.Store(t.deliveredSet)
-	}
-	return m
-}
-
-// fenceSinks fences sinks at the same time, and reads their tails. One that is away keeps the others waiting for a moment.
-func (k *Writer) fenceSinks(ctx context.Context, all map[string]sinks.Fenced, lanes map[string]map[sinks.Lane]sinks.LanePosition) (map[string]*tail, map[string]error, error) {
+// fenceSinks fences sinks concurrently and reads their tails. One that fails is returned in waiting and delays the others by
+// at most fenceTimeout. It returns an error only if this process was deposed or ctx ended.
+func (w *Writer) fenceSinks(
+	ctx context.Context, all map[string]sinks.Fenced, lanes map[string]map[sinks.Lane]sinks.LanePosition,
+) (tails map[string]*tail, waiting map[string]error, err error) {
 	var (
 		mu      sync.Mutex
 		fencing sync.WaitGroup
 	)
-	tails, waiting := map[string]*tail{}, map[string]error{}
+	tails, waiting = map[string]*tail{}, map[string]error{}
 	for name, sink := range all {
 		if sink == nil {
 			continue
 		}
 		fencing.Go(func() {
-			t, err := k.fenceSink(ctx, name, sink, lanes[name])
+			t, err := w.fenceSink(ctx, name, sink, lanes[name])
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -245,16 +235,18 @@ func (k *Writer) fenceSinks(ctx context.Context, all map[string]sinks.Fenced, la
 		if err := waiting[name]; ctx.Err() != nil || errors.As(err, &deposed) {
 			return nil, nil, err
 		}
-		k.log.Warn("a sink could not be fenced; the others go on without it", "sink", name, "error", waiting[name])
+		w.log.Warn("a sink could not be fenced; the others go on without it", "sink", name, "error", waiting[name])
 	}
 	return tails, waiting, nil
 }
 
-// fenceSink fences a sink and reads its tails. A sink that cannot be reached is given up after a while; reading takes its time.
-func (k *Writer) fenceSink(ctx context.Context, name string, sink sinks.Fenced, lanes map[sinks.Lane]sinks.LanePosition) (*tail, error) {
+// fenceSink fences a sink and reads its tails. Only fencing is bounded by fenceTimeout: a long tail takes as long as it takes.
+func (w *Writer) fenceSink(
+	ctx context.Context, name string, sink sinks.Fenced, lanes map[sinks.Lane]sinks.LanePosition,
+) (*tail, error) {
 	limited, cancel := context.WithTimeout(ctx, fenceTimeout)
 	defer cancel()
-	if err := sink.Fence(limited, k.newClaim(name), slices.Sorted(maps.Keys(lanes))); err != nil {
+	if err := sink.Fence(limited, w.newClaim(name), slices.Sorted(maps.Keys(lanes))); err != nil {
 		return nil, fmt.Errorf("sink %s: fence: %w", name, err)
 	}
 	t, err := readTail(ctx, sink, lanes)
@@ -264,128 +256,129 @@ func (k *Writer) fenceSink(ctx context.Context, name string, sink sinks.Fenced, 
 	return t, nil
 }
 
-// lanesToFence are the lanes of a sink, with the place from which each has to be read.
-func (k *Writer) lanesToFence(name string, c stateContent) map[sinks.Lane]sinks.LanePosition {
-	lanes := map[sinks.Lane]sinks.LanePosition{}
-	for l, place := range k.lostLanes {
-		if l.sink == name {
-			lanes[l.lane] = place
+// publishSinks makes the fenced sinks those that the checkpointer asks for their progress.
+func (t *takeOver) publishSinks() {
+	fenced, tailSize := 0, 0
+	for name, sink := range t.opts.Sinks {
+		if sink == nil || t.waiting[name] != nil {
+			t.w.sinks.remove(name)
+			continue
 		}
+		t.w.sinks.add(name, sink, t.tails[name])
+		fenced += len(t.tails[name].ends)
+		tailSize += t.tails[name].size
 	}
-	for l, number := range k.lanes {
-		if l.sink == name {
-			lanes[l.lane] = c.lanes[number].place
-		}
-	}
-	return lanes
+	t.w.stats.update(func(s *Stats) { s.Fenced, s.TailSize = fenced, tailSize })
 }
 
-// storeLostLanes notes the lanes of a state that was purged or replaced.
-func (k *Writer) storeLostLanes(ctx context.Context) error {
-	for l, place := range k.lostLanes {
-		if err := k.storeNewLanes(ctx, l.sink, map[sinks.Lane]sinks.LanePosition{l.lane: place}); err != nil {
-			return err
-		}
+// ownerRecord is the owner record that this process writes.
+func (t *takeOver) ownerRecord() meta {
+	m := meta{
+		lease: t.w.opts.Lease, cluster: t.content.meta.cluster, complete: !t.plan.journal.rebuildsState(), offset: t.plan.offset,
+		owner: Owner{
+			Identity: t.w.opts.Owner, Journal: t.plan.id, Generation: t.plan.generation, Since: time.Now().UTC(),
+		},
 	}
-	k.lostLanes = map[sinkLane]sinks.LanePosition{}
-	return nil
+	if t.opts.Cluster != "" {
+		m.cluster = t.opts.Cluster
+	}
+	return m
 }
 
-// AddSink takes a sink in that was made while this process works, or that was Waiting: after Fence and the tails of its lanes.
-// It takes the place of one of the same name, which is closed. Run runs. A nil sink is one that is not fenced.
-func (k *Writer) AddSink(ctx context.Context, name string, sink sinks.Fenced) error {
-	if sink == nil {
-		k.RemoveSink(name)
-		return nil
-	}
-	var lanes map[sinks.Lane]sinks.LanePosition
-	err := k.callInRun(ctx, func(context.Context) error {
-		c, err := k.table.decodeContent()
-		lanes = k.lanesToFence(name, c)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	t, err := k.fenceSink(ctx, name, sink, lanes)
-	if err != nil {
-		return err
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.members[name] = newFencedSink(sink, t)
-	return nil
-}
+// journalStart is what a take-over does with the journal.
+type journalStart uint8
 
-// startPlan is how the journal begins.
+const (
+	// resumeJournal continues a journal that the state was written from.
+	resumeJournal journalStart = iota
+	// rebuildState continues the journal and builds the state from it: there is no complete state, or the journal is newer.
+	rebuildState
+	// seedJournal replaces the journal's content by the state.
+	seedJournal
+	// clearJournal replaces the journal's content by nothing: it is of another history than the state, which is incomplete.
+	clearJournal
+)
+
+// rebuildsState reports whether the state is built from the journal, so that nothing in it counts until that is done.
+func (s journalStart) rebuildsState() bool { return s == rebuildState || s == clearJournal }
+
+// clears reports whether the journal is emptied.
+func (s journalStart) clears() bool { return s == seedJournal || s == clearJournal }
+
+// startPlan is how state and journal start after a take-over.
 type startPlan struct {
-	id         string
+	journal    journalStart
+	id         string // of the journal, from now on
 	generation uint64
-	offset     uint64 // everything up to here is in the state
-	base       bool   // the state is begun from the journal: nothing of it is in the state yet
-	fresh      bool   // there is no state that counts
-	resumed    bool   // the journal goes on
-	seeds      bool   // the journal is emptied and seeded; with base by nothing
+	offset     uint64 // of the journal: everything up to here is in the state
+	fresh      bool   // there is no complete state
+	resumed    bool   // the journal holds something and continues
 }
 
-// resolveStartPlan decides what the journal begins with.
-func (k *Writer) resolveStartPlan(ctx context.Context, c stateContent) (b startPlan, err error) {
-	j := k.opts.Journal
-	if b.id, err = j.ID(); err != nil {
-		return b, err
+// planStart compares the state with the journal. docs/state-format.md has the cases in a table.
+func (w *Writer) planStart(ctx context.Context, c stateContent) (p startPlan, err error) {
+	j := w.opts.Journal
+	if p.id, err = j.ID(); err != nil {
+		return p, err
 	}
-	own := parseGeneration(b.id)
-	b.generation = max(c.meta.owner.Generation, own) + 1
-	exists, newest := c.meta.version != 0 && c.meta.complete, j.Newest()
+	generation := parseGeneration(p.id)
+	p.generation = max(c.meta.owner.Generation, generation) + 1
+	complete, newest := c.meta.version != 0 && c.meta.complete, j.Newest()
+	ofThisJournal := p.id != "" && p.id == c.meta.owner.Journal
+	p.fresh = !complete
 	switch {
-	case b.id != "" && b.id == c.meta.owner.Journal && exists && c.mark.offset > newest:
-		k.log.Warn("the journal is an older copy of itself: it is seeded with the replicated state")
-	case b.id != "" && b.id == c.meta.owner.Journal && exists && c.mark.offset+1 >= j.Oldest():
-		b.resumed, b.offset = true, c.mark.offset
-		return b, nil
-	case b.id != "" && own > c.meta.owner.Generation, b.id != "" && b.id == c.meta.owner.Journal:
-		if c.meta.version != 0 && exists {
-			k.log.Warn("the replicated state is older than the journal, which was written after it: it is begun again from the journal")
+	case ofThisJournal && complete && c.checkpoint.offset > newest:
+		w.log.Warn("the journal is an older copy of itself; it is seeded from the replicated state")
+	case ofThisJournal && complete && c.checkpoint.offset+1 >= j.Oldest():
+		p.journal, p.resumed, p.offset = resumeJournal, true, c.checkpoint.offset
+		return p, nil
+	case p.id != "" && generation > c.meta.owner.Generation, ofThisJournal:
+		if complete {
+			w.log.Warn("the replicated state is older than the journal; it is built again from the journal")
 		}
-		b.resumed, b.base, b.fresh = true, true, !exists
-		return b, nil
-	case exists:
-	case b.id == "" && c.meta.version == 0:
-		b.base, b.fresh, b.resumed = true, true, newest > 0
-		b.id = newJournalID(b.generation)
-		return b, j.SetID(ctx, b.id)
+		p.journal, p.resumed = rebuildState, true
+		return p, nil
+	case complete:
+	case p.id == "" && c.meta.version == 0: // the journal and the state have both never been part of a replicated state
+		p.journal, p.resumed, p.id = rebuildState, newest > 0, newJournalID(p.generation)
+		return p, j.SetID(ctx, p.id)
 	}
-	b.fresh, b.base, b.seeds = !exists, !exists, true
-	b.id, b.offset = newJournalID(b.generation), newest
-	return b, nil
+	p.journal = seedJournal
+	if !complete {
+		p.journal = clearJournal
+	}
+	p.id, p.offset = newJournalID(p.generation), newest
+	return p, nil
 }
 
-// newJournalID is the ID of a journal that begins with a take-over.
+// newJournalID returns an ID for a journal that starts with a take-over.
 func newJournalID(generation uint64) string {
 	return strconv.FormatUint(generation, 10) + "." + rand.Text()
 }
 
+// parseGeneration returns the generation in a journal ID, 0 if it has none.
 func parseGeneration(id string) uint64 {
 	text, _, _ := strings.Cut(id, ".")
-	n, _ := strconv.ParseUint(text, 10, 64) // an ID that is none is of no generation
+	n, _ := strconv.ParseUint(text, 10, 64)
 	return n
 }
 
-// seedJournal empties the journal and fills it with the state, and what the tails know beyond it.
-func (k *Writer) seedJournal(ctx context.Context, b startPlan, c stateContent, tails map[string]*tail) error {
-	lost := ""
-	if b.base {
-		c, tails, lost = stateContent{}, nil, "the replicated state did not hold the first snapshot of whoever worked before"
+// seedJournal empties the journal and fills it with the state and with what the tails hold beyond the state.
+func (t *takeOver) seedJournal(ctx context.Context) error {
+	c, tails, lost := t.content, t.tails, ""
+	if t.plan.journal == clearJournal {
+		c, tails, lost = stateContent{}, nil, "the replicated state did not hold the first snapshot of the previous exporter"
 	}
 	numbers := map[string]uint64{}
-	s := journal.Seed{ID: b.id, Cluster: c.meta.cluster, Lost: lost}
+	s := journal.Seed{ID: t.plan.id, Cluster: c.meta.cluster, Lost: lost}
 	for n, r := range c.resources {
 		numbers[r.String()] = n
 		s.Resources = append(s.Resources, event.StoredResource{Resource: r, Scopes: c.scopes[n]})
 	}
+	table := t.w.mirror.table
 	beyond, err := emittedBeyond(tails, func(p objectRef) (event.Known, error) {
 		if n, ok := numbers[p.resource]; ok {
-			return k.table.knownObject(n, p.key)
+			return table.knownObject(n, p.key)
 		}
 		return event.Known{}, nil
 	})
@@ -396,26 +389,25 @@ func (k *Writer) seedJournal(ctx context.Context, b startPlan, c stateContent, t
 		if len(c.resources) == 0 {
 			return nil
 		}
-		err := k.table.eachKnown(func(n uint64, known event.Known) error {
-			name := c.resources[n].String()
-			place := objectRef{name, known.Key}
-			known.EmittedElsewhere = beyond[place]
-			delete(beyond, place)
-			return each(name, known)
+		err := table.eachKnown(func(n uint64, known event.Known) error {
+			ref := objectRef{c.resources[n].String(), known.Key}
+			known.EmittedElsewhere = beyond[ref]
+			delete(beyond, ref)
+			return each(ref.resource, known)
 		})
 		if err != nil {
 			return err
 		}
-		for place, told := range beyond {
-			// A resource that the state does not have begins with a snapshot, which says what is gone by not naming it.
-			if _, ok := numbers[place.resource]; !ok {
+		for ref, emitted := range beyond {
+			// A resource that the state lacks starts with a snapshot, and what the snapshot does not name is gone.
+			if _, ok := numbers[ref.resource]; !ok {
 				continue
 			}
-			if err := each(place.resource, event.Known{Key: place.key, EmittedElsewhere: told}); err != nil {
+			if err := each(ref.resource, event.Known{Key: ref.key, EmittedElsewhere: emitted}); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	return k.opts.Journal.Seed(ctx, s)
+	return t.w.opts.Journal.Seed(ctx, s)
 }

@@ -400,7 +400,7 @@ func (p *process) stepRandomly() {
 	case n < 17:
 		p.deliverNext(topics[1])
 	default:
-		p.isDeposed(p.writer.advanceState(p.t.Context()))
+		p.isDeposed(p.writer.checkpoints.advance(p.t.Context()))
 	}
 }
 
@@ -425,7 +425,7 @@ func (p *process) settleAll() {
 				p.t.Fatal(err)
 			}
 		}
-		p.isDeposed(p.writer.advanceState(p.t.Context()))
+		p.isDeposed(p.writer.checkpoints.advance(p.t.Context()))
 	}
 }
 

@@ -7,16 +7,17 @@ import (
 	"slices"
 )
 
-// entryMap is a map of texts without a pointer to each of them: a million entries are nothing to look through for the garbage
-// collector, and take little more memory than their bytes. The caller hashes keys, always in the same way.
+// entryMap is a map from keys to values that holds all of them in one byte slice. A million entries cost the garbage collector
+// no scan and take little more memory than their bytes. The caller hashes the keys, always with the same function. Offsets are
+// 32 bits, so one map holds at most 4 GiB.
 type entryMap struct {
-	offsets    map[uint64]uint32 // by hash of the key: where its entry begins
-	arena      []byte            // entries, and what entries that are gone have left behind
-	deadBytes  int               // bytes that belong to no entry any more
-	collisions map[string]string // of keys that have the hash of another key: hardly ever one
+	offsets    map[uint64]uint32 // of the entry in arena, by hash of its key
+	arena      []byte            // entries, including replaced and removed ones
+	deadBytes  int               // of replaced and removed entries
+	collisions map[string]string // entries whose hash another key occupies; hardly ever any
 }
 
-// entry is a key and its value, each behind its length. It is valid until the next change of the map.
+// entry is a key and its value, each preceded by its length as a uvarint. It is valid until the next change of the map.
 type entry []byte
 
 func appendEntry(b, key, value []byte) []byte {
@@ -33,12 +34,13 @@ func (e entry) value() []byte {
 	return e[e.keySize():].key()
 }
 
-// keySize and size are in bytes, with lengths.
+// keySize is the size of the key with its length prefix, in bytes.
 func (e entry) keySize() int {
 	length, n := binary.Uvarint(e)
 	return n + int(length)
 }
 
+// size is the size of the whole entry, in bytes.
 func (e entry) size() int { return e.keySize() + e[e.keySize():].keySize() }
 
 func newEntryMap() entryMap {
@@ -47,7 +49,7 @@ func newEntryMap() entryMap {
 
 func (p *entryMap) len() int { return len(p.offsets) + len(p.collisions) }
 
-// findEntry is the entry of a key, or nil; taken says that a key has its hash.
+// findEntry returns the entry of a key in arena, or nil. taken reports whether any key occupies the hash.
 func (p *entryMap) findEntry(hash uint64, key []byte) (e entry, taken bool) {
 	at, taken := p.offsets[hash]
 	if taken && bytes.Equal(entry(p.arena[at:]).key(), key) {
@@ -56,7 +58,7 @@ func (p *entryMap) findEntry(hash uint64, key []byte) (e entry, taken bool) {
 	return nil, taken
 }
 
-// get returns the value of a key, which is valid until the next change.
+// get returns the value of a key. It is valid until the next change.
 func (p *entryMap) get(hash uint64, key []byte) (value []byte, ok bool) {
 	if e, _ := p.findEntry(hash, key); e != nil {
 		return e.value(), true
@@ -65,7 +67,7 @@ func (p *entryMap) get(hash uint64, key []byte) (value []byte, ok bool) {
 	return []byte(other), ok
 }
 
-// set gives a key a value, which is copied.
+// set copies key and value into the map.
 func (p *entryMap) set(hash uint64, key, value []byte) {
 	e, taken := p.findEntry(hash, key)
 	switch {
@@ -86,7 +88,7 @@ func (p *entryMap) set(hash uint64, key, value []byte) {
 	p.compactIfSparse()
 }
 
-// delete takes a key out.
+// delete removes a key.
 func (p *entryMap) delete(hash uint64, key []byte) {
 	e, _ := p.findEntry(hash, key)
 	if e == nil {
@@ -98,21 +100,21 @@ func (p *entryMap) delete(hash uint64, key []byte) {
 	p.compactIfSparse()
 }
 
-// compactIfSparse packs anew when more than half is gone.
+// compactIfSparse copies the live entries into a new arena once more than half of it is dead.
 func (p *entryMap) compactIfSparse() {
 	if p.deadBytes <= 4096 || p.deadBytes <= len(p.arena)/2 {
 		return
 	}
-	text := make([]byte, 0, len(p.arena)-p.deadBytes)
+	live := make([]byte, 0, len(p.arena)-p.deadBytes)
 	for hash, at := range p.offsets {
 		e := entry(p.arena[at:])
-		p.offsets[hash] = uint32(len(text))
-		text = append(text, e[:e.size()]...)
+		p.offsets[hash] = uint32(len(live))
+		live = append(live, e[:e.size()]...)
 	}
-	p.arena, p.deadBytes = text, 0
+	p.arena, p.deadBytes = live, 0
 }
 
-// eachEntry calls each for all entries.
+// eachEntry calls each for all entries, in no order. hash is 0 for a collision.
 func (p *entryMap) eachEntry(each func(hash uint64, e entry)) {
 	for hash, at := range p.offsets {
 		e := entry(p.arena[at:])
@@ -123,15 +125,15 @@ func (p *entryMap) eachEntry(each func(hash uint64, e entry)) {
 	}
 }
 
-// run is the entries of a map in the order of their keys.
+// run iterates over the entries of a map, sorted by key.
 type run struct {
 	arena []byte
-	order []uint32 // where those begin that are left
+	order []uint32 // offsets of the remaining entries
 }
 
 func (r run) firstEntry() entry { return r.arena[r.order[0]:] }
 
-// sortedRun returns all entries. They are valid until the next change.
+// sortedRun returns all entries sorted by key. They are valid until the next change.
 func (p *entryMap) sortedRun() run {
 	r := run{arena: p.arena[:len(p.arena):len(p.arena)], order: slices.AppendSeq(make([]uint32, 0, p.len()), maps.Values(p.offsets))}
 	for key, value := range p.collisions {
@@ -142,7 +144,7 @@ func (p *entryMap) sortedRun() run {
 	return r
 }
 
-// runs is a heap, the smallest key first.
+// runs implements [heap.Interface], the smallest key first.
 type runs []run
 
 func (h runs) Len() int { return len(h) }
