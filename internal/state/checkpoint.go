@@ -13,8 +13,8 @@ import (
 
 const (
 	// checkpointInterval separates two checkpoints while taking them is cheap. A step that takes longer than one
-	// checkpointShare-th of the interval stretches it, up to maxCheckpointInterval. Changes of one object within an interval are
-	// written once.
+	// checkpointShare-th of the interval stretches it, up to maxCheckpointInterval. Changes of one object within an
+	// interval are written once.
 	checkpointInterval    = 200 * time.Millisecond
 	checkpointShare       = 20
 	maxCheckpointInterval = 2 * time.Second
@@ -25,8 +25,8 @@ const (
 
 // checkpoint is a consistent view of sinks and journal. It is written once every sink has settled its newest offset.
 //
-// The lane progress is collected before the journal's part. Whatever is published later lies behind that progress and is read
-// from the tails by the next owner; whatever was journaled earlier is in the state once all sinks have settled it.
+// The lane progress is collected before the journal's part. Messages published later lie behind that progress and are read
+// from the tails by the next owner; changes journaled earlier are in the state once all sinks have settled them.
 type checkpoint struct {
 	progress map[sinkLane]sinks.LanePosition
 	journal.Checkpoint
@@ -85,8 +85,8 @@ func newResourceNumbers(stored map[uint64]event.Resource) resourceNumbers {
 	return r
 }
 
-// assign returns the number of a resource. changed is true if the state does not have the resource in this form yet.
-func (r *resourceNumbers) assign(resource event.Resource) (number uint64, changed bool) {
+// assignNumber returns the number of a resource. changed is true if the state does not have the resource in this form yet.
+func (r *resourceNumbers) assignNumber(resource event.Resource) (number uint64, changed bool) {
 	name := resource.String()
 	known, ok := r.byName[name]
 	if ok && known.resource == resource {
@@ -102,8 +102,8 @@ func (r *resourceNumbers) assign(resource event.Resource) (number uint64, change
 
 func (p *checkpointer) newBatch() *entryBatch { return &entryBatch{writer: p.entries} }
 
-// advance brings the state up to what all sinks have settled, in bounded steps.
-func (p *checkpointer) advance(ctx context.Context) error {
+// advanceState brings the state up to what all sinks have settled, in bounded steps.
+func (p *checkpointer) advanceState(ctx context.Context) error {
 	if p.rebuild {
 		if err := p.rebuildFromJournal(ctx); err != nil {
 			return err
@@ -129,8 +129,8 @@ func (p *checkpointer) advance(ctx context.Context) error {
 	return p.settleJournal(ctx)
 }
 
-// covers reports whether the state has everything up to an offset and no checkpoint waits.
-func (p *checkpointer) covers(offset uint64) bool {
+// coversOffset reports whether the state has everything up to an offset and no checkpoint waits.
+func (p *checkpointer) coversOffset(offset uint64) bool {
 	return p.stored.offset >= offset && p.applied >= offset && len(p.pending) == 0 && !p.rebuild
 }
 
@@ -189,9 +189,9 @@ func (p *checkpointer) isStored(resources []event.StoredResource) bool {
 	return true
 }
 
-// writeNewScopes writes the scopes that have no position in the state yet, ahead of their objects: as lists in progress, with
-// the snapshot or gap that these objects belong to. Otherwise a process that takes over in between would emit the objects that
-// the state lacks as new.
+// writeNewScopes writes the scopes that have no position in the state yet, ahead of their objects: as lists in progress,
+// with the snapshot or gap that these objects belong to. Otherwise a process that takes over in between would emit the
+// objects that the state lacks as new.
 func (p *checkpointer) writeNewScopes(ctx context.Context, resources []event.StoredResource) error {
 	b := p.newBatch()
 	for _, r := range resources {
@@ -215,7 +215,7 @@ func (p *checkpointer) writeNewScopes(ctx context.Context, resources []event.Sto
 
 // resourceNumber returns the number of a resource, and adds the resource to the batch if the state does not have it.
 func (p *checkpointer) resourceNumber(ctx context.Context, b *entryBatch, r event.Resource) (uint64, error) {
-	n, changed := p.resources.assign(r)
+	n, changed := p.resources.assignNumber(r)
 	if !changed {
 		return n, nil
 	}
@@ -264,7 +264,7 @@ func (p *checkpointer) addChange(ctx context.Context, b *entryBatch, c *event.Ch
 	return b.setEntry(ctx, key, appendKnown(make([]byte, 0, 24), c.UID, c.ResourceVersion))
 }
 
-// writeCheckpoint writes a checkpoint whose objects are in the state: positions, lane progress, then the checkpoint record.
+// writeCheckpoint writes positions, lane progress and then the record of a checkpoint. Its objects are in the state already.
 func (p *checkpointer) writeCheckpoint(ctx context.Context, c checkpoint) error {
 	p.sinks.releaseDelivered(&c)
 	b, owner := p.newBatch(), &p.entries.meta

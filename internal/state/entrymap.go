@@ -7,14 +7,14 @@ import (
 	"slices"
 )
 
-// entryMap is a map from keys to values that holds all of them in one byte slice. A million entries cost the garbage collector
-// no scan and take little more memory than their bytes. The caller hashes the keys, always with the same function. Offsets are
-// 32 bits, so one map holds at most 4 GiB.
+// entryMap is a map from keys to values that holds all of them in one byte slice. A million entries cost the garbage
+// collector no scan and take little more memory than their bytes. The caller hashes the keys, always with the same
+// function. Offsets are 32 bits, so one map holds at most 4 GiB.
 type entryMap struct {
 	offsets    map[uint64]uint32 // of the entry in arena, by hash of its key
 	arena      []byte            // entries, including replaced and removed ones
 	deadBytes  int               // of replaced and removed entries
-	collisions map[string]string // entries whose hash another key occupies; hardly ever any
+	collisions map[string]string // entries for which another key occupies the hash; rare
 }
 
 // entry is a key and its value, each preceded by its length as a uvarint. It is valid until the next change of the map.

@@ -11,7 +11,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// TestEntryMapBehavesLikeMap plays random changes to both, also where many keys have the same hash.
+// TestEntryMapBehavesLikeMap applies random changes to an entryMap and to a map, with few and many hash collisions.
 func TestEntryMapBehavesLikeMap(t *testing.T) {
 	for _, hashes := range []uint64{1, 7, 1 << 40} {
 		t.Run(fmt.Sprint(hashes), func(t *testing.T) {
@@ -53,7 +53,7 @@ func TestEntryMapBehavesLikeMap(t *testing.T) {
 	}
 }
 
-// TestKnownObjectsAreSorted, for a journal takes them far faster so.
+// TestKnownObjectsAreSorted checks the order in which the journal loads fastest.
 func TestKnownObjectsAreSorted(t *testing.T) {
 	table := newTable()
 	for _, n := range rand.Perm(3000) {

@@ -58,8 +58,8 @@ func (w *entryWriter) applyEntries(ctx context.Context, entries []sinks.StateEnt
 	return err
 }
 
-// writeEntries writes entries to the store until it has them, ctx ends, or the store reports that this process was deposed or
-// that its content is lost.
+// writeEntries writes entries to the store until it has them, ctx ends, or the store reports that this process was deposed
+// or that its content is lost.
 func (w *entryWriter) writeEntries(ctx context.Context, entries []sinks.StateEntry) error {
 	for _, e := range entries {
 		w.written.Add(uint64(len(e.Key) + len(e.Value)))
@@ -85,9 +85,9 @@ func (w *entryWriter) writeEntries(ctx context.Context, entries []sinks.StateEnt
 	}
 }
 
-// rewriteState writes the whole state. The owner record comes first with the state marked incomplete, together with the lanes
-// and their progress: a process that takes over in the middle must fence the lanes and must not trust the rest. The complete
-// owner record comes last.
+// rewriteState writes the whole state. The owner record comes first with the state marked incomplete, together with the
+// lanes and their progress: a process that takes over in the middle must fence the lanes and must not trust the rest. The
+// complete owner record comes last.
 func (w *entryWriter) rewriteState(ctx context.Context) error {
 	table := w.mirror.table
 	incomplete := w.meta
@@ -122,7 +122,8 @@ func (w *entryWriter) rewriteState(ctx context.Context) error {
 	return w.writeEntries(ctx, append(rest, owner))
 }
 
-// entryBatch collects entries on their way to the store. A key that is set several times is written once, with its last value.
+// entryBatch collects entries on their way to the store. A key that is set several times is written once, with its last
+// value.
 type entryBatch struct {
 	writer  *entryWriter
 	entries []sinks.StateEntry
@@ -165,7 +166,7 @@ func (b *entryBatch) removeEntries(ctx context.Context, entries []sinks.StateEnt
 	return nil
 }
 
-// removeMatching adds the removal of the entries under a prefix whose rest matches.
+// removeMatching adds the removal of the entries under a prefix if the rest of their keys matches.
 func (b *entryBatch) removeMatching(ctx context.Context, prefix []byte, matches func(rest string) bool) error {
 	table := b.writer.mirror.table
 	selected := func(_ uint64, key []byte) bool {

@@ -12,32 +12,32 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// memoryBus is a bus in memory that keeps one state.
+// memoryBus is an in-memory bus with one state.
 type memoryBus struct {
 	mu          sync.Mutex
 	log         []sinks.StateEntry
 	epoch       int
 	purges      int
-	failWrite   func() error // asked before each entry is stored; nil never fails
-	beforeClaim func()       // called before somebody claims it; nil for nothing
+	failWrite   func() error // called before each entry is stored; nil never fails
+	beforeClaim func()       // called before each claim; may be nil
 	bytes       int
 }
 
-// purgeState drops all that is stored.
+// purgeState removes every entry.
 func (m *memoryBus) purgeState() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.log, m.purges = nil, m.purges+1
 }
 
-// restorePrefix makes the state what it was when it had n entries.
+// restorePrefix restores the state to its first n entries.
 func (m *memoryBus) restorePrefix(n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.log, m.purges = m.log[:n:n], m.purges+1
 }
 
-// memoryStore is how one process uses it.
+// memoryStore is the access of one process to a memoryBus.
 type memoryStore struct {
 	*memoryBus
 	claimed, read, seen int
@@ -96,7 +96,7 @@ func (s *memoryStore) Write(_ context.Context, entries []sinks.StateEntry) error
 
 func (s *memoryStore) Close(context.Context) error { return nil }
 
-// memoryTopic is a destination in memory, with lanes that its writers can be fenced from.
+// memoryTopic is an in-memory destination whose lanes can be fenced.
 type memoryTopic struct {
 	mu      sync.Mutex
 	name    string
@@ -104,7 +104,7 @@ type memoryTopic struct {
 	lanes   map[sinks.Lane]*partition
 	epoch   int
 	away    error
-	compact bool // keeps the newest of each object
+	compact bool // keeps only the newest message of each object
 }
 
 type partition struct {
@@ -124,7 +124,7 @@ func (t *memoryTopic) partitionOf(name sinks.Lane) *partition {
 	return t.lanes[name]
 }
 
-// awaitFence waits until somebody fences the topic.
+// awaitFence waits until the topic is fenced again.
 func (t *memoryTopic) awaitFence(than int) {
 	for fenced := false; !fenced; time.Sleep(time.Millisecond) {
 		t.mu.Lock()
@@ -133,7 +133,7 @@ func (t *memoryTopic) awaitFence(than int) {
 	}
 }
 
-// messagesByLane is what the topic holds, lane by lane.
+// messagesByLane returns a copy of the content.
 func (t *memoryTopic) messagesByLane() map[sinks.Lane][]sinks.Emitted {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -144,7 +144,7 @@ func (t *memoryTopic) messagesByLane() map[sinks.Lane][]sinks.Emitted {
 	return all
 }
 
-// topicSink is how one process uses it.
+// topicSink is the access of one process to a memoryTopic.
 type topicSink struct {
 	*memoryTopic
 	own   int

@@ -68,8 +68,8 @@ func decodeMeta(b string) (m meta, err error) {
 	return m, s.expectEnd("owner")
 }
 
-// checkpointRecord is how far the journal of the owner of this generation is covered, the value of keyCheckpoint. A record of
-// another generation than the owner's is void.
+// checkpointRecord is how far the journal of the owner of this generation is covered, the value of keyCheckpoint. A record
+// of another generation than the owner's is void.
 type checkpointRecord struct {
 	generation uint64
 	offset     uint64
@@ -150,7 +150,8 @@ func decodeProgress(b string) (sinks.LanePosition, error) {
 	return position, s.expectEnd("lane position")
 }
 
-// Bits of the first byte of a known object: a UID that is a lower-case UUID, and a numeric resourceVersion, have short forms.
+// Bits of the first byte of a known object: a UID that is a lower-case UUID, and a numeric resourceVersion, have short
+// forms.
 const (
 	knownUUID = 1 << iota
 	knownNumber
@@ -201,7 +202,8 @@ func appendString(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// entryDecoder reads values from the front of s. After a failed read all further ones return zero values, and expectEnd fails.
+// entryDecoder reads values from the front of s. After a failed read all further ones return zero values, and expectEnd
+// fails.
 type entryDecoder struct {
 	s      string
 	failed bool

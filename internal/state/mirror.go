@@ -14,15 +14,16 @@ type sinkLane struct {
 	lane sinks.Lane
 }
 
-// mirror is this process's copy of the stored state. Only the goroutine inside Follow, TakeOver, Run, Inspect or Reset uses it.
+// mirror is this process's copy of the stored state. Only the goroutine inside Follow, TakeOver, Run, Inspect or Reset uses
+// it.
 type mirror struct {
 	store sinks.StateStore
 	log   *slog.Logger
 
 	table *table
 	lanes map[sinkLane]uint64 // the numbers under which the state has them
-	// lostLanes are the lanes of a state that was purged or replaced. They still have to be fenced: an older process may have
-	// messages on their way through them.
+	// lostLanes are the lanes of a state that was purged or replaced. They still have to be fenced: an older process may
+	// have messages on their way through them.
 	lostLanes map[sinkLane]sinks.LanePosition
 }
 

@@ -37,14 +37,14 @@ func newFencedSink(sink sinks.Fenced, t *tail) *fencedSink {
 	return f
 }
 
-// add adds a fenced sink, in place of one of the same name.
-func (s *sinkSet) add(name string, sink sinks.Fenced, t *tail) {
+// addSink adds a fenced sink, in place of one of the same name.
+func (s *sinkSet) addSink(name string, sink sinks.Fenced, t *tail) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.byName[name] = newFencedSink(sink, t)
 }
 
-func (s *sinkSet) remove(name string) {
+func (s *sinkSet) removeSink(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.byName, name)
@@ -60,7 +60,7 @@ func (s *sinkSet) deliveredFilter(name string) func(sinks.Lane, *event.Change) b
 	}
 	return func(lane sinks.Lane, c *event.Change) bool {
 		d := f.delivered.Load()
-		if d == nil || !d.contains(lane, c) {
+		if d == nil || !d.containsChange(lane, c) {
 			return false
 		}
 		s.skipped.Add(1)
@@ -81,10 +81,10 @@ func (s *sinkSet) laneProgress() map[sinkLane]sinks.LanePosition {
 	return all
 }
 
-// releaseDelivered prepares a settled checkpoint for writing. A sink whose tail versions all positions of the checkpoint have
-// passed needs its deliveredSet no longer, because nothing of the tails can come again; its lanes are covered up to the ends
-// of the tails. Until then the checkpoint leaves the stored progress of that sink as it is: the skipped messages lie before
-// what is published now, and are not in the state yet.
+// releaseDelivered prepares a settled checkpoint for writing. Once all positions of the checkpoint are past the tail
+// versions of a sink, its deliveredSet is released, because nothing of the tails can come again; its lanes are covered up
+// to the ends of the tails. Until then the checkpoint leaves the stored progress of that sink as it is: the skipped
+// messages lie before what is published now, and are not in the state yet.
 func (s *sinkSet) releaseDelivered(c *checkpoint) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// shards is the number of maps that hold the known objects. A store asks for one part at a time, which is found without a pass
-// over all of them.
+// shards is the number of maps that hold the known objects. A store asks for one part at a time, which is found without a
+// pass over all of them.
 const shards = 256
 
 // table holds the newest value of each key, in stored form. One goroutine at a time uses it.
@@ -76,7 +76,8 @@ func (t *table) containsEntry(e sinks.StateEntry) bool {
 	return ok && bytes.Equal(value, e.Value)
 }
 
-// entriesOfPart returns all entries of one of parts disjoint parts. With more parts than shards, several parts share a shard.
+// entriesOfPart returns all entries of one of parts disjoint parts. With more parts than shards, several parts share a
+// shard.
 func (t *table) entriesOfPart(part, parts int) (entries []sinks.StateEntry) {
 	for i := range t.known {
 		switch {
@@ -130,8 +131,8 @@ func (t *table) eachOther(first byte, each func(number uint64, rest, value strin
 	return nil
 }
 
-// eachKnown calls each for all known objects, sorted by key, with the number of their resource. The journal loads sorted input
-// far faster.
+// eachKnown calls each for all known objects, sorted by key, with the number of their resource. The journal loads sorted
+// input far faster.
 func (t *table) eachKnown(each func(number uint64, k event.Known) error) error {
 	return t.mergeShards(func(e entry) error {
 		n, rest, err := decodeKey(string(e.key()))

@@ -27,15 +27,15 @@ func digestOf(text string) digest {
 	return digest(sum[:16])
 }
 
-// emittedVersion is the newest version that a destination holds under an object key. Versions of a resource are ordered, across
-// objects that had the key one after the other too, and a destination that compacts by key keeps no older one.
+// emittedVersion is the newest version that a destination holds under an object key. Versions of a resource are ordered,
+// across objects that had the key one after the other too, and a destination that compacts by key keeps no older one.
 type emittedVersion struct {
 	uid     digest
 	version uint64
 	deleted bool
 }
 
-// objectAtDestination is an object key at one destination. A sink whose lanes lead to several destinations may send changes of
+// objectAtDestination is an object key at one destination. A sink with lanes to several destinations may send changes of
 // one object to several of them, and each has its own newest version.
 type objectAtDestination struct {
 	key         digest
@@ -51,8 +51,8 @@ func keyOfChange(c *event.Change) digest {
 	return keyDigest(c.Resource.String(), c.Namespace+"/"+c.Name)
 }
 
-// deliveredSet is what a sink held beyond the state when it was fenced. Apart from restored it does not change once it is read,
-// so a change that is read from the journal again gets the same answer.
+// deliveredSet is what a sink held beyond the state when it was fenced. Apart from restored it does not change once it is
+// read, so a change that is read from the journal again gets the same answer.
 type deliveredSet struct {
 	destinations map[string]uint32
 	destination  func(sinks.Lane) string
@@ -60,10 +60,10 @@ type deliveredSet struct {
 	exact        map[digest]struct{} // IDs of records that their version alone does not identify
 	size         int                 // messages read
 	highest      map[string]uint64   // newest version by resource; unordered if one is not a number
-	restored     sync.Map            // resources whose versions have gone back since, by name
+	restored     sync.Map            // names of resources with versions that have gone back since
 }
 
-// unordered is higher than every position, so that the set of a resource whose versions are not numbers is never released.
+// unordered is higher than every position, so that a set with versions that are not numbers is never released.
 const unordered = ^uint64(0)
 
 func newDeliveredSet(sink sinks.Fenced) *deliveredSet {
@@ -77,13 +77,13 @@ func newDeliveredSet(sink sinks.Fenced) *deliveredSet {
 	return d
 }
 
-// contains reports whether the sink holds a change that is about to be sent through a lane.
+// containsChange reports whether the sink holds a change that is about to be sent through a lane.
 //
-// Changes under one object key are emitted in the order of versions, so the newest version implies all older ones, even if the
-// destination kept only the newest. A deletion that a list revealed is contained only if the newest version is a deletion, or
-// of another object. After a cluster was restored from a backup its versions go back: from that gap on they prove nothing.
-// Records without an ordered version are compared by ID.
-func (d *deliveredSet) contains(lane sinks.Lane, c *event.Change) bool {
+// Changes under one object key are emitted in the order of versions, so the newest version implies all older ones, even if
+// the destination kept only the newest. A deletion that a list revealed is contained only if the newest version is a
+// deletion, or of another object. After a cluster was restored from a backup its versions go back: from that gap on they
+// prove nothing. Records without an ordered version are compared by ID.
+func (d *deliveredSet) containsChange(lane sinks.Lane, c *event.Change) bool {
 	version, ordered := parseVersion(c.ResourceVersion)
 	if c.Type == event.Gap && compareVersions(c.Gap.From, c.Gap.To) > 0 {
 		d.restored.Store(c.Resource.String(), true)

@@ -21,10 +21,10 @@ import (
 // fenceTimeout bounds how long a take-over waits for one sink to be fenced.
 const fenceTimeout = 5 * time.Second
 
-// TakeOverOptions are the inputs of [Writer.TakeOver] besides the state.
+// TakeOverOptions are the inputs of [Writer.TakeOver].
 type TakeOverOptions struct {
-	// Cluster is the UID of the watched cluster. "" if it is not known yet: the journal then takes the UID of the state, and the
-	// source compares it later.
+	// Cluster is the UID of the watched cluster. "" if it is not known yet: the journal then takes the UID of the state,
+	// and the source compares it later.
 	Cluster string
 	// Sinks are all configured sinks by name, nil for one that is not [sinks.Fenced]. None of them has published or has a
 	// pipeline yet: the take-over sets their cursors in the journal.
@@ -122,9 +122,9 @@ func (t *takeOver) run(ctx context.Context) error {
 	if err := w.entries.applyEntries(ctx, []sinks.StateEntry{{Key: []byte{keyMeta}, Value: owner.encode()}}); err != nil {
 		return err
 	}
-	// The state gets the new journal ID before the journal does. If the process ends in between, the two differ, and the next
-	// take-over does not resume a journal that is only partly seeded.
-	if t.plan.journal.clears() {
+	// The state gets the new journal ID before the journal does. If the process ends in between, the two differ, and the
+	// next take-over does not resume a journal that is only partly seeded.
+	if t.plan.journal.clearsJournal() {
 		if err := t.seedJournal(ctx); err != nil {
 			return err
 		}
@@ -240,7 +240,8 @@ func (w *Writer) fenceSinks(
 	return tails, waiting, nil
 }
 
-// fenceSink fences a sink and reads its tails. Only fencing is bounded by fenceTimeout: a long tail takes as long as it takes.
+// fenceSink fences a sink and reads its tails. Only fencing is bounded by fenceTimeout: a long tail takes as long as it
+// takes.
 func (w *Writer) fenceSink(
 	ctx context.Context, name string, sink sinks.Fenced, lanes map[sinks.Lane]sinks.LanePosition,
 ) (*tail, error) {
@@ -261,10 +262,10 @@ func (t *takeOver) publishSinks() {
 	fenced, tailSize := 0, 0
 	for name, sink := range t.opts.Sinks {
 		if sink == nil || t.waiting[name] != nil {
-			t.w.sinks.remove(name)
+			t.w.sinks.removeSink(name)
 			continue
 		}
-		t.w.sinks.add(name, sink, t.tails[name])
+		t.w.sinks.addSink(name, sink, t.tails[name])
 		fenced += len(t.tails[name].ends)
 		tailSize += t.tails[name].size
 	}
@@ -302,8 +303,8 @@ const (
 // rebuildsState reports whether the state is built from the journal, so that nothing in it counts until that is done.
 func (s journalStart) rebuildsState() bool { return s == rebuildState || s == clearJournal }
 
-// clears reports whether the journal is emptied.
-func (s journalStart) clears() bool { return s == seedJournal || s == clearJournal }
+// clearsJournal reports whether the journal is emptied.
+func (s journalStart) clearsJournal() bool { return s == seedJournal || s == clearJournal }
 
 // startPlan is how state and journal start after a take-over.
 type startPlan struct {

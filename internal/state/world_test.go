@@ -33,7 +33,7 @@ var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 type fakeCluster struct {
 	random    *rand.Rand
 	version   int
-	compacted int // no watch goes on from before
+	compacted int // watches cannot resume from before this version
 	history   []clusterEvent
 	existing  map[string]map[string]deltas.Object // by resource and key
 	uids      int
@@ -58,7 +58,7 @@ func newFakeCluster(random *rand.Rand) *fakeCluster {
 	return c
 }
 
-// changeObject lets something happen.
+// changeObject adds, updates or deletes a random object.
 func (c *fakeCluster) changeObject() {
 	resource := slices.Sorted(maps.Keys(resources))[c.random.IntN(len(resources))]
 	name := fmt.Sprintf("o%d", c.random.IntN(8))
@@ -82,7 +82,7 @@ func (c *fakeCluster) changeObject() {
 	c.history = append(c.history, clusterEvent{c.version, resource, deltas.Event{Type: kind, Object: &o}})
 }
 
-// newestVersion is the version of what happened last.
+// newestVersion is the version of the last event.
 func (c *fakeCluster) newestVersion() int {
 	if len(c.history) == 0 {
 		return 0
@@ -104,22 +104,22 @@ type process struct {
 	deposed  bool
 }
 
-// scope is a source of one resource: what pkg/source does, without an API server.
+// scope is a source of one resource: it does what pkg/source does, without an API server.
 type scope struct {
 	tracker *deltas.Tracker
 	stored  event.StoredScope
 	list    *deltas.List
 }
 
-// pipe is a pipeline: lanes advance each for itself, and what all have passed is settled.
+// pipe is a pipeline: each lane advances on its own, and the offset that all have passed is settled.
 type pipe struct {
 	low       uint64
 	read      uint64
-	waiting   []event.Record // read, and not delivered
+	waiting   []event.Record // read, but not delivered
 	delivered func(sinks.Lane, *event.Change) bool
 }
 
-// world is everything that outlives a process.
+// world holds everything that outlives a process.
 type world struct {
 	t            testing.TB
 	random       *rand.Rand
@@ -128,7 +128,7 @@ type world struct {
 	topics       map[string]*memoryTopic
 	snapshots    int
 	lists        int
-	predecessors []*process // that may go on
+	predecessors []*process // deposed, but still running
 }
 
 func newWorld(t testing.TB, seed uint64, compact bool) *world {
@@ -141,7 +141,7 @@ func newWorld(t testing.TB, seed uint64, compact bool) *world {
 	return w
 }
 
-// startProcess starts a process on a journal, a new one where fs is nil. It stands by.
+// startProcess starts a standby process on a journal, a new one if fs is nil.
 func (w *world) startProcess(fs vfs.FS) *process {
 	if fs == nil {
 		fs = vfs.NewMem()
@@ -171,7 +171,7 @@ func (w *world) startProcess(fs vfs.FS) *process {
 	return p
 }
 
-// takeOver makes a process the one that works.
+// takeOver makes p the active process.
 func (p *process) takeOver() error {
 	all := map[string]sinks.Fenced{}
 	for name, t := range p.w.topics {
@@ -229,7 +229,7 @@ func (p *process) appendObservation(s *scope, o event.Observation, err error) {
 	}
 }
 
-// watchScope reads a few events, or lists.
+// watchScope reads a few events, or lists if the scope has no valid position.
 func (p *process) watchScope(name string) {
 	s, c := p.scopes[name], p.w.cluster
 	if s.stored.Position == "" {
@@ -257,9 +257,9 @@ func (p *process) watchScope(name string) {
 	p.flushJournal()
 }
 
-// listAll lists, and is broken off now and then.
+// listAll lists the scope, and sometimes stops in the middle.
 func (p *process) listAll(name string, s *scope, from string) {
-	p.w.cluster.version++ // of something that nobody watches
+	p.w.cluster.version++ // of an unwatched resource
 	now := strconv.Itoa(p.w.cluster.version)
 	p.w.lists++
 	list := deltas.List{Pass: s.stored.Pass, Name: fmt.Sprint("L", p.w.lists)}
@@ -291,7 +291,7 @@ func (p *process) listAll(name string, s *scope, from string) {
 	living := p.w.cluster.existing[name]
 	for i, key := range slices.Sorted(maps.Keys(living)) {
 		if p.w.random.IntN(20) == 0 && i > 0 {
-			p.flushJournal() // it is broken off, and begun again the next time
+			p.flushJournal() // interrupted; the next call continues the list
 			return
 		}
 		o := living[key]
@@ -315,7 +315,7 @@ func (p *process) flushJournal() {
 	}
 }
 
-// deliverNext lets one change through, the first of its lane; now and then what was delivered is settled.
+// deliverNext publishes the first waiting change of a random lane, and sometimes settles.
 func (p *process) deliverNext(name string) {
 	q, sink := p.pipes[name], p.sinks[name]
 	for q.read < p.journal.Newest() && len(q.waiting) < 12 {
@@ -349,8 +349,8 @@ func (p *process) deliverNext(name string) {
 	}
 }
 
-// publishRecord publishes one change. The sink may have to note a lane, which is done by the goroutine that runs the keeper: this
-// one.
+// publishRecord publishes one change and reports success. The sink may have to record a lane, which the goroutine of Run
+// does: here that is the caller.
 func (p *process) publishRecord(sink *topicSink, lane sinks.Lane, r event.Record) bool {
 	ctx, cancel := context.WithCancel(p.t.Context())
 	defer cancel()
@@ -369,7 +369,7 @@ func (p *process) publishRecord(sink *topicSink, lane sinks.Lane, r event.Record
 	}
 }
 
-// isDeposed says that a process was deposed, or killed in the middle of something.
+// isDeposed reports whether err means that p was deposed or killed, and marks p as deposed. Other errors fail the test.
 func (p *process) isDeposed(err error) bool {
 	var deposed *sinks.DeposedError
 	switch {
@@ -383,10 +383,10 @@ func (p *process) isDeposed(err error) bool {
 	return true
 }
 
-// errKilled stands for the end of a process in the middle of a write.
+// errKilled simulates a process that ends in the middle of a write.
 var errKilled = fmt.Errorf("killed: %w", &sinks.DeposedError{Reason: "killed"})
 
-// stepRandomly does something at random.
+// stepRandomly does one step of watching, delivering or writing the state.
 func (p *process) stepRandomly() {
 	if p.deposed {
 		return
@@ -400,11 +400,12 @@ func (p *process) stepRandomly() {
 	case n < 17:
 		p.deliverNext(topics[1])
 	default:
-		p.isDeposed(p.writer.checkpoints.advance(p.t.Context()))
+		p.isDeposed(p.writer.checkpoints.advanceState(p.t.Context()))
 	}
 }
 
-// settleAll does everything that there is to do, in an order of names: what is drawn meanwhile belongs to a seed.
+// settleAll watches, delivers and writes until nothing is left. It visits names in order, so that a seed draws the same
+// numbers.
 func (p *process) settleAll() {
 	for done := false; !done; {
 		done = true
@@ -425,12 +426,12 @@ func (p *process) settleAll() {
 				p.t.Fatal(err)
 			}
 		}
-		p.isDeposed(p.writer.checkpoints.advance(p.t.Context()))
+		p.isDeposed(p.writer.checkpoints.advanceState(p.t.Context()))
 	}
 }
 
-// verifyTopic compares what a topic holds with what happened.
-func (w *world) verifyTopic(name string, whole bool) {
+// verifyTopic compares the content of a topic with the history of the cluster. complete: every version must be there.
+func (w *world) verifyTopic(name string, complete bool) {
 	w.t.Helper()
 	ids, versions, dead, living := map[string]bool{}, map[string]int{}, map[string]bool{}, map[string]string{}
 	all := w.topics[name].messagesByLane()
@@ -466,7 +467,7 @@ func (w *world) verifyTopic(name string, whole bool) {
 	if !maps.Equal(living, want) {
 		w.t.Errorf("%s: exists\n%s\nwant\n%s", name, formatObjects(living), formatObjects(want))
 	}
-	if !whole {
+	if !complete {
 		return
 	}
 	for _, h := range w.cluster.history {

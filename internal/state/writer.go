@@ -14,8 +14,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// Sink is the cursor name under which a [Writer] keeps the journal from trimming what the state does not cover. Every journal
-// of a Writer lists it in journal.Options.Sinks. It is not a valid name of a configured sink.
+// Sink is the cursor name under which a [Writer] keeps the journal from trimming what the state does not cover. Every
+// journal of a Writer lists it in journal.Options.Sinks. It is not a valid name of a configured sink.
 const Sink = "@state"
 
 const (
@@ -35,7 +35,7 @@ type Options struct {
 	Owner string
 	// Journal is the journal of this process. Its Run must be active during TakeOver and Run.
 	Journal *journal.Journal
-	// Unsettled names cursors of the journal that the state does not wait for, besides its own.
+	// Unsettled names cursors of the journal that the state does not wait for. Its own is implied.
 	Unsettled []string
 	Logger    *slog.Logger // nil: slog.Default()
 }
@@ -100,7 +100,8 @@ func recordProblem(c *condition.Condition, err error) {
 	c.Update(conditionAway, err.Error(), "")
 }
 
-// Follow reads what the active process writes until ctx ends, and returns nil. It retries while the store is away; see Status.
+// Follow reads what the active process writes until ctx ends, and returns nil. It retries while the store is away; see
+// Status.
 func (w *Writer) Follow(ctx context.Context) error {
 	for ctx.Err() == nil {
 		wait := followInterval
@@ -129,8 +130,8 @@ func (w *Writer) readStandby(ctx context.Context) error {
 	return nil
 }
 
-// Run writes checkpoints until ctx ends and returns nil then. It returns a *sinks.DeposedError when another process has taken
-// over, or an error of the journal. It retries while the store is away; see Status.
+// Run writes checkpoints until ctx ends and returns nil then. It returns a *sinks.DeposedError when another process has
+// taken over, or an error of the journal. It retries while the store is away; see Status.
 func (w *Writer) Run(ctx context.Context) error {
 	next := time.NewTimer(checkpointInterval)
 	defer next.Stop()
@@ -144,7 +145,7 @@ func (w *Writer) Run(ctx context.Context) error {
 			err = do(ctx)
 		case <-next.C:
 			began := time.Now()
-			err = w.checkpoints.advance(ctx)
+			err = w.checkpoints.advanceState(ctx)
 			next.Reset(min(max(checkpointInterval, checkpointShare*time.Since(began)), maxCheckpointInterval))
 		}
 		if ctx.Err() != nil {
@@ -185,8 +186,8 @@ func (w *Writer) Flush(ctx context.Context) error {
 	for {
 		covered := false
 		err := w.callInRun(ctx, func(ctx context.Context) error {
-			err := w.checkpoints.advance(ctx)
-			covered = w.checkpoints.covers(newest)
+			err := w.checkpoints.advanceState(ctx)
+			covered = w.checkpoints.coversOffset(newest)
 			return err
 		})
 		if err != nil || covered {
@@ -208,8 +209,8 @@ func (w *Writer) Delivered(name string) func(sinks.Lane, *event.Change) bool {
 }
 
 // AddSink fences a sink that was created while this process is active, or that is listed in [TakeOverResult.Waiting], and
-// reads the tails of its lanes. It replaces a closed sink of the same name. Run must be active. nil stands for a sink that is
-// not [sinks.Fenced].
+// reads the tails of its lanes. It replaces a closed sink of the same name. Run must be active. nil stands for a sink that
+// is not [sinks.Fenced].
 func (w *Writer) AddSink(ctx context.Context, name string, sink sinks.Fenced) error {
 	if sink == nil {
 		w.RemoveSink(name)
@@ -228,12 +229,12 @@ func (w *Writer) AddSink(ctx context.Context, name string, sink sinks.Fenced) er
 	if err != nil {
 		return err
 	}
-	w.sinks.add(name, sink, t)
+	w.sinks.addSink(name, sink, t)
 	return nil
 }
 
 // RemoveSink drops a closed sink: its lane progress is not collected any more.
-func (w *Writer) RemoveSink(name string) { w.sinks.remove(name) }
+func (w *Writer) RemoveSink(name string) { w.sinks.removeSink(name) }
 
 // Close releases the store. No method may be called afterwards.
 func (w *Writer) Close(ctx context.Context) error {

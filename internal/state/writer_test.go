@@ -13,7 +13,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// startActive is a process that works and has delivered everything.
+// startActive makes p the active process and delivers everything.
 func startActive(t *testing.T, w *world, p *process) *process {
 	t.Helper()
 	t.Cleanup(p.shutDown)
@@ -24,7 +24,7 @@ func startActive(t *testing.T, w *world, p *process) *process {
 	return p
 }
 
-// changeCluster lets n things happen, delivered by p unless it is nil.
+// changeCluster makes n changes, which p delivers unless it is nil.
 func (w *world) changeCluster(n int, p *process) {
 	for range n {
 		w.cluster.changeObject()
@@ -51,7 +51,7 @@ func TestRefusedStateFencesNoSink(t *testing.T) {
 	if _, err := other.writer.TakeOver(t.Context(), TakeOverOptions{}); !strings.Contains(refusalReason(err), "the Lease ns/g") {
 		t.Errorf("another Lease: %v", err)
 	}
-	other.writer.opts.Lease = "" // as where an election is added or taken away
+	other.writer.opts.Lease = "" // as when an election is added or removed
 	if err := p.journal.SetCluster(t.Context(), "here"); err != nil {
 		t.Fatal(err)
 	}
@@ -66,20 +66,20 @@ func TestRefusedStateFencesNoSink(t *testing.T) {
 	if _, err := other.writer.TakeOver(t.Context(), TakeOverOptions{}); !strings.Contains(refusalReason(err), "newer exporter") {
 		t.Errorf("a newer format: %v", err)
 	}
-	w.changeCluster(3, p) // it still works
+	w.changeCluster(3, p) // it is still active
 	if p.deposed {
-		t.Error("the process that works was turned away")
+		t.Error("the active process was deposed")
 	}
 }
 
-// TestLaneRecordedDuringFencingIsFenced lets a process go on until the very claim of the next one, which fences
-// the sinks meanwhile.
+// TestLaneRecordedDuringFencingIsFenced keeps the first process publishing until the second one claims the state, while the
+// second one is fencing the sinks.
 func TestLaneRecordedDuringFencingIsFenced(t *testing.T) {
 	w := newWorld(t, 9, false)
 	p := startActive(t, w, w.startProcess(nil))
 	w.changeCluster(30, p)
 	epoch, other := w.topics["first"].epoch, sinks.Lane("first/other")
-	for p.journal.Newest() == p.pipes["first"].low { // until there is a change that no sink has
+	for p.journal.Newest() == p.pipes["first"].low { // until one change is undelivered
 		w.cluster.changeObject()
 		for _, name := range slices.Sorted(maps.Keys(p.scopes)) {
 			p.watchScope(name)
@@ -93,7 +93,7 @@ func TestLaneRecordedDuringFencingIsFenced(t *testing.T) {
 	w.bus.beforeClaim = func() {
 		w.topics["first"].awaitFence(epoch)
 		if !p.publishRecord(p.sinks["first"], other, records[0]) {
-			t.Error("the lane, which nobody knows, was fenced")
+			t.Error("the unknown lane was fenced")
 		}
 	}
 	next := startActive(t, w, w.startProcess(nil))
@@ -101,17 +101,17 @@ func TestLaneRecordedDuringFencingIsFenced(t *testing.T) {
 	_, err = p.sinks["first"].Publish(t.Context(), other, nil)
 	var deposed *sinks.DeposedError
 	if !errors.As(err, &deposed) {
-		t.Errorf("the lane that was noted at the last moment: %v; want a DeposedError", err)
+		t.Errorf("the lane that was recorded at the last moment: %v; want a DeposedError", err)
 	}
 	w.changeCluster(20, next)
 	w.verifyTopic("second", true)
-	told := map[string]bool{}
+	seen := map[string]bool{}
 	for lane, messages := range w.topics["first"].messagesByLane() {
 		for _, m := range messages {
-			if told[m.ID] {
+			if seen[m.ID] {
 				t.Errorf("%s is there twice, the second time in %s", m.ID, lane)
 			}
-			told[m.ID] = true
+			seen[m.ID] = true
 		}
 	}
 }
@@ -143,7 +143,7 @@ func TestTakeOverFromIncompleteStateReportsLoss(t *testing.T) {
 		}
 		return reason
 	}
-	for turn := range 3 { // none of them gets as far as a whole state
+	for turn := range 3 { // none of them completes a state
 		p := w.startProcess(nil)
 		t.Cleanup(p.shutDown)
 		taken, err := p.writer.TakeOver(t.Context(), TakeOverOptions{})
@@ -157,7 +157,7 @@ func TestTakeOverFromIncompleteStateReportsLoss(t *testing.T) {
 	w = newWorld(t, 6, false)
 	startActive(t, w, w.startProcess(nil))
 	if reason := lost(startActive(t, w, w.startProcess(nil))); reason != "" {
-		t.Errorf("who takes a whole state over has lost %q", reason)
+		t.Errorf("a take-over from a complete state has lost %q", reason)
 	}
 }
 
@@ -180,7 +180,7 @@ func TestJournalSurvivesPurgeWithoutActiveProcess(t *testing.T) {
 	w.verifyContinuation(t, p)
 }
 
-// verifyContinuation lets a process go on with its journal, and another one take over from it, and judges what all topics have.
+// verifyContinuation restarts p on its journal, lets another process take over, and verifies all topics.
 func (w *world) verifyContinuation(t *testing.T, p *process) {
 	t.Helper()
 	again := startActive(t, w, w.startProcess(p.fs))
@@ -222,7 +222,7 @@ func TestSnapshotIsStoredBeforeItsObjects(t *testing.T) {
 	if err := p.journal.SetScopes(t.Context(), secrets, []event.StoredScope{{ID: "secrets"}}); err != nil {
 		t.Fatal(err)
 	}
-	p.settleAll() // it is in the state that there is such a resource, of which nothing is known
+	p.settleAll() // the state has the resource, without objects
 	begun := len(w.bus.log)
 	o := event.Observation{Resource: secrets, Scope: "secrets", Snapshot: "s", Position: "9", Changes: []*event.Change{
 		{Type: event.Snapshot, Resource: secrets, Namespace: "ns", Name: "a", UID: "u", ResourceVersion: "9", Snapshot: &event.SnapshotInfo{ID: "s"}},
@@ -234,7 +234,7 @@ func TestSnapshotIsStoredBeforeItsObjects(t *testing.T) {
 	for _, e := range w.bus.log[begun:] {
 		_, id, err := decodeKey(string(e.Key))
 		if e.Key[0] == keyKnown {
-			t.Fatalf("%s is in the state before the snapshot that tells of it", id)
+			t.Fatalf("%s is in the state before its snapshot", id)
 		}
 		if e.Key[0] != keyScope || id != "secrets" {
 			continue
@@ -268,8 +268,8 @@ func TestInspectReportsStateContent(t *testing.T) {
 	}
 }
 
-// TestStateLagsWhenJournalGrows: who waits until it lags no more knows that a take-over looks back no further,
-// whenever the next mark is taken.
+// TestStateLagsWhenJournalGrows checks that the lag does not depend on when the next checkpoint is taken: a caller that
+// waits for no lag knows how far a take-over looks back.
 func TestStateLagsWhenJournalGrows(t *testing.T) {
 	w := newWorld(t, 1, false)
 	p := startActive(t, w, w.startProcess(nil))
@@ -284,14 +284,15 @@ func TestStateLagsWhenJournalGrows(t *testing.T) {
 	}
 	p.flushJournal()
 	if p.journal.Newest() == before || p.writer.Stats().Lag == 0 {
-		t.Errorf("the journal holds %d changes, %d before, and the state lags %v", p.journal.Newest(), before, p.writer.Stats().Lag)
+		t.Errorf("the journal holds %d changes (%d before), and the state lags %v", p.journal.Newest(), before, p.writer.Stats().Lag)
 	}
 	for p.writer.Stats().Lag > 0 {
 		p.settleAll()
 	}
 }
 
-// TestStateWithoutBaseLags though the journal is empty: one who takes over before it is complete begins with a gap.
+// TestStateWithoutBaseLags checks that an incomplete state lags even if the journal is empty: a take-over from it starts
+// with a gap.
 func TestStateWithoutBaseLags(t *testing.T) {
 	w := newWorld(t, 1, false)
 	p := w.startProcess(nil)
@@ -308,12 +309,12 @@ func TestStateWithoutBaseLags(t *testing.T) {
 	reader := w.startProcess(nil)
 	t.Cleanup(reader.shutDown)
 	if r, err := reader.writer.Inspect(t.Context()); err != nil || !r.Complete {
-		t.Errorf("the state lags no more: %+v %v", r, err)
+		t.Errorf("the state does not lag: %+v %v", r, err)
 	}
 }
 
-// TestStateLagsWhilePositionsAreUnwritten: the journal has no change that the state lacks, and one who takes over would
-// still go on from older positions.
+// TestStateLagsWhilePositionsAreUnwritten advances positions only. The state has every change of the journal, but a
+// take-over would continue from older positions.
 func TestStateLagsWhilePositionsAreUnwritten(t *testing.T) {
 	w := newWorld(t, 1, false)
 	p := startActive(t, w, w.startProcess(nil))
@@ -322,7 +323,7 @@ func TestStateLagsWhilePositionsAreUnwritten(t *testing.T) {
 		p.settleAll()
 	}
 	newest := p.journal.Newest()
-	w.cluster.version++ // of something that nobody watches
+	w.cluster.version++ // of an unwatched resource
 	for _, s := range p.scopes {
 		o, err := s.tracker.ObserveEvents(nil, strconv.Itoa(w.cluster.version))
 		p.appendObservation(s, o, err)
@@ -333,19 +334,19 @@ func TestStateLagsWhilePositionsAreUnwritten(t *testing.T) {
 		if refused++; refused == 1 {
 			return away
 		}
-		if s := p.writer.Stats(); s.Lag == 0 || p.journal.Newest() != newest { // it was tried once, and is tried again
-			t.Errorf("the journal holds %d changes, %d before, and the state lags %v", p.journal.Newest(), newest, s.Lag)
+		if s := p.writer.Stats(); s.Lag == 0 || p.journal.Newest() != newest { // the second attempt
+			t.Errorf("the journal holds %d changes (%d before), and the state lags %v", p.journal.Newest(), newest, s.Lag)
 		}
 		w.bus.failWrite = nil
 		return nil
 	}
 	p.settleAll()
 	if s := p.writer.Stats(); s.Lag != 0 || refused != 2 {
-		t.Errorf("it was tried %d times, and the state lags %v", refused, s.Lag)
+		t.Errorf("%d attempts, and the state lags %v", refused, s.Lag)
 	}
 }
 
-// A part of the keys has each entry once, whatever the number of parts.
+// TestPartsContainEachEntryOnce covers fewer, as many and more parts than shards.
 func TestPartsContainEachEntryOnce(t *testing.T) {
 	table := newTable()
 	for n := range 3000 {

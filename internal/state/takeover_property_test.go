@@ -9,12 +9,13 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Processes take over from each other at random moments, with and without their journals; those before go on until they are
-// told. History may be lost to the API server in between. Nothing is lost, told twice, or followed by something older.
+// TestTakeOversNeverLoseRepeatOrReorder lets processes take over from each other at random moments, with and without their
+// journals. Deposed processes continue until a destination rejects them. The API server may lose history in between. No
+// change is lost, emitted twice, or followed by an older one.
 func TestTakeOversNeverLoseRepeatOrReorder(t *testing.T) {
 	for seed := range uint64(64) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel() // it waits for the journal mostly
+			t.Parallel() // it mostly waits for the journal
 			runTakeOvers(t, seed)
 		})
 	}
@@ -32,8 +33,8 @@ func runTakeOvers(t *testing.T, seed uint64) {
 	if err := p.takeOver(); err != nil {
 		t.Fatal(err)
 	}
-	// The first list claims nothing of what happened before, and one that nobody knows of is another snapshot to who takes
-	// over: what that does not name is gone.
+	// Deliver the first list. A process that takes over without knowing of it starts another snapshot, and the objects that
+	// that one does not name are gone without a deletion.
 	p.settleAll()
 	for range 6 {
 		for range 40 + w.random.IntN(150) {
@@ -47,7 +48,8 @@ func runTakeOvers(t *testing.T, seed uint64) {
 	}
 }
 
-// playRandomEvent lets something happen: in the cluster, in the process that works, or in one that has not heard yet that it does not.
+// playRandomEvent makes a change in the cluster, or a step of the active process or of one that is deposed without knowing
+// it.
 func (w *world) playRandomEvent(p *process, whole bool) {
 	switch n := w.random.IntN(10); {
 	case n < 2:
@@ -61,11 +63,11 @@ func (w *world) playRandomEvent(p *process, whole bool) {
 	}
 }
 
-// failOver lets another process take over, one with a new journal, or with that of an earlier one. It may be killed meanwhile.
+// failOver lets another process take over, on a new journal or on that of p. It may be killed during the take-over.
 func (w *world) failOver(p *process) *process {
 	for {
 		var next *process
-		if w.random.IntN(3) == 0 { // p was killed, and is started again on its volume
+		if w.random.IntN(3) == 0 { // p was killed and restarts on its volume
 			p.shutDown()
 			next = w.startProcess(p.fs)
 		} else {
