@@ -8,218 +8,137 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// backlog is the ledger of a pipeline: what was read and is not settled, by lane, and the cursor that follows from it.
-// It knows no network, disk, goroutine or clock. All methods are safe for concurrent use.
+// backlog is the ledger of a pipeline: which changes were read and are not settled, by lane, and the cursor that follows
+// from that. It uses no network, disk, goroutine or clock. All methods are safe for concurrent use.
 //
-// Most lanes are live: all their changes that were read are in memory or settled. A lane that is behind has some that are
-// in the journal only; see behind.go.
+// Its parts have fields of their own and share one lock, because a cursor has to be one view of all lanes (I2): the
+// [laneTable] and the [cursorTracker]. The plan of the catch-up reader ([rereadPlan]) and that of repartitions
+// ([laneReplacer]) use the lane table under the same lock.
 type backlog struct {
-	layout      string
-	limit       int64         // bytes
-	spaceFreed  chan struct{} // holds a token after bytes or pending shrank; the dispatcher waits here
-	rereadReady chan struct{} // holds a token when a lane may be read again; who reads them again waits here
+	mu     sync.Mutex
+	lanes  laneTable
+	cursor cursorTracker
+	counts changeCounts
+}
 
-	mu                sync.Mutex
-	lanes             map[sinks.Lane]*lane
-	busy              map[*lane]struct{} // those with something that is not settled
-	catchingUp        map[*lane]struct{} // those that are behind and to be read again now
-	lagging           int                // lanes that are behind
-	failing           int                // lanes that fail
-	paused            []sinks.Lane       // lanes that are to be replaced, as far as they are not served meanwhile
-	delivering        int                // lanes whose last Publish was accepted
-	removedDelivering bool               // there were such among those that were forgotten since, and nothing speaks against them
-	read              uint64             // the last offset that is queued, left behind, settled or dead: where reading goes on
-	settledAhead      uint64             // lanes may be settled up to here, beyond read; only after a restart
-	storedLow         uint64             // Low of the last stored cursor
-	storedHigh        uint64             // High of the last stored cursor
-	pending           int                // entries in all lanes
-	unstoredLetters   []unstoredLetter
-	changed           bool // something advanced since the last snapshot
-
-	bytes             int64  // of pending entries and of dead letters that are not stored yet
-	catchUpBytes      int64  // of that: entries of lanes that are read again
-	parkedBytes       int64  // of that: entries that are kept of lanes that fail
-	passNumber        uint64 // frames that were read again: what is loaded from an earlier one is loaded no more
-	choseLeastLagging bool   // whether the lane that is least behind was read again last
-
+// changeCounts counts changes since the backlog was made.
+type changeCounts struct {
 	delivered, deliveredBytes, truncated, notRouted, alreadySettled, deadLetters uint64
-	lastAck                                                                      time.Time
+
+	lastAck time.Time
 }
 
-// unstoredLetter is one not stored yet. It holds its bytes of the window until then, so that a destination that rejects
-// everything cannot fill the memory (I6).
-type unstoredLetter struct {
-	event.DeadLetter
-	size int
-}
-
-// newBacklog starts behind a stored cursor. Lane positions count only under the layout they were made with.
-func newBacklog(layout string, limit int64, start event.Cursor) *backlog {
+// newBacklog starts after a stored cursor. Lane positions count only under the layout that they were stored with.
+func newBacklog(layout string, windowLimit int64, start event.Cursor) *backlog {
 	if start.Layout != layout {
 		start.High, start.Lanes = start.Low, nil
 	}
 	high := max(start.High, start.Low)
 	b := &backlog{
-		layout:      layout,
-		limit:       limit,
-		spaceFreed:  make(chan struct{}, 1),
-		rereadReady: make(chan struct{}, 1),
-		lanes:       map[sinks.Lane]*lane{},
-		busy:        map[*lane]struct{}{},
-		catchingUp:  map[*lane]struct{}{},
-		read:        high,
-		storedLow:   start.Low, storedHigh: high,
+		lanes:  newLaneTable(windowLimit, high),
+		cursor: cursorTracker{layout: layout, storedLow: start.Low, storedHigh: high},
 	}
 	for name, offset := range start.Lanes {
-		l := b.ensureLane(sinks.Lane(name))
+		l := b.lanes.ensureLane(sinks.Lane(name))
+		l.settled = offset
 		if offset >= high {
-			l.settled, b.settledAhead = offset, max(b.settledAhead, offset)
+			b.cursor.settledAhead = max(b.cursor.settledAhead, offset)
 			continue
 		}
-		l.settled = offset
-		b.startLagging(l, offset+1, time.Time{})
+		b.lanes.startLagging(l, offset+1, time.Time{})
 	}
-	b.changed = false
+	b.lanes.changed = false
 	return b
 }
 
-// ensureLane returns the lane of a name. The caller holds b.mu, or is the only one.
-func (b *backlog) ensureLane(name sinks.Lane) *lane {
-	l := b.lanes[name]
-	if l == nil {
-		l = &lane{name: name}
-		b.lanes[name] = l
-	}
-	return l
-}
-
-// readPosition returns the offset behind which reading goes on.
+// readPosition returns the offset after which the dispatcher continues to read.
 func (b *backlog) readPosition() uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.read
+	return b.lanes.read
 }
 
-// isAllSettled reports whether everything read is acknowledged or dead.
+// isAllSettled reports whether every change that was read is acknowledged or a dead letter.
 func (b *backlog) isAllSettled() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.busy) == 0
+	return len(b.lanes.busy) == 0
 }
 
 // isQuietSince reports whether nothing was acknowledged since then.
 func (b *backlog) isQuietSince(since time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.lastAck.Before(since)
+	return b.counts.lastAck.Before(since)
 }
 
-// addChange queues a change with its lane, or leaves it to the journal where the lane fails or is behind. It returns false,
-// having done nothing, when there is no room: wait for b.room. It returns the lane when the caller must hand it to the
-// workqueue. A change that its lane settled before the last restart is passed over.
+// addChange queues a change with its lane, or leaves it to the catch-up reader if the lane fails or lags. It returns false
+// and does nothing if there is no space: wait for lanes.spaceFreed. If it returns a lane, the caller must add that to the
+// workqueue. A change that its lane settled before the last restart is skipped.
 func (b *backlog) addChange(name sinks.Lane, e entry) (schedule *lane, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	l := b.ensureLane(name)
+	t := &b.lanes
+	l := t.ensureLane(name)
 	switch {
 	case e.offset <= l.settled: // I3: acknowledged before the restart
-		b.alreadySettled++
-	case l.lagsFrom > 0: // so is everything before it
-	case l.failing:
-		if b.lagging >= maxLaggingLanes {
+		b.counts.alreadySettled++
+	case l.lagsFrom > 0: // the lane lags from here or from before
+	case l.state.isFailing():
+		if t.lagging >= maxLaggingLanes {
 			return nil, false
 		}
-		b.startLagging(l, e.offset, e.change.ObservedAt)
-	case !b.hasSpaceFor(e.size):
+		t.startLagging(l, e.offset, e.change.ObservedAt)
+	case !t.window.hasSpaceFor(e.size, len(t.catchingUp) > 0):
 		return nil, false
 	default:
-		b.queueEntry(l, e.withOwnChange())
-		b.read = e.offset
-		return b.claimSchedule(l), true
+		t.queueEntry(l, e.withOwnChange())
+		t.read = e.offset
+		return t.claimSchedule(l), true
 	}
-	b.read, b.changed = e.offset, true
+	t.read, t.changed = e.offset, true
 	return nil, true
 }
 
-// queueEntry queues e. The caller holds b.mu.
-func (b *backlog) queueEntry(l *lane, e entry) {
-	l.appendEntry(e)
-	l.usedRecently = true
-	b.pending++
-	b.addBytes(l, int64(e.size))
-	b.updateMembership(l)
-}
-
-// claimSchedule claims a place in the workqueue for l, unless it has one or must wait. The caller holds b.mu.
-func (b *backlog) claimSchedule(l *lane) *lane {
-	if l.scheduled || l.paused || l.failing || len(l.pendingEntries()) == 0 {
-		return nil
-	}
-	l.scheduled = true
-	return l
-}
-
-// addBytes books that the entries of l take n bytes more. The caller holds b.mu.
-func (b *backlog) addBytes(l *lane, n int64) {
-	l.bytes += n
-	b.bytes += n
-	if l.membership.catchingUp {
-		b.catchUpBytes += n
-	}
-	if l.membership.parked {
-		b.parkedBytes += n
-	}
-}
-
-// recordNotRouted settles a change that is not for this sink.
+// recordNotRouted settles a change that the routes do not send to this sink.
 func (b *backlog) recordNotRouted(offset uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.read, b.changed = offset, true
-	b.notRouted++
+	b.lanes.read, b.lanes.changed = offset, true
+	b.counts.notRouted++
 }
 
-// recordDeliveredBefore settles a change that its destination has from a process before.
+// recordDeliveredBefore settles a change that the destination has from an earlier process.
 func (b *backlog) recordDeliveredBefore(offset uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.read, b.changed = offset, true
-	b.alreadySettled++
+	b.lanes.read, b.lanes.changed = offset, true
+	b.counts.alreadySettled++
 }
 
-// hasSpaceFor reports whether size more bytes may be held for lanes that are live. Half of the window is for those that are read
-// again, while there are such. What is larger than that passes alone.
-func (b *backlog) hasSpaceFor(size int) bool {
-	live := b.bytes - b.catchUpBytes - b.parkedBytes
-	if live == 0 {
-		return true
-	}
-	limit := b.limit
-	if len(b.catchingUp) > 0 {
-		limit /= 2
-	}
-	return b.bytes+int64(size) <= b.limit && live+int64(size) <= limit
-}
-
-// takeBatch appends the oldest entries of l to batch, at least one, within the limits. They stay queued until settled. It
-// returns false when l has nothing to be served with now. Who has the lane may take again what is not settled of the last
-// batch and, unless the lane is to be replaced, what is queued behind that by now.
+// takeBatch appends the oldest entries of l to batch, at least one, within the limits. They stay queued until they are
+// settled. It returns false if l has nothing to publish now. A worker that holds the lane may call it again: it gets what is
+// not settled of its last batch and, unless the lane is paused, what was queued after that.
 func (b *backlog) takeBatch(l *lane, batch []sinks.Message, maxMessages int, maxBytes int64) (_ []sinks.Message, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	pending := l.pendingEntries()
+	pending := l.queue.pending()
 	switch {
-	case l.publishing && l.paused:
-		maxMessages = l.inFlight
-	case l.publishing:
+	case l.state.isPublishing():
+		if l.paused {
+			maxMessages = l.inFlight
+		}
 	case l.paused || len(pending) == 0 && l.lagsFrom == 0:
-		l.scheduled = false
+		b.lanes.becomeUnscheduled(l, suspended)
 		return batch, false
-	case l.lagsFrom > 0 && (len(pending) == 0 || pending[len(pending)-1].offset < l.retryUpTo):
-		l.scheduled, l.reloading = false, l.failing
-		b.updateMembership(l)
-		signal(b.rereadReady)
+	case l.lagsFrom > 0 && (len(pending) == 0 || l.queue.newestOffset() < l.retryUpTo):
+		b.lanes.becomeUnscheduled(l, reloading)
+		signal(b.lanes.rereadReady)
 		return batch, false
+	case l.state.isFailing():
+		b.lanes.become(l, retrying)
+	default:
+		b.lanes.become(l, publishing)
 	}
 	for i, e := range pending {
 		maxBytes -= int64(e.size)
@@ -228,197 +147,263 @@ func (b *backlog) takeBatch(l *lane, batch []sinks.Message, maxMessages int, max
 		}
 		batch = append(batch, sinks.Message{Offset: e.offset, Change: e.change, Topic: e.topic})
 	}
-	l.inFlight, l.publishing = len(batch), true
+	l.inFlight = len(batch)
 	return batch, true
 }
 
-// acknowledgeOldest settles the n oldest entries of l: the destination has them.
+// acknowledgeOldest settles the n oldest entries of l: the destination has accepted them.
 func (b *backlog) acknowledgeOldest(l *lane, n int, now time.Time) {
 	if n == 0 {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	size := int64(0)
-	for range n {
-		e := l.popEntry()
-		l.settled = e.offset
-		size += int64(e.size)
-		if e.original != nil {
-			b.truncated++
-		}
-	}
 	l.inFlight -= n
-	b.pending -= n
-	b.delivered += uint64(n)
-	b.deliveredBytes += uint64(size)
-	b.lastAck = now
-	if !l.delivering {
-		l.delivering = true
-		b.delivering++
-	}
-	b.recordSettled(l, size)
+	l.delivering = true
+	b.lanes.popSettled(l, n, func(e entry) {
+		b.counts.delivered++
+		b.counts.deliveredBytes += uint64(e.size)
+		if e.original != nil {
+			b.counts.truncated++
+		}
+	})
+	b.counts.lastAck = now
 }
 
-// recordSettled books that entries of so many bytes have left l. The caller holds b.mu.
-func (b *backlog) recordSettled(l *lane, size int64) {
-	b.changed = true
-	b.addBytes(l, -size)
-	b.updateMembership(l)
-	signal(b.spaceFreed)
-	if len(b.catchingUp) > 0 {
-		signal(b.rereadReady)
-	}
-}
-
-// oldestEntry returns the oldest entry of l.
+// oldestEntry returns the oldest entry of l, which has one.
 func (b *backlog) oldestEntry(l *lane) entry {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return l.pendingEntries()[0]
+	return l.queue.pending()[0]
 }
 
-// replaceOldest puts a smaller form of the oldest change of l in its place: what follows still waits behind it (I3).
-func (b *backlog) replaceOldest(l *lane, smaller *event.Change) {
+// replaceOldest puts a truncated change in the place of the oldest one of l. The changes after it keep waiting for it (I3).
+func (b *backlog) replaceOldest(l *lane, truncated *event.Change) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	e := &l.pendingEntries()[0]
-	if e.original == nil {
-		e.original = e.change
-	}
-	b.addBytes(l, -int64(e.size))
-	e.change = smaller
-	e.size = e.original.Size() + e.change.Size()
-	b.addBytes(l, int64(e.size))
+	b.lanes.window.addBytes(l.membership, l.queue.truncateOldest(truncated))
 }
 
-// deadLetterOldest settles the oldest entry of l as a dead letter, which holds its bytes until it is stored.
+// deadLetterOldest settles the oldest entry of l as a dead letter. It occupies its bytes of the window until it is stored.
 func (b *backlog) deadLetterOldest(l *lane, reason string, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	e := l.popEntry()
-	l.settled = e.offset
-	b.pending--
-	b.recordSettled(l, int64(e.size))
-	b.bytes += int64(e.size)
-	letter := event.DeadLetter{Offset: e.offset, Time: now.UTC(), Reason: reason, Change: e.originalRecord().Change}
-	b.unstoredLetters = append(b.unstoredLetters, unstoredLetter{letter, e.size})
-	b.deadLetters++
+	b.lanes.popSettled(l, 1, func(e entry) {
+		letter := event.DeadLetter{Offset: e.offset, Time: now.UTC(), Reason: reason, Change: e.originalRecord().Change}
+		b.cursor.unstored = append(b.cursor.unstored, unstoredLetter{letter, e.size})
+		b.lanes.window.used += int64(e.size)
+	})
+	b.counts.deadLetters++
 }
 
-// releaseLane ends a worker's turn with l. It reports whether l has more to do and must go back to the workqueue.
+// releaseLane ends the Publish of l. It reports whether the caller must add l to the workqueue again.
 func (b *backlog) releaseLane(l *lane) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	l.inFlight, l.publishing, l.scheduled = 0, false, false
-	return b.claimSchedule(l) != nil
+	l.inFlight = 0
+	b.lanes.become(l, idle)
+	return b.lanes.claimSchedule(l) != nil
 }
 
-// hasAdvanced reports whether anything advanced since the last snapshot.
-func (b *backlog) hasAdvanced() bool {
+// parkLane makes l back off after a failed Publish, which has to be retried with the same n changes or more. These stay
+// queued if they are small and the parked lanes together hold little; everything else is dropped and read again before the
+// retry. The caller adds l to the workqueue when its back-off ends.
+func (b *backlog) parkLane(l *lane, n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.changed
-}
-
-// takeSnapshot returns the cursor as of now and the dead letters that must be stored with it.
-func (b *backlog) takeSnapshot() (c event.Cursor, dead []event.DeadLetter) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.changed = false
-	c = event.Cursor{Low: b.read, High: b.read, Lanes: map[string]uint64{}, Layout: b.layout}
-	for l := range b.busy { // I2
-		position := l.settledUpTo(b.read)
-		c.Low = min(c.Low, position)
-		c.Lanes[string(l.name)] = position
+	t := &b.lanes
+	others := t.window.parked
+	if l.membership.parked {
+		others -= l.queue.bytes
 	}
-	if b.settledAhead > b.read {
-		for name, l := range b.lanes {
-			if l.settled > b.read {
-				c.Lanes[string(name)] = l.settled
-			}
+	if !l.state.isFailing() && !l.delivering {
+		t.removedDelivering = false
+	}
+	l.inFlight, l.pass, l.delivering = 0, 0, false
+	size := int64(0)
+	tried := l.queue.pending()[:n]
+	for i := range tried {
+		size += int64(tried[i].size)
+	}
+	l.retryUpTo = tried[n-1].offset
+	if !t.window.mayPark(size, others) {
+		n = 0
+	}
+	t.become(l, backingOff)
+	t.dropNewest(l, n)
+}
+
+// markWorking records that a Publish of l succeeded, or failed for a reason that is not the lane's own; inDoubt: the sink is
+// unavailable and its changes may have arrived. It reports whether l was failing until now.
+func (b *backlog) markWorking(l *lane, inDoubt bool) (recovered bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l.inDoubt = inDoubt
+	if !l.state.isFailing() {
+		return false
+	}
+	l.retryUpTo = 0
+	b.lanes.become(l, publishing)
+	signal(b.lanes.rereadReady)
+	return true
+}
+
+// spillSlowLanes lets lanes lag that hold the window while most others have nothing to do: they are slow, and the others
+// must not wait for that. It returns the number of such lanes.
+func (b *backlog) spillSlowLanes() (spilled int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := &b.lanes
+	live := 0
+	for l := range t.busy {
+		if l.lagsFrom == 0 {
+			live++
 		}
 	}
-	for _, d := range b.unstoredLetters {
-		dead = append(dead, d.DeadLetter)
+	if idle := len(t.byName) - len(t.busy); idle < live {
+		return 0
 	}
-	return c, dead
-}
-
-// recordStored says that a snapshot with this cursor and so many dead letters is durable.
-func (b *backlog) recordStored(c event.Cursor, dead int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, d := range b.unstoredLetters[:dead] {
-		b.bytes -= int64(d.size)
+	for l := range t.busy {
+		if l.lagsFrom > 0 || l.paused || l.queue.length() <= l.inFlight {
+			continue
+		}
+		if l.queue.bytes > t.window.limit/int64(2*live) {
+			t.dropNewest(l, l.inFlight)
+			spilled++
+		}
 	}
-	b.unstoredLetters = append(b.unstoredLetters[:0:0], b.unstoredLetters[dead:]...)
-	b.storedLow, b.storedHigh = c.Low, c.High
-	signal(b.spaceFreed)
+	return spilled
 }
 
-// recordNotStored says that storing the last snapshot failed: the next one must include it.
-func (b *backlog) recordNotStored() {
+// laggingLanes returns the names of the lanes that lag.
+func (b *backlog) laggingLanes() (names []sinks.Lane) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.changed = true
+	for l := range b.lanes.busy {
+		if l.lagsFrom > 0 {
+			names = append(names, l.name)
+		}
+	}
+	return names
 }
 
-// removeIdleLanes drops the lanes that had nothing to do since it was called last and that the stored cursor covers, so that
-// memory follows the lanes in use and not all lanes ever seen, and returns their names.
-func (b *backlog) removeIdleLanes() (forgotten []sinks.Lane) {
+// removeIdleLanes removes the lanes that had nothing to do since the last call and that the stored cursor covers, and
+// returns their names. Memory so follows the lanes in use, not all lanes there ever were.
+func (b *backlog) removeIdleLanes() (removed []sinks.Lane) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for name, l := range b.lanes {
-		if _, busy := b.busy[l]; busy || l.usedRecently || l.failing || l.scheduled || l.publishing || l.paused || l.settled > b.storedHigh {
+	for name, l := range b.lanes.byName {
+		if l.membership.busy || l.state != idle || l.paused || l.usedRecently || l.settled > b.cursor.storedHigh {
 			l.usedRecently = false
 			continue
 		}
-		b.removeLane(l)
-		forgotten = append(forgotten, name)
+		b.lanes.removeLane(l)
+		removed = append(removed, name)
 	}
-	return forgotten
+	return removed
 }
 
-// removeLane drops l, which has nothing queued. The caller holds b.mu.
-func (b *backlog) removeLane(l *lane) {
-	if l.delivering {
-		b.delivering--
-		b.removedDelivering = true
-	}
-	delete(b.lanes, l.name)
+// hasAdvanced reports whether the cursor has changed since the last snapshot.
+func (b *backlog) hasAdvanced() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.lanes.changed
 }
 
-// signal lets whoever waits for c look again.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
+// takeSnapshot returns the cursor as of now and the dead letters that must be stored with it.
+func (b *backlog) takeSnapshot() (event.Cursor, []event.DeadLetter) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lanes.changed = false
+	return b.cursor.snapshot(&b.lanes)
 }
 
-// fillStats fills in what the backlog knows without a look at each lane.
+// recordStored records that a snapshot with this cursor and so many dead letters is durable.
+func (b *backlog) recordStored(c event.Cursor, letters int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lanes.window.used -= b.cursor.recordStored(c, letters)
+	signal(b.lanes.spaceFreed)
+}
+
+// recordNotStored records that storing the last snapshot failed: the next one includes it.
+func (b *backlog) recordNotStored() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lanes.changed = true
+}
+
+// fillStats sets the statistics that need no look at every lane.
 func (b *backlog) fillStats(s *Stats) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s.Delivered, s.DeliveredBytes, s.Truncated, s.NotRouted = b.delivered, b.deliveredBytes, b.truncated, b.notRouted
-	s.AlreadySettled, s.DeadLetters = b.alreadySettled, b.deadLetters
-	s.Pending, s.WindowBytes, s.WindowLimit = b.pending, b.bytes, b.limit
-	s.Lanes, s.LanesFailing, s.LanesLagging, s.LanesDelivering = len(b.lanes), b.failing, b.lagging, b.delivering
-	if b.removedDelivering {
+	t, c := &b.lanes, b.counts
+	s.Delivered, s.DeliveredBytes, s.Truncated, s.NotRouted = c.delivered, c.deliveredBytes, c.truncated, c.notRouted
+	s.AlreadySettled, s.DeadLetters, s.LastAck = c.alreadySettled, c.deadLetters, c.lastAck
+	s.Pending, s.WindowBytes, s.WindowLimit = t.pending, t.window.used, t.window.limit
+	s.Lanes, s.LanesFailing, s.LanesLagging, s.LanesDelivering = len(t.byName), t.failing, t.lagging, t.delivering
+	if t.removedDelivering {
 		s.LanesDelivering = max(1, s.LanesDelivering)
 	}
-	s.Read, s.Low, s.LastAck = b.read, b.storedLow, b.lastAck
+	s.Read, s.Low = t.read, b.cursor.storedLow
 }
 
-// oldestObserved returns when the oldest change was observed that is not settled, as far as known; zero when there is none.
+// oldestObserved returns when the oldest unsettled change was observed, as far as known; zero if there is none.
 func (b *backlog) oldestObserved() (oldest time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for l := range b.busy {
+	for l := range b.lanes.busy {
 		if at := l.oldestObserved(); !at.IsZero() && (oldest.IsZero() || at.Before(oldest)) {
 			oldest = at
 		}
 	}
 	return oldest
+}
+
+// cursorTracker knows what is stored and what has to be stored next. backlog.mu guards it.
+type cursorTracker struct {
+	layout       string
+	settledAhead uint64 // lanes may be settled up to here, beyond what is read; only after a restart
+	storedLow    uint64 // Low of the last stored cursor
+	storedHigh   uint64 // High of the last stored cursor
+	unstored     []unstoredLetter
+}
+
+// unstoredLetter is a dead letter that is not stored yet. It occupies its bytes of the window until then, so that a
+// destination that rejects everything cannot fill the memory (I6).
+type unstoredLetter struct {
+	event.DeadLetter
+	size int
+}
+
+// snapshot returns the cursor that follows from the lanes, and the dead letters it passes. The cursor names only lanes with
+// unsettled changes, and those that are ahead of what is read.
+func (c *cursorTracker) snapshot(t *laneTable) (cursor event.Cursor, letters []event.DeadLetter) {
+	cursor = event.Cursor{Low: t.read, High: t.read, Lanes: map[string]uint64{}, Layout: c.layout}
+	for l := range t.busy { // I2
+		position := l.settledUpTo(t.read)
+		cursor.Low = min(cursor.Low, position)
+		cursor.Lanes[string(l.name)] = position
+	}
+	if c.settledAhead > t.read {
+		for name, l := range t.byName {
+			if l.settled > t.read {
+				cursor.Lanes[string(name)] = l.settled
+			}
+		}
+	}
+	for _, u := range c.unstored {
+		letters = append(letters, u.DeadLetter)
+	}
+	return cursor, letters
+}
+
+// recordStored drops the oldest dead letters, which are stored with this cursor, and returns their size.
+func (c *cursorTracker) recordStored(cursor event.Cursor, letters int) (freed int64) {
+	for _, u := range c.unstored[:letters] {
+		freed += int64(u.size)
+	}
+	c.unstored = append(c.unstored[:0:0], c.unstored[letters:]...)
+	c.storedLow, c.storedHigh = cursor.Low, cursor.High
+	return freed
 }

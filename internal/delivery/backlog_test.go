@@ -16,7 +16,39 @@ func (b *backlog) mustAddChange(t *testing.T, r event.Record) *lane {
 	if _, ok := b.addChange(sinks.Lane(r.Change.Namespace), newEntry(r, nil, nil)); !ok {
 		t.Fatalf("no room for %d", r.Offset)
 	}
-	return b.lanes[sinks.Lane(r.Change.Namespace)]
+	return b.lanes.byName[sinks.Lane(r.Change.Namespace)]
+}
+
+// checkSums compares the sets and sums of a lane table with what its lanes hold.
+func checkSums(t *testing.T, b *backlog) {
+	t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	want := newLaneTable(b.lanes.window.limit, 0)
+	for _, u := range b.cursor.unstored {
+		want.window.used += int64(u.size)
+	}
+	for name, l := range b.lanes.byName {
+		copied := lane{state: l.state, lagsFrom: l.lagsFrom, delivering: l.delivering}
+		want.updateMembership(&copied)
+		size := int64(0)
+		for _, e := range l.queue.pending() {
+			want.queueEntry(&copied, e)
+			size += int64(e.size)
+		}
+		_, busy := b.lanes.busy[l]
+		_, catchingUp := b.lanes.catchingUp[l]
+		if l.membership != copied.membership || busy != copied.membership.busy || catchingUp != copied.membership.catchingUp ||
+			l.queue.bytes != size {
+			t.Errorf("lane %q: membership %+v in sets %v and %v with %d bytes, want %+v with %d", name, l.membership, busy, catchingUp,
+				l.queue.bytes, copied.membership, size)
+		}
+	}
+	got := &b.lanes
+	if got.window != want.window || got.pending != want.pending || got.lagging != want.lagging || got.failing != want.failing ||
+		got.delivering != want.delivering || len(got.busy) != len(want.busy) || len(got.catchingUp) != len(want.catchingUp) {
+		t.Errorf("the sums of the lane table are %+v\nwant %+v", got, want)
+	}
 }
 
 func TestTheCursorNamesOnlyUnfinishedLanes(t *testing.T) {
@@ -54,8 +86,8 @@ func TestADeadLetterMadeDuringAWriteGoesIntoTheNext(t *testing.T) {
 		t.Errorf("cursors %d and %d, second write has %+v", first.Low, second.Low, dead)
 	}
 	b.recordStored(second, len(dead))
-	if size := int64(l.pendingEntries()[0].size); b.bytes != size {
-		t.Errorf("window holds %d bytes, want the %d of what is pending", b.bytes, size)
+	if size := int64(l.queue.pending()[0].size); b.lanes.window.used != size {
+		t.Errorf("window holds %d bytes, want the %d of what is pending", b.lanes.window.used, size)
 	}
 }
 
@@ -65,7 +97,7 @@ func TestABatchIsBoundedButNeverEmpty(t *testing.T) {
 	for _, r := range changesIn("a", "a", "a", "a", "a") {
 		l = b.mustAddChange(t, r)
 	}
-	size := int64(l.entries[0].size)
+	size := int64(l.queue.entries[0].size)
 	for _, c := range []struct {
 		messages int
 		bytes    int64
@@ -100,7 +132,7 @@ func TestAStuckLaneDoesNotKeepJournalFramesAlive(t *testing.T) {
 	if kept > 0 {
 		t.Errorf("%d frames are alive", kept)
 	}
-	stuck, _ := b.takeBatch(b.lanes["stuck"], nil, frames, 1<<30)
+	stuck, _ := b.takeBatch(b.lanes.byName["stuck"], nil, frames, 1<<30)
 	for i, m := range stuck {
 		if m.Change.After[0] != byte(i) || m.Change.After[1] != 42 {
 			t.Fatalf("change %d came back as %v", i, m.Change.After)
@@ -123,12 +155,12 @@ func TestALaneInSteadyFlowAllocatesCopiesOfChangesOnly(t *testing.T) {
 	if n := testing.AllocsPerRun(10_000, func() { b.acknowledgeOldest(add(), 1, time.Time{}) }); n != copies {
 		t.Errorf("%v allocations a change, want %v", n, copies)
 	}
-	if c := cap(b.lanes["a"].entries); c > 1000 {
+	if c := cap(b.lanes.byName["a"].queue.entries); c > 1000 {
 		t.Errorf("a queue of 100 changes holds space for %d", c)
 	}
 }
 
-// newLaggingBacklog returns a backlog that has read changes of these lanes, all of which are behind from their first change on.
+// newLaggingBacklog returns a backlog that has read changes of these lanes, all of which lag from their first change on.
 func newLaggingBacklog(t *testing.T, lanes ...string) (*backlog, []event.Record) {
 	t.Helper()
 	b, records := newBacklog("", 1<<20, event.Cursor{}), changesIn(lanes...)
@@ -137,31 +169,34 @@ func newLaggingBacklog(t *testing.T, lanes ...string) (*backlog, []event.Record)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for l := range b.busy {
-		b.truncateQueue(l, 0)
+	for l := range b.lanes.busy {
+		b.lanes.dropNewest(l, 0)
 	}
 	return b, records
 }
 
-// TestALaneIsReloadedOnlyInItsOwnPass takes a lane out of the middle of a pass: what a later pass reads elsewhere is
-// not what it lacks.
+// TestALaneIsReloadedOnlyInItsOwnPass takes a lane out of a pass before that ends. A later pass that reads elsewhere must not
+// load it.
 func TestALaneIsReloadedOnlyInItsOwnPass(t *testing.T) {
 	b, records := newLaggingBacklog(t, "a", "b", "a", "b", "b", "a")
-	a, other := b.lanes["a"], b.lanes["b"]
-	a.failing, a.reloading, a.retryUpTo, b.failing = true, true, 6, 1
-	if _, ok := b.nextReread(); !ok || a.pass != b.passNumber {
+	a, other := b.lanes.byName["a"], b.lanes.byName["b"]
+	plan := newRereadPlan(b)
+	a.retryUpTo = 6
+	b.lanes.become(a, reloading)
+	if _, ok := plan.nextRead(); !ok || a.pass != plan.pass {
 		t.Fatal("a is not loaded")
 	}
-	b.reloadEntry("a", newEntry(records[0], nil, nil))
-	b.pauseLanes(sinks.Repartition{From: []sinks.Lane{"a"}}) // it is in trouble, and goes on: no longer in this pass
-	other.lagsFrom, b.choseLeastLagging = 6, false
-	if after, ok := b.nextReread(); !ok || after != 5 {
-		t.Fatalf("read on after %d (%v), want after 5 for b", after, ok)
+	plan.reloadEntry("a", newEntry(records[0], nil, nil))
+	newLaneReplacer(b).pauseLanes(sinks.Repartition{From: []sinks.Lane{"a"}}) // resumes a, which fails: it leaves the pass
+	other.lagsFrom, plan.choseLeastLagging = 6, false
+	if after, ok := plan.nextRead(); !ok || after != 5 {
+		t.Fatalf("the next pass reads after %d (%v), want after 5 for b", after, ok)
 	}
-	b.reloadEntry("a", newEntry(records[5], nil, nil))
-	if n := len(a.pendingEntries()); n != 1 || a.lagsFrom != 2 {
-		t.Errorf("a has %d changes and goes on at %d: it has passed over some", n, a.lagsFrom)
+	plan.reloadEntry("a", newEntry(records[5], nil, nil))
+	if n := a.queue.length(); n != 1 || a.lagsFrom != 2 {
+		t.Errorf("a has %d changes and lags from %d: some were skipped", n, a.lagsFrom)
 	}
+	checkSums(t, b)
 }
 
 func TestNoCursorMissesChangesThatMoveToOtherLanes(t *testing.T) {
@@ -169,14 +204,15 @@ func TestNoCursorMissesChangesThatMoveToOtherLanes(t *testing.T) {
 	for _, r := range changesIn("a", "b", "a", "b") {
 		b.mustAddChange(t, r)
 	}
-	b.acknowledgeOldest(b.lanes["b"], 1, time.Time{})
+	b.acknowledgeOldest(b.lanes.byName["b"], 1, time.Time{})
 	r := sinks.Repartition{From: []sinks.Lane{"a", "b"}, To: []sinks.Lane{"c", "d"}}
-	if quiet, _ := b.pauseLanes(r); !quiet {
+	replacer := newLaneReplacer(b)
+	if quiet, _ := replacer.pauseLanes(r); !quiet {
 		t.Fatal("idle lanes are not quiet")
 	}
-	queued := b.queuedEntries(r)
+	queued := replacer.queuedEntries(r)
 	before, _ := b.takeSnapshot()
-	b.replaceLanes(r, queued, []sinks.Lane{"c", "c", "d"})
+	replacer.replaceLanes(r, queued, []sinks.Lane{"c", "c", "d"})
 	after, _ := b.takeSnapshot()
 	if fmt.Sprint(before.Low, before.Lanes, after.Low, after.Lanes) != "0 map[a:0 b:3] 0 map[c:0 d:3]" {
 		t.Errorf("cursors %v, then %v", before, after)
@@ -187,12 +223,13 @@ func TestALaneInDoubtIsNotReplaced(t *testing.T) {
 	b := newBacklog("", 1<<20, event.Cursor{})
 	l := b.mustAddChange(t, changesIn("a")[0])
 	r := sinks.Repartition{From: []sinks.Lane{"a"}, To: []sinks.Lane{"b"}}
-	b.markWorking(l, true) // the sink was away
-	if quiet, _ := b.pauseLanes(r); quiet || l.paused {
-		t.Error("what is in doubt may be given to another lane")
+	replacer := newLaneReplacer(b)
+	b.markWorking(l, true) // the sink was unavailable
+	if quiet, _ := replacer.pauseLanes(r); quiet || l.paused {
+		t.Error("changes in doubt may move to another lane")
 	}
 	b.markWorking(l, false)
-	if quiet, _ := b.pauseLanes(r); !quiet {
-		t.Error("a lane that works is not replaced")
+	if quiet, _ := replacer.pauseLanes(r); !quiet {
+		t.Error("a lane without problems is not replaced")
 	}
 }

@@ -9,25 +9,26 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// maxToleratedRejections is how many changes in a row are believed to be rejected for what they are. A destination that rejects more
-// than that, and accepts nothing, is away, and not a graveyard for the history.
+// maxToleratedRejections is how many changes in a row may be rejected before the destination counts as unavailable. A
+// destination that rejects everything and accepts nothing is the wrong one, or broken: the history must not become dead
+// letters.
 const maxToleratedRejections = 4
 
-// breaker tells what an answer is about: rejected changes from a sink, or one of its destinations, that rejects everything;
-// a sink that is away from one that says so to a single lane. It is safe for concurrent use.
+// breaker decides whether an answer is about one change, one lane, one destination or the whole sink. Safe for concurrent
+// use, except where noted.
 type breaker struct {
-	destinationName func(sinks.Lane) string // of the destination of a lane
-	rejections      atomic.Int64            // in a row, over all destinations
-	acceptances     atomic.Uint64           // of Publish calls, over all destinations
+	destinationName func(sinks.Lane) string
+	rejections      atomic.Int64  // in a row, over all destinations
+	acceptances     atomic.Uint64 // of Publish calls, over all destinations
 
 	mu           sync.Mutex
-	destinations map[string]*destination
+	destinations map[string]*destination // by name; never removed
 }
 
-// destination is what accepts and rejects as a whole: a topic with all its partitions, a stream, a URL.
+// destination accepts and rejects as a whole: a topic with all its partitions, a stream, a URL.
 type destination struct {
-	rejections atomic.Int64 // in a row, without an acceptance
-	largest    atomic.Int64 // the size of the largest change that was accepted; 0 while none was
+	rejections atomic.Int64 // in a row
+	largest    atomic.Int64 // size of the largest change that was accepted; 0: none was
 }
 
 func newBreaker(sink sinks.Sink) *breaker {
@@ -38,83 +39,87 @@ func newBreaker(sink sinks.Sink) *breaker {
 	return b
 }
 
-// destinationOf returns the destination of l. Only the worker that has the lane may call it.
+// destinationOf returns the destination of l. Only the worker that holds the lane may call it.
 func (b *breaker) destinationOf(l *lane) *destination {
-	if l.destination == nil {
+	if l.worker.destination == nil {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		name := b.destinationName(l.name)
 		if b.destinations[name] == nil {
 			b.destinations[name] = &destination{}
 		}
-		l.destination = b.destinations[name]
+		l.worker.destination = b.destinations[name]
 	}
-	return l.destination
+	return l.worker.destination
 }
 
-// recordAcceptance notes which changes the destination of l has accepted.
+// recordAcceptance records that the destination of l accepted a batch. Only the worker that holds the lane may call it.
 func (b *breaker) recordAcceptance(l *lane, batch []sinks.Message) {
 	d, size := b.destinationOf(l), 0
 	for i := range batch {
 		size = max(size, batch[i].Change.Size())
 	}
-	for was := d.largest.Load(); int64(size) > was && !d.largest.CompareAndSwap(was, int64(size)); was = d.largest.Load() {
-	}
+	d.raiseLargest(int64(size))
 	d.rejections.Store(0)
 	b.rejections.Store(0)
 	b.acceptances.Add(1)
-	l.unavailableSince = 0
+	l.worker.unavailableSince = 0
 }
 
-// laneError is an answer that closes the gate for all, given to one lane only: it is this lane's trouble.
-type laneError struct {
-	reason string
-	after  time.Duration // that the destination asked for
-}
-
-func (e *laneError) Error() string { return e.reason }
-
-// judgeUnavailable turns the answer that the destination is away into a failure of l alone, when others were accepted since l was
-// told so the first time: a receiver that answers 503 to one object must not stop all others, again and again.
-func (b *breaker) judgeUnavailable(l *lane, err error) error {
-	now := b.acceptances.Load() + 1
-	if l.unavailableSince == 0 {
-		l.unavailableSince = now
+func (d *destination) raiseLargest(size int64) {
+	for {
+		largest := d.largest.Load()
+		if size <= largest || d.largest.CompareAndSwap(largest, size) {
+			return
+		}
 	}
-	var away *sinks.UnavailableError
-	if l.unavailableSince == now || !errors.As(err, &away) {
+}
+
+// laneUnavailableError is an UnavailableError that only one lane gets: it fails that lane instead of closing the gate.
+type laneUnavailableError struct {
+	reason string
+	after  time.Duration // wait at least so long
+}
+
+func (e *laneUnavailableError) Error() string { return e.reason }
+
+// judgeUnavailable turns err, an UnavailableError, into a failure of l alone if Publish calls of other lanes were accepted
+// since l got this answer first: a receiver that answers 503 for one object must not stop all others again and again. Only
+// the worker that holds the lane may call it.
+func (b *breaker) judgeUnavailable(l *lane, err error) error {
+	now := b.acceptances.Load() + 1 // never 0, which means that the last answer was another one
+	if l.worker.unavailableSince == 0 {
+		l.worker.unavailableSince = now
+	}
+	var unavailable *sinks.UnavailableError
+	if l.worker.unavailableSince == now || !errors.As(err, &unavailable) {
 		return err
 	}
-	return &laneError{reason: away.Reason, after: away.After}
+	return &laneUnavailableError{reason: unavailable.Reason, after: unavailable.After}
 }
 
-// judgeRejection turns the rejection of the oldest change of l into a failure, after which the same change is tried again, when
-// too many others came before it in a row. A change that is too large is believed to be, if it is larger than any that was
-// accepted.
+// judgeRejection returns err if the rejection of a change, the oldest of l, is believed. If too many changes were rejected in
+// a row, it returns another error, after which the same change is tried again. A change that is larger than any that was
+// accepted is believed to be too large. Only the worker that holds the lane may call it.
 func (b *breaker) judgeRejection(l *lane, change sinks.Message, err error) error {
-	if l.toleratedOffset == change.Offset { // it waits to become a dead letter
+	if l.worker.toleratedOffset == change.Offset { // believed before: it waits to become a dead letter
 		return err
 	}
 	d := b.destinationOf(l)
 	if largest := d.largest.Load(); largest > 0 && isTooLarge(err) && int64(change.Change.Size()) > largest {
-		l.toleratedOffset = change.Offset
+		l.worker.toleratedOffset = change.Offset
 		return err
 	}
 	inRow := d.rejections.Add(1)
 	if b.rejections.Add(1) > maxToleratedRejections {
 		return &sinks.UnavailableError{
-			Reason: "every change is rejected and none accepted: is this the right destination? The last was " + err.Error(),
+			Reason: "every change is rejected and none accepted: check that this is the right destination; last rejection: " +
+				err.Error(),
 		}
 	}
 	if inRow > maxToleratedRejections {
-		return errors.New("every change is rejected here and none accepted; the last was " + err.Error())
+		return errors.New("every change is rejected here and none accepted; last rejection: " + err.Error())
 	}
-	l.toleratedOffset = change.Offset
+	l.worker.toleratedOffset = change.Offset
 	return err
-}
-
-// isTooLarge says that err rejects a change for its size.
-func isTooLarge(err error) bool {
-	var never *sinks.RejectedError
-	return errors.As(err, &never) && never.TooLarge
 }

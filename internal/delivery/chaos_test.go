@@ -37,6 +37,7 @@ type world struct {
 	lanes        int  // of the destination's layout
 	using        int  // of the layout that this process uses, which follows that
 	routed       bool // some changes are for another topic, some not for this sink
+	pipeline     *Pipeline
 }
 
 // repartitionCount counts how often lanes were replaced, in all worlds.
@@ -214,6 +215,7 @@ func (w *world) LaneTo(c *event.Change, topic *sinks.Template) (sinks.Lane, erro
 
 func (w *world) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
 	w.checkCall(lane, batch)
+	checkSums(w.t, w.pipeline.backlog)
 	w.mu.Lock()
 	takes := time.Duration(w.random.IntN(20)) * time.Millisecond
 	w.mu.Unlock()
@@ -310,6 +312,7 @@ func (w *world) runProcess(f func(p *Pipeline, stop context.CancelFunc)) error {
 		Route:         w.routeOf,
 	}
 	p := New("chaos", w, "", w, w.cursor, cfg, slog.New(slog.DiscardHandler))
+	w.pipeline = p
 	w.mu.Unlock()
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()

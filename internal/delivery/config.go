@@ -9,74 +9,88 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// Config bounds one pipeline. The zero value of a field stands for its default.
+// Journal is what a pipeline needs of the journal.
+type Journal interface {
+	// Read returns the records that follow an offset: at least one, ascending, without a hole. It blocks until there is one
+	// or ctx ends. Changes may alias one buffer; the pipeline does not modify them. An error ends the pipeline. Two goroutines
+	// call it concurrently, the dispatcher and the catch-up reader.
+	Read(ctx context.Context, after uint64) ([]event.Record, error)
+
+	// Settle stores the cursor and the dead letters in one atomic write, which is durable when it returns nil (I2). After an
+	// error it is open whether they are stored, and a later call has both again: dead letters are identified by their Offset.
+	// Calls are not concurrent.
+	Settle(ctx context.Context, c event.Cursor, dead []event.DeadLetter) error
+}
+
+// Config bounds one pipeline. The zero value of a field stands for its default. Its functions are called concurrently.
 type Config struct {
 	Retry RetryConfig
 
-	// WindowBytes bounds the changes that are read but not yet settled, by event.Change.Size. A larger single change
-	// passes alone. Changes hold no more than that: they are copies, which keep no journal frame alive. Default 32 MiB.
+	// WindowBytes bounds the changes that are read but not settled, by event.Change.Size. A larger single change passes alone.
+	// The changes are copies, which keep no journal frame alive. Default 32 MiB.
 	WindowBytes int64
 
-	// Workers bounds concurrent Publish calls, and so how many lanes are in flight. Default 8: Publish waits for a
+	// Workers bounds concurrent Publish calls, and so how many lanes are in flight. Default 8: a Publish waits for the
 	// network most of its time.
 	Workers int
 
 	// BatchBytes and BatchMessages bound one Publish; a larger single change is a batch of its own. Defaults 960 KiB, which
-	// with the envelope of a change mostly fits one request where destinations take a megabyte, and 1000. A sink that has
-	// several requests on its way in one Publish asks for more.
+	// with the envelopes of the changes mostly fits one request of a megabyte, and 1000. Sinks that have several requests in
+	// flight in one Publish ask for more, see [sinks.Batched].
 	BatchBytes    int64
 	BatchMessages int
 
-	// Rate bounds messages a second, retries included; 0, the default, is no limit. Burst is how many may go at once,
+	// Rate bounds messages per second, retries included; 0, the default, is no limit. Burst is how many may be sent at once,
 	// by default one second's worth. Batches are never larger than Burst.
 	Rate  float64
 	Burst int
 
-	// Route says which changes are for this sink, and where they go; nil sends all to the sink's own topic. It must be a
-	// pure function of the change and of what the pipeline's layout names. Called concurrently.
+	// Route returns whether a change is for this sink, and its topic; nil sends all changes to the sink's own topic. It must
+	// be a pure function of the change and of what the pipeline's layout names.
 	Route func(*event.Change) Route
 
-	// IsFenced says that the sink was fenced, see [sinks.IsFenced]: it is not restored, though it may be a [sinks.Stateful].
+	// IsFenced: the sink was fenced, see [sinks.Fenced], and is not restored, although it may be a [sinks.Stateful].
 	IsFenced bool
 
-	// AlreadyDelivered says which changes the destination has already in the lane they belong to, from a process before: they are
-	// settled as they are read. Like Route it must be a pure function, and is called concurrently. nil: none.
+	// AlreadyDelivered reports whether an earlier process delivered a change through this lane; such a change is settled when
+	// it is read. Like Route it must be a pure function. nil: none was.
 	AlreadyDelivered func(sinks.Lane, *event.Change) bool
 
-	// Truncate makes a copy of a change that the sink refused as too large, with less in it and the same ID, or says that
-	// there is nothing left to take out. It must be a pure function. nil makes dead letters of all that is too large.
+	// Truncate returns a copy of a change that the sink rejected as too large, with less in it and the same ID; false if
+	// nothing is left to remove. It must be a pure function. nil: every change that is too large becomes a dead letter.
 	Truncate func(*event.Change) (*event.Change, bool)
 
-	// PublishDeadLetter publishes a dead letter elsewhere before it is stored, with the reason. A *sinks.RejectedError says that this
-	// cannot be, which becomes part of the stored reason; after any other error it is tried again, and the lane waits.
-	// Called concurrently, for the same change again after a crash. nil: they are only stored.
+	// PublishDeadLetter publishes a dead letter before it is stored. A *sinks.RejectedError means that it is only stored, with
+	// that error as part of the reason; after any other error the lane waits and tries again. It is called again for the same
+	// change after a crash. nil: dead letters are only stored.
 	PublishDeadLetter func(ctx context.Context, c *event.Change, reason string) error
 
-	// ObservePublish, where set, is told how long each Publish took. Called concurrently.
+	// ObservePublish is called with the duration of each Publish. May be nil.
 	ObservePublish func(time.Duration)
 
-	// OnAcknowledged, where set, is told of each change that the destination acknowledged, at once. Called concurrently; it
-	// must neither wait nor keep the change.
+	// OnAcknowledged is called for each change as soon as the destination has acknowledged it. It must not block and not keep
+	// the change. May be nil.
 	OnAcknowledged func(*event.Change)
 
 	// SettleInterval is how often progress is stored, and so how much is sent again after a crash. Default 200 ms.
 	SettleInterval time.Duration
 
-	// NewestOffset is the newest offset of the journal before this process appended to it. Selection names what decides which
-	// changes reach which lane in which order: routes, the format, the sink's topic and address, and what the program makes
-	// of them. Both are for a sinks.Stateful, whose stored state counts only under the same Selection.
+	// NewestOffset is the newest offset of the journal before this process appended to it. RoutingFingerprint changes with
+	// everything that decides which changes reach which lane in which order: routes, the format, the sink's topic and address,
+	// and how this version of the program applies them. Both are for a [sinks.Stateful], whose stored state counts only under
+	// the same RoutingFingerprint.
 	NewestOffset       uint64
 	RoutingFingerprint string
 }
 
-// Route is where one change goes.
+// Route is the destination of one change.
 type Route struct {
-	Skip  bool            // not to this sink
-	Topic *sinks.Template // nil is the sink's own; else the sink must be a sinks.Router
+	Skip  bool            // not for this sink
+	Topic *sinks.Template // nil: the sink's own; otherwise the sink must be a sinks.Router
 }
 
-// RetryConfig bounds the waits after failures, of a lane and of the whole sink: they grow from Min to Max, with jitter.
-// Retries have no end. Defaults 100 ms and 30 s.
+// RetryConfig bounds the waits after failures, of a lane and of the whole sink: they grow from Min to Max, with jitter. Retries
+// never end. Defaults 100 ms and 30 s.
 type RetryConfig struct {
 	Min, Max time.Duration
 }

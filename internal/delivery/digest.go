@@ -8,11 +8,10 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// digestInterval is how often the log tells of changes that were not delivered as they are: one line about dead letters, and
-// one about reduced changes.
+// digestInterval is how often truncated changes and dead letters are logged, in one line each.
 const digestInterval = 10 * time.Second
 
-// logDigest gathers what would be a line for each change. Safe for concurrent use.
+// logDigest gathers what would otherwise be one log line per change. Safe for concurrent use.
 type logDigest struct {
 	log *slog.Logger
 
@@ -22,54 +21,54 @@ type logDigest struct {
 }
 
 type digestCounts struct {
-	truncated   uint64   // changes delivered in part, of which the log told
-	lastKey     string   // the key of the last one that was made smaller
-	omitted     []string // what it lacks
-	lastReason  string   // why
-	deadLetters int
-	deadReason  string
+	truncated      uint64   // truncated changes that are in the log already
+	lastKey        string   // of the change that was truncated last
+	omitted        []string // what that lacks
+	lastReason     string   // why it was truncated
+	deadLetters    int      // since the last line
+	deadLetterText string   // reason of the last one
 }
 
-// addTruncated notes a change that is tried without parts of it, and why. It may be refused even so.
+// addTruncated records that a truncated change is tried, and why. The destination may still reject it.
 func (d *logDigest) addTruncated(c *event.Change, reason error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.current.lastKey, d.current.omitted, d.current.lastReason = c.Key(), c.Omitted, reason.Error()
 }
 
-// addDeadLetter notes a change that was rejected for ever.
+// addDeadLetter records that a change was permanently rejected.
 func (d *logDigest) addDeadLetter(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.current.deadLetters++
-	d.current.deadReason = err.Error()
+	d.current.deadLetterText = err.Error()
 }
 
-// writeIfDue writes what was gathered, if the last time is long enough ago. reduced changes were delivered in part since the
-// pipeline was made.
-func (d *logDigest) writeIfDue(now time.Time, reduced uint64) {
-	g, due := d.takeIfDue(now, reduced)
+// writeIfDue logs what was gathered if the last lines are old enough. truncated is the number of changes that were delivered
+// truncated since the pipeline was made.
+func (d *logDigest) writeIfDue(now time.Time, truncated uint64) {
+	g, due := d.takeIfDue(now, truncated)
 	if !due {
 		return
 	}
-	if count := reduced - g.truncated; count > 0 {
-		d.log.Warn("changes are too large for the destination and were delivered without parts of them; "+
-			"onOversize: deadLetter keeps them whole",
+	if count := truncated - g.truncated; count > 0 {
+		d.log.Warn("changes are too large for the destination and were delivered truncated; "+
+			"onOversize: deadLetter keeps them complete",
 			"count", count, "last", g.lastKey, "without", g.omitted, "reason", g.lastReason)
 	}
 	if g.deadLetters > 0 {
-		d.log.Warn("changes were rejected for ever and are dead letters", "count", g.deadLetters, "lastReason", g.deadReason)
+		d.log.Warn("changes were permanently rejected and are dead letters", "count", g.deadLetters, "lastReason", g.deadLetterText)
 	}
 }
 
-// takeIfDue returns what was gathered, and whether it is to be logged, which ends it.
-func (d *logDigest) takeIfDue(now time.Time, reduced uint64) (g digestCounts, due bool) {
+// takeIfDue returns what was gathered since the last lines and resets it, if there is something to log now.
+func (d *logDigest) takeIfDue(now time.Time, truncated uint64) (g digestCounts, due bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	g = d.current
-	if now.Sub(d.logged) < digestInterval || g.truncated == reduced && g.deadLetters == 0 {
+	if now.Sub(d.logged) < digestInterval || g.truncated == truncated && g.deadLetters == 0 {
 		return g, false
 	}
-	d.current.truncated, d.current.deadLetters, d.logged = reduced, 0, now
+	d.current.truncated, d.current.deadLetters, d.logged = truncated, 0, now
 	return g, true
 }

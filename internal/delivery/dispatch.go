@@ -2,8 +2,8 @@ package delivery
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -12,187 +12,155 @@ import (
 )
 
 const (
-	// scheduleBatch bounds how many changes are queued before the workers hear of them. Handing lanes over in groups lets a
-	// worker take several changes of a lane at once, which costs the destination and us less than one by one.
+	// scheduleBatch bounds how many lanes become queued before the workers get them. Lanes are added to the workqueue in
+	// groups, so that a worker finds several changes of a lane: one Publish of many costs less than many of one.
 	scheduleBatch = 256
 
-	// spillDelay is how long a change waits for room before lanes that hold the window alone fall behind.
+	// spillDelay is how long a change waits for space before the lanes that hold the window alone start to lag.
 	spillDelay = 200 * time.Millisecond
-
-	// unroutableLane is the lane of changes that the sink is not to see. All of them become dead letters.
-	unroutableLane sinks.Lane = ""
 )
 
-// dispatchChanges reads the journal in order and queues each change with its lane. It returns nil when a drain is complete.
-func (p *Pipeline) dispatchChanges(ctx context.Context) error {
+// dispatcher reads the journal in order and queues each change with its lane. One goroutine runs it.
+type dispatcher struct {
+	sinkName string
+	journal  Journal
+	backlog  *backlog
+	resolver *laneResolver
+	queue    *laneQueue
+	gate     *ratelimit.Gate
+	drain    *drainRequest
+
+	toSchedule []*lane // queued lanes that the workqueue does not have yet
+}
+
+// drainRequest is the order to deliver up to an offset and end.
+type drainRequest struct {
+	upTo      atomic.Pointer[uint64] // nil before request
+	requested context.Context        // ends with request
+	request   context.CancelFunc
+}
+
+func newDrainRequest() *drainRequest {
+	d := &drainRequest{}
+	d.requested, d.request = context.WithCancel(context.Background())
+	return d
+}
+
+// covers reports whether a drain is requested and reading up to this offset is enough for it.
+func (d *drainRequest) covers(offset uint64) bool {
+	upTo := d.upTo.Load()
+	return upTo != nil && offset >= *upTo
+}
+
+// run dispatches until ctx ends or a drain is complete, for which it returns nil.
+func (d *dispatcher) run(ctx context.Context) error {
 	reading, interrupt := context.WithCancel(ctx)
 	defer interrupt()
-	defer context.AfterFunc(p.draining, interrupt)()
-	for !p.isReadUpToDrain() {
-		err := p.dispatchFrame(reading)
+	defer context.AfterFunc(d.drain.requested, interrupt)()
+	for !d.drain.covers(d.backlog.readPosition()) {
+		err := d.dispatchFrame(reading)
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case reading.Err() != nil: // by the drain, all of which is there to be read
+		case reading.Err() != nil: // the drain interrupted a Read that waited; what it asks for can be read without waiting
 			reading = ctx
 		case err != nil:
 			return err
 		}
 	}
-	return p.awaitAllSettled(ctx)
+	return d.awaitAllSettled(ctx)
 }
 
-// dispatchFrame queues what one read of the journal returns.
-func (p *Pipeline) dispatchFrame(ctx context.Context) error {
-	position := p.backlog.readPosition()
-	records, err := p.journal.Read(ctx, position)
+// dispatchFrame queues what one Read of the journal returns.
+func (d *dispatcher) dispatchFrame(ctx context.Context) error {
+	position := d.backlog.readPosition()
+	records, err := d.journal.Read(ctx, position)
 	if err != nil {
-		return p.journalError(fmt.Sprintf("read the journal after offset %d", position), err)
+		return journalError(d.sinkName, fmt.Sprintf("read the journal after offset %d", position), err)
 	}
-	defer p.scheduleActiveLanes()
+	defer d.scheduleLanes()
 	for _, r := range records {
 		if r.Offset <= position {
-			return p.journalError("read the journal", fmt.Errorf("offset %d follows %d: offsets must ascend", r.Offset, position))
+			err := fmt.Errorf("offset %d follows %d: offsets must ascend", r.Offset, position)
+			return journalError(d.sinkName, "read the journal", err)
 		}
 		position = r.Offset
-		if err := p.admitChange(ctx, r); err != nil {
+		if err := d.admitChange(ctx, r); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// scheduleActiveLanes hands the lanes that have become active to the workers. It is called before every wait, so that what is
-// queued is delivered meanwhile.
-func (p *Pipeline) scheduleActiveLanes() {
-	p.enqueueLanes(p.toSchedule)
-	p.toSchedule = p.toSchedule[:0]
+// scheduleLanes adds the lanes that became queued to the workqueue. It is called before every wait, so that they are
+// delivered meanwhile.
+func (d *dispatcher) scheduleLanes() {
+	d.queue.add(d.toSchedule...)
+	d.toSchedule = d.toSchedule[:0]
 }
 
-// admitChange queues one change with its lane, waiting for room in the window.
-func (p *Pipeline) admitChange(ctx context.Context, r event.Record) error {
-	to := p.routeOf(r.Change)
+// admitChange queues one change with its lane and waits for space in the window if necessary.
+func (d *dispatcher) admitChange(ctx context.Context, r event.Record) error {
+	to := d.resolver.routeOf(r.Change)
 	if to.Skip {
-		p.backlog.recordNotRouted(r.Offset)
+		d.backlog.recordNotRouted(r.Offset)
 		return nil
 	}
-	var since time.Time // of the wait
+	var waitingSince time.Time
 	for {
-		active, ok, err := p.enqueueChange(r, to.Topic)
+		active, ok, err := d.enqueueChange(r, to.Topic)
 		if err != nil {
 			return err
 		}
 		if active != nil {
-			p.toSchedule = append(p.toSchedule, active)
-			if len(p.toSchedule) == scheduleBatch {
-				p.scheduleActiveLanes()
+			d.toSchedule = append(d.toSchedule, active)
+			if len(d.toSchedule) == scheduleBatch {
+				d.scheduleLanes()
 			}
 		}
 		if ok {
 			return nil
 		}
-		if since.IsZero() {
-			since = time.Now()
+		if waitingSince.IsZero() {
+			waitingSince = time.Now()
 		}
-		p.scheduleActiveLanes()
-		if err := p.awaitSpace(ctx, time.Until(since.Add(spillDelay))); err != nil {
+		d.scheduleLanes()
+		if err := d.awaitSpace(ctx, time.Until(waitingSince.Add(spillDelay))); err != nil {
 			return err
 		}
 	}
 }
 
-// enqueueChange names the lane of a change and adds the change to the backlog. Nothing comes between the two: a lane that has
-// just been replaced must not get another change.
-func (p *Pipeline) enqueueChange(r event.Record, topic *sinks.Template) (active *lane, ok bool, err error) {
-	p.laneMu.Lock()
-	defer p.laneMu.Unlock()
-	name, e, err := p.resolveLane(r, topic)
+// enqueueChange resolves the lane of a change and adds the change to the backlog, both under one lock: a lane that was just
+// replaced must not get another change.
+func (d *dispatcher) enqueueChange(r event.Record, topic *sinks.Template) (active *lane, ok bool, err error) {
+	d.resolver.mu.Lock()
+	defer d.resolver.mu.Unlock()
+	name, e, err := d.resolver.resolveLane(r, topic)
 	if err != nil {
 		return nil, false, err
 	}
-	if p.isAlreadyDelivered(name, r.Change) {
-		p.backlog.recordDeliveredBefore(r.Offset)
+	if d.resolver.isAlreadyDelivered(name, r.Change) {
+		d.backlog.recordDeliveredBefore(r.Offset)
 		return nil, true, nil
 	}
-	active, ok = p.backlog.addChange(name, e)
+	active, ok = d.backlog.addChange(name, e)
 	return active, ok, nil
 }
 
-// isAlreadyDelivered says whether the destination has a change from a process before.
-func (p *Pipeline) isAlreadyDelivered(lane sinks.Lane, c *event.Change) bool {
-	return p.cfg.AlreadyDelivered != nil && lane != unroutableLane && p.cfg.AlreadyDelivered(lane, c)
-}
-
-// reloadChange names the lane of a change that was read again and gives the change to it, if it lacks it.
-func (p *Pipeline) reloadChange(r event.Record) error {
-	to := p.routeOf(r.Change)
-	if to.Skip {
-		return nil
-	}
-	p.laneMu.Lock()
-	defer p.laneMu.Unlock()
-	name, e, err := p.resolveLane(r, to.Topic)
-	if err != nil {
-		return err
-	}
-	if p.isAlreadyDelivered(name, r.Change) {
-		return nil
-	}
-	if l := p.backlog.reloadEntry(name, e); l != nil {
-		p.queue.Add(l)
-	}
-	return nil
-}
-
-// routeOf says whether a change is for this sink, and for which topic.
-func (p *Pipeline) routeOf(c *event.Change) Route {
-	if p.cfg.Route == nil {
-		return Route{}
-	}
-	return p.cfg.Route(c)
-}
-
-// resolveLane says which lane a change goes to, and as what. The caller holds p.naming. An error is a defect of the sink.
-func (p *Pipeline) resolveLane(r event.Record, topic *sinks.Template) (sinks.Lane, entry, error) {
-	if r.Change.Withheld != "" {
-		return unroutableLane, newEntry(r, nil, &sinks.RejectedError{Reason: "withheld: " + r.Change.Withheld}), nil
-	}
-	name, err := p.askSinkForLane(r.Change, topic)
-	if err == nil {
-		return name, newEntry(r, topic, nil), nil
-	}
-	var never *sinks.RejectedError
-	if !errors.As(err, &never) {
-		return "", entry{}, fmt.Errorf("sink %q: defect: no lane for the change at offset %d: %w", p.sinkName, r.Offset, err)
-	}
-	return unroutableLane, newEntry(r, nil, err), nil
-}
-
-// askSinkForLane asks the sink for the lane of a change that may have a topic of its own.
-func (p *Pipeline) askSinkForLane(c *event.Change, topic *sinks.Template) (sinks.Lane, error) {
-	if topic == nil {
-		return p.sink.Lane(c)
-	}
-	router, ok := p.sink.(sinks.Router)
-	if !ok {
-		return "", fmt.Errorf("routed to the topic %s, and this sink knows one place only", topic)
-	}
-	return router.LaneTo(c, topic)
-}
-
-// awaitSpace waits until the window may have room. After a while it makes room, where lanes hold the window while others
-// could go on.
-func (p *Pipeline) awaitSpace(ctx context.Context, patience time.Duration) error {
-	if patience <= 0 {
-		if p.gate.Status().State == ratelimit.Open && p.backlog.spillSlowLanes() > 0 {
+// awaitSpace waits until the window may have space, at most for the timeout. When that has passed, it frees space if lanes
+// hold the window while others are idle. A closed gate is no reason for that: then no lane can publish.
+func (d *dispatcher) awaitSpace(ctx context.Context, timeout time.Duration) error {
+	if timeout <= 0 {
+		if d.gate.Status().State == ratelimit.Open && d.backlog.spillSlowLanes() > 0 {
 			return nil
 		}
-		patience = spillDelay
+		timeout = spillDelay
 	}
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
-	case <-p.backlog.spaceFreed:
+	case <-d.backlog.lanes.spaceFreed:
 	case <-timer.C:
 	case <-ctx.Done():
 		return ctx.Err()
@@ -200,12 +168,12 @@ func (p *Pipeline) awaitSpace(ctx context.Context, patience time.Duration) error
 	return nil
 }
 
-// awaitAllSettled waits until everything read is settled.
-func (p *Pipeline) awaitAllSettled(ctx context.Context) error {
-	p.scheduleActiveLanes()
-	for !p.backlog.isAllSettled() {
+// awaitAllSettled waits until everything that was read is settled.
+func (d *dispatcher) awaitAllSettled(ctx context.Context) error {
+	d.scheduleLanes()
+	for !d.backlog.isAllSettled() {
 		select {
-		case <-p.backlog.spaceFreed:
+		case <-d.backlog.lanes.spaceFreed:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

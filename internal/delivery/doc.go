@@ -1,5 +1,5 @@
-// Package delivery moves changes from the journal to one sink, lane by lane, with bounded memory. One [Pipeline] serves
-// one sink; pipelines know nothing of each other, so a sink that is away delays nobody else.
+// Package delivery moves changes from the journal to one sink, lane by lane, with bounded memory. One [Pipeline] serves one
+// sink and shares nothing with the others, so that a sink that is unavailable delays no other. DESIGN.md describes the parts.
 //
 // # How a change passes
 //
@@ -7,44 +7,43 @@
 //	                                                                                      │
 //	journal.Settle ◀─ every SettleInterval ◀─ lane advances ◀─ n accepted ◀─ sink.Publish ◀─ worker ◀─ bucket, gate
 //
-// The dispatcher reads frames in journal order and queues each change with its lane. The workqueue of client-go never
-// hands out an item that is in work, so at most one Publish per lane runs, and a lane's changes go out in journal order:
-// that is the whole mechanism behind I3. A full window stops the dispatcher (I6), unless lanes hold it that others need
-// not wait for.
+// The dispatcher reads the journal in order and queues each change with its lane. The workqueue of client-go never hands out
+// an item that a worker holds, so that at most one Publish per lane runs and the changes of a lane are published in journal
+// order (I3). A full window blocks the dispatcher (I6), unless slow lanes hold it that the others need not wait for.
 //
-// # What failing means
+// # Failures
 //
-//	*sinks.RejectedError     the change becomes a dead letter, its lane goes on; if it is too large, smaller forms of it
-//	                         are tried first, in its place. Config.PublishDeadLetter, where set, publishes it elsewhere before it
-//	                         is stored; until that is done the lane waits
-//	*sinks.UnavailableError  the gate closes: every lane waits while one probe at a time finds out; where others were
-//	                         accepted since the lane was told so first, it fails alone
-//	Change.Withheld          the change becomes a dead letter, the sink never sees it
-//	anything else            the lane waits and tries again, longer each time, for ever; other lanes go on
+//	*sinks.RejectedError     the change becomes a dead letter and its lane continues. A change that is too large is truncated
+//	                         and tried again first. If Config.PublishDeadLetter is set, the lane waits until that succeeded
+//	*sinks.UnavailableError  the gate closes: every lane waits, and one probe at a time checks the destination. If Publish
+//	                         calls of other lanes were accepted since this lane got its first such answer, it fails alone
+//	*sinks.LostError         Run returns it; the caller starts another pipeline from an earlier position
+//	*sinks.DeposedError      Run returns it; another process delivers
+//	Change.Withheld          the change becomes a dead letter; the sink never gets it
+//	anything else            the lane retries with growing back-off and never gives up; other lanes continue
 //
-// A Publish that takes long gives its worker's place to another, where lanes lead to several destinations: those that hang
-// keep none from the others. An error that the sink looks after itself ([sinks.ProbedError]) is tried as often as it says.
+// If a sink has several destinations and a Publish takes long, a substitute worker serves the other lanes meanwhile. An error
+// whose cause the sink probes by itself ([sinks.ProbedError]) is retried at the interval that it gives.
 //
-// A lane that fails falls behind: its queue is dropped, its changes stay in the journal, and when it works again they are
-// read from there (behind.go, catchup.go). No lane stops the dispatcher. Rejections without any acceptance are no answers
-// but an outage, of the sink or of the lane (breaker.go). How the sink is doing is decided in one place, from all lanes
-// (health.go).
+// A lane that fails lags: its queue is dropped, its changes stay in the journal, and they are read again when it may publish
+// (reread.go). No lane blocks the dispatcher. Rejections without any acceptance in between count as an outage, of the sink
+// or of one destination (breaker.go). The condition of the sink follows from all its lanes (health.go).
 //
-// A sink that breaks its contract (a count out of range, a count and an error that contradict each other) is treated as
-// failing, and the breach is logged: the batch is sent again rather than counted as delivered. A panic in a sink is not
-// caught, because nothing is known about its lane afterwards; the process restarts from the journal.
+// An answer that violates the contract of [sinks.Sink] (a count out of range, a count and an error that contradict each
+// other) counts as a failure and is logged: the batch is sent again. A panic in a sink is not recovered, because the state
+// of its lane is unknown afterwards; the process restarts from the journal.
 //
-// # What holds
+// # Guarantees
 //
-// The stored cursor never passes a change that was not acknowledged, or dead-lettered in the same write (I2). While one
-// process lives, the acknowledged changes of a lane, and so of an object, are strictly ascending: none is skipped and
-// none is sent again once acknowledged. After a restart a lane continues behind its stored position, so changes that
-// were acknowledged after the last write of the cursor, usually one SettleInterval, are sent once more: the same changes,
-// with the same IDs, in the same order. When the layout of lanes changed, positions mean nothing and that repetition
-// starts at Cursor.Low. Either way, whoever drops the IDs it has seen gets every change once, in order (I3).
+// The stored cursor never passes a change that was neither acknowledged nor dead-lettered in the same write (I2). Within one
+// process, the acknowledged changes of a lane, and so of an object, strictly ascend: none is skipped, and none is sent again
+// after its acknowledgement. After a restart a lane continues after its stored position: changes acknowledged after the last
+// write of the cursor, usually those of one SettleInterval, are sent again with the same IDs in the same order. If the layout
+// of lanes has changed, lane positions are void and that repetition starts at Cursor.Low. A consumer that drops IDs it has
+// already seen gets every change once, in order (I3).
 //
-// # What it never does
+// # Limits
 //
-// It never gives up on a change by itself, never reorders a lane, never keeps a position of its own (the journal does),
-// and never asks what is in a change.
+// The package never gives up on a change, never reorders a lane, stores no position outside of the journal, and never
+// looks into a change.
 package delivery

@@ -14,75 +14,70 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// What a sink can be in, decided from all of its lanes. Of lanes in trouble the log tells one by one, or in one line for
-// those with the same reason.
+// The states of a sink, which follow from all of its lanes, and those of a lane.
 var (
 	stateConnecting = condition.State{Name: "connecting", Severity: condition.NotReady}
 	stateDelivering = condition.State{Name: "delivering", Message: "sink delivers"}
 	stateImpaired   = condition.State{Name: "impaired", Severity: condition.Degraded}
 	stateAway       = condition.State{
 		Name: "away", Severity: condition.NotReady, Level: slog.LevelWarn,
-		Message: "sink takes no changes: all its lanes wait, changes stay in the journal",
+		Message: "sink does not deliver: all its lanes wait, changes stay in the journal",
 	}
 	stateNotStored = condition.State{
 		Name: "unstored", Severity: condition.NotReady, Level: slog.LevelError,
-		Message: "progress cannot be stored; delivery goes on and is repeated from the stored position after a restart",
+		Message: "progress cannot be stored; delivery continues and is repeated from the stored position after a restart",
 	}
 
 	laneRecovered = condition.State{Name: "working", Message: "lanes deliver again"}
 	laneFailing   = condition.State{
 		Name: "failing", Severity: condition.Degraded, Level: slog.LevelWarn,
-		Message: "a lane fails and is tried again with back-off; other lanes go on",
+		Message: "a lane fails and is retried with back-off; other lanes continue",
 	}
 )
 
-// outageDelay is for how long no lane may work before the sink is not ready.
-const outageDelay = 2 * time.Second
+const (
+	// outageDelay is how long all lanes have to fail before the sink is not ready: a topic that was just created has no leader
+	// yet.
+	outageDelay = 2 * time.Second
 
-// maxNamedLanes bounds the lanes in trouble that are told one by one; the others are counted.
-const maxNamedLanes = 100
+	// maxNamedLanes bounds the failing lanes that are named; the others are counted.
+	maxNamedLanes = 100
+)
 
-// FailingLane is what is known of a lane that fails.
-type FailingLane struct {
-	Lane   string
-	Reason string // cause and remedy, one line
-	Since  time.Time
-}
-
-// health decides how the sink is doing. Safe for concurrent use.
+// health derives the condition of the sink. Safe for concurrent use.
 type health struct {
 	sink  *condition.Condition
 	lanes *condition.Set
 
-	mu                         sync.Mutex
-	failing                    map[sinks.Lane]*condition.Condition // maxNamedLanes at most
-	recovered, recoveredBefore []sinks.Lane                        // that failed: since the last prune, and before it
-	reached                    bool                                // the destination was reached, or nobody can ask
-	pingFailure                string                              // why the last ping failed
-	lastPing                   time.Time                           // when that was begun
-	storeFailure               string                              // why progress is not stored
-
+	mu              sync.Mutex
+	failing         map[sinks.Lane]*condition.Condition // maxNamedLanes at most
+	recovered       []sinks.Lane                        // since the last removeRecoveredLanes
+	recoveredBefore []sinks.Lane                        // before that one, and since the one before
+	reached         bool                                // a ping succeeded, or the sink is no sinks.Pinger
+	pingFailure     string                              // of the last ping; "" if it succeeded
+	lastPing        time.Time                           // its start
+	storeFailure    string                              // why progress is not stored; "" if it is
 }
 
-// newHealth returns the health of a sink that nobody has heard of yet; canAsk says that somebody will ask.
-func newHealth(log *slog.Logger, canAsk bool) *health {
+// newHealth returns the health of a sink before its first Publish. canPing: its destination will be pinged.
+func newHealth(log *slog.Logger, canPing bool) *health {
 	initial := stateDelivering
-	if canAsk {
+	if canPing {
 		initial = stateConnecting
 	}
 	return &health{
 		sink: condition.New(log, initial), lanes: condition.NewSet(log, "lanes"),
-		failing: map[sinks.Lane]*condition.Condition{}, reached: !canAsk,
+		failing: map[sinks.Lane]*condition.Condition{}, reached: !canPing,
 	}
 }
 
-// close ends what waits to be logged.
+// close writes pending log lines and ends the conditions.
 func (h *health) close() {
 	h.lanes.Close()
 	h.sink.Close()
 }
 
-// recordLaneFailure notes that a lane goes into back-off.
+// recordLaneFailure records that a lane backs off because of err.
 func (h *health) recordLaneFailure(name sinks.Lane, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -97,7 +92,7 @@ func (h *health) recordLaneFailure(name sinks.Lane, err error) {
 	c.Update(laneFailing, err.Error(), "")
 }
 
-// recordLaneRecovery notes that a lane left its back-off, or is no more.
+// recordLaneRecovery records that a lane does not fail any more, or does not exist any more.
 func (h *health) recordLaneRecovery(name sinks.Lane) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -108,7 +103,8 @@ func (h *health) recordLaneRecovery(name sinks.Lane) {
 	}
 }
 
-// removeRecoveredLanes forgets lanes that have worked again for a while; it is called every now and then.
+// removeRecoveredLanes removes the conditions of lanes that recovered before the last call. The log has their recovery by
+// then, see condition.Set.
 func (h *health) removeRecoveredLanes() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -120,7 +116,7 @@ func (h *health) removeRecoveredLanes() {
 	h.recoveredBefore, h.recovered = h.recovered, nil
 }
 
-// laneLabel is the name of a lane for people.
+// laneLabel returns the name of a lane for log and status page.
 func laneLabel(name sinks.Lane) string {
 	if name == unroutableLane {
 		return "dead letters"
@@ -128,22 +124,22 @@ func laneLabel(name sinks.Lane) string {
 	return string(name)
 }
 
-// recordPing notes what came of a ping.
-func (h *health) recordPing(began time.Time, err error) {
+// recordPing records the result of a ping.
+func (h *health) recordPing(start time.Time, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.lastPing, h.pingFailure = began, ""
+	h.lastPing, h.pingFailure = start, ""
 	if err != nil {
 		h.pingFailure = err.Error()
-		if gone := new(sinks.UnavailableError); errors.As(err, &gone) {
-			h.pingFailure = gone.Reason
+		if unavailable := new(sinks.UnavailableError); errors.As(err, &unavailable) {
+			h.pingFailure = unavailable.Reason
 		}
 		return
 	}
 	h.reached = true
 }
 
-// recordStore notes how storing the cursor went.
+// recordStore records the result of storing progress.
 func (h *health) recordStore(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -153,7 +149,7 @@ func (h *health) recordStore(err error) {
 	}
 }
 
-// updateCondition is the one place that says how the sink is doing. It is called regularly, from one goroutine.
+// updateCondition derives the condition of the sink. One goroutine calls it regularly.
 func (h *health) updateCondition(s Stats, gate ratelimit.GateStatus) {
 	state, reason := h.currentState(s, gate)
 	h.sink.Update(state, reason, "")
@@ -170,7 +166,7 @@ func (h *health) currentState(s Stats, gate ratelimit.GateStatus) (state conditi
 	case h.pingFailure != "" && !s.LastAck.After(h.lastPing):
 		return stateAway, h.pingFailure
 	case s.LanesFailing > 0 && s.LanesDelivering == 0 && h.isLastingFailure():
-		return stateAway, "no lane works: " + h.summarizeFailures(s.LanesFailing)
+		return stateAway, "no lane delivers: " + h.summarizeFailures(s.LanesFailing)
 	case s.LanesFailing > 0:
 		return stateImpaired, h.summarizeFailures(s.LanesFailing)
 	case h.reached || !s.LastAck.IsZero():
@@ -179,8 +175,7 @@ func (h *health) currentState(s Stats, gate ratelimit.GateStatus) (state conditi
 	return stateConnecting, "not reached yet"
 }
 
-// isLastingFailure reports whether some trouble is more than a moment: a topic that was just created has no leader yet. The caller
-// holds h.mu.
+// isLastingFailure reports whether a lane has been failing for outageDelay. Requires h.mu.
 func (h *health) isLastingFailure() bool {
 	for _, c := range h.failing {
 		if time.Since(c.Status().Since) >= outageDelay {
@@ -190,33 +185,33 @@ func (h *health) isLastingFailure() bool {
 	return false
 }
 
-// summarizeFailures is the lanes in trouble in one line. The caller holds h.mu.
+// summarizeFailures describes the failing lanes in one line. Requires h.mu.
 func (h *health) summarizeFailures(count int) string {
-	first := h.failingLanes()
-	if len(first) == 0 {
+	lanes := h.failingLanes()
+	if len(lanes) == 0 {
 		return fmt.Sprintf("%d lanes fail", count)
 	}
-	text := fmt.Sprintf("lane %s: %s", first[0].Lane, first[0].Reason)
+	text := fmt.Sprintf("lane %s: %s", lanes[0].Lane, lanes[0].Reason)
 	if count > 1 {
 		text += fmt.Sprintf(" (and %d more)", count-1)
 	}
 	return text
 }
 
-// failingLanes returns the lanes in trouble, those first that have it for longest. The caller holds h.mu.
+// failingLanes returns the failing lanes, those that fail for longest first. Requires h.mu.
 func (h *health) failingLanes() []FailingLane {
-	var all []FailingLane
+	var lanes []FailingLane
 	for name, c := range h.failing {
 		s := c.Status()
-		all = append(all, FailingLane{Lane: laneLabel(name), Reason: s.Explanation(), Since: s.Since})
+		lanes = append(lanes, FailingLane{Lane: laneLabel(name), Reason: s.Explanation(), Since: s.Since})
 	}
-	slices.SortFunc(all, func(a, b FailingLane) int {
+	slices.SortFunc(lanes, func(a, b FailingLane) int {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Lane, b.Lane))
 	})
-	return all
+	return lanes
 }
 
-// fillStats fills in what health knows.
+// fillStats sets the condition and the failing lanes.
 func (h *health) fillStats(s *Stats) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

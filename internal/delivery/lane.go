@@ -7,111 +7,103 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// lane is the queue of one ordered channel of the destination and how far that channel got. Its fields belong to the
-// [backlog], which guards them by its lock, except where said.
+// laneState is where a lane stands between the workqueue and the sink. [laneTable.become] is the only function that changes
+// it.
+//
+//	idle ──▶ queued ──▶ publishing ──▶ idle            the Publish succeeded, or the whole sink is unavailable
+//	                        │
+//	                        ▼
+//	                    backingOff ──▶ retrying        the Publish failed for a reason of this lane
+//	                     ▲      │
+//	                     │      ├──▶ reloading         the changes to retry have to be read from the journal first
+//	                     │      └──▶ suspended         paused for a repartition when its back-off ended
+//	                     └────────────── both end here when they may be retried
+//
+// A retry that succeeds makes the lane publishing; one that fails makes it backingOff. That a lane lags behind the
+// dispatcher, or is paused, is independent of its state.
+type laneState uint8
+
+const (
+	// idle lanes are not in the workqueue: they have nothing to publish, are paused, or lag and wait for the catch-up reader.
+	idle laneState = iota
+	queued
+	publishing // a worker has it
+	backingOff // its last Publish failed; it waits out its back-off, or is in the workqueue after that
+	retrying   // its last Publish failed and a worker has it again
+	reloading  // its last Publish failed; the catch-up reader loads the changes of the next one
+	suspended  // its last Publish failed, and it is paused
+)
+
+// isScheduled reports whether the lane is in the workqueue, waits to be added to it, or is held by a worker. Only the
+// caller that makes a lane scheduled may add it to the workqueue: a second add would cut a back-off short.
+func (s laneState) isScheduled() bool {
+	return s == queued || s == publishing || s == backingOff || s == retrying
+}
+
+// isPublishing reports whether a worker holds the lane.
+func (s laneState) isPublishing() bool { return s == publishing || s == retrying }
+
+// isFailing reports whether the last Publish of the lane failed for a reason of this lane.
+func (s laneState) isFailing() bool {
+	return s == backingOff || s == retrying || s == reloading || s == suspended
+}
+
+// lane is one ordered channel of the destination: its queue, and how far it got. Its fields are guarded by backlog.mu,
+// except those of worker.
 type lane struct {
 	name    sinks.Lane
-	settled uint64 // every change of this lane up to here is acknowledged or a dead letter
+	settled uint64 // every change of this lane up to this offset is acknowledged or a dead letter
+	queue   entryQueue
+	state   laneState
 
-	entries  []entry // from head on: waiting or in flight, ascending by offset
-	head     int
-	bytes    int64 // of what is from head on
-	inFlight int   // so many of these are in the hands of a worker
+	inFlight  int    // of the queue's oldest entries, how many were handed to the sink
+	retryUpTo uint64 // of a failing lane: the newest offset of the failed Publish; the retry has the same changes or more
+	inDoubt   bool   // the last Publish failed because the sink is unavailable; its changes may have arrived
+	paused    bool   // about to be repartitioned: no new Publish begins
 
-	// A lane is behind when changes of it were read and are in the journal only: those from next on. 0: it is not.
+	// A lane lags when changes that the dispatcher has read are neither queued nor settled: those from lagsFrom on, which
+	// are in the journal only. 0: it does not lag.
 	lagsFrom    uint64
-	lagObserved time.Time // when the oldest of these was observed, as far as known
-	pass        uint64    // the last pass that loads it, see backlog.pass; 0 after something has ended that
+	lagObserved time.Time // when the change at lagsFrom was observed, as far as known
+	pass        uint64    // the pass of the catch-up reader that loads this lane, see rereadPlan; 0: none
 
-	failing   bool   // the last Publish failed
-	inDoubt   bool   // it failed because the whole sink is away; what it was to publish may be there
-	retryUpTo uint64 // the newest change of that Publish: the next one begins with the same changes
-	reloading bool   // the back-off is over, and the changes to try again with are to be read first
-
-	// scheduled means that the lane is in the workqueue, in the hands of a worker or waiting out a back-off. Whoever
-	// sets it must add the lane to the workqueue. Adding only then keeps the dispatcher from cutting a back-off short.
-	scheduled  bool
-	publishing bool // a worker has it
-	paused     bool // it is about to be repartitioned
-
-	membership   laneMembership // the sets of the backlog that hold it
-	usedRecently bool           // since the last look for idle lanes
+	membership   laneMembership // derived from the fields above by laneTable.updateMembership
 	delivering   bool           // the last Publish was accepted
+	usedRecently bool           // something was queued since the last look for idle lanes
 
-	// Of the worker that has the lane.
-	destination        *destination // see breaker.of
-	toleratedOffset    uint64       // the change that was rejected last, and is to be a dead letter; see breaker
-	unavailableSince   uint64       // one more than were accepted when it was told first that the sink is away; 0: it was not
-	storeBeforePublish bool         // a dead letter must be durable before the next Publish, see sinks.Stateful
+	worker workerState
 }
 
-// entry is one queued change.
-type entry struct {
-	offset uint64
-	change *event.Change
-	size   int             // change.Size(), with whole.Size() where there is one
-	topic  *sinks.Template // see sinks.Message
-
-	original  *event.Change // what change was made of where it was too large, and what a dead letter holds; else nil
-	rejection error         // why no lane of the sink takes it; else nil
+// workerState belongs to the worker that holds the lane; it needs no lock.
+type workerState struct {
+	destination        *destination // see breaker.destinationOf
+	toleratedOffset    uint64       // the last change whose rejection was believed, see breaker.judgeRejection
+	unavailableSince   uint64       // see breaker.judgeUnavailable; 0: the last answer was another one
+	storeBeforePublish bool         // a dead letter has to be durable before the next Publish, see sinks.Stateful
 }
 
-// originalRecord is the change as it was read.
-func (e entry) originalRecord() event.Record {
-	if e.original != nil {
-		e.change = e.original
-	}
-	return event.Record{Offset: e.offset, Change: e.change}
+// laneMembership is the sets and sums of the [laneTable] that count a lane.
+type laneMembership struct {
+	busy       bool // has changes that are not settled
+	lagging    bool
+	failing    bool
+	delivering bool
+	catchingUp bool // lags, and is loaded by the catch-up reader
+	parked     bool // fails, and keeps the changes of its next Publish until then
 }
 
-// withOwnChange returns e with a change that is its own. What was read aliases its journal frame: a small change of a lane that does
-// not advance would keep a whole frame alive, and a window of such changes thousands of them (I6).
-func (e entry) withOwnChange() entry {
-	e.change = e.change.Clone()
-	return e
-}
-
-// newEntry returns r as an entry.
-func newEntry(r event.Record, topic *sinks.Template, rejected error) entry {
-	return entry{offset: r.Offset, change: r.Change, size: r.Change.Size(), topic: topic, rejection: rejected}
-}
-
-// pendingEntries returns the entries not yet settled, oldest first.
-func (l *lane) pendingEntries() []entry { return l.entries[l.head:] }
-
-// appendEntry appends e. The space of popped entries is used again, so that a lane in steady flow does not allocate.
-func (l *lane) appendEntry(e entry) {
-	if len(l.entries) == cap(l.entries) && l.head > len(l.entries)/2 {
-		n := copy(l.entries, l.entries[l.head:])
-		clear(l.entries[n:])
-		l.entries, l.head = l.entries[:n], 0
-	}
-	l.entries = append(l.entries, e)
-}
-
-// popEntry removes and returns the oldest entry.
-func (l *lane) popEntry() entry {
-	e := l.entries[l.head]
-	l.entries[l.head] = entry{} // lets go of the change
-	l.head++
-	if l.head == len(l.entries) {
-		l.entries, l.head = l.entries[:0], 0
-	}
-	return e
-}
-
-// truncateQueue drops all but the n oldest entries.
-func (l *lane) truncateQueue(n int) {
-	clear(l.entries[l.head+n:])
-	l.entries = l.entries[:l.head+n]
-	if n == 0 {
-		l.entries, l.head = nil, 0
-	}
+// currentMembership returns the membership that follows from the other fields.
+func (l *lane) currentMembership() laneMembership {
+	m := laneMembership{lagging: l.lagsFrom > 0, failing: l.state.isFailing(), delivering: l.delivering}
+	m.busy = m.lagging || l.queue.length() > 0
+	m.catchingUp = m.lagging && (!m.failing || l.state == reloading)
+	m.parked = m.failing && !m.catchingUp
+	return m
 }
 
 // settledUpTo returns the offset up to which every change of the lane is settled; read is how far the journal was read.
 func (l *lane) settledUpTo(read uint64) uint64 {
-	switch p := l.pendingEntries(); {
+	switch p := l.queue.pending(); {
 	case len(p) > 0:
 		return p[0].offset - 1
 	case l.lagsFrom > 0:
@@ -121,10 +113,112 @@ func (l *lane) settledUpTo(read uint64) uint64 {
 	}
 }
 
-// oldestObserved returns when the oldest change that is not settled was observed; zero when that is not known, or there is none.
+// oldestObserved returns when the oldest unsettled change was observed; zero if there is none, or that is not known.
 func (l *lane) oldestObserved() time.Time {
-	if p := l.pendingEntries(); len(p) > 0 {
+	if p := l.queue.pending(); len(p) > 0 {
 		return p[0].change.ObservedAt
 	}
 	return l.lagObserved
+}
+
+// entry is one queued change.
+type entry struct {
+	offset uint64
+	change *event.Change   // as it is published
+	size   int             // change.Size(), plus original.Size() if there is one
+	topic  *sinks.Template // see sinks.Message
+
+	original  *event.Change // of a truncated change: the complete one, which a dead letter stores; else nil
+	rejection error         // of a change that has no lane of the sink: why; else nil
+}
+
+// newEntry returns r as an entry that still aliases the journal frame.
+func newEntry(r event.Record, topic *sinks.Template, rejection error) entry {
+	return entry{offset: r.Offset, change: r.Change, size: r.Change.Size(), topic: topic, rejection: rejection}
+}
+
+// originalRecord returns the change as it was read.
+func (e entry) originalRecord() event.Record {
+	if e.original != nil {
+		e.change = e.original
+	}
+	return event.Record{Offset: e.offset, Change: e.change}
+}
+
+// withOwnChange returns e with a copy of its change. A change that was read aliases its journal frame: one small change of a
+// lane that does not advance would keep a whole frame alive, and a window of such changes thousands of frames (I6).
+func (e entry) withOwnChange() entry {
+	e.change = e.change.Clone()
+	return e
+}
+
+// entryQueue holds unsettled entries in the order of their offsets.
+type entryQueue struct {
+	entries []entry
+	head    int // index of the oldest entry
+	bytes   int64
+}
+
+// pending returns the entries, oldest first. The slice is valid until the next push, pop or truncate.
+func (q *entryQueue) pending() []entry { return q.entries[q.head:] }
+
+func (q *entryQueue) length() int { return len(q.entries) - q.head }
+
+// newestOffset returns the offset of the newest entry; 0 if there is none.
+func (q *entryQueue) newestOffset() uint64 {
+	if q.length() == 0 {
+		return 0
+	}
+	return q.entries[len(q.entries)-1].offset
+}
+
+// push appends e. It reuses the space of popped entries, so that a lane in steady flow does not allocate.
+func (q *entryQueue) push(e entry) {
+	if len(q.entries) == cap(q.entries) && q.head > len(q.entries)/2 {
+		n := copy(q.entries, q.entries[q.head:])
+		clear(q.entries[n:])
+		q.entries, q.head = q.entries[:n], 0
+	}
+	q.entries = append(q.entries, e)
+	q.bytes += int64(e.size)
+}
+
+// pop removes and returns the oldest entry.
+func (q *entryQueue) pop() entry {
+	e := q.entries[q.head]
+	q.entries[q.head] = entry{} // releases the change
+	q.head++
+	if q.head == len(q.entries) {
+		q.entries, q.head = q.entries[:0], 0
+	}
+	q.bytes -= int64(e.size)
+	return e
+}
+
+// truncateOldest replaces the change of the oldest entry by a truncated one. It returns by how many bytes the queue grew.
+func (q *entryQueue) truncateOldest(truncated *event.Change) (grown int64) {
+	e := &q.entries[q.head]
+	if e.original == nil {
+		e.original = e.change
+	}
+	before := e.size
+	e.change = truncated
+	e.size = e.original.Size() + e.change.Size()
+	grown = int64(e.size - before)
+	q.bytes += grown
+	return grown
+}
+
+// keepOldest drops all but the n oldest entries and returns the size of the dropped ones.
+func (q *entryQueue) keepOldest(n int) (dropped int64) {
+	for _, e := range q.pending()[n:] {
+		dropped += int64(e.size)
+	}
+	clear(q.entries[q.head+n:])
+	q.entries = q.entries[:q.head+n]
+	if n == 0 {
+		q.entries, q.head = nil, 0
+	}
+	q.bytes -= dropped
+	return dropped
 }

@@ -245,7 +245,7 @@ func TestHangingDestinationsKeepNoWorkerFromOthers(t *testing.T) {
 				t.Errorf("%s got %d changes, want %d", l, n, want)
 			}
 		}
-		if n := p.substituted.Load(); n > 11 {
+		if n := p.workers.substituted.Load(); n > 11 {
 			t.Errorf("%d workers have a substitute", n)
 		}
 		p.stopAndWait(t)
@@ -446,7 +446,7 @@ func TestLanesAreReplacedWhenAllOfThemDeliver(t *testing.T) {
 			t.Errorf("%d of %d changes: %v", sum, s.lastOffset.Load(), got)
 		}
 		// An object that moves is never in two lanes at once: each new one begins behind the end of the old ones.
-		p.log.wantOnce(t, "lanes are replaced")
+		p.log.wantOnce(t, "lanes replaced")
 	})
 }
 
@@ -541,7 +541,7 @@ func TestADestinationThatRejectsEverythingIsUnavailable(t *testing.T) {
 			if sum+len(dead) != int(s.lastOffset.Load()) {
 				t.Errorf("%d delivered and %d dead of %d", sum, len(dead), s.lastOffset.Load())
 			}
-			p.log.wantOnce(t, "sink takes no changes")
+			p.log.wantOnce(t, "sink does not deliver")
 		})
 	}
 }
@@ -626,7 +626,7 @@ func TestNoDeliveringLaneIsNotReady(t *testing.T) {
 		time.Sleep(time.Minute)
 		to.setFailure(func(l sinks.Lane) error { return fmt.Errorf("%s: leader unknown: start its broker", l) })
 		time.Sleep(time.Minute)
-		if got := p.Stats().Condition.NotReady(); !strings.HasPrefix(got, "no lane works: lane lane") || !strings.Contains(got, "start its broker (and 9 more)") {
+		if got := p.Stats().Condition.NotReady(); !strings.HasPrefix(got, "no lane delivers: lane lane") || !strings.Contains(got, "start its broker (and 9 more)") {
 			t.Errorf("not ready: %q", got)
 		}
 		to.setFailure(failOnly("lane4", errors.New("leader unknown")))
@@ -636,7 +636,7 @@ func TestNoDeliveringLaneIsNotReady(t *testing.T) {
 		}
 		to.recoverAndCheck(p)
 		p.stopAndWait(t)
-		p.log.wantOnce(t, "sink takes no changes")
+		p.log.wantOnce(t, "sink does not deliver")
 		p.log.wantOnce(t, "sink delivers")
 	})
 }
@@ -672,7 +672,7 @@ func TestUnavailableForOneLaneFailsOnlyThatLane(t *testing.T) {
 		}
 		to.recoverAndCheck(p)
 		p.stopAndWait(t)
-		p.log.wantOnce(t, "sink takes no changes")
+		p.log.wantOnce(t, "sink does not deliver")
 		p.log.wantOnce(t, "a lane fails")
 		p.log.wantOnce(t, "lanes deliver again")
 	})

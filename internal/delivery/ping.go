@@ -9,25 +9,14 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// pingInterval is how often an idle destination is asked. An outage then shows before most alerts would look, and a request
-// costs little.
+// pingInterval is how often an idle destination is pinged. An outage then shows before most alerts fire, and a request costs
+// little.
 const pingInterval = 15 * time.Second
 
-// pingSink asks whether the destination is there while nothing tells, so that an exporter with nothing to deliver is known to
-// work, or not to.
-func (p *Pipeline) pingSink(ctx context.Context) {
-	pinger, ok := p.sink.(sinks.Pinger)
-	if !ok {
-		return
-	}
-	PingRegularly(ctx, pinger, p.cfg.Retry, func() bool { return p.backlog.isQuietSince(time.Now().Add(-pingInterval)) }, p.health.recordPing)
-}
-
-// PingRegularly asks a destination until ctx ends: until it answers, with back-off, and from then on now and then while idle says
-// that there was nothing to tell how it is. heard, which is called from one goroutine, is told when each question was asked
-// and what came of it.
-func PingRegularly(ctx context.Context, pinger sinks.Pinger, retry RetryConfig, idle func() bool,
-	heard func(asked time.Time, err error),
+// PingRegularly pings a destination until ctx ends: with back-off until it answers, and then every 15 s while isIdle returns
+// true. record gets the start and the result of each ping; one goroutine calls it.
+func PingRegularly(ctx context.Context, pinger sinks.Pinger, retry RetryConfig, isIdle func() bool,
+	record func(start time.Time, err error),
 ) {
 	backoff := ratelimit.NewBackoff[struct{}](retry.Min, retry.Max, rand.Float64)
 	for wait := time.Duration(0); ; {
@@ -37,15 +26,15 @@ func PingRegularly(ctx context.Context, pinger sinks.Pinger, retry RetryConfig, 
 			return
 		}
 		wait = pingInterval
-		if !idle() {
+		if !isIdle() {
 			continue
 		}
-		asked := time.Now()
+		start := time.Now()
 		err := pinger.Ping(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		heard(asked, err)
+		record(start, err)
 		if err == nil {
 			backoff.Forget(struct{}{})
 			continue

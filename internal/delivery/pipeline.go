@@ -7,177 +7,229 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"time"
-
-	"k8s.io/client-go/util/workqueue"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// The workqueue asks our back-off when a failed lane may try again.
-var _ workqueue.TypedRateLimiter[*lane] = (*ratelimit.Backoff[*lane])(nil)
+// laneIdleTimeout is how long a lane has to be idle before it is removed; removal may take twice as long.
+const laneIdleTimeout = time.Minute
 
-// Pipeline moves changes from the journal to one sink. Make it with [New] and call [Pipeline.Run] once.
+// Pipeline moves changes from the journal to one sink. Create it with [New] and call [Pipeline.Run] once; its other methods
+// are safe for concurrent use.
 type Pipeline struct {
-	sinkName string
-	sink     sinks.Sink
-	journal  Journal
-	cfg      Config
-	log      *slog.Logger
+	sink sinks.Sink
+	cfg  *Config
+	log  *slog.Logger
 
-	backlog     *backlog
-	backoff     *ratelimit.Backoff[*lane]
-	bucket      *ratelimit.Bucket
-	gate        *ratelimit.Gate
-	breaker     *breaker
-	laneMu      sync.Mutex                                  // held while a lane is named or replaced, until the backlog knows of it
-	queue       workqueue.TypedRateLimitingInterface[*lane] // made by Run: it owns a goroutine
-	health      *health
-	digest      logDigest
-	workers     sync.WaitGroup
-	substituted atomic.Int64 // workers that have a substitute
-	toSchedule  []*lane      // of the dispatcher: scheduled lanes the workqueue does not have yet
+	backlog *backlog
+	queue   *laneQueue
+	gate    *ratelimit.Gate
+	health  *health
+	digest  *logDigest
+	drain   *drainRequest
 
-	stateful      sinks.Stateful // the sink, if it is one
-	restoredState []byte         // the state it begins with
-	storeRequests atomic.Uint64  // calls of store
-	storeMu       sync.Mutex     // held while progress is stored
-	storesCovered uint64         // so many of the calls are covered by a write; under storing
+	resolver      *laneResolver
+	dispatcher    *dispatcher
+	catchUp       *catchUpReader
+	workers       *workerPool
+	repartitioner *repartitioner
+	settler       *settler
 
-	nextSettle atomic.Pointer[time.Time] // not before then; nil at once
+	startState []byte // Cursor.State of the cursor that the pipeline starts from
 
-	abort context.CancelCauseFunc // ends Run with a cause; made by it
-
-	drainTo    atomic.Pointer[uint64] // where the drain ends; nil while there is none
-	draining   context.Context        // ends when there is one
-	startDrain context.CancelFunc
-
-	retries    atomic.Uint64
-	violations atomic.Uint64
+	abort context.CancelCauseFunc // ends Run with a cause; set by Run before it starts anything
 }
 
-// New returns a pipeline that delivers what follows start in journal to sink. name is the sink's configured name and is
-// part of what it logs. layout names what the sink's lane names depend on (its kind, target and naming scheme): when it
-// is not start.Layout, the lane positions of start are ignored and delivery goes on from start.Low. The pipeline uses
-// the sink but does not close it.
-func New(name string, sink sinks.Sink, layout string, journal Journal, start event.Cursor, cfg Config,
+// New returns a pipeline that delivers to sink what follows start in journal. name is the configured name of the sink and is
+// part of log lines and errors. layout names what the lane names of the sink depend on (its kind, target and naming scheme):
+// if it differs from start.Layout, the lane positions of start are ignored and delivery continues after start.Low. The
+// pipeline uses the sink but does not close it.
+func New(name string, sink sinks.Sink, layout string, journal Journal, start event.Cursor, config Config,
 	log *slog.Logger,
 ) *Pipeline {
-	cfg = cfg.withDefaults()
-	log = log.With("sink", name)
-	stateful, _ := sink.(sinks.Stateful)
-	if cfg.IsFenced {
-		stateful = nil
-	}
+	config = config.withDefaults()
+	cfg, log := &config, log.With("sink", name)
 	_, canPing := sink.(sinks.Pinger)
-	draining, drain := context.WithCancel(context.Background())
-	return &Pipeline{
-		sinkName: name,
-		sink:     sink,
-		journal:  journal,
-		cfg:      cfg,
-		log:      log,
-		backlog:  newBacklog(layout, cfg.WindowBytes, start),
-		backoff:  ratelimit.NewBackoff[*lane](cfg.Retry.Min, cfg.Retry.Max, rand.Float64),
-		bucket:   ratelimit.NewBucket(cfg.Rate, cfg.Burst),
-		gate:     ratelimit.NewGate(cfg.Retry.Min, cfg.Retry.Max, rand.Float64, nil),
-		health:   newHealth(log, canPing),
-		digest:   logDigest{log: log},
-		breaker:  newBreaker(sink),
-
-		stateful:      stateful,
-		restoredState: start.State,
-		draining:      draining,
-		startDrain:    drain,
+	p := &Pipeline{
+		sink:       sink,
+		cfg:        cfg,
+		log:        log,
+		backlog:    newBacklog(layout, cfg.WindowBytes, start),
+		queue:      newLaneQueue(cfg.Retry),
+		gate:       ratelimit.NewGate(cfg.Retry.Min, cfg.Retry.Max, rand.Float64, nil),
+		health:     newHealth(log, canPing),
+		digest:     &logDigest{log: log},
+		drain:      newDrainRequest(),
+		resolver:   &laneResolver{sinkName: name, sink: sink, cfg: cfg},
+		startState: start.State,
 	}
+	p.dispatcher = &dispatcher{
+		sinkName: name, journal: journal, backlog: p.backlog, resolver: p.resolver, queue: p.queue, gate: p.gate, drain: p.drain,
+	}
+	p.catchUp = &catchUpReader{
+		sinkName: name, journal: journal, resolver: p.resolver, queue: p.queue,
+		plan: newRereadPlan(p.backlog),
+	}
+	p.settler = newSettler(name, sink, journal, p.backlog, cfg, log)
+	p.workers = &workerPool{
+		log: log, sink: sink, cfg: cfg, backlog: p.backlog, queue: p.queue, bucket: ratelimit.NewBucket(cfg.Rate, cfg.Burst),
+		gate: p.gate, breaker: newBreaker(sink), health: p.health, digest: p.digest,
+		storesState: p.settler.stateful != nil, store: p.settler.store, abort: p.abortWith,
+	}
+	repartitions, _ := sink.(sinks.Repartitioner)
+	p.repartitioner = &repartitioner{
+		log: log, sink: repartitions, resolver: p.resolver, queue: p.queue, health: p.health, abort: p.abortWith,
+		replacer: newLaneReplacer(p.backlog),
+	}
+	return p
 }
 
-// Run delivers until ctx ends or a drain is complete, and blocks until every Publish has returned and the cursor is
-// stored. It returns nil when a drain is complete; the cause of ctx's end when that came first, after one log line that
-// says what is left undelivered (it is in the journal, not lost); else an error of the journal, a *sinks.LostError: then run
-// another pipeline that starts where that says; or a *sinks.DeposedError: then another process delivers.
+// Run delivers until ctx ends or a drain is complete. It returns after every Publish has returned and the cursor is stored.
+// Its error is nil when a drain is complete; the cause of ctx's end if that came first, after one log line about what is left
+// undelivered (it is in the journal, not lost); a *sinks.LostError, after which the caller runs another pipeline from the
+// position in that; a *sinks.DeposedError if another process delivers; else an error of the journal.
 func (p *Pipeline) Run(ctx context.Context) error {
 	ctx, p.abort = context.WithCancelCause(ctx)
 	defer p.abort(nil)
-	p.restoreState()
-	p.resumeLanes()
-	p.queue = workqueue.NewTypedRateLimitingQueue[*lane](p.backoff)
+	p.settler.restoreState(p.startState)
+	p.startState = nil
+	if p.repartitioner.sink != nil {
+		p.repartitioner.sink.ResumeLanes(p.backlog.laggingLanes())
+	}
+	p.queue.open()
 	defer p.health.close()
 	working, stopWorking := context.WithCancel(ctx)
-	settling, stopSettling := context.WithCancel(context.WithoutCancel(ctx))
+	housekeepingCtx, stopHousekeeping := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWorking()
-	defer stopSettling()
+	defer stopHousekeeping()
 
-	for range p.cfg.Workers {
-		p.workers.Go(func() { p.serveLanes(working) })
-	}
-	p.workers.Go(func() {
-		if err := p.catchUpLanes(working); err != nil {
+	p.workers.start(working)
+	p.workers.running.Go(func() {
+		if err := p.catchUp.run(working); err != nil {
 			p.abort(err)
 		}
 	})
-	p.workers.Go(func() { p.pingSink(working) })
-	var settler sync.WaitGroup
-	settler.Go(func() { p.settleRegularly(settling) })
+	p.workers.running.Go(func() { p.pingSink(working) })
+	var housekeeping sync.WaitGroup
+	housekeeping.Go(func() { p.runHousekeeping(housekeepingCtx) })
 
-	err := p.dispatchChanges(ctx)
+	err := p.dispatcher.run(ctx)
 
 	// The order of stopping: no new work, then wait for what is in flight, then store how far it got.
 	stopWorking()
-	p.queue.ShutDown()
-	p.workers.Wait()
-	stopSettling()
-	settler.Wait()
-	settle := p.storeIfAdvanced
+	p.queue.close()
+	p.workers.running.Wait()
+	stopHousekeeping()
+	housekeeping.Wait()
+	store := p.settler.storeIfAdvanced
 	if classifyError(err) == failureLost {
-		settle = p.storeProgress // what the sink knows of the loss, at least
+		store = p.settler.store // the state of the sink has changed, even if the cursor has not
 	}
-	if settleErr := settle(ctx); settleErr != nil {
-		err = errors.Join(err, settleErr)
+	if storeErr := store(ctx); storeErr != nil {
+		err = errors.Join(err, storeErr)
 	}
 	p.updateHealth(time.Now())
-	p.reportStop(err)
+	p.logStop(err)
 	return err
 }
 
-// reportStop says in one line how the pipeline ended.
-func (p *Pipeline) reportStop(err error) {
+func (p *Pipeline) abortWith(err error) { p.abort(err) }
+
+// runHousekeeping stores progress every SettleInterval until ctx ends, and does what else has to be done regularly. If progress
+// cannot be stored, delivery goes on until the window is full of dead letters, at worst sending more again after a crash, and
+// the next interval tries again.
+func (p *Pipeline) runHousekeeping(ctx context.Context) {
+	settle := time.NewTicker(p.cfg.SettleInterval)
+	defer settle.Stop()
+	idle := time.NewTicker(laneIdleTimeout)
+	defer idle.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-settle.C:
+			if p.settler.isDue(now) {
+				p.health.recordStore(p.settler.storeIfAdvanced(ctx))
+			}
+			p.repartitioner.applyPending()
+			p.updateHealth(now)
+		case <-idle.C:
+			p.removeIdleLanes()
+		}
+	}
+}
+
+// updateHealth evaluates the condition of the sink and logs what was gathered.
+func (p *Pipeline) updateHealth(now time.Time) {
+	var s Stats
+	p.backlog.fillStats(&s)
+	p.health.updateCondition(s, p.gate.Status())
+	p.digest.writeIfDue(now, s.Truncated)
+}
+
+// removeIdleLanes releases the memory of lanes that are idle.
+func (p *Pipeline) removeIdleLanes() {
+	p.health.removeRecoveredLanes()
+	p.resolver.mu.Lock()
+	defer p.resolver.mu.Unlock()
+	idle := p.backlog.removeIdleLanes()
+	if s, ok := p.sink.(sinks.LaneReleaser); ok && len(idle) > 0 {
+		s.ReleaseLanes(idle)
+	}
+}
+
+// pingSink pings the destination while nothing is acknowledged, so that readiness of an idle exporter is current.
+func (p *Pipeline) pingSink(ctx context.Context) {
+	pinger, ok := p.sink.(sinks.Pinger)
+	if !ok {
+		return
+	}
+	isIdle := func() bool { return p.backlog.isQuietSince(time.Now().Add(-pingInterval)) }
+	PingRegularly(ctx, pinger, p.cfg.Retry, isIdle, p.health.recordPing)
+}
+
+// logStop logs in one line how the pipeline ended.
+func (p *Pipeline) logStop(err error) {
 	s := p.Stats()
 	if err == nil {
 		p.log.Info("drained: everything is delivered", "upTo", s.Low, "deadLetters", s.DeadLetters)
 		return
 	}
 	if classifyError(err) == failureDeposed {
-		return // whoever runs the pipeline says what follows
+		return // the caller of Run logs what follows
 	}
 	attrs := []any{
 		"settledUpTo", s.Low, "readUpTo", s.Read, "readButUndelivered", s.Pending, "lanesBehind", s.LanesLagging,
 		"deadLetters", s.DeadLetters,
 	}
-	if upTo := p.drainTo.Load(); upTo != nil && *upTo > s.Read {
+	if upTo := p.drain.upTo.Load(); upTo != nil && *upTo > s.Read {
 		attrs = append(attrs, "unread", *upTo-s.Read)
 	}
-	p.log.Warn("stopped before everything was delivered; the rest is delivered after the next start, or by whoever takes over",
+	p.log.Warn("stopped before everything was delivered; the rest is delivered after the next start or failover",
 		append(attrs, "cause", err)...)
 }
 
-// Drain makes Run return once every change up to this offset, the last of the journal, is settled. Call it after the
-// source has stopped, at most once, before or while Run runs. The deadline is the end of Run's context.
+// Drain makes Run return when every change up to this offset, the last one of the journal, is settled. Call it at most once,
+// after the source has stopped, before or during Run. The deadline is the end of Run's context.
 func (p *Pipeline) Drain(upTo uint64) {
-	p.drainTo.Store(&upTo)
-	p.startDrain()
+	p.drain.upTo.Store(&upTo)
+	p.drain.request()
 }
 
-// isReadUpToDrain reports whether all that a drain asks for was read.
-func (p *Pipeline) isReadUpToDrain() bool {
-	upTo := p.drainTo.Load()
-	return upTo != nil && p.backlog.readPosition() >= *upTo
+// Stats returns the current state. It may be called at any time, also before and after Run, and looks at every lane with
+// unsettled changes.
+func (p *Pipeline) Stats() Stats {
+	s := Stats{Retries: p.workers.retries.Load(), ContractViolations: p.workers.violations.Load(), Gate: p.gate.Status()}
+	p.backlog.fillStats(&s)
+	s.OldestObserved = p.backlog.oldestObserved()
+	p.health.fillStats(&s)
+	return s
 }
 
-// journalError says which pipeline ended by which operation.
-func (p *Pipeline) journalError(doing string, err error) error {
-	return fmt.Errorf("sink %q: %s: %w", p.sinkName, doing, err)
+// journalError adds the sink and the operation to an error.
+func journalError(sinkName, operation string, err error) error {
+	return fmt.Errorf("sink %q: %s: %w", sinkName, operation, err)
 }

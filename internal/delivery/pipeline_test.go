@@ -107,7 +107,7 @@ func TestAnOutageIsProbedByOneMessageAtATimeAndLoggedTwice(t *testing.T) {
 		if len(probes) != 9 || probes[0] != 1050*time.Millisecond || probes[1] != 2100*time.Millisecond {
 			t.Errorf("probes at %v, want one each 1.05 s", probes)
 		}
-		p.log.wantOnce(t, "sink takes no changes")
+		p.log.wantOnce(t, "sink does not deliver")
 		p.log.wantOnce(t, "sink delivers")
 		p.drainUpTo(t, 5)
 	})

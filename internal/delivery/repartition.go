@@ -2,171 +2,192 @@ package delivery
 
 import (
 	"cmp"
+	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// applyRepartitions replaces lanes where the sink asks for that, as soon as nothing of them is on its way. Until then their
-// changes queue up; one that fails or is behind keeps the others of its set where they are, and these go on.
-func (p *Pipeline) applyRepartitions() {
-	changing, ok := p.sink.(sinks.Repartitioner)
-	if !ok {
+// repartitioner replaces lanes by others when the sink asks for it: a topic has more partitions, or was recreated.
+type repartitioner struct {
+	log      *slog.Logger
+	sink     sinks.Repartitioner // nil: the lanes of the sink never change
+	replacer *laneReplacer
+	resolver *laneResolver
+	queue    *laneQueue
+	health   *health
+	abort    func(error)
+}
+
+// applyPending replaces the lanes of each pending repartition as soon as nothing of them is in flight. Until then their
+// changes queue up. If one of the lanes fails or lags, none is replaced and all of them go on to deliver.
+func (p *repartitioner) applyPending() {
+	if p.sink == nil {
 		return
 	}
-	p.laneMu.Lock()
-	due := changing.PendingRepartitions()
-	p.laneMu.Unlock()
-	p.enqueueLanes(p.backlog.resumeWithdrawn(due))
-	for _, r := range due {
-		quiet, resumed := p.backlog.pauseLanes(r)
-		p.enqueueLanes(resumed)
+	p.resolver.mu.Lock()
+	pending := p.sink.PendingRepartitions()
+	p.resolver.mu.Unlock()
+	p.queue.add(p.replacer.resumeWithdrawn(pending)...)
+	for _, r := range pending {
+		quiet, resumed := p.replacer.pauseLanes(r)
+		p.queue.add(resumed...)
 		if !quiet {
 			continue
 		}
-		p.laneMu.Lock()
-		changing.ApplyRepartition(r)
-		err := p.moveQueuedChanges(r)
-		p.laneMu.Unlock()
-		for _, name := range r.From {
-			p.health.recordLaneRecovery(name)
-		}
-		if err != nil {
+		if err := p.apply(r); err != nil {
 			p.abort(err)
 			return
 		}
 		if r.Reason != "" {
-			p.log.Info("lanes are replaced: objects go where they belong now", "reason", r.Reason, "lanes", len(r.To))
+			p.log.Info("lanes replaced", "reason", r.Reason, "lanes", len(r.To))
 		}
 	}
 }
 
-// moveQueuedChanges gives what is queued for lanes that were replaced to the new ones. The caller holds p.naming.
-func (p *Pipeline) moveQueuedChanges(r sinks.Repartition) error {
-	queued := p.backlog.queuedEntries(r)
+// apply replaces the lanes of one repartition, which are paused and have nothing in flight. An error is a defect of the sink.
+func (p *repartitioner) apply(r sinks.Repartition) error {
+	p.resolver.mu.Lock()
+	p.sink.ApplyRepartition(r)
+	err := p.moveQueuedChanges(r)
+	p.resolver.mu.Unlock()
+	for _, name := range r.From {
+		p.health.recordLaneRecovery(name)
+	}
+	return err
+}
+
+// moveQueuedChanges moves what is queued for the replaced lanes to the new ones. Requires resolver.mu: no change may be
+// queued for an old lane between the two steps.
+func (p *repartitioner) moveQueuedChanges(r sinks.Repartition) error {
+	queued := p.replacer.queuedEntries(r)
 	names := make([]sinks.Lane, len(queued))
 	for i, e := range queued {
 		var err error
-		if names[i], _, err = p.resolveLane(e.originalRecord(), e.topic); err != nil {
+		if names[i], _, err = p.resolver.resolveLane(e.originalRecord(), e.topic); err != nil {
 			return err
 		}
 	}
-	p.enqueueLanes(p.backlog.replaceLanes(r, queued, names))
+	p.queue.add(p.replacer.replaceLanes(r, queued, names)...)
 	return nil
 }
 
-// pauseLanes keeps lanes that are to be replaced from being served, and says whether nothing of them is on its way. Where one
-// is in trouble they go on, since nobody waits for it: those that the caller must hand to the workqueue are returned.
-func (b *backlog) pauseLanes(r sinks.Repartition) (quiet bool, resumed []*lane) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	trouble := func(name sinks.Lane) bool {
-		l := b.lanes[name]
-		return l != nil && (l.failing || l.inDoubt || l.lagsFrom > 0)
+// laneReplacer is the part of the ledger that pauses and replaces lanes.
+type laneReplacer struct {
+	mu     *sync.Mutex // backlog.mu; guards the following
+	lanes  *laneTable
+	paused []sinks.Lane // may hold lanes that are not paused any more, or do not exist
+}
+
+func newLaneReplacer(b *backlog) *laneReplacer { return &laneReplacer{mu: &b.mu, lanes: &b.lanes} }
+
+// pauseLanes pauses the lanes of r and reports whether nothing of them is in flight. If one of them fails, lags or is in
+// doubt, it resumes all of them instead, because the repartition may then take very long; it returns those that the caller
+// must add to the workqueue.
+func (p *laneReplacer) pauseLanes(r sinks.Repartition) (quiet bool, resumed []*lane) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	hasProblem := func(name sinks.Lane) bool {
+		l := p.lanes.byName[name]
+		return l != nil && (l.state.isFailing() || l.inDoubt || l.lagsFrom > 0)
 	}
-	pause := r.Lost || !slices.ContainsFunc(r.From, trouble)
+	pause := r.Lost || !slices.ContainsFunc(r.From, hasProblem)
 	quiet = pause
 	for _, name := range r.From {
-		l := b.ensureLane(name)
-		quiet = quiet && !l.publishing
+		l := p.lanes.ensureLane(name)
+		quiet = quiet && !l.state.isPublishing()
 		if l.paused = pause; pause {
-			b.paused = append(b.paused, name)
-		} else if b.claimResumed(l) {
+			p.paused = append(p.paused, name)
+		} else if p.claimResumed(l) {
 			resumed = append(resumed, l)
 		}
 	}
 	return quiet, resumed
 }
 
-// resumeWithdrawn lets lanes be served again that were to be replaced and are not any more: a topic that is made anew may come back
-// as it was. It returns those that the caller must hand to the workqueue.
-func (b *backlog) resumeWithdrawn(due []sinks.Repartition) (resumed []*lane) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.paused) == 0 {
+// resumeWithdrawn resumes paused lanes whose repartition is no longer pending: a topic that was recreated may have got its
+// old layout back. It returns those that the caller must add to the workqueue.
+func (p *laneReplacer) resumeWithdrawn(pending []sinks.Repartition) (resumed []*lane) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.paused) == 0 {
 		return nil
 	}
-	still := map[sinks.Lane]bool{}
-	for _, r := range due {
+	stillPending := map[sinks.Lane]bool{}
+	for _, r := range pending {
 		for _, name := range r.From {
-			still[name] = true
+			stillPending[name] = true
 		}
 	}
-	for _, name := range b.paused {
-		if l := b.lanes[name]; l == nil || !l.paused || still[name] {
+	for _, name := range p.paused {
+		if l := p.lanes.byName[name]; l == nil || !l.paused || stillPending[name] {
 			continue
-		} else if l.paused = false; b.claimResumed(l) {
+		} else if l.paused = false; p.claimResumed(l) {
 			resumed = append(resumed, l)
 		}
 	}
-	b.paused = nil
+	p.paused = nil
 	return resumed
 }
 
-// claimResumed claims a place in the workqueue for a lane that may be served. The caller holds b.mu.
-func (b *backlog) claimResumed(l *lane) bool {
-	if l.scheduled || l.publishing || !l.failing && l.lagsFrom == 0 && len(l.pendingEntries()) == 0 {
+// claimResumed schedules a lane that is not paused any more. If it returns true, the caller must add the lane to the
+// workqueue. The back-off of a failing lane ended while it was paused. Requires mu.
+func (p *laneReplacer) claimResumed(l *lane) bool {
+	switch {
+	case l.state.isScheduled():
 		return false
+	case l.state.isFailing():
+		p.lanes.become(l, backingOff)
+	case l.lagsFrom == 0 && l.queue.length() == 0:
+		return false
+	default:
+		p.lanes.become(l, queued)
 	}
-	l.scheduled, l.reloading, l.pass = true, false, 0 // also one that fails: its back-off was over meanwhile
-	b.updateMembership(l)
+	l.pass = 0
 	return true
 }
 
-// queuedEntries returns what is queued for lanes that are to be replaced, in order. Nothing changes that until replaceLanes.
-func (b *backlog) queuedEntries(r sinks.Repartition) (queued []entry) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if r.Lost { // it is read again
+// queuedEntries returns what is queued for the lanes of r, in journal order. These are paused: it does not change until
+// replaceLanes.
+func (p *laneReplacer) queuedEntries(r sinks.Repartition) (queued []entry) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if r.Lost { // the new lanes read everything again
 		return nil
 	}
 	for _, name := range r.From {
-		queued = append(queued, b.lanes[name].pendingEntries()...)
+		queued = append(queued, p.lanes.byName[name].queue.pending()...)
 	}
-	slices.SortFunc(queued, func(a, c entry) int { return cmp.Compare(a.offset, c.offset) })
+	slices.SortFunc(queued, func(a, b entry) int { return cmp.Compare(a.offset, b.offset) })
 	return queued
 }
 
-// replaceLanes drops lanes and gives what was queued for them to others, whose names are given one by one, in one step: no
-// cursor may miss it (I2). Lanes that are gone take along what they had accepted: the new ones are behind from there. It
-// returns the lanes that the caller must hand to the workqueue.
-func (b *backlog) replaceLanes(r sinks.Repartition, queued []entry, names []sinks.Lane) (schedule []*lane) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	from := b.read
+// replaceLanes drops the old lanes and queues their entries with new ones, whose names are given by entry, in one step: no
+// cursor may miss these changes (I2). If the old lanes are lost with what they had accepted, the new ones lag from the lowest
+// position of the old. It returns the lanes that the caller must add to the workqueue.
+func (p *laneReplacer) replaceLanes(r sinks.Repartition, queued []entry, names []sinks.Lane) (schedule []*lane) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.lanes
+	from := t.read
 	for _, name := range r.From {
-		from = min(from, b.lanes[name].settledUpTo(b.read))
-		b.dropLane(b.lanes[name])
+		from = min(from, t.byName[name].settledUpTo(t.read))
+		t.dropLane(t.byName[name])
 	}
-	if r.Lost && from < b.read {
+	if r.Lost && from < t.read {
 		for _, name := range r.To {
-			b.startLagging(b.ensureLane(name), from+1, time.Time{})
+			t.startLagging(t.ensureLane(name), from+1, time.Time{})
 		}
 	}
 	for i, e := range queued {
-		l := b.ensureLane(names[i])
-		b.queueEntry(l, e)
-		if b.claimSchedule(l) != nil {
+		l := t.ensureLane(names[i])
+		t.queueEntry(l, e)
+		if t.claimSchedule(l) != nil {
 			schedule = append(schedule, l)
 		}
 	}
-	signal(b.spaceFreed)
+	signal(t.spaceFreed)
 	return schedule
-}
-
-// dropLane empties l and forgets it. The caller holds b.mu.
-func (b *backlog) dropLane(l *lane) {
-	b.pending -= len(l.pendingEntries())
-	l.truncateQueue(0)
-	b.addBytes(l, -l.bytes)
-	if l.lagsFrom > 0 {
-		b.stopLagging(l)
-	}
-	if l.failing {
-		l.failing = false
-		b.failing--
-	}
-	b.updateMembership(l)
-	b.removeLane(l)
 }

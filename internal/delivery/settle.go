@@ -4,111 +4,143 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// settleTimeout bounds one write of the cursor, a local write, so that stopping cannot hang on it.
-const settleTimeout = 10 * time.Second
-
 const (
-	// laneIdleTimeout is for how long a lane has nothing to do before it is forgotten; it may be twice as long.
-	laneIdleTimeout = time.Minute
+	// settleTimeout bounds one write of the cursor, which is local, so that a stop cannot hang on it.
+	settleTimeout = 10 * time.Second
 
-	// cursorBytesPerSecond bounds what is written of a cursor, which is long where lanes are many, in bytes a second.
+	// cursorBytesPerSecond bounds how much is written for cursors, which are long if lanes are many.
 	cursorBytesPerSecond = 2 << 20
 )
 
-// settleRegularly stores progress every SettleInterval until ctx ends, and sees to what else is to be done now and then. A
-// journal that cannot store is not a reason to stop: delivery goes on until the window is full of dead letters, at worst
-// sending more again after a crash, and the next interval tries again.
-func (p *Pipeline) settleRegularly(ctx context.Context) {
-	ticker := time.NewTicker(p.cfg.SettleInterval)
-	defer ticker.Stop()
-	forget := time.NewTicker(laneIdleTimeout)
-	defer forget.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-ticker.C:
-			if next := p.nextSettle.Load(); next == nil || !now.Before(*next) {
-				p.health.recordStore(p.storeIfAdvanced(ctx))
-			}
-			p.applyRepartitions()
-			p.updateHealth(now)
-		case <-forget.C:
-			p.removeIdleLanes()
+// settler stores progress: the cursor, the dead letters that it passes (I2) and the state of the sink, in one write. Safe for
+// concurrent use.
+type settler struct {
+	sinkName string
+	log      *slog.Logger
+	journal  Journal
+	backlog  *backlog
+	cfg      *Config
+	stateful sinks.Stateful       // the sink if it is one and is not fenced; else nil
+	observer sinks.SettleObserver // the sink if it is one; else nil
+
+	requests  atomic.Uint64             // calls of store
+	notBefore atomic.Pointer[time.Time] // see isDue; nil: at once
+
+	mu      sync.Mutex // held during a write: an older snapshot must not be stored after a newer one
+	covered uint64     // guarded by mu: so many calls of store are covered by a write
+}
+
+func newSettler(name string, sink sinks.Sink, journal Journal, b *backlog, cfg *Config, log *slog.Logger) *settler {
+	s := &settler{sinkName: name, log: log, journal: journal, backlog: b, cfg: cfg}
+	s.observer, _ = sink.(sinks.SettleObserver)
+	if !cfg.IsFenced {
+		s.stateful, _ = sink.(sinks.Stateful)
+	}
+	return s
+}
+
+// restoreState gives a stateful sink the state that was stored with the cursor the pipeline starts from. A state counts only
+// under the same routing fingerprint: otherwise the sink could take one message for another.
+func (s *settler) restoreState(stored []byte) {
+	if s.stateful == nil {
+		return
+	}
+	fingerprint, state, ok := splitState(stored)
+	if !ok || fingerprint != s.cfg.RoutingFingerprint {
+		state = nil
+		if stored != nil {
+			s.log.Info("sink routing changed, by configuration or upgrade: records in flight when the last run ended are sent again")
 		}
 	}
-}
-
-// updateHealth says how the sink is doing.
-func (p *Pipeline) updateHealth(now time.Time) {
-	var s Stats
-	p.backlog.fillStats(&s)
-	p.health.updateCondition(s, p.gate.Status())
-	p.digest.writeIfDue(now, s.Truncated)
-}
-
-// removeIdleLanes lets go of lanes that are idle.
-func (p *Pipeline) removeIdleLanes() {
-	p.health.removeRecoveredLanes()
-	p.laneMu.Lock()
-	defer p.laneMu.Unlock()
-	idle := p.backlog.removeIdleLanes()
-	if f, ok := p.sink.(sinks.LaneReleaser); ok && len(idle) > 0 {
-		f.ReleaseLanes(idle)
+	if err := s.stateful.RestoreState(state, s.cfg.NewestOffset, s.store); err != nil {
+		s.log.Warn("the stored state of the sink cannot be read: records in flight when the last run ended are sent again",
+			"error", err)
 	}
 }
 
-// storeIfAdvanced stores progress when there is any.
-func (p *Pipeline) storeIfAdvanced(ctx context.Context) error {
-	if !p.backlog.hasAdvanced() {
+// encodeState returns what is stored as Cursor.State: the length of the routing fingerprint as a varint, the fingerprint, and
+// the state of the sink.
+func (s *settler) encodeState(low uint64) []byte {
+	if s.stateful == nil {
 		return nil
 	}
-	return p.storeProgress(ctx)
+	b := binary.AppendUvarint(nil, uint64(len(s.cfg.RoutingFingerprint)))
+	b = append(b, s.cfg.RoutingFingerprint...)
+	return append(b, s.stateful.State(low)...)
 }
 
-// storeProgress stores the cursor, the dead letters it passes (I2) and the sink's state, all as they are now or later, in one
-// write. Many lanes may ask at once; those that wait for the same write share it.
-func (p *Pipeline) storeProgress(ctx context.Context) error {
-	asked := p.storeRequests.Add(1)
-	p.storeMu.Lock() // an older snapshot must not be stored after a newer one
-	defer p.storeMu.Unlock()
-	if p.storesCovered >= asked {
+// splitState is the inverse of encodeState.
+func splitState(b []byte) (fingerprint string, state []byte, ok bool) {
+	n, size := binary.Uvarint(b)
+	if size <= 0 || n > uint64(len(b)-size) {
+		return "", nil, false
+	}
+	b = b[size:]
+	return string(b[:n]), b[n:], true
+}
+
+// isDue reports whether progress may be stored regularly again: the longer the last cursor was, the later.
+func (s *settler) isDue(now time.Time) bool {
+	notBefore := s.notBefore.Load()
+	return notBefore == nil || !now.Before(*notBefore)
+}
+
+// storeIfAdvanced stores progress if there is any.
+func (s *settler) storeIfAdvanced(ctx context.Context) error {
+	if !s.backlog.hasAdvanced() {
 		return nil
 	}
-	answers := p.storeRequests.Load()
-	if err := p.writeSnapshot(ctx); err != nil {
+	return s.store(ctx)
+}
+
+// store stores progress as it is at the call or later. Concurrent calls that wait for the same write share it.
+func (s *settler) store(ctx context.Context) error {
+	request := s.requests.Add(1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.covered >= request {
+		return nil
+	}
+	covered := s.requests.Load()
+	if err := s.writeSnapshot(ctx); err != nil {
 		return err
 	}
-	p.storesCovered = answers
+	s.covered = covered
 	return nil
 }
 
-func (p *Pipeline) writeSnapshot(ctx context.Context) error {
-	cursor, dead := p.backlog.takeSnapshot()
-	cursor.State = p.encodeState(cursor.Low) // after the snapshot: it may know of more than the cursor, never of less
-	// Not cut short by a stop: a write that is half done is worth its last milliseconds.
+// writeSnapshot requires mu.
+func (s *settler) writeSnapshot(ctx context.Context) error {
+	cursor, letters := s.backlog.takeSnapshot()
+	// After the snapshot: the state may cover more than the cursor, but never less.
+	cursor.State = s.encodeState(cursor.Low)
+	// A stop does not cancel the write: the milliseconds that it takes save repetitions.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
-	if err := p.journal.Settle(ctx, cursor, dead); err != nil {
-		p.backlog.recordNotStored()
-		return p.journalError(fmt.Sprintf("store the cursor at offset %d and %d dead letters", cursor.Low, len(dead)), err)
+	if err := s.journal.Settle(ctx, cursor, letters); err != nil {
+		s.backlog.recordNotStored()
+		operation := fmt.Sprintf("store the cursor at offset %d and %d dead letters", cursor.Low, len(letters))
+		return journalError(s.sinkName, operation, err)
 	}
-	p.backlog.recordStored(cursor, len(dead))
-	if s, ok := p.sink.(sinks.SettleObserver); ok {
-		s.ObserveSettled(cursor.Low)
+	s.backlog.recordStored(cursor, len(letters))
+	if s.observer != nil {
+		s.observer.ObserveSettled(cursor.Low)
 	}
-	next := time.Now().Add(time.Duration(cursorSize(cursor)) * time.Second / cursorBytesPerSecond)
-	p.nextSettle.Store(&next)
+	notBefore := time.Now().Add(time.Duration(cursorSize(cursor)) * time.Second / cursorBytesPerSecond)
+	s.notBefore.Store(&notBefore)
 	return nil
 }
 
-// cursorSize is about how many bytes a cursor takes.
+// cursorSize returns about how many bytes a stored cursor takes.
 func cursorSize(c event.Cursor) int {
 	n := len(c.State)
 	for name := range c.Lanes {

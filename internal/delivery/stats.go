@@ -7,42 +7,40 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 )
 
-// Stats describes a pipeline at one moment, for metrics and readiness. Counters count since New.
+// Stats is the state of a pipeline at one moment, for metrics and readiness. Counters count since New.
 type Stats struct {
 	Delivered          uint64 // changes acknowledged
 	DeliveredBytes     uint64 // their event.Change.Size
-	Truncated          uint64 // changes acknowledged in a smaller form, because the whole one was too large
+	Truncated          uint64 // changes acknowledged without parts of them, because the complete ones were too large
 	NotRouted          uint64 // changes that Config.Route does not send to this sink
 	AlreadySettled     uint64 // changes read again after a restart that their lane had settled before
-	Retries            uint64 // Publish and Lane calls that failed and are tried again
-	DeadLetters        uint64 // changes rejected for ever
-	ContractViolations uint64 // answers of the sink that break its contract; more than zero is a defect
+	Retries            uint64 // failed Publish calls, each of which is tried again
+	DeadLetters        uint64 // changes permanently rejected
+	ContractViolations uint64 // answers of the sink that violate its contract; more than zero is a defect
 
-	Read            uint64    // last offset read from the journal and queued; the journal's end minus this is unread
+	Read            uint64    // last offset read from the journal; the journal's end minus this is unread
 	Low             uint64    // Cursor.Low as stored: the journal may be trimmed up to here
-	Pending         int       // changes read and not acknowledged
-	WindowBytes     int64     // bytes of the window in use, dead letters not yet stored included
+	Pending         int       // changes read and not acknowledged, without those that lagging lanes lack
+	WindowBytes     int64     // bytes of the window in use, dead letters that are not stored yet included
 	WindowLimit     int64     // Config.WindowBytes
 	Lanes           int       // lanes in memory
-	LanesFailing    int       // of these: lanes that failed and wait for their next try
-	LanesLagging    int       // of these: lanes with changes that are to be read from the journal again
-	LanesDelivering int       // of these: lanes that accepted something last; at least 1 while idle lanes are believed to do so
+	LanesFailing    int       // of these: lanes whose last Publish failed
+	LanesLagging    int       // of these: lanes with changes that have to be read from the journal again
+	LanesDelivering int       // of these: lanes whose last Publish was accepted; at least 1 if idle ones were and none failed since
 	LastAck         time.Time // zero before the first
-	// OldestObserved is when the oldest change that was read and is not delivered was observed; now minus this is the
-	// lag. Zero when there is none.
+
+	// OldestObserved is when the oldest change that was read and is not delivered was observed; now minus this is the lag.
+	// Zero if there is none.
 	OldestObserved time.Time
 
-	Condition    condition.Status // how the sink is doing
-	FailingLanes []FailingLane    // lanes that fail, those first that have failed for longest; some of them where they are many
+	Condition    condition.Status // of the sink
+	FailingLanes []FailingLane    // those that fail for longest first; 100 at most
 	Gate         ratelimit.GateStatus
 }
 
-// Stats returns the present state. It may be called at any time, also before and after Run, and costs a look at every
-// lane with something to do.
-func (p *Pipeline) Stats() Stats {
-	s := Stats{Retries: p.retries.Load(), ContractViolations: p.violations.Load(), Gate: p.gate.Status()}
-	p.backlog.fillStats(&s)
-	s.OldestObserved = p.backlog.oldestObserved()
-	p.health.fillStats(&s)
-	return s
+// FailingLane is a lane whose last Publish failed.
+type FailingLane struct {
+	Lane   string
+	Reason string // cause and remedy, one line
+	Since  time.Time
 }

@@ -1,0 +1,66 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// failureKind is the reaction that an error of a sink asks for.
+type failureKind int
+
+const (
+	failureNone        failureKind = iota
+	failureRejected                // the change becomes a dead letter
+	failureUnavailable             // the gate closes
+	failureLost                    // the pipeline ends; another one starts from an earlier position
+	failureDeposed                 // the pipeline ends; another process delivers
+	failureUnknown                 // the lane retries with back-off
+)
+
+// classifyError returns the kind of an error. An error that is both unavailable and rejected counts as unavailable, because
+// a change must not be dead-lettered while that is uncertain.
+func classifyError(err error) failureKind {
+	if err == nil { // before the variables below escape to the heap: this runs for every batch
+		return failureNone
+	}
+	var unavailable *sinks.UnavailableError
+	var rejected *sinks.RejectedError
+	var lost *sinks.LostError
+	var deposed *sinks.DeposedError
+	switch {
+	case errors.As(err, &deposed):
+		return failureDeposed
+	case errors.As(err, &lost):
+		return failureLost
+	case errors.As(err, &unavailable):
+		return failureUnavailable
+	case errors.As(err, &rejected):
+		return failureRejected
+	default:
+		return failureUnknown
+	}
+}
+
+// isTooLarge reports whether err rejects a change for its size.
+func isTooLarge(err error) bool {
+	var rejected *sinks.RejectedError
+	return errors.As(err, &rejected) && rejected.TooLarge
+}
+
+// reportToGate reports what a Publish shows about the destination as a whole. An unknown error shows nothing: if the Publish
+// was a probe, its lane backs off and another lane probes.
+func reportToGate(ctx context.Context, pass ratelimit.Pass, err error) {
+	switch kind := classifyError(err); {
+	case kind == failureNone || kind == failureRejected:
+		pass.Succeeded()
+	case kind == failureUnavailable && ctx.Err() == nil:
+		var unavailable *sinks.UnavailableError
+		errors.As(err, &unavailable)
+		pass.Failed(unavailable.Reason, unavailable.After)
+	default:
+		pass.Abandoned()
+	}
+}

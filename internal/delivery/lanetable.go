@@ -1,0 +1,264 @@
+package delivery
+
+import (
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// maxLaggingLanes bounds the lanes that lag: each takes memory and a place in the cursor. Beyond it the dispatcher waits.
+const maxLaggingLanes = 1 << 16
+
+// laneTable holds the lanes with their queues and states, and keeps the sets and sums that follow from these. It is not safe
+// for concurrent use: backlog.mu guards it.
+type laneTable struct {
+	byName     map[sinks.Lane]*lane
+	busy       map[*lane]struct{} // lanes with changes that are not settled
+	catchingUp map[*lane]struct{} // lagging lanes that the catch-up reader loads
+
+	lagging    int // lanes that lag
+	failing    int // lanes whose last Publish failed
+	delivering int // lanes whose last Publish was accepted
+	pending    int // entries in all queues
+	// removedDelivering: a delivering lane was removed as idle, and no other has failed since. A sink whose lanes are all idle
+	// counts as delivering.
+	removedDelivering bool
+
+	window  window
+	read    uint64 // the last offset that the dispatcher has queued, settled, or left to the catch-up reader
+	changed bool   // the cursor that follows from the lanes has changed since the last snapshot
+
+	spaceFreed  chan struct{} // holds a token after bytes or entries were released; the dispatcher waits on it
+	rereadReady chan struct{} // holds a token when the catch-up reader may have something to do; it waits on it
+}
+
+func newLaneTable(windowLimit int64, read uint64) laneTable {
+	return laneTable{
+		byName:      map[sinks.Lane]*lane{},
+		busy:        map[*lane]struct{}{},
+		catchingUp:  map[*lane]struct{}{},
+		window:      window{limit: windowLimit},
+		read:        read,
+		spaceFreed:  make(chan struct{}, 1),
+		rereadReady: make(chan struct{}, 1),
+	}
+}
+
+// signal wakes the goroutine that waits on c, or lets its next wait return at once.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// ensureLane returns the lane of that name and creates it if necessary.
+func (t *laneTable) ensureLane(name sinks.Lane) *lane {
+	l := t.byName[name]
+	if l == nil {
+		l = &lane{name: name}
+		t.byName[name] = l
+	}
+	return l
+}
+
+// become moves l to another state. Sets and sums follow.
+func (t *laneTable) become(l *lane, next laneState) {
+	l.state = next
+	t.updateMembership(l)
+}
+
+// becomeUnscheduled takes l, which a worker got from the workqueue, out of it without a Publish.
+func (t *laneTable) becomeUnscheduled(l *lane, whenFailing laneState) {
+	if l.state.isFailing() {
+		t.become(l, whenFailing)
+		return
+	}
+	t.become(l, idle)
+}
+
+// updateMembership enters l into the sets and sums that count it now, and removes it from the others. It has to be called
+// after every change of the fields that currentMembership reads.
+func (t *laneTable) updateMembership(l *lane) {
+	before, now := l.membership, l.currentMembership()
+	if now == before {
+		return
+	}
+	if now.busy != before.busy {
+		setMember(t.busy, l, now.busy)
+	}
+	if now.catchingUp != before.catchingUp {
+		setMember(t.catchingUp, l, now.catchingUp)
+	}
+	t.lagging += countChange(before.lagging, now.lagging)
+	t.failing += countChange(before.failing, now.failing)
+	t.delivering += countChange(before.delivering, now.delivering)
+	t.window.moveLane(l.queue.bytes, before, now)
+	l.membership = now
+}
+
+func setMember(set map[*lane]struct{}, l *lane, in bool) {
+	if in {
+		set[l] = struct{}{}
+	} else {
+		delete(set, l)
+	}
+}
+
+// countChange returns what a count of members changes by when one of them does.
+func countChange(before, now bool) int {
+	switch {
+	case now && !before:
+		return 1
+	case before && !now:
+		return -1
+	}
+	return 0
+}
+
+// queueEntry appends e to the queue of l.
+func (t *laneTable) queueEntry(l *lane, e entry) {
+	l.queue.push(e)
+	l.usedRecently = true
+	t.pending++
+	t.window.addBytes(l.membership, int64(e.size))
+	t.updateMembership(l)
+}
+
+// popSettled removes the n oldest entries of l, which are settled now, and calls each for every one.
+func (t *laneTable) popSettled(l *lane, n int, each func(entry)) {
+	before := l.queue.bytes
+	for range n {
+		e := l.queue.pop()
+		l.settled = e.offset
+		each(e)
+	}
+	t.pending -= n
+	t.changed = true
+	t.window.addBytes(l.membership, l.queue.bytes-before)
+	t.updateMembership(l)
+	signal(t.spaceFreed)
+	if len(t.catchingUp) > 0 {
+		signal(t.rereadReady)
+	}
+}
+
+// dropNewest drops all but the n oldest entries of l. The lane lags from the first dropped one on.
+func (t *laneTable) dropNewest(l *lane, n int) {
+	if l.queue.length() == n {
+		return
+	}
+	first := l.queue.pending()[n]
+	offset, observed := first.offset, first.change.ObservedAt
+	t.pending -= l.queue.length() - n
+	t.window.addBytes(l.membership, -l.queue.keepOldest(n))
+	t.startLagging(l, offset, observed)
+	signal(t.spaceFreed)
+}
+
+// startLagging records that the changes of l from an offset on are in the journal only.
+func (t *laneTable) startLagging(l *lane, from uint64, observed time.Time) {
+	l.lagsFrom, l.lagObserved, l.pass = from, observed, 0
+	t.changed = true
+	t.updateMembership(l)
+	signal(t.rereadReady)
+}
+
+// stopLagging records that all changes of l that were read are queued or settled.
+func (t *laneTable) stopLagging(l *lane) {
+	l.lagsFrom, l.lagObserved, l.pass = 0, time.Time{}, 0
+	t.changed = true
+	t.updateMembership(l)
+	signal(t.spaceFreed)
+}
+
+// claimSchedule makes l queued, unless it has nothing to publish or has to wait. If it returns l, the caller must add it to
+// the workqueue.
+func (t *laneTable) claimSchedule(l *lane) *lane {
+	if l.state != idle || l.paused || l.queue.length() == 0 {
+		return nil
+	}
+	t.become(l, queued)
+	return l
+}
+
+// removeLane removes l, which has nothing queued, from the table.
+func (t *laneTable) removeLane(l *lane) {
+	if l.delivering {
+		l.delivering = false
+		t.removedDelivering = true
+	}
+	t.updateMembership(l)
+	delete(t.byName, l.name)
+}
+
+// dropLane empties l and removes it.
+func (t *laneTable) dropLane(l *lane) {
+	t.pending -= l.queue.length()
+	t.window.addBytes(l.membership, -l.queue.keepOldest(0))
+	if l.lagsFrom > 0 {
+		t.stopLagging(l)
+	}
+	t.become(l, idle)
+	t.removeLane(l)
+}
+
+// window counts the bytes of the changes that are read and not settled, dead letters that are not stored yet included (I6).
+type window struct {
+	limit   int64
+	used    int64 // all bytes
+	catchUp int64 // of these: of lanes that the catch-up reader loads
+	parked  int64 // of these: of failing lanes that keep the changes of their next Publish
+}
+
+// addBytes records that the queue of a lane has grown by n bytes; n may be negative.
+func (w *window) addBytes(m laneMembership, n int64) {
+	w.used += n
+	if m.catchingUp {
+		w.catchUp += n
+	}
+	if m.parked {
+		w.parked += n
+	}
+}
+
+// moveLane records that the membership of a lane with this many queued bytes has changed.
+func (w *window) moveLane(bytes int64, before, now laneMembership) {
+	w.catchUp += bytes * int64(countChange(before.catchingUp, now.catchingUp))
+	w.parked += bytes * int64(countChange(before.parked, now.parked))
+}
+
+// hasSpaceFor reports whether the dispatcher may queue size more bytes. While lanes catch up, half of the window is reserved
+// for them. A change that is larger than that passes alone.
+func (w *window) hasSpaceFor(size int, lanesCatchUp bool) bool {
+	live := w.used - w.catchUp - w.parked
+	if live == 0 {
+		return true
+	}
+	limit := w.limit
+	if lanesCatchUp {
+		limit /= 2
+	}
+	return w.used+int64(size) <= w.limit && live+int64(size) <= limit
+}
+
+// mayPark reports whether a failing lane may keep size bytes for its retry, beside those that other lanes keep: a small
+// part of the window each, and a quarter of it in all.
+func (w *window) mayPark(size, others int64) bool {
+	return size <= w.limit/64 && others+size <= w.limit/4
+}
+
+// isRereadBlocked reports whether the catch-up reader has to wait for space.
+func (w *window) isRereadBlocked() bool {
+	return w.catchUp > 0 && (w.catchUp > w.limit/4 || w.used > w.limit-w.limit/4)
+}
+
+// exceedsCatchUp reports whether size more bytes are too many for the lanes that catch up.
+func (w *window) exceedsCatchUp(size int64) bool {
+	return w.catchUp > w.limit/4 && w.catchUp+size > w.limit/2
+}
+
+// catchUpShare returns how many bytes of each of so many lanes are loaded before they are published.
+func (w *window) catchUpShare(lanes int) int64 {
+	return max(w.limit/32, w.limit/2/int64(max(1, lanes)))
+}
