@@ -9,40 +9,40 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
-// backoff says how long to wait after failures in a row. It is used by one goroutine.
+// backoff computes the waits after consecutive failures. The zero value is ready. It is used by one goroutine.
 type backoff struct {
 	failures      int
-	needsOperator bool // they were such that only a person can help
+	needsOperator bool // the failures are such that only an operator can resolve them
 }
 
 const (
 	minWait = 100 * time.Millisecond
 	maxWait = 15 * time.Second
-	// maxDeniedWait is the longest wait, before jitter, where only a person can help; asking more often would fill the API
-	// server's audit log. The first waits are short, because an API server that has just started refuses what it will
-	// allow a moment later.
-	maxDeniedWait = 15 * time.Second
+	// minDeniedWait and maxDeniedWait bound the wait, before jitter, after failures that only an operator can resolve. More
+	// frequent retries would fill the API server's audit log. The first waits are short because an API server that has just
+	// started denies what it allows a moment later.
 	minDeniedWait = time.Second
-	// maxStartingWait is the longest wait, if the API server asks for no longer one, for what takes a moment.
+	maxDeniedWait = 15 * time.Second
+	// maxStartingWait bounds the wait for an API server that is starting, unless it asks for a longer one.
 	maxStartingWait = time.Second
-	// maxRetryAfter is the longest wait that the API server is given where it asks for one. A page that a proxy shows during
-	// maintenance may ask for hours, and nothing would be read long after its end.
+	// maxRetryAfter bounds a Retry-After. The maintenance page of a proxy may ask for hours, and nothing would be read until
+	// long after the maintenance.
 	maxRetryAfter = time.Minute
 )
 
 func (p *backoff) reset() { p.failures = 0 }
 
-// countFailure counts one more failure. A refusal that ends an outage is the first of its kind: an API server that has just
-// started refuses for a moment, and history must not be lost over that.
-func (p *backoff) countFailure(helpless bool) {
-	if helpless != p.needsOperator {
-		p.failures, p.needsOperator = 0, helpless
+// countFailure counts a failure. A refusal at the end of an outage is the first of its kind, so the waits start over: an API
+// server that has just started refuses for a moment, and history must not be lost over a long wait.
+func (p *backoff) countFailure(needsOperator bool) {
+	if needsOperator != p.needsOperator {
+		p.failures, p.needsOperator = 0, needsOperator
 	}
 	p.failures++
 }
 
-// nextWait is how long to wait after err: an exponential back-off with jitter, so that scopes do not come back in step, and
-// not less than the API server asks for, up to maxRetryAfter.
+// nextWait returns the wait after err: an exponential back-off with jitter, so that scopes do not retry in step, and not less
+// than the Retry-After of the API server, up to maxRetryAfter.
 func (p *backoff) nextWait(err error) time.Duration {
 	longest := maxWait
 	v := apiserver.Classify(err)

@@ -286,9 +286,9 @@ func TestResyncEmitsEveryObjectOncePerPeriod(t *testing.T) {
 func awaitEditApplied(t *testing.T, st *store, s *Source) {
 	t.Helper()
 	st.awaitTrue(t, "the edit", func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.edit == nil
+		s.edits.mu.Lock()
+		defer s.edits.mu.Unlock()
+		return s.edits.edit == nil
 	})
 }
 

@@ -135,7 +135,7 @@ func TestManyEndedConnectionsCauseOneIdentityQuery(t *testing.T) {
 		since := time.Now()
 		time.Sleep(time.Second)
 		for range 5 {
-			if err := s.confirmCluster(t.Context(), clusterRecheck{since: since}); err != nil {
+			if err := s.identity.confirmCluster(t.Context(), clusterRecheck{since: since}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -173,17 +173,17 @@ func TestDenialSkipsOnlyLaterIdentityChecks(t *testing.T) {
 		time.Sleep(time.Second)
 		f.update(func() { f.nameless = true })
 		for i := range maxIdentifyAttempts {
-			if err := s.confirmCluster(t.Context(), earlier); (err == nil) != (i == maxIdentifyAttempts-1) {
+			if err := s.identity.confirmCluster(t.Context(), earlier); (err == nil) != (i == maxIdentifyAttempts-1) {
 				t.Fatalf("question %d: %v", i, err)
 			}
 		}
 		time.Sleep(time.Second)
 		f.update(func() { f.cluster, f.nameless = "other-uid", false })
-		if err := s.confirmCluster(t.Context(), clusterRecheck{since: time.Now()}); err != nil {
+		if err := s.identity.confirmCluster(t.Context(), clusterRecheck{since: time.Now()}); err != nil {
 			t.Errorf("a later doubt: %v", err)
 		}
 		var replaced *ReplacedError
-		if err := s.confirmCluster(t.Context(), earlier); !errors.As(err, &replaced) {
+		if err := s.identity.confirmCluster(t.Context(), earlier); !errors.As(err, &replaced) {
 			t.Errorf("an earlier doubt: %v", err)
 		}
 		if err := <-ended; !errors.As(err, &replaced) {

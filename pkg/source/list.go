@@ -2,103 +2,119 @@ package source
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
-	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 	"github.com/kubecdc/kubecdc/pkg/source/decode"
 )
 
 const (
-	// initialEventsTimeout bounds the wait for the next initial event of a WatchList, and for the mark behind the last. An API server
-	// that does not know the request may serve an ordinary watch instead, which never marks the end.
+	// initialEventsTimeout bounds the wait for the next initial event of a WatchList, and for the bookmark after the last. An
+	// API server that does not know the request may serve an ordinary watch instead, which never sends that bookmark.
 	initialEventsTimeout = time.Minute
-	// maxUnmarkedLists is how many WatchLists may end early before LIST is used. A connection that breaks now and then is no
-	// reason to; an API server that never marks the end is.
+	// maxUnmarkedLists is the number of consecutive WatchLists that may end early before LIST is used. Connections break now
+	// and then; an API server that never marks the end breaks all of them.
 	maxUnmarkedLists = 3
-	// pageSize is how many objects a LIST asks for at once. They are handled as they arrive, so it says nothing about
-	// memory.
+	// pageSize is the number of objects per LIST page. Objects are handled as they arrive, so it does not bound memory.
 	pageSize = 500
 )
 
-// listUntilComplete reads what exists now and emits how that differs from what is known: on the first start, after history or the
-// journal was lost, and after the rules were edited. It tries until it has all of it; what was emitted of a list that was
-// broken off is known, and silent in the next.
-func (f *follower) listUntilComplete(ctx context.Context) error {
-	if err := f.awaitWatchable(ctx); err != nil {
-		return err
-	}
+// lister reads all objects of a scope and emits the differences from the known objects: on the first start, after history or
+// the journal was lost, and after the rules were edited. It prefers a WatchList (KEP-3157), whose connection the watch then
+// continues on. It belongs to the goroutine of follower.run.
+type lister struct {
+	out    *emitter
+	api    *scopeClient
+	health *health
+	slots  chan struct{}
+
+	pagesOnly     bool // WatchList does not work with this API server
+	unmarkedLists int  // consecutive WatchLists that ended before the end mark
+}
+
+// listUntilComplete lists until a list is complete. What an interrupted list emitted is known, so the next list does not emit
+// it again. It returns the connection to watch on, or nil. Errors are those of ctx, errVanished and *appendError.
+func (l *lister) listUntilComplete(ctx context.Context) (*apiserver.Connection, error) {
 	for {
-		err := f.readList(ctx)
+		open, err := l.readList(ctx)
 		if err == nil {
-			return nil
+			return open, nil
 		}
 		var fatal *appendError
 		if errors.As(err, &fatal) {
-			return err
+			return nil, err
 		}
-		f.updateListMode(err)
+		l.updateListMode(err)
 		switch apiserver.Classify(err) {
-		case apiserver.Expired, apiserver.TooLarge: // of a page's token, or of a cache that is behind: begin again with the present
-			if err := f.waitForRetry(ctx, f.backoff.nextWait(err)); err != nil {
-				return err
-			}
+		case apiserver.Expired, apiserver.TooLarge:
+			// The token of a page has expired, or a cache lags behind: start again with the current state.
+			err = l.api.waitAfter(ctx, err)
 		case apiserver.Refused:
-			if !f.pagesOnly {
-				f.pagesOnly = true
+			if !l.pagesOnly {
+				l.pagesOnly = true
 				continue
 			}
 			fallthrough
 		default:
-			if err := f.handleFailure(ctx, err); err != nil {
-				return err
-			}
+			err = l.api.handleFailure(ctx, err)
+		}
+		if err != nil {
+			return nil, err
 		}
 	}
 }
 
-// awaitWatchable waits, where the last list could not be watched on from, until the present can be: an API server that lists
-// at a position that it knows no history from is broken, and each further list would only emit the same gap again.
-func (f *follower) awaitWatchable(ctx context.Context) error {
-	for f.watches.unprovenList {
-		err := f.probeWatch(ctx)
-		if err == nil {
-			f.watches.unprovenList = false
-			break
+// updateListMode decides after a failure whether WatchList is tried again.
+func (l *lister) updateListMode(err error) {
+	switch {
+	case l.pagesOnly:
+	case errors.Is(err, errUnmarked):
+		l.pagesOnly = true
+	case errors.Is(err, decode.ErrEnd):
+		if l.unmarkedLists++; l.unmarkedLists >= maxUnmarkedLists {
+			l.pagesOnly = true
 		}
-		if err := f.handleFailure(ctx, err); err != nil {
+	}
+}
+
+// awaitWatchable waits until the API server can be watched from its own current position. It is called if the previous list
+// could not be watched from: an API server without history at the position of its own list is broken, and listing again would
+// only emit the same gap again.
+func (l *lister) awaitWatchable(ctx context.Context) error {
+	for {
+		err := l.probeWatch(ctx)
+		if err == nil {
+			return nil
+		}
+		if err := l.api.handleFailure(ctx, err); err != nil {
 			return err
 		}
 	}
-	return nil
 }
 
-// probeWatch watches from the present until that has brought something or has lasted.
-func (f *follower) probeWatch(ctx context.Context) error {
-	if err := f.confirmCluster(ctx); err != nil {
+// probeWatch watches from the current position until the watch has delivered something or lasted for steadyAfter.
+func (l *lister) probeWatch(ctx context.Context) error {
+	if err := l.api.confirmCluster(ctx); err != nil {
 		return err
 	}
-	f.health.updateCounters(func(s *Status) { s.Lists++ })
-	position, err := f.endpoint.Load().Newest(ctx)
+	position, err := l.api.newestPosition(ctx)
 	if err != nil {
 		return err
 	}
-	if err := f.watchSteadilyFrom(ctx, position); err != nil {
+	if err := l.watchSteadilyFrom(ctx, position); err != nil {
 		return fmt.Errorf("the API server cannot be watched from the position %s of its own list: %w", position, err)
 	}
 	return nil
 }
 
-func (f *follower) watchSteadilyFrom(ctx context.Context, position string) error {
-	c, err := f.endpoint.Load().Watch(ctx, &apiserver.Slot{OnSlow: f.reportSlow}, metav1.ListOptions{ResourceVersion: position})
+func (l *lister) watchSteadilyFrom(ctx context.Context, position string) error {
+	c, err := l.api.endpoint.Load().Watch(ctx, l.api.newSlot(nil), metav1.ListOptions{ResourceVersion: position})
 	if err != nil {
 		return err
 	}
@@ -109,121 +125,95 @@ func (f *follower) watchSteadilyFrom(ctx context.Context, position string) error
 	return err
 }
 
-// beginList emits what must come before the objects of a list (I5), and lets the tracker know what they mean. The API server
-// has begun to answer. to is the position that the list is true at; it is needed where history was lost.
-func (f *follower) beginList(ctx context.Context, to string) error {
-	t, s := f.tracker.Load(), f.stored
-	l := deltas.List{Pass: s.Pass, Name: rand.Text()}
-	if s.Snapshot == "" { // else it was stopped within its first list
-		var first []*event.Change
-		if s.LostReason != "" {
-			gap := t.NewGap(f.watches.lostAt, to, s.LostReason)
-			if gap.Pass = s.Pass; gap.Pass == "" && !isLaterPosition(f.watches.lostAt, to) {
-				gap.Pass = rand.Text() // the same two positions may be lost again
-			}
-			f.watches.lostAt = to
-			first = append(first, gap)
-		}
-		if t.KnownCount() == 0 && s.Pass == "" {
-			s.Snapshot = rand.Text()
-			first = append(first, t.NewSnapshotBegin(s.Snapshot))
-		}
-		o := t.NewObservation(first...)
-		o.LostReason, o.Snapshot = s.LostReason, s.Snapshot
-		if err := f.appendObservation(ctx, o); err != nil {
-			return &appendError{err}
-		}
-	}
-	if s.Snapshot != "" {
-		l.Snapshot = &event.SnapshotInfo{ID: s.Snapshot}
-	}
-	t.StartList(l)
-	f.health.setState(Syncing, "reading all objects")
-	return nil
-}
-
-// isLaterPosition says that the cluster has come further between two positions. Of one that is not known nobody can say so.
-func isLaterPosition(from, to string) bool {
-	order, err := resourceversion.CompareResourceVersion(from, to)
-	return err == nil && order < 0
-}
-
-// readList reads the whole list once. Where that is a WatchList the connection stays open. Where history was lost it is
-// pages: only they say what the list is true at before its objects come, and that is where the gap ends.
-func (f *follower) readList(ctx context.Context) error {
-	s := &apiserver.Slot{Pool: f.runner.source.listSlots, OnSlow: f.reportSlow}
+// readList reads one complete list. If history was lost it uses pages, because only the first page shows the position of the
+// list before the objects, and the gap ends at that position.
+func (l *lister) readList(ctx context.Context) (open *apiserver.Connection, err error) {
+	s := l.api.newSlot(l.slots)
 	if err := s.Acquire(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	defer s.Release()
-	if err := f.confirmCluster(ctx); err != nil {
-		return err
+	if err := l.api.confirmCluster(ctx); err != nil {
+		return nil, err
 	}
-	read := f.readWatchList
-	if f.pagesOnly || f.stored.LostReason != "" {
-		read = f.readPages
+	var position string
+	if l.pagesOnly || l.out.hasPendingGap() {
+		position, err = l.readPages(ctx, s)
+	} else {
+		open, position, err = l.readWatchList(ctx, s)
 	}
-	position, err := read(ctx, s)
+	if err == nil {
+		err = l.out.finishList(ctx, position)
+	}
 	if err != nil {
+		if open != nil {
+			open.Stop()
+		}
+		return nil, err
+	}
+	l.unmarkedLists = 0
+	l.api.backoff.reset()
+	l.health.updateCounters(func(st *Status) { st.Synced = true })
+	return open, nil
+}
+
+// beginList emits what precedes the objects of a list, see emitter.beginList.
+func (l *lister) beginList(ctx context.Context, to string) error {
+	if err := l.out.beginList(ctx, to); err != nil {
 		return err
 	}
-	if err := f.emitMissingDeletes(ctx); err != nil {
-		return &appendError{err}
-	}
-	if err := f.appendObservation(ctx, f.tracker.Load().FinishList(position)); err != nil {
-		return &appendError{err}
-	}
-	f.unmarkedLists = 0
-	f.backoff.reset()
-	f.watches.unprovenList = true
-	f.health.updateCounters(func(st *Status) { st.Synced = true })
+	l.health.setState(Syncing, "reading all objects")
 	return nil
 }
 
-// appendError says that it is not the API server that failed.
-type appendError struct{ error }
+// emitListed emits a part of a list. events counts the watch events among it.
+func (l *lister) emitListed(ctx context.Context, part []deltas.Event, events uint64) error {
+	l.health.updateCounters(func(s *Status) { s.Events += events })
+	return l.out.emitEvents(ctx, part, "")
+}
 
-func (e *appendError) Unwrap() error { return e.error }
-
-// readWatchList reads the initial events of a WatchList (KEP-3157) and returns the position behind them.
-func (f *follower) readWatchList(ctx context.Context, s *apiserver.Slot) (string, error) {
+// readWatchList reads the initial events of a WatchList (KEP-3157). It returns the connection, open after them, and its
+// position.
+func (l *lister) readWatchList(ctx context.Context, s *apiserver.Slot) (*apiserver.Connection, string, error) {
 	yes := true
-	c, err := f.endpoint.Load().Watch(ctx, s, metav1.ListOptions{
+	c, err := l.api.endpoint.Load().Watch(ctx, s, metav1.ListOptions{
 		SendInitialEvents: &yes, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
 	})
 	if err != nil {
-		return "", err
+		return nil, "", err
 	}
 	position := ""
-	if err = f.beginList(ctx, ""); err == nil {
-		position, err = f.readInitialEvents(ctx, c)
+	if err = l.beginList(ctx, ""); err == nil {
+		position, err = l.readInitialEvents(ctx, c)
 	}
 	if err != nil {
 		c.Stop()
-		return "", err
+		return nil, "", err
 	}
-	f.conn = c
-	return position, nil
+	return c, position, nil
 }
 
-// readInitialEvents reads up to the mark that all was sent. What happens meanwhile may come before the mark, but it is no sign of
-// one to come: from then on all waiting counts. Only waiting does, because the journal may take its time.
-func (f *follower) readInitialEvents(ctx context.Context, c *apiserver.Connection) (string, error) {
-	patience, sent := initialEventsTimeout, false
+var errUnmarked = fmt.Errorf("the API server has sent no further object and no end mark of the list for %s", initialEventsTimeout)
+
+// readInitialEvents reads up to the bookmark that ends the initial events. Live changes may come before that bookmark but do
+// not show that it is near: after the first one the waits are added up. Only waiting for the API server counts, because the
+// journal may be slow.
+func (l *lister) readInitialEvents(ctx context.Context, c *apiserver.Connection) (string, error) {
+	timeout, sawLive := initialEventsTimeout, false
 	for {
 		began := time.Now()
-		b, err := c.Next(ctx, patience)
+		b, err := c.Next(ctx, timeout)
 		if errors.Is(err, apiserver.ErrQuiet) {
 			return "", errUnmarked
 		}
 		if err != nil {
 			return "", err
 		}
-		if sent {
-			patience -= time.Since(began)
+		if sawLive {
+			timeout -= time.Since(began)
 		}
-		sent = sent || b.Live
-		if err := f.emitListed(ctx, b.Events, b.Read); err != nil {
+		sawLive = sawLive || b.Live
+		if err := l.emitListed(ctx, b.Events, b.Read); err != nil {
 			return "", err
 		}
 		if b.Listed {
@@ -232,46 +222,17 @@ func (f *follower) readInitialEvents(ctx context.Context, c *apiserver.Connectio
 	}
 }
 
-var errUnmarked = fmt.Errorf("the API server sends nothing more of what exists, and has not marked the end for %s", initialEventsTimeout)
-
-// checkWatchable refuses a list that cannot be gone on from: it would be read again and again.
+// checkWatchable rejects a list without a position to watch from: it would be read again and again.
 func checkWatchable(position string) error {
 	if apiserver.IsPosition(position) {
 		return nil
 	}
-	return fmt.Errorf("the API server lists objects at no resourceVersion (%q) that could be watched on from", position)
+	return fmt.Errorf("the API server lists objects at a resourceVersion (%q) that cannot be watched from", position)
 }
 
-// emitListed emits a part of a list.
-func (f *follower) emitListed(ctx context.Context, events []deltas.Event, read uint64) error {
-	f.health.updateCounters(func(s *Status) { s.Events += read })
-	o, err := f.tracker.Load().ObserveEvents(events, "")
-	if err == nil {
-		err = f.appendObservation(ctx, o)
-	}
-	if err != nil {
-		return &appendError{err}
-	}
-	return nil
-}
-
-// updateListMode decides whether WatchList is tried again.
-func (f *follower) updateListMode(err error) {
-	switch {
-	case f.pagesOnly:
-	case errors.Is(err, errUnmarked):
-		f.pagesOnly = true
-	case errors.Is(err, decode.ErrEnd):
-		if f.unmarkedLists++; f.unmarkedLists >= maxUnmarkedLists {
-			f.pagesOnly = true
-		}
-	}
-}
-
-// readPages reads the present in pages and returns the position that all of them are true at: that of the first page, which
-// is one object. A page that breaks off is asked for again by its token; a token that has expired is an error, and the list
-// begins again.
-func (f *follower) readPages(ctx context.Context, s *apiserver.Slot) (string, error) {
+// readPages reads a consistent list in pages and returns its position, that of the first page, which is a single object. An
+// interrupted page is read again by its token. An expired token is an error: the list starts again.
+func (l *lister) readPages(ctx context.Context, s *apiserver.Slot) (string, error) {
 	var b apiserver.Batch
 	hold := func(o *deltas.Object) error {
 		b.Add(deltas.Event{Type: watch.Added, Object: o}, len(o.Raw))
@@ -280,21 +241,21 @@ func (f *follower) readPages(ctx context.Context, s *apiserver.Slot) (string, er
 	emit := func() error {
 		events := b.Events
 		b = apiserver.Batch{}
-		return f.emitListed(ctx, events, 0)
+		return l.emitListed(ctx, events, 0)
 	}
-	meta, err := f.readPage(ctx, s, metav1.ListOptions{Limit: 1}, hold)
+	meta, err := l.readPage(ctx, s, metav1.ListOptions{Limit: 1}, hold)
 	position := meta.ResourceVersion
 	if err == nil {
 		err = checkWatchable(position)
 	}
 	if err == nil {
-		err = f.beginList(ctx, position)
+		err = l.beginList(ctx, position)
 	}
 	for more := meta.Continue; err == nil; more = meta.Continue {
 		if err = emit(); err != nil || more == "" {
 			break
 		}
-		meta, err = f.readPage(ctx, s, metav1.ListOptions{Limit: pageSize, Continue: more}, func(o *deltas.Object) error {
+		meta, err = l.readPage(ctx, s, metav1.ListOptions{Limit: pageSize, Continue: more}, func(o *deltas.Object) error {
 			if _ = hold(o); b.Full() {
 				return emit()
 			}
@@ -304,18 +265,19 @@ func (f *follower) readPages(ctx context.Context, s *apiserver.Slot) (string, er
 	return position, err
 }
 
-// readPage reads a page, and again by its token as long as it breaks off.
-func (f *follower) readPage(
-	ctx context.Context, s *apiserver.Slot, o metav1.ListOptions, take func(*deltas.Object) error,
+// readPage reads a page, and reads it again by its token while it is interrupted. The first page has no token: its
+// interruption is an error.
+func (l *lister) readPage(
+	ctx context.Context, s *apiserver.Slot, o metav1.ListOptions, handle func(*deltas.Object) error,
 ) (metav1.ListMeta, error) {
 	for {
-		f.health.updateCounters(func(st *Status) { st.Lists++ })
-		meta, err := f.endpoint.Load().List(ctx, s, o, take)
+		l.health.updateCounters(func(st *Status) { st.Lists++ })
+		meta, err := l.api.endpoint.Load().List(ctx, s, o, handle)
 		var fatal *appendError
 		if err == nil || errors.As(err, &fatal) || apiserver.Classify(err) != apiserver.Interrupted || o.Continue == "" {
 			return meta, err
 		}
-		if err := f.handleFailure(ctx, err); err != nil {
+		if err := l.api.handleFailure(ctx, err); err != nil {
 			return meta, err
 		}
 	}

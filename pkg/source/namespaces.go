@@ -12,14 +12,14 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
-// namespaceChecker asks whether the namespaces that rules name exist. The API server watches one that does not without a word, so
-// that a misspelt name looks like one in which nothing happens. Nothing depends on the answers: a namespace that is created
-// later is being watched already. Safe for concurrent use.
+// namespaceChecker checks whether the namespaces that rules name exist. The API server accepts a watch of a missing namespace,
+// so a misspelled name looks like a namespace without changes. The result is only reported: a namespace that is created later
+// is already being watched. Safe for concurrent use.
 type namespaceChecker struct {
 	client     *apiserver.Client
-	interval   time.Duration // between questions about one that does not exist
+	interval   time.Duration // between checks of a missing namespace
 	conditions *condition.Set
-	changed    chan struct{} // of capacity 1: other names are followed
+	changed    chan struct{} // capacity 1: names were added
 
 	mu     sync.Mutex
 	byName map[string]*checkedNamespace
@@ -27,14 +27,14 @@ type namespaceChecker struct {
 
 type checkedNamespace struct {
 	condition *condition.Condition
-	due       time.Time // for the next question; owned by run once it runs
+	due       time.Time // time of the next check; owned by run
 }
 
-// NamespaceStatus says what is known of a namespace that a rule names. It is a copy.
+// NamespaceStatus describes a namespace that a rule names. It is a copy.
 type NamespaceStatus struct {
 	Name    string
-	Missing bool   // it does not exist
-	Unknown string // why it is not known whether it exists, for want of a right; "" where it is, or nobody has answered yet
+	Missing bool   // the namespace does not exist
+	Unknown string // why the program may not know whether it exists; "" if it may, or if no check was answered yet
 }
 
 // The states of a namespace.
@@ -42,15 +42,15 @@ var (
 	namespaceFound   = condition.State{Name: "found", Message: "the namespace exists now"}
 	namespaceMissing = condition.State{
 		Name: "missing", Severity: condition.Degraded, Level: slog.LevelWarn,
-		Message: "a selected namespace does not exist; it is watched from the moment that it does",
+		Message: "a selected namespace does not exist; it is watched as soon as it is created",
 	}
 	namespaceUnknown = condition.State{
 		Name: "unknown", Severity: condition.Degraded, Level: slog.LevelWarn,
-		Message: "it cannot be known whether a selected namespace exists",
+		Message: "the right to check whether a selected namespace exists is missing",
 	}
 )
 
-// namespaceRecheck is how often it is asked whether a namespace still exists, and whether the right to ask is there.
+// namespaceRecheck is the interval for checking an existing namespace, or a denied right, again.
 const namespaceRecheck = time.Minute
 
 func newNamespaceChecker(cfg *Config) *namespaceChecker {
@@ -60,7 +60,7 @@ func newNamespaceChecker(cfg *Config) *namespaceChecker {
 	}
 }
 
-// setNames says which names are asked about from now on.
+// setNames replaces the names to check.
 func (n *namespaceChecker) setNames(names []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -78,7 +78,7 @@ func (n *namespaceChecker) setNames(names []string) {
 	}
 }
 
-// run asks until ctx ends.
+// run checks until ctx ends.
 func (n *namespaceChecker) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -96,7 +96,7 @@ func (n *namespaceChecker) run(ctx context.Context) {
 	}
 }
 
-// checkDue asks about those that are due, and returns when the next one is; zero where nothing is followed.
+// checkDue checks the namespaces that are due and returns the time of the next check; zero if there are no names.
 func (n *namespaceChecker) checkDue(ctx context.Context) (next time.Time) {
 	n.mu.Lock()
 	named := maps.Clone(n.byName)
@@ -113,7 +113,7 @@ func (n *namespaceChecker) checkDue(ctx context.Context) (next time.Time) {
 	return next
 }
 
-// checkNamespace asks once and returns after how long to ask again. An API server that does not answer changes nothing.
+// checkNamespace checks once and returns the time until the next check. A failed request leaves the condition as it is.
 func (n *namespaceChecker) checkNamespace(ctx context.Context, name string, c *condition.Condition) time.Duration {
 	exists, err := n.client.HasNamespace(ctx, name)
 	switch {
@@ -130,7 +130,7 @@ func (n *namespaceChecker) checkNamespace(ctx context.Context, name string, c *c
 	return namespaceRecheck
 }
 
-// status describes all, by name.
+// status describes all namespaces, in the order of their names.
 func (n *namespaceChecker) status() []NamespaceStatus {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -141,6 +141,3 @@ func (n *namespaceChecker) status() []NamespaceStatus {
 	}
 	return all
 }
-
-// Namespaces describes the namespaces that rules name, globs apart, in order.
-func (s *Source) Namespaces() []NamespaceStatus { return s.namespaces.status() }

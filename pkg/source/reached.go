@@ -15,46 +15,51 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// reachedQueryTimeout bounds the question of reached. The API server waits three seconds for its cache.
+// reachedQueryTimeout bounds one query. The API server itself waits three seconds for its cache.
 const reachedQueryTimeout = 10 * time.Second
 
-// checkReached returns nil if the API server's history has come as far as position. If it has not, because etcd was restored
-// from a backup, the error's verdict is tooLarge.
+// maxUnansweredQueries is the number of consecutive queries without an answer before a LIST replaces them.
+const maxUnansweredQueries = 3
+
+// positionCheck checks before each watch that the API server's history has reached the position to watch from. A restored
+// etcd is behind it, and the API server accepts a watch from a future position but stays silent, bookmarks included, until the
+// cluster has made as many writes again. Everything up to there would be missed unnoticed.
 //
-// It has to be asked, since a watch from a position in the future is accepted and stays silent, bookmarks included, until
-// the cluster has made as many writes again: everything up to there would be missed and nothing would show it.
-//
-// The question is a WatchList, not a LIST: "send the object of this name, not older than position, and say when you are
-// done". No object has that name, so it costs the API server a look at its cache, on every start and every reconnect. A
-// cache that is behind answers after three seconds that the position is too large; whether that is a lag or a restored
-// etcd is then decided by what etcd itself says, in a LIST of one object. API servers that know no WatchList (before
-// 1.32, most aggregated ones) get that LIST at once. Resources without a watch cache, such as events, answer with what
-// etcd has, which may be older than asked for.
-//
-// A question that ends without an answer is asked again, like everything that an outage interrupts. If that happens
-// again and again the API server cannot answer, and is asked in the other way.
-func (f *follower) checkReached(ctx context.Context, s *apiserver.Slot, position string) error {
-	e := f.endpoint.Load()
+// The query is a WatchList (KEP-3157) for an object that does not exist, not older than the position. It costs the API server
+// a look at its cache. A cache that is behind answers after three seconds that the position is too large. A LIST of one
+// object, which etcd answers, then distinguishes a lagging cache from a restored etcd. API servers without WatchList (before
+// 1.32, and most aggregated ones) get that LIST at once. Resources without a watch cache, such as events, answer from etcd,
+// possibly with an older state than asked for.
+type positionCheck struct {
+	api               *scopeClient
+	health            *health
+	unansweredQueries int // consecutive queries that ended without an answer
+}
+
+// checkReached returns nil if the API server has reached the position. If etcd was restored from a backup, the error is
+// classified as apiserver.TooLarge. A query without an answer is an error to retry; after maxUnansweredQueries the API server
+// is taken to be unable to answer it.
+func (c *positionCheck) checkReached(ctx context.Context, s *apiserver.Slot, position string) error {
+	e := c.api.endpoint.Load()
 	ctx, cancel := context.WithTimeout(ctx, reachedQueryTimeout+apiserver.HeadersTimeout)
 	defer cancel()
 	err := queryReached(ctx, e, s, position)
 	unanswered := errors.Is(err, errUnanswered)
 	switch v := apiserver.Classify(err); {
 	case err == nil:
-	case v == apiserver.Refused, v == apiserver.TooLarge, unanswered && f.unansweredQueries >= maxUnmarkedLists:
-		f.health.updateCounters(func(s *Status) { s.Lists++ })
-		newest, err := e.Newest(ctx)
+	case v == apiserver.Refused, v == apiserver.TooLarge, unanswered && c.unansweredQueries >= maxUnansweredQueries:
+		newest, err := c.api.newestPosition(ctx)
 		if err != nil {
 			return err
 		}
 		return checkNotBefore(newest, position)
 	case unanswered:
-		f.unansweredQueries++
+		c.unansweredQueries++
 		return err
 	default:
 		return err
 	}
-	f.unansweredQueries = 0
+	c.unansweredQueries = 0
 	return nil
 }
 
@@ -83,8 +88,8 @@ func queryReached(ctx context.Context, e *apiserver.Endpoint, s *apiserver.Slot,
 	}
 }
 
-// noObjectSelector selects as little as this program is allowed to ask for: an object that does not exist, or, where the scope is
-// bound to a name, and its rights perhaps too, that one.
+// noObjectSelector returns a field selector that matches as little as the program's rights allow: the name of no object, or,
+// if the scope selects one object by name, that name, because RBAC may allow nothing else.
 func noObjectSelector(s selection.Scope) string {
 	if s.ObjectName() != "" {
 		return s.FieldSelector
@@ -92,8 +97,8 @@ func noObjectSelector(s selection.Scope) string {
 	return "metadata.name=kubecdc-asks-for-nobody"
 }
 
-// checkNotBefore returns nil unless newest is older than position. Versions that cannot be compared are taken for reached:
-// nothing positive says that history is lost.
+// checkNotBefore returns nil unless newest is older than position. Versions that cannot be compared count as reached: they are
+// no evidence of a loss.
 func checkNotBefore(newest, position string) error {
 	if order, err := resourceversion.CompareResourceVersion(position, newest); err != nil || order <= 0 {
 		return nil //nolint:nilerr // see above

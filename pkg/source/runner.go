@@ -4,6 +4,9 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,36 +17,113 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// runner follows one resource: its scopes, and what is known of objects that none of them selects any more.
-type runner struct {
-	source           *Source
-	loadStored       func(resource string, known func(event.Known)) (event.StoredResource, error) // that of the rules it was made by
-	resource         event.Resource                                                               // in the version it was found in
-	followers        []*follower
-	foundAtStart     bool          // found when the API server first said what it serves
-	confirmedMissing atomic.Bool   // discovery does not name the resource, and has been asked more than once
-	stop             func()        // ends it without a word
-	bodilessScopes   atomic.Int32  // scopes that have yet to read the bodies of their objects
-	planned          chan struct{} // closed when what each scope begins with is stored
-	done             chan struct{}
-
-	// Owned by Source.Run.
-	current      event.Resource // in the version that is watched now
-	missingPolls int            // in a row without the resource
+// environment is what the runners of a Source share. It is not changed after New.
+type environment struct {
+	cfg       *Config
+	states    *stateReporter
+	identity  *clusterIdentity
+	fail      func(error)   // ends the Source
+	listSlots chan struct{} // see concurrentLists
+	fillSlots chan struct{} // see concurrentFills
 }
 
-func (s *Source) newRunner(resource event.Resource, scopes []selection.Scope) *runner {
-	r := &runner{source: s, loadStored: s.cfg.Load, resource: resource, current: resource, planned: make(chan struct{}), done: make(chan struct{})}
+// runnerSet holds the runners, one for each resource. Safe for concurrent use; only the goroutine of Source.Run changes it.
+type runnerSet struct {
+	env     *environment
+	running *sync.WaitGroup
+
+	mu         sync.Mutex
+	byName     map[string]*runner // by the name of the resource
+	discovered bool               // a poll has succeeded, so every selected resource that is served has a runner
+}
+
+// startRunner adds a runner and runs it. lost is the reason of the gap that new scopes begin with; empty if there is none.
+func (s *runnerSet) startRunner(ctx context.Context, r *runner, lost string) {
+	name := r.resource.String()
+	s.mu.Lock()
+	s.byName[name] = r
+	r.foundAtStart = !s.discovered
+	s.mu.Unlock()
+	ctx, r.stop = context.WithCancel(ctx)
+	s.running.Go(func() {
+		defer close(r.done)
+		defer r.stop()
+		if err := r.run(ctx, lost); err != nil && ctx.Err() == nil {
+			s.env.fail(fmt.Errorf("resource %s: %w", name, err))
+		}
+	})
+}
+
+// findRunner returns the runner of a resource, or nil.
+func (s *runnerSet) findRunner(name string) *runner {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byName[name]
+}
+
+// allRunners returns a copy of the set, in no order.
+func (s *runnerSet) allRunners() []*runner {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.byName))
+}
+
+// removeRunners removes the chosen runners, which have ended, and the conditions of their scopes.
+func (s *runnerSet) removeRunners(chosen func(name string, r *runner) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.byName, func(name string, r *runner) bool {
+		if !chosen(name, r) {
+			return false
+		}
+		for _, f := range r.followers {
+			s.env.states.set.Remove(f.scope.ID)
+		}
+		return true
+	})
+}
+
+func (s *runnerSet) setDiscovered() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.discovered = true
+}
+
+func (s *runnerSet) isDiscovered() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.discovered
+}
+
+// runner runs one resource: a follower for each scope, and the deletes of known objects that no scope selects any more.
+type runner struct {
+	env              *environment
+	loadStored       LoadFunc       // of the rules that made the runner
+	resource         event.Resource // in the version that it was found in
+	followers        []*follower
+	foundAtStart     bool          // started by the first successful poll
+	confirmedMissing atomic.Bool   // missingPollsUntilGone polls lacked the resource
+	bodilessScopes   atomic.Int32  // scopes whose bodies are still to be read
+	stop             func()        // ends the runner; nothing is emitted
+	planned          chan struct{} // closed when the store has what each scope begins with
+	done             chan struct{} // closed when the runner has ended
+
+	// Owned by the goroutine of Source.Run.
+	current event.Resource // in the version being watched
+	absence absence
+}
+
+func newRunner(env *environment, rules *ruleSet, resource event.Resource, scopes []selection.Scope) *runner {
+	r := &runner{
+		env: env, loadStored: rules.load, resource: resource, current: resource,
+		planned: make(chan struct{}), done: make(chan struct{}),
+	}
 	for _, scope := range scopes {
-		f := &follower{
-			runner: r, scope: scope,
-			health: &health{source: s, condition: s.conditions.Add(scope.ID, Syncing.condition()), counters: Status{Scope: scope.ID}},
-			append: s.cfg.appendForRule(scope.Rule), reconnectRequested: make(chan struct{}, 1), betweenBatches: make(chan func(context.Context) error),
+		to := env.cfg.Append
+		if rules.shape != nil {
+			to = rules.shape(scope.Rule, to)
 		}
-		if scope.Mandatory {
-			f.health.onRepeatedRefusal = f.failIfMandatory
-		}
-		r.followers = append(r.followers, f)
+		r.followers = append(r.followers, newFollower(r, scope, to))
 	}
 	return r
 }
@@ -57,53 +137,116 @@ func (r *runner) hasEnded() bool {
 	}
 }
 
-// run follows the resource until ctx ends, or until it is served no more.
-func (r *runner) run(ctx context.Context, cluster, lost string) error {
-	others, err := r.loadFollowers(ctx, cluster, lost)
+// stopAndWait ends the runner. It first waits until the store has the gap that a scope may begin with, because
+// poller.recordGaps waits for that.
+func (r *runner) stopAndWait() {
+	select {
+	case <-r.planned:
+	case <-r.done:
+	}
+	r.stop()
+	<-r.done
+}
+
+// asServed describes the resource as it is being watched. The runner has followers.
+func (r *runner) asServed() selection.Served {
+	return selection.Served{Resource: r.current, Namespaced: r.followers[0].scope.Namespaced}
+}
+
+// setConfirmedMissing updates confirmedMissing. When it becomes true the followers reconnect, so that their next request can
+// be answered with 404.
+func (r *runner) setConfirmedMissing(confirmed bool) {
+	if confirmed == r.confirmedMissing.Swap(confirmed) || !confirmed {
+		return
+	}
+	for _, f := range r.followers {
+		f.api.requestReconnect()
+	}
+}
+
+// isUnaffected reports whether the runner, which has followers, can continue. scopes are those now wanted of its resource. A
+// definition that is recreated under the same name may have changed from namespaced to cluster-scoped. Otherwise only an edit
+// can affect a runner: a version that discovery hides for a moment must not.
+func (r *runner) isUnaffected(e *Edit, scopes []selection.Scope) bool {
+	switch {
+	case len(scopes) == 0, scopes[0].Namespaced != r.followers[0].scope.Namespaced:
+		return false
+	case e == nil:
+		return true
+	}
+	return r.selectsSame(scopes) && (e.Reshaped == nil || !e.Reshaped(r.resource))
+}
+
+// selectsSame reports whether the followers read exactly these scopes, in the same way.
+func (r *runner) selectsSame(scopes []selection.Scope) bool {
+	type essence struct {
+		id                      string
+		metadataOnly, mandatory bool
+		resync                  time.Duration
+	}
+	var now, before []essence
+	for _, s := range scopes {
+		now = append(now, essence{s.ID, s.MetadataOnly, s.Mandatory, s.Resync})
+	}
+	for _, f := range r.followers {
+		before = append(before, essence{f.scope.ID, f.scope.MetadataOnly, f.scope.Mandatory, f.scope.Resync})
+	}
+	return slices.Equal(now, before)
+}
+
+// switchVersion continues with another version of the resource.
+func (r *runner) switchVersion(resource event.Resource) {
+	r.current = resource
+	for _, f := range r.followers {
+		f.switchVersion(resource)
+	}
+}
+
+// run follows the resource until ctx ends or the resource is gone.
+func (r *runner) run(ctx context.Context, lost string) error {
+	unselected, err := r.loadFollowers(ctx, lost)
 	if err != nil {
 		return err
 	}
 	close(r.planned)
-	if others != nil {
-		if err := others.emitAllDeletes(ctx, rand.Text()); err != nil {
+	if unselected != nil {
+		if err := unselected.emitAllDeletes(ctx, rand.Text()); err != nil {
 			return err
 		}
 	}
 	if len(r.followers) == 0 {
-		return r.source.cfg.DropResource(ctx, r.resource.String())
+		return r.env.cfg.DropResource(ctx, r.resource.String())
 	}
-	if r.resource.Version != "" { // else it comes from a journal that stored none, and is not served in any
+	if r.resource.Version != "" { // a resource without a stored version is not served in any
 		if err := r.runFollowers(ctx); !errors.Is(err, errVanished) {
 			return err
 		}
 	}
 	for _, f := range r.followers {
-		f.health.setState(Gone, "the API server serves this resource no more; its objects are announced as deleted")
-		r.source.conditions.ReportEvent(f.scope.ID, resourceVanished, "")
-		if err := f.emitAllDeletes(ctx, ""); err != nil {
+		f.health.setState(Gone, "the API server no longer serves this resource; its objects are emitted as deleted")
+		r.env.states.set.ReportEvent(f.scope.ID, resourceVanished, "")
+		if err := f.out.emitAllDeletes(ctx, ""); err != nil {
 			return err
 		}
 	}
-	return r.source.cfg.DropResource(ctx, r.resource.String())
+	return r.env.cfg.DropResource(ctx, r.resource.String())
 }
 
-// runFollowers runs the followers until ctx ends or one of them does.
+// runFollowers runs the followers until ctx ends or one of them fails, and returns the cause.
 func (r *runner) runFollowers(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var all sync.WaitGroup
 	for _, f := range r.followers {
-		all.Go(func() {
-			cancel(f.run(ctx))
-		})
+		all.Go(func() { cancel(f.run(ctx)) })
 	}
 	all.Wait()
 	return context.Cause(ctx)
 }
 
-// loadFollowers gives each follower what is stored of its scope and its objects, and stores what each begins with. It returns a
-// follower of the objects that no scope selects any more, nil where there are none.
-func (r *runner) loadFollowers(ctx context.Context, cluster, lost string) (others *follower, err error) {
+// loadFollowers gives each follower its stored scope and known objects, and stores what each scope begins with. It returns an
+// emitter for the known objects that no scope selects any more; nil if there are none.
+func (r *runner) loadFollowers(ctx context.Context, lost string) (unselected *emitter, err error) {
 	sets := knownSets{unselected: deltas.NewKnownSet()}
 	for _, f := range r.followers {
 		sets.addNamespace(f.scope.Namespace)
@@ -114,15 +257,16 @@ func (r *runner) loadFollowers(ctx context.Context, cluster, lost string) (other
 	}
 	plan, changed := r.planScopes(stored, lost)
 	if changed {
-		if err := r.source.cfg.SetScopes(ctx, r.resource, plan); err != nil {
+		if err := r.env.cfg.SetScopes(ctx, r.resource, plan); err != nil {
 			return nil, err
 		}
 	}
 	if stored.BodiesMissing {
 		r.bodilessScopes.Store(int32(len(r.followers)))
 	}
+	cluster := r.env.identity.clusterName()
 	for i, f := range r.followers {
-		f.bodiless = stored.BodiesMissing
+		f.bodiesMissing = stored.BodiesMissing
 		if err := f.loadState(cluster, plan[i], sets.byNamespace[f.scope.Namespace]); err != nil {
 			return nil, err
 		}
@@ -130,15 +274,26 @@ func (r *runner) loadFollowers(ctx context.Context, cluster, lost string) (other
 	if sets.unselected.Len() == 0 {
 		return nil, nil
 	}
-	s := selection.Scope{ID: r.resource.String(), Resource: stored.Resource}
-	others = &follower{runner: r, scope: s, append: r.source.cfg.Append}
-	return others, others.loadState(cluster, event.StoredScope{}, sets.unselected)
+	scope := selection.Scope{ID: r.resource.String(), Resource: stored.Resource}
+	unselected = &emitter{scope: scope, append: r.env.cfg.Append}
+	unselected.loadState(cluster, event.StoredScope{}, sets.unselected)
+	return unselected, nil
 }
 
-// knownSets gives the known objects of a resource to its scopes.
+// recordBodiesFilled reports that a scope has read its missing bodies. The last scope of the resource informs the store.
+func (r *runner) recordBodiesFilled(ctx context.Context) {
+	if r.bodilessScopes.Add(-1) > 0 {
+		return
+	}
+	if err := r.env.cfg.BodiesFilled(ctx, r.resource.String()); err != nil && ctx.Err() == nil {
+		r.env.fail(fmt.Errorf("record that the bodies of %s were read: %w", r.resource, err))
+	}
+}
+
+// knownSets distributes the known objects of a resource to its scopes.
 type knownSets struct {
-	byNamespace map[string]*deltas.KnownSet // by the namespace of the scope; "" has all
-	unselected  *deltas.KnownSet            // of no scope
+	byNamespace map[string]*deltas.KnownSet // by the namespace of the scope; "" takes every object
+	unselected  *deltas.KnownSet            // objects of no scope
 }
 
 func (s *knownSets) addNamespace(namespace string) {
@@ -160,12 +315,12 @@ func (s *knownSets) addKnown(k event.Known) {
 	set.Add(k)
 }
 
-// selectionChanged is the reason of the gap before what became of a selection.
-const selectionChanged = "the rules were edited, or the resource is served otherwise: what they select now is compared with " +
-	"what they selected before, and changes in between may be coalesced"
+// selectionChanged is the reason in the gap record before the differences between two selections.
+const selectionChanged = "the rules were edited, or the resource is served differently: the new selection is compared with the " +
+	"previous one, and changes in between may be coalesced"
 
-// planScopes says what each scope begins with: what is stored of it, or nothing yet. Where something else was selected of the
-// resource before, the scope begins with a comparison. changed says that this is not what is stored.
+// planScopes returns what each scope begins with, and whether that differs from the stored scopes. A scope without stored state
+// begins with an empty one; if the resource was selected differently before, it begins with a comparison.
 func (r *runner) planScopes(stored event.StoredResource, lost string) (plan []event.StoredScope, changed bool) {
 	known := map[string]event.StoredScope{}
 	for _, s := range stored.Scopes {
@@ -186,8 +341,8 @@ func (r *runner) planScopes(stored event.StoredResource, lost string) (plan []ev
 	return plan, changed || len(plan) != len(stored.Scopes)
 }
 
-// unfinishedSnapshot is the snapshot that an edit of the rules interrupts, "" if there is none. What was emitted of it is not
-// emitted again, and it has to end; so it goes on in the new selection.
+// unfinishedSnapshot returns the snapshot that an edit of the rules interrupts, or "". Its emitted part is not emitted again,
+// and consumers wait for its end, so it continues in the new selection.
 func unfinishedSnapshot(stored event.StoredResource) string {
 	for _, s := range stored.Scopes {
 		if s.Position == "" && s.Snapshot != "" {
@@ -195,46 +350,4 @@ func unfinishedSnapshot(stored event.StoredResource) string {
 		}
 	}
 	return ""
-}
-
-// loadState gives the follower what is stored of its scope. Nothing runs yet.
-func (f *follower) loadState(cluster string, stored event.StoredScope, known *deltas.KnownSet) error {
-	e, err := f.runner.source.cfg.Client.Endpoint(f.scope)
-	if err != nil {
-		return err
-	}
-	s := deltas.Scope{
-		ID: f.scope.ID, Cluster: cluster, Resource: f.scope.Resource, Namespace: f.scope.Namespace,
-		Selected: f.scope.LabelSelector != "" || f.scope.FieldSelector != "",
-	}
-	t := deltas.NewTracker(s, known, f.scope.Filter, func() time.Time { return time.Now().UTC() })
-	f.tracker.Store(t)
-	f.stored = stored
-	if stored.Position != "" {
-		f.stored = event.StoredScope{ID: stored.ID}
-		f.position.Store(&stored.Position)
-		f.health.updateCounters(func(s *Status) { s.Synced = true })
-	}
-	if !f.endpoint.CompareAndSwap(nil, e) { // switchVersion came first, and may have found no tracker
-		t.SetResource(f.endpoint.Load().Scope.Resource)
-	}
-	return nil
-}
-
-// switchVersion goes on with another version of the resource.
-func (r *runner) switchVersion(resource event.Resource) {
-	r.current = resource
-	for _, f := range r.followers {
-		s := f.scope
-		s.Resource = resource
-		f.switchVersion(s)
-	}
-}
-
-// appendForRule is what takes the observations of a scope.
-func (c *Config) appendForRule(rule int) event.AppendFunc {
-	if c.Shape == nil {
-		return c.Append
-	}
-	return c.Shape(rule, c.Append)
 }

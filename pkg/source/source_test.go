@@ -174,7 +174,7 @@ func TestOtherAPIServersAreTriedBeforeHistoryIsLost(t *testing.T) {
 			if got := s.Status()[0]; got.Relists != 0 || got.Lists != 0 || f.countRequests("WATCHLIST") != 1 {
 				t.Errorf("status %+v requests %q", got, f.requestLog())
 			}
-			st.awaitTrue(t, "a line in the log", func() bool { return log.countOf("another API server has the history") == 1 })
+			st.awaitTrue(t, "a line in the log", func() bool { return log.countOf("another API server still has the history") == 1 })
 		})
 	}
 }

@@ -51,7 +51,7 @@ func TestStaleWatchRecoversOnFirstEvent(t *testing.T) {
 		requests := f.countRequests("WATCH rv=")
 		for range 60 {
 			time.Sleep(time.Minute)
-			if got := s.Status()[0]; got.State != Stale || !strings.Contains(got.Reason, "nothing was heard for 3m0s") {
+			if got := s.Status()[0]; got.State != Stale || !strings.Contains(got.Reason, "received nothing for 3m0s") {
 				t.Fatalf("status %+v", got)
 			}
 		}

@@ -9,48 +9,49 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// State is the condition of a scope.
+// State is the state of a scope.
 type State string
 
-// The states. A scope leaves any of them by itself once what is in the way is gone.
+// The states. A scope leaves each of them without help once the cause is gone.
 const (
-	Syncing     State = "syncing"     // the first list is being read, or the API server is not ready to show the resource
-	Live        State = "live"        // changes arrive as they happen
-	Stale       State = "stale"       // nothing is heard of a watch that is open; it is opened again from its position
+	Syncing     State = "syncing"     // the first list is being read, or the API server is still initializing the resource
+	Live        State = "live"        // changes are emitted as they happen
+	Stale       State = "stale"       // an open watch is silent; it is reopened from its position
 	Forbidden   State = "forbidden"   // the API server does not allow list or watch
-	Unreachable State = "unreachable" // the API server does not answer, or with errors
-	Waiting     State = "waiting"     // nothing serves the resource yet
-	Gone        State = "gone"        // the resource is served no more; its objects are being announced as deleted
+	Unreachable State = "unreachable" // the API server does not answer, or answers with errors
+	Waiting     State = "waiting"     // the resource is not served yet
+	Gone        State = "gone"        // the resource is no longer served; its objects are being emitted as deleted
 )
 
-// States are all of them.
+// States holds every State.
 var States = []State{Syncing, Live, Stale, Forbidden, Unreachable, Waiting, Gone}
 
-// Status describes one scope, or a selected resource that nothing serves. It is a copy.
+// Status describes one scope, or a selected name that is not served. It is a copy.
 type Status struct {
-	Scope  string // ID of the scope; for what is not served, the selection as written
+	Scope  string // ID of the scope; for a name that is not served, the name as written in the rule
 	State  State
 	Reason string    // one sentence; empty when live
-	Remedy string    // what a person can do about it; empty when waiting is all there is
+	Remedy string    // what an operator can do; empty if nothing but waiting helps
 	Since  time.Time // of the state
-	Synced bool      // all that exists has been seen since the scope was first started, now or in an earlier process
+	Synced bool      // a list of the scope was completed, by this process or an earlier one
 
-	Position  string    // resourceVersion from which a new process would watch on
+	Position  string    // resourceVersion that a new process would watch from
 	Known     int       // objects known to exist
-	LastEvent time.Time // when the API server last said something, bookmarks included; zero if never
+	LastEvent time.Time // when the last event arrived, bookmarks included; zero if never
 
 	Events       uint64 // watch events read, bookmarks included
 	Restarts     uint64 // watch connections opened after the first
-	Relists      uint64 // times history was lost
-	Lists        uint64 // LIST requests sent, each page one
-	DecodeErrors uint64 // answers that could not be read
+	Relists      uint64 // times that history was lost
+	Lists        uint64 // LIST requests sent; each page counts
+	DecodeErrors uint64 // unparseable responses
 
 	Changes map[event.Type]uint64 // emitted since the process started
 }
 
-// The states as conditions. A fault of the API server hits all scopes, and discovery: it is one line for each reason.
+// The conditions of the states. A failure of the API server affects all scopes and the discovery; it is logged once per reason.
 var (
 	stateConditions = map[State]condition.State{
 		Syncing:     {Severity: condition.Degraded},
@@ -61,31 +62,19 @@ var (
 		Unreachable: {Severity: condition.NotReady, Level: slog.LevelWarn, Message: "not watching, will try again"},
 		Waiting:     {Severity: condition.Degraded, Level: slog.LevelWarn, Message: "selected but not served, waiting for it"},
 	}
-	resourceVanished = condition.State{Name: string(Gone), Level: slog.LevelWarn, Message: "resource is served no more, its objects are announced as deleted"}
-	historyLost      = condition.State{Name: "lost", Level: slog.LevelWarn, Message: "history was lost, reading all objects"}
+	resourceVanished = condition.State{
+		Name: string(Gone), Level: slog.LevelWarn, Message: "resource is no longer served, emitting its objects as deleted",
+	}
+	historyLost = condition.State{Name: "lost", Level: slog.LevelWarn, Message: "history was lost, reading all objects"}
 )
 
-func (s State) condition() condition.State {
+func (s State) toCondition() condition.State {
 	c := stateConditions[s]
 	c.Name = string(s)
 	return c
 }
 
-// updateCondition reports the state of something that is read of the API server.
-func (s *Source) updateCondition(c *condition.Condition, state State, reason string) {
-	remedy := ""
-	switch state {
-	case Unreachable:
-		remedy = fmt.Sprintf("look at the API server at %s, the network, the certificate and the token", s.cfg.Client.Host())
-	case Stale:
-		remedy = fmt.Sprintf("look at what is between here and the API server at %s", s.cfg.Client.Host())
-	case Forbidden:
-		remedy = "`exporter rbac` prints the rights that the configuration needs"
-	}
-	c.Update(state.condition(), reason, remedy)
-}
-
-// stateForVerdict is what a failure makes of a scope.
+// stateForVerdict returns the state of a scope after a failure.
 func stateForVerdict(v apiserver.Verdict) State {
 	switch v {
 	case apiserver.Forbidden:
@@ -98,29 +87,61 @@ func stateForVerdict(v apiserver.Verdict) State {
 	return Unreachable
 }
 
-// health is how one scope is doing, as its follower sees it. Safe for concurrent use.
+// stateReporter updates the conditions of everything that is read from the API server. Safe for concurrent use.
+type stateReporter struct {
+	set    *condition.Set
+	client *apiserver.Client
+}
+
+// addCondition returns a new condition in the state Syncing.
+func (r *stateReporter) addCondition(name string) *condition.Condition {
+	return r.set.Add(name, Syncing.toCondition())
+}
+
+// updateCondition sets the state of a condition, with the remedy for that state.
+func (r *stateReporter) updateCondition(c *condition.Condition, state State, reason string) {
+	remedy := ""
+	switch state {
+	case Unreachable:
+		remedy = fmt.Sprintf("look at the API server at %s, the network, the certificate and the token", r.client.Host())
+	case Stale:
+		remedy = fmt.Sprintf("look at proxies and load balancers between here and the API server at %s", r.client.Host())
+	case Forbidden:
+		remedy = "`exporter rbac` prints the rights that the configuration needs"
+	}
+	c.Update(state.toCondition(), reason, remedy)
+}
+
+const (
+	// maxStartingTime is how long an API server may initialize the cache of a resource. If it takes longer there is another
+	// cause, such as a conversion webhook that is down.
+	maxStartingTime = 30 * time.Second
+	// maxRefusals is the number of consecutive refusals that end the Source if the scope is mandatory: with the waits in
+	// between, 7 to 14 seconds. An API server that has just started, or its authorizer, may refuse for a moment.
+	maxRefusals = 4
+)
+
+// health holds the condition and the counters of one scope. Safe for concurrent use.
 type health struct {
-	source    *Source
+	states    *stateReporter
 	condition *condition.Condition
 
 	mu            sync.Mutex
-	counters      Status    // without what the condition has
-	startingSince time.Time // since when the API server says that it starts; zero if it does not
-	refusals      int       // in a row
-	everLive      bool      // it has been Live
+	counters      Status    // without the fields that come from condition
+	startingSince time.Time // of consecutive Starting answers; zero if the last answer was another
+	refusals      int       // consecutive
+	everLive      bool
 
-	// onRepeatedRefusal is called with the refusal that is one too many, and whether the scope has been Live; nil if a refusal is
-	// waited out. It is set before the scope runs.
-	onRepeatedRefusal func(err error, lived bool)
+	// onRepeatedRefusal is called after maxRefusals consecutive refusals; nil if refusals are waited out. Set before use.
+	onRepeatedRefusal func(err error, everLive bool)
 }
 
-// maxStartingTime is how long an API server may fill its cache of a resource. If that takes longer something else is in
-// the way, such as a conversion webhook that is down.
-const maxStartingTime = 30 * time.Second
+func newHealth(states *stateReporter, scope string) *health {
+	return &health{states: states, condition: states.addCondition(scope), counters: Status{Scope: scope}}
+}
 
-// setState reports the state.
 func (h *health) setState(state State, reason string) {
-	h.source.updateCondition(h.condition, state, reason)
+	h.states.updateCondition(h.condition, state, reason)
 	if state == Live {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -128,14 +149,14 @@ func (h *health) setState(state State, reason string) {
 	}
 }
 
-// recordHistoryLost notes that history ends at position. That is always worth a line.
+// recordHistoryLost reports that history after position was lost. Each loss is logged.
 func (h *health) recordHistoryLost(position, why string) {
-	h.source.conditions.ReportEvent(h.counters.Scope, historyLost, why, "from", position)
+	h.states.set.ReportEvent(h.counters.Scope, historyLost, why, "from", position)
 	h.setState(Syncing, why)
 	h.updateCounters(func(s *Status) { s.Relists++ })
 }
 
-// recordFailure notes that a request failed.
+// recordFailure sets the state after a failed request.
 func (h *health) recordFailure(err error) {
 	v := apiserver.Classify(err)
 	state := stateForVerdict(v)
@@ -154,7 +175,7 @@ func (h *health) recordFailure(err error) {
 	}
 }
 
-// timeStarting notes that the API server says that it starts, and returns for how long it has.
+// timeStarting returns the time since the first of consecutive Starting answers, of which the caller has just received one.
 func (h *health) timeStarting() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -164,6 +185,7 @@ func (h *health) timeStarting() time.Duration {
 	return time.Since(h.startingSince)
 }
 
+// updateCounters changes the counters with h.mu held.
 func (h *health) updateCounters(change func(*Status)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -178,3 +200,24 @@ func (h *health) status() Status {
 	s.State, s.Reason, s.Remedy, s.Since = State(c.State.Name), c.Reason, c.Remedy, c.Since
 	return s
 }
+
+// ForbiddenError ends a Source because the API server does not allow it to read a mandatory scope (onForbidden: fail).
+type ForbiddenError struct {
+	Scope   selection.Scope
+	Verb    string // the refused verb: "list" or "watch"
+	AtStart bool   // refused since the start, rather than revoked later
+	Err     error  // the API server's error
+}
+
+// Error describes the resource, the verb and the remedy.
+func (e *ForbiddenError) Error() string {
+	where := "at cluster scope"
+	if e.Scope.Namespace != "" {
+		where = "in namespace " + e.Scope.Namespace
+	}
+	return fmt.Sprintf("not allowed to %s %s %s, and its rule has onForbidden: fail: %v; "+
+		`grant the right ("exporter rbac" prints the rights that the configuration needs), or set onForbidden: degrade`,
+		e.Verb, e.Scope.Resource, where, apiserver.WithoutObject(e.Err))
+}
+
+func (e *ForbiddenError) Unwrap() error { return e.Err }

@@ -261,7 +261,7 @@ func TestVanishedResourceIsRemoved(t *testing.T) {
 		f.update(func() { f.groups, f.absent = nil, true })
 		f.breakStreams()
 		time.Sleep(10 * time.Minute)
-		if got := s.Status(); len(got) != 0 || st.dropCount() != 1 || log.countOf("served no more") != 1 {
+		if got := s.Status(); len(got) != 0 || st.dropCount() != 1 || log.countOf("no longer served") != 1 {
 			t.Errorf("status %+v, dropped %d times, log\n%s", got, st.dropCount(), log)
 		}
 	})

@@ -282,7 +282,7 @@ func TestListWithoutPositionIsAFailure(t *testing.T) {
 					defer stop()
 					awaitState(t, st, s, Unreachable)
 					time.Sleep(10 * time.Minute)
-					if got := s.Status()[0]; got.State != Unreachable || !strings.Contains(got.Reason, "at no resourceVersion") {
+					if got := s.Status()[0]; got.State != Unreachable || !strings.Contains(got.Reason, "that cannot be watched from") {
 						t.Errorf("status %+v", got)
 					}
 					if n := len(f.requestLog()); n > 120 {

@@ -16,40 +16,46 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// trigger watches one of selection.Triggers and rings for every change of it. What changed is not looked at: discovery says
-// it.
+// trigger watches one of selection.Triggers and requests a discovery poll for every change. The content of the change is
+// ignored: discovery is the only source of what is served.
 type trigger struct {
 	endpoint    *apiserver.Endpoint
-	condition   *condition.Condition // OK unless a person should know that new types are found later
+	condition   *condition.Condition // OK unless new types are found later than usual
 	requestPoll func()
-	live        atomic.Bool // changes ring
+	live        atomic.Bool // a watch is open, so changes request polls
 
 	// Owned by run.
 	position  string
-	bookmarks bool // the API server sends them, so silence means something
+	bookmarks bool // the API server sends bookmarks, so silence is a failure
 }
 
 // The states of a trigger.
 var (
-	triggerLive        = condition.State{Name: "announced", Message: "changes of the definitions of types are announced now"}
-	triggerUnavailable = condition.State{Name: "unannounced", Severity: condition.Degraded, Message: "changes of the definitions of types are not announced, new types are found by asking"}
-	triggerSilent      = condition.State{Name: "silent", Severity: condition.Degraded, Level: slog.LevelWarn, Message: "the watch of the definitions of types fell silent, opening it again"}
+	triggerLive        = condition.State{Name: "watched", Message: "type definitions are being watched again"}
+	triggerUnavailable = condition.State{
+		Name: "unwatched", Severity: condition.Degraded,
+		Message: "type definitions are not being watched, new types are found by polling",
+	}
+	triggerSilent = condition.State{
+		Name: "silent", Severity: condition.Degraded, Level: slog.LevelWarn,
+		Message: "the watch of type definitions fell silent, opening it again",
+	}
 )
 
 const (
-	// anyPosition begins with whatever the API server's cache holds; each object there rings once.
+	// anyPosition starts with the content of the API server's cache, each object as one event.
 	anyPosition = "0"
-	// deniedRecheck is how often, before jitter, a right is tried again that did not come with the API server's start.
+	// deniedRecheck is the interval, before jitter, for trying a right again that stayed denied after the API server's start.
 	deniedRecheck = 5 * time.Minute
 )
 
-func newTrigger(client *apiserver.Client, r event.Resource, all *condition.Set, ring func()) (*trigger, error) {
+func newTrigger(client *apiserver.Client, r event.Resource, all *condition.Set, requestPoll func()) (*trigger, error) {
 	e, err := client.Endpoint(selection.Scope{ID: r.String(), Resource: r, MetadataOnly: true})
-	return &trigger{endpoint: e, condition: all.Add(r.String(), triggerLive), requestPoll: ring, position: anyPosition}, err
+	return &trigger{endpoint: e, condition: all.Add(r.String(), triggerLive), requestPoll: requestPoll, position: anyPosition}, err
 }
 
-// run watches until ctx ends. Without it types are found later; so whatever fails here is tried again and is no trouble
-// of the Source.
+// run watches until ctx ends. Failures are retried and do not affect the readiness of the Source: without the trigger, types
+// are only found later.
 func (t *trigger) run(ctx context.Context) {
 	var p backoff
 	for {
@@ -76,19 +82,19 @@ func (t *trigger) run(ctx context.Context) {
 	}
 }
 
-// watchDefinitions rings for every change that one connection brings, until it ends, or falls silent though bookmarks should come, as
-// for the watches of data: then a new type would be found no sooner than without the trigger.
+// watchDefinitions requests a poll for every change that one connection delivers, until it ends. A connection that should
+// deliver bookmarks and is silent is closed, as for the watches of data: a dead connection would suppress the frequent polls.
 func (t *trigger) watchDefinitions(ctx context.Context) error {
 	c, err := t.endpoint.Watch(ctx, nil, metav1.ListOptions{ResourceVersion: t.position})
 	if err != nil {
 		return err
 	}
 	defer c.Stop()
-	if t.condition.Status().State.Name != triggerSilent.Name { // else it has to prove itself
+	if t.condition.Status().State.Name != triggerSilent.Name { // otherwise it must deliver something first
 		t.markLive()
 	}
 	if t.position == anyPosition {
-		t.requestPoll() // for what happened before
+		t.requestPoll() // for changes before the watch
 	}
 	for {
 		b, err := c.Next(ctx, staleAfter)
@@ -105,14 +111,14 @@ func (t *trigger) watchDefinitions(ctx context.Context) error {
 		if len(b.Events) > 0 {
 			t.requestPoll()
 		}
-		// Initial objects come in no order, but none is newer than what the cache held: nothing after is missed.
+		// Initial objects arrive unordered, but none is newer than the cache was, so no later change is missed.
 		if b.Position != "" {
 			t.position = b.Position
 		}
 	}
 }
 
-// markLive notes that changes ring.
+// markLive records that the connection works.
 func (t *trigger) markLive() {
 	t.live.Store(true)
 	t.condition.Update(triggerLive, "", "")

@@ -190,7 +190,7 @@ func TestTypesAreFoundByPollingWithoutRights(t *testing.T) {
 			if n := len(f.typeRequestLog()) - requests; n > 2*12 {
 				t.Errorf("%d: %d refused requests in an hour", code, n)
 			}
-			if n := log.countOf("not announced"); n != 1 || log.countOf("level=WARN") != 1 { // the one of the waiting type
+			if n := log.countOf("are not being watched"); n != 1 || log.countOf("level=WARN") != 1 { // the one of the waiting type
 				t.Errorf("%d: log\n%s", code, log)
 			}
 			if ready, reasons := s.Ready(); !ready || len(reasons) != 1 {
@@ -199,13 +199,13 @@ func TestTypesAreFoundByPollingWithoutRights(t *testing.T) {
 
 			f.update(func() { f.typesRefused = 0 })
 			time.Sleep(2*deniedRecheck + calmAfter)
-			if n := log.countOf("are announced now"); n != 1 && n != 2 {
+			if n := log.countOf("are being watched again"); n != 1 && n != 2 {
 				t.Errorf("%d: log\n%s", code, log)
 			}
 			polls = f.discoveryPolls()
 			time.Sleep(5 * time.Minute)
 			if n := f.discoveryPolls() - polls; n > 15 {
-				t.Errorf("%d: asked %d times in five minutes, though changes are announced", code, n)
+				t.Errorf("%d: asked %d times in five minutes, though the triggers are live", code, n)
 			}
 		})
 	}
@@ -301,7 +301,7 @@ func TestSilentTriggerIsReopened(t *testing.T) {
 		}
 		f.silenceStreams(func() { f.mute = false })
 		time.Sleep(2 * staleAfter)
-		if n := log.countOf("are announced now"); n != 1 {
+		if n := log.countOf("are being watched again"); n != 1 {
 			t.Errorf("%d lines\n%s", n, log)
 		}
 		began := time.Now()

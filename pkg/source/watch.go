@@ -4,216 +4,247 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 	"github.com/kubecdc/kubecdc/pkg/source/decode"
 )
 
-// watchHistory is what the connections of a scope have been like. It is used by the follower's goroutine.
-type watchHistory struct {
-	recheck        clusterRecheck // since a connection last ended; what answers next may be another cluster
-	shortWatches   int            // connections in a row that ended at once and brought nothing
-	expiredWatches int            // connections in a row that ended because the API server does not have the history
-	lostAt         string         // the position that history was lost at; "" when none is known
-
-	bookmarks    bool // the API server sends them, so silence means something
-	stale        bool // a connection fell silent and nothing has been heard since
-	openedBefore bool // there was a connection before
-	unprovenList bool // nothing was watched yet since the last list
-}
-
 const (
-	// steadyAfter is how long a connection must last, if nothing comes, to count as working. A proxy or a dying API
-	// server may accept a watch and close it.
+	// steadyAfter is how long a silent connection must last to count as working. A proxy or a stopping API server may accept a
+	// watch and close it.
 	steadyAfter = time.Second
-	// staleAfter is how long a watch may be silent that brings bookmarks, about one a minute (KEP-956). A proxy may keep a
-	// connection open that leads nowhere. Bookmarks are expected where there were some: API servers without a watch cache,
-	// and kube-apiserver for events, send none.
+	// staleAfter is how long a watch that receives bookmarks, about one a minute (KEP-956), may be silent. A proxy may keep a
+	// dead connection open.
 	staleAfter = 3 * time.Minute
-	// maxExpiredWatches is how many connections in a row must end with 410 before history counts as lost. An API server knows
-	// nothing from before its own start; another one behind the same address may, and a new connection may lead to it.
+	// maxExpiredWatches is the number of consecutive connections that must end with 410 before history counts as lost. An API
+	// server has no history from before its own start; another one behind the same address may have it, and a new connection
+	// may reach that one.
 	maxExpiredWatches = 6
-	// maxShortWatches is how many short connections in a row make the scope unreachable.
+	// maxShortWatches is the number of consecutive short connections that make the scope unreachable.
 	maxShortWatches = 3
 )
 
 var (
 	errShort = errors.New("the API server ends each watch at once")
-	errStale = fmt.Errorf("nothing was heard for %s, though there are bookmarks every minute", staleAfter)
+	errStale = fmt.Errorf("the watch received nothing for %s, not even the bookmark that is due every minute", staleAfter)
 )
 
-// watchUntilLost goes from connection to connection, each from the position that the one before has come to, until the API server
-// no longer has the history; then there is no position, and it returns nil.
-func (f *follower) watchUntilLost(ctx context.Context) error {
-	for f.currentPosition() != "" {
-		err := f.runWatch(ctx)
+// heartbeat is the expectation of bookmarks on a watch. API servers without a watch cache, and kube-apiserver for events, send
+// no bookmarks, so silence is a failure only after one has been received.
+type heartbeat int
+
+const (
+	heartbeatUnknown  heartbeat = iota // no bookmark received yet: silence is normal
+	heartbeatExpected                  // bookmarks arrive: silence for staleAfter is a failure
+	heartbeatLost                      // a connection was silent: the next must receive something to count as working
+)
+
+// watcher emits the changes of a scope, connection after connection, from its position. It belongs to the goroutine of
+// follower.run, except for runBetweenBatches.
+type watcher struct {
+	out       *emitter
+	api       *scopeClient
+	health    *health
+	log       *slog.Logger
+	positions positionCheck
+	between   chan func(context.Context) error // work of background reads, done between two batches
+
+	heartbeat      heartbeat
+	shortWatches   int  // consecutive connections that ended at once without an event
+	expiredWatches int  // consecutive connections that ended with 410
+	openedBefore   bool // a connection was opened before; further ones count as restarts
+	listUnproven   bool // nothing was watched since the last list
+}
+
+// watchUntilLost watches until the API server no longer has the history; it then returns nil, and the scope has no position.
+// open is the connection that a WatchList has left open, or nil; watchUntilLost closes it. Other errors are those of ctx,
+// errVanished and *appendError.
+func (w *watcher) watchUntilLost(ctx context.Context, open *apiserver.Connection) error {
+	for w.out.currentPosition() != "" {
+		err := w.runWatch(ctx, open)
+		open = nil
 		var fatal *appendError
 		if errors.As(err, &fatal) {
 			return err
 		}
-		if err := f.handleWatchEnd(ctx, err); err != nil {
+		if err := w.handleWatchEnd(ctx, err); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// runWatch watches on the connection that a WatchList has left open, or on a new one, and says how it ended.
-func (f *follower) runWatch(ctx context.Context) error {
-	c := f.conn
-	if f.conn = nil; c == nil {
+// runWatch watches on c, or on a new connection if c is nil, and returns how the connection ended.
+func (w *watcher) runWatch(ctx context.Context, c *apiserver.Connection) error {
+	if c != nil {
+		w.markHealthy() // it has delivered the whole list
+	} else {
 		var err error
-		if c, err = f.openWatch(ctx); err != nil {
+		if c, err = w.openWatch(ctx); err != nil {
 			return err
 		}
-		if f.watches.openedBefore {
-			f.health.updateCounters(func(st *Status) { st.Restarts++ })
+		if w.openedBefore {
+			w.health.updateCounters(func(st *Status) { st.Restarts++ })
 		}
-	} else {
-		f.markHealthy() // it has brought everything
 	}
-	f.watches.openedBefore = true
+	w.openedBefore = true
 	defer c.Stop()
-	return f.emitWatched(ctx, c)
+	return w.emitWatched(ctx, c)
 }
 
 // openWatch opens a connection at the position. It tries once.
-func (f *follower) openWatch(ctx context.Context) (*apiserver.Connection, error) {
-	if err := f.confirmCluster(ctx); err != nil {
+func (w *watcher) openWatch(ctx context.Context) (*apiserver.Connection, error) {
+	if err := w.api.confirmCluster(ctx); err != nil {
 		return nil, err
 	}
-	s, e, o := &apiserver.Slot{OnSlow: f.reportSlow}, f.endpoint.Load(), metav1.ListOptions{ResourceVersion: f.currentPosition()}
-	if f.watches.expiredWatches > 0 { // and so it was reached
+	s, e, position := w.api.newSlot(nil), w.api.endpoint.Load(), w.out.currentPosition()
+	o := metav1.ListOptions{ResourceVersion: position}
+	if w.expiredWatches > 0 { // the answer 410 shows that the API server is past the position
 		return e.WatchOnNewConnection(ctx, s, o)
 	}
-	if err := f.checkReached(ctx, s, f.currentPosition()); err != nil {
+	if err := w.positions.checkReached(ctx, s, position); err != nil {
 		return nil, err
 	}
 	c, err := e.Watch(ctx, s, o)
 	if err != nil && apiserver.Classify(err) == apiserver.TooLarge {
-		// It was reached a moment ago, if by another API server: not a loss but a lag.
+		// An API server reached the position a moment ago, so this one only lags behind. It must not count as a loss.
 		return nil, errors.New("the API server lags behind: " + apiserver.Reason(err))
 	}
 	return c, err
 }
 
-func (f *follower) reportSlow() { f.health.recordFailure(apiserver.ErrSlow) }
-
-// emitWatched emits what one connection brings until it ends, and says how.
-func (f *follower) emitWatched(ctx context.Context, c *apiserver.Connection) error {
-	began, heard := time.Now(), false
-	steady, quiet := time.NewTimer(steadyAfter), time.NewTimer(staleAfter)
+// emitWatched emits what a connection delivers until it ends, and returns how it ended.
+func (w *watcher) emitWatched(ctx context.Context, c *apiserver.Connection) error {
+	began, received := time.Now(), false
+	steady, silent := time.NewTimer(steadyAfter), time.NewTimer(staleAfter)
 	defer steady.Stop()
-	defer quiet.Stop()
+	defer silent.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-f.reconnectRequested:
+		case <-w.api.reconnect:
 			return decode.ErrEnd
 		case <-steady.C:
-			if !f.watches.stale { // else it has to prove itself
-				f.markHealthy()
+			if w.heartbeat != heartbeatLost {
+				w.markHealthy()
 			}
-		case <-quiet.C:
-			if f.watches.bookmarks {
+		case <-silent.C:
+			if w.heartbeat != heartbeatUnknown {
 				return errStale
 			}
-		case do := <-f.betweenBatches:
+		case do := <-w.between:
 			if err := do(ctx); err != nil {
-				return &appendError{err}
+				return err
 			}
 		case b, ok := <-c.Batches:
-			if !ok && errors.Is(c.Err, decode.ErrEnd) && !heard && time.Since(began) < steadyAfter {
+			if !ok && errors.Is(c.Err, decode.ErrEnd) && !received && time.Since(began) < steadyAfter {
 				return errShort
 			}
 			if !ok {
 				return c.Err
 			}
-			if err := f.emitBatch(ctx, b); err != nil {
-				return &appendError{err}
+			if err := w.emitBatch(ctx, b); err != nil {
+				return err
 			}
-			quiet.Reset(staleAfter) // the journal may have taken its time
-			if !heard {
-				heard = true
-				f.markReceived()
+			silent.Reset(staleAfter) // after the append: a slow journal is not silence
+			if !received {
+				received = true
+				w.markReceived()
 			}
 		}
 	}
 }
 
-// emitBatch emits a batch.
-func (f *follower) emitBatch(ctx context.Context, b *apiserver.Batch) error {
-	f.health.updateCounters(func(st *Status) { st.Events += b.Read })
-	f.watches.bookmarks = f.watches.bookmarks || b.Bookmarks
-	o, err := f.tracker.Load().ObserveEvents(b.Events, b.Position)
-	if err != nil {
-		return err
+// runBetweenBatches runs do on the follower's goroutine between two batches of the watch. It waits while there is no watch,
+// and returns when do begins; or with the error of ctx when ctx ends first. Safe for concurrent use.
+func (w *watcher) runBetweenBatches(ctx context.Context, do func(context.Context) error) error {
+	select {
+	case w.between <- do:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	return f.appendObservation(ctx, o)
 }
 
-// markReceived notes that the connection brings something: so there is history from the position on. That it is open says less: an
-// API server may take its time to say that there is none.
-func (f *follower) markReceived() {
-	if f.watches.expiredWatches > 0 {
-		f.runner.source.cfg.Log.Info("another API server has the history that one has not", "scope", f.scope.ID)
+func (w *watcher) emitBatch(ctx context.Context, b *apiserver.Batch) error {
+	w.health.updateCounters(func(st *Status) { st.Events += b.Read })
+	if b.Bookmarks && w.heartbeat == heartbeatUnknown {
+		w.becomeHeartbeat(heartbeatExpected)
 	}
-	f.watches.expiredWatches = 0
-	f.markHealthy()
+	return w.out.emitEvents(ctx, b.Events, b.Position)
 }
 
-// markHealthy notes that the connection does what it should.
-func (f *follower) markHealthy() {
-	f.watches.shortWatches, f.watches.stale, f.watches.unprovenList = 0, false, false
-	f.backoff.reset()
-	f.health.setState(Live, "")
+// becomeHeartbeat is the only transition of heartbeat. A lost heartbeat makes the scope stale.
+func (w *watcher) becomeHeartbeat(next heartbeat) {
+	w.heartbeat = next
+	if next == heartbeatLost {
+		w.health.setState(Stale, errStale.Error())
+	}
 }
 
-// handleWatchEnd decides what follows the end of a connection, or the failure to open one.
-func (f *follower) handleWatchEnd(ctx context.Context, err error) error {
+// markReceived records that a connection has delivered something, which proves that the API server has the history after the
+// position. An open connection proves nothing: the API server may answer 410 late.
+func (w *watcher) markReceived() {
+	if w.expiredWatches > 0 {
+		w.log.Info("another API server still has the history", "scope", w.out.scope.ID)
+	}
+	w.expiredWatches = 0
+	w.markHealthy()
+}
+
+// markHealthy records that the connection works.
+func (w *watcher) markHealthy() {
+	w.shortWatches, w.listUnproven = 0, false
+	if w.heartbeat == heartbeatLost {
+		w.becomeHeartbeat(heartbeatExpected)
+	}
+	w.api.backoff.reset()
+	w.health.setState(Live, "")
+}
+
+// handleWatchEnd decides how to continue after the end of a connection, or after a failure to open one, and waits as long as
+// that requires.
+func (w *watcher) handleWatchEnd(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	f.watches.recheck = recheckAfter(err)
+	w.api.recheck = recheckAfter(err)
 	switch v := apiserver.Classify(err); {
 	case errors.Is(err, decode.ErrEnd):
-		// Its time was up, or the API server is leaving. The short wait keeps scopes from coming back in step.
-		f.watches.expiredWatches = 0
+		// The watch timed out, or the API server is stopping. The short wait keeps scopes from reconnecting in step.
+		w.expiredWatches = 0
 	case errors.Is(err, errStale):
-		f.watches.stale = true
-		f.health.setState(Stale, apiserver.Reason(err))
+		w.becomeHeartbeat(heartbeatLost)
 	case v == apiserver.Expired:
-		if f.watches.expiredWatches++; f.watches.expiredWatches < maxExpiredWatches { // another API server may have it
-			return f.waitForRetry(ctx, minWait/2+rand.N(minWait/2))
+		if w.expiredWatches++; w.expiredWatches < maxExpiredWatches {
+			return w.api.waitFor(ctx, minWait/2+rand.N(minWait/2))
 		}
-		f.recordHistoryLost("the API server no longer has the history: " + apiserver.Reason(err))
-		return f.waitForRetry(ctx, f.backoff.nextWait(err))
+		w.recordHistoryLost("the API server no longer has the history: " + apiserver.Reason(err))
 	case v == apiserver.TooLarge:
-		f.recordHistoryLost(apiserver.Reason(err))
+		w.recordHistoryLost(apiserver.Reason(err))
 		return nil
 	case errors.Is(err, errShort):
-		if f.watches.shortWatches++; f.watches.shortWatches < maxShortWatches {
+		if w.shortWatches++; w.shortWatches < maxShortWatches {
 			break
 		}
 		fallthrough
 	default:
-		// That is worse than silence, and what answers next may be another one.
-		f.watches.stale, f.watches.bookmarks = false, false
-		return f.handleFailure(ctx, err)
+		// A failure outranks silence, and the next answer may come from an API server that sends no bookmarks.
+		w.becomeHeartbeat(heartbeatUnknown)
+		return w.api.handleFailure(ctx, err)
 	}
-	return f.waitForRetry(ctx, f.backoff.nextWait(err))
+	return w.api.waitAfter(ctx, err)
 }
 
-// recordHistoryLost notes that history ends at the position, which is the follower's until the gap is emitted.
-func (f *follower) recordHistoryLost(why string) {
-	f.health.recordHistoryLost(f.currentPosition(), why)
-	f.watches.lostAt, f.watches.expiredWatches = f.currentPosition(), 0
-	f.stored = event.StoredScope{ID: f.scope.ID, LostReason: why}
-	f.position.Store(nil)
+// recordHistoryLost gives up the position, so that the scope is listed again, with a gap (I5).
+func (w *watcher) recordHistoryLost(why string) {
+	w.health.recordHistoryLost(w.out.currentPosition(), why)
+	w.expiredWatches = 0
+	w.out.loseHistory(why)
 }

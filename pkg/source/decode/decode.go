@@ -215,7 +215,7 @@ func metadataBody(b []byte, f *fields, typeMembers string) []byte {
 	case f.managed.isPresent():
 		out = append(append(out, b[f.metadata.start:f.managed.start]...), b[f.managed.end:f.metadata.end]...)
 	default:
-		out = append(out, f.metadata.slice(b)...)
+		out = append(out, f.metadata.bytesOf(b)...)
 	}
 	return append(out, '}')
 }

@@ -23,8 +23,8 @@ func newObject(b []byte, f *fields, typeMeta string) (*deltas.Object, error) {
 	o := deltas.NewObject(namespace, name)
 	o.UID = text.nextText(f.uid)
 	o.ResourceVersion = text.nextText(f.resourceVersion)
-	o.Summary, o.Names = text.nextBytes(text.summary), text.remaining()
-	if err := setGeneration(o, f.generation.slice(b)); err != nil {
+	o.Summary, o.Names = text.nextBytes(text.summary), text.remainingText()
+	if err := setGeneration(o, f.generation.bytesOf(b)); err != nil {
 		return nil, err
 	}
 	if f.kind.isPresent() {
@@ -33,7 +33,7 @@ func newObject(b []byte, f *fields, typeMeta string) (*deltas.Object, error) {
 	o.Raw = withoutManagedFields(b, f.managed, typeMeta)
 	o.ObservedAt = time.Now().UTC()
 	// Only a bookmark has no name, so ordinary objects never pay for a look at their annotations.
-	o.InitialEventsEnd = name == "" && endsInitialEvents(f.annotations.slice(b))
+	o.InitialEventsEnd = name == "" && endsInitialEvents(f.annotations.bytesOf(b))
 	return o, nil
 }
 
@@ -86,19 +86,19 @@ func newSharedText(b []byte, f *fields) sharedText {
 	var scratch [1024]byte
 	all := scratch[:0]
 	for _, s := range [...]span{f.namespace, f.name, f.uid, f.resourceVersion} {
-		all = append(all, s.slice(b)...)
+		all = append(all, s.bytesOf(b)...)
 	}
 	identity := len(all)
 	all = deltas.AppendParts(all, f.parts)
 	for i := range f.writerCount {
 		w := &f.writers[i]
-		fields := w.fieldsV1.slice(b)
-		all = deltas.AppendWriter(all, w.identity, xxhash.Sum64(w.time.slice(b)), xxhash.Sum64(fields), len(fields))
+		fields := w.fieldsV1.bytesOf(b)
+		all = deltas.AppendWriter(all, w.identity, xxhash.Sum64(w.time.bytesOf(b)), xxhash.Sum64(fields), len(fields))
 	}
 	summary := len(all) - identity
 	for i := range f.writerCount {
 		w := &f.writers[i]
-		all = deltas.AppendNames(all, w.manager.slice(b), w.operation.slice(b), w.subresource.slice(b), w.time.slice(b))
+		all = deltas.AppendNames(all, w.manager.bytesOf(b), w.operation.bytesOf(b), w.subresource.bytesOf(b), w.time.bytesOf(b))
 	}
 	return sharedText{b: b, all: string(all), summary: summary}
 }
@@ -109,15 +109,15 @@ func (t *sharedText) nextBytes(n int) string {
 	return t.all[t.next-n : t.next]
 }
 
-// remaining returns what nobody has taken.
-func (t *sharedText) remaining() string { return t.all[t.next:] }
+// remainingText returns what nobody has taken.
+func (t *sharedText) remainingText() string { return t.all[t.next:] }
 
 // nextText returns the text of the next span, in the order in which newSharedText has them.
 func (t *sharedText) nextText(s span) string {
 	text := t.nextBytes(s.end - s.start)
 	for i := range len(text) {
 		if text[i] == '\\' {
-			return string(rawjson.Unquote(s.withQuotes().slice(t.b)))
+			return string(rawjson.Unquote(s.withQuotes().bytesOf(t.b)))
 		}
 	}
 	return text

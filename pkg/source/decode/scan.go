@@ -13,10 +13,10 @@ import (
 // span is a half-open range of bytes. The zero span means absent, and so does an empty one: for identity both say "".
 type span struct{ start, end int }
 
-func (s span) isPresent() bool       { return s.end > s.start }
-func (s span) slice(b []byte) []byte { return b[s.start:s.end] }
-func (s span) withQuotes() span      { return span{s.start - 1, s.end + 1} }
-func unquotedSpan(from, to int) span { return span{from + 1, to - 1} }
+func (s span) isPresent() bool         { return s.end > s.start }
+func (s span) bytesOf(b []byte) []byte { return b[s.start:s.end] }
+func (s span) withQuotes() span        { return span{s.start - 1, s.end + 1} }
+func unquotedSpan(from, to int) span   { return span{from + 1, to - 1} }
 
 // fields is what one pass over an object's JSON finds. Spans of strings exclude the quotes and may hold escapes.
 type fields struct {
@@ -204,7 +204,7 @@ func (m *members) readString(s *span) {
 	case m.I < 0:
 	case quoted:
 		*s = unquotedSpan(v.start, v.end)
-	case string(v.slice(m.b)) == "null":
+	case string(v.bytesOf(m.b)) == "null":
 		*s = span{}
 	default:
 		m.I = rawjson.FailAt(from)

@@ -1,0 +1,192 @@
+package source
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/kubecdc/kubecdc/pkg/deltas"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
+)
+
+// emitter turns what is read of one scope into observations, appends them, and holds the position. The methods that append
+// belong to one goroutine; the atomic fields may be read by any.
+type emitter struct {
+	scope  selection.Scope
+	append event.AppendFunc
+
+	tracker  atomic.Pointer[deltas.Tracker] // nil until load
+	position atomic.Pointer[string]         // of the last append; nil if the scope has to be listed
+
+	// Owned by the goroutine that appends.
+	stored event.StoredScope // what the store has of the scope while there is no position; otherwise the ID alone
+	lostAt string            // the position after which history was lost; "" if unknown
+}
+
+// appendError distinguishes a failed append, which ends the Source, from a failure of the API server.
+type appendError struct{ error }
+
+func (e *appendError) Unwrap() error { return e.error }
+
+// loadState gives the emitter its stored state. It is called once, before anything is emitted.
+func (e *emitter) loadState(cluster string, stored event.StoredScope, known *deltas.KnownSet) {
+	s := deltas.Scope{
+		ID: e.scope.ID, Cluster: cluster, Resource: e.scope.Resource, Namespace: e.scope.Namespace,
+		Selected: e.scope.LabelSelector != "" || e.scope.FieldSelector != "",
+	}
+	e.tracker.Store(deltas.NewTracker(s, known, e.scope.Filter, func() time.Time { return time.Now().UTC() }))
+	e.stored = stored
+	if stored.Position != "" {
+		e.stored = event.StoredScope{ID: stored.ID}
+		e.position.Store(&stored.Position)
+	}
+}
+
+// setResource sets the version that the scope is read in. Safe for concurrent use.
+func (e *emitter) setResource(r event.Resource) {
+	if t := e.tracker.Load(); t != nil {
+		t.SetResource(r)
+	}
+}
+
+// currentPosition returns the position to watch from; "" if the scope has to be listed. Safe for concurrent use.
+func (e *emitter) currentPosition() string {
+	if p := e.position.Load(); p != nil {
+		return *p
+	}
+	return ""
+}
+
+// appendObservation appends an observation, unless it is empty, and only then advances the position (I1). Errors are of type
+// *appendError.
+func (e *emitter) appendObservation(ctx context.Context, o event.Observation) error {
+	empty := len(o.Changes)+len(o.Known)+len(o.RemovedKeys)+len(o.Bodies) == 0
+	if empty && o.LostReason == "" && (o.Position == "" || o.Position == e.currentPosition()) {
+		return nil
+	}
+	if err := e.append(ctx, o); err != nil {
+		return &appendError{err}
+	}
+	if o.LostReason != "" {
+		e.stored.LostReason = o.LostReason
+	}
+	if o.Snapshot != "" {
+		e.stored.Snapshot = o.Snapshot
+	}
+	if o.Position != "" {
+		e.position.Store(&o.Position)
+		e.stored = event.StoredScope{ID: e.scope.ID}
+	}
+	return nil
+}
+
+// emitEvents emits what changed with a batch of events. position is that of the last event; "" during a list.
+func (e *emitter) emitEvents(ctx context.Context, events []deltas.Event, position string) error {
+	o, err := e.tracker.Load().ObserveEvents(events, position)
+	if err != nil {
+		return &appendError{err}
+	}
+	return e.appendObservation(ctx, o)
+}
+
+// emitSync emits an object again, if it is still in the version that was emitted last. pass names the resync.
+func (e *emitter) emitSync(ctx context.Context, o *deltas.Object, pass string) error {
+	again, err := e.tracker.Load().ObserveSynced(o, pass)
+	if err != nil {
+		return &appendError{err}
+	}
+	return e.appendObservation(ctx, again)
+}
+
+// storeBodies stores the bodies of objects that are still in the known version, and returns their number.
+func (e *emitter) storeBodies(ctx context.Context, objects []*deltas.Object) (int, error) {
+	o := e.tracker.Load().ObserveBodies(objects)
+	return len(o.Bodies), e.appendObservation(ctx, o)
+}
+
+// loseHistory gives up the position. The next list begins with a gap after it (I5).
+func (e *emitter) loseHistory(why string) {
+	e.lostAt = e.currentPosition()
+	e.stored = event.StoredScope{ID: e.scope.ID, LostReason: why}
+	e.position.Store(nil)
+}
+
+// hasPendingGap reports whether the next list begins with a gap.
+func (e *emitter) hasPendingGap() bool { return e.stored.LostReason != "" }
+
+// beginList emits the records that precede the objects of a list, a gap (I5) and the begin of a snapshot, and starts the list
+// in the tracker. The API server has begun to answer. to is the position that the list is consistent at; it is required if
+// history was lost.
+func (e *emitter) beginList(ctx context.Context, to string) error {
+	t, s := e.tracker.Load(), e.stored
+	l := deltas.List{Pass: s.Pass, Name: rand.Text()}
+	if s.Snapshot == "" { // otherwise the first list was interrupted, and its records are emitted
+		var first []*event.Change
+		if s.LostReason != "" {
+			gap := t.NewGap(e.lostAt, to, s.LostReason)
+			if gap.Pass = s.Pass; gap.Pass == "" && !isLaterPosition(e.lostAt, to) {
+				gap.Pass = rand.Text() // history between the same two positions may be lost again: the ID has to differ (I4)
+			}
+			e.lostAt = to
+			first = append(first, gap)
+		}
+		if t.KnownCount() == 0 && s.Pass == "" {
+			s.Snapshot = rand.Text()
+			first = append(first, t.NewSnapshotBegin(s.Snapshot))
+		}
+		o := t.NewObservation(first...)
+		o.LostReason, o.Snapshot = s.LostReason, s.Snapshot
+		if err := e.appendObservation(ctx, o); err != nil {
+			return err
+		}
+	}
+	if s.Snapshot != "" {
+		l.Snapshot = &event.SnapshotInfo{ID: s.Snapshot}
+	}
+	t.StartList(l)
+	return nil
+}
+
+// isLaterPosition reports whether to is after from; false if one of them is unknown.
+func isLaterPosition(from, to string) bool {
+	order, err := resourceversion.CompareResourceVersion(from, to)
+	return err == nil && order < 0
+}
+
+// finishList emits the known objects that the list lacked as deleted (I8), and then sets the position.
+func (e *emitter) finishList(ctx context.Context, position string) error {
+	if err := e.emitMissingDeletes(ctx); err != nil {
+		return err
+	}
+	return e.appendObservation(ctx, e.tracker.Load().FinishList(position))
+}
+
+// emitMissingDeletes emits deletes for all known objects that the current list lacked.
+func (e *emitter) emitMissingDeletes(ctx context.Context) error {
+	for more := true; more; {
+		o, again, err := e.tracker.Load().ObserveMissing()
+		if err != nil {
+			return &appendError{err}
+		}
+		if err := e.appendObservation(ctx, o); err != nil {
+			return err
+		}
+		more = again
+	}
+	return nil
+}
+
+// emitAllDeletes emits deletes for all known objects. pass names the comparison with edited rules if the objects may still
+// exist and only left the selection; otherwise it is empty.
+func (e *emitter) emitAllDeletes(ctx context.Context, pass string) error {
+	e.tracker.Load().StartList(deltas.List{Pass: pass, Name: rand.Text()})
+	if err := e.emitMissingDeletes(ctx); err != nil {
+		return fmt.Errorf("emit the deletes of %s: %w", e.scope.ID, err)
+	}
+	return nil
+}

@@ -1,0 +1,354 @@
+package source
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
+)
+
+// poller asks the API server what it serves, resolves the rules against that, and starts and stops runners. Its fields
+// belong to the goroutine of Source.Run.
+type poller struct {
+	cfg        *Config
+	env        *environment
+	states     *stateReporter
+	discovery  *condition.Condition
+	namespaces *namespaceChecker
+	triggerSet *condition.Set
+	runners    *runnerSet
+	unserved   *unservedNames
+	edits      *pendingEdit
+	running    *sync.WaitGroup
+	scheduler  *pollScheduler
+
+	rules       ruleSet
+	given       *Discovery // replaces the first request; nil afterwards
+	found       Discovery  // result of the last poll
+	lastCounted time.Time  // last poll that counted missing resources, see missingPollsUntilGone
+	stored      *storedResources
+	gaps        initialGaps
+	triggers    []*trigger
+}
+
+// ruleSet holds the active rules and the functions that belong to them.
+type ruleSet struct {
+	rules []selection.Rule
+	load  LoadFunc
+	shape ShapeFunc
+}
+
+func newPoller(s *Source, env *environment) *poller {
+	return &poller{
+		cfg: &s.cfg, env: env, states: s.states, discovery: s.discovery, namespaces: s.namespaces, triggerSet: s.triggers,
+		runners: s.runners, unserved: s.unserved, edits: &s.edits, running: &s.running,
+		scheduler: newPollScheduler(s.cfg.Interval),
+		rules:     ruleSet{s.cfg.Rules, s.cfg.Load, s.cfg.Shape}, given: s.cfg.Discovery,
+		stored: &storedResources{cfg: &s.cfg, byName: map[string]*storedResource{}},
+		gaps:   initialGaps{reason: s.cfg.LostReason},
+	}
+}
+
+// startTriggers starts the triggers if the rules need them and they are not running. Triggers are never stopped: an edit
+// that makes them unnecessary is rare, and they cost one idle connection each.
+func (p *poller) startTriggers(ctx context.Context) error {
+	if len(p.triggers) > 0 {
+		return nil
+	}
+	for _, r := range selection.Triggers(p.rules.rules) {
+		t, err := newTrigger(p.cfg.Client, r, p.triggerSet, p.scheduler.requestPoll)
+		if err != nil {
+			return err
+		}
+		p.triggers = append(p.triggers, t)
+	}
+	for _, t := range p.triggers {
+		p.running.Go(func() { t.run(ctx) })
+	}
+	return nil
+}
+
+// run polls until ctx ends.
+func (p *poller) run(ctx context.Context) error {
+	var retry backoff
+	requested := false
+	for {
+		before := p.found.Catalog
+		err := p.pollOnce(ctx)
+		if err != nil && ctx.Err() == nil {
+			if err := sleep(ctx, retry.nextWait(err)); err != nil {
+				return err
+			}
+			continue
+		}
+		retry.reset()
+		p.scheduler.recordPoll(requested, !p.found.Catalog.Equal(before))
+		if requested, err = p.scheduler.waitForPoll(ctx, p.isSettled()); err != nil {
+			return err
+		}
+	}
+}
+
+// isSettled reports whether only a trigger can announce something new: every trigger is live, every group has answered, and
+// no resource is missing or waiting to be dropped.
+func (p *poller) isSettled() bool {
+	for _, t := range p.triggers {
+		if !t.live.Load() {
+			return false
+		}
+	}
+	for _, r := range p.runners.allRunners() {
+		if r.absence.polls > 0 {
+			return false
+		}
+	}
+	return len(p.triggers) > 0 && len(p.found.Failed) == 0 && len(p.stored.byName) == 0
+}
+
+// pollOnce asks what is served and starts and stops runners accordingly. Errors of applying the result end the Source; an
+// error of the request is for the caller to retry.
+func (p *poller) pollOnce(ctx context.Context) error {
+	found, err := p.discoverServed(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			p.states.updateCondition(p.discovery, Unreachable, apiserver.Reason(err))
+		}
+		return err
+	}
+	p.found = found
+	if err := p.applyDiscovery(ctx); err != nil {
+		p.env.fail(err)
+		return err
+	}
+	p.runners.setDiscovered()
+	p.states.updateCondition(p.discovery, Live, "")
+	p.recordGaps(ctx)
+	return nil
+}
+
+// discoverServed asks the API server what it serves. The first call returns the given result, if there is one, and requests another
+// poll soon.
+func (p *poller) discoverServed(ctx context.Context) (Discovery, error) {
+	if given := p.given; given != nil {
+		p.given = nil
+		p.scheduler.requestPoll()
+		return *given, nil
+	}
+	catalog, failed, err := p.cfg.Client.Discover(ctx, p.found.Catalog)
+	return Discovery{catalog, failed}, err
+}
+
+// applyDiscovery brings runners in line with the rules and the last discovery.
+func (p *poller) applyDiscovery(ctx context.Context) error {
+	p.runners.removeRunners(func(_ string, r *runner) bool { return r.hasEnded() })
+	hidden, err := p.hiddenResources()
+	if err != nil {
+		return err
+	}
+	edit, err := p.applyEdit(ctx)
+	if err != nil {
+		return err
+	}
+	resolved := selection.Resolve(p.rules.rules, p.found.Catalog.With(hidden))
+	wanted := groupByResource(resolved.Scopes())
+	if err := p.stopChangedRunners(ctx, edit, wanted); err != nil {
+		return err
+	}
+	p.unserved.setNames(resolved.Unserved)
+	p.namespaces.setNames(resolved.NamedNamespaces(p.rules.rules))
+	for name, scopes := range wanted {
+		p.ensureRunner(ctx, name, scopes)
+	}
+	p.dropUnselected(ctx)
+	return nil
+}
+
+// hiddenResources returns the resources that discovery no longer names but that may still exist: a starting API server, or a
+// proxy, may hide a resource whose objects exist. Their runners continue. A resource is gone only if its own address answers
+// 404 as well (see scopeClient.handleFailure).
+func (p *poller) hiddenResources() ([]selection.Served, error) {
+	counts := time.Since(p.lastCounted) >= p.cfg.Interval
+	if counts {
+		p.lastCounted = time.Now()
+	}
+	var hidden []selection.Served
+	for _, r := range p.runners.allRunners() {
+		if r.absence.recordPoll(p.found, r.resource, counts) && len(r.followers) > 0 {
+			hidden = append(hidden, r.asServed())
+		}
+		r.setConfirmedMissing(r.absence.polls >= missingPollsUntilGone)
+	}
+	stored, err := p.stored.hiddenResources(p.found, counts)
+	return append(hidden, stored...), err
+}
+
+// applyEdit activates the newest rules and returns the edit; nil if the rules have not changed.
+func (p *poller) applyEdit(ctx context.Context) (*Edit, error) {
+	e := p.edits.takeEdit()
+	if e == nil {
+		return nil, nil
+	}
+	p.rules = ruleSet{e.Rules, e.Load, e.Shape}
+	return e, p.startTriggers(ctx)
+}
+
+// stopChangedRunners stops the runners whose resource is now selected differently or not at all, and waits until Load returns
+// what they appended. The caller starts the wanted ones again. e is the edit of this poll, or nil.
+func (p *poller) stopChangedRunners(ctx context.Context, e *Edit, wanted map[string][]selection.Scope) error {
+	stopped := false
+	for _, r := range p.runners.allRunners() {
+		name := r.resource.String()
+		if len(r.followers) == 0 || r.isUnaffected(e, wanted[name]) {
+			continue
+		}
+		r.stopAndWait()
+		if len(wanted[name]) == 0 {
+			p.stored.byName[name] = &storedResource{Served: r.asServed()}
+		}
+		p.runners.removeRunners(func(other string, _ *runner) bool { return other == name })
+		stopped = true
+	}
+	if !stopped || p.cfg.Flush == nil {
+		return nil
+	}
+	if err := p.cfg.Flush(ctx); err != nil {
+		return fmt.Errorf("wait for the observations of the previous selection: %w", err)
+	}
+	return nil
+}
+
+// ensureRunner starts a runner for a resource, or moves the existing one to another version if the API server has stopped
+// serving the version being watched.
+func (p *poller) ensureRunner(ctx context.Context, name string, scopes []selection.Scope) {
+	r := p.runners.findRunner(name)
+	if r == nil {
+		p.startRunner(ctx, scopes[0].Resource, scopes)
+		return
+	}
+	c := p.found.Catalog
+	if now := scopes[0].Resource; now != r.current && c.Serves(now) && !c.Serves(r.current) {
+		r.switchVersion(now)
+	}
+}
+
+// dropUnselected starts runners that emit the stored objects of unselected resources as deleted. A resource that a rule waits
+// for, because it is pinned to a version that is not served, is still selected.
+func (p *poller) dropUnselected(ctx context.Context) {
+	for name, s := range p.stored.byName {
+		if slices.Contains(p.found.Failed, s.Resource.Group) || p.found.Catalog.Awaits(p.rules.rules, s.Resource) {
+			continue
+		}
+		p.startRunner(ctx, s.Resource, nil)
+		p.cfg.Log.Info("resource is no longer selected by any rule; emitting its objects as deleted", "resource", name)
+	}
+}
+
+func (p *poller) startRunner(ctx context.Context, resource event.Resource, scopes []selection.Scope) {
+	delete(p.stored.byName, resource.String())
+	r := newRunner(p.env, &p.rules, resource, scopes)
+	p.runners.startRunner(ctx, r, p.gaps.reasonFor(resource.Group))
+}
+
+// recordGaps reports to the store that the initial gaps are recorded, once every scope concerned has stored that it begins
+// with one (I5). Until then another start begins with the gaps again.
+func (p *poller) recordGaps(ctx context.Context) {
+	if !p.gaps.recordPoll(p.found.Failed) {
+		return
+	}
+	runners := p.runners.allRunners()
+	p.running.Go(func() {
+		for _, r := range runners {
+			select {
+			case <-r.planned:
+			case <-ctx.Done():
+				return
+			}
+		}
+		if err := p.cfg.GapsRecorded(ctx); err != nil && ctx.Err() == nil {
+			p.env.fail(fmt.Errorf("record that the initial gaps are stored: %w", err))
+		}
+	})
+}
+
+func groupByResource(scopes []selection.Scope) map[string][]selection.Scope {
+	m := map[string][]selection.Scope{}
+	for _, s := range scopes {
+		m[s.Resource.String()] = append(m[s.Resource.String()], s)
+	}
+	return m
+}
+
+// pendingEdit holds the edit that the next poll applies. Safe for concurrent use.
+type pendingEdit struct {
+	mu   sync.Mutex
+	edit *Edit
+}
+
+// setEdit replaces an edit that is still pending. Resources reshaped by either of the two count as reshaped.
+func (p *pendingEdit) setEdit(e Edit) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if before := p.edit; before != nil && before.Reshaped != nil {
+		now := e.Reshaped
+		e.Reshaped = func(r event.Resource) bool { return before.Reshaped(r) || now != nil && now(r) }
+	}
+	p.edit = &e
+}
+
+// takeEdit returns the pending edit, which is then no longer pending.
+func (p *pendingEdit) takeEdit() *Edit {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e := p.edit
+	p.edit = nil
+	return e
+}
+
+// unservedNames holds a condition for each selected name that the API server does not serve. Safe for concurrent use.
+type unservedNames struct {
+	states *stateReporter
+
+	mu     sync.Mutex
+	byName map[string]*condition.Condition
+}
+
+// setNames replaces the names. Wildcards are left out: they do not wait for a particular resource.
+func (u *unservedNames) setNames(unserved []selection.Unserved) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	now := map[string]*condition.Condition{}
+	for _, one := range unserved {
+		if selection.IsWildcard(one.Name) || now[one.Name] != nil {
+			continue
+		}
+		c := u.byName[one.Name]
+		if c == nil {
+			c = u.states.set.Add(one.Name, Live.toCondition())
+		}
+		u.states.updateCondition(c, Waiting, one.Reason)
+		now[one.Name] = c
+	}
+	for name := range u.byName {
+		if now[name] == nil {
+			u.states.set.Remove(name)
+		}
+	}
+	u.byName = now
+}
+
+func (u *unservedNames) status() []Status {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	var all []Status
+	for name, c := range u.byName {
+		now := c.Status()
+		all = append(all, Status{Scope: name, State: Waiting, Reason: now.Reason, Since: now.Since})
+	}
+	return all
+}

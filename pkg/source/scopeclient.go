@@ -1,0 +1,69 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
+)
+
+// scopeClient is a scope's access to the API server: the endpoint, the back-off between requests, and the check that the same
+// cluster still answers. Exported state is in health. Except for endpoint and requestReconnect it belongs to the goroutine of
+// follower.run.
+type scopeClient struct {
+	identity         *clusterIdentity
+	health           *health
+	confirmedMissing *atomic.Bool                       // of the runner: discovery lacks the resource
+	endpoint         atomic.Pointer[apiserver.Endpoint] // nil until follower.load; replaced by switchVersion
+	reconnect        chan struct{}                      // capacity 1; a receive means to reconnect at once
+
+	backoff backoff
+	recheck clusterRecheck // since the last failure; another cluster may answer next
+}
+
+// errVanished means that the resource is gone: discovery lacks it, and its own address answers 404.
+var errVanished = errors.New("the resource is no longer served")
+
+// requestReconnect makes the follower send its next request at once, on a new connection. Safe for concurrent use.
+func (c *scopeClient) requestReconnect() { signal(c.reconnect) }
+
+// confirmCluster returns nil if the same cluster still answers, see clusterIdentity.confirm.
+func (c *scopeClient) confirmCluster(ctx context.Context) error {
+	return c.identity.confirmCluster(ctx, c.recheck)
+}
+
+// newSlot returns a slot of pool for one reading of the scope; without a pool it only reports slow answers.
+func (c *scopeClient) newSlot(pool chan struct{}) *apiserver.Slot {
+	return &apiserver.Slot{Pool: pool, OnSlow: func() { c.health.recordFailure(apiserver.ErrSlow) }}
+}
+
+// newestPosition returns etcd's current resourceVersion, by a LIST of one object.
+func (c *scopeClient) newestPosition(ctx context.Context) (string, error) {
+	c.health.updateCounters(func(s *Status) { s.Lists++ })
+	return c.endpoint.Load().Newest(ctx)
+}
+
+// handleFailure reports a failed request and waits before the next one. It returns errVanished if the resource is gone.
+func (c *scopeClient) handleFailure(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if apiserver.Classify(err) == apiserver.NotServed && c.confirmedMissing.Load() {
+		return errVanished
+	}
+	c.recheck = recheckAfter(err)
+	c.health.recordFailure(err)
+	return c.waitAfter(ctx, err)
+}
+
+// waitAfter waits for the back-off after err.
+func (c *scopeClient) waitAfter(ctx context.Context, err error) error {
+	return c.waitFor(ctx, c.backoff.nextWait(err))
+}
+
+// waitFor waits for d, or until a reconnect is requested.
+func (c *scopeClient) waitFor(ctx context.Context, d time.Duration) error {
+	return sleepUnlessSignaled(ctx, d, c.reconnect)
+}
