@@ -7,28 +7,32 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// calls are the questions and messages that an answer is awaited for. The reply subject of each holds its number.
+// calls are the requests and messages that wait for an answer. The reply subject of each contains its number. They are safe
+// for concurrent use.
 type calls struct {
 	mu     sync.Mutex
 	newest uint64
 	open   map[uint64]Call
 }
 
-// Call is who awaits an answer. Its functions do not wait, and call nothing of the link.
+// Call is a request, or a series of messages, that waits for answers. Both functions are called with a lock of the link
+// held: they must not block, and must not call the link.
 type Call struct {
-	SentTo   func(subject string) bool    // whether it sent to a subject that the user may not publish to
-	OnAnswer func(reply string, a Answer) // is told every answer until the call is closed; reply is what follows its number
+	// SentTo reports whether the call has sent a message to a subject that the server has refused.
+	SentTo func(subject string) bool
+	// OnAnswer receives every answer until the call ends. reply is the part of the reply subject after the call's number.
+	OnAnswer func(reply string, a Answer)
 }
 
-// Answer is what came back for a message: the server's words, or why none will come.
+// Answer is the server's answer to a message, or the reason why there will be none.
 type Answer struct {
 	Data         []byte
 	Header       nats.Header
-	NoResponders bool
-	Err          error
+	NoResponders bool  // no subscriber or stream takes the subject
+	Err          error // why no answer will come; the other fields are zero
 }
 
-// addCall takes a call up and returns its number. The caller ends it.
+// addCall registers a call and returns its number. The caller removes it.
 func (c *calls) addCall(one Call) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -40,14 +44,14 @@ func (c *calls) addCall(one Call) uint64 {
 	return c.newest
 }
 
-// removeCall forgets a call: what comes for it later is dropped.
+// removeCall removes a call: later answers to it are dropped.
 func (c *calls) removeCall(number uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.open, number)
 }
 
-// deliverAnswer hands an answer to the call of that number, if it still waits.
+// deliverAnswer passes an answer to the call with a number, if that still waits.
 func (c *calls) deliverAnswer(number uint64, reply string, a Answer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -56,7 +60,7 @@ func (c *calls) deliverAnswer(number uint64, reply string, a Answer) {
 	}
 }
 
-// failCalls answers all calls, or with a subject those that sent to it.
+// failCalls answers with err all calls that have sent to a subject; "" means all calls.
 func (c *calls) failCalls(subject string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,10 +71,11 @@ func (c *calls) failCalls(subject string, err error) {
 	}
 }
 
-// SubjectIs concerns one subject only.
+// SubjectIs returns a [Call.SentTo] for a call that sends to one subject.
 func SubjectIs(subject string) func(string) bool {
 	return func(refused string) bool { return refused == subject }
 }
 
-// IsStreamSubject concerns everything that is no question to the server.
+// IsStreamSubject reports whether a subject is not one of JetStream's API. It is the [Call.SentTo] of a call that sends to
+// many subjects of a stream.
 func IsStreamSubject(refused string) bool { return !strings.HasPrefix(refused, "$JS.API.") }

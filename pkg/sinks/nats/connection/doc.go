@@ -1,3 +1,3 @@
-// Package connection is one connection to NATS over its client library: dialled in the background, kept for ever, with one
-// inbox in which every answer finds the call that waits for it, and with errors that say what a person can do.
+// Package connection is one connection to NATS on top of its client library. It is dialled in the background and reconnects
+// without a limit. One inbox receives all answers and passes each to the call that waits for it. Errors contain a remedy.
 package connection

@@ -21,26 +21,25 @@ import (
 const (
 	connectionName    = "kubecdc"
 	dialTimeout       = 5 * time.Second
-	pingInterval      = 10 * time.Second // a silent connection is given up after three of them
+	pingInterval      = 10 * time.Second // the library closes a connection that misses three of them
 	minReconnectDelay = 10 * time.Millisecond
 	maxReconnectDelay = time.Second
 )
 
-// Options say what to connect to.
+// Options configure a link.
 type Options struct {
 	URL         string        // of the servers, separated by commas
-	Servers     string        // the same for people, without secrets
-	InboxPrefix string        // of the answers' subjects
+	Servers     string        // the servers' addresses without credentials, for messages
+	InboxPrefix string        // of the reply subjects
 	Timeout     time.Duration // for an answer, and for a connection
 
-	// Authenticate returns the options of the library that say who we are. It reads files, and its error is the
-	// environment's. expired, which may be nil, says whether a connection that is down has to be made anew to announce
-	// another key.
+	// Authenticate returns the library options with the credentials. It reads files, so its error may be transient. expired,
+	// which may be nil, reports whether a lost connection must be dialled again because another key must be announced.
 	Authenticate func() (options []nats.Option, expired func() bool, err error)
 }
 
-// Link is one connection of the client library with the inbox the answers come to. It lives through reconnects. When the
-// library gives the connection up, or the inbox is refused, the link is closed and its owner dials another. It is safe for
+// Link is one connection of the client library, with the inbox for its answers. It survives reconnects. If the library gives
+// the connection up, or the server refuses the inbox, the link is dead and its owner dials another. It is safe for
 // concurrent use.
 type Link struct {
 	opts    Options
@@ -52,18 +51,18 @@ type Link struct {
 	dialled           chan struct{} // closed when nc and err are set
 	nc                *nats.Conn
 	err               error
-	cancel            context.CancelFunc                     // ends dialling, and whatever was dialled
-	closing           atomic.Bool                            // the end is our own doing, and why is known
-	refusal           atomic.Pointer[sinks.UnavailableError] // why that is, when the server refused what the link cannot do without
+	cancel            context.CancelFunc                     // ends the dial and every connection it made
+	closing           atomic.Bool                            // the link closes nc itself, so the disconnect is no outage
+	refusal           atomic.Pointer[sinks.UnavailableError] // why: the server refused something that the link requires
 	libraryClosed     chan struct{}                          // closed when the library has closed nc
-	connectedReported atomic.Bool                            // the library has told that nc stands, and absence knows
+	connectedReported atomic.Bool                            // the library has called its connect handler for the current connection
 
 	mu      sync.Mutex
-	changed chan struct{} // closed, and replaced, when the connection's state may have changed
+	changed chan struct{} // closed and replaced when the state of the connection may have changed
 }
 
-// Dial starts to connect. The goroutine ends when the library has tried each server once, or at Close; from then on
-// the library connects by itself. Why there is no connection is noted in absence, which outlives the link.
+// Dial starts to connect in a goroutine that ends when the library has tried each server once, or at Close; after that the
+// library retries by itself. The reason why there is no connection is recorded in outage, which outlives the link.
 func Dial(o Options, absence *Outage) *Link {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &Link{opts: o, outage: absence, cancel: cancel,
@@ -105,9 +104,9 @@ func (l *Link) clientOptions(ctx context.Context) []nats.Option {
 		nats.MaxReconnects(-1),
 		nats.IgnoreAuthErrorAbort(),
 		nats.CustomReconnectDelay(reconnectDelay),
-		nats.ReconnectBufSize(-1), // a buffer replayed after a reconnect would overtake newer messages // I3
+		nats.ReconnectBufSize(-1), // messages buffered until a reconnect would be sent after newer ones // I3
 		nats.PingInterval(pingInterval),
-		nats.FlusherTimeout(l.opts.Timeout), // a write to a stalled server ends
+		nats.FlusherTimeout(l.opts.Timeout), // bounds a write to a stalled server
 		nats.CustomInboxPrefix(l.opts.InboxPrefix),
 		nats.ConnectHandler(l.handleConnected),
 		nats.ReconnectHandler(l.handleConnected),
@@ -118,7 +117,7 @@ func (l *Link) clientOptions(ctx context.Context) []nats.Option {
 	}
 }
 
-// dialer lets close end a dial, and the wait for a greeting, that nobody answers.
+// dialer makes connections that end with its context: Close then does not wait for a server that never answers.
 type dialer struct{ ctx context.Context }
 
 func (d dialer) Dial(network, address string) (net.Conn, error) {
@@ -132,7 +131,7 @@ func (d dialer) Dial(network, address string) (net.Conn, error) {
 // boundConn is closed when the context of its dialer ends.
 type boundConn struct {
 	net.Conn
-	release func() bool // forgets the context
+	release func() bool // detaches the connection from the context
 }
 
 func (c *boundConn) Close() error {
@@ -140,17 +139,17 @@ func (c *boundConn) Close() error {
 	return c.Conn.Close()
 }
 
-// reconnectDelay says how long to wait after all servers were tried for the nth time: doubled up to a limit, half of it random.
+// reconnectDelay returns the pause after the nth attempt at all servers: exponential up to a limit, half of it random.
 func reconnectDelay(n int) time.Duration {
 	limit := min(maxReconnectDelay, minReconnectDelay<<min(n, 10))
 	return limit/2 + rand.N(limit/2)
 }
 
-// unreachableRemedy is what to do where a server cannot be reached.
+// unreachableRemedy is the remedy for an unreachable server.
 const unreachableRemedy = "; check nats.url, the network, and that the server runs"
 
-// disconnectReason words why there is no connection. It leaves addresses out: with several servers each has its own, and the
-// reason would change at every attempt. All of them are named beside it.
+// disconnectReason describes why there is no connection. It omits addresses: with several servers the reason would change at
+// every attempt. The error that contains it lists them all.
 func disconnectReason(err error) string {
 	var lookup *net.DNSError
 	var network *net.OpError
@@ -165,12 +164,12 @@ func disconnectReason(err error) string {
 	return err.Error()
 }
 
-// Outage is why there is no connection; "" while there is one. Its zero value says that there was none yet. It is safe for
-// concurrent use.
+// Outage is the reason why there is no connection. It outlives the links of one owner. Its zero value means that there was
+// no connection yet. It is safe for concurrent use.
 type Outage struct {
 	mu     sync.Mutex
 	known  bool
-	reason string
+	reason string // "" while there is a connection
 }
 
 func (a *Outage) startOutage(reason string) { a.setReason(reason) }
@@ -191,7 +190,7 @@ func (a *Outage) currentReason() string {
 	return a.reason
 }
 
-// nextChange returns a channel that is closed at the next change of the connection's state.
+// nextChange returns a channel that is closed at the next change of the state of the connection.
 func (l *Link) nextChange() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -211,7 +210,7 @@ func (l *Link) handleConnected(nc *nats.Conn) {
 	l.notifyChange()
 }
 
-// handleDisconnected tells every call that its answer will not come: the message may be stored, and must be sent again.
+// handleDisconnected fails all calls: their messages may be stored, and must be sent again.
 func (l *Link) handleDisconnected(err error) {
 	l.connectedReported.Store(false)
 	if !l.closing.Load() {
@@ -228,7 +227,8 @@ func (l *Link) handleClosed(*nats.Conn) {
 	close(l.libraryClosed)
 }
 
-// preferRefusal prefers a refusal to what follows from it: a message may have come to wait between the two.
+// preferRefusal returns the refusal that made the link close the connection, if there is one: calls that started between the
+// two get the cause and not its consequence.
 func (l *Link) preferRefusal(follows *sinks.UnavailableError) *sinks.UnavailableError {
 	if refusal := l.refusal.Load(); refusal != nil {
 		return refusal
@@ -236,15 +236,15 @@ func (l *Link) preferRefusal(follows *sinks.UnavailableError) *sinks.Unavailable
 	return follows
 }
 
-// Permission violations come as text only, in the words of nats-server/v2 server/client.go (pubPermissionViolation and
-// its neighbours), and without the number of the message they speak of.
+// Permission violations are text only, written by nats-server/v2 server/client.go (pubPermissionViolation and others), and
+// do not identify the message.
 var (
 	publishViolation   = regexp.MustCompile(`(?i)violation for publish to "([^"]*)"`)
 	subscribeViolation = regexp.MustCompile(`(?i)violation for subscription to "([^"]*)"`)
 )
 
-// handleAsyncError gives a permission violation to those who sent to that subject. Without the inbox no answer can come at
-// all, and the server does not try a refused subscription again by itself: that ends the link.
+// handleAsyncError fails the calls that have sent to a subject that the server refuses. If the server refuses the inbox, no
+// answer can arrive, and the server does not retry the subscription by itself: the link closes.
 func (l *Link) handleAsyncError(nc *nats.Conn, err error) {
 	if m := publishViolation.FindStringSubmatch(err.Error()); m != nil {
 		l.calls.failCalls(m[1], &DeniedError{Subject: m[1], Err: err})
@@ -263,10 +263,10 @@ func (l *Link) handleAsyncError(nc *nats.Conn, err error) {
 	}
 }
 
-// DeniedError says that this user may not publish to a subject. Others may be allowed.
+// DeniedError means that the user may not publish to a subject. Other subjects may be allowed.
 type DeniedError struct {
 	Subject string
-	Err     error // in the library's words
+	Err     error // of the library
 }
 
 func (e *DeniedError) Error() string {
@@ -275,28 +275,28 @@ func (e *DeniedError) Error() string {
 
 func (e *DeniedError) Unwrap() error { return e.Err }
 
-// dispatchAnswer hands an answer to the call whose number the reply subject begins with: INBOX.<call> or INBOX.<call>.<more>.
+// dispatchAnswer passes an answer to its call. The reply subject is INBOX.<number> or INBOX.<number>.<more>.
 func (l *Link) dispatchAnswer(m *nats.Msg) {
 	call, reply, _ := strings.Cut(strings.TrimPrefix(m.Subject, l.inbox), ".")
 	number, err := strconv.ParseUint(call, 10, 64)
 	if err != nil {
-		return // not an answer to anything this link sent
+		return // not an answer to a message of this link
 	}
 	const noResponders = "503" // ADR-4 and the no_responders option of the client protocol's CONNECT
 	l.calls.deliverAnswer(number, reply, Answer{Data: m.Data, Header: m.Header, NoResponders: len(m.Data) == 0 && m.Header.Get("Status") == noResponders})
 }
 
-// StartCall takes a call up and returns its number. The caller ends it.
+// StartCall registers a call and returns its number. The caller must end it with EndCall.
 func (l *Link) StartCall(one Call) uint64 { return l.calls.addCall(one) }
 
-// EndCall forgets a call: what comes for it later is dropped.
+// EndCall removes a call: later answers to it are dropped.
 func (l *Link) EndCall(number uint64) { l.calls.removeCall(number) }
 
-// ReplySubject returns the subject for answers to a call. What follows it behind a dot is told with the answer.
+// ReplySubject returns the reply subject of a call. A caller may append a dot and more tokens; OnAnswer receives them.
 func (l *Link) ReplySubject(number uint64) string { return l.inbox + strconv.FormatUint(number, 10) }
 
-// IsDead says that the link cannot come back. One that has no connection, and whose key is not the one to announce any
-// more, is ended.
+// IsDead reports whether the link cannot come back. It closes a disconnected link whose credentials have changed to another
+// key.
 func (l *Link) IsDead() bool {
 	select {
 	case <-l.dialled:
@@ -310,8 +310,9 @@ func (l *Link) IsDead() bool {
 	return l.err != nil || l.nc.IsClosed()
 }
 
-// awaitConnected waits until the connection stands and the library has told so, which it does a little later: what is delivered
-// before that would be delivered by a sink that is not ready. It gives up when ctx ends, or when the link is dead.
+// awaitConnected waits until the connection is established and the library has called its connect handler, which happens a
+// little later: before that the sink would publish while its status is not connected. It fails when ctx ends or the link is
+// dead.
 func (l *Link) awaitConnected(ctx context.Context) error {
 	select {
 	case <-l.dialled:
@@ -335,13 +336,13 @@ func (l *Link) awaitConnected(ctx context.Context) error {
 	return l.err
 }
 
-// Close ends the connection and waits for the library, within ctx.
+// Close closes the connection and waits for the library, within ctx. Calls in progress fail.
 func (l *Link) Close(ctx context.Context) error {
 	l.closing.Store(true)
 	select {
 	case <-l.dialled:
 	default:
-		l.cancel() // nothing stands yet that could be closed in order
+		l.cancel() // there is no connection to close yet
 	}
 	select {
 	case <-l.dialled:

@@ -13,15 +13,14 @@ import (
 )
 
 const (
-	// UnavailablePause is the time between two calls that wait for the connection, or for a stream's leader. They cost next to
-	// nothing, and one of them should be there when NATS is back, however long it was away.
+	// UnavailablePause is the time after which to try again without a connection or a stream leader. An attempt is cheap, so
+	// it is short and does not grow: delivery resumes soon after NATS is back.
 	UnavailablePause = 250 * time.Millisecond
-	// retryInterval is how long to wait for an answer that may have got lost with a stream's leader, before it is asked for
-	// again.
+	// retryInterval is the time after which a request is repeated, because its answer may be lost with the stream's leader.
 	retryInterval = time.Second
 )
 
-// WaitConnected returns nil when the connection stands. It waits no longer than the timeout of the link.
+// WaitConnected returns nil once the link is connected, or a [sinks.UnavailableError] after the timeout of the link.
 func (l *Link) WaitConnected(ctx context.Context) error {
 	bounded, cancel := context.WithTimeout(ctx, l.opts.Timeout)
 	defer cancel()
@@ -31,19 +30,19 @@ func (l *Link) WaitConnected(ctx context.Context) error {
 	return nil
 }
 
-// notConnectedError says why there is no connection, unless the caller does not want to know any more.
+// notConnectedError returns the reason why there is no connection, or the error of ctx if that has ended.
 func (l *Link) notConnectedError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	reason := l.outage.currentReason()
-	if reason == "" { // it came back in this very moment
+	if reason == "" { // connected again in the meantime
 		reason = err.Error()
 	}
 	return &sinks.UnavailableError{Reason: "not connected to NATS at " + l.opts.Servers + ": " + reason, After: UnavailablePause, Err: err}
 }
 
-// Publish hands a message to the client library, which copies it. That it was taken does not say that it arrives.
+// Publish hands a message to the client library, which copies it. A nil error does not mean that the message arrives.
 func (l *Link) Publish(ctx context.Context, m *nats.Msg) error {
 	err := l.nc.PublishMsg(m)
 	switch {
@@ -60,19 +59,19 @@ func (l *Link) Publish(ctx context.Context, m *nats.Msg) error {
 	return fmt.Errorf("publish: %w", err)
 }
 
-// isDisconnected says whether the client library did not take a message, or not all of it, for want of a connection.
+// isDisconnected reports whether the client library did not take a message, or only a part, because it is disconnected.
 func isDisconnected(err error) bool {
 	var network net.Error
 	return errors.Is(err, nats.ErrReconnectBufExceeded) || errors.Is(err, nats.ErrConnectionClosed) || errors.As(err, &network)
 }
 
-// Request sends a message and waits for what the server says of it, no longer than the timeout of the link.
+// Request sends a message and waits for its first answer, no longer than the timeout of the link.
 func (l *Link) Request(ctx context.Context, m *nats.Msg) (Answer, error) {
 	answers := make(chan Answer, 1)
 	number := l.StartCall(Call{SentTo: SubjectIs(m.Subject), OnAnswer: func(_ string, a Answer) {
 		select {
 		case answers <- a:
-		default: // the first one counts
+		default: // only the first answer counts
 		}
 	}})
 	defer l.EndCall(number)
@@ -92,8 +91,8 @@ func (l *Link) Request(ctx context.Context, m *nats.Msg) (Answer, error) {
 	}
 }
 
-// RequestUntilAnswered sends a message until it is answered: a stream that has just lost its leader drops what it is sent. Of the copies
-// at most one may have an effect.
+// RequestUntilAnswered is Request, but repeats the message until it is answered: a stream that has just lost its leader
+// drops requests. The message must be idempotent, or have a condition that only one copy can meet.
 func (l *Link) RequestUntilAnswered(ctx context.Context, m *nats.Msg) (a Answer, err error) {
 	err = l.RetryUntilAnswered(ctx, m.Subject, func(ctx context.Context) error {
 		a, err = l.Request(ctx, m)
@@ -102,7 +101,8 @@ func (l *Link) RequestUntilAnswered(ctx context.Context, m *nats.Msg) (a Answer,
 	return a, err
 }
 
-// RetryUntilAnswered asks what is asked for of a subject, again and again until ask does not end with its context.
+// RetryUntilAnswered calls ask, with a short deadline, until it returns anything but its deadline, or until the timeout of
+// the link is over. subject is for the error.
 func (l *Link) RetryUntilAnswered(ctx context.Context, subject string, ask func(context.Context) error) error {
 	for begun := time.Now(); ; {
 		attempt, cancel := context.WithTimeout(ctx, min(retryInterval, l.opts.Timeout))
@@ -117,16 +117,17 @@ func (l *Link) RetryUntilAnswered(ctx context.Context, subject string, ask func(
 	}
 }
 
-// ErrUnanswered is in the errors that say that nothing came back within the timeout.
+// ErrUnanswered is wrapped by the errors of messages without an answer within the timeout. They may be stored nevertheless.
 var ErrUnanswered = errors.New("no answer")
 
-// UnansweredError says so of a message to a subject.
+// UnansweredError returns an [ErrUnanswered] for a message to a subject.
 func (l *Link) UnansweredError(subject string) error {
 	return fmt.Errorf("%w for %q within %v", ErrUnanswered, subject, l.opts.Timeout)
 }
 
-// Flush waits until the server has read what was sent. A permission it lacks it tells of before that, as an error of the
-// connection that may be another caller's: then both send again. before is what LastError said before the first message.
+// Flush waits until the server has read everything that was sent. A permission violation arrives before that as an error of
+// the connection; it may belong to another caller, and then both send again. before is the LastError from before the first
+// message.
 func (l *Link) Flush(ctx context.Context, before error) error {
 	bounded, cancel := context.WithTimeout(ctx, l.opts.Timeout)
 	defer cancel()
@@ -149,11 +150,11 @@ func (l *Link) Flush(ctx context.Context, before error) error {
 	return fmt.Errorf("publish: %w", after)
 }
 
-// LastError is the last error of the connection that the library knows.
+// LastError returns the last asynchronous error of the connection.
 func (l *Link) LastError() error { return l.nc.LastError() }
 
-// Timeout is how long an answer is waited for.
+// Timeout returns how long to wait for an answer.
 func (l *Link) Timeout() time.Duration { return l.opts.Timeout }
 
-// Conn is the library's connection. Nothing that counts may be published with it.
+// Conn returns the connection of the library, for reading. Publish through the link, which tracks the answers.
 func (l *Link) Conn() *nats.Conn { return l.nc }
