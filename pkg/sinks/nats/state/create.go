@@ -13,7 +13,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
 )
 
-// ensureStream sees to it that the stream of the state is there, and keeps what it is given.
+// ensureStream creates the stream of the state if it is missing, and checks that an existing one keeps every message.
 func (s *Store) ensureStream(ctx context.Context, c stream.Client) error {
 	found, err := c.Info(ctx)
 	if err != nil {
@@ -41,7 +41,7 @@ func (s *Store) ensureStream(ctx context.Context, c stream.Client) error {
 	return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q cannot keep the state: it %s", s.Name, why)}
 }
 
-// createStream makes the stream, with as many replicas as that of the changes, or as the cluster gives.
+// createStream creates the stream with as many replicas as the stream of the changes, or one if the cluster is too small.
 func (s *Store) createStream(ctx context.Context, c stream.Client) error {
 	config := jetstream.StreamConfig{
 		Name: s.Name, Description: "The state of kubecdc, by which another exporter can take over", Subjects: []string{s.Name + ".>"},
@@ -65,7 +65,7 @@ func (s *Store) createStream(ctx context.Context, c stream.Client) error {
 	return nil
 }
 
-// requestStream is create with these settings.
+// requestStream sends the request to create the stream, and names a missing right.
 func (s *Store) requestStream(ctx context.Context, c stream.Client, config jetstream.StreamConfig) (*stream.Info, error) {
 	made, err := c.Create(ctx, config)
 	if errors.As(err, new(*connection.DeniedError)) {
@@ -75,7 +75,7 @@ func (s *Store) requestStream(ctx context.Context, c stream.Client, config jetst
 	return made, err
 }
 
-// replicaCount is how many the stream gets.
+// replicaCount returns the number of replicas for a new stream.
 func (s *Store) replicaCount(ctx context.Context, c stream.Client) int {
 	if s.ReplicasOf == "" {
 		return s.Replicas

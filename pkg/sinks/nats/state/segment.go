@@ -12,11 +12,11 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// A state is a sequence of segments, each a message with entries in the order of writing; docs/nats.md specifies them. A
-// segment is a byte that says how the rest is packed, and for each entry the length of its key and the key, one more than
-// the length of its value (0: the key is removed), and the value.
+// A segment is a message with entries in the order of writing; docs/nats.md specifies it. Its payload is a byte for the
+// encoding, and for each entry the length of the key, the key, one more than the length of the value (0: the key is
+// removed), and the value.
 const (
-	headerState     = "Kubecdc-State" // CLAIM NUMBER: who wrote the segment, and the how manieth of the state it is
+	headerState     = "Kubecdc-State" // CLAIM NUMBER: the claim of the writer, and the number of the segment
 	encodingPlain   = 0
 	encodingS2      = 1
 	minCompressSize = 512      // bytes
@@ -35,10 +35,10 @@ func appendEntry(dst []byte, e sinks.StateEntry) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(e.Value))+1), e.Value...)
 }
 
-// entrySize is how many bytes appendEntry appends at most.
+// entrySize returns an upper bound of the bytes that appendEntry appends.
 func entrySize(e sinks.StateEntry) int { return len(e.Key) + len(e.Value) + 2*binary.MaxVarintLen32 }
 
-// encodeSegment compresses entries if that pays.
+// encodeSegment returns the payload of a segment, compressed if that saves a tenth or more.
 func encodeSegment(entries []byte) []byte {
 	if len(entries) >= minCompressSize {
 		packed := s2.Encode(make([]byte, s2.MaxEncodedLen(len(entries))), entries)
@@ -49,7 +49,7 @@ func encodeSegment(entries []byte) []byte {
 	return append([]byte{encodingPlain}, entries...)
 }
 
-// decodeSegment calls each for the entries of a segment. They share its memory.
+// decodeSegment calls each for the entries of a segment. They refer to the memory of data, or of its decompressed form.
 func decodeSegment(data []byte, each func(sinks.StateEntry) error) error {
 	entries, err := decompressSegment(data)
 	for err == nil && len(entries) > 0 {
@@ -95,10 +95,10 @@ func decodeEntry(b []byte) (e sinks.StateEntry, rest []byte, err error) {
 	return sinks.StateEntry{Key: e.Key, Value: b[: size-1 : size-1]}, b[size-1:], nil
 }
 
-// segmentName is what the header of a segment says.
+// segmentName is the value of the header Kubecdc-State.
 type segmentName struct {
 	claim  string
-	number uint64 // ascends by one along the state; 0: not a segment
+	number uint64 // increases by one from segment to segment; 0: the message is no segment
 }
 
 func (n segmentName) String() string { return n.claim + " " + strconv.FormatUint(n.number, 10) }

@@ -16,69 +16,71 @@ import (
 )
 
 const (
-	// maxAppendAttempts bounds how often one segment is written when the stream ends otherwise than expected. Each time more is
-	// known.
+	// maxAppendAttempts bounds the attempts to write one segment when the stream does not end as expected. Each refusal reveals
+	// more of the stream's end.
 	maxAppendAttempts = 8
-	// keyParts is in how many parts the keys are written again, one after the other.
+	// keyParts is the number of parts of the keys that a round rewrites, one after the other.
 	keyParts = 256
-	// minPartCost is what writing a part again counts at least, in bytes: small states are not written all the time.
+	// minPartCost is the minimum, in bytes, that the rewrite of a part counts, so that small states are not rewritten all the
+	// time.
 	minPartCost = 256
 )
 
-// Options say which state, and where.
+// Options configure a store.
 type Options struct {
 	Name       string // of the stream
-	Replicas   int    // that the stream gets when there is none, as far as the cluster has servers
+	Replicas   int    // of a new stream; 1 if the cluster has too few servers
 	ReplicasOf string // a stream of which it gets at least as many; "" for none
 	Log        *slog.Logger
 
-	// Connect returns a connection that stands, or says why there is none.
+	// Connect returns an established connection, or the reason why there is none.
 	Connect func(ctx context.Context) (*connection.Link, error)
-	// Contents is that of [sinks.StateKeeper.OpenState]; nil for a reader.
+	// Contents is the argument of [sinks.StateOpener]; nil for a reader.
 	Contents func(part, parts int) []sinks.StateEntry
 }
 
-// Open returns the state. It contacts nothing.
+// Open returns a store. It contacts nothing.
 func Open(o Options) *Store { return &Store{Options: o} }
 
-// Store keeps a state in a stream of its own: a log of segments, of which the older are removed when everything has been
-// written again since.
+// Store keeps a state in a stream of its own: a log of segments, of which the older ones are removed after all keys were
+// rewritten. One goroutine uses it.
 //
-// There are two subjects for segments. A round writes all parts of the keys again, a few with each Write, for about as many
-// bytes as are new. When it is complete, the next segment goes to the other subject and removes what that holds: all of it
-// is from before the round. So what removes is a message like any other, which an older owner's server refuses.
+// There are two subjects for segments. A round rewrites all parts of the keys, a few with each Write, for about as many
+// bytes as are new. After a complete round the next segment goes to the other subject, with a roll-up that removes the
+// segments there, which are all older than the round. The removal is part of a message, so the server refuses it from an
+// older owner.
 //
-// Each segment names the stream's last sequence, which nobody moves but the owner: a claim moves it. It also names the
-// segment before, which is gone when the stream was purged or made anew.
+// Each segment has two conditions: the stream's last sequence, which only the owner and a claim move, and the previous
+// segment, which is missing after a purge and in a recreated stream.
 type Store struct {
 	Options
 
-	read readPosition // how far Read got
+	read readPosition
 
 	claim          sinks.Claim
-	owner          stream.Owner // ours; zero before Claim
-	readComplete   bool         // everything was read since the claim
-	lastSequence   uint64       // the sequence of the stream's last message
-	newestSequence uint64       // that of the newest segment; 0 is none
+	owner          stream.Owner // of this process; zero before Claim
+	readComplete   bool         // everything up to the claim was read
+	lastSequence   uint64       // of the stream's last message
+	newestSequence uint64       // of the newest segment; 0 if there is none
 	newestNumber   uint64       // of the newest segment
-	activeLog      int          // which subject it is in
-	lossReason     string       // why the state has to be emptied, until it is
+	activeLog      int          // 0 or 1: the subject of the newest segment
+	lossReason     string       // why the state must be emptied; "" once that is done
 
-	nextPart      int  // part of the keys that is written again next
-	roundComplete bool // all parts have been, in this round
-	rewriteCredit int  // bytes that may be written again
+	nextPart      int  // the part of the keys to rewrite next
+	roundComplete bool // all parts were rewritten since activeLog changed
+	rewriteCredit int  // bytes that may be rewritten
 }
 
-// readPosition is the last segment that was read.
+// readPosition identifies the last segment that Read has passed on.
 type readPosition struct {
 	created  time.Time // of the stream
 	sequence uint64    // 0: none yet
 	time     time.Time
 	number   uint64
-	gapAt    uint64 // where segments were missing the last time that all were read
+	gapAt    uint64 // the sequence before missing segments, when the whole state was read the last time
 }
 
-func (s *Store) segmentSubject(turn int) string { return s.Name + ".log." + strconv.Itoa(turn) }
+func (s *Store) segmentSubject(log int) string { return s.Name + ".log." + strconv.Itoa(log) }
 
 func (s *Store) ownershipRecord(c stream.Client) stream.Ownership {
 	return stream.Ownership{Client: c, Subject: s.Name + ".owner", Description: fmt.Sprintf("the state %q", s.Name),
@@ -90,13 +92,13 @@ func (s *Store) streamClient(ctx context.Context) (stream.Client, error) {
 	return stream.Client{Link: l, Name: s.Name}, err
 }
 
-// Close releases nothing: the connection is the sink's.
+// Close implements [sinks.StateStore]. It releases nothing, because the connection belongs to the sink.
 func (s *Store) Close(context.Context) error { return nil }
 
-// errSegmentsMissing says that what was read does not continue.
+// errSegmentsMissing means that the segments that were read are not consecutive.
 var errSegmentsMissing = errors.New("segments are missing")
 
-// Read is [sinks.StateStore.Read].
+// Read implements [sinks.StateStore].
 func (s *Store) Read(ctx context.Context, each func(sinks.StateEntry) error) (reset bool, err error) {
 	c, err := s.streamClient(ctx)
 	if err != nil {
@@ -106,7 +108,7 @@ func (s *Store) Read(ctx context.Context, each func(sinks.StateEntry) error) (re
 	if err != nil {
 		return false, err
 	}
-	if found == nil { // nothing, as if it was empty
+	if found == nil { // a missing stream is an empty state
 		found = &stream.Info{}
 	}
 	before := s.read
@@ -133,13 +135,13 @@ func (s *Store) Read(ctx context.Context, each func(sinks.StateEntry) error) (re
 	return false, nil
 }
 
-// resetRead lets the next Read begin anew.
+// resetRead makes the next Read start from the first segment.
 func (s *Store) resetRead() (reset bool) {
 	s.read, s.readComplete = readPosition{gapAt: s.read.sequence}, false
 	return true
 }
 
-// readMessage reads one message, of which the first is where the last Read ended.
+// readMessage passes on the entries of one message. The first message of a Read is the last one of the Read before.
 func (s *Store) readMessage(m stream.Message, before readPosition, each func(sinks.StateEntry) error) error {
 	if m.Sequence == before.sequence && m.Time.Equal(before.time) {
 		return nil
@@ -147,7 +149,7 @@ func (s *Store) readMessage(m stream.Message, before readPosition, each func(sin
 	name := parseSegmentName(m.Header(headerState))
 	switch {
 	case m.Sequence <= s.read.sequence:
-		return errSegmentsMissing // another one, in a stream that was restored
+		return errSegmentsMissing // another message with this sequence, in a restored stream
 	case name.number == 0:
 		return nil
 	case s.read.sequence != 0 && name.number != s.read.number+1:
@@ -160,7 +162,7 @@ func (s *Store) readMessage(m stream.Message, before readPosition, each func(sin
 	return nil
 }
 
-// Claim is [sinks.StateStore.Claim].
+// Claim implements [sinks.StateStore].
 func (s *Store) Claim(ctx context.Context, claim sinks.Claim) error {
 	c, err := s.streamClient(ctx)
 	if err != nil {
@@ -173,37 +175,37 @@ func (s *Store) Claim(ctx context.Context, claim sinks.Claim) error {
 	return s.claimStream(ctx, c, stream.Owner{})
 }
 
-// claimStream claims the state, and learns where it ends.
+// claimStream writes the owner record and reads the end of the log.
 func (s *Store) claimStream(ctx context.Context, c stream.Client, mine stream.Owner) error {
 	owner, err := s.ownershipRecord(c).Claim(ctx, s.claim, mine)
 	if err != nil {
 		return err
 	}
-	turn, end, err := s.newestSegment(ctx, c)
+	log, end, err := s.newestSegment(ctx, c)
 	if err != nil {
 		return err
 	}
 	s.owner, s.lastSequence, s.readComplete = owner, owner.Sequence, false
-	s.activeLog, s.newestSequence, s.newestNumber = turn, end.Sequence, parseSegmentName(end.Header(headerState)).number
+	s.activeLog, s.newestSequence, s.newestNumber = log, end.Sequence, parseSegmentName(end.Header(headerState)).number
 	s.nextPart, s.roundComplete, s.rewriteCredit = 0, false, 0
 	return nil
 }
 
-// newestSegment is the newest segment; the zero value where there is none.
-func (s *Store) newestSegment(ctx context.Context, c stream.Client) (turn int, newest stream.Message, err error) {
+// newestSegment returns the newest segment, the zero value if there is none, and its log.
+func (s *Store) newestSegment(ctx context.Context, c stream.Client) (log int, newest stream.Message, err error) {
 	for i := range 2 {
 		m, err := c.Get(ctx, stream.GetRequest{LastOf: s.segmentSubject(i)})
 		if err != nil {
 			return 0, stream.Message{}, err
 		}
 		if m.Sequence > newest.Sequence {
-			turn, newest = i, m
+			log, newest = i, m
 		}
 	}
-	return turn, newest, nil
+	return log, newest, nil
 }
 
-// Write is [sinks.StateStore.Write].
+// Write implements [sinks.StateStore].
 func (s *Store) Write(ctx context.Context, entries []sinks.StateEntry) error {
 	if s.owner.Sequence == 0 {
 		return fmt.Errorf("the state %q is not claimed", s.Name)
@@ -229,14 +231,14 @@ func (s *Store) Write(ctx context.Context, entries []sinks.StateEntry) error {
 	}
 	w.writeSegment()
 	if w.err != nil {
-		s.nextPart = 0 // the round begins anew
+		s.nextPart = 0 // the round starts from the first part again
 		return w.err
 	}
 	s.roundComplete = s.roundComplete || s.nextPart == keyParts
 	return nil
 }
 
-// segmentWriter collects entries and writes them as segments. After an error it does nothing.
+// segmentWriter collects the entries of one Write and writes them as segments. After an error it does nothing.
 type segmentWriter struct {
 	store  *Store
 	ctx    context.Context
@@ -268,18 +270,19 @@ func (w *segmentWriter) writeSegment() {
 	}
 }
 
-// appendSegment puts a segment behind the newest. When an earlier one whose answer was lost is found to be there, it counts.
+// appendSegment writes a segment after the newest one. If an attempt was stored and its answer lost, the next attempt finds
+// that segment and writes this one again after it.
 func (s *Store) appendSegment(ctx context.Context, c stream.Client, data []byte) error {
 	for range maxAppendAttempts {
-		turn, m := s.activeLog, s.segmentMessage(data)
+		log, m := s.activeLog, s.segmentMessage(data)
 		if s.roundComplete {
-			turn = 1 - turn
+			log = 1 - log
 			m.Header[nats.MsgRollup] = []string{nats.MsgRollupSubject}
 		}
-		m.Subject = s.segmentSubject(turn)
+		m.Subject = s.segmentSubject(log)
 		sequence, err := c.Publish(ctx, m)
 		if err == nil {
-			s.recordSegment(turn, sequence)
+			s.recordSegment(log, sequence)
 			return nil
 		}
 		if !stream.ConditionFailed(err) && !errors.Is(err, nats.ErrNoResponders) {
@@ -292,7 +295,7 @@ func (s *Store) appendSegment(ctx context.Context, c stream.Client, data []byte)
 	return fmt.Errorf("stream %q ends otherwise whenever a segment of the state is written; does anybody else publish to it?", s.Name)
 }
 
-// segmentMessage is a message with the conditions under which it may be stored.
+// segmentMessage returns the message of a segment with the conditions under which the stream stores it.
 func (s *Store) segmentMessage(data []byte) *nats.Msg {
 	header := nats.Header{
 		headerState:             {segmentName{s.owner.Claim, s.newestNumber + 1}.String()},
@@ -305,16 +308,16 @@ func (s *Store) segmentMessage(data []byte) *nats.Msg {
 	return &nats.Msg{Header: header, Data: data}
 }
 
-// recordSegment notes a new segment.
-func (s *Store) recordSegment(turn int, sequence uint64) {
-	if turn != s.activeLog {
+// recordSegment records a stored segment as the newest one.
+func (s *Store) recordSegment(log int, sequence uint64) {
+	if log != s.activeLog {
 		s.roundComplete = false
 	}
-	s.activeLog, s.lastSequence, s.newestSequence = turn, sequence, sequence
+	s.activeLog, s.lastSequence, s.newestSequence = log, sequence, sequence
 	s.newestNumber++
 }
 
-// resolveConflict finds out why a segment was refused; nil says that it is worth another try.
+// resolveConflict finds out why a segment was refused; nil means that another attempt may succeed.
 func (s *Store) resolveConflict(ctx context.Context, c stream.Client, refused error) error {
 	found, err := c.Info(ctx)
 	if err != nil {
@@ -331,7 +334,7 @@ func (s *Store) resolveConflict(ctx context.Context, c stream.Client, refused er
 	if err != nil {
 		return err
 	}
-	turn, end, err := s.newestSegment(ctx, c)
+	log, end, err := s.newestSegment(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -341,8 +344,8 @@ func (s *Store) resolveConflict(ctx context.Context, c stream.Client, refused er
 		return o.DeposedError(owner, refused)
 	case owner.Claim != s.owner.Claim:
 		return s.recoverLost(ctx, c, "it was purged, made anew, or restored from a backup")
-	case name.claim == s.owner.Claim && name.number == s.newestNumber+1: // one whose answer was lost
-		s.recordSegment(turn, end.Sequence)
+	case name.claim == s.owner.Claim && name.number == s.newestNumber+1: // stored by an earlier attempt
+		s.recordSegment(log, end.Sequence)
 		s.nextPart = 0
 	case end.Sequence != s.newestSequence:
 		return s.recoverLost(ctx, c, fmt.Sprintf("it had acknowledged message %d, and it is not there: the stream was purged or restored from a backup, or its "+
@@ -354,19 +357,20 @@ func (s *Store) resolveConflict(ctx context.Context, c stream.Client, refused er
 	return ctx.Err()
 }
 
-// recoverLost claims the state once more, and empties it: what is left of it may lack what was removed. After an error
-// the next Write goes on here.
+// recoverLost claims the state again and empties it, because the remaining segments may contain keys that were removed.
+// After an error the next Write continues here. Its result is a [sinks.StateLostError]: the caller writes the whole state.
 func (s *Store) recoverLost(ctx context.Context, c stream.Client, why string) error {
 	s.lossReason = why
 	if err := s.ensureStream(ctx, c); err != nil {
 		return err
 	}
-	whole, number := s.readComplete, s.newestNumber
+	complete, number := s.readComplete, s.newestNumber
 	if err := s.claimStream(ctx, c, s.owner); err != nil {
 		return err
 	}
-	s.readComplete = whole // the caller has it all
-	// Who has read what was lost, even one more than was acknowledged, must not go on behind it.
+	s.readComplete = complete // the caller knows the whole state
+	// A reader of the lost segments, including one that was not acknowledged, must not take the next segment for the
+	// continuation of those.
 	s.newestNumber = max(s.newestNumber, number) + 2
 	for range 2 {
 		s.roundComplete = true

@@ -13,7 +13,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 )
 
-// Error codes of JetStream that this package knows what to do with (nats-server/v2 server/errors.json).
+// Error codes of JetStream that have a meaning for delivery (nats-server/v2 server/errors.json).
 const (
 	CodeAccountResources  = 10002
 	CodeNoPeers           = 10005
@@ -41,10 +41,10 @@ const (
 	CodeUnknownBatch      = 10208
 )
 
-// overloadPause is how long to leave a stream alone whose queue of incoming messages is full.
+// overloadPause is the time to wait when the queue of incoming messages of a stream is full.
 const overloadPause = 200 * time.Millisecond
 
-// Error is JetStream's error object, in acknowledgements and in answers to questions.
+// Error is JetStream's error object, in acknowledgements and API responses.
 type Error struct {
 	Code        int    `json:"code"`
 	ErrCode     int    `json:"err_code"`
@@ -55,14 +55,14 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("JetStream error %d: %s", e.ErrCode, e.Description)
 }
 
-// Receipt is what a stream says of a message that it has stored ("PubAck", ADR-22).
+// Receipt is the acknowledgement of a stored message ("PubAck", ADR-22).
 type Receipt struct {
 	Sequence  uint64
-	Duplicate bool // it was stored before, with this sequence
+	Duplicate bool // an earlier message with the same ID is stored, with this sequence
 }
 
-// ParseReceipt reads the answer to a message for the stream. A duplicate is an acknowledgement, too: the message is
-// stored, by an earlier attempt.
+// ParseReceipt parses the answer to a message. A duplicate is an acknowledgement, too: an earlier attempt was stored. The
+// errors are those of [ClassifyError] and [NoStreamError].
 func ParseReceipt(stream, subject string, a connection.Answer) (Receipt, error) {
 	if a.NoResponders {
 		return Receipt{}, NoStreamError(stream, subject)
@@ -88,13 +88,14 @@ func ParseReceipt(stream, subject string, a connection.Answer) (Receipt, error) 
 	return Receipt{Sequence: ack.Sequence, Duplicate: ack.Duplicate}, nil
 }
 
-// NoStreamError says that nobody takes a subject.
+// NoStreamError returns the error for a subject that no stream takes.
 func NoStreamError(stream, subject string) error {
 	return &sinks.UnavailableError{After: connection.UnavailablePause, Reason: fmt.Sprintf("no stream takes the subject %q; add it to the subjects of stream %q, "+
 		"create that stream, or set nats.create.enabled", subject, stream), Err: nats.ErrNoResponders}
 }
 
-// parsePlainReceipt reads the answer that nearly all messages get, {"stream":"NAME","seq":1}, without the cost of a JSON decoder.
+// parsePlainReceipt parses the answer that nearly every message gets, {"stream":"NAME","seq":1}, without the cost of a JSON
+// decoder. plain is false for any other answer.
 func parsePlainReceipt(stream string, data []byte) (sequence uint64, plain bool) {
 	rest, ok := bytes.CutPrefix(data, []byte(`{"stream":"`))
 	if !ok || !bytes.HasPrefix(rest, []byte(stream)) {
@@ -111,7 +112,7 @@ func parsePlainReceipt(stream string, data []byte) (sequence uint64, plain bool)
 	return sequence, err == nil
 }
 
-// ClassifyError says what an error of JetStream means for delivery. What is not known is retried on its lane.
+// ClassifyError maps an error of JetStream to an error of sinks. An unknown error is retried on its lane.
 func ClassifyError(stream, subject string, e *Error) error {
 	unavailable := func(format string, args ...any) error {
 		return &sinks.UnavailableError{Reason: fmt.Sprintf(format, args...), Err: e}

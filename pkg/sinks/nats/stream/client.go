@@ -20,19 +20,20 @@ const (
 	// readMessages and readBytes bound what one request reads of a stream.
 	readMessages = 2000
 	readBytes    = 8 << 20
-	// maxLookBack bounds the messages that are read to find our newest one behind those of others.
+	// maxLookBack bounds the messages that FindNewest reads.
 	maxLookBack = 1000
-	// storePollInterval is between two looks at a message that replicas are about to store.
+	// storePollInterval is the time between two reads of a message that the replicas are about to store.
 	storePollInterval = 20 * time.Millisecond
 )
 
-// Client asks for one stream over one connection.
+// Client sends requests about one stream over one connection. It has no state and is safe for concurrent use.
 type Client struct {
 	Link *connection.Link
 	Name string
 }
 
-// callAPI asks JetStream something about the stream and decodes the answer. None means that it has no leader, or is not there.
+// callAPI sends a request of the JetStream API about the stream and decodes the response. No response means that JetStream
+// is disabled, or has no leader.
 func (c Client) callAPI(ctx context.Context, what string, request, answer any) error {
 	var body []byte
 	if request != nil {
@@ -55,8 +56,8 @@ func (c Client) callAPI(ctx context.Context, what string, request, answer any) e
 	return nil
 }
 
-// Info looks the stream up; nil says that it does not exist. What a server says that may lack what was acknowledged is an
-// error.
+// Info returns the settings and the state of the stream; nil if it does not exist. It fails if the server that answers may
+// not know all acknowledged messages.
 func (c Client) Info(ctx context.Context) (*Info, error) {
 	found := new(Info)
 	if err := c.callAPI(ctx, "INFO", nil, found); err != nil {
@@ -71,7 +72,7 @@ func (c Client) Info(ctx context.Context) (*Info, error) {
 	return nil, ClassifyError(c.Name, "", found.Error)
 }
 
-// RequireInfo is Info of a stream that is in use: that there is none is an error.
+// RequireInfo is Info for a stream in use: a missing stream is an error.
 func (c Client) RequireInfo(ctx context.Context) (*Info, error) {
 	found, err := c.Info(ctx)
 	if err == nil && found == nil {
@@ -80,7 +81,7 @@ func (c Client) RequireInfo(ctx context.Context) (*Info, error) {
 	return found, err
 }
 
-// Create makes the stream. What the server says against it, but that it exists by now, is in the answer.
+// Create creates the stream. An error of the server is in the returned Info, except that the stream exists by now.
 func (c Client) Create(ctx context.Context, config jetstream.StreamConfig) (*Info, error) {
 	made := new(Info)
 	err := c.callAPI(ctx, "CREATE", config, made)
@@ -90,7 +91,7 @@ func (c Client) Create(ctx context.Context, config jetstream.StreamConfig) (*Inf
 	return made, err
 }
 
-// Get asks the stream's leader for one message. The zero value says that there is none.
+// Get reads one message from the stream's leader; the zero value if there is none.
 func (c Client) Get(ctx context.Context, request GetRequest) (Message, error) {
 	var answer struct {
 		Error   *Error  `json:"error"`
@@ -108,8 +109,8 @@ func (c Client) Get(ctx context.Context, request GetRequest) (Message, error) {
 	return Message{}, ClassifyError(c.Name, "", answer.Error)
 }
 
-// getStored is get by sequence, of a message that the leader has accepted: it waits until that is stored. The zero value says that
-// it is not there any more.
+// getStored reads a message that the leader has accepted, and waits until it is stored. The zero value means that it was
+// deleted.
 func (c Client) getStored(ctx context.Context, sequence uint64) (Message, error) {
 	for begun := time.Now(); ; {
 		m, err := c.Get(ctx, GetRequest{Sequence: sequence})
@@ -131,8 +132,8 @@ func (c Client) getStored(ctx context.Context, sequence uint64) (Message, error)
 	}
 }
 
-// FindNewest returns the newest message between two sequences, both included, that is wanted; the zero value when there is none
-// near the end.
+// FindNewest returns the newest message for which wanted is true, between two sequences, both included; the zero value if
+// there is none among the last maxLookBack.
 func (c Client) FindNewest(ctx context.Context, first, last uint64, wanted func(Message) bool) (Message, error) {
 	for at, left := last, maxLookBack; at > 0 && at >= first && left > 0; at, left = at-1, left-1 {
 		m, err := c.getStored(ctx, at)
@@ -143,7 +144,7 @@ func (c Client) FindNewest(ctx context.Context, first, last uint64, wanted func(
 	return Message{}, nil
 }
 
-// Info is what JetStream says about a stream, found or just made ($JS.API.STREAM.INFO and CREATE, ADR-1).
+// Info is a response of the API with the settings and the state of a stream ($JS.API.STREAM.INFO and CREATE, ADR-1).
 type Info struct {
 	Error   *Error                 `json:"error"`
 	Config  jetstream.StreamConfig `json:"config"`
@@ -158,7 +159,7 @@ type Info struct {
 	} `json:"state"`
 }
 
-// GetRequest says which message or messages (ADR-1, ADR-31).
+// GetRequest selects one message, or a batch of messages for direct access (ADR-1, ADR-31).
 type GetRequest struct {
 	Sequence uint64 `json:"seq,omitempty"`
 	LastOf   string `json:"last_by_subj,omitempty"`
@@ -167,9 +168,10 @@ type GetRequest struct {
 	MaxBytes int    `json:"max_bytes,omitempty"`
 }
 
-// ReadRange calls each for the messages from one sequence through another, in order. Any of them may be gone. direct says that
-// the stream allows direct access: replicas answer then, many messages at once. What a replica does not have the leader is
-// asked for. Mirrors of the stream answer, too, and may lack any messages: as soon as one does, only the leader is asked.
+// ReadRange calls each for the messages from one sequence through another, in order; deleted messages are skipped. direct
+// states that the stream allows direct access: then replicas send many messages per request, and the leader is asked for
+// those that a replica lacks. Mirrors of the stream answer direct requests, too, and may lack any message: after the first
+// answer of a mirror only the leader is asked.
 func (c Client) ReadRange(ctx context.Context, from, through uint64, direct bool, each func(Message) error) error {
 	for from <= through {
 		if direct {
@@ -197,11 +199,11 @@ func (c Client) ReadRange(ctx context.Context, from, through uint64, direct bool
 	return nil
 }
 
-// errFromMirror says that a mirror answered in place of the stream.
+// errFromMirror means that a mirror answered in place of the stream.
 var errFromMirror = errors.New("a mirror answers")
 
-// readDirect reads what one replica gives, and returns where to go on. It stops where the answers have a gap, as they have
-// when the connection is lost meanwhile.
+// readDirect reads a batch of messages from one replica and returns the sequence to continue from. It stops at a gap in the
+// answers, which a lost connection causes.
 func (c Client) readDirect(ctx context.Context, from, through uint64, each func(Message) error) (next uint64, err error) {
 	body, err := json.Marshal(GetRequest{Sequence: from, Batch: readMessages, MaxBytes: readBytes})
 	if err != nil {
@@ -212,7 +214,7 @@ func (c Client) readDirect(ctx context.Context, from, through uint64, each func(
 	number := c.Link.StartCall(connection.Call{SentTo: connection.SubjectIs(subject), OnAnswer: func(_ string, a connection.Answer) {
 		select {
 		case answers <- a:
-		default: // more than asked for: the gap is seen
+		default: // more answers than requested: the missing ones are detected as a gap
 		}
 	}})
 	defer c.Link.EndCall(number)
@@ -243,13 +245,14 @@ func (c Client) readDirect(ctx context.Context, from, through uint64, each func(
 	}
 }
 
-// parseDirect reads one answer to a request for many messages, which names the message before it; more is false at their end.
+// parseDirect parses one answer to a request for a batch of messages. Each names the sequence of the message before it,
+// which must be last; more is false at a gap and at the end.
 func (c Client) parseDirect(a connection.Answer, last uint64) (m Message, more bool, err error) {
 	switch {
 	case a.Err != nil:
 		return m, false, a.Err
 	case a.NoResponders:
-		return m, false, nil // no replica is ready: the leader knows
+		return m, false, nil // no replica is ready: ReadRange asks the leader
 	}
 	switch status := a.Header.Get("Status"); status {
 	case "":

@@ -1,3 +1,3 @@
-// Package stream asks one JetStream stream: what it is, what it holds, and whose it is. It knows what the server's answers
-// and error codes mean, and nothing of changes.
+// Package stream is a client of one JetStream stream: its settings and state, its messages, and the records in it that name
+// an owner. It maps the server's error codes to errors of sinks. It does not know changes.
 package stream

@@ -11,16 +11,16 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 )
 
-// maxLeaderSilence is after how long without a word from most replicas a leader is not believed. Followers elect another one when
-// they have not heard of theirs for four seconds or longer (nats-server, minElectionTimeoutDefault); it reaches them every
-// second.
+// maxLeaderSilence is the time without contact to a majority of replicas after which a leader is not trusted. A leader
+// contacts its followers every second; they elect another one after four seconds or more without contact (nats-server,
+// minElectionTimeoutDefault).
 const maxLeaderSilence = 3 * time.Second
 
-// checkLeader says nil of an answer by a leader that most replicas follow. Only that one knows all that was acknowledged, but others
-// answer, too: a leader that is parted from the others goes on for ten seconds and more, and while nobody leads every
-// replica speaks for itself.
+// checkLeader returns nil if the server that answered leads the stream and is in contact with half of the other replicas or
+// more. Only then does it know all acknowledged messages. Others answer, too: a leader that is separated from its followers
+// continues for ten seconds and more, and without a leader each replica answers for itself (ADR 60 of this repository).
 func checkLeader(stream string, cluster *jetstream.ClusterInfo) error {
-	if cluster == nil { // a server that stands alone
+	if cluster == nil { // a single server
 		return nil
 	}
 	if cluster.Leader == "" {
@@ -28,7 +28,7 @@ func checkLeader(stream string, cluster *jetstream.ClusterInfo) error {
 	}
 	var silent []string
 	for _, r := range cluster.Replicas {
-		if r.Active == 0 || r.Active > maxLeaderSilence { // 0: it was never heard
+		if r.Active == 0 || r.Active > maxLeaderSilence { // 0: no contact yet
 			silent = append(silent, r.Name)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Message is a message as the stream holds it ($JS.API.STREAM.MSG.GET, ADR-1). The zero value is none.
+// Message is a stored message ($JS.API.STREAM.MSG.GET, ADR-1). The zero value is no message.
 type Message struct {
 	Subject  string    `json:"subject"`
 	Sequence uint64    `json:"seq"`
@@ -14,10 +14,10 @@ type Message struct {
 	Data     []byte    `json:"data"`
 	Time     time.Time `json:"time"`
 
-	decoded nats.Header // in place of Headers, where the message did not come as JSON
+	decoded nats.Header // in place of Headers, for a message that was read by direct access
 }
 
-// Header returns the first value of a header; "" where there is none.
+// Header returns the first value of a header; "" if there is none.
 func (m Message) Header(name string) string {
 	if m.decoded != nil {
 		return m.decoded.Get(name)

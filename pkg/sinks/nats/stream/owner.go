@@ -15,37 +15,36 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// maxClaimAttempts bounds how often one Take tries.
+// maxClaimAttempts bounds the attempts of one Claim.
 const maxClaimAttempts = 8
 
-// HeaderExpectedSubject is the header that names the subject whose last sequence a message expects, where it is not its own
-// (ADR-50).
+// HeaderExpectedSubject is the header with the subject to which Nats-Expected-Last-Subject-Sequence applies, if that is not
+// the subject of the message (ADR-50).
 const HeaderExpectedSubject = "Nats-Expected-Last-Subject-Sequence-Subject"
 
-// Owner says in a stream who may write what it belongs to. It is replaced by compare and set: a claim names the sequence
-// of the one before.
+// Owner is a record in a stream that names the process that may write. It is replaced by compare and set: a claim names the
+// sequence of the record before it.
 type Owner struct {
 	Group string `json:"group"`
 	Owner string `json:"owner"`
-	Claim string `json:"claim"` // random, names the claim
-	Epoch uint64 `json:"epoch"` // of claims, ascending: tells an older record, out of a backup, from a newer one
+	Claim string `json:"claim"` // random; identifies the claim
+	Epoch uint64 `json:"epoch"` // number of the claim, ascending; an older record, from a restored backup, has a lower one
 
-	// Process is random, and the same in all claims by which one process renews what it holds: it may have missed the answer
-	// to one of them.
+	// Process is random, and the same in all claims of one process, which may have missed the answer to one of them.
 	Process string `json:"process,omitempty"`
 
 	Sequence uint64 `json:"-"` // of the record; 0: there is none
 }
 
-// Ownership is a record in a stream: where it stands, and how it is written there.
+// Ownership describes an [Owner] record: its stream and subject, and the headers with which it is written.
 type Ownership struct {
 	Client
 	Subject     string
-	Description string // what it is about, for people: `the state "x"`
+	Description string // what is owned, for messages: `the state "x"`
 	Header      nats.Header
 }
 
-// Current reads the record from the stream's leader.
+// Current reads the record from the stream's leader; the zero value if there is none.
 func (o Ownership) Current(ctx context.Context) (Owner, error) {
 	m, err := o.Get(ctx, GetRequest{LastOf: o.Subject})
 	if err != nil || m.Sequence == 0 {
@@ -59,8 +58,8 @@ func (o Ownership) Current(ctx context.Context) (Owner, error) {
 	return found, nil
 }
 
-// Claim makes a claim the newest. mine is what this process held before; the zero value for nothing. When another process has
-// taken over since, it is deposed.
+// Claim replaces the record by one of this process. mine is the record that this process held before, or the zero value. If
+// another process has replaced that since, Claim fails with a [sinks.DeposedError].
 func (o Ownership) Claim(ctx context.Context, claim sinks.Claim, mine Owner) (Owner, error) {
 	for range maxClaimAttempts {
 		before, err := o.Current(ctx)
@@ -92,22 +91,23 @@ func (o Ownership) Claim(ctx context.Context, claim sinks.Claim, mine Owner) (Ow
 	return Owner{}, fmt.Errorf("others claim %s in stream %q at the same time", o.Description, o.Name)
 }
 
-// IsNewer says whether a record is of another process that claimed after mine, or at the same time.
+// IsNewer reports whether a record belongs to another process that claimed after mine, or at the same time.
 func (o Ownership) IsNewer(found, mine Owner) bool {
 	return found.Sequence != 0 && !found.SameProcess(mine) && found.Epoch >= mine.Epoch
 }
 
-// SameProcess says whether one process has made both claims.
+// SameProcess reports whether both claims were made by one process.
 func (o Owner) SameProcess(other Owner) bool {
 	return o.Claim == other.Claim || o.Process != "" && o.Process == other.Process
 }
 
-// DeposedError says that another process has claimed what was held.
+// DeposedError returns the error of a process that is no longer the owner.
 func (o Ownership) DeposedError(by Owner, err error) error {
 	return &sinks.DeposedError{Reason: fmt.Sprintf("%q has taken %s over, in stream %q", by.Owner, o.Description, o.Name), Err: err}
 }
 
-// Publish sends one message to the stream, whose condition only one copy can meet, and returns its sequence.
+// Publish sends one message to the stream and returns its sequence. The message must have a condition that only one copy can
+// meet, because it is repeated until it is answered.
 func (c Client) Publish(ctx context.Context, m *nats.Msg) (uint64, error) {
 	m.Header[nats.ExpectedStreamHdr] = []string{c.Name}
 	a, err := c.Link.RequestUntilAnswered(ctx, m)
@@ -118,7 +118,8 @@ func (c Client) Publish(ctx context.Context, m *nats.Msg) (uint64, error) {
 	return r.Sequence, err
 }
 
-// ConditionFailed says whether a condition of a message does not hold, or cannot be checked while others are on their way.
+// ConditionFailed reports whether a message was refused because its condition does not hold, or cannot be checked while
+// other messages are in flight.
 func ConditionFailed(err error) bool {
 	var said *Error
 	return errors.As(err, &said) && slices.Contains([]int{CodeWrongLastSequence, CodeSequenceInProcess, CodeNotReady}, said.ErrCode)
