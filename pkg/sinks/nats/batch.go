@@ -107,7 +107,7 @@ func (b *openBatch) handleAnswer(reply string, a connection.Answer) {
 	var answer batchAnswer
 	number, ping := parseReply(reply)
 	if err := json.Unmarshal(a.Data, &answer); err != nil {
-		st.problem = fmt.Errorf("the answer to a batch is none: %.200q", a.Data)
+		st.problem = fmt.Errorf("unparseable answer to a batch: %.200q", a.Data)
 		return
 	}
 	st.applyAnswer(b.id, answer, number, ping)

@@ -63,7 +63,7 @@ func (p *batchPublisher) publish(ctx context.Context, l *connection.Link, messag
 			starts = 0
 		}
 		if starts > maxBatchStarts {
-			return done, fmt.Errorf("stream %q ends otherwise whenever a batch begins; is there another writer?", p.cfg.Stream)
+			return done, fmt.Errorf("stream %q has another end whenever a batch starts; is there another writer?", p.cfg.Stream)
 		}
 		err := p.publishBatch(ctx, l, messages[done:])
 		if err != nil || !p.features.acceptsBatches.Load() {
@@ -364,7 +364,7 @@ func (p *batchPublisher) readEndOfBatches(ctx context.Context, l *connection.Lin
 			return err
 		}
 	}
-	return fmt.Errorf("stream %q grows whenever it is looked at; is there another writer?", p.cfg.Stream)
+	return fmt.Errorf("stream %q grows at every look-up; is there another writer?", p.cfg.Stream)
 }
 
 // handleRewind finds the newest change that is left in a stream that ends before the last known sequence, and reports the

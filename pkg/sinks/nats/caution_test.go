@@ -17,7 +17,7 @@ func TestAStreamThatLosesMessagesIsUsedWithAWarning(t *testing.T) {
 	}{
 		"interest":     {jetstream.StreamConfig{Retention: jetstream.InterestPolicy}, "retention: interest"},
 		"work queue":   {jetstream.StreamConfig{Retention: jetstream.WorkQueuePolicy}, "retention: workqueue"},
-		"little room":  {jetstream.StreamConfig{Discard: jetstream.DiscardOld, MaxMsgs: 100}, "has little room"},
+		"little room":  {jetstream.StreamConfig{Discard: jetstream.DiscardOld, MaxMsgs: 100}, "is small"},
 		"little time":  {jetstream.StreamConfig{MaxAge: time.Minute, Duplicates: time.Minute}, "drops changes after 1m0s"},
 		"few versions": {jetstream.StreamConfig{MaxMsgsPerSubject: 3, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true}, "discard_new_per_subject"},
 		"the newest":   {jetstream.StreamConfig{MaxMsgsPerSubject: 1}, ""},
@@ -34,7 +34,7 @@ func TestAStreamThatLosesMessagesIsUsedWithAWarning(t *testing.T) {
 			mustPublish(t, s, newPod("web", 2))
 			s.features.invalidate() // as after an outage
 			mustPublish(t, s, newPod("web", 3))
-			cautions, said := strings.Join(s.Warnings(), "\n"), strings.Count(lines.String(), "is not as it should be")
+			cautions, said := strings.Join(s.Warnings(), "\n"), strings.Count(lines.String(), "may lose or repeat changes")
 			if test.says == "" && (cautions != "" || said != 0) {
 				t.Errorf("said %d times: %s", said, cautions)
 			}

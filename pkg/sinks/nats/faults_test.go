@@ -197,7 +197,7 @@ func TestAMirrorIsAnErrorWithARemedy(t *testing.T) {
 func TestASubjectThatBeginsWithAWildcardIsAnErrorWithARemedy(t *testing.T) {
 	cfg := testConfig(startServer(t, "").URL())
 	cfg.Subject = "{cluster}.{resource}.{name}"
-	mustBeUnavailable(t, openSink(t, cfg, discardLog), newPod("web", 1), `"*.*.*"`, "begin nats.subject")
+	mustBeUnavailable(t, openSink(t, cfg, discardLog), newPod("web", 1), `"*.*.*"`, "start nats.subject")
 }
 
 func TestAStreamWithoutARoutedSubjectIsAnErrorWithARemedy(t *testing.T) {

@@ -15,7 +15,7 @@ const (
 )
 
 // rewindCauses ends the reason of a loss.
-const rewindCauses = "its server lost power before it synced its disk, or a backup was restored, or the stream was made anew"
+const rewindCauses = "its server lost power before a disk sync, or a backup was restored, or the stream was recreated"
 
 // idProgress tracks the sequences of messages sent by ID, to detect a stream that went back and to find what it lacks:
 // JetStream acknowledges before it syncs to disk, so a power failure or a restored backup undoes acknowledgements. Sequences
@@ -91,7 +91,7 @@ func (p *idProgress) recordAck(stream string, before, sequence, inFlight uint64)
 	for len(p.checkpoints) > 0 && p.checkpoints[len(p.checkpoints)-1].sequence > kept {
 		p.checkpoints = p.checkpoints[:len(p.checkpoints)-1]
 	}
-	p.lost = &sinks.LostError{Reason: fmt.Sprintf("stream %q went back: it had acknowledged message %d and gave number %d to a later one; "+
+	p.lost = &sinks.LostError{Reason: fmt.Sprintf("stream %q went back: message %d was acknowledged, and a later one got number %d; "+
 		"%s", stream, p.newest, sequence, rewindCauses)}
 	if len(p.checkpoints) > 0 {
 		p.lost.From = p.checkpoints[len(p.checkpoints)-1].offset

@@ -94,9 +94,9 @@ func (n *laneLayout) pendingRepartitions() []sinks.Repartition {
 	defer n.mu.Unlock()
 	switch n.state {
 	case layoutSplit:
-		return []sinks.Repartition{{Reason: "every subject may be published to", From: n.laneNames(), To: []sinks.Lane{singleLane}}}
+		return []sinks.Repartition{{Reason: "no subject is refused any more", From: n.laneNames(), To: []sinks.Lane{singleLane}}}
 	case layoutSplitPending:
-		return []sinks.Repartition{{Reason: "a subject may not be published to: its objects wait, others go on", From: []sinks.Lane{singleLane}, To: n.laneNames(), Lost: true}}
+		return []sinks.Repartition{{Reason: "the server refuses a subject: its objects wait, delivery of the others continues", From: []sinks.Lane{singleLane}, To: n.laneNames(), Lost: true}}
 	}
 	return nil
 }

@@ -201,7 +201,7 @@ func TestCoreWarnsThatItKeepsNothing(t *testing.T) {
 	if err := s.Ping(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(lines.String(), "what is sent while nobody listens is lost") {
+	if !strings.Contains(lines.String(), "messages without a subscriber are lost") {
 		t.Errorf("the log is\n%s", lines.String())
 	}
 }

@@ -71,7 +71,7 @@ func (r *bucketRepair) handleSnapshotRecord(ctx context.Context, l *connection.L
 	}
 	start, known := r.startOf(id)
 	if !known || lane != singleLane {
-		r.log.Warn("a bucket is not repaired: the snapshot began before this process, or before the bucket went back, or some subject may not be published to; keys that the snapshot lacks stay",
+		r.log.Warn("bucket not repaired: the snapshot began before this process or before a loss, or the server refuses a subject; stale keys remain",
 			"bucket", r.cfg.Bucket, "resource", c.Resource.String(), "namespace", c.Namespace)
 		return nil
 	}
@@ -83,7 +83,7 @@ func (r *bucketRepair) handleSnapshotRecord(ctx context.Context, l *connection.L
 		return fmt.Errorf("repair bucket %q: %w", r.cfg.Bucket, err)
 	}
 	r.removeStart(id)
-	r.log.Info("a bucket is repaired: keys that the snapshot lacks are purged", "bucket", r.cfg.Bucket,
+	r.log.Info("bucket repaired: stale keys purged", "bucket", r.cfg.Bucket,
 		"resource", c.Resource.String(), "namespace", c.Namespace, "keys", purged)
 	return nil
 }
@@ -185,7 +185,7 @@ func (r *bucketRepair) readNextKey(ctx context.Context, reading jetstream.Messag
 	case ctx.Err() != nil:
 		return nil, nil, ctx.Err()
 	case bounded.Err() != nil:
-		return nil, nil, fmt.Errorf("nothing comes within %v", r.cfg.AckTimeout)
+		return nil, nil, fmt.Errorf("no key received within %v", r.cfg.AckTimeout)
 	case err != nil:
 		return nil, nil, err
 	}

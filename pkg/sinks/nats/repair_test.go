@@ -104,7 +104,7 @@ func TestASnapshotThatBeganBeforeTheProcessRepairsNothing(t *testing.T) {
 	var lines logRecorder
 	s := openSink(t, cfg, lines.logger())
 	mustPublish(t, s, newPod("ghost", 1), snapshotRecord(event.SnapshotEnd, "7", ""))
-	if got := bucketKeys(t, server.URL()); got != "core.pods.shop.ghost" || !strings.Contains(lines.String(), "a bucket is not repaired") {
+	if got := bucketKeys(t, server.URL()); got != "core.pods.shop.ghost" || !strings.Contains(lines.String(), "bucket not repaired") {
 		t.Errorf("the bucket has %s; the log is\n%s", got, lines.String())
 	}
 }

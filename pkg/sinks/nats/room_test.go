@@ -34,8 +34,8 @@ func TestAFullServerHoldsTheSinkAndLosesNothing(t *testing.T) {
 	}{
 		"messages of the stream": {"", jetstream.StreamConfig{MaxMsgs: 10}, `stream "K8S" cannot store more`},
 		"bytes of the stream":    {"", jetstream.StreamConfig{MaxBytes: 10_000}, `stream "K8S" cannot store more`},
-		"bytes of the account":   {smallAccount, jetstream.StreamConfig{}, `no room for stream "K8S"`},
-		"bytes of the server":    {smallServer, jetstream.StreamConfig{}, `no room for stream "K8S"`},
+		"bytes of the account":   {smallAccount, jetstream.StreamConfig{}, `no space for stream "K8S"`},
+		"bytes of the server":    {smallServer, jetstream.StreamConfig{}, `no space for stream "K8S"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := test.server

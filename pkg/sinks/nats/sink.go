@@ -129,7 +129,7 @@ func (s *Sink) ApplyRepartition(r sinks.Repartition) { s.lanes.applyRepartition(
 func (s *Sink) Ping(ctx context.Context) error {
 	s.coreWarning.Do(func() {
 		if s.cfg.Mode == modeCore {
-			s.log.Warn("NATS in mode core keeps nothing: what is sent while nobody listens is lost, and counts as delivered; use mode jetstream to keep it")
+			s.log.Warn("NATS in mode core keeps nothing: messages without a subscriber are lost, and count as delivered; use mode jetstream to keep them")
 		}
 	})
 	_, err := s.verifiedLink(ctx)
@@ -140,7 +140,7 @@ func (s *Sink) Ping(ctx context.Context) error {
 // acknowledged.
 func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
 	if !s.lanes.containsLane(lane) {
-		return 0, fmt.Errorf("lane %q is not one of this sink, which has %d lanes", lane, s.cfg.Lanes)
+		return 0, fmt.Errorf("lane %q does not belong to this sink, which has %d lanes", lane, s.cfg.Lanes)
 	}
 	if len(batch) == 0 {
 		return 0, nil
@@ -293,10 +293,10 @@ func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosi
 // OpenState implements [sinks.StateOpener].
 func (s *Sink) OpenState(name string, contents func(part, parts int) []sinks.StateEntry) (sinks.StateStore, error) {
 	if i := strings.IndexFunc(name, func(r rune) bool { return r > 0x7f || !isPlainByte(byte(r)) }); name == "" || i >= 0 {
-		return nil, fmt.Errorf("the state's name %q cannot be that of a stream: letters, digits, _ and - only", name)
+		return nil, fmt.Errorf("the state's name %q is not valid for a stream: use letters, digits, _ and - only", name)
 	}
 	if name == s.cfg.Stream {
-		return nil, fmt.Errorf("the state needs a stream of its own, and %q is that of the changes", name)
+		return nil, fmt.Errorf("the state needs its own stream, and %q is the stream of the changes", name)
 	}
 	return state.Open(state.Options{Name: name, Replicas: s.cfg.Create.Replicas, ReplicasOf: s.cfg.Stream, Log: s.log,
 		Connect: s.connector.connectedLink, Contents: contents}), nil

@@ -75,8 +75,8 @@ func (c Config) validateCleartext() error {
 		if err != nil || u.Scheme == "tls" || u.Scheme == "wss" || u.User == nil && c.Password == "" && c.Token == "" {
 			continue
 		}
-		return fmt.Errorf("address %d sends the password or token readable; write tls://, use credentials or nkeySeed, or say "+
-			"nats.allowCleartextCredentials: true where the network is trusted", i+1)
+		return fmt.Errorf("address %d sends the password or token in cleartext; write tls://, use credentials or nkeySeed, or set "+
+			"nats.allowCleartextCredentials: true if the network is trusted", i+1)
 	}
 	return nil
 }
@@ -213,7 +213,7 @@ func (c Config) validateMode() error {
 	var errs []error
 	unused := func(path string, set bool, why string) {
 		if set {
-			errs = append(errs, atPath(path, fmt.Errorf("means nothing in mode %s: %s", c.Mode, why)))
+			errs = append(errs, atPath(path, fmt.Errorf("has no effect in mode %s: %s", c.Mode, why)))
 		}
 	}
 	if c.Mode != modeKV {
@@ -232,7 +232,7 @@ func (c Config) validateMode() error {
 		errs = append(errs, atPath("bucket", validateBucket(c.Bucket)))
 		unused("stream", c.Stream != "", "the bucket has its own")
 		if c.Create.MaxAge != 0 {
-			errs = append(errs, atPath("create.maxAge", errors.New("objects that do not change would vanish from the bucket; leave it out in mode kv")))
+			errs = append(errs, atPath("create.maxAge", errors.New("objects that do not change would disappear from the bucket; leave it out in mode kv")))
 		}
 	}
 	return errors.Join(errs...)

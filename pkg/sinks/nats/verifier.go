@@ -51,7 +51,7 @@ func (f *streamFeatures) invalidate() { f.verified.Store(false) }
 // Ordered batches need a stream with a single writer.
 func (f *streamFeatures) recordOtherWriter(subject string) {
 	if f.acceptsBatches.Swap(false) {
-		f.warnings.update(topicWriters, fmt.Sprintf("another writer publishes to stream %q, for example to %q: changes go there by message ID now, one at a time "+
+		f.warnings.update(topicWriters, fmt.Sprintf("another writer publishes to stream %q, for example to %q: changes go by message ID now, one at a time "+
 			"for each object; give the exporter a stream of its own, then restart it", f.stream, subject))
 	}
 }
@@ -106,7 +106,7 @@ func (v *streamVerifier) lookUpStream(ctx context.Context, c stream.Client) erro
 	found, err := c.Info(ctx)
 	if errors.As(err, new(*connection.DeniedError)) {
 		// Delivery does not need the look-up, because every acknowledgement names the stream. It only detects errors early.
-		v.log.Warn("NATS does not let this user look the stream up; going on without", "stream", v.cfg.Stream)
+		v.log.Warn("NATS does not allow this user to look up the stream; continuing without", "stream", v.cfg.Stream)
 		return nil
 	}
 	if err != nil {
@@ -131,8 +131,8 @@ func (v *streamVerifier) createMissing(ctx context.Context, c stream.Client) err
 	}
 	config := v.newStreamConfig(supportsBatches(c.Link.Conn().ConnectedServerVersion()))
 	if i := slices.IndexFunc(config.Subjects, func(subject string) bool { return strings.HasPrefix(subject, "*") }); i >= 0 {
-		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q cannot be created: it would take %q, whatever the first token is, which the server "+
-			"keeps for itself; begin nats.subject, and the subjects of routes, with a word of your own, as k8s.{cluster}, or create the stream",
+		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q cannot be created: it would take %q, with any first token, which the server "+
+			"reserves; start nats.subject, and the subjects of routes, with a fixed word, as in k8s.{cluster}, or create the stream",
 			v.cfg.Stream, config.Subjects[i])}
 	}
 	made, err := c.Create(ctx, config)
@@ -140,7 +140,7 @@ func (v *streamVerifier) createMissing(ctx context.Context, c stream.Client) err
 		return err
 	}
 	if made.Error != nil {
-		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q cannot be created as nats.create says", v.cfg.Stream), Err: made.Error}
+		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q cannot be created with the settings of nats.create", v.cfg.Stream), Err: made.Error}
 	}
 	v.features.record(made.Config)
 	v.log.Info("NATS stream created", "stream", v.cfg.Stream, "subjects", config.Subjects, "storage", config.Storage.String(),
@@ -190,11 +190,11 @@ func (v *streamVerifier) checkExisting(config jetstream.StreamConfig) error {
 	if slices.ContainsFunc(v.patterns(), func(pattern string) bool {
 		return !slices.ContainsFunc(config.Subjects, func(subject string) bool { return stream.Covers(subject, pattern) })
 	}) {
-		partly = fmt.Sprintf("stream %q does not take every subject that the template can give: delivery stops at the first that it does not take; it takes %q, the template is %q",
+		partly = fmt.Sprintf("stream %q does not take every subject of the template: delivery stops at the first other one; it takes %q, the template is %q",
 			v.cfg.Stream, config.Subjects, v.cfg.Subject)
 	}
 	if !config.AllowBatchPublish && config.Duplicates < minSafeDuplicates {
-		short = fmt.Sprintf("stream %q forgets message IDs after %v; a change sent again after an outage may be there twice: raise duplicate_window to %v, or set allow_batched",
+		short = fmt.Sprintf("stream %q forgets message IDs after %v; a change that is resent after an outage may be stored twice: raise duplicate_window to %v, or set allow_batched",
 			v.cfg.Stream, config.Duplicates, minSafeDuplicates)
 	}
 	v.warnings.update(topicSubjects, partly)
@@ -216,14 +216,14 @@ func (v *streamVerifier) unusableReason(config jetstream.StreamConfig) string {
 	}
 	switch {
 	case config.Mirror != nil:
-		return fmt.Sprintf("stream %q is a mirror of %q, and takes nothing else; name that one in nats.stream, or another",
+		return fmt.Sprintf("stream %q is a mirror of %q and takes no messages; set nats.stream to that one, or to another",
 			v.cfg.Stream, config.Mirror.Name)
 	case config.NoAck:
-		return fmt.Sprintf("stream %q does not acknowledge (no_ack); without that nothing can be delivered safely", v.cfg.Stream)
+		return fmt.Sprintf("stream %q does not acknowledge (no_ack), so nothing can be delivered safely", v.cfg.Stream)
 	case config.Sealed:
 		return fmt.Sprintf("stream %q is sealed; name another in nats.stream", v.cfg.Stream)
 	case v.cfg.Mode == modeKV && !config.AllowRollup:
-		return fmt.Sprintf("stream %q is no key-value bucket: it does not allow roll-ups, which purge markers are", v.cfg.Stream)
+		return fmt.Sprintf("stream %q is no key-value bucket: it does not allow roll-ups, which purge markers need", v.cfg.Stream)
 	case strange != "":
 		return fmt.Sprintf("stream %q takes the subjects %q, and none of %q; add it to the stream, or change nats.subject or the routes",
 			v.cfg.Stream, config.Subjects, strange)
@@ -239,7 +239,7 @@ func (v *streamVerifier) perSubjectLimitWarning(config jetstream.StreamConfig) s
 	case config.MaxMsgsPerSubject <= 0:
 		return ""
 	case config.DiscardNewPerSubject:
-		return fmt.Sprintf("stream %q takes %d changes for each subject and no more (discard_new_per_subject): delivery stops there; take that setting back",
+		return fmt.Sprintf("stream %q takes %d changes for each subject and no more (discard_new_per_subject): delivery stops there; remove that setting",
 			config.Name, config.MaxMsgsPerSubject)
 	case shared:
 		return fmt.Sprintf("stream %q keeps %d messages for each subject (max_msgs_per_subject), and several objects share one: the newest of an object may be "+
@@ -255,14 +255,14 @@ func lossWarning(found *stream.Info) string {
 	small := c.MaxBytes > 0 && c.MaxBytes < smallStreamBytes || c.MaxMsgs > 0 && c.MaxMsgs < smallStreamMessages
 	switch {
 	case c.Retention == jetstream.InterestPolicy:
-		return fmt.Sprintf("stream %q keeps what consumers wait for (retention: interest): without a consumer a change is acknowledged and gone; use retention: limits", c.Name)
+		return fmt.Sprintf("stream %q keeps only messages that a consumer waits for (retention: interest): without a consumer a change is acknowledged and lost; use retention: limits", c.Name)
 	case c.Retention == jetstream.WorkQueuePolicy:
-		return fmt.Sprintf("stream %q drops what one consumer has had (retention: workqueue): others never see it; use retention: limits", c.Name)
+		return fmt.Sprintf("stream %q drops a message once one consumer has it (retention: workqueue): other consumers miss it; use retention: limits", c.Name)
 	case c.Discard == jetstream.DiscardOld && full && time.Since(st.FirstTime) < shortRetention:
 		return fmt.Sprintf("stream %q is full, and drops changes that are %v old for new ones (discard: old); raise its limits, or use discard: new",
 			c.Name, time.Since(st.FirstTime).Round(time.Second))
 	case c.Discard == jetstream.DiscardOld && small:
-		return fmt.Sprintf("stream %q has little room, max_bytes %d and max_msgs %d, and drops the oldest changes for new ones (discard: old); raise its limits, or use discard: new",
+		return fmt.Sprintf("stream %q is small, max_bytes %d and max_msgs %d, and drops the oldest changes for new ones (discard: old); raise its limits, or use discard: new",
 			c.Name, c.MaxBytes, c.MaxMsgs)
 	case c.MaxAge > 0 && c.MaxAge < shortMaxAge:
 		return fmt.Sprintf("stream %q drops changes after %v (max_age): a consumer that is away for longer misses them; raise it", c.Name, c.MaxAge)

@@ -34,7 +34,7 @@ func (w *warnings) update(topic, text string) {
 	w.texts[topic] = text
 	w.mu.Unlock()
 	if !known && text != "" {
-		w.log.Warn("NATS stream is not as it should be", "stream", w.stream, "reason", text)
+		w.log.Warn("NATS stream may lose or repeat changes", "stream", w.stream, "reason", text)
 	}
 }
 

@@ -54,7 +54,7 @@ func (l *Link) Publish(ctx context.Context, m *nats.Msg) error {
 		return &sinks.RejectedError{Reason: fmt.Sprintf("%d bytes and headers exceed the server's max_payload of %d", len(m.Data), l.nc.MaxPayload()),
 			TooLarge: true, Err: err}
 	case errors.Is(err, nats.ErrHeadersNotSupported):
-		return &sinks.UnavailableError{Reason: "the server knows no message headers; use nats-server 2.2 or newer", Err: err}
+		return &sinks.UnavailableError{Reason: "the server does not support message headers; use nats-server 2.2 or newer", Err: err}
 	}
 	return fmt.Errorf("publish: %w", err)
 }

@@ -27,13 +27,13 @@ func (s *Store) ensureStream(ctx context.Context, c stream.Client) error {
 	case !slices.ContainsFunc(config.Subjects, func(subject string) bool { return stream.Covers(subject, s.Name+".>") }):
 		why = fmt.Sprintf("does not take the subjects %q; name another in state.name, or add them", s.Name+".>")
 	case !config.AllowRollup:
-		why = fmt.Sprintf("does not allow roll-ups, by which older segments are removed: nats stream edit %s --allow-rollup", s.Name)
+		why = fmt.Sprintf("does not allow roll-ups, which remove older segments: nats stream edit %s --allow-rollup", s.Name)
 	case config.NoAck, config.Sealed:
 		why = "does not acknowledge, or is sealed"
 	case config.Retention != jetstream.LimitsPolicy, config.MaxAge > 0, config.MaxMsgsPerSubject > 0,
 		config.Discard == jetstream.DiscardOld && (config.MaxBytes > 0 || config.MaxMsgs > 0):
-		why = "drops messages by itself, by age, number, size or interest, and a state must be kept whole: use retention limits without " +
-			"max_age and max_msgs_per_subject, and discard new where there is a limit of size"
+		why = "drops messages by age, number, size or interest, and a state must be complete: use retention limits without " +
+			"max_age and max_msgs_per_subject, and discard new with a limit of size"
 	}
 	if why == "" {
 		return nil
@@ -44,13 +44,13 @@ func (s *Store) ensureStream(ctx context.Context, c stream.Client) error {
 // createStream creates the stream with as many replicas as the stream of the changes, or one if the cluster is too small.
 func (s *Store) createStream(ctx context.Context, c stream.Client) error {
 	config := jetstream.StreamConfig{
-		Name: s.Name, Description: "The state of kubecdc, by which another exporter can take over", Subjects: []string{s.Name + ".>"},
+		Name: s.Name, Description: "The state of kubecdc, from which another exporter can take over", Subjects: []string{s.Name + ".>"},
 		Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew, Storage: jetstream.FileStorage, Replicas: s.replicaCount(ctx, c),
 		MaxBytes: -1, MaxMsgs: -1, MaxConsumers: -1, MaxMsgsPerSubject: -1, MaxMsgSize: -1, AllowRollup: true, AllowDirect: true,
 	}
 	made, err := s.requestStream(ctx, c, config)
 	if err == nil && made.Error != nil && config.Replicas > 1 && (made.Error.ErrCode == stream.CodeNoReplicas || made.Error.ErrCode == stream.CodeNoPeers) {
-		s.Log.Warn("the cluster has not enough servers for as many replicas; the state is kept once", "stream", s.Name, "wanted", config.Replicas,
+		s.Log.Warn("the cluster has too few servers for the replicas; the state has one replica", "stream", s.Name, "wanted", config.Replicas,
 			"reason", made.Error.Description)
 		config.Replicas = 1
 		made, err = s.requestStream(ctx, c, config)

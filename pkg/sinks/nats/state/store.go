@@ -124,7 +124,7 @@ func (s *Store) Read(ctx context.Context, each func(sinks.StateEntry) error) (re
 	}
 	switch {
 	case errors.Is(err, errSegmentsMissing) && before.sequence == 0 && before.gapAt == s.read.sequence:
-		return true, fmt.Errorf("stream %q lacks segments of the state behind message %d: somebody has deleted them; `exporter state reset` begins anew", s.Name, s.read.sequence)
+		return true, fmt.Errorf("stream %q lacks segments of the state after message %d: they were deleted; `exporter state reset` starts again", s.Name, s.read.sequence)
 	case errors.Is(err, errSegmentsMissing):
 		return s.resetRead(), nil
 	case err != nil:
@@ -292,7 +292,7 @@ func (s *Store) appendSegment(ctx context.Context, c stream.Client, data []byte)
 			return err
 		}
 	}
-	return fmt.Errorf("stream %q ends otherwise whenever a segment of the state is written; does anybody else publish to it?", s.Name)
+	return fmt.Errorf("stream %q has another end whenever a segment of the state is written; is there another writer?", s.Name)
 }
 
 // segmentMessage returns the message of a segment with the conditions under which the stream stores it.
@@ -343,15 +343,15 @@ func (s *Store) resolveConflict(ctx context.Context, c stream.Client, refused er
 	case o.IsNewer(owner, s.owner):
 		return o.DeposedError(owner, refused)
 	case owner.Claim != s.owner.Claim:
-		return s.recoverLost(ctx, c, "it was purged, made anew, or restored from a backup")
+		return s.recoverLost(ctx, c, "it was purged, recreated, or restored from a backup")
 	case name.claim == s.owner.Claim && name.number == s.newestNumber+1: // stored by an earlier attempt
 		s.recordSegment(log, end.Sequence)
 		s.nextPart = 0
 	case end.Sequence != s.newestSequence:
-		return s.recoverLost(ctx, c, fmt.Sprintf("it had acknowledged message %d, and it is not there: the stream was purged or restored from a backup, or its "+
-			"server lost power before it synced its disk", s.newestSequence))
+		return s.recoverLost(ctx, c, fmt.Sprintf("acknowledged message %d is missing: the stream was purged or restored from a backup, or its "+
+			"server lost power before a disk sync", s.newestSequence))
 	case found.State.LastSeq < s.lastSequence:
-		return s.recoverLost(ctx, c, fmt.Sprintf("it had acknowledged message %d and ends with %d", s.lastSequence, found.State.LastSeq))
+		return s.recoverLost(ctx, c, fmt.Sprintf("message %d was acknowledged, and the stream ends with %d", s.lastSequence, found.State.LastSeq))
 	}
 	s.lastSequence = max(s.lastSequence, found.State.LastSeq)
 	return ctx.Err()

@@ -129,7 +129,7 @@ func ClassifyError(stream, subject string, e *Error) error {
 	case CodeSealed:
 		return unavailable("stream %q is sealed; name another in nats.stream", stream)
 	case CodeAccountResources, CodeResources, CodeMemory, CodeStorage:
-		return unavailable("JetStream has no room for stream %q; raise the limits of the account or of the server", stream)
+		return unavailable("JetStream has no space for stream %q; raise the limits of the account or of the server", stream)
 	case CodeAccountNotEnabled, CodeNotEnabled:
 		return unavailable("JetStream is not enabled for this account on this server; enable it there")
 	case CodeNoMetaLeader, CodeOffline, CodeOfflineBecause:

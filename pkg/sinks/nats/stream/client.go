@@ -47,7 +47,7 @@ func (c Client) callAPI(ctx context.Context, what string, request, answer any) e
 		return err
 	}
 	if a.NoResponders {
-		return &sinks.UnavailableError{After: connection.UnavailablePause, Reason: fmt.Sprintf("nobody answers for stream %q: JetStream is not enabled "+
+		return &sinks.UnavailableError{After: connection.UnavailablePause, Reason: fmt.Sprintf("no answer about stream %q: JetStream is not enabled "+
 			"for this account, or has no leader", c.Name), Err: nats.ErrNoResponders}
 	}
 	if err := json.Unmarshal(a.Data, answer); err != nil {
@@ -122,7 +122,7 @@ func (c Client) getStored(ctx context.Context, sequence uint64) (Message, error)
 			return Message{}, err
 		}
 		if time.Since(begun) > c.Link.Timeout() {
-			return Message{}, fmt.Errorf("stream %q has accepted message %d and not stored it within %v", c.Name, sequence, c.Link.Timeout())
+			return Message{}, fmt.Errorf("stream %q accepted message %d but did not store it within %v", c.Name, sequence, c.Link.Timeout())
 		}
 		select {
 		case <-time.After(storePollInterval):

@@ -35,10 +35,10 @@ func checkLeader(stream string, cluster *jetstream.ClusterInfo) error {
 	if len(silent)*2 <= len(cluster.Replicas) {
 		return nil
 	}
-	return unknownEndError(stream, fmt.Sprintf("server %s, which led it, does not hear %s", cluster.Leader, strings.Join(silent, " and ")))
+	return unknownEndError(stream, fmt.Sprintf("server %s, its last leader, has no contact to %s", cluster.Leader, strings.Join(silent, " and ")))
 }
 
 func unknownEndError(stream, why string) error {
-	return &sinks.UnavailableError{After: connection.UnavailablePause, Reason: fmt.Sprintf("nobody knows where stream %q ends: %s; see that the NATS servers "+
+	return &sinks.UnavailableError{After: connection.UnavailablePause, Reason: fmt.Sprintf("the end of stream %q is unknown: %s; check that the NATS servers "+
 		"run and reach each other", stream, why)}
 }

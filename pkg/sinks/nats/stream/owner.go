@@ -52,7 +52,7 @@ func (o Ownership) Current(ctx context.Context) (Owner, error) {
 	}
 	var found Owner
 	if err := json.Unmarshal(m.Data, &found); err != nil {
-		return Owner{}, fmt.Errorf("message %d of stream %q, which says whose %s is: %w", m.Sequence, o.Name, o.Description, err)
+		return Owner{}, fmt.Errorf("message %d of stream %q, the owner of %s: %w", m.Sequence, o.Name, o.Description, err)
 	}
 	found.Sequence = m.Sequence
 	return found, nil
@@ -77,7 +77,7 @@ func (o Ownership) Claim(ctx context.Context, claim sinks.Claim, mine Owner) (Ow
 			Epoch: max(before.Epoch, mine.Epoch) + 1}
 		data, err := json.Marshal(made)
 		if err != nil {
-			return Owner{}, fmt.Errorf("encode whose %s is: %w", o.Description, err)
+			return Owner{}, fmt.Errorf("encode the owner of %s: %w", o.Description, err)
 		}
 		header := nats.Header{nats.ExpectedLastSubjSeqHdr: {strconv.FormatUint(before.Sequence, 10)}}
 		for name, values := range o.Header {
@@ -88,7 +88,7 @@ func (o Ownership) Claim(ctx context.Context, claim sinks.Claim, mine Owner) (Ow
 			return made, err
 		}
 	}
-	return Owner{}, fmt.Errorf("others claim %s in stream %q at the same time", o.Description, o.Name)
+	return Owner{}, fmt.Errorf("other exporters claim %s in stream %q at the same time", o.Description, o.Name)
 }
 
 // IsNewer reports whether a record belongs to another process that claimed after mine, or at the same time.
