@@ -16,9 +16,9 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
 )
 
-// Operations of a fast-ingest batch (nats-server 2.14, ADR-50). The reply subject of each message carries them to the server:
-// REPLY.BATCH.FLOW.fail.NUMBER.OPERATION.$FI, with the ID of the batch, the interval of acknowledgements, the number of the
-// message in the batch, counted from 1, and the operation.
+// Operations of a fast-ingest batch (nats-server 2.14, ADR-50). The reply subject of each message carries them to the
+// server: REPLY.BATCH.FLOW.fail.NUMBER.OPERATION.$FI, with the ID of the batch, the interval of acknowledgements, the number
+// of the message in the batch, counted from 1, and the operation.
 const (
 	opStart  = 0
 	opAppend = 1
@@ -34,8 +34,8 @@ const ackInterval = "500"
 // the batch and report how much of it is stored.
 const beyondBatch = 1 << 62
 
-// openBatch is one batch that was started on the server. The stream keeps a prefix of it, in order: the server ends it at the
-// first message that is missing or refused.
+// openBatch is one batch that was started on the server. The stream keeps a prefix of it, in order: the server ends it at
+// the first message that is missing or refused.
 type openBatch struct {
 	id           string
 	epoch        string   // of its offsets
@@ -210,8 +210,8 @@ func (c *batchCloser) awaitBatch(ctx context.Context, b *openBatch, done func(ba
 	}
 }
 
-// closeBatch asks the server to end a batch and repeats that until it answers, because a stream that has just lost its leader
-// drops requests. The answer is exact: the stream stores nothing of the batch after it.
+// closeBatch asks the server to end a batch and repeats that until it answers, because a stream that has just lost its
+// leader drops requests. The answer is exact: the stream stores nothing of the batch after it.
 func (c *batchCloser) closeBatch(ctx context.Context, l *connection.Link, b *openBatch) (st batchState, err error) {
 	b.resetProblem()
 	number := l.StartCall(connection.Call{SentTo: connection.SubjectIs(b.firstSubject), OnAnswer: b.handleAnswer})

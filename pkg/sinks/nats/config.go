@@ -13,45 +13,45 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
 )
 
-// Config says where and how to deliver. Zero values mean the defaults written at each field; [Config.SetDefaults] fills
-// them in.
+// Config configures a sink. A zero value means the default that is documented at the field; [Config.SetDefaults] fills them
+// in.
 type Config struct {
 	// URL lists the servers, separated by commas: nats://host:4222, tls://, ws://, wss://. Required.
 	URL string `mapstructure:"url"`
 	// Mode is jetstream (the default: a stream keeps every change and acknowledges it), kv (a key-value bucket keeps the
-	// current state, one key an object) or core (nothing is kept: who does not listen misses it).
+	// current state, one key per object) or core (nothing is kept: a message without a subscriber is lost).
 	Mode string `mapstructure:"mode"`
 	// Stream is the JetStream stream that keeps the changes. Required in mode jetstream.
 	Stream string `mapstructure:"stream"`
 	// Bucket is the key-value bucket. Required in mode kv.
 	Bucket string `mapstructure:"bucket"`
-	// Subject is the template of subjects, for example k8s.{cluster}.{group}.{resource}.{namespace}.{name}, and of the keys
-	// in mode kv. Required.
+	// Subject is the template of subjects, for example k8s.{cluster}.{group}.{resource}.{namespace}.{name}, or of keys in
+	// mode kv. Required.
 	Subject string `mapstructure:"subject"`
-	// Routed are further templates, which messages may name. They are no key of the section: routes name them.
+	// Routed are the templates of routes, which messages may name. They are no key of the section.
 	Routed []string
-	// Create makes the stream or bucket if it is missing. An existing stream is never changed.
+	// Create configures the creation of a missing stream or bucket. An existing stream is never changed.
 	Create Create `mapstructure:"create"`
 
-	// Exact says not to deliver at all where changes could be there twice after an outage, because the stream takes no
-	// batches (allow_batched, nats-server 2.14) or has other writers. Default false.
+	// Exact delivers nothing if a change could be stored twice after an outage, because the stream takes no batches
+	// (allow_batched, nats-server 2.14) or has other writers. Default false.
 	Exact bool `mapstructure:"exact"`
-	// Headers says to repeat in headers what the payload says: Kubecdc-Id, Kubecdc-Type and others, for consumers that do
-	// not read it. Default false.
+	// Headers repeats members of the payload in headers, Kubecdc-Id, Kubecdc-Type and others, for consumers that do not parse
+	// the payload. Default false.
 	Headers bool `mapstructure:"headers"`
 
-	// Repair purges keys that a snapshot lacks from the bucket, at its end: after a lost journal, what was deleted
-	// meanwhile. Only in mode kv. Default false.
+	// Repair purges, at the end of a snapshot, the keys of the bucket that the snapshot lacks: after a lost journal these are
+	// the objects deleted meanwhile. Only in mode kv. Default false.
 	Repair bool `mapstructure:"repair"`
 
-	// Lanes is the number of lanes that objects hash to while some subject may not be published to, so that only what shares
-	// its lane waits. Default 512, at most 65536.
+	// Lanes is the number of lanes that objects hash to while the server refuses a subject, so that only the objects in its
+	// lane wait. Default 512, at most 65536.
 	Lanes int `mapstructure:"lanes"`
-	// AckTimeout is how long to wait for the stream's answer, and for a connection. Default 5s.
+	// AckTimeout is how long to wait for an answer of the stream, and for a connection. Default 5s.
 	AckTimeout time.Duration `mapstructure:"ackTimeout"`
-	// MaxInFlightBytes bounds the estimated size of all messages waiting for their answers. Default 8 MiB.
+	// MaxInFlightBytes bounds the estimated size of all messages in flight. Default 8 MiB.
 	MaxInFlightBytes int64 `mapstructure:"maxInFlightBytes"`
-	// InboxPrefix is the subject prefix of the answers, for accounts that may not subscribe to _INBOX.>. Default _INBOX.
+	// InboxPrefix is the prefix of reply subjects, for accounts that may not subscribe to _INBOX.>. Default _INBOX.
 	InboxPrefix string `mapstructure:"inboxPrefix"`
 
 	// Credentials is the path of a file with a user JWT and its seed (.creds), read again on each connect.
@@ -64,35 +64,35 @@ type Config struct {
 	Password string `mapstructure:"password"`
 	// Token authenticates by token.
 	Token string `mapstructure:"token"`
-	// AllowCleartextCredentials says that whoever sees the network may read password and token: without it they need tls://
-	// or wss:// in every address, or tls.
+	// AllowCleartextCredentials allows to send password and token in cleartext over a trusted network. Without it they need
+	// tls:// or wss:// in every address, or tls.
 	AllowCleartextCredentials bool `mapstructure:"allowCleartextCredentials"`
-	// TLS names files; any of them switches TLS on.
+	// TLS names the files for TLS; any of them enables it.
 	TLS TLS `mapstructure:"tls"`
 }
 
-// TLS names the files of a TLS connection. They are read again on each connect, so that rotated ones are taken up.
+// TLS names the files of a TLS connection. They are read again on each connect, so that rotated files take effect.
 type TLS struct {
 	// CA is a file of PEM certificates to trust instead of the system's.
 	CA string `mapstructure:"ca"`
 	// Cert is the file of a client certificate, with Key: both or none.
 	Cert string `mapstructure:"cert"`
-	// Key is the file of the key of Cert.
+	// Key is the file of the private key of Cert.
 	Key string `mapstructure:"key"`
 }
 
-// Create describes the stream to make. It captures exactly the subjects the template can give, and refuses new messages
-// when it is full (discard: new): the sink then waits, where discarding the oldest would lose changes silently.
+// Create configures the stream to create. It captures exactly the subjects of the templates, and refuses new messages when
+// it is full (discard: new): the sink then waits, while discarding the oldest messages would lose changes silently.
 type Create struct {
-	// Enabled says to create the stream if it is missing.
+	// Enabled creates a missing stream.
 	Enabled bool `mapstructure:"enabled"`
 	// Storage is file (the default) or memory.
 	Storage string `mapstructure:"storage"`
 	// Replicas is 1 (the default) to 5.
 	Replicas int `mapstructure:"replicas"`
-	// MaxAge is how long messages are kept; 0 means for ever.
+	// MaxAge is how long messages are kept; 0 means no limit.
 	MaxAge time.Duration `mapstructure:"maxAge"`
-	// MaxBytes is how much the stream may hold before it refuses messages; 0 means no limit.
+	// MaxBytes is the size at which the stream refuses messages; 0 means no limit.
 	MaxBytes int64 `mapstructure:"maxBytes"`
 	// Duplicates is how long the stream recognises a repeated message. Default 2m, or MaxAge if that is shorter.
 	Duplicates time.Duration `mapstructure:"duplicates"`
@@ -116,7 +116,8 @@ const (
 	modeKV        = "kv"
 )
 
-// Names of NATS key-value buckets (ADR-8): the stream behind a bucket, its subjects, and what a purge marker is.
+// Names of NATS key-value buckets (ADR-8): the prefixes of stream and subjects, and the operation and lifetime of a purge
+// marker.
 const (
 	bucketStream   = "KV_"
 	bucketSubject  = "$KV."
@@ -124,7 +125,7 @@ const (
 	purgeMarkerTTL = "24h"
 )
 
-// SetDefaults fills in the default of every field that is zero and has one.
+// SetDefaults sets every zero field that has a default.
 func (c *Config) SetDefaults() {
 	c.Mode = cmp.Or(c.Mode, modeJetStream)
 	c.Lanes = cmp.Or(c.Lanes, defaultLanes)
@@ -140,7 +141,7 @@ func (c *Config) SetDefaults() {
 	c.Create.Duplicates = cmp.Or(c.Create.Duplicates, duplicates)
 }
 
-// StreamName is the stream that keeps the changes: the one behind the bucket in mode kv, none in mode core.
+// StreamName returns the stream that keeps the changes: that of the bucket in mode kv, "" in mode core.
 func (c Config) StreamName() string {
 	if c.Mode == modeKV {
 		return bucketStream + c.Bucket
@@ -148,7 +149,7 @@ func (c Config) StreamName() string {
 	return c.Stream
 }
 
-// SubjectTemplate is the template of the subjects messages go to, with the bucket's part in mode kv.
+// SubjectTemplate returns the template of subjects, with the prefix of the bucket in mode kv.
 func (c Config) SubjectTemplate() string {
 	if c.Mode == modeKV {
 		return bucketSubject + c.Bucket + "." + c.Subject
@@ -156,13 +157,13 @@ func (c Config) SubjectTemplate() string {
 	return c.Subject
 }
 
-// KeepsRows says that NATS keeps one value for each key, the state of an object: mode kv.
+// KeepsRows reports whether NATS keeps one value per key, the state of an object: mode kv.
 func (c Config) KeepsRows() bool { return c.Mode == modeKV }
 
-// KeepsNothing says that NATS keeps nothing: mode core.
+// KeepsNothing reports whether NATS keeps no message: mode core.
 func (c Config) KeepsNothing() bool { return c.Mode == modeCore }
 
-// serverHosts are the addresses in the URL, for messages, without what it may hold beside them.
+// serverHosts returns the addresses in the URL without credentials, for messages.
 func (c Config) serverHosts() string {
 	var hosts []string
 	for address := range strings.SplitSeq(c.URL, ",") {
@@ -173,7 +174,7 @@ func (c Config) serverHosts() string {
 	return strings.Join(hosts, ", ")
 }
 
-// Files are the files that the sink reads for each connection.
+// Files returns the files that the sink reads for each connection.
 func (c Config) Files() []sinks.File {
 	return sinks.NamedFiles(
 		sinks.File{Key: "nats.credentials", Path: c.Credentials}, sinks.File{Key: "nats.nkeySeed", Path: c.NkeySeed},
@@ -201,7 +202,7 @@ func (c Config) streamClient(l *connection.Link) stream.Client {
 	return stream.Client{Link: l, Name: c.Stream}
 }
 
-// streamConfig returns the configuration of the stream to create, for the subjects of pattern.
+// streamConfig returns the settings of a stream to create, for the subjects of pattern.
 func (c Config) streamConfig(pattern string) jetstream.StreamConfig {
 	s := jetstream.StreamConfig{
 		Name: c.Stream, Description: "Changes of Kubernetes objects, by kubecdc", Subjects: []string{pattern},
@@ -215,7 +216,7 @@ func (c Config) streamConfig(pattern string) jetstream.StreamConfig {
 	if c.Create.MaxBytes > 0 {
 		s.MaxBytes = c.Create.MaxBytes
 	}
-	if c.Mode == modeKV { // as nats.go's jetstream.KeyValueConfig makes it
+	if c.Mode == modeKV { // the same as jetstream.KeyValueConfig of nats.go
 		s.Subjects, s.MaxMsgsPerSubject = []string{bucketSubject + c.Bucket + ".>"}, 1
 		s.AllowRollup, s.DenyDelete, s.AllowMsgTTL = true, true, true
 	}

@@ -66,8 +66,8 @@ func TestAServerKilledAgainAndAgainLosesRepeatsAndReordersNothing(t *testing.T) 
 	})
 }
 
-// driveStreams runs the suite's random publisher on each stream, all at once, with so many messages together and up to so many
-// outages, one after each 3,000 acknowledgements or when the one before is over. Streams are read when all is published
+// driveStreams runs the suite's random publisher on each stream, all at once, with so many messages together and up to so
+// many outages, one after each 3,000 acknowledgements or when the one before is over. Streams are read when all is published
 // and the last outage is over.
 func driveStreams(t *testing.T, streams map[string]*sinktest.Harness, messages, outages int, outage func(i int) error) {
 	const between, versions = 3000, 60

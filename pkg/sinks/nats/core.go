@@ -7,8 +7,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 )
 
-// publishCore sends a batch in mode core and returns when the server has read it. The server does not report whether there is
-// a subscriber.
+// publishCore sends a batch in mode core and returns when the server has read it. The server does not report whether there
+// is a subscriber.
 func publishCore(ctx context.Context, l *connection.Link, e *encoder, batch []sinks.Message) (int, error) {
 	before := l.LastError()
 	msg := e.newMessage()

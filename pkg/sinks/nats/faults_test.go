@@ -56,7 +56,8 @@ func mustPublish(t *testing.T, s *Sink, changes ...*event.Change) {
 	}
 }
 
-// mustBeUnavailable publishes one change and fails the test unless that is answered with an UnavailableError with these words.
+// mustBeUnavailable publishes one change and fails the test unless that is answered with an UnavailableError with these
+// words.
 func mustBeUnavailable(t *testing.T, s *Sink, c *event.Change, words ...string) {
 	t.Helper()
 	n, err := publishChanges(t, s, c)

@@ -91,8 +91,8 @@ func (t *term) recordLane(lane sinks.Lane, start sinks.LanePosition) {
 	t.recordedLanes[lane], t.laneStarts[lane] = true, start
 }
 
-// recordPublish records the result of a Publish. After success, later messages of the lane have a sequence above acked. After
-// a loss that holds for all lanes.
+// recordPublish records the result of a Publish. After success, later messages of the lane have a sequence above acked.
+// After a loss that holds for all lanes.
 func (t *term) recordPublish(lane sinks.Lane, acked uint64, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -256,8 +256,8 @@ func (f *fence) ackedSequence(lane sinks.Lane) uint64 {
 	return f.progress.newestAcked()
 }
 
-// admitPublish must succeed before each Publish of a term. It fails if this process is deposed, and records a lane before its
-// first message, so that a later process reads the lane back.
+// admitPublish must succeed before each Publish of a term. It fails if this process is deposed, and records a lane before
+// its first message, so that a later process reads the lane back.
 func (f *fence) admitPublish(ctx context.Context, l *connection.Link, t *term, lane sinks.Lane) error {
 	if err := f.checkFence(ctx, l, t, lane); err != nil {
 		return err
@@ -275,7 +275,8 @@ func (f *fence) admitPublish(ctx context.Context, l *connection.Link, t *term, l
 	return nil
 }
 
-// checkFence fails if this process is deposed. In batches the server enforces the fence; by message ID the fence must be read.
+// checkFence fails if this process is deposed. In batches the server enforces the fence; by message ID the fence must be
+// read.
 func (f *fence) checkFence(ctx context.Context, l *connection.Link, t *term, lane sinks.Lane) error {
 	deposed := t.deposedError()
 	switch {

@@ -166,8 +166,8 @@ func readMessages(t testing.TB, js jetstream.JetStream, stream string) []jetstre
 	return all
 }
 
-// retryUntilAnswered asks until there is an answer: servers that have just lost each other may drop a request, or answer that none of
-// them leads.
+// retryUntilAnswered asks until there is an answer: servers that have just lost each other may drop a request, or answer
+// that none of them leads.
 func retryUntilAnswered[T any](ctx context.Context, ask func(context.Context) (T, error)) (T, error) {
 	pause := time.NewTicker(50 * time.Millisecond)
 	defer pause.Stop()
@@ -197,7 +197,8 @@ func newHarness(server *natsserver.Server, url string) sinktest.Harness {
 	}
 }
 
-// createStreamWithoutBatches makes the stream that testConfig names, as servers before 2.14 know it: changes go there by message ID.
+// createStreamWithoutBatches makes the stream that testConfig names, as servers before 2.14 know it: changes go there by
+// message ID.
 func createStreamWithoutBatches(t testing.TB, server *natsserver.Server, options ...nats.Option) {
 	t.Helper()
 	if _, err := connectClient(t, server.URL(), options...).CreateStream(t.Context(), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}}); err != nil {

@@ -92,8 +92,8 @@ func testReplacedLeader(t *testing.T, batches bool, begin func(r *fencedPublishe
 	}
 }
 
-// publishAll publishes what is left of messages until all are acknowledged, or it is enough. Nothing may be said to be lost, and
-// nobody to have taken over.
+// publishAll publishes what is left of messages until all are acknowledged, or it is enough. Nothing may be said to be lost,
+// and nobody to have taken over.
 func (r *fencedPublisher) publishAll(messages []sinks.Message, done int, enough func() bool) int {
 	r.t.Helper()
 	var last error
@@ -139,8 +139,8 @@ func (n network) setBlocked(a, b int, on bool) {
 	n.routes[[2]int{b, a}].setBlocked(on)
 }
 
-// isolateLeader parts the leader of a stream from the others until one of them leads. Until then, and when they meet again, it
-// may believe that it leads.
+// isolateLeader parts the leader of a stream from the others until one of them leads. Until then, and when they meet again,
+// it may believe that it leads.
 func (n network) isolateLeader(t testing.TB, js jetstream.JetStream, servers natsserver.Servers, stream string) error {
 	leader, err := leaderOf(js, servers, stream)
 	if err != nil {
@@ -159,8 +159,8 @@ func (n network) setIsolated(at int, on bool) {
 	n.setBlocked(at, (at+2)%3, on)
 }
 
-// isolateFromFollower parts the leader of a stream from one follower until it leads no more, or has not heard of it for longer
-// than followers wait for a leader. The third server hears both.
+// isolateFromFollower parts the leader of a stream from one follower until it leads no more, or has not heard of it for
+// longer than followers wait for a leader. The third server hears both.
 func (n network) isolateFromFollower(t testing.TB, js jetstream.JetStream, servers natsserver.Servers, stream string) error {
 	leader, err := leaderOf(js, servers, stream)
 	if err != nil {

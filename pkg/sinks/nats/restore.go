@@ -6,10 +6,10 @@ import (
 	"errors"
 )
 
-// The stored state (see [sinks.Stateful]) is a byte for the format, the length of the epoch, the epoch, and numbers (uvarint).
-// While changes are sent in batches there is an epoch, and the first three numbers are those of streamEnd: whether the
-// stream's end is known, its last sequence, and the newest offset in it. Then follow those of idProgress: the highest
-// acknowledged sequence, resendThrough, lossCount, and three for each checkpoint.
+// The stored state (see [sinks.Stateful]) is a byte for the format, the length of the epoch, the epoch, and numbers
+// (uvarint). While changes are sent in batches there is an epoch, and the first three numbers are those of streamEnd:
+// whether the stream's end is known, its last sequence, and the newest offset in it. Then follow those of idProgress: the
+// highest acknowledged sequence, resendThrough, lossCount, and three for each checkpoint.
 const (
 	stateFormatIDsOnly = 1 // without epoch and numbers of streamEnd
 	stateFormat        = 2

@@ -124,8 +124,8 @@ func (s *Sink) PendingRepartitions() []sinks.Repartition { return s.lanes.pendin
 // ApplyRepartition implements [sinks.Repartitioner].
 func (s *Sink) ApplyRepartition(r sinks.Repartition) { s.lanes.applyRepartition(r) }
 
-// Ping implements [sinks.Pinger]. It waits for a connection no longer than ackTimeout, and looks the stream up, or creates it,
-// if that was not done yet.
+// Ping implements [sinks.Pinger]. It waits for a connection no longer than ackTimeout, and looks the stream up, or creates
+// it, if that was not done yet.
 func (s *Sink) Ping(ctx context.Context) error {
 	s.coreWarning.Do(func() {
 		if s.cfg.Mode == modeCore {
@@ -218,7 +218,8 @@ func (s *Sink) publishByMode(ctx context.Context, l *connection.Link, lane sinks
 	return n + stored + more, err
 }
 
-// exactUnavailable returns why nats.exact does not allow to publish. The stream is looked up again, because it may be edited.
+// exactUnavailable returns why nats.exact does not allow to publish. The stream is looked up again, because it may be
+// edited.
 func (s *Sink) exactUnavailable() error {
 	s.features.invalidate()
 	why := "it does not take batches; set allow_batched on it, which needs nats-server 2.14 or later"

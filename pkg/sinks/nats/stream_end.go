@@ -11,10 +11,10 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// streamEnd is the known end of a stream that takes ordered batches: its last sequence, and the newest change of this exporter
-// in it. The first message of each batch names that sequence (Nats-Expected-Last-Sequence), so the server refuses a batch
-// after another writer, after a batch in doubt that was stored, and in a stream that went back, before it stores anything out
-// of order. // I3
+// streamEnd is the known end of a stream that takes ordered batches: its last sequence, and the newest change of this
+// exporter in it. The first message of each batch names that sequence (Nats-Expected-Last-Sequence), so the server refuses a
+// batch after another writer, after a batch in doubt that was stored, and in a stream that went back, before it stores
+// anything out of order. // I3
 //
 // It is safe for concurrent use.
 type streamEnd struct {

@@ -7,7 +7,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// sampleChange stands for any change where only the shape of a subject matters.
+// sampleChange stands for any change in checks of the form of a subject.
 var sampleChange event.Change
 
 const hexDigits = "0123456789ABCDEF"
@@ -30,7 +30,7 @@ func isPlainByte(b byte) bool {
 	return 'a' <= b && b <= 'z' || 'A' <= b && b <= 'Z' || '0' <= b && b <= '9' || b == '_' || b == '-'
 }
 
-// subjectPattern returns the subject with wildcards that covers everything the template can give.
+// subjectPattern returns the wildcard subject that covers every subject of a template.
 func subjectPattern(template *sinks.Template) string {
 	const mark = "\x00"
 	filled := template.AppendName(nil, &sampleChange, func(dst []byte, _ string) []byte { return append(dst, mark...) })

@@ -13,8 +13,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// Validate checks everything that can be known without files and network, with defaults in the place of zero values.
-// Each of the joined errors names the path of its field. None holds a secret.
+// Validate checks everything that does not need files or the network, with defaults in place of zero values. Each of the
+// joined errors names the path of its field. None contains a secret.
 func (c Config) Validate() error {
 	c.SetDefaults()
 	return errors.Join(
@@ -35,7 +35,7 @@ func (c Config) Validate() error {
 	)
 }
 
-// atPath puts the path of a field in front of its error.
+// atPath prefixes an error with the path of its field.
 func atPath(path string, err error) error {
 	if err == nil {
 		return nil
@@ -64,8 +64,8 @@ func (c Config) validateURL() error {
 
 func (c Config) hasURL() bool { return c.validateURL() == nil }
 
-// validateCleartext sees to it that no password or token crosses the network readable by mistake. A server names others
-// to connect to, so that loopback is no excuse. Seeds and .creds files sign a challenge and are never sent.
+// validateCleartext refuses to send a password or token in cleartext without allowCleartextCredentials. A loopback address
+// is no exception, because a server may announce others to connect to. Seeds and .creds files only sign a challenge.
 func (c Config) validateCleartext() error {
 	if c.AllowCleartextCredentials || c.TLS != (TLS{}) || !c.hasURL() {
 		return nil
@@ -112,20 +112,20 @@ func (c Config) validateSubject() error {
 	return nil
 }
 
-// checkDistinctSubjects checks that no two objects can share a subject.
-func checkDistinctSubjects(template, who string) error {
+// checkDistinctSubjects checks that no two objects can share a subject. user names the setting that requires it.
+func checkDistinctSubjects(template, user string) error {
 	tokens := strings.Split(template, ".")
 	for _, need := range [][]string{{"{group}"}, {"{resource}", "{kind}"}, {"{namespace}"}, {"{name}"}} {
 		if !slices.ContainsFunc(need, func(placeholder string) bool { return slices.Contains(tokens, placeholder) }) {
 			return fmt.Errorf("%q does not give each object a subject of its own, which %s needs; write %s between dots",
-				template, who, strings.Join(need, " or "))
+				template, user, strings.Join(need, " or "))
 		}
 	}
 	return nil
 }
 
-// validateLiteral checks that s is a subject without wildcards that JetStream may store. The client and the server let
-// more pass: "a.*" is stored under just that name, and "a..b" gets no answer.
+// validateLiteral checks that s is a subject without wildcards. The client and the server accept more: "a.*" is stored under
+// exactly that name, and "a..b" gets no answer.
 func validateLiteral(s string) error {
 	if strings.HasPrefix(s, "$") {
 		return fmt.Errorf("%q begins with $, which is the server's own", s)
@@ -205,7 +205,7 @@ func checkOneOf(v string, allowed ...string) error {
 	return nil
 }
 
-// validateMode checks what the mode needs and what means nothing in it.
+// validateMode checks the settings that the mode requires and those that have no effect in it.
 func (c Config) validateMode() error {
 	if err := checkOneOf(c.Mode, modeJetStream, modeCore, modeKV); err != nil {
 		return atPath("mode", err)
