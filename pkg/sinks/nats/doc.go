@@ -1,64 +1,65 @@
-// Package nats delivers changes to a NATS JetStream stream.
+// Package nats delivers changes to a NATS JetStream stream, a key-value bucket, or core NATS. DESIGN.md describes its parts.
 //
 // # Order and duplicates
 //
-// A stream that takes batches, and has no other writer, gets ordered batches (ordered.go, batch.go): one lane, thousands of
-// messages on their way, and no message IDs, since the server says how much of a batch in doubt is stored. Any other stream
-// gets messages one by one with the change ID as Nats-Msg-Id (byid.go): those of one object each when the one before is
-// acknowledged. What is in doubt is then sent again, and the stream drops the copy within its duplicates window. Either way
-// nothing is lost, repeated or reordered while a process lives. // I3
+// A stream that takes batches and has no other writer gets ordered batches (batch_publisher.go): one lane, thousands of
+// messages in flight, and no message IDs, because the server reports how much of a batch in doubt is stored. Any other
+// stream gets single messages with the change ID as Nats-Msg-Id (id_publisher.go): messages of one object are sent one at a
+// time, each after the previous one is acknowledged. A message in doubt is sent again, and the stream drops the copy within
+// its duplicate window. Either way nothing is lost, repeated or reordered while a process lives. // I3
 //
-// There is one lane, until a subject turns out to be one that may not be published to (lanes.go).
+// All objects share one lane, until the server refuses a subject (lanes.go).
 //
 // In mode kv the stream is the one behind a key-value bucket, and a deleted object becomes the purge marker of its key. In
-// mode core there is no stream: a batch counts when the server has read it, and nobody says whether anyone listens.
+// mode core there is no stream: a batch counts when the server has read it, with or without a subscriber.
 //
-// # Taking over
+// # Failover
 //
-// A sink that is fenced (fence.go) has put a message of a subject of its own, kubecdc.fence.STREAM.GROUP.SINK, into the
-// stream, and so moved its end: batches of an older process are refused. It reads what is there (tail.go). The state of an
-// exporter is kept in a stream of its own (package state).
+// A fenced sink (fence.go) has written a message with the subject kubecdc.fence.STREAM.GROUP.SINK to the stream, which moves
+// the stream's end: the server refuses the batches of an older process. It then reads the lanes back from the stream
+// (tail.go). The state of an exporter is kept in a stream of its own (package state).
 //
 // # Messages
 //
-// The subject comes from a template; values are escaped by [AppendToken] so that each is one token. The payload is one JSON
-// object, as the format has it, or empty where it has none. Headers:
+// The subject comes from a template; [AppendToken] escapes each value to one token. The payload is one JSON object in the
+// configured format, or empty where the format has none. Headers:
 //
-//	Kubecdc-Offset             in a batch: the offset in the journal, its epoch, the batch
-//	Nats-Expected-Last-Sequence   on the first message of a batch: where the stream must end
-//	Nats-Msg-Id                otherwise: what the stream drops a repetition by, the change ID
-//	Nats-Expected-Stream       the configured stream; another stream that captures the subject refuses the message
-//	Content-Type               application/cloudevents+json in the format cloudevents-structured; application/json in cloudevents
+//	Kubecdc-Offset                in a batch: the offset in the journal, its epoch, the batch
+//	Nats-Expected-Last-Sequence   on the first message of a batch: the last sequence that the stream must have
+//	Nats-Msg-Id                   otherwise: the change ID, by which the stream recognises a copy
+//	Nats-Expected-Stream          the configured stream; another stream that captures the subject refuses the message
+//	Content-Type                  application/cloudevents+json in the format cloudevents-structured, application/json in
+//	                              cloudevents
 //
-// In the format upsert, on messages without a payload, and in json and debezium where [Config.Headers] asks for them, also:
+// In the format upsert, on messages without a payload, and in json and debezium with [Config.Headers], also:
 //
-//	Content-Type               application/json (only where they are asked for)
+//	Content-Type               application/json (only with Config.Headers)
 //	Kubecdc-Id                 the change ID
 //	Kubecdc-Type               type of the change: added, updated, deleted, snapshot, …
 //	Kubecdc-Cluster            cluster name
 //	Kubecdc-Resource           resource as kubectl writes it: pods, deployments.apps
 //	Kubecdc-Key                key of the object: group/resource/namespace/name; group/resource// on control records
 //	Kubecdc-Resource-Version   resourceVersion of the object
-//	Kubecdc-Snapshot           ID of the snapshot that the change belongs to; absent where there is none
+//	Kubecdc-Snapshot           ID of the snapshot that the change belongs to; absent outside a snapshot
 //
 // In debezium and upsert:
 //
-//	Kubecdc-Change             where the payload is empty or not whole: the native object without bodies
-//	KV-Operation               DEL, in upsert, where the payload is empty; PURGE on a deleted object in mode kv, with every format
+//	Kubecdc-Change             if the payload is empty or truncated: the native object without bodies
+//	KV-Operation               DEL, in upsert, on an empty payload; PURGE on a deleted object in mode kv, in every format
 //
-// In the format cloudevents also ce- and the name of each attribute, with values percent-encoded where they are not plain.
+// In the format cloudevents also ce-NAME for each attribute, with percent-encoded values.
 //
 // # Connection
 //
-// Nothing is dialled before the first use. Then the connection is kept for ever: it reconnects without a limit, buffers
-// nothing while it is down (a replayed buffer would overtake newer messages), and is replaced if the client library gives
-// it up. The stream is looked up once and, where the configuration says so, created. A missing stream, a missing
-// permission or a full stream is an UnavailableError with its remedy, one log line when it begins and one when it ends,
-// never a crash.
+// Nothing is dialled before the first use. Then the connection is kept: it reconnects without a limit, buffers nothing while
+// it is down (messages sent from a buffer would follow newer ones), and is replaced if the client library gives it up. The
+// stream is looked up once and, if configured, created. A missing stream, a missing permission and a full stream are an
+// UnavailableError with a remedy, one log line when it begins and one when it ends, never a crash.
 //
-// JetStream acknowledges a message before it is synced to disk (server option sync_interval, two minutes unless set): a
-// single server that loses power can lose acknowledged messages. Replicate the stream, or set sync_interval: always. A
-// stream that went back is noticed when the next batch is refused, or by a sequence that it gives out twice: a LostError.
-// A server that is parted from the other replicas believes for ten seconds and more that it leads, and may lack what another
-// has acknowledged since. What it says of the stream's end, or of the fence, is not believed.
+// JetStream acknowledges a message before it syncs it to disk (server option sync_interval, two minutes by default): a
+// single server that loses power can lose acknowledged messages. Replicate the stream, or set sync_interval: always. The
+// sink detects a stream that went back when the next batch is refused, or by a sequence that the stream gives out twice, and
+// returns a LostError. A server that is separated from the other replicas believes for ten seconds and more that it leads
+// the stream, and may lack acknowledged messages: its reports about the end of the stream and about the fence are not
+// trusted.
 package nats
