@@ -124,10 +124,10 @@ var Alerts = []Alert{
 	{
 		Name: "KubecdcDestinationLostChanges", Expr: `increase(kubecdc_sink_losses_total[15m]) > 0`, Severity: Critical,
 		Summary: "The destination of {{ $labels.sink }} has lost changes that it had acknowledged",
-		Meaning: "A stream or topic was deleted, purged or restored from a backup while the exporter ran. What the journal still " +
-			"holds was sent again; what it had trimmed is missing from the stream: `journal.keep` makes it hold more.",
+		Meaning: "A stream or topic was deleted, purged or restored from a backup while the exporter ran. Changes that the journal still " +
+			"holds were sent again; those already trimmed are missing from the stream: `journal.keep` makes it hold more.",
 		Look:   []string{"the log: \"the destination lost changes that it had accepted\", with the offsets; an error is logged if some are no longer in the journal", "the retention and the replication of the stream or topic"},
-		Do:     []string{"find out who deleted it; consumers of that stream rebuild their state from a resync"},
+		Do:     []string{"find the cause of the deletion; consumers of that stream rebuild their state from a resync"},
 		Series: map[string]string{`kubecdc_sink_losses_total{job="k",instance="i",sink="bus"}`: "0x10 1x50"},
 	},
 	{

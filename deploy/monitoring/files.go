@@ -112,7 +112,7 @@ follows from another fault is left out. [Metrics](metrics.md) are explained on a
 [operations.md](operations.md#reading-readyz). Commands name the Pod ` + "`exporter-0`" + `, as the kustomize base does; with the
 chart it has the name of the release: ` + "`kubecdc-0`" + `.
 
-| alert | severity | fires after | says |
+| alert | severity | fires after | summary |
 |---|---|---|---|
 `)
 	for _, a := range Alerts {
@@ -124,8 +124,8 @@ chart it has the name of the release: ` + "`kubecdc-0`" + `.
 	}
 	for _, a := range Alerts {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n", a.Name, wrapped(a.Meaning, ""))
-		writeList(&b, "What to look at", a.Look)
-		writeList(&b, "What to do", a.Do)
+		writeList(&b, "Look at", a.Look)
+		writeList(&b, "Remedy", a.Do)
 		fmt.Fprintf(&b, "\n```promql\n%s\n```\n", a.Expr)
 	}
 	return b.Bytes()

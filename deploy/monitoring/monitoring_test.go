@@ -28,7 +28,7 @@ func TestFilesAreUpToDate(t *testing.T) {
 	}
 	for name, want := range files {
 		if got, err := os.ReadFile(filepath.Join(root, name)); err != nil || !bytes.Equal(got, want) {
-			t.Errorf("%s is not what the code says (%v); run: go generate ./deploy/monitoring", name, err)
+			t.Errorf("%s differs from the code (%v); run: go generate ./deploy/monitoring", name, err)
 		}
 	}
 }

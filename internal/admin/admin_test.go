@@ -344,7 +344,7 @@ func TestMetricsPageIsUpToDate(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(got) != want {
-		t.Errorf("%s is not what the code says; run: go generate ./internal/admin", path)
+		t.Errorf("%s differs from the code; run: go generate ./internal/admin", path)
 	}
 }
 
@@ -389,7 +389,7 @@ status page take.
 	slices.Sort(rows)
 	b.WriteString(strings.Join(rows, ""))
 	b.WriteString(`
-What to alert on is in [alerts.md](alerts.md), as files in ` + "`deploy/monitoring`" + `.
+Alerts are in [alerts.md](alerts.md), as files in ` + "`deploy/monitoring`" + `.
 `)
 	return b.String()
 }
