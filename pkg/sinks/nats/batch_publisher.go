@@ -28,8 +28,8 @@ const (
 )
 
 // batchPublisher sends the changes of the single lane as ordered batches, each committed before the next one starts. It
-// resolves batches whose answers are lost, finds its own messages at the end of the stream, and detects other writers and
-// losses. One Publish uses it at a time.
+// resolves batches with lost answers, finds its own messages at the end of the stream, and detects other writers and losses.
+// One Publish uses it at a time.
 type batchPublisher struct {
 	cfg      Config
 	encoder  *encoder
@@ -142,9 +142,10 @@ func (p *batchPublisher) publishBatch(ctx context.Context, l *connection.Link, m
 	return p.handleIncomplete(ctx, l, b, st, messages)
 }
 
-// handleIncomplete finds out how much of a batch is stored that was refused, or whose answers do not come, and returns the
-// error about the message after that; nil if the rest can be sent again.
-func (p *batchPublisher) handleIncomplete(ctx context.Context, l *connection.Link, b *openBatch, st batchState, messages []sinks.Message) error {
+// handleIncomplete finds out how much is stored of a batch that was refused or is unanswered, and returns the error about
+// the message after that; nil if the rest can be sent again.
+func (p *batchPublisher) handleIncomplete(ctx context.Context, l *connection.Link, b *openBatch, st batchState,
+	messages []sinks.Message) error {
 	var denied *connection.DeniedError
 	switch {
 	case st.refused != nil && st.refused.number == 1:
@@ -180,7 +181,8 @@ func (p *batchPublisher) indexOfNumber(messages []sinks.Message, number uint64) 
 
 // sendMessages hands messages to the client library, as many as may be in flight; the last one commits the batch. Its error
 // is about the message after those that were sent.
-func (p *batchPublisher) sendMessages(ctx context.Context, l *connection.Link, b *openBatch, call string, messages []sinks.Message) error {
+func (p *batchPublisher) sendMessages(ctx context.Context, l *connection.Link, b *openBatch, call string,
+	messages []sinks.Message) error {
 	msg, bytesLeft, limit := p.encoder.newMessage(), p.cfg.MaxInFlightBytes, max(1, p.nextSize)
 	for i := p.nextSentIndex(messages, 0); i < len(messages); {
 		if err := ctx.Err(); err != nil {
@@ -215,7 +217,8 @@ func (p *batchPublisher) nextSentIndex(messages []sinks.Message, i int) int {
 }
 
 // sendMessage hands one message of a batch to the client library. If the library refuses it, the batch ends before it.
-func (p *batchPublisher) sendMessage(ctx context.Context, l *connection.Link, b *openBatch, call string, msg *message, m sinks.Message, operation int) error {
+func (p *batchPublisher) sendMessage(ctx context.Context, l *connection.Link, b *openBatch, call string, msg *message,
+	m sinks.Message, operation int) error {
 	buffer := p.encoder.encodeChange(msg, m)
 	defer p.encoder.releaseBuffer(msg, buffer)
 	if len(b.offsets) == 0 {
@@ -263,7 +266,8 @@ func (p *batchPublisher) resolveInDoubt(ctx context.Context, l *connection.Link)
 
 // handleRefusedStart handles the refusal of a batch's first message; nil means that a batch can be started again. If the
 // stream ends elsewhere than expected, it reads the messages in between, or reports a loss.
-func (p *batchPublisher) handleRefusedStart(ctx context.Context, l *connection.Link, refused *refusedMessage, subject string) error {
+func (p *batchPublisher) handleRefusedStart(ctx context.Context, l *connection.Link, refused *refusedMessage,
+	subject string) error {
 	end, wrong := refused.actualSequence()
 	if !wrong {
 		return p.classifyRefusal(refused, subject)

@@ -74,8 +74,8 @@ func BenchmarkBatches(b *testing.B) {
 	}
 }
 
-// BenchmarkColdState measures how long a process that knows nothing takes to read a state of a million objects, in segments
-// as a busy exporter writes them. One operation is a read of all.
+// BenchmarkColdState measures how long a new process takes to read a state of a million objects, in segments of a busy
+// exporter. One operation reads the whole state.
 func BenchmarkColdState(b *testing.B) {
 	const objects, each = 1_000_000, 400
 	server := startServer(b, "")

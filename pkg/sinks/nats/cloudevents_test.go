@@ -120,7 +120,7 @@ func TestAnUpsertWithoutAPayloadIsADeleteToABucket(t *testing.T) {
 			t.Errorf("message %d: headers %v, payload %q", i, h, m.Data())
 		}
 		if deleted && h.Get(headerChange) != string(format.AppendFacts(nil, gone)) {
-			t.Errorf("the delete is told as %s", h.Get(headerChange))
+			t.Errorf("the header of the delete is %s", h.Get(headerChange))
 		}
 	}
 }

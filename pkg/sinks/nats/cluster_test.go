@@ -18,10 +18,9 @@ import (
 	"github.com/kubecdc/kubecdc/test/sinktest"
 )
 
-// Two streams of three replicas are filled at once, one by ID and one in batches. Every connection is cut again and again;
-// meanwhile the leader of a stream is killed, then a leader with another server, so that nothing can be decided; then a
-// leader is paused until it is none any more, and at last all servers are killed at once. In the end every stream has a
-// leader, and all replicas.
+// Two streams of three replicas are filled at once, one by ID and one in batches, while every connection is cut repeatedly.
+// The leader of a stream is killed; then a leader and another server, so that there is no majority; then a leader is paused
+// until it is replaced; at last all servers are killed at once. In the end every stream has a leader and all replicas.
 func TestReplicatedStreamsLoseRepeatAndReorderNothingWhenServersDieAndConnectionsBreak(t *testing.T) {
 	servers := startCluster(t, samePort)
 	var proxies []*proxy
@@ -48,7 +47,7 @@ func TestReplicatedStreamsLoseRepeatAndReorderNothingWhenServersDieAndConnection
 	driveStreams(t, streams, 24_000, len(outages), func(i int) error { return outages[i]() })
 }
 
-// replicatedStreams describes two streams of three replicas to the suite, one filled by ID and one exactly, through url.
+// replicatedStreams describes two streams of three replicas to the suite, one filled by ID and one in batches, through url.
 func replicatedStreams(t testing.TB, servers natsserver.Servers, url string) map[string]*sinktest.Harness {
 	byID := jetstream.StreamConfig{Name: "BYID", Subjects: []string{"BYID.>"}, Replicas: 3}
 	js := connectClient(t, servers.URL())
@@ -76,7 +75,7 @@ func replicatedStreams(t testing.TB, servers natsserver.Servers, url string) map
 	return map[string]*sinktest.Harness{"BYID": stream("BYID"), "BATCHES": stream("BATCHES")}
 }
 
-// killServers kills so many servers at once, the leader of a stream among them, and brings them back.
+// killServers kills count servers at once, the leader of a stream among them, and restarts them.
 func killServers(js jetstream.JetStream, servers natsserver.Servers, stream string, count int) error {
 	leader, err := leaderOf(js, servers, stream)
 	if err != nil {
@@ -91,7 +90,8 @@ func killServers(js jetstream.JetStream, servers natsserver.Servers, stream stri
 	return errors.Join(err, servers.WaitHealthy(context.Background()))
 }
 
-// pauseLeader stops the leader of a stream in its tracks until another one leads: when it goes on it believes that it leads.
+// pauseLeader stops the process of the leader of a stream until another server leads. When it continues, it believes that it
+// leads.
 func pauseLeader(t *testing.T, js jetstream.JetStream, servers natsserver.Servers, stream string) error {
 	leader, err := leaderOf(js, servers, stream)
 	if err != nil {
@@ -109,7 +109,7 @@ func pauseLeader(t *testing.T, js jetstream.JetStream, servers natsserver.Server
 
 func samePort(_, _, port int) int { return port }
 
-// startCluster starts three servers for one test. What is between them is as natsserver.StartClusterThrough says.
+// startCluster starts three servers for one test, connected as in natsserver.StartClusterThrough.
 func startCluster(t testing.TB, between func(from, to, port int) int) natsserver.Servers {
 	t.Helper()
 	require.Integration(t)
@@ -125,7 +125,7 @@ func startCluster(t testing.TB, between func(from, to, port int) int) natsserver
 	return servers
 }
 
-// leaderOf returns the server that leads a stream, as soon as there is one.
+// leaderOf waits for the leader of a stream and returns its server.
 func leaderOf(js jetstream.JetStream, servers natsserver.Servers, stream string) (*natsserver.Server, error) {
 	var leader *natsserver.Server
 	var state jetstream.ClusterInfo
@@ -144,7 +144,7 @@ func leaderOf(js jetstream.JetStream, servers natsserver.Servers, stream string)
 	return leader, nil
 }
 
-// streamInfo asks once, for a moment: without a leader nobody answers.
+// streamInfo sends one request with a short timeout: without a leader there is no answer.
 func streamInfo(ctx context.Context, js jetstream.JetStream, stream string) (*jetstream.StreamInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -155,7 +155,7 @@ func streamInfo(ctx context.Context, js jetstream.JetStream, stream string) (*je
 	return s.CachedInfo(), nil
 }
 
-// clusterInfo is streamInfo of who leads, and who follows.
+// clusterInfo returns the leader and the followers of a stream.
 func clusterInfo(ctx context.Context, js jetstream.JetStream, stream string) (jetstream.ClusterInfo, error) {
 	info, err := streamInfo(ctx, js, stream)
 	if err != nil || info.Cluster == nil {
@@ -164,9 +164,9 @@ func clusterInfo(ctx context.Context, js jetstream.JetStream, stream string) (je
 	return *info.Cluster, nil
 }
 
-// waitReplicated waits until a stream has a leader and both other replicas have all of it: one that could not apply what we
-// sent stays behind for ever. A server that leads no more, and does not know it yet, would say so, too, of what it has. So
-// a message is stored first, which needs most replicas.
+// waitReplicated waits until a stream has a leader and both other replicas are complete: a replica that cannot apply a
+// message stays incomplete forever. A replaced leader that does not know it yet would report its own messages as complete.
+// Therefore a message is stored first, which needs a majority.
 func waitReplicated(t testing.TB, js jetstream.JetStream, stream string) {
 	t.Helper()
 	var end uint64
@@ -184,11 +184,11 @@ func waitReplicated(t testing.TB, js jetstream.JetStream, stream string) {
 		return info.Cluster.Leader != "" && info.State.LastSeq >= end && len(info.Cluster.Replicas) == 2 && !behind
 	})
 	if err != nil {
-		t.Fatalf("stream %s is not whole at the end: %+v, %v, %v", stream, info, last, err)
+		t.Fatalf("stream %s is not complete at the end: %+v, %v, %v", stream, info, last, err)
 	}
 }
 
-// publishEndMarker puts a message into a stream, behind all that it has acknowledged, and returns its sequence.
+// publishEndMarker publishes a message to a stream, after all acknowledged ones, and returns its sequence.
 func publishEndMarker(ctx context.Context, js jetstream.JetStream, config jetstream.StreamConfig) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -199,7 +199,7 @@ func publishEndMarker(ctx context.Context, js jetstream.JetStream, config jetstr
 	return stored.Sequence, nil
 }
 
-// endSubject is the subject of such a message, of those that a stream takes.
+// endSubject returns the subject of an end marker, for a stream that takes subjects.
 func endSubject(subjects string) string {
 	return strings.NewReplacer("*", "end", ">", "end").Replace(subjects)
 }

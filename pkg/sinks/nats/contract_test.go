@@ -66,9 +66,9 @@ func TestAServerKilledAgainAndAgainLosesRepeatsAndReordersNothing(t *testing.T) 
 	})
 }
 
-// driveStreams runs the suite's random publisher on each stream, all at once, with so many messages together and up to so
-// many outages, one after each 3,000 acknowledgements or when the one before is over. Streams are read when all is published
-// and the last outage is over.
+// driveStreams runs the suite's random publisher on all streams concurrently. messages is the total for all streams. There
+// are up to outages outages, one after every 3,000 acknowledgements or when the previous one is over. The streams are read
+// after the last outage.
 func driveStreams(t *testing.T, streams map[string]*sinktest.Harness, messages, outages int, outage func(i int) error) {
 	const between, versions = 3000, 60
 	progress := &ackCounter{every: between, reached: make(chan struct{}, 1)}
@@ -95,7 +95,7 @@ func driveStreams(t *testing.T, streams map[string]*sinktest.Harness, messages, 
 		open, read := h.New, h.Read
 		h.New = func(t testing.TB) sinks.Sink { return countingSink{Sink: open(t), counter: progress} }
 		h.Read = func(t testing.TB) []sinktest.Delivered {
-			done() // the suite reads when everything is published
+			done() // the suite reads after everything is published
 			outs.Wait()
 			return read(t)
 		}
@@ -109,7 +109,7 @@ func driveStreams(t *testing.T, streams map[string]*sinktest.Harness, messages, 
 	reading.Wait()
 }
 
-// ackCounter tells whenever so many more messages are acknowledged.
+// ackCounter signals reached after every so many acknowledged messages.
 type ackCounter struct {
 	every   int64
 	total   atomic.Int64
@@ -127,7 +127,7 @@ func (c *ackCounter) addAcks(n int) {
 	}
 }
 
-// countingSink is a sink whose acknowledgements are counted.
+// countingSink counts the acknowledgements of a sink.
 type countingSink struct {
 	sinks.Sink
 	counter *ackCounter
@@ -139,7 +139,7 @@ func (c countingSink) Publish(ctx context.Context, lane sinks.Lane, batch []sink
 	return n, err
 }
 
-// countAcks returns a count of what the harness's sinks say is stored.
+// countAcks makes the harness count acknowledgements, and returns a function that reads the count.
 func countAcks(h *sinktest.Harness) func() int64 {
 	count := &ackCounter{every: math.MaxInt64}
 	open := h.New
@@ -147,16 +147,16 @@ func countAcks(h *sinktest.Harness) func() int64 {
 	return count.total.Load
 }
 
-// proxy passes TCP connections on and breaks them.
+// proxy forwards TCP connections and breaks them.
 type proxy struct {
 	listener net.Listener
 	target   string
 
-	late atomic.Bool  // what comes back is passed on when the sink has given it up
-	held sync.RWMutex // locked while nothing that comes back is passed on
+	late atomic.Bool  // answers are forwarded after the timeout of the sink
+	held sync.RWMutex // locked while answers are held back
 
 	mu     sync.Mutex
-	closed bool // no connection is passed on
+	closed bool // no connection is forwarded
 	open   map[net.Conn]bool
 	pumps  sync.WaitGroup
 }
@@ -222,7 +222,7 @@ func (p *proxy) copyDirection(to, from net.Conn, back bool) {
 		}
 		if back {
 			p.held.RLock()
-			p.held.RUnlock() //nolint:staticcheck // it is waited for, nothing is read under it
+			p.held.RUnlock() //nolint:staticcheck // only waits
 		}
 		if _, werr := to.Write(buf[:n]); err != nil || werr != nil {
 			break
@@ -236,23 +236,23 @@ func (p *proxy) copyDirection(to, from net.Conn, back bool) {
 	delete(p.open, from)
 }
 
-// delayAnswers makes answers late, or no longer late.
+// delayAnswers starts or stops to delay answers beyond the timeout of the sink.
 func (p *proxy) delayAnswers(on bool) { p.late.Store(on) }
 
-// holdAnswers keeps back what comes back until the function that it returns is called.
+// holdAnswers holds all answers back until release is called.
 func (p *proxy) holdAnswers() (release func()) {
 	p.held.Lock()
 	return sync.OnceFunc(p.held.Unlock)
 }
 
-// cutAll breaks every connection, with whatever is on its way in both directions.
+// cutAll breaks every connection, with the data in flight in both directions.
 func (p *proxy) cutAll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closeConns()
 }
 
-// setBlocked breaks every connection and lets no other through until it is called with false.
+// setBlocked breaks every connection and refuses new ones until it is called with false.
 func (p *proxy) setBlocked(on bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -260,20 +260,20 @@ func (p *proxy) setBlocked(on bool) {
 	p.closeConns()
 }
 
-// closeConns is called with p.mu held.
+// closeConns closes all connections. Requires p.mu.
 func (p *proxy) closeConns() {
 	for conn := range p.open {
 		conn.Close()
 	}
 }
 
-// cutEvery cuts again and again until the function it returns is called, which says how often that was.
+// cutEvery is cutEvery for all connections of the proxy.
 func (p *proxy) cutEvery(interval time.Duration, acked func() int64) func() int {
 	return cutEvery(interval, acked, p.cutAll)
 }
 
-// cutEvery calls cut again and again until the function it returns is called, which says how often that was. Between two
-// cuts something is acknowledged: on a machine that starves a connection may take longer to make than the interval.
+// cutEvery calls cut at an interval until the returned function is called, which returns the number of calls. It skips a
+// call if nothing was acknowledged since the last one: on a starved machine a connection may take longer than the interval.
 func cutEvery(interval time.Duration, acked func() int64, cut func()) func() int {
 	cuts, stop := 0, make(chan struct{})
 	var cutter sync.WaitGroup

@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Somebody edits the stream while it is written, or while the exporter is down, and takes that back later.
+// The stream is edited while the exporter writes to it, or while it is down, and later edited back.
 func TestAnEditedStreamLosesRepeatsAndReordersNothing(t *testing.T) {
 	for name, edit := range map[string]func(*jetstream.StreamConfig){
 		"no batches any more": func(c *jetstream.StreamConfig) { c.AllowBatchPublish = false },
@@ -36,7 +36,7 @@ func TestAnEditedStreamLosesRepeatsAndReordersNothing(t *testing.T) {
 				}
 				publishAllNumbered(t, s, 1, 3)
 				state, next := s.State(0), 4
-				publishAllNumbered(t, s, next, 6) // and what is stored does not know
+				publishAllNumbered(t, s, next, 6) // the stored state does not cover these
 				edited := before
 				edited.Subjects = slices.Clone(before.Subjects)
 				edit(&edited)
@@ -57,7 +57,7 @@ func TestAnEditedStreamLosesRepeatsAndReordersNothing(t *testing.T) {
 	}
 }
 
-// What a stream keeps under other subjects than it takes cannot be asked for by these.
+// Messages cannot be read by the subjects they were sent to if the stream stores them under others.
 func TestAfterACrashPublishingResumesInAStreamThatTransformsSubjects(t *testing.T) {
 	server := startServer(t, "")
 	js := connectClient(t, server.URL())
@@ -86,7 +86,7 @@ func TestAfterACrashPublishingResumesInAStreamThatTransformsSubjects(t *testing.
 	}
 }
 
-// Messages in a batch have no ID that a repetition could be dropped by.
+// The stream could not recognise copies in a batch, because messages in a batch have no ID.
 func TestWhatWentByIDBeforeACrashGoesByIDAfterIt(t *testing.T) {
 	server := startServer(t, "")
 	js := connectClient(t, server.URL())
@@ -94,7 +94,7 @@ func TestWhatWentByIDBeforeACrashGoesByIDAfterIt(t *testing.T) {
 	s := openSink(t, testConfig(server.URL()), discardLog)
 	publishAllNumbered(t, s, 1, 3)
 	state := s.State(3)
-	publishAllNumbered(t, s, 4, 6) // and the state was not stored since
+	publishAllNumbered(t, s, 4, 6) // the state is not stored after these
 	if _, err := js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, AllowBatchPublish: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -105,11 +105,11 @@ func TestWhatWentByIDBeforeACrashGoesByIDAfterIt(t *testing.T) {
 		t.Errorf("the stream holds %s, want %s", got, want)
 	}
 	if after.batches.count == 0 {
-		t.Error("what is new goes by ID, too")
+		t.Error("new changes go by ID, too")
 	}
 }
 
-// Somebody edits the stream so that it does not answer any more.
+// The stream is edited so that it no longer answers.
 func TestAStreamThatIsEditedNotToAcknowledgeIsNamed(t *testing.T) {
 	forBatchesAndIDs(t, func(t *testing.T, batches bool) {
 		server := startServer(t, "")
@@ -129,7 +129,7 @@ func TestAStreamThatIsEditedNotToAcknowledgeIsNamed(t *testing.T) {
 	})
 }
 
-// The answers to a batch come too late, and the stream takes none any more when it is asked for that one.
+// The answers to a batch come too late, and when the sink asks about the batch the stream no longer takes any.
 func TestABatchInDoubtIsResolvedWhenTheStreamStopsTakingBatches(t *testing.T) {
 	server := startServer(t, "")
 	js := connectClient(t, server.URL())

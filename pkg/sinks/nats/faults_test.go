@@ -25,7 +25,7 @@ import (
 
 var discardLog = slog.New(slog.DiscardHandler)
 
-// newPod makes one version of a pod.
+// newPod returns one version of a pod.
 func newPod(name string, version int) *event.Change {
 	return &event.Change{Type: event.Updated, Cluster: "c", Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"},
 		Namespace: "shop", Name: name, UID: "uid-" + name, ResourceVersion: fmt.Sprint(version), After: []byte(`{"a":1}`)}
@@ -45,10 +45,10 @@ func publishChanges(t *testing.T, s *Sink, changes ...*event.Change) (int, error
 	return s.Publish(t.Context(), lane, batch)
 }
 
-// offsets ascend from one message to the next.
+// offsets is the offset of the last message.
 var offsets atomic.Uint64
 
-// mustPublish publishes and fails the test unless all is acknowledged.
+// mustPublish publishes changes and fails the test unless all are acknowledged.
 func mustPublish(t *testing.T, s *Sink, changes ...*event.Change) {
 	t.Helper()
 	if n, err := publishChanges(t, s, changes...); n != len(changes) || err != nil {
@@ -56,8 +56,7 @@ func mustPublish(t *testing.T, s *Sink, changes ...*event.Change) {
 	}
 }
 
-// mustBeUnavailable publishes one change and fails the test unless that is answered with an UnavailableError with these
-// words.
+// mustBeUnavailable publishes one change and fails the test unless the result is an UnavailableError with these words.
 func mustBeUnavailable(t *testing.T, s *Sink, c *event.Change, words ...string) {
 	t.Helper()
 	n, err := publishChanges(t, s, c)
@@ -72,28 +71,28 @@ func mustBeUnavailable(t *testing.T, s *Sink, c *event.Change, words ...string) 
 	}
 }
 
-// waitUnreachable publishes one change again and again until the answer is that there is no connection, with these words
-// about why: it takes a while until the server has said so. The sink is one that does not wait long.
+// waitUnreachable publishes one change until the result is that there is no connection, with these words as the reason. It
+// takes a while until the server has reported that. The sink needs a short timeout.
 func waitUnreachable(t *testing.T, s *Sink, c *event.Change, words ...string) {
 	t.Helper()
 	waitUnavailable(t, s, c, append(words, "not connected to NATS")...)
 }
 
-// waitUnavailable publishes one change again and again until the answer is an UnavailableError with these words.
+// waitUnavailable publishes one change until the result is an UnavailableError with these words.
 func waitUnavailable(t *testing.T, s *Sink, c *event.Change, words ...string) {
 	t.Helper()
 	for begun := time.Now(); ; {
 		n, err := publishChanges(t, s, c)
 		var away *sinks.UnavailableError
-		told := n == 0 && errors.As(err, &away)
+		matches := n == 0 && errors.As(err, &away)
 		for _, word := range words {
-			told = told && strings.Contains(away.Reason, word)
+			matches = matches && strings.Contains(away.Reason, word)
 		}
-		if told {
+		if matches {
 			break
 		}
 		if time.Since(begun) > testTimeout {
-			t.Fatalf("publish: %d, %v; want an UnavailableError that says %q", n, err, words)
+			t.Fatalf("publish: %d, %v; want an UnavailableError with %q", n, err, words)
 		}
 	}
 }
@@ -172,7 +171,7 @@ func TestAStreamDeletedMeanwhileIsCreatedAgain(t *testing.T) {
 	mustBeUnavailable(t, s, newPod("web", 2), `no stream takes the subject "k8s.`, `"K8S"`)
 	var lost *sinks.LostError
 	if n, err := publishChanges(t, s, newPod("web", 2)); n != 0 || !errors.As(err, &lost) || lost.From != 0 {
-		t.Fatalf("everything is gone, and yet the answer is %d, %v", n, err)
+		t.Fatalf("the stream is empty, and the result is %d, %v; want a LostError", n, err)
 	}
 	if err := s.RestoreState(nil, 0, nil); err != nil {
 		t.Fatal(err)
@@ -274,7 +273,7 @@ func TestAnotherStreamDoesNotSwallowChanges(t *testing.T) {
 
 func TestAFullStreamHoldsTheSinkUntilThereIsRoom(t *testing.T) { forBatchesAndIDs(t, testFullStream) }
 
-// forBatchesAndIDs tests a stream that takes batches, and one that does not.
+// forBatchesAndIDs runs a test with a stream that takes batches, and with one that does not.
 func forBatchesAndIDs(t *testing.T, test func(t *testing.T, batches bool)) {
 	t.Run("in batches", func(t *testing.T) { test(t, true) })
 	t.Run("by ID", func(t *testing.T) { test(t, false) })
@@ -321,7 +320,7 @@ func testTooLarge(t *testing.T, batches bool) {
 	}
 }
 
-// testUsers of a server: may do everything, or everything but one thing.
+// testUsers configures users of a server: one that may do everything, and others that lack one right each.
 const testUsers = `authorization {
   users: [
     {user: all, password: secret-all}
@@ -363,7 +362,7 @@ func TestAForbiddenSubjectIsNamedAndOnlyItsLaneWaits(t *testing.T) {
 	})
 }
 
-// mustBeDenied publishes one change and fails the test unless that fails for its subject alone.
+// mustBeDenied publishes one change and fails the test unless the result is an error about its subject alone.
 func mustBeDenied(t *testing.T, s *Sink, c *event.Change) {
 	t.Helper()
 	n, err := publishChanges(t, s, c)

@@ -139,7 +139,8 @@ func (f *fence) fenceStream(ctx context.Context, l *connection.Link, next *term)
 	covered := slices.ContainsFunc(found.Config.Subjects, func(subject string) bool { return stream.Covers(subject, f.cfg.fencePrefix()+">") })
 	switch batches := f.features.acceptsBatches.Load(); {
 	case !covered && batches:
-		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q does not take the subject of the fence, which excludes older exporters: add the "+
+		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q does not take the subject of the fence, which excludes "+
+			"older exporters: add the "+
 			"subject %q to it: nats stream edit %s --subjects %s",
 			f.cfg.Stream, f.cfg.fencePrefix()+">", f.cfg.Stream, strings.Join(append(found.Config.Subjects, f.cfg.fencePrefix()+">"), ","))}
 	case !covered:
@@ -229,7 +230,8 @@ func (f *fence) checkOwnership(ctx context.Context, l *connection.Link, end uint
 	case o.IsNewer(found, mine):
 		return t.markDeposed(o.DeposedError(found, nil))
 	case end >= last: // the stream did not go back
-		return t.markDeposed(&sinks.DeposedError{Reason: fmt.Sprintf("the fence of stream %q, subject %q, is gone: it was purged, or exceeded max_age; "+
+		return t.markDeposed(&sinks.DeposedError{Reason: fmt.Sprintf("the fence of stream %q, subject %q, is gone: it was "+
+			"purged, or exceeded max_age; "+
 			"the stream has no owner until it is claimed again", f.cfg.Stream, o.Subject)})
 	}
 	again, err := o.Claim(ctx, t.claim, mine)
@@ -288,7 +290,9 @@ func (f *fence) checkFence(ctx context.Context, l *connection.Link, t *term, lan
 		f.warnings.update(topicFence, "")
 		return nil
 	}
-	f.warnings.update(topicFence, fmt.Sprintf("stream %q takes changes by message ID now, and cannot refuse those of an older exporter that resumes after a pause: "+
-		"that one stores the messages it had in flight, except copies within duplicate_window; set allow_batched on the stream, and let no other client publish to it", f.cfg.Stream))
+	f.warnings.update(topicFence, fmt.Sprintf("stream %q takes changes by message ID now, and cannot refuse those of an "+
+		"older exporter that resumes after a pause: "+
+		"that one stores the messages it had in flight, except copies within duplicate_window; set allow_batched on the "+
+		"stream, and let no other client publish to it", f.cfg.Stream))
 	return f.checkOwnership(ctx, l, math.MaxUint64)
 }

@@ -91,7 +91,8 @@ func (p *idProgress) recordAck(stream string, before, sequence, inFlight uint64)
 	for len(p.checkpoints) > 0 && p.checkpoints[len(p.checkpoints)-1].sequence > kept {
 		p.checkpoints = p.checkpoints[:len(p.checkpoints)-1]
 	}
-	p.lost = &sinks.LostError{Reason: fmt.Sprintf("stream %q went back: message %d was acknowledged, and a later one got number %d; "+
+	p.lost = &sinks.LostError{Reason: fmt.Sprintf("stream %q went back: message %d was acknowledged, and a later one got "+
+		"number %d; "+
 		"%s", stream, p.newest, sequence, rewindCauses)}
 	if len(p.checkpoints) > 0 {
 		p.lost.From = p.checkpoints[len(p.checkpoints)-1].offset

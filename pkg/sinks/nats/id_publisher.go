@@ -69,7 +69,7 @@ func (p *idPublisher) storeAckedAhead(lane sinks.Lane, ahead map[uint64]bool) {
 	p.ackedAhead[lane] = ahead
 }
 
-// forgetAcked removes all offsets of takeAckedAhead: after a loss or a failover they say nothing about the stream.
+// forgetAcked removes all offsets of takeAckedAhead: they do not survive a loss or a failover.
 func (p *idPublisher) forgetAcked() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

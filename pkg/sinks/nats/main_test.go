@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { leaks.Main(m) }
 
-// testTimeout bounds waits that end by a condition when all is well. It is never slept.
+// testTimeout bounds waits that end by a condition. No test sleeps for it.
 const testTimeout = 3 * time.Minute
 
 const testSubject = "k8s.{cluster}.{group}.{resource}.{namespace}.{name}"
@@ -36,7 +36,7 @@ func startServer(t testing.TB, config string) *natsserver.Server {
 	return startServerIn(t, t.TempDir(), config)
 }
 
-// startServerIn is serve for a test that does something to the files of the server, which are below dir.
+// startServerIn is startServer with the files of the server below dir, for tests that change them.
 func startServerIn(t testing.TB, dir, config string) *natsserver.Server {
 	t.Helper()
 	require.Integration(t)
@@ -52,12 +52,12 @@ func startServerIn(t testing.TB, dir, config string) *natsserver.Server {
 	return s
 }
 
-// testConfig is what the tests deliver with: a stream of their own, and time for an answer on a machine that starves.
+// testConfig is the configuration of most tests: a stream of its own, and a timeout that suffices on a starved machine.
 func testConfig(url string) Config {
 	return Config{URL: url, Stream: "K8S", Subject: testSubject, AckTimeout: testTimeout, Create: Create{Enabled: true}}
 }
 
-// shortTimeoutConfig is for tests in which answers are lost, and messages sent again.
+// shortTimeoutConfig is for tests in which answers are lost and messages sent again.
 func shortTimeoutConfig(url string) Config {
 	cfg := testConfig(url)
 	cfg.AckTimeout = shortTimeout
@@ -75,7 +75,7 @@ func newSink(t testing.TB, cfg Config, log *slog.Logger) *Sink {
 	return s
 }
 
-// openSink makes a sink that is closed at the end of the test.
+// openSink returns a sink that is closed at the end of the test.
 func openSink(t testing.TB, cfg Config, log *slog.Logger) *Sink {
 	t.Helper()
 	s := newSink(t, cfg, log)
@@ -87,7 +87,7 @@ func openSink(t testing.TB, cfg Config, log *slog.Logger) *Sink {
 	return s
 }
 
-// connectClient is an ordinary connection for what the sink does not do: reading, and changing streams.
+// connectClient returns an ordinary connection, to read and to edit streams.
 func connectClient(t testing.TB, url string, options ...nats.Option) jetstream.JetStream {
 	t.Helper()
 	closed := make(chan struct{})
@@ -104,7 +104,7 @@ func connectClient(t testing.TB, url string, options ...nats.Option) jetstream.J
 	return js
 }
 
-// readDelivered reads everything a stream holds, in its order.
+// readDelivered reads all messages of a stream, in order.
 func readDelivered(t testing.TB, js jetstream.JetStream, stream string) []sinktest.Delivered {
 	t.Helper()
 	var all []sinktest.Delivered
@@ -114,7 +114,7 @@ func readDelivered(t testing.TB, js jetstream.JetStream, stream string) []sinkte
 	return all
 }
 
-// changeIDOf returns the ID of a change: in a header where there is no payload, else in that.
+// changeIDOf returns the ID of a change: from the headers if there is one, else from the payload.
 func changeIDOf(header nats.Header, data []byte) string {
 	if id := header.Get(nats.MsgIdHdr); id != "" {
 		return id
@@ -126,7 +126,7 @@ func changeIDOf(header nats.Header, data []byte) string {
 	return cmp.Or(header.Get(headerID), header.Get("ce-id"), native.ID)
 }
 
-// readMessages reads everything a stream holds, in its order.
+// readMessages reads all messages of a stream, in order.
 func readMessages(t testing.TB, js jetstream.JetStream, stream string) []jetstream.Msg {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
@@ -166,8 +166,8 @@ func readMessages(t testing.TB, js jetstream.JetStream, stream string) []jetstre
 	return all
 }
 
-// retryUntilAnswered asks until there is an answer: servers that have just lost each other may drop a request, or answer
-// that none of them leads.
+// retryUntilAnswered repeats a request until it is answered: servers that have just lost each other may drop a request, or
+// report that none of them leads.
 func retryUntilAnswered[T any](ctx context.Context, ask func(context.Context) (T, error)) (T, error) {
 	pause := time.NewTicker(50 * time.Millisecond)
 	defer pause.Stop()
@@ -184,7 +184,7 @@ func retryUntilAnswered[T any](ctx context.Context, ask func(context.Context) (T
 	}
 }
 
-// newHarness describes a server's stream to the suite.
+// newHarness describes the stream of a server to the suite.
 func newHarness(server *natsserver.Server, url string) sinktest.Harness {
 	return sinktest.Harness{
 		New: func(t testing.TB) sinks.Sink {
@@ -197,8 +197,8 @@ func newHarness(server *natsserver.Server, url string) sinktest.Harness {
 	}
 }
 
-// createStreamWithoutBatches makes the stream that testConfig names, as servers before 2.14 know it: changes go there by
-// message ID.
+// createStreamWithoutBatches creates the stream of testConfig as servers before 2.14 have it: changes go there by message
+// ID.
 func createStreamWithoutBatches(t testing.TB, server *natsserver.Server, options ...nats.Option) {
 	t.Helper()
 	if _, err := connectClient(t, server.URL(), options...).CreateStream(t.Context(), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}}); err != nil {
@@ -206,13 +206,13 @@ func createStreamWithoutBatches(t testing.TB, server *natsserver.Server, options
 	}
 }
 
-// testRoutes are templates of subjects beside the stream's own, each with a subject for each object.
+// testRoutes are templates of routes. Each gives every object a subject of its own.
 var testRoutes = []string{"k8s.audit.of.{group}.{resource}.{namespace}.{name}", "k8s.one.copy.of.{group}.{resource}.{namespace}.{name}"}
 
-// addRoutes lets the suite publish to routes, too. The sinks it opens are configured with them.
+// addRoutes makes the suite publish to routes, too. The sinks that it opens must be configured with them.
 func addRoutes(h *sinktest.Harness) { h.Topics, h.Escape = testRoutes, AppendToken }
 
-// logRecorder collects log lines without their time.
+// logRecorder records log lines without their time.
 type logRecorder struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

@@ -29,7 +29,8 @@ func coreConfig(url string) Config {
 	return Config{URL: url, Mode: modeCore, Subject: testSubject, AckTimeout: testTimeout}
 }
 
-// A bucket forgets what its keys held before, so the suite looks at what the bucket told of itself as it stored it.
+// A bucket does not keep earlier values of its keys, so the suite reads the messages that the bucket republishes as it
+// stores them.
 func TestABucketKeepsTheContract(t *testing.T) {
 	server := startServer(t, "")
 	js := connectClient(t, server.URL())
@@ -73,7 +74,7 @@ func TestABucketHoldsTheCurrentState(t *testing.T) {
 		t.Errorf("the bucket holds %v, %v", entry, err)
 	}
 	if _, err := kv.Get(t.Context(), "core.pods.shop.old"); !errors.Is(err, jetstream.ErrKeyNotFound) {
-		t.Errorf("what was deleted is answered with %v", err)
+		t.Errorf("the key of a deleted object: %v", err)
 	}
 	history, err := kv.History(t.Context(), "core.pods.shop.old")
 	if err != nil || len(history) != 1 || history[0].Operation() != jetstream.KeyValuePurge {
@@ -133,7 +134,7 @@ func TestAStreamThatIsNoBucketIsAnError(t *testing.T) {
 	mustBeUnavailable(t, openSink(t, bucketConfig(server.URL()), discardLog), newPod("web", 1), `stream "KV_objects" is no key-value bucket`)
 }
 
-// subscriber keeps what an ordinary subscriber hears. It is heard again after the server was away.
+// subscriber records the messages that an ordinary subscriber receives. It reconnects after the server was away.
 type subscriber struct {
 	nc       *nats.Conn
 	mu       sync.Mutex
@@ -163,7 +164,7 @@ func newSubscriber(t *testing.T, server *natsserver.Server, subject string) *sub
 	return s
 }
 
-// delivered returns what was heard when everything on its way has come.
+// delivered returns the received messages after everything in flight has arrived.
 func (s *subscriber) delivered(t testing.TB) []sinktest.Delivered {
 	t.Helper()
 	if err := s.nc.FlushTimeout(testTimeout); err != nil {
@@ -186,7 +187,7 @@ func TestCoreKeepsTheContractForSubscribers(t *testing.T) {
 	h.New = func(t testing.TB) sinks.Sink {
 		cfg := coreConfig(server.URL())
 		cfg.Routed = testRoutes
-		return struct{ sinks.Router }{newSink(t, cfg, discardLog)} // its state says nothing without a stream
+		return struct{ sinks.Router }{newSink(t, cfg, discardLog)} // without a stream there is nothing to restore
 	}
 	addRoutes(&h)
 	h.Read = listener.delivered
@@ -247,7 +248,7 @@ func TestCoreWaitsWhileThereIsNoServer(t *testing.T) {
 	waitAccepted(t, s, newPod("web", 2))
 }
 
-// waitAccepted publishes until it is accepted.
+// waitAccepted publishes a change until it is accepted.
 func waitAccepted(t *testing.T, s *Sink, c *event.Change) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)

@@ -18,9 +18,9 @@ import (
 )
 
 // Two streams of three replicas are filled at once, one by ID and one in batches, while the connections between the servers
-// are cut at random. Meanwhile the leader of a stream is parted from both others until one of them leads, then a leader
-// from one follower only, and all servers from each other, so that none leads. Each time every stream has a leader in the
-// end, and all replicas.
+// are cut at random. The leader of a stream is separated from both others until one of them leads; then a leader from one
+// follower only; then all servers from each other, so that none leads. After each outage every stream has a leader and all
+// replicas.
 func TestReplicatedStreamsLoseRepeatAndReorderNothingInPartitions(t *testing.T) {
 	ways := network{t: t, routes: make(map[[2]int]*proxy)}
 	servers := startCluster(t, ways.proxyPort)
@@ -32,7 +32,7 @@ func TestReplicatedStreamsLoseRepeatAndReorderNothingInPartitions(t *testing.T) 
 	}{
 		{"a leader loses all others", func(t testing.TB) error { return ways.isolateLeader(t, js, servers, "BYID") }},
 		{"a leader loses one follower", func(t testing.TB) error { return ways.isolateFromFollower(t, js, servers, "BATCHES") }},
-		{"everybody loses everybody", func(t testing.TB) error { return ways.separateAll(t, servers, "BYID", "BATCHES") }},
+		{"all servers lose each other", func(t testing.TB) error { return ways.separateAll(t, servers, "BYID", "BATCHES") }},
 	} {
 		t.Run(outage.name, func(t *testing.T) {
 			streams := replicatedStreams(t, servers, servers.URL())
@@ -44,12 +44,12 @@ func TestReplicatedStreamsLoseRepeatAndReorderNothingInPartitions(t *testing.T) 
 	}
 }
 
-// The leader of a stream is parted from the others, and a new one takes changes. Then the sink's connection comes to the old
-// one, which believes that it leads and has less than was acknowledged. That is neither a stream that went back nor a fence
-// that is gone, and nothing is sent again when all are together.
+// The leader of a stream is separated from the others, and a new leader takes changes. Then the connection of the sink moves
+// to the old leader, which believes that it leads and lacks acknowledged messages. The sink must report neither a loss nor a
+// lost fence, and must repeat nothing when the servers are connected again.
 func TestAReplacedLeaderIsNotTrusted(t *testing.T) {
 	t.Run("in batches", func(t *testing.T) { testReplacedLeader(t, true, func(*fencedPublisher) {}) })
-	t.Run("by ID, behind a fence", func(t *testing.T) { testReplacedLeader(t, false, func(r *fencedPublisher) { r.fenceSink("one") }) })
+	t.Run("by ID, with a fence", func(t *testing.T) { testReplacedLeader(t, false, func(r *fencedPublisher) { r.fenceSink("one") }) })
 }
 
 func testReplacedLeader(t *testing.T, batches bool, begin func(r *fencedPublisher)) {
@@ -82,7 +82,7 @@ func testReplacedLeader(t *testing.T, batches bool, begin func(r *fencedPublishe
 	far.setBlocked(false)
 	done = r.publishAll(all, done, func() bool { return !leadsAny(t.Context(), local, []string{"K8S"}) })
 	if done != 100 {
-		t.Errorf("%d changes were acknowledged by a server that is alone", done-100)
+		t.Errorf("an isolated server acknowledged %d changes", done-100)
 	}
 	ways.setIsolated(at, false)
 	r.publishAll(all, done, func() bool { return false })
@@ -92,8 +92,8 @@ func testReplacedLeader(t *testing.T, batches bool, begin func(r *fencedPublishe
 	}
 }
 
-// publishAll publishes what is left of messages until all are acknowledged, or it is enough. Nothing may be said to be lost,
-// and nobody to have taken over.
+// publishAll publishes the rest of messages until all are acknowledged or enough returns true. It fails the test at a
+// LostError or a DeposedError.
 func (r *fencedPublisher) publishAll(messages []sinks.Message, done int, enough func() bool) int {
 	r.t.Helper()
 	var last error
@@ -112,20 +112,20 @@ func (r *fencedPublisher) publishAll(messages []sinks.Message, done int, enough 
 	return done
 }
 
-// network is what is between the servers of a cluster.
+// network is the connections between the servers of a cluster.
 type network struct {
 	t      testing.TB
 	routes map[[2]int]*proxy // from one server to another
 }
 
-// proxyPort makes one of the ways.
+// proxyPort starts the proxy from one server to another and returns its port.
 func (n network) proxyPort(from, to, port int) int {
 	p := startProxy(n.t, ports.Address(port))
 	n.routes[[2]int{from, to}] = p
 	return p.listener.Addr().(*net.TCPAddr).Port
 }
 
-// cutOne breaks the connections of two servers, whoever of them had made them.
+// cutOne breaks the connections between two servers, in both directions.
 func (n network) cutOne(random *rand.Rand) {
 	a := random.IntN(3)
 	b := (a + 1) % 3
@@ -133,14 +133,14 @@ func (n network) cutOne(random *rand.Rand) {
 	n.routes[[2]int{b, a}].cutAll()
 }
 
-// setBlocked keeps two servers from each other, or no longer.
+// setBlocked separates two servers, or connects them again.
 func (n network) setBlocked(a, b int, on bool) {
 	n.routes[[2]int{a, b}].setBlocked(on)
 	n.routes[[2]int{b, a}].setBlocked(on)
 }
 
-// isolateLeader parts the leader of a stream from the others until one of them leads. Until then, and when they meet again,
-// it may believe that it leads.
+// isolateLeader separates the leader of a stream from the others until one of them leads. Until it is connected again, it
+// may believe that it leads.
 func (n network) isolateLeader(t testing.TB, js jetstream.JetStream, servers natsserver.Servers, stream string) error {
 	leader, err := leaderOf(js, servers, stream)
 	if err != nil {
@@ -159,8 +159,8 @@ func (n network) setIsolated(at int, on bool) {
 	n.setBlocked(at, (at+2)%3, on)
 }
 
-// isolateFromFollower parts the leader of a stream from one follower until it leads no more, or has not heard of it for
-// longer than followers wait for a leader. The third server hears both.
+// isolateFromFollower separates the leader of a stream from one follower until it is replaced, or until it had no contact
+// for longer than followers wait for a leader. The third server is connected to both.
 func (n network) isolateFromFollower(t testing.TB, js jetstream.JetStream, servers natsserver.Servers, stream string) error {
 	leader, err := leaderOf(js, servers, stream)
 	if err != nil {
@@ -180,10 +180,10 @@ func (n network) isolateFromFollower(t testing.TB, js jetstream.JetStream, serve
 	return errors.Join(err, servers.WaitHealthy(context.Background()))
 }
 
-// maxElectionTimeout is how long a follower waits for its leader at most (nats-server, maxElectionTimeoutDefault).
+// maxElectionTimeout is the longest time that a follower waits for its leader (nats-server, maxElectionTimeoutDefault).
 const maxElectionTimeout = 9 * time.Second
 
-// separateAll parts every server from every other until none of them says of the streams that it leads.
+// separateAll separates all servers from each other until none of them reports to lead one of the streams.
 func (n network) separateAll(t testing.TB, servers natsserver.Servers, streams ...string) error {
 	var locals []jetstream.JetStream
 	for _, s := range servers {
@@ -201,7 +201,7 @@ func (n network) separateAll(t testing.TB, servers natsserver.Servers, streams .
 	return errors.Join(err, servers.WaitHealthy(context.Background()))
 }
 
-// leadsAny says whether the one server that is asked leads one of the streams.
+// leadsAny reports whether the server that is asked leads one of the streams, in its own opinion.
 func leadsAny(ctx context.Context, js jetstream.JetStream, streams []string) bool {
 	return slices.ContainsFunc(streams, func(stream string) bool {
 		state, err := clusterInfo(ctx, js, stream)
@@ -209,7 +209,7 @@ func leadsAny(ctx context.Context, js jetstream.JetStream, streams []string) boo
 	})
 }
 
-// waitUntil asks again and again.
+// waitUntil calls reached until it returns true.
 func waitUntil(reached func(ctx context.Context) bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()

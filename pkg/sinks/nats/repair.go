@@ -37,7 +37,8 @@ type publishFunc func(ctx context.Context, l *connection.Link, lane sinks.Lane, 
 
 // publish publishes messages and handles the beginnings and ends of snapshots among them. All messages before the end of a
 // snapshot are stored when it is handled, because all changes share one lane.
-func (r *bucketRepair) publish(ctx context.Context, l *connection.Link, lane sinks.Lane, batch []sinks.Message, publish publishFunc) (int, error) {
+func (r *bucketRepair) publish(ctx context.Context, l *connection.Link, lane sinks.Lane, batch []sinks.Message,
+	publish publishFunc) (int, error) {
 	for done := 0; ; done++ {
 		next := done
 		for next < len(batch) && batch[next].Change.Type != event.SnapshotBegin && batch[next].Change.Type != event.SnapshotEnd {
@@ -71,7 +72,8 @@ func (r *bucketRepair) handleSnapshotRecord(ctx context.Context, l *connection.L
 	}
 	start, known := r.startOf(id)
 	if !known || lane != singleLane {
-		r.log.Warn("bucket not repaired: the snapshot began before this process or before a loss, or the server refuses a subject; stale keys remain",
+		r.log.Warn("bucket not repaired: the snapshot began before this process or before a loss, or the server refuses a "+
+			"subject; stale keys remain",
 			"bucket", r.cfg.Bucket, "resource", c.Resource.String(), "namespace", c.Namespace)
 		return nil
 	}
@@ -137,8 +139,9 @@ func snapshotKeyPattern(subject *sinks.Template, c *event.Change) string {
 	return strings.Join(tokens, ".")
 }
 
-// purgeStaleKeys purges the keys whose newest value has a sequence up to start.
-func (r *bucketRepair) purgeStaleKeys(ctx context.Context, l *connection.Link, keys string, start uint64) (purged int, err error) {
+// purgeStaleKeys purges the keys that were not written after the sequence start.
+func (r *bucketRepair) purgeStaleKeys(ctx context.Context, l *connection.Link, keys string, start uint64) (purged int,
+	err error) {
 	js, err := jetstream.New(l.Conn())
 	if err != nil {
 		return 0, err

@@ -11,7 +11,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// snapshotRecord makes a record of a snapshot of pods, of one namespace or of all.
+// snapshotRecord returns the begin or end record of a snapshot of pods, in one namespace or in all.
 func snapshotRecord(kind event.Type, id, namespace string) *event.Change {
 	c := newPod("", 0)
 	return &event.Change{Type: kind, Cluster: "c", Resource: c.Resource, Namespace: namespace, Snapshot: &event.SnapshotInfo{ID: id}}
@@ -46,7 +46,7 @@ func TestABucketIsRepairedAtTheEndOfASnapshot(t *testing.T) {
 	node.Resource = event.Resource{Version: "v1", Resource: "nodes", Kind: "Node"}
 	mustPublish(t, s, newPod("here", 1), newPod("ghost", 1), inNamespace(newPod("other", 1), "bank"), node)
 
-	after := openSink(t, cfg, discardLog) // its journal was lost
+	after := openSink(t, cfg, discardLog) // with a new journal
 	here := newPod("here", 1)
 	here.Type, here.Snapshot = event.Snapshot, &event.SnapshotInfo{ID: "7"}
 	mustPublish(t, after, snapshotRecord(event.SnapshotBegin, "7", "shop"), here, newPod("new", 2), snapshotRecord(event.SnapshotEnd, "7", "shop"), newPod("newer", 3))
@@ -72,7 +72,7 @@ func TestABucketIsNotRepairedUnlessAskedFor(t *testing.T) {
 	}
 }
 
-// The journal does not reach back to where the snapshot began, so that only its end comes again.
+// The journal does not reach back to the beginning of the snapshot, so only its end is sent again.
 func TestABucketRecreatedDuringASnapshotIsNotRepaired(t *testing.T) {
 	server := startServer(t, "")
 	cfg := bucketConfig(server.URL())

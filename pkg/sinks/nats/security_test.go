@@ -15,7 +15,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
 )
 
-// openCheckedSink makes a sink whose log is kept, and sees at the end that no secret is in it.
+// openCheckedSink opens a sink and checks at the end of the test that its log contains no secret.
 func openCheckedSink(t *testing.T, cfg Config, secrets ...string) *Sink {
 	t.Helper()
 	var lines logRecorder
@@ -70,13 +70,13 @@ func TestACredentialsFileAuthenticatesAndIsReadAgain(t *testing.T) {
 	stranger, member := newUserKey(t), newUserKey(t)
 	claim := jwtClaims("user")
 	claim["subs"], claim["data"], claim["payload"] = -1, -1, -1
-	writeFile(t, cfg.Credentials, credsFile(signToken(t, stranger, stranger, claim), stranger.seed)) // by no account that the server knows
+	writeFile(t, cfg.Credentials, credsFile(signToken(t, stranger, stranger, claim), stranger.seed)) // signed by an account that the server does not know
 	s := openCheckedSink(t, cfg, stranger.seed, member.seed)
 	waitUnreachable(t, s, newPod("web", 1), "uthorization")
 	writeFile(t, cfg.Credentials, credsFile(signToken(t, account, member, claim), member.seed))
 	waitAccepted(t, s, newPod("web", 1))
 
-	if err := server.Restart(t.Context()); err != nil { // the connection is made anew
+	if err := server.Restart(t.Context()); err != nil { // the client reconnects
 		t.Fatal(err)
 	}
 	waitAccepted(t, s, newPod("web", 2))
@@ -92,7 +92,7 @@ func TestATLSConnectionReloadsRotatedFiles(t *testing.T) {
 	cfg.TLS = TLS{CA: filepath.Join(mine, "ca.pem"), Cert: filepath.Join(mine, "cert.pem"), Key: filepath.Join(mine, "key.pem")}
 
 	s := openCheckedSink(t, cfg, "PRIVATE")
-	waitUnreachable(t, s, newPod("web", 1), "ca.pem") // not there yet
+	waitUnreachable(t, s, newPod("web", 1), "ca.pem") // the file does not exist yet
 	fresh.IssueTo(t, mine)
 	for range 2 { // neither trusts the other
 		waitUnreachable(t, s, newPod("web", 1), "certificate")
@@ -156,7 +156,7 @@ func withLimits(claims map[string]any, limits ...map[string]any) map[string]any 
 	return claims
 }
 
-// signToken is a JWT as NATS has it (github.com/nats-io/jwt, version 2), signed by issuer.
+// signToken returns a JWT of NATS (github.com/nats-io/jwt, version 2), signed by issuer.
 func signToken(t *testing.T, issuer, subject identity, claims map[string]any) string {
 	t.Helper()
 	part := func(v any) string {
@@ -175,7 +175,7 @@ func signToken(t *testing.T, issuer, subject identity, claims map[string]any) st
 	return text + "." + base64.RawURLEncoding.EncodeToString(signature)
 }
 
-// credsFile is a .creds file.
+// credsFile returns the content of a .creds file.
 func credsFile(token, seed string) string {
 	return "-----BEGIN NATS USER JWT-----\n" + token + "\n------END NATS USER JWT------\n\n" +
 		"-----BEGIN USER NKEY SEED-----\n" + seed + "\n------END USER NKEY SEED------\n"

@@ -82,17 +82,20 @@ func buildSink(cfg Config, f format.Format, subject *sinks.Template, routed []st
 	w := &warnings{log: log, stream: cfg.Stream, texts: map[string]string{}}
 	features := &streamFeatures{stream: cfg.Stream, warnings: w}
 	features.verified.Store(cfg.Mode == modeCore) // core NATS has no stream to look up
-	e := &encoder{cfg: cfg, format: f, subject: subject, features: features, buffers: sync.Pool{New: func() any { return new([]byte) }}}
+	e := &encoder{cfg: cfg, format: f, subject: subject, features: features,
+		buffers: sync.Pool{New: func() any { return new([]byte) }}}
 	end := &streamEnd{epoch: randomName()}
 	ids := &idPublisher{cfg: cfg, encoder: e, ackedAhead: map[sinks.Lane]map[uint64]bool{}}
 	closer := &batchCloser{stream: cfg.Stream, pattern: pattern, ackTimeout: cfg.AckTimeout}
 	fence := &fence{cfg: cfg, features: features, warnings: w, closer: closer, end: end, progress: &ids.progress}
-	batches := &batchPublisher{cfg: cfg, encoder: e, features: features, closer: closer, end: end, fence: fence, prefix: randomName()}
+	batches := &batchPublisher{cfg: cfg, encoder: e, features: features, closer: closer, end: end, fence: fence,
+		prefix: randomName()}
 	verifier := &streamVerifier{cfg: cfg, log: log, pattern: pattern, routedPatterns: routed, features: features, warnings: w,
 		lock: make(chan struct{}, 1), afterCheck: batches.readEndOfBatches}
-	repair := &bucketRepair{cfg: cfg, log: log, subject: subject, features: features, end: end, fence: fence, snapshotStarts: map[string]uint64{}}
-	return &Sink{cfg: cfg, log: log, lanes: laneLayout{count: cfg.Lanes}, connector: connector{cfg: cfg}, warnings: w, features: features,
-		verifier: verifier, encoder: e, end: end, batches: batches, ids: ids, repair: repair, fence: fence}
+	repair := &bucketRepair{cfg: cfg, log: log, subject: subject, features: features, end: end, fence: fence,
+		snapshotStarts: map[string]uint64{}}
+	return &Sink{cfg: cfg, log: log, lanes: laneLayout{count: cfg.Lanes}, connector: connector{cfg: cfg}, warnings: w,
+		features: features, verifier: verifier, encoder: e, end: end, batches: batches, ids: ids, repair: repair, fence: fence}
 }
 
 // Concurrency implements [sinks.Concurrent]. It matters only while there are many lanes.
@@ -129,7 +132,8 @@ func (s *Sink) ApplyRepartition(r sinks.Repartition) { s.lanes.applyRepartition(
 func (s *Sink) Ping(ctx context.Context) error {
 	s.coreWarning.Do(func() {
 		if s.cfg.Mode == modeCore {
-			s.log.Warn("NATS in mode core keeps nothing: messages without a subscriber are lost, and count as delivered; use mode jetstream to keep them")
+			s.log.Warn("NATS in mode core keeps nothing: messages without a subscriber are lost, and count as delivered; " +
+				"use mode jetstream to keep them")
 		}
 	})
 	_, err := s.verifiedLink(ctx)
@@ -191,7 +195,8 @@ func (s *Sink) handlePublishError(lane sinks.Lane, err error) {
 // publishByMode sends changes in batches if the stream takes them and has no other writer, else by message ID. Changes that
 // may have been sent by ID are sent by ID again, because only the ID reveals which of them are stored. Dead letters have no
 // order, so they always go by ID.
-func (s *Sink) publishByMode(ctx context.Context, l *connection.Link, lane sinks.Lane, batch []sinks.Message) (n int, err error) {
+func (s *Sink) publishByMode(ctx context.Context, l *connection.Link, lane sinks.Lane, batch []sinks.Message) (n int,
+	err error) {
 	switch {
 	case s.cfg.Mode == modeCore:
 		return publishCore(ctx, l, s.encoder, batch)
@@ -275,7 +280,8 @@ func (s *Sink) LaneProgress() map[sinks.Lane]sinks.LanePosition {
 }
 
 // ReadTail implements [sinks.Fenced]. All lanes are in one stream, which is read once.
-func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosition, emitted func(sinks.Lane, sinks.Emitted) error) error {
+func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosition,
+	emitted func(sinks.Lane, sinks.Emitted) error) error {
 	t := s.fence.current.Load()
 	if t == nil || s.cfg.Mode == modeCore {
 		return nil

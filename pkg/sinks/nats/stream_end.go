@@ -61,8 +61,8 @@ func (e *streamEnd) currentEpoch() string {
 	return e.epoch
 }
 
-// startEpoch begins another epoch: the journal is an older copy of the one whose changes are in the stream, so its offsets
-// now belong to other changes.
+// startEpoch begins another epoch, because the stream holds changes of a newer copy of this journal: the journal now gives
+// their offsets to other changes.
 func (e *streamEnd) startEpoch() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -120,8 +120,9 @@ func (e *streamEnd) lostError() error {
 func (e *streamEnd) recordLoss(stream string, offset, end uint64) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.lost = &sinks.LostError{From: offset, Reason: fmt.Sprintf("stream %q went back: message %d was acknowledged, and the stream ends with number %d; %s",
-		stream, e.lastSequence, end, rewindCauses)}
+	e.lost = &sinks.LostError{From: offset, Reason: fmt.Sprintf("stream %q went back: message %d was acknowledged, and the "+
+		"stream "+
+		"ends with number %d; %s", stream, e.lastSequence, end, rewindCauses)}
 	e.lastSequence, e.storedThrough, e.endKnown = end, offset, true
 	return e.lost
 }

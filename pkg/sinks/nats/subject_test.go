@@ -31,7 +31,7 @@ func TestTokensAreEscapedReversibly(t *testing.T) {
 	}
 }
 
-// unescapeToken is the way back from AppendToken. A token that it cannot have made is an error.
+// unescapeToken is the inverse of AppendToken. A token that AppendToken cannot have made is an error.
 func unescapeToken(token string) (string, error) {
 	text := make([]byte, 0, len(token))
 	for i := 0; i < len(token); i++ {
@@ -103,6 +103,6 @@ func TestADeadLetterIsNoCopyOfItsChange(t *testing.T) {
 	letter := *c
 	letter.DeadLetter = &event.DeadLetterInfo{Sink: "bus", Reason: "too large"}
 	if first, second := changeMessageID(c), changeMessageID(&letter); second != first+"/dead-letter/bus" {
-		t.Errorf("a stream takes %q for %q", second, first)
+		t.Errorf("the stream may take %q for a copy of %q", second, first)
 	}
 }

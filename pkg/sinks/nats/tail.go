@@ -15,7 +15,8 @@ import (
 
 // readTails reads lanes back from the stream in one pass, from the sequence first to the end of the stream when the term
 // began. It calls emitted for each message of an exporter, once for each lane that the message may belong to.
-func readTails(ctx context.Context, cfg Config, l *connection.Link, t *term, lanes []laneTail, first uint64, emitted func(sinks.Lane, sinks.Emitted) error) error {
+func readTails(ctx context.Context, cfg Config, l *connection.Link, t *term, lanes []laneTail, first uint64,
+	emitted func(sinks.Lane, sinks.Emitted) error) error {
 	return cfg.streamClient(l).ReadRange(ctx, first, t.endSequence, t.directAccess, func(m stream.Message) error {
 		e, ours := format.ReadEmitted(m.Data, factHeader(m))
 		if !ours || strings.HasPrefix(m.Subject, cfg.fencePrefix()) {
@@ -56,7 +57,7 @@ func factHeader(m stream.Message) func(name string) string {
 // laneTail is a lane to read back. Its name has the number of lanes at the time it was recorded, which may differ from now.
 type laneTail struct {
 	lane      sinks.Lane
-	index, of uint64 // it holds the objects whose hash is index modulo of; the single lane is 0 of 1
+	index, of uint64 // holds the objects with a hash of index modulo of; the single lane is 0 of 1
 	from      uint64 // first sequence to read
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// Mirrors answer in place of a stream that allows direct access. This one has only what is of one object.
+// Mirrors answer in place of a stream that allows direct access. This one holds the messages of one object only.
 func TestATailIsCompleteThoughMirrorsAnswer(t *testing.T) {
 	server := startServer(t, "")
 	js := connectClient(t, server.URL())
@@ -39,7 +39,7 @@ func TestATailIsCompleteThoughMirrorsAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	newer := startFencedPublisher(t, cfg, "two")
-	for range 20 { // who answers is chance
+	for range 20 { // either may answer
 		var got []string
 		if err := newer.sink.ReadTail(t.Context(), map[sinks.Lane]sinks.LanePosition{singleLane: 1}, func(_ sinks.Lane, e sinks.Emitted) error { got = append(got, e.ID); return nil }); err != nil {
 			t.Fatal(err)
@@ -68,7 +68,7 @@ func TestTheTailsOfManyLanesAreReadAtOnce(t *testing.T) {
 	}
 	behind := newPod("behind", 1)
 	begin := older.sink.LaneProgress()
-	mustPublish(t, older.sink, behind) // in a batch, in the lane of everything
+	mustPublish(t, older.sink, behind) // in a batch, in the single lane
 	end := sinks.LanePosition(0)
 	for _, place := range begin {
 		end = max(end, place)
@@ -96,7 +96,7 @@ func TestTheTailsOfManyLanesAreReadAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !maps.EqualFunc(got, want, slices.Equal) {
-		t.Errorf("%d lanes, want %d; of everything %v, want %v", len(got), len(want), got[singleLane], want[singleLane])
+		t.Errorf("%d lanes, want %d; of the single lane %v, want %v", len(got), len(want), got[singleLane], want[singleLane])
 	}
 	if n := requests.Load(); n > 5 {
 		t.Errorf("%d requests", n)

@@ -75,7 +75,8 @@ func (c Config) validateCleartext() error {
 		if err != nil || u.Scheme == "tls" || u.Scheme == "wss" || u.User == nil && c.Password == "" && c.Token == "" {
 			continue
 		}
-		return fmt.Errorf("address %d sends the password or token in cleartext; write tls://, use credentials or nkeySeed, or set "+
+		return fmt.Errorf("address %d sends the password or token in cleartext; write tls://, use credentials or nkeySeed, or "+
+			"set "+
 			"nats.allowCleartextCredentials: true if the network is trusted", i+1)
 	}
 	return nil
@@ -232,7 +233,8 @@ func (c Config) validateMode() error {
 		errs = append(errs, atPath("bucket", validateBucket(c.Bucket)))
 		unused("stream", c.Stream != "", "the bucket has its own")
 		if c.Create.MaxAge != 0 {
-			errs = append(errs, atPath("create.maxAge", errors.New("objects that do not change would disappear from the bucket; leave it out in mode kv")))
+			errs = append(errs, atPath("create.maxAge", errors.New("objects that do not change would disappear from the bucket; "+
+				"leave it out in mode kv")))
 		}
 	}
 	return errors.Join(errs...)

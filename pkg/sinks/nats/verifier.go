@@ -51,7 +51,8 @@ func (f *streamFeatures) invalidate() { f.verified.Store(false) }
 // Ordered batches need a stream with a single writer.
 func (f *streamFeatures) recordOtherWriter(subject string) {
 	if f.acceptsBatches.Swap(false) {
-		f.warnings.update(topicWriters, fmt.Sprintf("another writer publishes to stream %q, for example to %q: changes go by message ID now, one at a time "+
+		f.warnings.update(topicWriters, fmt.Sprintf("another writer publishes to stream %q, for example to %q: changes go by "+
+			"message ID now, one at a time "+
 			"for each object; give the exporter a stream of its own, then restart it", f.stream, subject))
 	}
 }
@@ -126,12 +127,14 @@ func (v *streamVerifier) lookUpStream(ctx context.Context, c stream.Client) erro
 // createMissing creates the stream if nats.create.enabled is set.
 func (v *streamVerifier) createMissing(ctx context.Context, c stream.Client) error {
 	if !v.cfg.Create.Enabled {
-		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q does not exist; create it for the subjects %q, or set nats.create.enabled",
+		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q does not exist; create it for the subjects %q, or set "+
+			"nats.create.enabled",
 			v.cfg.Stream, v.pattern)}
 	}
 	config := v.newStreamConfig(supportsBatches(c.Link.Conn().ConnectedServerVersion()))
 	if i := slices.IndexFunc(config.Subjects, func(subject string) bool { return strings.HasPrefix(subject, "*") }); i >= 0 {
-		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q cannot be created: it would take %q, with any first token, which the server "+
+		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q cannot be created: it would take %q, with any first "+
+			"token, which the server "+
 			"reserves; start nats.subject, and the subjects of routes, with a fixed word, as in k8s.{cluster}, or create the stream",
 			v.cfg.Stream, config.Subjects[i])}
 	}
@@ -190,11 +193,13 @@ func (v *streamVerifier) checkExisting(config jetstream.StreamConfig) error {
 	if slices.ContainsFunc(v.patterns(), func(pattern string) bool {
 		return !slices.ContainsFunc(config.Subjects, func(subject string) bool { return stream.Covers(subject, pattern) })
 	}) {
-		partly = fmt.Sprintf("stream %q does not take every subject of the template: delivery stops at the first other one; it takes %q, the template is %q",
+		partly = fmt.Sprintf("stream %q does not take every subject of the template: delivery stops at the first other one; it "+
+			"takes %q, the template is %q",
 			v.cfg.Stream, config.Subjects, v.cfg.Subject)
 	}
 	if !config.AllowBatchPublish && config.Duplicates < minSafeDuplicates {
-		short = fmt.Sprintf("stream %q forgets message IDs after %v; a change that is resent after an outage may be stored twice: raise duplicate_window to %v, or set allow_batched",
+		short = fmt.Sprintf("stream %q forgets message IDs after %v; a change that is resent after an outage may be stored "+
+			"twice: raise duplicate_window to %v, or set allow_batched",
 			v.cfg.Stream, config.Duplicates, minSafeDuplicates)
 	}
 	v.warnings.update(topicSubjects, partly)
@@ -225,7 +230,8 @@ func (v *streamVerifier) unusableReason(config jetstream.StreamConfig) string {
 	case v.cfg.Mode == modeKV && !config.AllowRollup:
 		return fmt.Sprintf("stream %q is no key-value bucket: it does not allow roll-ups, which purge markers need", v.cfg.Stream)
 	case strange != "":
-		return fmt.Sprintf("stream %q takes the subjects %q, and none of %q; add it to the stream, or change nats.subject or the routes",
+		return fmt.Sprintf("stream %q takes the subjects %q, and none of %q; add it to the stream, or change nats.subject or "+
+			"the routes",
 			v.cfg.Stream, config.Subjects, strange)
 	}
 	return ""
@@ -239,33 +245,40 @@ func (v *streamVerifier) perSubjectLimitWarning(config jetstream.StreamConfig) s
 	case config.MaxMsgsPerSubject <= 0:
 		return ""
 	case config.DiscardNewPerSubject:
-		return fmt.Sprintf("stream %q takes %d changes for each subject and no more (discard_new_per_subject): delivery stops there; remove that setting",
+		return fmt.Sprintf("stream %q takes %d changes for each subject and no more (discard_new_per_subject): delivery stops "+
+			"there; remove that setting",
 			config.Name, config.MaxMsgsPerSubject)
 	case shared:
-		return fmt.Sprintf("stream %q keeps %d messages for each subject (max_msgs_per_subject), and several objects share one: the newest of an object may be "+
+		return fmt.Sprintf("stream %q keeps %d messages for each subject (max_msgs_per_subject), and several objects share "+
+			"one: the newest of an object may be "+
 			"dropped for another one; write {group}, {resource}, {namespace} and {name} into the subject, or lift the limit", config.Name, config.MaxMsgsPerSubject)
 	}
 	return ""
 }
 
-// lossWarning says how a stream loses messages that it has acknowledged; "" when it does not, as far as can be seen.
+// lossWarning returns how a stream may lose acknowledged messages by its settings; "" if it does not.
 func lossWarning(found *stream.Info) string {
 	c, st := found.Config, found.State
 	full := c.MaxBytes > 0 && st.Bytes >= c.MaxBytes/10*9 || c.MaxMsgs > 0 && st.Messages >= c.MaxMsgs/10*9
 	small := c.MaxBytes > 0 && c.MaxBytes < smallStreamBytes || c.MaxMsgs > 0 && c.MaxMsgs < smallStreamMessages
 	switch {
 	case c.Retention == jetstream.InterestPolicy:
-		return fmt.Sprintf("stream %q keeps only messages that a consumer waits for (retention: interest): without a consumer a change is acknowledged and lost; use retention: limits", c.Name)
+		return fmt.Sprintf("stream %q keeps only messages that a consumer waits for (retention: interest): without a consumer "+
+			"a change is acknowledged and lost; use retention: limits", c.Name)
 	case c.Retention == jetstream.WorkQueuePolicy:
-		return fmt.Sprintf("stream %q drops a message once one consumer has it (retention: workqueue): other consumers miss it; use retention: limits", c.Name)
+		return fmt.Sprintf("stream %q drops a message once one consumer has it (retention: workqueue): other consumers miss "+
+			"it; use retention: limits", c.Name)
 	case c.Discard == jetstream.DiscardOld && full && time.Since(st.FirstTime) < shortRetention:
-		return fmt.Sprintf("stream %q is full, and drops changes that are %v old for new ones (discard: old); raise its limits, or use discard: new",
+		return fmt.Sprintf("stream %q is full, and drops changes that are %v old for new ones (discard: old); raise its "+
+			"limits, or use discard: new",
 			c.Name, time.Since(st.FirstTime).Round(time.Second))
 	case c.Discard == jetstream.DiscardOld && small:
-		return fmt.Sprintf("stream %q is small, max_bytes %d and max_msgs %d, and drops the oldest changes for new ones (discard: old); raise its limits, or use discard: new",
+		return fmt.Sprintf("stream %q is small, max_bytes %d and max_msgs %d, and drops the oldest changes for new ones "+
+			"(discard: old); raise its limits, or use discard: new",
 			c.Name, c.MaxBytes, c.MaxMsgs)
 	case c.MaxAge > 0 && c.MaxAge < shortMaxAge:
-		return fmt.Sprintf("stream %q drops changes after %v (max_age): a consumer that is away for longer misses them; raise it", c.Name, c.MaxAge)
+		return fmt.Sprintf("stream %q drops changes after %v (max_age): a consumer that is away for longer misses them; raise "+
+			"it", c.Name, c.MaxAge)
 	}
 	return ""
 }

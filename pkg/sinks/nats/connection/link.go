@@ -295,7 +295,7 @@ func (l *Link) EndCall(number uint64) { l.calls.removeCall(number) }
 // ReplySubject returns the reply subject of a call. A caller may append a dot and more tokens; OnAnswer receives them.
 func (l *Link) ReplySubject(number uint64) string { return l.inbox + strconv.FormatUint(number, 10) }
 
-// IsDead reports whether the link cannot come back. It closes a disconnected link whose credentials have changed to another
+// IsDead reports whether the link cannot come back. It closes a disconnected link if the credentials now contain another
 // key.
 func (l *Link) IsDead() bool {
 	select {

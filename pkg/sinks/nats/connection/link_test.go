@@ -15,8 +15,8 @@ import (
 
 func TestMain(m *testing.M) { leaks.Main(m) }
 
-// TestAConnectionIsAwaitedUntilTheLibraryReportsIt keeps the library's callback from being heard: what is delivered over
-// such a connection would be delivered by a sink that says it is not connected.
+// TestAConnectionIsAwaitedUntilTheLibraryReportsIt delays the library's connect handler: until it runs, the sink would
+// publish while its status is not connected.
 func TestAConnectionIsAwaitedUntilTheLibraryReportsIt(t *testing.T) {
 	require.Integration(t)
 	server, err := natsserver.Start(t.Context(), natsserver.Options{Dir: t.TempDir()})

@@ -124,7 +124,8 @@ func (s *Store) Read(ctx context.Context, each func(sinks.StateEntry) error) (re
 	}
 	switch {
 	case errors.Is(err, errSegmentsMissing) && before.sequence == 0 && before.gapAt == s.read.sequence:
-		return true, fmt.Errorf("stream %q lacks segments of the state after message %d: they were deleted; `exporter state reset` starts again", s.Name, s.read.sequence)
+		return true, fmt.Errorf("stream %q lacks segments of the state after message %d: they were deleted; `exporter state "+
+			"reset` starts again", s.Name, s.read.sequence)
 	case errors.Is(err, errSegmentsMissing):
 		return s.resetRead(), nil
 	case err != nil:
@@ -348,7 +349,8 @@ func (s *Store) resolveConflict(ctx context.Context, c stream.Client, refused er
 		s.recordSegment(log, end.Sequence)
 		s.nextPart = 0
 	case end.Sequence != s.newestSequence:
-		return s.recoverLost(ctx, c, fmt.Sprintf("acknowledged message %d is missing: the stream was purged or restored from a backup, or its "+
+		return s.recoverLost(ctx, c, fmt.Sprintf("acknowledged message %d is missing: the stream was purged or restored from a "+
+			"backup, or its "+
 			"server lost power before a disk sync", s.newestSequence))
 	case found.State.LastSeq < s.lastSequence:
 		return s.recoverLost(ctx, c, fmt.Sprintf("message %d was acknowledged, and the stream ends with %d", s.lastSequence, found.State.LastSeq))

@@ -22,7 +22,7 @@ func FuzzAPlainReceiptIsParsedAsJSON(f *testing.F) {
 			Error     any
 		}
 		if err := json.Unmarshal(data, &ack); err != nil || ack.Stream != "K8S" || ack.Seq != sequence || ack.Duplicate || ack.Error != nil {
-			t.Errorf("%q was read as message %d; JSON says %+v, %v", data, sequence, ack, err)
+			t.Errorf("%q was read as message %d; as JSON it is %+v, %v", data, sequence, ack, err)
 		}
 	})
 }

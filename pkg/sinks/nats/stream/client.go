@@ -47,7 +47,8 @@ func (c Client) callAPI(ctx context.Context, what string, request, answer any) e
 		return err
 	}
 	if a.NoResponders {
-		return &sinks.UnavailableError{After: connection.UnavailablePause, Reason: fmt.Sprintf("no answer about stream %q: JetStream is not enabled "+
+		return &sinks.UnavailableError{After: connection.UnavailablePause, Reason: fmt.Sprintf("no answer about stream %q: "+
+			"JetStream is not enabled "+
 			"for this account, or has no leader", c.Name), Err: nats.ErrNoResponders}
 	}
 	if err := json.Unmarshal(a.Data, answer); err != nil {

@@ -67,7 +67,8 @@ func (o Ownership) Claim(ctx context.Context, claim sinks.Claim, mine Owner) (Ow
 			return Owner{}, err
 		}
 		if before.Group != "" && before.Group != claim.Group {
-			return Owner{}, &sinks.UnavailableError{Reason: fmt.Sprintf("%s in stream %q belongs to the exporters of group %q, and this one is of %q; "+
+			return Owner{}, &sinks.UnavailableError{Reason: fmt.Sprintf("%s in stream %q belongs to the exporters of group %q, "+
+				"and this one is of %q; "+
 				"give each group its own", o.Description, o.Name, before.Group, claim.Group)}
 		}
 		if mine.Claim != "" && o.IsNewer(before, mine) {
@@ -121,6 +122,6 @@ func (c Client) Publish(ctx context.Context, m *nats.Msg) (uint64, error) {
 // ConditionFailed reports whether a message was refused because its condition does not hold, or cannot be checked while
 // other messages are in flight.
 func ConditionFailed(err error) bool {
-	var said *Error
-	return errors.As(err, &said) && slices.Contains([]int{CodeWrongLastSequence, CodeSequenceInProcess, CodeNotReady}, said.ErrCode)
+	var answer *Error
+	return errors.As(err, &answer) && slices.Contains([]int{CodeWrongLastSequence, CodeSequenceInProcess, CodeNotReady}, answer.ErrCode)
 }

@@ -4,8 +4,8 @@ import "testing"
 
 func TestSubjectsCoverAndOverlapAsOnTheServer(t *testing.T) {
 	for _, test := range []struct {
-		a, b          string
-		covers, meets bool
+		a, b             string
+		covers, overlaps bool
 	}{
 		{"k8s.>", "k8s.*.*", true, true},
 		{"k8s.*.*", "k8s.>", false, true},
@@ -21,11 +21,11 @@ func TestSubjectsCoverAndOverlapAsOnTheServer(t *testing.T) {
 		if got := Covers(test.a, test.b); got != test.covers {
 			t.Errorf("covers(%s, %s) is %v", test.a, test.b, got)
 		}
-		if got := Overlaps(test.a, test.b); got != test.meets {
-			t.Errorf("meets(%s, %s) is %v", test.a, test.b, got)
+		if got := Overlaps(test.a, test.b); got != test.overlaps {
+			t.Errorf("overlaps(%s, %s) is %v", test.a, test.b, got)
 		}
-		if got := Overlaps(test.b, test.a); got != test.meets {
-			t.Errorf("meets(%s, %s) is %v", test.b, test.a, got)
+		if got := Overlaps(test.b, test.a); got != test.overlaps {
+			t.Errorf("overlaps(%s, %s) is %v", test.b, test.a, got)
 		}
 	}
 }

@@ -18,14 +18,14 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// replica is a process that keeps or follows a state: a store, and what it knows of it.
+// replica is a process that writes or follows a state: a store, and the entries that it knows.
 type replica struct {
 	t       testing.TB
 	store   sinks.StateStore
 	entries map[string]string
 }
 
-// openReplica opens a state in a process of its own.
+// openReplica opens a state as another process would.
 func openReplica(t testing.TB, cfg Config) *replica {
 	r := &replica{t: t, entries: map[string]string{}}
 	store, err := openSink(t, cfg, discardLog).OpenState("STATE", r.entriesOfPart)
@@ -49,7 +49,7 @@ func (r *replica) entriesOfPart(part, parts int) (entries []sinks.StateEntry) {
 	return entries
 }
 
-// readAll reads to the end and says whether it had to begin anew.
+// readAll reads to the end and reports whether it had to start again.
 func (r *replica) readAll() (reset bool) {
 	r.t.Helper()
 	reset, err := r.tryReadAll()
@@ -59,7 +59,7 @@ func (r *replica) readAll() (reset bool) {
 	return reset
 }
 
-// tryReadAll may be called again after an error.
+// tryReadAll is readAll with an error, after which it may be called again.
 func (r *replica) tryReadAll() (reset bool, err error) {
 	for {
 		again, err := r.store.Read(r.t.Context(), func(e sinks.StateEntry) error {
@@ -90,7 +90,7 @@ func (r *replica) tryClaim(owner string) error {
 	return r.store.Claim(r.t.Context(), sinks.Claim{Group: "group", Owner: owner})
 }
 
-// setEntries changes entries, of which those without a value are removed.
+// setEntries writes entries; "" removes a key.
 func (r *replica) setEntries(pairs ...string) error {
 	var entries []sinks.StateEntry
 	for i := 0; i < len(pairs); i += 2 {
@@ -110,7 +110,7 @@ func (r *replica) mustSet(pairs ...string) {
 	}
 }
 
-// writeAll writes everything that is known.
+// writeAll writes all known entries.
 func (r *replica) writeAll() {
 	r.t.Helper()
 	var pairs []string
@@ -120,11 +120,11 @@ func (r *replica) writeAll() {
 	r.mustSet(pairs...)
 }
 
-// mustEqual fails the test unless a replica knows what another one does.
+// mustEqual fails the test unless two replicas know the same entries.
 func (r *replica) mustEqual(other *replica) {
 	r.t.Helper()
 	if !maps.Equal(r.entries, other.entries) {
-		r.t.Fatalf("knows %d entries, want %d: %.300v\nwant %.300v", len(r.entries), len(other.entries), r.entries, other.entries)
+		r.t.Fatalf("has %d entries, want %d: %.300v\nwant %.300v", len(r.entries), len(other.entries), r.entries, other.entries)
 	}
 }
 
@@ -147,7 +147,7 @@ func mustBeStateLost(t testing.TB, err error) {
 func TestAStateOutlivesItsOwnerAndFencesIt(t *testing.T) {
 	cfg := testConfig(startServer(t, "").URL())
 	follower, first := openReplica(t, cfg), openReplica(t, cfg)
-	follower.readAll() // there is no stream yet
+	follower.readAll() // the stream does not exist yet
 	first.mustClaim("one")
 	first.mustSet("a", "1", "b", "2")
 	first.mustSet("a", "", "c", "3")
@@ -166,13 +166,13 @@ func TestAStateOutlivesItsOwnerAndFencesIt(t *testing.T) {
 	first.mustSet("e", "5")
 	mustBeDeposedBy(t, second.setEntries("f", "6"), "one again")
 	if follower.readAll() {
-		t.Error("a follower began anew")
+		t.Error("a follower had to start again")
 	}
 	follower.mustEqual(first)
 }
 
-// The state is changed a hundred times over. Its stream stays a few times as large as the state, and one that follows, from
-// near or from afar, knows the same as one that comes new.
+// The state changes a hundred times over. Its stream stays a few times as large as the state. A follower that reads often,
+// one that reads rarely and a new one know the same entries.
 func TestOldSegmentsAreRemovedAndNothingReturns(t *testing.T) {
 	server := startServer(t, "")
 	cfg := testConfig(server.URL())
@@ -218,7 +218,7 @@ func TestOldSegmentsAreRemovedAndNothingReturns(t *testing.T) {
 	}
 }
 
-// uniquePairs leaves out keys that come again.
+// uniquePairs removes repeated keys.
 func uniquePairs(pairs []string) (rest []string) {
 	seen := map[string]bool{}
 	for i := 0; i < len(pairs); i += 2 {
@@ -265,7 +265,7 @@ func TestALostStateIsRewritten(t *testing.T) {
 				t.Fatal(err)
 			}
 		}},
-		{"made anew", func(t *testing.T, js jetstream.JetStream) {
+		{"recreated", func(t *testing.T, js jetstream.JetStream) {
 			stream, err := js.Stream(t.Context(), "STATE")
 			if err == nil {
 				err = js.DeleteStream(t.Context(), "STATE")
@@ -287,7 +287,7 @@ func TestALostStateIsRewritten(t *testing.T) {
 			test.lose(t, connectClient(t, server.URL()))
 			owner.setAndRewrite("c", "3")
 			if !follower.readAll() {
-				t.Error("the follower did not begin anew")
+				t.Error("the follower did not start again")
 			}
 			follower.mustEqual(owner)
 			owner.mustSet("a", "")
@@ -297,7 +297,7 @@ func TestALostStateIsRewritten(t *testing.T) {
 	}
 }
 
-// purgeSegments loses all segments of a state, and returns its stream.
+// purgeSegments purges all segments of a state and returns its stream.
 func purgeSegments(t *testing.T, js jetstream.JetStream) jetstream.Stream {
 	t.Helper()
 	stream, err := js.Stream(t.Context(), "STATE")
@@ -310,7 +310,7 @@ func purgeSegments(t *testing.T, js jetstream.JetStream) jetstream.Stream {
 	return stream
 }
 
-// The stream has no room for the second of the segments that empty it, and has it again later.
+// The stream has no space for the second of the segments that empty it, and has space again later.
 func TestALossThatCannotBeRepairedAtOnceIsReportedAgain(t *testing.T) {
 	server := startServer(t, "")
 	cfg := testConfig(server.URL())
@@ -336,20 +336,20 @@ func TestALossThatCannotBeRepairedAtOnceIsReportedAgain(t *testing.T) {
 	limit(-1)
 	owner.setAndRewrite("d", "4")
 	if !follower.readAll() {
-		t.Error("the follower did not begin anew")
+		t.Error("the follower did not start again")
 	}
 	follower.mustEqual(owner)
 }
 
-// setAndRewrite changes an entry, is told that the state is lost, and writes all of it.
+// setAndRewrite changes an entry, expects the loss of the state, and writes all entries.
 func (r *replica) setAndRewrite(key, value string) {
 	r.t.Helper()
 	mustBeStateLost(r.t, r.waitAnswered(func() error { return r.setEntries(key, value) }))
 	r.writeAll()
 }
 
-// waitAnswered is what do says when NATS has answered: of a server that was away, a client may learn only when it has sent
-// something.
+// waitAnswered returns the result of do once NATS has answered: a client may notice that a server was away only when it
+// sends something.
 func (r *replica) waitAnswered(do func() error) (answer error) {
 	r.t.Helper()
 	r.retryUntilOK(func() error {
@@ -362,7 +362,7 @@ func (r *replica) waitAnswered(do func() error) (answer error) {
 	return answer
 }
 
-// readWhenAvailable is read after servers were away.
+// readWhenAvailable is readAll after servers were away.
 func (r *replica) readWhenAvailable() {
 	r.t.Helper()
 	if err := r.waitAnswered(func() error { _, err := r.tryReadAll(); return err }); err != nil {
@@ -370,7 +370,7 @@ func (r *replica) readWhenAvailable() {
 	}
 }
 
-// A backup takes the place of the stream's files: its owner is one before ours, and what was removed since is there again.
+// A backup replaces the files of the stream: it has the previous owner, and entries that were removed since.
 func TestAStateRestoredFromABackupIsRewritten(t *testing.T) {
 	dir := t.TempDir()
 	server := startServerIn(t, dir, "")
@@ -478,7 +478,8 @@ func TestMissingRightsOfAStateAreNamed(t *testing.T) {
 	mustBeDeposedBy(t, owner.setEntries("c", "3"), "writer")
 }
 
-// Two owners take the state from each other while connections are cut: a zombie is told, and nothing of it is there.
+// Owners take the state over from each other while connections are cut: an old owner is deposed, and the state holds none of
+// its later writes.
 func TestAStateOverABadNetworkHoldsOnlyItsOwnersWrites(t *testing.T) {
 	server := startServer(t, "")
 	p := startProxy(t, strings.TrimPrefix(server.URL(), "nats://"))
@@ -501,7 +502,7 @@ func runStateFailovers(t *testing.T, cfg Config, url string, lives int, wrote fu
 				if deposed := (*sinks.DeposedError)(nil); errors.As(err, &deposed) {
 					return nil
 				}
-				return errors.Join(err, errors.New("not told yet"))
+				return errors.Join(err, errors.New("not deposed yet"))
 			})
 			delete(before.entries, "zombie")
 		}
@@ -521,11 +522,11 @@ func runStateFailovers(t *testing.T, cfg Config, url string, lives int, wrote fu
 		before = r
 	}
 	fresh := openReplica(t, testConfig(url))
-	fresh.readWhenAvailable() // a server may still be on its way back
+	fresh.readWhenAvailable() // a server may still be starting
 	fresh.mustEqual(before)
 }
 
-// retryUntilOK tries again and again while a fault lasts.
+// retryUntilOK repeats do until it succeeds.
 func (r *replica) retryUntilOK(do func() error) {
 	r.t.Helper()
 	for begun := time.Now(); ; {

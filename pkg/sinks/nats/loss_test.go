@@ -12,7 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
 )
 
-// publishNumbered publishes versions first to last of one object under offsets of the same numbers.
+// publishNumbered publishes versions first to last of one object, with offsets of the same numbers.
 func publishNumbered(t *testing.T, s *Sink, first, last int) (int, error) {
 	t.Helper()
 	lane, err := s.Lane(newPod("web", first))
@@ -26,7 +26,7 @@ func publishNumbered(t *testing.T, s *Sink, first, last int) (int, error) {
 	return s.Publish(t.Context(), lane, batch)
 }
 
-// publishAllNumbered publishes until everything is accepted.
+// publishAllNumbered is publishNumbered until all versions are accepted.
 func publishAllNumbered(t *testing.T, s *Sink, first, last int) {
 	t.Helper()
 	for first <= last {
@@ -39,8 +39,8 @@ func publishAllNumbered(t *testing.T, s *Sink, first, last int) {
 	}
 }
 
-// The server loses power before it has synced its disk: here, its store of an earlier moment takes the place of the newer
-// one. The exporter may have been restarted meanwhile.
+// The server loses power before it syncs its disk: here an earlier copy of its store replaces the current one. The exporter
+// may have been restarted meanwhile.
 func TestAStreamThatWentBackIsFilledAgain(t *testing.T) {
 	for name, test := range map[string]struct{ batches, restarted bool }{
 		"by ID": {}, "in batches": {batches: true}, "by ID, restarted": {restarted: true}, "in batches, restarted": {true, true},
@@ -70,14 +70,14 @@ func TestAStreamThatWentBackIsFilledAgain(t *testing.T) {
 			var lost *sinks.LostError
 			for err := error(nil); !errors.As(err, &lost); {
 				if _, err = publishNumbered(t, s, 10, 10); err == nil || t.Context().Err() != nil {
-					t.Fatalf("the loss was not seen: %v", err)
+					t.Fatalf("the loss was not detected: %v", err)
 				}
 			}
 			if lost.From != 5 || !strings.Contains(lost.Reason, `stream "K8S" went back`) {
 				t.Errorf("got %+v, want one from offset 5", lost)
 			}
 			if _, err := publishNumbered(t, s, 6, 6); !errors.As(err, &lost) {
-				t.Errorf("before it is told to go back: %v", err)
+				t.Errorf("before RestoreState: %v", err)
 			}
 			if err := s.RestoreState(s.State(5), 10, nil); err != nil {
 				t.Fatal(err)
@@ -87,7 +87,7 @@ func TestAStreamThatWentBackIsFilledAgain(t *testing.T) {
 			for _, m := range readMessages(t, connectClient(t, server.URL()), "K8S") {
 				held = append(held, strings.TrimPrefix(changeIDOf(m.Headers(), m.Data()), "c/uid-web/"))
 			}
-			// 10 was stored before the loss was known; it is there again behind what it has to follow.
+			// 10 was stored before the loss was known; it is stored again after the changes that must precede it.
 			want := "1 2 3 4 5 10 6+ 7+ 8+ 9+ 10+ 11 12"
 			if test.batches {
 				want = "1 2 3 4 5 6 7 8 9 10 11 12" // nothing was stored before the loss was known
@@ -100,7 +100,7 @@ func TestAStreamThatWentBackIsFilledAgain(t *testing.T) {
 	}
 }
 
-// whileStopped does something while the server is killed.
+// whileStopped kills the server, calls do, and restarts it.
 func whileStopped(t *testing.T, server *natsserver.Server, do func()) {
 	t.Helper()
 	if err := server.Kill(); err != nil {

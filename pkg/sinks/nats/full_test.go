@@ -18,19 +18,18 @@ import (
 	"github.com/kubecdc/kubecdc/test/sinktest"
 )
 
-// limits of a server: of all that it stores, and of what one account stores.
+// Limits of a server, for its whole store and for one account.
 const (
 	smallServer  = "jetstream { store_dir: %q, max_file_store: 1000000 }\n"
 	smallAccount = "jetstream { store_dir: %q }\naccounts { A { jetstream: { max_file: 1000000 }, users: [{user: all, password: secret}] } }\n"
 )
 
-// Wherever the limit is that is reached, the sink waits, says so once and which limit, and goes on where it was when there
-// is room again.
+// Whichever limit is reached, the sink waits, names the limit, and continues where it was when there is space again.
 func TestAFullServerHoldsTheSinkAndLosesNothing(t *testing.T) {
 	for name, test := range map[string]struct {
 		server string
 		stream jetstream.StreamConfig
-		says   string
+		reason string
 	}{
 		"messages of the stream": {"", jetstream.StreamConfig{MaxMsgs: 10}, `stream "K8S" cannot store more`},
 		"bytes of the stream":    {"", jetstream.StreamConfig{MaxBytes: 10_000}, `stream "K8S" cannot store more`},
@@ -52,7 +51,7 @@ func TestAFullServerHoldsTheSinkAndLosesNothing(t *testing.T) {
 
 			next := publishUntilRefused(t, s)
 			for range 3 {
-				mustBeUnavailable(t, s, newPod("web", next), test.says)
+				mustBeUnavailable(t, s, newPod("web", next), test.reason)
 			}
 			if err := js.DeleteStream(t.Context(), "FILLER"); err != nil {
 				t.Fatal(err)
@@ -74,7 +73,7 @@ func TestAFullServerHoldsTheSinkAndLosesNothing(t *testing.T) {
 	}
 }
 
-// fillServer makes a stream that takes most of the room there is.
+// fillServer creates a stream that uses most of the available space.
 func fillServer(t *testing.T, js jetstream.JetStream) {
 	t.Helper()
 	createStream(t, js, jetstream.StreamConfig{Name: "FILLER", Subjects: []string{"filler"}})
@@ -85,7 +84,7 @@ func fillServer(t *testing.T, js jetstream.JetStream) {
 	}
 }
 
-// publishUntilRefused publishes versions of one pod, from 1 on, and returns the first that is not accepted.
+// publishUntilRefused publishes versions of one pod, from 1 on, and returns the first one that is not accepted.
 func publishUntilRefused(t *testing.T, s *Sink) (version int) {
 	t.Helper()
 	for version = 1; version <= 2000; version++ {
@@ -98,7 +97,7 @@ func publishUntilRefused(t *testing.T, s *Sink) (version int) {
 			t.Fatalf("version %d: %d, %v", version, n, err)
 		}
 	}
-	t.Fatal("there is room for everything")
+	t.Fatal("no version was refused")
 	return 0
 }
 
@@ -110,8 +109,8 @@ func deliveredIDs(all []sinktest.Delivered) []string {
 	return list
 }
 
-// A stream takes messages that nobody waits for faster than it stores them, up to a limit. The server here has the
-// lowest, one message, and refuses what comes while it waits.
+// A stream buffers messages up to a limit when they arrive faster than it stores them. This server has the lowest limit, one
+// message, and refuses messages meanwhile.
 func TestAnOverloadedStreamLosesRepeatsAndReordersNothing(t *testing.T) {
 	server := startServer(t, fmt.Sprintf("jetstream { store_dir: %q, max_buffered_msgs: 1 }\n", t.TempDir()))
 	var overloads atomic.Int64
@@ -130,7 +129,7 @@ func TestAnOverloadedStreamLosesRepeatsAndReordersNothing(t *testing.T) {
 	}
 }
 
-// overloadCounter counts the answers that say so.
+// overloadCounter counts the errors of an overloaded stream.
 type overloadCounter struct {
 	*Sink
 	count *atomic.Int64

@@ -35,7 +35,7 @@ func TestFailoversOverABadNetworkLoseRepeatAndReorderNothing(t *testing.T) {
 	sinktest.RunFailover(t, h)
 }
 
-// fencedCountingSink counts what is acknowledged.
+// fencedCountingSink counts the acknowledgements of a fenced sink.
 type fencedCountingSink struct {
 	sinks.Fenced
 	acked *atomic.Int64
@@ -57,7 +57,7 @@ type fencedPublisher struct {
 	err     error        // why it ended
 }
 
-// startFencedPublisher fences a sink in a process of its own.
+// startFencedPublisher opens a sink, as another process would, and fences it.
 func startFencedPublisher(t testing.TB, cfg Config, owner string) *fencedPublisher {
 	t.Helper()
 	r := &fencedPublisher{t: t, sink: openSink(t, cfg, discardLog)}
@@ -78,7 +78,7 @@ func (r *fencedPublisher) fenceSink(owner string) {
 	}
 }
 
-// podVersions are changes of one object.
+// podVersions returns changes of one object.
 func podVersions(first, last int) (batch []sinks.Message) {
 	for v := first; v <= last; v++ {
 		batch = append(batch, sinks.Message{Offset: uint64(v), Change: newPod("web", v)})
@@ -86,7 +86,7 @@ func podVersions(first, last int) (batch []sinks.Message) {
 	return batch
 }
 
-// startPublishing publishes from a version on, many at once, until it is deposed.
+// startPublishing publishes from a version on, in large batches, until the process is deposed.
 func (r *fencedPublisher) startPublishing(first int) {
 	r.acked.Store(int64(first - 1))
 	r.running.Go(func() {
@@ -100,7 +100,8 @@ func (r *fencedPublisher) startPublishing(first int) {
 	})
 }
 
-// newestInTail is the newest version that the stream holds, of those from a place on that follow each other.
+// newestInTail returns the newest version in the tail from a position on. It fails the test unless the versions are
+// consecutive.
 func (r *fencedPublisher) newestInTail(from sinks.LanePosition) (newest int) {
 	r.t.Helper()
 	for begun := time.Now(); ; {
@@ -125,7 +126,8 @@ func (r *fencedPublisher) newestInTail(from sinks.LanePosition) (newest int) {
 	}
 }
 
-// runFailovers lets processes take over from each other, in the middle of batches. Each begins where the tail ends.
+// runFailovers lets processes take over from each other in the middle of batches. Each starts after the tail of the previous
+// one.
 func runFailovers(t *testing.T, cfg Config, lives, each int, before func(life int)) {
 	var older *fencedPublisher
 	for life := range lives {
@@ -194,7 +196,7 @@ func TestFailoversWhileStreamLeadersDieLoseRepeatAndReorderNothing(t *testing.T)
 	t.Logf("%d versions", mustBeContinuous(t, js, "K8S"))
 }
 
-// An exporter that slept, and knows where the stream ended then, finds the stream at that very end: only the fence has come.
+// An exporter that was paused knows the end of the stream, and only the fence has been added.
 func TestAnExporterThatResumesBeforeTheNewOnePublishesIsFenced(t *testing.T) {
 	server := startServer(t, "")
 	cfg := testConfig(server.URL())
@@ -228,7 +230,7 @@ func TestARecreatedFencedStreamIsRefilledByItsOwner(t *testing.T) {
 	var lost *sinks.LostError
 	for begun := time.Now(); !errors.As(publishVersion(t, owner.sink, 4), &lost); {
 		if time.Since(begun) > testTimeout {
-			t.Fatal("the loss was not seen")
+			t.Fatal("the loss was not detected")
 		}
 	}
 	_, err := publishChanges(t, older.sink, newPod("web", 4))
@@ -237,7 +239,7 @@ func TestARecreatedFencedStreamIsRefilledByItsOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	if places := owner.sink.LaneProgress(); places[singleLane] > 2 {
-		t.Errorf("what follows lies behind %d", places[singleLane])
+		t.Errorf("the lane starts at %d", places[singleLane])
 	}
 	mustPublish(t, owner.sink, newPod("web", 1), newPod("web", 2))
 	if last := mustBeContinuous(t, js, "K8S"); last != 2 {
@@ -250,7 +252,7 @@ func publishVersion(t *testing.T, s *Sink, version int) error {
 	return err
 }
 
-// It has renewed its claim, as it does in a stream that was made anew, and the answer was lost.
+// The exporter has renewed its claim, as in a recreated stream, and the answer was lost.
 func TestAnExporterIsNotDeposedByItself(t *testing.T) {
 	server := startServer(t, "")
 	s := startFencedPublisher(t, testConfig(server.URL()), "one").sink
@@ -260,7 +262,7 @@ func TestAnExporterIsNotDeposedByItself(t *testing.T) {
 	}
 	term := s.fence.current.Load()
 	mine, record := term.ownerRecord(), s.fence.ownership(l, term.claim)
-	for range 2 { // the first is not noted
+	for range 2 { // the result of the first one is dropped
 		if _, err := record.Claim(t.Context(), term.claim, mine); err != nil {
 			t.Fatal(err)
 		}
@@ -310,7 +312,8 @@ func TestAStreamWithoutTheFenceSubjectIsAnErrorWithARemedy(t *testing.T) {
 	mustPublish(t, s, newPod("web", 1))
 }
 
-// By message ID nothing refuses a message: it is said, and an older exporter is told before it sends more.
+// By message ID the server refuses no message. A warning reports that, and an older exporter is deposed before its next
+// Publish.
 func TestByMessageIDAnOlderExporterIsDeposedBeforeItSendsMore(t *testing.T) {
 	server := startServer(t, "")
 	js := connectClient(t, server.URL())
@@ -319,7 +322,7 @@ func TestByMessageIDAnOlderExporterIsDeposedBeforeItSendsMore(t *testing.T) {
 	older := startFencedPublisher(t, cfg, "one")
 	mustPublish(t, older.sink, newPod("web", 1))
 	if all := older.sink.Warnings(); !slices.ContainsFunc(all, func(c string) bool { return strings.Contains(c, "allow_batched") }) {
-		t.Errorf("cautions: %q", all)
+		t.Errorf("warnings: %q", all)
 	}
 	places := older.sink.LaneProgress()
 	mustPublish(t, older.sink, newPod("web", 2))
@@ -331,7 +334,7 @@ func TestByMessageIDAnOlderExporterIsDeposedBeforeItSendsMore(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(tail) != 1 || tail[0] != "2" {
-		t.Errorf("behind %d: %q", places[singleLane], tail)
+		t.Errorf("tail after %d: %q", places[singleLane], tail)
 	}
 	mustPublish(t, newer.sink, newPod("web", 3))
 	if last := mustBeContinuous(t, js, "K8S"); last != 3 {
@@ -361,7 +364,7 @@ func TestABucketIsFencedAndItsTailIsRead(t *testing.T) {
 	mustPublish(t, newer.sink, newPod("a", 5))
 }
 
-// state is taken out of the configuration: the fence in the stream is no other writer, and what is stored goes on.
+// state is removed from the configuration: the fence in the stream is no other writer, and the stored state is used.
 func TestAFenceIsNoOtherWriterForAnExporterWithoutState(t *testing.T) {
 	server := startServer(t, "")
 	cfg := testConfig(server.URL())
@@ -387,7 +390,7 @@ func TestAFenceIsNoOtherWriterForAnExporterWithoutState(t *testing.T) {
 	}
 	mustPublish(t, s, newPod("web", 2))
 	if all := s.Warnings(); len(all) != 0 {
-		t.Errorf("cautions: %q", all)
+		t.Errorf("warnings: %q", all)
 	}
 	if last := mustBeContinuous(t, connectClient(t, server.URL()), "K8S"); last != 2 {
 		t.Errorf("the stream holds %d versions", last)

@@ -16,7 +16,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 )
 
-// storedVersions lists what the stream holds of pods: name and version, in its order.
+// storedVersions lists the names and versions of the pods in the stream, in order.
 func storedVersions(t *testing.T, js jetstream.JetStream) string {
 	t.Helper()
 	var all []string
@@ -43,7 +43,7 @@ func TestAnotherWriterIsReportedAndSurvived(t *testing.T) {
 		t.Errorf("the stream holds %s, want %s", got, want)
 	}
 	if got := strings.Count(lines.String(), "another writer publishes to stream"); got != 1 {
-		t.Errorf("it was said %d times:\n%s", got, lines.String())
+		t.Errorf("the warning is logged %d times:\n%s", got, lines.String())
 	}
 }
 
@@ -78,7 +78,7 @@ func TestDeadLettersInTheStreamAreNoOtherWriter(t *testing.T) {
 	}
 }
 
-// The server puts a marker of its own behind what it has dropped for its age.
+// The server writes a marker when all messages of a subject have expired.
 func TestMarkersOfTheServerAreNoOtherWriter(t *testing.T) {
 	server := startServer(t, "")
 	js := connectClient(t, server.URL())
@@ -130,8 +130,8 @@ func TestAPurgedStreamGoesOn(t *testing.T) {
 	})
 }
 
-// restartSink is a sink that begins with the state of another one that ended, of which the journal has given out all offsets
-// up to newest.
+// restartSink returns a sink that restores the state of a previous one. newest is the highest offset that the journal had
+// given out.
 func restartSink(t *testing.T, url string, state []byte, newest uint64) *Sink {
 	t.Helper()
 	s := openSink(t, testConfig(url), discardLog)
@@ -141,7 +141,7 @@ func restartSink(t *testing.T, url string, state []byte, newest uint64) *Sink {
 	return s
 }
 
-// openStoringSink is a sink that begins without a state, and what is stored of it.
+// openStoringSink returns a sink that starts without a state, and the state that it stores.
 func openStoringSink(t *testing.T, url string) (s *Sink, stored *[]byte) {
 	t.Helper()
 	s, stored = openSink(t, testConfig(url), discardLog), new([]byte)
@@ -156,7 +156,7 @@ func TestAfterACrashPublishingResumesFromTheStreamsLastMessage(t *testing.T) {
 	s := openSink(t, testConfig(server.URL()), discardLog)
 	publishAllNumbered(t, s, 1, 3)
 	state := s.State(0)
-	publishAllNumbered(t, s, 4, 9) // and the state was not stored since
+	publishAllNumbered(t, s, 4, 9) // the state is not stored after these
 	publishAllNumbered(t, restartSink(t, server.URL(), state, 12), 4, 12)
 	if got, want := storedVersions(t, connectClient(t, server.URL())), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8 web/9 web/10 web/11 web/12"; got != want {
 		t.Errorf("the stream holds %s, want %s", got, want)
@@ -173,8 +173,8 @@ func TestTheFirstChangeEverIsNotRepeatedAfterACrash(t *testing.T) {
 	}
 }
 
-// While a subject may not be published to, changes go by ID in many lanes. What is stored then says nothing of batches, and
-// the process may die soon after it is back to them.
+// While the server refuses a subject, changes go by ID in many lanes. The state stored then contains nothing about batches,
+// and the process may die soon after it is back to batches.
 func TestAfterChangesWentByIDForAWhileACrashRepeatsNothing(t *testing.T) {
 	server := startServer(t, "")
 	s, stored := openStoringSink(t, server.URL())
@@ -185,7 +185,7 @@ func TestAfterChangesWentByIDForAWhileACrashRepeatsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	*stored = s.State(6) // as it is stored from time to time
+	*stored = s.State(6) // as with every stored cursor
 	publishAllNumbered(t, s, 7, 9)
 	publishAllNumbered(t, restartSink(t, server.URL(), *stored, 9), 7, 10)
 	if got, want := storedVersions(t, connectClient(t, server.URL())), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8 web/9 web/10"; got != want {
@@ -193,7 +193,7 @@ func TestAfterChangesWentByIDForAWhileACrashRepeatsNothing(t *testing.T) {
 	}
 }
 
-// The journal was restored from an older copy, which knows the epoch and gives offsets to other changes now.
+// The journal is an older copy, which knows the epoch but now gives the same offsets to other changes.
 func TestOffsetsUnknownToTheJournalAreNotTrusted(t *testing.T) {
 	server := startServer(t, "")
 	s := openSink(t, testConfig(server.URL()), discardLog)
@@ -206,7 +206,7 @@ func TestOffsetsUnknownToTheJournalAreNotTrusted(t *testing.T) {
 	}
 }
 
-// A process dies while a batch of it is open, and more of it may be in the buffers of the server.
+// A process dies while one of its batches is open, and more messages of it may be in the buffers of the server.
 func TestABatchOfADeadProcessIsEndedBeforeAnotherBegins(t *testing.T) {
 	server := startServer(t, "")
 	s := openSink(t, testConfig(server.URL()), discardLog)
@@ -234,7 +234,7 @@ func TestABatchOfADeadProcessIsEndedBeforeAnotherBegins(t *testing.T) {
 	}
 	after := restartSink(t, server.URL(), state, 9)
 	publishAllNumbered(t, after, 4, 7)
-	part(6, opAppend) // comes late
+	part(6, opAppend) // arrives late
 	if err := l.Conn().FlushTimeout(testTimeout); err != nil {
 		t.Fatal(err)
 	}

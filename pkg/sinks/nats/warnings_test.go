@@ -12,8 +12,8 @@ import (
 
 func TestAStreamThatLosesMessagesIsUsedWithAWarning(t *testing.T) {
 	for name, test := range map[string]struct {
-		stream jetstream.StreamConfig
-		says   string
+		stream  jetstream.StreamConfig
+		warning string
 	}{
 		"interest":     {jetstream.StreamConfig{Retention: jetstream.InterestPolicy}, "retention: interest"},
 		"work queue":   {jetstream.StreamConfig{Retention: jetstream.WorkQueuePolicy}, "retention: workqueue"},
@@ -34,12 +34,12 @@ func TestAStreamThatLosesMessagesIsUsedWithAWarning(t *testing.T) {
 			mustPublish(t, s, newPod("web", 2))
 			s.features.invalidate() // as after an outage
 			mustPublish(t, s, newPod("web", 3))
-			cautions, said := strings.Join(s.Warnings(), "\n"), strings.Count(lines.String(), "may lose or repeat changes")
-			if test.says == "" && (cautions != "" || said != 0) {
-				t.Errorf("said %d times: %s", said, cautions)
+			warnings, logged := strings.Join(s.Warnings(), "\n"), strings.Count(lines.String(), "may lose or repeat changes")
+			if test.warning == "" && (warnings != "" || logged != 0) {
+				t.Errorf("logged %d times: %s", logged, warnings)
 			}
-			if test.says != "" && (!strings.Contains(cautions, test.says) || said != 1) {
-				t.Errorf("said %d times: %s; want %q once", said, cautions, test.says)
+			if test.warning != "" && (!strings.Contains(warnings, test.warning) || logged != 1) {
+				t.Errorf("logged %d times: %s; want %q once", logged, warnings, test.warning)
 			}
 		})
 	}
