@@ -38,12 +38,12 @@ func (p *partition) readAvailable(ctx context.Context) error {
 		return err
 	}
 	if p.started {
-		end, err := p.cluster.HighWatermark(ctx, s.Lead, s.Partition)
+		end, err := cluster.NewReader(p.cluster).HighWatermark(ctx, s.Lead, s.Partition)
 		if err != nil || end == p.position.next {
 			return err
 		}
 	}
-	if err := p.cluster.QueryExtents(ctx, s.Lead.Broker, []*cluster.Span{s}); err != nil {
+	if err := cluster.NewReader(p.cluster).QueryExtents(ctx, s.Lead.Broker, []*cluster.Span{s}); err != nil {
 		return err
 	}
 	if err := p.resolveStart(ctx, s); err != nil {
@@ -113,7 +113,7 @@ func (p *partition) readSpan(ctx context.Context, s *cluster.Span) error {
 		p.position.next, p.position.last = max(s.Next, p.skipBelow), s.Last
 		return p.storeRead(ctx)
 	}
-	err := p.cluster.FetchSpans(ctx, s.Lead.Broker, []*cluster.Span{s})
+	err := cluster.NewReader(p.cluster).FetchSpans(ctx, s.Lead.Broker, []*cluster.Span{s})
 	var said *cluster.CallbackError
 	switch {
 	case errors.As(err, &said):

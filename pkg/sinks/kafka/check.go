@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/segmentio/kafka-go"
@@ -15,95 +17,112 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 )
 
-// What is done about a topic that is not as kafka.createTopics says, or that may lose what it has acknowledged.
+// Values of Config.CheckTopics.
 const (
 	checkOff     = "off"
 	checkWarn    = "warn"
 	checkRequire = "require"
 )
 
-// checkTopic compares a topic that exists with what is asked of it. An error holds its changes back.
-func (s *Sink) checkTopic(ctx context.Context, topic string, found *cluster.Layout) error {
-	if s.config.CheckTopics == checkOff {
+// topicChecker compares the settings of existing topics with the configuration, and finds settings that lose acknowledged
+// records. It is safe for concurrent use.
+type topicChecker struct {
+	config  Config
+	format  format.Format
+	cluster *cluster.Cluster
+	log     *slog.Logger
+
+	mu     sync.Mutex
+	warned map[string]struct{} // faults that were logged
+}
+
+func newTopicChecker(cfg Config, f format.Format, c *cluster.Cluster, log *slog.Logger) *topicChecker {
+	return &topicChecker{config: cfg, format: f, cluster: c, log: log, warned: map[string]struct{}{}}
+}
+
+// checkTopic checks an existing topic. An error means that its changes wait.
+func (c *topicChecker) checkTopic(ctx context.Context, topic string, found *cluster.Layout) error {
+	if c.config.CheckTopics == checkOff {
 		return nil
 	}
-	settings, err := s.cluster.TopicSettings(ctx, topic)
+	settings, err := c.cluster.TopicSettings(ctx, topic)
 	if errors.Is(err, kafka.TopicAuthorizationFailed) {
 		err = fmt.Errorf("topic %q cannot be checked: grant DESCRIBE_CONFIGS on it, or set kafka.checkTopics to off: %w", topic, err)
-		if s.config.CheckTopics == checkRequire {
+		if c.config.CheckTopics == checkRequire {
 			return err
 		}
-		s.warnOnce("a topic is used unchecked", topic, err.Error())
+		c.warnOnce("the settings of a topic cannot be checked", topic, err.Error())
 		return nil
 	}
 	if err != nil {
-		return s.cluster.SinkError(ctx, topic, err)
+		return c.cluster.SinkError(ctx, topic, err)
 	}
-	faults := append(s.config.CreateTopics.settingFaults(found, settings), s.retentionFaults(settings)...)
+	faults := append(c.config.CreateTopics.settingFaults(found, settings), c.retentionFaults(settings)...)
 	switch {
 	case len(faults) == 0:
 		return nil
-	case s.config.CheckTopics == checkRequire:
-		return fmt.Errorf("topic %q is not as it should be: %s; correct it or kafka.createTopics", topic, strings.Join(faults, "; "))
+	case c.config.CheckTopics == checkRequire:
+		return fmt.Errorf("topic %q does not have the expected settings: %s; correct the topic, or kafka.createTopics", topic, strings.Join(faults, "; "))
 	}
-	s.warnOnce("a topic is not as it should be; it is used all the same", topic, strings.Join(faults, "; "))
+	c.warnOnce("a topic does not have the expected settings", topic, strings.Join(faults, "; "))
 	return nil
 }
 
-// warnOnce logs what is wrong with a topic, unless the same was said of another one: topics that are made alike are wrong
-// alike.
-func (s *Sink) warnOnce(what, topic, why string) {
+// warnOnce logs what is wrong with a topic, unless the same was logged for another one: topics that were created alike have
+// the same faults.
+func (c *topicChecker) warnOnce(what, topic, why string) {
 	why = strings.ReplaceAll(why, strconv.Quote(topic), "…")
-	s.mu.Lock()
-	_, told := s.warned[why]
-	s.warned[why] = struct{}{}
-	s.mu.Unlock()
-	if !told {
-		s.log.Warn(what+"; others of which the same is true are not listed", "topic", topic, "why", why)
+	c.mu.Lock()
+	_, warned := c.warned[why]
+	c.warned[why] = struct{}{}
+	c.mu.Unlock()
+	if !warned {
+		c.log.Warn(what+"; other topics with the same faults are not logged", "topic", topic, "why", why)
 	}
 }
 
 const (
-	minMessageBytes = 1 << 20   // bytes; the largest objects of Kubernetes are a little larger
-	minRetention    = time.Hour // a consumer that is away for so long misses what was written meanwhile
+	minMessageBytes = 1 << 20   // the largest Kubernetes objects are a little larger than 1 MiB
+	minRetention    = time.Hour // a consumer that is down for so long misses changes
 )
 
-// retentionFaults says how a topic loses changes that it has acknowledged, or has no room for them. What createTopics asks for is
-// meant.
-func (s *Sink) retentionFaults(settings map[string]string) (faults []string) {
-	meant := map[string]bool{}
-	for _, c := range s.config.CreateTopics.Configs {
-		meant[c.Name] = true
+// retentionFaults returns the settings with which a topic drops acknowledged changes, or refuses large ones. Settings that
+// createTopics names are intended.
+func (c *topicChecker) retentionFaults(settings map[string]string) (faults []string) {
+	intended := map[string]bool{}
+	for _, entry := range c.config.CreateTopics.Configs {
+		intended[entry.Name] = true
 	}
-	number := func(name string, below int64) bool {
+	isBelow := func(name string, limit int64) bool {
 		n, err := strconv.ParseInt(settings[name], 10, 64)
-		return err == nil && n >= 0 && n < below && !meant[name]
+		return err == nil && n >= 0 && n < limit && !intended[name]
 	}
 	policy := settings["cleanup.policy"]
-	if number("max.message.bytes", minMessageBytes) {
-		faults = append(faults, fmt.Sprintf("max.message.bytes %s: compressed changes that are larger arrive in part or not at all; set it to 2097152",
+	if isBelow("max.message.bytes", minMessageBytes) {
+		faults = append(faults, fmt.Sprintf("max.message.bytes %s: larger changes (compressed) are truncated or dead-lettered; set it to 2097152",
 			settings["max.message.bytes"]))
 	}
-	if strings.Contains(policy, "delete") && number("retention.ms", minRetention.Milliseconds()) {
-		faults = append(faults, fmt.Sprintf("retention.ms %s: changes are deleted that consumers had no hour to read", settings["retention.ms"]))
+	if strings.Contains(policy, "delete") && isBelow("retention.ms", minRetention.Milliseconds()) {
+		faults = append(faults, fmt.Sprintf("retention.ms %s: changes are deleted before consumers had an hour to read them", settings["retention.ms"]))
 	}
-	if !strings.Contains(policy, "compact") || meant["cleanup.policy"] {
+	if !strings.Contains(policy, "compact") || intended["cleanup.policy"] {
 		return faults
 	}
-	switch s.format {
+	switch c.format {
 	case format.Upsert:
 	case format.Debezium:
-		if !s.config.Tombstones {
-			faults = append(faults, "cleanup.policy "+policy+": deleted objects stay, as nothing says that they are gone; set kafka.tombstones to true")
+		if !c.config.Tombstones {
+			faults = append(faults, "cleanup.policy "+policy+": deleted objects stay because they have no tombstones; set kafka.tombstones to true")
 		}
 	default:
 		faults = append(faults, fmt.Sprintf(
-			"cleanup.policy %s: of each object only the newest change stays, and deleted ones stay for ever; set it to delete, or use the format upsert", policy))
+			"cleanup.policy %s: only the newest change of each object stays, and deleted objects stay forever; set it to delete, or use the format upsert", policy))
 	}
 	return faults
 }
 
-// settingFaults says in what a topic falls short. More partitions or replicas than asked for are none.
+// settingFaults returns how the settings of a topic differ from the configured ones, and which of them lose acknowledged
+// records. More partitions or replicas than configured are no fault.
 func (c CreateTopics) settingFaults(found *cluster.Layout, settings map[string]string) []string {
 	var faults []string
 	if len(found.Leads) < c.Partitions {
@@ -119,17 +138,17 @@ func (c CreateTopics) settingFaults(found *cluster.Layout, settings map[string]s
 			faults = append(faults, fmt.Sprintf("%s %q, expected %q", want.Name, got, want.Value))
 		}
 	}
-	// What is acknowledged must survive the broker that acknowledged it.
+	// An acknowledged record must survive the broker that acknowledged it.
 	if found.Replicas > 1 && settings["min.insync.replicas"] == "1" && !given["min.insync.replicas"] {
-		faults = append(faults, "min.insync.replicas 1: what one broker alone has is acknowledged, and lost with it; set it to 2")
+		faults = append(faults, "min.insync.replicas 1: records on a single broker are acknowledged, and lost with that broker; set it to 2")
 	}
 	if settings["unclean.leader.election.enable"] == "true" && !given["unclean.leader.election.enable"] {
-		faults = append(faults, "unclean.leader.election.enable true: a replica that lags may take over and forget what was acknowledged; set it to false")
+		faults = append(faults, "unclean.leader.election.enable true: a lagging replica may become leader and drop acknowledged records; set it to false")
 	}
 	return faults
 }
 
-// createRequest asks for a topic that is as it should be.
+// createRequest returns the request that creates a topic as configured.
 func (c CreateTopics) createRequest(topic string) createtopics.RequestTopic {
 	r := createtopics.RequestTopic{Name: topic, NumPartitions: -1, ReplicationFactor: -1}
 	if c.Partitions > 0 {

@@ -54,10 +54,10 @@ func TestATopicThatIsNotAsExpectedIsLoggedOnce(t *testing.T) {
 	lane := laneOf(t, s, pod("a", 1))
 	for v := 1; v < 4; v++ {
 		mustPublish(t, s, lane, pods("a", v, v+1))
-		s.topics[topicA].layout.Store(nil) // it is looked up again
+		s.topics.topicByName(topicA).layout.Store(nil) // it is looked up again
 	}
-	if strings.Count(log.String(), "expected") != 2 || strings.Count(log.String(), "not as it should be") != 1 {
-		t.Errorf("the log says\n%s", log)
+	if strings.Count(log.String(), "expected") != 3 || strings.Count(log.String(), "does not have the expected settings") != 1 {
+		t.Errorf("unexpected log:\n%s", log)
 	}
 }
 
@@ -102,17 +102,17 @@ func TestATopicThatDropsChangesIsAFaultUnlessConfigured(t *testing.T) {
 		settings map[string]string
 		want     string // "" is no fault
 	}{
-		"history":                    {format.JSON, Config{}, compacted, "only the newest change stays"},
-		"history as is meant":        {format.JSON, Config{CreateTopics: CreateTopics{Configs: []TopicConfig{{"cleanup.policy", "compact"}}}}, compacted, ""},
+		"history":                    {format.JSON, Config{}, compacted, "only the newest change of each object stays"},
+		"intended compaction":        {format.JSON, Config{CreateTopics: CreateTopics{Configs: []TopicConfig{{"cleanup.policy", "compact"}}}}, compacted, ""},
 		"upsert":                     {format.Upsert, Config{}, compacted, ""},
 		"debezium":                   {format.Debezium, Config{}, compacted, "set kafka.tombstones"},
 		"debezium with tombstones":   {format.Debezium, Config{Tombstones: true}, compacted, ""},
 		"a retention of a minute":    {format.JSON, Config{}, map[string]string{"cleanup.policy": "delete", "retention.ms": "60000"}, "retention.ms 60000"},
 		"an endless retention":       {format.JSON, Config{}, map[string]string{"cleanup.policy": "delete", "retention.ms": "-1"}, ""},
-		"room for small ones only":   {format.JSON, Config{}, map[string]string{"cleanup.policy": "delete", "max.message.bytes": "65536"}, "max.message.bytes 65536"},
+		"small records only":         {format.JSON, Config{}, map[string]string{"cleanup.policy": "delete", "max.message.bytes": "65536"}, "max.message.bytes 65536"},
 		"what brokers do by default": {format.JSON, Config{}, map[string]string{"cleanup.policy": "delete", "max.message.bytes": "1048588", "retention.ms": "604800000"}, ""},
 	} {
-		got := strings.Join((&Sink{format: c.format, config: c.config}).retentionFaults(c.settings), "; ")
+		got := strings.Join((&topicChecker{format: c.format, config: c.config}).retentionFaults(c.settings), "; ")
 		if got == "" != (c.want == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
@@ -128,7 +128,7 @@ func TestAFaultOfAllTopicsIsLoggedOnce(t *testing.T) {
 	for _, topic := range []string{"a", "b", "c"} {
 		mustPublish(t, s, laneName(topic, 0, 1), pods("a", 1, 2))
 	}
-	if strings.Count(log.String(), "only the newest change stays") != 1 {
-		t.Errorf("the log says\n%s", log)
+	if strings.Count(log.String(), "only the newest change of each object stays") != 1 {
+		t.Errorf("unexpected log:\n%s", log)
 	}
 }

@@ -6,17 +6,18 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
 )
 
 func TestARefusedTimestampIsLeftOutAndLogged(t *testing.T) {
-	c, brokers, s, lane := openSingleLane(t)
-	log := &logBuffer{}
-	s.timestamps = newTimestampCondition(log.logger())
+	c, brokers := startFakeCluster(t, kfake.NumBrokers(2), kfake.SeedTopics(1, topicA))
+	s, log := openSinkWithLog(t, Config{Brokers: brokers, Topic: topicA})
+	lane := laneOf(t, s, pod("a", 1))
 	mustPublish(t, s, lane, pods("a", 1, 3))
 	c.Fault(produceFault(kerr.InvalidTimestamp))
 	mustPublish(t, s, lane, pods("a", 3, 5))
 	mustPublish(t, s, lane, pods("a", 5, 7))
-	s.lanes[lane].untimedUntil = time.Now() // a minute later
+	s.lanes.byName[lane].window.untimedUntil = time.Now() // a minute later
 	mustPublish(t, s, lane, pods("a", 7, 9))
 	records := readTopics(t, brokers, topicA)
 	wantVersions(t, records, 1, 9)
@@ -25,8 +26,8 @@ func TestARefusedTimestampIsLeftOutAndLogged(t *testing.T) {
 			t.Errorf("record %d has the time %v", i, r.Timestamp)
 		}
 	}
-	if n := strings.Count(log.String(), "refuses our timestamps"); n != 1 {
-		t.Errorf("told %d times:\n%s", n, log)
+	if n := strings.Count(log.String(), "reject the timestamps"); n != 1 {
+		t.Errorf("logged %d times:\n%s", n, log)
 	}
 }
 

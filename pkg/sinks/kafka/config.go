@@ -12,47 +12,44 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
-// Config describes a Kafka cluster and how changes are written to it. Zero values of optional fields mean the default
-// that is given with the field. Acknowledgement by all in-sync replicas is not an option: without it the promises of
-// docs/delivery.md cannot be kept.
+// Config describes a Kafka cluster and how changes are written to it. The zero value of an optional field means its default.
+// Acknowledgement by all in-sync replicas is not configurable: without it the guarantees of docs/delivery.md do not hold.
 type Config struct {
-	// Brokers are the addresses to begin with, "host:port"; the rest of the cluster is discovered from any of them.
+	// Brokers are the bootstrap addresses, "host:port"; the other brokers are discovered from any of them.
 	Brokers []string `mapstructure:"brokers"`
-	// Topic is a template, see docs/kafka.md. Bytes of a value that Kafka does not allow in a topic name are
-	// written as "_" and two hexadecimal digits. {type} is refused: it would spread one object over several topics.
+	// Topic is a template, see docs/kafka.md. Bytes of a value that Kafka does not allow in a topic name are written as "_" and
+	// two hexadecimal digits. {type} is refused: it would spread the changes of one object over several topics.
 	Topic string `mapstructure:"topic"`
-	// CreateTopics lets the sink create topics it does not find.
+	// CreateTopics creates topics that do not exist.
 	CreateTopics CreateTopics `mapstructure:"createTopics"`
-	// CheckTopics says what to do when a topic that exists has fewer partitions or replicas than createTopics says, or other
-	// configs, or may forget what it has acknowledged, or takes small records only: warn (default; one log line for all
-	// topics of which the same is true), off or require (its changes wait until it is corrected). Topics are checked when
-	// they are first used, where DESCRIBE_CONFIGS allows it.
+	// CheckTopics compares an existing topic with createTopics, and checks for settings that lose acknowledged records or refuse
+	// large ones: warn (default) logs each fault once for all topics that have it, require keeps the changes of the topic
+	// waiting until it is corrected, off checks nothing. A topic is checked when it is first used; that needs DESCRIBE_CONFIGS.
 	CheckTopics string `mapstructure:"checkTopics"`
-	// Idempotence gives every partition a producer ID and its records numbers, so that brokers drop copies: true (default).
-	// false is a fallback for brokers that give no producer IDs. What is in doubt is sent again then too, one batch at a
-	// time, but nothing drops the copy: a lost answer or a crash may repeat the last batch of a partition, and a slow broker
-	// may write the copy late.
+	// Idempotence gives every partition a producer ID and its records sequence numbers, so that brokers drop copies. Default
+	// true. false is for brokers without producer IDs: one batch at a time, and a lost answer or a crash may repeat the last batch
+	// of a partition; a slow broker may write the copy late.
 	Idempotence *bool `mapstructure:"idempotence"`
 	// Compression of record batches: zstd (default, fastest level), lz4, snappy, gzip or none.
 	Compression string `mapstructure:"compression"`
-	// Tombstones writes a record without a value behind each delete in the format debezium, under the same key, as
-	// Debezium's connectors do: a compacted topic then forgets the object.
+	// Tombstones writes a record without a value after each delete in the format debezium, under the same key, as Debezium's
+	// connectors do: a compacted topic then drops the object.
 	Tombstones bool `mapstructure:"tombstones"`
-	// Repair gives keys that a snapshot lacks their tombstones, at its end: after a lost journal, what was deleted
-	// meanwhile. For the format upsert, or debezium with tombstones, and a topic without {namespace} and {name}. Default
-	// false.
+	// Repair writes tombstones for keys that a snapshot lacks, at its end: objects that were deleted while a journal was lost.
+	// It needs the format upsert, or debezium with tombstones, and a topic without {namespace} and {name}. Default false.
 	Repair bool `mapstructure:"repair"`
-	// ClientID is told to the brokers, for their logs and quotas. Default "kubecdc".
+	// ClientID identifies the exporter in the logs and quotas of the brokers. Default "kubecdc".
 	ClientID string `mapstructure:"clientID"`
-	// BatchBytes bounds the uncompressed records of one batch, in bytes. A single larger record is a batch of its own.
-	// Default 1,000,000, which fits Kafka's default max.message.bytes even when nothing compresses.
+	// BatchBytes bounds the uncompressed records of one batch, in bytes. A larger record is a batch of its own. Default
+	// 1,000,000, which fits Kafka's default max.message.bytes even when nothing compresses.
 	BatchBytes int `mapstructure:"batchBytes"`
-	// RequestTimeout bounds one request, connecting included. Default 10s; at least 100ms.
+	// RequestTimeout bounds one request, including the connection. Default 10s; at least 100ms.
 	RequestTimeout time.Duration `mapstructure:"requestTimeout"`
 	// TLS of the connections to the brokers.
 	TLS auth.TLS `mapstructure:"tls"`
@@ -60,21 +57,21 @@ type Config struct {
 	SASL auth.SASL `mapstructure:"sasl"`
 }
 
-// CreateTopics says how topics are created that do not exist.
+// CreateTopics describes topics that the sink creates.
 type CreateTopics struct {
-	// Enabled turns creation on. Off, an unknown topic holds its changes back until someone creates it.
+	// Enabled turns creation on. Without it, the changes of a topic that does not exist wait until it is created by hand.
 	Enabled bool `mapstructure:"enabled"`
-	// Partitions of a created topic; 0 takes the broker's default.
+	// Partitions of a created topic; 0 means the default of the broker.
 	Partitions int `mapstructure:"partitions"`
-	// ReplicationFactor of a created topic; 0 takes the broker's default.
+	// ReplicationFactor of a created topic; 0 means the default of the broker.
 	ReplicationFactor int `mapstructure:"replicationFactor"`
-	// Configs are topic settings such as cleanup.policy. A list, not a map: setting names hold dots.
+	// Configs are topic settings such as cleanup.policy. It is a list because setting names contain dots.
 	Configs []TopicConfig `mapstructure:"configs"`
 }
 
 // TopicConfig is one setting of a topic.
 type TopicConfig struct {
-	// Name of the setting, as Kafka has it.
+	// Name of the setting in Kafka.
 	Name string `mapstructure:"name"`
 	// Value of the setting.
 	Value string `mapstructure:"value"`
@@ -90,12 +87,12 @@ const (
 	minRequestTimeout = 100 * time.Millisecond
 )
 
-// isIdempotent says whether records are numbered.
+// isIdempotent reports whether records are numbered.
 func (c Config) isIdempotent() bool {
 	return c.Idempotence == nil || *c.Idempotence
 }
 
-// withDefaults returns c with its zero values replaced.
+// withDefaults returns c with zero values replaced by defaults.
 func (c Config) withDefaults() Config {
 	c.CheckTopics = cmp.Or(c.CheckTopics, checkWarn)
 	c.ClientID = cmp.Or(c.ClientID, defaultClientID)
@@ -105,9 +102,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate reports everything that is wrong with c, joined into one error. Each part begins with the path of the field
-// relative to the sink ("kafka.brokers: …") and says what was expected. No secret is in the text. It opens no file and
-// no connection.
+// Validate returns all errors of c, joined. Each begins with the path of its field relative to the sink ("kafka.brokers: …")
+// and names what was expected. No secret is in the text. It opens no file and no connection.
 func (c Config) Validate() error {
 	return errors.Join(c.validateBrokers(), c.validateTopic(), c.validateTopics(), c.validateBatches(), c.TLS.Validate(), c.SASL.Validate(), c.validateCleartext())
 }
@@ -118,8 +114,8 @@ func (c Config) validateBrokers() error {
 	}
 	for i, broker := range c.Brokers {
 		switch host, port, err := net.SplitHostPort(broker); {
-		case strings.ContainsRune(broker, '@'): // not shown: it may hold a password
-			return fmt.Errorf(`kafka.brokers[%d]: holds an "@"; expected "host:port", and credentials under kafka.sasl`, i)
+		case strings.ContainsRune(broker, '@'): // not quoted: it may contain a password
+			return fmt.Errorf(`kafka.brokers[%d]: contains an "@"; expected "host:port", and credentials under kafka.sasl`, i)
 		case err != nil || strings.ContainsAny(host, ", \t/"):
 			return fmt.Errorf(`kafka.brokers[%d]: %q; expected "host:port"`, i, broker)
 		case host == "" || !isPort(port):
@@ -136,31 +132,31 @@ func isPort(text string) bool {
 	return err == nil && n > 0
 }
 
-// validateCleartext sees to it that nobody's password or token crosses the network readable by mistake. The brokers to
-// begin with name others, so that loopback is no excuse.
+// validateCleartext refuses credentials that would cross the network in cleartext. Bootstrap brokers on loopback are no
+// exception, because they name the addresses of others.
 func (c Config) validateCleartext() error {
 	if c.SASL.AllowCleartextCredentials || !c.hasValidCredentials() {
 		return nil
 	}
-	const remedy = "; use TLS, or say kafka.sasl.allowCleartextCredentials: true where the network is trusted"
+	const remedy = "; use TLS, or set kafka.sasl.allowCleartextCredentials: true if the network is trusted"
 	var errs []error
 	if m := c.SASL.Mechanism; !c.TLS.Enabled && (m == "plain" || m == "oauthbearer") {
-		errs = append(errs, fmt.Errorf("kafka.sasl.mechanism: %s without kafka.tls sends the password or token readable%s", m, remedy))
+		errs = append(errs, fmt.Errorf("kafka.sasl.mechanism: %s without kafka.tls sends the password or token in cleartext%s", m, remedy))
 	}
 	if u, err := url.Parse(c.SASL.OAuth.TokenURL); err == nil && u.Scheme == "http" && !isLoopback(u.Hostname()) {
-		errs = append(errs, errors.New("kafka.sasl.oauth.tokenURL: http:// sends the secret and the token readable"+remedy))
+		errs = append(errs, errors.New("kafka.sasl.oauth.tokenURL: http:// sends the secret and the token in cleartext"+remedy))
 	}
 	return errors.Join(errs...)
 }
 
-// hasValidCredentials says whether TLS and SASL are valid, and so what is sent.
+// hasValidCredentials reports whether TLS and SASL are valid, so that it is known what is sent.
 func (c Config) hasValidCredentials() bool {
 	return c.TLS.Validate() == nil && c.SASL.Validate() == nil
 }
 
 func isLoopback(host string) bool { return host == "localhost" || net.ParseIP(host).IsLoopback() }
 
-// Files are the files that the sink reads for each connection.
+// Files returns the files that the sink reads for each connection.
 func (c Config) Files() []sinks.File {
 	return sinks.NamedFiles(
 		sinks.File{Key: "kafka.tls.caFile", Path: c.TLS.CAFile, PEM: true},
@@ -181,7 +177,7 @@ func (c Config) validateTopic() error {
 		return fmt.Errorf("kafka.topic: %w", err)
 	}
 	if t.UsesPlaceholder("type") {
-		return errors.New("kafka.topic: {type} would spread the changes of one object over several topics and lose their order; leave it out (the type is in every record and its headers)")
+		return errors.New("kafka.topic: {type} would spread the changes of one object over several topics and lose their order; remove it (the type is in every record and its headers)")
 	}
 	if err := checkTopicName(t.AppendName(nil, &event.Change{}, appendEscaped)); err != nil {
 		return fmt.Errorf("kafka.topic: %q: %w", c.Topic, err)
@@ -194,9 +190,20 @@ func (c Config) validateRepair(t *sinks.Template) error {
 	case !c.Repair:
 		return nil
 	case !c.isIdempotent():
-		return errors.New("kafka.repair: true, without kafka.idempotence: a tombstone that is late could hide a newer object; set one of them")
+		return errors.New("kafka.repair: true, without kafka.idempotence: a late tombstone could hide a newer object; change one of them")
 	case t.UsesPlaceholder("namespace") || t.UsesPlaceholder("name"):
-		return fmt.Errorf("kafka.repair: true, and kafka.topic is %q; with {namespace} or {name} it is not known which topics have deleted objects", c.Topic)
+		return fmt.Errorf("kafka.repair: true, and kafka.topic is %q; with {namespace} or {name} the topics of deleted objects are unknown", c.Topic)
+	}
+	return nil
+}
+
+// validateFormat checks the settings that depend on the format of the sink.
+func (c Config) validateFormat(f format.Format) error {
+	if c.Tombstones && f != format.Debezium {
+		return fmt.Errorf("kafka.tombstones: true, with the format %v; only consumers of debezium expect them", f)
+	}
+	if c.Repair && f != format.Upsert && !c.Tombstones {
+		return fmt.Errorf("kafka.repair: true, with the format %v; it needs upsert, or debezium with kafka.tombstones", f)
 	}
 	return nil
 }
@@ -211,7 +218,7 @@ func (c Config) validateTopics() error {
 		return fmt.Errorf("kafka.checkTopics: %q; expected off, warn or require", c.CheckTopics)
 	}
 	if t := c.CreateTopics; off && !t.Enabled && (t.Partitions != 0 || t.ReplicationFactor != 0 || len(t.Configs) != 0) {
-		return errors.New("kafka.createTopics.enabled: false, but other settings of kafka.createTopics are given; set it to true, or kafka.checkTopics, or remove them")
+		return errors.New("kafka.createTopics.enabled: false, but other settings of kafka.createTopics are set; set it to true, or kafka.checkTopics, or remove them")
 	}
 	return c.CreateTopics.validateSettings()
 }

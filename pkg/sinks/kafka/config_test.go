@@ -32,7 +32,7 @@ func TestErrorsNameTheFieldAndWhatIsExpected(t *testing.T) {
 		`kafka.topic: missing; expected a name such as "k8s.{group}.{resource}"`:     func(c *Config) { c.Topic = "" },
 		`kafka.topic: unknown placeholder "{colour}"`:                                func(c *Config) { c.Topic = "k8s.{colour}" },
 		`kafka.topic: {type} would spread the changes of one object over several`:    func(c *Config) { c.Topic = "k8s.{type}" },
-		`kafka.topic: "k8s/{resource}": a topic name has letters, digits and`:        func(c *Config) { c.Topic = "k8s/{resource}" },
+		`kafka.topic: "k8s/{resource}": a topic name consists of letters, digits`:    func(c *Config) { c.Topic = "k8s/{resource}" },
 		`kafka.topic: ".": the topic name "." is not allowed by Kafka`:               func(c *Config) { c.Topic = "." },
 		`kafka.topic: "` + strings.Repeat("a", 250) + `": a topic name of 250 bytes`: func(c *Config) { c.Topic = strings.Repeat("a", 250) },
 		`kafka.compression: "brotli"; expected zstd, lz4, snappy, gzip or none`:      func(c *Config) { c.Compression = "brotli" },

@@ -142,7 +142,7 @@ func TestContractThroughAnOutage(t *testing.T) {
 	sinktest.Run(t, sinktest.Harness{
 		New: func(t testing.TB) sinks.Sink {
 			s := openUnclosedSink(t, cfg).(*Sink)
-			s.layoutCheckInterval = 10 * time.Millisecond
+			s.router.layoutCheckInterval = 10 * time.Millisecond
 			return s
 		},
 		Read: func(t testing.TB) []sinktest.Delivered {

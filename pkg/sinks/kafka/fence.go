@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strconv"
@@ -19,75 +20,79 @@ import (
 )
 
 const (
-	// A writer that has not kept its transactional ID from expiring for maxRenewalAge, by the wall clock, publishes nothing
-	// until it does: its successor may be given another producer ID, and that turns nobody away.
+	// maxRenewalAge is how long ago, by the wall clock, the transactional ID may have been renewed for lanes to publish. An
+	// older one may have expired, and a successor would get another producer ID, which does not fence this process.
 	maxRenewalAge   = 72 * time.Hour
-	renewRetryDelay = time.Hour // after a failure
-	// changedProducerDelay is how long a process that was given another producer ID than those before waits before it publishes:
-	// they have not run for days, or have noticed by then.
+	renewRetryDelay = time.Hour
+	// changedProducerDelay is how long a process with another producer ID than its predecessors waits before it publishes:
+	// these have not run for days, or notice within that time that they have not renewed theirs.
 	changedProducerDelay = time.Minute
 )
 
-// fence is the right to publish of a sink that was fenced. All lanes write under its producer ID, each with numbers of its
-// own. It is safe for concurrent use.
+// fence is the right to publish of a sink that was fenced: a claimed transactional ID, under whose producer ID all lanes write.
+// It is safe for concurrent use.
 type fence struct {
-	sink  *Sink
-	claim sinks.Claim
+	log    *slog.Logger
+	runCtx context.Context // of the sink
+	claim  sinks.Claim
 
-	idToken       chan struct{} // holds one token; who has it may use id
+	idToken       chan struct{} // holds one token; its holder may use transactional
 	transactional *cluster.Transactional
 
-	fenceRounds *cluster.Coalescer[cluster.Partition, cluster.ProducerEpoch] // turn what this process itself has on its way away
-	noteRounds  *cluster.Coalescer[laneStart, struct{}]                      // make lanes known
+	fenceRounds  *cluster.Coalescer[cluster.Partition, cluster.ProducerEpoch] // fence batches of this process
+	recordRounds *cluster.Coalescer[laneStart, struct{}]                      // record lanes in the replicated state
 
 	mu        sync.Mutex
-	current   cluster.ProducerEpoch // the newest; lanes that were never in doubt go on under older ones
+	current   cluster.ProducerEpoch // the newest; lanes that were never in doubt continue under older ones
 	lanes     map[sinks.Lane]cluster.Partition
 	progress  map[cluster.Partition]*partitionProgress
-	missing   map[cluster.Partition]bool // that did not exist at the fence, and that this process has not begun to write
+	missing   map[cluster.Partition]bool // did not exist at the fence, and this process has not written to them
 	deposed   error
-	renewedAt time.Time // without its monotonic part, which stands still while a machine sleeps
+	renewedAt time.Time // wall clock: the monotonic clock stands still while a machine sleeps
 }
 
-// partitionProgress is how far this process has written a partition. It belongs to the lane that publishes there, and outlives it: a
-// broker would take numbers that are used twice for a repetition, and drop what they are on.
+// partitionProgress is how far this process has written a partition. The lane that publishes there uses it, and its successor
+// after that lane was released: a broker would drop new records under used numbers as copies.
 type partitionProgress struct {
-	next          record.ProducerSequence // of what comes next; producer is noID until there is something
-	inDoubt       bool                    // what was sent may or may not be there
-	deliveredUpTo atomic.Int64            // all that is acknowledged lies before this offset, and all that is not lies there or beyond
+	next          record.ProducerSequence
+	inDoubt       bool         // batches behind next may be written
+	deliveredUpTo atomic.Int64 // acknowledged records are before this offset, all others at or behind it
 }
 
-// producerLanePrefix is a lane that is noted with the others, in order to remember the producer ID.
+// producerLanePrefix begins the name of a pseudo-lane that is recorded with the others to remember the producer ID.
 const producerLanePrefix = "/producer/"
 
-// Fence is [sinks.Fenced.Fence]: it takes the transactional ID of the group and this sink over, and has the older epochs
-// refused in all partitions that these lanes lead to.
+// Fence implements [sinks.Fenced]. It claims the transactional ID of the group and this sink, and makes all partitions of these
+// lanes reject older epochs.
 func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane) error {
 	if !s.config.isIdempotent() {
 		return errors.New("only numbered records can be fenced: set kafka.idempotence to true")
 	}
-	f := newFence(s, claim)
-	var before []string
+	f := newFence(s.runCtx, s.background.Go, cluster.NewTransactional(s.cluster, cluster.TransactionalID(claim.Group, claim.Sink)), claim, s.log)
+	var producers []string // of earlier processes
 	for _, lane := range lanes {
 		if id, ok := strings.CutPrefix(string(lane), producerLanePrefix); ok {
-			before = append(before, id)
+			producers = append(producers, id)
 		} else if p, ok := partitionOfLane(lane); ok {
 			f.lanes[lane] = p
 		}
 	}
-	own, gone, err := f.transactional.FencePartitions(ctx, cluster.NoProducer, f.allPartitions())
+	own, missing, err := f.transactional.FencePartitions(ctx, cluster.NoProducer, f.allPartitions())
 	if err != nil {
 		return err
 	}
-	if err := f.checkProducerID(own, before); err != nil {
-		return err
+	known := slices.Contains(producers, strconv.FormatInt(own.Producer, 10))
+	if !known && len(producers) > 0 {
+		if err := s.delayChangedProducer(f.transactional.ID); err != nil {
+			return err
+		}
 	}
 	f.current, f.renewedAt = own, time.Now().Round(0)
-	for _, p := range gone {
+	for _, p := range missing {
 		f.missing[p] = true
 	}
-	s.ResumeLanes(f.widestLanes())
-	if len(before) > 0 && slices.Contains(before, strconv.FormatInt(own.Producer, 10)) {
+	s.router.resumeLanes(f.widestLanes(s.router.hasRoute))
+	if known {
 		f.lanes[f.producerLane()] = cluster.Partition{}
 	}
 	s.fence.Store(f)
@@ -95,46 +100,9 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 	return nil
 }
 
-func newFence(s *Sink, claim sinks.Claim) *fence {
-	f := &fence{
-		sink: s, claim: claim, idToken: make(chan struct{}, 1),
-		transactional: s.cluster.Transactional(cluster.TransactionalID(claim.Group, claim.Sink)),
-		lanes:         map[sinks.Lane]cluster.Partition{}, progress: map[cluster.Partition]*partitionProgress{}, missing: map[cluster.Partition]bool{},
-	}
-	f.idToken <- struct{}{}
-	f.fenceRounds = cluster.NewCoalescer(s.background.Go, f.fencePartitions)
-	f.noteRounds = cluster.NewCoalescer(s.background.Go, f.noteLanes)
-	return f
-}
-
-// allPartitions returns those of all lanes.
-func (f *fence) allPartitions() []cluster.Partition {
-	all := map[cluster.Partition]bool{}
-	for _, p := range f.lanes {
-		all[p] = true
-	}
-	return slices.Collect(maps.Keys(all))
-}
-
-// widestLanes returns a lane of each topic that is there and has no route, of those that were named when it had most partitions.
-// So it has one before anybody asks about it.
-func (f *fence) widestLanes() []sinks.Lane {
-	most, of := map[string]int{}, map[string]sinks.Lane{}
-	for lane := range f.lanes {
-		topic, _, count, err := parseLane(lane)
-		if err == nil && count > most[topic] && f.mayHoldRecords(f.lanes[lane]) && f.sink.routes[topic] == nil {
-			most[topic], of[topic] = count, lane
-		}
-	}
-	return slices.Collect(maps.Values(of))
-}
-
-// checkProducerID compares the producer ID with those of the processes before. It returns an error until it may be used.
-func (f *fence) checkProducerID(own cluster.ProducerEpoch, before []string) error {
-	if len(before) == 0 || slices.Contains(before, strconv.FormatInt(own.Producer, 10)) {
-		return nil
-	}
-	s := f.sink
+// delayChangedProducer returns an error until changedProducerDelay after the first Fence that got another producer ID than the
+// earlier processes have recorded: these are not fenced.
+func (s *Sink) delayChangedProducer(id string) error {
 	if s.producerChangedAt.IsZero() {
 		s.producerChangedAt = time.Now()
 	}
@@ -143,15 +111,11 @@ func (f *fence) checkProducerID(own cluster.ProducerEpoch, before []string) erro
 		return nil
 	}
 	return &sinks.UnavailableError{After: left, Reason: fmt.Sprintf(
-		"the transactional ID %q had expired and has another producer ID now, so an older exporter that still runs cannot be turned away: "+
-			"make sure that no other exporter of the group runs; this one waits a minute", f.transactional.ID)}
+		"the transactional ID %q had expired and has another producer ID now, so an older exporter that still runs is not fenced: "+
+			"make sure that no other exporter of the group runs; this one waits a minute", id)}
 }
 
-func (f *fence) producerLane() sinks.Lane {
-	return sinks.Lane(producerLanePrefix + strconv.FormatInt(f.current.Producer, 10))
-}
-
-// LaneProgress is [sinks.Fenced.LaneProgress]. Lanes that lead to one partition, as before and after a topic grew, share its place.
+// LaneProgress implements [sinks.Fenced]. Lanes to one partition, as before and after a topic grew, share its progress.
 func (s *Sink) LaneProgress() map[sinks.Lane]sinks.LanePosition {
 	f := s.fence.Load()
 	if f == nil {
@@ -159,27 +123,64 @@ func (s *Sink) LaneProgress() map[sinks.Lane]sinks.LanePosition {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	places := make(map[sinks.Lane]sinks.LanePosition, len(f.progress))
+	positions := make(map[sinks.Lane]sinks.LanePosition, len(f.progress))
 	for lane, p := range f.lanes {
-		if w := f.progress[p]; w != nil {
-			places[lane] = sinks.LanePosition(w.deliveredUpTo.Load())
+		if progress := f.progress[p]; progress != nil {
+			positions[lane] = sinks.LanePosition(progress.deliveredUpTo.Load())
 		}
 	}
-	return places
+	return positions
 }
 
-// ensureMayPublish returns an error when this process may not publish.
+func newFence(runCtx context.Context, start func(func()), id *cluster.Transactional, claim sinks.Claim, log *slog.Logger) *fence {
+	f := &fence{
+		log: log, runCtx: runCtx, claim: claim, idToken: make(chan struct{}, 1), transactional: id,
+		lanes: map[sinks.Lane]cluster.Partition{}, progress: map[cluster.Partition]*partitionProgress{}, missing: map[cluster.Partition]bool{},
+	}
+	f.idToken <- struct{}{}
+	f.fenceRounds = cluster.NewCoalescer(start, f.fencePartitions)
+	f.recordRounds = cluster.NewCoalescer(start, f.recordLanes)
+	return f
+}
+
+// allPartitions returns the partitions of all lanes.
+func (f *fence) allPartitions() []cluster.Partition {
+	all := map[cluster.Partition]bool{}
+	for _, p := range f.lanes {
+		all[p] = true
+	}
+	return slices.Collect(maps.Keys(all))
+}
+
+// widestLanes returns one lane of each topic that exists and has no route, from when the topic had most partitions. With it the
+// topic gets a route without a metadata request.
+func (f *fence) widestLanes(hasRoute func(topic string) bool) []sinks.Lane {
+	counts, widest := map[string]int{}, map[string]sinks.Lane{}
+	for lane := range f.lanes {
+		topic, _, count, err := parseLane(lane)
+		if err == nil && count > counts[topic] && f.mayHoldRecords(f.lanes[lane]) && !hasRoute(topic) {
+			counts[topic], widest[topic] = count, lane
+		}
+	}
+	return slices.Collect(maps.Values(widest))
+}
+
+func (f *fence) producerLane() sinks.Lane {
+	return sinks.Lane(producerLanePrefix + strconv.FormatInt(f.current.Producer, 10))
+}
+
+// ensureMayPublish returns an error when this process may not publish. It renews a transactional ID that is too old.
 func (f *fence) ensureMayPublish(ctx context.Context) error {
 	f.mu.Lock()
-	deposed, silent := f.deposed, time.Now().Round(0).Sub(f.renewedAt) > maxRenewalAge
+	deposed, tooOld := f.deposed, time.Now().Round(0).Sub(f.renewedAt) > maxRenewalAge
 	f.mu.Unlock()
-	if deposed != nil || !silent {
+	if deposed != nil || !tooOld {
 		return deposed
 	}
 	return f.renewEpoch(ctx)
 }
 
-// recordDeposed notes that another process has taken over, and returns the error that says so.
+// recordDeposed records that another process has taken over, which is final, and returns the DeposedError.
 func (f *fence) recordDeposed(err error) error {
 	var deposed *sinks.DeposedError
 	if !errors.As(err, &deposed) {
@@ -193,7 +194,7 @@ func (f *fence) recordDeposed(err error) error {
 	return f.deposed
 }
 
-// recordIfDeposed notes what an error may say of who publishes.
+// recordIfDeposed is recordDeposed for a DeposedError, and returns any other error unchanged.
 func (f *fence) recordIfDeposed(err error) error {
 	var deposed *sinks.DeposedError
 	if errors.As(err, &deposed) {
@@ -205,31 +206,31 @@ func (f *fence) recordIfDeposed(err error) error {
 // runRenewals keeps the transactional ID from expiring, until the sink is closed or deposed.
 func (f *fence) runRenewals() {
 	for wait := cluster.RenewInterval; ; {
-		if ratelimit.Sleep(f.sink.runCtx, wait) != nil {
+		if ratelimit.Sleep(f.runCtx, wait) != nil {
 			return
 		}
 		wait = cluster.RenewInterval
-		err := f.renewEpoch(f.sink.runCtx)
+		err := f.renewEpoch(f.runCtx)
 		var deposed *sinks.DeposedError
 		if errors.As(err, &deposed) {
 			return
 		}
 		if err != nil {
 			wait = renewRetryDelay
-			f.sink.log.Warn("the transactional ID could not be kept from expiring", "transactionalID", f.transactional.ID, "error", err)
+			f.log.Warn("the transactional ID could not be renewed", "transactionalID", f.transactional.ID, "error", err)
 		}
 	}
 }
 
-// renewEpoch asks for another epoch. Lanes go on under theirs.
+// renewEpoch requests another epoch. Lanes continue under theirs.
 func (f *fence) renewEpoch(ctx context.Context) error {
 	return f.advanceEpoch(ctx, func(own cluster.ProducerEpoch) (cluster.ProducerEpoch, error) {
 		return f.transactional.InitProducerID(ctx, own)
 	})
 }
 
-// advanceEpoch does something that yields a newer epoch.
-func (f *fence) advanceEpoch(ctx context.Context, what func(own cluster.ProducerEpoch) (cluster.ProducerEpoch, error)) error {
+// advanceEpoch calls request, for one caller at a time, with the newest epoch, and records the newer one that it returns.
+func (f *fence) advanceEpoch(ctx context.Context, request func(own cluster.ProducerEpoch) (cluster.ProducerEpoch, error)) error {
 	select {
 	case <-f.idToken:
 		defer func() { f.idToken <- struct{}{} }()
@@ -239,7 +240,7 @@ func (f *fence) advanceEpoch(ctx context.Context, what func(own cluster.Producer
 	f.mu.Lock()
 	own := f.current
 	f.mu.Unlock()
-	newer, err := what(own)
+	newer, err := request(own)
 	if err != nil && newer == own {
 		return f.recordIfDeposed(err)
 	}
@@ -252,47 +253,48 @@ func (f *fence) advanceEpoch(ctx context.Context, what func(own cluster.Producer
 	return f.recordIfDeposed(err)
 }
 
-// fencePartitions makes brokers refuse what is on its way to some partitions, and returns the numbers to go on with.
+// fencePartitions makes brokers reject what this process has under way to some partitions, and returns the epoch to continue
+// under.
 func (f *fence) fencePartitions(partitions []cluster.Partition) (own cluster.ProducerEpoch, err error) {
-	err = f.advanceEpoch(f.sink.runCtx, func(before cluster.ProducerEpoch) (cluster.ProducerEpoch, error) {
+	err = f.advanceEpoch(f.runCtx, func(before cluster.ProducerEpoch) (cluster.ProducerEpoch, error) {
 		var err error
-		own, _, err = f.transactional.FencePartitions(f.sink.runCtx, before, partitions)
+		own, _, err = f.transactional.FencePartitions(f.runCtx, before, partitions)
 		return own, err
 	})
 	return own, err
 }
 
-// laneStart is a lane, and where it begins for this process.
+// laneStart is a lane, and the position from which this process publishes to it.
 type laneStart struct {
 	lane     sinks.Lane
 	position sinks.LanePosition
 }
 
-// ensureNoted notes a lane, and the producer ID, unless they are known.
-func (f *fence) ensureNoted(ctx context.Context, one laneStart) error {
+// ensureLaneRecorded records a lane and the producer ID in the replicated state, unless both are.
+func (f *fence) ensureLaneRecorded(ctx context.Context, one laneStart) error {
 	f.mu.Lock()
-	_, known := f.lanes[one.lane]
-	_, noted := f.lanes[f.producerLane()]
+	_, laneRecorded := f.lanes[one.lane]
+	_, producerRecorded := f.lanes[f.producerLane()]
 	f.mu.Unlock()
-	if known && noted {
+	if laneRecorded && producerRecorded {
 		return nil
 	}
-	_, err := f.noteRounds.Submit(ctx, one)
+	_, err := f.recordRounds.Submit(ctx, one)
 	return err
 }
 
-// noteLanes is ensureNoted for many lanes.
-func (f *fence) noteLanes(all []laneStart) (_ struct{}, err error) {
+// recordLanes is ensureLaneRecorded for many lanes.
+func (f *fence) recordLanes(all []laneStart) (_ struct{}, err error) {
 	lanes := map[sinks.Lane]sinks.LanePosition{}
 	f.mu.Lock()
 	for _, one := range append(all, laneStart{lane: f.producerLane()}) {
-		if _, known := f.lanes[one.lane]; !known {
+		if _, recorded := f.lanes[one.lane]; !recorded {
 			lanes[one.lane] = one.position
 		}
 	}
 	f.mu.Unlock()
-	if err := f.claim.RecordLanes(f.sink.runCtx, lanes); err != nil {
-		return struct{}{}, f.recordIfDeposed(fmt.Errorf("a lane cannot be noted in the replicated state: %w", err))
+	if err := f.claim.RecordLanes(f.runCtx, lanes); err != nil {
+		return struct{}{}, f.recordIfDeposed(fmt.Errorf("a lane cannot be recorded in the replicated state: %w", err))
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -302,25 +304,25 @@ func (f *fence) noteLanes(all []laneStart) (_ struct{}, err error) {
 	return struct{}{}, nil
 }
 
-// progressOf returns how far a partition is written; nil if this process has not begun to.
+// progressOf returns the progress in a partition; nil if this process has not written to it.
 func (f *fence) progressOf(p cluster.Partition) *partitionProgress {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.progress[p]
 }
 
-// startPartition returns how far a partition is written: not at all, or nothing behind an offset.
+// startPartition returns new progress in a partition, of which nothing of this process is before an offset.
 func (f *fence) startPartition(p cluster.Partition, end int64) *partitionProgress {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	w := &partitionProgress{next: record.ProducerSequence{Producer: f.current.Producer, Epoch: f.current.Epoch}}
-	w.deliveredUpTo.Store(end)
-	f.progress[p] = w
+	progress := &partitionProgress{next: record.ProducerSequence{Producer: f.current.Producer, Epoch: f.current.Epoch}}
+	progress.deliveredUpTo.Store(end)
+	f.progress[p] = progress
 	delete(f.missing, p)
-	return w
+	return progress
 }
 
-// mayHoldRecords says whether a partition may hold anything.
+// mayHoldRecords reports whether a partition may hold records of an exporter.
 func (f *fence) mayHoldRecords(p cluster.Partition) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

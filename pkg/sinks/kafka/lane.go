@@ -4,124 +4,116 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"slices"
+	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/segmentio/kafka-go"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
-	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/connection"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
-const (
-	// maxCorruptTries is how often a batch that arrives damaged is sent before it is believed to be unwritable.
-	maxCorruptTries = 3
-	// maxSequenceErrors is how often a batch is numbered anew in a row before the next try is left to the caller's back-off.
-	maxSequenceErrors = 2
+// maxCorruptTries is how often a batch that arrives corrupt is sent before it counts as invalid.
+const maxCorruptTries = 3
 
-	// maxInFlight is how many batches of a partition are sent before the first is answered: a broker remembers the numbers
-	// of as many, and so tells a copy of any of them from something new (KIP-98, KAFKA-5494).
-	maxInFlight = 5
-	// producerRetention is how old the newest record of a producer may be for the broker to know its numbers for certain. By
-	// default it knows them for a day (producer.id.expiration.ms).
-	producerRetention = time.Hour
-	// timestampPause is for how long batches go without timestamps after a broker has refused one.
-	timestampPause = time.Minute
-)
-
-// lane is the writing end of one topic-partition. What it sends is numbered without gaps, so that the broker itself drops
-// what arrives twice, late, or ahead of its turn (KIP-98). Not safe for concurrent use; the contract promises none.
+// lane publishes to one topic-partition. Its messages pass through three parts: encoder makes batches of them, numbers gives
+// the batches sequence numbers, and window has them under way. Not safe for concurrent use; the [sinks.Sink] contract has one
+// Publish of a lane at a time, and locks keeps a repair out.
 type lane struct {
-	sink      *Sink
-	name      sinks.Lane
-	topic     *topic
-	partition int32
+	name       sinks.Lane
+	partition  *partitionClient
+	locks      *partitionLocks // nil without repair
+	fence      *atomic.Pointer[fence]
+	timestamps timestampCondition
+	log        *slog.Logger
 
-	recovery       recovery
-	progress       *partitionProgress // where the sink was fenced: how far the partition is written; nil until it is begun
-	foundIDs       map[string]bool    // IDs of messages that were in doubt, and were found in the partition
-	rejectedOffset uint64             // offset of the message that was rejected last; 0: nothing is rejected since the last call
+	encoder batchEncoder
+	numbers sequencer
+	window  publishWindow
 
-	next         record.ProducerSequence // of the first batch that is not settled; producer is noID until one is needed
-	acknowledged producerState           // where the numbers stood at the last acknowledgement
-	storedEpoch  record.ProducerSequence // the numbering that a later process is certain to know
-	lastWritten  time.Time               // stamp of the last batch acknowledged under the present numbering; zero when it has none
-	untimedUntil time.Time               // until then batches have no timestamp, since the broker refuses ours
-	inFlight     []*inFlightBatch        // batches that are not settled, in order of numbers: maxInFlight, and the next one
-	leader       int32                   // the broker that those were sent to which are on their way
-	purpose      cluster.Purpose         // of the connection that they go over
-	uncounted    []uint64                // offsets of messages that are written and that no call has counted yet
-
-	unnumbered bool // batches go without numbers: the broker gives no producer IDs
-
-	sequenceErrors int // times in a row that the broker did not know our numbers
-
-	window       int // batches to send without waiting, as far as the network is concerned
-	targetBytes  int // bytes of uncompressed records to aim for
-	refusedBytes int // a batch of this many bytes was refused as too large, so more records are not tried; MaxInt: unknown
-	maxRecords   int // records in the next batch at most; set while a refused batch is being halved
+	uncounted      []uint64 // offsets of messages that are written, and that no call has counted yet
+	rejectedOffset uint64   // offset of the message that the last call rejected; 0: none
 }
 
-func newLane(s *Sink, t *topic, name sinks.Lane, partition int32) *lane {
-	return &lane{sink: s, name: name, topic: t, partition: partition, next: record.ProducerSequence{Producer: cluster.NoID}, storedEpoch: record.ProducerSequence{Producer: cluster.NoID},
-		unnumbered: !s.config.isIdempotent(), purpose: cluster.ForProducing, window: 1, targetBytes: s.config.BatchBytes, refusedBytes: math.MaxInt, maxRecords: math.MaxInt}
+func newLane(s *laneSet, t *topic, name sinks.Lane, index int32) *lane {
+	p := &partitionClient{cluster: s.cluster, reader: s.reader, topics: s.topics, requestTimeout: s.config.RequestTimeout, topic: t, index: index}
+	l := &lane{
+		name: name, partition: p, locks: s.locks, fence: s.fence, timestamps: s.timestamps, log: s.log,
+		encoder: newBatchEncoder(s.encoders, &s.buffers, s.config.BatchBytes),
+		window:  newPublishWindow(p, &s.buffers, &s.retained),
+		numbers: &unnumberedSequencer{partition: p, log: s.log},
+	}
+	if s.config.isIdempotent() {
+		l.numbers = newJournaledSequencer(p, name, s.states, s.config.Tombstones, s.log, &s.warnOnce)
+	}
+	return l
 }
 
-// publishBatch is [sinks.Sink.Publish] for this lane. When it has settled as many batches as may be in flight and what is left is
-// on its way, it returns: the caller may have more by now, and until that is here the broker has enough to do.
+// useFence replaces the sequencer when the sink was fenced since the last call.
+func (l *lane) useFence() {
+	f := l.fence.Load()
+	if f == nil {
+		return
+	}
+	if s, ok := l.numbers.(*fencedSequencer); !ok || s.fence != f {
+		l.numbers = &fencedSequencer{partition: l.partition, lane: l.name, fence: f, log: l.log}
+	}
+}
+
+// publishBatch implements Publish of this lane. After maxInFlight batches are settled, it returns as soon as all other
+// messages are under way: the caller can add messages meanwhile, and the broker has work until they arrive.
 func (l *lane) publishBatch(ctx context.Context, batch []sinks.Message) (int, error) {
-	leave, err := l.sink.repairer.lockPartition(ctx, l.topicPartition())
+	unlock, err := l.locks.lockPartition(ctx, l.partition.id())
 	if err != nil {
 		return 0, err
 	}
-	defer leave()
-	l.reclaimBytes()
-	defer l.retainBytes()
+	defer unlock()
+	l.useFence()
+	l.window.reclaimBytes()
+	defer l.window.retainBytes()
 	l.skipRejected(batch)
-	n := l.creditAcknowledged(batch)
+	n := l.creditUncounted(batch)
 	for settled := 0; n < len(batch); {
 		if err := ctx.Err(); err != nil {
 			return n, err
 		}
-		if err := l.recoverProducer(ctx); err != nil {
+		if err := l.numbers.prepare(ctx, len(l.window.batches)); err != nil {
 			return n, err
 		}
-		if n += l.creditRecovered(batch[n:]); n == len(batch) {
+		if n += l.numbers.creditWritten(batch[n:]); n == len(batch) {
 			break
 		}
-		whole, err := l.fillWindow(ctx, batch[n:])
-		if err != nil || whole && settled >= maxInFlight {
+		complete, err := l.fillWindow(ctx, batch[n:])
+		if err != nil || complete && settled >= maxInFlight {
 			return n, err
 		}
-		err = l.deliverInFlight(ctx)
-		if more := l.creditAcknowledged(batch[n:]); more > 0 {
+		err = l.deliverWindow(ctx)
+		if more := l.creditUncounted(batch[n:]); more > 0 {
 			n, settled = n+more, settled+1
 		}
-		if err != nil && n < len(batch) { // else it speaks of a message that the caller has not asked about
+		if err != nil && n < len(batch) { // otherwise the error is about a message of the next call
 			return n, err
 		}
 	}
 	return n, nil
 }
 
-// skipRejected begins a new epoch when the caller has given up on the message that was rejected: within an epoch, the
-// numbers follow the messages of the lane without a hole, which is what recoverProducer counts by.
+// skipRejected handles a batch that begins behind the rejected message, which the caller has given up.
 func (l *lane) skipRejected(batch []sinks.Message) {
 	if l.rejectedOffset == 0 || len(batch) == 0 {
 		return
 	}
-	if batch[0].Offset > l.rejectedOffset && l.next.Producer != cluster.NoID && l.progress == nil {
-		l.startNextEpoch()
+	if batch[0].Offset > l.rejectedOffset {
+		l.numbers.recordSkipped()
 	}
 	l.rejectedOffset = 0
 }
 
-// creditAcknowledged counts the messages at the head of batch that are written already.
-func (l *lane) creditAcknowledged(batch []sinks.Message) int {
+// creditUncounted returns how many messages at the head of batch are written.
+func (l *lane) creditUncounted(batch []sinks.Message) int {
 	n := commonPrefix(l.uncounted, batch)
 	if n < len(batch) {
 		l.uncounted = nil
@@ -131,7 +123,7 @@ func (l *lane) creditAcknowledged(batch []sinks.Message) int {
 	return n
 }
 
-// commonPrefix returns how many of the offsets are at the head of batch.
+// commonPrefix returns how many of the offsets are those at the head of batch.
 func commonPrefix(offsets []uint64, batch []sinks.Message) int {
 	n := 0
 	for n < len(offsets) && n < len(batch) && offsets[n] == batch[n].Offset {
@@ -140,34 +132,112 @@ func commonPrefix(offsets []uint64, batch []sinks.Message) int {
 	return n
 }
 
-// deliverInFlight sends batches until those that may go together are settled, or the first that is not is taken apart or given
-// up (nil), or it is better left to the caller's back-off or judgement (err).
-func (l *lane) deliverInFlight(ctx context.Context) error {
+// windowDepth is how many batches may be under way.
+func (l *lane) windowDepth() int {
+	if !l.numbers.isKnownToBroker() {
+		return 1
+	}
+	return l.window.limit
+}
+
+// fillWindow encodes messages that are not in the window, until as many batches as may be under way are, and one more: that
+// one is ready when the first is answered. Batches are sent while the next one is encoded. complete means that all messages
+// are in batches.
+func (l *lane) fillWindow(ctx context.Context, messages []sinks.Message) (complete bool, err error) {
+	rest, err := l.matchWindow(ctx, l.numbers.selectMessages(messages))
+	if err != nil {
+		return false, err
+	}
+	if err := l.numbers.ensureProducerID(ctx); err != nil {
+		return false, err
+	}
+	for {
+		capacity := l.windowDepth()
+		if capacity > 1 && len(l.window.batches) > 0 {
+			_ = l.sendUnsent(&deliveryAttempt{}) // deliverWindow sends again what fails here, and returns the error
+			capacity++
+		}
+		if len(rest) == 0 || len(l.window.batches) >= capacity {
+			return len(rest) == 0, nil
+		}
+		f, err := l.encoder.encodeBatch(ctx, rest, l.window.sequenceAfter(l.numbers.nextSequence()))
+		if err != nil {
+			return false, err
+		}
+		l.window.batches = append(l.window.batches, f)
+		rest = rest[len(f.offsets):]
+	}
+}
+
+// matchWindow matches the unsettled batches with the messages of this call, and encodes those again whose bytes were not
+// retained. It returns the messages behind the window.
+func (l *lane) matchWindow(ctx context.Context, messages []sinks.Message) (rest []sinks.Message, err error) {
+	at := l.numbers.nextSequence()
+	for i, f := range l.window.batches {
+		count := len(f.offsets)
+		same := commonPrefix(f.offsets, messages)
+		switch {
+		case same == min(count, len(messages)) && f.bytes != nil:
+		case same == count:
+			if err := l.encoder.reencodeBatch(ctx, f, messages[:count], at); err != nil {
+				return nil, err
+			}
+		case i == 0:
+			// These are other messages, which the contract does not allow, or too few to encode the batch again. A
+			// batch in doubt must not be written after the batches of this call.
+			l.abandonWindow()
+			return messages, nil
+		default: // as before, but the batch is not the first: the call that begins with it decides
+			l.window.releaseBuffer(f)
+			f.bytes = nil
+			return nil, nil
+		}
+		messages = messages[same:]
+		at.Sequence = record.SequenceAfter(at.Sequence, f.records)
+	}
+	return messages, nil
+}
+
+// deliveryAttempt is the state of one deliverWindow.
+type deliveryAttempt struct {
+	layout *cluster.Layout // that the batches were sent by
+	broken bool            // the network has failed once
+}
+
+// deliverWindow sends batches until the first is written (nil), or has been split or renumbered (nil), or the error is for the
+// caller's back-off or judgement.
+func (l *lane) deliverWindow(ctx context.Context) error {
 	var try deliveryAttempt
 	for {
-		if err := l.ensureEpochStored(ctx); err != nil {
+		if err := l.numbers.beforeFirstSend(ctx, l.window.batches[0].offsets[0]); err != nil {
 			return err
 		}
-		err := l.sendAndSettle(ctx, &try)
+		err := l.sendAndAwait(ctx, &try)
+		first := l.window.batches[0]
 		switch v := protocol.ClassifyError(err); v {
 		case protocol.Accepted:
+			l.settleFirst()
 			return nil
 		case protocol.TooLarge:
-			l.refusedBytes = min(l.refusedBytes, len(l.inFlight[0].bytes)-record.LengthPrefix)
+			l.encoder.recordTooLarge(first)
 			return l.splitRefused(err, v)
 		case protocol.Invalid:
 			return l.splitRefused(err, v)
 		case protocol.Corrupt:
-			if l.inFlight[0].corruptAnswers++; l.inFlight[0].corruptAnswers >= maxCorruptTries {
+			if first.corruptAnswers++; first.corruptAnswers >= maxCorruptTries {
 				return l.splitRefused(err, v)
 			}
 		case protocol.OutOfSequence, protocol.Fenced:
-			return l.handleSequenceError(err, v)
+			if err := l.numbers.handleSequenceError(err, v); err != nil {
+				return err
+			}
+			l.window.dropBatches()
+			return nil
 		case protocol.Mistimed:
-			l.untimedUntil = time.Now().Add(timestampPause)
-			l.sink.timestamps.recordRefusal(l.topic.name, err)
+			l.window.untimedUntil = time.Now().Add(timestampPause)
+			l.timestamps.recordRefusal(l.partition.topic.name, err)
 		case protocol.Unauthorized:
-			return l.sink.cluster.AuthorizationError(l.topic.name, err)
+			return l.partition.cluster.AuthorizationError(l.partition.topic.name, err)
 		case protocol.Unsettled:
 			if err := l.decideRetry(ctx, &try, err); err != nil {
 				return err
@@ -176,259 +246,105 @@ func (l *lane) deliverInFlight(ctx context.Context) error {
 	}
 }
 
-// ensureEpochStored makes sure, before the first batch of an epoch is sent, that a later process will know of the epoch and of the
-// message it begins with.
-func (l *lane) ensureEpochStored(ctx context.Context) error {
-	if l.unnumbered || l.storedEpoch == l.currentEpoch() || l.progress != nil {
-		return nil
-	}
-	return l.storeEpoch(ctx, l.inFlight[0].offsets[0]-1)
-}
-
-// storeEpoch makes the present numbering durable, which begins behind the messages up to through.
-func (l *lane) storeEpoch(ctx context.Context, through uint64) error {
-	now := l.currentEpoch()
-	l.recordState(producerState{now.Producer, now.Epoch, through, l.next.Sequence})
-	if err := l.sink.producers.saveStates(ctx); err != nil {
-		return fmt.Errorf("%s: %w", l, err)
-	}
-	l.storedEpoch = now
-	return nil
-}
-
-// currentEpoch is what the present numbers are counted under.
-func (l *lane) currentEpoch() record.ProducerSequence {
-	return record.ProducerSequence{Producer: l.next.Producer, Epoch: l.next.Epoch}
-}
-
-// deliveryAttempt is what one deliver remembers between its tries.
-type deliveryAttempt struct {
-	layout *cluster.Layout
-	broken bool // the network failed once
-}
-
-// sendAndSettle sends what may be in flight and settles the first batch when that is acknowledged. Otherwise it waits for the others,
-// too. What the broker says about those follows from the first, and counts only as far as they may be written.
-func (l *lane) sendAndSettle(ctx context.Context, try *deliveryAttempt) error {
-	if l.unnumbered {
-		// An attempt that is given up may be written long after it was sent again, and nothing refuses it then. So wait for
-		// its end, which the connection bounds.
+// sendAndAwait sends what may be under way and waits for the answer to the first batch.
+func (l *lane) sendAndAwait(ctx context.Context, try *deliveryAttempt) error {
+	if !l.numbers.isNumbered() {
+		// Without numbers the broker does not refuse an attempt that is written after a later one. So each attempt is awaited
+		// to its end, which the connection bounds.
 		ctx = context.WithoutCancel(ctx)
 	}
 	if err := l.sendUnsent(try); err != nil {
 		return err
 	}
-	first := l.inFlight[0]
-	answer := first.awaitAnswer(ctx)
-	l.adaptWindow(answer, first.brokerTime)
-	if protocol.ClassifyError(answer) == protocol.Accepted {
-		l.settleFirst()
-		return nil
-	}
-	for _, f := range l.inFlight[1:] {
-		if f.pending != nil {
-			_ = f.awaitAnswer(ctx) // f notes what counts
-		}
-	}
-	if isReplicaLag(answer) {
-		l.purpose = cluster.ForSlowReplicas
-	}
-	return answer
+	return l.window.awaitFirst(ctx)
 }
 
-// sendUnsent sends the batches that may be in flight and are not, all to one broker.
 func (l *lane) sendUnsent(try *deliveryAttempt) error {
-	try.layout = l.topic.layout.Load()
-	to, err := try.layout.Lead(l.partition)
-	underWay := l.inFlight[0].pending != nil
-	if underWay && to.Broker != l.leader {
-		return nil // nothing more goes where the first is
-	}
-	if err != nil {
-		return err
-	}
-	l.leader = to.Broker
-	for i, f := range l.sendableBatches() {
-		if f.pending != nil {
-			continue
-		}
-		l.stampBatch(f)
-		if l.progress != nil {
-			l.progress.inDoubt = true
-		}
-		batch := connection.Batch{Topic: l.topic.name, Partition: l.partition, Bytes: f.bytes}
-		if f.pending, err = l.sink.cluster.Produce(l.leader, batch, l.purpose); err != nil {
-			if i > 0 {
-				return nil // for the call that begins with it to say
-			}
-			return err
-		}
-	}
-	return nil
+	return l.window.sendUnsent(try, l.windowDepth(), l.numbers.recordSent)
 }
 
-// isReplicaLag says whether a broker could not write because other replicas did not follow.
-func isReplicaLag(err error) bool {
-	return errors.Is(err, kafka.RequestTimedOut) || errors.Is(err, kafka.NotEnoughReplicas) || errors.Is(err, kafka.NotEnoughReplicasAfterAppend)
+// settleFirst removes the first batch, which is written.
+func (l *lane) settleFirst() {
+	f := l.window.removeFirst()
+	l.numbers.recordWritten(f, len(l.window.batches) > 0)
+	l.encoder.adaptBatchSize(f)
+	l.uncounted = append(l.uncounted, f.offsets...)
+	l.window.releaseBuffer(f)
 }
 
-// stampBatch gives the records of a batch the time of sending, or none where the broker has just refused that.
-func (l *lane) stampBatch(f *inFlightBatch) {
-	if f.bytesShared {
-		f.bytes, f.bytesShared = slices.Clone(f.bytes), false
-	}
-	if f.sentAt = time.Now(); f.sentAt.Before(l.untimedUntil) {
-		f.sentAt = time.Time{}
-	}
-	record.SetTimestamp(f.bytes, f.sentAt)
-}
-
-// sendableBatches returns the batches that are to be on their way at once. It is only the first one as long as the broker may
-// not know our numbers: Kafka then takes any number, and so would take the second batch when it refuses the first.
-func (l *lane) sendableBatches() []*inFlightBatch {
-	n := 0
-	for n < min(len(l.inFlight), l.windowDepth()) && l.inFlight[n].bytes != nil {
-		n++
-	}
-	return l.inFlight[:n]
-}
-
-// windowDepth is how many batches may be in flight.
-func (l *lane) windowDepth() int {
-	if l.unnumbered || time.Since(l.lastWritten) > producerRetention {
-		return 1
-	}
-	return l.window
-}
-
-// adaptWindow decides how many batches to send without waiting from how long each took: several only where waiting costs
-// more than sending, so that all of them are answered well before the request timeout. After a failure it is one.
-func (l *lane) adaptWindow(err error, each time.Duration) {
-	l.window = 1
-	if err == nil && each < l.sink.config.RequestTimeout/(2*maxInFlight) {
-		l.window = maxInFlight
-	}
-}
-
-// decideRetry decides, after an attempt that settled nothing, whether to send the same bytes at once (nil): when the
-// partition has another leader than the one that was asked, or when the connection may just have been a stale one.
-// Everything else waits for the caller's back-off.
+// decideRetry decides, after an attempt that may or may not be written, whether to send the same bytes at once (nil): when the
+// leader has moved, or when the connection may just have been stale. Everything else is for the caller's back-off.
 func (l *lane) decideRetry(ctx context.Context, try *deliveryAttempt, cause error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	now, err := l.sink.refreshLayout(ctx, l.topic, try.layout)
+	now, err := l.partition.topics.refreshLayout(ctx, l.partition.topic, try.layout)
 	if err != nil {
 		return err
 	}
-	to, err := now.Lead(l.partition)
-	_, before := try.layout.Lead(l.partition)
-	moved := err == nil && (before != nil || to.Broker != l.leader)
+	to, err := now.Lead(l.partition.index)
+	_, before := try.layout.Lead(l.partition.index)
+	moved := err == nil && (before != nil || to.Broker != l.window.leader)
 	broken := !protocol.IsBrokerError(cause) && !errors.Is(cause, cluster.ErrNoLayout) && !errors.Is(cause, cluster.ErrNoPartition)
 	stale := broken && !try.broken && !cluster.IsTimeout(cause)
 	try.broken = try.broken || broken
 	if moved || stale {
 		return nil
 	}
-	cause = fmt.Errorf("%s: %w", l, cause)
-	if errors.Is(err, kafka.LeaderNotAvailable) { // all lanes that have none ask in one request
+	cause = fmt.Errorf("%s: %w", l.partition, cause)
+	if errors.Is(err, kafka.LeaderNotAvailable) { // frequent retries are cheap: all lanes without a leader share one request
 		return &sinks.ProbedError{Every: cluster.ProbeInterval, Err: cause}
 	}
 	return cause
 }
 
-// splitRefused takes a refused batch apart: half of it comes next. A single record is rejected.
+// splitRefused splits the first batch, which was refused: half of it comes next. A single record is rejected.
 func (l *lane) splitRefused(cause error, v protocol.Outcome) error {
-	f := l.inFlight[0]
+	f := l.window.batches[0]
 	if len(f.offsets) > 1 {
-		l.halveNextBatch(f)
-		l.abandonInFlight()
+		l.encoder.halveNextBatch(f)
+		l.abandonWindow()
 		return nil
 	}
-	size := len(f.bytes) - record.LengthPrefix
-	l.maxRecords = math.MaxInt
+	size := f.size()
+	l.encoder.endHalving()
 	l.rejectedOffset = f.offsets[0]
-	l.abandonInFlight()
+	l.abandonWindow()
 	if v == protocol.TooLarge {
 		return &sinks.RejectedError{TooLarge: true, Err: cause,
-			Reason: fmt.Sprintf("a record of %d bytes (compressed) exceeds max.message.bytes of topic %q", size, l.topic.name)}
+			Reason: fmt.Sprintf("a record of %d bytes (compressed) exceeds max.message.bytes of topic %q", size, l.partition.topic.name)}
 	}
-	return &sinks.RejectedError{Err: cause, Reason: fmt.Sprintf("topic %q does not allow this record", l.topic.name)}
+	return &sinks.RejectedError{Err: cause, Reason: fmt.Sprintf("topic %q does not allow this record", l.partition.topic.name)}
 }
 
-// startNextEpoch begins a new epoch, which fences whatever was sent under the old one (KIP-360), or, when the epochs are used
-// up, sees to it that a new producer ID is asked for.
-func (l *lane) startNextEpoch() {
-	l.recovery.oldNumbers, l.recovery.uncredited = false, 0
-	l.lastWritten = time.Time{}
-	if l.unnumbered {
-		return
-	}
-	if l.next.Epoch == math.MaxInt16 {
-		l.next = record.ProducerSequence{Producer: cluster.NoID}
-		return
-	}
-	l.next = record.ProducerSequence{Producer: l.next.Producer, Epoch: l.next.Epoch + 1}
+// abandonWindow drops all batches. The sequencer makes sure that none of them is written behind later ones.
+func (l *lane) abandonWindow() {
+	inDoubt := l.window.isInDoubt()
+	l.window.dropBatches()
+	l.numbers.recordAbandoned(inDoubt)
 }
 
-// handleSequenceError gives the batches in flight up after the broker disagreed with their numbers: they are encoded again under other
-// ones.
-func (l *lane) handleSequenceError(cause error, v protocol.Outcome) error {
-	if f := l.sink.fence.Load(); f != nil {
-		return l.handleFencedSequenceError(f, cause, v)
+// writeTombstones writes tombstones, which are not messages of the lane, and returns how many are written. The caller holds the
+// lock of the partition. After an error the other ones may be written, but not behind a message that is published later.
+func (l *lane) writeTombstones(ctx context.Context, dead []sinks.Message) (written int, err error) {
+	l.useFence()
+	if len(l.window.batches) > 0 {
+		return 0, errors.New("the outcome of earlier changes is not known yet")
 	}
-	l.sequenceErrors++
-	if v == protocol.OutOfSequence && l.recovery.oldNumbers && l.sequenceErrors <= maxInFlight {
-		l.dropInFlight() // what the process before had under way has arrived: ask again
-		l.recovery.resolved = false
-		return nil
+	at, err := l.numbers.reserveTombstoneEpoch(ctx)
+	if err != nil {
+		return 0, err
 	}
-	if !l.recovery.oldNumbers && l.sequenceErrors > maxSequenceErrors {
-		l.sequenceErrors = 0
-		return fmt.Errorf("%s: %w, also when numbered anew", l, cause)
+	for written < len(dead) {
+		f, err := l.encoder.encodeBatch(ctx, dead[written:], at)
+		if err != nil {
+			return written, err
+		}
+		if err := l.window.sendAlone(ctx, f); err != nil {
+			return written, fmt.Errorf("tombstones: %w", err)
+		}
+		at.Sequence = record.SequenceAfter(at.Sequence, f.records)
+		written += len(f.offsets)
 	}
-	l.sink.log.Warn("kafka lost track of our sequence; records in doubt are written again, the stream may hold duplicates",
-		"topic", l.topic.name, "partition", l.partition, "error", cause)
-	l.dropInFlight()
-	l.startNextEpoch()
-	if v == protocol.Fenced {
-		l.next = record.ProducerSequence{Producer: cluster.NoID}
-	}
-	return nil
-}
-
-// settleFirst books the first batch as written.
-func (l *lane) settleFirst() {
-	f := l.inFlight[0]
-	l.inFlight = l.inFlight[1:]
-	if !l.unnumbered {
-		l.next.Sequence = record.SequenceAfter(l.next.Sequence, f.records)
-		l.recordState(producerState{l.next.Producer, l.next.Epoch, f.offsets[len(f.offsets)-1], l.next.Sequence})
-		l.lastWritten = f.sentAt
-	}
-	if l.progress != nil {
-		l.recordAcknowledged(f)
-	}
-	l.sequenceErrors, l.purpose = 0, cluster.ForProducing
-	l.adaptBatchSize(f)
-	l.uncounted = append(l.uncounted, f.offsets...)
-	l.releaseBuffer(f)
-}
-
-// adaptBatchSize aims the next batch: below the size that was refused, as large as configured otherwise.
-func (l *lane) adaptBatchSize(f *inFlightBatch) {
-	l.maxRecords = math.MaxInt
-	size := len(f.bytes) - record.LengthPrefix
-	if size >= l.refusedBytes { // the topic's limit was raised
-		l.refusedBytes = math.MaxInt
-	}
-	l.targetBytes = l.sink.config.BatchBytes
-	if l.refusedBytes != math.MaxInt {
-		// Expect the next records to compress as these did, and leave an eighth for when they do not.
-		l.targetBytes = min(l.targetBytes, int(float64(l.refusedBytes)*7/8*float64(f.rawBytes)/float64(size)))
-	}
-}
-
-func (l *lane) String() string {
-	return fmt.Sprintf("topic %q partition %d", l.topic.name, l.partition)
+	return written, nil
 }

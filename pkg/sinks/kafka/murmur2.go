@@ -2,8 +2,9 @@ package kafka
 
 import "encoding/binary"
 
-// partitionForKey places key as the Java client's default partitioner does (org.apache.kafka.common.utils.Utils.murmur2,
-// toPositive), so that consumers and stream processors that join on the key find the partitions they expect.
+// partitionForKey returns the partition of a key as the Java client's default partitioner does
+// (org.apache.kafka.common.utils.Utils.murmur2, toPositive), so that stream processors that join on the key find the
+// partitions they expect.
 func partitionForKey(key []byte, partitions int) int32 {
 	return int32(int(murmur2(key)&0x7fffffff) % partitions)
 }

@@ -12,9 +12,9 @@ import (
 // maxTopicNameLength is Kafka's limit on the length of a topic name, in bytes (org.apache.kafka.common.internals.Topic).
 const maxTopicNameLength = 249
 
-// appendEscaped appends a placeholder's value in a form that is legal in a topic name. Almost every Kubernetes name is
-// legal as it is; a byte that is not becomes "_" and two upper-case hexadecimal digits. An underscore stays, so in
-// contrived cases two values meet in one topic, which costs nothing: records say what they are about.
+// appendEscaped appends the value of a placeholder in a form that is legal in a topic name. Almost all Kubernetes names are
+// legal as they are; other bytes become "_" and two upper-case hexadecimal digits. An underscore is not escaped, so that in
+// contrived cases two values share a topic. That is harmless: records carry their identity.
 func appendEscaped(dst []byte, value string) []byte {
 	const hex = "0123456789ABCDEF"
 	for i := 0; i < len(value); i++ {
@@ -31,7 +31,7 @@ func isLegalInTopic(b byte) bool {
 	return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' || b == '.' || b == '_' || b == '-'
 }
 
-// checkTopicName reports why Kafka would refuse a topic of that name.
+// checkTopicName returns why Kafka would refuse a topic of this name.
 func checkTopicName(name []byte) error {
 	switch {
 	case len(name) == 0 || string(name) == "." || string(name) == "..":
@@ -41,19 +41,19 @@ func checkTopicName(name []byte) error {
 	}
 	for _, b := range name {
 		if !isLegalInTopic(b) {
-			return fmt.Errorf("a topic name has letters, digits and \".\", \"_\", \"-\", not %q", b)
+			return fmt.Errorf("a topic name consists of letters, digits, \".\", \"_\" and \"-\", not %q", b)
 		}
 	}
 	return nil
 }
 
-// laneName names one partition of a topic. The partition count is part of it: with another count the same objects are
-// on other partitions, and a cursor stored for the old lane must not be taken for the new one.
+// laneName names one partition of a topic. It contains the partition count: with another count the same objects are in
+// other partitions, and a cursor of the old lane must not be used for the new one.
 func laneName(topic string, partition int32, count int) sinks.Lane {
 	return sinks.Lane(topic + "/" + strconv.Itoa(int(partition)) + "of" + strconv.Itoa(count))
 }
 
-// waitingLane names the lane of a topic that does not exist.
+// waitingLane names the lane of a topic whose partitions are unknown, for example because it does not exist.
 func waitingLane(topic string) sinks.Lane { return sinks.Lane(topic + waitingSuffix) }
 
 const waitingSuffix = "/waiting"
@@ -63,13 +63,13 @@ func topicOfWaitingLane(name sinks.Lane) (topic string, ok bool) {
 	return strings.CutSuffix(string(name), waitingSuffix)
 }
 
-// DestinationOf is the topic that a lane leads to, see [sinks.Divided].
-func (*Sink) DestinationOf(lane sinks.Lane) string {
+// topicOfLane returns the topic of any lane.
+func topicOfLane(lane sinks.Lane) string {
 	topic, _, _ := strings.Cut(string(lane), "/")
 	return topic
 }
 
-// partitionOfLane returns the partition that a lane leads to; false for a lane that leads to none yet.
+// partitionOfLane returns the partition of a lane; false for a waiting lane.
 func partitionOfLane(name sinks.Lane) (p cluster.Partition, ok bool) {
 	topic, index, _, err := parseLane(name)
 	return cluster.Partition{Topic: topic, Index: index}, err == nil
@@ -77,12 +77,12 @@ func partitionOfLane(name sinks.Lane) (p cluster.Partition, ok bool) {
 
 // parseLane is the inverse of laneName.
 func parseLane(name sinks.Lane) (topic string, partition int32, partitions int, err error) {
-	topic, place, found := strings.Cut(string(name), "/")
-	first, second, of := strings.Cut(place, "of")
+	topic, partitionOfCount, found := strings.Cut(string(name), "/")
+	first, second, of := strings.Cut(partitionOfCount, "of")
 	p, perr := strconv.ParseInt(first, 10, 32)
 	count, cerr := strconv.ParseInt(second, 10, 32)
 	if !found || !of || perr != nil || cerr != nil || p < 0 || p >= count || laneName(topic, int32(p), int(count)) != name {
-		return "", 0, 0, fmt.Errorf("lane %q is not one of Kafka's; expected \"topic/PARTITIONofCOUNT\"", name)
+		return "", 0, 0, fmt.Errorf("lane %q is not a Kafka lane; expected \"topic/PARTITIONofCOUNT\"", name)
 	}
 	if err := checkTopicName([]byte(topic)); err != nil {
 		return "", 0, 0, fmt.Errorf("lane %q: %w", name, err)

@@ -60,7 +60,7 @@ func TestATombstoneFollowsEachDelete(t *testing.T) {
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if sequence := s.lanes[lane].next.Sequence; int(sequence) != len(want) {
+	if sequence := s.lanes.byName[lane].numbers.nextSequence().Sequence; int(sequence) != len(want) {
 		t.Errorf("the next sequence is %d after %d records", sequence, len(want))
 	}
 }

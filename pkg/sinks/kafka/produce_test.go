@@ -40,7 +40,7 @@ func TestSeveralBatchesAreInFlightAndThoseInFrontOfAFailureAreAcknowledged(t *te
 	if n == 0 || n > 3 || err == nil {
 		t.Fatalf("published %d: %v; want what is in front of version 5", n, err)
 	}
-	if left := len(s.lanes[lane].inFlight); left != maxInFlight+1 {
+	if left := len(s.lanes.byName[lane].window.batches); left != maxInFlight+1 {
 		t.Errorf("%d batches are left in flight; want those from the failure on, those that were sent meanwhile, and the next one", left)
 	}
 	mustPublish(t, s, lane, pods("a", 2+n, 40))
@@ -85,21 +85,21 @@ func TestARecordRejectedInTheMiddleOfAWindowIsRejectedAlone(t *testing.T) {
 
 func TestAWindowInDoubtIsResentWhenItsBytesAreNotRetained(t *testing.T) {
 	c, brokers, s, lane := openSmallBatches(t)
-	s.retained.tryReserve(maxRetainedBytes)
+	s.lanes.retained.tryReserve(maxRetainedBytes)
 	for from := 2; from < 100; from += 40 {
 		c.Fault(faultAt(t, kerr.RequestTimedOut, from+4))
 		n, err := publishOnward(t.Context(), s, lane, pods("a", from, from+40))
-		if err == nil || len(s.lanes[lane].inFlight) < 2 {
+		if err == nil || len(s.lanes.byName[lane].window.batches) < 2 {
 			t.Fatalf("published %d: %v", n, err)
 		}
-		for _, f := range s.lanes[lane].inFlight {
+		for _, f := range s.lanes.byName[lane].window.batches {
 			if f.bytes != nil {
 				t.Error("a batch is held without room")
 			}
 		}
 		mustPublish(t, s, lane, pods("a", from+n, from+40))
 	}
-	if left := s.retained.remaining.Load(); left != 0 {
+	if left := s.lanes.retained.remaining.Load(); left != 0 {
 		t.Errorf("%d bytes of room came from nowhere", left)
 	}
 	wantVersions(t, readTopics(t, brokers, topicA), 1, 122)
@@ -108,7 +108,7 @@ func TestAWindowInDoubtIsResentWhenItsBytesAreNotRetained(t *testing.T) {
 func TestShorterBatchesAfterAWindowInDoubtCauseNoDuplicate(t *testing.T) {
 	c, brokers, s, lane := openSmallBatches(t)
 	c.Fault(faultAt(t, kerr.RequestTimedOut, 3))
-	if n, err := publishOnward(t.Context(), s, lane, pods("a", 2, 40)); n != 0 || err == nil || len(s.lanes[lane].inFlight) != maxInFlight+1 {
+	if n, err := publishOnward(t.Context(), s, lane, pods("a", 2, 40)); n != 0 || err == nil || len(s.lanes.byName[lane].window.batches) != maxInFlight+1 {
 		t.Fatalf("published %d: %v", n, err)
 	}
 	for v := 2; v < 40; v++ {
@@ -123,7 +123,7 @@ func TestAFailureBehindTheMessagesOfACallIsLeftToTheNextOne(t *testing.T) {
 	if n, err := publishOnward(t.Context(), s, lane, pods("a", 2, 40)); n != 0 || err == nil {
 		t.Fatalf("published %d: %v", n, err)
 	}
-	flights := s.lanes[lane].inFlight
+	flights := s.lanes.byName[lane].window.batches
 	begin := func(i int) int { return int(flights[i].offsets[0]) }
 	mustPublish(t, s, lane, pods("a", 2, begin(1)))
 	fault := c.Fault(faultAt(t, kerr.RequestTimedOut, begin(2)))
@@ -141,7 +141,7 @@ func TestAFailureAfterACallLosesNothingWhenBatchesAreNotRetained(t *testing.T) {
 	for _, failure := range []*kerr.Error{kerr.RequestTimedOut, kerr.CorruptMessage, kerr.NotLeaderForPartition} {
 		for bad := 3; bad < 40; bad += 5 {
 			c, brokers, s, lane := openSmallBatches(t)
-			s.retained.tryReserve(maxRetainedBytes)
+			s.lanes.retained.tryReserve(maxRetainedBytes)
 			c.Fault(faultAt(t, kerr.RequestTimedOut, 3))
 			if n, err := publishOnward(t.Context(), s, lane, pods("a", 2, 40)); err == nil {
 				t.Fatalf("published %d", n)
@@ -174,23 +174,26 @@ func TestABrokerThatMayNotKnowTheSequenceIsSentOneBatch(t *testing.T) {
 		lane := laneOf(t, s, pod("a", 1))
 		mustPublish(t, s, lane, before)
 		if before != nil {
-			s.lanes[lane].lastWritten = time.Now().Add(-2 * producerRetention)
+			s.lanes.byName[lane].numbers.(*journaledSequencer).lastWritten = time.Now().Add(-2 * producerRetention)
 		}
 		c.Fault(produceFault(kerr.NotEnoughReplicas))
-		if n, err := publishOnward(t.Context(), s, lane, pods("a", 2, 40)); n != 0 || err == nil || len(s.lanes[lane].inFlight) != 1 {
+		if n, err := publishOnward(t.Context(), s, lane, pods("a", 2, 40)); n != 0 || err == nil || len(s.lanes.byName[lane].window.batches) != 1 {
 			t.Errorf("%s: published %d: %v", name, n, err)
 		}
 	}
 }
 
 func TestANetworkThatTakesLongForOneBatchGetsOneAtATime(t *testing.T) {
-	l := &lane{sink: &Sink{config: Config{RequestTimeout: 10 * time.Second}}, lastWritten: time.Now()}
+	l := &lane{
+		numbers: &journaledSequencer{lastWritten: time.Now()},
+		window:  publishWindow{partition: &partitionClient{requestTimeout: 10 * time.Second}},
+	}
 	for _, c := range []struct {
 		err   error
 		each  time.Duration
 		depth int
 	}{{nil, 900 * time.Millisecond, maxInFlight}, {nil, 1100 * time.Millisecond, 1}, {nil, 0, maxInFlight}, {io.EOF, 0, 1}} {
-		if l.adaptWindow(c.err, c.each); l.windowDepth() != c.depth {
+		if l.window.adaptLimit(c.err, c.each); l.windowDepth() != c.depth {
 			t.Errorf("%v and %v each: %d in flight, want %d", c.err, c.each, l.windowDepth(), c.depth)
 		}
 	}
@@ -230,7 +233,7 @@ func TestALargeCallReturnsWhileTheWindowIsFull(t *testing.T) {
 			t.Fatalf("published %d of %d: %v", n, len(batch), err)
 		}
 		under := 0
-		for _, f := range s.lanes[lane].inFlight {
+		for _, f := range s.lanes.byName[lane].window.batches {
 			if f.pending != nil {
 				under++
 			}

@@ -49,7 +49,7 @@ func TestAQuotaLosesRepeatsAndReordersNothing(t *testing.T) {
 	if !strings.Contains(slowed, `producer_byte_rate of the client ID "throttled"`) {
 		t.Errorf("slowed: %q", slowed)
 	}
-	if n := strings.Count(log.String(), "throttles us"); n != 1 {
+	if n := strings.Count(log.String(), "kafka throttles requests"); n != 1 {
 		t.Errorf("throttling is told %d times:\n%s", n, log)
 	}
 	if n := opened.Load(); n != before {

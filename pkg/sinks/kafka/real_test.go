@@ -152,18 +152,18 @@ func TestARealBrokerDropsARepeatedBatchAndFencesAnOldEpoch(t *testing.T) {
 	s := openSink(t, Config{Brokers: b.Brokers(), Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}})
 	lane := laneOf(t, s, pod("a", 1))
 	publishUntilAccepted(t, s, lane, pods("a", 1, 3))
-	l := s.lanes[lane]
-	old, err := l.encodeBatch(t.Context(), pods("a", 3, 6), l.next)
+	l := s.lanes.byName[lane]
+	old, err := l.encoder.encodeBatch(t.Context(), pods("a", 3, 6), l.numbers.nextSequence())
 	if err != nil {
 		t.Fatal(err)
 	}
-	leader := l.topic.layout.Load().Leads[0].Broker
+	leader := l.partition.topic.layout.Load().Leads[0].Broker
 	for range 2 { // the second time as a repetition
 		if err := produceAlone(t, s, leader, old); protocol.ClassifyError(err) != protocol.Accepted {
 			t.Fatal(err)
 		}
 	}
-	l.startNextEpoch()
+	l.numbers.(*journaledSequencer).startNextEpoch()
 	publishUntilAccepted(t, s, lane, pods("a", 6, 9))
 	if err := produceAlone(t, s, leader, old); protocol.ClassifyError(err) == protocol.Accepted {
 		t.Error("a batch of an old epoch was accepted behind newer ones")

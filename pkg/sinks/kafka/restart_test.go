@@ -109,8 +109,8 @@ func TestALateBatchIsNotDuplicated(t *testing.T) {
 	s, lane := next(0)
 	mustPublish(t, s, lane, pods("a", 1, 5))
 	k.state = s.State(0)
-	dead := s.lanes[lane]
-	late, err := dead.encodeBatch(t.Context(), pods("a", 5, 9), dead.next)
+	dead := s.lanes.byName[lane]
+	late, err := dead.encoder.encodeBatch(t.Context(), pods("a", 5, 9), dead.numbers.nextSequence())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func TestAWindowWithLostAnswersIsNotDuplicatedByTheNextProcess(t *testing.T) {
 			s, lane := next(0)
 			mustPublish(t, s, lane, pods("a", 1, 2))
 			c.Fault(faultAt(t, lost, version))
-			if n, err := publishOnward(t.Context(), s, lane, pods("a", 2, 30)); err == nil || len(s.lanes[lane].inFlight) < 2 {
+			if n, err := publishOnward(t.Context(), s, lane, pods("a", 2, 30)); err == nil || len(s.lanes.byName[lane].window.batches) < 2 {
 				t.Fatalf("published %d: %v", n, err)
 			}
 			s, lane = next(29)
@@ -148,15 +148,15 @@ func TestAWindowThatArrivesInPiecesIsNotDuplicated(t *testing.T) {
 	s, lane := next(0)
 	mustPublish(t, s, lane, pods("a", 1, 2))
 	k.state = s.State(0)
-	dead := s.lanes[lane]
-	dead.maxRecords = 1 // other boundaries than its successor's
+	dead := s.lanes.byName[lane]
+	dead.encoder.maxRecords = 1 // other boundaries than its successor's
 	var late []*inFlightBatch
 	for v := 2; v < 2+maxInFlight; v++ {
-		f, err := dead.encodeBatch(t.Context(), pods("a", v, v+1), dead.nextSequence())
+		f, err := dead.encoder.encodeBatch(t.Context(), pods("a", v, v+1), dead.window.sequenceAfter(dead.numbers.nextSequence()))
 		if err != nil {
 			t.Fatal(err)
 		}
-		late, dead.inFlight = append(late, f), append(dead.inFlight, f)
+		late, dead.window.batches = append(late, f), append(dead.window.batches, f)
 	}
 	c.ControlKey(int16(kmsg.Produce), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()

@@ -57,7 +57,7 @@ func wantHistories(t *testing.T, records []*kgo.Record, n, last int) {
 // awaitRepartition waits until the sink has noticed that the topic has changed, and replaces its lanes.
 func awaitRepartition(t *testing.T, s *Sink) sinks.Repartition {
 	t.Helper()
-	s.layoutsCheckedAt = time.Time{}
+	s.router.layoutsCheckedAt = time.Time{}
 	pause := time.NewTicker(10 * time.Millisecond)
 	defer pause.Stop()
 	for begun := time.Now(); ; <-pause.C {

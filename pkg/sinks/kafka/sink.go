@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
@@ -16,47 +17,36 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/state"
 )
 
-// publishConcurrency is how many lanes are worth publishing at the same time: what they send meanwhile goes together, so that many
-// lanes cost few requests.
-const publishConcurrency = 256
+const (
+	// publishConcurrency is how many lanes should be published at the same time. Batches of many lanes share a request, so a
+	// high number costs few requests.
+	publishConcurrency = 256
+	// messagesPerBatch is the number of messages from which on a batch is worth its cost, however small they are.
+	messagesPerBatch = 1000
+	// pingTries is how often in a row a ping fails before Kafka counts as unreachable: a connection may be stale, or one of
+	// several brokers down.
+	pingTries = 3
+)
 
-// messagesPerBatch is how many messages are worth a batch, however small they are.
-const messagesPerBatch = 1000
-
-// Sink writes changes to Kafka. See the package's documentation for how, and [sinks.Sink] for the contract.
+// Sink writes changes to Kafka. See the documentation of the package, and [sinks.Sink] for the contract.
 type Sink struct {
-	config            Config
-	log               *slog.Logger
-	format            format.Format
-	template          *sinks.Template
-	cluster           *cluster.Cluster
-	encoders          encoderPool
-	buffers           bufferPool
-	retained          byteBudget // bytes of unsettled batches, between calls // I6
-	producers         producerStates
-	fence             atomic.Pointer[fence] // nil: the sink was not fenced
-	producerChangedAt time.Time             // when Fence first got another producer ID than those before
-	timestamps        timestampCondition
-	repairer          *repairer // nil: topics do not repair themselves
-	recoveryWarned    sync.Once // the warning about what the process before left in flight is logged once
+	config   Config
+	log      *slog.Logger
+	cluster  *cluster.Cluster
+	reader   *cluster.Reader
+	topics   *topicCatalog
+	router   *router
+	lanes    *laneSet
+	repairer *repairer // nil: topics are not repaired
+	states   producerStates
+	fence    atomic.Pointer[fence] // nil: the sink was not fenced
 
-	// Of Lane, and of what is never called while Lane is.
-	scratch             []byte
-	routes              map[string]*route // by topic
-	layoutsCheckedAt    time.Time         // when all topics were asked about last
-	layoutCheckInterval time.Duration     // how old that may be
+	producerChangedAt time.Time // when Fence first got another producer ID than earlier processes; zero: it did not
 
-	changedTopics   sync.Map    // of *topic: those whose partitions have changed in number since they were routed
-	checkingLayouts atomic.Bool // somebody asks about all topics
-	runCtx          context.Context
-	cancelRun       context.CancelFunc
-	background      sync.WaitGroup
-
-	mu                sync.RWMutex
-	topics            map[string]*topic
-	lanes             map[sinks.Lane]*lane
-	waitingPublishers map[string]*waitingPublisher // by topic
-	warned            map[string]struct{}          // what is wrong with topics
+	timestamps timestampCondition
+	runCtx     context.Context
+	cancelRun  context.CancelFunc
+	background sync.WaitGroup
 }
 
 var _ interface {
@@ -75,86 +65,45 @@ var _ interface {
 	sinks.StateOpener
 } = (*Sink)(nil)
 
-// New returns a sink for cfg that writes changes in the format f. It checks cfg and reads the files it names; it opens no
-// connection, so a cluster that is away shows at the first call, as an [sinks.UnavailableError]. The caller closes the sink.
+// New returns a sink for cfg that writes changes in the format f. It validates cfg and reads the files that it names. It opens
+// no connection: an unreachable cluster is an [sinks.UnavailableError] of the first call. The caller closes the sink.
 func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
+	if err := cfg.validateFormat(f); err != nil {
+		return nil, err
+	}
 	template, err := sinks.ParseTemplate(cfg.Topic)
 	if err != nil {
 		return nil, fmt.Errorf("kafka.topic: %w", err)
-	}
-	cluster, err := cluster.New(cluster.Options{Brokers: cfg.Brokers, ClientID: cfg.ClientID, TLS: cfg.TLS, SASL: cfg.SASL, Timeout: cfg.RequestTimeout}, log)
-	if err != nil {
-		return nil, err
-	}
-	if cfg.Tombstones && f != format.Debezium {
-		return nil, fmt.Errorf("kafka.tombstones: true, with the format %v; only debezium has readers who expect them", f)
-	}
-	if cfg.Repair && f != format.Upsert && !cfg.Tombstones {
-		return nil, fmt.Errorf("kafka.repair: true, with the format %v; it needs upsert, or debezium with kafka.tombstones", f)
 	}
 	encoders, err := newEncoderPool(f, cfg.Tombstones, record.Codecs[cfg.Compression], runtime.GOMAXPROCS(0))
 	if err != nil {
 		return nil, err
 	}
-	s := &Sink{
-		config: cfg, log: log, format: f, template: template, cluster: cluster, encoders: encoders, timestamps: newTimestampCondition(log),
-		routes: map[string]*route{}, layoutCheckInterval: layoutMaxAge,
-		topics: map[string]*topic{}, lanes: map[sinks.Lane]*lane{}, waitingPublishers: map[string]*waitingPublisher{}, warned: map[string]struct{}{},
+	c, err := cluster.New(cluster.Options{Brokers: cfg.Brokers, ClientID: cfg.ClientID, TLS: cfg.TLS, SASL: cfg.SASL, Timeout: cfg.RequestTimeout}, log)
+	if err != nil {
+		return nil, err
 	}
+	s := &Sink{config: cfg, log: log, cluster: c, reader: cluster.NewReader(c), timestamps: newTimestampCondition(log)}
 	s.runCtx, s.cancelRun = context.WithCancel(context.Background())
-	s.retained.releaseBytes(maxRetainedBytes)
+	s.topics = newTopicCatalog(c, cfg.CreateTopics, newTopicChecker(cfg, f, c, log))
+	s.router = newRouter(s.runCtx, s.background.Go, template, s.topics)
+	s.lanes = &laneSet{
+		config: cfg, log: log, cluster: c, reader: s.reader, topics: s.topics, encoders: encoders, states: &s.states, fence: &s.fence,
+		timestamps: s.timestamps, byName: map[sinks.Lane]*lane{}, waiting: map[string]*waitingPublisher{},
+	}
+	s.lanes.retained.releaseBytes(maxRetainedBytes)
 	if cfg.Repair {
-		s.repairer = newRepairer(s)
+		s.lanes.locks = newPartitionLocks()
+		s.repairer = newRepairer(s.lanes, s.states.saveStates, s.runCtx, s.background.Go, log)
 	}
 	return s, nil
 }
 
-// OpenState is [sinks.StateKeeper.OpenState]: name is that of a topic. Kafka compacts it, so nothing is written again.
-func (s *Sink) OpenState(name string, _ func(part, parts int) []sinks.StateEntry) (sinks.StateStore, error) {
-	if err := checkTopicName([]byte(name)); err != nil {
-		return nil, fmt.Errorf("state.name: %w", err)
-	}
-	return state.New(s.cluster, name, s.config.CreateTopics.ReplicationFactor, s.log)
-}
-
-// Concurrency is how many lanes the caller should publish at the same time.
-func (s *Sink) Concurrency() int { return publishConcurrency }
-
-// BatchLimits is how much of a lane the caller should hand over at once: as many messages and bytes of changes as fill twice
-// the batches that may be in flight, so that when a call returns as many still are. A little less, so that what stands
-// around a change does not begin another one.
-func (s *Sink) BatchLimits() (messages int, bytes int64) {
-	batches := 2 * maxInFlight
-	if !s.config.isIdempotent() {
-		batches = 1
-	}
-	return batches * messagesPerBatch, int64(batches) * int64(s.config.BatchBytes) / 25 * 24
-}
-
-// SlowdownReason says that a quota of Kafka makes us wait between requests; "" when none does.
-func (s *Sink) SlowdownReason() string { return s.cluster.ThrottleReason() }
-
-// Publish writes a batch to the partition that lane names. See [sinks.Sink].
-func (s *Sink) Publish(ctx context.Context, name sinks.Lane, batch []sinks.Message) (int, error) {
-	if topic, ok := topicOfWaitingLane(name); ok {
-		n, err := s.waitingPublisher(topic).publishBatch(ctx, batch)
-		s.repairer.recordAccepted(topic, batch[:n])
-		return n, err
-	}
-	l, err := s.laneByName(name)
-	if err != nil {
-		return 0, err
-	}
-	n, err := l.publishBatch(ctx, batch)
-	s.repairer.recordAccepted(l.topic.name, batch[:n])
-	return n, err
-}
-
-// Close ends all connections, within ctx.
+// Close closes all connections within ctx.
 func (s *Sink) Close(ctx context.Context) error {
 	s.cancelRun()
 	s.background.Wait()
@@ -165,59 +114,125 @@ func (s *Sink) Close(ctx context.Context) error {
 	return nil
 }
 
-func (s *Sink) laneByName(name sinks.Lane) (*lane, error) {
-	s.mu.RLock()
-	l := s.lanes[name]
-	s.mu.RUnlock()
-	if l != nil {
-		return l, nil
+// Publish writes a batch to the partition of a lane. See [sinks.Sink].
+func (s *Sink) Publish(ctx context.Context, name sinks.Lane, batch []sinks.Message) (int, error) {
+	if topic, ok := topicOfWaitingLane(name); ok {
+		n, err := s.lanes.waitingPublisher(topic).publishBatch(ctx, batch)
+		s.repairer.recordAccepted(topic, batch[:n])
+		return n, err
 	}
-	topicName, partition, _, err := parseLane(name)
+	l, err := s.lanes.laneByName(name)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	t := s.topicByName(topicName)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if l = s.lanes[name]; l == nil {
-		l = newLane(s, t, name, partition)
-		s.lanes[name] = l
-	}
-	return l, nil
+	n, err := l.publishBatch(ctx, batch)
+	s.repairer.recordAccepted(l.partition.topic.name, batch[:n])
+	return n, err
 }
 
-// laneForPartition returns the lane that writes to a partition, of which there are so many.
-func (s *Sink) laneForPartition(p cluster.Partition, count int) (*lane, error) {
-	name := laneName(p.Topic, p.Index, count)
-	s.mu.RLock()
-	for _, l := range s.lanes { // it may still have the name from when there were fewer
-		if s.lanes[name] == nil && l.topicPartition() == p {
-			name = l.name
+// Concurrency implements [sinks.Concurrent].
+func (s *Sink) Concurrency() int { return publishConcurrency }
+
+// BatchLimits implements [sinks.Batched]. A call gets twice the messages that may be in flight, so that as many still are when
+// it returns. The bytes leave 4 % for what a record has in addition to the change, so that the last change does not begin
+// another batch.
+func (s *Sink) BatchLimits() (messages int, bytes int64) {
+	batches := 2 * maxInFlight
+	if !s.config.isIdempotent() {
+		batches = 1
+	}
+	return batches * messagesPerBatch, int64(batches) * int64(s.config.BatchBytes) / 25 * 24
+}
+
+// SlowdownReason implements [sinks.SlowdownReporter]: it describes a throttling quota.
+func (s *Sink) SlowdownReason() string { return s.cluster.ThrottleReason() }
+
+// Warnings implements [sinks.Warner]: it returns why topics are not repaired.
+func (s *Sink) Warnings() []string { return s.repairer.warnings() }
+
+// Ping implements [sinks.Pinger]. With a fixed topic it first looks that up, until it is found, and creates or checks it as
+// configured.
+func (s *Sink) Ping(ctx context.Context) error {
+	if s.router.template.IsConstant() {
+		if t := s.topics.topicByName(s.router.template.String()); t.layout.Load() == nil {
+			_, err := s.topics.refreshLayout(ctx, t, nil)
+			return err
 		}
 	}
-	s.mu.RUnlock()
-	return s.laneByName(name)
+	var err error
+	for range pingTries {
+		if err = s.cluster.Ping(ctx); err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	return s.cluster.SinkError(ctx, "", err)
 }
 
-func (s *Sink) waitingPublisher(name string) *waitingPublisher {
-	t := s.topicByName(name)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	w := s.waitingPublishers[name]
-	if w == nil {
-		w = &waitingPublisher{sink: s, topic: t, accepted: map[uint64]bool{}}
-		s.waitingPublishers[name] = w
-	}
-	return w
+// Lane returns the topic-partition of c: the topic by the template, the partition by the Java client's hash of the key. Changes
+// of a topic whose partitions are unknown have a waiting lane. See [sinks.Sink].
+func (s *Sink) Lane(c *event.Change) (sinks.Lane, error) { return s.router.laneTo(c, nil) }
+
+// LaneTo implements [sinks.Router]. The lane names the topic, so Publish needs no template.
+func (s *Sink) LaneTo(c *event.Change, topic *sinks.Template) (sinks.Lane, error) {
+	return s.router.laneTo(c, topic)
 }
 
-func (s *Sink) topicByName(name string) *topic {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t := s.topics[name]
-	if t == nil {
-		t = newTopic(name)
-		s.topics[name] = t
+// DestinationOf implements [sinks.MultiDestination]: a destination is a topic.
+func (*Sink) DestinationOf(lane sinks.Lane) string { return topicOfLane(lane) }
+
+// ResumeLanes implements [sinks.Repartitioner].
+func (s *Sink) ResumeLanes(lanes []sinks.Lane) { s.router.resumeLanes(lanes) }
+
+// PendingRepartitions implements [sinks.Repartitioner].
+func (s *Sink) PendingRepartitions() []sinks.Repartition {
+	return s.router.pendingRepartitions(s.repairer.isWritingTo)
+}
+
+// ApplyRepartition implements [sinks.Repartitioner].
+func (s *Sink) ApplyRepartition(r sinks.Repartition) {
+	if s.router.applyRepartition(r) {
+		s.lanes.releaseLanes(r.From, s.repairer.isWritingTo)
 	}
-	return t
+}
+
+// ReleaseLanes implements [sinks.LaneReleaser]. A topic none of whose lanes is used is dropped too.
+func (s *Sink) ReleaseLanes(lanes []sinks.Lane) {
+	s.lanes.releaseLanes(lanes, s.repairer.isWritingTo)
+	s.router.releaseLanes(lanes)
+}
+
+// RestoreState implements [sinks.Stateful].
+func (s *Sink) RestoreState(stored []byte, newest uint64, save func(ctx context.Context) error) error {
+	s.states.setJournal(newest, save)
+	if len(stored) == 0 {
+		return nil
+	}
+	previous, repairs, err := decodeState(stored)
+	if err != nil {
+		return err
+	}
+	s.states.restoreStates(previous)
+	s.repairer.restorePending(repairs)
+	return nil
+}
+
+// State implements [sinks.Stateful].
+func (s *Sink) State(low uint64) []byte { return s.repairer.appendState(s.states.encode(low)) }
+
+// ObserveSettled implements [sinks.SettleObserver]. Repairs wait until nothing of the previous process is published any more.
+func (s *Sink) ObserveSettled(low uint64) {
+	if s.states.isPredecessorDone(low) {
+		s.repairer.startDue(low)
+	}
+}
+
+// OpenState implements [sinks.StateOpener]: name is a topic. Kafka compacts it, so the contents never have to be written again.
+func (s *Sink) OpenState(name string, _ func(part, parts int) []sinks.StateEntry) (sinks.StateStore, error) {
+	if err := checkTopicName([]byte(name)); err != nil {
+		return nil, fmt.Errorf("state.name: %w", err)
+	}
+	return state.New(s.cluster, name, s.config.CreateTopics.ReplicationFactor, s.log)
 }

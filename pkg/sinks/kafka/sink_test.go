@@ -37,9 +37,9 @@ func openSingleLane(t testing.TB, opts ...kfake.Opt) (*kfake.Cluster, []string, 
 
 // lookUp is Lane after somebody has looked for the topic, as the first Publish does. An error says that nobody answered.
 func lookUp(t testing.TB, s *Sink, c *event.Change) (sinks.Lane, error) {
-	name := string(s.template.AppendName(nil, c, appendEscaped))
-	if s.routes[name] == nil {
-		_, err := s.refreshLayout(t.Context(), s.topicByName(name), nil)
+	name := string(s.router.template.AppendName(nil, c, appendEscaped))
+	if !s.router.hasRoute(name) {
+		_, err := s.topics.refreshLayout(t.Context(), s.topics.topicByName(name), nil)
 		var away *sinks.UnavailableError
 		if errors.As(err, &away) {
 			return "", err
@@ -199,18 +199,18 @@ func TestAShorterBatchAfterALostAnswerCausesNoDuplicate(t *testing.T) {
 
 func TestALostAnswerCausesNoDuplicateWhenTheBatchIsNotRetained(t *testing.T) {
 	c, brokers, s, lane := openSingleLane(t)
-	s.retained.tryReserve(maxRetainedBytes)
+	s.lanes.retained.tryReserve(maxRetainedBytes)
 	for from := 1; from < 20; from += 5 {
 		c.Fault(produceFault(kerr.RequestTimedOut))
 		if n, err := s.Publish(t.Context(), lane, pods("a", from, from+5)); n != 0 || err == nil {
 			t.Fatalf("published %d: %v", n, err)
 		}
-		if s.lanes[lane].inFlight[0].bytes != nil {
+		if s.lanes.byName[lane].window.batches[0].bytes != nil {
 			t.Error("the batch is held without room")
 		}
 		mustPublish(t, s, lane, pods("a", from, from+5))
 	}
-	if left := s.retained.remaining.Load(); left != 0 {
+	if left := s.lanes.retained.remaining.Load(); left != 0 {
 		t.Errorf("%d bytes of room came from nowhere", left)
 	}
 	wantVersions(t, readTopics(t, brokers, topicA), 1, 21)
@@ -222,11 +222,11 @@ func TestTheBudgetOfRetainedBatchesIsReleased(t *testing.T) {
 	if n, err := s.Publish(t.Context(), lane, pods("a", 1, 5)); n != 0 || err == nil {
 		t.Fatalf("published %d: %v", n, err)
 	}
-	if left := s.retained.remaining.Load(); left >= maxRetainedBytes {
+	if left := s.lanes.retained.remaining.Load(); left >= maxRetainedBytes {
 		t.Error("the batch takes no room")
 	}
 	mustPublish(t, s, lane, pods("a", 1, 5))
-	if left := s.retained.remaining.Load(); left != maxRetainedBytes {
+	if left := s.lanes.retained.remaining.Load(); left != maxRetainedBytes {
 		t.Errorf("%d bytes are left of %d", left, maxRetainedBytes)
 	}
 }
@@ -238,9 +238,9 @@ func TestBatchesInDoubtAreNeverWrittenAfterOtherMessages(t *testing.T) {
 	if n, err := s.Publish(t.Context(), lane, pods("a", 2, 4)); n != 0 || err == nil {
 		t.Fatalf("published %d: %v", n, err)
 	}
-	before := s.lanes[lane].next
+	before := s.lanes.byName[lane].numbers.nextSequence()
 	mustPublish(t, s, lane, pods("a", 3, 5))
-	if now := s.lanes[lane].next; now.Producer != before.Producer || now.Epoch != before.Epoch+1 || now.Sequence != 2 {
+	if now := s.lanes.byName[lane].numbers.nextSequence(); now.Producer != before.Producer || now.Epoch != before.Epoch+1 || now.Sequence != 2 {
 		t.Errorf("stamp %+v after %+v; want the next epoch, which fences the batch in doubt", now, before)
 	}
 	records := readTopics(t, brokers, topicA)
@@ -357,10 +357,10 @@ func TestALostSequenceIsRenumberedFromTheFirstUnacknowledged(t *testing.T) {
 	for _, lost := range []*kerr.Error{kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID, kerr.InvalidProducerEpoch} {
 		c, brokers, s, lane := openSingleLane(t)
 		mustPublish(t, s, lane, pods("a", 1, 5))
-		before := s.lanes[lane].next
+		before := s.lanes.byName[lane].numbers.nextSequence()
 		c.Fault(produceFault(lost))
 		mustPublish(t, s, lane, pods("a", 5, 9))
-		now := s.lanes[lane].next
+		now := s.lanes.byName[lane].numbers.nextSequence()
 		if now.Sequence != 4 || now.Producer == before.Producer && now.Epoch == before.Epoch {
 			t.Errorf("%v: stamp %+v after %+v", lost.Message, now, before)
 		}
@@ -387,22 +387,21 @@ func TestASequenceThatStaysLostIsLeftToTheCallersBackOff(t *testing.T) {
 func TestEpochsRunOutIntoANewProducerID(t *testing.T) {
 	c, brokers, s, lane := openSingleLane(t)
 	mustPublish(t, s, lane, pods("a", 1, 3))
-	id := s.lanes[lane].next.Producer
-	s.lanes[lane].next = record.ProducerSequence{Producer: id, Epoch: 1<<15 - 1}
+	id := s.lanes.byName[lane].numbers.nextSequence().Producer
+	s.lanes.byName[lane].numbers.(*journaledSequencer).next = record.ProducerSequence{Producer: id, Epoch: 1<<15 - 1}
 	c.Fault(produceFault(kerr.OutOfOrderSequenceNumber))
 	mustPublish(t, s, lane, pods("a", 3, 6))
-	if now := s.lanes[lane].next; now.Producer == id || now.Epoch != 0 || now.Sequence != 3 {
+	if now := s.lanes.byName[lane].numbers.nextSequence(); now.Producer == id || now.Epoch != 0 || now.Sequence != 3 {
 		t.Errorf("stamp %+v; want a new producer", now)
 	}
 	wantVersions(t, readTopics(t, brokers, topicA), 1, 6)
 }
 
 func TestSequencesWrapAsTheJavaClientsDo(t *testing.T) {
-	l := &lane{sink: &Sink{config: Config{BatchBytes: 1000}}, next: record.ProducerSequence{Sequence: 1<<31 - 3}}
-	l.inFlight = []*inFlightBatch{{offsets: make([]uint64, 5), records: 5, bytes: make([]byte, 100)}}
-	l.settleFirst()
-	if l.next.Sequence != 2 {
-		t.Errorf("sequence %d, want 2", l.next.Sequence)
+	s := &journaledSequencer{states: &producerStates{}, next: record.ProducerSequence{Sequence: 1<<31 - 3}}
+	s.recordWritten(&inFlightBatch{offsets: make([]uint64, 5), records: 5}, false)
+	if s.next.Sequence != 2 {
+		t.Errorf("sequence %d, want 2", s.next.Sequence)
 	}
 }
 
@@ -549,7 +548,7 @@ func TestAnUnknownLaneIsAnError(t *testing.T) {
 func TestAMissingPartitionIsNamed(t *testing.T) {
 	_, _, s, _ := openSingleLane(t)
 	n, err := s.Publish(t.Context(), topicA+"/4of6", pods("a", 1, 2))
-	if n != 0 || err == nil || !strings.Contains(err.Error(), "was made anew") {
+	if n != 0 || err == nil || !strings.Contains(err.Error(), "was recreated") {
 		t.Errorf("published %d: %v", n, err)
 	}
 }

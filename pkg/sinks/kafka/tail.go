@@ -13,11 +13,17 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
-// ReadTail is [sinks.Fenced.ReadTail]. Lanes that lead to one partition, as before and after a topic grew, are read one after the
-// other.
+// ReadTail implements [sinks.Fenced].
 func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosition, emitted func(sinks.Lane, sinks.Emitted) error) error {
-	f := s.fence.Load()
-	var calling sync.Mutex // brokers are read side by side
+	return readTail(ctx, s.reader, s.fence.Load(), lanes, emitted)
+}
+
+// readTail reads lanes from their positions to their ends. Lanes to one partition, as before and after a topic grew, are read
+// one after the other. With a fence it also records the ends, which saves a request before the first batch of each lane.
+func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[sinks.Lane]sinks.LanePosition,
+	emitted func(sinks.Lane, sinks.Emitted) error,
+) error {
+	var calling sync.Mutex // brokers are read concurrently, and emitted is called by one goroutine at a time
 	var rounds [][]*cluster.Span
 	times := map[cluster.Partition]int{}
 	for lane, from := range lanes {
@@ -40,19 +46,19 @@ func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosi
 		}})
 	}
 	for _, spans := range rounds {
-		if err := s.cluster.ReadSpans(ctx, spans); err != nil {
+		if err := reader.ReadSpans(ctx, spans); err != nil {
 			return err
 		}
 		for _, one := range spans {
 			if f != nil && one.Known && f.progressOf(one.Partition) == nil {
-				f.startPartition(one.Partition, one.End) // so that its first batch need not ask for it
+				f.startPartition(one.Partition, one.End)
 			}
 		}
 	}
 	return nil
 }
 
-// readEmitted says which change a record tells of.
+// readEmitted returns which change a record is about; ours is false for records of other producers.
 func readEmitted(r *kproto.Record) (e event.EmittedRecord, ours bool, err error) {
 	value, err := protocol.ReadBytes(r.Value)
 	if err != nil {
@@ -66,7 +72,7 @@ func readEmitted(r *kproto.Record) (e event.EmittedRecord, ours bool, err error)
 		if name == format.HeaderKey {
 			return string(key)
 		}
-		return protocol.HeaderValue(r, name) // they have the names that ReadEmitted asks for
+		return protocol.HeaderValue(r, name) // the headers have the names that ReadEmitted uses
 	})
 	return e, ours, nil
 }

@@ -148,7 +148,7 @@ func checkRenewal(t *testing.T, cfg Config, expires time.Duration) bool {
 	f := s.fence.Load()
 	first := f.current.Producer
 	keep := func() error { return f.renewEpoch(t.Context()) }
-	other := s.cluster.Transactional("another")
+	other := cluster.NewTransactional(s.cluster, "another")
 	began, err := other.InitProducerID(t.Context(), cluster.NoProducer)
 	if err != nil {
 		t.Fatal(err)

@@ -99,7 +99,7 @@ func TestAFrozenBrokerIsAwayForItsPartitionsOnly(t *testing.T) {
 	}
 	victim := cluster[1]
 	var theirs, ours []int
-	for p, lead := range s.topicByName(topicA).layout.Load().Leads {
+	for p, lead := range s.topics.topicByName(topicA).layout.Load().Leads {
 		if lead.Broker == int32(victim.ID()) {
 			theirs = append(theirs, p)
 		} else {

@@ -160,8 +160,8 @@ func TestAllLanesWaitForAThrottlingBroker(t *testing.T) {
 		if early := b.earlyRequests(); early != 0 {
 			t.Errorf("%d requests came early", early)
 		}
-		if l := s.lanes[laneName(topicA, 0, 2)]; l.window != maxInFlight {
-			t.Errorf("after a wait %d batches may be in flight", l.window)
+		if l := s.lanes.byName[laneName(topicA, 0, 2)]; l.window.limit != maxInFlight {
+			t.Errorf("after a wait %d batches may be in flight", l.window.limit)
 		}
 	})
 }
@@ -211,7 +211,7 @@ func TestThrottlingIsLoggedWhenItStartsAndEnds(t *testing.T) {
 			if now := s.SlowdownReason(); (now != "") != slowed {
 				t.Errorf("slowed %q, want %v", now, slowed)
 			}
-			if x, y := strings.Count(log.String(), "throttles us"), strings.Count(log.String(), "not throttle us any more"); x != begins || y != ends {
+			if x, y := strings.Count(log.String(), "kafka throttles requests"), strings.Count(log.String(), "no longer throttles requests"); x != begins || y != ends {
 				t.Errorf("told %d beginnings and %d ends, want %d and %d:\n%s", x, y, begins, ends, log)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"github.com/segmentio/kafka-go"
@@ -12,11 +13,11 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
-// topic knows who leads the partitions of one topic. It is safe for concurrent use.
+// topic is what is known of one topic. It is safe for concurrent use.
 type topic struct {
 	name         string
-	refreshToken chan struct{} // holds one token; who has it may ask the cluster
-	checked      bool          // the topic is as it should be; belongs to who has the token
+	refreshToken chan struct{} // holds one token; its holder may ask the cluster
+	checked      bool          // the settings were checked; belongs to the holder of the token
 	layout       atomic.Pointer[cluster.Layout]
 }
 
@@ -26,9 +27,44 @@ func newTopic(name string) *topic {
 	return t
 }
 
-// refreshLayout asks the cluster about the topic, unless someone did since the caller read seen. So lanes that fail together ask
-// once. With nil, what is known already is enough.
-func (s *Sink) refreshLayout(ctx context.Context, t *topic, seen *cluster.Layout) (*cluster.Layout, error) {
+// topicCatalog knows the layouts of the topics in use, and creates and checks topics where that is configured. It is safe for
+// concurrent use.
+type topicCatalog struct {
+	cluster *cluster.Cluster
+	create  CreateTopics
+	checker *topicChecker
+	changed sync.Map // of *topic: the number of partitions has changed since it was routed
+
+	mu     sync.RWMutex
+	topics map[string]*topic
+}
+
+func newTopicCatalog(c *cluster.Cluster, create CreateTopics, checker *topicChecker) *topicCatalog {
+	return &topicCatalog{cluster: c, create: create, checker: checker, topics: map[string]*topic{}}
+}
+
+// topicByName returns a topic, of which nothing is known at first.
+func (c *topicCatalog) topicByName(name string) *topic {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.topics[name]
+	if t == nil {
+		t = newTopic(name)
+		c.topics[name] = t
+	}
+	return t
+}
+
+// removeTopic drops what is known of a topic.
+func (c *topicCatalog) removeTopic(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.topics, name)
+}
+
+// refreshLayout asks the cluster about a topic, unless another caller did so since this one has read seen: lanes that fail
+// together ask once. With a nil seen, any known layout is returned.
+func (c *topicCatalog) refreshLayout(ctx context.Context, t *topic, seen *cluster.Layout) (*cluster.Layout, error) {
 	select {
 	case <-t.refreshToken:
 		defer func() { t.refreshToken <- struct{}{} }()
@@ -38,70 +74,61 @@ func (s *Sink) refreshLayout(ctx context.Context, t *topic, seen *cluster.Layout
 	if now := t.layout.Load(); now != seen {
 		return now, nil
 	}
-	now, err := s.findOrCreateTopic(ctx, t)
+	now, err := c.findOrCreateTopic(ctx, t)
 	if err != nil {
 		return nil, err
 	}
-	s.setLayout(t, now)
+	c.setLayout(t, now)
 	return now, nil
 }
 
-// setLayout notes the layout of a topic.
-func (s *Sink) setLayout(t *topic, now *cluster.Layout) {
+// setLayout records the layout of a topic.
+func (c *topicCatalog) setLayout(t *topic, now *cluster.Layout) {
 	before := t.layout.Swap(now)
 	if before == nil || len(before.Leads) != len(now.Leads) {
-		s.changedTopics.Store(t, nil)
+		c.changed.Store(t, nil)
 	}
 }
 
-// findOrCreateTopic describes a topic, and creates it first, or checks it, where that is asked for.
-func (s *Sink) findOrCreateTopic(ctx context.Context, t *topic) (*cluster.Layout, error) {
-	found, controller, err := s.cluster.DescribeTopic(ctx, t.name)
+// findOrCreateTopic describes a topic. It checks the settings of one that exists, and creates one that does not, as configured.
+func (c *topicCatalog) findOrCreateTopic(ctx context.Context, t *topic) (*cluster.Layout, error) {
+	found, controller, err := c.cluster.DescribeTopic(ctx, t.name)
 	if err == nil && !t.checked {
-		if err := s.checkTopic(ctx, t.name, found); err != nil {
+		if err := c.checker.checkTopic(ctx, t.name, found); err != nil {
 			return nil, err
 		}
 		t.checked = true
 	}
 	if !errors.Is(err, kafka.UnknownTopicOrPartition) {
-		return found, s.cluster.SinkError(ctx, t.name, err)
+		return found, c.cluster.SinkError(ctx, t.name, err)
 	}
-	if !s.config.CreateTopics.Enabled {
+	if !c.create.Enabled {
 		return nil, fmt.Errorf("topic %q does not exist: create it, or set kafka.createTopics.enabled: %w", t.name, err)
 	}
-	found, err = s.cluster.CreateTopic(ctx, controller, s.config.CreateTopics.createRequest(t.name))
+	found, err = c.cluster.CreateTopic(ctx, controller, c.create.createRequest(t.name))
 	if err != nil {
 		if protocol.ClassifyError(err) == protocol.Unauthorized || !protocol.IsBrokerError(err) {
-			return nil, s.cluster.SinkError(ctx, t.name, err)
+			return nil, c.cluster.SinkError(ctx, t.name, err)
 		}
 		return nil, fmt.Errorf("creating topic %q: %w; create it by hand, or correct kafka.createTopics", t.name, err)
 	}
 	return found, nil
 }
 
-// askLeader asks something of the broker that leads the partition, and again where that may have been another one. Its
-// errors are those of the lane alone, unless no broker answers: others work.
-func (l *lane) askLeader(ctx context.Context, ask func(by cluster.Lead) error) error {
-	const tries = 3 // the first failure is often just a stale connection
-	for try := 1; ; try++ {
-		seen := l.topic.layout.Load()
-		by, err := seen.Lead(l.partition)
-		if err == nil {
-			err = ask(by)
-		}
-		switch {
-		case err == nil:
-			return nil
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case protocol.ClassifyError(err) == protocol.Unauthorized:
-			return l.sink.cluster.AuthorizationError(l.topic.name, err)
-		}
-		if _, err := l.sink.refreshLayout(ctx, l.topic, seen); err != nil {
-			return err
-		}
-		if try == tries {
-			return err
+// checkLayouts refreshes the layouts of topics in one request. Known layouts stay in use when no broker answers, and for
+// topics with an error.
+func (c *topicCatalog) checkLayouts(ctx context.Context, topics []*topic) {
+	names := make([]string, len(topics))
+	for i, t := range topics {
+		names[i] = t.name
+	}
+	found, _, err := c.cluster.DescribeTopics(ctx, names)
+	if err != nil {
+		return
+	}
+	for _, t := range topics {
+		if now := found[t.name]; now != nil && now.Err == nil && len(now.Leads) > 0 && t.layout.Load() != nil {
+			c.setLayout(t, now)
 		}
 	}
 }

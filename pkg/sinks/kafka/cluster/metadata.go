@@ -3,8 +3,6 @@ package cluster
 import (
 	"context"
 	"errors"
-	"net"
-	"strconv"
 	"time"
 
 	"github.com/segmentio/kafka-go"
@@ -16,54 +14,54 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
-// Lead is who leads a partition, and in which epoch (-1: the broker does not say). Broker is -1 where nobody does.
+// Lead is the leader of a partition.
 type Lead struct {
-	Broker int32
-	Epoch  int32
+	Broker int32 // -1: the partition has no leader
+	Epoch  int32 // the leader epoch (KIP-320); -1: the broker does not report it
 }
 
-// Layout is one answer about a topic. It is never changed.
+// Layout is the metadata of a topic at one moment. It is immutable.
 type Layout struct {
 	Leads    []Lead // by partition
-	Replicas int    // of the partition that has fewest
-	Err      error  // why there is nothing to say
+	Replicas int    // the smallest replication factor of all partitions
+	Err      error  // the broker's error for this topic; the other fields are empty then
 }
 
-// What [Layout.Lead] returns where a partition has no leader, besides Kafka's own errors.
+// Errors of [Layout.Lead], in addition to Kafka's own.
 var (
 	ErrNoLayout    = errors.New("the topic was not looked up yet")
-	ErrNoPartition = errors.New("the partition does not exist (any more): the topic was made anew")
+	ErrNoPartition = errors.New("the partition does not exist (any more): the topic was recreated")
 )
 
-// Lead returns who leads a partition.
-func (by *Layout) Lead(partition int32) (Lead, error) {
+// Lead returns the leader of a partition. A nil layout is ErrNoLayout, a partition without a leader LeaderNotAvailable.
+func (l *Layout) Lead(partition int32) (Lead, error) {
 	switch {
-	case by == nil:
+	case l == nil:
 		return Lead{Broker: -1}, ErrNoLayout
-	case by.Err != nil:
-		return Lead{Broker: -1}, by.Err
-	case int(partition) >= len(by.Leads):
+	case l.Err != nil:
+		return Lead{Broker: -1}, l.Err
+	case int(partition) >= len(l.Leads):
 		return Lead{Broker: -1}, ErrNoPartition
-	case by.Leads[partition].Broker < 0:
+	case l.Leads[partition].Broker < 0:
 		return Lead{Broker: -1}, kafka.LeaderNotAvailable
 	}
-	return by.Leads[partition], nil
+	return l.Leads[partition], nil
 }
 
-// Ping finds a broker that lets us in, and learns the addresses of all.
+// Ping asks any broker for the addresses of all. It returns nil when a broker accepts our credentials and answers.
 func (c *Cluster) Ping(ctx context.Context) error {
-	_, _, err := c.DescribeTopics(ctx, []string{}) // empty, not nil: no topics, not all
+	_, _, err := c.DescribeTopics(ctx, []string{}) // an empty list asks for no topics, nil for all
 	return err
 }
 
-// description is an answer about many topics.
+// description is the metadata of several topics.
 type description struct {
 	found      map[string]*Layout
 	controller int32
 }
 
-// DescribeTopic asks about a topic: who leads its partitions, and for that matter the cluster. One without partitions is not
-// ready.
+// DescribeTopic returns the layout of a topic and the broker that is the controller. A topic without partitions is not ready
+// yet, and LeaderNotAvailable.
 func (c *Cluster) DescribeTopic(ctx context.Context, topic string) (found *Layout, controller int32, err error) {
 	err = retryOnce(ctx, func() (err error) {
 		found, controller, err = c.describeOnce(ctx, topic)
@@ -75,7 +73,7 @@ func (c *Cluster) DescribeTopic(ctx context.Context, topic string) (found *Layou
 	return found, controller, err
 }
 
-// describeOnce is Describe without a second attempt. Topics that are asked about at the same time are in one request.
+// describeOnce is DescribeTopic without a second attempt. Concurrent calls share one metadata request.
 func (c *Cluster) describeOnce(ctx context.Context, topic string) (*Layout, int32, error) {
 	all, err := c.descriptions.Submit(ctx, topic)
 	if err != nil {
@@ -83,33 +81,24 @@ func (c *Cluster) describeOnce(ctx context.Context, topic string) (*Layout, int3
 	}
 	found := all.found[topic]
 	if found == nil {
-		return nil, all.controller, errors.New("the broker answered for other topics than asked for")
+		return nil, all.controller, errors.New("the broker answered for other topics than requested")
 	}
 	return found, all.controller, found.Err
 }
 
-// DescribeTopics asks about some topics.
+// DescribeTopics returns the layouts of topics by name, each with its own error, and the controller.
 func (c *Cluster) DescribeTopics(ctx context.Context, topics []string) (all map[string]*Layout, controller int32, err error) {
 	answer, err := c.request(ctx, anyBroker, &metadata.Request{TopicNames: topics})
 	if err != nil {
 		return nil, anyBroker, err
 	}
 	r := answer.(*metadata.Response)
-	c.setAddresses(r.Brokers)
+	c.pool.setAddresses(r.Brokers)
 	all = make(map[string]*Layout, len(r.Topics))
 	for _, t := range r.Topics {
 		all[t.Name] = newLayout(t)
 	}
 	return all, r.ControllerID, nil
-}
-
-// setAddresses notes where brokers are.
-func (c *Cluster) setAddresses(brokers []metadata.ResponseBroker) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, b := range brokers {
-		c.addresses[b.NodeID] = net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port)))
-	}
 }
 
 func newLayout(t metadata.ResponseTopic) *Layout {
@@ -131,7 +120,7 @@ func newLayout(t metadata.ResponseTopic) *Layout {
 	return d
 }
 
-// TopicSettings asks how a topic is configured; defaults of the brokers are in it.
+// TopicSettings returns the effective configuration of a topic, broker defaults included.
 func (c *Cluster) TopicSettings(ctx context.Context, topic string) (map[string]string, error) {
 	const topics = 2 // type of resource
 	answer, err := c.request(ctx, anyBroker, &describeconfigs.Request{Resources: []describeconfigs.RequestResource{{ResourceType: topics, ResourceName: topic}}})
@@ -150,7 +139,8 @@ func (c *Cluster) TopicSettings(ctx context.Context, topic string) (map[string]s
 	return all, nil
 }
 
-// CreateTopic makes a topic, unless it exists, and waits until the brokers have heard of it; some seconds at most.
+// CreateTopic creates a topic unless it exists, and waits up to 2 s until a broker reports its partitions: brokers learn of a
+// new topic one after the other.
 func (c *Cluster) CreateTopic(ctx context.Context, controller int32, topic createtopics.RequestTopic) (*Layout, error) {
 	answer, err := c.request(ctx, controller, &createtopics.Request{
 		Topics: []createtopics.RequestTopic{topic}, TimeoutMs: int32(c.timeout.Milliseconds() / 2),

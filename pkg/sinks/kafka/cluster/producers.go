@@ -14,11 +14,11 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
-// NoID stands for a producer ID, an epoch or a coordinator that is not known.
+// NoID stands for an unknown producer ID, epoch or coordinator.
 const NoID = -1
 
-// NewProducerID asks for a new producer ID, which has epoch 0, to write to a topic. It needs no transaction coordinator
-// (KIP-98).
+// NewProducerID requests a producer ID, with epoch 0, for writing to a topic. An InitProducerId request without a transactional
+// ID goes to any broker (KIP-98).
 func (c *Cluster) NewProducerID(ctx context.Context, topic string) (id int64, epoch int16, err error) {
 	err = retryOnce(ctx, func() error {
 		answer, err := c.request(ctx, anyBroker, &initproducerid.Request{
@@ -32,16 +32,16 @@ func (c *Cluster) NewProducerID(ctx context.Context, topic string) (id int64, ep
 		return protocol.CodeError(r.ErrorCode, "")
 	})
 	if errors.Is(err, kafka.UnsupportedVersion) {
-		const reason = "Kafka gives no producer IDs: set kafka.idempotence to false, or use brokers from Kafka 0.11 on"
+		const reason = "Kafka does not issue producer IDs: set kafka.idempotence to false, or use brokers from Kafka 0.11 on"
 		return 0, 0, &sinks.UnavailableError{Reason: reason, Err: err}
 	}
 	if err != nil && protocol.IsBrokerError(err) && protocol.ClassifyError(err) != protocol.Unauthorized {
-		return 0, 0, fmt.Errorf("no producer ID yet for topic %q: %w", topic, err)
+		return 0, 0, fmt.Errorf("cannot get a producer ID for topic %q: %w", topic, err)
 	}
 	return id, epoch, c.SinkError(ctx, topic, err)
 }
 
-// DescribeProducer asks the leader of a partition what it knows about a producer (KIP-664); nil when that is nothing.
+// DescribeProducer returns what the leader of a partition knows of a producer (KIP-664); nil when it does not know it.
 func (c *Cluster) DescribeProducer(ctx context.Context, leader int32, p Partition, id int64) (*kmsg.DescribeProducersResponseTopicPartitionActiveProducer, error) {
 	request := kmsg.NewPtrDescribeProducersRequest()
 	request.Topics = []kmsg.DescribeProducersRequestTopic{{Topic: p.Topic, Partitions: []int32{p.Index}}}
@@ -61,7 +61,7 @@ func (c *Cluster) DescribeProducer(ctx context.Context, leader int32, p Partitio
 	return nil, protocol.CodeError(found.ErrorCode, "")
 }
 
-// LogEndOffset asks the leader of a partition for the end of its log, whether or not that is replicated (KIP-320).
+// LogEndOffset returns the end of the leader's log, replicated or not, through OffsetForLeaderEpoch (KIP-320).
 func (c *Cluster) LogEndOffset(ctx context.Context, by Lead, p Partition) (int64, error) {
 	part := kmsg.NewOffsetForLeaderEpochRequestTopicPartition()
 	part.Partition, part.CurrentLeaderEpoch, part.LeaderEpoch = p.Index, by.Epoch, by.Epoch

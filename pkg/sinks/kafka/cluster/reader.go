@@ -15,79 +15,89 @@ import (
 )
 
 const (
-	// maxFetchBytes is how much is read in one request, about, in bytes.
-	maxFetchBytes = 4 << 20
-	// maxPartitionsPerRequest is how many partitions one request is about at most.
+	maxFetchBytes           = 4 << 20 // of one fetch response, approximately
 	maxPartitionsPerRequest = 1000
 	maxReadTries            = 3
 )
 
-// ErrRecreated says that what was read last of a partition is not there any more.
-var ErrRecreated = errors.New("the partition was made anew")
+// ErrRecreated means that the batch that was read last is not in the partition any more.
+var ErrRecreated = errors.New("the partition was recreated")
 
-// Span is what is read of a partition: from next on, up to the end that it had when it was asked for.
+// Span is the part of a partition that is read: from Next to the end that the partition had when its extent was queried. One
+// read uses it at a time.
 type Span struct {
 	Partition
 	Lead       Lead
-	First, End int64 // offset of the oldest record, and behind the newest that all in-sync replicas have
-	Known      bool  // lead, first and end are
-	Next       int64 // offset to go on with
-	Each       func(*kproto.Record) error
-	AfterFetch func() error // nil, or called behind the records of each answer, where Next and Last are behind them, too
+	First, End int64 // the oldest offset, and the high watermark (KIP-101: all in-sync replicas have everything below it)
+	Known      bool  // Lead, First and End are set
+	Next       int64 // offset of the next record
 
-	VerifyLast bool // what was read last must still be there
+	// Each is called for every record. An error ends the read; the record counts as read all the same.
+	Each func(*kproto.Record) error
+	// AfterFetch, if not nil, is called after the records of each response, when Next and Last are up to date.
+	AfterFetch func() error
+
+	// VerifyLast makes the first fetch include the batch before Next. Unless that is Last, the read ends with ErrRecreated.
+	VerifyLast bool
 	Last       protocol.BatchID
-	verified   bool // it was, a request ago
+	verified   bool // by the previous fetch
 }
 
 func (s *Span) hasRemaining() bool { return s.Next < s.End }
 
-// mustVerifyLast says whether the batch before next is read once more, to see that it is last. An answer may have room for that one
-// only, so the next request is about what is behind it.
+// mustVerifyLast reports whether the next fetch has to begin with the batch before Next. The response may have room for that
+// one only, so the fetch after it begins at Next.
 func (s *Span) mustVerifyLast() bool { return s.VerifyLast && !s.verified && s.Next > s.First }
 
-// ReadSpans calls the function of each span for its records, side by side for spans of different brokers. It asks each broker for
-// many partitions at once. An offset that a partition does not have means its oldest record. No partition is in two spans.
-// What a function returns ends it, and is returned as it is. That one broker of several is away is an ordinary error.
-func (c *Cluster) ReadSpans(ctx context.Context, spans []*Span) error {
+// Reader reads offsets and records of partitions. It asks each broker for many partitions in one request. It is safe for
+// concurrent use.
+type Reader struct{ cluster *Cluster }
+
+// NewReader returns a reader that uses the connections of c.
+func NewReader(c *Cluster) *Reader { return &Reader{c} }
+
+// ReadSpans finds the leaders and extents of spans and reads them to their ends, those of different brokers concurrently. A
+// Next outside the partition is set to its oldest record. Each partition may be in one span only. An error of a callback is
+// returned as it is. An unreachable broker is an ordinary error unless no broker answers at all.
+func (r *Reader) ReadSpans(ctx context.Context, spans []*Span) error {
 	for try := 1; ; try++ {
-		err := c.readOnce(ctx, spans)
-		var said *CallbackError
+		err := r.readOnce(ctx, spans)
+		var callback *CallbackError
 		switch {
 		case err == nil:
 			return nil
-		case errors.As(err, &said):
-			return said.Err
+		case errors.As(err, &callback):
+			return callback.Err
 		case errors.Is(err, kafka.TopicAuthorizationFailed):
-			return fmt.Errorf("no right to read a topic, which tells what it holds: grant READ on it: %w", err)
+			return fmt.Errorf("no right to read the records of a topic: grant READ on it: %w", err)
 		case protocol.ClassifyError(err) == protocol.Unauthorized:
-			return c.SinkError(ctx, "", err)
+			return r.cluster.SinkError(ctx, "", err)
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case try == maxReadTries:
 			return err
 		}
 		for _, one := range spans {
-			one.Known = one.Known && !one.hasRemaining() // who leads it may be another one now
+			one.Known = one.Known && !one.hasRemaining() // its leader may have moved
 		}
 	}
 }
 
-// CallbackError is what the function of a span said.
+// CallbackError is an error that a callback of a [Span] has returned.
 type CallbackError struct{ Err error }
 
 func (e *CallbackError) Error() string { return e.Err.Error() }
 
-// readOnce reads what is left of spans.
-func (c *Cluster) readOnce(ctx context.Context, spans []*Span) error {
+// readOnce reads spans without a second attempt.
+func (r *Reader) readOnce(ctx context.Context, spans []*Span) error {
 	unknown := slices.DeleteFunc(slices.Clone(spans), func(s *Span) bool { return s.Known })
-	byLeader, err := c.groupByLeader(ctx, unknown)
+	byLeader, err := r.groupByLeader(ctx, unknown)
 	if err != nil {
 		return err
 	}
 	ended := make(chan error)
 	for broker, all := range byLeader {
-		go func() { ended <- c.readFrom(ctx, broker, all) }()
+		go func() { ended <- r.readFrom(ctx, broker, all) }()
 	}
 	for range byLeader {
 		err = errors.Join(err, <-ended)
@@ -95,9 +105,9 @@ func (c *Cluster) readOnce(ctx context.Context, spans []*Span) error {
 	return err
 }
 
-// readFrom reads what is left of spans whose partitions one broker leads.
-func (c *Cluster) readFrom(ctx context.Context, broker int32, all []*Span) error {
-	if err := c.QueryExtents(ctx, broker, all); err != nil {
+// readFrom reads spans of partitions that one broker leads.
+func (r *Reader) readFrom(ctx context.Context, broker int32, all []*Span) error {
+	if err := r.QueryExtents(ctx, broker, all); err != nil {
 		return err
 	}
 	for _, s := range all {
@@ -105,19 +115,19 @@ func (c *Cluster) readFrom(ctx context.Context, broker int32, all []*Span) error
 			s.Next = s.First
 		}
 	}
-	return c.FetchSpans(ctx, broker, all)
+	return r.FetchSpans(ctx, broker, all)
 }
 
-// groupByLeader asks who leads the partitions of spans.
-func (c *Cluster) groupByLeader(ctx context.Context, spans []*Span) (byLeader map[int32][]*Span, err error) {
+// groupByLeader sets the leaders of spans and groups the spans by them.
+func (r *Reader) groupByLeader(ctx context.Context, spans []*Span) (byLeader map[int32][]*Span, err error) {
 	topics := make([]string, 0, len(spans))
 	for _, s := range spans {
 		topics = append(topics, s.Topic)
 	}
 	slices.Sort(topics)
-	found, _, err := c.DescribeTopics(ctx, slices.Compact(topics))
-	if err != nil { // no broker answers, and not only one
-		return nil, c.SinkError(ctx, "", err)
+	found, _, err := r.cluster.DescribeTopics(ctx, slices.Compact(topics))
+	if err != nil { // no broker of the cluster answers
+		return nil, r.cluster.SinkError(ctx, "", err)
 	}
 	byLeader = map[int32][]*Span{}
 	for _, s := range spans {
@@ -129,62 +139,63 @@ func (c *Cluster) groupByLeader(ctx context.Context, spans []*Span) (byLeader ma
 	return byLeader, nil
 }
 
-// What offsets asks for (KIP-79).
+// Special timestamps of a ListOffsets request (KIP-79).
 const (
-	latestOffset   = -1 // up to where all in-sync replicas have the log
+	latestOffset   = -1 // the high watermark
 	earliestOffset = -2
 )
 
-// QueryExtents asks the leader of some partitions where they begin and end. A leader that does not know the end yet, as it is
-// new, says so (KIP-207).
-func (c *Cluster) QueryExtents(ctx context.Context, leader int32, spans []*Span) error {
-	if err := c.listOffsets(ctx, leader, spans, earliestOffset, func(s *Span, at int64) { s.First = at }); err != nil {
+// QueryExtents sets First and End of spans whose partitions one broker leads. A new leader that does not know its high
+// watermark yet returns an error (KIP-207).
+func (r *Reader) QueryExtents(ctx context.Context, leader int32, spans []*Span) error {
+	if err := r.listOffsets(ctx, leader, spans, earliestOffset, func(s *Span, at int64) { s.First = at }); err != nil {
 		return err
 	}
-	return c.listOffsets(ctx, leader, spans, latestOffset, func(s *Span, at int64) { s.End = at })
+	return r.listOffsets(ctx, leader, spans, latestOffset, func(s *Span, at int64) { s.End = at })
 }
 
-// QueryExtent is extents for a partition alone.
-func (c *Cluster) QueryExtent(ctx context.Context, by Lead, p Partition) (first, end int64, err error) {
+// QueryExtent is QueryExtents for one partition.
+func (r *Reader) QueryExtent(ctx context.Context, by Lead, p Partition) (first, end int64, err error) {
 	one := Span{Partition: p, Lead: by}
-	err = c.QueryExtents(ctx, by.Broker, []*Span{&one})
+	err = r.QueryExtents(ctx, by.Broker, []*Span{&one})
 	return one.First, one.End, err
 }
 
-// HighWatermark asks the leader of a partition for the offset behind the newest record that all in-sync replicas have.
-func (c *Cluster) HighWatermark(ctx context.Context, by Lead, p Partition) (end int64, err error) {
-	err = c.listOffsets(ctx, by.Broker, []*Span{{Partition: p, Lead: by}}, latestOffset, func(_ *Span, at int64) { end = at })
+// HighWatermark asks the leader of a partition for the offset below which all in-sync replicas have all records.
+func (r *Reader) HighWatermark(ctx context.Context, by Lead, p Partition) (end int64, err error) {
+	err = r.listOffsets(ctx, by.Broker, []*Span{{Partition: p, Lead: by}}, latestOffset, func(_ *Span, at int64) { end = at })
 	return end, err
 }
 
-func (c *Cluster) listOffsets(ctx context.Context, leader int32, spans []*Span, which int64, is func(*Span, int64)) error {
+// listOffsets calls set with the offset that each partition has for a timestamp.
+func (r *Reader) listOffsets(ctx context.Context, leader int32, spans []*Span, timestamp int64, set func(*Span, int64)) error {
 	for chunk := range slices.Chunk(spans, maxPartitionsPerRequest) {
-		request, of := &listoffsets.Request{ReplicaID: -1}, spansByPartition(chunk)
+		request, unanswered := &listoffsets.Request{ReplicaID: -1}, spansByPartition(chunk)
 		for topic, all := range spansByTopic(chunk) {
 			t := listoffsets.RequestTopic{Topic: topic}
 			for _, s := range all {
-				t.Partitions = append(t.Partitions, listoffsets.RequestPartition{Partition: s.Index, CurrentLeaderEpoch: s.Lead.Epoch, Timestamp: which})
+				t.Partitions = append(t.Partitions, listoffsets.RequestPartition{Partition: s.Index, CurrentLeaderEpoch: s.Lead.Epoch, Timestamp: timestamp})
 			}
 			request.Topics = append(request.Topics, t)
 		}
-		answer, err := c.request(ctx, leader, request)
+		answer, err := r.cluster.request(ctx, leader, request)
 		if err != nil {
 			return err
 		}
 		for _, t := range answer.(*listoffsets.Response).Topics {
 			for _, p := range t.Partitions {
-				s := of[Partition{t.Topic, p.Partition}]
+				s := unanswered[Partition{t.Topic, p.Partition}]
 				if s == nil {
 					return protocol.ErrMalformed
 				}
 				if err := protocol.CodeError(p.ErrorCode, ""); err != nil {
 					return fmt.Errorf("reading %s: %w", s.Partition, err)
 				}
-				is(s, p.Offset)
-				delete(of, s.Partition)
+				set(s, p.Offset)
+				delete(unanswered, s.Partition)
 			}
 		}
-		if len(of) > 0 {
+		if len(unanswered) > 0 {
 			return protocol.ErrMalformed
 		}
 	}
@@ -207,14 +218,15 @@ func spansByTopic(spans []*Span) map[string][]*Span {
 	return by
 }
 
-// FetchSpans reads what is left of spans whose partitions one broker leads.
-func (c *Cluster) FetchSpans(ctx context.Context, leader int32, spans []*Span) error {
+// FetchSpans reads spans, whose Next and extents are set, of partitions that one broker leads. It does not retry, and
+// returns an error of a callback as a *CallbackError.
+func (r *Reader) FetchSpans(ctx context.Context, leader int32, spans []*Span) error {
 	for {
 		spans = slices.DeleteFunc(slices.Clone(spans), func(s *Span) bool { return !s.hasRemaining() })
 		if len(spans) == 0 {
 			return nil
 		}
-		progress, err := c.fetchOnce(ctx, leader, spans[:min(len(spans), maxPartitionsPerRequest)])
+		progress, err := r.fetchOnce(ctx, leader, spans[:min(len(spans), maxPartitionsPerRequest)])
 		if err == nil && !progress {
 			err = protocol.ErrMalformed
 		}
@@ -224,10 +236,38 @@ func (c *Cluster) FetchSpans(ctx context.Context, leader int32, spans []*Span) e
 	}
 }
 
-// fetchOnce reads once, and says whether that brought anything.
-func (c *Cluster) fetchOnce(ctx context.Context, leader int32, spans []*Span) (progress bool, err error) {
-	request, of := kmsg.NewPtrFetchRequest(), spansByPartition(spans)
-	request.SetVersion(11) // KIP-392: of Kafka 2.3
+// fetchOnce sends one fetch request and reports whether some span has advanced.
+func (r *Reader) fetchOnce(ctx context.Context, leader int32, spans []*Span) (progress bool, err error) {
+	answer, err := requestForeign[*kmsg.FetchResponse](ctx, r.cluster, leader, forReading, newFetchRequest(spans))
+	if err == nil {
+		err = protocol.CodeError(answer.ErrorCode, "")
+	}
+	if err != nil {
+		return false, err
+	}
+	requested := spansByPartition(spans)
+	for _, t := range answer.Topics {
+		for _, p := range t.Partitions {
+			s := requested[Partition{t.Topic, p.Partition}]
+			if s == nil {
+				return progress, protocol.ErrMalformed
+			}
+			next, verified := s.Next, s.verified
+			if err := protocol.CodeError(p.ErrorCode, ""); err != nil {
+				return progress, fmt.Errorf("reading %s: %w", s.Partition, err)
+			}
+			if err := s.consumeBatches(protocol.Batches(p.RecordBatches)); err != nil {
+				return progress, fmt.Errorf("reading %s: %w", s.Partition, err)
+			}
+			progress = progress || s.Next > next || s.verified && !verified
+		}
+	}
+	return progress, nil
+}
+
+func newFetchRequest(spans []*Span) *kmsg.FetchRequest {
+	request := kmsg.NewPtrFetchRequest()
+	request.SetVersion(11) // Kafka 2.3 (KIP-392): the newest version that every supported broker has
 	request.MinBytes, request.MaxBytes = 1, maxFetchBytes
 	for topic, all := range spansByTopic(spans) {
 		t := kmsg.NewFetchRequestTopic()
@@ -242,48 +282,25 @@ func (c *Cluster) fetchOnce(ctx context.Context, leader int32, spans []*Span) (p
 		}
 		request.Topics = append(request.Topics, t)
 	}
-	answer, err := requestForeign[*kmsg.FetchResponse](ctx, c, leader, forReading, request)
-	if err == nil {
-		err = protocol.CodeError(answer.ErrorCode, "")
-	}
-	if err != nil {
-		return false, err
-	}
-	for _, t := range answer.Topics {
-		for _, p := range t.Partitions {
-			s := of[Partition{t.Topic, p.Partition}]
-			if s == nil {
-				return progress, protocol.ErrMalformed
-			}
-			before, confirmed := s.Next, s.verified
-			if err := protocol.CodeError(p.ErrorCode, ""); err != nil {
-				return progress, fmt.Errorf("reading %s: %w", s.Partition, err)
-			}
-			if err := s.consumeBatches(protocol.Batches(p.RecordBatches)); err != nil {
-				return progress, fmt.Errorf("reading %s: %w", s.Partition, err)
-			}
-			progress = progress || s.Next > before || s.verified && !confirmed
-		}
-	}
-	return progress, nil
+	return request
 }
 
-// consumeBatches calls the function of the span for records. What it was called for counts as read, whatever it returned.
-func (s *Span) consumeBatches(records protocol.Batches) error {
-	looked := s.mustVerifyLast() && len(records) > 0
-	if looked && records.BatchAt(s.Next-1) != s.Last {
+// consumeBatches calls the callbacks for the batches of one response.
+func (s *Span) consumeBatches(batches protocol.Batches) error {
+	verify := s.mustVerifyLast() && len(batches) > 0
+	if verify && batches.BatchAt(s.Next-1) != s.Last {
 		return ErrRecreated
 	}
-	s.verified = looked
-	next, err := records.EachRecord(s.Next, func(r *kproto.Record) error {
+	s.verified = verify
+	next, err := batches.EachRecord(s.Next, func(r *kproto.Record) error {
 		s.Next = r.Offset + 1
 		if err := s.Each(r); err != nil {
 			return &CallbackError{err}
 		}
 		return nil
 	})
-	if s.Next = max(s.Next, next); err == nil && len(records) > 0 {
-		s.Last = records.BatchAt(s.Next - 1)
+	if s.Next = max(s.Next, next); err == nil && len(batches) > 0 {
+		s.Last = batches.BatchAt(s.Next - 1)
 	}
 	if err == nil && s.AfterFetch != nil {
 		if err := s.AfterFetch(); err != nil {

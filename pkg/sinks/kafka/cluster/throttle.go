@@ -10,48 +10,48 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
-// unthrottledDelay is for how long no broker must have made us wait for throttling to be over: longer than the 11 s over which Kafka by
-// default measures rates (quota.window.num). A client that is near its quota is throttled with every other answer, and that
-// is one story.
+// unthrottledDelay is how long no broker must have throttled us before throttling counts as over. It is longer than the 11 s
+// over which Kafka measures rates by default (quota.window.num), because a client near its quota is throttled with every other
+// answer.
 const unthrottledDelay = 15 * time.Second
 
 var (
-	unthrottled = condition.State{Name: "ready", Message: "kafka does not throttle us any more"}
+	unthrottled = condition.State{Name: "ready", Message: "kafka no longer throttles requests"}
 	throttled   = condition.State{
 		Name: "throttled", Severity: condition.Degraded, Level: slog.LevelWarn,
-		Message: "kafka throttles us; changes go at the pace of its quota",
+		Message: "kafka throttles requests; delivery is limited to the quota",
 	}
 )
 
-// throttle knows the brokers that do not listen for a while. One whose quota is used up answers at once with a throttle
-// time, and then reads nothing from that connection until it is over (KIP-219). We leave it alone meanwhile, on all
-// connections: the quota is that of the client. Safe for concurrent use.
+// throttle holds the throttle times of brokers. A broker whose quota is exhausted answers at once with a throttle time and
+// reads nothing from that connection until it is over (KIP-219). Since the quota is that of the client, no request is sent to
+// the broker meanwhile on any connection. It is safe for concurrent use.
 type throttle struct {
 	remedy    string
 	condition *condition.Condition
 
 	mu            sync.Mutex
-	readyAt       map[string]time.Time // by address of the broker
-	latestReadyAt time.Time            // of until
+	readyAt       map[string]time.Time // when the broker reads again, by its address
+	latestReadyAt time.Time            // the maximum of readyAt
 }
 
 func newThrottle(clientID string, log *slog.Logger) *throttle {
 	return &throttle{
-		remedy:    fmt.Sprintf("where that is too slow, raise producer_byte_rate of the client ID %q or of its user", clientID),
+		remedy:    fmt.Sprintf("if delivery is too slow, raise producer_byte_rate of the client ID %q or of its user", clientID),
 		condition: condition.New(log, unthrottled), readyAt: map[string]time.Time{},
 	}
 }
 
-// RecordThrottle notes the throttle time of an answer.
+// RecordThrottle records the throttle time of an answer.
 func (m *throttle) RecordThrottle(broker string, wait time.Duration) {
 	if wait <= 0 {
 		return
 	}
-	m.condition.Update(throttled, "a quota of Kafka slows us down", m.remedy, "broker", broker, "wait", wait)
+	m.condition.Update(throttled, "a Kafka quota throttles the sink", m.remedy, "broker", broker, "wait", wait)
 	m.condition.UpdateAfter(m.extendThrottle(broker, wait)+unthrottledDelay, unthrottled)
 }
 
-// extendThrottle leaves a broker alone for as long as it says, and returns for how long any is left alone.
+// extendThrottle returns how long the last of all throttled brokers will not read.
 func (m *throttle) extendThrottle(broker string, wait time.Duration) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -64,17 +64,17 @@ func (m *throttle) extendThrottle(broker string, wait time.Duration) time.Durati
 	return time.Until(m.latestReadyAt)
 }
 
-// reason says what slows us down; "" while nothing does.
+// reason describes the throttling; "" when there is none.
 func (m *throttle) reason() string { return m.condition.Status().Explanation() }
 
-// Remaining is for how long a broker does not listen yet.
+// Remaining returns how long the broker will not read requests.
 func (m *throttle) Remaining(broker string) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return time.Until(m.readyAt[broker])
 }
 
-// WaitUntilReady returns when the broker listens, or ctx ends.
+// WaitUntilReady returns when the broker reads requests, or ctx ends.
 func (m *throttle) WaitUntilReady(ctx context.Context, broker string) error {
 	for left := m.Remaining(broker); left > 0; left = m.Remaining(broker) {
 		select {
@@ -86,5 +86,5 @@ func (m *throttle) WaitUntilReady(ctx context.Context, broker string) error {
 	return nil
 }
 
-// close ends the wait for calm.
+// close stops the timer that ends the condition.
 func (m *throttle) close() { m.condition.Close() }

@@ -21,39 +21,39 @@ import (
 )
 
 const (
-	// RenewInterval is how often a new epoch keeps a transactional ID from expiring, which it does after seven days by default
+	// RenewInterval is how often a new epoch is requested to keep a transactional ID from expiring, by default after seven days
 	// (transactional.id.expiration.ms).
 	RenewInterval = 24 * time.Hour
-	// coordinatorPause is between two questions to a coordinator that is busy or moves.
+	// coordinatorPause is the time between two requests to a coordinator that is busy or moves.
 	coordinatorPause = 20 * time.Millisecond
-	// coordinatorTimeouts is how many request timeouts a coordinator that is away is waited for before the caller decides.
+	// coordinatorTimeouts is how many request timeouts to wait for a coordinator before the error goes to the caller.
 	coordinatorTimeouts = 3
-	// transactionTimeout is after what time brokers abort a transaction. Ours are ended at once.
+	// transactionTimeout is when brokers abort an open transaction. Ours are aborted at once.
 	transactionTimeout = time.Minute
-	// maxUnknownTries is how often a partition must be unknown to count as gone: a broker may not have heard of it yet.
+	// maxUnknownTries is how often brokers must report a partition as unknown before it counts as deleted: a broker may not have
+	// received the metadata of a new topic yet.
 	maxUnknownTries = 3
 )
 
-// Transactional is a transactional ID, of which only the fence is used (KIP-98): who has asked for its producer ID last is
-// the only one whose batches are accepted, in all partitions that have seen a marker of the newest epoch. No record is ever
-// transactional. One goroutine at a time uses it.
+// Transactional is a transactional ID that is used as a fence only (KIP-98): a partition that has the marker of an epoch
+// rejects the batches of all older epochs. No record is ever transactional. Not safe for concurrent use.
 type Transactional struct {
 	cluster     *Cluster
 	ID          string
-	coordinator int32 // broker; noID: not known
+	coordinator int32 // broker ID; NoID: unknown
 }
 
-// ProducerEpoch are a producer ID and an epoch, as InitProducerId hands them out. Epochs are never made up: another process may
-// have been given the next one.
+// ProducerEpoch is a producer ID and an epoch. Those of a transactional ID come from InitProducerId only; an epoch is never
+// incremented here, because another process may have been given the next one.
 type ProducerEpoch struct {
 	Producer int64
 	Epoch    int16
 }
 
-// NoProducer is who has no numbers yet.
+// NoProducer is the epoch of a process that has none yet.
 var NoProducer = ProducerEpoch{NoID, NoID}
 
-// Partition is one of a topic.
+// Partition identifies a partition of a topic.
 type Partition struct {
 	Topic string
 	Index int32
@@ -61,10 +61,10 @@ type Partition struct {
 
 func (p Partition) String() string { return fmt.Sprintf("topic %q partition %d", p.Topic, p.Index) }
 
-// FencePartitions claims the transactional ID, or goes on with what own has claimed, and turns older epochs away in these partitions.
-// It returns the epoch to write under, after an error the newest that was given, and the partitions that do not exist. The
-// epoch of the marker is not the one that is returned: nothing that was sent before the fence is numbered as what comes
-// after it.
+// FencePartitions makes these partitions reject all older epochs, by aborting a transaction without records over them. With
+// NoProducer it claims the transactional ID; otherwise it continues under own. It returns the epoch to write under, or after
+// an error the newest epoch received, and the partitions that do not exist. The returned epoch is newer than that of the
+// markers, so no batch sent before the fence has the numbers of one sent after it.
 func (t *Transactional) FencePartitions(ctx context.Context, own ProducerEpoch, all []Partition) (_ ProducerEpoch, gone []Partition, err error) {
 	if own, err = t.InitProducerID(ctx, own); err != nil {
 		return own, nil, err
@@ -76,17 +76,17 @@ func (t *Transactional) FencePartitions(ctx context.Context, own ProducerEpoch, 
 	if err := t.abortTransaction(ctx, own); err != nil {
 		return own, nil, err
 	}
-	own, err = t.InitProducerID(ctx, own) // is answered when all markers are written
+	own, err = t.InitProducerID(ctx, own) // the coordinator answers after all markers are written
 	return own, gone, err
 }
 
-// Transactional returns a transactional ID that nobody has asked about yet.
-func (c *Cluster) Transactional(id string) *Transactional {
+// NewTransactional returns a transactional ID. It sends nothing.
+func NewTransactional(c *Cluster, id string) *Transactional {
 	return &Transactional{cluster: c, ID: id, coordinator: NoID}
 }
 
-// InitProducerID asks for an epoch: the next one after own, or, for nobody, after whatever there is. By itself it turns nobody away: a
-// partition accepts older epochs until it has seen this one.
+// InitProducerID requests the epoch after own or, with NoProducer, after whatever the coordinator has. It does not fence: a
+// partition accepts older epochs until it has a marker of this one.
 func (t *Transactional) InitProducerID(ctx context.Context, own ProducerEpoch) (ProducerEpoch, error) {
 	got := own
 	err := t.requestCoordinator(ctx, func(ctx context.Context) error {
@@ -107,16 +107,16 @@ func (t *Transactional) InitProducerID(ctx context.Context, own ProducerEpoch) (
 	return got, err
 }
 
-// CheckProducerID returns an error where the ID has another producer ID than before: who takes over, be it this process, gets to know,
-// as nothing turns away what was sent under the old one.
+// CheckProducerID returns a DeposedError if the producer ID has changed: batches under the old one are not fenced, so the
+// claim has to be made again.
 func (t *Transactional) CheckProducerID(before, now ProducerEpoch) error {
 	if now.Producer == before.Producer {
 		return nil
 	}
-	return &sinks.DeposedError{Reason: fmt.Sprintf("the transactional ID %q has another producer ID now: it had expired, or its epochs are used up", t.ID)}
+	return &sinks.DeposedError{Reason: fmt.Sprintf("the producer ID of the transactional ID %q has changed: the ID had expired, or its epochs are exhausted", t.ID)}
 }
 
-// addPartitions makes partitions part of the transaction, and returns those that are and those that do not exist.
+// addPartitions adds partitions to the transaction. It returns those that were added and those that do not exist.
 func (t *Transactional) addPartitions(ctx context.Context, own ProducerEpoch, all []Partition) (there, gone []Partition, err error) {
 	for chunk := range slices.Chunk(all, maxPartitionsPerRequest) {
 		missing := map[Partition]bool{}
@@ -145,8 +145,7 @@ func (t *Transactional) addPartitions(ctx context.Context, own ProducerEpoch, al
 	return there, gone, nil
 }
 
-// addPartitionsOnce adds partitions to the transaction, all or none. It returns those because of which it was none, as they do not
-// exist.
+// addPartitionsOnce adds all partitions or, if some are unknown to the brokers, none, and returns the unknown ones.
 func (t *Transactional) addPartitionsOnce(ctx context.Context, own ProducerEpoch, all []Partition) (unknown []Partition, err error) {
 	request := &addpartitionstotxn.Request{TransactionalID: t.ID, ProducerID: own.Producer, ProducerEpoch: own.Epoch}
 	at := map[string]int{}
@@ -169,10 +168,10 @@ func (t *Transactional) addPartitionsOnce(ctx context.Context, own ProducerEpoch
 	return unknown, err
 }
 
-// operationNotAttempted is the refusal of a partition because another one of the request was refused.
+// operationNotAttempted is the error of a partition when another partition of the request was refused.
 const operationNotAttempted = kafka.Error(55)
 
-// readRefusals reads which partitions were refused because they do not exist, and the first other refusal.
+// readRefusals returns the partitions that do not exist, and the first other error.
 func readRefusals(r *addpartitionstotxn.Response) (unknown []Partition, err error) {
 	for _, topic := range r.Results {
 		for _, p := range topic.Results {
@@ -180,7 +179,7 @@ func readRefusals(r *addpartitionstotxn.Response) (unknown []Partition, err erro
 			case code == kafka.UnknownTopicOrPartition:
 				unknown = append(unknown, Partition{topic.Name, p.PartitionIndex})
 			case code == kafka.TopicAuthorizationFailed:
-				return nil, fmt.Errorf("no right to turn an older writer away from topic %q: grant WRITE on it: %w", topic.Name, code)
+				return nil, fmt.Errorf("no right to fence an older writer of topic %q: grant WRITE on it: %w", topic.Name, code)
 			case code != 0 && code != operationNotAttempted:
 				return nil, code
 			}
@@ -189,7 +188,7 @@ func readRefusals(r *addpartitionstotxn.Response) (unknown []Partition, err erro
 	return unknown, nil
 }
 
-// abortTransaction ends the transaction.
+// abortTransaction ends the transaction, which writes a marker to each of its partitions.
 func (t *Transactional) abortTransaction(ctx context.Context, own ProducerEpoch) error {
 	return t.requestCoordinator(ctx, func(ctx context.Context) error {
 		answer, err := t.cluster.request(ctx, t.coordinator, &endtxn.Request{TransactionalID: t.ID, ProducerID: own.Producer, ProducerEpoch: own.Epoch})
@@ -200,8 +199,8 @@ func (t *Transactional) abortTransaction(ctx context.Context, own ProducerEpoch)
 	})
 }
 
-// requestCoordinator repeats a request to the coordinator while that moves, starts or still ends the transaction before. All our requests
-// may be repeated when their answers are lost.
+// requestCoordinator repeats a request while the coordinator moves, starts, or still completes the previous transaction. All
+// requests of this type may be repeated after a lost answer.
 func (t *Transactional) requestCoordinator(ctx context.Context, request func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, coordinatorTimeouts*t.cluster.timeout)
 	defer cancel()
@@ -216,7 +215,7 @@ func (t *Transactional) requestCoordinator(ctx context.Context, request func(con
 			return nil
 		case bounded.Err() == nil && !t.mayRetry(err):
 			return t.SinkError(ctx, err)
-		case bounded.Err() == nil || last == nil: // the end of ctx says less than what was said before
+		case bounded.Err() == nil || last == nil: // the end of ctx explains less than the error before
 			last = err
 		}
 		if ratelimit.Sleep(bounded, coordinatorPause) != nil {
@@ -225,7 +224,7 @@ func (t *Transactional) requestCoordinator(ctx context.Context, request func(con
 	}
 }
 
-// unavailableError says that there was no useful answer for long.
+// unavailableError is the error after no coordinator was ready for coordinatorTimeouts.
 func (t *Transactional) unavailableError(ctx context.Context, last error) error {
 	if ctx.Err() != nil || !protocol.IsBrokerError(last) {
 		return t.cluster.SinkError(ctx, "", last)
@@ -234,7 +233,7 @@ func (t *Transactional) unavailableError(ctx context.Context, last error) error 
 		"the transactional ID %q has no coordinator that is ready: check the brokers, and the replicas of the topic __transaction_state", t.ID)}
 }
 
-// mayRetry says whether a request may succeed later, and forgets a coordinator that is none any more.
+// mayRetry reports whether a request may succeed later, and drops a coordinator that is none any more.
 func (t *Transactional) mayRetry(err error) bool {
 	switch {
 	case errors.Is(err, kafka.ConcurrentTransactions), errors.Is(err, kafka.GroupLoadInProgress): // 51, 14
@@ -248,7 +247,7 @@ func (t *Transactional) mayRetry(err error) bool {
 	return false
 }
 
-// SinkError turns what the coordinator says into the contract's errors.
+// SinkError turns an error of the coordinator into an error of the [sinks.Sink] contract.
 func (t *Transactional) SinkError(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, kafka.InvalidProducerEpoch), errors.Is(err, kafka.ProducerFenced), errors.Is(err, kafka.InvalidProducerIDMapping): // 47, 90, 49
@@ -265,9 +264,9 @@ func (t *Transactional) SinkError(ctx context.Context, err error) error {
 	return fmt.Errorf("transactional ID %q: %w", t.ID, err)
 }
 
-// findCoordinator asks who coordinates the transactional ID, if that is not known.
+// findCoordinator looks up the coordinator unless it is known.
 func (t *Transactional) findCoordinator(ctx context.Context) error {
-	const transactions = 1 // what is coordinated
+	const transactions = 1 // type of coordinator
 	if t.coordinator != NoID {
 		return nil
 	}
@@ -283,7 +282,7 @@ func (t *Transactional) findCoordinator(ctx context.Context) error {
 	return nil
 }
 
-// TransactionalID names what a group fences a sink, or its state, by. Every process of the group has the same.
+// TransactionalID returns the transactional ID by which all processes of a group fence a sink, or the state.
 func TransactionalID(group string, parts ...string) string {
 	return strings.Join(append([]string{group}, parts...), "-")
 }

@@ -1,3 +1,3 @@
-// Package state keeps the replicated state in a compacted topic of one partition, which a transactional ID fences. See
-// [sinks.StateStore], docs/state-format.md and docs/adr/0047.
+// Package state stores the replicated state of an exporter in a compacted Kafka topic of one partition. The owner writes under
+// a transactional ID, which fences older owners; followers read without any claim.
 package state

@@ -22,58 +22,64 @@ import (
 )
 
 const (
-	// maxFollowAge is how old what was read may be for the rest to be read from there: a compacted topic forgets that a key
-	// was removed after a day (delete.retention.ms).
+	// maxFollowAge is the maximum age of what was read for a follower to continue from there. After delete.retention.ms, a
+	// day by default, a compacted topic drops tombstones, and a follower would miss that a key was removed.
 	maxFollowAge = 12 * time.Hour
-	// purgeCheckInterval is how often the owner looks whether somebody has removed the oldest records.
+	// purgeCheckInterval is how often the owner checks whether the oldest records were deleted by hand.
 	purgeCheckInterval = 30 * time.Second
-	// maxSendTries is how often one Write sends a batch before the rest is left to the caller's back-off.
+	// maxSendTries is how often one Write sends a batch before the error goes to the caller.
 	maxSendTries   = 5
-	sendRetryDelay = 200 * time.Millisecond // between two of them
+	sendRetryDelay = 200 * time.Millisecond
 )
 
-// topicSettings is how the topic of a state is made. Segments are small, so that what is not compacted yet is read in a second.
+// topicSettings are the settings of a state topic that is created. Small segments are compacted early, so that the part that
+// is not compacted yet can be read in a second.
 var topicSettings = createtopics.RequestTopic{NumPartitions: 1, Configs: []createtopics.RequestConfig{
 	{Name: "cleanup.policy", Value: "compact"}, {Name: "segment.bytes", Value: "67108864"},
 	{Name: "min.cleanable.dirty.ratio", Value: "0.3"}, {Name: "max.message.bytes", Value: "2097152"},
 }}
 
-// Store is [sinks.StateStore] in a compacted topic of one partition. It has the connections of somebody else.
+// Store is a [sinks.StateStore] in a compacted topic of one partition. It uses the connections of a sink, which it does not
+// close.
 type Store struct {
-	cluster       *cluster.Cluster
-	log           *slog.Logger
-	replicas      int // of a topic that is made; 0 takes the default of the brokers
-	partition     cluster.Partition
-	encoder       *record.Encoder
-	reading       *cluster.Span // how far it was read; nil: it is read from the beginning
-	readAt        time.Time     // without its monotonic part
-	owned         bool          // by this process, as far as it knows
+	cluster   *cluster.Cluster
+	reader    *cluster.Reader
+	log       *slog.Logger
+	replicas  int // of a topic that is created; 0: the brokers' default
+	partition cluster.Partition
+	encoder   *record.Encoder
+
+	reading *cluster.Span // how far the state was read; nil: the next Read starts from the beginning
+	readAt  time.Time     // wall clock
+
+	owned         bool // by this process, as far as it knows
 	transactional *cluster.Transactional
 	current       cluster.ProducerEpoch
-	sequence      int32 // of the next batch
-	renewedAt     time.Time
-	inDoubt       *pendingBatch // what was sent and is in doubt; nil: nothing is
+	sequence      int32         // of the next batch
+	renewedAt     time.Time     // wall clock
+	inDoubt       *pendingBatch // was sent and is not acknowledged; nil: there is none
 
-	oldestOffset   int64 // offset of the oldest record
+	oldestOffset   int64
 	endOffset      int64 // behind our newest record
 	purgeCheckedAt time.Time
 }
 
+// pendingBatch is a batch until it is acknowledged.
 type pendingBatch struct {
 	bytes []byte
-	count int
+	count int // records
 }
 
-// New returns the store of the state in a topic. The caller has checked the name.
+// New returns the store of a state in the topic of this name, which the caller has checked. It sends nothing.
 func New(c *cluster.Cluster, name string, replicas int, log *slog.Logger) (*Store, error) {
 	encoder, err := record.NewEncoder(format.JSON, false, record.Codecs["zstd"])
 	if err != nil {
 		return nil, err
 	}
-	return &Store{cluster: c, log: log, replicas: replicas, partition: cluster.Partition{Topic: name}, encoder: encoder}, nil
+	return &Store{cluster: c, reader: cluster.NewReader(c), log: log, replicas: replicas, partition: cluster.Partition{Topic: name}, encoder: encoder}, nil
 }
 
-// findLeader asks who leads the topic.
+// findLeader returns the leader of the partition.
 func (s *Store) findLeader(ctx context.Context) (cluster.Lead, error) {
 	found, _, err := s.cluster.DescribeTopic(ctx, s.partition.Topic)
 	if err != nil {
@@ -85,7 +91,7 @@ func (s *Store) findLeader(ctx context.Context) (cluster.Lead, error) {
 	return found.Lead(0)
 }
 
-// Read is [sinks.StateStore.Read].
+// Read implements [sinks.StateStore].
 func (s *Store) Read(ctx context.Context, each func(sinks.StateEntry) error) (reset bool, err error) {
 	by, err := s.findLeader(ctx)
 	before := s.reading
@@ -101,7 +107,7 @@ func (s *Store) Read(ctx context.Context, each func(sinks.StateEntry) error) (re
 		return each(entry)
 	}}
 	if err == nil {
-		err = s.cluster.QueryExtents(ctx, by.Broker, []*cluster.Span{now})
+		err = s.reader.QueryExtents(ctx, by.Broker, []*cluster.Span{now})
 	}
 	if err != nil {
 		return false, s.readError(ctx, err)
@@ -109,26 +115,32 @@ func (s *Store) Read(ctx context.Context, each func(sinks.StateEntry) error) (re
 	switch {
 	case before == nil:
 		now.Next = now.First
-	case now.First != before.First || now.End < before.Next || by.Epoch < before.Lead.Epoch || time.Now().Round(0).Sub(s.readAt) > maxFollowAge:
+	case !s.continues(before, now):
 		s.reading = nil
 		return true, nil
 	default:
 		now.Next, now.Last = before.Next, before.Last
 	}
 	s.reading, s.readAt = now, time.Now().Round(0)
-	err = s.cluster.FetchSpans(ctx, by.Broker, []*cluster.Span{now})
-	var said *cluster.CallbackError
+	err = s.reader.FetchSpans(ctx, by.Broker, []*cluster.Span{now})
+	var callback *cluster.CallbackError
 	switch {
 	case err == nil:
 		return false, nil
-	case errors.As(err, &said): // what was read of the batch is read again
+	case errors.As(err, &callback): // part of a batch was consumed: start over
 		s.reading = nil
-		return false, said.Err
+		return false, callback.Err
 	case errors.Is(err, cluster.ErrRecreated):
 		s.reading = nil
 		return true, nil
 	}
 	return false, s.readError(ctx, err)
+}
+
+// continues reports whether now is the same log as before, and recent enough to be read on.
+func (s *Store) continues(before, now *cluster.Span) bool {
+	return now.First == before.First && now.End >= before.Next && now.Lead.Epoch >= before.Lead.Epoch &&
+		time.Now().Round(0).Sub(s.readAt) <= maxFollowAge
 }
 
 func readEntry(r *kproto.Record) (e sinks.StateEntry, err error) {
@@ -146,22 +158,22 @@ func (s *Store) readError(ctx context.Context, err error) error {
 	return fmt.Errorf("the state in topic %q cannot be read: %w", s.partition.Topic, s.cluster.SinkError(ctx, s.partition.Topic, err))
 }
 
-// Claim is [sinks.StateStore.Claim]: the transactional ID of the group and the topic is taken over, and the partition told.
+// Claim implements [sinks.StateStore]. It claims the transactional ID of the group and the topic, and fences the partition.
 func (s *Store) Claim(ctx context.Context, claim sinks.Claim) error {
 	if err := s.ensureTopic(ctx); err != nil {
 		return fmt.Errorf("the state in topic %q: %w", s.partition.Topic, err)
 	}
-	s.transactional = s.cluster.Transactional(cluster.TransactionalID(claim.Group, "state", s.partition.Topic))
-	own, gone, err := s.transactional.FencePartitions(ctx, cluster.NoProducer, []cluster.Partition{s.partition})
+	s.transactional = cluster.NewTransactional(s.cluster, cluster.TransactionalID(claim.Group, "state", s.partition.Topic))
+	own, missing, err := s.transactional.FencePartitions(ctx, cluster.NoProducer, []cluster.Partition{s.partition})
 	if err != nil {
 		return err
 	}
-	if len(gone) > 0 {
-		return fmt.Errorf("the state in topic %q: the brokers have not heard of it yet", s.partition.Topic)
+	if len(missing) > 0 {
+		return fmt.Errorf("the state in topic %q: the brokers do not know it yet", s.partition.Topic)
 	}
 	by, err := s.findLeader(ctx)
 	if err == nil {
-		s.oldestOffset, s.endOffset, err = s.cluster.QueryExtent(ctx, by, s.partition)
+		s.oldestOffset, s.endOffset, err = s.reader.QueryExtent(ctx, by, s.partition)
 	}
 	if err != nil {
 		return s.readError(ctx, err)
@@ -171,17 +183,17 @@ func (s *Store) Claim(ctx context.Context, claim sinks.Claim) error {
 	return nil
 }
 
-// ensureTopic makes the topic if there is none, and looks whether it keeps what is written.
+// ensureTopic creates the topic unless it exists, and otherwise checks that it is compacted and deletes nothing.
 func (s *Store) ensureTopic(ctx context.Context) error {
 	_, controller, err := s.cluster.DescribeTopic(ctx, s.partition.Topic)
 	if errors.Is(err, kafka.UnknownTopicOrPartition) {
-		how := topicSettings
-		how.Name, how.ReplicationFactor = s.partition.Topic, -1
+		request := topicSettings
+		request.Name, request.ReplicationFactor = s.partition.Topic, -1
 		if s.replicas > 0 {
-			how.ReplicationFactor = int16(s.replicas)
+			request.ReplicationFactor = int16(s.replicas)
 		}
-		if _, err := s.cluster.CreateTopic(ctx, controller, how); err != nil {
-			return fmt.Errorf("it does not exist and cannot be made: %w; create it by hand with one partition and cleanup.policy=compact, or grant CREATE on it", err)
+		if _, err := s.cluster.CreateTopic(ctx, controller, request); err != nil {
+			return fmt.Errorf("it does not exist and cannot be created: %w; create it by hand with one partition and cleanup.policy=compact, or grant CREATE on it", err)
 		}
 		return nil
 	}
@@ -191,16 +203,17 @@ func (s *Store) ensureTopic(ctx context.Context) error {
 	settings, err := s.cluster.TopicSettings(ctx, s.partition.Topic)
 	switch policy := settings["cleanup.policy"]; {
 	case errors.Is(err, kafka.TopicAuthorizationFailed):
-		s.log.Warn("the topic of the state is used unchecked", "topic", s.partition.Topic, "why", "grant DESCRIBE_CONFIGS on it; it must have cleanup.policy=compact")
+		s.log.Warn("the settings of the state topic cannot be checked", "topic", s.partition.Topic,
+			"why", "grant DESCRIBE_CONFIGS on it; it must have cleanup.policy=compact")
 	case err != nil:
 		return s.cluster.SinkError(ctx, s.partition.Topic, err)
 	case !strings.Contains(policy, "compact") || strings.Contains(policy, "delete"):
-		return fmt.Errorf("it has cleanup.policy=%s, and would forget: set it to compact", policy)
+		return fmt.Errorf("it has cleanup.policy=%s, which deletes entries: set it to compact", policy)
 	}
 	return nil
 }
 
-// Write is [sinks.StateStore.Write].
+// Write implements [sinks.StateStore].
 func (s *Store) Write(ctx context.Context, entries []sinks.StateEntry) error {
 	if !s.owned {
 		return &sinks.DeposedError{Reason: fmt.Sprintf("the state in topic %q is not claimed", s.partition.Topic)}
@@ -214,7 +227,8 @@ func (s *Store) Write(ctx context.Context, entries []sinks.StateEntry) error {
 }
 
 func (s *Store) writeEntries(ctx context.Context, entries []sinks.StateEntry) error {
-	if s.inDoubt != nil { // it comes before anything newer, or a broker takes that for a copy of it
+	// The batch in doubt goes first: a newer batch under its sequence number would be dropped as a copy.
+	if s.inDoubt != nil {
 		if err := s.sendPending(ctx); err != nil && protocol.ClassifyError(err) != protocol.TooLarge {
 			return err
 		}
@@ -248,11 +262,11 @@ func (s *Store) currentSequence() record.ProducerSequence {
 	return record.ProducerSequence{Producer: s.current.Producer, Epoch: s.current.Epoch, Sequence: s.sequence}
 }
 
-// runOwnerChecks does now and then what an owner has to: it keeps the transactional ID from expiring, and looks for what others
-// removed.
+// runOwnerChecks keeps the transactional ID from expiring and detects deleted records, each when it is due.
 func (s *Store) runOwnerChecks(ctx context.Context) error {
 	if time.Now().Round(0).Sub(s.renewedAt) > cluster.RenewInterval {
-		if err := s.advanceEpoch(func() (cluster.ProducerEpoch, error) { return s.transactional.InitProducerID(ctx, s.current) }); err != nil {
+		renew := func() (cluster.ProducerEpoch, error) { return s.transactional.InitProducerID(ctx, s.current) }
+		if err := s.advanceEpoch(renew); err != nil {
 			return err
 		}
 	}
@@ -263,21 +277,21 @@ func (s *Store) runOwnerChecks(ctx context.Context) error {
 	if err != nil {
 		return s.writeError(ctx, err)
 	}
-	first, _, err := s.cluster.QueryExtent(ctx, by, s.partition)
+	first, _, err := s.reader.QueryExtent(ctx, by, s.partition)
 	if err != nil {
 		return s.writeError(ctx, err)
 	}
 	s.purgeCheckedAt = time.Now()
 	if first != s.oldestOffset {
 		s.oldestOffset = first
-		return s.lostError("somebody has removed its oldest records")
+		return s.lostError("its oldest records were deleted")
 	}
 	return nil
 }
 
-// advanceEpoch begins a newer epoch, in which numbers begin at 0.
-func (s *Store) advanceEpoch(ask func() (cluster.ProducerEpoch, error)) error {
-	own, err := ask()
+// advanceEpoch continues under the epoch that request returns, numbered from 0.
+func (s *Store) advanceEpoch(request func() (cluster.ProducerEpoch, error)) error {
+	own, err := request()
 	if err != nil {
 		return err
 	}
@@ -292,8 +306,8 @@ func (s *Store) lostError(why string) error {
 	return &sinks.StateLostError{Reason: fmt.Sprintf("topic %q: %s", s.partition.Topic, why)}
 }
 
-// sendPending sends what is in doubt, until it is written or better left to the caller's back-off. What is too large is not in
-// doubt.
+// sendPending sends the batch in doubt until it is written, or returns the error for the caller's back-off. A batch that is too
+// large is certainly not written, and no longer in doubt.
 func (s *Store) sendPending(ctx context.Context) error {
 	stamp := time.Now()
 	for try := 1; ; try++ {
@@ -307,14 +321,10 @@ func (s *Store) sendPending(ctx context.Context) error {
 			return err
 		case protocol.Fenced:
 			return s.transactional.SinkError(ctx, err)
-		case protocol.OutOfSequence: // nothing of a state is wrong when it is written twice in a row
-			if err := s.advanceEpoch(func() (_ cluster.ProducerEpoch, err error) {
-				own, _, err := s.transactional.FencePartitions(ctx, s.current, []cluster.Partition{s.partition})
-				return own, err
-			}); err != nil {
+		case protocol.OutOfSequence:
+			if err := s.renumberPending(ctx); err != nil {
 				return err
 			}
-			record.SetSequence(s.inDoubt.bytes, s.currentSequence())
 		case protocol.Mistimed:
 			stamp = time.Time{}
 		case protocol.Unauthorized:
@@ -330,13 +340,26 @@ func (s *Store) sendPending(ctx context.Context) error {
 		if err := ratelimit.Sleep(ctx, sendRetryDelay); err != nil {
 			return err
 		}
-		if !protocol.IsBrokerError(err) { // the connection may still be sending the bytes
+		if !protocol.IsBrokerError(err) { // the connection may still read the bytes
 			s.inDoubt.bytes = append([]byte(nil), s.inDoubt.bytes...)
 		}
 	}
 }
 
-// produceOnce sends the batch once, and returns the offset where it is; below zero where the broker does not say.
+// renumberPending gives the batch in doubt numbers of a new epoch, which fences the old numbers. It may be written twice then,
+// which is harmless: the entries are the newest of their keys.
+func (s *Store) renumberPending(ctx context.Context) error {
+	err := s.advanceEpoch(func() (cluster.ProducerEpoch, error) {
+		own, _, err := s.transactional.FencePartitions(ctx, s.current, []cluster.Partition{s.partition})
+		return own, err
+	})
+	if err == nil {
+		record.SetSequence(s.inDoubt.bytes, s.currentSequence())
+	}
+	return err
+}
+
+// produceOnce sends the batch in doubt once and returns its offset; below zero if the broker does not report it.
 func (s *Store) produceOnce(ctx context.Context) (base int64, err error) {
 	by, err := s.findLeader(ctx)
 	if err != nil {
@@ -350,7 +373,8 @@ func (s *Store) produceOnce(ctx context.Context) (base int64, err error) {
 	return pending.BaseOffset(), err
 }
 
-// recordWritten books the batch as written. One that lies before older ones lies in another topic than those.
+// recordWritten records that the batch in doubt was written at an offset. An offset before older records means that the topic
+// was recreated.
 func (s *Store) recordWritten(base int64) error {
 	s.sequence = record.SequenceAfter(s.sequence, s.inDoubt.count)
 	count := int64(s.inDoubt.count)
@@ -361,12 +385,12 @@ func (s *Store) recordWritten(base int64) error {
 	before := s.endOffset
 	s.endOffset = base + count
 	if base < before {
-		return s.lostError("it was made anew")
+		return s.lostError("it was recreated")
 	}
 	return nil
 }
 
-// recreateTopic makes the topic anew after somebody has deleted it.
+// recreateTopic creates the topic again after it was deleted.
 func (s *Store) recreateTopic(ctx context.Context) error {
 	if err := s.ensureTopic(ctx); err != nil {
 		return fmt.Errorf("the state in topic %q: %w", s.partition.Topic, err)
@@ -379,5 +403,5 @@ func (s *Store) writeError(ctx context.Context, err error) error {
 	return fmt.Errorf("the state in topic %q cannot be written: %w", s.partition.Topic, s.cluster.SinkError(ctx, s.partition.Topic, err))
 }
 
-// Close is [sinks.StateStore.Close]: the connections are the sink's.
+// Close implements [sinks.StateStore]. The connections belong to the sink.
 func (s *Store) Close(context.Context) error { return nil }

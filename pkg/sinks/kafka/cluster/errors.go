@@ -15,11 +15,11 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
-// UnavailableRetry is the time between two probes for a Kafka that does not answer: a dial a second costs little, and however long
-// it was away its return is noticed soon.
+// UnavailableRetry is the time between two attempts while no broker answers. It does not grow: a connection attempt a second
+// is cheap, and the recovery is noticed within a second after any outage.
 const UnavailableRetry = time.Second
 
-// SinkError turns what went wrong with any request but produce into the contract's errors.
+// SinkError turns the error of any request but produce into an error of the [sinks.Sink] contract. topic may be "".
 func (c *Cluster) SinkError(ctx context.Context, topic string, err error) error {
 	switch {
 	case err == nil:
@@ -34,7 +34,7 @@ func (c *Cluster) SinkError(ctx context.Context, topic string, err error) error 
 	return &sinks.UnavailableError{Reason: c.unreachableReason(err), After: UnavailableRetry, Err: err}
 }
 
-// unreachableReason says, for people, why there is no connection to Kafka.
+// unreachableReason returns the cause and the remedy of a failed connection.
 func (c *Cluster) unreachableReason(err error) string {
 	var (
 		credentials *auth.CredentialError
@@ -43,24 +43,24 @@ func (c *Cluster) unreachableReason(err error) string {
 	)
 	switch {
 	case errors.As(err, &credentials):
-		return "there are no credentials for Kafka: check kafka.sasl and kafka.tls"
+		return "the Kafka credentials cannot be read: check kafka.sasl and kafka.tls"
 	case errors.As(err, &untrusted):
 		return "the certificate of a broker is not trusted: check kafka.tls.caFile and kafka.tls.serverName"
 	case errors.As(err, &network) && network.Op == "remote error": // an alert of TLS
-		return "a broker refuses our side of TLS: check kafka.tls.certFile and kafka.tls.keyFile"
+		return "a broker rejects the TLS handshake: check kafka.tls.certFile and kafka.tls.keyFile"
 	}
-	return fmt.Sprintf("no broker of %s answers: check kafka.brokers, the network, and TLS on both sides", c.brokers)
+	return fmt.Sprintf("no broker of %s answers: check kafka.brokers, the network, and TLS on both sides", c.addresses)
 }
 
-// AuthorizationError says, for people, why Kafka does not let us in, or not write to a topic, until someone changes that. The latter
-// is a matter of that topic alone.
+// AuthorizationError turns a refusal into an error with the remedy: an UnavailableError when the credentials or idempotent
+// writes are refused, which stops the whole sink; an ordinary error when only this topic is.
 func (c *Cluster) AuthorizationError(topic string, err error) error {
 	var reason string
 	switch {
 	case errors.Is(err, kafka.SASLAuthenticationFailed):
 		reason = "Kafka refuses the credentials: check kafka.sasl"
 	case errors.Is(err, kafka.UnsupportedSASLMechanism), errors.Is(err, kafka.IllegalSASLState):
-		reason = "Kafka does not authenticate in this way: check kafka.sasl.mechanism, and the port in kafka.brokers"
+		reason = "Kafka does not offer this SASL mechanism: check kafka.sasl.mechanism, and the port in kafka.brokers"
 	case errors.Is(err, kafka.ClusterAuthorizationFailed), errors.Is(err, kafka.TransactionalIDAuthorizationFailed):
 		reason = "Kafka refuses idempotent writes: grant WRITE on the topics (before Kafka 3.0 also IDEMPOTENT_WRITE on the cluster)"
 	default:

@@ -1,0 +1,154 @@
+package kafka
+
+import (
+	"context"
+	"math"
+	"sync"
+	"sync/atomic"
+
+	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
+)
+
+// batchEncoder encodes the batches of one lane and adapts their size to what the topic accepts. Not safe for concurrent use.
+type batchEncoder struct {
+	encoders   encoderPool
+	buffers    *bufferPool
+	batchBytes int // the configured size, in bytes of uncompressed records
+
+	targetBytes  int // size of the next batch, in bytes of uncompressed records
+	refusedBytes int // a batch of this compressed size was too large for the topic; MaxInt: none was
+	maxRecords   int // messages in the next batch at most; MaxInt unless a refused batch is being halved
+}
+
+func newBatchEncoder(encoders encoderPool, buffers *bufferPool, batchBytes int) batchEncoder {
+	return batchEncoder{encoders: encoders, buffers: buffers, batchBytes: batchBytes,
+		targetBytes: batchBytes, refusedBytes: math.MaxInt, maxRecords: math.MaxInt}
+}
+
+// encodeBatch encodes as many messages as one batch may hold. A batch that is known to be too large is halved here without
+// asking the broker, unless it is a single record: only the broker decides that.
+func (b *batchEncoder) encodeBatch(ctx context.Context, messages []sinks.Message, at record.ProducerSequence) (*inFlightBatch, error) {
+	e, err := b.encoders.acquireEncoder(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer b.encoders.releaseEncoder(e)
+	for {
+		bytes, count, records, err := e.Encode(b.buffers.getBuffer(), messages, b.targetBytes, b.maxRecords, at)
+		if err != nil {
+			return nil, err
+		}
+		f := &inFlightBatch{bytes: bytes, records: records, rawBytes: e.RawBytes(), offsets: make([]uint64, count)}
+		if f.size() >= b.refusedBytes && count > 1 {
+			b.halveNextBatch(f)
+			b.buffers.putBuffer(bytes)
+			continue
+		}
+		for i := range f.offsets {
+			f.offsets[i] = messages[i].Offset
+		}
+		return f, nil
+	}
+}
+
+// reencodeBatch restores the bytes of a batch that were not retained: the same messages under the same numbers.
+func (b *batchEncoder) reencodeBatch(ctx context.Context, f *inFlightBatch, messages []sinks.Message, at record.ProducerSequence) error {
+	e, err := b.encoders.acquireEncoder(ctx)
+	if err != nil {
+		return err
+	}
+	defer b.encoders.releaseEncoder(e)
+	bytes, _, _, err := e.Encode(nil, messages, math.MaxInt, math.MaxInt, at)
+	f.bytes, f.bytesShared = bytes, false
+	return err
+}
+
+// recordTooLarge records that the topic refuses batches of the size of f.
+func (b *batchEncoder) recordTooLarge(f *inFlightBatch) {
+	b.refusedBytes = min(b.refusedBytes, f.size())
+}
+
+// halveNextBatch makes the next batch half of f.
+func (b *batchEncoder) halveNextBatch(f *inFlightBatch) { b.maxRecords = len(f.offsets) / 2 }
+
+// endHalving removes the bound that halveNextBatch set.
+func (b *batchEncoder) endHalving() { b.maxRecords = math.MaxInt }
+
+// adaptBatchSize chooses the size of the next batch after f was written: below the size that was refused, otherwise as
+// configured.
+func (b *batchEncoder) adaptBatchSize(f *inFlightBatch) {
+	b.endHalving()
+	size := f.size()
+	if size >= b.refusedBytes { // the limit of the topic was raised
+		b.refusedBytes = math.MaxInt
+	}
+	b.targetBytes = b.batchBytes
+	if b.refusedBytes != math.MaxInt {
+		// Assume that the next records compress as these did, with an eighth in reserve.
+		b.targetBytes = min(b.targetBytes, int(float64(b.refusedBytes)*7/8*float64(f.rawBytes)/float64(size)))
+	}
+}
+
+// encoderPool holds one encoder per processor: encoding is pure computation, and each encoder holds the memory of a batch.
+type encoderPool chan *record.Encoder
+
+func newEncoderPool(f format.Format, tombstones bool, c record.Codec, n int) (encoderPool, error) {
+	pool := make(encoderPool, n)
+	for range n {
+		e, err := record.NewEncoder(f, tombstones, c)
+		if err != nil {
+			return nil, err
+		}
+		pool <- e
+	}
+	return pool, nil
+}
+
+// acquireEncoder waits for a free encoder or the end of ctx.
+func (p encoderPool) acquireEncoder(ctx context.Context) (*record.Encoder, error) {
+	select {
+	case e := <-p:
+		return e, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (p encoderPool) releaseEncoder(e *record.Encoder) { p <- e }
+
+// bufferPool recycles the memory of settled batches. It is safe for concurrent use.
+type bufferPool struct{ pool sync.Pool }
+
+// getBuffer returns an empty buffer; it may be nil.
+func (p *bufferPool) getBuffer() []byte {
+	if b, ok := p.pool.Get().(*[]byte); ok {
+		return (*b)[:0]
+	}
+	return nil
+}
+
+// putBuffer takes a buffer back, unless one unusually large record made it grow.
+func (p *bufferPool) putBuffer(b []byte) {
+	if cap(b) <= 2*record.MaxBatchBytes {
+		p.pool.Put(&b)
+	}
+}
+
+// maxRetainedBytes bounds the bytes of unsettled batches that all lanes together retain between calls. // I6
+const maxRetainedBytes = 64 << 20
+
+// byteBudget is a number of bytes that lanes reserve and release. It is safe for concurrent use.
+type byteBudget struct{ remaining atomic.Int64 }
+
+// tryReserve reserves n bytes and returns true, or reserves nothing when fewer remain.
+func (q *byteBudget) tryReserve(n int) bool {
+	if q.remaining.Add(-int64(n)) >= 0 {
+		return true
+	}
+	q.releaseBytes(n)
+	return false
+}
+
+func (q *byteBudget) releaseBytes(n int) { q.remaining.Add(int64(n)) }

@@ -1,0 +1,154 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
+)
+
+// fencedSequencer is the sequencer of a sink after [Sink.Fence]. All lanes write under the producer ID of the fence; the
+// epochs come from its coordinator only. Where the outcome of a batch is unknown, it fences its own batches and reads the
+// partition. It shares its numbers with other lanes to the same partition through partitionProgress.
+type fencedSequencer struct {
+	partition *partitionClient
+	lane      sinks.Lane
+	fence     *fence
+	log       *slog.Logger
+
+	progress    *partitionProgress      // nil until the first prepare
+	next        record.ProducerSequence // of the first unsettled batch
+	lastWritten time.Time               // timestamp of the last batch acknowledged in this epoch; zero if there is none
+	foundIDs    map[string]bool         // IDs of messages that were in doubt and were found in the partition
+	renumbering
+}
+
+var _ sequencer = (*fencedSequencer)(nil)
+
+func (s *fencedSequencer) nextSequence() record.ProducerSequence { return s.next }
+
+func (*fencedSequencer) isNumbered() bool { return true }
+
+func (s *fencedSequencer) isKnownToBroker() bool {
+	return time.Since(s.lastWritten) <= producerRetention
+}
+
+func (s *fencedSequencer) prepare(ctx context.Context, inFlight int) error {
+	if err := s.fence.ensureMayPublish(ctx); err != nil {
+		return err
+	}
+	if s.progress == nil {
+		if err := s.startPartition(ctx); err != nil {
+			return err
+		}
+	}
+	if inFlight == 0 && s.progress.inDoubt {
+		return s.resolveInDoubt(ctx)
+	}
+	return nil
+}
+
+// startPartition records the lane in the replicated state, unless it is recorded, and continues with the numbers that
+// this process has used in the partition.
+func (s *fencedSequencer) startPartition(ctx context.Context) error {
+	progress := s.fence.progressOf(s.partition.id())
+	end := int64(0)
+	if progress != nil {
+		end = progress.deliveredUpTo.Load()
+	} else if err := s.partition.askLeader(ctx, func(by cluster.Lead) (err error) {
+		end, err = s.partition.reader.HighWatermark(ctx, by, s.partition.id())
+		return err
+	}); err != nil {
+		return fmt.Errorf("%s: querying its end: %w", s.partition, err)
+	}
+	if err := s.fence.ensureLaneRecorded(ctx, laneStart{s.lane, sinks.LanePosition(end)}); err != nil {
+		return fmt.Errorf("%s: %w", s.partition, err)
+	}
+	if progress == nil {
+		progress = s.fence.startPartition(s.partition.id(), end)
+	}
+	s.progress, s.next = progress, progress.next
+	return nil
+}
+
+// resolveInDoubt fences the batches that may be under way, and then reads which messages are in the partition.
+func (s *fencedSequencer) resolveInDoubt(ctx context.Context) error {
+	epoch, err := s.fence.fenceRounds.Submit(ctx, s.partition.id())
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.partition, err)
+	}
+	found := map[string]bool{}
+	from := map[sinks.Lane]sinks.LanePosition{s.lane: sinks.LanePosition(s.progress.deliveredUpTo.Load())}
+	err = readTail(ctx, s.partition.reader, s.fence, from, func(_ sinks.Lane, e sinks.Emitted) error {
+		found[e.ID] = true
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.partition, err)
+	}
+	s.foundIDs = found
+	s.next, s.lastWritten = record.ProducerSequence{Producer: epoch.Producer, Epoch: epoch.Epoch}, time.Time{}
+	s.progress.next, s.progress.inDoubt = s.next, false
+	return nil
+}
+
+// creditWritten credits the messages that resolveInDoubt has found.
+func (s *fencedSequencer) creditWritten(batch []sinks.Message) int {
+	n := 0
+	for n < len(batch) && s.foundIDs[batch[n].Change.ID()] {
+		n++
+	}
+	if n < len(batch) {
+		s.foundIDs = nil
+	}
+	return n
+}
+
+func (*fencedSequencer) selectMessages(messages []sinks.Message) []sinks.Message { return messages }
+
+func (*fencedSequencer) ensureProducerID(context.Context) error { return nil } // prepare has set it
+
+func (*fencedSequencer) beforeFirstSend(context.Context, uint64) error { return nil }
+
+func (s *fencedSequencer) recordSent() { s.progress.inDoubt = true }
+
+func (s *fencedSequencer) recordWritten(f *inFlightBatch, inDoubt bool) {
+	s.next.Sequence = record.SequenceAfter(s.next.Sequence, f.records)
+	s.lastWritten, s.errors = f.sentAt, 0
+	if f.baseOffset >= 0 {
+		s.progress.deliveredUpTo.Store(f.baseOffset + int64(f.records))
+	}
+	s.progress.next, s.progress.inDoubt = s.next, inDoubt
+}
+
+func (s *fencedSequencer) recordAbandoned(inDoubt bool) { s.progress.inDoubt = inDoubt }
+
+func (*fencedSequencer) recordSkipped() {}
+
+func (s *fencedSequencer) handleSequenceError(cause error, v protocol.Outcome) error {
+	if v == protocol.Fenced {
+		return s.fence.recordDeposed(cause)
+	}
+	if s.countError() {
+		return renumberingError(s.partition, cause)
+	}
+	s.log.Warn("kafka does not know the sequence of this producer; the partition is read to find what it holds",
+		"topic", s.partition.topic.name, "partition", s.partition.index, "error", cause)
+	return nil // the progress is in doubt, so the next prepare reads the partition
+}
+
+// reserveTombstoneEpoch returns an epoch that no message has. The progress stays in doubt, so that the lane fences late
+// tombstones before it goes on.
+func (s *fencedSequencer) reserveTombstoneEpoch(ctx context.Context) (record.ProducerSequence, error) {
+	if err := s.prepare(ctx, 0); err != nil {
+		return record.ProducerSequence{}, err
+	}
+	epoch, err := s.fence.fenceRounds.Submit(ctx, s.partition.id())
+	s.progress.inDoubt = true
+	return record.ProducerSequence{Producer: epoch.Producer, Epoch: epoch.Epoch}, err
+}

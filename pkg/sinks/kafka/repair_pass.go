@@ -1,0 +1,173 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"hash/maphash"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	kproto "github.com/segmentio/kafka-go/protocol"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
+)
+
+// maxStaleKeys bounds the stale keys that are held while a partition is read. A partition with more is read several times, for
+// a range of keys each. // I6
+const maxStaleKeys = 100_000
+
+var errTooManyStaleKeys = errors.New("more stale keys than can be held at once")
+
+// repairPass repairs the partitions of one topic. It remembers those that are done between attempts. One goroutine uses it.
+type repairPass struct {
+	repairer   *repairer
+	repair     *repair
+	seed       maphash.Seed
+	done       map[int32]bool // by partition
+	tombstones int            // written
+}
+
+func newRepairPass(r *repairer, one *repair) *repairPass {
+	return &repairPass{repairer: r, repair: one, seed: maphash.MakeSeed(), done: map[int32]bool{}}
+}
+
+// repairTopic repairs all partitions that are not done yet, as far as possible, and returns the first error.
+func (p *repairPass) repairTopic(ctx context.Context) (first error) {
+	t := p.repairer.topics.topicByName(p.repair.topic)
+	layout, err := p.repairer.topics.refreshLayout(ctx, t, nil)
+	if err != nil {
+		return err
+	}
+	for i := range layout.Leads {
+		n := int32(i)
+		if p.done[n] {
+			continue
+		}
+		if err := p.repairPartition(ctx, cluster.Partition{Topic: t.name, Index: n}, len(layout.Leads)); err == nil {
+			p.done[n] = true
+		} else if first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+// repairPartition writes tombstones to one of count partitions. When it has too many stale keys, the range of hashes is halved.
+func (p *repairPass) repairPartition(ctx context.Context, at cluster.Partition, count int) error {
+	const hashBits = 64
+	for prefix, bits := uint64(0), 0; prefix < 1<<bits; {
+		err := p.repairKeyRange(ctx, at, count, func(key []byte) bool { return maphash.Bytes(p.seed, key)>>(hashBits-bits) == prefix })
+		if errors.Is(err, errTooManyStaleKeys) {
+			prefix, bits = prefix*2, bits+1
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		prefix++
+	}
+	return nil
+}
+
+// repairKeyRange is repairPartition for the keys that contains accepts. It reads most of the partition without the lock, and the
+// records that were written meanwhile with it, so that the lane is blocked for a short time only.
+func (p *repairPass) repairKeyRange(ctx context.Context, at cluster.Partition, count int, contains func(key []byte) bool) error {
+	stale := map[string]staleKey{}
+	span := &cluster.Span{Partition: at, Each: func(r *kproto.Record) error {
+		key, err := protocol.ReadBytes(r.Key)
+		if err != nil || !contains(key) {
+			return err
+		}
+		if p.updateStaleKeys(stale, string(key), r); len(stale) > p.repairer.maxKeys {
+			return errTooManyStaleKeys
+		}
+		return nil
+	}}
+	if err := p.repairer.reader.ReadSpans(ctx, []*cluster.Span{span}); err != nil || len(stale) == 0 {
+		return err
+	}
+	p.repairer.trackWrites(at.Topic, 1)
+	defer p.repairer.trackWrites(at.Topic, -1)
+	unlock, err := p.repairer.locks.lockPartition(ctx, at)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	span.Known = false
+	if err := p.repairer.reader.ReadSpans(ctx, []*cluster.Span{span}); err != nil {
+		return err
+	}
+	return p.writeTombstones(ctx, at, count, stale)
+}
+
+// writeTombstones requires the lock of the partition.
+func (p *repairPass) writeTombstones(ctx context.Context, at cluster.Partition, count int, stale map[string]staleKey) error {
+	l, err := p.repairer.lanes.laneForPartition(at, count)
+	if err != nil {
+		return err
+	}
+	dead := make([]sinks.Message, 0, len(stale))
+	for _, key := range slices.Sorted(maps.Keys(stale)) {
+		dead = append(dead, sinks.Message{Change: p.newTombstone(key, stale[key])})
+	}
+	written, err := l.writeTombstones(ctx, dead)
+	p.tombstones += written
+	return err
+}
+
+// staleKey is an object that a topic still has and the snapshot does not.
+type staleKey struct{ uid, version string }
+
+// updateStaleKeys takes the newest record of a key into account. The key is stale if the record is ours, and of an object that
+// the snapshot covers, but not of this snapshot, observed before it began, and in a version not newer than its list. This is
+// the rule of docs/consuming.md, made stricter.
+func (p *repairPass) updateStaleKeys(stale map[string]staleKey, key string, r *kproto.Record) {
+	delete(stale, key)
+	c := p.repair.snapshot
+	if r.Value == nil || protocol.HeaderValue(r, "cluster") != c.Cluster || protocol.HeaderValue(r, "resource") != c.Resource.String() || !p.coversKey(key) {
+		return
+	}
+	at, err := time.Parse(time.RFC3339Nano, protocol.HeaderValue(r, "observedAt"))
+	if err != nil || protocol.HeaderValue(r, "snapshot") == c.Snapshot.ID || !at.Before(p.repair.startedAt) {
+		return
+	}
+	id, ours := strings.CutPrefix(protocol.HeaderValue(r, "id"), c.Cluster+"/")
+	parts := strings.Split(id, "/") // uid, resourceVersion, type
+	if !ours || len(parts) < 3 {
+		return
+	}
+	version, err := strconv.ParseUint(parts[1], 10, 64) // resourceVersions are ordered integers (KEP-5504)
+	position, perr := strconv.ParseUint(c.Snapshot.Position, 10, 64)
+	if err != nil || perr != nil || version > position {
+		return
+	}
+	stale[key] = staleKey{parts[0], parts[1]}
+}
+
+// coversKey reports whether the snapshot covers the object of a key.
+func (p *repairPass) coversKey(key string) bool {
+	prefix := p.repair.snapshot.Key() // of a control record: group/resource/namespace/, or group/resource// for all namespaces
+	if p.repair.snapshot.Namespace == "" {
+		prefix = strings.TrimSuffix(prefix, "/")
+	}
+	return strings.HasPrefix(key, prefix) && strings.Count(key, "/") == 3 && !strings.HasSuffix(key, "/")
+}
+
+// newTombstone returns the delete of an object that was not observed.
+func (p *repairPass) newTombstone(key string, stale staleKey) *event.Change {
+	snapshot := p.repair.snapshot
+	c := &event.Change{
+		Type: event.Deleted, Cluster: snapshot.Cluster, Resource: snapshot.Resource, UID: stale.uid, ResourceVersion: stale.version,
+		ObservedAt: snapshot.ObservedAt, Coalesced: true, FinalStateUnknown: true, Snapshot: &event.SnapshotInfo{ID: snapshot.Snapshot.ID},
+		Pass: snapshot.Snapshot.ID, // which found that the object is gone
+	}
+	parts := strings.Split(key, "/") // group, resource, namespace, name
+	c.Namespace, c.Name = parts[len(parts)-2], parts[len(parts)-1]
+	return c
+}

@@ -1,0 +1,126 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
+)
+
+const (
+	// maxSequenceErrors is how often in a row a lane renumbers before the error goes to the caller's back-off.
+	maxSequenceErrors = 2
+	// producerRetention is how old the newest record of a producer may be for the broker to certainly know its numbers. By
+	// default a broker forgets them after a day (producer.id.expiration.ms).
+	producerRetention = time.Hour
+)
+
+// sequencer decides under which producer ID, epoch and sequence numbers a lane writes (KIP-98), and which of its messages the
+// partition already holds. A lane has one of three: journaledSequencer, fencedSequencer after [Sink.Fence], or
+// unnumberedSequencer without idempotence. Not safe for concurrent use.
+type sequencer interface {
+	// prepare is called before batches are encoded. It finds out what the partition holds of earlier attempts whose outcome
+	// is unknown. inFlight is the number of unsettled batches.
+	prepare(ctx context.Context, inFlight int) error
+	// creditWritten returns how many messages at the head of batch prepare has found in the partition.
+	creditWritten(batch []sinks.Message) int
+	// selectMessages returns those messages at the head that may be encoded under the present epoch, at least one.
+	selectMessages(messages []sinks.Message) []sinks.Message
+	// ensureProducerID makes nextSequence valid.
+	ensureProducerID(ctx context.Context) error
+	// nextSequence is the sequence of the first unsettled batch.
+	nextSequence() record.ProducerSequence
+	// isNumbered reports whether the broker drops copies.
+	isNumbered() bool
+	// isKnownToBroker reports whether the broker certainly knows our last sequence number. Kafka accepts any number from a
+	// producer that it does not know: of several batches it would accept the second one after refusing the first.
+	isKnownToBroker() bool
+	// beforeFirstSend is called before the first batch is sent, whose first message has this offset.
+	beforeFirstSend(ctx context.Context, offset uint64) error
+	// recordSent records that a batch is sent and may be written.
+	recordSent()
+	// recordWritten records that the first batch is written. inDoubt: batches behind it are unsettled.
+	recordWritten(f *inFlightBatch, inDoubt bool)
+	// recordAbandoned records that all unsettled batches were dropped. inDoubt: some of them may be written.
+	recordAbandoned(inDoubt bool)
+	// recordSkipped records that the caller has given up the rejected message, so that it has no number.
+	recordSkipped()
+	// handleSequenceError decides what follows after a broker refused the numbers of a batch. nil: the lane drops its
+	// batches, which are encoded again under the numbers of nextSequence after another prepare.
+	handleSequenceError(cause error, v protocol.Outcome) error
+	// reserveTombstoneEpoch returns an epoch that no message has, for records that are not messages of the lane.
+	reserveTombstoneEpoch(ctx context.Context) (record.ProducerSequence, error)
+}
+
+// renumbering counts the times in a row that a broker refused the numbers of a lane.
+type renumbering struct{ errors int }
+
+// countError counts one more and reports whether that is too many; then it starts over.
+func (r *renumbering) countError() (tooMany bool) {
+	if r.errors++; r.errors <= maxSequenceErrors {
+		return false
+	}
+	r.errors = 0
+	return true
+}
+
+func renumberingError(p *partitionClient, cause error) error {
+	return fmt.Errorf("%s: %w, also after renumbering", p, cause)
+}
+
+// unnumberedSequencer sends batches without numbers, to brokers without producer IDs. Nothing drops a copy.
+type unnumberedSequencer struct {
+	partition *partitionClient
+	log       *slog.Logger
+	renumbering
+}
+
+var _ sequencer = (*unnumberedSequencer)(nil)
+
+func (*unnumberedSequencer) prepare(context.Context, int) error               { return nil }
+func (*unnumberedSequencer) creditWritten([]sinks.Message) int                { return 0 }
+func (*unnumberedSequencer) selectMessages(m []sinks.Message) []sinks.Message { return m }
+func (*unnumberedSequencer) ensureProducerID(context.Context) error           { return nil }
+func (*unnumberedSequencer) isNumbered() bool                                 { return false }
+func (*unnumberedSequencer) isKnownToBroker() bool                            { return false }
+func (*unnumberedSequencer) beforeFirstSend(context.Context, uint64) error    { return nil }
+func (*unnumberedSequencer) recordSent()                                      {}
+func (s *unnumberedSequencer) recordWritten(*inFlightBatch, bool)             { s.errors = 0 }
+func (*unnumberedSequencer) recordAbandoned(bool)                             {}
+func (*unnumberedSequencer) recordSkipped()                                   {}
+
+// nextSequence is what a batch without numbers has in their place (KIP-98).
+func (*unnumberedSequencer) nextSequence() record.ProducerSequence {
+	return record.ProducerSequence{Producer: cluster.NoID, Epoch: -1, Sequence: -1}
+}
+
+func (s *unnumberedSequencer) handleSequenceError(cause error, _ protocol.Outcome) error {
+	if s.countError() {
+		return renumberingError(s.partition, cause)
+	}
+	warnRenumbered(s.log, s.partition, cause)
+	return nil
+}
+
+func (s *unnumberedSequencer) reserveTombstoneEpoch(context.Context) (record.ProducerSequence, error) {
+	return s.nextSequence(), fmt.Errorf("%s: tombstones need kafka.idempotence", s.partition) // refused by Config.Validate
+}
+
+func warnRenumbered(log *slog.Logger, p *partitionClient, cause error) {
+	log.Warn("kafka does not know the sequence of this producer; records in doubt are sent again, and the topic may hold duplicates",
+		"topic", p.topic.name, "partition", p.index, "error", cause)
+}
+
+// nextEpoch returns the epoch after s, numbered from 0. When the epochs are exhausted it has no producer ID.
+func nextEpoch(s record.ProducerSequence) record.ProducerSequence {
+	if s.Epoch == math.MaxInt16 {
+		return record.ProducerSequence{Producer: cluster.NoID}
+	}
+	return record.ProducerSequence{Producer: s.Producer, Epoch: s.Epoch + 1}
+}

@@ -1,0 +1,223 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/connection"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
+)
+
+const (
+	// maxInFlight is how many batches of a partition are sent before the first is answered. A broker remembers the sequence
+	// numbers of the last five batches of a producer, and recognizes a copy of these only (KIP-98, KAFKA-5494).
+	maxInFlight = 5
+	// timestampPause is how long a lane sends batches without timestamps after a broker has refused one.
+	timestampPause = time.Minute
+)
+
+// inFlightBatch is a batch that is not settled. Its bytes do not change while the connection may still read them.
+type inFlightBatch struct {
+	bytes          []byte // with the length prefix; nil between calls if they were not retained
+	offsets        []uint64
+	records        int                 // as the broker counts them: one or two for each offset
+	rawBytes       int                 // size of the records before compression
+	sentAt         time.Time           // the timestamp of its records; zero when they have none
+	maybeWritten   bool                // an attempt ended without an answer about it: only the same numbers are safe to send
+	bytesShared    bool                // an attempt ended without any answer: the connection may still read bytes
+	pending        *connection.Pending // the attempt that is under way; nil: there is none
+	brokerTime     time.Duration       // how long the broker took to answer the last attempt
+	baseOffset     int64               // offset of its first record once it is written; below zero if the broker does not report it
+	corruptAnswers int                 // how often the broker found it corrupt
+}
+
+// size returns the size of the encoded batch as the broker compares it with max.message.bytes.
+func (f *inFlightBatch) size() int { return len(f.bytes) - record.LengthPrefix }
+
+// awaitAnswer waits for the answer to the attempt under way, and ends the attempt.
+func (f *inFlightBatch) awaitAnswer(ctx context.Context) error {
+	answer := f.pending.Wait(ctx)
+	f.brokerTime, f.baseOffset, f.pending = f.pending.BrokerTime(), f.pending.BaseOffset(), nil
+	if v := protocol.ClassifyError(answer); v == protocol.Unsettled || v == protocol.Accepted {
+		f.maybeWritten = true
+	}
+	f.bytesShared = f.bytesShared || !protocol.IsBrokerError(answer) && answer != nil
+	return answer
+}
+
+// publishWindow is the unsettled batches of one lane, in the order of their sequence numbers. The first maxInFlight at most are
+// under way, all to one broker over one connection, which keeps their order. Not safe for concurrent use.
+type publishWindow struct {
+	partition *partitionClient
+	buffers   *bufferPool
+	retained  *byteBudget // shared by all lanes
+
+	batches      []*inFlightBatch
+	leader       int32           // the broker that the batches under way were sent to
+	purpose      cluster.Purpose // of the connection that carries them
+	limit        int             // batches under way at most, as far as the network is concerned: 1 or maxInFlight
+	untimedUntil time.Time       // until then batches have no timestamp, because the broker refused one
+}
+
+func newPublishWindow(p *partitionClient, buffers *bufferPool, retained *byteBudget) publishWindow {
+	return publishWindow{partition: p, buffers: buffers, retained: retained, purpose: cluster.ForProducing, limit: 1}
+}
+
+// sendUnsent sends those of the first depth batches that are not under way, and stores the layout that it used in
+// try. It calls sent for each. An error means that the first batch was not sent.
+func (w *publishWindow) sendUnsent(try *deliveryAttempt, depth int, sent func()) error {
+	try.layout = w.partition.topic.layout.Load()
+	to, err := try.layout.Lead(w.partition.index)
+	underWay := w.batches[0].pending != nil
+	if underWay && to.Broker != w.leader {
+		return nil // the leader has moved: wait until the batches sent to the old one are answered
+	}
+	if err != nil {
+		return err
+	}
+	w.leader = to.Broker
+	for i, f := range w.sendableBatches(depth) {
+		if f.pending != nil {
+			continue
+		}
+		w.stampBatch(f)
+		sent()
+		if f.pending, err = w.partition.produce(w.leader, f.bytes, w.purpose); err != nil {
+			if i > 0 {
+				return nil // the call that begins with this batch reports it
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// sendableBatches returns the first depth batches, up to one whose bytes were not retained.
+func (w *publishWindow) sendableBatches(depth int) []*inFlightBatch {
+	n := 0
+	for n < min(len(w.batches), depth) && w.batches[n].bytes != nil {
+		n++
+	}
+	return w.batches[:n]
+}
+
+// awaitFirst waits for the answer to the first batch. Unless that is accepted, it waits for the others as well: the broker's
+// answers about those follow from the first, and matter only in that they may be written.
+func (w *publishWindow) awaitFirst(ctx context.Context) error {
+	first := w.batches[0]
+	answer := first.awaitAnswer(ctx)
+	w.adaptLimit(answer, first.brokerTime)
+	if protocol.ClassifyError(answer) == protocol.Accepted {
+		return nil
+	}
+	for _, f := range w.batches[1:] {
+		if f.pending != nil {
+			_ = f.awaitAnswer(ctx) // what matters is recorded in f
+		}
+	}
+	if isReplicaLag(answer) {
+		w.purpose = cluster.ForSlowReplicas
+	}
+	return answer
+}
+
+// isReplicaLag reports whether a broker could not write because other replicas do not follow.
+func isReplicaLag(err error) bool {
+	return errors.Is(err, kafka.RequestTimedOut) || errors.Is(err, kafka.NotEnoughReplicas) || errors.Is(err, kafka.NotEnoughReplicasAfterAppend)
+}
+
+// adaptLimit decides from the last answer how many batches to have under way: several only where each takes so little that all
+// of them are answered well before the request timeout. After a failure it is one.
+func (w *publishWindow) adaptLimit(err error, each time.Duration) {
+	w.limit = 1
+	if err == nil && each < w.partition.requestTimeout/(2*maxInFlight) {
+		w.limit = maxInFlight
+	}
+}
+
+// stampBatch sets the timestamp of the records to now, or to none while the broker refuses ours.
+func (w *publishWindow) stampBatch(f *inFlightBatch) {
+	if f.bytesShared {
+		f.bytes, f.bytesShared = slices.Clone(f.bytes), false
+	}
+	if f.sentAt = time.Now(); f.sentAt.Before(w.untimedUntil) {
+		f.sentAt = time.Time{}
+	}
+	record.SetTimestamp(f.bytes, f.sentAt)
+}
+
+// sendAlone sends a batch that is not in the window, which is empty, and waits for its answer.
+func (w *publishWindow) sendAlone(ctx context.Context, f *inFlightBatch) error {
+	defer w.releaseBuffer(f)
+	to, err := w.partition.topic.layout.Load().Lead(w.partition.index)
+	if err != nil {
+		return err
+	}
+	w.stampBatch(f)
+	if f.pending, err = w.partition.produce(to.Broker, f.bytes, w.purpose); err != nil {
+		return err
+	}
+	if err := f.awaitAnswer(ctx); protocol.ClassifyError(err) != protocol.Accepted {
+		return err
+	}
+	return nil
+}
+
+// removeFirst removes the first batch, which is settled. The caller releases its buffer.
+func (w *publishWindow) removeFirst() *inFlightBatch {
+	f := w.batches[0]
+	w.batches = w.batches[1:]
+	w.purpose = cluster.ForProducing
+	return f
+}
+
+// isInDoubt reports whether any batch may be written.
+func (w *publishWindow) isInDoubt() bool {
+	return slices.ContainsFunc(w.batches, func(f *inFlightBatch) bool { return f.maybeWritten || f.pending != nil })
+}
+
+// dropBatches removes all batches.
+func (w *publishWindow) dropBatches() {
+	for _, f := range w.batches {
+		w.releaseBuffer(f)
+	}
+	w.batches = nil
+}
+
+// sequenceAfter returns the sequence behind all batches, of which the first one is at next.
+func (w *publishWindow) sequenceAfter(next record.ProducerSequence) record.ProducerSequence {
+	for _, f := range w.batches {
+		next.Sequence = record.SequenceAfter(next.Sequence, f.records)
+	}
+	return next
+}
+
+// releaseBuffer returns the buffer of a batch to the pool, unless the connection may still read it.
+func (w *publishWindow) releaseBuffer(f *inFlightBatch) {
+	if !f.bytesShared && f.pending == nil {
+		w.buffers.putBuffer(f.bytes)
+	}
+}
+
+// retainBytes keeps the bytes of the batches between two calls, within the budget of all lanes. Beyond it only the boundaries
+// of a batch are kept, from which it is encoded again. // I6
+func (w *publishWindow) retainBytes() {
+	for _, f := range w.batches {
+		if !w.retained.tryReserve(len(f.bytes)) {
+			f.bytes = nil
+		}
+	}
+}
+
+// reclaimBytes returns to the budget what retainBytes reserved.
+func (w *publishWindow) reclaimBytes() {
+	for _, f := range w.batches {
+		w.retained.releaseBytes(len(f.bytes))
+	}
+}
