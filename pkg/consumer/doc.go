@@ -1,11 +1,10 @@
-// Package consumer rebuilds the state of a cluster from the stream alone. It does what docs/consuming.md says, rule by rule,
-// and is there to be used, or to be read and written anew in another language.
+// Package consumer rebuilds the state of a cluster from the stream alone. It implements the rules of docs/consuming.md, and
+// can be used as a library or as a reference for other languages.
 //
-// A [Table] takes records of the native form one by one, as [Parse] reads them: the values of the formats json and
-// cloudevents, and the data of cloudevents-structured. It needs them in order per object, which is how they lie in one
-// Kafka partition, in one JetStream stream, in one file; objects may come in any order among each other, and so may the
-// partitions. Records that come twice change nothing.
+// A [Table] applies records of the native form one by one, as [Parse] returns them: the values of the formats json and
+// cloudevents, and the data of cloudevents-structured. The records of one object must be in order, as in a Kafka partition,
+// a JetStream stream or a file; different objects and partitions may be read in any order. Repeated records change nothing.
 //
-// The package imports nothing of the exporter, on purpose: what it knows of the stream is what docs/events.md says. It is
-// not safe for concurrent use and does no I/O. Bodies are kept as they came.
+// The package deliberately imports nothing from the exporter: its knowledge of the stream is limited to docs/events.md. It
+// is not safe for concurrent use and does no I/O. Bodies are stored unchanged.
 package consumer

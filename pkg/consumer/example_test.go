@@ -7,7 +7,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/consumer"
 )
 
-// A stream that ends after a lost journal: what the new snapshot does not have is gone.
+// A stream that ends after a lost journal: objects that the new snapshot lacks are removed.
 func Example() {
 	const stream = `{"id":"prod/u1/7/added","type":"added","cluster":"prod","group":"","version":"v1","resource":"pods","kind":"Pod","namespace":"shop","name":"web","uid":"u1","resourceVersion":"7","observedAt":"2026-01-02T03:04:05Z","delta":"Added","after":{"spec":{}}}
 {"id":"prod/u2/8/added","type":"added","cluster":"prod","group":"","version":"v1","resource":"pods","kind":"Pod","namespace":"shop","name":"db","uid":"u2","resourceVersion":"8","observedAt":"2026-01-02T03:04:06Z","delta":"Added","after":{"spec":{}}}

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Record is a native object (docs/events.md) as far as a table needs it. After belongs to whoever made the record; a table
-// keeps it and does not change it.
+// Record is a native object (docs/events.md), reduced to the members that a table needs. A table retains After and does not
+// modify it.
 type Record struct {
 	ID                string          `json:"id"`
 	Type              string          `json:"type"`
@@ -29,7 +29,7 @@ type Record struct {
 	After             json.RawMessage `json:"after"`
 }
 
-// Snapshot is the member of that name. All but ID are of snapshot.end alone.
+// Snapshot is the member snapshot. All fields except ID are set only on snapshot.end.
 type Snapshot struct {
 	ID       string `json:"id"`
 	Position string `json:"position"`
@@ -37,15 +37,15 @@ type Snapshot struct {
 	Digest   string `json:"digest"`
 }
 
-// Gap is the member of that name: between two positions history was lost.
+// Gap is the member gap: history between two positions was lost.
 type Gap struct {
 	From   string `json:"from"`
 	To     string `json:"to"`
 	Reason string `json:"reason"`
 }
 
-// Parse reads one native object. Members that it does not know are ignored, and so are types, by [Table.Apply]. Its error
-// quotes nothing of an object.
+// Parse decodes one native object. It ignores unknown members and accepts unknown types, which [Table.Apply] ignores. Its
+// error does not quote the object.
 func Parse(value []byte) (Record, error) {
 	var r Record
 	if err := json.Unmarshal(value, &r); err != nil {
@@ -61,16 +61,16 @@ func Parse(value []byte) (Record, error) {
 	return r, nil
 }
 
-// Resource names a resource of a cluster, whatever version it is served in.
+// Resource identifies a resource of a cluster, independent of the version in which it is served.
 type Resource struct{ Cluster, Group, Resource string }
 
-// Key names an object: the same name is the same key, also in another life.
+// Key identifies an object by name. An object that is deleted and created again has the same key.
 type Key struct{ Namespace, Name string }
 
 func (r Record) resourceName() Resource { return Resource{r.Cluster, r.Group, r.Resource} }
 
-// compareVersions orders two resourceVersions of one resource, which are growing integers. Those of an API that does not keep to
-// that have no order: then the later record is the newer one.
+// compareVersions orders two resourceVersions of one resource, which are growing integers. It returns 0 for versions that
+// are not numbers, which an aggregated API may have; the later record is then the newer one.
 func compareVersions(a, b string) int {
 	x, errA := strconv.ParseUint(a, 10, 64)
 	y, errB := strconv.ParseUint(b, 10, 64)

@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// ruleModel is docs/consuming.md to the letter: its rules as code, written apart from [Table], with nothing that the page does
-// not say. The numbers are those of the rules. It is about one resource.
+// ruleModel is a literal implementation of the rules in docs/consuming.md, written independently of [Table], for one
+// resource. Comments give the numbers of the rules.
 type ruleModel struct {
 	rows map[Key]*remembered // 2
 	ends []Record            // 8
 }
 
-// remembered is what the rules say to remember of an object.
+// remembered is the state that the rules require for one object.
 type remembered struct {
 	exists                   bool
 	body                     string
 	id, uid, resourceVersion string    // 4
 	observedAt               time.Time // 8
 	snapshot                 string    // 6: snapshot.id of the last record that had one
-	lost                     bool      // 5: the newest is a deleted with coalesced
+	lost                     bool      // 5: the newest record is a deleted with coalesced
 }
 
 func newRuleModel() *ruleModel { return &ruleModel{rows: map[Key]*remembered{}} }
@@ -41,7 +41,7 @@ func (l *ruleModel) applyRecord(r Record) {
 	} // 9
 }
 
-// ignoresRecord is rules 4 to 7, for an object of which something is remembered.
+// ignoresRecord implements rules 4 to 7, for an object with a stored state.
 func (m *remembered) ignoresRecord(r Record) bool {
 	if r.ID == m.id { // 4
 		return true
@@ -58,7 +58,7 @@ func (m *remembered) ignoresRecord(r Record) bool {
 	return !m.lost && isLower(r.ResourceVersion, m.resourceVersion) // 4, 5
 }
 
-// storeRecord is rule 3, and what is remembered.
+// storeRecord implements rule 3, and updates the stored state.
 func (l *ruleModel) storeRecord(key Key, r Record) {
 	m := remembered{}
 	if old := l.rows[key]; old != nil {
@@ -79,7 +79,7 @@ func (l *ruleModel) storeRecord(key Key, r Record) {
 	l.rows[key] = &m
 }
 
-// applyGap is rule 7.
+// applyGap implements rule 7.
 func (l *ruleModel) applyGap(r Record) {
 	if !isLower(r.Gap.To, r.Gap.From) {
 		return
@@ -91,7 +91,7 @@ func (l *ruleModel) applyGap(r Record) {
 	}
 }
 
-// applySnapshotEnd is rule 8.
+// applySnapshotEnd implements rule 8.
 func (l *ruleModel) applySnapshotEnd(end Record) {
 	l.ends = append(l.ends, end)
 	for key, m := range l.rows {
@@ -101,20 +101,20 @@ func (l *ruleModel) applySnapshotEnd(end Record) {
 	}
 }
 
-// isRemovedBy is what rule 8 says of one object.
+// isRemovedBy implements rule 8 for one object.
 func (m *remembered) isRemovedBy(key Key, end Record) bool {
 	return m.exists && (end.Namespace == "" || end.Namespace == key.Namespace) && m.snapshot != end.Snapshot.ID &&
 		!isLower(end.Snapshot.Position, m.resourceVersion) && m.observedAt.Before(end.ObservedAt)
 }
 
-// isLower compares resourceVersions: growing integers within one resource. // 4
+// isLower compares resourceVersions, which are growing integers within one resource. // 4
 func isLower(a, b string) bool {
 	x, errA := strconv.ParseUint(a, 10, 64)
 	y, errB := strconv.ParseUint(b, 10, 64)
 	return errA == nil && errB == nil && x < y
 }
 
-// existingBodies is what exists, by key: resourceVersion and body.
+// existingBodies returns the bodies of existing objects by key.
 func (l *ruleModel) existingBodies() map[Key]string {
 	all := map[Key]string{}
 	for key, m := range l.rows {
@@ -125,7 +125,7 @@ func (l *ruleModel) existingBodies() map[Key]string {
 	return all
 }
 
-// TestThePageHasTheRulesThatTheCodeNames fails when a rule is added to the page and not to the code here.
+// TestThePageHasTheRulesThatTheCodeNames fails when a rule is added to the page but not to the code in this file.
 func TestThePageHasTheRulesThatTheCodeNames(t *testing.T) {
 	page, err := os.ReadFile("../../docs/consuming.md")
 	if err != nil {
@@ -140,7 +140,7 @@ func TestThePageHasTheRulesThatTheCodeNames(t *testing.T) {
 	if len(rules) != want {
 		t.Fatalf("docs/consuming.md has %d rules, these tests know %d", len(rules), want)
 	}
-	for _, rule := range rules[1:] { // the first is what the order of the records is
+	for _, rule := range rules[1:] { // the first is the order of the records
 		if named := regexp.MustCompile(`// (.* )?(rules? )?` + rule[1] + `\b|rules? ` + rule[1] + `\b|to ` + rule[1] + `\b`); !named.Match(code) {
 			t.Errorf("rule %s is not in the code", rule[1])
 		}

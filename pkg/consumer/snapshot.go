@@ -7,27 +7,27 @@ import (
 	"time"
 )
 
-// snapshotState is one snapshot: it remembers what its list told until count and digest are found right.
+// snapshotState is one snapshot. It keeps the listed versions until count and digest are verified.
 type snapshotState struct {
 	id        string
-	namespace string // "" for all
+	namespace string // "" for all namespaces
 	ended     *Snapshot
 	endedAt   time.Time
 	verified  bool
 
-	versions map[Key]version // what its list has told of last, without what it told to be gone; nil once verified
-	digest   digest          // of that
+	versions map[Key]version // newest listed version of each object, without deleted ones; nil once verified
+	digest   digest          // of versions
 }
 
-// SnapshotStatus is what is known of a snapshot.
+// SnapshotStatus describes a snapshot.
 type SnapshotStatus struct {
 	Resource
 	Namespace, ID string
-	Ended         bool // its end was told
-	Verified      bool // the objects are those that its end speaks of; false while partitions lag behind
+	Ended         bool // the end was received
+	Verified      bool // count and digest match the end; false while other partitions lag behind
 }
 
-// Snapshots returns all snapshots that were told, in no order.
+// Snapshots returns all snapshots received, in no particular order.
 func (t *Table) Snapshots() []SnapshotStatus {
 	var all []SnapshotStatus
 	for name, s := range t.resources {
@@ -47,8 +47,8 @@ func (s *resourceState) snapshotFor(id string) *snapshotState {
 	return f
 }
 
-// applySnapshotEnd takes the end of a snapshot: what it did not have, and is older, does not exist any more. Its delete fell into a
-// time of which the exporter knows nothing.
+// applySnapshotEnd removes the objects that the snapshot lacks and that are older: they were deleted while the exporter had
+// no journal.
 func (s *resourceState) applySnapshotEnd(r Record) {
 	f := s.snapshotFor(r.Snapshot.ID)
 	if f.ended != nil {
@@ -66,13 +66,13 @@ func (s *resourceState) applySnapshotEnd(r Record) {
 	f.verifyDigest()
 }
 
-// supersedes says that the snapshot would have had the object in this or a later version, if it had still existed.
+// supersedes reports whether the snapshot would contain the object, in this or a later version, if it still existed.
 func (f *snapshotState) supersedes(key Key, row *row) bool {
 	return row.snapshotID != f.id && (f.namespace == "" || f.namespace == key.Namespace) &&
 		row.observedAt.Before(f.endedAt) && compareVersions(row.resourceVersion, f.ended.Position) <= 0
 }
 
-// recordVersion takes a version of an object that the list of the snapshot has told of.
+// recordVersion records a version that the list of the snapshot contains.
 func (f *snapshotState) recordVersion(key Key, v version) {
 	if f.verified {
 		return
@@ -88,7 +88,8 @@ func (f *snapshotState) recordVersion(key Key, v version) {
 	f.verifyDigest()
 }
 
-// verifyDigest compares with what the end says. It need not be right at once, as other partitions may lag behind.
+// verifyDigest compares count and digest with the end record. A mismatch may be temporary, because other partitions can lag
+// behind.
 func (f *snapshotState) verifyDigest() {
 	if f.ended != nil && len(f.versions) == f.ended.Count && f.digest.String() == f.ended.Digest {
 		f.verified, f.versions = true, nil
@@ -98,7 +99,7 @@ func (f *snapshotState) verifyDigest() {
 // digest is the sum, word by word and modulo 2⁶⁴, of the SHA-256 of "namespace/name/uid/resourceVersion" of each object.
 type digest [4]uint64
 
-// addObject adds an object (sign 1) or takes it away (sign -1).
+// addObject adds an object (sign 1) or removes it (sign -1).
 func (d *digest) addObject(key Key, v version, sign int64) {
 	sum := sha256.Sum256([]byte(key.Namespace + "/" + key.Name + "/" + v.uid + "/" + v.resourceVersion))
 	for i := range d {

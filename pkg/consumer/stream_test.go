@@ -22,9 +22,9 @@ const (
 
 var things = Resource{Cluster: "c", Resource: "things"}
 
-// TestTheRulesEndInTheStateOfTheCluster writes random streams as docs/events.md says an exporter does: with lost history,
-// lost journals, interrupted snapshots, edited rules, resync, restored backups and repetitions. A table, and the rules of
-// docs/consuming.md to the letter, both end in what the cluster is and the rules select.
+// TestTheRulesEndInTheStateOfTheCluster writes random streams as docs/events.md describes them: with lost history, lost
+// journals, interrupted snapshots, edited rules, resync, restored backups and repetitions. Both a table and the literal
+// implementation of docs/consuming.md must end in the selected state of the cluster.
 func TestTheRulesEndInTheStateOfTheCluster(t *testing.T) {
 	seen := map[string]int{}
 	for seed := range uint64(histories) {
@@ -68,14 +68,14 @@ func TestTheRulesEndInTheStateOfTheCluster(t *testing.T) {
 }
 
 // TestTheRulesHoldWhateverPartitionComesFirst reads such streams, without restored backups, from three partitions that are
-// read at different speeds and repeat parts of their own.
+// read at different speeds and repeat parts of themselves.
 func TestTheRulesHoldWhateverPartitionComesFirst(t *testing.T) {
 	for seed := range uint64(histories) {
 		w := newWorld(t, rand.New(rand.NewPCG(seed, 18)), false)
 		w.runHistory()
 		partitions := make([][]Record, 3)
 		for _, r := range w.stream {
-			n := len(r.Name) % 3 // control records have one, too
+			n := len(r.Name) % 3 // control records have a partition too
 			if r.Name != "" {
 				n = int(r.Name[0]) % 3
 			}
@@ -119,7 +119,7 @@ func stateOf(table *Table) map[Key]string {
 	return all
 }
 
-// repeatBlocks is a stream with blocks that come again, as after restarts of the exporter.
+// repeatBlocks repeats blocks of a stream, as restarts of the exporter do.
 func repeatBlocks(rnd *rand.Rand, stream []Record) []Record {
 	for range 3 {
 		end := rnd.IntN(len(stream) + 1)
@@ -133,28 +133,28 @@ func repeatBlocks(rnd *rand.Rand, stream []Record) []Record {
 type world struct {
 	t        *testing.T
 	rnd      *rand.Rand
-	backed   bool // a backup is restored once, and no journal is lost
-	restores bool // not restored yet
+	backed   bool // one backup is restored, and no journal is lost
+	restores bool // the backup is yet to be restored
 
 	revision int
 	uids     int
 	exist    map[string]version
-	states   map[string]string // what selects an object: its group
-	ends     map[string]int    // at which revision what does not exist any more was deleted, by UID
+	states   map[string]string // group of each object, by which rules select it
+	ends     map[string]int    // revision at which an object was deleted, by UID
 	backups  []backup
 
-	rule   string // the group that is selected; "" for all
+	rule   string // the selected group; "" for all
 	known  map[string]version
 	at     int // position
 	passes int
 	stream []Record
 
 	ids      map[string]bool  // of records
-	written  map[version]bool // all that ever was
-	collides bool             // a restored cluster gave one version twice, see docs/delivery.md on restoring etcd
+	written  map[version]bool // all versions that ever existed
+	collides bool             // a restored cluster assigned one version twice, see docs/delivery.md on restoring etcd
 }
 
-// backup is a cluster as it was.
+// backup is a saved state of the cluster.
 type backup struct {
 	revision int
 	exist    map[string]version
@@ -174,7 +174,7 @@ func (w *world) String() string {
 	return text
 }
 
-// runHistory is a life of the exporter: it begins with a snapshot, and then whatever can happen does.
+// runHistory simulates an exporter: first a snapshot, then random events.
 func (w *world) runHistory() {
 	w.changeObjects(10)
 	w.emitSnapshot()
@@ -183,10 +183,10 @@ func (w *world) runHistory() {
 		switch w.rnd.IntN(8) {
 		case 0, 1:
 			w.watchChanges()
-		case 2: // away for too long
+		case 2: // history expired
 			w.emitGap(w.at, w.revision, "expired")
 			w.relistObjects(nil, "")
-		case 3: // the journal is lost; a backup beside that is the limit which rule 8 names
+		case 3: // the journal is lost; not combined with a backup, as rule 8 excludes that
 			if w.backed {
 				w.watchChanges()
 				continue
@@ -204,7 +204,7 @@ func (w *world) runHistory() {
 			w.emitResync()
 		case 6:
 			w.restoreBackup()
-		case 7: // the rules leave the resource out, and take it in again
+		case 7: // the rules stop selecting the resource, and select it again
 			w.watchChanges()
 			w.emitLeft()
 			w.changeObjects(w.rnd.IntN(5))
@@ -214,10 +214,10 @@ func (w *world) runHistory() {
 	w.watchChanges()
 }
 
-// editRules lets the rules select something else.
+// editRules changes the selection.
 func (w *world) editRules() { w.rule = []string{"", "blue", "red"}[w.rnd.IntN(3)] }
 
-// emitLeft says of all objects that they are gone: no rule selects them any more.
+// emitLeft emits that all objects left, because no rule selects them any more.
 func (w *world) emitLeft() {
 	pass := w.nextPass()
 	for _, name := range w.objectNames() {
@@ -227,7 +227,7 @@ func (w *world) emitLeft() {
 	}
 }
 
-// changeObjects lets n things happen in the cluster.
+// changeObjects makes n random changes.
 func (w *world) changeObjects(n int) {
 	for range n {
 		w.revision++
@@ -235,7 +235,7 @@ func (w *world) changeObjects(n int) {
 		old := w.exist[name]
 		switch {
 		case old.uid == "":
-			w.uids++ // a cluster that is restored counts revisions again, and no UIDs
+			w.uids++ // a restored cluster reuses revisions, but not UIDs
 			w.exist[name] = version{uid: fmt.Sprintf("%s-%d", name, w.uids), resourceVersion: strconv.Itoa(w.revision)}
 			w.states[name] = []string{"blue", "red"}[w.rnd.IntN(2)]
 		case w.rnd.IntN(4) == 0:
@@ -256,7 +256,7 @@ func (w *world) changeObjects(n int) {
 	}
 }
 
-// recordVersion notes a version that is new, as long as no backup is restored.
+// recordVersion records a version, and whether it was assigned before.
 func (w *world) recordVersion(v version) {
 	w.collides = w.collides || w.written[v]
 	w.written[v] = true
@@ -266,7 +266,7 @@ func (w *world) isSelected(name string) bool {
 	return w.exist[name].uid != "" && (w.rule == "" || w.states[name] == w.rule)
 }
 
-// selectedBodies is what the stream has to say.
+// selectedBodies returns the state that the stream must produce.
 func (w *world) selectedBodies() map[Key]string {
 	all := map[Key]string{}
 	for name, v := range w.exist {
@@ -285,7 +285,7 @@ func (w *world) objectBody(v version) []byte {
 	return b
 }
 
-// emitChange writes a change, and reads it as a consumer does.
+// emitChange encodes a change and decodes it as a consumer does.
 func (w *world) emitChange(c event.Change) {
 	c.Cluster, c.Resource = "c", event.Resource{Version: "v1", Resource: "things", Kind: "Thing"}
 	c.ObservedAt = time.Unix(1767323045+int64(len(w.stream)), 0)
@@ -314,7 +314,7 @@ func (w *world) emitObject(t event.Type, name string, v version, mark func(*even
 	}
 }
 
-// watchChanges says what is different now as events, one a name: what came and went in between is left out, as nobody has to know.
+// watchChanges emits the differences as watch events, one per name; intermediate versions are skipped.
 func (w *world) watchChanges() {
 	for _, name := range w.objectNames() {
 		now, known := w.exist[name], w.known[name]
@@ -322,7 +322,7 @@ func (w *world) watchChanges() {
 		case known.uid == "" && w.isSelected(name):
 			w.emitObject(event.Added, name, now, nil)
 		case known.uid == "":
-		case now.uid == known.uid && !w.isSelected(name): // its labels do not match any more
+		case now.uid == known.uid && !w.isSelected(name): // its labels no longer match
 			w.emitObject(event.Deleted, name, now, nil)
 		case now.uid != known.uid:
 			w.emitObject(event.Deleted, name, version{uid: known.uid, resourceVersion: strconv.Itoa(w.ends[known.uid])}, nil)
@@ -336,7 +336,7 @@ func (w *world) watchChanges() {
 	w.at = w.revision
 }
 
-// objectNames are all that exist or are known, in any order.
+// objectNames returns all existing or known names, in random order.
 func (w *world) objectNames() []string {
 	all := map[string]bool{}
 	for name := range w.exist {
@@ -363,7 +363,7 @@ func (w *world) nextPass() string {
 	return "pass-" + strconv.Itoa(w.passes)
 }
 
-// relistObjects compares what exists with what is known.
+// relistObjects compares the existing objects with the known ones.
 func (w *world) relistObjects(snapshot *event.SnapshotInfo, pass string) {
 	mark := func(c *event.Change) { c.Coalesced, c.Snapshot, c.Pass = true, snapshot, pass }
 	list := cmp.Or(pass, w.nextPass())
@@ -394,11 +394,11 @@ func (w *world) relistObjects(snapshot *event.SnapshotInfo, pass string) {
 	w.at = w.revision
 }
 
-// emitSnapshot is a first list, which may be interrupted while the cluster goes on and rules are edited.
+// emitSnapshot emits a first list, which may be interrupted while the cluster changes and rules are edited.
 func (w *world) emitSnapshot() {
 	info, pass := &event.SnapshotInfo{ID: w.nextPass()}, ""
 	w.emitChange(event.Change{Type: event.SnapshotBegin, Snapshot: info})
-	for w.rnd.IntN(3) == 0 { // a part of the list or all of it, then a restart
+	for w.rnd.IntN(3) == 0 { // all of the list or a part of it, then a restart
 		if w.rnd.IntN(3) == 0 {
 			w.relistObjects(info, pass)
 		}
@@ -423,7 +423,7 @@ func (w *world) emitSnapshot() {
 		Snapshot: &event.SnapshotInfo{ID: info.ID, Position: at, Count: len(w.known), Digest: digest.String()}})
 }
 
-// emitResync emits what is known again.
+// emitResync emits the known objects again.
 func (w *world) emitResync() {
 	pass := w.nextPass()
 	for _, name := range w.objectNames() {
@@ -433,7 +433,7 @@ func (w *world) emitResync() {
 	}
 }
 
-// restoreBackup takes the cluster back to what it was, and further from there.
+// restoreBackup resets the cluster to the backup.
 func (w *world) restoreBackup() {
 	if len(w.backups) == 0 {
 		return

@@ -7,22 +7,22 @@ import (
 	"time"
 )
 
-// Object is an object that exists.
+// Object is an existing object.
 type Object struct {
 	Key
 	UID, ResourceVersion string
 	Body                 json.RawMessage
 }
 
-// Table is what exists, as far as the stream has said. The zero value is empty. It remembers the newest version of objects
-// that do not exist any more, too, some 200 bytes each, because records may come again: see [Table.RemoveDeleted].
+// Table holds the existing objects according to the stream. The zero value is empty. It also keeps the newest version of
+// deleted objects, some 200 bytes each, because records can be repeated: see [Table.RemoveDeleted].
 type Table struct {
 	resources map[Resource]*resourceState
 	gaps      []ResourceGap
 }
 
-// ResourceGap is a gap: within it, objects may have come and gone, and others may have been versions that nobody will know. What
-// still differs afterwards is told behind it, so the table is right again once that has come.
+// ResourceGap is a gap of a resource: objects may have been created and deleted within it, and others may have been in
+// versions that are lost. The remaining differences follow, so the table is correct again once they have been applied.
 type ResourceGap struct {
 	Resource
 	Gap
@@ -30,29 +30,29 @@ type ResourceGap struct {
 
 type resourceState struct {
 	rows      map[Key]*row
-	existing  int                       // rows that are not gone
+	existing  int                       // rows that are not deleted
 	snapshots map[string]*snapshotState // by ID
-	newest    map[string]*snapshotState // that has ended, by namespace; "" for all
+	newest    map[string]*snapshotState // the newest that has ended, by namespace; "" for all
 }
 
-// row is the newest record of one key. It outlives its object: an older record that comes once more must not bring the
-// object back.
+// row is the newest record of one key. It is kept after the object is deleted, because a repeated older record must not
+// restore the object.
 type row struct {
 	version
 	body       json.RawMessage
 	id         string // of the record
 	observedAt time.Time
-	snapshotID string // ID of the snapshot that had this key last
-	uncertain  bool   // gone, with the version of something else: history was lost
+	snapshotID string // the last snapshot that contained this key
+	uncertain  bool   // deleted, but the version may be of another state: history was lost
 }
 
-// version is one state of one key.
+// version is one state of a key.
 type version struct {
 	uid, resourceVersion string
 	deleted              bool
 }
 
-// Apply takes the next record. Types that it does not know change nothing, as they may be added.
+// Apply applies the next record. Unknown types are ignored, because new types may be added.
 func (t *Table) Apply(r Record) error {
 	switch r.Type {
 	case "added", "updated", "deleted", "snapshot", "sync":
@@ -80,7 +80,7 @@ func (t *Table) resourceFor(name Resource) *resourceState {
 	return s
 }
 
-// Get returns an object, if it exists.
+// Get returns an object and reports whether it exists.
 func (t *Table) Get(name Resource, key Key) (Object, bool) {
 	row := t.resourceFor(name).rows[key]
 	if row == nil || row.deleted {
@@ -89,10 +89,10 @@ func (t *Table) Get(name Resource, key Key) (Object, bool) {
 	return Object{key, row.uid, row.resourceVersion, row.body}, true
 }
 
-// Len returns how many objects of a resource exist.
+// Len returns the number of existing objects of a resource.
 func (t *Table) Len(name Resource) int { return t.resourceFor(name).existing }
 
-// Objects returns everything of a resource that exists, in no order.
+// Objects returns all existing objects of a resource, in no particular order.
 func (t *Table) Objects(name Resource) []Object {
 	var all []Object
 	for key := range t.resourceFor(name).rows {
@@ -103,19 +103,19 @@ func (t *Table) Objects(name Resource) []Object {
 	return all
 }
 
-// RemoveDeleted forgets the objects that do not exist any more, for a table that lives long. Call it when nothing that came
-// until now can come again: a day after a restart of the exporter, say. What comes again anyway would be shown until the
-// records behind it have come again too.
+// RemoveDeleted drops the state kept for deleted objects, to bound the memory of a long-lived table. Call it when the
+// records read so far can no longer be repeated, for example a day after a restart of the exporter. If one is repeated
+// nevertheless, the object reappears until the records that follow have been repeated too.
 func (t *Table) RemoveDeleted() {
 	for _, s := range t.resources {
 		maps.DeleteFunc(s.rows, func(_ Key, row *row) bool { return row.deleted })
 	}
 }
 
-// Gaps returns the gaps in the order in which they came.
+// Gaps returns all gaps in the order received.
 func (t *Table) Gaps() []ResourceGap { return t.gaps }
 
-// applyObject takes a record about an object.
+// applyObject applies a record about an object.
 func (s *resourceState) applyObject(r Record) error {
 	key := Key{r.Namespace, r.Name}
 	old := s.rows[key]
@@ -141,8 +141,8 @@ func (s *resourceState) applyObject(r Record) error {
 	return nil
 }
 
-// isSuperseded says that a row comes from before a snapshot that has ended and did not have it: a partition that is read
-// later, or a repetition.
+// isSuperseded reports whether a row is older than a snapshot that has ended and lacks it. Such a record comes from a
+// partition that is read later, or is repeated.
 func (s *resourceState) isSuperseded(key Key, now *row) bool {
 	for _, namespace := range []string{"", key.Namespace} {
 		if f := s.newest[namespace]; f != nil && !now.deleted && f.supersedes(key, now) {
@@ -152,7 +152,7 @@ func (s *resourceState) isSuperseded(key Key, now *row) bool {
 	return false
 }
 
-// setRow gives a key its newest row; nil forgets it.
+// setRow sets the newest row of a key; nil removes it.
 func (s *resourceState) setRow(key Key, now *row) {
 	if old := s.rows[key]; old != nil && !old.deleted {
 		s.existing--
@@ -167,8 +167,8 @@ func (s *resourceState) setRow(key Key, now *row) {
 	s.rows[key] = now
 }
 
-// isCurrentAgainst says that r is no news: it came before, or something newer did. The numbers are those of the rules in
-// docs/consuming.md.
+// isCurrentAgainst reports whether r must be dropped: the row has the same record or a newer one. Comments give the numbers
+// of the rules in docs/consuming.md.
 func (old *row) isCurrentAgainst(r Record) bool {
 	switch {
 	case old == nil:
@@ -183,8 +183,8 @@ func (old *row) isCurrentAgainst(r Record) bool {
 	return !old.uncertain && compareVersions(r.ResourceVersion, old.resourceVersion) < 0 // 4, 5
 }
 
-// applyGap takes a gap. One that ends before it begins is a cluster that was restored: what was ahead of it is forgotten, so
-// that the versions which are counted anew are not taken for old ones.
+// applyGap applies a gap. If it ends before it starts, the cluster was restored from a backup: higher versions are lowered
+// to the end of the gap, so that reused versions are not dropped as old.
 func (s *resourceState) applyGap(g Gap) {
 	if compareVersions(g.To, g.From) >= 0 {
 		return

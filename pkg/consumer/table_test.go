@@ -10,7 +10,7 @@ import (
 
 var pods = Resource{Cluster: "c", Resource: "pods"}
 
-// newRecord is a record about pods: type, name, uid, resourceVersion.
+// newRecord returns a record of a Pod: type, name, uid, resourceVersion.
 func newRecord(typ, name, uid, rv string, changes ...func(*Record)) Record {
 	r := Record{ID: strings.Join([]string{"c", uid, rv, typ}, "/"), Type: typ, Cluster: "c", Resource: "pods",
 		Namespace: "ns", Name: name, UID: uid, ResourceVersion: rv, ObservedAt: time.Unix(1, 0)}
@@ -33,7 +33,7 @@ func inSnapshot(id string) func(*Record) {
 	return func(r *Record) { r.Snapshot = &Snapshot{ID: id} }
 }
 
-// newSnapshotEnd is the end of a snapshot over objects, each name, uid and resourceVersion.
+// newSnapshotEnd returns the end of a snapshot over objects, each with name, uid and resourceVersion.
 func newSnapshotEnd(id, position string, objects ...[3]string) Record {
 	var d digest
 	for _, o := range objects {
@@ -47,7 +47,7 @@ func newGap(from, to string) Record {
 	return Record{ID: "gap", Type: "gap", Cluster: "c", Resource: "pods", ResourceVersion: to, Gap: &Gap{From: from, To: to}}
 }
 
-// tableOf is what the records leave.
+// tableOf applies the records and returns the table and its contents.
 func tableOf(t *testing.T, records ...Record) (*Table, string) {
 	t.Helper()
 	var table Table
@@ -138,12 +138,12 @@ func TestNamespaceSnapshotRemovesNothingElsewhere(t *testing.T) {
 	}
 }
 
-// TestASnapshotIsVerifiedWhateverPartitionComesFirst plays a snapshot during which objects change in every order that two
+// TestASnapshotIsVerifiedWhateverPartitionComesFirst applies a snapshot during which objects change, in every order that two
 // partitions can have: the objects are in one, the control records in the other.
 func TestASnapshotIsVerifiedWhateverPartitionComesFirst(t *testing.T) {
 	objects := []Record{
 		newRecord("snapshot", "a", "1", "5", inSnapshot("s")), newRecord("snapshot", "b", "2", "6", inSnapshot("s")), newRecord("snapshot", "c", "3", "7", inSnapshot("s")),
-		newRecord("updated", "a", "1", "9", setCoalesced, inSnapshot("s")), // a restart within the snapshot, at position 10
+		newRecord("updated", "a", "1", "9", setCoalesced, inSnapshot("s")), // a restart during the snapshot, at position 10
 		newRecord("deleted", "c", "3", "7", setCoalesced, inSnapshot("s")),
 		newRecord("updated", "b", "2", "11"), newRecord("deleted", "a", "1", "12"), // live, after the position
 	}
@@ -195,7 +195,7 @@ func FuzzTableAppliesParsedRecords(f *testing.F) {
 		var table Table
 		for _, value := range [][]byte{first, second, first} {
 			if r, err := Parse(value); err == nil {
-				_ = table.Apply(r) // may refuse, must not panic
+				_ = table.Apply(r) // may fail, must not panic
 			}
 		}
 		table.Snapshots()

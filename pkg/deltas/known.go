@@ -7,34 +7,34 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// KnownSet is what is known of a scope's objects, which is never their bodies. The zero value is not usable; see [NewKnownSet].
-// It is used by one goroutine at a time.
+// KnownSet holds the known identities of a scope's objects, without their bodies. The zero value is not usable; see
+// [NewKnownSet]. Not safe for concurrent use.
 type KnownSet struct {
 	objects  map[string]knownEntry
-	listPass uint32 // of the list that is being read, see begin
+	listPass uint32 // of the current list, see startListPass
 }
 
 type knownEntry struct {
 	encodedKnown
-	seenInPass uint32 // in which the object was last seen
+	seenInPass uint32 // the last pass in which the object was seen
 }
 
-// NewKnownSet returns a set without objects.
+// NewKnownSet returns an empty set.
 func NewKnownSet() *KnownSet { return &KnownSet{objects: map[string]knownEntry{}} }
 
-// Add puts an object into the set, in place of what was known of its key. It keeps nothing of k: a map takes the key of the
-// newest assignment, and that may be cut out of a longer string.
+// Add adds an object, replacing the entry of the same key. The key is cloned because a map keeps the key string of the
+// newest assignment, and that may be a substring of a larger buffer.
 func (s *KnownSet) Add(k event.Known) {
 	s.objects[strings.Clone(k.Key)] = knownEntry{encodeKnown(k), s.listPass}
 }
 
-// Len is the number of known objects.
+// Len returns the number of known objects.
 func (s *KnownSet) Len() int { return len(s.objects) }
 
-// lookupKey returns what is known of an object; its UID is empty where nothing is.
+// lookupKey returns what is known of an object; the UID is empty if the object is not known.
 func (s *KnownSet) lookupKey(key string) event.Known { return s.objects[key].decodeKnown(key) }
 
-// replaceOrRemove puts k into the set, or takes its key out of it where nothing is known any more.
+// replaceOrRemove stores k, or removes its key if k no longer exists.
 func (s *KnownSet) replaceOrRemove(k event.Known) {
 	if !k.Exists() {
 		delete(s.objects, k.Key)
@@ -43,10 +43,10 @@ func (s *KnownSet) replaceOrRemove(k event.Known) {
 	s.Add(k)
 }
 
-// startListPass starts to read a list: no known object has been seen in it yet.
+// startListPass starts a list: no known object has been seen in it yet.
 func (s *KnownSet) startListPass() { s.listPass++ }
 
-// markSeen notes that the list has an object. One that is not known changes nothing.
+// markSeen records that the list contains the object. Unknown keys are ignored.
 func (s *KnownSet) markSeen(key string) {
 	if k, ok := s.objects[key]; ok && k.seenInPass != s.listPass {
 		k.seenInPass = s.listPass
@@ -54,7 +54,7 @@ func (s *KnownSet) markSeen(key string) {
 	}
 }
 
-// unseenKeys returns the keys of up to limit known objects that the list does not have, in order.
+// unseenKeys returns the sorted keys of up to limit known objects that the list lacks.
 func (s *KnownSet) unseenKeys(limit int) []string {
 	var keys []string
 	for key, k := range s.objects {
@@ -69,7 +69,7 @@ func (s *KnownSet) unseenKeys(limit int) []string {
 	return keys
 }
 
-// computeDigest is a checksum over all known objects, see [event.Digest].
+// computeDigest returns the digest over all known objects, see [event.Digest].
 func (s *KnownSet) computeDigest() string {
 	var d event.Digest
 	for key, k := range s.objects {

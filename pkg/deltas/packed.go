@@ -9,15 +9,15 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// encodedKnown is event.Known without its key, in as few bytes as it goes: there may be a million of them. The usual UID and the
-// usual resourceVersion are written as numbers.
+// encodedKnown is an event.Known without its key, in a compact form, because there may be a million of them. UUIDs and
+// numeric resourceVersions are stored as binary numbers.
 //
 //	flags 1 · UID 16, or length uvarint and text · resourceVersion uvarint, or length uvarint and text
-//	· told, length uvarint and text, where flagged · summary
+//	· versions emitted elsewhere, length uvarint and text, if flagged · summary
 type encodedKnown string
 
 const (
-	flagUUID = 1 << iota // is a UUID as Kubernetes writes it
+	flagUUID = 1 << iota // a UUID in the spelling of Kubernetes
 	flagNumericVersion
 	flagEmittedElsewhere
 )
@@ -44,7 +44,7 @@ func encodeKnown(k event.Known) encodedKnown {
 	return encodedKnown(append(b, k.Summary...))
 }
 
-// decodeKnown is the inverse of pack. The zero value is of an object that is not known.
+// decodeKnown is the inverse of encodeKnown. The zero value decodes to an object that is not known.
 func (p encodedKnown) decodeKnown(key string) event.Known {
 	k := event.Known{Key: key}
 	if p == "" {
@@ -71,13 +71,13 @@ func (p encodedKnown) decodeKnown(key string) event.Known {
 	return k
 }
 
-// decodeUvarint reads a number from the front of s and returns how many bytes it took.
+// decodeUvarint reads a number from the start of s and returns its size in bytes.
 func decodeUvarint(s string) (n uint64, size int) {
 	var b [binary.MaxVarintLen64]byte
 	return binary.Uvarint(b[:copy(b[:], s)])
 }
 
-// parseUID parses a UUID as Kubernetes writes it: any other spelling would come back changed.
+// parseUID accepts only UUIDs in the spelling of Kubernetes, because any other spelling would not round-trip.
 func parseUID(s string) (uid uuid.UUID, ok bool) {
 	uid, err := uuid.Parse(s)
 	return uid, err == nil && uid.String() == s

@@ -10,50 +10,53 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// Scope is one resource as selected by one rule: what is listed and watched together, and has a position of its own.
+// Scope is one resource as selected by one rule. It is the unit of listing and watching, and has its own position.
 type Scope struct {
 	ID       string // stable across restarts and version changes of the resource
 	Cluster  string // cluster name carried by every change
 	Resource event.Resource
-	// Namespace is the one that the scope covers; "" where it covers all, or the resource has none. Control records name it.
+	// Namespace is the namespace that the scope covers; "" for all namespaces or a cluster-scoped resource. Control records
+	// carry it.
 	Namespace string
-	// Selected says that the API server evaluates a label or field selector: an object may enter the selection long after
-	// it was made, so an ADDED event does not say who did that.
+	// Selected is set if the API server evaluates a label or field selector. An object can then enter the selection long
+	// after its creation, so the writer of an ADDED event is not necessarily the creator.
 	Selected bool
 }
 
-// newControlRecord makes a record about the whole scope.
+// newControlRecord returns a record about the whole scope.
 func (s Scope) newControlRecord(t event.Type, resourceVersion string, at time.Time) *event.Change {
 	return &event.Change{
 		Type: t, Cluster: s.Cluster, Resource: s.Resource, Namespace: s.Namespace, ResourceVersion: resourceVersion, ObservedAt: at,
 	}
 }
 
-// List says what the objects of a list mean.
+// List describes how the objects of a list are to be interpreted.
 type List struct {
-	// Snapshot is the first list of a scope, or of one whose journal was lost, and is nil in any other: it claims no change.
+	// Snapshot is set for the first list of a scope, also after a lost journal; nil otherwise. Its records claim no change.
 	Snapshot *event.SnapshotInfo
-	// Pass names the comparison with an edited rule, and is empty in any other list: what the list lacks is not selected any
-	// more, and one version of an object may be emitted more than once. Rules that are edited within a snapshot have both.
+	// Pass is the ID of a comparison with edited rules; "" for any other list. Objects that the list lacks are then no
+	// longer selected, and one version of an object may be emitted more than once. If rules are edited during a snapshot,
+	// both Snapshot and Pass are set.
 	Pass string
-	// Name is the list's own. It is a part of the ID of what only this list can tell: that an object is gone, in the version
-	// that was known. The same version may have left before, and been let in again by an edited rule.
+	// Name is unique to the list. It becomes part of the ID of a delete that only this list reveals: such a delete carries
+	// the last known version, and the same version may have left before and been selected again by an edited rule.
 	Name string
 }
 
-// Step decides what the deltas of one object mean, given what is known of it. It is the meaning of this program in one
-// place, and pure: no clock, no I/O, the same input always gives the same output.
+// Step decides what the deltas of one object mean, given what is known of the object. All emit decisions of the program are
+// made here. It is pure: no clock, no I/O, and the same input always gives the same output.
 //
-// known.Key must be set; an empty known.UID says that nothing is known. deltas are those of one DeltaFIFO Pop, oldest
-// first; list is what they were read in, nil for a watch. The result is what is known afterwards (again an empty UID for
-// nothing) and the changes to emit, oldest first.
+// known.Key must be set; an empty known.UID means that the object is not known. deltas are those of one DeltaFIFO Pop,
+// oldest first; list is the list they were read from, nil for a watch. Step returns the known state afterwards (again with
+// an empty UID if the object is not known) and the changes to emit, oldest first.
 //
-// What only some sinks were told (known.Told) counts as not known when it is seen, because the others have to be told; and
-// as known when a list lacks it. A watch tells it again, and its deletion.
+// Versions that only some sinks received (known.EmittedElsewhere) count as not known when they are read, because the other
+// sinks still need them, and as known when a list lacks them. A watch emits them, and their delete, again.
 //
-// A list is the present truth, so it is compared for equality only, which also holds when the cluster was restored from an
-// older backup. A watch event is news, unless it is of the object's own past: another API server behind the same
-// address may show that again, and a change must not be followed by an older one (I3).
+// A list shows the current state, so its objects are compared for equality only; this stays correct if the cluster was
+// restored from an older backup. A watch event is emitted unless it is not newer than the known version of the object:
+// another API server behind the same address may replay older events, and a change must not be followed by an older one
+// (I3).
 func Step(s Scope, list *List, known event.Known, deltas cache.Deltas) (event.Known, []*event.Change) {
 	st := objectStep{scope: s, list: list, known: known}
 	for _, d := range deltas {
@@ -84,13 +87,13 @@ type objectStep struct {
 	changes []*event.Change
 }
 
-// isKnown says that the object is known to exist.
+// isKnown reports whether the object is known to exist.
 func (s *objectStep) isKnown() bool { return s.known.UID != "" }
 
-// isKnownObject says that it is the known object, in whatever version.
+// isKnownObject reports whether o is the known object, in any version.
 func (s *objectStep) isKnownObject(o *Object) bool { return s.isKnown() && s.known.UID == o.UID }
 
-// isOutdated says that a watch event is of the object's own past.
+// isOutdated reports whether a watch event is not newer than the known version of the same object.
 func (s *objectStep) isOutdated(o *Object) bool {
 	return s.isKnownObject(o) && !isNewer(o.ResourceVersion, s.known.ResourceVersion)
 }
@@ -108,14 +111,15 @@ func (s *objectStep) handleWatchEvent(t cache.DeltaType, o *Object) {
 		s.emitReplacedByNamesake(t, o)
 		s.emitAdded(t, o)
 	case t == cache.Updated:
-		s.emitChange(event.Updated, t, o) // not known, but the API server says it was there before
+		s.emitChange(event.Updated, t, o) // not known, but the API server reports it as modified, so it existed before
 	default:
 		s.emitAdded(t, o)
 	}
 	s.setKnown(o)
 }
 
-// setKnown makes o what is known. Of what only some sinks were told, a watch has yet to tell what is newer, or another object.
+// setKnown records o as known. Versions emitted elsewhere stay recorded if they are newer or of another object: the watch
+// will still bring them.
 func (s *objectStep) setKnown(o *Object) {
 	told := s.filterEmittedElsewhere(func(t event.EmittedVersion) bool {
 		return t.UID != o.UID || isNewer(t.ResourceVersion, o.ResourceVersion)
@@ -124,12 +128,12 @@ func (s *objectStep) setKnown(o *Object) {
 	s.known.EmittedElsewhere = told
 }
 
-// removeKnown makes nothing known of o, which is gone.
+// removeKnown records that o is deleted.
 func (s *objectStep) removeKnown(o *Object) {
 	s.known = event.Known{Key: s.known.Key, EmittedElsewhere: s.filterEmittedElsewhere(func(t event.EmittedVersion) bool { return t.UID != o.UID })}
 }
 
-// filterEmittedElsewhere is what is to be kept of what only some sinks were told.
+// filterEmittedElsewhere returns the recorded versions for which keep is true, encoded as in Known.EmittedElsewhere.
 func (s *objectStep) filterEmittedElsewhere(keep func(event.EmittedVersion) bool) (kept string) {
 	s.known.EachEmittedElsewhere(func(t event.EmittedVersion) {
 		if keep(t) {
@@ -146,7 +150,8 @@ func (s *objectStep) emitAdded(t cache.DeltaType, o *Object) {
 	}
 }
 
-// handleListed handles an object in a list. What differs is emitted without an actor: there may have been many.
+// handleListed handles an object in a list. Differences are emitted without an actor, because several writers may have
+// contributed.
 func (s *objectStep) handleListed(o *Object) {
 	others := s.clearEmittedElsewhere(o.UID)
 	namesake := s.isKnown() && !s.isKnownObject(o)
@@ -157,7 +162,7 @@ func (s *objectStep) handleListed(o *Object) {
 	switch {
 	case o.matchesKnown(s.known):
 		if s.known.Summary == "" {
-			s.known.Summary = o.Summary // the journal is from before there were any
+			s.known.Summary = o.Summary // written by a journal format without summaries
 		}
 		return
 	case s.isKnownObject(o):
@@ -171,16 +176,16 @@ func (s *objectStep) handleListed(o *Object) {
 	s.known = o.toKnown()
 }
 
-// handleSynced handles an object that a rule wants to be emitted again. Only the version that was emitted last is: an older one
-// must not follow it (I3), and a newer one comes with the watch.
+// handleSynced handles an object that is emitted again for a resync. Only the version emitted last qualifies: an older one
+// must not follow it (I3), and a newer one arrives with the watch.
 func (s *objectStep) handleSynced(o *Object) {
 	if o.matchesKnown(s.known) {
 		s.emitChange(event.Sync, cache.Sync, o)
 	}
 }
 
-// handleDeleted handles a DELETED watch event: it carries the final state. In a list it ends what the list, or what was known
-// before, began.
+// handleDeleted handles a DELETED watch event, which carries the final state. In a list it deletes an object that the list
+// had returned or that was known before.
 func (s *objectStep) handleDeleted(o *Object) {
 	if s.list == nil && s.isOutdated(o) {
 		return
@@ -200,8 +205,8 @@ func (s *objectStep) handleDeleted(o *Object) {
 	s.removeKnown(o)
 }
 
-// handleVanished handles an object that a list no longer has: it was deleted while nobody watched (I8), or the rules do not
-// select it any more. o is made from what is known.
+// handleVanished handles a known object that a list lacks: it was deleted while no watch was open (I8), or the rules no
+// longer select it. o is built from the known identity.
 func (s *objectStep) handleVanished(o *Object) {
 	others := s.clearEmittedElsewhere("")
 	if s.isKnown() {
@@ -211,15 +216,15 @@ func (s *objectStep) handleVanished(o *Object) {
 	s.known = event.Known{Key: s.known.Key}
 }
 
-// emitGone emits that o is gone, or not selected any more, as a list says.
+// emitGone emits a delete that was inferred from a list: o was deleted, or is no longer selected.
 func (s *objectStep) emitGone(o *Object) {
 	c := s.emitChange(event.Deleted, cache.Deleted, o)
 	c.FinalStateUnknown, c.Coalesced, c.Left, c.Pass = true, true, s.list.Pass != "", cmp.Or(s.list.Pass, s.list.Name)
 }
 
-// clearEmittedElsewhere ends what only some sinks were told, in a list, which is the present truth: all but the object with this UID is
-// gone. It returns those that are not known besides. A deletion of what is known names the newest version that anybody was
-// told.
+// clearEmittedElsewhere clears the versions emitted elsewhere when a list is read. The list is the current state, so all
+// recorded objects except the one with this UID are deleted; those other than the known object are returned. If the known
+// object was emitted elsewhere in a newer version, its delete will carry that version.
 func (s *objectStep) clearEmittedElsewhere(uid string) (others []event.EmittedVersion) {
 	s.known.EachEmittedElsewhere(func(t event.EmittedVersion) {
 		switch {
@@ -234,15 +239,15 @@ func (s *objectStep) clearEmittedElsewhere(uid string) (others []event.EmittedVe
 	return others
 }
 
-// emitMissingDeletes emits that these are gone, after all that is older, and before by.
+// emitMissingDeletes emits the deletes of these versions, after all older changes and before by.
 func (s *objectStep) emitMissingDeletes(others []event.EmittedVersion, by *Object) {
 	for _, t := range others {
 		s.emitGone(stubFromKnown(event.Known{Key: s.known.Key, UID: t.UID, ResourceVersion: t.ResourceVersion}, by.ObservedAt))
 	}
 }
 
-// emitReplacedByNamesake emits that the known object is gone because another one now has its name. That one's UID is a part of
-// the ID, as the version that is gone may have left before.
+// emitReplacedByNamesake emits the delete of the known object when another object now has its name. The UID of the new
+// object becomes part of the ID, because the deleted version may have left before.
 func (s *objectStep) emitReplacedByNamesake(t cache.DeltaType, by *Object) {
 	c := s.emitChange(event.Deleted, t, by)
 	c.UID, c.ResourceVersion, c.Previous, c.Generation, c.Before = s.known.UID, s.known.ResourceVersion, "", 0, nil
@@ -275,8 +280,8 @@ func (s *objectStep) emitChange(t event.Type, d cache.DeltaType, o *Object) *eve
 	return c
 }
 
-// isNewer says that a was written after b. resourceVersions of one resource are ordered integers (KEP-5504). An aggregated
-// API may not keep to that; its versions are then only compared for equality, and history emitted twice stays visible.
+// isNewer reports whether a was written after b. resourceVersions of one resource are ordered integers (KEP-5504). An
+// aggregated API may not comply; its versions are compared for equality only, so replayed history is emitted twice.
 func isNewer(a, b string) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	if err != nil {

@@ -8,9 +8,10 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// A summary is what is remembered of an object's state to find out what the next change of it touched, and who made it: a
-// digest of each part, and a few bytes for each entry of metadata.managedFields. It is written by [AppendParts] and then
-// [AppendWriter] for each entry, kept in event.Known, and compared in Step. Digests must not depend on the process.
+// A summary is a compact record of an object's state, used to find the part that the next change touches and the writer of
+// that change: a digest of each part, and a few bytes for each entry of metadata.managedFields. It is written by
+// [AppendParts] followed by [AppendWriter] for each entry, stored in event.Known, and compared in Step. Digests must not
+// depend on the process.
 //
 //	form and flags  1
 //	metadata        8   digest, without resourceVersion, generation and managedFields
@@ -18,10 +19,10 @@ import (
 //	the rest        8   digest, without kind and apiVersion, which items of lists lack
 //	entry          15 each: identity 4, time 4, fields 4, size of the fields 3
 const (
-	summaryVersion          = 1      // another form is as good as no summary
+	summaryVersion          = 1      // any other version counts as no summary
 	summaryDeleting         = 1 << 7 // metadata.deletionTimestamp is set
-	summaryWritersTruncated = 1 << 6 // there are more entries than are kept
-	summaryMetadataOnly     = 1 << 5 // of the metadata alone: what changed beside it is not known
+	summaryWritersTruncated = 1 << 6 // not all entries of managedFields are included
+	summaryMetadataOnly     = 1 << 5 // built from metadata only: other parts are not known
 	partsSize               = 25
 	writerSize              = 15
 	maxFieldsSize           = 1<<24 - 1
@@ -31,11 +32,11 @@ const (
 type Parts struct {
 	Metadata, Status, Rest uint64
 	Deleting               bool // metadata.deletionTimestamp is set
-	WritersTruncated       bool // not every entry of managedFields follows
-	MetadataOnly           bool // the object was read without anything but its metadata
+	WritersTruncated       bool // not all entries of managedFields follow
+	MetadataOnly           bool // only the metadata of the object was read
 }
 
-// AppendParts begins a summary.
+// AppendParts appends the start of a summary.
 func AppendParts(b []byte, p Parts) []byte {
 	head := byte(summaryVersion)
 	if p.Deleting {
@@ -54,8 +55,8 @@ func AppendParts(b []byte, p Parts) []byte {
 	return binary.LittleEndian.AppendUint64(b, p.Rest)
 }
 
-// AppendWriter goes on with an entry of managedFields: digests of what identifies its manager (all but time and fields), of
-// its time, and of its fields, and how many bytes the fields take.
+// AppendWriter appends one entry of managedFields: digests of its identity (all members except time and fields), of its time
+// and of its fields, and the size of the fields in bytes.
 func AppendWriter(b []byte, identity, time, fields uint64, size int) []byte {
 	b = binary.LittleEndian.AppendUint32(b, uint32(identity))
 	b = binary.LittleEndian.AppendUint32(b, uint32(time))
@@ -64,11 +65,11 @@ func AppendWriter(b []byte, identity, time, fields uint64, size int) []byte {
 	return append(b, byte(size), byte(size>>8), byte(size>>16))
 }
 
-// AppendNames writes down who an entry belongs to, beside the summary: nothing of it is remembered. The arguments are the
-// contents of JSON strings, escapes and all.
+// AppendNames appends the names that belong to an entry of the summary; they are not stored. The arguments are the contents
+// of JSON strings, including escapes.
 func AppendNames(b, manager, operation, subresource, time []byte) []byte {
 	for _, text := range [...][]byte{manager, operation, subresource, time} {
-		b = append(append(b, text...), 0) // JSON has no NUL in strings
+		b = append(append(b, text...), 0) // JSON strings contain no NUL
 	}
 	return b
 }
@@ -79,8 +80,8 @@ func isUsableSummary(summary string) bool {
 
 func hasTruncatedWriters(summary string) bool { return summary[0]&summaryWritersTruncated != 0 }
 
-// classOf says which part differs between two summaries of one object; "" where one of them is not there or bare. An update
-// that touched bookkeeping only, such as who owns a field, is one of metadata.
+// classOf returns the part that differs between two summaries of one object; "" if a summary is missing or was built from
+// metadata only. An update of bookkeeping only, such as field ownership, is of class metadata.
 func classOf(was, is string) event.Class {
 	if !isUsableSummary(was) || !isUsableSummary(is) {
 		return ""
@@ -99,14 +100,14 @@ func classOf(was, is string) event.Class {
 	return event.ClassMetadata
 }
 
-// actorOfUpdate finds the actor of one write: the entry of managedFields that it left a trace in. nil where there is none, or
-// where several could be it, because a wrong actor is worse than none.
+// actorOfUpdate returns the actor of one write: the entry of managedFields that the write changed. It returns nil if there
+// is no such entry or more than one candidate, because a wrong actor is worse than none.
 //
 // The API server (KEP-555; apimachinery's util/managedfields, structured-merge-diff) moves the fields that a write changed
 // to the writer's entry and renews its time, which has a resolution of one second. A write through scale leaves an entry
-// without a time. Every other entry can only lose fields. So the writer's is the one that is new or has another time, and
-// where none has, the one whose fields changed without becoming fewer. What only removes fields, writes again what it
-// wrote within the same second, or goes past field managers (deletion, binding, eviction) leaves no trace.
+// without a time. Every other entry can only lose fields. The writer's entry is therefore the one that is new or has another
+// time, and if there is none, the one with fields that changed without shrinking. A write leaves no trace if it only removes
+// fields, repeats the previous write within the same second, or bypasses field managers (deletion, binding, eviction).
 func actorOfUpdate(was, is, names string) *event.Actor {
 	if !isUsableSummary(was) || !isUsableSummary(is) || hasTruncatedWriters(was) || hasTruncatedWriters(is) {
 		return nil
@@ -136,8 +137,8 @@ func actorOfUpdate(was, is, names string) *event.Actor {
 	return actorFromNames(names, grown)
 }
 
-// actorOfCreate finds who made an object of which nothing was known: there is one entry then. Where there are more, the object
-// entered the selection later, or its maker brought them along.
+// actorOfCreate returns the actor that created an object that was not known. There is exactly one entry then. With more
+// entries, the object entered the selection later, or was created with foreign entries.
 func actorOfCreate(is, names string) *event.Actor {
 	if !isUsableSummary(is) || hasTruncatedWriters(is) || countWriters(is) != 1 || isServerManaged(names, 0) {
 		return nil
@@ -162,13 +163,13 @@ func findWriter(summary, identity string) (entry string, ok bool) {
 	return "", false
 }
 
-// isServerManaged says that an entry is kept by the API server itself, for fields whose managers it does not know (any more).
+// isServerManaged reports whether the entry is maintained by the API server itself, for fields of unknown managers.
 func isServerManaged(names string, i int) bool {
 	manager, _, _ := strings.Cut(namesFrom(names, i), "\x00")
 	return manager == "ancient-changes" || manager == "before-first-apply"
 }
 
-// namesFrom cuts off the names of the entries before i.
+// namesFrom returns names without those of the entries before i.
 func namesFrom(names string, i int) string {
 	for range 4 * i {
 		_, names, _ = strings.Cut(names, "\x00")
@@ -189,7 +190,8 @@ func actorFromNames(names string, i int) *event.Actor {
 	return a
 }
 
-// unescapeJSON returns the text of a JSON string given without its quotes. The result is a copy: names belong to a whole object.
+// unescapeJSON returns the text of a JSON string given without its quotes. It returns a copy, because names are substrings
+// of the object's buffer.
 func unescapeJSON(s string) string {
 	var text string
 	if strings.IndexByte(s, '\\') >= 0 && json.Unmarshal([]byte(`"`+s+`"`), &text) == nil {

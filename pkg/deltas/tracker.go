@@ -12,14 +12,14 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// Event is one thing the API server said about an object: watch.Added, Modified or Deleted.
+// Event is one watch event: watch.Added, Modified or Deleted.
 type Event struct {
 	Type   watch.EventType
 	Object *Object
 }
 
-// Tracker turns what the API server says about a scope into observations. One goroutine uses it, except for Stats and
-// SetResource; no method waits for anything.
+// Tracker turns the events and lists of a scope into observations. It is used by one goroutine, except for Stats and
+// SetResource. No method blocks.
 type Tracker struct {
 	scope           Scope
 	selectNamespace func(namespace string) bool
@@ -27,15 +27,15 @@ type Tracker struct {
 	known           *KnownSet
 	fifo            *cache.DeltaFIFO
 	queued          map[string]struct{} // keys in fifo
-	view            fifoView            // what DeltaFIFO sees of known
-	list            *List               // being read; nil while watching
+	view            fifoView            // the known objects as DeltaFIFO sees them
+	list            *List               // the list being read; nil while watching
 
 	resource atomic.Pointer[event.Resource] // see SetResource
 	stats    counters
 }
 
-// NewTracker returns a tracker of a scope that knows the objects of known, which it owns from now on. filter says whether
-// objects of a namespace are wanted; nil takes all. now is the clock.
+// NewTracker returns a tracker that takes ownership of the known objects. filter reports whether objects of a namespace are
+// selected; nil selects all. now is the clock.
 func NewTracker(s Scope, known *KnownSet, filter func(namespace string) bool, now func() time.Time) *Tracker {
 	t := &Tracker{scope: s, selectNamespace: filter, now: now, known: known, queued: map[string]struct{}{}}
 	quiet := klog.Logger{}
@@ -46,8 +46,8 @@ func NewTracker(s Scope, known *KnownSet, filter func(namespace string) bool, no
 	return t
 }
 
-// fifoView is the view of the known objects that DeltaFIFO is given for what it is about to do: the keys to make
-// tombstones or Sync deltas for, and the objects in them.
+// fifoView is the part of the known objects that DeltaFIFO needs for its next operation: the keys to queue tombstones or
+// Sync deltas for, and the objects in those deltas.
 type fifoView struct {
 	keys   []string
 	object func(key string) *Object
@@ -55,8 +55,8 @@ type fifoView struct {
 
 func (v *fifoView) ListKeys() []string { return v.keys }
 
-// GetByKey says yes to every key, also to unknown ones: DeltaFIFO drops a watch DELETED of a key that does not exist,
-// and whether a delete is news is Step's decision.
+// GetByKey reports every key as existing, including unknown ones: DeltaFIFO would drop a DELETED event of a key that does
+// not exist, but that decision belongs to Step.
 func (v *fifoView) GetByKey(key string) (any, bool, error) {
 	if v.object == nil {
 		return nil, true, nil
@@ -64,7 +64,7 @@ func (v *fifoView) GetByKey(key string) (any, bool, error) {
 	return v.object(key), true, nil
 }
 
-// queueWithView shows DeltaFIFO these objects while it queues a delta for each of them.
+// queueWithView exposes these objects to DeltaFIFO while do queues a delta for each of them.
 func (t *Tracker) queueWithView(keys []string, object func(string) *Object, do func() error) error {
 	t.view = fifoView{keys, object}
 	defer func() { t.view = fifoView{} }()
@@ -74,8 +74,8 @@ func (t *Tracker) queueWithView(keys []string, object func(string) *Object, do f
 	return do()
 }
 
-// SetResource says in which version the resource is read from now on: what is emitted of objects without a body of their own,
-// and of none in particular, carries its name. It may be called by any goroutine.
+// SetResource sets the version in which the resource is read from now on. Changes without a body of their own, and control
+// records, carry it. Safe for concurrent use.
 func (t *Tracker) SetResource(r event.Resource) { t.resource.Store(&r) }
 
 func (t *Tracker) currentScope() Scope {
@@ -86,11 +86,11 @@ func (t *Tracker) currentScope() Scope {
 	return s
 }
 
-// KnownCount is the number of objects known to exist.
+// KnownCount returns the number of objects known to exist.
 func (t *Tracker) KnownCount() int { return t.known.Len() }
 
-// ObserveEvents takes a batch of events and the resourceVersion of the last of them, bookmarks included; "" where they do not
-// move the position, as in a list.
+// ObserveEvents processes a batch of events. position is the resourceVersion of the last event, including bookmarks; "" if
+// the events do not advance the position, as in a list.
 func (t *Tracker) ObserveEvents(batch []Event, position string) (event.Observation, error) {
 	for _, e := range batch {
 		if t.selectNamespace != nil && !t.selectNamespace(e.Object.Namespace) {
@@ -105,7 +105,8 @@ func (t *Tracker) ObserveEvents(batch []Event, position string) (event.Observati
 	return o, err
 }
 
-// enqueueEvent puts an event into DeltaFIFO. One that says nothing of an object is not noted either: drain would wait for it.
+// enqueueEvent adds an event to DeltaFIFO. Other event types are not recorded in t.queued, because drainQueue pops once per
+// recorded key and would block.
 func (t *Tracker) enqueueEvent(e Event) (err error) {
 	switch e.Type {
 	case watch.Added:
@@ -123,39 +124,40 @@ func (t *Tracker) enqueueEvent(e Event) (err error) {
 	return err
 }
 
-// NewGap returns the record that history between two positions was lost. to is a position of now; what differs follows.
+// NewGap returns a gap record for the history lost between two positions. to is a current position; the remaining
+// differences follow.
 func (t *Tracker) NewGap(from, to, reason string) *event.Change {
 	c := t.currentScope().newControlRecord(event.Gap, to, t.now())
 	c.Gap = &event.GapInfo{From: from, To: to, Reason: reason}
 	return c
 }
 
-// NewSnapshotBegin returns the record that a snapshot begins.
+// NewSnapshotBegin returns the record that starts a snapshot.
 func (t *Tracker) NewSnapshotBegin(id string) *event.Change {
 	c := t.currentScope().newControlRecord(event.SnapshotBegin, "", t.now())
 	c.Snapshot = &event.SnapshotInfo{ID: id}
 	return c
 }
 
-// NewObservation returns an observation of these changes and nothing else.
+// NewObservation returns an observation with only these changes.
 func (t *Tracker) NewObservation(changes ...*event.Change) event.Observation {
 	s := t.currentScope()
 	t.stats.countChanges(changes)
 	return event.Observation{Resource: s.Resource, Scope: s.ID, Changes: changes}
 }
 
-// StartList says that what Watched takes from now on is a list of what exists, in no particular order. A list that is
-// broken off is begun again; what was emitted of it stays, and is silent in the next.
+// StartList marks the start of a list: until FinishList, ObserveEvents receives existing objects, in any order. A list that
+// failed is started again; objects that were emitted stay known and are not emitted again.
 func (t *Tracker) StartList(l List) {
 	t.list = &l
 	t.known.startListPass()
 }
 
-// maxTombstones is how many objects that a list lacks go into one observation.
+// maxTombstones bounds the objects of one observation of ObserveMissing.
 const maxTombstones = 1000
 
-// ObserveMissing returns an observation of objects that the list lacks, and whether there are more of them. It is called when all
-// of the list was taken, until there are none.
+// ObserveMissing returns an observation of known objects that the list lacks, and whether there are more. Call it after all
+// objects of the list were observed, until more is false.
 func (t *Tracker) ObserveMissing() (o event.Observation, more bool, err error) {
 	keys := t.known.unseenKeys(maxTombstones)
 	now := t.now()
@@ -168,7 +170,7 @@ func (t *Tracker) ObserveMissing() (o event.Observation, more bool, err error) {
 	return o, len(keys) == maxTombstones, err
 }
 
-// FinishList says that all of the list was emitted, and returns the observation that ends it: position is its own.
+// FinishList ends the list and returns the observation that carries its position.
 func (t *Tracker) FinishList(position string) event.Observation {
 	o := t.NewObservation()
 	if s := t.list.Snapshot; s != nil {
@@ -182,7 +184,7 @@ func (t *Tracker) FinishList(position string) event.Observation {
 	return o
 }
 
-// ObserveSynced takes an object that was read because a rule wants it to be emitted again. pass names the reading.
+// ObserveSynced processes an object that was read for a resync. pass is the ID of the resync.
 func (t *Tracker) ObserveSynced(object *Object, pass string) (event.Observation, error) {
 	err := t.queueWithView([]string{object.Key()}, func(string) *Object { return object }, t.fifo.Resync)
 	if err != nil {
@@ -193,8 +195,8 @@ func (t *Tracker) ObserveSynced(object *Object, pass string) (event.Observation,
 	return t.drainQueue()
 }
 
-// ObserveBodies returns an observation of the bodies of those objects that are still in the version that is known: nothing was
-// emitted of the others' yet, or something newer. What is remembered of their state is completed where it is missing.
+// ObserveBodies returns an observation with the bodies of those objects that are still in the known version. For any other
+// object, either nothing was emitted yet or a newer version was. Missing summaries are filled in.
 func (t *Tracker) ObserveBodies(objects []*Object) event.Observation {
 	o := t.NewObservation()
 	for _, object := range objects {
@@ -227,7 +229,7 @@ func (t *Tracker) drainQueue() (event.Observation, error) {
 	return o, nil
 }
 
-// stepObject adds to o what the deltas of one object mean.
+// stepObject applies the deltas of one object and adds the result to o.
 func (t *Tracker) stepObject(o *event.Observation, ds cache.Deltas) error {
 	key, err := t.fifo.KeyOf(ds)
 	if err != nil {
@@ -250,10 +252,10 @@ func (t *Tracker) stepObject(o *event.Observation, ds cache.Deltas) error {
 	return nil
 }
 
-// stubFromKnown is an object of which only the identity is known.
+// stubFromKnown returns an object without a body for a known identity.
 func stubFromKnown(k event.Known, observedAt time.Time) *Object {
 	namespace, name, err := cache.SplitMetaNamespaceKey(k.Key)
-	if err != nil { // a key is made by NewObject and has at most one slash
+	if err != nil { // keys are built by NewObject and have at most one slash
 		name = k.Key
 	}
 	o := NewObject(namespace, name)
@@ -261,14 +263,14 @@ func stubFromKnown(k event.Known, observedAt time.Time) *Object {
 	return o
 }
 
-// Stats is what a tracker has seen and emitted since it was made.
+// Stats counts what a tracker has received and emitted since its creation.
 type Stats struct {
 	Known    int       // objects known to exist
-	LastSeen time.Time // when the API server last said something; zero if never
+	LastSeen time.Time // time of the last event, bookmark or list; zero if none
 	Changes  map[event.Type]uint64
 }
 
-// Stats may be called at any time from any goroutine. It waits for nothing.
+// Stats returns the current counts. It does not block and is safe for concurrent use.
 func (t *Tracker) Stats() Stats {
 	s := Stats{Known: int(t.stats.known.Load()), Changes: map[event.Type]uint64{}}
 	if at := t.stats.lastSeen.Load(); at != nil {
@@ -290,7 +292,7 @@ type counters struct {
 	changes map[event.Type]uint64
 }
 
-// recordSeen notes that the API server said something: an event, a bookmark or a list.
+// recordSeen records the time of an event, a bookmark or a list.
 func (c *counters) recordSeen(at time.Time) { c.lastSeen.Store(&at) }
 
 func (c *counters) countChanges(changes []*event.Change) {

@@ -5,35 +5,35 @@ import (
 	"time"
 )
 
-// Type says what a change claims about its object.
+// Type is the kind of a change or control record.
 type Type string
 
-// The types of the native format. Consumers switch on these strings; they do not change.
+// The types of the native format. Consumers switch on these strings, so they are stable.
 const (
-	Added      Type = "added"      // the object came into being, or entered the selection
+	Added      Type = "added"      // the object was created, or entered the selection
 	Updated    Type = "updated"    // the object has a new resourceVersion
-	Deleted    Type = "deleted"    // the object is gone, or left the selection
+	Deleted    Type = "deleted"    // the object was deleted, or left the selection
 	Snapshot   Type = "snapshot"   // the object exists, as seen in the first list of its resource; claims no change
-	Sync       Type = "sync"       // the object exists in this version, which was emitted before: a rule asks for resync
-	Attributed Type = "attributed" // no change: says which authenticated user made one, see [Attribution]
+	Sync       Type = "sync"       // the object exists in this version, which was emitted before: emitted for a resync
+	Attributed Type = "attributed" // no change: names the authenticated user that made one, see [Attribution]
 	Gap        Type = "gap"        // a control record: history of a whole resource was lost, see [GapInfo]
 
-	// Control records around the first list of a resource, see [SnapshotInfo]. What lies between them in the journal is
-	// the snapshot and whatever else happened meanwhile.
+	// Control records around the first list of a resource, see [SnapshotInfo]. Between them, the journal holds the snapshot
+	// and any other changes that happened meanwhile.
 	SnapshotBegin Type = "snapshot.begin"
 	SnapshotEnd   Type = "snapshot.end"
 
-	// AttributionGap is a control record: audit events of a time were lost, so changes of that time stay without an
-	// [Attributed] record. Its Gap names times, in RFC 3339, in place of positions.
+	// AttributionGap is a control record: audit events were lost, so changes of that interval may have no [Attributed]
+	// record. From and To of its Gap are times in RFC 3339 instead of positions.
 	AttributionGap Type = "attribution.gap"
 )
 
-// IsControl says that a record speaks of a whole resource and of no single object.
+// IsControl reports whether the type is a control record, which concerns a whole resource instead of one object.
 func (t Type) IsControl() bool {
 	return t == Gap || t == SnapshotBegin || t == SnapshotEnd || t == AttributionGap
 }
 
-// Class says which part of an object an update touched. Where it touched several, the first of this list that applies.
+// Class is the part of an object that an update touched. If it touched several parts, the first of these constants applies.
 type Class string
 
 // The classes of the native format.
@@ -41,10 +41,10 @@ const (
 	ClassDeleting Class = "deleting" // metadata.deletionTimestamp was set: the object waits for its finalizers
 	ClassSpec     Class = "spec"     // anything outside metadata and status: spec, data, rules, …
 	ClassStatus   Class = "status"   // status
-	ClassMetadata Class = "metadata" // labels, annotations, owners, finalizers; of metadata, what is not bookkeeping
+	ClassMetadata Class = "metadata" // labels, annotations, owners, finalizers and the rest of metadata, except bookkeeping
 )
 
-// Delta names the DeltaFIFO delta type a change came from, as client-go spells it (k8s.io/client-go/tools/cache).
+// Delta is the DeltaFIFO delta type that a change came from, as client-go spells it (k8s.io/client-go/tools/cache).
 type Delta string
 
 // The delta types a change can come from.
@@ -56,7 +56,7 @@ const (
 	DeltaSync     Delta = "Sync"
 )
 
-// Resource names a served API resource and the kind of its objects.
+// Resource identifies a served API resource and the kind of its objects.
 type Resource struct {
 	Group    string // "" is the core group
 	Version  string
@@ -64,7 +64,7 @@ type Resource struct {
 	Kind     string // "Deployment"
 }
 
-// String writes the resource as kubectl does: "pods", "deployments.apps".
+// String returns the name that kubectl uses: "pods", "deployments.apps".
 func (r Resource) String() string {
 	if r.Group == "" {
 		return r.Resource
@@ -72,54 +72,54 @@ func (r Resource) String() string {
 	return r.Resource + "." + r.Group
 }
 
-// ParseResourceName reads the resource, without version and kind, off its name, see [Resource.String].
+// ParseResourceName parses the result of [Resource.String]; version and kind stay empty.
 func ParseResourceName(name string) Resource {
 	resource, group, _ := strings.Cut(name, ".")
 	return Resource{Group: group, Resource: resource}
 }
 
-// Actor is self-declared and no evidence of a user: what the writer called itself in the entry of metadata.managedFields
-// that the write left behind (the API server's record of field managers, KEP-555).
+// Actor is the field manager of a write, from the entry of metadata.managedFields that the write changed (KEP-555). The
+// client chooses the name, so it does not prove the identity of a user.
 type Actor struct {
 	Manager     string
 	Operation   string // "Apply" or "Update"
-	Subresource string // "" for the object itself, else for example "status"
+	Subresource string // "" for the object itself, otherwise for example "status"
 	Time        string // RFC 3339, second resolution, as the API server wrote it
 }
 
-// GapInfo is the body of a [Gap] record: between From and To the API server could no longer tell what happened. What
-// still differed was sent after the gap as coalesced changes; what came and went in between is not known.
+// GapInfo is the body of a [Gap] record: the history between From and To is lost. The remaining differences follow as
+// coalesced changes; objects that were created and deleted in between are not known.
 type GapInfo struct {
-	From   string // last position that was complete; empty when nothing was known before
+	From   string // last complete position; "" if nothing was known before
 	To     string // position at which the stream is complete again
-	Reason string // one sentence for people
+	Reason string // one sentence, for display
 }
 
-// SnapshotInfo says which snapshot a record belongs to. A snapshot is the first list of a resource, or of one namespace
-// of it where the selection is watched by namespace: then Change.Namespace of the control records names it. An exporter
-// that is restarted within a snapshot goes on with the same one.
+// SnapshotInfo is the snapshot that a record belongs to. A snapshot is the first list of a resource, or of one namespace if
+// the selection is watched per namespace; Change.Namespace of the control records is then set. If the exporter restarts
+// during a snapshot, it continues the same one.
 type SnapshotInfo struct {
-	ID string // unique among the snapshots of a resource; the same on begin, on what the list tells and on end
+	ID string // unique among the snapshots of a resource; the same on begin, on the listed objects and on end
 
 	// Only on [SnapshotEnd].
-	Position string // resourceVersion of the list: the objects named below existed then
+	Position string // resourceVersion of the list that Count and Digest describe
 	Count    int    // objects that existed at Position
 	Digest   string // over those objects, see [Digest]
 }
 
-// Identity is who acted, as an API server's audit log names them.
+// Identity is a user of a request, as recorded in the audit log of an API server.
 type Identity struct {
-	User   string   // the name that the request acted under: the impersonated one where there is one
-	UID    string   // of User; "" where the authenticator gives none
+	User   string   // the effective user of the request: the impersonated one, if any
+	UID    string   // of User; "" if the authenticator provides none
 	Groups []string // of User
-	// Impersonator is the authenticated user who acted as User; "" where nobody was impersonated.
+	// Impersonator is the authenticated user that acted as User; "" without impersonation.
 	Impersonator string
 
 	Verb        string // of the request: create, update, patch, delete or deletecollection
 	Subresource string // "" for the object itself
 	Received    time.Time
 
-	// The client chooses these.
+	// The client chooses the following values.
 	UserAgent string
 	SourceIPs []string
 	AuditID   string
@@ -129,93 +129,93 @@ type Identity struct {
 type Attribution struct {
 	Of          string // ID of the change
 	By          Identity
-	RequestedBy *Identity // on a delete that somebody else had asked for, and By only ended; nil else
+	RequestedBy *Identity // on a delete that was requested by another user and completed by By; otherwise nil
 	Certainty   string    // [Exact] or [Likely]
 }
 
 // The certainties of an attribution, see docs/audit-trail.md.
 const (
-	Exact  = "exact"  // nobody else can have made the change
-	Likely = "likely" // By was at the object when it changed: a guess
+	Exact  = "exact"  // no other user can have made the change
+	Likely = "likely" // By accessed the object when it changed: a guess
 )
 
-// DeadLetterInfo says on a copy of a change why it is not where it should be.
+// DeadLetterInfo is set on the copy of a change that is published as a dead letter.
 type DeadLetterInfo struct {
-	Sink   string // that could not deliver it
-	Reason string // for people, in the words of the destination
+	Sink   string // the sink that could not deliver it
+	Reason string // for display, as the destination reported it
 }
 
 // Change is one change of one object, or a control record about a resource.
 //
-// A Change is immutable once made: Before and After may be shared between sinks and may alias a larger buffer. Who keeps
-// a change longer than its surroundings calls [Change.Clone] so as not to pin that buffer.
+// A Change is immutable once made: Before and After may be shared between sinks and may alias a larger buffer. Code that
+// keeps a change beyond the life of that buffer calls [Change.Clone], so that the buffer is not pinned.
 type Change struct {
 	Type     Type
 	Delta    Delta
-	Cluster  string // configured name, else the UID of the kube-system namespace
+	Cluster  string // configured name, otherwise the UID of the kube-system namespace
 	Resource Resource
 
-	Namespace       string // "" for cluster-scoped objects, and for control records unless they speak of one namespace only
+	Namespace       string // "" for cluster-scoped objects, and for control records of all namespaces
 	Name            string // "" for control records
 	UID             string
 	ResourceVersion string
-	Previous        string // the ResourceVersion emitted or filtered before this one; "" where unknown. Not written by formats
-	Generation      int64  // 0 when the object has none
+	Previous        string // the ResourceVersion emitted or filtered before this one; "" if unknown. Not written by formats
+	Generation      int64  // 0 if the object has none
 
 	ObservedAt        time.Time // when the exporter read it; UTC
 	Coalesced         bool      // history between the last change of this object and this one was lost
-	FinalStateUnknown bool      // deleted while nobody watched: identity, and Before where kept, are the last known ones
-	Left              bool      // only on Deleted: edited rules do not select the object any more; it may still exist
-	Actor             *Actor    // nil when the API server's record does not tell, and on Deleted
-	Class             Class     // only on Updated; "" when what was there before is not known
+	FinalStateUnknown bool      // deleted while no watch was open: the identity, and Before if set, are the last known ones
+	Left              bool      // only on Deleted: edited rules no longer select the object; it may still exist
+	Actor             *Actor    // nil if managedFields do not identify the writer, and on Deleted
+	Class             Class     // only on Updated; "" if the previous state is not known
 
-	Changed []string // JSON Pointers (RFC 6901) of what differs between before and after, sorted; only where asked
-	Patch   []byte   // makes after of before: an object is RFC 7396, an array RFC 6902; nil where not asked
+	Changed []string // JSON Pointers (RFC 6901) that differ between before and after, sorted; only if configured
+	Patch   []byte   // turns before into after: RFC 7396 if an object, RFC 6902 if an array; nil if not configured
 
-	Before []byte // JSON object; on Deleted the last state, where known; on Updated only where asked
+	Before []byte // JSON object; on Deleted the last state, if known; on Updated only if configured
 	After  []byte // JSON object; nil on Deleted and on control records
 
-	// RedactionChanged says that the object was last emitted under another redaction: what differs between that and this may
-	// be no change of the object. Only on what is compared with what a consumer has: Updated, Deleted, Sync.
+	// RedactionChanged is set if the object was last emitted under another redaction: a difference between the two records
+	// may be no change of the object. It is set only on types that consumers compare with an earlier state: Updated,
+	// Deleted, Sync.
 	RedactionChanged bool
 
-	Omitted  []string // members left out so that the destination takes the change: "before", "status", …
-	Withheld string   // why the bodies are missing and the change must not be delivered; it becomes a dead letter
+	Omitted  []string // members omitted because the destination rejected the change as too large: "before", "status", …
+	Withheld string   // the reason if the bodies were removed; the change is not delivered but becomes a dead letter
 
 	Gap      *GapInfo      // only on Gap and AttributionGap
-	Snapshot *SnapshotInfo // only on what the list of a snapshot holds, on SnapshotBegin and on SnapshotEnd
+	Snapshot *SnapshotInfo // on objects of a snapshot's list, on SnapshotBegin and on SnapshotEnd
 
 	Attribution *Attribution // only on Attributed
 
-	// Pass is set where one version of an object can be told more than once: it names the pass over all objects, a
-	// comparison with an edited rule or a resync, that the change came from, and is a part of the ID. Of an object that was
-	// found to be gone it names the list that found it, or is the UID of the one that has its name now. A Gap has one also
-	// where positions did not grow: a cluster that is restored twice from one backup can come to the same two positions
-	// again.
+	// Pass is set if one version of an object can be emitted more than once. It is the ID of the comparison with edited
+	// rules or of the resync that emitted the change, and part of the change's ID. If a list revealed that the object was
+	// deleted, Pass is the ID of that list, or the UID of the object that has its name now. A Gap has a Pass if positions
+	// did not grow: a cluster that is restored twice from one backup can reach the same two positions again.
 	Pass string
 
-	DeadLetter *DeadLetterInfo // only on copies that are published because the change could not be; never journaled
+	DeadLetter *DeadLetterInfo // only on copies that are published as dead letters; never journaled
 }
 
-// ID identifies the change for ever (I4): a pure function of cluster, UID, resourceVersion and type, and where one version
-// can be emitted more than once, of what emits it again: the snapshot of a [Snapshot] record, the [Change.Pass] of others.
-// It is the same on every redelivery, after every restart and on every sink, so that consumers and brokers can drop
-// duplicates, and two changes that a consumer has to take both never share it.
+// ID returns the permanent identity of the change (I4). It is a pure function of cluster, UID, resourceVersion and type; if
+// one version can be emitted more than once, it includes the snapshot (on [Snapshot] records) or the [Change.Pass]. It is
+// the same on every redelivery, after every restart and in every sink, so that consumers and brokers can drop duplicates.
+// Two changes that a consumer must both apply never share an ID.
 func (c *Change) ID() string {
 	uid := c.UID
 	switch c.Type {
 	case Gap, AttributionGap:
-		// A gap belongs to a resource, which has no UID. Between two positions there is at most one, as long as positions
-		// grow; where they do not, the gap has a Pass.
+		// A gap belongs to a resource, which has no UID. While positions grow there is at most one gap between two of them;
+		// otherwise the gap has a Pass.
 		uid = c.Resource.String() + "@" + c.Gap.From
-		if c.Namespace != "" { // each namespace has gaps of its own where it is watched by itself
+		if c.Namespace != "" { // a namespace that is watched separately has its own gaps
 			uid = c.Namespace + "/" + uid
 		}
 	case SnapshotBegin, SnapshotEnd:
 		uid = c.Resource.String() + "@" + c.Snapshot.ID
 	}
 	id := strings.Join([]string{c.Cluster, uid, c.ResourceVersion, string(c.Type)}, "/")
-	if c.Type == Snapshot && c.Snapshot != nil { // after a lost journal, what was emitted before is emitted again
+	if c.Type == Snapshot && c.Snapshot != nil { // after a lost journal the same versions are emitted again
 		id += "/" + c.Snapshot.ID
 	}
 	if c.Pass != "" {
@@ -224,8 +224,8 @@ func (c *Change) ID() string {
 	return id
 }
 
-// Key orders changes: all changes of one object have the same key and no other object has it. The form is
-// "group/resource/namespace/name", where the group of core resources is "core" and an absent namespace is empty.
+// Key returns the ordering key: all changes of one object share it, and no other object has it. The form is
+// "group/resource/namespace/name"; the core group is "core", and an absent namespace is empty.
 func (c *Change) Key() string {
 	return string(c.AppendKey(nil))
 }
@@ -242,9 +242,9 @@ func (c *Change) AppendKey(b []byte) []byte {
 	return append(b, c.Name...)
 }
 
-// Size estimates the memory a change holds, in bytes. Windows and queues are bounded by it (I6).
+// Size estimates the memory that a change holds, in bytes. It is the unit of window and queue bounds (I6).
 func (c *Change) Size() int {
-	const overhead = 512 // the struct, its strings and its place in a queue
+	const overhead = 512 // the struct, its strings and its entry in a queue
 	size := overhead + len(c.Before) + len(c.After) + len(c.Patch)
 	for _, path := range c.Changed {
 		size += len(path) + 16

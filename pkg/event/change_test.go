@@ -23,8 +23,8 @@ func TestIDIsAPureFunctionOfIdentity(t *testing.T) {
 	}
 }
 
-// TestWhatIsEmittedAgainHasAnotherID is what makes "drop duplicates by id" right after a lost journal, edited rules and a
-// resync: they emit a version that a consumer has seen, and the consumer has to take it.
+// TestWhatIsEmittedAgainHasAnotherID ensures that dropping duplicates by ID is correct after a lost journal, edited rules
+// and a resync: they emit a version that the consumer has already seen and must apply again.
 func TestWhatIsEmittedAgainHasAnotherID(t *testing.T) {
 	ids := map[string]string{}
 	for what, c := range map[string]Change{
@@ -40,8 +40,8 @@ func TestWhatIsEmittedAgainHasAnotherID(t *testing.T) {
 	}
 }
 
-// TestAChangeWithinASnapshotKeepsItsID: only records of type snapshot say nothing but "so it is"; what changed while a
-// snapshot was interrupted happened once.
+// TestAChangeWithinASnapshotKeepsItsID: only records of type snapshot include the snapshot in their ID. Other changes that
+// are emitted while a snapshot is interrupted happened once.
 func TestAChangeWithinASnapshotKeepsItsID(t *testing.T) {
 	alone := Change{Type: Updated, Cluster: "prod", UID: "u1", ResourceVersion: "7"}
 	within := alone

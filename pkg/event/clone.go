@@ -2,8 +2,8 @@ package event
 
 import "strings"
 
-// Clone returns a copy that shares no memory with c: bodies and strings of a change that was read from the journal are parts
-// of larger buffers, which a reference to any of them would keep alive.
+// Clone returns a copy that shares no memory with c. The bodies and strings of a change that was read from the journal are
+// parts of larger buffers, which any reference would keep alive.
 func (c *Change) Clone() *Change {
 	d := *c
 	bodies := make([]byte, 0, len(c.Before)+len(c.After)+len(c.Patch))
@@ -50,10 +50,10 @@ func (c *Change) Clone() *Change {
 	return &d
 }
 
-// typicalStringBytes is room for the strings of most changes, in bytes.
+// typicalStringBytes suffices for the strings of most changes.
 const typicalStringBytes = 256
 
-// copyBody makes b refer to a copy that it appends to bodies, which has room for it.
+// copyBody appends *b to bodies, which has capacity for it, and makes *b refer to the copy.
 func copyBody(b *[]byte, bodies []byte) []byte {
 	if *b == nil {
 		return bodies
@@ -64,14 +64,14 @@ func copyBody(b *[]byte, bodies []byte) []byte {
 	return bodies
 }
 
-// stringCopies holds copies of strings in one allocation, or few.
+// stringCopies holds copies of strings in as few allocations as possible.
 type stringCopies struct{ strings.Builder }
 
-// copyStrings makes strings refer to their copies.
+// copyStrings replaces each string with its copy.
 func (t *stringCopies) copyStrings(all ...*string) {
 	for _, s := range all {
 		if t.Cap()-t.Len() < len(*s) {
-			t.Reset() // the copies so far stay where they are
+			t.Reset() // earlier copies keep the old buffer
 			t.Grow(max(typicalStringBytes, len(*s)))
 		}
 		start := t.Len()
@@ -80,7 +80,7 @@ func (t *stringCopies) copyStrings(all ...*string) {
 	}
 }
 
-// copyLists does so for lists of strings.
+// copyLists replaces each list and its strings with copies.
 func (t *stringCopies) copyLists(lists ...*[]string) {
 	for _, list := range lists {
 		*list = append([]string(nil), *list...)

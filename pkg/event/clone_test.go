@@ -9,7 +9,7 @@ import (
 	"unsafe"
 )
 
-// TestCloneSharesNoMemory fills every field that a change has, so that one that is added later is covered.
+// TestCloneSharesNoMemory fills every field of a change by reflection, so that it also covers fields that are added later.
 func TestCloneSharesNoMemory(t *testing.T) {
 	var c Change
 	fillEveryField(reflect.ValueOf(&c).Elem())
@@ -33,7 +33,7 @@ func TestCloneKeepsWhatIsMissingApartFromWhatIsEmpty(t *testing.T) {
 	}
 }
 
-// fillEveryField gives a value to all that v holds.
+// fillEveryField sets everything in v to a non-zero value.
 func fillEveryField(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.String:
@@ -64,7 +64,7 @@ func fillEveryField(v reflect.Value) {
 	}
 }
 
-// visitMemory tells of everything outside v that v refers to.
+// visitMemory reports all memory outside v that v refers to.
 func visitMemory(v reflect.Value, path string, tell func(at unsafe.Pointer, path string)) {
 	switch v.Kind() {
 	case reflect.String:

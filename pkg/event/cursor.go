@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// Cursor says how far one sink got. A change is settled when the destination has acknowledged it or it is a durable dead
-// letter (I2). It names the lanes that have something unsettled and no others, so its size depends on the lanes that are in
-// flight or in trouble, and not on how long one of them has been in trouble.
+// Cursor is the delivery progress of one sink. A change is settled when the destination has acknowledged it or it is a
+// durable dead letter (I2). The cursor lists only lanes with unsettled changes, so its size depends on the number of lanes
+// that are in flight or failing, not on how long they have been failing.
 type Cursor struct {
-	Low    uint64            // every change up to here is settled: what follows is kept
-	High   uint64            // every change up to here is settled, but for those of Lanes; below Low it counts as Low
-	Lanes  map[string]uint64 // by lane: every change of the lane up to here is settled, and it says nothing of others
-	Layout string            // what the lane names depend on; Lanes and High say nothing under another one
-	State  []byte            // what the sink asked to have stored with exactly these positions; nil where it asks for none
+	Low    uint64            // all changes up to here are settled; the journal keeps what follows
+	High   uint64            // all changes up to here are settled, except those of Lanes; below Low it counts as Low
+	Lanes  map[string]uint64 // per lane: all changes of the lane up to here are settled
+	Layout string            // the layout that lane names depend on; Lanes and High are invalid under another one
+	State  []byte            // state that the sink stores together with exactly these positions; nil if it has none
 }
 
-// HighestOffset returns the highest offset the cursor speaks of.
+// HighestOffset returns the highest offset in the cursor.
 func (c Cursor) HighestOffset() uint64 {
 	n := max(c.Low, c.High)
 	for _, offset := range c.Lanes {
@@ -25,7 +25,7 @@ func (c Cursor) HighestOffset() uint64 {
 	return n
 }
 
-// Normalize returns a copy without lanes that say no more than High.
+// Normalize returns a copy without the lanes that are at High.
 func (c Cursor) Normalize() Cursor {
 	c.High = max(c.High, c.Low)
 	c.Lanes = maps.Clone(c.Lanes)
@@ -36,10 +36,10 @@ func (c Cursor) Normalize() Cursor {
 	return c
 }
 
-// DeadLetter is a change that a sink gave up on, kept until it is discarded.
+// DeadLetter is a change that a sink could not deliver, kept until it is discarded.
 type DeadLetter struct {
 	Offset uint64
-	Time   time.Time // when it was given up; UTC
-	Reason string    // one line for people, as the sink gave it
+	Time   time.Time // when it was dead-lettered; UTC
+	Reason string    // one line for display, as the sink reported it
 	Change *Change
 }

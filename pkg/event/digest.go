@@ -6,12 +6,12 @@ import (
 	"encoding/hex"
 )
 
-// Digest is a checksum over a set of objects that does not depend on their order: the sum, word by word and modulo 2⁶⁴,
-// of the SHA-256 of "namespace/name/uid/resourceVersion" of each. Its zero value is that of the empty set. It proves to a
-// consumer that it holds the same objects in the same versions; it is no protection against forgery.
+// Digest is an order-independent checksum over a set of objects: the sum, word by word and modulo 2⁶⁴, of the SHA-256 of
+// "namespace/name/uid/resourceVersion" of each. The zero value is the digest of the empty set. A consumer uses it to verify
+// that it holds the same objects in the same versions. It does not protect against forgery.
 type Digest [4]uint64
 
-// Add adds an object that is not in the set.
+// Add adds an object that is not yet in the set.
 func (d *Digest) Add(namespace, name, uid, resourceVersion string) {
 	sum := sha256.Sum256([]byte(namespace + "/" + name + "/" + uid + "/" + resourceVersion))
 	for i := range d {

@@ -1,16 +1,16 @@
 package event
 
-// EmittedRecord identifies a record that a destination holds. Two that are equal are copies of one record.
+// EmittedRecord identifies a record in a destination. Equal values are copies of one record.
 type EmittedRecord struct {
 	ID              string // of the change, see [Change.ID]
 	Type            Type
-	Resource        Resource // only its Group and its Resource: not all formats tell more
-	Key             string   // of the object in its resource, as [Known] has it; "" for a control record
+	Resource        Resource // only Group and Resource: not all formats carry more
+	Key             string   // of the object within its resource, as in [Known]; "" for a control record
 	UID             string   // "" for a control record
-	ResourceVersion string   // likewise
+	ResourceVersion string   // "" for a control record
 }
 
-// EmittedRecord returns what identifies the record of c at a destination.
+// EmittedRecord returns the identity of c's record in a destination.
 func (c *Change) EmittedRecord() EmittedRecord {
 	e := EmittedRecord{ID: c.ID(), Type: c.Type, Resource: Resource{Group: c.Resource.Group, Resource: c.Resource.Resource}}
 	if c.Type.IsControl() {

@@ -1,8 +1,8 @@
 package event
 
-// Evidence is something that was taken from outside and is needed until what it speaks of is concluded. Its value is for who
-// made it only.
+// Evidence is external input that is kept until the attribution that needs it is resolved. Only the component that stored it
+// interprets the value.
 type Evidence struct {
-	Number uint64 // its own
+	Number uint64 // assigned by the component that stored it
 	Value  []byte
 }

@@ -14,21 +14,21 @@ const ContentTypeCloudEvents = "application/cloudevents+json"
 
 // Attribute is one context attribute of a CloudEvent (github.com/cloudevents/spec, cloudevents/spec.md, version 1.0.2).
 type Attribute struct {
-	Name string // as the specification has it, without the prefix of any binding
+	Name string // as in the specification, without the prefix of any binding
 
-	boolean bool // the JSON form has no quotes
+	boolean bool // not quoted in the JSON form
 	write   func(b []byte, c *event.Change) []byte
 }
 
-// Append appends the value that c has for a, in its canonical string form, to b and returns the extended slice. An
-// attribute that c does not have appends nothing: no value is empty.
+// Append appends the value of attribute a for c, in its canonical string form, to b and returns the extended slice. It
+// appends nothing if c does not have the attribute: no value is empty.
 func (a Attribute) Append(b []byte, c *event.Change) []byte { return a.write(b, c) }
 
-// Attributes returns every attribute that a change can have, in the order in which they are written, but for
-// datacontenttype, which is [ContentTypeJSON] always and has a header of its own name in most bindings.
+// Attributes returns every attribute that a change can have, in the order in which they are written, except datacontenttype,
+// which is always [ContentTypeJSON] and has its own header in most bindings.
 //
-// Extensions have no capitals and no separators, because the specification allows none. There is no Integer among them:
-// theirs has 32 bits, and a resourceVersion has more.
+// The specification allows no capitals and no separators in the names of extensions. None of them is an Integer: that type
+// has 32 bits, which is too small for a resourceVersion.
 func Attributes() []Attribute { return append([]Attribute(nil), attributes...) }
 
 var attributes = []Attribute{
@@ -60,7 +60,7 @@ func constantValue(value string) func([]byte, *event.Change) []byte {
 	return func(b []byte, _ *event.Change) []byte { return append(b, value...) }
 }
 
-// trueIf writes true, or leaves the attribute out.
+// trueIf returns a writer that appends "true" if the condition holds, and nothing otherwise.
 func trueIf(holds func(*event.Change) bool) func([]byte, *event.Change) []byte {
 	return func(b []byte, c *event.Change) []byte {
 		if holds(c) {
@@ -70,7 +70,7 @@ func trueIf(holds func(*event.Change) bool) func([]byte, *event.Change) []byte {
 	}
 }
 
-// groupName names the core group, whose name is empty, as the key does: no attribute is empty.
+// groupName returns the group, or "core" for the core group, as in the key: attributes must not be empty.
 func groupName(c *event.Change) string {
 	if c.Resource.Group == "" {
 		return "core"
@@ -86,7 +86,8 @@ func appendSource(b []byte, c *event.Change) []byte {
 	return appendSegment(append(b, '/'), c.Resource.Resource)
 }
 
-// appendSegment writes s as one segment of a path: what is not unreserved in RFC 3986, section 2.3, is percent-encoded.
+// appendSegment appends s as one path segment; characters that are not unreserved (RFC 3986, section 2.3) are
+// percent-encoded.
 func appendSegment(b []byte, s string) []byte {
 	const hex = "0123456789ABCDEF"
 	for i := 0; i < len(s); i++ {
@@ -107,8 +108,7 @@ func appendSnapshotID(b []byte, c *event.Change) []byte {
 	return append(b, c.Snapshot.ID...)
 }
 
-// appendSubject writes namespace/name, or the name of what has no namespace. A control record
-// is about no object and has none.
+// appendSubject appends namespace/name, or the name of a cluster-scoped object. A control record has no subject.
 func appendSubject(b []byte, c *event.Change) []byte {
 	if c.Namespace != "" && c.Name != "" {
 		b = append(append(b, c.Namespace...), '/')
@@ -119,8 +119,9 @@ func appendSubject(b []byte, c *event.Change) []byte {
 // sequenceDigits is the length of the largest uint64.
 const sequenceDigits = 20
 
-// appendSequence writes the resourceVersion so that it sorts as text, as the sequence extension demands
-// (cloudevents/extensions/sequence.md). One that is no number, which aggregated API servers may have, gives none.
+// appendSequence appends the resourceVersion in a form that sorts as text, as the sequence extension requires
+// (cloudevents/extensions/sequence.md). A resourceVersion that is not a number, as aggregated API servers may have, gives no
+// sequence.
 func appendSequence(b []byte, c *event.Change) []byte {
 	rv := c.ResourceVersion
 	if rv == "" || len(rv) > sequenceDigits || strings.Trim(rv, "0123456789") != "" {
@@ -140,7 +141,7 @@ func appendCloudEvent(b []byte, c *event.Change) []byte {
 	return append(AppendJSON(b, c), '}')
 }
 
-// appendMember writes the attribute as a member with a comma behind it, or nothing.
+// appendMember appends the attribute as a member followed by a comma, or nothing.
 func (a Attribute) appendMember(b []byte, c *event.Change) []byte {
 	start := len(b)
 	b = append(append(append(b, '"'), a.Name...), `":`...)

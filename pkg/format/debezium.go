@@ -7,7 +7,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// envelopeVersion is source.version: it grows when the form of the envelope changes.
+// envelopeVersion is source.version. It is increased when the form of the envelope changes.
 const envelopeVersion = "1"
 
 // The values of op (debezium.io/documentation/reference/stable/connectors, "change events").
@@ -15,13 +15,13 @@ const (
 	opCreate = "c"
 	opUpdate = "u"
 	opDelete = "d"
-	opRead   = "r" // the row is so; claims nothing of what was before
+	opRead   = "r" // the current row; claims nothing about the previous state
 )
 
-// appendEnvelope writes the change of an object as Debezium's JSON converter does without schemas. What a reader needs is
-// never null: before on u and d, after on c, u and r. An update whose former state is not known is therefore an r, which
-// every reader takes for "the row is so". A control record has no form that readers know, and no value:
-// Flink's debezium-json fails on an op it does not know, and passes over a record without a value.
+// appendEnvelope appends the change of an object as Debezium's JSON converter writes it without schemas. Members that
+// readers require are never null: before on u and d, after on c, u and r. An update without a known previous state is
+// therefore an r, which readers treat as the current row. A control record has no value: Flink's debezium-json fails on an
+// unknown op, but skips a record without a value.
 func appendEnvelope(b []byte, c *event.Change) []byte {
 	if c.Type.IsControl() || c.Type == event.Attributed {
 		return b
@@ -58,7 +58,7 @@ func envelopeOp(c *event.Change) string {
 	return opRead
 }
 
-// appendObject writes body, or what is known of an object without one: its identity.
+// appendObject appends body, or only the identity of the object if there is no body.
 func appendObject(b, body []byte, c *event.Change) []byte {
 	if len(body) > 0 {
 		return appendRow(b, body, c)
@@ -73,7 +73,7 @@ func appendObject(b, body []byte, c *event.Change) []byte {
 	return append(b, "}}"...)
 }
 
-// apiVersionOf writes group and version as objects do: "v1", "apps/v1".
+// apiVersionOf returns group and version as objects have them: "v1", "apps/v1".
 func apiVersionOf(c *event.Change) string {
 	if c.Resource.Group == "" {
 		return c.Resource.Version
@@ -81,9 +81,9 @@ func apiVersionOf(c *event.Change) string {
 	return c.Resource.Group + "/" + c.Resource.Version
 }
 
-// appendEnvelopeSource writes the member source: first what every connector of Debezium has there, then the facts of the native
-// object under their own names, but for three that are taken: version and name are in apiVersionOf and objectName, and the
-// id of the snapshot is snapshotId.
+// appendEnvelopeSource appends the member source: first the members that every Debezium connector has, then the facts of the
+// native object under their own names. Three names are already in use: version is part of apiVersion, name is objectName,
+// and the ID of the snapshot is snapshotId.
 func appendEnvelopeSource(b []byte, c *event.Change) []byte {
 	b = append(b, `,"source":{"version":"`+envelopeVersion+`","connector":"kubecdc"`...)
 	b = appendMember(b, `,"name":`, c.Cluster)
@@ -119,7 +119,8 @@ func appendEnvelopeSource(b []byte, c *event.Change) []byte {
 	return append(b, '}')
 }
 
-// changeTime is when the API server made the change, where its record tells, else when the exporter read it.
+// changeTime returns when the API server made the change, if managedFields record it, and otherwise when the exporter read
+// it.
 func changeTime(c *event.Change) time.Time {
 	if c.Actor != nil {
 		if t, err := time.Parse(time.RFC3339, c.Actor.Time); err == nil {

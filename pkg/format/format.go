@@ -6,23 +6,23 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// Format is a form in which a sink writes changes. Its zero value is [JSON].
+// Format is an encoding of changes that a sink can use. The zero value is [JSON].
 type Format uint8
 
-// The formats. Their names are those of the configuration and of docs/events.md.
+// The formats, with the names of the configuration and of docs/events.md.
 const (
 	// JSON is the native form, see [AppendJSON].
 	JSON Format = iota
-	// CloudEvents is a CloudEvent 1.0 in binary mode: the value is the data, which is the native form, and [Attributes]
-	// stand beside it as headers. The value is never empty: without data, a CloudEvent in Kafka would be a tombstone.
+	// CloudEvents is a CloudEvent 1.0 in binary mode: the value is the data, in the native form, and [Attributes] are
+	// headers. The value is never empty: a CloudEvent without data would be a tombstone in Kafka.
 	CloudEvents
 	// CloudEventsStructured is a CloudEvent 1.0 in the JSON event format: attributes and data in one object.
 	CloudEventsStructured
-	// Debezium is the envelope of Debezium's connectors, {before, after, source, op, ts_ms}, as its JSON converter writes
-	// it without schemas. Control records have no value.
+	// Debezium is the envelope of Debezium's connectors, {before, after, source, op, ts_ms}, as its JSON converter writes it
+	// without schemas. Control records have no value.
 	Debezium
-	// Upsert is the object itself, for compacted topics and tables of what there is now. A delete has no value, and
-	// neither have control records.
+	// Upsert is the object itself, for compacted topics and tables of the current state. Deletes and control records have no
+	// value.
 	Upsert
 )
 
@@ -34,7 +34,7 @@ var formatNames = [...]string{
 // All returns every format.
 func All() []Format { return []Format{JSON, CloudEvents, CloudEventsStructured, Debezium, Upsert} }
 
-// Parse returns the format of that name.
+// Parse returns the format with the given name.
 func Parse(name string) (Format, error) {
 	for f, known := range formatNames {
 		if name == known {
@@ -55,20 +55,20 @@ func (f Format) ContentType() string {
 	return ContentTypeJSON
 }
 
-// NeedsBefore says whether f cannot be what its readers expect unless updates come with the state before them.
+// NeedsBefore reports whether readers of f require the previous state on updates.
 func (f Format) NeedsBefore() bool { return f == Debezium }
 
-// NeedsHeaders says whether something stands beside the value that is needed to understand it: attributes, or a key.
+// NeedsHeaders reports whether the value cannot be interpreted without headers or a key.
 func (f Format) NeedsHeaders() bool { return f == CloudEvents || f == Debezium || f == Upsert }
 
-// CanRepresent says whether f can write c at all. An attribution is no state of an object: where the key of a record is that
-// of a row, a record without a value would delete the row, so it must not be sent.
+// CanRepresent reports whether f can encode c at all. An attribution is not a state of an object: if keys identify rows, a
+// record without a value would delete the row, so it must not be sent.
 func (f Format) CanRepresent(c *event.Change) bool {
 	return c.Type != event.Attributed || f != Debezium && f != Upsert
 }
 
-// AppendValue appends c, as the value of a record or the payload of a message, to b and returns the extended slice. It is
-// one JSON object without a newline outside the bodies, or nothing where the format has no value for c: null in Kafka,
+// AppendValue appends c, as the value of a record or the payload of a message, to b and returns the extended slice. It
+// appends one JSON object without a newline outside the bodies, or nothing if the format has no value for c: null in Kafka,
 // an empty payload in NATS.
 func (f Format) AppendValue(b []byte, c *event.Change) []byte {
 	switch f {
@@ -82,8 +82,8 @@ func (f Format) AppendValue(b []byte, c *event.Change) []byte {
 	return AppendJSON(b, c)
 }
 
-// NeedsFactsHeader says whether the value hides that c took place or is not whole, so that [AppendFacts] has to stand beside
-// it: nothing disappears without a word. // I5
+// NeedsFactsHeader reports whether the value does not show that c happened or that it is incomplete. [AppendFacts] must then
+// be sent as a header, so that nothing disappears silently (I5).
 func (f Format) NeedsFactsHeader(c *event.Change) bool {
 	switch f {
 	case Debezium:

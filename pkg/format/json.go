@@ -12,9 +12,9 @@ import (
 // ContentTypeJSON is the media type of what [AppendJSON] writes.
 const ContentTypeJSON = "application/json"
 
-// AppendJSON appends c in the native format to b and returns the extended slice: one JSON object without a newline
-// outside the bodies. The members and their order are a contract (docs/events.md). It allocates only when b is too
-// small. Before, After and Patch must be valid JSON; they are copied as they are.
+// AppendJSON appends c in the native format to b and returns the extended slice: one JSON object without a newline outside
+// the bodies. The members and their order are a contract (docs/events.md). It allocates only if b is too small. Before,
+// After and Patch must be valid JSON; they are copied unchanged.
 func AppendJSON(b []byte, c *event.Change) []byte {
 	b = appendUnclosedFacts(b, c)
 	b = appendBody(b, `,"patch":`, c.Patch)
@@ -23,11 +23,11 @@ func AppendJSON(b []byte, c *event.Change) []byte {
 	return append(b, '}')
 }
 
-// AppendFacts appends the native object without patch, before and after: everything that is said about the change, and
-// nothing of what is in the object. See [Format.NeedsFactsHeader].
+// AppendFacts appends the native object without patch, before and after: the facts of the change without the contents of the
+// object. See [Format.NeedsFactsHeader].
 func AppendFacts(b []byte, c *event.Change) []byte { return append(appendUnclosedFacts(b, c), '}') }
 
-// appendUnclosedFacts writes the facts without the brace that closes them.
+// appendUnclosedFacts appends the facts without the closing brace.
 func appendUnclosedFacts(b []byte, c *event.Change) []byte {
 	b = append(b, `{"id":`...)
 	b = appendString(b, c.ID())
@@ -48,7 +48,7 @@ func appendUnclosedFacts(b []byte, c *event.Change) []byte {
 	return appendList(b, `,"changed":`, c.Changed)
 }
 
-// appendVersionFacts writes which version of the object this is, how it was seen, and who made it.
+// appendVersionFacts appends the version of the object, how it was observed, and its actor and class.
 func appendVersionFacts(b []byte, c *event.Change) []byte {
 	b = appendOptional(b, `,"uid":`, c.UID)
 	b = appendOptional(b, `,"resourceVersion":`, c.ResourceVersion)
@@ -85,7 +85,7 @@ func appendActor(b []byte, a *event.Actor) []byte {
 	return append(b, '}')
 }
 
-// appendSnapshot writes which snapshot c belongs to. Only its end knows how much there was.
+// appendSnapshot appends the snapshot that c belongs to. Only the end record has position, count and digest.
 func appendSnapshot(b []byte, c *event.Change) []byte {
 	s := c.Snapshot
 	if s == nil {
@@ -116,7 +116,7 @@ func appendAttribution(b []byte, a *event.Attribution) []byte {
 	}
 	b = appendMember(b, `,"of":`, a.Of)
 	member := `,"by":`
-	if a.Certainty == event.Likely { // no reader of by takes a guess for what is known
+	if a.Certainty == event.Likely { // a separate member, so that readers of by never mistake a guess for a fact
 		member = `,"likely":`
 	}
 	b = appendIdentity(b, member, &a.By)
@@ -138,7 +138,7 @@ func appendIdentity(b []byte, member string, i *event.Identity) []byte {
 	b = appendOptional(b, `,"userAgent":`, i.UserAgent)
 	b = appendList(b, `,"sourceIPs":`, i.SourceIPs)
 	b = appendOptional(b, `,"auditID":`, i.AuditID)
-	if len(b) > start { // without the first comma
+	if len(b) > start { // drop the first comma
 		b = append(b[:start], b[start+1:]...)
 	}
 	return append(b, "}}"...)
@@ -185,7 +185,7 @@ func appendMember(b []byte, member, value string) []byte {
 	return appendString(append(b, member...), value)
 }
 
-// appendString writes s as a JSON string. Kubernetes names need no escaping, so the common case is one copy.
+// appendString appends s as a JSON string. Kubernetes names need no escaping, so the common case is one copy.
 func appendString(b []byte, s string) []byte {
 	for i := 0; i < len(s); i++ {
 		if needsEscape(s[i]) {
@@ -197,12 +197,12 @@ func appendString(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-// needsEscape says whether ch may need an escape within a JSON string.
+// needsEscape reports whether ch may need an escape in a JSON string.
 func needsEscape(ch byte) bool { return ch < 0x20 || ch == '"' || ch == '\\' || ch >= utf8.RuneSelf }
 
 func appendEscaped(b []byte, s string) []byte {
 	q, err := json.Marshal(s)
-	if err != nil { // not reached: every Go string has a JSON form
+	if err != nil { // unreachable: every Go string can be encoded
 		return append(b, `""`...)
 	}
 	return append(b, q...)

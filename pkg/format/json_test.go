@@ -29,7 +29,7 @@ func FuzzJSONStaysValidForAnyName(f *testing.F) {
 		if err := json.Unmarshal(out, &back); err != nil {
 			t.Fatalf("%v in %s", err, out)
 		}
-		clean, _ := json.Marshal(name) // JSON cannot carry invalid UTF-8: both sides replace it alike
+		clean, _ := json.Marshal(name) // JSON cannot carry invalid UTF-8: both sides replace it the same way
 		var want string
 		_ = json.Unmarshal(clean, &want)
 		if back.Name != want {

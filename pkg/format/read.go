@@ -7,35 +7,34 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
-// What ReadEmitted asks for beside the value. A destination has these as headers of its own names, or as the key of a
-// record.
+// Names of the headers that ReadEmitted uses. A destination maps them to its own header names, or to the key of a record.
 const (
-	HeaderChange  = "change"  // what [AppendFacts] wrote
+	HeaderChange  = "change"  // the output of [AppendFacts]
 	HeaderID      = "id"      // see event.Change.ID
 	HeaderType    = "type"    // see event.Type
 	HeaderCluster = "cluster" // the name of the cluster
 	HeaderKey     = "key"     // see event.Change.Key
 )
 
-// ReadEmitted says which change a stored record tells of, whatever format it was written in: a sink may have been configured
-// otherwise then. beside returns what stands beside the value under one of the names above; "" where there is nothing.
+// ReadEmitted identifies the change of a stored record, in any format, because the sink may have been configured differently
+// when the record was written. beside returns the header with one of the names above; "" if there is none.
 //
-// ours is false for what no exporter wrote, and for copies of changes that could not be delivered, which are no delivery.
-// What is damaged is not ours either: a record that is not recognized is published again, with the same ID, and a record
-// that is taken for another one would be lost.
+// ours is false for records that no exporter wrote, and for dead letters, which are not deliveries. It is also false for
+// damaged records: an unrecognized record is published again under the same ID, but a record mistaken for another change
+// would be lost.
 func ReadEmitted(value []byte, beside func(name string) string) (e event.EmittedRecord, ours bool) {
 	if all := beside(HeaderChange); all != "" {
 		f, ok := readNative([]byte(all))
 		return f.emittedRecord(), ok && f.isConsistent("") && !f.deadLetter
 	}
 	id := beside(HeaderID)
-	if f, ok := readValue(value); ok && f.isConsistent(id) { // a row can look like anything, but has an ID beside it
+	if f, ok := readValue(value); ok && f.isConsistent(id) { // a row can have any members, but it has an ID header
 		return f.emittedRecord(), !f.deadLetter
 	}
 	return readHeaders(id, beside)
 }
 
-// recordFacts are what is read of a record.
+// recordFacts are the facts read from a record.
 type recordFacts struct {
 	id, kind, cluster, group, resource, namespace, name, uid, version string
 
@@ -46,8 +45,8 @@ func (f *recordFacts) resourceName() string {
 	return event.Resource{Group: f.group, Resource: f.resource}.String()
 }
 
-// isConsistent says whether the facts are those of one change: its ID is made of the others. beside is the ID beside the value; ""
-// where there is none.
+// isConsistent reports whether the facts belong to one change: its ID is composed of the others. beside is the ID header; ""
+// if there is none.
 func (f *recordFacts) isConsistent(beside string) bool {
 	if f.kind == "" || f.resource == "" || beside != "" && beside != f.id {
 		return false
@@ -72,7 +71,7 @@ func (f *recordFacts) emittedRecord() event.EmittedRecord {
 	return e
 }
 
-// readHeaders reads what stands beside a value that tells nothing: that of a row, or none. The ID names the version.
+// readHeaders identifies a record by its headers if the value is a row or absent. The ID contains the version.
 func readHeaders(id string, beside func(name string) string) (e event.EmittedRecord, ours bool) {
 	key := strings.Split(beside(HeaderKey), "/")
 	if len(key) != 4 {
@@ -89,7 +88,7 @@ func readHeaders(id string, beside func(name string) string) (e event.EmittedRec
 	return f.emittedRecord(), f.isConsistent("")
 }
 
-// readValue reads the facts out of a value. ok is false for one that has none, as a row.
+// readValue reads the facts from a value. ok is false if it has none, like a row.
 func readValue(value []byte) (f recordFacts, ok bool) {
 	switch data, source := findNativeOrSource(value); {
 	case data != nil:
@@ -100,7 +99,7 @@ func readValue(value []byte) (f recordFacts, ok bool) {
 	return readNative(value)
 }
 
-// findNativeOrSource finds the native object in a CloudEvent in structured mode, or the source in an envelope.
+// findNativeOrSource returns the native object of a CloudEvent in structured mode, or the source of an envelope.
 func findNativeOrSource(value []byte) (data, source []byte) {
 	var event, envelope bool
 	for m := enterObject(value); m.Next(); {
@@ -128,7 +127,7 @@ func findNativeOrSource(value []byte) (data, source []byte) {
 	return nil, nil
 }
 
-// The names of the facts in the native object and in the source of an envelope, see appendEnvelopeSource.
+// Member names of the facts in the native object and in the source of an envelope, see appendEnvelopeSource.
 var (
 	nativeFields = map[string]func(*recordFacts) *string{
 		"id": factID, "type": factKind, "cluster": factCluster, "group": factGroup, "resource": factResource,
@@ -152,7 +151,7 @@ func factVersion(f *recordFacts) *string   { return &f.version }
 
 func readNative(b []byte) (recordFacts, bool) { return readMembers(b, nativeFields) }
 
-// readMembers reads the facts that an object has under these names.
+// readMembers reads the facts of an object that has them under these names.
 func readMembers(b []byte, names map[string]func(*recordFacts) *string) (f recordFacts, ok bool) {
 	m := enterObject(b)
 	for m.Next() {

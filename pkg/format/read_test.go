@@ -7,7 +7,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// headerVariants are the ways in which buses tell something beside the value of c: all that Kafka does, and as little as NATS can.
+// headerVariants are the headers that buses store with c: all of them, as Kafka does, and the minimum, as in NATS.
 func headerVariants(f Format, c *event.Change) map[string]func(string) string {
 	facts := map[string]string{}
 	if f.NeedsFactsHeader(c) {
@@ -18,7 +18,7 @@ func headerVariants(f Format, c *event.Change) map[string]func(string) string {
 		whole[HeaderID], whole[HeaderType], whole[HeaderCluster] = c.ID(), string(c.Type), c.Cluster
 	}
 	all := map[string]func(string) string{"all": func(name string) string { return whole[name] }}
-	if f != Upsert { // which has headers always
+	if f != Upsert { // which always has headers
 		all["least"] = func(name string) string { return facts[name] }
 	}
 	return all
@@ -40,7 +40,7 @@ func TestEveryFormatIdentifiesItsChange(t *testing.T) {
 	}
 }
 
-// TestTombstoneIdentifiesItsDelete is about the tombstones of Debezium.
+// TestTombstoneIdentifiesItsDelete covers the tombstones of Debezium.
 func TestTombstoneIdentifiesItsDelete(t *testing.T) {
 	c := sampleChange()
 	c.Type, c.After = event.Deleted, nil
@@ -83,7 +83,7 @@ func TestForeignRecordsAreNotOurs(t *testing.T) {
 	}
 }
 
-// TestRowIsNotTakenForAnotherChange gives an object the members of a change: what stands beside it counts.
+// TestRowIsNotTakenForAnotherChange uses an object that has the members of a change: the headers take precedence.
 func TestRowIsNotTakenForAnotherChange(t *testing.T) {
 	victim, row := sampleChange(), sampleChange()
 	victim.Name, victim.UID = "victim", "v"

@@ -7,15 +7,15 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// OmittedMember is the member at the top of a row, in the formats [Upsert] and [Debezium], that names what was left out of
-// the object so that the destination takes it. Readers of these formats look at nothing but the row, and a missing spec
-// would otherwise say that there is none.
+// OmittedMember is the first member of a truncated row in the formats [Upsert] and [Debezium]. It lists the members that
+// were omitted because the destination rejected the row as too large. Readers of these formats only see the row, and would
+// take a missing spec for an object without one.
 const OmittedMember = "kubecdcOmitted"
 
-// nonObjectMembers are the members of event.Change.Omitted that are no part of the object.
+// nonObjectMembers are the values of event.Change.Omitted that are not members of the object.
 var nonObjectMembers = []string{"before", "changed", "patch"}
 
-// appendRow appends an object as a row, marked if it is not whole.
+// appendRow appends an object as a row, and marks it if it is incomplete.
 func appendRow(b, object []byte, c *event.Change) []byte {
 	var names []string
 	for _, name := range c.Omitted {

@@ -13,7 +13,7 @@ import (
 
 var update = flag.Bool("update", false, "write the samples of testdata anew; read every one before you commit it")
 
-// namedChange is a change that docs/events.md shows.
+// namedChange is a change shown in docs/events.md.
 type namedChange struct {
 	name   string
 	change event.Change
@@ -21,14 +21,14 @@ type namedChange struct {
 
 var deployments = event.Resource{Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment"}
 
-// sampleBody is the object of the samples in one of its versions.
+// sampleBody returns one version of the object that the samples use.
 func sampleBody(version, generation, replicas string) []byte {
 	return []byte(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web","namespace":"shop",` +
 		`"uid":"8c1f6b1e-5d0a-4a83-9a3e-2f0c6f5d7b11","resourceVersion":"` + version + `","generation":` + generation +
 		`,"creationTimestamp":"2026-01-02T03:04:05Z"},"spec":{"replicas":` + replicas + `}}`)
 }
 
-// sampleChanges are one change of each type, and the special cases among them.
+// sampleChanges returns a change of each type, and the special cases.
 func sampleChanges() []namedChange {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678901234, time.UTC)
 	object := event.Change{
@@ -99,7 +99,7 @@ func sampleChanges() []namedChange {
 	}
 }
 
-// renderRecord writes what lies on a bus: headers, one a line, and the value below.
+// renderRecord renders a record as stored on a bus: headers, one per line, followed by the value.
 func renderRecord(f Format, c *event.Change) string {
 	var b strings.Builder
 	if f == CloudEvents {
@@ -119,7 +119,7 @@ func renderRecord(f Format, c *event.Change) string {
 	return b.String() + "(no value)\n"
 }
 
-// goldenFile is the file that holds a sample.
+// goldenFile returns the file that holds a sample.
 func goldenFile(f Format, name string) string {
 	return filepath.Join("testdata", f.String(), name+".txt")
 }
@@ -157,7 +157,7 @@ const (
 	samplesEnd   = "<!-- end of samples -->\n"
 )
 
-// TestTheDocumentationShowsTheSamples keeps docs/events.md from telling something else than the code.
+// TestTheDocumentationShowsTheSamples keeps docs/events.md in step with the code.
 func TestTheDocumentationShowsTheSamples(t *testing.T) {
 	const file = "../../docs/events.md"
 	page, err := os.ReadFile(file)
@@ -177,7 +177,7 @@ func TestTheDocumentationShowsTheSamples(t *testing.T) {
 	}
 }
 
-// renderSamples is the part of docs/events.md with every sample.
+// renderSamples returns the part of docs/events.md with all samples.
 func renderSamples() string {
 	var b strings.Builder
 	for _, f := range All() {

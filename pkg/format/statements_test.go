@@ -15,8 +15,8 @@ import (
 	"github.com/kubecdc/kubecdc/tools/eventschema"
 )
 
-// sectionChecks are what docs/events.md says of what is written, section by section. What it says of when something is emitted
-// is held elsewhere, see elsewhere.
+// sectionChecks check the statements of docs/events.md about the encoding, section by section. Statements about when a
+// record is emitted are checked by other tests, see sectionTests.
 var sectionChecks = map[string]func(t *testing.T, c *event.Change){
 	"The native object":      checkNativeObject,
 	"Types":                  checkTypes,
@@ -27,7 +27,7 @@ var sectionChecks = map[string]func(t *testing.T, c *event.Change){
 	"Where they go":          checkKeys,
 }
 
-// sectionTests names the tests of the sections whose statements are about more than one change: file and function.
+// sectionTests names the tests of sections that concern more than one change: file and function.
 var sectionTests = map[string][]string{
 	"Snapshots": {
 		"pkg/deltas/property_test.go TestEveryRevisionIsEmittedOnceThroughCrashes", "pkg/consumer/stream_test.go TestTheRulesEndInTheStateOfTheCluster",
@@ -56,7 +56,7 @@ func TestEveryStatementOfTheEventsPageHolds(t *testing.T) {
 	}
 }
 
-// TestEverySectionIsChecked fails when a section is added to a page and no test is named for it.
+// TestEverySectionIsChecked fails when a section is added to a page without a test.
 func TestEverySectionIsChecked(t *testing.T) {
 	for _, page := range []string{"events.md", "consuming.md"} {
 		text, err := os.ReadFile("../../docs/" + page)
@@ -79,7 +79,7 @@ func TestEverySectionIsChecked(t *testing.T) {
 	}
 }
 
-// variantChanges are further changes, each with one thing that is special.
+// variantChanges returns further changes, each with one special property.
 func variantChanges() []namedChange {
 	var all []namedChange
 	for _, s := range sampleChanges() {
@@ -97,7 +97,7 @@ func variantChanges() []namedChange {
 	return all
 }
 
-// readObject is a JSON object, and its members in order.
+// readObject decodes a JSON object and returns its member names in order.
 func readObject(t *testing.T, text []byte) (map[string]any, []string) {
 	t.Helper()
 	var all map[string]any
@@ -123,7 +123,8 @@ func readObject(t *testing.T, text []byte) (map[string]any, []string) {
 	return all, order
 }
 
-// checkNativeObject: "Members appear in this order; absent ones are left out", and what the table says of single ones.
+// checkNativeObject: "Members appear in this order; members without a value are omitted", and the properties of members in
+// the table.
 func checkNativeObject(t *testing.T, c *event.Change) {
 	object, order := readObject(t, JSON.AppendValue(nil, c))
 	var table []string
@@ -148,7 +149,7 @@ func checkNativeObject(t *testing.T, c *event.Change) {
 	}
 }
 
-// types: control records "speak of a resource and of no object. Their key is that of the resource".
+// checkTypes: control records "concern a resource, not an object. Their key is that of the resource".
 func checkTypes(t *testing.T, c *event.Change) {
 	object, _ := readObject(t, JSON.AppendValue(nil, c))
 	_, named := object["name"]
@@ -217,7 +218,7 @@ func checkCloudEvents(t *testing.T, c *event.Change) {
 	}
 }
 
-// readSection is one section of docs/events.md.
+// readSection returns one section of docs/events.md.
 func readSection(t *testing.T, section string) string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/events.md")
@@ -232,7 +233,8 @@ func readSection(t *testing.T, section string) string {
 	return rest
 }
 
-// debezium: the table of op, what is never null, what source holds, and that control records have no value.
+// checkDebezium: the table of op, the members that are never null, the contents of source, and that control records have no
+// value.
 func checkDebezium(t *testing.T, c *event.Change) {
 	value := Debezium.AppendValue(nil, c)
 	if c.Type.IsControl() || !Debezium.CanRepresent(c) {
@@ -278,7 +280,7 @@ func checkDebezium(t *testing.T, c *event.Change) {
 	}
 }
 
-// upsert: "The value is the object, as in after … A delete has no value. Control records have none either".
+// checkUpsert: "The value is the object, as in after … A delete has no value. Control records have no value either".
 func checkUpsert(t *testing.T, c *event.Change) {
 	value := Upsert.AppendValue(nil, c)
 	if (len(value) == 0) != (c.Type.IsControl() || c.Type == event.Deleted || !Upsert.CanRepresent(c)) {
@@ -289,8 +291,8 @@ func checkUpsert(t *testing.T, c *event.Change) {
 	}
 }
 
-// checkFactsHeader: "Where a format has no value for a change, or leaves out that the object is not whole, the header … holds the
-// native object without patch, before and after".
+// checkFactsHeader: "If a format has no value for a change, or its value does not show why an object is incomplete, the
+// header … holds the native object without patch, before and after".
 func checkFactsHeader(t *testing.T, c *event.Change) {
 	for _, f := range All() {
 		if len(f.AppendValue(nil, c)) == 0 && !f.NeedsFactsHeader(c) {
@@ -308,8 +310,7 @@ func checkFactsHeader(t *testing.T, c *event.Change) {
 	}
 }
 
-// checkKeys: the form of the key, and "No value of the formats json, cloudevents and cloudevents-structured is ever
-// empty".
+// checkKeys: the form of the key, and "No value of the formats json, cloudevents and cloudevents-structured is ever empty".
 func checkKeys(t *testing.T, c *event.Change) {
 	group := c.Resource.Group
 	if group == "" {

@@ -2,19 +2,21 @@ package rawjson
 
 import "fmt"
 
-// MalformedError says that bytes are not one JSON value as RFC 8259 has it. It quotes nothing of them: they may be secret.
+// MalformedError reports that bytes are not one valid JSON value (RFC 8259). It does not quote them, because they may be
+// secret.
 type MalformedError struct {
 	What   string
 	Offset int // in bytes
 }
 
-// Error implements error.
+// Error returns the problem and the byte offset.
 func (e *MalformedError) Error() string { return fmt.Sprintf("%s at byte %d", e.What, e.Offset) }
 
-// MalformedAt is the error of a negative index.
+// MalformedAt returns the error for a negative index.
 func MalformedAt(i int) error { return &MalformedError{"malformed JSON", FailAt(i)} }
 
-// CheckEnd checks that b is one value and nothing else but white space, of which end is the index behind it.
+// CheckEnd checks that only white space follows the value in b that ends at index end. A negative end is returned as an
+// error.
 func CheckEnd(b []byte, end int) error {
 	if end < 0 {
 		return MalformedAt(end)

@@ -2,14 +2,14 @@ package rawjson
 
 import "bytes"
 
-// Names notices when a name occurs twice in one object: then there is no telling which value counts.
+// Names detects duplicate names in one object, because their values are ambiguous. The zero value is ready to use.
 type Names struct {
 	few  [16][]byte
 	n    int
 	many map[string]bool
 }
 
-// IsDuplicate says that the name was there before. It keeps the name, which must not be written to afterwards.
+// IsDuplicate reports whether the name was passed before, and records it. The name is retained and must not be modified.
 func (s *Names) IsDuplicate(name []byte) bool {
 	if s.many != nil {
 		if s.many[string(name)] {

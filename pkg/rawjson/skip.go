@@ -5,13 +5,14 @@ import (
 	"math/bits"
 )
 
-// MaxDepth is how many levels of objects and arrays SkipValue follows. No API object comes near; what is deeper is refused.
+// MaxDepth bounds the nesting of objects and arrays. API objects stay far below; deeper values are rejected.
 const MaxDepth = 500
 
-// FailAt encodes the index of an error as a negative one, so that what walks returns one int. It is its own inverse.
+// FailAt encodes the index of an error as a negative number, so that walking functions return one int. It is its own
+// inverse.
 func FailAt(i int) int { return ^i }
 
-// SkipSpace returns the index of what is no white space.
+// SkipSpace returns the index of the next byte that is not white space.
 func SkipSpace(b []byte, i int) int {
 	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\t' || b[i] == '\r') {
 		i++
@@ -19,8 +20,8 @@ func SkipSpace(b []byte, i int) int {
 	return i
 }
 
-// SkipValue returns the index behind the value that begins at i and is depth levels deep already. It checks everything:
-// what it passes is valid JSON, as RFC 8259 has it.
+// SkipValue returns the index after the value that starts at i, at nesting level depth. It validates the value completely
+// (RFC 8259).
 func SkipValue(b []byte, i, depth int) int {
 	if i >= len(b) || depth > MaxDepth {
 		return FailAt(i)
@@ -93,7 +94,7 @@ func skipNumber(b []byte, i int) int {
 	return i
 }
 
-// skipDigits passes at least one digit.
+// skipDigits requires at least one digit.
 func skipDigits(b []byte, i int) (int, bool) {
 	from := i
 	for i < len(b) && '0' <= b[i] && b[i] <= '9' {
@@ -102,14 +103,14 @@ func skipDigits(b []byte, i int) (int, bool) {
 	return i, i > from
 }
 
-// A byte repeated eight times, to look at eight bytes at a time.
+// Bytes repeated eight times, for searching eight bytes at a time.
 const (
 	lowBits  = 0x0101010101010101
 	highBits = 0x8080808080808080
 )
 
-// SkipString returns the index behind the string whose opening quote is at i. It looks at eight bytes at a time for a
-// quote, a backslash or a control character; the lowest byte it finds is one, those above may be false alarms.
+// SkipString returns the index after the string that starts at i. It searches eight bytes at a time for a quote, a backslash
+// or a control character; only the lowest match is reliable, higher ones may be false positives.
 func SkipString(b []byte, i int) int {
 	i++
 	for i < len(b) {

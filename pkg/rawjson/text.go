@@ -5,7 +5,8 @@ import (
 	"encoding/json"
 )
 
-// Unquote returns what a valid JSON string, given with its quotes, says. Without escapes it aliases the string.
+// Unquote returns the text of a valid JSON string, given with its quotes. If there are no escapes, the result aliases the
+// string.
 func Unquote(quoted []byte) []byte {
 	inner := quoted[1 : len(quoted)-1]
 	if bytes.IndexByte(inner, '\\') < 0 {
@@ -16,13 +17,13 @@ func Unquote(quoted []byte) []byte {
 	}
 	var s string
 	if json.Unmarshal(quoted, &s) != nil {
-		return inner // not reached for what SkipString has passed
+		return inner // unreachable for strings accepted by SkipString
 	}
 	return []byte(s)
 }
 
-// unescapeSimple returns what a string with simple escapes says: a JSON text within a string has no others. One with a code point
-// is for encoding/json, which costs five times as much.
+// unescapeSimple decodes a string with single-character escapes only, which suffices for JSON text inside a string. Strings
+// with \u escapes are left to encoding/json, which is five times slower.
 func unescapeSimple(inner []byte) (text []byte, ok bool) {
 	text = make([]byte, 0, len(inner))
 	for {

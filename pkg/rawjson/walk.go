@@ -1,18 +1,18 @@
 package rawjson
 
-// Members walks the members of one JSON object. After Next the value begins at I, and whoever takes it moves I behind
-// it. A negative I is an error and ends the walk; after the last member I is behind the closing brace.
+// Members walks the members of one JSON object. After Next returns true, the value starts at I, and the caller must move I
+// to its end. A negative I is an error and ends the walk; after the last member, I is after the closing brace.
 type Members struct {
 	I     int
-	Key   []byte // without quotes and escapes; aliases the bytes where there are none
-	Start int    // of the member: its opening quote
-	Comma int    // before the member; -1 for the first
+	Key   []byte // without quotes and escapes; aliases the text if it has no escapes
+	Start int    // index of the opening quote of the name
+	Comma int    // index of the preceding comma; -1 for the first
 
 	b     []byte
 	first bool
 }
 
-// EnterObject begins a walk of the object whose opening brace is at i.
+// EnterObject starts a walk of the object that starts at i.
 func EnterObject(b []byte, i int) Members {
 	if i < 0 || i >= len(b) || b[i] != '{' {
 		return Members{b: b, I: FailAt(max(i, 0))}
@@ -20,7 +20,7 @@ func EnterObject(b []byte, i int) Members {
 	return Members{b: b, I: i + 1, first: true, Comma: -1}
 }
 
-// Next goes to the next member, if there is one.
+// Next advances to the next member and reports whether there is one.
 func (m *Members) Next() bool {
 	if m.I < 0 {
 		return false
@@ -50,22 +50,22 @@ func (m *Members) Next() bool {
 	return true
 }
 
-// Elements walks the elements of one JSON array as [Members] does the members of an object.
+// Elements walks the elements of one JSON array, as [Members] does for objects.
 type Elements struct {
 	I     int
-	Start int // of the element
-	Comma int // before the element; -1 for the first
+	Start int // index of the element
+	Comma int // index of the preceding comma; -1 for the first
 
 	b     []byte
 	first bool
 }
 
-// EnterArray begins a walk of the array whose opening bracket is at i; that it is one is for the caller to know.
+// EnterArray starts a walk of the array that starts at i. The caller must have checked the bracket.
 func EnterArray(b []byte, i int) Elements {
 	return Elements{b: b, I: i + 1, first: true, Comma: -1}
 }
 
-// Next goes to the next element, if there is one.
+// Next advances to the next element and reports whether there is one.
 func (e *Elements) Next() bool {
 	if e.I < 0 {
 		return false
@@ -78,8 +78,8 @@ func (e *Elements) Next() bool {
 	return more
 }
 
-// nextItem goes from behind a bracket or a value to where the next member or element begins, and says which comma it passed, -1
-// for none. When there is no more, i is behind the closing bracket, or negative.
+// nextItem moves from the end of a bracket or value to the start of the next member or element, and returns the index of the
+// comma before it, -1 for none. If there is no further item, i is after the closing bracket, or negative.
 func nextItem(b []byte, from int, first bool, closing byte) (i, comma int, more bool) {
 	i = SkipSpace(b, from)
 	switch {

@@ -8,14 +8,14 @@ import (
 	"testing"
 )
 
-// seeds are values, whole and broken in the ways that texts break.
+// seeds are values, both valid and malformed in typical ways.
 var seeds = []string{
 	`{}`, `[]`, `""`, `0`, `-1.5e+3`, `true`, `null`, `{"a":[1,{"b":"c"}],"d":null}`, ` {"a" : 1 , "b" : [ ] } `,
 	`"\u00e9\n\"\\"`, `{"a":1,}`, `[1,]`, `[1 2]`, `{"a"}`, `{"a":}`, `{1:2}`, `[}`, `{]`, `"\x"`, `"\u12g4"`, "\"\n\"", `01`, `1.`, `-`, `tru`,
 	`"0123456`, `"01234567"`, `"012345678\"`, strings.Repeat("[", 70) + strings.Repeat("]", 70), strings.Repeat("[", 600) + strings.Repeat("]", 600),
 }
 
-// FuzzSkipValueAcceptsOnlyValidJSON holds SkipValue to encoding/json: it passes what that calls valid, and nothing else.
+// FuzzSkipValueAcceptsOnlyValidJSON compares SkipValue with encoding/json: both must accept the same texts.
 func FuzzSkipValueAcceptsOnlyValidJSON(f *testing.F) {
 	for _, s := range seeds {
 		f.Add([]byte(s))
@@ -32,7 +32,7 @@ func FuzzSkipValueAcceptsOnlyValidJSON(f *testing.F) {
 	})
 }
 
-// FuzzSkipTrustedValueAgreesWithSkipValue holds SkipTrustedValue to end where SkipValue does, wherever that passes the whole text.
+// FuzzSkipTrustedValueAgreesWithSkipValue: SkipTrustedValue must end at the same index as SkipValue for every valid text.
 func FuzzSkipTrustedValueAgreesWithSkipValue(f *testing.F) {
 	for _, s := range seeds {
 		f.Add([]byte(s))

@@ -8,27 +8,27 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/shape/path"
 )
 
-// copyKind says what an annotation of any object holds that is no business of its own.
+// copyKind describes whether an annotation holds a copy of an object, which may contain secret values.
 type copyKind int
 
 const (
 	noCopy      copyKind = iota
-	wholeCopy            // a copy of the object, as whoever applied it wrote it: its values included
-	derivedCopy          // a credential, or something made of a whole object that cannot be shaped as one
+	wholeCopy            // a copy of the object as it was applied, including its values
+	derivedCopy          // a credential, or data derived from an object that cannot be redacted like one
 )
 
-// copyAnnotations are the annotations that hold copies, besides all whose names say "last applied".
+// copyAnnotations lists annotations that hold copies. Any annotation with "last-applied" in its name holds one too.
 var copyAnnotations = map[string]copyKind{
 	"kubectl.kubernetes.io/last-applied-configuration": wholeCopy,
 	"kapp.k14s.io/original":                            wholeCopy,
 	"kapp.k14s.io/original-diff":                       derivedCopy,
 	"kapp.k14s.io/original-diff-full":                  derivedCopy,
 	"kapp.k14s.io/original-diff-md5":                   derivedCopy,
-	"objectset.rio.cattle.io/applied":                  wholeCopy, // gzip in base64, where it is not JSON
+	"objectset.rio.cattle.io/applied":                  wholeCopy, // gzip in base64, or JSON
 	"openshift.io/token-secret.value":                  derivedCopy,
 }
 
-// copyKindOf says what the annotation of that name holds.
+// copyKindOf returns what the annotation with this name holds.
 func copyKindOf[T string | []byte](name T) copyKind {
 	if kind, ok := copyAnnotations[string(name)]; ok {
 		return kind
@@ -40,15 +40,15 @@ func copyKindOf[T string | []byte](name T) copyKind {
 	return noCopy
 }
 
-// maxCopyDepth is how many copies within copies are looked into.
+// maxCopyDepth bounds how many levels of copies within copies are inspected.
 const maxCopyDepth = 3
 
-// annotationsTree is the tree of every object that is not a Secret: only its copies need a look.
+// annotationsTree applies to every object except Secrets: only copies in its annotations need to be inspected.
 var annotationsTree = &path.Tree{Names: map[string]*path.Tree{"metadata": {Names: map[string]*path.Tree{"annotations": {Copies: true}}}}}
 
-// annotationTree is the tree of an annotation of which the paths say next: of one that holds a copy it says that all of it is
-// redacted, unless the copy is one of the same kind of object in which there is nothing to redact. A copy that cannot be
-// read, because it is packed or no JSON, is redacted.
+// annotationTree returns the tree for the value of an annotation; next is the tree according to the paths. An annotation
+// with a copy is redacted completely, unless the copy is of the same kind as the object and holds nothing to redact. A copy
+// that cannot be parsed, for example because it is compressed, is redacted.
 func (w *redactionPass) annotationTree(name []byte, i int, next *path.Tree) *path.Tree {
 	kind := copyKindOf(name)
 	if kind == noCopy || next == redactAll {
@@ -63,7 +63,7 @@ func (w *redactionPass) annotationTree(name []byte, i int, next *path.Tree) *pat
 	return redactAll
 }
 
-// isHarmlessCopy says that a copy holds nothing that the rule redacts.
+// isHarmlessCopy reports whether a copy holds nothing that the rule redacts.
 func (w *redactionPass) isHarmlessCopy(value []byte) bool {
 	if value[0] != '"' || w.depth == maxCopyDepth {
 		return string(value) == "null"

@@ -1,27 +1,28 @@
-// Package shape decides how much of a change is emitted, and where it goes: it takes secrets out before anything is stored.
+// Package shape decides how much of a change is emitted and where it goes, and redacts secrets before anything is stored.
 //
 // # How a change passes
 //
 //	deltas.Tracker ─▶ shape (one [event.Append] in front of another, for each scope) ─▶ journal
 //
-// What is journaled is what consumers get, so whatever must not be seen is gone before it can reach a disk, a log or a dead
-// letter. What does not become a change still moves on: the observation keeps its known objects and its position (I1).
+// Consumers receive what is journaled, so secrets are removed before they can reach a disk, a log or a dead letter. Changes
+// that are not emitted still advance the scope: the observation keeps its known objects and its position (I1).
 //
-// A [Router] is asked on the other side of the journal, by each sink as it reads: what it keeps from one sink another may
-// get.
+// A [Router] works on the other side of the journal. Each sink asks it while reading, so that a change can go to some sinks
+// only.
 //
 // # Bytes, not maps
 //
-// Redaction is one pass over the bytes of an object, which are changed only where a secret stands: numbers keep their
-// spelling and members their order. An object with nothing to change is passed on as it is, without a copy, and a rule
-// that asks for nothing never looks into its objects.
+// Redaction is one pass over the bytes of an object and edits only secret values: numbers keep their spelling and members
+// their order. An object without edits is passed on without a copy, and a rule that shapes nothing does not look into
+// objects.
 //
 // # Fail closed
 //
-// An object that cannot be understood is not shown: its change loses both bodies and says so in event.Change.Withheld, and
-// every sink makes a dead letter of it. Errors name byte offsets and never quote what stands there.
+// An object that cannot be parsed is not shown: its change loses both bodies, event.Change.Withheld gives the reason, and
+// every sink turns it into a dead letter. Errors give byte offsets and never quote the object.
 //
-// # What it never does
+// # Limits
 //
-// It never fails, never waits, never logs, has no clock and keeps no state of an object.
+// The package never logs and has no clock. It stores no state of objects itself. Errors come only from the storage that it
+// wraps.
 package shape

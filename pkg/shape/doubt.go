@@ -8,13 +8,13 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/shape/path"
 )
 
-// Warning is something suspicious that is no error.
+// Warning is a suspicious but valid setting.
 type Warning struct {
 	Key     string // within the rule: "redactPaths[0]"
 	Message string
 }
 
-// Warnings reports paths that begin with a member that only custom resources may have.
+// Warnings reports paths that start with a member that no built-in resource of Kubernetes has.
 func (p Policy) Warnings() []Warning {
 	var all []Warning
 	for key, texts := range p.pathsByKey() {

@@ -1,15 +1,15 @@
 package shape
 
-// edit replaces the bytes from start to end.
+// edit replaces the bytes in [start, end).
 type edit struct {
 	start, end int
-	text       []byte // nil removes
+	text       []byte // nil removes the bytes
 }
 
-// edits are ascending and do not overlap.
+// edits are in ascending order and do not overlap.
 type edits []edit
 
-// applyTo returns b with the edits made; b itself where there are none.
+// applyTo returns a copy of b with the edits applied; b itself if there are none.
 func (all edits) applyTo(b []byte) []byte {
 	if len(all) == 0 {
 		return b
@@ -26,14 +26,14 @@ func (all edits) applyTo(b []byte) []byte {
 	return append(out, b[at:]...)
 }
 
-// remover takes members out of an object, or elements out of an array, so that the rest is still one: with each goes one
-// comma. Its methods are called in order, for every member.
+// remover removes members of an object or elements of an array, with one comma each, so that the result is valid JSON.
+// removeItem or keepItem must be called for every item, in order.
 type remover struct {
 	edits *edits
 	kept  bool
 }
 
-// removeItem takes out the member from start to end; comma is where the one before it stands, -1 for the first member.
+// removeItem removes the item from start to end; comma is the index of the comma before it, -1 for the first item.
 func (r *remover) removeItem(comma, start, end int) {
 	if comma >= 0 {
 		start = comma
@@ -41,9 +41,9 @@ func (r *remover) removeItem(comma, start, end int) {
 	*r.edits = append(*r.edits, edit{start: start, end: end})
 }
 
-// keepItem keeps a member. It must be called before edits within the member are made.
+// keepItem keeps an item. It must be called before edits inside the item are added.
 func (r *remover) keepItem(comma int) {
-	if !r.kept && comma >= 0 { // all before it are gone
+	if !r.kept && comma >= 0 { // all preceding items were removed
 		*r.edits = append(*r.edits, edit{start: comma, end: comma + 1})
 	}
 	r.kept = true

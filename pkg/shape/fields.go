@@ -5,22 +5,22 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/shape/path"
 )
 
-// identityPaths names the members that say which object this is. They are in every event and cannot be taken out.
+// identityPaths are the members that identify an object. They are part of every event and cannot be removed.
 var identityPaths = []path.Path{
 	path.OfNames("apiVersion"), path.OfNames("kind"), path.OfNames("metadata", "name"), path.OfNames("metadata", "namespace"),
 	path.OfNames("metadata", "uid"), path.OfNames("metadata", "resourceVersion"),
 }
 
-// identityTree is the tree of what says which object it is.
-var identityTree, _ = path.NewTree(identityPaths) // six names without wildcards
+// identityTree is the tree of identityPaths.
+var identityTree, _ = path.NewTree(identityPaths) // the error is impossible: six names without wildcards
 
-// fieldSelector leaves members of objects out. It is immutable.
+// fieldSelector removes members of objects. It is immutable.
 type fieldSelector struct {
 	keep *path.Tree // nil keeps all
 	drop *path.Tree // nil drops none
 }
 
-// newFieldSelector returns nil where nothing is left out.
+// newFieldSelector returns nil if nothing is removed.
 func newFieldSelector(keep, drop []path.Path) (f *fieldSelector, err error) {
 	if len(keep)+len(drop) == 0 {
 		return nil, nil
@@ -37,7 +37,7 @@ func newFieldSelector(keep, drop []path.Path) (f *fieldSelector, err error) {
 	return f, err
 }
 
-// selectFrom returns body without what is to be left out; body itself where that is nothing.
+// selectFrom returns body without the removed members; body itself if there are none.
 func (f *fieldSelector) selectFrom(body []byte) ([]byte, error) {
 	c := selectionPass{b: body}
 	start := rawjson.SkipSpace(body, 0)
@@ -48,14 +48,14 @@ func (f *fieldSelector) selectFrom(body []byte) ([]byte, error) {
 	return c.edits.applyTo(body), nil
 }
 
-// selection says what of a value stays.
+// selection defines which parts of a value are kept.
 type selection struct {
 	keep, drop, id *path.Tree
-	all            bool // everything, but for what drop says
-	none           bool // nothing, but for what id says
+	all            bool // keep everything except drop
+	none           bool // keep nothing except id
 }
 
-// disposition is what becomes of a value.
+// disposition is the treatment of one value.
 type disposition int
 
 const (
@@ -64,12 +64,12 @@ const (
 	removeAll
 )
 
-// dispositionOf says what becomes of a value for which c is the cut.
+// dispositionOf returns the treatment of a value. container is set for objects and arrays.
 func (c selection) dispositionOf(container bool) disposition {
 	switch {
 	case c.id != nil && c.id.Ends:
 		return keepWhole
-	case c.none, !c.all && !container: // what keeps on within a value that has nothing within
+	case c.none, !c.all && !container: // the kept path continues below a scalar, which has nothing to keep
 		if c.id != nil && container {
 			return keepPart
 		}
@@ -82,12 +82,12 @@ func (c selection) dispositionOf(container bool) disposition {
 	return keepWhole
 }
 
-// memberSelection is the cut of the member of that name of a value that stays in part.
+// memberSelection returns the selection for a member of a partly kept object.
 func (c selection) memberSelection(name []byte) selection {
 	return c.narrowTo(c.keep.MemberOrNil(name), c.drop.MemberOrNil(name), c.id.MemberOrNil(name))
 }
 
-// elementSelection is the cut of an element.
+// elementSelection returns the selection for elements of a partly kept array.
 func (c selection) elementSelection() selection {
 	return c.narrowTo(c.keep.ElementOrNil(), c.drop.ElementOrNil(), nil)
 }
@@ -138,7 +138,7 @@ func (w *selectionPass) selectElements(i int, c selection, depth int) int {
 	return e.I
 }
 
-// selectValue cuts a value that stays, whole or in part.
+// selectValue processes a value that is kept, completely or partly, and returns the index after it.
 func (w *selectionPass) selectValue(i int, c selection, depth int) int {
 	switch {
 	case depth > rawjson.MaxDepth:

@@ -13,32 +13,31 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
-// What HashOptions.Scope asks for.
+// Values of HashOptions.Scope.
 const (
 	scopeObject = "object"
 	scopeGlobal = "global"
 )
 
-// HashOptions say how hashes are made where redact is hmac.
+// HashOptions configures the hashes of redact: hmac.
 type HashOptions struct {
-	// Among which values equal ones have equal hashes: object, those at one place of one object; or global, all that any
-	// rule with this scope redacts. With global, whoever may write a value anywhere and read the stream can test guesses of
-	// every other one.
+	// Which equal values have equal hashes: object (values at one path of one object) or global (all values that rules with
+	// this scope redact). With global, a user with permission to write any value and to read the stream can test guesses of
+	// all other values.
 	Scope string `mapstructure:"scope"`
 }
 
 const (
 	hashPrefix  = "hmac-sha256:"
-	hashLength  = 16 // bytes of the hash that are written; enough to never meet by chance
-	keyIDLength = 4  // bytes of the key's ID
+	hashLength  = 16 // bytes of the hash in the output; collisions are negligible
+	keyIDLength = 4  // bytes of the key ID
 )
 
-// hasher makes the hashes that values are replaced by: "hmac-sha256:", the ID of the key, ":" and the hash. Each scope has
-// a key of its own, derived from the configured one, so that hashes of one scope say nothing of those of another. Safe for
-// concurrent use.
+// hasher computes the hashes that replace values: "hmac-sha256:", the key ID, ":" and the hash. Each scope has its own key,
+// derived from the configured one, so that hashes of different scopes cannot be compared. Safe for concurrent use.
 type hasher struct {
 	global bool
-	prefix string // of every hash, with its opening quote
+	prefix string // of every hash, including the opening quote
 	pool   sync.Pool
 }
 
@@ -52,8 +51,7 @@ func newHasher(key []byte, scope string) *hasher {
 	return h
 }
 
-// keyIDOf tells keys, and scopes, apart. Who has it can recognize the key, as they could by any hash, and learns nothing else
-// of it.
+// keyIDOf returns the ID of a key. It identifies the key, as any hash does, but reveals nothing else about it.
 func keyIDOf(key []byte) string {
 	return hex.EncodeToString(deriveKey(key, "kubecdc redaction, key ID")[:keyIDLength])
 }
@@ -64,9 +62,9 @@ func deriveKey(key []byte, purpose string) []byte {
 	return h.Sum(nil)
 }
 
-// hashValue returns the hash of a scalar as a JSON string: that of the text of a string, so that escapes make no difference, and
-// of any other scalar as it is spelled. object and place say where it stands; they are part of what is hashed unless the
-// scope is global.
+// hashValue returns the hash of a scalar as a JSON string. Strings are hashed by their text, so that escapes make no
+// difference, and other scalars by their spelling. The object and the place of the value are included in the hash, unless
+// the scope is global.
 func (h *hasher) hashValue(value []byte, object string, place []byte) []byte {
 	if value[0] == '"' {
 		value = rawjson.Unquote(value)
@@ -74,7 +72,7 @@ func (h *hasher) hashValue(value []byte, object string, place []byte) []byte {
 	m := h.pool.Get().(*keyedMAC)
 	defer h.pool.Put(m)
 	m.Reset()
-	if !h.global { // lengths, so that no two places are written alike
+	if !h.global { // length prefixes make the encoding of object and place unambiguous
 		m.text = append(strconv.AppendInt(m.text[:0], int64(len(object)), 10), ':')
 		m.text = append(strconv.AppendInt(append(m.text, object...), int64(len(place)), 10), ':')
 		m.Write(append(m.text, place...))
@@ -85,18 +83,18 @@ func (h *hasher) hashValue(value []byte, object string, place []byte) []byte {
 	return append(hex.AppendEncode(out, m.text[:hashLength]), '"')
 }
 
-// keyedMAC is a keyed hash with room to work.
+// keyedMAC is an HMAC with a scratch buffer.
 type keyedMAC struct {
 	hash.Hash
 	text []byte
 }
 
-// isOwnHash says that a stored value is a hash with this key and scope.
+// isOwnHash reports whether a stored value is a hash with this key and scope.
 func (h *hasher) isOwnHash(quoted []byte) bool {
 	return isHash(quoted) && bytes.HasPrefix(quoted, []byte(h.prefix))
 }
 
-// identityOf is what hashes of scope object are bound to: the object as long as it lives.
+// identityOf returns the identity that hashes of scope object include: the UID, or the key if there is none.
 func identityOf(c *event.Change) string {
 	if c.UID != "" {
 		return c.UID
@@ -104,8 +102,8 @@ func identityOf(c *event.Change) string {
 	return c.Key()
 }
 
-// isHash says that a stored value was redacted before, with this key or another one: it must not be hashed twice. Hashes of
-// earlier versions have no ID of a key.
+// isHash reports whether a stored value is a hash, with this key or another one, which must not be hashed again. Hashes of
+// earlier versions have no key ID.
 func isHash(quoted []byte) bool {
 	text, ok := bytes.CutPrefix(quoted, []byte(`"`+hashPrefix))
 	if !ok {

@@ -7,13 +7,13 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
-// maxAnnotationBytes is how long, in bytes as JSON, an annotation may be to stay in a change that is too large.
+// maxAnnotationBytes is the maximum size, as JSON, of an annotation that the second truncation step keeps.
 const maxAnnotationBytes = 1 << 10
 
-// TruncateOnce returns a copy of a change that a destination refused as too large, with the next thing left out, or false when
-// there is nothing more that may be. The steps: what an update carries beside the object (before, changed, patch); status
-// and long annotations; everything but identity, labels and the rest of metadata. Omitted of the copy names what is left
-// out, Change.ID stays. It is a pure function: a change that is walked down once more is the same at each step.
+// TruncateOnce applies the next truncation step to a change that a destination rejected as too large. It returns a copy, or
+// false if no step is left. The steps are: remove before, changed and patch of an update; remove status and long
+// annotations; remove all except identity, labels and other metadata. The removed members are added to Omitted; Change.ID
+// stays the same. TruncateOnce is pure, so repeating the steps gives the same results.
 func TruncateOnce(c *event.Change) (*event.Change, bool) {
 	d := *c
 	d.Omitted = slices.Clone(c.Omitted)
@@ -58,7 +58,7 @@ func markOmitted(c *event.Change, name string) {
 	}
 }
 
-// trimmer takes out of an object what a consumer can best do without.
+// trimmer removes the members that consumers can most easily do without.
 type trimmer struct {
 	b            []byte
 	metadataOnly bool

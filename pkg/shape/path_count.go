@@ -9,9 +9,9 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/shape/path"
 )
 
-// PathCounter counts in how many objects each path of a policy finds something. Not safe for concurrent use.
+// PathCounter counts the objects in which each path of a policy matches something. Not safe for concurrent use.
 type PathCounter struct {
-	Objects int // that were looked at
+	Objects int // objects inspected
 	Paths   []PathCount
 	trees   []*path.Tree
 }
@@ -19,11 +19,11 @@ type PathCounter struct {
 // PathCount is the count of one path.
 type PathCount struct {
 	Key     string // within the rule: "redactPaths[0]"
-	Path    string // as it is configured
-	Matched int    // objects in which it finds something
+	Path    string // as configured
+	Matched int    // objects in which it matches
 }
 
-// NewPathCounter returns a counter of all paths of a policy, which must be valid.
+// NewPathCounter returns a counter for all paths of a policy, which must be valid.
 func (p Policy) NewPathCounter() (*PathCounter, error) {
 	c := &PathCounter{}
 	for key, texts := range p.pathsByKey() {
@@ -46,7 +46,7 @@ func (p Policy) NewPathCounter() (*PathCounter, error) {
 	return c, nil
 }
 
-// AddObject looks at one object. One that is no JSON has nothing.
+// AddObject counts the paths that match in one object. Invalid JSON matches nothing.
 func (c *PathCounter) AddObject(object []byte) {
 	c.Objects++
 	for i, t := range c.trees {
@@ -56,7 +56,7 @@ func (c *PathCounter) AddObject(object []byte) {
 	}
 }
 
-// pathSearch is one search of one object.
+// pathSearch searches one object for one path.
 type pathSearch struct {
 	b     []byte
 	found bool

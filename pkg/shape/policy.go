@@ -11,51 +11,51 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/shape/path"
 )
 
-// beforeFull is what Policy.AlwaysBefore asks for; the other value is none.
+// beforeFull is the value of Policy.Before that stores states; the other value is none.
 const beforeFull = "full"
 
-// Policy says how the changes of one rule's resources are shaped. The zero value of a field stands for its default.
+// Policy configures how the changes of one rule's resources are shaped. A zero value means the default.
 type Policy struct {
-	// What becomes of secret values: mask (each is written as "***"), drop (members are left out), hmac (a keyed hash,
-	// which shows whether a value changed; needs redaction.key) or none. Secret is everything in a Secret that is not known
-	// to be harmless, and what redactPaths name. none is allowed only where select names secrets itself.
+	// How secret values are redacted: mask (each becomes "***"), drop (members are removed), hmac (a keyed hash, which shows
+	// whether a value changed; requires redaction.key) or none. Secret values are all values of a Secret that are not known
+	// to be harmless, and those at redactPaths. none is allowed only if select lists secrets by name.
 	Redact string `mapstructure:"redact"`
-	// Further values that are secret, in any resource of the rule: paths from the top of the object, such as
+	// Additional secret values, in any resource of the rule: paths from the top of the object, such as
 	// spec.containers[*].env[*].value. See docs/shaping.md.
 	RedactPaths []string `mapstructure:"redactPaths"`
-	// How hashes are made where redact is hmac.
+	// Hashes of redact: hmac.
 	HMAC HashOptions `mapstructure:"hmac"`
-	// What is shown of the labels and annotations of Secrets.
+	// Labels and annotations of Secrets that are shown.
 	SecretMetadata SecretMetadata `mapstructure:"secretMetadata"`
-	// Whether updates carry the state before them: none or full. full keeps the last state of every object in the
-	// journal's directory. Deletes carry the final state either way, where the API server has it. A sink that cannot do
-	// without (format: debezium) makes this full for all rules.
+	// Whether updates carry the state before them: none or full. full stores the last state of every object in the journal's
+	// directory. Deletes always carry the final state, if the API server sends it. A sink that requires the state before
+	// (format: debezium) turns this to full for all rules.
 	Before string `mapstructure:"before"`
-	// How updates say what they changed: none, paths (a list of JSON Pointers), mergePatch (RFC 7396, or RFC 6902 where
-	// that cannot say it) or jsonPatch (RFC 6902). All but none keep states as before: full does.
+	// How updates describe their differences: none, paths (a list of JSON Pointers), mergePatch (RFC 7396, or RFC 6902 if
+	// that cannot express the change) or jsonPatch (RFC 6902). All except none store states, as before: full does.
 	Changed string `mapstructure:"changed"`
-	// Updates are emitted only if something at these paths changed. Keeps states.
+	// Updates are emitted only if a value at these paths changed. Stores states.
 	OnlyIfChanged []string `mapstructure:"onlyIfChanged"`
-	// Updates are not emitted if nothing changed but what is at these paths. Keeps states.
+	// Updates are not emitted if only values at these paths changed. Stores states.
 	IgnoreChanges []string `mapstructure:"ignoreChanges"`
 	// A CEL expression over object, oldObject and change: changes for which it is false are not emitted. See
 	// docs/shaping.md.
 	Filter string `mapstructure:"filter"`
-	// What of the objects is emitted.
+	// Members of the objects that are emitted.
 	Fields Fields `mapstructure:"fields"`
 }
 
-// Fields chooses members of objects. What says which object it is always stays: apiVersion, kind, and of metadata the
+// Fields selects members of objects. Members that identify the object are always kept: apiVersion, kind, and of metadata the
 // name, namespace, uid and resourceVersion.
 type Fields struct {
-	// Paths that are left out.
+	// Paths to remove.
 	Drop []string `mapstructure:"drop"`
-	// Paths beside which all is left out; drop is applied to what they keep. Empty keeps all.
+	// Paths to keep, all others are removed; drop is applied to the result. Empty keeps all.
 	Keep []string `mapstructure:"keep"`
 }
 
-// Validate reports everything wrong with the policy, each problem with its path, which begins with the one given. keyed
-// says that there is a key for hashes.
+// Validate returns all problems of the policy, each prefixed with its path, which starts with at. keyed reports whether a
+// key for hashes is configured.
 func (p Policy) Validate(at string, keyed bool) error {
 	var all []error
 	problem := func(key, format string, args ...any) {
@@ -104,10 +104,10 @@ func (p Policy) validateRedaction(problem problemFunc, keyed bool) {
 	}
 }
 
-// problemFunc reports what is wrong with a key.
+// problemFunc records a problem with a configuration key.
 type problemFunc func(key, format string, args ...any)
 
-// readTree is readPaths for paths that are used together.
+// readTree parses paths like readPaths, and checks that they can be combined.
 func readTree(problem problemFunc, key string, texts []string) []path.Path {
 	paths := readPaths(problem, key, texts)
 	if _, err := path.NewTree(paths); err != nil {
@@ -116,10 +116,10 @@ func readTree(problem problemFunc, key string, texts []string) []path.Path {
 	return paths
 }
 
-// maxPaths bounds the paths of one kind in one rule.
+// maxPaths bounds the number of paths in one list of a rule.
 const maxPaths = 100
 
-// readPaths reads the paths under a key; those that are wrong are reported and read as none.
+// readPaths parses the paths under a key. Invalid paths are reported and are nil in the result.
 func readPaths(problem problemFunc, key string, texts []string) []path.Path {
 	if len(texts) > maxPaths {
 		problem(key, "%d paths, at most %d are allowed", len(texts), maxPaths)
@@ -135,7 +135,7 @@ func readPaths(problem problemFunc, key string, texts []string) []path.Path {
 	return paths
 }
 
-// parseAllPaths reads all paths of a policy.
+// parseAllPaths parses all paths of a policy.
 func (p Policy) parseAllPaths() (redact, only, ignore, keep, drop []path.Path, err error) {
 	for _, kind := range []struct {
 		key   string

@@ -8,30 +8,30 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/shape/path"
 )
 
-// The ways to redact.
+// Values of Policy.Redact.
 const (
 	Mask = "mask" // values become "***"
-	Drop = "drop" // members that hold values are left out
-	HMAC = "hmac" // values become a keyed hash: equal values stay equal
-	None = "none" // values stay
+	Drop = "drop" // members with secret values are removed
+	HMAC = "hmac" // values become a keyed hash; equal values have equal hashes
+	None = "none" // values are shown
 )
 
 const masked = `"***"`
 
 var maskedText = []byte(masked)
 
-// redactor takes secret values out of the objects of one rule. It is safe for concurrent use.
+// redactor redacts secret values in the objects of one rule. Safe for concurrent use.
 type redactor struct {
 	mode    string
 	secrets *path.Tree // for Secrets
-	paths   *path.Tree // what the rule's paths name, in any object; nil for nothing
+	paths   *path.Tree // the rule's paths, for any object; nil if there are none
 	others  *path.Tree // paths, and the annotations of every object
-	hasher  *hasher    // nil but for hmac
+	hasher  *hasher    // nil unless the mode is hmac
 
-	secretID, otherID uint32 // see id
+	secretID, otherID uint32 // see redactionID
 }
 
-// newRedactor returns nil for a mode that shows everything. The paths are those of the policy.
+// newRedactor returns nil if the mode is none. paths are the parsed paths of the policy.
 func newRedactor(p Policy, paths []path.Path, key []byte) (*redactor, error) {
 	if p.redactMode() == None {
 		return nil, nil
@@ -49,21 +49,21 @@ func newRedactor(p Policy, paths []path.Path, key []byte) (*redactor, error) {
 	return r, nil
 }
 
-// hidesValuesOf says whether the rule hides values of this resource, but for what copies of it hold.
+// hidesValuesOf reports whether the rule redacts values of this resource, apart from copies in annotations.
 func (r *redactor) hidesValuesOf(resource event.Resource) bool {
 	return r != nil && (r.paths != nil || isSecret(resource))
 }
 
-// subject says whose object is redacted.
+// subject identifies the object that is redacted.
 type subject struct {
 	resource event.Resource
-	identity string // what hashes are bound to
-	stored   bool   // it was redacted before, perhaps in another way: what looks redacted stays as it is
+	identity string // included in hashes of scope object
+	stored   bool   // already redacted, perhaps under another configuration: redacted values stay unchanged
 }
 
-// redactBody returns body without its secret values: body itself where there are none. hidden are the parts of the object in
-// which a value was made to look like any other. The error says what is wrong with the body and quotes nothing of it;
-// then nothing of the body may be shown.
+// redactBody returns body with its secret values redacted; body itself if there are none. hidden is the set of parts with a
+// value that became indistinguishable from others. An error describes the problem without quoting the body, which must not
+// be shown then.
 func (r *redactor) redactBody(body []byte, of subject) (redacted []byte, hidden objectParts, err error) {
 	t, trusted := r.others, r.paths == nil
 	if isSecret(of.resource) {
@@ -73,7 +73,7 @@ func (r *redactor) redactBody(body []byte, of subject) (redacted []byte, hidden 
 	if err := w.redactObject(t); err != nil {
 		return nil, 0, err
 	}
-	if w.keptCopies && (len(w.edits) > 0 || w.foundRedacted) { // what the object holds, a copy that shows nothing of it may have held
+	if w.keptCopies && (len(w.edits) > 0 || w.foundRedacted) { // a copy without redactions may still hold the object's earlier, secret values
 		w = redactionPass{redactor: r, b: body, kind: w.kind, identity: w.identity, stored: w.stored, hideCopies: true}
 		if err := w.redactObject(t); err != nil {
 			return nil, 0, err
@@ -82,13 +82,13 @@ func (r *redactor) redactBody(body []byte, of subject) (redacted []byte, hidden 
 	return w.edits.applyTo(body), w.hidden, nil
 }
 
-// objectParts is a set of the parts of an object that an update's class tells apart.
+// objectParts is a set of the parts of an object that the class of an update distinguishes.
 type objectParts uint8
 
 const (
 	inMetadata objectParts = 1 << iota
 	inStatus
-	inSpec // everywhere else
+	inSpec // everything else
 )
 
 func partOf(name []byte) objectParts {
@@ -108,18 +108,18 @@ type redactionPass struct {
 	kind       string // of the object
 	identity   string
 	stored     bool
-	trusted    bool // what no path leads into is passed on trust: the source has read it
-	hideCopies bool // copies are redacted whatever they hold
-	depth      int  // how many copies this one is within
+	trusted    bool // subtrees without paths are skipped without validation, because the source has parsed them
+	hideCopies bool // redact copies regardless of their contents
+	depth      int  // nesting level of copies
 
-	declaredKind  string // of a copy
+	declaredKind  string // kind member of a copy
 	edits         edits
-	location      []byte      // of the value being walked, for hashes that are bound to it
-	part          objectParts // of the top-level member being walked
+	location      []byte      // path of the current value, for hashes of scope object
+	part          objectParts // part of the current top-level member
 	hidden        objectParts
-	foundRedacted bool // a value was found that was redacted before
-	keptCopies    bool // a copy was found that stays
-	duplicate     int  // where a name occurs for the second time in one object
+	foundRedacted bool // a value that was already redacted was found
+	keptCopies    bool // a copy was kept
+	duplicate     int  // index of a duplicate name; 0 if none
 }
 
 func (w *redactionPass) redactObject(t *path.Tree) error {
@@ -134,16 +134,16 @@ func (w *redactionPass) redactObject(t *path.Tree) error {
 	return rawjson.CheckEnd(w.b, end)
 }
 
-// valueAction is what becomes of a value.
+// valueAction is the treatment of one value.
 type valueAction int
 
 const (
 	actionPass valueAction = iota
 	actionConceal
-	actionDescend // an object or an array, part by part
+	actionDescend // an object or array, item by item
 )
 
-// actionAt says what the tree makes of the value at i.
+// actionAt returns the action of the tree for the value at i.
 func actionAt(t *path.Tree, b []byte, i int) valueAction {
 	if t == nil || i >= len(b) {
 		return actionPass
@@ -160,7 +160,7 @@ func actionAt(t *path.Tree, b []byte, i int) valueAction {
 	return actionPass
 }
 
-// walkValue redacts what the tree says of the value at i and returns the index behind it.
+// walkValue redacts the value at i according to the tree and returns the index after it.
 func (w *redactionPass) walkValue(i int, t *path.Tree, depth int) int {
 	if depth > rawjson.MaxDepth {
 		return rawjson.FailAt(i)
@@ -216,7 +216,7 @@ func (w *redactionPass) walkMembers(i int, t *path.Tree, depth int) int {
 	return m.I
 }
 
-// recordKind notes the kind that a copy says it has.
+// recordKind records the kind member of a copy.
 func (w *redactionPass) recordKind(name []byte, i int) {
 	if w.depth == 0 || string(name) != "kind" {
 		return
@@ -245,12 +245,12 @@ func (w *redactionPass) walkElements(i int, t *path.Tree, depth int) int {
 	return e.I
 }
 
-// isDropped says that the value at i, with this tree, is left out.
+// isDropped reports whether the value at i is removed.
 func (w *redactionPass) isDropped(t *path.Tree, i int) bool {
 	return w.mode == Drop && actionAt(t, w.b, i) == actionConceal
 }
 
-// enterMember and enterElement go to a member or an element and return the place to come back to.
+// enterMember and enterElement extend the location and return the previous one, to be restored afterwards.
 func (w *redactionPass) enterMember(name []byte) (outside []byte) {
 	outside = w.location
 	if w.hasher != nil {
@@ -267,7 +267,7 @@ func (w *redactionPass) enterElement(n int) (outside []byte) {
 	return outside
 }
 
-// concealValue redacts every single value of the value at i, so that names stay visible.
+// concealValue redacts every scalar within the value at i; names stay visible.
 func (w *redactionPass) concealValue(i, depth int) int {
 	if i >= len(w.b) || depth > rawjson.MaxDepth {
 		return rawjson.FailAt(i)
@@ -301,11 +301,11 @@ func (w *redactionPass) concealScalar(start, end int) {
 	value := w.b[start:end]
 	hashes := w.mode == HMAC
 	switch {
-	case string(value) == "null": // says nothing
+	case string(value) == "null": // null reveals nothing
 		return
-	case w.stored && (string(value) == masked || hashes && w.hasher.isOwnHash(value)): // what it was is not known any more
+	case w.stored && (string(value) == masked || hashes && w.hasher.isOwnHash(value)): // the original value is no longer known
 		w.foundRedacted = true
-	case w.stored && hashes && isHash(value): // with a key that is not to be used any more
+	case w.stored && hashes && isHash(value): // hashed with a key that must not be used any more
 		w.edits = append(w.edits, edit{start, end, maskedText})
 	case hashes:
 		w.edits = append(w.edits, edit{start, end, w.hasher.hashValue(value, w.identity, w.location)})

@@ -11,12 +11,11 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// LoadFunc loads what is stored of a resource and gives each object that is known of it to known, which may be nil.
+// LoadFunc loads the stored state of a resource and passes each known object to known, which may be nil.
 type LoadFunc func(resource string, known func(event.Known)) (event.StoredResource, error)
 
-// WrapLoad returns what loads resources for a source, in front of from, which the observations of [Shaper.WrapAppend] went to: it
-// opens what is remembered of objects, and notices those that were last emitted under another redaction. Call it for a
-// resource before the resource appends.
+// WrapLoad wraps the LoadFunc from, which reads what [Shaper.WrapAppend] has written. It decrypts summaries, and records the
+// objects that were last emitted under another redaction. Call the result for a resource before appending to it.
 func (s *Shaper) WrapLoad(from LoadFunc) LoadFunc {
 	return func(name string, known func(event.Known)) (event.StoredResource, error) {
 		if known == nil {
@@ -35,20 +34,20 @@ func (s *Shaper) WrapLoad(from LoadFunc) LoadFunc {
 		})
 		if err == nil {
 			s.recordStale(name, stored.Resource, byRedaction)
-			begins := objects > 0 && !slices.Contains(s.bodies.BodyResources(), name) // under another rule nobody asked for them
+			begins := objects > 0 && !slices.Contains(s.bodies.BodyResources(), name) // no rule stored bodies before
 			stored.BodiesMissing = (stored.BodiesMissing || begins) && s.keepsBodiesOf(stored.Resource)
 		}
 		return stored, err
 	}
 }
 
-// keepsBodiesOf says that the rule for a resource asks for bodies.
+// keepsBodiesOf reports whether the rule of a resource needs bodies.
 func (s *Shaper) keepsBodiesOf(resource event.Resource) bool {
 	index, selected := s.ruleOf(resource)
 	return selected && s.rules[index].keepsBodies
 }
 
-// recordStale keeps the keys of what was emitted under another redaction than that of the rule that selects the resource now.
+// recordStale records the keys of objects that were last emitted under a redaction other than the current one.
 func (s *Shaper) recordStale(name string, resource event.Resource, byRedaction map[uint32]map[uint64]bool) {
 	index, selected := s.ruleOf(resource)
 	if !selected {
@@ -82,7 +81,7 @@ func (s *Shaper) staleOf(resource string) *staleObjects {
 	return s.stale[resource]
 }
 
-// sealKnown seals what is to be remembered, with the redaction under which the object was emitted.
+// sealKnown encrypts the summaries of known objects, together with the ID of the redaction under which each was emitted.
 func (s *Shaper) sealKnown(r *rule, o *event.Observation, older *staleObjects) {
 	for _, key := range o.RemovedKeys {
 		older.removeKey(key)
@@ -91,18 +90,18 @@ func (s *Shaper) sealKnown(r *rule, o *event.Observation, older *staleObjects) {
 		return
 	}
 	current, conceals := r.redactor.redactionID(o.Resource), r.redactor.hidesValuesOf(o.Resource)
-	o.Known = slices.Clone(o.Known) // whoever made it goes on comparing with the summaries
+	o.Known = slices.Clone(o.Known) // the tracker still uses the original summaries
 	for i := range o.Known {
 		k := &o.Known[i]
 		redaction := current
-		if older.hasKey(k.Key) { // its change was not emitted
+		if older.hasKey(k.Key) { // the change was not emitted
 			redaction = redactionOlder
 		}
 		k.Summary = s.seal.sealSummary(k.Summary, redaction, conceals)
 	}
 }
 
-// redactionID tells redactions of a resource apart: what they redact and how, the key included.
+// redactionID returns an ID of everything that determines the redaction of a resource, including the key.
 func (r *redactor) redactionID(resource event.Resource) uint32 {
 	if isSecret(resource) && r != nil {
 		return r.secretID
@@ -118,10 +117,10 @@ func hashDescription(description string) uint32 {
 	return max(binary.BigEndian.Uint32(sum[:]), firstRedaction+1)
 }
 
-// redactionVersion is raised when a redaction with the same configuration redacts something else than before.
+// redactionVersion is increased when the same configuration redacts different values than before.
 const redactionVersion = 2
 
-// describeRedaction says what the redaction of a policy depends on, in Secrets and in everything else.
+// describeRedaction returns everything that the redaction of a policy depends on, for Secrets and for other resources.
 func (p Policy) describeRedaction(key []byte) (secret, other string) {
 	paths := slices.Sorted(slices.Values(p.RedactPaths))
 	other = fmt.Sprintf("%d %s %q", redactionVersion, p.redactMode(), paths)
@@ -131,7 +130,7 @@ func (p Policy) describeRedaction(key []byte) (secret, other string) {
 	return other + " " + p.SecretMetadata.describeShown(), other
 }
 
-// Fingerprint names everything that the redaction of a policy depends on, and gives nothing of the key away.
+// Fingerprint returns a hash of everything that the redaction of a policy depends on. It does not reveal the key.
 func (p Policy) Fingerprint(key []byte) string {
 	if p.redactMode() == None {
 		return None

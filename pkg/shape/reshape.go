@@ -7,7 +7,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/shape/path"
 )
 
-// newStrictRedactor redacts as the default rule does, and what the paths of all policies name.
+// newStrictRedactor returns the redactor for resources without a rule: the default redaction, with the paths of all
+// policies.
 func newStrictRedactor(policies []Policy) (*redactor, error) {
 	var all []path.Path
 	for _, p := range policies {
@@ -20,7 +21,7 @@ func newStrictRedactor(policies []Policy) (*redactor, error) {
 	return newRedactor(Policy{}, all, nil)
 }
 
-// redactorOf is the one for a resource as the rules are now.
+// redactorOf returns the redactor of a resource under the current rules.
 func (s *Shaper) redactorOf(resource event.Resource) *redactor {
 	if index, selected := s.ruleOf(resource); selected {
 		return s.rules[index].redactor
@@ -28,9 +29,9 @@ func (s *Shaper) redactorOf(resource event.Resource) *redactor {
 	return s.strict
 }
 
-// RedactStoredChange redacts a change that was journaled under other rules as those of now would have, in place, and says whether that
-// changed anything. What is redacted already stays as it is. A patch between states that are redacted now is left out; a
-// change that cannot be redacted loses its bodies, as in [Shaper.WrapAppend].
+// RedactStoredChange redacts, in place, a journaled change according to the current rules, and reports whether it changed
+// anything. Values that are already redacted stay unchanged. A patch is removed if the states it refers to changed. A change
+// that cannot be redacted loses its bodies, as in [Shaper.WrapAppend].
 func (s *Shaper) RedactStoredChange(c *event.Change) (changed bool) {
 	r := s.redactorOf(c.Resource)
 	if r == nil || c.Type.IsControl() {
@@ -60,7 +61,7 @@ func (s *Shaper) RedactStoredChange(c *event.Change) (changed bool) {
 	return true
 }
 
-// RedactStoredBody does the same to a kept state. A state that cannot be redacted is emptied.
+// RedactStoredBody does the same for a stored state. A state that cannot be redacted is emptied.
 func (s *Shaper) RedactStoredBody(resource event.Resource, b *event.Body) (changed bool) {
 	r := s.redactorOf(resource)
 	if r == nil || len(b.Raw) == 0 {

@@ -9,35 +9,35 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/shape/filter"
 )
 
-// Route sends changes to sinks. Of several the first that matches a change decides alone.
+// Route directs changes to sinks. Only the first route that matches a change applies to it.
 type Route struct {
 	MatchResource  func(event.Resource) bool // required
-	MatchNamespace func(string) bool         // nil takes all
-	Types          []string                  // event.Type; empty takes all
-	Classes        []string                  // event.Class; empty takes all, and what has none
-	Filter         string                    // over object and change; "" takes all
-	Topics         map[string]string         // topic by name of the sink; "" is the sink's own. Empty drops the change
+	MatchNamespace func(string) bool         // nil matches all
+	Types          []string                  // event.Type; empty matches all
+	Classes        []string                  // event.Class; empty matches all, also changes without a class
+	Filter         string                    // over object and change; "" matches all
+	Topics         map[string]string         // topic by sink name; "" is the sink's own topic. An empty map drops the change
 }
 
-// ValidateFilter reports what is wrong with the filter of a route, for people.
+// ValidateFilter returns the error of a route's filter, for display.
 func ValidateFilter(expression string) error {
 	_, err := filter.Compile(expression, false)
 	return err
 }
 
-// leavesToLater says what of the resource that a control record speaks of the route leaves to later ones: everything, or some. A
-// record of a resource that is watched by namespaces names one.
+// leavesToLater reports how much of the resource of a control record the route leaves to later routes: all of it, or some. A
+// control record of a resource that is watched per namespace has a namespace.
 func (r Route) leavesToLater(c *event.Change) (all, some bool) {
 	all = !r.MatchResource(c.Resource) || r.MatchNamespace != nil && c.Namespace != "" && !r.MatchNamespace(c.Namespace)
 	some = all || r.MatchNamespace != nil && c.Namespace == "" || len(r.Types)+len(r.Classes) > 0 || r.Filter != ""
 	return all, some
 }
 
-// Router decides where changes go. It is safe for concurrent use. What it decides follows from the routes and the change
-// alone, so that it is the same after every restart.
+// Router decides where changes go. Safe for concurrent use. Decisions depend only on the routes and the change, so they are
+// the same after a restart.
 type Router struct {
 	routes []*compiledRoute
-	sinks  map[string]int // index of the counts of each
+	sinks  map[string]int // index in compiledRoute.decided
 }
 
 type compiledRoute struct {
@@ -48,7 +48,7 @@ type compiledRoute struct {
 	failures filterFailures
 }
 
-// NewRouter returns a router for routes that are valid, and for all sinks there are.
+// NewRouter returns a router for valid routes and the names of all sinks.
 func NewRouter(routes []Route, sinks []string) (*Router, error) {
 	r := &Router{sinks: map[string]int{}}
 	for i, name := range sinks {
@@ -67,8 +67,8 @@ func NewRouter(routes []Route, sinks []string) (*Router, error) {
 	return r, nil
 }
 
-// TopicFor says whether a change goes to a sink, one of those given to [NewRouter], and to which topic there; "" is the sink's
-// own. What no route matches goes to every sink, and so does what a filter fails on: nothing is lost by a mistake.
+// TopicFor reports whether a change goes to a sink, which must be one of those given to [NewRouter], and to which topic; ""
+// is the sink's own. A change goes to every sink if no route matches it or a filter fails, so that an error loses nothing.
 func (r *Router) TopicFor(sink string, c *event.Change) (topic string, yes bool) {
 	decides := r.firstMatch(c)
 	if c.Type.IsControl() {
@@ -82,7 +82,7 @@ func (r *Router) TopicFor(sink string, c *event.Change) (topic string, yes bool)
 	return topic, yes
 }
 
-// firstMatch returns the first route that matches a change, nil if there is none or if that cannot be told.
+// firstMatch returns the first route that matches a change; nil if there is none or a filter fails.
 func (r *Router) firstMatch(c *event.Change) *compiledRoute {
 	if c.Type.IsControl() {
 		return nil
@@ -100,8 +100,8 @@ func (r *Router) firstMatch(c *event.Change) *compiledRoute {
 	return nil
 }
 
-// routeForControl returns the route of a record that speaks of a whole resource. It goes to every sink that may get changes of
-// it, once: to where those go that no narrower route takes, else with the first that goes to this sink.
+// routeForControl returns the route of a control record. The record goes once to each sink that may get changes of its
+// resource: by the route of the changes that no narrower route matches, otherwise by the first route to this sink.
 func (r *Router) routeForControl(sink string, c *event.Change) *compiledRoute {
 	var narrow *compiledRoute
 	for _, to := range r.routes {
@@ -133,16 +133,16 @@ func (r *compiledRoute) matchesChange(c *event.Change) (bool, error) {
 	return r.filter.Matches(c, nil)
 }
 
-// RouteStats counts, for one route, since the process started. Every sink decides for itself, so a change counts once for
-// each, and again when it is read again after a restart.
+// RouteStats counts decisions of one route since the start of the process. Each sink decides separately, so a change counts
+// once per sink, and again if it is read again after a restart.
 type RouteStats struct {
-	Sent    map[string]uint64 // changes the route sends to a sink, by its name; only of sinks it names
-	Dropped map[string]uint64 // changes it keeps from a sink, by its name; only of the others
-	Failed  uint64            // evaluations of its filter that failed; their changes went to the sink's own topic
-	Failure string            // why the last of them did; "" for none
+	Sent    map[string]uint64 // changes sent to a sink, by name; only sinks that the route lists
+	Dropped map[string]uint64 // changes not sent to a sink, by name; only sinks that the route does not list
+	Failed  uint64            // failed evaluations of the filter; the changes went to the sink's own topic
+	Failure string            // the last error; "" for none
 }
 
-// Stats returns the counts of all routes, in their order.
+// Stats returns the counts of all routes, in order.
 func (r *Router) Stats() []RouteStats {
 	all := make([]RouteStats, len(r.routes))
 	for i, to := range r.routes {

@@ -9,7 +9,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/shape/path"
 )
 
-// What Policy.Changed asks for.
+// Values of Policy.Changed.
 const (
 	changedNone  = "none"
 	changedPaths = "paths"
@@ -17,7 +17,7 @@ const (
 	changedPatch = "jsonPatch"
 )
 
-// rule is a [Policy] that is ready to be used.
+// rule is a compiled [Policy].
 type rule struct {
 	redactor        *redactor
 	onlyIfChanged   *path.Tree
@@ -26,13 +26,13 @@ type rule struct {
 	fields          *fieldSelector
 	changed         string
 	before          bool // updates carry the state before them
-	keepsBodies     bool // bodies are needed
-	passesUnchanged bool // looks into no object
+	keepsBodies     bool // states of objects are stored
+	passesUnchanged bool // never inspects objects
 
 	counters counters
 }
 
-// bookkeepingPaths is what every write changes.
+// bookkeepingPaths change with every write.
 var bookkeepingPaths = []path.Path{
 	path.OfNames("metadata", "resourceVersion"),
 	path.OfNames("metadata", "generation"),
@@ -71,13 +71,13 @@ func compileRule(p Policy, options Options) (*rule, error) {
 	return r, nil
 }
 
-// counters count what a rule did with its changes.
+// counters count the decisions of a rule.
 type counters struct {
 	filtered, unchanged, withheld atomic.Uint64
 	failures                      filterFailures
 }
 
-// filterFailures are the evaluations of a filter that failed.
+// filterFailures counts failed evaluations of a filter.
 type filterFailures struct {
 	mu    sync.Mutex
 	count uint64
@@ -97,16 +97,16 @@ func (f *filterFailures) lastFailure() (count uint64, last string) {
 	return f.count, f.last
 }
 
-// Stats counts, for one rule, since the process started.
+// Stats counts decisions of one rule since the start of the process.
 type Stats struct {
-	Filtered  uint64 // changes that filter did not take
-	Unchanged uint64 // updates that touched nothing onlyIfChanged or ignoreChanges ask for
-	Withheld  uint64 // changes that cannot be redacted
-	Failed    uint64 // evaluations of filter that failed; their changes were emitted
-	Failure   string // why the last of them did; "" for none
+	Filtered  uint64 // changes excluded by filter
+	Unchanged uint64 // updates that changed nothing relevant for onlyIfChanged or ignoreChanges
+	Withheld  uint64 // changes that could not be redacted
+	Failed    uint64 // failed evaluations of filter; the changes were emitted
+	Failure   string // the last error; "" for none
 }
 
-// Stats returns the counts of all rules, in their order.
+// Stats returns the counts of all rules, in order.
 func (s *Shaper) Stats() []Stats {
 	all := make([]Stats, len(s.rules))
 	for i, r := range s.rules {

@@ -8,16 +8,16 @@ import (
 	"fmt"
 )
 
-// What is remembered of an object holds digests of its parts (see deltas.AppendParts). Short values can be guessed from a
-// digest, so a summary is encrypted before it is stored, in event.Known.Summary:
+// The summary of a known object holds digests of its parts (see deltas.AppendParts). Short values can be guessed from a
+// digest, so the summary is encrypted before it is stored in event.Known.Summary:
 //
 //	form       1   see below
 //	redaction  4   ID of the redaction under which the object was last emitted
 //	summary        AES-256-GCM with a random nonce in front
 //
-// The key is derived from redaction.key, which is not stored. Without one it is that of the process for whatever the rule
-// redacts, so that no file has it: then a restart forgets these summaries. For everything else it is derived from a secret
-// of the journal.
+// The key is derived from redaction.key, which is not stored. Without redaction.key, summaries of objects with redacted
+// values are encrypted with a key that exists only in the process, so they are lost at a restart; all others with a key
+// derived from a secret of the journal.
 const (
 	sealedNone      = 0x10 // there is no summary
 	sealedStable    = 0x11
@@ -25,20 +25,20 @@ const (
 	sealedHeader    = 5
 )
 
-// IDs of redactions that are none.
+// Special IDs of redactions.
 const (
-	redactionUnknown uint32 = iota // the object was stored without a summary
-	redactionOlder                 // some other one
+	redactionUnknown uint32 = iota // stored without a summary
+	redactionOlder                 // any redaction other than the current one
 	firstRedaction
 )
 
 // summarySeal encrypts and decrypts summaries. Safe for concurrent use.
 type summarySeal struct {
-	keyed             bool // stable is derived from redaction.key
+	keyed             bool // stable was derived from redaction.key
 	stable, ephemeral cipher.AEAD
 }
 
-// newSeal makes a seal of the configured key, if there is one, and of the journal's secret.
+// newSeal returns a seal with the configured key, if any, and the secret of the journal.
 func newSeal(key, secret []byte) (*summarySeal, error) {
 	const purpose = "kubecdc summaries of known objects"
 	s := &summarySeal{keyed: len(key) > 0}
@@ -66,7 +66,7 @@ func newAEAD(key []byte) (cipher.AEAD, error) {
 	return cipher.NewGCMWithRandomNonce(block)
 }
 
-// sealSummary returns the stored form of a summary. conceals says that the rule redacts values of its object.
+// sealSummary returns the stored form of a summary. conceals is set if the rule redacts values of the object.
 func (s *summarySeal) sealSummary(summary string, redaction uint32, conceals bool) string {
 	form, aead := byte(sealedStable), s.stable
 	switch {
@@ -84,7 +84,7 @@ func (s *summarySeal) sealSummary(summary string, redaction uint32, conceals boo
 	return string(b)
 }
 
-// openSummary is the inverse of sealSummary. A summary that was never sealed, or whose key is not known any more, is "".
+// openSummary is the inverse of sealSummary. It returns "" for a summary that was never sealed or has an unknown key.
 func (s *summarySeal) openSummary(stored string) (summary string, redaction uint32) {
 	if len(stored) < sealedHeader || stored[0] < sealedNone || stored[0] > sealedEphemeral {
 		return "", redactionUnknown

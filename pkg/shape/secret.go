@@ -9,19 +9,19 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/shape/path"
 )
 
-// SecretMetadata names what is shown of the metadata of Secrets beyond what is shown anyway.
+// SecretMetadata lists additional metadata of Secrets to show.
 type SecretMetadata struct {
-	// Labels whose values are shown; "*" stands for all. Of the others only the names are.
+	// Labels that are shown with their values; "*" stands for all. Of other labels only the names are shown.
 	Labels []string `mapstructure:"labels"`
-	// Annotations whose values are shown besides those known to be harmless, see docs/shaping.md. Of the others only the
-	// names are.
+	// Annotations that are shown with their values, in addition to those known to be harmless, see docs/shaping.md. Of other
+	// annotations only the names are shown.
 	Annotations []string `mapstructure:"annotations"`
 }
 
 func isSecret(r event.Resource) bool { return r.Group == "" && r.Resource == "secrets" }
 
-// What is shown of a Secret, besides its labels and annotations. Everything else that one has, now or in a later version
-// of Kubernetes, is redacted.
+// Members of a Secret that are shown, apart from labels and annotations. All other members, including those of later
+// versions of Kubernetes, are redacted.
 var (
 	shownMembers  = []string{"apiVersion", "kind", "type", "immutable"}
 	shownMetadata = []string{
@@ -31,8 +31,8 @@ var (
 	shownOwnerMembers = []string{"apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"}
 )
 
-// harmlessAnnotations are those whose values are names, references, times or switches, whatever the Secret holds. One that
-// may hold a value, a digest of one or free text does not belong here. docs/shaping.md lists them.
+// harmlessAnnotations hold only names, references, times or switches, regardless of the Secret's contents. An annotation
+// that may hold a value, a digest of a value or free text must not be added. docs/shaping.md lists them.
 var harmlessAnnotations = []string{
 	"kubernetes.io/service-account.name",
 	"kubernetes.io/service-account.uid",
@@ -83,14 +83,14 @@ var harmlessAnnotations = []string{
 // everyLabel stands for all labels.
 const everyLabel = "*"
 
-// redactAll and single are the ends of the trees below: what is redacted, and a single value that is shown.
+// redactAll and showSingle are leaves of the trees below: a redacted value, and a scalar that is shown.
 var (
 	redactAll  = &path.Tree{Ends: true}
 	showSingle = &path.Tree{Strict: true}
 )
 
-// showOnly is the tree of an object of which the members with these names are shown, if they are single values, and all
-// others redacted.
+// showOnly returns the tree of an object in which members with these names are shown if they are scalars; all others are
+// redacted.
 func showOnly(names []string) *path.Tree {
 	t := &path.Tree{Names: map[string]*path.Tree{}, Other: redactAll, Strict: true}
 	for _, name := range names {
@@ -99,7 +99,7 @@ func showOnly(names []string) *path.Tree {
 	return t
 }
 
-// redactionTree is the tree of what is redacted in every Secret.
+// redactionTree returns the tree that is applied to every Secret.
 func (m SecretMetadata) redactionTree() *path.Tree {
 	root, metadata := showOnly(shownMembers), showOnly(shownMetadata)
 	labels, annotations := showOnly(m.Labels), showOnly(slices.Concat(harmlessAnnotations, m.Annotations))
@@ -113,7 +113,7 @@ func (m SecretMetadata) redactionTree() *path.Tree {
 	return root
 }
 
-// validateNames reports names that cannot be of labels or annotations, and copies of whole Secrets.
+// validateNames reports invalid names, and annotations that hold copies of Secrets.
 func (m SecretMetadata) validateNames(problem problemFunc) {
 	for i, name := range m.Labels {
 		if name != everyLabel && !isQualifiedName(name) {
@@ -131,8 +131,8 @@ func (m SecretMetadata) validateNames(problem problemFunc) {
 	}
 }
 
-// isQualifiedName says whether labels and annotations may have this name: a prefix and a slash, both optional, then a name.
+// isQualifiedName reports whether a label or annotation may have this name: an optional prefix with a slash, and a name.
 func isQualifiedName(name string) bool { return qualifiedName.MatchString(name) }
 
-// describeShown lists everything that m decides, for the fingerprint of a policy.
+// describeShown returns all settings, for the fingerprint of a policy.
 func (m SecretMetadata) describeShown() string { return fmt.Sprintf("%q %q", m.Labels, m.Annotations) }

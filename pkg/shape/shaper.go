@@ -9,9 +9,9 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/shape/diff"
 )
 
-// Bodies is where the last emitted states of objects are kept. They are stored with the observations that bring them.
+// Bodies stores the last emitted states of objects. They are written with the observations that carry them.
 type Bodies interface {
-	// Body returns the newest body of an object that was appended; false when there is none.
+	// Body returns the newest appended body of an object; false if there is none.
 	Body(resource, key string) (event.Body, bool, error)
 	// BodyResources returns the names of all resources that have bodies.
 	BodyResources() []string
@@ -19,34 +19,34 @@ type Bodies interface {
 	DropBodies(ctx context.Context, resource string) error
 }
 
-// Options is what a Shaper needs besides its policies.
+// Options configures a Shaper, in addition to its policies.
 type Options struct {
-	// Key of the hashes; needed where a rule redacts by hmac. What is remembered of objects is encrypted with a key derived
-	// from it.
+	// Key is the key of hashes, required if a rule has redact: hmac. The key that encrypts summaries is derived from it.
 	Key []byte
-	// JournalSecret of the journal, for what is remembered of objects where there is no Key.
+	// JournalSecret is used instead of Key to encrypt summaries if there is no Key.
 	JournalSecret []byte
-	// RuleOf returns the index of the rule that selects a resource; false where none does. nil: the first takes all.
+	// RuleOf returns the index of the rule that selects a resource; false if there is none. If nil, the first rule selects
+	// all.
 	RuleOf func(event.Resource) (rule int, selected bool)
-	// AlwaysBefore makes every update carry the state before it, whatever its policy says.
+	// AlwaysBefore makes every update carry the state before it, regardless of its policy.
 	AlwaysBefore bool
 	// Bodies is required.
 	Bodies Bodies
 }
 
-// Shaper shapes the changes of all rules. It is safe for concurrent use.
+// Shaper shapes the changes of all rules. Safe for concurrent use.
 type Shaper struct {
 	rules  []*rule
 	ruleOf func(event.Resource) (int, bool)
-	strict *redactor // for what no rule selects any more
+	strict *redactor // for resources that no rule selects any more
 	seal   *summarySeal
 	bodies Bodies
 
 	mu    sync.Mutex
-	stale map[string]*staleObjects // by name of the resource
+	stale map[string]*staleObjects // by resource name
 }
 
-// New returns a shaper for the policies of all rules, in their order. They must be valid.
+// New returns a shaper for the policies of all rules, in order. The policies must be valid.
 func New(policies []Policy, options Options) (*Shaper, error) {
 	s := &Shaper{bodies: options.Bodies, ruleOf: options.RuleOf, stale: map[string]*staleObjects{}}
 	if s.ruleOf == nil {
@@ -69,8 +69,8 @@ func New(policies []Policy, options Options) (*Shaper, error) {
 	return s, nil
 }
 
-// InheritCounters makes rules go on counting where rules of another shaper are: same says for each rule which one of before is the
-// same, -1 for none. Both have the same key and options. Call it before anything is shaped.
+// InheritCounters continues the counters of another shaper. same maps each rule to the index of the same rule in before, -1
+// for none. Both shapers must have the same key and options. Call it before any change is shaped.
 func (s *Shaper) InheritCounters(before *Shaper, same []int) {
 	for i, j := range same {
 		if j >= 0 {
@@ -79,14 +79,13 @@ func (s *Shaper) InheritCounters(before *Shaper, same []int) {
 	}
 }
 
-// WrapAppend returns what takes the observations of one scope made by the rule with that index, in front of to. It changes
-// the changes it is given: they must not have been shown to anyone else. It fails where to does, or where a body cannot be
-// read.
+// WrapAppend returns an AppendFunc for scopes of the rule with this index; it shapes observations and passes them to to. It
+// modifies the changes in place, so the caller must not have shared them. It fails if to fails or a body cannot be read.
 func (s *Shaper) WrapAppend(index int, to event.AppendFunc) event.AppendFunc {
 	r := s.rules[index]
 	first := true
 	return func(ctx context.Context, o event.Observation) error {
-		if first && !r.keepsBodies { // under an earlier configuration it may have kept bodies
+		if first && !r.keepsBodies { // an earlier configuration may have stored bodies
 			if err := s.dropUnusedBodies(ctx, o.Resource.String()); err != nil {
 				return err
 			}
@@ -108,7 +107,7 @@ func (s *Shaper) WrapAppend(index int, to event.AppendFunc) event.AppendFunc {
 	}
 }
 
-// dropUnusedBodies deletes the bodies of a resource that needs none any more.
+// dropUnusedBodies deletes the bodies of a resource that no longer needs them.
 func (s *Shaper) dropUnusedBodies(ctx context.Context, resource string) error {
 	for _, name := range s.bodies.BodyResources() {
 		if name == resource {
@@ -118,7 +117,7 @@ func (s *Shaper) dropUnusedBodies(ctx context.Context, resource string) error {
 	return nil
 }
 
-// shapeChanges shapes the changes of an observation of a scope that keeps no bodies.
+// shapeChanges shapes the changes of a scope without stored bodies.
 func (r *rule) shapeChanges(o *event.Observation, older *staleObjects) {
 	kept := o.Changes[:0]
 	for _, c := range o.Changes {
@@ -130,11 +129,11 @@ func (r *rule) shapeChanges(o *event.Observation, older *staleObjects) {
 	o.Changes = kept
 }
 
-// shapeWithBodies shapes the changes of an observation and keeps the newest state of each object.
+// shapeWithBodies shapes the changes of an observation and stores the newest state of each object.
 func (r *rule) shapeWithBodies(o *event.Observation, older *staleObjects, bodies Bodies) error {
 	r.redactBodies(o, older)
 	kept := o.Changes[:0]
-	newest := map[string]*event.Body{} // of the objects of this observation; nil for one that is gone
+	newest := map[string]*event.Body{} // states within this observation; nil for a deleted object
 	for _, c := range o.Changes {
 		if c.Type.IsControl() {
 			kept = append(kept, c)
@@ -153,11 +152,11 @@ func (r *rule) shapeWithBodies(o *event.Observation, older *staleObjects, bodies
 		}
 		var before []byte
 		if last != nil && last.UID == c.UID && len(last.Raw) > 0 && !older.hasStaleBody(key) {
-			before = last.Raw // else what differs from it may be the redaction
+			before = last.Raw // otherwise the redaction alone may be different
 		}
 		state, keep := r.shapeChange(c, before)
 		newest[key] = nil
-		if c.Type != event.Deleted { // one that is withheld leaves an empty body: what is stored is of no use any more
+		if c.Type != event.Deleted { // a withheld change stores an empty body, because the stored state is outdated
 			newest[key] = &event.Body{Key: key, UID: c.UID, ResourceVersion: c.ResourceVersion, Raw: state}
 		}
 		if keep {
@@ -174,7 +173,7 @@ func (r *rule) shapeWithBodies(o *event.Observation, older *staleObjects, bodies
 	return nil
 }
 
-// redactBodies redacts the bodies that an observation brings. What cannot be redacted is left out.
+// redactBodies redacts the bodies of an observation. Bodies that cannot be redacted are removed.
 func (r *rule) redactBodies(o *event.Observation, older *staleObjects) {
 	kept := o.Bodies[:0]
 	for _, b := range o.Bodies {
@@ -191,7 +190,7 @@ func (r *rule) redactBodies(o *event.Observation, older *staleObjects) {
 	o.Bodies = kept
 }
 
-// objectKey is the key under which objects are known.
+// objectKey returns the key of the object, as in event.Known.
 func objectKey(c *event.Change) string {
 	if c.Namespace == "" {
 		return c.Name
@@ -199,8 +198,8 @@ func objectKey(c *event.Change) string {
 	return c.Namespace + "/" + c.Name
 }
 
-// shapeChange shapes one change. last is the state of the object before it, where that is known. state is the redacted state
-// after it, whether the change is emitted or not.
+// shapeChange shapes one change. last is the previous state of the object, if known. It returns the redacted new state, also
+// for changes that are not emitted, and whether the change is emitted.
 func (r *rule) shapeChange(c *event.Change, last []byte) (state []byte, keep bool) {
 	if r.passesUnchanged || c.Type.IsControl() {
 		return nil, true
@@ -228,7 +227,7 @@ func (r *rule) shapeChange(c *event.Change, last []byte) (state []byte, keep boo
 	return state, true
 }
 
-// withholdChange takes everything but its identity out of a change.
+// withholdChange removes everything except the identity from a change, and counts it.
 func (r *rule) withholdChange(c *event.Change, err error) {
 	r.counters.withheld.Add(1)
 	withholdBodies(c, err)
@@ -239,8 +238,8 @@ func withholdBodies(c *event.Change, err error) {
 	c.Withheld = fmt.Sprintf("cannot be shaped and is not shown: %v", err)
 }
 
-// redactChange takes the secrets out of a change and of the state before it. What is stored was redacted when it was stored, but
-// perhaps by another configuration.
+// redactChange redacts the bodies of a change and the previous state. The previous state was redacted when it was stored,
+// but perhaps under another configuration.
 func (r *rule) redactChange(c *event.Change, last *[]byte) (hidden objectParts, err error) {
 	if r.redactor == nil {
 		return 0, nil
@@ -260,8 +259,8 @@ func (r *rule) redactChange(c *event.Change, last *[]byte) (hidden objectParts, 
 	return hidden, nil
 }
 
-// isUnchanged says that an update touched nothing that the rule asks for. Where a masked value may have changed, or the two
-// states cannot be compared, it may have.
+// isUnchanged reports whether an update changed nothing relevant for onlyIfChanged or ignoreChanges. It returns false if a
+// masked value may have changed or the states cannot be compared.
 func (r *rule) isUnchanged(c *event.Change, last []byte, hidden objectParts) bool {
 	if r.onlyIfChanged == nil && r.ignoreChanges == nil || c.Type != event.Updated || last == nil || c.After == nil || hidden&partOfClass[c.Class] != 0 {
 		return false
@@ -276,16 +275,17 @@ func (r *rule) isUnchanged(c *event.Change, last []byte, hidden objectParts) boo
 	return ok && err == nil
 }
 
-// partOfClass is where a change of a class is, which is all that is known of a change of something hidden.
+// partOfClass maps the class of an update to the parts that it may have changed. For redacted values, the class is the only
+// indication of a change.
 var partOfClass = map[event.Class]objectParts{
-	event.ClassDeleting: inMetadata | inStatus | inSpec, // may have come with anything else
-	event.ClassSpec:     inMetadata | inStatus | inSpec, // as well
+	event.ClassDeleting: inMetadata | inStatus | inSpec, // may coincide with any other change
+	event.ClassSpec:     inMetadata | inStatus | inSpec, // may coincide with any other change
 	event.ClassStatus:   inMetadata | inStatus,
 	event.ClassMetadata: inMetadata,
 	"":                  inMetadata | inStatus | inSpec,
 }
 
-// matchesFilter evaluates the filter. A change about which it cannot say anything is emitted: nothing is lost by a mistake.
+// matchesFilter evaluates the filter. If the evaluation fails, the change is emitted, so that an error loses nothing.
 func (r *rule) matchesFilter(c *event.Change, last []byte) bool {
 	if r.filter == nil {
 		return true
@@ -298,7 +298,7 @@ func (r *rule) matchesFilter(c *event.Change, last []byte) bool {
 	return yes
 }
 
-// applyFields gives the change the form in which it is emitted.
+// applyFields removes fields from the bodies, and adds the differences and the previous state.
 func (r *rule) applyFields(c *event.Change, last []byte) error {
 	if r.fields != nil {
 		for _, body := range [...]*[]byte{&c.Before, &c.After, &last} {
@@ -321,7 +321,7 @@ func (r *rule) applyFields(c *event.Change, last []byte) error {
 	return nil
 }
 
-// describeUpdate tells what an update changed, in the form that is asked for.
+// describeUpdate sets the configured description of the differences.
 func (r *rule) describeUpdate(c *event.Change, last []byte) {
 	switch r.changed {
 	case changedMerge:

@@ -7,11 +7,11 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// staleObjects is the set of objects of one resource that were last emitted under another redaction than now. It holds hashes of
-// their keys: two that meet make a claim too careful, and nothing worse. Safe for concurrent use.
+// staleObjects is the set of objects of one resource that were last emitted under a redaction other than the current one. It
+// holds hashes of keys; a collision only sets RedactionChanged unnecessarily. A nil set is empty. Safe for concurrent use.
 type staleObjects struct {
 	mu   sync.Mutex
-	keys map[uint64]bool // with whether their body is as old
+	keys map[uint64]bool // whether the stored body is stale too
 }
 
 var staleSeed = maphash.MakeSeed()
@@ -29,7 +29,7 @@ func (s *staleObjects) hasKey(key string) bool {
 	return yes
 }
 
-// hasStaleBody says that the body of an object may have been stored under another redaction than now.
+// hasStaleBody reports whether the stored body of an object may be from another redaction.
 func (s *staleObjects) hasStaleBody(key string) bool {
 	if s == nil {
 		return false
@@ -39,7 +39,7 @@ func (s *staleObjects) hasStaleBody(key string) bool {
 	return len(s.keys) > 0 && s.keys[maphash.String(staleSeed, key)]
 }
 
-// markBodyCurrent notes that the body of an object is stored under this redaction.
+// markBodyCurrent records that the body of an object was stored under the current redaction.
 func (s *staleObjects) markBodyCurrent(key string) {
 	if s == nil {
 		return
@@ -63,7 +63,7 @@ func (s *staleObjects) removeKey(key string) {
 	}
 }
 
-// markRedactionChange marks a change that is emitted under this redaction after one that was emitted under another, once.
+// markRedactionChange sets RedactionChanged on the first change of an object under the current redaction.
 func (s *staleObjects) markRedactionChange(c *event.Change) {
 	if s == nil || c.Type.IsControl() {
 		return
@@ -76,7 +76,7 @@ func (s *staleObjects) markRedactionChange(c *event.Change) {
 	s.removeKey(key)
 }
 
-// claimsDifference says that a consumer compares what a change of this type carries with what it has of the object.
+// claimsDifference reports whether consumers compare a change of this type with their state of the object.
 func claimsDifference(t event.Type) bool {
 	return t == event.Updated || t == event.Deleted || t == event.Sync
 }

@@ -10,17 +10,17 @@ import (
 
 // entry is one member of an object.
 type entry struct {
-	name  []byte // what the quoted name says
-	key   []byte // the name with its quotes, as it stands
+	name  []byte // the name, unquoted
+	key   []byte // the name with its quotes, as in the text
 	value []byte
 }
 
-// ambiguousError says that an object cannot be compared: names in it occur twice or are no text.
+// ambiguousError reports an object that cannot be compared: it has duplicate names or names that are not UTF-8.
 type ambiguousError struct{}
 
 func (ambiguousError) Error() string { return "a name that occurs twice in one object, or is no UTF-8" }
 
-// entriesOf lists the members of an object, without looking further into their values than to their ends.
+// entriesOf appends the members of an object to room.
 func entriesOf(object []byte, room []entry) ([]entry, error) {
 	var seen rawjson.Names
 	m := rawjson.EnterObject(object, 0)
@@ -41,7 +41,7 @@ func entriesOf(object []byte, room []entry) ([]entry, error) {
 	return room, nil
 }
 
-// elementsOf lists the elements of an array.
+// elementsOf returns the elements of an array.
 func elementsOf(array []byte) ([][]byte, error) {
 	var all [][]byte
 	e := rawjson.EnterArray(array, 0)
@@ -57,13 +57,13 @@ func elementsOf(array []byte) ([][]byte, error) {
 	return all, nil
 }
 
-// pair is a member as two objects have it; a value is nil where one has not.
+// pair is a member in two objects; a value is nil if that object lacks the member.
 type pair struct {
 	entry         // name and key
 	before, after []byte
 }
 
-// pairsOf matches the members of two objects: first those of before in their order, then what only after has.
+// pairsOf matches the members of two objects: first those of before, in order, then those that only after has.
 func pairsOf(before, after []byte) ([]pair, error) {
 	var room [2][24]entry
 	was, err := entriesOf(before, room[0][:0])
@@ -91,7 +91,7 @@ func pairsOf(before, after []byte) ([]pair, error) {
 	return pairs, nil
 }
 
-// index finds entries by name: mostly where they are expected, as the API server keeps an order.
+// index finds entries by name. It tries the expected position first, because the API server keeps the order.
 type index struct {
 	entries []entry
 	names   map[string]int
@@ -113,19 +113,19 @@ func (x *index) findEntry(name []byte, guess int) int {
 	return -1
 }
 
-// isObject and isArray say what a value that rawjson.SkipValue has passed is.
+// isObject and isArray classify a value that rawjson.SkipValue has accepted.
 func isObject(v []byte) bool { return len(v) > 0 && v[0] == '{' }
 func isArray(v []byte) bool  { return len(v) > 0 && v[0] == '[' }
 
-// equalScalars says that two different spellings mean the same: those of strings may.
+// equalScalars reports whether two scalars with different spellings are equal, which only strings can be.
 func equalScalars(a, b []byte) bool {
 	return a[0] == '"' && b[0] == '"' && bytes.Equal(rawjson.Unquote(a), rawjson.Unquote(b))
 }
 
-// equalValues says that two values mean the same, whatever the order of members and the white space.
+// equalValues reports whether two values are equal, regardless of the order of members and of white space.
 func equalValues(a, b []byte) (bool, error) { return EqualExcept(a, b, nil) }
 
-// EqualExcept says that two values differ at most where the tree says.
+// EqualExcept reports whether two values differ at most at the paths of the tree.
 func EqualExcept(a, b []byte, t *path.Tree) (bool, error) {
 	switch {
 	case bytes.Equal(a, b), t != nil && t.Ends:
@@ -163,7 +163,7 @@ func EqualExcept(a, b []byte, t *path.Tree) (bool, error) {
 	return equalScalars(a, b), nil
 }
 
-// DiffersAt says that two values differ somewhere where the tree says. Either may be absent, nil.
+// DiffersAt reports whether two values differ at any path of the tree. A value may be absent, nil.
 func DiffersAt(a, b []byte, t *path.Tree) (bool, error) {
 	switch {
 	case t == nil || bytes.Equal(a, b):
@@ -196,7 +196,7 @@ func DiffersAt(a, b []byte, t *path.Tree) (bool, error) {
 }
 
 func elementsDiffer(a, b []byte, t *path.Tree) (bool, error) {
-	if !isArray(a) || !isArray(b) { // one of them is something else, or absent
+	if !isArray(a) || !isArray(b) { // at least one is not an array, or absent
 		for _, v := range [2][]byte{a, b} {
 			if isArray(v) {
 				continue

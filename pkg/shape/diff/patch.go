@@ -9,21 +9,21 @@ import (
 	"strings"
 )
 
-// difference is one place where two objects differ, as RFC 6902 says it.
+// difference is one operation of RFC 6902.
 type difference struct {
 	op      string // add, remove, replace
 	pointer string // JSON Pointer (RFC 6901)
 	value   []byte // nil for remove
 }
 
-// comparison collects the differences between two objects in an order in which they can be applied.
+// comparison collects the differences between two objects, in an order in which they can be applied.
 type comparison struct {
 	pointer     []byte
 	differences []difference
 }
 
-// findDifferences returns what makes after of before: leaves that were replaced, and the topmost values that were added or removed.
-// Values alias after.
+// findDifferences returns the operations that turn before into after: replaced leaves, and the topmost added or removed
+// values. Values alias after.
 func findDifferences(before, after []byte) ([]difference, error) {
 	var c comparison
 	err := c.compareValues(bytes.TrimSpace(before), bytes.TrimSpace(after))
@@ -34,7 +34,7 @@ func (c *comparison) addDifference(op string, value []byte) {
 	c.differences = append(c.differences, difference{op: op, pointer: string(c.pointer), value: value})
 }
 
-// withSegment runs f with a step appended to the pointer.
+// withSegment runs f with a segment appended to the pointer.
 func (c *comparison) withSegment(step []byte, f func() error) error {
 	length := len(c.pointer)
 	c.pointer = append(c.pointer, '/')
@@ -81,7 +81,7 @@ func (c *comparison) compareObjects(before, after []byte) error {
 	return nil
 }
 
-// compareOptional compares values of which one may be absent.
+// compareOptional compares two values, one of which may be absent.
 func (c *comparison) compareOptional(before, after []byte) error {
 	switch {
 	case before == nil:
@@ -94,7 +94,8 @@ func (c *comparison) compareOptional(before, after []byte) error {
 	return nil
 }
 
-// compareArrays leaves the elements both begin and end with alone, compares the rest one by one, and adds or removes the surplus.
+// compareArrays skips the common prefix and suffix, compares the remaining elements one by one, and adds or removes the
+// surplus.
 func (c *comparison) compareArrays(before, after []byte) error {
 	was, is, err := elementsOfBoth(before, after)
 	if err != nil {
@@ -119,13 +120,13 @@ func (c *comparison) compareArrays(before, after []byte) error {
 	for i := common; i < len(is); i++ {
 		step(i, "add", is[i])
 	}
-	for i := len(was) - 1; i >= common; i-- { // from behind, so that the numbers hold
+	for i := len(was) - 1; i >= common; i-- { // from the end, so that the indexes stay valid
 		step(i, "remove", nil)
 	}
 	return nil
 }
 
-// Pointers lists where two objects differ, sorted, each place once; nothing where they cannot be compared.
+// Pointers returns the sorted, unique locations at which two objects differ; nil if they cannot be compared.
 func Pointers(before, after []byte) []string {
 	all, err := findDifferences(before, after)
 	if err != nil {
@@ -139,8 +140,8 @@ func Pointers(before, after []byte) []string {
 	return slices.Compact(pointers)
 }
 
-// JSONPatch writes what makes after of before as RFC 6902. A patch that would be longer than the whole object replaces it,
-// and so does one of objects that cannot be compared.
+// JSONPatch returns the patch from before to after in RFC 6902. If the patch would be longer than the object, or the objects
+// cannot be compared, it replaces the whole object.
 func JSONPatch(before, after []byte) []byte {
 	all, err := findDifferences(before, after)
 	if err != nil {
@@ -178,16 +179,16 @@ func appendQuoted(b []byte, s string) []byte {
 		return append(append(append(b, '"'), s...), '"')
 	}
 	quoted, err := json.Marshal(s)
-	if err != nil { // a string always can be written
+	if err != nil { // unreachable: every string can be encoded
 		return append(b, `""`...)
 	}
 	return append(b, quoted...)
 }
 
-// errInexpressible says that a merge patch cannot say something: it takes null for "remove".
+// errInexpressible reports that a merge patch cannot set null, which means removal.
 var errInexpressible = errors.New("RFC 7396 has no way to set null")
 
-// MergePatch writes what makes after of before as RFC 7396, or as [JSONPatch] does where that cannot say it.
+// MergePatch returns the patch from before to after in RFC 7396, or the result of [JSONPatch] if that cannot express it.
 func MergePatch(before, after []byte) []byte {
 	b, err := appendMerge(nil, bytes.TrimSpace(before), bytes.TrimSpace(after))
 	switch {
@@ -201,7 +202,7 @@ func MergePatch(before, after []byte) []byte {
 	return b
 }
 
-// appendMerge appends the patch between two objects; nothing where they are the same.
+// appendMerge appends the merge patch between two objects; nothing if they are equal.
 func appendMerge(b, before, after []byte) ([]byte, error) {
 	pairs, err := pairsOf(before, after)
 	if err != nil {
@@ -241,8 +242,8 @@ func appendMerge(b, before, after []byte) ([]byte, error) {
 	return b, nil
 }
 
-// checkExpressible says that a merge patch that holds this value sets it: nulls would remove. Within lists they would not, but
-// libraries in wide use remove them there too.
+// checkExpressible returns an error if the value contains null, which a merge patch cannot set. RFC 7396 allows null within
+// lists, but widely used libraries remove it there too.
 func checkExpressible(v []byte) error {
 	switch {
 	case string(v) == "null":

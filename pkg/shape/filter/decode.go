@@ -7,8 +7,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
-// decodeObject returns an object as CEL reads it: maps, lists, strings, booleans, nil, whole numbers as int64 where they fit and
-// other numbers as float64.
+// decodeObject decodes an object into CEL's native types: maps, lists, strings, booleans, nil, integers as int64 if they
+// fit, and other numbers as float64.
 func decodeObject(object []byte) (map[string]any, error) {
 	d := decoder{b: object}
 	start := rawjson.SkipSpace(object, 0)
@@ -25,7 +25,7 @@ func decodeObject(object []byte) (map[string]any, error) {
 
 type decoder struct{ b []byte }
 
-// decodeValue returns the value at i and the index behind it.
+// decodeValue returns the value at i and the index after it.
 func (d *decoder) decodeValue(i, depth int) (any, int) {
 	if i >= len(d.b) || depth > rawjson.MaxDepth {
 		return nil, rawjson.FailAt(i)
@@ -70,6 +70,6 @@ func decodeScalar(v []byte) any {
 	if n, err := strconv.ParseInt(string(v), 10, 64); err == nil {
 		return n
 	}
-	f, _ := json.Number(v).Float64() // what is too large is infinite
+	f, _ := json.Number(v).Float64() // out of range: infinity
 	return f
 }

@@ -1,4 +1,4 @@
-// Package filter evaluates the expressions of rules, routes and viewers, in CEL, on changes: what they may ask for, how much
-// they may cost, and which of them can never do what they were written for. Bodies are decoded when an expression first asks
-// for them.
+// Package filter evaluates the CEL expressions of rules, routes and viewers on changes. It defines the available variables
+// and the cost limit, and rejects expressions that can never have the intended effect. Bodies are decoded only when an
+// expression uses them.
 package filter

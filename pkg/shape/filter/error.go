@@ -8,13 +8,14 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
-// evaluationError says why an expression failed on a change, in words that hold no value of an object: it is shown on the
-// status page.
+// evaluationError describes a failed evaluation without quoting values of the object, because it is shown on the status
+// page.
 type evaluationError struct{ reason string }
 
 func (e *evaluationError) Error() string { return e.reason }
 
-// knownCELErrors are how CEL's messages begin, with what they are shown as. What follows may quote an object.
+// knownCELErrors maps prefixes of CEL's error messages to the text that is shown. The rest of a message may quote the
+// object.
 var knownCELErrors = []struct{ begins, shown string }{
 	{"no such key", "no such key"},
 	{"no such attribute", "no such key"},
@@ -32,7 +33,7 @@ var knownCELErrors = []struct{ begins, shown string }{
 
 var missingKey = regexp.MustCompile(`^no such (?:key|attribute)[^:]*: ([A-Za-z0-9_.-]+)`)
 
-// sanitizeError makes of an error of CEL one that quotes nothing but names that the expression itself has.
+// sanitizeError returns an error that quotes only names from the expression itself.
 func sanitizeError(err error, expression string) error {
 	var malformed *rawjson.MalformedError
 	if errors.As(err, &malformed) {

@@ -6,11 +6,10 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// FactsFilter is an expression over the facts of a change, for those who have no object: it may ask for change alone. It is
-// immutable and safe for concurrent use.
+// FactsFilter is an expression that uses only change, for callers without the object. Immutable and safe for concurrent use.
 type FactsFilter struct{ filter *Filter }
 
-// NewFactsFilter reads an expression; "" takes everything. Its errors are for people.
+// NewFactsFilter compiles an expression; "" matches everything. Its errors are for display.
 func NewFactsFilter(expression string) (*FactsFilter, error) {
 	if expression == "" {
 		return &FactsFilter{}, nil
@@ -25,7 +24,7 @@ func NewFactsFilter(expression string) (*FactsFilter, error) {
 	return &FactsFilter{f}, nil
 }
 
-// Matches says whether the expression is true. After an error nothing is known.
+// Matches reports whether the expression is true. The result is undefined after an error.
 func (f *FactsFilter) Matches(c *event.Change) (bool, error) {
 	if f.filter == nil {
 		return true, nil

@@ -17,14 +17,14 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// maxCost bounds one evaluation, in CEL's own units: about one for each step. It is a tenth of what the API server grants
-// an admission policy, and some ten milliseconds.
+// maxCost bounds one evaluation, in CEL's cost units of about one per step. It is a tenth of the limit for admission
+// policies of the API server, and takes about ten milliseconds.
 const maxCost = 100_000
 
-// maxBytes is the most text of an expression, in bytes.
+// maxBytes bounds the text of an expression.
 const maxBytes = 16 << 10
 
-// changeFacts are what an expression may ask about the change itself, under change.
+// changeFacts are the members of the variable change.
 var changeFacts = map[string]struct {
 	kind *cel.Type
 	of   func(c *event.Change) any
@@ -53,8 +53,8 @@ func actorOf(c *event.Change) event.Actor {
 	return *c.Actor
 }
 
-// newEnvironment declares what expressions may use. Facts are variables of their own with a dot in their names, so that
-// their types, and slips in their names, are known before anything runs.
+// newEnvironment declares the variables and functions of expressions. Each fact is a variable with a dot in its name, so
+// that the compiler checks its name and type.
 func newEnvironment(withOld bool) (*cel.Env, error) {
 	options := []cel.EnvOption{
 		ext.Strings(ext.StringsVersion(4)), cel.OptionalTypes(), cel.CrossTypeNumericComparisons(true), cel.DefaultUTCTimeZone(true),
@@ -73,12 +73,12 @@ func newEnvironment(withOld bool) (*cel.Env, error) {
 type Filter struct {
 	program       cel.Program
 	text          string
-	usesOldObject bool // for oldObject
-	usesObject    bool // for object
+	usesOldObject bool // uses oldObject
+	usesObject    bool // uses object
 }
 
-// Compile reads an expression over object and change, and over oldObject where that is known. Its errors are for people:
-// they say where in the expression what is wrong.
+// Compile compiles an expression over object, change and, if withOld is set, oldObject. Its errors are for display and give
+// the position in the expression.
 func Compile(text string, withOld bool) (*Filter, error) {
 	env, err := newEnvironment(withOld)
 	if err != nil {
@@ -109,16 +109,16 @@ func Compile(text string, withOld bool) (*Filter, error) {
 	return f, err
 }
 
-// unknownCharacter is how the compiler begins to say that it does not know a character.
+// unknownCharacter is the prefix of the compiler's message for an unknown character.
 const unknownCharacter = "Syntax error: token recognition error at: '"
 
-// explainIssues turns what the compiler says into one line.
+// explainIssues combines the compiler's messages into one line.
 func explainIssues(issues *cel.Issues, withOld bool) error {
 	var all []string
 	for _, e := range issues.Errors() {
 		message := e.Message
 		if text, ok := strings.CutPrefix(message, unknownCharacter); ok && text != "" && strings.ContainsRune("=&|", rune(text[0])) {
-			// The rest of the messages only follows from this one.
+			// The remaining messages are consequences of this one.
 			return fmt.Errorf("line %d, column %d: %q is not known; write %q", e.Location.Line(), e.Location.Column()+1, text[:1], text[:1]+text[:1])
 		}
 		if name, ok := strings.CutPrefix(message, "undeclared reference to '"); ok {
@@ -136,7 +136,7 @@ func explainIssues(issues *cel.Issues, withOld bool) error {
 	return errors.New(strings.Join(all, "; "))
 }
 
-// variableNames lists the variables.
+// variableNames returns the names of all variables.
 func variableNames(withOld bool) []string {
 	names := []string{"object"}
 	if withOld {
@@ -149,7 +149,7 @@ func variableNames(withOld bool) []string {
 	return names
 }
 
-// unknownSizes leaves estimates to what the expression itself says.
+// unknownSizes makes cost estimates depend on the expression only.
 type unknownSizes struct{}
 
 var _ checker.CostEstimator = unknownSizes{}
@@ -160,12 +160,11 @@ func (unknownSizes) EstimateCallCost(string, string, *checker.AstNode, []checker
 	return nil
 }
 
-// UsesOldObject says whether the expression needs the state of an object before the change.
+// UsesOldObject reports whether the expression needs the state before the change.
 func (f *Filter) UsesOldObject() bool { return f.usesOldObject }
 
-// Matches says whether the expression is true of a change. What has no object after it, as a delete, is judged by the one
-// before it; old, which may be nil, is what was last emitted. After an error nothing is known; the error quotes nothing of
-// an object.
+// Matches reports whether the expression is true for a change. For a delete, object is the state before it. old is the state
+// emitted last; it may be nil. The result is undefined after an error; the error does not quote the object.
 func (f *Filter) Matches(c *event.Change, old []byte) (bool, error) {
 	v := &changeActivation{change: c, object: c.After, old: old}
 	if c.Type == event.Deleted {
@@ -185,17 +184,17 @@ func (f *Filter) Matches(c *event.Change, old []byte) (bool, error) {
 	return bool(yes), nil
 }
 
-// changeActivation is a change as expressions see it. Bodies are decoded when they are first asked for.
+// changeActivation provides the variables of a change. Bodies are decoded on first use.
 type changeActivation struct {
 	change      *event.Change
-	object, old []byte // nil where not known
+	object, old []byte // nil if not known
 	values      [2]ref.Val
-	err         error // of decoding
+	err         error // of the decoder
 }
 
 var _ interpreter.Activation = (*changeActivation)(nil)
 
-// ResolveName implements interpreter.Activation.
+// ResolveName returns the value of a variable, as required by interpreter.Activation.
 func (v *changeActivation) ResolveName(name string) (any, bool) {
 	switch name {
 	case "object":
@@ -210,7 +209,7 @@ func (v *changeActivation) ResolveName(name string) (any, bool) {
 	return fact.of(v.change), true
 }
 
-// Parent implements interpreter.Activation.
+// Parent returns nil: there is no enclosing scope.
 func (v *changeActivation) Parent() interpreter.Activation { return nil }
 
 func (v *changeActivation) decodeOnce(i int, body []byte) ref.Val {

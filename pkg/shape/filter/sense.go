@@ -13,7 +13,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// knownFactValues are the values that a fact can have; a comparison with another one is never true.
+// knownFactValues are the possible values of facts; a comparison with another value is always false.
 var knownFactValues = map[string][]string{
 	"change.type": {string(event.Added), string(event.Updated), string(event.Deleted), string(event.Snapshot), string(event.Sync)},
 	"change.class": {"", string(event.ClassDeleting), string(event.ClassSpec), string(event.ClassStatus),
@@ -21,8 +21,8 @@ var knownFactValues = map[string][]string{
 	"change.actor.operation": {"", "Apply", "Update"},
 }
 
-// checkSatisfiable refuses what compiles and can never do what it was written for: a part that fails whatever the object is, a
-// comparison with a value that there is none of, and an expression that is false for every change.
+// checkSatisfiable rejects expressions that compile but can never have the intended effect: a part that fails for every
+// object, a comparison with an impossible value, or an expression that is false for every change.
 func checkSatisfiable(env *cel.Env, compiled *cel.Ast) error {
 	root := compiled.NativeRep()
 	var wrong error
@@ -79,7 +79,7 @@ func checkCall(c ast.CallExpr) error {
 	return nil
 }
 
-// checkValue refuses to compare a fact with a text that it never is.
+// checkValue rejects the comparison of a fact with a value that it never has.
 func checkValue(fact, value ast.Expr) error {
 	if fact.Kind() != ast.IdentKind || value.Kind() != ast.LiteralKind {
 		return nil
@@ -106,7 +106,7 @@ func isZero(e ast.Expr) bool {
 	return false
 }
 
-// isConstant says that an expression asks for nothing of the change.
+// isConstant reports whether an expression does not depend on the change.
 func isConstant(e ast.Expr) bool {
 	alike := true
 	ast.PreOrderVisit(e, ast.NewExprVisitor(func(e ast.Expr) {

@@ -1,3 +1,3 @@
-// Package path reads the paths that rules name values within objects by, says which of them can match nothing, and makes one
-// [Tree] of many, so that an object is walked once for all of them.
+// Package path parses the paths by which rules select values in objects, detects paths that cannot match anything, and
+// combines paths into one [Tree], so that an object is walked only once.
 package path

@@ -7,21 +7,21 @@ import (
 
 // Segment is one step of a path.
 type Segment struct {
-	Name     string // of a member
+	Name     string // of a member, unless Wildcard
 	Wildcard bool   // every member of an object, every element of an array
 }
 
-// Path names values within an object.
+// Path selects values within an object.
 type Path []Segment
 
-// quotedCharacters are the signs that a name has to be written in ["…"] for.
+// quotedCharacters require a name to be written as ["…"].
 const quotedCharacters = ".[]\"'*, \t\n"
 
 const maxSegments = 32
 
-// Parse reads a path: names of members, separated by dots, from the top of the object. [*] stands for every element of
-// a list or every member of a map; ["…"] is a name that holds dots or other signs. A name that meets a list is looked for
-// in each of its elements, so that [*] may be left out there.
+// Parse parses a path: names of members from the top of the object, separated by dots. [*] stands for every element of a
+// list or every member of a map; ["…"] is a name with dots or other special characters. A name applied to a list is looked
+// up in each element, so [*] is optional there.
 func Parse(text string) (Path, error) {
 	var p Path
 	rest := text
@@ -82,7 +82,7 @@ func parseBracket(rest string) (Segment, string, error) {
 	return Segment{}, "", fmt.Errorf(`expected [*] for every element or member, or ["name"]`)
 }
 
-// OfNames is the path of members of these names.
+// OfNames returns the path of members with these names.
 func OfNames(names ...string) Path {
 	p := make(Path, len(names))
 	for i, name := range names {
@@ -91,7 +91,7 @@ func OfNames(names ...string) Path {
 	return p
 }
 
-// Overlaps says that something p names is, holds or is part of what the other path names.
+// Overlaps reports whether a value selected by one path can contain, equal or be part of a value selected by the other.
 func (p Path) Overlaps(other Path) bool {
 	for i := range min(len(p), len(other)) {
 		if !p[i].Wildcard && !other[i].Wildcard && p[i].Name != other[i].Name {
@@ -101,7 +101,7 @@ func (p Path) Overlaps(other Path) bool {
 	return true
 }
 
-// String writes the path as it is configured.
+// String returns the path as it is configured.
 func (p Path) String() string {
 	var b strings.Builder
 	for i, s := range p {

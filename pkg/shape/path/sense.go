@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// knownRoots are members that objects of many kinds have at the top. Custom resources may have any other, so these serve to
-// notice a slip, and to doubt what none of them is meant by.
+// knownRoots are the top-level members of built-in resources. Custom resources may have others, so this list is used only to
+// detect misspellings and to warn about unusual paths.
 var knownRoots = []string{
 	"apiVersion", "kind", "metadata", "spec", "status", "data", "stringData", "binaryData", "type", "immutable",
 	"rules", "subjects", "roleRef", "aggregationRule", "webhooks", "secrets", "imagePullSecrets", "automountServiceAccountToken",
@@ -21,17 +21,17 @@ var knownRoots = []string{
 	"deprecatedSource",
 }
 
-// metadataMembers are all members that metadata can have, and whether there is anything within: the API server drops others.
+// metadataMembers are all members of metadata, and whether they have members themselves. The API server drops others.
 var metadataMembers = map[string]bool{
 	"name": false, "generateName": false, "namespace": false, "selfLink": false, "uid": false, "resourceVersion": false,
 	"generation": false, "creationTimestamp": false, "deletionTimestamp": false, "deletionGracePeriodSeconds": false,
 	"labels": true, "annotations": true, "ownerReferences": true, "finalizers": true,
 }
 
-// eventPrefixes are words that begin paths elsewhere: in filters and in events.
+// eventPrefixes are prefixes that are valid in filters and events, but not in paths.
 var eventPrefixes = []string{"object", "oldObject", "change", "before", "after"}
 
-// checkReachable reports why a path that is well written can match nothing.
+// checkReachable returns an error if a well-formed path cannot match anything.
 func (p Path) checkReachable() error {
 	first := p[0]
 	switch {
@@ -73,7 +73,7 @@ func (p Path) checkMetadata() error {
 	return nil
 }
 
-// joinNames writes a path as the name that it was probably meant as.
+// joinNames returns the dotted name that the path was probably meant to be.
 func (p Path) joinNames() string {
 	names := make([]string, len(p))
 	for i, s := range p {
@@ -91,12 +91,12 @@ func sortedKeys(m map[string]bool) []string {
 	return all
 }
 
-// CustomRoot says that the path begins with a member that only custom resources may have, and with which.
+// CustomRoot returns the first member of the path, and whether only custom resources can have it.
 func (p Path) CustomRoot() (first string, yes bool) {
 	return p[0].Name, !p[0].Wildcard && !slices.Contains(knownRoots, p[0].Name)
 }
 
-// checkName reports why the name of a member, written without quotes, is a slip.
+// checkName returns an error if the unquoted name of a member is probably a mistake.
 func checkName(name string) error {
 	switch _, err := strconv.ParseUint(name, 10, 64); {
 	case err == nil:

@@ -5,17 +5,17 @@ import (
 	"slices"
 )
 
-// Tree tells, while an object is walked, which paths go on in a value. It is immutable and may refer to itself.
+// Tree is a set of paths, as seen from one value while an object is walked. It is immutable and may be recursive.
 type Tree struct {
 	Ends    bool             // a path ends here
-	Strict  bool             // a value of another form than the tree expects is treated as if a path ended here
-	Copies  bool             // these are annotations: some of them hold copies of whole objects
-	Names   map[string]*Tree // of members; nil for one in which no path goes on
-	Other   *Tree            // every other member; nil for none
-	Element *Tree            // of an array; nil for none
+	Strict  bool             // a value of an unexpected form is treated as if a path ended here
+	Copies  bool             // the members are annotations, some of which hold copies of objects
+	Names   map[string]*Tree // by member name; nil if no path continues there
+	Other   *Tree            // for all other members; nil for none
+	Element *Tree            // for the elements of an array; nil for none
 }
 
-// Member returns where the paths go on in the member of that name; nil for nowhere.
+// Member returns the tree for a member; nil if no path continues there.
 func (t *Tree) Member(name []byte) *Tree {
 	if next, ok := t.Names[string(name)]; ok {
 		return next
@@ -23,7 +23,7 @@ func (t *Tree) Member(name []byte) *Tree {
 	return t.Other
 }
 
-// MemberOrNil is member of a tree that may be nil.
+// MemberOrNil is Member for a tree that may be nil.
 func (t *Tree) MemberOrNil(name []byte) *Tree {
 	if t == nil {
 		return nil
@@ -31,7 +31,7 @@ func (t *Tree) MemberOrNil(name []byte) *Tree {
 	return t.Member(name)
 }
 
-// ElementOrNil is the tree of elements of a tree that may be nil.
+// ElementOrNil returns the tree for the elements of a tree that may be nil.
 func (t *Tree) ElementOrNil() *Tree {
 	if t == nil {
 		return nil
@@ -39,7 +39,7 @@ func (t *Tree) ElementOrNil() *Tree {
 	return t.Element
 }
 
-// Union is the tree of what t or under says. What has the names, other and element of t must not refer to itself; under may.
+// Union returns the tree of the paths of t and under. The trees of t must not be recursive; those of under may be.
 func (t *Tree) Union(under *Tree) *Tree {
 	switch {
 	case t == nil || under != nil && under.Ends:
@@ -57,10 +57,10 @@ func (t *Tree) Union(under *Tree) *Tree {
 	return both
 }
 
-// maxTrees bounds what wildcards of many paths can multiply to.
+// maxTrees bounds the trees that combinations of wildcards can produce.
 const maxTrees = 4096
 
-// NewTree makes the tree of paths; nil for none.
+// NewTree returns the tree of paths; nil for none.
 func NewTree(paths []Path) (*Tree, error) {
 	b := treeBuilder{paths: paths, built: map[string]*Tree{}}
 	var places []pathPosition
@@ -76,12 +76,12 @@ func NewTree(paths []Path) (*Tree, error) {
 	return root, nil
 }
 
-// pathPosition is how far one path has come.
+// pathPosition is a position within one path.
 type pathPosition struct{ path, segment int }
 
 type treeBuilder struct {
 	paths []Path
-	built map[string]*Tree // by places
+	built map[string]*Tree // by positions
 }
 
 func (b *treeBuilder) buildTree(places []pathPosition) *Tree {
@@ -112,7 +112,7 @@ func (b *treeBuilder) buildTree(places []pathPosition) *Tree {
 			other, element = append(other, next), append(element, next)
 		default:
 			names[p[at.segment].Name] = append(names[p[at.segment].Name], next)
-			element = append(element, at) // [*] was left out
+			element = append(element, at) // [*] was omitted
 		}
 	}
 	for name, next := range names {
