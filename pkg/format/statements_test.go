@@ -34,8 +34,8 @@ var sectionTests = map[string][]string{
 		"pkg/event/change_test.go TestWhatIsEmittedAgainHasAnotherID", "pkg/event/change_test.go TestAChangeWithinASnapshotKeepsItsID",
 		"pkg/event/change_test.go TestDigestsTellSetsApartWhateverTheirOrder",
 	},
-	"What stays": {"tools/eventschema/schema_test.go TestAStrictSchemaCanFail", "tools/eventschema/schema_test.go TestPublishedSchemasAreUpToDate"},
-	"Samples":    {"pkg/format/samples_test.go TestTheDocumentationShowsTheSamples"},
+	"Compatibility": {"tools/eventschema/schema_test.go TestAStrictSchemaCanFail", "tools/eventschema/schema_test.go TestPublishedSchemasAreUpToDate"},
+	"Samples":       {"pkg/format/samples_test.go TestTheDocumentationShowsTheSamples"},
 	"The rules": {
 		"pkg/consumer/rules_test.go TestThePageHasTheRulesThatTheCodeNames", "pkg/consumer/stream_test.go TestTheRulesEndInTheStateOfTheCluster",
 		"pkg/consumer/stream_test.go TestTheRulesHoldWhateverPartitionComesFirst", "test/sinktest/suite.go testObjectsShareALane",
@@ -227,7 +227,7 @@ func readSection(t *testing.T, section string) string {
 	}
 	_, rest, found := strings.Cut(string(text), "\n## "+section+"\n")
 	if !found {
-		t.Fatalf("there is no section %q", section)
+		t.Fatalf("no section %q", section)
 	}
 	rest, _, _ = strings.Cut(rest, "\n## ")
 	return rest

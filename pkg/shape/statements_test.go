@@ -20,28 +20,28 @@ const advice = "advice"
 // statements are the paragraphs, list items and rows of tables of docs/shaping.md by section, each named by how it begins,
 // and the tests that hold it: the file and the function. The tests of this package are named without their directory.
 var statements = map[string]map[string]string{
-	"What is in a change": {
+	"Shaping changes": {
 		"Rules and routes decide": "shaper_test.go TestWithoutAnyWishNothingIsKept; plants_test.go TestNoPlantedValueIsSeen; test/e2e/secrets_test.go TestNoSecretIsSeenAnywhere",
 	},
 	"Secrets": {
-		"Of a Secret only what is known":    "redact_test.go TestOfASecretOnlyTheNamesOfItsValuesAreShown; test/e2e/secrets_test.go TestNoSecretIsSeenAnywhere",
+		"Of a Secret, only values that":     "redact_test.go TestOfASecretOnlyTheNamesOfItsValuesAreShown; test/e2e/secrets_test.go TestNoSecretIsSeenAnywhere",
 		"| `apiVersion`, `kind`":            "redact_test.go TestOfASecretOnlyTheNamesOfItsValuesAreShown",
 		"| of `metadata`:":                  "statements_test.go TestTheMembersOfASecretThatThePageNamesAreShown",
 		"| values of labels":                "copy_test.go TestLabelsAndAnnotationsOfSecretsAreShownByName",
 		"| values of annotations":           "copy_test.go TestLabelsAndAnnotationsOfSecretsAreShownByName",
 		"| `data`, `stringData`":            "copy_test.go TestOfASecretNothingIsShownBecauseOfItsForm; plants_test.go TestNoPlantedValueIsSeen",
-		"Names stay visible":                "redact_test.go TestOfASecretOnlyTheNamesOfItsValuesAreShown",
-		"In every other resource":           "redact_test.go TestAnObjectWithNothingToHideIsNotCopied",
-		"- what the rule's `redactPaths`":   "redact_test.go TestConfiguredPathsAreRedactedInAnyResource",
+		"The names of data, labels":         "redact_test.go TestOfASecretOnlyTheNamesOfItsValuesAreShown",
+		"In all other resources":            "redact_test.go TestAnObjectWithNothingToHideIsNotCopied",
+		"- values at the rule's":            "redact_test.go TestConfiguredPathsAreRedactedInAnyResource",
 		"- copies of objects":               "copy_test.go TestCopiesOnOtherKindsAreShapedAsWhatTheyCopy",
 		"| `mask` (default)":                "statements_test.go TestWhereTheChangeOfARedactedValueShows",
 		"| `hmac` |":                        "statements_test.go TestWhereTheChangeOfARedactedValueShows",
 		"| `drop` |":                        "statements_test.go TestWhereTheChangeOfARedactedValueShows; redact_test.go TestDroppingLeavesValidJSON",
 		"| `none` |":                        "statements_test.go TestWhereTheChangeOfARedactedValueShows",
-		"A path that names an object":       "redact_test.go TestConfiguredPathsAreRedactedInAnyResource",
+		"A path to an object":               "redact_test.go TestConfiguredPathsAreRedactedInAnyResource",
 		"`redact: none` shows Secrets":      "internal/config/config_test.go TestEveryBadFileGetsItsMessage; pkg/source/selection/explanation_test.go TestFirstMatchingRuleOwnsTheResource",
 		"An object that cannot be redacted": "redact_test.go TestWhatCannotBeRedactedIsNotShown; shaper_test.go TestAWithheldStateIsNoStateBefore",
-		"What is not found":                 advice,
+		"Copies made by other components":   advice,
 	},
 	"Hashes": {
 		"KEY is 8 hexadecimal digits": "statements_test.go TestAHashHasTheDocumentedForm; redact_test.go TestWithScopeGlobalEqualValuesHaveEqualHashes",
@@ -50,15 +50,15 @@ var statements = map[string]map[string]string{
 		"With `global` a consumer":    advice,
 	},
 	"Copies in annotations": {
-		"Tools keep what they applied": "copy_test.go TestCopiesOnOtherKindsAreShapedAsWhatTheyCopy; copy_test.go TestACopyOfASecretOfAnotherGroupIsNoExcuse",
+		"Tools keep the applied": "copy_test.go TestCopiesOnOtherKindsAreShapedAsWhatTheyCopy; copy_test.go TestACopyOfASecretOfAnotherGroupIsNoExcuse",
 	},
 	"When redaction changes": {
-		"`redact`, `redactPaths`,":      "seal_test.go TestTheFirstChangeUnderAnotherRedactionSaysSo",
-		"- what the journal holds from": "internal/journal/rewrite_test.go TestRewrittenDataIsLeftInNoFile; statements_test.go TestWhatIsStoredIsRedactedAsTheRulesSayNow; redact_test.go TestWhatIsStoredIsNotRedactedTwice; test/e2e/secrets_test.go TestAChangedRedactionLeavesNothingInPlain",
-		"- the first change of each":    "seal_test.go TestTheFirstChangeUnderAnotherRedactionSaysSo; seal_test.go TestAChangeOfRedactionIsSaidOnceItIsEmitted; pkg/format/samples_test.go TestEveryFormatIsTheDocumentedForm",
+		"`redact`, `redactPaths`,":  "seal_test.go TestTheFirstChangeUnderAnotherRedactionSaysSo",
+		"- the existing contents":   "internal/journal/rewrite_test.go TestRewrittenDataIsLeftInNoFile; statements_test.go TestWhatIsStoredIsRedactedAsTheRulesSayNow; redact_test.go TestWhatIsStoredIsNotRedactedTwice; test/e2e/secrets_test.go TestAChangedRedactionLeavesNothingInPlain",
+		"- the next change of each": "seal_test.go TestTheFirstChangeUnderAnotherRedactionSaysSo; seal_test.go TestAChangeOfRedactionIsSaidOnceItIsEmitted; pkg/format/samples_test.go TestEveryFormatIsTheDocumentedForm",
 	},
-	"What is remembered": {
-		"To tell what a change touched": "seal_test.go TestASummaryIsStoredSealed; seal_test.go TestASummaryUnderAnotherKeyIsNone",
+	"Stored digests": {
+		"To determine which part": "seal_test.go TestASummaryIsStoredSealed; seal_test.go TestASummaryUnderAnotherKeyIsNone",
 	},
 	"Annotations of Secrets that are shown": {
 		"<!-- list":                        "copy_test.go TestTheListOfHarmlessAnnotationsIsDocumented",
@@ -70,11 +70,11 @@ var statements = map[string]map[string]string{
 		"- `reflector.v1":                  "copy_test.go TestTheListOfHarmlessAnnotationsIsDocumented",
 	},
 	"Which changes are emitted": {
-		"| `filter` |":                 "filter_test.go TestFiltersChooseChanges",
-		"| `onlyIfChanged` |":          "shaper_test.go TestUpdatesThatTouchNothingAskedForAreNotTold",
-		"| `ignoreChanges` |":          "shaper_test.go TestUpdatesThatTouchNothingAskedForAreNotTold",
-		"The two lists concern":        "statements_test.go TestTheTwoListsConcernUpdatesOnly; shaper_test.go TestControlRecordsPass; shaper_test.go TestUpdatesThatTouchNothingAskedForAreNotTold; filter_test.go TestFiltersChooseChanges",
-		"An update whose former state": "shaper_test.go TestAChangeOfAMaskedValueIsTold; statements_test.go TestTheTwoListsConcernUpdatesOnly",
+		"| `filter` |":            "filter_test.go TestFiltersChooseChanges",
+		"| `onlyIfChanged` |":     "shaper_test.go TestUpdatesThatTouchNothingAskedForAreNotTold",
+		"| `ignoreChanges` |":     "shaper_test.go TestUpdatesThatTouchNothingAskedForAreNotTold",
+		"The two lists apply":     "statements_test.go TestTheTwoListsConcernUpdatesOnly; shaper_test.go TestControlRecordsPass; shaper_test.go TestUpdatesThatTouchNothingAskedForAreNotTold; filter_test.go TestFiltersChooseChanges",
+		"An update is emitted if": "shaper_test.go TestAChangeOfAMaskedValueIsTold; statements_test.go TestTheTwoListsConcernUpdatesOnly",
 	},
 	"Expressions": {
 		"[CEL](https://cel.dev)":            "filter_test.go TestFiltersChooseChanges",
@@ -84,7 +84,7 @@ var statements = map[string]map[string]string{
 		"| `change.cluster`":                "statements_test.go TestEveryVariableOfThePageIsOfItsType",
 		"| `change.actor.manager`":          "statements_test.go TestEveryVariableOfThePageIsOfItsType",
 		"| `change.coalesced`":              "statements_test.go TestEveryVariableOfThePageIsOfItsType",
-		"Objects are seen as they":          "filter_test.go TestAFilterThatFailsLosesNothing; filter_test.go TestAFilterThatFailsQuotesNothingOfTheObject; filter_test.go TestACostlyFilterIsCutOff; filter_test.go TestSlipsInFiltersAreFoundBeforeAnythingRuns; statements_test.go TestAFilterSeesWhatFieldsLeavesOut",
+		"Expressions see objects":           "filter_test.go TestAFilterThatFailsLosesNothing; filter_test.go TestAFilterThatFailsQuotesNothingOfTheObject; filter_test.go TestACostlyFilterIsCutOff; filter_test.go TestSlipsInFiltersAreFoundBeforeAnythingRuns; statements_test.go TestAFilterSeesWhatFieldsLeavesOut",
 		"Bodies are decoded only for rules": "cost_test.go TestARuleWithoutAFilterNeverDecodesToAMap",
 	},
 	"How much of a change is emitted": {
@@ -95,22 +95,22 @@ var statements = map[string]map[string]string{
 		"| `fields.drop`":              "shaper_test.go TestFieldsAreKeptAndDropped",
 		"| `fields.keep`":              "shaper_test.go TestFieldsAreKeptAndDropped",
 		"`patch` applied to the state": "patch_test.go TestEveryPatchMakesAfterOfBefore; shaper_test.go TestWhatIsLeftOutIsInNoPatch; shaper_test.go TestFieldsAreKeptAndDropped",
-		"All of these but `fields`":    "shaper_test.go TestWhatIsKeptIsRedactedToo; shaper_test.go TestWithoutAnyWishNothingIsKept; statements_test.go TestASinkThatNeedsTheStateBeforeGetsItUnderAllRules",
+		"All of these except `fields`": "shaper_test.go TestWhatIsKeptIsRedactedToo; shaper_test.go TestWithoutAnyWishNothingIsKept; statements_test.go TestASinkThatNeedsTheStateBeforeGetsItUnderAllRules",
 	},
 	"Where changes go": {
-		"Without routes every change":  "route_test.go TestTheFirstRouteThatMatchesDecides; internal/app/routing_test.go TestRoutingIDChangesWithRoutes",
-		"| `select` `exclude`":         "internal/app/routing_test.go TestRoutesOfTheConfigurationAreFollowed",
-		"| `namespaces`":               "internal/app/routing_test.go TestRoutesOfTheConfigurationAreFollowed",
-		"| `types` `classes`":          "internal/app/routing_test.go TestRoutesOfTheConfigurationAreFollowed",
-		"| `filter` | a CEL":           "route_test.go TestTheFirstRouteThatMatchesDecides; internal/config/config_test.go TestEveryBadFileGetsItsMessage",
-		"All that a route gives":       "route_test.go TestTheFirstRouteThatMatchesDecides; pkg/sinks/nats/faults_test.go TestAStreamWithoutARoutedSubjectIsAnErrorWithARemedy; pkg/sinks/nats/faults_test.go TestMessagesGoToTheSubjectsTheyAreRoutedTo",
-		"- **Dropped is not delivered": "test/e2e/routes_test.go TestRoutesSendAndDropThroughRestarts",
-		"- **To drop for good":         advice,
-		"- **Order holds within":       "test/e2e/routes_test.go TestRoutesSendAndDropThroughRestarts",
-		"- **State needs every":        advice,
-		"- **`gap` and the records":    "route_test.go TestARecordOfAResourceGoesToEverySinkThatGetsItsChanges",
-		"- **A filter that fails**":    "route_test.go TestTheFirstRouteThatMatchesDecides",
-		"- **Other routes, another":    "internal/app/routing_test.go TestRoutingIDChangesWithRoutes",
+		"Without routes every change": "route_test.go TestTheFirstRouteThatMatchesDecides; internal/app/routing_test.go TestRoutingIDChangesWithRoutes",
+		"| `select` `exclude`":        "internal/app/routing_test.go TestRoutesOfTheConfigurationAreFollowed",
+		"| `namespaces`":              "internal/app/routing_test.go TestRoutesOfTheConfigurationAreFollowed",
+		"| `types` `classes`":         "internal/app/routing_test.go TestRoutesOfTheConfigurationAreFollowed",
+		"| `filter` | a CEL":          "route_test.go TestTheFirstRouteThatMatchesDecides; internal/config/config_test.go TestEveryBadFileGetsItsMessage",
+		"All keys that a route":       "route_test.go TestTheFirstRouteThatMatchesDecides; pkg/sinks/nats/faults_test.go TestAStreamWithoutARoutedSubjectIsAnErrorWithARemedy; pkg/sinks/nats/faults_test.go TestMessagesGoToTheSubjectsTheyAreRoutedTo",
+		"- **Dropped changes are not": "test/e2e/routes_test.go TestRoutesSendAndDropThroughRestarts",
+		"- **To drop permanently":     advice,
+		"- **Order holds within":      "test/e2e/routes_test.go TestRoutesSendAndDropThroughRestarts",
+		"- **State needs every":       advice,
+		"- **`gap` and the records":   "route_test.go TestARecordOfAResourceGoesToEverySinkThatGetsItsChanges",
+		"- **A filter that fails**":   "route_test.go TestTheFirstRouteThatMatchesDecides",
+		"- **Edited routes**":         "internal/app/routing_test.go TestRoutingIDChangesWithRoutes",
 	},
 	"Paths": {
 		"Names of members":               "redact_test.go TestPathsSayWhatIsWrongWithThem",
@@ -119,7 +119,7 @@ var statements = map[string]map[string]string{
 		"| `spec.data[*].token`":         "redact_test.go TestConfiguredPathsAreRedactedInAnyResource",
 		"| `metadata.annotations[":       "redact_test.go TestConfiguredPathsAreRedactedInAnyResource; redact_test.go TestPathsSayWhatIsWrongWithThem",
 		"A path that an object does not": "redact_test.go TestConfiguredPathsAreRedactedInAnyResource; redact_test.go TestPathsSayWhatIsWrongWithThem",
-		"`redactPaths` cannot take in":   "statements_test.go TestWhatSaysWhichObjectItIsIsNotRedacted",
+		"`redactPaths` cannot include":   "statements_test.go TestWhatSaysWhichObjectItIsIsNotRedacted",
 	},
 }
 
@@ -382,7 +382,7 @@ func TestASinkThatNeedsTheStateBeforeGetsItUnderAllRules(t *testing.T) {
 
 // Section "Paths": what redactPaths cannot take in.
 func TestWhatSaysWhichObjectItIsIsNotRedacted(t *testing.T) {
-	for _, name := range quotedIn(t, "Paths", "`redactPaths` cannot take in") {
+	for _, name := range quotedIn(t, "Paths", "`redactPaths` cannot include") {
 		switch name {
 		case "redactPaths", "metadata":
 			continue
