@@ -9,19 +9,19 @@ import (
 
 func TestMain(m *testing.M) { leaks.Main(m) }
 
-// follower does with a tracker what pkg/source does with it, without an API server.
+// follower uses a tracker as pkg/source does, without an API server.
 type follower struct {
 	t       *testing.T
 	tracker *Tracker
 	stored  event.StoredScope
 	append  func(event.Observation)
-	newName func(prefix string) string // of a snapshot or a list
+	newName func(prefix string) string // returns a name for a snapshot or a list
 
-	lostAt string // the position that history was lost at, as long as the process lives
-	list   List   // begun last
+	lostAt string // the position at which history was lost, kept for the life of the process
+	list   List   // the latest list
 }
 
-// storeObservation hands an observation over and notes how far the scope has come.
+// storeObservation appends an observation and updates the stored position.
 func (f *follower) storeObservation(o event.Observation, err error) {
 	f.t.Helper()
 	if err != nil {
@@ -35,7 +35,7 @@ func (f *follower) storeObservation(o event.Observation, err error) {
 	storeScope(&f.stored, o)
 }
 
-// storeScope does what the journal does: a position ends everything else that is stored of a list.
+// storeScope updates the stored scope as the journal does: a position ends a list.
 func storeScope(s *event.StoredScope, o event.Observation) {
 	if o.LostReason != "" {
 		s.Position, s.Snapshot, s.LostReason = "", "", o.LostReason
@@ -48,7 +48,7 @@ func storeScope(s *event.StoredScope, o event.Observation) {
 	}
 }
 
-// storeKnown does what the journal does with what is known.
+// storeKnown updates the known objects as the journal does.
 func storeKnown(known map[string]event.Known, o event.Observation) {
 	for _, k := range o.Known {
 		known[k.Key] = k
@@ -58,7 +58,7 @@ func storeKnown(known map[string]event.Known, o event.Observation) {
 	}
 }
 
-// checkObservation holds what every observation promises whoever stores it.
+// checkObservation checks the invariants of a single observation.
 func checkObservation(t *testing.T, o event.Observation) {
 	t.Helper()
 	if o.Scope == "" || o.Resource.Resource == "" {
@@ -79,13 +79,13 @@ func checkObservation(t *testing.T, o event.Observation) {
 	}
 }
 
-// loseHistory notes that the API server has no history behind the position.
+// loseHistory records that the API server has compacted the history after the position.
 func (f *follower) loseHistory(why string) {
 	f.lostAt = f.stored.Position
 	f.stored.Position, f.stored.Snapshot, f.stored.LostReason = "", "", why
 }
 
-// startList begins a list with the records that must come before its objects (I5). newest is the position of now.
+// startList starts a list with the records that must precede its objects (I5). newest is the current position.
 func (f *follower) startList(newest string) {
 	f.list = f.prepareList(newest)
 	f.tracker.StartList(f.list)
@@ -93,7 +93,7 @@ func (f *follower) startList(newest string) {
 
 func (f *follower) prepareList(newest string) List {
 	t, s := f.tracker, f.stored
-	if s.Snapshot != "" { // it was stopped within that
+	if s.Snapshot != "" { // the previous process ended within it
 		return List{Snapshot: &event.SnapshotInfo{ID: s.Snapshot}, Pass: s.Pass, Name: f.newName("L")}
 	}
 	if s.LostReason == "" && t.KnownCount() > 0 {
@@ -116,10 +116,10 @@ func (f *follower) prepareList(newest string) List {
 	return List{Snapshot: &event.SnapshotInfo{ID: id}, Name: f.newName("L")}
 }
 
-// restartList begins the list again after it was broken off.
+// restartList restarts the list after a failure.
 func (f *follower) restartList() { f.tracker.StartList(f.list) }
 
-// observeMissing puts what the list lacks.
+// observeMissing appends the objects that the list lacks.
 func (f *follower) observeMissing() {
 	for more := true; more; {
 		var o event.Observation
@@ -129,13 +129,13 @@ func (f *follower) observeMissing() {
 	}
 }
 
-// finishList ends the list.
+// finishList completes the list.
 func (f *follower) finishList(position string) {
 	f.observeMissing()
 	f.storeObservation(f.tracker.FinishList(position), nil)
 }
 
-// observeAllGone puts that no known object is there any more; with a pass they only left the selection.
+// observeAllGone appends the deletes of all known objects; with a pass they only left the selection.
 func (f *follower) observeAllGone(pass string) {
 	f.tracker.StartList(List{Pass: pass, Name: f.newName("L")})
 	f.observeMissing()

@@ -53,7 +53,7 @@ func TestUnseenKeysAreThoseNotSeenInThisPass(t *testing.T) {
 	if got, want := unseen(), []string{"ns/missing"}; !slices.Equal(got, want) {
 		t.Errorf("the list lacks %q, want %q", got, want)
 	}
-	s.startListPass() // it was broken off
+	s.startListPass() // the list failed
 	if got, want := unseen(), []string{"ns/missing", "ns/new", "ns/replaced", "ns/seen"}; !slices.Equal(got, want) {
 		t.Errorf("the next list lacks %q, want %q", got, want)
 	}
@@ -69,7 +69,7 @@ func TestDigestIsThatOfTheSnapshotEndRecord(t *testing.T) {
 		t.Errorf("digest of nothing is %s, want %s", got, want)
 	}
 	s.Add(knownPod("a", "1"))
-	s.Add(event.Known{Key: "node", UID: "u2", ResourceVersion: "2"}) // has no namespace
+	s.Add(event.Known{Key: "node", UID: "u2", ResourceVersion: "2"}) // cluster-scoped
 	var want event.Digest
 	want.Add("", "node", "u2", "2")
 	want.Add("ns", "a", "uid-of-a", "1")
@@ -78,7 +78,8 @@ func TestDigestIsThatOfTheSnapshotEndRecord(t *testing.T) {
 	}
 }
 
-// The strings of an object are cut out of one that holds more than them. What is known of an object must not keep all of it.
+// TestKnownSetPinsNoLargerStrings: the strings of an object are substrings of a larger buffer, which the set must not keep
+// alive.
 func TestKnownSetPinsNoLargerStrings(t *testing.T) {
 	const objects, size = 100, 1 << 16
 	text := func(i int) string { return fmt.Sprintf("name-%05d", i) + strings.Repeat("x", size) }
@@ -104,7 +105,7 @@ func TestKnownSetPinsNoLargerStrings(t *testing.T) {
 	}
 }
 
-// What is known of an object must stay small: there may be a million of them.
+// BenchmarkKnownBytes measures the memory per known object, because there may be a million of them.
 func BenchmarkKnownBytes(b *testing.B) {
 	for _, writers := range []int{0, 2, 3} {
 		b.Run(fmt.Sprint(writers, " writers"), func(b *testing.B) {

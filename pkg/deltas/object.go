@@ -55,5 +55,5 @@ func objectKey(obj any) (string, error) {
 	if o, ok := obj.(*Object); ok {
 		return o.Key(), nil
 	}
-	return "", fmt.Errorf("deltas: %T is no object", obj)
+	return "", fmt.Errorf("deltas: %T is not an object", obj)
 }

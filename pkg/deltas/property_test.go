@@ -14,13 +14,13 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// TestEveryRevisionIsEmittedOnceThroughCrashes plays random histories to a follower that is killed again and again. What
-// was appended is durable up to a random observation; the next process starts from there. Lists break off, history is lost,
-// the journal is, and the rules are edited.
+// TestEveryRevisionIsEmittedOnceThroughCrashes runs random histories through a follower that crashes repeatedly. After a
+// crash, a random prefix of the observations is durable, and the next process resumes from it. Lists fail, history and the
+// journal are lost, and the rules are edited.
 //
-// What the watch brings is emitted exactly once and in order per object (I1, I3), with its class and its actor. At every
-// position a consumer has exactly what the API server has there, with count and digest where a snapshot ends, and each
-// object that another one has replaced was deleted first (I8). No two changes have the same ID.
+// Every watch event is emitted exactly once and in order per object (I1, I3), with its class and actor. At every position
+// the consumer's state equals that of the API server, with matching count and digest at the end of a snapshot, and an object
+// that was replaced was deleted first (I8). No two changes have the same ID.
 func TestEveryRevisionIsEmittedOnceThroughCrashes(t *testing.T) {
 	for seed := range uint64(400) {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
@@ -43,7 +43,7 @@ func TestEveryRevisionIsEmittedOnceThroughCrashes(t *testing.T) {
 	}
 }
 
-// history is a world, one process at a time that follows it, and the journal.
+// history is a world, the process that currently follows it, and the journal.
 type history struct {
 	t     *testing.T
 	rnd   *rand.Rand
@@ -51,16 +51,16 @@ type history struct {
 
 	process   *follower
 	selection selection
-	appended  []appended // by the present process, not all durable
+	appended  []appended // by the current process, not all durable
 
 	stored   event.StoredScope
 	known    map[string]event.Known
 	consumer consumer
-	expected map[string]int // IDs of what the watch brought, by how often they must be emitted
-	names    int            // given to snapshots and passes
+	expected map[string]int // IDs of watch events, with the number of times they must be emitted
+	names    int            // counter for names of snapshots and passes
 }
 
-// appended is an observation with the IDs that it must have, and the selection that it is of.
+// appended is an observation with its expected IDs and its selection.
 type appended struct {
 	event.Observation
 	expected  []string
@@ -74,12 +74,12 @@ func newHistory(t *testing.T, rnd *rand.Rand) *history {
 	return h
 }
 
-// edited begins the names of comparisons with edited rules.
+// edited is the prefix of comparisons with edited rules.
 const edited = "P"
 
 func (h *history) newName(prefix string) string { h.names++; return fmt.Sprint(prefix, h.names) }
 
-// injectFault is what may happen to a process beside being killed.
+// injectFault injects a random fault other than a crash.
 func (h *history) injectFault() {
 	switch h.rnd.IntN(16) {
 	case 0, 1:
@@ -87,7 +87,7 @@ func (h *history) injectFault() {
 	case 2:
 		h.crashProcess()
 		h.stored, h.known = event.StoredScope{LostReason: "the journal was broken"}, map[string]event.Known{}
-		h.consumer.snapshot = "" // will never end
+		h.consumer.snapshot = "" // it will never end
 		h.startProcess()
 	case 3, 4:
 		h.crashProcess()
@@ -96,8 +96,8 @@ func (h *history) injectFault() {
 	}
 }
 
-// editRules is what pkg/source stores when the rules select something else. A snapshot that has not ended goes on, as a
-// comparison: consumers wait for its end.
+// editRules stores what pkg/source stores when the selection changes. An unfinished snapshot continues as a comparison,
+// because consumers wait for its end.
 func (h *history) editRules() {
 	next := event.StoredScope{LostReason: "the rules were edited", Pass: h.newName(edited)}
 	if h.stored.Position == "" {
@@ -110,7 +110,7 @@ func (h *history) editRules() {
 	}
 }
 
-// startProcess begins a process with what is durable.
+// startProcess starts a process from the durable state.
 func (h *history) startProcess() {
 	known := NewKnownSet()
 	for _, k := range h.known {
@@ -127,7 +127,7 @@ func (h *history) startProcess() {
 	}
 }
 
-// crashProcess keeps a random part of what was appended and starts over from it.
+// crashProcess keeps a random prefix of the observations and restarts.
 func (h *history) crashProcess() {
 	h.makeDurable(h.rnd.IntN(len(h.appended) + 1))
 	h.startProcess()
@@ -150,7 +150,7 @@ func (h *history) makeDurable(n int) {
 	h.appended = h.appended[n:]
 }
 
-// runProcess lists where it must, then watches for at most n batches. It may end anywhere.
+// runProcess lists if necessary, then watches for at most n batches. The process may crash at any time.
 func (h *history) runProcess(n int) {
 	f := h.process
 	if f.stored.Position != "" && revisionOf(f.stored.Position) < h.world.compact {
@@ -166,7 +166,7 @@ func (h *history) runProcess(n int) {
 	}
 }
 
-// listObjects reads what exists, and again when that breaks off. It returns false when the process ended within.
+// listObjects lists, repeating lists that fail. It returns false if the process crashed.
 func (h *history) listObjects() bool {
 	h.process.startList(strconv.Itoa(h.world.revision))
 	for {
@@ -185,7 +185,7 @@ func (h *history) listObjects() bool {
 	}
 }
 
-// readAll reads pages of what exists at one revision, or what a WatchList brings: what exists, then what happens.
+// readAll reads the objects of one revision in pages, or as a WatchList with the events that follow.
 func (h *history) readAll() (revision int, whole bool) {
 	w, watchList := h.world, h.rnd.IntN(2) == 0
 	revision = w.revision
@@ -209,7 +209,7 @@ func (h *history) readAll() (revision int, whole bool) {
 	return revision, h.rnd.IntN(12) > 0
 }
 
-// watchBatch takes a batch of what came after the position.
+// watchBatch observes a batch of events after the position.
 func (h *history) watchBatch() {
 	w, from := h.world, revisionOf(h.process.stored.Position)
 	if from == w.revision {
@@ -224,7 +224,7 @@ func (h *history) watchBatch() {
 			continue
 		}
 		if past, yes := w.earlierEvent(h.selection, r); yes && e.Type == watch.Modified && h.rnd.IntN(4) == 0 {
-			batch = append(batch, past) // another API server shows it again
+			batch = append(batch, past) // replayed by another API server
 		}
 		batch = append(batch, e)
 		if h.selection.matchesNamespace(e.Object.Namespace) {
@@ -235,7 +235,7 @@ func (h *history) watchBatch() {
 	h.appended[len(h.appended)-1].expected = expected
 }
 
-// changeIDOf is the ID of the change that an event means where nothing is unusual.
+// changeIDOf returns the ID of the change that an event normally produces.
 func changeIDOf(e Event) string {
 	c := event.Change{Cluster: "c", UID: e.Object.UID, ResourceVersion: e.Object.ResourceVersion}
 	switch e.Type {
@@ -249,7 +249,7 @@ func changeIDOf(e Event) string {
 	return c.ID()
 }
 
-// syncRandomObject reads a random state that some object is or was in.
+// syncRandomObject resyncs a random current or past state.
 func (h *history) syncRandomObject() {
 	if len(h.world.writes) == 0 {
 		return
@@ -261,8 +261,8 @@ func (h *history) syncRandomObject() {
 	h.process.storeObservation(h.process.tracker.ObserveSynced(o, h.newName("sync")))
 }
 
-// checkMissing holds the deletes that a list has brought against what is: nothing that exists and is selected was deleted,
-// and what left the selection did so because that was edited.
+// checkMissing checks the deletes inferred from a list: no existing selected object was deleted, and objects left the
+// selection only if it was edited.
 func (h *history) checkMissing(revision int) {
 	exists := map[string]*Object{}
 	for _, o := range h.world.listAt(h.selection, revision) {
@@ -293,18 +293,18 @@ func (h *history) checkEmittedOnce() {
 	h.consumer.compareState(h.selection, strconv.Itoa(h.world.revision))
 }
 
-// consumer knows nothing but the stream, and keeps the state that it describes.
+// consumer rebuilds the state from the stream alone.
 type consumer struct {
 	*history
 	state    map[string]*event.Change
 	last     map[string]int // newest revision, by key
-	times    map[string]int // that an ID was read
+	times    map[string]int // number of times that an ID was read
 	snapshot string
-	named    map[string]bool // within the snapshot
+	named    map[string]bool // listed in the current snapshot
 }
 
 func (r *consumer) applyChange(c *event.Change) {
-	if r.times[c.ID()]++; r.times[c.ID()] > 1 && c.Type != event.Gap { // two gaps may end where nothing happened between
+	if r.times[c.ID()]++; r.times[c.ID()] > 1 && c.Type != event.Gap { // two gaps may end at the same position if nothing happened in between
 		r.t.Fatalf("a second change has the ID %s: %s", c.ID(), describeChange(c))
 	}
 	switch c.Type {
@@ -335,7 +335,7 @@ func (r *consumer) applyObject(c *event.Change) {
 	}
 	r.last[key] = revision
 	had := r.state[key]
-	if had != nil && had.UID != c.UID && (r.snapshot == "" || r.named[key]) { // I8; what a snapshot does not name is gone
+	if had != nil && had.UID != c.UID && (r.snapshot == "" || r.named[key]) { // I8; an object that a snapshot lacks is deleted
 		r.t.Fatalf("its delete is missing, %s: %s", describeChange(had), describeChange(c))
 	}
 	switch c.Type {
@@ -357,15 +357,15 @@ func (r *consumer) applyObject(c *event.Change) {
 	}
 }
 
-// checkAdded holds the actor of an object that came into being or entered the selection: who changed the label that makes it
-// enter is not who made it, so a name has to be that of the writer of this very version.
+// checkAdded checks the actor of an added object: the writer of the label that selects an object is not its creator, so an
+// actor must be the writer of this very version.
 func (r *consumer) checkAdded(c *event.Change) {
 	if wrote := r.world.writeAt(revisionOf(c.ResourceVersion)).condition; c.Actor != nil && (c.Coalesced || c.Actor.Manager != wrote.writer) {
 		r.t.Errorf("it was %q: %s, by %q", wrote.writer, describeChange(c), c.Actor.Manager)
 	}
 }
 
-// checkUpdate holds class and actor of an update against who wrote what.
+// checkUpdate checks the class and the actor of an update.
 func (r *consumer) checkUpdate(c *event.Change) {
 	wrote := r.world.writeAt(revisionOf(c.ResourceVersion)).condition
 	switch {
@@ -379,7 +379,7 @@ func (r *consumer) checkUpdate(c *event.Change) {
 	}
 }
 
-// checkSnapshotEnd drops what the snapshot did not name and holds the rest against its digest.
+// checkSnapshotEnd removes the objects that the snapshot lacks and compares the others with its digest.
 func (r *consumer) checkSnapshotEnd(end *event.Change) {
 	if end.Snapshot.ID != r.snapshot {
 		r.t.Fatalf("snapshot %s ends within %q", end.Snapshot.ID, r.snapshot)
@@ -398,7 +398,8 @@ func (r *consumer) checkSnapshotEnd(end *event.Change) {
 	r.snapshot, r.named = "", nil
 }
 
-// compareState holds the state against what the API server had at a position, and what is known against the state.
+// compareState compares the consumer's state with that of the API server at a position, and the known objects with that
+// state.
 func (r *consumer) compareState(s selection, position string) {
 	state, known := map[string]string{}, map[string]string{}
 	for key, c := range r.state {

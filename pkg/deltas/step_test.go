@@ -14,7 +14,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// script reads decisions off the bytes that the fuzzer makes up; behind their end all of them are 0.
+// script turns fuzzed bytes into choices; after the last byte all choices are 0.
 type script []byte
 
 func (s *script) nextChoice(n int) int {
@@ -26,14 +26,14 @@ func (s *script) nextChoice(n int) int {
 	return int(b) % n
 }
 
-// nextList is one of a first snapshot, after a gap, after an edit, or both; nil is a watch.
+// nextList returns a list of a first snapshot, after a gap, after an edit, or both; nil for a watch.
 func (s *script) nextList() *List {
 	return []*List{
 		nil, {}, {Pass: "P"}, {Snapshot: &event.SnapshotInfo{ID: "S"}}, {Snapshot: &event.SnapshotInfo{ID: "S"}, Pass: "P"},
 	}[s.nextChoice(5)]
 }
 
-// nextObject is one of few states of few objects under one name.
+// nextObject returns one of a few states of a few objects with one name.
 func (s *script) nextObject(name string) *Object {
 	o := NewObject("ns", name)
 	o.UID = []string{"u1", "u2", "6f1d3c9e-8a57-4f0e-9d0b-3c5a7e2b1f44", ""}[s.nextChoice(4)]
@@ -60,8 +60,8 @@ func (s *script) nextDelta() cache.Delta {
 	return d
 }
 
-// FuzzStepIsPure holds that Step says the same of the same twice, that it changes nothing of what it is given, and that it
-// does not matter in how many Pops the deltas come.
+// FuzzStepIsPure checks that Step returns the same result twice, does not modify its arguments, and does not depend on how
+// the deltas are split into Pops.
 func FuzzStepIsPure(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 1, 2, 3, 1, 0, 0, 1})
 	f.Add([]byte{3, 1, 0, 5, 3, 2, 1, 0, 2, 1, 1, 0, 4, 0})
@@ -102,8 +102,8 @@ func FuzzStepIsPure(f *testing.F) {
 	})
 }
 
-// FuzzABatchIsDrained holds that nothing stays in DeltaFIFO from one call to the next, whatever comes, and that the set of
-// known objects is always what the observations say it is.
+// FuzzABatchIsDrained checks that DeltaFIFO is empty after each call, and that the known objects always match the
+// observations.
 func FuzzABatchIsDrained(f *testing.F) {
 	f.Add([]byte{1, 0, 0, 1, 2, 3, 1, 0, 0, 1, 9, 9, 9, 9, 9, 9, 9})
 	f.Add([]byte{0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 1, 3, 5, 7, 9, 11})

@@ -16,7 +16,7 @@ import (
 
 var podScope = Scope{ID: "s", Cluster: "c", Resource: event.Resource{Version: "v1", Resource: "pods"}}
 
-// newTracker returns a tracker that knows these objects.
+// newTracker returns a tracker with these known objects.
 func newTracker(objects ...*Object) *Tracker {
 	known := NewKnownSet()
 	for _, o := range objects {
@@ -39,7 +39,7 @@ func addedEvents(objects ...*Object) []Event {
 	return events
 }
 
-// mustObserve fails the test when a tracker does.
+// mustObserve returns a function that fails the test on an error.
 func mustObserve(t *testing.T) func(event.Observation, error) event.Observation {
 	return func(o event.Observation, err error) event.Observation {
 		t.Helper()
@@ -50,7 +50,7 @@ func mustObserve(t *testing.T) func(event.Observation, error) event.Observation 
 	}
 }
 
-// checkDrained fails if DeltaFIFO holds anything: a closed queue that is empty says so.
+// checkDrained fails if DeltaFIFO is not empty. Pop returns an error once the queue is closed and empty.
 func checkDrained(t *testing.T, tr *Tracker) {
 	t.Helper()
 	tr.fifo.Close()
@@ -75,7 +75,7 @@ func TestABatchBecomesOneObservationWithItsPosition(t *testing.T) {
 	checkDrained(t, tr)
 }
 
-// DeltaFIFO waits in Pop for something to come. A tracker must never wait: who uses it does other things too.
+// TestTrackerNeverBlocks: Pop of an empty DeltaFIFO blocks, but a tracker must not, because its goroutine has other work.
 func TestTrackerNeverBlocks(t *testing.T) {
 	for name, batch := range map[string][]Event{
 		"nothing": nil,
@@ -88,7 +88,7 @@ func TestTrackerNeverBlocks(t *testing.T) {
 		"what no API server says":      {{"GREETING", newPod("a", "2")}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { // which fails when all wait
+			synctest.Test(t, func(t *testing.T) { // fails if all goroutines are blocked
 				tr := newTracker(newPod("a", "1"))
 				mustObserve(t)(tr.ObserveEvents(batch, "9"))
 				mustObserve(t)(tr.ObserveSynced(newPod("a", "1"), "P"))
@@ -190,7 +190,7 @@ func TestStatsCountChangesAndRecordLastSeen(t *testing.T) {
 	}
 }
 
-// Stats and SetResource are called by others than the one who watches. The race detector has the last word.
+// TestStatsAndSetResourceAreSafeForConcurrentUse relies on the race detector.
 func TestStatsAndSetResourceAreSafeForConcurrentUse(t *testing.T) {
 	tr := newTracker()
 	stop, done := make(chan struct{}), make(chan struct{})
@@ -228,7 +228,7 @@ func TestControlRecordsNameTheNamespaceOfTheirScope(t *testing.T) {
 	}
 }
 
-// BenchmarkWatched is of events of ten thousand objects, each with its own.
+// BenchmarkWatched observes events of ten thousand different objects.
 func BenchmarkWatched(b *testing.B) {
 	for _, size := range []int{1, 16, 256} {
 		b.Run(fmt.Sprint(size, " at once"), func(b *testing.B) {

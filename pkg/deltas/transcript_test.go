@@ -16,31 +16,32 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-var rewrite = flag.Bool("rewrite", false, "make the transcripts expect what they print; read the diff before you commit")
+var rewrite = flag.Bool("rewrite", false, "update the expected output of the transcripts; review the diff before committing")
 
-// TestTranscripts plays testdata/*.txt: blocks of what the API server said, and under "----" what came out: the changes of
-// an observation, then, indented, what is stored with them. The language:
+// TestTranscripts plays testdata/*.txt: blocks of input, and below "----" the output: the changes of an observation,
+// followed by the indented data that is stored with them. The language:
 //
 //	open [position] [snapshot=ID] [selected] [lost=reason] : known, known ...
-//	                             a tracker of a scope of which this much is stored; the first block of a file
-//	told key uid@version ...     some sinks were told these versions of an object already, and others not
-//	filter [namespace]           only that namespace is wanted from now on; without one, all are
+//	                             a tracker of a scope with this stored state; the first block of a file
+//	elsewhere key uid@version ...
+//	                             only some sinks received these versions of an object
+//	filter [namespace]           selects one namespace from now on; without an argument, all
 //	ADDED|MODIFIED|DELETED object
-//	                             an event; an object is namespace/name uid@resourceVersion, and perhaps what summarize
-//	                             understands. The events of a block are one batch
+//	                             an event; an object is namespace/name uid@resourceVersion, optionally followed by the
+//	                             words of summaryFromWords. The events of a block are one batch
 //	BOOKMARK resourceVersion
 //	page : object, object ...    a batch of a list
-//	list newest                  begins a list; newest is the position of now, which is the end of a gap
-//	again                        the list was broken off, and begins again
+//	list newest                  starts a list; newest is the current position, which is the end of a gap
+//	again                        the list failed and starts again
 //	end resourceVersion          ends the list
-//	lose reason                  the API server has no history behind the position
-//	restart                      kill -9, and a new process that knows what is stored
-//	edit pass                    the same, and the rules have been edited meanwhile
-//	sync pass : object ...       objects that were read because a rule wants them to be emitted again
+//	lose reason                  the API server has compacted the history after the position
+//	restart                      kill -9, and a new process with the stored state
+//	edit pass                    the same, and the rules were edited in between
+//	sync pass : object ...       objects that were read for a resync
 //	vanish                       the resource is no longer served
 //	leave pass                   no rule selects the resource any more
 //
-// No two changes behind one "open" may have the same ID.
+// No two changes after one "open" may have the same ID.
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -74,7 +75,7 @@ func playFile(t *testing.T, file string) {
 	}
 }
 
-// player is a follower with a journal that keeps everything, and writes down what it is given.
+// player is a follower with a complete journal that prints its observations.
 type player struct {
 	t *testing.T
 	*follower
@@ -82,7 +83,7 @@ type player struct {
 	filter func(namespace string) bool
 
 	known map[string]event.Known
-	names map[string]int  // given to snapshots and lists so far, by prefix
+	names map[string]int  // number of snapshots and lists so far, by prefix
 	ids   map[string]bool // of changes
 
 	batch    []Event
@@ -122,7 +123,7 @@ func (p *player) runCommand(words []string, tail string) {
 	switch words[0] {
 	case "open":
 		p.openScope(words[1:], tail)
-	case "told":
+	case "elsewhere":
 		k := p.known[words[1]]
 		k.Key = words[1]
 		for _, version := range words[2:] {
@@ -169,7 +170,7 @@ func (p *player) runCommand(words []string, tail string) {
 	}
 }
 
-// flushBatch gives the tracker the events so far.
+// flushBatch passes the pending events to the tracker.
 func (p *player) flushBatch() {
 	if len(p.batch) == 0 && p.position == "" {
 		return
@@ -181,7 +182,7 @@ func (p *player) flushBatch() {
 	p.batch, p.position = nil, ""
 }
 
-// unfinishedSnapshot is the snapshot that has not ended.
+// unfinishedSnapshot returns the ID of a snapshot without an end.
 func (p *player) unfinishedSnapshot() string {
 	if p.stored.Position != "" {
 		return ""
@@ -210,7 +211,7 @@ func (p *player) openScope(words []string, tail string) {
 	p.startProcess(stored)
 }
 
-// startProcess is the start of a process that finds this stored.
+// startProcess starts a process from the stored state.
 func (p *player) startProcess(stored event.StoredScope) {
 	known := NewKnownSet()
 	for _, k := range p.known {
@@ -224,7 +225,7 @@ func (p *player) startProcess(stored event.StoredScope) {
 	}
 }
 
-// nextName names a snapshot or a list.
+// nextName returns a name for a snapshot or a list.
 func (p *player) nextName(prefix string) string {
 	if p.names == nil {
 		p.names = map[string]int{}
@@ -261,8 +262,8 @@ func (p *player) parseObject(words []string) *Object {
 	return o
 }
 
-// summaryFromWords makes a summary of an object in which "spec=…", "status=…" and "labels=…" are the parts, "deleting" says what it
-// does, and "manager@time" is an entry of managedFields.
+// summaryFromWords returns a summary: "spec=…", "status=…" and "labels=…" are the parts, "deleting" sets the deletion
+// timestamp, and "manager@time" is an entry of managedFields.
 func summaryFromWords(words []string) (summary, names string) {
 	var parts Parts
 	var entries, managers []byte
@@ -303,17 +304,17 @@ func (p *player) printObservation(o event.Observation) {
 	for _, c := range o.Changes {
 		lines = append(lines, describeChange(c))
 	}
-	if len(o.RemovedKeys) == len(o.Changes) { // the objects that a list lacks come in no order
+	if len(o.RemovedKeys) == len(o.Changes) { // deletes inferred from a list are unordered
 		slices.Sort(lines)
 		slices.Sort(o.RemovedKeys)
 	}
 	for _, k := range o.Known {
 		line := fmt.Sprintf("  known %s %s@%s", k.Key, k.UID, k.ResourceVersion)
-		k.EachEmittedElsewhere(func(t event.EmittedVersion) { line += " told " + t.UID + "@" + t.ResourceVersion })
+		k.EachEmittedElsewhere(func(t event.EmittedVersion) { line += " elsewhere " + t.UID + "@" + t.ResourceVersion })
 		lines = append(lines, line)
 	}
 	for _, key := range o.RemovedKeys {
-		lines = append(lines, "  forget "+key)
+		lines = append(lines, "  remove "+key)
 	}
 	for _, stored := range [][2]string{{"lost", o.LostReason}, {"in snapshot", o.Snapshot}, {"position", o.Position}} {
 		if stored[1] != "" {

@@ -9,7 +9,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// A resource that moves to another version is emitted in terms of what each body is written in.
+// TestAChangeIsEmittedInTheVersionOfItsBody: while a resource moves to another version, each change carries the version of
+// its body.
 func TestAChangeIsEmittedInTheVersionOfItsBody(t *testing.T) {
 	beta, v1 := event.Resource{Resource: "pods", Version: "v1beta1"}, event.Resource{Resource: "pods", Version: "v1"}
 	known := NewKnownSet()
@@ -50,7 +51,7 @@ func TestAChangeIsEmittedInTheVersionOfItsBody(t *testing.T) {
 	check("the end of a snapshot", tr.FinishList("6").Changes[0], "v1")
 }
 
-// Of an object that is read as metadata alone nobody knows what else changed.
+// TestMetadataOnlySummariesGiveNoClass: if only metadata is read, changes of other parts are not visible.
 func TestMetadataOnlySummariesGiveNoClass(t *testing.T) {
 	whole := func(spec uint64) string { return string(AppendParts(nil, Parts{Metadata: 1, Rest: spec})) }
 	bare := func(deleting bool) string {

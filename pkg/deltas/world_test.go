@@ -13,25 +13,26 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// world is an API server with a few objects in two namespaces, and all that ever happened there.
+// world is an API server with a few objects in two namespaces, and its complete history.
 type world struct {
 	rnd      *rand.Rand
 	revision int
-	objects  map[string]*Object // what exists, by key
-	labels   map[string]string  // of what exists
-	writes   []write            // one a revision
-	compact  int                // revision that history begins behind
+	objects  map[string]*Object // existing objects, by key
+	labels   map[string]string  // of existing objects
+	writes   []write            // one per revision
+	compact  int                // revision up to which history is compacted
 }
 
-// write is what happened at a revision: an object was made, changed or deleted.
+// write is the write of one revision: an object was created, changed or deleted.
 type write struct {
-	object    *Object // as it was written; of a deleted one the last state, at the revision of the delete
-	was, is   string  // label before and after; "" where the object did not or does not exist
+	object    *Object // the written object; for a delete the last state, with the revision of the delete
+	was, is   string  // label before and after; "" if the object does not exist
 	condition objectParts
 }
 
-// selection is what a rule wants: a label, which the API server looks at, in a namespace, which is filtered here.
-type selection struct{ label, namespace string } // "" is any
+// selection is the selection of a rule: a label, which the API server evaluates, and a namespace, which the tracker
+// evaluates.
+type selection struct{ label, namespace string } // "" selects all
 
 func (s selection) matchesLabel(label string) bool {
 	return label != "" && (s.label == "" || s.label == label)
@@ -41,12 +42,12 @@ func (s selection) matchesNamespace(namespace string) bool {
 	return s.namespace == "" || s.namespace == namespace
 }
 
-// objectParts is what the summary of an object is made of.
+// objectParts is the input of an object's summary.
 type objectParts struct {
 	spec, status, labels int
-	writer               string         // who wrote it; "" where the API server cannot tell
-	class                event.Class    // what was written
-	managers             map[string]int // and when they last did
+	writer               string         // "" if managedFields do not show it
+	class                event.Class    // the part that was written
+	managers             map[string]int // time of the last write of each manager
 }
 
 func (c *objectParts) summaryWords() []string {
@@ -66,12 +67,12 @@ func newWorld(rnd *rand.Rand) *world {
 	}
 }
 
-// writeAt is what was written at a revision.
+// writeAt returns the write of a revision.
 func (w *world) writeAt(revision int) write { return w.writes[revision-firstRevision-1] }
 
 func revisionOf(rv string) int { n, _ := strconv.Atoi(rv); return n }
 
-// writeRandomObjects lets n things happen to random objects.
+// writeRandomObjects makes n random writes.
 func (w *world) writeRandomObjects(n int) {
 	for range n {
 		w.revision++
@@ -103,7 +104,7 @@ func (w *world) writeRandomObjects(n int) {
 	}
 }
 
-// nextParts is the condition after another random write.
+// nextParts returns the parts after a random write.
 func (w *world) nextParts(last *objectParts) objectParts {
 	c := objectParts{managers: map[string]int{}, spec: 1}
 	if last != nil {
@@ -124,7 +125,7 @@ func (w *world) nextParts(last *objectParts) objectParts {
 	return c
 }
 
-// watchEvent is what a watch says of a write; no for nothing.
+// watchEvent returns the watch event of a write, if it is visible in the selection.
 func (s selection) watchEvent(w write) (e Event, yes bool) {
 	switch was, is := s.matchesLabel(w.was), s.matchesLabel(w.is); {
 	case was && is:
@@ -137,7 +138,7 @@ func (s selection) watchEvent(w write) (e Event, yes bool) {
 	return e, false
 }
 
-// listAt is what an API server lists at a revision, in no order.
+// listAt returns the list at a revision, in random order.
 func (w *world) listAt(s selection, revision int) []*Object {
 	objects := map[string]*Object{}
 	for _, wr := range w.writes[:revision-firstRevision] {
@@ -150,7 +151,7 @@ func (w *world) listAt(s selection, revision int) []*Object {
 	return list
 }
 
-// stateAt is what a consumer has to have of a selection at a revision: resourceVersions by key.
+// stateAt returns the expected state of a consumer at a revision: resourceVersions by key.
 func (w *world) stateAt(s selection, revision int) map[string]string {
 	state := map[string]string{}
 	for _, o := range w.listAt(s, revision) {
@@ -161,7 +162,7 @@ func (w *world) stateAt(s selection, revision int) map[string]string {
 	return state
 }
 
-// earlierEvent is the event of the write to the same object before; no if that was another one.
+// earlierEvent returns the event of the previous write to the same object, if any.
 func (w *world) earlierEvent(s selection, revision int) (Event, bool) {
 	now := w.writeAt(revision).object
 	for r := revision - 1; r > firstRevision; r-- {
