@@ -12,17 +12,17 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 )
 
-// cluster is an API server with one resource, as a watch with a label selector sees it. It remembers every state that
-// every object was in, which is what the stream is judged by.
+// cluster is an API server with one resource, as seen by a watch with a label selector. It records every state of every
+// object, with which the stream is compared.
 type cluster struct {
 	rnd      *rand.Rand
 	revision int
 	exist    int // objects in the selection
 	objects  map[string]*thing
-	history  []watchEvent // what a watch can tell
+	history  []watchEvent // events available to a watch
 	past     map[string][]state
-	changed  map[int]string // name that changed at a revision
-	count    map[int]int    // objects that the selection showed at a revision
+	changed  map[int]string // the name that changed, by revision
+	count    map[int]int    // number of selected objects, by revision
 }
 
 // thing is an object as the API server stores it.
@@ -40,7 +40,7 @@ type thing struct {
 	Status map[string]any `json:"status,omitempty"`
 }
 
-// state is what the selection showed of one name from a revision on: nothing where body is empty.
+// state is the selected state of one name from a revision on; body is empty if the object is not selected.
 type state struct {
 	revision int
 	body     string
@@ -60,14 +60,14 @@ func newCluster(rnd *rand.Rand) *cluster {
 		changed: map[int]string{}, count: map[int]int{}}
 }
 
-// writeRandomObjects lets n things happen to some of the names.
+// writeRandomObjects makes n random writes to the given number of names.
 func (c *cluster) writeRandomObjects(n, names int) {
 	for range n {
 		c.writeObject("o" + strconv.Itoa(c.rnd.IntN(names)))
 	}
 }
 
-// writeObject changes one object, or creates it.
+// writeObject creates, changes or deletes one object.
 func (c *cluster) writeObject(name string) {
 	c.revision++
 	defer func() { c.count[c.revision] = c.exist }()
@@ -83,7 +83,7 @@ func (c *cluster) writeObject(name string) {
 			c.recordEvent("MODIFIED", now)
 		case is:
 			c.recordEvent("ADDED", now)
-		case was: // it leaves the selection: the API server sends what it last was, under the new version
+		case was: // it leaves the selection: the API server sends its last state in the selection, with the new resourceVersion
 			c.recordEvent("DELETED", old.atRevision(c.revision))
 		}
 		return
@@ -94,13 +94,13 @@ func (c *cluster) writeObject(name string) {
 	}
 }
 
-// writeElsewhere is a write to another resource.
+// writeElsewhere writes to another resource.
 func (c *cluster) writeElsewhere() {
 	c.revision++
 	c.count[c.revision] = c.exist
 }
 
-// nextState is what becomes of an object; nil when it is gone.
+// nextState returns the next state of an object; nil if it is deleted.
 func (c *cluster) nextState(name string, old *thing) *thing {
 	if old == nil {
 		t := &thing{Spec: map[string]any{"n": 0}}
@@ -113,7 +113,7 @@ func (c *cluster) nextState(name string, old *thing) *thing {
 	}
 	t := old.cloneThing()
 	if t.Metadata.DeletionTimestamp != "" && c.rnd.IntN(2) == 0 {
-		return nil // its finalizer is done
+		return nil // its finalizer has completed
 	}
 	switch c.rnd.IntN(8) {
 	case 0: // a merge patch
@@ -128,7 +128,7 @@ func (c *cluster) nextState(name string, old *thing) *thing {
 		t.Status = map[string]any{"observed": c.revision}
 	case 4:
 		t.Metadata.Finalizers = []string{"example.org/wait"}
-	case 5: // in and out of the selection
+	case 5: // enters or leaves the selection
 		t.Metadata.Labels[selected] = map[string]string{"yes": "no", "no": "yes"}[t.Metadata.Labels[selected]]
 	default:
 		if len(t.Metadata.Finalizers) == 0 {
@@ -151,7 +151,7 @@ func (t *thing) atRevision(revision int) *thing {
 	return d
 }
 
-// toObject is what the exporter reads of t.
+// toObject returns the object as the exporter reads it.
 func (t *thing) toObject() *deltas.Object {
 	o := deltas.NewObject(t.Metadata.Namespace, t.Metadata.Name)
 	o.UID, o.ResourceVersion, o.ObservedAt = t.Metadata.UID, t.Metadata.ResourceVersion, time.Unix(1767323045, 0)
@@ -176,10 +176,10 @@ func (c *cluster) recordEvent(kind string, t *thing) {
 	c.changed[c.revision] = o.Name
 }
 
-// listObjects is what a list shows now.
+// listObjects returns the current list, sorted by name.
 func (c *cluster) listObjects() []*deltas.Object {
 	var all []*deltas.Object
-	for _, name := range slices.Sorted(maps.Keys(c.objects)) { // what comes of a seed depends on nothing else
+	for _, name := range slices.Sorted(maps.Keys(c.objects)) { // the result must depend only on the seed
 		if t := c.objects[name]; t.Metadata.Labels[selected] == "yes" {
 			all = append(all, t.toObject())
 		}
@@ -187,7 +187,7 @@ func (c *cluster) listObjects() []*deltas.Object {
 	return all
 }
 
-// shownAt is what a list showed of a name at a revision.
+// shownAt returns the selected state of a name at a revision.
 func (c *cluster) shownAt(name string, revision int) state {
 	var now state
 	for _, s := range c.past[name] {

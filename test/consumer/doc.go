@@ -1,3 +1,3 @@
-// Package consumer holds no code: its tests play random histories to the half of the exporter that decides what changed, and
-// rebuild the cluster from what that wrote, by pkg/consumer.
+// Package consumer contains only tests. They run random histories through pkg/deltas and rebuild the cluster from its output
+// with pkg/consumer.
 package consumer

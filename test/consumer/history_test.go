@@ -22,12 +22,12 @@ import (
 
 const (
 	worlds = 500
-	names  = 40 // objects of each: 20,000 histories in all
+	names  = 40 // per scenario: 20,000 histories in total
 )
 
-// TestStreamRebuildsTheStateAtEveryPosition plays random histories to the half of the exporter that decides what
-// changed, kills it again and again, takes history away from it now and then, and rebuilds the state from what it wrote:
-// in the order of one partition at every position, and from several partitions with repetitions at the end.
+// TestStreamRebuildsTheStateAtEveryPosition runs random histories through the source half of the exporter, with crashes and
+// lost history, and rebuilds the state from the stream: in the order of one partition at every position, and from several
+// partitions with repetitions at the end.
 func TestStreamRebuildsTheStateAtEveryPosition(t *testing.T) {
 	for seed := range uint64(worlds) {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
@@ -40,8 +40,8 @@ func TestStreamRebuildsTheStateAtEveryPosition(t *testing.T) {
 	}
 }
 
-// TestEmittedRecordsMatchTheirSchemas holds such streams to the published schemas, in every format: crashes, lost history
-// and namesakes make records that nobody thinks of when writing a schema.
+// TestEmittedRecordsMatchTheirSchemas validates such streams against the published schemas, in every format: crashes, lost
+// history and reused names produce unusual records.
 func TestEmittedRecordsMatchTheirSchemas(t *testing.T) {
 	seen := make(map[string]bool)
 	for seed := range uint64(100) {
@@ -56,30 +56,30 @@ func TestEmittedRecordsMatchTheirSchemas(t *testing.T) {
 			}
 		}
 	}
-	const want = 3*2 + 4 // a change within a snapshot and without; an object in it, its begin, its end; a gap
+	const want = 3*2 + 4 // changes within a snapshot and without; an object in it, its begin, its end; a gap
 	if len(seen) != want {
 		t.Errorf("seen %v, want %d kinds of record", slices.Sorted(maps.Keys(seen)), want)
 	}
 }
 
-// scenario is one world: a cluster, the source half of the exporter, and its journal.
+// scenario is a cluster, the source half of the exporter, and its journal.
 type scenario struct {
 	t *testing.T
 	*cluster
 
 	stored    event.StoredScope
 	known     map[string]event.Known
-	stream    []streamEntry // what is durable
+	stream    []streamEntry // the durable stream
 	uncertain map[int]bool  // revisions within which history was lost
-	lists     int           // revision of the newest list
+	lists     int           // revision of the latest list
 	compacted int           // revisions up to this one are compacted
 }
 
-// streamEntry is a change in the stream.
+// streamEntry is one change of the stream.
 type streamEntry struct {
 	change *event.Change
-	record consumer.Record // what a consumer reads of it
-	list   int             // revision of the newest list when it was written
+	record consumer.Record // the decoded record
+	list   int             // revision of the latest list when it was written
 }
 
 func newScenario(t *testing.T, rnd *rand.Rand) *scenario {
@@ -98,7 +98,7 @@ func (p *scenario) runScenario() {
 	p.runExporter(true)
 }
 
-// runExporter runs the exporter's source half over what happened since, to the end or until it is killed somewhere.
+// runExporter processes the events since the last run, completely or up to a random crash.
 func (p *scenario) runExporter(toTheEnd bool) {
 	known := deltas.NewKnownSet()
 	for _, k := range p.known {
@@ -116,7 +116,7 @@ func (p *scenario) runExporter(toTheEnd bool) {
 	p.makeDurable(j, toTheEnd)
 }
 
-// watchFromStored lists, or resumes, and hands over what happened after.
+// watchFromStored lists or resumes, and passes the later events to the tracker.
 func (p *scenario) watchFromStored(j *journal) {
 	from, _ := strconv.Atoi(p.stored.Position)
 	j.newest = p.lists
@@ -138,7 +138,7 @@ func (p *scenario) watchFromStored(j *journal) {
 	j.appendObservation(j.ObserveEvents(batch, strconv.Itoa(position)))
 }
 
-// relistObjects reads all objects, after telling why, and returns the revision of the list.
+// relistObjects emits the gap or the start of a snapshot, lists all objects, and returns the revision of the list.
 func (p *scenario) relistObjects(j *journal, from int) int {
 	for r := from + 1; r <= p.revision; r++ {
 		p.uncertain[r] = true
@@ -183,7 +183,7 @@ func (p *scenario) relistObjects(j *journal, from int) int {
 	return revision
 }
 
-// makeDurable makes what was appended durable, or a part of it.
+// makeDurable stores all appended observations or a random prefix of them.
 func (p *scenario) makeDurable(j *journal, all bool) {
 	n := len(j.observations)
 	if !all {
@@ -211,12 +211,12 @@ func (p *scenario) makeDurable(j *journal, all bool) {
 	}
 }
 
-// journal is a tracker and what it observed.
+// journal is a tracker with its observations.
 type journal struct {
 	*deltas.Tracker
 	t            *testing.T
 	observations []event.Observation
-	lists        []int // for each observation, the revision of the newest list
+	lists        []int // revision of the latest list, by observation
 	newest       int
 }
 
@@ -228,14 +228,14 @@ func (j *journal) appendObservation(o event.Observation, err error) {
 	j.observations, j.lists = append(j.observations, o), append(j.lists, j.newest)
 }
 
-// parseRecord writes a change and reads it again.
+// parseRecord encodes a change and decodes it as a consumer does.
 func (p *scenario) parseRecord(c *event.Change) consumer.Record {
 	r, err := consumer.Parse(format.AppendJSON(nil, c))
 	p.requireNoError(err)
 	return r
 }
 
-// checkEveryPosition replays the stream by position. What a list showed to be different is told from its position on.
+// checkEveryPosition replays the stream by position. Differences found by a list count from the position of the list.
 func (p *scenario) checkEveryPosition() {
 	type placed struct {
 		at     int
@@ -265,7 +265,7 @@ func (p *scenario) checkEveryPosition() {
 	p.checkSnapshots(&table)
 }
 
-// changedName is the name that changed at a revision, if any.
+// changedName returns the name that changed at a revision, if any.
 func (p *scenario) changedName(revision int) []string {
 	if name := p.changed[revision]; name != "" {
 		return []string{name}
@@ -273,7 +273,8 @@ func (p *scenario) changedName(revision int) []string {
 	return nil
 }
 
-// checkPartitions deals the objects out to partitions, repeats parts of each as a restart does, and reads them mixed.
+// checkPartitions distributes the objects over partitions, repeats parts of each as a restart does, and reads them
+// interleaved.
 func (p *scenario) checkPartitions() {
 	partitions := make([][]consumer.Record, 3)
 	for _, l := range p.stream {
@@ -304,7 +305,7 @@ func (p *scenario) checkPartitions() {
 	p.checkSnapshots(&table)
 }
 
-// compareTable holds the table to what the API server showed of some names at a revision, and to how many there were.
+// compareTable compares the table with the selected state of some names, and with the number of objects, at a revision.
 func (p *scenario) compareTable(table *consumer.Table, revision int, names ...string) {
 	things := consumer.Resource{Cluster: "c", Resource: "things"}
 	for _, name := range names {
@@ -319,7 +320,7 @@ func (p *scenario) compareTable(table *consumer.Table, revision int, names ...st
 	}
 }
 
-// checkSnapshots wants every snapshot to have ended and to be proven by its digest.
+// checkSnapshots requires every snapshot to have ended and to match its digest.
 func (p *scenario) checkSnapshots(table *consumer.Table) {
 	for _, f := range table.Snapshots() {
 		if !f.Ended || !f.Verified {

@@ -1,10 +1,10 @@
-// Package eventschema describes, member by member, what pkg/format writes: the one truth of which docs/schema (JSON Schema,
-// draft 2020-12) and the tables of docs/events.md are generated, and against which tests hold every event.
+// Package eventschema describes the output of pkg/format, member by member. docs/schema (JSON Schema, draft 2020-12) and the
+// tables of docs/events.md are generated from it, and tests validate every event against it.
 //
-// A published schema allows members and types that it does not know, as docs/events.md asks of consumers. A strict one does
-// not: it is for tests, so that nothing is written that is not described.
+// A published schema allows unknown members and types, as docs/events.md requires of consumers. A strict schema rejects
+// them; tests use it to ensure that every member is described.
 //
-// The package validates nothing itself and knows no validator.
+// The package validates nothing itself and does not depend on a validator.
 package eventschema
 
 //go:generate go test -run TestPublished . -update

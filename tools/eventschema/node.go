@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 )
 
-// node is a JSON object whose members keep their order, so that a schema reads as events do.
+// node is a JSON object with ordered members, so that a schema has the same order as events.
 type node []member
 
 type member struct {
@@ -13,7 +13,7 @@ type member struct {
 	value any
 }
 
-// MarshalJSON writes the members in their order.
+// MarshalJSON encodes the members in order.
 func (n node) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteByte('{')
@@ -45,8 +45,8 @@ func encodeValue(b *bytes.Buffer, v any) error {
 
 func textNode(meaning string) node { return node{{"type", "string"}, {"description", meaning}} }
 
-// nonEmptyText is text that is never empty.
+// nonEmptyText describes a string that is never empty.
 func nonEmptyText(meaning string) node { return textNode(meaning).withMembers(member{"minLength", 1}) }
 
-// withMembers returns n with more members.
+// withMembers returns a copy of n with additional members.
 func (n node) withMembers(more ...member) node { return append(append(node(nil), n...), more...) }

@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// Names are the formats that have a schema, by their names in the configuration. A CloudEvent in binary mode has the native
-// object as its value, so "json" describes it too.
+// Names returns the formats that have a schema, by their configuration names. "json" also describes the value of a
+// CloudEvent in binary mode, which is the native object.
 func Names() []string { return []string{"json", "cloudevents-structured", "debezium", "upsert"} }
 
 const (
@@ -16,13 +16,13 @@ const (
 	base  = "https://raw.githubusercontent.com/kubecdc/kubecdc/main/docs/schema/"
 )
 
-// ID is the $id of the published schema of that name.
+// ID returns the $id of a published schema.
 func ID(name string) string { return base + name + ".schema.json" }
 
-// PublishedSchema returns the schema of that name as docs/schema has it: a document with a newline at its end.
+// PublishedSchema returns a schema as stored in docs/schema, with a final newline.
 func PublishedSchema(name string) ([]byte, error) { return buildDocument(name, false) }
 
-// StrictSchema returns the schema of that name in the form that refuses what is not described.
+// StrictSchema returns a schema that rejects members and values that are not described.
 func StrictSchema(name string) ([]byte, error) { return buildDocument(name, true) }
 
 func buildDocument(name string, strict bool) ([]byte, error) {
@@ -51,7 +51,7 @@ func buildDocument(name string, strict bool) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// changeSchema is the schema of the native object.
+// changeSchema returns the schema of the native object.
 func changeSchema(strict bool) node {
 	properties := node{}
 	required := []string{}
@@ -71,12 +71,12 @@ func changeSchema(strict bool) node {
 	return n
 }
 
-// requiredTogether says which members never stand without others.
+// requiredTogether lists members that require other members.
 var requiredTogether = node{
 	{"finalStateUnknown", []string{"coalesced"}}, {"left", []string{"coalesced", "finalStateUnknown"}},
 }
 
-// rulesByType says which members each type has to have and which it never has.
+// rulesByType returns, for each type, the members that it requires and those that it must not have.
 func rulesByType() []node {
 	var rules []node
 	for _, t := range allTypes {
@@ -98,7 +98,7 @@ func rulesByType() []node {
 	return rules
 }
 
-// attributes are those of CloudEvents, beside the data.
+// attributes are the CloudEvents attributes, without the data.
 var attributes = []Member{
 	{Name: "specversion", Type: "string", always: true, schema: node{{"const", "1.0"}}},
 	{Name: "id", Type: "string", always: true}, {Name: "source", Type: "string", always: true, schema: node{{"format", "uri-reference"}}},
@@ -132,12 +132,12 @@ func cloudEventSchema(strict bool) node {
 	return n
 }
 
-// sourceOnly are the members of an envelope's source that the native object does not have, or has under another name.
+// sourceOnly are the members of an envelope's source that the native object lacks or has under another name.
 var sourceOnly = []Member{
 	{Name: "version", Type: "string", always: true, Meaning: "of this envelope"},
-	{Name: "connector", Type: "string", always: true, schema: node{{"const", "kubecdc"}}, Meaning: "always the same"},
+	{Name: "connector", Type: "string", always: true, schema: node{{"const", "kubecdc"}}, Meaning: "constant"},
 	{Name: "name", Type: "string", always: true, Meaning: "cluster"},
-	{Name: "ts_ms", Type: "integer", always: true, schema: node{{"minimum", 0}}, Meaning: "when the API server made the change, where its record tells, else when it was observed; milliseconds since 1970"},
+	{Name: "ts_ms", Type: "integer", always: true, schema: node{{"minimum", 0}}, Meaning: "when the API server made the change, if the object records it, otherwise when it was observed; milliseconds since 1970"},
 	{Name: "snapshot", Type: "string", always: true, schema: node{{"enum", []string{"true", "false"}}}, Meaning: "whether this is read from a snapshot"},
 	{Name: "db", Type: "string", always: true, Meaning: "cluster"},
 	{Name: "schema", Type: "string", always: true, mayBeEmpty: true, Meaning: "namespace, empty for cluster-scoped objects"},
@@ -145,10 +145,10 @@ var sourceOnly = []Member{
 	{Name: "apiVersion", Type: "string", always: true, mayBeEmpty: true, Meaning: "group and version"},
 	{Name: "objectName", Type: "string", always: true, Meaning: "name of the object"},
 	{Name: "snapshotId", Type: "string", Meaning: "id of the snapshot"},
-	{Name: "before", Type: "string", schema: node{{"enum", []string{"unknown", "identity"}}}, Meaning: "what is missing from before"},
+	{Name: "before", Type: "string", schema: node{{"enum", []string{"unknown", "identity"}}}, Meaning: "missing data in before"},
 }
 
-// sourceMembers are all members of an envelope's source.
+// sourceMembers returns all members of an envelope's source.
 func sourceMembers() []Member {
 	all := slices.Clone(sourceOnly)
 	taken := []string{"version", "name", "snapshot", "before", "after", "cluster", "gap", "of", "by", "requestedBy", "certainty"}
@@ -160,7 +160,7 @@ func sourceMembers() []Member {
 	return all
 }
 
-// envelopeSchema is the schema of Debezium's envelope.
+// envelopeSchema returns the schema of Debezium's envelope.
 func envelopeSchema(strict bool) node {
 	properties, required := node{}, []string{}
 	for _, m := range sourceMembers() {
@@ -192,7 +192,7 @@ func envelopeSchema(strict bool) node {
 	return n
 }
 
-// rowNullability says what is null when.
+// rowNullability returns the types of before and after for these values of op.
 func rowNullability(ops []string, before, after string) node {
 	return node{
 		{"if", node{{"properties", node{{"op", node{{"enum", ops}}}}}}},

@@ -39,7 +39,7 @@ func TestPublishedSchemasAreUpToDate(t *testing.T) {
 	}
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".schema.json")
-		if name != "config" && !slices.Contains(Names(), name) { // that of the configuration is internal/config's
+		if name != "config" && !slices.Contains(Names(), name) { // config belongs to internal/config
 			t.Errorf("%s is no schema of an event", file)
 		}
 	}
@@ -63,7 +63,7 @@ func TestPublishedTableIsUpToDate(t *testing.T) {
 	requireFile(t, page, head+begin+table+"\n"+end+tail)
 }
 
-// requireFile compares a file with what it should hold, or writes it.
+// requireFile compares a file with the wanted contents, or writes them with -update.
 func requireFile(t *testing.T, file, want string) {
 	t.Helper()
 	if *update {
@@ -83,7 +83,7 @@ func requireFile(t *testing.T, file, want string) {
 	}
 }
 
-// compileSchemas are the schemas of a format: as published, and strict.
+// compileSchemas returns the published and the strict schema of a format.
 func compileSchemas(t testing.TB, name string) []*jsonschema.Schema {
 	t.Helper()
 	var both []*jsonschema.Schema
@@ -124,7 +124,7 @@ func validateValue(all []*jsonschema.Schema, value []byte) error {
 	return nil
 }
 
-// schemaNameOf is the name of the schema of a format's values.
+// schemaNameOf returns the name of the schema for the values of a format.
 func schemaNameOf(f format.Format) string {
 	if f == format.CloudEvents {
 		return "json"
@@ -155,7 +155,7 @@ func TestEverySampleIsValid(t *testing.T) {
 	}
 }
 
-// TestRandomChangesMatchTheirSchemas writes changes with members at random.
+// TestRandomChangesMatchTheirSchemas encodes changes with random members.
 func TestRandomChangesMatchTheirSchemas(t *testing.T) {
 	all := map[format.Format][]*jsonschema.Schema{}
 	for _, f := range format.All() {
@@ -172,7 +172,7 @@ func TestRandomChangesMatchTheirSchemas(t *testing.T) {
 				t.Fatalf("seed %d, %v: %v", seed, f, err)
 			}
 		}
-		if c.After == nil { // facts alone are a native object where no after is asked for
+		if c.After == nil { // without after, the facts are a complete native object
 			if err := validateValue(all[format.JSON], format.AppendFacts(nil, c)); err != nil {
 				t.Fatalf("seed %d, facts: %v", seed, err)
 			}
@@ -180,7 +180,7 @@ func TestRandomChangesMatchTheirSchemas(t *testing.T) {
 	}
 }
 
-// anyChange is a change as the pipeline can make it.
+// anyChange returns a random change that the pipeline could produce.
 func anyChange(r *rand.Rand) *event.Change {
 	maybe := func() bool { return r.IntN(2) == 0 }
 	c := &event.Change{
@@ -254,7 +254,7 @@ func anyIdentity(r *rand.Rand) event.Identity {
 
 func pickValue(r *rand.Rand, values ...string) string { return values[r.IntN(len(values))] }
 
-// TestAStrictSchemaCanFail proves that validation is no formality.
+// TestAStrictSchemaCanFail ensures that validation detects errors.
 func TestAStrictSchemaCanFail(t *testing.T) {
 	c := anyChange(rand.New(rand.NewPCG(1, 1)))
 	c.Type, c.Snapshot, c.Gap, c.Class, c.Patch, c.Changed = event.Added, nil, nil, "", nil, nil

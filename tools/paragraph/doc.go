@@ -1,2 +1,2 @@
-// Package paragraph breaks text into lines, for generated pages and for terminals.
+// Package paragraph wraps text, for generated pages and terminals.
 package paragraph

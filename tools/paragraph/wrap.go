@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// WrapText breaks a text between words into lines of at most so many characters. A longer word has a line of its own. Blanks of
-// any kind are one space.
+// WrapText breaks text between words into lines of at most width characters. A longer word gets its own line. Any white
+// space counts as one space.
 func WrapText(text string, width int) []string {
 	var lines []string
 	line := ""
