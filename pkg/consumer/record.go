@@ -56,7 +56,7 @@ func Parse(value []byte) (Record, error) {
 	}
 	framed := r.Type == "snapshot.begin" || r.Type == "snapshot.end"
 	if framed && r.Snapshot == nil || r.Type == "gap" && r.Gap == nil {
-		return r, fmt.Errorf("record %s does not say what its type %s promises", r.ID, r.Type)
+		return r, fmt.Errorf("record %s lacks the member that its type %s requires", r.ID, r.Type)
 	}
 	return r, nil
 }

@@ -11,13 +11,13 @@ import (
 
 const width = 5000
 
-// wideObject is an object with so many numbers that whoever makes values of them makes thousands of allocations.
+// wideObject returns an object with so many numbers that decoding it makes thousands of allocations.
 func wideObject(n int) string {
 	numbers := strings.Repeat("1000,", width-1) + "1000"
 	return fmt.Sprintf(`{"kind":"K","metadata":{"name":"a","uid":"u","resourceVersion":"%d","finalizers":[%s]},"data":{"a":"x"},"spec":{"n":%d}}`, n, numbers, n)
 }
 
-// countAllocations counts those of one change of a wide object under a rule.
+// countAllocations counts the allocations for one change of a wide object.
 func countAllocations(t *testing.T, p Policy, resource event.Resource) float64 {
 	t.Helper()
 	r, err := compileRule(p, Options{Key: []byte("0123456789abcdef")})
@@ -84,7 +84,7 @@ func TestTheDefaultRulePassesOnWhatIsNoSecretAsItIs(t *testing.T) {
 }
 
 func BenchmarkDefaultRule(b *testing.B) {
-	secretOf := func(bytes int) string { // two values, as of a certificate and its key
+	secretOf := func(bytes int) string { // two values, as in a certificate with its key
 		value := `"` + strings.Repeat("c2Vj", bytes/8) + `"`
 		return `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"a","uid":"u"},"data":{"a":` + value + `,"b":` + value + `},"type":"Opaque"}`
 	}

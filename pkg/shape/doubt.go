@@ -25,7 +25,7 @@ func (p Policy) Warnings() []Warning {
 			}
 			if first, yes := parsed.CustomRoot(); yes {
 				all = append(all, Warning{fmt.Sprintf("%s[%d]", key, i), fmt.Sprintf(
-					"%q begins with %q, which no resource of Kubernetes itself has; it works for custom resources that have it", text, first)})
+					"%q starts with %q, which no built-in resource has; it can match only in custom resources", text, first)})
 			}
 		}
 	}

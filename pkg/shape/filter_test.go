@@ -90,17 +90,17 @@ func TestACostlyFilterIsCutOff(t *testing.T) {
 
 func TestSlipsInFiltersAreFoundBeforeAnythingRuns(t *testing.T) {
 	for expression, want := range map[string]string{
-		`objct.spec == 1`:       `line 1, column 1: "objct" is not known; there are change.actor.manager, `,
-		`change.typ == "added"`: `is not known`,
+		`objct.spec == 1`:       `line 1, column 1: "objct" is unknown; known variables are change.actor.manager, `,
+		`change.typ == "added"`: `is unknown`,
 		`change.type == 1`:      `found no matching overload for '_==_' applied to '(string, int)'`,
 		`change.name`:           `its result is string, expected bool`,
-		`object.spec`:           `its result is dyn, expected bool (where CEL cannot know: compare it, or write bool(…))`,
+		`object.spec`:           `its result is dyn, expected bool (if CEL cannot infer the type: compare it, or write bool(…))`,
 		`object.spec ==`:        `Syntax error`,
-		`change.name = "web"`:   `line 1, column 13: "=" is not known; write "=="`,
-		"change.name == \"web\" &&\nchange.type=\"added\"": `line 2, column 12: "=" is not known; write "=="`,
-		`change.name === "web"`:                            `line 1, column 15: "=" is not known; write "=="`,
-		`change.coalesced & true`:                          `line 1, column 18: "&" is not known; write "&&"`,
-		"true &&\n  nonsense":                              `line 2, column 3: "nonsense" is not known`,
+		`change.name = "web"`:   `line 1, column 13: "=" is not an operator; write "=="`,
+		"change.name == \"web\" &&\nchange.type=\"added\"": `line 2, column 12: "=" is not an operator; write "=="`,
+		`change.name === "web"`:                            `line 1, column 15: "=" is not an operator; write "=="`,
+		`change.coalesced & true`:                          `line 1, column 18: "&" is not an operator; write "&&"`,
+		"true &&\n  nonsense":                              `line 2, column 3: "nonsense" is unknown`,
 		strings.Repeat("true && ", 3000) + "true":          `bytes long`,
 	} {
 		if _, err := filter.Compile(expression, true); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
@@ -109,7 +109,7 @@ func TestSlipsInFiltersAreFoundBeforeAnythingRuns(t *testing.T) {
 	}
 }
 
-// FuzzFilters holds the compiler and what it makes to never fail other than by an error.
+// FuzzFilters checks that compiling and evaluating any expression returns an error at worst.
 func FuzzFilters(f *testing.F) {
 	f.Add(`object.spec.x == 1 && change.type == "added"`, []byte(`{"spec":{"x":1e400}}`))
 	f.Add(`oldObject == null || object.a.map(x, x + 1) == [2]`, []byte(`{"a":[1]}`))

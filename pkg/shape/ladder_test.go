@@ -55,7 +55,7 @@ func TestWhatCannotBeMadeSmallerIsSaidSo(t *testing.T) {
 	}
 }
 
-// FuzzLadder holds the ladder to end, to get smaller at each step and to never write what is no JSON.
+// FuzzLadder checks that truncation ends, shrinks the change at each step and always produces valid JSON.
 func FuzzLadder(f *testing.F) {
 	f.Add([]byte(fmt.Sprintf(heavy, strings.Repeat("x", 2000))), true)
 	f.Add([]byte(`{"status":1,"metadata":{"annotations":{}},"a":[]}`), false)
@@ -79,7 +79,7 @@ func FuzzLadder(f *testing.F) {
 	})
 }
 
-// FuzzFields holds fields to leave valid JSON that has all it says which object it is.
+// FuzzFields checks that fields produces valid JSON with all members that identify the object.
 func FuzzFields(f *testing.F) {
 	f.Add([]byte(`{"apiVersion":"v1","metadata":{"name":"a","x":[1,{"y":2}]},"spec":{"a":[{"b":1,"c":2}]}}`))
 	f.Add([]byte(` {"metadata" : [ ] , "kind":{"a":1}, "spec":"x"}`))

@@ -15,7 +15,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
-// described returns how a rule would tell what an update changed.
+// describeDifference returns the patch and the paths that a rule emits for an update.
 func describeDifference(t testing.TB, mode, before, after string) (patch []byte, changed []string) {
 	t.Helper()
 	r := &rule{changed: mode}
@@ -27,7 +27,7 @@ func describeDifference(t testing.TB, mode, before, after string) (patch []byte,
 	return c.Patch, c.Changed
 }
 
-// applyPatch applies a patch with a library that does so for the API server.
+// applyPatch applies a patch with the library that the API server uses.
 func applyPatch(t testing.TB, patch []byte, before string) []byte {
 	t.Helper()
 	if bytes.HasPrefix(patch, []byte("{")) {
@@ -142,7 +142,7 @@ func randomValue(random *rand.Rand, depth int) any {
 	return []any{nil, true, false, 1, 2.5, "x", "y/z", map[string]any{}, []any{}}[random.IntN(9)]
 }
 
-// mutateObject returns a copy in which a few things differ.
+// mutateObject returns a copy with a few differences.
 func mutateObject(random *rand.Rand, v map[string]any) map[string]any {
 	out := map[string]any{}
 	for name, value := range v {
@@ -175,7 +175,7 @@ func mutateObject(random *rand.Rand, v map[string]any) map[string]any {
 	return out
 }
 
-// FuzzPatches holds patches between any two objects to the library that applies them.
+// FuzzPatches compares patches between random objects with the results of a library.
 func FuzzPatches(f *testing.F) {
 	f.Add([]byte(`{"a":{"b":[1,2,{"c":null}]}}`), []byte(`{"a":{"b":[2,{"c":1}]},"d":{}}`))
 	f.Add([]byte(`{"a":1,"a":2}`), []byte(`{"a":3,"a":2}`))
@@ -191,7 +191,7 @@ func FuzzPatches(f *testing.F) {
 				continue
 			}
 			if bytes.HasPrefix(patch, []byte(`[{"op":"replace","path":"","value":`)) {
-				continue // not compared: the library cannot replace the whole document
+				continue // the library cannot replace the whole document
 			}
 			if got := applyPatch(t, patch, string(before)); !equalJSON(t, got, after) {
 				t.Fatalf("%s\nbefore %s\nafter  %s\npatch  %s\ngives  %s", mode, before, after, patch, got)

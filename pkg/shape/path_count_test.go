@@ -39,7 +39,7 @@ func TestAPathThatOnlyCustomResourcesHaveIsDoubted(t *testing.T) {
 	}
 }
 
-// FuzzPathsAreReadAsTheyAreWritten holds a path that is read to be written in a form that reads as the same path.
+// FuzzPathsAreReadAsTheyAreWritten checks that the string form of a parsed path parses to the same path.
 func FuzzPathsAreReadAsTheyAreWritten(f *testing.F) {
 	for _, text := range []string{
 		"spec", "spec.containers[*].env[*].value", `metadata.annotations["a.b/c"]`, `data["1"]`, "[*].a", "$.x", "/spec", "a..b", "a[", `a["`, `a['b"c']`, `a['b"]c']`, "spec[0]",

@@ -25,7 +25,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/shape"
 )
 
-// encodings are the ways in which a value may be written.
+// encodings are the forms in which a value may occur.
 var encodings = []func(string) string{
 	func(v string) string { return v },
 	func(v string) string { return base64.StdEncoding.EncodeToString([]byte(v)) },
@@ -42,17 +42,17 @@ var encodings = []func(string) string{
 	codePoints,
 }
 
-var packer = gzip.NewWriter(nil) // to make one costs more than to use it
+var packer = gzip.NewWriter(nil) // expensive to create, so it is reused
 
 func gzipBase64(v string) string {
 	var b bytes.Buffer
 	packer.Reset(&b)
-	_, _ = packer.Write([]byte(v)) // a buffer takes all
+	_, _ = packer.Write([]byte(v)) // writing to a buffer cannot fail
 	_ = packer.Close()
 	return base64.StdEncoding.EncodeToString(b.Bytes())
 }
 
-// codePoints writes a value as JSON may: every sign as an escape.
+// codePoints returns a value with every character escaped.
 func codePoints(v string) string {
 	var b strings.Builder
 	for _, unit := range utf16.Encode([]rune(v)) {
@@ -61,7 +61,7 @@ func codePoints(v string) string {
 	return b.String()
 }
 
-// toJSON writes any value as JSON.
+// toJSON encodes any value as JSON.
 func toJSON(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -70,18 +70,18 @@ func toJSON(v any) string {
 	return string(b)
 }
 
-// plants makes values that must be seen nowhere, and knows what they would be seen as.
+// plants generates secret values and searches for them in any form.
 type plants struct {
 	random  *rand.Rand
 	planted int
-	needles map[string]string // what must not occur to what it would show
+	needles map[string]string // forbidden text to the value that it reveals
 }
 
 func newPlants() *plants {
 	return &plants{random: rand.New(rand.NewPCG(1, 2)), needles: map[string]string{}}
 }
 
-// plantValue returns a new value in the next encoding. Neither it nor a digest of it may be seen.
+// plantValue returns a new value in the next encoding. Neither the value nor a digest of it may appear in the output.
 func (p *plants) plantValue() string {
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 	plain := make([]byte, 24)
@@ -111,10 +111,10 @@ func (p *plants) addDigestNeedles(of string) {
 	}
 }
 
-// window is how much of a needle is looked for at once.
+// window is the length of the part of a needle that is indexed.
 const window = 8
 
-// findNeedles returns what can be seen in the output.
+// findNeedles returns the needles found in the output.
 func (p *plants) findNeedles(output []byte) []string {
 	index := map[[window]byte][]string{}
 	for needle := range p.needles {
@@ -140,7 +140,7 @@ var (
 	deployments = event.Resource{Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment"}
 )
 
-// copyNames are annotations with copies of whole objects, and unknown ones.
+// copyNames are annotations with copies of objects, known and unknown ones.
 var copyNames = []string{
 	"kubectl.kubernetes.io/last-applied-configuration", "kapp.k14s.io/original", "kapp.k14s.io/original-diff", "kapp.k14s.io/original-diff-md5",
 	"objectset.rio.cattle.io/applied", "banzaicloud.com/last-applied", "openshift.io/token-secret.value", "app.oam.dev/last-applied-configuration",
@@ -148,7 +148,7 @@ var copyNames = []string{
 
 type object = map[string]any
 
-// copyAnnotations are annotations with copies of a Secret.
+// copyAnnotations returns annotations with copies of a Secret.
 func (p *plants) copyAnnotations() object {
 	all := object{}
 	for i, name := range copyNames {
@@ -157,7 +157,7 @@ func (p *plants) copyAnnotations() object {
 		case 1:
 			copied = gzipBase64(copied)
 		case 2:
-			copied = copied[:len(copied)-3] // what cannot be read is not shown
+			copied = copied[:len(copied)-3] // incomplete JSON is not shown
 		}
 		if strings.HasSuffix(name, ".value") || strings.HasSuffix(name, "md5") {
 			copied = p.plantValue()
@@ -167,7 +167,7 @@ func (p *plants) copyAnnotations() object {
 	return all
 }
 
-// newSecret makes a Secret with values wherever one may stand.
+// newSecret returns a Secret with planted values in every position.
 func (p *plants) newSecret() object {
 	annotations := p.copyAnnotations()
 	for i := range encodings {
@@ -184,12 +184,12 @@ func (p *plants) newSecret() object {
 	}
 }
 
-// newConfigMap makes an object that holds nothing itself, with copies of Secrets.
+// newConfigMap returns an object without secret values of its own, with copies of Secrets.
 func (p *plants) newConfigMap() object {
 	return object{"apiVersion": "v1", "kind": "ConfigMap", "metadata": object{"name": "a", "uid": "u", "annotations": p.copyAnnotations()}, "data": object{"shown": "x"}}
 }
 
-// newDeployment makes one with values where paths name them, and in a copy of itself.
+// newDeployment returns a Deployment with planted values at the paths and in a copy of itself.
 func (p *plants) newDeployment() object {
 	spec := func() object {
 		env := []any{object{"name": "A", "value": p.plantValue()}, object{"name": "B", "value": p.plantValue()}}
@@ -202,13 +202,13 @@ func (p *plants) newDeployment() object {
 
 var planted = []string{"spec.template.spec.containers[*].env[*].value", `metadata.annotations["example.com/token"]`}
 
-// output gathers everything that a change is seen as.
+// output collects everything that is emitted or stored.
 type output struct {
 	bytes.Buffer
 	t *testing.T
 }
 
-// writeChange writes a change in every format, and every smaller form of it, as it is and as a dead letter.
+// writeChange writes a change in every format and at every truncation step, and as a dead letter.
 func (o *output) writeChange(c *event.Change) {
 	o.t.Helper()
 	for more := true; more; c, more = shape.TruncateOnce(c) {
@@ -224,7 +224,7 @@ func (o *output) writeChange(c *event.Change) {
 	}
 }
 
-// writeObservation writes what is journaled.
+// writeObservation writes the journaled data.
 func (o *output) writeObservation(_ context.Context, given event.Observation) error {
 	for _, c := range given.Changes {
 		o.writeChange(c)
@@ -238,15 +238,15 @@ func (o *output) writeObservation(_ context.Context, given event.Observation) er
 	return nil
 }
 
-// lastStates keeps bodies as the journal does.
+// lastStates stores bodies in memory.
 type lastStates map[string]event.Body
 
 func (l lastStates) Body(_, key string) (event.Body, bool, error) { b, ok := l[key]; return b, ok, nil }
 func (l lastStates) BodyResources() []string                      { return nil }
 func (l lastStates) DropBodies(context.Context, string) error     { return nil }
 
-// TestNoPlantedValueIsSeen plants values in Secrets, their annotations, copies of them on other kinds and where paths name
-// them, in many encodings, and looks for each, in every encoding and as a digest, in everything that is emitted or stored.
+// TestNoPlantedValueIsSeen plants values in Secrets, their annotations, copies on other kinds and at configured paths, in
+// many encodings. It searches for each value, in every encoding and as a digest, in everything that is emitted or stored.
 func TestNoPlantedValueIsSeen(t *testing.T) {
 	for name, p := range map[string]shape.Policy{
 		"mask": {}, "drop": {Redact: "drop"}, "hmac": {Redact: "hmac"},
@@ -300,7 +300,7 @@ func requireNothingSeen(t *testing.T, policy shape.Policy, count int) {
 				c := &event.Change{Type: kind, Resource: of.resource, Name: "a", UID: "u", ResourceVersion: fmt.Sprint(version), Class: event.ClassSpec}
 				body := []byte(toJSON(of.make()))
 				if version%7 == 0 {
-					body = body[:len(body)-4] // is withheld
+					body = body[:len(body)-4] // becomes a withheld change
 				}
 				if c.After = body; kind == event.Deleted {
 					c.After, c.Before = nil, body
@@ -312,7 +312,7 @@ func requireNothingSeen(t *testing.T, policy shape.Policy, count int) {
 				if err := to(t.Context(), o); err != nil {
 					t.Fatal(err)
 				}
-				brought := event.Body{Key: "b", UID: "b", ResourceVersion: "1", Raw: body} // as after a take-over
+				brought := event.Body{Key: "b", UID: "b", ResourceVersion: "1", Raw: body} // as after a failover
 				if err := to(t.Context(), event.Observation{Resource: of.resource, Scope: "s", Bodies: []event.Body{brought}}); err != nil {
 					t.Fatal(err)
 				}
@@ -331,7 +331,7 @@ func requireNothingSeen(t *testing.T, policy shape.Policy, count int) {
 	}
 }
 
-// redactStored returns a change that was journaled in plain, under rules that showed everything.
+// redactStored returns a change that was journaled in plain text, redacted under new rules.
 func redactStored(t *testing.T, shaper *shape.Shaper, resource event.Resource, kind event.Type, body []byte) *event.Change {
 	t.Helper()
 	c := &event.Change{Type: kind, Resource: resource, Name: "a", UID: "u", ResourceVersion: "1"}

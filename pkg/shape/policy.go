@@ -72,7 +72,7 @@ func (p Policy) Validate(at string, keyed bool) error {
 	oneOf("changed", p.Changed, changedNone, changedPaths, changedMerge, changedPatch)
 	p.validateRedaction(problem, keyed)
 	if len(p.OnlyIfChanged) > 0 && len(p.IgnoreChanges) > 0 {
-		problem("ignoreChanges", "means nothing beside onlyIfChanged; leave one of them out")
+		problem("ignoreChanges", "cannot be combined with onlyIfChanged; remove one of them")
 	}
 	readTree(problem, "onlyIfChanged", p.OnlyIfChanged)
 	readTree(problem, "ignoreChanges", p.IgnoreChanges)
@@ -91,13 +91,13 @@ func (p Policy) validateRedaction(problem problemFunc, keyed bool) {
 	case p.Redact == HMAC && !keyed:
 		problem("redact", "hmac needs a key: set redaction.key")
 	case p.Redact == None && len(p.RedactPaths) > 0:
-		problem("redactPaths", "means nothing with redact: none")
+		problem("redactPaths", "has no effect with redact: none")
 	}
 	p.SecretMetadata.validateNames(problem)
 	for i, named := range readTree(problem, "redactPaths", p.RedactPaths) {
 		for _, id := range identityPaths {
 			if named != nil && named.Overlaps(id) {
-				problem("redactPaths["+strconv.Itoa(i)+"]", "%q takes in what says which object it is (%s)", p.RedactPaths[i], id)
+				problem("redactPaths["+strconv.Itoa(i)+"]", "%q includes a member that identifies the object (%s)", p.RedactPaths[i], id)
 				break
 			}
 		}

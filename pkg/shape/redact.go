@@ -129,7 +129,7 @@ func (w *redactionPass) redactObject(t *path.Tree) error {
 	}
 	end := w.walkValue(start, t, 0)
 	if w.duplicate > 0 {
-		return &rawjson.MalformedError{What: "a name occurs twice in one object, the second time", Offset: w.duplicate}
+		return &rawjson.MalformedError{What: "duplicate name in one object", Offset: w.duplicate}
 	}
 	return rawjson.CheckEnd(w.b, end)
 }

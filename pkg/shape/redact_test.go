@@ -62,7 +62,7 @@ func TestOfASecretOnlyTheNamesOfItsValuesAreShown(t *testing.T) {
 	}
 }
 
-// hashOf returns what redacting makes of the member p of the data of a Secret.
+// hashOf returns the redacted data of a Secret.
 func hashOf(t *testing.T, r *redactor, uid, data string) map[string]string {
 	t.Helper()
 	out, _, err := r.redactBody([]byte(data), subject{resource: secret, identity: uid})
@@ -192,7 +192,7 @@ func TestWhatCannotBeRedactedIsNotShown(t *testing.T) {
 
 func TestPathsSayWhatIsWrongWithThem(t *testing.T) {
 	for text, want := range map[string]string{
-		"":              `"" is no path`,
+		"":              `"" is not a path`,
 		".spec":         `".spec": expected a name`,
 		"spec..a":       `position 5`,
 		"spec.":         `position 5`,
@@ -213,19 +213,19 @@ func TestPathsSayWhatIsWrongWithThem(t *testing.T) {
 	for text, want := range map[string]string{
 		"/data":                        `a name with "/" is written ["/data"]`,
 		"/spec/containers/0/env":       `a name with "/"`,
-		"$.spec.x":                     `leave "$." out`,
-		"$":                            `leave "$." out`,
-		"object.spec.x":                `leave "object." out`,
-		"oldObject.spec":               `leave "oldObject." out`,
-		"after.spec":                   `leave "after." out`,
+		"$.spec.x":                     `remove "$."`,
+		"$":                            `remove "$."`,
+		"object.spec.x":                `remove "object."`,
+		"oldObject.spec":               `remove "oldObject."`,
+		"after.spec":                   `remove "after."`,
 		"Spec.x":                       `did you mean "spec"?`,
 		"stringdata":                   `did you mean "stringData"?`,
 		"DATA.password":                `did you mean "data"?`,
 		"Metadata.labels":              `did you mean "metadata"?`,
-		"spec.containers.0.env":        `0 is no member: [*] stands for every element`,
+		"spec.containers.0.env":        `0 is not a member name: write [*] for every element`,
 		"spec.containers[0].env":       `expected [*] for every element`,
 		"metadata.annotation.x":        `metadata has no "annotation"`,
-		"metadata.managedFields":       "taken out of every object anyway",
+		"metadata.managedFields":       "is always removed",
 		"metadata.annotations.a.b/c":   `a name with "/" is written ["b/c"]`,
 		"metadata.annotations.a.b.c":   `metadata.annotations["a.b.c"]`,
 		"metadata.labels[*].x":         "labels hold single values",
@@ -244,8 +244,8 @@ func TestPathsSayWhatIsWrongWithThem(t *testing.T) {
 	}
 }
 
-// FuzzRedactionNeverLeaks holds the rewriting of bytes to a full decode: where a path reaches there is no value left,
-// everything else is as it was, and what cannot be decoded is refused.
+// FuzzRedactionNeverLeaks compares redaction of bytes with an oracle that decodes: no value at a path remains, everything
+// else is unchanged, and invalid JSON is rejected.
 func FuzzRedactionNeverLeaks(f *testing.F) {
 	for _, body := range []string{
 		`{"data":{"a":"c2VjcmV0","b":null},"type":"x","metadata":{"name":"n","labels":{"a":"b"},"finalizers":["f",["g"]],"annotations":{"helm.sh/hook":"x","y":"z","kubectl.kubernetes.io/last-applied-configuration":"{\"data\":1}"}}}`,
@@ -295,7 +295,7 @@ func decodeJSON(t testing.TB, b []byte) any {
 	return v
 }
 
-// oracle redacts decoded objects in the plainest way there is.
+// oracle redacts decoded objects in the simplest way.
 type oracle struct {
 	drop  bool
 	found bool
@@ -303,8 +303,8 @@ type oracle struct {
 
 type (
 	concealed struct{}               // stands for any redacted value
-	gone      struct{}               // is left out
-	copied    struct{ original any } // is redacted or, where nothing is to be redacted in it, the original
+	gone      struct{}               // removed
+	copied    struct{ original any } // redacted, or the original if nothing in it is secret
 )
 
 func (o *oracle) redactObject(v any, paths []path.Path, secret bool) any {
@@ -349,7 +349,7 @@ func (o *oracle) redactCopy(v any, paths []path.Path) any {
 	return o.redactPath(v, nil)
 }
 
-// showOnly conceals everything in v but what shown lists.
+// showOnly conceals everything in v except the values listed in shown.
 func (o *oracle) showOnly(v, shown any) any {
 	switch shown := shown.(type) {
 	case map[string]any:
@@ -383,7 +383,7 @@ func (o *oracle) showOnly(v, shown any) any {
 	return o.redactPath(v, nil)
 }
 
-// redactPath conceals what p names in v.
+// redactPath conceals the values at path p.
 func (o *oracle) redactPath(v any, p path.Path) any {
 	return replaceAt(v, p, func(v any) any {
 		if o.drop {
@@ -436,7 +436,7 @@ func (o *oracle) concealValue(v any) any {
 	return concealed{}
 }
 
-// withoutGone leaves out what is gone.
+// withoutGone removes the gone values.
 func (o *oracle) withoutGone(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

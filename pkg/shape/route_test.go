@@ -8,7 +8,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// routerTest are the routes of a test, over sinks named audit and main.
+// routerTest is a router for the sinks audit and main.
 type routerTest struct {
 	t *testing.T
 	*Router
@@ -23,7 +23,7 @@ func routesOf(t *testing.T, routes ...Route) routerTest {
 	return routerTest{t, r}
 }
 
-// wantTopics says where a change must go in audit and in main: to a topic, to the sink's own, or (-) not there.
+// wantTopics requires the topics of a change in audit and main: a name, "" for the sink's own topic, or "-" for none.
 func (r routerTest) wantTopics(name, want string, c *event.Change) {
 	r.t.Helper()
 	var got []string
@@ -93,7 +93,7 @@ func TestTheFirstRouteThatMatchesDecides(t *testing.T) {
 	}
 }
 
-// A record about a whole resource must be where the changes are that it speaks of.
+// A control record must go to the same sinks as the changes that it concerns.
 func TestARecordOfAResourceGoesToEverySinkThatGetsItsChanges(t *testing.T) {
 	r := routesOf(t,
 		Route{MatchResource: resourceIs("events")},

@@ -96,7 +96,7 @@ func TestAChangeOfRedactionIsSaidOnceItIsEmitted(t *testing.T) {
 	if len(s.shapeChanges(quiet)) != 0 {
 		t.Fatal("the filter lets it pass")
 	}
-	s.restartWith(next, oneKey) // still to be said
+	s.restartWith(next, oneKey) // not yet reported
 	if got := s.shapeChanges(secretWith("hunter")); !got[0].RedactionChanged {
 		t.Errorf("%+v", got[0])
 	}
@@ -141,7 +141,7 @@ func BenchmarkSeal(b *testing.B) {
 	}
 }
 
-// FuzzWhatIsStoredIsOpenedOrNone checks that openSummary returns what sealSummary was given, and nothing for anything else.
+// FuzzWhatIsStoredIsOpenedOrNone checks that openSummary inverts sealSummary, and returns nothing for any other input.
 func FuzzWhatIsStoredIsOpenedOrNone(f *testing.F) {
 	f.Add("\x01digests", true)
 	f.Add("\x11\x00\x00\x00\x02short", false)

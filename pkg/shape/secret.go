@@ -117,16 +117,16 @@ func (m SecretMetadata) redactionTree() *path.Tree {
 func (m SecretMetadata) validateNames(problem problemFunc) {
 	for i, name := range m.Labels {
 		if name != everyLabel && !isQualifiedName(name) {
-			problem("secretMetadata.labels["+strconv.Itoa(i)+"]", `%q is no name of a label; write it whole, or "*" for all`, name)
+			problem("secretMetadata.labels["+strconv.Itoa(i)+"]", `%q is not a label name; write the complete name, or "*" for all`, name)
 		}
 	}
 	for i, name := range m.Annotations {
 		at := "secretMetadata.annotations[" + strconv.Itoa(i) + "]"
 		switch {
 		case !isQualifiedName(name):
-			problem(at, "%q is no name of an annotation; write each one whole, as in example.com/owner", name)
+			problem(at, "%q is not an annotation name; write the complete name, as in example.com/owner", name)
 		case copyKindOf(name) != noCopy:
-			problem(at, "%q holds a copy of what the Secret holds and is never shown", name)
+			problem(at, "%q holds a copy of the Secret's contents and is never shown", name)
 		}
 	}
 }

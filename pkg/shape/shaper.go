@@ -235,7 +235,7 @@ func (r *rule) withholdChange(c *event.Change, err error) {
 
 func withholdBodies(c *event.Change, err error) {
 	c.Before, c.After, c.Changed, c.Patch = nil, nil, nil, nil
-	c.Withheld = fmt.Sprintf("cannot be shaped and is not shown: %v", err)
+	c.Withheld = fmt.Sprintf("bodies withheld because the change cannot be shaped: %v", err)
 }
 
 // redactChange redacts the bodies of a change and the previous state. The previous state was redacted when it was stored,

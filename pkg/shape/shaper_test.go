@@ -15,7 +15,7 @@ func updatedTo(resource event.Resource, after string) *event.Change {
 	return &event.Change{Type: event.Updated, Resource: resource, Namespace: "n", Name: "a", UID: "u", ResourceVersion: "2", Class: event.ClassSpec, After: []byte(after)}
 }
 
-// store is a Bodies in memory that takes observations.
+// store keeps bodies and observations in memory.
 type store struct {
 	bodies  map[string]event.Body // by key, of one scope
 	dropped []string
@@ -79,7 +79,7 @@ func newScene(t *testing.T, p Policy) *scene {
 	return s
 }
 
-// restartWith goes on under another policy, with what is stored. It returns the summaries that a source would be given.
+// restartWith restarts with another policy and the stored state. It returns the summaries that a source would receive.
 func (s *scene) restartWith(p Policy, key string) map[string]string {
 	s.t.Helper()
 	if err := p.Validate("resources[0]", true); err != nil {
@@ -103,7 +103,7 @@ func (s *scene) restartWith(p Policy, key string) map[string]string {
 	return summaries
 }
 
-// shapeChanges shapes one observation and returns what came through of it.
+// shapeChanges shapes one observation and returns the emitted changes.
 func (s *scene) shapeChanges(changes ...*event.Change) []*event.Change {
 	s.t.Helper()
 	s.emitted = nil
@@ -179,7 +179,7 @@ func TestTheStateOfANamesakeIsNotTheStateBefore(t *testing.T) {
 
 func TestWithoutAnyWishNothingIsKept(t *testing.T) {
 	s := newScene(t, Policy{})
-	s.bodies = map[string]event.Body{"n/a": {Key: "n/a"}} // of an earlier configuration
+	s.bodies = map[string]event.Body{"n/a": {Key: "n/a"}} // stored by an earlier configuration
 	body := []byte(newObject("1", "1"))
 	c := updatedTo(deployment, "")
 	c.After = body

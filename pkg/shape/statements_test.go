@@ -13,12 +13,11 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/shape/filter"
 )
 
-// advice stands for a test where a statement says nothing about what is emitted: how to write something, or what to think
-// of.
+// advice marks a statement without a test: a recommendation rather than a behavior.
 const advice = "advice"
 
-// statements are the paragraphs, list items and rows of tables of docs/shaping.md by section, each named by how it begins,
-// and the tests that hold it: the file and the function. The tests of this package are named without their directory.
+// statements lists the paragraphs, list items and table rows of docs/shaping.md by section, each identified by its first
+// words, with the tests that check it: file and function. Tests of this package are listed without a directory.
 var statements = map[string]map[string]string{
 	"Shaping changes": {
 		"Rules and routes decide": "shaper_test.go TestWithoutAnyWishNothingIsKept; plants_test.go TestNoPlantedValueIsSeen; test/e2e/secrets_test.go TestNoSecretIsSeenAnywhere",
@@ -123,8 +122,8 @@ var statements = map[string]map[string]string{
 	},
 }
 
-// TestEveryStatementOfTheShapingPageHasATest fails when the page says something that no test is named for, and when a test
-// that is named does not exist.
+// TestEveryStatementOfTheShapingPageHasATest fails for a statement without a test, and for a listed test that does not
+// exist.
 func TestEveryStatementOfTheShapingPageHasATest(t *testing.T) {
 	for section, all := range pageStatements(t) {
 		named := statements[section]
@@ -144,7 +143,7 @@ func TestEveryStatementOfTheShapingPageHasATest(t *testing.T) {
 	}
 }
 
-// requireTests sees to it that tests are there.
+// requireTests checks that the listed tests exist.
 func requireTests(t *testing.T, statement, tests string) {
 	t.Helper()
 	for test := range strings.SplitSeq(tests, "; ") {
@@ -165,8 +164,7 @@ func mapKeys(m map[string]string) (all []string) {
 	return all
 }
 
-// pageStatements are the paragraphs, list items and rows of tables of the page, by section; not the heads of tables, nor
-// code.
+// pageStatements returns the paragraphs, list items and table rows of the page by section, without table heads and code.
 func pageStatements(t *testing.T) map[string][]string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/shaping.md")
@@ -182,7 +180,7 @@ func pageStatements(t *testing.T) map[string][]string {
 			open = false
 		case strings.HasPrefix(line, "#"):
 			section = strings.TrimLeft(line, "# ")
-		case strings.HasPrefix(line, "|--"): // what stands above is the head of a table
+		case strings.HasPrefix(line, "|--"): // the line above is the head of a table
 			all[section] = all[section][:len(all[section])-1]
 		case open && !strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "- "):
 			all[section][len(all[section])-1] += " " + strings.TrimSpace(line)
@@ -196,7 +194,7 @@ func pageStatements(t *testing.T) map[string][]string {
 	return all
 }
 
-// quotedIn are the names in `…` of the one statement of a section that begins so.
+// quotedIn returns the names in `…` of the statement that starts with these words.
 func quotedIn(t *testing.T, section, begins string) (names []string) {
 	t.Helper()
 	for _, text := range pageStatements(t)[section] {
@@ -221,7 +219,7 @@ func TestTheMembersOfASecretThatThePageNamesAreShown(t *testing.T) {
 		switch {
 		case name == "finalizers":
 			body = `{"metadata":{"finalizers":["hunter"]}}`
-		case owner: // the names behind that of apiVersion are those of an owner
+		case owner: // the names after apiVersion are members of an owner
 			body = fmt.Sprintf(`{"metadata":{"ownerReferences":[{%q:"hunter"}]}}`, name)
 		}
 		if got := redactWith(t, r, secret, body); got != body {
@@ -233,10 +231,10 @@ func TestTheMembersOfASecretThatThePageNamesAreShown(t *testing.T) {
 	}
 }
 
-// Section "Secrets", the table of modes: a changed value is seen as a change of its member, or only as one of the object.
+// Section "Secrets", the table of modes: a changed value is visible as a change of its member, or only of the object.
 func TestWhereTheChangeOfARedactedValueShows(t *testing.T) {
 	for mode, want := range map[string]struct {
-		value string // what the member becomes, a regular expression
+		value string // regular expression for the redacted member
 		shown bool
 	}{Mask: {`"\*\*\*"`, false}, HMAC: {`"hmac-sha256:[0-9a-f]{8}:[0-9a-f]{32}"`, true}, Drop: {``, false}, None: {`"aHVudGVy"`, true}} {
 		s := newScene(t, Policy{Redact: mode, Changed: changedPaths})
@@ -264,7 +262,7 @@ func TestAHashHasTheDocumentedForm(t *testing.T) {
 	}
 }
 
-// Section "When redaction changes", what the journal holds.
+// Section "When redaction changes": the existing contents of the journal.
 func TestWhatIsStoredIsRedactedAsTheRulesSayNow(t *testing.T) {
 	hashed := hashOf(t, redactorFor(t, HMAC), "u", `{"data":{"p":"x"}}`)["p"]
 	policies := []Policy{{Redact: HMAC}, {RedactPaths: []string{"spec.token"}}}
@@ -340,7 +338,7 @@ func TestEveryVariableOfThePageIsOfItsType(t *testing.T) {
 	}
 }
 
-// Section "Expressions": "Naming it makes the rule keep states".
+// Section "Expressions": "An expression that uses it makes the rule store states".
 func TestNamingOldObjectKeepsStates(t *testing.T) {
 	for filter, keeps := range map[string]bool{`oldObject == null`: true, `object != null`: false, `change.name == "oldObject"`: false} {
 		s := newScene(t, Policy{Filter: filter})
@@ -351,7 +349,7 @@ func TestNamingOldObjectKeepsStates(t *testing.T) {
 	}
 }
 
-// Section "Expressions": objects are seen "redacted, but whole".
+// Section "Expressions": "Expressions see objects redacted but complete".
 func TestAFilterSeesWhatFieldsLeavesOut(t *testing.T) {
 	s := newScene(t, Policy{Filter: `object.status == "seen"`, Fields: Fields{Drop: []string{"status"}}})
 	got := s.shapeChanges(addedWith(newObject("1", `"seen"`)))
@@ -360,7 +358,7 @@ func TestAFilterSeesWhatFieldsLeavesOut(t *testing.T) {
 	}
 }
 
-// Section "How much of a change is emitted": a format that needs it turns before on for all rules.
+// Section "How much of a change is emitted": a format that requires the state before turns it on for all rules.
 func TestASinkThatNeedsTheStateBeforeGetsItUnderAllRules(t *testing.T) {
 	kept := &store{}
 	shaper, err := New([]Policy{{}, {Changed: "paths"}}, Options{AlwaysBefore: true, Bodies: kept})
@@ -380,7 +378,7 @@ func TestASinkThatNeedsTheStateBeforeGetsItUnderAllRules(t *testing.T) {
 	}
 }
 
-// Section "Paths": what redactPaths cannot take in.
+// Section "Paths": members that redactPaths cannot include.
 func TestWhatSaysWhichObjectItIsIsNotRedacted(t *testing.T) {
 	for _, name := range quotedIn(t, "Paths", "`redactPaths` cannot include") {
 		switch name {

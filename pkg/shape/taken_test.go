@@ -7,7 +7,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// shapeBody gives the shaper the state of an object that is known, as a source does after a take-over.
+// shapeBody passes the state of a known object to the shaper, as a source does after a failover.
 func (s *scene) shapeBody(resource event.Resource, raw string) event.Observation {
 	s.t.Helper()
 	s.last = event.Observation{}
@@ -18,7 +18,7 @@ func (s *scene) shapeBody(resource event.Resource, raw string) event.Observation
 	return s.last
 }
 
-// newFailoverScene is a scene with a journal that knows an object, and nothing of its state.
+// newFailoverScene returns a scene with a journal that knows an object, but not its state.
 func newFailoverScene(t *testing.T, resource event.Resource, p Policy) *scene {
 	t.Helper()
 	s := newScene(t, p)
@@ -68,7 +68,7 @@ func TestStatesAreNotStoredWhereNobodyAsksForThem(t *testing.T) {
 	}
 }
 
-// TestStatesAreMissingWhereARuleBeginsToAskForThem: what was known under another rule has none.
+// TestStatesAreMissingWhereARuleBeginsToAskForThem: objects that were known under another rule have no stored states.
 func TestStatesAreMissingWhereARuleBeginsToAskForThem(t *testing.T) {
 	known := event.Known{Key: "n/a", UID: "u", ResourceVersion: "1"}
 	for name, one := range map[string]struct {

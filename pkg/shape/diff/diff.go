@@ -18,7 +18,9 @@ type entry struct {
 // ambiguousError reports an object that cannot be compared: it has duplicate names or names that are not UTF-8.
 type ambiguousError struct{}
 
-func (ambiguousError) Error() string { return "a name that occurs twice in one object, or is no UTF-8" }
+func (ambiguousError) Error() string {
+	return "a duplicate name in one object, or a name that is not UTF-8"
+}
 
 // entriesOf appends the members of an object to room.
 func entriesOf(object []byte, room []entry) ([]entry, error) {

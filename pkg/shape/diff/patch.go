@@ -186,7 +186,7 @@ func appendQuoted(b []byte, s string) []byte {
 }
 
 // errInexpressible reports that a merge patch cannot set null, which means removal.
-var errInexpressible = errors.New("RFC 7396 has no way to set null")
+var errInexpressible = errors.New("RFC 7396 cannot set null")
 
 // MergePatch returns the patch from before to after in RFC 7396, or the result of [JSONPatch] if that cannot express it.
 func MergePatch(before, after []byte) []byte {

@@ -19,7 +19,7 @@ func NewFactsFilter(expression string) (*FactsFilter, error) {
 		return nil, err
 	}
 	if f.usesObject {
-		return nil, errors.New("asks for object, and there are only facts here: use change.type, change.name and the like")
+		return nil, errors.New("object is not available here: use change.type, change.name and similar")
 	}
 	return &FactsFilter{f}, nil
 }

@@ -92,7 +92,7 @@ func Compile(text string, withOld bool) (*Filter, error) {
 		return nil, explainIssues(issues, withOld)
 	}
 	if t := ast.OutputType(); !t.IsExactType(cel.BoolType) {
-		return nil, fmt.Errorf("its result is %s, expected bool (where CEL cannot know: compare it, or write bool(…))", t)
+		return nil, fmt.Errorf("its result is %s, expected bool (if CEL cannot infer the type: compare it, or write bool(…))", t)
 	}
 	if cost, err := env.EstimateCost(ast, unknownSizes{}); err == nil && cost.Min > maxCost {
 		return nil, fmt.Errorf("costs at least %d, at most %d are allowed", cost.Min, maxCost)
@@ -119,14 +119,14 @@ func explainIssues(issues *cel.Issues, withOld bool) error {
 		message := e.Message
 		if text, ok := strings.CutPrefix(message, unknownCharacter); ok && text != "" && strings.ContainsRune("=&|", rune(text[0])) {
 			// The remaining messages are consequences of this one.
-			return fmt.Errorf("line %d, column %d: %q is not known; write %q", e.Location.Line(), e.Location.Column()+1, text[:1], text[:1]+text[:1])
+			return fmt.Errorf("line %d, column %d: %q is not an operator; write %q", e.Location.Line(), e.Location.Column()+1, text[:1], text[:1]+text[:1])
 		}
 		if name, ok := strings.CutPrefix(message, "undeclared reference to '"); ok {
 			name, _, _ = strings.Cut(name, "'")
 			if name = strconv.Quote(name); name == `"change"` {
 				name = "this member of change"
 			}
-			message = fmt.Sprintf("%s is not known; there are %s", name, strings.Join(variableNames(withOld), ", "))
+			message = fmt.Sprintf("%s is unknown; known variables are %s", name, strings.Join(variableNames(withOld), ", "))
 		}
 		line := fmt.Sprintf("line %d, column %d: %s", e.Location.Line(), e.Location.Column()+1, strings.ReplaceAll(message, "\n", " "))
 		if !slices.Contains(all, line) {

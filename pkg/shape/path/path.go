@@ -34,12 +34,12 @@ func Parse(text string) (Path, error) {
 	}
 	switch {
 	case len(p) == 0:
-		return nil, fmt.Errorf(`%q is no path: write it from the top of the object, for example spec.containers[*].env[*].value`, text)
+		return nil, fmt.Errorf(`%q is not a path: start at the top of the object, for example spec.containers[*].env[*].value`, text)
 	case len(p) > maxSegments:
 		return nil, fmt.Errorf("%q has %d parts, at most %d are allowed", text, len(p), maxSegments)
 	}
 	if err := p.checkReachable(); err != nil {
-		return nil, fmt.Errorf("%q can match nothing: %w", text, err)
+		return nil, fmt.Errorf("%q cannot match anything: %w", text, err)
 	}
 	return p, nil
 }
@@ -59,7 +59,7 @@ func parseSegment(rest string, first bool) (Segment, string, error) {
 		end = len(rest)
 	}
 	if end == 0 {
-		return Segment{}, "", fmt.Errorf(`expected a name ([*] stands for all, ["…"] for a name with other signs)`)
+		return Segment{}, "", fmt.Errorf(`expected a name ([*] stands for all, ["…"] for a name with special characters)`)
 	}
 	return Segment{Name: rest[:end]}, rest[end:], checkName(rest[:end])
 }

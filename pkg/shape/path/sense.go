@@ -38,13 +38,13 @@ func (p Path) checkReachable() error {
 	case first.Wildcard:
 		return nil
 	case strings.HasPrefix(first.Name, "$"):
-		return errors.New(`paths are no JSONPath: leave "$." out and begin with a member of the object, as in spec.replicas`)
+		return errors.New(`JSONPath is not supported: remove "$." and start with a member of the object, as in spec.replicas`)
 	case slices.Contains(eventPrefixes, first.Name):
-		return fmt.Errorf("paths begin within the object: leave %q out, as in spec.replicas", first.Name+".")
+		return fmt.Errorf("paths start inside the object: remove %q, as in spec.replicas", first.Name+".")
 	case first.Name == "metadata":
 		return p.checkMetadata()
 	case (first.Name == "apiVersion" || first.Name == "kind") && len(p) > 1:
-		return fmt.Errorf("%s is a single value, there is nothing within", first.Name)
+		return fmt.Errorf("%s is a single value without members", first.Name)
 	}
 	if !slices.Contains(knownRoots, first.Name) {
 		if i := slices.IndexFunc(knownRoots, func(r string) bool { return strings.EqualFold(r, first.Name) }); i >= 0 {
@@ -62,11 +62,11 @@ func (p Path) checkMetadata() error {
 	within, known := metadataMembers[name]
 	switch {
 	case name == "managedFields":
-		return errors.New("metadata.managedFields is taken out of every object anyway")
+		return errors.New("metadata.managedFields is always removed")
 	case !known:
 		return fmt.Errorf("metadata has no %q, only %s", name, strings.Join(sortedKeys(metadataMembers), ", "))
 	case !within && len(p) > 2:
-		return fmt.Errorf("metadata.%s is a single value, there is nothing within", name)
+		return fmt.Errorf("metadata.%s is a single value without members", name)
 	case (name == "labels" || name == "annotations") && len(p) > 3:
 		return fmt.Errorf(`%s hold single values; a name with dots is written metadata.%s["%s"]`, name, name, p[2:].joinNames())
 	}
@@ -100,7 +100,7 @@ func (p Path) CustomRoot() (first string, yes bool) {
 func checkName(name string) error {
 	switch _, err := strconv.ParseUint(name, 10, 64); {
 	case err == nil:
-		return fmt.Errorf(`%s is no member: [*] stands for every element of a list, ["%s"] for a member of a map that is called so`, name, name)
+		return fmt.Errorf(`%s is not a member name: write [*] for every element of a list, or ["%s"] for a member with that name`, name, name)
 	case strings.Contains(name, "/"):
 		return fmt.Errorf(`a name with "/" is written ["%s"]; names are separated by dots`, name)
 	}

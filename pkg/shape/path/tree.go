@@ -71,7 +71,7 @@ func NewTree(paths []Path) (*Tree, error) {
 	}
 	root := b.buildTree(places)
 	if len(b.built) > maxTrees {
-		return nil, fmt.Errorf("these paths have too many wildcards between them")
+		return nil, fmt.Errorf("these paths combined have too many wildcards")
 	}
 	return root, nil
 }
