@@ -34,8 +34,8 @@ var sectionTests = map[string][]string{
 		"pkg/event/change_test.go TestWhatIsEmittedAgainHasAnotherID", "pkg/event/change_test.go TestAChangeWithinASnapshotKeepsItsID",
 		"pkg/event/change_test.go TestDigestsTellSetsApartWhateverTheirOrder",
 	},
-	"Compatibility": {"tools/eventschema/schema_test.go TestAStrictSchemaCanFail", "tools/eventschema/schema_test.go TestPublishedSchemasAreUpToDate"},
-	"Samples":       {"pkg/format/samples_test.go TestTheDocumentationShowsTheSamples"},
+	"What stays": {"tools/eventschema/schema_test.go TestAStrictSchemaCanFail", "tools/eventschema/schema_test.go TestPublishedSchemasAreUpToDate"},
+	"Samples":    {"pkg/format/samples_test.go TestTheDocumentationShowsTheSamples"},
 	"The rules": {
 		"pkg/consumer/rules_test.go TestThePageHasTheRulesThatTheCodeNames", "pkg/consumer/stream_test.go TestTheRulesEndInTheStateOfTheCluster",
 		"pkg/consumer/stream_test.go TestTheRulesHoldWhateverPartitionComesFirst", "test/sinktest/suite.go testObjectsShareALane",

@@ -56,7 +56,7 @@ var statements = map[string]map[string]string{
 		"- the existing contents":   "internal/journal/rewrite_test.go TestRewrittenDataIsLeftInNoFile; statements_test.go TestWhatIsStoredIsRedactedAsTheRulesSayNow; redact_test.go TestWhatIsStoredIsNotRedactedTwice; test/e2e/secrets_test.go TestAChangedRedactionLeavesNothingInPlain",
 		"- the next change of each": "seal_test.go TestTheFirstChangeUnderAnotherRedactionSaysSo; seal_test.go TestAChangeOfRedactionIsSaidOnceItIsEmitted; pkg/format/samples_test.go TestEveryFormatIsTheDocumentedForm",
 	},
-	"Stored digests": {
+	"What is remembered": {
 		"To determine which part": "seal_test.go TestASummaryIsStoredSealed; seal_test.go TestASummaryUnderAnotherKeyIsNone",
 	},
 	"Annotations of Secrets that are shown": {
