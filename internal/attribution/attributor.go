@@ -4,18 +4,17 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/kubecdc/kubecdc/internal/audit"
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// Sink is the name under which the journal knows how far changes are concluded. No configured sink has it.
+// Sink is the cursor name under which the journal stores how far changes are resolved. It is not a valid name of a
+// configured sink.
 const Sink = "@attribution"
 
-// Journal is what an attributor needs of the journal.
+// Journal is the part of the journal that an [Attributor] uses.
 type Journal interface {
 	Cursor(sink string) (event.Cursor, bool, error)
 	Settle(ctx context.Context, sink string, c event.Cursor, dead []event.DeadLetter) error
@@ -25,63 +24,52 @@ type Journal interface {
 	ForEachEvidence(each func(event.Evidence) error) error
 	Resources() ([]string, error)
 	LoadResource(name string, known func(event.Known)) (event.StoredResource, error)
-	AppendAttributions(ctx context.Context, sink string, c event.Cursor, changes []*event.Change, keep []event.Evidence, drop []uint64) error
+	AppendAttributions(
+		ctx context.Context, sink string, c event.Cursor, changes []*event.Change, keep []event.Evidence, drop []uint64,
+	) error
 }
 
-// Options configure an [Attributor]. All are required but Crowded.
+// Options configure an [Attributor]. All but JournalCrowded are required.
 type Options struct {
 	Limits
 	Journal Journal
-	Cluster string // name of the cluster, as changes have it
-	// Selected says whether changes of a resource are emitted: requests to others are forgotten at once.
+	Cluster string // name of the cluster in emitted records
+	// Selected reports whether changes of a resource are emitted. Requests for other resources are dropped at once.
 	Selected func(group, resource string) bool
-	// JournalCrowded says that the journal is filling up, so that nothing may hold its changes any longer.
+	// JournalCrowded reports that the journal is filling up: no change may wait any longer, because it keeps the journal
+	// from trimming.
 	JournalCrowded func() bool
 	Logger         *slog.Logger
 }
 
-// resolveInterval is how often conclusions are drawn.
-const resolveInterval = 200 * time.Millisecond
+const (
+	resolveInterval = 200 * time.Millisecond // between two rounds of resolving
+	maxCursorLag    = 1000                   // changes by which the stored cursor may lag if there is nothing else to write
+)
 
-// Attributor reads changes from the journal and takes audit events from the intakes. It writes an Attributed record for each
-// change that it can name the author of. What it waits with is in the journal: changes in front of its cursor, events as
-// evidence. So a restart loses nothing of what it took.
+// Attributor reads changes from the journal and gets audit events from the intakes. It appends an attributed record for each
+// change with a known author. Everything that waits is in the journal, changes after the cursor and events as evidence, so a
+// restart loses nothing that was acknowledged.
 type Attributor struct {
-	options   Options
-	condition *condition.Condition
+	options     Options
+	condition   *condition.Condition
+	shared      *shared
+	counters    *counters
+	loaded      chan struct{} // closed when the evidence of earlier processes is loaded
+	startOffset uint64        // newest offset at New: where a first run on this journal starts
 
-	mu       sync.Mutex // of join, read and gaps; held for no wait
-	matcher  *Matcher
-	read     uint64        // every change up to here is in the join, or not for it
-	progress chan struct{} // closed, and replaced, when more changes are decided
-	loaded   chan struct{} // closed when evidence was loaded
-
-	startOffset  uint64      // what the journal held when this was made: nobody was to be named for it, unless somebody was before
-	losses       lossTracker // under mu
-	storedCursor uint64      // of Run: the cursor as stored
-
-	events, kept, lost         atomic.Uint64
-	attributed, likely         atomic.Uint64
-	unresolved                 map[Reason]*atomic.Uint64 // the map does not change
-	pendingBytes, pendingCount atomic.Int64
-	lastEvent                  atomic.Int64 // nanoseconds since 1970
+	storedCursor uint64 // used by Run only
 }
 
-// New returns an attributor. Run starts it. Where none has run on the journal before, it names what is journaled from now
-// on.
+// New returns an Attributor. On a journal without a stored cursor it attributes the changes that are journaled from now on.
 func New(options Options) *Attributor {
-	a := &Attributor{
-		options: options, matcher: NewMatcher(options.Limits), startOffset: options.Journal.Newest(), losses: newLossTracker(options.Cluster),
-		progress: make(chan struct{}), loaded: make(chan struct{}),
-		condition: condition.New(options.Logger, conditionReceiving), unresolved: map[Reason]*atomic.Uint64{},
+	return &Attributor{
+		options: options, condition: condition.New(options.Logger, conditionReceiving), shared: newShared(options),
+		counters: newCounters(), loaded: make(chan struct{}), startOffset: options.Journal.Newest(),
 	}
-	for _, r := range Reasons() {
-		a.unresolved[r] = &atomic.Uint64{}
-	}
-	return a
 }
 
-// Run works until ctx ends, or the journal fails.
+// Run resolves changes until ctx ends or the journal fails.
 func (a *Attributor) Run(ctx context.Context) error {
 	if err := a.loadStored(ctx); err != nil {
 		return err
@@ -106,131 +94,116 @@ func (a *Attributor) Run(ctx context.Context) error {
 	}
 }
 
-// readJournal gives the changes of the journal to the join.
+// loadStored restores what an earlier process left. A first run does not go back over a filled journal.
+func (a *Attributor) loadStored(ctx context.Context) error {
+	cursor, found, err := a.options.Journal.Cursor(Sink)
+	if err != nil {
+		return err
+	}
+	if !found {
+		cursor = event.Cursor{Low: a.startOffset}
+		if err := a.options.Journal.Settle(ctx, Sink, cursor, nil); err != nil {
+			return err
+		}
+	}
+	resources, err := a.selectedResources()
+	if err != nil {
+		return err
+	}
+	return a.shared.load(cursor.Low, resources, a.options.Journal.ForEachEvidence)
+}
+
+// selectedResources returns the selected resources of the journal: losses concern them even before anything of them is
+// emitted.
+func (a *Attributor) selectedResources() (all []event.Resource, err error) {
+	names, err := a.options.Journal.Resources()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		stored, err := a.options.Journal.LoadResource(name, nil)
+		if err != nil {
+			return nil, err
+		}
+		if r := stored.Resource; a.options.Selected(r.Group, r.Resource) {
+			all = append(all, r)
+		}
+	}
+	return all, nil
+}
+
+// readJournal adds the changes of the journal until ctx ends or the journal fails.
 func (a *Attributor) readJournal(ctx context.Context) error {
 	for {
-		records, err := a.options.Journal.Read(ctx, a.readOffset())
+		records, err := a.options.Journal.Read(ctx, a.shared.readOffset())
 		if err != nil {
 			return err
 		}
-		a.addRecords(records)
+		a.counters.unresolved[FromList].Add(a.shared.addRecords(records))
 	}
 }
 
-func (a *Attributor) readOffset() uint64 {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.read
-}
-
-func (a *Attributor) addRecords(records []event.Record) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, r := range records {
-		a.read = r.Offset
-		if c, eligible := ChangeOf(r); eligible {
-			a.matcher.AddChange(c)
-		} else if c.UID != "" {
-			a.matcher.recordState(&c)
-			if r.Change.Coalesced {
-				a.unresolved[FromList].Add(1)
-			}
+// writeResolved resolves what can be resolved and writes it to the journal: records, marks and cursor in one commit.
+func (a *Attributor) writeResolved(ctx context.Context, now time.Time) error {
+	crowded := a.options.JournalCrowded != nil && a.options.JournalCrowded()
+	f := a.shared.resolve(now, a.counters.lastEventTime(), crowded)
+	a.counters.recordRound(&f)
+	changes := f.gaps
+	for i := range f.Resolved {
+		if r := &f.Resolved[i]; r.By != nil {
+			changes = append(changes, attributedRecord(r, now))
 		}
-		a.losses.recordResource(r.Change.Resource)
 	}
-	a.signalResolved()
-}
-
-// StoreEvents takes audit events of one origin, in the order in which they were read, and returns when those that may name somebody
-// are durable. place and position, if place is not empty, are stored with them: how far a file has been read. It fails when
-// the journal does.
-func (a *Attributor) StoreEvents(ctx context.Context, origin string, events []audit.Event, place, position string) error {
-	if err := a.awaitLoaded(ctx); err != nil {
+	a.updateCondition()
+	if len(changes)+len(f.Resolved)+len(f.Marks)+len(f.Drop) == 0 && f.cursor <= a.storedCursor+maxCursorLag {
+		return nil
+	}
+	keep, err := encodeMarks(f.Marks)
+	if err != nil {
 		return err
 	}
-	now := time.Now()
-	a.events.Add(uint64(len(events)))
-	if len(events) > 0 {
-		a.lastEvent.Store(now.UnixNano())
-	}
-	requests, evidence, err := a.selectRequests(origin, events, now)
-	if err != nil || len(requests) == 0 && place == "" {
+	if err := a.options.Journal.AppendAttributions(ctx, Sink, event.Cursor{Low: f.cursor}, changes, keep, f.Drop); err != nil {
 		return err
 	}
-	if err := a.options.Journal.StoreEvidence(ctx, evidence, place, position); err != nil {
-		if place == "" { // they are taken again; what is stored with a place is not
-			a.dropEvidence(evidence)
-		}
-		return err
-	}
-	a.kept.Add(uint64(len(requests)))
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, r := range requests {
-		a.addRequest(r)
-	}
+	a.storedCursor = f.cursor
+	a.shared.notifyWritten()
+	a.counters.countResolved(f.Resolved)
 	return nil
 }
 
-// dropEvidence drops evidence that was perhaps stored, though nobody was told so: it comes again, under other numbers.
-func (a *Attributor) dropEvidence(evidence []event.Evidence) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, e := range evidence {
-		a.matcher.findings.Drop = append(a.matcher.findings.Drop, e.Number)
+// attributedRecord returns the record that names the author of a change.
+func attributedRecord(r *Resolution, now time.Time) *event.Change {
+	c := &event.Change{
+		Type: event.Attributed, Cluster: r.Cluster, Resource: r.Resource, Namespace: r.Namespace, Name: r.Name,
+		UID: r.UID, ResourceVersion: r.Version, ObservedAt: now.UTC(),
+		Attribution: &event.Attribution{Of: r.ID, By: r.By.identity(), Certainty: event.Exact},
 	}
+	if r.Likely {
+		c.Attribution.Certainty = event.Likely
+	}
+	if r.RequestedBy != nil {
+		requester := r.RequestedBy.identity()
+		c.Attribution.RequestedBy = &requester
+	}
+	return c
 }
 
-// awaitLoaded waits until evidence was loaded.
-func (a *Attributor) awaitLoaded(ctx context.Context) error {
-	select {
-	case <-a.loaded:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
+// AwaitAuthors returns the first of some records of the journal, at least one: those that are resolved, or that have waited
+// for that long since they were observed. records must not be empty. It returns the cause when ctx ends first.
+func (a *Attributor) AwaitAuthors(ctx context.Context, records []event.Record, wait time.Duration) ([]event.Record, error) {
+	for {
+		n, progress := a.shared.countReady(records, wait)
+		if n > 0 {
+			return records[:n], nil
+		}
+		timer := time.NewTimer(wait - time.Since(records[0].Change.ObservedAt))
+		select {
+		case <-progress:
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, context.Cause(ctx)
+		}
+		timer.Stop()
 	}
-}
-
-// addRequest gives a request to the join, or lets go of its evidence. The caller holds mu.
-func (a *Attributor) addRequest(r *Request) {
-	if !a.matcher.AddRequest(r) {
-		a.matcher.findings.Drop = append(a.matcher.findings.Drop, r.Number)
-	}
-}
-
-// lastEventTime returns when the newest audit event came; zero before the first.
-func (a *Attributor) lastEventTime() time.Time {
-	if n := a.lastEvent.Load(); n > 0 {
-		return time.Unix(0, n)
-	}
-	return time.Time{}
-}
-
-// selectRequests returns the events that may name somebody, as they are kept.
-func (a *Attributor) selectRequests(origin string, events []audit.Event, now time.Time) ([]*Request, []event.Evidence, error) {
-	var requests []*Request
-	var evidence []event.Evidence
-	for i := range events {
-		e := &events[i]
-		if !e.IsWrite() || !a.options.Selected(e.Group, e.Resource) {
-			continue
-		}
-		r := &Request{Event: *e, Origin: origin, Arrived: now}
-		if len(claimsOfRequest(&waitingRequest{Request: r}, a.options.Likely)) == 0 {
-			continue
-		}
-		if err := r.encodeEvidence(); err != nil {
-			return nil, nil, err
-		}
-		a.mu.Lock()
-		known := a.matcher.HasRequest(r)
-		if !known {
-			r.Number = a.matcher.NextNumber()
-		}
-		a.mu.Unlock()
-		if !known {
-			requests, evidence = append(requests, r), append(evidence, event.Evidence{Number: r.Number, Value: r.encoded})
-		}
-	}
-	return requests, evidence, nil
 }

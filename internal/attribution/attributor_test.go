@@ -289,8 +289,8 @@ func TestLikelyAuthorsAreMarked(t *testing.T) {
 	}
 }
 
-// TestWaitRestartsAfterAbsence journals a change, stays away for longer than a change waits, and takes its event then, as an API
-// server sends it again, or as it stands in a file or a topic.
+// TestWaitRestartsAfterAbsence journals a change, stays away for longer than a change waits, and takes its event then, as
+// an API server sends it again, or as it stands in a file or a topic.
 func TestWaitRestartsAfterAbsence(t *testing.T) {
 	dir, limits := t.TempDir(), attribution.Limits{Settle: time.Second, Window: time.Minute, Bytes: 1 << 20}
 	p := startProcess(t, dir, limits)

@@ -7,31 +7,31 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// claimKind says by which rule a request claims a change of an object.
+// claimKind is the rule by which a request claims a change of an object. docs/audit-trail.md states the rules.
 type claimKind uint8
 
 const (
 	byVersion  claimKind = iota // it was answered with the change's version
-	byDelete                    // it says that it removed the object
-	byRelease                   // it was answered with an object that nothing holds any more: its delete
-	byMark                      // the mark that replaced the version which a deletecollection had listed
-	byListed                    // an object without finalizers that a deletecollection had listed
-	byNote                      // a create, by the uid that the admission policy noted
-	byBinding                   // the change that gave a pod its node
-	byEviction                  // those that gave a pod the condition of an eviction and marked it
-	byName                      // anything that was at an object of that name: never more than likely
+	byDelete                    // it was answered that it removed the object
+	byRelease                   // it was answered with a deleting object without finalizers and grace: it caused the delete
+	byMark                      // it is a deletecollection that listed the version which the mark replaced
+	byListed                    // it is a deletecollection that listed the object without finalizers
+	byNote                      // it is a create, and the admission policy noted the UID
+	byBinding                   // it is a binding: the change that gives a pod its node
+	byEviction                  // it is an eviction: the changes that set its condition and mark the pod
+	byName                      // it names the object and nothing more: never more than likely
 )
 
-// claim says that a request may have made the change of one object that the rule speaks of.
+// claim is the possibility that a request made a change of one object, by one rule.
 type claim struct {
 	*waitingRequest
-	uid     string // "" where the request names no more than the object's name
-	name    string // where there is no uid
+	uid     string // "" if the request only has the object's name
+	name    string // object name key, for claims without uid
 	kind    claimKind
-	version string // of byVersion the change's own, of byRelease and byMark the one before; "" else
+	version string // the change's own for byVersion, the previous one for byRelease and byMark, else ""
 }
 
-// waitKey is where a claim waits for its object.
+// waitKey is the key under which the claim waits: the UID, or the object name key.
 func (c *claim) waitKey() string {
 	if c.uid != "" {
 		return c.uid
@@ -39,16 +39,16 @@ func (c *claim) waitKey() string {
 	return c.name
 }
 
-// isReusable says whether a claim that was concluded from may be one of further changes.
+// isReusable reports whether one request can have made several changes that match the claim.
 func (c *claim) isReusable() bool { return c.kind == byEviction || c.kind == byName }
 
-// claimsOfRequest returns everything that a request claims. Where guesses are wanted, what claims nothing claims its name.
-func claimsOfRequest(r *waitingRequest, guesses bool) []claim {
+// claimsOfRequest returns all claims of a request. With likely, a request without any claims the object by name.
+func claimsOfRequest(r *waitingRequest, likely bool) []claim {
 	if !r.IsWrite() {
 		return nil
 	}
 	all := certainClaims(r)
-	if guesses && len(all) == 0 && r.Name != "" {
+	if likely && len(all) == 0 && r.Name != "" {
 		return []claim{{waitingRequest: r, name: r.objectName(), kind: byName}}
 	}
 	return all
@@ -77,7 +77,8 @@ func certainClaims(r *waitingRequest) []claim {
 	return []claim{{waitingRequest: r, uid: o.UID, kind: byVersion, version: o.ResourceVersion}}
 }
 
-// collectionClaims returns the claims of a deletecollection, which is answered with the objects as they were listed.
+// collectionClaims returns the claims of a deletecollection. Its answer has the objects as they were listed before the
+// deletes.
 func collectionClaims(r *waitingRequest) []claim {
 	var all []claim
 	for _, o := range r.Items {
@@ -90,13 +91,12 @@ func collectionClaims(r *waitingRequest) []claim {
 	return all
 }
 
-// statusCreated is the code of an answer to what made an object.
-const statusCreated = 201
+const (
+	statusCreated = 201 // response code of a request that created the object
+	anyVersion    = "0" // resourceVersion of an update without a precondition, like ""
+)
 
-// anyVersion is the version of an update that insists on none, like an empty one.
-const anyVersion = "0"
-
-// matchesChange says whether a claim is one of this change.
+// matchesChange reports whether the change is one that the claim is about.
 func (c *claim) matchesChange(of *pendingChange) bool {
 	if c.waitKey() != of.UID && c.waitKey() != of.objectName() {
 		return false
@@ -120,8 +120,8 @@ func (c *claim) matchesChange(of *pendingChange) bool {
 	return false
 }
 
-// isConclusive says whether the request alone can have made the change, whoever else was at the object: the API server gives such an
-// answer to no other request.
+// isConclusive reports whether the request must be the author of the change: the API server gives such an answer to no other
+// request.
 func (c *claim) isConclusive(of *Change) bool {
 	switch c.kind {
 	case byDelete, byNote:
@@ -134,50 +134,67 @@ func (c *claim) isConclusive(of *Change) bool {
 			return c.Code == statusCreated && c.Subresource == ""
 		case event.Deleted:
 			return c.Verb == "delete"
-		default: // an update that insists on a version and was answered with another
+		default: // an update with a version precondition that was answered with another version
 			return c.Verb == "update" && c.ResourceVersion != "" && c.ResourceVersion != anyVersion && c.ResourceVersion != of.Version
 		}
 	}
 	return false
 }
 
-// answersVersion says whether the answer has the change's own version, so that others can only repeat it.
+// answersVersion reports whether the answer has the change's own version. Of such requests one made it, and others can only
+// have found it.
 func (c *claim) answersVersion() bool {
 	return c.kind == byVersion || c.kind == byDelete || c.kind == byNote
 }
 
-// mayNamePredecessor says that a request which names an object by its name only may have been about another one of that name: it came
-// before this one was seen to have taken the name over.
+// mayNamePredecessor reports whether a request that has only the object's name may have been about an earlier object of that
+// name, because it came before the present one was seen to have taken the name over.
 func (c *claim) mayNamePredecessor(of *pendingChange, skew time.Duration) bool {
 	return c.uid == "" && !of.nameSince.IsZero() && c.Received <= audit.Time(of.nameSince.Add(skew).UnixNano())
 }
 
-// changedNothing says that the request has changed nothing, and was answered with a version that was there.
+// changedNothing reports whether the request provably found the version that it was answered with.
 func (c *claim) changedNothing(of *pendingChange) bool {
 	deletes := c.Verb == "delete"
 	switch {
 	case c.kind == byVersion && of.Type == event.Updated && (deletes && of.keepsDeletion || !deletes && of.Marks):
-		return true // only a delete changes what an object waits for, and nothing else
+		return true // a delete changes what the deletion waits for, and only a delete sets the mark
 	case c.kind == byVersion && of.Type == event.Added && c.Code != statusCreated:
-		return true // it found the object there
+		return true // the object existed
 	case of.Type == event.Updated && c.Verb == "update" && c.ResourceVersion == of.Version:
-		return true // it wrote what it had read
+		return true // the update wrote what it had read
 	case of.Type != event.Deleted && c.Replaces == of.Version:
-		return true // it ended with the version that it began with
+		return true // the admission policy noted that it started from this version
 	case of.Type != event.Deleted && c.Unchanged == of.Version:
-		return true // it found there what it was about to write
+		return true // the admission policy noted that this version already had the content
 	}
 	return false
 }
 
-// likelyChangedNothing says that the request has most likely changed nothing, and is not to be named: an attempt of it had nothing to
-// change in an older version than the one that it was answered with. A later attempt may have had.
+// likelyChangedNothing reports whether an attempt of the request had nothing to change in an older version than the one
+// that it was answered with. A later attempt may have changed something, but the request is not named for it.
 func (c *claim) likelyChangedNothing(of *Change) bool {
 	return of.Type != event.Deleted && c.Unchanged != ""
 }
 
-// isTooLate says that a request came when the change had been seen already: whatever it was answered with, it did not make the
-// change. skew is how far the API server's clock may be ahead.
+// isTooLate reports whether the request was received after the change had been observed, so that it cannot have made it.
+// skew is how far the API server's clock may be ahead.
 func (c *claim) isTooLate(of *Change, skew time.Duration) bool {
 	return c.Received != 0 && !c.isConclusive(of) && c.Received > audit.Time(of.Observed.Add(skew).UnixNano())
+}
+
+// mayHaveMade reports whether a request of this verb, on the object that it names, can have made the change.
+func (c *claim) mayHaveMade(p *pendingChange) bool {
+	for _, uid := range []string{c.NotedUID, c.RefUID} {
+		if uid != "" && uid != p.UID {
+			return false
+		}
+	}
+	switch p.Type {
+	case event.Added:
+		return c.Verb == "create" || c.Verb == "patch" || c.Verb == "update"
+	case event.Deleted:
+		return c.Verb != "create"
+	}
+	return c.Verb == "update" || c.Verb == "patch" || p.Marks && c.Verb == "delete"
 }

@@ -41,7 +41,7 @@ func BenchmarkFlood(b *testing.B) {
 			j.TakeFindings()
 		}
 	}
-	for j.evicted == 0 {
+	for j.requests.evicted == 0 {
 		take()
 	}
 	j.TakeFindings()

@@ -177,14 +177,14 @@ func (w *world) matchAll(t *testing.T, events []*Request) (named, wrong int) {
 	if concluded != len(w.changes) {
 		t.Errorf("%d of %d changes concluded", concluded, len(w.changes))
 	}
-	if len(j.objects)+len(j.known)+j.bytes.changes+j.bytes.requests != 0 {
-		t.Errorf("left over: %d objects, %d requests, %d and %d bytes", len(j.objects), len(j.known), j.bytes.changes, j.bytes.requests)
+	if len(j.changes.byUID)+len(j.requests.claims)+len(j.requests.known)+j.waitingBytes() != 0 {
+		t.Errorf("left over: %d objects, %d claimed, %d requests, %d bytes", len(j.changes.byUID), len(j.requests.claims), len(j.requests.known), j.waitingBytes())
 	}
 	return named, wrong
 }
 
-// TestDisturbedEventsNeverNameWrongAuthor plays random histories of five users at three objects, all the time in each other's
-// way, with events that are lost, doubled, out of order and under one audit ID.
+// TestDisturbedEventsNeverNameWrongAuthor plays random histories of five users at three objects, all the time in each
+// other's way, with events that are lost, doubled, out of order and under one audit ID.
 func TestDisturbedEventsNeverNameWrongAuthor(t *testing.T) {
 	for what, disturb := range map[string]func(r *rand.Rand, all []*Request) []*Request{
 		"nothing":      func(_ *rand.Rand, all []*Request) []*Request { return all },
@@ -231,12 +231,12 @@ func TestMemoryBoundsHold(t *testing.T) {
 		j.AddRequest(&Request{Event: audit.Event{ID: uid, Stage: "ResponseComplete", Verb: "patch", Code: 200, Resource: "pods",
 			Answer: audit.Object{UID: "x" + uid, ResourceVersion: "1"}}, Arrived: epoch})
 	}
-	if j.bytes.changes > 1<<19 || j.bytes.requests > 1<<19 || len(j.objects) > 4000 {
-		t.Errorf("%d bytes of changes, %d of requests, %d objects", j.bytes.changes, j.bytes.requests, len(j.objects))
+	if j.changes.bytes > 1<<19 || j.requests.bytes > 1<<19 || len(j.changes.byUID)+len(j.requests.claims) > 4000 {
+		t.Errorf("%d bytes of changes, %d of requests, %d objects", j.changes.bytes, j.requests.bytes, len(j.changes.byUID))
 	}
 	found := j.TakeFindings()
-	if len(found.Resolved) < 18_000 || len(found.Drop) < 18_000 || j.evicted == 0 {
-		t.Errorf("%d concluded, %d dropped, %d crowded", len(found.Resolved), len(found.Drop), j.evicted)
+	if len(found.Resolved) < 18_000 || len(found.Drop) < 18_000 || j.requests.evicted == 0 {
+		t.Errorf("%d resolved, %d dropped, %d evicted", len(found.Resolved), len(found.Drop), j.requests.evicted)
 	}
 	for _, c := range found.Resolved {
 		if c.Reason != Evicted {

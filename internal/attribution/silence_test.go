@@ -23,7 +23,7 @@ func BenchmarkSilence(b *testing.B) {
 				c, _ := ChangeOf(unnamedRecord(n))
 				j.AddChange(c)
 			}
-			held := float64(len(j.changes))
+			held := float64(len(j.changes.all))
 			after := heapAfterGC()
 			b.ReportAllocs()
 			start := cpuTime(b)

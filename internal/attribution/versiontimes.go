@@ -8,17 +8,18 @@ import (
 )
 
 const (
-	maxVersionTimes = 4096 // that are remembered of one API server about one resource, 16 bytes each
-	maxClocks       = 256  // of these: an API server that connects again is another one
+	maxVersionTimes = 4096 // by API server and resource, 16 bytes each
+	maxClocks       = 256  // pairs of API server and resource; each connection counts as an API server
 )
 
-// versionTimes know when a version was there for certain: when a request was answered with it, or with a newer one of the same
-// resource, whose versions are in the order of their writes. Only the clocks of one API server are compared.
+// versionTimes records when a version certainly existed: when a request had been answered with it, or with a newer version
+// of the same resource, because versions of a resource are in the order of writes. Times of different API servers are not
+// compared.
 type versionTimes struct{ byResource recentMap[[]versionTime] }
 
 func newVersionTimes() versionTimes { return versionTimes{newRecentMap[[]versionTime](maxClocks)} }
 
-// versionTime says that a version, and everything before it, was there at a time. In a list both grow.
+// versionTime means that a version and all older ones existed at a time. Both grow within a list.
 type versionTime struct {
 	version uint64
 	at      audit.Time
@@ -26,19 +27,19 @@ type versionTime struct {
 
 func clockKey(r *Request) string { return r.Origin + "\x00" + r.Group + "\x00" + r.Resource }
 
-// recordAnswer takes note of what a request was answered with.
+// recordAnswer records the version in the answer to a request.
 func (a versionTimes) recordAnswer(r *Request) {
 	version, err := strconv.ParseUint(r.Answer.ResourceVersion, 10, 64)
 	if r.Origin == "" || r.Done == 0 || err != nil {
 		return
 	}
-	place := clockKey(r)
-	all, _ := a.byResource.get(place)
+	key := clockKey(r)
+	all, _ := a.byResource.get(key)
 	i, _ := slices.BinarySearchFunc(all, version, compareVersion)
 	if i < len(all) && all[i].at <= r.Done {
-		return // known to be there already then
+		return // already known to exist at that time
 	}
-	from := i // what was there no later than this one is said by it
+	from := i // older versions with no earlier time follow from this one
 	for from > 0 && all[from-1].at >= r.Done {
 		from--
 	}
@@ -49,10 +50,10 @@ func (a versionTimes) recordAnswer(r *Request) {
 	if len(all) > maxVersionTimes {
 		all = slices.Delete(all, 0, len(all)-maxVersionTimes)
 	}
-	a.byResource.putNewest(place, all)
+	a.byResource.putNewest(key, all)
 }
 
-// existedBefore says that a version was there before a request came, so that the request found it.
+// existedBefore reports whether a version certainly existed before a request was received, so that the request found it.
 func (a versionTimes) existedBefore(r *Request, version string) bool {
 	v, err := strconv.ParseUint(version, 10, 64)
 	if err != nil || r.Received == 0 {

@@ -80,8 +80,8 @@ func TestEncodedRequestIsOneAllocation(t *testing.T) {
 	if objects := float64(after.HeapObjects-before.HeapObjects) / count; objects > 1.5 {
 		t.Errorf("%.1f objects each", objects)
 	}
-	if held := after.HeapAlloc - before.HeapAlloc; held > uint64(j.bytes.requests) {
-		t.Errorf("%d bytes are held, and %d counted", held, j.bytes.requests)
+	if held := after.HeapAlloc - before.HeapAlloc; held > uint64(j.requests.bytes) {
+		t.Errorf("%d bytes are held, and %d counted", held, j.requests.bytes)
 	}
 	runtime.KeepAlive(j)
 }
@@ -102,14 +102,14 @@ func TestChangeDecodesOnlyItsRequests(t *testing.T) {
 	patch(1000, "6", 90)
 	j.AddChange(Change{Offset: 1, Type: event.Updated, UID: "a", Version: "6", Previous: "5", Observed: testTime(100)})
 	j.Resolve(testTime(200))
-	if len(j.requests) != 1 || len(j.encoded.all) != 1000 {
-		t.Errorf("%d unpacked, %d packed", len(j.requests), len(j.encoded.all))
+	if len(j.requests.waiting) != 1 || len(j.requests.encoded.all) != 1000 {
+		t.Errorf("%d unpacked, %d packed", len(j.requests.waiting), len(j.requests.encoded.all))
 	}
 	j.Resolve(testTime(2000))
 	if done := j.TakeFindings().Resolved; len(done) != 1 || done[0].By == nil || !done[0].By.Arrived.Equal(testTime(90)) {
 		t.Errorf("%+v", done)
 	}
-	if len(j.requests) != 0 || len(j.encoded.all) != 1000 {
-		t.Errorf("%d unpacked, %d packed", len(j.requests), len(j.encoded.all))
+	if len(j.requests.waiting) != 0 || len(j.requests.encoded.all) != 1000 {
+		t.Errorf("%d unpacked, %d packed", len(j.requests.waiting), len(j.requests.encoded.all))
 	}
 }

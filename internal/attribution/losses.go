@@ -9,26 +9,26 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// lossTracker finds out when audit events were lost, and for which resources.
+// lossTracker turns lost audit events, and their absence while changes arrive, into attribution gap records.
 type lossTracker struct {
 	cluster    string
-	resources  map[groupResource]event.Resource // that changes are emitted of
-	unnamed    map[event.Resource]*unnamedSpan  // changes that nobody was named for while no audit event came at all
-	unreported []*Loss                          // not yet told
-	reported   map[string]*Loss                 // a moment ago, by reason
-	lastLoss   time.Time                        // of the newest loss, or of the start
+	resources  map[groupResource]event.Resource // with emitted changes
+	unnamed    map[event.Resource]*unnamedSpan  // changes without an author since the newest audit event
+	unreported []*Loss                          // not emitted yet
+	reported   map[string]*Loss                 // emitted within reportInterval, by reason
+	lastLoss   time.Time                        // end of the newest loss, or the start of the process
 }
 
 type groupResource struct{ group, resource string }
 
 const (
-	maxUnreported  = 8           // that are told apart until they are told
-	reportInterval = time.Minute // that losses are told of one reason, at most
+	maxUnreported  = 8           // further losses are merged into the last one
+	reportInterval = time.Minute // between two gaps of the same reason
 )
 
-// Loss is a time in which audit events were lost. It is kept as evidence until it was told.
+// Loss is a period in which audit events were lost. It is stored as evidence until its gap record is emitted.
 type Loss struct {
-	Numbers []uint64  `json:"-"` // among requests, marks and losses: what it is kept as; none where it is not
+	Numbers []uint64  `json:"-"` // its evidence numbers; none if it is not stored
 	Reason  string    `json:"lost"`
 	From    time.Time `json:"from"`
 	To      time.Time `json:"to"`
@@ -36,7 +36,7 @@ type Loss struct {
 	reportedAt time.Time
 }
 
-// unnamedSpan is the time in which changes stayed without a name.
+// unnamedSpan is a period in which changes were resolved without an author.
 type unnamedSpan struct {
 	from, to time.Time
 	count    int
@@ -49,7 +49,7 @@ func newLossTracker(cluster string) lossTracker {
 	}
 }
 
-// recordResource notes that changes of a resource are emitted.
+// recordResource records that changes of a resource are emitted, so that losses concern it.
 func (g *lossTracker) recordResource(r event.Resource) {
 	if r.Version != "" && g.resources[groupResource{r.Group, r.Resource}] != r {
 		r = cloneResource(r)
@@ -57,7 +57,7 @@ func (g *lossTracker) recordResource(r event.Resource) {
 	}
 }
 
-// extendLoss says whether a loss that is not told yet is for the same reason, and lasts until now.
+// extendLoss extends an unreported loss of the same reason until now. It returns false if there is none.
 func (g *lossTracker) extendLoss(reason string, now time.Time) bool {
 	for _, l := range g.unreported {
 		if l.Reason == reason {
@@ -68,11 +68,11 @@ func (g *lossTracker) extendLoss(reason string, now time.Time) bool {
 	return false
 }
 
-// addLoss takes a loss.
+// addLoss adds a loss.
 func (g *lossTracker) addLoss(l *Loss) {
 	g.lastLoss = l.To
 	for g.hasLossFrom(l.From) {
-		l.From = l.From.Add(-time.Nanosecond) // the records of losses are told apart by their beginnings
+		l.From = l.From.Add(-time.Nanosecond) // the ID of a gap record contains From, so it must be unique
 	}
 	if len(g.unreported) < maxUnreported {
 		g.unreported = append(g.unreported, l)
@@ -85,7 +85,7 @@ func (g *lossTracker) addLoss(l *Loss) {
 	}
 }
 
-// hasLossFrom says whether another loss begins at a time.
+// hasLossFrom reports whether a loss begins at this time.
 func (g *lossTracker) hasLossFrom(at time.Time) bool {
 	for _, l := range g.reported {
 		if l.From.Equal(at) {
@@ -95,36 +95,38 @@ func (g *lossTracker) hasLossFrom(at time.Time) bool {
 	return slices.ContainsFunc(g.unreported, func(l *Loss) bool { return l.From.Equal(at) })
 }
 
-// collectGaps takes note of conclusions, and returns the records of the gaps that have come to light, and the numbers of the
-// losses that are told by them. heard is when the newest audit event came.
-func (g *lossTracker) collectGaps(done []Resolution, heard, now time.Time) (records []*event.Change, told []uint64) {
+// collectGaps records unresolved changes and returns the gap records that are due, with the numbers of the stored losses
+// that they report. lastEvent is when the newest audit event arrived.
+func (g *lossTracker) collectGaps(done []Resolution, lastEvent, now time.Time) (records []*event.Change, drop []uint64) {
 	for i := range done {
-		if c := &done[i]; c.Reason == NoEvent && c.Observed.After(heard) {
+		if c := &done[i]; c.Reason == NoEvent && c.Observed.After(lastEvent) {
 			g.recordUnnamed(c)
 		}
 	}
 	for resource, s := range g.unnamed {
-		if heard.After(s.to) {
+		if lastEvent.After(s.to) {
 			reason := fmt.Sprintf("no audit event came, and %d changes stayed without a name", s.count)
-			records = append(records, g.newGapRecord(resource, event.GapInfo{From: formatTime(s.from), To: formatTime(heard), Reason: reason}, now))
+			gap := event.GapInfo{From: formatTime(s.from), To: formatTime(lastEvent), Reason: reason}
+			records = append(records, g.newGapRecord(resource, gap, now))
 			delete(g.unnamed, resource)
 		}
 	}
 	if len(g.resources) == 0 {
-		return records, nil // nothing was emitted yet that a loss could concern
+		return records, nil // a loss concerns no resource yet
 	}
 	maps.DeleteFunc(g.reported, func(_ string, l *Loss) bool { return now.Sub(l.reportedAt) >= reportInterval })
 	g.unreported = slices.DeleteFunc(g.unreported, func(l *Loss) bool {
-		if _, justNow := g.reported[l.Reason]; justNow {
+		if _, recent := g.reported[l.Reason]; recent {
 			return false
 		}
 		for _, resource := range g.resources {
-			records = append(records, g.newGapRecord(resource, event.GapInfo{From: formatTime(l.From), To: formatTime(l.To), Reason: l.Reason}, now))
+			gap := event.GapInfo{From: formatTime(l.From), To: formatTime(l.To), Reason: l.Reason}
+			records = append(records, g.newGapRecord(resource, gap, now))
 		}
-		l.reportedAt, g.reported[l.Reason], told = now, l, append(told, l.Numbers...)
+		l.reportedAt, g.reported[l.Reason], drop = now, l, append(drop, l.Numbers...)
 		return true
 	})
-	return records, told
+	return records, drop
 }
 
 func (g *lossTracker) recordUnnamed(c *Resolution) {
@@ -137,7 +139,7 @@ func (g *lossTracker) recordUnnamed(c *Resolution) {
 	s.count++
 }
 
-// countUnnamed says how many changes stayed without a name since no audit event comes any more.
+// countUnnamed returns the number of changes without an author since the newest audit event.
 func (g *lossTracker) countUnnamed() int {
 	n := 0
 	for _, s := range g.unnamed {

@@ -7,22 +7,22 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
-// objectState is what the join has to know of the state of an object. A binding and an eviction are answered without naming the
-// object, but each changes something that nothing else changes; and only a delete changes what an object that is being
-// deleted waits for.
+// objectState is the part of an object's state that identifies bindings, evictions and deletions. The answer to a binding
+// or an eviction does not name the object, but each of them changes something that no other request changes. A delete of an
+// object that is being deleted already changes what the deletion waits for, and nothing else.
 type objectState struct {
-	bound        bool   // a pod has a node: only a binding gives one to a pod that exists
-	evicted      bool   // a pod has the condition that an eviction sets before it deletes
+	bound        bool   // a pod with a node: only a binding gives one to an existing pod
+	evicted      bool   // a pod with the condition that an eviction sets before it deletes
 	deleting     bool   // has a deletionTimestamp
-	deletable    bool   // is a pod that is deleting, and nothing is waited for: the request that left it so deletes it, too
-	deletionHash uint64 // sum over what is waited for: deletionTimestamp, grace and finalizers
+	deletable    bool   // a deleting pod whose deletion waits for nothing: the request that left it so also deletes it
+	deletionHash uint64 // hash of deletionTimestamp, grace period and finalizers
 }
 
 func isPod(r event.Resource) bool { return r.Group == "" && r.Resource == "pods" }
 
 var seed = maphash.MakeSeed()
 
-// readState reads the state that a change leaves behind. ok is false without a body.
+// readState reads the state after a change. ok is false if the change has no body.
 func readState(c *event.Change) (s objectState, ok bool) {
 	if len(c.After) == 0 {
 		return objectState{}, false
@@ -62,7 +62,7 @@ func (s *objectState) readMetadata(b []byte, i int) {
 	s.deletable = s.deleting && !held && !grace
 }
 
-// hasEvictionCondition says whether the conditions at i have the one of an eviction.
+// hasEvictionCondition reports whether the conditions at i include the one that an eviction sets.
 func hasEvictionCondition(b []byte, i int) bool {
 	if b[i] != '[' {
 		return false
@@ -83,7 +83,7 @@ func hasEvictionCondition(b []byte, i int) bool {
 	return found
 }
 
-// eachMember calls f with the members of the object at i. Bodies in the journal are well-formed.
+// eachMember calls f for the members of the object at i. Bodies in the journal are well-formed JSON.
 func eachMember(b []byte, i int, f func(key string, b []byte, i int)) {
 	if b[i] != '{' {
 		return
@@ -93,7 +93,7 @@ func eachMember(b []byte, i int, f func(key string, b []byte, i int)) {
 	}
 }
 
-// stringAt returns the string at i; "" where there is none.
+// stringAt returns the string at i; "" if it is not a string.
 func stringAt(b []byte, i int) string {
 	if b[i] != '"' {
 		return ""

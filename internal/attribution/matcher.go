@@ -1,0 +1,306 @@
+package attribution
+
+import (
+	"slices"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// Reason is why a change is unresolved. It is a label value of a metric: the set is small and stable.
+type Reason string
+
+// The reasons.
+const (
+	NoEvent       Reason = "none"    // no audit event claims the change
+	SeveralActors Reason = "several" // more than one identity may have made it
+	TooLate       Reason = "late"    // the claims arrived at the API server after the change was observed: lost events or clock skew
+	Evicted       Reason = "bound"   // it was resolved early because of a bound on memory or the journal
+	FromList      Reason = "list"    // a list revealed it after lost history, so it may stand for several writes
+)
+
+// Reasons returns all reasons.
+func Reasons() []Reason { return []Reason{NoEvent, SeveralActors, TooLate, Evicted, FromList} }
+
+// Resolution is the final result for one change.
+type Resolution struct {
+	Change
+	By          *Request // nil: unresolved, see Reason
+	Likely      bool     // By is likely rather than certain
+	Reason      Reason   // set if By is nil
+	RequestedBy *Request // of a delete that another identity had requested; nil otherwise
+}
+
+// Limits bound a [Matcher].
+type Limits struct {
+	Settle time.Duration // how long a single claim waits for contradicting ones before it is accepted
+	Window time.Duration // how long a change waits for a claim, and a claim for its change
+	Skew   time.Duration // how far the clock of an API server may be ahead of ours
+	Bytes  int           // bound of memory, half for changes and half for requests
+	Likely bool          // resolve to a likely author if none is certain
+}
+
+// Matcher matches changes with the audited requests that made them. Both wait for each other, in any order. It reads no
+// clock and does no I/O: the same input gives the same output. It is not safe for concurrent use.
+type Matcher struct {
+	limits    Limits
+	startedAt time.Time // what arrived earlier counts as arrived at this time, because a restarted exporter first has to catch up
+	changes   changeQueue
+	requests  *requestPool
+	history   objectHistory
+	answers   versionTimes
+	resolver  resolver
+	next      uint64       // number of the next request, mark or loss
+	resolved  []Resolution // since the last call of TakeFindings
+	newMarks  []*DeleteMark
+	dropped   []uint64
+}
+
+// Findings are what a [Matcher] has found since the last call of [Matcher.TakeFindings].
+type Findings struct {
+	Resolved []Resolution
+	Marks    []*DeleteMark // to be stored
+	Drop     []uint64      // numbers of stored requests, marks and losses that are not needed any more
+}
+
+// NewMatcher returns an empty matcher.
+func NewMatcher(limits Limits) *Matcher {
+	m := &Matcher{limits: limits, changes: newChangeQueue(), history: newObjectHistory(), answers: newVersionTimes(), next: 1}
+	m.requests = newRequestPool(&m.limits)
+	m.resolver = resolver{limits: &m.limits, changes: &m.changes, requests: m.requests, answers: &m.answers}
+	return m
+}
+
+// AddChange adds a change. Offsets must grow from call to call.
+func (m *Matcher) AddChange(c Change) {
+	p := &pendingChange{Change: c, addresses: c.addresses()}
+	before, known := m.history.recordChange(&p.Change)
+	if known && c.Type == event.Updated {
+		p.binds, p.evicts = c.bound && !before.bound, c.evicted && c.Marks == before.evicted
+		p.keepsDeletion, p.endsGrace = c.deleting && c.deletionHash == before.deletionHash, c.deletable && !before.deletable
+	}
+	p.nameSince = m.history.nameHeldSince(&p.Change)
+	if c.Type == event.Deleted {
+		p.mark = m.history.removeMark(c.UID)
+	}
+	m.changes.addChange(p)
+	for m.changes.bytes > m.limits.Bytes/2 && len(m.changes.all) > 0 {
+		if oldest := m.changes.all[0]; !oldest.resolved {
+			m.finishChange(oldest, verdict{reason: Evicted})
+		}
+		m.changes.all = m.changes.all[1:]
+	}
+}
+
+// recordState records the state of a change that is not eligible for attribution, for the changes that follow it.
+func (m *Matcher) recordState(c *Change) { m.history.recordChange(c) }
+
+// HasRequest reports whether the matcher holds this request: API servers and log shippers send some events twice.
+func (m *Matcher) HasRequest(r *Request) bool { return m.requests.known[identityOf(r)] }
+
+// AddRequest adds a request and assigns a number to it if Number is 0. It returns false, and keeps nothing, if the request
+// claims nothing or is held already.
+func (m *Matcher) AddRequest(r *Request) bool {
+	m.answers.recordAnswer(r)
+	w := m.requests.newWaiting(r, identityOf(r))
+	if len(w.claims) == 0 || m.requests.known[w.identity] {
+		return false
+	}
+	if r.Number == 0 {
+		r.Number = m.NextNumber()
+	}
+	m.ReserveNumber(r.Number)
+	m.requests.addRequest(w)
+	return true
+}
+
+// ReserveNumber marks a number as used.
+func (m *Matcher) ReserveNumber(number uint64) { m.next = max(m.next, number+1) }
+
+// NextNumber returns an unused number and marks it as used.
+func (m *Matcher) NextNumber() uint64 {
+	m.next++
+	return m.next - 1
+}
+
+// DropNumbers adds numbers of stored evidence to [Findings.Drop].
+func (m *Matcher) DropNumbers(numbers ...uint64) { m.dropped = append(m.dropped, numbers...) }
+
+// AddDeleteMark adds a mark, such as one that an earlier process stored.
+func (m *Matcher) AddDeleteMark(mark *DeleteMark) {
+	m.ReserveNumber(mark.Number)
+	if evicted := m.history.putMark(mark); evicted != nil {
+		m.DropNumbers(evicted.Number)
+	}
+}
+
+// Resolve resolves the changes that can be resolved at this time, and drops the requests that have waited for too long.
+func (m *Matcher) Resolve(now time.Time) {
+	for _, p := range m.changes.all {
+		m.requests.decodeFor(p)
+	}
+	for _, p := range m.changes.all {
+		if !p.resolved {
+			m.resolveChange(p, now)
+		}
+	}
+	m.requests.dropExpired(func(arrived time.Time) bool { return m.waitedSince(arrived, now) > m.limits.Window })
+	m.changes.removeResolved()
+}
+
+// resolveChange resolves a change if it is time to.
+func (m *Matcher) resolveChange(p *pendingChange, now time.Time) {
+	age := m.waitedSince(p.Observed, now)
+	if mark := m.changes.precedingMark(p); mark != nil && age <= m.limits.Window {
+		return // resolve the mark first: its claims may be those of the delete
+	}
+	v := m.resolver.resolveAuthor(p)
+	if v.by == nil && v.reason == NoEvent && m.limits.Likely {
+		v = m.resolver.resolveLikely(p)
+	}
+	if v.by != nil && (v.final || age > m.limits.Settle) || age > m.limits.Window {
+		m.finishChange(p, v)
+	}
+}
+
+// waitedSince returns for how long something has waited that arrived at since.
+func (m *Matcher) waitedSince(since, now time.Time) time.Duration {
+	if since.Before(m.startedAt) {
+		since = m.startedAt
+	}
+	return now.Sub(since)
+}
+
+// ResolveAll resolves every waiting change as [Evicted].
+func (m *Matcher) ResolveAll() {
+	for _, p := range m.changes.all {
+		if !p.resolved {
+			m.finishChange(p, verdict{reason: Evicted})
+		}
+	}
+	m.changes.all = nil
+}
+
+// finishChange resolves a change and releases the claims that can be of no other.
+func (m *Matcher) finishChange(p *pendingChange, v verdict) {
+	m.requests.decodeFor(p)
+	if p.Marks && v.by != nil && !v.likely {
+		m.recordDeleteMark(p, v.by)
+	}
+	r := Resolution{Change: p.Change, By: v.by, Likely: v.likely, Reason: v.reason}
+	if p.mark != nil {
+		if v.by != nil && p.mark.By.Actor() != v.by.Actor() {
+			r.RequestedBy = p.mark.By
+		}
+		m.DropNumbers(p.mark.Number)
+	}
+	m.resolved = append(m.resolved, r)
+	m.changes.markResolved(p)
+	m.requests.releaseClaims(p.UID, p)
+	m.requests.releaseClaims(p.objectName(), p)
+}
+
+// recordDeleteMark records the author of a deletion request until the object is gone. If the delete is already waiting, the
+// mark goes to that change.
+func (m *Matcher) recordDeleteMark(p *pendingChange, by *Request) {
+	mark := &DeleteMark{Number: m.NextNumber(), UID: p.UID, By: by, Deletes: p.deletable && by.Subresource == "eviction"}
+	m.newMarks = append(m.newMarks, mark)
+	for _, d := range m.changes.byUID[p.UID] {
+		if d.Type == event.Deleted {
+			d.mark = mark
+			return
+		}
+	}
+	m.AddDeleteMark(mark)
+}
+
+// OldestWaiting returns the offset of the oldest unresolved change; false if there is none.
+func (m *Matcher) OldestWaiting() (uint64, bool) {
+	for _, p := range m.changes.all {
+		if !p.resolved {
+			return p.Offset, true
+		}
+	}
+	return 0, false
+}
+
+// IsWaiting reports whether the change at an offset is unresolved.
+func (m *Matcher) IsWaiting(offset uint64) bool {
+	all := m.changes.all
+	i, found := slices.BinarySearchFunc(all, offset, func(p *pendingChange, offset uint64) int { return int(p.Offset) - int(offset) })
+	return found && !all[i].resolved
+}
+
+// TakeFindings returns the findings since the last call.
+func (m *Matcher) TakeFindings() Findings {
+	f := Findings{Resolved: m.resolved, Marks: m.newMarks, Drop: append(m.dropped, m.requests.takeDropped()...)}
+	m.resolved, m.newMarks, m.dropped = nil, nil, nil
+	return f
+}
+
+// takeEvicted returns the number of requests that were evicted since the last call.
+func (m *Matcher) takeEvicted() uint64 {
+	n := m.requests.evicted
+	m.requests.evicted = 0
+	return n
+}
+
+// waitingBytes estimates the memory of waiting changes and requests.
+func (m *Matcher) waitingBytes() int { return m.changes.bytes + m.requests.bytes }
+
+// pendingChange is a change that waits for its author.
+type pendingChange struct {
+	Change
+	addresses     [4]waitAddress // where its claims wait in encoded form
+	resolved      bool
+	binds         bool        // gives a pod its node
+	evicts        bool        // is one of the changes that an eviction makes
+	keepsDeletion bool        // leaves everything that the deletion waits for as it was
+	endsGrace     bool        // removes the last thing that the deletion waited for: the same request deletes the object
+	nameSince     time.Time   // when the object was seen to have taken its name over from another one; zero: unknown or never
+	mark          *DeleteMark // of a delete: the request for it; nil if unknown
+}
+
+// changeQueue holds the waiting changes.
+type changeQueue struct {
+	all   []*pendingChange            // by offset; resolved ones until removeResolved
+	byUID map[string][]*pendingChange // the unresolved ones of an object, in order of versions
+	bytes int                         // estimated memory of the unresolved ones
+}
+
+func newChangeQueue() changeQueue { return changeQueue{byUID: map[string][]*pendingChange{}} }
+
+func (q *changeQueue) addChange(p *pendingChange) {
+	q.all = append(q.all, p)
+	q.byUID[p.UID] = append(q.byUID[p.UID], p)
+	q.bytes += changeSize
+}
+
+// markResolved ends the wait of a change. It stays in all until removeResolved.
+func (q *changeQueue) markResolved(p *pendingChange) {
+	p.resolved = true
+	q.bytes -= changeSize
+	left := slices.DeleteFunc(q.byUID[p.UID], func(other *pendingChange) bool { return other == p })
+	if len(left) == 0 {
+		delete(q.byUID, p.UID)
+		return
+	}
+	q.byUID[p.UID] = left
+}
+
+func (q *changeQueue) removeResolved() {
+	q.all = slices.DeleteFunc(q.all, func(p *pendingChange) bool { return p.resolved })
+}
+
+// precedingMark returns the waiting change that marked the object which p deletes, or ended its grace; nil if there is none.
+func (q *changeQueue) precedingMark(p *pendingChange) *pendingChange {
+	if p.Type != event.Deleted || p.Previous == "" {
+		return nil
+	}
+	for _, c := range q.byUID[p.UID] {
+		if (c.Marks || c.endsGrace) && c.Version == p.Previous {
+			return c
+		}
+	}
+	return nil
+}

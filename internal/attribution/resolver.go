@@ -1,0 +1,181 @@
+package attribution
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/audit"
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// verdict is the author of a change as far as it is known now.
+type verdict struct {
+	by     *Request // nil: see reason
+	likely bool     // by is likely rather than certain
+	reason Reason
+	final  bool // no later event can contradict it
+}
+
+// resolver finds the author of a change among the waiting claims. It modifies nothing.
+type resolver struct {
+	limits   *Limits
+	changes  *changeQueue
+	requests *requestPool
+	answers  *versionTimes
+}
+
+// weighedClaims are the claims of one change by their weight. Claims that cannot be true are left out.
+type weighedClaims struct {
+	conclusive []claim // the API server gives such an answer to the author only
+	own        []claim // answered with the change's own version: one is of the author, the others may have found that version
+	inferred   []claim // of a request whose other change may have caused this one
+	late       bool    // at least one was left out because its request came after the change
+}
+
+// resolveAuthor returns the only request that can have made a change, or the reason why there is none.
+func (r *resolver) resolveAuthor(p *pendingChange) verdict {
+	w := r.weighClaims(p)
+	if len(w.conclusive) > 0 {
+		if !sameActor(w.conclusive) { // contradicting audit events, such as forged ones
+			return verdict{reason: SeveralActors}
+		}
+		return verdict{by: earliestClaim(w.conclusive).Request, final: true}
+	}
+	for _, claims := range [][]claim{append(w.own, r.claimsOfDelete(p)...), w.inferred} {
+		if len(claims) == 0 {
+			continue
+		}
+		by := soleAuthor(claims)
+		if by == nil {
+			return verdict{reason: SeveralActors}
+		}
+		if !by.likelyChangedNothing(&p.Change) {
+			return verdict{by: by.Request}
+		}
+	}
+	switch {
+	case p.mark != nil && p.mark.Deletes:
+		return verdict{by: p.mark.By}
+	case w.late:
+		return verdict{reason: TooLate}
+	}
+	return verdict{reason: NoEvent}
+}
+
+func (r *resolver) weighClaims(p *pendingChange) (w weighedClaims) {
+	for _, c := range r.claimsOf(p) {
+		switch {
+		case c.changedNothing(p):
+		case c.isConclusive(&p.Change):
+			w.conclusive = append(w.conclusive, c)
+		case c.isTooLate(&p.Change, r.limits.Skew), c.kind == byVersion && r.answers.existedBefore(c.Request, p.Version):
+			w.late = true
+		case c.answersVersion():
+			w.own = append(w.own, c)
+		default:
+			w.inferred = append(w.inferred, c)
+		}
+	}
+	return w
+}
+
+// claimsOf returns the claims of a change: those by UID, and those by name that cannot be of an earlier object of that name.
+func (r *resolver) claimsOf(p *pendingChange) (all []claim) {
+	for _, c := range r.requests.claims[p.UID] {
+		if c.matchesChange(p) {
+			all = append(all, c)
+		}
+	}
+	for _, c := range r.requests.claims[p.objectName()] {
+		if c.matchesChange(p) && !c.mayNamePredecessor(p, r.limits.Skew) {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// claimsOfDelete returns the claims of the delete that directly follows p, if p marked the object or ended its grace
+// period. For one delete of a pod the API server writes twice and answers with the second version, so the author of the
+// delete is the author of p.
+func (r *resolver) claimsOfDelete(p *pendingChange) []claim {
+	if !p.Marks && !p.endsGrace {
+		return nil
+	}
+	var found []claim
+	for _, d := range r.changes.byUID[p.UID] {
+		if d.Type != event.Deleted || d.Previous != p.Version {
+			continue
+		}
+		for _, c := range r.requests.claims[p.UID] {
+			deletes := (c.Verb == "delete" || c.kind == byListed) && c.matchesChange(d)
+			if deletes && c.Received <= audit.Time(p.Observed.Add(-r.limits.Skew).UnixNano()) {
+				found = append(found, c)
+			}
+		}
+	}
+	return found
+}
+
+// likelyWindow is how long before the observation of a change the request of its likely author may have ended.
+const likelyWindow = time.Second
+
+// resolveLikely returns the only identity that accessed the object by name around the observation of a change. The result is
+// never more than likely.
+func (r *resolver) resolveLikely(p *pendingChange) verdict {
+	var near []claim
+	from, to := audit.Time(p.Observed.Add(-likelyWindow).UnixNano()), audit.Time(p.Observed.Add(r.limits.Skew).UnixNano())
+	for _, c := range r.requests.claims[p.objectName()] {
+		if c.kind == byName && c.Received <= to && c.Done >= from && c.mayHaveMade(p) {
+			near = append(near, c)
+		}
+	}
+	switch {
+	case len(near) == 0:
+		return verdict{reason: NoEvent}
+	case !sameActor(near):
+		return verdict{reason: SeveralActors}
+	}
+	return verdict{by: earliestClaim(near).Request, likely: true}
+}
+
+// soleAuthor returns the earliest claim of the only identity that can be the author; nil if there are several. Among
+// requests that were answered with the same version, one that was received after another had been answered found that
+// version. Only the clocks of one origin can prove that.
+func soleAuthor(all []claim) *claim {
+	if sameActor(all) {
+		return earliestClaim(all)
+	}
+	for _, c := range all[1:] {
+		if c.Origin == "" || c.Origin != all[0].Origin {
+			return nil
+		}
+	}
+	first := slices.MinFunc(all, func(a, b claim) int { return cmp.Compare(a.Done, b.Done) })
+	left := slices.DeleteFunc(slices.Clone(all), func(c claim) bool { return c.Received > first.Done })
+	if sameActor(left) {
+		return earliestClaim(left)
+	}
+	return nil
+}
+
+// earliestClaim returns the claim that was received first. Claims of requests with an attempt that changed nothing count
+// only if there are no others.
+func earliestClaim(all []claim) *claim {
+	changed := slices.DeleteFunc(slices.Clone(all), func(c claim) bool { return c.Unchanged != "" })
+	if len(changed) == 0 {
+		changed = all
+	}
+	first := slices.MinFunc(changed, func(a, b claim) int { return cmp.Compare(a.Received, b.Received) })
+	return &first
+}
+
+// sameActor reports whether all claims are of one identity.
+func sameActor(all []claim) bool {
+	for _, c := range all[1:] {
+		if c.Actor() != all[0].Actor() {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,208 @@
+package attribution
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// shared is what the reader of the journal, the resolving loop, the intakes and the waiting sinks share. mu guards all
+// fields and is never held across I/O or a wait, except while load runs before everything else.
+type shared struct {
+	mu       sync.Mutex
+	matcher  *Matcher
+	losses   lossTracker
+	read     uint64        // offset up to which the matcher has every eligible change
+	progress chan struct{} // closed and replaced when more changes are resolved
+}
+
+func newShared(o Options) *shared {
+	return &shared{matcher: NewMatcher(o.Limits), losses: newLossTracker(o.Cluster), progress: make(chan struct{})}
+}
+
+func (s *shared) readOffset() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.read
+}
+
+// addRecords adds the changes of the journal. It returns how many were revealed by a list, which are never resolved.
+func (s *shared) addRecords(records []event.Record) (fromList uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range records {
+		s.read = r.Offset
+		if c, eligible := ChangeOf(r); eligible {
+			s.matcher.AddChange(c)
+		} else if c.UID != "" {
+			s.matcher.recordState(&c)
+			if r.Change.Coalesced {
+				fromList++
+			}
+		}
+		s.losses.recordResource(r.Change.Resource)
+	}
+	s.signalProgress()
+	return fromList
+}
+
+// signalProgress wakes those that wait for resolutions. Requires mu.
+func (s *shared) signalProgress() {
+	close(s.progress)
+	s.progress = make(chan struct{})
+}
+
+// notifyWritten wakes those that wait for resolutions, after these have been written.
+func (s *shared) notifyWritten() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.signalProgress()
+}
+
+// assignNumber assigns a number to a request and returns true, or returns false if the matcher holds the request already.
+func (s *shared) assignNumber(r *Request) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.matcher.HasRequest(r) {
+		return false
+	}
+	r.Number = s.matcher.NextNumber()
+	return true
+}
+
+// addRequests adds stored requests.
+func (s *shared) addRequests(requests []*Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range requests {
+		s.addRequest(r)
+	}
+}
+
+// addRequest adds a stored request, or drops its evidence if the matcher does not keep it. Requires mu.
+func (s *shared) addRequest(r *Request) {
+	if !s.matcher.AddRequest(r) {
+		s.matcher.DropNumbers(r.Number)
+	}
+}
+
+// dropEvidence drops evidence that may have been stored although its sender got an error: the sender repeats it, and it gets
+// other numbers then.
+func (s *shared) dropEvidence(evidence []event.Evidence) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range evidence {
+		s.matcher.DropNumbers(e.Number)
+	}
+}
+
+// newLoss returns a loss that has to be stored, or nil if it extends one that is. A zero since stands for the end of the
+// last loss.
+func (s *shared) newLoss(since, now time.Time, reason string) *Loss {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.losses.extendLoss(reason, now) {
+		return nil
+	}
+	if since.IsZero() {
+		since = s.losses.lastLoss
+	}
+	return &Loss{Numbers: []uint64{s.matcher.NextNumber()}, Reason: reason, From: since, To: now}
+}
+
+func (s *shared) addLoss(l *Loss) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.losses.addLoss(l)
+}
+
+// countUnnamed returns the number of changes without an author since the newest audit event.
+func (s *shared) countUnnamed() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.losses.countUnnamed()
+}
+
+// countReady counts the records, up to the first that has to wait, that are resolved or older than wait. progress is closed
+// when the number may have changed.
+func (s *shared) countReady(records []event.Record, wait time.Duration) (n int, progress <-chan struct{}) {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range records {
+		old := now.Sub(r.Change.ObservedAt) >= wait
+		if !old && (r.Offset > s.read || s.matcher.IsWaiting(r.Offset)) {
+			break
+		}
+		n++
+	}
+	return n, s.progress
+}
+
+// findings are the results of one round of resolving.
+type findings struct {
+	Findings
+	gaps    []*event.Change // gap records to be emitted
+	cursor  uint64          // every change up to here is resolved, or not eligible
+	evicted uint64          // requests dropped because of their bound
+	bytes   int             // estimated memory of what waits
+	waiting int             // changes that wait
+}
+
+// resolve resolves what can be resolved at this time; all of it if resolveAll is set.
+func (s *shared) resolve(now, lastEvent time.Time, resolveAll bool) findings {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.matcher.Resolve(now)
+	if resolveAll {
+		s.matcher.ResolveAll()
+	}
+	f := findings{Findings: s.matcher.TakeFindings(), evicted: s.matcher.takeEvicted(), cursor: s.read}
+	if f.evicted > 0 {
+		if reason := "audit events were evicted to make room for newer ones"; !s.losses.extendLoss(reason, now) {
+			s.losses.addLoss(&Loss{Reason: reason, From: s.losses.lastLoss, To: now})
+		}
+	}
+	var reported []uint64
+	f.gaps, reported = s.losses.collectGaps(f.Resolved, lastEvent, now)
+	f.Drop = append(f.Drop, reported...)
+	if oldest, waits := s.matcher.OldestWaiting(); waits {
+		f.cursor = oldest - 1
+	}
+	f.bytes, f.waiting = s.matcher.waitingBytes(), len(s.matcher.changes.all)
+	return f
+}
+
+// load restores what an earlier process left: changes after the cursor are read again, resources get their losses, and
+// evidence waits from now on.
+func (s *shared) load(cursor uint64, resources []event.Resource, evidence func(each func(event.Evidence) error) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.signalProgress()
+	s.read, s.matcher.startedAt = cursor, time.Now()
+	for _, r := range resources {
+		s.losses.recordResource(r)
+	}
+	return evidence(s.loadEvidence)
+}
+
+// loadEvidence adds one piece of stored evidence. Requires mu.
+func (s *shared) loadEvidence(e event.Evidence) error {
+	decoded, err := decodeEvidence(e)
+	if err != nil {
+		return fmt.Errorf("evidence %d: %w", e.Number, err)
+	}
+	s.matcher.ReserveNumber(e.Number)
+	switch e := decoded.(type) {
+	case *DeleteMark:
+		s.matcher.AddDeleteMark(e)
+	case *Loss:
+		s.losses.addLoss(e)
+	case *Request:
+		e.Arrived = s.matcher.startedAt
+		s.addRequest(e)
+	}
+	return nil
+}
