@@ -23,7 +23,7 @@ type process struct {
 	t        *testing.T
 	journal  *journal.Journal
 	failing  *failingJournal
-	runEnded chan error // how Run ended
+	runEnded chan error // the error of Run
 	shutDown func()
 }
 
@@ -32,7 +32,7 @@ func startProcess(t *testing.T, dir string, limits attribution.Limits) *process 
 	return startProcessFor(t, dir, limits, "pods")
 }
 
-// startProcessFor names who changes one resource.
+// startProcessFor starts a process that selects one resource.
 func startProcessFor(t *testing.T, dir string, limits attribution.Limits, selected string) *process {
 	t.Helper()
 	p, run := prepareProcess(t, dir, limits, selected)
@@ -40,7 +40,7 @@ func startProcessFor(t *testing.T, dir string, limits attribution.Limits, select
 	return p
 }
 
-// prepareProcess makes an attributor on a journal that runs. run runs the attributor, too.
+// prepareProcess creates an attributor on a running journal. run starts the attributor.
 func prepareProcess(t *testing.T, dir string, limits attribution.Limits, selected string) (p *process, run func()) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
@@ -70,13 +70,13 @@ func prepareProcess(t *testing.T, dir string, limits attribution.Limits, selecte
 	return p, run
 }
 
-// appendChange journals a change of an object.
+// appendChange journals a change of the object with this UID.
 func (p *process) appendChange(typ event.Type, uid, version, previous string) {
 	p.t.Helper()
 	p.appendRecord(&event.Change{Type: typ, UID: uid, ResourceVersion: version, Previous: previous})
 }
 
-// appendRecord journals a change, whose name is its UID.
+// appendRecord journals a change. The name of its object is the UID.
 func (p *process) appendRecord(c *event.Change) {
 	p.t.Helper()
 	c.Cluster, c.Resource, c.Name, c.ObservedAt = "c", pods, c.UID, time.Now()
@@ -86,7 +86,7 @@ func (p *process) appendRecord(c *event.Change) {
 	}
 }
 
-// awaitNoEvidence waits until no evidence is stored any more.
+// awaitNoEvidence waits until no evidence is stored.
 func (p *process) awaitNoEvidence() {
 	p.t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
@@ -103,7 +103,7 @@ func (p *process) awaitNoEvidence() {
 	}
 }
 
-// storeRequest hands over an audit event of a write that was answered with a version.
+// storeRequest stores an audit event of a write that was answered with this version.
 func (p *process) storeRequest(user, verb string, code int, uid, version string) {
 	p.t.Helper()
 	now := audit.Time(time.Now().Add(-time.Second).UnixNano())
@@ -116,7 +116,7 @@ func (p *process) storeRequest(user, verb string, code int, uid, version string)
 	}
 }
 
-// awaitRecord returns the first record of a type behind an offset.
+// awaitRecord returns the first record of a type after an offset.
 func (p *process) awaitRecord(typ event.Type, after uint64) event.Record {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), time.Minute)
@@ -145,7 +145,7 @@ func TestAuthorIsEmitted(t *testing.T) {
 	}
 }
 
-// TestChangeBeforeFirstRunIsAttributed begins with an empty journal, as a first start does.
+// TestChangeBeforeFirstRunIsAttributed starts with an empty journal, as a first start does.
 func TestChangeBeforeFirstRunIsAttributed(t *testing.T) {
 	p, run := prepareProcess(t, t.TempDir(), attribution.Limits{Settle: time.Hour, Window: 2 * time.Hour, Bytes: 1 << 20}, "pods")
 	p.appendChange(event.Added, "u1", "5", "")
@@ -160,11 +160,11 @@ func TestChangeBeforeFirstRunIsAttributed(t *testing.T) {
 	}
 }
 
-// TestStoredEventsSurviveRestart stops between the event and its change, and between the change and the conclusion.
+// TestStoredEventsSurviveRestart stops between an event and its change, and between a change and its resolution.
 func TestStoredEventsSurviveRestart(t *testing.T) {
 	dir, limits := t.TempDir(), attribution.Limits{Settle: time.Hour, Window: 2 * time.Hour, Bytes: 1 << 20}
 	p := startProcess(t, dir, limits)
-	p.storeRequest("ann", "patch", 200, "u1", "6") // may be of a write that changed nothing: not named before settle
+	p.storeRequest("ann", "patch", 200, "u1", "6") // it may have changed nothing, so it is not accepted before Settle
 	p.appendChange(event.Updated, "u1", "6", "5")
 	p.storeRequest("bob", "create", 201, "u2", "7")
 	p.shutDown()
@@ -195,11 +195,11 @@ func TestSilenceIsReportedAsGap(t *testing.T) {
 	p.appendChange(event.Updated, "u1", "6", "5")
 	for deadline := time.Now().Add(time.Minute); p.Stats().Condition.OK(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("nobody says that no audit events come")
+			t.Fatal("the silence is not reported")
 		}
 	}
-	if said := p.Stats().Condition.Explanation(); !strings.Contains(said, "since the start") {
-		t.Errorf("said %q", said)
+	if text := p.Stats().Condition.Explanation(); !strings.Contains(text, "since the start") {
+		t.Errorf("explanation %q", text)
 	}
 	p.storeRequest("ann", "create", 201, "other", "9")
 	r := p.awaitRecord(event.AttributionGap, 0).Change
@@ -220,7 +220,7 @@ func TestEventsOfUnselectedResourcesAreDropped(t *testing.T) {
 	}
 }
 
-// TestDeleteRequesterSurvivesRestart marks an object in one run, and releases it in the next one.
+// TestDeleteRequesterSurvivesRestart marks an object in one run and releases it in the next.
 func TestDeleteRequesterSurvivesRestart(t *testing.T) {
 	dir, limits := t.TempDir(), attribution.Limits{Window: 2 * time.Hour, Bytes: 1 << 20}
 	p := startProcess(t, dir, limits)
@@ -245,8 +245,8 @@ func TestDeleteRequesterSurvivesRestart(t *testing.T) {
 	p.awaitNoEvidence()
 }
 
-// TestAwaitAuthorsHoldsChangesBack holds a change back until it has a name, another until it has waited for long
-// enough, and what is nobody's write for neither.
+// TestAwaitAuthorsHoldsChangesBack holds one change back until it is resolved and another until its wait is over. A record
+// that is not eligible does not wait.
 func TestAwaitAuthorsHoldsChangesBack(t *testing.T) {
 	p := startProcess(t, t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20})
 	defer p.shutDown()
@@ -289,8 +289,8 @@ func TestLikelyAuthorsAreMarked(t *testing.T) {
 	}
 }
 
-// TestWaitRestartsAfterAbsence journals a change, stays away for longer than a change waits, and takes its event then, as
-// an API server sends it again, or as it stands in a file or a topic.
+// TestWaitRestartsAfterAbsence journals a change, is away for longer than Window, and gets the event afterwards, as from an
+// API server that repeats it, from a file or from a topic.
 func TestWaitRestartsAfterAbsence(t *testing.T) {
 	dir, limits := t.TempDir(), attribution.Limits{Settle: time.Second, Window: time.Minute, Bytes: 1 << 20}
 	p := startProcess(t, dir, limits)
@@ -303,7 +303,7 @@ func TestWaitRestartsAfterAbsence(t *testing.T) {
 	defer p.shutDown()
 	for deadline := time.Now().Add(time.Minute); p.Stats().Pending == 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("the change does not wait: %+v", p.Stats())
+			t.Fatalf("the change is not waiting: %+v", p.Stats())
 		}
 	}
 	p.storeRequest("ann", "create", 201, "u1", "5")
@@ -312,8 +312,8 @@ func TestWaitRestartsAfterAbsence(t *testing.T) {
 	}
 }
 
-// TestEventFloodIsBounded takes far more events than there is room for, none of which has a change: what is held
-// in memory and in the journal stays bounded, and what had to go is counted as lost.
+// TestEventFloodIsBounded stores far more events than the bound allows, none of which has a change. Memory and journal stay
+// bounded, and evicted events are counted as lost.
 func TestEventFloodIsBounded(t *testing.T) {
 	const bound = 1 << 20
 	p := startProcess(t, t.TempDir(), attribution.Limits{Settle: time.Hour, Window: time.Hour, Bytes: bound})
@@ -344,8 +344,8 @@ func TestEventFloodIsBounded(t *testing.T) {
 	}
 }
 
-// TestLossSurvivesRestart loses audit events, and stops before any resource is known that they could concern; the next
-// process says it, though nothing has changed any more.
+// TestLossSurvivesRestart records a loss and stops before any resource is known. The next process emits the gap, and so it
+// does for a loss without any further change.
 func TestLossSurvivesRestart(t *testing.T) {
 	dir, limits := t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20}
 	since := time.Now().Add(-time.Hour).UTC()
@@ -356,8 +356,8 @@ func TestLossSurvivesRestart(t *testing.T) {
 	p.shutDown()
 	p = startProcess(t, dir, limits)
 	p.appendChange(event.Added, "u1", "5", "")
-	told := p.awaitRecord(event.AttributionGap, 0)
-	if gap := told.Change.Gap; gap.Reason != "the log was eaten" || gap.From != since.Format(time.RFC3339Nano) {
+	first := p.awaitRecord(event.AttributionGap, 0)
+	if gap := first.Change.Gap; gap.Reason != "the log was eaten" || gap.From != since.Format(time.RFC3339Nano) {
 		t.Errorf("%+v", gap)
 	}
 	p.shutDown()
@@ -366,14 +366,15 @@ func TestLossSurvivesRestart(t *testing.T) {
 	if err := p.RecordLoss(t.Context(), time.Time{}, "the log was eaten again"); err != nil {
 		t.Fatal(err)
 	}
-	again := p.awaitRecord(event.AttributionGap, told.Offset)
+	again := p.awaitRecord(event.AttributionGap, first.Offset)
 	if again.Change.Gap.Reason != "the log was eaten again" || again.Change.Resource != pods || again.Change.Cluster != "c" {
 		t.Errorf("%+v", again.Change)
 	}
 	p.awaitNoEvidence()
 }
 
-// TestLossesOfOneReasonAreReportedOncePerMinute loses again and again, as an API server does that sends what cannot be read.
+// TestLossesOfOneReasonAreReportedOncePerMinute records a loss again and again, as for an API server that sends malformed
+// bodies.
 func TestLossesOfOneReasonAreReportedOncePerMinute(t *testing.T) {
 	p := startProcess(t, t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20})
 	defer p.shutDown()
@@ -394,12 +395,12 @@ func TestLossesOfOneReasonAreReportedOncePerMinute(t *testing.T) {
 	}
 	kept := 0
 	if err := p.journal.ForEachEvidence(func(event.Evidence) error { kept++; return nil }); err != nil || kept != 1 {
-		t.Errorf("%d losses are kept until they are said: %v", kept, err)
+		t.Errorf("%d losses are stored until they are emitted: %v", kept, err)
 	}
 }
 
-// TestRemovedRuleLeavesNoEvidence stops with a change and an event that wait, and with an event whose change does
-// not come any more, and goes on with rules that do not select their resource.
+// TestRemovedRuleLeavesNoEvidence stops with a change and an event that wait, and with an event without a change. It
+// continues with rules that do not select their resource.
 func TestRemovedRuleLeavesNoEvidence(t *testing.T) {
 	dir, limits := t.TempDir(), attribution.Limits{Settle: time.Hour, Window: 2 * time.Hour, Bytes: 1 << 20}
 	p := startProcess(t, dir, limits)
@@ -423,8 +424,9 @@ func TestRemovedRuleLeavesNoEvidence(t *testing.T) {
 	p.awaitNoEvidence()
 }
 
-// TestEventsWithoutAnswerNameNoAuthor has the level of a resource lowered from RequestResponse to Metadata while a
-// change of the same object waits: its own event names, the other one does not, nor does it hide that nobody is known.
+// TestEventsWithoutAnswerNameNoAuthor lowers the audit level of a resource from RequestResponse to Metadata while a change
+// waits. The event with an answer names its author. The one without names none, and does not hide that a change has no
+// event.
 func TestEventsWithoutAnswerNameNoAuthor(t *testing.T) {
 	dir, limits := t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20}
 	p := startProcess(t, dir, limits)
@@ -442,7 +444,7 @@ func TestEventsWithoutAnswerNameNoAuthor(t *testing.T) {
 	defer p.shutDown()
 	for deadline := time.Now().Add(time.Minute); p.Stats().Unresolved[attribution.NoEvent] == 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("a change waits for ever")
+			t.Fatal("a change is never resolved")
 		}
 	}
 	if s := p.Stats(); s.Attributed != 0 || s.Pending != 0 {

@@ -15,8 +15,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// TestEventsAreStoredWhileJournalIsFull fills the journal up, because a sink is away, with changes that wait for their
-// authors: events are still taken, and no change waits for a name any more.
+// TestEventsAreStoredWhileJournalIsFull fills the journal with changes that wait for their authors while a sink is away.
+// Events are still stored, and no change waits for its author any longer.
 func TestEventsAreStoredWhileJournalIsFull(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	j, err := journal.Open(journal.Options{Dir: t.TempDir(), Sinks: []string{attribution.Sink, "away"}, MaxBytes: 1 << 20, KeepEvidence: true, Logger: log})
@@ -54,7 +54,7 @@ func TestEventsAreStoredWhileJournalIsFull(t *testing.T) {
 	}
 }
 
-// fillJournal appends changes until the journal takes no more, and returns how many it took.
+// fillJournal appends changes until the journal is blocked, and returns their number.
 func fillJournal(t *testing.T, j *journal.Journal) (n int) {
 	t.Helper()
 	trying, stop := context.WithCancel(t.Context())
@@ -64,7 +64,7 @@ func fillJournal(t *testing.T, j *journal.Journal) (n int) {
 		for j.Stat().BlockedReason == "" && trying.Err() == nil {
 			time.Sleep(10 * time.Millisecond)
 		}
-		stop() // of whoever waits for room
+		stop() // cancel the blocked Append
 	}()
 	defer func() { stop(); <-full }()
 	for {
@@ -76,7 +76,7 @@ func fillJournal(t *testing.T, j *journal.Journal) (n int) {
 		err := j.Append(trying, event.Observation{Resource: pods, Scope: "pods", Changes: []*event.Change{c}})
 		switch {
 		case err == nil:
-			n++ // it may have been taken after all
+			n++ // the canceled one may be included
 		case trying.Err() == nil:
 			t.Fatal(err)
 		}

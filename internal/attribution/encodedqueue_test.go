@@ -12,7 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// TestEncodedQueueKeepsOrder puts and takes at random, and compares with a list.
+// TestEncodedQueueKeepsOrder adds and removes at random, and compares with a list.
 func TestEncodedQueueKeepsOrder(t *testing.T) {
 	type waiting struct {
 		number uint64
@@ -31,7 +31,7 @@ func TestEncodedQueueKeepsOrder(t *testing.T) {
 			all = append(all, w)
 		default:
 			if got := p.removeRequest(all[i].number); got.identity != all[i].number || got.at != all[i].at {
-				t.Fatalf("took %+v, want %+v", got, all[i])
+				t.Fatalf("removed %+v, want %+v", got, all[i])
 			}
 			all = slices.Delete(all, i, i+1)
 		}
@@ -61,8 +61,8 @@ func TestEncodedQueueKeepsOrder(t *testing.T) {
 	}
 }
 
-// TestEncodedRequestIsOneAllocation holds what no change asks for, which the garbage collector has to go through each
-// time: it is one object each, and all of them take no more than is counted.
+// TestEncodedRequestIsOneAllocation holds requests without a change. Each is one object for the garbage collector, and
+// together they take no more memory than the estimate.
 func TestEncodedRequestIsOneAllocation(t *testing.T) {
 	alive := func() (m runtime.MemStats) {
 		runtime.GC()
@@ -86,7 +86,7 @@ func TestEncodedRequestIsOneAllocation(t *testing.T) {
 	runtime.KeepAlive(j)
 }
 
-// TestChangeDecodesOnlyItsRequests has one object patched again and again without a change, then changed.
+// TestChangeDecodesOnlyItsRequests patches one object many times without a change, and then with one.
 func TestChangeDecodesOnlyItsRequests(t *testing.T) {
 	j := NewMatcher(Limits{Settle: time.Second, Window: time.Hour, Bytes: floodBytes})
 	patch := func(n int, version string, from int) {
@@ -103,13 +103,13 @@ func TestChangeDecodesOnlyItsRequests(t *testing.T) {
 	j.AddChange(Change{Offset: 1, Type: event.Updated, UID: "a", Version: "6", Previous: "5", Observed: testTime(100)})
 	j.Resolve(testTime(200))
 	if len(j.requests.waiting) != 1 || len(j.requests.encoded.all) != 1000 {
-		t.Errorf("%d unpacked, %d packed", len(j.requests.waiting), len(j.requests.encoded.all))
+		t.Errorf("%d decoded, %d encoded", len(j.requests.waiting), len(j.requests.encoded.all))
 	}
 	j.Resolve(testTime(2000))
 	if done := j.TakeFindings().Resolved; len(done) != 1 || done[0].By == nil || !done[0].By.Arrived.Equal(testTime(90)) {
 		t.Errorf("%+v", done)
 	}
 	if len(j.requests.waiting) != 0 || len(j.requests.encoded.all) != 1000 {
-		t.Errorf("%d unpacked, %d packed", len(j.requests.waiting), len(j.requests.encoded.all))
+		t.Errorf("%d decoded, %d encoded", len(j.requests.waiting), len(j.requests.encoded.all))
 	}
 }

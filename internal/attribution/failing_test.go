@@ -13,10 +13,10 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// failingJournal is a journal that fails where it is told to.
+// failingJournal is a journal that fails on request.
 type failingJournal struct {
 	*journal.Journal
-	cancelAfterKeep atomic.Bool // who keeps evidence leaves before hearing that it is stored
+	cancelAfterKeep atomic.Bool // StoreEvidence stores, but returns an error
 	failConclude    atomic.Bool
 }
 
@@ -28,7 +28,7 @@ func (j *failingJournal) StoreEvidence(ctx context.Context, evidence []event.Evi
 	return err
 }
 
-var errConclude = errors.New("nothing can be concluded")
+var errConclude = errors.New("attributions cannot be appended")
 
 func (j *failingJournal) AppendAttributions(
 	ctx context.Context, sink string, c event.Cursor, changes []*event.Change, keep []event.Evidence, drop []uint64,
@@ -39,8 +39,8 @@ func (j *failingJournal) AppendAttributions(
 	return j.Journal.AppendAttributions(ctx, sink, c, changes, keep, drop)
 }
 
-// TestEvidenceOfCanceledCallIsDropped has what was sent stored, while its sender, who sends it again, is told
-// that it was not; what is stored with a place is not read again, and stays.
+// TestEvidenceOfCanceledCallIsDropped stores events although their sender gets an error and repeats them. Events that are
+// stored with a position are not read again, so they stay.
 func TestEvidenceOfCanceledCallIsDropped(t *testing.T) {
 	p := startProcess(t, t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20})
 	defer p.shutDown()
@@ -83,12 +83,12 @@ func TestRunEndsWhenJournalFails(t *testing.T) {
 		}
 		p.runEnded <- context.Canceled
 	case <-time.After(time.Minute):
-		t.Error("it goes on")
+		t.Error("Run continues")
 	}
 	p.shutDown()
 }
 
-// doneSignal is a context that tells when somebody waits for its end.
+// doneSignal is a context that signals the first call of Done.
 type doneSignal struct {
 	context.Context
 	by chan struct{} // capacity 1
@@ -102,8 +102,8 @@ func (a doneSignal) Done() <-chan struct{} {
 	return a.Context.Done()
 }
 
-// TestResolvedBeforeRestartIsReady asks before the attributor has learnt how far it has concluded, which is
-// everything: nothing else wakes who waits.
+// TestResolvedBeforeRestartIsReady waits before the attributor has loaded its cursor, which covers everything: only the load
+// signals progress.
 func TestResolvedBeforeRestartIsReady(t *testing.T) {
 	dir, limits := t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20}
 	p := startProcess(t, dir, limits)

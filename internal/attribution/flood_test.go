@@ -14,7 +14,7 @@ import (
 // floodBytes is the default of audit.maxPending.
 const floodBytes = 64 << 20
 
-// floodEvent is an event of a patch as the webhook hands it over: all of its strings are its own.
+// floodEvent is an event of a patch as the webhook passes it on: it shares no strings.
 func floodEvent(n int) audit.Event {
 	own := strings.Clone
 	return audit.Event{
@@ -27,8 +27,8 @@ func floodEvent(n int) audit.Event {
 	}
 }
 
-// BenchmarkFlood takes requests that nobody has a change for, at the bound, as in a flood that goes on. It tells what one of
-// them takes of memory while it waits, and what one collection of the garbage costs while so many wait.
+// BenchmarkFlood adds requests without changes at the memory bound, as in a lasting flood. It reports the memory of a
+// waiting request, and the CPU time of one garbage collection while so many wait.
 func BenchmarkFlood(b *testing.B) {
 	j := NewMatcher(Limits{Settle: 40 * time.Second, Window: 10 * time.Minute, Bytes: floodBytes})
 	before := heapAfterGC()
@@ -36,7 +36,7 @@ func BenchmarkFlood(b *testing.B) {
 	take := func() {
 		n++
 		j.AddRequest(&Request{Event: floodEvent(n), Origin: "api", Arrived: testTime(n / 4)})
-		if n%800 == 0 { // of five times a second
+		if n%800 == 0 { // five times a second at this rate
 			j.Resolve(testTime(n / 4))
 			j.TakeFindings()
 		}
@@ -61,10 +61,10 @@ func BenchmarkFlood(b *testing.B) {
 	runtime.KeepAlive(j)
 	j = nil
 	runtime.GC()
-	b.ReportMetric(full-measureGC(b), "CPU-ms/GC") // more than with an empty join
+	b.ReportMetric(full-measureGC(b), "CPU-ms/GC") // beyond that with an empty matcher
 }
 
-// heapAfterGC is what is used of memory when all garbage is gone.
+// heapAfterGC returns the memory in use after a garbage collection.
 func heapAfterGC() (m runtime.MemStats) {
 	runtime.GC()
 	runtime.GC()
@@ -72,7 +72,7 @@ func heapAfterGC() (m runtime.MemStats) {
 	return m
 }
 
-// measureGC is the CPU of one collection of the garbage, in milliseconds.
+// measureGC returns the CPU time of one garbage collection in milliseconds.
 func measureGC(b *testing.B) float64 {
 	const times = 20
 	start := cpuTime(b)

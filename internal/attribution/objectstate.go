@@ -14,7 +14,7 @@ type objectState struct {
 	bound        bool   // a pod with a node: only a binding gives one to an existing pod
 	evicted      bool   // a pod with the condition that an eviction sets before it deletes
 	deleting     bool   // has a deletionTimestamp
-	deletable    bool   // a deleting pod whose deletion waits for nothing: the request that left it so also deletes it
+	deletable    bool   // a deleting pod that nothing delays: the request that left it so also deletes it
 	deletionHash uint64 // hash of deletionTimestamp, grace period and finalizers
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// world is a model of an API server with objects that users write to. It knows who made which change.
+// world is a model of an API server with objects that users write to. truth has the author of each change.
 type world struct {
 	r        *rand.Rand
 	now      int // ms
@@ -22,7 +22,7 @@ type world struct {
 	requests []*Request
 	truth    map[string]string // by uid@version
 	nextUID  int
-	notes    bool // the admission policy is installed
+	notes    bool // the admission policy is active
 }
 
 type modelObject struct {
@@ -45,7 +45,7 @@ func (w *world) addRequest(user, verb string, code int, o *modelObject) *Request
 	return r
 }
 
-// writeObject makes a change as a user.
+// writeObject makes a change as this user.
 func (w *world) writeObject(o *modelObject, t event.Type, user string, marks bool) {
 	previous := ""
 	if t != event.Added {
@@ -64,7 +64,7 @@ func (o *modelObject) identity() audit.Object {
 	return audit.Object{UID: o.uid, ResourceVersion: strconv.Itoa(o.version), Deleting: o.deleting, Held: o.held}
 }
 
-// playWrite lets one user do something.
+// playWrite makes one random request of a random user.
 func (w *world) playWrite() {
 	w.now += 1 + w.r.IntN(4)
 	user := fmt.Sprintf("user-%d", w.r.IntN(5))
@@ -87,17 +87,17 @@ func (w *world) playWrite() {
 		r.Answer = o.identity()
 	case 2: // patch that changes nothing
 		w.addRequest(user, "patch", 200, o).Answer = o.identity()
-	case 3: // update of what was read
+	case 3: // update with a version precondition
 		r := w.addRequest(user, "update", 200, o)
 		r.ResourceVersion = strconv.Itoa(o.version)
 		w.writeObject(o, event.Updated, user, false)
 		r.Answer = o.identity()
-	case 4: // the same without a change
+	case 4: // the same, without a change
 		r := w.addRequest(user, "update", 200, o)
 		r.ResourceVersion, r.Answer = strconv.Itoa(o.version), o.identity()
 	case 5:
 		gone = w.deleteObject(o, user)
-	case 6: // release
+	case 6: // release of the finalizers
 		r := w.addRequest(user, "patch", 200, o)
 		switch {
 		case o.held && o.deleting:
@@ -109,7 +109,7 @@ func (w *world) playWrite() {
 		default:
 			r.Answer = o.identity()
 		}
-	case 7: // of everything that has no finalizers
+	case 7: // deletecollection of everything without finalizers
 		r := w.addRequest(user, "deletecollection", 200, o)
 		for _, o := range w.objects {
 			if !o.held {
@@ -140,7 +140,7 @@ func (w *world) deleteObject(o *modelObject, user string) (gone bool) {
 	return false
 }
 
-// matchAll gives changes and requests to a join, requests with what happens to them on their way, and counts.
+// matchAll adds the changes and the disturbed requests to a matcher and counts the authors.
 func (w *world) matchAll(t *testing.T, events []*Request) (named, wrong int) {
 	t.Helper()
 	j := NewMatcher(Limits{Settle: time.Second, Window: time.Minute, Bytes: 64 << 20})
@@ -159,7 +159,7 @@ func (w *world) matchAll(t *testing.T, events []*Request) (named, wrong int) {
 		}
 	}
 	changes := w.changes
-	for len(changes)+len(events) > 0 { // in any order with each other
+	for len(changes)+len(events) > 0 { // interleaved at random
 		if len(events) == 0 || len(changes) > 0 && w.r.IntN(len(changes)+len(events)) < len(changes) {
 			j.AddChange(changes[0])
 			changes = changes[1:]
@@ -175,7 +175,7 @@ func (w *world) matchAll(t *testing.T, events []*Request) (named, wrong int) {
 		check()
 	}
 	if concluded != len(w.changes) {
-		t.Errorf("%d of %d changes concluded", concluded, len(w.changes))
+		t.Errorf("%d of %d changes resolved", concluded, len(w.changes))
 	}
 	if len(j.changes.byUID)+len(j.requests.claims)+len(j.requests.known)+j.waitingBytes() != 0 {
 		t.Errorf("left over: %d objects, %d claimed, %d requests, %d bytes", len(j.changes.byUID), len(j.requests.claims), len(j.requests.known), j.waitingBytes())
@@ -183,8 +183,8 @@ func (w *world) matchAll(t *testing.T, events []*Request) (named, wrong int) {
 	return named, wrong
 }
 
-// TestDisturbedEventsNeverNameWrongAuthor plays random histories of five users at three objects, all the time in each
-// other's way, with events that are lost, doubled, out of order and under one audit ID.
+// TestDisturbedEventsNeverNameWrongAuthor plays random histories of five users that contend for three objects. Events are
+// lost, doubled, out of order, or have the same audit ID.
 func TestDisturbedEventsNeverNameWrongAuthor(t *testing.T) {
 	for what, disturb := range map[string]func(r *rand.Rand, all []*Request) []*Request{
 		"nothing":      func(_ *rand.Rand, all []*Request) []*Request { return all },
@@ -222,7 +222,7 @@ func loseOneIn(r *rand.Rand, all []*Request, every int) []*Request {
 	return slices.DeleteFunc(slices.Clone(all), func(*Request) bool { return r.IntN(every) == 0 })
 }
 
-// TestMemoryBoundsHold floods a join with changes, and with requests, that nothing answers.
+// TestMemoryBoundsHold floods a matcher with changes and requests that do not match.
 func TestMemoryBoundsHold(t *testing.T) {
 	j := NewMatcher(Limits{Settle: time.Hour, Window: time.Hour, Bytes: 1 << 20})
 	for i := range 20_000 {
@@ -245,7 +245,7 @@ func TestMemoryBoundsHold(t *testing.T) {
 	}
 }
 
-// TestLateEventsNeverNameWrongAuthor gives all changes first, and all events after five minutes.
+// TestLateEventsNeverNameWrongAuthor adds all changes first, and all events five minutes later.
 func TestLateEventsNeverNameWrongAuthor(t *testing.T) {
 	const late = 5 * time.Minute
 	named, total := 0, 0
@@ -260,7 +260,7 @@ func TestLateEventsNeverNameWrongAuthor(t *testing.T) {
 		}
 		j.Resolve(testTime(w.now).Add(late - time.Minute))
 		if found := j.TakeFindings(); len(found.Resolved) > 0 {
-			t.Fatalf("%d changes did not wait", len(found.Resolved))
+			t.Fatalf("%d changes were resolved at once", len(found.Resolved))
 		}
 		for _, r := range w.requests {
 			again := *r

@@ -131,7 +131,7 @@ func (p *requestPool) setClaims(key string, claims []claim) {
 	p.claims[key] = claims
 }
 
-// dropExpired drops the requests whose arrival is too long ago.
+// dropExpired drops the requests that arrived too long ago.
 func (p *requestPool) dropExpired(expired func(arrived time.Time) bool) {
 	for {
 		oldest, found := p.encoded.oldestNumber()

@@ -29,7 +29,7 @@ type resolver struct {
 type weighedClaims struct {
 	conclusive []claim // the API server gives such an answer to the author only
 	own        []claim // answered with the change's own version: one is of the author, the others may have found that version
-	inferred   []claim // of a request whose other change may have caused this one
+	inferred   []claim // of a request with another change that may have caused this one
 	late       bool    // at least one was left out because its request came after the change
 }
 

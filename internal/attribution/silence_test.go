@@ -11,9 +11,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// BenchmarkSilence has changes wait for audit events of which none comes. It tells what one of them takes of memory, what
-// looking at all of them costs, which is done five times a second, and what one collection of the garbage costs while so
-// many wait, for which the stream waits, too.
+// BenchmarkSilence has changes wait for audit events that never arrive. It reports the memory of a waiting change, the cost
+// of one round of resolving, which runs five times a second, and the CPU time of one garbage collection while so many wait.
 func BenchmarkSilence(b *testing.B) {
 	for _, waiting := range []int{10_000, 30_000} {
 		b.Run(strconv.Itoa(waiting), func(b *testing.B) {
@@ -34,14 +33,14 @@ func BenchmarkSilence(b *testing.B) {
 			b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/held, "B/held")
 			b.ReportMetric(float64(after.HeapObjects-before.HeapObjects)/held, "objects/held")
 			full := measureGC(b)
-			runtime.KeepAlive(j) // alive until here, garbage below
+			runtime.KeepAlive(j) // live until here, garbage below
 			runtime.GC()
-			b.ReportMetric(full-measureGC(b), "CPU-ms/GC") // more than without a join
+			b.ReportMetric(full-measureGC(b), "CPU-ms/GC") // beyond that without a matcher
 		})
 	}
 }
 
-// unnamedRecord is a record of the journal: all of its strings are its own.
+// unnamedRecord is a record of the journal that shares no strings.
 func unnamedRecord(n int) event.Record {
 	return event.Record{Offset: uint64(n + 1), Change: &event.Change{
 		Type: event.Updated, Cluster: strings.Clone("dev"), Resource: event.Resource{

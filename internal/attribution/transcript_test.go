@@ -18,12 +18,12 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func testTime(ms int) time.Time { return epoch.Add(time.Duration(ms) * time.Millisecond) }
 
-// transcript plays a transcript to a join. A line is a command with arguments, key=value; what follows ">" is what it is
-// expected to conclude, one conclusion a line:
+// transcript plays a transcript to a matcher. A line is a command with arguments of the form key=value. Lines after ">" are
+// the expected resolutions:
 //
 //	change TYPE uid=… rv=… prev=… at=MS [marks]
 //	change … [deleting] [name=NAME [bound] [evicted] [over]]   of a pod of that name
-//	guesses                                        are wanted from here on
+//	guesses                                        sets Limits.Likely
 //	event [name=NAME] [uid=…] user=… [as=…] verb=… code=… from=MS to=MS [uid=… rv=… deleting held grace] [del=UID] [ref=RV] [notes=RV] [same=RV] [noted=UID] [item=UID:RV[:held]] [origin=…]
 //	decide MS
 type transcript struct {
@@ -89,7 +89,7 @@ func (s *transcript) playLine(line string) []string {
 	return lines
 }
 
-// resourceOf is pods where a name is given, and config maps else.
+// resourceOf is pods if a name is given, config maps otherwise.
 func resourceOf(a arguments) event.Resource {
 	if a["name"] != "" {
 		return event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}
@@ -161,7 +161,7 @@ func TestTranscripts(t *testing.T) {
 				}
 			}
 			if strings.Join(got, "\n") != strings.Join(want, "\n") {
-				t.Errorf("concluded\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+				t.Errorf("resolved\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 			}
 		})
 	}

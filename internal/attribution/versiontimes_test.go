@@ -14,7 +14,7 @@ func requestAnswered(version int, done audit.Time) *Request {
 	}}
 }
 
-// TestVersionExistedOnceItOrNewerWasAnswered compares with looking at all answers, in random orders.
+// TestVersionExistedOnceItOrNewerWasAnswered compares with a search through all answers, in random orders.
 func TestVersionExistedOnceItOrNewerWasAnswered(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
@@ -57,11 +57,11 @@ func TestAnswersOfOtherClocksAreIgnored(t *testing.T) {
 	}
 	a.recordAnswer(&Request{Event: audit.Event{Resource: "pods", Done: 1, Answer: audit.Object{ResourceVersion: "9"}}})
 	if a.existedBefore(&Request{Event: audit.Event{Resource: "pods", Received: 9}}, "7") {
-		t.Error("an API server that nobody knows has a clock")
+		t.Error("an unknown API server has a clock")
 	}
 }
 
-// TestClocksOfOldConnectionsAreRemoved has an API server connect again and again.
+// TestClocksOfOldConnectionsAreRemoved uses a new connection for each answer.
 func TestClocksOfOldConnectionsAreRemoved(t *testing.T) {
 	a := newVersionTimes()
 	for i := range 10 * maxClocks {
@@ -70,6 +70,6 @@ func TestClocksOfOldConnectionsAreRemoved(t *testing.T) {
 		a.recordAnswer(r)
 	}
 	if n := len(a.byResource.all); n != maxClocks {
-		t.Errorf("%d are remembered", n)
+		t.Errorf("%d clocks are kept", n)
 	}
 }
