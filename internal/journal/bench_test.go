@@ -90,7 +90,7 @@ func BenchmarkAppendCommitRead(b *testing.B) {
 	b.ReportMetric(float64((cpuTime()-cpu).Microseconds())/float64(b.N), "cpu-µs/op")
 	b.ReportMetric(float64(b.N)/float64(st.Commits), "changes/commit")
 	b.ReportMetric(float64(peakRSS())/1024, "peak-MiB")
-	m := j.db.Metrics()
+	m := j.store.db.Metrics()
 	b.ReportMetric(float64(m.DiskSpaceUsage())/(1<<20), "disk-MiB")
 	var written uint64
 	for _, l := range m.Levels {

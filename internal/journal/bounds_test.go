@@ -142,10 +142,10 @@ func TestKnownObjectsAndLastStatesAreCounted(t *testing.T) {
 			Bodies: []event.Body{{Key: key, Raw: incompressibleChange(n, 60<<10).After}},
 		})
 	}
-	if err := errors.Join(j.Flush(t.Context()), j.db.Flush()); err != nil {
+	if err := errors.Join(j.Flush(t.Context()), j.store.db.Flush()); err != nil {
 		t.Fatal(err)
 	}
-	j.measureSizes()
+	j.space.measure()
 	s := j.Stat()
 	if s.KnownBytes < objects*7<<10 || s.BodyBytes < objects*58<<10 || s.RetainedBytes < s.KnownBytes+s.BodyBytes {
 		t.Errorf("%d bytes of known objects, %d of bodies, %d in all", s.KnownBytes, s.BodyBytes, s.RetainedBytes)
@@ -189,7 +189,7 @@ func TestDamagedLogIsNotMistakenForItsEnd(t *testing.T) {
 	for name, stop := range map[string]func(t *testing.T, j *runningJournal) string{
 		"after an orderly stop": func(_ *testing.T, j *runningJournal) string { j.stopAndClose(); return j.opts.Dir },
 		"a second before a crash": func(t *testing.T, j *runningJournal) string {
-			for noted := uint64(0); noted != j.writes; time.Sleep(10 * time.Millisecond) { // nothing is written meanwhile
+			for noted := uint64(0); noted != j.view.writes; time.Sleep(10 * time.Millisecond) { // nothing is written meanwhile
 				if b, err := os.ReadFile(filepath.Join(j.opts.Dir, storeName, disk.AckFileName)); err == nil && len(b) == 12 {
 					noted = binary.BigEndian.Uint64(b)
 				}
@@ -226,7 +226,7 @@ func TestFilesArePrivateToTheUser(t *testing.T) {
 	use := func() {
 		j := startJournal(t, Options{Dir: dir})
 		j.mustAppend(smallObservation("s", 1))
-		if err := errors.Join(j.Flush(t.Context()), j.db.Flush()); err != nil {
+		if err := errors.Join(j.Flush(t.Context()), j.store.db.Flush()); err != nil {
 			t.Fatal(err)
 		}
 		j.stopAndClose()

@@ -124,7 +124,7 @@ func checkPromises(t *testing.T, j *runningJournal, read, settled uint64) {
 		t.Fatalf("cursor %+v %v, settled %d, newest %d", c, err, settled, newest)
 	}
 	next := uint64(deadEvery)
-	if err := j.forEachDeadLetter("main", func(d event.DeadLetter) error {
+	if err := j.DeadLetters.reader().forEach("main", func(d event.DeadLetter) error {
 		if d.Offset != next {
 			t.Errorf("dead letter %d where %d is due", d.Offset, next)
 		}
@@ -158,7 +158,7 @@ func TestAPowerLossAtAnyMomentKeepsEveryPromise(t *testing.T) {
 				for crash := range uint64(12) {
 					j.waitFor(j.Newest() + 1 + r.Uint64N(60))
 					if r.IntN(3) == 0 {
-						if _, err := j.db.AsyncFlush(); err != nil {
+						if _, err := j.store.db.AsyncFlush(); err != nil {
 							t.Fatal(err)
 						}
 					}
@@ -191,7 +191,7 @@ func TestCopyMadeInMidWriteIsCompleteOrReportedBroken(t *testing.T) {
 	for n := range 12 {
 		j.waitFor(j.Newest() + 300)
 		if n%3 == 0 {
-			if _, err := j.db.AsyncFlush(); err != nil {
+			if _, err := j.store.db.AsyncFlush(); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -11,54 +11,59 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
+// EvidenceStore keeps evidence, which is audit events that wait for their change, and how far the sources of evidence were
+// read. It gives no meaning to either. Safe for concurrent use.
+type EvidenceStore struct {
+	store *store
+	queue *queue
+}
+
 func keyEvidence(number uint64) []byte {
 	return binary.BigEndian.AppendUint64([]byte{codec.PrefixEvidence}, number)
 }
 
-func keyEvidencePosition(name string) []byte {
-	return append([]byte{codec.PrefixEvidencePosition}, name...)
+func keyEvidencePosition(source string) []byte {
+	return append([]byte{codec.PrefixEvidencePosition}, source...)
 }
 
-// StoreEvidence stores evidence, and how far the place that it was read from has been read, in one write; durable when it
-// returns nil. An empty place stores none. The caller bounds what it keeps.
-func (j *Journal) StoreEvidence(ctx context.Context, evidence []event.Evidence, place, position string) error {
-	return j.submitLowPriority(ctx, func(g *group) error {
-		for _, e := range evidence {
-			g.setKey(keyEvidence(e.Number), e.Value)
-		}
-		if place != "" {
-			g.setKey(keyEvidencePosition(place), []byte(position))
+// StoreEvidence stores evidence, and how far the source that it was read from has been read, in one write; durable when it
+// returns nil. An empty source stores no position. The caller bounds what it stores.
+func (e *EvidenceStore) StoreEvidence(ctx context.Context, evidence []event.Evidence, source, position string) error {
+	return e.queue.submitLowPriority(ctx, func(g *group) error {
+		putEvidence(g.batch, evidence)
+		if source != "" {
+			g.batch.put(keyEvidencePosition(source), []byte(position))
 		}
 		return nil
 	}, evidenceSize(evidence))
 }
 
-// ForEachEvidence calls each for all evidence that is stored, in order of numbers, until each returns an error, which it returns.
-// Values are valid during the call only.
-func (j *Journal) ForEachEvidence(each func(event.Evidence) error) error {
-	done, err := j.acquireStore()
+// ForEachEvidence calls each for all evidence that is stored, in order of numbers, until each returns an error, which it
+// returns. Values are valid during the call only.
+func (e *EvidenceStore) ForEachEvidence(each func(event.Evidence) error) error {
+	release, err := e.store.acquire()
 	if err != nil {
 		return err
 	}
-	defer done()
-	err = j.forEachKey([]byte{codec.PrefixEvidence}, func(key, value []byte) error {
+	defer release()
+	err = e.store.forEachKey([]byte{codec.PrefixEvidence}, func(key, value []byte) error {
 		if len(key) != 9 {
 			return fmt.Errorf("%w: key of evidence %x", codec.ErrMalformed, key)
 		}
 		return each(event.Evidence{Number: binary.BigEndian.Uint64(key[1:]), Value: value})
 	})
-	return j.checkCorruption("evidence", err)
+	return e.store.checkCorruption("evidence", err)
 }
 
-// EvidencePosition returns how far a place has been read, as stored by StoreEvidence; "" where nothing is stored.
-func (j *Journal) EvidencePosition(name string) (string, error) {
-	return j.loadText("place", keyEvidencePosition(name))
+// EvidencePosition returns how far a source has been read, as stored by StoreEvidence; "" where nothing is stored.
+func (e *EvidenceStore) EvidencePosition(source string) (string, error) {
+	return e.store.loadText("place", keyEvidencePosition(source))
 }
 
-// AppendAttributions appends changes, stores the evidence that is to be kept beyond them, drops what they were concluded from, and
-// settles for a declared sink, all in one write: each is there with the others or not at all. Durable when it returns nil.
-// Changes that others append go first, for a moment.
-func (j *Journal) AppendAttributions(
+// AppendAttributions appends changes, stores the evidence that is still needed after them, drops the evidence that they were
+// resolved from, and settles for a declared sink, all in one write: each is there with the others or not at all. Durable
+// when it returns nil. Appended observations go first, for lowPriorityDelay.
+func (e *EvidenceStore) AppendAttributions(
 	ctx context.Context, sink string, c event.Cursor, changes []*event.Change, keep []event.Evidence, drop []uint64,
 ) error {
 	c = c.Normalize()
@@ -66,21 +71,25 @@ func (j *Journal) AppendAttributions(
 	for _, change := range changes {
 		size += int64(change.Size())
 	}
-	return j.submitLowPriority(ctx, func(g *group) error {
-		if err := g.settleSink(sink, c, nil); err != nil {
+	return e.queue.submitLowPriority(ctx, func(g *group) error {
+		if err := g.settle(sink, c, nil); err != nil {
 			return err
 		}
 		for _, change := range changes {
-			g.addChange(change)
+			g.log.addChange(change)
 		}
-		for _, e := range keep {
-			g.setKey(keyEvidence(e.Number), e.Value)
-		}
+		putEvidence(g.batch, keep)
 		for _, number := range drop {
-			g.deleteKey(keyEvidence(number))
+			g.batch.remove(keyEvidence(number))
 		}
 		return nil
 	}, size)
+}
+
+func putEvidence(b *writeBatch, evidence []event.Evidence) {
+	for _, e := range evidence {
+		b.put(keyEvidence(e.Number), e.Value)
+	}
 }
 
 // evidenceSize is in bytes.
@@ -91,13 +100,10 @@ func evidenceSize(evidence []event.Evidence) (size int64) {
 	return size
 }
 
-// dropUnusedEvidence drops what nobody will conclude from.
-func (j *Journal) dropUnusedEvidence() error {
-	if j.opts.KeepEvidence {
-		return nil
-	}
+// dropAll deletes all evidence and positions of sources.
+func (e *EvidenceStore) dropAll() error {
 	for _, first := range []byte{codec.PrefixEvidence, codec.PrefixEvidencePosition} {
-		if err := j.db.DeleteRange([]byte{first}, []byte{first + 1}, pebble.NoSync); err != nil {
+		if err := e.store.db.DeleteRange([]byte{first}, []byte{first + 1}, pebble.NoSync); err != nil {
 			return err
 		}
 	}

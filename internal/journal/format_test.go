@@ -176,7 +176,7 @@ func checkUndelivered(t *testing.T, j *runningJournal) {
 		}
 	}
 	var letters []string
-	err := j.forEachDeadLetter("main", func(d event.DeadLetter) error {
+	err := j.DeadLetters.reader().forEach("main", func(d event.DeadLetter) error {
 		letters = append(letters, d.Reason+": "+d.Change.Name)
 		return nil
 	})
@@ -193,7 +193,7 @@ func TestABodyThatIsMalformedBreaksTheJournalOnce(t *testing.T) {
 	if _, _, err := j.Body("s", "a"); !errors.Is(err, ErrBroken) {
 		t.Errorf("%v, want ErrBroken", err)
 	}
-	if err := errors.Join(j.db.Close(), j.lock.Close()); err != nil { // the process would end
+	if err := errors.Join(j.store.db.Close(), j.store.lock.Close()); err != nil { // the process would end
 		t.Fatal(err)
 	}
 	if _, ok := startJournal(t, Options{Dir: dir}).PendingRecovery(); !ok {

@@ -17,36 +17,43 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// ErrClosed says that the journal takes nothing more because Run has ended or Close was called. The caller ends too.
+// ErrClosed is returned after Run has ended or Close was called. The caller ends too.
 var ErrClosed = errors.New("journal is closed")
+
+const (
+	tickEvery    = time.Second
+	measureEvery = 5 * time.Second // how often the store is asked about its size
+)
 
 // Options configure a journal. Only Dir is required.
 type Options struct {
-	Dir   string   // made if missing; belongs to the journal alone
-	Sinks []string // names of the sinks that hold the trim; cursors of others are dropped at Open
+	Dir   string   // created if missing; belongs to the journal alone
+	Sinks []string // names of the declared sinks, which hold the trim; cursors of others are deleted at Open
 
-	// KeepEvidence says that somebody keeps evidence here; what is left of earlier times is dropped at Open where nobody does.
+	// KeepEvidence keeps the evidence that is stored. Without it Open deletes all evidence.
 	KeepEvidence bool
 
 	// KeepSettled is for how long changes stay readable that every sink has settled, as long as they take less than half of
 	// MaxBytes; 0: not at all.
 	KeepSettled time.Duration
 
-	// MaxBytes is the bound of what is stored: changes, known objects, last states and dead letters; 0: 10 GiB. Append waits
+	// MaxBytes is the bound of what is stored: changes, known objects, bodies and dead letters; 0: 10 GiB. Append waits
 	// while it is reached. An eighth of it is for changes, whatever the rest takes.
 	MaxBytes int64
-	// MaxDeadLetters is the bound of dead letters, as stored, see CheckDeadLetterSpace; 0: 1 GiB. It is at most half of MaxBytes.
+	// MaxDeadLetters is the bound of dead letters, in stored bytes, see CheckDeadLetterSpace; 0: 1 GiB. It is at most half of
+	// MaxBytes.
 	MaxDeadLetters int64
-	// Reserve is how much of the disk stays free: Append waits below it, so that settling and trimming can still be written.
-	// It is at most a quarter of the disk, or of a small one 40 MiB; 0: nothing.
+	// Reserve is how many bytes of the disk stay free: Append waits below it, so that settling and trimming can still be
+	// written. It is at most a quarter of the disk, or of a small one 40 MiB; 0: nothing.
 	Reserve int64
 
 	PendingBytes int64 // bound of appended changes not yet committed, in memory; 0: 8 MiB
 	TailBytes    int64 // bound of recent changes kept in memory for readers; 0: 8 MiB
 
 	// SyncInterval is about how long lies between commits: fewer fsyncs on a slow disk, at the price of that much latency.
-	// 0: what is appended is committed at once, and under load every few milliseconds. A change is shown to the sinks only
-	// after its fsync, so nothing is weakened by it: what has not reached the disk is watched again from the older position.
+	// 0: what is appended is committed at once, and under load every few milliseconds. A change is visible to the sinks only
+	// after its fsync, so the interval weakens no promise: what has not reached the disk is watched again from the older
+	// position.
 	SyncInterval time.Duration
 
 	FS     vfs.FS       // nil: the real disk
@@ -76,219 +83,253 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Journal is the log. All methods are safe for concurrent use; Run is called once, Close once and after Run has returned.
+// Journal is the durable log between the source and the sinks, and what both sides continue from after a restart. Its parts
+// are [Log], [KnownObjects], [SinkLedger], [DeadLetters], [EvidenceStore] and [Identity], each with its own state; one
+// committer writes for all of them, and what involves several of them is here. All methods are safe for concurrent use; Run
+// is called once, Close once and after Run has returned.
 type Journal struct {
-	opts Options
-	fs   *disk.SpaceFS
-	lock *pebble.Lock
-	db   *pebble.DB
-	storeReader
-	storeFailure *failure      // the store cannot be used any more
-	closed       chan struct{} // closed when nothing more will be committed
-	closeOnce    func()        // closes ended
-	wake         chan struct{} // something was queued for the committer; capacity 1
+	*Log
+	*KnownObjects
+	*SinkLedger
+	*DeadLetters
+	*EvidenceStore
+	*Identity
 
-	retention      retention     // of the committer
-	ackFile        *disk.AckFile // of the upkeep
-	spaceCheckedAt uint64        // of the committer: stored bytes when it last asked the disk for its room
-	reclaimedBytes uint64        // of the upkeep: stored bytes ever trimmed whose disk space was given back
-
-	spaceCondition, deadLetterCondition *condition.Condition // for the log
-
-	using sync.RWMutex // held for reading while db is used outside of Run, for writing by Close
-
-	mu            sync.Mutex
-	queue         []queued         // in order of arrival, not yet taken by the committer
-	lowPriority   lowPriorityQueue // requests that let others go first
-	pending       int64            // bytes queued or being committed
-	trimDue       bool             // time has passed: look what can be trimmed
-	writes        uint64           // groups ever written to this store
-	diskLow       bool             // the disk has less than the reserve left
-	measuredSizes storedSizes      // known objects and bodies
-	diskBytes     int64            // of the whole store
-	logExtent     logExtent
-	trimmed       uint64 // everything below it may be gone, or soon: a batch is seen before it is durable, and ext comes after
-	tail          tail
-	sinks         map[string]sinkState
-	bodies        bodyIndex
-	resources     map[string]event.StoredResource // by name: what is committed of everything of which anything is stored
-	recovered     *Recovery
-	commits       uint64        // since Open
-	changed       chan struct{} // closed and replaced at every commit: readers and appenders look again
-}
-
-// logExtent is what part of the log exists, in offsets and in stored bytes counted from the first frame ever written.
-type logExtent struct {
-	oldest, newest       uint64 // oldest is newest+1 while the log has never had a change
-	startBytes, endBytes uint64 // bytes before the oldest frame, bytes up to and with the newest
-}
-
-func (e logExtent) size() int64 { return int64(e.endBytes - e.startBytes) }
-
-// sinkState is what the journal knows about one declared sink, or about one that left dead letters.
-type sinkState struct {
-	declared    bool
-	settled     bool // it has a cursor
-	cursor      event.Cursor
-	deadLetters int64
-	deadBytes   int64
+	opts      Options
+	store     *store
+	queue     *queue
+	space     *spaceGuard
+	committer *committer
+	changed   *broadcast
+	view      *view
 }
 
 // Open locks the directory and loads what is there. It returns ErrLocked, ErrFormatVersion, or an error of the environment. A
-// broken store is moved aside and replaced by an empty one; Recovered then says so (I7).
+// broken store is moved aside and replaced by an empty one, which PendingRecovery then reports (I7).
 func Open(opts Options) (*Journal, error) {
 	opts = opts.withDefaults()
 	if opts.Dir == "" {
 		return nil, errors.New("journal: no directory given")
 	}
-	unpacker, err := codec.NewFrameDecoder()
+	s, err := lockStore(opts)
 	if err != nil {
 		return nil, err
 	}
-	lock, err := disk.Lock(opts.FS, opts.Dir)
-	if err != nil {
-		unpacker.Close()
-		return nil, err
+	j := newJournal(s, opts)
+	if err := s.open(j.load); err != nil {
+		s.decoder.Close()
+		return nil, errors.Join(err, s.lock.Close())
 	}
-	j := &Journal{
-		opts:        opts,
-		fs:          disk.NewSpaceFS(opts.FS, opts.Dir, fullRetry),
-		lock:        lock,
-		storeReader: storeReader{unpacker: unpacker},
-		closed:      make(chan struct{}),
-		wake:        make(chan struct{}, 1),
-		retention:   retention{keep: opts.KeepSettled},
-		changed:     make(chan struct{}),
-
-		spaceCondition: condition.New(opts.Logger, stateHasSpace), deadLetterCondition: condition.New(opts.Logger, stateDeadLettersAccepted),
-	}
-	j.closeOnce = sync.OnceFunc(func() { close(j.closed) })
-	if _, real := opts.FS.(disk.Private); real {
-		disk.RestrictPermissions(opts.Dir, opts.Logger)
-	}
-	if err := j.openStore(); err != nil {
-		unpacker.Close()
-		return nil, errors.Join(err, lock.Close())
-	}
-	j.checkDiskSpace()
-	j.measureSizes()
+	j.space.checkDisk()
+	j.space.measure()
 	return j, nil
 }
 
-// PendingRecovery says that Open found a broken store and started afresh, now or in an earlier process that did not get as far
-// as Announced. The caller announces a gap for every resource.
-func (j *Journal) PendingRecovery() (Recovery, bool) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.recovered == nil {
-		return Recovery{}, false
+// newJournal makes the parts of a journal. They are empty until load.
+func newJournal(s *store, opts Options) *Journal {
+	j := &Journal{opts: opts, store: s, queue: newQueue(s, opts), changed: newBroadcast(), view: &view{}}
+	j.Log = &Log{store: s, changed: j.changed, tailBytes: opts.TailBytes, retention: retention{keep: opts.KeepSettled}}
+	j.KnownObjects = &KnownObjects{store: s, queue: j.queue}
+	j.SinkLedger = &SinkLedger{store: s, queue: j.queue, log: j.Log, logger: opts.Logger}
+	j.DeadLetters = &DeadLetters{
+		store: s, maxBytes: opts.MaxDeadLetters, condition: condition.New(opts.Logger, stateDeadLettersAccepted),
 	}
-	return *j.recovered, true
+	j.EvidenceStore = &EvidenceStore{store: s, queue: j.queue}
+	j.Identity = &Identity{store: s, queue: j.queue}
+	j.space = &spaceGuard{
+		store: s, log: j.Log, sinks: j.SinkLedger, deadLetters: j.DeadLetters, changed: j.changed, view: j.view,
+		maxBytes: opts.MaxBytes, reserve: opts.Reserve, condition: condition.New(opts.Logger, stateHasSpace),
+	}
+	j.committer = &committer{
+		store: s, queue: j.queue, log: j.Log, known: j.KnownObjects, sinks: j.SinkLedger, deadLetters: j.DeadLetters,
+		identity: j.Identity, space: j.space, changed: j.changed, view: j.view,
+	}
+	return j
 }
 
-// Oldest returns the offset of the oldest change that can be read; it is Newest()+1 when there is none.
-func (j *Journal) Oldest() uint64 {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.logExtent.oldest
+// load reads the state of the store into the parts, and deletes what they do not need. The log comes before the cursors,
+// which are compared with it.
+func (j *Journal) load() error {
+	if err := errors.Join(j.committer.loadWrites(), j.Identity.load()); err != nil {
+		return err
+	}
+	if err := j.Log.loadExtent(); err != nil {
+		return err
+	}
+	if err := dropPartialSeed(j.store); err != nil {
+		return err
+	}
+	if err := errors.Join(j.SinkLedger.load(j.opts.Sinks), j.DeadLetters.load()); err != nil {
+		return err
+	}
+	if !j.opts.KeepEvidence {
+		if err := j.EvidenceStore.dropAll(); err != nil {
+			return err
+		}
+	}
+	return j.KnownObjects.load()
 }
 
-// Newest returns the offset of the newest committed change; 0 before the first.
-func (j *Journal) Newest() uint64 {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.logExtent.newest
+// Run commits what is appended until ctx ends, then commits the rest and returns nil. It returns an error when the store
+// cannot continue: the process then ends, and recovers at its next start. While the disk is full Run waits for space, except
+// after ctx has ended.
+func (j *Journal) Run(ctx context.Context) error {
+	encoder, err := codec.NewFrameEncoder()
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, j.store.fs.StopWaiting)
+	defer stop()
+	defer j.store.end()
+	var running sync.WaitGroup
+	running.Go(func() { j.committer.run(ctx, encoder) })
+	running.Go(func() { j.repeatEverySecond(ctx, j.tick) })
+	running.Go(func() { j.runUpkeep(ctx) })
+	done := make(chan struct{})
+	go func() { running.Wait(); close(done) }()
+	select {
+	case <-done:
+		j.recordAcknowledged()
+	case <-j.store.failure.done:
+		// Pebble may have blocked the committer for good, see storeLogger: it is not waited for.
+	}
+	return j.store.failure.current()
+}
+
+// repeatEverySecond calls f at once and every second, until ctx ends or the store fails.
+func (j *Journal) repeatEverySecond(ctx context.Context, f func()) {
+	ticker := time.NewTicker(tickEvery)
+	defer ticker.Stop()
+	for {
+		f()
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		case <-j.store.failure.done:
+			return
+		}
+	}
+}
+
+// tick updates the conditions, and has settled changes trimmed whose retention has passed. It waits for nothing.
+func (j *Journal) tick() {
+	j.space.updateCondition()
+	j.DeadLetters.updateCondition()
+	j.queue.setTrimDue()
+}
+
+// runUpkeep measures the disk and the store, and records what is acknowledged. The store may wait for the disk under its own
+// lock, so this has a goroutine of its own.
+func (j *Journal) runUpkeep(ctx context.Context) {
+	var measured time.Time
+	j.repeatEverySecond(ctx, func() {
+		j.space.checkDisk()
+		if time.Since(measured) >= measureEvery {
+			j.space.measure()
+			measured = time.Now()
+		}
+		j.recordAcknowledged()
+		j.space.reclaim(ctx)
+	})
+}
+
+// recordAcknowledged stores up to which write the store has acknowledged everything, see [disk.AckFile].
+func (j *Journal) recordAcknowledged() {
+	j.view.RLock()
+	writes := j.view.writes
+	j.view.RUnlock()
+	if err := j.store.ackFile.StoreWrites(writes); err != nil {
+		j.opts.Logger.Warn("journal: cannot store what is acknowledged; a damaged log may go unnoticed at the next start", "err", err)
+	}
 }
 
 // Close releases the store and the directory. What was appended after Run ended is dropped; it will be watched again.
 // After a failure of the store the lock is kept until the process ends, because what the store still does is unknown.
-func (j *Journal) Close() error {
-	j.closeOnce()
-	j.fs.StopWaiting()
-	if j.storeFailure.current() != nil {
-		return nil // Run has returned it
+func (j *Journal) Close() error { return j.store.close() }
+
+// Append queues an observation for the next commit and returns at once. It owns the slices and changes from then on. Calls
+// are logged in the order in which they return; one scope appends from one goroutine. It waits while PendingBytes are not
+// yet committed, MaxBytes are stored or the disk has no more than Reserve left (I6), and fails only when ctx ends or the
+// journal does.
+func (j *Journal) Append(ctx context.Context, o event.Observation) error {
+	if o.Resource.Resource == "" || o.Scope == "" {
+		return fmt.Errorf("journal: append for resource %q, scope %q: both must be given", o.Resource, o.Scope)
 	}
-	j.using.Lock()
-	defer j.using.Unlock()
-	done := make(chan error, 1)
-	go func() { done <- errors.Join(j.db.Close(), j.ackFile.Close()) }()
-	select {
-	case err := <-done:
-		j.unpacker.Close()
-		if err = errors.Join(err, j.lock.Close()); err != nil {
-			return fmt.Errorf("journal: close %s: %w", j.opts.Dir, err)
+	for {
+		changed := j.changed.next()
+		if err := j.store.checkUsable(); err != nil {
+			return err
 		}
+		if j.queue.tryAppend(&o, &j.KnownObjects.bodies, j.space.hasSpace) {
+			return nil
+		}
+		if err := j.store.waitFor(ctx, changed); err != nil {
+			return fmt.Errorf("journal: append for %s: %w", o.Scope, err)
+		}
+	}
+}
+
+// Flush waits until everything appended before it is durable and visible to readers.
+func (j *Journal) Flush(ctx context.Context) error {
+	return j.queue.submit(ctx, func(*group) error { return nil }, nil)
+}
+
+// ResetForCluster deletes all that is stored of resources, as DropResource does of one, because the cluster that is watched
+// from now on is another one, and stores that one and the reason, all in one write. Changes stay: they happened. Durable when
+// it returns nil; ordered with Append.
+func (j *Journal) ResetForCluster(ctx context.Context, uid, reason string) error {
+	if uid == "" || reason == "" {
+		return fmt.Errorf("journal: reset for cluster %q because of %q: both must be given", uid, reason)
+	}
+	return j.queue.submit(ctx, func(g *group) error {
+		g.known.dropAll()
+		g.batch.put(codec.KeyCluster, []byte(uid))
+		g.batch.put(codec.KeyResetReason, []byte(reason))
 		return nil
-	case <-j.storeFailure.done:
-		return j.storeFailure.current()
-	}
+	}, j.KnownObjects.bodies.reset)
 }
 
-// acquireStore keeps the store open until the returned function is called, or says why it is not usable.
-func (j *Journal) acquireStore() (func(), error) {
-	j.using.RLock()
-	if err := j.checkUsable(); err != nil {
-		j.using.RUnlock()
-		return nil, err
-	}
-	return j.using.RUnlock, nil
+// Checkpoint is the state of the journal at one moment: the positions are those of the observations up to the newest change.
+type Checkpoint struct {
+	Newest    uint64
+	Resources []event.StoredResource // by name, all of which anything is stored
 }
 
-// checkUsable is why nothing can be read or written any more, or nil.
-func (j *Journal) checkUsable() error {
-	if err := j.storeFailure.current(); err != nil {
-		return err
-	}
-	select {
-	case <-j.closed:
-		return ErrClosed
-	default:
-		return nil
-	}
+// Checkpoint returns what is committed at this moment, which the caller must not modify. It does not wait.
+func (j *Journal) Checkpoint() Checkpoint {
+	j.view.RLock()
+	defer j.view.RUnlock()
+	return Checkpoint{Newest: j.Newest(), Resources: j.KnownObjects.storedResources()}
 }
 
-// loadText returns the text that is stored under a key; "" where none is.
-func (j *Journal) loadText(what string, key []byte) (string, error) {
-	done, err := j.acquireStore()
+// ForEachKnown calls each for every object that is known at the moment of the checkpoint which it returns, without summaries,
+// until each returns an error, which it returns. Appends and commits continue meanwhile.
+func (j *Journal) ForEachKnown(ctx context.Context, each func(resource string, k event.Known) error) (c Checkpoint, err error) {
+	release, err := j.store.acquire()
 	if err != nil {
-		return "", err
+		return c, err
 	}
-	defer done()
-	value, err := j.getValue(key)
-	return string(value), j.checkCorruption(what, err)
-}
-
-// storeText stores a text under a key. It is durable when it returns nil.
-func (j *Journal) storeText(ctx context.Context, key []byte, text string) error {
-	return j.submitRequest(ctx, func(g *group) error { g.setKey(key, []byte(text)); return nil }, nil)
-}
-
-// failStore ends the journal: Run returns err, everything else refuses.
-func (j *Journal) failStore(f *failure, err error) {
-	err = fmt.Errorf("journal: store in %s failed, restart the exporter to recover: %w", j.opts.Dir, err)
-	if f.recordFirst(err) {
-		j.opts.Logger.Error("journal failed", "err", firstLine(err))
-	}
-}
-
-// failBroken ends the journal because stored bytes are wrong, and sees to it that the next Open starts afresh (I7).
-func (j *Journal) failBroken(f *failure, err error) error {
-	err = fmt.Errorf("%w: %w", ErrBroken, err)
-	if markErr := markBroken(j.opts.FS, j.opts.FS.PathJoin(j.opts.Dir, storeName), err); markErr != nil {
-		err = fmt.Errorf("%w (and could not be marked as broken: %w)", err, markErr)
-	}
-	j.failStore(f, err)
-	return err
-}
-
-// checkCorruption ends the journal when err speaks of broken bytes, and returns err with its place.
-func (j *Journal) checkCorruption(doing string, err error) error {
-	if err == nil {
+	defer release()
+	var snapshot *pebble.Snapshot
+	err = j.queue.submit(context.WithoutCancel(ctx), func(*group) error { // between two groups, so that both are of one moment
+		snapshot, c = j.store.db.NewSnapshot(), j.Checkpoint()
 		return nil
+	}, nil)
+	if err != nil {
+		return c, err
 	}
-	err = fmt.Errorf("journal: %s: %w", doing, err)
-	if errors.Is(err, codec.ErrMalformed) || pebble.IsCorruptionError(err) {
-		return j.failBroken(j.storeFailure, err)
-	}
-	return err
+	defer func() { err = errors.Join(err, snapshot.Close()) }()
+	err = storeReader{from: snapshot}.forEachKey([]byte{codec.PrefixKnown}, func(key, value []byte) error {
+		name, object, err := codec.SplitNamedKey(key)
+		if err != nil {
+			return err
+		}
+		k, err := codec.DecodeKnown([]byte(object), value)
+		if k.Summary = ""; err != nil || !k.Exists() {
+			return err
+		}
+		return each(name, k)
+	})
+	return c, j.store.checkCorruption("inventory", err)
 }

@@ -251,7 +251,7 @@ func (m *modelRun) compareAll() {
 	if want := slices.Sorted(maps.Keys(m.version)); err != nil || !slices.Equal(names, want) {
 		m.t.Fatalf("resources %v %v, want %v", names, err, want)
 	}
-	if n := len(m.Journal.bodies.pending); n > 0 {
+	if n := len(m.KnownObjects.bodies.pending); n > 0 {
 		m.t.Fatalf("%d bodies count as pending after everything was committed", n)
 	}
 	for i := range modelSinks {
@@ -261,7 +261,7 @@ func (m *modelRun) compareAll() {
 			m.t.Fatalf("%s: cursor %+v %v, want %+v", name, c, err, m.cursors[name])
 		}
 		got := map[uint64]event.DeadLetter{}
-		if err := m.forEachDeadLetter(name, func(d event.DeadLetter) error { got[d.Offset] = d; return nil }); err != nil {
+		if err := m.DeadLetters.reader().forEach(name, func(d event.DeadLetter) error { got[d.Offset] = d; return nil }); err != nil {
 			m.t.Fatal(err)
 		}
 		if !reflect.DeepEqual(got, m.dead[name]) {

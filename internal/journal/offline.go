@@ -20,12 +20,12 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// ErrNoJournal says that a directory holds no journal. The caller names another one.
+// ErrNoJournal is returned for a directory that holds no journal. The caller names another one.
 var ErrNoJournal = errors.New("no journal here")
 
 // Offline is the journal of an exporter that does not run, open for reading. Nothing in its directory is made, changed or
 // removed, so it works on a read-only volume and on a copy; what the store's log holds beyond its tables is replayed in
-// memory. A broken store is reported as [ErrBroken] and left as it is: moving it aside is for [Open].
+// memory. A broken store is reported as [ErrBroken] and left as it is: only [Open] moves it aside.
 //
 // Not safe for concurrent use. Close releases it.
 type Offline struct {
@@ -33,13 +33,14 @@ type Offline struct {
 	lock io.Closer
 	db   *pebble.DB
 	storeReader
-	ext        logExtent
-	sinkStates map[string]sinkState // by sink
+	extent      logExtent
+	cursors     map[string]event.Cursor    // by sink
+	deadLetters map[string]deadLetterCount // by sink
 }
 
-// OpenOffline opens the journal in dir. It returns ErrNoJournal, ErrLocked while an exporter works there, ErrFormatVersion, ErrBroken,
-// or an error of the environment. It holds a shared lock: others may read too, and an exporter that starts meanwhile gets
-// ErrLocked. It must not be called in a process that has the same journal open, whose lock it would release.
+// OpenOffline opens the journal in dir. It returns ErrNoJournal, ErrLocked while an exporter runs on it, ErrFormatVersion,
+// ErrBroken, or an error of the environment. It holds a shared lock: others may read too, and an exporter that starts
+// meanwhile gets ErrLocked. It must not be called in a process that has the same journal open, whose lock it would release.
 func OpenOffline(dir string) (*Offline, error) {
 	if err := checkPresent(dir); err != nil {
 		return nil, err
@@ -58,29 +59,35 @@ func OpenOffline(dir string) (*Offline, error) {
 
 // Close releases the store and the directory.
 func (o *Offline) Close() error {
-	o.unpacker.Close()
+	o.decoder.Close()
 	return errors.Join(o.db.Close(), o.lock.Close())
 }
 
 // Oldest returns the offset of the oldest change; it is Newest()+1 when there is none.
-func (o *Offline) Oldest() uint64 { return o.ext.oldest }
+func (o *Offline) Oldest() uint64 { return o.extent.oldest }
 
 // Newest returns the offset of the newest change; 0 before the first.
-func (o *Offline) Newest() uint64 { return o.ext.newest }
+func (o *Offline) Newest() uint64 { return o.extent.newest }
 
 // Sinks returns the names of all sinks that have a cursor or dead letters, in order.
-func (o *Offline) Sinks() []string { return slices.Sorted(maps.Keys(o.sinkStates)) }
+func (o *Offline) Sinks() []string {
+	names := slices.Collect(maps.Keys(o.cursors))
+	names = slices.AppendSeq(names, maps.Keys(o.deadLetters))
+	slices.Sort(names)
+	return slices.Compact(names)
+}
 
 // ForEachChange calls each for every retained change from one offset up to and with another, in order, until each returns an
-// error, which it returns. Trimmed and future offsets are passed over. A record and what it refers to are valid during the
-// call only; memory is bounded by one frame, about 1 MiB or one larger change.
+// error, which it returns. Trimmed and future offsets are skipped. A record and what it refers to are valid during the call
+// only; memory is bounded by one frame, about 1 MiB or one larger change.
 func (o *Offline) ForEachChange(from, to uint64, each func(event.Record) error) error {
-	from, to = max(from, o.ext.oldest), min(to, o.ext.newest)
+	from, to = max(from, o.extent.oldest), min(to, o.extent.newest)
 	if from > to {
 		return nil
 	}
+	frames := frameReader{o.storeReader}
 	for after := from - 1; after < to; {
-		records, err := o.readFrameAfter(after, o.Oldest, o.unpacker.Decode)
+		records, err := frames.readFrameAfter(after, o.Oldest, o.decoder.Decode)
 		if err != nil {
 			return o.wrapReadError(fmt.Sprintf("read change %d", after+1), err)
 		}
@@ -100,7 +107,7 @@ func (o *Offline) ForEachChange(from, to uint64, each func(event.Record) error) 
 // returns. A sink that is not known has none.
 func (o *Offline) ForEachDeadLetter(sink string, each func(event.DeadLetter) error) error {
 	var stopped error
-	err := o.forEachDeadLetter(sink, func(d event.DeadLetter) error {
+	err := deadLetterReader{o.storeReader}.forEach(sink, func(d event.DeadLetter) error {
 		stopped = each(d)
 		return stopped
 	})
@@ -117,8 +124,28 @@ func (o *Offline) DeadLetter(sink string, offset uint64) (event.DeadLetter, bool
 	if err != nil || value == nil {
 		return event.DeadLetter{}, false, o.wrapReadError(doing, err)
 	}
-	d, err := codec.DecodeDeadLetter(o.unpacker, offset, value)
+	d, err := codec.DecodeDeadLetter(o.decoder, offset, value)
 	return d, err == nil, o.wrapReadError(doing, err)
+}
+
+// IsLatest reports whether c is the last that was observed of its object, so that sending it now cannot put an older state
+// after a newer one (I3). A deletion is, unless another object lives under the same name. A control record, which belongs to
+// its place in the stream, never is.
+func (o *Offline) IsLatest(c *event.Change) (bool, error) {
+	if c.Type.IsControl() {
+		return false, nil
+	}
+	if c.Type == event.Attributed { // it names a version, and carries no state
+		return true, nil
+	}
+	object := strings.TrimPrefix(c.Namespace+"/"+c.Name, "/")
+	value, err := o.getValue(codec.KeyNamed(codec.PrefixKnown, c.Resource.String(), object))
+	if err != nil || value == nil {
+		return c.Type == event.Deleted, o.wrapReadError("known object "+object, err)
+	}
+	k, err := codec.DecodeKnown([]byte(object), value)
+	living := c.Type != event.Deleted && k.UID == c.UID && k.ResourceVersion == c.ResourceVersion
+	return living, o.wrapReadError("known object "+object, err)
 }
 
 // checkPresent refuses a directory that holds no journal, before anything could be made in it.
@@ -139,13 +166,13 @@ func openUnlocked(dir string) (*Offline, error) {
 	if reason, marked := brokenReason(vfs.Default, store); marked {
 		return nil, fmt.Errorf("%w: %s (%s); the next start of the exporter moves it aside", ErrBroken, dir, reason)
 	}
-	unpacker, err := codec.NewFrameDecoder()
+	decoder, err := codec.NewFrameDecoder()
 	if err != nil {
 		return nil, err
 	}
-	o := &Offline{dir: dir, storeReader: storeReader{unpacker: unpacker}}
+	o := &Offline{dir: dir, storeReader: storeReader{decoder: decoder}}
 	if err := o.openStore(store); err != nil {
-		unpacker.Close()
+		decoder.Close()
 		return nil, explainOpenError(dir, err)
 	}
 	return o, nil
@@ -165,7 +192,7 @@ func (o *Offline) openStore(store string) (err error) {
 	return nil
 }
 
-// loadState reads what Open would, and changes nothing of it.
+// loadState reads what Open would, and changes nothing.
 func (o *Offline) loadState() error {
 	version, err := o.getValue(codec.KeyVersion)
 	if err != nil {
@@ -177,14 +204,17 @@ func (o *Offline) loadState() error {
 	if err := checkVersion(o.dir, version); err != nil {
 		return err
 	}
-	if o.ext, err = o.loadExtent(); err != nil {
+	if o.extent, err = (frameReader{o.storeReader}).loadExtent(); err != nil {
 		return err
 	}
-	o.sinkStates, err = o.loadSinkStates(o.ext.newest)
+	if o.cursors, err = loadCursors(o.storeReader, o.extent.newest); err != nil {
+		return err
+	}
+	o.deadLetters, err = deadLetterReader{o.storeReader}.count()
 	return err
 }
 
-// explainOpenError says what an error at opening means. It never marks a broken store.
+// explainOpenError adds to an error at opening what it means. It never marks a broken store.
 func explainOpenError(dir string, err error) error {
 	if errors.Is(err, ErrNoJournal) || errors.Is(err, pebble.ErrDBDoesNotExist) {
 		return fmt.Errorf("%w: %s", ErrNoJournal, dir)
@@ -196,7 +226,7 @@ func explainOpenError(dir string, err error) error {
 	return err
 }
 
-// wrapReadError says of an error while reading where it happened, and whether the stored bytes are wrong.
+// wrapReadError adds to an error while reading where it happened, and whether the stored bytes are wrong.
 func (o *Offline) wrapReadError(doing string, err error) error {
 	switch {
 	case err == nil:
@@ -207,28 +237,8 @@ func (o *Offline) wrapReadError(doing string, err error) error {
 	return fmt.Errorf("journal: %s: %s: %w", o.dir, doing, err)
 }
 
-// offlineLogger keeps silent: what matters of what the store says comes back as an error too, or sets failed.
+// offlineLogger discards Pebble's messages: those that matter are returned as errors too, or set failed.
 func offlineLogger(failed *failure) *storeLogger {
 	fail := func(err error) { failed.recordFirst(err) }
 	return &storeLogger{logger: slog.New(slog.DiscardHandler), onFailure: fail, onCorruption: func(error) {}}
-}
-
-// IsLatest reports whether c is the last that was observed of its object, so that to send it now is no step back (I3). Of a
-// deleted object it is unless another one lives under its name. A control record, which has its place in the stream, never
-// is.
-func (o *Offline) IsLatest(c *event.Change) (bool, error) {
-	if c.Type.IsControl() {
-		return false, nil
-	}
-	if c.Type == event.Attributed { // it speaks of one version, and of no state
-		return true, nil
-	}
-	object := strings.TrimPrefix(c.Namespace+"/"+c.Name, "/")
-	value, err := o.getValue(codec.KeyNamed(codec.PrefixKnown, c.Resource.String(), object))
-	if err != nil || value == nil {
-		return c.Type == event.Deleted, o.wrapReadError("known object "+object, err)
-	}
-	k, err := codec.DecodeKnown([]byte(object), value)
-	living := c.Type != event.Deleted && k.UID == c.UID && k.ResourceVersion == c.ResourceVersion
-	return living, o.wrapReadError("known object "+object, err)
 }

@@ -51,13 +51,14 @@ func (o *Offline) Stat() (OfflineStat, error) {
 	if err != nil {
 		return OfflineStat{}, fmt.Errorf("journal: cannot measure the size of %s: %w", o.dir, err)
 	}
-	s := OfflineStat{Oldest: o.ext.oldest, Newest: o.ext.newest, RetainedBytes: o.ext.size(), DiskBytes: disk}
+	s := OfflineStat{Oldest: o.extent.oldest, Newest: o.extent.newest, RetainedBytes: o.extent.size(), DiskBytes: disk}
 	for _, name := range o.Sinks() {
-		state := o.sinkStates[name]
-		s.RetainedBytes += state.deadBytes
+		cursor, settled := o.cursors[name]
+		dead := o.deadLetters[name]
+		s.RetainedBytes += dead.bytes
 		s.Sinks = append(s.Sinks, OfflineSinkStat{
-			Name: name, Settled: state.settled, Cursor: state.cursor.Normalize(),
-			Backlog: s.Newest - min(s.Newest, max(state.cursor.Low, s.Oldest-1)), DeadLetters: state.deadLetters, DeadBytes: state.deadBytes,
+			Name: name, Settled: settled, Cursor: cursor.Normalize(),
+			Backlog: s.Newest - min(s.Newest, max(cursor.Low, s.Oldest-1)), DeadLetters: dead.letters, DeadBytes: dead.bytes,
 		})
 	}
 	if s.Resources, err = o.countResources(); err != nil {
@@ -82,7 +83,7 @@ func (o *Offline) countResources() ([]ResourceStat, error) {
 		}
 		return found[name]
 	}
-	stored, err := o.loadResources()
+	stored, err := loadResources(o.storeReader)
 	for name, r := range stored {
 		of(name).StoredResource = r
 	}

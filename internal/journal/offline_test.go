@@ -41,7 +41,7 @@ func writeStoppedJournal(t *testing.T, dir string) []*event.Change {
 		})
 		if n == 150 {
 			j.waitFor(151)
-			if err := j.db.Flush(); err != nil {
+			if err := j.store.db.Flush(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -210,7 +210,7 @@ func TestAJournalWhoseExporterWasKilledIsRead(t *testing.T) {
 		j.mustAppend(smallObservation("s", n+1))
 	}
 	j.waitFor(50)
-	j.db.TestOnlyWaitForCleaning()                           // no file may vanish while it is copied
+	j.store.db.TestOnlyWaitForCleaning()                           // no file may vanish while it is copied
 	if err := os.CopyFS(copied, os.DirFS(dir)); err != nil { // as a SIGKILL now would leave it
 		t.Fatal(err)
 	}
@@ -359,16 +359,16 @@ func holdJournal(dir string) {
 		fmt.Println(err)
 		os.Exit(0)
 	}
-	if err := j.db.LogData(nil, pebble.Sync); err != nil { // what Open wrote without waiting is in its file
+	if err := j.store.db.LogData(nil, pebble.Sync); err != nil { // what Open wrote without waiting is in its file
 		fmt.Println(err)
 		os.Exit(1)
 	}
 	// What Open has scheduled is done then.
-	if err := j.db.Compact(context.Background(), []byte{0}, []byte{0xff}, false); err != nil {
+	if err := j.store.db.Compact(context.Background(), []byte{0}, []byte{0xff}, false); err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
-	j.db.TestOnlyWaitForCleaning() // the parent watches that nothing changes from now on
+	j.store.db.TestOnlyWaitForCleaning() // the parent watches that nothing changes from now on
 	fmt.Println("open")
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	_ = j.Close()

@@ -221,7 +221,7 @@ func TestCursorsAndDeadLettersOfOneSettlementAreBothThere(t *testing.T) {
 		t.Errorf("cursor %+v %v %v, want %+v", got, ok, err, want)
 	}
 	var letters []event.DeadLetter
-	if err := j.forEachDeadLetter("main", func(d event.DeadLetter) error { letters = append(letters, d); return nil }); err != nil {
+	if err := j.DeadLetters.reader().forEach("main", func(d event.DeadLetter) error { letters = append(letters, d); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if !reflect.DeepEqual(letters, []event.DeadLetter{dead}) {
@@ -382,7 +382,7 @@ func fillJournal(t *testing.T, opts Options) {
 		j.mustAppend(event.Observation{Resource: resourceNamed("s"), Scope: "s", Changes: []*event.Change{podChange(n, 4096)}, Position: fmt.Sprint(n)})
 	}
 	j.waitFor(100)
-	if err := j.db.Flush(); err != nil {
+	if err := j.store.db.Flush(); err != nil {
 		t.Fatal(err)
 	}
 	j.mustAppend(smallObservation("s", 101))
@@ -445,7 +445,7 @@ func TestBadBlockFoundWhileReadingEndsRunAndNextOpenRecovers(t *testing.T) {
 		}
 		// The process would end now; here the store is closed by hand so that the next one can have it, once nobody uses it.
 		synctest.Wait()
-		if err := errors.Join(j.db.Close(), j.lock.Close()); err != nil {
+		if err := errors.Join(j.store.db.Close(), j.store.lock.Close()); err != nil {
 			t.Fatal(err)
 		}
 		next := startJournal(t, opts)
@@ -532,7 +532,7 @@ func TestAFullDiskIsWaitedForAndNothingIsLost(t *testing.T) {
 	disk := &fullDisk{FS: vfs.NewMem(), refused: make(chan struct{}, 1)}
 	opts := Options{FS: disk, Sinks: []string{"main"}}
 	j := openJournal(t, opts)
-	j.fs.RetryEvery = time.Millisecond
+	j.store.fs.RetryEvery = time.Millisecond
 	r := runJournal(t, j)
 	r.mustAppend(smallObservation("s", 0))
 	r.waitFor(1)

@@ -4,141 +4,231 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// AddSink adds a sink while the journal runs, as Options.Sinks does at Open: it begins with the oldest change that there is,
-// and holds the trim. Durable when it returns nil. For a sink that is declared it does nothing.
-func (j *Journal) AddSink(ctx context.Context, sink string) error {
-	return j.submitRequest(ctx, func(g *group) error {
-		state := g.sinkState(sink)
-		state.declared = true
-		g.sinks[sink] = state
+// SinkLedger holds how far each declared sink got. The lowest cursor holds the trim. Safe for concurrent use.
+type SinkLedger struct {
+	store  *store
+	queue  *queue
+	log    *Log
+	logger *slog.Logger
+
+	mu    sync.Mutex
+	sinks map[string]sinkCursor // of declared sinks, by name
+}
+
+// sinkCursor is the cursor of a declared sink.
+type sinkCursor struct {
+	cursor event.Cursor
+	stored bool // false while the sink has settled nothing: its cursor is then zero
+}
+
+// AddSink declares a sink while the journal runs, as Options.Sinks does at Open: it begins with the oldest change that there
+// is, and holds the trim. Durable when it returns nil. For a sink that is declared it does nothing.
+func (l *SinkLedger) AddSink(ctx context.Context, sink string) error {
+	return l.queue.submit(ctx, func(g *group) error {
+		if _, declared := g.sinks.find(sink); !declared {
+			g.sinks.edited[sink] = &sinkCursor{}
+		}
 		return nil
 	}, nil)
 }
 
-// RemoveSink takes a sink back, whose pipeline has ended: its cursor is forgotten, and it does not hold the trim any more. Its
+// RemoveSink undeclares a sink whose pipeline has ended: its cursor is deleted, and it does not hold the trim any more. Its
 // dead letters stay.
-func (j *Journal) RemoveSink(ctx context.Context, sink string) error {
-	return j.submitRequest(ctx, func(g *group) error {
-		state := g.sinkState(sink)
-		if state.settled {
-			j.opts.Logger.Warn("journal: dropped the cursor of a sink that is not configured any more", "sink", sink, "offset", state.cursor.Low)
-			g.deleteKey(codec.KeyCursor(sink))
+func (l *SinkLedger) RemoveSink(ctx context.Context, sink string) error {
+	return l.queue.submit(ctx, func(g *group) error {
+		if state, _ := g.sinks.find(sink); state.stored {
+			l.logDropped(sink, state.cursor)
+			g.batch.remove(codec.KeyCursor(sink))
 		}
-		state.declared, state.settled, state.cursor = false, false, event.Cursor{}
-		g.sinks[sink] = state
+		g.sinks.edited[sink] = nil
 		return nil
 	}, nil)
+}
+
+func (l *SinkLedger) logDropped(sink string, c event.Cursor) {
+	l.logger.Warn("journal: dropped the cursor of a sink that is not configured any more", "sink", sink, "offset", c.Low)
 }
 
 // Cursor returns how far a sink got, as last settled. The second result is false for a sink that never settled anything.
-func (j *Journal) Cursor(sink string) (event.Cursor, bool, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	s := j.sinks[sink]
-	if !s.declared {
+func (l *SinkLedger) Cursor(sink string) (event.Cursor, bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s, declared := l.sinks[sink]
+	if !declared {
 		return event.Cursor{}, false, fmt.Errorf("journal: sink %q is not declared", sink)
 	}
-	return s.cursor.Normalize(), s.settled, nil
+	return s.cursor.Normalize(), s.stored, nil
 }
 
 // Settle stores how far a declared sink got, and the changes it gave up on, in one atomic write; both are durable when it
 // returns nil (I2). A cursor may go back, to publish again, but not below what is trimmed, and never past the newest
 // change. When ctx ends first the outcome is unknown, and settling again is harmless.
-func (j *Journal) Settle(ctx context.Context, sink string, c event.Cursor, dead []event.DeadLetter) error {
+func (l *SinkLedger) Settle(ctx context.Context, sink string, c event.Cursor, dead []event.DeadLetter) error {
 	c = c.Normalize()
-	return j.submitRequest(ctx, func(g *group) error { return g.settleSink(sink, c, dead) }, nil)
+	return l.queue.submit(ctx, func(g *group) error { return g.settle(sink, c, dead) }, nil)
 }
 
-func (g *group) settleSink(sink string, c event.Cursor, dead []event.DeadLetter) error {
-	state := g.sinkState(sink)
-	if err := g.checkSettlement(state, c, dead); err != nil {
-		return fmt.Errorf("journal: settle for sink %q: %w", sink, err)
+// LowestCursor is the newest offset up to which every declared sink, except those named, has settled everything; without
+// such a sink, the newest offset. It does not wait.
+func (l *SinkLedger) LowestCursor(except ...string) uint64 {
+	newest := l.log.Newest() // before the cursors, which never pass it
+	if name, low := l.slowestSink(except...); name != "" {
+		return low
 	}
-	for i := range dead {
-		key, value := codec.KeyDeadLetter(sink, dead[i].Offset), codec.EncodeDeadLetter(g.packer, &dead[i])
-		before, err := g.deadLetterSize(key)
-		if err != nil {
-			return g.j.checkCorruption("settle", err)
+	return newest
+}
+
+// slowestSink is the declared sink with the lowest cursor, except those named, and that cursor; "" where none is declared.
+func (l *SinkLedger) slowestSink(except ...string) (name string, low uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slowestOf(l.sinks, except)
+}
+
+func slowestOf(sinks map[string]sinkCursor, except []string) (slowest string, low uint64) {
+	for name, s := range sinks {
+		if (slowest == "" || s.cursor.Low < low || s.cursor.Low == low && name < slowest) && !slices.Contains(except, name) {
+			slowest, low = name, s.cursor.Low
 		}
-		if before == 0 {
-			state.deadLetters++
-		}
-		g.setKey(key, value)
-		size := int64(len(key) + len(value))
-		g.deadLetterSizes[string(key)] = size
-		state.deadBytes += size - before
 	}
-	g.setKey(codec.KeyCursor(sink), codec.EncodeCursor(c))
-	state.cursor, state.settled = c, true
-	g.sinks[sink] = state
+	return slowest, low
+}
+
+// names returns the declared sinks.
+func (l *SinkLedger) names() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Collect(maps.Keys(l.sinks))
+}
+
+// load reads the cursors of the declared sinks, and deletes those of others.
+func (l *SinkLedger) load(declared []string) error {
+	stored, err := loadCursors(l.store.storeReader, l.log.Newest())
+	if err != nil {
+		return err
+	}
+	sinks := map[string]sinkCursor{}
+	for _, name := range declared {
+		c, has := stored[name]
+		sinks[name] = sinkCursor{cursor: c, stored: has}
+		delete(stored, name)
+	}
+	for name, c := range stored {
+		l.logDropped(name, c)
+		if err := l.store.db.Delete(codec.KeyCursor(name), pebble.Sync); err != nil {
+			return err
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sinks = sinks
 	return nil
 }
 
-// checkSettlement refuses a settlement that contradicts the log. It compares with what is committed: nothing newer can be read.
-func (g *group) checkSettlement(state sinkState, c event.Cursor, dead []event.DeadLetter) error {
-	newest := g.j.Newest()
-	switch {
-	case !state.declared:
+// loadCursors returns the stored cursor of each sink, and refuses cursors past the newest change.
+func loadCursors(r storeReader, newest uint64) (map[string]event.Cursor, error) {
+	cursors := map[string]event.Cursor{}
+	return cursors, r.forEachKey([]byte{codec.PrefixCursor}, func(key, value []byte) error {
+		name := string(key[1:])
+		c, err := codec.DecodeCursor(value)
+		if err == nil && c.HighestOffset() > newest {
+			err = fmt.Errorf("%w: cursor of sink %q is at %d, past the newest change %d", codec.ErrMalformed, name, c.HighestOffset(), newest)
+		}
+		cursors[name] = c
+		return err
+	})
+}
+
+// publish makes the cursors of a committed group visible.
+func (l *SinkLedger) publish(w *sinkWrite) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for name, s := range w.edited {
+		if s == nil {
+			delete(l.sinks, name)
+		} else {
+			l.sinks[name] = *s
+		}
+	}
+}
+
+// sinkWrite is what a group does to cursors.
+type sinkWrite struct {
+	ledger *SinkLedger
+	batch  *writeBatch
+	edited map[string]*sinkCursor // as they will be after the commit; nil: not declared any more
+}
+
+func (l *SinkLedger) newWrite(b *writeBatch) sinkWrite {
+	return sinkWrite{ledger: l, batch: b, edited: map[string]*sinkCursor{}}
+}
+
+// find returns the cursor of a sink as it will be after the commit; false when it is not declared.
+func (w *sinkWrite) find(sink string) (s sinkCursor, declared bool) {
+	if s, edited := w.edited[sink]; edited {
+		if s == nil {
+			return sinkCursor{}, false
+		}
+		return *s, true
+	}
+	w.ledger.mu.Lock()
+	defer w.ledger.mu.Unlock()
+	s, declared = w.ledger.sinks[sink]
+	return s, declared
+}
+
+// all returns the cursors of all declared sinks as they will be after the commit.
+func (w *sinkWrite) all() map[string]sinkCursor {
+	w.ledger.mu.Lock()
+	all := maps.Clone(w.ledger.sinks)
+	w.ledger.mu.Unlock()
+	for name, s := range w.edited {
+		if s == nil {
+			delete(all, name)
+		} else {
+			all[name] = *s
+		}
+	}
+	return all
+}
+
+// declared returns the names of all sinks that are declared after the commit.
+func (w *sinkWrite) declared() []string { return slices.Sorted(maps.Keys(w.all())) }
+
+// lowestCursor is the lowest cursor after the commit; 0 without a declared sink: nothing is settled then.
+func (w *sinkWrite) lowestCursor() uint64 {
+	_, low := slowestOf(w.all(), nil)
+	return low
+}
+
+// checkCursor refuses a cursor that contradicts the log. It compares with the newest committed change: nothing newer can
+// have been read.
+func (w *sinkWrite) checkCursor(sink string, c event.Cursor, log *logWrite) error {
+	newest := log.log.Newest()
+	switch _, declared := w.find(sink); {
+	case !declared:
 		return errors.New("not declared")
 	case c.HighestOffset() > newest:
 		return fmt.Errorf("cursor %d is past the newest change %d", c.HighestOffset(), newest)
-	case c.Low+1 < g.ext.oldest:
-		return fmt.Errorf("cursor %d is below the oldest change %d", c.Low, g.ext.oldest)
-	}
-	for _, d := range dead {
-		if d.Change == nil || d.Offset == 0 || d.Offset > newest {
-			return fmt.Errorf("dead letter %d names no change of the journal", d.Offset)
-		}
+	case c.Low+1 < log.extent.oldest:
+		return fmt.Errorf("cursor %d is below the oldest change %d", c.Low, log.extent.oldest)
 	}
 	return nil
 }
 
-// deadLetterSize returns the stored bytes of a dead letter as it is in this group, 0 when there is none. A sink that was killed
-// before its cursor was stored, or went back, gives up on the same change twice.
-func (g *group) deadLetterSize(key []byte) (int64, error) {
-	if size, ok := g.deadLetterSizes[string(key)]; ok {
-		return size, nil
-	}
-	value, err := g.j.getValue(key)
-	if err != nil || value == nil {
-		return 0, err
-	}
-	return int64(len(key) + len(value)), nil
-}
-
-// NewestDeadLetters returns at most so many dead letters of a sink, that with the highest offset first. It reads the disk. A
-// sink that is not known has none.
-func (j *Journal) NewestDeadLetters(sink string, most int) ([]event.DeadLetter, error) {
-	done, err := j.acquireStore()
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	newest, err := j.newestDeadLetters(sink, most)
-	return newest, j.checkCorruption(fmt.Sprintf("dead letters of sink %q", sink), err)
-}
-
-func (r storeReader) newestDeadLetters(sink string, most int) (newest []event.DeadLetter, err error) {
-	it, err := r.newPrefixIter(codec.AppendNamePrefix(nil, codec.PrefixDeadLetter, sink))
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, it.Close()) }()
-	for it.Last(); it.Valid() && len(newest) < most; it.Prev() {
-		value, err := it.ValueAndErr()
-		if err != nil {
-			return nil, err
-		}
-		d, err := r.decodeDeadLetter(it.Key(), value)
-		if err != nil {
-			return nil, err
-		}
-		newest = append(newest, d)
-	}
-	return newest, it.Error()
+// setCursor stores the cursor of a declared sink.
+func (w *sinkWrite) setCursor(sink string, c event.Cursor) {
+	w.batch.put(codec.KeyCursor(sink), codec.EncodeCursor(c))
+	w.edited[sink] = &sinkCursor{cursor: c, stored: true}
 }

@@ -11,7 +11,7 @@ type Stat struct {
 
 	RetainedBytes int64 // all that MaxBytes bounds: changes, and the following
 	KnownBytes    int64 // known objects, measured every few seconds
-	BodyBytes     int64 // last states, measured as well
+	BodyBytes     int64 // bodies, measured as well
 	DeadBytes     int64 // dead letters; MaxDeadLetters bounds them
 	MaxBytes      int64
 
@@ -20,7 +20,7 @@ type Stat struct {
 	Commits      uint64 // groups committed since Open
 
 	BlockedReason            string     // why nothing is being journaled, in one line with the remedy; empty when all is well
-	DeadLettersBlockedReason string     // why no dead letter is taken, as well; their lanes wait
+	DeadLettersBlockedReason string     // why no dead letter is accepted, as well; their lanes wait
 	Sinks                    []SinkStat // by name; also sinks that only left dead letters
 }
 
@@ -33,30 +33,25 @@ type SinkStat struct {
 
 // Stat never waits for the store, for the disk or for a bound.
 func (j *Journal) Stat() Stat {
-	failed := j.storeFailure.current()
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	held := j.currentSizes()
+	failed, pending := j.store.failure.current(), j.queue.pendingBytes() // the queue's lock comes before the view's
+	j.view.RLock()
+	defer j.view.RUnlock()
+	extent, held := j.Log.currentExtent(), j.space.sizes()
 	s := Stat{
-		Oldest: j.logExtent.oldest, Newest: j.logExtent.newest,
-		RetainedBytes: j.logExtent.size() + held.total(), KnownBytes: held.known, BodyBytes: held.bodies, DeadBytes: held.dead,
-		MaxBytes: j.opts.MaxBytes, DiskBytes: j.diskBytes, PendingBytes: j.pending, Commits: j.commits,
-		BlockedReason: joinRemedy(j.blockedReason()), DeadLettersBlockedReason: joinRemedy(j.deadLettersFullReason()),
+		Oldest: extent.oldest, Newest: extent.newest,
+		RetainedBytes: extent.size() + held.total(), KnownBytes: held.known, BodyBytes: held.bodies, DeadBytes: held.dead,
+		MaxBytes: j.space.maxBytes, DiskBytes: j.space.storeBytes(), PendingBytes: pending, Commits: j.view.commits,
+		BlockedReason: joinRemedy(j.space.blockedReason()), DeadLettersBlockedReason: joinRemedy(j.DeadLetters.fullReason()),
 	}
 	if failed != nil {
 		s.BlockedReason = firstLine(failed)
 	}
-	for _, name := range slices.Sorted(maps.Keys(j.sinks)) {
-		st := j.sinks[name]
-		s.Sinks = append(s.Sinks, SinkStat{Name: name, DeadLetters: st.deadLetters, DeadBytes: st.deadBytes})
+	counts := j.DeadLetters.allCounts()
+	for _, name := range j.SinkLedger.names() {
+		counts[name] = counts[name] // declared sinks are listed without dead letters too
+	}
+	for _, name := range slices.Sorted(maps.Keys(counts)) {
+		s.Sinks = append(s.Sinks, SinkStat{Name: name, DeadLetters: counts[name].letters, DeadBytes: counts[name].bytes})
 	}
 	return s
-}
-
-// joinRemedy joins a reason and what to do about it.
-func joinRemedy(reason, remedy string) string {
-	if reason == "" {
-		return ""
-	}
-	return reason + ": " + remedy
 }

@@ -1,49 +1,250 @@
 package journal
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/internal/journal/disk"
 )
 
-// ErrLocked is that of package disk.
-var ErrLocked = disk.ErrLocked
-
-// ErrFormatVersion is returned for a journal of an older or newer format version. The text names the version found and the
-// remedy. The store is left as it is; the caller ends.
-var ErrFormatVersion = errors.New("journal has another format version")
-
-// versionRemedy ends every ErrFormatVersion.
-const versionRemedy = "delete the journal directory and start again: the new start lists every resource and sinks receive all objects as a " +
-	"snapshot; changes that were not delivered yet, and dead letters, are lost"
-
-// ErrBroken says that stored bytes are not what was written. The store is marked, so that the next Open moves it aside and
-// starts afresh; the caller ends. What works on the journal of an exporter that does not run, [Offline] and
-// [DiscardDeadLetters], marks nothing.
-var ErrBroken = errors.New("journal is broken")
-
-// Recovery says what Open did about a store it could not use.
-type Recovery = codec.Recovery
-
 const (
-	storeName    = "store"        // the store's directory in the journal's
-	brokenPrefix = "store.broken" // what a store that was moved aside is called, before its time
-	brokenMarker = "BROKEN"       // file in the store: quarantine me; its content is the reason
-	fullRetry    = 500 * time.Millisecond
+	storeName = "store" // the store's directory in the journal's
+	fullRetry = 500 * time.Millisecond
 
 	memTableBytes   = 4 << 20
 	blockCacheBytes = 4 << 20
 )
+
+// store is the Pebble database of an open journal, with the lock of its directory. It decides when the journal is unusable:
+// after a failure of Pebble, after wrong bytes were read, and after close. All parts of the journal share one store.
+type store struct {
+	dir    string        // of the journal
+	base   vfs.FS        // where a full disk is an error
+	fs     *disk.SpaceFS // base, whose writes wait while the disk is full
+	lock   *pebble.Lock
+	logger *slog.Logger
+
+	// The following are replaced by every attempt to open the database. That happens in Open and, before Run, in Rewrite.
+	storeReader
+	db      *pebble.DB
+	ackFile *disk.AckFile
+	failure *failure
+
+	ended chan struct{} // closed when nothing more will be committed
+	end   func()        // closes ended, once
+
+	// using is held for reading while db is used by callers of the journal, and for writing by close. The committer does not
+	// take it: close is called after Run has returned.
+	using sync.RWMutex
+}
+
+// lockStore locks the directory. The database is opened by open.
+func lockStore(opts Options) (*store, error) {
+	decoder, err := codec.NewFrameDecoder()
+	if err != nil {
+		return nil, err
+	}
+	lock, err := disk.Lock(opts.FS, opts.Dir)
+	if err != nil {
+		decoder.Close()
+		return nil, err
+	}
+	s := &store{
+		dir: opts.Dir, base: opts.FS, logger: opts.Logger, lock: lock,
+		fs:          disk.NewSpaceFS(opts.FS, opts.Dir, fullRetry),
+		storeReader: storeReader{decoder: decoder},
+		ended:       make(chan struct{}),
+	}
+	s.end = sync.OnceFunc(func() { close(s.ended) })
+	if _, real := opts.FS.(disk.Private); real {
+		disk.RestrictPermissions(opts.Dir, opts.Logger)
+	}
+	return s, nil
+}
+
+// path is the directory of the database.
+func (s *store) path() string { return s.fs.PathJoin(s.dir, storeName) }
+
+// open opens the database, after moving a broken one aside (I7), and calls load, which reads it into memory.
+func (s *store) open(load func() error) error {
+	reason, marked := brokenReason(s.base, s.path())
+	if !marked {
+		err := s.tryOpen(load)
+		if err == nil {
+			s.fs.EnableWaiting()
+			return nil
+		}
+		err, broken := classifyOpenError(s.dir, err)
+		if !broken {
+			return err
+		}
+		reason = firstLine(err)
+		if err := markBroken(s.base, s.path(), errors.New(reason)); err != nil {
+			return fmt.Errorf("journal: broken store in %s (%s) cannot be moved aside: %w", s.dir, reason, err)
+		}
+	}
+	if err := moveStoreAside(s.base, s.dir, reason, time.Now(), s.logger); err != nil {
+		return err
+	}
+	if err := s.tryOpen(load); err != nil {
+		return fmt.Errorf("journal: cannot make a new store in %s: %w", s.dir, err)
+	}
+	s.fs.EnableWaiting()
+	return nil
+}
+
+// tryOpen opens the database and loads it. It leaves nothing open when it fails.
+func (s *store) tryOpen(load func() error) error {
+	failed := newFailure() // of this attempt only: late errors of an abandoned database must not end its successor
+	s.failure = failed
+	logger := &storeLogger{
+		logger:       s.logger,
+		onFailure:    func(err error) { s.fail(failed, err) },
+		onCorruption: func(err error) { _ = s.failBroken(failed, err) },
+	}
+	db, err := openPebble(s.path(), storeOptions(s.fs, logger), failed.done)
+	if errors.Is(err, errStoreFailed) {
+		return fmt.Errorf("%w: %w", err, failed.current())
+	}
+	if err != nil {
+		return err
+	}
+	s.db, s.from = db, db
+	if s.ackFile, err = disk.OpenAckFile(s.fs, s.path()); err != nil {
+		return errors.Join(err, db.Close())
+	}
+	if err := load(); err != nil {
+		return errors.Join(err, s.ackFile.Close(), db.Close())
+	}
+	return nil
+}
+
+// reopen closes the database and opens it again, which drops the logs of the old one. No other goroutine may use the store.
+func (s *store) reopen(load func() error) error {
+	if err := errors.Join(s.db.Close(), s.ackFile.Close()); err != nil {
+		return err
+	}
+	return s.tryOpen(load)
+}
+
+// close releases the database and the directory. After a failure the lock is kept until the process ends, because Pebble's
+// goroutines may still write.
+func (s *store) close() error {
+	s.end()
+	s.fs.StopWaiting()
+	if s.failure.current() != nil {
+		return nil // Run has returned it
+	}
+	s.using.Lock()
+	defer s.using.Unlock()
+	done := make(chan error, 1)
+	go func() { done <- errors.Join(s.db.Close(), s.ackFile.Close()) }()
+	select {
+	case err := <-done:
+		s.decoder.Close()
+		if err = errors.Join(err, s.lock.Close()); err != nil {
+			return fmt.Errorf("journal: close %s: %w", s.dir, err)
+		}
+		return nil
+	case <-s.failure.done:
+		return s.failure.current()
+	}
+}
+
+// acquire keeps the database open until the returned function is called, or returns why it is not usable.
+func (s *store) acquire() (release func(), err error) {
+	s.using.RLock()
+	if err := s.checkUsable(); err != nil {
+		s.using.RUnlock()
+		return nil, err
+	}
+	return s.using.RUnlock, nil
+}
+
+// checkUsable returns why nothing can be read or written any more, or nil.
+func (s *store) checkUsable() error {
+	if err := s.failure.current(); err != nil {
+		return err
+	}
+	select {
+	case <-s.ended:
+		return ErrClosed
+	default:
+		return nil
+	}
+}
+
+// waitFor returns nil when changed is closed or the journal is not usable any more, and otherwise the cause of ctx's end.
+func (s *store) waitFor(ctx context.Context, changed <-chan struct{}) error {
+	select {
+	case <-changed:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-s.failure.done:
+	case <-s.ended:
+	}
+	return nil
+}
+
+// loadText returns the text that is stored under a key; "" where none is.
+func (s *store) loadText(what string, key []byte) (string, error) {
+	release, err := s.acquire()
+	if err != nil {
+		return "", err
+	}
+	defer release()
+	value, err := s.getValue(key)
+	return string(value), s.checkCorruption(what, err)
+}
+
+// apply writes a batch and waits for its fsync. Pebble panics where a write of its log fails after an earlier failure.
+func (s *store) apply(b *pebble.Batch) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("commit: %v", r)
+		}
+	}()
+	return s.db.Apply(b, pebble.Sync)
+}
+
+// fail ends the journal: Run returns err, and every other call is refused.
+func (s *store) fail(f *failure, err error) {
+	err = fmt.Errorf("journal: store in %s failed, restart the exporter to recover: %w", s.dir, err)
+	if f.recordFirst(err) {
+		s.logger.Error("journal failed", "err", firstLine(err))
+	}
+}
+
+// failBroken ends the journal because stored bytes are wrong, and marks the store, so that the next Open moves it aside (I7).
+func (s *store) failBroken(f *failure, err error) error {
+	err = fmt.Errorf("%w: %w", ErrBroken, err)
+	if markErr := markBroken(s.base, s.path(), err); markErr != nil {
+		err = fmt.Errorf("%w (and could not be marked as broken: %w)", err, markErr)
+	}
+	s.fail(f, err)
+	return err
+}
+
+// checkCorruption returns err with its place, and ends the journal when err means that stored bytes are wrong.
+func (s *store) checkCorruption(doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("journal: %s: %w", doing, err)
+	if errors.Is(err, codec.ErrMalformed) || pebble.IsCorruptionError(err) {
+		return s.failBroken(s.failure, err)
+	}
+	return err
+}
 
 // storeOptions are Pebble's options for a small footprint: values are zstd frames already, most of them are trimmed before
 // they would ever be compacted, and the other keys are few and small.
@@ -74,14 +275,14 @@ func storeOptions(fsys vfs.FS, logger *storeLogger) *pebble.Options {
 	return o
 }
 
-// storeLogger carries what Pebble says. Pebble expects Fatalf to end the process, and repeats failed background work at
-// once and for ever. A library must not do the one and must not allow the other: the goroutine that failed is stopped for
-// good, which keeps a store in an unknown state from writing anything more, and the failure is handed to fail, which ends
-// Run.
+// storeLogger receives Pebble's messages. Pebble expects Fatalf to end the process, and repeats failed background work at
+// once and without end. A library must not do the one and must not allow the other: the goroutine that failed is blocked for
+// good, which keeps a store in an unknown state from writing anything more, and the failure is handed to onFailure, which
+// ends Run.
 type storeLogger struct {
 	logger       *slog.Logger
 	onFailure    func(error)
-	onCorruption func(error) // as fail, and the store must be moved aside
+	onCorruption func(error) // as onFailure, and the store must be moved aside
 }
 
 // Infof implements [pebble.Logger].
@@ -115,7 +316,7 @@ func (l *storeLogger) stopGoroutine(err *pebbleFailure) {
 	select {}
 }
 
-// pebbleFailure is a failure after which Pebble cannot go on.
+// pebbleFailure is a failure after which Pebble cannot continue.
 type pebbleFailure struct {
 	msg   string
 	cause error
@@ -124,7 +325,8 @@ type pebbleFailure struct {
 func (e *pebbleFailure) Error() string { return e.msg }
 func (e *pebbleFailure) Unwrap() error { return e.cause }
 
-// openPebble opens the store, or says why not. A failure from which Pebble would end the process is an error like others.
+// openPebble opens the database. A failure for which Pebble would end the process is returned as errStoreFailed, and a panic
+// as ErrBroken.
 func openPebble(dir string, opts *pebble.Options, failed <-chan struct{}) (db *pebble.DB, err error) {
 	done := make(chan struct{})
 	go func() {
@@ -144,113 +346,14 @@ func openPebble(dir string, opts *pebble.Options, failed <-chan struct{}) (db *p
 	}
 }
 
-// errStoreFailed says that Pebble stopped for good while it opened the store; the reason was handed to its logger.
+// errStoreFailed is returned when Pebble stopped for good while it opened the store; its logger has received the reason.
 var errStoreFailed = errors.New("journal store failed")
 
-// classifyOpenError says what an error at opening the store means: a newer format, a fault of the environment (both are returned as
-// they are, with a remedy), or, with broken true, a store that can only be moved aside.
-func classifyOpenError(dir string, err error) (_ error, broken bool) {
-	var errno syscall.Errno
-	switch {
-	case errors.Is(err, ErrFormatVersion):
-		return err, false
-	case disk.IsOutOfSpace(err):
-		return fmt.Errorf("journal: no space to open %s: free space or enlarge the volume: %w", dir, err), false
-	case errors.Is(err, errStoreFailed):
-		return err, false // the lock of what is still running cannot be taken over; the next start can
-	case strings.Contains(err.Error(), "unknown format major version"):
-		return fmt.Errorf("%w: %s was written with a newer store library (%w); %s", ErrFormatVersion, dir, err, versionRemedy), false
-	case errors.Is(err, ErrBroken), errors.Is(err, codec.ErrMalformed), pebble.IsCorruptionError(err), errors.Is(err, fs.ErrNotExist):
-		return err, true
-	case errors.As(err, &errno):
-		return fmt.Errorf("journal: cannot open %s: %w", dir, err), false
-	}
-	return err, true
-}
-
-// moveStoreAside moves the store aside. Of the stores moved aside earlier none is kept: they would fill the disk (I6).
-func moveStoreAside(fsys vfs.FS, dir, reason string, now time.Time, logger *slog.Logger) error {
-	names, err := fsys.List(dir)
-	if err != nil {
-		return fmt.Errorf("journal: cannot list %s: %w", dir, err)
-	}
-	for _, name := range names {
-		if !strings.HasPrefix(name, brokenPrefix) {
-			continue
-		}
-		old := fsys.PathJoin(dir, name)
-		if err := fsys.RemoveAll(old); err != nil {
-			return fmt.Errorf("journal: cannot remove the older broken store %s: %w", old, err)
-		}
-		logger.Warn("journal: removed an older broken store", "path", old)
-	}
-	to := fsys.PathJoin(dir, brokenPrefix+now.UTC().Format("-20060102T150405.000Z"))
-	if err := fsys.Rename(fsys.PathJoin(dir, storeName), to); err != nil {
-		return fmt.Errorf("journal: cannot move the broken store aside: %w", err)
-	}
-	if err := disk.SyncDir(fsys, dir); err != nil {
-		return err
-	}
-	logger.Error("journal was broken and is started afresh; a gap will be announced", "reason", reason, "movedTo", to)
-	return nil
-}
-
-// lastRecovery describes the store that was moved aside last; nil when none was.
-func lastRecovery(fsys vfs.FS, dir string) (*Recovery, error) {
-	names, err := fsys.List(dir)
-	if err != nil {
-		return nil, fmt.Errorf("journal: cannot list %s: %w", dir, err)
-	}
-	last := ""
-	for _, name := range names {
-		if strings.HasPrefix(name, brokenPrefix) {
-			last = max(last, name)
-		}
-	}
-	if last == "" {
-		return nil, nil
-	}
-	moved := fsys.PathJoin(dir, last)
-	reason, _ := brokenReason(fsys, moved)
-	return &Recovery{Reason: reason, MovedTo: moved}, nil
-}
-
-// markBroken leaves word for the next Open that the store in dir must be moved aside.
-func markBroken(fsys vfs.FS, dir string, reason error) error {
-	f, err := fsys.Create(fsys.PathJoin(dir, brokenMarker), vfs.WriteCategoryUnspecified)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write([]byte(firstLine(reason)))
-	return errors.Join(err, f.Sync(), f.Close(), disk.SyncDir(fsys, dir))
-}
-
-// brokenReason reads what markBroken wrote.
-func brokenReason(fsys vfs.FS, dir string) (string, bool) {
-	f, err := fsys.Open(fsys.PathJoin(dir, brokenMarker))
-	if err != nil {
-		return "", false
-	}
-	defer f.Close()
-	b := make([]byte, 1024)
-	n, _ := f.Read(b) // an unreadable reason is still a mark
-	return string(b[:n]), true
-}
-
-// firstLine is the first line of an error, shortened.
-func firstLine(err error) string {
-	line, _, _ := strings.Cut(err.Error(), "\n")
-	if len(line) > 400 {
-		line = line[:400]
-	}
-	return line
-}
-
-// failure remembers the first failure after which the store cannot be used any more.
+// failure holds the first failure after which the store cannot be used any more.
 type failure struct {
 	mu   sync.Mutex
 	err  error
-	done chan struct{}
+	done chan struct{} // closed with the first failure
 }
 
 func newFailure() *failure { return &failure{done: make(chan struct{})} }

@@ -76,7 +76,7 @@ func TestReaderContinuesAfterTrimPassesIt(t *testing.T) {
 		for stored.oldest <= 1 {
 			time.Sleep(time.Millisecond)
 			var err error
-			if stored, err = j.loadExtent(); err != nil {
+			if stored, err = j.frames().loadExtent(); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -1,0 +1,158 @@
+package journal
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/kubecdc/kubecdc/internal/journal/codec"
+)
+
+const secretBytes = 32
+
+// Identity holds the facts that a journal has once: its format version, the cluster it was filled from, its ID, its secret,
+// the redaction of its contents, and why its history was reset. Safe for concurrent use.
+type Identity struct {
+	store *store
+	queue *queue
+
+	mu        sync.Mutex
+	recovered *Recovery
+}
+
+// Cluster returns the identity of the cluster that positions and known objects are of, as SetCluster or ResetForCluster
+// last stored it; "" when none was stored.
+func (i *Identity) Cluster() (string, error) { return i.store.loadText("cluster", codec.KeyCluster) }
+
+// SetCluster stores the identity of the cluster. Durable when it returns nil.
+func (i *Identity) SetCluster(ctx context.Context, uid string) error {
+	return i.queue.submitText(ctx, codec.KeyCluster, uid)
+}
+
+// ID returns the identifier of this journal, as Seed or SetID stored it; "" before.
+func (i *Identity) ID() (string, error) { return i.store.loadText("id", codec.KeyID) }
+
+// SetID gives the journal an ID. Durable when it returns nil.
+func (i *Identity) SetID(ctx context.Context, id string) error {
+	return i.queue.submitText(ctx, codec.KeyID, id)
+}
+
+// Secret returns 32 random bytes that belong to this journal and are stored in it. Read access to its files reveals them.
+func (i *Identity) Secret() ([]byte, error) {
+	release, err := i.store.acquire()
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	stored, err := i.store.getValue(codec.KeySecret)
+	if err != nil || len(stored) == secretBytes {
+		return stored, i.store.checkCorruption("secret", err)
+	}
+	secret := make([]byte, secretBytes)
+	if _, err := rand.Read(secret); err != nil {
+		return nil, fmt.Errorf("journal: make a secret: %w", err)
+	}
+	if err := i.store.db.Set(codec.KeySecret, secret, pebble.Sync); err != nil {
+		return nil, fmt.Errorf("journal: store a secret: %w", err)
+	}
+	return secret, nil
+}
+
+// Redaction returns the fingerprint that Rewrite or SetRedaction stored last; "" when none was stored.
+func (i *Identity) Redaction() (string, error) {
+	return i.store.loadText("redaction", codec.KeyRedaction)
+}
+
+// SetRedaction stores the fingerprint that Rewrite would, where nothing that is stored has to be rewritten for it. Durable
+// when it returns nil.
+func (i *Identity) SetRedaction(ctx context.Context, redaction string) error {
+	return i.queue.submitText(ctx, codec.KeyRedaction, redaction)
+}
+
+// PendingRecovery returns the broken store that Open replaced, now or in an earlier process that ended before
+// RecordGapsEmitted; false when there is none. The caller emits a gap for every resource.
+func (i *Identity) PendingRecovery() (Recovery, bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.recovered == nil {
+		return Recovery{}, false
+	}
+	return *i.recovered, true
+}
+
+// ResetReason returns the reason of a ResetForCluster, or what a Seed lacked, until RecordGapsEmitted is called, by this
+// process or a later one; "" when there is none. The caller emits a gap for every resource.
+func (i *Identity) ResetReason() (string, error) {
+	return i.store.loadText("begun anew", codec.KeyResetReason)
+}
+
+// RecordGapsEmitted records that the gaps which PendingRecovery and ResetReason require are in the journal. Durable when it
+// returns nil.
+func (i *Identity) RecordGapsEmitted(ctx context.Context) error {
+	return i.queue.submit(ctx, func(g *group) error {
+		g.batch.remove(codec.KeyRecovery)
+		g.batch.remove(codec.KeyResetReason)
+		g.gapsEmitted = true
+		return nil
+	}, nil)
+}
+
+func (i *Identity) setRecovery(r *Recovery) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.recovered = r
+}
+
+// clearRecovery is called when the gaps of a recovery are committed.
+func (i *Identity) clearRecovery() { i.setRecovery(nil) }
+
+// load checks the format version, or writes it into an empty store.
+func (i *Identity) load() error {
+	value, err := i.store.getValue(codec.KeyVersion)
+	if err != nil {
+		return err
+	}
+	if value == nil {
+		return i.initialize()
+	}
+	if err := checkVersion(i.store.dir, value); err != nil {
+		return err
+	}
+	value, err = i.store.getValue(codec.KeyRecovery)
+	if err != nil || value == nil {
+		return err
+	}
+	recovered, err := codec.DecodeRecovery(value)
+	i.setRecovery(recovered)
+	return err
+}
+
+// initialize writes the version into an empty store, together with the recovery that it may be the result of.
+func (i *Identity) initialize() error {
+	it, err := i.store.db.NewIter(nil)
+	if err != nil {
+		return err
+	}
+	empty := !it.First()
+	if err := it.Close(); err != nil {
+		return err
+	}
+	if !empty {
+		return fmt.Errorf("%w: no format version", codec.ErrMalformed)
+	}
+	b := i.store.db.NewBatch()
+	defer b.Close()
+	_ = b.Set(codec.KeyVersion, codec.EncodeVersion(), nil) // a batch in memory does not fail
+	recovered, err := lastRecovery(i.store.base, i.store.dir)
+	if err != nil {
+		return err
+	}
+	if recovered != nil {
+		_ = b.Set(codec.KeyRecovery, codec.EncodeRecovery(*recovered), nil)
+	}
+	i.setRecovery(recovered)
+	return b.Commit(pebble.Sync)
+}
