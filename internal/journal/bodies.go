@@ -86,8 +86,8 @@ func (b *bodyIndex) removeResource(resource string) {
 	maps.DeleteFunc(b.pending, func(id bodyKey, _ *pendingBody) bool { return id.resource == resource })
 }
 
-// find returns the pending body of an object, nil where there is none, and whether its resource has bodies at all.
-func (b *bodyIndex) find(resource, key string) (pending *pendingBody, has bool) {
+// findPending returns the pending body of an object, nil where there is none, and whether its resource has bodies at all.
+func (b *bodyIndex) findPending(resource, key string) (pending *pendingBody, has bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.pending[bodyKey{resource, key}], b.resources[resource]

@@ -145,7 +145,7 @@ func TestKnownObjectsAndLastStatesAreCounted(t *testing.T) {
 	if err := errors.Join(j.Flush(t.Context()), j.store.db.Flush()); err != nil {
 		t.Fatal(err)
 	}
-	j.space.measure()
+	j.space.measureSizes()
 	s := j.Stat()
 	if s.KnownBytes < objects*7<<10 || s.BodyBytes < objects*58<<10 || s.RetainedBytes < s.KnownBytes+s.BodyBytes {
 		t.Errorf("%d bytes of known objects, %d of bodies, %d in all", s.KnownBytes, s.BodyBytes, s.RetainedBytes)

@@ -70,7 +70,7 @@ func (c *committer) run(ctx context.Context, encoder *codec.FrameEncoder) {
 			c.queue.waitForGroup(ctx, begun.Add(max(minCommitInterval, c.queue.syncInterval)))
 			begun = time.Now()
 			if err := c.commitGroup(encoder, c.queue.takeGroup()); err != nil {
-				c.store.fail(c.store.failure, err)
+				c.store.failStore(c.store.failure, err)
 				return
 			}
 		}
@@ -90,20 +90,20 @@ func (c *committer) commitGroup(encoder *codec.FrameEncoder, taken []queuedReque
 	}
 	g.log.sealFrame()
 	g.known.writeResources()
-	if err := g.log.trim(g.sinks.lowestCursor(), c.space.changeCapacity(), c.space.isDiskLow()); err != nil {
+	if err := g.log.trimSettled(g.sinks.lowestCursor(), c.space.changeCapacity(), c.space.isDiskLow()); err != nil {
 		return c.store.checkCorruption("trim", err)
 	}
 	written := !g.batch.Empty()
 	if written {
-		g.batch.put(codec.KeyWrites, codec.EncodeNumber(c.view.writes+1)) // only this goroutine changes it
-		if err := c.store.apply(g.batch.Batch); err != nil {
+		g.batch.putKey(codec.KeyWrites, codec.EncodeNumber(c.view.writes+1)) // only this goroutine changes it
+		if err := c.store.applyBatch(g.batch.Batch); err != nil {
 			return err
 		}
 	}
 	if written || len(taken) > 0 {
-		c.publish(g, written)
+		c.publishGroup(g, written)
 		c.queue.releaseCommitted(taken)
-		c.changed.notify()
+		c.changed.notifyAll()
 	}
 	c.space.checkDiskAfter(g.log.extent.endBytes)
 	for i, q := range taken {
@@ -114,22 +114,22 @@ func (c *committer) commitGroup(encoder *codec.FrameEncoder, taken []queuedReque
 	return nil
 }
 
-// publish makes a durable group visible. The log comes last: a reader that sees a change also sees what was committed with
+// publishGroup makes a durable group visible. The log comes last: a reader that sees a change also sees what was committed with
 // it, without the lock of the view.
-func (c *committer) publish(g *group, written bool) {
+func (c *committer) publishGroup(g *group, written bool) {
 	c.view.Lock()
 	defer c.view.Unlock()
 	if written {
 		c.view.writes++
 	}
 	c.view.commits++
-	c.known.publish(&g.known)
-	c.sinks.publish(&g.sinks)
-	c.deadLetters.publish(&g.deadLetters)
+	c.known.publishWrite(&g.known)
+	c.sinks.publishWrite(&g.sinks)
+	c.deadLetters.publishWrite(&g.deadLetters)
 	if g.gapsEmitted {
 		c.identity.clearRecovery()
 	}
-	c.log.publish(&g.log)
+	c.log.publishWrite(&g.log)
 }
 
 // group is one atomic write in the making. It has one part for each part of the journal, which shows what that part will be
@@ -150,8 +150,8 @@ func (c *committer) newGroup(encoder *codec.FrameEncoder) *group {
 	}
 }
 
-// settle stores a cursor and dead letters of a sink (I2).
-func (g *group) settle(sink string, cursor event.Cursor, letters []event.DeadLetter) error {
+// settleSink stores a cursor and dead letters of a sink (I2).
+func (g *group) settleSink(sink string, cursor event.Cursor, letters []event.DeadLetter) error {
 	err := g.sinks.checkCursor(sink, cursor, &g.log)
 	if err == nil {
 		err = checkDeadLetters(letters, g.log.log.Newest())
@@ -159,7 +159,7 @@ func (g *group) settle(sink string, cursor event.Cursor, letters []event.DeadLet
 	if err != nil {
 		return fmt.Errorf("journal: settle for sink %q: %w", sink, err)
 	}
-	if err := g.deadLetters.store(sink, letters); err != nil {
+	if err := g.deadLetters.storeLetters(sink, letters); err != nil {
 		return err
 	}
 	g.sinks.setCursor(sink, cursor)
@@ -173,9 +173,9 @@ type writeBatch struct {
 	key, value, compressed []byte // reused from key to key
 }
 
-func (b *writeBatch) put(key, value []byte) { _ = b.Set(key, value, nil) }
+func (b *writeBatch) putKey(key, value []byte) { _ = b.Set(key, value, nil) }
 
-func (b *writeBatch) remove(key []byte) { _ = b.Batch.Delete(key, nil) }
+func (b *writeBatch) removeKey(key []byte) { _ = b.Batch.Delete(key, nil) }
 
 // removePrefix deletes all keys that start with prefix.
 func (b *writeBatch) removePrefix(prefix []byte) {

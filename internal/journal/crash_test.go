@@ -124,7 +124,7 @@ func checkPromises(t *testing.T, j *runningJournal, read, settled uint64) {
 		t.Fatalf("cursor %+v %v, settled %d, newest %d", c, err, settled, newest)
 	}
 	next := uint64(deadEvery)
-	if err := j.DeadLetters.reader().forEach("main", func(d event.DeadLetter) error {
+	if err := j.DeadLetters.reader().forEachLetter("main", func(d event.DeadLetter) error {
 		if d.Offset != next {
 			t.Errorf("dead letter %d where %d is due", d.Offset, next)
 		}

@@ -39,7 +39,7 @@ func (d *DeadLetters) NewestDeadLetters(sink string, limit int) ([]event.DeadLet
 		return nil, err
 	}
 	defer release()
-	newest, err := d.reader().newest(sink, limit)
+	newest, err := d.reader().newestLetters(sink, limit)
 	return newest, d.store.checkCorruption(fmt.Sprintf("dead letters of sink %q", sink), err)
 }
 
@@ -94,9 +94,9 @@ func (d *DeadLetters) allCounts() map[string]deadLetterCount {
 	return maps.Clone(d.counts)
 }
 
-// load counts what is stored.
-func (d *DeadLetters) load() error {
-	counts, err := d.reader().count()
+// loadFromStore counts what is stored.
+func (d *DeadLetters) loadFromStore() error {
+	counts, err := d.reader().countBySink()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.counts = counts
@@ -105,8 +105,8 @@ func (d *DeadLetters) load() error {
 
 func (d *DeadLetters) reader() deadLetterReader { return deadLetterReader{d.store.storeReader} }
 
-// publish makes the counts of a committed group visible.
-func (d *DeadLetters) publish(w *deadLetterWrite) {
+// publishWrite makes the counts of a committed group visible.
+func (d *DeadLetters) publishWrite(w *deadLetterWrite) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	maps.Copy(d.counts, w.counts)
@@ -134,9 +134,9 @@ func checkDeadLetters(letters []event.DeadLetter, newest uint64) error {
 	return nil
 }
 
-// store stores dead letters of a sink. A sink that was killed before its cursor was stored, or went back, may give up on the
+// storeLetters stores dead letters of a sink. A sink that was killed before its cursor was stored, or went back, may give up on the
 // same change twice: the later letter replaces the earlier one.
-func (w *deadLetterWrite) store(sink string, letters []event.DeadLetter) error {
+func (w *deadLetterWrite) storeLetters(sink string, letters []event.DeadLetter) error {
 	if len(letters) == 0 {
 		return nil
 	}
@@ -153,7 +153,7 @@ func (w *deadLetterWrite) store(sink string, letters []event.DeadLetter) error {
 		if before == 0 {
 			count.letters++
 		}
-		w.batch.put(key, value)
+		w.batch.putKey(key, value)
 		size := int64(len(key) + len(value))
 		w.sizes[string(key)] = size
 		count.bytes += size - before
@@ -177,8 +177,8 @@ func (w *deadLetterWrite) storedSize(key []byte) (int64, error) {
 // deadLetterReader reads the dead letters of a store.
 type deadLetterReader struct{ storeReader }
 
-// count returns how many dead letters each sink has.
-func (r deadLetterReader) count() (map[string]deadLetterCount, error) {
+// countBySink returns how many dead letters each sink has.
+func (r deadLetterReader) countBySink() (map[string]deadLetterCount, error) {
 	counts := map[string]deadLetterCount{}
 	return counts, r.forEachKey([]byte{codec.PrefixDeadLetter}, func(key, value []byte) error {
 		name, _, err := codec.SplitDeadLetterKey(key)
@@ -190,8 +190,8 @@ func (r deadLetterReader) count() (map[string]deadLetterCount, error) {
 	})
 }
 
-// forEach calls each for every dead letter of a sink, in order of offsets.
-func (r deadLetterReader) forEach(sink string, each func(event.DeadLetter) error) error {
+// forEachLetter calls each for every dead letter of a sink, in order of offsets.
+func (r deadLetterReader) forEachLetter(sink string, each func(event.DeadLetter) error) error {
 	return r.forEachKey(codec.AppendNamePrefix(nil, codec.PrefixDeadLetter, sink), func(key, value []byte) error {
 		d, err := r.decodeLetter(key, value)
 		if err != nil {
@@ -201,8 +201,8 @@ func (r deadLetterReader) forEach(sink string, each func(event.DeadLetter) error
 	})
 }
 
-// newest returns at most limit dead letters of a sink, that with the highest offset first.
-func (r deadLetterReader) newest(sink string, limit int) (newest []event.DeadLetter, err error) {
+// newestLetters returns at most limit dead letters of a sink, that with the highest offset first.
+func (r deadLetterReader) newestLetters(sink string, limit int) (newest []event.DeadLetter, err error) {
 	it, err := r.newPrefixIter(codec.AppendNamePrefix(nil, codec.PrefixDeadLetter, sink))
 	if err != nil {
 		return nil, err

@@ -32,7 +32,7 @@ func (e *EvidenceStore) StoreEvidence(ctx context.Context, evidence []event.Evid
 	return e.queue.submitLowPriority(ctx, func(g *group) error {
 		putEvidence(g.batch, evidence)
 		if source != "" {
-			g.batch.put(keyEvidencePosition(source), []byte(position))
+			g.batch.putKey(keyEvidencePosition(source), []byte(position))
 		}
 		return nil
 	}, evidenceSize(evidence))
@@ -72,7 +72,7 @@ func (e *EvidenceStore) AppendAttributions(
 		size += int64(change.Size())
 	}
 	return e.queue.submitLowPriority(ctx, func(g *group) error {
-		if err := g.settle(sink, c, nil); err != nil {
+		if err := g.settleSink(sink, c, nil); err != nil {
 			return err
 		}
 		for _, change := range changes {
@@ -80,7 +80,7 @@ func (e *EvidenceStore) AppendAttributions(
 		}
 		putEvidence(g.batch, keep)
 		for _, number := range drop {
-			g.batch.remove(keyEvidence(number))
+			g.batch.removeKey(keyEvidence(number))
 		}
 		return nil
 	}, size)
@@ -88,7 +88,7 @@ func (e *EvidenceStore) AppendAttributions(
 
 func putEvidence(b *writeBatch, evidence []event.Evidence) {
 	for _, e := range evidence {
-		b.put(keyEvidence(e.Number), e.Value)
+		b.putKey(keyEvidence(e.Number), e.Value)
 	}
 }
 

@@ -176,7 +176,7 @@ func checkUndelivered(t *testing.T, j *runningJournal) {
 		}
 	}
 	var letters []string
-	err := j.DeadLetters.reader().forEach("main", func(d event.DeadLetter) error {
+	err := j.DeadLetters.reader().forEachLetter("main", func(d event.DeadLetter) error {
 		letters = append(letters, d.Reason+": "+d.Change.Name)
 		return nil
 	})

@@ -15,8 +15,8 @@ type logExtent struct {
 	startBytes, endBytes uint64 // bytes before the oldest frame, bytes up to and with the newest
 }
 
-// size is the stored bytes of the log.
-func (e logExtent) size() int64 { return int64(e.endBytes - e.startBytes) }
+// sizeBytes is the stored bytes of the log.
+func (e logExtent) sizeBytes() int64 { return int64(e.endBytes - e.startBytes) }
 
 // frameReader reads the frames of a store.
 type frameReader struct{ storeReader }

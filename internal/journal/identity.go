@@ -93,8 +93,8 @@ func (i *Identity) ResetReason() (string, error) {
 // returns nil.
 func (i *Identity) RecordGapsEmitted(ctx context.Context) error {
 	return i.queue.submit(ctx, func(g *group) error {
-		g.batch.remove(codec.KeyRecovery)
-		g.batch.remove(codec.KeyResetReason)
+		g.batch.removeKey(codec.KeyRecovery)
+		g.batch.removeKey(codec.KeyResetReason)
 		g.gapsEmitted = true
 		return nil
 	}, nil)
@@ -109,14 +109,14 @@ func (i *Identity) setRecovery(r *Recovery) {
 // clearRecovery is called when the gaps of a recovery are committed.
 func (i *Identity) clearRecovery() { i.setRecovery(nil) }
 
-// load checks the format version, or writes it into an empty store.
-func (i *Identity) load() error {
+// loadVersion checks the format version, or writes it into an empty store.
+func (i *Identity) loadVersion() error {
 	value, err := i.store.getValue(codec.KeyVersion)
 	if err != nil {
 		return err
 	}
 	if value == nil {
-		return i.initialize()
+		return i.initializeStore()
 	}
 	if err := checkVersion(i.store.dir, value); err != nil {
 		return err
@@ -130,8 +130,8 @@ func (i *Identity) load() error {
 	return err
 }
 
-// initialize writes the version into an empty store, together with the recovery that it may be the result of.
-func (i *Identity) initialize() error {
+// initializeStore writes the version into an empty store, together with the recovery that it may be the result of.
+func (i *Identity) initializeStore() error {
 	it, err := i.store.db.NewIter(nil)
 	if err != nil {
 		return err

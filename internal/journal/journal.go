@@ -116,12 +116,12 @@ func Open(opts Options) (*Journal, error) {
 		return nil, err
 	}
 	j := newJournal(s, opts)
-	if err := s.open(j.load); err != nil {
+	if err := s.openOrRecover(j.loadFromStore); err != nil {
 		s.decoder.Close()
 		return nil, errors.Join(err, s.lock.Close())
 	}
 	j.space.checkDisk()
-	j.space.measure()
+	j.space.measureSizes()
 	return j, nil
 }
 
@@ -147,10 +147,10 @@ func newJournal(s *store, opts Options) *Journal {
 	return j
 }
 
-// load reads the state of the store into the parts, and deletes what they do not need. The log comes before the cursors,
+// loadFromStore reads the state of the store into the parts, and deletes what they do not need. The log comes before the cursors,
 // which are compared with it.
-func (j *Journal) load() error {
-	if err := errors.Join(j.committer.loadWrites(), j.Identity.load()); err != nil {
+func (j *Journal) loadFromStore() error {
+	if err := errors.Join(j.committer.loadWrites(), j.Identity.loadVersion()); err != nil {
 		return err
 	}
 	if err := j.Log.loadExtent(); err != nil {
@@ -159,7 +159,7 @@ func (j *Journal) load() error {
 	if err := dropPartialSeed(j.store); err != nil {
 		return err
 	}
-	if err := errors.Join(j.SinkLedger.load(j.opts.Sinks), j.DeadLetters.load()); err != nil {
+	if err := errors.Join(j.SinkLedger.loadFromStore(j.opts.Sinks), j.DeadLetters.loadFromStore()); err != nil {
 		return err
 	}
 	if !j.opts.KeepEvidence {
@@ -167,7 +167,7 @@ func (j *Journal) load() error {
 			return err
 		}
 	}
-	return j.KnownObjects.load()
+	return j.KnownObjects.loadFromStore()
 }
 
 // Run commits what is appended until ctx ends, then commits the rest and returns nil. It returns an error when the store
@@ -183,7 +183,7 @@ func (j *Journal) Run(ctx context.Context) error {
 	defer j.store.end()
 	var running sync.WaitGroup
 	running.Go(func() { j.committer.run(ctx, encoder) })
-	running.Go(func() { j.repeatEverySecond(ctx, j.tick) })
+	running.Go(func() { j.repeatEverySecond(ctx, j.runTick) })
 	running.Go(func() { j.runUpkeep(ctx) })
 	done := make(chan struct{})
 	go func() { running.Wait(); close(done) }()
@@ -193,7 +193,7 @@ func (j *Journal) Run(ctx context.Context) error {
 	case <-j.store.failure.done:
 		// Pebble may have blocked the committer for good, see storeLogger: it is not waited for.
 	}
-	return j.store.failure.current()
+	return j.store.failure.currentError()
 }
 
 // repeatEverySecond calls f at once and every second, until ctx ends or the store fails.
@@ -212,8 +212,8 @@ func (j *Journal) repeatEverySecond(ctx context.Context, f func()) {
 	}
 }
 
-// tick updates the conditions, and has settled changes trimmed whose retention has passed. It waits for nothing.
-func (j *Journal) tick() {
+// runTick updates the conditions, and has settled changes trimmed whose retention has passed. It waits for nothing.
+func (j *Journal) runTick() {
 	j.space.updateCondition()
 	j.DeadLetters.updateCondition()
 	j.queue.setTrimDue()
@@ -226,11 +226,11 @@ func (j *Journal) runUpkeep(ctx context.Context) {
 	j.repeatEverySecond(ctx, func() {
 		j.space.checkDisk()
 		if time.Since(measured) >= measureEvery {
-			j.space.measure()
+			j.space.measureSizes()
 			measured = time.Now()
 		}
 		j.recordAcknowledged()
-		j.space.reclaim(ctx)
+		j.space.reclaimSpace(ctx)
 	})
 }
 
@@ -257,7 +257,7 @@ func (j *Journal) Append(ctx context.Context, o event.Observation) error {
 		return fmt.Errorf("journal: append for resource %q, scope %q: both must be given", o.Resource, o.Scope)
 	}
 	for {
-		changed := j.changed.next()
+		changed := j.changed.nextSignal()
 		if err := j.store.checkUsable(); err != nil {
 			return err
 		}
@@ -284,8 +284,8 @@ func (j *Journal) ResetForCluster(ctx context.Context, uid, reason string) error
 	}
 	return j.queue.submit(ctx, func(g *group) error {
 		g.known.dropAll()
-		g.batch.put(codec.KeyCluster, []byte(uid))
-		g.batch.put(codec.KeyResetReason, []byte(reason))
+		g.batch.putKey(codec.KeyCluster, []byte(uid))
+		g.batch.putKey(codec.KeyResetReason, []byte(reason))
 		return nil
 	}, j.KnownObjects.bodies.reset)
 }

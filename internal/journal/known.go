@@ -86,7 +86,7 @@ func (k *KnownObjects) SetScopes(ctx context.Context, r event.Resource, scopes [
 // RecordBodiesFilled records that a resource whose known objects were seeded without bodies has those that were found.
 // Durable when it returns nil; ordered with Append.
 func (k *KnownObjects) RecordBodiesFilled(ctx context.Context, name string) error {
-	return k.queue.submit(ctx, func(g *group) error { g.batch.remove(codec.KeyBodiless(name)); return nil }, nil)
+	return k.queue.submit(ctx, func(g *group) error { g.batch.removeKey(codec.KeyBodiless(name)); return nil }, nil)
 }
 
 // DropResource deletes all that is stored of a resource: known objects, bodies, scopes, version and kind. Its changes stay.
@@ -100,7 +100,7 @@ func (k *KnownObjects) DropResource(ctx context.Context, name string) error {
 // look-up in memory where the resource has no bodies at all, else about that of reading the body. The bytes must not be
 // modified.
 func (k *KnownObjects) Body(resource, key string) (event.Body, bool, error) {
-	pending, has := k.bodies.find(resource, key)
+	pending, has := k.bodies.findPending(resource, key)
 	switch {
 	case pending != nil:
 		return pending.body, !pending.deleted, nil
@@ -136,8 +136,8 @@ func (k *KnownObjects) DropBodies(ctx context.Context, resource string) error {
 	return k.queue.submit(ctx, drop, func() { k.bodies.removeResource(resource) })
 }
 
-// load reads what is stored of resources.
-func (k *KnownObjects) load() error {
+// loadFromStore reads what is stored of resources.
+func (k *KnownObjects) loadFromStore() error {
 	resources, err := loadResources(k.store.storeReader)
 	if err != nil {
 		return err
@@ -182,8 +182,8 @@ func (k *KnownObjects) storedResources() []event.StoredResource {
 	return all
 }
 
-// publish makes what a committed group did to resources visible.
-func (k *KnownObjects) publish(w *knownWrite) {
+// publishWrite makes what a committed group did to resources visible.
+func (k *KnownObjects) publishWrite(w *knownWrite) {
 	k.mu.Lock()
 	for name, r := range w.edited {
 		if k.resources[name] = *r; r.Resource.Resource == "" {
@@ -206,9 +206,9 @@ func (k *KnownObjects) newWrite(b *writeBatch) knownWrite {
 	return knownWrite{known: k, batch: b, edited: map[string]*event.StoredResource{}}
 }
 
-// observe stores an observation, with what it does to bodies. The position of the scope is in the same batch as its changes
+// addObservation stores an observation, with what it does to bodies. The position of the scope is in the same batch as its changes
 // (I1).
-func (w *knownWrite) observe(o *event.Observation, bodies []*pendingBody, log *logWrite) error {
+func (w *knownWrite) addObservation(o *event.Observation, bodies []*pendingBody, log *logWrite) error {
 	stored, err := w.describeResource(o.Resource)
 	if err != nil {
 		return err
@@ -232,11 +232,11 @@ func (w *knownWrite) storeKnown(resource string, known []event.Known, removed []
 	for i := range known {
 		b.key = append(b.key[:prefix], known[i].Key...)
 		b.value = codec.AppendKnown(b.value[:0], &known[i])
-		b.put(b.key, b.value)
+		b.putKey(b.key, b.value)
 	}
 	for _, key := range removed {
 		b.key = append(b.key[:prefix], key...)
-		b.remove(b.key)
+		b.removeKey(b.key)
 	}
 }
 
@@ -247,11 +247,11 @@ func (w *knownWrite) storeBodies(pending []*pendingBody) {
 	for _, p := range pending {
 		b.key = append(codec.AppendNamePrefix(b.key[:0], codec.PrefixBody, p.id.resource), p.id.key...)
 		if p.deleted {
-			b.remove(b.key)
+			b.removeKey(b.key)
 			continue
 		}
 		b.value, b.compressed = codec.AppendBody(b.value[:0], b.compressed, &p.body)
-		b.put(b.key, b.value)
+		b.putKey(b.key, b.value)
 	}
 }
 
@@ -299,7 +299,7 @@ func (w *knownWrite) editResource(name string) *event.StoredResource {
 func (w *knownWrite) dropResource(name string) {
 	w.removeNamed(codec.PrefixKnown, name)
 	w.removeNamed(codec.PrefixBody, name)
-	w.batch.remove(codec.KeyBodiless(name))
+	w.batch.removeKey(codec.KeyBodiless(name))
 	*w.editResource(name) = event.StoredResource{}
 }
 
@@ -325,18 +325,18 @@ func (w *knownWrite) writeResources() {
 		switch {
 		case now.Resource == before.Resource:
 		case now.Resource.Resource == "":
-			w.batch.remove(codec.KeyResource(name))
+			w.batch.removeKey(codec.KeyResource(name))
 		default:
-			w.batch.put(codec.KeyResource(name), codec.EncodeResource(now.Resource))
+			w.batch.putKey(codec.KeyResource(name), codec.EncodeResource(now.Resource))
 		}
 		for _, s := range before.Scopes {
 			if _, stays := slices.BinarySearchFunc(now.Scopes, s.ID, compareScopeID); !stays {
-				w.batch.remove(codec.KeyNamed(codec.PrefixScope, name, s.ID))
+				w.batch.removeKey(codec.KeyNamed(codec.PrefixScope, name, s.ID))
 			}
 		}
 		for _, s := range now.Scopes {
 			if at, was := slices.BinarySearchFunc(before.Scopes, s.ID, compareScopeID); !was || before.Scopes[at] != s {
-				w.batch.put(codec.KeyNamed(codec.PrefixScope, name, s.ID), codec.EncodeScope(s))
+				w.batch.putKey(codec.KeyNamed(codec.PrefixScope, name, s.ID), codec.EncodeScope(s))
 			}
 		}
 	}

@@ -52,7 +52,7 @@ func (l *Log) ReadWithoutBodies(ctx context.Context, after uint64) ([]event.Reco
 
 func (l *Log) readAfter(ctx context.Context, after uint64, decode func(stored []byte) ([]event.Change, error)) ([]event.Record, error) {
 	for {
-		changed := l.changed.next()
+		changed := l.changed.nextSignal()
 		records, exists := l.readTail(after)
 		if records != nil {
 			return records, nil
@@ -114,8 +114,8 @@ func (l *Log) loadExtent() error {
 	return err
 }
 
-// publish makes the log part of a committed group visible.
-func (l *Log) publish(w *logWrite) {
+// publishWrite makes the log part of a committed group visible.
+func (l *Log) publishWrite(w *logWrite) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.extent = w.extent
@@ -157,7 +157,7 @@ func (w *logWrite) sealFrame() {
 	first := w.extent.newest + 1
 	stored := w.batch.encoder.Encode(codec.FrameHeader{Count: uint64(len(w.openFrame)), Before: w.extent.endBytes}, w.openFrame)
 	key := codec.KeyFrame(first)
-	w.batch.put(key, stored)
+	w.batch.putKey(key, stored)
 	w.extent.newest += uint64(len(w.openFrame))
 	w.extent.endBytes += uint64(len(key) + len(stored))
 	w.frames = append(w.frames, newTailFrame(first, w.openFrame, w.openBytes))
@@ -170,14 +170,14 @@ func (w *logWrite) hasChanges() bool { return len(w.openFrame) > 0 || len(w.fram
 // dropAll deletes all changes. Offsets go on.
 func (w *logWrite) dropAll() {
 	w.batch.removePrefix([]byte{codec.PrefixFrame})
-	w.batch.put(codec.KeyEmptied, codec.EncodeNumber(w.extent.newest))
+	w.batch.putKey(codec.KeyEmptied, codec.EncodeNumber(w.extent.newest))
 	w.extent.oldest, w.extent.startBytes, w.cleared = w.extent.newest+1, w.extent.endBytes, true
 }
 
-// trim deletes the frames up to low, the lowest cursor, once they are worth it and have been kept for the retention. capacity
+// trimSettled deletes the frames up to low, the lowest cursor, once they are worth it and have been kept for the retention. capacity
 // is how many bytes of changes may be stored. The newest frame always stays: it determines the next offset.
-func (w *logWrite) trim(low uint64, capacity int64, diskLow bool) error {
-	if kept := w.log.retention.trimLimit(low, time.Now()); w.extent.size() < capacity/2 && !diskLow {
+func (w *logWrite) trimSettled(low uint64, capacity int64, diskLow bool) error {
+	if kept := w.log.retention.trimLimit(low, time.Now()); w.extent.sizeBytes() < capacity/2 && !diskLow {
 		low = kept // the retention gives way before a bound does
 	}
 	if low < w.extent.oldest || !w.isTrimWorthwhile(low, capacity) {
@@ -206,7 +206,7 @@ func (w *logWrite) trim(low uint64, capacity int64, diskLow bool) error {
 
 // isTrimWorthwhile estimates from the average size of a change whether a trim to low frees enough.
 func (w *logWrite) isTrimWorthwhile(low uint64, capacity int64) bool {
-	held := w.extent.size()
+	held := w.extent.sizeBytes()
 	if held >= capacity/2 {
 		return true
 	}

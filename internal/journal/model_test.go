@@ -261,7 +261,7 @@ func (m *modelRun) compareAll() {
 			m.t.Fatalf("%s: cursor %+v %v, want %+v", name, c, err, m.cursors[name])
 		}
 		got := map[uint64]event.DeadLetter{}
-		if err := m.DeadLetters.reader().forEach(name, func(d event.DeadLetter) error { got[d.Offset] = d; return nil }); err != nil {
+		if err := m.DeadLetters.reader().forEachLetter(name, func(d event.DeadLetter) error { got[d.Offset] = d; return nil }); err != nil {
 			m.t.Fatal(err)
 		}
 		if !reflect.DeepEqual(got, m.dead[name]) {

@@ -107,7 +107,7 @@ func (o *Offline) ForEachChange(from, to uint64, each func(event.Record) error) 
 // returns. A sink that is not known has none.
 func (o *Offline) ForEachDeadLetter(sink string, each func(event.DeadLetter) error) error {
 	var stopped error
-	err := deadLetterReader{o.storeReader}.forEach(sink, func(d event.DeadLetter) error {
+	err := deadLetterReader{o.storeReader}.forEachLetter(sink, func(d event.DeadLetter) error {
 		stopped = each(d)
 		return stopped
 	})
@@ -183,7 +183,7 @@ func (o *Offline) openStore(store string) (err error) {
 	opts := storeOptions(disk.ReadOnly{FS: vfs.Default}, offlineLogger(failed))
 	opts.ReadOnly = true
 	if o.db, err = openPebble(store, opts, failed.done); err != nil {
-		return errors.Join(err, failed.current())
+		return errors.Join(err, failed.currentError())
 	}
 	o.from = o.db
 	if err := o.loadState(); err != nil {
@@ -210,7 +210,7 @@ func (o *Offline) loadState() error {
 	if o.cursors, err = loadCursors(o.storeReader, o.extent.newest); err != nil {
 		return err
 	}
-	o.deadLetters, err = deadLetterReader{o.storeReader}.count()
+	o.deadLetters, err = deadLetterReader{o.storeReader}.countBySink()
 	return err
 }
 

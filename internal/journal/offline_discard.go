@@ -72,14 +72,14 @@ func deleteKeys(dir string, keys [][]byte) error {
 	failed := newFailure()
 	db, err := openPebble(filepath.Join(dir, storeName), storeOptions(disk.Private{FS: vfs.Default}, offlineLogger(failed)), failed.done)
 	if err != nil {
-		return explainOpenError(dir, errors.Join(err, failed.current()))
+		return explainOpenError(dir, errors.Join(err, failed.currentError()))
 	}
 	done := make(chan error, 1)
 	go func() { done <- errors.Join(applyKeyDeletes(db, keys), db.Close()) }()
 	select {
 	case err = <-done:
 	case <-failed.done:
-		err = failed.current()
+		err = failed.currentError()
 	}
 	if err != nil {
 		return fmt.Errorf("journal: cannot write to %s, some or none were dropped: %w", dir, err)

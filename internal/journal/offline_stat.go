@@ -51,7 +51,7 @@ func (o *Offline) Stat() (OfflineStat, error) {
 	if err != nil {
 		return OfflineStat{}, fmt.Errorf("journal: cannot measure the size of %s: %w", o.dir, err)
 	}
-	s := OfflineStat{Oldest: o.extent.oldest, Newest: o.extent.newest, RetainedBytes: o.extent.size(), DiskBytes: disk}
+	s := OfflineStat{Oldest: o.extent.oldest, Newest: o.extent.newest, RetainedBytes: o.extent.sizeBytes(), DiskBytes: disk}
 	for _, name := range o.Sinks() {
 		cursor, settled := o.cursors[name]
 		dead := o.deadLetters[name]

@@ -210,7 +210,7 @@ func TestAJournalWhoseExporterWasKilledIsRead(t *testing.T) {
 		j.mustAppend(smallObservation("s", n+1))
 	}
 	j.waitFor(50)
-	j.store.db.TestOnlyWaitForCleaning()                           // no file may vanish while it is copied
+	j.store.db.TestOnlyWaitForCleaning()                     // no file may vanish while it is copied
 	if err := os.CopyFS(copied, os.DirFS(dir)); err != nil { // as a SIGKILL now would leave it
 		t.Fatal(err)
 	}

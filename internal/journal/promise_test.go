@@ -221,7 +221,7 @@ func TestCursorsAndDeadLettersOfOneSettlementAreBothThere(t *testing.T) {
 		t.Errorf("cursor %+v %v %v, want %+v", got, ok, err, want)
 	}
 	var letters []event.DeadLetter
-	if err := j.DeadLetters.reader().forEach("main", func(d event.DeadLetter) error { letters = append(letters, d); return nil }); err != nil {
+	if err := j.DeadLetters.reader().forEachLetter("main", func(d event.DeadLetter) error { letters = append(letters, d); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if !reflect.DeepEqual(letters, []event.DeadLetter{dead}) {

@@ -67,7 +67,7 @@ func (q *queue) tryAppend(o *event.Observation, bodies *bodyIndex, hasSpace func
 		return false
 	}
 	pending := bodies.recordPending(o)
-	q.enqueue(queuedRequest{request: func(g *group) error { return g.known.observe(o, pending, &g.log) }, bytes: observationSize(o)})
+	q.enqueue(queuedRequest{request: func(g *group) error { return g.known.addObservation(o, pending, &g.log) }, bytes: observationSize(o)})
 	return true
 }
 
@@ -89,7 +89,7 @@ func (q *queue) submit(ctx context.Context, r request, onQueued func()) error {
 
 // submitText stores a text under a key, and returns nil when it is durable.
 func (q *queue) submitText(ctx context.Context, key []byte, text string) error {
-	return q.submit(ctx, func(g *group) error { g.batch.put(key, []byte(text)); return nil }, nil)
+	return q.submit(ctx, func(g *group) error { g.batch.putKey(key, []byte(text)); return nil }, nil)
 }
 
 // submitLowPriority is submit for a request of size bytes that lets others go first.
@@ -133,7 +133,7 @@ func (q *queue) waitForOutcome(ctx context.Context, outcome <-chan error) error 
 	case <-ctx.Done():
 		return fmt.Errorf("journal: %w", context.Cause(ctx))
 	case <-q.store.failure.done:
-		return q.store.failure.current()
+		return q.store.failure.currentError()
 	case <-q.store.ended:
 	}
 	select {
@@ -262,15 +262,15 @@ type broadcast struct {
 
 func newBroadcast() *broadcast { return &broadcast{ch: make(chan struct{})} }
 
-// next returns a channel that the next notify closes. Take it before checking the condition that is waited for.
-func (b *broadcast) next() <-chan struct{} {
+// nextSignal returns a channel that the next notify closes. Take it before checking the condition that is waited for.
+func (b *broadcast) nextSignal() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.ch
 }
 
-// notify wakes all that wait.
-func (b *broadcast) notify() {
+// notifyAll wakes all that wait.
+func (b *broadcast) notifyAll() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	close(b.ch)

@@ -38,7 +38,7 @@ func (j *Journal) Rewrite(redaction string, r RewriteFuncs) (RewriteCounts, erro
 	if w.counts != (RewriteCounts{}) {
 		if err := j.purgeReplaced(); err != nil {
 			err = fmt.Errorf("purge what was rewritten: %w", err)
-			j.store.fail(j.store.failure, err) // the database may be closed
+			j.store.failStore(j.store.failure, err) // the database may be closed
 			return w.counts, fmt.Errorf("journal: %w", err)
 		}
 	}
@@ -171,5 +171,5 @@ func (j *Journal) purgeReplaced() error {
 	if err := j.store.db.Compact(context.Background(), []byte{0}, bytes.Repeat([]byte{0xff}, 8), false); err != nil {
 		return err
 	}
-	return j.store.reopen(j.load)
+	return j.store.reopen(j.loadFromStore)
 }

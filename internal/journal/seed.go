@@ -84,12 +84,12 @@ func (g *group) clearForSeed() error {
 	g.batch.removePrefix([]byte{codec.PrefixKnown})
 	g.batch.removePrefix([]byte{codec.PrefixBody})
 	g.known.dropAll()
-	g.batch.put(codec.KeySeeding, nil)
-	g.batch.remove(codec.KeyID)
-	g.batch.remove(codec.KeyCluster)
-	g.batch.remove(codec.KeyResetReason)
-	for _, name := range g.sinks.declared() {
-		if err := g.settle(name, event.Cursor{Low: g.log.extent.newest}, nil); err != nil {
+	g.batch.putKey(codec.KeySeeding, nil)
+	g.batch.removeKey(codec.KeyID)
+	g.batch.removeKey(codec.KeyCluster)
+	g.batch.removeKey(codec.KeyResetReason)
+	for _, name := range g.sinks.declaredNames() {
+		if err := g.settleSink(name, event.Cursor{Low: g.log.extent.newest}, nil); err != nil {
 			return err
 		}
 	}
@@ -104,17 +104,17 @@ func (g *group) completeSeed(s Seed) error {
 			return err
 		}
 		stored.Scopes = sortScopes(r.Scopes)
-		g.batch.put(codec.KeyBodiless(r.Resource.String()), nil)
+		g.batch.putKey(codec.KeyBodiless(r.Resource.String()), nil)
 	}
 	if s.Cluster != "" {
-		g.batch.put(codec.KeyCluster, []byte(s.Cluster))
+		g.batch.putKey(codec.KeyCluster, []byte(s.Cluster))
 	}
-	g.batch.put(codec.KeyID, []byte(s.ID))
-	g.batch.remove(codec.KeySeeding)
-	g.batch.remove(codec.KeyRecovery) // what was lost is in the seed, or is described by Seed.Lost
+	g.batch.putKey(codec.KeyID, []byte(s.ID))
+	g.batch.removeKey(codec.KeySeeding)
+	g.batch.removeKey(codec.KeyRecovery) // what was lost is in the seed, or is described by Seed.Lost
 	g.gapsEmitted = true
 	if s.Lost != "" {
-		g.batch.put(codec.KeyResetReason, []byte(s.Lost))
+		g.batch.putKey(codec.KeyResetReason, []byte(s.Lost))
 	}
 	return nil
 }

@@ -36,7 +36,7 @@ type sinkCursor struct {
 // is, and holds the trim. Durable when it returns nil. For a sink that is declared it does nothing.
 func (l *SinkLedger) AddSink(ctx context.Context, sink string) error {
 	return l.queue.submit(ctx, func(g *group) error {
-		if _, declared := g.sinks.find(sink); !declared {
+		if _, declared := g.sinks.findSink(sink); !declared {
 			g.sinks.edited[sink] = &sinkCursor{}
 		}
 		return nil
@@ -47,9 +47,9 @@ func (l *SinkLedger) AddSink(ctx context.Context, sink string) error {
 // dead letters stay.
 func (l *SinkLedger) RemoveSink(ctx context.Context, sink string) error {
 	return l.queue.submit(ctx, func(g *group) error {
-		if state, _ := g.sinks.find(sink); state.stored {
+		if state, _ := g.sinks.findSink(sink); state.stored {
 			l.logDropped(sink, state.cursor)
-			g.batch.remove(codec.KeyCursor(sink))
+			g.batch.removeKey(codec.KeyCursor(sink))
 		}
 		g.sinks.edited[sink] = nil
 		return nil
@@ -76,7 +76,7 @@ func (l *SinkLedger) Cursor(sink string) (event.Cursor, bool, error) {
 // change. When ctx ends first the outcome is unknown, and settling again is harmless.
 func (l *SinkLedger) Settle(ctx context.Context, sink string, c event.Cursor, dead []event.DeadLetter) error {
 	c = c.Normalize()
-	return l.queue.submit(ctx, func(g *group) error { return g.settle(sink, c, dead) }, nil)
+	return l.queue.submit(ctx, func(g *group) error { return g.settleSink(sink, c, dead) }, nil)
 }
 
 // LowestCursor is the newest offset up to which every declared sink, except those named, has settled everything; without
@@ -105,15 +105,15 @@ func slowestOf(sinks map[string]sinkCursor, except []string) (slowest string, lo
 	return slowest, low
 }
 
-// names returns the declared sinks.
-func (l *SinkLedger) names() []string {
+// declaredNames returns the declared sinks.
+func (l *SinkLedger) declaredNames() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Collect(maps.Keys(l.sinks))
 }
 
-// load reads the cursors of the declared sinks, and deletes those of others.
-func (l *SinkLedger) load(declared []string) error {
+// loadFromStore reads the cursors of the declared sinks, and deletes those of others.
+func (l *SinkLedger) loadFromStore(declared []string) error {
 	stored, err := loadCursors(l.store.storeReader, l.log.Newest())
 	if err != nil {
 		return err
@@ -150,8 +150,8 @@ func loadCursors(r storeReader, newest uint64) (map[string]event.Cursor, error) 
 	})
 }
 
-// publish makes the cursors of a committed group visible.
-func (l *SinkLedger) publish(w *sinkWrite) {
+// publishWrite makes the cursors of a committed group visible.
+func (l *SinkLedger) publishWrite(w *sinkWrite) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for name, s := range w.edited {
@@ -174,8 +174,8 @@ func (l *SinkLedger) newWrite(b *writeBatch) sinkWrite {
 	return sinkWrite{ledger: l, batch: b, edited: map[string]*sinkCursor{}}
 }
 
-// find returns the cursor of a sink as it will be after the commit; false when it is not declared.
-func (w *sinkWrite) find(sink string) (s sinkCursor, declared bool) {
+// findSink returns the cursor of a sink as it will be after the commit; false when it is not declared.
+func (w *sinkWrite) findSink(sink string) (s sinkCursor, declared bool) {
 	if s, edited := w.edited[sink]; edited {
 		if s == nil {
 			return sinkCursor{}, false
@@ -188,8 +188,8 @@ func (w *sinkWrite) find(sink string) (s sinkCursor, declared bool) {
 	return s, declared
 }
 
-// all returns the cursors of all declared sinks as they will be after the commit.
-func (w *sinkWrite) all() map[string]sinkCursor {
+// allCursors returns the cursors of all declared sinks as they will be after the commit.
+func (w *sinkWrite) allCursors() map[string]sinkCursor {
 	w.ledger.mu.Lock()
 	all := maps.Clone(w.ledger.sinks)
 	w.ledger.mu.Unlock()
@@ -203,12 +203,12 @@ func (w *sinkWrite) all() map[string]sinkCursor {
 	return all
 }
 
-// declared returns the names of all sinks that are declared after the commit.
-func (w *sinkWrite) declared() []string { return slices.Sorted(maps.Keys(w.all())) }
+// declaredNames returns the names of all sinks that are declared after the commit.
+func (w *sinkWrite) declaredNames() []string { return slices.Sorted(maps.Keys(w.allCursors())) }
 
 // lowestCursor is the lowest cursor after the commit; 0 without a declared sink: nothing is settled then.
 func (w *sinkWrite) lowestCursor() uint64 {
-	_, low := slowestOf(w.all(), nil)
+	_, low := slowestOf(w.allCursors(), nil)
 	return low
 }
 
@@ -216,7 +216,7 @@ func (w *sinkWrite) lowestCursor() uint64 {
 // have been read.
 func (w *sinkWrite) checkCursor(sink string, c event.Cursor, log *logWrite) error {
 	newest := log.log.Newest()
-	switch _, declared := w.find(sink); {
+	switch _, declared := w.findSink(sink); {
 	case !declared:
 		return errors.New("not declared")
 	case c.HighestOffset() > newest:
@@ -229,6 +229,6 @@ func (w *sinkWrite) checkCursor(sink string, c event.Cursor, log *logWrite) erro
 
 // setCursor stores the cursor of a declared sink.
 func (w *sinkWrite) setCursor(sink string, c event.Cursor) {
-	w.batch.put(codec.KeyCursor(sink), codec.EncodeCursor(c))
+	w.batch.putKey(codec.KeyCursor(sink), codec.EncodeCursor(c))
 	w.edited[sink] = &sinkCursor{cursor: c, stored: true}
 }

@@ -33,7 +33,7 @@ var (
 // storedSizes are the stored bytes of everything but changes; known objects and bodies as they were measured last.
 type storedSizes struct{ known, bodies, dead int64 }
 
-func (s storedSizes) total() int64 { return s.known + s.bodies + s.dead }
+func (s storedSizes) totalBytes() int64 { return s.known + s.bodies + s.dead }
 
 // spaceGuard bounds what is stored, by Options.MaxBytes and by the free space of the disk (I6). It admits observations, and
 // explains why it does not. Safe for concurrent use.
@@ -57,8 +57,8 @@ type spaceGuard struct {
 	diskBytes int64       // of the whole store
 }
 
-// sizes are the stored bytes of now.
-func (g *spaceGuard) sizes() storedSizes {
+// currentSizes are the stored bytes of now.
+func (g *spaceGuard) currentSizes() storedSizes {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	s := g.measured
@@ -75,7 +75,7 @@ func (g *spaceGuard) storeBytes() int64 {
 
 // changeCapacity is how many bytes of changes may be retained.
 func (g *spaceGuard) changeCapacity() int64 {
-	return max(g.maxBytes-g.sizes().total(), g.maxBytes/minChangeShare)
+	return max(g.maxBytes-g.currentSizes().totalBytes(), g.maxBytes/minChangeShare)
 }
 
 // isDiskLow reports whether the disk has less than the reserve left.
@@ -96,7 +96,7 @@ func (g *spaceGuard) hasSpace() bool {
 // any. Requires the view.
 func (g *spaceGuard) isFull() bool {
 	extent := g.log.currentExtent()
-	if extent.size() < g.changeCapacity() {
+	if extent.sizeBytes() < g.changeCapacity() {
 		return false
 	}
 	slowest, low := g.sinks.slowestSink()
@@ -115,7 +115,7 @@ func (g *spaceGuard) blockedReason() (reason, remedy string) {
 			"it must catch up, or free space or enlarge the volume"
 	case !g.isFull():
 		return "", ""
-	case g.log.currentExtent().size() < g.sizes().total():
+	case g.log.currentExtent().sizeBytes() < g.currentSizes().totalBytes():
 		return fmt.Sprintf("the journal has reached journal.maxBytes, most of it are known objects, last states and dead letters, "+
 			"and sink %q is the furthest behind", slowest), "it must catch up, or journal.maxBytes grow"
 	}
@@ -127,7 +127,7 @@ func (g *spaceGuard) blockedReason() (reason, remedy string) {
 func (g *spaceGuard) updateCondition() {
 	g.view.RLock()
 	reason, remedy := g.blockedReason()
-	held := g.log.currentExtent().size() + g.sizes().total()
+	held := g.log.currentExtent().sizeBytes() + g.currentSizes().totalBytes()
 	g.view.RUnlock()
 	updateBound(g.condition, stateHasSpace, stateFull, reason, remedy, "bytes", held, "maxBytes", g.maxBytes)
 }
@@ -148,8 +148,8 @@ func joinRemedy(reason, remedy string) string {
 	return reason + ": " + remedy
 }
 
-// measure asks the store about its size. The newest bytes, some MiB that are in no table yet, are not in it.
-func (g *spaceGuard) measure() {
+// measureSizes asks the store about its size. The newest bytes, some MiB that are in no table yet, are not in it.
+func (g *spaceGuard) measureSizes() {
 	var s storedSizes
 	for _, m := range []struct {
 		first byte
@@ -166,7 +166,7 @@ func (g *spaceGuard) measure() {
 	g.mu.Lock()
 	g.measured, g.diskBytes = s, disk
 	g.mu.Unlock()
-	g.changed.notify()
+	g.changed.notifyAll()
 }
 
 // checkDiskAfter asks the disk for its free space when enough changes were stored since the last time; endBytes are the stored
@@ -198,14 +198,14 @@ func (g *spaceGuard) checkDisk() {
 	g.diskLow = low
 	g.mu.Unlock()
 	if changed {
-		g.changed.notify()
+		g.changed.notifyAll()
 	}
 }
 
-// reclaim gives the disk back what trimming has freed, if the disk needs it. The store would do so by itself, but only after
+// reclaimSpace gives the disk back what trimming has freed, if the disk needs it. The store would do so by itself, but only after
 // some MiB of further writes, which wait for this space, and by a compaction, for which there may be no space. Of the upkeep's
 // goroutine.
-func (g *spaceGuard) reclaim(ctx context.Context) {
+func (g *spaceGuard) reclaimSpace(ctx context.Context) {
 	extent := g.log.currentExtent()
 	if !g.isDiskLow() || extent.startBytes <= g.reclaimedBytes {
 		return

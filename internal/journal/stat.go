@@ -33,13 +33,13 @@ type SinkStat struct {
 
 // Stat never waits for the store, for the disk or for a bound.
 func (j *Journal) Stat() Stat {
-	failed, pending := j.store.failure.current(), j.queue.pendingBytes() // the queue's lock comes before the view's
+	failed, pending := j.store.failure.currentError(), j.queue.pendingBytes() // the queue's lock comes before the view's
 	j.view.RLock()
 	defer j.view.RUnlock()
-	extent, held := j.Log.currentExtent(), j.space.sizes()
+	extent, held := j.Log.currentExtent(), j.space.currentSizes()
 	s := Stat{
 		Oldest: extent.oldest, Newest: extent.newest,
-		RetainedBytes: extent.size() + held.total(), KnownBytes: held.known, BodyBytes: held.bodies, DeadBytes: held.dead,
+		RetainedBytes: extent.sizeBytes() + held.totalBytes(), KnownBytes: held.known, BodyBytes: held.bodies, DeadBytes: held.dead,
 		MaxBytes: j.space.maxBytes, DiskBytes: j.space.storeBytes(), PendingBytes: pending, Commits: j.view.commits,
 		BlockedReason: joinRemedy(j.space.blockedReason()), DeadLettersBlockedReason: joinRemedy(j.DeadLetters.fullReason()),
 	}
@@ -47,7 +47,7 @@ func (j *Journal) Stat() Stat {
 		s.BlockedReason = firstLine(failed)
 	}
 	counts := j.DeadLetters.allCounts()
-	for _, name := range j.SinkLedger.names() {
+	for _, name := range j.SinkLedger.declaredNames() {
 		counts[name] = counts[name] // declared sinks are listed without dead letters too
 	}
 	for _, name := range slices.Sorted(maps.Keys(counts)) {

@@ -71,12 +71,12 @@ func lockStore(opts Options) (*store, error) {
 	return s, nil
 }
 
-// path is the directory of the database.
-func (s *store) path() string { return s.fs.PathJoin(s.dir, storeName) }
+// storePath is the directory of the database.
+func (s *store) storePath() string { return s.fs.PathJoin(s.dir, storeName) }
 
-// open opens the database, after moving a broken one aside (I7), and calls load, which reads it into memory.
-func (s *store) open(load func() error) error {
-	reason, marked := brokenReason(s.base, s.path())
+// openOrRecover opens the database, after moving a broken one aside (I7), and calls load, which reads it into memory.
+func (s *store) openOrRecover(load func() error) error {
+	reason, marked := brokenReason(s.base, s.storePath())
 	if !marked {
 		err := s.tryOpen(load)
 		if err == nil {
@@ -88,7 +88,7 @@ func (s *store) open(load func() error) error {
 			return err
 		}
 		reason = firstLine(err)
-		if err := markBroken(s.base, s.path(), errors.New(reason)); err != nil {
+		if err := markBroken(s.base, s.storePath(), errors.New(reason)); err != nil {
 			return fmt.Errorf("journal: broken store in %s (%s) cannot be moved aside: %w", s.dir, reason, err)
 		}
 	}
@@ -108,18 +108,18 @@ func (s *store) tryOpen(load func() error) error {
 	s.failure = failed
 	logger := &storeLogger{
 		logger:       s.logger,
-		onFailure:    func(err error) { s.fail(failed, err) },
+		onFailure:    func(err error) { s.failStore(failed, err) },
 		onCorruption: func(err error) { _ = s.failBroken(failed, err) },
 	}
-	db, err := openPebble(s.path(), storeOptions(s.fs, logger), failed.done)
+	db, err := openPebble(s.storePath(), storeOptions(s.fs, logger), failed.done)
 	if errors.Is(err, errStoreFailed) {
-		return fmt.Errorf("%w: %w", err, failed.current())
+		return fmt.Errorf("%w: %w", err, failed.currentError())
 	}
 	if err != nil {
 		return err
 	}
 	s.db, s.from = db, db
-	if s.ackFile, err = disk.OpenAckFile(s.fs, s.path()); err != nil {
+	if s.ackFile, err = disk.OpenAckFile(s.fs, s.storePath()); err != nil {
 		return errors.Join(err, db.Close())
 	}
 	if err := load(); err != nil {
@@ -141,7 +141,7 @@ func (s *store) reopen(load func() error) error {
 func (s *store) close() error {
 	s.end()
 	s.fs.StopWaiting()
-	if s.failure.current() != nil {
+	if s.failure.currentError() != nil {
 		return nil // Run has returned it
 	}
 	s.using.Lock()
@@ -156,7 +156,7 @@ func (s *store) close() error {
 		}
 		return nil
 	case <-s.failure.done:
-		return s.failure.current()
+		return s.failure.currentError()
 	}
 }
 
@@ -172,7 +172,7 @@ func (s *store) acquire() (release func(), err error) {
 
 // checkUsable returns why nothing can be read or written any more, or nil.
 func (s *store) checkUsable() error {
-	if err := s.failure.current(); err != nil {
+	if err := s.failure.currentError(); err != nil {
 		return err
 	}
 	select {
@@ -206,8 +206,8 @@ func (s *store) loadText(what string, key []byte) (string, error) {
 	return string(value), s.checkCorruption(what, err)
 }
 
-// apply writes a batch and waits for its fsync. Pebble panics where a write of its log fails after an earlier failure.
-func (s *store) apply(b *pebble.Batch) (err error) {
+// applyBatch writes a batch and waits for its fsync. Pebble panics where a write of its log fails after an earlier failure.
+func (s *store) applyBatch(b *pebble.Batch) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("commit: %v", r)
@@ -216,8 +216,8 @@ func (s *store) apply(b *pebble.Batch) (err error) {
 	return s.db.Apply(b, pebble.Sync)
 }
 
-// fail ends the journal: Run returns err, and every other call is refused.
-func (s *store) fail(f *failure, err error) {
+// failStore ends the journal: Run returns err, and every other call is refused.
+func (s *store) failStore(f *failure, err error) {
 	err = fmt.Errorf("journal: store in %s failed, restart the exporter to recover: %w", s.dir, err)
 	if f.recordFirst(err) {
 		s.logger.Error("journal failed", "err", firstLine(err))
@@ -227,10 +227,10 @@ func (s *store) fail(f *failure, err error) {
 // failBroken ends the journal because stored bytes are wrong, and marks the store, so that the next Open moves it aside (I7).
 func (s *store) failBroken(f *failure, err error) error {
 	err = fmt.Errorf("%w: %w", ErrBroken, err)
-	if markErr := markBroken(s.base, s.path(), err); markErr != nil {
+	if markErr := markBroken(s.base, s.storePath(), err); markErr != nil {
 		err = fmt.Errorf("%w (and could not be marked as broken: %w)", err, markErr)
 	}
-	s.fail(f, err)
+	s.failStore(f, err)
 	return err
 }
 
@@ -369,7 +369,7 @@ func (f *failure) recordFirst(err error) (first bool) {
 	return true
 }
 
-func (f *failure) current() error {
+func (f *failure) currentError() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.err
