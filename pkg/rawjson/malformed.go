@@ -26,3 +26,7 @@ func CheckEnd(b []byte, end int) error {
 	}
 	return nil
 }
+
+// FailAt encodes the index of an error as a negative number, so that walking functions return one int. It is its own
+// inverse.
+func FailAt(i int) int { return ^i }

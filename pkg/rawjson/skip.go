@@ -8,10 +8,6 @@ import (
 // MaxDepth bounds the nesting of objects and arrays. API objects stay far below; deeper values are rejected.
 const MaxDepth = 500
 
-// FailAt encodes the index of an error as a negative number, so that walking functions return one int. It is its own
-// inverse.
-func FailAt(i int) int { return ^i }
-
 // SkipSpace returns the index of the next byte that is not white space.
 func SkipSpace(b []byte, i int) int {
 	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\t' || b[i] == '\r') {

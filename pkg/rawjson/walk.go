@@ -1,5 +1,10 @@
 package rawjson
 
+import (
+	"bytes"
+	"encoding/json"
+)
+
 // Members walks the members of one JSON object. After Next returns true, the value starts at I, and the caller must move I
 // to its end. A negative I is an error and ends the walk; after the last member, I is after the closing brace.
 type Members struct {
@@ -91,4 +96,73 @@ func nextItem(b []byte, from int, first bool, closing byte) (i, comma int, more 
 		return SkipSpace(b, i+1), i, true
 	}
 	return FailAt(i), -1, false
+}
+
+// Unquote returns the text of a valid JSON string, given with its quotes. If there are no escapes, the result aliases the
+// string.
+func Unquote(quoted []byte) []byte {
+	inner := quoted[1 : len(quoted)-1]
+	if bytes.IndexByte(inner, '\\') < 0 {
+		return inner
+	}
+	if text, ok := unescapeSimple(inner); ok {
+		return text
+	}
+	var s string
+	if json.Unmarshal(quoted, &s) != nil {
+		return inner // unreachable for strings accepted by SkipString
+	}
+	return []byte(s)
+}
+
+// unescapeSimple decodes a string with single-character escapes only, which suffices for JSON text inside a string. Strings
+// with \u escapes are left to encoding/json, which is five times slower.
+func unescapeSimple(inner []byte) (text []byte, ok bool) {
+	text = make([]byte, 0, len(inner))
+	for {
+		i := bytes.IndexByte(inner, '\\')
+		if i < 0 {
+			return append(text, inner...), true
+		}
+		c := simpleEscapes[inner[i+1]]
+		if c == 0 {
+			return nil, false
+		}
+		text, inner = append(append(text, inner[:i]...), c), inner[i+2:]
+	}
+}
+
+var simpleEscapes = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
+
+// Names detects duplicate names in one object, because their values are ambiguous. The zero value is ready to use.
+type Names struct {
+	few  [16][]byte
+	n    int
+	many map[string]bool
+}
+
+// IsDuplicate reports whether the name was passed before, and records it. The name is retained and must not be modified.
+func (s *Names) IsDuplicate(name []byte) bool {
+	if s.many != nil {
+		if s.many[string(name)] {
+			return true
+		}
+		s.many[string(name)] = true
+		return false
+	}
+	for _, known := range s.few[:s.n] {
+		if bytes.Equal(known, name) {
+			return true
+		}
+	}
+	if s.n < len(s.few) {
+		s.few[s.n] = name
+		s.n++
+		return false
+	}
+	s.many = map[string]bool{string(name): true}
+	for _, known := range s.few {
+		s.many[string(known)] = true
+	}
+	return false
 }

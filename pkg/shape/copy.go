@@ -1,7 +1,6 @@
 package shape
 
 import (
-	"regexp"
 	"strings"
 
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
@@ -72,5 +71,3 @@ func (w *redactionPass) isHarmlessCopy(value []byte) bool {
 	return inner.redactObject(w.others) == nil && len(inner.edits) == 0 && !inner.foundRedacted &&
 		inner.declaredKind == w.kind && w.kind != "" && w.kind != "Secret"
 }
-
-var qualifiedName = regexp.MustCompile(`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)

@@ -1,6 +1,11 @@
 package shape
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -315,4 +320,57 @@ func (w *redactionPass) concealScalar(start, end int) {
 	if !hashes || string(value) == masked {
 		w.hidden |= w.part
 	}
+}
+
+// redactionID returns an ID of everything that determines the redaction of a resource, including the key.
+func (r *redactor) redactionID(resource event.Resource) uint32 {
+	if isSecret(resource) && r != nil {
+		return r.secretID
+	}
+	if r == nil {
+		return firstRedaction
+	}
+	return r.otherID
+}
+
+func hashDescription(description string) uint32 {
+	sum := sha256.Sum256([]byte(description))
+	return max(binary.BigEndian.Uint32(sum[:]), firstRedaction+1)
+}
+
+// redactionVersion is increased when the same configuration redacts different values than before.
+const redactionVersion = 2
+
+// describeRedaction returns everything that the redaction of a policy depends on, for Secrets and for other resources.
+func (p Policy) describeRedaction(key []byte) (secret, other string) {
+	paths := slices.Sorted(slices.Values(p.RedactPaths))
+	other = fmt.Sprintf("%d %s %q", redactionVersion, p.redactMode(), paths)
+	if p.redactMode() == HMAC {
+		other += " " + newHasher(key, p.HMAC.Scope).prefix
+	}
+	return other + " " + p.SecretMetadata.describeShown(), other
+}
+
+// Fingerprint returns a hash of everything that the redaction of a policy depends on. It does not reveal the key.
+func (p Policy) Fingerprint(key []byte) string {
+	if p.redactMode() == None {
+		return None
+	}
+	secret, _ := p.describeRedaction(key)
+	sum := sha256.Sum256([]byte(secret))
+	return hex.EncodeToString(sum[:16])
+}
+
+// newStrictRedactor returns the redactor for resources without a rule: the default redaction, with the paths of all
+// policies.
+func newStrictRedactor(policies []Policy) (*redactor, error) {
+	var all []path.Path
+	for _, p := range policies {
+		paths, err := parsePaths(p.RedactPaths)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, paths...)
+	}
+	return newRedactor(Policy{}, all, nil)
 }

@@ -2,6 +2,7 @@ package shape
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 
@@ -136,3 +137,5 @@ func isQualifiedName(name string) bool { return qualifiedName.MatchString(name) 
 
 // describeShown returns all settings, for the fingerprint of a policy.
 func (m SecretMetadata) describeShown() string { return fmt.Sprintf("%q %q", m.Labels, m.Annotations) }
+
+var qualifiedName = regexp.MustCompile(`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)

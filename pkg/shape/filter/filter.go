@@ -3,6 +3,7 @@ package filter
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/google/cel-go/interpreter"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
 // maxCost bounds one evaluation, in CEL's cost units of about one per step. It is a tenth of the limit for admission
@@ -226,4 +228,73 @@ func (v *changeActivation) decodeOnce(i int, body []byte) ref.Val {
 		v.values[i] = types.DefaultTypeAdapter.NativeToValue(object)
 	}
 	return v.values[i]
+}
+
+// FactsFilter is an expression that uses only change, for callers without the object. Immutable and safe for concurrent use.
+type FactsFilter struct{ filter *Filter }
+
+// NewFactsFilter compiles an expression; "" matches everything. Its errors are for display.
+func NewFactsFilter(expression string) (*FactsFilter, error) {
+	if expression == "" {
+		return &FactsFilter{}, nil
+	}
+	f, err := Compile(expression, false)
+	if err != nil {
+		return nil, err
+	}
+	if f.usesObject {
+		return nil, errors.New("object is not available here: use change.type, change.name and similar")
+	}
+	return &FactsFilter{f}, nil
+}
+
+// Matches reports whether the expression is true. The result is undefined after an error.
+func (f *FactsFilter) Matches(c *event.Change) (bool, error) {
+	if f.filter == nil {
+		return true, nil
+	}
+	return f.filter.Matches(c, nil)
+}
+
+// evaluationError describes a failed evaluation without quoting values of the object, because it is shown on the status
+// page.
+type evaluationError struct{ reason string }
+
+func (e *evaluationError) Error() string { return e.reason }
+
+// knownCELErrors maps prefixes of CEL's error messages to the text that is shown. The rest of a message may quote the
+// object.
+var knownCELErrors = []struct{ begins, shown string }{
+	{"no such key", "no such key"},
+	{"no such attribute", "no such key"},
+	{"no such overload", "no such overload: a value has another type than the expression expects"},
+	{"division by zero", "division by zero"},
+	{"modulus by zero", "division by zero"},
+	{"index out of bounds", "index out of bounds"},
+	{"operation cancelled: actual cost limit exceeded", "actual cost limit exceeded"},
+	{"actual cost limit exceeded", "actual cost limit exceeded"},
+	{"integer overflow", "integer overflow"},
+	{"type conversion error", "a value cannot be converted"},
+	{"unsupported type conversion", "a value cannot be converted"},
+	{"duplicate map key", "duplicate map key"},
+}
+
+var missingKey = regexp.MustCompile(`^no such (?:key|attribute)[^:]*: ([A-Za-z0-9_.-]+)`)
+
+// sanitizeError returns an error that quotes only names from the expression itself.
+func sanitizeError(err error, expression string) error {
+	var malformed *rawjson.MalformedError
+	if errors.As(err, &malformed) {
+		return err
+	}
+	text := err.Error()
+	if m := missingKey.FindStringSubmatch(text); m != nil && (strings.Contains(expression, "."+m[1]) || strings.Contains(expression, `"`+m[1]+`"`)) {
+		return &evaluationError{"no such key: " + m[1]}
+	}
+	for _, f := range knownCELErrors {
+		if strings.HasPrefix(text, f.begins) {
+			return &evaluationError{f.shown}
+		}
+	}
+	return &evaluationError{"the expression failed on an object"}
 }

@@ -1,10 +1,7 @@
 package shape
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
-	"fmt"
+	"bytes"
 	"hash/maphash"
 	"slices"
 
@@ -101,41 +98,58 @@ func (s *Shaper) sealKnown(r *rule, o *event.Observation, older *staleObjects) {
 	}
 }
 
-// redactionID returns an ID of everything that determines the redaction of a resource, including the key.
-func (r *redactor) redactionID(resource event.Resource) uint32 {
-	if isSecret(resource) && r != nil {
-		return r.secretID
+// redactorOf returns the redactor of a resource under the current rules.
+func (s *Shaper) redactorOf(resource event.Resource) *redactor {
+	if index, selected := s.ruleOf(resource); selected {
+		return s.rules[index].redactor
 	}
-	if r == nil {
-		return firstRedaction
-	}
-	return r.otherID
+	return s.strict
 }
 
-func hashDescription(description string) uint32 {
-	sum := sha256.Sum256([]byte(description))
-	return max(binary.BigEndian.Uint32(sum[:]), firstRedaction+1)
+// RedactStoredChange redacts, in place, a journaled change according to the current rules, and reports whether it changed
+// anything. Values that are already redacted stay unchanged. A patch is removed if the states it refers to changed. A change
+// that cannot be redacted loses its bodies, as in [Shaper.WrapAppend].
+func (s *Shaper) RedactStoredChange(c *event.Change) (changed bool) {
+	r := s.redactorOf(c.Resource)
+	if r == nil || c.Type.IsControl() {
+		return false
+	}
+	after := c.After
+	for _, body := range [...]*[]byte{&c.Before, &c.After} {
+		if *body == nil {
+			continue
+		}
+		redacted, _, err := r.redactBody(*body, subject{resource: c.Resource, identity: identityOf(c), stored: true})
+		if err != nil {
+			withholdBodies(c, err)
+			return true
+		}
+		changed = changed || !bytes.Equal(redacted, *body)
+		*body = redacted
+	}
+	if !changed {
+		return false
+	}
+	c.RedactionChanged = claimsDifference(c.Type)
+	if len(c.Patch) > 0 && !bytes.Equal(after, c.After) {
+		c.Patch = nil
+		markOmitted(c, "patch")
+	}
+	return true
 }
 
-// redactionVersion is increased when the same configuration redacts different values than before.
-const redactionVersion = 2
-
-// describeRedaction returns everything that the redaction of a policy depends on, for Secrets and for other resources.
-func (p Policy) describeRedaction(key []byte) (secret, other string) {
-	paths := slices.Sorted(slices.Values(p.RedactPaths))
-	other = fmt.Sprintf("%d %s %q", redactionVersion, p.redactMode(), paths)
-	if p.redactMode() == HMAC {
-		other += " " + newHasher(key, p.HMAC.Scope).prefix
+// RedactStoredBody does the same for a stored state. A state that cannot be redacted is emptied.
+func (s *Shaper) RedactStoredBody(resource event.Resource, b *event.Body) (changed bool) {
+	r := s.redactorOf(resource)
+	if r == nil || len(b.Raw) == 0 {
+		return false
 	}
-	return other + " " + p.SecretMetadata.describeShown(), other
-}
-
-// Fingerprint returns a hash of everything that the redaction of a policy depends on. It does not reveal the key.
-func (p Policy) Fingerprint(key []byte) string {
-	if p.redactMode() == None {
-		return None
+	of := subject{resource: resource, identity: identityOf(&event.Change{Resource: resource, UID: b.UID, Name: b.Key}), stored: true}
+	redacted, _, err := r.redactBody(b.Raw, of)
+	if err != nil {
+		redacted = nil
 	}
-	secret, _ := p.describeRedaction(key)
-	sum := sha256.Sum256([]byte(secret))
-	return hex.EncodeToString(sum[:16])
+	changed = !bytes.Equal(redacted, b.Raw)
+	b.Raw = redacted
+	return changed
 }

@@ -43,3 +43,16 @@ type DeadLetter struct {
 	Reason string    // one line for display, as the sink reported it
 	Change *Change
 }
+
+// Evidence is external input that is kept until the attribution that needs it is resolved. Only the component that stored it
+// interprets the value.
+type Evidence struct {
+	Number uint64 // assigned by the component that stored it
+	Value  []byte
+}
+
+// Record is a change with its offset in the journal.
+type Record struct {
+	Offset uint64 // starts at 1, grows by one per change, never reused
+	Change *Change
+}
