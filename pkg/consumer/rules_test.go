@@ -125,8 +125,8 @@ func (l *ruleModel) existingBodies() map[Key]string {
 	return all
 }
 
-// TestThePageHasTheRulesThatTheCodeNames fails when a rule is added to the page but not to the code in this file.
-func TestThePageHasTheRulesThatTheCodeNames(t *testing.T) {
+// TestPageAndCodeHaveTheSameRules fails when a rule is added to the page but not to the code in this file.
+func TestPageAndCodeHaveTheSameRules(t *testing.T) {
 	page, err := os.ReadFile("../../docs/consuming.md")
 	if err != nil {
 		t.Fatal(err)

@@ -22,10 +22,10 @@ const (
 
 var things = Resource{Cluster: "c", Resource: "things"}
 
-// TestTheRulesEndInTheStateOfTheCluster writes random streams as docs/events.md describes them: with lost history, lost
+// TestRulesRebuildTheStateOfTheCluster writes random streams as docs/events.md describes them: with lost history, lost
 // journals, interrupted snapshots, edited rules, resync, restored backups and repetitions. Both a table and the literal
 // implementation of docs/consuming.md must end in the selected state of the cluster.
-func TestTheRulesEndInTheStateOfTheCluster(t *testing.T) {
+func TestRulesRebuildTheStateOfTheCluster(t *testing.T) {
 	seen := map[string]int{}
 	for seed := range uint64(histories) {
 		w := newWorld(t, rand.New(rand.NewPCG(seed, 17)), seed%2 == 0)
@@ -67,9 +67,9 @@ func TestTheRulesEndInTheStateOfTheCluster(t *testing.T) {
 	}
 }
 
-// TestTheRulesHoldWhateverPartitionComesFirst reads such streams, without restored backups, from three partitions that are
+// TestRulesHoldForAnyPartitionOrder reads such streams, without restored backups, from three partitions that are
 // read at different speeds and repeat parts of themselves.
-func TestTheRulesHoldWhateverPartitionComesFirst(t *testing.T) {
+func TestRulesHoldForAnyPartitionOrder(t *testing.T) {
 	for seed := range uint64(histories) {
 		w := newWorld(t, rand.New(rand.NewPCG(seed, 18)), false)
 		w.runHistory()

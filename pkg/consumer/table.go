@@ -119,13 +119,15 @@ func (t *Table) Gaps() []ResourceGap { return t.gaps }
 func (s *resourceState) applyObject(r Record) error {
 	key := Key{r.Namespace, r.Name}
 	old := s.rows[key]
-	if old.isCurrentAgainst(r) {
+	if old.shouldDrop(r) {
 		return nil
 	}
 	if r.Type != "deleted" && len(r.After) == 0 {
 		return fmt.Errorf("record %s of type %s has no object", r.ID, r.Type)
 	}
-	now := &row{version: version{r.UID, r.ResourceVersion, r.Type == "deleted"}, body: r.After, id: r.ID, observedAt: r.ObservedAt}
+	now := &row{
+		version: version{r.UID, r.ResourceVersion, r.Type == "deleted"}, body: r.After, id: r.ID, observedAt: r.ObservedAt,
+	}
 	if old != nil {
 		now.snapshotID = old.snapshotID
 	}
@@ -167,9 +169,9 @@ func (s *resourceState) setRow(key Key, now *row) {
 	s.rows[key] = now
 }
 
-// isCurrentAgainst reports whether r must be dropped: the row has the same record or a newer one. Comments give the numbers
+// shouldDrop reports whether r must be dropped: the row has the same record or a newer one. Comments give the numbers
 // of the rules in docs/consuming.md.
-func (old *row) isCurrentAgainst(r Record) bool {
+func (old *row) shouldDrop(r Record) bool {
 	switch {
 	case old == nil:
 		return false

@@ -138,9 +138,9 @@ func TestNamespaceSnapshotRemovesNothingElsewhere(t *testing.T) {
 	}
 }
 
-// TestASnapshotIsVerifiedWhateverPartitionComesFirst applies a snapshot during which objects change, in every order that two
+// TestSnapshotIsVerifiedForAnyPartitionOrder applies a snapshot during which objects change, in every order that two
 // partitions can have: the objects are in one, the control records in the other.
-func TestASnapshotIsVerifiedWhateverPartitionComesFirst(t *testing.T) {
+func TestSnapshotIsVerifiedForAnyPartitionOrder(t *testing.T) {
 	objects := []Record{
 		newRecord("snapshot", "a", "1", "5", inSnapshot("s")), newRecord("snapshot", "b", "2", "6", inSnapshot("s")), newRecord("snapshot", "c", "3", "7", inSnapshot("s")),
 		newRecord("updated", "a", "1", "9", setCoalesced, inSnapshot("s")), // a restart during the snapshot, at position 10

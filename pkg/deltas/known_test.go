@@ -20,13 +20,13 @@ func TestKnownSetKeepsTheNewestVersion(t *testing.T) {
 	s.Add(knownPod("a", "2"))
 	s.replaceOrRemove(knownPod("b", "3"))
 	s.replaceOrRemove(knownPod("b", "4"))
-	for _, want := range []event.Known{knownPod("a", "2"), knownPod("b", "4"), {Key: "ns/nobody"}} {
+	for _, want := range []event.Known{knownPod("a", "2"), knownPod("b", "4"), {Key: "ns/unknown"}} {
 		if got := s.lookupKey(want.Key); got != want {
 			t.Errorf("known is %+v, want %+v", got, want)
 		}
 	}
 	s.replaceOrRemove(event.Known{Key: "ns/a"})
-	s.replaceOrRemove(event.Known{Key: "ns/nobody"})
+	s.replaceOrRemove(event.Known{Key: "ns/unknown"})
 	if got := s.lookupKey("ns/a"); got.UID != "" || s.Len() != 1 {
 		t.Errorf("%+v is known, one of %d, though it was taken out", got, s.Len())
 	}
@@ -40,7 +40,7 @@ func TestUnseenKeysAreThoseNotSeenInThisPass(t *testing.T) {
 	unseen := func() []string { return slices.Sorted(slices.Values(s.unseenKeys(100))) }
 	see := func() {
 		s.markSeen("ns/seen")
-		s.markSeen("ns/nobody")
+		s.markSeen("ns/unknown")
 		s.replaceOrRemove(knownPod("replaced", "2"))
 		s.replaceOrRemove(knownPod("new", "3"))
 		s.replaceOrRemove(event.Known{Key: "ns/removed"})

@@ -393,7 +393,7 @@ func (r *consumer) checkSnapshotEnd(end *event.Change) {
 		digest.Add(c.Namespace, c.Name, c.UID, c.ResourceVersion)
 	}
 	if len(r.state) != end.Snapshot.Count || digest.String() != end.Snapshot.Digest {
-		r.t.Fatalf("%s, the stream says %d objects, digest %s", describeChange(end), len(r.state), digest.String())
+		r.t.Fatalf("%s, the stream has %d objects, digest %s", describeChange(end), len(r.state), digest.String())
 	}
 	r.snapshot, r.named = "", nil
 }
@@ -409,6 +409,6 @@ func (r *consumer) compareState(s selection, position string) {
 		known[key] = k.ResourceVersion
 	}
 	if want := r.world.stateAt(s, revisionOf(position)); !maps.Equal(state, want) || !maps.Equal(known, want) {
-		r.t.Fatalf("at %s there is %v, the stream says %v, known is %v", position, want, state, known)
+		r.t.Fatalf("at %s the API server has %v, the stream has %v, known is %v", position, want, state, known)
 	}
 }

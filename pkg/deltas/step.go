@@ -26,7 +26,8 @@ type Scope struct {
 // newControlRecord returns a record about the whole scope.
 func (s Scope) newControlRecord(t event.Type, resourceVersion string, at time.Time) *event.Change {
 	return &event.Change{
-		Type: t, Cluster: s.Cluster, Resource: s.Resource, Namespace: s.Namespace, ResourceVersion: resourceVersion, ObservedAt: at,
+		Type: t, Cluster: s.Cluster, Resource: s.Resource, Namespace: s.Namespace,
+		ResourceVersion: resourceVersion, ObservedAt: at,
 	}
 }
 
@@ -121,16 +122,17 @@ func (s *objectStep) handleWatchEvent(t cache.DeltaType, o *Object) {
 // setKnown records o as known. Versions emitted elsewhere stay recorded if they are newer or of another object: the watch
 // will still bring them.
 func (s *objectStep) setKnown(o *Object) {
-	told := s.filterEmittedElsewhere(func(t event.EmittedVersion) bool {
+	elsewhere := s.filterEmittedElsewhere(func(t event.EmittedVersion) bool {
 		return t.UID != o.UID || isNewer(t.ResourceVersion, o.ResourceVersion)
 	})
 	s.known = o.toKnown()
-	s.known.EmittedElsewhere = told
+	s.known.EmittedElsewhere = elsewhere
 }
 
 // removeKnown records that o is deleted.
 func (s *objectStep) removeKnown(o *Object) {
-	s.known = event.Known{Key: s.known.Key, EmittedElsewhere: s.filterEmittedElsewhere(func(t event.EmittedVersion) bool { return t.UID != o.UID })}
+	elsewhere := s.filterEmittedElsewhere(func(t event.EmittedVersion) bool { return t.UID != o.UID })
+	s.known = event.Known{Key: s.known.Key, EmittedElsewhere: elsewhere}
 }
 
 // filterEmittedElsewhere returns the recorded versions for which keep is true, encoded as in Known.EmittedElsewhere.
@@ -242,7 +244,8 @@ func (s *objectStep) clearEmittedElsewhere(uid string) (others []event.EmittedVe
 // emitMissingDeletes emits the deletes of these versions, after all older changes and before by.
 func (s *objectStep) emitMissingDeletes(others []event.EmittedVersion, by *Object) {
 	for _, t := range others {
-		s.emitGone(stubFromKnown(event.Known{Key: s.known.Key, UID: t.UID, ResourceVersion: t.ResourceVersion}, by.ObservedAt))
+		known := event.Known{Key: s.known.Key, UID: t.UID, ResourceVersion: t.ResourceVersion}
+		s.emitGone(stubFromKnown(known, by.ObservedAt))
 	}
 }
 

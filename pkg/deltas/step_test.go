@@ -102,9 +102,9 @@ func FuzzStepIsPure(f *testing.F) {
 	})
 }
 
-// FuzzABatchIsDrained checks that DeltaFIFO is empty after each call, and that the known objects always match the
+// FuzzBatchesAreDrained checks that DeltaFIFO is empty after each call, and that the known objects always match the
 // observations.
-func FuzzABatchIsDrained(f *testing.F) {
+func FuzzBatchesAreDrained(f *testing.F) {
 	f.Add([]byte{1, 0, 0, 1, 2, 3, 1, 0, 0, 1, 9, 9, 9, 9, 9, 9, 9})
 	f.Add([]byte{0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 1, 3, 5, 7, 9, 11})
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -75,7 +75,8 @@ func AppendNames(b, manager, operation, subresource, time []byte) []byte {
 }
 
 func isUsableSummary(summary string) bool {
-	return len(summary) >= partsSize && summary[0]&^(summaryDeleting|summaryWritersTruncated|summaryMetadataOnly) == summaryVersion
+	const flags = summaryDeleting | summaryWritersTruncated | summaryMetadataOnly
+	return len(summary) >= partsSize && summary[0]&^flags == summaryVersion
 }
 
 func hasTruncatedWriters(summary string) bool { return summary[0]&summaryWritersTruncated != 0 }

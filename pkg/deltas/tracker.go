@@ -175,7 +175,9 @@ func (t *Tracker) FinishList(position string) event.Observation {
 	o := t.NewObservation()
 	if s := t.list.Snapshot; s != nil {
 		end := t.currentScope().newControlRecord(event.SnapshotEnd, position, t.now())
-		end.Snapshot = &event.SnapshotInfo{ID: s.ID, Position: position, Count: t.known.Len(), Digest: t.known.computeDigest()}
+		end.Snapshot = &event.SnapshotInfo{
+			ID: s.ID, Position: position, Count: t.known.Len(), Digest: t.known.computeDigest(),
+		}
 		o = t.NewObservation(end)
 	}
 	t.list = nil
@@ -204,7 +206,9 @@ func (t *Tracker) ObserveBodies(objects []*Object) event.Observation {
 		if !object.matchesKnown(known) {
 			continue
 		}
-		o.Bodies = append(o.Bodies, event.Body{Key: known.Key, UID: known.UID, ResourceVersion: known.ResourceVersion, Raw: object.Raw})
+		o.Bodies = append(o.Bodies, event.Body{
+			Key: known.Key, UID: known.UID, ResourceVersion: known.ResourceVersion, Raw: object.Raw,
+		})
 		if known.Summary == "" && object.Summary != "" {
 			known.Summary = object.Summary
 			t.known.replaceOrRemove(known)

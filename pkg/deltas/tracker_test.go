@@ -85,7 +85,7 @@ func TestTrackerNeverBlocks(t *testing.T) {
 		},
 		"deletes of what is not known": {{watch.Deleted, newPod("b", "2")}, {watch.Deleted, newPod("c", "3")}},
 		"a bookmark":                   {{watch.Bookmark, newPod("", "2")}, {watch.Added, newPod("b", "3")}},
-		"what no API server says":      {{"GREETING", newPod("a", "2")}},
+		"an unknown event type":        {{"GREETING", newPod("a", "2")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { // fails if all goroutines are blocked

@@ -23,9 +23,9 @@ func TestIDIsAPureFunctionOfIdentity(t *testing.T) {
 	}
 }
 
-// TestWhatIsEmittedAgainHasAnotherID ensures that dropping duplicates by ID is correct after a lost journal, edited rules
+// TestReemittedVersionsHaveAnotherID ensures that dropping duplicates by ID is correct after a lost journal, edited rules
 // and a resync: they emit a version that the consumer has already seen and must apply again.
-func TestWhatIsEmittedAgainHasAnotherID(t *testing.T) {
+func TestReemittedVersionsHaveAnotherID(t *testing.T) {
 	ids := map[string]string{}
 	for what, c := range map[string]Change{
 		"snapshot s1": {Type: Snapshot, Snapshot: &SnapshotInfo{ID: "s1"}}, "snapshot s2": {Type: Snapshot, Snapshot: &SnapshotInfo{ID: "s2"}},
@@ -40,9 +40,9 @@ func TestWhatIsEmittedAgainHasAnotherID(t *testing.T) {
 	}
 }
 
-// TestAChangeWithinASnapshotKeepsItsID: only records of type snapshot include the snapshot in their ID. Other changes that
+// TestChangesWithinASnapshotKeepTheirID: only records of type snapshot include the snapshot in their ID. Other changes that
 // are emitted while a snapshot is interrupted happened once.
-func TestAChangeWithinASnapshotKeepsItsID(t *testing.T) {
+func TestChangesWithinASnapshotKeepTheirID(t *testing.T) {
 	alone := Change{Type: Updated, Cluster: "prod", UID: "u1", ResourceVersion: "7"}
 	within := alone
 	within.Snapshot = &SnapshotInfo{ID: "s1"}
@@ -62,7 +62,7 @@ func TestGapsOfDifferentResourcesOrPositionsDiffer(t *testing.T) {
 	}
 }
 
-func TestKeyTellsObjectsApart(t *testing.T) {
+func TestKeyDistinguishesObjects(t *testing.T) {
 	c := Change{Resource: Resource{Resource: "pods"}, Namespace: "a", Name: "b"}
 	if got, want := c.Key(), "core/pods/a/b"; got != want {
 		t.Errorf("key %q, want %q", got, want)
@@ -73,7 +73,7 @@ func TestKeyTellsObjectsApart(t *testing.T) {
 	}
 }
 
-func TestDigestsTellSetsApartWhateverTheirOrder(t *testing.T) {
+func TestDigestsDistinguishSetsInAnyOrder(t *testing.T) {
 	of := func(objects ...[4]string) string {
 		var d Digest
 		for _, o := range objects {

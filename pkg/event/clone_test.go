@@ -26,7 +26,7 @@ func TestCloneSharesNoMemory(t *testing.T) {
 	})
 }
 
-func TestCloneKeepsWhatIsMissingApartFromWhatIsEmpty(t *testing.T) {
+func TestCloneKeepsNilAndEmptyApart(t *testing.T) {
 	c := Change{After: []byte{}, Changed: []string{strings.Repeat("a", 1000), "b"}}
 	if d := c.Clone(); !reflect.DeepEqual(&c, d) {
 		t.Errorf("the clone differs:\n%+v\n%+v", c, *d)
@@ -65,24 +65,24 @@ func fillEveryField(v reflect.Value) {
 }
 
 // visitMemory reports all memory outside v that v refers to.
-func visitMemory(v reflect.Value, path string, tell func(at unsafe.Pointer, path string)) {
+func visitMemory(v reflect.Value, path string, visit func(at unsafe.Pointer, path string)) {
 	switch v.Kind() {
 	case reflect.String:
-		tell(unsafe.Pointer(unsafe.StringData(v.String())), path)
+		visit(unsafe.Pointer(unsafe.StringData(v.String())), path)
 	case reflect.Slice:
-		tell(v.UnsafePointer(), path)
+		visit(v.UnsafePointer(), path)
 		for i := range v.Len() {
-			visitMemory(v.Index(i), fmt.Sprintf("%s[%d]", path, i), tell)
+			visitMemory(v.Index(i), fmt.Sprintf("%s[%d]", path, i), visit)
 		}
 	case reflect.Pointer:
-		tell(v.UnsafePointer(), path)
-		visitMemory(v.Elem(), path, tell)
+		visit(v.UnsafePointer(), path)
+		visitMemory(v.Elem(), path, visit)
 	case reflect.Struct:
 		if v.Type() == reflect.TypeFor[time.Time]() {
 			return
 		}
 		for i := range v.NumField() {
-			visitMemory(v.Field(i), path+"."+v.Type().Field(i).Name, tell)
+			visitMemory(v.Field(i), path+"."+v.Type().Field(i).Name, visit)
 		}
 	}
 }

@@ -35,7 +35,9 @@ var attributes = []Attribute{
 	{Name: "specversion", write: constantValue("1.0")},
 	{Name: "id", write: func(b []byte, c *event.Change) []byte { return append(b, c.ID()...) }},
 	{Name: "source", write: appendSource},
-	{Name: "type", write: func(b []byte, c *event.Change) []byte { return append(append(b, "io.kubecdc.resource."...), c.Type...) }},
+	{Name: "type", write: func(b []byte, c *event.Change) []byte {
+		return append(append(b, "io.kubecdc.resource."...), c.Type...)
+	}},
 	{Name: "subject", write: appendSubject},
 	{Name: "time", write: func(b []byte, c *event.Change) []byte {
 		return c.ObservedAt.UTC().AppendFormat(b, time.RFC3339Nano)

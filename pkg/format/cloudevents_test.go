@@ -38,7 +38,7 @@ func attributeValue(t *testing.T, name string, c *event.Change) string {
 	return ""
 }
 
-func TestSequencesSortAsTextTheWayVersionsSort(t *testing.T) {
+func TestSequencesSortLikeVersions(t *testing.T) {
 	c := sampleChange()
 	last := ""
 	for _, rv := range []string{"0", "9", "10", "99999999999", "18446744073709551615"} {

@@ -41,7 +41,8 @@ func Parse(name string) (Format, error) {
 			return Format(f), nil
 		}
 	}
-	return JSON, fmt.Errorf("%q is not a format; expected json, cloudevents, cloudevents-structured, debezium or upsert", name)
+	return JSON, fmt.Errorf(
+		"%q is not a format; expected json, cloudevents, cloudevents-structured, debezium or upsert", name)
 }
 
 // String returns the name of f.

@@ -60,7 +60,9 @@ func (f *recordFacts) isConsistent(beside string) bool {
 }
 
 func (f *recordFacts) emittedRecord() event.EmittedRecord {
-	e := event.EmittedRecord{ID: f.id, Type: event.Type(f.kind), Resource: event.Resource{Group: f.group, Resource: f.resource}}
+	e := event.EmittedRecord{
+		ID: f.id, Type: event.Type(f.kind), Resource: event.Resource{Group: f.group, Resource: f.resource},
+	}
 	if e.Type.IsControl() {
 		return e
 	}
@@ -77,7 +79,10 @@ func readHeaders(id string, beside func(name string) string) (e event.EmittedRec
 	if len(key) != 4 {
 		return event.EmittedRecord{}, false
 	}
-	f := recordFacts{id: id, kind: beside(HeaderType), cluster: beside(HeaderCluster), group: key[0], resource: key[1], namespace: key[2], name: key[3]}
+	f := recordFacts{
+		id: id, kind: beside(HeaderType), cluster: beside(HeaderCluster),
+		group: key[0], resource: key[1], namespace: key[2], name: key[3],
+	}
 	if f.group == "core" {
 		f.group = ""
 	}

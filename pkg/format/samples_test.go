@@ -11,7 +11,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-var update = flag.Bool("update", false, "write the samples of testdata anew; read every one before you commit it")
+var update = flag.Bool("update", false, "rewrite the samples in testdata; review each one before committing")
 
 // namedChange is a change shown in docs/events.md.
 type namedChange struct {

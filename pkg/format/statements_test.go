@@ -30,17 +30,17 @@ var sectionChecks = map[string]func(t *testing.T, c *event.Change){
 // sectionTests names the tests of sections that concern more than one change: file and function.
 var sectionTests = map[string][]string{
 	"Snapshots": {
-		"pkg/deltas/property_test.go TestEveryRevisionIsEmittedOnceThroughCrashes", "pkg/consumer/stream_test.go TestTheRulesEndInTheStateOfTheCluster",
-		"pkg/event/change_test.go TestWhatIsEmittedAgainHasAnotherID", "pkg/event/change_test.go TestAChangeWithinASnapshotKeepsItsID",
-		"pkg/event/change_test.go TestDigestsTellSetsApartWhateverTheirOrder",
+		"pkg/deltas/property_test.go TestEveryRevisionIsEmittedOnceThroughCrashes", "pkg/consumer/stream_test.go TestRulesRebuildTheStateOfTheCluster",
+		"pkg/event/change_test.go TestReemittedVersionsHaveAnotherID", "pkg/event/change_test.go TestChangesWithinASnapshotKeepTheirID",
+		"pkg/event/change_test.go TestDigestsDistinguishSetsInAnyOrder",
 	},
 	"What stays": {"tools/eventschema/schema_test.go TestAStrictSchemaCanFail", "tools/eventschema/schema_test.go TestPublishedSchemasAreUpToDate"},
 	"Samples":    {"pkg/format/samples_test.go TestTheDocumentationShowsTheSamples"},
 	"The rules": {
-		"pkg/consumer/rules_test.go TestThePageHasTheRulesThatTheCodeNames", "pkg/consumer/stream_test.go TestTheRulesEndInTheStateOfTheCluster",
-		"pkg/consumer/stream_test.go TestTheRulesHoldWhateverPartitionComesFirst", "test/sinktest/suite.go testObjectsShareALane",
+		"pkg/consumer/rules_test.go TestPageAndCodeHaveTheSameRules", "pkg/consumer/stream_test.go TestRulesRebuildTheStateOfTheCluster",
+		"pkg/consumer/stream_test.go TestRulesHoldForAnyPartitionOrder", "test/sinktest/suite.go testObjectsShareALane",
 	},
-	"Proving it": {"pkg/consumer/table_test.go TestASnapshotIsVerifiedWhateverPartitionComesFirst", "pkg/consumer/table_test.go TestASnapshotThatLacksAnObjectIsNotVerified"},
+	"Proving it": {"pkg/consumer/table_test.go TestSnapshotIsVerifiedForAnyPartitionOrder", "pkg/consumer/table_test.go TestASnapshotThatLacksAnObjectIsNotVerified"},
 	"By format":  {"test/e2e/formats_test.go TestFlinkAcceptsAWholeRun", "test/e2e/formats_test.go TestACompactedTopicEqualsTheCluster"},
 	"Example":    {"pkg/consumer/example_test.go Example"},
 }
@@ -300,7 +300,7 @@ func checkFactsHeader(t *testing.T, c *event.Change) {
 		}
 	}
 	if len(c.Omitted) > 0 && !Upsert.NeedsFactsHeader(c) {
-		t.Errorf("%s: nothing says that the object is not whole", c.ID())
+		t.Errorf("%s: nothing shows that the object is incomplete", c.ID())
 	}
 	facts, order := readObject(t, AppendFacts(nil, c))
 	for _, body := range []string{"patch", "before", "after"} {

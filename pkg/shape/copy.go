@@ -43,7 +43,9 @@ func copyKindOf[T string | []byte](name T) copyKind {
 const maxCopyDepth = 3
 
 // annotationsTree applies to every object except Secrets: only copies in its annotations need to be inspected.
-var annotationsTree = &path.Tree{Names: map[string]*path.Tree{"metadata": {Names: map[string]*path.Tree{"annotations": {Copies: true}}}}}
+var annotationsTree = &path.Tree{Names: map[string]*path.Tree{
+	"metadata": {Names: map[string]*path.Tree{"annotations": {Copies: true}}},
+}}
 
 // annotationTree returns the tree for the value of an annotation; next is the tree according to the paths. An annotation
 // with a copy is redacted completely, unless the copy is of the same kind as the object and holds nothing to redact. A copy
@@ -67,7 +69,9 @@ func (w *redactionPass) isHarmlessCopy(value []byte) bool {
 	if value[0] != '"' || w.depth == maxCopyDepth {
 		return string(value) == "null"
 	}
-	inner := redactionPass{redactor: w.redactor, b: rawjson.Unquote(value), kind: w.kind, trusted: w.trusted, depth: w.depth + 1}
+	inner := redactionPass{
+		redactor: w.redactor, b: rawjson.Unquote(value), kind: w.kind, trusted: w.trusted, depth: w.depth + 1,
+	}
 	return inner.redactObject(w.others) == nil && len(inner.edits) == 0 && !inner.foundRedacted &&
 		inner.declaredKind == w.kind && w.kind != "" && w.kind != "Secret"
 }

@@ -36,7 +36,7 @@ func gzipBase64(t testing.TB, text string) string {
 	return base64.StdEncoding.EncodeToString(b.Bytes())
 }
 
-func TestCopiesOnOtherKindsAreShapedAsWhatTheyCopy(t *testing.T) {
+func TestCopiesOnOtherKindsAreRedacted(t *testing.T) {
 	const ofSecret, ofDeployment = `{"apiVersion":"v1","kind":"Secret","data":{"p":"aHVudGVy"}}`, `{"kind":"Deployment","spec":{"replicas":1}}`
 	const kubectl = "kubectl.kubernetes.io/last-applied-configuration"
 	for name, c := range map[string]struct {
@@ -52,7 +52,7 @@ func TestCopiesOnOtherKindsAreShapedAsWhatTheyCopy(t *testing.T) {
 		"of a Secret, by kapp":           {"kapp.k14s.io/original", ofSecret, false},
 		"of a Secret, by Banzai":         {"banzaicloud.com/last-applied", gzipBase64(t, ofSecret), false},
 		"of a Secret, by KubeVela":       {"app.oam.dev/last-applied-configuration", ofSecret, false},
-		"of a Secret, by nobody known":   {"example.com/Last-Applied", ofSecret, false},
+		"of a Secret, by unknown tool":   {"example.com/Last-Applied", ofSecret, false},
 		"of another kind":                {kubectl, `{"kind":"ConfigMap"}`, false},
 		"of no kind":                     {kubectl, `{"data":{"p":"aHVudGVy"}}`, false},
 		"of two kinds":                   {kubectl, `{"kind":"Secret","data":{"p":"aHVudGVy"},"kind":"Deployment"}`, false},
@@ -85,7 +85,7 @@ func TestCopiesOnOtherKindsAreShapedAsWhatTheyCopy(t *testing.T) {
 	}
 }
 
-func TestACopyOfASecretOfAnotherGroupIsNoExcuse(t *testing.T) {
+func TestCopiesOfSecretsInAnotherGroupAreRedacted(t *testing.T) {
 	other := event.Resource{Group: "example.com", Version: "v1", Resource: "secrets", Kind: "Secret"}
 	body := `{"metadata":{"annotations":{"kapp.k14s.io/original":` + quoteJSON(t, `{"apiVersion":"v1","kind":"Secret","data":{"p":"aHVudGVy"}}`) + `}}}`
 	if got := redactWith(t, redactorFor(t, Mask), other, body); strings.Contains(got, "aHVudGVy") {
@@ -119,7 +119,7 @@ func TestLabelsAndAnnotationsOfSecretsAreShownByName(t *testing.T) {
 	}
 }
 
-func TestOfASecretNothingIsShownBecauseOfItsForm(t *testing.T) {
+func TestSecretsOfAnyFormAreRedacted(t *testing.T) {
 	for _, body := range []string{
 		`{"metadata":"hunter"}`, `{"metadata":["hunter"]}`, `{"type":{"a":"hunter"}}`, `{"kind":["hunter"]}`, `{"metadata":{"name":{"a":"hunter"}}}`,
 		`{"metadata":{"labels":"hunter"}}`, `{"metadata":{"annotations":["hunter"]}}`, `{"metadata":{"annotations":{"helm.sh/hook":{"a":"hunter"}}}}`,

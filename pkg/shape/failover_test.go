@@ -28,7 +28,7 @@ func newFailoverScene(t *testing.T, resource event.Resource, p Policy) *scene {
 	return s
 }
 
-func TestStatesThatAreBroughtAreStoredRedactedOnly(t *testing.T) {
+func TestFailoverStatesAreStoredRedacted(t *testing.T) {
 	for _, mode := range []string{Mask, Drop, HMAC} {
 		s := newFailoverScene(t, secret, Policy{Redact: mode, Before: "full"})
 		stored := string(s.shapeBody(secret, string(secretWith("hunter").After)).Bodies[0].Raw)
@@ -41,7 +41,7 @@ func TestStatesThatAreBroughtAreStoredRedactedOnly(t *testing.T) {
 	}
 }
 
-func TestTheFirstUpdateAfterATakeOverCarriesTheStateThatWasBrought(t *testing.T) {
+func TestFirstUpdateAfterFailoverCarriesTheState(t *testing.T) {
 	for _, resource := range []event.Resource{deployment, secret} {
 		s := newFailoverScene(t, resource, Policy{Redact: HMAC, Before: "full", Changed: "jsonPatch"})
 		c := updatedTo(resource, `{"data":{"p":"b"}}`)
@@ -52,7 +52,7 @@ func TestTheFirstUpdateAfterATakeOverCarriesTheStateThatWasBrought(t *testing.T)
 	}
 }
 
-func TestStatesAreNotStoredWhereNobodyAsksForThem(t *testing.T) {
+func TestStatesAreStoredOnlyIfARuleNeedsThem(t *testing.T) {
 	s := newFailoverScene(t, deployment, Policy{})
 	if got := s.shapeBody(deployment, `{}`); len(got.Bodies) > 0 {
 		t.Errorf("%s was stored", got.Bodies[0].Raw)
@@ -68,8 +68,8 @@ func TestStatesAreNotStoredWhereNobodyAsksForThem(t *testing.T) {
 	}
 }
 
-// TestStatesAreMissingWhereARuleBeginsToAskForThem: objects that were known under another rule have no stored states.
-func TestStatesAreMissingWhereARuleBeginsToAskForThem(t *testing.T) {
+// TestStatesAreMissingWhenARuleStartsToNeedThem: objects that were known under another rule have no stored states.
+func TestStatesAreMissingWhenARuleStartsToNeedThem(t *testing.T) {
 	known := event.Known{Key: "n/a", UID: "u", ResourceVersion: "1"}
 	for name, one := range map[string]struct {
 		before  string

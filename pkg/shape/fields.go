@@ -7,7 +7,8 @@ import (
 
 // identityPaths are the members that identify an object. They are part of every event and cannot be removed.
 var identityPaths = []path.Path{
-	path.OfNames("apiVersion"), path.OfNames("kind"), path.OfNames("metadata", "name"), path.OfNames("metadata", "namespace"),
+	path.OfNames("apiVersion"), path.OfNames("kind"),
+	path.OfNames("metadata", "name"), path.OfNames("metadata", "namespace"),
 	path.OfNames("metadata", "uid"), path.OfNames("metadata", "resourceVersion"),
 }
 

@@ -47,7 +47,7 @@ func TestAFilterSeesTheLastStateOfWhatIsDeleted(t *testing.T) {
 			c.Before = []byte(body)
 		}
 		if got := s.shapeChanges(c); len(got) != want {
-			t.Errorf("%q: %d told", body, len(got))
+			t.Errorf("%q: %d emitted", body, len(got))
 		}
 	}
 }
@@ -88,7 +88,7 @@ func TestACostlyFilterIsCutOff(t *testing.T) {
 	}
 }
 
-func TestSlipsInFiltersAreFoundBeforeAnythingRuns(t *testing.T) {
+func TestFilterErrorsAreFoundAtLoad(t *testing.T) {
 	for expression, want := range map[string]string{
 		`objct.spec == 1`:       `line 1, column 1: "objct" is unknown; known variables are change.actor.manager, `,
 		`change.typ == "added"`: `is unknown`,

@@ -28,7 +28,7 @@ func TestObjectsThatAPathMatchesAreCounted(t *testing.T) {
 	}
 }
 
-func TestAPathThatOnlyCustomResourcesHaveIsDoubted(t *testing.T) {
+func TestPathsOfCustomResourcesGiveAWarning(t *testing.T) {
 	p := Policy{RedactPaths: []string{"spec.x", "sepc.x", "[*].x"}, IgnoreChanges: []string{"statsu"}}
 	var keys []string
 	for _, doubt := range p.Warnings() {
@@ -39,8 +39,8 @@ func TestAPathThatOnlyCustomResourcesHaveIsDoubted(t *testing.T) {
 	}
 }
 
-// FuzzPathsAreReadAsTheyAreWritten checks that the string form of a parsed path parses to the same path.
-func FuzzPathsAreReadAsTheyAreWritten(f *testing.F) {
+// FuzzPathStringRoundTrips checks that the string form of a parsed path parses to the same path.
+func FuzzPathStringRoundTrips(f *testing.F) {
 	for _, text := range []string{
 		"spec", "spec.containers[*].env[*].value", `metadata.annotations["a.b/c"]`, `data["1"]`, "[*].a", "$.x", "/spec", "a..b", "a[", `a["`, `a['b"c']`, `a['b"]c']`, "spec[0]",
 	} {

@@ -97,7 +97,8 @@ func (p Policy) validateRedaction(problem problemFunc, keyed bool) {
 	for i, named := range readTree(problem, "redactPaths", p.RedactPaths) {
 		for _, id := range identityPaths {
 			if named != nil && named.Overlaps(id) {
-				problem("redactPaths["+strconv.Itoa(i)+"]", "%q includes a member that identifies the object (%s)", p.RedactPaths[i], id)
+				problem("redactPaths["+strconv.Itoa(i)+"]",
+					"%q includes a member that identifies the object (%s)", p.RedactPaths[i], id)
 				break
 			}
 		}
@@ -142,7 +143,8 @@ func (p Policy) parseAllPaths() (redact, only, ignore, keep, drop []path.Path, e
 		texts []string
 		paths *[]path.Path
 	}{
-		{"redactPaths", p.RedactPaths, &redact}, {"onlyIfChanged", p.OnlyIfChanged, &only}, {"ignoreChanges", p.IgnoreChanges, &ignore},
+		{"redactPaths", p.RedactPaths, &redact},
+		{"onlyIfChanged", p.OnlyIfChanged, &only}, {"ignoreChanges", p.IgnoreChanges, &ignore},
 		{"fields.keep", p.Fields.Keep, &keep}, {"fields.drop", p.Fields.Drop, &drop},
 	} {
 		if *kind.paths, err = parsePaths(kind.texts); err != nil {
@@ -188,7 +190,8 @@ func (p Policy) Warnings() []Warning {
 			}
 			if first, yes := parsed.CustomRoot(); yes {
 				all = append(all, Warning{fmt.Sprintf("%s[%d]", key, i), fmt.Sprintf(
-					"%q starts with %q, which no built-in resource has; it can match only in custom resources", text, first)})
+					"%q starts with %q, which no built-in resource has; it can match only in custom resources",
+					text, first)})
 			}
 		}
 	}

@@ -45,7 +45,10 @@ func newRedactor(p Policy, paths []path.Path, key []byte) (*redactor, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &redactor{mode: p.redactMode(), paths: t, secrets: p.SecretMetadata.redactionTree().Union(t), others: annotationsTree.Union(t)}
+	r := &redactor{
+		mode: p.redactMode(), paths: t,
+		secrets: p.SecretMetadata.redactionTree().Union(t), others: annotationsTree.Union(t),
+	}
 	if r.mode == HMAC {
 		r.hasher = newHasher(key, p.HMAC.Scope)
 	}
@@ -74,11 +77,14 @@ func (r *redactor) redactBody(body []byte, of subject) (redacted []byte, hidden 
 	if isSecret(of.resource) {
 		t, trusted = r.secrets, false
 	}
-	w := redactionPass{redactor: r, b: body, kind: of.resource.Kind, identity: of.identity, stored: of.stored, trusted: trusted}
+	w := redactionPass{
+		redactor: r, b: body, kind: of.resource.Kind, identity: of.identity, stored: of.stored, trusted: trusted,
+	}
 	if err := w.redactObject(t); err != nil {
 		return nil, 0, err
 	}
-	if w.keptCopies && (len(w.edits) > 0 || w.foundRedacted) { // a copy without redactions may still hold the object's earlier, secret values
+	if w.keptCopies && (len(w.edits) > 0 || w.foundRedacted) {
+		// A copy without redactions may still hold earlier, secret values of the object.
 		w = redactionPass{redactor: r, b: body, kind: w.kind, identity: w.identity, stored: w.stored, hideCopies: true}
 		if err := w.redactObject(t); err != nil {
 			return nil, 0, err
@@ -308,8 +314,8 @@ func (w *redactionPass) concealScalar(start, end int) {
 	switch {
 	case string(value) == "null": // null reveals nothing
 		return
-	case w.stored && (string(value) == masked || hashes && w.hasher.isOwnHash(value)): // the original value is no longer known
-		w.foundRedacted = true
+	case w.stored && (string(value) == masked || hashes && w.hasher.isOwnHash(value)):
+		w.foundRedacted = true // the original value is no longer known
 	case w.stored && hashes && isHash(value): // hashed with a key that must not be used any more
 		w.edits = append(w.edits, edit{start, end, maskedText})
 	case hashes:

@@ -42,7 +42,7 @@ func redactWith(t testing.TB, r *redactor, resource event.Resource, body string)
 	return string(out)
 }
 
-func TestOfASecretOnlyTheNamesOfItsValuesAreShown(t *testing.T) {
+func TestSecretsShowOnlyNames(t *testing.T) {
 	const body = `{"kind":"Secret", "metadata":{"name":"a","labels":{"l":"m"},"annotations":{"x":"y","kubernetes.io/service-account.name":"sa","kubectl.kubernetes.io/last-applied-configuration":"{\"data\":{\"p\":\"aHVudGVy\"}}"},"finalizers":["f"],"ownerReferences":[{"name":"o","note":"n"}],"managedFields":[1]}, "immutable":true,
  "data":{"p":"aHVudGVy","q":"","bin":"AAEC/w=="},"stringData":{"p":"hunter"},"type":"Opaque","unheardOf":{"x":[1,true,null,"hunter"]}}`
 	for mode, want := range map[string]string{
@@ -108,14 +108,14 @@ func TestWithScopeGlobalEqualValuesHaveEqualHashes(t *testing.T) {
 	rotated := hashOf(t, newWith("global", "another key, also 16 bytes or more"), "u", body)
 	id := func(hash string) string { return strings.Split(hash, ":")[1] }
 	if rotated["a"] == got["a"] || id(rotated["a"]) == id(got["a"]) || id(got["a"]) != id(got["c"]) {
-		t.Errorf("the key cannot be told from %v and %v", got, rotated)
+		t.Errorf("the key IDs of %v and %v do not differ", got, rotated)
 	}
 	if bound := hashOf(t, newWith("object", key), "u", body); bound["a"] == got["a"] || id(bound["a"]) == id(got["a"]) {
 		t.Errorf("scope object gives %v, scope global %v", bound, got)
 	}
 }
 
-func TestWhatIsStoredIsNotRedactedTwice(t *testing.T) {
+func TestStoredValuesAreNotRedactedTwice(t *testing.T) {
 	const body = `{"metadata":{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{}"}},"data":{"a":"x","b":"***"}}`
 	for _, mode := range []string{Mask, Drop, HMAC} {
 		r := redactorFor(t, mode)
@@ -175,7 +175,7 @@ func TestAnObjectWithNothingToHideIsNotCopied(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeRedactedIsNotShown(t *testing.T) {
+func TestUnredactableObjectsAreWithheld(t *testing.T) {
 	s, err := New([]Policy{{}}, Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -190,7 +190,7 @@ func TestWhatCannotBeRedactedIsNotShown(t *testing.T) {
 	}
 }
 
-func TestPathsSayWhatIsWrongWithThem(t *testing.T) {
+func TestInvalidPathsAreExplained(t *testing.T) {
 	for text, want := range map[string]string{
 		"":              `"" is not a path`,
 		".spec":         `".spec": expected a name`,

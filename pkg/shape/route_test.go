@@ -94,7 +94,7 @@ func TestTheFirstRouteThatMatchesDecides(t *testing.T) {
 }
 
 // A control record must go to the same sinks as the changes that it concerns.
-func TestARecordOfAResourceGoesToEverySinkThatGetsItsChanges(t *testing.T) {
+func TestControlRecordsGoToEverySinkOfTheirResource(t *testing.T) {
 	r := routesOf(t,
 		Route{MatchResource: resourceIs("events")},
 		Route{MatchResource: resourceIs("secrets"), Topics: map[string]string{"audit": "secrets"}},

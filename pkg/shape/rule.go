@@ -68,7 +68,8 @@ func compileRule(p Policy, options Options) (*rule, error) {
 		}
 	}
 	describes := r.changed != "" && r.changed != changedNone
-	r.keepsBodies = r.before || describes || r.onlyIfChanged != nil || r.ignoreChanges != nil || r.filter != nil && r.filter.UsesOldObject()
+	r.keepsBodies = r.before || describes || r.onlyIfChanged != nil || r.ignoreChanges != nil ||
+		r.filter != nil && r.filter.UsesOldObject()
 	r.passesUnchanged = !r.keepsBodies && r.filter == nil && r.fields == nil && r.redactor == nil
 	return r, nil
 }
@@ -160,7 +161,8 @@ func (r *rule) redactBodies(o *event.Observation, older *staleObjects) {
 	kept := o.Bodies[:0]
 	for _, b := range o.Bodies {
 		if r.redactor != nil {
-			of := subject{resource: o.Resource, identity: identityOf(&event.Change{Resource: o.Resource, UID: b.UID, Name: b.Key})}
+			identity := identityOf(&event.Change{Resource: o.Resource, UID: b.UID, Name: b.Key})
+			of := subject{resource: o.Resource, identity: identity}
 			var err error
 			if b.Raw, _, err = r.redactor.redactBody(b.Raw, of); err != nil {
 				continue
@@ -244,7 +246,10 @@ func (r *rule) redactChange(c *event.Change, last *[]byte) (hidden objectParts, 
 // isUnchanged reports whether an update changed nothing relevant for onlyIfChanged or ignoreChanges. It returns false if a
 // masked value may have changed or the states cannot be compared.
 func (r *rule) isUnchanged(c *event.Change, last []byte, hidden objectParts) bool {
-	if r.onlyIfChanged == nil && r.ignoreChanges == nil || c.Type != event.Updated || last == nil || c.After == nil || hidden&partOfClass[c.Class] != 0 {
+	if r.onlyIfChanged == nil && r.ignoreChanges == nil || c.Type != event.Updated || last == nil || c.After == nil {
+		return false
+	}
+	if hidden&partOfClass[c.Class] != 0 { // a masked value may have changed
 		return false
 	}
 	if r.onlyIfChanged != nil {

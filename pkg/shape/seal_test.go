@@ -17,7 +17,7 @@ func secretWith(value string) *event.Change {
 	return updatedTo(secret, `{"kind":"Secret","metadata":{"name":"a"},"data":{"p":"`+value+`"}}`)
 }
 
-func TestASummaryIsStoredSealed(t *testing.T) {
+func TestSummariesAreStoredEncrypted(t *testing.T) {
 	for name, c := range map[string]struct {
 		change   *event.Change
 		policy   Policy
@@ -45,7 +45,7 @@ func TestASummaryIsStoredSealed(t *testing.T) {
 	}
 }
 
-func TestASummaryUnderAnotherKeyIsNone(t *testing.T) {
+func TestSummaryUnderAnotherKeyIsLost(t *testing.T) {
 	s := newScene(t, Policy{})
 	s.shapeChanges(secretWith("hunter"))
 	if got := s.restartWith(Policy{}, anotherKey)["n/a"]; got != "" {
@@ -53,7 +53,7 @@ func TestASummaryUnderAnotherKeyIsNone(t *testing.T) {
 	}
 }
 
-func TestTheFirstChangeUnderAnotherRedactionSaysSo(t *testing.T) {
+func TestFirstChangeUnderAnotherRedactionIsMarked(t *testing.T) {
 	full := func(redact, scope string, paths ...string) Policy {
 		return Policy{Redact: redact, HMAC: HashOptions{Scope: scope}, RedactPaths: paths, Before: "full", Changed: "jsonPatch"}
 	}
@@ -86,7 +86,7 @@ func TestTheFirstChangeUnderAnotherRedactionSaysSo(t *testing.T) {
 	}
 }
 
-func TestAChangeOfRedactionIsSaidOnceItIsEmitted(t *testing.T) {
+func TestRedactionChangeIsMarkedOnceEmitted(t *testing.T) {
 	s := newScene(t, Policy{})
 	s.shapeChanges(secretWith("hunter"))
 	next := Policy{Redact: Drop, Filter: `change.class == "spec"`}
@@ -102,11 +102,11 @@ func TestAChangeOfRedactionIsSaidOnceItIsEmitted(t *testing.T) {
 	}
 	s.restartWith(next, oneKey)
 	if got := s.shapeChanges(secretWith("hunter")); got[0].RedactionChanged {
-		t.Errorf("it is said again: %+v", got[0])
+		t.Errorf("it is marked again: %+v", got[0])
 	}
 }
 
-func TestWhatDoesNotDependOnARedactionIsNotTakenForChanged(t *testing.T) {
+func TestUnaffectedResourcesAreNotMarked(t *testing.T) {
 	s := newScene(t, Policy{})
 	s.shapeChanges(updatedTo(deployment, newObject("1", "1")))
 	s.restartWith(Policy{SecretMetadata: SecretMetadata{Labels: []string{"*"}}}, anotherKey)
@@ -115,7 +115,7 @@ func TestWhatDoesNotDependOnARedactionIsNotTakenForChanged(t *testing.T) {
 	}
 }
 
-func TestWhatIsNewClaimsNoChangedRedaction(t *testing.T) {
+func TestNewObjectsAreNotMarked(t *testing.T) {
 	s := newScene(t, Policy{})
 	s.shapeChanges(secretWith("hunter"))
 	s.restartWith(Policy{Redact: Drop}, oneKey)
@@ -141,8 +141,8 @@ func BenchmarkSeal(b *testing.B) {
 	}
 }
 
-// FuzzWhatIsStoredIsOpenedOrNone checks that openSummary inverts sealSummary, and returns nothing for any other input.
-func FuzzWhatIsStoredIsOpenedOrNone(f *testing.F) {
+// FuzzOpenSummary checks that openSummary inverts sealSummary, and returns nothing for any other input.
+func FuzzOpenSummary(f *testing.F) {
 	f.Add("\x01digests", true)
 	f.Add("\x11\x00\x00\x00\x02short", false)
 	f.Add("\x12", true)

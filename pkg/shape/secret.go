@@ -118,7 +118,8 @@ func (m SecretMetadata) redactionTree() *path.Tree {
 func (m SecretMetadata) validateNames(problem problemFunc) {
 	for i, name := range m.Labels {
 		if name != everyLabel && !isQualifiedName(name) {
-			problem("secretMetadata.labels["+strconv.Itoa(i)+"]", `%q is not a label name; write the complete name, or "*" for all`, name)
+			problem("secretMetadata.labels["+strconv.Itoa(i)+"]",
+				`%q is not a label name; write the complete name, or "*" for all`, name)
 		}
 	}
 	for i, name := range m.Annotations {

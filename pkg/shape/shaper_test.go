@@ -163,7 +163,7 @@ func TestAnUpdateCarriesTheStateBeforeIt(t *testing.T) {
 	}
 }
 
-func TestTheStateOfANamesakeIsNotTheStateBefore(t *testing.T) {
+func TestStateOfANamesakeIsNotUsedAsStateBefore(t *testing.T) {
 	s := newScene(t, Policy{Before: "full"})
 	s.shapeChanges(addedWith(newObject("1", "1")))
 	gone := &event.Change{Type: event.Deleted, Resource: deployment, Namespace: "n", Name: "a", UID: "u", FinalStateUnknown: true}
@@ -177,7 +177,7 @@ func TestTheStateOfANamesakeIsNotTheStateBefore(t *testing.T) {
 	}
 }
 
-func TestWithoutAnyWishNothingIsKept(t *testing.T) {
+func TestDefaultPolicyStoresNoStates(t *testing.T) {
 	s := newScene(t, Policy{})
 	s.bodies = map[string]event.Body{"n/a": {Key: "n/a"}} // stored by an earlier configuration
 	body := []byte(newObject("1", "1"))
@@ -191,11 +191,11 @@ func TestWithoutAnyWishNothingIsKept(t *testing.T) {
 	}
 }
 
-func TestUpdatesThatTouchNothingAskedForAreNotTold(t *testing.T) {
+func TestUpdatesOutsideTheListedPathsAreNotEmitted(t *testing.T) {
 	for name, c := range map[string]struct {
 		policy        Policy
 		before, after string
-		told          bool
+		emitted       bool
 	}{
 		"ignored":                     {Policy{IgnoreChanges: []string{"status.heartbeat"}}, newObject("1", `{"heartbeat":1}`), newObject("1", `{"heartbeat":22}`), false},
 		"ignored, spelled otherwise":  {Policy{IgnoreChanges: []string{"status.heartbeat"}}, newObject(`{"a":"A","b":2}`, `{"heartbeat":1}`), newObject(`{"b":2, "a":"\u0041"}`, `{"heartbeat":22}`), false},
@@ -215,19 +215,19 @@ func TestUpdatesThatTouchNothingAskedForAreNotTold(t *testing.T) {
 	} {
 		s := newScene(t, c.policy)
 		s.shapeChanges(addedWith(c.before))
-		if told := len(s.shapeChanges(updatedTo(deployment, c.after))) == 1; told != c.told {
-			t.Errorf("%s: told %v, want %v", name, told, c.told)
+		if emitted := len(s.shapeChanges(updatedTo(deployment, c.after))) == 1; emitted != c.emitted {
+			t.Errorf("%s: emitted %v, want %v", name, emitted, c.emitted)
 		}
 		if string(s.bodies["n/a"].Raw) != c.after {
 			t.Errorf("%s: the state kept is %s", name, s.bodies["n/a"].Raw)
 		}
-		if got := s.shaper.Stats()[0].Unchanged; (got == 1) == c.told {
+		if got := s.shaper.Stats()[0].Unchanged; (got == 1) == c.emitted {
 			t.Errorf("%s: %d counted", name, got)
 		}
 	}
 }
 
-func TestAChangeOfAMaskedValueIsTold(t *testing.T) {
+func TestChangesOfMaskedValuesAreEmitted(t *testing.T) {
 	withValue := func(class event.Class, v string) *event.Change {
 		c := updatedTo(secret, `{"metadata":{"resourceVersion":"1","labels":{"a":"b"}},"data":{"p":"`+v+`"}}`)
 		c.Class = class
@@ -241,7 +241,7 @@ func TestAChangeOfAMaskedValueIsTold(t *testing.T) {
 			t.Errorf("%+v: a masked value changed in silence", p)
 		}
 		if len(s.shapeChanges(withValue(event.ClassMetadata, "two"))) != 0 {
-			t.Errorf("%+v: an update of metadata was told", p)
+			t.Errorf("%+v: an update of metadata was emitted", p)
 		}
 		p.Redact = HMAC
 		s = newScene(t, p)
@@ -252,7 +252,7 @@ func TestAChangeOfAMaskedValueIsTold(t *testing.T) {
 	}
 }
 
-func TestWhatIsKeptIsRedactedToo(t *testing.T) {
+func TestStoredStatesAreRedacted(t *testing.T) {
 	s := newScene(t, Policy{Before: "full", Changed: "jsonPatch"})
 	s.bodies = map[string]event.Body{"n/a": {Key: "n/a", UID: "u", Raw: []byte(`{"data":{"p":"stored in the clear"}}`)}}
 	got := s.shapeChanges(updatedTo(secret, `{"data":{"p":"hunter","q":"hunter"}}`))[0]
@@ -264,7 +264,7 @@ func TestWhatIsKeptIsRedactedToo(t *testing.T) {
 	}
 }
 
-func TestAWithheldStateIsNoStateBefore(t *testing.T) {
+func TestWithheldStateIsNotUsedAsStateBefore(t *testing.T) {
 	s := newScene(t, Policy{Before: "full"})
 	s.shapeChanges(updatedTo(secret, `{"data":{"p":"a"}}`))
 	if got := s.shapeChanges(updatedTo(secret, `{"data":{"p":"a"},"data":{}}`)); got[0].Withheld == "" || got[0].After != nil {
@@ -302,7 +302,7 @@ func TestFieldsAreKeptAndDropped(t *testing.T) {
 	}
 }
 
-func TestWhatIsLeftOutIsInNoPatch(t *testing.T) {
+func TestDroppedFieldsAreInNoPatch(t *testing.T) {
 	s := newScene(t, Policy{Fields: Fields{Drop: []string{"status"}}, Changed: "mergePatch", Before: "full"})
 	s.shapeChanges(addedWith(newObject("1", `"left out"`)))
 	got := s.shapeChanges(updatedTo(deployment, newObject("2", `"left out as well"`)))[0]
@@ -318,7 +318,7 @@ func TestWhatIsLeftOutIsInNoPatch(t *testing.T) {
 }
 
 func TestControlRecordsPass(t *testing.T) {
-	s := newScene(t, Policy{Filter: `change.name == "nobody"`, Before: "full", OnlyIfChanged: []string{"spec"}})
+	s := newScene(t, Policy{Filter: `change.name == "other"`, Before: "full", OnlyIfChanged: []string{"spec"}})
 	gap := &event.Change{Type: event.Gap, Resource: deployment, Gap: &event.GapInfo{}}
 	if got := s.shapeChanges(gap, addedWith(newObject("1", "1"))); len(got) != 1 || got[0] != gap {
 		t.Errorf("%v", got)

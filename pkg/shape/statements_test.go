@@ -20,26 +20,26 @@ const advice = "advice"
 // words, with the tests that check it: file and function. Tests of this package are listed without a directory.
 var statements = map[string]map[string]string{
 	"Shaping changes": {
-		"Rules and routes decide": "shaper_test.go TestWithoutAnyWishNothingIsKept; plants_test.go TestNoPlantedValueIsSeen; test/e2e/secrets_test.go TestNoSecretIsSeenAnywhere",
+		"Rules and routes decide": "shaper_test.go TestDefaultPolicyStoresNoStates; plants_test.go TestNoPlantedValueIsSeen; test/e2e/secrets_test.go TestNoSecretIsSeenAnywhere",
 	},
 	"Secrets": {
-		"Of a Secret, only values that":     "redact_test.go TestOfASecretOnlyTheNamesOfItsValuesAreShown; test/e2e/secrets_test.go TestNoSecretIsSeenAnywhere",
-		"| `apiVersion`, `kind`":            "redact_test.go TestOfASecretOnlyTheNamesOfItsValuesAreShown",
+		"Of a Secret, only values that":     "redact_test.go TestSecretsShowOnlyNames; test/e2e/secrets_test.go TestNoSecretIsSeenAnywhere",
+		"| `apiVersion`, `kind`":            "redact_test.go TestSecretsShowOnlyNames",
 		"| of `metadata`:":                  "statements_test.go TestTheMembersOfASecretThatThePageNamesAreShown",
 		"| values of labels":                "copy_test.go TestLabelsAndAnnotationsOfSecretsAreShownByName",
 		"| values of annotations":           "copy_test.go TestLabelsAndAnnotationsOfSecretsAreShownByName",
-		"| `data`, `stringData`":            "copy_test.go TestOfASecretNothingIsShownBecauseOfItsForm; plants_test.go TestNoPlantedValueIsSeen",
-		"The names of data, labels":         "redact_test.go TestOfASecretOnlyTheNamesOfItsValuesAreShown",
+		"| `data`, `stringData`":            "copy_test.go TestSecretsOfAnyFormAreRedacted; plants_test.go TestNoPlantedValueIsSeen",
+		"The names of data, labels":         "redact_test.go TestSecretsShowOnlyNames",
 		"In all other resources":            "redact_test.go TestAnObjectWithNothingToHideIsNotCopied",
 		"- values at the rule's":            "redact_test.go TestConfiguredPathsAreRedactedInAnyResource",
-		"- copies of objects":               "copy_test.go TestCopiesOnOtherKindsAreShapedAsWhatTheyCopy",
-		"| `mask` (default)":                "statements_test.go TestWhereTheChangeOfARedactedValueShows",
-		"| `hmac` |":                        "statements_test.go TestWhereTheChangeOfARedactedValueShows",
-		"| `drop` |":                        "statements_test.go TestWhereTheChangeOfARedactedValueShows; redact_test.go TestDroppingLeavesValidJSON",
-		"| `none` |":                        "statements_test.go TestWhereTheChangeOfARedactedValueShows",
+		"- copies of objects":               "copy_test.go TestCopiesOnOtherKindsAreRedacted",
+		"| `mask` (default)":                "statements_test.go TestModesShowChangesOfRedactedValues",
+		"| `hmac` |":                        "statements_test.go TestModesShowChangesOfRedactedValues",
+		"| `drop` |":                        "statements_test.go TestModesShowChangesOfRedactedValues; redact_test.go TestDroppingLeavesValidJSON",
+		"| `none` |":                        "statements_test.go TestModesShowChangesOfRedactedValues",
 		"A path to an object":               "redact_test.go TestConfiguredPathsAreRedactedInAnyResource",
 		"`redact: none` shows Secrets":      "internal/config/config_test.go TestEveryBadFileGetsItsMessage; pkg/source/selection/explanation_test.go TestFirstMatchingRuleOwnsTheResource",
-		"An object that cannot be redacted": "redact_test.go TestWhatCannotBeRedactedIsNotShown; shaper_test.go TestAWithheldStateIsNoStateBefore",
+		"An object that cannot be redacted": "redact_test.go TestUnredactableObjectsAreWithheld; shaper_test.go TestWithheldStateIsNotUsedAsStateBefore",
 		"Copies made by other components":   advice,
 	},
 	"Hashes": {
@@ -49,15 +49,15 @@ var statements = map[string]map[string]string{
 		"With `global` a consumer":    advice,
 	},
 	"Copies in annotations": {
-		"Tools keep the applied": "copy_test.go TestCopiesOnOtherKindsAreShapedAsWhatTheyCopy; copy_test.go TestACopyOfASecretOfAnotherGroupIsNoExcuse",
+		"Tools keep the applied": "copy_test.go TestCopiesOnOtherKindsAreRedacted; copy_test.go TestCopiesOfSecretsInAnotherGroupAreRedacted",
 	},
 	"When redaction changes": {
-		"`redact`, `redactPaths`,":  "seal_test.go TestTheFirstChangeUnderAnotherRedactionSaysSo",
-		"- the existing contents":   "internal/journal/rewrite_test.go TestRewrittenDataIsLeftInNoFile; statements_test.go TestWhatIsStoredIsRedactedAsTheRulesSayNow; redact_test.go TestWhatIsStoredIsNotRedactedTwice; test/e2e/secrets_test.go TestAChangedRedactionLeavesNothingInPlain",
-		"- the next change of each": "seal_test.go TestTheFirstChangeUnderAnotherRedactionSaysSo; seal_test.go TestAChangeOfRedactionIsSaidOnceItIsEmitted; pkg/format/samples_test.go TestEveryFormatIsTheDocumentedForm",
+		"`redact`, `redactPaths`,":  "seal_test.go TestFirstChangeUnderAnotherRedactionIsMarked",
+		"- the existing contents":   "internal/journal/rewrite_test.go TestRewrittenDataIsLeftInNoFile; statements_test.go TestStoredChangesFollowTheCurrentRules; redact_test.go TestStoredValuesAreNotRedactedTwice; test/e2e/secrets_test.go TestAChangedRedactionLeavesNothingInPlain",
+		"- the next change of each": "seal_test.go TestFirstChangeUnderAnotherRedactionIsMarked; seal_test.go TestRedactionChangeIsMarkedOnceEmitted; pkg/format/samples_test.go TestEveryFormatIsTheDocumentedForm",
 	},
 	"What is remembered": {
-		"To determine which part": "seal_test.go TestASummaryIsStoredSealed; seal_test.go TestASummaryUnderAnotherKeyIsNone",
+		"To determine which part": "seal_test.go TestSummariesAreStoredEncrypted; seal_test.go TestSummaryUnderAnotherKeyIsLost",
 	},
 	"Annotations of Secrets that are shown": {
 		"<!-- list":                        "copy_test.go TestTheListOfHarmlessAnnotationsIsDocumented",
@@ -70,20 +70,20 @@ var statements = map[string]map[string]string{
 	},
 	"Which changes are emitted": {
 		"| `filter` |":            "filter_test.go TestFiltersChooseChanges",
-		"| `onlyIfChanged` |":     "shaper_test.go TestUpdatesThatTouchNothingAskedForAreNotTold",
-		"| `ignoreChanges` |":     "shaper_test.go TestUpdatesThatTouchNothingAskedForAreNotTold",
-		"The two lists apply":     "statements_test.go TestTheTwoListsConcernUpdatesOnly; shaper_test.go TestControlRecordsPass; shaper_test.go TestUpdatesThatTouchNothingAskedForAreNotTold; filter_test.go TestFiltersChooseChanges",
-		"An update is emitted if": "shaper_test.go TestAChangeOfAMaskedValueIsTold; statements_test.go TestTheTwoListsConcernUpdatesOnly",
+		"| `onlyIfChanged` |":     "shaper_test.go TestUpdatesOutsideTheListedPathsAreNotEmitted",
+		"| `ignoreChanges` |":     "shaper_test.go TestUpdatesOutsideTheListedPathsAreNotEmitted",
+		"The two lists apply":     "statements_test.go TestListsApplyToUpdatesOnly; shaper_test.go TestControlRecordsPass; shaper_test.go TestUpdatesOutsideTheListedPathsAreNotEmitted; filter_test.go TestFiltersChooseChanges",
+		"An update is emitted if": "shaper_test.go TestChangesOfMaskedValuesAreEmitted; statements_test.go TestListsApplyToUpdatesOnly",
 	},
 	"Expressions": {
 		"[CEL](https://cel.dev)":            "filter_test.go TestFiltersChooseChanges",
 		"| `object` |":                      "filter_test.go TestAFilterSeesTheLastStateOfWhatIsDeleted",
-		"| `oldObject` |":                   "filter_test.go TestAFilterSeesNoSecret; statements_test.go TestNamingOldObjectKeepsStates",
+		"| `oldObject` |":                   "filter_test.go TestAFilterSeesNoSecret; statements_test.go TestUsingOldObjectStoresStates",
 		"| `change.type` `change.class`":    "statements_test.go TestEveryVariableOfThePageIsOfItsType",
 		"| `change.cluster`":                "statements_test.go TestEveryVariableOfThePageIsOfItsType",
 		"| `change.actor.manager`":          "statements_test.go TestEveryVariableOfThePageIsOfItsType",
 		"| `change.coalesced`":              "statements_test.go TestEveryVariableOfThePageIsOfItsType",
-		"Expressions see objects":           "filter_test.go TestAFilterThatFailsLosesNothing; filter_test.go TestAFilterThatFailsQuotesNothingOfTheObject; filter_test.go TestACostlyFilterIsCutOff; filter_test.go TestSlipsInFiltersAreFoundBeforeAnythingRuns; statements_test.go TestAFilterSeesWhatFieldsLeavesOut",
+		"Expressions see objects":           "filter_test.go TestAFilterThatFailsLosesNothing; filter_test.go TestAFilterThatFailsQuotesNothingOfTheObject; filter_test.go TestACostlyFilterIsCutOff; filter_test.go TestFilterErrorsAreFoundAtLoad; statements_test.go TestAFilterSeesWhatFieldsLeavesOut",
 		"Bodies are decoded only for rules": "cost_test.go TestARuleWithoutAFilterNeverDecodesToAMap",
 	},
 	"How much of a change is emitted": {
@@ -93,8 +93,8 @@ var statements = map[string]map[string]string{
 		"| `changed: jsonPatch`":       "patch_test.go TestAPatchIsNeverMuchLongerThanTheObject",
 		"| `fields.drop`":              "shaper_test.go TestFieldsAreKeptAndDropped",
 		"| `fields.keep`":              "shaper_test.go TestFieldsAreKeptAndDropped",
-		"`patch` applied to the state": "patch_test.go TestEveryPatchMakesAfterOfBefore; shaper_test.go TestWhatIsLeftOutIsInNoPatch; shaper_test.go TestFieldsAreKeptAndDropped",
-		"All of these except `fields`": "shaper_test.go TestWhatIsKeptIsRedactedToo; shaper_test.go TestWithoutAnyWishNothingIsKept; statements_test.go TestASinkThatNeedsTheStateBeforeGetsItUnderAllRules",
+		"`patch` applied to the state": "patch_test.go TestEveryPatchMakesAfterOfBefore; shaper_test.go TestDroppedFieldsAreInNoPatch; shaper_test.go TestFieldsAreKeptAndDropped",
+		"All of these except `fields`": "shaper_test.go TestStoredStatesAreRedacted; shaper_test.go TestDefaultPolicyStoresNoStates; statements_test.go TestAlwaysBeforeAppliesToAllRules",
 	},
 	"Where changes go": {
 		"Without routes every change": "route_test.go TestTheFirstRouteThatMatchesDecides; internal/app/routing_test.go TestRoutingIDChangesWithRoutes",
@@ -107,18 +107,18 @@ var statements = map[string]map[string]string{
 		"- **To drop permanently":     advice,
 		"- **Order holds within":      "test/e2e/routes_test.go TestRoutesSendAndDropThroughRestarts",
 		"- **State needs every":       advice,
-		"- **`gap` and the records":   "route_test.go TestARecordOfAResourceGoesToEverySinkThatGetsItsChanges",
+		"- **`gap` and the records":   "route_test.go TestControlRecordsGoToEverySinkOfTheirResource",
 		"- **A filter that fails**":   "route_test.go TestTheFirstRouteThatMatchesDecides",
 		"- **Edited routes**":         "internal/app/routing_test.go TestRoutingIDChangesWithRoutes",
 	},
 	"Paths": {
-		"Names of members":               "redact_test.go TestPathsSayWhatIsWrongWithThem",
+		"Names of members":               "redact_test.go TestInvalidPathsAreExplained",
 		"| `spec.replicas`":              "redact_test.go TestConfiguredPathsAreRedactedInAnyResource",
 		"| `spec.containers[*].image`":   "redact_test.go TestConfiguredPathsAreRedactedInAnyResource",
 		"| `spec.data[*].token`":         "redact_test.go TestConfiguredPathsAreRedactedInAnyResource",
-		"| `metadata.annotations[":       "redact_test.go TestConfiguredPathsAreRedactedInAnyResource; redact_test.go TestPathsSayWhatIsWrongWithThem",
-		"A path that an object does not": "redact_test.go TestConfiguredPathsAreRedactedInAnyResource; redact_test.go TestPathsSayWhatIsWrongWithThem",
-		"`redactPaths` cannot include":   "statements_test.go TestWhatSaysWhichObjectItIsIsNotRedacted",
+		"| `metadata.annotations[":       "redact_test.go TestConfiguredPathsAreRedactedInAnyResource; redact_test.go TestInvalidPathsAreExplained",
+		"A path that an object does not": "redact_test.go TestConfiguredPathsAreRedactedInAnyResource; redact_test.go TestInvalidPathsAreExplained",
+		"`redactPaths` cannot include":   "statements_test.go TestIdentityCannotBeRedacted",
 	},
 }
 
@@ -232,7 +232,7 @@ func TestTheMembersOfASecretThatThePageNamesAreShown(t *testing.T) {
 }
 
 // Section "Secrets", the table of modes: a changed value is visible as a change of its member, or only of the object.
-func TestWhereTheChangeOfARedactedValueShows(t *testing.T) {
+func TestModesShowChangesOfRedactedValues(t *testing.T) {
 	for mode, want := range map[string]struct {
 		value string // regular expression for the redacted member
 		shown bool
@@ -263,7 +263,7 @@ func TestAHashHasTheDocumentedForm(t *testing.T) {
 }
 
 // Section "When redaction changes": the existing contents of the journal.
-func TestWhatIsStoredIsRedactedAsTheRulesSayNow(t *testing.T) {
+func TestStoredChangesFollowTheCurrentRules(t *testing.T) {
 	hashed := hashOf(t, redactorFor(t, HMAC), "u", `{"data":{"p":"x"}}`)["p"]
 	policies := []Policy{{Redact: HMAC}, {RedactPaths: []string{"spec.token"}}}
 	s, err := New(policies, Options{Key: []byte(anotherKey), RuleOf: func(r event.Resource) (int, bool) { return 0, r == secret }})
@@ -287,7 +287,7 @@ func TestWhatIsStoredIsRedactedAsTheRulesSayNow(t *testing.T) {
 }
 
 // Section "Which changes are emitted".
-func TestTheTwoListsConcernUpdatesOnly(t *testing.T) {
+func TestListsApplyToUpdatesOnly(t *testing.T) {
 	for _, p := range []Policy{{OnlyIfChanged: []string{"spec.none"}}, {IgnoreChanges: []string{"spec", "status"}}} {
 		s := newScene(t, p)
 		for _, kind := range []event.Type{event.Added, event.Snapshot, event.Sync, event.Deleted} {
@@ -339,7 +339,7 @@ func TestEveryVariableOfThePageIsOfItsType(t *testing.T) {
 }
 
 // Section "Expressions": "An expression that uses it makes the rule store states".
-func TestNamingOldObjectKeepsStates(t *testing.T) {
+func TestUsingOldObjectStoresStates(t *testing.T) {
 	for filter, keeps := range map[string]bool{`oldObject == null`: true, `object != null`: false, `change.name == "oldObject"`: false} {
 		s := newScene(t, Policy{Filter: filter})
 		s.shapeChanges(addedWith(newObject("1", "1")))
@@ -359,7 +359,7 @@ func TestAFilterSeesWhatFieldsLeavesOut(t *testing.T) {
 }
 
 // Section "How much of a change is emitted": a format that requires the state before turns it on for all rules.
-func TestASinkThatNeedsTheStateBeforeGetsItUnderAllRules(t *testing.T) {
+func TestAlwaysBeforeAppliesToAllRules(t *testing.T) {
 	kept := &store{}
 	shaper, err := New([]Policy{{}, {Changed: "paths"}}, Options{AlwaysBefore: true, Bodies: kept})
 	if err != nil {
@@ -379,7 +379,7 @@ func TestASinkThatNeedsTheStateBeforeGetsItUnderAllRules(t *testing.T) {
 }
 
 // Section "Paths": members that redactPaths cannot include.
-func TestWhatSaysWhichObjectItIsIsNotRedacted(t *testing.T) {
+func TestIdentityCannotBeRedacted(t *testing.T) {
 	for _, name := range quotedIn(t, "Paths", "`redactPaths` cannot include") {
 		switch name {
 		case "redactPaths", "metadata":

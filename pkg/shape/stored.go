@@ -144,7 +144,8 @@ func (s *Shaper) RedactStoredBody(resource event.Resource, b *event.Body) (chang
 	if r == nil || len(b.Raw) == 0 {
 		return false
 	}
-	of := subject{resource: resource, identity: identityOf(&event.Change{Resource: resource, UID: b.UID, Name: b.Key}), stored: true}
+	identity := identityOf(&event.Change{Resource: resource, UID: b.UID, Name: b.Key})
+	of := subject{resource: resource, identity: identity, stored: true}
 	redacted, _, err := r.redactBody(b.Raw, of)
 	if err != nil {
 		redacted = nil

@@ -11,7 +11,7 @@ import (
 
 const heavy = `{"apiVersion":"v1","kind":"X","metadata":{"name":"a","annotations":{"long":"%s","short":"y"},"labels":{"l":"m"}},"spec":{"n":1},"status":{"s":2}}`
 
-func TestAChangeThatIsTooLargeLosesOneThingAfterTheOther(t *testing.T) {
+func TestTruncationRemovesMembersStepByStep(t *testing.T) {
 	body := fmt.Sprintf(heavy, strings.Repeat("x", 2000))
 	c := updatedTo(deployment, body)
 	c.Before, c.Patch, c.Changed = []byte(`{}`), []byte(`[]`), []string{"/spec"}
@@ -36,7 +36,7 @@ func TestAChangeThatIsTooLargeLosesOneThingAfterTheOther(t *testing.T) {
 	}
 }
 
-func TestOfWhatIsDeletedTheLastStateIsMadeSmaller(t *testing.T) {
+func TestDeletesTruncateTheLastState(t *testing.T) {
 	c := &event.Change{Type: event.Deleted, Resource: deployment, Before: []byte(fmt.Sprintf(heavy, "x"))}
 	next, ok := TruncateOnce(c)
 	if !ok || strings.Contains(string(next.Before), "status") || !strings.Contains(string(next.Before), "spec") {
@@ -44,7 +44,7 @@ func TestOfWhatIsDeletedTheLastStateIsMadeSmaller(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeMadeSmallerIsSaidSo(t *testing.T) {
+func TestTruncationEndsWithoutAStepLeft(t *testing.T) {
 	for _, body := range []string{``, `{"metadata":{"name":"a"}}`, `{"kind":`, `null`} {
 		if next, ok := TruncateOnce(updatedTo(deployment, body)); ok {
 			t.Errorf("%q became %+v", body, next)
@@ -55,8 +55,8 @@ func TestWhatCannotBeMadeSmallerIsSaidSo(t *testing.T) {
 	}
 }
 
-// FuzzLadder checks that truncation ends, shrinks the change at each step and always produces valid JSON.
-func FuzzLadder(f *testing.F) {
+// FuzzTruncateOnce checks that truncation ends, shrinks the change at each step and always produces valid JSON.
+func FuzzTruncateOnce(f *testing.F) {
 	f.Add([]byte(fmt.Sprintf(heavy, strings.Repeat("x", 2000))), true)
 	f.Add([]byte(`{"status":1,"metadata":{"annotations":{}},"a":[]}`), false)
 	f.Fuzz(func(t *testing.T, body []byte, deleted bool) {

@@ -312,11 +312,11 @@ func (p *scenario) compareTable(table *consumer.Table, revision int, names ...st
 		want := p.shownAt(name, revision)
 		got, exists := table.Get(things, consumer.Key{Namespace: "ns", Name: name})
 		if exists != (want.body != "") || string(got.Body) != want.body {
-			p.t.Fatalf("at %d, %s:\nthe API server showed %q\nthe stream says       %q", revision, name, want.body, got.Body)
+			p.t.Fatalf("at %d, %s:\nthe API server showed %q\nthe stream has        %q", revision, name, want.body, got.Body)
 		}
 	}
 	if n := table.Len(things); n != p.count[revision] {
-		p.t.Fatalf("at %d the API server showed %d objects, the stream says %d", revision, p.count[revision], n)
+		p.t.Fatalf("at %d the API server showed %d objects, the stream has %d", revision, p.count[revision], n)
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/format"
 )
 
-var update = flag.Bool("update", false, "write docs/schema and the tables of docs/events.md anew")
+var update = flag.Bool("update", false, "rewrite docs/schema and the tables of docs/events.md")
 
 const (
 	schemas = "../../docs/schema"
@@ -79,7 +79,7 @@ func requireFile(t *testing.T, file, want string) {
 		t.Fatal(err)
 	}
 	if string(got) != want {
-		t.Errorf("%s is not what the code says; run make generate", file)
+		t.Errorf("%s is not up to date; run make generate", file)
 	}
 }
 

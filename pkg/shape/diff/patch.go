@@ -110,7 +110,8 @@ func (c *comparison) compareArrays(before, after []byte) error {
 	}
 	common := min(len(was), len(is))
 	for i := from; i < common; i++ {
-		if err := c.withSegment(strconv.AppendInt(nil, int64(i), 10), func() error { return c.compareValues(was[i], is[i]) }); err != nil {
+		segment := strconv.AppendInt(nil, int64(i), 10)
+		if err := c.withSegment(segment, func() error { return c.compareValues(was[i], is[i]) }); err != nil {
 			return err
 		}
 	}

@@ -15,7 +15,8 @@ import (
 
 // knownFactValues are the possible values of facts; a comparison with another value is always false.
 var knownFactValues = map[string][]string{
-	"change.type": {string(event.Added), string(event.Updated), string(event.Deleted), string(event.Snapshot), string(event.Sync)},
+	"change.type": {string(event.Added), string(event.Updated), string(event.Deleted), string(event.Snapshot),
+		string(event.Sync)},
 	"change.class": {"", string(event.ClassDeleting), string(event.ClassSpec), string(event.ClassStatus),
 		string(event.ClassMetadata)},
 	"change.actor.operation": {"", "Apply", "Update"},
@@ -89,8 +90,8 @@ func checkValue(fact, value ast.Expr) error {
 	if !listed || !isText || slices.Contains(values, string(text)) {
 		return nil
 	}
-	return fmt.Errorf("%s is never %q; it is one of %s", fact.AsIdent(), string(text), strings.Join(slices.DeleteFunc(slices.Clone(values),
-		func(v string) bool { return v == "" }), ", "))
+	named := slices.DeleteFunc(slices.Clone(values), func(v string) bool { return v == "" })
+	return fmt.Errorf("%s is never %q; it is one of %s", fact.AsIdent(), string(text), strings.Join(named, ", "))
 }
 
 func isZero(e ast.Expr) bool {

@@ -59,8 +59,8 @@ func actorOf(c *event.Change) event.Actor {
 // that the compiler checks its name and type.
 func newEnvironment(withOld bool) (*cel.Env, error) {
 	options := []cel.EnvOption{
-		ext.Strings(ext.StringsVersion(4)), cel.OptionalTypes(), cel.CrossTypeNumericComparisons(true), cel.DefaultUTCTimeZone(true),
-		cel.ParserExpressionSizeLimit(maxBytes), cel.Variable("object", cel.DynType),
+		ext.Strings(ext.StringsVersion(4)), cel.OptionalTypes(), cel.CrossTypeNumericComparisons(true),
+		cel.DefaultUTCTimeZone(true), cel.ParserExpressionSizeLimit(maxBytes), cel.Variable("object", cel.DynType),
 	}
 	if withOld {
 		options = append(options, cel.Variable("oldObject", cel.DynType))
@@ -94,7 +94,8 @@ func Compile(text string, withOld bool) (*Filter, error) {
 		return nil, explainIssues(issues, withOld)
 	}
 	if t := ast.OutputType(); !t.IsExactType(cel.BoolType) {
-		return nil, fmt.Errorf("its result is %s, expected bool (if CEL cannot infer the type: compare it, or write bool(…))", t)
+		return nil, fmt.Errorf(
+			"its result is %s, expected bool (if CEL cannot infer the type: compare it, or write bool(…))", t)
 	}
 	if cost, err := env.EstimateCost(ast, unknownSizes{}); err == nil && cost.Min > maxCost {
 		return nil, fmt.Errorf("costs at least %d, at most %d are allowed", cost.Min, maxCost)
@@ -118,10 +119,12 @@ const unknownCharacter = "Syntax error: token recognition error at: '"
 func explainIssues(issues *cel.Issues, withOld bool) error {
 	var all []string
 	for _, e := range issues.Errors() {
-		message := e.Message
-		if text, ok := strings.CutPrefix(message, unknownCharacter); ok && text != "" && strings.ContainsRune("=&|", rune(text[0])) {
+		message, line, column := e.Message, e.Location.Line(), e.Location.Column()+1
+		text, unknown := strings.CutPrefix(message, unknownCharacter)
+		if unknown && text != "" && strings.ContainsRune("=&|", rune(text[0])) {
 			// The remaining messages are consequences of this one.
-			return fmt.Errorf("line %d, column %d: %q is not an operator; write %q", e.Location.Line(), e.Location.Column()+1, text[:1], text[:1]+text[:1])
+			return fmt.Errorf("line %d, column %d: %q is not an operator; write %q",
+				line, column, text[:1], text[:1]+text[:1])
 		}
 		if name, ok := strings.CutPrefix(message, "undeclared reference to '"); ok {
 			name, _, _ = strings.Cut(name, "'")
@@ -130,9 +133,9 @@ func explainIssues(issues *cel.Issues, withOld bool) error {
 			}
 			message = fmt.Sprintf("%s is unknown; known variables are %s", name, strings.Join(variableNames(withOld), ", "))
 		}
-		line := fmt.Sprintf("line %d, column %d: %s", e.Location.Line(), e.Location.Column()+1, strings.ReplaceAll(message, "\n", " "))
-		if !slices.Contains(all, line) {
-			all = append(all, line)
+		text = fmt.Sprintf("line %d, column %d: %s", line, column, strings.ReplaceAll(message, "\n", " "))
+		if !slices.Contains(all, text) {
+			all = append(all, text)
 		}
 	}
 	return errors.New(strings.Join(all, "; "))
@@ -288,7 +291,8 @@ func sanitizeError(err error, expression string) error {
 		return err
 	}
 	text := err.Error()
-	if m := missingKey.FindStringSubmatch(text); m != nil && (strings.Contains(expression, "."+m[1]) || strings.Contains(expression, `"`+m[1]+`"`)) {
+	m := missingKey.FindStringSubmatch(text)
+	if m != nil && (strings.Contains(expression, "."+m[1]) || strings.Contains(expression, `"`+m[1]+`"`)) {
 		return &evaluationError{"no such key: " + m[1]}
 	}
 	for _, f := range knownCELErrors {

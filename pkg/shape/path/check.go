@@ -11,14 +11,14 @@ import (
 // knownRoots are the top-level members of built-in resources. Custom resources may have others, so this list is used only to
 // detect misspellings and to warn about unusual paths.
 var knownRoots = []string{
-	"apiVersion", "kind", "metadata", "spec", "status", "data", "stringData", "binaryData", "type", "immutable",
-	"rules", "subjects", "roleRef", "aggregationRule", "webhooks", "secrets", "imagePullSecrets", "automountServiceAccountToken",
+	"apiVersion", "kind", "metadata", "spec", "status", "data", "stringData", "binaryData", "type", "immutable", "rules",
+	"subjects", "roleRef", "aggregationRule", "webhooks", "secrets", "imagePullSecrets", "automountServiceAccountToken",
 	"endpoints", "ports", "addressType", "subsets", "provisioner", "parameters", "reclaimPolicy", "volumeBindingMode",
-	"allowVolumeExpansion", "mountOptions", "allowedTopologies", "handler", "overhead", "scheduling", "value", "globalDefault",
-	"preemptionPolicy", "description", "revision", "template", "webhookConfiguration", "driver", "reason", "message",
-	"reportingComponent", "reportingInstance", "involvedObject", "source", "firstTimestamp", "lastTimestamp", "count", "eventTime",
-	"series", "action", "related", "note", "regarding", "deprecatedCount", "deprecatedFirstTimestamp", "deprecatedLastTimestamp",
-	"deprecatedSource",
+	"allowVolumeExpansion", "mountOptions", "allowedTopologies", "handler", "overhead", "scheduling", "value",
+	"globalDefault", "preemptionPolicy", "description", "revision", "template", "webhookConfiguration", "driver",
+	"reason", "message", "reportingComponent", "reportingInstance", "involvedObject", "source", "firstTimestamp",
+	"lastTimestamp", "count", "eventTime", "series", "action", "related", "note", "regarding", "deprecatedCount",
+	"deprecatedFirstTimestamp", "deprecatedLastTimestamp", "deprecatedSource",
 }
 
 // metadataMembers are all members of metadata, and whether they have members themselves. The API server drops others.
@@ -38,7 +38,8 @@ func (p Path) checkReachable() error {
 	case first.Wildcard:
 		return nil
 	case strings.HasPrefix(first.Name, "$"):
-		return errors.New(`JSONPath is not supported: remove "$." and start with a member of the object, as in spec.replicas`)
+		return errors.New(
+			`JSONPath is not supported: remove "$." and start with a member of the object, as in spec.replicas`)
 	case slices.Contains(eventPrefixes, first.Name):
 		return fmt.Errorf("paths start inside the object: remove %q, as in spec.replicas", first.Name+".")
 	case first.Name == "metadata":
@@ -68,7 +69,8 @@ func (p Path) checkMetadata() error {
 	case !within && len(p) > 2:
 		return fmt.Errorf("metadata.%s is a single value without members", name)
 	case (name == "labels" || name == "annotations") && len(p) > 3:
-		return fmt.Errorf(`%s hold single values; a name with dots is written metadata.%s["%s"]`, name, name, p[2:].joinNames())
+		return fmt.Errorf(
+			`%s hold single values; a name with dots is written metadata.%s["%s"]`, name, name, p[2:].joinNames())
 	}
 	return nil
 }
@@ -100,7 +102,9 @@ func (p Path) CustomRoot() (first string, yes bool) {
 func checkName(name string) error {
 	switch _, err := strconv.ParseUint(name, 10, 64); {
 	case err == nil:
-		return fmt.Errorf(`%s is not a member name: write [*] for every element of a list, or ["%s"] for a member with that name`, name, name)
+		return fmt.Errorf(
+			`%s is not a member name: write [*] for every element of a list, or ["%s"] for a member with that name`,
+			name, name)
 	case strings.Contains(name, "/"):
 		return fmt.Errorf(`a name with "/" is written ["%s"]; names are separated by dots`, name)
 	}

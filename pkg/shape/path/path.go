@@ -34,7 +34,8 @@ func Parse(text string) (Path, error) {
 	}
 	switch {
 	case len(p) == 0:
-		return nil, fmt.Errorf(`%q is not a path: start at the top of the object, for example spec.containers[*].env[*].value`, text)
+		return nil, fmt.Errorf(
+			`%q is not a path: start at the top of the object, for example spec.containers[*].env[*].value`, text)
 	case len(p) > maxSegments:
 		return nil, fmt.Errorf("%q has %d parts, at most %d are allowed", text, len(p), maxSegments)
 	}
