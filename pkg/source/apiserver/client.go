@@ -20,34 +20,34 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// Client talks to one API server. All scopes share its connections. It is safe for concurrent use.
+// Client sends requests to one API server. All scopes share its connections. It is safe for concurrent use.
 type Client struct {
 	config *rest.Config
 	http   *http.Client
-	// fresh opens a connection for each request, which a load balancer may give to another API server. HTTP/2 would put
-	// all requests on one.
+	// fresh opens a connection for each request, which a load balancer may route to another API server. Over HTTP/2 all
+	// requests would share one connection.
 	fresh *http.Client
-	skew  *atomic.Int64 // nanoseconds that this machine's clock is ahead
+	skew  *atomic.Int64 // nanoseconds by which this machine's clock is ahead
 }
 
-// RequestTimeout bounds requests that are answered at once, so that a dead connection is noticed.
+// RequestTimeout bounds requests that the API server answers at once, so that a dead connection is detected.
 const RequestTimeout = 30 * time.Second
 
-// acceptMetadata asks for PartialObjectMetadata. An API server that does not know it, as an aggregated one may, sends whole
-// objects, and what is too much is left out by the decoder.
+// acceptMetadata requests PartialObjectMetadata. An API server that does not know it, as an aggregated one may not, sends
+// whole objects; the decoder then drops the rest.
 const acceptMetadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 
-// statusNegotiator lets the REST client read the errors of the API server; objects are read by a decoder.
+// statusNegotiator lets the REST client decode errors of the API server. Objects are read by package decode.
 var statusNegotiator = func() runtime.NegotiatedSerializer {
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 	return serializer.NewCodecFactory(scheme).WithoutConversion()
 }()
 
-// NewClient returns a client for the API server that config names. It copies config and overrides what this package
-// depends on: JSON without compression (gzip would double the cost of reading a watch), no rate limit on the client's
-// side (the number of concurrent lists is bounded instead, and the API server has its own fairness), and no timeout on
-// the connection, which would end watches. It connects to nothing.
+// NewClient returns a client for the API server in config. It copies config and overrides what this package depends on: JSON
+// without compression (gzip doubles the cost of reading a watch), no client-side rate limit (concurrent lists are bounded
+// instead, and the API server has priority and fairness), and no timeout on the connection, which would end watches. version
+// becomes part of the user agent. It connects to nothing.
 func NewClient(config *rest.Config, version string) (*Client, error) {
 	c := rest.CopyConfig(config)
 	c.UserAgent = "kubecdc/" + version
@@ -71,16 +71,16 @@ func NewClient(config *rest.Config, version string) (*Client, error) {
 	return &Client{config: c, http: shared, fresh: afresh, skew: skew}, nil
 }
 
-// ClockSkew says how far this machine's clock was ahead of the API server's at its last answer, to a second; negative where
-// it was behind, 0 before the first answer.
+// ClockSkew returns by how much this machine's clock was ahead of the API server's at its last response, to the second. It
+// is negative if the clock was behind, and 0 before the first response.
 func (c *Client) ClockSkew() time.Duration { return time.Duration(c.skew.Load()) }
 
-// Host is the address of the API server, for messages.
+// Host returns the address of the API server, for messages.
 func (c *Client) Host() string { return c.config.Host }
 
-// Close closes the connections that nobody uses.
+// Close closes idle connections.
 func (c *Client) Close() {
-	utilnet.CloseIdleConnectionsFor(c.http.Transport) // http.Client would ask the outermost wrapper, which knows nothing of them
+	utilnet.CloseIdleConnectionsFor(c.http.Transport) // http.Client asks the outermost wrapper only, which has no connections
 	utilnet.CloseIdleConnectionsFor(c.fresh.Transport)
 }
 
@@ -103,8 +103,8 @@ func (c *Client) restClient(connections *http.Client, gv schema.GroupVersion, ac
 	return client, nil
 }
 
-// Metrics returns what an API server measures of itself, in the text format of Prometheus: over a connection of its own, so
-// that behind a load balancer each call may reach another one. The caller closes it.
+// Metrics returns the API server's own metrics in the Prometheus text format. Each call uses its own connection, so that
+// behind a load balancer each call may reach another API server. The caller closes the body.
 func (c *Client) Metrics(ctx context.Context) (io.ReadCloser, error) {
 	client, err := c.restClient(c.fresh, schema.GroupVersion{Version: "v1"}, "text/plain")
 	if err != nil {
@@ -113,8 +113,8 @@ func (c *Client) Metrics(ctx context.Context) (io.ReadCloser, error) {
 	return client.Get().AbsPath("/metrics").MaxRetries(0).Stream(ctx)
 }
 
-// ClusterUID returns the UID of the namespace kube-system, which is as old as the cluster and the nearest thing to a
-// name that every cluster has. It tries once.
+// ClusterUID returns the UID of the namespace kube-system, which is as old as the cluster and the closest thing to a name
+// that every cluster has. It tries once.
 func (c *Client) ClusterUID(ctx context.Context) (string, error) {
 	e, body, err := c.getNamespace(ctx, metav1.NamespaceSystem)
 	if err != nil {
@@ -130,8 +130,8 @@ func (c *Client) ClusterUID(ctx context.Context) (string, error) {
 	return o.UID, nil
 }
 
-// HasNamespace says whether a namespace exists. It tries once. Without the right to get the namespace the error is one that
-// Classify calls Forbidden, whether it exists or not.
+// HasNamespace reports whether a namespace exists. It tries once. Without the right to get the namespace, the error is
+// Forbidden for Classify, whether the namespace exists or not.
 func (c *Client) HasNamespace(ctx context.Context, name string) (bool, error) {
 	_, _, err := c.getNamespace(ctx, name)
 	if Classify(err) == NotServed {
@@ -140,14 +140,14 @@ func (c *Client) HasNamespace(ctx context.Context, name string) (bool, error) {
 	return err == nil, err
 }
 
-// getNamespace gets a namespace.
+// getNamespace gets a namespace, and returns an endpoint with a decoder for the body.
 func (c *Client) getNamespace(ctx context.Context, name string) (*Endpoint, []byte, error) {
 	e, err := c.Endpoint(selection.Scope{Resource: event.Resource{Version: "v1", Resource: "namespaces", Kind: "Namespace"}})
 	if err != nil {
 		return nil, nil, err
 	}
 	answer := e.client.Get().Resource("namespaces").Name(name).MaxRetries(0).Timeout(RequestTimeout).Do(ctx)
-	if err := answer.Error(); err != nil { // says more than that of Raw
+	if err := answer.Error(); err != nil { // more detailed than the error of Raw
 		return nil, nil, err
 	}
 	body, err := answer.Raw()

@@ -12,36 +12,36 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/decode"
 )
 
-// Connection is one open watch. A goroutine reads it, ahead by one batch, so that objects are found in the bytes while
-// those of the batch before are handled. One goroutine receives from it.
+// Connection is an open watch. A goroutine reads one batch ahead, so that parsing overlaps with the handling of the previous
+// batch. It is used by one receiver.
 type Connection struct {
-	Batches chan *Batch // closed when the connection has ended
-	Err     error       // how it ended; valid when Batches is closed
+	Batches chan *Batch // closed when the connection ends
+	Err     error       // the reason of the end; valid once Batches is closed
 	cancel  context.CancelFunc
 }
 
-// ErrQuiet says that a connection brought nothing for as long as Next was to wait. It is still open.
+// ErrQuiet means that a connection delivered nothing within the timeout of Next. The connection stays open.
 var ErrQuiet = errors.New("the API server sends nothing")
 
-// Batch is what had arrived when the first event of it was read, bounded in number and size. It is valid until the next one
-// is received. The zero value is empty.
+// Batch holds the events that had arrived when its first event was read, bounded in number and bytes. It is valid until the
+// next batch is received; then its memory is reused. The zero value is empty.
 type Batch struct {
 	Events    []deltas.Event // without bookmarks
-	Read      uint64         // events, with bookmarks
-	Position  string         // resourceVersion of the last of them
-	Bookmarks bool           // there are some
-	Listed    bool           // the last of them marks the end of a WatchList's initial events (KEP-3157)
-	Live      bool           // some are no ADDED, and so none of the initial events
+	Read      uint64         // number of events, bookmarks included
+	Position  string         // resourceVersion of the last event
+	Bookmarks bool           // the batch has bookmarks
+	Listed    bool           // the last event marks the end of a WatchList's initial events (KEP-3157)
+	Live      bool           // some events are not ADDED, so they are not initial events
 	bytes     int
 }
 
 const (
-	// A batch is one observation; what is known of it at a time is in memory.
+	// A batch becomes one observation, which is held in memory until it is appended.
 	maxBatchEvents = 256
 	maxBatchBytes  = 1 << 20
 )
 
-// newConnection reads body, which it closes, until it ends or ctx does. cancel ends ctx.
+// newConnection reads body until it ends or ctx does, and closes it. cancel ends ctx.
 func newConnection(ctx context.Context, cancel context.CancelFunc, body io.ReadCloser, d *decode.Decoder) *Connection {
 	c := &Connection{Batches: make(chan *Batch), cancel: cancel}
 	events := d.Stream(body)
@@ -49,11 +49,11 @@ func newConnection(ctx context.Context, cancel context.CancelFunc, body io.ReadC
 		defer close(c.Batches)
 		defer body.Close()
 		defer func() {
-			if errors.Is(context.Cause(ctx), decode.ErrEnd) { // its time was up, whatever that looks like from below
+			if errors.Is(context.Cause(ctx), decode.ErrEnd) { // the watch timed out, whatever error the transport returned
 				c.Err = decode.ErrEnd
 			}
 		}()
-		// Two are enough: while one is handled the other is filled, and it is handed over when the first is done with.
+		// Two batches alternate: the receiver handles one while the other is filled. The unbuffered send waits for the receiver.
 		for spare, b := new(Batch), new(Batch); c.Err == nil; spare, b = b, spare {
 			c.Err = b.readArrived(events)
 			if b.Read == 0 {
@@ -69,10 +69,10 @@ func newConnection(ctx context.Context, cancel context.CancelFunc, body io.ReadC
 	return c
 }
 
-// Next returns the next batch. Its errors are those of ctx, Err when the connection has ended, and ErrQuiet when nothing
-// came for as long as given.
-func (c *Connection) Next(ctx context.Context, patience time.Duration) (*Batch, error) {
-	quiet := time.NewTimer(patience)
+// Next returns the next batch. It returns the error of ctx, Err once the connection has ended, or ErrQuiet if nothing
+// arrived within timeout.
+func (c *Connection) Next(ctx context.Context, timeout time.Duration) (*Batch, error) {
+	quiet := time.NewTimer(timeout)
 	defer quiet.Stop()
 	select {
 	case <-ctx.Done():
@@ -87,16 +87,16 @@ func (c *Connection) Next(ctx context.Context, patience time.Duration) (*Batch, 
 	}
 }
 
-// Stop ends the connection and waits until nothing reads it any more. It is called once.
+// Stop ends the connection and waits for its goroutine. It is called once.
 func (c *Connection) Stop() {
 	c.cancel()
-	for range c.Batches { //nolint:revive // until it is closed
+	for range c.Batches { //nolint:revive // drain until closed
 	}
 }
 
-// readArrived reads one event, however long that takes, and those behind it that have arrived.
+// readArrived waits for one event, and then adds the events that are already buffered.
 func (b *Batch) readArrived(events *decode.Stream) error {
-	clear(b.Events) // so that they are not kept
+	clear(b.Events) // release the objects of the previous use
 	*b = Batch{Events: b.Events[:0]}
 	for {
 		e, size, err := events.Next()
@@ -110,7 +110,7 @@ func (b *Batch) readArrived(events *decode.Stream) error {
 	}
 }
 
-// Add takes an event of so many bytes.
+// Add adds an event of size bytes.
 func (b *Batch) Add(e deltas.Event, size int) {
 	b.Read++
 	b.bytes += size
@@ -125,9 +125,9 @@ func (b *Batch) Add(e deltas.Event, size int) {
 	b.Events = append(b.Events, e)
 }
 
-// IsPosition says whether a resourceVersion can be watched on from: without one, or with 0, the API server begins wherever
-// it likes, and what was deleted before that is lost without a word.
+// IsPosition reports whether a watch can start at a resourceVersion. With an empty one, or 0, the API server starts at an
+// arbitrary state, and earlier deletes are lost without notice.
 func IsPosition(resourceVersion string) bool { return resourceVersion != "" && resourceVersion != "0" }
 
-// Full says that the batch takes nothing more.
+// Full reports whether the batch has reached its bounds.
 func (b *Batch) Full() bool { return b.Read >= maxBatchEvents || b.bytes >= maxBatchBytes }

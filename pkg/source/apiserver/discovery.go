@@ -18,15 +18,15 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// acceptDiscovery asks for everything below a root in one document. An API server before Kubernetes 1.30 sends the names of
-// groups and versions only, and is then asked for each.
+// acceptDiscovery requests everything below a root in one document (aggregated discovery, KEP-3352). An API server before
+// Kubernetes 1.30 returns only the names of groups and versions; each version is then requested separately.
 const acceptDiscovery = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 
-// discoveryRequests is how many versions of groups are asked for at a time.
+// discoveryRequests bounds the concurrent requests for versions of groups.
 const discoveryRequests = 8
 
-// Discover asks the API server what it serves, and returns the groups that could not be asked too: of these, what was in
-// old stays. It tries once.
+// Discover returns what the API server serves, and the groups that did not answer; those have their state from old. It tries
+// once.
 func (c *Client) Discover(ctx context.Context, old selection.Catalog) (selection.Catalog, []string, error) {
 	client, err := c.restClient(c.http, schema.GroupVersion{}, acceptDiscovery)
 	if err != nil {
@@ -42,22 +42,22 @@ func (c *Client) Discover(ctx context.Context, old selection.Catalog) (selection
 	return selection.ReadCatalog(d.groups, d.lists, unanswered, old), unanswered, nil
 }
 
-// discovery collects what one API server serves.
+// discovery collects the documents of one discovery.
 type discovery struct {
 	client rest.Interface
 	groups []*metav1.APIGroup
 
 	mu     sync.Mutex
 	lists  []*metav1.APIResourceList
-	failed map[string]bool // groups of which something could not be asked
+	failed map[string]bool // groups with a version that did not answer
 }
 
-// readRoot reads what is below a root, /api for the core group and /apis for all others.
+// readRoot reads everything below a root: /api for the core group, /apis for all others.
 func (d *discovery) readRoot(ctx context.Context, root string) error {
 	body, contentType, err := d.getDocument(ctx, root)
 	switch {
 	case root == "/api" && apierrors.IsNotFound(err):
-		return nil // there may be no core group
+		return nil // some API servers have no core group
 	case err != nil:
 		return err
 	case isAggregated(contentType):
@@ -73,21 +73,20 @@ func (d *discovery) readRoot(ctx context.Context, root string) error {
 
 func (d *discovery) getDocument(ctx context.Context, path string) (body []byte, contentType string, err error) {
 	answer := d.client.Get().AbsPath(path).MaxRetries(0).Timeout(RequestTimeout).Do(ctx).ContentType(&contentType)
-	if err := answer.Error(); err != nil { // says more than that of Raw
+	if err := answer.Error(); err != nil { // more detailed than the error of Raw
 		return nil, "", err
 	}
 	body, err = answer.Raw()
 	return body, contentType, err
 }
 
-// isAggregated says which of the two forms an answer has.
+// isAggregated reports whether a response is an aggregated discovery document.
 func isAggregated(contentType string) bool {
 	_, parameters, err := mime.ParseMediaType(contentType)
 	return err == nil && parameters["g"] == apidiscovery.GroupName && parameters["v"] == "v2" && parameters["as"] == "APIGroupDiscoveryList"
 }
 
-// readAggregated reads a document that holds everything. A version is stale when its API server, an aggregated one, does not
-// answer.
+// readAggregated reads an aggregated document. A version is stale if its aggregated API server does not answer.
 func (d *discovery) readAggregated(body []byte) error {
 	var all apidiscovery.APIGroupDiscoveryList
 	if err := json.Unmarshal(body, &all); err != nil {
@@ -110,7 +109,8 @@ func (d *discovery) readAggregated(body []byte) error {
 	return nil
 }
 
-// listableResources leaves subresources out, and what has subresources only.
+// listableResources returns the resources of a version, without subresources and without resources that have only
+// subresources.
 func listableResources(v apidiscovery.APIVersionDiscovery) (found []metav1.APIResource) {
 	for _, r := range v.Resources {
 		if r.ResponseKind != nil && r.ResponseKind.Kind != "" {
@@ -123,7 +123,7 @@ func listableResources(v apidiscovery.APIVersionDiscovery) (found []metav1.APIRe
 	return found
 }
 
-// parseGroups reads a document that names groups and their versions.
+// parseGroups reads a document with the names of groups and their versions.
 func parseGroups(root string, body []byte) ([]metav1.APIGroup, error) {
 	if root == "/api" {
 		var core metav1.APIVersions
@@ -141,7 +141,7 @@ func parseGroups(root string, body []byte) ([]metav1.APIGroup, error) {
 	return named.Groups, err
 }
 
-// readVersions asks for each version of the groups.
+// readVersions requests each version of the groups.
 func (d *discovery) readVersions(ctx context.Context, root string, groups []metav1.APIGroup) {
 	var asking sync.WaitGroup
 	slots := make(chan struct{}, discoveryRequests)
@@ -174,15 +174,15 @@ func (d *discovery) readVersion(ctx context.Context, root, group, groupVersion s
 	d.lists = append(d.lists, list)
 }
 
-// Explain asks the API server what it serves and says what the rules select of it. It tries once. That some groups could
-// not be asked is no error.
+// Explain resolves the rules against what the API server serves. It tries once. Groups that did not answer are listed in
+// Unanswered and are not an error.
 func (c *Client) Explain(ctx context.Context, rules []selection.Rule) (*selection.Explanation, error) {
 	if err := selection.Validate(rules); err != nil {
 		return nil, err
 	}
 	found, unanswered, err := c.Discover(ctx, nil)
 	if err != nil {
-		return nil, fmt.Errorf("asking the API server at %s what it serves: %w", c.Host(), err)
+		return nil, fmt.Errorf("discovery at the API server %s: %w", c.Host(), err)
 	}
 	e := selection.Resolve(rules, found)
 	e.Unanswered = unanswered

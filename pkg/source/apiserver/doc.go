@@ -1,5 +1,6 @@
-// Package apiserver sends single requests to the API server: what it serves, a list, a watch. It reads the answers as raw
-// bytes, in batches of what has arrived, and says what a failure means for the history of a scope ([Classify]).
+// Package apiserver sends single requests to the API server: discovery, a page of a list, a watch. It reads responses as raw
+// bytes, in batches of the events that have arrived, and classifies failures by what they mean for the history of a scope
+// ([Classify]).
 //
-// It tries nothing again and keeps no state of a scope: that is for package source.
+// It never retries and keeps no state of a scope: both belong to package source.
 package apiserver

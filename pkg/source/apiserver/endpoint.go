@@ -17,19 +17,20 @@ import (
 )
 
 const (
-	// HeadersTimeout is how long an answer may take to begin, and a list to go on. An API server whose cache cannot be
-	// filled lets requests wait, half a minute and more, before it says so; one that hangs never does.
+	// HeadersTimeout bounds the wait for the begin of a response, and for each further part of a list. An API server that
+	// cannot fill its cache holds requests for half a minute and more before it answers with an error; one that hangs never
+	// answers.
 	HeadersTimeout = time.Minute
-	// Watches are ended by the API server after a random time in this range, so that rights are checked anew and load
-	// spreads over API servers. client-go's Reflector has the same.
+	// The API server ends each watch after a random time in this range, so that rights are checked again and load spreads
+	// over API servers. client-go's Reflector uses the same range.
 	minWatchTime, maxWatchTime = 5 * time.Minute, 10 * time.Minute
-	// watchGrace is how long a watch may outlive that time before it is ended here: the connection is dead, or the journal
-	// took so long that nobody has read the end.
+	// watchGrace is how long a watch may outlive that time before the client ends it: either the connection is dead, or the
+	// journal was blocked for so long that the end was not read.
 	watchGrace = 30 * time.Second
 )
 
-// Endpoint lists and watches one scope. Every call is one request: whether to try again is the caller's decision, who
-// has to say so in the state of the scope. It is safe for concurrent use.
+// Endpoint lists and watches one scope. Each call is one request: the caller decides whether to retry, and reports failures
+// in the state of the scope. It is safe for concurrent use.
 type Endpoint struct {
 	Scope   selection.Scope
 	client  rest.Interface
@@ -37,7 +38,7 @@ type Endpoint struct {
 	decoder *decode.Decoder
 }
 
-// Endpoint returns the endpoint of a scope. It sends nothing.
+// Endpoint returns the endpoint of a scope. It sends no request.
 func (c *Client) Endpoint(s selection.Scope) (*Endpoint, error) {
 	gv, accept := schema.GroupVersion{Group: s.Resource.Group, Version: s.Resource.Version}, c.config.AcceptContentTypes
 	if s.MetadataOnly {
@@ -51,7 +52,7 @@ func (c *Client) Endpoint(s selection.Scope) (*Endpoint, error) {
 	return &Endpoint{Scope: s, client: client, fresh: afresh, decoder: decode.New(s.Resource, s.MetadataOnly)}, err
 }
 
-// DecodeErrors is how many answers could not be read.
+// DecodeErrors returns the number of unparseable responses.
 func (e *Endpoint) DecodeErrors() uint64 { return e.decoder.Failures() }
 
 func (e *Endpoint) newRequest(client rest.Interface, o metav1.ListOptions) *rest.Request {
@@ -66,8 +67,8 @@ func (e *Endpoint) newRequest(client rest.Interface, o metav1.ListOptions) *rest
 		MaxRetries(0)
 }
 
-// responseBody is the answer to one request, which ends when it is closed. Whatever is waited for of it is bounded: a slot,
-// which may be nil, is held for no longer than SlowAfter of a wait, and HeadersTimeout ends the request.
+// responseBody is the body of a response; closing it ends the request. Each wait for data is bounded: after SlowAfter the
+// slot is released, and after HeadersTimeout the request is canceled. slot may be nil.
 type responseBody struct {
 	io.ReadCloser
 	ctx    context.Context
@@ -75,6 +76,7 @@ type responseBody struct {
 	slot   *Slot
 }
 
+// awaitAnswer runs answer, which waits for data, within those bounds.
 func (b *responseBody) awaitAnswer(answer func() error) error {
 	late := time.AfterFunc(HeadersTimeout, func() { b.cancel(errNoAnswer) })
 	done := b.slot.beginRequest()
@@ -84,7 +86,7 @@ func (b *responseBody) awaitAnswer(answer func() error) error {
 		return errNoAnswer
 	}
 	if err == nil {
-		err = b.slot.Acquire(b.ctx) // it may have been given back
+		err = b.slot.Acquire(b.ctx) // it may have been released as slow
 	}
 	return err
 }
@@ -94,7 +96,7 @@ func (b *responseBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// sendRequest sends a request and returns the body of the answer, which the caller closes.
+// sendRequest sends a request and returns the body of the response. The caller closes it.
 func sendRequest(ctx context.Context, s *Slot, verb string, r *rest.Request) (*responseBody, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	b := &responseBody{ctx: ctx, cancel: cancel, slot: s}
@@ -105,15 +107,15 @@ func sendRequest(ctx context.Context, s *Slot, verb string, r *rest.Request) (*r
 	if err != nil {
 		cancel(nil)
 		if b.ReadCloser != nil {
-			_ = b.ReadCloser.Close() // it was read by nobody
+			_ = b.ReadCloser.Close() // discarded unread
 		}
 		return nil, wrapDenied(verb, err)
 	}
 	return b, nil
 }
 
-// listBody is the body of a list. A server that stops in the middle of one is as one that never answers; of a watch silence
-// is nothing special.
+// listBody is the body of a list. A server that stops in the middle of a list is treated like one that does not answer. On a
+// watch, silence is normal.
 type listBody struct{ *responseBody }
 
 func (b listBody) Read(p []byte) (n int, err error) {
@@ -124,8 +126,8 @@ func (b listBody) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// List reads one page of what exists now, or what follows a page, and gives each object to take. Without take only what
-// the page says of itself is of interest. Its errors are those of the API server, and of take.
+// List reads one page of a list and passes each object to take, which owns it. take may be nil if only the page's metadata
+// is needed. Errors are those of the API server and of take.
 func (e *Endpoint) List(ctx context.Context, s *Slot, o metav1.ListOptions, take func(*deltas.Object) error) (metav1.ListMeta, error) {
 	if take == nil {
 		take = func(*deltas.Object) error { return nil }
@@ -138,7 +140,7 @@ func (e *Endpoint) List(ctx context.Context, s *Slot, o metav1.ListOptions, take
 	return e.decoder.Page(listBody{body}, take)
 }
 
-// Newest is the resourceVersion of now, as etcd has it.
+// Newest returns etcd's current resourceVersion, by a LIST of one object.
 func (e *Endpoint) Newest(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
@@ -146,12 +148,13 @@ func (e *Endpoint) Newest(ctx context.Context) (string, error) {
 	return meta.ResourceVersion, err
 }
 
-// Watch opens a watch that ends after a random time, or after the one given. The caller stops the connection.
+// Watch opens a watch that ends after o.TimeoutSeconds, or after a random time if that is nil. The caller stops the
+// connection.
 func (e *Endpoint) Watch(ctx context.Context, s *Slot, o metav1.ListOptions) (*Connection, error) {
 	return e.openWatch(ctx, s, o, func(o metav1.ListOptions) *rest.Request { return e.newRequest(e.client, o) })
 }
 
-// WatchOnNewConnection is Watch on a connection of its own.
+// WatchOnNewConnection is Watch on a connection of its own, which may reach another API server.
 func (e *Endpoint) WatchOnNewConnection(ctx context.Context, s *Slot, o metav1.ListOptions) (*Connection, error) {
 	return e.openWatch(ctx, s, o, func(o metav1.ListOptions) *rest.Request {
 		return e.newRequest(e.fresh, o).SetHeader("Connection", "close")

@@ -15,28 +15,28 @@ type Verdict int
 
 // The verdicts.
 const (
-	// Interrupted: try again from the same place. Everything that is not positively something else.
+	// Interrupted: retry from the same position. Every failure without a more specific verdict.
 	Interrupted Verdict = iota
-	// Expired: the API server no longer has the history from here on (410).
+	// Expired: the API server no longer has the history after the position (410).
 	Expired
-	// TooLarge: this API server has not reached the position. It lags behind, or etcd was restored from a backup.
+	// TooLarge: the API server has not reached the position. It lags behind, or etcd was restored from a backup.
 	TooLarge
-	// Refused: the API server does not know this kind of request; another kind may do.
+	// Refused: the API server does not support this kind of request; another kind may work.
 	Refused
-	// Forbidden: this program may not do that.
+	// Forbidden: the program has no right to do this (403).
 	Forbidden
-	// NotServed: nothing serves this resource, or no more.
+	// NotServed: the resource is not served, or no longer (404).
 	NotServed
-	// Starting: the API server is filling its cache of this resource, as it does when it starts and when a definition was
-	// just established.
+	// Starting: the API server is filling its cache of this resource, as it does at its start and after a definition is
+	// established.
 	Starting
 )
 
-// initializingMessage is what the API server's cache says of itself until it is filled, with status 429; before Kubernetes 1.29
-// also with 500.
+// initializingMessage is the error of the API server's cache until it is filled, with status 429; before Kubernetes 1.29
+// also with 500. With a suffix (": …") it reports why the cache cannot be filled, which is not a start.
 const initializingMessage = "storage is (re)initializing"
 
-// Classify says what a failure means.
+// Classify returns the verdict for an error of this package; nil is Interrupted.
 func Classify(err error) Verdict {
 	switch {
 	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
@@ -64,7 +64,7 @@ func Classify(err error) Verdict {
 	return Interrupted
 }
 
-// Reason says in few words what went wrong: without the URL, which the scope says better.
+// Reason returns the message of an error without the URL: the scope in the status describes the request better.
 func Reason(err error) string {
 	var u *url.Error
 	if errors.As(err, &u) {
@@ -73,17 +73,17 @@ func Reason(err error) string {
 	return err.Error()
 }
 
-// DeniedError is a 403 with the verb it was the answer to.
+// DeniedError is a 403, with the verb of the request.
 type DeniedError struct {
 	Verb string
 	Err  error
 }
 
-// Error says which right is missing. The object that a question was about may not exist and is left out.
+// Error describes the missing right, without the object of the request, which may not exist.
 func (e *DeniedError) Error() string { return e.Verb + " is forbidden: " + WithoutObject(e.Err) }
 func (e *DeniedError) Unwrap() error { return e.Err }
 
-// WithoutObject is what the API server says of a refusal, without the name of the object that it was about.
+// WithoutObject returns the API server's message for a refusal, without the name of the object.
 func WithoutObject(err error) string {
 	text := err.Error()
 	if _, missing, found := strings.Cut(text, " is forbidden: "); found {
@@ -92,7 +92,7 @@ func WithoutObject(err error) string {
 	return text
 }
 
-// wrapDenied adds the verb to err where that is a 403.
+// wrapDenied adds the verb to a 403 and returns other errors as they are.
 func wrapDenied(verb string, err error) error {
 	if Classify(err) != Forbidden {
 		return err

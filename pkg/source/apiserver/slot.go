@@ -7,24 +7,25 @@ import (
 	"time"
 )
 
-// SlowAfter is how long an API server may take to begin an answer before that is said, and before others may go on.
+// SlowAfter is how long a response may take to begin before it is reported as slow and the slot is released to others.
 const SlowAfter = 10 * time.Second
 
 var (
-	// ErrSlow is what a Slot's Slow stands for.
+	// ErrSlow is the failure that OnSlow stands for.
 	ErrSlow     = fmt.Errorf("the API server has not answered for %s", SlowAfter)
 	errNoAnswer = fmt.Errorf("the API server has not answered for %s", HeadersTimeout)
 )
 
-// Slot is the right of one scope to read all its objects, of which there are few at a time. It is given back while the API
-// server keeps a request waiting, so that a type whose server hangs keeps no other from its list. A nil slot is none.
+// Slot is the right of one scope to read all its objects, which a bounded number of scopes have at a time. It is released
+// while the API server keeps a request waiting, so that a type whose server hangs does not block the lists of others. A nil
+// slot bounds nothing. It is used by one goroutine at a time; the mutex guards against the timer.
 type Slot struct {
-	Pool   chan struct{} // one element for each slot that is held; nil where nothing is bounded
-	OnSlow func()        // called when an answer is late; it must not block
+	Pool   chan struct{} // has one element for each held slot; nil for no bound
+	OnSlow func()        // called when a response is slow; must not block
 
 	mu      sync.Mutex
 	held    bool
-	waiting bool // for an answer
+	waiting bool // for a response
 }
 
 // Acquire waits for a free slot, unless one is held.
@@ -43,13 +44,14 @@ func (s *Slot) Acquire(ctx context.Context) error {
 	return nil
 }
 
-// Release gives the slot back, if it is held.
+// Release releases the slot, if it is held.
 func (s *Slot) Release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.releaseLocked()
 }
 
+// releaseLocked is Release. Requires s.mu.
 func (s *Slot) releaseLocked() {
 	if s.held {
 		<-s.Pool
@@ -57,7 +59,7 @@ func (s *Slot) releaseLocked() {
 	}
 }
 
-// beginRequest says that a request is being sent, and returns what says that it has ended.
+// beginRequest starts the timer of a request. done stops it.
 func (s *Slot) beginRequest() (done func()) {
 	if s == nil {
 		return func() {}

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// transport is what all requests go through. It asks for answers without compression, and refuses others: to ask for nothing
-// would allow any. And it compares this machine's clock with the date of each answer.
+// transport wraps all requests. It asks for uncompressed responses (without the header a server may choose any coding) and
+// rejects others, and it compares this machine's clock with the date of each response.
 type transport struct {
 	http.RoundTripper
 	skew *atomic.Int64
@@ -25,16 +25,17 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		t.skew.Store(int64(clockSkewAt(time.Now(), date)))
 	}
 	if coding := answer.Header.Get("Content-Encoding"); coding != "" && coding != "identity" {
-		_ = answer.Body.Close() // it was read by nobody
-		return nil, fmt.Errorf("what answers at %s compresses (Content-Encoding: %s), though it was asked not to: look at the proxy there", r.URL.Host, coding)
+		_ = answer.Body.Close() // discarded unread
+		return nil, fmt.Errorf("the response from %s is compressed (Content-Encoding: %s) although uncompressed data was requested: look at the proxy there", r.URL.Host, coding)
 	}
 	return answer, nil
 }
 
-// WrappedRoundTripper lets client-go find the transport below.
+// WrappedRoundTripper lets client-go find the wrapped transport.
 func (t *transport) WrappedRoundTripper() http.RoundTripper { return t.RoundTripper }
 
-// clockSkewAt is how far now is ahead of a date, which has whole seconds: what a second explains is no skew.
+// clockSkewAt returns how far now is ahead of a Date header. The header is truncated to seconds, so up to one second is no
+// skew.
 func clockSkewAt(now, date time.Time) time.Duration {
 	skew := now.Sub(date)
 	if skew >= 0 {

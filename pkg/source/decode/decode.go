@@ -18,30 +18,30 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
-// Decoder reads what the API server says of one resource, without decoding objects. It is safe for concurrent use.
+// Decoder reads the responses about one resource without unmarshaling objects. It is safe for concurrent use.
 //
-// It reads the form that kube-apiserver writes, one event a line, and looks out for others. When a second stream in a row
-// begins with what it cannot read, events are found with the stock JSON code from the next stream on: about eight times
-// slower, and right for every legal spelling. One failure alone is a broken connection.
+// It expects the form that kube-apiserver writes, one event per line. When two consecutive streams begin with data it cannot
+// read, later streams are split by encoding/json, which is about eight times slower and accepts every legal spelling. A
+// single failure is a broken connection.
 type Decoder struct {
-	resource            *event.Resource // whose objects these are
-	typeMembers         string          // kind and apiVersion of these objects, as JSON members with a comma behind each
-	metadataOnly        bool            // of each object the metadata alone is kept
+	resource            *event.Resource // of the objects
+	typeMembers         string          // kind and apiVersion of the objects, as JSON members, each with a trailing comma
+	metadataOnly        bool            // keep only the metadata of each object
 	useStockJSON        atomic.Bool
 	failed              atomic.Uint64
-	consecutiveFailures atomic.Uint32 // failures since something was read
+	consecutiveFailures atomic.Uint32 // failures since the last success
 }
 
-// New returns a decoder of objects of a resource. bare keeps the metadata of each object alone.
-func New(r event.Resource, bare bool) *Decoder {
+// New returns a decoder for objects of a resource. If metadataOnly, it keeps only the metadata of each object.
+func New(r event.Resource, metadataOnly bool) *Decoder {
 	apiVersion := schema.GroupVersion{Group: r.Group, Version: r.Version}.String()
-	return &Decoder{resource: &r, metadataOnly: bare, typeMembers: fmt.Sprintf(`"kind":%q,"apiVersion":%q,`, r.Kind, apiVersion)}
+	return &Decoder{resource: &r, metadataOnly: metadataOnly, typeMembers: fmt.Sprintf(`"kind":%q,"apiVersion":%q,`, r.Kind, apiVersion)}
 }
 
-// Failures is how many answers could not be read.
+// Failures returns the number of unparseable responses.
 func (d *Decoder) Failures() uint64 { return d.failed.Load() }
 
-// countFailure counts what could not be read. The text of a proxy's error page is no such thing.
+// countFailure counts an unparseable response. The text of a proxy's error page does not count.
 func (d *Decoder) countFailure(b []byte, err error) error {
 	if start := rawjson.SkipSpace(b, 0); start == len(b) || b[start] != '{' {
 		return err
@@ -59,7 +59,7 @@ func (d *Decoder) resetFailures() {
 	}
 }
 
-// Object reads one object. It keeps nothing of b.
+// Object reads one object. It copies what it keeps of b.
 func (d *Decoder) Object(b []byte) (*deltas.Object, error) {
 	var f fields
 	if err := scanDocument(b, &f); err != nil {
@@ -77,7 +77,8 @@ func (d *Decoder) Object(b []byte) (*deltas.Object, error) {
 	return o, nil
 }
 
-// decodeEvent reads one event of a watch: {"type":"ADDED","object":{…}}. It keeps nothing of b. An ERROR event is an error.
+// decodeEvent reads one watch event: {"type":"ADDED","object":{…}}. It copies what it keeps of b. An ERROR event is returned
+// as an error.
 func (d *Decoder) decodeEvent(b []byte) (e deltas.Event, err error) {
 	typ, object, ok := splitEnvelope(b)
 	if !ok {
@@ -88,7 +89,7 @@ func (d *Decoder) decodeEvent(b []byte) (e deltas.Event, err error) {
 		typ, object = parseEventType([]byte(w.Type)), w.Object.Raw
 	}
 	if typ == "" {
-		return e, d.countFailure(b, errors.New("a watch event of no known type"))
+		return e, d.countFailure(b, errors.New("a watch event of unknown type"))
 	}
 	if typ == watch.Error {
 		status := &metav1.Status{}
@@ -111,7 +112,7 @@ func (d *Decoder) decodeEvent(b []byte) (e deltas.Event, err error) {
 	return deltas.Event{Type: typ, Object: o}, nil
 }
 
-// requireName refuses what has no name: it cannot be told from others, and nobody who reads the stream expects it.
+// requireName rejects an object without a name: it has no identity.
 func requireName(o *deltas.Object) error {
 	if o.Name == "" {
 		return errors.New("an object without metadata.name")
@@ -119,8 +120,8 @@ func requireName(o *deltas.Object) error {
 	return nil
 }
 
-// splitEnvelope reads the exact form that kube-apiserver writes and says no to every other. What it takes for the object
-// may have more behind it, if the envelope has more members; scan finds out, since it reads to the last byte.
+// splitEnvelope splits an event in the exact form that kube-apiserver writes; ok is false for any other form. If the
+// envelope has further members, object includes them; scanDocument, which reads to the last byte, then fails.
 func splitEnvelope(b []byte) (typ watch.EventType, object []byte, ok bool) {
 	const head, middle = `{"type":"`, `","object":`
 	if !bytes.HasPrefix(b, []byte(head)) {
@@ -137,7 +138,7 @@ func splitEnvelope(b []byte) (typ watch.EventType, object []byte, ok bool) {
 	return parseEventType(b[len(head) : len(head)+end]), object[:len(object)-1], true
 }
 
-// parseEventType is the known type of this name, and "" if there is none.
+// parseEventType returns the event type of this name, or "".
 func parseEventType(b []byte) watch.EventType {
 	for _, t := range []watch.EventType{watch.Modified, watch.Added, watch.Deleted, watch.Bookmark, watch.Error} {
 		if string(b) == string(t) {
@@ -147,12 +148,12 @@ func parseEventType(b []byte) watch.EventType {
 	return ""
 }
 
-// Page reads one page of a list and gives each object to take as it comes, so that memory does not depend on how many
-// there are, or how large the page is. It returns what the page says of itself.
+// Page reads one page of a list and passes each object to take as it arrives, so that memory does not depend on the size of
+// the page. It returns the metadata of the page.
 func (d *Decoder) Page(r io.Reader, take func(*deltas.Object) error) (meta metav1.ListMeta, err error) {
 	dec := json.NewDecoder(r)
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		return meta, fmt.Errorf("the answer to a list is no object: %v %w", t, err)
+		return meta, fmt.Errorf("the response to a list is not a JSON object: %v %w", t, err)
 	}
 	for dec.More() {
 		member, err := dec.Token()
@@ -176,7 +177,7 @@ func (d *Decoder) Page(r io.Reader, take func(*deltas.Object) error) (meta metav
 	return meta, err
 }
 
-// decodeItems reads the array of a page's objects; null stands for one without any.
+// decodeItems reads the array of objects of a page; null is an empty array.
 func (d *Decoder) decodeItems(dec *json.Decoder, take func(*deltas.Object) error) error {
 	if t, err := dec.Token(); err != nil || t == nil {
 		return err
@@ -203,8 +204,8 @@ func (d *Decoder) decodeItems(dec *json.Decoder, take func(*deltas.Object) error
 	return err
 }
 
-// metadataBody is an object's type and its metadata without managedFields, in the form and order that the whole object has.
-// Metadata comes as PartialObjectMetadata, whatever it is of, or in whole objects from an API server without that form.
+// metadataBody returns the type and the metadata of an object without managedFields, in the form and order of the whole
+// object. The input is a PartialObjectMetadata, or a whole object from an API server that does not support that form.
 func metadataBody(b []byte, f *fields, typeMembers string) []byte {
 	const key = `"metadata":`
 	out := make([]byte, 0, len(typeMembers)+len(key)+2+f.metadata.end-f.metadata.start)

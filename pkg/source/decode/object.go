@@ -14,9 +14,9 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
-// newObject makes an object of the bytes that f was scanned from. It copies what it keeps: b belongs to the caller, who
-// reuses it for the next event. typeMeta is put in front of objects that say neither kind nor version, as the items of
-// lists do; it is empty or ends in a comma, which is right where b has members, as everything that is named has.
+// newObject makes an object from b and the result of its scan. It copies what it keeps: the caller reuses b for the next
+// event. typeMeta is inserted into objects without kind, as the items of lists are; it is empty or ends in a comma, which is
+// valid because every named object has further members.
 func newObject(b []byte, f *fields, typeMeta string) (*deltas.Object, error) {
 	text := newSharedText(b, f)
 	namespace, name := text.nextText(f.namespace), text.nextText(f.name)
@@ -32,7 +32,7 @@ func newObject(b []byte, f *fields, typeMeta string) (*deltas.Object, error) {
 	}
 	o.Raw = withoutManagedFields(b, f.managed, typeMeta)
 	o.ObservedAt = time.Now().UTC()
-	// Only a bookmark has no name, so ordinary objects never pay for a look at their annotations.
+	// Only a bookmark has no name, so the annotations of ordinary objects are not searched.
 	o.InitialEventsEnd = name == "" && endsInitialEvents(f.annotations.bytesOf(b))
 	return o, nil
 }
@@ -43,20 +43,20 @@ func setGeneration(o *deltas.Object, number []byte) error {
 	}
 	n, err := strconv.ParseInt(string(number), 10, 64)
 	if err != nil {
-		return fmt.Errorf("metadata.generation of %s is no integer: %q", o.Key(), number)
+		return fmt.Errorf("metadata.generation of %s is not an integer: %q", o.Key(), number)
 	}
 	o.Generation = n
 	return nil
 }
 
-// withoutManagedFields copies b without the cut, exactly as long as needed, because most of these bytes live until every sink
-// has them.
+// withoutManagedFields copies b without cut, into a slice of the exact length, because most of these bytes live until every
+// sink has acknowledged them.
 func withoutManagedFields(b []byte, cut span, typeMeta string) []byte {
 	out := make([]byte, 0, len(b)-(cut.end-cut.start)+len(typeMeta))
 	if typeMeta == "" {
 		return append(append(out, b[:cut.start]...), b[cut.end:]...)
 	}
-	first := rawjson.SkipSpace(b, 0) + 1 // behind the opening brace
+	first := rawjson.SkipSpace(b, 0) + 1 // after the opening brace
 	out = append(append(out, b[:first]...), typeMeta...)
 	if !cut.isPresent() {
 		return append(out, b[first:]...)
@@ -74,11 +74,11 @@ func endsInitialEvents(annotations []byte) bool {
 	return bytes.HasPrefix(rest, []byte(`"true"`))
 }
 
-// sharedText cuts the strings of one object out of a single one: one allocation for what lives and dies together.
+// sharedText holds the strings of one object in a single string: one allocation for data with the same lifetime.
 type sharedText struct {
 	b       []byte
 	all     string
-	summary int // length
+	summary int // length of the summary
 	next    int
 }
 
@@ -109,10 +109,10 @@ func (t *sharedText) nextBytes(n int) string {
 	return t.all[t.next-n : t.next]
 }
 
-// remainingText returns what nobody has taken.
+// remainingText returns everything after the last nextBytes.
 func (t *sharedText) remainingText() string { return t.all[t.next:] }
 
-// nextText returns the text of the next span, in the order in which newSharedText has them.
+// nextText returns the next string, unescaped. Spans are passed in the order of newSharedText.
 func (t *sharedText) nextText(s span) string {
 	text := t.nextBytes(s.end - s.start)
 	for i := range len(text) {

@@ -10,7 +10,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
-// span is a half-open range of bytes. The zero span means absent, and so does an empty one: for identity both say "".
+// span is a half-open range of bytes. An absent value has the zero span. An empty string also has an empty span: for an
+// identity both mean "".
 type span struct{ start, end int }
 
 func (s span) isPresent() bool         { return s.end > s.start }
@@ -18,34 +19,34 @@ func (s span) bytesOf(b []byte) []byte { return b[s.start:s.end] }
 func (s span) withQuotes() span        { return span{s.start - 1, s.end + 1} }
 func unquotedSpan(from, to int) span   { return span{from + 1, to - 1} }
 
-// fields is what one pass over an object's JSON finds. Spans of strings exclude the quotes and may hold escapes.
+// fields is the result of one pass over an object's JSON. Spans of strings exclude the quotes and may contain escapes.
 type fields struct {
 	kind                                  span
 	namespace, name, uid, resourceVersion span
 	generation                            span // number
-	annotations                           span // object, with its braces
-	metadata                              span // object, with its braces
-	managed                               span // metadata.managedFields: the member and exactly one adjoining comma
+	annotations                           span // object, including its braces
+	metadata                              span // object, including its braces
+	managed                               span // metadata.managedFields: the member and exactly one adjacent comma
 	parts                                 deltas.Parts
 	writers                               [maxWriters]managedEntry
-	writerCount                           int // of writers
+	writerCount                           int // number of writers
 }
 
-// maxWriters is how many entries of metadata.managedFields are compared. The API server keeps ten of updates, and those of
-// appliers, of which there are few.
+// maxWriters is the number of metadata.managedFields entries that are compared. The API server keeps ten entries of updates,
+// and one for each applier, of which there are few.
 const maxWriters = 16
 
 // managedEntry is one entry of metadata.managedFields.
 type managedEntry struct {
 	manager, operation, subresource, time span
-	identity                              uint64 // digest of everything but time and fields
+	identity                              uint64 // digest of all members except time and fields
 	fieldsV1                              span
 }
 
-// malformedError says that bytes from the API server are not the JSON of an object.
+// malformedError means that bytes from the API server are not the JSON of an object.
 type malformedError struct {
-	offset int // first byte that cannot be right, counted from the start of what was scanned
-	size   int
+	offset int // of the first invalid byte of the input
+	size   int // of the input
 }
 
 func (e *malformedError) Error() string {
@@ -53,9 +54,9 @@ func (e *malformedError) Error() string {
 }
 
 // scanDocument makes one pass over b, which holds one JSON object and nothing else but white space. Every bracket and every
-// string is followed to the last byte, so a truncated object is never accepted; the syntax of numbers and the
-// insides of objects that are passed over are the API server's word. Strings that make up the identity must be strings,
-// and metadata and managedFields must not occur twice, for then there would be no telling which was meant. f must be zero.
+// string is checked up to the last byte, so a truncated object is never accepted; the syntax of numbers and the content of
+// skipped values are not checked. Members of the identity must be strings. Duplicate metadata or managedFields are rejected,
+// because the choice between them would be arbitrary. f must be zero.
 func scanDocument(b []byte, f *fields) error {
 	end := scanObject(b, rawjson.SkipSpace(b, 0), f)
 	if end >= 0 {
@@ -176,7 +177,7 @@ func scanManagedEntry(b []byte, i int, e *managedEntry) int {
 	return m.I
 }
 
-// members walks the members of one JSON object and takes their values.
+// members iterates over the members of one JSON object and reads their values.
 type members struct {
 	rawjson.Members
 	b []byte
@@ -186,7 +187,7 @@ func enterObject(b []byte, i int) members { return members{rawjson.EnterObject(b
 
 func (m *members) startsWith(c byte) bool { return m.I < len(m.b) && m.b[m.I] == c }
 
-// skipValue passes the value and returns its extent.
+// skipValue passes the value and returns its span.
 func (m *members) skipValue() span {
 	from := m.I
 	m.I = rawjson.SkipTrustedValue(m.b, from)
@@ -196,7 +197,7 @@ func (m *members) skipValue() span {
 	return span{from, m.I}
 }
 
-// readString takes a string value; null is no value, and anything else is an error.
+// readString reads a string value. null is an absent value; anything else is an error.
 func (m *members) readString(s *span) {
 	from, quoted := m.I, m.startsWith('"')
 	v := m.skipValue()
@@ -211,21 +212,22 @@ func (m *members) readString(s *span) {
 	}
 }
 
-// digestValue passes the value as skip does and takes the member, key and value, into a digest that depends on their order.
+// digestValue passes the value like skipValue, and adds the member, key and value, to a digest. The digest depends on the
+// order of members.
 func (m *members) digestValue(sum *uint64) span {
 	v := m.skipValue()
 	m.digestMember(sum)
 	return v
 }
 
-// digestMember takes the member that was passed last into a digest.
+// digestMember adds the member that was passed last to a digest.
 func (m *members) digestMember(sum *uint64) {
 	if m.I >= 0 {
 		*sum = (bits.RotateLeft64(*sum, 5) ^ xxhash.Sum64(m.b[m.Start:m.I])) * 0x9e3779b97f4a7c15
 	}
 }
 
-// removalSpan returns what to remove so that the member whose value was just passed is gone and the rest is still an object.
+// removalSpan returns the span to remove so that the object is valid without the member whose value was passed last.
 func (m *members) removalSpan() span {
 	if m.I < 0 {
 		return span{}

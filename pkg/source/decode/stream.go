@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// maxEvent bounds one event. etcd takes no object of more than a few MiB; a stream without an end of line is none.
+	// maxEvent bounds one event. etcd accepts objects of a few MiB; a stream without line ends is not a watch.
 	maxEvent = 64 << 20
-	// maxKept bounds the buffer that is kept for long events: one large object must not stay.
+	// maxKept bounds the buffer kept for long events, so that one large object does not pin its memory.
 	maxKept = 1 << 20
-	// readBuffer is what is read of a stream at a time.
+	// readBuffer is the size of the read buffer of a stream.
 	readBuffer = 32 << 10
 )
 
-// ErrEnd says that a stream has ended, in order or cut off: nothing more can come of it.
+// ErrEnd means that a stream has ended, orderly or cut off.
 var ErrEnd = errors.New("the API server ended the watch")
 
 // Stream reads the events of one watch. It is used by one goroutine.
@@ -31,7 +31,7 @@ type Stream struct {
 	frames  frameReader
 }
 
-// Stream returns the events in r.
+// Stream returns a stream of the events in r.
 func (d *Decoder) Stream(r io.Reader) *Stream {
 	if d.useStockJSON.Load() {
 		return &Stream{d, &valueFrames{dec: json.NewDecoder(r)}}
@@ -39,8 +39,8 @@ func (d *Decoder) Stream(r io.Reader) *Stream {
 	return &Stream{d, &lineFrames{r: bufio.NewReaderSize(r, readBuffer)}}
 }
 
-// Next returns the next event, and how many bytes it took. A stream that ends inside an event ends without it. Errors are
-// ErrEnd, those of the reader, those of events that cannot be read, and what an ERROR event says.
+// Next returns the next event and its size in bytes. An incomplete event at the end of the stream is dropped. Errors are
+// ErrEnd, those of the reader, those of unparseable events, and the status in an ERROR event.
 func (s *Stream) Next() (e deltas.Event, size int, err error) {
 	frame, err := s.frames.nextFrame()
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.ErrClosedPipe) || utilnet.IsProbableEOF(err) || utilnet.IsTimeout(err) {
@@ -53,23 +53,24 @@ func (s *Stream) Next() (e deltas.Event, size int, err error) {
 	return e, len(frame), err
 }
 
-// Buffered says that Next would not wait.
+// Buffered reports whether Next would return without reading from the connection.
 func (s *Stream) Buffered() bool { return s.frames.frameBuffered() }
 
-// frameReader finds the events of a watch in its bytes.
+// frameReader splits the bytes of a watch into events.
 type frameReader interface {
-	// nextFrame returns the next event; it is valid until the next call. A stream that ends inside an event ends without it.
+	// nextFrame returns the next event; it is valid until the next call. An incomplete event at the end of the stream is
+	// dropped.
 	nextFrame() ([]byte, error)
-	// frameBuffered says that next would not wait.
+	// frameBuffered reports whether nextFrame would return without reading.
 	frameBuffered() bool
 }
 
-// lineFrames finds frames at newlines. Every server built on k8s.io/apiserver writes one event a line, because it encodes
-// with encoding/json's Encoder, and JSON text has no newline inside a string. That is how it is, not how it is promised; see
-// Decoder for what becomes of a stream that does otherwise.
+// lineFrames splits at newlines. Every server built on k8s.io/apiserver writes one event per line, because it uses
+// encoding/json's Encoder, and JSON has no newline inside a string. The API does not guarantee that; see Decoder for streams
+// in another form.
 type lineFrames struct {
 	r        *bufio.Reader
-	longLine []byte // of a line that is longer than the buffer
+	longLine []byte // holds a line longer than the buffer
 }
 
 func (l *lineFrames) nextFrame() ([]byte, error) {
@@ -89,7 +90,7 @@ func (l *lineFrames) readLine() ([]byte, error) {
 	l.longLine = append(l.longLine[:0], part...)
 	for errors.Is(err, bufio.ErrBufferFull) {
 		if len(l.longLine) > maxEvent {
-			return nil, fmt.Errorf("the API server sends an event of more than %d MiB", maxEvent>>20)
+			return nil, fmt.Errorf("the API server sent an event of more than %d MiB", maxEvent>>20)
 		}
 		part, err = l.r.ReadSlice('\n')
 		l.longLine = append(l.longLine, part...)
@@ -109,7 +110,7 @@ func (l *lineFrames) frameBuffered() bool {
 	return err == nil && bytes.IndexByte(b, '\n') >= 0
 }
 
-// valueFrames finds frames as JSON values, whatever stands between them.
+// valueFrames splits at JSON values, whatever white space is between them.
 type valueFrames struct {
 	dec *json.Decoder
 	raw json.RawMessage

@@ -16,14 +16,14 @@ import (
 type Served struct {
 	Resource   event.Resource
 	Namespaced bool
-	Aliases    string // what else kubectl calls it, the singular and short names, separated by commas
+	Aliases    string // the other names that kubectl accepts: singular, kind and short names, separated by commas
 }
 
-// Catalog is what the API server serves: by group, in its order of preference of versions. It is not changed once made.
+// Catalog holds what the API server serves: by group, with versions in the order of its preference. It is immutable.
 type Catalog map[string][]Served
 
-// ReadCatalog reads the documents of discovery. Groups of failed could not be asked; they stay as they were in old: an
-// aggregated API server that is down has not taken its resources along.
+// ReadCatalog makes a catalog of discovery documents. Groups in failed did not answer and keep their entry in old: an
+// aggregated API server that is down still has its resources.
 func ReadCatalog(groups []*metav1.APIGroup, lists []*metav1.APIResourceList, failed []string, old Catalog) Catalog {
 	byVersion := map[string][]metav1.APIResource{}
 	for _, l := range lists {
@@ -45,7 +45,7 @@ func ReadCatalog(groups []*metav1.APIGroup, lists []*metav1.APIResourceList, fai
 		}
 	}
 	for _, group := range failed {
-		// What was found before is whole, what is found now may lack a version.
+		// The previous entry is complete; the current one may lack a version.
 		if before, ok := old[group]; ok {
 			c[group] = before
 		}
@@ -53,7 +53,7 @@ func ReadCatalog(groups []*metav1.APIGroup, lists []*metav1.APIResourceList, fai
 	return c
 }
 
-// versionsByPreference gives a group's versions, the one its server prefers first.
+// versionsByPreference returns the versions of a group, the preferred one first.
 func versionsByPreference(g *metav1.APIGroup) []string {
 	versions := []string{}
 	if v := g.PreferredVersion.Version; v != "" {
@@ -71,7 +71,7 @@ func isWatchable(r metav1.APIResource) bool {
 	return !strings.ContainsRune(r.Name, '/') && slices.Contains(r.Verbs, "list") && slices.Contains(r.Verbs, "watch")
 }
 
-// With returns a catalog that has these resources too.
+// With returns a copy of the catalog with additional resources.
 func (c Catalog) With(more []Served) Catalog {
 	all := maps.Clone(c)
 	for _, s := range more {
@@ -80,22 +80,23 @@ func (c Catalog) With(more []Served) Catalog {
 	return all
 }
 
-// Serves says whether the resource is served in exactly this version.
+// Serves reports whether the resource is served in exactly this version.
 func (c Catalog) Serves(r event.Resource) bool {
 	return slices.ContainsFunc(c[r.Group], func(s Served) bool { return s.Resource == r })
 }
 
-// Has says whether the resource is served in any version.
+// Has reports whether the resource is served in any version.
 func (c Catalog) Has(r event.Resource) bool {
 	return slices.ContainsFunc(c[r.Group], func(s Served) bool { return withoutVersion(s.Resource) == withoutVersion(r) })
 }
 
-// Equal says whether the same is served in the same versions.
+// Equal reports whether both catalogs have the same resources in the same versions.
 func (c Catalog) Equal(other Catalog) bool {
 	return maps.EqualFunc(c, other, slices.Equal)
 }
 
-// findMatching gives what a pattern selects, each resource once, in the version asked for or preferred, in a stable order.
+// findMatching returns what a pattern selects, each resource once, in the version of the pattern or the preferred one,
+// sorted by group and name.
 func (c Catalog) findMatching(p pattern) []Served {
 	var found []Served
 	for _, group := range slices.Sorted(maps.Keys(c)) {
@@ -114,19 +115,19 @@ func (c Catalog) findMatching(p pattern) []Served {
 	return found
 }
 
-// unservedReason helps with the usual slips: a group left out, and a singular or short name.
+// unservedReason suggests a name for common mistakes: a missing group, and a singular or short name.
 func (c Catalog) unservedReason(p pattern) string {
 	if p.isWildcard() {
-		return "nothing of this group is served; it will be watched as soon as something is"
+		return "the API server serves nothing of this group; it is watched as soon as it is served"
 	}
 	for _, group := range slices.Sorted(maps.Keys(c)) {
 		for _, s := range c[group] {
 			if p.version == "" && (p.group == "" || p.group == group) && s.hasName(p.resource) {
-				return "nothing serves this; did you mean " + s.Resource.String() + "?"
+				return "the API server does not serve this; did you mean " + s.Resource.String() + "?"
 			}
 		}
 	}
-	return "nothing serves this; it will be watched as soon as something does"
+	return "the API server does not serve this; it is watched as soon as it is served"
 }
 
 func (s Served) hasName(name string) bool {

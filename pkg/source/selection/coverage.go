@@ -7,8 +7,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// SelectsAll says whether the rule selects every resource that the name, written as in Select, can mean, and by which of its
-// entries. Namespaces and selectors do not count: of several rules the first that selects a resource has it alone.
+// SelectsAll reports whether the rule selects every resource that a name, written as in Select, can mean, and the index of
+// the entry that does. Namespaces and selectors are ignored: the first rule that selects a resource owns all of it.
 func (r Rule) SelectsAll(name string) (index int, yes bool) {
 	q, err := parsePattern(name)
 	if err != nil || slices.ContainsFunc(parsePatterns(r.Exclude), q.overlaps) {
@@ -17,7 +17,7 @@ func (r Rule) SelectsAll(name string) (index int, yes bool) {
 	return r.findEntry(func(p pattern) bool { return p.coversPattern(q) })
 }
 
-// SelectsByWildcard says whether Select takes this resource through a wildcard, and by which of its entries.
+// SelectsByWildcard reports whether Select takes this resource through a wildcard, and the index of that entry.
 func (r Rule) SelectsByWildcard(resource event.Resource) (index int, yes bool) {
 	if r.excludesResource(resource) {
 		return 0, false
@@ -25,7 +25,7 @@ func (r Rule) SelectsByWildcard(resource event.Resource) (index int, yes bool) {
 	return r.findEntry(func(p pattern) bool { return p.isWildcard() && p.matchesResource(resource) })
 }
 
-// findEntry returns the first entry of Select that is such a pattern.
+// findEntry returns the first entry of Select whose pattern satisfies is.
 func (r Rule) findEntry(is func(pattern) bool) (index int, found bool) {
 	index = slices.IndexFunc(r.Select, func(text string) bool {
 		p, err := parsePattern(text)
@@ -34,7 +34,7 @@ func (r Rule) findEntry(is func(pattern) bool) (index int, found bool) {
 	return index, index >= 0
 }
 
-// Matcher returns a function that says whether the rule selects a resource in its version, whatever other rules do.
+// Matcher returns a function that reports whether the rule selects a resource in its version, regardless of other rules.
 func (r Rule) Matcher() func(event.Resource) bool {
 	selected, excluded := parsePatterns(r.Select), parsePatterns(r.Exclude)
 	return func(resource event.Resource) bool {
@@ -44,7 +44,7 @@ func (r Rule) Matcher() func(event.Resource) bool {
 	}
 }
 
-// Awaits says whether a rule would select the resource if it was served, or served in another version than those of c.
+// Awaits reports whether a rule would select the resource if it were served, or served in another version than those of c.
 func (c Catalog) Awaits(rules []Rule, r event.Resource) bool {
 	served := c.Has(r)
 	return slices.ContainsFunc(rules, func(rule Rule) bool {
@@ -54,7 +54,7 @@ func (c Catalog) Awaits(rules []Rule, r event.Resource) bool {
 	})
 }
 
-// Overlaps says whether some resource may be selected by both rules.
+// Overlaps reports whether some resource can be selected by both rules.
 func (r Rule) Overlaps(other Rule) bool {
 	for _, p := range parsePatterns(r.Select) {
 		for _, q := range parsePatterns(other.Select) {
@@ -66,30 +66,30 @@ func (r Rule) Overlaps(other Rule) bool {
 	return false
 }
 
-// excludesAll says that Exclude covers everything that p names.
+// excludesAll reports whether Exclude covers everything that p names.
 func (r Rule) excludesAll(p pattern) bool {
 	return slices.ContainsFunc(parsePatterns(r.Exclude), func(x pattern) bool { return x.coversPattern(p) })
 }
 
-// excludesResource says that Exclude names the resource.
+// excludesResource reports whether Exclude names the resource.
 func (r Rule) excludesResource(resource event.Resource) bool {
 	return anyMatches(parsePatterns(r.Exclude), resource)
 }
 
-// IsNarrowed says that the rule takes some objects of its resources only.
+// IsNarrowed reports whether the rule selects only some objects of its resources.
 func (r Rule) IsNarrowed() bool {
 	return len(r.Namespaces.Include)+len(r.Namespaces.Exclude) > 0 || r.LabelSelector != "" || r.FieldSelector != ""
 }
 
-// IsWildcard says whether a name, written as in Select, stands for several resources.
+// IsWildcard reports whether a name, written as in Select, stands for several resources.
 func IsWildcard(name string) bool {
 	p, err := parsePattern(name)
 	return err == nil && p.isWildcard()
 }
 
-// Triggers are the resources whose changes mean that types come or go. An exporter that is allowed to watch them (the verb
-// watch alone) finds new types within a second or two, otherwise by asking every few seconds. There are none where every
-// rule names groups without a dot: those are built into the API server.
+// Triggers returns the resources whose changes indicate that types come or go. An exporter with the right to watch them
+// (only the verb watch) finds new types within a second or two; without it, by polling every few seconds. The result is nil
+// if every rule names groups without a dot: those are built into the API server.
 func Triggers(rules []Rule) []event.Resource {
 	for _, rule := range rules {
 		for _, p := range parsePatterns(rule.Select) {

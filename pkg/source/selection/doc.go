@@ -1,9 +1,9 @@
-// Package selection says what rules select: which resources, which objects of them, and by how many watches that is read.
-// It compares the rules with a [Catalog] of what an API server serves, or with nothing but their own text, and opens no
+// Package selection resolves the rules: which resources they select, which objects of those, and with how many watches they
+// are read. It compares the rules with a [Catalog] of what an API server serves, or only with their own text, and opens no
 // connection.
 //
-// A [Rule] names resources. [Resolve] finds them in a catalog and returns an [Explanation]: of each name what it selects, as
-// [Scope] values, or why it selects nothing. Of several rules the first that selects a resource has it alone.
+// A [Rule] names resources. [Resolve] looks them up in a catalog and returns an [Explanation]: for each name the [Scope]
+// values that it selects, or the reason why it selects nothing. If several rules select a resource, the first one owns it.
 //
-// Values are not changed once made and may be used concurrently.
+// Values are immutable and may be used concurrently.
 package selection

@@ -31,11 +31,11 @@ func parsePattern(text string) (pattern, error) {
 		p.resource, p.anyGroup = "*", true
 		return p, nil
 	case strings.TrimSpace(text) != text || text == "":
-		return p, fmt.Errorf(`%q is no resource: write it as kubectl does, for example "pods" or "deployments.apps"`, text)
+		return p, fmt.Errorf(`%q is not a resource: write it as kubectl does, for example "pods" or "deployments.apps"`, text)
 	case strings.ContainsRune(text, '/'):
-		return p, fmt.Errorf(`%q: neither subresources nor "group/version" are written here: write "resource.group", for example "deployments.apps"`, text)
+		return p, fmt.Errorf(`%q: subresources and "group/version" are not supported here: write "resource.group", for example "deployments.apps"`, text)
 	case strings.ToLower(text) != text:
-		return p, fmt.Errorf("%q is no resource: the plural is meant, in lower case, not the kind", text)
+		return p, fmt.Errorf("%q is not a resource: use the plural in lower case, not the kind", text)
 	}
 	p.resource, p.group, _ = strings.Cut(text, ".")
 	if version, group, ok := strings.Cut(p.group, "."); (ok || p.group == version) && versionName.MatchString(version) {
@@ -45,15 +45,15 @@ func parsePattern(text string) (pattern, error) {
 		p.group = ""
 	}
 	if p.resource != "*" && !resourceName.MatchString(p.resource) {
-		return p, fmt.Errorf(`%q: %q is no resource; only "*" alone stands for several`, text, p.resource)
+		return p, fmt.Errorf(`%q: %q is not a resource; the only wildcard is "*" alone`, text, p.resource)
 	}
 	if p.group != "" && !groupName.MatchString(p.group) || strings.HasSuffix(text, ".") {
-		return p, fmt.Errorf("%q: %q is no API group", text, p.group)
+		return p, fmt.Errorf("%q: %q is not an API group", text, p.group)
 	}
 	return p, nil
 }
 
-// parsePatterns reads names that are valid.
+// parsePatterns parses valid names.
 func parsePatterns(texts []string) []pattern {
 	all := make([]pattern, 0, len(texts))
 	for _, text := range texts {
@@ -72,18 +72,18 @@ func (p pattern) matchesResource(r event.Resource) bool {
 	return (p.anyGroup || p.group == r.Group) && (p.resource == "*" || p.resource == r.Resource)
 }
 
-// isWildcard says that the pattern waits for nothing in particular.
+// isWildcard reports whether the pattern does not name a particular resource.
 func (p pattern) isWildcard() bool { return p.resource == "*" }
 
-// coversPattern says that p names everything that q names, in whatever version. Of a resource that is served in several versions
-// one is taken, so a pattern with a version may leave a resource to one without.
+// coversPattern reports whether p names everything that q names, in any version. A resource is selected in one of its
+// versions, so a pattern with a version can leave a resource to one without.
 func (p pattern) coversPattern(q pattern) bool {
 	sameGroup := p.anyGroup || !q.anyGroup && p.group == q.group
 	sameName := p.resource == "*" || p.resource == q.resource
 	return sameGroup && sameName && (p.version == "" || p.version == q.version)
 }
 
-// overlaps says that p and q may name the same resource.
+// overlaps reports whether p and q can name the same resource.
 func (p pattern) overlaps(q pattern) bool {
 	return (p.anyGroup || q.anyGroup || p.group == q.group) &&
 		(p.resource == "*" || q.resource == "*" || p.resource == q.resource)

@@ -7,14 +7,14 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// Explanation says what rules select, and why. It is a copy; the caller owns it.
+// Explanation is the result of resolving rules. It is a copy; the caller owns it.
 type Explanation struct {
-	// Matches are the resources that the names of the rules select, in the order of the rules. Where several rules select
-	// a resource, the first has its scopes and the others say so in Left.
+	// Matches are the resources that the names of the rules select, in the order of the rules. If several rules select a
+	// resource, the first has its scopes, and the others have a SkipReason.
 	Matches []Match
-	// Unserved are the selected names that nothing serves, in the order of the rules.
+	// Unserved are the selected names that are not served, in the order of the rules.
 	Unserved []Unserved
-	// Unanswered are the groups whose API server did not say what it serves: nothing is known about them.
+	// Unanswered are the groups whose API server did not answer discovery: nothing is known about them.
 	Unanswered []string
 }
 
@@ -23,21 +23,21 @@ type Match struct {
 	Rule, Select int // the name is rules[Rule].Select[Select]
 	Resource     event.Resource
 	Namespaced   bool
-	Assumed      bool    // whether it is namespaced was not known and taken to be so
-	Scopes       []Scope // what is watched; empty if Left is set
-	SkipReason   string  // why this rule leaves the resource alone, a few words; empty if it does not
+	Assumed      bool    // Namespaced is an assumption, because it is unknown
+	Scopes       []Scope // the scopes to watch; empty with a SkipReason
+	SkipReason   string  // why this rule does not watch the resource, a few words; empty if it does
 }
 
-// Unserved is a selected name that nothing serves now.
+// Unserved is a selected name that the API server does not serve now.
 type Unserved struct {
 	Rule, Select int
 	Name         string // as written
 	Reason       string
 	Assumed      bool    // as in Match
-	Scopes       []Scope // what will be watched, as far as the name says; empty for a wildcard, or if an earlier rule has it
+	Scopes       []Scope // the scopes to watch, derived from the name; empty for a wildcard, or if an earlier rule owns the resource
 }
 
-// Scopes are the scopes of all matches, in the order of the rules.
+// Scopes returns the scopes of all matches, in the order of the rules.
 func (e *Explanation) Scopes() []Scope {
 	var all []Scope
 	for _, m := range e.Matches {
@@ -46,8 +46,8 @@ func (e *Explanation) Scopes() []Scope {
 	return all
 }
 
-// NamedNamespaces are the namespaces that rules name, globs apart, for resources that live in namespaces: sorted, each once.
-// rules are those that e explains.
+// NamedNamespaces returns the namespaces that rules name literally for namespaced resources: sorted, without duplicates.
+// rules are the resolved rules.
 func (e *Explanation) NamedNamespaces(rules []Rule) []string {
 	scopes := e.Scopes()
 	for _, u := range e.Unserved {
@@ -63,7 +63,7 @@ func (e *Explanation) NamedNamespaces(rules []Rule) []string {
 	return slices.Compact(names)
 }
 
-// Resolve says what the rules select of a catalog. Rules must be valid.
+// Resolve resolves rules, which must be valid, against a catalog.
 func Resolve(rules []Rule, c Catalog) *Explanation {
 	r := resolver{
 		rules: rules, catalog: c, duplicate: duplicateEventsResource(rules, c),
@@ -83,9 +83,9 @@ func Resolve(rules []Rule, c Catalog) *Explanation {
 	return &r.out
 }
 
-// ResolveWritten says what the rules select as far as their text says, without a cluster. Each literal name counts as
-// served; a wildcard is a match whose resource is "*", and whose group is "*" where it selects every group. Kinds are
-// empty, versions too where the name has none.
+// ResolveWritten resolves rules by their text alone, without a cluster. Each literal name counts as served. A wildcard is a
+// match with the resource "*", and with the group "*" if it selects every group. Kinds are empty, and so are versions that
+// the name does not have.
 func ResolveWritten(rules []Rule) (*Explanation, error) {
 	if err := Validate(rules); err != nil {
 		return nil, err
@@ -100,14 +100,14 @@ func ResolveWritten(rules []Rule) (*Explanation, error) {
 type resolver struct {
 	rules     []Rule
 	catalog   Catalog
-	duplicate event.Resource          // the kind of events to leave alone
-	owner     map[event.Resource]int  // the rule that has the resource, by name
-	awaited   map[event.Resource]bool // resources that nothing serves and that a rule waits for, by name
+	duplicate event.Resource          // the events resource that is not watched, see duplicateEventsResource
+	owner     map[event.Resource]int  // the rule that owns a resource
+	awaited   map[event.Resource]bool // unserved resources that a rule waits for
 	skipped   map[skippedResource]bool
 	out       Explanation
 }
 
-// skippedResource is that a rule leaves a resource alone. It is said once, however many of its names select the resource.
+// skippedResource identifies a resource that a rule skips. It is reported once, however many names of the rule select it.
 type skippedResource struct {
 	rule     int
 	resource event.Resource
@@ -123,9 +123,9 @@ func (r *resolver) addMatch(rule, name int, s Served) {
 	case id == r.duplicate:
 		m.SkipReason = fmt.Sprintf("the same objects as %s, which are watched", otherEventsResource(id))
 	case taken && owner == rule:
-		return // by another name
+		return // selected already by another name of the rule
 	case taken:
-		m.SkipReason = fmt.Sprintf("resources[%d] has it already", owner)
+		m.SkipReason = fmt.Sprintf("already selected by resources[%d]", owner)
 	default:
 		r.owner[id] = rule
 		m.Scopes = r.rules[rule].scopesFor(rule, s)
@@ -150,7 +150,7 @@ func (r *resolver) addUnserved(rule, name int, p pattern) {
 	r.out.Unserved = append(r.out.Unserved, u)
 }
 
-// withoutVersion is the resource without version and kind: what rules distinguish.
+// withoutVersion returns the resource without version and kind, which rules do not distinguish.
 func withoutVersion(r event.Resource) event.Resource {
 	return event.Resource{Group: r.Group, Resource: r.Resource}
 }
@@ -161,7 +161,8 @@ var (
 	newEvents  = event.Resource{Group: "events.k8s.io", Resource: "events"}
 )
 
-// duplicateEventsResource is the one of the two kinds of events to leave alone: the newer, unless a rule names it.
+// duplicateEventsResource returns the one of the two events resources that is not watched: events.k8s.io, unless a rule
+// names it.
 func duplicateEventsResource(rules []Rule, c Catalog) event.Resource {
 	for _, rule := range rules {
 		for _, p := range parsePatterns(rule.Select) {

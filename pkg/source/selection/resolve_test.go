@@ -140,7 +140,7 @@ func TestNamedNamespacesAreOfNamespacedResources(t *testing.T) {
 
 func TestWrongGroupGetsASuggestion(t *testing.T) {
 	waiting := Resolve([]Rule{{Select: []string{"deployments"}}}, cluster).Unserved
-	if len(waiting) != 1 || waiting[0].Reason != "nothing serves this; did you mean deployments.apps?" {
+	if len(waiting) != 1 || waiting[0].Reason != "the API server does not serve this; did you mean deployments.apps?" {
 		t.Errorf("%+v", waiting)
 	}
 }
@@ -212,7 +212,7 @@ func TestValidationReportsEveryProblem(t *testing.T) {
 	}.Validate("resources[0]")
 	want := []string{
 		"resources[0].exclude[0]: ", "resources[0].fieldSelector: ", "resources[0].labelSelector: ", "resources[0].namespaces.exclude[0]: ",
-		"resources[0].namespaces.include[1]: ", "resources[0].namespaces.include[2]: ", `resources[0].select[1]: "Pods" is no resource: the plural is meant`,
+		"resources[0].namespaces.include[1]: ", "resources[0].namespaces.include[2]: ", `resources[0].select[1]: "Pods" is not a resource: use the plural`,
 	}
 	lines := strings.Split(fmt.Sprint(err), "\n")
 	if len(lines) != len(want) {

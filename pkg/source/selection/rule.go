@@ -10,28 +10,28 @@ import (
 	"time"
 )
 
-// Rule selects resources, and objects of them. Of several rules the first that selects a resource has it alone.
+// Rule selects resources, and objects of them. If several rules select a resource, the first one owns it.
 type Rule struct {
 	// Select names resources as kubectl does: "pods", "deployments.apps", "deployments.v1.apps", "*.cert-manager.io" for
 	// all of a group ("*.core" for the group without a name), "*" for everything. A name without a group is one of the
-	// core group. Names that nothing serves yet are waited for.
+	// core group. Names that are not served yet are waited for.
 	Select []string `mapstructure:"select"`
-	// Exclude names resources, in the same form, that this rule leaves alone.
+	// Exclude names resources, in the same form, that this rule does not select.
 	Exclude []string `mapstructure:"exclude"`
-	// Namespaces whose objects are taken. Cluster-scoped objects are not affected.
+	// Namespaces whose objects are selected. Cluster-scoped objects are not affected.
 	Namespaces Namespaces `mapstructure:"namespaces"`
 	// Only objects with these labels, as kubectl writes it. The API server evaluates it.
 	LabelSelector string `mapstructure:"labelSelector"`
 	// Only objects with these values of fields, as kubectl writes it. The API server evaluates it.
 	FieldSelector string `mapstructure:"fieldSelector"`
-	// What is read of each object: full, or metadata. With metadata the API server sends apiVersion, kind and metadata
-	// alone, in far fewer bytes; changes of the rest are emitted too, without it.
+	// The part of each object that is read: full, or metadata. With metadata the API server sends only apiVersion, kind and
+	// metadata, in far fewer bytes; changes of other parts are emitted too, without those parts.
 	Capture string `mapstructure:"capture"`
-	// What happens when the API server does not allow to list and watch what this rule selects: degrade leaves that
-	// resource out until it is allowed and goes on with the others; fail ends the exporter.
+	// The reaction if the API server does not allow to list and watch a selected resource: degrade leaves that resource out
+	// until it is allowed and continues with the others; fail ends the exporter.
 	OnForbidden string `mapstructure:"onForbidden"`
-	// How often every known object is emitted again, as a change of type sync, spread over that time; 0s is never. Each
-	// object is read for that, in pages.
+	// The period in which every known object is emitted again, as a change of type sync, spread over the period; 0s is never.
+	// Each object is read for that, in pages.
 	Resync time.Duration `mapstructure:"resync"`
 }
 
@@ -47,17 +47,17 @@ const (
 	Fail    = "fail"
 )
 
-// minResync is the least Rule.Resync beside 0.
+// minResync is the minimum of Rule.Resync other than 0.
 const minResync = 10 * time.Second
 
-// Namespaces chooses namespaces by name or glob ("team-*"). If include holds names only, each is watched by itself, so
-// that a Role in it is enough; otherwise the whole cluster is watched and the rest is dropped here.
+// Namespaces chooses namespaces by name or glob ("team-*"). If include has only names, each is watched separately, so that a
+// Role in each is sufficient; otherwise the whole cluster is watched and other namespaces are dropped here.
 type Namespaces struct {
-	Include []string `mapstructure:"include"` // those that are taken; empty means all
-	Exclude []string `mapstructure:"exclude"` // those that are left out, also where include has them
+	Include []string `mapstructure:"include"` // those that are selected; empty means all
+	Exclude []string `mapstructure:"exclude"` // those that are left out, even if include matches them
 }
 
-// Validate reports everything wrong with the rule, each problem with its path, which begins with the one given.
+// Validate reports every problem of the rule, each with its path, which begins with path.
 func (r Rule) Validate(path string) error {
 	var all []error
 	if len(r.Select) == 0 {
@@ -104,7 +104,7 @@ func (r Rule) Validate(path string) error {
 	return errors.Join(all...)
 }
 
-// Validate is Rule.Validate for all rules, whose path is "resources".
+// Validate validates all rules, with the path "resources". It stops at the first invalid rule.
 func Validate(rules []Rule) error {
 	for i, rule := range rules {
 		if err := rule.Validate(fmt.Sprintf("resources[%d]", i)); err != nil {
@@ -119,7 +119,7 @@ func checkGlob(glob string) error {
 		return errors.New(`is empty; leave it out, or write "*" for all namespaces`)
 	}
 	if _, err := path.Match(glob, ""); err != nil {
-		return fmt.Errorf(`%q is no pattern: use "*", "?" and "[a-z]"`, glob)
+		return fmt.Errorf(`%q is not a valid pattern: use "*", "?" and "[a-z]"`, glob)
 	}
 	if !namespaceGlob.MatchString(glob) {
 		return fmt.Errorf("%q cannot match any namespace: names hold lower-case letters, digits and \"-\"", glob)
@@ -129,8 +129,8 @@ func checkGlob(glob string) error {
 
 var namespaceGlob = regexp.MustCompile(`^[-a-z0-9*?\[\]^\\]+$`)
 
-// Filter says which namespaces are chosen; nil takes all. Without a name only globs that match everything take what has
-// no namespace.
+// Filter returns a function that reports whether a namespace is chosen; nil chooses all. The empty namespace is chosen only
+// by globs that match everything.
 func (n Namespaces) Filter() func(namespace string) bool {
 	if len(n.Include)+len(n.Exclude) == 0 {
 		return nil
@@ -140,7 +140,7 @@ func (n Namespaces) Filter() func(namespace string) bool {
 	}
 }
 
-// watchedNames are the namespaces to watch one by one; nil means all at once, through Filter.
+// watchedNames returns the namespaces to watch separately; nil means one watch of the cluster, with Filter.
 func (n Namespaces) watchedNames() []string {
 	if len(n.Include) == 0 || slices.ContainsFunc(n.Include, isGlob) {
 		return nil
@@ -150,12 +150,12 @@ func (n Namespaces) watchedNames() []string {
 	return slices.Compact(names)
 }
 
-// literalNames are the namespaces that Include names, globs apart, and Exclude does not leave out.
+// literalNames returns the names in Include, without globs, that Exclude does not match.
 func (n Namespaces) literalNames() []string {
 	return slices.DeleteFunc(slices.Clone(n.Include), func(name string) bool { return isGlob(name) || matchesAny(n.Exclude, name) })
 }
 
-// selectsNothing says that Exclude takes away all that Include names.
+// selectsNothing reports whether Exclude removes everything that Include names.
 func (n Namespaces) selectsNothing() bool {
 	return len(n.Include) > 0 && !slices.ContainsFunc(n.Include, func(name string) bool {
 		return !slices.Contains(n.Exclude, name) && !slices.Contains(n.Exclude, "*") && (isGlob(name) || !matchesAny(n.Exclude, name))

@@ -11,10 +11,10 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// Scope is what one watch covers: a resource, perhaps one namespace of it, perhaps only objects that a selector takes.
+// Scope is what one watch covers: a resource, optionally in one namespace, optionally only objects that a selector matches.
 type Scope struct {
-	// ID names the scope in the journal. It is the same in every process with the same rule and does not hold the
-	// version, so that a cluster may be upgraded: "deployments.apps;ns=web;l=app=shop".
+	// ID names the scope in the journal. It is the same in every process with the same rule, and has no version, so that the
+	// cluster can be upgraded: "deployments.apps;ns=web;l=app=shop".
 	ID            string
 	Resource      event.Resource
 	Rule          int    // index of the rule that made it
@@ -22,13 +22,13 @@ type Scope struct {
 	Namespace     string // the one watched; "" for all
 	LabelSelector string
 	FieldSelector string
-	Filter        func(namespace string) bool // of a cluster-wide watch; nil takes all
-	MetadataOnly  bool                        // of each object only its metadata is read, see Rule.Capture
+	Filter        func(namespace string) bool // of a cluster-wide watch; nil selects all
+	MetadataOnly  bool                        // only the metadata of each object is read, see Rule.Capture
 	Resync        time.Duration               // see Rule.Resync
-	Mandatory     bool                        // without the right to read it the exporter ends, see Rule.OnForbidden
+	Mandatory     bool                        // a missing right ends the exporter, see Rule.OnForbidden
 }
 
-// scopesFor are the scopes of one resource under a rule, which has that index.
+// scopesFor returns the scopes of one resource under a rule with that index.
 func (r Rule) scopesFor(index int, s Served) []Scope {
 	base := Scope{
 		Rule: index, Resource: s.Resource, Namespaced: s.Namespaced,
@@ -62,7 +62,8 @@ func (s Scope) withID(namespaces string) Scope {
 	return s
 }
 
-// filterID distinguishes filters of namespaces: under another filter other objects are known.
+// filterID distinguishes namespace filters: another filter selects other objects, so positions and known objects are not
+// shared.
 func (n Namespaces) filterID() string {
 	part := func(key string, globs []string) string {
 		if len(globs) == 0 {
@@ -75,15 +76,15 @@ func (n Namespaces) filterID() string {
 	return part(";in=", n.Include) + part(";ex=", n.Exclude)
 }
 
-// IsNamespacedID says of the ID of a scope that it is bound to namespaces: so the resource has them.
+// IsNamespacedID reports whether the scope with this ID is bound to namespaces, so that its resource is namespaced.
 func IsNamespacedID(id string) bool {
 	_, rest, _ := strings.Cut(id, ";")
 	key, _, _ := strings.Cut(rest, "=")
 	return key == "ns" || key == "in" || key == "ex"
 }
 
-// ObjectName is the name of the one object that the field selector takes; "" if it may take several. A rule of RBAC with that
-// resource name is enough to watch the scope.
+// ObjectName returns the name of the one object that the field selector matches; "" if it can match several. An RBAC rule
+// with that resource name is sufficient to watch the scope.
 func (s Scope) ObjectName() string {
 	selector, err := fields.ParseSelector(s.FieldSelector)
 	if err != nil {

@@ -9,7 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 )
 
-// checkLabels reads a label selector. One that no object can match is an error: the API server takes it and sends nothing.
+// checkLabels validates a label selector. A selector that no object can match is an error: the API server accepts it and
+// sends nothing.
 func checkLabels(text string) error {
 	s, err := labels.Parse(text)
 	if err != nil {
@@ -26,19 +27,19 @@ func checkLabels(text string) error {
 	return nil
 }
 
-// areContradictory says that no value of one label, nor its absence, satisfies both requirements.
+// areContradictory reports whether neither any value of one label nor its absence satisfies both requirements.
 func areContradictory(a, b labels.Requirement) bool {
 	candidates := append(a.Values().UnsortedList(), b.Values().UnsortedList()...)
 	bound := false
 	for _, r := range []labels.Requirement{a, b} {
 		switch r.Operator() {
 		case selection.GreaterThan, selection.LessThan:
-			return false // too rare to be worth its arithmetic
+			return false // too rare for arithmetic on values
 		case selection.In, selection.Equals, selection.DoubleEquals, selection.DoesNotExist:
 			bound = true
 		}
 	}
-	if !bound { // any other value does
+	if !bound { // some other value satisfies both
 		return false
 	}
 	key := a.Key()
@@ -51,7 +52,7 @@ func areContradictory(a, b labels.Requirement) bool {
 	})
 }
 
-// checkFields is checkLabels for a field selector. chosen says which namespaces the rule takes; nil for all.
+// checkFields is checkLabels for a field selector. chosen reports whether the rule selects a namespace; nil for all.
 func checkFields(text string, chosen func(string) bool) error {
 	s, err := fields.ParseSelector(text)
 	if err != nil {
@@ -69,11 +70,11 @@ func checkFields(text string, chosen func(string) bool) error {
 	}
 	for _, r := range s.Requirements() {
 		if value, given := exact[r.Field]; given && r.Operator == selection.NotEquals && value == r.Value {
-			return fmt.Errorf("no object can match: %s cannot be %q and not be it", r.Field, value)
+			return fmt.Errorf("no object can match: %s cannot be both equal and unequal to %q", r.Field, value)
 		}
 	}
 	if namespace, given := exact["metadata.namespace"]; given && chosen != nil && !chosen(namespace) {
-		return fmt.Errorf("no object can match: namespace %q is not among those that namespaces takes", namespace)
+		return fmt.Errorf("no object can match: namespace %q is not selected by namespaces", namespace)
 	}
 	return nil
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// catalogFromText is a catalog of what the rules name, as if each literal name and each wildcard were a resource that is served.
+// catalogFromText returns a catalog in which each literal name and each wildcard of the rules is a served resource.
 func catalogFromText(rules []Rule) Catalog {
 	c := Catalog{}
 	for _, rule := range rules {
@@ -20,7 +20,7 @@ func catalogFromText(rules []Rule) Catalog {
 	return c
 }
 
-// assumedServed is the resource that the pattern names, as far as the name says.
+// assumedServed returns the resource that the pattern names, with what is known from the name alone.
 func (p pattern) assumedServed() Served {
 	group := p.group
 	if p.anyGroup {
@@ -32,14 +32,14 @@ func (p pattern) assumedServed() Served {
 	}
 }
 
-// isScopeKnown says whether clusterScoped knows the resource, or of all that a wildcard stands for.
+// isScopeKnown reports whether clusterScoped knows the resource; for a wildcard, all resources it stands for.
 func isScopeKnown(r event.Resource) bool {
 	inNone, known := clusterScoped[r.Group]
 	return known && (r.Resource != "*" || len(inNone) == 0)
 }
 
-// clusterScoped lists the groups that a Kubernetes API server serves by itself, each with its resources that live in no
-// namespace. Kubernetes never moves a resource from one to the other.
+// clusterScoped lists the groups built into kube-apiserver, each with its cluster-scoped resources. Kubernetes never changes
+// the scope of a resource.
 var clusterScoped = map[string][]string{
 	"":                             {"namespaces", "nodes", "persistentvolumes", "componentstatuses"},
 	"admissionregistration.k8s.io": {"mutatingadmissionpolicies", "mutatingadmissionpolicybindings", "mutatingwebhookconfigurations", "validatingadmissionpolicies", "validatingadmissionpolicybindings", "validatingwebhookconfigurations"},

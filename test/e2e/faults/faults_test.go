@@ -40,7 +40,7 @@ var faults = []fault{
 	{"the token is refused", (*scene).tokenRefused, "[-]discovery", "Unauthorized", one("APIServerUnreachable")},
 	{"one type cannot be read", (*scene).typeSick, "[-]resource/secrets", "out of order", one("ResourceNotWatched secrets")},
 	{"the right to read one type is removed", (*scene).typeForbidden, "[!]resource/secrets", "forbidden", one("ResourceForbidden secrets")},
-	{"a type is not served", (*scene).typeNotServed, "[!]resource/gadgets.example.com", "nothing serves this", one("ResourceNotServed gadgets.example.com")},
+	{"a type is not served", (*scene).typeNotServed, "[!]resource/gadgets.example.com", "the API server does not serve this", one("ResourceNotServed gadgets.example.com")},
 	{"a namespace does not exist", (*scene).namespaceMissing, "[!]namespaces", "no such namespace", one("NamespaceMissing")},
 	{"the cluster cannot be told from another", (*scene).unchecked, "[!]cluster", "kube-system", one("ClusterUnchecked")},
 	{"another cluster is at the same address", (*scene).anotherCluster, "", "another cluster", one("Absent")},
