@@ -73,7 +73,7 @@ type Config struct {
 // Discovery is the result of a discovery request.
 type Discovery struct {
 	Catalog selection.Catalog // what the API server serves
-	Failed  []string          // groups whose API server did not answer; the catalog has their previous state
+	Failed  []string          // groups without an answer; the catalog has their previous state
 }
 
 // Edit is a change of the rules of a running Source.

@@ -25,7 +25,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 )
 
-// controlPlane is a real control plane and a client that writes to it.
+// controlPlane is a real control plane, with a client that writes to it.
 type controlPlane struct {
 	*controlplane.ControlPlane
 	config *rest.Config
@@ -47,7 +47,7 @@ func startControlPlane(t *testing.T) *controlPlane {
 	return &controlPlane{ControlPlane: c, config: config, client: client}
 }
 
-// request sends a request and returns the resourceVersion of the object or list in the answer.
+// request sends a request and returns the resourceVersion of the object or list in the response.
 func (p *controlPlane) request(t *testing.T, method, path, body string) string {
 	t.Helper()
 	req, err := http.NewRequest(method, p.URL()+path, strings.NewReader(body))
@@ -90,7 +90,7 @@ func (p *controlPlane) deleteSecret(t *testing.T, name string) {
 	p.request(t, "DELETE", secretsPath+"/"+name, "")
 }
 
-// compactHistory makes etcd forget all history before its newest revision.
+// compactHistory makes etcd discard all history before its newest revision.
 func (p *controlPlane) compactHistory(t *testing.T) {
 	t.Helper()
 	revision, err := strconv.Atoi(p.request(t, "GET", secretsPath+"?limit=1", ""))
@@ -119,7 +119,7 @@ func (p *controlPlane) restartServer(t *testing.T, stop func() error) {
 	}
 }
 
-// countVerbs counts the exporter's requests for a resource from the audit log.
+// countVerbs counts the exporter's requests for a resource in the audit log.
 func (p *controlPlane) countVerbs(t *testing.T, resource string) map[string]int {
 	t.Helper()
 	entries, err := p.AuditEntries()
@@ -136,7 +136,7 @@ func (p *controlPlane) countVerbs(t *testing.T, resource string) map[string]int 
 	return count
 }
 
-// sourceConfig makes the source watch the secrets and events of a plane.
+// sourceConfig makes the source watch the given resources of the control plane.
 func (p *controlPlane) sourceConfig(selected ...string) func(*Config) {
 	return func(c *Config) {
 		c.Client, _ = apiserver.NewClient(p.config, "test")
@@ -144,7 +144,7 @@ func (p *controlPlane) sourceConfig(selected ...string) func(*Config) {
 	}
 }
 
-// emittedSince is what was emitted behind the first n changes, sorted.
+// emittedSince returns the changes emitted after the first n, sorted.
 func emittedSince(st *store, n int) []string {
 	got := st.transcript()[n:]
 	slices.Sort(got)
@@ -154,7 +154,7 @@ func emittedSince(st *store, n int) []string {
 func TestAgainstRealAPIServer(t *testing.T) {
 	p := startControlPlane(t)
 	const scope = "secrets;ns=default"
-	st, f := newStore(), newFakeAPI(t) // the fake only satisfies running
+	st, f := newStore(), newFakeAPI(t) // startSource needs a fake
 	a, b := p.createSecret(t, "a"), p.createSecret(t, "b")
 	s, _, stop := startSource(t, f, st, p.sourceConfig("secrets"))
 	st.awaitTrue(t, "the first list", func() bool { return len(st.transcript()) == 2 })
@@ -164,14 +164,14 @@ func TestAgainstRealAPIServer(t *testing.T) {
 	awaitState(t, st, s, Live)
 
 	t.Run("an API server that is killed costs no change", func(t *testing.T) {
-		// A new API server remembers nothing before its start. If its start wrote something, as it may, the position is
-		// before that: then there is a gap, in which nothing happened.
+		// A new API server has no history before its start. If the start wrote something, the position is older than
+		// that: then there is a gap without a missing change.
 		p.restartServer(t, p.KillAPIServer)
 		a = p.updateSecret(t, "a", "1")
 		st.awaitTrue(t, "the update", func() bool {
 			return slices.ContainsFunc(st.transcript(), func(l string) bool { return strings.TrimSuffix(l, "~") == "updated a@"+a })
 		})
-		if st := s.Status()[0]; st.Lists > 2*st.Relists { // a page of one object says until when, another has the rest
+		if st := s.Status()[0]; st.Lists > 2*st.Relists { // one page for the position, another for the objects
 			t.Errorf("%d LISTs, %d gaps", st.Lists, st.Relists)
 		}
 		awaitState(t, st, s, Live)
@@ -183,7 +183,7 @@ func TestAgainstRealAPIServer(t *testing.T) {
 		p.deleteSecret(t, "b")
 		a = p.updateSecret(t, "a", "2")
 		s, _, stop := startSource(t, f, st, p.sourceConfig("secrets"))
-		st.awaitTrue(t, "what happened", func() bool { return len(st.transcript()) == n+2 })
+		st.awaitTrue(t, "the changes of the outage", func() bool { return len(st.transcript()) == n+2 })
 		if got := emittedSince(st, n); got[1] != "updated a@"+a || !strings.HasPrefix(got[0], "deleted b@") {
 			t.Errorf("emitted %q", got)
 		}
@@ -201,7 +201,7 @@ func TestAgainstRealAPIServer(t *testing.T) {
 		p.deleteSecret(t, "a")
 		c := p.createSecret(t, "c")
 		p.compactHistory(t)
-		p.restartServer(t, p.StopAPIServer) // its cache remembers what etcd has forgotten
+		p.restartServer(t, p.StopAPIServer) // its cache still has what etcd has discarded
 		s, log, stop := startSource(t, f, st, p.sourceConfig("secrets"))
 		st.awaitTrue(t, "the differences", func() bool { return len(st.transcript()) == n+3 })
 		got := emittedSince(st, n)
@@ -269,7 +269,7 @@ func TestAgainstRealAPIServer(t *testing.T) {
 			})
 			before := rings.Load()
 			p.deleteDefinition(t, "widgets")
-			awaitTrue(t, "a ring of "+r.Resource, func() bool { return rings.Load() > before })
+			awaitTrue(t, "a poll request of "+r.Resource, func() bool { return rings.Load() > before })
 		}
 	})
 
@@ -285,7 +285,7 @@ func TestAgainstRealAPIServer(t *testing.T) {
 			p.createDefinition(t, "widgets")
 			w := p.createWidget(t, "w")
 			served := time.Now()
-			st.awaitTrue(t, "the object", func() bool { // coalesced, with ~, where it was there before the list that began the scope anew
+			st.awaitTrue(t, "the object", func() bool { // coalesced (~) if it existed before the list of the new scope
 				return slices.ContainsFunc(st.transcript(), func(l string) bool { return strings.HasSuffix(strings.TrimSuffix(l, "~"), " w@"+w) })
 			})
 			t.Logf("objects were accepted %s after the definition and emitted %s later", served.Sub(began).Round(time.Millisecond), time.Since(served).Round(time.Millisecond))
@@ -316,7 +316,7 @@ func (p *controlPlane) createDefinition(t *testing.T, plural string) {
 		"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`, plural))
 }
 
-// deleteDefinition removes a type and waits until its definition is gone, and with it its objects.
+// deleteDefinition removes a type and waits until its definition and its objects are gone.
 func (p *controlPlane) deleteDefinition(t *testing.T, plural string) {
 	t.Helper()
 	path := definitionsPath + "/" + plural + ".example.com"
@@ -324,7 +324,7 @@ func (p *controlPlane) deleteDefinition(t *testing.T, plural string) {
 	awaitTrue(t, plural+" to go", func() bool { return p.requestStatus(t, "GET", path, "") == http.StatusNotFound })
 }
 
-// createWidget creates an object of a type that may just be about to be served.
+// createWidget creates an object of a type that may not be served yet.
 func (p *controlPlane) createWidget(t *testing.T, name string) string {
 	t.Helper()
 	body := fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":%q}}`, name)
@@ -332,7 +332,7 @@ func (p *controlPlane) createWidget(t *testing.T, name string) string {
 	return p.request(t, "GET", widgetsPath+"/"+name, "")
 }
 
-// requestStatus sends a request and returns the code of the answer.
+// requestStatus sends a request and returns the status code.
 func (p *controlPlane) requestStatus(t *testing.T, method, path, body string) int {
 	t.Helper()
 	req, err := http.NewRequest(method, p.URL()+path, strings.NewReader(body))
@@ -349,7 +349,7 @@ func (p *controlPlane) requestStatus(t *testing.T, method, path, body string) in
 	return resp.StatusCode
 }
 
-// awaitTrue waits for something that only the API server knows.
+// awaitTrue waits for a state of the API server.
 func awaitTrue(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	newStore().awaitTrue(t, what, ok)
@@ -374,7 +374,7 @@ func TestBuiltInScopesMatchTheAPIServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		if guess := written.Matches[0]; guess.Assumed || guess.Namespaced != m.Namespaced {
-			t.Errorf("%s is namespaced: %v; the table says %v (assumed: %v)", m.Resource, m.Namespaced, guess.Namespaced, guess.Assumed)
+			t.Errorf("%s is namespaced: %v; want %v as in the table (assumed: %v)", m.Resource, m.Namespaced, guess.Namespaced, guess.Assumed)
 		}
 	}
 }

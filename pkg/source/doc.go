@@ -1,25 +1,29 @@
-// Package source finds the resources that a configuration selects, watches them, and goes on from a stored position after
-// a restart. It feeds pkg/deltas and decides nothing about what changed.
+// Package source discovers the resources that a configuration selects, watches them, and resumes from a stored position after
+// a restart. It feeds pkg/deltas, which decides what changed.
 //
 //	rules ── discovery (polled, and soon after a trigger) ──▶ scopes: one resource, one selector, perhaps one namespace
 //	                                  │ one runner for each resource, one follower for each scope
 //	                                  ▼
 //	API server ── WatchList, LIST or watch ──▶ batches of events ──▶ deltas.Tracker ──▶ Append
 //
-// [selection] says what the rules select, [apiserver] sends the requests, [decode] reads the bytes.
+// [selection] resolves the rules, [apiserver] sends the requests, [decode] reads the bytes. DESIGN.md describes the parts of
+// this package.
 //
 // # History
 //
-// A stored position is watched on from, without a LIST. Only a positive loss of history makes a new list: 410 Gone, or a
-// position that the API server has not reached yet (its etcd was restored from a backup). After every other failure, from a
-// refused connection to garbage in the stream, the watch goes on from the last resourceVersion read. Each list that is not
-// a snapshot begins with a gap record, so that the stream itself says where history is missing (I5).
+// A scope with a stored position is watched from there, without a LIST. Only evidence of lost history causes a new list: 410
+// Gone, or a position that the API server has not reached yet (its etcd was restored from a backup). After every other
+// failure, from a refused connection to garbage in the stream, the watch resumes from the last resourceVersion read. Each list
+// that is not a snapshot begins with a gap record, so that the stream shows where history is missing (I5).
 //
 // # Limits
 //
-// This package changes nothing in the API server. It reads what is selected and, beside that, discovery documents, the
-// namespace kube-system, whose UID differs from cluster to cluster and is its name where none is configured, whether the
-// namespaces exist that rules name, and, where it is allowed and rules select types that may come and go, the metadata of
-// definitions and APIServices: they say when to read discovery again, and nothing depends on them. A type that must not be
-// read degrades alone and recovers by itself, unless its rule says otherwise.
+// This package changes nothing in the API server. It reads the selected resources, and:
+//   - discovery documents;
+//   - the namespace kube-system: its UID identifies the cluster, and is the cluster's name if none is configured;
+//   - whether the namespaces that rules name exist;
+//   - with the right to do so, and if rules select types that may come and go, the metadata of CustomResourceDefinitions and
+//     APIServices. They only cause an earlier discovery poll.
+//
+// A forbidden type degrades alone and recovers without help, unless its rule has onForbidden: fail.
 package source

@@ -15,13 +15,13 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// podsRule makes a Source select pods as a rule says.
+// podsRule makes a Source select pods with a rule.
 func podsRule(r selection.Rule) func(*Config) {
 	r.Select = []string{"pods"}
 	return func(c *Config) { c.Rules = []selection.Rule{r} }
 }
 
-// runUntilPositioned runs a Source until every scope has a position and returns what it emitted.
+// runUntilPositioned runs a Source until every scope has a position, and returns what it emitted.
 func runUntilPositioned(t *testing.T, f *fakeAPI, st *store, adjust func(*Config)) []string {
 	t.Helper()
 	n := len(st.transcript())
@@ -32,7 +32,7 @@ func runUntilPositioned(t *testing.T, f *fakeAPI, st *store, adjust func(*Config
 	})
 	stop()
 	got := st.transcript()[n:]
-	slices.SortFunc(got, func(a, b string) int { // a gap stays first, between objects there is no order
+	slices.SortFunc(got, func(a, b string) int { // gaps stay first; the order of objects is undefined
 		if strings.HasPrefix(a, "gap") || strings.HasPrefix(b, "gap") {
 			return strings.Compare(b[:1], a[:1])
 		}
@@ -57,7 +57,7 @@ func TestEditedSelectionIsComparedWithKnownObjects(t *testing.T) {
 		{selection.Rule{Namespaces: selection.Namespaces{Include: []string{"ns"}}}, []string{"gap -12"}},
 		{selection.Rule{Namespaces: selection.Namespaces{Include: []string{"none"}}}, []string{"gap -12", "deleted a@11~ left", "deleted b@12~ left"}},
 	} {
-		if slices.Contains(edit.rule.Namespaces.Include, "none") { // the fake does not look at namespaces
+		if slices.Contains(edit.rule.Namespaces.Include, "none") { // the fake ignores namespaces
 			f.update(func() { f.history = nil })
 		}
 		got := runUntilPositioned(t, f, st, podsRule(edit.rule))
@@ -74,8 +74,8 @@ func TestEditedSelectionIsComparedWithKnownObjects(t *testing.T) {
 	}
 }
 
-// TestEveryGapHasItsOwnID restores a cluster twice from one backup, each time when it had come to the same position, and
-// loses the journal twice.
+// TestEveryGapHasItsOwnID restores a cluster twice from one backup, each time from the same position, and loses the journal
+// twice.
 func TestEveryGapHasItsOwnID(t *testing.T) {
 	f := newFakeAPI(t)
 	f.writeEvents("ADDED", "a", "b")
@@ -127,8 +127,8 @@ func TestRulePinnedToUnservedVersionKeepsObjects(t *testing.T) {
 	}
 }
 
-// TestTypeMovedToClusterScopeIsFollowed makes a type anew under its name, first without namespaces and then with
-// them, under a rule that names one.
+// TestTypeMovedToClusterScopeIsFollowed recreates a type under its name, first without namespaces and then with them, under
+// a rule that names a namespace.
 func TestTypeMovedToClusterScopeIsFollowed(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	f.writeEvents("ADDED", "a")
@@ -179,7 +179,7 @@ func TestVersionHiddenByDiscoveryChangesNoSelection(t *testing.T) {
 	}
 }
 
-// TestTypeHiddenAtStartKeepsItsNamespaces follows a type of which nothing is known but its scope.
+// TestTypeHiddenAtStartKeepsItsNamespaces starts with a type of which only the scope is stored.
 func TestTypeHiddenAtStartKeepsItsNamespaces(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	f.writeEvents("ADDED", "a")
@@ -204,7 +204,7 @@ func TestTypeHiddenByDiscoveryIsStillWatched(t *testing.T) {
 	st.awaitEmitted(t, "snapshot a@11", "updated a@12")
 	stop()
 	f.writeEvents("MODIFIED", "a")
-	_, _, _ = startSource(t, f, st) // and after a restart, by the version and kind that are stored
+	_, _, _ = startSource(t, f, st) // and after a restart, with the stored version and kind
 	st.awaitEmitted(t, "snapshot a@11", "updated a@12", "updated a@13")
 	if st.dropCount() != 0 {
 		t.Errorf("dropped %q", st.dropped)
@@ -217,7 +217,7 @@ func TestUnwatchableListIsReportedOnceWithOneGap(t *testing.T) {
 		s, log, stop := startSource(t, f, st, on)
 		defer stop()
 		awaitState(t, st, s, Live)
-		f.breakStreamsAfter(func() { f.oldest = 1000 }) // no history at all, though lists are answered
+		f.breakStreamsAfter(func() { f.oldest = 1000 }) // no history at all, although lists work
 		time.Sleep(time.Hour)
 		if got := s.Status()[0]; got.State != Unreachable || !strings.Contains(got.Reason, "of its own list") || got.Relists > 2 {
 			t.Errorf("status %+v", got)
@@ -242,7 +242,7 @@ func TestHungTypesDoNotBlockOtherLists(t *testing.T) {
 		f.groups[0] = coreGroup(names...)
 		s, _, stop := startSource(t, f, st, on, func(c *Config) { c.Rules = []selection.Rule{{Select: []string{"*"}}} })
 		defer stop()
-		time.Sleep(50 * time.Second) // less than the time after which requests are given up
+		time.Sleep(50 * time.Second) // less than the timeout of requests
 		live, named := 0, 0
 		for _, one := range s.Status() {
 			if one.State == Live {
@@ -253,7 +253,7 @@ func TestHungTypesDoNotBlockOtherLists(t *testing.T) {
 			}
 		}
 		if live != 1 || named != 3*concurrentLists {
-			t.Errorf("%d live, %d named as hung, want 1 and %d", live, named, 3*concurrentLists)
+			t.Errorf("%d live, %d reported as hung, want 1 and %d", live, named, 3*concurrentLists)
 		}
 	})
 }
@@ -282,7 +282,7 @@ func TestResyncEmitsEveryObjectOncePerPeriod(t *testing.T) {
 	})
 }
 
-// awaitEditApplied waits until the Source begins to do what an edit says.
+// awaitEditApplied waits until the Source has taken an edit.
 func awaitEditApplied(t *testing.T, st *store, s *Source) {
 	t.Helper()
 	st.awaitTrue(t, "the edit", func() bool {
@@ -292,8 +292,8 @@ func awaitEditApplied(t *testing.T, st *store, s *Source) {
 	})
 }
 
-// TestEditRestartsOnlyChangedResources edits a running Source: rules that mean the same leave the watch alone;
-// another shape goes on from the position, without a list; another selection is compared.
+// TestEditRestartsOnlyChangedResources edits a running Source. Equivalent rules leave the watch alone; another shape resumes
+// from the position, without a list; another selection is compared.
 func TestEditRestartsOnlyChangedResources(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	f.writeEvents("ADDED", "a", "b")
@@ -314,7 +314,7 @@ func TestEditRestartsOnlyChangedResources(t *testing.T) {
 	}
 	pods := selection.Rule{Select: []string{"pods"}}
 	if got := edit(false, selection.Rule{Select: []string{"leases.coordination.k8s.io"}}, pods); len(got) != 0 || len(shaped) != 0 {
-		t.Errorf("an edit that does not concern it asks %q", got)
+		t.Errorf("an edit of another resource causes the requests %q", got)
 	}
 	n := len(st.transcript())
 	edit(true, pods)
@@ -322,7 +322,7 @@ func TestEditRestartsOnlyChangedResources(t *testing.T) {
 	f.writeEvents("ADDED", "c")
 	st.awaitTrue(t, "the next object", func() bool { return len(st.transcript()) > n })
 	if got := st.transcript()[n:]; !slices.Equal(got, []string{"added c@13"}) || f.countRequests("WATCHLIST rv= ") > 1 || f.countRequests("LIST") != 0 {
-		t.Errorf("another shape emits %q and asks %q", got, f.requestLog())
+		t.Errorf("another shape emits %q and requests %q", got, f.requestLog())
 	}
 	n = len(st.transcript())
 	pods.Namespaces.Exclude = []string{"ns"}
@@ -333,7 +333,7 @@ func TestEditRestartsOnlyChangedResources(t *testing.T) {
 	}
 }
 
-// TestEditWaitsForGapsOfLostJournal edits a Source whose journal is slow to store what the scope begins with.
+// TestEditWaitsForGapsOfLostJournal edits a Source with a journal that is slow to store what a scope begins with.
 func TestEditWaitsForGapsOfLostJournal(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		goOn, announced := make(chan struct{}), make(chan struct{})
@@ -365,7 +365,7 @@ func TestEditWaitsForGapsOfLostJournal(t *testing.T) {
 		select {
 		case <-announced:
 		default:
-			t.Error("the store still has it that something was lost")
+			t.Error("the store still reports the loss")
 		}
 		if got := st.transcript(); !slices.Equal(got, []string{"gap -11", "snapshot a@11"}) {
 			t.Errorf("emitted %q", got)

@@ -41,9 +41,9 @@ type fakeAPI struct {
 	changed  chan struct{} // closed and replaced when anything below changes
 	history  []fakeEvent   // ascending
 	rv       int
-	oldest   int                // history before is compacted
-	faults   []http.HandlerFunc // meet the next requests
-	lists    []http.HandlerFunc // meet the next LISTs
+	oldest   int                // history before this version is compacted
+	faults   []http.HandlerFunc // answers to the next requests
+	lists    []http.HandlerFunc // answers to the next LISTs
 	cut      chan struct{}      // closed and replaced to end all streams
 	log      []string           // requests, without discovery
 	groups   []apidiscovery.APIGroupDiscovery
@@ -52,19 +52,19 @@ type fakeAPI struct {
 	indented bool           // writes events over several lines
 	deny     bool           // 403
 	absent   bool           // 404
-	nameless bool           // kube-system is not shown
+	nameless bool           // kube-system is forbidden
 	cluster  string         // UID of kube-system
-	lookups  map[string]int // how often, by namespace
-	spaces   map[string]int // status that a namespace is answered with; 0 is that it exists
-	checks   int            // how often for that
+	lookups  map[string]int // requests by namespace
+	spaces   map[string]int // status of requests by namespace; 0 means that it exists
+	checks   int            // requests for kube-system
 	down     bool           // 503, discovery too
 	bookmark bool           // sends a bookmark every minute
 	mute     bool           // new watches stay silent
 	hang     chan struct{}  // closed and replaced to silence all streams that are open
 
 	polls        int         // of discovery
-	types        []fakeEvent // what Triggers bring
-	typesRefused int         // code to answer them with
+	types        []fakeEvent // events for the watches of type definitions
+	typesRefused int         // status for those watches; 0 means that they work
 	typeRequests []string
 }
 
@@ -97,9 +97,9 @@ func groupOf(name, version string, resources ...string) apidiscovery.APIGroupDis
 	return apidiscovery.APIGroupDiscovery{ObjectMeta: metav1.ObjectMeta{Name: name}, Versions: []apidiscovery.APIVersionDiscovery{v}}
 }
 
-// config connects to the fake; refuse makes the next dials fail.
+// config connects to the fake; f.dials refuses the next connections.
 func (f *fakeAPI) config() *rest.Config {
-	if f.server == nil { // the test brings its own client
+	if f.server == nil { // the test has its own client
 		return &rest.Config{}
 	}
 	return &rest.Config{Host: f.server.URL, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -111,7 +111,7 @@ func (f *fakeAPI) config() *rest.Config {
 	}}
 }
 
-// update does something to the fake and lets streams look.
+// update changes the fake and wakes its streams.
 func (f *fakeAPI) update(do func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -129,7 +129,7 @@ func (f *fakeAPI) writeEvents(kind string, names ...string) {
 	})
 }
 
-// breakStreams ends every stream in the middle of a chunk and lets the next requests meet the faults.
+// breakStreams ends every stream in the middle of a chunk, and answers the next requests with faults.
 func (f *fakeAPI) breakStreams(faults ...http.HandlerFunc) { f.breakStreamsAfter(func() {}, faults...) }
 
 // breakStreamsAfter is breakStreams after a change that no stream sees.
@@ -228,7 +228,7 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// answerNamespace answers whether one exists.
+// answerNamespace answers a request for one namespace.
 func (f *fakeAPI) answerNamespace(w http.ResponseWriter, name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -246,7 +246,7 @@ func (f *fakeAPI) answerNamespace(w http.ResponseWriter, name string) {
 	}
 }
 
-// namespaceLookups is how often a namespace was asked for.
+// namespaceLookups returns how often a namespace was requested.
 func (f *fakeAPI) namespaceLookups(name string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -270,7 +270,7 @@ func (f *fakeAPI) answerDiscovery(w http.ResponseWriter, core bool) {
 	if err != nil {
 		f.t.Error(err)
 	}
-	_, _ = w.Write(body) // a client that went away is no failure
+	_, _ = w.Write(body) // ignore write errors: the client may have disconnected
 }
 
 func writeStatus(w http.ResponseWriter, err *apierrors.StatusError) {
@@ -285,7 +285,7 @@ func statusJSON(err *apierrors.StatusError) metav1.Status {
 	return s
 }
 
-// currentState is what exists, by name, with the resourceVersion of each.
+// currentState returns the existing objects by name, with the resourceVersion of each.
 func (f *fakeAPI) currentState() map[string]fakeEvent {
 	m := map[string]fakeEvent{}
 	for _, e := range f.history {
@@ -369,8 +369,8 @@ func (f *fakeAPI) answerWatch(w http.ResponseWriter, r *http.Request, what strin
 	f.streamEvents(ctx, cut, hang, from, send)
 }
 
-// streamEvents sends what comes after a resourceVersion until the stream is cut. What changes together with a cut or a silence is
-// not sent.
+// streamEvents sends the events after a resourceVersion until the stream is cut. Changes made together with a cut or a
+// silence are not sent.
 func (f *fakeAPI) streamEvents(ctx context.Context, cut, hang chan struct{}, from int, send func(kind, object string)) {
 	f.mu.Lock()
 	mute, bookmark := f.mute, f.bookmark
@@ -414,7 +414,7 @@ func (f *fakeAPI) streamEvents(ctx context.Context, cut, hang chan struct{}, fro
 	}
 }
 
-// silenceStreams lets all streams that are open bring nothing more, after doing something that they do not see.
+// silenceStreams makes all open streams silent, after a change that they do not see.
 func (f *fakeAPI) silenceStreams(do func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -431,21 +431,21 @@ type store struct {
 	known     map[string]map[string]event.Known
 	changes   []*event.Change
 	bodies    map[string]event.Body // by key
-	bodiless  bool                  // until filled
+	bodiless  bool                  // until BodiesFilled
 	dropped   []string
-	cluster   string // remembered
+	cluster   string // UID
 	changed   chan struct{}
-	patience  time.Duration // of await
+	timeout   time.Duration // of awaitTrue
 }
 
 func newStore() *store {
 	return &store{
 		resources: map[string]event.Resource{}, scopes: map[string][]event.StoredScope{}, known: map[string]map[string]event.Known{},
-		bodies: map[string]event.Body{}, changed: make(chan struct{}), patience: 3 * time.Minute,
+		bodies: map[string]event.Body{}, changed: make(chan struct{}), timeout: 3 * time.Minute,
 	}
 }
 
-// storeState stores a scope of pods, or of another resource, that has come to a position.
+// storeState stores a scope of pods, or of another resource, with a position.
 func (s *store) storeState(scope, position string, known ...event.Known) {
 	r := event.ParseResourceName(strings.Split(scope, ";")[0])
 	r.Version, r.Kind = "v1", "Kind"
@@ -528,7 +528,7 @@ func (s *store) recordFilled(context.Context, string) error {
 	return nil
 }
 
-// filledResources are the bodies, as "key@resourceVersion", once they were read.
+// filledResources returns the bodies as "key@resourceVersion" once BodiesFilled was called.
 func (s *store) filledResources() (all []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -541,7 +541,7 @@ func (s *store) filledResources() (all []string) {
 	return all
 }
 
-// positionOf is that of a scope; "" when there is none.
+// positionOf returns the position of a scope; "" if there is none.
 func (s *store) positionOf(scope string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -588,7 +588,7 @@ func (s *store) resetCluster(_ context.Context, uid, _ string) error {
 	return nil
 }
 
-// changeAt is number i, from 0, of what is emitted.
+// changeAt returns emitted change number i, from 0.
 func (s *store) changeAt(i int) *event.Change {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -603,7 +603,7 @@ func (s *store) changeAt(i int) *event.Change {
 	return nil
 }
 
-// recordedCluster is the cluster that the store knows it was filled from.
+// recordedCluster returns the stored UID of the cluster.
 func (s *store) recordedCluster() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -616,7 +616,7 @@ func (s *store) dropCount() int {
 	return len(s.dropped)
 }
 
-// snapshotFrames are the records around snapshots.
+// snapshotFrames returns the records that begin and end snapshots.
 func (s *store) snapshotFrames() (all []*event.Change) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -628,8 +628,8 @@ func (s *store) snapshotFrames() (all []*event.Change) {
 	return all
 }
 
-// transcript is the stream so far, without what frames snapshots: "type name@resourceVersion", a "~" behind coalesced ones, and
-// gaps with their positions.
+// transcript returns the stream so far, without snapshot frames: "type name@resourceVersion", with a trailing "~" if
+// coalesced, and gaps with their positions.
 func (s *store) transcript() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -653,11 +653,11 @@ func (s *store) transcript() []string {
 	return all
 }
 
-// awaitTrue waits until ok, or fails the test with what it has.
+// awaitTrue waits until ok, or fails the test with the transcript.
 func (s *store) awaitTrue(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	limit := time.After(s.patience)
-	tick := time.NewTicker(5 * time.Millisecond) // for what ok looks at beside the store
+	limit := time.After(s.timeout)
+	tick := time.NewTicker(5 * time.Millisecond) // ok may depend on more than the store
 	defer tick.Stop()
 	for {
 		s.mu.Lock()
@@ -670,7 +670,7 @@ func (s *store) awaitTrue(t *testing.T, what string, ok func() bool) {
 		case <-changed:
 		case <-tick.C:
 		case <-limit:
-			t.Fatalf("waited for %s\ntold %q", what, s.transcript())
+			t.Fatalf("timed out waiting for %s\nemitted %q", what, s.transcript())
 		}
 	}
 }
@@ -683,7 +683,7 @@ func (s *store) awaitEmitted(t *testing.T, want ...string) {
 	}
 }
 
-// awaitPosition waits until everything up to a resourceVersion is stored: a list is through, and not only some of it.
+// awaitPosition waits until everything up to a resourceVersion is stored: a complete list, not a part.
 func (s *store) awaitPosition(t *testing.T, scope, want string) {
 	t.Helper()
 	s.awaitTrue(t, "position "+want, func() bool { return s.positionOf(scope) == want })
@@ -713,7 +713,7 @@ func (l *logBuffer) String() string {
 	return l.b.String()
 }
 
-// startSource starts a Source on the fake and the store; stop ends it, at the latest with the test.
+// startSource starts a Source with the fake and the store. stop ends it; the end of the test does too.
 func startSource(t *testing.T, f *fakeAPI, st *store, adjust ...func(*Config)) (s *Source, log *logBuffer, stop func()) {
 	t.Helper()
 	client, err := apiserver.NewClient(f.config(), "test")
@@ -751,8 +751,8 @@ func startSource(t *testing.T, f *fakeAPI, st *store, adjust ...func(*Config)) (
 	return s, log, stop
 }
 
-// awaitState waits until the only scope has a state. Live counts when the first list is stored, too: the next process could
-// go on from there.
+// awaitState waits until the only scope has a state. Live also requires that the first list is stored, so that the next
+// process can resume.
 func awaitState(t *testing.T, st *store, s *Source, want State) {
 	t.Helper()
 	st.awaitTrue(t, string(want), func() bool {

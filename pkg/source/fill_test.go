@@ -11,7 +11,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// storeAfterFailover is a store that was taken over without bodies: a is known as it is, b in an older version, c is gone.
+// storeAfterFailover is a store that was taken over without bodies: a is known in its current version, b in an older one,
+// and c is gone.
 func storeAfterFailover(f *fakeAPI) *store {
 	f.writeEvents("ADDED", "a", "b", "b")
 	st := newStore()
@@ -31,7 +32,7 @@ func TestBodiesAreReadOnceAfterFailover(t *testing.T) {
 	f.writeEvents("MODIFIED", "a")
 	st.awaitEmitted(t, "updated a@14")
 	if got := st.changeAt(0); got.Class == "" {
-		t.Errorf("the state was read, and so what the change touched is known: %+v", got)
+		t.Errorf("the previous state was read, so the change must have its class: %+v", got)
 	}
 	if got := s.Status()[0]; got.Lists != 1 || got.Relists != 0 {
 		t.Errorf("requests %q", f.requestLog())
@@ -72,7 +73,7 @@ func TestFailingBodyListDoesNotDelayTheWatch(t *testing.T) {
 			st.awaitTrue(t, "the body that is known", func() bool { return slices.Equal(st.filledResources(), []string{"ns/a@11"}) })
 			f.writeEvents("MODIFIED", "b")
 			st.awaitEmitted(t, "updated b@14")
-			awaitState(t, st, s, Live) // the first change may come before the watch is taken to stand
+			awaitState(t, st, s, Live) // the first change may precede the steady state of the watch
 			if got := s.Status()[0]; got.Relists != 0 {
 				t.Errorf("%+v: %q", got, f.requestLog())
 			}
@@ -96,6 +97,6 @@ func TestHungBodyListDelaysNothing(t *testing.T) {
 	awaitState(t, st, s, Live)
 	stop()
 	if !st.bodiless {
-		t.Error("they were not read: the next process has to")
+		t.Error("BodiesFilled was called although the bodies were not read")
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// runUntilEnd starts a Source that is expected to end by itself, with the error that comes.
+// runUntilEnd starts a Source that is expected to end with an error, which ended receives.
 func runUntilEnd(t *testing.T, f *fakeAPI, st *store, adjust ...func(*Config)) (s *Source, ended <-chan error) {
 	t.Helper()
 	cfg := Config{
@@ -58,7 +58,7 @@ func TestForbiddenMandatoryTypeEndsTheSource(t *testing.T) {
 		}
 		for _, part := range []string{"watch pods at cluster scope", "exporter rbac", "onForbidden: degrade"} {
 			if !strings.Contains(err.Error(), part) {
-				t.Errorf("%q does not say %q", err, part)
+				t.Errorf("%q lacks %q", err, part)
 			}
 		}
 	}
@@ -84,7 +84,7 @@ func TestForbiddenMandatoryTypeEndsTheSource(t *testing.T) {
 	})
 }
 
-// Authorizers that start, and roles that are replaced, refuse for a moment.
+// An authorizer that starts, or a role that is being replaced, refuses for a moment.
 func TestBriefRefusalOfMandatoryTypeIsTolerated(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		f.deny = true

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// withStoredCluster makes a Source remember its cluster in the store.
+// withStoredCluster makes a Source record its cluster in the store.
 func withStoredCluster(st *store) func(*Config) {
 	return func(c *Config) { c.StoredClusterUID, c.RecordCluster = st.recordedCluster(), st.recordCluster }
 }
@@ -23,7 +23,7 @@ func TestReplacedClusterEndsTheStart(t *testing.T) {
 		awaitState(t, st, s, Live)
 		stop()
 		if st.recordedCluster() != "cluster-uid" {
-			t.Fatalf("remembered %q", st.recordedCluster())
+			t.Fatalf("recorded %q", st.recordedCluster())
 		}
 		f.update(func() { f.cluster = "other-uid" })
 		emitted, requests := len(st.transcript()), len(f.requestLog())
@@ -36,11 +36,11 @@ func TestReplacedClusterEndsTheStart(t *testing.T) {
 		}
 		for _, part := range []string{"cluster-uid", "other-uid", "http://api", "cluster.kubeconfig", "journal.dir", "cluster.onReplaced: fresh"} {
 			if !strings.Contains(err.Error(), part) {
-				t.Errorf("%q does not say %q", err, part)
+				t.Errorf("%q lacks %q", err, part)
 			}
 		}
 		if len(st.transcript()) != emitted || len(f.requestLog()) != requests || st.recordedCluster() != "cluster-uid" {
-			t.Errorf("the other cluster was read: emitted %q, requests %q, remembered %q", st.transcript(), f.requestLog(), st.recordedCluster())
+			t.Errorf("the other cluster was read: emitted %q, requests %q, recorded %q", st.transcript(), f.requestLog(), st.recordedCluster())
 		}
 	})
 }
@@ -64,7 +64,7 @@ func TestFreshStartOnReplacedClusterBeginsWithGap(t *testing.T) {
 		awaitState(t, st, s, Live)
 		gap := st.changeAt(1).Gap
 		if !strings.Contains(gap.Reason, "cluster-uid") || !strings.Contains(gap.Reason, "other-uid") || st.recordedCluster() != "other-uid" {
-			t.Errorf("gap %+v, remembered %q", gap, st.recordedCluster())
+			t.Errorf("gap %+v, recorded %q", gap, st.recordedCluster())
 		}
 		if n := log.countOf("another cluster answers"); n != 1 {
 			t.Errorf("log\n%s", log)
@@ -104,7 +104,7 @@ func TestClusterIsUncheckedWithoutTheRight(t *testing.T) {
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("the start took %s", took)
 		}
-		for range 20 { // reconnects ask again, and not all of them
+		for range 20 { // some of the reconnects check again
 			f.breakStreams()
 			awaitState(t, st, s, Live)
 			time.Sleep(time.Minute)
@@ -116,7 +116,7 @@ func TestClusterIsUncheckedWithoutTheRight(t *testing.T) {
 			t.Errorf("%d lines\n%s", n, log)
 		}
 		f.update(func() { f.nameless = false })
-		st.awaitTrue(t, "the question", func() bool {
+		st.awaitTrue(t, "the query", func() bool {
 			f.breakStreams()
 			time.Sleep(time.Minute)
 			_, unchecked := s.Identity()
@@ -140,12 +140,12 @@ func TestManyEndedConnectionsCauseOneIdentityQuery(t *testing.T) {
 			}
 		}
 		if n := checks() - before; n != 1 {
-			t.Errorf("%d questions", n)
+			t.Errorf("%d queries, want 1", n)
 		}
 	})
 }
 
-// TestReplacedClusterIsDetectedOnceReadable has a cluster take over in which nothing was allowed at first.
+// TestReplacedClusterIsDetectedOnceReadable replaces the cluster with one in which nothing is allowed at first.
 func TestReplacedClusterIsDetectedOnceReadable(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		s, ended := runUntilEnd(t, f, st, on, withStoredCluster(st))
@@ -174,17 +174,17 @@ func TestDenialSkipsOnlyLaterIdentityChecks(t *testing.T) {
 		f.update(func() { f.nameless = true })
 		for i := range maxIdentifyAttempts {
 			if err := s.identity.confirmCluster(t.Context(), earlier); (err == nil) != (i == maxIdentifyAttempts-1) {
-				t.Fatalf("question %d: %v", i, err)
+				t.Fatalf("query %d: %v", i, err)
 			}
 		}
 		time.Sleep(time.Second)
 		f.update(func() { f.cluster, f.nameless = "other-uid", false })
 		if err := s.identity.confirmCluster(t.Context(), clusterRecheck{since: time.Now()}); err != nil {
-			t.Errorf("a later doubt: %v", err)
+			t.Errorf("a later recheck: %v", err)
 		}
 		var replaced *ReplacedError
 		if err := s.identity.confirmCluster(t.Context(), earlier); !errors.As(err, &replaced) {
-			t.Errorf("an earlier doubt: %v", err)
+			t.Errorf("an earlier recheck: %v", err)
 		}
 		if err := <-ended; !errors.As(err, &replaced) {
 			t.Errorf("ended with %v", err)

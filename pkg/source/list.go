@@ -26,8 +26,8 @@ const (
 )
 
 // lister reads all objects of a scope and emits the differences from the known objects: on the first start, after history or
-// the journal was lost, and after the rules were edited. It prefers a WatchList (KEP-3157), whose connection the watch then
-// continues on. It belongs to the goroutine of follower.run.
+// the journal was lost, and after the rules were edited. It prefers a WatchList (KEP-3157): the watch then continues on the
+// same connection. It belongs to the goroutine of follower.run.
 type lister struct {
 	out    *emitter
 	api    *scopeClient
@@ -38,8 +38,9 @@ type lister struct {
 	unmarkedLists int  // consecutive WatchLists that ended before the end mark
 }
 
-// listUntilComplete lists until a list is complete. What an interrupted list emitted is known, so the next list does not emit
-// it again. It returns the connection to watch on, or nil. Errors are those of ctx, errVanished and *appendError.
+// listUntilComplete lists until a list is complete. Objects emitted by an interrupted list are known afterwards, so the next
+// list does not emit them again. It returns the connection to watch on, or nil. Errors are those of ctx, errVanished and
+// *appendError.
 func (l *lister) listUntilComplete(ctx context.Context) (*apiserver.Connection, error) {
 	for {
 		open, err := l.readList(ctx)

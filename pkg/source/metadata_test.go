@@ -14,10 +14,10 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// metadataOnlyRule makes a Source read metadata alone.
+// metadataOnlyRule makes a Source read only metadata.
 func metadataOnlyRule(c *Config) { c.Rules[0].Capture = selection.CaptureMetadata }
 
-// TestServerWithoutPartialMetadataIsRead uses a fake that knows whole objects only.
+// TestServerWithoutPartialMetadataIsRead uses a fake that sends whole objects only.
 func TestServerWithoutPartialMetadataIsRead(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	f.writeEvents("ADDED", "a")
@@ -63,7 +63,7 @@ func TestMetadataFromRealAPIServer(t *testing.T) {
 	}
 	stop()
 
-	// Another capture after a restart is no news of what did not change.
+	// Another capture after a restart emits nothing for unchanged objects.
 	for _, adjust := range []func(*Config){selected, bare} {
 		n := len(st.transcript())
 		s, _, stop = startSource(t, f, st, adjust)
@@ -79,8 +79,8 @@ func TestMetadataFromRealAPIServer(t *testing.T) {
 	}
 }
 
-// A 406 is not an outage: it is the answer of an API server that has no such form. It does not come, since whole objects are
-// accepted too; this holds what is asked for.
+// An API server without PartialObjectMetadata would answer 406 if nothing else were accepted, so every request also accepts
+// whole objects.
 func TestMetadataIsRequestedByListAndWatch(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	accepted := make(chan string, 1)

@@ -11,15 +11,15 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// inNamespaces lets a Source select pods of namespaces.
+// inNamespaces makes a Source select pods of namespaces.
 func inNamespaces(names ...string) func(*Config) {
 	return func(c *Config) {
 		c.Rules = []selection.Rule{{Select: []string{"pods"}, Namespaces: selection.Namespaces{Include: names}}}
 	}
 }
 
-// awaitNamespaces waits until the namespaces are as listed: "web" exists, "web missing" does not, of "web unknown" nobody
-// says it.
+// awaitNamespaces waits until the namespaces are as listed: "web" exists, "web missing" does not, and of "web unknown" the
+// check is forbidden.
 func (s *Source) awaitNamespaces(t *testing.T, st *store, want ...string) {
 	t.Helper()
 	st.awaitTrue(t, strings.Join(want, ", "), func() bool {
@@ -46,15 +46,15 @@ func TestMissingNamespaceIsReportedAndWatched(t *testing.T) {
 		s.awaitNamespaces(t, st, "later missing", "shop")
 		awaitState(t, st, s, Live)
 		if ready, reasons := s.Ready(); !ready {
-			t.Errorf("it stands still for a namespace: %q", reasons)
+			t.Errorf("not ready because of a namespace: %q", reasons)
 		}
 		watches := f.countRequests("WATCH")
 		f.update(func() { f.spaces["later"] = 0 })
 		s.awaitNamespaces(t, st, "later", "shop")
 		f.update(func() { f.spaces["later"], f.spaces["shop"] = http.StatusServiceUnavailable, http.StatusNotFound })
-		s.awaitNamespaces(t, st, "later", "shop missing") // that nobody answers means nothing
+		s.awaitNamespaces(t, st, "later", "shop missing") // a failed check changes nothing
 		if n := f.countRequests("WATCH"); n != watches {
-			t.Errorf("%d watches, and %d before", n, watches)
+			t.Errorf("%d watches, %d before", n, watches)
 		}
 		stop()
 		if n := log.countOf("a selected namespace does not exist"); n != 2 {
@@ -105,7 +105,7 @@ func TestCheckedNamespacesFollowTheRules(t *testing.T) {
 		asked := f.namespaceLookups("shpo")
 		time.Sleep(time.Hour)
 		if f.namespaceLookups("shpo") != asked {
-			t.Error("the name that is corrected is asked for still")
+			t.Error("the corrected name is still checked")
 		}
 	})
 }

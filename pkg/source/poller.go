@@ -170,8 +170,8 @@ func (p *poller) applyDiscovery(ctx context.Context) error {
 }
 
 // hiddenResources returns the resources that discovery no longer names but that may still exist: a starting API server, or a
-// proxy, may hide a resource whose objects exist. Their runners continue. A resource is gone only if its own address answers
-// 404 as well (see scopeClient.handleFailure).
+// proxy, may hide a resource for a while. Their runners continue. A resource is gone only if its own address answers 404 as
+// well (see scopeClient.handleFailure).
 func (p *poller) hiddenResources() ([]selection.Served, error) {
 	counts := time.Since(p.lastCounted) >= p.cfg.Interval
 	if counts {
@@ -198,8 +198,8 @@ func (p *poller) applyEdit(ctx context.Context) (*Edit, error) {
 	return e, p.startTriggers(ctx)
 }
 
-// stopChangedRunners stops the runners whose resource is now selected differently or not at all, and waits until Load returns
-// what they appended. The caller starts the wanted ones again. e is the edit of this poll, or nil.
+// stopChangedRunners stops the runners of resources that are now selected differently or not at all, and waits until Load
+// returns what they appended. The caller starts the wanted ones again. e is the edit of this poll, or nil.
 func (p *poller) stopChangedRunners(ctx context.Context, e *Edit, wanted map[string][]selection.Scope) error {
 	stopped := false
 	for _, r := range p.runners.allRunners() {

@@ -94,7 +94,7 @@ func noObjectSelector(s selection.Scope) string {
 	if s.ObjectName() != "" {
 		return s.FieldSelector
 	}
-	return "metadata.name=kubecdc-asks-for-nobody"
+	return "metadata.name=kubecdc-no-such-object"
 }
 
 // checkNotBefore returns nil unless newest is older than position. Versions that cannot be compared count as reached: they are

@@ -103,7 +103,7 @@ type runner struct {
 	followers        []*follower
 	foundAtStart     bool          // started by the first successful poll
 	confirmedMissing atomic.Bool   // missingPollsUntilGone polls lacked the resource
-	bodilessScopes   atomic.Int32  // scopes whose bodies are still to be read
+	bodilessScopes   atomic.Int32  // scopes that have yet to read their bodies
 	stop             func()        // ends the runner; nothing is emitted
 	planned          chan struct{} // closed when the store has what each scope begins with
 	done             chan struct{} // closed when the runner has ended

@@ -108,8 +108,8 @@ func endError(ctx context.Context, err error) error {
 	return nil
 }
 
-// Edit gives the Source other rules and returns at once. The poll that follows applies them. Resources whose selection and
-// shape stay the same keep their connections. The others stop and start as a new process would with the stored state: a
+// Edit gives the Source other rules and returns at once. The poll that follows applies them. Resources with an unchanged
+// selection and shape keep their connections. The others stop and start as a new process would with the stored state: a
 // changed selection is compared with the known objects; if only the shape has changed, the watch resumes from its position.
 func (s *Source) Edit(e Edit) {
 	s.edits.setEdit(e)

@@ -74,7 +74,7 @@ func TestResumeSendsNoList(t *testing.T) {
 	}
 }
 
-// TestGivenDiscoveryIsUsedAtOnce: it need not be asked before, and is asked soon.
+// TestGivenDiscoveryIsUsedAtOnce starts without a discovery request; one follows soon.
 func TestGivenDiscoveryIsUsedAtOnce(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	f.writeEvents("ADDED", "a", "b")
@@ -94,10 +94,10 @@ func TestGivenDiscoveryIsUsedAtOnce(t *testing.T) {
 	groups, before := f.groups, polls()
 	f.update(func() { f.groups = nil })
 	startSource(t, f, st, func(c *Config) { c.Discovery = &Discovery{Catalog: catalog, Failed: failed} })
-	st.awaitTrue(t, "what is there", func() bool { return len(st.transcript()) == 2 })
+	st.awaitTrue(t, "the objects", func() bool { return len(st.transcript()) == 2 })
 	f.update(func() { f.groups = groups })
 	f.writeEvents("ADDED", "c")
-	st.awaitTrue(t, "a change, and a question", func() bool { return len(st.transcript()) == 3 && polls() > before })
+	st.awaitTrue(t, "a change, and a poll", func() bool { return len(st.transcript()) == 3 && polls() > before })
 }
 
 func TestLostHistoryEmitsGapThenDifferences(t *testing.T) {
@@ -117,7 +117,7 @@ func TestLostHistoryEmitsGapThenDifferences(t *testing.T) {
 
 			faults := []http.HandlerFunc{}
 			if fault != nil {
-				faults = append(faults, passThrough(f), fault) // the first answers whether the position was reached
+				faults = append(faults, passThrough(f), fault) // the first one answers the position check
 			}
 			f.breakStreamsAfter(func() {
 				f.rv = 20
@@ -143,8 +143,8 @@ func TestLostHistoryEmitsGapThenDifferences(t *testing.T) {
 	}
 }
 
-// TestOtherAPIServersAreTriedBeforeHistoryIsLost meets an API server that has just started, and so knows nothing of
-// what was before, behind an address where another one knows it.
+// TestOtherAPIServersAreTriedBeforeHistoryIsLost uses an API server that has just started, and so has no history, behind an
+// address where another one has it.
 func TestOtherAPIServersAreTriedBeforeHistoryIsLost(t *testing.T) {
 	gone := apierrors.NewResourceExpired("too old resource version: 12 (20)")
 	status := func(w http.ResponseWriter, _ *http.Request) { writeStatus(w, gone) }
@@ -164,7 +164,7 @@ func TestOtherAPIServersAreTriedBeforeHistoryIsLost(t *testing.T) {
 			awaitState(t, st, s, Live)
 			again := func(w http.ResponseWriter, r *http.Request) {
 				if r.Header.Get("Connection") != "close" {
-					t.Error("a connection that leads to the same API server is used again")
+					t.Error("a connection to the same API server is reused")
 				}
 				fault(w, r)
 			}
@@ -235,14 +235,14 @@ func TestOutagesLoseNoEventAndCauseNoList(t *testing.T) {
 				f.dials.Store(3)
 				f.server.CloseClientConnections()
 			} else {
-				// The first fault meets the question whether the position was reached, or the watch behind it.
+				// The first fault hits the position check, or the watch after it.
 				f.breakStreams(fault, passThrough(f), fault, fault)
 			}
 			f.writeEvents("ADDED", "b")
 			f.writeEvents("DELETED", "a")
-			st.awaitTrue(t, "what happened meanwhile", func() bool { return len(st.transcript()) >= 4 })
+			st.awaitTrue(t, "the changes of the outage", func() bool { return len(st.transcript()) >= 4 })
 			got := st.transcript()
-			slices.Sort(got) // between objects there is no order
+			slices.Sort(got) // the order of objects is undefined
 			if !slices.Equal(got, []string{"added b@13", "deleted a@14", "snapshot a@11", "updated a@12"}) {
 				t.Errorf("emitted %q", got)
 			}

@@ -10,7 +10,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// addWithoutEvent adds b without a word to streams.
+// addWithoutEvent adds b without an event on open streams.
 func addWithoutEvent(f *fakeAPI) {
 	f.rv++
 	f.history = append(f.history, fakeEvent{f.rv, "ADDED", "b"})
@@ -33,7 +33,7 @@ func TestSilentWatchResumesFromPosition(t *testing.T) {
 		if got := s.Status()[0]; got.Relists != 0 || got.Lists != 0 || f.countRequests("WATCHLIST") != 1 {
 			t.Errorf("status %+v requests %q", got, f.requestLog())
 		}
-		if log.countOf("level=WARN") != 0 { // it was over in a moment
+		if log.countOf("level=WARN") != 0 { // it recovered at once
 			t.Errorf("log\n%s", log)
 		}
 	})
@@ -78,7 +78,7 @@ func TestFailureAfterSilenceIsUnreachableThenLive(t *testing.T) {
 		time.Sleep(2*time.Minute + time.Second)
 		f.silenceStreams(func() { f.down = true })
 		awaitState(t, st, s, Unreachable)
-		f.update(func() { f.down, f.bookmark = false, false }) // whatever answers now
+		f.update(func() { f.down, f.bookmark = false, false }) // an API server that sends no bookmarks
 		awaitState(t, st, s, Live)
 	})
 }
@@ -91,7 +91,7 @@ func TestWatchSilentFromStartIsDetected(t *testing.T) {
 		awaitState(t, st, s, Live)
 		time.Sleep(2 * time.Minute)
 		f.update(func() { f.mute = true })
-		awaitState(t, st, s, Stale) // some time after the API server ended the first watch
+		awaitState(t, st, s, Stale) // some time after the first watch ended
 		f.update(func() { f.mute = false })
 		awaitState(t, st, s, Live)
 	})
@@ -115,7 +115,7 @@ func TestSlowJournalIsNotSilence(t *testing.T) {
 		f.bookmark = true
 		s, log, stop := startSource(t, f, st, on, func(c *Config) {
 			c.Append = func(ctx context.Context, o event.Observation) error {
-				if o.Position != "" { // the journal is full for some time, again and again
+				if o.Position != "" { // the journal blocks again and again
 					_ = sleep(ctx, 2*staleAfter)
 				}
 				return st.appendObservation(ctx, o)

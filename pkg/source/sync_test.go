@@ -48,7 +48,7 @@ func TestLaggingAPIServerIsWaitedFor(t *testing.T) {
 	f.writeEvents("MODIFIED", "b")
 	st.awaitEmitted(t, "updated b@13")
 	if got := s.Status()[0]; got.Relists != 0 {
-		t.Errorf("a lag was taken for a loss: %q", f.requestLog())
+		t.Errorf("a lag was treated as a loss: %q", f.requestLog())
 	}
 }
 
@@ -67,7 +67,7 @@ func TestPagedListIsConsistent(t *testing.T) {
 	}
 	awaitState(t, st, s, Live)
 	if got := s.Status()[0]; !got.Synced {
-		t.Errorf("when all that exists was seen: %+v", got)
+		t.Errorf("after the first list: %+v", got)
 	}
 }
 
@@ -102,7 +102,7 @@ func TestFirstListIsEmittedWhileBeingRead(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"type":"ADDED","object":%s}`+"\n", objectJSON("a", 11))
 		w.(http.Flusher).Flush()
-		st.awaitEmitted(t, "snapshot a@11") // before the list has ended, which it never does
+		st.awaitEmitted(t, "snapshot a@11") // the list never ends
 		if p := st.positionOf("pods"); p != "" {
 			t.Errorf("position %q before the end of the list", p)
 		}
@@ -111,14 +111,14 @@ func TestFirstListIsEmittedWhileBeingRead(t *testing.T) {
 	_, _, _ = startSource(t, f, st)
 	st.awaitPosition(t, "pods", "12")
 	st.awaitEmitted(t, "snapshot a@11", "snapshot b@12")
-	checkFrames(t, st.snapshotFrames(), "12", 2) // the list that broke off was the same snapshot
+	checkFrames(t, st.snapshotFrames(), "12", 2) // the interrupted list belongs to the same snapshot
 }
 
 // checkFrames expects one snapshot.
 func checkFrames(t *testing.T, frames []*event.Change, position string, count int) {
 	t.Helper()
 	if len(frames) != 2 || frames[0].Type != event.SnapshotBegin || frames[1].Type != event.SnapshotEnd {
-		t.Fatalf("framed by %+v", frames)
+		t.Fatalf("frames %+v", frames)
 	}
 	begin, end := frames[0].Snapshot, frames[1].Snapshot
 	if begin.ID == "" || begin.ID != end.ID || end.Position != position || end.Count != count || frames[1].ResourceVersion != position {
@@ -130,14 +130,14 @@ func TestFirstListHasOneSnapshotFrame(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	s, _, stop := startSource(t, f, st)
 	awaitState(t, st, s, Live)
-	checkFrames(t, st.snapshotFrames(), "10", 0) // nothing is there, and that is said
+	checkFrames(t, st.snapshotFrames(), "10", 0) // an empty snapshot is framed too
 	stop()
 	f.writeEvents("ADDED", "a")
 	_, _, stop = startSource(t, f, st)
 	st.awaitEmitted(t, "added a@11")
 	stop()
 	if n := len(st.snapshotFrames()); n != 2 {
-		t.Errorf("%d records frame the snapshots of a scope that was resumed, want 2", n)
+		t.Errorf("%d snapshot frames of a resumed scope, want 2", n)
 	}
 }
 
@@ -167,7 +167,7 @@ func TestRestartWithinFirstListContinuesSnapshot(t *testing.T) {
 	checkFrames(t, st.snapshotFrames(), "12", 2)
 	awaitState(t, st, s, Live)
 	if got := s.Status()[0]; !got.Synced {
-		t.Errorf("when all that exists was seen: %+v", got)
+		t.Errorf("after the first list: %+v", got)
 	}
 }
 
@@ -203,7 +203,7 @@ func TestReformattedStreamIsReadAfterFallback(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	f.writeEvents("ADDED", "a")
 	st.storeState("pods", "10")
-	f.noList = true // the question is then answered by a LIST
+	f.noList = true // the position check then uses a LIST
 	f.indented = true
 	s, _, _ := startSource(t, f, st)
 	st.awaitEmitted(t, "added a@11")
@@ -247,7 +247,7 @@ func TestObjectsOfVanishedResourceAreDeleted(t *testing.T) {
 		f.groups, f.absent, f.history = []apidiscovery.APIGroupDiscovery{coreGroup("pods")}, false, nil
 	})
 	f.writeEvents("ADDED", "c")
-	st.awaitTrue(t, "the new life", func() bool {
+	st.awaitTrue(t, "the recreated objects", func() bool {
 		return slices.Contains(st.transcript(), "snapshot c@13") || slices.Contains(st.transcript(), "added c@13")
 	})
 }

@@ -41,7 +41,7 @@ func (m memoryTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}()
 	select {
 	case code := <-a.ready:
-		go func() { // what a connection does when its request is given up
+		go func() { // like a connection with a canceled request
 			<-r.Context().Done()
 			_ = body.CloseWithError(r.Context().Err())
 		}()
@@ -52,7 +52,7 @@ func (m memoryTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// CloseIdleConnections has none to close.
+// CloseIdleConnections does nothing: there are no connections.
 func (memoryTransport) CloseIdleConnections() {}
 
 type pipedResponse struct {
@@ -81,7 +81,7 @@ func inVirtualTime(t *testing.T, test func(*testing.T, *fakeAPI, *store, func(*C
 	synctest.Test(t, func(t *testing.T) {
 		f, st := &fakeAPI{t: t, lookups: map[string]int{}, rv: 10, cluster: "cluster-uid", changed: make(chan struct{}), cut: make(chan struct{}), hang: make(chan struct{})}, newStore()
 		f.groups = append(f.groups, coreGroup("pods"))
-		st.patience = 24 * time.Hour
+		st.timeout = 24 * time.Hour
 		f.writeEvents("ADDED", "a")
 		test(t, f, st, func(c *Config) {
 			client, err := apiserver.NewClient(&rest.Config{Host: "http://api", Transport: memoryTransport{f}}, "test")
@@ -119,7 +119,7 @@ func TestForbiddenTypeDegradesAloneAndRecovers(t *testing.T) {
 
 		f.update(func() { f.deny = true })
 		f.breakStreams()
-		awaitState(t, st, s, Forbidden) // of the question whether the position was reached, which names an object
+		awaitState(t, st, s, Forbidden) // the refused position check contains an object name
 		if got := s.Status()[0].Reason; got != missing {
 			t.Errorf("reason %q, want %q", got, missing)
 		}
@@ -127,7 +127,7 @@ func TestForbiddenTypeDegradesAloneAndRecovers(t *testing.T) {
 		f.writeEvents("MODIFIED", "a")
 		st.awaitEmitted(t, "snapshot a@11", "updated a@12")
 		if s.Status()[0].Relists != 0 {
-			t.Error("rights taken away for some time cost the history")
+			t.Error("history was lost over rights that were missing for a while")
 		}
 	})
 }
@@ -182,8 +182,8 @@ func TestSilentWatchListFallsBackToList(t *testing.T) {
 	})
 }
 
-// TestBusyWatchListWithoutMarkFallsBackToList meets API servers that serve an ordinary watch where a WatchList was
-// asked for, so that what exists is followed by what happens.
+// TestBusyWatchListWithoutMarkFallsBackToList uses API servers that serve an ordinary watch for a WatchList request, so that
+// live changes follow the objects.
 func TestBusyWatchListWithoutMarkFallsBackToList(t *testing.T) {
 	for _, live := range []string{"MODIFIED", "DELETED", "BOOKMARK"} {
 		t.Run(live, func(t *testing.T) {
@@ -213,11 +213,11 @@ func TestSlowWatchListIsWaitedFor(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		f.faults = append(f.faults, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
-			for i := range 4 { // in less than a watch lasts
+			for i := range 4 { // within the duration of one watch
 				fmt.Fprintf(w, `{"type":"ADDED","object":%s}`+"\n", objectJSON(fmt.Sprint("slow", i), 20+i))
 				time.Sleep(initialEventsTimeout - time.Second)
 			}
-			fmt.Fprintf(w, `{"type":"MODIFIED","object":%s}`+"\n", objectJSON("slow1", 40)) // what happens meanwhile
+			fmt.Fprintf(w, `{"type":"MODIFIED","object":%s}`+"\n", objectJSON("slow1", 40)) // a live change
 			time.Sleep(initialEventsTimeout / 2)
 			fmt.Fprintln(w, `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"40","annotations":{"k8s.io/initial-events-end":"true"}}}}`)
 			<-r.Context().Done()
@@ -256,7 +256,7 @@ func TestSlowJournalIsNotAMissingMark(t *testing.T) {
 	})
 }
 
-// TestListWithoutPositionIsAFailure meets an API server whose lists cannot be watched on from.
+// TestListWithoutPositionIsAFailure uses an API server with lists that cannot be watched from.
 func TestListWithoutPositionIsAFailure(t *testing.T) {
 	for name, version := range map[string]string{"none": "", "any": "0"} {
 		for kind, answer := range map[string]string{
@@ -290,7 +290,7 @@ func TestListWithoutPositionIsAFailure(t *testing.T) {
 					}
 					for _, c := range st.snapshotFrames() {
 						if c.Type == event.SnapshotEnd {
-							t.Error("a snapshot ends that nothing goes on from")
+							t.Error("a snapshot ended without a position")
 						}
 					}
 					f.update(func() { f.faults = nil })
@@ -301,8 +301,7 @@ func TestListWithoutPositionIsAFailure(t *testing.T) {
 	}
 }
 
-// TestLateExpiredAnswerIsHistoryLoss meets one that accepts watches and expires them when they already
-// count as open.
+// TestLateExpiredAnswerIsHistoryLoss uses an API server that accepts watches, and expires them after they count as steady.
 func TestLateExpiredAnswerIsHistoryLoss(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		s, _, stop := startSource(t, f, st, on)
@@ -326,7 +325,7 @@ func TestLateExpiredAnswerIsHistoryLoss(t *testing.T) {
 	})
 }
 
-// stallMidList begins an answer that lists an object, and never ends it.
+// stallMidList sends a list with one object that never ends.
 func stallMidList(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	fmt.Fprintf(w, `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"11"},"items":[%s,`, objectJSON("a", 11))
@@ -345,11 +344,11 @@ func TestStalledListIsRequestedAgain(t *testing.T) {
 		began := time.Now()
 		awaitState(t, st, s, Unreachable)
 		if took := time.Since(began); took > apiserver.SlowAfter+time.Second {
-			t.Errorf("said after %s", took)
+			t.Errorf("reported after %s", took)
 		}
 		st.awaitPosition(t, "pods", "11")
 		if took := time.Since(began); took > apiserver.HeadersTimeout+time.Second {
-			t.Errorf("asked again after %s", took)
+			t.Errorf("retried after %s", took)
 		}
 	})
 }
@@ -413,7 +412,7 @@ func TestDayOfOutageLogsOneLine(t *testing.T) {
 		f.update(func() { f.down = true })
 		f.breakStreams()
 		time.Sleep(12 * time.Hour)
-		if n := log.countOf("level=WARN"); n != 2 { // the scope's, and discovery's
+		if n := log.countOf("level=WARN"); n != 2 { // one of the scope, one of discovery
 			t.Errorf("%d lines\n%s", n, log)
 		}
 		if ready, _ := s.Ready(); ready {
@@ -426,8 +425,8 @@ func TestDayOfOutageLogsOneLine(t *testing.T) {
 	})
 }
 
-// TestOutageOfEveryTypeLogsTwoLines takes the API server away from 180 types and discovery for ten minutes: that it went,
-// and that it is back. Where it comes back without the history, that is one line more.
+// TestOutageOfEveryTypeLogsTwoLines takes the API server away from 180 types and discovery for ten minutes: one line when it
+// goes, one when it is back. If it comes back without the history, there is one more line.
 func TestOutageOfEveryTypeLogsTwoLines(t *testing.T) {
 	for name, lost := range map[string]bool{"and no more": false, "and one more for lost history": true} {
 		t.Run(name, func(t *testing.T) {
@@ -478,7 +477,7 @@ func TestOutageOfEveryTypeLogsTwoLines(t *testing.T) {
 	}
 }
 
-// answerInitializing is what an API server answers whose cache of a resource is not filled.
+// answerInitializing is the answer of an API server that is filling its cache of a resource.
 func answerInitializing(code int) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		err := apierrors.NewTooManyRequests("storage is (re)initializing", 1)
@@ -508,7 +507,7 @@ func TestInitializingServerIsWaitedForQuietly(t *testing.T) {
 			}
 			awaitState(t, st, s, Live)
 
-			f.breakStreams(answerInitializing(code), answerInitializing(code)) // the API server was started again
+			f.breakStreams(answerInitializing(code), answerInitializing(code)) // the API server restarts
 			awaitState(t, st, s, Syncing)
 			f.writeEvents("MODIFIED", "a")
 			st.awaitEmitted(t, "snapshot a@11", "updated a@12")
@@ -536,7 +535,7 @@ func TestServerThatStaysInitializingIsUnreachable(t *testing.T) {
 		awaitState(t, st, s, Live)
 
 		f.breakStreams(answerInitializing(http.StatusTooManyRequests))
-		awaitState(t, st, s, Syncing) // another start, another moment
+		awaitState(t, st, s, Syncing) // another restart begins a new period
 		awaitState(t, st, s, Live)
 	})
 }
@@ -583,19 +582,19 @@ func TestBackoffGrowsWithJitter(t *testing.T) {
 		t.Errorf("%s after a reset", d)
 	}
 	if d := p.nextWait(apierrors.NewTooManyRequests("", 60)); d != time.Minute {
-		t.Errorf("%s where the API server asked for a minute", d)
+		t.Errorf("%s although Retry-After was a minute", d)
 	}
 	if d := p.nextWait(apierrors.NewTooManyRequests("", 86400)); d > maxRetryAfter {
-		t.Errorf("%s where a proxy asked for a day", d)
+		t.Errorf("%s although Retry-After was a day", d)
 	}
 	missing := apierrors.NewForbidden(schema.GroupResource{}, "", nil)
 	p.reset()
 	if d := p.nextWait(missing); d > 2*minDeniedWait {
-		t.Errorf("%s for a right that may come at once", d)
+		t.Errorf("%s after the first denial", d)
 	}
 	p.failures = 20
 	if d := p.nextWait(missing); d < maxDeniedWait || d > 2*maxDeniedWait {
-		t.Errorf("%s for a right that is missing", d)
+		t.Errorf("%s after repeated denials", d)
 	}
 }
 
@@ -606,12 +605,12 @@ func TestRefusalAfterOutageIsRetriedSoon(t *testing.T) {
 	}
 	refused := apierrors.NewForbidden(schema.GroupResource{}, "", nil)
 	if d := p.nextWait(refused); d > 2*minDeniedWait {
-		t.Errorf("%s, though an API server that has just started refuses for a moment", d)
+		t.Errorf("%s after the first denial at the end of an outage", d)
 	}
 	for range 20 {
 		p.nextWait(refused)
 	}
 	if d := p.nextWait(apierrors.NewServiceUnavailable("down")); d > minWait {
-		t.Errorf("%s, though it was refused before and is down now", d)
+		t.Errorf("%s after the first failure of another kind", d)
 	}
 }

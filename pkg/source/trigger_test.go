@@ -18,7 +18,7 @@ import (
 
 const metadataOnly = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 
-// answerTypeWatch serves what Triggers watch, with the same changes for both.
+// answerTypeWatch serves the watches of type definitions, with the same events for both.
 func (f *fakeAPI) answerTypeWatch(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	f.mu.Lock()
@@ -74,7 +74,7 @@ func (f *fakeAPI) answerTypeWatch(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// writeTypeEvent lets the triggers bring a change.
+// writeTypeEvent sends an event to the triggers.
 func (f *fakeAPI) writeTypeEvent(kind, name string) {
 	f.update(func() {
 		f.rv++
@@ -94,7 +94,7 @@ func (f *fakeAPI) typeRequestLog() []string {
 	return slices.Clone(f.typeRequests)
 }
 
-// widgetsRule selects a type that may come and go, in a source that asks every five seconds.
+// widgetsRule selects a type that may come and go, in a Source that polls every five seconds.
 func widgetsRule(c *Config) {
 	c.Rules = []selection.Rule{{Select: []string{"widgets.example.com"}}}
 	c.Interval = 0
@@ -114,8 +114,8 @@ func TestNewTypeIsFoundAtOnceAndIdlePollingIsRare(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		polls := f.discoveryPolls()
 		time.Sleep(time.Hour)
-		if n := f.discoveryPolls() - polls; n < 115 || n > 150 { // some more where a trigger's watch was just being opened again
-			t.Errorf("asked %d times in a calm hour, want every 30 s", n)
+		if n := f.discoveryPolls() - polls; n < 115 || n > 150 { // a few more while a trigger reconnects
+			t.Errorf("%d polls in a calm hour, want every 30 s", n)
 		}
 
 		began := time.Now()
@@ -128,11 +128,11 @@ func TestNewTypeIsFoundAtOnceAndIdlePollingIsRare(t *testing.T) {
 			t.Errorf("took %s", took)
 		}
 
-		// Discovery may lag behind what rang: for a while it is asked as often as without triggers.
+		// Discovery may lag behind the trigger: for a while it is polled as often as without triggers.
 		polls = f.discoveryPolls()
 		time.Sleep(calmAfter - 5*time.Second)
 		if n := f.discoveryPolls() - polls; n < 10 {
-			t.Errorf("asked %d times in the minute after a change", n)
+			t.Errorf("%d polls in the minute after a change", n)
 		}
 		for _, r := range f.typeRequestLog() {
 			if !strings.HasPrefix(r, "watch=true rv=") {
@@ -165,11 +165,11 @@ func TestIrrelevantTriggersCostNoMoreThanPolling(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		polls := f.discoveryPolls()
 		for range 6000 {
-			f.writeTypeEvent("MODIFIED", "widgets.example.com") // a CA bundle that is written again and again
+			f.writeTypeEvent("MODIFIED", "widgets.example.com") // a CA bundle that is rotated again and again
 			time.Sleep(100 * time.Millisecond)
 		}
 		if n := f.discoveryPolls() - polls; n > 10*60/5+5 {
-			t.Errorf("asked %d times in ten minutes", n)
+			t.Errorf("%d polls in ten minutes", n)
 		}
 	})
 }
@@ -185,12 +185,12 @@ func TestTypesAreFoundByPollingWithoutRights(t *testing.T) {
 			polls, requests := f.discoveryPolls(), len(f.typeRequestLog())
 			time.Sleep(time.Hour)
 			if n := f.discoveryPolls() - polls; n < 715 || n > 725 {
-				t.Errorf("%d: asked %d times in an hour, want every 5 s", code, n)
+				t.Errorf("%d: %d polls in an hour, want every 5 s", code, n)
 			}
 			if n := len(f.typeRequestLog()) - requests; n > 2*12 {
 				t.Errorf("%d: %d refused requests in an hour", code, n)
 			}
-			if n := log.countOf("are not being watched"); n != 1 || log.countOf("level=WARN") != 1 { // the one of the waiting type
+			if n := log.countOf("are not being watched"); n != 1 || log.countOf("level=WARN") != 1 { // one warning, about the waiting type
 				t.Errorf("%d: log\n%s", code, log)
 			}
 			if ready, reasons := s.Ready(); !ready || len(reasons) != 1 {
@@ -205,7 +205,7 @@ func TestTypesAreFoundByPollingWithoutRights(t *testing.T) {
 			polls = f.discoveryPolls()
 			time.Sleep(5 * time.Minute)
 			if n := f.discoveryPolls() - polls; n > 15 {
-				t.Errorf("%d: asked %d times in five minutes, though the triggers are live", code, n)
+				t.Errorf("%d: %d polls in five minutes, though the triggers are live", code, n)
 			}
 		})
 	}
@@ -260,7 +260,7 @@ func TestTriggeredPollsDoNotHastenRemoval(t *testing.T) {
 		defer stop()
 		awaitState(t, st, s, Live)
 		time.Sleep(10 * time.Minute)
-		f.setGroups(coreGroup("pods")) // as an API server that starts may say
+		f.setGroups(coreGroup("pods")) // like a starting API server
 		began := time.Now()
 		for time.Since(began) < defaultInterval {
 			f.writeTypeEvent("MODIFIED", "widgets.example.com")
@@ -288,16 +288,16 @@ func TestSilentTriggerIsReopened(t *testing.T) {
 		f.writeTypeEvent("ADDED", "others.example.com")
 		_, log, stop := startSource(t, f, st, on, widgetsRule)
 		defer stop()
-		time.Sleep(2 * time.Minute) // bookmarks came
+		time.Sleep(2 * time.Minute) // for bookmarks
 		f.silenceStreams(func() { f.mute = true })
-		time.Sleep(staleAfter + 10*time.Second) // and the line is written
+		time.Sleep(staleAfter + 10*time.Second) // for the log line
 		if n := log.countOf("fell silent"); n != 1 {
 			t.Errorf("%d lines, want one for both triggers\n%s", n, log)
 		}
 		polls := f.discoveryPolls()
 		time.Sleep(10 * time.Minute)
 		if n := f.discoveryPolls() - polls; n < 110 {
-			t.Errorf("asked %d times while the triggers were silent, want every 5 s", n)
+			t.Errorf("%d polls while the triggers were silent, want every 5 s", n)
 		}
 		f.silenceStreams(func() { f.mute = false })
 		time.Sleep(2 * staleAfter)

@@ -53,12 +53,12 @@ func TestRunningSourceSwitchesVersion(t *testing.T) {
 		t.Fatalf("read as %s", got)
 	}
 
-	// Both are served and the old one is watched on; then it goes.
+	// Both versions are served, and the old one is still watched until it is removed.
 	p.patchObject(t, definitionsPath+"/widgets.example.com", `{"spec":{"versions":[`+definitionVersion("v1beta1", true, false)+`,`+definitionVersion("v1", true, true)+`]}}`)
 	awaitTrue(t, "v1 to be served", func() bool { return p.requestStatus(t, "GET", widgetsPath+"/w", "") == http.StatusOK })
 	p.patchObject(t, definitionsPath+"/widgets.example.com", `{"spec":{"versions":[`+definitionVersion("v1beta1", false, false)+`,`+definitionVersion("v1", true, true)+`]}}`)
 	awaitTrue(t, "v1beta1 to go", func() bool { return p.requestStatus(t, "GET", betaPath+"/w", "") == http.StatusNotFound })
-	// A watch of v1beta1 that is open may bring more until the API server has taken its handlers away.
+	// An open watch of v1beta1 may deliver more until the API server has removed its handlers.
 	patches := 0
 	st.awaitTrue(t, "an update in v1", func() bool {
 		patches++
@@ -69,12 +69,12 @@ func TestRunningSourceSwitchesVersion(t *testing.T) {
 	t.Logf("emitted after v1beta1 was gone and %d patches: %q\nlog\n%s", patches, st.transcript(), log)
 	for i := 1; i < len(st.transcript()); i++ {
 		c := st.changeAt(i)
-		if c.Type == event.Gap { // the API server may begin its history of v1 anew
+		if c.Type == event.Gap { // the API server may have no earlier history of v1
 			continue
 		}
 		var after struct{ APIVersion string }
 		if err := json.Unmarshal(c.After, &after); err != nil || after.APIVersion != c.Resource.Group+"/"+c.Resource.Version {
-			t.Errorf("%s of %s is emitted in terms of %s: %s %v", c.Type, c.ResourceVersion, c.Resource.Version, c.After, err)
+			t.Errorf("%s of %s is emitted in version %s: %s %v", c.Type, c.ResourceVersion, c.Resource.Version, c.After, err)
 		}
 	}
 	awaitState(t, st, s, Live)
@@ -83,7 +83,7 @@ func TestRunningSourceSwitchesVersion(t *testing.T) {
 	}
 }
 
-// TestVersionRemovedDuringLoadIsNotRead lets the journal be slow for as long as that takes.
+// TestVersionRemovedDuringLoadIsNotRead uses a journal that is slow until the version is removed.
 func TestVersionRemovedDuringLoadIsNotRead(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	f.writeEvents("ADDED", "a")
@@ -108,7 +108,7 @@ func TestVersionRemovedDuringLoadIsNotRead(t *testing.T) {
 	awaitState(t, st, s, Live)
 	for _, c := range append(st.snapshotFrames(), st.changeAt(0)) {
 		if c.Resource.Version != "v1" {
-			t.Errorf("%s %s is emitted in terms of %s", c.Type, c.Name, c.Resource.Version)
+			t.Errorf("%s %s is emitted in version %s", c.Type, c.Name, c.Resource.Version)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/decode"
 )
 
-// podDecoder is of a resource whose objects are Pods.
+// podDecoder decodes Pods.
 func podDecoder() *decode.Decoder {
 	return decode.New(event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, false)
 }
@@ -78,7 +78,7 @@ func TestBatchEndsWithInitialEvents(t *testing.T) {
 		second += len(b.Events)
 	}
 	if second != 3 {
-		t.Errorf("%d events behind the mark, want 3", second)
+		t.Errorf("%d events after the mark, want 3", second)
 	}
 }
 
@@ -88,7 +88,7 @@ func TestStoppedConnectionReleasesEverything(t *testing.T) {
 	c := newConnection(ctx, func() { cancel(); r.Close() }, r, podDecoder())
 	go func() { _, _ = io.WriteString(w, threeEvents) }()
 	<-c.Batches
-	c.Stop() // goleak finds what stays
+	c.Stop() // goleak finds leftovers
 }
 
 func TestErrorEventsAreClassified(t *testing.T) {
@@ -99,7 +99,7 @@ func TestErrorEventsAreClassified(t *testing.T) {
 	}
 }
 
-// TestCacheErrorWithReasonIsNotStarting has the words of kube-apiserver where a conversion webhook is down.
+// TestCacheErrorWithReasonIsNotStarting uses the message of kube-apiserver when a conversion webhook is down.
 func TestCacheErrorWithReasonIsNotStarting(t *testing.T) {
 	err := apierrors.NewTooManyRequests("storage is (re)initializing: failed to list <unspecified>: conversion webhook for x failed", 1)
 	if got := Classify(err); got != Interrupted {

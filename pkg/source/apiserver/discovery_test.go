@@ -18,7 +18,8 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 )
 
-// TestDiscoveryMatchesClientGo of a real API server, in the form of today and in that of API servers before 1.30.
+// TestDiscoveryMatchesClientGo compares discovery of a real API server with client-go, in the aggregated form and in that of
+// API servers before 1.30.
 func TestDiscoveryMatchesClientGo(t *testing.T) {
 	plane := controlplane.ForTest(t)
 	config, err := clientcmd.BuildConfigFromFlags("", plane.Kubeconfig())
@@ -37,7 +38,7 @@ func TestDiscoveryMatchesClientGo(t *testing.T) {
 	}
 }
 
-// discoverWithClientGo is what client-go's own discovery finds.
+// discoverWithClientGo returns the result of client-go's own discovery.
 func discoverWithClientGo(t *testing.T, config *rest.Config) selection.Catalog {
 	t.Helper()
 	client, err := apidiscovery.NewDiscoveryClientForConfig(config)
@@ -52,7 +53,7 @@ func discoverWithClientGo(t *testing.T, config *rest.Config) selection.Catalog {
 	return selection.ReadCatalog(groups, lists, nil, nil)
 }
 
-// discoverAccepting asks with another Accept header.
+// discoverAccepting runs discovery with another Accept header.
 func discoverAccepting(t *testing.T, config *rest.Config, accept string, old selection.Catalog) (selection.Catalog, []string) {
 	t.Helper()
 	config = rest.CopyConfig(config)
@@ -89,7 +90,7 @@ func (a acceptTransport) CloseIdleConnections() {
 
 const aggregatedType = "application/json; as=APIGroupDiscoveryList; v=v2; g=apidiscovery.k8s.io; charset=utf-8"
 
-// TestUnansweredGroupKeepsOldCatalog, in both forms.
+// TestUnansweredGroupKeepsOldCatalog checks both forms.
 func TestUnansweredGroupKeepsOldCatalog(t *testing.T) {
 	old := selection.Catalog{"gone.example": {{Resource: event.Resource{Group: "gone.example", Version: "v1", Resource: "things", Kind: "Thing"}}}}
 	pods := selection.Served{Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, Namespaced: true, Aliases: "pod,pod,po"}
@@ -122,7 +123,7 @@ func TestUnansweredGroupKeepsOldCatalog(t *testing.T) {
 				http.Error(w, "the service is not available", http.StatusServiceUnavailable)
 			default:
 				w.Header().Set("Content-Type", contentType)
-				_, _ = w.Write([]byte(body)) // a client that went away is no failure
+				_, _ = w.Write([]byte(body)) // ignore write errors: the client may have disconnected
 			}
 		}))
 		found, unanswered := discoverAccepting(t, &rest.Config{Host: server.URL}, acceptDiscovery, old)

@@ -20,7 +20,7 @@ func TestCompressingProxyIsReported(t *testing.T) {
 		}
 		w.Header().Set("Content-Encoding", "gzip")
 		z := gzip.NewWriter(w)
-		_, _ = io.WriteString(z, `{}`) // a client that went away is no failure
+		_, _ = io.WriteString(z, `{}`) // ignore write errors: the client may have disconnected
 		_ = z.Close()
 	}))
 	defer server.Close()
@@ -30,7 +30,7 @@ func TestCompressingProxyIsReported(t *testing.T) {
 	}
 	defer c.Close()
 	if _, _, err := c.Discover(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "Content-Encoding: gzip") {
-		t.Errorf("discovered with %v", err)
+		t.Errorf("discovery failed: %v", err)
 	}
 }
 
@@ -52,13 +52,13 @@ func TestClosedClientKeepsNoConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := c.ClusterUID(t.Context()); Classify(err) != NotServed {
-		t.Errorf("asked, and got %v", err)
+		t.Errorf("the request failed: %v", err)
 	}
 	<-idle
 	c.Close()
 	select {
 	case <-closed:
-	case <-time.After(time.Minute): // that is less than a connection stays of itself
+	case <-time.After(time.Minute): // less than the idle timeout of a connection
 		t.Error("the connection is still open")
 	}
 }

@@ -17,8 +17,8 @@ var (
 )
 
 // Slot is the right of one scope to read all its objects, which a bounded number of scopes have at a time. It is released
-// while the API server keeps a request waiting, so that a type whose server hangs does not block the lists of others. A nil
-// slot bounds nothing. It is used by one goroutine at a time; the mutex guards against the timer.
+// while the API server keeps a request waiting: a type with a hanging server does not block the lists of others. A nil slot
+// bounds nothing. It is used by one goroutine at a time; the mutex guards against the timer.
 type Slot struct {
 	Pool   chan struct{} // has one element for each held slot; nil for no bound
 	OnSlow func()        // called when a response is slow; must not block

@@ -15,12 +15,12 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// podDecoder is of a resource whose objects are Pods.
+// podDecoder decodes Pods.
 func podDecoder() *Decoder {
 	return New(event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, false)
 }
 
-// objectNames reads a stream to its end, and how it ended.
+// objectNames reads a stream to its end.
 func objectNames(d *Decoder, stream io.Reader) (got []string, err error) {
 	for s := d.Stream(stream); ; {
 		e, _, err := s.Next()
@@ -52,7 +52,7 @@ func TestEventsAreReadInAnyChunking(t *testing.T) {
 	}
 }
 
-// TestObjectWithoutNameIsRejected: nothing downstream could tell it from others.
+// TestObjectWithoutNameIsRejected: downstream, objects are identified by name.
 func TestObjectWithoutNameIsRejected(t *testing.T) {
 	for _, object := range []string{`{}`, `{"metadata":null}`, `{"metadata":{"uid":"u","resourceVersion":"7"}}`} {
 		got, err := objectNames(podDecoder(), strings.NewReader(threeEvents+`{"type":"ADDED","object":`+object+"}\n"))
@@ -60,7 +60,7 @@ func TestObjectWithoutNameIsRejected(t *testing.T) {
 			t.Errorf("%s in a watch: %v, %v", object, got, err)
 		}
 		_, err = podDecoder().Page(strings.NewReader(`{"metadata":{},"items":[`+object+`]}`), func(o *deltas.Object) error {
-			t.Errorf("%s in a list is taken as %+v", object, o)
+			t.Errorf("%s in a list was accepted as %+v", object, o)
 			return nil
 		})
 		if err == nil || !strings.Contains(err.Error(), "metadata.name") {
@@ -129,7 +129,7 @@ func TestErrorPagesAreNotDecodeErrors(t *testing.T) {
 		}
 	}
 	if d.useStockJSON.Load() || d.Failures() != 0 {
-		t.Error("a proxy's error page was taken for an event")
+		t.Error("a proxy's error page counted as an event")
 	}
 }
 
@@ -140,7 +140,7 @@ func TestExtraEnvelopeMembersAreNotPartOfTheObject(t *testing.T) {
 	}
 }
 
-// decodePage reads a page whole.
+// decodePage reads a whole page.
 func decodePage(d *Decoder, page string) (meta metav1.ListMeta, objects []*deltas.Object, err error) {
 	meta, err = d.Page(strings.NewReader(page), func(o *deltas.Object) error {
 		objects = append(objects, o)
@@ -152,7 +152,7 @@ func decodePage(d *Decoder, page string) (meta metav1.ListMeta, objects []*delta
 func TestListItemsGetTheResourceKind(t *testing.T) {
 	meta := `"metadata":{"resourceVersion":"42","continue":"c","remainingItemCount":3}`
 	items := `"items":[ {"metadata":{"name":"a","managedFields":[]}} , {"kind":"Pod","apiVersion":"v1","metadata":{"name":"b"}} ]`
-	for _, page := range []string{ // built-in types, and custom resources
+	for _, page := range []string{ // of built-in types, and of custom resources
 		`{"kind":"PodList","apiVersion":"v1",` + meta + `,` + items + `}`, `{"apiVersion":"v1",` + items + `,"kind":"PodList",` + meta + `}`,
 	} {
 		l, objects, err := decodePage(podDecoder(), page)
@@ -185,12 +185,12 @@ func TestTruncatedPageIsAnError(t *testing.T) {
 	whole := `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"42"},"items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b"}}]}`
 	for end := range len(whole) {
 		if _, _, err := decodePage(podDecoder(), whole[:end]); err == nil {
-			t.Errorf("%q was taken for a page", whole[:end])
+			t.Errorf("%q was accepted as a page", whole[:end])
 		}
 	}
 	for _, page := range []string{`[]`, `"text"`, `{"items":{}}`, `{"items":[1]}`, `{"items":["a"]}`} {
 		if _, _, err := decodePage(podDecoder(), page); err == nil {
-			t.Errorf("%q was taken for a page", page)
+			t.Errorf("%q was accepted as a page", page)
 		}
 	}
 }

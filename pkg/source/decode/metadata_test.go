@@ -17,7 +17,7 @@ const wholeDeployment = `{"kind":"Deployment","apiVersion":"apps/v1","metadata":
 const bareDeployment = `{"kind":"Deployment","apiVersion":"apps/v1","metadata":{"name":"web","namespace":"shop","uid":"u-1",` +
 	`"resourceVersion":"7","generation":3,"creationTimestamp":"2026-01-02T03:04:05Z","labels":{"app":"\u003cweb\u003e"}}}`
 
-// However metadata comes, an object has the same bytes, and changes of it the same class and actor.
+// TestMetadataIsIndependentOfItsForm: in each form, an object has the same bytes, and its changes the same class and actor.
 func TestMetadataIsIndependentOfItsForm(t *testing.T) {
 	deployments := event.Resource{Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment"}
 	whole, err := New(deployments, false).Object([]byte(wholeDeployment))
@@ -51,6 +51,6 @@ func TestMetadataIsIndependentOfItsForm(t *testing.T) {
 		}
 	}
 	if objects[0].Summary == whole.Summary {
-		t.Error("the summary does not say that there was nothing but metadata")
+		t.Error("the summary does not record that only metadata was read")
 	}
 }

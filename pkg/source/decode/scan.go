@@ -227,7 +227,7 @@ func (m *members) digestMember(sum *uint64) {
 	}
 }
 
-// removalSpan returns the span to remove so that the object is valid without the member whose value was passed last.
+// removalSpan returns the span to remove so that the object is valid without the member that was passed last.
 func (m *members) removalSpan() span {
 	if m.I < 0 {
 		return span{}

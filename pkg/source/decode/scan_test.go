@@ -129,7 +129,7 @@ func TestEveryTruncationIsRejected(t *testing.T) {
 	for n := range whole {
 		var f fields
 		if err := scanDocument(whole[:n], &f); err == nil {
-			t.Fatalf("the first %d of %d bytes were taken for an object", n, len(whole))
+			t.Fatalf("the first %d of %d bytes were accepted as an object", n, len(whole))
 		}
 	}
 }
@@ -160,7 +160,7 @@ func FuzzScan(f *testing.F) {
 	})
 }
 
-// compareWithFullDecode holds what the scanner found against what encoding/json finds.
+// compareWithFullDecode compares the scanner's result with encoding/json's.
 func compareWithFullDecode(t *testing.T, b []byte, o *deltas.Object) {
 	t.Helper()
 	var whole, cut map[string]any
@@ -210,7 +210,7 @@ func FuzzValidObjectsAreAccepted(f *testing.F) {
 		}
 		o, err := readObject(string(b))
 		if isIdentity(manager) {
-			return // the odd member replaced one of the identity
+			return // the extra member replaced one of the identity
 		}
 		if err != nil {
 			t.Fatalf("%s: %v", b, err)
@@ -239,7 +239,7 @@ func isIdentity(key string) bool {
 	return false
 }
 
-// podJSON is a Pod as a real API server writes it, with so many containers. One gives about 5 KB, seven about 14 KB.
+// podJSON returns a Pod as a real API server writes it. One container gives about 5 KB, seven about 14 KB.
 func podJSON(containers int) []byte {
 	var spec, status, fields []string
 	for i := range containers {

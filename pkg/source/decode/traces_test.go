@@ -12,7 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// emitVersions gives versions of one object, as the API server writes them, to a tracker and returns the last change it emits.
+// emitVersions passes versions of one object, as the API server writes them, to a tracker, and returns the last change.
 func emitVersions(t *testing.T, versions ...string) *event.Change {
 	t.Helper()
 	tracker := deltas.NewTracker(deltas.Scope{}, deltas.NewKnownSet(), nil, time.Now)
@@ -66,7 +66,7 @@ func TestClassIsTheChangedPart(t *testing.T) {
 	}
 	deleting := replace(`"labels"`, `"deletionTimestamp":"2026-01-02T03:04:05Z","labels"`)
 	if got := emitVersions(t, deleting, strings.Replace(deleting, `"a":"1"`, `"a":"2"`, 1)).Class; got != event.ClassMetadata {
-		t.Errorf("an update of what is being deleted already has class %q", got)
+		t.Errorf("an update of an object that is being deleted has class %q", got)
 	}
 }
 
@@ -136,9 +136,9 @@ func TestCreatorIsTheActor(t *testing.T) {
 		t.Errorf("%s by %+v, want %+v", c.Type, c.Actor, want)
 	}
 	if c := emitVersions(t, `{"metadata":{"managedFields":[`+one+`,{"manager":"b"}]}}`); c.Actor != nil {
-		t.Errorf("one of two is said to have made it: %+v", c.Actor)
+		t.Errorf("an ambiguous creator was reported: %+v", c.Actor)
 	}
 	if c := emitVersions(t, `{"metadata":{"labels":{}}}`); c.Actor != nil {
-		t.Errorf("made by %+v, of which nothing is known", c.Actor)
+		t.Errorf("an unknown creator was reported: %+v", c.Actor)
 	}
 }

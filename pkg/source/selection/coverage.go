@@ -25,7 +25,7 @@ func (r Rule) SelectsByWildcard(resource event.Resource) (index int, yes bool) {
 	return r.findEntry(func(p pattern) bool { return p.isWildcard() && p.matchesResource(resource) })
 }
 
-// findEntry returns the first entry of Select whose pattern satisfies is.
+// findEntry returns the first entry of Select with a pattern that satisfies is.
 func (r Rule) findEntry(is func(pattern) bool) (index int, found bool) {
 	index = slices.IndexFunc(r.Select, func(text string) bool {
 		p, err := parsePattern(text)
@@ -87,7 +87,7 @@ func IsWildcard(name string) bool {
 	return err == nil && p.isWildcard()
 }
 
-// Triggers returns the resources whose changes indicate that types come or go. An exporter with the right to watch them
+// Triggers returns the resources in which changes indicate that types come or go. An exporter with the right to watch them
 // (only the verb watch) finds new types within a second or two; without it, by polling every few seconds. The result is nil
 // if every rule names groups without a dot: those are built into the API server.
 func Triggers(rules []Rule) []event.Resource {

@@ -14,7 +14,7 @@ func TestRuleReportsWhatItTakesFromLaterRules(t *testing.T) {
 		{selected: []string{"*"}, name: "secrets", takes: true},
 		{selected: []string{"*"}, name: "*.apps", takes: true},
 		{selected: []string{"*"}, excluded: []string{"secrets"}, name: "secrets"},
-		{selected: []string{"*"}, excluded: []string{"secrets"}, name: "*.core"}, // secrets are left
+		{selected: []string{"*"}, excluded: []string{"secrets"}, name: "*.core"}, // secrets are excluded
 		{selected: []string{"*"}, excluded: []string{"secrets"}, name: "*.apps", takes: true},
 		{selected: []string{"*.apps"}, name: "deployments.apps", takes: true},
 		{selected: []string{"*.apps"}, name: "*"},
@@ -42,7 +42,7 @@ func TestDisjointRulesDoNotOverlap(t *testing.T) {
 		{rule("*.apps", ""), rule("pods", ""), false}, {rule("*", "*.apps"), rule("*.apps", ""), false}, {rule("*.core", ""), rule("*", ""), true},
 	} {
 		if c.a.Overlaps(c.b) != c.meet || c.b.Overlaps(c.a) != c.meet {
-			t.Errorf("%v and %v meet: want %v", c.a, c.b, c.meet)
+			t.Errorf("%v and %v overlap: want %v", c.a, c.b, c.meet)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// explanationLines writes an explanation as one line a match and one a name that waits.
+// explanationLines writes an explanation with one line per match and per unserved name.
 func explanationLines(e *Explanation) []string {
 	var lines []string
 	for _, m := range e.Matches {
@@ -69,8 +69,7 @@ func TestEveryMatchHasScopesOrAReason(t *testing.T) {
 	)
 }
 
-// TestFirstMatchingRuleOwnsTheResource compares what is found, whatever the rules, with asking each rule about
-// each resource.
+// TestFirstMatchingRuleOwnsTheResource compares the result for random rules with a query of each rule about each resource.
 func TestFirstMatchingRuleOwnsTheResource(t *testing.T) {
 	names := []string{"pods", "*", "*.apps", "deployments.apps", "events.events.k8s.io", "nodes", "late.demo.io"}
 	c := namedCatalog("pods", "nodes", "events", "events.events.k8s.io", "deployments.apps", "daemonsets.apps")
@@ -94,7 +93,7 @@ func TestFirstMatchingRuleOwnsTheResource(t *testing.T) {
 				got := map[event.Resource]int{}
 				for _, m := range Resolve(rules, c).Matches {
 					if (len(m.Scopes) == 0) != (m.SkipReason != "") {
-						t.Errorf("%v: %s has scopes and is left, or neither", rules, m.Resource)
+						t.Errorf("%v: %s has both scopes and a SkipReason, or neither", rules, m.Resource)
 					}
 					for _, s := range m.Scopes {
 						got[s.Resource] = s.Rule
@@ -108,7 +107,7 @@ func TestFirstMatchingRuleOwnsTheResource(t *testing.T) {
 	}
 }
 
-// TestUnservedNameTakesNothingFromLaterRules has a first rule that names a version that is not served.
+// TestUnservedNameTakesNothingFromLaterRules has a first rule that names an unserved version.
 func TestUnservedNameTakesNothingFromLaterRules(t *testing.T) {
 	e := Resolve([]Rule{{Select: []string{"pods.v9"}}, {Select: []string{"pods.v8"}}, {Select: []string{"*.core"}}}, namedCatalog("pods.v1"))
 	expectLines(t, explanationLines(e), "2/0 pods pods", "0/0 pods.v9 waits pods", "1/0 pods.v8 waits")
@@ -139,6 +138,6 @@ func TestWrittenNamesNeedNoCluster(t *testing.T) {
 
 func TestInvalidRulesAreNotExplained(t *testing.T) {
 	if _, err := ResolveWritten([]Rule{{Select: []string{"Pods"}}}); err == nil || !strings.Contains(err.Error(), "resources[0].select[0]") {
-		t.Errorf("got %v, want an error that names the place", err)
+		t.Errorf("got %v, want an error with the path", err)
 	}
 }

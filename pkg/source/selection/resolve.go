@@ -14,7 +14,7 @@ type Explanation struct {
 	Matches []Match
 	// Unserved are the selected names that are not served, in the order of the rules.
 	Unserved []Unserved
-	// Unanswered are the groups whose API server did not answer discovery: nothing is known about them.
+	// Unanswered are the groups that did not answer discovery: nothing is known about them.
 	Unanswered []string
 }
 

@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// discoveryDocuments describes what is served: "group/version: resource resource…", with "!" behind cluster-scoped ones and "-" behind
-// those that cannot be watched. The first version of a group is the preferred one; the core group is "/v1".
+// discoveryDocuments describes what is served: "group/version: resource resource…", with a trailing "!" for cluster-scoped
+// ones and "-" for those that cannot be watched. The first version of a group is the preferred one; the core group is "/v1".
 func discoveryDocuments(lines ...string) ([]*metav1.APIGroup, []*metav1.APIResourceList) {
 	var groups []*metav1.APIGroup
 	var lists []*metav1.APIResourceList
@@ -98,7 +98,7 @@ func TestRulesSelectScopes(t *testing.T) {
 }
 
 func TestScopeHasItsRule(t *testing.T) {
-	// The first rule names a version that is not served, so the resource is the second one's.
+	// The first rule names an unserved version, so the second one owns the resource.
 	scopes := Resolve([]Rule{{Select: []string{"pods.v9"}}, {Select: []string{"nodes"}}, {Select: []string{"*.core"}}}, cluster).Scopes()
 	for _, s := range scopes {
 		want := 2
@@ -227,7 +227,7 @@ func TestValidationReportsEveryProblem(t *testing.T) {
 		t.Error("a rule that selects nothing is valid")
 	}
 	if err := (Rule{Select: []string{"*"}, Namespaces: Namespaces{Include: []string{"a"}, Exclude: []string{"*"}}}).Validate("r"); err == nil {
-		t.Error("a rule that takes no namespace is valid")
+		t.Error("a rule that selects no namespace is valid")
 	}
 	if err := (Rule{Select: []string{"*", "*.apps"}, Namespaces: Namespaces{Include: []string{"team-*", "x?"}}, LabelSelector: "a in (b),!c", FieldSelector: "metadata.name!=x"}).Validate("r"); err != nil {
 		t.Error(err)

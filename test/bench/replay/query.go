@@ -21,7 +21,7 @@ type query struct {
 
 // nobody begins the one selector that a replay server knows: a name that no object has. A client that only wants to know
 // how far the history has come asks so.
-const nobody = "metadata.name=kubecdc-asks-for-nobody"
+const nobody = "metadata.name=kubecdc-no-such-object"
 
 // parseQuery reads the parameters. One that would change the answer and is not known here is an error.
 func parseQuery(values url.Values) (query, error) {

@@ -129,7 +129,7 @@ func status(code int, reason, message string) map[string]any {
 }
 
 // nobody is the name in the one field selector that the server knows, by which the exporter asks how far history is.
-const nobody = "metadata.name=kubecdc-asks-for-nobody"
+const nobody = "metadata.name=kubecdc-no-such-object"
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()

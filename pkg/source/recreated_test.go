@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestTypeRecreatedForTheClusterIsFollowed deletes a definition whose objects live in namespaces, and makes it anew for
-// the whole cluster, under a rule that names a namespace.
+// TestTypeRecreatedForTheClusterIsFollowed deletes a namespaced definition and recreates it for the whole cluster, under a
+// rule that names a namespace.
 func TestTypeRecreatedForTheClusterIsFollowed(t *testing.T) {
 	p := startControlPlane(t)
 	p.createDefinition(t, "widgets")
