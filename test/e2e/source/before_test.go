@@ -10,8 +10,8 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// TestRuleThatStartsAskingForBeforeGetsIt edits a rule between two runs: what was known before it asked is listed once,
-// and the first update of each object carries the state that was told last.
+// TestRuleThatStartsAskingForBeforeGetsIt edits a rule between two runs: the objects known before the edit are listed once,
+// and the first update of each object has the state that was emitted last.
 func TestRuleThatStartsAskingForBeforeGetsIt(t *testing.T) {
 	t.Parallel()
 	const objects = 10
@@ -40,18 +40,18 @@ func TestRuleThatStartsAskingForBeforeGetsIt(t *testing.T) {
 	s.createMarker(workload.ConfigMaps, s.name)
 	s.stopExporter()
 
-	told, updates := map[string]any{}, 0
+	emitted, updates := map[string]any{}, 0
 	for _, r := range s.records {
 		var before, after any
-		_ = json.Unmarshal(r.Before, &before) // nil where there is none
+		_ = json.Unmarshal(r.Before, &before) // stays nil without before
 		_ = json.Unmarshal(r.After, &after)
 		if r.Type == "updated" {
 			updates++
-			if before == nil || !reflect.DeepEqual(before, told[r.String()]) {
+			if before == nil || !reflect.DeepEqual(before, emitted[r.String()]) {
 				t.Errorf("%s has before %s", r.Object, r.Before)
 			}
 		}
-		told[r.String()] = after
+		emitted[r.String()] = after
 	}
 	if updates != objects {
 		t.Errorf("%d updates, want %d", updates, objects)

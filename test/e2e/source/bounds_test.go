@@ -21,14 +21,15 @@ import (
 )
 
 const (
-	// probes are how many ask at once while the exporter stands at a bound.
+	// probes is the number of concurrent requests while the exporter is at a bound.
 	probes = 1000
-	// noise is by how much goroutines and descriptors may differ between two looks at an exporter that does the same.
+	// noise is the allowed difference of goroutines and descriptors between two measurements of an exporter in the same
+	// state.
 	noise = 20
 )
 
-// TestPagesAnswerWhileTheJournalIsFull fills the journal up to its bound, because its only sink takes nothing, and asks for
-// everything that could explain that, a thousand times at once. When the sink takes changes again, all come.
+// TestPagesAnswerWhileTheJournalIsFull fills the journal up to its bound, because its only sink accepts nothing, and
+// requests every page that could explain that, a thousand times at once. When the sink recovers, all changes arrive.
 func TestPagesAnswerWhileTheJournalIsFull(t *testing.T) {
 	t.Parallel()
 	fillAndDrain(t, 260, 75_000, (*scene).checkPages, func(settings *exporter.Settings) {
@@ -36,7 +37,7 @@ func TestPagesAnswerWhileTheJournalIsFull(t *testing.T) {
 	})
 }
 
-// TestFullSmallDiskRecovers fills a disk that is small beside what the store needs for itself.
+// TestFullSmallDiskRecovers fills a disk that is small compared with the store's own files.
 func TestFullSmallDiskRecovers(t *testing.T) {
 	t.Parallel()
 	fillAndDrain(t, 1200, 75_000, func(*scene) {}, func(settings *exporter.Settings) {
@@ -44,8 +45,8 @@ func TestFullSmallDiskRecovers(t *testing.T) {
 	})
 }
 
-// TestPagesAnswerWhileTheDiskIsFull does the same with a disk that is smaller than the journal may be. What the sinks have
-// taken makes room, so that it goes on by itself.
+// TestPagesAnswerWhileTheDiskIsFull does the same with a disk smaller than the bound of the journal. Acknowledged changes
+// are trimmed, so that reading resumes without help.
 func TestPagesAnswerWhileTheDiskIsFull(t *testing.T) {
 	t.Parallel()
 	fillAndDrain(t, 240, 540_000, (*scene).checkPages, func(settings *exporter.Settings) {
@@ -53,8 +54,8 @@ func TestPagesAnswerWhileTheDiskIsFull(t *testing.T) {
 	})
 }
 
-// fillAndDrain writes objects of a size until the journal takes no more, looks at that, lets the only sink take changes
-// again and waits for all of them.
+// fillAndDrain writes objects of a size until the journal is full, calls look, lets the only sink accept changes again, and
+// waits for all of them.
 func fillAndDrain(t *testing.T, objects, bytes int, look func(*scene), bound func(*exporter.Settings)) {
 	t.Helper()
 	to := newReceiver(t)
@@ -71,8 +72,8 @@ func fillAndDrain(t *testing.T, objects, bytes int, look func(*scene), bound fun
 	s.awaitReceived(to, objects)
 }
 
-// smallDisk is a command that runs another one with a disk of a size in the place of a directory, which nobody else sees. It
-// needs a right that not every environment gives.
+// smallDisk returns a command that runs another one with a small disk mounted at a directory, in a mount namespace of its
+// own. It needs a right that not every environment grants.
 func smallDisk(t *testing.T, dir, size string) []string {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -83,12 +84,12 @@ func smallDisk(t *testing.T, dir, size string) []string {
 		unshare = append(unshare, "--map-root-user")
 	}
 	if out, err := exec.Command(unshare[0], append(unshare[1:], "mount", "-t", "tmpfs", "tmpfs", dir)...).CombinedOutput(); err != nil {
-		require.Skip(t, fmt.Sprintf("a disk of its own cannot be mounted (%v: %s): allow unprivileged user namespaces, or run as root", err, out))
+		require.Skip(t, fmt.Sprintf("a small disk cannot be mounted (%v: %s): allow unprivileged user namespaces, or run as root", err, out))
 	}
 	return append(unshare, "sh", "-c", `mount -t tmpfs -o size="$1" tmpfs "$2" && shift 2 && exec "$@"`, "sh", size, filepath.Clean(dir))
 }
 
-// TestPagesAnswerDuringALongList stops the first list in its middle.
+// TestPagesAnswerDuringALongList stops the first list in the middle.
 func TestPagesAnswerDuringALongList(t *testing.T) {
 	t.Parallel()
 	s, gateway := newSceneBehindGateway(t, sharedControlPlane(t), nil)
@@ -105,12 +106,12 @@ func TestPagesAnswerDuringALongList(t *testing.T) {
 	s.awaitPage("/readyz", http.StatusOK)
 }
 
-// limitedResponse is an answer that stops after so many bytes.
+// limitedResponse is a response that stops after a number of bytes.
 type limitedResponse struct {
 	http.ResponseWriter
 	left   int
 	until  <-chan struct{}
-	onStop func() // called when it does; it may be nil
+	onStop func() // called at the stop; may be nil
 }
 
 func (r *limitedResponse) Write(p []byte) (int, error) {
@@ -126,7 +127,7 @@ func (r *limitedResponse) Write(p []byte) (int, error) {
 // Unwrap lets a response controller flush.
 func (r *limitedResponse) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// createMany creates ConfigMaps that hold so many bytes of noise each.
+// createMany creates ConfigMaps with the given number of random bytes each.
 func (s *scene) createMany(objects, bytes int) {
 	s.t.Helper()
 	const clients = 8
@@ -144,8 +145,8 @@ func (s *scene) createMany(objects, bytes int) {
 	})
 }
 
-// incompressible is the kind of ConfigMaps that hold so many bytes of noise, the same for the same seed, in text a third
-// longer, which does not compress below them.
+// incompressible returns a kind of ConfigMaps with the given number of random bytes, the same for the same seed. Base64
+// makes the text a third longer, and it does not compress below the number of bytes.
 func incompressible(seed, bytes int) workload.Kind {
 	kind := workload.ConfigMaps
 	kind.Object = func() *unstructured.Unstructured {
@@ -158,8 +159,8 @@ func incompressible(seed, bytes int) workload.Kind {
 	return kind
 }
 
-// checkPages asks a thousand times at once, and for each page beside that. Every question is answered, and nothing of the
-// exporter stays behind.
+// checkPages sends a thousand concurrent probes, and requests each page meanwhile. Every request is answered, and the
+// exporter keeps no goroutine or descriptor.
 func (s *scene) checkPages() {
 	s.t.Helper()
 	goroutines, files := s.metricValue("go_goroutines"), s.openFiles()
@@ -186,13 +187,13 @@ func (s *scene) checkPages() {
 	}
 	s.awaitCondition(func() string {
 		if g, f := s.metricValue("go_goroutines"), s.openFiles(); g > goroutines+noise || f > files+noise {
-			return fmt.Sprintf("%d goroutines and %d descriptors to become again %d and %d", g, f, goroutines, files)
+			return fmt.Sprintf("%d goroutines and %d descriptors to return to %d and %d", g, f, goroutines, files)
 		}
 		return ""
 	})
 }
 
-// probeOnce asks once, over a connection that nobody else uses meanwhile.
+// probeOnce sends one probe over a connection that no other probe uses meanwhile.
 func (s *scene) probeOnce(client *http.Client, path string) error {
 	ctx, cancel := context.WithTimeout(s.t.Context(), answerTimeout)
 	defer cancel()
@@ -207,7 +208,7 @@ func (s *scene) probeOnce(client *http.Client, path string) error {
 	return answer.Body.Close()
 }
 
-// openFiles is how many descriptors the exporter has open.
+// openFiles returns the number of open descriptors of the exporter.
 func (s *scene) openFiles() int {
 	s.t.Helper()
 	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.exporter.Process().Pid()))
@@ -215,7 +216,7 @@ func (s *scene) openFiles() int {
 	return len(all)
 }
 
-// awaitReceived waits until a receiver has all objects that crowd created, and the exporter is ready.
+// awaitReceived waits until a receiver has all objects of createMany, and the exporter is ready.
 func (s *scene) awaitReceived(by *receiver, objects int) {
 	s.t.Helper()
 	s.awaitCondition(func() string {

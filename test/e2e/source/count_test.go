@@ -9,16 +9,16 @@ import (
 	"os"
 )
 
-// typeCounter counts the records in a file by their types without taking them apart, for those that are many or large.
+// typeCounter counts the records in a file by type without parsing them, for many or large records.
 type typeCounter struct {
 	path  string
 	file  *os.File
 	lines *bufio.Reader
-	head  []byte // of the line that is being read, as much of it as was read and is looked at
+	head  []byte // of the current line, as far as it was read
 	types map[string]int
 }
 
-// headBytes is how much of a record is looked at; its type is near its beginning.
+// headBytes is the inspected part of a record; the type is near its begin.
 const headBytes = 1024
 
 func (s *scene) newTally() *typeCounter {
@@ -31,7 +31,7 @@ func (s *scene) newTally() *typeCounter {
 	return t
 }
 
-// readToEnd reads on to the end that the file has now.
+// readToEnd reads up to the current end of the file.
 func (t *typeCounter) readToEnd() (map[string]int, error) {
 	if t.file == nil {
 		file, err := os.Open(t.path)
@@ -60,13 +60,13 @@ func (t *typeCounter) readToEnd() (map[string]int, error) {
 	}
 }
 
-// awaitCount waits until so many records of a type are told.
+// awaitCount waits until n records of a type are emitted.
 func (s *scene) awaitCount(t *typeCounter, what string, n int) {
 	s.t.Helper()
 	s.awaitCondition(func() string {
 		types, err := t.readToEnd()
 		if s.requireNoError(err); types[what] < n {
-			return fmt.Sprintf("%d records of type %s; there are %v", n, what, types)
+			return fmt.Sprintf("%d records of type %s; have %v", n, what, types)
 		}
 		return ""
 	})

@@ -23,20 +23,20 @@ import (
 )
 
 const (
-	runsPerHistory = 6  // runs of the exporter in a history, between which rules are edited
-	writesPerRun   = 12 // writes during a run, and between two
+	runsPerHistory = 6  // runs of the exporter in a history, with an edit of the rules in between
+	writesPerRun   = 12 // writes during a run, and between two runs
 )
 
-// fruits are the resources that histories are about, and whether they live in namespaces.
+// fruits are the resources of a history, and whether they are namespaced.
 var fruits = map[string]bool{"apples": true, "pears": true, "crates": false}
 
-// fruitGroups are groups with all fruits; a history has one of them to itself.
+// fruitGroups is a pool of groups; each history takes one for itself.
 var (
 	fruitGroups  = make(chan *fruitGroup, 4)
 	createGroups sync.Once
 )
 
-// fruitGroup is a group with all fruits.
+// fruitGroup is an API group with all fruits.
 type fruitGroup struct {
 	group     string
 	installed bool
@@ -64,9 +64,9 @@ func (o *fruitGroup) install(t *testing.T, env *environment) {
 	o.installed = true
 }
 
-// TestRandomEditsOfRulesKeepTheTableRight lets objects live while rules are edited at random between runs of the exporter,
-// which end in order or by SIGKILL. The table that is built from the stream must be the selection as etcd has it; nothing is
-// deleted that exists and is selected; nothing is told twice.
+// TestRandomEditsOfRulesKeepTheTableRight writes objects while rules are edited at random between runs of the exporter,
+// which end orderly or by SIGKILL. The table built from the stream must be the selection as etcd has it; no object that
+// exists and is selected is deleted; nothing is emitted twice.
 func TestRandomEditsOfRulesKeepTheTableRight(t *testing.T) {
 	env := sharedControlPlane(t)
 	createGroups.Do(func() {
@@ -92,7 +92,7 @@ func TestRandomEditsOfRulesKeepTheTableRight(t *testing.T) {
 	}
 }
 
-// numberFromEnv is what a variable says, for a run at full size.
+// numberFromEnv returns the number in an environment variable, for a run at full size, or the usual number.
 func numberFromEnv(t *testing.T, variable string, usual int) int {
 	t.Helper()
 	given := os.Getenv(variable)
@@ -106,7 +106,7 @@ func numberFromEnv(t *testing.T, variable string, usual int) int {
 	return n
 }
 
-// randomSeed draws a seed, and prints what repeats it.
+// randomSeed draws a seed and logs how to repeat it.
 func randomSeed(t *testing.T) uint64 {
 	t.Helper()
 	seed := rand.Uint64()
@@ -120,23 +120,23 @@ func randomSeed(t *testing.T) uint64 {
 	return seed
 }
 
-// history is one life of an orchard.
+// history is one random history of a fruitGroup.
 type history struct {
 	*scene
 	*fruitGroup
 	rnd           *rand.Rand
-	objects       map[bus.Object]bool // that exist
+	objects       map[bus.Object]bool // existing objects
 	steps         int
-	firstRevision int64 // etcd's revision before
+	firstRevision int64 // etcd's revision before the history
 	runs          []exporterRun
 }
 
-// exporterRun is one of the exporter.
+// exporterRun is one run of the exporter.
 type exporterRun struct {
 	picks       rulePicks
 	killed      bool
-	records     int   // records when it ended
-	endRevision int64 // etcd's revision then
+	records     int   // number of records at the end
+	endRevision int64 // etcd's revision at the end
 }
 
 func (h *history) playHistory() {
@@ -173,7 +173,7 @@ func (h *history) runExporter(rules rulePicks, killed bool) {
 	now := &h.runs[len(h.runs)-1]
 	if killed {
 		h.requireNoError(h.exporter.Launch(h.t.Context()))
-		h.writeRandom(h.rnd.IntN(3 * writesPerRun)) // it may be starting, reading, or watching by then
+		h.writeRandom(h.rnd.IntN(3 * writesPerRun)) // the exporter may be starting, listing or watching
 		h.killExporter()
 	} else {
 		h.startExporter()
@@ -189,7 +189,7 @@ func (h *history) runExporter(rules rulePicks, killed bool) {
 	h.requireNoError(err)
 }
 
-// writeRandom makes random writes.
+// writeRandom makes n random writes.
 func (h *history) writeRandom(n int) {
 	h.t.Helper()
 	for range n {
@@ -202,7 +202,7 @@ func (h *history) writeRandom(n int) {
 	}
 }
 
-// changeRandomly lets something happen to an object.
+// changeRandomly creates, changes or deletes an object.
 func (h *history) changeRandomly(o bus.Object) error {
 	ctx, kind := h.t.Context(), h.kindFor(o.Resource)
 	h.steps++
@@ -221,7 +221,8 @@ func (h *history) changeRandomly(o bus.Object) error {
 	return h.cluster.Change(ctx, kind, o.Namespace, o.Name, h.steps)
 }
 
-// touchObjects changes one object of each resource in each namespace: what is told of that comes behind what a list had to tell.
+// touchObjects changes one object of each resource in each namespace. The records of these changes follow those of earlier
+// lists.
 func (h *history) touchObjects() {
 	h.t.Helper()
 	touched := map[bus.Object]bool{}
@@ -234,7 +235,7 @@ func (h *history) touchObjects() {
 	}
 }
 
-// deleteObjects takes all objects away, for the next history.
+// deleteObjects deletes all objects, for the next history.
 func (h *history) deleteObjects() {
 	for o := range h.objects {
 		if err := h.cluster.Delete(context.WithoutCancel(h.t.Context()), h.kindFor(o.Resource), o.Namespace, o.Name); err != nil {
@@ -250,7 +251,7 @@ func (h *history) awaitAgreement() {
 	h.awaitCondition(func() string { return tableDifference(want, tableFrom(h.t, h.readRecords())) })
 }
 
-// currentSelection is what the rules of the last run select of what exists: objects with "uid@resourceVersion".
+// currentSelection returns the existing objects that the rules of the last run select, with "uid@resourceVersion".
 func (h *history) currentSelection() map[bus.Object]string {
 	h.t.Helper()
 	rules := h.runs[len(h.runs)-1].picks
@@ -268,7 +269,7 @@ func (h *history) currentSelection() map[bus.Object]string {
 	return all
 }
 
-// tableFrom is what a consumer makes of records.
+// tableFrom returns the table that a consumer builds from records.
 func tableFrom(t *testing.T, records []bus.Record) map[bus.Object]string {
 	t.Helper()
 	var table consumer.Table
@@ -294,7 +295,7 @@ func tableFrom(t *testing.T, records []bus.Record) map[bus.Object]string {
 	return all
 }
 
-// tableDifference says in which objects a table differs from what is selected; "" if in none.
+// tableDifference describes how a table differs from the selection; "" if it does not.
 func tableDifference(want, got map[bus.Object]string) string {
 	var lines []string
 	for o, version := range want {
@@ -311,13 +312,13 @@ func tableDifference(want, got map[bus.Object]string) string {
 	return strings.Join(lines, "\n")
 }
 
-// checkHistory compares all that was told with what happened.
+// checkHistory compares the records with the history in etcd.
 func (h *history) checkHistory() {
 	h.t.Helper()
 	records := h.recordsWithoutRepeats()
 	want := h.selectedAt(len(h.runs) - 1)
 	if wrong := tableDifference(want, tableFrom(h.t, records)); wrong != "" {
-		h.t.Errorf("who drops what came under the same ID before:\n%s", wrong)
+		h.t.Errorf("the table of a consumer that drops repeated IDs:\n%s", wrong)
 	}
 	for o, life := range recordsByObject(records) {
 		for _, wrong := range sequenceErrors(life) {
@@ -327,7 +328,8 @@ func (h *history) checkHistory() {
 	h.checkDeletes()
 }
 
-// recordsWithoutRepeats is all that was told without what came again under its ID, which only a kill explains, and then word by word.
+// recordsWithoutRepeats returns the records without repetitions of an ID. Only a kill explains a repetition, which must be
+// identical byte for byte.
 func (h *history) recordsWithoutRepeats() []bus.Record {
 	h.t.Helper()
 	first := map[string]int{}
@@ -343,18 +345,18 @@ func (h *history) recordsWithoutRepeats() []bus.Record {
 			h.t.Errorf("two records have the ID %s:\n%s\n%s", r.ID, h.records[before].Payload, r.Payload)
 		}
 		if !slices.ContainsFunc(h.runs[h.runIndex(before):h.runIndex(i)], func(r exporterRun) bool { return r.killed }) {
-			h.t.Errorf("told twice, though nothing was killed in between: %s", r.Payload)
+			h.t.Errorf("emitted twice without a kill in between: %s", r.Payload)
 		}
 	}
 	return records
 }
 
-// runIndex is the run in which a record was told.
+// runIndex returns the run that emitted a record.
 func (h *history) runIndex(record int) int {
 	return slices.IndexFunc(h.runs, func(r exporterRun) bool { return record < r.records })
 }
 
-// recordsByObject are the records of each object.
+// recordsByObject returns the records of each object.
 func recordsByObject(records []bus.Record) map[bus.Object][]bus.Record {
 	all := map[bus.Object][]bus.Record{}
 	for _, r := range records {
@@ -378,20 +380,20 @@ func recordLines(life []bus.Record) (all []string) {
 	return all
 }
 
-// sequenceErrors says what is wrong with the order of one object's records: it is added when it is not there, updated to what is
-// newer, and deleted when it is there.
+// sequenceErrors describes what is wrong with the order of one object's records: an object is added if it is absent, updated
+// to a newer version, and deleted if it is present.
 func sequenceErrors(life []bus.Record) (wrong []string) {
 	var now *bus.Record
 	for i, r := range life {
 		switch there := now != nil && now.Type != "deleted"; {
 		case (r.Type == "added" || r.Type == "snapshot") && there && now.UID == r.UID:
-			wrong = append(wrong, "is there and is added at "+r.ResourceVersion)
+			wrong = append(wrong, "is present and is added at "+r.ResourceVersion)
 		case r.Type == "updated" && (!there || now.UID != r.UID):
-			wrong = append(wrong, "is not there and is updated at "+r.ResourceVersion)
+			wrong = append(wrong, "is absent and is updated at "+r.ResourceVersion)
 		case r.Type == "updated" && r.Revision <= now.Revision:
-			wrong = append(wrong, "is updated to what is not newer at "+r.ResourceVersion)
+			wrong = append(wrong, "is updated to a version that is not newer at "+r.ResourceVersion)
 		case r.Type == "deleted" && (!there || now.UID != r.UID):
-			wrong = append(wrong, "is not there and is deleted at "+r.ResourceVersion)
+			wrong = append(wrong, "is absent and is deleted at "+r.ResourceVersion)
 		case r.Type == "deleted" && (r.Version == "" || r.Kind == ""):
 			wrong = append(wrong, "is deleted without version or kind at "+r.ResourceVersion)
 		}
@@ -407,7 +409,7 @@ type objectState struct {
 	labels   map[string]string
 }
 
-// pastStates are all states that objects have had since the history began.
+// pastStates returns all states of the objects since the history began.
 func (h *history) pastStates() map[bus.Object][]objectState {
 	h.t.Helper()
 	var resources []oracle.Resource
@@ -436,7 +438,7 @@ func (h *history) pastStates() map[bus.Object][]objectState {
 	return all
 }
 
-// selectedAt is what the rules of a run select of what exists at its end.
+// selectedAt returns what the rules of a run select at its end.
 func (h *history) selectedAt(n int) map[bus.Object]string {
 	h.t.Helper()
 	all := map[bus.Object]string{}
@@ -454,8 +456,8 @@ func (h *history) selectedAt(n int) map[bus.Object]string {
 	return all
 }
 
-// checkDeletes checks that whatever was deleted did not exist, or was not selected, at some time of which the record can
-// speak: the run in which it was told, with the absence before it, and the runs before that which were killed.
+// checkDeletes checks that each deleted object was absent, or not selected, at some time that the record can describe:
+// during the run that emitted it, the absence before that run, and the preceding runs that were killed.
 func (h *history) checkDeletes() {
 	h.t.Helper()
 	past := h.pastStates()
@@ -471,13 +473,13 @@ func (h *history) checkDeletes() {
 			}
 		}
 		if !legitimate {
-			h.t.Errorf("deleted in run %d, though it existed and was selected all the time: %s", h.runIndex(i), r.Payload)
+			h.t.Errorf("deleted in run %d, although it existed and was selected all the time: %s", h.runIndex(i), r.Payload)
 		}
 	}
 }
 
-// wasAbsent says whether what a record deletes was, at any time between the end of the run before and the end of run n, not
-// there or not selected by the rules of run n.
+// wasAbsent reports whether the object of a delete was absent, or not selected by the rules of run n, at any time between
+// the ends of run n-1 and run n.
 func (h *history) wasAbsent(states []objectState, r bus.Record, n int) bool {
 	since := h.firstRevision
 	if n > 0 {

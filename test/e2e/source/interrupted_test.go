@@ -14,8 +14,8 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// TestInterruptedFirstListLosesNothing interrupts first lists in their middle, streaming ones and pages, by SIGKILL, by a
-// stop and by cut connections, while the objects change. etcd's history judges what is told.
+// TestInterruptedFirstListLosesNothing interrupts first lists in the middle, WatchLists and pages, by SIGKILL, by a stop and
+// by cut connections, while the objects change. The records are compared with etcd's history.
 func TestInterruptedFirstListLosesNothing(t *testing.T) {
 	seed := randomSeed(t)
 	for n := range numberFromEnv(t, "KUBECDC_E2E_LISTS", 4) {
@@ -35,7 +35,7 @@ func interruptFirstList(t *testing.T, rnd *rand.Rand, pages bool) {
 	}
 	stopped, rations := make(chan struct{}, 100), make(chan int, 100)
 	for range cap(rations) {
-		rations <- rnd.IntN(objects * bytes / 2) // so that no list gets to its end
+		rations <- rnd.IntN(objects * bytes / 2) // no list completes
 	}
 	listing := func(r proxy.Request) bool { return r.Resource == "configmaps" && (r.Initial() && !pages || !r.Watch()) }
 	heal := gateway.Fault(listing, func(w http.ResponseWriter, r *http.Request) {
@@ -53,7 +53,7 @@ func interruptFirstList(t *testing.T, rnd *rand.Rand, pages bool) {
 		select {
 		case <-stopped:
 		case <-time.After(arriveTimeout):
-			t.Fatalf("no list was begun within %v", arriveTimeout)
+			t.Fatalf("no list has started within %v", arriveTimeout)
 		}
 		switch rnd.IntN(3) {
 		case 0:
@@ -84,12 +84,12 @@ func interruptFirstList(t *testing.T, rnd *rand.Rand, pages bool) {
 	}
 }
 
-// writeRandomly changes objects of a crowd, or takes them away and makes them anew, until ctx ends.
+// writeRandomly changes, deletes and recreates objects until ctx ends.
 func (s *scene) writeRandomly(ctx context.Context, rnd *rand.Rand, objects, bytes int) error {
 	for step := 1; ctx.Err() == nil; step++ {
 		i := rnd.IntN(objects)
 		name := fmt.Sprintf("o-%04d", i)
-		write := context.WithoutCancel(ctx) // whole, so that each object exists for the next step
+		write := context.WithoutCancel(ctx) // not interrupted, so that each object exists for the next step
 		if rnd.IntN(4) > 0 {
 			if err := s.cluster.Change(write, workload.ConfigMaps, s.name, name, step); err != nil {
 				return err

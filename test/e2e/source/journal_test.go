@@ -7,18 +7,18 @@ import (
 	"testing"
 )
 
-// breakJournal writes over every file of the journal that says what is in it.
+// breakJournal overwrites every MANIFEST of the journal's store.
 func breakJournal(t *testing.T, dir string) {
 	t.Helper()
-	spoiled := 0
+	overwritten := 0
 	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
 		if err != nil || !strings.HasPrefix(entry.Name(), "MANIFEST") {
 			return err
 		}
-		spoiled++
+		overwritten++
 		return os.WriteFile(path, []byte("not what was written here"), 0o600)
 	})
-	if err != nil || spoiled == 0 {
-		t.Fatalf("%d files of %s were spoiled: %v", spoiled, dir, err)
+	if err != nil || overwritten == 0 {
+		t.Fatalf("%d files of %s were overwritten: %v", overwritten, dir, err)
 	}
 }

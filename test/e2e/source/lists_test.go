@@ -16,17 +16,17 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// TestRestartedServerWithoutWatchListIsReadOn restarts an API server that cannot stream what exists and knows no
-// history from before its start: what was lost is told by one gap, and what happens then is told.
+// TestRestartedServerWithoutWatchListIsReadOn restarts an API server that has no WatchList and no history from before its
+// start: one gap covers the loss, and later changes are emitted.
 func TestRestartedServerWithoutWatchListIsReadOn(t *testing.T) {
 	s, gateway := newSceneBehindGateway(t, withoutWatchList(t), nil)
 	s.setRules(s.namespacedRule("configmaps"))
 	s.requireNoError(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "one"))
 	s.startExporter()
 	s.createMarker(workload.ConfigMaps, s.name)
-	told, asked := len(s.records), len(gateway.Requests())
+	emitted, asked := len(s.records), len(gateway.Requests())
 
-	// The history goes on without a ConfigMap, so that the position is behind where the next API server begins.
+	// Other objects are written, so that the position is older than the history of the next API server.
 	for i := range 5 {
 		s.requireNoError(s.cluster.Create(t.Context(), workload.Services, s.name, fmt.Sprintf("other-%d", i)))
 	}
@@ -38,18 +38,19 @@ func TestRestartedServerWithoutWatchListIsReadOn(t *testing.T) {
 	s.awaitPage("/readyz", http.StatusOK)
 	s.createMarker(workload.ConfigMaps, s.name)
 	s.stopExporter()
-	if n := len(gapRecords(s.records[told:], workload.ConfigMaps)); n > 1 {
+	if n := len(gapRecords(s.records[emitted:], workload.ConfigMaps)); n > 1 {
 		t.Errorf("%d gaps of one loss", n)
 	}
 	for _, r := range gateway.Requests()[asked:] {
 		if r.Resource == "configmaps" && r.Query.Get("resourceVersionMatch") == "Exact" {
-			t.Errorf("asked for the past: %s?%s", r.Path, r.Query.Encode())
+			t.Errorf("requested an old version: %s?%s", r.Path, r.Query.Encode())
 		}
 	}
 }
 
-// TestUnwatchableListIsAStateNotAGap gives every watch a 410 and every list the same old answer: a cache that does
-// not come on. The first gap is the truth; there is no second one, and readiness names the resource until it goes on.
+// TestUnwatchableListIsAStateNotAGap answers every watch with 410 and every list with the same old response, like a cache
+// that is stuck. The first gap is correct; there is no second one, and readiness names the resource until the cache
+// recovers.
 func TestUnwatchableListIsAStateNotAGap(t *testing.T) {
 	t.Parallel()
 	s, gateway := newSceneBehindGateway(t, sharedControlPlane(t), nil)
@@ -57,7 +58,7 @@ func TestUnwatchableListIsAStateNotAGap(t *testing.T) {
 	s.requireNoError(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "one"))
 	s.startExporter()
 	s.createMarker(workload.ConfigMaps, s.name)
-	told := len(s.records)
+	emitted := len(s.records)
 
 	var old frozenList
 	var lists atomic.Int32
@@ -71,12 +72,12 @@ func TestUnwatchableListIsAStateNotAGap(t *testing.T) {
 	gateway.Cut()
 	s.awaitCondition(func() string {
 		if n := lists.Load(); n < 8 {
-			return fmt.Sprintf("eight lists, there were %d", n)
+			return fmt.Sprintf("eight lists; have %d", n)
 		}
 		return ""
 	})
 	s.awaitPage("/readyz", http.StatusServiceUnavailable, "resource/configmaps")
-	if n := len(gapRecords(s.readRecords()[told:], workload.ConfigMaps)); n > 1 {
+	if n := len(gapRecords(s.readRecords()[emitted:], workload.ConfigMaps)); n > 1 {
 		t.Errorf("%d gaps of one loss", n)
 	}
 
@@ -86,12 +87,12 @@ func TestUnwatchableListIsAStateNotAGap(t *testing.T) {
 	s.awaitPage("/readyz", http.StatusOK)
 	s.createMarker(workload.ConfigMaps, s.name)
 	s.stopExporter()
-	if n := len(gapRecords(s.records[told:], workload.ConfigMaps)); n > 2 {
+	if n := len(gapRecords(s.records[emitted:], workload.ConfigMaps)); n > 2 {
 		t.Errorf("%d gaps of one loss and one recovery", n)
 	}
 }
 
-// frozenList answers every question as it answered the first of its like.
+// frozenList answers every request like the first one of its kind.
 type frozenList struct {
 	mu      sync.Mutex
 	answers map[string]*httptest.ResponseRecorder
@@ -118,8 +119,8 @@ func (f *frozenList) serveList(w http.ResponseWriter, r *http.Request, ask http.
 	_, _ = w.Write(old.Body.Bytes())
 }
 
-// TestListWithExpiredTokenRestartsInPages lets the continue token of every first list expire after some pages. The list
-// begins again, in pages; at no time everything is asked for at once, nothing is told twice, and all is told.
+// TestListWithExpiredTokenRestartsInPages expires the continue token of every first list after some pages. The list starts
+// again, in pages; no request asks for everything at once, nothing is emitted twice, and every object is emitted.
 func TestListWithExpiredTokenRestartsInPages(t *testing.T) {
 	t.Parallel()
 	const objects = 60
@@ -131,7 +132,7 @@ func TestListWithExpiredTokenRestartsInPages(t *testing.T) {
 	}
 	var expired atomic.Int32
 	gateway.Fault(func(r proxy.Request) bool { return r.Resource == "configmaps" && r.Initial() }, proxy.NoWatchList)
-	// A page of few objects, whatever is asked for, so that there are several.
+	// The limit is always small, so that there are several pages.
 	gateway.Fault(func(r proxy.Request) bool { return r.Resource == "configmaps" && !r.Watch() }, func(w http.ResponseWriter, r *http.Request) {
 		query := r.URL.Query()
 		if query.Get("continue") != "" && expired.Load() < 2 {
@@ -157,20 +158,20 @@ func TestListWithExpiredTokenRestartsInPages(t *testing.T) {
 	}
 	for name, n := range snapshots {
 		if n != 1 {
-			t.Errorf("%s is told %d times", name, n)
+			t.Errorf("%s is emitted %d times", name, n)
 		}
 	}
 	if len(snapshots) != objects || expired.Load() != 2 {
-		t.Errorf("%d objects are told of %d; %d tokens have expired", len(snapshots), objects, expired.Load())
+		t.Errorf("%d of %d objects are emitted; %d tokens have expired", len(snapshots), objects, expired.Load())
 	}
 	for _, r := range gateway.Requests() {
 		if r.Resource == "configmaps" && !r.Watch() && r.Query.Get("limit") == "" {
-			t.Errorf("everything was asked for at once: %s?%s", r.Path, r.Query.Encode())
+			t.Errorf("one request asked for everything: %s?%s", r.Path, r.Query.Encode())
 		}
 	}
 }
 
-// maxRSSForLarge is the peak RSS that 300 objects of 900 KB may take while they are read.
+// maxRSSForLarge is the allowed peak RSS while 300 objects of 900 KB are read.
 const maxRSSForLarge = int64(200_000_000)
 
 // TestLargeObjectsAreReadInSmallPages has 300 ConfigMaps of 900 KB and an API server without WatchList.
@@ -193,7 +194,7 @@ func TestLargeObjectsAreReadInSmallPages(t *testing.T) {
 	}
 }
 
-// largeKind is the kind of ConfigMaps with so many bytes of ballast.
+// largeKind returns a kind of ConfigMaps with the given number of extra bytes.
 func largeKind(bytes int) workload.Kind {
 	kind := workload.ConfigMaps
 	kind.Object = func() *unstructured.Unstructured {

@@ -18,7 +18,8 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
-// startTimeout bounds the start of a control plane. The first build of the API server is not in it, see "parts build all".
+// startTimeout bounds the start of a control plane. It does not include the first build of the API server, see "parts build
+// all".
 const startTimeout = 10 * time.Minute
 
 // environment is a control plane and the exporter's program.
@@ -30,7 +31,7 @@ type environment struct {
 	etcd         *oracle.Etcd
 }
 
-// shared is what the tests share. plain is its like without WatchList, as API servers before Kubernetes 1.32 were.
+// shared is the control plane of most tests. plain has no WatchList, like API servers before Kubernetes 1.32.
 var (
 	shared, plain           environment
 	startShared, startPlain sync.Once
@@ -58,7 +59,7 @@ func sharedControlPlane(t *testing.T) *environment {
 	return &shared
 }
 
-// withoutWatchList returns the shared control plane that cannot stream what exists.
+// withoutWatchList returns the shared control plane without WatchList.
 func withoutWatchList(t *testing.T) *environment {
 	t.Helper()
 	startPlain.Do(func() { plainError = plain.startServers(t, "--feature-gates=WatchList=false") })
@@ -94,7 +95,7 @@ func (e *environment) startServers(t *testing.T, args ...string) (err error) {
 	if e.dir, err = os.MkdirTemp("", "kubecdc-e2e-source-"); err != nil {
 		return err
 	}
-	// A stop waits this long for open watches, which do not end by themselves.
+	// A stop waits this long for open watches, which have a longer timeout.
 	e.controlPlane, err = controlplane.Start(ctx, controlplane.Options{
 		Dir: e.dir, NoAudit: true, APIServerArgs: append([]string{"--request-timeout=5s"}, args...),
 	})
@@ -108,7 +109,7 @@ func (e *environment) startServers(t *testing.T, args ...string) (err error) {
 	return err
 }
 
-// programDir is where the exporter is built to, once, and programPath the exporter.
+// programPath is the exporter, built once into programDir.
 var programDir, programPath string
 
 func buildProgram(ctx context.Context) (string, error) {
@@ -120,7 +121,7 @@ func buildProgram(ctx context.Context) (string, error) {
 	return programPath, buildError
 }
 
-// stopServers stops what runs and takes away what it left, but not after an error, so that logs can be read.
+// stopServers stops the servers and removes their files, except after an error, so that logs can be read.
 func (e *environment) stopServers() error {
 	if e.controlPlane == nil {
 		return nil
@@ -135,7 +136,7 @@ func (e *environment) stopServers() error {
 	return os.RemoveAll(e.dir)
 }
 
-// newGateway starts a gateway before the API server and returns it with a kubeconfig through it.
+// newGateway starts a gateway in front of the API server, and returns it with a kubeconfig for it.
 func (e *environment) newGateway(t *testing.T) (*proxy.Gateway, string) {
 	t.Helper()
 	g, err := proxy.StartGateway(e.controlPlane.APIServers()[0].Address(), e.controlPlane.CAFile())

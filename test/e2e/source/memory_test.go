@@ -14,30 +14,30 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
-// readTimeout bounds a wait for what a crowd is read for. It is no measurement.
+// readTimeout bounds each wait of the memory tests. It is not a measurement.
 const readTimeout = 20 * time.Minute
 
-// memoryBound is a number of objects and the memory that the exporter may take with them, in bytes of its peak resident set.
+// memoryBound is a number of objects and the memory that the exporter may use with them, in bytes of its peak resident set.
 type memoryBound struct {
 	objects, bytes int
 	maxRSS         int64
 }
 
-// nonHeapBytes is what a process takes beside its heap, most of it the program itself.
+// nonHeapBytes is the memory of a process outside its heap, most of it the program itself.
 const nonHeapBytes = 48 << 20
 
-// The proofs at full size, and the smaller ones that a pipeline runs. Memory has a part that does not depend on the number.
+// The bounds at full size, and the smaller ones of the pipeline. A part of the memory does not depend on the number.
 var (
 	crowdBounds = map[bool]memoryBound{true: {150_000, 4 << 10, 512 << 20}, false: {25_000, 4 << 10, 160 << 20}}
 	largeCrowds = map[bool]memoryBound{true: {1_000_000, 1 << 10, 600_000_000}, false: {60_000, 1 << 10, 160_000_000}}
 )
 
-// fullSize says whether the proofs run at full size.
+// fullSize reports whether the memory tests run at full size.
 func fullSize() bool { return os.Getenv("KUBECDC_E2E_MEMORY") == "1" }
 
-// TestManyObjectsFitIntoLittleMemory lets the exporter read many objects for every reason that there is: at the first start,
-// after a restart, behind a 410 with everything changed, because rules were edited, and because the journal was broken; by
-// streaming lists and in pages.
+// TestManyObjectsFitIntoLittleMemory makes the exporter list many objects for every possible reason: at the first start,
+// after a restart, after a 410 with everything changed, because rules were edited, and because the journal was broken; by
+// WatchList and in pages.
 func TestManyObjectsFitIntoLittleMemory(t *testing.T) {
 	for name, pages := range map[string]bool{"streaming": false, "in pages": true} {
 		t.Run(name, func(t *testing.T) {
@@ -47,7 +47,7 @@ func TestManyObjectsFitIntoLittleMemory(t *testing.T) {
 			m.runPhase("410 with everything changed", func() {
 				m.startAndAwait(0)
 				m.server.ChangeAll()
-				m.awaitDelivered(m.objects + 1) // and the gap
+				m.awaitDelivered(m.objects + 1) // plus the gap
 			})
 			m.runPhase("edited rules", func() {
 				m.setRules(rule{"select": []string{"configmaps"}, "namespaces": rule{"exclude": []string{"crowd-3"}}})
@@ -61,7 +61,7 @@ func TestManyObjectsFitIntoLittleMemory(t *testing.T) {
 	}
 }
 
-// TestAMillionObjectsFitIntoMemory reads very many small objects, and starts again.
+// TestAMillionObjectsFitIntoMemory reads very many small objects, and restarts.
 func TestAMillionObjectsFitIntoMemory(t *testing.T) {
 	m := newMeasuredScene(t, largeCrowds[fullSize()], false)
 	m.runPhase("first start", func() {
@@ -72,7 +72,7 @@ func TestAMillionObjectsFitIntoMemory(t *testing.T) {
 	m.runPhase("restart", func() { m.startAndAwait(0) })
 }
 
-// measuredScene is a scene on a crowd, each phase of which may take so much memory.
+// measuredScene is a scene with a crowd server; each phase has the same memory bound.
 type measuredScene struct {
 	*scene
 	memoryBound
@@ -83,7 +83,7 @@ func newMeasuredScene(t *testing.T, p memoryBound, pages bool) *measuredScene {
 	t.Helper()
 	require.Integration(t)
 	if os.Getenv("KUBECDC_E2E_RACE") == "1" {
-		require.Skip(t, "the race detector takes the memory that is measured here")
+		require.Skip(t, "the race detector uses the memory that is measured here")
 	}
 	program, err := buildProgram(t.Context())
 	if err != nil {
@@ -94,7 +94,7 @@ func newMeasuredScene(t *testing.T, p memoryBound, pages bool) *measuredScene {
 	m.scene = &scene{environment: &environment{program: program}, t: t}
 	m.settings = exporter.Settings{
 		Dir: t.TempDir(), Resources: []rule{{"select": []string{"configmaps"}}}, DrainTimeout: "10m",
-		// How much garbage there is before it is collected depends on the machine, as long as nothing says what there may be.
+		// Without a limit, the amount of garbage before a collection depends on the machine.
 		Env: []string{fmt.Sprintf("GOMEMLIMIT=%d", p.maxRSS-nonHeapBytes)},
 	}
 	m.settings.Kubeconfig, m.settings.File = filepath.Join(m.settings.Dir, "kubeconfig"), filepath.Join(m.settings.Dir, "changes")
@@ -106,7 +106,7 @@ func newMeasuredScene(t *testing.T, p memoryBound, pages bool) *measuredScene {
 	return m
 }
 
-// runPhase runs the exporter for something and holds its memory to the proof.
+// runPhase runs the exporter and compares its peak memory with the bound.
 func (m *measuredScene) runPhase(name string, run func()) {
 	m.t.Helper()
 	lists, began := m.server.Lists(), time.Now()
@@ -119,7 +119,7 @@ func (m *measuredScene) runPhase(name string, run func()) {
 	})
 	peak := m.exporter.Process().Usage().PeakRSS
 	m.requireNoError(m.exporter.Stop())
-	m.requireNoError(os.RemoveAll(m.settings.File)) // it is as large as everything together
+	m.requireNoError(os.RemoveAll(m.settings.File)) // as large as all objects together
 	m.t.Logf("%s: peak RSS %d MiB, %d lists, %v", name, peak>>20, m.server.Lists()-lists, time.Since(began).Round(time.Second))
 	if peak > m.maxRSS {
 		m.t.Errorf("%s: peak RSS %d MiB, at most %d", name, peak>>20, m.maxRSS>>20)
@@ -132,14 +132,14 @@ func (m *measuredScene) launch() {
 	m.requireNoError(m.exporter.Launch(m.t.Context()))
 }
 
-// startAndAwait starts the exporter and waits until it has delivered so many changes at least.
+// startAndAwait starts the exporter and waits until it has delivered at least that many changes.
 func (m *measuredScene) startAndAwait(changes int) {
 	m.t.Helper()
 	m.launch()
 	m.awaitDelivered(changes)
 }
 
-// awaitDelivered waits until the exporter is ready and has delivered so many changes at least since it was started.
+// awaitDelivered waits until the exporter is ready and has delivered at least that many changes since its start.
 func (m *measuredScene) awaitDelivered(changes int) {
 	m.t.Helper()
 	deadline := time.Now().Add(readTimeout)
@@ -153,13 +153,13 @@ func (m *measuredScene) awaitDelivered(changes int) {
 			return
 		}
 		if time.Now().After(deadline) {
-			m.t.Fatalf("after %v %d of %d changes are delivered; /readyz: %d %s", readTimeout, delivered, changes, code, text)
+			m.t.Fatalf("after %v, %d of %d changes are delivered; /readyz: %d %s", readTimeout, delivered, changes, code, text)
 		}
 		sleep(m.t, 4*pollInterval)
 	}
 }
 
-// checkAnswers asks for every page while the first list is under way.
+// checkAnswers requests every page during the first list.
 func (m *measuredScene) checkAnswers() {
 	m.t.Helper()
 	m.awaitPage("/readyz", http.StatusServiceUnavailable, "first list is not complete")

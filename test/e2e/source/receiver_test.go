@@ -9,13 +9,13 @@ import (
 	"testing"
 )
 
-// receiver takes changes over HTTP when it is up, and answers 503 when it is not.
+// receiver accepts changes over HTTP while it is up, and answers 503 while it is not.
 type receiver struct {
 	server *httptest.Server
 
 	mu    sync.Mutex
 	up    bool
-	names map[string]bool // of the objects that were told
+	names map[string]bool // of the received objects
 }
 
 func newReceiver(t *testing.T) *receiver {
@@ -25,7 +25,7 @@ func newReceiver(t *testing.T) *receiver {
 	return r
 }
 
-// sink is the section of a configuration that writes to it.
+// sink returns the configuration section of the sink for this receiver.
 func (r *receiver) sink() map[string]any {
 	return map[string]any{"name": "receiver", "format": "cloudevents", "webhook": map[string]any{"url": r.server.URL}}
 }
@@ -45,14 +45,14 @@ func (r *receiver) serveChange(w http.ResponseWriter, request *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// setUp lets the receiver take what comes, or not.
+// setUp makes the receiver accept or refuse changes.
 func (r *receiver) setUp(up bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.up = up
 }
 
-// hasReceived says whether an object was told.
+// hasReceived reports whether a change of an object was received.
 func (r *receiver) hasReceived(name string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

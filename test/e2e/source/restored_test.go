@@ -12,8 +12,8 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// TestEtcdRestoreUnderLoadIsNotSilent kills the exporter while objects come and go under the same names,
-// restores etcd from before that, and lets the names come again: of each of them everything is told.
+// TestEtcdRestoreUnderLoadIsNotSilent kills the exporter while objects are created and deleted under the same names,
+// restores etcd from an earlier backup, and creates the names again: every change of each is emitted.
 func TestEtcdRestoreUnderLoadIsNotSilent(t *testing.T) {
 	t.Parallel()
 	const names, writes = 64, 1500
@@ -30,9 +30,9 @@ func TestEtcdRestoreUnderLoadIsNotSilent(t *testing.T) {
 		defer close(done)
 		s.createAndDelete(ctx, names, name)
 	}()
-	s.awaitCondition(func() string { // so much that the restored cluster does not come as far by what follows
+	s.awaitCondition(func() string { // more writes than follow the restore, so that the stored position stays ahead
 		if n := len(s.readRecords()); n < writes {
-			return fmt.Sprintf("%d records, there are %d", writes, n)
+			return fmt.Sprintf("%d records; have %d", writes, n)
 		}
 		return ""
 	})
@@ -79,17 +79,17 @@ func (s *scene) createAndDelete(ctx context.Context, names int, name func(int) s
 	}
 }
 
-// withEtcdStopped does something to etcd's data directory while nothing runs there.
+// withEtcdStopped calls do with etcd's data directory while neither etcd nor the API server runs.
 func (s *scene) withEtcdStopped(do func(dir string) error) {
 	s.t.Helper()
-	s.requireNoError(s.controlPlane.KillAPIServer()) // to stop it waits for open watches
+	s.requireNoError(s.controlPlane.KillAPIServer()) // an orderly stop waits for open watches
 	s.requireNoError(s.controlPlane.StopEtcd())
 	s.requireNoError(do(s.controlPlane.EtcdDir()))
 	s.requireNoError(s.controlPlane.StartEtcd(s.t.Context()))
 	s.requireNoError(s.controlPlane.StartAPIServer(s.t.Context()))
 }
 
-// awaitAgreement waits until what a consumer makes of all that was told of a kind is what the API server has.
+// awaitAgreement waits until the table that a consumer builds of a kind is the state of the API server.
 func (s *scene) awaitAgreement(kind workload.Kind) {
 	s.t.Helper()
 	s.awaitCondition(func() string {
@@ -113,6 +113,6 @@ func (s *scene) awaitAgreement(kind workload.Kind) {
 		if slices.Equal(want, got) {
 			return ""
 		}
-		return fmt.Sprintf("agreement: the API server has\n%v\nthe stream says\n%v", want, got)
+		return fmt.Sprintf("agreement: the API server has\n%v\nthe stream has\n%v", want, got)
 	})
 }

@@ -7,8 +7,9 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// TestResyncEmitsEveryKnownObjectAgain has a rule with resync and objects that change meanwhile: each known object is told
-// again as it was last told, never as it was before that, and never what is gone. A rule without resync tells nothing again.
+// TestResyncEmitsEveryKnownObjectAgain has a rule with resync, and objects that change meanwhile: each known object is
+// emitted again in the version that was emitted last, never in an older one, and never after its delete. A rule without
+// resync emits nothing again.
 func TestResyncEmitsEveryKnownObjectAgain(t *testing.T) {
 	t.Parallel()
 	const objects = 40
@@ -24,7 +25,7 @@ func TestResyncEmitsEveryKnownObjectAgain(t *testing.T) {
 	s.createMarker(workload.ConfigMaps, s.name)
 	s.requireNoError(s.cluster.Delete(t.Context(), workload.ConfigMaps, s.name, "o-00"))
 	step := 0
-	s.awaitCondition(func() string { // changes go on until each was told again, and once more; every second one stays as it is
+	s.awaitCondition(func() string { // changes continue until each object was emitted again twice; every second object stays unchanged
 		step++
 		s.requireNoError(s.cluster.Change(t.Context(), workload.ConfigMaps, s.name, fmt.Sprintf("o-%02d", 1+2*(step%(objects/2))), step))
 		return s.missingSyncs(objects, 2)
@@ -39,11 +40,11 @@ func TestResyncEmitsEveryKnownObjectAgain(t *testing.T) {
 		case ids[r.ID]:
 			t.Errorf("two records have the ID %s", r.ID)
 		case r.Type == "sync" && r.ResourceVersion != newest[r.String()]:
-			t.Errorf("%s was last told at %q and is told again at %q", r.Object, newest[r.String()], r.ResourceVersion)
+			t.Errorf("%s was last emitted at %q and is emitted again at %q", r.Object, newest[r.String()], r.ResourceVersion)
 		case r.Type == "sync" && len(r.After) == 0:
-			t.Errorf("told again without what it is: %s", r.Payload)
+			t.Errorf("emitted again without its body: %s", r.Payload)
 		case r.Type == "sync" && r.Resource != "configmaps":
-			t.Errorf("told again though nothing asks for it: %s", r.Payload)
+			t.Errorf("emitted again without a resync: %s", r.Payload)
 		}
 		ids[r.ID] = true
 		newest[r.String()] = r.ResourceVersion
@@ -53,7 +54,7 @@ func TestResyncEmitsEveryKnownObjectAgain(t *testing.T) {
 	}
 }
 
-// missingSyncs says which object was told again fewer times than that.
+// missingSyncs describes an object that was emitted again fewer times than that; "" if there is none.
 func (s *scene) missingSyncs(objects, times int) string {
 	synced := map[string]int{}
 	for _, r := range s.readRecords() {
@@ -63,7 +64,7 @@ func (s *scene) missingSyncs(objects, times int) string {
 	}
 	for i := 1; i < objects; i++ {
 		if name := fmt.Sprintf("o-%02d", i); synced[name] < times {
-			return fmt.Sprintf("%s was told again %d times", name, synced[name])
+			return fmt.Sprintf("%s was emitted again %d times", name, synced[name])
 		}
 	}
 	return ""

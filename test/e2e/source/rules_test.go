@@ -12,15 +12,15 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// ruleEdit is an edit of the rules of one type, which is its own, so that all are made at once. In rules NS stands for the
-// scene's name, TYPE for the type and GROUP for its group. Namespaces a and b hold the objects "red" and "blue" each, with
-// the label of that color.
+// ruleEdit is an edit of the rules of one type. Each edit has its own type, so that all run at once. In rules, NS is the
+// scene's name, TYPE the type and GROUP its group. Namespaces a and b have the objects "red" and "blue" each, labeled with
+// that color.
 type ruleEdit struct {
 	plural        string
 	before, after []rule
-	left, entered []string // objects, as "a/red", that the edit takes out of the selection or into it
-	same          bool     // the selection is the same: nothing is told, not even a gap
-	restarted     bool     // nothing is selected any more, so that a rule that comes back begins with a snapshot
+	left, entered []string // objects, as "a/red", that leave or enter the selection
+	same          bool     // the selection stays the same: nothing is emitted, not even a gap
+	restarted     bool     // nothing stays selected, so that the edit back begins with a snapshot
 }
 
 var allEdits = []ruleEdit{
@@ -44,7 +44,7 @@ var allEdits = []ruleEdit{
 	{plural: "widened", before: selects(nil), after: selects(everything), same: true},
 }
 
-// selects are rules that select the type of the edit, with further keys.
+// selects returns rules that select the type of the edit, with further keys.
 func selects(more ...rule) []rule {
 	var all []rule
 	for _, one := range more {
@@ -70,9 +70,9 @@ func colorLabel(color string) rule { return rule{"labelSelector": "color=" + col
 func (e ruleEdit) group() string       { return e.plural + ".kubecdc.io" }
 func (e ruleEdit) kind() workload.Kind { return customKind(e.group(), "v2", e.plural, "Edited") }
 
-// TestEditedRulesAreComparedWithKnownObjects edits rules in every way a person would, and edits them back. What is still
-// selected stays silent or tells its true difference, what is selected now is added, what is not any more is deleted and
-// says why; a gap comes before differences. An edit that selects the same tells nothing. Each time has IDs of its own.
+// TestEditedRulesAreComparedWithKnownObjects edits rules in many ways, and edits them back. Objects that stay selected emit
+// only their true differences, newly selected ones are added, and unselected ones are deleted with left; a gap precedes the
+// differences. An equivalent edit emits nothing. Each comparison has its own IDs.
 func TestEditedRulesAreComparedWithKnownObjects(t *testing.T) {
 	s := newScene(t, sharedControlPlane(t), nil)
 	s.installEdits()
@@ -80,7 +80,7 @@ func TestEditedRulesAreComparedWithKnownObjects(t *testing.T) {
 	s.startExporter()
 	s.stopExporter()
 
-	// Something happens while nobody watches.
+	// Objects change while the exporter is stopped.
 	forEach(t, allEdits, func(ctx context.Context, e ruleEdit) error {
 		return s.cluster.Change(ctx, e.kind(), s.name+"-a", "blue", 1)
 	})
@@ -118,7 +118,7 @@ func (s *scene) installEdits() {
 	})
 }
 
-// configureEdits configures the rules of all edits, and one rule that stays.
+// configureEdits configures the rules of all edits, and one rule that stays the same.
 func (s *scene) configureEdits(of func(ruleEdit) []rule) {
 	s.t.Helper()
 	all := []rule{{"select": []string{"namespaces"}}}
@@ -130,7 +130,7 @@ func (s *scene) configureEdits(of func(ruleEdit) []rule) {
 	s.setRules(all...)
 }
 
-// fillRule fills in what stands for the scene's name and the type.
+// fillRule replaces the placeholders for the scene's name and the type.
 func (s *scene) fillRule(r rule, e ruleEdit) rule {
 	all := rule{}
 	for key, value := range r {
@@ -154,7 +154,7 @@ func (s *scene) fillText(text string, e ruleEdit) string {
 	return strings.NewReplacer("NS", s.name, "TYPE", e.plural+"."+e.group(), "GROUP", e.group()).Replace(text)
 }
 
-// changesForward is what the first edit tells, without the gap.
+// changesForward returns the records of the first edit, without the gap.
 func (e ruleEdit) changesForward() []string {
 	lines := e.changesFor(e.left, e.entered)
 	if !slices.Contains(e.left, "a/blue") && !slices.Contains(e.entered, "a/blue") {
@@ -163,7 +163,7 @@ func (e ruleEdit) changesForward() []string {
 	return lines
 }
 
-// changesBack is what it tells that the rules become again what they were.
+// changesBack returns the records of the edit back to the original rules.
 func (e ruleEdit) changesBack() []string {
 	lines := e.changesFor(e.entered, e.left)
 	if !e.restarted {
@@ -186,18 +186,18 @@ func (e ruleEdit) changesFor(left, entered []string) []string {
 	return lines
 }
 
-// checkEdits runs the exporter until all that edits are to tell is told, and judges what was.
+// checkEdits runs the exporter until all expected records of the edits are emitted, and checks them.
 func (s *scene) checkEdits(way string, want func(ruleEdit) []string) {
 	s.t.Helper()
-	told := len(s.records)
+	emitted := len(s.records)
 	s.startExporter()
 	s.awaitCondition(func() string {
-		records := s.readRecords()[told:]
+		records := s.readRecords()[emitted:]
 		for _, e := range allEdits {
 			got := transcript(records, e.kind())
 			for _, line := range want(e) {
 				if line = s.fillText(line, e); !slices.Contains(got, line) {
-					return fmt.Sprintf("%q of %s, there are\n  %s", line, e.plural, strings.Join(got, "\n  "))
+					return fmt.Sprintf("%q of %s; have\n  %s", line, e.plural, strings.Join(got, "\n  "))
 				}
 			}
 		}
@@ -205,11 +205,11 @@ func (s *scene) checkEdits(way string, want func(ruleEdit) []string) {
 	})
 	s.stopExporter()
 	for _, e := range allEdits {
-		s.t.Run(e.plural+" "+way, func(t *testing.T) { s.checkEdit(t, e, s.records[told:], want(e)) })
+		s.t.Run(e.plural+" "+way, func(t *testing.T) { s.checkEdit(t, e, s.records[emitted:], want(e)) })
 	}
 }
 
-// checkEdit compares what was told of an edit with what was to be.
+// checkEdit compares the records of an edit with the expected ones.
 func (s *scene) checkEdit(t *testing.T, e ruleEdit, records []bus.Record, want []string) {
 	got := transcript(records, e.kind())
 	var lines []string
@@ -223,23 +223,23 @@ func (s *scene) checkEdit(t *testing.T, e ruleEdit, records []bus.Record, want [
 	slices.Sort(got)
 	slices.Sort(lines)
 	if !slices.Equal(got, lines) {
-		t.Errorf("told\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(lines, "\n  "))
+		t.Errorf("emitted\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(lines, "\n  "))
 	}
 	checkDeletes(t, records, e.kind())
 }
 
-// checkGaps checks that a gap which speaks of the edited rules comes before every difference that it explains; a delete that
-// says that its object left needs none.
+// checkGaps checks that a gap with the edited rules as its reason precedes every difference that it explains. A delete with
+// left needs no gap.
 func checkGaps(t *testing.T, records []bus.Record, kind workload.Kind) {
 	t.Helper()
 	covers := func(gap, r bus.Record) bool { return gap.Namespace == "" || gap.Namespace == r.Namespace }
 	all := gapRecords(records, kind)
 	for _, r := range all {
 		if !strings.Contains(r.Gap.Reason, "rules") {
-			t.Errorf("the gap does not speak of the rules: %s", r.Payload)
+			t.Errorf("the reason of the gap is not the rules: %s", r.Payload)
 		}
 		if to, err := strconv.ParseInt(r.Gap.To, 10, 64); err != nil || to == 0 {
-			t.Errorf("the gap ends nowhere: %s", r.Payload)
+			t.Errorf("the gap has no end: %s", r.Payload)
 		}
 	}
 	before := []bus.Record{}
@@ -252,12 +252,12 @@ func checkGaps(t *testing.T, records []bus.Record, kind workload.Kind) {
 		case slices.ContainsFunc(all, func(gap bus.Record) bool { return covers(gap, r) }) != r.Coalesced:
 			t.Errorf("coalesced is %t, with the gaps %v: %s", r.Coalesced, transcript(all, kind), r.Payload)
 		case r.Coalesced && !slices.ContainsFunc(before, func(gap bus.Record) bool { return covers(gap, r) }):
-			t.Errorf("comes before its gap: %s", r.Payload)
+			t.Errorf("precedes its gap: %s", r.Payload)
 		}
 	}
 }
 
-// checkDeletes checks that each delete says what was deleted.
+// checkDeletes checks that each delete has version and kind.
 func checkDeletes(t *testing.T, records []bus.Record, kind workload.Kind) {
 	t.Helper()
 	for _, r := range records {

@@ -22,22 +22,22 @@ import (
 )
 
 const (
-	// arriveTimeout bounds every wait. It is far above what it takes, and no measurement.
+	// arriveTimeout bounds every wait. It is far above the usual time, and not a measurement.
 	arriveTimeout = 10 * time.Minute
 	pollInterval  = 50 * time.Millisecond
-	// answerTimeout bounds one question to the admin server, which has what it shows at hand: who waits for what makes it
-	// full, or for a list to go on, waits for ever.
+	// answerTimeout bounds one request to the admin server, which answers from memory. A page that waited for a full
+	// journal, or for a list, would never answer.
 	answerTimeout = 2 * time.Minute
 )
 
-// rule is a rule as the configuration has it.
+// rule is a rule as in the configuration.
 type rule = map[string]any
 
-// scene is one test's own: an exporter with a journal, the file that it writes to, and everything read from that so far.
+// scene is the environment of one test: an exporter with a journal, its output file, and all records read so far.
 type scene struct {
 	*environment
 	t        *testing.T
-	name     string // of its namespace, and the beginning of its other ones
+	name     string // of its namespace, and the prefix of its other namespaces
 	settings exporter.Settings
 	exporter *exporter.Exporter
 	file     *bus.File
@@ -65,19 +65,19 @@ func newScene(t *testing.T, env *environment, rules []rule, changes ...func(*exp
 	return s
 }
 
-// viaKubeconfig is a setting: the exporter reaches the API server by a kubeconfig.
+// viaKubeconfig is a setting: the exporter uses this kubeconfig.
 func viaKubeconfig(kubeconfig string) func(*exporter.Settings) {
 	return func(s *exporter.Settings) { s.Kubeconfig = kubeconfig }
 }
 
-// newSceneBehindGateway makes a scene whose exporter reaches the API server through a gateway.
+// newSceneBehindGateway makes a scene with a gateway between the exporter and the API server.
 func newSceneBehindGateway(t *testing.T, env *environment, rules []rule, changes ...func(*exporter.Settings)) (*scene, *proxy.Gateway) {
 	t.Helper()
 	gateway, kubeconfig := env.newGateway(t)
 	return newScene(t, env, rules, append(changes, viaKubeconfig(kubeconfig))...), gateway
 }
 
-// cleanUp stops what the test has left running, and shows the log if the test failed.
+// cleanUp stops the exporter, and shows its log if the test has failed.
 func (s *scene) cleanUp() {
 	if err := s.exporter.Kill(); err != nil {
 		s.t.Error(err)
@@ -96,14 +96,14 @@ func (s *scene) requireNoError(err error) {
 	}
 }
 
-// setRules takes other rules, for the next start.
+// setRules configures other rules, for the next start.
 func (s *scene) setRules(rules ...rule) {
 	s.t.Helper()
 	s.requireNoError(s.exporter.Configure(func(settings *exporter.Settings) { settings.Resources = rules }))
 }
 
-// namespacedRule is a rule that selects types in the scene's namespace alone. What others leave in the same API server may be hundreds
-// of megabytes, and a scene keeps all that is told.
+// namespacedRule returns a rule that selects types in the scene's namespace only. Other tests may leave hundreds of
+// megabytes in the same API server, and a scene keeps all records.
 func (s *scene) namespacedRule(types ...string) rule {
 	return rule{"select": types, "namespaces": rule{"include": []string{s.name}}}
 }
@@ -126,7 +126,7 @@ func (s *scene) killExporter() {
 	s.readRecords()
 }
 
-// readRecords reads what was told since the last look and returns all that was told so far.
+// readRecords reads the new records and returns all records so far.
 func (s *scene) readRecords() []bus.Record {
 	s.t.Helper()
 	records, err := s.file.Read(s.t.Context())
@@ -135,7 +135,7 @@ func (s *scene) readRecords() []bus.Record {
 	return s.records
 }
 
-// awaitCondition waits until nothing is waited for any more; "" is nothing.
+// awaitCondition waits until waitingFor returns "", the description of nothing.
 func (s *scene) awaitCondition(waitingFor func() string) {
 	s.t.Helper()
 	deadline := time.Now().Add(arriveTimeout)
@@ -151,7 +151,7 @@ func (s *scene) awaitCondition(waitingFor func() string) {
 	}
 }
 
-// sleep waits between two looks at a condition.
+// sleep waits between two checks of a condition.
 func sleep(t *testing.T, d time.Duration) {
 	t.Helper()
 	select {
@@ -161,7 +161,7 @@ func sleep(t *testing.T, d time.Duration) {
 	}
 }
 
-// awaitEmitted waits until a record of that type tells of an object.
+// awaitEmitted waits for a record of a type about an object.
 func (s *scene) awaitEmitted(kind workload.Kind, namespace, name, what string) {
 	s.t.Helper()
 	s.awaitCondition(func() string {
@@ -175,12 +175,12 @@ func (s *scene) awaitEmitted(kind workload.Kind, namespace, name, what string) {
 	})
 }
 
-// isAbout says whether a record is about a kind or an object of it.
+// isAbout reports whether a record is about a kind, or an object of the kind.
 func isAbout(r bus.Record, kind workload.Kind) bool {
 	return r.Group == kind.Resource.Group && r.Resource == kind.Resource.Resource
 }
 
-// createMarker creates an object in a namespace and waits until that is told: what a list before it had to tell has come then.
+// createMarker creates an object in a namespace and waits for its record, which follows the records of any earlier list.
 func (s *scene) createMarker(kind workload.Kind, namespace string, labels ...string) {
 	s.t.Helper()
 	s.markers++
@@ -189,7 +189,7 @@ func (s *scene) createMarker(kind workload.Kind, namespace string, labels ...str
 	s.awaitEmitted(kind, namespace, name, "added")
 }
 
-// withLabels is a kind whose objects have labels, "key=value".
+// withLabels returns a kind with labels, "key=value", on its objects.
 func withLabels(kind workload.Kind, labels ...string) workload.Kind {
 	body := kind.Object
 	kind.Object = func() *unstructured.Unstructured {
@@ -207,8 +207,7 @@ func withLabels(kind workload.Kind, labels ...string) workload.Kind {
 	return kind
 }
 
-// transcript is what records tell of a kind, in a line each, without markers: "gap", "added web/one", "deleted web/one
-// left".
+// transcript returns the records of a kind, one line each, without markers: "gap", "added web/one", "deleted web/one left".
 func transcript(records []bus.Record, kind workload.Kind) []string {
 	var lines []string
 	for _, r := range records {
@@ -227,12 +226,12 @@ func transcript(records []bus.Record, kind workload.Kind) []string {
 	return lines
 }
 
-// gapRecords are the gap records about a kind.
+// gapRecords returns the gap records about a kind.
 func gapRecords(records []bus.Record, kind workload.Kind) []bus.Record {
 	return slices.DeleteFunc(slices.Clone(records), func(r bus.Record) bool { return r.Type != "gap" || !isAbout(r, kind) })
 }
 
-// customKind is the kind of a custom resource with free content.
+// customKind returns the kind of a custom resource with arbitrary content.
 func customKind(group, version, plural, kind string) workload.Kind {
 	return workload.Kind{
 		Resource: schema.GroupVersionResource{Group: group, Version: version, Resource: plural},
@@ -245,7 +244,7 @@ func customKind(group, version, plural, kind string) workload.Kind {
 	}
 }
 
-// getPage asks the admin server; code 0 while it does not answer.
+// getPage requests a page of the admin server; the code is 0 if it does not answer.
 func (s *scene) getPage(path string) (code int, text string) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), answerTimeout)
@@ -257,7 +256,7 @@ func (s *scene) getPage(path string) (code int, text string) {
 	return code, text
 }
 
-// awaitPage waits until the admin server answers with a code and a text that holds all parts.
+// awaitPage waits until a page has a code and contains all parts.
 func (s *scene) awaitPage(path string, code int, parts ...string) {
 	s.t.Helper()
 	s.awaitCondition(func() string {
@@ -266,11 +265,11 @@ func (s *scene) awaitPage(path string, code int, parts ...string) {
 		if got == code && missing < 0 {
 			return ""
 		}
-		return fmt.Sprintf("%s: %d with %q; it is %d: %.2000s", path, code, parts, got, text)
+		return fmt.Sprintf("%s: %d with %q; have %d: %.2000s", path, code, parts, got, text)
 	})
 }
 
-// metricValue is the value of a series, 0 if there is none.
+// metricValue returns the value of a series; 0 if there is none.
 func (s *scene) metricValue(series string) int {
 	s.t.Helper()
 	code, text := s.getPage("/metrics")
@@ -287,7 +286,7 @@ func (s *scene) metricValue(series string) int {
 	return 0
 }
 
-// forEach does something with every one of many at once, and ends the test on an error.
+// forEach calls do for all elements concurrently, and ends the test on an error.
 func forEach[T any](t *testing.T, all []T, do func(context.Context, T) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), arriveTimeout)

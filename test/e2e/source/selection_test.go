@@ -14,15 +14,15 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 )
 
-// rulePick is a rule as the model of the rules understands it: what docs/configuration.md says, said again.
+// rulePick is a rule in the model of the rules, which implements docs/configuration.md independently.
 type rulePick struct {
-	plural, version  string // "*" for all of the group; "" for the version that the API server prefers
+	plural, version  string // plural: "*" for the whole group; version: "" for the preferred one
 	excluded         string // plural, "" for none
 	include, exclude []string
 	labels, field    string
 }
 
-// toRule is what stands in the configuration.
+// toRule returns the rule as in the configuration.
 func (p rulePick) toRule(group string) rule {
 	name := p.plural + "."
 	if p.version != "" {
@@ -55,7 +55,7 @@ func (p rulePick) selects(plural string) bool {
 	return (p.plural == "*" || p.plural == plural) && p.excluded != plural
 }
 
-// takesObject says whether the rule takes an object of a resource that it has.
+// takesObject reports whether the rule selects an object of a resource that it owns.
 func (p rulePick) takesObject(o bus.Object, of map[string]string) bool {
 	matches := func(globs []string) bool {
 		return slices.ContainsFunc(globs, func(glob string) bool {
@@ -76,13 +76,13 @@ func (p rulePick) takesObject(o bus.Object, of map[string]string) bool {
 // rulePicks are rules in their order.
 type rulePicks []rulePick
 
-// takesObject says whether an object with these labels is selected: the first rule that selects its resource has it alone.
+// takesObject reports whether an object with these labels is selected: the first rule that selects its resource owns it.
 func (all rulePicks) takesObject(o bus.Object, of map[string]string) bool {
 	i := slices.IndexFunc(all, func(p rulePick) bool { return p.selects(o.Resource) })
 	return i >= 0 && all[i].takesObject(o, of)
 }
 
-// toRules are what stands in the configuration, beside one rule that selects nothing of the group.
+// toRules returns the rules as in the configuration, and one rule that selects nothing of the group.
 func (all rulePicks) toRules(group string) []rule {
 	rules := []rule{{"select": []string{"namespaces"}, "fieldSelector": "metadata.name=default"}}
 	for _, p := range all {
@@ -99,8 +99,8 @@ func (all rulePicks) String() string {
 	return strings.Join(lines, "; ")
 }
 
-// editRandomly is what a person makes of rules: nothing, another order, another rule for one resource or for all. The rule for all
-// stays the last one, as none behind it would be reached.
+// editRandomly returns an edit of the rules: none, another order, or another rule for one resource or for all. The wildcard
+// rule stays last, because rules after it would select nothing.
 func (all rulePicks) editRandomly(rnd *rand.Rand) rulePicks {
 	next := slices.Clone(all)
 	switch rnd.IntN(6) {

@@ -14,7 +14,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// installType defines a custom resource and returns its kind. It is taken away when the test ends.
+// installType defines a custom resource and returns its kind. It is removed at the end of the test.
 func (s *scene) installType(group, plural, kind string) workload.Kind {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), arriveTimeout)
@@ -30,7 +30,7 @@ func (s *scene) installType(group, plural, kind string) workload.Kind {
 	return customKind(group, "v1", plural, kind)
 }
 
-// removeType takes the definition of a kind away and waits until nothing serves it.
+// removeType removes the definition of a kind and waits until it is no longer served.
 func (s *scene) removeType(kind workload.Kind) {
 	s.t.Helper()
 	s.requireNoError(s.cluster.Undefine(s.t.Context(), kind.Resource.Group, kind.Resource.Resource))
@@ -44,8 +44,8 @@ func (s *scene) removeType(kind workload.Kind) {
 	})
 }
 
-// TestTypeHiddenByDiscoveryIsStillWatched leaves a type out of discovery for as long as four polls take, and through a
-// restart, while its own endpoint answers. Nothing of it is deleted, so no delete is told, and what happens is.
+// TestTypeHiddenByDiscoveryIsStillWatched hides a type from discovery for four polls, and through a restart, while its own
+// endpoint answers. Nothing is deleted, so no delete is emitted, and changes are.
 func TestTypeHiddenByDiscoveryIsStillWatched(t *testing.T) {
 	t.Parallel()
 	s, gateway := newSceneBehindGateway(t, sharedControlPlane(t), []rule{{"select": []string{"shy.hidden.kubecdc.io", "namespaces"}}})
@@ -55,7 +55,7 @@ func TestTypeHiddenByDiscoveryIsStillWatched(t *testing.T) {
 	s.awaitEmitted(kind, s.name, "one", "snapshot")
 
 	gateway.Hide("hidden.kubecdc.io", "shy")
-	gateway.Cut() // so that the watch begins anew
+	gateway.Cut() // restarts the watch
 	awaitPolls(s, gateway, 4)
 	s.requireNoError(s.cluster.Create(t.Context(), kind, s.name, "two"))
 	s.awaitEmitted(kind, s.name, "two", "added")
@@ -69,12 +69,12 @@ func TestTypeHiddenByDiscoveryIsStillWatched(t *testing.T) {
 	s.stopExporter()
 	for _, r := range s.records {
 		if r.Type == "deleted" || r.Type == "gap" {
-			t.Errorf("told of what did not happen: %s", r.Payload)
+			t.Errorf("a record without a change: %s", r.Payload)
 		}
 	}
 }
 
-// awaitPolls waits until the exporter has asked so many times what is served.
+// awaitPolls waits for n more discovery polls of the exporter.
 func awaitPolls(s *scene, gateway *proxy.Gateway, n int) {
 	s.t.Helper()
 	polls := func() (n int) {
@@ -88,14 +88,14 @@ func awaitPolls(s *scene, gateway *proxy.Gateway, n int) {
 	before := polls()
 	s.awaitCondition(func() string {
 		if got := polls() - before; got < n {
-			return fmt.Sprintf("%d polls, there were %d", n, got)
+			return fmt.Sprintf("%d polls; have %d", n, got)
 		}
 		return ""
 	})
 }
 
-// TestRemovedTypeIsDeletedCompletely takes definitions away, one while the exporter runs and one while it is away, of a
-// rule that pins the version and of one that does not: each object is deleted, with version and kind.
+// TestRemovedTypeIsDeletedCompletely removes definitions, one while the exporter runs and one while it is stopped, of a rule
+// that pins the version and of one that does not: each object is deleted, with version and kind.
 func TestRemovedTypeIsDeletedCompletely(t *testing.T) {
 	t.Parallel()
 	env := sharedControlPlane(t)
@@ -138,7 +138,7 @@ func TestRemovedTypeIsDeletedCompletely(t *testing.T) {
 		for _, object := range []string{"one", "two"} {
 			i := slices.IndexFunc(s.records, func(r bus.Record) bool { return isAbout(r, kind) && r.Name == object && r.Type == "deleted" })
 			if r := s.records[i]; r.Version != "v1" || r.Kind != "Taken" || r.UID == "" || r.Left {
-				t.Errorf("not the whole truth: %s", r.Payload)
+				t.Errorf("an incomplete delete: %s", r.Payload)
 			}
 		}
 	}
@@ -154,8 +154,8 @@ func (s *scene) awaitDeleted(kinds []workload.Kind) {
 	}
 }
 
-// TestTypesThatNeverAnswerDoNotBlockOthers lets the API server take the questions about ten types and never answer, which is
-// more than are read at once. The others are read all the same, the ten are named, and are read when they answer.
+// TestTypesThatNeverAnswerDoNotBlockOthers hangs all requests for ten types, more than are listed at once. The other types
+// are read all the same, the ten are reported, and are read when they answer.
 func TestTypesThatNeverAnswerDoNotBlockOthers(t *testing.T) {
 	t.Parallel()
 	hung := []string{"endpoints", "events", "limitranges", "nodes", "persistentvolumes", "podtemplates", "replicationcontrollers",
@@ -182,8 +182,8 @@ func TestTypesThatNeverAnswerDoNotBlockOthers(t *testing.T) {
 	s.stopExporter()
 }
 
-// TestTypeAddedAfterLostJournalHasNoGap breaks the journal, and defines a selected type when that is told of:
-// history was lost of what there was, and not of what came later.
+// TestTypeAddedAfterLostJournalHasNoGap breaks the journal, and defines a selected type once the gaps are emitted: existing
+// types have lost history, later ones have not.
 func TestTypeAddedAfterLostJournalHasNoGap(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, sharedControlPlane(t), nil, func(settings *exporter.Settings) { settings.DrainTimeout = "30s" })
@@ -193,11 +193,11 @@ func TestTypeAddedAfterLostJournalHasNoGap(t *testing.T) {
 	s.awaitEmitted(workload.ConfigMaps, s.name, "one", "snapshot")
 	s.killExporter()
 	breakJournal(t, s.settings.JournalDir())
-	told := len(s.records)
+	emitted := len(s.records)
 	s.startExporter()
 	s.createMarker(workload.ConfigMaps, s.name)
-	if n := len(gapRecords(s.records[told:], workload.ConfigMaps)); n != 1 {
-		t.Errorf("%d gaps of what was lost, want 1", n)
+	if n := len(gapRecords(s.records[emitted:], workload.ConfigMaps)); n != 1 {
+		t.Errorf("%d gaps of the lost history, want 1", n)
 	}
 
 	kind := s.installType("later.kubecdc.io", "newcomers", "Newcomer")
@@ -212,6 +212,6 @@ func TestTypeAddedAfterLostJournalHasNoGap(t *testing.T) {
 	})
 	s.stopExporter()
 	for _, r := range gapRecords(s.records, kind) {
-		t.Errorf("history of what was not there was not lost: %s", r.Payload)
+		t.Errorf("a gap for a type that did not exist: %s", r.Payload)
 	}
 }
