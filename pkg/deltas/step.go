@@ -81,6 +81,7 @@ func Step(s Scope, list *List, known event.Known, deltas cache.Deltas) (event.Kn
 	return st.known, st.changes
 }
 
+// objectStep is the state of one call of Step.
 type objectStep struct {
 	scope   Scope
 	list    *List

@@ -24,7 +24,7 @@ var sectionChecks = map[string]func(t *testing.T, c *event.Change){
 	"Debezium":               checkDebezium,
 	"Upsert":                 checkUpsert,
 	"Facts beside the value": checkFactsHeader,
-	"Where they go":          checkKeys,
+	"Destinations":           checkKeys,
 }
 
 // sectionTests names the tests of sections that concern more than one change: file and function.
@@ -40,9 +40,9 @@ var sectionTests = map[string][]string{
 		"pkg/consumer/rules_test.go TestPageAndCodeHaveTheSameRules", "pkg/consumer/stream_test.go TestRulesRebuildTheStateOfTheCluster",
 		"pkg/consumer/stream_test.go TestRulesHoldForAnyPartitionOrder", "test/sinktest/suite.go testObjectsShareALane",
 	},
-	"Proving it": {"pkg/consumer/table_test.go TestSnapshotIsVerifiedForAnyPartitionOrder", "pkg/consumer/table_test.go TestASnapshotThatLacksAnObjectIsNotVerified"},
-	"By format":  {"test/e2e/formats_test.go TestFlinkAcceptsAWholeRun", "test/e2e/formats_test.go TestACompactedTopicEqualsTheCluster"},
-	"Example":    {"pkg/consumer/example_test.go Example"},
+	"Verifying the state": {"pkg/consumer/table_test.go TestSnapshotIsVerifiedForAnyPartitionOrder", "pkg/consumer/table_test.go TestASnapshotThatLacksAnObjectIsNotVerified"},
+	"By format":           {"test/e2e/formats_test.go TestFlinkAcceptsAWholeRun", "test/e2e/formats_test.go TestACompactedTopicEqualsTheCluster"},
+	"Example":             {"pkg/consumer/example_test.go Example"},
 }
 
 // TestEveryStatementOfTheEventsPageHolds checks each section of docs/events.md against every kind of change.

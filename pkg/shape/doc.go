@@ -2,7 +2,7 @@
 //
 // # How a change passes
 //
-//	deltas.Tracker ─▶ shape (one [event.Append] in front of another, for each scope) ─▶ journal
+//	deltas.Tracker ─▶ shape (one [event.AppendFunc] in front of another, for each scope) ─▶ journal
 //
 // Consumers receive what is journaled, so secrets are removed before they can reach a disk, a log or a dead letter. Changes
 // that are not emitted still advance the scope: the observation keeps its known objects and its position (I1).
