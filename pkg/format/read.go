@@ -17,21 +17,21 @@ const (
 )
 
 // ReadEmitted identifies the change of a stored record, in any format, because the sink may have been configured differently
-// when the record was written. beside returns the header with one of the names above; "" if there is none.
+// when the record was written. header returns the header with one of the names above; "" if there is none.
 //
 // ours is false for records that no exporter wrote, and for dead letters, which are not deliveries. It is also false for
 // damaged records: an unrecognized record is published again under the same ID, but a record mistaken for another change
 // would be lost.
-func ReadEmitted(value []byte, beside func(name string) string) (e event.EmittedRecord, ours bool) {
-	if all := beside(HeaderChange); all != "" {
+func ReadEmitted(value []byte, header func(name string) string) (e event.EmittedRecord, ours bool) {
+	if all := header(HeaderChange); all != "" {
 		f, ok := readNative([]byte(all))
 		return f.emittedRecord(), ok && f.isConsistent("") && !f.deadLetter
 	}
-	id := beside(HeaderID)
+	id := header(HeaderID)
 	if f, ok := readValue(value); ok && f.isConsistent(id) { // a row can have any members, but it has an ID header
 		return f.emittedRecord(), !f.deadLetter
 	}
-	return readHeaders(id, beside)
+	return readHeaders(id, header)
 }
 
 // recordFacts are the facts read from a record.
@@ -45,10 +45,10 @@ func (f *recordFacts) resourceName() string {
 	return event.Resource{Group: f.group, Resource: f.resource}.String()
 }
 
-// isConsistent reports whether the facts belong to one change: its ID is composed of the others. beside is the ID header; ""
-// if there is none.
-func (f *recordFacts) isConsistent(beside string) bool {
-	if f.kind == "" || f.resource == "" || beside != "" && beside != f.id {
+// isConsistent reports whether the facts belong to one change: its ID is composed of the others. headerID is the ID header;
+// "" if there is none.
+func (f *recordFacts) isConsistent(headerID string) bool {
+	if f.kind == "" || f.resource == "" || headerID != "" && headerID != f.id {
 		return false
 	}
 	if event.Type(f.kind).IsControl() {
@@ -74,13 +74,13 @@ func (f *recordFacts) emittedRecord() event.EmittedRecord {
 }
 
 // readHeaders identifies a record by its headers if the value is a row or absent. The ID contains the version.
-func readHeaders(id string, beside func(name string) string) (e event.EmittedRecord, ours bool) {
-	key := strings.Split(beside(HeaderKey), "/")
+func readHeaders(id string, header func(name string) string) (e event.EmittedRecord, ours bool) {
+	key := strings.Split(header(HeaderKey), "/")
 	if len(key) != 4 {
 		return event.EmittedRecord{}, false
 	}
 	f := recordFacts{
-		id: id, kind: beside(HeaderType), cluster: beside(HeaderCluster),
+		id: id, kind: header(HeaderType), cluster: header(HeaderCluster),
 		group: key[0], resource: key[1], namespace: key[2], name: key[3],
 	}
 	if f.group == "core" {

@@ -72,13 +72,13 @@ type subject struct {
 // redactBody returns body with its secret values redacted; body itself if there are none. hidden is the set of parts with a
 // value that became indistinguishable from others. An error describes the problem without quoting the body, which must not
 // be shown then.
-func (r *redactor) redactBody(body []byte, of subject) (redacted []byte, hidden objectParts, err error) {
+func (r *redactor) redactBody(body []byte, target subject) (redacted []byte, hidden objectParts, err error) {
 	t, trusted := r.others, r.paths == nil
-	if isSecret(of.resource) {
+	if isSecret(target.resource) {
 		t, trusted = r.secrets, false
 	}
 	w := redactionPass{
-		redactor: r, b: body, kind: of.resource.Kind, identity: of.identity, stored: of.stored, trusted: trusted,
+		redactor: r, b: body, kind: target.resource.Kind, identity: target.identity, stored: target.stored, trusted: trusted,
 	}
 	if err := w.redactObject(t); err != nil {
 		return nil, 0, err

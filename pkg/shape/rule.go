@@ -162,9 +162,9 @@ func (r *rule) redactBodies(o *event.Observation, older *staleObjects) {
 	for _, b := range o.Bodies {
 		if r.redactor != nil {
 			identity := identityOf(&event.Change{Resource: o.Resource, UID: b.UID, Name: b.Key})
-			of := subject{resource: o.Resource, identity: identity}
+			target := subject{resource: o.Resource, identity: identity}
 			var err error
-			if b.Raw, _, err = r.redactor.redactBody(b.Raw, of); err != nil {
+			if b.Raw, _, err = r.redactor.redactBody(b.Raw, target); err != nil {
 				continue
 			}
 		}
@@ -228,14 +228,14 @@ func (r *rule) redactChange(c *event.Change, last *[]byte) (hidden objectParts, 
 	if r.redactor == nil {
 		return 0, nil
 	}
-	of := subject{resource: c.Resource, identity: identityOf(c)}
+	target := subject{resource: c.Resource, identity: identityOf(c)}
 	for _, body := range [...]*[]byte{&c.Before, &c.After, last} {
-		of.stored = body == last
+		target.stored = body == last
 		if *body == nil {
 			continue
 		}
 		var in objectParts
-		if *body, in, err = r.redactor.redactBody(*body, of); err != nil {
+		if *body, in, err = r.redactor.redactBody(*body, target); err != nil {
 			return 0, err
 		}
 		hidden |= in

@@ -145,8 +145,8 @@ func (s *Shaper) RedactStoredBody(resource event.Resource, b *event.Body) (chang
 		return false
 	}
 	identity := identityOf(&event.Change{Resource: resource, UID: b.UID, Name: b.Key})
-	of := subject{resource: resource, identity: identity, stored: true}
-	redacted, _, err := r.redactBody(b.Raw, of)
+	target := subject{resource: resource, identity: identity, stored: true}
+	redacted, _, err := r.redactBody(b.Raw, target)
 	if err != nil {
 		redacted = nil
 	}

@@ -22,8 +22,8 @@ func (ambiguousError) Error() string {
 	return "a duplicate name in one object, or a name that is not UTF-8"
 }
 
-// entriesOf appends the members of an object to room.
-func entriesOf(object []byte, room []entry) ([]entry, error) {
+// entriesOf appends the members of an object to buffer.
+func entriesOf(object []byte, buffer []entry) ([]entry, error) {
 	var seen rawjson.Names
 	m := rawjson.EnterObject(object, 0)
 	for m.Next() {
@@ -35,12 +35,12 @@ func entriesOf(object []byte, room []entry) ([]entry, error) {
 			return nil, ambiguousError{}
 		}
 		end := rawjson.SkipString(object, m.Start)
-		room = append(room, entry{name: m.Key, key: object[m.Start:end], value: object[start:m.I]})
+		buffer = append(buffer, entry{name: m.Key, key: object[m.Start:end], value: object[start:m.I]})
 	}
 	if m.I < 0 {
 		return nil, rawjson.MalformedAt(m.I)
 	}
-	return room, nil
+	return buffer, nil
 }
 
 // elementsOf returns the elements of an array.
@@ -67,12 +67,12 @@ type pair struct {
 
 // pairsOf matches the members of two objects: first those of before, in order, then those that only after has.
 func pairsOf(before, after []byte) ([]pair, error) {
-	var room [2][24]entry
-	was, err := entriesOf(before, room[0][:0])
+	var buffer [2][24]entry
+	was, err := entriesOf(before, buffer[0][:0])
 	if err != nil {
 		return nil, err
 	}
-	is, err := entriesOf(after, room[1][:0])
+	is, err := entriesOf(after, buffer[1][:0])
 	if err != nil {
 		return nil, err
 	}
