@@ -34,8 +34,8 @@ var sectionTests = map[string][]string{
 		"pkg/event/change_test.go TestReemittedVersionsHaveAnotherID", "pkg/event/change_test.go TestChangesWithinASnapshotKeepTheirID",
 		"pkg/event/change_test.go TestDigestsDistinguishSetsInAnyOrder",
 	},
-	"What stays": {"tools/eventschema/schema_test.go TestAStrictSchemaCanFail", "tools/eventschema/schema_test.go TestPublishedSchemasAreUpToDate"},
-	"Samples":    {"pkg/format/samples_test.go TestTheDocumentationShowsTheSamples"},
+	"Compatibility": {"tools/eventschema/schema_test.go TestAStrictSchemaCanFail", "tools/eventschema/schema_test.go TestPublishedSchemasAreUpToDate"},
+	"Samples":       {"pkg/format/samples_test.go TestTheDocumentationShowsTheSamples"},
 	"The rules": {
 		"pkg/consumer/rules_test.go TestPageAndCodeHaveTheSameRules", "pkg/consumer/stream_test.go TestRulesRebuildTheStateOfTheCluster",
 		"pkg/consumer/stream_test.go TestRulesHoldForAnyPartitionOrder", "test/sinktest/suite.go testObjectsShareALane",

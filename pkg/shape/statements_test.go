@@ -56,7 +56,7 @@ var statements = map[string]map[string]string{
 		"- the existing contents":   "internal/journal/rewrite_test.go TestRewrittenDataIsLeftInNoFile; statements_test.go TestStoredChangesFollowTheCurrentRules; redact_test.go TestStoredValuesAreNotRedactedTwice; test/e2e/secrets_test.go TestAChangedRedactionLeavesNothingInPlain",
 		"- the next change of each": "seal_test.go TestFirstChangeUnderAnotherRedactionIsMarked; seal_test.go TestRedactionChangeIsMarkedOnceEmitted; pkg/format/samples_test.go TestEveryFormatIsTheDocumentedForm",
 	},
-	"What is remembered": {
+	"Stored digests": {
 		"To determine which part": "seal_test.go TestSummariesAreStoredEncrypted; seal_test.go TestSummaryUnderAnotherKeyIsLost",
 	},
 	"Annotations of Secrets that are shown": {
