@@ -7,34 +7,35 @@ import (
 	"time"
 )
 
-// maxLoggedReasons bounds the reasons that are logged of one trouble, so that a reason with a number in it does not fill the log.
+// maxLoggedReasons bounds the reasons that are logged during one failure, so that a reason that contains a number does not
+// fill the log.
 const maxLoggedReasons = 16
 
-// Condition is the condition of one thing. Its methods may be called concurrently. They do not wait for each other's lines
-// in the log.
+// Condition is the condition of one thing. It is safe for concurrent use, and its methods do not block on a slow log that
+// another goroutine writes to.
 type Condition struct {
-	reportTransition func(transition) // takes note of what is worth a line; called with mu held, does not wait
-	writeLines       func()           // writes what was noted; called without mu
+	reportTransition func(transition) // queues a transition for the log; called with mu held, does not block
+	writeLines       func()           // writes the queued transitions; called without mu
 
 	status       atomic.Pointer[Status]
-	timerRunning atomic.Bool // a timer of UpdateAfter runs
+	timerRunning atomic.Bool // a timer of UpdateAfter is running
 
 	mu           sync.Mutex
-	failingSince time.Time // when the trouble began; zero while all is well
+	failingSince time.Time // when the failure began; zero while OK
 	logged       map[statusKey]bool
 	timer        *time.Timer
-	updates      uint64 // a timer that was set before the last one is void
+	updates      uint64 // number of updates: a timer that was set before the last one is void
 	closed       bool
 }
 
-// transition is a change that is worth a line in the log.
+// transition is a change of status that is logged.
 type transition struct {
 	to     Status
-	lasted time.Duration // of the trouble that has ended; zero if there was none
+	lasted time.Duration // duration of the failure that has ended; zero if there was none
 	attrs  []any
 }
 
-// New returns a condition that starts in a state, without a line in the log.
+// New returns a condition that starts in a state. That is not logged.
 func New(log *slog.Logger, initial State) *Condition {
 	lines := newLogQueue(log)
 	return newCondition(initial, func(t transition) { lines.enqueue(t.logLine()) }, lines.writeQueued)
@@ -50,12 +51,11 @@ func newCondition(initial State, report func(transition), write func()) *Conditi
 	return c
 }
 
-// Status returns what was reported last. It never waits.
+// Status returns the last status. It never blocks.
 func (c *Condition) Status() Status { return *c.status.Load() }
 
-// Update reports what is the case now. Another state, or another reason for it, is one line in the log; attrs are further
-// attributes of that line, as slog takes them. Each reason is logged once in a trouble. It costs next to nothing while
-// nothing changes.
+// Update sets the status. A change of the state or of its reason is logged in one line; attrs are further attributes of that
+// line, as slog takes them. During one failure each reason is logged once. An update without a change costs next to nothing.
 func (c *Condition) Update(state State, reason, remedy string, attrs ...any) {
 	if !c.timerRunning.Load() && c.isUnchanged(state, reason, remedy) {
 		return
@@ -63,9 +63,9 @@ func (c *Condition) Update(state State, reason, remedy string, attrs ...any) {
 	c.UpdateIf(func(Status) bool { return true }, state, reason, remedy, attrs...)
 }
 
-// UpdateIf is Become where a fact holds of the status as it is now; otherwise it changes nothing. It is for answers that
-// overtake each other: one to a question from before the last change is no news. fact is called with the lock held, so that
-// nothing changes meanwhile; it must not wait, nor use the condition.
+// UpdateIf is Update if fact returns true for the current status; otherwise it changes nothing. It is for responses that may
+// overtake each other: the response to a request from before the last change is outdated. fact is called with the lock held;
+// it must not block, nor use the condition.
 func (c *Condition) UpdateIf(fact func(now Status) bool, state State, reason, remedy string, attrs ...any) {
 	c.mu.Lock()
 	if fact(c.Status()) {
@@ -76,8 +76,8 @@ func (c *Condition) UpdateIf(fact func(now Status) bool, state State, reason, re
 	c.writeLines()
 }
 
-// UpdateAfter enters a state after a delay, unless Become or UpdateAfter is called before. It is for trouble that comes and
-// goes: it is over once there was none for a while.
+// UpdateAfter sets a state after a delay, unless Update or UpdateAfter is called before that. It is for intermittent failures,
+// which end when none was observed for a while.
 func (c *Condition) UpdateAfter(delay time.Duration, state State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -90,7 +90,7 @@ func (c *Condition) UpdateAfter(delay time.Duration, state State) {
 	c.timer = time.AfterFunc(delay, func() { c.applyDelayed(number, state) })
 }
 
-// applyDelayed enters the state that a timer waited for, unless something else was reported in this moment.
+// applyDelayed sets the state of an expired timer, unless there was an update since the timer was set.
 func (c *Condition) applyDelayed(number uint64, state State) {
 	c.mu.Lock()
 	if c.updates == number {
@@ -101,7 +101,7 @@ func (c *Condition) applyDelayed(number uint64, state State) {
 	c.writeLines()
 }
 
-// Close ends a delay of UpdateAfter; nothing more is logged.
+// Close stops a pending UpdateAfter. Nothing is logged afterwards.
 func (c *Condition) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -114,7 +114,7 @@ func (c *Condition) isUnchanged(state State, reason, remedy string) bool {
 	return s.State.Name == state.Name && s.Reason == reason && s.Remedy == remedy
 }
 
-// stopTimer ends a delay. mu is held.
+// stopTimer stops a pending UpdateAfter. Requires c.mu.
 func (c *Condition) stopTimer() {
 	if c.timer != nil {
 		c.timer.Stop()
@@ -124,7 +124,7 @@ func (c *Condition) stopTimer() {
 	c.timerRunning.Store(false)
 }
 
-// storeStatus stores a status and reports what is worth a line. mu is held.
+// storeStatus stores a status and queues the log line for it, if there is one. Requires c.mu.
 func (c *Condition) storeStatus(next Status, attrs []any) {
 	before, now := c.status.Load(), time.Now()
 	next.Since = now
@@ -150,7 +150,7 @@ func (c *Condition) storeStatus(next Status, attrs []any) {
 	c.reportTransition(t)
 }
 
-// recordIfNew says whether a status was not logged yet in this trouble, and notes it. mu is held.
+// recordIfNew reports whether a status was not logged yet during this failure, and records it as logged. Requires c.mu.
 func (c *Condition) recordIfNew(s Status) bool {
 	if s.OK() {
 		return true

@@ -119,7 +119,7 @@ func TestAReasonThatNeverRepeatsDoesNotFillTheLog(t *testing.T) {
 		t.Errorf("%d lines", n)
 	}
 	if s := c.Status(); s.Reason != "try 999" {
-		t.Errorf("people read %q, not what was met last", s.Reason)
+		t.Errorf("the status has reason %q, not the last one", s.Reason)
 	}
 }
 
@@ -178,7 +178,7 @@ func TestNothingIsLoggedAfterClose(t *testing.T) {
 	})
 }
 
-// blockedWriter is a log that nobody reads.
+// blockedWriter is a log without a reader.
 type blockedWriter struct{ release chan struct{} }
 
 func (s blockedWriter) Write(p []byte) (int, error) {

@@ -1,10 +1,10 @@
-// Package condition keeps how something outside of this program is doing: a broker, a watched resource, a disk. A
-// [Condition] has one [Status] at a time: a state, the reason for it, what to do about it and since when it lasts.
+// Package condition tracks the condition of something outside of this program: a broker, a watched resource, a disk. A
+// [Condition] has one [Status] at a time: a state, its reason, a remedy, and when the state began.
 //
-// The owner of a condition reports what it sees with [Condition.Update], as often as it likes. The log gets one line per
-// change of state or reason, never one per retry, and a line with the duration when the trouble is over. Readiness, metrics
-// and the status page read [Condition.Status], which never waits for anybody.
+// The owner of a condition calls [Condition.Update] with every observation. The log gets one line per change of state or
+// reason, none per retry, and a line with the duration when the failure ends. Readiness, metrics and the status page read
+// [Condition.Status], which never blocks.
 //
-// A [Set] holds conditions of the same kind, such as one for each watched resource, and writes one line for all members that
-// meet the same fault at the same time. [Summarize] does the same for what people read.
+// A [Set] holds conditions of the same kind, such as one per watched resource, and logs one line for all members that fail for
+// the same reason at the same time. [Summarize] does the same for the status page.
 package condition

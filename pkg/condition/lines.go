@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// logQueue writes to the log in order, and without a lock: a log may wait for whoever reads it. Whoever comes while another
-// writes leaves its lines to that one. Safe for concurrent use.
+// logQueue writes lines to the log in order, without holding a lock: a log may block on its reader. A goroutine that adds a
+// line while another one writes leaves the line to that one. Safe for concurrent use.
 type logQueue struct {
 	log     *slog.Logger
-	writing chan struct{} // holds one element while somebody writes
+	writing chan struct{} // holds one element while a goroutine writes
 
 	mu     sync.Mutex
 	queued []logLine
@@ -27,7 +27,7 @@ type logLine struct {
 	attrs   []any
 }
 
-// logLine is what the log says of a transition. An empty message is no line.
+// logLine returns the line for a transition. A line with an empty message is not logged.
 func (t transition) logLine() logLine {
 	attrs := []any{"state", t.to.State.Name}
 	if t.to.Reason != "" {
@@ -42,7 +42,7 @@ func (t transition) logLine() logLine {
 	return logLine{t.to.State.Level, t.to.State.Message, append(attrs, t.attrs...)}
 }
 
-// enqueue queues a line; write writes it.
+// enqueue queues a line for writeQueued.
 func (l *logQueue) enqueue(next logLine) {
 	if next.message == "" {
 		return
@@ -52,19 +52,20 @@ func (l *logQueue) enqueue(next logLine) {
 	l.queued = append(l.queued, next)
 }
 
-// writeQueued writes what waits, unless another does.
+// writeQueued writes the queued lines, unless another goroutine does.
 func (l *logQueue) writeQueued() {
 	for l.hasQueued() {
 		select {
 		case l.writing <- struct{}{}:
 			l.writeBatch()
 		default:
-			return // whoever writes looks again
+			return // the goroutine that writes looks again
 		}
 	}
 }
 
-// drain writes what waits once nobody else writes: what was added before is in the log when it returns.
+// drain waits for a goroutine that writes, and writes the rest: when it returns, the log has every line that was enqueued
+// before the call.
 func (l *logQueue) drain() {
 	l.writing <- struct{}{}
 	l.writeBatch()
@@ -76,7 +77,7 @@ func (l *logQueue) hasQueued() bool {
 	return len(l.queued) > 0
 }
 
-// writeBatch writes what waits now. It ends the caller's turn.
+// writeBatch writes the lines queued now. The caller has put the element into l.writing; writeBatch takes it out.
 func (l *logQueue) writeBatch() {
 	l.mu.Lock()
 	next := l.queued

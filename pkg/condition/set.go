@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// A fault that hits many members hits them one after the other. A Set waits until no further member has changed for the
-// quiet time, but no longer than the limit, and then writes one line for each reason. The end of a fault, and what it has
-// cost, may come to each member at its own next attempt, so that it is waited for longer.
+// A fault of many members reaches them one after the other. A Set waits until no further member has changed for the quiet time,
+// but no longer than the maximum delay, and then logs one line per reason. Members notice a recovery, and what the fault cost,
+// at their own next attempts, so that these delays are longer.
 const (
 	quietTimeFault    = time.Second
 	maxDelayFault     = 5 * time.Second
@@ -20,20 +20,20 @@ const (
 	maxDelayRecovery  = 40 * time.Second
 )
 
-// maxNamesInLine bounds the names that a line gives of the members it is about.
+// maxNamesInLine bounds the members that a line names.
 const maxNamesInLine = 3
 
-// Set holds conditions of one kind by their names. Its methods may be called concurrently.
+// Set holds conditions of one kind by name. It is safe for concurrent use.
 type Set struct {
 	noun  string
 	lines *logQueue
 
 	mu           sync.Mutex
 	members      map[string]*Condition
-	pending      map[string]transition // since the last lines
-	events       map[string]transition // as well
-	loggedKeys   map[string]statusKey  // of members in trouble: what the log has of it
-	firstPending time.Time             // when the first of pending came
+	pending      map[string]transition // by member, since the last lines
+	events       map[string]transition // reported events, since the last lines
+	loggedKeys   map[string]statusKey  // of failing members: the status that is in the log
+	firstPending time.Time             // when the first of pending and events was added
 	timer        *time.Timer
 	closed       bool
 }
@@ -46,7 +46,7 @@ func NewSet(log *slog.Logger, noun string) *Set {
 	}
 }
 
-// Add returns a new condition with a name, in place of one that had the name: what happens to that is not logged any more.
+// Add returns a new condition with a name. It replaces one of that name, whose changes are not logged any more.
 func (s *Set) Add(name string, initial State) *Condition {
 	var c *Condition
 	c = newCondition(initial, func(t transition) { s.addTransition(name, c, t) }, func() {})
@@ -60,7 +60,7 @@ func (s *Set) Add(name string, initial State) *Condition {
 	return c
 }
 
-// Remove forgets a condition. What happens to it is not logged any more.
+// Remove removes a condition. Its changes are not logged any more.
 func (s *Set) Remove(name string) {
 	s.mu.Lock()
 	c := s.members[name]
@@ -73,16 +73,15 @@ func (s *Set) Remove(name string) {
 	}
 }
 
-// ReportEvent reports what happened to something once, whether it has a condition or not: it is always worth a line, and what
-// happens to many is one. attrs are those of Become.
+// ReportEvent logs a single event of something that may or may not have a condition. Every event is logged; equal events of
+// many share one line. attrs are those of Update.
 func (s *Set) ReportEvent(name string, what State, reason string, attrs ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.delayLines(func() { s.events[name] = transition{to: Status{State: what, Reason: reason}, attrs: attrs} })
 }
 
-// Close writes the lines that wait for others, and waits for those that another goroutine writes. Nothing is logged after
-// it.
+// Close writes the delayed lines and waits for those that another goroutine writes. Nothing is logged afterwards.
 func (s *Set) Close() {
 	s.mu.Lock()
 	if s.timer != nil {
@@ -94,8 +93,7 @@ func (s *Set) Close() {
 	s.lines.drain()
 }
 
-// addTransition keeps a transition of c for the next lines, unless c does not have its name any more. It is called with the lock of
-// c held.
+// addTransition keeps a transition of c for the next lines, unless c was replaced or removed. Requires c.mu.
 func (s *Set) addTransition(name string, c *Condition, t transition) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,7 +102,7 @@ func (s *Set) addTransition(name string, c *Condition, t transition) {
 	}
 }
 
-// delayLines adds to what the next lines are about, and puts them off. mu is held.
+// delayLines calls add, which adds to the next lines, and delays these. Requires s.mu.
 func (s *Set) delayLines(add func()) {
 	if s.closed {
 		return
@@ -135,26 +133,27 @@ func (s *Set) writePending() {
 	s.lines.writeQueued()
 }
 
-// queueLines queues one line for each status that members have entered, and for what happened. mu is held.
+// queueLines queues one line for each new status of members and for each kind of event. Requires s.mu.
 func (s *Set) queueLines() {
 	s.queueSummaries(s.events)
 	known := slices.Collect(maps.Values(s.loggedKeys))
 	for name, t := range s.pending {
-		before, inTrouble := s.loggedKeys[name]
+		before, wasFailing := s.loggedKeys[name]
 		now := t.to.similarityKey()
 		if t.to.OK() {
 			delete(s.loggedKeys, name)
 		} else {
 			s.loggedKeys[name] = now
 		}
-		if !inTrouble && t.to.OK() || inTrouble && (before == now || slices.Contains(known, now)) {
-			delete(s.pending, name) // over before it was worth a line; or another reason of the same trouble, and the log has it already
+		// Not logged: a failure that ended before its line was due, and another reason of a failure that the log has already.
+		if !wasFailing && t.to.OK() || wasFailing && (before == now || slices.Contains(known, now)) {
+			delete(s.pending, name)
 		}
 	}
 	s.queueSummaries(s.pending)
 }
 
-// queueSummaries queues one line for each status in a map of those of members, and empties it.
+// queueSummaries queues one line for each kind of status in a map by member, and empties the map.
 func (s *Set) queueSummaries(all map[string]transition) {
 	statuses := make(map[string]Status, len(all))
 	for name, t := range all {
@@ -173,7 +172,7 @@ func (s *Set) queueSummaries(all map[string]transition) {
 	clear(all)
 }
 
-// joinNames writes the first few of many.
+// joinNames joins the first few names and counts the others.
 func joinNames(all []string) string {
 	if len(all) <= maxNamesInLine {
 		return strings.Join(all, ", ")

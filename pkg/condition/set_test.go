@@ -11,8 +11,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
-// TestAFaultOfAllMembersIsLoggedInThreeLines has 180 members whose connections end together, who then find the port closed, each at its own
-// next attempt, and who come back when their back-off lets them.
+// TestAFaultOfAllMembersIsLoggedInThreeLines has 180 members: their connections end together, they find the port
+// closed, each at its own next attempt, and they recover when their back-off ends.
 func TestAFaultOfAllMembersIsLoggedInThreeLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logRecorder
@@ -97,7 +97,7 @@ func TestCloseWritesPendingLines(t *testing.T) {
 	})
 }
 
-// slowWriter is a log that takes a minute for each line.
+// slowWriter is a log that takes a minute per line.
 type slowWriter struct{ logRecorder }
 
 func (s *slowWriter) Write(p []byte) (int, error) {
@@ -105,7 +105,7 @@ func (s *slowWriter) Write(p []byte) (int, error) {
 	return s.logRecorder.Write(p)
 }
 
-// TestCloseWaitsForAConcurrentWriter closes a set whose timer has begun to write, with one more line that waits.
+// TestCloseWaitsForAConcurrentWriter closes a set while its timer writes and one more line is pending.
 func TestCloseWaitsForAConcurrentWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log slowWriter
@@ -121,7 +121,7 @@ func TestCloseWaitsForAConcurrentWriter(t *testing.T) {
 	})
 }
 
-// TestAReplacedMemberIsNotLogged is what happens, too, to one that changes in the moment in which it is removed.
+// TestAReplacedMemberIsNotLogged also covers a member that changes while it is being removed.
 func TestAReplacedMemberIsNotLogged(t *testing.T) {
 	var log logRecorder
 	set := condition.NewSet(logTo(&log), "resources")
@@ -145,7 +145,7 @@ func TestARemovedMembersNameCanBeReused(t *testing.T) {
 	})
 }
 
-// TestAnEventOfManyMembersIsOneLine has 180 members that lose something at positions of their own, and work on at once.
+// TestAnEventOfManyMembersIsOneLine has 180 members with the same event at positions of their own, which recover at once.
 func TestAnEventOfManyMembersIsOneLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logRecorder

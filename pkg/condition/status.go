@@ -9,18 +9,17 @@ import (
 	"time"
 )
 
-// Severity says what a state means for readiness.
+// Severity is what a state means for readiness.
 type Severity int
 
-// The severities. Everything but OK is trouble: it has a reason, and it ends with a line in the log.
+// The severities. A state other than OK is a failure: it has a reason, and its end is logged.
 const (
-	OK       Severity = iota // all is well
-	Degraded                 // people should know, and the exporter is ready all the same
-	NotReady                 // the exporter is not ready
+	OK       Severity = iota
+	Degraded          // a warning; the exporter is ready
+	NotReady          // the exporter is not ready
 )
 
-// State is what a condition can be in. States are declared once, as variables of the package that uses them, and are
-// distinguished by their names.
+// State is a state of a condition. Packages declare their states as variables; states are compared by name.
 type State struct {
 	Name     string // one word for metrics and the page, such as "unreachable"
 	Severity Severity
@@ -28,18 +27,18 @@ type State struct {
 	Level    slog.Level // of that line
 }
 
-// Status describes a condition at one moment. It is a value: nobody changes it.
+// Status is a condition at one moment.
 type Status struct {
 	State  State
-	Reason string    // why, in one sentence; "" when there is nothing to explain
-	Remedy string    // what a person can do about it; "" when waiting is all there is
+	Reason string    // why, in one sentence; "" if there is nothing to explain
+	Remedy string    // what the operator can do; "" if nothing but waiting
 	Since  time.Time // when the state was entered; another reason for the same state does not change it
 }
 
-// OK says whether all is well.
+// OK reports whether the state is not a failure.
 func (s Status) OK() bool { return s.State.Severity == OK }
 
-// Explanation is the reason and the remedy in one line; "" when all is well.
+// Explanation returns the reason and the remedy in one line; "" if OK.
 func (s Status) Explanation() string {
 	switch {
 	case s.OK():
@@ -50,7 +49,7 @@ func (s Status) Explanation() string {
 	return cmp.Or(s.Reason, s.State.Name) + "; " + s.Remedy
 }
 
-// NotReady is the explanation of what makes the exporter not ready; "" when it does not.
+// NotReady returns the explanation if the state makes the exporter not ready; else "".
 func (s Status) NotReady() string {
 	if s.State.Severity != NotReady {
 		return ""
@@ -77,11 +76,10 @@ type Summary struct {
 	Names  []string // sorted, at least one
 }
 
-// similarityKey is the key of statuses that are worth one line: numbers in reasons, such as ports and positions, do not make
-// faults different.
+// similarityKey identifies statuses that share a log line: numbers in reasons, such as ports and positions, do not matter.
 func (s Status) similarityKey() statusKey { return statusKey{s.State.Name, MaskNumbers(s.Reason)} }
 
-// MaskNumbers is a text with each number in it replaced: texts that are alike say the same of different things.
+// MaskNumbers replaces each number in a text by "#", so that equal faults of different things have equal texts.
 func MaskNumbers(text string) string {
 	var b strings.Builder
 	for i := range len(text) {
@@ -95,17 +93,17 @@ func MaskNumbers(text string) string {
 	return b.String()
 }
 
-// Summarize joins equal statuses: those with the same state, and reasons that are alike. The result is ordered by the first
-// name, whose reason it has.
+// Summarize joins similar statuses: those with the same state and with reasons that differ in numbers only. The result is
+// ordered by the first name of each, and has the reason of that one.
 func Summarize(statuses map[string]Status) []Summary {
-	places := map[statusKey]int{}
+	indexes := map[statusKey]int{}
 	var all []Summary
 	for _, name := range slices.Sorted(maps.Keys(statuses)) {
 		status := statuses[name]
-		at, known := places[status.similarityKey()]
+		at, known := indexes[status.similarityKey()]
 		if !known {
 			at = len(all)
-			places[status.similarityKey()] = at
+			indexes[status.similarityKey()] = at
 			all = append(all, Summary{Status: status})
 		}
 		all[at].Names = append(all[at].Names, name)

@@ -9,8 +9,8 @@ import (
 // between min·2ⁿ and min·2ⁿ⁺¹, evenly spread, and never less than min or more than max. Half of the longest wait is
 // fixed and half is random ("equal jitter"), so that items which failed together do not come back together.
 //
-// Unlike the default limiter of client-go there is no bucket shared by all items: a thousand items that failed in one
-// outage are a thousand independent waits. Only failing items are remembered; Forget must be called on success.
+// Unlike the default limiter of client-go it has no bucket that all items share: a thousand items that failed in one outage
+// wait independently. It holds memory for failing items only; Forget must be called on success.
 type Backoff[T comparable] struct {
 	min, max time.Duration
 	random   func() float64

@@ -7,13 +7,13 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Bucket lets tokens through at a steady rate with bursts. The zero value lets everything through.
+// Bucket is a token bucket: a steady rate with bursts. The zero value has no limit.
 type Bucket struct {
 	limiter *rate.Limiter // nil: no limit
 }
 
-// NewBucket returns a full Bucket that refills with perSecond tokens a second and holds at most burst. A rate of zero
-// or less means no limit; a burst below one is taken as one.
+// NewBucket returns a full Bucket that refills with perSecond tokens a second and holds at most burst. A rate of zero or less
+// is no limit; a burst below one counts as one.
 func NewBucket(perSecond float64, burst int) *Bucket {
 	if perSecond <= 0 {
 		return &Bucket{}
@@ -21,9 +21,8 @@ func NewBucket(perSecond float64, burst int) *Bucket {
 	return &Bucket{limiter: rate.NewLimiter(rate.Limit(perSecond), max(burst, 1))}
 }
 
-// Wait takes n tokens, waiting for them as long as it must, and returns nil; or the context's error when ctx ends
-// first. n may exceed the burst: the tokens are then taken in portions. A deadline that cannot be met is not an error
-// before it passes, unlike in rate.Limiter.
+// Wait waits for n tokens, takes them and returns nil, or the error of ctx when that ends first. n may exceed the burst: the
+// tokens are then taken in portions. Unlike in rate.Limiter, a deadline that cannot be met is no error before it passes.
 func (b *Bucket) Wait(ctx context.Context, n int) error {
 	if b.limiter == nil {
 		return ctx.Err()

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// GateState says what a [Gate] lets through.
+// GateState is what a [Gate] lets pass.
 type GateState int
 
 // The states of a gate.
 const (
-	Open    GateState = iota // everybody passes
-	Closed                   // nobody passes before the delay is over
-	Probing                  // the delay is over and one probe is under way; everybody else waits for its result
+	Open    GateState = iota // every caller passes
+	Closed                   // no caller passes before the delay is over
+	Probing                  // the delay is over and one probe has passed; all other callers wait for its result
 )
 
 // String returns "open", "closed" or "probing".
@@ -28,7 +28,7 @@ func (s GateState) String() string {
 	}
 }
 
-// GateStatus describes a gate at one moment.
+// GateStatus is the state of a gate at one moment.
 type GateStatus struct {
 	State  GateState
 	Reason string    // why it is not open; "" when open
@@ -37,11 +37,11 @@ type GateStatus struct {
 	Probes int       // failed probes since the outage began
 }
 
-// Gate keeps everybody away from something that is unavailable as a whole. It starts open. When it is closed, nobody
-// passes for a delay; then exactly one passes as a probe. The probe's success opens the gate for all; its failure
-// closes it again, for longer.
+// Gate blocks all attempts at something that is unavailable as a whole. It starts open. While it is closed, no caller passes
+// for a delay; then exactly one passes as a probe. The success of the probe opens the gate for all; its failure closes the gate
+// again, for longer.
 //
-// Who wants to pass calls [Gate.Wait] and, after trying, exactly one method of the [Pass].
+// A caller calls [Gate.Wait] before an attempt and exactly one method of the [Pass] after it.
 type Gate struct {
 	backoff *Backoff[struct{}]
 	min     time.Duration
@@ -49,14 +49,13 @@ type Gate struct {
 
 	mu         sync.Mutex
 	status     GateStatus
-	generation uint64        // changes with every decision, so that a late result of an older pass is known as such
-	changed    chan struct{} // closed and replaced with every decision
+	generation uint64        // changes with every change of status; a pass of an older generation reports an outdated result
+	changed    chan struct{} // closed and replaced with every change of status
 }
 
-// NewGate returns an open gate whose delays grow from min to max like those of a [Backoff] with the same random.
-// observe, which may be nil, is told when an outage begins and when it ends, not of the probes in between, so that a
-// log line per call is one per change of state. It is called in order and under the gate's lock: it must not call the
-// gate and must not block.
+// NewGate returns an open gate whose delays grow from min to max like those of a [Backoff] with the same random. observe, which
+// may be nil, is called when an outage begins and when it ends, not for the probes in between. It is called in order and under
+// the lock of the gate: it must not call the gate and must not block.
 func NewGate(min, max time.Duration, random func() float64, observe func(from, to GateStatus)) *Gate {
 	if observe == nil {
 		observe = func(GateStatus, GateStatus) {}
@@ -70,15 +69,15 @@ func NewGate(min, max time.Duration, random func() float64, observe func(from, t
 	}
 }
 
-// Status returns the present state.
+// Status returns the current state.
 func (g *Gate) Status() GateStatus {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.status
 }
 
-// Wait blocks until the caller may try, and returns the pass it must report with; or the context's error when ctx ends
-// first, without a pass.
+// Wait blocks until the caller may try, and returns the pass to report the result with. If ctx ends first, it returns the error
+// of ctx, and there is nothing to report.
 func (g *Gate) Wait(ctx context.Context) (Pass, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -94,7 +93,7 @@ func (g *Gate) Wait(ctx context.Context) (Pass, error) {
 	}
 }
 
-// tryPass returns a pass, or what to wait for: changed and, unless zero, delay, whichever is first.
+// tryPass returns a pass, or what to wait for: the first of changed and, unless zero, delay.
 func (g *Gate) tryPass() (pass Pass, ok bool, changed <-chan struct{}, delay time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -106,14 +105,14 @@ func (g *Gate) tryPass() (pass Pass, ok bool, changed <-chan struct{}, delay tim
 			return Pass{}, false, g.changed, delay
 		}
 		g.status.State = Probing
-		g.generation++ // the results of everybody who passed earlier no longer count
+		g.generation++ // results of earlier passes are outdated
 		return Pass{gate: g, generation: g.generation}, true, nil, 0
 	default:
 		return Pass{}, false, g.changed, 0
 	}
 }
 
-// awaitChange waits until changed is closed or, when delay is not zero, delay is over.
+// awaitChange waits until changed is closed or, if delay is not zero, delay has passed.
 func awaitChange(ctx context.Context, changed <-chan struct{}, delay time.Duration) error {
 	var expired <-chan time.Time
 	if delay > 0 {
@@ -130,14 +129,14 @@ func awaitChange(ctx context.Context, changed <-chan struct{}, delay time.Durati
 	return nil
 }
 
-// Pass is the permission to try once; its methods report the result. Results of tries that began before the gate
-// closed are ignored: one failure of many at once is enough to close it, and the probe's answer is newer than theirs.
+// Pass is the permission for one attempt; its methods report the result. Results of attempts that began before the gate closed
+// are ignored: one of many concurrent failures closes it, and the result of the probe is newer than theirs.
 type Pass struct {
 	gate       *Gate
 	generation uint64
 }
 
-// Succeeded reports that the far side answered. A probe's success opens the gate.
+// Succeeded reports that the peer answered. If the attempt was a probe, the gate opens.
 func (p Pass) Succeeded() {
 	g := p.gate
 	g.mu.Lock()
@@ -151,8 +150,8 @@ func (p Pass) Succeeded() {
 	g.observe(outage, g.status)
 }
 
-// Failed reports that the far side is unavailable and closes the gate: for after, but at least the gate's min, when the
-// far side asked for it (after > 0), else for the next delay of the gate's back-off.
+// Failed reports that the peer is unavailable and closes the gate: if the peer asked for time (after > 0), for that time, but at
+// least for the min of the gate; else for the next delay of its back-off.
 func (p Pass) Failed(reason string, after time.Duration) {
 	g := p.gate
 	g.mu.Lock()
@@ -176,8 +175,8 @@ func (p Pass) Failed(reason string, after time.Duration) {
 	}
 }
 
-// Abandoned reports that there is no result: the try was cancelled. An abandoned probe leaves the gate as it was before
-// it, for the next one to probe.
+// Abandoned reports that the attempt has no result, because it was cancelled. After an abandoned probe the next caller probes
+// at once.
 func (p Pass) Abandoned() {
 	g := p.gate
 	g.mu.Lock()
@@ -190,7 +189,7 @@ func (p Pass) Abandoned() {
 	g.setStatus(next)
 }
 
-// setStatus enters a new status and wakes everybody who waits. The caller holds g.mu.
+// setStatus sets a new status and wakes all waiting callers. Requires g.mu.
 func (g *Gate) setStatus(status GateStatus) {
 	g.status = status
 	g.generation++

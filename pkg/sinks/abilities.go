@@ -6,73 +6,76 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// What a sink can do beyond [Sink] it declares by implementing the interfaces of this file. All are optional. Of the methods
-// that name, replace or forget lanes (Lane, LaneTo, Resume, Repartitions, Repartition, Forget) one is called at a time.
+// A sink declares what it can do beyond [Sink] by implementing the interfaces of this file. All are optional. The methods that
+// name, replace or release lanes (Lane, LaneTo, ResumeLanes, PendingRepartitions, ApplyRepartition, ReleaseLanes) are called
+// one at a time.
 
 // Router is a sink that can deliver single changes to another topic, or subject, than its own.
 type Router interface {
 	Sink
 
-	// LaneTo is Lane for a change that is published with this topic. LaneTo with nil is Lane.
+	// LaneTo returns the lane of a change that is published with this topic. LaneTo with nil is Lane.
 	LaneTo(c *event.Change, topic *Template) (Lane, error)
 }
 
-// MultiDestination is a sink whose lanes lead to several destinations, each of which can reject everything while the others work.
+// MultiDestination is a sink whose lanes lead to several destinations, each of which can reject everything while the others
+// work.
 type MultiDestination interface {
 	Sink
 
-	// DestinationOf names what a lane leads to: a topic, with all its partitions. It may be called at any time.
+	// DestinationOf returns the name of what a lane leads to, such as a topic with all its partitions. It may be called at any
+	// time.
 	DestinationOf(lane Lane) string
 }
 
-// Concurrent is a sink that does best with another number of lanes at a time than the caller's default.
+// Concurrent is a sink that works best with another number of concurrent lanes than the caller's default.
 type Concurrent interface {
 	Sink
 
-	// Concurrency is how many lanes are worth publishing at the same time.
+	// Concurrency returns how many lanes should be published at the same time.
 	Concurrency() int
 }
 
-// Batched is a sink that does best with other batches than the caller's default.
+// Batched is a sink that works best with other batches than the caller's default.
 type Batched interface {
 	Sink
 
-	// BatchLimits is how much of a lane one Publish should be handed: messages, and bytes of changes.
+	// BatchLimits returns the largest batch of one Publish: messages, and bytes of changes.
 	BatchLimits() (messages int, bytes int64)
 }
 
-// RecordOmitter is a sink with no place for control records, such as gaps: it accepts them and counts them.
+// RecordOmitter is a sink whose destination has no place for control records, such as gaps: it accepts them and counts them.
 type RecordOmitter interface {
 	Sink
 
-	// OmittedRecords counts them.
+	// OmittedRecords returns their number.
 	OmittedRecords() uint64
 }
 
-// Pinger is a sink that can look for its destination when there is nothing to deliver, so that an idle exporter is not
-// taken for a working one.
+// Pinger is a sink that can check its destination when there is nothing to deliver, so that readiness of an idle exporter is
+// current.
 type Pinger interface {
 	Sink
 
-	// Ping returns nil when the destination can be reached and lets us in; its errors mean what those of Publish mean. It
-	// may run while others call Lane and Publish, and takes no longer than a few request timeouts.
+	// Ping returns nil if the destination can be reached and accepts the credentials. Its errors mean the same as those of
+	// Publish. It may run concurrently with Lane and Publish, and takes no longer than a few request timeouts.
 	Ping(ctx context.Context) error
 }
 
-// SlowdownReporter is a sink that knows when its destination makes it wait, without an error.
+// SlowdownReporter is a sink that knows when its destination delays it without an error, by a quota for example.
 type SlowdownReporter interface {
 	Sink
 
-	// SlowdownReason says why changes are delivered slowly, in one line; "" when they are not. It does not wait.
+	// SlowdownReason returns why changes are delivered slowly, in one line; "" if they are not. It does not block.
 	SlowdownReason() string
 }
 
-// Warner is a sink that knows how its destination may lose changes that it accepts, or why it is used in a lesser way.
+// Warner is a sink that knows how its destination may lose changes that it accepts, or why it uses a weaker mode.
 type Warner interface {
 	Sink
 
-	// Warnings says so, each in one line with the remedy; none when all is well. They stop nothing. The sink logs each
-	// when it begins. It does not wait.
+	// Warnings returns one line for each problem, with the remedy. They do not affect delivery or readiness. The sink logs each
+	// when it begins. It does not block.
 	Warnings() []string
 }
 
@@ -80,72 +83,71 @@ type Warner interface {
 type LaneReleaser interface {
 	Sink
 
-	// ReleaseLanes says that everything that was published through these lanes is accepted and stored as such, and that they have
-	// been idle for a while. They may be used again later.
+	// ReleaseLanes releases lanes that have been idle for a while: everything published through them is accepted and stored as
+	// such. They may be used again later.
 	ReleaseLanes(lanes []Lane)
 }
 
-// Repartitioner is a sink whose lanes can be replaced by others while it runs: a topic gets more partitions, or is found
-// to have any. Until Repartition is called, Lane goes on to name the old ones, so that an object never has changes on
-// their way through two lanes. // I3
+// Repartitioner is a sink whose lanes can be replaced by others while it runs, because a topic gets more partitions, or is
+// found to have any. Until ApplyRepartition is called, Lane returns the old ones, so that an object never has changes in flight
+// through two lanes. // I3
 type Repartitioner interface {
 	Sink
 
-	// ResumeLanes says in which lanes a process before has left changes undelivered. Lane names these, and no others for the
-	// objects that belong to them, until they are repartitioned. It is called before Lane and Repartitions.
+	// ResumeLanes passes the lanes in which an earlier process left changes undelivered. Lane returns these, and no others for
+	// the objects that belong to them, until they are repartitioned. It is called before Lane and PendingRepartitions.
 	ResumeLanes(lanes []Lane)
 
-	// PendingRepartitions says which lanes are to be replaced, until they are. It is asked several times a second and does not
-	// wait: what the destination has to be asked for, it asks in the background.
+	// PendingRepartitions returns which lanes have to be replaced, until they are. It is called several times a second and does
+	// not block: requests that it needs run in the background.
 	PendingRepartitions() []Repartition
 
-	// ApplyRepartition makes Lane name r.To for the objects of r.From from now on. Meanwhile nothing is published to these lanes;
-	// and unless they are gone, nothing of them is in doubt: their last Publish has succeeded.
+	// ApplyRepartition makes Lane return r.To for the objects of r.From from now on. Nothing is published to these lanes during
+	// the call; and unless they are lost, nothing of them is in doubt: their last Publish has succeeded.
 	ApplyRepartition(r Repartition)
 }
 
-// Repartition is a set of lanes that are to be replaced together.
+// Repartition is a set of lanes that have to be replaced together.
 type Repartition struct {
-	Reason string // for the log: `topic "x" has 6 partitions now, and had 3`; "" where there is nothing to tell
-	From   []Lane // what Lane names now
-	To     []Lane // what it is to name instead for the objects of From, and for no others
-	Lost   bool   // From takes nothing any more, ever: the destination has lost it with all that was in it
+	Reason string // for the log: `topic "x" has 6 partitions now, and had 3`; "" for no line
+	From   []Lane // what Lane returns now
+	To     []Lane // what it will return instead for the objects of From, and for no others
+	Lost   bool   // the destination has lost From with everything in it, and accepts nothing there any more
 }
 
-// SettleObserver is a sink with something to do when everything up to a message is settled.
+// SettleObserver is a sink that acts when everything up to a message is settled.
 type SettleObserver interface {
 	Sink
 
-	// ObserveSettled says that every message up to low is accepted or a durable dead letter, that the cursor that says so is
-	// stored, and that none of them is published any more. low does not fall, unless there was a [LostError]. Called by one
-	// goroutine at a time, concurrently with Publish; it does not wait.
+	// ObserveSettled is called when every message up to low is accepted or a durable dead letter, and the cursor is stored:
+	// none of them is published any more. low does not fall, except after a [LostError]. Calls are not concurrent with each
+	// other, but with Publish. It does not block.
 	ObserveSettled(low uint64)
 }
 
-// Stateful is a sink that can find out, after a crash, which of the messages that were in flight its destination has
-// accepted. What it needs for that is its state: a few bytes that the caller stores with every cursor, in the same
-// atomic write, and hands back at the next start. A sink that is not Stateful publishes such messages again.
+// Stateful is a sink that can find out, after a crash, which of the messages that were in flight its destination has accepted.
+// What it needs for that is its state: a few bytes that the caller stores with every cursor, in the same atomic write, and
+// passes back at the next start. A sink that is not Stateful publishes such messages again.
 //
-// A state is only as good as what the caller promises with it:
+// A state is only valid if the caller keeps these promises, otherwise a sink could take one message for another and count it as
+// accepted:
 //
-//   - It hands a state back under an exclusive lock, together with the very cursors it was stored with, and only when the
-//     sink will be asked to publish the same messages to the same lanes in the same order as the process before would
-//     have been. When a filter, the format or the destination has changed, there is no state.
-//   - After a RejectedError, what became of the message is durable before the next Publish of its lane.
-//
-// Else a sink could take one message for another and count it as accepted.
+//   - It passes a state back under an exclusive lock, together with the cursors that it was stored with, and only if the sink
+//     will get the same messages for the same lanes in the same order as it would have in the earlier process. If a filter, the
+//     format or the destination has changed, there is no state.
+//   - After a RejectedError, the outcome of the message is durable before the next Publish of its lane.
 type Stateful interface {
 	Sink
 
 	// RestoreState is called before any other method, and again after a [LostError], while nothing is published. state is what
-	// State returned when the cursors were stored that the caller begins with; nil when there is none. Messages with an
-	// offset above newest were never given to the process before. save stores State together with the cursors, and returns
-	// nil when both are durable; the sink may call it from Publish. An error says that state cannot be read; the sink then
-	// goes on as without one.
+	// State returned for the cursors that the caller starts from; nil if there is none. Messages with an offset above newest
+	// were never given to the earlier process. save stores State together with the cursors, and returns nil when both are
+	// durable; the sink may call it from Publish. After an error, which means that state cannot be decoded, the sink works as
+	// without one.
 	RestoreState(state []byte, newest uint64, save func(ctx context.Context) error) error
 
-	// State returns the state as it is now. The cursors it will be stored with were taken before: every message they
-	// pass was acknowledged, or is a durable dead letter, and no message up to low is published any more. Called
-	// concurrently with Publish; it does not block on the destination.
+	// State returns the current state. The cursors it will be stored with were taken before: every message they pass was
+	// acknowledged, or is a durable dead letter, and no message up to low is published any more. It is called concurrently
+	// with Publish and does not wait for the destination.
 	State(low uint64) []byte
 }

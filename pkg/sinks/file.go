@@ -1,14 +1,14 @@
 package sinks
 
 // File is a file that the configuration of a sink names: credentials and certificates, which the sink reads again for each
-// connection. Who starts it looks beforehand whether they are there.
+// connection. The exporter checks at start that they exist.
 type File struct {
-	Key  string // that names it, relative to the sink: "kafka.tls.caFile"
+	Key  string // the configuration key, relative to the sink: "kafka.tls.caFile"
 	Path string // as configured
-	PEM  bool   // certificates or a key, in PEM
+	PEM  bool   // holds certificates or a key, in PEM
 }
 
-// NamedFiles returns those of all that are configured.
+// NamedFiles returns the files that are configured.
 func NamedFiles(all ...File) []File {
 	var named []File
 	for _, f := range all {

@@ -13,7 +13,7 @@ import (
 var placeholders = []string{"cluster", "group", "version", "resource", "kind", "namespace", "name", "type"}
 
 // EmptyValue stands where a change has nothing to put in: the namespace of a cluster-scoped object, the namespace and the
-// name of a control record, such as a gap, which speaks of a whole resource.
+// name of a control record, such as a gap, which is about a whole resource.
 const EmptyValue = "_"
 
 // Template makes the name of a destination (a topic, a subject) from a change: "k8s.{group}.{resource}". It is
@@ -29,9 +29,9 @@ type templatePart struct {
 	placeholder string
 }
 
-// ParseTemplate reads a template. Placeholders are {cluster} {group} {version} {resource} {kind} {namespace} {name}
-// {type}; everything else is taken literally, and there is no way to write a literal brace. Its errors name what was
-// found, the position of it (the first byte is 1), and what is allowed.
+// ParseTemplate parses a template. Placeholders are {cluster} {group} {version} {resource} {kind} {namespace} {name} {type};
+// everything else is literal text, which cannot contain braces. Its errors contain the text that was found, its position (the
+// first byte is 1), and what is allowed.
 func ParseTemplate(text string) (*Template, error) {
 	if text == "" {
 		return nil, errors.New("empty template: write a name such as k8s.{group}.{resource}")
@@ -48,7 +48,7 @@ func ParseTemplate(text string) (*Template, error) {
 	return t, nil
 }
 
-// parsePart reads the part that begins at byte at and says where the next one begins.
+// parsePart parses the part at byte at and returns where the next one begins.
 func parsePart(text string, at int) (templatePart, int, error) {
 	switch text[at] {
 	case '}':
@@ -79,18 +79,18 @@ func parsePlaceholder(text string, at int) (templatePart, int, error) {
 // String returns the template as it was written.
 func (t *Template) String() string { return t.text }
 
-// UsesPlaceholder says whether the template has the placeholder of that name, written without braces: Uses("name").
+// UsesPlaceholder reports whether the template has the placeholder of that name, written without braces: Uses("name").
 func (t *Template) UsesPlaceholder(placeholder string) bool {
 	return placeholder != "" && slices.ContainsFunc(t.parts, func(p templatePart) bool { return p.placeholder == placeholder })
 }
 
-// IsConstant says whether the template has no placeholder, so that its text is the name for every change.
+// IsConstant reports whether the template has no placeholder: its text is the name for every change.
 func (t *Template) IsConstant() bool {
 	return !slices.ContainsFunc(t.parts, func(p templatePart) bool { return p.placeholder != "" })
 }
 
-// AppendName appends the name for c to dst and returns the extended slice. escape appends a value in a form the destination
-// can take and returns the extended slice; nil takes values as they are. Literal text is never escaped. The core group
+// AppendName appends the name for c to dst and returns the extended slice. escape appends a value in a form that the
+// destination accepts and returns the extended slice; nil appends values unchanged. Literal text is never escaped. The core group
 // is "core", any other empty value is [EmptyValue].
 func (t *Template) AppendName(dst []byte, c *event.Change, escape func(dst []byte, token string) []byte) []byte {
 	for _, p := range t.parts {
@@ -106,7 +106,7 @@ func (t *Template) AppendName(dst []byte, c *event.Change, escape func(dst []byt
 	return dst
 }
 
-// placeholderValue returns what a placeholder stands for; never an empty string.
+// placeholderValue returns the value of a placeholder; never an empty string.
 func placeholderValue(placeholder string, c *event.Change) string {
 	var v string
 	switch placeholder {

@@ -9,7 +9,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/format"
 )
 
-// linePrefixes are how the lines of all formats begin: the format of a file may be another one than last time.
+// linePrefixes are the beginnings of lines in all formats: the format of a file may have changed since the last run.
 var linePrefixes = func() (all [][]byte) {
 	for _, f := range format.All() {
 		if f.NeedsHeaders() {
@@ -23,8 +23,8 @@ var linePrefixes = func() (all [][]byte) {
 	return all
 }()
 
-// checkOwnFile returns an error unless a file of size bytes begins as ours do, or is empty. A crash may have left no more than a
-// part of the first line.
+// checkOwnFile returns an error unless a file of size bytes is empty or begins with a line of the exporter. After a crash it may
+// hold only a part of its first line.
 func checkOwnFile(f io.ReaderAt, size int64) error {
 	begin := make([]byte, min(size, 64))
 	if _, err := f.ReadAt(begin, 0); err != nil {
@@ -36,5 +36,5 @@ func checkOwnFile(f io.ReaderAt, size int64) error {
 		}
 	}
 	line, _, _ := bytes.Cut(begin, []byte("\n"))
-	return fmt.Errorf("this file holds something else than changes (it begins with %q): name another one", line)
+	return fmt.Errorf("this file does not hold changes (it begins with %q): use another path", line)
 }

@@ -15,32 +15,32 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// onlyLane is the only one: lines have one order.
+// onlyLane is the only lane: the lines have one order.
 const onlyLane sinks.Lane = "lines"
 
-// maxWriteBytes is about what one write holds, in bytes. A batch can be many times that; a buffer for all of it would cost
-// more than the writes it saves.
+// maxWriteBytes is about the size of one write. A batch can be many times larger; a buffer for all of it would cost more than
+// the writes it saves.
 const maxWriteBytes = 1 << 20
 
-// Sink writes JSON lines. Its methods are called as [sinks.Sink] says; there is one lane, so one Publish at a time.
+// Sink writes JSON lines. It is used as defined by [sinks.Sink]; with one lane, there is one Publish at a time.
 type Sink struct {
 	out     *os.File
-	path    string // of a file opened here, which is closed here, and opened again when the name is another file's; else ""
+	path    string // of a file that the sink opens, reopens after a rotation, and closes; "" for standard output
 	format  format.Format
-	regular bool // a file that can be cut back and made durable; otherwise a pipe or a terminal
+	regular bool // a file that can be truncated and synced; otherwise a pipe or a terminal
 
 	buf     []byte
-	writing chan error // gives the result of the running write; nil when there is none
+	writing chan error // receives the result of the running write; nil if there is none
 
-	// What follows belongs to the running write, or to Publish when there is none.
+	// The following belong to the running write, or to Publish if there is none.
 	endOfLines int64 // where the last acknowledged line ends, in bytes; regular files only
-	torn       bool  // something of ours may stand behind the last acknowledged line
+	torn       bool  // part of a write may follow the last acknowledged line
 }
 
 var _ sinks.Sink = (*Sink)(nil)
 
-// New opens the file, if there is one, and cuts off a torn last line. Its errors name the file. A line has no place for
-// what stands beside a value, so formats that need it are refused.
+// New opens the file, if one is configured, and truncates a torn last line. Its errors name the file. Formats with a key or
+// headers are rejected, because a line has no place for these.
 func New(cfg Config, f format.Format) (*Sink, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func New(cfg Config, f format.Format) (*Sink, error) {
 	return s, nil
 }
 
-// newOn makes a sink that writes in the format f to out, which stays the caller's.
+// newOn returns a sink that writes in the format f to out, which the caller owns.
 func newOn(out *os.File, f format.Format) (*Sink, error) {
 	info, err := out.Stat()
 	if err != nil {
@@ -72,7 +72,7 @@ func newOn(out *os.File, f format.Format) (*Sink, error) {
 	return s, s.adoptFile(info.Size())
 }
 
-// openPath opens the file, or creates it.
+// openPath opens or creates the file.
 func (s *Sink) openPath() error {
 	out, err := openFile(s.path)
 	if err != nil {
@@ -86,21 +86,21 @@ func (s *Sink) openPath() error {
 	return nil
 }
 
-// adoptFile finds the end of the last whole line of a file of this size, and cuts off what stands behind it. A file that
-// somebody else has written is refused: nothing of it is cut.
+// adoptFile finds the end of the last complete line of a file of this size, and truncates the file there. A file that another
+// program has written is rejected and not modified.
 func (s *Sink) adoptFile(size int64) (err error) {
 	if err := checkOwnFile(s.out, size); err != nil {
 		return err
 	}
 	if s.endOfLines, err = lastLineEnd(s.out, size); err != nil {
-		return fmt.Errorf("look for the last whole line: %w", err)
+		return fmt.Errorf("find the last complete line: %w", err)
 	}
 	s.torn = s.endOfLines < size
 	return s.truncateTornLine(size)
 }
 
-// followRotation takes up what has become of the file between two batches: it was renamed or deleted, and the lines go to a new one
-// of its name; it was emptied (copytruncate), and they go on at its end, wherever that is now.
+// followRotation handles what happened to the file since the last batch: if it was renamed or deleted, lines continue in a new
+// file of its path; if it was truncated (copytruncate), at its current end.
 func (s *Sink) followRotation() error {
 	if !s.regular {
 		return nil
@@ -128,15 +128,15 @@ func (s *Sink) followRotation() error {
 	return s.truncateTornLine(info.Size())
 }
 
-// canRead tells a file of our own from standard output redirected to one, which is open for writing only: where others
-// may write too, nothing is cut.
+// canRead distinguishes a file that the sink opened from standard output redirected to one, which is open for writing only and
+// is not truncated: other programs may write to it as well.
 func canRead(f *os.File) bool {
 	_, err := f.ReadAt(make([]byte, 1), 0)
 	return err == nil || errors.Is(err, io.EOF)
 }
 
-// openFile opens or creates a file to append to. A new file's directory entry is made durable as well: lines that are
-// acknowledged must not vanish with the name of their file.
+// openFile opens or creates a file to append to. It syncs the directory of a new file: acknowledged lines must not vanish with
+// the name of their file.
 func openFile(path string) (*os.File, error) {
 	const flags = os.O_RDWR | os.O_APPEND
 	if f, err := os.OpenFile(path, flags, 0); !errors.Is(err, os.ErrNotExist) {
@@ -156,7 +156,7 @@ func openFile(path string) (*os.File, error) {
 	return f, nil
 }
 
-// lastLineEnd returns the offset behind the last newline of a file of size bytes.
+// lastLineEnd returns the offset after the last newline of a file of size bytes.
 func lastLineEnd(f io.ReaderAt, size int64) (int64, error) {
 	block := make([]byte, 64<<10)
 	for end := size; end > 0; {
@@ -173,16 +173,16 @@ func lastLineEnd(f io.ReaderAt, size int64) (int64, error) {
 	return 0, nil
 }
 
-// Lane returns the one lane.
+// Lane implements [sinks.Sink].
 func (s *Sink) Lane(*event.Change) (sinks.Lane, error) { return onlyLane, nil }
 
-// Publish writes the batch, and to a file also syncs it once, at its end: a file takes the batch as a whole or nothing of
-// it. A pipe keeps what it took. When ctx ends first, the write goes on by itself; the next Publish or Close waits for it.
+// Publish implements [sinks.Sink]. A file is synced once, at the end of the batch: it gets the complete batch or nothing of it.
+// Writes to a pipe cannot be taken back. If ctx ends during a write, that continues; the next Publish or Close waits for it.
 func (s *Sink) Publish(ctx context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	if s.writing != nil { // of a Publish whose ctx ended; it reports to nobody, and its messages are in this batch again
+	if s.writing != nil { // of a Publish whose ctx ended: its result is ignored, and its messages are in this batch again
 		if _, err := s.awaitWrite(ctx); err != nil {
 			return 0, err
 		}
@@ -208,7 +208,7 @@ func (s *Sink) Publish(ctx context.Context, _ sinks.Lane, batch []sinks.Message)
 	return accepted, nil
 }
 
-// awaitWrite waits for the running write and returns how it failed, or for the end of ctx, which is err.
+// awaitWrite waits for the running write and returns its error as failure. If ctx ends first, it returns that error as err.
 func (s *Sink) awaitWrite(ctx context.Context) (failure, err error) {
 	select {
 	case failure = <-s.writing:
@@ -219,14 +219,14 @@ func (s *Sink) awaitWrite(ctx context.Context) (failure, err error) {
 	}
 }
 
-// encodeLines fills the buffer for one write and returns how many messages it holds: one at least.
+// encodeLines fills the buffer for one write and returns how many messages it holds, at least one.
 func (s *Sink) encodeLines(batch []sinks.Message) (n int) {
-	if cap(s.buf) > 2*maxWriteBytes { // a large message was here
+	if cap(s.buf) > 2*maxWriteBytes { // a large message enlarged it
 		s.buf = nil
 	}
 	s.buf = slices.Grow(s.buf[:0], maxWriteBytes+maxWriteBytes/4)
 	if s.torn && !s.regular {
-		s.buf = append(s.buf, '\n') // a pipe cannot be cut back: end the broken line, so that it spoils no other
+		s.buf = append(s.buf, '\n') // a pipe cannot be truncated: end the torn line, so that it does not corrupt the next
 	}
 	for n < len(batch) && (n == 0 || len(s.buf) < maxWriteBytes) {
 		s.buf = append(s.format.AppendValue(s.buf, batch[n].Change), '\n')
@@ -235,8 +235,9 @@ func (s *Sink) encodeLines(batch []sinks.Message) (n int) {
 	return n
 }
 
-// writeBuffer writes the buffer; first and last tell its place in the batch, which is made durable at its end. After an error,
-// nothing of the batch counts: a file is cut back, at once or, if that fails too, before the next batch.
+// writeBuffer writes the buffer; first and last mean that it is the first and the last write of the batch. The last one is
+// synced. After an error nothing of the batch counts: the file is truncated, at once or, if that fails too, before the next
+// batch.
 func (s *Sink) writeBuffer(first, last bool) error {
 	if !s.regular {
 		n, err := s.out.Write(s.buf)
@@ -267,19 +268,19 @@ func (s *Sink) writeBuffer(first, last bool) error {
 	return nil
 }
 
-// truncateTornLine cuts off what of ours stands behind the last whole line in a file of this size. One that was made shorter meanwhile
-// has nothing of the kind.
+// truncateTornLine truncates a file of this size after the last acknowledged line, if a write has failed. A file that has become
+// shorter meanwhile holds nothing of that write.
 func (s *Sink) truncateTornLine(size int64) error {
 	if s.torn && size > s.endOfLines {
 		if err := s.out.Truncate(s.endOfLines); err != nil {
-			return fmt.Errorf("cut off a torn line: %w", err)
+			return fmt.Errorf("truncate a torn line: %w", err)
 		}
 	}
 	s.torn = false
 	return nil
 }
 
-// displayName is that of the file, for people.
+// displayName returns the path of the file for errors.
 func (s *Sink) displayName() string {
 	if s.path != "" {
 		return s.path

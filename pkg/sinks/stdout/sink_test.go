@@ -192,7 +192,7 @@ func TestAFailedWriteIsTruncatedBeforeTheNext(t *testing.T) {
 	}
 }
 
-// newLargeBatch is of several writes.
+// newLargeBatch returns a batch of several writes.
 func newLargeBatch(messages int) []sinks.Message {
 	var names []string
 	for i := range messages {
@@ -413,7 +413,7 @@ func TestAForeignFileIsRejectedAndNotModified(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := New(Config{Path: path}, format.JSON)
-		if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "name another one") {
+		if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "use another path") {
 			t.Errorf("%q: %v", foreign, err)
 		}
 		if content, err := os.ReadFile(path); err != nil || string(content) != foreign {
@@ -422,8 +422,8 @@ func TestAForeignFileIsRejectedAndNotModified(t *testing.T) {
 	}
 }
 
-// TestAForeignFileInPlaceOfOursBlocksUntilRemoved has somebody else write a file of the name after a rename: it is waited for until it
-// is gone.
+// TestAForeignFileInPlaceOfOursBlocksUntilRemoved: after a rename another program creates a file of the path. The sink is
+// unavailable until that is removed.
 func TestAForeignFileInPlaceOfOursBlocksUntilRemoved(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out")
 	s := newSink(t, path)
@@ -432,7 +432,7 @@ func TestAForeignFileInPlaceOfOursBlocksUntilRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	var away *sinks.UnavailableError
-	if n, err := s.Publish(t.Context(), onlyLane, newBatch("two")); n != 0 || !errors.As(err, &away) || !strings.Contains(away.Reason, "name another one") {
+	if n, err := s.Publish(t.Context(), onlyLane, newBatch("two")); n != 0 || !errors.As(err, &away) || !strings.Contains(away.Reason, "use another path") {
 		t.Errorf("%d, %v", n, err)
 	}
 	if err := os.Remove(path); err != nil {
@@ -444,7 +444,7 @@ func TestAForeignFileInPlaceOfOursBlocksUntilRemoved(t *testing.T) {
 	}
 }
 
-// TestAnotherFormatContinuesInTheSameFile has the configuration edited between two runs.
+// TestAnotherFormatContinuesInTheSameFile: the configured format changes between two runs.
 func TestAnotherFormatContinuesInTheSameFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out")
 	for _, f := range []format.Format{format.JSON, format.CloudEventsStructured, format.JSON} {

@@ -17,28 +17,28 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// Config says where and how to post. Zero values mean the defaults written at each field; [Config.SetDefaults] fills them
-// in.
+// Config is the configuration of a webhook. Zero values mean the default documented at each field; [Config.SetDefaults] sets
+// them.
 type Config struct {
-	// URL takes the requests: https://host/path, or http:// where the network is trusted. Required. Nothing behind the host
-	// is ever shown: it may hold a token.
+	// URL receives the requests: https://host/path, or http:// on a trusted network. Required. Only its scheme and host are
+	// ever shown: the rest may hold a token.
 	URL string `mapstructure:"url"`
-	// Batch is how many events one request may hold, as a JSON array (batched mode). It needs the format
-	// cloudevents-structured, and lets the receiver refuse only whole requests. Default 1: no array.
+	// Batch is how many events one request may hold, as a JSON array (batched mode). It requires the format
+	// cloudevents-structured; the receiver can only reject a request as a whole. Default 1: no array.
 	Batch int `mapstructure:"batch"`
-	// Lanes is the number of lanes objects hash to; each has one request at a time. Another number makes other lanes, whose
-	// cursors start anew. Default 16, at most 1024.
+	// Lanes is the number of lanes that objects hash to; each has one request at a time. With another number, lanes and their
+	// cursors start again. Default 16, at most 1024.
 	Lanes int `mapstructure:"lanes"`
-	// Timeout bounds one request with its answer. Default 15s.
+	// Timeout bounds one request with its response. Default 15s.
 	Timeout time.Duration `mapstructure:"timeout"`
 	// BearerTokenFile is the path of a file with a token for the Authorization header, read for each request.
 	BearerTokenFile string `mapstructure:"bearerTokenFile"`
 	// Headers are sent with each request.
 	Headers []Header `mapstructure:"headers"`
-	// AllowCleartextCredentials says that whoever sees the network may read what authenticates: without it, a token, a
-	// header from a file or one that names a credential needs https, unless the receiver is on loopback.
+	// AllowCleartextCredentials declares the network trusted with credentials: otherwise a token, a header from a file, or a
+	// header with the name of a credential requires https, unless the receiver is on loopback.
 	AllowCleartextCredentials bool `mapstructure:"allowCleartextCredentials"`
-	// TLS names files for https. They are read again for each connection, so that rotated ones are taken up.
+	// TLS names files for https. They are read again for each connection, so that rotated files need no restart.
 	TLS TLS `mapstructure:"tls"`
 }
 
@@ -46,7 +46,7 @@ type Config struct {
 type Header struct {
 	// Name of the header.
 	Name string `mapstructure:"name"`
-	// Value of the header, where it is no secret.
+	// Value of the header, if it is not a secret.
 	Value string `mapstructure:"value"`
 	// File is the path of a file with the value, read for each request.
 	File string `mapstructure:"file"`
@@ -54,7 +54,7 @@ type Header struct {
 
 // TLS names the files of a TLS connection.
 type TLS struct {
-	// CA is a file of PEM certificates to trust instead of the system's.
+	// CA is a file of PEM certificates that are trusted instead of the system's.
 	CA string `mapstructure:"ca"`
 	// Cert is the file of a client certificate, with Key: both or none.
 	Cert string `mapstructure:"cert"`
@@ -69,13 +69,13 @@ const (
 	defaultTimeout = 15 * time.Second
 )
 
-// SetDefaults fills in the default of every field that is zero and has one.
+// SetDefaults sets the default of every zero field that has one.
 func (c *Config) SetDefaults() {
 	c.Batch, c.Lanes, c.Timeout = cmp.Or(c.Batch, 1), cmp.Or(c.Lanes, defaultLanes), cmp.Or(c.Timeout, defaultTimeout)
 }
 
-// Validate checks everything that can be known without files and network, with defaults in the place of zero values.
-// Each of the joined errors names the path of its field. None holds a secret.
+// Validate checks everything that needs neither files nor network, with defaults for zero values. Each of the joined errors
+// names the path of its field. None contains a secret.
 func (c Config) Validate() error {
 	c.SetDefaults()
 	errs := []error{
@@ -99,7 +99,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Origin is the scheme and host of the URL. What is behind them may hold a secret.
+// Origin returns the scheme and host of the URL. The rest may hold a secret.
 func (c Config) Origin() string {
 	u, err := url.Parse(c.URL)
 	if err != nil {
@@ -113,9 +113,9 @@ func (c Config) ValidateFormat(f format.Format) error {
 	c.SetDefaults()
 	switch {
 	case f != format.CloudEvents && f != format.CloudEventsStructured:
-		return fmt.Errorf("a webhook takes CloudEvents; write cloudevents or cloudevents-structured, not %s", f)
+		return fmt.Errorf("a webhook requires CloudEvents; use the format cloudevents or cloudevents-structured, not %s", f)
 	case c.Batch > 1 && f != format.CloudEventsStructured:
-		return errors.New("webhook.batch puts events into a JSON array, which needs cloudevents-structured")
+		return errors.New("webhook.batch puts events into a JSON array, which requires cloudevents-structured")
 	}
 	return nil
 }
@@ -153,13 +153,13 @@ func isPort(text string) bool {
 	return err == nil && n > 0
 }
 
-// isCleartext says whether requests leave this machine readable.
+// isCleartext reports whether requests leave this machine unencrypted.
 func (c Config) isCleartext() bool {
 	u, err := url.Parse(c.URL)
 	return err == nil && u.Scheme == "http" && u.Hostname() != "localhost" && !net.ParseIP(u.Hostname()).IsLoopback()
 }
 
-// validateCleartext sees to it that nothing that authenticates crosses the network readable by mistake.
+// validateCleartext rejects credentials that would cross the network unencrypted, unless that is allowed.
 func (c Config) validateCleartext() error {
 	if c.AllowCleartextCredentials || !c.isCleartext() {
 		return nil
@@ -176,14 +176,14 @@ func (c Config) validateCleartext() error {
 	if carries == "" {
 		return nil
 	}
-	return fmt.Errorf("http:// sends %s readable; write https://, "+
-		"or say webhook.allowCleartextCredentials: true where the network is trusted", carries)
+	return fmt.Errorf("http:// sends %s unencrypted; use https://, "+
+		"or set webhook.allowCleartextCredentials: true on a trusted network", carries)
 }
 
-// credentialHeader finds the names of headers that authenticate.
+// credentialHeader matches the names of headers that authenticate.
 var credentialHeader = regexp.MustCompile(`(?i)auth|cookie|token|secret|password|credential|key|signature`)
 
-// Files are the files that the sink reads for its requests.
+// Files returns the files that the sink reads for its requests.
 func (c Config) Files() []sinks.File {
 	files := []sinks.File{
 		{Key: "webhook.bearerTokenFile", Path: c.BearerTokenFile}, {Key: "webhook.tls.ca", Path: c.TLS.CA, PEM: true},
@@ -195,21 +195,21 @@ func (c Config) Files() []sinks.File {
 	return sinks.NamedFiles(files...)
 }
 
-// headerName is a token (RFC 9110, section 5.1).
+// headerName matches a token (RFC 9110, section 5.1).
 var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
 
 func (c Config) validateHeader(h Header, taken map[string]bool) error {
 	name := http.CanonicalHeaderKey(h.Name)
 	switch {
 	case !headerName.MatchString(h.Name):
-		return fmt.Errorf("%q is no name of a header", h.Name)
+		return fmt.Errorf("%q is not a header name", h.Name)
 	case taken[name]:
 		return fmt.Errorf("%s is given twice", name)
 	case slices.Contains([]string{"Host", "Content-Type", "Content-Length", "Transfer-Encoding"}, name) ||
 		strings.HasPrefix(name, "Ce-"):
 		return fmt.Errorf("%s is set by the exporter", name)
 	case name == "Authorization" && c.BearerTokenFile != "":
-		return errors.New("webhook.bearerTokenFile sets Authorization, too; use one of them")
+		return errors.New("webhook.bearerTokenFile sets Authorization as well; use only one of them")
 	case (h.Value == "") == (h.File == ""):
 		return fmt.Errorf("%s needs either a value or a file", name)
 	case !isHeaderValue(h.Value):
@@ -218,7 +218,7 @@ func (c Config) validateHeader(h Header, taken map[string]bool) error {
 	return nil
 }
 
-// isHeaderValue says whether a header can have the value (RFC 9110, section 5.5).
+// isHeaderValue reports whether a header can have the value (RFC 9110, section 5.5).
 func isHeaderValue(value string) bool {
 	return strings.IndexFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) < 0
 }

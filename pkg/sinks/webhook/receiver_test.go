@@ -17,14 +17,14 @@ import (
 
 func TestMain(m *testing.M) { leaks.Main(m) }
 
-// receiver takes CloudEvents over HTTP in all three modes, and fails as a test tells it to.
+// receiver accepts CloudEvents over HTTP in all three modes, with the failures that a test configures.
 type receiver struct {
 	t    testing.TB
 	http *httptest.Server
-	down atomic.Bool // every connection is broken before anything is taken
-	busy atomic.Bool // every request is answered by 429
-	// respond, if set, says what becomes of a request: its status, and whether the events are taken. A status of 0 breaks
-	// the connection.
+	down atomic.Bool // every connection is broken before an event is accepted
+	busy atomic.Bool // every request gets 429
+	// respond, if set, returns the status of a response, and whether the events are accepted. A status of 0 breaks the
+	// connection.
 	respond func(n int64, r *http.Request, body []byte) (status int, take bool)
 
 	requests atomic.Int64

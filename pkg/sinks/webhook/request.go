@@ -20,15 +20,15 @@ import (
 )
 
 const (
-	maxResponseBytes = 64 << 10 // of an answer that much is read, so that the connection can be used again
-	maxQuotedBytes   = 200      // and that much of it is quoted, in bytes
-	maxSecretBytes   = 1 << 20  // a larger file with a secret is a wrong path
+	maxResponseBytes = 64 << 10 // of a response, so much is read, so that the connection can be reused
+	maxQuotedBytes   = 200      // and so much is quoted in errors
+	maxSecretBytes   = 1 << 20  // a larger file is not a secret: its path is wrong
 	dialTimeout      = 5 * time.Second
 	idleTimeout      = 90 * time.Second
-	maxRetryAfter    = 10 * time.Minute // what a receiver may ask for in Retry-After
+	maxRetryAfter    = 10 * time.Minute // the longest Retry-After that is respected
 )
 
-// newClient makes a client that goes nowhere but to the configured host.
+// newClient returns a client that connects to the configured host only.
 func newClient(cfg Config) *http.Client {
 	return &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -42,7 +42,7 @@ func newClient(cfg Config) *http.Client {
 	}
 }
 
-// dialTLS makes a TLS connection with the files as they are now.
+// dialTLS opens a TLS connection with the current contents of the files.
 func (t TLS) dialTLS(ctx context.Context, network, address string) (net.Conn, error) {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -68,9 +68,8 @@ func (t TLS) dialTLS(ctx context.Context, network, address string) (net.Conn, er
 	return (&tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: config}).DialContext(ctx, network, address)
 }
 
-// postBatch sends messages in one request and waits for the answer, or for the end of ctx. A request that the caller does not
-// wait for any more goes on to its own end, and the lane's next one waits for that: two on their way at once could arrive in
-// either order. // I3
+// postBatch sends messages in one request and waits for the response or the end of ctx. A request abandoned by its caller
+// continues until its own end, and the next one of the lane waits for it: two in flight at once could arrive in either order. // I3
 func (s *Sink) postBatch(ctx context.Context, slot chan struct{}, batch []sinks.Message) error {
 	select {
 	case slot <- struct{}{}:
@@ -92,7 +91,7 @@ func (s *Sink) postBatch(ctx context.Context, slot chan struct{}, batch []sinks.
 	}
 }
 
-// sendRequest makes one request and judges the answer.
+// sendRequest sends one request and classifies the response.
 func (s *Sink) sendRequest(header http.Header, body []byte) error {
 	ctx, cancel := context.WithTimeout(s.lifetime, s.cfg.Timeout)
 	defer cancel()
@@ -105,19 +104,19 @@ func (s *Sink) sendRequest(header http.Header, body []byte) error {
 	if err != nil {
 		return &sinks.UnavailableError{Reason: err.Error(), Err: err}
 	}
-	answer, err := s.client.Do(request)
+	response, err := s.client.Do(request)
 	if err != nil {
 		return s.classifySendError(err)
 	}
-	defer func() { _ = answer.Body.Close() }() // only read
-	// The status decides, whatever becomes of the rest of the answer.
-	text, _ := io.ReadAll(io.LimitReader(answer.Body, maxResponseBytes))
-	return classifyResponse(answer, quoteResponse(text, secrets), len(body))
+	defer func() { _ = response.Body.Close() }() // only read
+	// The status decides, even if the body cannot be read.
+	text, _ := io.ReadAll(io.LimitReader(response.Body, maxResponseBytes))
+	return classifyResponse(response, quoteResponse(text, secrets), len(body))
 }
 
 // setConfiguredHeaders sets the configured headers and returns the secrets among their values.
 func (s *Sink) setConfiguredHeaders(header http.Header) (secrets []string, err error) {
-	if u, err := url.Parse(s.cfg.URL); err == nil && len(u.RequestURI()) > 1 { // a receiver may quote it
+	if u, err := url.Parse(s.cfg.URL); err == nil && len(u.RequestURI()) > 1 { // the receiver may quote it
 		secrets = append(secrets, u.RequestURI(), u.EscapedPath())
 	}
 	header.Set("User-Agent", "kubecdc")
@@ -144,7 +143,7 @@ func (s *Sink) setConfiguredHeaders(header http.Header) (secrets []string, err e
 	return secrets, nil
 }
 
-// readSecret returns what a file holds, without the blanks around it.
+// readSecret returns the content of a file without surrounding white space.
 func readSecret(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -160,12 +159,12 @@ func readSecret(path string) (string, error) {
 	case value == "":
 		return "", fmt.Errorf("file %s is empty", path)
 	case len(content) > maxSecretBytes || !isHeaderValue(value):
-		return "", fmt.Errorf("file %s holds what cannot be a header", path)
+		return "", fmt.Errorf("the content of file %s cannot be a header", path)
 	}
 	return value, nil
 }
 
-// classifySendError says what a request without an answer means.
+// classifySendError returns the error of Publish for a request without a response.
 func (s *Sink) classifySendError(err error) error {
 	var lookup *net.DNSError
 	var network *net.OpError
@@ -177,12 +176,12 @@ func (s *Sink) classifySendError(err error) error {
 		errors.As(err, &network) && (network.Op == "dial" || network.Op == "remote error"):
 		return &sinks.UnavailableError{Reason: "no connection to the webhook: " + withoutURL(err).Error(), Err: err}
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("no answer within %v", s.cfg.Timeout)
+		return fmt.Errorf("no response within %v", s.cfg.Timeout)
 	}
-	return fmt.Errorf("post: %w", withoutURL(err)) // a connection that broke; the event may have arrived
+	return fmt.Errorf("post: %w", withoutURL(err)) // the connection broke; the events may have arrived
 }
 
-// withoutURL is an error of the client without the URL it begins with.
+// withoutURL removes the URL, which may hold a secret, from an error of the client.
 func withoutURL(err error) error {
 	if inner := errors.Unwrap(err); inner != nil {
 		return inner
@@ -190,35 +189,36 @@ func withoutURL(err error) error {
 	return err
 }
 
-// classifyResponse says what an answer means for the messages of its request.
-func classifyResponse(answer *http.Response, said string, size int) error {
+// classifyResponse returns the error of Publish for a response; nil if it accepts the messages. quoted is its body for errors.
+func classifyResponse(response *http.Response, quoted string, size int) error {
 	reason := func(text string) string {
-		return fmt.Sprintf("the webhook answers %s: %s%s", answer.Status, text, said)
+		return fmt.Sprintf("the webhook answers %s: %s%s", response.Status, text, quoted)
 	}
-	switch code := answer.StatusCode; {
+	switch code := response.StatusCode; {
 	case code >= 200 && code <= 299:
 		return nil
 	case code == http.StatusRequestEntityTooLarge, code == http.StatusRequestHeaderFieldsTooLarge:
-		return &sinks.RejectedError{Reason: reason(fmt.Sprintf("%d bytes are too many", size)), TooLarge: true}
+		return &sinks.RejectedError{Reason: reason(fmt.Sprintf("%d bytes are too large", size)), TooLarge: true}
 	case code == http.StatusBadRequest, code == http.StatusUnprocessableEntity:
-		return &sinks.RejectedError{Reason: reason("it does not take this event")}
+		return &sinks.RejectedError{Reason: reason("it rejects this event")}
 	case code == http.StatusTooManyRequests, code == http.StatusServiceUnavailable:
-		wait := parseRetryAfter(answer.Header.Get("Retry-After"), time.Now())
-		return &sinks.UnavailableError{Reason: reason("it wants to be left alone for a while"), After: wait}
+		wait := parseRetryAfter(response.Header.Get("Retry-After"), time.Now())
+		return &sinks.UnavailableError{Reason: reason("it asks to retry later"), After: wait}
 	case code >= 300 && code <= 399:
-		return &sinks.UnavailableError{Reason: reason("redirects are not followed; set webhook.url to where it has moved")}
+		return &sinks.UnavailableError{Reason: reason("redirects are not followed; set webhook.url to its new address")}
 	case code == http.StatusUnauthorized, code == http.StatusForbidden, code == http.StatusProxyAuthRequired:
 		return &sinks.UnavailableError{Reason: reason("check webhook.headers, webhook.bearerTokenFile and webhook.tls")}
 	case code == http.StatusNotFound, code == http.StatusMethodNotAllowed, code == http.StatusGone,
 		code == http.StatusUnsupportedMediaType:
-		return &sinks.UnavailableError{Reason: reason("check webhook.url, and whether it takes CloudEvents in this format")}
+		return &sinks.UnavailableError{Reason: reason("check webhook.url, and that it accepts CloudEvents in this format")}
 	case code == http.StatusBadGateway, code == http.StatusGatewayTimeout:
-		return &sinks.UnavailableError{Reason: reason("nobody is behind its gateway")}
+		return &sinks.UnavailableError{Reason: reason("its gateway cannot reach it")}
 	}
-	return errors.New(reason("tried again"))
+	return errors.New(reason("the request is retried"))
 }
 
-// parseRetryAfter reads a Retry-After (RFC 9110, section 10.2.3): seconds, or a date. What is not understood is no wish.
+// parseRetryAfter returns the wait that a Retry-After header asks for (RFC 9110, section 10.2.3): seconds, or a date. An
+// unparsable header is ignored.
 func parseRetryAfter(after string, now time.Time) time.Duration {
 	if seconds, err := strconv.ParseUint(after, 10, 32); err == nil {
 		return min(time.Duration(seconds)*time.Second, maxRetryAfter)
@@ -229,19 +229,19 @@ func parseRetryAfter(after string, now time.Time) time.Duration {
 	return 0
 }
 
-// quoteResponse words what the receiver said, if it says something and does not repeat a secret.
+// quoteResponse returns the beginning of a response body for an error; "" if it is empty or repeats a secret.
 func quoteResponse(text []byte, secrets []string) string {
-	said := strings.Join(strings.Fields(strings.ToValidUTF8(string(text), "")), " ")
+	line := strings.Join(strings.Fields(strings.ToValidUTF8(string(text), "")), " ")
 	for _, secret := range secrets {
-		if strings.Contains(said, secret) {
+		if strings.Contains(line, secret) {
 			return ""
 		}
 	}
-	if said == "" {
+	if line == "" {
 		return ""
 	}
-	if len(said) > maxQuotedBytes {
-		said = strings.ToValidUTF8(said[:maxQuotedBytes], "") + "…"
+	if len(line) > maxQuotedBytes {
+		line = strings.ToValidUTF8(line[:maxQuotedBytes], "") + "…"
 	}
-	return "; it says " + strconv.Quote(said)
+	return "; response body: " + strconv.Quote(line)
 }

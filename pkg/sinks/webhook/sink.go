@@ -12,16 +12,16 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// maxBatchBytes is where a request in batched mode stops to grow. A larger single event is a request of its own.
+// maxBatchBytes bounds the events of one request in batched mode. A larger single event is a request of its own.
 const maxBatchBytes = 1 << 20
 
-// Sink posts to one URL. It is safe for concurrent use as [sinks.Sink] says.
+// Sink posts to one URL. It is safe for concurrent use as defined by [sinks.Sink].
 type Sink struct {
 	cfg       Config
 	format    format.Format
 	client    *http.Client
-	laneNames []sinks.Lane                 // by number
-	slots     map[sinks.Lane]chan struct{} // capacity 1; held by the request of the lane that is on its way
+	laneNames []sinks.Lane                 // by lane number
+	slots     map[sinks.Lane]chan struct{} // of capacity 1; an element in it stands for the request of the lane that is in flight
 
 	lifetime       context.Context // ends with Close
 	cancelRequests context.CancelFunc
@@ -30,8 +30,8 @@ type Sink struct {
 
 var _ sinks.Sink = (*Sink)(nil)
 
-// New makes a sink that posts changes in the format f. It reads no file, dials nothing and starts nothing: Publish does.
-// Its errors are those of [Config.Validate] and [Config.ValidateFormat].
+// New returns a sink that posts changes in the format f. It reads no file, opens no connection and starts no goroutine. Its
+// errors are those of [Config.Validate] and [Config.ValidateFormat].
 func New(cfg Config, f format.Format) (*Sink, error) {
 	if err := errors.Join(cfg.Validate(), cfg.ValidateFormat(f)); err != nil {
 		return nil, err
@@ -46,16 +46,16 @@ func New(cfg Config, f format.Format) (*Sink, error) {
 	return s, nil
 }
 
-// Concurrency is how many Publish calls should be allowed to run at once: one a lane.
+// Concurrency implements [sinks.Concurrent]: one Publish per lane.
 func (s *Sink) Concurrency() int { return s.cfg.Lanes }
 
-// Lane hashes the key of the object. It asks nobody and never fails.
+// Lane implements [sinks.Sink]. It hashes the key of the object and never fails.
 func (s *Sink) Lane(c *event.Change) (sinks.Lane, error) {
 	return s.laneNames[sinks.KeyHash(c)%uint64(len(s.laneNames))], nil
 }
 
-// Publish posts one request after the other. What is refused together is posted in halves, until the event that is the
-// cause stands alone. // I3
+// Publish implements [sinks.Sink]. It posts one request after the other. A batch that is rejected is posted in halves, until the
+// event that is the cause stands alone. // I3
 func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
 	slot, known := s.slots[lane]
 	if !known {
@@ -81,7 +81,7 @@ func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 	return done, nil
 }
 
-// requestSize says how many messages go into one request.
+// requestSize returns how many messages go into one request.
 func requestSize(batch []sinks.Message, limit int) int {
 	n, size := 0, 0
 	for n < min(limit, len(batch)) {
@@ -93,7 +93,7 @@ func requestSize(batch []sinks.Message, limit int) int {
 	return n
 }
 
-// encodeRequest writes the events into a request.
+// encodeRequest returns the body of a request and sets the headers that depend on the events.
 func (s *Sink) encodeRequest(header http.Header, batch []sinks.Message) []byte {
 	header.Set("Content-Type", s.format.ContentType())
 	if s.cfg.Batch == 1 {
@@ -123,8 +123,8 @@ func setAttributes(header http.Header, c *event.Change) {
 	}
 }
 
-// Close lets the requests that were left alone come to their end until ctx ends, and cuts what is not answered by then: a
-// receiver that is still at work on a request could finish it after its repetition. Then it closes the connections. // I3
+// Close waits for abandoned requests until ctx ends and cancels the rest: a receiver that still processes a request could finish
+// it after its repetition. Then it closes the connections. // I3
 func (s *Sink) Close(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, s.cancelRequests)
 	s.requests.Wait()

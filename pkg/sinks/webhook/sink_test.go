@@ -21,7 +21,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/sinktest"
 )
 
-// testTimeout is for answers on a machine that starves. It is never slept.
+// testTimeout bounds waits on an overloaded machine. No test sleeps for it.
 const testTimeout = 3 * time.Minute
 
 // modes are the ways to post events.
@@ -217,7 +217,7 @@ func TestAReceiverThatDoesNotAnswerTimesOut(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
 	t.Cleanup(func() { close(release); server.Close() })
 	s := newBinarySink(t, Config{URL: server.URL, Timeout: 50 * time.Millisecond})
-	if n, err := publishChanges(t, s, newPod("web", 1)); n != 0 || err == nil || !strings.Contains(err.Error(), "no answer within 50ms") {
+	if n, err := publishChanges(t, s, newPod("web", 1)); n != 0 || err == nil || !strings.Contains(err.Error(), "no response within 50ms") {
 		t.Errorf("got %d, %v", n, err)
 	}
 }
@@ -230,7 +230,8 @@ func TestAConnectTimeoutIsUnavailable(t *testing.T) {
 	}
 }
 
-// newBlockedReceiver makes a receiver that says when its first request has arrived, and answers it when release is closed.
+// newBlockedReceiver returns a receiver that signals the arrival of its first request and responds to it when release is
+// closed.
 func newBlockedReceiver(t *testing.T) (r *receiver, arrived <-chan struct{}, release chan struct{}) {
 	t.Helper()
 	came, release := make(chan struct{}, 1), make(chan struct{})
@@ -370,12 +371,12 @@ func TestBadConfigurationIsNamedByItsPath(t *testing.T) {
 		"lanes":         {func(c *Config) { c.Lanes = -1 }, `webhook.lanes: -1 is not between 1 and 1024`},
 		"timeout":       {func(c *Config) { c.Timeout = -1 }, `webhook.timeout: -1ns is negative`},
 		"half a pair":   {func(c *Config) { c.TLS.Key = "k" }, `webhook.tls.cert: cert and key belong together; set both or none`},
-		"header name":   {func(c *Config) { c.Headers = []Header{{Name: "a b", Value: "c"}} }, `webhook.headers[0]: "a b" is no name of a header`},
+		"header name":   {func(c *Config) { c.Headers = []Header{{Name: "a b", Value: "c"}} }, `webhook.headers[0]: "a b" is not a header name`},
 		"header twice":  {func(c *Config) { c.Headers = []Header{{Name: "a", Value: "c"}, {Name: "A", Value: "c"}} }, `webhook.headers[1]: A is given twice`},
 		"our header":    {func(c *Config) { c.Headers = []Header{{Name: "ce-id", Value: "c"}} }, `webhook.headers[0]: Ce-Id is set by the exporter`},
 		"no value":      {func(c *Config) { c.Headers = []Header{{Name: "a"}} }, `webhook.headers[0]: A needs either a value or a file`},
 		"split":         {func(c *Config) { c.Headers = []Header{{Name: "a", Value: "b\r\nc: d"}} }, `webhook.headers[0]: the value of A has a character that a header cannot have`},
-		"authorization": {func(c *Config) { c.BearerTokenFile, c.Headers = "t", []Header{{Name: "authorization", Value: "b"}} }, `webhook.headers[0]: webhook.bearerTokenFile sets Authorization, too; use one of them`},
+		"authorization": {func(c *Config) { c.BearerTokenFile, c.Headers = "t", []Header{{Name: "authorization", Value: "b"}} }, `webhook.headers[0]: webhook.bearerTokenFile sets Authorization as well; use only one of them`},
 	} {
 		c := Config{URL: "https://receiver.example/"}
 		test.change(&c)
@@ -383,7 +384,7 @@ func TestBadConfigurationIsNamedByItsPath(t *testing.T) {
 			t.Errorf("%s: got %v\nwant %s", name, err, test.want)
 		}
 	}
-	if _, err := New(Config{URL: "https://a/"}, format.JSON); err == nil || !strings.Contains(err.Error(), "a webhook takes CloudEvents") {
+	if _, err := New(Config{URL: "https://a/"}, format.JSON); err == nil || !strings.Contains(err.Error(), "a webhook requires CloudEvents") {
 		t.Errorf("json: %v", err)
 	}
 	if _, err := New(Config{URL: "https://a/", Batch: 2}, format.CloudEvents); err == nil || !strings.Contains(err.Error(), "cloudevents-structured") {

@@ -1,0 +1,95 @@
+package sinks
+
+import (
+	"context"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// This file is what a process needs of a destination to take over from another one, or from itself on an older or empty volume,
+// without losing, repeating or reordering anything. docs/high-availability.md describes the whole.
+
+// LanePosition is a position in a lane, in the destination's own numbers: a Kafka offset, a JetStream sequence. Positions
+// ascend along the lane.
+type LanePosition int64
+
+// Emitted identifies a message that a lane holds, see [format.ReadEmitted].
+type Emitted struct {
+	event.EmittedRecord
+	Position LanePosition
+}
+
+// Claim is a process's claim to be the only one that publishes.
+type Claim struct {
+	Group string // names the exporters that take over from each other; equal for all of them, and for no others
+	Sink  string // names the sink within the group; "" for the state
+	Owner string // names this process in errors and logs
+
+	// RecordLanes makes lanes known to later processes, each with the position where it begins for this process: everything it
+	// publishes lies there or later. It is durable when it returns nil. The sink calls it from Publish before its first message
+	// to a lane that was neither passed to Fence nor recorded before. A later process passes all recorded lanes to Fence.
+	RecordLanes func(ctx context.Context, lanes map[Lane]LanePosition) error
+}
+
+// Fenced is a sink whose destination can lock out an older process for good, and whose lanes can be read back.
+//
+// The order of calls is: Fence, then ReadTail for all lanes with a known position, then the methods of [Sink]. A fenced sink is
+// not restored except after a [LostError], and then without a state: the tails hold what was in flight.
+type Fenced interface {
+	Sink
+
+	// Fence claims the right to publish. When it returns nil, the destination accepts nothing more from an older process through
+	// these lanes, including messages in flight. lanes are all that any process of the group has recorded. It contacts the
+	// destination, and may be called again until something is published.
+	Fence(ctx context.Context, claim Claim, lanes []Lane) error
+
+	// LaneProgress returns, for each lane that this process has published to, a position that is not after any message that is
+	// not acknowledged yet: everything published after the call lies there or later. It does not block.
+	LaneProgress() map[Lane]LanePosition
+
+	// ReadTail reads lanes, each from its position to its end as of Fence. The messages of a lane come in order, those of
+	// different lanes in any order. Messages that no exporter has written are skipped; those of other formats and other
+	// clusters are not. emitted is called by one goroutine at a time; its error ends the reading and is returned. If a lane
+	// does not have the position, because it was purged or recreated, reading starts at its oldest message; a lane that no
+	// longer exists has no tail.
+	ReadTail(ctx context.Context, lanes map[Lane]LanePosition, emitted func(Lane, Emitted) error) error
+}
+
+// StateOpener is a sink whose bus can hold a state that outlives this machine.
+type StateOpener interface {
+	Sink
+
+	// OpenState returns the state of this name, a topic or a stream, that exporters of the same group share. It contacts
+	// nothing. contents is for stores that have to write everything again from time to time, because the bus does not compact
+	// by key: it returns all entries of one part of the keys. The store calls it from within Write; what it returns includes
+	// the entries of that Write, and nothing newer, and is stored after them. parts is the same at every call.
+	OpenState(name string, contents func(part, parts int) []StateEntry) (StateStore, error)
+}
+
+// StateEntry is one record of a state. The newest of a key counts.
+type StateEntry struct {
+	Key   []byte
+	Value []byte // nil: the key is removed
+}
+
+// StateStore keeps entries by key in a bus. One goroutine uses it. Its errors name the topic or stream, and the remedy.
+type StateStore interface {
+	// Read calls each for everything that is stored, in the order of writing; later calls continue where the last one ended. It
+	// returns at the end that the store had at the call. A topic or stream that does not exist is an empty state. reset means
+	// that the store was purged or replaced: nothing that was read counts any more, neither before nor by this call, and the
+	// next call reads everything from the start.
+	Read(ctx context.Context, each func(StateEntry) error) (reset bool, err error)
+
+	// Claim makes this process the only one that can write: writes of an older one fail from then on. It creates the topic or
+	// stream if there is none and creation is allowed. After it, Read returns nothing new but the process's own writes. It is
+	// called before the first Write.
+	Claim(ctx context.Context, claim Claim) error
+
+	// Write stores entries; they are durable when it returns nil. After an error, any number of them from the first on may be
+	// stored. After a *DeposedError the process becomes a standby; after a *StateLostError it writes everything again. The
+	// caller bounds one call to about a megabyte.
+	Write(ctx context.Context, entries []StateEntry) error
+
+	// Close releases what the store holds apart from the sink.
+	Close(ctx context.Context) error
+}
