@@ -88,9 +88,9 @@ memory: ## Prove at full size how little memory a million objects take (minutes)
 	KUBECDC_E2E_MEMORY=1 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 60m \
 		-run 'TestManyObjectsFitIntoLittleMemory|TestAMillionObjectsFitIntoMemory|TestLargeObjectsAreReadInSmallPages' ./source
 
-.PHONY: sick
-sick: ## Make one topic of ten, and one broker of three, sick for SICK_FOR at 3,000 changes a second, in each way (two hours; an idle machine)
-	SICK_FOR=$(or $(SICK_FOR),10m) REQUIRE_INTEGRATION=1 go test -v -timeout 3h -run TestOneSick ./test/sick
+.PHONY: unhealthy
+unhealthy: ## Let one topic of ten, and one broker of three, fail for UNHEALTHY_FOR at 3,000 changes a second, in each way (two hours; an idle machine)
+	UNHEALTHY_FOR=$(or $(UNHEALTHY_FOR),10m) REQUIRE_INTEGRATION=1 go test -v -timeout 3h -run TestOneFailing ./test/unhealthy
 
 .PHONY: recipes
 recipes: ## Run every recipe whose software can be fetched, the large ones too (minutes)

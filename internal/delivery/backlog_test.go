@@ -175,8 +175,8 @@ func newLaggingBacklog(t *testing.T, lanes ...string) (*backlog, []event.Record)
 	return b, records
 }
 
-// TestALaneIsReloadedOnlyInItsOwnPass takes a lane out of a pass before that ends. A later pass that reads elsewhere must not
-// load it.
+// TestALaneIsReloadedOnlyInItsOwnPass takes a lane out of a pass before that ends. A later pass that reads elsewhere must
+// not load it.
 func TestALaneIsReloadedOnlyInItsOwnPass(t *testing.T) {
 	b, records := newLaggingBacklog(t, "a", "b", "a", "b", "b", "a")
 	a, other := b.lanes.byName["a"], b.lanes.byName["b"]

@@ -98,8 +98,8 @@ func (b *breaker) judgeUnavailable(l *lane, err error) error {
 	return &laneUnavailableError{reason: unavailable.Reason, after: unavailable.After}
 }
 
-// judgeRejection returns err if the rejection of a change, the oldest of l, is believed. If too many changes were rejected in
-// a row, it returns another error, after which the same change is tried again. A change that is larger than any that was
+// judgeRejection returns err if the rejection of a change, the oldest of l, is believed. If too many changes were rejected
+// in a row, it returns another error, after which the same change is tried again. A change that is larger than any that was
 // accepted is believed to be too large. Only the worker that holds the lane may call it.
 func (b *breaker) judgeRejection(l *lane, change sinks.Message, err error) error {
 	if l.worker.toleratedOffset == change.Offset { // believed before: it waits to become a dead letter

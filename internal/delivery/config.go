@@ -89,8 +89,8 @@ type Route struct {
 	Topic *sinks.Template // nil: the sink's own; otherwise the sink must be a sinks.Router
 }
 
-// RetryConfig bounds the waits after failures, of a lane and of the whole sink: they grow from Min to Max, with jitter. Retries
-// never end. Defaults 100 ms and 30 s.
+// RetryConfig bounds the waits after failures, of a lane and of the whole sink: they grow from Min to Max, with jitter.
+// Retries never end. Defaults 100 ms and 30 s.
 type RetryConfig struct {
 	Min, Max time.Duration
 }

@@ -57,7 +57,8 @@ func (d *logDigest) writeIfDue(now time.Time, truncated uint64) {
 			"count", count, "last", g.lastKey, "without", g.omitted, "reason", g.lastReason)
 	}
 	if g.deadLetters > 0 {
-		d.log.Warn("changes were permanently rejected and are dead letters", "count", g.deadLetters, "lastReason", g.deadLetterText)
+		d.log.Warn("changes were permanently rejected and are dead letters",
+			"count", g.deadLetters, "lastReason", g.deadLetterText)
 	}
 }
 

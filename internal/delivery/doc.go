@@ -1,5 +1,6 @@
 // Package delivery moves changes from the journal to one sink, lane by lane, with bounded memory. One [Pipeline] serves one
-// sink and shares nothing with the others, so that a sink that is unavailable delays no other. DESIGN.md describes the parts.
+// sink and shares nothing with the others, so that a sink that is unavailable delays no other. DESIGN.md describes the
+// parts.
 //
 // # How a change passes
 //
@@ -22,8 +23,8 @@
 //	Change.Withheld          the change becomes a dead letter; the sink never gets it
 //	anything else            the lane retries with growing back-off and never gives up; other lanes continue
 //
-// If a sink has several destinations and a Publish takes long, a substitute worker serves the other lanes meanwhile. An error
-// whose cause the sink probes by itself ([sinks.ProbedError]) is retried at the interval that it gives.
+// If a sink has several destinations and a Publish takes long, a substitute worker serves the other lanes meanwhile. An
+// error whose cause the sink probes by itself ([sinks.ProbedError]) is retried at the interval that it gives.
 //
 // A lane that fails lags: its queue is dropped, its changes stay in the journal, and they are read again when it may publish
 // (reread.go). No lane blocks the dispatcher. Rejections without any acceptance in between count as an outage, of the sink
@@ -38,9 +39,9 @@
 // The stored cursor never passes a change that was neither acknowledged nor dead-lettered in the same write (I2). Within one
 // process, the acknowledged changes of a lane, and so of an object, strictly ascend: none is skipped, and none is sent again
 // after its acknowledgement. After a restart a lane continues after its stored position: changes acknowledged after the last
-// write of the cursor, usually those of one SettleInterval, are sent again with the same IDs in the same order. If the layout
-// of lanes has changed, lane positions are void and that repetition starts at Cursor.Low. A consumer that drops IDs it has
-// already seen gets every change once, in order (I3).
+// write of the cursor, usually those of one SettleInterval, are sent again with the same IDs in the same order. If the
+// layout of lanes has changed, lane positions are void and that repetition starts at Cursor.Low. A consumer that drops IDs
+// it has already seen gets every change once, in order (I3).
 //
 // # Limits
 //

@@ -484,8 +484,8 @@ func TestRemovedLanesRestartWhereTheyWere(t *testing.T) {
 	})
 }
 
-// TestLanesResumeWhenTheirReplacementIsWithdrawn has a topic deleted, made anew with fewer partitions, and made anew as it was, all
-// while one Publish takes its time.
+// TestLanesResumeWhenTheirReplacementIsWithdrawn has a topic deleted, made anew with fewer partitions, and made anew as it
+// was, all while one Publish takes its time.
 func TestLanesResumeWhenTheirReplacementIsWithdrawn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, to := newEndlessJournal(300, 1), newCountingSink(t)

@@ -88,9 +88,9 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start eve
 }
 
 // Run delivers until ctx ends or a drain is complete. It returns after every Publish has returned and the cursor is stored.
-// Its error is nil when a drain is complete; the cause of ctx's end if that came first, after one log line about what is left
-// undelivered (it is in the journal, not lost); a *sinks.LostError, after which the caller runs another pipeline from the
-// position in that; a *sinks.DeposedError if another process delivers; else an error of the journal.
+// Its error is nil when a drain is complete; the cause of ctx's end if that came first, after one log line about what is
+// left undelivered (it is in the journal, not lost); a *sinks.LostError, after which the caller runs another pipeline from
+// the position in that; a *sinks.DeposedError if another process delivers; else an error of the journal.
 func (p *Pipeline) Run(ctx context.Context) error {
 	ctx, p.abort = context.WithCancelCause(ctx)
 	defer p.abort(nil)
@@ -138,9 +138,9 @@ func (p *Pipeline) Run(ctx context.Context) error {
 
 func (p *Pipeline) abortWith(err error) { p.abort(err) }
 
-// runHousekeeping stores progress every SettleInterval until ctx ends, and does what else has to be done regularly. If progress
-// cannot be stored, delivery goes on until the window is full of dead letters, at worst sending more again after a crash, and
-// the next interval tries again.
+// runHousekeeping stores progress every SettleInterval until ctx ends, and does what else has to be done regularly. If
+// progress cannot be stored, delivery goes on until the window is full of dead letters, at worst sending more again after a
+// crash, and the next interval tries again.
 func (p *Pipeline) runHousekeeping(ctx context.Context) {
 	settle := time.NewTicker(p.cfg.SettleInterval)
 	defer settle.Stop()

@@ -13,8 +13,8 @@ import (
 // The workqueue takes the back-off of this project as its rate limiter.
 var _ workqueue.TypedRateLimiter[*lane] = (*ratelimit.Backoff[*lane])(nil)
 
-// laneQueue is the workqueue of client-go with lanes as its items. It never hands out a lane that a worker holds, so that one
-// Publish per lane runs at a time (I3). Safe for concurrent use between open and close.
+// laneQueue is the workqueue of client-go with lanes as its items. It never hands out a lane that a worker holds, so that
+// one Publish per lane runs at a time (I3). Safe for concurrent use between open and close.
 type laneQueue struct {
 	backoff *ratelimit.Backoff[*lane]
 	lanes   workqueue.TypedRateLimitingInterface[*lane] // set by open

@@ -47,7 +47,8 @@ func (p *repartitioner) applyPending() {
 	}
 }
 
-// apply replaces the lanes of one repartition, which are paused and have nothing in flight. An error is a defect of the sink.
+// apply replaces the lanes of one repartition, which are paused and have nothing in flight. An error is a defect of the
+// sink.
 func (p *repartitioner) apply(r sinks.Repartition) error {
 	p.resolver.mu.Lock()
 	p.sink.ApplyRepartition(r)
@@ -165,8 +166,8 @@ func (p *laneReplacer) queuedEntries(r sinks.Repartition) (queued []entry) {
 }
 
 // replaceLanes drops the old lanes and queues their entries with new ones, whose names are given by entry, in one step: no
-// cursor may miss these changes (I2). If the old lanes are lost with what they had accepted, the new ones lag from the lowest
-// position of the old. It returns the lanes that the caller must add to the workqueue.
+// cursor may miss these changes (I2). If the old lanes are lost with what they had accepted, the new ones lag from the
+// lowest position of the old. It returns the lanes that the caller must add to the workqueue.
 func (p *laneReplacer) replaceLanes(r sinks.Repartition, queued []entry, names []sinks.Lane) (schedule []*lane) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -95,9 +95,10 @@ type rereadPlan struct {
 
 func newRereadPlan(b *backlog) *rereadPlan { return &rereadPlan{mu: &b.mu, lanes: &b.lanes} }
 
-// nextRead chooses the offset after which to read, and the lanes that the pass loads. It returns false if there is nothing to
-// read or no space for it: wait for lanes.rereadReady. The lane that lags most is chosen, because one pass serves all lanes
-// that lag less. Only a lane that is nearly done in comparison gets every second pass and does not wait for the others.
+// nextRead chooses the offset after which to read, and the lanes that the pass loads. It returns false if there is nothing
+// to read or no space for it: wait for lanes.rereadReady. The lane that lags most is chosen, because one pass serves all
+// lanes that lag less. Only a lane that is nearly done in comparison gets every second pass and does not wait for the
+// others.
 func (p *rereadPlan) nextRead() (after uint64, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -21,8 +21,8 @@ const (
 	cursorBytesPerSecond = 2 << 20
 )
 
-// settler stores progress: the cursor, the dead letters that it passes (I2) and the state of the sink, in one write. Safe for
-// concurrent use.
+// settler stores progress: the cursor, the dead letters that it passes (I2) and the state of the sink, in one write. Safe
+// for concurrent use.
 type settler struct {
 	sinkName string
 	log      *slog.Logger
@@ -67,8 +67,8 @@ func (s *settler) restoreState(stored []byte) {
 	}
 }
 
-// encodeState returns what is stored as Cursor.State: the length of the routing fingerprint as a varint, the fingerprint, and
-// the state of the sink.
+// encodeState returns what is stored as Cursor.State: the length of the routing fingerprint as a varint, the fingerprint,
+// and the state of the sink.
 func (s *settler) encodeState(low uint64) []byte {
 	if s.stateful == nil {
 		return nil

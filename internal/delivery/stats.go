@@ -26,7 +26,7 @@ type Stats struct {
 	Lanes           int       // lanes in memory
 	LanesFailing    int       // of these: lanes whose last Publish failed
 	LanesLagging    int       // of these: lanes with changes that have to be read from the journal again
-	LanesDelivering int       // of these: lanes whose last Publish was accepted; at least 1 if idle ones were and none failed since
+	LanesDelivering int       // of these: lanes whose last Publish was accepted; at least 1 while lanes removed as idle count
 	LastAck         time.Time // zero before the first
 
 	// OldestObserved is when the oldest change that was read and is not delivered was observed; now minus this is the lag.

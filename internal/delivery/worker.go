@@ -191,8 +191,8 @@ func (w *workerPool) recordAccepted(l *lane, batch []sinks.Message) {
 	w.queue.resetBackoff(l)
 }
 
-// recordViolation counts an answer that violates the contract of sinks.Sink and returns it as an error of no known kind. Only
-// the first one is logged: after that the condition of the lane shows it.
+// recordViolation counts an answer that violates the contract of sinks.Sink and returns it as an error of no known kind.
+// Only the first one is logged: after that the condition of the lane shows it.
 func (w *workerPool) recordViolation(l *lane, answer string, err error) error {
 	if err != nil {
 		answer += ": " + err.Error() // not wrapped: a contradictory answer must not reject a message

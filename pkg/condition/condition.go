@@ -76,8 +76,8 @@ func (c *Condition) UpdateIf(fact func(now Status) bool, state State, reason, re
 	c.writeLines()
 }
 
-// UpdateAfter sets a state after a delay, unless Update or UpdateAfter is called before that. It is for intermittent failures,
-// which end when none was observed for a while.
+// UpdateAfter sets a state after a delay, unless Update or UpdateAfter is called before that. It is for intermittent
+// failures, which end when none was observed for a while.
 func (c *Condition) UpdateAfter(delay time.Duration, state State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

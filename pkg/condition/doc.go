@@ -5,6 +5,6 @@
 // reason, none per retry, and a line with the duration when the failure ends. Readiness, metrics and the status page read
 // [Condition.Status], which never blocks.
 //
-// A [Set] holds conditions of the same kind, such as one per watched resource, and logs one line for all members that fail for
-// the same reason at the same time. [Summarize] does the same for the status page.
+// A [Set] holds conditions of the same kind, such as one per watched resource, and logs one line for all members that fail
+// for the same reason at the same time. [Summarize] does the same for the status page.
 package condition

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// A fault of many members reaches them one after the other. A Set waits until no further member has changed for the quiet time,
-// but no longer than the maximum delay, and then logs one line per reason. Members notice a recovery, and what the fault cost,
-// at their own next attempts, so that these delays are longer.
+// A fault of many members reaches them one after the other. A Set waits until no further member has changed for the quiet
+// time, but no longer than the maximum delay, and then logs one line per reason. Members notice a recovery, and what the
+// fault cost, at their own next attempts, so that these delays are longer.
 const (
 	quietTimeFault    = time.Second
 	maxDelayFault     = 5 * time.Second
@@ -42,7 +42,8 @@ type Set struct {
 func NewSet(log *slog.Logger, noun string) *Set {
 	return &Set{
 		noun: noun, lines: newLogQueue(log),
-		members: map[string]*Condition{}, pending: map[string]transition{}, events: map[string]transition{}, loggedKeys: map[string]statusKey{},
+		members: map[string]*Condition{}, loggedKeys: map[string]statusKey{},
+		pending: map[string]transition{}, events: map[string]transition{},
 	}
 }
 

@@ -12,8 +12,8 @@ type Bucket struct {
 	limiter *rate.Limiter // nil: no limit
 }
 
-// NewBucket returns a full Bucket that refills with perSecond tokens a second and holds at most burst. A rate of zero or less
-// is no limit; a burst below one counts as one.
+// NewBucket returns a full Bucket that refills with perSecond tokens a second and holds at most burst. A rate of zero or
+// less is no limit; a burst below one counts as one.
 func NewBucket(perSecond float64, burst int) *Bucket {
 	if perSecond <= 0 {
 		return &Bucket{}

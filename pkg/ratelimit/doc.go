@@ -5,7 +5,7 @@
 //	Bucket   all attempts: a bounded rate, with bursts
 //	Gate     an unavailable peer: no attempts except one probe at a time
 //
-// A [Backoff] has the methods of a workqueue.TypedRateLimiter of k8s.io/client-go/util/workqueue without importing it. No type
-// of this package owns a goroutine: waits block the caller until its context ends. All types are safe for concurrent use. They
-// use the time package, so that testing/synctest controls them; randomness is a parameter.
+// A [Backoff] has the methods of a workqueue.TypedRateLimiter of k8s.io/client-go/util/workqueue without importing it. No
+// type of this package owns a goroutine: waits block the caller until its context ends. All types are safe for concurrent
+// use. They use the time package, so that testing/synctest controls them; randomness is a parameter.
 package ratelimit

@@ -38,8 +38,8 @@ type GateStatus struct {
 }
 
 // Gate blocks all attempts at something that is unavailable as a whole. It starts open. While it is closed, no caller passes
-// for a delay; then exactly one passes as a probe. The success of the probe opens the gate for all; its failure closes the gate
-// again, for longer.
+// for a delay; then exactly one passes as a probe. The success of the probe opens the gate for all; its failure closes the
+// gate again, for longer.
 //
 // A caller calls [Gate.Wait] before an attempt and exactly one method of the [Pass] after it.
 type Gate struct {
@@ -53,9 +53,9 @@ type Gate struct {
 	changed    chan struct{} // closed and replaced with every change of status
 }
 
-// NewGate returns an open gate whose delays grow from min to max like those of a [Backoff] with the same random. observe, which
-// may be nil, is called when an outage begins and when it ends, not for the probes in between. It is called in order and under
-// the lock of the gate: it must not call the gate and must not block.
+// NewGate returns an open gate whose delays grow from min to max like those of a [Backoff] with the same random. observe,
+// which may be nil, is called when an outage begins and when it ends, not for the probes in between. It is called in order
+// and under the lock of the gate: it must not call the gate and must not block.
 func NewGate(min, max time.Duration, random func() float64, observe func(from, to GateStatus)) *Gate {
 	if observe == nil {
 		observe = func(GateStatus, GateStatus) {}
@@ -76,8 +76,8 @@ func (g *Gate) Status() GateStatus {
 	return g.status
 }
 
-// Wait blocks until the caller may try, and returns the pass to report the result with. If ctx ends first, it returns the error
-// of ctx, and there is nothing to report.
+// Wait blocks until the caller may try, and returns the pass to report the result with. If ctx ends first, it returns the
+// error of ctx, and there is nothing to report.
 func (g *Gate) Wait(ctx context.Context) (Pass, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -129,8 +129,8 @@ func awaitChange(ctx context.Context, changed <-chan struct{}, delay time.Durati
 	return nil
 }
 
-// Pass is the permission for one attempt; its methods report the result. Results of attempts that began before the gate closed
-// are ignored: one of many concurrent failures closes it, and the result of the probe is newer than theirs.
+// Pass is the permission for one attempt; its methods report the result. Results of attempts that began before the gate
+// closed are ignored: one of many concurrent failures closes it, and the result of the probe is newer than theirs.
 type Pass struct {
 	gate       *Gate
 	generation uint64
@@ -150,8 +150,8 @@ func (p Pass) Succeeded() {
 	g.observe(outage, g.status)
 }
 
-// Failed reports that the peer is unavailable and closes the gate: if the peer asked for time (after > 0), for that time, but at
-// least for the min of the gate; else for the next delay of its back-off.
+// Failed reports that the peer is unavailable and closes the gate: if the peer asked for time (after > 0), for that time,
+// but at least for the min of the gate; else for the next delay of its back-off.
 func (p Pass) Failed(reason string, after time.Duration) {
 	g := p.gate
 	g.mu.Lock()
@@ -175,8 +175,8 @@ func (p Pass) Failed(reason string, after time.Duration) {
 	}
 }
 
-// Abandoned reports that the attempt has no result, because it was cancelled. After an abandoned probe the next caller probes
-// at once.
+// Abandoned reports that the attempt has no result, because it was cancelled. After an abandoned probe the next caller
+// probes at once.
 func (p Pass) Abandoned() {
 	g := p.gate
 	g.mu.Lock()

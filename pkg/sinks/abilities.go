@@ -6,9 +6,9 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// A sink declares what it can do beyond [Sink] by implementing the interfaces of this file. All are optional. The methods that
-// name, replace or release lanes (Lane, LaneTo, ResumeLanes, PendingRepartitions, ApplyRepartition, ReleaseLanes) are called
-// one at a time.
+// A sink declares what it can do beyond [Sink] by implementing the interfaces of this file. All are optional. The methods
+// that name, replace or release lanes (Lane, LaneTo, ResumeLanes, PendingRepartitions, ApplyRepartition, ReleaseLanes) are
+// called one at a time.
 
 // Router is a sink that can deliver single changes to another topic, or subject, than its own.
 type Router interface {
@@ -89,8 +89,8 @@ type LaneReleaser interface {
 }
 
 // Repartitioner is a sink whose lanes can be replaced by others while it runs, because a topic gets more partitions, or is
-// found to have any. Until ApplyRepartition is called, Lane returns the old ones, so that an object never has changes in flight
-// through two lanes. // I3
+// found to have any. Until ApplyRepartition is called, Lane returns the old ones, so that an object never has changes in
+// flight through two lanes. // I3
 type Repartitioner interface {
 	Sink
 
@@ -125,16 +125,16 @@ type SettleObserver interface {
 	ObserveSettled(low uint64)
 }
 
-// Stateful is a sink that can find out, after a crash, which of the messages that were in flight its destination has accepted.
-// What it needs for that is its state: a few bytes that the caller stores with every cursor, in the same atomic write, and
-// passes back at the next start. A sink that is not Stateful publishes such messages again.
+// Stateful is a sink that can find out, after a crash, which of the messages that were in flight its destination has
+// accepted. What it needs for that is its state: a few bytes that the caller stores with every cursor, in the same atomic
+// write, and passes back at the next start. A sink that is not Stateful publishes such messages again.
 //
-// A state is only valid if the caller keeps these promises, otherwise a sink could take one message for another and count it as
-// accepted:
+// A state is only valid if the caller keeps these promises, otherwise a sink could take one message for another and count it
+// as accepted:
 //
-//   - It passes a state back under an exclusive lock, together with the cursors that it was stored with, and only if the sink
-//     will get the same messages for the same lanes in the same order as it would have in the earlier process. If a filter, the
-//     format or the destination has changed, there is no state.
+//   - It passes a state back under an exclusive lock, together with the cursors that it was stored with, and only if the
+//     sink will get the same messages for the same lanes in the same order as it would have in the earlier process. If a
+//     filter, the format or the destination has changed, there is no state.
 //   - After a RejectedError, the outcome of the message is durable before the next Publish of its lane.
 type Stateful interface {
 	Sink

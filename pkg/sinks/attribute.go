@@ -1,8 +1,8 @@
 package sinks
 
-// AppendAttribute appends the value of a CloudEvents attribute as an HTTP or NATS header has it: space, double quote, percent
-// and everything but printable ASCII is percent-encoded (http-protocol-binding.md and nats-protocol-binding.md, section
-// 3.1.3.2).
+// AppendAttribute appends the value of a CloudEvents attribute as an HTTP or NATS header has it: space, double quote,
+// percent and everything but printable ASCII is percent-encoded (http-protocol-binding.md and nats-protocol-binding.md,
+// section 3.1.3.2).
 func AppendAttribute(dst, value []byte) []byte {
 	const digits = "0123456789ABCDEF"
 	for _, b := range value {

@@ -6,9 +6,9 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// Lane names an ordered channel of a destination. Equal names mean the same channel, also after a restart: cursors are stored
-// by lane, so that everything that decides which object belongs to which lane (a partition count, for example) must be part of
-// the name.
+// Lane names an ordered channel of a destination. Equal names mean the same channel, also after a restart: cursors are
+// stored by lane, so that everything that decides which object belongs to which lane (a partition count, for example) must
+// be part of the name.
 type Lane string
 
 // Message is one change on its way to one sink.

@@ -1,6 +1,6 @@
-// Package sinks is the contract of destinations: how changes are delivered and how delivery may fail. It holds no destination;
-// each is a package of its own (kafka, nats, webhook, stdout) with one constructor, and test/sinktest checks that a sink keeps
-// the contract.
+// Package sinks is the contract of destinations: how changes are delivered and how delivery may fail. It holds no
+// destination; each is a package of its own (kafka, nats, webhook, stdout) with one constructor, and test/sinktest checks
+// that a sink keeps the contract.
 //
 // # Lanes
 //
@@ -21,6 +21,6 @@
 //
 // # Restarts
 //
-// Messages that were in flight when a process died are published again by the next one, under the same change IDs. A sink that
-// can find out which of them its destination has is [Stateful] and publishes only the others.
+// Messages that were in flight when a process died are published again by the next one, under the same change IDs. A sink
+// that can find out which of them its destination has is [Stateful] and publishes only the others.
 package sinks

@@ -6,8 +6,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// This file is what a process needs of a destination to take over from another one, or from itself on an older or empty volume,
-// without losing, repeating or reordering anything. docs/high-availability.md describes the whole.
+// This file is what a process needs of a destination to take over from another one, or from itself on an older or empty
+// volume, without losing, repeating or reordering anything. docs/high-availability.md describes the whole.
 
 // LanePosition is a position in a lane, in the destination's own numbers: a Kafka offset, a JetStream sequence. Positions
 // ascend along the lane.
@@ -33,14 +33,14 @@ type Claim struct {
 
 // Fenced is a sink whose destination can lock out an older process for good, and whose lanes can be read back.
 //
-// The order of calls is: Fence, then ReadTail for all lanes with a known position, then the methods of [Sink]. A fenced sink is
-// not restored except after a [LostError], and then without a state: the tails hold what was in flight.
+// The order of calls is: Fence, then ReadTail for all lanes with a known position, then the methods of [Sink]. A fenced sink
+// is not restored except after a [LostError], and then without a state: the tails hold what was in flight.
 type Fenced interface {
 	Sink
 
-	// Fence claims the right to publish. When it returns nil, the destination accepts nothing more from an older process through
-	// these lanes, including messages in flight. lanes are all that any process of the group has recorded. It contacts the
-	// destination, and may be called again until something is published.
+	// Fence claims the right to publish. When it returns nil, the destination accepts nothing more from an older process
+	// through these lanes, including messages in flight. lanes are all that any process of the group has recorded. It contacts
+	// the destination, and may be called again until something is published.
 	Fence(ctx context.Context, claim Claim, lanes []Lane) error
 
 	// LaneProgress returns, for each lane that this process has published to, a position that is not after any message that is

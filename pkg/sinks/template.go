@@ -12,8 +12,8 @@ import (
 // placeholders are the names a template may use, in the order error messages list them.
 var placeholders = []string{"cluster", "group", "version", "resource", "kind", "namespace", "name", "type"}
 
-// EmptyValue stands where a change has nothing to put in: the namespace of a cluster-scoped object, the namespace and the
-// name of a control record, such as a gap, which is about a whole resource.
+// EmptyValue replaces values that a change does not have: the namespace of a cluster-scoped object, and namespace and name
+// of a control record such as a gap, which is about a whole resource.
 const EmptyValue = "_"
 
 // Template makes the name of a destination (a topic, a subject) from a change: "k8s.{group}.{resource}". It is
@@ -30,8 +30,8 @@ type templatePart struct {
 }
 
 // ParseTemplate parses a template. Placeholders are {cluster} {group} {version} {resource} {kind} {namespace} {name} {type};
-// everything else is literal text, which cannot contain braces. Its errors contain the text that was found, its position (the
-// first byte is 1), and what is allowed.
+// everything else is literal text, which cannot contain braces. Its errors contain the text that was found, its position
+// (the first byte is 1), and what is allowed.
 func ParseTemplate(text string) (*Template, error) {
 	if text == "" {
 		return nil, errors.New("empty template: write a name such as k8s.{group}.{resource}")
@@ -90,8 +90,8 @@ func (t *Template) IsConstant() bool {
 }
 
 // AppendName appends the name for c to dst and returns the extended slice. escape appends a value in a form that the
-// destination accepts and returns the extended slice; nil appends values unchanged. Literal text is never escaped. The core group
-// is "core", any other empty value is [EmptyValue].
+// destination accepts and returns the extended slice; nil appends values unchanged. Literal text is never escaped. The core
+// group is "core", any other empty value is [EmptyValue].
 func (t *Template) AppendName(dst []byte, c *event.Change, escape func(dst []byte, token string) []byte) []byte {
 	for _, p := range t.parts {
 		switch {

@@ -13,7 +13,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// changeFactory makes changes that no other test and no other run makes: its tag is part of every ID.
+// changeFactory makes changes that no other test or run makes: its tag is part of every ID.
 type changeFactory struct {
 	tag    string
 	offset uint64
@@ -23,7 +23,7 @@ func newChangeFactory() *changeFactory {
 	return &changeFactory{tag: "t" + strings.ToLower(rand.Text()[:10])}
 }
 
-// ownsID says whether a change ID is one of this factory's.
+// ownsID reports whether a change ID is one of this factory.
 func (f *changeFactory) ownsID(id string) bool { return strings.Contains(id, f.tag) }
 
 func (f *changeFactory) newMessage(c *event.Change) sinks.Message {
@@ -39,7 +39,7 @@ var resources = []event.Resource{
 	{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles", Kind: "ClusterRole"},
 }
 
-// newChange makes version of object number object. Version 1 is the addition.
+// newChange returns a version of an object. Version 1 is the addition.
 func (f *changeFactory) newChange(object, version int) *event.Change {
 	resource := resources[object%len(resources)]
 	c := &event.Change{
@@ -58,7 +58,7 @@ func (f *changeFactory) newChange(object, version int) *event.Change {
 	return c
 }
 
-// newDeleted makes the end of an object: no After.
+// newDeleted returns the deletion of an object: no After.
 func (f *changeFactory) newDeleted(object, version int) *event.Change {
 	c := f.newChange(object, version)
 	c.Type, c.Delta = event.Deleted, event.DeltaDeleted
@@ -66,16 +66,16 @@ func (f *changeFactory) newDeleted(object, version int) *event.Change {
 	return c
 }
 
-// newGap makes a control record: it has neither name nor UID.
+// newGap returns a control record, which has neither name nor UID.
 func (f *changeFactory) newGap() *event.Change {
 	return &event.Change{
 		Type: event.Gap, Cluster: "sinktest", Resource: resources[0], ResourceVersion: "9",
 		ObservedAt: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
-		Gap:        &event.GapInfo{From: f.tag, To: "9", Reason: `the API server said "too old"`},
+		Gap:        &event.GapInfo{From: f.tag, To: "9", Reason: `the API server answered "too old"`},
 	}
 }
 
-// newLargeChange makes a change whose After has size bytes.
+// newLargeChange returns a change whose After has size bytes.
 func (f *changeFactory) newLargeChange(object, version, size int) *event.Change {
 	c := f.newChange(object, version)
 	const frame = `{"kind":"ConfigMap","data":""}`
@@ -84,7 +84,7 @@ func (f *changeFactory) newLargeChange(object, version, size int) *event.Change 
 	return c
 }
 
-// overwriteBatch destroys a batch that Publish has returned from, as a caller does that takes its memory back.
+// overwriteBatch overwrites a batch after Publish has returned, as a caller does that reuses its memory.
 func overwriteBatch(batch []sinks.Message) {
 	for i := range batch {
 		c := batch[i].Change
@@ -98,7 +98,7 @@ func overwriteBatch(batch []sinks.Message) {
 	}
 }
 
-// cloneBatch makes a batch whose changes are the caller's own to scribble on.
+// cloneBatch returns a deep copy of a batch.
 func cloneBatch(batch []sinks.Message) []sinks.Message {
 	own := make([]sinks.Message, len(batch))
 	for i, m := range batch {

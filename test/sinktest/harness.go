@@ -8,60 +8,59 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// Harness describes a destination to the suite. Its functions are called from the test's goroutine, and fail the test
-// themselves when something outside the contract goes wrong.
+// Harness describes a destination. Its functions are called from the goroutine of the test, and fail the test themselves
+// when something outside the contract goes wrong.
 type Harness struct {
-	// New opens a sink on the destination. The suite closes it. Every call means the same destination and the same
-	// configuration, as a restart of the exporter does; several sinks may be open at once.
+	// New opens a sink on the destination, which the suite closes. Every call uses the same destination and configuration, as
+	// after a restart of the exporter; several sinks may be open at once.
 	New func(t testing.TB) sinks.Sink
 
-	// Read returns everything the destination holds now. The order matters only between messages of one lane. It is
-	// called while the destination is reachable and nothing is being published.
+	// Read returns everything the destination holds. Only the order within a lane matters. It is called while the destination
+	// is reachable and nothing is being published.
 	Read func(t testing.TB) []Delivered
 
-	// Key is what Delivered.Key must be for c. Nil means that the destination has no keys.
+	// Key returns the expected Delivered.Key for c. Nil: the destination has no keys.
 	Key func(c *event.Change) string
 
-	// Value is what Delivered.Value must be for c. Nil means the native JSON form.
+	// Value returns the expected Delivered.Value for c. Nil: the native JSON form.
 	Value func(c *event.Change) []byte
 
-	// Tombstones says that every deleted change is followed, in its lane, by a tombstone of the same key. It needs Key.
+	// Tombstones: every deleted change is followed, in its lane, by a tombstone of the same key. Requires Key.
 	Tombstones bool
 
-	// OrderPerObject says that the destination keeps the order of each object, and not that of the different objects of a
-	// lane.
+	// OrderPerObject: the destination keeps the order of each object, but not that of different objects of a lane.
 	OrderPerObject bool
 
-	// StateOnly says that the destination keeps the state of objects, and has no place for control records: they are
-	// acknowledged and not held.
+	// StateOnly: the destination keeps the state of objects and has no place for control records, which are acknowledged but
+	// not stored.
 	StateOnly bool
 
-	// ExactRetry says that a message which is published again by the same sink after an error is held once, whether or
-	// not it was accepted the first time.
+	// ExactRetry: a message that the same sink publishes again after an error is stored once, whether or not it was accepted
+	// the first time.
 	ExactRetry bool
 
-	// ExactReplay says that acknowledged messages which are published again by a later sink are held once.
+	// ExactReplay: acknowledged messages that a later sink publishes again are stored once.
 	ExactReplay bool
 
-	// ExactRestart says that messages which were in flight when a sink died, or acknowledged after its state was stored
-	// last, are held once when its successor publishes them again. The sink is a [sinks.Stateful].
+	// ExactRestart: messages that were in flight when a sink died, or acknowledged after its state was stored last, are stored
+	// once when its successor publishes them again. The sink is a [sinks.Stateful].
 	ExactRestart bool
 
-	// Topics are templates of topics that a [sinks.Router] can publish to beside its own; none where the sink is no
-	// Router. Read reads these topics, too, and says which of them has a message. Escape writes a value into the name of
-	// a topic as the sink does; nil takes it as it is.
+	// Topics are templates of topics that a [sinks.Router] can publish to in addition to its own; none if the sink is no
+	// Router. Read reads these topics as well and sets Delivered.Topic. Escape appends a value to the name of a topic as the
+	// sink does; nil: unchanged.
 	Topics []string
 	Escape func(dst []byte, token string) []byte
 
-	// Grow changes the layout of the destination, so that objects belong to other lanes: a topic gets more partitions. The
-	// sink is a [sinks.Repartitioner]. Nil where that does not happen.
+	// Grow changes the layout of the destination, so that objects belong to other lanes: a topic gets more partitions. The sink
+	// is a [sinks.Repartitioner]. Nil: the layout never changes.
 	Grow func(t testing.TB)
 
-	// Cut makes the destination unreachable and Restore makes it reachable again. Both are nil if that cannot be done.
+	// Cut makes the destination unreachable and Restore makes it reachable again. Both are nil if that is not possible.
 	Cut, Restore func(t testing.TB)
 
-	// Slow makes the destination's answers come late, or no longer late; best so late that the sink has given them up.
-	// Throttle makes it ask for time, as HTTP does by 429, or no longer. Nil if that cannot be done.
+	// Slow delays the responses of the destination, or ends that; ideally they come after the timeout of the sink. Throttle
+	// makes it ask to retry later, as HTTP does by 429, or ends that. Nil if that is not possible.
 	Slow, Throttle func(t testing.TB, on bool)
 }
 
@@ -70,8 +69,8 @@ type Delivered struct {
 	ID        string // change ID; empty on tombstones
 	Key       string // empty where the destination has no keys
 	Value     []byte // empty on tombstones
-	Tombstone bool   // says that the object of this key is gone, in a form the destination itself understands
-	Topic     string // that holds it; may be empty where the harness names no Topics
+	Tombstone bool   // deletes the key in the destination's own terms
+	Topic     string // may be empty if the harness has no Topics
 }
 
 func (h Harness) expectedValue(c *event.Change) string {

@@ -3,6 +3,9 @@ package sinktest
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -10,33 +13,33 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// testTimeout bounds waits that end by a condition in every sink that keeps the contract. It is never slept.
+// testTimeout bounds waits for conditions that every sink meets if it keeps the contract. No test sleeps for it.
 const testTimeout = 3 * time.Minute
 
-// retryPause is between two attempts at something that is not possible yet.
+// retryPause is the pause between two attempts.
 const retryPause = 20 * time.Millisecond
 
-// idleTimerKey finds the timer of a context that [patient] makes.
+// idleTimerKey is the key of the timer in a context of withIdleTimeout.
 type idleTimerKey struct{}
 
-// withIdleTimeout makes a context that ends when nothing was published under it for as long as patience.
+// withIdleTimeout returns a context that ends when nothing was published under it for testTimeout.
 func withIdleTimeout() (ctx context.Context, end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	quiet := time.AfterFunc(testTimeout, cancel)
-	return context.WithValue(ctx, idleTimerKey{}, quiet), func() {
-		quiet.Stop()
+	idle := time.AfterFunc(testTimeout, cancel)
+	return context.WithValue(ctx, idleTimerKey{}, idle), func() {
+		idle.Stop()
 		cancel()
 	}
 }
 
-// resetIdleTimeout notes that something was published under a context, which lasts the longer if it is a patient one.
+// resetIdleTimeout records that something was published under a context, if that is one of withIdleTimeout.
 func resetIdleTimeout(ctx context.Context) {
-	if quiet, ok := ctx.Value(idleTimerKey{}).(*time.Timer); ok {
-		quiet.Reset(testTimeout)
+	if idle, ok := ctx.Value(idleTimerKey{}).(*time.Timer); ok {
+		idle.Reset(testTimeout)
 	}
 }
 
-// publisher calls a sink as delivery does and checks that every answer agrees with itself.
+// publisher calls a sink as delivery does and checks that count and error of every answer agree.
 type publisher struct {
 	t    testing.TB
 	sink sinks.Sink
@@ -49,7 +52,7 @@ func openSink(t testing.TB, h Harness) publisher {
 	return awaitReachable(t, sink)
 }
 
-// awaitReachable waits until a sink that can tell has found its destination.
+// awaitReachable waits until a sink that is a Pinger has reached its destination.
 func awaitReachable(t testing.TB, sink sinks.Sink) publisher {
 	t.Helper()
 	p := publisher{t: t, sink: sink}
@@ -71,8 +74,8 @@ func closeSink(t testing.TB, sink sinks.Sink) {
 // laneOf returns the lane of c.
 func (p publisher) laneOf(c *event.Change) sinks.Lane { return p.laneForTopic(c, nil) }
 
-// laneForTopic is lane for a change that is published with this topic. If that is not nil, the sink is a Router. A lane that
-// only asks for those that there are is replaced by these.
+// laneForTopic returns the lane of a change that is published with this topic; if that is not nil, the sink is a Router. A
+// lane that exists only until the layout of the destination is known is replaced first.
 func (p publisher) laneForTopic(c *event.Change, topic *sinks.Template) sinks.Lane {
 	p.t.Helper()
 	lane := p.askLane(c, topic)
@@ -113,8 +116,8 @@ func (p publisher) byLane(messages []sinks.Message) map[sinks.Lane][]sinks.Messa
 	return lanes
 }
 
-// publishBatch publishes a batch until that fails or is done, in as many calls as the sink makes of it: each with a copy, which
-// is taken back as soon as the call returns, and whose n and err must agree. Safe for concurrent use.
+// publishBatch publishes a batch until it is done or a call fails, in as many calls as the sink needs. Each call gets a copy
+// that is overwritten after it returns, and its n and err must agree. Safe for concurrent use.
 func (p publisher) publishBatch(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (accepted int, err error) {
 	for more := true; more; more = err == nil && accepted < len(batch) {
 		own := cloneBatch(batch[accepted:])
@@ -138,8 +141,8 @@ func (p publisher) publishBatch(ctx context.Context, lane sinks.Lane, batch []si
 	return accepted, err
 }
 
-// publishAll publishes a batch to its end, going on after errors as delivery does, and returns at which messages a Publish
-// began anew after an error. A rejection fails the test.
+// publishAll publishes a batch to its end, with retries as in delivery, and returns the messages at which a Publish began
+// again after an error. A rejection fails the test.
 func (p publisher) publishAll(lane sinks.Lane, batch []sinks.Message) (restarts []int) {
 	p.t.Helper()
 	done := 0
@@ -162,8 +165,8 @@ func (p publisher) publishEverything(messages []sinks.Message) {
 	}
 }
 
-// retryUntilDone calls step until it succeeds. A rejected message and the end of patience, which begins anew whenever step has
-// published something, fail the test.
+// retryUntilDone calls step until it succeeds. The test fails if a message is rejected, or if nothing is published for
+// testTimeout.
 func (p publisher) retryUntilDone(what string, step func(ctx context.Context) error) {
 	p.t.Helper()
 	ctx, end := withIdleTimeout()
@@ -177,7 +180,7 @@ func (p publisher) retryUntilDone(what string, step func(ctx context.Context) er
 		}
 		var rejected *sinks.RejectedError
 		if errors.As(err, &rejected) {
-			p.t.Errorf("%s: a message that the destination should take: %v", what, err)
+			p.t.Errorf("%s: the destination should accept this message: %v", what, err)
 			return
 		}
 		select {
@@ -187,4 +190,102 @@ func (p publisher) retryUntilDone(what string, step func(ctx context.Context) er
 		case <-pause.C:
 		}
 	}
+}
+
+// finishAndCheck publishes messages from done on, where the last Publish failed, and compares the destination with all
+// messages.
+func (p publisher) finishAndCheck(h Harness, f *changeFactory, lane sinks.Lane, messages []sinks.Message, done int) {
+	p.t.Helper()
+	restarts := []int{done}
+	for _, failed := range p.publishAll(lane, messages[done:]) {
+		restarts = append(restarts, done+failed)
+	}
+	newPublishedTruth(h, f, p, messages).checkOrder(p.t, map[sinks.Lane][]int{lane: restarts})
+}
+
+// awaitReplacement waits until the sink requests the replacement of its lanes. Until that is applied, Lane returns the old
+// ones.
+func (p publisher) awaitReplacement(m sinks.Message) {
+	p.t.Helper()
+	changing := p.sink.(sinks.Repartitioner)
+	before := p.askLane(m.Change, nil)
+	p.retryUntilDone("the lanes are replaced", func(context.Context) error {
+		due := changing.PendingRepartitions()
+		if now := p.askLane(m.Change, nil); now != before {
+			p.t.Errorf("lane %q became %q before the repartition was applied", before, now)
+		}
+		if len(due) == 0 {
+			return errors.New("not yet")
+		}
+		for _, r := range due {
+			changing.ApplyRepartition(r)
+		}
+		return nil
+	})
+}
+
+// publishTruth publishes the messages of tr in random batches and compares the destination with them.
+func (p publisher) publishTruth(tr *publishedTruth, random *rand.Rand) {
+	p.t.Helper()
+	var mu sync.Mutex
+	restarts := make(map[sinks.Lane][]int)
+	var lanes sync.WaitGroup
+	for lane, messages := range tr.lanes {
+		own := rand.New(rand.NewPCG(random.Uint64(), 2)) // of this lane's goroutine
+		lanes.Go(func() {
+			starts := p.publishLaneRandomly(lane, messages, own)
+			mu.Lock()
+			defer mu.Unlock()
+			restarts[lane] = starts
+		})
+	}
+	lanes.Wait()
+	tr.checkOrder(p.t, restarts)
+}
+
+// publishLaneRandomly publishes one lane to its end and returns the messages at which a Publish began again after an
+// error.
+func (p publisher) publishLaneRandomly(lane sinks.Lane, messages []sinks.Message, random *rand.Rand) []int {
+	var restarts []int
+	done := 0
+	p.retryUntilDone("publish at random", func(ctx context.Context) error {
+		for done < len(messages) {
+			limit := 16
+			if random.IntN(4) == 0 {
+				limit = 1000
+			}
+			size := 1 + random.IntN(min(limit, len(messages)-done))
+			n, err := p.publishMaybeCancelled(ctx, lane, messages[done:done+size], random)
+			done += n
+			if err != nil {
+				restarts = append(restarts, done)
+			}
+			if err != nil && (ctx.Err() != nil || !errors.Is(err, context.Canceled)) {
+				return err // such as an outage: the next attempt comes after a pause
+			}
+		}
+		return nil
+	})
+	return restarts
+}
+
+// publishMaybeCancelled publishes under a context that, one time in four, ends during the call.
+func (p publisher) publishMaybeCancelled(ctx context.Context, lane sinks.Lane, batch []sinks.Message,
+	random *rand.Rand,
+) (int, error) {
+	if random.IntN(4) != 0 {
+		return p.publishBatch(ctx, lane, batch)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	yields := random.IntN(200)
+	var canceller sync.WaitGroup
+	canceller.Go(func() {
+		for range yields {
+			runtime.Gosched()
+		}
+		cancel()
+	})
+	defer canceller.Wait()
+	return p.publishBatch(ctx, lane, batch)
 }

@@ -10,19 +10,18 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// ledger is what a caller keeps of one sink over its lives: how far each lane is acknowledged, how far that is stored, and
-// the sink's state with it.
+// ledger is what the caller of a sink stores across restarts: how far each lane is acknowledged, and the state of the sink.
 type ledger struct {
 	mu    sync.Mutex
 	acked map[sinks.Lane]int // messages, in this life
 
 	storing sync.Mutex
-	sink    sinks.Stateful // nil: keeps no state
+	sink    sinks.Stateful // nil: the sink has no state
 	stored  map[sinks.Lane]int
 	state   []byte
 }
 
-// storeProgress does what delivery does: first the positions, then the state, both kept together.
+// storeProgress does the same as delivery: it takes the positions first, then the state, and stores both together.
 func (l *ledger) storeProgress(context.Context) error {
 	l.storing.Lock()
 	defer l.storing.Unlock()
@@ -45,7 +44,7 @@ func (l *ledger) recordAcked(lane sinks.Lane, n int) {
 	l.acked[lane] += n
 }
 
-// startLife starts a life of sink from what is stored.
+// startLife starts sink from what is stored.
 func (l *ledger) startLife(t testing.TB, sink sinks.Sink, newest uint64) {
 	t.Helper()
 	l.acked = make(map[sinks.Lane]int)
@@ -60,12 +59,12 @@ func (l *ledger) startLife(t testing.TB, sink sinks.Sink, newest uint64) {
 	}
 }
 
-// testInFlightRestarts publishes through a sink that dies again and again while batches are in flight, and whose successor
-// begins where positions were stored last. Each successor finds messages that are new.
+// testInFlightRestarts publishes through a sink that dies repeatedly while batches are in flight. Its successor begins at
+// the stored positions, and has new messages as well.
 func testInFlightRestarts(t testing.TB, h Harness) {
 	f, p := newChangeFactory(), openSink(t, h)
 	if _, stateful := p.sink.(sinks.Stateful); stateful && !h.ExactRestart {
-		t.Skip("the destination does not tell what it holds")
+		t.Skip("the destination does not report what it holds")
 	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -81,7 +80,7 @@ func testInFlightRestarts(t testing.TB, h Harness) {
 		l.startLife(t, sink, newest)
 		newest = messages[life*objects*each-1].Offset
 		positions := l.stored
-		for lane := range tr.lanes { // one of which nothing was stored begins at 0
+		for lane := range tr.lanes { // a lane without a stored position begins at 0
 			restarts[lane] = append(restarts[lane], positions[lane])
 		}
 		publishLife(publisher{t, sink}, l, positions, tr.lanes, newest, life < lives, random, restarts)
@@ -95,8 +94,8 @@ func testInFlightRestarts(t testing.TB, h Harness) {
 	tr.checkOrder(t, restarts)
 }
 
-// publishLife publishes all lanes from positions up to newest, concurrently, and notes where a Publish began again. A life that is
-// cut short ends after some of it, with everything that is under way.
+// publishLife publishes all lanes from positions up to newest, concurrently, and records where a Publish began again. A
+// short life ends earlier, with batches in flight.
 func publishLife(p publisher, l *ledger, positions map[sinks.Lane]int, lanes map[sinks.Lane][]sinks.Message, newest uint64,
 	short bool, random *rand.Rand, restarts map[sinks.Lane][]int,
 ) {
@@ -104,7 +103,7 @@ func publishLife(p publisher, l *ledger, positions map[sinks.Lane]int, lanes map
 	defer die()
 	defer func() {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			p.t.Errorf("a life did not come to its end")
+			p.t.Errorf("a run did not end in time")
 		}
 	}()
 	var running sync.WaitGroup
@@ -131,7 +130,7 @@ func publishLife(p publisher, l *ledger, positions map[sinks.Lane]int, lanes map
 	running.Wait()
 }
 
-// publishInLife publishes messages from begin to last, storing now and then, until ctx ends.
+// publishInLife publishes messages from begin to last until ctx ends, and stores progress at random.
 func (p publisher) publishInLife(ctx context.Context, l *ledger, lane sinks.Lane, messages []sinks.Message, begin, last int,
 	random *rand.Rand,
 ) (again []int) {
@@ -145,7 +144,7 @@ func (p publisher) publishInLife(ctx context.Context, l *ledger, lane sinks.Lane
 		}
 		var rejected *sinks.RejectedError
 		if errors.As(err, &rejected) {
-			p.t.Errorf("a message that the destination should take: %v", err)
+			p.t.Errorf("the destination should accept this message: %v", err)
 			return again
 		}
 		if random.IntN(3) == 0 {

@@ -25,7 +25,7 @@ type memoryDestination struct {
 
 	mu         sync.Mutex
 	down       bool
-	busy       int // so many calls are answered with a request for time
+	busy       int // so many calls are answered with "unavailable"
 	held       []Delivered
 	ids        map[string]bool
 	references []*event.Change // of the sink that keeps references
@@ -103,7 +103,7 @@ func (s *memorySink) LaneTo(c *event.Change, topic *sinks.Template) (sinks.Lane,
 func (s *memorySink) Publish(ctx context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	blind := strings.HasPrefix(s.fault, "counts what is not delivered") // to everything that keeps it from delivering
+	blind := strings.HasPrefix(s.fault, "counts what is not delivered") // ignores everything that keeps it from delivering
 	if s.down && !blind {
 		return 0, &sinks.UnavailableError{Reason: "down"}
 	}
@@ -153,7 +153,7 @@ func (s *memorySink) answerThrottled(batch []sinks.Message) (int, error) {
 	return 0, &sinks.UnavailableError{Reason: "429"}
 }
 
-// answerInterrupted answers a Publish of which n messages are delivered when its context ends.
+// answerInterrupted answers a Publish whose context ended after n messages.
 func (s *memorySink) answerInterrupted(n int, batch []sinks.Message, err error) (int, error) {
 	switch s.fault {
 	case "hides errors":
@@ -164,7 +164,7 @@ func (s *memorySink) answerInterrupted(n int, batch []sinks.Message, err error) 
 	return n, err
 }
 
-// topicOf is where a message goes beside the sink's own topic.
+// topicOf returns the topic of a message; "" for the sink's own.
 func topicOf(m sinks.Message) string {
 	if m.Topic == nil {
 		return ""
@@ -236,7 +236,7 @@ func TestASinkThatBreaksTheContractFails(t *testing.T) {
 		"repeats":                                 "AReplayAfterARestartIsRecognised",
 		"counts what is not delivered":            "AnOutageLosesNothing",
 		"counts what is not delivered at its end": "AStopDuringAnOutageEndsAndLosesNothing",
-		"blames the first for a large body":       "AnOversizeInMidBatchIsBlamedAlone",
+		"blames the first for a large body":       "OnlyTheOversizedChangeOfABatchIsRejected",
 		"drops what is throttled":                 "ThrottlingLosesAndReordersNothing",
 		"gives up what is throttled":              "LateAnswersLoseAndReorderNothing",
 	} {
@@ -255,7 +255,7 @@ func TestASinkThatBreaksTheContractFails(t *testing.T) {
 	}
 }
 
-// failureRecorder is a test that may fail without failing the test that runs it.
+// failureRecorder is a test whose failure does not fail the test that runs it.
 type failureRecorder struct {
 	testing.TB
 	failed atomic.Bool
@@ -269,7 +269,7 @@ func (r *failureRecorder) Logf(string, ...any)   {}
 func recordFailure(t *testing.T, test func(testing.TB, Harness), h Harness) *failureRecorder {
 	r := &failureRecorder{TB: t}
 	done := make(chan struct{})
-	go func() { // a goroutine of its own, which Fatal may end
+	go func() { // a separate goroutine, because Fatal ends it
 		defer close(done)
 		test(r, h)
 	}()

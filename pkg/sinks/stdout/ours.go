@@ -23,8 +23,8 @@ var linePrefixes = func() (all [][]byte) {
 	return all
 }()
 
-// checkOwnFile returns an error unless a file of size bytes is empty or begins with a line of the exporter. After a crash it may
-// hold only a part of its first line.
+// checkOwnFile returns an error unless a file of size bytes is empty or begins with a line of the exporter. After a crash it
+// may hold only a part of its first line.
 func checkOwnFile(f io.ReaderAt, size int64) error {
 	begin := make([]byte, min(size, 64))
 	if _, err := f.ReadAt(begin, 0); err != nil {

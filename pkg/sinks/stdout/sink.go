@@ -18,8 +18,8 @@ import (
 // onlyLane is the only lane: the lines have one order.
 const onlyLane sinks.Lane = "lines"
 
-// maxWriteBytes is about the size of one write. A batch can be many times larger; a buffer for all of it would cost more than
-// the writes it saves.
+// maxWriteBytes is about the size of one write. A batch can be many times larger; a buffer for all of it would cost more
+// than the writes it saves.
 const maxWriteBytes = 1 << 20
 
 // Sink writes JSON lines. It is used as defined by [sinks.Sink]; with one lane, there is one Publish at a time.
@@ -86,8 +86,8 @@ func (s *Sink) openPath() error {
 	return nil
 }
 
-// adoptFile finds the end of the last complete line of a file of this size, and truncates the file there. A file that another
-// program has written is rejected and not modified.
+// adoptFile finds the end of the last complete line of a file of this size, and truncates the file there. A file that
+// another program has written is rejected and not modified.
 func (s *Sink) adoptFile(size int64) (err error) {
 	if err := checkOwnFile(s.out, size); err != nil {
 		return err
@@ -99,8 +99,8 @@ func (s *Sink) adoptFile(size int64) (err error) {
 	return s.truncateTornLine(size)
 }
 
-// followRotation handles what happened to the file since the last batch: if it was renamed or deleted, lines continue in a new
-// file of its path; if it was truncated (copytruncate), at its current end.
+// followRotation handles what happened to the file since the last batch: if it was renamed or deleted, lines continue in a
+// new file of its path; if it was truncated (copytruncate), at its current end.
 func (s *Sink) followRotation() error {
 	if !s.regular {
 		return nil
@@ -128,15 +128,15 @@ func (s *Sink) followRotation() error {
 	return s.truncateTornLine(info.Size())
 }
 
-// canRead distinguishes a file that the sink opened from standard output redirected to one, which is open for writing only and
-// is not truncated: other programs may write to it as well.
+// canRead distinguishes a file that the sink opened from standard output redirected to one, which is open for writing only
+// and is not truncated: other programs may write to it as well.
 func canRead(f *os.File) bool {
 	_, err := f.ReadAt(make([]byte, 1), 0)
 	return err == nil || errors.Is(err, io.EOF)
 }
 
-// openFile opens or creates a file to append to. It syncs the directory of a new file: acknowledged lines must not vanish with
-// the name of their file.
+// openFile opens or creates a file to append to. It syncs the directory of a new file: acknowledged lines must not vanish
+// with the name of their file.
 func openFile(path string) (*os.File, error) {
 	const flags = os.O_RDWR | os.O_APPEND
 	if f, err := os.OpenFile(path, flags, 0); !errors.Is(err, os.ErrNotExist) {
@@ -176,8 +176,9 @@ func lastLineEnd(f io.ReaderAt, size int64) (int64, error) {
 // Lane implements [sinks.Sink].
 func (s *Sink) Lane(*event.Change) (sinks.Lane, error) { return onlyLane, nil }
 
-// Publish implements [sinks.Sink]. A file is synced once, at the end of the batch: it gets the complete batch or nothing of it.
-// Writes to a pipe cannot be taken back. If ctx ends during a write, that continues; the next Publish or Close waits for it.
+// Publish implements [sinks.Sink]. A file is synced once, at the end of the batch: it gets the complete batch or nothing of
+// it. Writes to a pipe cannot be taken back. If ctx ends during a write, that continues; the next Publish or Close waits for
+// it.
 func (s *Sink) Publish(ctx context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
@@ -199,7 +200,8 @@ func (s *Sink) Publish(ctx context.Context, _ sinks.Lane, batch []sinks.Message)
 			return accepted, err
 		}
 		if failure != nil {
-			return accepted, &sinks.UnavailableError{Reason: fmt.Sprintf("cannot write to %s: %v", s.displayName(), failure), Err: failure}
+			reason := fmt.Sprintf("cannot write to %s: %v", s.displayName(), failure)
+			return accepted, &sinks.UnavailableError{Reason: reason, Err: failure}
 		}
 		if last || !s.regular {
 			accepted = done
@@ -268,8 +270,8 @@ func (s *Sink) writeBuffer(first, last bool) error {
 	return nil
 }
 
-// truncateTornLine truncates a file of this size after the last acknowledged line, if a write has failed. A file that has become
-// shorter meanwhile holds nothing of that write.
+// truncateTornLine truncates a file of this size after the last acknowledged line, if a write has failed. A file that has
+// become shorter meanwhile holds nothing of that write.
 func (s *Sink) truncateTornLine(size int64) error {
 	if s.torn && size > s.endOfLines {
 		if err := s.out.Truncate(s.endOfLines); err != nil {

@@ -4,8 +4,8 @@
 // # Requests
 //
 // The format decides the mode (github.com/cloudevents/spec, cloudevents/bindings/http-protocol-binding.md): cloudevents is
-// binary mode, with the attributes in ce- headers; cloudevents-structured is structured mode, and with Batch more than 1 batched
-// mode, a JSON array of events. A request is a POST; a response of 200 to 299 accepts all of it.
+// binary mode, with the attributes in ce- headers; cloudevents-structured is structured mode, and with Batch more than 1
+// batched mode, a JSON array of events. A request is a POST; a response of 200 to 299 accepts all of it.
 //
 // # Order
 //
@@ -23,7 +23,7 @@
 //
 // # Trust
 //
-// Redirects are not followed, because they could lead credentials and changes to another host. No proxy is used. Responses are
-// read up to a limit, everything has a timeout, and files with secrets are read for each request or connection, so that rotated
-// ones are used. No error contains a secret.
+// Redirects are not followed, because they could lead credentials and changes to another host. No proxy is used. Responses
+// are read up to a limit, everything has a timeout, and files with secrets are read for each request or connection, so that
+// rotated ones are used. No error contains a secret.
 package webhook

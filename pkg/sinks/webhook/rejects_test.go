@@ -37,8 +37,8 @@ func (h *fakeJournal) Settle(_ context.Context, _ event.Cursor, dead []event.Dea
 	return nil
 }
 
-// TestAReceiverThatAnswers400ToEverythingIsUnavailable is plain HTTP on the port of a TLS server, or another receiver than was
-// meant: the history must not become dead letters.
+// TestAReceiverThatAnswers400ToEverythingIsUnavailable is plain HTTP on the port of a TLS server, or another receiver than
+// was meant: the history must not become dead letters.
 func TestAReceiverThatAnswers400ToEverythingIsUnavailable(t *testing.T) {
 	var wrong atomic.Bool
 	wrong.Store(true)

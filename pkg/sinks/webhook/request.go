@@ -69,7 +69,8 @@ func (t TLS) dialTLS(ctx context.Context, network, address string) (net.Conn, er
 }
 
 // postBatch sends messages in one request and waits for the response or the end of ctx. A request abandoned by its caller
-// continues until its own end, and the next one of the lane waits for it: two in flight at once could arrive in either order. // I3
+// continues until its own end, and the next one of the lane waits for it: two in flight at once could arrive in either
+// order. // I3
 func (s *Sink) postBatch(ctx context.Context, slot chan struct{}, batch []sinks.Message) error {
 	select {
 	case slot <- struct{}{}:
@@ -189,7 +190,8 @@ func withoutURL(err error) error {
 	return err
 }
 
-// classifyResponse returns the error of Publish for a response; nil if it accepts the messages. quoted is its body for errors.
+// classifyResponse returns the error of Publish for a response; nil if it accepts the messages. quoted is its body for
+// errors.
 func classifyResponse(response *http.Response, quoted string, size int) error {
 	reason := func(text string) string {
 		return fmt.Sprintf("the webhook answers %s: %s%s", response.Status, text, quoted)

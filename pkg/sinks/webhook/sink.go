@@ -21,7 +21,7 @@ type Sink struct {
 	format    format.Format
 	client    *http.Client
 	laneNames []sinks.Lane                 // by lane number
-	slots     map[sinks.Lane]chan struct{} // of capacity 1; an element in it stands for the request of the lane that is in flight
+	slots     map[sinks.Lane]chan struct{} // of capacity 1; full while a request of the lane is in flight
 
 	lifetime       context.Context // ends with Close
 	cancelRequests context.CancelFunc
@@ -54,8 +54,8 @@ func (s *Sink) Lane(c *event.Change) (sinks.Lane, error) {
 	return s.laneNames[sinks.KeyHash(c)%uint64(len(s.laneNames))], nil
 }
 
-// Publish implements [sinks.Sink]. It posts one request after the other. A batch that is rejected is posted in halves, until the
-// event that is the cause stands alone. // I3
+// Publish implements [sinks.Sink]. It posts one request after the other. A batch that is rejected is posted in halves, until
+// the event that is the cause stands alone. // I3
 func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
 	slot, known := s.slots[lane]
 	if !known {
@@ -123,8 +123,8 @@ func setAttributes(header http.Header, c *event.Change) {
 	}
 }
 
-// Close waits for abandoned requests until ctx ends and cancels the rest: a receiver that still processes a request could finish
-// it after its repetition. Then it closes the connections. // I3
+// Close waits for abandoned requests until ctx ends and cancels the rest: a receiver that still processes a request could
+// finish it after its repetition. Then it closes the connections. // I3
 func (s *Sink) Close(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, s.cancelRequests)
 	s.requests.Wait()

@@ -12,10 +12,10 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// oversizeBody is larger than what most destinations take, also when it is compressed.
+// oversizeBody is larger than most destinations accept, also when it is compressed.
 const oversizeBody = 1_600_000
 
-// newIncompressible makes a change with a body that no compression makes much smaller.
+// newIncompressible returns a change with a body that compression does not make much smaller.
 func (f *changeFactory) newIncompressible(object, version, size int) *event.Change {
 	c := f.newChange(object, version)
 	noise := make([]byte, size/4*3)
@@ -28,7 +28,7 @@ func (f *changeFactory) newIncompressible(object, version, size int) *event.Chan
 }
 
 // testOversizeInBatch publishes one batch with a change in its middle that is too large for most destinations. If it is
-// rejected, the sink must blame it and no other, and what stands before and behind it must arrive in order.
+// rejected, the rejection must be about this change alone, and the changes before and after it must arrive in order.
 func testOversizeInBatch(t testing.TB, h Harness) {
 	f, p := newChangeFactory(), openSink(t, h)
 	const large = 4
@@ -49,7 +49,7 @@ func testOversizeInBatch(t testing.TB, h Harness) {
 		}
 		rejected = true
 		done++
-		return errors.New("the rest is to be published")
+		return errors.New("the rest has to be published")
 	})
 	if rejected {
 		messages = append(messages[:large:large], messages[large+1:]...)
@@ -57,8 +57,8 @@ func testOversizeInBatch(t testing.TB, h Harness) {
 	newPublishedTruth(h, f, p, messages).checkOnce(t)
 }
 
-// testStopDuringOutage ends a Publish, and then the sink, while the destination cannot be reached. Both must end, and a later sink
-// delivers the rest.
+// testStopDuringOutage cancels a Publish and then closes the sink while the destination is unreachable. Both must return,
+// and a later sink delivers the rest.
 func testStopDuringOutage(t testing.TB, h Harness) {
 	if h.Cut == nil {
 		t.Skip("this destination cannot be made unreachable")
@@ -75,16 +75,16 @@ func testStopDuringOutage(t testing.TB, h Harness) {
 	defer cancel()
 	n, err := p.publishBatch(ctx, lane, messages[4:])
 	if n != 0 || err == nil {
-		t.Errorf("an unreachable destination took %d messages (%v)", n, err)
+		t.Errorf("an unreachable destination accepted %d messages (%v)", n, err)
 	}
 	closeSink(t, sink)
 	h.Restore(t)
 
-	h.ExactRetry = false // another sink knows nothing of the first one's attempts
+	h.ExactRetry = false // another sink does not know the attempts of the first
 	openSink(t, h).finishAndCheck(h, f, lane, messages, 4)
 }
 
-// testSlowAnswers publishes to a destination whose answers come late, and some of them perhaps too late.
+// testSlowAnswers publishes to a destination with late responses, some of them possibly after the timeout of the sink.
 func testSlowAnswers(t testing.TB, h Harness) {
 	if h.Slow == nil {
 		t.Skip("this destination cannot be made slow")
@@ -92,7 +92,7 @@ func testSlowAnswers(t testing.TB, h Harness) {
 	publishHampered(t, h, h.Slow)
 }
 
-// testThrottling publishes to a destination that asks for time.
+// testThrottling publishes to a destination that asks to retry later.
 func testThrottling(t testing.TB, h Harness) {
 	if h.Throttle == nil {
 		t.Skip("this destination cannot be made to throttle")
@@ -100,13 +100,13 @@ func testThrottling(t testing.TB, h Harness) {
 	publishHampered(t, h, h.Throttle)
 }
 
-// publishHampered publishes until three calls have been answered while trouble lasts, then to the end.
-func publishHampered(t testing.TB, h Harness, trouble func(t testing.TB, on bool)) {
+// publishHampered makes three calls while the fault lasts, and publishes the rest after it.
+func publishHampered(t testing.TB, h Harness, fault func(t testing.TB, on bool)) {
 	f, p := newChangeFactory(), openSink(t, h)
 	messages := makeVersions(f, 1, 12)
 	lane := p.laneOf(messages[0].Change)
 	p.publishAll(lane, messages[:2])
-	trouble(t, true)
+	fault(t, true)
 	ctx, end := withIdleTimeout()
 	defer end()
 	done := 2
@@ -116,13 +116,13 @@ func publishHampered(t testing.TB, h Harness, trouble func(t testing.TB, on bool
 		done += n
 		var rejected *sinks.RejectedError
 		if errors.As(err, &rejected) || ctx.Err() != nil {
-			t.Errorf("trouble that passes was answered with %v", err)
+			t.Errorf("a temporary fault led to %v", err)
 		}
 		if err != nil {
 			restarts = append(restarts, done)
 		}
 	}
-	trouble(t, false)
+	fault(t, false)
 	for _, failed := range p.publishAll(lane, messages[done:]) {
 		restarts = append(restarts, done+failed)
 	}

@@ -14,28 +14,28 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// RunFailover proves that the sink described by h, which is a [sinks.Fenced], turns older processes away and tells what its
-// lanes hold. Harness.New returns sinks that can be fenced; each call is another process of one group.
+// RunFailover checks that the sink described by h, which is a [sinks.Fenced], locks out older processes and reads back its
+// lanes. Each call of Harness.New is another process of one group.
 func RunFailover(t *testing.T, h Harness) {
 	for _, promise := range []struct {
 		name string
 		test func(testing.TB, Harness)
 	}{
-		{"AnOlderProcessIsTurnedAwayForGood", testOlderProcessIsDeposed},
-		{"ALaneIsNotedBeforeItsFirstMessage", testLanesAreRecordedFirst},
-		{"ATailTellsWhatALaneHolds", testTailContents},
-		{"ThePlacesAreNotBehindWhatIsUnderWay", testProgressCoversInFlight},
-		{"TakeOversInFlightLoseRepeatAndReorderNothing", testInFlightFailovers},
+		{"AnOlderProcessIsLockedOutForGood", testOlderProcessIsDeposed},
+		{"ALaneIsRecordedBeforeItsFirstMessage", testLanesAreRecordedFirst},
+		{"ATailHasEverythingALaneHolds", testTailContents},
+		{"ProgressDoesNotPassMessagesInFlight", testProgressCoversInFlight},
+		{"FailoversInFlightLoseRepeatAndReorderNothing", testInFlightFailovers},
 	} {
 		t.Run(promise.name, func(t *testing.T) { promise.test(t, h) })
 	}
 }
 
-// exporterGroup is what processes that take over from each other share: the lanes that are noted, with the newest places.
+// exporterGroup is what the processes of a group share: the recorded lanes with their newest positions.
 type exporterGroup struct {
 	mu        sync.Mutex
 	progress  map[sinks.Lane]sinks.LanePosition
-	recordErr error // what Note answers
+	recordErr error // returned by recordLanes
 }
 
 func newExporterGroup() *exporterGroup {
@@ -62,7 +62,7 @@ func (g *exporterGroup) recordedLanes() map[sinks.Lane]sinks.LanePosition {
 	return maps.Clone(g.progress)
 }
 
-// updateProgress notes newer places.
+// updateProgress stores newer positions.
 func (g *exporterGroup) updateProgress(to map[sinks.Lane]sinks.LanePosition) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -75,13 +75,13 @@ func (g *exporterGroup) setRecordErr(err error) {
 	g.recordErr = err
 }
 
-// activeProcess is one that has taken over.
+// activeProcess is a process after its Fence.
 type activeProcess struct {
 	publisher
 	fenced sinks.Fenced
 }
 
-// failOver opens another process, which turns those before away. The caller closes it.
+// failOver opens another process, which locks out those before it. The caller closes it.
 func failOver(t testing.TB, h Harness, g *exporterGroup) activeProcess {
 	t.Helper()
 	sink, ok := h.New(t).(sinks.Fenced)
@@ -138,11 +138,11 @@ func testOlderProcessIsDeposed(t testing.TB, h Harness) {
 	tr.checkOnce(t)
 }
 
-// publishUntilDeposed publishes until the process is told that it is deposed, over a network that may break meanwhile. Nothing of the
-// batch may be accepted.
+// publishUntilDeposed publishes until the process gets a DeposedError, over a network that may break meanwhile. The
+// destination must accept nothing of the batch.
 func (p activeProcess) publishUntilDeposed(lane sinks.Lane, batch []sinks.Message) {
 	p.t.Helper()
-	p.retryUntilDone("be turned away", func(ctx context.Context) error {
+	p.retryUntilDone("be deposed", func(ctx context.Context) error {
 		n, err := p.publishBatch(ctx, lane, batch)
 		if n != 0 {
 			p.t.Errorf("lane %s: the older process published %d: %v; want a DeposedError", lane, n, err)
@@ -161,11 +161,11 @@ func testLanesAreRecordedFirst(t testing.TB, h Harness) {
 	m := f.newMessage(f.newChange(0, 1))
 	lane := p.laneOf(m.Change)
 	if _, noted := g.recordedLanes()[lane]; noted {
-		t.Skip("the destination has one lane, which is noted already")
+		t.Skip("the destination has one lane, which is recorded already")
 	}
 	g.setRecordErr(errors.New("the state cannot be written"))
 	if n, err := p.publishBatch(t.Context(), lane, []sinks.Message{m}); n != 0 || err == nil {
-		t.Errorf("published %d to a lane that could not be noted: %v", n, err)
+		t.Errorf("published %d to a lane that could not be recorded: %v", n, err)
 	}
 	for _, d := range h.Read(t) {
 		if f.ownsID(d.ID) {
@@ -175,7 +175,7 @@ func testLanesAreRecordedFirst(t testing.TB, h Harness) {
 	g.setRecordErr(nil)
 	p.publishAll(lane, []sinks.Message{m})
 	if _, noted := g.recordedLanes()[lane]; !noted {
-		t.Errorf("lane %s was not noted", lane)
+		t.Errorf("lane %s was not recorded", lane)
 	}
 }
 
@@ -205,54 +205,55 @@ func testTailContents(t testing.TB, h Harness) {
 			t.Errorf("lane %s from %d: %v\nwant %v", lane, all[middle].Position, rest, all[middle:])
 		}
 		if rest := p.readOwnTail(f, lane, all[len(all)-1].Position+1); len(rest) != 0 {
-			t.Errorf("lane %s has %v behind its end", lane, rest)
+			t.Errorf("lane %s has %v after its end", lane, rest)
 		}
 	}
-	gone := errors.New("enough")
+	gone := errors.New("stop here")
 	p.retryUntilDone("end a tail", func(ctx context.Context) error {
 		err := p.fenced.ReadTail(ctx, g.recordedLanes(), func(sinks.Lane, sinks.Emitted) error { return gone })
 		if errors.Is(err, gone) {
 			return nil
 		}
-		return errors.Join(errors.New("an error of the caller became another one"), err) // of a bad network, perhaps
+		return errors.Join(errors.New("the error of the callback was not returned"), err) // err may be one of the network
 	})
 }
 
-// readOwnTail is what a tail has of the factory's.
+// readOwnTail returns the messages of the factory in a tail.
 func (p activeProcess) readOwnTail(f *changeFactory, lane sinks.Lane, from sinks.LanePosition) []sinks.Emitted {
 	p.t.Helper()
 	return slices.DeleteFunc(p.readTail(lane, from), func(e sinks.Emitted) bool { return !f.ownsID(e.ID) })
 }
 
-// compareTail compares what a tail has with what was published. A record that stands for a change besides its own, as a
-// tombstone, is the same once more.
+// compareTail compares a tail with what was published. A second record of the same change, such as a tombstone, counts as
+// one with it.
 func compareTail(t testing.TB, h Harness, lane sinks.Lane, want []sinks.Message, got []sinks.Emitted) {
 	t.Helper()
-	var told []event.EmittedRecord
+	var emitted []event.EmittedRecord
 	for i, e := range got {
 		if i > 0 && e.Position <= got[i-1].Position {
-			t.Errorf("lane %s: place %d follows %d", lane, e.Position, got[i-1].Position)
+			t.Errorf("lane %s: position %d follows %d", lane, e.Position, got[i-1].Position)
 		}
-		if len(told) == 0 || told[len(told)-1] != e.EmittedRecord {
-			told = append(told, e.EmittedRecord)
+		if len(emitted) == 0 || emitted[len(emitted)-1] != e.EmittedRecord {
+			emitted = append(emitted, e.EmittedRecord)
 		}
 	}
 	if h.OrderPerObject {
-		slices.SortFunc(told, func(a, b event.EmittedRecord) int { return strings.Compare(a.ID, b.ID) })
+		slices.SortFunc(emitted, func(a, b event.EmittedRecord) int { return strings.Compare(a.ID, b.ID) })
 		want = slices.Clone(want)
 		slices.SortFunc(want, func(a, b sinks.Message) int { return strings.Compare(a.Change.ID(), b.Change.ID()) })
 	}
-	if len(told) != len(want) {
-		t.Fatalf("lane %s: %d messages are told of, want %d", lane, len(told), len(want))
+	if len(emitted) != len(want) {
+		t.Fatalf("lane %s: the tail has %d messages, want %d", lane, len(emitted), len(want))
 	}
 	for i, m := range want {
-		if w := m.Change.EmittedRecord(); told[i] != w {
-			t.Errorf("lane %s, message %d: told %+v\nwant %+v", lane, i, told[i], w)
+		if w := m.Change.EmittedRecord(); emitted[i] != w {
+			t.Errorf("lane %s, message %d: %+v\nwant %+v", lane, i, emitted[i], w)
 		}
 	}
 }
 
-// testProgressCoversInFlight takes places between two halves: the second lies behind them, and some of what was acknowledged before may.
+// testProgressCoversInFlight takes the progress between two halves: the second half lies after it, and part of the first
+// may.
 func testProgressCoversInFlight(t testing.TB, h Harness) {
 	f, g := newChangeFactory(), newExporterGroup()
 	p := failOver(t, h, g)
@@ -260,28 +261,29 @@ func testProgressCoversInFlight(t testing.TB, h Harness) {
 	for lane, batch := range lanes {
 		p.publishAll(lane, batch[:len(batch)/2])
 	}
-	places := p.fenced.LaneProgress()
+	progress := p.fenced.LaneProgress()
 	for lane, batch := range lanes {
-		if place, known := places[lane]; !known || place < g.recordedLanes()[lane] {
-			t.Errorf("lane %s: place %d, %t, noted at %d", lane, place, known, g.recordedLanes()[lane])
+		if place, known := progress[lane]; !known || place < g.recordedLanes()[lane] {
+			t.Errorf("lane %s: position %d, %t, recorded at %d", lane, place, known, g.recordedLanes()[lane])
 		}
 		p.publishAll(lane, batch[len(batch)/2:])
 	}
 	closeSink(t, p.sink)
 	next := failOver(t, h, g)
 	defer closeSink(t, next.sink)
-	behind, published := 0, 0
+	after, published := 0, 0
 	for lane, batch := range lanes {
-		all, second := next.readOwnTail(f, lane, places[lane]), batch[len(batch)/2:]
+		all, second := next.readOwnTail(f, lane, progress[lane]), batch[len(batch)/2:]
 		compareTail(t, h, lane, second, all[max(0, len(all)-len(second)):])
-		behind, published = behind+len(all), published+len(batch)
+		after, published = after+len(all), published+len(batch)
 	}
-	if behind >= published {
-		t.Errorf("all %d messages lie behind the places: they go on nowhere", behind)
+	if after >= published {
+		t.Errorf("all %d messages lie after the progress: it does not advance", after)
 	}
 }
 
-// testInFlightFailovers lets processes take over from each other while batches are in flight. The older one goes on until it is told.
+// testInFlightFailovers has processes take over from each other while batches are in flight. The older one publishes until
+// it is deposed.
 func testInFlightFailovers(t testing.TB, h Harness) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -291,29 +293,31 @@ func testInFlightFailovers(t testing.TB, h Harness) {
 	p := failOver(t, h, g)
 	messages := makeVersions(f, objects, each)
 	tr := newPublishedTruth(h, f, p.publisher, messages)
-	begin := map[sinks.Lane]int{} // what is covered by the places of the group
+	begin := map[sinks.Lane]int{} // what the progress of the group covers
 	for life := 1; ; life++ {
-		reign := p.startTerm(tr.lanes, p.unpublishedFrom(g, tr.lanes, begin), random.Uint64())
+		term := p.startTerm(tr.lanes, p.unpublishedFrom(g, tr.lanes, begin), random.Uint64())
 		if life == lives {
-			reign.running.Wait()
+			term.running.Wait()
 			closeSink(t, p.sink)
 			break
 		}
-		reign.recordProgress(g, begin, random)
+		term.recordProgress(g, begin, random)
 		next := failOver(t, h, g)
-		reign.running.Wait() // it has published all it could
+		term.running.Wait() // it has published all it could
 		closeSink(t, p.sink)
 		p = next
 	}
 	tr.checkOnce(t)
 }
 
-// unpublishedFrom is what of each lane is neither covered nor in the tail.
-func (p activeProcess) unpublishedFrom(g *exporterGroup, lanes map[sinks.Lane][]sinks.Message, begin map[sinks.Lane]int) map[sinks.Lane]int {
+// unpublishedFrom returns the index of the first message of each lane that is neither covered nor in the tail.
+func (p activeProcess) unpublishedFrom(g *exporterGroup, lanes map[sinks.Lane][]sinks.Message,
+	begin map[sinks.Lane]int,
+) map[sinks.Lane]int {
 	p.t.Helper()
-	from, places := map[sinks.Lane]int{}, g.recordedLanes()
+	from, progress := map[sinks.Lane]int{}, g.recordedLanes()
 	for lane, messages := range lanes {
-		place, noted := places[lane]
+		place, noted := progress[lane]
 		if from[lane] = begin[lane]; !noted {
 			continue
 		}
@@ -326,17 +330,17 @@ func (p activeProcess) unpublishedFrom(g *exporterGroup, lanes map[sinks.Lane][]
 		}
 		for _, m := range messages[from[lane]:] {
 			if held[m.Change.ID()] {
-				p.t.Errorf("lane %s has %s, and not what comes before it", lane, m.Change.ID())
+				p.t.Errorf("lane %s has %s, but not the message before it", lane, m.Change.ID())
 			}
 		}
 	}
 	return from
 }
 
-// publishingTerm is the time in which a process publishes.
+// publishingTerm is the term of one process: it publishes until everything is published or it is deposed.
 type publishingTerm struct {
 	p       activeProcess
-	running sync.WaitGroup // ends when all is published, or the process was told that it is deposed
+	running sync.WaitGroup // one per lane
 
 	mu    sync.Mutex
 	moved *sync.Cond
@@ -346,7 +350,9 @@ type publishingTerm struct {
 }
 
 // startTerm publishes all lanes concurrently.
-func (p activeProcess) startTerm(lanes map[sinks.Lane][]sinks.Message, from map[sinks.Lane]int, seed uint64) *publishingTerm {
+func (p activeProcess) startTerm(lanes map[sinks.Lane][]sinks.Message, from map[sinks.Lane]int,
+	seed uint64,
+) *publishingTerm {
 	r := &publishingTerm{p: p, given: maps.Clone(from), acked: maps.Clone(from), ended: map[sinks.Lane]bool{}}
 	r.moved = sync.NewCond(&r.mu)
 	for lane, messages := range lanes {
@@ -384,7 +390,8 @@ func (r *publishingTerm) updateTerm(what func()) {
 	r.moved.Broadcast()
 }
 
-// recordProgress waits until something was published, takes the places, and notes them when what was given until then is acknowledged.
+// recordProgress waits until something was published, takes the progress, and stores it when everything handed to Publish
+// until then is acknowledged.
 func (r *publishingTerm) recordProgress(g *exporterGroup, begin map[sinks.Lane]int, random *rand.Rand) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -394,18 +401,18 @@ func (r *publishingTerm) recordProgress(g *exporterGroup, begin map[sinks.Lane]i
 			r.moved.Wait()
 		}
 	}
-	places := r.p.fenced.LaneProgress()
-	marks := maps.Clone(r.given)
-	for lane, mark := range marks {
-		for r.acked[lane] < mark && !r.ended[lane] {
+	progress := r.p.fenced.LaneProgress()
+	targets := maps.Clone(r.given)
+	for lane, target := range targets {
+		for r.acked[lane] < target && !r.ended[lane] {
 			r.moved.Wait()
 		}
-		if r.acked[lane] < mark {
+		if r.acked[lane] < target {
 			return
 		}
 	}
-	for lane := range places {
-		begin[lane] = marks[lane]
+	for lane := range progress {
+		begin[lane] = targets[lane]
 	}
-	g.updateProgress(places)
+	g.updateProgress(progress)
 }

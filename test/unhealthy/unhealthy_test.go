@@ -1,4 +1,4 @@
-package sick_test
+package unhealthy_test
 
 import (
 	"context"
@@ -37,29 +37,29 @@ func TestMain(m *testing.M) { leaks.Main(m) }
 
 const (
 	topicCount   = 10
-	failingTopic = "sick.t9"
+	failingTopic = "unhealthy.t9"
 	waitTimeout  = 5 * time.Minute
-	// maxRejections is how many changes of a topic that takes none are believed to be refused for what they are: four of the lane
-	// that asks for its partitions, and four of the partition.
+	// maxRejections is how many changes a topic that rejects everything turns into dead letters: four of the lane that exists
+	// until the partitions are known, and four of the partition.
 	maxRejections = 8
 )
 
-// runSize is how long the tenth topic is sick, and how many changes come in a second. SICK_FOR makes it long; only then are
-// rates compared, on a machine that has nothing else to do.
-func runSize(t *testing.T) (sick time.Duration, rate int, full bool) {
+// runSize returns how long the failure lasts, and the rate of changes per second. Rates are compared only if UNHEALTHY_FOR
+// is set, on an otherwise idle machine.
+func runSize(t *testing.T) (lasts time.Duration, rate int, full bool) {
 	t.Helper()
-	text := os.Getenv("SICK_FOR")
+	text := os.Getenv("UNHEALTHY_FOR")
 	if text == "" {
 		return 2 * time.Second, 300, false
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil {
-		t.Fatalf("SICK_FOR: %v", err)
+		t.Fatalf("UNHEALTHY_FOR: %v", err)
 	}
 	return d, 3000, true
 }
 
-// countingSink is a sink that counts what each topic has taken, and holds it against the order of the journal.
+// countingSink counts the changes that each topic accepted, and checks their order.
 type countingSink struct {
 	*kafka.Sink
 	t        *testing.T
@@ -85,7 +85,7 @@ func (c *countingSink) Publish(ctx context.Context, lane sinks.Lane, batch []sin
 	return n, err
 }
 
-// acceptedByTopic are what all topics have taken so far.
+// acceptedByTopic returns how many changes each topic has accepted so far.
 func (c *countingSink) acceptedByTopic() (all [topicCount]int64) {
 	for i := range all {
 		all[i] = c.accepted[i].Load()
@@ -93,14 +93,14 @@ func (c *countingSink) acceptedByTopic() (all [topicCount]int64) {
 	return all
 }
 
-// sinkJournal is the journal as a pipeline sees it.
+// sinkJournal is the journal of one pipeline.
 type sinkJournal struct{ *journal.Journal }
 
 func (s sinkJournal) Settle(ctx context.Context, c event.Cursor, dead []event.DeadLetter) error {
 	return s.Journal.Settle(ctx, "kafka", c, dead)
 }
 
-// cluster is a broker with ten topics, and what delivers to them.
+// cluster is one or more brokers with ten topics, and a journal and a pipeline that deliver to them.
 type cluster struct {
 	t             *testing.T
 	client        *kafkago.Client
@@ -116,12 +116,12 @@ type cluster struct {
 
 var smallBody = []byte(`{"kind":"Pod","spec":"` + strings.Repeat("kubecdc", 150) + `"}`)
 
-// newCluster starts so many brokers, each of which is reached over a network of its own. The last one leads what is sick.
-func newCluster(t *testing.T, brokers, sick int) *cluster {
+// newCluster starts so many brokers, each behind a proxy of its own. The last one leads the failing topics.
+func newCluster(t *testing.T, brokers, failing int) *cluster {
 	t.Helper()
 	require.Integration(t)
 	require.Program(t, "java", "install Java 17 or later")
-	w := &cluster{t: t, failingTopics: sick, body: func(int) []byte { return smallBody }}
+	w := &cluster{t: t, failingTopics: failing, body: func(int) []byte { return smallBody }}
 	for range brokers {
 		road, err := wire.New(0)
 		w.mustSucceed(err)
@@ -130,7 +130,7 @@ func newCluster(t *testing.T, brokers, sick int) *cluster {
 	var err error
 	w.brokers, err = broker.StartDiffering(t.Context(), t.TempDir(), brokers, func(id int) map[string]string {
 		properties := map[string]string{"advertised.listeners": "PLAINTEXT://" + w.proxies[id-1].Address()}
-		if brokers == 1 { // the controllers of several would need rights, too
+		if brokers == 1 { // with several brokers, their controllers would need ACLs as well
 			properties["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 			properties["allow.everyone.if.no.acl.found"] = "true"
 		}
@@ -166,9 +166,9 @@ func (w *cluster) mustSucceed(err error) {
 }
 
 // topicName names one of the topics.
-func topicName(i int) string { return fmt.Sprint("sick.t", i) }
+func topicName(i int) string { return fmt.Sprint("unhealthy.t", i) }
 
-// createTopic makes a topic of one partition, on the broker that is to lead it.
+// createTopic creates a topic of one partition on the broker that will lead it.
 func (w *cluster) createTopic(i int) {
 	w.t.Helper()
 	leader := len(w.brokers)
@@ -178,7 +178,7 @@ func (w *cluster) createTopic(i int) {
 	request := kafkago.CreateTopicsRequest{Topics: []kafkago.TopicConfig{{Topic: topicName(i), NumPartitions: -1, ReplicationFactor: -1,
 		ReplicaAssignments: []kafkago.ReplicaAssignment{{Partition: 0, Replicas: []int{leader}}},
 		ConfigEntries:      []kafkago.ConfigEntry{{ConfigName: "min.insync.replicas", ConfigValue: "1"}}}}}
-	w.awaitCondition("the topic is created", func() bool { // a broker that starves is away for a moment
+	w.awaitCondition("the topic is created", func() bool { // an overloaded broker may be unreachable for a moment
 		r, err := w.client.CreateTopics(w.t.Context(), &request)
 		return err == nil && (r.Errors[topicName(i)] == nil || errors.Is(r.Errors[topicName(i)], kafkago.TopicAlreadyExists))
 	})
@@ -187,7 +187,7 @@ func (w *cluster) createTopic(i int) {
 // growFailingTopic gives the last topic two more partitions, which other brokers lead.
 func (w *cluster) growFailingTopic() {
 	w.t.Helper()
-	w.awaitCondition("the topic has grown", func() bool { // a broker that is away may be asked first
+	w.awaitCondition("the topic has grown", func() bool { // the client may ask the stopped broker first
 		r, err := w.client.CreatePartitions(w.t.Context(), &kafkago.CreatePartitionsRequest{Topics: []kafkago.TopicPartitionsConfig{{
 			Name: failingTopic, Count: 3, TopicPartitionAssignments: []kafkago.TopicPartitionAssignment{{BrokerIDs: []int32{1}}, {BrokerIDs: []int32{2}}},
 		}}})
@@ -195,7 +195,7 @@ func (w *cluster) growFailingTopic() {
 	})
 }
 
-// setMaxMessageBytes sets max.message.bytes of the sick topic.
+// setMaxMessageBytes sets max.message.bytes of the failing topic.
 func (w *cluster) setMaxMessageBytes(bytes string) {
 	w.t.Helper()
 	w.awaitCondition("the topic is altered", func() bool {
@@ -207,7 +207,7 @@ func (w *cluster) setMaxMessageBytes(bytes string) {
 	})
 }
 
-// denyOperation takes a right to the sick topic away.
+// denyOperation denies an operation on the failing topic.
 func (w *cluster) denyOperation(operation kafkago.ACLOperationType) {
 	w.t.Helper()
 	w.awaitCondition("the right is taken away", func() bool {
@@ -219,8 +219,8 @@ func (w *cluster) denyOperation(operation kafkago.ACLOperationType) {
 	})
 }
 
-// hideTopic takes the right to see the sick topic away, and waits until the broker goes by that, which is later than its answer:
-// who has seen the topic goes on to write to it.
+// hideTopic denies DESCRIBE on the failing topic and waits until the broker applies that, which is later than its response:
+// a client that has seen the topic continues to write to it.
 func (w *cluster) hideTopic() {
 	w.t.Helper()
 	w.denyOperation(kafkago.ACLOperationTypeDescribe)
@@ -230,7 +230,7 @@ func (w *cluster) hideTopic() {
 	})
 }
 
-// readPartitions asks the first broker what it knows of a topic. The client would answer from what it has heard before.
+// readPartitions asks the first broker for the partitions of a topic. The shared client would answer from its cache.
 func (w *cluster) readPartitions(of string) ([]kafkago.Partition, error) {
 	ctx, cancel := context.WithTimeout(w.t.Context(), 5*time.Second)
 	defer cancel()
@@ -246,7 +246,7 @@ func (w *cluster) readPartitions(of string) ([]kafkago.Partition, error) {
 	return c.ReadPartitions(of)
 }
 
-// removeACLs gives all rights to the sick topic back.
+// removeACLs removes all denials on the failing topic.
 func (w *cluster) removeACLs() {
 	w.t.Helper()
 	w.awaitCondition("the rights are back", func() bool {
@@ -264,7 +264,7 @@ func (w *cluster) startPipeline(log *slog.Logger) {
 	j, err := journal.Open(journal.Options{Dir: w.t.TempDir(), Sinks: []string{"kafka"}, Logger: slog.New(slog.DiscardHandler)})
 	w.mustSucceed(err)
 	w.journal = j
-	s, err := kafka.New(kafka.Config{Brokers: []string{w.client.Addr.String()}, Topic: "sick.{namespace}"}, format.JSON, log)
+	s, err := kafka.New(kafka.Config{Brokers: []string{w.client.Addr.String()}, Topic: "unhealthy.{namespace}"}, format.JSON, log)
 	w.mustSucceed(err)
 	w.sink = &countingSink{Sink: s, t: w.t, last: map[string]uint64{}}
 	messages, bytes := s.BatchLimits()
@@ -330,16 +330,16 @@ func (w *cluster) awaitCondition(what string, is func() bool) {
 			if w.pipeline != nil {
 				w.t.Logf("%+v", w.pipeline.Stats())
 			}
-			w.t.Fatalf("waited in vain: %s", what)
+			w.t.Fatalf("timed out waiting: %s", what)
 		}
 	}
 }
 
-// awaitWhileReady waits while the sickness lasts, which may be for longer than anything is waited for, and sees to it that the sink
-// is ready all the time.
-func (w *cluster) awaitWhileReady(sickness time.Duration) {
+// awaitWhileReady waits while the failure lasts, which may be longer than waitTimeout, and checks that the sink is ready all
+// the time.
+func (w *cluster) awaitWhileReady(lasts time.Duration) {
 	w.t.Helper()
-	over, tick := time.After(sickness), time.NewTicker(100*time.Millisecond)
+	over, tick := time.After(lasts), time.NewTicker(100*time.Millisecond)
 	defer tick.Stop()
 	for {
 		select {
@@ -347,13 +347,13 @@ func (w *cluster) awaitWhileReady(sickness time.Duration) {
 			return
 		case <-tick.C:
 			if c := w.pipeline.Stats().Condition; c.NotReady() != "" {
-				w.t.Fatalf("not ready, though most topics are well: %s", c.NotReady())
+				w.t.Fatalf("not ready, although most topics are healthy: %s", c.NotReady())
 			}
 		}
 	}
 }
 
-// liveHeapMiB is what stays alive, in MiB: the least of some looks, since the store and what is on its way come and go.
+// liveHeapMiB returns the live heap in MiB: the least of several samples, because caches and batches in flight vary.
 func (w *cluster) liveHeapMiB() float64 {
 	least, looks := math.Inf(1), 0
 	w.awaitCondition("memory is looked at", func() bool {
@@ -367,17 +367,17 @@ func (w *cluster) liveHeapMiB() float64 {
 	return least
 }
 
-// scenario is something that befalls some topics, or the broker that leads them.
+// scenario is one failure of some topics, or of the broker that leads them.
 type scenario struct {
 	name           string
-	topics         int              // that are sick, the last ones
+	topics         int              // that fail, the last ones
 	prepare        func(w *cluster) // before anything is published
 	start          func(w *cluster) // when everything is published; nil: nothing does
-	reasons        []string         // one of these is in what is told
-	slow           bool             // what is sick takes changes, without a complaint
+	reasons        []string         // one of these is part of the reported reason
+	slow           bool             // the failing topics still take changes, and no lane fails
 	end            func(w *cluster)
-	maxDeadLetters int64         // that become dead letters, at most
-	recoveryTime   time.Duration // from its cure to the first change that each topic takes, at most; 0: its own back-off
+	maxDeadLetters int64         // at most so many changes become dead letters
+	recoveryTime   time.Duration // bound from the end of the failure to the first change that each topic accepts; 0: the back-off bounds it
 }
 
 func TestOneFailingTopicOfTenCostsTheOthersNothing(t *testing.T) {
@@ -419,14 +419,15 @@ func TestOneFailingBrokerOfThreeCostsTheOthersNothing(t *testing.T) {
 	}
 }
 
-// failingBroker is the broker that falls sick.
+// failingBroker is the broker that fails.
 func (w *cluster) failingBroker() *broker.Broker { return w.brokers[len(w.brokers)-1] }
 
 func (w *cluster) signalBroker(s syscall.Signal) {
 	w.mustSucceed(syscall.Kill(w.failingBroker().Process().Pid(), s))
 }
 
-// enlargeAndLimit makes the changes of the last topic so large that they use up a quota, which each broker has for itself.
+// enlargeAndLimit makes the changes of the last topic so large that they exceed a quota, which each broker applies
+// separately.
 func (w *cluster) enlargeAndLimit() {
 	w.createTopic(topicCount - 1)
 	w.body = func(topic int) []byte {
@@ -443,7 +444,7 @@ func (w *cluster) enlargeAndLimit() {
 	w.setQuota(float64(300*rate), false)
 }
 
-// setQuota sets how many bytes a second each broker takes from us, or removes that.
+// setQuota sets or removes the quota of bytes per second that each broker applies to the exporter.
 func (w *cluster) setQuota(bytes float64, remove bool) {
 	w.t.Helper()
 	w.awaitCondition("the quota is set", func() bool {
@@ -455,7 +456,7 @@ func (w *cluster) setQuota(bytes float64, remove bool) {
 	})
 }
 
-// sumCounts adds up what some topics have taken.
+// sumCounts returns the sum of counts.
 func sumCounts(counts []int64) (all int64) {
 	for _, n := range counts {
 		all += n
@@ -489,10 +490,10 @@ func runScenario(t *testing.T, w *cluster, s scenario) {
 		s.start(w)
 	}
 
-	w.awaitCondition("the sickness is told", func() bool {
+	w.awaitCondition("the failure is reported", func() bool {
 		c := w.pipeline.Stats().Condition
-		told := s.slow || slices.ContainsFunc(s.reasons, func(text string) bool { return strings.Contains(c.Degraded(), text) })
-		return c.NotReady() == "" && told && w.sink.acceptedByTopic()[0] > 0
+		reported := s.slow || slices.ContainsFunc(s.reasons, func(text string) bool { return strings.Contains(c.Degraded(), text) })
+		return c.NotReady() == "" && reported && w.sink.acceptedByTopic()[0] > 0
 	})
 	early := w.liveHeapMiB()
 	before, began := w.sink.acceptedByTopic(), time.Now()
@@ -503,9 +504,9 @@ func runScenario(t *testing.T, w *cluster, s scenario) {
 	for i := range well {
 		least = min(least, float64(after[i]-before[i])/(float64(rate)/topicCount*lasted))
 	}
-	t.Logf("sick for %.0f s: the healthy topics kept %.2f of their rate, at least; heap %.0f MiB, then %.0f MiB", lasted, least, early, late)
+	t.Logf("failing for %.0f s: each healthy topic kept at least %.2f of its rate; heap %.0f MiB, then %.0f MiB", lasted, least, early, late)
 	if got := sumCounts(after[well:]) - sumCounts(before[well:]); got != 0 && !s.slow {
-		t.Errorf("what is sick took %d changes", got)
+		t.Errorf("the failing topics took %d changes", got)
 	}
 	if full && least < 0.95 {
 		t.Errorf("the healthy topics kept %.2f of their rate", least)
@@ -517,7 +518,7 @@ func runScenario(t *testing.T, w *cluster, s scenario) {
 	s.end(w)
 	began = time.Now()
 	start := w.sink.acceptedByTopic()
-	w.awaitCondition("what is cured takes changes", func() bool {
+	w.awaitCondition("the recovered topics take changes", func() bool {
 		now := w.sink.acceptedByTopic()
 		for i := well; i < topicCount; i++ {
 			if now[i] == start[i] {
@@ -537,9 +538,9 @@ func runScenario(t *testing.T, w *cluster, s scenario) {
 	took := time.Since(began).Seconds()
 	live, end := float64(rate)/topicCount*float64(s.topics), w.sink.acceptedByTopic()
 	pace := float64(sumCounts(end[well:])-sumCounts(start[well:])) / took
-	t.Logf("cured: changes after %v; then %.0f a second for %.1f s, %.1f times the live rate; the others %.2f of theirs", recovered.Round(time.Millisecond),
+	t.Logf("recovered: changes after %v; then %.0f a second for %.1f s, %.1f times the live rate; the others %.2f of theirs", recovered.Round(time.Millisecond),
 		pace, took, pace/live, float64(sumCounts(end[:well])-sumCounts(start[:well]))/(took+recovered.Seconds())/(float64(rate)-live))
-	if full && float64(missing) > 30*live && pace < 10*live { // a small backlog is gone while a broker still makes us wait
+	if full && float64(missing) > 30*live && pace < 10*live { // a small backlog is gone while a broker still throttles
 		t.Errorf("it caught up at %.0f changes a second, want %.0f", pace, 10*live)
 	}
 	stop()

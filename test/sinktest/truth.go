@@ -8,7 +8,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// publishedTruth is what was published, and in which order within each lane.
+// publishedTruth is what was published, in the order of each lane.
 type publishedTruth struct {
 	h     Harness
 	f     *changeFactory
@@ -22,7 +22,7 @@ func newPublishedTruth(h Harness, f *changeFactory, p publisher, messages []sink
 	return &publishedTruth{h: h, f: f, lanes: p.byLane(messages)}
 }
 
-// readOwnMessages reads the destination and keeps this test's changes, in order, without tombstones.
+// readOwnMessages returns the messages of this test that the destination holds, in order, without tombstones.
 func (tr *publishedTruth) readOwnMessages(t testing.TB) []Delivered {
 	t.Helper()
 	var own []Delivered
@@ -34,13 +34,13 @@ func (tr *publishedTruth) readOwnMessages(t testing.TB) []Delivered {
 	return own
 }
 
-// linePosition is where a change stands in what has to be in order: its lane, or its object.
+// linePosition is the position of a change in an orderedLine.
 type linePosition struct {
 	line  string
 	index int
 }
 
-// indexChanges returns the place of each change, and for each line the indexes that its changes have in their lane.
+// indexChanges returns the position of each change by ID, and the lines by name.
 func (tr *publishedTruth) indexChanges() (places map[string]linePosition, lines map[string]orderedLine) {
 	places, lines = make(map[string]linePosition), make(map[string]orderedLine)
 	for lane, messages := range tr.lanes {
@@ -57,13 +57,13 @@ func (tr *publishedTruth) indexChanges() (places map[string]linePosition, lines 
 	return places, lines
 }
 
-// orderedLine is what has to be in order.
+// orderedLine is a sequence of changes that has to keep its order: those of a lane or, with OrderPerObject, of an object.
 type orderedLine struct {
 	lane   sinks.Lane
 	inLane []int // the index of each change in its lane
 }
 
-// restartIndexes returns at which changes of the line a Publish of its lane began again.
+// restartIndexes maps the indexes at which a Publish of the lane began again to indexes in the line.
 func (l orderedLine) restartIndexes(lane []int) (own []int) {
 	for _, start := range lane {
 		i, _ := slices.BinarySearch(l.inLane, start)
@@ -75,10 +75,10 @@ func (l orderedLine) restartIndexes(lane []int) (own []int) {
 // checkOnce fails the test unless the destination holds every change exactly once, in order, with the right key and value.
 func (tr *publishedTruth) checkOnce(t testing.TB) { t.Helper(); tr.checkOrder(t, nil) }
 
-// checkOrder compares the destination with what was published. Every change must be there with its key and value. A lane's
-// history may step back only to the first message of a Publish, in the order of these calls (restarts, ascending
-// indexes by lane): what is there twice was published twice, because it had not been acknowledged. Without restarts, and
-// where the destination promises exact retries, nothing may be there twice. // I3
+// checkOrder compares the destination with what was published. Every change must be there with its key and value. The
+// history of a lane may go back only to the first message of a repeated Publish, in the order of these calls (restarts:
+// ascending indexes by lane): a message that is there twice was published twice, because it had not been acknowledged.
+// Without restarts, and with exact retries, nothing may be there twice. // I3
 func (tr *publishedTruth) checkOrder(t testing.TB, restarts map[sinks.Lane][]int) {
 	t.Helper()
 	tr.checkContents(t)
@@ -98,7 +98,7 @@ func (tr *publishedTruth) checkOrder(t testing.TB, restarts map[sinks.Lane][]int
 			continue
 		}
 		if at.index > newest[at.line] {
-			t.Errorf("lane %s: %s, message %d, stands where message %d is due", at.line, d.ID, at.index, newest[at.line])
+			t.Errorf("lane %s: %s, message %d, was found where message %d is due", at.line, d.ID, at.index, newest[at.line])
 		}
 		if at.index < newest[at.line] {
 			starts[at.line] = acceptRepetition(t, at, d.ID, starts[at.line])
@@ -112,18 +112,18 @@ func (tr *publishedTruth) checkOrder(t testing.TB, restarts map[sinks.Lane][]int
 	}
 }
 
-// acceptRepetition accepts a repetition that begins where a Publish began that is not older than the last one accepted, and returns
-// those that are left.
+// acceptRepetition accepts a repetition that begins where a Publish began again, no earlier than the last one accepted, and
+// returns the starts that are left.
 func acceptRepetition(t testing.TB, at linePosition, id string, starts []int) []int {
 	t.Helper()
 	if i := slices.Index(starts, at.index); i >= 0 {
 		return starts[i+1:]
 	}
-	t.Errorf("lane %s steps back to message %d, %s, where no Publish began again", at.line, at.index, id)
+	t.Errorf("lane %s goes back to message %d, %s, where no Publish began again", at.line, at.index, id)
 	return nil
 }
 
-// checkContents checks key and value of everything held, that nothing is missing, and tombstones where they are promised.
+// checkContents checks that nothing is missing, key and value of every message, and tombstones if they are promised.
 func (tr *publishedTruth) checkContents(t testing.TB) {
 	t.Helper()
 	missing := make(map[string]sinks.Message)
