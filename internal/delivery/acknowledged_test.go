@@ -13,8 +13,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// TestEachChangeIsAcknowledgedOnce: a batch of which only the beginning was taken counts that beginning, and what is
-// sent again counts when it is taken.
+// TestEachChangeIsAcknowledgedOnce: the accepted part of a batch counts at once, the rest when it is accepted after a retry.
 func TestEachChangeIsAcknowledgedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s storedProgress

@@ -122,7 +122,7 @@ func (b *backlog) recordDeliveredBefore(offset uint64) {
 func (b *backlog) takeBatch(l *lane, batch []sinks.Message, maxMessages int, maxBytes int64) (_ []sinks.Message, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	pending := l.queue.pending()
+	pending := l.queue.pendingEntries()
 	switch {
 	case l.state.isPublishing():
 		if l.paused {
@@ -174,7 +174,7 @@ func (b *backlog) acknowledgeOldest(l *lane, n int, now time.Time) {
 func (b *backlog) oldestEntry(l *lane) entry {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return l.queue.pending()[0]
+	return l.queue.pendingEntries()[0]
 }
 
 // replaceOldest puts a truncated change in the place of the oldest one of l. The changes after it keep waiting for it (I3).
@@ -221,7 +221,7 @@ func (b *backlog) parkLane(l *lane, n int) {
 	}
 	l.inFlight, l.pass, l.delivering = 0, 0, false
 	size := int64(0)
-	tried := l.queue.pending()[:n]
+	tried := l.queue.pendingEntries()[:n]
 	for i := range tried {
 		size += int64(tried[i].size)
 	}
@@ -264,7 +264,7 @@ func (b *backlog) spillSlowLanes() (spilled int) {
 		return 0
 	}
 	for l := range t.busy {
-		if l.lagsFrom > 0 || l.paused || l.queue.length() <= l.inFlight {
+		if l.lagsFrom > 0 || l.paused || l.queue.entryCount() <= l.inFlight {
 			continue
 		}
 		if l.queue.bytes > t.window.limit/int64(2*live) {
@@ -315,7 +315,7 @@ func (b *backlog) takeSnapshot() (event.Cursor, []event.DeadLetter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.lanes.changed = false
-	return b.cursor.snapshot(&b.lanes)
+	return b.cursor.takeSnapshot(&b.lanes)
 }
 
 // recordStored records that a snapshot with this cursor and so many dead letters is durable.
@@ -376,9 +376,9 @@ type unstoredLetter struct {
 	size int
 }
 
-// snapshot returns the cursor that follows from the lanes, and the dead letters it passes. The cursor names only lanes with
-// unsettled changes, and those that are ahead of what is read.
-func (c *cursorTracker) snapshot(t *laneTable) (cursor event.Cursor, letters []event.DeadLetter) {
+// takeSnapshot returns the cursor that follows from the lanes, and the dead letters it passes. The cursor names only lanes
+// with unsettled changes, and those that are ahead of what is read.
+func (c *cursorTracker) takeSnapshot(t *laneTable) (cursor event.Cursor, letters []event.DeadLetter) {
 	cursor = event.Cursor{Low: t.read, High: t.read, Lanes: map[string]uint64{}, Layout: c.layout}
 	for l := range t.busy { // I2
 		position := l.settledUpTo(t.read)

@@ -32,7 +32,7 @@ func checkSums(t *testing.T, b *backlog) {
 		copied := lane{state: l.state, lagsFrom: l.lagsFrom, delivering: l.delivering}
 		want.updateMembership(&copied)
 		size := int64(0)
-		for _, e := range l.queue.pending() {
+		for _, e := range l.queue.pendingEntries() {
 			want.queueEntry(&copied, e)
 			size += int64(e.size)
 		}
@@ -86,7 +86,7 @@ func TestADeadLetterMadeDuringAWriteGoesIntoTheNext(t *testing.T) {
 		t.Errorf("cursors %d and %d, second write has %+v", first.Low, second.Low, dead)
 	}
 	b.recordStored(second, len(dead))
-	if size := int64(l.queue.pending()[0].size); b.lanes.window.used != size {
+	if size := int64(l.queue.pendingEntries()[0].size); b.lanes.window.used != size {
 		t.Errorf("window holds %d bytes, want the %d of what is pending", b.lanes.window.used, size)
 	}
 }
@@ -193,7 +193,7 @@ func TestALaneIsReloadedOnlyInItsOwnPass(t *testing.T) {
 		t.Fatalf("the next pass reads after %d (%v), want after 5 for b", after, ok)
 	}
 	plan.reloadEntry("a", newEntry(records[5], nil, nil))
-	if n := a.queue.length(); n != 1 || a.lagsFrom != 2 {
+	if n := a.queue.entryCount(); n != 1 || a.lagsFrom != 2 {
 		t.Errorf("a has %d changes and lags from %d: some were skipped", n, a.lagsFrom)
 	}
 	checkSums(t, b)

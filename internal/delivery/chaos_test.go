@@ -16,26 +16,26 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// world is a journal and a destination that fail at random and outlive the pipelines that work on them. It checks on
-// every call what must hold at that moment.
+// world is a journal and a destination that fail at random and outlive the pipelines that use them. It checks the invariants
+// on every call.
 type world struct {
 	t       *testing.T
 	records []event.Record
 
 	mu           sync.Mutex
 	random       *rand.Rand
-	received     map[string][]uint64   // by object and topic: what the destination accepted, told or not, in order
-	acked        map[uint64]bool       // what the pipeline was told is accepted
+	received     map[string][]uint64   // by object and topic: what the destination accepted, acknowledged or not, in order
+	acked        map[uint64]bool       // what the pipeline got acknowledgements for
 	dead         map[uint64]bool       // what is stored as a dead letter
 	cursor       event.Cursor          // as stored
-	inLane       map[sinks.Lane]bool   // lanes with a Publish under way
-	leftInFlight map[sinks.Lane]bool   // lanes whose last Publish has left something on its way
+	inLane       map[sinks.Lane]bool   // lanes with a running Publish
+	leftInFlight map[sinks.Lane]bool   // lanes with messages left in flight by the last Publish
 	ackedTo      map[sinks.Lane]uint64 // of this process
-	started      uint64                // where this process goes on in lanes that the cursor does not name
+	started      uint64                // where this process begins in lanes that the cursor does not name
 	failingUntil map[sinks.Lane]time.Time
-	killed       bool // the process was killed: nothing it does reaches the disk any more
+	killed       bool // the process was killed: its writes are lost
 	lanes        int  // of the destination's layout
-	using        int  // of the layout that this process uses, which follows that
+	using        int  // of the layout that this process uses
 	routed       bool // some changes are for another topic, some not for this sink
 	pipeline     *Pipeline
 }
@@ -62,7 +62,7 @@ func newWorld(t *testing.T, seed uint64, changes, objects int) *world {
 	return w
 }
 
-// isNeverAccepted reports whether the destination rejects this offset for ever, as a message or already when it is routed.
+// isNeverAccepted reports whether the destination permanently rejects this offset, in Publish or in Lane.
 func isNeverAccepted(offset uint64) bool { return offset%97 == 0 }
 func isNeverRoutable(offset uint64) bool { return offset%211 == 0 }
 
@@ -97,7 +97,7 @@ func (w *world) ResumeLanes(lanes []sinks.Lane) {
 func (w *world) PendingRepartitions() []sinks.Repartition {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.using == w.lanes || w.happensIn(30) { // what was to be replaced may be as it was again
+	if w.using == w.lanes || w.happensIn(30) { // a repartition may be withdrawn
 		return nil
 	}
 	r := sinks.Repartition{Reason: "grown"}
@@ -121,7 +121,7 @@ func (w *world) ApplyRepartition(r sinks.Repartition) {
 		}
 	}
 	w.using = w.lanes
-	w.started = 0 // what was queued has other lanes now
+	w.started = 0 // queued changes moved to other lanes
 	repartitionCount.Add(1)
 }
 
@@ -133,7 +133,7 @@ var otherTopic = sync.OnceValue(func() *sinks.Template {
 	return topic
 })
 
-// routeOf is what the world sends where. In the end there are some changes that are not for this sink.
+// routeOf is the Route of the world. The last changes of the journal are not for this sink.
 func (w *world) routeOf(c *event.Change) Route {
 	switch {
 	case !w.routed:
@@ -227,7 +227,7 @@ func (w *world) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Mess
 	w.leftInFlight[lane] = told < len(batch) && err == nil
 	accepted := told
 	if told < len(batch) && !isNeverAccepted(batch[told].Offset) && w.happensIn(30) {
-		accepted++ // the answer was lost
+		accepted++ // the acknowledgement was lost
 	}
 	for _, m := range batch[:accepted] {
 		w.received[m.Change.Name+w.routeOf(m.Change).topicName()] = append(w.received[m.Change.Name+w.routeOf(m.Change).topicName()], m.Offset)
@@ -239,7 +239,7 @@ func (w *world) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Mess
 	return told, err
 }
 
-// checkCall checks that a call is one the contract allows.
+// checkCall checks that the contract allows a call.
 func (w *world) checkCall(lane sinks.Lane, batch []sinks.Message) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -262,13 +262,13 @@ func (w *world) checkCall(lane sinks.Lane, batch []sinks.Message) {
 	}
 }
 
-// randomOutcome decides how many messages the destination says it accepted.
+// randomOutcome returns how many messages the destination acknowledges, and an error.
 func (w *world) randomOutcome(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
 	if w.happensIn(2) {
 		w.failingUntil[lane] = time.Now().Add(time.Duration(w.random.IntN(3000)) * time.Millisecond)
 	}
 	if time.Now().Before(w.failingUntil[lane]) {
-		return 0, errors.New("this lane is sick")
+		return 0, errors.New("this lane fails")
 	}
 	n := len(batch)
 	if w.happensIn(40) {
@@ -285,7 +285,7 @@ func (w *world) randomOutcome(ctx context.Context, lane sinks.Lane, batch []sink
 	case ctx.Err() != nil:
 		return n, ctx.Err()
 	case n > 0 && w.happensIn(50):
-		return n, nil // the rest is on its way
+		return n, nil // the rest is in flight
 	case w.happensIn(20):
 		return n, &sinks.UnavailableError{Reason: "away", After: time.Duration(w.random.IntN(2)) * 50 * time.Millisecond}
 	default:
@@ -295,14 +295,14 @@ func (w *world) randomOutcome(ctx context.Context, lane sinks.Lane, batch []sink
 
 func (w *world) Close(context.Context) error { return nil }
 
-// runProcess runs a pipeline until f, called beside it, returns; then kills or stops it. It returns what Run returned.
+// runProcess runs a pipeline until f, called concurrently, kills, stops or drains it. It returns the error of Run.
 func (w *world) runProcess(f func(p *Pipeline, stop context.CancelFunc)) error {
 	w.mu.Lock()
 	w.killed, w.inLane, w.leftInFlight = false, map[sinks.Lane]bool{}, map[sinks.Lane]bool{}
 	w.ackedTo, w.failingUntil = map[sinks.Lane]uint64{}, map[sinks.Lane]time.Time{}
 	w.started = max(w.cursor.High, w.cursor.Low)
 	for lane, offset := range w.cursor.Lanes {
-		w.ackedTo[sinks.Lane(lane)] = offset // I3 across a restart: nothing that the stored cursor passed comes again
+		w.ackedTo[sinks.Lane(lane)] = offset // I3 across a restart: nothing that the stored cursor passed is sent again
 	}
 	cfg := Config{
 		Retry:         RetryConfig{Min: 5 * time.Millisecond, Max: 200 * time.Millisecond},
@@ -336,8 +336,8 @@ func (w *world) runProcess(f func(p *Pipeline, stop context.CancelFunc)) error {
 	return err
 }
 
-// runRestarts runs pipelines that are killed, or stopped, at random moments. Now and then the destination's layout is
-// another one afterwards.
+// runRestarts runs pipelines that are killed or stopped at random moments. Sometimes the destination's layout changes
+// between two of them.
 func (w *world) runRestarts(n int) {
 	for range n {
 		err := w.runProcess(func(_ *Pipeline, stop context.CancelFunc) {
@@ -361,7 +361,7 @@ func (w *world) runRestarts(n int) {
 	}
 }
 
-// drainAll drains, healing what does not heal by itself.
+// drainAll drains, with further pipelines if storing the last cursor failed.
 func (w *world) drainAll() {
 	end := uint64(len(w.records))
 	for {
@@ -395,7 +395,7 @@ func (w *world) checkHistory() {
 		}
 	}
 	for name, want := range expected {
-		// I3: who drops what it has seen gets every change once, in journal order.
+		// I3: a consumer that drops duplicates gets every change once, in journal order.
 		if got := firstSeen(w.received[name]); fmt.Sprint(got) != fmt.Sprint(want) {
 			w.t.Errorf("%s: first seen %v, want %v", name, got, want)
 		}
@@ -441,7 +441,7 @@ func TestNothingIsLostOrReorderedWheneverKilled(t *testing.T) {
 	}
 }
 
-// A change that is not for this sink neither holds up nor covers up another, and in each topic the order holds.
+// Changes that are not for this sink affect no others, and each topic keeps its order.
 func TestNothingRoutedIsLostOrReorderedWheneverKilled(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {

@@ -77,8 +77,8 @@ type Config struct {
 
 	// NewestOffset is the newest offset of the journal before this process appended to it. RoutingFingerprint changes with
 	// everything that decides which changes reach which lane in which order: routes, the format, the sink's topic and address,
-	// and how this version of the program applies them. Both are for a [sinks.Stateful], whose stored state counts only under
-	// the same RoutingFingerprint.
+	// and how this version of the program applies them. Both are for a [sinks.Stateful]: its stored state counts only
+	// under the same RoutingFingerprint.
 	NewestOffset       uint64
 	RoutingFingerprint string
 }

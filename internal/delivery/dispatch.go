@@ -46,8 +46,8 @@ func newDrainRequest() *drainRequest {
 	return d
 }
 
-// covers reports whether a drain is requested and reading up to this offset is enough for it.
-func (d *drainRequest) covers(offset uint64) bool {
+// isReachedAt reports whether a drain is requested and reading up to this offset is enough for it.
+func (d *drainRequest) isReachedAt(offset uint64) bool {
 	upTo := d.upTo.Load()
 	return upTo != nil && offset >= *upTo
 }
@@ -57,7 +57,7 @@ func (d *dispatcher) run(ctx context.Context) error {
 	reading, interrupt := context.WithCancel(ctx)
 	defer interrupt()
 	defer context.AfterFunc(d.drain.requested, interrupt)()
-	for !d.drain.covers(d.backlog.readPosition()) {
+	for !d.drain.isReachedAt(d.backlog.readPosition()) {
 		err := d.dispatchFrame(reading)
 		switch {
 		case ctx.Err() != nil:
@@ -95,7 +95,7 @@ func (d *dispatcher) dispatchFrame(ctx context.Context) error {
 // scheduleLanes adds the lanes that became queued to the workqueue. It is called before every wait, so that they are
 // delivered meanwhile.
 func (d *dispatcher) scheduleLanes() {
-	d.queue.add(d.toSchedule...)
+	d.queue.addLanes(d.toSchedule...)
 	d.toSchedule = d.toSchedule[:0]
 }
 

@@ -23,8 +23,8 @@
 //	Change.Withheld          the change becomes a dead letter; the sink never gets it
 //	anything else            the lane retries with growing back-off and never gives up; other lanes continue
 //
-// If a sink has several destinations and a Publish takes long, a substitute worker serves the other lanes meanwhile. An
-// error whose cause the sink probes by itself ([sinks.ProbedError]) is retried at the interval that it gives.
+// If a sink has several destinations and a Publish takes long, a substitute worker serves the other lanes meanwhile. A
+// [sinks.ProbedError] is retried at the interval that it gives.
 //
 // A lane that fails lags: its queue is dropped, its changes stay in the journal, and they are read again when it may publish
 // (reread.go). No lane blocks the dispatcher. Rejections without any acceptance in between count as an outage, of the sink

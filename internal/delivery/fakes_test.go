@@ -68,7 +68,7 @@ func changesIn(lanes ...string) []event.Record {
 	return records
 }
 
-// storedProgress is what a journal of fixed records was told to store.
+// storedProgress is what a journal of fixed records has stored.
 type storedProgress struct {
 	mu     sync.Mutex
 	cursor event.Cursor
@@ -112,7 +112,7 @@ type runningPipeline struct {
 	log  *logBuffer
 }
 
-// startPipeline starts a pipeline whose retries wait exactly one second, unless cfg says otherwise.
+// startPipeline starts a pipeline. Its retries wait exactly one second if cfg.Retry is zero.
 func startPipeline(t *testing.T, sink sinks.Sink, journal Journal, start event.Cursor, cfg Config) *runningPipeline {
 	t.Helper()
 	if cfg.Retry == (RetryConfig{}) {
@@ -129,7 +129,7 @@ func startPipeline(t *testing.T, sink sinks.Sink, journal Journal, start event.C
 	return r
 }
 
-// drainUpTo finishes the pipeline and fails the test unless everything up to acceptUpTo is settled.
+// drainUpTo finishes the pipeline and fails the test unless everything up to upTo is settled.
 func (r *runningPipeline) drainUpTo(t *testing.T, upTo uint64) {
 	t.Helper()
 	r.Drain(upTo)
@@ -164,7 +164,7 @@ func (l *logBuffer) wantOnce(t *testing.T, text string) {
 	}
 }
 
-// laneRecorder is a destination that accepts everything and remembers it by lane.
+// laneRecorder is a destination that accepts everything and records it by lane.
 type laneRecorder struct {
 	mu    sync.Mutex
 	lanes map[sinks.Lane][]uint64

@@ -77,7 +77,7 @@ type lane struct {
 // workerState belongs to the worker that holds the lane; it needs no lock.
 type workerState struct {
 	destination        *destination // see breaker.destinationOf
-	toleratedOffset    uint64       // the last change whose rejection was believed, see breaker.judgeRejection
+	toleratedOffset    uint64       // the last change that was believed to be rejected for itself, see breaker.judgeRejection
 	unavailableSince   uint64       // see breaker.judgeUnavailable; 0: the last answer was another one
 	storeBeforePublish bool         // a dead letter has to be durable before the next Publish, see sinks.Stateful
 }
@@ -95,7 +95,7 @@ type laneMembership struct {
 // currentMembership returns the membership that follows from the other fields.
 func (l *lane) currentMembership() laneMembership {
 	m := laneMembership{lagging: l.lagsFrom > 0, failing: l.state.isFailing(), delivering: l.delivering}
-	m.busy = m.lagging || l.queue.length() > 0
+	m.busy = m.lagging || l.queue.entryCount() > 0
 	m.catchingUp = m.lagging && (!m.failing || l.state == reloading)
 	m.parked = m.failing && !m.catchingUp
 	return m
@@ -103,7 +103,7 @@ func (l *lane) currentMembership() laneMembership {
 
 // settledUpTo returns the offset up to which every change of the lane is settled; read is how far the journal was read.
 func (l *lane) settledUpTo(read uint64) uint64 {
-	switch p := l.queue.pending(); {
+	switch p := l.queue.pendingEntries(); {
 	case len(p) > 0:
 		return p[0].offset - 1
 	case l.lagsFrom > 0:
@@ -115,7 +115,7 @@ func (l *lane) settledUpTo(read uint64) uint64 {
 
 // oldestObserved returns when the oldest unsettled change was observed; zero if there is none, or that is not known.
 func (l *lane) oldestObserved() time.Time {
-	if p := l.queue.pending(); len(p) > 0 {
+	if p := l.queue.pendingEntries(); len(p) > 0 {
 		return p[0].change.ObservedAt
 	}
 	return l.lagObserved
@@ -159,21 +159,21 @@ type entryQueue struct {
 	bytes   int64
 }
 
-// pending returns the entries, oldest first. The slice is valid until the next push, pop or truncate.
-func (q *entryQueue) pending() []entry { return q.entries[q.head:] }
+// pendingEntries returns the entries, oldest first. The slice is valid until the next change of the queue.
+func (q *entryQueue) pendingEntries() []entry { return q.entries[q.head:] }
 
-func (q *entryQueue) length() int { return len(q.entries) - q.head }
+func (q *entryQueue) entryCount() int { return len(q.entries) - q.head }
 
 // newestOffset returns the offset of the newest entry; 0 if there is none.
 func (q *entryQueue) newestOffset() uint64 {
-	if q.length() == 0 {
+	if q.entryCount() == 0 {
 		return 0
 	}
 	return q.entries[len(q.entries)-1].offset
 }
 
-// push appends e. It reuses the space of popped entries, so that a lane in steady flow does not allocate.
-func (q *entryQueue) push(e entry) {
+// pushEntry appends e. It reuses the space of popped entries, so that a lane in steady flow does not allocate.
+func (q *entryQueue) pushEntry(e entry) {
 	if len(q.entries) == cap(q.entries) && q.head > len(q.entries)/2 {
 		n := copy(q.entries, q.entries[q.head:])
 		clear(q.entries[n:])
@@ -183,8 +183,8 @@ func (q *entryQueue) push(e entry) {
 	q.bytes += int64(e.size)
 }
 
-// pop removes and returns the oldest entry.
-func (q *entryQueue) pop() entry {
+// popEntry removes and returns the oldest entry.
+func (q *entryQueue) popEntry() entry {
 	e := q.entries[q.head]
 	q.entries[q.head] = entry{} // releases the change
 	q.head++
@@ -211,7 +211,7 @@ func (q *entryQueue) truncateOldest(truncated *event.Change) (grown int64) {
 
 // keepOldest drops all but the n oldest entries and returns the size of the dropped ones.
 func (q *entryQueue) keepOldest(n int) (dropped int64) {
-	for _, e := range q.pending()[n:] {
+	for _, e := range q.pendingEntries()[n:] {
 		dropped += int64(e.size)
 	}
 	clear(q.entries[q.head+n:])

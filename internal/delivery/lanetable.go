@@ -17,10 +17,10 @@ type laneTable struct {
 	catchingUp map[*lane]struct{} // lagging lanes that the catch-up reader loads
 
 	lagging    int // lanes that lag
-	failing    int // lanes whose last Publish failed
-	delivering int // lanes whose last Publish was accepted
+	failing    int // lanes in a failing state
+	delivering int // lanes with an accepted last Publish
 	pending    int // entries in all queues
-	// removedDelivering: a delivering lane was removed as idle, and no other has failed since. A sink whose lanes are all idle
+	// removedDelivering: a delivering lane was removed as idle, and no other has failed since. A sink with idle lanes only
 	// counts as delivering.
 	removedDelivering bool
 
@@ -118,7 +118,7 @@ func countChange(before, now bool) int {
 
 // queueEntry appends e to the queue of l.
 func (t *laneTable) queueEntry(l *lane, e entry) {
-	l.queue.push(e)
+	l.queue.pushEntry(e)
 	l.usedRecently = true
 	t.pending++
 	t.window.addBytes(l.membership, int64(e.size))
@@ -129,7 +129,7 @@ func (t *laneTable) queueEntry(l *lane, e entry) {
 func (t *laneTable) popSettled(l *lane, n int, each func(entry)) {
 	before := l.queue.bytes
 	for range n {
-		e := l.queue.pop()
+		e := l.queue.popEntry()
 		l.settled = e.offset
 		each(e)
 	}
@@ -145,12 +145,12 @@ func (t *laneTable) popSettled(l *lane, n int, each func(entry)) {
 
 // dropNewest drops all but the n oldest entries of l. The lane lags from the first dropped one on.
 func (t *laneTable) dropNewest(l *lane, n int) {
-	if l.queue.length() == n {
+	if l.queue.entryCount() == n {
 		return
 	}
-	first := l.queue.pending()[n]
+	first := l.queue.pendingEntries()[n]
 	offset, observed := first.offset, first.change.ObservedAt
-	t.pending -= l.queue.length() - n
+	t.pending -= l.queue.entryCount() - n
 	t.window.addBytes(l.membership, -l.queue.keepOldest(n))
 	t.startLagging(l, offset, observed)
 	signal(t.spaceFreed)
@@ -175,7 +175,7 @@ func (t *laneTable) stopLagging(l *lane) {
 // claimSchedule makes l queued, unless it has nothing to publish or has to wait. If it returns l, the caller must add it to
 // the workqueue.
 func (t *laneTable) claimSchedule(l *lane) *lane {
-	if l.state != idle || l.paused || l.queue.length() == 0 {
+	if l.state != idle || l.paused || l.queue.entryCount() == 0 {
 		return nil
 	}
 	t.become(l, queued)
@@ -194,7 +194,7 @@ func (t *laneTable) removeLane(l *lane) {
 
 // dropLane empties l and removes it.
 func (t *laneTable) dropLane(l *lane) {
-	t.pending -= l.queue.length()
+	t.pending -= l.queue.entryCount()
 	t.window.addBytes(l.membership, -l.queue.keepOldest(0))
 	if l.lagsFrom > 0 {
 		t.stopLagging(l)

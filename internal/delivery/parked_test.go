@@ -23,7 +23,7 @@ type endlessJournal struct {
 	lanes      []string
 	rate       int // changes a second
 	began      time.Time
-	lastOffset atomic.Uint64 // the last offset; 0 while there is more to come
+	lastOffset atomic.Uint64 // 0 while there are more changes to come
 	storedProgress
 }
 
@@ -74,7 +74,7 @@ func (s *endlessJournal) Settle(_ context.Context, c event.Cursor, dead []event.
 	return nil
 }
 
-// countingSink is a destination that counts what it takes by lane, checks the order, and refuses lanes that are sick.
+// countingSink is a destination that counts accepted changes by lane, checks their order, and fails some lanes.
 type countingSink struct {
 	t            *testing.T
 	mu           sync.Mutex
@@ -107,11 +107,11 @@ func (c *countingSink) publishCounted(_ context.Context, lane sinks.Lane, batch 
 	return len(batch), nil
 }
 
-// setFailure sets who is sick from now on, and returns what every lane has taken so far.
-func (c *countingSink) setFailure(sick func(sinks.Lane) error) map[sinks.Lane]int {
+// setFailure sets which lanes fail from now on, and returns how many changes each lane has accepted so far.
+func (c *countingSink) setFailure(failing func(sinks.Lane) error) map[sinks.Lane]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.failure = sick
+	c.failure = failing
 	took := map[sinks.Lane]int{}
 	for l, n := range c.accepted {
 		took[l] = n
@@ -119,7 +119,7 @@ func (c *countingSink) setFailure(sick func(sinks.Lane) error) map[sinks.Lane]in
 	return took
 }
 
-// recoverAndCheck makes nobody sick any more, which the pipeline knows a minute later.
+// recoverAndCheck ends all failures. The pipeline must be healthy a minute later.
 func (c *countingSink) recoverAndCheck(p *runningPipeline) {
 	c.t.Helper()
 	c.setFailure(nil)
@@ -129,9 +129,9 @@ func (c *countingSink) recoverAndCheck(p *runningPipeline) {
 	}
 }
 
-func failOnly(sick sinks.Lane, err error) func(sinks.Lane) error {
+func failOnly(failing sinks.Lane, err error) func(sinks.Lane) error {
 	return func(l sinks.Lane) error {
-		if l == sick {
+		if l == failing {
 			return err
 		}
 		return nil
@@ -139,7 +139,7 @@ func failOnly(sick sinks.Lane, err error) func(sinks.Lane) error {
 }
 
 // TestOneFailingLaneOfTenCostsTheOthersNothing has one lane fail for twenty minutes at 300 changes a second, 30 of them its
-// own, with a window of half a second of that. When it is cured it catches up at ten times its live rate at least, and the
+// own, with a window of half a second of that. After its recovery it catches up at ten times its live rate or more, and the
 // others keep theirs.
 func TestOneFailingLaneOfTenCostsTheOthersNothing(t *testing.T) {
 	for name, err := range map[string]error{
@@ -171,7 +171,7 @@ func TestOneFailingLaneOfTenCostsTheOthersNothing(t *testing.T) {
 						t.Errorf("%s got %d changes, want all of %d", l, n, 30*1200)
 					}
 				}
-				time.Sleep(30*time.Second + time.Minute) // until it is tried, and a minute of catching up
+				time.Sleep(30*time.Second + time.Minute) // until its retry, and a minute of catching up
 				after := to.setFailure(nil)
 				for l, n := range after {
 					if want := 30 * 80; n-before[l] < want {
@@ -194,7 +194,7 @@ func TestOneFailingLaneOfTenCostsTheOthersNothing(t *testing.T) {
 	}
 }
 
-// TestASlowLaneDelaysNoOther has one of ten lanes take one change a second of the thirty that are made.
+// TestASlowLaneDelaysNoOtherAndCatchesUpLater has one of ten lanes accept one change per second of the thirty that are made.
 func TestASlowLaneDelaysNoOtherAndCatchesUpLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, to := newEndlessJournal(300, 10), newCountingSink(t)
@@ -217,7 +217,7 @@ func TestASlowLaneDelaysNoOtherAndCatchesUpLater(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		kept(10, "lane3")
 		cured.Store(true)
-		time.Sleep(time.Minute) // ten seconds of it are of the last slow call; the rest is for what took ten minutes to be made
+		time.Sleep(time.Minute) // ten seconds for the last slow call, the rest to catch up with ten minutes of changes
 		kept(11, "")
 		p.stopAndWait(t)
 	})
@@ -259,7 +259,7 @@ func TestAProbedLaneIsRetriedAtTheIntervalOfItsSink(t *testing.T) {
 		var tries int
 		sink := sinkFuncs{publish: func(_ context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
 			if tries++; tries < 10 {
-				return 0, fmt.Errorf("a: %w", &sinks.ProbedError{Every: time.Second, Err: errors.New("broker 1 is away")})
+				return 0, fmt.Errorf("a: %w", &sinks.ProbedError{Every: time.Second, Err: errors.New("broker 1 does not answer")})
 			}
 			return len(batch), nil
 		}}
@@ -292,7 +292,7 @@ func TestAParkedLaneResumesAfterARestart(t *testing.T) {
 		s.lastOffset.Store(s.newestOffset())
 		p.drainUpTo(t, s.lastOffset.Load())
 		want := int(s.lastOffset.Load()) / 10
-		for l, n := range to.setFailure(nil) { // counts has checked that none came twice
+		for l, n := range to.setFailure(nil) { // the sink has checked that none came twice
 			if n != want {
 				t.Errorf("%s got %d changes, want %d", l, n, want)
 			}
@@ -314,7 +314,7 @@ func TestManyFailingLanesAreReportedAndRecover(t *testing.T) {
 		p := startPipeline(t, sinkFuncs{publish: to.publishCounted}, s, event.Cursor{}, cfg)
 		time.Sleep(10 * time.Second)
 		if got := p.Stats(); got.LanesFailing != lanes-1 || len(got.FailingLanes) != maxNamedLanes || got.WindowBytes > 1<<20 {
-			t.Errorf("%d lanes fail, %d are told, %d bytes are held", got.LanesFailing, len(got.FailingLanes), got.WindowBytes)
+			t.Errorf("%d lanes fail, %d are listed, the window holds %d bytes", got.LanesFailing, len(got.FailingLanes), got.WindowBytes)
 		}
 		to.setFailure(nil)
 		s.lastOffset.Store(s.newestOffset())
@@ -341,7 +341,7 @@ func TestLanesUsedOnceLeaveNothingBehind(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
 		if got := p.Stats(); got.Lanes != 0 || forgotten.Load() != lanes || got.Delivered != lanes {
-			t.Errorf("%d lanes are kept, %d were forgotten: %+v", got.Lanes, forgotten.Load(), got)
+			t.Errorf("%d lanes are in memory, %d were released: %+v", got.Lanes, forgotten.Load(), got)
 		}
 		if c, _ := s.currentProgress(); len(c.Lanes) != 0 || c.Low != lanes {
 			t.Errorf("the cursor names %d lanes", len(c.Lanes))
@@ -350,7 +350,7 @@ func TestLanesUsedOnceLeaveNothingBehind(t *testing.T) {
 	})
 }
 
-// releaseCounter counts the lanes that it is told to forget.
+// releaseCounter counts released lanes.
 type releaseCounter struct {
 	sinkFuncs
 	forgotten *atomic.Int64
@@ -358,7 +358,7 @@ type releaseCounter struct {
 
 func (f releaseCounter) ReleaseLanes(lanes []sinks.Lane) { f.forgotten.Add(int64(len(lanes))) }
 
-// repartitioningSink is a sink of one topic whose lanes are "N of COUNT", by the generation of a change.
+// repartitioningSink is a sink of one topic. Its lanes are "N of COUNT", by the generation of a change.
 type repartitioningSink struct {
 	sinkFuncs
 	mu          sync.Mutex
@@ -413,8 +413,8 @@ func (g *repartitioningSink) changeLayout(to int, gone bool) {
 	g.have, g.gone = to, gone
 }
 
-// TestLanesAreReplacedWhenAllOfThemDeliver has a topic grow while one of its partitions has no leader. The others go on, the
-// reader is not blocked, and objects move when the sick one is well, also when the process was restarted meanwhile.
+// TestLanesAreReplacedWhenAllOfThemDeliver has a topic grow while one of its partitions has no leader. The others continue,
+// the dispatcher is not blocked, and objects move when the failing one recovers, also after a restart.
 func TestLanesAreReplacedWhenAllOfThemDeliver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, to := newEndlessJournal(300, 1), newCountingSink(t)
@@ -425,7 +425,7 @@ func TestLanesAreReplacedWhenAllOfThemDeliver(t *testing.T) {
 		g.growTo(6)
 		time.Sleep(time.Minute)
 		if got := to.setFailure(to.failure); got["0 of 3"] < 5900 || got["2 of 3"] < 5900 || got["0 of 6"] > 0 {
-			t.Errorf("while one is sick: %v", got)
+			t.Errorf("while one lane fails: %v", got)
 		}
 		p.stopAndWait(t)
 		start, _ := s.currentProgress()
@@ -445,12 +445,12 @@ func TestLanesAreReplacedWhenAllOfThemDeliver(t *testing.T) {
 		if sum != int(s.lastOffset.Load()) || got["5 of 6"] == 0 {
 			t.Errorf("%d of %d changes: %v", sum, s.lastOffset.Load(), got)
 		}
-		// An object that moves is never in two lanes at once: each new one begins behind the end of the old ones.
+		// An object that moves is never in two lanes at once: each new one begins after the end of the old ones.
 		p.log.wantOnce(t, "lanes replaced")
 	})
 }
 
-// TestLanesWithoutAReasonAreReplacedSilently as those of each topic are whose first change came before its layout.
+// TestLanesWithoutAReasonAreReplacedSilently: such lanes exist until the layout of a topic is known.
 func TestLanesWithoutAReasonAreReplacedSilently(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, to := newEndlessJournal(300, 1), newCountingSink(t)
@@ -463,7 +463,7 @@ func TestLanesWithoutAReasonAreReplacedSilently(t *testing.T) {
 	})
 }
 
-// TestRemovedLanesRestartWhereTheyWere has a topic made anew, with fewer partitions.
+// TestRemovedLanesRestartWhereTheyWere recreates a topic with fewer partitions.
 func TestRemovedLanesRestartWhereTheyWere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, to := newEndlessJournal(300, 1), newCountingSink(t)
@@ -484,8 +484,8 @@ func TestRemovedLanesRestartWhereTheyWere(t *testing.T) {
 	})
 }
 
-// TestLanesResumeWhenTheirReplacementIsWithdrawn has a topic deleted, made anew with fewer partitions, and made anew as it
-// was, all while one Publish takes its time.
+// TestLanesResumeWhenTheirReplacementIsWithdrawn deletes a topic, recreates it with fewer partitions, and recreates
+// it as it was, all during one Publish.
 func TestLanesResumeWhenTheirReplacementIsWithdrawn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, to := newEndlessJournal(300, 1), newCountingSink(t)
@@ -525,7 +525,7 @@ func TestADestinationThatRejectsEverythingIsUnavailable(t *testing.T) {
 			p := startPipeline(t, sinkFuncs{publish: to.publishCounted}, s, event.Cursor{}, Config{WindowBytes: 150_000})
 			time.Sleep(10 * time.Minute)
 			if _, dead := s.currentProgress(); len(dead) > maxToleratedRejections {
-				t.Errorf("%d lanes: %d dead letters of a destination that takes nothing", lanes, len(dead))
+				t.Errorf("%d lanes: %d dead letters of a destination that accepts nothing", lanes, len(dead))
 			}
 			if got := p.Stats().Condition.NotReady(); !strings.Contains(got, "400 Bad Request") || !strings.Contains(got, "every change is rejected") {
 				t.Errorf("%d lanes: not ready: %q", lanes, got)
@@ -574,7 +574,7 @@ func TestOversizedChangesBecomeDeadLettersHoweverManyInARow(t *testing.T) {
 	})
 }
 
-// A change that waits for the place of dead letters holds up its lane, and not who reads.
+// A dead letter that cannot be published yet blocks its lane, but not the dispatcher.
 func TestAWaitingDeadLetterBlocksOnlyItsLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, to := newEndlessJournal(300, 10), newCountingSink(t)
@@ -641,7 +641,7 @@ func TestNoDeliveringLaneIsNotReady(t *testing.T) {
 	})
 }
 
-// TestUnavailableForOneLaneFailsOnlyThatLane has a receiver answer one lane that it wants to be left alone.
+// TestUnavailableForOneLaneFailsOnlyThatLane has a receiver answer 503 to one lane only.
 func TestUnavailableForOneLaneFailsOnlyThatLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, to := newEndlessJournal(300, 10), newCountingSink(t)
@@ -678,7 +678,7 @@ func TestUnavailableForOneLaneFailsOnlyThatLane(t *testing.T) {
 	})
 }
 
-// unreachableSink is a sink that can be asked, whose destination is away until then.
+// unreachableSink is a sinks.Pinger. Its destination is unreachable for a while.
 type unreachableSink struct {
 	sinkFuncs
 	until time.Time
@@ -701,7 +701,7 @@ func TestAnIdleSinkIsPinged(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		if got := p.Stats().Condition.NotReady(); got == "" {
-			t.Error("ready before anybody has asked")
+			t.Error("ready before the first ping")
 		}
 		go func() { done <- p.Run(ctx) }()
 		time.Sleep(time.Second)

@@ -77,7 +77,7 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start eve
 	p.workers = &workerPool{
 		log: log, sink: sink, cfg: cfg, backlog: p.backlog, queue: p.queue, bucket: ratelimit.NewBucket(cfg.Rate, cfg.Burst),
 		gate: p.gate, breaker: newBreaker(sink), health: p.health, digest: p.digest,
-		storesState: p.settler.stateful != nil, store: p.settler.store, abort: p.abortWith,
+		storesState: p.settler.stateful != nil, store: p.settler.storeProgress, abort: p.abortWith,
 	}
 	repartitions, _ := sink.(sinks.Repartitioner)
 	p.repartitioner = &repartitioner{
@@ -126,7 +126,7 @@ func (p *Pipeline) Run(ctx context.Context) error {
 	housekeeping.Wait()
 	store := p.settler.storeIfAdvanced
 	if classifyError(err) == failureLost {
-		store = p.settler.store // the state of the sink has changed, even if the cursor has not
+		store = p.settler.storeProgress // the state of the sink has changed, even if the cursor has not
 	}
 	if storeErr := store(ctx); storeErr != nil {
 		err = errors.Join(err, storeErr)

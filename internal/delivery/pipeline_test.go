@@ -116,7 +116,7 @@ func TestAnOutageIsProbedByOneMessageAtATimeAndLoggedTwice(t *testing.T) {
 func TestAnInconclusiveProbeLeavesProbingToAnotherLane(t *testing.T) {
 	for lanes, want := range map[string]string{
 		"a": "[0s 1.1s 2.2s]",
-		// All three find the sink away at 0 s. From 1.1 s on one after the other probes; those that learn nothing back off.
+		// All three find the sink unavailable at 0 s. From 1.1 s on they probe one by one; those without a result back off.
 		"a b c": "[0s 0s 0s 1.1s 1.2s 1.3s 2.2s 2.3s]",
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -229,7 +229,7 @@ func TestADeadLetterIsPublishedBeforeItsLaneGoesOn(t *testing.T) {
 		bury := func(_ context.Context, c *event.Change, reason string) error {
 			mu.Lock()
 			defer mu.Unlock()
-			if len(buried) == 0 && failures > 0 { // the destination of dead letters is away for a while
+			if len(buried) == 0 && failures > 0 { // the destination of dead letters is unavailable at first
 				failures--
 				return errors.New("away")
 			}
@@ -257,7 +257,7 @@ func TestADeadLetterIsPublishedBeforeItsLaneGoesOn(t *testing.T) {
 	})
 }
 
-// acceptUpTo takes changes whose After is at most this long.
+// acceptUpTo accepts changes with an After of at most limit bytes.
 func acceptUpTo(limit int, to *laneRecorder) sinkFuncs {
 	return sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
 		for i, m := range batch {
@@ -315,7 +315,7 @@ func TestADeadLetterOfAnOversizedChangeIsComplete(t *testing.T) {
 	})
 }
 
-// routingSink is a sink that names lanes by topics.
+// routingSink is a sinks.Router that names lanes by topics.
 type routingSink struct{ sinkFuncs }
 
 func (routingSink) LaneTo(_ *event.Change, topic *sinks.Template) (sinks.Lane, error) {
@@ -421,7 +421,7 @@ func TestRejectedMessagesHoldTheirMemoryUntilStored(t *testing.T) {
 			return store(ctx, c, dead)
 		}
 		sink := sinkFuncs{publish: func(_ context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
-			switch first := batch[0].Offset % 2; { // a sink that accepts nothing is away
+			switch first := batch[0].Offset % 2; { // a sink that accepts nothing would be unavailable
 			case first == 0:
 				return 0, &sinks.RejectedError{Reason: "never"}
 			case len(batch) > 1:
@@ -524,8 +524,8 @@ func TestAContradictoryAnswerNeverCountsAsDelivery(t *testing.T) {
 	}
 }
 
-// TestChangesQueuedMeanwhileFollowThoseInFlight: a sink that leaves a rest on its way gets that, and what was read by then
-// behind it, without a turn at the end of the queue.
+// TestChangesQueuedMeanwhileFollowThoseInFlight: a sink that leaves messages in flight gets these again, and the changes
+// read since, without a pass through the workqueue.
 func TestChangesQueuedMeanwhileFollowThoseInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s storedProgress
@@ -604,8 +604,8 @@ func TestAFullWindowStopsReading(t *testing.T) {
 		p.drainUpTo(t, 100)
 		close(stop)
 		watcher.Wait()
-		// The large one passes alone among those that were read for the first time; what is read again has half of the
-		// window.
+		// The large one passes alone among the changes that are read for the first time; half of the window is for
+		// those that are read again.
 		if got := most.Load(); got > 7*size+int64(records[60].Change.Size()) || got == 0 {
 			t.Errorf("window held up to %d bytes, want at most %d and the large change", got, 7*size)
 		}
@@ -729,7 +729,7 @@ func TestAStopLogsTheRestAndStoresProgress(t *testing.T) {
 				return len(batch), nil
 			}
 			<-ctx.Done()
-			time.Sleep(time.Second) // what is in flight takes its time
+			time.Sleep(time.Second) // the Publish in flight takes long
 			returned = true
 			to.recordBatch(lane, batch[:1])
 			if len(batch) == 1 { // the lane may have begun before its second message was read
@@ -801,7 +801,7 @@ func TestFinishedLanesTakeNoMemory(t *testing.T) {
 		}
 		time.Sleep(2*laneIdleTimeout + time.Second)
 		if got := p.Stats().Lanes; got != 0 {
-			t.Errorf("%d lanes are kept for nothing", got)
+			t.Errorf("%d idle lanes are in memory", got)
 		}
 		p.drainUpTo(t, 1000)
 	})

@@ -27,24 +27,24 @@ func newLaneQueue(retry RetryConfig) *laneQueue {
 // open makes the workqueue, which owns goroutines until close.
 func (q *laneQueue) open() { q.lanes = workqueue.NewTypedRateLimitingQueue(q.backoff) }
 
-// close makes every get return.
+// close makes every nextLane return.
 func (q *laneQueue) close() { q.lanes.ShutDown() }
 
-// add adds lanes whose state became scheduled.
-func (q *laneQueue) add(lanes ...*lane) {
+// addLanes adds lanes that became scheduled.
+func (q *laneQueue) addLanes(lanes ...*lane) {
 	for _, l := range lanes {
 		q.lanes.Add(l)
 	}
 }
 
-// get waits for a lane. The caller must call release with it. It returns false after close.
-func (q *laneQueue) get() (*lane, bool) {
+// nextLane waits for a lane. The caller must call releaseLane with it. It returns false after close.
+func (q *laneQueue) nextLane() (*lane, bool) {
 	l, closed := q.lanes.Get()
 	return l, !closed
 }
 
-// release lets another worker get the lane.
-func (q *laneQueue) release(l *lane) { q.lanes.Done(l) }
+// releaseLane lets another worker get the lane.
+func (q *laneQueue) releaseLane(l *lane) { q.lanes.Done(l) }
 
 // addAfterBackoff adds a lane again when its back-off after err ends. A sink that probes the cause by itself, or a
 // destination that asked for time, bounds the wait.

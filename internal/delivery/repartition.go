@@ -30,14 +30,14 @@ func (p *repartitioner) applyPending() {
 	p.resolver.mu.Lock()
 	pending := p.sink.PendingRepartitions()
 	p.resolver.mu.Unlock()
-	p.queue.add(p.replacer.resumeWithdrawn(pending)...)
+	p.queue.addLanes(p.replacer.resumeWithdrawn(pending)...)
 	for _, r := range pending {
 		quiet, resumed := p.replacer.pauseLanes(r)
-		p.queue.add(resumed...)
+		p.queue.addLanes(resumed...)
 		if !quiet {
 			continue
 		}
-		if err := p.apply(r); err != nil {
+		if err := p.applyRepartition(r); err != nil {
 			p.abort(err)
 			return
 		}
@@ -47,9 +47,9 @@ func (p *repartitioner) applyPending() {
 	}
 }
 
-// apply replaces the lanes of one repartition, which are paused and have nothing in flight. An error is a defect of the
-// sink.
-func (p *repartitioner) apply(r sinks.Repartition) error {
+// applyRepartition replaces the lanes of one repartition, which are paused and have nothing in flight. An error is a defect
+// of the sink.
+func (p *repartitioner) applyRepartition(r sinks.Repartition) error {
 	p.resolver.mu.Lock()
 	p.sink.ApplyRepartition(r)
 	err := p.moveQueuedChanges(r)
@@ -71,7 +71,7 @@ func (p *repartitioner) moveQueuedChanges(r sinks.Repartition) error {
 			return err
 		}
 	}
-	p.queue.add(p.replacer.replaceLanes(r, queued, names)...)
+	p.queue.addLanes(p.replacer.replaceLanes(r, queued, names)...)
 	return nil
 }
 
@@ -108,8 +108,8 @@ func (p *laneReplacer) pauseLanes(r sinks.Repartition) (quiet bool, resumed []*l
 	return quiet, resumed
 }
 
-// resumeWithdrawn resumes paused lanes whose repartition is no longer pending: a topic that was recreated may have got its
-// old layout back. It returns those that the caller must add to the workqueue.
+// resumeWithdrawn resumes paused lanes if their repartition is no longer pending: a topic that was recreated may have got
+// its old layout back. It returns those that the caller must add to the workqueue.
 func (p *laneReplacer) resumeWithdrawn(pending []sinks.Repartition) (resumed []*lane) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -141,7 +141,7 @@ func (p *laneReplacer) claimResumed(l *lane) bool {
 		return false
 	case l.state.isFailing():
 		p.lanes.become(l, backingOff)
-	case l.lagsFrom == 0 && l.queue.length() == 0:
+	case l.lagsFrom == 0 && l.queue.entryCount() == 0:
 		return false
 	default:
 		p.lanes.become(l, queued)
@@ -159,13 +159,13 @@ func (p *laneReplacer) queuedEntries(r sinks.Repartition) (queued []entry) {
 		return nil
 	}
 	for _, name := range r.From {
-		queued = append(queued, p.lanes.byName[name].queue.pending()...)
+		queued = append(queued, p.lanes.byName[name].queue.pendingEntries()...)
 	}
 	slices.SortFunc(queued, func(a, b entry) int { return cmp.Compare(a.offset, b.offset) })
 	return queued
 }
 
-// replaceLanes drops the old lanes and queues their entries with new ones, whose names are given by entry, in one step: no
+// replaceLanes drops the old lanes and queues their entries with new ones, names[i] for queued[i], in one step: no
 // cursor may miss these changes (I2). If the old lanes are lost with what they had accepted, the new ones lag from the
 // lowest position of the old. It returns the lanes that the caller must add to the workqueue.
 func (p *laneReplacer) replaceLanes(r sinks.Repartition, queued []entry, names []sinks.Lane) (schedule []*lane) {

@@ -51,14 +51,14 @@ func (r *catchUpReader) reloadFrame(ctx context.Context, after uint64) error {
 	}
 	for _, record := range records {
 		if lanes, finished := r.plan.finishAtReadPosition(record.Offset); finished {
-			r.queue.add(lanes...)
+			r.queue.addLanes(lanes...)
 			return nil
 		}
 		if err := r.reloadChange(record); err != nil {
 			return err
 		}
 	}
-	r.queue.add(r.plan.finishFrame(records[len(records)-1].Offset)...)
+	r.queue.addLanes(r.plan.finishFrame(records[len(records)-1].Offset)...)
 	return nil
 }
 
@@ -78,7 +78,7 @@ func (r *catchUpReader) reloadChange(record event.Record) error {
 		return nil
 	}
 	if l := r.plan.reloadEntry(name, e); l != nil {
-		r.queue.add(l)
+		r.queue.addLanes(l)
 	}
 	return nil
 }
@@ -185,7 +185,7 @@ func (p *rereadPlan) claimReloaded(l *lane) *lane {
 	if !l.state.isFailing() {
 		return p.lanes.claimSchedule(l)
 	}
-	if l.state.isScheduled() || l.paused || l.queue.length() == 0 {
+	if l.state.isScheduled() || l.paused || l.queue.entryCount() == 0 {
 		return nil
 	}
 	l.retryUpTo = min(l.retryUpTo, l.queue.newestOffset())

@@ -36,8 +36,8 @@ func (r *laneResolver) isAlreadyDelivered(lane sinks.Lane, c *event.Change) bool
 	return r.cfg.AlreadyDelivered != nil && lane != unroutableLane && r.cfg.AlreadyDelivered(lane, c)
 }
 
-// resolveLane returns the lane of a change and the entry to queue. A change that is withheld, or whose lane the sink
-// rejects, belongs to unroutableLane. An error is a defect of the sink. Requires mu.
+// resolveLane returns the lane of a change and the entry to queue. A change that is withheld, or that the sink rejects
+// here, belongs to unroutableLane. An error is a defect of the sink. Requires mu.
 func (r *laneResolver) resolveLane(record event.Record, topic *sinks.Template) (sinks.Lane, entry, error) {
 	if record.Change.Withheld != "" {
 		rejection := &sinks.RejectedError{Reason: "withheld: " + record.Change.Withheld}

@@ -32,11 +32,11 @@ type settler struct {
 	stateful sinks.Stateful       // the sink if it is one and is not fenced; else nil
 	observer sinks.SettleObserver // the sink if it is one; else nil
 
-	requests  atomic.Uint64             // calls of store
+	requests  atomic.Uint64             // calls of storeProgress
 	notBefore atomic.Pointer[time.Time] // see isDue; nil: at once
 
 	mu      sync.Mutex // held during a write: an older snapshot must not be stored after a newer one
-	covered uint64     // guarded by mu: so many calls of store are covered by a write
+	covered uint64     // guarded by mu: so many calls of storeProgress are covered by a write
 }
 
 func newSettler(name string, sink sinks.Sink, journal Journal, b *backlog, cfg *Config, log *slog.Logger) *settler {
@@ -61,7 +61,7 @@ func (s *settler) restoreState(stored []byte) {
 			s.log.Info("sink routing changed, by configuration or upgrade: records in flight when the last run ended are sent again")
 		}
 	}
-	if err := s.stateful.RestoreState(state, s.cfg.NewestOffset, s.store); err != nil {
+	if err := s.stateful.RestoreState(state, s.cfg.NewestOffset, s.storeProgress); err != nil {
 		s.log.Warn("the stored state of the sink cannot be read: records in flight when the last run ended are sent again",
 			"error", err)
 	}
@@ -99,11 +99,11 @@ func (s *settler) storeIfAdvanced(ctx context.Context) error {
 	if !s.backlog.hasAdvanced() {
 		return nil
 	}
-	return s.store(ctx)
+	return s.storeProgress(ctx)
 }
 
-// store stores progress as it is at the call or later. Concurrent calls that wait for the same write share it.
-func (s *settler) store(ctx context.Context) error {
+// storeProgress stores progress as it is at the call or later. Concurrent calls that wait for the same write share it.
+func (s *settler) storeProgress(ctx context.Context) error {
 	request := s.requests.Add(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()

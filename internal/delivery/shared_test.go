@@ -12,7 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// rereadCounter counts how often frames of a stream were read that the dispatcher had read before.
+// rereadCounter counts reads of frames that the dispatcher had read before.
 type rereadCounter struct {
 	*endlessJournal
 	newest  uint64
@@ -39,8 +39,8 @@ func (r *rereadCounter) rereadCount() int {
 	return r.rereads
 }
 
-// TestLaggingLanesShareOneReread has 90 of 400 lanes fail, one each second, and all be cured together after twenty
-// minutes: what they lack is read about once, and not once for each.
+// TestLaggingLanesShareOneReread has 90 of 400 lanes fail, one each second, and all recover together after twenty
+// minutes: the frames they lack are read about once in all, not once per lane.
 func TestLaggingLanesShareOneReread(t *testing.T) {
 	for name, laneOf := range map[string]func(i int) int{
 		"even":   func(i int) int { return i },
@@ -68,7 +68,7 @@ func TestLaggingLanesShareOneReread(t *testing.T) {
 				time.Sleep(20 * time.Minute)
 				synctest.Wait()
 				if got := p.Stats(); got.LanesLagging != 90 || r.rereadCount() != 0 {
-					t.Errorf("%d lanes are behind, of which %d frames were read again", got.LanesLagging, r.rereadCount())
+					t.Errorf("%d lanes lag, %d frames were read again", got.LanesLagging, r.rereadCount())
 				}
 				to.setFailure(nil)
 				r.lastOffset.Store(r.endlessJournal.newestOffset())

@@ -13,7 +13,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// statefulSink is a Stateful whose state is a text.
+// statefulSink is a sinks.Stateful with a text as its state.
 type statefulSink struct {
 	sinkFuncs
 	mu       sync.Mutex
@@ -93,7 +93,7 @@ func TestAStatefulSinkCanStoreBeforeItPublishes(t *testing.T) {
 	})
 }
 
-// A sink that counts messages after a crash must not take one that was given up for one that it has sent.
+// A sink that counts messages after a crash must not take a dead letter for a message that it has sent.
 func TestADeadLetterIsDurableBeforeAStatefulSinkContinues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &storedProgress{}
@@ -124,7 +124,7 @@ func TestADeadLetterIsDurableBeforeAStatefulSinkContinues(t *testing.T) {
 	})
 }
 
-// settlingSink is a Stateful that notes what it is told to be settled.
+// settlingSink is a sinks.SettleObserver.
 type settlingSink struct {
 	statefulSink
 	settled func(low uint64)
@@ -132,7 +132,7 @@ type settlingSink struct {
 
 func (s *settlingSink) ObserveSettled(low uint64) { s.settled(low) }
 
-// TestASinkIsNotifiedOnceProgressIsStored is about a sink that was fenced, too, which stores no state.
+// TestASinkIsNotifiedOnceProgressIsStored also covers a fenced sink, which stores no state.
 func TestASinkIsNotifiedOnceProgressIsStored(t *testing.T) {
 	for _, fenced := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -165,7 +165,7 @@ func (r *runningPipeline) stopAndWait(t *testing.T) {
 	}
 }
 
-// TestALongCursorIsStoredLessOften has a sink whose state names very many lanes, of which few do anything.
+// TestALongCursorIsStoredLessOften has a sink with a state of very many lanes, most of them idle.
 func TestALongCursorIsStoredLessOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		writes := func(state string) int {

@@ -24,9 +24,9 @@ type Stats struct {
 	WindowBytes     int64     // bytes of the window in use, dead letters that are not stored yet included
 	WindowLimit     int64     // Config.WindowBytes
 	Lanes           int       // lanes in memory
-	LanesFailing    int       // of these: lanes whose last Publish failed
+	LanesFailing    int       // of these: lanes with a failed last Publish
 	LanesLagging    int       // of these: lanes with changes that have to be read from the journal again
-	LanesDelivering int       // of these: lanes whose last Publish was accepted; at least 1 while lanes removed as idle count
+	LanesDelivering int       // of these: lanes with an accepted last Publish; at least 1 while lanes removed as idle count
 	LastAck         time.Time // zero before the first
 
 	// OldestObserved is when the oldest change that was read and is not delivered was observed; now minus this is the lag.
@@ -38,7 +38,7 @@ type Stats struct {
 	Gate         ratelimit.GateStatus
 }
 
-// FailingLane is a lane whose last Publish failed.
+// FailingLane is a lane that retries its last Publish with back-off.
 type FailingLane struct {
 	Lane   string
 	Reason string // cause and remedy, one line

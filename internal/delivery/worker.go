@@ -41,7 +41,7 @@ type workerPool struct {
 	abort       func(error)                 // ends Pipeline.Run with a cause
 
 	running     sync.WaitGroup
-	substituted atomic.Int64 // workers whose Publish takes long and that have a substitute
+	substituted atomic.Int64 // workers with a long Publish that have a substitute
 	retries     atomic.Uint64
 	violations  atomic.Uint64
 }
@@ -57,7 +57,7 @@ func (w *workerPool) start(ctx context.Context) {
 func (w *workerPool) serveLanes(ctx context.Context) {
 	var batch []sinks.Message // reused; it grows to what the lanes need
 	for substituted := false; !substituted; {
-		l, ok := w.queue.get()
+		l, ok := w.queue.nextLane()
 		if !ok {
 			return
 		}
@@ -66,7 +66,7 @@ func (w *workerPool) serveLanes(ctx context.Context) {
 		}
 		clear(batch) // an idle worker keeps no change alive
 		// Only now may another worker get this lane: one Publish per lane at a time (I3).
-		w.queue.release(l)
+		w.queue.releaseLane(l)
 	}
 }
 
@@ -229,7 +229,7 @@ func (w *workerPool) finishAttempt(ctx context.Context, l *lane, left int, err e
 	}
 	w.markWorking(l, kind == failureUnavailable)
 	if w.backlog.releaseLane(l) {
-		w.queue.add(l)
+		w.queue.addLanes(l)
 	}
 }
 

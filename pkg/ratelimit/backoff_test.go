@@ -59,7 +59,7 @@ func TestItemsFailIndependentlyAndAreForgotten(t *testing.T) {
 	}
 	b.Forget(1)
 	if len(b.failures) != 0 {
-		t.Errorf("%d items are remembered after all succeeded", len(b.failures))
+		t.Errorf("%d items are in memory after all succeeded", len(b.failures))
 	}
 }
 

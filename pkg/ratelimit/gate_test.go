@@ -174,9 +174,9 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 
 func TestTheObserverIsCalledForOutagesNotForProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var heard []string
+		var observed []string
 		g := NewGate(time.Second, time.Minute, constantRandom(0), func(from, to GateStatus) {
-			heard = append(heard, fmt.Sprintf("%v→%v %q→%q after %v", from.State, to.State, from.Reason, to.Reason, to.Since.Sub(from.Since)))
+			observed = append(observed, fmt.Sprintf("%v→%v %q→%q after %v", from.State, to.State, from.Reason, to.Reason, to.Since.Sub(from.Since)))
 		})
 		time.Sleep(time.Minute)
 		mustPass(t, g).Failed("away", 0)
@@ -190,8 +190,8 @@ func TestTheObserverIsCalledForOutagesNotForProbes(t *testing.T) {
 			`open→closed ""→"away" after 1m0s`,
 			`probing→open "still away"→"" after 15s`,
 		}
-		if !slices.Equal(heard, want) {
-			t.Errorf("heard %q, want %q", heard, want)
+		if !slices.Equal(observed, want) {
+			t.Errorf("observed %q, want %q", observed, want)
 		}
 	})
 }

@@ -506,7 +506,7 @@ func runScenario(t *testing.T, w *cluster, s scenario) {
 	}
 	t.Logf("failing for %.0f s: each healthy topic kept at least %.2f of its rate; heap %.0f MiB, then %.0f MiB", lasted, least, early, late)
 	if got := sumCounts(after[well:]) - sumCounts(before[well:]); got != 0 && !s.slow {
-		t.Errorf("the failing topics took %d changes", got)
+		t.Errorf("the failing topics accepted %d changes", got)
 	}
 	if full && least < 0.95 {
 		t.Errorf("the healthy topics kept %.2f of their rate", least)
@@ -529,7 +529,7 @@ func runScenario(t *testing.T, w *cluster, s scenario) {
 	})
 	recovered := time.Since(began)
 	if full && s.recoveryTime > 0 && recovered > s.recoveryTime {
-		t.Errorf("it took changes after %v, want %v", recovered, s.recoveryTime)
+		t.Errorf("the recovered topics accepted changes after %v, want %v", recovered, s.recoveryTime)
 	}
 	began = time.Now()
 	backlog := w.appended.Load() / topicCount * int64(s.topics)

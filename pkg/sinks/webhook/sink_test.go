@@ -193,7 +193,7 @@ func TestOnlyTheOffendingEventOfABatchIsRejected(t *testing.T) {
 		t.Fatalf("got %d, %v; want 2 and a rejection of the third", n, err)
 	}
 	if n, err := publishChanges(t, s, changes[3:]...); n != 2 || err != nil {
-		t.Errorf("behind it: %d, %v", n, err)
+		t.Errorf("after it: %d, %v", n, err)
 	}
 	if got := len(r.deliveredEvents(t)); got != 4 {
 		t.Errorf("%d events arrived, want 4", got)
