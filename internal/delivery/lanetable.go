@@ -64,8 +64,11 @@ func (t *laneTable) ensureLane(name sinks.Lane) *lane {
 
 // become moves l to another state. Sets and sums follow.
 func (t *laneTable) become(l *lane, next laneState) {
+	affectsMembership := l.state.isFailing() || next.isFailing()
 	l.state = next
-	t.updateMembership(l)
+	if affectsMembership {
+		t.updateMembership(l)
+	}
 }
 
 // becomeUnscheduled takes l, which a worker got from the workqueue, out of it without a Publish.
