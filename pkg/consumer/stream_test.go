@@ -62,7 +62,7 @@ func TestRulesRebuildTheStateOfTheCluster(t *testing.T) {
 	}
 	for _, kind := range []string{"added", "updated", "deleted", "snapshot", "sync", "gap", "snapshot.begin", "snapshot.end", "left", "restored"} {
 		if seen[kind] < 100 {
-			t.Errorf("%d records of %s: this proves little", seen[kind], kind)
+			t.Errorf("only %d records of %s: too few to be meaningful", seen[kind], kind)
 		}
 	}
 }

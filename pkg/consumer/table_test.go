@@ -180,12 +180,12 @@ func TestGapsAreKept(t *testing.T) {
 func TestInvalidRecordsAreRejected(t *testing.T) {
 	for _, value := range []string{"", "null", "[]", `{"type":"added"}`, `{"id":1}`, `{"id":"x","type":"gap"}`} {
 		if _, err := Parse([]byte(value)); err == nil {
-			t.Errorf("%q was taken for a record", value)
+			t.Errorf("%q was accepted as a record", value)
 		}
 	}
 	var table Table
 	if err := table.Apply(newRecord("added", "a", "1", "5", func(r *Record) { r.After = nil })); err == nil {
-		t.Error("an object without a body was taken")
+		t.Error("a record without an object was accepted")
 	}
 }
 

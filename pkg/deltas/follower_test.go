@@ -73,7 +73,7 @@ func checkObservation(t *testing.T, o event.Observation) {
 	}
 	for _, key := range o.RemovedKeys {
 		if keys[key] {
-			t.Errorf("%s is known and forgotten in one observation", key)
+			t.Errorf("%s is both known and removed in one observation", key)
 		}
 		keys[key] = true
 	}

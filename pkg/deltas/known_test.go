@@ -28,7 +28,7 @@ func TestKnownSetKeepsTheNewestVersion(t *testing.T) {
 	s.replaceOrRemove(event.Known{Key: "ns/a"})
 	s.replaceOrRemove(event.Known{Key: "ns/unknown"})
 	if got := s.lookupKey("ns/a"); got.UID != "" || s.Len() != 1 {
-		t.Errorf("%+v is known, one of %d, though it was taken out", got, s.Len())
+		t.Errorf("%+v is known, one of %d, after its removal", got, s.Len())
 	}
 }
 

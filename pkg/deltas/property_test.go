@@ -276,9 +276,9 @@ func (h *history) checkMissing(revision int) {
 			switch o := exists[c.UID]; {
 			case c.Type != event.Deleted || !c.FinalStateUnknown:
 			case o != nil && h.selection.matchesNamespace(o.Namespace) && revisionOf(o.ResourceVersion) <= revisionOf(c.ResourceVersion):
-				h.t.Errorf("%s is emitted, and it exists at %d in version %s", describeChange(c), revision, o.ResourceVersion)
+				h.t.Errorf("%s was emitted, but the object exists at %d in version %s", describeChange(c), revision, o.ResourceVersion)
 			case c.Left != (strings.HasPrefix(c.Pass, edited) && c.Delta == event.DeltaDeleted):
-				h.t.Errorf("%s is emitted, and only what left because rules were edited has left", describeChange(c))
+				h.t.Errorf("%s was emitted, but left is set only if the rules were edited", describeChange(c))
 			}
 		}
 	}
@@ -331,7 +331,7 @@ func (r *consumer) applyObject(c *event.Change) {
 	}
 	revision := revisionOf(c.ResourceVersion)
 	if revision < r.last[key] {
-		r.t.Fatalf("a step back from %d: %s", r.last[key], describeChange(c))
+		r.t.Fatalf("out of order, after %d: %s", r.last[key], describeChange(c))
 	}
 	r.last[key] = revision
 	had := r.state[key]

@@ -150,7 +150,7 @@ func FuzzBatchesAreDrained(f *testing.F) {
 		}
 		for key, want := range known {
 			if got := tr.known.lookupKey(key); got != want {
-				t.Errorf("known is %+v, the observations say %+v", got, want)
+				t.Errorf("known is %+v, according to the observations %+v", got, want)
 			}
 		}
 		checkDrained(t, tr)

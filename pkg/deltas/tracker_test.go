@@ -70,7 +70,7 @@ func TestABatchBecomesOneObservationWithItsPosition(t *testing.T) {
 		t.Errorf("observed %+v", o)
 	}
 	if o := mustObserve(t)(tr.ObserveEvents(nil, "5")); o.Position != "5" || len(o.Changes)+len(o.Known)+len(o.RemovedKeys) > 0 {
-		t.Errorf("of a bookmark came %+v", o)
+		t.Errorf("a bookmark produced %+v", o)
 	}
 	checkDrained(t, tr)
 }
@@ -113,7 +113,7 @@ func TestListOfKnownVersionsEmitsNothing(t *testing.T) {
 	tr.StartList(List{})
 	o := mustObserve(t)(tr.ObserveEvents(addedEvents(newPod("same", "1"), newPod("changed", "4"), newPod("new", "5")), ""))
 	if got, want := changeNames(o.Changes), []string{"updated changed", "added new"}; !slices.Equal(got, want) {
-		t.Errorf("the list brought %q, want %q", got, want)
+		t.Errorf("the list emitted %q, want %q", got, want)
 	}
 	o, more, err := tr.ObserveMissing()
 	if got, want := changeNames(o.Changes), []string{"deleted gone"}; !slices.Equal(got, want) || more || err != nil {
@@ -145,7 +145,7 @@ func TestMissingObjectsAreSplitIntoObservations(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(o.Changes) > maxTombstones || len(o.RemovedKeys) != len(o.Changes) {
-			t.Fatalf("%d deletes, %d forgotten in one observation", len(o.Changes), len(o.RemovedKeys))
+			t.Fatalf("%d deletes, %d removed keys in one observation", len(o.Changes), len(o.RemovedKeys))
 		}
 		for _, c := range o.Changes {
 			emitted[c.Name] = true
@@ -164,7 +164,7 @@ func TestFinishListReturnsToWatching(t *testing.T) {
 	mustObserve(t)(tr.ObserveSynced(newPod("a", "1"), "P2"))
 	c := mustObserve(t)(tr.ObserveEvents(addedEvents(newPod("b", "3")), "3")).Changes[0]
 	if c.Snapshot != nil || c.Pass != "" || c.Coalesced || c.Delta != event.DeltaAdded {
-		t.Errorf("watched behind a list: %+v", c)
+		t.Errorf("events after a list: %+v", c)
 	}
 }
 

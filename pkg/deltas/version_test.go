@@ -37,7 +37,7 @@ func TestAChangeIsEmittedInTheVersionOfItsBody(t *testing.T) {
 	check("of neither", emit("5", nil), "v1")
 
 	if o := tr.NewObservation(); o.Resource != v1 {
-		t.Errorf("what is known is of %+v, want %+v", o.Resource, v1)
+		t.Errorf("known objects belong to %+v, want %+v", o.Resource, v1)
 	}
 	check("a gap", tr.NewGap("1", "2", "a test"), "v1")
 	check("the beginning of a snapshot", tr.NewSnapshotBegin("S"), "v1")

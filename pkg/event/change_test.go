@@ -58,7 +58,7 @@ func TestGapsOfDifferentResourcesOrPositionsDiffer(t *testing.T) {
 	}
 	ids := map[string]bool{gap("pods", "1", "5"): true, gap("nodes", "1", "5"): true, gap("pods", "2", "5"): true, gap("pods", "1", "6"): true}
 	if len(ids) != 4 {
-		t.Fatalf("four different gaps share IDs: %v", ids)
+		t.Fatalf("different gaps share IDs: %v", ids)
 	}
 }
 
@@ -102,6 +102,6 @@ func TestControlRecordsOfOneSnapshotDiffer(t *testing.T) {
 		of(SnapshotBegin, "pods", "2"): true, of(SnapshotBegin, "nodes", "1"): true,
 	}
 	if len(ids) != 4 {
-		t.Fatalf("four different control records share IDs: %v", ids)
+		t.Fatalf("different control records share IDs: %v", ids)
 	}
 }

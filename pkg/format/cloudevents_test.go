@@ -11,7 +11,7 @@ import (
 func TestACloudEventIsNeverEmpty(t *testing.T) {
 	for _, f := range []Format{CloudEvents, CloudEventsStructured} {
 		if got := f.AppendValue(nil, &event.Change{}); !json.Valid(got) || len(got) < 2 {
-			t.Errorf("%v: a change without a body became %q, which Kafka may take for a tombstone", f, got)
+			t.Errorf("%v: a change without a body became %q, a tombstone in Kafka", f, got)
 		}
 	}
 }
@@ -75,7 +75,7 @@ func TestFormatsKeepTheirNames(t *testing.T) {
 		}
 	}
 	if _, err := Parse("xml"); err == nil {
-		t.Error("xml is taken for a format")
+		t.Error("xml was accepted as a format")
 	}
 }
 

@@ -33,7 +33,7 @@ func TestEveryFormatIdentifiesItsChange(t *testing.T) {
 			for how, beside := range headerVariants(f, &s.change) {
 				got, ours := ReadEmitted(f.AppendValue(nil, &s.change), beside)
 				if want := s.change.EmittedRecord(); ours != (s.change.DeadLetter == nil) || ours && got != want {
-					t.Errorf("%v, %s, %s beside: got %t %+v\nwant %+v", f, s.name, how, ours, got, want)
+					t.Errorf("%v, %s, headers %s: got %t %+v\nwant %+v", f, s.name, how, ours, got, want)
 				}
 			}
 		}
@@ -78,7 +78,7 @@ func TestForeignRecordsAreNotOurs(t *testing.T) {
 		"no ID":                 {"", headers(map[string]string{HeaderID: ""})},
 	} {
 		if got, ours := ReadEmitted([]byte(r.value), r.beside); ours {
-			t.Errorf("%s is taken for %+v", what, got)
+			t.Errorf("%s was identified as %+v", what, got)
 		}
 	}
 }
@@ -105,7 +105,7 @@ func FuzzReadEmitted(f *testing.F) {
 		beside := map[string]string{HeaderChange: change, HeaderID: id, HeaderType: kind, HeaderCluster: cluster, HeaderKey: key}
 		e, ours := ReadEmitted(value, func(name string) string { return beside[name] })
 		if ours && (e.ID == "" || e.Type == "" || e.Resource.Resource == "" || !e.Type.IsControl() && e.Key == "") {
-			t.Errorf("%q is taken for %+v", value, e)
+			t.Errorf("%q was identified as %+v", value, e)
 		}
 	})
 }

@@ -28,6 +28,6 @@ func TestTruncatedRowListsOmittedMembers(t *testing.T) {
 	}
 	whole := &event.Change{Type: event.Updated, After: []byte(`{"kind":"X"}`), Omitted: []string{"before", "changed"}}
 	if got := string(Upsert.AppendValue(nil, whole)); got != `{"kind":"X"}` {
-		t.Errorf("a row that is whole became %s", got)
+		t.Errorf("a complete row became %s", got)
 	}
 }

@@ -167,7 +167,7 @@ func TestTheDocumentationShowsTheSamples(t *testing.T) {
 	head, rest, opened := strings.Cut(string(page), samplesBegin)
 	_, tail, closed := strings.Cut(rest, samplesEnd)
 	if !opened || !closed {
-		t.Fatal("docs/events.md has no place for the samples")
+		t.Fatal("docs/events.md lacks the markers of the samples")
 	}
 	want := head + samplesBegin + renderSamples() + samplesEnd + tail
 	if *update {

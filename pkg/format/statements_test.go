@@ -65,7 +65,7 @@ func TestEverySectionIsChecked(t *testing.T) {
 		}
 		for _, m := range regexp.MustCompile(`(?m)^## (.+)$`).FindAllStringSubmatch(string(text), -1) {
 			if sectionChecks[m[1]] == nil && len(sectionTests[m[1]]) == 0 {
-				t.Errorf("docs/%s: no test is named for the section %q", page, m[1])
+				t.Errorf("docs/%s: no test is listed for section %q", page, m[1])
 			}
 		}
 	}
@@ -73,7 +73,7 @@ func TestEverySectionIsChecked(t *testing.T) {
 		for _, test := range tests {
 			file, name, _ := strings.Cut(test, " ")
 			if text, err := os.ReadFile("../../" + file); err != nil || !bytes.Contains(text, []byte("func "+name)) {
-				t.Errorf("%s: there is no %s in %s (%v)", section, name, file, err)
+				t.Errorf("%s: %s not found in %s (%v)", section, name, file, err)
 			}
 		}
 	}
@@ -138,7 +138,7 @@ func checkNativeObject(t *testing.T, c *event.Change) {
 	}
 	for name, value := range object {
 		if value == nil || value == "" && name != "group" || value == false {
-			t.Errorf("%s: %s is %v and not left out", c.ID(), name, value)
+			t.Errorf("%s: %s is %v and not omitted", c.ID(), name, value)
 		}
 	}
 	if at, err := time.Parse(time.RFC3339Nano, object["observedAt"].(string)); err != nil || at.Location() != time.UTC {

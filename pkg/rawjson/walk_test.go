@@ -41,7 +41,7 @@ func FuzzSkipTrustedValueAgreesWithSkipValue(f *testing.F) {
 		from := SkipSpace(b, 0)
 		checked, passed := SkipValue(b, from, 0), SkipTrustedValue(b, from)
 		if checked >= 0 && SkipSpace(b, checked) == len(b) && passed != checked {
-			t.Errorf("%q: SkipValue ends at %d, PassValue at %d", b, checked, passed)
+			t.Errorf("%q: SkipValue ends at %d, SkipTrustedValue at %d", b, checked, passed)
 		}
 		if passed < 0 && FailAt(passed) > len(b) {
 			t.Errorf("%q: fails at %d of %d", b, FailAt(passed), len(b))

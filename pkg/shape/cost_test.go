@@ -41,7 +41,7 @@ func countAllocations(t *testing.T, p Policy, resource event.Resource) float64 {
 
 func TestARuleWithoutAFilterNeverDecodesToAMap(t *testing.T) {
 	if n := countAllocations(t, Policy{Filter: "object.spec.n == 2"}, deployment); n < width {
-		t.Fatalf("a filter that looks into an object of %d numbers makes %.0f allocations: they say nothing about decoding", width, n)
+		t.Fatalf("a filter that looks into an object of %d numbers makes %.0f allocations: too few to detect decoding", width, n)
 	}
 	for name, c := range map[string]struct {
 		policy   Policy

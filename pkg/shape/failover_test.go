@@ -36,7 +36,7 @@ func TestFailoverStatesAreStoredRedacted(t *testing.T) {
 			t.Errorf("%s: stored %s", mode, stored)
 		}
 		if got := s.shapeBody(secret, `{"data":{"p":"hunter"`); len(got.Bodies) > 0 {
-			t.Errorf("%s: what cannot be redacted was stored: %s", mode, got.Bodies[0].Raw)
+			t.Errorf("%s: an unredactable body was stored: %s", mode, got.Bodies[0].Raw)
 		}
 	}
 }
@@ -63,7 +63,7 @@ func TestStatesAreStoredOnlyIfARuleNeedsThem(t *testing.T) {
 			return event.StoredResource{Resource: deployment, BodiesMissing: true}, nil
 		})
 		if got, err := load("deployments.apps", func(event.Known) {}); err != nil || got.BodiesMissing != asks {
-			t.Errorf("bodies are asked for: %v, and missing: %v (%v)", asks, got.BodiesMissing, err)
+			t.Errorf("bodies needed: %v, missing: %v (%v)", asks, got.BodiesMissing, err)
 		}
 	}
 }

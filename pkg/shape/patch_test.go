@@ -22,7 +22,7 @@ func describeDifference(t testing.TB, mode, before, after string) (patch []byte,
 	c := updatedTo(deployment, after)
 	r.describeUpdate(c, []byte(before))
 	if c.Patch != nil && !json.Valid(c.Patch) {
-		t.Fatalf("the patch is no JSON: %s", c.Patch)
+		t.Fatalf("the patch is not JSON: %s", c.Patch)
 	}
 	return c.Patch, c.Changed
 }

@@ -339,11 +339,11 @@ func redactStored(t *testing.T, shaper *shape.Shaper, resource event.Resource, k
 		c.Before, c.After, c.Patch = body, nil, nil
 	}
 	if !shaper.RedactStoredChange(c) {
-		t.Fatal("what was journaled in plain stays as it is")
+		t.Fatal("a change journaled in plain text was not redacted")
 	}
 	b := event.Body{Key: "a", UID: "u", Raw: body}
 	if !shaper.RedactStoredBody(resource, &b) || bytes.Equal(b.Raw, body) {
-		t.Fatal("a state that was kept in plain stays as it is")
+		t.Fatal("a state stored in plain text was not redacted")
 	}
 	return c
 }

@@ -37,7 +37,7 @@ func redactWith(t testing.TB, r *redactor, resource event.Resource, body string)
 		t.Fatalf("%s: %v", body, err)
 	}
 	if !json.Valid(out) {
-		t.Fatalf("%s became %s, which is no JSON", body, out)
+		t.Fatalf("%s became %s, which is not JSON", body, out)
 	}
 	return string(out)
 }
@@ -88,7 +88,7 @@ func TestAHashIsBoundToItsObjectAndItsPlace(t *testing.T) {
 		t.Errorf("a value that changed has the same hash: %v, %v", first, again)
 	}
 	if first["a"] == first["b"] || first["a"] == other["a"] {
-		t.Errorf("equal values can be seen to be equal: %v, %v", first, other)
+		t.Errorf("equal values have equal hashes: %v, %v", first, other)
 	}
 }
 

@@ -83,10 +83,10 @@ func TestTheFirstRouteThatMatchesDecides(t *testing.T) {
 
 	stats := r.Stats()
 	if s := stats[0]; len(s.Sent) > 0 || !maps.Equal(s.Dropped, map[string]uint64{"audit": 1, "main": 1}) {
-		t.Errorf("%+v, want what was dropped", s)
+		t.Errorf("%+v, want the dropped change", s)
 	}
 	if s := stats[1]; !maps.Equal(s.Sent, map[string]uint64{"audit": 1}) || !maps.Equal(s.Dropped, map[string]uint64{"main": 1}) {
-		t.Errorf("%+v, want what was sent to one sink and kept from the other", s)
+		t.Errorf("%+v, want one change sent to one sink only", s)
 	}
 	if s := stats[4]; s.Failed != 2 || s.Failure == "" {
 		t.Errorf("%+v, want one failure for each sink", s)

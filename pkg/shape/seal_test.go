@@ -94,7 +94,7 @@ func TestRedactionChangeIsMarkedOnceEmitted(t *testing.T) {
 	quiet := secretWith("hunter")
 	quiet.Class = event.ClassMetadata
 	if len(s.shapeChanges(quiet)) != 0 {
-		t.Fatal("the filter lets it pass")
+		t.Fatal("the filter did not exclude it")
 	}
 	s.restartWith(next, oneKey) // not yet reported
 	if got := s.shapeChanges(secretWith("hunter")); !got[0].RedactionChanged {

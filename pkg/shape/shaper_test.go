@@ -219,7 +219,7 @@ func TestUpdatesOutsideTheListedPathsAreNotEmitted(t *testing.T) {
 			t.Errorf("%s: emitted %v, want %v", name, emitted, c.emitted)
 		}
 		if string(s.bodies["n/a"].Raw) != c.after {
-			t.Errorf("%s: the state kept is %s", name, s.bodies["n/a"].Raw)
+			t.Errorf("%s: the stored state is %s", name, s.bodies["n/a"].Raw)
 		}
 		if got := s.shaper.Stats()[0].Unchanged; (got == 1) == c.emitted {
 			t.Errorf("%s: %d counted", name, got)
@@ -238,7 +238,7 @@ func TestChangesOfMaskedValuesAreEmitted(t *testing.T) {
 		s := newScene(t, p)
 		s.shapeChanges(withValue("", "one"))
 		if len(s.shapeChanges(withValue(event.ClassSpec, "two"))) != 1 {
-			t.Errorf("%+v: a masked value changed in silence", p)
+			t.Errorf("%+v: a change of a masked value was not emitted", p)
 		}
 		if len(s.shapeChanges(withValue(event.ClassMetadata, "two"))) != 0 {
 			t.Errorf("%+v: an update of metadata was emitted", p)
@@ -247,7 +247,7 @@ func TestChangesOfMaskedValuesAreEmitted(t *testing.T) {
 		s = newScene(t, p)
 		s.shapeChanges(withValue("", "one"))
 		if len(s.shapeChanges(withValue(event.ClassSpec, "two"))) != 1 || len(s.shapeChanges(withValue(event.ClassSpec, "two"))) != 0 {
-			t.Errorf("%+v: hashes do not show what changed", p)
+			t.Errorf("%+v: hashes do not show the change", p)
 		}
 	}
 }
@@ -310,7 +310,7 @@ func TestDroppedFieldsAreInNoPatch(t *testing.T) {
 		t.Error(all)
 	}
 	if !strings.Contains(string(s.bodies["n/a"].Raw), "left out as well") {
-		t.Error("the state kept is not whole")
+		t.Error("the stored state is incomplete")
 	}
 	if !equalJSON(t, applyPatch(t, got.Patch, string(got.Before)), got.After) {
 		t.Errorf("%s does not make %s of %s", got.Patch, got.After, got.Before)

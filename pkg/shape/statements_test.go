@@ -129,12 +129,12 @@ func TestEveryStatementOfTheShapingPageHasATest(t *testing.T) {
 		named := statements[section]
 		for _, text := range all {
 			if !slices.ContainsFunc(mapKeys(named), func(begins string) bool { return strings.HasPrefix(text, begins) }) {
-				t.Errorf("%s: no test is named for %.60q", section, text)
+				t.Errorf("%s: no test is listed for %.60q", section, text)
 			}
 		}
 		for begins, tests := range named {
 			if !slices.ContainsFunc(all, func(text string) bool { return strings.HasPrefix(text, begins) }) {
-				t.Errorf("%s: the page has nothing that begins with %q", section, begins)
+				t.Errorf("%s: no statement of the page starts with %q", section, begins)
 			}
 			if tests != advice {
 				requireTests(t, begins, tests)
@@ -152,7 +152,7 @@ func requireTests(t *testing.T, statement, tests string) {
 			file = "pkg/shape/" + file
 		}
 		if text, err := os.ReadFile("../../" + file); err != nil || !bytes.Contains(text, []byte("func "+name+"(")) {
-			t.Errorf("%q: there is no %s in %s (%v)", statement, name, file, err)
+			t.Errorf("%q: %s not found in %s (%v)", statement, name, file, err)
 		}
 	}
 }
@@ -298,10 +298,10 @@ func TestListsApplyToUpdatesOnly(t *testing.T) {
 			}
 		}
 		if len(s.shapeChanges(updatedTo(deployment, newObject("2", "2")))) != 1 {
-			t.Errorf("%+v: an update whose former state is not known is not emitted", p)
+			t.Errorf("%+v: an update without a known previous state was not emitted", p)
 		}
 		if len(s.shapeChanges(updatedTo(deployment, newObject("3", "3")))) != 0 {
-			t.Errorf("%+v: an update that touches nothing asked for is emitted", p)
+			t.Errorf("%+v: an update outside the lists was emitted", p)
 		}
 	}
 }
@@ -344,7 +344,7 @@ func TestUsingOldObjectStoresStates(t *testing.T) {
 		s := newScene(t, Policy{Filter: filter})
 		s.shapeChanges(addedWith(newObject("1", "1")))
 		if (len(s.bodies) == 1) != keeps {
-			t.Errorf("%s: keeps %v", filter, s.bodies)
+			t.Errorf("%s: stores %v", filter, s.bodies)
 		}
 	}
 }

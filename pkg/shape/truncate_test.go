@@ -51,7 +51,7 @@ func TestTruncationEndsWithoutAStepLeft(t *testing.T) {
 		}
 	}
 	if _, ok := TruncateOnce(&event.Change{Type: event.Gap, Gap: &event.GapInfo{}}); ok {
-		t.Error("a gap became smaller")
+		t.Error("a gap was truncated")
 	}
 }
 

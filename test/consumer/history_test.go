@@ -174,7 +174,7 @@ func (p *scenario) relistObjects(j *journal, from int) int {
 	j.appendObservation(j.ObserveEvents(page, ""))
 	o, more, err := j.ObserveMissing()
 	if more {
-		p.t.Fatal("a small world has too many objects")
+		p.t.Fatal("unexpected second batch of missing objects")
 	}
 	j.appendObservation(o, err)
 	j.appendObservation(j.FinishList(to), nil)

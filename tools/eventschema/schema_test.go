@@ -40,7 +40,7 @@ func TestPublishedSchemasAreUpToDate(t *testing.T) {
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".schema.json")
 		if name != "config" && !slices.Contains(Names(), name) { // config belongs to internal/config
-			t.Errorf("%s is no schema of an event", file)
+			t.Errorf("%s is not a schema of an event", file)
 		}
 	}
 }
@@ -54,7 +54,7 @@ func TestPublishedTableIsUpToDate(t *testing.T) {
 	head, rest, opened := strings.Cut(string(text), begin)
 	_, tail, closed := strings.Cut(rest, end)
 	if !opened || !closed {
-		t.Fatal("docs/events.md has no place for the table of members")
+		t.Fatal("docs/events.md lacks the markers of the table of members")
 	}
 	table := "\n| member | type | meaning |\n|---|---|---|\n"
 	for _, m := range Members() {
@@ -104,7 +104,7 @@ func compileSchemas(t testing.TB, name string) []*jsonschema.Schema {
 		}
 		s, err := c.Compile(ID(name))
 		if err != nil {
-			t.Fatalf("%s is no schema: %v", name, err)
+			t.Fatalf("%s is not a valid schema: %v", name, err)
 		}
 		both = append(both, s)
 	}
