@@ -69,7 +69,7 @@ var mayImport = map[string][]string{
 	"cmd/exporter": {"pkg/event", "pkg/shape", "pkg/source/selection", "internal/app", "internal/config", "internal/exit", "internal/inspect", "internal/tap", "internal/top"},
 }
 
-// onlyFrom lists who may import a library of weight. Everyone else is kept from depending on it by accident.
+// onlyFrom lists the packages that may import a heavy library, so that no other depends on it by accident.
 var onlyFrom = map[string][]string{
 	"k8s.io/client-go/util/workqueue": {"internal/delivery"},
 	"k8s.io/client-go":                {"pkg/source/apiserver", "pkg/deltas", "internal/delivery", "internal/config", "internal/app", "internal/election"},

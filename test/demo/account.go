@@ -19,7 +19,7 @@ type revision struct {
 	version string // resourceVersion, or ended
 }
 
-// ended stands for the resourceVersion of a delete, which the API server does not tell the one who deletes.
+// ended stands for the resourceVersion of a delete, which the API server does not return.
 const ended = "deleted"
 
 // account compares what was written with what arrived. Its methods may be called concurrently.
@@ -53,7 +53,7 @@ func (a *account) write(r revision, object string) {
 	}
 }
 
-// knows tells whether an event with this ID has arrived before.
+// knows reports whether an event with this ID has arrived before.
 func (a *account) knows(id string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -82,7 +82,7 @@ func (a *account) receive(e *event) {
 	delete(a.open, e.revision())
 }
 
-// announce wakes those who wait. The lock is held.
+// announce wakes waiting goroutines. The lock is held.
 func (a *account) announce() {
 	close(a.changed)
 	a.changed = make(chan struct{})
@@ -95,12 +95,12 @@ type tally struct {
 	others   int // what arrived and was not written here: the API server itself writes too
 	repeated int // events that arrived again, under the same ID
 	reversed int // events that arrived after a newer one of the same object
-	gaps     int // events that say that history was lost
+	gaps     int // events that mark lost history
 }
 
 func (t tally) received() int { return t.written - t.missing }
 
-// right tells whether the exporter kept its promise: nothing lost, nothing in the wrong order. A repetition would be
+// right reports whether the exporter kept its promise: nothing lost, nothing in the wrong order. A repetition would be
 // allowed, since delivery is at least once.
 func (t tally) right() bool { return t.missing == 0 && t.reversed == 0 && t.gaps == 0 }
 

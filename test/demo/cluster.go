@@ -55,7 +55,7 @@ func (c *cluster) namespace(ctx context.Context, name string) error {
 	return err
 }
 
-// create creates an object from its manifest, in the name of who.
+// create creates an object from its manifest, as the user.
 func (c *cluster) create(ctx context.Context, who string, resource schema.GroupVersionResource, namespace, name, manifest string) (object, error) {
 	body := &unstructured.Unstructured{Object: parsed(manifest)}
 	body.SetName(name)
@@ -69,7 +69,7 @@ func (c *cluster) create(ctx context.Context, who string, resource schema.GroupV
 	return o, nil
 }
 
-// patch changes an object, or one of its subresources, in the name of who.
+// patch changes an object, or one of its subresources, as the user.
 func (c *cluster) patch(ctx context.Context, who string, o object, patch string, subresource ...string) error {
 	changed, err := c.client.Resource(o.resource).Namespace(o.namespace).
 		Patch(ctx, o.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: who}, subresource...)

@@ -21,7 +21,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
-// playing tells a re-executed test binary to be the demo.
+// playing makes a re-executed test binary run the demo.
 const playing = "KUBECDC_TEST_DEMO"
 
 func TestMain(m *testing.M) {
@@ -112,7 +112,7 @@ func (p *performance) signal(s os.Signal) {
 	}
 }
 
-// says checks that the demo has printed lines that hold these words, in this order.
+// says checks that the demo has printed lines with these words, in this order.
 func (p *performance) says(lines ...[]string) {
 	p.t.Helper()
 	rest := strings.Split(p.output.String(), "\n")
@@ -207,7 +207,7 @@ func TestTheDemoShowsEveryChangeAndLeavesNothing(t *testing.T) {
 		[]string{"Nothing is lost."},
 		[]string{"bin/exporter run --config my.yaml"},
 	)
-	// What happened to different objects while the exporter was away may arrive in any order.
+	// Changes of different objects during the absence may arrive in any order.
 	afterwards := &performance{t: t}
 	_, after, _ := strings.Cut(p.output.String(), "> start the exporter again")
 	for _, words := range [][]string{

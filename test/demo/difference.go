@@ -11,7 +11,7 @@ import (
 // fields holds the values of an object by their path, such as "spec.template.spec.containers[web].image".
 type fields map[string]string
 
-// fieldsOf takes an object apart. What the API server counts by itself is left out: it differs in each revision and says
+// fieldsOf takes an object apart. Counters of the API server are left out: they differ in each revision and mean
 // nothing.
 func fieldsOf(object map[string]any) fields {
 	f := make(fields)
@@ -56,7 +56,7 @@ func element(index int, value any) string {
 	return fmt.Sprint(index)
 }
 
-// differences says in a few words each what leads from one state of an object to the next, in the order of the paths.
+// differences describes in a few words each what leads from one state of an object to the next, in the order of the paths.
 func differences(before, after fields) []string {
 	paths := make(map[string]bool)
 	for path := range before {
@@ -81,7 +81,7 @@ func differences(before, after fields) []string {
 	return all
 }
 
-// shortPath keeps the end of a long path, which says most.
+// shortPath keeps the end of a long path, which is the most specific.
 func shortPath(path string) string {
 	const most = 32
 	for len(path) > most {

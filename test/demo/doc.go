@@ -6,7 +6,7 @@
 // There are two sides that know nothing of each other. The writing side (cluster.go, load.go) notes each revision that the
 // API server confirms; the reading side (subscriber.go) notes each event that NATS delivers. Both note it in one account
 // (account.go), which is asked whether they agree. The script (script.go) never sleeps until something is probably there:
-// it waits for the account. Its pauses are for people who read, and --fast leaves them out.
+// it waits for the account. Its pauses are for readers, and --fast leaves them out.
 //
 // Whatever the demo starts ends with it, also by Ctrl-C; see stage.go.
 package main

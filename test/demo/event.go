@@ -43,7 +43,7 @@ func parseEvent(payload []byte) (*event, error) {
 	return e, nil
 }
 
-// framesSnapshot says that the event begins or ends the snapshot of a resource, and tells of no object.
+// framesSnapshot reports whether the event begins or ends the snapshot of a resource, and so is of no object.
 func (e *event) framesSnapshot() bool { return e.Type == "snapshot.begin" || e.Type == "snapshot.end" }
 
 func (e *event) revision() revision {
@@ -71,7 +71,7 @@ func (e *event) object() string {
 	return e.Namespace + "/" + e.Name
 }
 
-// author says who made the change. Of a deleted object Kubernetes knows only who wrote it last, not who deleted it.
+// author is the writer of the change. For a deleted object Kubernetes has only the last writer, not the author of the deletion.
 func (e *event) author() string {
 	if e.Type == deleted || e.Actor.Manager == "" {
 		return "-"

@@ -61,7 +61,7 @@ func environment(from []string) []string {
 	return env
 }
 
-// start returns when the exporter says that it is ready.
+// start returns when the exporter reports ready.
 func (e *exporter) start(ctx context.Context) error {
 	p, err := process.Start(ctx, process.Options{
 		Name: "exporter", Path: e.program, Args: []string{"run", "--config", e.config}, Env: e.env, Log: e.log,

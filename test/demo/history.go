@@ -6,11 +6,11 @@ import (
 	"slices"
 )
 
-// history remembers the newest state of every object that a subscriber has seen, to say what a change changed. An event
+// history remembers the newest state of every object that a subscriber has seen, to describe the effect of a change. An event
 // carries the whole object, so this is all that a consumer needs for it.
 type history map[string]fields // by UID
 
-// tell says what an event means for its object, as several facts, the most telling first.
+// tell describes an event of its object in several facts, the most important first.
 func (h history) tell(e *event) []string {
 	if e.Type == gap {
 		return []string{fmt.Sprintf("history from %s to %s was lost: %s", e.Gap.From, e.Gap.To, e.Gap.Reason)}

@@ -78,7 +78,7 @@ func (s *script) killAndRestart(ctx context.Context) error {
 	return s.startExporter(ctx)
 }
 
-// progress says how far the load and the subscriber are.
+// progress returns the progress of the load and the subscriber.
 func (s *script) progress() {
 	t := s.account.tally()
 	s.out.fact("so far", fmt.Sprintf("%d changes confirmed by the API server, %d received", t.written, t.received()))

@@ -15,7 +15,7 @@ const (
 )
 
 // load writes in the background, by several clients, until it is stopped: each creates a ConfigMap, changes it some times,
-// deletes it and begins anew.
+// deletes it and starts again.
 type load struct {
 	stopping chan struct{}
 	clients  sync.WaitGroup

@@ -20,14 +20,14 @@ const (
 )
 
 // readingPace is the pause between two steps. It is for the reader only; nothing is right or wrong because of it. It is
-// more than a second, since Kubernetes notes to the second who wrote: of two writes in one second, nobody can tell which
+// more than a second, since Kubernetes records writers to the second: of two writes in one second, it is unknown which
 // writer was the last.
 const readingPace = 1100 * time.Millisecond
 
 // errInterrupted is the end of a script that was not played to its end because the user did not want to.
 var errInterrupted = errors.New("interrupted")
 
-// options are what the command line says.
+// options are the command line's.
 type options struct {
 	keep     bool          // go on after the script until the user stops it
 	pace     time.Duration // between two steps
@@ -82,7 +82,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 // untilSignal returns a context that ends with the first signal. The second one ends the process at once; the kernel then
 // ends its children, but the temporary directory stays.
 //
-// SIGPIPE is different, and there for "make demo | head": each line that nobody reads is one more of them, and none may end
+// SIGPIPE is different, and there for "make demo | head": each unread line is one more of them, and none may end
 // the process before it has cleaned up.
 func untilSignal() (context.Context, func()) {
 	unread, releaseUnread := signal.NotifyContext(context.Background(), syscall.SIGPIPE)

@@ -16,7 +16,7 @@ import (
 // defaultWidth is that of a line where there is no terminal that knows better: nothing breaks lines in a file.
 const defaultWidth = 150
 
-// style is what a terminal is told, SGR parameters as in ECMA-48.
+// style is a terminal's SGR parameters, as in ECMA-48.
 type style string
 
 const (
@@ -61,7 +61,7 @@ func newNarrator(w *os.File) *narrator {
 // title prints what this is about.
 func (n *narrator) title(text string) { n.print(n.in(bold, text)) }
 
-// act begins the next part of the script and says what it is about.
+// act begins the next part of the script and prints its subject.
 func (n *narrator) act(title, about string) {
 	n.mu.Lock()
 	n.acts++
@@ -85,7 +85,7 @@ func (n *narrator) note(text string) {
 // gap is an empty line.
 func (n *narrator) gap() { n.print("") }
 
-// action says what happens in the cluster, or to the exporter.
+// action prints an action in the cluster, or on the exporter.
 func (n *narrator) action(text string) { n.print(n.in(bold, " > "+text)) }
 
 // fact prints a value with its name.
@@ -108,7 +108,7 @@ func (n *narrator) verdict(good bool, text string) {
 // text prints lines as they are.
 func (n *narrator) text(text string) { n.print(strings.TrimSuffix(text, "\n")) }
 
-// Columns of the lines that tell of events, in characters.
+// Columns of the lines with events, in characters.
 const (
 	indent     = 3
 	typeWidth  = 8
@@ -150,7 +150,7 @@ func (n *narrator) clock(at time.Time) string {
 	return at.Format("15:04:05.000")
 }
 
-// row aligns the columns. The type is padded by the caller, who knows whether it has a colour.
+// row aligns the columns. The type is padded by the caller, which knows whether it has a colour.
 func (n *narrator) row(at, kind, resource, object, author string) string {
 	return fmt.Sprintf("%s%s  %s  %s  %s  %s  ", strings.Repeat(" ", indent), at, kind,
 		pad(resource, nameWidth), pad(object, nameWidth), pad(clip(author, byWidth), byWidth))
@@ -195,7 +195,7 @@ func (n *narrator) in(s style, text string) string {
 	return "\x1b[" + string(s) + "m" + text + "\x1b[0m"
 }
 
-// print prints lines. An output that nobody reads any more ends the demo by SIGPIPE, see untilSignal, so its error says
+// print prints lines. An output without a reader ends the demo by SIGPIPE, see untilSignal, so its error means
 // nothing new.
 func (n *narrator) print(lines ...string) {
 	n.mu.Lock()

@@ -70,7 +70,7 @@ func (s *script) listen(ctx context.Context) (err error) {
 }
 
 // change plays the everyday life of two objects. The autoscaler writes to the Deployment itself: of a write through the
-// subresource scale Kubernetes notes the writer but not the time, so nobody can tell that it was the last one.
+// subresource scale Kubernetes records the writer but not the time, so it is unknown whether it was the last one.
 func (s *script) change(ctx context.Context) error {
 	s.out.act("Change things",
 		"Lines with > say what happens in the cluster. An event carries the whole object and who wrote it; "+
@@ -168,7 +168,7 @@ func (s *script) keep(ctx context.Context) error {
 	}
 }
 
-// explain adds to an error what the exporter says of itself.
+// explain adds the exporter's own status to an error.
 func (s *script) explain(ctx context.Context, err error) error {
 	if ctx.Err() != nil || s.exporter == nil {
 		return err

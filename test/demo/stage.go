@@ -105,7 +105,7 @@ func (s *stage) prepareExporter() error {
 	return err
 }
 
-// hear takes an event from the subscriber. It is shown before it is noted, so that who waits for it speaks after it.
+// hear takes an event from the subscriber. It is shown before it is recorded, so that a waiting step prints after it.
 func (s *stage) hear(e *event) {
 	if !s.account.knows(e.ID) {
 		s.screen.show(e)
@@ -113,7 +113,7 @@ func (s *stage) hear(e *event) {
 	s.account.receive(e)
 }
 
-// startExporter starts the exporter and says so.
+// startExporter starts the exporter and prints a line.
 func (s *stage) startExporter(ctx context.Context) error {
 	began := time.Now()
 	if err := s.exporter.start(ctx); err != nil {

@@ -24,7 +24,7 @@ func (s *script) steps(ctx context.Context, steps []step) error {
 	return nil
 }
 
-// meanwhile plays steps that nobody watches.
+// meanwhile plays steps without output.
 func (s *script) meanwhile(ctx context.Context, steps []step) error {
 	for _, one := range steps {
 		if err := s.breathe(ctx); err != nil {

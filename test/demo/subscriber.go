@@ -13,7 +13,7 @@ import (
 // stream is where configs/demo.yaml sends changes. The exporter creates it.
 const stream = "K8S"
 
-// lookEvery is how often a condition is looked at that nobody announces.
+// lookEvery is how often a condition without a signal is polled.
 const lookEvery = 50 * time.Millisecond
 
 // patience is how long an answer is waited for on a machine that has much else to do.

@@ -50,7 +50,7 @@ func TestEveryPageIsListed(t *testing.T) {
 	}
 }
 
-// gone are metrics that docs/upgrading.md says are there no more.
+// gone are metrics that docs/upgrading.md lists as removed.
 var gone = map[string]bool{"kubecdc_resource_queued_deltas": true}
 
 var metric = regexp.MustCompile(`kubecdc_[a-z_]+`)
@@ -148,7 +148,7 @@ func TestEveryKeyNamedExists(t *testing.T) {
 	}
 }
 
-// other says that what looks like a key names a file or an API group.
+// other reports whether a text in the form of a key is a file or an API group.
 func other(code string) bool {
 	return strings.Contains(code, ".k8s.io") || fileName.MatchString(code)
 }

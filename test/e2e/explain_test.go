@@ -262,7 +262,7 @@ func (l *least) awaitAccess(forbidden string) {
 	}
 }
 
-// wrong says which scope is not as it should be: those of one resource in one state, all others in another.
+// wrong returns which scope is not as it should be: those of one resource in one state, all others in another.
 func wrong(states map[string]string, resource, its, others string) string {
 	for id, state := range states {
 		want := others
@@ -276,7 +276,7 @@ func wrong(states map[string]string, resource, its, others string) string {
 	return ""
 }
 
-// isOf says whether a scope is one of a resource.
+// isOf reports whether a scope is one of a resource.
 func isOf(scope, resource string) bool {
 	name, _, _ := strings.Cut(scope, ";")
 	return name == resource
@@ -401,7 +401,7 @@ func (l *least) withoutIdentity(r role, i int) {
 	named.run("", func(config string) {
 		const said = "it cannot be checked whether this is the cluster that the journal was filled from"
 		for path, part := range map[string]string{"/metrics": "\nkubecdc_cluster_unchecked 1\n", "/": said} {
-			named.await(config+".log", func() string { // the page is made anew a few times a second
+			named.await(config+".log", func() string { // the page is recreated a few times a second
 				if text := named.get(path); !strings.Contains(text, part) {
 					return fmt.Sprintf("%q in %s:\n%s", part, path, text)
 				}

@@ -49,7 +49,7 @@ var absence = map[string]struct {
 	}, nil},
 }
 
-// existsBefore says which objects are there before the absence.
+// existsBefore returns which objects are there before the absence.
 func existsBefore(name string) bool { return name != "new" && name != "never-seen" }
 
 // ofEach is how many objects meet each fate, per kind.

@@ -56,7 +56,7 @@ func spoil(t *testing.T, dir string) {
 	}
 }
 
-// beginsAnew says what is missing of a stream that begins anew: for each resource a gap without a beginning, and a snapshot
+// beginsAnew returns what is missing of a stream that starts again: for each resource a gap without a beginning, and a snapshot
 // of every object that exists, whatever was told of it before.
 func (s *scene) beginsAnew(after []bus.Record) string {
 	s.t.Helper()

@@ -109,7 +109,7 @@ func (w *writers) judge(t *testing.T, b *heard) {
 	}
 }
 
-// lacks says what of the objects' newest states has not come.
+// lacks returns what of the objects' newest states has not come.
 func (s *scene) lacks(records []bus.Record, last bus.Object) string {
 	newest := make(map[bus.Object]int64)
 	for _, r := range records {

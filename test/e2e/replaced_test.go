@@ -19,7 +19,7 @@ import (
 )
 
 // TestEtcdThatIsExchangedIsSeen first restores etcd from an earlier copy, and then takes another cluster's, behind the same
-// address. Two exporters are there, one of which begins anew on another cluster.
+// address. Two exporters are there, one of which starts again on another cluster.
 func TestEtcdThatIsExchangedIsSeen(t *testing.T) {
 	l := newLeast(t, webConfigMaps)
 	l.grantAll()

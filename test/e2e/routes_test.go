@@ -25,7 +25,7 @@ func (s *scene) routes() []map[string]any {
 	}
 }
 
-// hears says what of the history each bus is to be told.
+// hears returns what of the history each bus is to be told.
 func hears(b *heard) func(oracle.Revision) bool {
 	return func(r oracle.Revision) bool {
 		return r.Object.Resource != "services" && (b.Name() == "nats" || r.Object.Resource != "deployments" || r.Op != oracle.Deleted)

@@ -92,7 +92,7 @@ func (s *scene) listen(settings exporter.Settings) {
 	s.buses = []*heard{{Reader: k}, {Reader: n}}
 }
 
-// read says how the records of both buses are to be read.
+// read returns how the records of both buses are to be read.
 func (s *scene) read(as format.Format, fromKafka, fromNATS bus.Unwrap) {
 	s.buses[0].Reader.(*bus.Kafka).Form = bus.Form{Format: as, Unwrap: fromKafka}
 	s.buses[1].Reader.(*bus.NATS).Form = bus.Form{Format: as, Unwrap: fromNATS}
@@ -218,7 +218,7 @@ func (s *scene) await(b *heard, waitingFor func([]bus.Record) string) {
 	}
 }
 
-// fewer says how many records of a type are missing.
+// fewer returns how many records of a type are missing.
 func fewer(records []bus.Record, kind string, want int) string {
 	got := 0
 	for _, r := range records {

@@ -25,7 +25,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// plantedIn says how many objects of each kind the test makes; each holds two values.
+// plantedIn returns how many objects of each kind the test makes; each holds two values.
 const (
 	plantedSecrets     = 150
 	plantedDeployments = 50

@@ -203,7 +203,7 @@ func (l *least) positioned() bool {
 	return live.MatchString(l.get("/resource?name=configmaps%3Bns%3Dweb"))
 }
 
-// count says how often a text occurs in a file. A record that is still being written does not end yet.
+// count returns how often a text occurs in a file. A record that is still being written does not end yet.
 func count(t *testing.T, path, text string) (n int) {
 	t.Helper()
 	f, err := os.Open(path)

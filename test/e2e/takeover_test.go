@@ -218,7 +218,7 @@ func (p *takeOverProof) delivered() map[*exporter.Exporter]map[string]int {
 	return all
 }
 
-// someDelivered says whether one of the exporters has delivered something to each of the sinks since.
+// someDelivered reports whether one of the exporters has delivered something to each of the sinks since.
 func (p *takeOverProof) someDelivered(before map[*exporter.Exporter]map[string]int) bool {
 	for e, now := range p.delivered() {
 		grown := 0
@@ -234,7 +234,7 @@ func (p *takeOverProof) someDelivered(before map[*exporter.Exporter]map[string]i
 	return false
 }
 
-// say tells how long the take-overs took. Nothing depends on it.
+// say logs the durations of the failovers. Nothing depends on them.
 func (p *takeOverProof) say() {
 	for _, how := range slices.Sorted(maps.Keys(p.times)) {
 		all := slices.Sorted(slices.Values(p.times[how]))

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// block is what a page tells people to type at once.
+// block is a group of commands on a page.
 type block struct {
 	place      string // PAGE:LINE
 	text       string

@@ -1,4 +1,4 @@
-// Package pages holds no code: its tests run what pages tell people to type, as it stands there, in a fresh copy of the
+// Package pages holds no code: its tests run the commands on pages, as they stand there, in a fresh copy of the
 // checkout, against a real API server and a real Kafka.
 //
 // A block of a page is run that begins with one of these:

@@ -114,7 +114,7 @@ func startS3(t *testing.T) string {
 	return address
 }
 
-// makeBucket makes the bucket of the page, which succeeds as soon as the server answers. It asks nobody who he is.
+// makeBucket makes the bucket of the page, which succeeds as soon as the server answers. It needs no credentials.
 func makeBucket(ctx context.Context, address string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://"+address+"/cluster-history", nil)
 	if err != nil {

@@ -16,7 +16,7 @@ func TestTheOpenSearchRecipeRuns(t *testing.T) {
 	s := running(t)
 	ctx, cancel := context.WithTimeout(t.Context(), startWithin)
 	defer cancel()
-	dir := filepath.Join(s.dir, "opensearch") // nobody may come here, which they may not below t.TempDir
+	dir := filepath.Join(s.dir, "opensearch") // the user nobody may enter this directory, unlike t.TempDir
 	server, err := opensearch.Start(ctx, dir)
 	if err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// recipesEnv runs the recipes too whose software is large.
+// recipesEnv includes the recipes with large software.
 const recipesEnv = "KUBECDC_RECIPES"
 
 // large skips the test of a recipe that only "make recipes" runs.

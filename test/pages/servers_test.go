@@ -77,7 +77,7 @@ func (s *servers) start() (err error) {
 	if s.kafka, err = kafka.Start(ctx, kafka.Options{Dir: filepath.Join(s.dir, "kafka")}); err != nil {
 		return err
 	}
-	if err := os.Chmod(s.dir, 0o755); err != nil { // PostgreSQL runs as somebody else
+	if err := os.Chmod(s.dir, 0o755); err != nil { // PostgreSQL runs as another user
 		return err
 	}
 	if s.sql, err = postgresql.Start(ctx, filepath.Join(s.dir, "postgresql")); err != nil {

@@ -87,7 +87,7 @@ func (w *walk) copyCheckout(root string) {
 	}
 }
 
-// follow does what a page says.
+// follow runs the commands of a page.
 func (w *walk) follow(page string) {
 	w.t.Helper()
 	for _, b := range blocksOf(w.t, w.dir, page) {
@@ -122,7 +122,7 @@ func (w *walk) shell(text string) (string, error) {
 	return string(out), err
 }
 
-// await runs a command again and again until it prints what a regular expression says.
+// await runs a command repeatedly until its output matches a regular expression.
 func (w *walk) await(text, expression string) {
 	w.t.Helper()
 	wanted := regexp.MustCompile(expression)
@@ -163,7 +163,7 @@ func (w *walk) start(b block) *started {
 	return s
 }
 
-// printed returns nil once the command has printed what the regular expression says.
+// printed returns nil once the command's output matches the regular expression.
 func (s *started) printed(expression string) error {
 	text, err := os.ReadFile(s.log)
 	if err == nil && !regexp.MustCompile(expression).Match(text) {
@@ -172,7 +172,7 @@ func (s *started) printed(expression string) error {
 	return err
 }
 
-// stop ends the newest command that begins as a block says.
+// stop ends the newest command with the beginning that a block gives.
 func (w *walk) stop(b block) {
 	w.t.Helper()
 	for i := len(w.started) - 1; i >= 0; i-- {

@@ -15,7 +15,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// Options say what to measure. Numbers of changes take the place of times, so that a slow machine measures the same.
+// Options configure what to measure. Numbers of changes take the place of times, so that a slow machine measures the same.
 type Options struct {
 	Dir    string // for the server's store and the journal
 	Kafka  bool   // a Kafka broker in place of a NATS server
@@ -211,7 +211,7 @@ func (r *run) feed(ctx context.Context, changes int, memory *Memory) error {
 	return nil
 }
 
-// settled says whether a pipeline has delivered all that was fed.
+// settled reports whether a pipeline has delivered all changes.
 func (r *run) settled(p *delivery.Pipeline) bool { return p.Stats().Low >= uint64(r.report.Fed) }
 
 // await looks until a condition holds.

@@ -88,7 +88,7 @@ func (k kafkaBroker) readPartition(ctx context.Context, partition int, each func
 		return err
 	}
 	end, err := conn.ReadLastOffset()
-	_ = conn.Close() // it has told all
+	_ = conn.Close() // all were reported
 	if err != nil || end == 0 {
 		return err
 	}

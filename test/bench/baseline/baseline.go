@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Options say what is exported and where to.
+// Options select what is exported and where to.
 type Options struct {
 	Kubeconfig string
 	Brokers    []string
@@ -81,7 +81,7 @@ func Run(ctx context.Context, options Options) error {
 	return err
 }
 
-// completed is told by the writer how a batch ended.
+// completed is the writer's callback at the end of a batch.
 func (e *exporter) completed(messages []kafka.Message, err error) {
 	if err != nil {
 		e.failures.Add(int64(len(messages)))
@@ -123,7 +123,7 @@ func dropManagedFields(o any) (any, error) {
 	return o, nil
 }
 
-// handler puts what an informer tells into the channel.
+// handler puts an informer's events into the channel.
 func (e *exporter) handler(topic string) cache.ResourceEventHandler {
 	put := func(typ string, o any) {
 		if tombstone, ok := o.(cache.DeletedFinalStateUnknown); ok {

@@ -25,7 +25,7 @@ func (r Resource) String() string { return [resources]string{"pods", "events"}[r
 // Kind returns the kind of the resource's objects.
 func (r Resource) Kind() string { return [resources]string{"Pod", "Event"}[r] }
 
-// Type is what a watch says about an object.
+// Type is the type of a watch event.
 type Type uint8
 
 // The types of watch events.

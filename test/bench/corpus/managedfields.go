@@ -6,7 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// addManagedFields derives who wrote which field: owner wrote everything but the status, statusOwner ("" for none) the
+// addManagedFields derives the writer of each field: owner wrote everything but the status, statusOwner ("" for none) the
 // status, by its subresource and last.
 func addManagedFields(o metav1.Object, owner, statusOwner string) error {
 	text, err := json.Marshal(o)
@@ -45,7 +45,7 @@ func addManagedFields(o metav1.Object, owner, statusOwner string) error {
 	return nil
 }
 
-// keepWritten removes what the API server sets itself and tracks for nobody.
+// keepWritten removes fields that the API server sets itself and does not track.
 func keepWritten(meta map[string]any) {
 	for _, name := range []string{"name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp"} {
 		delete(meta, name)
@@ -66,7 +66,7 @@ var atomic = map[string]bool{
 	"secretKeyRef": true,
 }
 
-// listKeys are the keys of the lists that are maps (listType=map); "name" where nothing is said.
+// listKeys are the keys of the lists that are maps (listType=map); "name" by default.
 var listKeys = map[string]string{
 	"ownerReferences": "uid", "volumeMounts": "mountPath", "hostIPs": "ip", "podIPs": "ip", "conditions": "type",
 	"ports": "containerPort",

@@ -11,7 +11,7 @@ import (
 // CPU is the processor time that this process and a server have used so far.
 func CPU(server *process.Process) time.Duration { return OwnCPU() + server.Usage().CPU }
 
-// OwnCPU is the processor time that this process has used so far; 0 where that cannot be told.
+// OwnCPU is the processor time that this process has used so far; 0 if the system does not report it.
 func OwnCPU() time.Duration {
 	var own syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil {

@@ -36,7 +36,7 @@ func selfSigned() (tls.Certificate, []byte, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, text, nil
 }
 
-// kubeconfig describes the server to clients. The token is for clients that insist on one; nobody checks it.
+// kubeconfig describes the server to clients. The token is for clients that require one; it is not checked.
 func kubeconfig(server string, authority []byte) api.Config {
 	c := *api.NewConfig()
 	c.Clusters["replay"] = &api.Cluster{Server: server, CertificateAuthorityData: authority}

@@ -70,7 +70,7 @@ func coreGroup() apidiscovery.APIGroupDiscovery {
 	return apidiscovery.APIGroupDiscovery{Versions: []apidiscovery.APIVersionDiscovery{v1}}
 }
 
-// kubeSystem is the namespace whose UID names the cluster.
+// kubeSystem is the namespace with the UID that names the cluster.
 func kubeSystem() *corev1.Namespace {
 	return &corev1.Namespace{
 		TypeMeta: metav1.TypeMeta{Kind: "Namespace", APIVersion: "v1"},

@@ -10,7 +10,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/bench/corpus"
 )
 
-// history is everything there is to say about one resource. It is immutable.
+// history is the complete history of one resource. It is immutable.
 type history struct {
 	resource corpus.Resource
 	before   state // until the start

@@ -98,7 +98,7 @@ func eventually(t *testing.T, condition func() error) {
 	}
 }
 
-// seen collects the resourceVersions that a handler is told.
+// seen collects the resourceVersions that a handler receives.
 type seen struct {
 	mu  sync.Mutex
 	rvs map[string]corpus.Type
@@ -110,7 +110,7 @@ func (s *seen) note(t corpus.Type, o any) {
 	s.rvs[o.(*unstructured.Unstructured).GetResourceVersion()] = t
 }
 
-// lacks says which entry was not seen, or not as what it is.
+// lacks returns the entry that was not seen, or with another type.
 func (s *seen) lacks(entries []corpus.Entry) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/bench/corpus"
 )
 
-// Options say what a server serves.
+// Options configure what a server serves.
 type Options struct {
 	// Corpus is the history. Required.
 	Corpus *corpus.Corpus
@@ -106,7 +106,7 @@ func (s *Server) handler() http.Handler {
 	})
 }
 
-// started tells whether the changes have happened.
+// started reports whether the changes have happened.
 func (s *Server) started() bool {
 	select {
 	case <-s.start:

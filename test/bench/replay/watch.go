@@ -29,7 +29,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, h *history, q que
 	w.WriteHeader(http.StatusOK)
 	t := &stream{w: w, history: h, rv: q.rv}
 	if err := s.begin(t, q, c); err != nil {
-		return // the client has gone, or was told why it must
+		return // the client has gone, or has an error response
 	}
 	c.live.Add(1)
 	defer c.live.Add(-1)

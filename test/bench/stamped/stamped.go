@@ -24,7 +24,7 @@ const (
 // ConfigMaps are what changes.
 var ConfigMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 
-// Routing tells an exporter to deliver those of a namespace to a stream, under subjects that begin with its name.
+// Routing configures an exporter to deliver those of a namespace to a stream, under subjects that begin with its name.
 func Routing(url, stream, namespace string) string {
 	return fmt.Sprintf(`resources:
   - {select: [configmaps], namespaces: {include: [%q]}}
@@ -49,7 +49,7 @@ func Create(ctx context.Context, client dynamic.Interface, namespace string) err
 	return nil
 }
 
-// Write makes the changes of a run, numbered from 0, at a rate, each of which says when it was written. It returns when each
+// Write makes the changes of a run, numbered from 0, at a rate, each with the time of its writing. It returns when each
 // was answered.
 func Write(ctx context.Context, client dynamic.Interface, namespace string, run, rate, changes int) ([]time.Time, error) {
 	var all sync.WaitGroup
@@ -122,7 +122,7 @@ func nextOf(ctx context.Context, messages jetstream.MessagesContext, run int) (m
 		}
 		found := mark.FindSubmatch(m.Data())
 		if found == nil || string(found[3]) != strconv.Itoa(run) {
-			continue // the object was created, or a list tells what it was
+			continue // the object was created, or is in a list
 		}
 		about, err := m.Metadata()
 		if err != nil {

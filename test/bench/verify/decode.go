@@ -38,7 +38,7 @@ var nativeTypes = map[string]corpus.Type{
 }
 
 // Native reads a record of the exporter's native JSON format. The record must be valid JSON from end to end, and the body
-// must be that of the object and state it says.
+// must be that of the object and state it names.
 func Native(value []byte) (Record, error) {
 	var n native
 	if err := json.Unmarshal(value, &n); err != nil {

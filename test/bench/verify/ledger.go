@@ -2,7 +2,7 @@ package verify
 
 import "github.com/kubecdc/kubecdc/test/bench/corpus"
 
-// Record is what a system's message says, whatever its form.
+// Record is the content of a system's message, in any form.
 type Record struct {
 	Key     string // "resource/namespace/name"
 	UID     string
@@ -18,10 +18,10 @@ type Result struct {
 	Lost       int `json:"lost"`       // entries without a record
 	Duplicates int `json:"duplicates"` // records of an entry that had one
 	OutOfOrder int `json:"outOfOrder"` // records behind a newer one of their object, or in another partition than the first
-	Wrong      int `json:"wrong"`      // records that say something else than the entry they name, or name none
+	Wrong      int `json:"wrong"`      // records that differ from the entry they name, or name none
 	Frames     int `json:"frames"`     // records around snapshots
 	Control    int `json:"control"`    // other control records; none is expected
-	// Reason says what is wrong with the first record that could not be read.
+	// Reason explains why the first unreadable record could not be read.
 	Reason string `json:"reason,omitempty"`
 }
 
@@ -92,7 +92,7 @@ func (l *Ledger) Result() Result {
 	return r
 }
 
-// Complete tells whether nothing is missing or wrong. Duplicates are allowed where the promise is at least once.
+// Complete reports whether nothing is missing or wrong. Duplicates are allowed where the promise is at least once.
 func (r Result) Complete() bool {
 	return r.Lost == 0 && r.OutOfOrder == 0 && r.Wrong == 0 && r.Control == 0
 }

@@ -17,7 +17,7 @@ func history(t *testing.T) *corpus.Corpus {
 	return c
 }
 
-// says is the true record of an entry.
+// trueRecord is the correct record of an entry.
 func says(c *corpus.Corpus, e corpus.Entry) Record {
 	return Record{Key: c.Key(e.Object), UID: c.UID(e.Object), RV: e.RV, Type: e.Type}
 }

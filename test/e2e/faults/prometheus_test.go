@@ -132,7 +132,7 @@ func (p *prometheus) get(ctx context.Context, path string) ([]byte, error) {
 	return []byte(text), err
 }
 
-// sees says whether it has a sample of an exporter that is ready.
+// sees reports whether it has a sample of an exporter that is ready.
 func (p *prometheus) sees(ctx context.Context, address string) bool {
 	return len(p.ask(ctx, fmt.Sprintf(`kubecdc_ready{instance=%q} == 1`, address))) > 0
 }

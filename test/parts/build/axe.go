@@ -11,7 +11,7 @@ import (
 // axeVersion is that of axe-core, which judges whether a page can be used by everybody.
 const axeVersion = "4.14.1"
 
-// Axe returns the path of axe-core, a script for a browser. npm fetches it, from where its own settings say.
+// Axe returns the path of axe-core, a script for a browser. npm fetches it, as its own settings define.
 func Axe(ctx context.Context) (string, error) {
 	npm, err := exec.LookPath("npm")
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-// debian is a program that is fetched as Debian packages, from where apt's own settings say, and unpacked into the cache:
+// debian is a program that is fetched as Debian packages, as apt's own settings define, and unpacked into the cache:
 // nothing is installed, and no rights are needed.
 type debian struct {
 	title    string

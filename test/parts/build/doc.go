@@ -7,5 +7,5 @@
 // all.
 //
 // The first build of the Kubernetes API server takes minutes, which is more than a test should wait; run the command
-// "parts build all" before the tests. While a build runs, standard error says so.
+// "parts build all" before the tests. A running build is reported on standard error.
 package build

@@ -16,7 +16,7 @@ import (
 // program is a command of one of the nested modules.
 type program struct {
 	module string // directory of the module, from the root
-	name   string // directory of the command below cmd/, unless pkg says where it is
+	name   string // directory of the command below cmd/, unless pkg is set
 	pkg    string // import path of a command that the module needs as a tool
 	takes  string
 	link   func(gomod string) ([]string, error) // variables to set when linking, from the module's go.mod; may be nil

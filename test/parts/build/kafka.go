@@ -8,7 +8,7 @@ import (
 )
 
 // Kafka returns the directory that holds the Apache Kafka broker and everything it needs at run time, as jar files:
-// the class path is "DIRECTORY/*". Maven fetches them, from where its own settings say.
+// the class path is "DIRECTORY/*". Maven fetches them, as its own settings define.
 func Kafka(ctx context.Context) (string, error) {
 	return classPath(ctx, "the Kafka broker's class path", "44 MB", "kafka", "test/kafka/pom.xml")
 }
@@ -79,7 +79,7 @@ func dependencies(ctx context.Context, pom, goal, out, log string) error {
 	if err != nil {
 		return fmt.Errorf("%w; install Maven 3.8 or later and put it on PATH", err)
 	}
-	// What Maven notes as unpacked belongs to what it has unpacked: noted beside pom.xml, nothing would be unpacked again.
+	// Maven's record of unpacked files belongs beside the files: beside pom.xml it would prevent unpacking again.
 	markers := filepath.Join(out, "markers")
 	args := []string{"-B", "-ntp", "-f", pom, "dependency:" + goal, "-DoutputDirectory=" + out, "-DmarkersDirectory=" + markers}
 	return run(ctx, "mvn", tool, args, filepath.Dir(pom), nil, log)

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 )
 
-// prometheusOperator is the version whose definitions of types the manifests are held to.
+// prometheusOperator is the version of the type definitions that validate the manifests.
 const prometheusOperator = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
 
 // PrometheusOperatorCRDs returns the directory with the CustomResourceDefinitions of the Prometheus operator, one a file,

@@ -8,7 +8,7 @@ import (
 )
 
 // Python returns the Python interpreter of a virtual environment with the packages of test/python/requirements.txt, which
-// names each by version and hash. pip fetches them, from where its own settings say.
+// names each by version and hash. pip fetches them, as its own settings define.
 func Python(ctx context.Context) (string, error) {
 	return virtualEnvironment(ctx, "the Python packages of tests", "30 MB", "python", "test/python/requirements.txt")
 }

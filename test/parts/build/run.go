@@ -12,7 +12,7 @@ import (
 
 const progressInterval = 15 * time.Second
 
-// run runs a build tool to its end, says now and then that it is still at it, and fails if the tool does. The tool is
+// run runs a build tool to its end, reports now and then that it is still running, and fails if the tool does. The tool is
 // the child of this process only: if ctx ends or this process dies, it goes too.
 func run(ctx context.Context, name, path string, args []string, dir string, env []string, log string) error {
 	if err := os.Remove(log); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -10,7 +10,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/process"
 )
 
-// User is someone who may call the API server with a bearer token. Rights come from RBAC objects that the test
+// User is an account of the API server with a bearer token. Rights come from RBAC objects that the test
 // creates, or from Groups.
 type User struct {
 	Name   string
@@ -18,16 +18,16 @@ type User struct {
 	Groups []string
 }
 
-// Options say what to start. Only Dir is required.
+// Options configure what to start. Only Dir is required.
 type Options struct {
 	// Dir takes all data, keys, logs and kubeconfigs. A directory of an earlier control plane brings its objects back;
-	// its keys are made anew, so tokens of its service accounts are void.
+	// its keys are recreated, so tokens of its service accounts are void.
 	Dir string
 	// Port is the API server's port; 0 takes a free one.
 	Port int
 	// Second starts a second API server on the same etcd, with the same users and keys, on a free port.
 	Second bool
-	// Users may call the API server beside the admin, who always may do everything.
+	// Users may call the API server beside the admin, which always may do everything.
 	Users []User
 	// APIServerArgs are appended to the API server's arguments; a flag given here wins over the default.
 	APIServerArgs []string
@@ -157,7 +157,7 @@ func (c *ControlPlane) APIServers() []*APIServer {
 	return all
 }
 
-// Stop stops the API servers and then etcd, and returns when both have ended. Files stay. An error says that one had to
+// Stop stops the API servers and then etcd, and returns when both have ended. Files stay. An error means that one had to
 // be killed or had ended by itself before; nothing runs in either case. A second Stop does nothing.
 func (c *ControlPlane) Stop() error {
 	// The order saves the API servers a fruitless search for their etcd.

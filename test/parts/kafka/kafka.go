@@ -14,7 +14,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/process"
 )
 
-// Options say what to start. Only Dir is required.
+// Options configure what to start. Only Dir is required.
 type Options struct {
 	// Dir takes the configuration, the data and the log. A directory of an earlier broker brings its topics back.
 	Dir string
@@ -30,7 +30,7 @@ type Options struct {
 
 // Secure describes a listener with TLS, and perhaps SASL, beside the plain one.
 type Secure struct {
-	// Certificate and Key are the broker's, as PEM; the key in PKCS #8. Clients are the authorities whose client
+	// Certificate and Key are the broker's, as PEM; the key in PKCS #8. Clients are the authorities for client
 	// certificates it takes, as PEM: it then asks for one.
 	Certificate, Key, Clients string
 	// Mechanisms are SASL mechanisms with the JAAS configuration of each, such as "PLAIN" with its users. OAUTHBEARER takes
@@ -174,7 +174,7 @@ func (b *Broker) Brokers() []string { return []string{b.Address()} }
 // ID returns the broker's node ID.
 func (b *Broker) ID() int { return b.id }
 
-// Stop ends the broker in order. An error says that it had to be killed or had ended by itself; it is gone in either
+// Stop ends the broker in order. An error means that it had to be killed or had ended by itself; it is gone in either
 // case. A broker that does not run is no error.
 func (b *Broker) Stop() error { return b.service.Stop() }
 

@@ -36,7 +36,7 @@ func StartClusterThrough(ctx context.Context, dir string, n int, config string, 
 			return err
 		}
 		if err := servers.WaitHealthy(ctx); err != nil {
-			// Stop tells of a server that ended by itself, as one does whose route port another process took.
+			// Stop reports a server that ended by itself, as after another process took its route port.
 			return errors.Join(err, servers.Stop())
 		}
 		return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/ports"
 )
 
-// nowhere is an address at which nobody listens.
+// nowhere is an address without a listener.
 const nowhere = "127.0.0.1:1"
 
 // config writes the server's configuration file. Strings are quoted as in Go, which the format reads alike.

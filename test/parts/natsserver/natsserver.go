@@ -12,7 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/process"
 )
 
-// Options say what to start. Only Dir is required.
+// Options configure what to start. Only Dir is required.
 type Options struct {
 	// Dir takes the configuration, the store and the log. A directory of an earlier server brings its streams back.
 	Dir string
@@ -31,7 +31,7 @@ type Options struct {
 type Cluster struct {
 	Name   string
 	Port   int   // where this server takes routes
-	Routes []int // where it finds the other servers, which do not tell each other where they are
+	Routes []int // addresses of the other servers, which do not discover each other
 }
 
 // Server is a started NATS server. Its methods may be called concurrently.
@@ -120,7 +120,7 @@ func (s *Server) URL() string { return "nats://" + ports.Address(s.port) }
 // MonitorURL returns the address of the server's HTTP monitoring, as "http://127.0.0.1:PORT".
 func (s *Server) MonitorURL() string { return "http://" + ports.Address(s.monitor) }
 
-// Stop ends the server in order. An error says that it had to be killed or had ended by itself; it is gone in either
+// Stop ends the server in order. An error means that it had to be killed or had ended by itself; it is gone in either
 // case. A server that does not run is no error.
 func (s *Server) Stop() error { return s.service.Stop() }
 

@@ -128,7 +128,7 @@ func TestAReplicatedStreamOutlivesOneServer(t *testing.T) {
 }
 
 // askUntil asks again and again until an answer has these words: where servers have just found each other, or lost one that
-// led, nobody may lead, and then nobody answers.
+// led, there may be no leader, and then no answer.
 func askUntil(t *testing.T, s *Server, subject, payload, words string) {
 	t.Helper()
 	deadline := time.Now().Add(patience)

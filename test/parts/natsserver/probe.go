@@ -16,7 +16,7 @@ import (
 // probe keeps no connections: a server that is stopped should not wait for them.
 var probe = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
-// Healthy returns nil if the server says of itself that it is: JetStream is up, its streams are recovered, and in a
+// Healthy returns nil if the server reports itself healthy: JetStream is up, its streams are recovered, and in a
 // cluster it knows the leader. It asks once and does not wait.
 func (s *Server) Healthy(ctx context.Context) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.MonitorURL()+"/healthz", nil)

@@ -72,7 +72,7 @@ func Try(n int, start func(ports []int) error) error {
 	return fmt.Errorf("gave up after %d sets of ports: %w", attempts, err)
 }
 
-// inUse looks for the system's error and also for its words: a child process has only its log to say it in.
+// inUse looks for the system's error and also for its words: a child process has only its log.
 func inUse(err error) bool {
 	if err == nil {
 		return false

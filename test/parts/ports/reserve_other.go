@@ -2,5 +2,5 @@
 
 package ports
 
-// reserve reserves nothing: two processes may be given the same port here, and Try chooses anew.
+// reserve reserves nothing: two processes may be given the same port here, and Try chooses another.
 func reserve(int) (bool, error) { return true, nil }

@@ -76,7 +76,7 @@ func (s *Server) Psql() string { return filepath.Join(s.programs, "psql") }
 // Env are the environment variables that lead clients of libpq here.
 func (s *Server) Env() []string { return s.env }
 
-// Address is where the server listens for clients without libpq, by TCP. Nobody needs a password.
+// Address is where the server listens for clients without libpq, by TCP. No password is needed.
 func (s *Server) Address() string { return ports.Address(s.port) }
 
 // Stop ends the server when its clients have gone.

@@ -28,7 +28,7 @@ func (p *Process) openLog() (*os.File, error) {
 	return f, nil
 }
 
-// tail returns the end of what this child wrote, or why that cannot be told.
+// tail returns the end of this child's log, or why it cannot be read.
 func (p *Process) tail() string {
 	f, err := os.Open(p.options.Log)
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// nobody is the user and the group that own nothing.
+// The user and the group that own nothing.
 const nobody = 65534
 
 // AsNobody returns the command line that runs a command as nobody where this process is root, for servers that refuse to

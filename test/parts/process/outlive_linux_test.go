@@ -18,7 +18,7 @@ import (
 // patience bounds waits that end by a condition when all is well.
 const patience = 2 * time.Minute
 
-// ending tells a re-executed test binary how to end after it has started a child of its own.
+// ending selects how a re-executed test binary ends after it has started a child of its own.
 const ending = "KUBECDC_TEST_ENDING"
 
 func TestMain(m *testing.M) {
@@ -55,7 +55,7 @@ func TestNothingOutlivesAPanicInAGoroutine(t *testing.T) { dieAndLook(t, "panic 
 func TestNothingOutlivesSIGKILL(t *testing.T)            { dieAndLook(t, "SIGKILL") }
 func TestNothingOutlivesAnExit(t *testing.T)             { dieAndLook(t, "exit") }
 
-// dieAndLook runs a parent that ends as told, and waits until its child is gone.
+// dieAndLook runs a parent with the given ending, and waits until its child is gone.
 func dieAndLook(t *testing.T, how string) {
 	t.Helper()
 	parent := exec.CommandContext(t.Context(), os.Args[0])
@@ -81,7 +81,7 @@ func dieAndLook(t *testing.T, how string) {
 	}
 }
 
-// alive tells whether a process runs. One that is dead and not yet waited for counts as gone: whoever adopted it may
+// alive reports whether a process runs. One that is dead and not yet waited for counts as gone: its new parent may
 // take its time.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

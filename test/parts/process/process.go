@@ -18,7 +18,7 @@ const (
 	attemptTimeout      = 5 * time.Second
 )
 
-// Options say what to run and when it counts as started.
+// Options configure what to run and when it counts as started.
 type Options struct {
 	// Name stands in errors. Required.
 	Name string
@@ -52,7 +52,7 @@ type Process struct {
 	peak  int64 // the peak resident set as last sampled, see Usage
 }
 
-// ExitError says that a child ended by itself before it was ready.
+// ExitError reports that a child ended by itself before it was ready.
 type ExitError struct {
 	Name  string // the name from Options
 	State string // how it ended, such as "exit status 1"

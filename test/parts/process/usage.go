@@ -6,7 +6,7 @@ import "time"
 type Usage struct {
 	// CPU is user and system time together.
 	CPU time.Duration
-	// PeakRSS is the largest resident set in bytes, or 0 where the system does not tell.
+	// PeakRSS is the largest resident set in bytes, or 0 if the system does not report it.
 	PeakRSS int64
 }
 

@@ -20,7 +20,7 @@ type Wire struct {
 	ends   []net.Conn
 }
 
-// New makes a wire that delays each direction. Nobody can come before [Wire.Serve].
+// New makes a wire that delays each direction. No client is served before [Wire.Serve].
 func New(delay time.Duration) (*Wire, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	w := &Wire{listener: l}
@@ -37,7 +37,7 @@ func (w *Wire) Carried() int64 { return w.carried.Load() }
 // Address is where to connect to, host:port.
 func (w *Wire) Address() string { return w.listener.Addr().String() }
 
-// Serve connects everyone who comes with target until Close, and returns when all are gone.
+// Serve connects every client with target until Close, and returns when all are gone.
 func (w *Wire) Serve(target string) error {
 	var ways sync.WaitGroup
 	defer ways.Wait()
@@ -72,7 +72,7 @@ func (w *Wire) attach(ends ...net.Conn) {
 
 // Close cuts the wire.
 func (w *Wire) Close() {
-	_ = w.listener.Close() // nobody comes any more
+	_ = w.listener.Close() // no more clients
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.closed = true

@@ -1,8 +1,8 @@
 // Command audit measures what the audit intake costs the stream: how long changes take to the bus from when their writers
 // were answered, without audit, and with it while no events come, while far more come than there are changes, and while
 // clients stall. Each situation has an exporter and a namespace of its own on the same real API server. They take turns of a
-// few seconds, so that what else the machine does is in all of them; who has no turn has nothing to do. A second exporter
-// without audit shows how far two that are the same are apart, and a third one, in whose turns the flood goes to its
+// few seconds, so that what else the machine does is in all of them; the others are idle meanwhile. A second exporter
+// without audit shows how far two that are the same are apart, and for a third one the flood goes to its
 // neighbour, what the flood takes of the machine.
 package main
 

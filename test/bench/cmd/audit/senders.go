@@ -86,7 +86,7 @@ func (s *senders) settings() string {
 	return fmt.Sprintf("audit:\n  webhook: {listen: %q, certificate: %q, key: %q, clientCA: %q, clients: [%s]}\n", s.address, certificate, key, certificate, apiServer)
 }
 
-// body is a list of events that may each name somebody, so that each is stored, with room for a number in each.
+// body is a list of events that may each name an author, so that each is stored, with space for a number in each.
 func body() (text []byte, numbers []int) {
 	const mark = "NUMBER-NUMBER-NUMBER"
 	event := `{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"RequestResponse","auditID":"` + mark + `","stage":"ResponseComplete","verb":"patch",` +
@@ -142,7 +142,7 @@ func (s *senders) post(ctx context.Context, client *http.Client, text []byte) bo
 }
 
 // stall keeps connections open that never begin, that stop in the middle of a body, and that send a byte now and then, until
-// ctx ends. What is closed is opened again.
+// ctx ends. Closed connections are opened again.
 func (s *senders) stall(ctx context.Context) {
 	const request = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 400000\r\n\r\n{"
 	var all sync.WaitGroup

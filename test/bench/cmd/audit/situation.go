@@ -23,8 +23,8 @@ import (
 type situation struct {
 	name  string
 	space string                          // its namespace and stream
-	with  func(context.Context, *senders) // who sends it audit events while it has its turn; nil: no audit
-	other *situation                      // who is sent its own audit events in this one's turn; nil: nobody
+	with  func(context.Context, *senders) // sends it audit events while it is measured; nil: no audit
+	other *situation                      // gets its own audit events while this one is measured; nil: none
 
 	from     *senders
 	exporter *process.Process
@@ -118,7 +118,7 @@ func (s *situation) turn(ctx context.Context, b *bench, number int) (err error) 
 func (s *situation) at(part float64) time.Duration { return quantile(slices.Concat(s.took...), part) }
 
 // inTurn is what a part of the changes did not exceed in the middle one of the turns: a pause of the machine makes a few
-// turns slow, and says nothing here.
+// turns slow, and proves nothing here.
 func (s *situation) inTurn(part float64) time.Duration {
 	var turns []time.Duration
 	for _, took := range s.took {

@@ -9,8 +9,8 @@
 // A last part starts the exporter alone on many objects, and again, and compares with a client that reads the same and
 // drops it.
 //
-// Each system runs alone, one after the other, against a replay server and a broker that are started anew: every part is
+// Each system runs alone, one after the other, against a replay server and a broker that are restarted: every part is
 // a process. Once the initial sync is through, the changes begin; CPU time and peak memory are those that the kernel
-// counts for the system's process. What arrived is read from the broker and compared only after the system has ended, so
+// counts for the system's process. The records are read from the broker and compared only after the system has ended, so
 // that the comparison costs it nothing.
 package main

@@ -57,7 +57,7 @@ func measure(ctx context.Context, o options, c *corpus.Corpus, s system) (m meas
 	return measureCounting(ctx, o, c, s, nil)
 }
 
-// measureCounting is measure for a system that writes elsewhere: count says how many records are there, and nobody compares
+// measureCounting is measure for a system that writes elsewhere: count returns the number of records, without comparing
 // them.
 func measureCounting(
 	ctx context.Context, o options, c *corpus.Corpus, s system, count func(context.Context) (int64, error),

@@ -92,7 +92,7 @@ func stateBytes(ctx context.Context, o options, c *corpus.Corpus, bus string) (c
 	return counted(), nil
 }
 
-// countedBus starts a bus for a state alone. It returns what says how many bytes went to and from it, and the sink's entry
+// countedBus starts a bus for a state alone. It returns a counter of the bytes to and from it, and the sink's entry
 // in the configuration.
 func countedBus(ctx context.Context, o options, bus string) (counted func() int64, sink string, stop func() error, err error) {
 	if bus == "kafka" {

@@ -99,7 +99,7 @@ func (r *report) print(w io.Writer) {
 	r.row(t, "out of order", func(m measurement) string { return fmt.Sprint(m.Delivered.OutOfOrder) })
 	r.row(t, "wrong", func(m measurement) string { return fmt.Sprint(m.Delivered.Wrong) })
 	r.row(t, "lists, streaming, watches", requests)
-	_ = t.Flush() // to a terminal or a pipe; there is nobody else to tell
+	_ = t.Flush() // to a terminal or a pipe; no other output is left
 	fmt.Fprintln(w)
 	for _, m := range r.Measurements {
 		fmt.Fprintf(w, "%s: %s\n", m.System, m.Title)

@@ -10,7 +10,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/bench/verify"
 )
 
-// sample is a report of two systems whose numbers the test then changes.
+// sample is a report of two systems; tests change its numbers.
 func sample(cpu float64, rss int64) *report {
 	ours := measurement{System: "exporter", CPUMicros: cpu, PerSecond: 2, Sync: phase{PeakRSS: rss}, Total: phase{CPU: 1, PeakRSS: rss}}
 	theirs := measurement{System: "baseline", CPUMicros: 100, PerSecond: 1, Sync: phase{PeakRSS: 1000}, Total: phase{CPU: 10, PeakRSS: 1000}}

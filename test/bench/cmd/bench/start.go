@@ -157,7 +157,7 @@ func (t *trial) startUntilLive(ctx context.Context, s system, at stage, admin st
 	return 0, errors.Join(errors.New("the exporter does not become live"), t.process.Kill())
 }
 
-// stored is on the page of a resource whose position is stored: what was read need not be read again.
+// stored is on the page of a resource with a stored position: its objects need not be read again.
 var stored = regexp.MustCompile(`<dt>Position</dt><dd>[0-9]+</dd>`)
 
 // isLive reads the resource's page.
@@ -249,7 +249,7 @@ func drop(r io.Reader) (n int64, err error) {
 	}
 }
 
-// missed says which bars were not met.
+// missed returns the bars that were not met.
 func (m startup) missed() []string {
 	var all []string
 	if m.PeakRSS > startRSSBar {

@@ -24,7 +24,7 @@ type system struct {
 	name   string
 	title  string
 	decode func(value []byte) (verify.Record, error)
-	// command prepares the stage and says what to start.
+	// command prepares the environment and returns the command to start.
 	command func(stage) (path string, args []string, err error)
 }
 

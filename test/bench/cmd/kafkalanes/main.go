@@ -152,7 +152,7 @@ func (l load) compare(ctx context.Context, b *broker.Broker, address, codec stri
 	return franz, lanes, nil
 }
 
-// open returns a sink whose topic exists.
+// open returns a sink with an existing topic.
 func (l load) open(ctx context.Context, address, topic, codec string) (*kafka.Sink, error) {
 	s, err := kafka.New(kafka.Config{Brokers: []string{address}, Topic: topic, Compression: codec,
 		CreateTopics: kafka.CreateTopics{Enabled: true, Partitions: l.partitions}}, format.JSON, slog.New(slog.DiscardHandler))

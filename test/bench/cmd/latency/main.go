@@ -1,6 +1,6 @@
 // Command latency measures how long a change takes from its write to the bus: through the exporter, and through a plain
 // watch that publishes each event and waits for the acknowledgement. Both read the same real API server in the same run and
-// write to streams of one NATS server, whose clock stamps what it has stored; so what differs is the exporter.
+// write to streams of one NATS server, which stamps messages with its own clock; so only the exporters differ.
 package main
 
 import (

@@ -1,5 +1,5 @@
 // Command manylanes measures what a pipeline delivers through few lanes and through many, from a real journal: to a real
-// Kafka broker, and to a destination that accepts everything after a millisecond. It also says what lanes that were used
+// Kafka broker, and to a destination that accepts everything after a millisecond. It also reports the cost of lanes that were used
 // once cost afterwards. Rates on shared machines differ from run to run; the ratio of neighbouring rounds is what counts.
 package main
 
@@ -211,7 +211,7 @@ func pipeline(log *filled, w way) *delivery.Pipeline {
 	return delivery.New("bench", w.sink, "", log, event.Cursor{}, cfg, slog.New(slog.DiscardHandler))
 }
 
-// afterwards uses very many lanes once and says what they cost before they are forgotten and after.
+// afterwards uses very many lanes once and reports their cost before and after their removal.
 func afterwards(ctx context.Context, log *filled, out io.Writer) error {
 	ctx, stop := context.WithCancel(ctx)
 	p := pipeline(log, way{most, usual, newNull(most)})

@@ -29,10 +29,10 @@ import (
 
 const stream = "EXACT"
 
-// options say how much is delivered, and through what.
+// options select how much is delivered, and through what.
 type options struct {
 	messages          int
-	kill, cut, expire time.Duration // between kills of the leader, cuts of all connections, kills of who delivers
+	kill, cut, expire time.Duration // between kills of the leader, cuts of all connections, kills of the delivering process
 	inside            bool          // deliver in this process
 }
 
@@ -113,7 +113,7 @@ func run(ctx context.Context, o options) (err error) {
 	return judge(ctx, servers.URL(), o.messages)
 }
 
-// wait says whether the time has passed; half of it is at random.
+// wait reports whether the time has passed; half of it is at random.
 func wait(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-time.After(d/2 + rand.N(d)):

@@ -17,7 +17,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/wire"
 )
 
-// How one object changes whose server is far away.
+// Changes of one object with a distant server.
 const (
 	hotDelay = 2500 * time.Microsecond // in each direction
 	hotRate  = 5000                    // changes a second

@@ -55,7 +55,7 @@ func main() {
 // publish returns when everything is acknowledged.
 type publish func(ctx context.Context, changes []*event.Change) error
 
-// way is one way to publish. It begins anew in each round, because the stream does: a sink that was there before would find
+// way is one way to publish. It starts again in each round, because the stream does: a sink that was there before would find
 // that the stream went back.
 type way struct {
 	name    string

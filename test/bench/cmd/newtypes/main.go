@@ -70,7 +70,7 @@ func run(ctx context.Context, program string, types int) (err error) {
 	return report(all)
 }
 
-// routing is what the exporter is told to do.
+// routing is the exporter's configuration.
 func routing(changes string) string {
 	return fmt.Sprintf(`resources:
   - select: ["*"]
@@ -102,7 +102,7 @@ func measure(ctx context.Context, kubeconfig, changes string, types int) ([]took
 	return all, nil
 }
 
-// report prints the measurement. An error says that the bar was missed.
+// report prints the measurement. An error means that the bar was missed.
 func report(all []took) error {
 	fmt.Printf("first change of %d new types, median and longest\n", len(all))
 	median, longest := spread(all, func(t took) time.Duration { return t.created })

@@ -36,7 +36,7 @@ func (n newType) definition() *unstructured.Unstructured {
 	}}
 }
 
-// come defines the type, creates an object as soon as that is possible, waits until it is told, and takes the type away.
+// come defines the type, creates an object as soon as that is possible, waits until it is emitted, and takes the type away.
 func (n newType) come(ctx context.Context, client dynamic.Interface, told *os.File) (t took, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -65,7 +65,7 @@ func (n newType) come(ctx context.Context, client dynamic.Interface, told *os.Fi
 	return t, client.Resource(definitions).Delete(ctx, n.name(), metav1.DeleteOptions{})
 }
 
-// await reads what is told until it is about the type's object.
+// await reads records until one is of the type's object.
 func (n newType) await(ctx context.Context, told *os.File) error {
 	var text strings.Builder
 	return until(ctx, func() (bool, error) {

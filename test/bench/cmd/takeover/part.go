@@ -159,7 +159,7 @@ func (p *part) take(ctx context.Context, follow bool) error {
 	return err
 }
 
-// follow follows until everything was read and somebody says that it is time.
+// follow follows until everything was read and the signal comes.
 func (p *part) follow(ctx context.Context) error {
 	following, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)

@@ -57,7 +57,7 @@ type Record struct {
 
 // Reader reads one bus. It is used by one goroutine at a time.
 type Reader interface {
-	// Name says which bus this is, for messages.
+	// Name returns which bus this is, for messages.
 	Name() string
 	// Read returns what came since the last Read, up to the end that the bus has now, each object's records in the order
 	// they lie there. After an error, which is usual while the bus is away, the next Read goes on where this one got;
@@ -102,7 +102,7 @@ func (f Form) read(place, key string, headers map[string]string, value []byte) (
 	return r, true, err
 }
 
-// WrongError says that a bus holds what it should not. Any other error of a Read says that the bus does not answer now.
+// WrongError returns that a bus holds what it should not. Any other error of a Read says that the bus does not answer now.
 type WrongError struct{ error }
 
 func wrong(err error) error {

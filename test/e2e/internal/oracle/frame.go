@@ -54,7 +54,7 @@ func (s stream) position(o bus.Object) int64 {
 	return first
 }
 
-// unframed says which snapshots have no begin, no end, or an end that does not speak of what was told.
+// unframed returns which snapshots have no begin, no end, or an end that does not speak of what was told.
 func (s stream) unframed() []string {
 	var wrong []string
 	for id, f := range s.frames {

@@ -89,14 +89,14 @@ func (h *History) Missing(records []bus.Record) []Revision {
 	return missing
 }
 
-// goneBy says whether the object was deleted up to and with the revision.
+// goneBy reports whether the object was deleted up to and with the revision.
 func (h *History) goneBy(o bus.Object, revision int64) bool {
 	return slices.ContainsFunc(h.Revisions, func(r Revision) bool {
 		return r.Object == o && r.Op == Deleted && r.Revision <= revision
 	})
 }
 
-// covers says whether a gap speaks of the revision.
+// covers reports whether a gap speaks of the revision.
 func (s stream) covers(r Revision) bool {
 	for _, g := range s.gaps[bus.Object{Group: r.Object.Group, Resource: r.Object.Resource}] {
 		from, _ := strconv.ParseInt(g.From, 10, 64) // empty: from the beginning
@@ -256,7 +256,7 @@ func (h *History) happened(truth []Revision, all []bus.Record) []string {
 	return wrong
 }
 
-// fits says whether a record's type is what one would say of the operation.
+// fits reports whether a record's type is what one would say of the operation.
 func fits(op Op, r bus.Record) bool {
 	switch r.Type {
 	case snapshot:

@@ -42,13 +42,13 @@ type Request struct {
 	Query           url.Values
 }
 
-// Watch says whether the request asks for changes, be it after what there is.
+// Watch reports whether the request asks for changes, be it after what there is.
 func (r Request) Watch() bool { return r.Query.Get("watch") == "true" || r.Query.Get("watch") == "1" }
 
-// Initial says whether the request asks for a watch that begins with what there is.
+// Initial reports whether the request asks for a watch that begins with what there is.
 func (r Request) Initial() bool { return r.Query.Get("sendInitialEvents") == "true" }
 
-// Discovery says whether the request asks what is served.
+// Discovery reports whether the request asks what is served.
 func (r Request) Discovery() bool {
 	return r.Path == "/api" || r.Path == "/apis" || r.Path == "/api/v1" ||
 		strings.HasPrefix(r.Path, "/apis/") && strings.Count(r.Path, "/") <= 3

@@ -172,7 +172,7 @@ func (d Definition) object() *unstructured.Unstructured {
 	return o
 }
 
-// Serves says whether the API server knows a kind.
+// Serves reports whether the API server knows a kind.
 func (c *Cluster) Serves(ctx context.Context, kind Kind) (served bool, err error) {
 	err = c.until(ctx, func() error {
 		_, err := c.client.Resource(kind.Resource).List(ctx, metav1.ListOptions{Limit: 1})

@@ -19,7 +19,7 @@ import (
 // SelectedLabel is the label that histories set to "yes" or "no", now and then.
 const SelectedLabel = "selected"
 
-// Histories says what random lives to let widgets live.
+// Histories returns what random lives to let widgets live.
 type Histories struct {
 	Namespace      string // must exist
 	Objects, Steps int    // names, and writes to each
@@ -135,7 +135,7 @@ func answered(ctx context.Context, write func() (*unstructured.Unstructured, err
 	}
 }
 
-// isAnswer says whether an error is what the API server has to say of a write, and not that it cannot say it now.
+// isAnswer reports whether an error is what the API server has to say of a write, and not that it cannot say it now.
 func isAnswer(err error) bool {
 	status := apierrors.APIStatus(nil)
 	return errors.As(err, &status) && status.Status().Code < http.StatusInternalServerError && !apierrors.IsTooManyRequests(err)

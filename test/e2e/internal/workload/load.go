@@ -10,7 +10,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Plan says what to write.
+// Plan returns what to write.
 type Plan struct {
 	Namespace string // must exist
 	Prefix    string // of the names

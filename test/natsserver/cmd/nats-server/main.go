@@ -17,7 +17,7 @@ func main() {
 	}
 }
 
-// run serves until the server is told to stop; the server installs its own signal handlers.
+// run serves until the server stops; the server installs its own signal handlers.
 func run(args []string) error {
 	flags := flag.NewFlagSet("nats-server", flag.ExitOnError)
 	options, err := server.ConfigureOptions(flags, args, server.PrintServerAndExit, flags.Usage, server.PrintTLSHelpAndDie)

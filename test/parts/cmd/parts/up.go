@@ -56,14 +56,14 @@ func parseUp(args []string) (upOptions, error) {
 // running is a started part.
 type running struct {
 	stop func() error
-	// reach are the environment variables that tell a client where the part is.
+	// reach are the environment variables with the address of the part.
 	reach []string
 }
 
-// up starts the parts in turn, tells how to reach them, and runs until ctx ends. Then it stops them, the last first.
+// up starts the parts in turn, prints how to reach them, and runs until ctx ends. Then it stops them, the last first.
 func up(ctx context.Context, o upOptions, out io.Writer) (err error) {
 	file := filepath.Join(o.dir, "parts.env")
-	// One that a killed run left behind would tell a waiting script of servers that are gone.
+	// The file of a killed run would give a waiting script addresses of dead servers.
 	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
