@@ -28,13 +28,14 @@ type Config struct {
 	Topic string `mapstructure:"topic"`
 	// CreateTopics creates topics that do not exist.
 	CreateTopics CreateTopics `mapstructure:"createTopics"`
-	// CheckTopics compares an existing topic with createTopics, and checks for settings that lose acknowledged records or refuse
-	// large ones: warn (default) logs each fault once for all topics that have it, require keeps the changes of the topic
-	// waiting until it is corrected, off checks nothing. A topic is checked when it is first used; that needs DESCRIBE_CONFIGS.
+	// CheckTopics compares an existing topic with createTopics, and checks for settings that lose acknowledged records or
+	// refuse large ones: warn (default) logs each fault once for all topics that have it, require keeps the changes of the
+	// topic waiting until it is corrected, off checks nothing. A topic is checked when it is first used; that needs
+	// DESCRIBE_CONFIGS.
 	CheckTopics string `mapstructure:"checkTopics"`
 	// Idempotence gives every partition a producer ID and its records sequence numbers, so that brokers drop copies. Default
-	// true. false is for brokers without producer IDs: one batch at a time, and a lost answer or a crash may repeat the last batch
-	// of a partition; a slow broker may write the copy late.
+	// true. false is for brokers without producer IDs: one batch at a time, and a lost answer or a crash may repeat the last
+	// batch of a partition; a slow broker may write the copy late.
 	Idempotence *bool `mapstructure:"idempotence"`
 	// Compression of record batches: zstd (default, fastest level), lz4, snappy, gzip or none.
 	Compression string `mapstructure:"compression"`

@@ -91,8 +91,8 @@ func (c *connectionCutter) setDown(down bool) {
 	}
 }
 
-// cutRepeatedly cuts again and again until the function it returns is called, which returns how many connections were cut. Between
-// two cuts something is written: on a machine that starves a connection may take longer to make than the pause.
+// cutRepeatedly cuts again and again until the function it returns is called, which returns how many connections were cut.
+// Between two cuts something is written: on a machine that starves a connection may take longer to make than the pause.
 func (c *connectionCutter) cutRepeatedly(pause time.Duration, written *atomic.Int64) (stop func() int) {
 	done, cuts := make(chan struct{}), make(chan int)
 	go func() {

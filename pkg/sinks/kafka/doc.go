@@ -11,10 +11,10 @@
 // A lane is a topic-partition, named "topic/3of6": partition 3 of a topic that has 6. The topic follows from the configured
 // template, the partition from the Java client's murmur2 hash of the key, and the key is [event.Change.Key]. All changes of
 // one object are therefore in one partition, the one where Java producers put the key. The name contains the number of
-// partitions because objects move when it changes. Naming a lane sends no request: changes of a topic whose partitions are
-// unknown, because it was not looked up, does not exist or may not be described, have a waiting lane, whose Publish looks
-// the topic up. A topic that has grown is noticed within half a minute. In both cases the lanes are replaced when nothing is
-// under way through them; see [sinks.Repartitioner].
+// partitions because objects move when it changes. Naming a lane sends no request: changes of a topic with unknown
+// partitions, because it was not looked up, does not exist or may not be described, have a waiting lane. Its Publish looks
+// the topic up. A topic that has grown is noticed within half a minute. In both cases the lanes are replaced when nothing
+// is under way through them; see [sinks.Repartitioner].
 //
 // # Idempotence
 //
@@ -96,19 +96,19 @@
 //	87                           it contains an invalid record: halved; a single record is a RejectedError
 //	2                            corrupt on arrival: the same bytes, three times in all; then as 87
 //	32                           the same records without a timestamp, as every batch of the lane for a minute
-//	45, 59                       the broker does not know our numbers: new epoch, numbered from 0; twice in a row, then back-off
-//	47, 90                       the broker knows a newer epoch: new producer ID, numbered from 0; likewise. A DeposedError of a
+//	45, 59                       our numbers are unknown to the broker: new epoch, numbered from 0; twice in a row, then back-off
+//	47, 90                       a newer epoch exists: new producer ID, numbered from 0; likewise. A DeposedError of a sink that
 //	                             sink that was fenced
 //	29                           no right to this topic: an error of the lane
 //	31, 33, 34, 53, 58           no right to write, or not authenticated: UnavailableError, all lanes of the sink wait
 //	3, 5, 6, 7, 13, 19, 20, 56,  undecided: query the leader of the partition. Another broker: the same bytes to it at once.
 //	every other code, and every  A first failure of the network: the same bytes at once, because idle connections are often
-//	failure of the network       dead. Otherwise the error goes to the caller, whose next call sends the same bytes
+//	failure of the network       dead. Otherwise the error goes to the caller; the next call sends the same bytes
 //
-// The leaders of many topics are queried in one request. A broker that does not answer is unreachable for all lanes, whose
+// The leaders of many topics are queried in one request. A broker that does not answer is unreachable for all lanes:
 // Publish fails at once until a probe, two a second, succeeds; other brokers are not affected. When no broker answers at
-// all, that is an UnavailableError. An unknown topic is created where that is configured; otherwise its changes wait, with an
-// ordinary error, and other topics go on.
+// all, that is an UnavailableError. An unknown topic is created where that is configured; otherwise its changes wait, with
+// an ordinary error, and other topics go on.
 //
 // # Quotas
 //

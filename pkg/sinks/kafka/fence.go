@@ -29,8 +29,8 @@ const (
 	changedProducerDelay = time.Minute
 )
 
-// fence is the right to publish of a sink that was fenced: a claimed transactional ID, under whose producer ID all lanes write.
-// It is safe for concurrent use.
+// fence is the right to publish of a sink that was fenced: a claimed transactional ID. All lanes write under its producer
+// ID. It is safe for concurrent use.
 type fence struct {
 	log    *slog.Logger
 	runCtx context.Context // of the sink
@@ -51,8 +51,8 @@ type fence struct {
 	renewedAt time.Time // wall clock: the monotonic clock stands still while a machine sleeps
 }
 
-// partitionProgress is how far this process has written a partition. The lane that publishes there uses it, and its successor
-// after that lane was released: a broker would drop new records under used numbers as copies.
+// partitionProgress is how far this process has written a partition. The lane that publishes there uses it, and its
+// successor after that lane was released: a broker would drop new records under used numbers as copies.
 type partitionProgress struct {
 	next          record.ProducerSequence
 	inDoubt       bool         // batches behind next may be written
@@ -62,8 +62,8 @@ type partitionProgress struct {
 // producerLanePrefix begins the name of a pseudo-lane that is recorded with the others to remember the producer ID.
 const producerLanePrefix = "/producer/"
 
-// Fence implements [sinks.Fenced]. It claims the transactional ID of the group and this sink, and makes all partitions of these
-// lanes reject older epochs.
+// Fence implements [sinks.Fenced]. It claims the transactional ID of the group and this sink, and makes all partitions of
+// these lanes reject older epochs.
 func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane) error {
 	if !s.config.isIdempotent() {
 		return errors.New("only numbered records can be fenced: set kafka.idempotence to true")
@@ -100,8 +100,8 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 	return nil
 }
 
-// delayChangedProducer returns an error until changedProducerDelay after the first Fence that got another producer ID than the
-// earlier processes have recorded: these are not fenced.
+// delayChangedProducer returns an error until changedProducerDelay after the first Fence that got another producer ID than
+// the earlier processes have recorded: these are not fenced.
 func (s *Sink) delayChangedProducer(id string) error {
 	if s.producerChangedAt.IsZero() {
 		s.producerChangedAt = time.Now()
@@ -152,8 +152,8 @@ func (f *fence) allPartitions() []cluster.Partition {
 	return slices.Collect(maps.Keys(all))
 }
 
-// widestLanes returns one lane of each topic that exists and has no route, from when the topic had most partitions. With it the
-// topic gets a route without a metadata request.
+// widestLanes returns one lane of each topic that exists and has no route, from when the topic had most partitions. With it
+// the topic gets a route without a metadata request.
 func (f *fence) widestLanes(hasRoute func(topic string) bool) []sinks.Lane {
 	counts, widest := map[string]int{}, map[string]sinks.Lane{}
 	for lane := range f.lanes {

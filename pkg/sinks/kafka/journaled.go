@@ -27,10 +27,10 @@ const (
 	recoveryDone                         // the lane has numbers of its own
 )
 
-// journaledSequencer is the sequencer of a sink that is not fenced. Each lane has a producer ID of its own: when a broker loses
-// track of one partition, the new epoch of that lane disturbs no other. An epoch is durable in the journal before its first
-// batch is sent, together with the message it begins with. Within an epoch the numbers follow the messages of the lane
-// without a hole, so that a later process knows from the last number in the partition which messages are there.
+// journaledSequencer is the sequencer of a sink that is not fenced. Each lane has a producer ID of its own: when a broker
+// loses track of one partition, the new epoch of that lane disturbs no other. An epoch is durable in the journal before its
+// first batch is sent, together with the message it begins with. Within an epoch the numbers follow the messages of the
+// lane without a hole, so that a later process knows from the last number in the partition which messages are there.
 type journaledSequencer struct {
 	partition  *partitionClient
 	lane       sinks.Lane
@@ -146,8 +146,8 @@ func (s *journaledSequencer) queryWrittenRecords(ctx context.Context, by cluster
 	return records, true, s.awaitReplicated(ctx, by)
 }
 
-// awaitReplicated waits, for at most the request timeout, until all in-sync replicas have what the leader has now: until then a
-// new leader could be elected that does not have it.
+// awaitReplicated waits, for at most the request timeout, until all in-sync replicas have what the leader has now: until
+// then a new leader could be elected that does not have it.
 func (s *journaledSequencer) awaitReplicated(ctx context.Context, by cluster.Lead) error {
 	ctx, cancel := context.WithTimeout(ctx, s.partition.requestTimeout)
 	defer cancel()
@@ -196,8 +196,8 @@ func (s *journaledSequencer) creditWritten(batch []sinks.Message) int {
 	return n
 }
 
-// selectMessages returns the messages that the previous process may have under way: these go under its numbers. When there are
-// none, the lane begins an epoch and all messages are returned.
+// selectMessages returns the messages that the previous process may have under way: these go under its numbers. When there
+// are none, the lane begins an epoch and all messages are returned.
 func (s *journaledSequencer) selectMessages(messages []sinks.Message) []sinks.Message {
 	if s.phase != recoveryActive {
 		return messages
@@ -291,8 +291,8 @@ func (s *journaledSequencer) handleSequenceError(cause error, v protocol.Outcome
 	return nil
 }
 
-// startNextEpoch begins a new epoch, which fences the batches of the old one (KIP-360). When the epochs of the producer ID are
-// exhausted, ensureProducerID requests a new ID.
+// startNextEpoch begins a new epoch, which fences the batches of the old one (KIP-360). When the epochs of the producer ID
+// are exhausted, ensureProducerID requests a new ID.
 func (s *journaledSequencer) startNextEpoch() {
 	switch s.phase {
 	case recoveryActive:
@@ -305,9 +305,9 @@ func (s *journaledSequencer) startNextEpoch() {
 	s.next = nextEpoch(s.next)
 }
 
-// reserveTombstoneEpoch returns an epoch that no message has. The lane continues with the one after it, which is stored before
-// the first tombstone is sent: this process and a later one thereby fence a late tombstone, and the numbers of messages
-// stay without a hole.
+// reserveTombstoneEpoch returns an epoch that no message has. The lane continues with the one after it, which is stored
+// before the first tombstone is sent: this process and a later one thereby fence a late tombstone, and the numbers of
+// messages stay without a hole.
 func (s *journaledSequencer) reserveTombstoneEpoch(ctx context.Context) (record.ProducerSequence, error) {
 	if s.next.Epoch > math.MaxInt16-2 {
 		s.next = record.ProducerSequence{Producer: cluster.NoID}

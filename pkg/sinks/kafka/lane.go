@@ -19,9 +19,9 @@ import (
 // maxCorruptTries is how often a batch that arrives corrupt is sent before it counts as invalid.
 const maxCorruptTries = 3
 
-// lane publishes to one topic-partition. Its messages pass through three parts: encoder makes batches of them, numbers gives
-// the batches sequence numbers, and window has them under way. Not safe for concurrent use; the [sinks.Sink] contract has one
-// Publish of a lane at a time, and locks keeps a repair out.
+// lane publishes to one topic-partition. Its messages pass through three parts: encoder makes batches of them, numbers
+// gives the batches sequence numbers, and window has them under way. Not safe for concurrent use; the [sinks.Sink] contract
+// has one Publish of a lane at a time, and locks keeps a repair out.
 type lane struct {
 	name       sinks.Lane
 	partition  *partitionClient
@@ -169,8 +169,8 @@ func (l *lane) fillWindow(ctx context.Context, messages []sinks.Message) (comple
 	}
 }
 
-// matchWindow matches the unsettled batches with the messages of this call, and encodes those again whose bytes were not
-// retained. It returns the messages behind the window.
+// matchWindow matches the unsettled batches with the messages of this call, and encodes those again that have no bytes. It
+// returns the messages behind the window.
 func (l *lane) matchWindow(ctx context.Context, messages []sinks.Message) (rest []sinks.Message, err error) {
 	at := l.numbers.nextSequence()
 	for i, f := range l.window.batches {
@@ -204,8 +204,8 @@ type deliveryAttempt struct {
 	broken bool            // the network has failed once
 }
 
-// deliverWindow sends batches until the first is written (nil), or has been split or renumbered (nil), or the error is for the
-// caller's back-off or judgement.
+// deliverWindow sends batches until the first is written (nil), or has been split or renumbered (nil), or the error is for
+// the caller's back-off or judgement.
 func (l *lane) deliverWindow(ctx context.Context) error {
 	var try deliveryAttempt
 	for {
@@ -272,8 +272,8 @@ func (l *lane) settleFirst() {
 	l.window.releaseBuffer(f)
 }
 
-// decideRetry decides, after an attempt that may or may not be written, whether to send the same bytes at once (nil): when the
-// leader has moved, or when the connection may just have been stale. Everything else is for the caller's back-off.
+// decideRetry decides, after an attempt that may or may not be written, whether to send the same bytes at once (nil): when
+// the leader has moved, or when the connection may just have been stale. Everything else is for the caller's back-off.
 func (l *lane) decideRetry(ctx context.Context, try *deliveryAttempt, cause error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -324,8 +324,9 @@ func (l *lane) abandonWindow() {
 	l.numbers.recordAbandoned(inDoubt)
 }
 
-// writeTombstones writes tombstones, which are not messages of the lane, and returns how many are written. The caller holds the
-// lock of the partition. After an error the other ones may be written, but not behind a message that is published later.
+// writeTombstones writes tombstones, which are not messages of the lane, and returns how many are written. The caller holds
+// the lock of the partition. After an error the other ones may be written, but not behind a message that is published
+// later.
 func (l *lane) writeTombstones(ctx context.Context, dead []sinks.Message) (written int, err error) {
 	l.useFence()
 	if len(l.window.batches) > 0 {

@@ -53,7 +53,7 @@ func laneName(topic string, partition int32, count int) sinks.Lane {
 	return sinks.Lane(topic + "/" + strconv.Itoa(int(partition)) + "of" + strconv.Itoa(count))
 }
 
-// waitingLane names the lane of a topic whose partitions are unknown, for example because it does not exist.
+// waitingLane names the lane of a topic with unknown partitions, for example one that does not exist.
 func waitingLane(topic string) sinks.Lane { return sinks.Lane(topic + waitingSuffix) }
 
 const waitingSuffix = "/waiting"

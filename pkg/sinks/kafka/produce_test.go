@@ -14,8 +14,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// openSmallBatches opens a sink whose batches hold a few messages each, and publishes version 1, so that the next Publish has several
-// batches in flight.
+// openSmallBatches opens a sink whose batches hold a few messages each, and publishes version 1, so that the next Publish
+// has several batches in flight.
 func openSmallBatches(t testing.TB, opts ...kfake.Opt) (*kfake.Cluster, []string, *Sink, sinks.Lane) {
 	t.Helper()
 	c, brokers := startFakeCluster(t, append([]kfake.Opt{kfake.NumBrokers(2), kfake.SeedTopics(1, topicA)}, opts...)...)

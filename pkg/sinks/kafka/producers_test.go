@@ -15,8 +15,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
-// answerDescribeProducers makes a fake cluster answer DescribeProducers as Kafka does, from what is in the log. kfake itself only
-// tells about producers in transactions.
+// answerDescribeProducers makes a fake cluster answer DescribeProducers as Kafka does, from what is in the log. kfake
+// itself only tells about producers in transactions.
 func answerDescribeProducers(t testing.TB, c *kfake.Cluster) {
 	c.ControlKey(int16(kmsg.DescribeProducers), func(request kmsg.Request) (answer kmsg.Response, err error, _ bool) {
 		c.KeepControl()

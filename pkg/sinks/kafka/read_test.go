@@ -42,8 +42,9 @@ func openSink(t testing.TB, cfg Config) *Sink {
 	return openSinkWith(t, cfg, format.JSON, slog.New(slog.DiscardHandler))
 }
 
-// openSinkWith is open with a format and a log. Where a test is not about timeouts, it has one that no slow machine comes near:
-// many tests publish once, and look at what is in flight, which is one batch alone where one takes a tenth of the timeout.
+// openSinkWith is open with a format and a log. Where a test is not about timeouts, it has one that no slow machine comes
+// near: many tests publish once, and look at what is in flight, which is one batch alone where one takes a tenth of the
+// timeout.
 func openSinkWith(t testing.TB, cfg Config, f format.Format, log *slog.Logger) *Sink {
 	t.Helper()
 	cfg.RequestTimeout = cmp.Or(cfg.RequestTimeout, 10*time.Minute)
@@ -103,7 +104,8 @@ func endOffset(ctx context.Context, client *kafka.Client, topic string, partitio
 	return end.LastOffset, end.Error
 }
 
-// readTopics returns every record of some topics, in order within each partition, by a client that is not the sink's library.
+// readTopics returns every record of some topics, in order within each partition, by a client that is not the sink's
+// library.
 func readTopics(t testing.TB, brokers []string, topics ...string) []*kgo.Record {
 	t.Helper()
 	from := map[string]map[int32]kgo.Offset{}

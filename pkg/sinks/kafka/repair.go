@@ -51,7 +51,8 @@ func (l *partitionLocks) lockPartition(ctx context.Context, p cluster.Partition)
 	}
 }
 
-// repair is the work that is due for a snapshot: once everything up to its end is accepted, keys that it lacks get tombstones.
+// repair is the work that is due for a snapshot: once everything up to its end is accepted, keys that it lacks get
+// tombstones.
 type repair struct {
 	topic     string
 	snapshot  *event.Change // its end or, before that is accepted, its beginning
@@ -67,7 +68,7 @@ func snapshotScope(topic string, c *event.Change) string {
 	return topic + " " + c.Cluster + " " + c.Key()
 }
 
-// repairer repairs topics at the end of snapshots. What is pending outlives the process with the state of the sink. A nil
+// repairer repairs topics at the end of snapshots. Pending repairs outlive the process with the state of the sink. A nil
 // repairer does nothing. It is safe for concurrent use.
 type repairer struct {
 	topics     *topicCatalog
@@ -128,8 +129,8 @@ func (r *repairer) recordAccepted(topic string, messages []sinks.Message) {
 	}
 }
 
-// restorePending continues the repairs of the previous process. It saves the state, so that startDue is called soon for those
-// that are due.
+// restorePending continues the repairs of the previous process. It saves the state, so that startDue is called soon for
+// those that are due.
 func (r *repairer) restorePending(repairs []*repair) {
 	if r == nil || len(repairs) == 0 {
 		return
@@ -163,7 +164,7 @@ func (r *repairer) endSnapshot(topic string, m sinks.Message) {
 	}
 }
 
-// startDue starts the repairs whose snapshots are accepted, given that every message up to low is.
+// startDue starts the repairs of all snapshots that end at or before low, up to which every message is accepted.
 func (r *repairer) startDue(low uint64) {
 	if r == nil {
 		return

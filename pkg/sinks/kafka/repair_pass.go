@@ -18,8 +18,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
-// maxStaleKeys bounds the stale keys that are held while a partition is read. A partition with more is read several times, for
-// a range of keys each. // I6
+// maxStaleKeys bounds the stale keys that are held while a partition is read. A partition with more is read several times,
+// for a range of keys each. // I6
 const maxStaleKeys = 100_000
 
 var errTooManyStaleKeys = errors.New("more stale keys than can be held at once")
@@ -58,7 +58,8 @@ func (p *repairPass) repairTopic(ctx context.Context) (first error) {
 	return first
 }
 
-// repairPartition writes tombstones to one of count partitions. When it has too many stale keys, the range of hashes is halved.
+// repairPartition writes tombstones to one of count partitions. When it has too many stale keys, the range of hashes is
+// halved.
 func (p *repairPass) repairPartition(ctx context.Context, at cluster.Partition, count int) error {
 	const hashBits = 64
 	for prefix, bits := uint64(0), 0; prefix < 1<<bits; {
@@ -75,8 +76,8 @@ func (p *repairPass) repairPartition(ctx context.Context, at cluster.Partition, 
 	return nil
 }
 
-// repairKeyRange is repairPartition for the keys that contains accepts. It reads most of the partition without the lock, and the
-// records that were written meanwhile with it, so that the lane is blocked for a short time only.
+// repairKeyRange is repairPartition for the keys that contains accepts. It reads most of the partition without the lock,
+// and the records that were written meanwhile with it, so that the lane is blocked for a short time only.
 func (p *repairPass) repairKeyRange(ctx context.Context, at cluster.Partition, count int, contains func(key []byte) bool) error {
 	stale := map[string]staleKey{}
 	span := &cluster.Span{Partition: at, Each: func(r *kproto.Record) error {
@@ -124,9 +125,9 @@ func (p *repairPass) writeTombstones(ctx context.Context, at cluster.Partition, 
 // staleKey is an object that a topic still has and the snapshot does not.
 type staleKey struct{ uid, version string }
 
-// updateStaleKeys takes the newest record of a key into account. The key is stale if the record is ours, and of an object that
-// the snapshot covers, but not of this snapshot, observed before it began, and in a version not newer than its list. This is
-// the rule of docs/consuming.md, made stricter.
+// updateStaleKeys takes the newest record of a key into account. The key is stale if the record is ours, and of an object
+// that the snapshot covers, but not of this snapshot, observed before it began, and in a version not newer than its list.
+// This is the rule of docs/consuming.md, made stricter.
 func (p *repairPass) updateStaleKeys(stale map[string]staleKey, key string, r *kproto.Record) {
 	delete(stale, key)
 	c := p.repair.snapshot

@@ -51,8 +51,8 @@ func restoreState(t testing.TB, s *Sink, k *storedState, newest uint64) {
 	}
 }
 
-// openSuccessors opens one sink after the other on a fake cluster with one partition, and keeps the state between them. Their
-// batches hold a few messages each, so that several are in flight.
+// openSuccessors opens one sink after the other on a fake cluster with one partition, and keeps the state between them.
+// Their batches hold a few messages each, so that several are in flight.
 func openSuccessors(t testing.TB, opts ...kfake.Opt) (c *kfake.Cluster, brokers []string, next func(newest uint64) (*Sink, sinks.Lane), k *storedState) {
 	t.Helper()
 	c, brokers = startFakeCluster(t, append([]kfake.Opt{kfake.NumBrokers(1), kfake.SeedTopics(1, topicA)}, opts...)...)

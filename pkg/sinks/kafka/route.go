@@ -14,7 +14,8 @@ import (
 // layoutMaxAge is how old the partition count of a topic may be before it is queried again.
 const layoutMaxAge = 30 * time.Second
 
-// route assigns the changes of one topic to lanes: one for each partition or, until the partitions are known, the waiting lane.
+// route assigns the changes of one topic to lanes: one for each partition or, until the partitions are known, the waiting
+// lane.
 type route struct {
 	topic *topic
 	lanes []sinks.Lane
@@ -98,8 +99,8 @@ func (r *router) resumeLanes(lanes []sinks.Lane) {
 	}
 }
 
-// pendingRepartitions returns the routes whose topics have another number of partitions by now, except busy topics, and starts
-// a check of all topics when it is due.
+// pendingRepartitions returns the routes of topics that have another number of partitions by now, except busy topics, and
+// starts a check of all topics when it is due.
 func (r *router) pendingRepartitions(isBusy func(topic string) bool) (due []sinks.Repartition) {
 	r.startLayoutCheck()
 	for one := range r.topics.changed.Range {
@@ -135,7 +136,7 @@ func (r *router) applyRepartition(to sinks.Repartition) bool {
 	return true
 }
 
-// releaseLanes marks lanes as unused, and drops topics none of whose lanes is used.
+// releaseLanes marks lanes as unused, and drops topics that have no used lane.
 func (r *router) releaseLanes(lanes []sinks.Lane) {
 	for _, name := range lanes {
 		topic, i, _, err := parseLane(name)

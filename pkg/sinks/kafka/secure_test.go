@@ -28,8 +28,8 @@ import (
 // What the tests log in with, and what is refused.
 const rightPassword, wrongPassword = "open-sesame", "hunter2"
 
-// testCorrectedCredentials opens a sink whose credentials Kafka refuses: its error names where to look and shows no credential; when they
-// are corrected it delivers.
+// testCorrectedCredentials opens a sink whose credentials Kafka refuses: its error names where to look and shows no
+// credential; when they are corrected it delivers.
 func testCorrectedCredentials(t *testing.T, cfg Config, names string, correct func()) {
 	t.Helper()
 	s, log := openSinkWithLog(t, cfg)

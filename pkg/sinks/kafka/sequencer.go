@@ -21,12 +21,12 @@ const (
 	producerRetention = time.Hour
 )
 
-// sequencer decides under which producer ID, epoch and sequence numbers a lane writes (KIP-98), and which of its messages the
-// partition already holds. A lane has one of three: journaledSequencer, fencedSequencer after [Sink.Fence], or
+// sequencer decides under which producer ID, epoch and sequence numbers a lane writes (KIP-98), and which of its messages
+// the partition already holds. A lane has one of three: journaledSequencer, fencedSequencer after [Sink.Fence], or
 // unnumberedSequencer without idempotence. Not safe for concurrent use.
 type sequencer interface {
-	// prepare is called before batches are encoded. It finds out what the partition holds of earlier attempts whose outcome
-	// is unknown. inFlight is the number of unsettled batches.
+	// prepare is called before batches are encoded. It finds out what the partition holds of earlier attempts with an unknown
+	// outcome. inFlight is the number of unsettled batches.
 	prepare(ctx context.Context, inFlight int) error
 	// creditWritten returns how many messages at the head of batch prepare has found in the partition.
 	creditWritten(batch []sinks.Message) int
@@ -41,7 +41,7 @@ type sequencer interface {
 	// isKnownToBroker reports whether the broker certainly knows our last sequence number. Kafka accepts any number from a
 	// producer that it does not know: of several batches it would accept the second one after refusing the first.
 	isKnownToBroker() bool
-	// beforeFirstSend is called before the first batch is sent, whose first message has this offset.
+	// beforeFirstSend is called before the first batch is sent; offset is that of its first message.
 	beforeFirstSend(ctx context.Context, offset uint64) error
 	// recordSent records that a batch is sent and may be written.
 	recordSent()

@@ -65,8 +65,8 @@ var _ interface {
 	sinks.StateOpener
 } = (*Sink)(nil)
 
-// New returns a sink for cfg that writes changes in the format f. It validates cfg and reads the files that it names. It opens
-// no connection: an unreachable cluster is an [sinks.UnavailableError] of the first call. The caller closes the sink.
+// New returns a sink for cfg that writes changes in the format f. It validates cfg and reads the files that it names. It
+// opens no connection: an unreachable cluster is an [sinks.UnavailableError] of the first call. The caller closes the sink.
 func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -133,9 +133,9 @@ func (s *Sink) Publish(ctx context.Context, name sinks.Lane, batch []sinks.Messa
 // Concurrency implements [sinks.Concurrent].
 func (s *Sink) Concurrency() int { return publishConcurrency }
 
-// BatchLimits implements [sinks.Batched]. A call gets twice the messages that may be in flight, so that as many still are when
-// it returns. The bytes leave 4 % for what a record has in addition to the change, so that the last change does not begin
-// another batch.
+// BatchLimits implements [sinks.Batched]. A call gets twice the messages that may be in flight, so that as many still are
+// when it returns. The bytes leave 4 % for what a record has in addition to the change, so that the last change does not
+// begin another batch.
 func (s *Sink) BatchLimits() (messages int, bytes int64) {
 	batches := 2 * maxInFlight
 	if !s.config.isIdempotent() {
@@ -171,8 +171,8 @@ func (s *Sink) Ping(ctx context.Context) error {
 	return s.cluster.SinkError(ctx, "", err)
 }
 
-// Lane returns the topic-partition of c: the topic by the template, the partition by the Java client's hash of the key. Changes
-// of a topic whose partitions are unknown have a waiting lane. See [sinks.Sink].
+// Lane returns the topic-partition of c: the topic by the template, the partition by the Java client's hash of the key.
+// Topics with unknown partitions have a waiting lane. See [sinks.Sink].
 func (s *Sink) Lane(c *event.Change) (sinks.Lane, error) { return s.router.laneTo(c, nil) }
 
 // LaneTo implements [sinks.Router]. The lane names the topic, so Publish needs no template.
@@ -198,7 +198,7 @@ func (s *Sink) ApplyRepartition(r sinks.Repartition) {
 	}
 }
 
-// ReleaseLanes implements [sinks.LaneReleaser]. A topic none of whose lanes is used is dropped too.
+// ReleaseLanes implements [sinks.LaneReleaser]. A topic without used lanes is dropped too.
 func (s *Sink) ReleaseLanes(lanes []sinks.Lane) {
 	s.lanes.releaseLanes(lanes, s.repairer.isWritingTo)
 	s.router.releaseLanes(lanes)
@@ -222,14 +222,16 @@ func (s *Sink) RestoreState(stored []byte, newest uint64, save func(ctx context.
 // State implements [sinks.Stateful].
 func (s *Sink) State(low uint64) []byte { return s.repairer.appendState(s.states.encode(low)) }
 
-// ObserveSettled implements [sinks.SettleObserver]. Repairs wait until nothing of the previous process is published any more.
+// ObserveSettled implements [sinks.SettleObserver]. Repairs wait until nothing of the previous process is published any
+// more.
 func (s *Sink) ObserveSettled(low uint64) {
 	if s.states.isPredecessorDone(low) {
 		s.repairer.startDue(low)
 	}
 }
 
-// OpenState implements [sinks.StateOpener]: name is a topic. Kafka compacts it, so the contents never have to be written again.
+// OpenState implements [sinks.StateOpener]: name is a topic. Kafka compacts it, so the contents never have to be written
+// again.
 func (s *Sink) OpenState(name string, _ func(part, parts int) []sinks.StateEntry) (sinks.StateStore, error) {
 	if err := checkTopicName([]byte(name)); err != nil {
 		return nil, fmt.Errorf("state.name: %w", err)

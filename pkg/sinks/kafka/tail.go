@@ -18,8 +18,9 @@ func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosi
 	return readTail(ctx, s.reader, s.fence.Load(), lanes, emitted)
 }
 
-// readTail reads lanes from their positions to their ends. Lanes to one partition, as before and after a topic grew, are read
-// one after the other. With a fence it also records the ends, which saves a request before the first batch of each lane.
+// readTail reads lanes from their positions to their ends. Lanes to one partition, as before and after a topic grew, are
+// read one after the other. With a fence it also records the ends, which saves a request before the first batch of each
+// lane.
 func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[sinks.Lane]sinks.LanePosition,
 	emitted func(sinks.Lane, sinks.Emitted) error,
 ) error {

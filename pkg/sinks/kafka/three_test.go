@@ -192,7 +192,8 @@ type publishRun struct {
 	newest  uint64 // that was given to a sink
 }
 
-// startSink lets a new sink go on with what is stored, up to last. The function it returns ends it with what it has in flight.
+// startSink lets a new sink go on with what is stored, up to last. The function it returns ends it with what it has in
+// flight.
 func (c *publishRun) startSink(cfg Config, last int64) (end func()) {
 	c.t.Helper()
 	c.sink = openSink(c.t, cfg)

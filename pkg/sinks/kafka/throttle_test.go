@@ -33,8 +33,8 @@ type throttlingBroker struct {
 	seen       map[[2]int32]bool
 }
 
-// bufferedConn is a connection on which what is written waits for its reader, as on TCP; on that of a virtual network the writer
-// does.
+// bufferedConn is a connection on which what is written waits for its reader, as on TCP; on that of a virtual network the
+// writer does.
 type bufferedConn struct {
 	net.Conn
 	written           chan []byte

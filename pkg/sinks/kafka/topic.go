@@ -27,8 +27,8 @@ func newTopic(name string) *topic {
 	return t
 }
 
-// topicCatalog knows the layouts of the topics in use, and creates and checks topics where that is configured. It is safe for
-// concurrent use.
+// topicCatalog knows the layouts of the topics in use, and creates and checks topics where that is configured. It is safe
+// for concurrent use.
 type topicCatalog struct {
 	cluster *cluster.Cluster
 	create  CreateTopics
@@ -90,7 +90,8 @@ func (c *topicCatalog) setLayout(t *topic, now *cluster.Layout) {
 	}
 }
 
-// findOrCreateTopic describes a topic. It checks the settings of one that exists, and creates one that does not, as configured.
+// findOrCreateTopic describes a topic. It checks the settings of one that exists, and creates one that does not, as
+// configured.
 func (c *topicCatalog) findOrCreateTopic(ctx context.Context, t *topic) (*cluster.Layout, error) {
 	found, controller, err := c.cluster.DescribeTopic(ctx, t.name)
 	if err == nil && !t.checked {

@@ -51,8 +51,8 @@ func (f *inFlightBatch) awaitAnswer(ctx context.Context) error {
 	return answer
 }
 
-// publishWindow is the unsettled batches of one lane, in the order of their sequence numbers. The first maxInFlight at most are
-// under way, all to one broker over one connection, which keeps their order. Not safe for concurrent use.
+// publishWindow is the unsettled batches of one lane, in the order of their sequence numbers. The first maxInFlight at most
+// are under way, all to one broker over one connection, which keeps their order. Not safe for concurrent use.
 type publishWindow struct {
 	partition *partitionClient
 	buffers   *bufferPool
@@ -98,7 +98,7 @@ func (w *publishWindow) sendUnsent(try *deliveryAttempt, depth int, sent func())
 	return nil
 }
 
-// sendableBatches returns the first depth batches, up to one whose bytes were not retained.
+// sendableBatches returns the first depth batches, or fewer if one of them has no bytes.
 func (w *publishWindow) sendableBatches(depth int) []*inFlightBatch {
 	n := 0
 	for n < min(len(w.batches), depth) && w.batches[n].bytes != nil {
@@ -132,8 +132,8 @@ func isReplicaLag(err error) bool {
 	return errors.Is(err, kafka.RequestTimedOut) || errors.Is(err, kafka.NotEnoughReplicas) || errors.Is(err, kafka.NotEnoughReplicasAfterAppend)
 }
 
-// adaptLimit decides from the last answer how many batches to have under way: several only where each takes so little that all
-// of them are answered well before the request timeout. After a failure it is one.
+// adaptLimit decides from the last answer how many batches to have under way: several only where each takes so little that
+// all of them are answered well before the request timeout. After a failure it is one.
 func (w *publishWindow) adaptLimit(err error, each time.Duration) {
 	w.limit = 1
 	if err == nil && each < w.partition.requestTimeout/(2*maxInFlight) {
@@ -205,8 +205,8 @@ func (w *publishWindow) releaseBuffer(f *inFlightBatch) {
 	}
 }
 
-// retainBytes keeps the bytes of the batches between two calls, within the budget of all lanes. Beyond it only the boundaries
-// of a batch are kept, from which it is encoded again. // I6
+// retainBytes keeps the bytes of the batches between two calls, within the budget of all lanes. Beyond it only the
+// boundaries of a batch are kept, from which it is encoded again. // I6
 func (w *publishWindow) retainBytes() {
 	for _, f := range w.batches {
 		if !w.retained.tryReserve(len(f.bytes)) {

@@ -17,28 +17,28 @@ import (
 )
 
 const (
-	mskTokenLife = 15 * time.Minute // what the brokers of MSK take at most
+	mskTokenLife = 15 * time.Minute // the maximum that MSK brokers accept
 	emptySHA256  = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-	// awsRenewalMargin is how long before they expire temporary credentials are replaced.
+	// awsRenewalMargin is how long before their expiry temporary credentials are replaced.
 	awsRenewalMargin = 5 * time.Minute
 )
 
-// awsCredentials is an access key. session and expires are those of a temporary one.
+// awsCredentials is an access key. session and expires belong to a temporary one.
 type awsCredentials struct {
 	id, secret, session string
 	expires             time.Time // zero: never
 }
 
-// mskToken is what the brokers of AWS MSK take for a token in OAUTHBEARER: a request to connect, signed and never sent.
+// mskToken returns what AWS MSK brokers accept as an OAUTHBEARER token: a presigned request to connect, which is never sent.
 func mskToken(region string, by awsCredentials, at time.Time) string {
 	request := presignedRequest{host: "kafka." + region + ".amazonaws.com", path: "/", region: region, service: "kafka-cluster",
 		query: url.Values{"Action": {"kafka-cluster:Connect"}}, body: emptySHA256, at: at, validFor: mskTokenLife}
 	return base64.RawURLEncoding.EncodeToString([]byte(request.signedURL(by) + "&User-Agent=kubecdc"))
 }
 
-// awsIdentity makes tokens with the credentials of the Pod, which it finds as AWS's own libraries do where those look into
-// the environment: an access key, a role for the service account, or EKS Pod Identity. It asks neither the node, whose role
-// is not ours, nor files of a user. It is safe for concurrent use.
+// awsIdentity creates tokens with the credentials of the Pod. It finds these in the environment as the AWS SDKs do: an
+// access key, a role for the service account, or EKS Pod Identity. The role of the node and the files of a user are not
+// used. It is safe for concurrent use.
 type awsIdentity struct {
 	region string
 	client *http.Client
@@ -62,7 +62,7 @@ func (i *awsIdentity) connectionToken(ctx context.Context) (string, error) {
 	if i.credentials.id == "" || !i.credentials.expires.IsZero() && time.Until(i.credentials.expires) < awsRenewalMargin {
 		now, err := i.findCredentials(ctx)
 		if err != nil {
-			return "", fmt.Errorf("credentials of AWS: %w", err)
+			return "", fmt.Errorf("AWS credentials: %w", err)
 		}
 		i.credentials = now
 	}
@@ -112,12 +112,12 @@ func (i *awsIdentity) assumeRole(ctx context.Context) (awsCredentials, error) {
 		Ends time.Time `xml:"AssumeRoleWithWebIdentityResult>Credentials>Expiration"`
 	}
 	if err := xml.Unmarshal(body, &answer); err != nil || status != http.StatusOK || answer.ID == "" {
-		return awsCredentials{}, fmt.Errorf("%s answers %d %s: check AWS_ROLE_ARN and who the role trusts", endpoint, status, answer.Code)
+		return awsCredentials{}, fmt.Errorf("%s answers %d %s: check AWS_ROLE_ARN and the trust policy of the role", endpoint, status, answer.Code)
 	}
 	return awsCredentials{answer.ID, answer.Key, answer.Rest, answer.Ends}, nil
 }
 
-// requestPodIdentity asks the agent of EKS Pod Identity.
+// requestPodIdentity requests credentials from the EKS Pod Identity agent.
 func (i *awsIdentity) requestPodIdentity(ctx context.Context) (awsCredentials, error) {
 	endpoint := os.Getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI")
 	token, err := readSecret(os.Getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN"), os.Getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"), "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")

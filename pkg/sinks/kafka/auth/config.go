@@ -10,13 +10,13 @@ import (
 type TLS struct {
 	// Enabled turns TLS on.
 	Enabled bool `mapstructure:"enabled"`
-	// CAFile holds the PEM certificates to trust; empty trusts the system's. Read for every connection.
+	// CAFile has the PEM certificates to trust; empty trusts those of the system. It is read for every connection.
 	CAFile string `mapstructure:"caFile"`
-	// CertFile is a PEM client certificate, with KeyFile. Read for every connection, so rotation needs no restart.
+	// CertFile is a PEM client certificate, with KeyFile. It is read for every connection, so that rotation needs no restart.
 	CertFile string `mapstructure:"certFile"`
-	// KeyFile is the key of CertFile. Read for every connection, too.
+	// KeyFile is the private key of CertFile. It is read for every connection.
 	KeyFile string `mapstructure:"keyFile"`
-	// ServerName replaces the broker's host name when its certificate is verified.
+	// ServerName replaces the host name of the broker when its certificate is verified.
 	ServerName string `mapstructure:"serverName"`
 }
 
@@ -28,38 +28,38 @@ type SASL struct {
 	Username string `mapstructure:"username"`
 	// Password of plain and scram. Either this or PasswordFile.
 	Password string `mapstructure:"password"`
-	// PasswordFile is the file the password is in. It is read for every connection; surrounding white space is not part of
-	// the password.
+	// PasswordFile contains the password. It is read for every connection; surrounding white space is ignored.
 	PasswordFile string `mapstructure:"passwordFile"`
-	// TokenFile holds the token of oauthbearer, for example a projected service account token. It is read for every
+	// TokenFile contains the token of oauthbearer, for example a projected service account token. It is read for every
 	// connection.
 	TokenFile string `mapstructure:"tokenFile"`
-	// OAuth gets tokens for oauthbearer by client credentials, where there is no tokenFile.
+	// OAuth requests tokens for oauthbearer by client credentials, instead of tokenFile.
 	OAuth OAuth `mapstructure:"oauth"`
-	// AllowCleartextCredentials says that whoever sees the network may read the password or token: without it, plain and
+	// AllowCleartextCredentials permits sending the password or token over an unencrypted network: without it, plain and
 	// oauthbearer need TLS, and tokenURL needs https unless it is on loopback.
 	AllowCleartextCredentials bool `mapstructure:"allowCleartextCredentials"`
-	// Region of the cluster, for aws-msk-iam; empty takes AWS_REGION from the environment. Credentials come from there too:
-	// an access key, a role for the service account, or EKS Pod Identity.
+	// Region of the cluster, for aws-msk-iam; empty means AWS_REGION of the environment. The credentials are those of the
+	// environment too: an access key, a role for the service account, or EKS Pod Identity.
 	Region string `mapstructure:"region"`
 }
 
-// OAuth says where tokens come from (RFC 6749, 4.4).
+// OAuth configures the client credentials grant (RFC 6749, 4.4).
 type OAuth struct {
-	// TokenURL is the endpoint that is asked for a token, https://… Its certificate must be trusted by the system. Tokens
-	// are renewed after four fifths of their life.
+	// TokenURL is the token endpoint, https://… Its certificate must be trusted by the system. Tokens are renewed after four
+	// fifths of their lifetime.
 	TokenURL string `mapstructure:"tokenURL"`
-	// ClientID is who asks.
+	// ClientID identifies the client.
 	ClientID string `mapstructure:"clientID"`
 	// ClientSecret is the client's secret. Either this or ClientSecretFile.
 	ClientSecret string `mapstructure:"clientSecret"`
-	// ClientSecretFile is the file the secret is in, read whenever a token is asked for.
+	// ClientSecretFile contains the secret. It is read for every token request.
 	ClientSecretFile string `mapstructure:"clientSecretFile"`
-	// Scope is asked for, where it is given.
+	// Scope of the token; optional.
 	Scope string `mapstructure:"scope"`
 }
 
-// Validate says what is wrong with t, beginning with the path of the field ("kafka.tls.enabled: …"). It opens no file.
+// Validate returns what is wrong with t. The error begins with the path of the field ("kafka.tls.enabled: …"). It opens no
+// file.
 func (t TLS) Validate() error {
 	if !t.Enabled && t != (TLS{}) {
 		return errors.New("kafka.tls.enabled: false, but other settings of kafka.tls are given; set it to true or remove them")
@@ -70,8 +70,8 @@ func (t TLS) Validate() error {
 	return nil
 }
 
-// Validate says what is wrong with s, beginning with the path of the field ("kafka.sasl.mechanism: …"), and shows no secret.
-// It opens no file.
+// Validate returns what is wrong with s. The error begins with the path of the field ("kafka.sasl.mechanism: …") and
+// contains no secret. It opens no file.
 func (s SASL) Validate() error {
 	const mechanisms = "plain, scram-sha-256, scram-sha-512, oauthbearer or aws-msk-iam"
 	users, tokens := s.Username+s.Password+s.PasswordFile != "", s.TokenFile != "" || s.OAuth != OAuth{}
@@ -91,7 +91,7 @@ func (s SASL) Validate() error {
 	switch {
 	case s.Mechanism == "aws-msk-iam":
 		if users || tokens {
-			return errors.New("kafka.sasl.mechanism: aws-msk-iam, whose credentials are those of the Pod, but others are given; remove them")
+			return errors.New("kafka.sasl.mechanism: aws-msk-iam uses the credentials of the Pod, but others are given; remove them")
 		}
 		return nil
 	case s.Mechanism == "oauthbearer":
@@ -106,10 +106,10 @@ func (s SASL) Validate() error {
 	return nil
 }
 
-// validateTokens checks what oauthbearer needs.
+// validateTokens checks the settings of oauthbearer.
 func (s SASL) validateTokens(users bool) error {
 	if users {
-		return errors.New("kafka.sasl.username, kafka.sasl.password, kafka.sasl.passwordFile: given, but oauthbearer has tokens instead; remove them")
+		return errors.New("kafka.sasl.username, kafka.sasl.password, kafka.sasl.passwordFile: given, but oauthbearer uses tokens; remove them")
 	}
 	o := s.OAuth
 	if (s.TokenFile == "") == (o == OAuth{}) {
@@ -122,7 +122,7 @@ func (s SASL) validateTokens(users bool) error {
 		return errors.New("kafka.sasl.oauth.tokenURL: expected the address of a token endpoint, https://…")
 	}
 	if o.ClientID == "" {
-		return errors.New("kafka.sasl.oauth.clientID: missing; expected who asks for a token")
+		return errors.New("kafka.sasl.oauth.clientID: missing; expected the ID of the client")
 	}
 	if (o.ClientSecret == "") == (o.ClientSecretFile == "") {
 		return errors.New("kafka.sasl.oauth.clientSecret, kafka.sasl.oauth.clientSecretFile: expected exactly one of them")

@@ -15,9 +15,9 @@ import (
 	"github.com/segmentio/kafka-go/sasl"
 )
 
-// bearer is the mechanism OAUTHBEARER (RFC 7628, KIP-255) with whatever token there is when a connection is made. Brokers
-// end connections whose token has expired (connections.max.reauth.ms); the next one takes a new token, and what was on
-// its way is sent again under the same numbers.
+// bearer is the mechanism OAUTHBEARER (RFC 7628, KIP-255) with the token that is valid when a connection is made. Brokers
+// close connections when their token expires (connections.max.reauth.ms). The next connection uses a new token, and batches
+// that were in flight are sent again under the same numbers.
 type bearer struct {
 	token func(context.Context) (string, error)
 }
@@ -32,27 +32,27 @@ func (b bearer) Start(ctx context.Context) (sasl.StateMachine, []byte, error) {
 	return bearerState{}, []byte("n,,\x01auth=Bearer " + token + "\x01\x01"), nil
 }
 
-// bearerState reads the broker's answer: nothing, or why it refuses. A refusal has to be confirmed, and then the broker
-// sends its error code.
+// bearerState handles the broker's answer: empty, or a refusal. A refusal has to be confirmed, and then the broker sends
+// its error code.
 type bearerState struct{}
 
 func (bearerState) Next(_ context.Context, challenge []byte) (done bool, response []byte, err error) {
 	return len(challenge) == 0, []byte{1}, nil
 }
 
-// CredentialError says that there is nothing to authenticate with.
+// CredentialError is the error of missing or unreadable credentials.
 type CredentialError struct{ Err error }
 
-// Error is that of the cause.
+// Error returns the text of the cause.
 func (e *CredentialError) Error() string { return e.Err.Error() }
 
 // Unwrap returns the cause.
 func (e *CredentialError) Unwrap() error { return e.Err }
 
-// maxTokenAnswer bounds the answer of a token endpoint, in bytes.
+// maxTokenAnswer bounds the response of a token endpoint, in bytes.
 const maxTokenAnswer = 1 << 20
 
-// tokenSource gets tokens by client credentials (RFC 6749, 4.4), and keeps each until shortly before it expires. It is
+// tokenSource requests tokens by client credentials (RFC 6749, 4.4), and caches each until shortly before it expires. It is
 // safe for concurrent use.
 type tokenSource struct {
 	config OAuth
@@ -67,16 +67,16 @@ func newTokenSource(from OAuth, client *http.Client) *tokenSource {
 	return &tokenSource{config: from, client: client}
 }
 
-// newTokenClient returns a client for endpoints that hand out tokens.
+// newTokenClient returns an HTTP client for token endpoints.
 func newTokenClient(timeout time.Duration) *http.Client {
 	return &http.Client{
 		Timeout: timeout,
-		// A redirect would take the secret elsewhere.
+		// A redirect would send the secret elsewhere.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
 
-// sendRequest sends a request and reads its answer. The error of a request names its address alone.
+// sendRequest sends a request and reads its response. Its error contains no more of the request than the address.
 func sendRequest(client *http.Client, request *http.Request) (status int, body []byte, err error) {
 	response, err := client.Do(request)
 	if err != nil {
@@ -101,7 +101,7 @@ func (s *tokenSource) currentToken(ctx context.Context) (string, error) {
 	return token, nil
 }
 
-// requestToken gets a new token and how long it lives; 0 when the endpoint does not say.
+// requestToken returns a new token and its lifetime; 0 if the endpoint does not report it.
 func (s *tokenSource) requestToken(ctx context.Context) (token string, lives time.Duration, err error) {
 	secret, err := readSecret(s.config.ClientSecret, s.config.ClientSecretFile, "kafka.sasl.oauth.clientSecretFile")
 	if err != nil {

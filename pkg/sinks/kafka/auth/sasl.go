@@ -13,8 +13,8 @@ import (
 	"github.com/segmentio/kafka-go/sasl/scram"
 )
 
-// NewMechanism makes the SASL mechanism; nil when SASL is off. Files are read here, so that a wrong path shows at start,
-// and again for every connection.
+// NewMechanism returns the SASL mechanism; nil when SASL is off. It reads the files, so that a wrong path fails at start;
+// they are read again for every connection.
 func (s SASL) NewMechanism(timeout time.Duration) (sasl.Mechanism, error) {
 	switch s.Mechanism {
 	case "":
@@ -46,7 +46,7 @@ func (s SASL) newBearer(client *http.Client) (sasl.Mechanism, error) {
 	return bearer{read}, nil
 }
 
-// readSecret returns a secret that is given as it is or by a file, without white space around it.
+// readSecret returns a secret that is configured directly or in a file, without surrounding white space.
 func readSecret(value, file, key string) (string, error) {
 	if file == "" {
 		return value, nil
@@ -58,7 +58,7 @@ func readSecret(value, file, key string) (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// passwordMechanism is PLAIN or SCRAM with the password as it is when a connection is made.
+// passwordMechanism is PLAIN or SCRAM with the password that is valid when a connection is made.
 type passwordMechanism struct{ config SASL }
 
 // Name implements [sasl.Mechanism].
@@ -86,7 +86,7 @@ func (m passwordMechanism) newMechanism() (made sasl.Mechanism, err error) {
 	case "scram-sha-512":
 		made, err = scram.Mechanism(scram.SHA512, m.config.Username, password)
 	}
-	if err != nil { // the library's error could quote what it could not prepare
+	if err != nil { // the error of the library may contain the password
 		return nil, fmt.Errorf("kafka.sasl: the user name or password has characters that %s does not allow", m.config.Mechanism)
 	}
 	return made, nil

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// presignedRequest is a GET request whose query says who sends it: AWS Signature Version 4, "Using Query Parameters".
+// presignedRequest is a GET request that is signed in its query: AWS Signature Version 4, "Using Query Parameters".
 type presignedRequest struct {
 	host, path      string
 	region, service string
-	query           url.Values // besides what the signature adds
-	body            string     // SHA-256 of the body in hexadecimal, or what a service takes in its place
+	query           url.Values // without the parameters of the signature
+	body            string     // SHA-256 of the body in hexadecimal, or the placeholder of the service
 	at              time.Time
 	validFor        time.Duration
 }
@@ -39,7 +39,7 @@ func (p presignedRequest) signedURL(by awsCredentials) string {
 	for name, values := range p.query {
 		query[name] = values
 	}
-	text := strings.ReplaceAll(query.Encode(), "+", "%20") // sorted by name, as the signature wants it
+	text := strings.ReplaceAll(query.Encode(), "+", "%20") // sorted by name, as the signature requires
 	canonical := strings.Join([]string{"GET", p.path, text, "host:" + p.host, "", "host", p.body}, "\n")
 	hash := sha256.Sum256([]byte(canonical))
 	key := []byte("AWS4" + by.secret)

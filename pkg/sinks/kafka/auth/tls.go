@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// ClientConfig reads the files and makes the settings of crypto/tls for a connection to host.
+// ClientConfig reads the files and returns the TLS configuration for a connection to host.
 func (t TLS) ClientConfig(host string) (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host}
 	if t.ServerName != "" {
@@ -28,7 +28,7 @@ func (t TLS) ClientConfig(host string) (*tls.Config, error) {
 		if err != nil {
 			return nil, fmt.Errorf("kafka.tls.certFile, kafka.tls.keyFile: %w", err)
 		}
-		// Not c.Certificates: from those one is sent only if the broker lists its very issuer.
+		// Not c.Certificates: one of those is sent only if the broker lists its direct issuer.
 		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 	}
 	return c, nil

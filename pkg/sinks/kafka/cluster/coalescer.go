@@ -29,8 +29,8 @@ func NewCoalescer[Q, A any](start func(func()), answer func([]Q) (A, error)) *Co
 	return &Coalescer[Q, A]{start: start, answer: answer, slot: make(chan struct{}, 1)}
 }
 
-// Submit adds a question to the next round and returns the answer of that round. When ctx ends it returns its error; the round
-// goes on for the others.
+// Submit adds a question to the next round and returns the answer of that round. When ctx ends it returns its error; the
+// round goes on for the others.
 func (c *Coalescer[Q, A]) Submit(ctx context.Context, question Q) (answer A, err error) {
 	one := c.joinRound(question)
 	select {

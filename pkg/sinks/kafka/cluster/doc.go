@@ -1,12 +1,13 @@
-// Package cluster asks the brokers of a Kafka cluster: each over connections of its own, about many partitions at once. It
-// knows nothing of changes.
+// Package cluster sends requests to the brokers of a Kafka cluster: to each over its own connections, and about many
+// partitions in one request. It knows nothing of changes.
 //
-//	cluster.go      connections, and who is asked over which
-//	rounds.go       many questions are one
-//	metadata.go     who leads the partitions of topics; topics are configured and made
-//	reader.go       partitions are read back
-//	producers.go    producer IDs, and what brokers know of them
-//	transaction.go  transactional IDs, which are used as fences only
+//	cluster.go      requests to one broker or any
+//	pool.go         connections, by broker and purpose
+//	coalescer.go    concurrent questions share a request
+//	metadata.go     leaders of partitions; settings and creation of topics
+//	reader.go       offsets and records of partitions
+//	producers.go    producer IDs, and the numbers that brokers have of them
+//	transaction.go  transactional IDs, used as fences only
 //	throttle.go     quotas
-//	explain.go      what an error means, for people and for the contract of sinks
+//	errors.go       errors with remedies, in the types of the sinks contract
 package cluster

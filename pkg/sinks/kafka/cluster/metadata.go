@@ -139,8 +139,8 @@ func (c *Cluster) TopicSettings(ctx context.Context, topic string) (map[string]s
 	return all, nil
 }
 
-// CreateTopic creates a topic unless it exists, and waits up to 2 s until a broker reports its partitions: brokers learn of a
-// new topic one after the other.
+// CreateTopic creates a topic unless it exists, and waits up to 2 s until a broker reports its partitions: brokers learn of
+// a new topic one after the other.
 func (c *Cluster) CreateTopic(ctx context.Context, controller int32, topic createtopics.RequestTopic) (*Layout, error) {
 	answer, err := c.request(ctx, controller, &createtopics.Request{
 		Topics: []createtopics.RequestTopic{topic}, TimeoutMs: int32(c.timeout.Milliseconds() / 2),

@@ -17,8 +17,8 @@ import (
 // NoID stands for an unknown producer ID, epoch or coordinator.
 const NoID = -1
 
-// NewProducerID requests a producer ID, with epoch 0, for writing to a topic. An InitProducerId request without a transactional
-// ID goes to any broker (KIP-98).
+// NewProducerID requests a producer ID, with epoch 0, for writing to a topic. An InitProducerId request without a
+// transactional ID goes to any broker (KIP-98).
 func (c *Cluster) NewProducerID(ctx context.Context, topic string) (id int64, epoch int16, err error) {
 	err = retryOnce(ctx, func() error {
 		answer, err := c.request(ctx, anyBroker, &initproducerid.Request{

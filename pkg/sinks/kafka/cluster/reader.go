@@ -145,8 +145,8 @@ const (
 	earliestOffset = -2
 )
 
-// QueryExtents sets First and End of spans whose partitions one broker leads. A new leader that does not know its high
-// watermark yet returns an error (KIP-207).
+// QueryExtents sets First and End of spans to partitions of one leader. A new leader that does not know its high watermark
+// yet returns an error (KIP-207).
 func (r *Reader) QueryExtents(ctx context.Context, leader int32, spans []*Span) error {
 	if err := r.listOffsets(ctx, leader, spans, earliestOffset, func(s *Span, at int64) { s.First = at }); err != nil {
 		return err
@@ -218,8 +218,8 @@ func spansByTopic(spans []*Span) map[string][]*Span {
 	return by
 }
 
-// FetchSpans reads spans, whose Next and extents are set, of partitions that one broker leads. It does not retry, and
-// returns an error of a callback as a *CallbackError.
+// FetchSpans reads spans to partitions of one leader; their Next and extents are set. It does not retry, and returns an
+// error of a callback as a *CallbackError.
 func (r *Reader) FetchSpans(ctx context.Context, leader int32, spans []*Span) error {
 	for {
 		spans = slices.DeleteFunc(slices.Clone(spans), func(s *Span) bool { return !s.hasRemaining() })

@@ -10,9 +10,9 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
-// unthrottledDelay is how long no broker must have throttled us before throttling counts as over. It is longer than the 11 s
-// over which Kafka measures rates by default (quota.window.num), because a client near its quota is throttled with every other
-// answer.
+// unthrottledDelay is how long no broker must have throttled us before throttling counts as over. It is longer than the 11
+// s over which Kafka measures rates by default (quota.window.num), because a client near its quota is throttled with every
+// other answer.
 const unthrottledDelay = 15 * time.Second
 
 var (
@@ -23,9 +23,9 @@ var (
 	}
 )
 
-// throttle holds the throttle times of brokers. A broker whose quota is exhausted answers at once with a throttle time and
-// reads nothing from that connection until it is over (KIP-219). Since the quota is that of the client, no request is sent to
-// the broker meanwhile on any connection. It is safe for concurrent use.
+// throttle holds the throttle times of brokers. After its quota is exhausted, a broker answers at once with a throttle time
+// and reads nothing from that connection until it is over (KIP-219). Since the quota is that of the client, no request is
+// sent to the broker meanwhile on any connection. It is safe for concurrent use.
 type throttle struct {
 	remedy    string
 	condition *condition.Condition

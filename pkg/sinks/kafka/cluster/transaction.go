@@ -30,8 +30,8 @@ const (
 	coordinatorTimeouts = 3
 	// transactionTimeout is when brokers abort an open transaction. Ours are aborted at once.
 	transactionTimeout = time.Minute
-	// maxUnknownTries is how often brokers must report a partition as unknown before it counts as deleted: a broker may not have
-	// received the metadata of a new topic yet.
+	// maxUnknownTries is how often brokers must report a partition as unknown before it counts as deleted: a broker may not
+	// have received the metadata of a new topic yet.
 	maxUnknownTries = 3
 )
 

@@ -12,42 +12,43 @@ import (
 	"github.com/segmentio/kafka-go/protocol/initproducerid"
 )
 
-// maxInFlight is how many requests leave before the first is answered. What comes meanwhile goes together in the next one.
+// maxInFlight is how many requests are sent before the first is answered. Batches that arrive meanwhile share the next
+// request.
 const maxInFlight = 5
 
-// Connection is a connection to one broker. It is opened once and used until it fails; then it is of no more use. All
-// methods are safe for concurrent use, and none waits but for its own answer.
+// Connection is a connection to one broker. It is used until it fails, and not opened again. All methods are safe for
+// concurrent use; they wait for nothing but their own answer.
 type Connection struct {
 	dialer        *Dialer
 	address       string
 	cancel        context.CancelCauseFunc
-	done          chan struct{} // closed when nothing of it runs any more
-	awaitingSince atomic.Int64  // since when, in nanoseconds, the answer that is due is waited for; 0 while none is
+	done          chan struct{} // closed when its goroutines have ended
+	awaitingSince atomic.Int64  // when the wait for the next answer began, in Unix nanoseconds; 0: none is due
 
 	mu     sync.Mutex
-	queue  []*call       // in the order in which they are to leave
+	queue  []*call       // in the order of sending
 	queued chan struct{} // holds a token after queue has grown
-	ready  bool          // the broker has let us in
-	err    error         // why it has failed
+	ready  bool          // the session was established
+	err    error         // why it failed; nil while it has not
 }
 
-// call waits for one answer: to a request, or to a batch that goes with others in a request.
+// call waits for one answer, to a request or to a batch that shares a request with others.
 type call struct {
 	request kproto.Message // nil for a batch
 	batch   Batch
-	answer  chan answer // has room for it
+	answer  chan answer // buffered: the reader does not wait for the caller
 }
 
 type answer struct {
 	message    kproto.Message
 	err        error
 	brokerTime time.Duration
-	baseOffset int64 // offset at which a batch was written
+	baseOffset int64 // offset of a written batch
 }
 
 func (c *call) failWith(err error) { c.answer <- answer{err: err} }
 
-// request is what leaves at once: one call, or many with a batch each.
+// request is what is sent at once: one call, or many with a batch each.
 type request struct {
 	calls   []*call
 	message kproto.Message
@@ -61,10 +62,10 @@ func (r *request) failAll(err error) {
 	}
 }
 
-// ErrClosed is the failure of a connection that was closed.
+// ErrClosed is the error of a connection that was closed.
 var ErrClosed = errors.New("the connection to the broker is closed")
 
-// Open begins to connect to a broker. It fails, later, when ctx ends.
+// Open starts to connect to a broker and returns at once. The connection fails when ctx ends.
 func Open(ctx context.Context, d *Dialer, address string) *Connection {
 	c := &Connection{dialer: d, address: address, queued: make(chan struct{}, 1), done: make(chan struct{})}
 	ctx, c.cancel = context.WithCancelCause(ctx)
@@ -72,23 +73,23 @@ func Open(ctx context.Context, d *Dialer, address string) *Connection {
 	return c
 }
 
-// Address is where the broker is.
+// Address returns the address of the broker.
 func (c *Connection) Address() string { return c.address }
 
-// State says whether the broker has ever let us in, and why the connection has failed; nil while it has not.
+// State reports whether the session was ever established, and why the connection has failed; nil while it has not.
 func (c *Connection) State() (up bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ready, c.err
 }
 
-// IsStuck says whether there was no answer for so long, while one is due.
+// IsStuck reports whether an answer has been due for longer than d.
 func (c *Connection) IsStuck(d time.Duration) bool {
 	waits := c.awaitingSince.Load()
 	return waits != 0 && time.Since(time.Unix(0, waits)) > d
 }
 
-// Wait returns when nothing of the connection runs any more, or ctx ends.
+// Wait returns when the goroutines of the connection have ended, or ctx ends.
 func (c *Connection) Wait(ctx context.Context) error {
 	select {
 	case <-c.done:
@@ -127,7 +128,7 @@ func (c *Connection) enqueue(one *call) {
 	}
 }
 
-// run connects, serves the queue until something fails, and tells all who wait.
+// run connects, serves the queue until something fails, and fails all calls that are left.
 func (c *Connection) run(ctx context.Context) {
 	defer close(c.done)
 	s, err := c.dialer.openSession(ctx, c.address)
@@ -138,11 +139,11 @@ func (c *Connection) run(ctx context.Context) {
 	c.mu.Lock()
 	c.ready = true
 	c.mu.Unlock()
-	stop := context.AfterFunc(ctx, func() { _ = s.Close() }) // what reads or writes fails
+	stop := context.AfterFunc(ctx, func() { _ = s.Close() }) // reads and writes fail
 	defer stop()
 
 	sent := make(chan *request, maxInFlight)
-	free := make(chan struct{}, maxInFlight) // holds a token for each request that is on its way
+	free := make(chan struct{}, maxInFlight) // holds a token for each unanswered request
 	var reader sync.WaitGroup
 	reader.Go(func() {
 		for r := range sent {
@@ -159,7 +160,7 @@ func (c *Connection) run(ctx context.Context) {
 	c.failQueued(context.Cause(ctx))
 }
 
-// failQueued fails what is queued, and what comes.
+// failQueued fails the queued calls and all later ones.
 func (c *Connection) failQueued(err error) {
 	c.cancel(err)
 	c.mu.Lock()
@@ -172,7 +173,8 @@ func (c *Connection) failQueued(err error) {
 	}
 }
 
-// sendRequests sends what is queued, as soon as the broker listens and not too much is on its way, until that fails.
+// sendRequests sends what is queued, while the broker is not throttling and fewer than maxInFlight requests are unanswered,
+// until sending fails.
 func (c *Connection) sendRequests(ctx context.Context, s *session, sent chan<- *request, free chan<- struct{}) error {
 	w := deadlineWriter{s, c}
 	for id := int32(1); ; id++ {
@@ -187,14 +189,14 @@ func (c *Connection) sendRequests(ctx context.Context, s *session, sent chan<- *
 		}
 		r.id = id
 		err = r.writeTo(w, c.dialer.ClientID)
-		sent <- r // there is room: free says so
+		sent <- r // does not block: free bounds its length
 		if err != nil {
 			return err
 		}
 	}
 }
 
-// nextRequest waits for something to send.
+// nextRequest waits for something to send. It fails a request for which the broker has no sufficient version.
 func (c *Connection) nextRequest(ctx context.Context, s *session) (*request, error) {
 	for {
 		if err := c.dialer.Throttle.WaitUntilReady(ctx, c.address); err != nil {
@@ -219,14 +221,14 @@ func (c *Connection) nextRequest(ctx context.Context, s *session) (*request, err
 	}
 }
 
-// lacksFields says whether a version leaves out what a request is about: whose epoch is to be counted up (KIP-360, Kafka 2.5).
-// Without that, a process that was turned away would turn its successor away.
+// lacksFields reports whether a version of a request lacks a field that is needed. InitProducerId has the epoch to continue
+// from since version 3 (KIP-360, Kafka 2.5); without it, a process that was fenced would fence its successor.
 func lacksFields(m kproto.Message, version int16) bool {
 	r, ok := m.(*initproducerid.Request)
 	return ok && r.TransactionalID != "" && version < 3
 }
 
-// dequeueRequest removes from the queue what goes into one request; nil if there is nothing. mu is held.
+// dequeueRequest removes from the queue what goes into one request; nil if it is empty. Requires c.mu.
 func (c *Connection) dequeueRequest() *request {
 	if len(c.queue) == 0 {
 		return nil
@@ -238,7 +240,8 @@ func (c *Connection) dequeueRequest() *request {
 	return c.dequeueBatches()
 }
 
-// readResponse reads the answer to a request. The error is one of the connection, and nobody is answered then.
+// readResponse reads the answer to a request. An error is one of the connection; the calls of the request are not answered
+// then.
 func (c *Connection) readResponse(s *session, r *request) error {
 	if err := s.SetReadDeadline(c.progressDeadline()); err != nil {
 		return err
@@ -247,21 +250,21 @@ func (c *Connection) readResponse(s *session, r *request) error {
 	defer c.awaitingSince.Store(0)
 	return r.readAnswers(s, c.readyTime(), func(throttled time.Duration) {
 		c.dialer.Throttle.RecordThrottle(c.address, throttled)
-		_ = s.SetWriteDeadline(c.progressDeadline()) // of what is under way; it fails on a connection that has failed
+		_ = s.SetWriteDeadline(c.progressDeadline()) // of a write under way; an error means that the connection has failed, which the writer notices
 	})
 }
 
-// progressDeadline is when the broker must have answered, or taken, something more. It is given the timeout from when it listens.
+// progressDeadline is when the broker must have sent or accepted more bytes: a timeout after it reads again.
 func (c *Connection) progressDeadline() time.Time {
 	return c.readyTime().Add(c.dialer.Timeout)
 }
 
-// readyTime is when the broker listens.
+// readyTime is when the broker reads requests again after its throttle time.
 func (c *Connection) readyTime() time.Time {
 	return time.Now().Add(max(0, c.dialer.Throttle.Remaining(c.address)))
 }
 
-// deadlineWriter bounds how long a broker takes for a part of a request, not for all of it: a slow network takes its time.
+// deadlineWriter bounds the time for each write, not for the whole request: a slow network may need long for a large one.
 type deadlineWriter struct {
 	s *session
 	c *Connection

@@ -21,36 +21,37 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
-// Dialer says how to connect to brokers. It is not changed while it is used.
+// Dialer configures connections to brokers. It is not changed while it is used.
 type Dialer struct {
 	ClientID  string
 	TLS       auth.TLS
 	Mechanism sasl.Mechanism // nil: none
-	// Timeout bounds how long a broker takes to let us in, and then how long it takes for each answer since the one before.
+	// Timeout bounds how long establishing a session takes, and then how long the broker takes for each answer since the last
+	// one.
 	Timeout time.Duration
 	// DialContext opens a network connection.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
-	// Throttle knows the throttle times of all brokers.
+	// Throttle has the throttle times of all brokers.
 	Throttle Throttle
 }
 
-// Throttle knows for how long brokers do not listen. It is safe for concurrent use.
+// Throttle holds the throttle times of brokers (KIP-219). It is safe for concurrent use.
 type Throttle interface {
-	// RecordThrottle notes the throttle time of an answer.
+	// RecordThrottle records the throttle time of an answer.
 	RecordThrottle(address string, wait time.Duration)
-	// Remaining is for how long a broker does not listen yet.
+	// Remaining returns how long the broker will not read requests.
 	Remaining(address string) time.Duration
-	// WaitUntilReady returns when the broker listens, or ctx ends.
+	// WaitUntilReady returns when the broker reads requests, or ctx ends.
 	WaitUntilReady(ctx context.Context, address string) error
 }
 
-// session is an open connection, and the requests that the broker knows.
+// session is an established connection, and the API versions to use.
 type session struct {
 	*kproto.Conn
 	versions map[kproto.ApiKey]int16
 }
 
-// openSession connects to a broker that lets us in.
+// openSession connects and authenticates within the timeout.
 func (d *Dialer) openSession(ctx context.Context, address string) (_ *session, err error) {
 	ctx, cancel := context.WithTimeout(ctx, d.Timeout)
 	defer cancel()
@@ -58,19 +59,19 @@ func (d *Dialer) openSession(ctx context.Context, address string) (_ *session, e
 	if err != nil {
 		return nil, err
 	}
-	interrupt := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) }) // the past: what waits fails at once
+	interrupt := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) }) // in the past: pending reads and writes fail
 	s, err := d.startSession(ctx, raw, address)
 	if !interrupt() && err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
-		_ = raw.Close() // the error before says more
+		_ = raw.Close() // err is the cause
 		return nil, err
 	}
 	return s, nil
 }
 
-// startSession does what comes before the first request.
+// startSession does the TLS handshake, negotiates API versions and authenticates.
 func (d *Dialer) startSession(ctx context.Context, raw net.Conn, address string) (*session, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -122,7 +123,7 @@ func (d *Dialer) authenticate(ctx context.Context, s *session) error {
 	state, token, err := d.Mechanism.Start(ctx)
 	for done := false; err == nil && !done; {
 		answer, err = s.RoundTrip(&saslauthenticate.Request{AuthBytes: token})
-		if errors.Is(err, io.EOF) { // how brokers without words say no
+		if errors.Is(err, io.EOF) { // older brokers close the connection instead of answering
 			return kafka.SASLAuthenticationFailed
 		}
 		if err != nil {

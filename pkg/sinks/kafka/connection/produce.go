@@ -16,26 +16,26 @@ import (
 
 const (
 	acksAll = -1
-	// maxRequestBytes bounds the batches that go together in one request, in bytes; a larger one goes alone.
+	// maxRequestBytes bounds the batches that share one request. A larger batch is sent alone.
 	maxRequestBytes = 4 << 20
 )
 
-// Batch is a record batch with its length prefix, and where it goes.
+// Batch is an encoded record batch with its length prefix, and its target.
 type Batch struct {
 	Topic     string
 	Partition int32
-	Bytes     []byte // not to be changed until there is an answer
+	Bytes     []byte // must not change before the answer
 }
 
-// Pending is a batch on its way.
+// Pending is a batch that was sent or is queued.
 type Pending struct {
 	call
 	brokerTime time.Duration
 	baseOffset int64
 }
 
-// Produce sends a batch behind those that were sent before, and does not wait. Batches of one partition are in as many
-// requests, in order: a broker takes up the requests of a connection one after the other
+// Produce queues a batch behind all earlier ones and returns at once. Batches of one partition are in different requests,
+// in order. A broker processes the requests of a connection one after the other
 // (kafka.apache.org/protocol#protocol_network), so none overtakes another.
 func (c *Connection) Produce(b Batch) *Pending {
 	p := &Pending{call: call{batch: b, answer: make(chan answer, 1)}}
@@ -43,14 +43,14 @@ func (c *Connection) Produce(b Batch) *Pending {
 	return p
 }
 
-// BrokerTime is how long the broker worked for the request that the batch was in, after Wait has returned its answer.
+// BrokerTime is how long the broker took for the request with the batch, after Wait has returned its answer.
 func (p *Pending) BrokerTime() time.Duration { return p.brokerTime }
 
-// BaseOffset is the offset of the batch's first record after Wait has returned nil; below zero where the broker does not say.
+// BaseOffset is the offset of the first record after Wait has returned nil; below zero if the broker does not report it.
 func (p *Pending) BaseOffset() int64 { return p.baseOffset }
 
-// Wait returns what became of the batch: nil when it is durable, what the broker says, or why it has not answered; or it
-// returns when ctx ends. It is called until there is an answer, at most.
+// Wait returns the answer for the batch: nil when it is durable, the error of the broker, or the failure of the connection.
+// When ctx ends it returns that error, and may be called again. It must not be called after the answer.
 func (p *Pending) Wait(ctx context.Context) error {
 	select {
 	case a := <-p.answer:
@@ -68,10 +68,10 @@ type topicPartition struct {
 
 func (c *call) target() topicPartition { return topicPartition{c.batch.Topic, c.batch.Partition} }
 
-// dequeueBatches removes from the queue what goes into one request: the first batch of each partition. mu is held.
+// dequeueBatches removes from the queue what goes into one request: the first batch of each partition. Requires c.mu.
 func (c *Connection) dequeueBatches() *request {
 	r, size := &request{}, 0
-	passed := map[topicPartition]bool{} // what follows for these is not for this request
+	passed := map[topicPartition]bool{} // later batches of these are for later requests
 	later := c.queue[:0]
 	for _, one := range c.queue {
 		fits := one.request == nil && !passed[one.target()] && (size == 0 || size+len(one.batch.Bytes) <= maxRequestBytes)
@@ -87,7 +87,7 @@ func (c *Connection) dequeueBatches() *request {
 	}
 	clear(c.queue[len(later):])
 	c.queue = later
-	// Half of what we wait ourselves, so that the broker gives up first and says so.
+	// Half of our own timeout: the broker gives up first, and answers with an error.
 	r.message = &rawproduce.Request{Acks: acksAll, Timeout: int32(c.dialer.Timeout.Milliseconds() / 2), Topics: groupByTopic(r.calls)}
 	return r
 }
@@ -122,8 +122,8 @@ func (r *request) writeTo(w io.Writer, clientID string) error {
 	return kproto.WriteRequest(w, r.version, r.id, clientID, r.message)
 }
 
-// readAnswers reads the answer, which the broker can work for from a time on, and gives it to who waits. Before that, throttled is
-// called with the throttle time, if there is one: who has the answer sends more.
+// readAnswers reads the answer and hands its parts to the calls. The broker could work on it from since on. throttled is
+// called with the throttle time, if any, before the calls have their answers: they send more then.
 func (r *request) readAnswers(from io.Reader, since time.Time, throttled func(time.Duration)) error {
 	m, err := r.readMessage(from)
 	if err != nil {
@@ -134,22 +134,22 @@ func (r *request) readAnswers(from io.Reader, since time.Time, throttled func(ti
 		return nil
 	}
 	answers := m.(*produce.Response)
-	said := map[topicPartition]answer{}
+	answered := map[topicPartition]answer{}
 	for _, t := range answers.Topics {
 		for _, p := range t.Partitions {
-			said[topicPartition{t.Topic, p.Partition}] = answer{err: protocol.CodeError(p.ErrorCode, p.ErrorMessage), baseOffset: p.BaseOffset}
+			answered[topicPartition{t.Topic, p.Partition}] = answer{err: protocol.CodeError(p.ErrorCode, p.ErrorMessage), baseOffset: p.BaseOffset}
 		}
 	}
 	for _, one := range r.calls {
-		if _, answered := said[one.target()]; !answered {
-			return fmt.Errorf("the broker has not answered for partition %d of topic %q", one.batch.Partition, one.batch.Topic)
+		if _, ok := answered[one.target()]; !ok {
+			return fmt.Errorf("the response lacks partition %d of topic %q", one.batch.Partition, one.batch.Topic)
 		}
 	}
 	if wait := time.Duration(answers.ThrottleTimeMs) * time.Millisecond; wait > 0 {
 		throttled(wait)
 	}
 	for _, one := range r.calls {
-		a := said[one.target()]
+		a := answered[one.target()]
 		a.brokerTime = time.Since(since)
 		one.answer <- a
 	}

@@ -10,10 +10,10 @@ import (
 	"github.com/segmentio/kafka-go/protocol"
 )
 
-// Batches are record batches one behind the other, as a fetch returns them. The last one may be cut.
+// Batches is a sequence of record batches, as in a fetch response. The last one may be truncated.
 type Batches []byte
 
-// Positions in a record batch (kafka.apache.org/documentation/#recordbatch).
+// Byte positions in a record batch (kafka.apache.org/documentation/#recordbatch).
 const (
 	batchLengthAt = 8
 	batchHead     = 12 // what the length does not count
@@ -23,17 +23,17 @@ const (
 	batchHeader   = 61
 )
 
-// batch is one of Batches. It is not cut.
+// batch is one complete batch.
 type batch []byte
 
 func (b batch) baseOffset() int64 { return int64(binary.BigEndian.Uint64(b)) }
 
-// endOffset is the offset behind its records, those included that compaction has removed.
+// endOffset is the offset behind the last record, including records that compaction has removed.
 func (b batch) endOffset() int64 {
 	return b.baseOffset() + int64(binary.BigEndian.Uint32(b[lastDeltaAt:])) + 1
 }
 
-// splitFirst returns the first batch, nil if it is cut, and those behind it.
+// splitFirst returns the first batch, nil if it is truncated, and the others.
 func (all Batches) splitFirst() (batch, Batches) {
 	if len(all) < batchHeader {
 		return nil, nil
@@ -45,13 +45,13 @@ func (all Batches) splitFirst() (batch, Batches) {
 	return batch(all[:size]), all[size:]
 }
 
-// BatchID tells batches apart: two at one offset of two partitions of one name hardly have the same checksum.
+// BatchID identifies a batch. Two batches at one offset of a recreated partition differ in their checksums almost certainly.
 type BatchID struct {
 	Base int64 // offset of the first record
 	CRC  uint32
 }
 
-// BatchAt returns the identity of the batch that has an offset; the zero value where there is none.
+// BatchAt returns the batch that contains an offset; the zero value if there is none.
 func (all Batches) BatchAt(offset int64) BatchID {
 	for b, rest := all.splitFirst(); b != nil; b, rest = rest.splitFirst() {
 		if b.baseOffset() <= offset && offset < b.endOffset() {
@@ -61,9 +61,9 @@ func (all Batches) BatchAt(offset int64) BatchID {
 	return BatchID{}
 }
 
-// EachRecord calls each for the records from an offset on, in order, and returns where the next ones begin. Records that steer
-// transactions are left out. Key and headers of a record are valid until each returns. A batch that is left without records,
-// as compaction does, is passed.
+// EachRecord calls each for the records from an offset on, in order, and returns the offset to continue from. Control
+// records of transactions are skipped, and so are batches that compaction has emptied. Key and headers of a record are
+// valid until each returns.
 func (all Batches) EachRecord(from int64, each func(*protocol.Record) error) (next int64, err error) {
 	for b, rest := all.splitFirst(); b != nil; b, rest = rest.splitFirst() {
 		if !protocol.Attributes(binary.BigEndian.Uint16(b[attributesAt:])).Control() {
@@ -76,12 +76,12 @@ func (all Batches) EachRecord(from int64, each func(*protocol.Record) error) (ne
 	return from, nil
 }
 
-// eachRecord calls each for the records of one batch.
+// eachRecord is EachRecord for one batch.
 func (b batch) eachRecord(from int64, each func(*protocol.Record) error) error {
 	var set protocol.RecordSet
 	length := binary.BigEndian.AppendUint32(nil, uint32(len(b)))
 	if _, err := set.ReadFrom(io.MultiReader(bytes.NewReader(length), bytes.NewReader(b))); err != nil {
-		return fmt.Errorf("a batch that cannot be read: %w", err)
+		return fmt.Errorf("an unreadable batch: %w", err)
 	}
 	if set.Records == nil {
 		return nil
@@ -100,7 +100,7 @@ func (b batch) eachRecord(from int64, each func(*protocol.Record) error) error {
 	}
 }
 
-// HeaderValue returns the value of a header; "" where there is none.
+// HeaderValue returns the value of a header; "" if there is none.
 func HeaderValue(r *protocol.Record, name string) string {
 	for _, h := range r.Headers {
 		if h.Key == name {
@@ -110,7 +110,7 @@ func HeaderValue(r *protocol.Record, name string) string {
 	return ""
 }
 
-// ReadBytes reads a key or a value; nil for one that is null.
+// ReadBytes reads a key or a value; nil if it is null.
 func ReadBytes(b protocol.Bytes) ([]byte, error) {
 	if b == nil {
 		return nil, nil

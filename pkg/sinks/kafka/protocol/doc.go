@@ -1,3 +1,3 @@
-// Package protocol knows of Kafka's protocol what kafka-go does not: a way to send requests that it has no types for, the
-// batches of a fetch, and what each error code means for a batch that was sent.
+// Package protocol has the parts of Kafka's protocol that kafka-go lacks: requests without kafka-go types, the batches of a
+// fetch response, and the meaning of error codes for a batch that was sent.
 package protocol

@@ -10,13 +10,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// ErrMalformed says that an answer is not one.
-var ErrMalformed = errors.New("the broker's answer is malformed")
+// ErrMalformed is the error of a response that cannot be parsed, or does not match the request.
+var ErrMalformed = errors.New("the broker's response is malformed")
 
-// ForeignRequest is a request that kafka-go has no type for, in a version that is set.
+// ForeignRequest is a request that kafka-go has no type for. Its version is set.
 type ForeignRequest struct{ kmsg.Request }
 
-// ForeignResponse is the answer to a [ForeignRequest].
+// ForeignResponse is the response to a [ForeignRequest].
 type ForeignResponse struct{ kmsg.Response }
 
 // ApiKey implements [protocol.Message].
@@ -25,17 +25,17 @@ func (r ForeignRequest) ApiKey() protocol.ApiKey { return protocol.ApiKey(r.Key(
 // ApiKey implements [protocol.Message].
 func (r ForeignResponse) ApiKey() protocol.ApiKey { return protocol.ApiKey(r.Key()) }
 
-// maxAnswer bounds an answer to a foreign request, in bytes.
+// maxAnswer bounds the response to a foreign request, in bytes.
 const maxAnswer = 64 << 20
 
-// Write writes the request.
+// Write writes the request with its header.
 func (r ForeignRequest) Write(w io.Writer, correlation int32, clientID string) error {
 	formatter := kmsg.NewRequestFormatter(kmsg.FormatterClientID(clientID))
 	_, err := w.Write(formatter.AppendRequest(nil, r.Request, correlation))
 	return err
 }
 
-// Read reads the answer.
+// Read reads the response and checks its correlation ID.
 func (r ForeignRequest) Read(from io.Reader, correlation int32) (protocol.Message, error) {
 	var head struct{ Size, Correlation int32 }
 	if err := binary.Read(from, binary.BigEndian, &head); err != nil {
@@ -44,9 +44,9 @@ func (r ForeignRequest) Read(from io.Reader, correlation int32) (protocol.Messag
 	size := int(head.Size) - binary.Size(head.Correlation)
 	switch {
 	case size < 0 || size > maxAnswer:
-		return nil, fmt.Errorf("an answer of %d bytes", size)
+		return nil, fmt.Errorf("a response of %d bytes", size)
 	case head.Correlation != correlation:
-		return nil, fmt.Errorf("answer %d to request %d", head.Correlation, correlation)
+		return nil, fmt.Errorf("response %d to request %d", head.Correlation, correlation)
 	}
 	body := make([]byte, size)
 	if _, err := io.ReadFull(from, body); err != nil {

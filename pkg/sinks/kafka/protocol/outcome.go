@@ -7,25 +7,24 @@ import (
 	"github.com/segmentio/kafka-go"
 )
 
-// Outcome says what the answer to a produce request means for the batch that was sent. The documentation of package kafka
-// has the table for people.
+// Outcome is what the answer to a produce request means for the batch. The documentation of package kafka has the table.
 type Outcome int
 
 // The outcomes.
 const (
-	Unsettled     Outcome = iota // may or may not be written: the same bytes again, after a look at who leads the partition
+	Unsettled     Outcome = iota // may or may not be written: send the same bytes again, to the present leader
 	Accepted                     // durably written, now or by an earlier attempt
-	TooLarge                     // never written as a whole: halve; a single record is rejected
-	Invalid                      // never written while the offending record is in it: halve; a single record is rejected
-	Corrupt                      // damaged on the way, or never writable: three tries, then as invalid
-	OutOfSequence                // the broker does not know our numbering: a new epoch, numbered from 0
-	Fenced                       // the broker knows a newer epoch of our producer ID: a new ID, numbered from 0
-	Mistimed                     // never written with this timestamp: the same records with another one, or none
-	Unauthorized                 // nothing is written until someone changes credentials or rights: hold the sink
+	TooLarge                     // cannot be written at this size: halve; reject a single record
+	Invalid                      // cannot be written with the invalid record in it: halve; reject a single record
+	Corrupt                      // corrupt on arrival: try three times, then as Invalid
+	OutOfSequence                // the broker does not know our sequence: new epoch, numbered from 0
+	Fenced                       // the broker knows a newer epoch of our producer ID: new ID, numbered from 0
+	Mistimed                     // cannot be written with this timestamp: send the same records with another one, or none
+	Unauthorized                 // cannot be written until credentials or rights are changed
 )
 
-// outcomes by Kafka error code (kafka.apache.org/protocol#protocol_error_codes). A code that is not here is unsettled:
-// loss must never come from a guess.
+// outcomes by Kafka error code (kafka.apache.org/protocol#protocol_error_codes). Unknown codes are Unsettled: a change must
+// not be dropped because of a guess.
 var outcomes = map[kafka.Error]Outcome{
 	0:                                        Accepted,
 	kafka.DuplicateSequenceNumber:            Accepted,      // 46
@@ -46,7 +45,7 @@ var outcomes = map[kafka.Error]Outcome{
 	kafka.IllegalSASLState:                   Unauthorized,  // 34
 }
 
-// ClassifyError reads the outcome of a request: nil, an error with a Kafka code in it, or one of the network.
+// ClassifyError returns the outcome of a request from its error: nil, an error with a Kafka code, or a network error.
 func ClassifyError(err error) Outcome {
 	if err == nil {
 		return Accepted
@@ -58,20 +57,20 @@ func ClassifyError(err error) Outcome {
 	return Unsettled
 }
 
-// IsBrokerError says whether err is an answer of a broker, and not of the network.
+// IsBrokerError reports whether err comes from a broker rather than from the network.
 func IsBrokerError(err error) bool {
 	var code kafka.Error
 	return errors.As(err, &code)
 }
 
-// CodeError turns an error code and the broker's words about it into an error; nil for code 0.
-func CodeError(code int16, words string) error {
+// CodeError returns the error of a code and the message of the broker; nil for code 0.
+func CodeError(code int16, message string) error {
 	switch {
 	case code == 0:
 		return nil
-	case words == "":
+	case message == "":
 		return kafka.Error(code)
 	default:
-		return fmt.Errorf("%w: %s", kafka.Error(code), words)
+		return fmt.Errorf("%w: %s", kafka.Error(code), message)
 	}
 }

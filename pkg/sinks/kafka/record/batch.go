@@ -12,8 +12,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// A record batch, version 2 (KIP-98; kafka.apache.org/documentation/#recordbatch), with the 4-byte length in front that
-// a produce request wants, and positions in it without that length.
+// Byte positions in a record batch, version 2 (KIP-98; kafka.apache.org/documentation/#recordbatch). They do not count the
+// 4-byte length that precedes a batch in a produce request.
 const (
 	LengthPrefix = 4
 	HeaderSize   = 61
@@ -33,36 +33,35 @@ const (
 	AtCount       = 57
 )
 
-// MaxBatchBytes is the largest batch that is configured, in bytes of uncompressed records. A single larger record is a batch
-// of its own.
+// MaxBatchBytes is the largest configurable batch size, in bytes of uncompressed records. A larger record is a batch of its
+// own.
 const MaxBatchBytes = 16 << 20
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// ProducerSequence identifies a batch to the broker's duplicate check: who sends, in which incarnation, and the number of
-// the first record.
+// ProducerSequence is what a broker recognizes copies of a batch by: producer ID, epoch, and the number of the first record.
 type ProducerSequence struct {
 	Producer int64
 	Epoch    int16
 	Sequence int32
 }
 
-// SequenceAfter returns the sequence number n records behind s. Numbers wrap to 0 after the largest int32.
+// SequenceAfter returns the sequence number n records after s. Numbers wrap to 0 after the largest int32.
 func SequenceAfter(s int32, n int) int32 { return int32((int64(s) + int64(n)) & math.MaxInt32) }
 
-// Encoder turns messages into record batches. It is used by one goroutine at a time and keeps its buffers.
+// Encoder encodes messages as record batches. It reuses its buffers. Not safe for concurrent use.
 type Encoder struct {
 	format     format.Format
-	tombstones bool // behind each delete, a record of the same key without a value
+	tombstones bool // each delete is followed by a record of the same key without a value
 	attribute  int16
 	compress   compressor
-	records    []byte // uncompressed records of the batch being made
-	prefix     []byte // scratch: what stands before a record's value
+	records    []byte // uncompressed records of the present batch
+	prefix     []byte // scratch: a record up to its value
 	headers    []byte // scratch: a record's headers
 	value      []byte // scratch: a header's value
 }
 
-// NewEncoder returns an encoder of values in a format. With tombstones each delete is followed by a record without a value.
+// NewEncoder returns an encoder of values in a format. With tombstones, a record without a value follows each delete.
 func NewEncoder(f format.Format, tombstones bool, c Codec) (*Encoder, error) {
 	compress, err := c.open()
 	if err != nil {
@@ -71,9 +70,9 @@ func NewEncoder(f format.Format, tombstones bool, c Codec) (*Encoder, error) {
 	return &Encoder{format: f, tombstones: tombstones, attribute: c.attribute, compress: compress}, nil
 }
 
-// Encode appends one batch to dst, made of the first messages: as many as fit into budget bytes of uncompressed records and
-// at most most, but at least one. It is not stamped yet, see [SetTimestamp]. It returns the extended slice, how many messages are
-// in it, and how many records.
+// Encode appends one batch of the first messages to dst: as many as fit into budget bytes of uncompressed records and at
+// most most, but at least one. The batch needs a timestamp before it is valid, see [SetTimestamp]. It returns the extended
+// slice, and the numbers of messages and of records in the batch.
 func (e *Encoder) Encode(dst []byte, messages []sinks.Message, budget, most int, s ProducerSequence) (b []byte, count, records int, err error) {
 	e.records = e.records[:0]
 	for count < len(messages) && count < most {
@@ -91,7 +90,7 @@ func (e *Encoder) Encode(dst []byte, messages []sinks.Message, budget, most int,
 	return b, count, records, nil
 }
 
-// appendBatch appends the batch of what is in e.records.
+// appendBatch appends the batch of the records in e.records.
 func (e *Encoder) appendBatch(dst []byte, records int, s ProducerSequence) ([]byte, error) {
 	start := len(dst)
 	dst, err := e.compress(append(dst, make([]byte, LengthPrefix+HeaderSize)...), e.records)
@@ -103,19 +102,19 @@ func (e *Encoder) appendBatch(dst []byte, records int, s ProducerSequence) ([]by
 	return dst, nil
 }
 
-// RawBytes is the size of the records of the last batch before compression.
+// RawBytes returns the size of the records of the last batch before compression.
 func (e *Encoder) RawBytes() int { return len(e.records) }
 
-// trimBuffer lets go of a buffer that one unusually large change made grow.
+// trimBuffer drops a buffer that one unusually large change made grow.
 func (e *Encoder) trimBuffer() {
 	if cap(e.records) > 2*MaxBatchBytes {
 		e.records = nil
 	}
 }
 
-// SetTimestamp writes the timestamp of all records into a batch, and the checksum that makes the batch valid. The time is that of
-// sending, by which brokers expire records and producers, and refuse what is too far from their own clock; when a change was
-// observed is in its headers. The zero time stands for no timestamp, which brokers always accept.
+// SetTimestamp writes the timestamp of all records, and the checksum that makes the batch valid. The timestamp is the time
+// of sending: brokers expire records and producers by it, and refuse one too far from their own clock. The time of
+// observation is in the headers. The zero time means no timestamp, which brokers always accept.
 func SetTimestamp(b []byte, t time.Time) {
 	be, millis := binary.BigEndian, noTimestamp
 	if !t.IsZero() {
@@ -127,7 +126,7 @@ func SetTimestamp(b []byte, t time.Time) {
 	be.PutUint32(b[atCRC:], crc32.Checksum(b[atAttributes:], castagnoli)) // last
 }
 
-// noTimestamp is what a record has that has none (org.apache.kafka.common.record.RecordBatch).
+// noTimestamp is the timestamp of a record that has none (org.apache.kafka.common.record.RecordBatch).
 const noTimestamp int64 = -1
 
 func (e *Encoder) writeHeader(b []byte, records int, s ProducerSequence) {
@@ -146,14 +145,14 @@ func (e *Encoder) writeHeader(b []byte, records int, s ProducerSequence) {
 	be.PutUint32(b[AtSequence:], uint32(s.Sequence))
 }
 
-// nullLength is the length of a value that is not there, which is another thing than an empty one.
+// nullLength is the length of a null value, as opposed to an empty one.
 const nullLength = -1
 
-// maxPrefix bounds what stands before a record's value, the key apart: a record's length, attributes, two deltas and
-// the lengths of key and value.
+// maxPrefix bounds the bytes of a record before its value, except the key: the length of the record, its attributes, two
+// deltas, and the lengths of key and value.
 const maxPrefix = binary.MaxVarintLen32 + 2 + 3*binary.MaxVarintLen32
 
-// appendMessage appends the records of one change and returns how many there are.
+// appendMessage appends the records of one change and returns their number.
 func (e *Encoder) appendMessage(c *event.Change, offsetDelta int) int {
 	e.appendHeaders(c)
 	e.appendRecord(c, offsetDelta, e.format.AppendValue)
@@ -164,25 +163,25 @@ func (e *Encoder) appendMessage(c *event.Change, offsetDelta int) int {
 	return 2
 }
 
-// HasTombstone says whether a second record follows that of c.
+// HasTombstone reports whether the record of c is followed by a tombstone.
 func HasTombstone(c *event.Change, tombstones bool) bool {
 	return tombstones && c.Type == event.Deleted
 }
 
 func appendNothing(b []byte, _ *event.Change) []byte { return b }
 
-// appendRecord appends one record with the headers that are in e. The value is written straight into the buffer, behind
-// room for what stands before it, and moved down by a few bytes when its length is known. One that is empty is null.
+// appendRecord appends one record with the headers in e. The value is written straight into the buffer, behind space for
+// what precedes it, and moved down by a few bytes once its length is known. An empty value is null.
 func (e *Encoder) appendRecord(c *event.Change, offsetDelta int, appendValue func([]byte, *event.Change) []byte) {
-	e.prefix = append(e.prefix[:0], 0, 0) // attributes: none are defined for a record; and the time since that of the batch
+	e.prefix = append(e.prefix[:0], 0, 0) // no attributes are defined for a record; timestamp delta 0
 	e.prefix = binary.AppendVarint(e.prefix, int64(offsetDelta))
 	e.prefix = appendKey(e.prefix, c)
 
 	start := len(e.records)
-	room := maxPrefix + len(e.prefix)
-	e.records = slices.Grow(e.records, room)[:start+room]
+	space := maxPrefix + len(e.prefix)
+	e.records = slices.Grow(e.records, space)[:start+space]
 	e.records = appendValue(e.records, c)
-	value := len(e.records) - start - room
+	value := len(e.records) - start - space
 
 	if value > 0 {
 		e.prefix = binary.AppendVarint(e.prefix, int64(value))
@@ -194,24 +193,24 @@ func (e *Encoder) appendRecord(c *event.Change, offsetDelta int, appendValue fun
 
 	at := start + copy(e.records[start:], lead[:n])
 	at += copy(e.records[at:], e.prefix)
-	at += copy(e.records[at:], e.records[start+room:])
+	at += copy(e.records[at:], e.records[start+space:])
 	e.records = append(e.records[:at], e.headers...)
 }
 
 // appendKey appends the length of c's key and the key.
 func appendKey(b []byte, c *event.Change) []byte {
-	const room = 1 // a length below 64 takes one byte, and most keys are that short
+	const lengthSize = 1 // of a length below 64; most keys are that short
 	start := len(b)
 	b = c.AppendKey(append(b, 0))
-	n := len(b) - start - room
+	n := len(b) - start - lengthSize
 	if n < 64 {
 		b[start] = byte(n) << 1
 		return b
 	}
 	var length [binary.MaxVarintLen32]byte
 	w := binary.PutVarint(length[:], int64(n))
-	b = append(b, length[:w-room]...) // any bytes: makes space for the shift
-	copy(b[start+w:], b[start+room:start+room+n])
+	b = append(b, length[:w-lengthSize]...) // any bytes: they make space for the shift
+	copy(b[start+w:], b[start+lengthSize:start+lengthSize+n])
 	copy(b[start:], length[:w])
 	return b
 }

@@ -8,13 +8,13 @@ import (
 	"github.com/segmentio/kafka-go/compress"
 )
 
-// A Codec compresses the records of a batch. The attribute is what the batch header says (KIP-98, KIP-110 for zstd).
+// Codec compresses the records of a batch. attribute is its value in the batch header (KIP-98, KIP-110 for zstd).
 type Codec struct {
 	attribute int16
 	open      func() (compressor, error)
 }
 
-// A compressor appends the compressed form of src to dst. It is used by one goroutine at a time.
+// compressor appends the compressed form of src to dst. Not safe for concurrent use.
 type compressor func(dst, src []byte) ([]byte, error)
 
 // Codecs by their name in the configuration.
@@ -28,12 +28,12 @@ var Codecs = map[string]Codec{
 
 func appendUncompressed(dst, src []byte) ([]byte, error) { return append(dst, src...), nil }
 
-// zstdWindow is how far back zstd looks, in bytes. Changes resemble the few before them, so a small window costs hardly
-// any ratio and keeps the tables in the processor's cache.
+// zstdWindow is how far back zstd looks, in bytes. Changes resemble the few before them: a small window costs hardly any
+// ratio, and its tables stay in the cache of the processor.
 const zstdWindow = 128 << 10
 
-// openZstd does not use kafka-go's codec: that one compresses at the default level, for 1.7 times the time and the same
-// size on Kubernetes objects. The frame carries no checksum because the batch has one.
+// openZstd does not use kafka-go's codec, which compresses at the default level: 1.7 times the time for the same size on
+// Kubernetes objects. The frame has no checksum because the batch has one.
 func openZstd() (compressor, error) {
 	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
 		zstd.WithWindowSize(zstdWindow), zstd.WithEncoderCRC(false))
@@ -60,7 +60,7 @@ func streamingCodec(c compress.Compression) func() (compressor, error) {
 	}
 }
 
-// appendWriter is an io.Writer that appends.
+// appendWriter is an io.Writer that appends to a slice.
 type appendWriter struct{ b []byte }
 
 var _ io.Writer = (*appendWriter)(nil)

@@ -6,12 +6,12 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// EncodeEntries appends one batch of entries, at least one, to dst and returns the extended slice. It is not stamped yet,
-// see [SetTimestamp].
+// EncodeEntries appends one batch of entries, at least one, to dst and returns the extended slice. The batch needs a
+// timestamp, see [SetTimestamp].
 func (e *Encoder) EncodeEntries(dst []byte, entries []sinks.StateEntry, s ProducerSequence) ([]byte, error) {
 	e.records = e.records[:0]
 	for i, entry := range entries {
-		e.prefix = append(e.prefix[:0], 0, 0) // no attributes; the time of the batch
+		e.prefix = append(e.prefix[:0], 0, 0) // no attributes; timestamp delta 0
 		e.prefix = binary.AppendVarint(e.prefix, int64(i))
 		e.prefix = append(binary.AppendVarint(e.prefix, int64(len(entry.Key))), entry.Key...)
 		length := int64(len(entry.Value))
@@ -26,7 +26,7 @@ func (e *Encoder) EncodeEntries(dst []byte, entries []sinks.StateEntry, s Produc
 	return e.appendBatch(dst, len(entries), s)
 }
 
-// SetSequence writes other numbers into a batch, which has to be stamped again.
+// SetSequence replaces the numbers of a batch. It then needs [SetTimestamp] again, for the checksum.
 func SetSequence(b []byte, s ProducerSequence) {
 	be := binary.BigEndian
 	b = b[LengthPrefix:]

@@ -10,7 +10,7 @@ import (
 
 const headerContentType = "content-type"
 
-// appendHeaders fills e.headers with the number of headers of c's record and the headers.
+// appendHeaders sets e.headers to the number of headers of c's record and the headers.
 func (e *Encoder) appendHeaders(c *event.Change) {
 	switch e.format {
 	case format.CloudEvents:
@@ -23,8 +23,8 @@ func (e *Encoder) appendHeaders(c *event.Change) {
 	}
 }
 
-// appendNativeHeaders fills e.headers with enough to route, filter and drop duplicates without reading the value, and with what
-// the value cannot tell.
+// appendNativeHeaders sets e.headers to the headers by which consumers route, filter and drop duplicates without reading
+// the value, and to the facts that the value does not contain.
 func (e *Encoder) appendNativeHeaders(c *event.Change) {
 	beside := e.format.NeedsFactsHeader(c)
 	count := int64(6)
@@ -63,13 +63,13 @@ func appendIdentityHeaders(b []byte, c *event.Change) []byte {
 	return append(b, c.Resource.Group...)
 }
 
-// attribute is a CloudEvents attribute and the header it goes to.
+// attribute is a CloudEvents attribute and the name of its header.
 type attribute struct {
 	format.Attribute
 	header string
 }
 
-// attributes are those of CloudEvents in binary mode (cloudevents/bindings/kafka-protocol-binding.md, section 3.2.3).
+// attributes are those of the binary mode (cloudevents/bindings/kafka-protocol-binding.md, section 3.2.3).
 var attributes = func() (all []attribute) {
 	for _, a := range format.Attributes() {
 		all = append(all, attribute{a, "ce_" + a.Name})
@@ -77,8 +77,8 @@ var attributes = func() (all []attribute) {
 	return all
 }()
 
-// appendCloudEventHeaders fills e.headers with c's CloudEvents attributes. Their number is written last, into the one byte that
-// is kept for it: there are fewer than 64.
+// appendCloudEventHeaders sets e.headers to c's CloudEvents attributes. Their number is written last, into the one byte
+// that is reserved for it: there are fewer than 64.
 func (e *Encoder) appendCloudEventHeaders(c *event.Change) {
 	count := 1
 	e.headers = appendHeader(append(e.headers[:0], 0), headerContentType, e.format.ContentType())
@@ -89,7 +89,7 @@ func (e *Encoder) appendCloudEventHeaders(c *event.Change) {
 			count++
 		}
 	}
-	e.headers[0] = byte(count) << 1 // a varint of the protocol is zigzag-encoded
+	e.headers[0] = byte(count) << 1 // varints of the protocol are zigzag-encoded
 }
 
 func appendHeader(b []byte, name, value string) []byte {

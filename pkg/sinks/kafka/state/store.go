@@ -306,8 +306,8 @@ func (s *Store) lostError(why string) error {
 	return &sinks.StateLostError{Reason: fmt.Sprintf("topic %q: %s", s.partition.Topic, why)}
 }
 
-// sendPending sends the batch in doubt until it is written, or returns the error for the caller's back-off. A batch that is too
-// large is certainly not written, and no longer in doubt.
+// sendPending sends the batch in doubt until it is written, or returns the error for the caller's back-off. A batch that is
+// too large is certainly not written, and no longer in doubt.
 func (s *Store) sendPending(ctx context.Context) error {
 	stamp := time.Now()
 	for try := 1; ; try++ {
@@ -346,8 +346,8 @@ func (s *Store) sendPending(ctx context.Context) error {
 	}
 }
 
-// renumberPending gives the batch in doubt numbers of a new epoch, which fences the old numbers. It may be written twice then,
-// which is harmless: the entries are the newest of their keys.
+// renumberPending gives the batch in doubt numbers of a new epoch, which fences the old numbers. It may be written twice
+// then, which is harmless: the entries are the newest of their keys.
 func (s *Store) renumberPending(ctx context.Context) error {
 	err := s.advanceEpoch(func() (cluster.ProducerEpoch, error) {
 		own, _, err := s.transactional.FencePartitions(ctx, s.current, []cluster.Partition{s.partition})
@@ -373,8 +373,8 @@ func (s *Store) produceOnce(ctx context.Context) (base int64, err error) {
 	return pending.BaseOffset(), err
 }
 
-// recordWritten records that the batch in doubt was written at an offset. An offset before older records means that the topic
-// was recreated.
+// recordWritten records that the batch in doubt was written at an offset. An offset before older records means that the
+// topic was recreated.
 func (s *Store) recordWritten(base int64) error {
 	s.sequence = record.SequenceAfter(s.sequence, s.inDoubt.count)
 	count := int64(s.inDoubt.count)
