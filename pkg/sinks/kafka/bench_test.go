@@ -14,7 +14,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
-// realisticMessages makes n changes whose bodies are about 4 KB of what Pods are made of.
+// realisticMessages returns n changes with bodies of about 4 KB that resemble Pods.
 func realisticMessages(n int) []sinks.Message {
 	source := rand.New(rand.NewPCG(1, 2))
 	ms := pods("web-7d4b9c6f5d-x2x7p", 1, n+1)

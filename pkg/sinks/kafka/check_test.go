@@ -14,7 +14,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 )
 
-// expectedTopicConfig is how the tests want a topic to be.
+// expectedTopicConfig is a sink configuration that expects settings of its topic.
 func expectedTopicConfig(check string, brokers []string) Config {
 	return Config{Brokers: brokers, Topic: topicA, CheckTopics: check,
 		CreateTopics: CreateTopics{Partitions: 2, Configs: []TopicConfig{{"cleanup.policy", "compact"}}}}
@@ -79,18 +79,18 @@ func TestATopicThatMayNotBeCheckedNamesTheMissingRight(t *testing.T) {
 
 func TestSettingsThatMayLoseAcknowledgedChangesAreFaults(t *testing.T) {
 	weak := map[string]string{"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
-	for replicas, want := range map[int]int{1: 1, 3: 2} { // a single replica has none to wait for
+	for replicas, want := range map[int]int{1: 1, 3: 2} { // a single replica has no others to wait for
 		if got := (CreateTopics{}).settingFaults(&cluster.Layout{Replicas: replicas}, weak); len(got) != want {
 			t.Errorf("%d replicas: %q", replicas, got)
 		}
 	}
 	strong := map[string]string{"min.insync.replicas": "2", "unclean.leader.election.enable": "false"}
 	if got := (CreateTopics{Partitions: 3, ReplicationFactor: 2}).settingFaults(&cluster.Layout{Leads: make([]cluster.Lead, 4), Replicas: 3}, strong); len(got) != 0 {
-		t.Errorf("more than asked for: %q", got)
+		t.Errorf("more than configured: %q", got)
 	}
 	asked := CreateTopics{ReplicationFactor: 5, Configs: []TopicConfig{{"min.insync.replicas", "1"}, {"max.message.bytes", "5"}}}
 	if got := asked.settingFaults(&cluster.Layout{Replicas: 3}, map[string]string{"min.insync.replicas": "1", "max.message.bytes": "7"}); len(got) != 2 {
-		t.Errorf("what is asked for is no fault, what is missing is: %q", got)
+		t.Errorf("configured settings must not be faults, missing ones must: %q", got)
 	}
 }
 

@@ -40,7 +40,7 @@ func TestEveryFormatKeepsTheContract(t *testing.T) {
 	}
 }
 
-// deliveredInFormats reads records as their consumers do: where the ID is depends on the format.
+// deliveredInFormats reads records as their consumers do: the format decides where the ID is.
 func deliveredInFormats(t testing.TB, records []*kgo.Record) []sinktest.Delivered {
 	t.Helper()
 	var all []sinktest.Delivered
@@ -74,7 +74,7 @@ func TestACloudEventHasTheHeadersOfItsMode(t *testing.T) {
 		t.Run(f.String(), func(t *testing.T) {
 			_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
 			s := openSinkWith(t, Config{Brokers: brokers, Topic: topicA}, f, slog.New(slog.DiscardHandler))
-			gone := pod("a", 8) // nothing is known of it but that it is gone
+			gone := pod("a", 8) // only the deletion is known
 			gone.Type, gone.After = event.Deleted, nil
 			mustPublish(t, s, laneName(topicA, 0, 1), []sinks.Message{{Offset: 7, Change: c}, {Offset: 8, Change: gone}})
 			records := readTopics(t, brokers, topicA)

@@ -23,16 +23,16 @@ type connectionCutter struct {
 	mu   sync.Mutex
 	open map[net.Conn]bool
 	down bool
-	late atomic.Bool // answers come when they are given up
+	late atomic.Bool // answers arrive after the timeout
 }
 
-// lateConn is a connection whose other side may have to wait.
+// lateConn is a server-side connection that may delay its answers.
 type lateConn struct {
 	net.Conn
 	c *connectionCutter
 }
 
-// lateTimeout is what a sink gives an answer in tests that make it late.
+// lateTimeout is the request timeout of sinks in tests with late answers.
 const lateTimeout = time.Second
 
 func (l lateConn) Write(b []byte) (int, error) {
@@ -69,13 +69,13 @@ func (c *connectionCutter) listen(network, address string) (net.Listener, error)
 	return cutListener{l, c}, err
 }
 
-// cutAll resets every open connection and says how many there were.
+// cutAll resets every open connection and returns how many there were.
 func (c *connectionCutter) cutAll() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := len(c.open)
 	for conn := range c.open {
-		_ = conn.(*net.TCPConn).SetLinger(0) // a reset loses what is under way, also the answers
+		_ = conn.(*net.TCPConn).SetLinger(0) // a reset loses requests and answers under way
 		_ = conn.Close()
 	}
 	clear(c.open)
@@ -91,8 +91,8 @@ func (c *connectionCutter) setDown(down bool) {
 	}
 }
 
-// cutRepeatedly cuts again and again until the function it returns is called, which returns how many connections were cut.
-// Between two cuts something is written: on a machine that starves a connection may take longer to make than the pause.
+// cutRepeatedly cuts until the returned function is called, which returns how many connections were cut. Something is
+// written between two cuts: on a slow machine a connection may take longer to establish than the pause.
 func (c *connectionCutter) cutRepeatedly(pause time.Duration, written *atomic.Int64) (stop func() int) {
 	done, cuts := make(chan struct{}), make(chan int)
 	go func() {
@@ -122,7 +122,7 @@ func startCuttableCluster(t testing.TB, opts ...kfake.Opt) (*connectionCutter, *
 	return c, cluster, brokers
 }
 
-// addTwoPartitions gives every topic of the contract two partitions more. The sink must look again soon.
+// addTwoPartitions adds two partitions to every topic of the contract. The sink must check layouts soon.
 func addTwoPartitions(brokers []string) func(t testing.TB) {
 	return func(t testing.TB) {
 		withClient(t, brokers, func(ctx context.Context, c *kafka.Client) error {
@@ -174,7 +174,7 @@ func TestRandomCallersAndBrokenConnectionsLoseNothing(t *testing.T) {
 	}, rand.New(rand.NewPCG(rand.Uint64(), 3)), 32, 100)
 }
 
-// countingSink is a sink whose accepted messages are counted.
+// countingSink counts the accepted messages of a sink.
 type countingSink struct {
 	*Sink
 	written *atomic.Int64

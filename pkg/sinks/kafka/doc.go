@@ -98,7 +98,7 @@
 //	32                           the same records without a timestamp, as every batch of the lane for a minute
 //	45, 59                       our numbers are unknown to the broker: new epoch, numbered from 0; twice in a row, then back-off
 //	47, 90                       a newer epoch exists: new producer ID, numbered from 0; likewise. A DeposedError of a sink that
-//	                             sink that was fenced
+//	                             was fenced
 //	29                           no right to this topic: an error of the lane
 //	31, 33, 34, 53, 58           no right to write, or not authenticated: UnavailableError, all lanes of the sink wait
 //	3, 5, 6, 7, 13, 19, 20, 56,  undecided: query the leader of the partition. Another broker: the same bytes to it at once.

@@ -17,7 +17,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// mustFence fences a sink as one that takes over lanes.
+// mustFence fences a sink that takes over lanes.
 func mustFence(t testing.TB, s *Sink, lanes ...sinks.Lane) {
 	t.Helper()
 	if err := fenceAsTest(t, s, lanes...); err != nil {
@@ -30,8 +30,8 @@ func fenceAsTest(t testing.TB, s *Sink, lanes ...sinks.Lane) error {
 	return s.Fence(t.Context(), sinks.Claim{Group: "test", Sink: "main", Owner: "a test", RecordLanes: note}, lanes)
 }
 
-// TestAFencedLaneLosesAndRepeatsNothingWhereverAWindowFails is about what a sink that is not fenced answers with an epoch of
-// its own. Each of these epochs must be one that the coordinator has handed out.
+// TestAFencedLaneLosesAndRepeatsNothingWhereverAWindowFails covers failures that a sink without a fence answers with an
+// epoch of its own. Here each new epoch must come from the coordinator.
 func TestAFencedLaneLosesAndRepeatsNothingWhereverAWindowFails(t *testing.T) {
 	for _, failure := range []*kerr.Error{
 		kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend, // applied by kfake
@@ -47,7 +47,7 @@ func TestAFencedLaneLosesAndRepeatsNothingWhereverAWindowFails(t *testing.T) {
 			publishUntilAccepted(t, s, lane, pods("a", 2, 40))
 			wantVersions(t, readTopics(t, brokers, topicA), 1, 40)
 			if place := s.LaneProgress()[lane]; int64(place) != endOffsets(t, brokers, topicA)[0] {
-				t.Errorf("the place is %d, the end %v", place, endOffsets(t, brokers, topicA))
+				t.Errorf("the position is %d, the end %v", place, endOffsets(t, brokers, topicA))
 			}
 			if t.Failed() {
 				t.Fatalf("after %s at version %d", failure.Message, version)
@@ -56,7 +56,7 @@ func TestAFencedLaneLosesAndRepeatsNothingWhereverAWindowFails(t *testing.T) {
 	}
 }
 
-// TestAFencedLaneThatIsUsedAgainGoesOnWithItsNumbers: batches under numbers that were used are taken for copies.
+// TestAFencedLaneThatIsUsedAgainGoesOnWithItsNumbers: brokers drop batches under used numbers as copies.
 func TestAFencedLaneThatIsUsedAgainGoesOnWithItsNumbers(t *testing.T) {
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
 	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
@@ -75,7 +75,7 @@ func TestARefusedEpochDeposesTheSinkPermanently(t *testing.T) {
 	mustFence(t, s, laneName(topicA, 0, 2), laneName(topicA, 1, 2))
 	publishUntilAccepted(t, s, laneName(topicA, 0, 2), pods("a", 1, 2))
 	c.Fault(faultAt(t, kerr.InvalidProducerEpoch, 2))
-	for _, partition := range []int32{0, 1, 0} { // what one lane was told holds for all
+	for _, partition := range []int32{0, 1, 0} { // the answer to one lane holds for all
 		n, err := s.Publish(t.Context(), laneName(topicA, partition, 2), pods("a", 2, 3))
 		var deposed *sinks.DeposedError
 		if n != 0 || !errors.As(err, &deposed) {
@@ -84,7 +84,7 @@ func TestARefusedEpochDeposesTheSinkPermanently(t *testing.T) {
 	}
 }
 
-// TestAFencedLaneWithAnotherNameGoesOnWithItsNumbers is about a topic that grew: its old partitions have lanes of other
+// TestAFencedLaneWithAnotherNameGoesOnWithItsNumbers covers a topic that grew: the lanes of its old partitions have other
 // names.
 func TestAFencedLaneWithAnotherNameGoesOnWithItsNumbers(t *testing.T) {
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(2, topicA))
@@ -95,13 +95,13 @@ func TestAFencedLaneWithAnotherNameGoesOnWithItsNumbers(t *testing.T) {
 	wantVersions(t, readTopics(t, brokers, topicA), 1, 7)
 	places := s.LaneProgress()
 	if end := endOffsets(t, brokers, topicA)[0]; int64(places[laneName(topicA, 0, 1)]) != end || int64(places[laneName(topicA, 0, 2)]) != end {
-		t.Errorf("the places are %v, the end %d", places, end)
+		t.Errorf("the positions are %v, the end %d", places, end)
 	}
-	told := map[sinks.Lane]int{}
+	counts := map[sinks.Lane]int{}
 	from := map[sinks.Lane]sinks.LanePosition{laneName(topicA, 0, 1): places[laneName(topicA, 0, 1)] - 2, laneName(topicA, 0, 2): 0}
-	err := s.ReadTail(t.Context(), from, func(lane sinks.Lane, _ sinks.Emitted) error { told[lane]++; return nil })
-	if want := map[sinks.Lane]int{laneName(topicA, 0, 1): 2, laneName(topicA, 0, 2): 6}; err != nil || !maps.Equal(told, want) {
-		t.Errorf("the tails have %v, %v; want %v", told, err, want)
+	err := s.ReadTail(t.Context(), from, func(lane sinks.Lane, _ sinks.Emitted) error { counts[lane]++; return nil })
+	if want := map[sinks.Lane]int{laneName(topicA, 0, 1): 2, laneName(topicA, 0, 2): 6}; err != nil || !maps.Equal(counts, want) {
+		t.Errorf("the tails have %v, %v; want %v", counts, err, want)
 	}
 }
 
@@ -118,7 +118,8 @@ func TestADeletedLaneDoesNotBlockAFence(t *testing.T) {
 	wantVersions(t, readTopics(t, brokers, topicA), 1, 3)
 }
 
-// TestALaneOfATopicCreatedAfterTheFenceIsReadWhenInDoubt: that it has no tail holds for what an older process left.
+// TestALaneOfATopicCreatedAfterTheFenceIsReadWhenInDoubt: a missing partition has no tail of an older process, but one of
+// this.
 func TestALaneOfATopicCreatedAfterTheFenceIsReadWhenInDoubt(t *testing.T) {
 	c, brokers := startFakeCluster(t, kfake.NumBrokers(1))
 	s := openSink(t, Config{Brokers: brokers, Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}, CheckTopics: checkOff})
@@ -134,7 +135,7 @@ func TestALaneOfATopicCreatedAfterTheFenceIsReadWhenInDoubt(t *testing.T) {
 	wantVersions(t, readTopics(t, brokers, topicA), 1, 9)
 }
 
-// TestOffsetsReadDuringFailoverAreNotQueriedAgain is about the first batch behind it, for which everybody waits.
+// TestOffsetsReadDuringFailoverAreNotQueriedAgain covers the first batch after a failover, which should be fast.
 func TestOffsetsReadDuringFailoverAreNotQueriedAgain(t *testing.T) {
 	c, brokers := startFakeCluster(t, kfake.NumBrokers(3), kfake.SeedTopics(6, topicA))
 	before := openSink(t, Config{Brokers: brokers, Topic: topicA})
@@ -162,7 +163,7 @@ func TestOffsetsReadDuringFailoverAreNotQueriedAgain(t *testing.T) {
 	now := endOffsets(t, brokers, topicA)
 	for lane, place := range s.LaneProgress() {
 		if p, ok := partitionOfLane(lane); ok && int64(place) != now[int(p.Index)] {
-			t.Errorf("the place of %s is %d, the ends %v", lane, place, now)
+			t.Errorf("the position of %s is %d, the ends %v", lane, place, now)
 		}
 	}
 }
@@ -199,14 +200,14 @@ func TestTailsOfThousandsOfLanesCostAFewRequests(t *testing.T) {
 	}
 }
 
-// tryFence fences a sink in the name of a group that is always the same.
+// tryFence fences a sink of a group that is always the same.
 func tryFence(t *testing.T, s *Sink, lanes ...sinks.Lane) error {
 	t.Helper()
 	note := func(context.Context, map[sinks.Lane]sinks.LanePosition) error { return nil }
 	return s.Fence(t.Context(), sinks.Claim{Group: "test", Sink: "main", RecordLanes: note}, lanes)
 }
 
-// TestBrokersWithoutFencingAreNamed: before Kafka 2.5, a process that was turned away would take over again unasked.
+// TestBrokersWithoutFencingAreNamed: before Kafka 2.5, a process that was fenced would claim the ID again.
 func TestBrokersWithoutFencingAreNamed(t *testing.T) {
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.MaxVersions(kversion.V2_4_0()))
 	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
@@ -217,10 +218,10 @@ func TestBrokersWithoutFencingAreNamed(t *testing.T) {
 	}
 }
 
-// fenceRequests are the requests of which a fence is made.
+// fenceRequests are the requests of one Fence.
 var fenceRequests = []kmsg.Key{kmsg.FindCoordinator, kmsg.InitProducerID, kmsg.AddPartitionsToTxn, kmsg.EndTxn}
 
-// TestAMovingCoordinatorIsFollowedDuringAFence is about each answer that says nothing for good, at each step.
+// TestAMovingCoordinatorIsFollowedDuringAFence covers each temporary answer at each step.
 func TestAMovingCoordinatorIsFollowedDuringAFence(t *testing.T) {
 	for _, failure := range []*kerr.Error{
 		kerr.CoordinatorLoadInProgress, kerr.CoordinatorNotAvailable, kerr.NotCoordinator, kerr.ConcurrentTransactions, kerr.RequestTimedOut,
@@ -239,9 +240,9 @@ func TestAMovingCoordinatorIsFollowedDuringAFence(t *testing.T) {
 	}
 }
 
-// TestARefusalOfTheCoordinatorIsExplained: with the reason and what to grant, or that another process has taken over.
+// TestARefusalOfTheCoordinatorIsExplained: the error names the missing right, or the process that took over.
 func TestARefusalOfTheCoordinatorIsExplained(t *testing.T) {
-	for failure, says := range map[*kerr.Error]string{
+	for failure, want := range map[*kerr.Error]string{
 		kerr.TransactionalIDAuthorizationFailed: `grant WRITE on it`,
 		kerr.InvalidProducerEpoch:               `another process has claimed the transactional ID "test-main"`,
 		kerr.ProducerFenced:                     `another process has claimed the transactional ID "test-main"`,
@@ -256,8 +257,8 @@ func TestARefusalOfTheCoordinatorIsExplained(t *testing.T) {
 			c.Fault(kfake.Fault{Keys: []kmsg.Key{key}, Err: failure, Count: 1})
 			err := tryFence(t, s, laneName(topicA, 0, 1))
 			var deposed *sinks.DeposedError
-			if err == nil || !strings.Contains(err.Error(), says) || errors.As(err, &deposed) != strings.HasPrefix(says, "another") {
-				t.Errorf("%s at %s: %v; want an error that says %s", failure.Message, key.Name(), err, says)
+			if err == nil || !strings.Contains(err.Error(), want) || errors.As(err, &deposed) != strings.HasPrefix(want, "another") {
+				t.Errorf("%s at %s: %v; want an error with %s", failure.Message, key.Name(), err, want)
 			}
 			if err := tryFence(t, s, laneName(topicA, 0, 1)); err != nil {
 				t.Errorf("again after %s at %s: %v", failure.Message, key.Name(), err)
@@ -266,7 +267,7 @@ func TestARefusalOfTheCoordinatorIsExplained(t *testing.T) {
 	}
 }
 
-// TestARecreatedTopicUnderAFencedLaneGoesOn: it knows neither the fence nor the numbers, and lies before the place.
+// TestARecreatedTopicUnderAFencedLaneGoesOn: the new topic knows neither fence nor numbers, and ends before the position.
 func TestARecreatedTopicUnderAFencedLaneGoesOn(t *testing.T) {
 	for _, partitions := range []int{1, 3} {
 		_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
@@ -279,20 +280,20 @@ func TestARecreatedTopicUnderAFencedLaneGoesOn(t *testing.T) {
 		publishUntilAccepted(t, s, lane, pods("a", 20, 40))
 		wantVersions(t, readTopics(t, brokers, topicA), 9, 40)
 		if place := s.LaneProgress()[lane]; int64(place) != endOffsets(t, brokers, topicA)[0] {
-			t.Errorf("the place is %d, the end %v", place, endOffsets(t, brokers, topicA))
+			t.Errorf("the position is %d, the end %v", place, endOffsets(t, brokers, topicA))
 		}
 	}
 }
 
-// TestABrokerThatFailsStopsItsOwnFencedLanesOnly: others may answer, and an [sinks.UnavailableError] would hold their lanes,
+// TestABrokerThatFailsStopsItsOwnFencedLanesOnly: other brokers may answer, and an UnavailableError would stop their lanes
 // too.
 func TestABrokerThatFailsStopsItsOwnFencedLanesOnly(t *testing.T) {
 	for name, at := range map[string]struct {
 		key  kmsg.Key
-		lane func(t *testing.T, c *kfake.Cluster, s *Sink, lane sinks.Lane) // brings it to where it asks
+		lane func(t *testing.T, c *kfake.Cluster, s *Sink, lane sinks.Lane) // brings the lane to that request
 	}{
-		"asked where the lane ends": {kmsg.ListOffsets, func(*testing.T, *kfake.Cluster, *Sink, sinks.Lane) {}},
-		"read for what was in doubt": {kmsg.Fetch, func(t *testing.T, c *kfake.Cluster, s *Sink, lane sinks.Lane) {
+		"query of the end of the lane": {kmsg.ListOffsets, func(*testing.T, *kfake.Cluster, *Sink, sinks.Lane) {}},
+		"read of the messages in doubt": {kmsg.Fetch, func(t *testing.T, c *kfake.Cluster, s *Sink, lane sinks.Lane) {
 			mustPublish(t, s, lane, pods("a", 1, 2))
 			c.Fault(faultAt(t, kerr.OutOfOrderSequenceNumber, 2))
 		}},

@@ -13,7 +13,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// deletedAndRecreated are so many short lives of one pod: each is added and deleted.
+// deletedAndRecreated returns n lives of one pod: each is added and deleted.
 func deletedAndRecreated(n int) []sinks.Message {
 	var ms []sinks.Message
 	for v := 1; v <= 2*n; v += 2 {
@@ -25,8 +25,8 @@ func deletedAndRecreated(n int) []sinks.Message {
 	return ms
 }
 
-// TestATombstoneFollowsEachDelete also proves the count: the broker refuses a batch whose first number does not follow
-// from the records of the one before.
+// TestATombstoneFollowsEachDelete also covers the count: the broker rejects a batch with a number that does not follow the
+// records of the last one.
 func TestATombstoneFollowsEachDelete(t *testing.T) {
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
 	s := openSinkWith(t, Config{Brokers: brokers, Topic: topicA, Tombstones: true}, format.Debezium, slog.New(slog.DiscardHandler))
@@ -77,11 +77,11 @@ func TestARecordWithoutAValueHasTheChangeHeader(t *testing.T) {
 			mustPublish(t, s, laneName(topicA, 0, 1), append(pods("a", 1, 2), sinks.Message{Offset: 2, Change: gap}))
 			records := readTopics(t, brokers, topicA)
 			if len(records) != 2 || records[0].Value == nil || recordHeader(records[0], "change") != "" {
-				t.Fatalf("the object came as %v", records)
+				t.Fatalf("the object is %v", records)
 			}
 			if r := records[1]; r.Value != nil || string(r.Key) != "core/pods//" || recordHeader(r, "type") != "gap" ||
 				recordHeader(r, "change") != string(format.AppendFacts(nil, gap)) {
-				t.Errorf("the gap came with key %q, value %q, headers %v", r.Key, r.Value, r.Headers)
+				t.Errorf("the gap has key %q, value %q, headers %v", r.Key, r.Value, r.Headers)
 			}
 		})
 	}

@@ -43,7 +43,7 @@ func TestPingReportsThatKafkaIsUnreachable(t *testing.T) {
 	for _, topic := range []string{topicA, "k8s.{group}.{resource}"} {
 		cut, _, brokers := startCuttableCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(2, topicA))
 		s, _ := openSinkWithLog(t, Config{Brokers: brokers, Topic: topic, RequestTimeout: lateTimeout})
-		for range 2 { // before and after it was there
+		for range 2 { // before and after it was reachable
 			cut.setDown(true)
 			var away *sinks.UnavailableError
 			if err := s.Ping(t.Context()); !errors.As(err, &away) || !strings.Contains(away.Reason, "no broker of "+brokers[0]) {
@@ -129,15 +129,15 @@ func TestACancelledPingReturnsTheContextError(t *testing.T) {
 	}
 }
 
-// TestABrokerThatReturnsIsUsedAtOnce asks for a broker again at once that was away a moment ago: what is to go to
-// it must not wait for the next probe, or be taken for an outage.
+// TestABrokerThatReturnsIsUsedAtOnce sends a request to a broker that was unreachable a moment ago: it must not wait for
+// the next probe, or report an outage.
 func TestABrokerThatReturnsIsUsedAtOnce(t *testing.T) {
 	cut, _, brokers := startCuttableCluster(t, kfake.NumBrokers(1))
 	s, _ := openSinkWithLog(t, Config{Brokers: brokers, Topic: "k8s.{resource}", CreateTopics: CreateTopics{Enabled: true, Partitions: 1}})
 	cut.setDown(true)
 	for range 2 {
 		if err := s.Ping(t.Context()); err == nil {
-			t.Fatal("a broker that resets connections is there")
+			t.Fatal("a broker that resets connections is reachable")
 		}
 	}
 	cut.setDown(false)

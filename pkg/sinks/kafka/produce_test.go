@@ -14,8 +14,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// openSmallBatches opens a sink whose batches hold a few messages each, and publishes version 1, so that the next Publish
-// has several batches in flight.
+// openSmallBatches opens a sink with batches of a few messages each, and publishes version 1, so that the next Publish has
+// several batches in flight.
 func openSmallBatches(t testing.TB, opts ...kfake.Opt) (*kfake.Cluster, []string, *Sink, sinks.Lane) {
 	t.Helper()
 	c, brokers := startFakeCluster(t, append([]kfake.Opt{kfake.NumBrokers(2), kfake.SeedTopics(1, topicA)}, opts...)...)
@@ -94,13 +94,13 @@ func TestAWindowInDoubtIsResentWhenItsBytesAreNotRetained(t *testing.T) {
 		}
 		for _, f := range s.lanes.byName[lane].window.batches {
 			if f.bytes != nil {
-				t.Error("a batch is held without room")
+				t.Error("a batch is retained beyond the budget")
 			}
 		}
 		mustPublish(t, s, lane, pods("a", from+n, from+40))
 	}
 	if left := s.lanes.retained.remaining.Load(); left != 0 {
-		t.Errorf("%d bytes of room came from nowhere", left)
+		t.Errorf("the budget has grown by %d bytes", left)
 	}
 	wantVersions(t, readTopics(t, brokers, topicA), 1, 122)
 }
@@ -127,16 +127,16 @@ func TestAFailureBehindTheMessagesOfACallIsLeftToTheNextOne(t *testing.T) {
 	begin := func(i int) int { return int(flights[i].offsets[0]) }
 	mustPublish(t, s, lane, pods("a", 2, begin(1)))
 	fault := c.Fault(faultAt(t, kerr.RequestTimedOut, begin(2)))
-	mustPublish(t, s, lane, pods("a", begin(1), begin(2))) // what is in doubt behind them is sent with them
+	mustPublish(t, s, lane, pods("a", begin(1), begin(2))) // the batches in doubt behind them are sent too
 	publishUntilAccepted(t, s, lane, pods("a", begin(2), 40))
-	if fault.Hits() != 1 { // that call waits for it; the one before may be back earlier
+	if fault.Hits() != 1 { // this call awaits it; the last one may return earlier
 		t.Error("nothing failed: the test shows nothing")
 	}
 	wantVersions(t, readTopics(t, brokers, topicA), 1, 40)
 }
 
-// What a call leaves on its way may have lost its bytes when the answer says that it must be sent again. A caller that then
-// comes with fewer messages than before, which delivery never does, has some written again.
+// The bytes of a batch under way may be gone when the answer requires sending it again. If the caller then returns with
+// fewer messages than before, which delivery never does, some are written twice.
 func TestAFailureAfterACallLosesNothingWhenBatchesAreNotRetained(t *testing.T) {
 	for _, failure := range []*kerr.Error{kerr.RequestTimedOut, kerr.CorruptMessage, kerr.NotLeaderForPartition} {
 		for bad := 3; bad < 40; bad += 5 {
@@ -165,8 +165,8 @@ func TestAFailureAfterACallLosesNothingWhenBatchesAreNotRetained(t *testing.T) {
 	}
 }
 
-// A broker takes any number from a producer it does not know: had the first batch company, it could be refused and the
-// second one taken.
+// A broker accepts any number from a producer that it does not know: with two batches, it could reject the first and accept
+// the second.
 func TestABrokerThatMayNotKnowTheSequenceIsSentOneBatch(t *testing.T) {
 	for name, before := range map[string][]sinks.Message{"a new producer": nil, "a producer that may be forgotten": pods("a", 1, 2)} {
 		c, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
@@ -221,8 +221,8 @@ func TestACallCancelledInTheMiddleOfAWindowIsResumed(t *testing.T) {
 	wantVersions(t, readTopics(t, brokers, topicA), 1, 40)
 }
 
-// The window slides from one call to the next: a call that was handed more than may be in flight returns while as much as
-// may be in flight still is, and the next one neither sends that again nor waits for it before it sends what is new.
+// The window slides from one call to the next: a call with more messages than may be in flight returns while the window is
+// full. The next call neither sends these batches again nor waits for them before it sends new ones.
 func TestALargeCallReturnsWhileTheWindowIsFull(t *testing.T) {
 	c, brokers, s, lane := openSmallBatches(t)
 	calls := 0
@@ -239,7 +239,7 @@ func TestALargeCallReturnsWhileTheWindowIsFull(t *testing.T) {
 			}
 		}
 		if len(batch) == 40 && under != maxInFlight {
-			t.Errorf("%d batches are on their way behind %d of %d messages, want %d", under, n, len(batch), maxInFlight)
+			t.Errorf("%d batches are under way behind %d of %d messages, want %d", under, n, len(batch), maxInFlight)
 		}
 		at += n
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
-// answerDescribeProducers makes a fake cluster answer DescribeProducers as Kafka does, from what is in the log. kfake
-// itself only tells about producers in transactions.
+// answerDescribeProducers makes a fake cluster answer DescribeProducers as Kafka does, from its log. kfake itself returns
+// only producers with transactions.
 func answerDescribeProducers(t testing.TB, c *kfake.Cluster) {
 	c.ControlKey(int16(kmsg.DescribeProducers), func(request kmsg.Request) (answer kmsg.Response, err error, _ bool) {
 		c.KeepControl()
@@ -43,7 +43,7 @@ func describeProducers(t testing.TB, c *kfake.Cluster, r *kmsg.DescribeProducers
 
 type activeProducer = kmsg.DescribeProducersResponseTopicPartitionActiveProducer
 
-// producersIn reads a partition: who has written to it, by producer ID, which is one lane's alone.
+// producersIn reads from a partition the last sequence of each producer ID. Each lane has an ID of its own.
 func producersIn(t testing.TB, c *kfake.Cluster, topic string, partition int32) map[int64]activeProducer {
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()

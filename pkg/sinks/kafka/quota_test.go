@@ -12,9 +12,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// A broker with a quota answers at once, and then reads nothing more from the connection until the mean rate is below the
-// quota again (KIP-219): here for longer than the sink waits for an answer. It is left alone until then, and no connection
-// is given up.
+// A broker with a quota answers at once, and then reads nothing from the connection until the mean rate is below the quota
+// again (KIP-219): here for longer than the request timeout. No request is sent until then, and no connection is dropped.
 func TestAQuotaLosesRepeatsAndReordersNothing(t *testing.T) {
 	const partitions, size, clientID = 2, 36_000, "throttled"
 	b := startKafka(t)
@@ -27,10 +26,10 @@ func TestAQuotaLosesRepeatsAndReordersNothing(t *testing.T) {
 		publishUntilAccepted(t, s, lane(p), pods("p"+itoa(p), 1, 2))
 	}
 	before := opened.Load()
-	setProducerQuota(t, b.Brokers(), clientID, size/9) // Kafka looks at 10 s
+	setProducerQuota(t, b.Brokers(), clientID, size/9) // Kafka measures over 10 s
 
 	each, leader := 1, b.Address()
-	for began := time.Now(); s.cluster.Dialer.Throttle.Remaining(leader) <= s.config.RequestTimeout; each += 2 { // the quota takes a moment
+	for began := time.Now(); s.cluster.Dialer.Throttle.Remaining(leader) <= s.config.RequestTimeout; each += 2 { // until the quota applies
 		if time.Since(began) > testTimeout {
 			t.Fatal("the broker does not throttle this client")
 		}
@@ -40,7 +39,7 @@ func TestAQuotaLosesRepeatsAndReordersNothing(t *testing.T) {
 	listens := time.Now().Add(s.cluster.Dialer.Throttle.Remaining(leader))
 	mustPublish(t, s, lane(1), pods("p1", 2, each+1))
 	if time.Now().Before(listens) {
-		t.Error("the broker was asked before it listens")
+		t.Error("a request was sent before the throttle time was over")
 	}
 	mustPublish(t, s, lane(0), pods("p0", each+1, each+11))
 	mustPublish(t, s, lane(1), pods("p1", each+1, each+11))
@@ -50,14 +49,14 @@ func TestAQuotaLosesRepeatsAndReordersNothing(t *testing.T) {
 		t.Errorf("slowed: %q", slowed)
 	}
 	if n := strings.Count(log.String(), "kafka throttles requests"); n != 1 {
-		t.Errorf("throttling is told %d times:\n%s", n, log)
+		t.Errorf("throttling is logged %d times:\n%s", n, log)
 	}
 	if n := opened.Load(); n != before {
 		t.Errorf("%d connections were opened again", n-before)
 	}
 }
 
-// largePods are versions from to (exclusive) of one pod, with so many bytes each.
+// largePods are versions from to (exclusive) of one pod with bodies of a size in bytes.
 func largePods(name string, from, to, size int) []sinks.Message {
 	messages := pods(name, from, to)
 	for _, m := range messages {
@@ -66,7 +65,7 @@ func largePods(name string, from, to, size int) []sinks.Message {
 	return messages
 }
 
-// setProducerQuota sets a quota: so many bytes a second for clients of this ID.
+// setProducerQuota sets the produce quota of a client ID in bytes per second.
 func setProducerQuota(t *testing.T, brokers []string, clientID string, bytes float64) {
 	t.Helper()
 	withClient(t, brokers, func(ctx context.Context, c *kafka.Client) error {

@@ -20,7 +20,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/sinktest"
 )
 
-// testTimeout bounds waits that end by a condition when all is well. It is never slept.
+// testTimeout bounds waits for a condition. It is never slept.
 const testTimeout = 3 * time.Minute
 
 func TestMain(m *testing.M) { leaks.Main(m) }
@@ -42,9 +42,8 @@ func openSink(t testing.TB, cfg Config) *Sink {
 	return openSinkWith(t, cfg, format.JSON, slog.New(slog.DiscardHandler))
 }
 
-// openSinkWith is open with a format and a log. Where a test is not about timeouts, it has one that no slow machine comes
-// near: many tests publish once, and look at what is in flight, which is one batch alone where one takes a tenth of the
-// timeout.
+// openSinkWith is openSink with a format and a log. Without a configured timeout it has one that no slow machine reaches:
+// many tests look at the batches in flight, and there is only one when an answer takes a tenth of the timeout.
 func openSinkWith(t testing.TB, cfg Config, f format.Format, log *slog.Logger) *Sink {
 	t.Helper()
 	cfg.RequestTimeout = cmp.Or(cfg.RequestTimeout, 10*time.Minute)
@@ -65,8 +64,8 @@ func closeSink(t testing.TB, s *Sink) {
 	}
 }
 
-// endOffsets returns the end of every partition of a topic; empty when there is no such topic. It waits while nobody leads a
-// partition: a broker may have come back, or gone, a moment ago.
+// endOffsets returns the end of every partition of a topic; empty if the topic does not exist. It waits while a partition
+// has no leader, after a broker has stopped or returned.
 func endOffsets(t testing.TB, brokers []string, topic string) map[int]int64 {
 	t.Helper()
 	last := map[int]int64{}
@@ -127,7 +126,7 @@ func readTopics(t testing.TB, brokers []string, topics ...string) []*kgo.Record 
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	var records []*kgo.Record // and what a fence leaves behind
+	var records []*kgo.Record // including the markers of fences
 	for int64(len(records)) < missing {
 		fetched := client.PollFetches(ctx)
 		if err := fetched.Err(); err != nil {
@@ -147,7 +146,7 @@ func recordHeader(r *kgo.Record, name string) string {
 	return ""
 }
 
-// podVersion is that of the pod in a record.
+// podVersion returns the version of the pod in a record.
 func podVersion(t testing.TB, r *kgo.Record) int {
 	at, err := time.Parse(time.RFC3339Nano, recordHeader(r, "observedAt"))
 	if err != nil {
@@ -164,8 +163,8 @@ func deliveredRecords(records []*kgo.Record) []sinktest.Delivered {
 	return ds
 }
 
-// baseTime is when version 0 of every pod was observed. Recent: a broker that restarts forgets producers whose newest record
-// is older than a day.
+// baseTime is the time of observation of version 0 of every pod. It is recent, because a restarted broker drops producers
+// that have written nothing for a day.
 var baseTime = time.Now().UTC().Truncate(time.Millisecond)
 
 // pod is version v of the pod of that name.

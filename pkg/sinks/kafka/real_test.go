@@ -16,15 +16,15 @@ import (
 	"github.com/kubecdc/kubecdc/test/sinktest"
 )
 
-// startKafka starts a real broker, Apache Kafka of its own process, that ends with the test.
+// startKafka starts Apache Kafka in a process that ends with the test.
 func startKafka(t *testing.T) *broker.Broker { t.Helper(); return startKafkaWith(t, nil) }
 
-// startKafkaWith is apache with some properties set.
+// startKafkaWith is startKafka with additional properties.
 func startKafkaWith(t *testing.T, properties map[string]string) *broker.Broker {
 	t.Helper()
 	require.Integration(t)
 	require.Program(t, "java", "install Java 17 or later")
-	all := map[string]string{"log.retention.ms": "-1"} // records of the tests carry old times, and Kafka deletes by those
+	all := map[string]string{"log.retention.ms": "-1"} // test records have old timestamps, by which Kafka deletes them
 	maps.Copy(all, properties)
 	b, err := broker.Start(t.Context(), broker.Options{Dir: t.TempDir(), Properties: all})
 	if err != nil {
@@ -84,7 +84,7 @@ func TestKilledBrokersLoseAndRepeatNothing(t *testing.T) {
 		CreateTopics: CreateTopics{Enabled: true, Partitions: partitions}})
 	laneOf(t, s, pod("a", 1))
 
-	// A lane may be so many batches ahead of the kills: as many as it has in an outage, and not all there are.
+	// Bounds how many batches a lane is ahead of the kills, so that batches are left for each outage.
 	progress, killed := make(chan struct{}, 200), make(chan struct{})
 	var lanes sync.WaitGroup
 	for p := range partitions {
@@ -107,7 +107,7 @@ func TestKilledBrokersLoseAndRepeatNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		restartBroker(t, b)
-		for range len(progress) { // what was before this kill
+		for range len(progress) { // of before this kill
 			<-progress
 		}
 	}
@@ -122,7 +122,7 @@ func TestARealBrokerRejectsOnlyTheLargeRecord(t *testing.T) {
 		Enabled: true, Partitions: 1, Configs: []TopicConfig{{"max.message.bytes", "30000"}},
 	}}
 	openWithTopic(t, cfg)
-	s := openSink(t, cfg) // checks what the other has made
+	s := openSink(t, cfg) // checks the topic of the other
 	lane := laneOf(t, s, pod("a", 1))
 	messages := pods("a", 1, 3000)
 	large := *messages[1500].Change
@@ -139,7 +139,7 @@ func TestARealBrokerRejectsOnlyTheLargeRecord(t *testing.T) {
 	wantVersions(t, records[1500:], 1502, 3000)
 }
 
-// openWithTopic opens a sink that has made its topic.
+// openWithTopic opens a sink and creates its topic.
 func openWithTopic(t *testing.T, cfg Config) *Sink {
 	t.Helper()
 	s := openSink(t, cfg)

@@ -22,7 +22,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
-// repairTest is a compacted topic with three partitions, and what a test publishes to it.
+// repairTest is a compacted topic with three partitions, and the progress of a test that publishes to it.
 type repairTest struct {
 	*testing.T
 	cfg Config
@@ -37,7 +37,7 @@ func newRepairTest(t *testing.T, b *broker.Broker, topic string) *repairTest {
 	return &repairTest{t, cfg, 0}
 }
 
-// open opens a sink as a process does that has lost its journal, or found this state in it.
+// open opens a sink as a process does that has lost its journal, or has this state in it.
 func (w *repairTest) open(log *slog.Logger, k *storedState) *Sink {
 	w.Helper()
 	s, err := New(w.cfg, format.Upsert, log)
@@ -51,7 +51,7 @@ func (w *repairTest) open(log *slog.Logger, k *storedState) *Sink {
 	return s
 }
 
-// publishChanges publishes changes, in order, and as delivery does.
+// publishChanges publishes changes in order, as delivery does.
 func (w *repairTest) publishChanges(s *Sink, changes ...*event.Change) {
 	w.Helper()
 	for _, c := range changes {
@@ -60,7 +60,7 @@ func (w *repairTest) publishChanges(s *Sink, changes ...*event.Change) {
 	}
 }
 
-// snapshot publishes one of pods.
+// snapshot publishes a snapshot of pods.
 func (w *repairTest) snapshot(s *Sink, id, namespace string, position int, objects ...*event.Change) {
 	w.Helper()
 	control := func(kind event.Type) *event.Change {
@@ -79,7 +79,7 @@ func (w *repairTest) snapshot(s *Sink, id, namespace string, position int, objec
 	w.publishChanges(s, end)
 }
 
-// waitUntilRepaired waits until nothing is due any more.
+// waitUntilRepaired waits until no repair is pending.
 func (w *repairTest) waitUntilRepaired(s *Sink) {
 	w.Helper()
 	s.ObserveSettled(w.at)
@@ -96,7 +96,7 @@ func (w *repairTest) waitUntil(what string, is func() bool) {
 	defer tick.Stop()
 	for begun := time.Now(); !is(); <-tick.C {
 		if time.Since(begun) > testTimeout {
-			w.Fatalf("waited in vain: %s", what)
+			w.Fatalf("timeout: %s", what)
 		}
 	}
 }
@@ -171,7 +171,7 @@ func testNeighbours(w *repairTest) {
 	gone := changed(pod("gone", 53), func(c *event.Change) { c.Type, c.After = event.Deleted, nil })
 	w.publishChanges(s, node, theirs, prefixed, later, pod("gone", 52), gone)
 	w.writeForeignRecord("core/pods/default/foreign")
-	w.writeForeignRecord("core/pods/default/ghost1") // somebody else's by now
+	w.writeForeignRecord("core/pods/default/ghost1") // written by another producer now
 	want = append(want, "core/nodes//n1", "core/pods/default/theirs", "core/podset/default/prefixed", "core/pods/default/later",
 		"core/pods/default/foreign", "core/pods/default/ghost1", "core/pods/default/new", "core/pods/default/newer")
 
@@ -196,7 +196,7 @@ func testNeighbours(w *repairTest) {
 	w.Error("there is no tombstone of ghost5")
 }
 
-// writeForeignRecord writes a record that is none of ours.
+// writeForeignRecord writes a record of another producer.
 func (w *repairTest) writeForeignRecord(key string) {
 	w.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(w.cfg.Brokers...), kgo.DefaultProduceTopic(w.cfg.Topic))
@@ -238,8 +238,8 @@ func testNotBefore(w *repairTest) {
 	}
 }
 
-// testCrash lets processes die with changes in flight: before anything is read, and when the tombstones were written and of
-// that nothing was stored but what must be stored before.
+// testCrash kills processes with changes in flight: before anything is read, and after the tombstones were written while
+// nothing was stored but the epochs.
 func testCrash(w *repairTest) {
 	k := &storedState{}
 	s := w.open(slog.New(slog.DiscardHandler), &storedState{})
@@ -304,7 +304,7 @@ func testNoRead(w *repairTest) {
 		r, err := c.CreateACLs(ctx, &kafka.CreateACLsRequest{ACLs: []kafka.ACLEntry{acl, denied}})
 		return errors.Join(append(r.Errors, err)...)
 	})
-	w.waitUntil("the right to read is gone", func() (refused bool) { // it is when the broker has heard of it
+	w.waitUntil("the right to read is gone", func() (refused bool) { // once the broker applies the ACL
 		withClient(w.T, w.cfg.Brokers, func(ctx context.Context, c *kafka.Client) error {
 			r, err := c.Fetch(ctx, &kafka.FetchRequest{Topic: w.cfg.Topic, MaxBytes: 1})
 			if err != nil {
@@ -321,11 +321,11 @@ func testNoRead(w *repairTest) {
 	s = w.open(log.logger(), &storedState{})
 	w.snapshot(s, "7", "", 10, pod("here", 5))
 	s.ObserveSettled(w.at)
-	w.waitUntil("the missing right is told", func() bool {
+	w.waitUntil("the missing right is reported", func() bool {
 		c := s.Warnings()
 		return len(c) == 1 && strings.Contains(c[0], "grant READ on it")
 	})
-	w.publishChanges(s, pod("here", 11)) // goes on
+	w.publishChanges(s, pod("here", 11)) // delivery continues
 	if got := strings.Count(log.String(), "grant READ"); got != 1 {
 		w.Errorf("it was logged %d times:\n%s", got, log.String())
 	}
@@ -339,7 +339,7 @@ func testNoRead(w *repairTest) {
 	w.waitUntilRepaired(s)
 	w.wantKeys("core/pods/default/here")
 	if c := s.Warnings(); len(c) != 0 {
-		w.Errorf("still told: %v", c)
+		w.Errorf("still reported: %v", c)
 	}
 }
 
@@ -398,7 +398,7 @@ func testFenced(w *repairTest) {
 		}
 		return s
 	}
-	old := next() // nothing is restored, and no state is asked for
+	old := next() // without RestoreState
 	w.snapshot(old, "7", "", 1000, pod("here", 50))
 	w.publishChanges(old, pod("here", 1001))
 	w.waitUntilRepaired(old)

@@ -18,14 +18,14 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
-// storedState is a journal's place for the state of a sink.
+// storedState is the state of a sink in a journal.
 type storedState struct {
 	mu    sync.Mutex
 	state []byte
-	saved [][]byte // all that was ever saved
+	saved [][]byte // every state that was saved
 }
 
-// rewindToRepair goes back to the last state that knows of a repair.
+// rewindToRepair goes back to the last state with a pending repair.
 func (k *storedState) rewindToRepair() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -36,7 +36,7 @@ func (k *storedState) rewindToRepair() {
 	}
 }
 
-// restoreState gives a sink a place for its state, with what is there.
+// restoreState restores the stored state, and stores that of the sink there.
 func restoreState(t testing.TB, s *Sink, k *storedState, newest uint64) {
 	t.Helper()
 	save := func(context.Context) error {
@@ -51,8 +51,8 @@ func restoreState(t testing.TB, s *Sink, k *storedState, newest uint64) {
 	}
 }
 
-// openSuccessors opens one sink after the other on a fake cluster with one partition, and keeps the state between them.
-// Their batches hold a few messages each, so that several are in flight.
+// openSuccessors opens one sink after the other on a fake cluster with one partition, with a common state. Their batches
+// hold a few messages each, so that several are in flight.
 func openSuccessors(t testing.TB, opts ...kfake.Opt) (c *kfake.Cluster, brokers []string, next func(newest uint64) (*Sink, sinks.Lane), k *storedState) {
 	t.Helper()
 	c, brokers = startFakeCluster(t, append([]kfake.Opt{kfake.NumBrokers(1), kfake.SeedTopics(1, topicA)}, opts...)...)
@@ -71,7 +71,7 @@ func TestChangesAcknowledgedAfterTheLastSaveAreNotDuplicated(t *testing.T) {
 	s, lane := next(0)
 	mustPublish(t, s, lane, pods("a", 1, 5))
 	k.state = s.State(0)
-	mustPublish(t, s, lane, pods("a", 5, 9)) // acknowledged, and forgotten
+	mustPublish(t, s, lane, pods("a", 5, 9)) // acknowledged, but not saved
 	s, lane = next(10)
 	mustPublish(t, s, lane, pods("a", 3, 11)) // the cursor was older than the state
 	mustPublish(t, s, lane, pods("a", 11, 20))
@@ -102,7 +102,7 @@ func TestProcessesThatDieBeforeTheyStoreAnythingCauseNoDuplicates(t *testing.T) 
 	wantVersions(t, readTopics(t, brokers, topicA), 1, 19)
 }
 
-// The batch of a dead process may reach the broker after its successor has asked what is there.
+// The batch of a dead process may reach the broker after its successor has queried the last sequence.
 func TestALateBatchIsNotDuplicated(t *testing.T) {
 	c, brokers, next, k := openSuccessors(t)
 	answerDescribeProducers(t, c)
@@ -115,7 +115,7 @@ func TestALateBatchIsNotDuplicated(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, lane = next(12)
-	mustPublish(t, s, lane, pods("a", 1, 5)) // asks
+	mustPublish(t, s, lane, pods("a", 1, 5)) // queries the last sequence
 	if err := produceAlone(t, s, 0, late); err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestAWindowWithLostAnswersIsNotDuplicatedByTheNextProcess(t *testing.T) {
 	}
 }
 
-// Each time its successor has asked what is there and sends what is missing, one more batch of a dead process arrives.
+// Each time the successor has queried the last sequence and sends the rest, one more batch of the dead process arrives.
 func TestAWindowThatArrivesInPiecesIsNotDuplicated(t *testing.T) {
 	c, brokers, next, k := openSuccessors(t)
 	answerDescribeProducers(t, c)
@@ -149,7 +149,7 @@ func TestAWindowThatArrivesInPiecesIsNotDuplicated(t *testing.T) {
 	mustPublish(t, s, lane, pods("a", 1, 2))
 	k.state = s.State(0)
 	dead := s.lanes.byName[lane]
-	dead.encoder.maxRecords = 1 // other boundaries than its successor's
+	dead.encoder.maxRecords = 1 // other batches than those of the successor
 	var late []*inFlightBatch
 	for v := 2; v < 2+maxInFlight; v++ {
 		f, err := dead.encoder.encodeBatch(t.Context(), pods("a", v, v+1), dead.window.sequenceAfter(dead.numbers.nextSequence()))
@@ -229,7 +229,7 @@ func TestWithoutDescribeProducersChangesAreResentAndLoggedOnce(t *testing.T) {
 	log.mu.Lock()
 	defer log.mu.Unlock()
 	if n := strings.Count(log.text.String(), "written again"); n != 1 {
-		t.Errorf("said %d times:\n%s", n, log.text.String())
+		t.Errorf("logged %d times:\n%s", n, log.text.String())
 	}
 }
 

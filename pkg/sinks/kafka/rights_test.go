@@ -18,7 +18,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
-// startKafkaWithACLs is a broker where the user exporter may do nothing until it is granted.
+// startKafkaWithACLs starts a broker that denies the user exporter everything until it is granted.
 func startKafkaWithACLs(t *testing.T) (*broker.Broker, Config) {
 	t.Helper()
 	require.Integration(t)
@@ -33,7 +33,7 @@ func startKafkaWithACLs(t *testing.T) (*broker.Broker, Config) {
 		Properties: map[string]string{
 			"log.retention.ms":      "-1",
 			"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-			"super.users":           "User:ANONYMOUS", // who comes without TLS
+			"super.users":           "User:ANONYMOUS", // clients without TLS
 		},
 		Secure: &broker.Secure{Certificate: string(cert), Key: string(key), Mechanisms: map[string]string{
 			"PLAIN": login + `plain.PlainLoginModule required user_exporter="` + rightPassword + `";`,
@@ -51,7 +51,7 @@ func startKafkaWithACLs(t *testing.T) (*broker.Broker, Config) {
 		SASL: auth.SASL{Mechanism: "plain", Username: "exporter", PasswordFile: filepath.Join(dir, "password")}}
 }
 
-// grantRights gives the user exporter a right.
+// grantRights grants operations to the user exporter.
 func grantRights(t *testing.T, b *broker.Broker, kind kafka.ResourceType, name string, pattern kafka.PatternType, what ...kafka.ACLOperationType) {
 	t.Helper()
 	withClient(t, b.Brokers(), func(ctx context.Context, c *kafka.Client) error {
@@ -68,8 +68,8 @@ func grantRights(t *testing.T, b *broker.Broker, kind kafka.ResourceType, name s
 	})
 }
 
-// TestEachMissingRightOfAReplicatedStateIsNamed grants what docs/kafka.md lists, one after the other. What is missing is
-// said.
+// TestEachMissingRightOfAReplicatedStateIsNamed grants the rights that docs/kafka.md lists, one after the other, and checks
+// the errors before each.
 func TestEachMissingRightOfAReplicatedStateIsNamed(t *testing.T) {
 	b, cfg := startKafkaWithACLs(t)
 	s := openSink(t, cfg)
@@ -79,7 +79,7 @@ func TestEachMissingRightOfAReplicatedStateIsNamed(t *testing.T) {
 	}
 	lane := laneName(topicA, 0, 1)
 	claim := sinks.Claim{Group: "test", Sink: "main", RecordLanes: func(context.Context, map[sinks.Lane]sinks.LanePosition) error { return nil }}
-	// until tries until a right works, and returns what it was told before that.
+	// until checks the error without a right, grants it, and retries until it applies.
 	until := func(what string, named []string, do func() error, allow func()) {
 		t.Helper()
 		err := do()
@@ -91,7 +91,7 @@ func TestEachMissingRightOfAReplicatedStateIsNamed(t *testing.T) {
 		allow()
 		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 		defer cancel()
-		for err = do(); err != nil; err = do() { // brokers hear of rights a moment later
+		for err = do(); err != nil; err = do() { // brokers apply ACLs a moment later
 			if ratelimit.Sleep(ctx, time.Millisecond) != nil {
 				t.Fatalf("%s: %v", what, err)
 			}

@@ -54,7 +54,7 @@ func wantHistories(t *testing.T, records []*kgo.Record, n, last int) {
 	}
 }
 
-// awaitRepartition waits until the sink has noticed that the topic has changed, and replaces its lanes.
+// awaitRepartition waits until the sink notices that the topic has changed, and replaces its lanes.
 func awaitRepartition(t *testing.T, s *Sink) sinks.Repartition {
 	t.Helper()
 	s.router.layoutsCheckedAt = time.Time{}
@@ -69,7 +69,7 @@ func awaitRepartition(t *testing.T, s *Sink) sinks.Repartition {
 			return due[0]
 		}
 		if time.Since(begun) > testTimeout {
-			t.Fatal("nobody has noticed that the topic has changed")
+			t.Fatal("the sink has not noticed that the topic has changed")
 		}
 	}
 }
@@ -179,9 +179,9 @@ func TestObjectsMoveWhenTheLanesOfAGrownTopicAreReplaced(t *testing.T) {
 	mustPublish(t, s, lane, pods("a", 1, 3))
 	addPartitions(t, brokers, topicA, 8)
 	if got := laneOf(t, s, pod("a", 3)); got != lane {
-		t.Errorf("lane %s while nobody knows of the growth, want %s", got, lane)
+		t.Errorf("lane %s before the growth is noticed, want %s", got, lane)
 	}
-	mustPublish(t, s, lane, pods("a", 3, 5)) // what was on its way
+	mustPublish(t, s, lane, pods("a", 3, 5)) // messages under way
 	if r := awaitRepartition(t, s); !slices.Equal(r.From, []sinks.Lane{lane}) || len(r.To) != 8 || r.Lost || r.Reason == "" {
 		t.Errorf("replaced %+v", r)
 	}

@@ -25,11 +25,11 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
-// What the tests log in with, and what is refused.
+// Passwords of the tests.
 const rightPassword, wrongPassword = "open-sesame", "hunter2"
 
-// testCorrectedCredentials opens a sink whose credentials Kafka refuses: its error names where to look and shows no
-// credential; when they are corrected it delivers.
+// testCorrectedCredentials opens a sink with credentials that Kafka rejects: the error names the setting and contains no
+// credential. Once they are corrected, the sink delivers.
 func testCorrectedCredentials(t *testing.T, cfg Config, names string, correct func()) {
 	t.Helper()
 	s, log := openSinkWithLog(t, cfg)
@@ -50,7 +50,7 @@ func testCorrectedCredentials(t *testing.T, cfg Config, names string, correct fu
 	}
 }
 
-// unsignedToken is a token as the broker's own test mode takes it (RFC 7519, 6): who it is for, and how long.
+// unsignedToken returns a token for the test mode of the broker (RFC 7519, 6).
 func unsignedToken(subject string, lives time.Duration) string {
 	part := func(v any) string {
 		b, _ := json.Marshal(v) // plain data
@@ -61,7 +61,7 @@ func unsignedToken(subject string, lives time.Duration) string {
 		part(map[string]any{"sub": subject, "iat": now.Unix() - 1, "exp": now.Add(lives).Unix()}) + "."
 }
 
-// startTokenEndpoint is a token endpoint that knows one client.
+// startTokenEndpoint starts a token endpoint that knows one client.
 func startTokenEndpoint(t *testing.T, lives time.Duration) (url string, asked *atomic.Int64) {
 	t.Helper()
 	asked = &atomic.Int64{}
@@ -69,7 +69,7 @@ func startTokenEndpoint(t *testing.T, lives time.Duration) (url string, asked *a
 		id, secret, _ := r.BasicAuth()
 		if id != "exporter" || secret != rightPassword || r.FormValue("grant_type") != "client_credentials" || r.FormValue("scope") != "kafka" {
 			w.WriteHeader(http.StatusUnauthorized)
-			_, _ = w.Write([]byte(`{"error":"invalid_client"}`)) // the client sees what is missing
+			_, _ = w.Write([]byte(`{"error":"invalid_client"}`)) // a failure shows at the client
 			return
 		}
 		asked.Add(1)
@@ -79,8 +79,8 @@ func startTokenEndpoint(t *testing.T, lives time.Duration) (url string, asked *a
 	return server.URL, asked
 }
 
-// TestEveryMechanismOnApacheKafka speaks TLS and each mechanism with a real broker: the right credentials get in, wrong
-// ones are named as such without being shown, and the sink goes on when they are corrected.
+// TestEveryMechanismOnApacheKafka uses TLS and each mechanism with a real broker: right credentials work, wrong ones are
+// reported without being shown, and the sink recovers when they are corrected.
 func TestEveryMechanismOnApacheKafka(t *testing.T) {
 	require.Integration(t)
 	require.Program(t, "java", "install Java 17 or later")
@@ -127,8 +127,8 @@ func TestEveryMechanismOnApacheKafka(t *testing.T) {
 	t.Run("an expired token", func(t *testing.T) { testExpiringToken(t, b, dir) })
 }
 
-// testEndingSession publishes until the broker has ended the session, as it does to who does not authenticate again
-// (KIP-368). The sink connects and authenticates anew; nothing is lost or repeated, and the log has nothing to say.
+// testEndingSession publishes until the broker ends the session, because the client does not re-authenticate (KIP-368). The
+// sink connects again; nothing is lost or repeated, and nothing is logged.
 func testEndingSession(t *testing.T, b *broker.Broker, dir string) {
 	s, log := openSinkWithLog(t, Config{Brokers: []string{b.SecureAddress()}, Topic: "k8s.session",
 		SASL: auth.SASL{Mechanism: "scram-sha-512", Username: "exporter", PasswordFile: filepath.Join(dir, "password")},
@@ -137,17 +137,17 @@ func testEndingSession(t *testing.T, b *broker.Broker, dir string) {
 	waitForTopic(t, s)
 	lane := laneOf(t, s, pod("a", 1))
 	publishUntilAccepted(t, s, lane, pods("a", 1, 2))
-	said, before, next := log.count(), opened.Load(), 2
+	logged, before, next := log.count(), opened.Load(), 2
 	for ; opened.Load() == before; next++ {
 		publishUntilAccepted(t, s, lane, pods("a", next, next+1))
 	}
-	if log.count() != said {
-		t.Errorf("the log speaks of it:\n%s", log)
+	if log.count() != logged {
+		t.Errorf("unexpected log:\n%s", log)
 	}
 	wantVersions(t, readTopics(t, b.Brokers(), "k8s.session"), 1, next)
 }
 
-// testExpiringToken lets a token expire on an open connection, and refuses the sink until there is a new one.
+// testExpiringToken lets a token expire on an open connection, and provides no new one for a while.
 func testExpiringToken(t *testing.T, b *broker.Broker, dir string) {
 	writeFile(t, dir, "token", []byte(unsignedToken("exporter", 2*time.Second)+"\n"))
 	var err error
@@ -157,13 +157,13 @@ func testExpiringToken(t *testing.T, b *broker.Broker, dir string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*testTimeout)
 	defer cancel()
 	lane, sent := laneName("k8s.expired", 0, 1), 0
-	for sent == 0 { // until a token was taken in time
+	for sent == 0 { // until a token is accepted in time
 		writeFile(t, dir, "token", []byte(unsignedToken("exporter", 2*time.Second)))
 		if sent, err = s.Publish(ctx, lane, pods("a", 1, 2)); ctx.Err() != nil {
 			t.Fatal(err)
 		}
 	}
-	for { // until the broker does not take the token any more
+	for { // until the broker rejects the token
 		n, err := s.Publish(ctx, lane, pods("a", sent+1, sent+2))
 		sent += n
 		var unavailable *sinks.UnavailableError
@@ -179,7 +179,7 @@ func testExpiringToken(t *testing.T, b *broker.Broker, dir string) {
 	wantVersions(t, readTopics(t, b.Brokers(), "k8s.expired"), 1, sent+5)
 }
 
-// addUser makes the credentials of a SCRAM user.
+// addUser creates the credentials of a SCRAM user.
 func addUser(t *testing.T, brokers []string, name, password string) {
 	t.Helper()
 	const iterations = 4096
@@ -216,7 +216,7 @@ func saltedPassword(password string, iterations, bits int) func(salt []byte) []b
 	}
 }
 
-// tokenOf asks a token endpoint as a connection does.
+// tokenOf returns a function that requests a token as a connection does.
 func tokenOf(t *testing.T, from auth.OAuth) func() (string, error) {
 	t.Helper()
 	m, err := auth.SASL{Mechanism: "oauthbearer", OAuth: from}.NewMechanism(testTimeout)
@@ -282,7 +282,7 @@ func TestMutualTLSOnApacheKafka(t *testing.T) {
 	cfg := Config{Brokers: []string{b.SecureAddress()}, Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}, TLS: auth.TLS{
 		Enabled: true, CAFile: filepath.Join(dir, "ca.pem"), CertFile: issueCertificate(t, dir, certificates.New(t)), KeyFile: filepath.Join(dir, "key.pem"),
 	}}
-	// The broker's alert may be lost when it closes the connection on what we have sent since, so its text is not certain.
+	// The TLS alert may be lost when the broker closes the connection, so the text of the error varies.
 	testCorrectedCredentials(t, cfg, "TLS", func() { issueCertificate(t, dir, ca) })
 }
 

@@ -41,7 +41,7 @@ func TestTLSWithAClientCertificateThatIsRotated(t *testing.T) {
 		Enabled: true, CAFile: filepath.Join(dir, "ca.pem"), CertFile: filepath.Join(dir, "cert.pem"), KeyFile: filepath.Join(dir, "key.pem"),
 	}}
 
-	cert, key := certificates.New(t).Issue(t) // by an authority the broker does not know
+	cert, key := certificates.New(t).Issue(t) // of an authority that the broker does not trust
 	writeFile(t, dir, "cert.pem", cert)
 	writeFile(t, dir, "key.pem", key)
 	s := openSink(t, cfg)
@@ -90,7 +90,7 @@ func TestCredentialsThatAreGoneAreNamed(t *testing.T) {
 	}
 }
 
-// wantUnavailable opens a sink that Kafka does not let in, whose error must name where to look.
+// wantUnavailable opens a sink that Kafka rejects, and checks that the error names the setting.
 func wantUnavailable(t *testing.T, cfg Config, names string) {
 	t.Helper()
 	s := openSink(t, cfg)

@@ -35,7 +35,7 @@ func openSingleLane(t testing.TB, opts ...kfake.Opt) (*kfake.Cluster, []string, 
 	return c, brokers, s, laneOf(t, s, pod("a", 1))
 }
 
-// lookUp is Lane after somebody has looked for the topic, as the first Publish does. An error says that nobody answered.
+// lookUp is Lane after a lookup of the topic, as the first Publish does it. It returns an error if no broker answers.
 func lookUp(t testing.TB, s *Sink, c *event.Change) (sinks.Lane, error) {
 	name := string(s.router.template.AppendName(nil, c, appendEscaped))
 	if !s.router.hasRoute(name) {
@@ -48,7 +48,7 @@ func lookUp(t testing.TB, s *Sink, c *event.Change) (sinks.Lane, error) {
 	return s.Lane(c)
 }
 
-// laneOf asks as delivery does: again, while the cluster is not ready to tell.
+// laneOf repeats lookUp until the cluster is ready.
 func laneOf(t testing.TB, s *Sink, c *event.Change) sinks.Lane {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
@@ -67,7 +67,7 @@ func laneOf(t testing.TB, s *Sink, c *event.Change) sinks.Lane {
 	}
 }
 
-// publishOnward publishes a batch until that fails or is done: what a call leaves on its way, the next one begins with.
+// publishOnward publishes a batch until it is accepted or fails: a call may return while messages are under way.
 func publishOnward(ctx context.Context, s *Sink, lane sinks.Lane, batch []sinks.Message) (accepted int, err error) {
 	for more := true; more; more = err == nil && accepted < len(batch) {
 		var n int
@@ -85,7 +85,7 @@ func mustPublish(t testing.TB, s *Sink, lane sinks.Lane, batch []sinks.Message) 
 	}
 }
 
-// publishUntilAccepted publishes as delivery does: again from the first message that is not accepted, until all are.
+// publishUntilAccepted publishes as delivery does: it retries from the first message that is not accepted.
 func publishUntilAccepted(t testing.TB, s *Sink, lane sinks.Lane, batch []sinks.Message) {
 	t.Helper()
 	if n, err := publishUntilRejected(t, s, lane, batch); err != nil {
@@ -93,7 +93,7 @@ func publishUntilAccepted(t testing.TB, s *Sink, lane sinks.Lane, batch []sinks.
 	}
 }
 
-// publishUntilRejected publishes as delivery does, until all messages are accepted or one is rejected, and counts them.
+// publishUntilRejected is publishUntilAccepted until one message is rejected. It returns the number of accepted ones.
 func publishUntilRejected(t testing.TB, s *Sink, lane sinks.Lane, batch []sinks.Message) (accepted int, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
@@ -111,7 +111,7 @@ func publishUntilRejected(t testing.TB, s *Sink, lane sinks.Lane, batch []sinks.
 	}
 }
 
-// produceAlone sends one batch past the lane's books, and returns what the broker says.
+// produceAlone sends one batch without the lane, and returns the answer.
 func produceAlone(t testing.TB, s *Sink, leader int32, f *inFlightBatch) error {
 	t.Helper()
 	record.SetTimestamp(f.bytes, time.Now())
@@ -206,12 +206,12 @@ func TestALostAnswerCausesNoDuplicateWhenTheBatchIsNotRetained(t *testing.T) {
 			t.Fatalf("published %d: %v", n, err)
 		}
 		if s.lanes.byName[lane].window.batches[0].bytes != nil {
-			t.Error("the batch is held without room")
+			t.Error("the batch is retained beyond the budget")
 		}
 		mustPublish(t, s, lane, pods("a", from, from+5))
 	}
 	if left := s.lanes.retained.remaining.Load(); left != 0 {
-		t.Errorf("%d bytes of room came from nowhere", left)
+		t.Errorf("the budget has grown by %d bytes", left)
 	}
 	wantVersions(t, readTopics(t, brokers, topicA), 1, 21)
 }
@@ -223,7 +223,7 @@ func TestTheBudgetOfRetainedBatchesIsReleased(t *testing.T) {
 		t.Fatalf("published %d: %v", n, err)
 	}
 	if left := s.lanes.retained.remaining.Load(); left >= maxRetainedBytes {
-		t.Error("the batch takes no room")
+		t.Error("the batch is not counted against the budget")
 	}
 	mustPublish(t, s, lane, pods("a", 1, 5))
 	if left := s.lanes.retained.remaining.Load(); left != maxRetainedBytes {
@@ -298,11 +298,11 @@ func TestASizeThatWasRefusedIsNotTriedAgain(t *testing.T) {
 	const limit = 5000
 	c, brokers, s, lane := openSingleLane(t, kfake.BrokerConfigs(map[string]string{"message.max.bytes": itoa(limit)}))
 	smallest, refused, gap := math.MaxInt, 0, uint32(math.MaxUint32)
-	var seen kmsg.Request // the fake asks several times about one request
+	var seen kmsg.Request // the fake calls When several times for one request
 	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Observe: true, Count: -1, When: func(r kmsg.Request) bool {
 		batch := r.(*kmsg.ProduceRequest).Topics[0].Partitions[0].Records
 		sequence := binary.BigEndian.Uint32(batch[record.AtSequence:])
-		if r == seen || sequence > gap { // those were sent together with the one that was refused
+		if r == seen || sequence > gap { // sent in the same window as the refused one
 			return false
 		}
 		seen, gap = r, math.MaxUint32
@@ -435,7 +435,7 @@ func TestProducerIDsNeedNoTransactionCoordinator(t *testing.T) {
 	}
 }
 
-// old is a broker that gives no producer IDs.
+// old is a broker without producer IDs.
 func old() kfake.Opt {
 	versions := kversion.V2_7_0()
 	versions.SetMaxKeyVersion(int16(kmsg.InitProducerID), -1)
@@ -474,7 +474,7 @@ func TestWithoutIdempotenceBatchesInDoubtAreResent(t *testing.T) {
 	publishUntilAccepted(t, s, lane, pods("a", 4, 6))
 	records := readTopics(t, brokers, topicA)
 	wantVersions(t, records[:3], 1, 4)
-	wantVersions(t, records[3:], 1, 6) // the copy, and what follows
+	wantVersions(t, records[3:], 1, 6) // the copy, and later messages
 }
 
 func TestTopicsAreCreatedAsConfiguredAndExistingOnesAreUsed(t *testing.T) {

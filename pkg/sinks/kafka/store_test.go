@@ -14,7 +14,7 @@ import (
 
 const stateName = "kubecdc-state"
 
-// stateClient is a process that keeps a state, or follows one.
+// stateClient is a process that owns or follows a state.
 type stateClient struct {
 	t     *testing.T
 	store sinks.StateStore
@@ -31,7 +31,7 @@ func newStateClient(t *testing.T, brokers []string) *stateClient {
 	return &stateClient{t, store, map[string]string{}}
 }
 
-// eventually repeats what may fail while brokers start or move.
+// eventually retries while brokers start or move.
 func (k *stateClient) eventually(what string, do func() error) {
 	k.t.Helper()
 	deadline := time.Now().Add(testTimeout)
@@ -52,7 +52,7 @@ func (k *stateClient) claim() {
 	k.eventually("claim", func() error { return k.store.Claim(k.t.Context(), sinks.Claim{Group: "test", Owner: "a test"}) })
 }
 
-// read follows the state to its end, and says whether it was reset on the way.
+// read follows the state to its end, and reports whether it was reset.
 func (k *stateClient) read() (reset bool) {
 	k.t.Helper()
 	k.eventually("read", func() error {
@@ -164,7 +164,7 @@ func TestALostStateIsNoticed(t *testing.T) {
 	})
 	owner.write(entry("a", "again"), entry("x", "1"))
 	if !follower.read() {
-		t.Error("a follower did not notice that the topic was made anew")
+		t.Error("a follower did not notice that the topic was recreated")
 	}
 	follower.wantState(map[string]string{"a": "again", "x": "1"})
 }

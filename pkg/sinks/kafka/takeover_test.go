@@ -16,7 +16,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/sinktest"
 )
 
-// failoverHarness describes processes of one group that write to topics of a prefix in a format.
+// failoverHarness describes processes of one group that write to topics with a prefix in a format.
 func failoverHarness(brokers []string, prefix string, f format.Format, adapt func(*Config)) sinktest.Harness {
 	cfg := Config{
 		Brokers: brokers, Topic: prefix + "{resource}", BatchBytes: minBatchBytes,
@@ -78,13 +78,13 @@ func deliveredWithTombstones(t testing.TB, records []*kgo.Record, tombstones boo
 	return all
 }
 
-// TestFailoverWhileBrokersDie kills one of three brokers whenever another process begins to take over: leaders, and the
-// coordinator of the transactional ID.
+// TestFailoverWhileBrokersDie kills one of three brokers whenever another process takes over: leaders, and the coordinator
+// of the transactional ID.
 func TestFailoverWhileBrokersDie(t *testing.T) {
 	cluster := startThreeBrokers(t)
 	h := failoverHarness(cluster.Brokers(), "k8s.three.", format.JSON, func(c *Config) { c.RequestTimeout = 5 * time.Second })
-	whole := make(chan struct{}, 1) // holds a token while all brokers run
-	whole <- struct{}{}
+	allRunning := make(chan struct{}, 1) // holds a token while all brokers run
+	allRunning <- struct{}{}
 	begun := 0
 	open, read := h.New, h.Read
 	h.New = func(t testing.TB) sinks.Sink {
@@ -92,10 +92,10 @@ func TestFailoverWhileBrokersDie(t *testing.T) {
 		if begun%5 != 0 { // a broker takes seconds to come back
 			return open(t)
 		}
-		<-whole
+		<-allRunning
 		victim := cluster[begun/5%len(cluster)]
 		go func() {
-			defer func() { whole <- struct{}{} }()
+			defer func() { allRunning <- struct{}{} }()
 			if err := victim.Kill(); err != nil {
 				t.Error(err)
 			}
@@ -104,16 +104,16 @@ func TestFailoverWhileBrokersDie(t *testing.T) {
 		return open(t)
 	}
 	h.Read = func(t testing.TB) []sinktest.Delivered {
-		<-whole
-		defer func() { whole <- struct{}{} }()
+		<-allRunning
+		defer func() { allRunning <- struct{}{} }()
 		return read(t)
 	}
 	sinktest.RunFailover(t, h)
-	<-whole
+	<-allRunning
 	t.Logf("%d processes, %d kills", begun, begun/5)
 }
 
-// TestARenewedTransactionalIDDoesNotExpire has a broker that forgets transactional IDs after seconds.
+// TestARenewedTransactionalIDDoesNotExpire uses a broker that expires transactional IDs after seconds.
 func TestARenewedTransactionalIDDoesNotExpire(t *testing.T) {
 	const expires = 10 * time.Second
 	b := startKafkaWith(t, map[string]string{
@@ -122,18 +122,18 @@ func TestARenewedTransactionalIDDoesNotExpire(t *testing.T) {
 	})
 	cfg := Config{Brokers: b.Brokers(), Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}}
 	for !checkRenewal(t, cfg, expires) {
-		t.Log("the ID was left alone for too long: begun anew")
+		t.Log("the ID was not renewed in time: starting over")
 	}
 }
 
-// checkRenewal keeps an ID until another one, which nobody keeps, has expired, and then takes over. It is false, and shows
-// nothing, when this ID was left alone for so long meanwhile that it may have expired too.
+// checkRenewal renews an ID until another one has expired that is not renewed, and then takes over. It returns false,
+// without a result, when this ID was not renewed for so long that it may have expired too.
 func checkRenewal(t *testing.T, cfg Config, expires time.Duration) bool {
 	t.Helper()
 	s, next := openSink(t, cfg), openSink(t, cfg)
 	lane := laneOf(t, s, pod("a", 1))
 	last := time.Now()
-	use := func(what func() error) bool { // what makes the broker count anew, at some moment of the call
+	use := func(what func() error) bool { // restarts the expiry at some moment of the call
 		begins := time.Now()
 		err := what()
 		inTime := time.Since(last) < expires*3/4
@@ -153,7 +153,7 @@ func checkRenewal(t *testing.T, cfg Config, expires time.Duration) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for v, now := 1, began; now.Producer == began.Producer; { // until an ID that nobody keeps has expired
+	for v, now := 1, began; now.Producer == began.Producer; { // until an ID that is not renewed has expired
 		for untouched := time.Now(); time.Since(untouched) < expires+2*time.Second; v++ {
 			publishUntilAccepted(t, s, lane, pods("a", v, v+1))
 			if !use(keep) {

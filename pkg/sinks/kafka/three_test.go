@@ -20,7 +20,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
-// startThreeBrokers starts a real cluster of three, whose topics have three replicas and need two in sync.
+// startThreeBrokers starts a real cluster of three brokers; topics have three replicas, and two in sync.
 func startThreeBrokers(t *testing.T) broker.Brokers {
 	t.Helper()
 	return startThreeBrokersWith(t, map[string]string{})
@@ -43,8 +43,8 @@ func startThreeBrokersWith(t *testing.T, properties map[string]string) broker.Br
 	return cluster
 }
 
-// TestThreeBrokersLoseAndRepeatNothing kills brokers in turn, moves leaders back when they return, and lets the sink die
-// with what it has in flight, several batches of each partition, while all lanes publish. FULL_SIZE makes it long.
+// TestThreeBrokersLoseAndRepeatNothing kills brokers in turn, moves leaders back when they return, and kills the sink with
+// several batches of each partition in flight, while all lanes publish. FULL_SIZE makes it long.
 func TestThreeBrokersLoseAndRepeatNothing(t *testing.T) {
 	const partitions = 3
 	kills, least, most := 2, 0, 10
@@ -78,8 +78,8 @@ func TestThreeBrokersLoseAndRepeatNothing(t *testing.T) {
 	wantStreams(t, readTopics(t, cfg.Brokers, topicA), partitions, int(last))
 }
 
-// TestAFrozenBrokerIsAwayForItsPartitionsOnly freezes one of three brokers, each of which leads partitions that no other
-// has, and which no controller takes for dead meanwhile. While a message waits for it, the others take theirs.
+// TestAFrozenBrokerIsAwayForItsPartitionsOnly freezes one of three brokers. It leads partitions without other replicas, and
+// the controller does not declare it dead. While a message waits for it, the other partitions make progress.
 func TestAFrozenBrokerIsAwayForItsPartitionsOnly(t *testing.T) {
 	const partitions = 6
 	cluster := startThreeBrokersWith(t, map[string]string{"broker.session.timeout.ms": "600000"})
@@ -162,7 +162,7 @@ func TestAFrozenBrokerIsAwayForItsPartitionsOnly(t *testing.T) {
 	wantStreams(t, readTopics(t, cluster.Brokers(), topicA), partitions, slices.Max(last))
 }
 
-// fullSize is the number of records that FULL_SIZE asks for; 0 when it is not set.
+// fullSize is the number of records in FULL_SIZE; 0 if it is not set.
 func fullSize(t *testing.T) int {
 	t.Helper()
 	text := os.Getenv("FULL_SIZE")
@@ -176,8 +176,8 @@ func fullSize(t *testing.T) int {
 	return records
 }
 
-// publishRun is what the sinks of a test publish, one after the other, and what is stored of it, as delivery stores it: the
-// state of the sink with the cursors that were taken before.
+// publishRun is what successive sinks of a test publish, and what is stored of it, as delivery does: the state of the sink
+// with earlier cursors.
 type publishRun struct {
 	t           *testing.T
 	maxMessages int // messages published at once
@@ -192,7 +192,7 @@ type publishRun struct {
 	newest  uint64 // that was given to a sink
 }
 
-// startSink lets a new sink go on with what is stored, up to last. The function it returns ends it with what it has in
+// startSink starts a sink that continues from the stored cursors up to last. The returned function kills it with messages in
 // flight.
 func (c *publishRun) startSink(cfg Config, last int64) (end func()) {
 	c.t.Helper()
@@ -208,7 +208,7 @@ func (c *publishRun) startSink(cfg Config, last int64) (end func()) {
 	return func() { die(); c.lanes.Wait() }
 }
 
-// store is what a journal does.
+// store stores state and cursors as a journal does.
 func (c *publishRun) store(context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -219,7 +219,7 @@ func (c *publishRun) store(context.Context) error {
 	return nil
 }
 
-// resume goes back to what is stored.
+// resume goes back to the stored cursors.
 func (c *publishRun) resume() {
 	for p := range c.done {
 		c.newest = max(c.newest, uint64(c.done[p].Load())+uint64(c.maxMessages))
@@ -227,7 +227,7 @@ func (c *publishRun) resume() {
 	}
 }
 
-// publish goes on with a partition until last or until ctx ends, not so fast that a long outage makes a long test.
+// publish publishes to a partition until last or the end of ctx, at a limited rate so that a long outage makes no long test.
 func (c *publishRun) publish(ctx context.Context, p int, last int64) {
 	lane := laneName(topicA, int32(p), len(c.done))
 	pace := time.NewTicker(10 * time.Millisecond)
@@ -248,7 +248,7 @@ func (c *publishRun) publish(ctx context.Context, p int, last int64) {
 	}
 }
 
-// awaitProgress waits until some partition has moved on by a few batches.
+// awaitProgress waits until some partition has progressed by a few batches.
 func (c *publishRun) awaitProgress() {
 	c.t.Helper()
 	const few = 5
@@ -293,7 +293,7 @@ func waitForTopic(t *testing.T, s *Sink) {
 	}
 }
 
-// electLeaders gives every partition to the replica it was meant for. That one may not be in sync yet: no matter.
+// electLeaders makes the preferred replica of each partition the leader, if it is in sync.
 func electLeaders(t *testing.T, brokers []string, partitions int) {
 	t.Helper()
 	withClient(t, brokers, func(ctx context.Context, c *kafka.Client) error {

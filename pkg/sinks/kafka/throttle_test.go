@@ -19,8 +19,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
-// throttlingBroker is a fake broker with throttle times. As Kafka does, it answers at once, and takes up no request of that
-// connection, here of any, until the throttle time is over.
+// throttlingBroker is a fake broker with throttle times. Like Kafka it answers at once, and then processes no request, here
+// of any connection, until the throttle time is over.
 type throttlingBroker struct {
 	t                 *testing.T
 	cluster           *kfake.Cluster
@@ -28,13 +28,13 @@ type throttlingBroker struct {
 
 	mu         sync.Mutex
 	waits      []time.Duration // throttle times of the next answers
-	mutedUntil time.Time       // until when it does not listen
-	early      int             // requests that came before that
+	mutedUntil time.Time       // end of the throttle time
+	early      int             // requests that arrived before that
 	seen       map[[2]int32]bool
 }
 
-// bufferedConn is a connection on which what is written waits for its reader, as on TCP; on that of a virtual network the
-// writer does.
+// bufferedConn is a connection that buffers what is written, as TCP does; a writer to a virtual network waits for the
+// reader.
 type bufferedConn struct {
 	net.Conn
 	written           chan []byte
@@ -65,7 +65,7 @@ func (r *bufferedConn) Close() error {
 	return r.Conn.Close()
 }
 
-// openThrottledSink opens a sink, in a bubble of virtual time, on a stingy broker.
+// openThrottledSink opens a sink, in a bubble of virtual time, on a throttling broker.
 func openThrottledSink(t *testing.T, timeout time.Duration) (*throttlingBroker, *Sink, *logBuffer) {
 	t.Helper()
 	network := &kfake.VirtualNetwork{}
@@ -130,7 +130,8 @@ func (b *throttlingBroker) throttle(waits ...time.Duration) {
 	b.waits, b.early = waits, 0
 }
 
-// earlyRequests says how many requests came early since the last throttle, and fails the test if connections were given up.
+// earlyRequests returns how many requests arrived early since the last throttle, and fails the test if connections were
+// closed.
 func (b *throttlingBroker) earlyRequests() (early int) {
 	b.t.Helper()
 	if n := b.closedConnections.Load(); n != 0 {
@@ -166,7 +167,7 @@ func TestAllLanesWaitForAThrottlingBroker(t *testing.T) {
 	})
 }
 
-// The rest of a train is under way when the first answer comes: it waits on the connection, and so do we.
+// The other batches of the window are under way when the first answer arrives: they wait on the connection.
 func TestAWindowThatIsThrottledOnItsWayIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, s, _ := openThrottledSink(t, 2*time.Second)
@@ -205,29 +206,29 @@ func TestThrottlingIsLoggedWhenItStartsAndEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, s, log := openThrottledSink(t, 2*time.Second)
 		lane := laneName(topicA, 0, 2)
-		told := func(begins, ends int, slowed bool) {
+		wantLogged := func(begins, ends int, slowed bool) {
 			t.Helper()
 			synctest.Wait()
 			if now := s.SlowdownReason(); (now != "") != slowed {
 				t.Errorf("slowed %q, want %v", now, slowed)
 			}
 			if x, y := strings.Count(log.String(), "kafka throttles requests"), strings.Count(log.String(), "no longer throttles requests"); x != begins || y != ends {
-				t.Errorf("told %d beginnings and %d ends, want %d and %d:\n%s", x, y, begins, ends, log)
+				t.Errorf("logged %d starts and %d ends, want %d and %d:\n%s", x, y, begins, ends, log)
 			}
 		}
-		told(0, 0, false)
+		wantLogged(0, 0, false)
 		for v := 2; v < 40; v++ { // every other answer
 			b.throttle(time.Duration(v%2) * 5 * time.Second)
 			mustPublish(t, s, lane, pods("p0", v, v+1))
-			told(min(1, v-2), 0, v != 2)
+			wantLogged(min(1, v-2), 0, v != 2)
 			time.Sleep(calm / 3)
 		}
 		time.Sleep(calm - time.Nanosecond)
-		told(1, 0, true)
+		wantLogged(1, 0, true)
 		time.Sleep(time.Nanosecond)
-		told(1, 1, false)
+		wantLogged(1, 1, false)
 		b.throttle(time.Second)
 		mustPublish(t, s, lane, pods("p0", 40, 41))
-		told(2, 1, true)
+		wantLogged(2, 1, true)
 	})
 }

@@ -32,7 +32,7 @@ func openUnclosedSink(t testing.TB, cfg Config) sinks.Sink {
 	return s
 }
 
-// readTopicsWithPrefix returns the records of every topic whose name begins so.
+// readTopicsWithPrefix returns the records of every topic with this prefix.
 func readTopicsWithPrefix(t testing.TB, brokers []string, prefix string) []*kgo.Record {
 	t.Helper()
 	var topics []string
@@ -51,7 +51,7 @@ func readTopicsWithPrefix(t testing.TB, brokers []string, prefix string) []*kgo.
 	return readTopics(t, brokers, topics...)
 }
 
-// withClient does something to the cluster with a client of its own.
+// withClient calls do with a client of its own.
 func withClient(t testing.TB, brokers []string, do func(context.Context, *kafka.Client) error) {
 	t.Helper()
 	transport := &kafka.Transport{}
@@ -85,7 +85,7 @@ func addPartitions(t testing.TB, brokers []string, topic string, count int32) {
 	})
 }
 
-// requestContains says whether a produce request, zstd compressed, has the text in it.
+// requestContains reports whether a zstd-compressed produce request contains a text.
 func requestContains(t testing.TB, request kmsg.Request, text string) bool {
 	batch := request.(*kmsg.ProduceRequest).Topics[0].Partitions[0].Records
 	r, err := zstd.NewReader(bytes.NewReader(batch[record.HeaderSize:]), zstd.WithDecoderConcurrency(1))
@@ -101,7 +101,7 @@ func requestContains(t testing.TB, request kmsg.Request, text string) bool {
 	return bytes.Contains(records, []byte(text))
 }
 
-// randomText is n bytes of text that does not compress.
+// randomText returns n bytes of text that does not compress.
 func randomText(n int) string { return randomTextFrom(rand.New(rand.NewPCG(1, 2)), n) }
 
 func randomTextFrom(source *rand.Rand, n int) string {
@@ -113,7 +113,7 @@ func randomTextFrom(source *rand.Rand, n int) string {
 	return string(b)
 }
 
-// logBuffer is a log that is only counted and searched.
+// logBuffer collects a log.
 type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer

@@ -28,11 +28,11 @@ func writeFile(t *testing.T, dir, name string, data []byte) {
 	}
 }
 
-// exampleKey is the one of AWS's documentation.
+// exampleKey is from the AWS documentation.
 var exampleKey = awsCredentials{id: "AKIAIOSFODNN7EXAMPLE", secret: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"}
 
-// TestThePublishedRequestIsSignedAsPublished holds the example of "Authenticating Requests: Using Query Parameters" in the
-// documentation of AWS.
+// TestThePublishedRequestIsSignedAsPublished is the example of "Authenticating Requests: Using Query Parameters" in the AWS
+// documentation.
 func TestThePublishedRequestIsSignedAsPublished(t *testing.T) {
 	got := presignedRequest{host: "examplebucket.s3.amazonaws.com", path: "/test.txt", region: "us-east-1", service: "s3",
 		body: "UNSIGNED-PAYLOAD", at: time.Date(2013, 5, 24, 0, 0, 0, 0, time.UTC), validFor: 24 * time.Hour}.signedURL(exampleKey)
@@ -68,7 +68,7 @@ func TestATokenForMSKIsARequestToConnect(t *testing.T) {
 	}
 }
 
-// credentialOf says which access key a token is signed with.
+// credentialOf returns the access key that signed a token.
 func credentialOf(t *testing.T, token string) string {
 	t.Helper()
 	raw, err := base64.RawURLEncoding.DecodeString(token)
@@ -83,7 +83,7 @@ func credentialOf(t *testing.T, token string) string {
 	return id
 }
 
-// withoutAWS empties the environment that the identity looks into.
+// withoutAWS unsets the environment variables that the identity uses.
 func withoutAWS(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN",

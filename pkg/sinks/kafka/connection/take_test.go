@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestBatchesOfManyPartitionsGoTogetherAndThoseOfOneInOrder takes requests from a full queue until it is empty.
+// TestBatchesOfManyPartitionsGoTogetherAndThoseOfOneInOrder empties a full queue, request by request.
 func TestBatchesOfManyPartitionsGoTogetherAndThoseOfOneInOrder(t *testing.T) {
 	batch := func(partition int32, size int) *call {
 		return &call{batch: Batch{Topic: "a", Partition: partition, Bytes: make([]byte, size)}}
@@ -19,7 +19,7 @@ func TestBatchesOfManyPartitionsGoTogetherAndThoseOfOneInOrder(t *testing.T) {
 		size      int
 	}
 	want := [][]sent{
-		{{0, 1}, {1, large}, {3, 1}}, // partition 2 does not fit, and what is behind in it stays behind
+		{{0, 1}, {1, large}, {3, 1}}, // partition 2 does not fit, so its later batch waits too
 		{{0, 2}, {2, large}},
 		{{2, 1}},
 		{{4, 2 * maxRequestBytes}}, // goes alone

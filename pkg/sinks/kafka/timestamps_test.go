@@ -31,7 +31,7 @@ func TestARefusedTimestampIsLeftOutAndLogged(t *testing.T) {
 	}
 }
 
-// A change may have waited in the journal for longer than the topic takes timestamps from the past, or keeps records.
+// A change may wait in the journal for longer than the topic accepts old timestamps, or retains records.
 func TestRecordsOfAnOldBacklogHaveTheTimeOfSending(t *testing.T) {
 	b := startKafka(t)
 	s := openSink(t, Config{Brokers: b.Brokers(), Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1,
@@ -45,7 +45,7 @@ func TestRecordsOfAnOldBacklogHaveTheTimeOfSending(t *testing.T) {
 	wantVersions(t, readTopics(t, b.Brokers(), topicA), 1, 20)
 }
 
-// No clock is right for a topic that refuses what is a millisecond old.
+// A topic that refuses timestamps that are a millisecond old makes every clock wrong.
 func TestWrongClocksHoldNothingBack(t *testing.T) {
 	b := startKafka(t)
 	s := openSink(t, Config{Brokers: b.Brokers(), Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1,
