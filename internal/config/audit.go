@@ -7,73 +7,106 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kubecdc/kubecdc/internal/audit"
+	"github.com/kubecdc/kubecdc/internal/audit/topic"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// minPendingBytes is below what a busy moment needs.
+// Audit configures the attribution of changes to users.
+type Audit struct {
+	// A listener for the audit webhooks of the API servers.
+	Webhook audit.WebhookConfig `mapstructure:"webhook"`
+	// Paths of audit log files, each of one API server. Rotation is followed.
+	Files []string `mapstructure:"files"`
+	// Kafka topics of audit events, as written by managed clouds and log shippers.
+	Kafka topic.Config `mapstructure:"kafka"`
+	// How long after a change to wait for the audit events of all API servers, before the only remaining candidate request
+	// is accepted as the author. Longer than the API servers buffer events: 30 s by default.
+	Settle time.Duration `mapstructure:"settle"`
+	// How long a change is kept to wait for its audit event, and an event for its change.
+	Window time.Duration `mapstructure:"window"`
+	// How often the API servers' own counters of lost audit events are read from their /metrics, if the account is allowed
+	// to: "exporter rbac" prints the rule. 0: never.
+	CountersEvery time.Duration `mapstructure:"countersEvery"`
+	// How long sinks hold a change back until its author is known, so that the attributed record follows at once. 0: not at
+	// all. Later changes in the journal wait behind it; writing to the journal is not delayed.
+	Wait time.Duration `mapstructure:"wait"`
+	// Emit guesses where the author is not certain: the only identity that accessed the object when it changed, according to
+	// the audit log, in a separate member, "likely". A guess can be wrong.
+	Likely bool `mapstructure:"likely"`
+	// Tolerance for a clock of an API server that is ahead of the exporter's. 0s: none.
+	ClockSkew time.Duration `mapstructure:"clockSkew"`
+	// Bound of the memory for waiting changes and events; at the bound the oldest are dropped, which is counted.
+	MaxPending Bytes `mapstructure:"maxPending"`
+}
+
+// Enabled reports whether a source of audit events is configured.
+func (a Audit) Enabled() bool { return a.Webhook.Listen != "" || len(a.Files) > 0 || a.Kafka.Enabled() }
+
+// minPendingBytes is far below the need of a busy cluster.
 const minPendingBytes Bytes = 1 << 20
 
-func (d *decoder) validateAudit(a Audit) {
-	d.validateAuditWebhook(a)
-	d.addJoined("audit", "audit.kafka", a.Kafka.Validate())
+func validateAudit(rep *reporter, a Audit) {
+	validateAuditWebhook(rep, a)
+	rep.addJoined("audit", "audit.kafka", a.Kafka.Validate())
 	for i, path := range a.Files {
 		at := fmt.Sprintf("audit.files[%d]", i)
 		switch {
 		case strings.TrimSpace(path) == "":
-			d.addProblem(at, Problem{Message: "is empty", Expected: "the path of an audit log file"})
+			rep.addProblem(at, Problem{Message: "is empty", Expected: "the path of an audit log file"})
 		case slices.Contains(a.Files[:i], path):
-			d.addProblem(at, Problem{Message: "is named already", Found: strconv.Quote(path), Expected: "every file once"})
+			rep.addProblem(at, Problem{Message: "is listed already", Found: strconv.Quote(path), Expected: "every file once"})
 		}
 	}
 	if a.Settle < 0 {
-		d.addProblem("audit.settle", Problem{Message: "must not be negative", Found: a.Settle.String(), Expected: expectDuration})
+		rep.addProblem("audit.settle", Problem{Message: "must not be negative", Found: a.Settle.String(), Expected: expectDuration})
 	}
 	if a.Window <= a.Settle {
-		d.addProblem("audit.window", Problem{Message: "not more than audit.settle", Found: a.Window.String(), Expected: "more than " + a.Settle.String()})
+		rep.addProblem("audit.window", Problem{Message: "must be more than audit.settle", Found: a.Window.String(), Expected: "more than " + a.Settle.String()})
 	}
 	if a.CountersEvery != 0 && a.CountersEvery < time.Second {
-		d.addProblem("audit.countersEvery", Problem{Message: "too often", Found: a.CountersEvery.String(), Expected: "0, or at least 1s"})
+		rep.addProblem("audit.countersEvery", Problem{Message: "too often", Found: a.CountersEvery.String(), Expected: "0, or at least 1s"})
 	}
 	if a.Wait < 0 || a.Wait > a.Window {
-		d.addProblem("audit.wait", Problem{Message: "not between 0 and audit.window", Found: a.Wait.String(),
+		rep.addProblem("audit.wait", Problem{Message: "not between 0 and audit.window", Found: a.Wait.String(),
 			Expected: "0, or at most " + a.Window.String()})
 	}
 	if a.ClockSkew < 0 {
-		d.addProblem("audit.clockSkew", Problem{Message: "must not be negative", Found: a.ClockSkew.String(), Expected: expectDuration})
+		rep.addProblem("audit.clockSkew", Problem{Message: "must not be negative", Found: a.ClockSkew.String(), Expected: expectDuration})
 	}
 	if a.MaxPending < minPendingBytes {
-		d.addProblem("audit.maxPending", Problem{Message: "too small", Found: a.MaxPending.String(), Expected: "at least " + minPendingBytes.String()})
+		rep.addProblem("audit.maxPending", Problem{Message: "too small", Found: a.MaxPending.String(), Expected: "at least " + minPendingBytes.String()})
 	}
 }
 
-func (d *decoder) validateAuditWebhook(a Audit) {
+func validateAuditWebhook(rep *reporter, a Audit) {
 	w := a.Webhook
 	given := w.Certificate != "" || w.Key != "" || w.ClientCA != "" || len(w.Clients) > 0
-	switch {
-	case w.Listen == "" && given:
-		d.addProblem("audit.webhook.listen", Problem{Message: "is empty, and without it the rest of audit.webhook means nothing", Expected: `host:port, such as ":9443"`})
-		return
-	case w.Listen == "":
+	if w.Listen == "" {
+		if given {
+			rep.addProblem("audit.webhook.listen", Problem{Message: "is empty, and without it the rest of audit.webhook has no effect",
+				Expected: `host:port, such as ":9443"`})
+		}
 		return
 	}
-	d.validateListen("audit.webhook.listen", w.Listen)
+	validateListen(rep, "audit.webhook.listen", w.Listen)
 	for _, f := range a.credentialFiles() {
 		if f.Path == "" {
-			d.addProblem(f.Key, Problem{Message: "is empty: audit events are taken over TLS, from known clients only", Expected: "the path of a PEM file"})
+			rep.addProblem(f.Key, Problem{Message: "is empty: audit events are accepted over TLS and from known clients only", Expected: "the path of a PEM file"})
 		}
 	}
 	if len(w.Clients) == 0 {
-		d.addProblem("audit.webhook.clients", Problem{Message: "nobody may send audit events",
+		rep.addProblem("audit.webhook.clients", Problem{Message: "no client is allowed to send audit events",
 			Expected: `the common names, or DNS names, in the API servers' client certificates, such as ["kube-apiserver"]`})
 	}
 	for i, name := range w.Clients {
 		if strings.TrimSpace(name) == "" {
-			d.addProblem(fmt.Sprintf("audit.webhook.clients[%d]", i), Problem{Message: "is empty", Expected: "a name in a client certificate"})
+			rep.addProblem(fmt.Sprintf("audit.webhook.clients[%d]", i), Problem{Message: "is empty", Expected: "a name in a client certificate"})
 		}
 	}
 }
 
-// credentialFiles are those that the intakes read certificates and credentials from.
+// credentialFiles returns the files that the intakes read certificates and credentials from.
 func (a Audit) credentialFiles() []sinks.File {
 	var all []sinks.File
 	if w := a.Webhook; w.Listen != "" {

@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-var update = flag.Bool("update", false, "write the messages of testdata/bad anew; read every one before you commit it")
+var update = flag.Bool("update", false, "rewrite the messages of testdata/bad; review every one before you commit it")
 
-// TestEveryBadFileGetsItsMessage holds the exact text that a user sees for each mistake. The file's name is the bug's name.
+// TestEveryBadFileGetsItsMessage compares the exact text that a user sees for each mistake. The file is named after the mistake.
 func TestEveryBadFileGetsItsMessage(t *testing.T) {
 	t.Chdir("testdata/bad")
 	t.Setenv("KUBECONFIG", "none")
@@ -38,7 +38,7 @@ func TestEveryBadFileGetsItsMessage(t *testing.T) {
 			}
 			want, readErr := os.ReadFile(golden)
 			if readErr != nil {
-				t.Fatalf("no message is written down for this mistake: %v", readErr)
+				t.Fatalf("no golden file with the message for this mistake: %v", readErr)
 			}
 			if got := err.Error() + "\n"; got != string(want) {
 				t.Errorf("got\n%swant\n%s", got, want)
@@ -47,13 +47,13 @@ func TestEveryBadFileGetsItsMessage(t *testing.T) {
 	}
 	messages, err := filepath.Glob("*.txt")
 	if err != nil || len(messages) != len(files) {
-		t.Errorf("%d messages for %d bad files: one of them has lost the other", len(messages), len(files))
+		t.Errorf("%d golden files for %d bad files", len(messages), len(files))
 	}
 }
 
 func TestEveryGoodFileLoads(t *testing.T) {
 	t.Chdir("testdata/good")
-	t.Setenv("KUBECONFIG", "none") // not that of whoever runs the test
+	t.Setenv("KUBECONFIG", "none") // not the one of the user
 	for _, file := range listCorpus(t, 5) {
 		t.Run(strings.TrimSuffix(file, ".yaml"), func(t *testing.T) {
 			if _, err := Load(file); err != nil {
@@ -63,8 +63,8 @@ func TestEveryGoodFileLoads(t *testing.T) {
 	}
 }
 
-// testdata/earlier holds the reference file, with every key that there was, of the last exporter of each journal format.
-// What is refused of one is in docs/upgrading.md, and its remedy is enough.
+// TestFilesOfEarlierVersionsLoad loads the reference file, with every key, of the last exporter of each journal format. A refusal
+// is documented in docs/upgrading.md, and its remedy is sufficient.
 func TestFilesOfEarlierVersionsLoad(t *testing.T) {
 	t.Chdir("testdata/earlier")
 	t.Setenv("KUBECONFIG", "none")
@@ -91,11 +91,11 @@ func TestFilesOfEarlierVersionsLoad(t *testing.T) {
 	}
 }
 
-func listCorpus(t *testing.T, least int) []string {
+func listCorpus(t *testing.T, minimum int) []string {
 	t.Helper()
 	files, err := filepath.Glob("*.yaml")
-	if err != nil || len(files) < least {
-		t.Fatalf("%d files in the corpus, want at least %d (%v)", len(files), least, err)
+	if err != nil || len(files) < minimum {
+		t.Fatalf("%d files in the corpus, want at least %d (%v)", len(files), minimum, err)
 	}
 	return files
 }
@@ -287,10 +287,10 @@ func FuzzLoadNeverPanics(f *testing.F) {
 func TestExamplesLoad(t *testing.T) {
 	t.Setenv("KUBECDC_NATS_URL", "nats://127.0.0.1:4222")
 	t.Setenv("KUBECONFIG", "none")
-	for dir, least := range map[string]int{"../../configs": 5, "../../configs/recipes": 1} {
+	for dir, minimum := range map[string]int{"../../configs": 5, "../../configs/recipes": 1} {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			t.Chdir(dir)
-			for _, file := range listCorpus(t, least) {
+			for _, file := range listCorpus(t, minimum) {
 				if _, err := Load(file); err != nil {
 					t.Error(err)
 				}

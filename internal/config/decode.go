@@ -10,50 +10,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// decoder fills structs from YAML nodes and collects what does not fit. It is used for one file, by one goroutine.
+// decoder decodes the YAML nodes of one file strictly into structs and reports every mismatch. It is used by one goroutine.
 type decoder struct {
-	file            string
-	lines           map[string]int // YAML path to the line of its key
-	problems        []Problem
-	warnings        []Problem
-	referenceValues []string // what references resolved to: never to be shown
-	secrets         []string // see [Config.Secrets]
+	*reporter
+	secrets []string // see [Config.Secrets]
 }
 
-// addProblem records a problem. Its line is that of the path, or of the nearest parent that is in the file.
-func (d *decoder) addProblem(path string, p Problem) {
-	d.problems = append(d.problems, d.withLocation(path, p))
-}
-
-// addWarning records what may be meant and more likely is not.
-func (d *decoder) addWarning(path string, p Problem) {
-	d.warnings = append(d.warnings, d.withLocation(path, p))
-}
-
-func (d *decoder) withLocation(path string, p Problem) Problem {
-	p.File, p.Path = d.file, path
-	if p.Line == 0 {
-		p.Line = d.lineOfPath(path)
-	}
-	for _, text := range []*string{&p.Path, &p.Found, &p.Message, &p.Expected} {
-		for _, secret := range d.referenceValues {
-			*text = strings.ReplaceAll(*text, secret, redactedText)
-		}
-		*text = truncateText(*text)
-	}
-	return p
-}
-
-func (d *decoder) lineOfPath(path string) int {
-	for {
-		if line, ok := d.lines[path]; ok || path == "" {
-			return max(line, 1)
-		}
-		path = path[:max(strings.LastIndexAny(path, ".["), 0)]
-	}
-}
-
-// decodeValue fills v, which is settable, from n. path is where n stands.
+// decodeValue decodes n, which is at path, into v, which is settable.
 func (d *decoder) decodeValue(n *yaml.Node, v reflect.Value, path string) {
 	if _, ok := d.lines[path]; !ok {
 		d.lines[path] = n.Line
@@ -62,12 +25,13 @@ func (d *decoder) decodeValue(n *yaml.Node, v reflect.Value, path string) {
 	case n.Kind == yaml.AliasNode:
 		d.addProblem(path, Problem{Line: n.Line, Message: "YAML aliases are not supported; write the value out"})
 	case n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null":
-		d.addProblem(path, Problem{Line: n.Line, Message: "has no value", Expected: d.expectedFor(v.Type(), path) + emptyMappingHint(v.Type())})
+		d.addProblem(path, Problem{Line: n.Line, Message: "has no value",
+			Expected: expectedFor(v.Type(), path) + emptyMappingHint(v.Type())})
 	case v.Kind() == reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
 		SetDefaults(v.Interface())
 		d.decodeValue(n, v.Elem(), path)
-	case v.Kind() == reflect.Struct && !reflect.PointerTo(v.Type()).Implements(textUnmarshalerType):
+	case isMapping(v.Type()):
 		d.decodeStruct(n, v, path)
 	case v.Kind() == reflect.Slice:
 		d.decodeList(n, v, path)
@@ -118,6 +82,7 @@ func (d *decoder) decodeList(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
+// decodeScalar decodes a plain value, or for strings also a reference, which is written as a mapping.
 func (d *decoder) decodeScalar(n *yaml.Node, v reflect.Value, path string) {
 	text := n.Value
 	switch {
@@ -139,16 +104,22 @@ func (d *decoder) decodeScalar(n *yaml.Node, v reflect.Value, path string) {
 		d.recordSecrets(path, text)
 	}
 	if bad := setScalar(v, text, isSize(v.Type(), lastKey(path))); bad != nil {
-		d.addProblem(path, Problem{Line: n.Line, Message: bad.message, Found: d.describeUnlessSecret(n, path), Expected: bad.expected})
+		d.addProblem(path, Problem{Line: n.Line, Message: bad.message, Found: describeUnlessSecret(n, path), Expected: bad.expected})
 	}
 }
 
 func (d *decoder) reportWrongType(n *yaml.Node, v reflect.Value, path string) {
-	d.addProblem(path, Problem{Line: n.Line, Message: "wrong type", Found: d.describeUnlessSecret(n, path), Expected: d.expectedFor(v.Type(), path)})
+	d.addProblem(path, Problem{Line: n.Line, Message: "wrong type", Found: describeUnlessSecret(n, path),
+		Expected: expectedFor(v.Type(), path)})
 }
 
-// yamlTagsFor lists the YAML types from which a scalar of type t may be made. Strings stay strict: 0123, on and 1e3 are not
-// what they look like, so they want quotes.
+// isMapping reports whether a value of type t is written as a mapping.
+func isMapping(t reflect.Type) bool {
+	return t.Kind() == reflect.Struct && !reflect.PointerTo(t).Implements(textUnmarshalerType)
+}
+
+// yamlTagsFor lists the YAML types that are accepted for a scalar of type t. Strings are strict: YAML reads 0123, on and 1e3
+// as other types, so they require quotes.
 func yamlTagsFor(t reflect.Type, key string) []string {
 	switch {
 	case t == durationType, isSize(t, key):
@@ -163,8 +134,8 @@ func yamlTagsFor(t reflect.Type, key string) []string {
 	return []string{"!!str"}
 }
 
-// expectedFor says in words what fills a value of type t.
-func (d *decoder) expectedFor(t reflect.Type, path string) string {
+// expectedFor describes the values that a key of type t accepts.
+func expectedFor(t reflect.Type, path string) string {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -173,10 +144,10 @@ func (d *decoder) expectedFor(t reflect.Type, path string) string {
 		return expectDuration
 	case isSize(t, lastKey(path)):
 		return expectBytes
-	case reflect.PointerTo(t).Implements(textUnmarshalerType), t.Kind() == reflect.String:
-		return `a string (in quotes where it looks like something else)`
-	case t.Kind() == reflect.Struct:
+	case isMapping(t):
 		return "a mapping with " + joinKeys(fieldsOf(t))
+	case reflect.PointerTo(t).Implements(textUnmarshalerType), t.Kind() == reflect.String:
+		return "a string (in quotes where it looks like something else)"
 	case t.Kind() == reflect.Slice:
 		return "a list"
 	case t.Kind() == reflect.Bool:
@@ -187,19 +158,19 @@ func (d *decoder) expectedFor(t reflect.Type, path string) string {
 	return "a whole number"
 }
 
-// emptyMappingHint says how everything is left as it is in a mapping that has been begun.
+// emptyMappingHint is the hint for a mapping whose key is given without a value.
 func emptyMappingHint(t reflect.Type) string {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	if t.Kind() == reflect.Struct && !reflect.PointerTo(t).Implements(textUnmarshalerType) {
+	if isMapping(t) {
 		return "; {} takes every default"
 	}
 	return ""
 }
 
-// describeUnlessSecret says what stands at path, without the value where it is, or may be, a secret.
-func (d *decoder) describeUnlessSecret(n *yaml.Node, path string) string {
+// describeUnlessSecret describes the node at path, without its value if that may be a secret.
+func describeUnlessSecret(n *yaml.Node, path string) string {
 	if n.Kind == yaml.ScalarNode && mayBeSecret(path) {
 		return "a value that is not shown"
 	}
@@ -207,10 +178,10 @@ func (d *decoder) describeUnlessSecret(n *yaml.Node, path string) string {
 }
 
 func describeNode(n *yaml.Node) string {
-	const longest = 60
+	const maxLength = 60
 	text := n.Value
-	if len(text) > longest {
-		text = strings.ToValidUTF8(text[:longest], "") + "…"
+	if len(text) > maxLength {
+		text = strings.ToValidUTF8(text[:maxLength], "") + "…"
 	}
 	switch n.Kind {
 	case yaml.MappingNode:

@@ -1,18 +1,22 @@
-// Package config turns one YAML file into a [Config] that is complete and right, or says everything that is wrong with it.
+// Package config turns one YAML file into a validated [Config], or reports every problem in it.
 //
-// The file is decoded strictly, straight from its YAML nodes into the Go structs: a key that no struct knows, a key given
-// twice, a value of the wrong type or an unresolvable reference is a [Problem] with file, line, YAML path, what was found
-// and what was expected. Then come the checks that look across keys. All problems are reported at once ([Error]).
+// Load runs in three steps:
 //
-// viper lays environment variables (KUBECDC_JOURNAL_DIR for journal.dir) over the sections whose keys are all ours:
-// cluster, journal, delivery, admin, log. It lower-cases keys and takes dots for nesting, so lists and anything a user may
-// name (resources, sinks) never pass through it.
+//   - decode: the YAML nodes are decoded strictly into the Go structs ([Config] and the config types of the sinks). An
+//     unknown key, a duplicate key, a value of the wrong type or an unresolvable reference is a [Problem] with file, line,
+//     YAML path, the value found and the value expected.
+//   - overlay: environment variables (KUBECDC_JOURNAL_DIR for journal.dir) override single values, by way of viper. viper
+//     lower-cases keys and treats dots as nesting, so lists, sinks and rules never pass through it.
+//   - validate: each section of the file has a function that checks it, in the file named after the section. The checks
+//     add to a shared reporter; a check never stops another one.
 //
-// Wherever a string is expected the file may hold a reference in its place, {env: NAME} or {file: PATH}. What references
-// resolve to is never written into a problem.
+// All problems are reported at once ([Error]). Settings that are valid but probably mistakes become warnings.
 //
-// The package contacts nothing, starts nothing and writes nothing. docs/configuration.md and configs/reference.yaml are
-// generated from the structs, their comments and their defaults (go generate ./internal/config).
+// A string in the file may be replaced by a reference, {env: NAME} or {file: PATH}. Resolved values never appear in a
+// problem.
+//
+// The package opens no connection, starts nothing and writes nothing. docs/configuration.md, configs/reference.yaml and the
+// JSON Schema are generated from the structs, their comments and their defaults (go generate ./internal/config).
 package config
 
 //go:generate go run ../../tools/configdoc

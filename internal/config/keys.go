@@ -9,14 +9,14 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// field is a struct field as the file sees it.
+// field locates the struct field of a key.
 type field struct {
 	index []int // for reflect's FieldByIndex
-	order int   // place in the struct, for documents
+	order int   // position in the struct, for messages and documents
 }
 
-// fieldsOf maps the keys a struct takes to its fields. Keys are the mapstructure tags, exactly as written; a field
-// without a tag is not part of the file, and the fields of one with ",squash" count as the struct's own.
+// fieldsOf maps the keys of a struct to its fields. Keys are the mapstructure tags, exactly as written; a field without a
+// tag is not part of the file, and the fields of one with ",squash" belong to the outer struct.
 func fieldsOf(t reflect.Type) map[string]field {
 	fields := map[string]field{}
 	for i := range t.NumField() {
@@ -49,22 +49,23 @@ func unknownKeyProblem(key *yaml.Node, known map[string]field) Problem {
 	return p
 }
 
-// closestMatch returns the candidate that word most likely meant, or "" when none is close.
+// closestMatch returns the candidate with the smallest edit distance to word, or "" if none is close.
 func closestMatch(word string, candidates []string) string {
-	best, least := "", max(2, len(word)/3)+1
+	best, smallest := "", max(2, len(word)/3)+1
 	for _, c := range candidates {
-		if n := editDistance(strings.ToLower(word), strings.ToLower(c)); n < least && n < len(c) {
-			best, least = c, n
+		if n := editDistance(strings.ToLower(word), strings.ToLower(c)); n < smallest && n < len(c) {
+			best, smallest = c, n
 		}
 	}
 	return best
 }
 
-// editDistance counts the edits (insert, delete, replace a byte) from a to b (Levenshtein). Long words are not worth it.
+// editDistance counts the edits (insert, delete, replace a byte) from a to b (Levenshtein). Two long words have the maximum
+// distance, to bound the work.
 func editDistance(a, b string) int {
-	const longest = 64
-	if len(a) > longest || len(b) > longest {
-		return longest
+	const maxLength = 64
+	if len(a) > maxLength || len(b) > maxLength {
+		return maxLength
 	}
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -14,22 +14,22 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// hashDigits is how much of the hash of a file is shown.
+// hashDigits is the number of hexadecimal digits of a file's hash that are shown.
 const hashDigits = 12
 
-// maxFileBytes bounds what is read as a configuration, in bytes.
+// maxFileBytes bounds the size of a configuration file.
 const maxFileBytes = 1 << 20
 
-// Load reads, completes and checks the configuration in the file at path. When anything is wrong it returns no
-// configuration and an [*Error] with all of it; it returns no other kind of error. Relative paths in the file are relative
-// to the working directory. It reads the environment and the files that the configuration names, and creates nothing.
-func Load(path string) (*Config, error) { return loadFile(path, (*decoder).validateFiles) }
+// Load reads and validates the configuration in the file at path. If anything is wrong it returns no configuration and an
+// [*Error] with every problem; it returns no other kind of error. Relative paths in the file are relative to the working
+// directory. It reads the environment and the files that the configuration names, and creates nothing.
+func Load(path string) (*Config, error) { return loadFile(path, validateFiles) }
 
-// LoadWithoutSinkFiles is [Load] for commands that deliver nothing, which may run where the credentials of the sinks are not: it does not
-// look at the files that only sinks read and write.
+// LoadWithoutSinkFiles is [Load] for commands that deliver nothing and may run where the credentials of the sinks are not
+// available: it skips the checks of files that only sinks read or write.
 func LoadWithoutSinkFiles(path string) (*Config, error) { return loadFile(path) }
 
-func loadFile(path string, checks ...func(*decoder, *Config)) (*Config, error) {
+func loadFile(path string, checks ...func(*reporter, *Config)) (*Config, error) {
 	content, err := readLimited(path, maxFileBytes)
 	if err != nil {
 		return nil, &Error{Problems: []Problem{{File: path, Message: err.Error(), Expected: "a YAML file"}}}
@@ -37,65 +37,68 @@ func loadFile(path string, checks ...func(*decoder, *Config)) (*Config, error) {
 	return parseConfig(path, content, checks...)
 }
 
-// parseConfig is loadFile of a file that was read.
-func parseConfig(file string, content []byte, checks ...func(*decoder, *Config)) (*Config, error) {
-	d := &decoder{file: file, lines: map[string]int{}}
-	if problem := encodingProblem(content); problem != nil {
-		d.addProblem("", *problem)
-		return nil, &Error{Problems: d.problems}
-	}
-	cfg := Default()
+// parseConfig decodes and validates the content of a file. checks run last, on a configuration without problems.
+func parseConfig(file string, content []byte, checks ...func(*reporter, *Config)) (*Config, error) {
+	rep := newReporter(file)
 	root, problem := parseDocument(content)
 	if problem != nil {
-		d.addProblem("", *problem)
-		return nil, &Error{Problems: d.problems}
+		rep.addProblem("", *problem)
+		return nil, &Error{Problems: rep.problems}
 	}
+	cfg := Default()
+	d := &decoder{reporter: rep}
 	d.decodeValue(root, reflect.ValueOf(&cfg).Elem(), "")
-	d.problems = append(d.problems, overlayEnvironment(&cfg)...)
-	if len(d.problems) == 0 { // a value that could not be read would only raise false alarms
-		d.validateAll(&cfg)
+	rep.problems = append(rep.problems, overlayEnvironment(&cfg)...)
+	if len(rep.problems) == 0 { // a value that could not be decoded would cause follow-up problems
+		validateAll(rep, &cfg)
 	}
-	if len(d.problems) == 0 {
-		d.warnSuspicious(&cfg)
+	if len(rep.problems) == 0 {
+		warnSuspicious(rep, &cfg)
 		for _, check := range checks {
-			check(d, &cfg)
+			check(rep, &cfg)
 		}
 	}
-	if len(d.problems) > 0 {
-		return nil, &Error{Problems: sortByLine(d.problems)}
+	if len(rep.problems) > 0 {
+		return nil, &Error{Problems: sortByLine(rep.problems)}
 	}
 	sum := sha256.Sum256(content)
 	cfg.File, cfg.Hash = file, hex.EncodeToString(sum[:])[:hashDigits]
-	cfg.Warnings, cfg.secrets = sortByLine(d.warnings), d.secrets
+	cfg.Warnings, cfg.secrets = sortByLine(rep.warnings), d.secrets
 	return &cfg, nil
 }
 
-// parseDocument returns the root of the one YAML document in content.
+// parseDocument returns the root of the only YAML document in content, which is a mapping.
 func parseDocument(content []byte) (*yaml.Node, *Problem) {
-	decoder := yaml.NewDecoder(bytes.NewReader(content))
-	var doc, more yaml.Node
-	switch err := decoder.Decode(&doc); {
+	if problem := encodingProblem(content); problem != nil {
+		return nil, problem
+	}
+	documents := yaml.NewDecoder(bytes.NewReader(content))
+	var first, second yaml.Node
+	switch err := documents.Decode(&first); {
 	case errors.Is(err, io.EOF):
 		return nil, &Problem{Message: "the file is empty", Expected: "at least resources and sinks"}
 	case err != nil:
 		return nil, syntaxProblem(content, err)
 	}
-	root := doc.Content[0]
+	root := first.Content[0]
 	if root.Kind != yaml.MappingNode {
-		return nil, &Problem{Line: root.Line, Message: "not a configuration", Found: describeNode(root), Expected: "a mapping with resources and sinks"}
+		return nil, &Problem{Line: root.Line, Message: "not a configuration", Found: describeNode(root),
+			Expected: "a mapping with resources and sinks"}
 	}
-	switch err := decoder.Decode(&more); {
+	switch err := documents.Decode(&second); {
 	case errors.Is(err, io.EOF):
 		return root, nil
 	case err != nil:
 		return nil, syntaxProblem(content, err)
 	}
-	return nil, &Problem{Line: more.Line, Message: "a second YAML document", Expected: "one document a file"}
+	return nil, &Problem{Line: second.Line, Message: "a second YAML document", Expected: "one document per file"}
 }
 
+// yamlLinePattern matches the position at the beginning of the YAML library's errors.
 var yamlLinePattern = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
 
-// syntaxProblem turns an error of the YAML library into a problem, with the line it names.
+// syntaxProblem converts an error of the YAML library, with the line that it names. A tab in the indentation is reported
+// instead, because the library's messages for it are misleading.
 func syntaxProblem(content []byte, err error) *Problem {
 	p := &Problem{Message: "not YAML: " + yamlLinePattern.ReplaceAllString(err.Error(), "")}
 	if m := yamlLinePattern.FindStringSubmatch(err.Error()); m != nil && m[1] != "" {
@@ -107,13 +110,4 @@ func syntaxProblem(content []byte, err error) *Problem {
 		}
 	}
 	return p
-}
-
-// environmentPrefix begins the name of every variable that overrides a key.
-const environmentPrefix = "KUBECDC"
-
-// EnvironmentName returns the variable that overrides the key at path, "journal.maxBytes" → "KUBECDC_JOURNAL_MAXBYTES".
-// Only single values outside resources and sinks have one.
-func EnvironmentName(path string) string {
-	return environmentPrefix + "_" + strings.ToUpper(strings.ReplaceAll(path, ".", "_"))
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/viper"
 )
 
-// overlayEnvironment lays KUBECDC_… variables over the single values of cfg. An empty variable counts as not set.
+// overlayEnvironment overrides the single values of cfg by KUBECDC_… variables. An empty variable counts as not set.
 func overlayEnvironment(cfg *Config) []Problem {
 	v := viper.New()
 	v.SetEnvPrefix(environmentPrefix)
@@ -34,18 +34,18 @@ func overlayEnvironment(cfg *Config) []Problem {
 	return nil
 }
 
-// decodeTextHook is the decode hook that reads variables as the file's decoder reads values.
+// decodeTextHook is the decode hook that parses variables like values of the file.
 func decodeTextHook(from, to reflect.Value) (any, error) {
 	text, ok := from.Interface().(string)
 	if !ok || to.Kind() == reflect.String {
 		return from.Interface(), nil
 	}
 	value := reflect.New(to.Type()).Elem()
-	setScalar(value, text, isSize(to.Type(), "")) // overlayEnvironment has seen that it fits
+	setScalar(value, text, isSize(to.Type(), "")) // overlayEnvironment has checked that it parses
 	return value.Interface(), nil
 }
 
-// forEachScalar calls f with every key of v that holds one value, lists and what they contain left out.
+// forEachScalar calls f for every key of v that holds one value. Lists and their contents are skipped.
 func forEachScalar(v reflect.Value, path string, f func(path string, value reflect.Value)) {
 	fields := fieldsOf(v.Type())
 	for _, key := range keysInStructOrder(fields) {
@@ -58,4 +58,13 @@ func forEachScalar(v reflect.Value, path string, f func(path string, value refle
 			f(joinPath(path, key), value)
 		}
 	}
+}
+
+// environmentPrefix begins the name of every variable that overrides a key.
+const environmentPrefix = "KUBECDC"
+
+// EnvironmentName returns the variable that overrides the key at path, "journal.maxBytes" → "KUBECDC_JOURNAL_MAXBYTES".
+// Only single values outside lists have one.
+func EnvironmentName(path string) string {
+	return environmentPrefix + "_" + strings.ToUpper(strings.ReplaceAll(path, ".", "_"))
 }

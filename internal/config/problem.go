@@ -9,25 +9,26 @@ import (
 	"strings"
 )
 
-// Problem is one thing wrong with a configuration.
+// Problem is one error or warning about a configuration.
 type Problem struct {
 	File     string // as given to [Load]; "environment" for a value that came from an environment variable
 	Path     string // YAML path, "sinks[0].kafka.topic"; "" for the file as a whole
-	Line     int    // 1 for the first line; 0 when no line is to blame
-	Found    string // what stands there; may be empty
-	Expected string // what should stand there; may be empty
-	Message  string // what is wrong, for people
+	Line     int    // 1 for the first line; 0 if the problem belongs to no line
+	Found    string // the value in the file; may be empty
+	Expected string // the expected value; may be empty
+	Message  string // what is wrong
 }
 
 const (
-	maxQuotedBytes = 80  // bytes of a value that is shown
-	maxTextBytes   = 600 // of a part of a problem
+	maxQuotedBytes = 80  // of one value in a message
+	maxTextBytes   = 600 // of one part of a problem
 )
 
-// longValuePattern finds values in a text that are too long to be read.
-var longValuePattern = regexp.MustCompile(`"(?:[^"\\]|\\.){` + strconv.Itoa(maxQuotedBytes) + `,}"|[^\s"]{` + strconv.Itoa(2*maxQuotedBytes) + `,}`)
+// longValuePattern finds quoted values and words that are too long to show.
+var longValuePattern = regexp.MustCompile(`"(?:[^"\\]|\\.){` + strconv.Itoa(maxQuotedBytes) + `,}"|[^\s"]{` +
+	strconv.Itoa(2*maxQuotedBytes) + `,}`)
 
-// truncateText shortens what nobody would read: a value that was pasted into the wrong place may be a megabyte.
+// truncateText shortens long values in a message: a value pasted into the wrong place may be a megabyte.
 func truncateText(text string) string {
 	if len(text) < maxQuotedBytes {
 		return text
@@ -45,8 +46,7 @@ func truncateText(text string) string {
 	return text
 }
 
-// String writes the problem on one line: "FILE:LINE: PATH: MESSAGE: found FOUND, expected EXPECTED", without the parts
-// that are empty.
+// String formats the problem on one line: "FILE:LINE: PATH: MESSAGE: found FOUND, expected EXPECTED", without empty parts.
 func (p Problem) String() string {
 	var b strings.Builder
 	b.WriteString(p.File)
@@ -68,13 +68,13 @@ func (p Problem) String() string {
 	return strings.ReplaceAll(b.String(), "\n", " ")
 }
 
-// Error lists everything wrong with a configuration, in the order of the file's lines. The caller prints it and exits
-// with the code for bad configuration; nothing was started.
+// Error lists every problem of a configuration, sorted by line. The caller prints it and exits with code 2; nothing
+// was started.
 type Error struct {
 	Problems []Problem // at least one
 }
 
-// Error writes one problem a line.
+// Error returns one problem per line.
 func (e *Error) Error() string {
 	lines := make([]string, len(e.Problems))
 	for i, p := range e.Problems {
@@ -83,7 +83,7 @@ func (e *Error) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// sortByLine orders problems by line; those without a line come last, in the order they were found.
+// sortByLine sorts problems in place by line; those without a line come last, in the order they were found.
 func sortByLine(problems []Problem) []Problem {
 	slices.SortStableFunc(problems, func(a, b Problem) int {
 		if (a.Line == 0) != (b.Line == 0) {
@@ -92,4 +92,87 @@ func sortByLine(problems []Problem) []Problem {
 		return cmp.Compare(a.Line, b.Line)
 	})
 	return problems
+}
+
+// reporter collects the problems and warnings of one file. The decoder records where each path stands, and the sections'
+// checks report by path alone. It is used by one goroutine.
+type reporter struct {
+	file            string
+	lines           map[string]int // YAML path to the line of its key
+	referenceValues []string       // values that references resolved to; removed from every text
+	problems        []Problem
+	warnings        []Problem
+}
+
+func newReporter(file string) *reporter { return &reporter{file: file, lines: map[string]int{}} }
+
+// addProblem records a problem. Unless p has a line, it gets that of the path, or of its nearest parent in the file.
+func (rep *reporter) addProblem(path string, p Problem) {
+	rep.problems = append(rep.problems, rep.withLocation(path, p))
+}
+
+// addWarning records a valid setting that is probably a mistake.
+func (rep *reporter) addWarning(path string, p Problem) {
+	rep.warnings = append(rep.warnings, rep.withLocation(path, p))
+}
+
+// withLocation fills in file, path and line, removes secrets and shortens the texts.
+func (rep *reporter) withLocation(path string, p Problem) Problem {
+	p.File, p.Path = rep.file, path
+	if p.Line == 0 {
+		p.Line = rep.lineOfPath(path)
+	}
+	for _, text := range []*string{&p.Path, &p.Found, &p.Message, &p.Expected} {
+		for _, secret := range rep.referenceValues {
+			*text = strings.ReplaceAll(*text, secret, redactedText)
+		}
+		*text = truncateText(*text)
+	}
+	return p
+}
+
+// lineOfPath returns the line of the path or of its nearest parent in the file, at least 1.
+func (rep *reporter) lineOfPath(path string) int {
+	for {
+		if line, ok := rep.lines[path]; ok || path == "" {
+			return max(line, 1)
+		}
+		path = path[:max(strings.LastIndexAny(path, ".["), 0)]
+	}
+}
+
+// isSet reports whether the file has the key at path.
+func (rep *reporter) isSet(path string) bool {
+	_, ok := rep.lines[path]
+	return ok
+}
+
+// leadingPathPattern matches the path at the beginning of an error of a sink's own Validate.
+var leadingPathPattern = regexp.MustCompile(`^([A-Za-z][\w.\[\]]*): `)
+
+// addJoined records an error of a part's own Validate: errors joined by errors.Join are one per line, and each begins with
+// its path relative to at, "kafka.topic: …". An error without a path is recorded for fallback.
+func (rep *reporter) addJoined(at, fallback string, err error) {
+	if err == nil {
+		return
+	}
+	for message := range strings.SplitSeq(err.Error(), "\n") {
+		path := fallback
+		if m := leadingPathPattern.FindStringSubmatch(message); m != nil {
+			path, message = joinPath(at, m[1]), message[len(m[0]):]
+		}
+		rep.addProblem(path, Problem{Message: message})
+	}
+}
+
+// checkOneOf reports a value that is not in allowed, with a suggestion if one is close.
+func (rep *reporter) checkOneOf(path, value string, allowed ...string) {
+	if slices.Contains(allowed, value) {
+		return
+	}
+	p := Problem{Message: "unknown value", Found: strconv.Quote(value), Expected: "one of " + strings.Join(allowed, ", ")}
+	if near := closestMatch(value, allowed); near != "" {
+		p.Message = fmt.Sprintf("unknown value, did you mean %q?", near)
+	}
+	rep.addProblem(path, p)
 }

@@ -10,14 +10,14 @@ import (
 	"unicode/utf8"
 )
 
-// readLimited reads a whole regular file of at most limit bytes. Anything else is refused before it is read: a pipe would
-// be waited for, and a device may never end.
+// readLimited reads a regular file of at most limit bytes. Pipes and devices are refused before reading, because a read may
+// block or never end.
 func readLimited(name string, limit int64) ([]byte, error) {
-	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // else a pipe that nobody writes to holds up the open
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // opening a pipe without a writer would block
 	if err != nil {
 		return nil, fmt.Errorf("cannot read file %s: %w", name, fileErrorCause(err))
 	}
-	defer func() { _ = f.Close() }() // only read
+	defer func() { _ = f.Close() }() // read-only
 	info, err := f.Stat()
 	switch {
 	case err != nil:
@@ -25,11 +25,11 @@ func readLimited(name string, limit int64) ([]byte, error) {
 	case info.IsDir():
 		return nil, fmt.Errorf("cannot read file %s: it is a directory", name)
 	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("cannot read file %s: it is no regular file (%s)", name, fileKind(info.Mode()))
+		return nil, fmt.Errorf("cannot read file %s: not a regular file (%s)", name, fileKind(info.Mode()))
 	case info.Size() > limit:
 		return nil, fmt.Errorf("file %s is larger than %s", name, Bytes(limit))
 	}
-	content, err := io.ReadAll(io.LimitReader(f, limit+1)) // it may grow, and files of the kernel have no size
+	content, err := io.ReadAll(io.LimitReader(f, limit+1)) // it may grow, and kernel files report no size
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("cannot read file %s: %w", name, fileErrorCause(err))
@@ -49,7 +49,7 @@ func fileKind(mode os.FileMode) string {
 	return "a device"
 }
 
-// fileErrorCause strips the operation and the path, which the message has already, from an error of the file system.
+// fileErrorCause removes operation and path from an error of the file system, because the message has them already.
 func fileErrorCause(err error) error {
 	var path *os.PathError
 	if errors.As(err, &path) {
@@ -58,8 +58,8 @@ func fileErrorCause(err error) error {
 	return err
 }
 
-// encodingProblem says why content is no text in UTF-8 whose lines end in a newline. The YAML library takes UTF-16, and
-// lines that end in a carriage return alone, which then look like one line with a comment in it.
+// encodingProblem reports content that is not UTF-8 text with lines that end in a newline; nil if it is. The YAML library
+// would accept UTF-16, and lines that end in a carriage return alone, where a comment hides the rest of the file.
 func encodingProblem(content []byte) *Problem {
 	const expected = "text in UTF-8 with a newline at the end of each line"
 	switch {
@@ -81,7 +81,7 @@ func encodingProblem(content []byte) *Problem {
 
 func lineAtOffset(content []byte, at int) int { return bytes.Count(content[:at], []byte("\n")) + 1 }
 
-// firstInvalidUTF8 is where content, which is not all UTF-8, stops being so.
+// firstInvalidUTF8 returns the offset of the first invalid byte of content, which is not valid UTF-8.
 func firstInvalidUTF8(content []byte) int {
 	at := 0
 	for {

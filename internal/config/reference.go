@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -10,10 +11,10 @@ import (
 
 const (
 	redactedText      = "***"
-	maxReferenceBytes = 1 << 20 // a secret larger than this is a wrong path
+	maxReferenceBytes = 1 << 20 // a larger file is hardly a secret but a wrong path
 )
 
-// resolveReference reads the value that {env: NAME} or {file: PATH} stands for, and remembers it as hidden.
+// resolveReference returns the value of {env: NAME} or {file: PATH}, and removes it from all later problems.
 func (d *decoder) resolveReference(n *yaml.Node, path string) (string, bool) {
 	const form = "a string, {env: NAME} or {file: PATH}"
 	if len(n.Content) != 2 || n.Content[1].Kind != yaml.ScalarNode || n.Content[1].ShortTag() != "!!str" {
@@ -50,7 +51,7 @@ func readEnvReference(name string) (string, error) {
 	}
 }
 
-// readFileReference returns the content of a file without one newline at its end, which editors add and secrets do not have.
+// readFileReference returns the content of a file without one trailing newline, which editors add.
 func readFileReference(name string) (string, error) {
 	content, err := readLimited(name, maxReferenceBytes)
 	if err != nil {
@@ -63,16 +64,34 @@ func readFileReference(name string) (string, error) {
 	return value, nil
 }
 
-// mayBeSecret says, by its name, whether the value at a path must not be shown even where it is written out in the file.
-func mayBeSecret(path string) bool {
-	key := strings.ToLower(lastKey(path))
-	if key == "key" || strings.Contains(path, ".headers[") && key == "value" {
+// variablePattern matches variables of shells, manifests and templates. This package does not expand them, so a password
+// "${PASSWORD}" would be used literally.
+var variablePattern = regexp.MustCompile(
+	`\$\{[A-Za-z_][A-Za-z0-9_]*(?::?[-?+=][^}]*)?\}|^\$[A-Z_][A-Z0-9_]*$|^\$\([A-Za-z_][A-Za-z0-9_]*\)$|\{\{.*\}\}`)
+
+// placeholderPattern matches the values that examples have in place of a secret.
+var placeholderPattern = regexp.MustCompile(`(?i)^(<.*>|change[-_ ]?me|todo|x{3,}|\*+|secret|password|redacted)$`)
+
+// checkLiteral reports a string that cannot be meant literally: an unexpanded variable, or blanks in place of a secret. It
+// returns whether the string is usable.
+func (d *decoder) checkLiteral(path, text string) bool {
+	name := variablePattern.FindString(text)
+	switch {
+	case lastKey(path) == "filter": // CEL expressions may contain strings of this form
 		return true
-	}
-	for _, word := range []string{"password", "secret", "token", "seed", "nkey", "credential", "jwt", "url"} {
-		if strings.Contains(key, word) {
-			return true
+	case name != "" && name == text && strings.HasPrefix(text, "$"):
+		d.addProblem(path, Problem{Message: "variables are not replaced within values", Found: name,
+			Expected: "{env: " + strings.Trim(name, "${}()") + "}"})
+	case name != "":
+		d.addProblem(path, Problem{Message: "variables are not replaced within values", Found: name,
+			Expected: "the value written out, or {env: NAME} with a variable that holds all of it"})
+	case text != "" && strings.TrimSpace(text) == "" && mayBeSecret(path):
+		d.addProblem(path, Problem{Message: "holds only blanks", Expected: "a value, {env: NAME} or {file: PATH}"})
+	default:
+		if mayBeSecret(path) && placeholderPattern.MatchString(text) {
+			d.addWarning(path, Problem{Message: "looks like a placeholder, not like a secret"})
 		}
+		return true
 	}
 	return false
 }

@@ -10,8 +10,41 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// validateState checks that the state has a bus, and a name that the bus can take.
-func (d *decoder) validateState(c *Config) {
+// State configures the replicated state.
+type State struct {
+	// Name of the sink whose bus keeps the state: one of kafka or nats. Empty: the state is in the journal only.
+	Sink string `mapstructure:"sink"`
+	// Kafka topic or NATS stream of the state, used only by this exporter and its standbys. It also identifies them to the
+	// bus: in Kafka their transactional IDs begin with it.
+	Name string `mapstructure:"name"`
+}
+
+// Enabled reports whether a replicated state is configured.
+func (s State) Enabled() bool { return s.Sink != "" }
+
+// Election configures the choice of the active exporter.
+type Election struct {
+	// The Lease that the exporters compete for, namespace/name. Empty: this exporter is active at once, regardless of
+	// others.
+	Lease string `mapstructure:"lease"`
+	// Another exporter takes over when the active one has not renewed the Lease for so long: whole seconds. The Lease is
+	// renewed five times as often.
+	Duration time.Duration `mapstructure:"duration"`
+	// Identity of this exporter in the Lease, different for each. Empty: $POD_NAME, else the host's name and a random word.
+	Identity string `mapstructure:"identity"`
+}
+
+// Enabled reports whether exporters compete for a Lease.
+func (e Election) Enabled() bool { return e.Lease != "" }
+
+// NamespacedName returns the namespace and the name of the Lease.
+func (e Election) NamespacedName() (namespace, name string) {
+	namespace, name, _ = strings.Cut(e.Lease, "/")
+	return namespace, name
+}
+
+// validateState checks that the state has a bus and a name that is valid there.
+func validateState(rep *reporter, c *Config) {
 	if !c.State.Enabled() {
 		return
 	}
@@ -25,18 +58,18 @@ func (d *decoder) validateState(c *Config) {
 	case i < 0:
 		p.Message = "no sink has this name"
 	case !c.Sinks[i].supportsState():
-		p.Message = "this sink has no bus that keeps a state"
+		p.Message = "this sink cannot keep a state"
 	default:
-		d.validateStateName(c.State.Name, c.Sinks[i])
+		validateStateName(rep, c.State.Name, c.Sinks[i])
 		return
 	}
-	d.addProblem("state.sink", p)
+	rep.addProblem("state.sink", p)
 }
 
-// supportsState says whether the bus of a sink can keep a state.
+// supportsState reports whether the bus of the sink can keep a state.
 func (s Sink) supportsState() bool { return s.Kafka != nil || s.NATS != nil }
 
-// stateSinkNames are the names of the sinks whose bus can.
+// stateSinkNames returns the names of the sinks whose bus can keep a state.
 func stateSinkNames(sinks []Sink) (names []string) {
 	for _, s := range sinks {
 		if s.supportsState() && s.Name != "" {
@@ -46,16 +79,16 @@ func stateSinkNames(sinks []Sink) (names []string) {
 	return names
 }
 
-// maxStateNameLength leaves room for what is appended to it, in the 249 bytes of a topic and the 255 of a stream.
+// maxStateNameLength leaves space for suffixes within the limits of 249 bytes for a topic and 255 for a stream.
 const maxStateNameLength = 200
 
-// validateStateName checks the name of a topic, or of a stream.
-func (d *decoder) validateStateName(name string, in Sink) {
+// validateStateName checks the name of the topic or stream of the state.
+func validateStateName(rep *reporter, name string, in Sink) {
 	allowed, what := isTopicByte, "a topic: letters, digits, \".\", \"_\" and \"-\""
-	taken := func() bool { return in.Kafka.Topic == name }
+	isUsed := func() bool { return in.Kafka.Topic == name }
 	if in.NATS != nil {
 		allowed, what = isStreamByte, "a stream: letters, digits, \"_\" and \"-\""
-		taken = func() bool { return in.NATS.StreamName() == name }
+		isUsed = func() bool { return in.NATS.StreamName() == name }
 	}
 	p := Problem{Found: strconv.Quote(name), Expected: "the name of " + what}
 	switch {
@@ -64,13 +97,13 @@ func (d *decoder) validateStateName(name string, in Sink) {
 	case len(name) > maxStateNameLength:
 		p.Message = fmt.Sprintf("longer than %d bytes", maxStateNameLength)
 	case strings.IndexFunc(name, func(r rune) bool { return r > 127 || !allowed(byte(r)) }) >= 0:
-		p.Message = "holds what a name cannot"
-	case taken():
-		p.Message, p.Expected = "changes go there", "a name of its own"
+		p.Message = "contains a character that is not allowed"
+	case isUsed():
+		p.Message, p.Expected = "changes are written there", "a name of its own"
 	default:
 		return
 	}
-	d.addProblem("state.name", p)
+	rep.addProblem("state.name", p)
 }
 
 func isStreamByte(b byte) bool {
@@ -79,26 +112,26 @@ func isStreamByte(b byte) bool {
 
 func isTopicByte(b byte) bool { return isStreamByte(b) || b == '.' }
 
-func (d *decoder) validateElection(c *Config) {
+func validateElection(rep *reporter, c *Config) {
 	e := c.Election
 	if !e.Enabled() {
 		if e.Identity != "" {
-			d.addProblem("election.identity", Problem{Message: "means nothing without election.lease", Found: strconv.Quote(e.Identity)})
+			rep.addProblem("election.identity", Problem{Message: "has no effect without election.lease", Found: strconv.Quote(e.Identity)})
 		}
 		return
 	}
 	if !c.State.Enabled() {
-		d.addProblem("election.lease", Problem{Message: "needs state.sink: without a replicated state one that takes over knows nothing of what was emitted",
+		rep.addProblem("election.lease", Problem{Message: "needs state.sink: without a replicated state, a new active exporter does not know what was emitted",
 			Found: strconv.Quote(e.Lease), Expected: "state.sink, or no election.lease"})
 	}
 	namespace, name := e.NamespacedName()
 	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
-		d.addProblem("election.lease", Problem{Message: "not the place of a Lease", Found: strconv.Quote(e.Lease), Expected: `namespace/name, such as "kubecdc/exporter"`})
+		rep.addProblem("election.lease", Problem{Message: "not the namespace and name of a Lease", Found: strconv.Quote(e.Lease), Expected: `namespace/name, such as "kubecdc/exporter"`})
 	}
 	if e.Duration < time.Second || e.Duration%time.Second != 0 {
-		d.addProblem("election.duration", Problem{Message: "not whole seconds", Found: e.Duration.String(), Expected: "at least 1s, in whole seconds"})
+		rep.addProblem("election.duration", Problem{Message: "not whole seconds", Found: e.Duration.String(), Expected: "at least 1s, in whole seconds"})
 	}
 	if strings.ContainsFunc(e.Identity, func(r rune) bool { return r <= ' ' }) {
-		d.addProblem("election.identity", Problem{Message: "holds blanks", Found: strconv.Quote(e.Identity), Expected: "a word, such as the name of the Pod"})
+		rep.addProblem("election.identity", Problem{Message: "contains blanks", Found: strconv.Quote(e.Identity), Expected: "a word, such as the name of the Pod"})
 	}
 }

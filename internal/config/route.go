@@ -10,11 +10,11 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// Route sends the changes it matches to some sinks, or to none.
+// Route sends the changes that it matches to some sinks, or drops them.
 type Route struct {
 	// Which resources, as in a rule: "pods", "deployments.apps", "*.cert-manager.io", "*".
 	Select []string `mapstructure:"select"`
-	// Resources of those that are not matched.
+	// Resources that are not matched although select has them.
 	Exclude []string `mapstructure:"exclude"`
 	// Which namespaces.
 	Namespaces Namespaces `mapstructure:"namespaces"`
@@ -22,24 +22,24 @@ type Route struct {
 	Types []string `mapstructure:"types"`
 	// Which classes of updates: spec, status, metadata, deleting. Empty: all changes, whether they have a class or not.
 	Classes []string `mapstructure:"classes"`
-	// Which changes: a CEL expression over object and change, as in a rule but without oldObject. It sees objects as they
-	// are emitted.
+	// Which changes: a CEL expression over object and change, as in a rule but without oldObject. Objects are evaluated as
+	// they are emitted, after redaction.
 	Filter string `mapstructure:"filter"`
-	// Where the changes go: to these sinks and no others.
+	// The sinks that the changes go to. No other sink gets them.
 	To []Target `mapstructure:"to"`
-	// Whether they go nowhere. In place of to.
+	// Whether the changes are dropped. Replaces to.
 	Drop bool `mapstructure:"drop"`
 }
 
-// Namespaces chooses by name or glob ("team-*").
+// Namespaces selects namespaces by name or glob ("team-*").
 type Namespaces struct {
-	// Those that match. Empty: all. Unless it is empty, or holds "*", objects without a namespace do not match.
+	// Namespaces that match. Empty: all. Unless it is empty or contains "*", objects without a namespace do not match.
 	Include []string `mapstructure:"include"`
-	// Those of them that do not.
+	// Namespaces that do not match although include has them.
 	Exclude []string `mapstructure:"exclude"`
 }
 
-// Target is one place changes are routed to.
+// Target is one destination of a route.
 type Target struct {
 	// Name of the sink.
 	Sink string `mapstructure:"sink"`
@@ -47,44 +47,44 @@ type Target struct {
 	Topic string `mapstructure:"topic"`
 }
 
-// Selection is the route's choice of resources, as a rule makes it.
+// Selection returns the resources and namespaces of the route as a selection rule.
 func (r Route) Selection() selection.Rule {
 	return selection.Rule{Select: r.Select, Exclude: r.Exclude, Namespaces: selection.Namespaces(r.Namespaces)}
 }
 
-// IsUnconditional says that no change of the resources that the route selects is left to later routes.
+// IsUnconditional reports whether the route matches every change of its resources, so that none is left to later routes.
 func (r Route) IsUnconditional() bool {
 	return len(r.Namespaces.Include)+len(r.Namespaces.Exclude)+len(r.Types)+len(r.Classes) == 0 && r.Filter == ""
 }
 
-func (d *decoder) validateRoutes(c *Config) {
+func validateRoutes(rep *reporter, c *Config) {
 	for i, r := range c.Routes {
 		at := fmt.Sprintf("routes[%d]", i)
-		d.validateRouteReachable(at, c, i)
-		d.validateRouteMatch(at, r)
+		validateRouteReachable(rep, at, c, i)
+		validateRouteMatch(rep, at, r)
 		switch {
 		case len(r.To) == 0 && !r.Drop:
-			d.addProblem(at, Problem{Message: "does not say where the changes go", Expected: "to: [{sink: NAME}], or drop: true"})
+			rep.addProblem(at, Problem{Message: "has no destination", Expected: "to: [{sink: NAME}], or drop: true"})
 		case len(r.To) > 0 && r.Drop:
-			d.addProblem(at+".drop", Problem{Message: "means nothing beside to; leave one of them out"})
+			rep.addProblem(at+".drop", Problem{Message: "has no effect beside to; remove one of them"})
 		}
-		d.validateTargets(at, r.To, c.Sinks)
+		validateTargets(rep, at, r.To, c.Sinks)
 	}
 }
 
-// validateRouteReachable sees to it that some change can come to a route: that a rule selects its resources, and that no earlier
-// route decides about all of them.
-func (d *decoder) validateRouteReachable(at string, c *Config, i int) {
+// validateRouteReachable reports a route that no change can reach: no rule selects its resources, or earlier routes match
+// all of them.
+func validateRouteReachable(rep *reporter, at string, c *Config, i int) {
 	route := c.Routes[i]
 	if route.Selection().Validate(at) != nil {
 		return
 	}
 	if len(c.Resources) > 0 && !slices.ContainsFunc(c.Resources, func(rule Resource) bool { return rule.Overlaps(route.Selection()) }) {
-		d.addProblem(at+".select", Problem{Message: "is never reached: no rule under resources selects any of this", Found: strings.Join(route.Select, ", "),
+		rep.addProblem(at+".select", Problem{Message: "is never reached: no rule in resources selects any of these", Found: strings.Join(route.Select, ", "),
 			Expected: "resources that a rule selects"})
 		return
 	}
-	by := "" // which routes decide
+	by := "" // the earlier route that matches
 	for _, name := range route.Select {
 		j := slices.IndexFunc(c.Routes[:i], func(earlier Route) bool {
 			_, taken := earlier.Selection().SelectsAll(name)
@@ -96,55 +96,55 @@ func (d *decoder) validateRouteReachable(at string, c *Config, i int) {
 		by = fmt.Sprintf("routes[%d]", j)
 	}
 	if by != "" {
-		d.addProblem(at, Problem{Message: "is never reached: " + by + " decides about every change of these resources", Expected: "the more particular routes first"})
+		rep.addProblem(at, Problem{Message: "is never reached: " + by + " matches every change of these resources", Expected: "the more specific routes first"})
 	}
 }
 
-// subsumesRoute says that r asks for nothing of a change that other does not ask for too.
+// subsumesRoute reports whether every condition of r is also a condition of other.
 func (r Route) subsumesRoute(other Route) bool {
 	return slices.Equal(r.Namespaces.Include, other.Namespaces.Include) && slices.Equal(r.Namespaces.Exclude, other.Namespaces.Exclude) &&
 		choiceCovers(r.Types, other.Types) && choiceCovers(r.Classes, other.Classes) && (r.Filter == "" || r.Filter == other.Filter)
 }
 
-// choiceCovers says that a choice takes whatever the other one takes; an empty choice takes all.
+// choiceCovers reports whether choice includes every value of other; an empty choice includes all.
 func choiceCovers(choice, other []string) bool {
 	return len(choice) == 0 || len(other) > 0 && !slices.ContainsFunc(other, func(value string) bool { return !slices.Contains(choice, value) })
 }
 
-// validateRouteMatch checks what a route says about the changes it takes.
-func (d *decoder) validateRouteMatch(at string, r Route) {
-	d.addJoined("", at, r.Selection().Validate(at))
-	d.validateNamespaces(at+".namespaces", selection.Namespaces(r.Namespaces))
+// validateRouteMatch checks the conditions of a route.
+func validateRouteMatch(rep *reporter, at string, r Route) {
+	rep.addJoined("", at, r.Selection().Validate(at))
+	validateNamespaces(rep, at+".namespaces", selection.Namespaces(r.Namespaces))
 	for j, t := range r.Types {
-		d.checkOneOf(fmt.Sprintf("%s.types[%d]", at, j), t, "added", "updated", "deleted", "snapshot", "sync", "attributed")
+		rep.checkOneOf(fmt.Sprintf("%s.types[%d]", at, j), t, "added", "updated", "deleted", "snapshot", "sync", "attributed")
 	}
 	for j, class := range r.Classes {
-		d.checkOneOf(fmt.Sprintf("%s.classes[%d]", at, j), class, "spec", "status", "metadata", "deleting")
+		rep.checkOneOf(fmt.Sprintf("%s.classes[%d]", at, j), class, "spec", "status", "metadata", "deleting")
 	}
 	if len(r.Classes) > 0 && len(r.Types) > 0 && !slices.Contains(r.Types, "updated") {
-		d.addProblem(at+".classes", Problem{Message: "only updates have a class, and types does not hold updated"})
+		rep.addProblem(at+".classes", Problem{Message: "only updates have a class, and types does not contain updated"})
 	}
 	if r.Filter == "" {
 		return
 	}
 	if err := shape.ValidateFilter(r.Filter); err != nil {
-		d.addProblem(at+".filter", Problem{Message: err.Error()})
+		rep.addProblem(at+".filter", Problem{Message: err.Error()})
 	}
 }
 
-func (d *decoder) validateTargets(at string, targets []Target, sinks []Sink) {
+func validateTargets(rep *reporter, at string, targets []Target, sinks []Sink) {
 	given := map[string]bool{}
 	for j, t := range targets {
 		at := fmt.Sprintf("%s.to[%d]", at, j)
 		if given[t.Sink] {
-			d.addProblem(at+".sink", Problem{Message: "given twice in one route", Found: strconv.Quote(t.Sink)})
+			rep.addProblem(at+".sink", Problem{Message: "given twice in one route", Found: strconv.Quote(t.Sink)})
 		}
-		given[t.Sink] = d.validateTarget(at, t, sinks)
+		given[t.Sink] = validateTarget(rep, at, t, sinks)
 	}
 }
 
-// validateTarget checks one place, and returns whether there is such a sink.
-func (d *decoder) validateTarget(at string, t Target, sinks []Sink) bool {
+// validateTarget checks one target, and returns whether its sink exists.
+func validateTarget(rep *reporter, at string, t Target, sinks []Sink) bool {
 	sink, names := (*Sink)(nil), []string(nil)
 	for i := range sinks {
 		names = append(names, sinks[i].Name)
@@ -153,18 +153,18 @@ func (d *decoder) validateTarget(at string, t Target, sinks []Sink) bool {
 		}
 	}
 	if sink == nil {
-		d.addProblem(at+".sink", Problem{Message: "no such sink", Found: strconv.Quote(t.Sink), Expected: "one of " + strings.Join(names, ", ")})
+		rep.addProblem(at+".sink", Problem{Message: "no such sink", Found: strconv.Quote(t.Sink), Expected: "one of " + strings.Join(names, ", ")})
 		return false
 	}
 	if t.Topic != "" {
-		d.validateTopic(at+".topic", t.Topic, *sink)
+		validateTopic(rep, at+".topic", t.Topic, *sink)
 	}
 	return true
 }
 
-// validateTopic asks the sink's own package whether it could have this topic in place of its own. What is wrong with the
-// sink anyway is reported there.
-func (d *decoder) validateTopic(at, topic string, s Sink) {
+// validateTopic checks the topic by the sink package's own validation. Problems that the sink has without it are reported
+// elsewhere.
+func validateTopic(rep *reporter, at, topic string, s Sink) {
 	var own, with error
 	switch {
 	case s.Kafka != nil:
@@ -176,18 +176,18 @@ func (d *decoder) validateTopic(at, topic string, s Sink) {
 		n.Subject = topic
 		own, with = s.NATS.Validate(), n.Validate()
 	default:
-		d.addProblem(at, Problem{Message: "this sink knows one place only", Found: strconv.Quote(topic), Expected: "no topic, or a sink of kafka, or of nats but for mode: kv"})
+		rep.addProblem(at, Problem{Message: "this sink has one fixed destination", Found: strconv.Quote(topic), Expected: "no topic, or a sink of kafka, or of nats but for mode: kv"})
 		return
 	}
 	known := strings.Split(fmt.Sprint(own), "\n")
 	for _, message := range strings.Split(fmt.Sprint(with), "\n") {
 		if with != nil && !slices.Contains(known, message) {
-			d.addProblem(at, Problem{Message: leadingPathPattern.ReplaceAllString(message, "")})
+			rep.addProblem(at, Problem{Message: leadingPathPattern.ReplaceAllString(message, "")})
 		}
 	}
 }
 
-// RoutedTopics are the topics that routes name for a sink, and those of dead letters, each once.
+// RoutedTopics returns the topics of a sink that routes and dead letters name, without duplicates.
 func (c *Config) RoutedTopics(sink string) []string {
 	var topics []string
 	seen := map[string]bool{"": true}

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Bytes is a size in bytes. A file writes it as a plain number or with a unit: "10Gi", "64Mi", "500k".
+// Bytes is a size in bytes. In a file it is a plain number or a number with a unit: "10Gi", "64Mi", "500k".
 type Bytes int64
 
-// units of sizes, longest suffix first so that "Ki" is not read as a lone "i".
+// units of sizes. The four binary units come first, because Bytes.String uses only those.
 var units = []struct {
 	suffix string
 	factor int64
@@ -21,7 +21,7 @@ var units = []struct {
 	{"k", 1e3}, {"M", 1e6}, {"G", 1e9}, {"T", 1e12},
 }
 
-// String writes the size with the largest binary unit that keeps it exact: "10Gi", "1536Mi", "1000".
+// String formats the size with the largest binary unit that keeps it exact: "10Gi", "1536Mi", "1000".
 func (b Bytes) String() string {
 	for i := 3; i >= 0; i-- {
 		if f := units[i].factor; b != 0 && int64(b)%f == 0 {
@@ -36,7 +36,7 @@ const (
 	expectDuration = `a number with a unit, such as "100ms", "30s" or "5m"`
 )
 
-// mismatch says why a value does not fit its key, and what would.
+// mismatch is the reason why a value does not fit its key, and the expected form.
 type mismatch struct{ message, expected string }
 
 func parseBytes(s string) (int64, *mismatch) {
@@ -75,7 +75,7 @@ var (
 	textUnmarshalerType = reflect.TypeFor[encoding.TextUnmarshaler]()
 )
 
-// setScalar parses text into v. isSize says that an integer is a number of bytes and may carry a unit.
+// setScalar parses text into v. isSize means that an integer is a number of bytes and may have a unit.
 func setScalar(v reflect.Value, text string, isSize bool) *mismatch {
 	switch t := v.Type(); {
 	case reflect.PointerTo(t).Implements(textUnmarshalerType):
@@ -125,7 +125,7 @@ func setBuiltin(v reflect.Value, text string) *mismatch {
 	return nil
 }
 
-// isSize says whether the key of an integer means bytes: its type is [Bytes] or its name ends so.
+// isSize reports whether an integer is a size: its type is [Bytes] or its key ends in "bytes".
 func isSize(t reflect.Type, key string) bool {
 	switch t.Kind() {
 	case reflect.Int, reflect.Int32, reflect.Int64:

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Secrets are the values of the configuration that must be in no output: passwords, tokens and keys, whether they are in the
-// file or a reference resolved to them, and of URLs everything that may authenticate. Paths of files are none. They are
-// in no order.
+// Secrets returns the values of the configuration that must appear in no output: passwords, tokens and keys, whether written
+// in the file or resolved from references, and the parts of URLs that may authenticate. Paths of files are not included. The
+// values are sorted; the slice belongs to the caller.
 func (c *Config) Secrets() []string {
 	all := slices.Clone(c.secrets)
 	if c.Redaction.Key != "" { // it may come from a variable
@@ -19,10 +19,11 @@ func (c *Config) Secrets() []string {
 	return slices.Compact(all)
 }
 
-// minSecretPartLength is from which length on a part of a URL can be a secret; below it is a word that other texts have too.
+// minSecretPartLength is the length from which a part of a URL is treated as a secret; shorter parts are words that other
+// texts contain too.
 const minSecretPartLength = 8
 
-// recordSecrets remembers the value at a path, if it is a secret or holds some.
+// recordSecrets records the value at path for [Config.Secrets] if it is, or contains, secrets.
 func (d *decoder) recordSecrets(path, value string) {
 	switch {
 	case value == "" || !mayBeSecret(path) || namesFile(path):
@@ -35,12 +36,12 @@ func (d *decoder) recordSecrets(path, value string) {
 	}
 }
 
-// fileKeyPattern finds the keys whose values are paths.
+// fileKeyPattern matches the paths of keys whose values are file names.
 var fileKeyPattern = regexp.MustCompile(`(?i)file$|(^|\.)tls\.|\.credentials$|\.nkeySeed$`)
 
 func namesFile(path string) bool { return fileKeyPattern.MatchString(path) }
 
-// secretsInURL are the parts of a URL that may authenticate: the password, the query, and parts of the path that are no words.
+// secretsInURL returns the parts of a URL that may authenticate: the password, the query, and long parts of the path.
 func secretsInURL(address string) []string {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -49,7 +50,7 @@ func secretsInURL(address string) []string {
 	var all []string
 	if password, given := u.User.Password(); given {
 		all = append(all, password)
-	} else if token := u.User.Username(); token != "" { // NATS takes a token there
+	} else if token := u.User.Username(); token != "" { // NATS accepts a token there
 		all = append(all, token)
 	}
 	if u.RawQuery != "" {
@@ -60,4 +61,18 @@ func secretsInURL(address string) []string {
 	}
 	all = append(all, strings.FieldsFunc(u.EscapedPath(), func(r rune) bool { return r == '/' })...)
 	return slices.DeleteFunc(all, func(part string) bool { return len(part) < minSecretPartLength })
+}
+
+// mayBeSecret reports, by its key, whether the value at a path must not be shown even if it is written out in the file.
+func mayBeSecret(path string) bool {
+	key := strings.ToLower(lastKey(path))
+	if key == "key" || strings.Contains(path, ".headers[") && key == "value" {
+		return true
+	}
+	for _, word := range []string{"password", "secret", "token", "seed", "nkey", "credential", "jwt", "url"} {
+		if strings.Contains(key, word) {
+			return true
+		}
+	}
+	return false
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -10,44 +11,52 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/format"
 )
 
-// sinkNamePattern keeps names fit for metrics labels, file names and consumer names alike.
+// sinkNamePattern restricts names to those that are valid as metric labels, file names and consumer names.
 var sinkNamePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-func (d *decoder) validateSinks(all []Sink) {
+func validateSinks(rep *reporter, all []Sink) {
 	if len(all) == 0 {
-		d.addProblem("sinks", Problem{Message: "changes go nowhere", Expected: "at least one sink, such as - {name: console, stdout: {}}"})
+		rep.addProblem("sinks", Problem{Message: "no destination for changes",
+			Expected: "at least one sink, such as - {name: console, stdout: {}}"})
 	}
 	names := map[string]string{}
 	for i, s := range all {
 		at := fmt.Sprintf("sinks[%d]", i)
 		switch first, taken := names[s.Name]; {
 		case s.Name == "":
-			d.addProblem(at+".name", Problem{Message: "the sink has no name", Expected: `a name such as "main"`})
+			rep.addProblem(at+".name", Problem{Message: "the sink has no name", Expected: `a name such as "main"`})
 		case !sinkNamePattern.MatchString(s.Name):
-			d.addProblem(at+".name", Problem{Message: "not a name for a sink", Found: strconv.Quote(s.Name), Expected: `lower-case letters, digits and "-", at most 63`})
+			rep.addProblem(at+".name", Problem{Message: "not a name for a sink", Found: strconv.Quote(s.Name),
+				Expected: `lower-case letters, digits and "-", at most 63`})
 		case taken:
-			d.addProblem(at+".name", Problem{Message: fmt.Sprintf("the name %q is taken by %s", s.Name, first), Expected: "a name of its own"})
+			rep.addProblem(at+".name", Problem{Message: fmt.Sprintf("the name %q is taken by %s", s.Name, first), Expected: "a name of its own"})
 		default:
 			names[s.Name] = at
 		}
-		d.validateFormat(at+".format", s)
-		d.checkOneOf(at+".onOversize", s.OnOversize, Reduce, DeadLetter)
-		d.validateDestination(at, s)
-		d.validateDeadLetters(at+".deadLetters", s.DeadLetters, all)
-		if s.Stdout == nil {
-			continue
-		}
-		for j, other := range all[:i] {
-			if other.Stdout != nil && isSameFile(s.Stdout.Path, other.Stdout.Path) {
-				d.addProblem(at+".stdout.path", Problem{Message: fmt.Sprintf("written to by sinks[%d] already", j), Found: strconv.Quote(s.Stdout.Path),
-					Expected: `a file of its own ("" is standard output)`})
-				break
-			}
+		validateFormat(rep, at+".format", s)
+		rep.checkOneOf(at+".onOversize", s.OnOversize, Reduce, DeadLetter)
+		validateDestination(rep, at, s)
+		validateDeadLetters(rep, at+".deadLetters", s.DeadLetters, all)
+		validateOwnFile(rep, at+".stdout.path", all, i)
+	}
+}
+
+// validateOwnFile reports a file that an earlier sink writes to.
+func validateOwnFile(rep *reporter, at string, all []Sink, i int) {
+	if all[i].Stdout == nil {
+		return
+	}
+	path := all[i].Stdout.Path
+	for j, other := range all[:i] {
+		if other.Stdout != nil && isSameFile(path, other.Stdout.Path) {
+			rep.addProblem(at, Problem{Message: fmt.Sprintf("written to by sinks[%d] already", j), Found: strconv.Quote(path),
+				Expected: `a file of its own ("" is standard output)`})
+			return
 		}
 	}
 }
 
-func (d *decoder) validateFormat(path string, s Sink) {
+func validateFormat(rep *reporter, path string, s Sink) {
 	known := "json, cloudevents, cloudevents-structured, debezium or upsert"
 	if s.Stdout != nil {
 		known = "json or cloudevents-structured"
@@ -58,20 +67,20 @@ func (d *decoder) validateFormat(path string, s Sink) {
 	f, err := format.Parse(s.Format)
 	switch {
 	case err != nil:
-		d.addProblem(path, Problem{Message: "unknown format", Found: strconv.Quote(s.Format), Expected: known})
+		rep.addProblem(path, Problem{Message: "unknown format", Found: strconv.Quote(s.Format), Expected: known})
 	case s.Webhook != nil && s.Webhook.ValidateFormat(f) != nil:
-		d.addProblem(path, Problem{Message: s.Webhook.ValidateFormat(f).Error(), Found: strconv.Quote(s.Format), Expected: known})
+		rep.addProblem(path, Problem{Message: s.Webhook.ValidateFormat(f).Error(), Found: strconv.Quote(s.Format), Expected: known})
 	case s.Stdout != nil && f.NeedsHeaders():
-		d.addProblem(path, Problem{Message: "a line of stdout has no key and no headers, which this format needs",
+		rep.addProblem(path, Problem{Message: "lines of a stdout sink have no key and no headers, which this format needs",
 			Found: strconv.Quote(s.Format), Expected: known})
 	case s.Kafka != nil && s.Kafka.Tombstones && f != format.Debezium:
-		d.addProblem(path, Problem{Message: "only readers of debezium expect the records of kafka.tombstones",
+		rep.addProblem(path, Problem{Message: "kafka.tombstones is supported with format debezium only",
 			Found: strconv.Quote(s.Format), Expected: "debezium, or kafka.tombstones: false"})
 	}
 }
 
-// NeedsBefore says whether a sink's format cannot do without the state before an update, so that every rule has to keep
-// it, whatever its own setting is.
+// NeedsBefore reports whether some sink's format requires the state before an update, so that every rule has to store it,
+// regardless of its own setting.
 func (c *Config) NeedsBefore() bool {
 	return slices.ContainsFunc(c.Sinks, func(s Sink) bool {
 		f, err := format.Parse(s.Format)
@@ -79,8 +88,8 @@ func (c *Config) NeedsBefore() bool {
 	})
 }
 
-// validateDestination sees to it that the sink goes to one place, and asks the sink's own package about it.
-func (d *decoder) validateDestination(at string, s Sink) {
+// validateDestination checks that the sink has exactly one destination, by the sink package's own validation.
+func validateDestination(rep *reporter, at string, s Sink) {
 	var given []string
 	var invalid error
 	if s.Kafka != nil {
@@ -97,42 +106,78 @@ func (d *decoder) validateDestination(at string, s Sink) {
 	}
 	switch len(given) {
 	case 0:
-		d.addProblem(at, Problem{Message: "the sink has no destination", Expected: "one of kafka, nats, webhook, stdout"})
+		rep.addProblem(at, Problem{Message: "the sink has no destination", Expected: "one of kafka, nats, webhook, stdout"})
 	case 1:
-		d.addJoined(at, joinPath(at, given[0]), invalid)
+		rep.addJoined(at, joinPath(at, given[0]), invalid)
 	default:
-		d.addProblem(at, Problem{Message: "the sink has more than one destination", Found: strings.Join(given, " and "),
+		rep.addProblem(at, Problem{Message: "the sink has more than one destination", Found: strings.Join(given, " and "),
 			Expected: "one; write a second sink for another"})
 	}
 }
 
-// leadingPathPattern finds the path that begins an error of a part's own Validate.
-var leadingPathPattern = regexp.MustCompile(`^([A-Za-z][\w.\[\]]*): `)
-
-// addJoined turns what a part says of its own configuration into problems: errors joined by errors.Join are one a line, and
-// each begins with its path relative to at, "kafka.topic: …". One without a path is reported for fallback.
-func (d *decoder) addJoined(at, fallback string, err error) {
-	if err == nil {
-		return
-	}
-	for message := range strings.SplitSeq(err.Error(), "\n") {
-		path := fallback
-		if m := leadingPathPattern.FindStringSubmatch(message); m != nil {
-			path, message = joinPath(at, m[1]), message[len(m[0]):]
-		}
-		d.addProblem(path, Problem{Message: message})
-	}
-}
-
-// validateDeadLetters sees to it that dead letters have a topic that nothing else goes to.
-func (d *decoder) validateDeadLetters(at string, to DeadLetters, all []Sink) {
+// validateDeadLetters checks that dead letters have a sink and a topic of their own.
+func validateDeadLetters(rep *reporter, at string, to DeadLetters, all []Sink) {
 	switch {
 	case to == DeadLetters{}:
 	case to.Sink == "":
-		d.addProblem(at+".sink", Problem{Message: "is missing beside the topic", Expected: "the name of a sink of kafka or nats"})
+		rep.addProblem(at+".sink", Problem{Message: "is missing beside the topic", Expected: "the name of a sink of kafka or nats"})
 	case to.Topic == "":
-		d.addProblem(at+".topic", Problem{Message: "dead letters need a topic of their own", Expected: "a template such as k8s.dead.{resource}"})
+		rep.addProblem(at+".topic", Problem{Message: "dead letters need a topic of their own", Expected: "a template such as k8s.dead.{resource}"})
 	default:
-		d.validateTarget(at, Target(to), all)
+		validateTarget(rep, at, Target(to), all)
+	}
+}
+
+// warnSinkOverlaps warns of two sinks with one destination, and of a file within the journal's directory.
+func warnSinkOverlaps(rep *reporter, c *Config) {
+	for i, s := range c.Sinks {
+		at := fmt.Sprintf("sinks[%d]", i)
+		for j, other := range c.Sinks[:i] {
+			if key := s.destinationKey(); key != "" && key == other.destinationKey() && len(c.Routes) == 0 {
+				rep.addWarning(at, Problem{Message: fmt.Sprintf("has the same destination as sinks[%d]: every change arrives twice", j),
+					Expected: "one of them"})
+			}
+		}
+		if s.Stdout != nil && s.Stdout.Path != "" && isWithin(resolvePath(s.Stdout.Path), resolvePath(c.Journal.Dir)) {
+			rep.addWarning(at+".stdout.path", Problem{Message: "lies within journal.dir, which belongs to the journal", Expected: "a file elsewhere"})
+		}
+	}
+}
+
+// destinationKey identifies the destination of a sink, without credentials; "" for stdout, which validateOwnFile checks.
+func (s Sink) destinationKey() string {
+	switch {
+	case s.Kafka != nil:
+		return "kafka " + strings.Join(slices.Sorted(slices.Values(s.Kafka.Brokers)), ",") + " " + s.Kafka.Topic
+	case s.NATS != nil:
+		return "nats " + s.NATS.URL + " " + s.NATS.StreamName() + " " + s.NATS.Subject
+	case s.Webhook != nil:
+		return "webhook " + s.Webhook.URL
+	}
+	return ""
+}
+
+func isWithin(path, dir string) bool {
+	relative, err := filepath.Rel(dir, path)
+	return err == nil && relative != ".." && !strings.HasPrefix(relative, ".."+string(filepath.Separator))
+}
+
+// warnUnreachedSinks warns of sinks that no route leads to, where an unconditional route leaves no change for the default.
+func warnUnreachedSinks(rep *reporter, c *Config) {
+	catchAll := slices.IndexFunc(c.Routes, func(r Route) bool {
+		return r.IsUnconditional() && slices.Contains(r.Select, "*") && len(r.Exclude) == 0
+	})
+	if catchAll < 0 { // a change without a matching route goes to every sink
+		return
+	}
+	for i, s := range c.Sinks {
+		reached := slices.ContainsFunc(c.Routes, func(r Route) bool {
+			return slices.ContainsFunc(r.To, func(t Target) bool { return t.Sink == s.Name })
+		}) || slices.ContainsFunc(c.Sinks, func(other Sink) bool { return other.DeadLetters.Sink == s.Name })
+		if !reached {
+			rep.addWarning(fmt.Sprintf("sinks[%d]", i), Problem{
+				Message: fmt.Sprintf("receives nothing: routes[%d] matches all remaining changes, and no route names %q", catchAll, s.Name),
+			})
+		}
 	}
 }

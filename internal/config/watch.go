@@ -9,22 +9,24 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// watchDebounce is how long after something has happened to a file it is looked at: whoever writes it is done by then,
-// mostly. If not, it is looked at once more.
+// watchDebounce is the delay between an event of a file and the call: most writers are done by then. A later write causes
+// another call.
 const watchDebounce = 200 * time.Millisecond
 
-// configMapDataLink is the link that the kubelet swaps to change all files of a mounted ConfigMap or Secret at once.
+// configMapDataLink is the symbolic link that the kubelet replaces to change all files of a mounted ConfigMap or Secret at
+// once.
 const configMapDataLink = "..data"
 
-// Watch calls changed once, for what happened before, and whenever something may have happened to a file, until ctx ends:
-// written, replaced by another of its name, as editors do, or changed behind a link, as in a mounted ConfigMap. Directories
-// are watched, not the file, which may go and come. An error says that it cannot be watched.
+// Watch calls changed once at the start, to cover earlier changes, and whenever the file may have changed, until ctx ends:
+// it was written, replaced by rename, as editors do, or changed behind a symbolic link, as in a mounted ConfigMap. changed
+// is called from the goroutine of Watch. Directories are watched instead of the file, which may be deleted and recreated.
+// Watch returns nil when ctx ends, or an error if the file cannot be watched.
 func Watch(ctx context.Context, path string, changed func()) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch file %s: %w", path, err)
 	}
-	defer func() { _ = w.Close() }() // nothing is written
+	defer func() { _ = w.Close() }() // read-only
 	real := followLinks(w, path)
 	if err := w.Add(filepath.Dir(path)); err != nil {
 		return fmt.Errorf("watch file %s: %w", path, err)
@@ -39,7 +41,7 @@ func Watch(ctx context.Context, path string, changed func()) error {
 			if settled == nil && (name == filepath.Base(path) || name == filepath.Base(real) || name == configMapDataLink) {
 				settled = time.After(watchDebounce)
 			}
-		case <-w.Errors: //nolint:errcheck // events were lost, whatever the reason: so it is looked at
+		case <-w.Errors: //nolint:errcheck // whatever the reason, events were lost: call changed
 			settled = time.After(watchDebounce)
 		case <-settled:
 			settled, real = nil, followLinks(w, path)
@@ -48,12 +50,12 @@ func Watch(ctx context.Context, path string, changed func()) error {
 	}
 }
 
-// followLinks watches the directory that a path leads to, too, and returns where that is.
+// followLinks also watches the directory of the file that path resolves to, and returns that file.
 func followLinks(w *fsnotify.Watcher, path string) string {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
-		return path // it is not there; its own directory says when it is
+		return path // it does not exist; the watch of its own directory reports its creation
 	}
-	_ = w.Add(filepath.Dir(real)) // what happens to the link itself is seen anyway
+	_ = w.Add(filepath.Dir(real)) // if this fails, changes of the link itself are still noticed
 	return real
 }

@@ -52,7 +52,7 @@ func TestEveryKindOfFileChangeIsNoticed(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			noticed, done := make(chan struct{}, 100), make(chan error, 1)
 			go func() { done <- Watch(ctx, path, func() { noticed <- struct{}{} }) }()
-			<-noticed // what happened before
+			<-noticed // the call at the start
 			write(filepath.Join(dir, "neighbour"))
 			way.change(dir, path)
 			<-noticed

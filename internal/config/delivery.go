@@ -1,0 +1,57 @@
+package config
+
+import (
+	"fmt"
+	"strconv"
+)
+
+const (
+	minJournalBytes    Bytes = 16 << 20 // below it the files of the store itself take most of the space
+	minDeadLetterBytes Bytes = 1 << 20
+	minWindowBytes     Bytes = 1 << 20 // the largest object that etcd stores is 1.5 MiB; a smaller window holds one at a time
+)
+
+func validateJournal(rep *reporter, j Journal) {
+	if j.Dir == "" {
+		rep.addProblem("journal.dir", Problem{Message: "is empty", Expected: "a directory"})
+	}
+	checkMinBytes(rep, "journal.maxBytes", j.MaxBytes, minJournalBytes)
+	checkMinBytes(rep, "journal.maxDeadLetters", j.MaxDeadLetters, minDeadLetterBytes)
+	rep.checkOneOf("journal.sync", j.Sync, "always", "interval")
+}
+
+// warnJournalBounds warns of a bound that is never reached, because another one is lower.
+func warnJournalBounds(rep *reporter, j Journal) {
+	if rep.isSet("journal.maxDeadLetters") && j.MaxDeadLetters > j.MaxBytes/2 {
+		rep.addWarning("journal.maxDeadLetters", Problem{Message: "more than half of journal.maxBytes, so half of it is the bound",
+			Found: j.MaxDeadLetters.String(), Expected: "at most " + (j.MaxBytes / 2).String()})
+	}
+}
+
+func validateDelivery(rep *reporter, c Delivery) {
+	if c.Retry.Min <= 0 {
+		rep.addProblem("delivery.retry.min", Problem{Message: "must be more than zero", Found: c.Retry.Min.String(), Expected: expectDuration})
+	}
+	if c.Retry.Max < c.Retry.Min {
+		rep.addProblem("delivery.retry.max", Problem{Message: "less than delivery.retry.min", Found: c.Retry.Max.String(),
+			Expected: "at least " + c.Retry.Min.String()})
+	}
+	checkMinBytes(rep, "delivery.window", c.Window, minWindowBytes)
+	if c.Rate.PerSecond < 0 {
+		rep.addProblem("delivery.rate.perSecond", Problem{Message: "must not be negative", Found: fmt.Sprint(c.Rate.PerSecond),
+			Expected: "changes per second; 0 for no bound"})
+	}
+	if c.Rate.Burst < 0 {
+		rep.addProblem("delivery.rate.burst", Problem{Message: "must not be negative", Found: strconv.Itoa(c.Rate.Burst),
+			Expected: "a number of changes"})
+	}
+	if c.Rate.Burst > 0 && c.Rate.PerSecond == 0 {
+		rep.addProblem("delivery.rate.burst", Problem{Message: "has no effect without delivery.rate.perSecond", Found: strconv.Itoa(c.Rate.Burst)})
+	}
+}
+
+func checkMinBytes(rep *reporter, path string, value, minimum Bytes) {
+	if value < minimum {
+		rep.addProblem(path, Problem{Message: "too small", Found: value.String(), Expected: "at least " + minimum.String()})
+	}
+}

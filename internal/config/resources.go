@@ -1,0 +1,130 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/shape"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
+)
+
+// validateResources checks the rules. hasKey reports whether redaction.key is set.
+func validateResources(rep *reporter, rules []Resource, hasKey bool) {
+	if len(rules) == 0 {
+		rep.addProblem("resources", Problem{Message: "nothing is selected",
+			Expected: `at least one rule, such as - select: ["pods", "deployments.apps"]`})
+	}
+	for i, r := range rules {
+		at := fmt.Sprintf("resources[%d]", i)
+		rep.addJoined("", at, r.Rule.Validate(at))
+		rep.addJoined("", at, r.Policy.Validate(at, hasKey))
+		validateSecretExposure(rep, at, r)
+		validateSelectedOnce(rep, at, rules[:i], r)
+		validateNamespaces(rep, at+".namespaces", r.Namespaces)
+	}
+}
+
+// validateSelectedOnce reports names that select nothing, because an earlier rule, or an earlier name of the same rule,
+// selects the resource. The first rule that selects a resource gets all of it, regardless of namespaces and selectors.
+func validateSelectedOnce(rep *reporter, at string, earlier []Resource, r Resource) {
+	for j, name := range r.Select {
+		path := fmt.Sprintf("%s.select[%d]", at, j)
+		before := selection.Rule{Select: r.Select[:j]}
+		if k, taken := before.SelectsAll(name); taken && !selection.IsWildcard(before.Select[k]) {
+			rep.addProblem(path, Problem{Message: fmt.Sprintf("%q is selected already by %s.select[%d]", name, at, k),
+				Expected: "every resource once"})
+			continue
+		}
+		for i, first := range earlier {
+			k, taken := first.SelectsAll(name)
+			if !taken {
+				continue
+			}
+			p := Problem{Message: fmt.Sprintf("%q is selected already by resources[%d].select[%d]", name, i, k), Expected: "every resource once"}
+			if first.Select[k] != name {
+				p.Message = fmt.Sprintf("%q is never reached: resources[%d].select[%d], %q, selects it first", name, i, k, first.Select[k])
+				p.Expected = fmt.Sprintf("this rule before resources[%d], or %q in the exclude of that rule", i, name)
+			}
+			rep.addProblem(path, p)
+			break
+		}
+	}
+}
+
+// validateSecretExposure reports a rule that shows Secrets without selecting them by name.
+func validateSecretExposure(rep *reporter, at string, r Resource) {
+	if r.Redact != shape.None {
+		return
+	}
+	if i, yes := r.SelectsByWildcard(event.Resource{Resource: "secrets"}); yes {
+		rep.addProblem(at+".redact", Problem{Message: fmt.Sprintf("none would show every Secret, because %s.select[%d] is a wildcard", at, i),
+			Expected: `a rule of its own that selects "secrets" by name, or "secrets" in the exclude of this rule`})
+	}
+}
+
+// validateNamespaces reports names that are both included and excluded; the rule itself checks the names.
+func validateNamespaces(rep *reporter, at string, n selection.Namespaces) {
+	for i, name := range n.Exclude {
+		if slices.Contains(n.Include, name) {
+			rep.addProblem(fmt.Sprintf("%s.exclude[%d]", at, i), Problem{Message: fmt.Sprintf("namespace %q is included and excluded", name)})
+		}
+	}
+}
+
+// warnResources warns of rules that select less than they seem to.
+func warnResources(rep *reporter, rules []Resource) {
+	for i, r := range rules {
+		warnShadowedSelections(rep, rules, i)
+		for _, w := range r.Warnings() {
+			rep.addWarning(fmt.Sprintf("resources[%d].%s", i, w.Key), Problem{Message: w.Message})
+		}
+		if slices.Contains(r.Namespaces.Exclude, "*") {
+			rep.addWarning(fmt.Sprintf("resources[%d].namespaces.exclude", i),
+				Problem{Message: "excludes every namespace: only objects without a namespace are selected"})
+		}
+	}
+}
+
+// warnShadowedSelections warns of objects that rule i leaves out and that a later wildcard seems to select: a resource
+// belongs to the first rule that selects it, so they are not emitted.
+func warnShadowedSelections(rep *reporter, rules []Resource, i int) {
+	if !rules[i].IsNarrowed() {
+		return
+	}
+	for j, name := range rules[i].Select {
+		for k, later := range rules[i+1:] {
+			if at, taken := later.SelectsAll(name); taken && selection.IsWildcard(later.Select[at]) {
+				rep.addWarning(fmt.Sprintf("resources[%d].select[%d]", i, j), Problem{
+					Message: fmt.Sprintf("objects of %q that this rule leaves out are not emitted: resources[%d].select[%d], %q, "+
+						"does not select them, because a resource belongs to the first rule that selects it", name, i+1+k, at, later.Select[at]),
+					Expected: fmt.Sprintf("%q in the exclude of resources[%d] if that is intended", name, i+1+k),
+				})
+				break
+			}
+		}
+	}
+}
+
+const (
+	minRedactionKeyBytes = 16 // a shorter key can be found by trying
+	minDistinctKeyBytes  = 5  // 16 random bytes have fewer distinct ones in about one of 10^12 cases
+)
+
+func validateRedaction(rep *reporter, r Redaction) {
+	expected := fmt.Sprintf("at least %d random bytes, such as {file: /etc/kubecdc/redaction.key}", minRedactionKeyBytes)
+	distinct := map[byte]bool{}
+	for i := range len(r.Key) {
+		distinct[r.Key[i]] = true
+	}
+	switch {
+	case r.Key == "":
+	case len(r.Key) < minRedactionKeyBytes:
+		rep.addProblem("redaction.key", Problem{Message: "too short", Expected: expected})
+	case strings.TrimSpace(r.Key) == "":
+		rep.addProblem("redaction.key", Problem{Message: "holds only blanks", Expected: expected})
+	case len(distinct) < minDistinctKeyBytes:
+		rep.addProblem("redaction.key", Problem{Message: "easily guessed: it repeats a few characters", Expected: expected})
+	}
+}
