@@ -17,7 +17,7 @@ import (
 type Config struct {
 	// The cluster that is watched.
 	Cluster Cluster `mapstructure:"cluster"`
-	// What is watched: at least one rule. If several rules select a resource, only the first applies to it.
+	// The rules that select resources: at least one. If several rules select a resource, only the first applies to it.
 	Resources []Resource `mapstructure:"resources"`
 	// The key for hashes of secret values.
 	Redaction Redaction `mapstructure:"redaction"`
@@ -71,7 +71,7 @@ type Cluster struct {
 	Kubeconfig string `mapstructure:"kubeconfig"`
 	// Context within the kubeconfig. Empty: its current context.
 	Context string `mapstructure:"context"`
-	// What happens at start when the API server belongs to another cluster than the one that the journal was filled from,
+	// The reaction at start when the API server belongs to another cluster than the one that the journal was filled from,
 	// by the UID of the kube-system namespace: fail ends the exporter; fresh discards positions and known objects and
 	// starts over, with a gap for every resource.
 	OnReplaced string `mapstructure:"onReplaced"`
@@ -108,7 +108,7 @@ type Sink struct {
 	// is deleted: for compacted topics and key-value buckets). A stdout sink supports json and cloudevents-structured, a
 	// webhook the two cloudevents formats.
 	Format string `mapstructure:"format"`
-	// What happens to a change that is too large for the destination: reduce truncates it step by step and lists the
+	// Handling of a change that is too large for the destination: reduce truncates it step by step and lists the
 	// omitted parts; deadLetter keeps the whole change as a dead letter.
 	OnOversize string `mapstructure:"onOversize"`
 	// Apache Kafka and compatible brokers.

@@ -158,7 +158,7 @@ func expectedFor(t reflect.Type, path string) string {
 	return "a whole number"
 }
 
-// emptyMappingHint is the hint for a mapping whose key is given without a value.
+// emptyMappingHint is the hint for the key of a mapping that is given without a value.
 func emptyMappingHint(t reflect.Type) string {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()

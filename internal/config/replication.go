@@ -12,7 +12,7 @@ import (
 
 // State configures the replicated state.
 type State struct {
-	// Name of the sink whose bus keeps the state: one of kafka or nats. Empty: the state is in the journal only.
+	// Name of the sink, of kafka or nats, that keeps the state in its bus. Empty: the state is in the journal only.
 	Sink string `mapstructure:"sink"`
 	// Kafka topic or NATS stream of the state, used only by this exporter and its standbys. It also identifies them to the
 	// bus: in Kafka their transactional IDs begin with it.
@@ -69,7 +69,7 @@ func validateState(rep *reporter, c *Config) {
 // supportsState reports whether the bus of the sink can keep a state.
 func (s Sink) supportsState() bool { return s.Kafka != nil || s.NATS != nil }
 
-// stateSinkNames returns the names of the sinks whose bus can keep a state.
+// stateSinkNames returns the names of the sinks that can keep a state.
 func stateSinkNames(sinks []Sink) (names []string) {
 	for _, s := range sinks {
 		if s.supportsState() && s.Name != "" {

@@ -36,7 +36,7 @@ func (d *decoder) recordSecrets(path, value string) {
 	}
 }
 
-// fileKeyPattern matches the paths of keys whose values are file names.
+// fileKeyPattern matches the paths of keys that hold file names.
 var fileKeyPattern = regexp.MustCompile(`(?i)file$|(^|\.)tls\.|\.credentials$|\.nkeySeed$`)
 
 func namesFile(path string) bool { return fileKeyPattern.MatchString(path) }
