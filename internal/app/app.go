@@ -5,45 +5,49 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
-	"sync/atomic"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/admin"
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/exit"
-	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/source"
 )
 
-// closeTimeout bounds how long a stop waits for connections to close.
+// closeTimeout bounds the time to close connections during a stop.
 const closeTimeout = 5 * time.Second
 
-// app is the process: what stays the same under every configuration, and the composition that works now.
-type app struct {
-	version string
-	log     *slog.Logger
-	level   *slog.LevelVar // of log
-	secrets mask
-	failure *failure // of what is no part of a composition
-	admin   *admin.Server
-	reloads reloads
-	terms   terms
+// shared is the part of the process that every composition uses and none owns.
+type shared struct {
+	version    string
+	log        *slog.Logger
+	admin      *admin.Server
+	membership membership
+}
 
-	changeMu sync.Mutex // held while a composition starts, begins to stop, or hands its parts over to another one
-	current  atomic.Pointer[composition]
+// app is the process: everything that stays the same under every configuration.
+type app struct {
+	*shared
+	level    *slog.LevelVar // of log
+	secrets  mask
+	failure  *failure // of a task that belongs to no composition
+	reloader *reloader
+	terms    *terms
 
 	adminTask, configTask *task
 }
 
 func newApp(version string, secrets mask, log *slog.Logger, level *slog.LevelVar) *app {
-	return &app{
-		version: version, log: log, level: level, secrets: secrets, failure: newFailure(),
-		reloads: reloads{condition: condition.New(log, configCurrent)}, terms: terms{handovers: make(chan handover)},
+	a := &app{
+		shared: &shared{version: version, log: log}, level: level, secrets: secrets, failure: newFailure(),
 	}
+	a.terms = newTerms(a.shared, a.failure)
+	a.reloader = newReloader(log, a.activeConfig, a.applyConfig)
+	return a
 }
 
-// run makes, runs and stops everything. It returns nil after an orderly stop.
+// run opens, runs and stops everything. It returns nil after an orderly stop.
 func (a *app) run(ctx context.Context, cfg *config.Config) error {
 	if err := a.openProcess(cfg); err != nil {
 		return exit.With(exit.Environment, errors.Join(err, a.closeProcess()))
@@ -52,9 +56,9 @@ func (a *app) run(ctx context.Context, cfg *config.Config) error {
 		a.stopProcessTasks()
 		return exit.With(exit.Environment, errors.Join(err, a.closeProcess()))
 	}
-	a.log.Info("started", "version", a.version, "rules", len(cfg.Resources), "sinks", len(cfg.Sinks), "journal", cfg.Journal.Dir, "admin", a.adminAddress(),
-		"configuration", cfg.Hash)
-	failed := a.runTerms(ctx)
+	a.log.Info("started", "version", a.version, "rules", len(cfg.Resources), "sinks", len(cfg.Sinks), "journal", cfg.Journal.Dir,
+		"admin", a.adminAddress(), "configuration", cfg.Hash)
+	failed := a.terms.runTerms(ctx, a.configTask.stop)
 	a.stopProcessTasks()
 	if err := errors.Join(failed, a.closeProcess()); err != nil {
 		return withExitCode(failed, err)
@@ -63,7 +67,8 @@ func (a *app) run(ctx context.Context, cfg *config.Config) error {
 	return nil
 }
 
-// withExitCode says what a failure is an instance of: the source finds out only after its start that it cannot begin.
+// withExitCode adds the exit code for a failed run to err. The source detects some problems of the environment only after
+// the start; these have the code of a failed start.
 func withExitCode(cause, err error) error {
 	var start *source.StartError
 	var forbidden *source.ForbiddenError
@@ -73,30 +78,32 @@ func withExitCode(cause, err error) error {
 	return exit.With(exit.Runtime, err)
 }
 
-// openProcess makes everything and starts nothing. What it cannot make is the environment's fault.
+// openProcess makes everything and starts nothing. Its errors are problems of the environment.
 func (a *app) openProcess(cfg *config.Config) error {
-	a.admin = admin.New(admin.Options{Listen: cfg.Admin.Listen, Version: a.version, Snapshot: a.buildSnapshot, DeadLetters: a.newestDeadLetters, Logger: a.log})
-	c, err := a.prepareComposition(cfg, nil)
+	a.admin = admin.New(admin.Options{
+		Listen: cfg.Admin.Listen, Version: a.version, Snapshot: a.buildSnapshot, DeadLetters: a.newestDeadLetters, Logger: a.log,
+	})
+	c, err := newComposition(a.shared, cfg, nil)
 	if err != nil {
 		return err
 	}
-	if err := a.terms.openElection(cfg, c, a.log); err != nil {
+	if err := a.membership.openElection(cfg, a.log); err != nil {
 		return errors.Join(err, c.closeParts())
 	}
-	a.current.Store(c)
+	a.terms.current.Store(c)
 	return c.openParts()
 }
 
-// startProcessTasks runs the tasks that outlive every composition.
+// startProcessTasks starts the tasks that outlive every composition.
 func (a *app) startProcessTasks() error {
-	if listen := a.current.Load().cfg.Admin.Listen; listen != "" {
+	if a.activeConfig().Admin.Listen != "" {
 		if err := a.admin.Listen(); err != nil {
 			return fmt.Errorf("admin.listen: %w", err)
 		}
 		a.adminTask = startTask("admin", a.admin.Run, a.failure.reportError)
 	}
-	a.terms.startElection(a.failure.reportError)
-	a.configTask = startTask("configuration", a.watchConfigFile, a.failure.reportError)
+	a.membership.startElection(a.failure.reportError)
+	a.configTask = startTask("configuration", a.reloader.run, a.failure.reportError)
 	return nil
 }
 
@@ -107,20 +114,82 @@ func (a *app) adminAddress() string {
 	return a.admin.Addr().String()
 }
 
-// stopProcessTasks stops the tasks in the opposite order of start, the admin server last, so that the stop can be watched. The Lease is
-// given up when nothing is published any more.
+// stopProcessTasks stops the tasks in the opposite order of startProcessTasks: the admin server last, so that the stop can
+// be observed. The Lease is released only now, when nothing is published any more.
 func (a *app) stopProcessTasks() {
 	a.configTask.stop()
-	a.terms.stopElection()
+	a.membership.stopElection()
 	a.adminTask.stop()
 }
 
-// closeProcess releases what open has taken.
+// closeProcess releases everything that openProcess opened.
 func (a *app) closeProcess() error {
-	a.reloads.condition.Close()
-	c := a.current.Load()
+	a.reloader.condition.Close()
+	c := a.terms.current.Load()
 	if c == nil {
 		return nil
 	}
 	return c.closeParts()
+}
+
+func (a *app) activeConfig() *config.Config { return a.terms.current.Load().cfg }
+
+// applyConfig replaces the active configuration by cfg. An error before anything was changed means that cfg is refused; a
+// later failure ends the process, and the next start uses cfg. Only the task of the reloader calls it.
+func (a *app) applyConfig(ctx context.Context, cfg *config.Config) error {
+	before := a.activeConfig()
+	if keys := changedFixedKeys(before, cfg); len(keys) > 0 {
+		return fmt.Errorf("%s cannot change while the exporter runs: restart it", strings.Join(keys, ", "))
+	}
+	a.secrets.replaceSecrets(slices.Concat(before.Secrets(), cfg.Secrets()))
+	err := a.terms.replace(ctx, cfg, func() {
+		a.level.Set(cfg.Log.SlogLevel())
+		logWarnings(a.log, cfg)
+	})
+	if err != nil {
+		return err
+	}
+	a.reloader.applied.Add(1)
+	a.log.Info("changed configuration applied", "configuration", cfg.Hash, "before", before.Hash)
+	return nil
+}
+
+// changedFixedKeys returns the changed keys that require a restart of the process.
+func changedFixedKeys(before, now *config.Config) (keys []string) {
+	for _, k := range []struct {
+		key     string
+		changed bool
+	}{
+		{"admin.listen", before.Admin.Listen != now.Admin.Listen},
+		{"cluster", before.Cluster != now.Cluster},
+		{"election", before.Election != now.Election},
+		{"journal.dir", before.Journal.Dir != now.Journal.Dir},
+		{"log.format", before.Log.Format != now.Log.Format},
+		{"state", before.State != now.State},
+	} {
+		if k.changed {
+			keys = append(keys, k.key)
+		}
+	}
+	return keys
+}
+
+// newestDeadLetters returns up to limit of the newest dead letters of a sink, for the status page. Secrets are masked.
+func (a *app) newestDeadLetters(sink string, limit int) ([]admin.DeadLetter, error) {
+	newest, err := a.terms.current.Load().journal.NewestDeadLetters(sink, limit)
+	if err != nil {
+		return nil, a.secrets.maskError(err)
+	}
+	shown := make([]admin.DeadLetter, len(newest))
+	for i, d := range newest {
+		object := d.Change.Name
+		if d.Change.Namespace != "" {
+			object = d.Change.Namespace + "/" + object
+		}
+		shown[i] = admin.DeadLetter{
+			Offset: d.Offset, Time: d.Time, Type: string(d.Change.Type), Resource: d.Change.Resource.String(), Object: object,
+			Reason: a.secrets.maskText(d.Reason),
+		}
+	}
+	return shown, nil
 }

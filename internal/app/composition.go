@@ -1,7 +1,6 @@
 package app
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,78 +12,80 @@ import (
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/internal/state"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/shape"
-	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/source"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
-// composition is everything that one configuration makes, and the tasks that run it. It does not change once it is the one
-// that works: another configuration makes another composition, which takes over the parts that are the same.
+// composition is everything that one configuration makes, and the tasks that run it. Once it is running it does not change:
+// another configuration makes another composition, which adopts the unchanged parts.
 type composition struct {
-	*app
+	*shared
 	cfg *config.Config
 
 	client           *apiserver.Client
 	journal          *journal.Journal
 	shaper           *shape.Shaper
-	routes           *routing
-	runners          []*runner // in the order of the configuration
+	sinks            *sinkSet
 	source           *source.Source
-	attribution      *attributionRunner // nil where nobody is to be named
+	attribution      *attributionRunner // nil without audit
 	replica          *replica           // nil without a replicated state
-	journalRecovered bool               // the journal was broken and begun anew
+	journalRecovered bool               // the journal was broken and replaced by a new one
 
-	failed *failure    // of a task of it, or of one that it took over
-	opened atomic.Bool // all of it is made; it has its turn, or will have it at once
-	ended  bool        // its tasks are stopped, or being stopped; under app.changing
+	phase  atomic.Int32 // a phase; written by become
+	failed *failure     // of a task of this composition, or of the one that it adopted
 
 	journalTask, sourceTask *task
 
 	closing sync.Once
 }
 
-// prepareComposition makes what a configuration describes as far as that reads files and creates none: a credential that has vanished
-// since the configuration was checked leaves nothing behind. Of before, if there is one, it takes over the sinks that are
-// the same. It contacts nothing.
-func (a *app) prepareComposition(cfg *config.Config, before *composition) (*composition, error) {
-	c := &composition{app: a, cfg: cfg, runners: make([]*runner, len(cfg.Sinks)), failed: newFailure()}
+// phase is how far a composition is in its life. Each phase follows the one before it.
+type phase int32
+
+const (
+	phasePreparing phase = iota // parts are missing: nothing is open, or the journal is and the process is on standby
+	phaseOpen                   // all parts are made
+	phaseRunning                // its tasks run
+	phaseStopping               // its tasks are stopped, or being stopped
+)
+
+// become enters a phase. Entering phaseRunning and phaseStopping requires terms.changeMu.
+func (c *composition) become(p phase) { c.phase.Store(int32(p)) }
+
+// isOpen reports whether all parts are made. It is safe for concurrent use.
+func (c *composition) isOpen() bool { return phase(c.phase.Load()) >= phaseOpen }
+
+// newComposition makes the parts of a configuration that need no journal. It reads files and creates none, so that a
+// credential that has vanished since the configuration was checked leaves nothing behind, and it opens no connection.
+// Unchanged sinks of before are adopted; before is nil if none may be.
+func newComposition(s *shared, cfg *config.Config, before *composition) (*composition, error) {
+	c := &composition{shared: s, cfg: cfg, failed: newFailure()}
 	var err error
-	if c.client, err = NewClient(cfg, a.version); err != nil {
+	if c.client, err = NewClient(cfg, s.version); err != nil {
 		return nil, err
 	}
-	if c.routes, err = newRouting(cfg); err != nil {
+	if err := checkAttribution(cfg, s.log); err != nil {
 		return nil, err
 	}
-	if err := checkAttribution(cfg, c.log); err != nil {
+	if c.sinks, err = newSinkSet(s, cfg, before.sinkSet()); err != nil {
 		return nil, err
-	}
-	setRoutedTopics(cfg)
-	for i, s := range cfg.Sinks {
-		if c.runners[i] = before.runnerByID(runnerIdentity(cfg, s, c.routes)); c.runners[i] != nil || s.Stdout != nil {
-			continue
-		}
-		if c.runners[i], err = c.newRunner(s); err != nil {
-			return nil, errors.Join(err, c.closeRunners(before))
-		}
 	}
 	return c, nil
 }
 
-// runnerByID is the runner of that identity; nil where there is none, or no composition.
-func (c *composition) runnerByID(id string) *runner {
+// sinkSet returns the sinks of the composition; nil for no composition.
+func (c *composition) sinkSet() *sinkSet {
 	if c == nil {
 		return nil
 	}
-	for _, r := range c.runners {
-		if r != nil && r.id == id {
-			return r
-		}
-	}
-	return nil
+	return c.sinks
 }
 
-// openParts makes the journal, and, unless it has to be taken over first, all that needs it.
+// openParts opens the journal and makes all parts that need it. With a replicated state, the parts that depend on it are
+// made after the failover.
 func (c *composition) openParts() (err error) {
 	if c.journal, err = journal.Open(c.journalOptions()); err != nil {
 		return err
@@ -92,51 +93,41 @@ func (c *composition) openParts() (err error) {
 	if c.shaper, err = newShaper(c.cfg, c.journal); err != nil {
 		return err
 	}
-	if err := redactStored(c.cfg, c.journal, c.shaper, c.log); err != nil { // before anybody reads what the journal holds
+	if err := redactStored(c.cfg, c.journal, c.shaper, c.log); err != nil { // before anything reads the journal
 		return err
 	}
 	if c.cfg.State.Enabled() {
-		c.replica, err = newReplica(c)
+		c.replica, err = newReplica(c.shared, c.cfg, c.client, c.journal)
 		return err
 	}
 	return c.openSourceAndSinks()
 }
 
-// openSourceAndSinks makes what reads the journal and what writes to it, as far as it has been.
+// openSourceAndSinks makes the parts that read from the journal and write to it.
 func (c *composition) openSourceAndSinks() (err error) {
 	if c.attribution, err = newAttributionRunner(c.cfg, c.journal, c.client, c.log); err != nil {
 		return err
 	}
-	if err := c.openSinks(); err != nil {
+	if err := c.sinks.openSinks(c.feed()); err != nil {
 		return err
 	}
 	if c.source, err = c.newSource(); err != nil {
 		return err
 	}
-	c.opened.Store(true)
+	c.become(phaseOpen)
 	return nil
 }
 
-// openSinks makes the sinks that are still missing, and gives each that has none a pipeline.
-func (c *composition) openSinks() (err error) {
-	for i, s := range c.cfg.Sinks {
-		if c.runners[i] == nil {
-			if c.runners[i], err = c.newRunner(s); err != nil {
-				return err
-			}
-		}
-		if r := c.runners[i]; r.currentPipeline() == nil {
-			if err := c.attachPipeline(r, s); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+func (c *composition) feed() feed {
+	return feed{journal: c.journal, attribution: c.attribution, replica: c.replica}
 }
 
 func (c *composition) journalOptions() journal.Options {
 	j := c.cfg.Journal
-	o := journal.Options{Dir: j.Dir, MaxBytes: int64(j.MaxBytes), MaxDeadLetters: int64(j.MaxDeadLetters), Reserve: int64(j.Reserve), KeepSettled: j.Keep, Logger: c.log}
+	o := journal.Options{
+		Dir: j.Dir, MaxBytes: int64(j.MaxBytes), MaxDeadLetters: int64(j.MaxDeadLetters), Reserve: int64(j.Reserve),
+		KeepSettled: j.Keep, Logger: c.log,
+	}
 	for _, s := range c.cfg.Sinks {
 		o.Sinks = append(o.Sinks, s.Name)
 	}
@@ -152,114 +143,57 @@ func (c *composition) journalOptions() journal.Options {
 	return o
 }
 
-// runTerm stands by until it is the turn of c, works until ctx ends, a part fails or another process takes over, and stops in
-// order. It returns nil, the failure, or a *sinks.DeposedError. What works in the end may be a composition that took over
-// from c.
-func (c *composition) runTerm(ctx context.Context) error {
+// awaitActive starts the journal and, with a replicated state, stays on standby until this process is active. It returns nil
+// when all parts are made, or the cause of the end of ctx, or a permanent error; the journal is stopped then.
+func (c *composition) awaitActive(ctx context.Context) error {
 	c.journalTask = startTask("journal", c.journal.Run, c.failed.reportError)
-	if c.replica != nil {
-		if err := c.replica.runStandby(ctx); err != nil {
-			c.journalTask.stop()
-			if ctx.Err() != nil {
-				err = nil
-			}
-			return cmp.Or(c.failed.firstError(), err)
-		}
+	if c.replica == nil {
+		return nil
 	}
-	c.startTasks()
-	select {
-	case <-ctx.Done():
-	case <-c.failed.occurred:
+	err := c.replica.runStandby(ctx, c.failed, c.sinks.fencedByName())
+	if err == nil {
+		err = c.openSourceAndSinks()
 	}
-	a := c.app
-	a.changeMu.Lock()
-	c = a.current.Load()
-	c.ended = true
-	a.changeMu.Unlock()
-	failed := c.failed.firstError()
-	var deposed *sinks.DeposedError
-	if failed != nil && !errors.As(failed, &deposed) {
-		c.log.Error("stopping because a part failed", "error", failed)
+	if err != nil {
+		c.journalTask.stop()
 	}
-	stopping, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	if failed != nil || errors.Is(context.Cause(ctx), errPartFailed) {
-		cancel() // without draining; it loses nothing: what is not delivered is in the journal
-	}
-	c.stopTasks(stopping)
-	return failed
+	return err
 }
 
-// startTasks runs the tasks, each after what it writes to or reads from.
+// startTasks starts the tasks, each after the tasks that it depends on: delivery, the writer of the state, attribution, and
+// the source last. Requires terms.changeMu.
 func (c *composition) startTasks() {
-	c.changeMu.Lock()
-	defer c.changeMu.Unlock()
-	for _, r := range c.runners {
-		r.startDelivery(c.cfg.Delivery.Retry, c.failed.reportError)
-	}
+	c.sinks.startAll(c.failed.reportError)
 	c.replica.startWriting(c.failed.reportError)
 	c.attribution.startTasks(c.failed.reportError)
 	c.sourceTask = startTask("source", c.source.Run, c.failed.reportError)
+	c.become(phaseRunning)
 }
 
-// stopTasks stops the tasks in the opposite order of begin: the source, so that nothing new comes; delivery, after it has drained
-// what the journal holds, for as long as the configuration allows or until ctx ends; the state, once it covers that; the
-// journal, because all write to it.
+// stopTasks stops the tasks in the opposite order of startTasks: the source, so that no new changes arrive; delivery, after
+// it has drained the journal, for at most delivery.drainTimeout or until ctx ends; the state, once it covers the delivered
+// changes; the journal last, because every other part writes to it.
 func (c *composition) stopTasks(ctx context.Context) {
 	c.sourceTask.stop()
-	c.attribution.stopTasks() // what it has not named is named after the next start
+	c.attribution.stopTasks() // remaining changes are attributed after the next start
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Delivery.DrainTimeout)
 	defer cancel()
-	if ctx.Err() == nil && c.journal != nil {
+	if ctx.Err() == nil {
 		if err := c.journal.Flush(ctx); err != nil {
 			c.log.Warn("the newest observations were not journaled and will be watched again", "error", err)
 		}
 	}
-	late := time.AfterFunc(stopWarningDelay, c.logBlockingSinks)
+	late := time.AfterFunc(stopWarningDelay, func() { c.sinks.logBlocking(c.journal.Newest()) })
 	defer late.Stop()
-	c.stopRunners(ctx, c.runners)
+	c.sinks.drainAndStop(ctx, c.sinks.runners, c.journal.Newest())
 	c.replica.stopWriting(ctx)
 	c.journalTask.stop()
-}
-
-// stopWarningDelay is how long a stop may take before it says what it waits for.
-const stopWarningDelay = time.Second
-
-// logBlockingSinks names the sinks that have not delivered yet what the journal holds.
-func (c *composition) logBlockingSinks() {
-	if c.journal == nil {
-		return
-	}
-	newest := c.journal.Newest()
-	for _, r := range c.runners {
-		if r == nil || r.currentPipeline() == nil {
-			continue
-		}
-		if s := r.sinkStatus(); s.Low < newest {
-			r.log.Warn("the stop waits for this sink; the same signal again does not, and loses nothing", "changes", newest-s.Low,
-				"atMost", c.cfg.Delivery.DrainTimeout, "reason", cmp.Or(s.NotReady, s.Reason, "none that is known: it takes its time"))
-		}
-	}
-}
-
-// stopRunners lets pipelines deliver what the journal holds until ctx ends, and stops them.
-func (c *composition) stopRunners(ctx context.Context, runners []*runner) {
-	for _, r := range runners {
-		if r != nil && r.currentPipeline() != nil {
-			r.drainUpTo(c.journal.Newest())
-		}
-	}
-	for _, r := range runners {
-		if r != nil {
-			r.stopDelivery(ctx)
-		}
-	}
 }
 
 // closeParts releases everything. Later calls do nothing.
 func (c *composition) closeParts() (err error) {
 	c.closing.Do(func() {
-		err = errors.Join(c.closeRunners(nil), c.replica.closeState())
+		err = errors.Join(c.sinks.closeExcept(nil), c.replica.closeState())
 		if c.journal != nil {
 			if failed := c.journal.Close(); failed != nil {
 				err = errors.Join(err, fmt.Errorf("close journal: %w", failed))
@@ -270,17 +204,69 @@ func (c *composition) closeParts() (err error) {
 	return err
 }
 
-// closeRunners closes the sinks that other, if it is not nil, does not have.
-func (c *composition) closeRunners(other *composition) error {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
-	defer cancel()
-	errs := make([]error, len(c.runners))
-	var closing sync.WaitGroup // together, so that a slow destination takes no other's time
-	for i, r := range c.runners {
-		if r != nil && other.runnerByID(r.id) == nil {
-			closing.Go(func() { errs[i] = r.closeSinks(ctx) })
-		}
+// newSource makes the source, which reads from the API server and writes to the journal.
+func (c *composition) newSource() (*source.Source, error) {
+	lost, err := c.journalLossReason()
+	if err != nil {
+		return nil, err
 	}
-	closing.Wait()
-	return errors.Join(errs...)
+	stored, err := c.journal.Cluster()
+	if err != nil {
+		return nil, err
+	}
+	s := source.Config{
+		Client:           c.client,
+		Cluster:          c.cfg.Cluster.Name,
+		Rules:            SelectionRules(c.cfg),
+		Discovery:        c.replica.discoveredResources(),
+		Load:             c.shaper.WrapLoad(c.journal.LoadResource),
+		StoredResources:  c.journal.Resources,
+		SetScopes:        c.journal.SetScopes,
+		Append:           c.appendObservation,
+		Shape:            c.shaper.WrapAppend,
+		DropResource:     c.journal.DropResource,
+		LostReason:       lost,
+		BodiesFilled:     c.journal.RecordBodiesFilled,
+		Flush:            c.journal.Flush,
+		GapsRecorded:     c.journal.RecordGapsEmitted,
+		StoredClusterUID: stored,
+		RecordCluster:    c.journal.SetCluster,
+		Log:              c.log,
+	}
+	if c.cfg.Cluster.OnReplaced == config.Fresh {
+		s.ResetCluster = c.journal.ResetForCluster
+	}
+	return source.New(s)
+}
+
+// journalLossReason returns why the journal lacks known objects and positions, for gap records that are still to be emitted;
+// "" if it is complete.
+func (c *composition) journalLossReason() (string, error) {
+	if recovery, pending := c.journal.PendingRecovery(); pending {
+		c.journalRecovered = true
+		return "the journal was broken and replaced by a new one (" + recovery.Reason + ")", nil
+	}
+	return c.journal.ResetReason()
+}
+
+// appendObservation journals an observation. It also publishes the facts of its changes to viewers of the admin server,
+// except snapshots and syncs, which are no news.
+func (c *composition) appendObservation(ctx context.Context, o event.Observation) error {
+	for _, change := range o.Changes {
+		if change.Type == event.Snapshot || change.Type == event.Sync {
+			continue
+		}
+		c.admin.ObserveChange(
+			func(b []byte) []byte { return format.AppendFacts(b, change) },
+			func(b []byte) []byte { return format.AppendFacts(b, withoutLongFields(change)) },
+		)
+	}
+	return c.journal.Append(ctx, o)
+}
+
+// withoutLongFields returns a copy of a change without the fields that may be long.
+func withoutLongFields(c *event.Change) *event.Change {
+	short := *c
+	short.Changed, short.Omitted = nil, nil
+	return &short
 }

@@ -16,20 +16,20 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// deadLetterPublisher publishes the dead letters of one sink besides keeping them in the journal: to a topic of some sink,
-// over a connection of its own.
+// deadLetterPublisher publishes the dead letters of one sink, in addition to the journal, to a topic of some sink, over a
+// connection of its own.
 type deadLetterPublisher struct {
-	owner  string // the sink whose dead letters they are
+	owner  string // name of the sink that rejected the changes
 	target *configuredSink
-	router sinks.Router // of to
+	router sinks.Router // the sink of target
 	topic  *sinks.Template
 
-	mu     sync.Mutex // one at a time: they are few
-	offset uint64     // counts the attempts
+	mu     sync.Mutex // serializes attempts, which are rare
+	offset uint64     // number of attempts
 
 	condition *condition.Condition
-	lastError atomic.Pointer[error] // why the last could not be published, one for each attempt; nil before the first
-	pingTask  *task                 // set when it runs
+	lastError atomic.Pointer[error] // result of the last attempt, a new pointer for each; nil before the first
+	pingTask  *task                 // nil before startPinging
 }
 
 // The conditions of a dead-letter publisher.
@@ -41,7 +41,7 @@ var (
 	}
 )
 
-// openDeadLetterPublisher makes what sink s has configured; nil where that is nothing. It contacts nothing.
+// openDeadLetterPublisher makes the publisher that sink s has configured; nil for none. It opens no connection.
 func openDeadLetterPublisher(cfg *config.Config, s config.Sink, log *slog.Logger) (*deadLetterPublisher, error) {
 	if s.DeadLetters.Sink == "" {
 		return nil, nil
@@ -50,7 +50,7 @@ func openDeadLetterPublisher(cfg *config.Config, s config.Sink, log *slog.Logger
 	if err != nil {
 		return nil, err
 	}
-	if target.Kafka != nil { // so that it looks for the topic of the dead letters, and not for its own
+	if target.Kafka != nil { // the connection checks the topic of the dead letters instead of its own
 		own := *target.Kafka
 		own.Topic = s.DeadLetters.Topic
 		target.Kafka = &own
@@ -61,7 +61,7 @@ func openDeadLetterPublisher(cfg *config.Config, s config.Sink, log *slog.Logger
 	}
 	router, ok := to.sink.(sinks.Router)
 	if !ok {
-		return nil, fmt.Errorf("deadLetters of sink %s: sink %s knows one place only", s.Name, target.Name)
+		return nil, fmt.Errorf("deadLetters of sink %s: sink %s has one fixed destination", s.Name, target.Name)
 	}
 	topic, err := sinks.ParseTemplate(s.DeadLetters.Topic)
 	if err != nil {
@@ -71,13 +71,13 @@ func openDeadLetterPublisher(cfg *config.Config, s config.Sink, log *slog.Logger
 	return &deadLetterPublisher{owner: s.Name, target: to, router: router, topic: topic, condition: condition.New(log, deadLettersPublished)}, restoreWithoutState(router)
 }
 
-// startPinging asks for the destination, so that it is known before the first dead letter that it cannot be reached.
+// startPinging pings the destination regularly, so that an unreachable one is reported before the first dead letter.
 func (p *deadLetterPublisher) startPinging(retry config.Retry, failed func(error)) {
 	pinger, ok := p.router.(sinks.Pinger)
 	if !ok {
 		return
 	}
-	var before *error // the last attempt when the question was asked
+	var before *error // the last attempt when the ping was sent
 	idle := func() bool {
 		before = p.lastError.Load()
 		return before == nil || *before == nil
@@ -90,7 +90,7 @@ func (p *deadLetterPublisher) startPinging(retry config.Retry, failed func(error
 
 func (p *deadLetterPublisher) stopPinging() { p.pingTask.stop() }
 
-// heldReason says why dead letters wait, or would; "" when they do not. Safe for concurrent use.
+// heldReason returns why dead letters wait, or would wait; "" if they do not. It is safe for concurrent use.
 func (p *deadLetterPublisher) heldReason() string {
 	reason := p.condition.Status().Degraded()
 	if reason == "" {
@@ -99,10 +99,10 @@ func (p *deadLetterPublisher) heldReason() string {
 	return fmt.Sprintf("dead letters wait for sink %s: %s", p.target.name, reason)
 }
 
-// publishDeadLetter publishes a dead letter. An error that is a *sinks.RejectedError says that it cannot be published either, in
-// whatever form; any other, that it is to be tried again.
+// publishDeadLetter publishes a dead letter once. A *sinks.RejectedError is permanent: the letter is rejected even when
+// truncated, and stays in the journal alone. After any other error the caller tries again.
 func (p *deadLetterPublisher) publishDeadLetter(ctx context.Context, c *event.Change, reason string) error {
-	letter := *c // shares its bodies
+	letter := *c // shares the bodies
 	letter.DeadLetter = &event.DeadLetterInfo{Sink: p.owner, Reason: reason}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -118,7 +118,7 @@ func (p *deadLetterPublisher) publishDeadLetter(ctx context.Context, c *event.Ch
 		p.recordOutcome(&held, held)
 	}
 	var lost *sinks.LostError
-	if errors.As(err, &lost) { // those that are lost there are still in the journal
+	if errors.As(err, &lost) { // lost dead letters are still in the journal
 		return errors.Join(err, restoreWithoutState(p.router))
 	}
 	if err != nil {
@@ -127,8 +127,8 @@ func (p *deadLetterPublisher) publishDeadLetter(ctx context.Context, c *event.Ch
 	return nil
 }
 
-// recordOutcome keeps how an attempt went, or a question, unless there was another attempt since last: what was asked before says
-// nothing of it.
+// recordOutcome records the result of an attempt or a ping. It is ignored if another attempt was made since last, because a
+// ping that was sent earlier is outdated.
 func (p *deadLetterPublisher) recordOutcome(last *error, err error) {
 	state, reason := deadLettersPublished, ""
 	if err != nil {

@@ -166,8 +166,8 @@ func TestFullDeadLettersBlockOnlyTheirLane(t *testing.T) {
 		committing := startTask("journal", j.Run, failed)
 		settings := config.Default()
 		settings.Delivery.Retry = config.Retry{Min: time.Millisecond, Max: 10 * time.Millisecond}
-		c := &composition{app: &app{}, cfg: &settings, journal: j, routes: &routing{}}
-		cfg = c.pipelineConfig(config.Sink{Name: "a"}, &configuredSink{name: "a", sink: sink}, nil)
+		set := &sinkSet{shared: &shared{}, cfg: &settings, routes: &routing{}}
+		cfg = set.pipelineConfig(config.Sink{Name: "a"}, &configuredSink{name: "a", sink: sink}, nil, feed{journal: j})
 		cfg.SettleInterval = time.Millisecond
 		cursor, _, err := j.Cursor("a")
 		if err != nil {

@@ -13,18 +13,18 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// ErrNotRouted says that the configured routes send a change elsewhere.
+// ErrNotRouted is returned for a change that the configured routes do not send to the sink.
 var ErrNotRouted = errors.New("no route leads to this sink any more")
 
-// Destination is a configured sink without a pipeline: for single changes, while no exporter runs. It is used by one
-// goroutine.
+// Destination is a configured sink without a pipeline, for single changes while no exporter runs. It is not safe for
+// concurrent use.
 type Destination struct {
 	sink  *configuredSink
 	route func(*event.Change) delivery.Route // nil: to the sink's own topic
 }
 
-// OpenDestination makes the configured sink with a name, ready to publish what no process before has published. It contacts
-// nothing. The caller closes it.
+// OpenDestination makes the configured sink with a name, without the state of an earlier process. It opens no connection.
+// The caller closes it.
 func OpenDestination(cfg *config.Config, name string) (*Destination, error) {
 	setRoutedTopics(cfg)
 	routes, err := newRouting(cfg)
@@ -42,8 +42,7 @@ func OpenDestination(cfg *config.Config, name string) (*Destination, error) {
 	return &Destination{sink, routes.routeFor(name)}, restoreWithoutState(sink.sink)
 }
 
-// Publish publishes a change once, in a smaller form if it is too large. Its errors are those of [sinks.Sink], and
-// [ErrNotRouted].
+// Publish publishes a change once, truncated if it is too large. It returns the errors of [sinks.Sink], and [ErrNotRouted].
 func (d *Destination) Publish(ctx context.Context, offset uint64, c *event.Change) error {
 	m := sinks.Message{Offset: offset, Change: c}
 	if d.route != nil {
@@ -56,8 +55,9 @@ func (d *Destination) Publish(ctx context.Context, offset uint64, c *event.Chang
 	return publishTruncated(ctx, d.sink.sink, m)
 }
 
-// Ping asks for the destination, which may take as long as ctx allows. asked is false where it cannot be asked.
-func (d *Destination) Ping(ctx context.Context) (asked bool, err error) {
+// Ping checks that the destination can be reached, which may take until ctx ends. supported is false if the sink has no
+// ping.
+func (d *Destination) Ping(ctx context.Context) (supported bool, err error) {
 	pinger, ok := d.sink.sink.(sinks.Pinger)
 	if !ok {
 		return false, nil
@@ -65,14 +65,14 @@ func (d *Destination) Ping(ctx context.Context) (asked bool, err error) {
 	return true, pinger.Ping(ctx)
 }
 
-// Close closes the sink. It waits a few seconds at most.
+// Close closes the sink. It takes a few seconds at most.
 func (d *Destination) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	return d.sink.sink.Close(ctx)
 }
 
-// publishTruncated publishes one message, in a smaller form for as long as it is too large and there is one.
+// publishTruncated publishes one message, truncated step by step until it is small enough.
 func publishTruncated(ctx context.Context, s sinks.Sink, m sinks.Message) error {
 	for {
 		err := publishOne(ctx, s, m)

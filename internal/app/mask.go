@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-// masked stands where a secret was.
+// masked replaces a secret.
 const masked = "***"
 
-// mask takes configured secrets out of what is shown to people. Whoever words a message leaves them out to begin with; this
-// is for those that quote others: a server that repeats what it was sent, a library that names an address. Copies of it are
-// the same mask. It is safe for concurrent use; the zero value masks nothing.
+// mask removes configured secrets from output. Messages of this program never contain them; the mask covers quoted texts: a
+// server that repeats a request, a library that names an address. Copies share the same secrets. It is safe for concurrent
+// use; the zero value masks nothing.
 type mask struct {
 	secrets *atomic.Pointer[regexp.Regexp]
 }
 
-// From these lengths on, in bytes, a secret is looked for as a word of its own, and anywhere.
+// Secrets shorter than minWordLength bytes are not masked; those shorter than minSubstringLength only as whole words.
 const (
 	minWordLength      = 4
 	minSubstringLength = 10
@@ -32,14 +32,14 @@ func newMask(secrets []string) mask {
 	return m
 }
 
-// replaceSecrets masks these secrets from now on, and no others.
+// replaceSecrets replaces the set of secrets.
 func (m mask) replaceSecrets(secrets []string) {
 	if m.secrets != nil {
 		m.secrets.Store(secretPattern(secrets))
 	}
 }
 
-// secretPattern finds secrets in a text; nil where there are none.
+// secretPattern returns a pattern that matches any of secrets; nil for none.
 func secretPattern(secrets []string) *regexp.Regexp {
 	var all []string
 	for _, secret := range secrets {
@@ -56,7 +56,7 @@ func secretPattern(secrets []string) *regexp.Regexp {
 	if len(all) == 0 {
 		return nil
 	}
-	slices.SortFunc(all, func(a, b string) int { return len(b) - len(a) }) // one may be a part of another
+	slices.SortFunc(all, func(a, b string) int { return len(b) - len(a) }) // longest first, because one may be a part of another
 	return regexp.MustCompile(strings.Join(all, "|"))
 }
 
@@ -75,7 +75,7 @@ func (m mask) maskText(s string) string {
 	return pattern.ReplaceAllLiteralString(s, masked)
 }
 
-// maskAttr is for [slog.HandlerOptions].
+// maskAttr masks a log attribute, for ReplaceAttr of [slog.HandlerOptions].
 func (m mask) maskAttr(_ []string, a slog.Attr) slog.Attr {
 	switch v := a.Value.Resolve(); v.Kind() {
 	case slog.KindString:
@@ -99,7 +99,7 @@ func (m mask) maskAll(list []string) []string {
 	return clean
 }
 
-// maskError is err with a text without secrets; nil stays nil.
+// maskError returns err with a masked text; nil stays nil. The result unwraps to err.
 func (m mask) maskError(err error) error {
 	if err == nil || m.maskText(err.Error()) == err.Error() {
 		return err
@@ -115,7 +115,7 @@ type maskedError struct {
 func (e *maskedError) Error() string { return e.text }
 func (e *maskedError) Unwrap() error { return e.err }
 
-// maskFields masks every string that v, a pointer to a struct, holds within structs and slices.
+// maskFields masks every string in v, a pointer to a struct, including those in nested structs, slices and pointers.
 func (m mask) maskFields(v any) {
 	if m.loadPattern() != nil {
 		m.maskValue(reflect.ValueOf(v).Elem())

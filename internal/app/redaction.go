@@ -12,7 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/shape"
 )
 
-// newShaper makes what takes out of changes what is not to be emitted.
+// newShaper makes the shaper, which redacts, filters and trims changes before they are journaled.
 func newShaper(cfg *config.Config, j *journal.Journal) (*shape.Shaper, error) {
 	policies := make([]shape.Policy, len(cfg.Resources))
 	for i, r := range cfg.Resources {
@@ -27,15 +27,15 @@ func newShaper(cfg *config.Config, j *journal.Journal) (*shape.Shaper, error) {
 	})
 }
 
-// ruleMatcher says which rule selects a resource: the first that does.
+// ruleMatcher returns a function that returns the index of the first rule that selects a resource.
 func ruleMatcher(cfg *config.Config) func(event.Resource) (int, bool) {
-	var takers []func(event.Resource) bool
+	var matchers []func(event.Resource) bool
 	for _, r := range cfg.Resources {
-		takers = append(takers, r.Matcher())
+		matchers = append(matchers, r.Matcher())
 	}
 	return func(resource event.Resource) (int, bool) {
-		for i, takes := range takers {
-			if takes(resource) {
+		for i, matches := range matchers {
+			if matches(resource) {
 				return i, true
 			}
 		}
@@ -43,7 +43,7 @@ func ruleMatcher(cfg *config.Config) func(event.Resource) (int, bool) {
 	}
 }
 
-// redactStored redacts what the journal holds from before, if it was filled under other rules.
+// redactStored redacts the contents of the journal again if it was written under rules with another redaction.
 func redactStored(cfg *config.Config, j *journal.Journal, shaper *shape.Shaper, log *slog.Logger) error {
 	was, err := j.Redaction()
 	if err != nil {
@@ -55,21 +55,21 @@ func redactStored(cfg *config.Config, j *journal.Journal, shaper *shape.Shaper, 
 	}
 	filled := j.Newest() > 0
 	if filled {
-		log.Info("the rules redact otherwise than those that the journal was filled under: what it holds is redacted again, which may take a while")
+		log.Info("the redaction of the rules has changed: redacting the contents of the journal again, which may take a while")
 	}
 	done, err := j.Rewrite(is, journal.RewriteFuncs{Change: shaper.RedactStoredChange, Body: shaper.RedactStoredBody})
 	if err != nil {
-		return fmt.Errorf("redact what the journal holds: %w", err)
+		return fmt.Errorf("redact the contents of the journal: %w", err)
 	}
 	if filled {
-		log.Info("what the journal holds is redacted as the rules say now; the files hold nothing else", "changes", done.Changes,
-			"deadLetters", done.DeadLetters, "states", done.Bodies, "deletedBrokenStores", done.Broken)
+		log.Info("the contents of the journal are redacted under the current rules, and the previous files are deleted",
+			"changes", done.Changes, "deadLetters", done.DeadLetters, "states", done.Bodies, "deletedBrokenStores", done.Broken)
 	}
 	return nil
 }
 
-// redactsByDefault says that every rule redacts as the default rule does: then it does not matter which one selects a
-// resource, or whether one does.
+// redactsByDefault reports whether every rule redacts like the default rule. Then the redaction does not depend on which
+// rule selects a resource.
 func redactsByDefault(cfg *config.Config) bool {
 	var standard config.Resource
 	config.SetDefaults(&standard)
@@ -82,7 +82,7 @@ func redactsByDefault(cfg *config.Config) bool {
 	return true
 }
 
-// redactionFingerprint names everything that decides what is redacted, and how. It gives nothing of the key away.
+// redactionFingerprint identifies the settings that determine the redaction. It does not reveal the key.
 func redactionFingerprint(cfg *config.Config) string {
 	h := sha256.New()
 	for _, r := range cfg.Resources {

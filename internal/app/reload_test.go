@@ -84,7 +84,7 @@ admin: {listen: "127.0.0.1:0"}
 		}
 	}
 	put("config.yaml", good+"\n# as good\nroutes: [{select: [pods], drop: true}]\nlog: {level: debug}\n")
-	awaitLine(t, lines, regexp.MustCompile(`(the changed configuration works)`))
+	awaitLine(t, lines, regexp.MustCompile(`(changed configuration applied)`))
 	if text := waitForText(t, page+"/metrics", "the good file", regexp.MustCompile("kubecdc_config_refused 0")); strings.Contains(text, cfg.Hash) {
 		t.Error("the good file is not the one that works")
 	}

@@ -14,26 +14,32 @@ import (
 	"github.com/kubecdc/kubecdc/internal/admin"
 	"github.com/kubecdc/kubecdc/internal/attribution"
 	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/internal/state"
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/source"
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
-// replica is the part of a composition that makes it one of several: the state that they share, and whose turn it is.
+// replica is the part of a composition that makes it one of several: it follows the replicated state on standby, takes it
+// over, and writes it while active. Some methods accept a nil receiver, for a composition without a replicated state.
 type replica struct {
-	c        *composition
+	*shared
+	cfg    *config.Config
+	client *apiserver.Client
+
 	writer   *state.Writer
-	bus      *configuredSink       // of the state; a connection of its own, so that the state does not wait for changes
+	bus      *configuredSink       // of the state; a connection of its own, so that the state does not wait behind changes
 	failover *state.TakeOverResult // set before anything is published
 
-	clusterUID string            // the UID of the cluster, asked for while standing by; "" where that is not known
-	discovered *source.Discovery // what the API server served while this process took over; nil where it has not said
+	clusterUID string            // of the watched cluster, queried while on standby; "" if unknown
+	discovered *source.Discovery // found during the failover; nil if discovery was not complete
 
 	role       atomic.Pointer[role]
-	condition  *condition.Condition // of the last attempt to take over
+	condition  *condition.Condition // of the last failover attempt
 	writerTask *task
 }
 
@@ -42,53 +48,87 @@ type role struct {
 	since time.Time
 }
 
-// The conditions of an attempt to take over.
+// The conditions of a failover attempt.
 var (
-	failoverPossible = condition.State{Name: "possible", Message: "the state can be taken over"}
+	failoverPossible = condition.State{Name: "possible", Message: "the replicated state can be taken over"}
 	failoverRefused  = condition.State{
 		Name: "refused", Severity: condition.NotReady, Level: slog.LevelError, Message: "the replicated state cannot be taken over",
 	}
 	failoverFailing = condition.State{
-		Name: "hindered", Severity: condition.NotReady, Level: slog.LevelWarn, Message: "taking over does not succeed yet; it is tried again",
+		Name: "hindered", Severity: condition.NotReady, Level: slog.LevelWarn, Message: "failover attempts fail and are retried",
 	}
 )
 
-// newReplica makes what follows, takes over and writes the state. It contacts nothing.
-func newReplica(c *composition) (*replica, error) {
-	s, err := sinkConfigByName(c.cfg, c.cfg.State.Sink)
+const (
+	minFailoverBackoff = 100 * time.Millisecond
+	maxFailoverBackoff = 5 * time.Second
+	clusterUIDTimeout  = time.Second // bounds the query of the cluster's UID, so that it does not delay a failover
+	clusterUIDInterval = 10 * time.Second
+)
+
+// newReplica makes the writer of the state. It contacts nothing.
+func newReplica(s *shared, cfg *config.Config, client *apiserver.Client, j *journal.Journal) (*replica, error) {
+	sink, err := sinkConfigByName(cfg, cfg.State.Sink)
 	if err != nil {
 		return nil, err
 	}
-	log := c.log.With("state", c.cfg.State.Name)
-	r := &replica{c: c, condition: condition.New(log, failoverPossible)}
-	if r.bus, err = newSink(s, log); err != nil {
+	log := s.log.With("state", cfg.State.Name)
+	r := &replica{shared: s, cfg: cfg, client: client, condition: condition.New(log, failoverPossible)}
+	r.setRole(admin.RoleStandby)
+	if r.bus, err = newSink(sink, log); err != nil {
 		return nil, fmt.Errorf("state: %w", err)
 	}
-	r.setRole(admin.RoleStandby)
-	options := state.Options{
-		Group: c.cfg.State.Name, Lease: c.cfg.Election.Lease, Owner: c.terms.identity, Journal: c.journal, Unsettled: []string{attribution.Sink}, Logger: log,
-	}
-	r.writer, err = state.New(options, func(contents func(part, parts int) []sinks.StateEntry) (sinks.StateStore, error) {
-		bus, ok := r.bus.sink.(sinks.StateOpener)
-		if !ok {
-			return nil, fmt.Errorf("state.sink: sink %s keeps no state", s.Name)
-		}
-		return bus.OpenState(c.cfg.State.Name, contents)
+	r.writer, err = newStateWriter(cfg, r.bus, state.Options{
+		Owner: s.membership.identity, Journal: j, Unsettled: []string{attribution.Sink}, Logger: log,
 	})
 	return r, err
 }
 
+// newStateWriter completes the options of a state writer that keeps the state in bus.
+func newStateWriter(cfg *config.Config, bus *configuredSink, options state.Options) (*state.Writer, error) {
+	options.Group, options.Lease = cfg.State.Name, cfg.Election.Lease
+	return state.New(options, func(contents func(part, parts int) []sinks.StateEntry) (sinks.StateStore, error) {
+		opener, ok := bus.sink.(sinks.StateOpener)
+		if !ok {
+			return nil, fmt.Errorf("state.sink: sink %s keeps no state", bus.name)
+		}
+		return opener.OpenState(cfg.State.Name, contents)
+	})
+}
+
+// OpenState returns a reader of the configured state, for commands. It contacts nothing. The caller calls closed at the end.
+func OpenState(cfg *config.Config) (w *state.Writer, closed func(context.Context) error, err error) {
+	if !cfg.State.Enabled() {
+		return nil, nil, errors.New("state.sink is not set: the state is in the journal only, see exporter journal stat")
+	}
+	s, err := sinkConfigByName(cfg, cfg.State.Sink)
+	if err != nil {
+		return nil, nil, err
+	}
+	log := slog.New(slog.DiscardHandler)
+	bus, err := newSink(s, log)
+	if err != nil {
+		return nil, nil, fmt.Errorf("sink %s: %w", s.Name, err)
+	}
+	w, err = newStateWriter(cfg, bus, state.Options{Owner: "exporter state", Logger: log})
+	if err != nil {
+		return nil, nil, errors.Join(err, bus.sink.Close(context.Background()))
+	}
+	return w, func(ctx context.Context) error { return errors.Join(w.Close(ctx), bus.sink.Close(ctx)) }, nil
+}
+
 func (r *replica) setRole(name string) { r.role.Store(&role{name, time.Now()}) }
 
-// runStandby stands by until it is our turn and the state is ours, and makes the rest of the composition. It returns nil then,
-// or the cause of ctx's end, or what cannot pass.
-func (r *replica) runStandby(ctx context.Context) error {
+// runStandby follows the state until this process holds the Lease and has taken the state over. fenced are the sinks by
+// name, nil for those that cannot be fenced. It returns nil after the failover, the cause of the end of ctx, the failure of
+// a task, or a permanent error.
+func (r *replica) runStandby(ctx context.Context, failed *failure, fenced map[string]sinks.Fenced) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() { // the journal may fail meanwhile
 		select {
-		case <-r.c.failed.occurred:
-			cancel(r.c.failed.err)
+		case <-failed.occurred:
+			cancel(failed.err)
 		case <-ctx.Done():
 		}
 	}()
@@ -99,11 +139,11 @@ func (r *replica) runStandby(ctx context.Context) error {
 		}
 		r.setRole(admin.RoleTakingOver)
 		began := time.Now()
-		err := r.attemptFailover(ctx)
+		err := r.attemptFailover(ctx, fenced)
 		if err == nil {
-			r.c.terms.failovers.Add(1)
-			r.c.terms.lastFailoverNanos.Store(int64(time.Since(began)))
-			return r.c.openSourceAndSinks()
+			r.membership.failovers.Add(1)
+			r.membership.lastFailoverNanos.Store(int64(time.Since(began)))
+			return nil
 		}
 		r.setRole(admin.RoleStandby)
 		if ctx.Err() != nil {
@@ -116,24 +156,18 @@ func (r *replica) runStandby(ctx context.Context) error {
 	}
 }
 
-const (
-	minFailoverBackoff = 100 * time.Millisecond
-	maxFailoverBackoff = 5 * time.Second
-	clusterUIDTimeout  = time.Second // how long a take-over waits for the UID of the cluster, where it is not known
-	clusterUIDInterval = 10 * time.Second
-)
-
-// awaitTerm follows the state until it is our turn, and asks meanwhile which cluster is watched.
+// awaitTerm follows the state until this process holds the Lease, and queries meanwhile which cluster is watched. Without an
+// election it returns at once.
 func (r *replica) awaitTerm(ctx context.Context) error {
-	e := r.c.terms.election
+	e := r.membership.election
 	if e == nil {
 		return ctx.Err()
 	}
 	following, stop := context.WithCancel(ctx)
-	done, asked := make(chan error, 1), make(chan struct{})
+	done, queried := make(chan error, 1), make(chan struct{})
 	go func() { done <- r.writer.Follow(following) }()
 	go func() {
-		defer close(asked)
+		defer close(queried)
 		for following.Err() == nil {
 			if uid := r.queryClusterUID(following); following.Err() == nil {
 				r.clusterUID = uid
@@ -143,66 +177,67 @@ func (r *replica) awaitTerm(ctx context.Context) error {
 	}()
 	err := e.AwaitLease(ctx)
 	stop()
-	<-asked
+	<-queried
 	return errors.Join(err, <-done)
 }
 
-// attemptFailover takes the state over, unless it becomes somebody else's turn meanwhile.
-func (r *replica) attemptFailover(ctx context.Context) (err error) {
-	ctx, release := r.c.terms.contextWhileActive(ctx)
+// attemptFailover takes the state over, unless another process gets the Lease meanwhile. Discovery runs in parallel.
+func (r *replica) attemptFailover(ctx context.Context, fenced map[string]sinks.Fenced) (err error) {
+	ctx, release := r.membership.contextWhileActive(ctx)
 	defer release()
 	if r.clusterUID == "" {
 		r.clusterUID = r.queryClusterUID(ctx)
 	}
-	found := r.startDiscovery(ctx)
-	r.failover, err = r.writer.TakeOver(ctx, state.TakeOverOptions{Cluster: r.clusterUID, Sinks: r.c.fencedSinksByName()})
-	r.discovered = found()
+	finishDiscovery := r.startDiscovery(ctx)
+	r.failover, err = r.writer.TakeOver(ctx, state.TakeOverOptions{Cluster: r.clusterUID, Sinks: fenced})
+	r.discovered = finishDiscovery()
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	if err == nil {
 		r.condition.Update(failoverPossible, "", "")
-		r.c.log.Info("this exporter works now", "identity", r.c.terms.identity, "before", cmp.Or(r.failover.Previous.Identity, "nobody"),
-			"knowsFrom", r.failover.ResumedFrom(), "objects", r.failover.Objects, "inTails", r.failover.TailSize, "took", r.failover.Duration)
+		r.log.Info("this exporter is active", "identity", r.membership.identity, "before", cmp.Or(r.failover.Previous.Identity, "none"),
+			"knowsFrom", r.failover.ResumedFrom(), "objects", r.failover.Objects, "inTails", r.failover.TailSize,
+			"took", r.failover.Duration)
 	}
 	return err
 }
 
-// startDiscovery asks what the API server serves. The returned function ends that, and returns what was found; nil where that was
-// not found until then, and the source asks.
-func (r *replica) startDiscovery(ctx context.Context) func() *source.Discovery {
+// startDiscovery starts discovery. The returned function ends it and returns the result; nil if it was not complete, and the
+// source discovers on its own.
+func (r *replica) startDiscovery(ctx context.Context) (finish func() *source.Discovery) {
 	ctx, stop := context.WithCancel(ctx)
-	asked := make(chan *source.Discovery, 1)
+	done := make(chan *source.Discovery, 1)
 	go func() {
 		var found *source.Discovery
-		if catalog, failed, err := r.c.client.Discover(ctx, nil); err == nil && ctx.Err() == nil {
+		if catalog, failed, err := r.client.Discover(ctx, nil); err == nil && ctx.Err() == nil {
 			found = &source.Discovery{Catalog: catalog, Failed: failed}
 		}
-		asked <- found
+		done <- found
 	}()
 	return func() *source.Discovery {
 		stop()
-		return <-asked
+		return <-done
 	}
 }
 
-// queryClusterUID asks for the UID of the cluster that is watched, "" where the API server does not say so at once: the source
-// compares it later in any case. To know it before a take-over keeps an exporter of another cluster from turning away the
-// one that the state belongs to. Who asked to begin anew in another cluster is not kept away.
+// queryClusterUID returns the UID of the watched cluster, "" if the API server does not answer in time: the source compares
+// it later in any case. A comparison before the failover keeps an exporter of another cluster from deposing the exporter
+// that the state belongs to. With onReplaced: fresh, which accepts another cluster, there is nothing to compare.
 func (r *replica) queryClusterUID(ctx context.Context) string {
-	if r.c.cfg.Cluster.OnReplaced == config.Fresh {
+	if r.cfg.Cluster.OnReplaced == config.Fresh {
 		return ""
 	}
 	ctx, cancel := context.WithTimeout(ctx, clusterUIDTimeout)
 	defer cancel()
-	uid, err := r.c.client.ClusterUID(ctx)
+	uid, err := r.client.ClusterUID(ctx)
 	if err != nil {
-		r.c.log.Debug("which cluster this is could not be asked before the take-over", "error", err)
+		r.log.Debug("cannot query the UID of the cluster before the failover", "error", err)
 	}
 	return uid
 }
 
-// discoveredResources is what the API server was found to serve during the take-over; nil where that is not known.
+// discoveredResources returns the result of the discovery during the failover; nil if there is none. r may be nil.
 func (r *replica) discoveredResources() *source.Discovery {
 	if r == nil {
 		return nil
@@ -210,35 +245,20 @@ func (r *replica) discoveredResources() *source.Discovery {
 	return r.discovered
 }
 
-// fencedSinksByName are all sinks by name, nil for one that cannot be fenced.
-func (c *composition) fencedSinksByName() map[string]sinks.Fenced {
-	all := map[string]sinks.Fenced{}
-	for i, s := range c.cfg.Sinks {
-		all[s.Name] = nil
-		if r := c.runners[i]; r != nil {
-			if fenced, ok := r.sink.(sinks.Fenced); ok {
-				all[s.Name] = fenced
-			}
-		}
-	}
-	return all
-}
-
-// recordFailoverError says why the state could not be taken over.
 func (r *replica) recordFailoverError(err error) {
 	var refused *state.RefusedError
-	var other *sinks.DeposedError
+	var deposed *sinks.DeposedError
 	switch {
 	case errors.As(err, &refused):
 		r.condition.Update(failoverRefused, refused.Reason, refused.Remedy)
-	case errors.As(err, &other): // somebody was faster
+	case errors.As(err, &deposed): // another process was faster, which is no problem
 		r.condition.Update(failoverPossible, "", "")
 	default:
 		r.condition.Update(failoverFailing, err.Error(), "")
 	}
 }
 
-// deliveredFilter says which changes a sink has already; nil for none.
+// deliveredFilter returns a function that reports whether a sink has a change already; nil if it has none. r may be nil.
 func (r *replica) deliveredFilter(sink string) func(sinks.Lane, *event.Change) bool {
 	if r == nil {
 		return nil
@@ -246,15 +266,16 @@ func (r *replica) deliveredFilter(sink string) func(sinks.Lane, *event.Change) b
 	if r.failover.Waiting[sink] == nil {
 		return r.failover.Delivered(sink)
 	}
-	joined := sync.OnceValue(func() func(sinks.Lane, *event.Change) bool { return r.failover.Delivered(sink) })
-	return func(lane sinks.Lane, c *event.Change) bool { // asked for the first time when it has joined
-		has := joined()
+	// The tails of a sink that is fenced later are known only then; the pipeline does not start before, see fencingWaiter.
+	filter := sync.OnceValue(func() func(sinks.Lane, *event.Change) bool { return r.failover.Delivered(sink) })
+	return func(lane sinks.Lane, c *event.Change) bool {
+		has := filter()
 		return has != nil && has(lane, c)
 	}
 }
 
-// fencingWaiter returns what waits until a sink is fenced that could not be when this process took over; nil where it could. The
-// other sinks go on meanwhile.
+// fencingWaiter returns a function that blocks until a sink is fenced that could not be reached during the failover; nil if
+// it was fenced then. Other sinks deliver meanwhile. r may be nil.
 func (r *replica) fencingWaiter(name string, sink sinks.Sink) func(context.Context) error {
 	if r == nil || r.failover.Waiting[name] == nil {
 		return nil
@@ -263,14 +284,14 @@ func (r *replica) fencingWaiter(name string, sink sinks.Sink) func(context.Conte
 		backoff := ratelimit.NewBackoff[struct{}](minFailoverBackoff, maxFailoverBackoff, rand.Float64)
 		for {
 			err := r.writer.AddSink(ctx, name, sink.(sinks.Fenced))
-			var other *sinks.DeposedError
+			var deposed *sinks.DeposedError
 			switch {
 			case err == nil:
 				r.condition.Update(failoverPossible, "", "")
 				return nil
 			case ctx.Err() != nil:
 				return context.Cause(ctx)
-			case errors.As(err, &other):
+			case errors.As(err, &deposed):
 				return err
 			}
 			r.condition.Update(failoverFailing, err.Error(), "")
@@ -281,7 +302,7 @@ func (r *replica) fencingWaiter(name string, sink sinks.Sink) func(context.Conte
 	}
 }
 
-// startWriting writes the state from now on, and watches whose turn it is.
+// startWriting starts the writer of the state. r may be nil.
 func (r *replica) startWriting(failed func(error)) {
 	if r == nil {
 		return
@@ -290,33 +311,34 @@ func (r *replica) startWriting(failed func(error)) {
 	r.writerTask = startTask("state", r.runWriter, failed)
 }
 
-// runWriter keeps the state until ctx ends, or another process takes over.
+// runWriter writes the state until ctx ends or another process takes over, which it returns as a *sinks.DeposedError.
 func (r *replica) runWriter(ctx context.Context) error {
-	ctx, release := r.c.terms.contextWhileActive(ctx)
+	ctx, release := r.membership.contextWhileActive(ctx)
 	defer release()
 	err := r.writer.Run(ctx)
-	var other *sinks.DeposedError
-	if errors.As(context.Cause(ctx), &other) {
-		return other
+	var deposed *sinks.DeposedError
+	if errors.As(context.Cause(ctx), &deposed) {
+		return deposed
 	}
 	return err
 }
 
-// stopWriting waits until the state covers what the journal holds, for as long as ctx allows, and stops writing it.
+// stopWriting waits until the state covers the journal or ctx ends, and stops the writer. r may be nil.
 func (r *replica) stopWriting(ctx context.Context) {
 	if r == nil {
 		return
 	}
 	if r.writerTask != nil && ctx.Err() == nil {
 		if err := r.writer.Flush(ctx); err != nil {
-			r.c.log.Warn("the replicated state does not cover everything that was delivered; the next exporter looks back for it", "error", err)
+			r.log.Warn("the replicated state does not cover all delivered changes; the next exporter reads the rest from the sinks",
+				"error", err)
 		}
 	}
 	r.writerTask.stop()
 	r.setRole(admin.RoleStandby)
 }
 
-// closeState releases the state.
+// closeState closes the writer and the bus. r may be nil.
 func (r *replica) closeState() error {
 	if r == nil {
 		return nil
@@ -334,26 +356,27 @@ func (r *replica) closeState() error {
 	return err
 }
 
-// replicaStatus is what is shown of the replica.
+// replicaStatus returns the status of the replica; nil if r is. It is safe for concurrent use.
 func (r *replica) replicaStatus() *admin.ReplicaStatus {
 	if r == nil {
 		return nil
 	}
-	stats, role, turns := r.writer.Stats(), r.role.Load(), &r.c.terms
+	m := &r.membership
+	stats, role := r.writer.Stats(), r.role.Load()
 	attempt, store := r.condition.Status(), r.writer.Status()
 	s := &admin.ReplicaStatus{
-		Identity: turns.identity, Role: role.name, Since: role.since, Holder: stats.Owner.Identity,
+		Identity: m.identity, Role: role.name, Since: role.since, Holder: stats.Owner.Identity,
 		NotReady:  cmp.Or(attempt.NotReady(), store.NotReady()),
 		Degraded:  cmp.Or(attempt.Degraded(), store.Degraded()),
-		TakeOvers: turns.failovers.Load(), TookOver: time.Duration(turns.lastFailoverNanos.Load()), Fenced: turns.deposals.Load(),
+		TakeOvers: m.failovers.Load(), TookOver: time.Duration(m.lastFailoverNanos.Load()), Fenced: m.deposals.Load(),
 		StateLag: stats.Lag, Known: stats.Objects,
 	}
-	if turns.election != nil {
-		s.Holder = turns.election.Holder()
-		s.Degraded = cmp.Or(s.Degraded, turns.election.Status().Degraded())
+	if m.election != nil {
+		s.Holder = m.election.Holder()
+		s.Degraded = cmp.Or(s.Degraded, m.election.Status().Degraded())
 	}
 	if role.name == admin.RoleActive {
-		s.Holder = turns.identity
+		s.Holder = m.identity
 	}
 	return s
 }

@@ -12,14 +12,15 @@ import (
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/delivery"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// routing is what the configured routes make of changes.
+// routing applies the configured routes to changes. It is safe for concurrent use.
 type routing struct {
-	router *shape.Router // nil where there are no routes
-	id     string        // changes with the routes and what their filters see; "" where there are none
+	router *shape.Router // nil without routes
+	id     string        // fingerprint of the routes and of the redaction that their filters depend on; "" without routes
 	topics map[string]*sinks.Template
 }
 
@@ -53,14 +54,14 @@ func newRouting(cfg *config.Config) (*routing, error) {
 		return nil, fmt.Errorf("routes: %w", err)
 	}
 	if slices.ContainsFunc(cfg.Routes, func(c config.Route) bool { return c.Filter != "" }) {
-		text = append(text, redactionFingerprint(cfg)...) // filters see what is redacted again when that changes
+		text = append(text, redactionFingerprint(cfg)...) // filters are evaluated on redacted objects
 	}
 	sum := sha256.Sum256(text)
 	r.id = " routes " + hex.EncodeToString(sum[:8])
 	return r, nil
 }
 
-// setRoutedTopics tells the sinks which topics messages may name besides their own.
+// setRoutedTopics sets the topics that messages to the sinks of NATS may name in addition to their own.
 func setRoutedTopics(cfg *config.Config) {
 	for _, s := range cfg.Sinks {
 		if s.NATS != nil {
@@ -69,7 +70,7 @@ func setRoutedTopics(cfg *config.Config) {
 	}
 }
 
-// topicsBySink are the topics by sink. It reads those that are templates.
+// topicsBySink returns the topics by sink, and parses their templates.
 func (r *routing) topicsBySink(targets []config.Target) (map[string]string, error) {
 	to := map[string]string{}
 	for _, t := range targets {
@@ -85,7 +86,7 @@ func (r *routing) topicsBySink(targets []config.Target) (map[string]string, erro
 	return to, nil
 }
 
-// routeStats are the counts of all routes.
+// routeStats returns the counters of all routes.
 func (r *routing) routeStats() []shape.RouteStats {
 	if r.router == nil {
 		return nil
@@ -93,7 +94,7 @@ func (r *routing) routeStats() []shape.RouteStats {
 	return r.router.Stats()
 }
 
-// sumRouteStats are the counts of all routes for these sinks, which may have been made at different times, under the same
+// sumRouteStats sums the counters of all routes over the sinks, which may have been made at different times under the same
 // routes.
 func sumRouteStats(runners []*runner) (all []shape.RouteStats) {
 	var counted []*routing
@@ -115,7 +116,7 @@ func sumRouteStats(runners []*runner) (all []shape.RouteStats) {
 	return all
 }
 
-// routeFor is the routing of one sink; nil sends everything to its own topic.
+// routeFor returns the routing of one sink; nil sends every change to the sink's own topic.
 func (r *routing) routeFor(sink string) func(*event.Change) delivery.Route {
 	if r.router == nil {
 		return nil
@@ -123,5 +124,23 @@ func (r *routing) routeFor(sink string) func(*event.Change) delivery.Route {
 	return func(c *event.Change) delivery.Route {
 		topic, yes := r.router.TopicFor(sink, c)
 		return delivery.Route{Skip: !yes, Topic: r.topics[topic]}
+	}
+}
+
+// skipUnrepresentable skips the changes that the format of a sink, or the state that its bucket keeps, cannot represent.
+func skipUnrepresentable(s config.Sink, route func(*event.Change) delivery.Route) func(*event.Change) delivery.Route {
+	f, err := format.Parse(s.Format)
+	if err != nil { // not reached: the sink was made with this format
+		return route
+	}
+	rows := s.NATS != nil && s.NATS.KeepsRows()
+	return func(c *event.Change) delivery.Route {
+		switch {
+		case !f.CanRepresent(c), rows && c.Type == event.Attributed:
+			return delivery.Route{Skip: true}
+		case route == nil:
+			return delivery.Route{}
+		}
+		return route(c)
 	}
 }

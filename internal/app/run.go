@@ -6,33 +6,40 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
+	"time"
 
 	"k8s.io/klog/v2"
 
 	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/exit"
 )
 
-// Run watches and delivers until ctx or the process is told to end, and returns nil after an orderly stop. It takes up what
-// becomes of the configuration's file. version is that of the program; the log goes to w. It takes the signals of the
-// process, so it can run once at a time.
+// Run runs the exporter until ctx ends, the process is signalled or a part fails, and returns nil after an orderly stop. It
+// applies changes of the configuration file meanwhile. version is that of the program; the log is written to w. It handles
+// the signals of the process, so it can run only once at a time.
 func Run(ctx context.Context, cfg *config.Config, version string, w io.Writer) error {
 	tuneMemory()
 	secrets, level := newMask(cfg.Secrets()), &slog.LevelVar{}
 	log := newLogger(cfg.Log, level, secrets, w)
-	for _, warning := range cfg.Warnings {
-		log.Warn("the configuration is suspicious", "at", warning.String())
-	}
+	logWarnings(log, cfg)
 	ctx, stop := contextUntilSignal(ctx, log, signalEchoWindow)
 	defer stop()
 	a := newApp(version, secrets, log, level)
-	a.reloads.hangup = make(chan os.Signal, 1)
-	signal.Notify(a.reloads.hangup, syscall.SIGHUP)
-	defer signal.Stop(a.reloads.hangup)
+	a.reloader.hangup = make(chan os.Signal, 1)
+	signal.Notify(a.reloader.hangup, syscall.SIGHUP)
+	defer signal.Stop(a.reloader.hangup)
 	return secrets.maskError(a.run(ctx, cfg))
 }
 
-// newLogger sets level to the configured one; it may be changed later.
+func logWarnings(log *slog.Logger, cfg *config.Config) {
+	for _, warning := range cfg.Warnings {
+		log.Warn("the configuration is suspicious", "at", warning.String())
+	}
+}
+
+// newLogger returns a logger and sets level to the configured one; level may be changed later.
 func newLogger(cfg config.Log, level *slog.LevelVar, secrets mask, w io.Writer) *slog.Logger {
 	level.Set(cfg.SlogLevel())
 	options := &slog.HandlerOptions{Level: level, ReplaceAttr: secrets.maskAttr}
@@ -41,15 +48,16 @@ func newLogger(cfg config.Log, level *slog.LevelVar, secrets mask, w io.Writer) 
 		handler = slog.NewJSONHandler(w, options)
 	}
 	log := slog.New(handler)
-	// client-go reports every retry; the source's own lines say what changed. Its lines are there at level debug.
+	// client-go logs every retry, while the source logs each change of state once. The lines of client-go are at level
+	// debug.
 	klog.SetSlogLogger(slog.New(debugOnly{handler}))
 	return log
 }
 
-// SilenceClientLogs silences what client-go says of its retries, for commands that say themselves what goes wrong.
+// SilenceClientLogs discards the log of client-go, for commands that report errors themselves.
 func SilenceClientLogs() { klog.SetSlogLogger(slog.New(slog.DiscardHandler)) }
 
-// debugOnly passes records of any level on as debug records.
+// debugOnly lowers every record to level debug.
 type debugOnly struct{ slog.Handler }
 
 func (h debugOnly) Enabled(ctx context.Context, _ slog.Level) bool {
@@ -66,3 +74,52 @@ func (h debugOnly) WithAttrs(attrs []slog.Attr) slog.Handler {
 }
 
 func (h debugOnly) WithGroup(name string) slog.Handler { return debugOnly{h.Handler.WithGroup(name)} }
+
+// gcPercent is the growth of the heap, in percent, that starts a garbage collection. The heap is mostly known objects and
+// bounded buffers with few pointers, so a collection is cheap compared to the memory that it saves: see
+// docs/adr/0010-collect-garbage-at-half.md.
+const gcPercent = 50
+
+// tuneMemory sets gcPercent unless GOGC is set. GOMEMLIMIT has its usual effect.
+func tuneMemory() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+}
+
+// signalEchoWindow is the time after the first signal in which further ones are ignored: a terminal, timeout(1) and many
+// wrappers signal both a process and its group.
+const signalEchoWindow = time.Second
+
+// contextUntilSignal returns a context that ends with the first SIGTERM or SIGINT. A later signal, after the echo window,
+// ends the process. release restores the default handling of signals.
+func contextUntilSignal(parent context.Context, log *slog.Logger, echo time.Duration) (ctx context.Context, release func()) {
+	ctx, cancel := context.WithCancel(parent)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
+	released := make(chan struct{})
+	go func() {
+		var first time.Time
+		for {
+			select {
+			case s := <-signals:
+				switch {
+				case first.IsZero():
+					first = time.Now()
+					log.Info("stopping; the same signal again stops at once", "signal", s.String())
+					cancel()
+				case time.Since(first) > echo:
+					log.Warn("stopped at once; undelivered changes are in the journal", "signal", s.String())
+					os.Exit(int(exit.Runtime))
+				}
+			case <-released:
+				return
+			}
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		close(released)
+		cancel()
+	}
+}

@@ -9,60 +9,44 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/delivery"
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/event"
-	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
 // runner is one configured sink with the pipeline that feeds it.
 type runner struct {
 	*configuredSink
-	id          string // see identity
+	id          string // see runnerIdentity
 	routes      *routing
-	deadLetters *deadLetterPublisher // where its dead letters go besides the journal; nil for nowhere
+	deadLetters *deadLetterPublisher // publishes dead letters in addition to the journal; nil for the journal alone
 	journal     sinkJournal
 	log         *slog.Logger
 	newPipeline func(start event.Cursor) *delivery.Pipeline
-	fenced      bool                        // the pipeline does not restore the sink
-	awaitFenced func(context.Context) error // until the sink may be used; nil where it may
+	fenced      bool                        // the replica restores the sink, not the pipeline
+	awaitFenced func(context.Context) error // blocks until the sink is fenced; nil if it is
 
 	mu          sync.Mutex
 	pipeline    *delivery.Pipeline
-	drainTarget *uint64 // up to where, once it has begun
-	rewindCount uint64  // how often the destination had lost what it had accepted
+	drainTarget *uint64 // offset of the drain; nil before it begins
+	rewindCount uint64  // number of losses that the destination reported
 
-	deliveryTask *task // set when it runs
+	deliveryTask *task // nil before startDelivery
 	closing      sync.Once
 }
 
-// newRunner makes a sink, and what publishes its dead letters. It contacts nothing and leaves the journal alone.
-func (c *composition) newRunner(s config.Sink) (*runner, error) {
-	deadLetters, err := openDeadLetterPublisher(c.cfg, s, c.log)
-	if err != nil {
-		return nil, err
-	}
-	log := c.log.With("sink", s.Name)
-	sink, err := newSink(s, log)
-	if err != nil {
-		return nil, fmt.Errorf("sink %s: %w", s.Name, err)
-	}
-	return &runner{configuredSink: sink, id: runnerIdentity(c.cfg, s, c.routes), routes: c.routes, deadLetters: deadLetters, log: log}, nil
-}
-
-// runnerIdentity names everything that a runner is made from: a sink whose identity is the same goes on when the configuration
-// changes.
+// runnerIdentity identifies the settings that a runner depends on: when the configuration changes, a sink with the same
+// identity continues.
 func runnerIdentity(cfg *config.Config, s config.Sink, routes *routing) string {
 	all := struct {
 		Sink, DeadLettersTo config.Sink
 		Delivery            config.Delivery
 		Routes              string
 	}{Sink: s, Delivery: cfg.Delivery, Routes: routes.id}
-	all.Delivery.DrainTimeout = 0 // that of the configuration that works when it is stopped
+	all.Delivery.DrainTimeout = 0 // a stop uses that of the active configuration
 	if to, err := sinkConfigByName(cfg, s.DeadLetters.Sink); err == nil {
 		all.DeadLettersTo = to
 	}
@@ -70,64 +54,11 @@ func runnerIdentity(cfg *config.Config, s config.Sink, routes *routing) string {
 	if err != nil {
 		panic(fmt.Sprintf("the configuration of a sink is plain data: %v", err))
 	}
-	sum := sha256.Sum256(text) // the text holds passwords
+	sum := sha256.Sum256(text) // hashed, because the text holds passwords
 	return s.Name + " " + hex.EncodeToString(sum[:])
 }
 
-// attachPipeline gives a runner its pipeline, which begins where the journal says that the sink has got to.
-func (c *composition) attachPipeline(r *runner, s config.Sink) error {
-	start, _, err := c.journal.Cursor(s.Name)
-	if err != nil {
-		return fmt.Errorf("sink %s: stored cursor: %w", s.Name, err)
-	}
-	cfg := c.pipelineConfig(s, r.configuredSink, r.deadLetters)
-	cfg.ObservePublish = func(took time.Duration) { c.admin.ObservePublish(s.Name, took) }
-	cfg.OnAcknowledged = func(change *event.Change) { c.admin.ObserveDelivery(s.Name, time.Since(change.ObservedAt)) }
-	layout := r.layout + c.routes.id
-	r.journal, r.fenced = sinkJournal{c.journal, s.Name, c.attribution}, cfg.IsFenced
-	r.newPipeline = func(start event.Cursor) *delivery.Pipeline {
-		return delivery.New(s.Name, r.sink, layout, r.journal, start, cfg, c.log)
-	}
-	r.pipeline, r.awaitFenced = r.newPipeline(start), c.replica.fencingWaiter(s.Name, r.sink)
-	cfg.AlreadyDelivered = nil // a pipeline that is made because the destination has lost what it had must not count on it
-	return nil
-}
-
-// pipelineConfig joins what is configured for all pipelines with what a sink asks for.
-func (c *composition) pipelineConfig(s config.Sink, sink *configuredSink, deadLetters *deadLetterPublisher) delivery.Config {
-	d := c.cfg.Delivery
-	cfg := delivery.Config{
-		Retry:              delivery.RetryConfig{Min: d.Retry.Min, Max: d.Retry.Max},
-		WindowBytes:        int64(d.Window),
-		Rate:               d.Rate.PerSecond,
-		Burst:              d.Rate.Burst,
-		NewestOffset:       c.journal.Newest(),
-		RoutingFingerprint: deliveryFingerprint(s) + c.routes.id,
-		Route:              skipUnrepresentable(s, c.routes.routeFor(s.Name)),
-		AlreadyDelivered:   c.replica.deliveredFilter(s.Name),
-	}
-	if c.replica != nil {
-		_, cfg.IsFenced = sink.sink.(sinks.Fenced)
-	}
-	if s.OnOversize == config.Reduce {
-		cfg.Truncate = shape.TruncateOnce
-	}
-	cfg.PublishDeadLetter = func(ctx context.Context, change *event.Change, reason string) error {
-		if err := c.journal.CheckDeadLetterSpace(); err != nil || deadLetters == nil {
-			return err
-		}
-		return deadLetters.publishDeadLetter(ctx, change, reason)
-	}
-	if concurrent, ok := sink.sink.(sinks.Concurrent); ok {
-		cfg.Workers = concurrent.Concurrency()
-	}
-	if l, ok := sink.sink.(sinks.Batched); ok {
-		cfg.BatchMessages, cfg.BatchBytes = l.BatchLimits()
-	}
-	return cfg
-}
-
-// startDelivery runs the pipeline.
+// startDelivery starts the pipeline.
 func (r *runner) startDelivery(retry config.Retry, failed func(error)) {
 	r.deliveryTask = startTask("sink "+r.name, r.runPipelines, failed)
 	if r.deadLetters != nil {
@@ -135,7 +66,7 @@ func (r *runner) startDelivery(retry config.Retry, failed func(error)) {
 	}
 }
 
-// stopDelivery waits for a drain until ctx ends, then stops the pipeline.
+// stopDelivery waits until a drain is complete or ctx ends, then stops the pipeline.
 func (r *runner) stopDelivery(ctx context.Context) {
 	if r.deadLetters != nil {
 		r.deadLetters.stopPinging()
@@ -149,7 +80,7 @@ func (r *runner) stopDelivery(ctx context.Context) {
 	}
 }
 
-// closeSinks closes the sink and what publishes its dead letters. Later calls do nothing.
+// closeSinks closes the sink and that of its dead letters. Later calls do nothing.
 func (r *runner) closeSinks(ctx context.Context) error {
 	var errs []error
 	r.closing.Do(func() {
@@ -165,11 +96,90 @@ func (r *runner) closeSinks(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// sinkJournal is the journal as one pipeline sees it.
+// runPipelines runs the pipeline. Whenever the destination reports a loss, it runs another one that begins before the loss.
+func (r *runner) runPipelines(ctx context.Context) error {
+	if r.awaitFenced != nil {
+		if err := r.awaitFenced(ctx); err != nil {
+			return err
+		}
+	}
+	for {
+		err := r.currentPipeline().Run(ctx)
+		var lost *sinks.LostError
+		if !errors.As(err, &lost) || ctx.Err() != nil {
+			return err
+		}
+		start, err := r.rewindCursor(ctx, lost)
+		if err != nil {
+			return err
+		}
+		r.replacePipeline(r.newPipeline(start))
+	}
+}
+
+// rewindCursor stores and returns a cursor from which every change that may be lost is published again. The cursor moves
+// back, so I2 is kept: it does not pass a change that the sink has lost.
+func (r *runner) rewindCursor(ctx context.Context, lost *sinks.LostError) (event.Cursor, error) {
+	cursor, _, err := r.journal.journal.Cursor(r.name)
+	if err != nil {
+		return event.Cursor{}, err
+	}
+	from, oldest := min(lost.From, cursor.Low), r.journal.journal.Oldest()
+	if from+1 < oldest {
+		r.log.Error("the destination may have lost changes that are no longer in the journal; a longer journal.keep would retain them",
+			"after", from, "before", oldest)
+		from = oldest - 1
+	}
+	r.log.Warn("the destination lost changes that it had accepted; they are sent again", "reason", lost.Reason, "after", from, "upTo", cursor.Low)
+	back := event.Cursor{Low: from, Layout: cursor.Layout, State: cursor.State}
+	if err := r.journal.Settle(ctx, back, nil); err != nil {
+		return event.Cursor{}, fmt.Errorf("rewind to offset %d: %w", from, err)
+	}
+	if r.fenced {
+		return back, restoreWithoutState(r.sink)
+	}
+	return back, nil
+}
+
+func (r *runner) currentPipeline() *delivery.Pipeline {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.pipeline
+}
+
+// replacePipeline replaces a pipeline that has ended. A drain that has begun applies to the new one.
+func (r *runner) replacePipeline(p *delivery.Pipeline) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pipeline = p
+	r.rewindCount++
+	if r.drainTarget != nil {
+		p.Drain(*r.drainTarget)
+	}
+}
+
+// lossCount returns the number of losses that the destination reported.
+func (r *runner) lossCount() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.rewindCount
+}
+
+// drainUpTo makes a running pipeline end when everything up to an offset is settled. Only the first call has an effect.
+func (r *runner) drainUpTo(upTo uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.deliveryTask != nil && r.drainTarget == nil {
+		r.drainTarget = &upTo
+		r.pipeline.Drain(upTo)
+	}
+}
+
+// sinkJournal is the view of one pipeline on the journal.
 type sinkJournal struct {
 	journal     *journal.Journal
 	sink        string
-	attribution *attributionRunner // that changes may wait for; nil where nobody is to be named
+	attribution *attributionRunner // holds changes back until their author is known; nil without audit
 }
 
 var _ delivery.Journal = sinkJournal{}

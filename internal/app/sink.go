@@ -18,17 +18,17 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/webhook"
 )
 
-// configuredSink is a sink as the configuration describes it, and what its kind tells of it.
+// configuredSink is a sink made from its configuration.
 type configuredSink struct {
 	sink sinks.Sink
 	name string
 	kind string // as the status page shows it
-	// layout names what the names of lanes depend on besides what they already say: with another layout the stored positions
-	// of lanes mean nothing.
+	// layout identifies the settings that the names of lanes depend on and do not contain. Stored positions of lanes are
+	// valid for one layout only.
 	layout string
 }
 
-// newSink makes the configured sink. It contacts nothing.
+// newSink makes the configured sink. It opens no connection.
 func newSink(s config.Sink, log *slog.Logger) (*configuredSink, error) {
 	f, err := format.Parse(s.Format)
 	if err != nil {
@@ -74,7 +74,7 @@ func newNATSSink(s config.Sink, f format.Format, log *slog.Logger) (*configuredS
 	return &configuredSink{sink: sink, name: s.Name, kind: kind, layout: "nats " + strconv.Quote(s.NATS.StreamName())}, nil
 }
 
-// sinkConfigByName returns the configuration of the sink with a name.
+// sinkConfigByName returns the configuration of a sink. The error has the code of wrong usage.
 func sinkConfigByName(cfg *config.Config, name string) (config.Sink, error) {
 	for _, s := range cfg.Sinks {
 		if s.Name == name {
@@ -84,7 +84,7 @@ func sinkConfigByName(cfg *config.Config, name string) (config.Sink, error) {
 	return config.Sink{}, exit.With(exit.Usage, fmt.Errorf("no sink %q is configured", name))
 }
 
-// restoreWithoutState makes a sink ready that keeps no state with a journal.
+// restoreWithoutState prepares a stateful sink that starts without a stored state.
 func restoreWithoutState(s sinks.Sink) error {
 	stateful, ok := s.(sinks.Stateful)
 	if !ok {
@@ -93,23 +93,24 @@ func restoreWithoutState(s sinks.Sink) error {
 	return stateful.RestoreState(nil, 0, func(context.Context) error { return nil })
 }
 
-// recordSemanticsVersion is part of what a sink's state depends on. Raise it when this program gives lanes other changes than the one
-// before, or in another order, or makes another number of records of one: a state counts by these.
+// recordSemanticsVersion is part of deliveryFingerprint. Raise it when a new version of the program sends other changes to a
+// lane, or in another order, or makes another number of records of a change: the state of a sink counts records.
 const recordSemanticsVersion = "1"
 
-// deliveryFingerprint names what decides which changes a sink gets, in which order and form, and where: what is stored under another
-// one means nothing. Fields that it does not know count.
+// deliveryFingerprint identifies the settings that determine which changes a sink gets, in which order and format, and
+// where. A state that was stored under another fingerprint is invalid. New fields of the configuration are part of it unless
+// they are removed here.
 func deliveryFingerprint(s config.Sink) string {
-	s.Stdout = nil // it keeps no state
+	s.Stdout = nil // not stateful
 	s.DeadLetters, s.OnOversize = config.DeadLetters{}, ""
-	if s.NATS != nil { // its state speaks of a stream, and of nothing else
+	if s.NATS != nil { // its state depends on the stream only
 		s.NATS = &nats.Config{Stream: s.NATS.StreamName()}
 	}
 	if s.Kafka != nil {
 		k := *s.Kafka
 		k.TLS, k.SASL, k.ClientID, k.RequestTimeout = auth.TLS{}, auth.SASL{}, "", 0
-		k.CreateTopics, k.CheckTopics = kafka.CreateTopics{}, "" // how many partitions a topic has is in the names of lanes
-		k.Compression, k.BatchBytes = "", 0                      // records are counted, and not batches
+		k.CreateTopics, k.CheckTopics = kafka.CreateTopics{}, "" // the number of partitions is in the names of lanes
+		k.Compression, k.BatchBytes = "", 0                      // records are counted, not batches
 		s.Kafka = &k
 	}
 	b, err := json.Marshal(s)

@@ -12,19 +12,22 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source"
 )
 
-// buildSnapshot gathers the state of everything for metrics, readiness and the status page.
+// buildSnapshot collects the status of every part for metrics, readiness and the status page. Secrets are masked. It is safe
+// for concurrent use.
 func (a *app) buildSnapshot() admin.Snapshot {
-	c := a.current.Load()
+	c := a.terms.current.Load()
 	stored := c.journal.Stat()
-	s := admin.Snapshot{Config: a.configStatus(), Journal: c.journalStatus(stored), Replica: c.replica.replicaStatus()}
-	if c.opened.Load() {
+	s := admin.Snapshot{
+		Config: a.reloader.configStatus(c.cfg.Hash), Journal: c.journalStatus(stored), Replica: c.replica.replicaStatus(),
+	}
+	if c.isOpen() {
 		c.fillSnapshot(&s, stored)
 	}
 	a.secrets.maskFields(&s)
 	return s
 }
 
-// fillSnapshot adds what there is where everything is made.
+// fillSnapshot adds the status of the parts that exist once the composition is open.
 func (c *composition) fillSnapshot(s *admin.Snapshot, stored journal.Stat) {
 	s.Cluster = admin.ClusterStatus{Name: c.source.Cluster()}
 	s.Cluster.UID, s.Cluster.Unchecked = c.source.Identity()
@@ -36,7 +39,7 @@ func (c *composition) fillSnapshot(s *admin.Snapshot, stored journal.Stat) {
 	for _, r := range c.source.Status() {
 		s.Resources = append(s.Resources, resourceStatus(r))
 	}
-	if !ready && len(s.Resources) == 0 { // no resource can say so itself: the API server has not told what it serves
+	if !ready && len(s.Resources) == 0 { // discovery has not succeeded yet, so there is no resource to show it
 		s.Discovery = strings.Join(reasons, "; ")
 	}
 	for i, r := range c.shaper.Stats() {
@@ -45,19 +48,19 @@ func (c *composition) fillSnapshot(s *admin.Snapshot, stored journal.Stat) {
 			Withheld: r.Withheld, Failed: r.Failed, Failure: r.Failure,
 		})
 	}
-	for i, r := range sumRouteStats(c.runners) {
+	for i, r := range sumRouteStats(c.sinks.runners) {
 		s.Routes = append(s.Routes, admin.RouteStatus{
 			Name: fmt.Sprintf("routes[%d]", i), Sent: r.Sent, Dropped: r.Dropped, Failed: r.Failed, Failure: r.Failure,
 		})
 	}
-	for _, r := range c.runners {
-		k := r.sinkStatus()
+	for _, r := range c.sinks.runners {
+		status := r.sinkStatus()
 		for _, in := range stored.Sinks {
 			if in.Name == r.name {
-				k.DeadLettersKept = in.DeadLetters
+				status.DeadLettersKept = in.DeadLetters
 			}
 		}
-		s.Sinks = append(s.Sinks, k)
+		s.Sinks = append(s.Sinks, status)
 	}
 	s.Audit = c.attribution.auditStatus()
 }
@@ -70,8 +73,8 @@ func (c *composition) journalStatus(j journal.Stat) admin.JournalStatus {
 	}
 }
 
-// resourceStatus says what a scope's state means for readiness. A resource that may not be read, or that nothing serves
-// yet, degrades alone: it is shown, but it does not take the rest out of service.
+// resourceStatus maps the state of a scope to readiness. A resource that is forbidden, or that nothing serves yet, is
+// degraded alone: it does not make the exporter not ready.
 func resourceStatus(r source.Status) admin.ResourceStatus {
 	s := admin.ResourceStatus{
 		Name: r.Scope, State: string(r.State), Since: r.Since, Reason: r.Reason,
@@ -81,17 +84,17 @@ func resourceStatus(r source.Status) admin.ResourceStatus {
 	for t, n := range r.Changes {
 		s.Changes[string(t)] = n
 	}
-	why := r.Reason
+	reason := r.Reason
 	if r.Remedy != "" {
-		why += "; " + r.Remedy
+		reason += "; " + r.Remedy
 	}
 	switch {
 	case r.State == source.Unreachable, r.State == source.Stale:
-		s.NotReady = why
+		s.NotReady = reason
 	case r.State == source.Syncing && !r.Synced:
-		s.NotReady = "the first list is not complete: " + why
+		s.NotReady = "the first list is not complete: " + reason
 	case r.State == source.Forbidden, r.State == source.Waiting:
-		s.Degraded = string(r.State) + ": " + why
+		s.Degraded = string(r.State) + ": " + reason
 	}
 	return s
 }

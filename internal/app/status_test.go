@@ -62,7 +62,7 @@ func (slowSink) SlowdownReason() string { return "a quota" }
 
 func TestThrottledSinkIsReadyWithReason(t *testing.T) {
 	a := openUnstarted(t)
-	r := a.current.Load().runners[0]
+	r := a.terms.current.Load().sinks.runners[0]
 	r.sink = slowSink{r.sink}
 	s := a.buildSnapshot().Sinks[0]
 	if err := a.closeProcess(); err != nil {

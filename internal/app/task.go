@@ -6,15 +6,15 @@ import (
 	"sync"
 )
 
-// task is something that runs until it is stopped: the source, a pipeline, the journal, the admin server. Tasks are
-// stopped one by one, in the order that app.stop states.
+// task is a goroutine that runs until it is stopped: the source, a pipeline, the journal, the admin server. Tasks are
+// stopped one by one, in the order of composition.stopTasks and app.stopProcessTasks.
 type task struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 }
 
-// startTask runs a task in its own goroutine. Its context is independent of every other task's. When it ends with an error
-// before it was told to stop, failed is called with that error, once.
+// startTask runs a task in its own goroutine, with a context of its own. If run returns an error before stop was called,
+// failed is called with that error, once.
 func startTask(name string, run func(context.Context) error, failed func(error)) *task {
 	ctx, cancel := context.WithCancel(context.Background())
 	t := &task{cancel: cancel, done: make(chan struct{})}
@@ -27,7 +27,7 @@ func startTask(name string, run func(context.Context) error, failed func(error))
 	return t
 }
 
-// stop tells the task to stop and waits until it has. A task that was never started, nil, has nothing to stop.
+// stop ends the context of the task and waits until it has returned. A nil task was never started, and stop does nothing.
 func (t *task) stop() {
 	if t == nil {
 		return
@@ -36,10 +36,10 @@ func (t *task) stop() {
 	<-t.done
 }
 
-// failure keeps the first error of any task and tells that there is one.
+// failure records the first error of any task. It is safe for concurrent use.
 type failure struct {
 	once     sync.Once
-	occurred chan struct{} // closed when there is one
+	occurred chan struct{} // closed after err is set
 	err      error
 }
 
@@ -52,7 +52,7 @@ func (f *failure) reportError(err error) {
 	})
 }
 
-// firstError returns the failure, if there is one yet.
+// firstError returns the recorded error; nil if there is none yet.
 func (f *failure) firstError() error {
 	select {
 	case <-f.occurred:

@@ -41,8 +41,8 @@ func TestDrainEndsThoughABrokerIsAway(t *testing.T) {
 	s.must(s.load(20, kinds).Wait())
 	s.awaitHistory(s.buses[0])
 	s.must(s.exporter.Stop())
-	if log := s.exporter.LogTail(); !strings.Contains(log, "the stop waits for this sink") {
-		t.Errorf("the stop waits without saying for what:\n%s", log)
+	if log := s.exporter.LogTail(); !strings.Contains(log, "stopping: waiting for this sink") {
+		t.Errorf("the log does not name the sink that the stop waits for:\n%s", log)
 	}
 	s.must(s.nats.Restart(t.Context()))
 	s.must(s.exporter.Start(t.Context()))

@@ -20,7 +20,7 @@ func TestDeposedDuringStopStopsInOrder(t *testing.T) {
 			a := deposedApp(t, competes)
 			ctx, stop := context.WithCancel(t.Context())
 			stop()
-			err := a.runTerms(ctx)
+			err := a.terms.runTerms(ctx, a.configTask.stop)
 			a.stopProcessTasks()
 			if err := a.closeProcess(); err != nil {
 				t.Error(err)
@@ -36,7 +36,7 @@ func TestDeposedDuringStopStopsInOrder(t *testing.T) {
 // would have no task of it, and start its sinks twice.
 func TestReloadBeforeFirstTermStartsIt(t *testing.T) {
 	a := openApp(t)
-	c := a.current.Load()
+	c := a.terms.current.Load()
 	if c.restartReason(c.cfg) == "" {
 		t.Error("what has not begun is taken over in part")
 	}
@@ -44,11 +44,11 @@ func TestReloadBeforeFirstTermStartsIt(t *testing.T) {
 	go func() { reloaded <- a.applyConfig(t.Context(), c.cfg) }()
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- a.runTerms(ctx) }()
+	go func() { ended <- a.terms.runTerms(ctx, a.configTask.stop) }()
 	if err := <-reloaded; err != nil {
 		t.Error(err)
 	}
-	if a.current.Load() == c {
+	if a.terms.current.Load() == c {
 		t.Error("the first configuration still works")
 	}
 	stop()
@@ -66,9 +66,9 @@ func deposedApp(t *testing.T, competes bool) *app {
 	t.Helper()
 	a := openApp(t)
 	if competes {
-		a.terms.election = &election.Election{}
+		a.membership.election = &election.Election{}
 	}
-	a.current.Load().failed.reportError(fmt.Errorf("sink file: %w", &sinks.DeposedError{Reason: "another one has claimed it"}))
+	a.terms.current.Load().failed.reportError(fmt.Errorf("sink file: %w", &sinks.DeposedError{Reason: "another one has claimed it"}))
 	return a
 }
 

@@ -11,35 +11,34 @@ import (
 	"github.com/kubecdc/kubecdc/internal/audit"
 	"github.com/kubecdc/kubecdc/internal/audit/topic"
 	"github.com/kubecdc/kubecdc/internal/config"
-	"github.com/kubecdc/kubecdc/internal/delivery"
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
-	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
-// attributionRunner is what names the authors of changes: the intakes of audit events and what concludes from them. The methods of nil
-// do nothing.
+// attributionRunner runs the attribution of changes: the intakes of audit events and the attributor that matches them with
+// changes. The methods of a nil runner do nothing.
 type attributionRunner struct {
 	attributor *attribution.Attributor
-	maxWait    time.Duration  // that sinks hold changes back for
+	maxWait    time.Duration  // how long sinks hold a change back
 	webhook    *audit.Webhook // one of the intakes; nil without one
 	intakes    []intake
-	counters   *audit.Counters                                  // nil where they are not read
-	ruleOf     atomic.Pointer[func(event.Resource) (int, bool)] // that selects a resource, as the rules are now
+	counters   *audit.Counters                                  // nil if they are not read
+	ruleOf     atomic.Pointer[func(event.Resource) (int, bool)] // index of the rule that selects a resource, under the current rules
 
 	tasks []*task // in the order of their start
 }
 
-// intake is where audit events come from.
+// intake is a source of audit events.
 type intake interface {
 	Name() string
 	Run(ctx context.Context) error
 	Status() (status condition.Status, malformed uint64)
 }
 
-// checkAttribution reads what newAttributionRunner will read, so that a changed configuration is refused before anything has stopped.
+// checkAttribution reads the files that newAttributionRunner reads, so that a changed configuration is refused before
+// anything is stopped.
 func checkAttribution(cfg *config.Config, log *slog.Logger) error {
 	if cfg.Audit.Webhook.Listen == "" {
 		return nil
@@ -48,7 +47,7 @@ func checkAttribution(cfg *config.Config, log *slog.Logger) error {
 	return err
 }
 
-// newAttributionRunner makes the parts, if anybody is to be named.
+// newAttributionRunner makes the attributor and its intakes; nil without audit.
 func newAttributionRunner(cfg *config.Config, j *journal.Journal, client *apiserver.Client, log *slog.Logger) (*attributionRunner, error) {
 	c := cfg.Audit
 	if !c.Enabled() {
@@ -86,7 +85,7 @@ func newAttributionRunner(cfg *config.Config, j *journal.Journal, client *apiser
 	return n, nil
 }
 
-// updateRules takes up edited rules.
+// updateRules applies edited rules. It is safe for concurrent use.
 func (n *attributionRunner) updateRules(cfg *config.Config) {
 	if n == nil {
 		return
@@ -95,7 +94,7 @@ func (n *attributionRunner) updateRules(cfg *config.Config) {
 	n.ruleOf.Store(&rule)
 }
 
-// startTasks runs what concludes, then the intakes.
+// startTasks starts the attributor, then the intakes.
 func (n *attributionRunner) startTasks(failed func(error)) {
 	if n == nil {
 		return
@@ -112,7 +111,7 @@ func (n *attributionRunner) startTasks(failed func(error)) {
 	}
 }
 
-// awaitAuthors returns the first of some records that no sink has to hold back any more.
+// awaitAuthors blocks until the first of records need not be held back any longer, and returns those.
 func (n *attributionRunner) awaitAuthors(ctx context.Context, records []event.Record) ([]event.Record, error) {
 	if n == nil || n.maxWait == 0 || len(records) == 0 {
 		return records, nil
@@ -120,7 +119,7 @@ func (n *attributionRunner) awaitAuthors(ctx context.Context, records []event.Re
 	return n.attributor.AwaitAuthors(ctx, records, n.maxWait)
 }
 
-// stopTasks stops the intakes, then what concludes.
+// stopTasks stops the intakes, then the attributor.
 func (n *attributionRunner) stopTasks() {
 	if n == nil {
 		return
@@ -153,22 +152,4 @@ func (n *attributionRunner) auditStatus() *admin.AuditStatus {
 		}
 	}
 	return a
-}
-
-// skipUnrepresentable keeps from a sink what its format, or the state that it keeps, has no place for.
-func skipUnrepresentable(s config.Sink, route func(*event.Change) delivery.Route) func(*event.Change) delivery.Route {
-	f, err := format.Parse(s.Format)
-	if err != nil { // not reached: the sink was made with it
-		return route
-	}
-	rows := s.NATS != nil && s.NATS.KeepsRows()
-	return func(c *event.Change) delivery.Route {
-		switch {
-		case !f.CanRepresent(c), rows && c.Type == event.Attributed:
-			return delivery.Route{Skip: true}
-		case route == nil:
-			return delivery.Route{}
-		}
-		return route(c)
-	}
 }

@@ -1,0 +1,250 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/delivery"
+	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/shape"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// sinkSet holds the sinks of one configuration with their pipelines. Sinks with the same identity are shared with the set
+// that follows it.
+type sinkSet struct {
+	*shared
+	cfg     *config.Config
+	routes  *routing
+	runners []*runner // in the order of the configuration; nil until openSinks for those that create files
+}
+
+// feed is the source of the changes of every pipeline, and the progress that is known of the sinks.
+type feed struct {
+	journal     *journal.Journal
+	attribution *attributionRunner
+	replica     *replica
+}
+
+// newSinkSet adopts the unchanged sinks of before, which may be nil, and makes the others, except those that create files.
+// It opens no connection.
+func newSinkSet(s *shared, cfg *config.Config, before *sinkSet) (*sinkSet, error) {
+	set := &sinkSet{shared: s, cfg: cfg, runners: make([]*runner, len(cfg.Sinks))}
+	var err error
+	if set.routes, err = newRouting(cfg); err != nil {
+		return nil, err
+	}
+	setRoutedTopics(cfg)
+	for i, sink := range cfg.Sinks {
+		if set.runners[i] = before.runnerByID(runnerIdentity(cfg, sink, set.routes)); set.runners[i] != nil || sink.Stdout != nil {
+			continue
+		}
+		if set.runners[i], err = set.newRunner(sink); err != nil {
+			return nil, errors.Join(err, set.closeExcept(before))
+		}
+	}
+	return set, nil
+}
+
+// newRunner makes a sink and the publisher of its dead letters. It opens no connection and does not use the journal.
+func (set *sinkSet) newRunner(s config.Sink) (*runner, error) {
+	deadLetters, err := openDeadLetterPublisher(set.cfg, s, set.log)
+	if err != nil {
+		return nil, err
+	}
+	log := set.log.With("sink", s.Name)
+	sink, err := newSink(s, log)
+	if err != nil {
+		return nil, fmt.Errorf("sink %s: %w", s.Name, err)
+	}
+	return &runner{
+		configuredSink: sink, id: runnerIdentity(set.cfg, s, set.routes), routes: set.routes, deadLetters: deadLetters, log: log,
+	}, nil
+}
+
+// runnerByID returns the runner with an identity; nil if there is none, or no set.
+func (set *sinkSet) runnerByID(id string) *runner {
+	if set == nil {
+		return nil
+	}
+	for _, r := range set.runners {
+		if r != nil && r.id == id {
+			return r
+		}
+	}
+	return nil
+}
+
+// openSinks makes the sinks that are still missing, and a pipeline for each sink without one.
+func (set *sinkSet) openSinks(from feed) (err error) {
+	for i, s := range set.cfg.Sinks {
+		if set.runners[i] == nil {
+			if set.runners[i], err = set.newRunner(s); err != nil {
+				return err
+			}
+		}
+		if r := set.runners[i]; r.currentPipeline() == nil {
+			if err := set.attachPipeline(r, s, from); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// attachPipeline makes the pipeline of a runner. It begins at the sink's cursor in the journal.
+func (set *sinkSet) attachPipeline(r *runner, s config.Sink, from feed) error {
+	start, _, err := from.journal.Cursor(s.Name)
+	if err != nil {
+		return fmt.Errorf("sink %s: stored cursor: %w", s.Name, err)
+	}
+	cfg := set.pipelineConfig(s, r.configuredSink, r.deadLetters, from)
+	cfg.ObservePublish = func(took time.Duration) { set.admin.ObservePublish(s.Name, took) }
+	cfg.OnAcknowledged = func(change *event.Change) { set.admin.ObserveDelivery(s.Name, time.Since(change.ObservedAt)) }
+	layout := r.layout + set.routes.id
+	r.journal, r.fenced = sinkJournal{from.journal, s.Name, from.attribution}, cfg.IsFenced
+	r.newPipeline = func(start event.Cursor) *delivery.Pipeline {
+		return delivery.New(s.Name, r.sink, layout, r.journal, start, cfg, set.log)
+	}
+	r.pipeline, r.awaitFenced = r.newPipeline(start), from.replica.fencingWaiter(s.Name, r.sink)
+	cfg.AlreadyDelivered = nil // later pipelines resend lost changes, so they must not skip changes that were delivered once
+	return nil
+}
+
+// pipelineConfig combines the settings of all pipelines with the requirements of a sink.
+func (set *sinkSet) pipelineConfig(
+	s config.Sink, sink *configuredSink, deadLetters *deadLetterPublisher, from feed,
+) delivery.Config {
+	d := set.cfg.Delivery
+	cfg := delivery.Config{
+		Retry:              delivery.RetryConfig{Min: d.Retry.Min, Max: d.Retry.Max},
+		WindowBytes:        int64(d.Window),
+		Rate:               d.Rate.PerSecond,
+		Burst:              d.Rate.Burst,
+		NewestOffset:       from.journal.Newest(),
+		RoutingFingerprint: deliveryFingerprint(s) + set.routes.id,
+		Route:              skipUnrepresentable(s, set.routes.routeFor(s.Name)),
+		AlreadyDelivered:   from.replica.deliveredFilter(s.Name),
+	}
+	if from.replica != nil {
+		_, cfg.IsFenced = sink.sink.(sinks.Fenced)
+	}
+	if s.OnOversize == config.Reduce {
+		cfg.Truncate = shape.TruncateOnce
+	}
+	cfg.PublishDeadLetter = func(ctx context.Context, change *event.Change, reason string) error {
+		if err := from.journal.CheckDeadLetterSpace(); err != nil || deadLetters == nil {
+			return err
+		}
+		return deadLetters.publishDeadLetter(ctx, change, reason)
+	}
+	if concurrent, ok := sink.sink.(sinks.Concurrent); ok {
+		cfg.Workers = concurrent.Concurrency()
+	}
+	if l, ok := sink.sink.(sinks.Batched); ok {
+		cfg.BatchMessages, cfg.BatchBytes = l.BatchLimits()
+	}
+	return cfg
+}
+
+// fencedByName returns all sinks by name, nil for those that cannot be fenced.
+func (set *sinkSet) fencedByName() map[string]sinks.Fenced {
+	all := map[string]sinks.Fenced{}
+	for i, s := range set.cfg.Sinks {
+		all[s.Name] = nil
+		if r := set.runners[i]; r != nil {
+			if fenced, ok := r.sink.(sinks.Fenced); ok {
+				all[s.Name] = fenced
+			}
+		}
+	}
+	return all
+}
+
+// startAll starts the delivery of every sink.
+func (set *sinkSet) startAll(failed func(error)) {
+	for _, r := range set.runners {
+		r.startDelivery(set.cfg.Delivery.Retry, failed)
+	}
+}
+
+// startAdded starts the delivery of the sinks that before does not have.
+func (set *sinkSet) startAdded(before *sinkSet, failed func(error)) {
+	for _, r := range set.runners {
+		if before.runnerByID(r.id) == nil {
+			r.startDelivery(set.cfg.Delivery.Retry, failed)
+			set.log.Info("sink started", "sink", r.name)
+		}
+	}
+}
+
+// drainAndStop lets the pipelines of runners deliver everything up to newest until ctx ends, and stops them.
+func (set *sinkSet) drainAndStop(ctx context.Context, runners []*runner, newest uint64) {
+	for _, r := range runners {
+		if r != nil && r.currentPipeline() != nil {
+			r.drainUpTo(newest)
+		}
+	}
+	for _, r := range runners {
+		if r != nil {
+			r.stopDelivery(ctx)
+		}
+	}
+}
+
+// drainRemoved drains and stops the sinks that next does not have, for at most timeout. Sinks that are not ready are stopped
+// without a drain: it would use the whole timeout, and the new configuration may be the remedy.
+func (set *sinkSet) drainRemoved(ctx context.Context, timeout time.Duration, next *sinkSet, newest uint64) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	expired, expire := context.WithCancel(ctx)
+	expire()
+	var ready []*runner
+	for _, r := range set.runners {
+		switch {
+		case next.runnerByID(r.id) != nil:
+		case r.sinkStatus().NotReady == "":
+			ready = append(ready, r)
+		default:
+			r.stopDelivery(expired)
+		}
+	}
+	set.drainAndStop(ctx, ready, newest)
+}
+
+// stopWarningDelay is the duration of a stop after which the sinks that it waits for are logged.
+const stopWarningDelay = time.Second
+
+// logBlocking logs the sinks that have not delivered everything up to newest.
+func (set *sinkSet) logBlocking(newest uint64) {
+	for _, r := range set.runners {
+		if r == nil || r.currentPipeline() == nil {
+			continue
+		}
+		if s := r.sinkStatus(); s.Low < newest {
+			r.log.Warn("stopping: waiting for this sink; a second signal stops at once, without loss", "changes", newest-s.Low,
+				"atMost", set.cfg.Delivery.DrainTimeout, "reason", cmp.Or(s.NotReady, s.Reason, "slow to respond"))
+		}
+	}
+}
+
+// closeExcept closes the sinks that other does not have; other may be nil.
+func (set *sinkSet) closeExcept(other *sinkSet) error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	errs := make([]error, len(set.runners))
+	var closing sync.WaitGroup // concurrent, so that a slow destination does not use up the time of others
+	for i, r := range set.runners {
+		if r != nil && other.runnerByID(r.id) == nil {
+			closing.Go(func() { errs[i] = r.closeSinks(ctx) })
+		}
+	}
+	closing.Wait()
+	return errors.Join(errs...)
+}
