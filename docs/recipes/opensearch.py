@@ -1,9 +1,9 @@
-"""Keeps indexes of what exists in Kubernetes, from topics in the format upsert. A topic is an index; Kafka's key is the document's ID.
+"""Keeps indexes of the objects in Kubernetes, from topics in the format upsert. A topic is an index; Kafka's key is the document's ID.
 
 usage: opensearch.py BROKERS PATTERN-OF-TOPICS URL
 
-The version of a document is the offset of its record, so that a record that comes again changes nothing. Run one process, or
-several: Kafka shares the partitions out.
+The version of a document is the offset of its record, so that a repeated record changes nothing. Run one process, or
+several: Kafka assigns the partitions.
 """
 
 import json
@@ -14,7 +14,7 @@ import urllib.request
 
 import confluent_kafka
 
-# What is there already, and what is gone already.
+# 404 (already deleted) and 409 (this or a newer version is stored) are successes too.
 DONE = {200, 201, 404, 409}
 BUSY = {429, 502, 503, 504}
 
@@ -33,7 +33,7 @@ def lines(messages):
 
 
 def bulk(url, body):
-    """Returns what became of each line, once the server has taken the request."""
+    """Returns the result of each line, once the server has accepted the request."""
     request = urllib.request.Request(url + "/_bulk", body.encode(), {"Content-Type": "application/x-ndjson"}, method="POST")
     while True:
         try:
@@ -56,7 +56,7 @@ def main():
             "bootstrap.servers": brokers,
             "group.id": "opensearch",
             "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",  # what a compacted topic has forgotten is in it again, or gone
+            "auto.offset.reset": "earliest",  # records that compaction removed are replaced by newer ones
             "topic.metadata.refresh.interval.ms": 5000,  # finds topics of new types
         }
     )
@@ -66,7 +66,7 @@ def main():
         if not messages:
             continue
         for result in bulk(url, "\n".join(lines(messages)) + "\n"):
-            if result["status"] not in DONE:  # a document that the mapping refuses, say: nothing is left out unseen
+            if result["status"] not in DONE:  # for example rejected by the mapping: never skip a document silently
                 sys.exit(json.dumps(result))
         client.commit(asynchronous=False)
         print(f"stored {len(messages)} records", flush=True)

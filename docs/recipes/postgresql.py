@@ -1,9 +1,9 @@
-"""Keeps a table of what exists in Kubernetes, from topics in the format upsert.
+"""Keeps a table of the objects in Kubernetes, from topics in the format upsert.
 
 usage: postgresql.py BROKERS PATTERN-OF-TOPICS
 
 PostgreSQL is found by the usual variables: PGHOST, PGUSER, PGDATABASE, PGPASSWORD. The tables are those of postgresql.sql. Run one
-process, or several: Kafka shares the partitions out, and each is read from where its rows say.
+process, or several: Kafka assigns the partitions, and each is read from the offset in the database.
 """
 
 import sys
@@ -19,7 +19,7 @@ DONE = """INSERT INTO kubernetes_offsets (topic, partition, next) VALUES (%s, %s
 
 
 def assigned(database):
-    """Makes the callback that begins each partition where the table has got to."""
+    """Returns the callback that starts each partition at its stored offset."""
 
     def begin(client, partitions):
         for p in partitions:
@@ -33,7 +33,7 @@ def assigned(database):
 
 
 def store(database, messages):
-    """Writes records and their offsets, all or none."""
+    """Writes records and their offsets in one transaction."""
     ends = {}
     with database.transaction():
         for m in messages:
@@ -41,7 +41,7 @@ def store(database, messages):
                 raise confluent_kafka.KafkaException(m.error())
             key, value = m.key().decode(), m.value()
             if value:
-                # jsonb knows no NUL character, which a string of an object may hold.
+                # jsonb does not support the NUL character, which strings of objects may contain.
                 database.execute(PUT, (m.topic(), key, value.decode().replace("\\u0000", "")))
             else:  # the object is gone, or the record is about no object
                 database.execute(DROP, (m.topic(), key))
@@ -57,7 +57,7 @@ def main():
             "bootstrap.servers": brokers,
             "group.id": "postgresql",
             "enable.auto.commit": False,  # offsets are in the database
-            "auto.offset.reset": "earliest",  # what a compacted topic has forgotten is in it again, or gone
+            "auto.offset.reset": "earliest",  # records that compaction removed are replaced by newer ones
             "topic.metadata.refresh.interval.ms": 5000,  # finds topics of new types
         }
     )

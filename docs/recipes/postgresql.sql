@@ -1,4 +1,4 @@
--- What exists, one row an object, and how far it was read. Both are written in one transaction, so that nothing counts twice.
+-- The existing objects, one row each, and the offsets read. Both are written in one transaction, so that no record counts twice.
 CREATE TABLE IF NOT EXISTS kubernetes_objects (
     topic  text  NOT NULL,
     key    text  NOT NULL, -- group/resource/namespace/name; the core group is "core"

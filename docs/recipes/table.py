@@ -2,8 +2,8 @@
 
 usage: table.py BROKERS PATTERN-OF-TOPICS
 
-Records may come again after a restart of the exporter. They are known by rule 4 of docs/consuming.md: same id, or a lower
-resourceVersion than that of the newest record of the object. What else a table of objects has to know is in pkg/consumer.
+Records may be repeated after a restart of the exporter. Rule 4 of docs/consuming.md identifies them: the same id, or a lower
+resourceVersion than that of the newest record of the object. pkg/consumer has the other rules for a table of objects.
 """
 
 import json
@@ -11,12 +11,12 @@ import sys
 
 import confluent_kafka
 
-newest = {}  # by object: id, uid and resourceVersion of its newest record, of deleted objects too
+newest = {}  # by object, including deleted ones: id, uid and resourceVersion of its newest record
 
 
 def is_new(change):
     if not change["type"] in ("added", "updated", "deleted", "snapshot", "sync"):
-        return True  # gap, snapshot.begin and snapshot.end say something about a resource
+        return True  # gap, snapshot.begin and snapshot.end are about a resource
     key = (change["cluster"], change["group"], change["resource"], change.get("namespace"), change["name"])
     known = newest.get(key)
     if known and not change.get("coalesced"):
@@ -32,7 +32,7 @@ def main():
         {
             "bootstrap.servers": brokers,
             "group.id": "recipe",
-            "enable.auto.commit": False,  # the memory begins empty, so each start reads everything
+            "enable.auto.commit": False,  # the state is in memory, so each start reads everything
             "auto.offset.reset": "earliest",
             "topic.metadata.refresh.interval.ms": 5000,  # finds topics of new types
         }

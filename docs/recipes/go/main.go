@@ -1,4 +1,4 @@
-// Command go keeps in memory what a topic in the format json says that exists, with pkg/consumer, and prints what it learns.
+// Command go keeps the objects of a topic in the format json in memory, with pkg/consumer, and prints each change.
 //
 //	go run ./docs/recipes/go 127.0.0.1:9092 k8s.dev.core.configmaps
 package main
@@ -29,8 +29,8 @@ func main() {
 	}
 }
 
-// follow reads all partitions from their beginnings, and does not end. The order of records of one object is that of their
-// partition; which partition comes first does not matter.
+// follow reads all partitions from the beginning until ctx ends. All records of one object are in one partition, so the order
+// between partitions does not matter.
 func follow(ctx context.Context, broker, topic string) error {
 	partitions, err := kafka.DefaultDialer.LookupPartitions(ctx, "tcp", broker, topic)
 	if err != nil {
@@ -74,7 +74,7 @@ func read(ctx context.Context, partition kafka.ReaderConfig, to chan<- []byte) e
 	}
 }
 
-// apply takes one record into the table and prints what it was about.
+// apply applies one record to the table and prints it.
 func apply(table *consumer.Table, value []byte) error {
 	record, err := consumer.Parse(value)
 	if err != nil {
