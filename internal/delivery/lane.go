@@ -10,17 +10,14 @@ import (
 // laneState is where a lane stands between the workqueue and the sink. [laneTable.become] is the only function that changes
 // it.
 //
-//	idle ──▶ queued ──▶ publishing ──▶ idle            the Publish succeeded, or the whole sink is unavailable
-//	                        │
-//	                        ▼
-//	                    backingOff ──▶ retrying        the Publish failed for a reason of this lane
-//	                     ▲      │
-//	                     │      ├──▶ reloading         the changes to retry have to be read from the journal first
-//	                     │      └──▶ suspended         paused for a repartition when its back-off ended
-//	                     └────────────── both end here when they may be retried
+//	idle → queued → publishing → idle      the Publish succeeded, or the whole sink is unavailable
+//	publishing → backingOff                the Publish failed for a reason of this lane
+//	backingOff → retrying                  a worker got the lane again
+//	retrying → publishing, backingOff      the retry succeeded, failed
+//	backingOff → reloading → backingOff    the changes of the retry have to be read from the journal first
+//	backingOff → suspended → backingOff    the lane was paused when its back-off ended
 //
-// A retry that succeeds makes the lane publishing; one that fails makes it backingOff. That a lane lags behind the
-// dispatcher, or is paused, is independent of its state.
+// Whether a lane lags behind the dispatcher, or is paused, is independent of its state.
 type laneState uint8
 
 const (

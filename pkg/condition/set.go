@@ -47,7 +47,7 @@ func NewSet(log *slog.Logger, noun string) *Set {
 	}
 }
 
-// Add returns a new condition with a name. It replaces one of that name, whose changes are not logged any more.
+// Add returns a new condition with a name. It replaces one of that name: changes of that are not logged any more.
 func (s *Set) Add(name string, initial State) *Condition {
 	var c *Condition
 	c = newCondition(initial, func(t transition) { s.addTransition(name, c, t) }, func() {})

@@ -18,8 +18,7 @@ type Router interface {
 	LaneTo(c *event.Change, topic *Template) (Lane, error)
 }
 
-// MultiDestination is a sink whose lanes lead to several destinations, each of which can reject everything while the others
-// work.
+// MultiDestination is a sink with lanes to several destinations. Each of these can reject everything while the others work.
 type MultiDestination interface {
 	Sink
 
@@ -44,7 +43,7 @@ type Batched interface {
 	BatchLimits() (messages int, bytes int64)
 }
 
-// RecordOmitter is a sink whose destination has no place for control records, such as gaps: it accepts them and counts them.
+// RecordOmitter is a sink of a destination without a place for control records, such as gaps: it accepts and counts them.
 type RecordOmitter interface {
 	Sink
 
@@ -88,7 +87,7 @@ type LaneReleaser interface {
 	ReleaseLanes(lanes []Lane)
 }
 
-// Repartitioner is a sink whose lanes can be replaced by others while it runs, because a topic gets more partitions, or is
+// Repartitioner is a sink that can replace lanes by others while it runs, because a topic gets more partitions, or is
 // found to have any. Until ApplyRepartition is called, Lane returns the old ones, so that an object never has changes in
 // flight through two lanes. // I3
 type Repartitioner interface {
@@ -126,7 +125,7 @@ type SettleObserver interface {
 }
 
 // Stateful is a sink that can find out, after a crash, which of the messages that were in flight its destination has
-// accepted. What it needs for that is its state: a few bytes that the caller stores with every cursor, in the same atomic
+// accepted. For that it needs its state: a few bytes that the caller stores with every cursor, in the same atomic
 // write, and passes back at the next start. A sink that is not Stateful publishes such messages again.
 //
 // A state is only valid if the caller keeps these promises, otherwise a sink could take one message for another and count it

@@ -21,8 +21,9 @@ type Message struct {
 // Sink is a destination. Implementations are safe for concurrent use except where noted.
 type Sink interface {
 	// Lane returns the lane of c: a deterministic function of c, the configuration and the current layout of the destination.
-	// It never blocks and contacts nothing. If the destination has to be asked first, c belongs to a lane whose Publish asks,
-	// see [Repartitioner]. The only error is a *RejectedError. Calls are not concurrent with each other, but with Publish.
+	// It never blocks and contacts nothing. If the destination has to be asked first, c belongs to a lane that exists for
+	// that: its Publish asks, see [Repartitioner]. The only error is a *RejectedError. Calls are not concurrent with each
+	// other, but with Publish.
 	Lane(c *event.Change) (Lane, error)
 
 	// Publish delivers a batch of one lane, in order. n is how many messages, counted from the first, the destination has

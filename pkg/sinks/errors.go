@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// RejectedError means that the destination will never accept this message as it is. The caller dead-letters the message and continues,
-// unless the destination accepts no other message either. A sink that is not certain returns another error, because the
-// message would be lost.
+// RejectedError means that the destination will never accept this message as it is. The caller dead-letters the message and
+// continues, unless the destination accepts no other message either. A sink that is not certain returns another error,
+// because the message would be lost.
 type RejectedError struct {
 	Reason   string // for the dead letter: "1.2 MB exceeds the topic's limit of 1 MB"
 	TooLarge bool   // a truncated form of the same change might be accepted
@@ -23,9 +23,9 @@ func (e *RejectedError) Error() string {
 
 func (e *RejectedError) Unwrap() error { return e.Err }
 
-// UnavailableError means that the whole destination takes no messages now: it is unreachable, refuses the credentials, or throttles.
-// The caller stops all lanes of this sink and lets one try again after After. An error that concerns some lanes only, such
-// as a missing topic, is not an UnavailableError.
+// UnavailableError means that the whole destination takes no messages now: it is unreachable, refuses the credentials, or
+// throttles. The caller stops all lanes of this sink and lets one try again after After. An error that concerns some lanes
+// only, such as a missing topic, is not an UnavailableError.
 type UnavailableError struct {
 	Reason string        // cause and remedy in one line: "no broker of kafka:9092 answers: check kafka.brokers"
 	After  time.Duration // wait at least so long; 0: by the caller's back-off
@@ -41,9 +41,9 @@ func (e *UnavailableError) Error() string {
 
 func (e *UnavailableError) Unwrap() error { return e.Err }
 
-// ProbedError means that some lanes fail for a cause that the sink probes by itself. The caller retries these lanes at the interval
-// Every, although its back-off may be longer: a retry costs nothing while the cause lasts, and the lanes recover as soon as
-// their destination does.
+// ProbedError means that some lanes fail for a cause that the sink probes by itself. The caller retries these lanes at the
+// interval Every, although its back-off may be longer: a retry costs nothing while the cause lasts, and the lanes recover as
+// soon as their destination does.
 type ProbedError struct {
 	Every time.Duration
 	Err   error
@@ -53,9 +53,9 @@ func (e *ProbedError) Error() string { return e.Err.Error() }
 
 func (e *ProbedError) Unwrap() error { return e.Err }
 
-// LostError means that the destination no longer holds messages that it had accepted, for example after a power loss or because a
-// backup was restored. The caller publishes everything after From again. Before that it restores a [Stateful] sink, with nil
-// if it has no state of that position. Until then the sink publishes nothing.
+// LostError means that the destination no longer holds messages that it had accepted, for example after a power loss or
+// because a backup was restored. The caller publishes everything after From again. Before that it restores a [Stateful]
+// sink, with nil if it has no state of that position. Until then the sink publishes nothing.
 type LostError struct {
 	From   uint64 // the destination still holds every message up to this offset, as far as the sink knows; 0: none is known
 	Reason string // for the log
@@ -65,8 +65,8 @@ func (e *LostError) Error() string {
 	return fmt.Sprintf("accepted messages are lost behind offset %d: %s", e.From, e.Reason)
 }
 
-// DeposedError means that another process has claimed what this one held, and the destination accepts nothing from this one any more.
-// The caller stops publishing through all lanes of all sinks at once.
+// DeposedError means that another process has claimed what this one held, and the destination accepts nothing from this one
+// any more. The caller stops publishing through all lanes of all sinks at once.
 type DeposedError struct {
 	Reason string // which process claimed it, as far as known
 	Err    error  // of the destination or library; may be nil
@@ -81,8 +81,8 @@ func (e *DeposedError) Error() string {
 
 func (e *DeposedError) Unwrap() error { return e.Err }
 
-// StateLostError means that the bus no longer holds the stored state, because its topic or stream was purged or recreated while this
-// process, which is still the owner, writes to it. The caller writes the whole state again.
+// StateLostError means that the bus no longer holds the stored state, because its topic or stream was purged or recreated
+// while this process, which is still the owner, writes to it. The caller writes the whole state again.
 type StateLostError struct {
 	Reason string // what was found, and where
 }

@@ -31,7 +31,7 @@ type Claim struct {
 	RecordLanes func(ctx context.Context, lanes map[Lane]LanePosition) error
 }
 
-// Fenced is a sink whose destination can lock out an older process for good, and whose lanes can be read back.
+// Fenced is a sink that can lock an older process out of its destination for good, and can read its lanes back.
 //
 // The order of calls is: Fence, then ReadTail for all lanes with a known position, then the methods of [Sink]. A fenced sink
 // is not restored except after a [LostError], and then without a state: the tails hold what was in flight.
@@ -55,7 +55,7 @@ type Fenced interface {
 	ReadTail(ctx context.Context, lanes map[Lane]LanePosition, emitted func(Lane, Emitted) error) error
 }
 
-// StateOpener is a sink whose bus can hold a state that outlives this machine.
+// StateOpener is a sink of a bus that can hold a state which outlives this machine.
 type StateOpener interface {
 	Sink
 

@@ -75,7 +75,7 @@ func (f *changeFactory) newGap() *event.Change {
 	}
 }
 
-// newLargeChange returns a change whose After has size bytes.
+// newLargeChange returns a change with an After of size bytes.
 func (f *changeFactory) newLargeChange(object, version, size int) *event.Change {
 	c := f.newChange(object, version)
 	const frame = `{"kind":"ConfigMap","data":""}`

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { leaks.Main(m) }
 
-// memoryDestination is a destination that keeps the contract. A fault makes it break the contract in one way.
+// memoryDestination is a destination that keeps the contract. A fault makes it violate the contract in one way.
 type memoryDestination struct {
 	fault string
 
@@ -142,7 +142,7 @@ func (s *memorySink) Publish(ctx context.Context, _ sinks.Lane, batch []sinks.Me
 
 func isLarge(m sinks.Message) bool { return len(m.Change.After) > 1_000_000 }
 
-// answerThrottled answers a Publish that comes too early.
+// answerThrottled answers a Publish while the destination throttles.
 func (s *memorySink) answerThrottled(batch []sinks.Message) (int, error) {
 	switch s.fault {
 	case "drops what is throttled":
@@ -153,7 +153,7 @@ func (s *memorySink) answerThrottled(batch []sinks.Message) (int, error) {
 	return 0, &sinks.UnavailableError{Reason: "429"}
 }
 
-// answerInterrupted answers a Publish whose context ended after n messages.
+// answerInterrupted answers a Publish with a context that ended after n messages.
 func (s *memorySink) answerInterrupted(n int, batch []sinks.Message, err error) (int, error) {
 	switch s.fault {
 	case "hides errors":
@@ -255,7 +255,7 @@ func TestASinkThatBreaksTheContractFails(t *testing.T) {
 	}
 }
 
-// failureRecorder is a test whose failure does not fail the test that runs it.
+// failureRecorder is a test that can fail without failing the test that runs it.
 type failureRecorder struct {
 	testing.TB
 	failed atomic.Bool

@@ -15,7 +15,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/format"
 )
 
-// fakeJournal is a journal of n changes of as many objects, which counts the dead letters that are stored.
+// fakeJournal is a journal of n changes of as many objects, and counts stored dead letters.
 type fakeJournal struct {
 	n    uint64
 	mu   sync.Mutex
@@ -37,8 +37,8 @@ func (h *fakeJournal) Settle(_ context.Context, _ event.Cursor, dead []event.Dea
 	return nil
 }
 
-// TestAReceiverThatAnswers400ToEverythingIsUnavailable is plain HTTP on the port of a TLS server, or another receiver than
-// was meant: the history must not become dead letters.
+// TestAReceiverThatAnswers400ToEverythingIsUnavailable: such a receiver is a TLS server that gets plain HTTP, or the wrong
+// one. The history must not become dead letters.
 func TestAReceiverThatAnswers400ToEverythingIsUnavailable(t *testing.T) {
 	var wrong atomic.Bool
 	wrong.Store(true)

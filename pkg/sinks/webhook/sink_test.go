@@ -43,7 +43,7 @@ func newTestSink(t testing.TB, cfg Config, f format.Format) *Sink {
 	return s
 }
 
-// newBinarySink makes a sink in binary mode that is closed at the end of the test.
+// newBinarySink returns a sink in binary mode that is closed at the end of the test.
 func newBinarySink(t testing.TB, cfg Config) *Sink {
 	t.Helper()
 	s := newTestSink(t, cfg, format.CloudEvents)
@@ -81,7 +81,7 @@ func TestTheWebhookKeepsTheContract(t *testing.T) {
 	}
 }
 
-// Every seventh request is lost on its way there, every fifth answer on its way back, every third time the receiver is busy.
+// Every seventh request and every fifth response is lost, and every third request gets 503.
 func TestLostRequestsAndAnswersLoseAndReorderNothing(t *testing.T) {
 	for name, mode := range modes {
 		t.Run(name, func(t *testing.T) {
@@ -101,7 +101,7 @@ func TestLostRequestsAndAnswersLoseAndReorderNothing(t *testing.T) {
 	}
 }
 
-// newPod makes one version of a pod.
+// newPod returns one version of a pod.
 func newPod(name string, version int) *event.Change {
 	return &event.Change{Type: event.Updated, Cluster: "c", Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"},
 		Namespace: "shop", Name: name, UID: "uid-" + name, ResourceVersion: fmt.Sprint(version), After: []byte(`{"a":1}`)}
@@ -244,7 +244,7 @@ func newBlockedReceiver(t *testing.T) (r *receiver, arrived <-chan struct{}, rel
 	}), came, release
 }
 
-// abandonRequest publishes a change, leaves its request alone when that has arrived, and returns the lane.
+// abandonRequest publishes a change, cancels the Publish when its request has arrived, and returns the lane.
 func abandonRequest(t *testing.T, s *Sink, arrived <-chan struct{}) sinks.Lane {
 	t.Helper()
 	lane, err := s.Lane(newPod("web", 1))
