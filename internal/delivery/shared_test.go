@@ -71,7 +71,7 @@ func TestLaggingLanesShareOneReread(t *testing.T) {
 					t.Errorf("%d lanes lag, %d frames were read again", got.LanesLagging, r.rereadCount())
 				}
 				to.setFailure(nil)
-				r.lastOffset.Store(r.endlessJournal.newestOffset())
+				r.lastOffset.Store(r.newestOffset())
 				p.drainUpTo(t, r.lastOffset.Load())
 				if frames := int(r.lastOffset.Load() / 10); r.rereadCount() > frames*5/4 {
 					t.Errorf("%d frames were read again of %d", r.rereadCount(), frames)
