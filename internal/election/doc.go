@@ -1,7 +1,6 @@
-// Package election says whose turn it is among several exporters, by a Lease of the API server, as client-go's leader
-// election does.
+// Package election chooses one of several exporters by a Lease of the API server, as client-go's leader election does.
 //
-// It decides who tries to work, and never who may: that is decided by the destinations, which a successor asks to refuse
-// whoever came before. So a holder that cannot reach the API server goes on: while nobody else can be elected either, there
-// is nobody to make room for.
+// It decides which exporter tries to be active, and never which one may publish: the destinations decide that, because a
+// successor fences its predecessors there. Therefore a holder that cannot reach the API server continues: no other
+// candidate can be elected in the meantime either.
 package election

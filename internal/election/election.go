@@ -21,26 +21,27 @@ import (
 type Options struct {
 	Client          *rest.Config
 	Namespace, Name string        // of the Lease
-	Identity        string        // of this process, different for each candidate
-	Duration        time.Duration // after so long without a sign of the holder another one may take its place: whole seconds
+	Identity        string        // of this process, unique among the candidates
+	Duration        time.Duration // without a renewal for this long, the Lease is free; whole seconds
 	Log             *slog.Logger
 }
 
-// Election is one candidate. Its methods may be called concurrently; Run once.
+// Election is one candidate. Its methods are safe for concurrent use; Run may be called once.
 type Election struct {
 	leases    leaseClient
 	identity  string
 	duration  time.Duration
 	condition *condition.Condition
 
-	held        *coordination.Lease // of Run: as it was last written here; nil where somebody else may have written since
-	lastVersion string              // of Run: the resourceVersion of the Lease as it was last read
-	expiresAt   time.Time           // of Run: when the holder's time is over without another one, by the clock here: clocks are not compared
-	lastAnswer  time.Time           // of Run: when the API server last answered
+	// Used by Run only.
+	held        *coordination.Lease // as last written here; nil if another candidate may have written since
+	lastVersion string              // resourceVersion of the Lease as last read
+	expiresAt   time.Time           // when the holder's Lease expires without a renewal, by the local clock: clocks are not compared
+	lastAnswer  time.Time           // when the API server last answered
 
 	mu       sync.Mutex
-	isHolder bool   // the Lease was last seen in our hands
-	holder   string // who was last seen to hold it; "" for nobody
+	isHolder bool   // this process held the Lease when it was last seen
+	holder   string // holder when the Lease was last seen; "" if none
 	changed  chan struct{}
 }
 
@@ -49,11 +50,11 @@ var (
 	conditionKnown   = condition.State{Name: "answered", Message: "the Lease can be read and written again"}
 	conditionUnknown = condition.State{
 		Name: "unknown", Severity: condition.Degraded, Level: slog.LevelWarn,
-		Message: "whose turn it is cannot be learnt; who works goes on, and who stands by waits",
+		Message: "the Lease cannot be read or written; the active exporter continues, standbys wait",
 	}
 )
 
-// New returns a candidate. It contacts nothing.
+// New returns a candidate. It makes no request.
 func New(o Options) (*Election, error) {
 	client, err := newLeaseClient(rest.CopyConfig(o.Client), o.Namespace, o.Name)
 	if err != nil {
@@ -65,7 +66,7 @@ func New(o Options) (*Election, error) {
 	}, nil
 }
 
-// Run competes until ctx ends, and then gives the Lease up. It returns nil.
+// Run competes for the Lease until ctx ends, then releases it and returns nil.
 func (e *Election) Run(ctx context.Context) error {
 	defer e.condition.Close()
 	news, watched := make(chan *coordination.Lease), make(chan struct{})
@@ -73,7 +74,7 @@ func (e *Election) Run(ctx context.Context) error {
 		defer close(watched)
 		for ctx.Err() == nil {
 			e.leases.watchLease(ctx, news)
-			_ = ratelimit.Sleep(ctx, e.duration) // one that is not allowed, or ends at once, is nobody's burden
+			_ = ratelimit.Sleep(ctx, e.duration) // bounds the rate if the watch is not allowed or ends at once
 		}
 	}()
 	defer func() { <-watched }()
@@ -86,13 +87,13 @@ func (e *Election) Run(ctx context.Context) error {
 	}
 }
 
-// waitForAttempt returns true when it is time for the next attempt, and false when ctx ends. Who stands by takes the Lease at once
-// when it is given up, and looks again when the time of its holder is over. That it looks more often than that shows whether
-// the API server answers: a watch may be silent for many reasons.
+// waitForAttempt returns true when it is time for the next attempt, and false when ctx ends. A standby acquires the Lease
+// as soon as the watch shows it free, and tries again when it expires. It also tries more often than that, to notice an API
+// server that does not answer: a watch may be silent for many reasons.
 func (e *Election) waitForAttempt(ctx context.Context, news <-chan *coordination.Lease) bool {
 	wait := e.duration / 5
 	if e.held == nil {
-		wait += rand.N(wait) // candidates do not come all at once
+		wait += rand.N(wait) // candidates spread their attempts
 	}
 	again := time.NewTimer(wait)
 	defer again.Stop()
@@ -107,7 +108,7 @@ func (e *Election) waitForAttempt(ctx context.Context, news <-chan *coordination
 		case <-over:
 			return true
 		case lease := <-news:
-			if e.held == nil { // who holds it learns from its own writing
+			if e.held == nil { // a holder learns of conflicts from its own writes
 				e.acquireIfFree(ctx, lease)
 			}
 		case <-ctx.Done():
@@ -116,35 +117,35 @@ func (e *Election) waitForAttempt(ctx context.Context, news <-chan *coordination
 	}
 }
 
-// renewOrAcquire renews the Lease, or takes it where nobody holds it or its holder has given no sign for as long as it said.
+// renewOrAcquire renews the Lease, or acquires it if it is free or has expired.
 func (e *Election) renewOrAcquire(ctx context.Context) {
 	if e.held != nil && !isConflict(e.writeLease(ctx, e.held)) {
 		return
 	}
 	found, err := e.leases.getLease(ctx)
 	if err != nil {
-		e.lastVersion = "" // the holder could give no sign either: its time begins again
+		e.lastVersion = "" // the holder may have been unable to renew, too: its duration starts again
 		e.reportFailure(ctx, "read", err)
 		return
 	}
 	e.acquireIfFree(ctx, found)
 }
 
-// acquireIfFree takes the Lease as it was found, if it is to be had.
+// acquireIfFree acquires the Lease if this version of it is free, expired, or ours.
 func (e *Election) acquireIfFree(ctx context.Context, found *coordination.Lease) {
 	if found.ResourceVersion != e.lastVersion {
 		e.lastVersion, e.expiresAt = found.ResourceVersion, time.Now().Add(durationOf(found))
 	}
-	if holder := holderOf(found); holder != e.identity { // what is ours is so only once it was renewed
+	if holder := holderOf(found); holder != e.identity { // our own Lease of an earlier run counts once it is renewed
 		e.recordHolder(holder)
 		if holder != "" && time.Until(e.expiresAt) > 0 {
 			return
 		}
 	}
-	_ = e.writeLease(ctx, found) // noted, and tried again
+	_ = e.writeLease(ctx, found) // reported there; the next attempt retries
 }
 
-// writeLease puts the name of this process into the Lease, if it is still as it was found.
+// writeLease makes this process the holder if the Lease has not changed since it was found.
 func (e *Election) writeLease(ctx context.Context, found *coordination.Lease) error {
 	written, err := e.leases.putLease(ctx, withHolder(found, e.identity, e.duration, time.Now()))
 	e.held = written
@@ -156,17 +157,17 @@ func (e *Election) writeLease(ctx context.Context, found *coordination.Lease) er
 	return err
 }
 
-// isConflict says that somebody else has written, which the next read shows.
+// isConflict reports whether another candidate has written the Lease.
 func isConflict(err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
 }
 
-// releaseLease lets another one begin at once, if the Lease is still ours, also where it is not known what became of the last
-// renewal.
+// releaseLease frees the Lease if it is still ours, so that another candidate can acquire it at once. It also does so if the
+// result of the last renewal is unknown.
 func (e *Election) releaseLease(ctx context.Context) {
 	found := e.held
 	if found == nil && e.isHolder {
-		found, _ = e.leases.getLease(ctx) // nothing to release where it cannot be read
+		found, _ = e.leases.getLease(ctx) // if it cannot be read, it expires by itself
 	}
 	if found == nil || holderOf(found) != e.identity {
 		return
@@ -177,34 +178,35 @@ func (e *Election) releaseLease(ctx context.Context) {
 	e.held = nil
 }
 
-// reportFailure notes why the Lease cannot be used. A slow answer is tried again before anybody is told: nobody has lost anything
-// by it.
+// reportFailure updates the condition after a failed request. A slow answer is retried for one duration before it is
+// reported, because it has no consequences until then.
 func (e *Election) reportFailure(ctx context.Context, what string, err error) {
 	forbidden := apierrors.IsForbidden(err)
-	if errors.Is(ctx.Err(), context.Canceled) || !forbidden && time.Since(e.lastAnswer) < e.duration { // stopping, or a moment
+	if errors.Is(ctx.Err(), context.Canceled) || !forbidden && time.Since(e.lastAnswer) < e.duration {
 		return
 	}
-	remedy := "see that the API server can be reached"
+	remedy := "check that the API server can be reached"
 	if forbidden {
 		remedy = "grant get, create, update and watch of Leases there: exporter rbac prints the rights"
 	}
 	e.condition.Update(conditionUnknown, fmt.Sprintf("%s the Lease %s/%s: %v", what, e.leases.namespace, e.leases.name, err), remedy)
 }
 
-// AwaitLease returns nil once it is the turn of this process, or the cause of ctx's end.
+// AwaitLease returns nil once this process holds the Lease, or the cause of ctx.
 func (e *Election) AwaitLease(ctx context.Context) error {
 	return e.awaitHolder(ctx, func() bool { return e.isHolder })
 }
 
-// AwaitOtherHolder returns nil once another process was seen to hold the Lease, or the cause of ctx's end.
+// AwaitOtherHolder returns nil once another process was seen to hold the Lease, or the cause of ctx.
 func (e *Election) AwaitOtherHolder(ctx context.Context) error {
 	return e.awaitHolder(ctx, func() bool { return !e.isHolder && e.holder != "" })
 }
 
-func (e *Election) awaitHolder(ctx context.Context, fact func() bool) error {
+// awaitHolder waits until met returns true. It calls met with mu held.
+func (e *Election) awaitHolder(ctx context.Context, met func() bool) error {
 	for {
 		e.mu.Lock()
-		is, changed := fact(), e.changed
+		is, changed := met(), e.changed
 		e.mu.Unlock()
 		if is {
 			return nil
@@ -217,17 +219,17 @@ func (e *Election) awaitHolder(ctx context.Context, fact func() bool) error {
 	}
 }
 
-// Holder returns who was last seen to hold the Lease; "" for nobody.
+// Holder returns the holder when the Lease was last seen; "" if there was none.
 func (e *Election) Holder() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.holder
 }
 
-// Status says whether the Lease can be read and written.
+// Status returns whether the Lease can be read and written.
 func (e *Election) Status() condition.Status { return e.condition.Status() }
 
-// recordHolder takes note of what the API server said of the Lease.
+// recordHolder records an answer of the API server: the holder of the Lease.
 func (e *Election) recordHolder(holder string) {
 	e.lastAnswer = time.Now()
 	e.condition.Update(conditionKnown, "", "")

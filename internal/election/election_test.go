@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { leaks.Main(m) }
 
-// testTimeout bounds what is waited for; far more than it takes.
+// testTimeout bounds each wait, with a wide margin.
 const testTimeout = 3 * time.Minute
 
 type plane struct {
@@ -43,7 +43,7 @@ func startPlane(t *testing.T) *plane {
 	return &plane{ControlPlane: c, config: config, leases: client.Leases("default")}
 }
 
-// candidate is an election that runs.
+// candidate is a running election.
 type candidate struct {
 	*Election
 	cancel, stop func()
@@ -75,7 +75,7 @@ func (p *plane) startCandidate(t *testing.T, identity string, changes ...func(*O
 	return c
 }
 
-// awaitWithin waits for what an election tells, and fails the test if it does not come.
+// awaitWithin calls wait with a deadline of testTimeout and fails the test on an error.
 func awaitWithin(t *testing.T, what string, wait func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
@@ -85,7 +85,7 @@ func awaitWithin(t *testing.T, what string, wait func(context.Context) error) {
 	}
 }
 
-// holdsLease says whether it is the turn of a candidate now.
+// holdsLease reports whether the candidate holds the Lease now.
 func (c *candidate) holdsLease() bool {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -99,16 +99,16 @@ func TestStandbyAcquiresLeaseOnOrderlyStop(t *testing.T) {
 	second := p.startCandidate(t, "exporter-1")
 	awaitWithin(t, "the second sees the first", second.AwaitOtherHolder)
 	if second.holdsLease() || second.Holder() != "exporter-0" {
-		t.Errorf("it is the turn of the second: %v; it sees %q", second.holdsLease(), second.Holder())
+		t.Errorf("the second holds the Lease: %v; it sees %q", second.holdsLease(), second.Holder())
 	}
 	first.stop()
 	awaitWithin(t, "the second", second.AwaitLease)
 }
 
-// readRarely lets candidates read the Lease less often than the tests have patience.
+// readRarely makes candidates read the Lease less often than testTimeout, so that only the watch is fast enough.
 func readRarely(o *Options) { o.Duration = 10 * testTimeout }
 
-// startStandby starts two candidates that read the Lease seldom, of which the first has it.
+// startStandby starts two candidates that rarely read the Lease. The first one holds it.
 func (p *plane) startStandby(t *testing.T) (first, second *candidate) {
 	t.Helper()
 	first = p.startCandidate(t, "exporter-0", readRarely)
@@ -133,10 +133,10 @@ func TestStandbyWatchesLeaseDeletion(t *testing.T) {
 	awaitWithin(t, "the second", second.AwaitLease)
 }
 
-// longDuration is a duration whose share for one request is long: a Lease is given up in one attempt.
+// longDuration gives each request a long timeout, so that one attempt is enough to release the Lease.
 const longDuration = 30 * time.Second
 
-// holdingTransport is a connection that holds an answer back.
+// holdingTransport delays the answer to one PUT.
 type holdingTransport struct {
 	http.RoundTripper
 	held, goOn chan struct{}
@@ -180,7 +180,7 @@ func TestLeaseRenewedDuringStopIsReleased(t *testing.T) {
 	}
 }
 
-// lossyTransport is a connection that loses the answer to a renewal, and tells.
+// lossyTransport drops the answer to one PUT, after it has called lose.
 type lossyTransport struct {
 	http.RoundTripper
 	lose func()
@@ -225,17 +225,17 @@ func TestHolderObservesLostLease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for other := "somebody"; ; {
+	for other := "another"; ; {
 		lease.Spec.HolderIdentity = &other
 		if _, err = p.leases.Update(t.Context(), lease, metav1.UpdateOptions{}); err == nil {
 			break
 		}
-		if lease, err = p.leases.Get(t.Context(), "exporter", metav1.GetOptions{}); err != nil { // it was renewed meanwhile
+		if lease, err = p.leases.Get(t.Context(), "exporter", metav1.GetOptions{}); err != nil { // it was renewed in between
 			t.Fatal(err)
 		}
 	}
-	awaitWithin(t, "that somebody holds it", first.AwaitOtherHolder)
-	awaitWithin(t, "the turn again, once somebody is silent", first.AwaitLease)
+	awaitWithin(t, "another holder", first.AwaitOtherHolder)
+	awaitWithin(t, "the Lease again, after the other holder is silent", first.AwaitLease)
 }
 
 func TestDeletedLeaseIsRecreated(t *testing.T) {
@@ -252,7 +252,7 @@ func TestDeletedLeaseIsRecreated(t *testing.T) {
 			}
 		}
 	})
-	awaitWithin(t, "the turn", first.AwaitLease)
+	awaitWithin(t, "the Lease again", first.AwaitLease)
 }
 
 func TestHolderContinuesWithoutAPIServer(t *testing.T) {
@@ -271,8 +271,8 @@ func TestHolderContinuesWithoutAPIServer(t *testing.T) {
 		}
 		return nil
 	})
-	if !first.holdsLease() || !strings.Contains(first.Status().Explanation(), "see that the API server can be reached") {
-		t.Errorf("mine %v, %q", first.holdsLease(), first.Status().Explanation())
+	if !first.holdsLease() || !strings.Contains(first.Status().Explanation(), "check that the API server can be reached") {
+		t.Errorf("holds the Lease %v, %q", first.holdsLease(), first.Status().Explanation())
 	}
 	if err := p.StartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
@@ -287,6 +287,6 @@ func TestHolderContinuesWithoutAPIServer(t *testing.T) {
 		return nil
 	})
 	if !first.holdsLease() {
-		t.Error("it is not its turn any more, though nobody else was there")
+		t.Error("the holder lost the Lease without a competitor")
 	}
 }

@@ -17,15 +17,15 @@ import (
 type leaseClient struct {
 	client          rest.Interface
 	namespace, name string
-	requestTimeout  time.Duration // with an API server that accepts and never answers
+	requestTimeout  time.Duration // of one request: the API server may accept and never answer
 }
 
-// codecs know Leases and the errors of the API server, and nothing else. client-go's leader election knows all types of
+// codecs serializes Leases and the errors of the API server only. client-go's leader election imports all types of
 // Kubernetes, which would be a third of the binary.
 var codecs = func() runtime.NegotiatedSerializer {
 	scheme := runtime.NewScheme()
 	if err := coordination.AddToScheme(scheme); err != nil {
-		panic(err) // a scheme that takes nothing
+		panic(err) // impossible with a new scheme
 	}
 	return serializer.NewCodecFactory(scheme).WithoutConversion()
 }()
@@ -36,7 +36,7 @@ func newLeaseClient(config *rest.Config, namespace, name string) (leaseClient, e
 	return leaseClient{client: client, namespace: namespace, name: name}, err
 }
 
-// getLease reads the Lease; none where it does not exist.
+// getLease reads the Lease. It returns an empty one if the Lease does not exist.
 func (l leaseClient) getLease(ctx context.Context) (*coordination.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.requestTimeout)
 	defer cancel()
@@ -48,27 +48,27 @@ func (l leaseClient) getLease(ctx context.Context) (*coordination.Lease, error) 
 	return found, err
 }
 
-// emptyLease is a Lease that does not exist yet.
+// emptyLease returns the Lease as it is before its creation.
 func (l leaseClient) emptyLease() *coordination.Lease {
 	return &coordination.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: l.namespace, Name: l.name}}
 }
 
-// watchLease tells how the Lease is and what becomes of it, as long as that can be learnt, or until ctx ends. What happens to it
-// between two watches is told at the beginning of the second.
-func (l leaseClient) watchLease(ctx context.Context, told chan<- *coordination.Lease) {
+// watchLease sends the Lease, and every later state of it, to news until the watch ends or ctx does. Changes between two
+// watches are covered by the first Lease of the second one.
+func (l leaseClient) watchLease(ctx context.Context, news chan<- *coordination.Lease) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	tell := func(lease *coordination.Lease) bool {
+	send := func(lease *coordination.Lease) bool {
 		select {
-		case told <- lease:
+		case news <- lease:
 			return true
 		case <-ctx.Done():
 			return false
 		}
 	}
 	found, err := l.getLease(ctx)
-	if err != nil || !tell(found) {
-		return // the Lease is read now and then
+	if err != nil || !send(found) {
+		return // renewOrAcquire reads the Lease from time to time anyway
 	}
 	request := l.client.Get().Namespace(l.namespace).Resource("leases").MaxRetries(0).
 		Param("watch", "true").Param("fieldSelector", "metadata.name="+l.name)
@@ -82,20 +82,20 @@ func (l leaseClient) watchLease(ctx context.Context, told chan<- *coordination.L
 	defer events.Stop()
 	for event := range events.ResultChan() {
 		lease, ok := event.Object.(*coordination.Lease)
-		if !ok { // an error
+		if !ok { // a Status
 			return
 		}
 		if event.Type == watch.Deleted {
 			lease = l.emptyLease()
 		}
-		if !tell(lease) {
+		if !send(lease) {
 			return
 		}
 	}
 }
 
-// putLease creates the Lease, or replaces it in exactly the version that it names, and returns it as it is then; nil with an
-// error. It is not given up in between when ctx ends: who stops has to know whether the Lease is there to be released.
+// putLease creates the Lease, or replaces exactly the version in lease, and returns the stored Lease, or nil with an error.
+// It is not canceled with ctx: on stop the result decides whether there is a Lease to release.
 func (l leaseClient) putLease(ctx context.Context, lease *coordination.Lease) (*coordination.Lease, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.requestTimeout)
 	defer cancel()
@@ -110,7 +110,7 @@ func (l leaseClient) putLease(ctx context.Context, lease *coordination.Lease) (*
 	return written, nil
 }
 
-// withHolder is the Lease with another holder, or with a new sign of the one it has.
+// withHolder returns a copy of the Lease with a new holder, or renewed for the one it has.
 func withHolder(lease *coordination.Lease, by string, duration time.Duration, now time.Time) *coordination.Lease {
 	lease = lease.DeepCopy()
 	spec := &lease.Spec
@@ -126,7 +126,7 @@ func withHolder(lease *coordination.Lease, by string, duration time.Duration, no
 	return lease
 }
 
-// holderOf is who holds the Lease; "" for nobody.
+// holderOf returns the identity of the holder; "" if there is none.
 func holderOf(lease *coordination.Lease) string {
 	if lease.Spec.HolderIdentity == nil {
 		return ""
@@ -134,7 +134,7 @@ func holderOf(lease *coordination.Lease) string {
 	return *lease.Spec.HolderIdentity
 }
 
-// durationOf is for how long its holder has it without a new sign.
+// durationOf returns how long the Lease is valid after a renewal; 0 if it has no duration.
 func durationOf(lease *coordination.Lease) time.Duration {
 	if lease.Spec.LeaseDurationSeconds == nil {
 		return 0
