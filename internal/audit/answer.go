@@ -1,14 +1,14 @@
 package audit
 
-// responseScan is what a response holds, in whatever form the client asked for it.
+// responseScan collects the facts of a response body: an object, a list, a Table or a Status.
 type responseScan struct {
 	kind           string
-	specFinalizers bool // spec.finalizers is not empty, which is where namespaces have them
+	specFinalizers bool // spec.finalizers is not empty; namespaces have theirs there
 	of             Object
 	items          *[]Object
 }
 
-// scanResponse reads the identities of what the request was answered with: an object, a list of them, or a Table of one.
+// scanResponse reads the identities in the response body into e.
 func (e *Event) scanResponse(b []byte, i int) int {
 	a := responseScan{items: &e.Items}
 	end := a.scanBody(b, i)
@@ -21,7 +21,7 @@ func (a *responseScan) object() Object {
 	if a.kind == "Namespace" {
 		o.Held = o.Held || a.specFinalizers
 	}
-	if a.kind == "Status" { // its metadata is that of a list
+	if a.kind == "Status" { // its metadata is of no object
 		o = Object{}
 	}
 	return o
@@ -52,7 +52,7 @@ func (a *responseScan) scanBody(b []byte, i int) int {
 	})
 }
 
-// scanRow reads the object that a row of a Table speaks of. A write is answered with one row.
+// scanRow reads the object of a row of a Table. The Table that answers a write has one row.
 func (a *responseScan) scanRow(b []byte, i int) int {
 	return scanMembers(b, i, func(key []byte, i int) int {
 		if string(key) != "object" || b[i] != '{' {

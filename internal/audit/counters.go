@@ -11,29 +11,29 @@ import (
 	"time"
 )
 
-// Counters reads what API servers count themselves of their audit events, and says when some were lost: the only sign of
-// what never left an API server.
+// Counters polls the audit metrics of API servers and reports events that an API server lost before it sent them. Nothing
+// else reveals those.
 type Counters struct {
 	read       func(ctx context.Context) (io.ReadCloser, error)
 	recordLoss RecordLoss
 	every      time.Duration
 
-	errorsByStart map[string]float64 // errors counted, by the start time of the API server
-	lastRead      time.Time          // when they were read before
-	newestStart   float64            // start of the API server that started last, in seconds since 1970
+	errorsByStart map[string]float64 // counted errors, by the start time of the API server
+	lastRead      time.Time          // time of the last reading
+	newestStart   float64            // latest start of an API server, in Unix seconds
 	reason        atomic.Pointer[string]
 }
 
-// readTimeout is how long an API server may take to tell its metrics.
+// readTimeout bounds one reading of the metrics.
 const readTimeout = 30 * time.Second
 
-// NewCounters returns a reader. read returns the metrics of an API server in the text format of Prometheus, of any one at
-// each call; lost is told what was lost, between a time and now.
+// NewCounters returns a reader. read returns the metrics of any one API server in the Prometheus text format; behind a load
+// balancer each call may reach another one. lost records a loss.
 func NewCounters(every time.Duration, read func(context.Context) (io.ReadCloser, error), lost RecordLoss) *Counters {
 	return &Counters{read: read, recordLoss: lost, every: every, errorsByStart: map[string]float64{}}
 }
 
-// ReadProblem says why the counters cannot be read; "" while they can.
+// ReadProblem returns why the last reading failed; "" if it succeeded.
 func (c *Counters) ReadProblem() string {
 	if reason := c.reason.Load(); reason != nil {
 		return *reason
@@ -41,7 +41,7 @@ func (c *Counters) ReadProblem() string {
 	return ""
 }
 
-// Run reads until ctx ends.
+// Run polls until ctx ends and returns its cause.
 func (c *Counters) Run(ctx context.Context) error {
 	ticker := time.NewTicker(c.every)
 	defer ticker.Stop()
@@ -59,7 +59,7 @@ func (c *Counters) Run(ctx context.Context) error {
 	}
 }
 
-// readOnce reads once.
+// readOnce reads the metrics of one API server and records a loss.
 func (c *Counters) readOnce(ctx context.Context, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, min(c.every, readTimeout))
 	defer cancel()
@@ -75,8 +75,8 @@ func (c *Counters) readOnce(ctx context.Context, now time.Time) error {
 	return c.compareErrors(ctx, started, errors, now)
 }
 
-// compareErrors says what was lost. An API server is known by the time of its start; which one answers is up to what is in
-// between. What cannot be stored is compared again.
+// compareErrors records what the API server with this start time lost since its last reading. If the loss cannot be stored,
+// the next reading compares with the same values again.
 func (c *Counters) compareErrors(ctx context.Context, started string, errors float64, now time.Time) error {
 	seconds, err := strconv.ParseFloat(started, 64)
 	if err != nil {
@@ -91,11 +91,11 @@ func (c *Counters) compareErrors(ctx context.Context, started string, errors flo
 	return nil
 }
 
-// describeLoss says what was lost since the counters were read before; "" where nothing was.
+// describeLoss describes what was lost since the last reading; "" if nothing was.
 func (c *Counters) describeLoss(started string, seconds, errors float64) string {
 	before, known := c.errorsByStart[started]
 	if !known && len(c.errorsByStart) == 0 {
-		return "" // it is the first, and what was lost before anybody asked for names is not said
+		return "" // losses before the first reading are not reported
 	}
 	reason := ""
 	if errors > before {
@@ -116,7 +116,7 @@ const (
 	processStart = "process_start_time_seconds"
 )
 
-// scanCounters finds the start of the process and the sum of its audit errors.
+// scanCounters returns the start time of the process, as written, and the sum of its audit errors.
 func scanCounters(metrics io.Reader) (started string, errors float64, err error) {
 	lines := bufio.NewScanner(metrics)
 	lines.Buffer(nil, maxLine)

@@ -11,24 +11,24 @@ import (
 )
 
 func TestCountedErrorsAreReportedAsLoss(t *testing.T) {
-	var told []string
+	var losses []string
 	answer, refused := "", error(nil)
 	c := NewCounters(time.Minute, func(context.Context) (io.ReadCloser, error) {
 		return io.NopCloser(strings.NewReader(answer)), refused
-	}, func(_ context.Context, _ time.Time, reason string) error { told = append(told, reason); return nil })
+	}, func(_ context.Context, _ time.Time, reason string) error { losses = append(losses, reason); return nil })
 	look := func(start int, webhook, buffered int, want string) {
 		t.Helper()
-		told = nil
+		losses = nil
 		answer = fmt.Sprintf("# HELP x y\napiserver_audit_error_total{plugin=\"webhook\"} %d\napiserver_audit_error_total{plugin=\"buffered\"} %d\n"+
 			"apiserver_audit_error_totals 9\nprocess_start_time_seconds %d\n", webhook, buffered, start)
 		if err := c.readOnce(t.Context(), time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Join(told, "; "); want == "" && got != "" || !strings.Contains(got, want) {
-			t.Errorf("start %d, errors %d and %d: told %q, want %q", start, webhook, buffered, got, want)
+		if got := strings.Join(losses, "; "); want == "" && got != "" || !strings.Contains(got, want) {
+			t.Errorf("start %d, errors %d and %d: losses %q, want %q", start, webhook, buffered, got, want)
 		}
 	}
-	look(1000, 5, 0, "") // what was lost before anybody asked
+	look(1000, 5, 0, "") // lost before the first reading
 	look(1000, 5, 0, "")
 	look(1000, 5, 3, "lost 3 audit events")
 	look(900, 0, 0, "") // another API server, which is older

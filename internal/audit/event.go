@@ -2,25 +2,26 @@ package audit
 
 import "time"
 
-// Event is what is kept of one audit event. It owns its memory.
+// Event holds the facts of one audit event. It owns its memory.
 type Event struct {
-	ID    string `json:"id,omitempty"` // auditID; the client may choose it, so two events may share one
+	ID    string `json:"id,omitempty"` // auditID; the client may choose it, so it is not unique
 	Stage string `json:"-"`
 	Verb  string `json:"verb"`
 	Code  int    `json:"code"`
 
 	User         string   `json:"user"`           // authenticated user name
-	UserUID      string   `json:"uid,omitempty"`  // as the authenticator tells it
-	Groups       []string `json:"grp,omitempty"`  // as the authenticator tells them
-	Impersonated *User    `json:"as,omitempty"`   // on whose behalf User acted; nil for nobody's
+	UserUID      string   `json:"uid,omitempty"`  // from the authenticator
+	Groups       []string `json:"grp,omitempty"`  // from the authenticator
+	Impersonated *User    `json:"as,omitempty"`   // the identity that User acted as; nil: its own
 	UserAgent    string   `json:"ua,omitempty"`   // claimed by the client
-	SourceIPs    []string `json:"ips,omitempty"`  // claimed by the client, but for the last
-	DryRun       bool     `json:"-"`              // nothing was stored
+	SourceIPs    []string `json:"ips,omitempty"`  // claimed by the client, except for the last one
+	DryRun       bool     `json:"-"`              // nothing is stored
 	Received     Time     `json:"rcv,omitzero"`   // by the API server's clock
-	Done         Time     `json:"done,omitzero"`  // when it had answered, by the same clock
-	Truncated    bool     `json:"trunc,omitzero"` // the API server left the bodies out, because they were too large
+	Done         Time     `json:"done,omitzero"`  // when it answered, by the same clock
+	Truncated    bool     `json:"trunc,omitzero"` // the API server omitted the bodies because of their size
 
-	// What the request names. UID and ResourceVersion come from its body: of an update, the version that it insists on.
+	// The object that the request names (objectRef). RefUID and ResourceVersion come from the request body; the version of
+	// an update is its precondition.
 	Group           string `json:"g,omitempty"`
 	Resource        string `json:"r"`
 	Subresource     string `json:"sub,omitempty"`
@@ -31,13 +32,13 @@ type Event struct {
 
 	DeletedUID string   `json:"del,omitempty"`   // responseStatus.details.uid: the object that an immediate delete removed
 	Answer     Object   `json:"ans,omitzero"`    // responseObject
-	Items      []Object `json:"items,omitempty"` // of a list that was answered with
+	Items      []Object `json:"items,omitempty"` // of a list in responseObject
 
-	// What the admission policy of kubecdc notes, at every level.
+	// Annotations of the kubecdc admission policy, which are there at every audit level.
 	NotedUID string `json:"nuid,omitempty"` // of the object
-	Replaces string `json:"nrep,omitempty"` // the version that the write began with; "" for a create, and without the policy
-	// The version in which an attempt of an update found what it was about to write; "" where each attempt had something to
-	// change, and without the policy.
+	Replaces string `json:"nrep,omitempty"` // the version that the write started from; "" for a create, and without the policy
+	// The version that already had the content which an attempt of an update was about to write; "" if each attempt changed
+	// something, and without the policy.
 	Unchanged string `json:"nsame,omitempty"`
 }
 
@@ -48,19 +49,19 @@ type User struct {
 	Groups []string `json:"grp,omitempty"`
 }
 
-// Object is the identity of an object in an answer.
+// Object is the identity of an object in a response.
 type Object struct {
 	UID             string `json:"uid,omitempty"`
 	ResourceVersion string `json:"rv,omitempty"`
 	Deleting        bool   `json:"del,omitempty"`   // has a deletionTimestamp
 	Held            bool   `json:"held,omitempty"`  // has finalizers
-	Grace           bool   `json:"grace,omitempty"` // has time left until it is deleted
+	Grace           bool   `json:"grace,omitempty"` // has a grace period above zero
 }
 
-// Time is nanoseconds since 1970; 0 where an event does not tell.
+// Time is in Unix nanoseconds; 0 if the event does not have it.
 type Time int64
 
-// parseTime reads a timestamp of an event.
+// parseTime parses a timestamp of an event; 0 if it is malformed.
 func parseTime(text string) Time {
 	t, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {
@@ -69,13 +70,13 @@ func parseTime(text string) Time {
 	return Time(t.UnixNano())
 }
 
-// Time returns t for people, in UTC.
+// Time returns t in UTC.
 func (t Time) Time() time.Time { return time.Unix(0, int64(t)).UTC() }
 
-// Complete is the stage of a request that was answered whole.
+// Complete is the stage of a request with a complete response.
 const Complete = "ResponseComplete"
 
-// IsWrite says whether the request may have changed a stored object: it succeeded, was no dry run and no read.
+// IsWrite reports whether the request may have changed a stored object: a write that succeeded and was not a dry run.
 func (e *Event) IsWrite() bool {
 	if e.Stage != Complete || e.Code/100 != 2 || e.DryRun || e.Resource == "" || e.Subresource == "token" {
 		return false
@@ -87,7 +88,7 @@ func (e *Event) IsWrite() bool {
 	return false
 }
 
-// Actor is the identity that acted: the user, and whom it impersonated. It is the same for the same identity only.
+// Actor returns a key of the acting identity: the user and the impersonated user. It is equal only for the same identity.
 func (e *Event) Actor() string {
 	if e.Impersonated == nil {
 		return e.User

@@ -17,14 +17,14 @@ const (
 	maxLine      = 8 << 20 // of one event, in bytes
 )
 
-// File follows an audit log file of one API server through its rotations, from where it was read to the last time.
+// File follows an audit log file of one API server through its rotations. It resumes at the stored position.
 type File struct {
 	*Log
 	path string
 
-	current    *os.File // that is read; nil: none is
+	current    *os.File // being read; nil: none
 	position   filePosition
-	wasMissing bool // there was no such file when it was looked for first
+	wasMissing bool // the file did not exist at the first attempt
 }
 
 // NewFile returns a reader of the file at path. It opens nothing.
@@ -32,7 +32,7 @@ func NewFile(path string, o Options) *File {
 	return &File{Log: NewLog(path, "give the exporter the right to read it, or correct audit.files", o), path: path}
 }
 
-// Run follows the file until ctx ends. It fails only where events cannot be stored.
+// Run follows the file until ctx ends and returns its cause. It fails only if events cannot be stored.
 func (f *File) Run(ctx context.Context) error {
 	defer f.closeCurrent()
 	return PollUntilDone(ctx, pollInterval, f.readAvailable, f.UpdateCondition)
@@ -45,7 +45,8 @@ func (f *File) closeCurrent() {
 	f.current = nil
 }
 
-// readAvailable reads what has come, in as many files as the log has gone on in. After an error it begins where it has stored last.
+// readAvailable reads everything that has been written, across rotations. After an error the next call resumes at the stored
+// position.
 func (f *File) readAvailable(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil {
@@ -68,7 +69,7 @@ func (f *File) readAvailable(ctx context.Context) (err error) {
 	return nil
 }
 
-// resumeStored opens the file that was read last, which may have been rotated away since.
+// resumeStored opens the file of the stored position, which may have been rotated away since.
 func (f *File) resumeStored(ctx context.Context) error {
 	stored, err := f.StoredPosition(f.path)
 	if err != nil {
@@ -84,9 +85,9 @@ func (f *File) resumeStored(ctx context.Context) error {
 			return err
 		}
 		if _, err := os.Stat(f.path); err != nil {
-			return err // what it goes on in is not there yet
+			return err // its successor does not exist yet
 		}
-		reason := "the audit log " + f.path + " does not go on where it was read to: it was rotated away, compressed or cut"
+		reason := "the audit log " + f.path + " does not continue at the stored position: it was rotated away, compressed or truncated"
 		if err := f.StoreLoss(ctx, last.since, reason); err != nil {
 			return err
 		}
@@ -98,8 +99,8 @@ func (f *File) resumeStored(ctx context.Context) error {
 	return f.startFile(next, rotated.writtenSince(last.since), last.since)
 }
 
-// startAtEnd opens a file that was never read. What was written before anybody asked for names is not gone through, but what is
-// written from now on is, also in a file that is not there yet.
+// startAtEnd opens a file that was never read. It skips what was written before the first start, but nothing of a file that
+// was created after it.
 func (f *File) startAtEnd(ctx context.Context) error {
 	open, err := os.Open(f.path)
 	if err != nil {
@@ -116,11 +117,12 @@ func (f *File) startAtEnd(ctx context.Context) error {
 	if f.position, err = positionIn(open, end, time.Now()); err != nil {
 		return err
 	}
-	// It is stored, so that after a restart what came meanwhile is not taken for what was there before.
+	// Store the position, so that a restart does not skip what is written from now on.
 	return f.StorePart(ctx, Part{Origin: f.path, Place: f.path, Position: f.position.String()})
 }
 
-// openWithRotations opens the file at the path of the log, then lists those that were rotated: what is in neither was not there.
+// openWithRotations opens the file at the path of the log, then lists the rotated ones. In this order no file is missed by a
+// rotation in between.
 func (f *File) openWithRotations() (*os.File, rotation, error) {
 	open, err := os.Open(f.path)
 	if err != nil {
@@ -133,8 +135,7 @@ func (f *File) openWithRotations() (*os.File, rotation, error) {
 	return open, rotated, nil
 }
 
-// startFile goes on at the beginning of the first of some files that were rotated, or of the one that was at the path of the
-// log.
+// startFile continues at the start of the first rotated file, or of next if there is none.
 func (f *File) startFile(next *os.File, rotated rotation, since time.Time) (err error) {
 	if len(rotated) > 0 {
 		next.Close()
@@ -147,11 +148,11 @@ func (f *File) startFile(next *os.File, rotated rotation, since time.Time) (err 
 	return nil
 }
 
-// followRotation goes on in the file that the log was continued in, once there is one.
+// followRotation continues in the next file of the log, once there is one. more reports whether there is anything to read.
 func (f *File) followRotation(ctx context.Context) (more bool, err error) {
 	now, err := os.Stat(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil // between the two steps of a rotation
+		return false, nil // in the middle of a rotation
 	}
 	if err != nil {
 		return false, err
@@ -163,7 +164,7 @@ func (f *File) followRotation(ctx context.Context) (more bool, err error) {
 	if os.SameFile(was, now) {
 		return f.restartTruncated(ctx)
 	}
-	if err := f.readLines(ctx); err != nil { // what was written between the last read and the rotation
+	if err := f.readLines(ctx); err != nil { // written between the last read and the rotation
 		return false, err
 	}
 	next, rotated, err := f.openWithRotations()
@@ -179,19 +180,19 @@ func (f *File) followRotation(ctx context.Context) (more bool, err error) {
 	return true, f.startFile(next, rotated.writtenAfter(was), f.position.since)
 }
 
-// restartTruncated goes back to the beginning of a file that was emptied, and written to again, in its place.
+// restartTruncated restarts a file that was truncated in place and written again (logrotate copytruncate).
 func (f *File) restartTruncated(ctx context.Context) (more bool, err error) {
 	if f.position.matchesFile(f.current) {
 		return false, nil
 	}
-	if err := f.StoreLoss(ctx, f.position.since, "the audit log "+f.path+" was cut short while it was read"); err != nil {
+	if err := f.StoreLoss(ctx, f.position.since, "the audit log "+f.path+" was truncated while it was read"); err != nil {
 		return false, err
 	}
 	f.position = filePosition{since: f.position.since}
 	return true, nil
 }
 
-// readLines takes every whole line that has come, as long as the file is the one that was begun.
+// readLines stores every complete line, as long as the file still is the one of the position.
 func (f *File) readLines(ctx context.Context) error {
 	if info, err := f.current.Stat(); err != nil || info.Size() <= f.position.offset {
 		return err
@@ -223,7 +224,7 @@ func (f *File) readLines(ctx context.Context) error {
 	return nil
 }
 
-// readPart reads the lines that are taken at once, and returns where they end, and whether there may be more.
+// readPart reads up to maxBatch events. end is the offset after them; more reports whether there may be further lines.
 func (f *File) readPart(lines *bufio.Reader) (part Part, end int64, more bool, err error) {
 	part = Part{Origin: f.path, Place: f.path, Since: f.position.since}
 	end = f.position.offset
@@ -248,8 +249,8 @@ func (f *File) readPart(lines *bufio.Reader) (part Part, end int64, more bool, e
 	return part, end, true, nil
 }
 
-// readLine returns the next whole line and its size with its end. One that is too long is passed over, and returned empty.
-// What has no end yet is read again later.
+// readLine returns the next complete line and its size with the newline. A line above maxLine is skipped and returned
+// empty. A line without a newline yields io.EOF and is read again later.
 func readLine(lines *bufio.Reader) (line []byte, size int, err error) {
 	for {
 		part, err := lines.ReadSlice('\n')

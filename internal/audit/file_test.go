@@ -14,7 +14,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/audit"
 )
 
-// logReader is an audit log file and who follows it. Its places outlive the reader, as a journal does.
+// logReader is an audit log file with its reader. The stored positions outlive the reader, as in a journal.
 type logReader struct {
 	t    *testing.T
 	path string
@@ -23,7 +23,7 @@ type logReader struct {
 	positions  map[string]string
 	ids        []string
 	lost       []string
-	beforeLoss func()        // called, if it is not nil, when a loss is said
+	beforeLoss func()        // called before a loss is recorded; may be nil
 	news       chan struct{} // capacity 1
 }
 
@@ -68,7 +68,7 @@ func (r *logReader) signalNews() {
 	}
 }
 
-// newFile is a reader of the file.
+// newFile returns a new reader of the file.
 func (r *logReader) newFile() *audit.File {
 	return audit.NewFile(r.path, audit.Options{StoreEvents: r.storeEvents, StoredPosition: r.storedPosition, RecordLoss: r.recordLoss, Logger: slog.New(slog.DiscardHandler)})
 }
@@ -87,7 +87,7 @@ func (r *logReader) runReader(f *audit.File) (stop func()) {
 	return func() { cancel(); <-done }
 }
 
-// eventLine is a line of a log.
+// eventLine returns a line of a log.
 func eventLine(id string) string {
 	return fmt.Sprintf(`{"apiVersion":"audit.k8s.io/v1","auditID":%q,"stage":"ResponseComplete"}`+"\n", id)
 }
@@ -126,13 +126,13 @@ func (r *logReader) awaitEvents(ids ...string) {
 	}
 }
 
-// startedLog is a log whose first event was read, by a reader that has stopped.
+// startedLog returns a log with a stored position. Its reader has stopped.
 func startedLog(t *testing.T) *logReader {
 	r := newLogReader(t)
 	r.addEvents("old")
 	stop := r.startReader()
 	r.mu.Lock()
-	for len(r.ids) == 0 { // what is written before the reader has opened the file is from before anybody asked
+	for len(r.ids) == 0 { // the reader skips events from before it has opened the file
 		r.mu.Unlock()
 		r.addEvents("first")
 		select {
@@ -146,7 +146,7 @@ func startedLog(t *testing.T) *logReader {
 	if slices.Contains(r.ids, "old") {
 		t.Error("what was written before the first start is read")
 	}
-	again := r.startReader() // the rest of what was added meanwhile
+	again := r.startReader() // the rest of what was added
 	r.addEvents("last")
 	for deadline := time.After(time.Minute); !r.hasEvent("last"); {
 		select {
@@ -185,7 +185,7 @@ func TestReaderResumesAtStoredPosition(t *testing.T) {
 	r.awaitEvents("a")
 	stop()
 	r.addEvents("b")
-	r.rotateLog("2026-01-01T00-00-00.000") // while nobody reads
+	r.rotateLog("2026-01-01T00-00-00.000") // without a reader
 	r.addEvents("c")
 	defer r.startReader()()
 	r.awaitEvents("a", "b", "c")

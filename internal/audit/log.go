@@ -11,18 +11,18 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 )
 
-// maxBatch is how many events are taken at once.
+// maxBatch is the number of events stored in one call.
 const maxBatch = 256
 
-// StoreEvents takes events of one origin and returns when they are durable. place and position, if place is not empty, are stored
-// in the same write. The slice is the caller's again then.
+// StoreEvents stores events of one origin and returns when they are durable. place and position, unless place is empty, are
+// stored in the same commit. It does not keep the slice.
 type StoreEvents func(ctx context.Context, origin string, events []Event, place, position string) error
 
-// RecordLoss says that events were lost between a time and now, for a reason in one sentence. That is durable when it returns nil.
-// since is zero where it is not known.
+// RecordLoss records that events were lost between since and now, for a reason in one sentence. The record is durable when
+// it returns nil. since is zero if it is not known.
 type RecordLoss func(ctx context.Context, since time.Time, reason string) error
 
-// Options are what a [Log] works with. All are required.
+// Options are the dependencies of a [Log]. All are required.
 type Options struct {
 	StoreEvents StoreEvents
 	// StoredPosition returns what Take has stored last as the position of a place; "" where nothing is stored.
@@ -33,10 +33,10 @@ type Options struct {
 
 var (
 	conditionReadable   = condition.State{Name: "ok", Message: "audit log is read"}
-	conditionUnreadable = condition.State{Name: "unreadable", Severity: condition.Degraded, Message: "audit log cannot be read; it is tried again"}
+	conditionUnreadable = condition.State{Name: "unreadable", Severity: condition.Degraded, Message: "audit log cannot be read; retrying"}
 )
 
-// Log is what every audit log has that is read from where it was read to the last time: a file, or a topic.
+// Log is the common part of the resumable intakes: a file, or a topic.
 type Log struct {
 	Options
 	name      string
@@ -46,20 +46,20 @@ type Log struct {
 	malformed atomic.Uint64
 }
 
-// NewLog returns a log. remedy says what to do where it cannot be read.
+// NewLog returns a log. remedy is shown while it cannot be read.
 func NewLog(name, remedy string, o Options) *Log {
 	return &Log{Options: o, name: name, remedy: remedy, condition: condition.New(o.Logger.With("audit log", name), conditionReadable)}
 }
 
-// Name is the path of a file, or the name of a topic.
+// Name is the path of the file, or the name of the topic.
 func (l *Log) Name() string { return l.name }
 
-// Status says whether the log can be read; malformed counts lines and records that were no audit events.
+// Status returns whether the log can be read, and the number of malformed lines and records.
 func (l *Log) Status() (status condition.Status, malformed uint64) {
 	return l.condition.Status(), l.malformed.Load()
 }
 
-// UpdateCondition says whether the log can be read now; nil: it can.
+// UpdateCondition sets whether the log can be read; a nil err means that it can.
 func (l *Log) UpdateCondition(err error) {
 	if err == nil {
 		l.condition.Update(conditionReadable, "", "")
@@ -68,17 +68,17 @@ func (l *Log) UpdateCondition(err error) {
 	l.condition.Update(conditionUnreadable, err.Error(), l.remedy)
 }
 
-// Part is what was read of a log at once.
+// Part is a portion of a log that is stored at once.
 type Part struct {
-	Origin    string // the API server that wrote it; "" where that is not known
+	Origin    string // the API server that wrote it; "" if not known
 	Events    []Event
-	Malformed int       // lines or records that are no audit events
-	Since     time.Time // when what was read before had been answered; zero where that is not known
+	Malformed int       // lines or records that are not audit events
+	Since     time.Time // response time of the newest event before the part; zero if not known
 	Place     string
-	Position  string // behind the part
+	Position  string // after the part
 }
 
-// NewestEvent returns when the newest event of a part had been answered, or of what was read before.
+// NewestEvent returns the response time of the newest event of the part, or Since if that is later.
 func (p *Part) NewestEvent() time.Time {
 	newest := p.Since
 	for i := range p.Events {
@@ -89,11 +89,12 @@ func (p *Part) NewestEvent() time.Time {
 	return newest
 }
 
-// StorePart takes a part, and says what is lost of it. The position is stored last: what was cut off by a crash is read again.
+// StorePart stores a part and records a loss for its malformed lines. The position is stored last, so a crash in between
+// repeats events and loses none.
 func (l *Log) StorePart(ctx context.Context, p Part) error {
 	if p.Malformed > 0 {
 		l.malformed.Add(uint64(p.Malformed))
-		if err := l.StoreLoss(ctx, p.Since, "the audit log "+l.name+" holds what is no audit event, or is too long for one"); err != nil {
+		if err := l.StoreLoss(ctx, p.Since, "the audit log "+l.name+" has lines or records that are not audit events, or too long"); err != nil {
 			return err
 		}
 	}
@@ -109,7 +110,7 @@ func (l *Log) StorePart(ctx context.Context, p Part) error {
 	return nil
 }
 
-// StoreLoss says that events are lost, before the position behind them is stored.
+// StoreLoss records a loss. Call it before storing the position after the lost events.
 func (l *Log) StoreLoss(ctx context.Context, since time.Time, reason string) error {
 	if err := l.RecordLoss(ctx, since, reason); err != nil {
 		return &storeError{err}
@@ -117,11 +118,10 @@ func (l *Log) StoreLoss(ctx context.Context, since time.Time, reason string) err
 	return nil
 }
 
-// storeError is an error of Take or Lost: nothing more can be done.
+// storeError wraps an error of StoreEvents or RecordLoss, which ends the intake.
 type storeError struct{ error }
 
-// PollUntilDone calls read every now and then, and report with what came of it, until ctx ends, or until what was read cannot be
-// stored.
+// PollUntilDone calls read at intervals, and report with its result, until ctx ends or events cannot be stored.
 func PollUntilDone(ctx context.Context, every time.Duration, read func(context.Context) error, report func(error)) error {
 	for {
 		err := read(ctx)

@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// filePosition is a place in a file: how far, and how the file begins, by which it is known again under another name.
+// filePosition is a position in a file. The hash of the file's head identifies the file under another name (ADR 57).
 type filePosition struct {
 	offset int64
-	head   int64 // how much of the beginning sum is of, in bytes
+	head   int64 // number of bytes that sum covers
 	sum    string
-	since  time.Time // when the newest event before it had been answered; of a log that was begun here: when
+	since  time.Time // response time of the newest event before it; of a new log the start time
 }
 
 const maxHead = 1024
 
-// positionIn returns the position at an offset of a file. since is when the newest event before it had been answered.
+// positionIn returns the position at an offset of a file.
 func positionIn(open *os.File, offset int64, since time.Time) (filePosition, error) {
 	p := filePosition{offset: offset, head: min(offset, maxHead), since: since}
 	var err error
@@ -38,12 +38,12 @@ func hashHead(open *os.File, size int64) (string, error) {
 	return hex.EncodeToString(sum[:8]), nil
 }
 
-// String is the form that is stored.
+// String returns the stored form.
 func (p filePosition) String() string {
 	return fmt.Sprintf("%d %d %s %d", p.offset, p.head, p.sum, unixMillis(p.since))
 }
 
-// parseFilePosition reads what String has written; before it had a time, too.
+// parseFilePosition parses the stored form. Older ones have no time.
 func parseFilePosition(text string) (p filePosition, ok bool) {
 	var ms int64
 	n, _ := fmt.Sscanf(text, "%d %d %s %d", &p.offset, &p.head, &p.sum, &ms)
@@ -53,7 +53,7 @@ func parseFilePosition(text string) (p filePosition, ok bool) {
 	return p, n >= 3 && p.head >= 0 && p.head <= maxHead && p.offset >= p.head
 }
 
-// unixMillis is 0 for no time.
+// unixMillis returns 0 for the zero time.
 func unixMillis(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -61,7 +61,7 @@ func unixMillis(t time.Time) int64 {
 	return t.UnixMilli()
 }
 
-// matchesFile says whether it is a place in a file: the file begins as it did, and is as long.
+// matchesFile reports whether the file has the same head and at least the length of the position.
 func (p filePosition) matchesFile(open *os.File) bool {
 	info, err := open.Stat()
 	if err != nil || info.Size() < p.offset {
@@ -71,8 +71,8 @@ func (p filePosition) matchesFile(open *os.File) bool {
 	return err == nil && (sum == p.sum || p.head == 0)
 }
 
-// findInLog opens the file of a log that it is a place in; nil where there is none. The one at the path is opened before the
-// rotated ones are listed: what is renamed meanwhile is found there.
+// findInLog opens the file of a log that the position matches; nil if there is none. It tries the path before it lists the
+// rotated files, so that a file that is renamed in between is found there.
 func (p filePosition) findInLog(path string) (*os.File, error) {
 	if open := p.findAmong([]string{path}); open != nil {
 		return open, nil
@@ -81,7 +81,7 @@ func (p filePosition) findInLog(path string) (*os.File, error) {
 	return p.findAmong(rotated.uncompressedPaths()), err
 }
 
-// findAmong opens the file that it is a place in; nil where that is none of them.
+// findAmong opens the first file that the position matches; nil if there is none.
 func (p filePosition) findAmong(paths []string) *os.File {
 	for _, path := range paths {
 		open, err := os.Open(path)
@@ -96,7 +96,7 @@ func (p filePosition) findAmong(paths []string) *os.File {
 	return nil
 }
 
-// lastLineStart returns where the last line of a file begins that has no end yet, or would begin.
+// lastLineStart returns the offset after the last newline of a file.
 func lastLineStart(open *os.File) (int64, error) {
 	end, err := open.Seek(0, io.SeekEnd)
 	if err != nil {

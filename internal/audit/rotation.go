@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// rotation are the files that a log was rotated into, those first that were written to last the longest ago.
+// rotation lists the rotated files of a log, the oldest modification time first.
 type rotation []rotatedFile
 
 type rotatedFile struct {
@@ -19,7 +19,8 @@ type rotatedFile struct {
 	compressed bool
 }
 
-// rotatedFiles finds them: the API server puts the time between name and ending, others put something behind the name.
+// rotatedFiles finds the rotated files of a log. The API server inserts a time before the extension; logrotate appends a
+// suffix.
 func rotatedFiles(path string) (rotation, error) {
 	base, ext := filepath.Base(path), filepath.Ext(path)
 	stem := strings.TrimSuffix(base, ext)
@@ -45,12 +46,12 @@ func rotatedFiles(path string) (rotation, error) {
 	return found, nil
 }
 
-// uncompressed leaves out what was compressed.
+// uncompressed returns the files that can be read.
 func (all rotation) uncompressed() rotation {
 	return slices.DeleteFunc(slices.Clone(all), func(r rotatedFile) bool { return r.compressed })
 }
 
-// uncompressedPaths are those of the files that can be read, the newest first.
+// uncompressedPaths returns the paths of the files that can be read, the newest first.
 func (all rotation) uncompressedPaths() (found []string) {
 	for _, r := range slices.Backward(all.uncompressed()) {
 		found = append(found, r.path)
@@ -58,12 +59,12 @@ func (all rotation) uncompressedPaths() (found []string) {
 	return found
 }
 
-// writtenSince returns the files that can be read and were written to after a time.
+// writtenSince returns the readable files that were modified after a time.
 func (all rotation) writtenSince(t time.Time) rotation {
 	return slices.DeleteFunc(all.uncompressed(), func(r rotatedFile) bool { return !r.info.ModTime().After(t) })
 }
 
-// writtenAfter returns the files that can be read and were written to after another one, which may be one of them.
+// writtenAfter returns the readable files that follow another one, which may be one of them.
 func (all rotation) writtenAfter(was fs.FileInfo) rotation {
 	left := all.uncompressed()
 	if i := slices.IndexFunc(left, func(r rotatedFile) bool { return os.SameFile(r.info, was) }); i >= 0 {
@@ -72,8 +73,8 @@ func (all rotation) writtenAfter(was fs.FileInfo) rotation {
 	return left.writtenSince(was.ModTime())
 }
 
-// countCompressedAfter counts the files that were compressed after another one had been written to last: without that one itself,
-// which may be one of them.
+// countCompressedAfter counts the compressed files that were modified after another one. If that one is not among the
+// rotated files, one of the compressed files is assumed to be it.
 func (all rotation) countCompressedAfter(was fs.FileInfo) (n int) {
 	itself := 1
 	for _, r := range all {

@@ -8,7 +8,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
-// PolicyName is the name of the ValidatingAdmissionPolicy whose audit annotations are understood.
+// PolicyName is the name of the ValidatingAdmissionPolicy that adds the audit annotations of kubecdc.
 const PolicyName = "kubecdc-identity"
 
 const (
@@ -20,13 +20,14 @@ const (
 	notedUnchangedKey = PolicyName + "/unchanged"
 )
 
-// ErrMalformed says that bytes are no audit event of audit.k8s.io/v1. Errors name places and never quote the bytes.
+// ErrMalformed is the error for bytes that are not an audit event of audit.k8s.io/v1. Its message has an offset and never
+// quotes the bytes, which may hold secrets.
 var ErrMalformed = errors.New("no audit event of audit.k8s.io/v1")
 
 func malformedAt(at int) error { return fmt.Errorf("%w: wrong at byte %d", ErrMalformed, at) }
 
-// Append appends every event of an EventList, or the one event that b is, to events. b is not kept. On an error it returns
-// events as they were.
+// Append appends every event of an EventList, or a single event, to events. It does not keep b. On an error it returns
+// events unchanged.
 func Append(events []Event, b []byte) ([]Event, error) {
 	start := rawjson.SkipSpace(b, 0)
 	m := rawjson.EnterObject(b, start)
@@ -70,7 +71,7 @@ func appendItems(events []Event, b []byte, at int) ([]Event, error) {
 	return all, nil
 }
 
-// Scan reads one event.
+// Scan reads a single event.
 func Scan(b []byte) (Event, error) {
 	var e Event
 	end := scanEvent(b, rawjson.SkipSpace(b, 0), &e)
@@ -85,7 +86,8 @@ func Scan(b []byte) (Event, error) {
 	return e, nil
 }
 
-// scanEvent reads the event that begins at i into an empty one and returns the index behind it, or a negative one.
+// scanEvent reads the event that starts at i into the empty e. It returns the index after it, or a negative index on an
+// error.
 func scanEvent(b []byte, i int, e *Event) int {
 	other := false
 	end := scanMembers(b, i, func(key []byte, i int) int {
@@ -133,12 +135,12 @@ func scanEvent(b []byte, i int, e *Event) int {
 		return rawjson.FailAt(i)
 	}
 	if e.Verb != "deletecollection" {
-		e.Items = nil // of an object that has a member of this name
+		e.Items = nil // an object that has a member "items" is not a list
 	}
 	return end
 }
 
-// isDryRun says whether a request stored nothing. It is asked of the query alone: an object may have any name.
+// isDryRun reports whether the query of a request URI has dryRun. The path does not count: it contains names of objects.
 func isDryRun(uri string) bool {
 	_, query, _ := strings.Cut(uri, "?")
 	return strings.Contains(query, "dryRun=")

@@ -23,23 +23,23 @@ import (
 
 const (
 	maxConnections      = 128
-	maxStreams          = 16        // of a connection: requests at once
-	maxWindow           = 256 << 10 // of a connection, in bytes: what comes before there is room for it
+	maxStreams          = 16        // concurrent requests of a connection
+	maxWindow           = 256 << 10 // receive buffer of a connection, in bytes
 	handshakeTimeout    = 5 * time.Second
 	idleTimeout         = 2 * time.Minute
 	closeTimeout        = 2 * time.Second
-	listenInterval      = time.Second // while the port is taken
-	certificateInterval = time.Second // at most: the certificates
+	listenInterval      = time.Second // between attempts while the port is taken
+	certificateInterval = time.Second // minimum between two loads of the certificates
 )
 
 var (
 	conditionServing     = condition.State{Name: "ok", Message: "audit webhook is served"}
-	conditionUnserved    = condition.State{Name: "unserved", Severity: condition.Degraded, Message: "audit webhook is not served; it is tried again"}
+	conditionUnserved    = condition.State{Name: "unserved", Severity: condition.Degraded, Message: "audit webhook is not served; retrying"}
 	conditionCertificate = condition.State{Name: "certificate", Severity: condition.Degraded,
-		Message: "certificates of the audit webhook cannot be read; those from before are used"}
+		Message: "certificates of the audit webhook cannot be read; the previous ones are used"}
 )
 
-// Run serves until ctx ends. Requests that are being answered get a moment to end. A port that is taken is waited for.
+// Run serves until ctx ends and returns nil. Open requests have closeTimeout to finish. It retries while the port is taken.
 func (w *Webhook) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		listener, err := net.Listen("tcp", w.config.Listen)
@@ -48,7 +48,7 @@ func (w *Webhook) Run(ctx context.Context) error {
 			err = w.serveListener(ctx, netutil.LimitListener(listener, maxConnections))
 		}
 		if err != nil {
-			w.condition.Update(conditionUnserved, err.Error(), "end who has the port, or correct audit.webhook.listen")
+			w.condition.Update(conditionUnserved, err.Error(), "free the port, or correct audit.webhook.listen")
 		}
 		_ = ratelimit.Sleep(ctx, listenInterval)
 	}
@@ -79,7 +79,7 @@ func (w *Webhook) serveListener(ctx context.Context, listener net.Listener) erro
 	return errors.Join(err, server.Close())
 }
 
-// configForClient returns the certificates as they are now, or as they were when they could be read the last time.
+// configForClient returns the current certificates, or the last ones that could be read.
 func (w *Webhook) configForClient(*tls.ClientHelloInfo) (*tls.Config, error) {
 	config, err := w.certificates.loadRecent(&w.config)
 	if err != nil {
@@ -90,8 +90,8 @@ func (w *Webhook) configForClient(*tls.ClientHelloInfo) (*tls.Config, error) {
 	return config, nil
 }
 
-// isTrusted says whether the certificate of a client is still good, and its authority one of those that are configured now.
-// Connections of API servers stay open for days.
+// isTrusted reports whether the certificate of a client is still valid and signed by a currently configured authority. It is
+// checked for each request because connections of API servers stay open for days.
 func (w *Webhook) isTrusted(state *tls.ConnectionState) bool {
 	config, _ := w.certificates.loadRecent(&w.config)
 	options := x509.VerifyOptions{
@@ -104,25 +104,26 @@ func (w *Webhook) isTrusted(state *tls.ConnectionState) bool {
 	return err == nil
 }
 
-// certificateFiles are what a connection is judged by, as read from files.
+// certificateFiles caches the certificates that are read from files.
 type certificateFiles struct {
 	current atomic.Pointer[loadedCertificates]
-	loading sync.Mutex // held by whoever reads the files; nobody waits for it
+	loading sync.Mutex // held while the files are read; other callers use the cached ones, except before the first load
 }
 
 type loadedCertificates struct {
-	config   *tls.Config // of the last time without an error
+	config   *tls.Config // of the last successful load
 	err      error
 	loadedAt time.Time
 }
 
-// loadRecent returns what the files say, or said a moment ago; with an error it is what they said before, nil at the first time.
+// loadRecent returns the configuration from the files, at most certificateInterval old. With an error it is the previous
+// one, nil before the first success.
 func (k *certificateFiles) loadRecent(from *WebhookConfig) (*tls.Config, error) {
 	now := k.current.Load()
 	if now != nil && (time.Since(now.loadedAt) < certificateInterval || !k.loading.TryLock()) {
 		return now.config, now.err
 	}
-	if now == nil { // nobody else has it yet
+	if now == nil { // not shared yet: NewWebhook loads first
 		k.loading.Lock()
 		now = &loadedCertificates{}
 	}
@@ -155,14 +156,14 @@ func (c *WebhookConfig) loadTLS() (*tls.Config, error) {
 	}, nil
 }
 
-// handshakeLog counts the connections that end in the handshake, and keeps their lines, of which a stranger can cause any
-// number, to debug.
+// handshakeLog counts failed TLS handshakes and lowers all lines of the HTTP server to debug, because any client can cause
+// any number of them.
 type handshakeLog struct {
 	slog.Handler
 	webhook *Webhook
 }
 
-// Enabled says that every line is looked at.
+// Enabled implements slog.Handler. Every line is counted.
 func (handshakeLog) Enabled(context.Context, slog.Level) bool { return true }
 
 // Handle implements slog.Handler.

@@ -6,11 +6,12 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
-// skipValue is the answer of who leaves a value to be passed over.
+// skipValue is the result of a callback that leaves the value to be skipped.
 const skipValue = 0
 
-// scanMembers calls f with each member of the object that begins at i, and the index of its value, where there is one. f returns
-// the index behind the value, pass, or a negative index. What is no object is passed over.
+// scanMembers calls f for each member of the object that starts at i, with the index of the value. f returns the index
+// after the value, skipValue, or a negative index. A value that is not an object is skipped. It returns the index after the
+// object.
 func scanMembers(b []byte, i int, f func(key []byte, i int) int) int {
 	if i >= len(b) || b[i] != '{' {
 		return rawjson.SkipTrustedValue(b, i)
@@ -29,7 +30,8 @@ func scanMembers(b []byte, i int, f func(key []byte, i int) int) int {
 	return m.I
 }
 
-// scanElements calls f with the index of each element of the array that begins at i. What is no array is passed over.
+// scanElements calls f with the index of each element of the array that starts at i. A value that is not an array is
+// skipped.
 func scanElements(b []byte, i int, f func(i int) int) int {
 	if i >= len(b) || b[i] != '[' {
 		return rawjson.SkipTrustedValue(b, i)
@@ -41,7 +43,7 @@ func scanElements(b []byte, i int, f func(i int) int) int {
 	return e.I
 }
 
-// stringAt returns a copy of the string at i; "" where there is none.
+// stringAt returns a copy of the string at i; "" if it is not a string.
 func stringAt(b []byte, i int) string {
 	if i >= len(b) || b[i] != '"' {
 		return ""
@@ -62,7 +64,7 @@ func appendStrings(b []byte, i int, list *[]string) int {
 	})
 }
 
-// intAt returns the integer at i; 0 where there is none.
+// intAt returns the integer at i; 0 if it is not one.
 func intAt(b []byte, i int) int {
 	end := rawjson.SkipTrustedValue(b, i)
 	if end < 0 || end-i > 18 {
@@ -75,7 +77,7 @@ func intAt(b []byte, i int) int {
 	return n
 }
 
-// hasElements says whether an array has an element.
+// hasElements reports whether the value at i is a non-empty array.
 func hasElements(b []byte, i int) bool {
 	if b[i] != '[' {
 		return false

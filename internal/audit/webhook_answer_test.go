@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// newWebhook is a webhook that is asked without a connection. taking is called before it takes events.
+// newWebhook returns a webhook without a listener. beforeStore is called before it stores events.
 func newWebhook(t *testing.T, taking func()) *webhookServer {
 	t.Helper()
 	s := newWebhookAt(t, "unused:0")
@@ -20,7 +20,7 @@ func newWebhook(t *testing.T, taking func()) *webhookServer {
 	return s
 }
 
-// newRequest is one of an API server whose body says not how long it is, so that it takes the room of the largest.
+// newRequest returns a request without a Content-Length, which acquires the memory of the largest body.
 func (s *webhookServer) newRequest(ctx context.Context, t *testing.T) *http.Request {
 	t.Helper()
 	certificate, err := x509.ParseCertificate(s.clientConfig(t, s.authority, "kube-apiserver").Certificates[0].Certificate[0])
@@ -33,7 +33,7 @@ func (s *webhookServer) newRequest(ctx context.Context, t *testing.T) *http.Requ
 	return r
 }
 
-// TestQueuedBodyIsRetriedAfterStop fills the room with bodies that are not durable yet.
+// TestQueuedBodyIsRetriedAfterStop acquires all memory with bodies that are not durable yet.
 func TestQueuedBodyIsRetriedAfterStop(t *testing.T) {
 	begun, durable := make(chan struct{}), make(chan struct{})
 	s := newWebhook(t, func() { begun <- struct{}{}; <-durable })
@@ -54,7 +54,7 @@ func TestQueuedBodyIsRetriedAfterStop(t *testing.T) {
 	all.Wait()
 }
 
-// deadlineRecorder is an answer whose connection tells until when it may be read.
+// deadlineRecorder records the read deadline of the connection.
 type deadlineRecorder struct {
 	*httptest.ResponseRecorder
 	until time.Time
@@ -65,7 +65,7 @@ func (d *deadlineRecorder) SetReadDeadline(until time.Time) error {
 	return nil
 }
 
-// TestStoringEventsOutlivesBodyTimeout sees that nothing ends the connection by then.
+// TestStoringEventsOutlivesBodyTimeout checks that the read deadline is cleared before events are stored.
 func TestStoringEventsOutlivesBodyTimeout(t *testing.T) {
 	d := &deadlineRecorder{ResponseRecorder: httptest.NewRecorder()}
 	begun := false

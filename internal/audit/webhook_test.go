@@ -23,7 +23,7 @@ import (
 
 const list = `{"apiVersion":"audit.k8s.io/v1","kind":"EventList","items":[{"auditID":"1","stage":"ResponseComplete","verb":"patch"}]}`
 
-// webhookServer is a webhook and what it has taken.
+// webhookServer is a webhook with the events that it has stored.
 type webhookServer struct {
 	*audit.Webhook
 	authority   *certificates.Authority
@@ -32,7 +32,7 @@ type webhookServer struct {
 	url         string
 	lost        atomic.Pointer[string]
 	stop        func()
-	beforeStore func() // called, if it is not nil, before events are taken
+	beforeStore func() // called before events are stored; may be nil
 
 	mu         sync.Mutex
 	stored     []audit.Event
@@ -50,7 +50,7 @@ func startWebhook(t testing.TB) *webhookServer {
 	return s
 }
 
-// newWebhookAt makes a webhook that listens at an address once it runs.
+// newWebhookAt returns a webhook that will listen on an address.
 func newWebhookAt(t testing.TB, listen string) *webhookServer {
 	t.Helper()
 	dir := t.TempDir()
@@ -67,7 +67,7 @@ func newWebhookAt(t testing.TB, listen string) *webhookServer {
 	return s
 }
 
-// startServing runs the webhook, and returns when it listens.
+// startServing runs the webhook and returns when it listens.
 func (s *webhookServer) startServing(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -86,12 +86,12 @@ func (s *webhookServer) startServing(t testing.TB) {
 	})
 }
 
-// awaitCondition waits until something is so.
-func awaitCondition(t testing.TB, what string, so func() bool) {
+// awaitCondition waits until met returns true.
+func awaitCondition(t testing.TB, what string, met func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !so(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !met(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
+			t.Fatalf("timeout: %s", what)
 		}
 	}
 }
@@ -119,8 +119,8 @@ func (s *webhookServer) postAs(t testing.TB, name, body string) (int, error) {
 	return response.StatusCode, response.Body.Close()
 }
 
-// awaitAnswer is what a client of that name is answered with. Not every handshake ends in time on a busy machine: where there is
-// no answer it asks again.
+// awaitAnswer returns the status code for a client of that name. It retries without an answer, because on a busy machine not
+// every handshake completes in time.
 func (s *webhookServer) awaitAnswer(t testing.TB, name, body string) (code int) {
 	t.Helper()
 	awaitCondition(t, "there is an answer", func() (answered bool) {
@@ -131,7 +131,7 @@ func (s *webhookServer) awaitAnswer(t testing.TB, name, body string) (code int) 
 	return code
 }
 
-// clientConfig is the configuration of a client whose certificate an authority signed for a name; "" has none.
+// clientConfig returns the configuration of a client with a certificate for a name; "" has none.
 func (s *webhookServer) clientConfig(t testing.TB, authority *certificates.Authority, name string) *tls.Config {
 	t.Helper()
 	config := &tls.Config{RootCAs: x509.NewCertPool()}
@@ -151,17 +151,17 @@ func TestOnlyListedClientsAreAccepted(t *testing.T) {
 	if code := s.awaitAnswer(t, "kube-apiserver", list); code != http.StatusOK || len(s.stored) != 1 {
 		t.Errorf("an API server: %d, %d events", code, len(s.stored))
 	}
-	if code := s.awaitAnswer(t, "somebody", list); code != http.StatusForbidden {
-		t.Errorf("somebody else: %d", code)
+	if code := s.awaitAnswer(t, "stranger", list); code != http.StatusForbidden {
+		t.Errorf("an unlisted client: %d", code)
 	}
 	if code, err := s.postAs(t, "", list); err == nil {
-		t.Errorf("nobody: %d", code)
+		t.Errorf("without a certificate: %d", code)
 	}
 	if len(s.stored) != 1 {
-		t.Errorf("%d events were taken", len(s.stored))
+		t.Errorf("%d events were stored", len(s.stored))
 	}
 	if s.RejectedRequests() == 0 {
-		t.Error("strangers are not counted")
+		t.Error("rejected clients are not counted")
 	}
 }
 
@@ -176,10 +176,10 @@ func TestUnstoredEventsAreNotAcknowledged(t *testing.T) {
 func TestMalformedBodyIsRejectedAndCounted(t *testing.T) {
 	s := startWebhook(t)
 	if code := s.awaitAnswer(t, "kube-apiserver", `{"items":[`); code != http.StatusBadRequest || s.lost.Load() == nil {
-		t.Errorf("%d; nobody is told that events are lost", code)
+		t.Errorf("%d; the loss is not recorded", code)
 	}
 	if _, malformed := s.Status(); malformed != 1 || len(s.stored) != 0 {
-		t.Errorf("%d malformed, %d taken", malformed, len(s.stored))
+		t.Errorf("%d malformed, %d stored", malformed, len(s.stored))
 	}
 }
 
@@ -203,8 +203,8 @@ func TestCertificateErrorNamesConfigurationKey(t *testing.T) {
 	}
 }
 
-// BenchmarkWebhook takes batches of a hundred events of 1.5 kB over TLS, as an API server sends them: the time and memory
-// are of both ends, an event each.
+// BenchmarkWebhook sends batches of a hundred events of 1.5 kB over TLS, as an API server does. Time and memory are per
+// event, for both ends together.
 func BenchmarkWebhook(b *testing.B) {
 	const batch = 100
 	s := startWebhook(b)

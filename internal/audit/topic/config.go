@@ -10,16 +10,15 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
 )
 
-// Config says where audit events are read from. Zero values of optional fields mean the default that is given with the
-// field.
+// Config configures the topics that audit events are read from. A zero value of an optional field stands for its default.
 type Config struct {
-	// Addresses of brokers to begin with, "host:port". Empty: no topic is read.
+	// Addresses of brokers to start from, "host:port". Empty: no topic is read.
 	Brokers []string `mapstructure:"brokers"`
-	// Topics whose records are audit events: each value is one of audit.k8s.io/v1, or a list of them.
+	// Topics with audit events: the value of each record is an event of audit.k8s.io/v1, or a list of them.
 	Topics []string `mapstructure:"topics"`
-	// Name that is told to the brokers, for their logs and quotas. Default "kubecdc".
+	// Client ID for the logs and quotas of the brokers. Default "kubecdc".
 	ClientID string `mapstructure:"clientID"`
-	// Bound of one request, connecting included. Default 10s; at least 100ms.
+	// Timeout of one request, including the connection. Default 10s; at least 100ms.
 	RequestTimeout time.Duration `mapstructure:"requestTimeout"`
 	// TLS of the connections to the brokers.
 	TLS auth.TLS `mapstructure:"tls"`
@@ -33,11 +32,11 @@ const (
 	minRequestTimeout     = 100 * time.Millisecond
 )
 
-// Enabled says whether there is a topic to read.
+// Enabled reports whether any topic is read.
 func (c Config) Enabled() bool { return len(c.Topics) > 0 }
 
-// Validate says everything that is wrong with c, joined into one error. Each part begins with the path of the field, as
-// "kafka.topics: …", and shows no secret. It opens nothing.
+// Validate returns all problems of c in one joined error. Each part starts with the path of the field, as "kafka.topics:
+// …", and contains no secret. It opens no connection.
 func (c Config) Validate() error {
 	errs := []error{c.TLS.Validate(), c.SASL.Validate()}
 	switch {
@@ -60,8 +59,8 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("kafka.requestTimeout: %v; expected at least %v", d, minRequestTimeout))
 	}
 	if m := c.SASL.Mechanism; !c.TLS.Enabled && !c.SASL.AllowCleartextCredentials && (m == "plain" || m == "oauthbearer") {
-		errs = append(errs, fmt.Errorf("kafka.sasl.mechanism: %s without kafka.tls sends the password or token readable; use TLS, or say "+
-			"kafka.sasl.allowCleartextCredentials: true where the network is trusted", m))
+		errs = append(errs, fmt.Errorf("kafka.sasl.mechanism: %s without kafka.tls sends the password or token in cleartext; use TLS, or set "+
+			"kafka.sasl.allowCleartextCredentials: true in a trusted network", m))
 	}
 	return errors.Join(errs...)
 }

@@ -1,8 +1,7 @@
-// Package topic reads audit events from Kafka topics, as managed clouds and log shippers give them: each record's value is
-// an event, or an EventList, of audit.k8s.io/v1. What has been read is stored with the events by whoever takes them, so
-// there is no consumer group and nothing is committed to Kafka. A partition is known again by the batch that was read last:
-// that works with brokers of every version, where topic IDs do not.
+// Package topic reads audit events from Kafka topics, as managed clouds and log shippers provide them: the value of each
+// record is an event, or an EventList, of audit.k8s.io/v1.
 //
-//	topic.go      which partitions there are
-//	partition.go  one is read
+// The position of a partition is stored in the same commit as its events, so there is no consumer group, and nothing is
+// committed to Kafka. The batch that was read last identifies a partition: that works with brokers of every version, which
+// topic IDs do not.
 package topic

@@ -15,22 +15,22 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
-// partition is one that is read.
+// partition reads one partition. One goroutine uses it.
 type partition struct {
 	*Topic
 	id    int
-	added bool // it appeared while the topic was read: nothing of it is from before anybody asked for names
+	added bool // it was added while the topic was read, so it is read from its start
 
-	started   bool // at is known
+	started   bool // position is known
 	position  position
-	skipBelow int64      // records before this offset are passed over
-	readPart  audit.Part // what was read of an answer
+	skipBelow int64      // records before this offset are skipped
+	readPart  audit.Part // what was read since the last store
 }
 
-// displayName is for people.
+// displayName is the name of the partition in messages.
 func (p *partition) displayName() string { return "partition " + strconv.Itoa(p.id) }
 
-// readAvailable reads what has come.
+// readAvailable reads everything up to the end of the partition.
 func (p *partition) readAvailable(ctx context.Context) error {
 	s := &cluster.Span{Partition: cluster.Partition{Topic: p.topic, Index: int32(p.id)}}
 	var err error
@@ -55,8 +55,8 @@ func (p *partition) readAvailable(ctx context.Context) error {
 	return p.readSpan(ctx, s)
 }
 
-// resolveStart finds out where to go on. It is stored, so that after a restart what came meanwhile is not taken for what was there
-// before.
+// resolveStart determines where to continue. A new position is stored at once, so that a restart does not skip what is
+// written from now on.
 func (p *partition) resolveStart(ctx context.Context, s *cluster.Span) error {
 	if p.started {
 		return nil
@@ -68,7 +68,7 @@ func (p *partition) resolveStart(ctx context.Context, s *cluster.Span) error {
 	var known bool
 	if p.position, known = parsePosition(stored); !known {
 		p.position = position{next: s.First, since: time.Now()}
-		if !p.added { // what was written before anybody asked for names is not gone through
+		if !p.added { // skip what was written before the first start
 			p.position.next = s.End
 		}
 		if err := p.storeRead(ctx); err != nil {
@@ -79,19 +79,19 @@ func (p *partition) resolveStart(ctx context.Context, s *cluster.Span) error {
 	return nil
 }
 
-// describeMissing says which records are gone that were not read; "" if none are.
+// describeMissing describes unread records that are gone; "" if there are none.
 func (p *partition) describeMissing(s *cluster.Span) string {
 	where := p.displayName() + " of the audit topic " + p.topic
 	switch at := p.position.next; {
 	case at > s.End:
-		return fmt.Sprintf("%s was read to offset %d and ends at %d: it was made anew, or has lost records", where, at, s.End)
+		return fmt.Sprintf("%s was read to offset %d and ends at %d: it was recreated, or has lost records", where, at, s.End)
 	case at < s.First:
 		return fmt.Sprintf("%s lost %d records before they were read", where, s.First-at)
 	}
 	return ""
 }
 
-// restartAt says what is lost, and goes on with the oldest record that there is.
+// restartAt records a loss and continues at the oldest record.
 func (p *partition) restartAt(ctx context.Context, first int64, reason string) error {
 	if err := p.StoreLoss(ctx, p.position.since, reason); err != nil {
 		return err
@@ -100,12 +100,12 @@ func (p *partition) restartAt(ctx context.Context, first int64, reason string) e
 	return p.storeRead(ctx)
 }
 
-// readSpan takes what is left of a span. What was read last before is looked at once more: if it is another batch now, the topic
-// was made anew, whatever its offsets are.
+// readSpan reads the rest of a span. The batch that was read last is fetched again: if another batch is in its place, the
+// topic was recreated, whatever its offsets are (ADR 57).
 func (p *partition) readSpan(ctx context.Context, s *cluster.Span) error {
 	s.Next, s.Last, s.VerifyLast = p.position.next, p.position.last, p.position.hasBatch()
 	if !s.VerifyLast && s.Next > s.First {
-		s.Next-- // to know it again; it is not taken
+		s.Next-- // its batch identifies the partition; the record itself is skipped
 	}
 	p.readPart, p.skipBelow = audit.Part{}, p.position.next
 	s.Each = p.scanRecord
@@ -114,19 +114,19 @@ func (p *partition) readSpan(ctx context.Context, s *cluster.Span) error {
 		return p.storeRead(ctx)
 	}
 	err := cluster.NewReader(p.cluster).FetchSpans(ctx, s.Lead.Broker, []*cluster.Span{s})
-	var said *cluster.CallbackError
+	var caller *cluster.CallbackError
 	switch {
-	case errors.As(err, &said):
-		return said.Err
+	case errors.As(err, &caller):
+		return caller.Err
 	case errors.Is(err, cluster.ErrRecreated):
-		return p.restartAt(ctx, s.First, p.displayName()+" of the audit topic "+p.topic+" does not hold what was read of it: it was made anew")
+		return p.restartAt(ctx, s.First, p.displayName()+" of the audit topic "+p.topic+" does not hold what was read of it: it was recreated")
 	case errors.Is(err, kafka.OffsetOutOfRange):
-		return nil // records were removed meanwhile; it is asked again which
+		return nil // records were removed in between; the next call finds the new extent
 	}
 	return err
 }
 
-// scanRecord takes the events of a record.
+// scanRecord adds the events of a record to readPart.
 func (p *partition) scanRecord(r *kproto.Record) error {
 	if r.Offset < p.skipBelow {
 		return nil
@@ -141,8 +141,8 @@ func (p *partition) scanRecord(r *kproto.Record) error {
 	return nil
 }
 
-// storeRead hands over what was read, with the position behind it. It is not known which API server each event is from, so they
-// have no origin: no clocks are compared.
+// storeRead stores what was read, with the position after it. The API server of an event is not known, so the events have no
+// origin, and their times are not compared.
 func (p *partition) storeRead(ctx context.Context) error {
 	p.readPart.Since = p.position.since
 	p.position.since = p.readPart.NewestEvent()
@@ -152,22 +152,21 @@ func (p *partition) storeRead(ctx context.Context) error {
 	return err
 }
 
-// position is a place in a partition: the offset of the next record, and what was read before it, by which the partition is
-// known again.
+// position is the offset of the next record, and the batch before it, which identifies the partition.
 type position struct {
 	next  int64
-	last  protocol.BatchID // zero where nothing was read
-	since time.Time        // when the newest event before it had been answered, or when it was begun
+	last  protocol.BatchID // zero if nothing was read
+	since time.Time        // response time of the newest event before it, or the start time
 }
 
 func (p position) hasBatch() bool { return p.last != protocol.BatchID{} }
 
-// String is the form that is stored.
+// String returns the stored form.
 func (p position) String() string {
 	return fmt.Sprintf("%d %d %d %d", p.next, p.last.Base, p.last.CRC, p.since.UnixMilli())
 }
 
-// parsePosition reads what String has written; before it had more than an offset, too.
+// parsePosition parses the stored form. Older ones only have the offset.
 func parsePosition(text string) (p position, ok bool) {
 	var ms int64
 	n, _ := fmt.Sscanf(text, "%d %d %d %d", &p.next, &p.last.Base, &p.last.CRC, &ms)

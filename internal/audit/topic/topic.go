@@ -15,40 +15,40 @@ import (
 )
 
 const (
-	refreshInterval = time.Second            // for partitions that were added or are gone, and their leaders
-	pollInterval    = 500 * time.Millisecond // for records of a partition
+	refreshInterval = time.Second            // between two looks at partitions and leaders
+	pollInterval    = 500 * time.Millisecond // between two reads of a partition
 )
 
-// Topic reads all partitions of a topic, each from where it was read to the last time.
+// Topic reads all partitions of a topic, each from its stored position.
 type Topic struct {
 	*audit.Log
 	config      Config
 	topic       string
-	cluster     *cluster.Cluster // nil: not yet
-	initialized bool             // partitions that are found from now on were added
+	cluster     *cluster.Cluster // nil: not connected yet
+	initialized bool             // partitions that are found from now on are new
 	tasks       map[int]*partitionTask
-	layout      atomic.Pointer[cluster.Layout] // of the last answer
+	layout      atomic.Pointer[cluster.Layout] // of the last metadata
 
 	mu       sync.Mutex
-	problems map[string]error // what cannot be read, and why
+	problems map[string]error // of what cannot be read, by its name
 }
 
-// partitionTask is the task that reads a partition.
+// partitionTask is the goroutine that reads a partition.
 type partitionTask struct {
 	stop context.CancelFunc
 	done chan struct{}
 }
 
-// New returns a reader of a topic. It opens nothing.
+// New returns a reader of a topic. It opens no connection.
 func New(config Config, topic string, o audit.Options) *Topic {
-	remedy := "see that the brokers answer and that audit.kafka may read and describe the topic"
+	remedy := "check that the brokers answer and that audit.kafka may read and describe the topic"
 	return &Topic{
 		Log: audit.NewLog(topic, remedy, o), config: config.withDefaults(), topic: topic,
 		tasks: map[int]*partitionTask{}, problems: map[string]error{},
 	}
 }
 
-// Run reads until ctx ends. It fails only where events cannot be stored.
+// Run reads until ctx ends and returns its cause. It fails only if events cannot be stored.
 func (t *Topic) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer t.closeAll(ctx)
@@ -57,7 +57,7 @@ func (t *Topic) Run(ctx context.Context) error {
 	return audit.PollUntilDone(ctx, refreshInterval, look, func(err error) { t.reportProblem("topic", err) })
 }
 
-// closeAll ends what reads partitions, whose context has ended, and all connections.
+// closeAll waits for the partition tasks, after their context has ended, and closes all connections.
 func (t *Topic) closeAll(ctx context.Context) {
 	for id := range t.tasks {
 		t.stopPartition(id)
@@ -65,11 +65,11 @@ func (t *Topic) closeAll(ctx context.Context) {
 	if t.cluster != nil {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.config.RequestTimeout)
 		defer cancel()
-		_ = t.cluster.Close(closing) // nothing is left to be lost
+		_ = t.cluster.Close(closing) // reads only: nothing can be lost
 	}
 }
 
-// reportProblem says whether a part of the topic, or its list of partitions, can be read now.
+// reportProblem records whether a partition, or the list of partitions, can be read, and updates the condition.
 func (t *Topic) reportProblem(what string, err error) {
 	t.mu.Lock()
 	if delete(t.problems, what); err != nil {
@@ -83,7 +83,7 @@ func (t *Topic) reportProblem(what string, err error) {
 	t.UpdateCondition(first)
 }
 
-// refreshPartitions asks which partitions there are, begins to read those that are new, and says which are gone.
+// refreshPartitions starts reading new partitions and stops reading removed ones.
 func (t *Topic) refreshPartitions(ctx context.Context, failed func(error)) error {
 	if err := t.connectCluster(); err != nil {
 		return err
@@ -109,7 +109,7 @@ func (t *Topic) refreshPartitions(ctx context.Context, failed func(error)) error
 	return t.removePartitions(ctx, len(layout.Leads))
 }
 
-// connectCluster makes the connections, with the certificates and passwords as they are now.
+// connectCluster creates the client, with the current certificates and passwords.
 func (t *Topic) connectCluster() (err error) {
 	if t.cluster == nil {
 		t.cluster, err = cluster.New(cluster.Options{
@@ -119,10 +119,11 @@ func (t *Topic) connectCluster() (err error) {
 	return err
 }
 
-// positionKey is the name under which the position in a partition is stored.
+// positionKey is the place under which the position of a partition is stored.
 func (t *Topic) positionKey(id int) string { return "kafka:" + t.topic + "/" + strconv.Itoa(id) }
 
-// startPartition begins to read a partition, until ctx ends, the partition is gone, or its events cannot be stored.
+// startPartition starts a task that reads a partition until ctx ends, the partition is removed, or its events cannot be
+// stored.
 func (t *Topic) startPartition(ctx context.Context, id int, failed func(error)) {
 	reads, stop := context.WithCancel(ctx)
 	r := &partitionTask{stop: stop, done: make(chan struct{})}
@@ -137,7 +138,7 @@ func (t *Topic) startPartition(ctx context.Context, id int, failed func(error)) 
 	}()
 }
 
-// stopPartition ends what reads a partition.
+// stopPartition stops the task of a partition and waits for it.
 func (t *Topic) stopPartition(id int) {
 	r := t.tasks[id]
 	r.stop()
@@ -145,7 +146,8 @@ func (t *Topic) stopPartition(id int) {
 	delete(t.tasks, id)
 }
 
-// removePartitions ends what reads the partitions from one on, which are gone: a topic loses partitions only when it is made anew.
+// removePartitions stops reading the partitions from an ID on and records their loss: a topic loses partitions only if it is
+// recreated.
 func (t *Topic) removePartitions(ctx context.Context, from int) error {
 	for id := from; ; id++ {
 		stored, err := t.StoredPosition(t.positionKey(id))
@@ -158,7 +160,7 @@ func (t *Topic) removePartitions(ctx context.Context, from int) error {
 			t.reportProblem(p.displayName(), nil)
 		}
 		at, _ := parsePosition(stored)
-		if err := t.StoreLoss(ctx, at.since, fmt.Sprintf("%s of the audit topic %s is gone: the topic was made anew", p.displayName(), t.topic)); err != nil {
+		if err := t.StoreLoss(ctx, at.since, fmt.Sprintf("%s of the audit topic %s is gone: the topic was recreated", p.displayName(), t.topic)); err != nil {
 			return err
 		}
 		if err := t.StorePart(ctx, audit.Part{Place: t.positionKey(id)}); err != nil {

@@ -26,10 +26,10 @@ func TestMain(m *testing.M) { leaks.Main(m) }
 
 const name = "audit"
 
-// testTimeout bounds waits that end by a condition when all is well. It is never slept.
+// testTimeout bounds waits for a condition. It is never slept.
 const testTimeout = 3 * time.Minute
 
-// topicReader is a topic and who reads it. What is stored outlives the reader, as a journal does.
+// topicReader is a topic with its reader. The stored positions outlive the reader, as in a journal.
 type topicReader struct {
 	t       *testing.T
 	cluster *kfake.Cluster
@@ -125,7 +125,7 @@ func (r *topicReader) awaitCondition(what string, met func() bool) {
 }
 
 func (r *topicReader) awaitPositions() {
-	r.awaitCondition("all partitions are begun", func() bool { return len(r.positions) == 2 })
+	r.awaitCondition("all partitions have a position", func() bool { return len(r.positions) == 2 })
 }
 
 func (r *topicReader) writeEvents(partition int32, ids ...string) {
@@ -174,7 +174,7 @@ func TestTopicIsReadFromEndThenFromPosition(t *testing.T) {
 	if err := stop(); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	if len(r.lost) != 1 || !strings.Contains(r.lost[0], "no audit event") {
+	if len(r.lost) != 1 || !strings.Contains(r.lost[0], "not audit events") {
 		t.Errorf("lost %q", r.lost)
 	}
 }
@@ -242,8 +242,8 @@ func TestValidationErrorsNameTheirKeys(t *testing.T) {
 	}
 }
 
-// TestRealBrokerIsRead takes compressed records of transactions, between which offsets are missing, goes on where it
-// stopped, and notices that the topic was made anew, both times with more records than were read.
+// TestRealBrokerIsRead reads compressed records of transactions, between which offsets are missing. It resumes at its
+// position, and detects that the topic was recreated, each time with more records than were read.
 func TestRealBrokerIsRead(t *testing.T) {
 	require.Integration(t)
 	require.Program(t, "java", "install Java 17 or later")
@@ -302,8 +302,8 @@ func TestRealBrokerIsRead(t *testing.T) {
 	r.writeEvents(0, "l", "m", "n", "o", "p", "q", "r", "s", "t")
 	stop = r.startReader()
 	r.awaitEvents("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q", "r", "s", "t")
-	r.awaitLoss("partition 0 of the audit topic audit does not hold what was read of it: it was made anew")
-	r.awaitLoss("partition 1 of the audit topic audit is gone: the topic was made anew")
+	r.awaitLoss("partition 0 of the audit topic audit does not hold what was read of it: it was recreated")
+	r.awaitLoss("partition 1 of the audit topic audit is gone: the topic was recreated")
 	r.stopReader(stop)
 	if len(r.lost) != 3 {
 		t.Errorf("lost %q", r.lost)

@@ -8,7 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// recreateTopic deletes the topic and creates it with another number of partitions.
+// recreateTopic deletes the topic and creates it with this number of partitions.
 func (r *topicReader) recreateTopic(partitions int32) {
 	r.t.Helper()
 	of := kmsg.NewDeleteTopicsRequestTopic()
@@ -19,10 +19,10 @@ func (r *topicReader) recreateTopic(partitions int32) {
 		r.t.Fatal(err)
 	}
 	r.createTopic(partitions)
-	r.client.PurgeTopicsFromClient(name) // which takes one of another ID for a mistake
+	r.client.PurgeTopicsFromClient(name) // which rejects another topic ID otherwise
 }
 
-// createTopic creates the topic, once one of its name is gone for good.
+// createTopic creates the topic, after the deletion of the old one has completed.
 func (r *topicReader) createTopic(partitions int32) {
 	r.t.Helper()
 	of := kmsg.NewCreateTopicsRequestTopic()
@@ -45,7 +45,7 @@ func (r *topicReader) addPartitions(partitions int32) {
 	if _, err := request.RequestWith(r.t.Context(), r.client); err != nil {
 		r.t.Fatal(err)
 	}
-	r.client.PurgeTopicsFromClient(name) // it knows how many there were
+	r.client.PurgeTopicsFromClient(name) // which caches the old number otherwise
 }
 
 // stopReader stops a reader.
@@ -58,7 +58,7 @@ func (r *topicReader) stopReader(stop func() error) {
 
 func (r *topicReader) awaitLoss(words string) {
 	r.t.Helper()
-	r.awaitCondition("a loss is said: "+words, func() bool {
+	r.awaitCondition("a loss: "+words, func() bool {
 		for _, reason := range r.lost {
 			if strings.Contains(reason, words) {
 				return true
@@ -68,10 +68,10 @@ func (r *topicReader) awaitLoss(words string) {
 	})
 }
 
-// TestRecreatedTopicIsReadFromStart has another topic of that name hold more records than were read of the one
-// before, so that no offset tells them apart.
+// TestRecreatedTopicIsReadFromStart writes more records to the new topic than were read of the old one, so that offsets do
+// not distinguish them.
 func TestRecreatedTopicIsReadFromStart(t *testing.T) {
-	for what, away := range map[string]bool{"while it is read": false, "while nobody reads": true} {
+	for what, away := range map[string]bool{"while it is read": false, "without a reader": true} {
 		t.Run(what, func(t *testing.T) {
 			r := newTopicReader(t)
 			r.verifyRecreatedTopic(away)
@@ -94,7 +94,7 @@ func (r *topicReader) verifyRecreatedTopic(away bool) {
 		stop = r.startReader()
 	}
 	r.awaitEvents("a", "b", "c", "d", "e", "f")
-	r.awaitLoss("made anew")
+	r.awaitLoss("recreated")
 	r.stopReader(stop)
 	r.writeEvents(0, "g")
 	stop = r.startReader()
@@ -105,7 +105,7 @@ func (r *topicReader) verifyRecreatedTopic(away bool) {
 	}
 }
 
-// TestRecreatedUnreadTopicIsDetected knows the topic by a record that it did not take.
+// TestRecreatedUnreadTopicIsDetected identifies the topic by a skipped record.
 func TestRecreatedUnreadTopicIsDetected(t *testing.T) {
 	r := newTopicReader(t)
 	r.writeEvents(0, "old", "old", "old")
@@ -116,7 +116,7 @@ func TestRecreatedUnreadTopicIsDetected(t *testing.T) {
 	r.writeEvents(0, "c", "d", "e", "f")
 	stop = r.startReader()
 	r.awaitEvents("c", "d", "e", "f")
-	r.awaitLoss("made anew")
+	r.awaitLoss("recreated")
 	r.stopReader(stop)
 }
 
@@ -131,11 +131,11 @@ func TestShorterTopicIsReadFromStart(t *testing.T) {
 	r.writeEvents(0, "d")
 	stop = r.startReader()
 	r.awaitEvents("a", "b", "c", "d")
-	r.awaitLoss("made anew, or has lost records")
+	r.awaitLoss("recreated, or has lost records")
 	r.stopReader(stop)
 }
 
-// TestAddedPartitionsAreReadFromStart adds one while the topic is read, and one while nobody reads.
+// TestAddedPartitionsAreReadFromStart adds one partition while the topic is read, and one without a reader.
 func TestAddedPartitionsAreReadFromStart(t *testing.T) {
 	r := newTopicReader(t)
 	stop := r.startReader()
@@ -154,10 +154,10 @@ func TestAddedPartitionsAreReadFromStart(t *testing.T) {
 	}
 }
 
-// TestRemovedPartitionsAreReportedAsLoss makes the topic anew with fewer partitions, while it is read and while nobody
-// reads, and sees the rest of it being read.
+// TestRemovedPartitionsAreReportedAsLoss recreates the topic with fewer partitions, with and without a reader. The others
+// are still read.
 func TestRemovedPartitionsAreReportedAsLoss(t *testing.T) {
-	for what, away := range map[string]bool{"while it is read": false, "while nobody reads": true} {
+	for what, away := range map[string]bool{"while it is read": false, "without a reader": true} {
 		t.Run(what, func(t *testing.T) {
 			r := newTopicReader(t)
 			stop := r.startReader()

@@ -5,21 +5,21 @@ import (
 	"sync"
 )
 
-// maxBodies bounds the bodies that are in memory at once, in bytes; others wait in their connections.
+// maxBodies bounds the bodies in memory, in bytes; further ones wait in their connections.
 const maxBodies = 64 << 20
 
-// byteSemaphore bounds what is held at once.
+// byteSemaphore bounds the bytes that are held at the same time.
 type byteSemaphore struct {
 	mu       sync.Mutex
 	free     int64
-	released chan struct{} // closed, and replaced, when there is more
+	released chan struct{} // closed and replaced by release
 }
 
 func newByteSemaphore(size int64) *byteSemaphore {
 	return &byteSemaphore{free: size, released: make(chan struct{})}
 }
 
-// acquire waits until there is room for n, which is given back later. It is false when ctx ended before.
+// acquire waits until n bytes are free and takes them. It returns false if ctx ends first.
 func (r *byteSemaphore) acquire(ctx context.Context, n int64) bool {
 	for {
 		r.mu.Lock()
@@ -38,6 +38,7 @@ func (r *byteSemaphore) acquire(ctx context.Context, n int64) bool {
 	}
 }
 
+// release returns n acquired bytes.
 func (r *byteSemaphore) release(n int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

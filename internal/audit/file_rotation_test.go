@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// appendText writes text behind the file.
+// appendText appends text to the file.
 func (r *logReader) appendText(text string) {
 	r.t.Helper()
 	f, err := os.OpenFile(r.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
@@ -25,10 +25,10 @@ func (r *logReader) appendText(text string) {
 	}
 }
 
-// awaitLoss waits until exactly one loss is said, with these words in it.
+// awaitLoss waits for a loss, and expects exactly one, with these words.
 func (r *logReader) awaitLoss(words string) {
 	r.t.Helper()
-	awaitCondition(r.t, "a loss is said: "+words, func() bool {
+	awaitCondition(r.t, "a loss: "+words, func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return len(r.lost) > 0
@@ -49,10 +49,10 @@ func (r *logReader) expectNoLoss() {
 	}
 }
 
-// TestTruncatedLogIsReadFromStart copies and truncates, as logrotate can, and writes more than was there before
-// the reader looks again: the size alone does not tell.
+// TestTruncatedLogIsReadFromStart truncates the file, as logrotate can, and writes more than before until the reader looks
+// again: the size alone does not reveal it.
 func TestTruncatedLogIsReadFromStart(t *testing.T) {
-	for name, away := range map[string]bool{"while it is read": false, "while nobody reads": true} {
+	for name, away := range map[string]bool{"while it is read": false, "without a reader": true} {
 		t.Run(name, func(t *testing.T) {
 			r := startedLog(t)
 			stop := r.startReader()
@@ -77,15 +77,15 @@ func TestTruncatedLogIsReadFromStart(t *testing.T) {
 				stop = r.startReader()
 			}
 			r.awaitEvents(want...)
-			r.awaitLoss("cut")
+			r.awaitLoss("truncated")
 			stop()
 		})
 	}
 }
 
-// TestEveryRotatedFileIsRead has every rotated file read that is still there.
+// TestEveryRotatedFileIsRead rotates several times between two looks.
 func TestEveryRotatedFileIsRead(t *testing.T) {
-	for name, away := range map[string]bool{"while it is read": false, "while nobody reads": true} {
+	for name, away := range map[string]bool{"while it is read": false, "without a reader": true} {
 		t.Run(name, func(t *testing.T) {
 			r := startedLog(t)
 			stop := r.startReader()
@@ -107,7 +107,7 @@ func TestEveryRotatedFileIsRead(t *testing.T) {
 	}
 }
 
-// TestRotationDuringLossReportLosesNothing rotates a log whose last file is known, but not yet read.
+// TestRotationDuringLossReportLosesNothing rotates a log between finding its last file and reading it.
 func TestRotationDuringLossReportLosesNothing(t *testing.T) {
 	for name, lose := range map[string]func(*logReader){
 		"compressed": func(r *logReader) {
@@ -182,7 +182,7 @@ func TestUnreadCompressedLogIsReportedAsLoss(t *testing.T) {
 	r.awaitLoss("compressed")
 }
 
-// TestLogCreatedLaterIsReadFromStart begins to read before the API server has written anything.
+// TestLogCreatedLaterIsReadFromStart starts before the API server has written anything.
 func TestLogCreatedLaterIsReadFromStart(t *testing.T) {
 	r := newLogReader(t)
 	f := r.newFile()
@@ -193,7 +193,7 @@ func TestLogCreatedLaterIsReadFromStart(t *testing.T) {
 	r.expectNoLoss()
 }
 
-// TestPartialLineAtFirstStartIsReadComplete begins in the middle of a line, and stops there again.
+// TestPartialLineAtFirstStartIsReadComplete starts in the middle of a line, and stops there again.
 func TestPartialLineAtFirstStartIsReadComplete(t *testing.T) {
 	r := newLogReader(t)
 	r.addEvents("old")
@@ -237,8 +237,8 @@ func TestSwappedSymlinkIsFollowed(t *testing.T) {
 	stop()
 }
 
-// TestMalformedLineIsReportedAsLoss has a long event, which is read, one that is too long, and half of one, as an API
-// server that was killed leaves it in front of the first one of its successor.
+// TestMalformedLineIsReportedAsLoss writes a long event, which is read, one that is too long, and half of one, as a killed
+// API server leaves it before the first event of its successor.
 func TestMalformedLineIsReportedAsLoss(t *testing.T) {
 	r := startedLog(t)
 	defer r.startReader()()
@@ -248,7 +248,7 @@ func TestMalformedLineIsReportedAsLoss(t *testing.T) {
 	r.appendText(`{"auditID":"too long","stage":"ResponseComplete","responseObject":{"a":"` + strings.Repeat("x", 9<<20) + "\"}}\n")
 	r.addEvents("a")
 	r.awaitEvents("long", "a")
-	r.awaitLoss("no audit event")
+	r.awaitLoss("not audit events")
 	r.appendText(`{"auditID":"ha` + eventLine("b"))
 	r.addEvents("c")
 	r.awaitEvents("long", "a", "c")

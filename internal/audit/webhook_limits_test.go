@@ -23,9 +23,9 @@ func TestListedNameOfOtherAuthorityIsRejected(t *testing.T) {
 	if response, err := client.Post(s.url, "application/json", strings.NewReader(list)); err == nil {
 		t.Errorf("%s, %v", response.Status, response.Body.Close())
 	}
-	awaitCondition(t, "it is counted", func() bool { return s.RejectedRequests() >= 2 }) // the first was the look whether it listens
+	awaitCondition(t, "it is counted", func() bool { return s.RejectedRequests() >= 2 }) // the first was the probe of startServing
 	if len(s.stored) != 0 {
-		t.Errorf("%d events were taken", len(s.stored))
+		t.Errorf("%d events were stored", len(s.stored))
 	}
 }
 
@@ -35,7 +35,7 @@ func TestListenRetriesWhilePortIsTaken(t *testing.T) {
 	done := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { done <- second.Run(ctx) }()
-	awaitCondition(t, "the trouble is shown", func() bool {
+	awaitCondition(t, "the problem is reported", func() bool {
 		status, _ := second.Status()
 		return strings.Contains(status.Explanation(), "audit.webhook.listen")
 	})
@@ -52,28 +52,28 @@ func TestRotatedCertificatesAreReloaded(t *testing.T) {
 	before := s.authority
 	s.authority = certificates.New(t)
 	s.authority.IssueTo(t, s.dir)
-	awaitCondition(t, "the new authority is believed", func() bool {
+	awaitCondition(t, "the new authority is trusted", func() bool {
 		code, err := s.postAs(t, "kube-apiserver", list)
 		return err == nil && code == http.StatusOK
 	})
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: s.clientConfig(t, before, "kube-apiserver"), DisableKeepAlives: true}}
 	if response, err := client.Post(s.url, "application/json", strings.NewReader(list)); err == nil {
-		t.Errorf("the old authority is believed: %s, %v", response.Status, response.Body.Close())
+		t.Errorf("the old authority is trusted: %s, %v", response.Status, response.Body.Close())
 	}
 	if err := os.WriteFile(filepath.Join(s.dir, "cert.pem"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	awaitCondition(t, "the trouble is shown", func() bool {
+	awaitCondition(t, "the problem is reported", func() bool {
 		if code := s.awaitAnswer(t, "kube-apiserver", list); code != http.StatusOK {
-			t.Fatalf("those from before are not used: %d", code)
+			t.Fatalf("the previous certificates are not used: %d", code)
 		}
 		status, _ := s.Status()
 		return strings.Contains(status.Explanation(), "audit.webhook.certificate")
 	})
 }
 
-// TestConnectionOfRemovedAuthorityIsClosed sends over one connection, over which it would send
-// forever, and has the events taken again once the client has a certificate of the new authority.
+// TestConnectionOfRemovedAuthorityIsClosed sends over one lasting connection while the authority is replaced. Events are
+// accepted again with a certificate of the new authority.
 func TestConnectionOfRemovedAuthorityIsClosed(t *testing.T) {
 	for _, http2 := range []bool{false, true} {
 		s := startWebhook(t)
@@ -88,10 +88,10 @@ func TestConnectionOfRemovedAuthorityIsClosed(t *testing.T) {
 			_, _ = io.Copy(io.Discard, response.Body)
 			return response.StatusCode, response.Body.Close()
 		}
-		awaitCondition(t, "it is taken", func() bool { code, err := post(); return err == nil && code == http.StatusOK })
+		awaitCondition(t, "it is accepted", func() bool { code, err := post(); return err == nil && code == http.StatusOK })
 		s.authority = certificates.New(t)
 		s.authority.IssueTo(t, s.dir)
-		awaitCondition(t, "it is refused, so that it tries again", func() bool {
+		awaitCondition(t, "it is rejected, and the client retries", func() bool {
 			code, err := post()
 			return err == nil && code == http.StatusServiceUnavailable
 		})
@@ -110,14 +110,14 @@ func TestOversizedBodyIsReportedAsLoss(t *testing.T) {
 	if err == nil && code != http.StatusRequestEntityTooLarge {
 		t.Errorf("%d", code)
 	}
-	awaitCondition(t, "the loss is said", func() bool {
+	awaitCondition(t, "the loss is recorded", func() bool {
 		reason := s.lost.Load()
 		return reason != nil && strings.Contains(*reason, "--audit-webhook-batch-max-size")
 	})
 }
 
-// TestStalledConnectionsDoNotBlockOthers opens connections that never begin, and requests that stop in the middle of their
-// bodies, and has an API server send at the same time.
+// TestStalledConnectionsDoNotBlockOthers opens idle connections and requests that stop in the middle of their bodies while
+// an API server sends.
 func TestStalledConnectionsDoNotBlockOthers(t *testing.T) {
 	s := startWebhook(t)
 	for range 40 {
@@ -147,7 +147,7 @@ func TestStalledConnectionsDoNotBlockOthers(t *testing.T) {
 	}
 }
 
-// TestBodyFloodMemoryIsBounded posts far more at once than there is room for, while nothing can be stored.
+// TestBodyFloodMemoryIsBounded posts far more than the memory bound while nothing can be stored.
 func TestBodyFloodMemoryIsBounded(t *testing.T) {
 	s := startWebhook(t)
 	s.mu.Lock() // nothing can be stored
@@ -157,13 +157,13 @@ func TestBodyFloodMemoryIsBounded(t *testing.T) {
 	var all sync.WaitGroup
 	for range 30 { // 240 MiB
 		all.Go(func() {
-			// As an API server sends: what got no answer is sent again.
+			// An API server repeats a batch without an answer.
 			for code := 0; code != http.StatusOK; {
 				code, _ = s.postAs(t, "kube-apiserver", body)
 			}
 		})
 	}
-	awaitCondition(t, "there is no room", func() bool { return heapInUse()-before > 40<<20 })
+	awaitCondition(t, "the memory is used", func() bool { return heapInUse()-before > 40<<20 })
 	for range 50 {
 		if grown := heapInUse() - before; grown > 160<<20 {
 			t.Fatalf("%d MiB", grown>>20)
@@ -173,11 +173,11 @@ func TestBodyFloodMemoryIsBounded(t *testing.T) {
 	s.mu.Unlock()
 	all.Wait()
 	if len(s.stored) != 30 {
-		t.Errorf("%d events were taken", len(s.stored))
+		t.Errorf("%d events were stored", len(s.stored))
 	}
 }
 
-// heapInUse is the memory that is in use.
+// heapInUse returns the live heap in bytes.
 func heapInUse() int64 {
 	runtime.GC()
 	var m runtime.MemStats
