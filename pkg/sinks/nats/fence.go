@@ -140,8 +140,7 @@ func (f *fence) fenceStream(ctx context.Context, l *connection.Link, next *term)
 	switch batches := f.features.acceptsBatches.Load(); {
 	case !covered && batches:
 		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q does not take the subject of the fence, which excludes "+
-			"older exporters: add the "+
-			"subject %q to it: nats stream edit %s --subjects %s",
+			"older exporters: add the subject %q to it: nats stream edit %s --subjects %s",
 			f.cfg.Stream, f.cfg.fencePrefix()+">", f.cfg.Stream, strings.Join(append(found.Config.Subjects, f.cfg.fencePrefix()+">"), ","))}
 	case !covered:
 		return nil
@@ -231,8 +230,7 @@ func (f *fence) checkOwnership(ctx context.Context, l *connection.Link, end uint
 		return t.markDeposed(o.DeposedError(found, nil))
 	case end >= last: // the stream did not go back
 		return t.markDeposed(&sinks.DeposedError{Reason: fmt.Sprintf("the fence of stream %q, subject %q, is gone: it was "+
-			"purged, or exceeded max_age; "+
-			"the stream has no owner until it is claimed again", f.cfg.Stream, o.Subject)})
+			"purged, or exceeded max_age; the stream has no owner until it is claimed again", f.cfg.Stream, o.Subject)})
 	}
 	again, err := o.Claim(ctx, t.claim, mine)
 	if errors.As(err, new(*sinks.DeposedError)) {
@@ -291,8 +289,7 @@ func (f *fence) checkFence(ctx context.Context, l *connection.Link, t *term, lan
 		return nil
 	}
 	f.warnings.update(topicFence, fmt.Sprintf("stream %q takes changes by message ID now, and cannot refuse those of an "+
-		"older exporter that resumes after a pause: "+
-		"that one stores the messages it had in flight, except copies within duplicate_window; set allow_batched on the "+
-		"stream, and let no other client publish to it", f.cfg.Stream))
+		"older exporter that resumes after a pause: that one stores the messages it had in flight, except copies within "+
+		"duplicate_window; set allow_batched on the stream, and let no other client publish to it", f.cfg.Stream))
 	return f.checkOwnership(ctx, l, math.MaxUint64)
 }

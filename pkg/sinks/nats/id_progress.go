@@ -92,8 +92,7 @@ func (p *idProgress) recordAck(stream string, before, sequence, inFlight uint64)
 		p.checkpoints = p.checkpoints[:len(p.checkpoints)-1]
 	}
 	p.lost = &sinks.LostError{Reason: fmt.Sprintf("stream %q went back: message %d was acknowledged, and a later one got "+
-		"number %d; "+
-		"%s", stream, p.newest, sequence, rewindCauses)}
+		"number %d; %s", stream, p.newest, sequence, rewindCauses)}
 	if len(p.checkpoints) > 0 {
 		p.lost.From = p.checkpoints[len(p.checkpoints)-1].offset
 	}

@@ -132,8 +132,8 @@ func (s *Sink) ApplyRepartition(r sinks.Repartition) { s.lanes.applyRepartition(
 func (s *Sink) Ping(ctx context.Context) error {
 	s.coreWarning.Do(func() {
 		if s.cfg.Mode == modeCore {
-			s.log.Warn("NATS in mode core keeps nothing: messages without a subscriber are lost, and count as delivered; " +
-				"use mode jetstream to keep them")
+			s.log.Warn("NATS in mode core keeps nothing: messages without a subscriber are lost, and count as delivered; use mode " +
+				"jetstream to keep them")
 		}
 	})
 	_, err := s.verifiedLink(ctx)

@@ -121,8 +121,7 @@ func (e *streamEnd) recordLoss(stream string, offset, end uint64) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.lost = &sinks.LostError{From: offset, Reason: fmt.Sprintf("stream %q went back: message %d was acknowledged, and the "+
-		"stream "+
-		"ends with number %d; %s", stream, e.lastSequence, end, rewindCauses)}
+		"stream ends with number %d; %s", stream, e.lastSequence, end, rewindCauses)}
 	e.lastSequence, e.storedThrough, e.endKnown = end, offset, true
 	return e.lost
 }

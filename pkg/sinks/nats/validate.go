@@ -76,8 +76,7 @@ func (c Config) validateCleartext() error {
 			continue
 		}
 		return fmt.Errorf("address %d sends the password or token in cleartext; write tls://, use credentials or nkeySeed, or "+
-			"set "+
-			"nats.allowCleartextCredentials: true if the network is trusted", i+1)
+			"set nats.allowCleartextCredentials: true if the network is trusted", i+1)
 	}
 	return nil
 }

@@ -52,8 +52,8 @@ func (f *streamFeatures) invalidate() { f.verified.Store(false) }
 func (f *streamFeatures) recordOtherWriter(subject string) {
 	if f.acceptsBatches.Swap(false) {
 		f.warnings.update(topicWriters, fmt.Sprintf("another writer publishes to stream %q, for example to %q: changes go by "+
-			"message ID now, one at a time "+
-			"for each object; give the exporter a stream of its own, then restart it", f.stream, subject))
+			"message ID now, one at a time for each object; give the exporter a stream of its own, then restart it",
+			f.stream, subject))
 	}
 }
 
@@ -134,8 +134,8 @@ func (v *streamVerifier) createMissing(ctx context.Context, c stream.Client) err
 	config := v.newStreamConfig(supportsBatches(c.Link.Conn().ConnectedServerVersion()))
 	if i := slices.IndexFunc(config.Subjects, func(subject string) bool { return strings.HasPrefix(subject, "*") }); i >= 0 {
 		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q cannot be created: it would take %q, with any first "+
-			"token, which the server "+
-			"reserves; start nats.subject, and the subjects of routes, with a fixed word, as in k8s.{cluster}, or create the stream",
+			"token, which the server reserves; start nats.subject, and the subjects of routes, with a fixed word, as in "+
+			"k8s.{cluster}, or create the stream",
 			v.cfg.Stream, config.Subjects[i])}
 	}
 	made, err := c.Create(ctx, config)
@@ -193,8 +193,8 @@ func (v *streamVerifier) checkExisting(config jetstream.StreamConfig) error {
 	if slices.ContainsFunc(v.patterns(), func(pattern string) bool {
 		return !slices.ContainsFunc(config.Subjects, func(subject string) bool { return stream.Covers(subject, pattern) })
 	}) {
-		partly = fmt.Sprintf("stream %q does not take every subject of the template: delivery stops at the first other one; it "+
-			"takes %q, the template is %q",
+		partly = fmt.Sprintf("stream %q does not take every subject of the template: delivery stops at the first one that it "+
+			"does not take; it takes %q, the template is %q",
 			v.cfg.Stream, config.Subjects, v.cfg.Subject)
 	}
 	if !config.AllowBatchPublish && config.Duplicates < minSafeDuplicates {
@@ -249,9 +249,9 @@ func (v *streamVerifier) perSubjectLimitWarning(config jetstream.StreamConfig) s
 			"there; remove that setting",
 			config.Name, config.MaxMsgsPerSubject)
 	case shared:
-		return fmt.Sprintf("stream %q keeps %d messages for each subject (max_msgs_per_subject), and several objects share "+
-			"one: the newest of an object may be "+
-			"dropped for another one; write {group}, {resource}, {namespace} and {name} into the subject, or lift the limit", config.Name, config.MaxMsgsPerSubject)
+		return fmt.Sprintf("stream %q keeps %d messages for each subject (max_msgs_per_subject), and several objects share one: "+
+			"the newest of an object may be dropped for another one; write {group}, {resource}, {namespace} and {name} into the "+
+			"subject, or lift the limit", config.Name, config.MaxMsgsPerSubject)
 	}
 	return ""
 }
@@ -263,22 +263,22 @@ func lossWarning(found *stream.Info) string {
 	small := c.MaxBytes > 0 && c.MaxBytes < smallStreamBytes || c.MaxMsgs > 0 && c.MaxMsgs < smallStreamMessages
 	switch {
 	case c.Retention == jetstream.InterestPolicy:
-		return fmt.Sprintf("stream %q keeps only messages that a consumer waits for (retention: interest): without a consumer "+
-			"a change is acknowledged and lost; use retention: limits", c.Name)
+		return fmt.Sprintf("stream %q keeps only messages that a consumer waits for (retention: interest): without a consumer a "+
+			"change is acknowledged and lost; use retention: limits", c.Name)
 	case c.Retention == jetstream.WorkQueuePolicy:
-		return fmt.Sprintf("stream %q drops a message once one consumer has it (retention: workqueue): other consumers miss "+
-			"it; use retention: limits", c.Name)
+		return fmt.Sprintf("stream %q drops a message once one consumer has it (retention: workqueue): other consumers miss it; "+
+			"use retention: limits", c.Name)
 	case c.Discard == jetstream.DiscardOld && full && time.Since(st.FirstTime) < shortRetention:
-		return fmt.Sprintf("stream %q is full, and drops changes that are %v old for new ones (discard: old); raise its "+
-			"limits, or use discard: new",
+		return fmt.Sprintf("stream %q is full, and drops changes that are %v old for new ones (discard: old); raise its limits, "+
+			"or use discard: new",
 			c.Name, time.Since(st.FirstTime).Round(time.Second))
 	case c.Discard == jetstream.DiscardOld && small:
 		return fmt.Sprintf("stream %q is small, max_bytes %d and max_msgs %d, and drops the oldest changes for new ones "+
 			"(discard: old); raise its limits, or use discard: new",
 			c.Name, c.MaxBytes, c.MaxMsgs)
 	case c.MaxAge > 0 && c.MaxAge < shortMaxAge:
-		return fmt.Sprintf("stream %q drops changes after %v (max_age): a consumer that is away for longer misses them; raise "+
-			"it", c.Name, c.MaxAge)
+		return fmt.Sprintf("stream %q drops changes after %v (max_age): a consumer that is away for longer misses them; raise it",
+			c.Name, c.MaxAge)
 	}
 	return ""
 }

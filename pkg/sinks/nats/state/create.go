@@ -70,8 +70,8 @@ func (s *Store) requestStream(ctx context.Context, c stream.Client, config jetst
 	made, err := c.Create(ctx, config)
 	if errors.As(err, new(*connection.DeniedError)) {
 		err = &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q, for the state, does not exist, and this user may not "+
-			"create it: create it for the subjects %q, "+
-			"with roll-ups and direct access allowed, or allow publishing to $JS.API.STREAM.CREATE.%s", s.Name, s.Name+".>", s.Name), Err: err}
+			"create it: create it for the subjects %q, with roll-ups and direct access allowed, or allow publishing to "+
+			"$JS.API.STREAM.CREATE.%s", s.Name, s.Name+".>", s.Name), Err: err}
 	}
 	return made, err
 }

@@ -350,8 +350,7 @@ func (s *Store) resolveConflict(ctx context.Context, c stream.Client, refused er
 		s.nextPart = 0
 	case end.Sequence != s.newestSequence:
 		return s.recoverLost(ctx, c, fmt.Sprintf("acknowledged message %d is missing: the stream was purged or restored from a "+
-			"backup, or its "+
-			"server lost power before a disk sync", s.newestSequence))
+			"backup, or its server lost power before a disk sync", s.newestSequence))
 	case found.State.LastSeq < s.lastSequence:
 		return s.recoverLost(ctx, c, fmt.Sprintf("message %d was acknowledged, and the stream ends with %d", s.lastSequence, found.State.LastSeq))
 	}

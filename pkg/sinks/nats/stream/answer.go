@@ -91,8 +91,8 @@ func ParseReceipt(stream, subject string, a connection.Answer) (Receipt, error) 
 // NoStreamError returns the error for a subject that no stream takes.
 func NoStreamError(stream, subject string) error {
 	return &sinks.UnavailableError{After: connection.UnavailablePause, Reason: fmt.Sprintf("no stream takes the subject %q; "+
-		"add it to the subjects of stream %q, "+
-		"create that stream, or set nats.create.enabled", subject, stream), Err: nats.ErrNoResponders}
+		"add it to the subjects of stream %q, create that stream, or set nats.create.enabled",
+		subject, stream), Err: nats.ErrNoResponders}
 }
 
 // parsePlainReceipt parses the answer that nearly every message gets, {"stream":"NAME","seq":1}, without the cost of a JSON

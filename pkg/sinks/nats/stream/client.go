@@ -48,8 +48,7 @@ func (c Client) callAPI(ctx context.Context, what string, request, answer any) e
 	}
 	if a.NoResponders {
 		return &sinks.UnavailableError{After: connection.UnavailablePause, Reason: fmt.Sprintf("no answer about stream %q: "+
-			"JetStream is not enabled "+
-			"for this account, or has no leader", c.Name), Err: nats.ErrNoResponders}
+			"JetStream is not enabled for this account, or has no leader", c.Name), Err: nats.ErrNoResponders}
 	}
 	if err := json.Unmarshal(a.Data, answer); err != nil {
 		return fmt.Errorf("JetStream's answer about stream %q: %w", c.Name, err)

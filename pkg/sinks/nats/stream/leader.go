@@ -39,7 +39,6 @@ func checkLeader(stream string, cluster *jetstream.ClusterInfo) error {
 }
 
 func unknownEndError(stream, why string) error {
-	return &sinks.UnavailableError{After: connection.UnavailablePause, Reason: fmt.Sprintf("the end of stream %q is "+
-		"unknown: %s; check that the NATS servers "+
-		"run and reach each other", stream, why)}
+	return &sinks.UnavailableError{After: connection.UnavailablePause, Reason: fmt.Sprintf("the end of stream %q is unknown: "+
+		"%s; check that the NATS servers run and reach each other", stream, why)}
 }

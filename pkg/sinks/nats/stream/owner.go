@@ -67,9 +67,8 @@ func (o Ownership) Claim(ctx context.Context, claim sinks.Claim, mine Owner) (Ow
 			return Owner{}, err
 		}
 		if before.Group != "" && before.Group != claim.Group {
-			return Owner{}, &sinks.UnavailableError{Reason: fmt.Sprintf("%s in stream %q belongs to the exporters of group %q, "+
-				"and this one is of %q; "+
-				"give each group its own", o.Description, o.Name, before.Group, claim.Group)}
+			return Owner{}, &sinks.UnavailableError{Reason: fmt.Sprintf("%s in stream %q belongs to the exporters of group %q, and "+
+				"this one is of %q; give each group its own", o.Description, o.Name, before.Group, claim.Group)}
 		}
 		if mine.Claim != "" && o.IsNewer(before, mine) {
 			return Owner{}, o.DeposedError(before, nil)
