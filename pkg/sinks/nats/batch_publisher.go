@@ -29,7 +29,7 @@ const (
 
 // batchPublisher sends the changes of the single lane as ordered batches, each committed before the next one starts. It
 // resolves batches with lost answers, finds its own messages at the end of the stream, and detects other writers and losses.
-// One Publish uses it at a time.
+// One goroutine uses it at a time: a Publish of the single lane, or the look-up of the stream before it.
 type batchPublisher struct {
 	cfg      Config
 	encoder  *encoder

@@ -41,8 +41,8 @@ func (c *connector) dialLink() *connection.Link {
 		Timeout: c.cfg.AckTimeout, Authenticate: c.cfg.authOptions}, &c.outage)
 }
 
-// close ends the connection, if there is one, within ctx.
-func (c *connector) close(ctx context.Context) error {
+// closeLink ends the connection, if there is one, within ctx.
+func (c *connector) closeLink(ctx context.Context) error {
 	c.mu.Lock()
 	l := c.link
 	c.mu.Unlock()

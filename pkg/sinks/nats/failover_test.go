@@ -261,7 +261,7 @@ func TestAnExporterIsNotDeposedByItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	term := s.fence.current.Load()
-	mine, record := term.ownerRecord(), s.fence.ownership(l, term.claim)
+	mine, record := term.ownerRecord(), s.fence.ownershipRecord(l, term.claim)
 	for range 2 { // the result of the first one is dropped
 		if _, err := record.Claim(t.Context(), term.claim, mine); err != nil {
 			t.Fatal(err)

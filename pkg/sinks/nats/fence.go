@@ -107,8 +107,8 @@ func (t *term) recordPublish(lane sinks.Lane, acked uint64, err error) {
 	}
 }
 
-// progress returns a copy of the lane starts.
-func (t *term) progress() map[sinks.Lane]sinks.LanePosition {
+// laneProgress returns a copy of the lane starts.
+func (t *term) laneProgress() map[sinks.Lane]sinks.LanePosition {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return maps.Clone(t.laneStarts)
@@ -133,8 +133,8 @@ func (f *fence) fenceStream(ctx context.Context, l *connection.Link, next *term)
 	if err != nil {
 		return err
 	}
-	f.warnings.update(topicWriters, "")
-	f.features.record(found.Config)
+	f.warnings.setWarning(topicWriters, "")
+	f.features.recordConfig(found.Config)
 	next.directAccess, next.endSequence = found.Config.AllowDirect, found.State.LastSeq
 	covered := slices.ContainsFunc(found.Config.Subjects, func(subject string) bool { return stream.Covers(subject, f.cfg.fencePrefix()+">") })
 	switch batches := f.features.acceptsBatches.Load(); {
@@ -145,7 +145,7 @@ func (f *fence) fenceStream(ctx context.Context, l *connection.Link, next *term)
 	case !covered:
 		return nil
 	case !batches:
-		next.owner, err = f.ownership(l, next.claim).Claim(ctx, next.claim, stream.Owner{})
+		next.owner, err = f.ownershipRecord(l, next.claim).Claim(ctx, next.claim, stream.Owner{})
 		next.endSequence = max(next.endSequence, next.owner.Sequence)
 		return err
 	}
@@ -165,7 +165,7 @@ func (f *fence) fenceBatches(ctx context.Context, l *connection.Link, next *term
 		if ended, err = f.closeNewestBatch(ctx, l, f.cfg.fenceSubject(next.claim), first, found.State.LastSeq, ended); err != nil {
 			return err
 		}
-		if next.owner, err = f.ownership(l, next.claim).Claim(ctx, next.claim, next.owner); err != nil {
+		if next.owner, err = f.ownershipRecord(l, next.claim).Claim(ctx, next.claim, next.owner); err != nil {
 			return err
 		}
 		newest, err := f.newestBatchID(ctx, l, first, next.owner.Sequence-1)
@@ -197,8 +197,8 @@ func (f *fence) newestBatchID(ctx context.Context, l *connection.Link, first, la
 	return stored.batch, err
 }
 
-// ownership describes the fence as a record in the stream.
-func (f *fence) ownership(l *connection.Link, claim sinks.Claim) stream.Ownership {
+// ownershipRecord describes the fence as a record in the stream.
+func (f *fence) ownershipRecord(l *connection.Link, claim sinks.Claim) stream.Ownership {
 	o := stream.Ownership{Client: f.cfg.streamClient(l), Subject: f.cfg.fenceSubject(claim), Description: "the right to publish"}
 	if f.features.acceptsTTL.Load() {
 		o.Header = nats.Header{nats.MsgTTLHdr: {"never"}}
@@ -213,7 +213,7 @@ func (f *fence) checkOwnership(ctx context.Context, l *connection.Link, end uint
 	if t == nil || t.ownerRecord().Sequence == 0 {
 		return nil
 	}
-	o, mine := f.ownership(l, t.claim), t.ownerRecord()
+	o, mine := f.ownershipRecord(l, t.claim), t.ownerRecord()
 	found, err := o.Current(ctx)
 	if err == nil && !found.SameProcess(mine) { // the answer may come from a server that no longer leads the stream
 		if _, err = f.cfg.streamClient(l).RequireInfo(ctx); err == nil {
@@ -285,10 +285,10 @@ func (f *fence) checkFence(ctx context.Context, l *connection.Link, t *term, lan
 	case f.cfg.Mode == modeCore:
 		return nil
 	case f.usesBatches(lane):
-		f.warnings.update(topicFence, "")
+		f.warnings.setWarning(topicFence, "")
 		return nil
 	}
-	f.warnings.update(topicFence, fmt.Sprintf("stream %q takes changes by message ID now, and cannot refuse those of an "+
+	f.warnings.setWarning(topicFence, fmt.Sprintf("stream %q takes changes by message ID now, and cannot refuse those of an "+
 		"older exporter that resumes after a pause: that one stores the messages it had in flight, except copies within "+
 		"duplicate_window; set allow_batched on the stream, and let no other client publish to it", f.cfg.Stream))
 	return f.checkOwnership(ctx, l, math.MaxUint64)

@@ -108,7 +108,7 @@ func (s *Sink) BatchLimits() (messages int, bytes int64) { return maxBatch, s.cf
 func (s *Sink) OmittedRecords() uint64 { return s.omitted.Load() }
 
 // Warnings implements [sinks.Warner].
-func (s *Sink) Warnings() []string { return s.warnings.list() }
+func (s *Sink) Warnings() []string { return s.warnings.activeWarnings() }
 
 // Lane implements [sinks.Sink]: the single lane, or one of many while the server refuses a subject. It never fails.
 func (s *Sink) Lane(c *event.Change) (sinks.Lane, error) { return s.lanes.laneOf(c), nil }
@@ -228,7 +228,7 @@ func (s *Sink) publishByMode(ctx context.Context, l *connection.Link, lane sinks
 func (s *Sink) exactUnavailable() error {
 	s.features.invalidate()
 	why := "it does not take batches; set allow_batched on it, which needs nats-server 2.14 or later"
-	if writers := s.warnings.text(topicWriters); writers != "" {
+	if writers := s.warnings.warningOn(topicWriters); writers != "" {
 		why = writers
 	}
 	return &sinks.UnavailableError{Reason: fmt.Sprintf("nats.exact cannot be kept with stream %q: %s", s.cfg.Stream, why)}
@@ -274,7 +274,7 @@ func (s *Sink) startTerm(next *term) {
 // LaneProgress implements [sinks.Fenced].
 func (s *Sink) LaneProgress() map[sinks.Lane]sinks.LanePosition {
 	if t := s.fence.current.Load(); t != nil {
-		return t.progress()
+		return t.laneProgress()
 	}
 	return nil
 }
@@ -310,4 +310,4 @@ func (s *Sink) OpenState(name string, contents func(part, parts int) []sinks.Sta
 }
 
 // Close ends the connection. A later process publishes the messages in flight again.
-func (s *Sink) Close(ctx context.Context) error { return s.connector.close(ctx) }
+func (s *Sink) Close(ctx context.Context) error { return s.connector.closeLink(ctx) }

@@ -38,20 +38,21 @@ type streamFeatures struct {
 	acceptsTTL     atomic.Bool // messages may expire (allow_msg_ttl)
 }
 
-// record stores the settings of a stream that was found or created.
-func (f *streamFeatures) record(config jetstream.StreamConfig) {
+// recordConfig stores the settings of a stream that was found or created.
+func (f *streamFeatures) recordConfig(config jetstream.StreamConfig) {
 	f.acceptsTTL.Store(config.AllowMsgTTL)
-	f.acceptsBatches.Store(config.AllowBatchPublish && f.warnings.text(topicWriters) == "")
+	f.acceptsBatches.Store(config.AllowBatchPublish && f.warnings.warningOn(topicWriters) == "")
 }
 
-// invalidate makes the next use look the stream up again: it may have been edited or deleted.
+// invalidate makes the next use look the stream up again: it may have been edited or deleted. The look-up may use the batch
+// publisher, so a Publish calls invalidate only when it is done with that.
 func (f *streamFeatures) invalidate() { f.verified.Store(false) }
 
 // recordOtherWriter switches to message IDs because another client publishes to the stream, for example to this subject.
 // Ordered batches need a stream with a single writer.
 func (f *streamFeatures) recordOtherWriter(subject string) {
 	if f.acceptsBatches.Swap(false) {
-		f.warnings.update(topicWriters, fmt.Sprintf("another writer publishes to stream %q, for example to %q: changes go by "+
+		f.warnings.setWarning(topicWriters, fmt.Sprintf("another writer publishes to stream %q, for example to %q: changes go by "+
 			"message ID now, one at a time for each object; give the exporter a stream of its own, then restart it",
 			f.stream, subject))
 	}
@@ -116,8 +117,8 @@ func (v *streamVerifier) lookUpStream(ctx context.Context, c stream.Client) erro
 	if found == nil {
 		return v.createMissing(ctx, c)
 	}
-	v.features.record(found.Config)
-	v.warnings.update(topicRetention, lossWarning(found))
+	v.features.recordConfig(found.Config)
+	v.warnings.setWarning(topicRetention, lossWarning(found))
 	if err := v.checkExisting(found.Config); err != nil {
 		return err
 	}
@@ -145,7 +146,7 @@ func (v *streamVerifier) createMissing(ctx context.Context, c stream.Client) err
 	if made.Error != nil {
 		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q cannot be created with the settings of nats.create", v.cfg.Stream), Err: made.Error}
 	}
-	v.features.record(made.Config)
+	v.features.recordConfig(made.Config)
 	v.log.Info("NATS stream created", "stream", v.cfg.Stream, "subjects", config.Subjects, "storage", config.Storage.String(),
 		"replicas", config.Replicas, "maxAge", config.MaxAge, "maxBytes", config.MaxBytes, "duplicates", config.Duplicates)
 	return nil
@@ -190,7 +191,7 @@ func (v *streamVerifier) checkExisting(config jetstream.StreamConfig) error {
 		return &sinks.UnavailableError{Reason: reason}
 	}
 	partly, short := "", ""
-	if slices.ContainsFunc(v.patterns(), func(pattern string) bool {
+	if slices.ContainsFunc(v.allPatterns(), func(pattern string) bool {
 		return !slices.ContainsFunc(config.Subjects, func(subject string) bool { return stream.Covers(subject, pattern) })
 	}) {
 		partly = fmt.Sprintf("stream %q does not take every subject of the template: delivery stops at the first one that it "+
@@ -202,19 +203,21 @@ func (v *streamVerifier) checkExisting(config jetstream.StreamConfig) error {
 			"twice: raise duplicate_window to %v, or set allow_batched",
 			v.cfg.Stream, config.Duplicates, minSafeDuplicates)
 	}
-	v.warnings.update(topicSubjects, partly)
-	v.warnings.update(topicVersions, v.perSubjectLimitWarning(config))
-	v.warnings.update(topicDuplicates, short)
+	v.warnings.setWarning(topicSubjects, partly)
+	v.warnings.setWarning(topicVersions, v.perSubjectLimitWarning(config))
+	v.warnings.setWarning(topicDuplicates, short)
 	return nil
 }
 
-// patterns returns the wildcard subjects of the sink and of routes.
-func (v *streamVerifier) patterns() []string { return append([]string{v.pattern}, v.routedPatterns...) }
+// allPatterns returns the wildcard subjects of the sink and of routes.
+func (v *streamVerifier) allPatterns() []string {
+	return append([]string{v.pattern}, v.routedPatterns...)
+}
 
 // unusableReason returns why nothing can be delivered to a stream, with the remedy; "" if it can be used.
 func (v *streamVerifier) unusableReason(config jetstream.StreamConfig) string {
 	strange := ""
-	for _, pattern := range v.patterns() {
+	for _, pattern := range v.allPatterns() {
 		if !slices.ContainsFunc(config.Subjects, func(subject string) bool { return stream.Overlaps(subject, pattern) }) {
 			strange = pattern
 		}

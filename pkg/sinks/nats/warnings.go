@@ -27,8 +27,8 @@ type warnings struct {
 	texts map[string]string // by topic; "" for none
 }
 
-// update sets the warning of a topic and logs it if it is new; "" removes it.
-func (w *warnings) update(topic, text string) {
+// setWarning sets the warning of a topic and logs it if it is new; "" removes it.
+func (w *warnings) setWarning(topic, text string) {
 	w.mu.Lock()
 	known := w.texts[topic] == text
 	w.texts[topic] = text
@@ -38,15 +38,15 @@ func (w *warnings) update(topic, text string) {
 	}
 }
 
-// text returns the warning of a topic; "" if there is none.
-func (w *warnings) text(topic string) string {
+// warningOn returns the warning of a topic; "" if there is none.
+func (w *warnings) warningOn(topic string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.texts[topic]
 }
 
-// list returns all warnings in the order of their topics.
-func (w *warnings) list() (all []string) {
+// activeWarnings returns all warnings in the order of their topics.
+func (w *warnings) activeWarnings() (all []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, topic := range slices.Sorted(maps.Keys(w.texts)) {
