@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
-	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -55,7 +54,7 @@ func Open(o Options) *Store { return &Store{Options: o} }
 type Store struct {
 	Options
 
-	read readPosition
+	reader segmentReader
 
 	claim          sinks.Claim
 	owner          stream.Owner // of this process; zero before Claim
@@ -66,18 +65,14 @@ type Store struct {
 	activeLog      int          // 0 or 1: the subject of the newest segment
 	lossReason     string       // why the state must be emptied; "" once that is done
 
-	nextPart      int  // the part of the keys to rewrite next
-	roundComplete bool // all parts were rewritten since activeLog changed
-	rewriteCredit int  // bytes that may be rewritten
+	round rewriteRound
 }
 
-// readPosition identifies the last segment that Read has passed on.
-type readPosition struct {
-	created  time.Time // of the stream
-	sequence uint64    // 0: none yet
-	time     time.Time
-	number   uint64
-	gapAt    uint64 // the sequence before missing segments, when the whole state was read the last time
+// rewriteRound is the progress of a round, which rewrites all keys.
+type rewriteRound struct {
+	nextPart int  // the part of the keys to rewrite next
+	complete bool // all parts are rewritten: the next segment goes to the other subject and removes the segments there
+	credit   int  // bytes that may be rewritten
 }
 
 func (s *Store) segmentSubject(log int) string { return s.Name + ".log." + strconv.Itoa(log) }
@@ -95,9 +90,6 @@ func (s *Store) streamClient(ctx context.Context) (stream.Client, error) {
 // Close implements [sinks.StateStore]. It releases nothing, because the connection belongs to the sink.
 func (s *Store) Close(context.Context) error { return nil }
 
-// errSegmentsMissing means that the segments that were read are not consecutive.
-var errSegmentsMissing = errors.New("segments are missing")
-
 // Read implements [sinks.StateStore].
 func (s *Store) Read(ctx context.Context, each func(sinks.StateEntry) error) (reset bool, err error) {
 	c, err := s.streamClient(ctx)
@@ -111,56 +103,11 @@ func (s *Store) Read(ctx context.Context, each func(sinks.StateEntry) error) (re
 	if found == nil { // a missing stream is an empty state
 		found = &stream.Info{}
 	}
-	before := s.read
-	last := found.State.LastSeq
-	if before.sequence != 0 && (!found.Created.Equal(before.created) || last < before.sequence || last == before.sequence && found.State.FirstSeq > last) {
-		return s.resetRead(), nil
+	if reset, err = s.reader.readNew(ctx, c, found, each); err != nil {
+		return reset, err
 	}
-	s.read.created = found.Created
-	if last > before.sequence {
-		err = c.ReadRange(ctx, max(1, before.sequence), last, found.Config.AllowDirect, func(m stream.Message) error {
-			return s.readMessage(m, before, each)
-		})
-	}
-	switch {
-	case errors.Is(err, errSegmentsMissing) && before.sequence == 0 && before.gapAt == s.read.sequence:
-		return true, fmt.Errorf("stream %q lacks segments of the state after message %d: they were deleted; `exporter state "+
-			"reset` starts again", s.Name, s.read.sequence)
-	case errors.Is(err, errSegmentsMissing):
-		return s.resetRead(), nil
-	case err != nil:
-		return false, err
-	}
-	s.read.gapAt = 0
-	s.readComplete = s.owner.Sequence != 0 && last >= s.owner.Sequence
-	return false, nil
-}
-
-// resetRead makes the next Read start from the first segment.
-func (s *Store) resetRead() (reset bool) {
-	s.read, s.readComplete = readPosition{gapAt: s.read.sequence}, false
-	return true
-}
-
-// readMessage passes on the entries of one message. The first message of a Read is the last one of the Read before.
-func (s *Store) readMessage(m stream.Message, before readPosition, each func(sinks.StateEntry) error) error {
-	if m.Sequence == before.sequence && m.Time.Equal(before.time) {
-		return nil
-	}
-	name := parseSegmentName(m.Header(headerState))
-	switch {
-	case m.Sequence <= s.read.sequence:
-		return errSegmentsMissing // another message with this sequence, in a restored stream
-	case name.number == 0:
-		return nil
-	case s.read.sequence != 0 && name.number != s.read.number+1:
-		return errSegmentsMissing
-	}
-	if err := decodeSegment(m.Data, each); err != nil {
-		return fmt.Errorf("message %d of stream %q: %w", m.Sequence, s.Name, err)
-	}
-	s.read.sequence, s.read.time, s.read.number = m.Sequence, m.Time, name.number
-	return nil
+	s.readComplete = !reset && s.owner.Sequence != 0 && found.State.LastSeq >= s.owner.Sequence
+	return reset, nil
 }
 
 // Claim implements [sinks.StateStore].
@@ -188,7 +135,7 @@ func (s *Store) claimStream(ctx context.Context, c stream.Client, mine stream.Ow
 	}
 	s.owner, s.lastSequence, s.readComplete = owner, owner.Sequence, false
 	s.activeLog, s.newestSequence, s.newestNumber = log, end.Sequence, parseSegmentName(end.Header(headerState)).number
-	s.nextPart, s.roundComplete, s.rewriteCredit = 0, false, 0
+	s.round = rewriteRound{}
 	return nil
 }
 
@@ -219,23 +166,23 @@ func (s *Store) Write(ctx context.Context, entries []sinks.StateEntry) error {
 		return s.recoverLost(ctx, c, s.lossReason)
 	}
 	w := segmentWriter{store: s, ctx: ctx, client: c, limit: min(maxSegment, int(c.Link.Conn().MaxPayload())-segmentMargin)}
-	if s.roundComplete {
-		s.nextPart = 0
+	if s.round.complete {
+		s.round.nextPart = 0
 	}
 	w.addEntries(entries)
-	s.rewriteCredit += w.added
-	for s.readComplete && s.Contents != nil && s.rewriteCredit > 0 && s.nextPart < keyParts {
+	s.round.credit += w.added
+	for s.readComplete && s.Contents != nil && s.round.credit > 0 && s.round.nextPart < keyParts {
 		w.added = 0
-		w.addEntries(s.Contents(s.nextPart, keyParts))
-		s.rewriteCredit -= max(minPartCost, w.added)
-		s.nextPart++
+		w.addEntries(s.Contents(s.round.nextPart, keyParts))
+		s.round.credit -= max(minPartCost, w.added)
+		s.round.nextPart++
 	}
 	w.writeSegment()
 	if w.err != nil {
-		s.nextPart = 0 // the round starts from the first part again
+		s.round.nextPart = 0 // the round starts from the first part again
 		return w.err
 	}
-	s.roundComplete = s.roundComplete || s.nextPart == keyParts
+	s.round.complete = s.round.complete || s.round.nextPart == keyParts
 	return nil
 }
 
@@ -246,7 +193,7 @@ type segmentWriter struct {
 	client stream.Client
 	limit  int // of the entries of a segment, in bytes
 	buffer []byte
-	added  int // added
+	added  int // bytes of the entries since it was set to 0
 	err    error
 }
 
@@ -276,7 +223,7 @@ func (w *segmentWriter) writeSegment() {
 func (s *Store) appendSegment(ctx context.Context, c stream.Client, data []byte) error {
 	for range maxAppendAttempts {
 		log, m := s.activeLog, s.segmentMessage(data)
-		if s.roundComplete {
+		if s.round.complete {
 			log = 1 - log
 			m.Header[nats.MsgRollup] = []string{nats.MsgRollupSubject}
 		}
@@ -312,7 +259,7 @@ func (s *Store) segmentMessage(data []byte) *nats.Msg {
 // recordSegment records a stored segment as the newest one.
 func (s *Store) recordSegment(log int, sequence uint64) {
 	if log != s.activeLog {
-		s.roundComplete = false
+		s.round.complete = false
 	}
 	s.activeLog, s.lastSequence, s.newestSequence = log, sequence, sequence
 	s.newestNumber++
@@ -347,7 +294,7 @@ func (s *Store) resolveConflict(ctx context.Context, c stream.Client, refused er
 		return s.recoverLost(ctx, c, "it was purged, recreated, or restored from a backup")
 	case name.claim == s.owner.Claim && name.number == s.newestNumber+1: // stored by an earlier attempt
 		s.recordSegment(log, end.Sequence)
-		s.nextPart = 0
+		s.round.nextPart = 0
 	case end.Sequence != s.newestSequence:
 		return s.recoverLost(ctx, c, fmt.Sprintf("acknowledged message %d is missing: the stream was purged or restored from a "+
 			"backup, or its server lost power before a disk sync", s.newestSequence))
@@ -374,7 +321,7 @@ func (s *Store) recoverLost(ctx context.Context, c stream.Client, why string) er
 	// continuation of those.
 	s.newestNumber = max(s.newestNumber, number) + 2
 	for range 2 {
-		s.roundComplete = true
+		s.round.complete = true
 		if err := s.appendSegment(ctx, c, encodeSegment(nil)); err != nil {
 			return err
 		}
