@@ -3,7 +3,9 @@ package stream
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -137,4 +139,11 @@ func ClassifyError(stream, subject string, e *Error) error {
 		return unavailable("stream %q is offline", stream)
 	}
 	return fmt.Errorf("stream %q, subject %q: %w", stream, subject, e)
+}
+
+// ConditionFailed reports whether a message was refused because its condition does not hold, or cannot be checked while
+// other messages are in flight.
+func ConditionFailed(err error) bool {
+	var answer *Error
+	return errors.As(err, &answer) && slices.Contains([]int{CodeWrongLastSequence, CodeSequenceInProcess, CodeNotReady}, answer.ErrCode)
 }

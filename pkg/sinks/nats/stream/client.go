@@ -91,6 +91,18 @@ func (c Client) Create(ctx context.Context, config jetstream.StreamConfig) (*Inf
 	return made, err
 }
 
+// Publish sends one message to the stream and returns its sequence. The message must have a condition that only one copy can
+// meet, because it is repeated until it is answered.
+func (c Client) Publish(ctx context.Context, m *nats.Msg) (uint64, error) {
+	m.Header[nats.ExpectedStreamHdr] = []string{c.Name}
+	a, err := c.Link.RequestUntilAnswered(ctx, m)
+	if err != nil {
+		return 0, err
+	}
+	r, err := ParseReceipt(c.Name, m.Subject, a)
+	return r.Sequence, err
+}
+
 // Get reads one message from the stream's leader; the zero value if there is none.
 func (c Client) Get(ctx context.Context, request GetRequest) (Message, error) {
 	var answer struct {
@@ -157,6 +169,29 @@ type Info struct {
 		Bytes     int64     `json:"bytes"`
 		FirstTime time.Time `json:"first_ts"`
 	} `json:"state"`
+}
+
+// Message is a stored message ($JS.API.STREAM.MSG.GET, ADR-1). The zero value is no message.
+type Message struct {
+	Subject  string    `json:"subject"`
+	Sequence uint64    `json:"seq"`
+	Headers  []byte    `json:"hdrs"`
+	Data     []byte    `json:"data"`
+	Time     time.Time `json:"time"`
+
+	decoded nats.Header // in place of Headers, for a message that was read by direct access
+}
+
+// Header returns the first value of a header; "" if there is none.
+func (m Message) Header(name string) string {
+	if m.decoded != nil {
+		return m.decoded.Get(name)
+	}
+	header, err := nats.DecodeHeadersMsg(m.Headers)
+	if err != nil {
+		return ""
+	}
+	return header.Get(name)
 }
 
 // GetRequest selects one message, or a batch of messages for direct access (ADR-1, ADR-31).

@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 
 	"github.com/nats-io/nats.go"
@@ -104,23 +102,4 @@ func (o Owner) SameProcess(other Owner) bool {
 // DeposedError returns the error of a process that is no longer the owner.
 func (o Ownership) DeposedError(by Owner, err error) error {
 	return &sinks.DeposedError{Reason: fmt.Sprintf("%q has taken %s over, in stream %q", by.Owner, o.Description, o.Name), Err: err}
-}
-
-// Publish sends one message to the stream and returns its sequence. The message must have a condition that only one copy can
-// meet, because it is repeated until it is answered.
-func (c Client) Publish(ctx context.Context, m *nats.Msg) (uint64, error) {
-	m.Header[nats.ExpectedStreamHdr] = []string{c.Name}
-	a, err := c.Link.RequestUntilAnswered(ctx, m)
-	if err != nil {
-		return 0, err
-	}
-	r, err := ParseReceipt(c.Name, m.Subject, a)
-	return r.Sequence, err
-}
-
-// ConditionFailed reports whether a message was refused because its condition does not hold, or cannot be checked while
-// other messages are in flight.
-func ConditionFailed(err error) bool {
-	var answer *Error
-	return errors.As(err, &answer) && slices.Contains([]int{CodeWrongLastSequence, CodeSequenceInProcess, CodeNotReady}, answer.ErrCode)
 }
