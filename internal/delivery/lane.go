@@ -11,6 +11,7 @@ import (
 // it.
 //
 //	idle → queued → publishing → idle      the Publish succeeded, or the whole sink is unavailable
+//	queued → idle                          nothing to publish now: paused, or its changes have to be read first
 //	publishing → backingOff                the Publish failed for a reason of this lane
 //	backingOff → retrying                  a worker got the lane again
 //	retrying → publishing, backingOff      the retry succeeded, failed
