@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// cascadesEnv has the controller manager built, which takes minutes.
+// cascadesEnv enables the test with a kube-controller-manager, whose build takes minutes.
 const cascadesEnv = "KUBECDC_E2E_CASCADES"
 
 // controllerUser is the user name of a controller.
 func controllerUser(name string) string { return "system:serviceaccount:kube-system:" + name }
 
-// possibleAuthors are who can have made a change of a workload: who else is named is named wrongly. The first writer creates, the
+// possibleAuthors returns every possible author of a change of a workload; any other is wrong. The first writer creates, the
 // second scales, the third and the fourth delete, and the fifth deletes the namespace.
 func possibleAuthors(c map[string]any) []string {
 	deployments, replicaSets := controllerUser("deployment-controller"), controllerUser("replicaset-controller")
@@ -44,7 +44,7 @@ func possibleAuthors(c map[string]any) []string {
 	return nil
 }
 
-// TestCascadeIsAttributed has a real controller manager roll out, scale and collect what users create, scale and delete.
+// TestCascadeIsAttributed lets a real controller manager roll out, scale and collect what users create, scale and delete.
 func TestCascadeIsAttributed(t *testing.T) {
 	if os.Getenv(cascadesEnv) == "" {
 		t.Skip("NOT TESTED: cascades by a real kube-controller-manager; " + cascadesEnv + "=1 builds it, as make attribution does")
@@ -85,7 +85,7 @@ func TestCascadeIsAttributed(t *testing.T) {
 	a.judgeCascade()
 }
 
-// awaitPods waits until that many pods are left, as the stream has it.
+// awaitPods waits until the stream has that many pods left.
 func (a *audited) awaitPods(n int) {
 	a.t.Helper()
 	for deadline := time.Now().Add(arriveWithin); ; time.Sleep(lookEvery) {
@@ -107,7 +107,7 @@ func (a *audited) awaitPods(n int) {
 	}
 }
 
-// judgeCascade compares every name with those of who can have made the change.
+// judgeCascade compares every author with the possible ones.
 func (a *audited) judgeCascade() {
 	a.t.Helper()
 	by, asked := map[any]string{}, 0
@@ -133,7 +133,7 @@ func (a *audited) judgeCascade() {
 		case name == "":
 			unnamed[fmt.Sprint(c["type"], " ", c["resource"], " ", c["class"])]++
 		case !slices.Contains(allowed, name):
-			a.t.Errorf("%v %v is named %s, and can only be one of %v", c["resource"], c["id"], name, allowed)
+			a.t.Errorf("%v %v has author %s, and only %v are possible", c["resource"], c["id"], name, allowed)
 			fallthrough
 		default:
 			named++
@@ -141,6 +141,6 @@ func (a *audited) judgeCascade() {
 	}
 	a.t.Logf("%d changes, %d named (%.2f %%), %d deletes that others had asked for; not named: %v", changes, named, 100*float64(named)/float64(changes), asked, unnamed)
 	if float64(named) < namesAtLeast*float64(changes) || asked == 0 {
-		a.t.Error("too few are named")
+		a.t.Error("too few authors")
 	}
 }

@@ -10,11 +10,11 @@ import (
 	"sync"
 )
 
-// clientAnswers is what the clients were told, which is the truth: who was answered with which version, and who removed what.
+// clientAnswers records the truth from the responses that the clients got: the actors by version and by removed object.
 type clientAnswers struct {
 	mu       sync.Mutex
 	versions map[string]map[string]bool // uid@version: actors
-	removed  map[string]map[string]bool // uid: actors who may have deleted the object
+	removed  map[string]map[string]bool // uid: actors that may have deleted the object
 }
 
 func newClientAnswers() *clientAnswers {
@@ -36,7 +36,7 @@ func (b *clientAnswers) recordAnswer(u *user, h answerHead, removes bool) {
 	} else if uid != "" {
 		add(b.versions, uid+"@"+h.Metadata.ResourceVersion)
 	}
-	// A write to an object that nothing holds any more deletes it, whatever it was meant to do.
+	// A write to a deleting object without finalizers deletes it, whatever its verb.
 	ends := h.Metadata.DeletionTimestamp != "" && len(h.Metadata.Finalizers) == 0
 	if (removes || ends) && uid != "" {
 		add(b.removed, uid)
@@ -46,7 +46,7 @@ func (b *clientAnswers) recordAnswer(u *user, h answerHead, removes bool) {
 	}
 }
 
-// trueAuthor is who made a change, as far as one client alone can have.
+// trueAuthor returns the author of a change if only one client can have made it; "" otherwise.
 func (b *clientAnswers) trueAuthor(c, before map[string]any) string {
 	uid, _ := c["uid"].(string)
 	if c["type"] == "deleted" {
@@ -62,7 +62,7 @@ func (b *clientAnswers) trueAuthor(c, before map[string]any) string {
 	return soleActor(b.versions[uid+"@"+c["resourceVersion"].(string)])
 }
 
-// hasEvictionCondition says whether the state that a record carries has the condition of an eviction.
+// hasEvictionCondition reports whether the state in a record has the condition of an eviction.
 func hasEvictionCondition(c map[string]any) bool {
 	after, _ := c["after"].(map[string]any)
 	status, _ := after["status"].(map[string]any)
@@ -80,7 +80,7 @@ func soleActor(actors map[string]bool) string {
 	return ""
 }
 
-// signedBy is who signed the state that a record carries; the rest of the annotation makes each signature another.
+// signedBy returns the user that signed the state in a record. The rest of the annotation makes each signature unique.
 func signedBy(c map[string]any) string {
 	after, _ := c["after"].(map[string]any)
 	metadata, _ := after["metadata"].(map[string]any)
@@ -90,14 +90,14 @@ func signedBy(c map[string]any) string {
 	return who
 }
 
-// verdict is what came of all changes.
+// verdict counts the results for all changes.
 type verdict struct {
 	changes, named, judged, wrong int
 	secrets, secretsNamed         int
 	unnamed                       map[string]int
 }
 
-// judgeStream compares what the stream says with what the clients know.
+// judgeStream compares the stream with the records of the clients.
 func (a *audited) judgeStream() verdict {
 	a.t.Helper()
 	v := verdict{unnamed: map[string]int{}}
@@ -133,13 +133,13 @@ func (a *audited) judgeStream() verdict {
 		v.judged++
 		if by[id] != truth {
 			v.wrong++
-			a.t.Errorf("%s %s is named %s, and was %s", c["resource"], id, by[id], truth)
+			a.t.Errorf("%s %s has author %s, want %s", c["resource"], id, by[id], truth)
 		}
 	}
 	return v
 }
 
-// authorsByID returns who is named, by the id of the change.
+// authorsByID returns the author of each change, by the ID of the change.
 func (a *audited) authorsByID(records []map[string]any) map[string]string {
 	a.t.Helper()
 	by := map[string]string{}
@@ -154,7 +154,7 @@ func (a *audited) authorsByID(records []map[string]any) map[string]string {
 		}
 		of, _ := c["of"].(string)
 		if by[of] != "" && by[of] != name {
-			a.t.Errorf("%s is named twice, %s and %s", of, by[of], name)
+			a.t.Errorf("%s has two authors, %s and %s", of, by[of], name)
 		}
 		by[of] = name
 	}

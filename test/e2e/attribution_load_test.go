@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// user writes as one user, and sometimes on behalf of another.
+// user writes as one user, and sometimes impersonates another.
 type user struct {
 	a           *audited
 	name        string
@@ -28,7 +28,7 @@ func (a *audited) newUser(i int) *user {
 	return &user{a: a, name: writer(i), url: "https://" + servers[i%len(servers)].Address()}
 }
 
-// actorName is the identity as the stream has it: the user, and who impersonated them.
+// actorName returns the identity in the form of the stream: the user, and the impersonator.
 func (u *user) actorName() string {
 	if u.as != "" {
 		return u.as + " by " + u.name
@@ -70,8 +70,8 @@ func (u *user) doRequest(ctx context.Context, method, path, body string) (int, a
 	return response.StatusCode, h
 }
 
-// mustDo makes a request until it is done: an API server that is too busy says so. What was there already, or is gone, when
-// it is asked again is taken for a request whose answer was lost.
+// mustDo repeats a request until it succeeds or the API server rejects it. On a repetition, a conflict of a POST or a
+// missing object of a DELETE means that the earlier attempt succeeded and its answer was lost.
 func (u *user) mustDo(t *testing.T, method, path, body string) answerHead {
 	t.Helper()
 	for deadline, again := time.Now().Add(arriveWithin), false; ; again = true {
@@ -86,12 +86,12 @@ func (u *user) mustDo(t *testing.T, method, path, body string) answerHead {
 	}
 }
 
-// isBusy says whether an API server has not answered, or with an error of its own.
+// isBusy reports whether an API server has not answered, or with an error of its own.
 func isBusy(code int) bool {
 	return code == 0 || code == http.StatusTooManyRequests || code >= http.StatusInternalServerError
 }
 
-// answerHead is what an answer says of an object, or of a list of them.
+// answerHead is the decoded head of a response: an object, or a list of them.
 type answerHead struct {
 	Kind     string
 	Metadata struct {
@@ -113,7 +113,7 @@ var attributedKinds = []struct{ path, head, spec string }{
 	{"/api/v1/namespaces/%s/pods", `"apiVersion":"v1","kind":"Pod"`, `"spec":{"containers":[{"name":"c","image":"x"}]}`},
 }
 
-// writeLoad makes random writes by all users at once, to that many names of each kind in each namespace.
+// writeLoad makes random writes of all users at once, to that many names of each kind in each namespace.
 func (a *audited) writeLoad(writes, names int) {
 	var all sync.WaitGroup
 	for i := range auditedUsers {
@@ -188,7 +188,7 @@ func (u *user) writeRandomly(ctx context.Context, r *rand.Rand, n, names int) {
 	}
 }
 
-// readAndWrite updates what it has read, insisting on its version.
+// readAndWrite updates an object that it has read, with its version as the precondition.
 func (u *user) readAndWrite(ctx context.Context, item, signed string, write func(method, path, body string, removes bool)) {
 	code, h := u.doRequest(ctx, "GET", item, "")
 	var o map[string]any
@@ -205,8 +205,8 @@ func (u *user) readAndWrite(ctx context.Context, item, signed string, write func
 	}
 }
 
-// bindOrEvict gives a pod a node, or evicts it. Neither is answered with the object, so the UID of the request says which it
-// was; the API server's own record of it has that of half of the bindings only, as of those of the scheduler.
+// bindOrEvict binds a pod to a node, or evicts it. The answer does not have the object, so the UID of the request
+// identifies the pod. Half of the bindings have it in the audit event too, as those of the scheduler do.
 func (u *user) bindOrEvict(ctx context.Context, r *rand.Rand, base, name, signed string) {
 	code, h := u.doRequest(ctx, "GET", base+"/"+name, "")
 	if code != http.StatusOK {
@@ -219,7 +219,7 @@ func (u *user) bindOrEvict(ctx context.Context, r *rand.Rand, base, name, signed
 			given = `"uid":"` + uid + `",`
 		}
 		u.doRequest(ctx, "POST", base+"/"+name+"/binding", `{"apiVersion":"v1","kind":"Binding","metadata":{"name":"`+name+`",`+given+signed+
-			`},"target":{"apiVersion":"v1","kind":"Node","name":"node-1"}}`) // it signs the pod
+			`},"target":{"apiVersion":"v1","kind":"Node","name":"node-1"}}`) // a binding signs the pod
 		return
 	}
 	code, _ = u.doRequest(ctx, "POST", base+"/"+name+"/eviction", `{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"`+name+

@@ -20,7 +20,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 )
 
-// auditRelay stands between the API server and the exporter, and mangles what passes.
+// auditRelay is a proxy between the API server and the exporter that mangles batches.
 type auditRelay struct {
 	*httptest.Server
 	to     string
@@ -29,13 +29,13 @@ type auditRelay struct {
 	mu     sync.Mutex
 	random *rand.Rand
 	mangle func(*auditRelay, []json.RawMessage) []json.RawMessage
-	held   []json.RawMessage // that leave later
-	last   string            // name of an object whose event ends what is waited for
-	came   bool              // it came
-	taken  []json.RawMessage // was answered with 200
+	held   []json.RawMessage // delayed
+	last   string            // name of the object with the event that awaitDrained waits for
+	came   bool              // the event of last has arrived
+	taken  []json.RawMessage // events answered with 200
 }
 
-// connectTo has the API server send its events to the relay.
+// connectTo makes the API server send its events to the relay.
 func (l *auditRelay) connectTo(a *audited, _ *controlplane.Options) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(a.ca)
@@ -54,7 +54,7 @@ func (l *auditRelay) connectTo(a *audited, _ *controlplane.Options) {
 	})
 }
 
-// ServeHTTP passes a batch on, mangled, with the answer.
+// ServeHTTP forwards a mangled batch, and returns the status of the exporter.
 func (l *auditRelay) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var list struct {
 		APIVersion string            `json:"apiVersion"`
@@ -93,7 +93,7 @@ func (l *auditRelay) setMangle(mangle func(*auditRelay, []json.RawMessage) []jso
 	l.mangle = mangle
 }
 
-// awaitDrained waits until the events of everything that was written have come.
+// awaitDrained waits until the events of all earlier writes have arrived.
 func (l *auditRelay) awaitDrained(a *audited, name string) {
 	a.t.Helper()
 	l.mu.Lock()
@@ -108,12 +108,12 @@ func (l *auditRelay) awaitDrained(a *audited, name string) {
 			return
 		}
 		if time.Now().After(deadline) {
-			a.t.Fatal("the last event does not come")
+			a.t.Fatal("the last event does not arrive")
 		}
 	}
 }
 
-// passAll passes everything, and what was held before.
+// passAll forwards everything, including the delayed events.
 func passAll(l *auditRelay, all []json.RawMessage) []json.RawMessage {
 	all, l.held = append(l.held, all...), nil
 	return all
@@ -125,7 +125,7 @@ func loseOneOf(every int) func(*auditRelay, []json.RawMessage) []json.RawMessage
 	}
 }
 
-// sendTwice sends everything twice, in any order, and some of it later.
+// sendTwice forwards everything twice, in random order, and delays a part of it.
 func sendTwice(l *auditRelay, all []json.RawMessage) []json.RawMessage {
 	all = append(slices.Concat(all, all), l.held...)
 	l.random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
@@ -133,7 +133,7 @@ func sendTwice(l *auditRelay, all []json.RawMessage) []json.RawMessage {
 	return all[:len(all)*2/3]
 }
 
-// unifyAuditIDs gives all events one audit ID.
+// unifyAuditIDs sets the same audit ID in all events.
 func unifyAuditIDs(_ *auditRelay, all []json.RawMessage) []json.RawMessage {
 	for i, text := range all {
 		var event map[string]json.RawMessage
@@ -145,8 +145,7 @@ func unifyAuditIDs(_ *auditRelay, all []json.RawMessage) []json.RawMessage {
 	return all
 }
 
-// TestMangledAuditEventsNeverNameWrongAuthor loses, doubles, reorders and delays audit events, gives them one audit ID, and
-// counts what stays without a name.
+// TestMangledAuditEventsNeverNameWrongAuthor loses, doubles, reorders and delays audit events, and unifies their audit IDs.
 func TestMangledAuditEventsNeverNameWrongAuthor(t *testing.T) {
 	l := &auditRelay{random: rand.New(rand.NewPCG(1, 2)), mangle: passAll}
 	a := newAudited(t, l.connectTo)
@@ -159,15 +158,15 @@ func TestMangledAuditEventsNeverNameWrongAuthor(t *testing.T) {
 		l.awaitDrained(a, fmt.Sprintf("the-last-of-%d", i))
 	}
 	l.setMangle(passAll)
-	a.writeLoad(10, spread) // what is held leaves with it
+	a.writeLoad(10, spread) // flushes the delayed events
 	a.awaitSettled()
 	v := a.judgeStream()
 	t.Logf("%d changes, %d named (%.2f %%), %d judged, %d wrong", v.changes, v.named, 100*float64(v.named)/float64(v.changes), v.judged, v.wrong)
 	if v.named < v.changes/2 || v.named > v.changes*95/100 {
-		t.Error("too few are named, or too little was lost")
+		t.Error("too few authors, or too little was lost")
 	}
 	if unnamed := v.changes - v.named + v.secrets - v.secretsNamed; float64(unnamed) != a.sumMetric("kubecdc_unresolved_total") {
-		t.Errorf("%d are without a name, and %v are counted", unnamed, a.sumMetric("kubecdc_unresolved_total"))
+		t.Errorf("%d have no author, and %v are counted", unnamed, a.sumMetric("kubecdc_unresolved_total"))
 	}
 	a.verifyNoSecrets()
 }

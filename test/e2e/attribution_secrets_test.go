@@ -26,7 +26,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 )
 
-// levels has each level of the audit log in a namespace of its own, of everything, Secrets and tokens included.
+// levels uses each level of the audit log in a namespace of its own, for everything including Secrets and tokens.
 const levels = `apiVersion: audit.k8s.io/v1
 kind: Policy
 rules:
@@ -37,9 +37,9 @@ rules:
   - {level: Metadata}
 `
 
-// TestAuditEventSecretsAreNeverShown plants values of Secrets and tokens in requests of every kind, at every level of the
-// audit log, which an exporter reads through each of its intakes, and searches all that the exporter shows and stores, while
-// it runs, and after it was killed.
+// TestAuditEventSecretsAreNeverShown plants values of Secrets and tokens in requests of every kind, at every audit level.
+// An exporter reads them through each of its intakes. The values must not be in anything that it shows or stores, while it
+// runs or after a kill.
 func TestAuditEventSecretsAreNeverShown(t *testing.T) {
 	e := servers(t)
 	const topic, name = "audit-with-secrets", "audited-secrets"
@@ -74,14 +74,14 @@ func TestAuditEventSecretsAreNeverShown(t *testing.T) {
 	}
 	events := copyTo(t, log, e.kafka.Brokers(), topic)
 	if missing := p.valuesNotIn(readText(t, log)); len(missing) > len(p.values)*3/4 {
-		t.Fatalf("%d of %d values are not in the audit log, so it shows nothing", len(missing), len(p.values))
+		t.Fatalf("%d of %d values are not in the audit log, so it proves nothing", len(missing), len(p.values))
 	}
 	for deadline := time.Now().Add(arriveWithin); a.sumMetric("kubecdc_audit_events_total") < float64(2*events); time.Sleep(lookEvery) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%v events, not yet twice %d", a.sumMetric("kubecdc_audit_events_total"), events)
 		}
 	}
-	a.verifyFilesHoldNone(p) // of what waits, too
+	a.verifyFilesHoldNone(p) // including waiting evidence
 	for _, page := range []string{"/", "/metrics", "/readyz", "/status.json"} {
 		_, text, err := a.exporter.Get(t.Context(), page)
 		if err != nil {
@@ -91,7 +91,7 @@ func TestAuditEventSecretsAreNeverShown(t *testing.T) {
 	}
 	a.awaitSettled()
 	if a.sumMetric("kubecdc_attributed_total") == 0 {
-		t.Error("nobody is named, so the stream shows nothing")
+		t.Error("no change has an author, so the stream proves nothing")
 	}
 	if err := a.exporter.Kill(); err != nil {
 		t.Fatal(err)
@@ -121,7 +121,7 @@ func TestAuditEventSecretsAreNeverShown(t *testing.T) {
 	}
 }
 
-// plantSecrets makes requests of every kind that carry values or tokens, in the path of a namespace.
+// plantSecrets makes requests of every kind with values or tokens, in a namespace.
 func (a *audited) plantSecrets(p *plants, in string) {
 	a.t.Helper()
 	ctx, u := a.t.Context(), a.newUser(0)
@@ -132,7 +132,7 @@ func (a *audited) plantSecrets(p *plants, in string) {
 	applied := func() string {
 		return fmt.Sprintf(`,"annotations":{"kubectl.kubernetes.io/last-applied-configuration":%q}`, secret("x", `},"stringData":{"p":"`+p.value()+`"}`))
 	}
-	var ballast []string // so that some are too large for the stream of [refuseHeavySecrets]
+	var ballast []string // makes some too large for the stream of [refuseHeavySecrets]
 	for i := range 60 {
 		ballast = append(ballast, fmt.Sprintf(`"ballast.example.com/%060d":"x"`, i))
 	}
@@ -169,7 +169,7 @@ func (a *audited) plantSecrets(p *plants, in string) {
 	u.mustDo(a.t, "DELETE", at, "")
 }
 
-// withToken makes a request with a bearer token until it is answered; it may be refused.
+// withToken makes a request with a bearer token and repeats it until it is answered with any status.
 func (a *audited) withToken(token, method, path, body string) {
 	a.t.Helper()
 	ctx, cancel := context.WithTimeout(a.t.Context(), arriveWithin)
@@ -192,7 +192,7 @@ func (a *audited) withToken(token, method, path, body string) {
 	}
 }
 
-// valuesNotIn returns the values that a text does not hold.
+// valuesNotIn returns the values that a text lacks.
 func (p *plants) valuesNotIn(text string) (missing []string) {
 	for _, v := range p.values {
 		if !strings.Contains(text, v) && !strings.Contains(text, base64.StdEncoding.EncodeToString([]byte(v))) {
@@ -216,7 +216,7 @@ func (a *audited) verifyFilesHoldNone(p *plants) {
 		switch {
 		case entry != nil && entry.Name() == "plane":
 			return filepath.SkipDir
-		case err != nil && os.IsNotExist(err): // the journal has replaced it
+		case err != nil && os.IsNotExist(err): // replaced by the journal
 			return nil
 		case err != nil || entry.IsDir():
 			return err
@@ -232,7 +232,7 @@ func (a *audited) verifyFilesHoldNone(p *plants) {
 	}
 }
 
-// verifyCommandsShowNone searches what the exporter's own commands read from the journal, dead letters included.
+// verifyCommandsShowNone searches the output of the exporter commands that read the journal, dead letters included.
 func (a *audited) verifyCommandsShowNone(p *plants) {
 	a.t.Helper()
 	ask := func(args ...string) string {
@@ -248,7 +248,7 @@ func (a *audited) verifyCommandsShowNone(p *plants) {
 	}
 	ask("journal", "stat")
 	if text := ask("journal", "dump"); !strings.Contains(text, "attributed") {
-		a.t.Error("the journal holds no names")
+		a.t.Error("the journal holds no authors")
 	}
 	shown := 0
 	for line := range strings.Lines(ask("deadletter", "list", "--sink", "refuses", "-o", "json")) {
@@ -272,7 +272,7 @@ func readText(t *testing.T, path string) string {
 	return string(text)
 }
 
-// copyTo sends the lines of an audit log to a topic, as a log shipper does, and says how many.
+// copyTo sends the lines of an audit log to a topic, as a log shipper does, and returns their number.
 func copyTo(t *testing.T, log string, brokers []string, topic string) (events int) {
 	t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.DefaultProduceTopic(topic))
@@ -305,7 +305,7 @@ func makeTopic(t *testing.T, brokers []string, topic string) {
 	}
 }
 
-// refuseHeavySecrets makes a stream that takes no large record.
+// refuseHeavySecrets creates a stream that rejects large records.
 func refuseHeavySecrets(t *testing.T, url, name string) {
 	t.Helper()
 	js, hangUp, err := bus.Operate(url)

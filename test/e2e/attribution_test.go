@@ -32,19 +32,18 @@ const (
 	writesEnv    = "KUBECDC_ATTRIBUTION_WRITES"
 	fewWrites    = 600
 	concludesIn  = "40s" // audit.window
-	settlesIn    = "10s" // longer than a busy API server holds an event back
+	settlesIn    = "10s" // longer than a busy API server delays an event
 	namesAtLeast = 0.99
 	hotAtLeast   = 0.98
-	manyChanges  = 1500 // at full size there are more than this in the smallest of the tests
-	// namesOfSeveral is less: two requests to two API servers that were answered with one version leave nobody.
+	manyChanges  = 1500 // at full size the smallest of the tests has more changes than this
+	// namesOfSeveral is lower: two requests to two API servers that were answered with one version leave the author open.
 	namesOfSeveral = 0.97
-	// namesOverRestarts is less: how pods were before is forgotten, which bindings and evictions need.
+	// namesOverRestarts is lower: a restart loses the states of pods, which bindings and evictions need.
 	namesOverRestarts = 0.95
 	spread, hot       = 15, 2 // names of each kind
 )
 
-// audited is a control plane whose API server sends its audit events to an exporter, as exporter audit-policy says it
-// should.
+// audited is a control plane whose API server sends its audit events to an exporter, as configured by exporter audit-policy.
 type audited struct {
 	t        *testing.T
 	program  string
@@ -53,15 +52,15 @@ type audited struct {
 	dir      string
 	stream   string // file of the stream
 	webhook  string // address
-	sendTo   string // host, or host and port, that the API servers send their events to
+	sendTo   string // host, or host and port, to which the API servers send their events
 	logs     bool   // the exporter reads the log file of the API server, and serves no webhook
 	ca       []byte
 	client   *http.Client
 	by       *clientAnswers
-	ends     int // of what was written, that were waited for
+	ends     int // number of awaitSettled calls
 }
 
-// newAudited starts the control plane. The exporter is not started.
+// newAudited starts the control plane, but not the exporter.
 func newAudited(t *testing.T, with ...func(*audited, *controlplane.Options)) *audited {
 	t.Helper()
 	t.Parallel() // it shares nothing with other tests, and mostly waits
@@ -161,7 +160,7 @@ func (a *audited) exporterSettings(kubeconfig string) exporter.Settings {
 // logPath is the path of the API server's audit log.
 func (a *audited) logPath() string { return filepath.Join(a.dir, "plane", "apiserver.audit.log") }
 
-// auditPolicy runs the command of that name.
+// auditPolicy runs exporter audit-policy.
 func (a *audited) auditPolicy(part string) []byte {
 	a.t.Helper()
 	ctx, cancel := context.WithTimeout(a.t.Context(), arriveWithin)
@@ -174,7 +173,7 @@ func (a *audited) auditPolicy(part string) []byte {
 	return out
 }
 
-// prepareCluster makes the namespaces and applies the admission policy.
+// prepareCluster creates the namespaces and applies the admission policy.
 func (a *audited) prepareCluster() {
 	a.t.Helper()
 	admin := a.newUser(0)
@@ -186,7 +185,7 @@ func (a *audited) prepareCluster() {
 	a.awaitPolicy(admin)
 }
 
-// applyPolicy makes an admission policy and its binding.
+// applyPolicy creates an admission policy and its binding.
 func (a *audited) applyPolicy(at, policy, binding string) {
 	a.t.Helper()
 	admin := a.newUser(0)
@@ -195,7 +194,7 @@ func (a *audited) applyPolicy(at, policy, binding string) {
 	admin.mustDo(a.t, "POST", at+"ybindings", binding)
 }
 
-// awaitPolicy waits until the admission policy is in force: it writes Secrets until an audit event has its note.
+// awaitPolicy waits until the admission policy is active: it writes Secrets until an audit event has its annotation.
 func (a *audited) awaitPolicy(u *user) {
 	a.t.Helper()
 	deadline := time.Now().Add(arriveWithin)
@@ -205,13 +204,13 @@ func (a *audited) awaitPolicy(u *user) {
 			return
 		}
 		if time.Now().After(deadline) {
-			a.t.Fatal("the admission policy notes nothing")
+			a.t.Fatal("the admission policy annotates nothing")
 		}
 		time.Sleep(lookEvery)
 	}
 }
 
-// awaitSettled waits until everything that was written was told, and nothing waits for a name.
+// awaitSettled waits until everything that was written is emitted and every change is resolved.
 func (a *audited) awaitSettled() {
 	a.t.Helper()
 	a.ends++
@@ -229,22 +228,22 @@ func (a *audited) awaitSettled() {
 		return n
 	}
 	deadline := time.Now().Add(arriveWithin)
-	concluded := before + float64(len(attributedKinds)) // as long as the ends were not looked at, none of them waits
+	concluded := before + float64(len(attributedKinds)) // the end objects must have been seen, too
 	for told() < len(attributedKinds) || a.countResolved() < concluded || a.sumMetric("kubecdc_attribution_pending_changes") > 0 {
 		if time.Now().After(deadline) {
-			a.t.Fatal("changes wait for ever")
+			a.t.Fatal("changes are never resolved")
 		}
 		pause(a.t, lookEvery)
 	}
 }
 
-// countResolved is how many changes were named, or are not named any more, since the exporter was started.
+// countResolved returns the number of changes that were resolved since the exporter was started.
 func (a *audited) countResolved() float64 {
 	a.t.Helper()
 	return a.sumMetric("kubecdc_attributed_total") + a.sumMetric("kubecdc_attributed_likely_total") + a.sumMetric("kubecdc_unresolved_total")
 }
 
-// theEnd is how the names begin of what is written last of all.
+// theEnd is the name prefix of the last objects, which mark the end of the stream.
 const theEnd = "the-end"
 
 // sumMetric returns the sum of the series of a family.
@@ -267,7 +266,7 @@ func (a *audited) sumMetric(name string) (sum float64) {
 	return sum
 }
 
-// writesOf is how many writes a proof makes: few in the pipeline.
+// writesOf returns the number of writes of a test: few in the pipeline.
 func writesOf(t *testing.T) int {
 	t.Helper()
 	text := os.Getenv(writesEnv)
@@ -281,8 +280,8 @@ func writesOf(t *testing.T) int {
 	return n
 }
 
-// TestAuthorOfChangeIsNamed has ten users, two of whom act as others, write at random, kills the exporter among it,
-// and judges the names in the stream by what the clients were answered.
+// TestAuthorOfChangeIsNamed lets ten users write at random, two of them with impersonation, and compares the authors in the stream
+// with the answers of the clients.
 func TestAuthorOfChangeIsNamed(t *testing.T) {
 	a := newAudited(t)
 	if err := a.exporter.Start(t.Context()); err != nil {
@@ -293,7 +292,7 @@ func TestAuthorOfChangeIsNamed(t *testing.T) {
 	a.verifyNoSecrets()
 }
 
-// verifyNames judges the names in the stream, once all are there, of which there have to be enough.
+// verifyNames compares the authors in the stream with the truth. At least this share of the changes must have one.
 func (a *audited) verifyNames(atLeast float64) {
 	a.t.Helper()
 	a.awaitSettled()
@@ -301,12 +300,12 @@ func (a *audited) verifyNames(atLeast float64) {
 	a.t.Logf("%d changes, %d named (%.2f %%), %d judged, %d wrong; of %d of Secrets %d; not named: %v",
 		v.changes, v.named, 100*float64(v.named)/float64(v.changes), v.judged, v.wrong, v.secrets, v.secretsNamed, v.unnamed)
 	if v.isTooFew(atLeast) || v.judged < v.named/2 || v.secretsNamed == 0 {
-		a.t.Errorf("too few are named, or judged")
+		a.t.Errorf("too few authors, or too few judged")
 	}
 }
 
-// isTooFew says whether fewer changes are named than a share of all, and no chance explains it: how many users meet at one
-// version varies, which counts where changes are few. Four standard deviations are allowed, and none where changes are many.
+// isTooFew reports whether significantly fewer changes than this share have an author. The number of users that meet at one
+// version varies, which matters if changes are few: four standard deviations are allowed, and none if changes are many.
 func (v *verdict) isTooFew(atLeast float64) bool {
 	unnamed := (1 - atLeast) * float64(v.changes)
 	if v.changes < manyChanges {
@@ -315,8 +314,7 @@ func (v *verdict) isTooFew(atLeast float64) bool {
 	return float64(v.changes-v.named) > unnamed
 }
 
-// TestAuditLogIsReadThroughRotations has the API server rotate its log after each megabyte, again and again while
-// the exporter is away, too.
+// TestAuditLogIsReadThroughRotations makes the API server rotate its log after each megabyte, several times without an exporter.
 func TestAuditLogIsReadThroughRotations(t *testing.T) {
 	a := newAudited(t, func(a *audited, o *controlplane.Options) {
 		a.logs = true
@@ -345,7 +343,7 @@ func TestAuditLogIsReadThroughRotations(t *testing.T) {
 	}
 }
 
-// TestUsersAtTheSameObjectsAreNamed has them write to two objects of each kind, all the time in each other's way.
+// TestUsersAtTheSameObjectsAreNamed lets the users contend for two objects of each kind.
 func TestUsersAtTheSameObjectsAreNamed(t *testing.T) {
 	a := newAudited(t)
 	if err := a.exporter.Start(t.Context()); err != nil {
@@ -355,8 +353,8 @@ func TestUsersAtTheSameObjectsAreNamed(t *testing.T) {
 	a.verifyNames(hotAtLeast)
 }
 
-// TestEventsOfSeveralAPIServersAreUsed has the users write through two API servers, which have clocks of their own as far as
-// anybody can tell.
+// TestEventsOfSeveralAPIServersAreUsed lets the users write through two API servers, with separate clocks as far as the exporter
+// knows.
 func TestEventsOfSeveralAPIServersAreUsed(t *testing.T) {
 	a := newAudited(t, func(_ *audited, o *controlplane.Options) { o.Second = true })
 	if err := a.exporter.Start(t.Context()); err != nil {
@@ -366,7 +364,7 @@ func TestEventsOfSeveralAPIServersAreUsed(t *testing.T) {
 	a.verifyNames(namesOfSeveral)
 }
 
-// verifyNoSecrets searches everything that the exporter has written, its journal included.
+// verifyNoSecrets searches every file that the exporter has written, its journal included.
 func (a *audited) verifyNoSecrets() {
 	a.t.Helper()
 	if err := a.exporter.Stop(); err != nil {
@@ -392,9 +390,8 @@ func (a *audited) verifyNoSecrets() {
 	}
 }
 
-// TestAcceptedAuditEventsAreNeverLost kills the exporter again and again under load. Each event that it had taken and that
-// says by itself who made a change has to name. At full size it stays away for a minute, too, for which the API server sends
-// its events again.
+// TestAcceptedAuditEventsAreNeverLost kills the exporter repeatedly under load. Each accepted event that proves the author of a change
+// must lead to a record. At full size the exporter also stays away for a minute, and the API server repeats its events.
 func TestAcceptedAuditEventsAreNeverLost(t *testing.T) {
 	kills, away := 3, time.Duration(0)
 	if os.Getenv(writesEnv) != "" {
@@ -417,7 +414,7 @@ func TestAcceptedAuditEventsAreNeverLost(t *testing.T) {
 		}
 		a.writeLoad(fewWrites/12, spread)
 	}
-	time.Sleep(away) // is what is tested
+	time.Sleep(away) // the absence under test
 	if err := a.exporter.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -426,12 +423,12 @@ func TestAcceptedAuditEventsAreNeverLost(t *testing.T) {
 	t.Logf("%d changes, %d named (%.2f %%), %d judged, %d wrong; not named: %v", v.changes, v.named,
 		100*float64(v.named)/float64(v.changes), v.judged, v.wrong, v.unnamed)
 	if v.isTooFew(0.9) {
-		t.Error("too few are named")
+		t.Error("too few authors")
 	}
 	a.verifyAcceptedEvents(l)
 }
 
-// TestAPIServerLossesAreReported lets the buffer of an API server overflow, and kills it under load.
+// TestAPIServerLossesAreReported overflows the buffer of an API server, and kills it under load.
 func TestAPIServerLossesAreReported(t *testing.T) {
 	a := newAudited(t, func(_ *audited, o *controlplane.Options) {
 		o.APIServerArgs = append(o.APIServerArgs, "--audit-webhook-batch-buffer-size=20", "--audit-webhook-batch-max-size=10",
@@ -460,7 +457,7 @@ func TestAPIServerLossesAreReported(t *testing.T) {
 	}
 }
 
-// awaitGap waits for an attribution.gap with such a reason, and does something meanwhile that leads to it.
+// awaitGap calls meanwhile until an attribution.gap with this reason is emitted.
 func (a *audited) awaitGap(reason string, meanwhile func()) {
 	a.t.Helper()
 	for deadline := time.Now().Add(arriveWithin); ; time.Sleep(lookEvery) {

@@ -14,8 +14,8 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
 )
 
-// TestForgedAuditEventsAreRejected has strangers tell of changes, before the API server does, that somebody else made them:
-// with a certificate of another name, with one of the API server's name that another authority has signed, and with none.
+// TestForgedAuditEventsAreRejected sends forged events of changes before the API server does: with a certificate of an
+// unlisted name, with one of the API server's name that another authority has signed, and without one.
 func TestForgedAuditEventsAreRejected(t *testing.T) {
 	const changes = 20
 	a := newAudited(t)
@@ -46,7 +46,7 @@ func TestForgedAuditEventsAreRejected(t *testing.T) {
 	}
 	for deadline := time.Now().Add(arriveWithin); a.sumMetric("kubecdc_attributed_total") < changes; time.Sleep(lookEvery) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%v of %d are named", a.sumMetric("kubecdc_attributed_total"), changes)
+			t.Fatalf("%v of %d have an author", a.sumMetric("kubecdc_attributed_total"), changes)
 		}
 	}
 	a.awaitSettled()
@@ -55,15 +55,15 @@ func TestForgedAuditEventsAreRejected(t *testing.T) {
 	}
 	for id, name := range a.authorsByID(a.readRecords()) {
 		if name != writer(1) {
-			t.Errorf("%s is named %s", id, name)
+			t.Errorf("%s has author %s", id, name)
 		}
 	}
 	if text := readText(t, a.stream); bytes.Contains([]byte(text), []byte("mallory")) {
-		t.Error("the stream speaks of who was forged")
+		t.Error("the stream has the forged user")
 	}
 }
 
-// newStrangers are clients that may not send events.
+// newStrangers returns clients that are not allowed to send events.
 func (a *audited) newStrangers() map[string]*http.Client {
 	a.t.Helper()
 	roots := x509.NewCertPool()
@@ -77,7 +77,7 @@ func (a *audited) newStrangers() map[string]*http.Client {
 	return all
 }
 
-// forgeEvent tells in an audit event that somebody else has made an object.
+// forgeEvent returns an audit event by which another user has created the object.
 func forgeEvent(h answerHead) string {
 	return fmt.Sprintf(`{"apiVersion":"audit.k8s.io/v1","kind":"EventList","items":[{"apiVersion":"audit.k8s.io/v1","kind":"Event","level":"RequestResponse",`+
 		`"auditID":"f","stage":"ResponseComplete","verb":"create","user":{"username":"mallory"},"objectRef":{"resource":"configmaps","namespace":"busy-0",`+

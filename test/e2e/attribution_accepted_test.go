@@ -2,7 +2,7 @@ package e2e
 
 import "encoding/json"
 
-// acceptedEvent is what an audit event says that was answered with 200.
+// acceptedEvent is an audit event that the exporter answered with 200.
 type acceptedEvent struct {
 	Stage, Verb      string
 	User             struct{ Username string }
@@ -15,8 +15,8 @@ type acceptedEvent struct {
 	ResponseObject answerHead
 }
 
-// changeKey returns the key under which the change of an event that names alone is found: of a create, and of a delete that
-// removed the object at once; "" for others.
+// changeKey returns the key of the change that the event proves alone: a create, or a delete that removed the object at
+// once; "" for other events.
 func (e *acceptedEvent) changeKey() string {
 	switch m := e.ResponseObject.Metadata; {
 	case e.Stage != "ResponseComplete" || e.ObjectRef.Subresource != "":
@@ -36,7 +36,7 @@ func (e *acceptedEvent) actorName() string {
 	return e.User.Username
 }
 
-// verifyAcceptedEvents compares the names in the stream with the events that the exporter had taken.
+// verifyAcceptedEvents compares the authors in the stream with the accepted events.
 func (a *audited) verifyAcceptedEvents(l *auditRelay) {
 	a.t.Helper()
 	l.mu.Lock()
@@ -61,10 +61,10 @@ func (a *audited) verifyAcceptedEvents(l *auditRelay) {
 		}
 		again[id] = true
 		if used++; by[id] != author {
-			a.t.Errorf("the event that %s was made by %s was taken, and the change is named %q", id, author, by[id])
+			a.t.Errorf("the event of %s by %s was accepted, and the author is %q", id, author, by[id])
 		}
 	}
 	if a.t.Logf("%d events taken, %d of them name a change alone", len(taken), used); used == 0 {
-		a.t.Error("none was taken")
+		a.t.Error("no event was accepted")
 	}
 }

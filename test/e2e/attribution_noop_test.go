@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// TestNoOpWriterIsNotNamed has all users write the same to one object at once, again and again, while half
-// of the audit events are lost. One of them changes it, which the API server signs; the others find it changed, some of them
-// after a conflict. Whoever is named has to be the one.
+// TestNoOpWriterIsNotNamed lets all users write the same content to one object at once, again and again, while half of the
+// audit events are lost. One of them changes it, and the API server signs that. The others find it changed, some of them
+// after a conflict. Only the signer may be named.
 func TestNoOpWriterIsNotNamed(t *testing.T) {
 	const path = "/api/v1/namespaces/busy-0/configmaps/same"
 	rounds := max(40, writesOf(t)/50)
@@ -34,7 +34,7 @@ func TestNoOpWriterIsNotNamed(t *testing.T) {
 		}
 		all.Wait()
 		h := a.newUser(0).mustDo(t, http.MethodGet, path, "")
-		if by := h.Metadata.Annotations["by"]; by != "" { // there is none before the policy is in force
+		if by := h.Metadata.Annotations["by"]; by != "" { // the policy takes a moment to be active
 			authors[h.Metadata.ResourceVersion] = by
 		}
 	}
@@ -48,15 +48,15 @@ func TestNoOpWriterIsNotNamed(t *testing.T) {
 		}
 		named++
 		if by, _ := c["by"].(map[string]any); by["user"] != authors[version] {
-			t.Errorf("version %s is named %v, and was %s", version, by["user"], authors[version])
+			t.Errorf("version %s has author %v, want %s", version, by["user"], authors[version])
 		}
 	}
 	if t.Logf("%d of %d changes named, %v unresolved", named, rounds, a.sumMetric("kubecdc_unresolved_total")); named == 0 || named == rounds {
-		t.Error("nothing was lost, or nobody is named")
+		t.Error("nothing was lost, or no change has an author")
 	}
 }
 
-// signs has the API server itself sign a change of what the users write.
+// signs is a mutating policy by which the API server itself records the author of a change.
 const signs = `apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingAdmissionPolicy
 metadata: {name: signs}
