@@ -52,7 +52,7 @@ func TestErrorsNameTheFieldAndWhatIsExpected(t *testing.T) {
 		`kafka.sasl.region: given, but only aws-msk-iam has a region`: func(c *Config) {
 			c.SASL = auth.SASL{Mechanism: "plain", AllowCleartextCredentials: true, Username: "u", Password: "p", Region: "r"}
 		},
-		`kafka.sasl.mechanism: aws-msk-iam, whose credentials are those of the Pod`: func(c *Config) { c.SASL = auth.SASL{Mechanism: "aws-msk-iam", Username: "u"} },
+		`kafka.sasl.mechanism: aws-msk-iam uses the credentials of the Pod`: func(c *Config) { c.SASL = auth.SASL{Mechanism: "aws-msk-iam", Username: "u"} },
 		`kafka.sasl.username: missing`: func(c *Config) {
 			c.SASL = auth.SASL{Mechanism: "plain", AllowCleartextCredentials: true, Password: "p"}
 		},
