@@ -115,7 +115,7 @@ func TestStalePingResultIsIgnored(t *testing.T) {
 		to.answers <- nil
 		synctest.Wait()
 		if p.heldReason() == "" {
-			t.Error("all is well though a letter waits")
+			t.Error("no reason is reported although a dead letter waits")
 		}
 		publish(nil)
 		time.Sleep(time.Minute) // until it is asked again

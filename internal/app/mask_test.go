@@ -22,15 +22,15 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// plantedSecrets are secrets of every place that a configuration has for them.
+// plantedSecrets has a secret for every key of the configuration that takes one.
 var plantedSecrets = map[string]string{
 	"a part of the webhook's path": "T0KENinPATH77", "the webhook's query": "sig-4f1c9e77", "a header": "header-value-3141", "a header from a file": "file-value-2718",
 	"a bearer token": "bearer-1618033", "a NATS password": "nats-pass-1414", "a NATS token in a variable": "nats-token-1732",
 	"a Kafka password": "kafka-pass-2236", "a redaction key": "redaction-key-2449489743",
 }
 
-// TestNoConfiguredSecretIsShown plants a secret wherever the configuration takes one, lets every sink fail, one of them at a
-// receiver that repeats all that it is sent, and looks for them in the log, in every page and in the journal's files.
+// TestNoConfiguredSecretIsShown sets every secret of the configuration, lets every sink fail, one of them at a receiver that
+// echoes requests, and searches the log, every page and the files of the journal for the secrets.
 func TestNoConfiguredSecretIsShown(t *testing.T) {
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusForbidden)
@@ -138,7 +138,7 @@ func fillJournal(t *testing.T, cfg *config.Config, dir string) {
 	}
 }
 
-// awaitLine returns what is found in the log, as soon as it is there.
+// awaitLine waits for a line and returns its first submatch.
 func awaitLine(t *testing.T, lines *lockedBuffer, what *regexp.Regexp) string {
 	t.Helper()
 	for {
@@ -154,7 +154,7 @@ func awaitLine(t *testing.T, lines *lockedBuffer, what *regexp.Regexp) string {
 	}
 }
 
-// waitForPage asks until readiness knows a reason so many times, and returns what a page shows then.
+// waitForPage polls /readyz until it has a reason so many times, and returns a page.
 func waitForPage(t *testing.T, url, reason string, times int) string {
 	t.Helper()
 	get := func(url string) string {
@@ -179,7 +179,7 @@ func waitForPage(t *testing.T, url, reason string, times int) string {
 	return get(url)
 }
 
-// readFiles reads every file of a directory, and sees to it that they are their owner's alone.
+// readFiles reads every file of a directory, and checks that only the owner has access.
 func readFiles(t *testing.T, dir string, into map[string]string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
@@ -206,7 +206,7 @@ func readFiles(t *testing.T, dir string, into map[string]string) {
 type lockedBuffer struct {
 	mu   sync.Mutex
 	text strings.Builder
-	more chan struct{} // closed by the next line; nil while nobody waits for it
+	more chan struct{} // closed by the next line; nil without a waiter
 }
 
 func (b *lockedBuffer) Write(p []byte) (int, error) {

@@ -15,7 +15,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/config"
 )
 
-// badEdits are changes of a good file that are refused, and what the reason names.
+// badEdits are changes of a good file that are refused, with a part of the reason.
 var badEdits = map[string][2]string{ // what is added or replaced, and the reason
 	"no YAML":               {"]", "not YAML"},
 	"an unknown key":        {"\nsinkss: []", "sinkss"},
@@ -80,13 +80,13 @@ admin: {listen: "127.0.0.1:0"}
 		reason := waitForText(t, page+"/readyz", name, regexp.MustCompile(`\[!\]configuration .*`+regexp.QuoteMeta(w[1])))
 		if metrics := waitForText(t, page+"/metrics", name, regexp.MustCompile("kubecdc")); !strings.Contains(metrics, `kubecdc_config_info{hash="`+cfg.Hash+`"} 1`) ||
 			!strings.Contains(metrics, "kubecdc_config_refused 1") {
-			t.Errorf("%s: the metrics do not say which configuration works; /readyz:\n%s", name, reason)
+			t.Errorf("%s: the metrics do not show the active configuration; /readyz:\n%s", name, reason)
 		}
 	}
 	put("config.yaml", good+"\n# as good\nroutes: [{select: [pods], drop: true}]\nlog: {level: debug}\n")
 	awaitLine(t, lines, regexp.MustCompile(`(changed configuration applied)`))
 	if text := waitForText(t, page+"/metrics", "the good file", regexp.MustCompile("kubecdc_config_refused 0")); strings.Contains(text, cfg.Hash) {
-		t.Error("the good file is not the one that works")
+		t.Error("the good file is not the active one")
 	}
 	stop()
 	if err := <-done; err != nil {

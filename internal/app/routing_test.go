@@ -71,7 +71,7 @@ routes:
 	}
 }
 
-// What a sink had in flight means nothing under other routes, so its place is stored with what names them.
+// The position of a sink is valid under the same routes only, so it is stored with their fingerprint.
 func TestRoutingIDChangesWithRoutes(t *testing.T) {
 	none := newTestRouting(t, "")
 	one := newTestRouting(t, `routes: [{select: [pods], drop: true}]`)

@@ -15,7 +15,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// losingSink is a sink that says once, at a certain change, that everything behind another one is lost.
+// losingSink reports once, at the change at, that every change after from is lost.
 type losingSink struct {
 	at, from uint64
 

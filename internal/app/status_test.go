@@ -31,8 +31,8 @@ func openUnstarted(t *testing.T) *app {
 	return a
 }
 
-// TestNotReadyBeforeDiscovery holds the moment between the start and the API server's first answer: no resource
-// is amiss yet, because none is known.
+// TestNotReadyBeforeDiscovery checks the time between the start and the first answer of the API server, when no resource is
+// known yet.
 func TestNotReadyBeforeDiscovery(t *testing.T) {
 	a := openUnstarted(t)
 	s := a.buildSnapshot()
@@ -44,7 +44,7 @@ func TestNotReadyBeforeDiscovery(t *testing.T) {
 	}
 }
 
-// TestMetricsHaveASeriesForEveryState: a state that the metrics do not know would show in none of them.
+// TestMetricsHaveASeriesForEveryState compares the states of the source with those of the metrics.
 func TestMetricsHaveASeriesForEveryState(t *testing.T) {
 	var words []string
 	for _, s := range source.States {
@@ -55,7 +55,7 @@ func TestMetricsHaveASeriesForEveryState(t *testing.T) {
 	}
 }
 
-// slowSink is a sink whose destination makes it wait.
+// slowSink is a sink that its destination throttles.
 type slowSink struct{ sinks.Sink }
 
 func (slowSink) SlowdownReason() string { return "a quota" }

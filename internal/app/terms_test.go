@@ -12,8 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// TestDeposedDuringStopStopsInOrder tells a process to stop that finds out at the same moment that another one
-// has taken over.
+// TestDeposedDuringStopStopsInOrder stops a process at the moment at which another one has taken over.
 func TestDeposedDuringStopStopsInOrder(t *testing.T) {
 	for name, competes := range map[string]bool{"with an election": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
@@ -32,13 +31,13 @@ func TestDeposedDuringStopStopsInOrder(t *testing.T) {
 	}
 }
 
-// TestReloadBeforeFirstTermStartsIt reloads what is made and does not work yet: what takes it over in part
-// would have no task of it, and start its sinks twice.
+// TestReloadBeforeFirstTermStartsIt reloads a composition that is open and not running yet. An adoption would find no tasks
+// and start its sinks twice.
 func TestReloadBeforeFirstTermStartsIt(t *testing.T) {
 	a := openApp(t)
 	c := a.terms.current.Load()
 	if c.restartReason(c.cfg) == "" {
-		t.Error("what has not begun is taken over in part")
+		t.Error("a composition that is not running is adopted")
 	}
 	reloaded := make(chan error, 1)
 	go func() { reloaded <- a.applyConfig(t.Context(), c.cfg) }()
@@ -49,7 +48,7 @@ func TestReloadBeforeFirstTermStartsIt(t *testing.T) {
 		t.Error(err)
 	}
 	if a.terms.current.Load() == c {
-		t.Error("the first configuration still works")
+		t.Error("the first configuration is still active")
 	}
 	stop()
 	if err := <-ended; err != nil {
@@ -61,7 +60,7 @@ func TestReloadBeforeFirstTermStartsIt(t *testing.T) {
 	}
 }
 
-// deposedApp is a process whose sink has just been told that another one works.
+// deposedApp returns a process with a sink that has just been fenced by another process.
 func deposedApp(t *testing.T, competes bool) *app {
 	t.Helper()
 	a := openApp(t)
@@ -72,7 +71,7 @@ func deposedApp(t *testing.T, competes bool) *app {
 	return a
 }
 
-// openApp is a process that has made everything and begun nothing.
+// openApp returns a process that is open and not started.
 func openApp(t *testing.T) *app {
 	t.Helper()
 	kubeconfig := writeTemp(t, "kubeconfig", `{"kind":"Config","clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],`+

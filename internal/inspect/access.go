@@ -15,24 +15,24 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// permission says whether something may be done.
+// permission is the result of an access review.
 type permission string
 
 const (
 	allowed permission = "allowed"
 	denied  permission = "forbidden"
-	unknown permission = "unknown" // the API server did not say
+	unknown permission = "unknown" // the API server did not answer the review
 )
 
-// access says whether the credentials in use may read a scope; both verbs are needed to watch it.
+// access is the permission of the current credentials to read a scope; both verbs are needed to watch it.
 type access struct {
 	list, watch permission
-	reason      string // why one of them is not allowed, as far as the API server says; may be empty
+	reason      string // why one of them is not allowed; empty if the API server gives no reason
 }
 
-// queryAccess asks the API server what the credentials in use may read: two SelfSubjectAccessReviews a scope, which by default
-// everyone may create. The answers are in the order of the scopes. That the API server does not answer is unknown, with
-// the reason. It returns when all answers are there or ctx ends.
+// queryAccess queries the permissions of the current credentials: two SelfSubjectAccessReviews per scope, which every
+// account may create by default. The results are in the order of the scopes. Without an answer the permission is unknown,
+// with the reason. It returns when all results are there or ctx ends.
 func queryAccess(ctx context.Context, client *apiserver.Client, scopes []selection.Scope) ([]access, error) {
 	all := make([]access, len(scopes))
 	inParallel(len(scopes), func(i int) {
@@ -44,7 +44,7 @@ func queryAccess(ctx context.Context, client *apiserver.Client, scopes []selecti
 	return all, ctx.Err()
 }
 
-// reviewVerb asks whether a scope may be read with a verb, and says in reason why not.
+// reviewVerb returns the permission to use a verb on a scope, and sets reason if it is not allowed.
 func reviewVerb(ctx context.Context, client *apiserver.Client, verb string, s selection.Scope, reason *string) permission {
 	answer, err := createAccessReview(ctx, client, &authorization.ResourceAttributes{
 		Verb: verb, Group: s.Resource.Group, Version: s.Resource.Version, Resource: s.Resource.Resource,
@@ -64,7 +64,8 @@ func reviewVerb(ctx context.Context, client *apiserver.Client, verb string, s se
 	return allowed
 }
 
-// createAccessReview creates an access review. A plain client does: the generated one would bring in modules for one request.
+// createAccessReview creates an access review. It uses a plain REST client, because the generated client would add modules
+// for one request.
 func createAccessReview(
 	ctx context.Context, client *apiserver.Client, what *authorization.ResourceAttributes,
 ) (s authorization.SubjectAccessReviewStatus, err error) {
@@ -86,15 +87,15 @@ func createAccessReview(
 	}
 	var answer authorization.SelfSubjectAccessReview
 	if err := json.Unmarshal(body, &answer); err != nil {
-		return s, fmt.Errorf("the answer to an access review: %w", err)
+		return s, fmt.Errorf("access review: %w", err)
 	}
 	return answer.Status, nil
 }
 
-// maxParallel bounds how many scopes are asked about at the same time.
+// maxParallel bounds the number of concurrent requests.
 const maxParallel = 8
 
-// inParallel calls do with 0 to n-1 and waits for all.
+// inParallel calls do with 0 to n-1, at most maxParallel at once, and waits for all.
 func inParallel(n int, do func(int)) {
 	slots := make(chan struct{}, maxParallel)
 	var all sync.WaitGroup

@@ -16,19 +16,19 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// AuditParts are the parts of what [AuditPolicy] prints, by name, in their order.
+// AuditParts are the names of the parts that [AuditPolicy] prints, in order.
 var AuditParts = []string{"policy", "kubeconfig", "flags", "admission"}
 
-// AuditOptions are the choices for what is printed.
+// AuditOptions are the options of [AuditPolicy].
 type AuditOptions struct {
 	Part   string // one of AuditParts; "" for all
 	Server string // host or host:port under which API servers reach the exporter
 	Dir    string // where the files lie on the API servers' machines
 }
 
-// AuditPolicy returns what the API servers need to name who changes what a configuration selects: the smallest audit policy,
-// the configuration of their webhook, their flags, and the admission policy that gives identities where bodies must not be
-// logged. The cluster is asked only where a rule has a wildcard.
+// AuditPolicy returns the settings of the API servers that the attribution of the selected resources needs: the smallest
+// audit policy, the configuration of the webhook, the flags, and the admission policy that adds identities where bodies must
+// not be logged. The cluster is queried only if a rule has a wildcard.
 func AuditPolicy(ctx context.Context, cfg *config.Config, version string, o AuditOptions) (string, error) {
 	if o.Part != "" && !slices.Contains(AuditParts, o.Part) {
 		return "", exit.With(exit.Usage, fmt.Errorf("%q is none of %s", o.Part, strings.Join(AuditParts, ", ")))
@@ -50,11 +50,11 @@ func AuditPolicy(ctx context.Context, cfg *config.Config, version string, o Audi
 	return b.String(), nil
 }
 
-// auditedResources is what the audit log has to speak of: resources whose answers may be logged, and those of which only metadata
-// may.
+// auditedResources are the resources that the audit log has to cover: those with response bodies, and those with metadata
+// only.
 type auditedResources struct{ withBodies, metadataOnly []event.Resource }
 
-// selectAudited finds what the rules select.
+// selectAudited resolves the rules to resources.
 func selectAudited(ctx context.Context, cfg *config.Config, version string) (auditedResources, error) {
 	rules := app.SelectionRules(cfg)
 	var found *selection.Explanation
@@ -93,13 +93,14 @@ func selectAudited(ctx context.Context, cfg *config.Config, version string) (aud
 	return a, nil
 }
 
-// hidesBodies says that the answers to writes of a resource must not be logged: they hold what the rule keeps out of the stream.
+// hidesBodies reports whether the responses to writes of a resource must not be logged, because they contain values that the
+// rule redacts.
 func hidesBodies(cfg *config.Config, s selection.Scope) bool {
 	return s.Resource.Group == "" && s.Resource.Resource == "secrets" || len(cfg.Resources[s.Rule].RedactPaths) > 0
 }
 
-// namesWithSubresources are the names under which a resource is written in an audit policy: itself, and those of its subresources that
-// change it. Others may carry credentials, or what people type.
+// namesWithSubresources returns the names of a resource in an audit policy: itself, and the subresources that change it.
+// Other subresources may carry credentials or user input.
 func namesWithSubresources(r event.Resource) []string {
 	subresources := []string{"status", "scale"}
 	if r.Group == "" {
@@ -121,12 +122,12 @@ func namesWithSubresources(r event.Resource) []string {
 
 const writeVerbs = "[create, update, patch, delete, deletecollection]"
 
-// renderPolicy is the smallest audit policy.
+// renderPolicy returns the smallest audit policy.
 func (a auditedResources) renderPolicy() string {
 	var b strings.Builder
 	b.WriteString("apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived, ResponseStarted]\nomitManagedFields: true\nrules:\n")
 	if len(a.metadataOnly) > 0 {
-		b.WriteString("  # Never with bodies: they would carry in clear what must not be seen. The admission policy tells who they are about.\n")
+		b.WriteString("  # Never with bodies, which would contain redacted values in clear text. The admission policy adds the identities.\n")
 		writeAuditRule(&b, "Metadata", a.metadataOnly)
 	}
 	if len(a.withBodies) > 0 {
@@ -157,7 +158,7 @@ func quoteAll(names []string) []string {
 	return all
 }
 
-// distinctGroups are the groups of resources, each once, in their order.
+// distinctGroups returns the groups of resources in order, without duplicates.
 func distinctGroups(resources []event.Resource) []string {
 	var groups []string
 	for _, r := range resources {
@@ -170,7 +171,7 @@ func distinctGroups(resources []event.Resource) []string {
 
 func webhookKubeconfig(cfg *config.Config, o AuditOptions) string {
 	if cfg.Audit.Webhook.Listen == "" {
-		return "# audit.webhook.listen is empty: no API server sends anything.\n"
+		return "# audit.webhook.listen is empty: no API server sends events.\n"
 	}
 	return fmt.Sprintf(`apiVersion: v1
 kind: Config
@@ -190,7 +191,7 @@ current-context: kubecdc
 `, serverAddress(cfg.Audit.Webhook.Listen, o.Server), o.Dir, strings.Join(cfg.Audit.Webhook.Clients, ", "), o.Dir, o.Dir)
 }
 
-// serverAddress adds the port that is listened on to a host without one.
+// serverAddress adds the port of the listener to a host without a port.
 func serverAddress(listen, server string) string {
 	if _, _, err := net.SplitHostPort(server); err == nil {
 		return server
@@ -207,8 +208,8 @@ func auditFlags(cfg *config.Config, o AuditOptions) string {
 	if cfg.Audit.Webhook.Listen != "" {
 		lines = append(lines,
 			"--audit-webhook-config-file="+o.Dir+"/audit-webhook.kubeconfig",
-			"# Small batches, soon; with these audit.settle can be 5s. The back-off stays at its ten seconds: with less, an API server",
-			"# gives a batch up before an exporter that restarts has come back.",
+			"# Small batches without delay; with these audit.settle can be 5s. The back-off stays at its ten seconds: with less, an API",
+			"# server drops a batch before a restarting exporter is back.",
 			"--audit-webhook-batch-max-wait=1s",
 			"--audit-webhook-batch-throttle-enable=false")
 	}
@@ -218,11 +219,11 @@ func auditFlags(cfg *config.Config, o AuditOptions) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// renderAdmissionPolicy is the policy that notes in audit events what no level of the audit policy tells.
+// renderAdmissionPolicy returns the policy that adds the facts to audit events that no level of the audit policy has.
 func (a auditedResources) renderAdmissionPolicy() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, `# Notes in the audit event the UID of an object, the version that a write begins with, and where an update had nothing to
-# change. It allows everything.
+	fmt.Fprintf(&b, `# Adds annotations to audit events: the UID of the object, the version that a write replaces, and whether an update changed
+# nothing. It allows everything.
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata: {name: %[1]s}
@@ -241,7 +242,7 @@ spec:
       valueExpression: "%s ? string(oldObject.metadata.uid) : %s ? string(object.metadata.uid) : ''"
     - key: replaces
       valueExpression: "%s ? string(oldObject.metadata.resourceVersion) : ''"
-    - key: unchanged  # of a patch that is tried again after a conflict, the first attempt alone sets the keys above
+    - key: unchanged  # if a patch is retried after a conflict, only the first attempt sets the keys above
       valueExpression: "%[3]s && object == oldObject ? string(oldObject.metadata.resourceVersion) : ''"
 ---
 apiVersion: admissionregistration.k8s.io/v1

@@ -95,7 +95,7 @@ func TestExplainListsAttributableWrites(t *testing.T) {
 	for _, test := range []struct{ rules, resource, level, not string }{
 		{"[{select: [secrets]}]", "secrets", "Metadata", "bodies of Secrets are never logged"},
 		{"[{select: [configmaps], redactPaths: [data.x]}]", "configmaps", "Metadata", "the rule has redactPaths"},
-		{"[{select: [pods]}]", "pods", "RequestResponse", "what a list tells"},
+		{"[{select: [pods]}]", "pods", "RequestResponse", "differences found by a list"},
 	} {
 		cfg := auditConfig(t, test.rules)
 		a := authorsOf(cfg, 0, selection.Scope{Resource: event.Resource{Version: "v1", Resource: test.resource}})

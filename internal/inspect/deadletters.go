@@ -16,12 +16,12 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/format"
 )
 
-// linesPerFlush is how many lines are aligned with each other, and so held in memory.
+// linesPerFlush is the number of lines that are aligned with each other and held in memory.
 const linesPerFlush = 500
 
 // ListDeadLetters writes the dead letters of a sink in the journal in a directory, in order of offsets and without bodies:
-// as text, or as one JSON object a line. configured are the names of the configured sinks, if they are known. No exporter
-// may run on the journal; nothing is changed.
+// as text, or as one JSON object per line. configured are the names of the configured sinks, if known. No exporter may run
+// on the journal, which is not changed.
 func ListDeadLetters(dir string, configured []string, sink string, asJSON bool, out io.Writer) error {
 	return withJournal(dir, out, func(j *journal.Offline, w io.Writer) error {
 		if err := requireKnownSink(j, configured, sink); err != nil {
@@ -52,8 +52,8 @@ func ShowDeadLetter(dir string, configured []string, sink string, offset uint64,
 	})
 }
 
-// DiscardDeadLetters drops the dead letters of a sink at some offsets for good, or with nil all of them, and says how many
-// they were. Where one of the offsets has none, none is dropped. No exporter may run on the journal.
+// DiscardDeadLetters permanently drops the dead letters of a sink at some offsets, or with nil all of them, and writes their
+// number. If one of the offsets has none, none is dropped. No exporter may run on the journal.
 func DiscardDeadLetters(dir, sink string, offsets []uint64, out io.Writer) error {
 	n, err := journal.DiscardDeadLetters(dir, sink, offsets)
 	if errors.Is(err, journal.ErrNoDeadLetter) {
@@ -66,7 +66,7 @@ func DiscardDeadLetters(dir, sink string, offsets []uint64, out io.Writer) error
 	return exit.With(exit.Runtime, err)
 }
 
-// deadLetterLine is one dead letter without its body.
+// deadLetterLine is one dead letter without its bodies.
 type deadLetterLine struct {
 	Offset    uint64    `json:"offset"`
 	Time      time.Time `json:"time"`
@@ -112,7 +112,7 @@ func listDeadLettersText(j *journal.Offline, sink string, w io.Writer) error {
 	return t.Flush()
 }
 
-// replaceUnprintable keeps what a destination wrote on its line and in its column, and away from the terminal's control.
+// replaceUnprintable replaces characters that would break the table or control the terminal; reasons quote destinations.
 func replaceUnprintable(r rune) rune {
 	if unicode.IsPrint(r) {
 		return r
@@ -120,7 +120,8 @@ func replaceUnprintable(r rune) rune {
 	return ' '
 }
 
-// writeDeadLetter writes a dead letter with its whole change. The change is copied as it is: encoding/json would rewrite it.
+// writeDeadLetter writes a dead letter with its whole change. The change is copied unmodified; encoding/json would rewrite
+// it.
 func writeDeadLetter(w io.Writer, d event.DeadLetter) error {
 	reason, err := json.Marshal(d.Reason)
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package inspect answers questions beside a running exporter: what a configuration selects and needs on a cluster
-// ([Explain], [RBAC]), and what the journal of a stopped exporter holds ([WriteJournalStat], [DumpChanges], dead letters).
+// Package inspect implements the commands beside run: the resources that a configuration selects and the rights it needs
+// ([Explain], [RBAC], [AuditPolicy]), the reachability of cluster and sinks ([CheckOnline]), the contents of the journal of
+// a stopped exporter ([WriteJournalStat], [DumpChanges], dead letters), and the replicated state ([ShowState]).
 //
-// Its errors carry the exit code of the process, see package exit.
+// Errors carry the exit code of the process, see package exit.
 package inspect

@@ -16,11 +16,11 @@ import (
 // DumpOptions select changes of a journal. The zero value selects all.
 type DumpOptions struct {
 	From, To  uint64   // offsets, both included; 0 is the oldest and the newest
-	Limit     uint64   // at most so many; 0 is all
+	Limit     uint64   // maximum number; 0 is all
 	Resources []string // only these, as kubectl writes them; empty is all
 }
 
-// Validate refuses options that cannot be meant.
+// Validate refuses a contradictory range.
 func (o DumpOptions) Validate() error {
 	if o.To > 0 && o.From > o.To {
 		return usageErrorf("--from %d is above --to %d", o.From, o.To)
@@ -28,8 +28,8 @@ func (o DumpOptions) Validate() error {
 	return nil
 }
 
-// DumpChanges writes the selected changes of the journal in a directory, one JSON object a line, and to notes what has to be said
-// beside them. No exporter may run on the journal; nothing is changed.
+// DumpChanges writes the selected changes of the journal in a directory, one JSON object per line, and remarks to notes. No
+// exporter may run on the journal, which is not changed.
 func DumpChanges(dir string, o DumpOptions, out, notes io.Writer) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -41,7 +41,7 @@ func DumpChanges(dir string, o DumpOptions, out, notes io.Writer) error {
 	return withJournal(dir, out, d.printChanges)
 }
 
-// dump is one dump of changes.
+// dump is the state of one DumpChanges.
 type dump struct {
 	DumpOptions
 	notes   io.Writer
@@ -50,7 +50,7 @@ type dump struct {
 }
 
 // errLimitReached ends a dump at its limit.
-var errLimitReached = errors.New("enough")
+var errLimitReached = errors.New("limit reached")
 
 func (d *dump) printChanges(j *journal.Offline, w io.Writer) error {
 	oldest, newest := j.Oldest(), j.Newest()

@@ -12,8 +12,9 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// Explain asks the cluster what a configuration selects, where it goes and what is forbidden. With a window above 0 it
-// watches that long and measures. version is that of the program. It contacts no sink and stores nothing.
+// Explain queries the cluster for the resources that a configuration selects, their destinations and permissions. With a
+// window above 0 it watches for that time and measures the rates. version is that of the program. It contacts no sink and
+// stores nothing.
 func Explain(ctx context.Context, cfg *config.Config, version string, window time.Duration) (*Report, error) {
 	r, err := buildReport(ctx, cfg, version, window)
 	return r, exit.With(exit.Environment, err)
@@ -52,7 +53,7 @@ func buildReport(ctx context.Context, cfg *config.Config, version string, window
 	return r, ctx.Err()
 }
 
-// queryNamespaces asks whether namespaces exist, and returns those that do not, or that nobody says it of.
+// queryNamespaces returns the namespaces that do not exist or may not exist.
 func queryNamespaces(ctx context.Context, client *apiserver.Client, names []string) []namespaceReport {
 	all := make([]namespaceReport, len(names))
 	inParallel(len(names), func(i int) {
@@ -65,7 +66,7 @@ func queryNamespaces(ctx context.Context, client *apiserver.Client, names []stri
 	return slices.DeleteFunc(all, func(n namespaceReport) bool { return !n.Missing && n.Unknown == "" })
 }
 
-// fillAccess says of each scope what may be read of it.
+// fillAccess sets the permissions of each scope.
 func fillAccess(ctx context.Context, client *apiserver.Client, scopes []*scopeReport) error {
 	asked := make([]selection.Scope, len(scopes))
 	for i, s := range scopes {
@@ -81,7 +82,7 @@ func fillAccess(ctx context.Context, client *apiserver.Client, scopes []*scopeRe
 	return nil
 }
 
-// fillMeasurements watches what is not known to be forbidden.
+// fillMeasurements measures every scope that is not known to be forbidden.
 func fillMeasurements(ctx context.Context, client *apiserver.Client, scopes []*scopeReport, window time.Duration) {
 	var readable []*scopeReport
 	var watched []selection.Scope

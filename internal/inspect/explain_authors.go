@@ -7,14 +7,14 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// authorsReport says whose writes to a resource can be named, and whose cannot, and why.
+// authorsReport lists the writes to a resource that can be attributed, and those that cannot, with the reason.
 type authorsReport struct {
-	Level string   `json:"level"` // that exporter audit-policy has the API server log at
+	Level string   `json:"level"` // audit level that exporter audit-policy prints
 	Named []string `json:"named"`
 	Not   []string `json:"not"`
 }
 
-// fillAuthors says it of every resource, where anybody is to be named.
+// fillAuthors sets the report of every resource, if audit is configured.
 func fillAuthors(r *Report, cfg *config.Config) {
 	if !cfg.Audit.Enabled() {
 		return
@@ -35,24 +35,24 @@ func authorsOf(cfg *config.Config, rule int, s selection.Scope) *authorsReport {
 			why = "bodies of Secrets are never logged"
 		}
 		a.Level = "Metadata"
-		a.Named = []string{"creates, by the note of the admission policy", "deletes at once"}
+		a.Named = []string{"creates, by the annotation of the admission policy", "immediate deletes"}
 		if cfg.Audit.Likely {
-			a.Named = append(a.Named, "other writes as likely, where one identity alone was at the object")
+			a.Named = append(a.Named, "other writes as likely, if only one identity accessed the object")
 		} else {
-			a.Not = append(a.Not, "updates, patches, and deletes that wait for finalizers or grace: "+why+", so no answer tells the version")
+			a.Not = append(a.Not, "updates, patches, and deletes that wait for finalizers or grace: "+why+", so no response has the version")
 		}
 	}
 	if s.Resource.Group == "" && s.Resource.Resource == "pods" {
-		a.Named = append(a.Named, "bindings and evictions, by what they change: not of pods that have not changed since the start of the exporter")
+		a.Named = append(a.Named, "bindings and evictions, by their effect: not of pods that have not changed since the start of the exporter")
 	}
-	a.Not = append(a.Not, "what a list tells after lost history: it may be more than one write")
+	a.Not = append(a.Not, "differences found by a list after lost history: they may be several writes")
 	if cfg.Resources[rule].Filter != "" {
-		a.Not = append(a.Not, "what the filter leaves out, and a binding or eviction right behind that")
+		a.Not = append(a.Not, "changes that the filter drops, and a binding or eviction right after one")
 	}
 	return a
 }
 
-// writeAuthors writes it for people.
+// writeAuthors writes the reports as text.
 func writeAuthors(b *bytes.Buffer, resources []resourceReport) {
 	for i, r := range resources {
 		a := r.Authors
@@ -60,7 +60,7 @@ func writeAuthors(b *bytes.Buffer, resources []resourceReport) {
 			return
 		}
 		if i == 0 {
-			b.WriteString("  who is named (objects of aggregated API servers: nobody, the log has no answer of theirs):\n")
+			b.WriteString("  attributed writes (none of aggregated API servers, because the audit log lacks their responses):\n")
 		}
 		b.WriteString("    " + r.Name + ", logged at " + a.Level + "\n")
 		for _, line := range a.Named {

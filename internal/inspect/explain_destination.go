@@ -13,7 +13,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// fillDestinations says of each resource where each sink sends it.
+// fillDestinations sets the destination of each resource in each sink.
 func fillDestinations(r *Report, cfg *config.Config) {
 	for _, s := range cfg.Sinks {
 		kind, _ := ownDestination(s)
@@ -26,8 +26,8 @@ func fillDestinations(r *Report, cfg *config.Config) {
 	}
 }
 
-// destinationWithRoutes names where a sink sends the changes of a resource. Routes that decide about some of them follow in
-// brackets, if they decide otherwise.
+// destinationWithRoutes returns the destination of the changes of a resource in a sink. Different destinations by routes
+// that match only some of the changes follow in brackets.
 func destinationWithRoutes(routes []config.Route, s config.Sink, c *event.Change) string {
 	_, own := ownDestination(s)
 	rest := own(c)
@@ -52,7 +52,7 @@ func destinationWithRoutes(routes []config.Route, s config.Sink, c *event.Change
 	}
 	var others []string
 	for i, p := range parts {
-		if slices.ContainsFunc(parts[i:], func(later part) bool { return later.to != rest }) { // what comes first decides
+		if slices.ContainsFunc(parts[i:], func(later part) bool { return later.to != rest }) { // an earlier route takes precedence
 			others = append(others, p.route+": "+p.to)
 		}
 	}
@@ -62,7 +62,7 @@ func destinationWithRoutes(routes []config.Route, s config.Sink, c *event.Change
 	return rest
 }
 
-// routeMayMatch says whether a route may match changes like the sample.
+// routeMayMatch reports whether a route may match changes like the sample.
 func routeMayMatch(r config.Route, sample *event.Change) bool {
 	route := r.Selection()
 	takes := route.Namespaces.Filter()
@@ -72,7 +72,7 @@ func routeMayMatch(r config.Route, sample *event.Change) bool {
 	return route.Matcher()(sample.Resource)
 }
 
-// withTopic is the sink with another topic or subject; "" is its own.
+// withTopic returns the sink with another topic or subject; "" keeps its own.
 func withTopic(s config.Sink, topic string) config.Sink {
 	switch {
 	case topic == "":
@@ -86,7 +86,7 @@ func withTopic(s config.Sink, topic string) config.Sink {
 	return s
 }
 
-// ownDestination returns what the sink is and a function that names the topic, subject or file of a change.
+// ownDestination returns the kind of the sink and a function that returns the topic, subject, URL or file of a change.
 func ownDestination(s config.Sink) (kind string, name func(*event.Change) string) {
 	switch {
 	case s.Kafka != nil:
@@ -104,8 +104,8 @@ func ownDestination(s config.Sink) (kind string, name func(*event.Change) string
 	return "stdout", func(*event.Change) string { return path }
 }
 
-// appendTopicValue takes values as Kafka does: everything of Kubernetes is legal in the name of a topic. Only the cluster's
-// name, which people choose, may hold bytes that are not; then it stays a placeholder.
+// appendTopicValue appends a value to the name of a Kafka topic. All names of Kubernetes are legal there. Only the
+// configured name of the cluster may contain illegal bytes; then it stays a placeholder.
 func appendTopicValue(dst []byte, value string) []byte {
 	if !legalTopicPattern.MatchString(value) {
 		value = "{cluster}"
@@ -115,7 +115,8 @@ func appendTopicValue(dst []byte, value string) []byte {
 
 var legalTopicPattern = regexp.MustCompile(`^[-._A-Za-z0-9]+$`)
 
-// templateNamer names destinations by a template whose values escape writes. What differs from change to change stays a placeholder.
+// templateNamer returns a function that names destinations by a template, with values encoded by escape. Values that differ
+// between changes stay placeholders.
 func templateNamer(template string, escape func([]byte, string) []byte) func(*event.Change) string {
 	t, err := sinks.ParseTemplate(template)
 	if err != nil { // not reached: the configuration was checked
@@ -131,7 +132,7 @@ func templateNamer(template string, escape func([]byte, string) []byte) func(*ev
 	}
 }
 
-// sampleChange stands for any change of a resource: what is not the same in all of them is a placeholder.
+// sampleChange returns a representative change of a resource: values that differ between changes are placeholders.
 func sampleChange(cluster string, m selection.Match) *event.Change {
 	c := &event.Change{Cluster: cluster, Resource: m.Resource, Name: "{name}", Type: "{type}"}
 	if cluster == "" {

@@ -9,19 +9,18 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
-// maxSampledObjects is how many objects of a scope are looked at, at most.
+// maxSampledObjects bounds the objects of a scope that are sampled.
 const maxSampledObjects = 200
 
-// pathReport says in how many objects a path of a rule finds something.
+// pathReport is the number of objects in which a path of a rule matches.
 type pathReport struct {
 	Key     string `json:"key"` // "redactPaths[0]"
 	Path    string `json:"path"`
 	Matched int    `json:"matched"`
-	Objects int    `json:"objects"` // that were looked at
+	Objects int    `json:"objects"` // sampled objects
 }
 
-// countPaths looks at objects of each rule that has paths. What may not be read, or does not answer, is left out: its access
-// says so.
+// countPaths samples objects of each rule that has paths. Scopes that cannot be read are skipped; their access shows it.
 func countPaths(ctx context.Context, client *apiserver.Client, r *Report, cfg *config.Config) error {
 	for i := range r.Rules {
 		counter, err := cfg.Resources[i].NewPathCounter()
@@ -45,12 +44,12 @@ func countPaths(ctx context.Context, client *apiserver.Client, r *Report, cfg *c
 	return nil
 }
 
-// writePaths tells what each path matches.
+// writePaths writes the matches of each path as text.
 func writePaths(b *bytes.Buffer, paths []pathReport) {
 	for _, p := range paths {
 		note := ""
 		if p.Matched == 0 && p.Objects > 0 {
-			note = ": a typo, or nothing has it now"
+			note = ": a typo, or no object has it now"
 		}
 		fmt.Fprintf(b, "  %s %s matches %d of %d objects%s\n", p.Key, p.Path, p.Matched, p.Objects, note)
 	}

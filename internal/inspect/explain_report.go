@@ -9,15 +9,15 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// Report is what Explain found out. Its JSON is the output of -o json, so members may be added and not renamed.
+// Report is the result of [Explain]. Its JSON form is the output of -o json, so members may be added but not renamed.
 type Report struct {
 	Server         string            `json:"server"`
 	Cluster        string            `json:"cluster"`
 	ClusterUnknown string            `json:"clusterUnknown,omitempty"` // why cluster is empty
 	Sinks          []sinkReport      `json:"sinks"`
-	Namespaces     []namespaceReport `json:"namespaces,omitempty"` // that rules name and that do not exist, or may not
+	Namespaces     []namespaceReport `json:"namespaces,omitempty"` // named by rules, and missing or of unknown existence
 	Rules          []ruleReport      `json:"rules"`
-	Unanswered     []string          `json:"unanswered,omitempty"` // groups that could not be asked
+	Unanswered     []string          `json:"unanswered,omitempty"` // groups without an answer to discovery
 	Window         duration          `json:"window,omitempty"`     // of the measurement, if there was one
 }
 
@@ -60,7 +60,7 @@ type scopeReport struct {
 	Namespace string         `json:"namespace,omitempty"` // the one watched; absent where it is all
 	List      permission     `json:"list"`
 	Watch     permission     `json:"watch"`
-	Reason    string         `json:"reason,omitempty"` // why one of them is not allowed
+	Reason    string         `json:"reason,omitempty"` // why a verb is not allowed
 	Measured  *measureReport `json:"measured,omitempty"`
 
 	scope selection.Scope
@@ -86,12 +86,12 @@ type namespaceReport struct {
 	Unknown string `json:"unknown,omitempty"` // why it is not known whether it exists
 }
 
-// statusText is what a person has to know of it.
+// statusText describes the problem and its remedy.
 func (n namespaceReport) statusText() string {
 	if n.Missing {
 		return "there is no such namespace; create it (it is watched from then on), or correct namespaces.include"
 	}
-	return "it is not known whether there is such a namespace: " + n.Unknown
+	return "its existence is unknown: " + n.Unknown
 }
 
 // duration is written as the configuration writes durations.
@@ -100,7 +100,7 @@ type duration time.Duration
 func (d duration) MarshalJSON() ([]byte, error) { return json.Marshal(d.String()) }
 func (d duration) String() string               { return time.Duration(d).Round(time.Millisecond).String() }
 
-// newReport sorts an explanation by rules.
+// newReport groups an explanation by rules.
 func newReport(cfg *config.Config, found *selection.Explanation) *Report {
 	r := &Report{Cluster: cfg.Cluster.Name, Unanswered: found.Unanswered}
 	for i, rule := range cfg.Resources {
@@ -137,10 +137,10 @@ func newResourceReport(m selection.Match, by string) resourceReport {
 	return resource
 }
 
-// pathOf is where a name stands in the configuration.
+// pathOf returns the path of a name in the configuration.
 func pathOf(rule, name int) string { return fmt.Sprintf("resources[%d].select[%d]", rule, name) }
 
-// allScopes are all scopes, in order.
+// allScopes returns the scopes of all rules, in order.
 func (r *Report) allScopes() []*scopeReport {
 	var all []*scopeReport
 	for _, rule := range r.Rules {

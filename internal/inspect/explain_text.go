@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// WriteText writes the report for people.
+// WriteText writes the report as text.
 func (r *Report) WriteText(w io.Writer) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "cluster %s at %s\n", cmp.Or(r.Cluster, "unknown ("+r.ClusterUnknown+")"), r.Server)
 	for _, group := range r.Unanswered {
-		fmt.Fprintf(&b, "%s does not answer: what it serves is not known and not shown\n", group)
+		fmt.Fprintf(&b, "%s does not answer: its resources are unknown and not shown\n", group)
 	}
 	for _, n := range r.Namespaces {
 		fmt.Fprintf(&b, "namespace %s: %s\n", n.Name, n.statusText())
@@ -36,7 +36,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// limitsText says in words what the rule leaves out.
+// limitsText describes the limits of the rule.
 func (r ruleReport) limitsText() string {
 	var all []string
 	add := func(word string, values ...string) {
@@ -88,7 +88,7 @@ func writeNames(b *bytes.Buffer, title string, names []nameReport) {
 	t.flush()
 }
 
-// scopeText says which watches there are.
+// scopeText describes the watches of the resource.
 func (r resourceReport) scopeText() string {
 	switch first := r.match.Scopes[0]; {
 	case !r.Namespaced:
@@ -111,7 +111,7 @@ func (r resourceReport) namespacesWhere(where func(*scopeReport) bool) []string 
 	return names
 }
 
-// accessText tells one word if it holds for all scopes, else where it is not allowed.
+// accessText returns one word if all scopes have the same permission, else the namespaces that are not allowed.
 func (r resourceReport) accessText() string {
 	var parts []string
 	for _, p := range []permission{denied, unknown} {
@@ -127,7 +127,7 @@ func (r resourceReport) accessText() string {
 	return cmp.Or(strings.Join(parts, "; "), string(allowed))
 }
 
-// worstPermission is the worse of the two permissions.
+// worstPermission returns the worse of the two permissions.
 func (s *scopeReport) worstPermission() permission {
 	for _, p := range []permission{denied, unknown} {
 		if s.List == p || s.Watch == p {
@@ -137,7 +137,7 @@ func (s *scopeReport) worstPermission() permission {
 	return allowed
 }
 
-// verbSuffix names the verb that has the permission if the other has not.
+// verbSuffix names the verb that has the permission, if the other one has not.
 func (s *scopeReport) verbSuffix(p permission) string {
 	switch s.List {
 	case s.Watch:
@@ -148,7 +148,7 @@ func (s *scopeReport) verbSuffix(p permission) string {
 	return " (watch)"
 }
 
-// writeMeasured tells the rates, the busiest resource first.
+// writeMeasured writes the rates, the busiest scope first.
 func (r *Report) writeMeasured(b *bytes.Buffer) {
 	var measured []*scopeReport
 	for _, s := range r.allScopes() {
@@ -181,7 +181,7 @@ func (m *measureReport) rateCells() []string {
 	return []string{fmt.Sprint(m.Changes), fmt.Sprintf("%.2f", float64(m.Changes)/seconds), fmt.Sprintf("%.0f", float64(m.Bytes)/seconds), perChange}
 }
 
-// table aligns columns, indented by two.
+// table aligns columns, with an indentation of two.
 type table struct{ w *tabwriter.Writer }
 
 func newTable(b *bytes.Buffer) table { return table{tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)} }
@@ -194,5 +194,5 @@ func (t table) addRow(cells ...string) {
 }
 
 func (t table) flush() {
-	_ = t.w.Flush() // into memory
+	_ = t.w.Flush() // writes to memory
 }

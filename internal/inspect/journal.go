@@ -12,7 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/journal"
 )
 
-// withJournal opens the journal in a directory for reading, lets read write what it finds, and closes it.
+// withJournal opens the journal in a directory for reading, calls read with a buffered writer, and closes the journal.
 func withJournal(dir string, out io.Writer, read func(*journal.Offline, io.Writer) error) error {
 	j, err := journal.OpenOffline(dir)
 	if err != nil {
@@ -26,7 +26,7 @@ func withJournal(dir string, out io.Writer, read func(*journal.Offline, io.Write
 	return exit.With(exit.Runtime, err)
 }
 
-// journalExitError says what an error at opening a journal is to a script, and where somebody else has the journal, the remedy.
+// journalExitError adds the exit code to an error at opening a journal, and the remedy if an exporter has locked it.
 func journalExitError(err error) error {
 	switch {
 	case errors.Is(err, journal.ErrLocked):
@@ -37,7 +37,7 @@ func journalExitError(err error) error {
 	return exit.With(exit.Environment, err)
 }
 
-// requireKnownSink refuses a sink that neither the configuration nor the journal speaks of: most likely the name is mistyped.
+// requireKnownSink refuses a sink that neither the configuration nor the journal contains, most likely a misspelt name.
 func requireKnownSink(j *journal.Offline, configured []string, sink string) error {
 	names := append(j.Sinks(), configured...)
 	if slices.Contains(names, sink) {
@@ -47,7 +47,7 @@ func requireKnownSink(j *journal.Offline, configured []string, sink string) erro
 	return usageErrorf("no sink %q here; there are: %s", sink, orDash(strings.Join(slices.Compact(names), ", ")))
 }
 
-// usageErrorf is an error about arguments that name what is not there.
+// usageErrorf returns an error about wrong arguments.
 func usageErrorf(format string, args ...any) error {
 	return exit.With(exit.Usage, fmt.Errorf(format, args...))
 }

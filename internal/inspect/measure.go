@@ -14,17 +14,17 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// measurement is what happened in one scope over a window.
+// measurement counts the changes of one scope over a window.
 type measurement struct {
-	window  time.Duration // how long it was watched; less than asked for if err is set
-	changes uint64        // objects added, updated or deleted, in namespaces that the scope takes
+	window  time.Duration // how long it was watched; less than requested if err is set
+	changes uint64        // objects added, updated or deleted, in the namespaces of the scope
 	bytes   uint64        // of these objects' JSON without metadata.managedFields, as events carry it
-	err     error         // why it was not watched, or not to the end
+	err     error         // why the watch failed or ended early
 }
 
-// measureAll watches the scopes from now on for a time and counts what happens. Nothing is kept. The results are in the
-// order of the scopes; the windows begin as the watches are opened and so not at exactly the same moment. It returns when
-// all have ended, early if ctx does.
+// measureAll watches the scopes from now on for d and counts the changes. Nothing is stored. The results are in the order of
+// the scopes; each window begins when its watch is opened, so not all at the same moment. It returns when all windows or ctx
+// have ended.
 func measureAll(ctx context.Context, client *apiserver.Client, scopes []selection.Scope, d time.Duration) []measurement {
 	measured := make([]measurement, len(scopes))
 	slots := make(chan struct{}, maxParallel)
@@ -46,8 +46,8 @@ func measureAll(ctx context.Context, client *apiserver.Client, scopes []selectio
 	return measured
 }
 
-// watchFromNow opens a watch behind everything that has happened. The position is that of a LIST of one object, since a
-// watch without a position begins with all objects there are.
+// watchFromNow opens a watch of future changes. Its position is that of a LIST of one object, since a watch without a
+// position begins with all existing objects.
 func watchFromNow(ctx context.Context, client *apiserver.Client, s selection.Scope, d time.Duration) (*apiserver.Connection, error) {
 	e, err := client.Endpoint(s)
 	if err != nil {
@@ -90,7 +90,7 @@ func (m *measurement) addObject(o *deltas.Object, s selection.Scope) {
 	}
 }
 
-// sampleObjects lists at most limit objects of a scope and gives each, as JSON without metadata.managedFields, to take.
+// sampleObjects lists at most limit objects of a scope and calls take with each, as JSON without metadata.managedFields.
 func sampleObjects(ctx context.Context, client *apiserver.Client, s selection.Scope, limit int64, take func(object []byte)) error {
 	e, err := client.Endpoint(s)
 	if err != nil {

@@ -14,28 +14,28 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka"
 )
 
-// pingTimeout bounds how long one destination may take to answer Online.
+// pingTimeout bounds the ping of one destination.
 const pingTimeout = 15 * time.Second
 
-// maxTopicsChecked bounds the Kafka topics that Online asks for, per sink.
+// maxTopicsChecked bounds the Kafka topics that are checked per sink.
 const maxTopicsChecked = 50
 
-// Finding is one line of a checklist: what was looked at, and what is amiss with it.
+// Finding is one line of a checklist: a check and its problem.
 type Finding struct {
 	Name   string
-	Reason string // what is amiss, and what to do; "" when nothing is
-	Minor  bool   // it works all the same, or will
+	Reason string // the problem and its remedy; "" for none
+	Minor  bool   // the exporter works despite the problem, or will
 }
 
-// Checklist is what Online found out, in the order of the configuration.
+// Checklist is the result of [CheckOnline], in the order of the configuration.
 type Checklist []Finding
 
-// OK says that nothing is amiss but what is minor.
+// OK reports whether there are no problems, except minor ones.
 func (l Checklist) OK() bool {
 	return !slices.ContainsFunc(l, func(f Finding) bool { return f.Reason != "" && !f.Minor })
 }
 
-// WriteText writes a line for each finding, marked as on /readyz: [+] well, [!] to be known, [-] amiss.
+// WriteText writes a line for each finding, marked as on /readyz: [+] ok, [!] warning, [-] problem.
 func (l Checklist) WriteText(w io.Writer) error {
 	for _, f := range l {
 		mark, text := "[-]", f.Reason
@@ -52,9 +52,8 @@ func (l Checklist) WriteText(w io.Writer) error {
 	return nil
 }
 
-// CheckOnline asks the cluster and every sink whether they would let an exporter with this configuration work: what is served
-// and may be read, and whether destinations answer, let it in and have what the configuration names. It writes nothing and
-// creates nothing.
+// CheckOnline checks that an exporter with this configuration would work: the selected resources are served and may be read,
+// and every destination answers, accepts the credentials and has the configured topics. It writes and creates nothing.
 func CheckOnline(ctx context.Context, cfg *config.Config, version string) Checklist {
 	all, report := checkCluster(ctx, cfg, version)
 	all = append(all, checkElection(ctx, cfg, version)...)
@@ -64,7 +63,7 @@ func CheckOnline(ctx context.Context, cfg *config.Config, version string) Checkl
 	return all
 }
 
-// checkCluster looks at the API server and what is selected of it; report is nil where it does not say.
+// checkCluster checks the API server and the selected resources; report is nil if the API server does not answer.
 func checkCluster(ctx context.Context, cfg *config.Config, version string) (all Checklist, report *Report) {
 	report, err := buildReport(ctx, cfg, version, 0)
 	if err != nil {
@@ -72,7 +71,7 @@ func checkCluster(ctx context.Context, cfg *config.Config, version string) (all 
 	}
 	all = append(all, Finding{Name: "cluster at " + report.Server, Reason: report.ClusterUnknown, Minor: cfg.Cluster.Name != ""})
 	for _, group := range report.Unanswered {
-		all = append(all, Finding{Name: "group " + group, Reason: "what it serves could not be asked", Minor: true})
+		all = append(all, Finding{Name: "group " + group, Reason: "its resources could not be discovered", Minor: true})
 	}
 	for _, n := range report.Namespaces {
 		all = append(all, Finding{Name: "namespace/" + n.Name, Reason: n.statusText(), Minor: true})
@@ -94,7 +93,7 @@ func checkCluster(ctx context.Context, cfg *config.Config, version string) (all 
 		}
 		name := fmt.Sprintf("%s: %d selections may be read", rule.Path, readable)
 		if readable == 0 && len(rule.Unserved) == 0 && len(rule.Resources) == 0 {
-			all = append(all, Finding{Name: rule.Path, Reason: "selects nothing of what is served", Minor: true})
+			all = append(all, Finding{Name: rule.Path, Reason: "selects no served resource", Minor: true})
 		} else if readable > 0 {
 			all = append(all, Finding{Name: name})
 		}
@@ -102,7 +101,7 @@ func checkCluster(ctx context.Context, cfg *config.Config, version string) (all 
 	return all, report
 }
 
-// checkSink looks for the destination of a sink, and of the topics that changes of the selected resources go to.
+// checkSink checks the destination of a sink, for Kafka with each topic that changes of the selected resources go to.
 func checkSink(ctx context.Context, cfg *config.Config, s config.Sink, report *Report) Checklist {
 	name := "sink/" + s.Name
 	topics := knownTopics(s, report)
@@ -112,17 +111,17 @@ func checkSink(ctx context.Context, cfg *config.Config, s config.Sink, report *R
 	var all Checklist
 	for i, topic := range topics {
 		if i == maxTopicsChecked {
-			return append(all, Finding{Name: name, Reason: fmt.Sprintf("%d more topics were not asked for", len(topics)-i), Minor: true})
+			return append(all, Finding{Name: name, Reason: fmt.Sprintf("%d more topics were not checked", len(topics)-i), Minor: true})
 		}
 		f := pingSink(ctx, cfg, withTopic(s, topic), name+"/"+topic)
 		if all = append(all, f); f.Reason != "" && !f.Minor && !strings.Contains(f.Reason, topic) {
-			return all // it is not about the topic, so others would say the same
+			return all // the error does not depend on the topic, so other topics would fail too
 		}
 	}
 	return all
 }
 
-// knownTopics are the topics of Kafka that changes go to, as far as they are known; none for other sinks.
+// knownTopics returns the Kafka topics of the selected resources without placeholders; none for other sinks.
 func knownTopics(s config.Sink, report *Report) []string {
 	if s.Kafka == nil || report == nil {
 		return nil
@@ -138,7 +137,7 @@ func knownTopics(s config.Sink, report *Report) []string {
 	return slices.Sorted(maps.Keys(topics))
 }
 
-// pingSink pings the destination of a sink, which creates nothing there.
+// pingSink pings the destination of a sink. It creates nothing there.
 func pingSink(ctx context.Context, cfg *config.Config, s config.Sink, name string) Finding {
 	one, creates := *cfg, false
 	if s.Kafka != nil {
@@ -152,7 +151,7 @@ func pingSink(ctx context.Context, cfg *config.Config, s config.Sink, name strin
 		s.NATS = &n
 	}
 	one.Sinks, one.Routes = []config.Sink{s}, nil
-	if s.Stdout != nil { // validate has looked at the file, and to open it would create it
+	if s.Stdout != nil { // validate has checked the file, and opening would create it
 		return Finding{Name: name}
 	}
 	destination, err := app.OpenDestination(&one, s.Name)
@@ -167,11 +166,11 @@ func pingSink(ctx context.Context, cfg *config.Config, s config.Sink, name strin
 	}
 	switch {
 	case err == nil && !asked:
-		return Finding{Name: name, Reason: "cannot be asked without sending it something", Minor: true}
+		return Finding{Name: name, Reason: "cannot be checked without sending a message", Minor: true}
 	case err == nil:
 		return Finding{Name: name}
 	case creates && strings.Contains(err.Error(), "does not exist"):
-		return Finding{Name: name, Reason: "does not exist yet; it is created by the first start, if the account may", Minor: true}
+		return Finding{Name: name, Reason: "does not exist yet; the first start creates it, if the account is allowed to", Minor: true}
 	}
 	return Finding{Name: name, Reason: err.Error()}
 }

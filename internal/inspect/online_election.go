@@ -12,7 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
-// checkElection asks whether the credentials in use may compete for the configured Lease.
+// checkElection checks the rights of the current credentials on the configured Lease.
 func checkElection(ctx context.Context, cfg *config.Config, version string) Checklist {
 	if !cfg.Election.Enabled() {
 		return nil
@@ -30,7 +30,7 @@ func checkElection(ctx context.Context, cfg *config.Config, version string) Chec
 		answer, err := createAccessReview(ctx, client, leaseAttributes(cfg.Election, verb))
 		cancel()
 		if err != nil {
-			f.Reason, f.Minor = "whether it may be held could not be asked: "+apiserver.Reason(err), true
+			f.Reason, f.Minor = "the rights on the Lease could not be queried: "+apiserver.Reason(err), true
 			return Checklist{f}
 		}
 		if !answer.Allowed {
@@ -38,12 +38,12 @@ func checkElection(ctx context.Context, cfg *config.Config, version string) Chec
 		}
 	}
 	if len(missing) > 0 {
-		f.Reason = fmt.Sprintf("the account may not %s the Lease; `exporter rbac` prints the rights", strings.Join(missing, ", "))
+		f.Reason = fmt.Sprintf("the account is not allowed to %s the Lease; `exporter rbac` prints the rights", strings.Join(missing, ", "))
 	}
 	return Checklist{f}
 }
 
-// leaseAttributes is what it takes to do something with the Lease. Who creates an object names none yet.
+// leaseAttributes returns the attributes of a request on the Lease. A create request has no object name.
 func leaseAttributes(e config.Election, verb string) *authorization.ResourceAttributes {
 	namespace, name := e.NamespacedName()
 	if verb == "create" {

@@ -15,24 +15,24 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// RBACOptions are the choices for what is printed.
+// RBACOptions are the options of [RBAC].
 type RBACOptions struct {
 	Config    string // path of the configuration, for the comment
 	Name      string // of the roles and bindings
 	Namespace string // of the service account
-	Account   string // the service account that gets the rights
-	Offline   bool   // ask no cluster
-	Triggers  bool   // allow watching definitions of resources, too
+	Account   string // name of the service account
+	Offline   bool   // query no cluster
+	Triggers  bool   // include the right to watch definitions of resources
 	Output    string // ForKubectl or ForHelm
 }
 
-// What the rights are printed for. Helm's values name no account: the chart does.
+// The values of RBACOptions.Output. Values for Helm contain no account, because the chart has it.
 const (
 	ForKubectl = "yaml"
 	ForHelm    = "helm"
 )
 
-// Validate refuses names that Kubernetes would refuse.
+// Validate refuses names that are invalid in Kubernetes.
 func (o RBACOptions) Validate() error {
 	var all []error
 	for flag, problems := range map[string][]string{
@@ -54,7 +54,7 @@ func (o RBACOptions) Validate() error {
 }
 
 // RBAC returns the least rights that a configuration needs, as YAML for kubectl apply or as values of the chart. version is
-// that of the program. The cluster is asked only where a wildcard needs it and o.Offline does not forbid it.
+// that of the program. The cluster is queried only if a rule has a wildcard and o.Offline is not set.
 func RBAC(ctx context.Context, cfg *config.Config, version string, o RBACOptions) (string, error) {
 	found, offline, err := resolveSelection(ctx, cfg, version, o.Offline)
 	if err != nil {
@@ -64,8 +64,8 @@ func RBAC(ctx context.Context, cfg *config.Config, version string, o RBACOptions
 	return writeRBAC(o, cfg, found), nil
 }
 
-// resolveSelection says what the rules select, and whether it did so without the cluster: it is asked only where a wildcard
-// needs it and offline does not forbid it.
+// resolveSelection resolves the rules to resources, and returns whether it did so without the cluster, which is queried only
+// if a rule has a wildcard and offline is not set.
 func resolveSelection(ctx context.Context, cfg *config.Config, version string, offline bool) (*selection.Explanation, bool, error) {
 	rules := app.SelectionRules(cfg)
 	if offline || !hasWildcard(rules) {
@@ -81,13 +81,13 @@ func resolveSelection(ctx context.Context, cfg *config.Config, version string, o
 		return nil, false, offlineHint(err)
 	}
 	if len(found.Unanswered) > 0 {
-		return nil, false, offlineHint(fmt.Errorf("%s: the API server does not say what it serves", strings.Join(found.Unanswered, ", ")))
+		return nil, false, offlineHint(fmt.Errorf("%s: discovery failed", strings.Join(found.Unanswered, ", ")))
 	}
 	return found, false, nil
 }
 
 func offlineHint(err error) error {
-	return fmt.Errorf("the configuration selects by wildcards, which need the cluster: %w; --offline does without", err)
+	return fmt.Errorf("the configuration has wildcards, which need the cluster: %w; --offline prints them as wildcards", err)
 }
 
 func hasWildcard(rules []selection.Rule) bool {

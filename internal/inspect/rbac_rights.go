@@ -13,10 +13,10 @@ import (
 // roleRule is one rule of a role.
 type roleRule struct {
 	group, resource string
-	object          string // name of the one object it is about; "" for all
-	url             string // that it is about in the place of a resource
+	object          string // name of the only object; "" for all
+	url             string // non-resource URL, in place of a resource
 	verbs           string // as YAML
-	comment         string // where in the configuration it comes from
+	comment         string // path in the configuration that requires it
 }
 
 const (
@@ -24,10 +24,10 @@ const (
 	watchVerbs = `["watch"]`
 )
 
-// roleRules are what a configuration needs: by namespace, "" for the whole cluster, each in the order of the rules.
+// roleRules are the rules that a configuration requires, by namespace; "" is the whole cluster.
 type roleRules map[string][]roleRule
 
-// addRule adds a right, once, and not where the whole cluster is allowed already.
+// addRule adds a rule unless it is covered by one of the namespace or of the whole cluster.
 func (r roleRules) addRule(namespace string, one roleRule) {
 	for _, where := range []string{"", namespace} {
 		if slices.ContainsFunc(r[where], one.isCoveredBy) {
@@ -37,13 +37,13 @@ func (r roleRules) addRule(namespace string, one roleRule) {
 	r[namespace] = append(r[namespace], one)
 }
 
-// isCoveredBy says whether other allows the same.
+// isCoveredBy reports whether other allows the same.
 func (r roleRule) isCoveredBy(other roleRule) bool {
 	return r.url == other.url && r.group == other.group && r.resource == other.resource &&
 		(r.verbs == other.verbs || r.verbs == watchVerbs && other.verbs == readVerbs) && (r.object == other.object || other.object == "")
 }
 
-// sortedNamespaces are those with rights, without the whole cluster, sorted.
+// sortedNamespaces returns the namespaces with rules, without the whole cluster.
 func (r roleRules) sortedNamespaces() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(r)), func(name string) bool { return name == "" })
 }
@@ -63,7 +63,7 @@ func requiredRules(cfg *config.Config, found *selection.Explanation, triggers bo
 			all.addRule("", roleRule{group: t.Group, resource: t.Resource, verbs: watchVerbs, comment: why})
 		}
 	}
-	why := "the UID of this namespace tells that another cluster answers at the same address"
+	why := "the UID of this namespace identifies the cluster, to detect another one at the same address"
 	if cfg.Cluster.Name == "" {
 		why = "cluster.name is empty: the UID of this namespace names the cluster"
 	}
@@ -73,12 +73,12 @@ func requiredRules(cfg *config.Config, found *selection.Explanation, triggers bo
 	}
 	all.addLeaseRules(cfg.Election)
 	if cfg.Audit.Enabled() && cfg.Audit.CountersEvery > 0 {
-		all.addRule("", roleRule{url: "/metrics", verbs: `["get"]`, comment: "audit.countersEvery: what the API servers count of lost audit events"})
+		all.addRule("", roleRule{url: "/metrics", verbs: `["get"]`, comment: "audit.countersEvery: the counters of lost audit events of the API servers"})
 	}
 	return all
 }
 
-// addLeaseRules adds what it takes to compete for a Lease. A right to create cannot name the object.
+// addLeaseRules adds the rules to compete for the Lease. A rule for create cannot name the object.
 func (r roleRules) addLeaseRules(e config.Election) {
 	if !e.Enabled() {
 		return
@@ -90,16 +90,16 @@ func (r roleRules) addLeaseRules(e config.Election) {
 	r.addRule(namespace, lease)
 }
 
-// requirement is what one name of a rule needs.
+// requirement is the access that one name of a rule requires.
 type requirement struct {
 	rule    int
 	name    string // as written
 	comment string
-	assumed bool // that the resource is namespaced
+	assumed bool // the resource is assumed to be namespaced
 	scopes  []selection.Scope
 }
 
-// requirements are those of resources that are served and of those that are not yet, in the order of the rules.
+// requirements returns those of served resources and of resources that are not served yet, in the order of the rules.
 func requirements(cfg *config.Config, found *selection.Explanation) []requirement {
 	var all []requirement
 	add := func(rule, name int, assumed bool, scopes []selection.Scope) {

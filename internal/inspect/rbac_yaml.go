@@ -11,7 +11,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// writeRBAC returns what o.Output asks for, as YAML. It is written by hand for the sake of its comments.
+// writeRBAC returns the rights in the format of o.Output. The YAML is not marshalled, because it has comments.
 func writeRBAC(o RBACOptions, cfg *config.Config, found *selection.Explanation) string {
 	all := requiredRules(cfg, found, o.Triggers)
 	var b strings.Builder
@@ -26,7 +26,7 @@ func writeRBAC(o RBACOptions, cfg *config.Config, found *selection.Explanation) 
 	return b.String()
 }
 
-// writeHelmValues writes the rights as the chart takes them.
+// writeHelmValues writes the rights as values of the chart.
 func writeHelmValues(b *strings.Builder, all roleRules) {
 	fmt.Fprintln(b, "rbac:\n  clusterRules:")
 	writeRules(b, "    ", all[""])
@@ -42,7 +42,7 @@ func writeHelmValues(b *strings.Builder, all roleRules) {
 	}
 }
 
-// rbacDocuments are the roles and bindings.
+// rbacDocuments returns the roles and bindings.
 func rbacDocuments(o RBACOptions, all roleRules) (documents []string) {
 	if len(all[""]) > 0 {
 		documents = append(documents, roleDocument(o, "", all[""]), bindingDocument(o, ""))
@@ -53,26 +53,26 @@ func rbacDocuments(o RBACOptions, all roleRules) (documents []string) {
 	return documents
 }
 
-// headerComments say what a reviewer has to know.
+// headerComments returns the remarks for a reviewer.
 func headerComments(o RBACOptions, cfg *config.Config, found *selection.Explanation) []string {
 	lines := []string{
 		fmt.Sprintf("The least rights for %s, printed by \"exporter rbac\".", o.Config),
-		"Discovery is not in it: every account has it by the API server's own role system:discovery.",
+		"Discovery is not included: every account has it through the role system:discovery of the API server.",
 	}
 	if !o.Triggers {
-		lines = append(lines, "Watching definitions of resources is not in it: without, new resources are noticed a little later (--with-triggers).")
+		lines = append(lines, "Watching definitions of resources is not included: without it, new resources are noticed a little later (--with-triggers).")
 	}
 	if names := writtenWildcards(cfg); len(names) > 0 && o.Offline {
-		lines = append(lines, fmt.Sprintf("%s: left as wildcards, without the cluster. They allow what is excluded too.", strings.Join(names, ", ")))
+		lines = append(lines, fmt.Sprintf("%s: kept as wildcards, because the cluster was not queried. They also allow excluded resources.", strings.Join(names, ", ")))
 	} else if len(names) > 0 {
 		lines = append(lines,
 			strings.Join(names, ", ")+": the resources that the cluster served when this was printed.",
-			"Print it again after an upgrade or when a CRD was installed; until then new resources are forbidden, and the status says so.")
+			"Print it again after an upgrade or when a CRD was installed; until then new resources are forbidden, as the status shows.")
 	}
 	return append(lines, assumptionComments(cfg, found)...)
 }
 
-// writtenWildcards are the wildcards as written, each once.
+// writtenWildcards returns the wildcards of the configuration, without duplicates.
 func writtenWildcards(cfg *config.Config) []string {
 	var names []string
 	for _, r := range cfg.Resources {
@@ -85,11 +85,11 @@ func writtenWildcards(cfg *config.Config) []string {
 	return names
 }
 
-// assumptionComments name the resources that got Roles without anyone knowing whether their objects live in namespaces.
+// assumptionComments returns remarks on resources that got Roles although it is unknown whether they are namespaced.
 func assumptionComments(cfg *config.Config, found *selection.Explanation) []string {
 	var lines []string
 	for _, n := range requirements(cfg, found) {
-		line := n.name + ": taken for namespaced. What is cluster-scoped needs its rule in a ClusterRole."
+		line := n.name + ": assumed to be namespaced. If it is cluster-scoped, its rule belongs in a ClusterRole."
 		if n.assumed && len(n.scopes) > 0 && n.scopes[0].Namespace != "" && !slices.Contains(lines, line) {
 			lines = append(lines, line)
 		}
@@ -139,7 +139,7 @@ func writeMetadata(b *strings.Builder, o RBACOptions, namespace, kind string) {
 	}
 }
 
-// scopedKind is the kind for one namespace or for the whole cluster.
+// scopedKind returns the kind for one namespace, or for the whole cluster.
 func scopedKind(namespace, kind string) string {
 	if namespace == "" {
 		return "Cluster" + kind
@@ -147,7 +147,7 @@ func scopedKind(namespace, kind string) string {
 	return kind
 }
 
-// plainOrQuoted quotes names that YAML might take for something else than a string.
+// plainOrQuoted quotes names that YAML would not read as a string.
 func plainOrQuoted(name string) string {
 	words := []string{"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 	if plainNamePattern.MatchString(name) && !slices.Contains(words, name) {

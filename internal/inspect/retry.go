@@ -17,9 +17,9 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// RetryDeadLetters sends the dead letters of a sink at some offsets, or with nil all of them, drops those that were accepted
-// from the journal, and writes what became of each. It tries to reach the destination until ctx ends. Some that are dead
-// letters still are an error. No exporter may run on the journal.
+// RetryDeadLetters sends the dead letters of a sink at some offsets, or with nil all of them, drops accepted ones from the
+// journal, and writes the result of each. It tries to reach the destination until ctx ends. Remaining dead letters are an
+// error. No exporter may run on the journal.
 func RetryDeadLetters(ctx context.Context, cfg *config.Config, sink string, offsets []uint64, out io.Writer) error {
 	destination, err := app.OpenDestination(cfg, sink)
 	if err != nil {
@@ -42,18 +42,18 @@ func RetryDeadLetters(ctx context.Context, cfg *config.Config, sink string, offs
 		})
 	})
 	err = errors.Join(err, destination.Close(ctx))
-	if len(delivered) > 0 { // also after an error: what is delivered is none any more
+	if len(delivered) > 0 { // also after an error, because delivered changes are no dead letters any more
 		if _, dropErr := journal.DiscardDeadLetters(cfg.Journal.Dir, sink, delivered); dropErr != nil {
-			err = errors.Join(err, fmt.Errorf("delivered, and yet still in the journal: discard %v: %w", delivered, dropErr))
+			err = errors.Join(err, fmt.Errorf("delivered, but still in the journal: discard %v: %w", delivered, dropErr))
 		}
 	}
 	if err == nil && kept > 0 {
-		err = exit.With(exit.Runtime, fmt.Errorf("%d of %d are dead letters still", kept, kept+len(delivered)))
+		err = exit.With(exit.Runtime, fmt.Errorf("%d of %d are still dead letters", kept, kept+len(delivered)))
 	}
 	return err
 }
 
-// forEachDeadLetter calls each for the dead letters at some offsets, or with nil for all, in order of offsets.
+// forEachDeadLetter calls each for the dead letters at some offsets, in the given order, or with nil for all.
 func forEachDeadLetter(j *journal.Offline, sink string, offsets []uint64, each func(event.DeadLetter) error) error {
 	if offsets == nil {
 		return j.ForEachDeadLetter(sink, each)
@@ -80,7 +80,8 @@ type deadLetterSender struct {
 	backoff     *ratelimit.Backoff[uint64]
 }
 
-// sendDeadLetter publishes a dead letter until the destination has answered. An error says why it stays one.
+// sendDeadLetter publishes a dead letter and retries until the destination accepts or rejects it. An error is the reason why
+// it stays a dead letter.
 func (r deadLetterSender) sendDeadLetter(ctx context.Context, d event.DeadLetter) error {
 	if d.Change.Withheld != "" {
 		return errors.New("its body could not be redacted and was not kept")
@@ -90,7 +91,7 @@ func (r deadLetterSender) sendDeadLetter(ctx context.Context, d event.DeadLetter
 		return err
 	}
 	if !last {
-		return errors.New("a newer change of the object was observed, or it is a control record; it would be a step back")
+		return errors.New("a newer change of the object was observed, or it is a control record; it would be out of order")
 	}
 	for {
 		err := r.destination.Publish(ctx, d.Offset, d.Change)

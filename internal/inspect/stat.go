@@ -12,8 +12,9 @@ import (
 	"github.com/kubecdc/kubecdc/internal/journal"
 )
 
-// WriteJournalStat writes how much the journal in a directory holds, its scopes and how far each sink got: as text, or as JSON. sinks
-// are the configured ones; nil where there is no configuration. No exporter may run on the journal; nothing is changed.
+// WriteJournalStat writes the size of the journal in a directory, its scopes and the progress of each sink, as text or as
+// JSON. sinks are the configured ones; nil without a configuration. No exporter may run on the journal, which is not
+// changed.
 func WriteJournalStat(dir string, sinks []string, asJSON bool, out io.Writer) error {
 	return withJournal(dir, out, func(j *journal.Offline, w io.Writer) error {
 		s, err := j.Stat()
@@ -30,7 +31,7 @@ func WriteJournalStat(dir string, sinks []string, asJSON bool, out io.Writer) er
 	})
 }
 
-// JournalReport is what [WriteJournalStat] writes; its JSON form is described in docs/operations.md.
+// JournalReport is the output of [WriteJournalStat]; its JSON form is documented in docs/operations.md.
 type JournalReport struct {
 	Dir           string            `json:"dir"`
 	Oldest        uint64            `json:"oldest"`
@@ -43,13 +44,13 @@ type JournalReport struct {
 	Sinks         []JournalSink     `json:"sinks"`
 }
 
-// JournalRecovery says that the journal was broken and begun anew, and that its gaps are not announced yet.
+// JournalRecovery describes the replacement of a broken journal, until its gaps are emitted.
 type JournalRecovery struct {
 	Reason  string `json:"reason"`
 	MovedTo string `json:"movedTo"`
 }
 
-// JournalResource says what is stored of a resource.
+// JournalResource is the stored state of a resource.
 type JournalResource struct {
 	Name       string         `json:"name"`
 	Version    string         `json:"version"`
@@ -69,18 +70,18 @@ type JournalScope struct {
 	Lost     string `json:"lost"`
 }
 
-// JournalSink says how far a sink got.
+// JournalSink is the progress of a sink.
 type JournalSink struct {
 	Name        string  `json:"name"`
 	Configured  *bool   `json:"configured,omitempty"` // nil: no configuration was given
 	Cursor      *uint64 `json:"cursor"`               // nil: it has none
 	LanesAhead  int     `json:"lanesAhead"`
-	Backlog     *uint64 `json:"backlog"` // nil: it has no cursor and nobody says that it will come
+	Backlog     *uint64 `json:"backlog"` // nil: it has no cursor and is not expected to get one
 	DeadLetters int64   `json:"deadLetters"`
 	DeadBytes   int64   `json:"deadBytes"`
 }
 
-// newJournalReport joins what is stored with the configured sinks; nil where there is no configuration.
+// newJournalReport combines the stored state with the configured sinks; configured is nil without a configuration.
 func newJournalReport(dir string, s journal.OfflineStat, configured []string) *JournalReport {
 	r := &JournalReport{
 		Dir: dir, Oldest: s.Oldest, Newest: s.Newest, Changes: s.ChangeCount(), RetainedBytes: s.RetainedBytes, DiskBytes: s.DiskBytes,
@@ -143,7 +144,7 @@ func (r *JournalReport) writeText(w io.Writer) error {
 	fmt.Fprintf(t, "retained\t%s\n", humanBytes(r.RetainedBytes))
 	fmt.Fprintf(t, "on disk\t%s\n", humanBytes(r.DiskBytes))
 	if r.Recovery != nil {
-		fmt.Fprintf(t, "recovery\tbegun anew, and the gaps are not announced yet: %s (kept in %s)\n", r.Recovery.Reason, r.Recovery.MovedTo)
+		fmt.Fprintf(t, "recovery\treplaced by a new journal, gaps not emitted yet: %s (kept in %s)\n", r.Recovery.Reason, r.Recovery.MovedTo)
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -171,7 +172,7 @@ func (r *JournalReport) writeText(w io.Writer) error {
 	return t.Flush()
 }
 
-// positionText is how far a scope has come.
+// positionText returns the position of a scope, or why it has none.
 func (s *JournalScope) positionText() string {
 	switch {
 	case s.Position == "" && s.Lost != "":
@@ -191,7 +192,7 @@ func (s *JournalSink) nameText() string {
 
 func (s *JournalSink) deadLetterText() string { return countWithSize(s.DeadLetters, s.DeadBytes) }
 
-// countWithSize writes a number of things and what they take.
+// countWithSize formats a number and the size of the counted things.
 func countWithSize(n, bytes int64) string {
 	if n == 0 {
 		return "0"
@@ -206,7 +207,7 @@ func optionalNumber(n *uint64) string {
 	return strconv.FormatUint(*n, 10)
 }
 
-// humanBytes writes a size with one decimal and the largest binary unit below it.
+// humanBytes formats a size with one decimal and the largest binary unit below it.
 func humanBytes(n int64) string {
 	size, unit := float64(n), "B"
 	for _, larger := range []string{"KiB", "MiB", "GiB", "TiB"} {

@@ -15,10 +15,10 @@ import (
 	"github.com/kubecdc/kubecdc/internal/state"
 )
 
-// stateTimeout bounds how long a command waits for the bus.
+// stateTimeout bounds the requests of a command to the bus.
 const stateTimeout = time.Minute
 
-// withState opens the configured state, lets do work with it, and closes it.
+// withState opens the configured state, calls do with it, and closes it.
 func withState(ctx context.Context, cfg *config.Config, do func(context.Context, *state.Writer) error) error {
 	k, closed, err := app.OpenState(cfg)
 	if err != nil {
@@ -33,7 +33,7 @@ func withState(ctx context.Context, cfg *config.Config, do func(context.Context,
 	return exit.With(exit.Environment, err)
 }
 
-// ShowState writes what the replicated state says: who owns it, how far it is, and what it holds; as text, or as JSON.
+// ShowState writes the owner, the progress and the contents of the replicated state, as text or as JSON.
 func ShowState(ctx context.Context, cfg *config.Config, asJSON bool, out io.Writer) error {
 	return withState(ctx, cfg, func(ctx context.Context, k *state.Writer) error {
 		r, err := k.Inspect(ctx)
@@ -48,7 +48,7 @@ func ShowState(ctx context.Context, cfg *config.Config, asJSON bool, out io.Writ
 	})
 }
 
-// CheckState reads the replicated state whole and says whether an exporter with this configuration can use it.
+// CheckState reads the complete replicated state and reports whether an exporter with this configuration can use it.
 func CheckState(ctx context.Context, cfg *config.Config, out io.Writer) error {
 	return withState(ctx, cfg, func(ctx context.Context, k *state.Writer) error {
 		r, err := k.Inspect(ctx)
@@ -59,9 +59,9 @@ func CheckState(ctx context.Context, cfg *config.Config, out io.Writer) error {
 		case err != nil:
 			return err
 		case r.Version == 0:
-			_, err = fmt.Fprintln(out, "there is no state yet: the first exporter that works begins it")
+			_, err = fmt.Fprintln(out, "there is no state yet: the first active exporter creates it")
 		case !r.Complete:
-			_, err = fmt.Fprintf(out, "the state is being begun by %s: it counts once all sinks have what its journal held\n", r.Owner)
+			_, err = fmt.Fprintf(out, "the state is being created by %s: it is valid once all sinks have delivered what its journal held\n", r.Owner)
 		default:
 			_, err = fmt.Fprintf(out, "ok: format %d, %d objects of %d resources, %d lanes, written by %s at %s\n", r.Version, r.Objects,
 				len(r.Resources), len(r.Lanes), r.Owner, r.CheckpointAt.Format(time.RFC3339))
@@ -77,7 +77,7 @@ func ResetState(ctx context.Context, cfg *config.Config, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(out, "removed %d entries; an exporter with a journal goes on from that, any other one begins with a snapshot\n", n)
+		_, err = fmt.Fprintf(out, "removed %d entries; an exporter with a journal continues from its journal, any other one begins with a snapshot\n", n)
 		return err
 	})
 }
@@ -89,12 +89,12 @@ func writeStateText(r *state.Report, out io.Writer) error {
 		return w.Flush()
 	}
 	fmt.Fprintf(w, "format\t%d\nlease\t%s\ncluster\t%s\n", r.Version, r.Lease, r.Cluster)
-	fmt.Fprintf(w, "owner\t%s since %s, take-over %d\n", r.Owner, r.Since.Format(time.RFC3339), r.Generation)
+	fmt.Fprintf(w, "owner\t%s since %s, failover %d\n", r.Owner, r.Since.Format(time.RFC3339), r.Generation)
 	complete := "yes"
 	if !r.Complete {
-		complete = "no: until every sink has taken what the journal held when it was begun, it counts for its lanes only"
+		complete = "no: until every sink has delivered what the journal held at its creation, it is valid for the listed lanes only"
 	}
-	fmt.Fprintf(w, "complete\t%s\nmark\toffset %d at %s\n", complete, r.Offset, r.CheckpointAt.Format(time.RFC3339))
+	fmt.Fprintf(w, "complete\t%s\ncheckpoint\toffset %d at %s\n", complete, r.Offset, r.CheckpointAt.Format(time.RFC3339))
 	fmt.Fprintf(w, "holds\t%d objects, %d bytes\n", r.Objects, r.Bytes)
 	for _, resource := range r.Resources {
 		fmt.Fprintf(w, "\n%s\t%d objects\n", resource.Name, resource.Objects)

@@ -13,7 +13,7 @@ import (
 
 const module = "github.com/kubecdc/kubecdc/"
 
-// commentReader reads what the comments of structs say about their fields.
+// commentReader reads the comments of struct fields.
 type commentReader struct {
 	root    string
 	structs map[string]map[string]string // "package path.Type" to field to text

@@ -25,7 +25,7 @@ func TestGeneratedFilesAreUpToDate(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(got, render(keys)) {
-			t.Errorf("%s is not what the code says; run: go generate ./internal/config", name)
+			t.Errorf("%s is not up to date; run: go generate ./internal/config", name)
 		}
 	}
 }

@@ -68,7 +68,7 @@ func (c commentReader) describeKey(k *key, v reflect.Value, single bool) (err er
 	switch {
 	case t == reflect.TypeFor[time.Duration]():
 		k.kind, k.value = "duration", formatDuration(time.Duration(v.Int()))
-	case t == reflect.TypeFor[*bool](): // a pointer, so that what is not said is true
+	case t == reflect.TypeFor[*bool](): // a pointer, so that an absent key is true
 		k.kind, k.value = "true or false", "true"
 	case t.Kind() == reflect.Pointer:
 		k.kind = "mapping"
@@ -94,7 +94,7 @@ func (c commentReader) describeKey(k *key, v reflect.Value, single bool) (err er
 	return err
 }
 
-// defaultStruct returns a struct of type t with its defaults, where it says them.
+// defaultStruct returns a struct of type t with its defaults, if it declares them.
 func defaultStruct(t reflect.Type) reflect.Value {
 	p := reflect.New(t)
 	config.SetDefaults(p.Interface())
@@ -116,7 +116,8 @@ func formatDuration(d time.Duration) string {
 	return s
 }
 
-// replaceFieldNames writes the names of keys where a comment has those of Go fields. Names of one plain word read well as they are.
+// replaceFieldNames writes the names of keys where a comment has those of Go fields. Names of one plain word read well as
+// they are.
 func replaceFieldNames(doc string, t reflect.Type) string {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -130,17 +131,17 @@ func replaceFieldNames(doc string, t reflect.Type) string {
 // camelPattern are names of several words.
 var camelPattern = regexp.MustCompile(`[a-z].*[A-Z]|[A-Z]{2}[a-z]`)
 
-// statedDefaultPattern is how a comment says the default of a key whose zero value stands for it: "Default 10s; at least 100ms.", or
-// "zstd (default, fastest level)".
+// statedDefaultPattern matches the default in the comment of a key that has it for its zero value: "Default 10s; at least
+// 100ms.", or "zstd (default, fastest level)".
 var statedDefaultPattern = regexp.MustCompile(`\bDefault ("[^"]*"|[\w,]*\w)|([\w-]+) \(default[,;)]`)
 
-// statedDefault is the default of a key: what its comment says where that is the meaning of a zero value, else its value.
+// statedDefault returns the default of a key: the one in its comment if the value is zero, else the value.
 func statedDefault(k key) string {
-	said := statedDefaultPattern.FindStringSubmatch(k.doc)
-	if said == nil || !isZeroValue(k.value) {
+	stated := statedDefaultPattern.FindStringSubmatch(k.doc)
+	if stated == nil || !isZeroValue(k.value) {
 		return k.value
 	}
-	value := said[1] + said[2]
+	value := stated[1] + stated[2]
 	switch k.kind {
 	case "string":
 		return strconv.Quote(strings.Trim(value, `"`))
@@ -150,5 +151,5 @@ func statedDefault(k key) string {
 	return value
 }
 
-// isZeroValue says that a value is one that a key has without having been given any.
+// isZeroValue reports whether value is the zero value of a type.
 func isZeroValue(value string) bool { return slices.Contains([]string{`""`, "0", "0s", "[]"}, value) }

@@ -9,7 +9,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/config"
 )
 
-// intro is the part of the page that people write.
+// intro is the handwritten part of the page.
 //
 //go:embed intro.md
 var intro string
@@ -47,12 +47,12 @@ func writeTable(b *strings.Builder, keys []key) {
 	}
 }
 
-// hasNoDefault says that a key has no default: its zero value is shown only where the text says what that means.
+// hasNoDefault reports whether a key has no default. A zero value is shown only if the text of the key explains it.
 func hasNoDefault(k key) bool {
 	return isZeroValue(k.value) && !zeroMeaningPattern.MatchString(k.doc)
 }
 
-// zeroMeaningPattern is how texts speak of zero values.
+// zeroMeaningPattern matches the explanation of a zero value.
 var zeroMeaningPattern = regexp.MustCompile(`(?i)\bempty\b|\b0s?\b|\bnone\b`)
 
 // escapeCell makes text safe for a Markdown table.

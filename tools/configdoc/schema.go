@@ -10,7 +10,7 @@ import (
 // schemaFile is where editors find the schema; every example names it in its first line.
 const schemaFile = "docs/schema/config.schema.json"
 
-// schemaURL is the same for who has no copy of the repository.
+// schemaURL is the address of the schema outside of a copy of the repository.
 const schemaURL = "https://raw.githubusercontent.com/kubecdc/kubecdc/main/" + schemaFile
 
 // allowedValues are the values of keys that have a fixed set of them. A test holds them to what is accepted.
@@ -32,7 +32,7 @@ var allowedValues = map[string][]string{
 // requiredKeys are the keys that a mapping cannot do without.
 var requiredKeys = map[string][]string{"": {"resources", "sinks"}, "resources[]": {"select"}, "sinks[]": {"name"}}
 
-// renderSchema writes a JSON Schema of the configuration, for editors. What takes more than one key to judge is left to "exporter
+// renderSchema writes a JSON Schema of the configuration, for editors. Rules about several keys are left to "exporter
 // validate".
 func renderSchema(keys []key) []byte {
 	reference := func(key string) map[string]any {

@@ -100,7 +100,7 @@ func TestSchemaRejectsMistakes(t *testing.T) {
 }
 
 // TestSchemaListsAllowedValues gives a configuration each value that the schema names, and one that it does not: the
-// message for a value that there is none of says which there are.
+// message for an invalid value lists the valid ones.
 func TestSchemaListsAllowedValues(t *testing.T) {
 	for path, values := range allowedValues {
 		for _, value := range append([]string{"bogus"}, values...) {

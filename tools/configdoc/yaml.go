@@ -52,7 +52,7 @@ func renderReference(keys []key) []byte {
 	return []byte(b.String())
 }
 
-// sinkKeys returns the keys of a sink with one destination. What all sinks share is explained at the first.
+// sinkKeys returns the keys of a sink with one destination. Keys that all sinks share are explained at the first sink.
 func sinkKeys(keys []key, destination string, first bool) []key {
 	var kept []key
 	for _, k := range keys {
