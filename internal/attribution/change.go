@@ -58,7 +58,8 @@ func ChangeOf(r event.Record) (c Change, eligible bool) {
 
 func cloneResource(r event.Resource) event.Resource {
 	return event.Resource{
-		Group: strings.Clone(r.Group), Version: strings.Clone(r.Version), Resource: strings.Clone(r.Resource), Kind: strings.Clone(r.Kind),
+		Group: strings.Clone(r.Group), Version: strings.Clone(r.Version),
+		Resource: strings.Clone(r.Resource), Kind: strings.Clone(r.Kind),
 	}
 }
 

@@ -1,6 +1,7 @@
 package attribution
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -227,7 +228,9 @@ func (m *Matcher) OldestWaiting() (uint64, bool) {
 // IsWaiting reports whether the change at an offset is unresolved.
 func (m *Matcher) IsWaiting(offset uint64) bool {
 	all := m.changes.all
-	i, found := slices.BinarySearchFunc(all, offset, func(p *pendingChange, offset uint64) int { return int(p.Offset) - int(offset) })
+	i, found := slices.BinarySearchFunc(all, offset, func(p *pendingChange, offset uint64) int {
+		return cmp.Compare(p.Offset, offset)
+	})
 	return found && !all[i].resolved
 }
 

@@ -108,7 +108,7 @@ func (c *Counters) describeLoss(started string, seconds, errors float64) string 
 	if reason != "" {
 		reason = ", and " + reason
 	}
-	return "an API server was started at " + at + ": if one was killed before, the audit events that it had not sent are lost" + reason
+	return "an API server was started at " + at + ": if one was killed before, its unsent audit events are lost" + reason
 }
 
 const (

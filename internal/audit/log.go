@@ -33,7 +33,9 @@ type Options struct {
 
 var (
 	conditionReadable   = condition.State{Name: "ok", Message: "audit log is read"}
-	conditionUnreadable = condition.State{Name: "unreadable", Severity: condition.Degraded, Message: "audit log cannot be read; retrying"}
+	conditionUnreadable = condition.State{
+		Name: "unreadable", Severity: condition.Degraded, Message: "audit log cannot be read; retrying",
+	}
 )
 
 // Log is the common part of the resumable intakes: a file, or a topic.
@@ -48,7 +50,8 @@ type Log struct {
 
 // NewLog returns a log. remedy is shown while it cannot be read.
 func NewLog(name, remedy string, o Options) *Log {
-	return &Log{Options: o, name: name, remedy: remedy, condition: condition.New(o.Logger.With("audit log", name), conditionReadable)}
+	c := condition.New(o.Logger.With("audit log", name), conditionReadable)
+	return &Log{Options: o, name: name, remedy: remedy, condition: c}
 }
 
 // Name is the path of the file, or the name of the topic.
@@ -94,7 +97,8 @@ func (p *Part) NewestEvent() time.Time {
 func (l *Log) StorePart(ctx context.Context, p Part) error {
 	if p.Malformed > 0 {
 		l.malformed.Add(uint64(p.Malformed))
-		if err := l.StoreLoss(ctx, p.Since, "the audit log "+l.name+" has lines or records that are not audit events, or too long"); err != nil {
+		reason := "the audit log " + l.name + " has lines or records that are not audit events, or too long"
+		if err := l.StoreLoss(ctx, p.Since, reason); err != nil {
 			return err
 		}
 	}

@@ -33,8 +33,10 @@ const (
 )
 
 var (
-	conditionServing     = condition.State{Name: "ok", Message: "audit webhook is served"}
-	conditionUnserved    = condition.State{Name: "unserved", Severity: condition.Degraded, Message: "audit webhook is not served; retrying"}
+	conditionServing  = condition.State{Name: "ok", Message: "audit webhook is served"}
+	conditionUnserved = condition.State{
+		Name: "unserved", Severity: condition.Degraded, Message: "audit webhook is not served; retrying",
+	}
 	conditionCertificate = condition.State{Name: "certificate", Severity: condition.Degraded,
 		Message: "certificates of the audit webhook cannot be read; the previous ones are used"}
 )
@@ -57,10 +59,13 @@ func (w *Webhook) Run(ctx context.Context) error {
 
 func (w *Webhook) serveListener(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{
-		Handler: w, ReadHeaderTimeout: handshakeTimeout, IdleTimeout: idleTimeout, BaseContext: func(net.Listener) context.Context { return ctx },
-		ErrorLog:  slog.NewLogLogger(handshakeLog{w.log.Handler(), w}, slog.LevelWarn),
-		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: w.configForClient},
-		HTTP2:     &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: maxWindow, MaxReceiveBufferPerStream: maxWindow},
+		Handler: w, ReadHeaderTimeout: handshakeTimeout, IdleTimeout: idleTimeout,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+		ErrorLog:    slog.NewLogLogger(handshakeLog{w.log.Handler(), w}, slog.LevelWarn),
+		TLSConfig:   &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: w.configForClient},
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: maxWindow, MaxReceiveBufferPerStream: maxWindow,
+		},
 	}
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -151,7 +156,8 @@ func (c *WebhookConfig) loadTLS() (*tls.Config, error) {
 		return nil, fmt.Errorf("audit.webhook.clientCA: no certificate in %s", c.ClientCA)
 	}
 	return &tls.Config{
-		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients,
+		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair},
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients,
 		NextProtos: []string{"h2", "http/1.1"},
 	}, nil
 }

@@ -60,9 +60,10 @@ type Webhook struct {
 
 // NewWebhook reads the certificates and opens no port. lost records events that could not be accepted and that the API
 // server will not repeat.
-func NewWebhook(config WebhookConfig, take StoreEvents, lost RecordLoss, log *slog.Logger) (*Webhook, error) {
+func NewWebhook(config WebhookConfig, store StoreEvents, lost RecordLoss, log *slog.Logger) (*Webhook, error) {
 	w := &Webhook{
-		config: config, storeEvents: take, recordLoss: lost, log: log, condition: condition.New(log.With("listen", config.Listen), conditionServing),
+		config: config, storeEvents: store, recordLoss: lost, log: log,
+		condition:  condition.New(log.With("listen", config.Listen), conditionServing),
 		bodyMemory: newByteSemaphore(maxBodies), scanSlot: make(chan struct{}, 1),
 	}
 	if _, err := w.certificates.loadRecent(&config); err != nil {
@@ -90,7 +91,8 @@ func (w *Webhook) ServeHTTP(response http.ResponseWriter, request *http.Request)
 	case !listed:
 		w.rejected.Add(1)
 		if w.warned.CompareAndSwap(false, true) {
-			w.log.Warn("audit events are rejected: audit.webhook.clients does not list the client; logged once", "name", name, "address", request.RemoteAddr)
+			w.log.Warn("audit events are rejected: audit.webhook.clients does not list the client; logged once",
+				"name", name, "address", request.RemoteAddr)
 		}
 		http.Error(response, "audit.webhook.clients does not list this client", http.StatusForbidden)
 		return
@@ -103,7 +105,8 @@ func (w *Webhook) ServeHTTP(response http.ResponseWriter, request *http.Request)
 		http.Error(response, "audit events require POST", http.StatusMethodNotAllowed)
 		return
 	case request.ContentLength > maxBody:
-		w.rejectBatch(response, request, fmt.Errorf("the body has %d bytes, and the limit is %d: send smaller batches, see --audit-webhook-batch-max-size",
+		w.rejectBatch(response, request, fmt.Errorf(
+			"the body has %d bytes, and the limit is %d: send smaller batches, see --audit-webhook-batch-max-size",
 			request.ContentLength, maxBody), http.StatusRequestEntityTooLarge)
 		return
 	}
@@ -144,7 +147,8 @@ func (w *Webhook) handleBatch(response http.ResponseWriter, request *http.Reques
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		w.rejectBatch(response, request, fmt.Errorf("the body has more than %d bytes: send smaller batches, see --audit-webhook-batch-max-size", maxBody),
+		w.rejectBatch(response, request, fmt.Errorf(
+			"the body has more than %d bytes: send smaller batches, see --audit-webhook-batch-max-size", maxBody),
 			http.StatusRequestEntityTooLarge)
 		return
 	case err != nil: // the client is gone or too slow, and repeats the batch
@@ -176,7 +180,8 @@ func (w *Webhook) scanBatch(b *eventBatch) (err error) {
 
 // rejectBatch rejects the events of a listed client for good, after it has recorded the loss.
 func (w *Webhook) rejectBatch(response http.ResponseWriter, request *http.Request, reason error, code int) {
-	if err := w.recordLoss(request.Context(), time.Time{}, "audit events that an API server sent were rejected: "+reason.Error()); err != nil {
+	loss := "audit events that an API server sent were rejected: " + reason.Error()
+	if err := w.recordLoss(request.Context(), time.Time{}, loss); err != nil {
 		http.Error(response, stoppingText, http.StatusServiceUnavailable)
 		return
 	}

@@ -62,7 +62,8 @@ func New(o Options) (*Election, error) {
 	}
 	client.requestTimeout = max(time.Second, o.Duration*3/10)
 	return &Election{
-		leases: client, identity: o.Identity, duration: o.Duration, condition: condition.New(o.Log, conditionKnown), changed: make(chan struct{}),
+		leases: client, identity: o.Identity, duration: o.Duration, condition: condition.New(o.Log, conditionKnown),
+		changed: make(chan struct{}),
 	}, nil
 }
 

@@ -53,8 +53,8 @@ func (w *Writer) Inspect(ctx context.Context) (r Report, err error) {
 	table := w.mirror.table // after the read, which may replace it
 	o := c.meta.owner
 	r = Report{
-		Version: c.meta.version, Lease: c.meta.lease, Cluster: c.meta.cluster, Owner: o.Identity, Journal: o.Journal, Generation: o.Generation,
-		Since: o.Since, Complete: c.meta.complete, Offset: c.checkpoint.offset, CheckpointAt: c.checkpoint.takenAt,
+		Version: c.meta.version, Lease: c.meta.lease, Cluster: c.meta.cluster, Owner: o.Identity,
+		Journal: o.Journal, Generation: o.Generation, Since: o.Since, Complete: c.meta.complete, Offset: c.checkpoint.offset, CheckpointAt: c.checkpoint.takenAt,
 		Objects: table.size, Bytes: table.totalBytes(),
 	}
 	if err := c.validate(w.opts.Lease, ""); err != nil {

@@ -210,7 +210,9 @@ type storedLane struct {
 
 // decodeContent decodes everything but the known objects. Of a newer format it decodes the version only.
 func (t *table) decodeContent() (c stateContent, err error) {
-	c = stateContent{resources: map[uint64]event.Resource{}, scopes: map[uint64][]event.StoredScope{}, lanes: map[uint64]storedLane{}}
+	c = stateContent{
+		resources: map[uint64]event.Resource{}, scopes: map[uint64][]event.StoredScope{}, lanes: map[uint64]storedLane{},
+	}
 	if value, ok := t.others[string(keyMeta)]; ok {
 		if c.meta, err = decodeMeta(value); err != nil || c.meta.version > Version {
 			return c, err

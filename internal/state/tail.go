@@ -174,7 +174,8 @@ func (t *tail) recordMessage(e event.EmittedRecord, last map[digest]emittedVersi
 	if !identifiedByVersion(e.Type) && e.Type != event.Snapshot && e.Type != event.Sync {
 		return
 	}
-	t.recordObject(objectRef{resource, e.Key}, liveObject{strings.Clone(e.UID), strings.Clone(e.ResourceVersion), e.Type == event.Deleted})
+	o := liveObject{strings.Clone(e.UID), strings.Clone(e.ResourceVersion), e.Type == event.Deleted}
+	t.recordObject(objectRef{resource, e.Key}, o)
 	if !ordered {
 		t.highest[resource] = unordered
 		return

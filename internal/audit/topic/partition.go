@@ -119,7 +119,8 @@ func (p *partition) readSpan(ctx context.Context, s *cluster.Span) error {
 	case errors.As(err, &caller):
 		return caller.Err
 	case errors.Is(err, cluster.ErrRecreated):
-		return p.restartAt(ctx, s.First, p.displayName()+" of the audit topic "+p.topic+" does not hold what was read of it: it was recreated")
+		reason := p.displayName() + " of the audit topic " + p.topic + " does not hold what was read of it: it was recreated"
+		return p.restartAt(ctx, s.First, reason)
 	case errors.Is(err, kafka.OffsetOutOfRange):
 		return nil // records were removed in between; the next call finds the new extent
 	}

@@ -113,7 +113,8 @@ func (t *Topic) refreshPartitions(ctx context.Context, failed func(error)) error
 func (t *Topic) connectCluster() (err error) {
 	if t.cluster == nil {
 		t.cluster, err = cluster.New(cluster.Options{
-			Brokers: t.config.Brokers, ClientID: t.config.ClientID, TLS: t.config.TLS, SASL: t.config.SASL, Timeout: t.config.RequestTimeout,
+			Brokers: t.config.Brokers, ClientID: t.config.ClientID, TLS: t.config.TLS, SASL: t.config.SASL,
+			Timeout: t.config.RequestTimeout,
 		}, t.Logger)
 	}
 	return err
@@ -160,7 +161,8 @@ func (t *Topic) removePartitions(ctx context.Context, from int) error {
 			t.reportProblem(p.displayName(), nil)
 		}
 		at, _ := parsePosition(stored)
-		if err := t.StoreLoss(ctx, at.since, fmt.Sprintf("%s of the audit topic %s is gone: the topic was recreated", p.displayName(), t.topic)); err != nil {
+		reason := fmt.Sprintf("%s of the audit topic %s is gone: the topic was recreated", p.displayName(), t.topic)
+		if err := t.StoreLoss(ctx, at.since, reason); err != nil {
 			return err
 		}
 		if err := t.StorePart(ctx, audit.Part{Place: t.positionKey(id)}); err != nil {
