@@ -24,8 +24,8 @@ const (
 	fillObjects, fillBytes = 128, 512 << 10
 )
 
-// startBackgroundReads starts the reads beside the watch: the resync, and the read of missing bodies. stop ends them and waits
-// until they have ended.
+// startBackgroundReads starts the reads beside the watch: the resync, and the read of missing bodies. stop ends them and
+// waits until they have ended.
 func (f *follower) startBackgroundReads(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -38,8 +38,8 @@ func (f *follower) startBackgroundReads(ctx context.Context) (stop func()) {
 	return func() { cancel(); running.Wait() }
 }
 
-// pageReader reads all objects of a scope page by page, without delaying the watch. The pages need not be consistent with each
-// other. It is used by one goroutine.
+// pageReader reads all objects of a scope page by page, without delaying the watch. The pages need not be consistent with
+// each other. It is used by one goroutine.
 type pageReader struct {
 	api           *scopeClient
 	slots         chan struct{} // bounds how many scopes read at once; nil for no bound
@@ -97,8 +97,8 @@ func continueTokenOf(err error) string {
 }
 
 // resyncPeriodically emits all objects again, spread over each period, so that a consumer that started late or lost data has
-// everything after one period. An object is emitted only if it is still in the version that was emitted last. It returns when
-// ctx ends.
+// everything after one period. An object is emitted only if it is still in the version that was emitted last. It returns
+// when ctx ends.
 func (f *follower) resyncPeriodically(ctx context.Context) {
 	for ctx.Err() == nil {
 		began, pass := time.Now(), rand.Text()
@@ -146,9 +146,9 @@ func (f *follower) fillBodies(ctx context.Context) {
 	}
 }
 
-// bodyFiller stores the bodies of objects that are still in the known version. An object that has changed in the meantime gets
-// its body with its next change, which is emitted without the state before. It is used by one goroutine; only storeBatch's
-// closure runs on the follower's.
+// bodyFiller stores the bodies of objects that are still in the known version. An object that has changed in the meantime
+// gets its body with its next change, which is emitted without the state before. It is used by one goroutine; only
+// storeBatch's closure runs on the follower's.
 type bodyFiller struct {
 	out     *emitter
 	watcher *watcher

@@ -41,8 +41,8 @@ func (p *backoff) countFailure(needsOperator bool) {
 	p.failures++
 }
 
-// nextWait returns the wait after err: an exponential back-off with jitter, so that scopes do not retry in step, and not less
-// than the Retry-After of the API server, up to maxRetryAfter.
+// nextWait returns the wait after err: an exponential back-off with jitter, so that scopes do not retry in step, and not
+// less than the Retry-After of the API server, up to maxRetryAfter.
 func (p *backoff) nextWait(err error) time.Duration {
 	longest := maxWait
 	v := apiserver.Classify(err)

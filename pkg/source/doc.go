@@ -1,5 +1,5 @@
-// Package source discovers the resources that a configuration selects, watches them, and resumes from a stored position after
-// a restart. It feeds pkg/deltas, which decides what changed.
+// Package source discovers the resources that a configuration selects, watches them, and resumes from a stored position
+// after a restart. It feeds pkg/deltas, which decides what changed.
 //
 //	rules ── discovery (polled, and soon after a trigger) ──▶ scopes: one resource, one selector, perhaps one namespace
 //	                                  │ one runner for each resource, one follower for each scope
@@ -13,8 +13,8 @@
 //
 // A scope with a stored position is watched from there, without a LIST. Only evidence of lost history causes a new list: 410
 // Gone, or a position that the API server has not reached yet (its etcd was restored from a backup). After every other
-// failure, from a refused connection to garbage in the stream, the watch resumes from the last resourceVersion read. Each list
-// that is not a snapshot begins with a gap record, so that the stream shows where history is missing (I5).
+// failure, from a refused connection to garbage in the stream, the watch resumes from the last resourceVersion read. Each
+// list that is not a snapshot begins with a gap record, so that the stream shows where history is missing (I5).
 //
 // # Limits
 //

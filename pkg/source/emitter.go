@@ -119,9 +119,9 @@ func (e *emitter) loseHistory(why string) {
 // hasPendingGap reports whether the next list begins with a gap.
 func (e *emitter) hasPendingGap() bool { return e.stored.LostReason != "" }
 
-// beginList emits the records that precede the objects of a list, a gap (I5) and the begin of a snapshot, and starts the list
-// in the tracker. The API server has begun to answer. to is the position that the list is consistent at; it is required if
-// history was lost.
+// beginList emits the records that precede the objects of a list, a gap (I5) and the begin of a snapshot, and starts the
+// list in the tracker. The API server has begun to answer. to is the position that the list is consistent at; it is required
+// if history was lost.
 func (e *emitter) beginList(ctx context.Context, to string) error {
 	t, s := e.tracker.Load(), e.stored
 	l := deltas.List{Pass: s.Pass, Name: rand.Text()}

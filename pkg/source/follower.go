@@ -12,8 +12,8 @@ import (
 )
 
 // follower keeps up with one scope: it lists if there is no position to resume from, and then watches. Its parts share no
-// lock: run and everything it calls is one goroutine, which alone appends observations. The background reads run beside it and
-// hand their results to watcher.runBetweenBatches.
+// lock: run and everything it calls is one goroutine, which alone appends observations. The background reads run beside it
+// and hand their results to watcher.runBetweenBatches.
 type follower struct {
 	runner        *runner
 	scope         selection.Scope
@@ -93,7 +93,8 @@ func (f *follower) switchVersion(resource event.Resource) {
 	}
 	f.api.endpoint.Store(next)
 	f.out.setResource(resource)
-	env.cfg.Log.Info("resource is served in another version; watching that version", "scope", scope.ID, "version", resource.Version)
+	env.cfg.Log.Info("resource is served in another version; watching that version",
+		"scope", scope.ID, "version", resource.Version)
 	f.api.requestReconnect()
 }
 

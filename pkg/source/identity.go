@@ -35,9 +35,9 @@ func (e *ReplacedError) Error() string {
 // starting refuses for a moment.
 const maxIdentifyAttempts = 4
 
-// clusterIdentity checks that the API server belongs to the cluster that the stored state was read from. It is queried at the
-// start, and after each end of a connection, because another cluster may appear behind the same address. Safe for concurrent
-// use.
+// clusterIdentity checks that the API server belongs to the cluster that the stored state was read from. It is queried at
+// the start, and after each end of a connection, because another cluster may appear behind the same address. Safe for
+// concurrent use.
 type clusterIdentity struct {
 	cfg    *Config
 	fail   func(error)   // ends the Source
@@ -63,16 +63,20 @@ var (
 )
 
 func newClusterIdentity(cfg *Config, fail func(error)) *clusterIdentity {
-	i := &clusterIdentity{cfg: cfg, fail: fail, asking: make(chan struct{}, 1), condition: condition.New(cfg.Log, identityChecked)}
+	i := &clusterIdentity{
+		cfg: cfg, fail: fail, asking: make(chan struct{}, 1), condition: condition.New(cfg.Log, identityChecked),
+	}
 	i.uid.Store(&cfg.StoredClusterUID)
 	i.name.Store(&cfg.Cluster)
 	return i
 }
 
-// identifyCluster waits until the cluster is known, and compares it with the stored one. Nothing is read from the cluster before. If
-// the cluster was replaced and the state was reset, it returns the reason of the gap that every resource begins with.
-// unreachable is called with the reason of each failed attempt. It is called once.
-func (i *clusterIdentity) identifyCluster(ctx context.Context, unreachable func(reason string)) (replaced string, err error) {
+// identifyCluster waits until the cluster is known, and compares it with the stored one. Nothing is read from the cluster
+// before. If the cluster was replaced and the state was reset, it returns the reason of the gap that every resource begins
+// with. unreachable is called with the reason of each failed attempt. It is called once.
+func (i *clusterIdentity) identifyCluster(
+	ctx context.Context, unreachable func(reason string),
+) (replaced string, err error) {
 	var retry backoff
 	for {
 		err := i.queryUID(ctx)
@@ -125,7 +129,8 @@ func (i *clusterIdentity) resetForReplacement(ctx context.Context, r *ReplacedEr
 	return reason, nil
 }
 
-// clusterRecheck means that another cluster may answer the next request. The zero value means that nothing has to be checked.
+// clusterRecheck means that another cluster may answer the next request. The zero value means that nothing has to be
+// checked.
 type clusterRecheck struct {
 	since     time.Time // end of the last connection
 	forbidden bool      // the connection ended because the API server denied a right

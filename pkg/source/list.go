@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// initialEventsTimeout bounds the wait for the next initial event of a WatchList, and for the bookmark after the last. An
-	// API server that does not know the request may serve an ordinary watch instead, which never sends that bookmark.
+	// initialEventsTimeout bounds the wait for the next initial event of a WatchList, and for the bookmark after the last.
+	// An API server that does not know the request may serve an ordinary watch instead, which never sends that bookmark.
 	initialEventsTimeout = time.Minute
 	// maxUnmarkedLists is the number of consecutive WatchLists that may end early before LIST is used. Connections break now
 	// and then; an API server that never marks the end breaks all of them.
@@ -85,8 +85,8 @@ func (l *lister) updateListMode(err error) {
 }
 
 // awaitWatchable waits until the API server can be watched from its own current position. It is called if the previous list
-// could not be watched from: an API server without history at the position of its own list is broken, and listing again would
-// only emit the same gap again.
+// could not be watched from: an API server without history at the position of its own list is broken, and listing again
+// would only emit the same gap again.
 func (l *lister) awaitWatchable(ctx context.Context) error {
 	for {
 		err := l.probeWatch(ctx)
@@ -194,7 +194,8 @@ func (l *lister) readWatchList(ctx context.Context, s *apiserver.Slot) (*apiserv
 	return c, position, nil
 }
 
-var errUnmarked = fmt.Errorf("the API server has sent no further object and no end mark of the list for %s", initialEventsTimeout)
+var errUnmarked = fmt.Errorf(
+	"the API server has sent no further object and no end mark of the list for %s", initialEventsTimeout)
 
 // readInitialEvents reads up to the bookmark that ends the initial events. Live changes may come before that bookmark but do
 // not show that it is near: after the first one the waits are added up. Only waiting for the API server counts, because the

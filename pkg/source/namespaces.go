@@ -12,9 +12,9 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
-// namespaceChecker checks whether the namespaces that rules name exist. The API server accepts a watch of a missing namespace,
-// so a misspelled name looks like a namespace without changes. The result is only reported: a namespace that is created later
-// is already being watched. Safe for concurrent use.
+// namespaceChecker checks whether the namespaces that rules name exist. The API server accepts a watch of a missing
+// namespace, so a misspelled name looks like a namespace without changes. The result is only reported: a namespace that is
+// created later is already being watched. Safe for concurrent use.
 type namespaceChecker struct {
 	client     *apiserver.Client
 	interval   time.Duration // between checks of a missing namespace

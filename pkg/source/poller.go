@@ -132,8 +132,8 @@ func (p *poller) pollOnce(ctx context.Context) error {
 	return nil
 }
 
-// discoverServed asks the API server what it serves. The first call returns the given result, if there is one, and requests another
-// poll soon.
+// discoverServed asks the API server what it serves. The first call returns the given result, if there is one, and requests
+// another poll soon.
 func (p *poller) discoverServed(ctx context.Context) (Discovery, error) {
 	if given := p.given; given != nil {
 		p.given = nil
@@ -237,8 +237,8 @@ func (p *poller) ensureRunner(ctx context.Context, name string, scopes []selecti
 	}
 }
 
-// dropUnselected starts runners that emit the stored objects of unselected resources as deleted. A resource that a rule waits
-// for, because it is pinned to a version that is not served, is still selected.
+// dropUnselected starts runners that emit the stored objects of unselected resources as deleted. A resource that a rule
+// waits for, because it is pinned to a version that is not served, is still selected.
 func (p *poller) dropUnselected(ctx context.Context) {
 	for name, s := range p.stored.byName {
 		if slices.Contains(p.found.Failed, s.Resource.Group) || p.found.Catalog.Awaits(p.rules.rules, s.Resource) {

@@ -22,14 +22,14 @@ const reachedQueryTimeout = 10 * time.Second
 const maxUnansweredQueries = 3
 
 // positionCheck checks before each watch that the API server's history has reached the position to watch from. A restored
-// etcd is behind it, and the API server accepts a watch from a future position but stays silent, bookmarks included, until the
-// cluster has made as many writes again. Everything up to there would be missed unnoticed.
+// etcd is behind it, and the API server accepts a watch from a future position but stays silent, bookmarks included, until
+// the cluster has made as many writes again. Everything up to there would be missed unnoticed.
 //
-// The query is a WatchList (KEP-3157) for an object that does not exist, not older than the position. It costs the API server
-// a look at its cache. A cache that is behind answers after three seconds that the position is too large. A LIST of one
-// object, which etcd answers, then distinguishes a lagging cache from a restored etcd. API servers without WatchList (before
-// 1.32, and most aggregated ones) get that LIST at once. Resources without a watch cache, such as events, answer from etcd,
-// possibly with an older state than asked for.
+// The query is a WatchList (KEP-3157) for an object that does not exist, not older than the position. It costs the API
+// server a look at its cache. A cache that is behind answers after three seconds that the position is too large. A LIST of
+// one object, which etcd answers, then distinguishes a lagging cache from a restored etcd. API servers without WatchList
+// (before 1.32, and most aggregated ones) get that LIST at once. Resources without a watch cache, such as events, answer
+// from etcd, possibly with an older state than asked for.
 type positionCheck struct {
 	api               *scopeClient
 	health            *health
@@ -37,8 +37,8 @@ type positionCheck struct {
 }
 
 // checkReached returns nil if the API server has reached the position. If etcd was restored from a backup, the error is
-// classified as apiserver.TooLarge. A query without an answer is an error to retry; after maxUnansweredQueries the API server
-// is taken to be unable to answer it.
+// classified as apiserver.TooLarge. A query without an answer is an error to retry; after maxUnansweredQueries the API
+// server is taken to be unable to answer it.
 func (c *positionCheck) checkReached(ctx context.Context, s *apiserver.Slot, position string) error {
 	e := c.api.endpoint.Load()
 	ctx, cancel := context.WithTimeout(ctx, reachedQueryTimeout+apiserver.HeadersTimeout)
@@ -97,8 +97,8 @@ func noObjectSelector(s selection.Scope) string {
 	return "metadata.name=kubecdc-no-such-object"
 }
 
-// checkNotBefore returns nil unless newest is older than position. Versions that cannot be compared count as reached: they are
-// no evidence of a loss.
+// checkNotBefore returns nil unless newest is older than position. Versions that cannot be compared count as reached: they
+// are no evidence of a loss.
 func checkNotBefore(newest, position string) error {
 	if order, err := resourceversion.CompareResourceVersion(position, newest); err != nil || order <= 0 {
 		return nil //nolint:nilerr // see above

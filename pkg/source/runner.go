@@ -165,8 +165,8 @@ func (r *runner) setConfirmedMissing(confirmed bool) {
 }
 
 // isUnaffected reports whether the runner, which has followers, can continue. scopes are those now wanted of its resource. A
-// definition that is recreated under the same name may have changed from namespaced to cluster-scoped. Otherwise only an edit
-// can affect a runner: a version that discovery hides for a moment must not.
+// definition that is recreated under the same name may have changed from namespaced to cluster-scoped. Otherwise only an
+// edit can affect a runner: a version that discovery hides for a moment must not.
 func (r *runner) isUnaffected(e *Edit, scopes []selection.Scope) bool {
 	switch {
 	case len(scopes) == 0, scopes[0].Namespaced != r.followers[0].scope.Namespaced:
@@ -244,8 +244,8 @@ func (r *runner) runFollowers(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// loadFollowers gives each follower its stored scope and known objects, and stores what each scope begins with. It returns an
-// emitter for the known objects that no scope selects any more; nil if there are none.
+// loadFollowers gives each follower its stored scope and known objects, and stores what each scope begins with. It returns
+// an emitter for the known objects that no scope selects any more; nil if there are none.
 func (r *runner) loadFollowers(ctx context.Context, lost string) (unselected *emitter, err error) {
 	sets := knownSets{unselected: deltas.NewKnownSet()}
 	for _, f := range r.followers {
@@ -316,11 +316,11 @@ func (s *knownSets) addKnown(k event.Known) {
 }
 
 // selectionChanged is the reason in the gap record before the differences between two selections.
-const selectionChanged = "the rules were edited, or the resource is served differently: the new selection is compared with the " +
-	"previous one, and changes in between may be coalesced"
+const selectionChanged = "the rules were edited, or the resource is served differently: the new selection is " +
+	"compared with the previous one, and changes in between may be coalesced"
 
-// planScopes returns what each scope begins with, and whether that differs from the stored scopes. A scope without stored state
-// begins with an empty one; if the resource was selected differently before, it begins with a comparison.
+// planScopes returns what each scope begins with, and whether that differs from the stored scopes. A scope without stored
+// state begins with an empty one; if the resource was selected differently before, it begins with a comparison.
 func (r *runner) planScopes(stored event.StoredResource, lost string) (plan []event.StoredScope, changed bool) {
 	known := map[string]event.StoredScope{}
 	for _, s := range stored.Scopes {
@@ -341,8 +341,8 @@ func (r *runner) planScopes(stored event.StoredResource, lost string) (plan []ev
 	return plan, changed || len(plan) != len(stored.Scopes)
 }
 
-// unfinishedSnapshot returns the snapshot that an edit of the rules interrupts, or "". Its emitted part is not emitted again,
-// and consumers wait for its end, so it continues in the new selection.
+// unfinishedSnapshot returns the snapshot that an edit of the rules interrupts, or "". Its emitted part is not emitted
+// again, and consumers wait for its end, so it continues in the new selection.
 func unfinishedSnapshot(stored event.StoredResource) string {
 	for _, s := range stored.Scopes {
 		if s.Position == "" && s.Snapshot != "" {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// pollScheduler decides when discovery is polled: soon after a trigger, and otherwise regularly. It is used by one goroutine,
-// except for requestPoll.
+// pollScheduler decides when discovery is polled: soon after a trigger, and otherwise regularly. It is used by one
+// goroutine, except for requestPoll.
 type pollScheduler struct {
 	interval    time.Duration
 	requested   chan struct{} // capacity 1
@@ -29,7 +29,9 @@ const (
 
 func newPollScheduler(interval time.Duration) *pollScheduler {
 	now := time.Now()
-	return &pollScheduler{interval: interval, requested: make(chan struct{}, 1), lastPoll: now, lastRequest: now, spacing: minSpacing}
+	return &pollScheduler{
+		interval: interval, requested: make(chan struct{}, 1), lastPoll: now, lastRequest: now, spacing: minSpacing,
+	}
 }
 
 // requestPoll requests a poll soon. It never blocks. Safe for concurrent use.

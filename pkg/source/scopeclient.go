@@ -9,9 +9,9 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
-// scopeClient is a scope's access to the API server: the endpoint, the back-off between requests, and the check that the same
-// cluster still answers. Exported state is in health. Except for endpoint and requestReconnect it belongs to the goroutine of
-// follower.run.
+// scopeClient is a scope's access to the API server: the endpoint, the back-off between requests, and the check that the
+// same cluster still answers. Exported state is in health. Except for endpoint and requestReconnect it belongs to the
+// goroutine of follower.run.
 type scopeClient struct {
 	identity         *clusterIdentity
 	health           *health

@@ -69,9 +69,9 @@ func New(cfg Config) (*Source, error) {
 func (s *Source) failRun(err error) { s.cancel(err) }
 
 // Run blocks until ctx ends and everything has stopped; it then returns nil. It is called once. An API server that does not
-// answer, missing rights and missing resources are waited for without a limit. Errors are those of the functions in Config, a
-// *StartError, a *ReplacedError if another cluster answers while this one is being watched, and a *ForbiddenError if a rule
-// requires it.
+// answer, missing rights and missing resources are waited for without a limit. Errors are those of the functions in Config,
+// a *StartError, a *ReplacedError if another cluster answers while this one is being watched, and a *ForbiddenError if a
+// rule requires it.
 func (s *Source) Run(ctx context.Context) error {
 	// The states of scopes report failures once; client-go would log each retry.
 	ctx = klog.NewContext(ctx, klog.Logger{})
@@ -80,7 +80,9 @@ func (s *Source) Run(ctx context.Context) error {
 	defer s.triggers.Close()
 	defer s.running.Wait()
 	defer s.cancel(nil)
-	replaced, err := s.identity.identifyCluster(ctx, func(reason string) { s.states.updateCondition(s.discovery, Unreachable, reason) })
+	replaced, err := s.identity.identifyCluster(ctx, func(reason string) {
+		s.states.updateCondition(s.discovery, Unreachable, reason)
+	})
 	if err != nil {
 		return endError(ctx, err)
 	}
@@ -116,8 +118,8 @@ func (s *Source) Edit(e Edit) {
 	s.poller.scheduler.requestPoll()
 }
 
-// Identity returns the UID of the cluster's namespace kube-system, empty if unknown, and the reason why it cannot be compared
-// with the stored one, empty if it can.
+// Identity returns the UID of the cluster's namespace kube-system, empty if unknown, and the reason why it cannot be
+// compared with the stored one, empty if it can.
 func (s *Source) Identity() (uid, unchecked string) { return s.identity.status() }
 
 // Cluster is the cluster name in changes; empty until it is known.

@@ -51,7 +51,8 @@ type Status struct {
 	Changes map[event.Type]uint64 // emitted since the process started
 }
 
-// The conditions of the states. A failure of the API server affects all scopes and the discovery; it is logged once per reason.
+// The conditions of the states. A failure of the API server affects all scopes and the discovery; it is logged once per
+// reason.
 var (
 	stateConditions = map[State]condition.State{
 		Syncing:     {Severity: condition.Degraded},

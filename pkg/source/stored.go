@@ -8,9 +8,9 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// missingPollsUntilGone is the number of consecutive polls, each at least an interval after the previous one, that must lack a
-// resource before a 404 of its own address means that it is gone. Polls requested by triggers are closer together and do not
-// count: a starting API server may briefly serve less.
+// missingPollsUntilGone is the number of consecutive polls, each at least an interval after the previous one, that must lack
+// a resource before a 404 of its own address means that it is gone. Polls requested by triggers are closer together and do
+// not count: a starting API server may briefly serve less.
 const missingPollsUntilGone = 2
 
 // absence counts the consecutive polls that lacked one resource.
@@ -60,8 +60,8 @@ func (s *storedResources) loadNames() error {
 	return nil
 }
 
-// hiddenResources returns the stored resources that discovery lacks. One without a stored version cannot be watched before discovery
-// names it, so it is included only when it is to be dropped.
+// hiddenResources returns the stored resources that discovery lacks. One without a stored version cannot be watched before
+// discovery names it, so it is included only when it is to be dropped.
 func (s *storedResources) hiddenResources(found Discovery, counts bool) (hidden []selection.Served, err error) {
 	for name, one := range s.byName {
 		missing := one.absence.recordPoll(found, one.Resource, counts)
@@ -100,8 +100,8 @@ func (g *initialGaps) reasonFor(group string) string {
 	return g.reason
 }
 
-// recordPoll takes the groups that did not answer in a poll. It returns true once: when all runners that begin with a gap have
-// been started.
+// recordPoll takes the groups that did not answer in a poll. It returns true once: when all runners that begin with a gap
+// have been started.
 func (g *initialGaps) recordPoll(failed []string) (complete bool) {
 	if g.reason == "" {
 		return false

@@ -45,7 +45,8 @@ var (
 const (
 	// anyPosition starts with the content of the API server's cache, each object as one event.
 	anyPosition = "0"
-	// deniedRecheck is the interval, before jitter, for trying a right again that stayed denied after the API server's start.
+	// deniedRecheck is the interval, before jitter, for trying a right again that stayed denied after the API server's
+	// start.
 	deniedRecheck = 5 * time.Minute
 )
 
@@ -83,7 +84,8 @@ func (t *trigger) run(ctx context.Context) {
 }
 
 // watchDefinitions requests a poll for every change that one connection delivers, until it ends. A connection that should
-// deliver bookmarks and is silent is closed, as for the watches of data: a dead connection would suppress the frequent polls.
+// deliver bookmarks and is silent is closed, as for the watches of data: a dead connection would suppress the frequent
+// polls.
 func (t *trigger) watchDefinitions(ctx context.Context) error {
 	c, err := t.endpoint.Watch(ctx, nil, metav1.ListOptions{ResourceVersion: t.position})
 	if err != nil {

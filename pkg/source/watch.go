@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// steadyAfter is how long a silent connection must last to count as working. A proxy or a stopping API server may accept a
-	// watch and close it.
+	// steadyAfter is how long a silent connection must last to count as working. A proxy or a stopping API server may accept
+	// a watch and close it.
 	steadyAfter = time.Second
-	// staleAfter is how long a watch that receives bookmarks, about one a minute (KEP-956), may be silent. A proxy may keep a
-	// dead connection open.
+	// staleAfter is how long a watch that receives bookmarks, about one a minute (KEP-956), may be silent. A proxy may keep
+	// a dead connection open.
 	staleAfter = 3 * time.Minute
-	// maxExpiredWatches is the number of consecutive connections that must end with 410 before history counts as lost. An API
-	// server has no history from before its own start; another one behind the same address may have it, and a new connection
-	// may reach that one.
+	// maxExpiredWatches is the number of consecutive connections that must end with 410 before history counts as lost. An
+	// API server has no history from before its own start; another one behind the same address may have it, and a new
+	// connection may reach that one.
 	maxExpiredWatches = 6
 	// maxShortWatches is the number of consecutive short connections that make the scope unreachable.
 	maxShortWatches = 3
@@ -34,8 +34,8 @@ var (
 	errStale = fmt.Errorf("the watch received nothing for %s, not even the bookmark that is due every minute", staleAfter)
 )
 
-// heartbeat is the expectation of bookmarks on a watch. API servers without a watch cache, and kube-apiserver for events, send
-// no bookmarks, so silence is a failure only after one has been received.
+// heartbeat is the expectation of bookmarks on a watch. API servers without a watch cache, and kube-apiserver for events,
+// send no bookmarks, so silence is a failure only after one has been received.
 type heartbeat int
 
 const (

@@ -53,7 +53,8 @@ func newConnection(ctx context.Context, cancel context.CancelFunc, body io.ReadC
 				c.Err = decode.ErrEnd
 			}
 		}()
-		// Two batches alternate: the receiver handles one while the other is filled. The unbuffered send waits for the receiver.
+		// Two batches alternate: the receiver handles one while the other is filled. The unbuffered send waits for the
+		// receiver.
 		for spare, b := new(Batch), new(Batch); c.Err == nil; spare, b = b, spare {
 			c.Err = b.readArrived(events)
 			if b.Read == 0 {

@@ -26,7 +26,8 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	if coding := answer.Header.Get("Content-Encoding"); coding != "" && coding != "identity" {
 		_ = answer.Body.Close() // discarded unread
-		return nil, fmt.Errorf("the response from %s is compressed (Content-Encoding: %s) although uncompressed data was requested: look at the proxy there", r.URL.Host, coding)
+		return nil, fmt.Errorf("the response from %s is compressed (Content-Encoding: %s) although uncompressed data was requested: "+
+			"look at the proxy there", r.URL.Host, coding)
 	}
 	return answer, nil
 }

@@ -30,8 +30,8 @@ type Rule struct {
 	// The reaction if the API server does not allow to list and watch a selected resource: degrade leaves that resource out
 	// until it is allowed and continues with the others; fail ends the exporter.
 	OnForbidden string `mapstructure:"onForbidden"`
-	// The period in which every known object is emitted again, as a change of type sync, spread over the period; 0s is never.
-	// Each object is read for that, in pages.
+	// The period in which every known object is emitted again, as a change of type sync, spread over the period; 0s is
+	// never. Each object is read for that, in pages.
 	Resync time.Duration `mapstructure:"resync"`
 }
 
