@@ -18,8 +18,8 @@ type pendingBody struct {
 	deleted bool
 }
 
-// bodyIndex knows the bodies that were appended and are not committed yet, and which resources have any. It is changed in
-// the order of the queue, whose lock comes before its own. The queue holds the same bodies, and bounds them (I6).
+// bodyIndex holds the bodies that were appended and are not committed yet, and the names of resources with bodies. It is
+// changed in the order of the queue; lock order: queue.mu, then mu. The queue holds the same bodies, and bounds them (I6).
 type bodyIndex struct {
 	mu        sync.Mutex
 	pending   map[bodyKey]*pendingBody

@@ -159,7 +159,7 @@ func TestKnownObjectsAndLastStatesAreCounted(t *testing.T) {
 		j.waitFor(uint64(n + 1))
 		j.mustSettle("main", event.Cursor{Low: uint64(n + 1)})
 	}
-	for n := 0; j.Stat().BlockedReason == ""; n++ { // nobody takes these
+	for n := 0; j.Stat().BlockedReason == ""; n++ { // these are not settled
 		j.mustAppend(bulkObservation(n, 100<<10))
 		if err := j.Flush(t.Context()); err != nil {
 			t.Fatal(err)

@@ -28,7 +28,7 @@ type committer struct {
 }
 
 // view makes a group visible as a whole to readers that combine several parts. It is locked for writing while a group is
-// published, and for reading by whoever combines. It comes before the locks of the parts, and after that of the queue.
+// published, and for reading by such readers. Lock order: queue.mu, then view, then the locks of the parts.
 type view struct {
 	sync.RWMutex
 	writes  uint64 // groups ever written to this store

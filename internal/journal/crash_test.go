@@ -181,7 +181,7 @@ func TestAPowerLossAtAnyMomentKeepsEveryPromise(t *testing.T) {
 }
 
 // TestCopyMadeInMidWriteIsCompleteOrReportedBroken copies the files of a journal one after the other while they are written,
-// trimmed and compacted, as a backup does that knows nothing of snapshots. What is opened of it is of one moment.
+// trimmed and compacted, as a backup without volume snapshots does. An opened copy is consistent.
 func TestCopyMadeInMidWriteIsCompleteOrReportedBroken(t *testing.T) {
 	opts := Options{Dir: t.TempDir(), Sinks: []string{"main"}, MaxBytes: 2 << 20, PendingBytes: 32 << 10, TailBytes: 8 << 10}
 	j := startJournal(t, opts)

@@ -212,7 +212,7 @@ func (j *Journal) repeatEverySecond(ctx context.Context, f func()) {
 	}
 }
 
-// runTick updates the conditions, and has settled changes trimmed whose retention has passed. It waits for nothing.
+// runTick updates the conditions, and makes the committer trim changes after their retention. It never waits.
 func (j *Journal) runTick() {
 	j.space.updateCondition()
 	j.DeadLetters.updateCondition()
@@ -244,7 +244,7 @@ func (j *Journal) recordAcknowledged() {
 	}
 }
 
-// Close releases the store and the directory. What was appended after Run ended is dropped; it will be watched again.
+// Close releases the store and the directory. Observations appended after Run ended are dropped, and watched again by the next start.
 // After a failure of the store the lock is kept until the process ends, because what the store still does is unknown.
 func (j *Journal) Close() error { return j.store.close() }
 

@@ -74,7 +74,7 @@ func smallObservation(scope string, n int) event.Observation {
 	}
 }
 
-// runningJournal is a journal whose Run is on.
+// runningJournal is a journal with Run in progress.
 type runningJournal struct {
 	*Journal
 	t    testing.TB

@@ -83,8 +83,8 @@ func (k *KnownObjects) SetScopes(ctx context.Context, r event.Resource, scopes [
 	}, nil)
 }
 
-// RecordBodiesFilled records that a resource whose known objects were seeded without bodies has those that were found.
-// Durable when it returns nil; ordered with Append.
+// RecordBodiesFilled records that the bodies which a seed lacked were stored, as far as the objects exist. Durable when it
+// returns nil; ordered with Append.
 func (k *KnownObjects) RecordBodiesFilled(ctx context.Context, name string) error {
 	return k.queue.submit(ctx, func(g *group) error { g.batch.removeKey(codec.KeyBodiless(name)); return nil }, nil)
 }

@@ -264,8 +264,8 @@ func (t *tail) recordsAfter(after uint64) []event.Record {
 	return f.records[skip:len(f.records):len(f.records)]
 }
 
-// retention keeps changes for some time after every sink has settled them, for a sink whose destination turns out to have
-// lost what it acknowledged. Not safe for concurrent use.
+// retention keeps changes for some time after every sink has settled them, for a sink whose destination
+// later turns out to have lost what it acknowledged. Not safe for concurrent use.
 type retention struct {
 	keep    time.Duration
 	samples []settledSample // ascending, at most about maxSettledSamples
@@ -280,8 +280,8 @@ type settledSample struct {
 // maxSettledSamples bounds the samples, and with their distance how much longer than needed a change is kept.
 const maxSettledSamples = 32
 
-// trimLimit returns up to where everything has been settled for long enough; low is up to where it is settled now. What was
-// settled before the process started counts from its first commit.
+// trimLimit returns up to where everything has been settled for long enough; low is up to where it is settled now. Changes
+// settled before the process started count from its first commit.
 func (r *retention) trimLimit(low uint64, now time.Time) uint64 {
 	if r.keep <= 0 {
 		return low

@@ -171,7 +171,7 @@ func (m *modelRun) dropRandom() {
 	}
 }
 
-// applyScope is what an observation says of its scope.
+// applyScope applies an observation to the model of its scope.
 func (m *modelRun) applyScope(o *event.Observation) {
 	name := o.Resource.String()
 	s := m.scopes[name][o.Scope]

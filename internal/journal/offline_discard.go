@@ -12,7 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/journal/disk"
 )
 
-// ErrNoDeadLetter says that a sink has no dead letter at an offset that was named.
+// ErrNoDeadLetter is returned when a sink has no dead letter at one of the given offsets. Nothing was dropped then.
 var ErrNoDeadLetter = errors.New("no such dead letter")
 
 // DiscardDeadLetters drops dead letters of a sink from the journal of an exporter that does not run: those at offsets, or
@@ -37,7 +37,8 @@ func DiscardDeadLetters(dir, sink string, offsets []uint64) (int, error) {
 	return len(keys), lock.Close()
 }
 
-// findDeadLetterKeys finds the dead letters to drop. It reads first and apart, so that a store that cannot be read is not written to.
+// findDeadLetterKeys finds the dead letters to drop. It opens the store for reading only, so that a store that cannot be read is
+// not written to.
 func findDeadLetterKeys(dir, sink string, offsets []uint64) (keys [][]byte, err error) {
 	o, err := openUnlocked(dir)
 	if err != nil {
@@ -66,8 +67,8 @@ func findDeadLetterKeys(dir, sink string, offsets []uint64) (keys [][]byte, err 
 	return keys, nil
 }
 
-// deleteKeys deletes keys in one durable write. After a failure the store's goroutines are not waited for: it may have
-// stopped them for good, see storeLogger. The process ends anyway.
+// deleteKeys deletes keys in one durable write. After a failure it does not wait for Pebble, which may have blocked its
+// goroutines for good, see storeLogger. The process ends anyway.
 func deleteKeys(dir string, keys [][]byte) error {
 	failed := newFailure()
 	db, err := openPebble(filepath.Join(dir, storeName), storeOptions(disk.Private{FS: vfs.Default}, offlineLogger(failed)), failed.done)

@@ -15,11 +15,11 @@ import (
 // OfflineStat is what is in the journal of an exporter that does not run.
 type OfflineStat struct {
 	Oldest, Newest uint64            // offsets; Oldest is Newest+1 before the first change
-	RetainedBytes  int64             // stored bytes of changes, known objects, last states and dead letters: what Options.MaxBytes bounds
+	RetainedBytes  int64             // stored bytes of changes, known objects, bodies and dead letters: what Options.MaxBytes bounds
 	DiskBytes      int64             // of all files of the store
 	Resources      []ResourceStat    // by name
 	Sinks          []OfflineSinkStat // by name
-	Recovery       *Recovery         // a broken store was replaced and the gaps are not announced yet; else nil
+	Recovery       *Recovery         // a broken store was replaced and its gaps are not emitted yet; else nil
 }
 
 // ChangeCount returns the number of changes that can be read.
@@ -31,7 +31,7 @@ type ResourceStat struct {
 	Name       string
 	Known      int64 // objects that exist
 	KnownBytes int64 // of those, as stored
-	Bodies     int64 // objects whose last state is kept
+	Bodies     int64 // objects with a body
 	BodyBytes  int64 // of those, as stored
 }
 

@@ -108,7 +108,7 @@ func requireUnchanged(t *testing.T, dir string, f func()) {
 	}
 }
 
-// readOffline reads everything an offline journal can tell and returns its changes.
+// readOffline reads everything in an offline journal, and returns its changes and counts.
 func readOffline(t *testing.T, dir string) (records []event.Record, s OfflineStat) {
 	t.Helper()
 	o := openOffline(t, dir)
@@ -352,7 +352,7 @@ func TestAReaderAndAnExporterKeepEachOtherOut(t *testing.T) {
 	startHolder(t, dir, "open")()
 }
 
-// holdJournal is the child process: it opens the journal, says how that went, and ends with its standard input.
+// holdJournal is the child process: it opens the journal, prints the outcome, and ends with its standard input.
 func holdJournal(dir string) {
 	j, err := Open(Options{Dir: dir, Logger: discardLogger})
 	if err != nil {
@@ -363,7 +363,7 @@ func holdJournal(dir string) {
 		fmt.Println(err)
 		os.Exit(1)
 	}
-	// What Open has scheduled is done then.
+	// This waits for the work that Open has scheduled.
 	if err := j.store.db.Compact(context.Background(), []byte{0}, []byte{0xff}, false); err != nil {
 		fmt.Println(err)
 		os.Exit(1)
@@ -387,7 +387,7 @@ func startHolder(t *testing.T, dir, want string) (release func()) {
 	}
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil || !strings.HasPrefix(line, want) {
-		t.Errorf("the child says %q (%v), want %q", line, err, want)
+		t.Errorf("the child printed %q (%v), want %q", line, err, want)
 	}
 	return func() {
 		if err := errors.Join(in.Close(), cmd.Wait()); err != nil {

@@ -304,7 +304,7 @@ func TestIntervalCommitsAtMostOnceAnInterval(t *testing.T) {
 	})
 }
 
-// corruptFiles changes one byte in the middle of every file of the store whose name has a suffix.
+// corruptFiles changes one byte in the middle of every file of the store with a suffix.
 func corruptFiles(t *testing.T, dir, suffix string) {
 	t.Helper()
 	paths, _ := filepath.Glob(filepath.Join(dir, storeName, "*"+suffix))
@@ -359,7 +359,7 @@ func TestBrokenStoreIsMovedAsideAndReported(t *testing.T) {
 			j.waitFor(1)
 			j.stopAndClose()
 
-			j = startJournal(t, opts) // killed before the gap was announced: said again
+			j = startJournal(t, opts) // killed before the gap was emitted: reported again
 			if again, ok := j.PendingRecovery(); !ok || again != r {
 				t.Errorf("after a restart: %v %+v, want %+v", ok, again, r)
 			}
@@ -369,7 +369,7 @@ func TestBrokenStoreIsMovedAsideAndReported(t *testing.T) {
 			j.stopAndClose()
 			j = startJournal(t, opts)
 			if r, ok := j.PendingRecovery(); ok {
-				t.Errorf("said once too often: %+v", r)
+				t.Errorf("reported once too often: %+v", r)
 			}
 		})
 	}
@@ -443,7 +443,7 @@ func TestBadBlockFoundWhileReadingEndsRunAndNextOpenRecovers(t *testing.T) {
 		if !strings.Contains(j.Stat().BlockedReason, "restart") {
 			t.Errorf("blocked %q", j.Stat().BlockedReason)
 		}
-		// The process would end now; here the store is closed by hand so that the next one can have it, once nobody uses it.
+		// The process would end now; here the store is closed by hand for the next Open, once no call uses it.
 		synctest.Wait()
 		if err := errors.Join(j.store.db.Close(), j.store.lock.Close()); err != nil {
 			t.Fatal(err)

@@ -151,7 +151,7 @@ func brokenReason(fsys vfs.FS, dir string) (string, bool) {
 	}
 	defer f.Close()
 	b := make([]byte, 1024)
-	n, _ := f.Read(b) // a marker whose content is unreadable still marks the store
+	n, _ := f.Read(b) // a marker with unreadable content still marks the store
 	return string(b[:n]), true
 }
 

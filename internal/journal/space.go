@@ -49,7 +49,7 @@ type spaceGuard struct {
 	condition   *condition.Condition
 
 	checkedAt      uint64 // of the committer's goroutine: stored bytes when it last asked the disk
-	reclaimedBytes uint64 // of the upkeep's goroutine: stored bytes ever trimmed whose disk space was given back
+	reclaimedBytes uint64 // of the upkeep's goroutine: stored bytes ever trimmed and given back to the disk
 
 	mu        sync.Mutex
 	diskLow   bool        // the disk has less than the reserve left

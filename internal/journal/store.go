@@ -29,7 +29,7 @@ const (
 type store struct {
 	dir    string        // of the journal
 	base   vfs.FS        // where a full disk is an error
-	fs     *disk.SpaceFS // base, whose writes wait while the disk is full
+	fs     *disk.SpaceFS // base, with writes that wait while the disk is full
 	lock   *pebble.Lock
 	logger *slog.Logger
 

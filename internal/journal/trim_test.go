@@ -61,7 +61,8 @@ func (f *slowFile) SyncData() error {
 	return f.File.SyncData()
 }
 
-// TestReaderContinuesAfterTrimPassesIt reads, as nobody's sink, what a trim deletes whose fsync takes its time.
+// TestReaderContinuesAfterTrimPassesIt reads, without a declared sink, changes that a trim deletes while its fsync is
+// slow.
 func TestReaderContinuesAfterTrimPassesIt(t *testing.T) {
 	disk := &slowDisk{FS: vfs.NewMem()}
 	runInVirtualTime(t, Options{FS: disk, Sinks: []string{"main"}, TailBytes: 1}, func(t *testing.T, j *runningJournal) {

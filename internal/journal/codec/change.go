@@ -14,7 +14,7 @@ var (
 	classCodes = []event.Class{"", event.ClassDeleting, event.ClassSpec, event.ClassStatus, event.ClassMetadata}
 )
 
-// Flags of a change, in up to three bytes, see form.flags.
+// Flags of a change, in up to three bytes, see coder.codeFlags.
 const (
 	flagCoalesced = 1 << iota
 	flagFinalStateUnknown
@@ -40,8 +40,8 @@ const (
 	flagsKnown = 1<<iota - 1
 )
 
-// minChangeMeta is the least number of bytes the facts of one change take: three codes, nine strings, three numbers. It
-// keeps a broken count from asking for a huge allocation.
+// minChangeMeta is the least number of bytes that the metadata of one change takes: three codes, nine strings, three numbers. It
+// keeps a broken count from causing a huge allocation.
 const minChangeMeta = 15
 
 func flagsOf(c *event.Change) (flags uint32) {
@@ -63,7 +63,7 @@ func flagsOf(c *event.Change) (flags uint32) {
 	return flags
 }
 
-// codeFlags are one byte, or two, or four: where there is a third, 0 stands in the place of the second, which follows it.
+// codeFlags codes one, two or four bytes. Four bytes are first, 0, third, second: a second byte of 0 announces a third.
 func (f *coder) codeFlags(v *uint32) {
 	first, second, third := byte(*v), byte(*v>>8), byte(*v>>16)
 	if second|third != 0 {
@@ -89,7 +89,7 @@ func (f *coder) codeFlags(v *uint32) {
 	}
 }
 
-// codeChange has the facts of a change, and in the place of its bodies their lengths.
+// codeChange codes the metadata of a change, with the lengths of its bodies in place of these.
 func (f *coder) codeChange(c *event.Change) {
 	codeEnum(f, typeCodes, &c.Type)
 	codeEnum(f, deltaCodes, &c.Delta)
@@ -170,7 +170,7 @@ func (f *coder) codeIdentity(i *event.Identity) {
 	f.codeTime(&i.Received)
 }
 
-// codeBodyLength has the length of a body, by which it is cut off the bodies where it is read.
+// codeBodyLength codes the length of a body. Decoding takes the body itself from f.bodies.
 func (f *coder) codeBodyLength(there bool, v *[]byte) {
 	if !there {
 		return
@@ -186,14 +186,14 @@ func (f *coder) codeBodyLength(there bool, v *[]byte) {
 	}
 }
 
-// appendMeta appends the facts of c, everything but its bodies, of which it writes the lengths.
+// appendMeta appends the metadata of c: everything but its bodies, of which it has the lengths.
 func appendMeta(b []byte, c *event.Change) []byte {
-	f := coder{out: b} // write would put it on the heap, once for each change
+	f := coder{out: b} // encodeValue would allocate it on the heap, once for each change
 	f.codeChange(c)
 	return f.out
 }
 
-// appendRaw appends the uncompressed form of a frame: the length of the facts, the facts, then all bodies as they are.
+// appendRaw appends the uncompressed form of a frame: the length of the metadata, the metadata, then all bodies as they are.
 func appendRaw(b, meta []byte, changes []*event.Change) []byte {
 	b = binary.AppendUvarint(b, uint64(len(meta)))
 	b = append(b, meta...)
@@ -208,12 +208,12 @@ func appendRaw(b, meta []byte, changes []*event.Change) []byte {
 func decodeRaw(raw []byte, count uint64) ([]event.Change, error) {
 	size, n := binary.Uvarint(raw)
 	if n <= 0 || size > uint64(len(raw)-n) {
-		return nil, fmt.Errorf("%w: length of the facts", ErrMalformed)
+		return nil, fmt.Errorf("%w: length of the metadata", ErrMalformed)
 	}
 	return decodeMeta(string(raw[n:n+int(size)]), raw[n+int(size):], count)
 }
 
-// decodeMeta reads count changes; with nil for bodies without these.
+// decodeMeta decodes count changes; with nil for bodies, without their bodies.
 func decodeMeta(text string, bodies []byte, count uint64) ([]event.Change, error) {
 	if count > uint64(len(text))/minChangeMeta {
 		return nil, fmt.Errorf("%w: %d changes in %d bytes", ErrMalformed, count, len(text))
@@ -224,7 +224,7 @@ func decodeMeta(text string, bodies []byte, count uint64) ([]event.Change, error
 		f.codeChange(&changes[i])
 	}
 	if f.failed || len(f.in) > 0 || len(f.bodies) > 0 {
-		return nil, fmt.Errorf("%w: facts or bodies do not add up", ErrMalformed)
+		return nil, fmt.Errorf("%w: metadata or bodies do not add up", ErrMalformed)
 	}
 	return changes, nil
 }

@@ -54,7 +54,7 @@ func TestEveryChangeComesBackAsItWas(t *testing.T) {
 	}
 }
 
-// A new field of event.Change that nobody stores would be lost silently.
+// A new field of event.Change that the codec does not store would be lost silently.
 func TestEveryFieldOfAChangeIsStored(t *testing.T) {
 	fields := 0
 	var count func(reflect.Type)

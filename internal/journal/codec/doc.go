@@ -1,4 +1,6 @@
-// Package codec is the stored form of what the journal holds, byte by byte: keys, frames of changes, and the other values,
-// as docs/journal-format.md specifies them. It reads and writes no file. What it reads may be broken; it then says
-// [ErrMalformed] and neither panics nor asks for much memory.
+// Package codec encodes and decodes what the journal stores, byte by byte: keys, frames of changes, and the other values, as
+// docs/journal-format.md specifies them. It accesses no file.
+//
+// Each value is described once for both directions, see coder. Stored bytes may be broken: decoding then returns
+// [ErrMalformed], and neither panics nor allocates much memory.
 package codec

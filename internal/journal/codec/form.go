@@ -7,27 +7,27 @@ import (
 	"time"
 )
 
-// ErrMalformed says that stored bytes do not have the form docs/journal-format.md gives them.
+// ErrMalformed is returned for stored bytes that do not have the form of docs/journal-format.md. The caller moves the store aside.
 var ErrMalformed = errors.New("malformed")
 
-// coder writes values or reads them. What a stored value consists of is said once, in a function that calls the methods of
-// form for its parts, and serves both ways. Values that are written are not modified: others may read them meanwhile.
+// coder encodes or decodes values. Each stored value is described once, by a function that calls the methods of coder for its
+// parts in order and serves both directions. Values that are encoded are not modified: other goroutines may read them.
 type coder struct {
 	decoding bool
 	out      []byte // written so far
 	in       string // still to be read; strings that are read are parts of it: one allocation backs them all
 	bodies   []byte // of changes, still to be read; nil where they are left out
-	failed   bool   // something that was to be read is not there; all further values are zero
+	failed   bool   // the input was too short or invalid; all further values are zero
 }
 
-// encodeValue appends a value to b.
+// encodeValue appends the stored form of v to b.
 func encodeValue[T any](b []byte, parts func(*coder, *T), v *T) []byte {
 	f := coder{out: b}
 	parts(&f, v)
 	return f.out
 }
 
-// decodeValue is the inverse of write, and refuses what is left over. It keeps nothing of b.
+// decodeValue is the inverse of encodeValue, and refuses remaining bytes. It keeps nothing of b.
 func decodeValue[T any](what string, b []byte, parts func(*coder, *T), v *T) error {
 	f := coder{decoding: true, in: string(b)}
 	if parts(&f, v); f.failed || f.in != "" {
@@ -54,7 +54,7 @@ func (f *coder) codeByte(v *byte) {
 	}
 }
 
-// codeFormat is the byte that every value of one kind begins with.
+// codeFormat codes the format byte that a value begins with. Decoding fails for any other byte.
 func (f *coder) codeFormat(format byte) {
 	found := format
 	if f.codeByte(&found); found != format {
@@ -110,7 +110,7 @@ func (f *coder) codeTexts(all ...*string) {
 	}
 }
 
-// codeRemainingText is a text without its length, up to the end.
+// codeRemainingText codes the last text of a value, without its length.
 func (f *coder) codeRemainingText(v *string) {
 	if f.decoding {
 		*v = f.cutText(uint64(len(f.in)))
@@ -129,8 +129,8 @@ func (f *coder) cutText(n uint64) string {
 	return v
 }
 
-// codeCount is how many of something follow, each of which takes so many bytes at least: a broken count must not ask for a huge
-// allocation.
+// codeCount codes the number of items that follow. Each takes at least so many bytes, which keeps a broken count from causing
+// a huge allocation.
 func (f *coder) codeCount(n, least int) int {
 	count := uint64(n)
 	if f.codeUvarint(&count); f.decoding && count > uint64(len(f.in)/least) {
@@ -140,7 +140,7 @@ func (f *coder) codeCount(n, least int) int {
 	return int(count)
 }
 
-// codeTextList is a list of texts; an empty one that is read is not nil.
+// codeTextList codes a list of texts; a decoded empty list is not nil.
 func (f *coder) codeTextList(v *[]string) {
 	n := f.codeCount(len(*v), 1)
 	if f.decoding {
@@ -164,7 +164,7 @@ func (f *coder) codeTime(v *time.Time) {
 	}
 }
 
-// codeEnum is a value of an enumeration, of which code 0 means that the value follows as a text.
+// codeEnum codes a value of an enumeration by its index. Code 0 means that the value follows as a text.
 func codeEnum[T ~string](f *coder, codes []T, v *T) {
 	if !f.decoding {
 		for i := 1; i < len(codes); i++ {
@@ -187,7 +187,7 @@ func codeEnum[T ~string](f *coder, codes []T, v *T) {
 	}
 }
 
-// allocateOptional says whether a part is there, and makes it where it is to be read.
+// allocateOptional allocates an optional part for decoding, and returns there.
 func allocateOptional[T any](f *coder, there bool, v **T) bool {
 	if there && f.decoding {
 		*v = new(T)

@@ -21,26 +21,26 @@ const (
 
 	// FrameBytes is the uncompressed size at which a frame is closed. One change may be larger; it then has its own frame.
 	FrameBytes = 1 << 20
-	// maxRawBytes bounds what a frame may claim to unpack to. An object of the API server is a few MiB at most.
+	// maxRawBytes bounds the uncompressed size that a frame may claim. An object of the API server is a few MiB at most.
 	maxRawBytes = 1 << 30
 	// maxScratchBytes is the largest scratch buffer kept for the next frame.
 	maxScratchBytes = 2 * FrameBytes
 )
 
-// FrameHeader is what a frame says about itself before its compressed changes.
+// FrameHeader is the uncompressed part of a frame, in front of its changes.
 type FrameHeader struct {
 	Count  uint64 // changes in it
 	Before uint64 // stored bytes of all frames ever written before this one
 }
 
-// FrameEncoder turns changes into stored frames. It is used by the committer only, and reuses its buffers.
+// FrameEncoder encodes changes as stored frames. It reuses its buffers. Not safe for concurrent use.
 type FrameEncoder struct {
 	zstd      *zstd.Encoder
 	meta, raw []byte
 	out       []byte
 }
 
-// NewFrameEncoder returns a packer.
+// NewFrameEncoder returns an encoder.
 func NewFrameEncoder() (*FrameEncoder, error) {
 	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
 		zstd.WithWindowSize(FrameBytes), zstd.WithLowerEncoderMem(true))
@@ -85,15 +85,15 @@ func ReadFrameHeader(stored []byte) (FrameHeader, []byte, error) {
 	return FrameHeader{Count: count, Before: before}, rest[n+m:], nil
 }
 
-// FrameDecoder opens stored frames. Safe for concurrent use.
+// FrameDecoder decodes stored frames. Safe for concurrent use.
 type FrameDecoder struct {
 	zstd *zstd.Decoder
 
 	mu          sync.Mutex
-	metaDecoder *zstd.Decoder // no further than it is read
+	metaDecoder *zstd.Decoder // a streaming decoder, which decompresses no more than is read
 }
 
-// NewFrameDecoder returns an unpacker, which the caller closes.
+// NewFrameDecoder returns a decoder, which the caller closes.
 func NewFrameDecoder() (*FrameDecoder, error) {
 	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(2), zstd.WithDecoderLowmem(true),
 		zstd.WithDecoderMaxMemory(maxRawBytes))
@@ -109,8 +109,8 @@ func NewFrameDecoder() (*FrameDecoder, error) {
 	return &FrameDecoder{zstd: dec, metaDecoder: facts}, nil
 }
 
-// DecodeWithoutBodies unpacks the changes of a stored frame without their bodies, which costs a fraction of [FrameDecoder.Decode]: the facts
-// come first, and the rest is not looked at.
+// DecodeWithoutBodies decodes the changes of a stored frame without their bodies. It costs a fraction of
+// [FrameDecoder.Decode], because the bodies come last and are not decompressed.
 func (u *FrameDecoder) DecodeWithoutBodies(stored []byte) ([]event.Change, error) {
 	h, packed, err := ReadFrameHeader(stored)
 	if err != nil {
@@ -118,7 +118,7 @@ func (u *FrameDecoder) DecodeWithoutBodies(stored []byte) ([]event.Change, error
 	}
 	text, err := u.readMeta(packed)
 	if err != nil {
-		return nil, fmt.Errorf("%w: facts: %w", ErrMalformed, err)
+		return nil, fmt.Errorf("%w: metadata: %w", ErrMalformed, err)
 	}
 	return decodeMeta(text, nil, h.Count)
 }
@@ -139,7 +139,7 @@ func (u *FrameDecoder) readMeta(packed []byte) (string, error) {
 	return text.String(), err
 }
 
-// Decode unpacks a stored frame. The changes share their backing; stored may be reused afterwards.
+// Decode decodes a stored frame. The changes share their memory; stored may be reused afterwards.
 func (u *FrameDecoder) Decode(stored []byte) ([]event.Change, error) {
 	h, packed, err := ReadFrameHeader(stored)
 	if err != nil {
@@ -152,5 +152,5 @@ func (u *FrameDecoder) Decode(stored []byte) ([]event.Change, error) {
 	return decodeRaw(raw, h.Count)
 }
 
-// Close releases what the unpacker holds. Nothing is unpacked after it.
+// Close releases the decoder, which must not be used after it.
 func (u *FrameDecoder) Close() { u.zstd.Close(); u.metaDecoder.Close() }

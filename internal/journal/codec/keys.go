@@ -20,18 +20,18 @@ const (
 	PrefixScope            = 't'
 )
 
-// Keys of what there is once.
+// Keys of values that a journal has once.
 var (
 	KeyVersion     = []byte{PrefixMeta, 'v'} // of the layout
-	KeyRecovery    = []byte{PrefixMeta, 'r'} // a broken store was replaced, and the gaps are not announced yet
+	KeyRecovery    = []byte{PrefixMeta, 'r'} // description of a broken store that was replaced, until its gaps are emitted
 	KeyWrites      = []byte{PrefixMeta, 'w'} // number of groups ever written
-	KeyCluster     = []byte{PrefixMeta, 'c'} // that the journal was filled from
-	KeyResetReason = []byte{PrefixMeta, 'a'} // why everything begins anew, and the gaps are not announced yet
+	KeyCluster     = []byte{PrefixMeta, 'c'} // UID of the cluster that the journal was filled from
+	KeyResetReason = []byte{PrefixMeta, 'a'} // why all resources were reset, until the gaps are emitted
 	KeyEmptied     = []byte{PrefixMeta, 'n'} // offset of the newest change when all changes were dropped
 	KeyID          = []byte{PrefixMeta, 'i'} // of the journal
-	KeySeeding     = []byte{PrefixMeta, 's'} // what is stored is being replaced, and is not whole
+	KeySeeding     = []byte{PrefixMeta, 's'} // present while a seed is incomplete
 	KeySecret      = []byte{PrefixMeta, 'k'} // of redaction
-	KeyRedaction   = []byte{PrefixMeta, 'f'} // fingerprint of what stored changes were redacted by
+	KeyRedaction   = []byte{PrefixMeta, 'f'} // fingerprint of the redaction of what is stored
 )
 
 // KeyCursor is the key of a sink's cursor.
@@ -39,7 +39,7 @@ func KeyCursor(sink string) []byte {
 	return append([]byte{PrefixCursor}, sink...)
 }
 
-// KeyBodiless is the key that says of a resource that its known objects were seeded without bodies.
+// KeyBodiless is present while the known objects of a seeded resource have no bodies.
 func KeyBodiless(resource string) []byte {
 	return append([]byte{PrefixMeta, 'b'}, resource...)
 }
@@ -49,18 +49,18 @@ func KeyResource(resource string) []byte {
 	return append([]byte{PrefixResource}, resource...)
 }
 
-// AppendNamePrefix appends what all keys start with that belong to a resource, or to a sink, under a first byte. The length
-// in front keeps one name from being the start of another.
+// AppendNamePrefix appends the prefix of all keys of a resource, or of a sink, under a first byte. The length in front of the
+// name keeps one name from being a prefix of another.
 func AppendNamePrefix(b []byte, first byte, name string) []byte {
 	return appendText(append(b, first), name)
 }
 
-// KeyNamed is a key of something that belongs to a resource.
+// KeyNamed is a key of a resource under a first byte.
 func KeyNamed(first byte, resource, key string) []byte {
 	return append(AppendNamePrefix(nil, first, resource), key...)
 }
 
-// SplitNamedKey takes the name of what a key belongs to off the key.
+// SplitNamedKey returns the name of the resource or sink of a key, and the rest of the key.
 func SplitNamedKey(key []byte) (name, rest string, err error) {
 	f := coder{decoding: true, in: string(key[1:])}
 	if f.codeText(&name); f.failed {
@@ -88,7 +88,7 @@ func KeyAfterPrefix(prefix []byte) []byte {
 			return end[:i+1]
 		}
 	}
-	return nil // no such key: the prefix is all 0xff, which no prefix of ours is
+	return nil // the prefix is all 0xff, which no prefix of the journal is
 }
 
 // OffsetOfFrame is the inverse of KeyFrame.
@@ -99,7 +99,7 @@ func OffsetOfFrame(key []byte) (uint64, bool) {
 	return binary.BigEndian.Uint64(key[1:]), true
 }
 
-// SplitDeadLetterKey takes a key of a dead letter apart.
+// SplitDeadLetterKey is the inverse of KeyDeadLetter.
 func SplitDeadLetterKey(key []byte) (sink string, offset uint64, err error) {
 	sink, rest, err := SplitNamedKey(key)
 	if err == nil && len(rest) != 8 {

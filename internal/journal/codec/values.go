@@ -16,12 +16,12 @@ const Version = 5
 
 const formatMagic = "kubecdc journal "
 
-// EncodeVersion writes the version of the layout.
+// EncodeVersion returns the stored form of Version.
 func EncodeVersion() []byte {
 	return fmt.Appendf(nil, "%s%d", formatMagic, Version)
 }
 
-// DecodeVersion returns 0 for what is not a version at all.
+// DecodeVersion returns the stored version, and 0 for bytes that are no version at all.
 func DecodeVersion(b []byte) (version uint64) {
 	if _, err := fmt.Sscanf(string(b), formatMagic+"%d", &version); err != nil {
 		return 0
@@ -34,10 +34,10 @@ const (
 	deadLetterFormat = 1
 	bodyFormat       = 1
 	knownSummary     = 2 // a bit: the resourceVersion is a string and a summary follows
-	knownEmitted     = 4 // a bit: the resourceVersion is a string, and so is what follows: what some sinks were told
+	knownEmitted     = 4 // a bit: the resourceVersion is a string, and so is what follows: a list of what only some sinks have received
 )
 
-// EncodeCursor writes a cursor.
+// EncodeCursor returns the stored form of a cursor.
 func EncodeCursor(c event.Cursor) []byte { return encodeValue(nil, (*coder).codeCursor, &c) }
 
 // DecodeCursor is the inverse of EncodeCursor.
@@ -82,12 +82,12 @@ func (f *coder) codeLanes(v *map[string]uint64) {
 
 // AppendKnown appends a known object without its key.
 func AppendKnown(b []byte, k *event.Known) []byte {
-	f := coder{out: b} // write would put it on the heap, once for each object
+	f := coder{out: b} // encodeValue would allocate it on the heap, once for each object
 	f.codeKnown(k)
 	return f.out
 }
 
-// DecodeKnown keeps nothing of key and value.
+// DecodeKnown decodes a known object. It keeps nothing of key and value.
 func DecodeKnown(key, value []byte) (event.Known, error) {
 	f, k := coder{decoding: true, in: string(value)}, event.Known{Key: string(key)}
 	if f.codeKnown(&k); f.failed || f.in != "" {
@@ -122,13 +122,13 @@ func (f *coder) codeKnown(k *event.Known) {
 	}
 }
 
-// Recovery says what Open did about a store it could not use.
+// Recovery describes a store that could not be used and was moved aside.
 type Recovery struct {
 	Reason  string // what was wrong, one line
 	MovedTo string // where the broken store is kept for inspection
 }
 
-// EncodeResource writes a resource.
+// EncodeResource returns the stored form of a resource.
 func EncodeResource(r event.Resource) []byte { return encodeValue(nil, (*coder).codeResource, &r) }
 
 // DecodeResource is the inverse of EncodeResource.
@@ -141,7 +141,7 @@ func (f *coder) codeResource(r *event.Resource) {
 	f.codeTexts(&r.Group, &r.Version, &r.Resource, &r.Kind)
 }
 
-// EncodeScope writes what is stored of a scope, without its ID.
+// EncodeScope returns the stored form of a scope, without its ID.
 func EncodeScope(s event.StoredScope) []byte { return encodeValue(nil, (*coder).codeScope, &s) }
 
 // DecodeScope is the inverse of EncodeScope.
@@ -155,7 +155,7 @@ func (f *coder) codeScope(s *event.StoredScope) {
 	f.codeTexts(&s.Position, &s.Snapshot, &s.LostReason, &s.Pass)
 }
 
-// EncodeRecovery writes a recovery.
+// EncodeRecovery returns the stored form of a recovery.
 func EncodeRecovery(r Recovery) []byte { return encodeValue(nil, (*coder).codeRecovery, &r) }
 
 // DecodeRecovery is the inverse of EncodeRecovery.
@@ -166,7 +166,7 @@ func DecodeRecovery(b []byte) (*Recovery, error) {
 
 func (f *coder) codeRecovery(r *Recovery) { f.codeTexts(&r.Reason, &r.MovedTo) }
 
-// EncodeDeadLetter writes a dead letter; its change is stored as a frame of one.
+// EncodeDeadLetter returns the stored form of a dead letter; its change is stored as a frame of one.
 func EncodeDeadLetter(p *FrameEncoder, d *event.DeadLetter) []byte {
 	return append(encodeValue(nil, (*coder).codeDeadLetterHeader, d), p.Encode(FrameHeader{Count: 1}, []*event.Change{d.Change})...)
 }
@@ -188,14 +188,15 @@ func DecodeDeadLetter(u *FrameDecoder, offset uint64, value []byte) (event.DeadL
 	return d, nil
 }
 
-// codeDeadLetterHeader is what is in front of the change.
+// codeDeadLetterHeader codes everything before the change.
 func (f *coder) codeDeadLetterHeader(d *event.DeadLetter) {
 	f.codeFormat(deadLetterFormat)
 	f.codeTime(&d.Time)
 	f.codeText(&d.Reason)
 }
 
-// AppendBody appends the stored form of a body. packed is scratch.
+// AppendBody appends the stored form of a body to b. packed is a buffer for the compressed bytes; it is returned for the next
+// call.
 func AppendBody(b, packed []byte, body *event.Body) (stored, scratch []byte) {
 	packed = s2.EncodeSnappy(packed[:cap(packed)], body.Raw)
 	return append(encodeValue(b, (*coder).codeBodyHeader, body), packed...), packed
@@ -218,16 +219,16 @@ func DecodeBody(key string, stored []byte) (event.Body, error) {
 	return body, nil
 }
 
-// codeBodyHeader is what is in front of the compressed bytes.
+// codeBodyHeader codes everything before the compressed bytes.
 func (f *coder) codeBodyHeader(b *event.Body) {
 	f.codeFormat(bodyFormat)
 	f.codeTexts(&b.UID, &b.ResourceVersion)
 }
 
-// EncodeNumber writes a number.
+// EncodeNumber returns the stored form of a number.
 func EncodeNumber(n uint64) []byte { return binary.AppendUvarint(nil, n) }
 
-// DecodeNumber is the inverse of EncodeNumber; what is not stored is 0.
+// DecodeNumber is the inverse of EncodeNumber; nil, which is a missing value, is 0.
 func DecodeNumber(b []byte) (n uint64, err error) {
 	if b == nil {
 		return 0, nil

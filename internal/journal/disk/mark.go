@@ -9,8 +9,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// AckFileName is the file in the store that says up to which write everything was acknowledged. The store itself cannot see
-// that its newest writes are missing: a damaged end of its log looks like one that was never completed.
+// AckFileName is the file in the store with the number of the newest acknowledged write. The store itself cannot detect that its
+// newest writes are missing: a damaged end of its log looks like one that was never completed.
 const AckFileName = "ACKNOWLEDGED"
 
 // AckFile is that file: the number of the write as be64, and a CRC-32C of it. It is written in place, so that a full disk does
@@ -20,8 +20,8 @@ type AckFile struct {
 	stored uint64
 }
 
-// OpenAckFile opens the file in a store, and makes it where it is missing. What is not whole says nothing: it was being
-// written.
+// OpenAckFile opens the file in a store, and creates it where it is missing. An incomplete number, whose write was interrupted,
+// counts as 0.
 func OpenAckFile(fsys vfs.FS, dir string) (*AckFile, error) {
 	f, err := fsys.OpenReadWrite(fsys.PathJoin(dir, AckFileName), vfs.WriteCategoryUnspecified)
 	if err != nil {
@@ -39,7 +39,7 @@ func OpenAckFile(fsys vfs.FS, dir string) (*AckFile, error) {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// CheckWrites refuses a store whose newest write is older than one that was acknowledged.
+// CheckWrites returns an error when the newest write of the store is older than one that was acknowledged.
 func (m *AckFile) CheckWrites(writes uint64) error {
 	if writes >= m.stored {
 		return nil

@@ -11,13 +11,13 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Who may read what the journal holds: nobody but the user that the exporter runs as.
+// Only the user of the exporter has access to the journal.
 const (
 	fileMode = 0o600
 	dirMode  = 0o700
 )
 
-// Private is the real disk, with files that are nobody else's. Pebble makes its files readable for all.
+// Private is the real disk, with files that only their user can read. Pebble makes its files readable for all.
 type Private struct{ vfs.FS }
 
 func makePrivate(f vfs.File, err error, name string) (vfs.File, error) {

@@ -17,7 +17,7 @@ func readOnlyError(op, name string) error {
 	return &os.PathError{Op: op, Path: name, Err: syscall.EROFS}
 }
 
-// NopLock is a lock that somebody else holds.
+// NopLock releases nothing: the caller of the function that returns it holds the lock, or none is needed.
 type NopLock struct{}
 
 // Close does nothing.

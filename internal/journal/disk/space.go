@@ -11,7 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// SpaceFS is a file system whose writes wait while the disk is full, instead of failing: Pebble ends the process when a
+// SpaceFS is a file system with writes that wait while the disk is full, instead of failing: Pebble ends the process when a
 // write of its log or manifest fails, and a full disk is no reason for that (I7). A write that hit the end of the disk is
 // repeated until it succeeds, from the byte where it stopped.
 //
@@ -25,7 +25,7 @@ type SpaceFS struct {
 	dir               string        // on the disk that is asked
 	RetryEvery        time.Duration // of a write that waits
 	compactionReserve atomic.Uint64 // bytes that compactions leave free
-	waitEnabled       atomic.Bool   // false while the store is opened: whoever starts the exporter wants the error
+	waitEnabled       atomic.Bool   // false while the store is opened: a start on a full disk fails
 	waitingWrites     atomic.Int32  // writes that wait
 	stopWaiting       chan struct{} // closed: wait no longer, let the error through
 	StopWaiting       func()        // closes released, once
@@ -37,7 +37,7 @@ var ErrNoRoomToCompact = fmt.Errorf("no room for a compaction: %w", syscall.ENOS
 // compactionCategory is what Pebble calls the files that compactions write.
 const compactionCategory = "pebble-compaction"
 
-// NewSpaceFS returns inner, whose writes do not wait yet; dir is on the disk that is asked for its room.
+// NewSpaceFS wraps inner. Writes fail on a full disk until EnableWaiting; dir is on the disk whose free space is read.
 func NewSpaceFS(inner vfs.FS, dir string, retryEvery time.Duration) *SpaceFS {
 	s := &SpaceFS{FS: inner, dir: dir, RetryEvery: retryEvery, stopWaiting: make(chan struct{})}
 	s.StopWaiting = sync.OnceFunc(func() { close(s.stopWaiting) })
@@ -47,10 +47,10 @@ func NewSpaceFS(inner vfs.FS, dir string, retryEvery time.Duration) *SpaceFS {
 // EnableWaiting makes writes wait for space from now on.
 func (s *SpaceFS) EnableWaiting() { s.waitEnabled.Store(true) }
 
-// IsFull says whether writes wait for space.
+// IsFull reports whether writes wait for space.
 func (s *SpaceFS) IsFull() bool { return s.waitingWrites.Load() > 0 }
 
-// IsOutOfSpace says that an error is that of a full disk.
+// IsOutOfSpace reports whether an error is that of a full disk.
 func IsOutOfSpace(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
