@@ -22,7 +22,7 @@ var faults = []fault{
 	{"no topic is there", (*scene).noTopic, "[-]sink/kafka", "does not exist", one("SinkDown kafka")},
 	{"one topic of two is missing", (*scene).topicMissing, "[!]sink/kafka/", "does not exist", one("LanesFailing kafka")},
 	{"the right to write one topic is removed", (*scene).topicForbidden, "[!]sink/kafka/", "no right to write", one("LanesFailing kafka")},
-	{"a change is larger than the topic allows", (*scene).oversize, "[!]sink/kafka", "refused for ever", one("DeadLetters kafka")},
+	{"a change is larger than the topic allows", (*scene).oversize, "[!]sink/kafka", "permanently rejected", one("DeadLetters kafka")},
 	{"NATS is down", (*scene).natsDown, "[-]sink/nats", "not connected to NATS at 127.0.0.1:", one("SinkDown nats")},
 	{"the stream is missing", (*scene).streamMissing, "[-]sink/nats", "does not exist", one("SinkDown nats")},
 	{"the stream is full", (*scene).streamFull, "[-]sink/nats", "cannot store more", one("SinkDown nats")},
@@ -52,7 +52,7 @@ var faults = []fault{
 	{"the journal cannot be written", (*scene).readOnly, "", "read-only file system", one("Absent")},
 	{"the journal is at its bound", (*scene).journalFull, "[-]journal", "journal.maxBytes", []string{"JournalBlocked", "SinkDown webhook"}},
 	{"the journal is broken", (*scene).journalBroken, "[!]journal", "was broken", one("JournalRecovered")},
-	{"the bus of the state is away", (*scene).stateAway, "[-]replica", "not connected to NATS at 127.0.0.1:", one("NobodyWorks")},
+	{"the bus of the state is away", (*scene).stateAway, "[-]replica", "not connected to NATS at 127.0.0.1:", one("NoneActive")},
 	{"two deployments use one state", (*scene).stateShared, "[-]replica", "belongs to the exporters of the Lease", one("NotReady")},
 	{"audit events do not come", (*scene).auditSilent, "[!]audit", "no audit event came", one("AuditSilent")},
 }

@@ -29,7 +29,7 @@ var happenings = []happening{
 	{"the exporter is killed again and again", (*scene).killedOften, one("Restarting")},
 	{"the stream is deleted with all that it had", (*scene).streamDeleted, one("DestinationLostChanges nats")},
 	{"an audit log is cut short", (*scene).auditCutShort, one("AuditEventsLost")},
-	{"exporters take over from each other", (*scene).takesTurns, one("TakesTurns")},
+	{"exporters take over from each other", (*scene).takesTurns, one("RepeatedFailovers")},
 	{"an object cannot be redacted", (*scene).cannotRedact, []string{"ChangesWithheld", "DeadLetters file"}},
 	{"a call hangs", (*scene).callHangs, one("SinkLagging webhook")},
 	{"the journal fills", (*scene).journalFills, []string{"JournalFilling", "SinkDown webhook"}},

@@ -87,7 +87,7 @@ func (c *scene) takesTurns() {
 			return c.works(both[next])
 		})
 	}
-	c.untilAlert("TakesTurns", take)
+	c.untilAlert("RepeatedFailovers", take)
 	for turn := range 10 { // Prometheus extrapolates from its first samples: an alert that comes by that is gone again
 		take(turn)
 	}
