@@ -89,7 +89,7 @@ type repairer struct {
 	activeWrites map[string]int     // by topic: partitions to which tombstones are being written
 }
 
-func newRepairer(lanes *laneSet, saveState func(context.Context) error, runCtx context.Context, background func(func()), log *slog.Logger) *repairer {
+func newRepairer(runCtx context.Context, background func(func()), lanes *laneSet, saveState func(context.Context) error, log *slog.Logger) *repairer {
 	return &repairer{
 		topics: lanes.topics, lanes: lanes, reader: lanes.reader, locks: lanes.locks, saveState: saveState,
 		runCtx: runCtx, background: background, log: log,

@@ -98,7 +98,7 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	s.lanes.retained.releaseBytes(maxRetainedBytes)
 	if cfg.Repair {
 		s.lanes.locks = newPartitionLocks()
-		s.repairer = newRepairer(s.lanes, s.states.saveStates, s.runCtx, s.background.Go, log)
+		s.repairer = newRepairer(s.runCtx, s.background.Go, s.lanes, s.states.saveStates, log)
 	}
 	return s, nil
 }
