@@ -170,34 +170,47 @@ func (r *Reader) HighWatermark(ctx context.Context, by Lead, p Partition) (end i
 // listOffsets calls set with the offset that each partition has for a timestamp.
 func (r *Reader) listOffsets(ctx context.Context, leader int32, spans []*Span, timestamp int64, set func(*Span, int64)) error {
 	for chunk := range slices.Chunk(spans, maxPartitionsPerRequest) {
-		request, unanswered := &listoffsets.Request{ReplicaID: -1}, spansByPartition(chunk)
-		for topic, all := range spansByTopic(chunk) {
-			t := listoffsets.RequestTopic{Topic: topic}
-			for _, s := range all {
-				t.Partitions = append(t.Partitions, listoffsets.RequestPartition{Partition: s.Index, CurrentLeaderEpoch: s.Lead.Epoch, Timestamp: timestamp})
-			}
-			request.Topics = append(request.Topics, t)
-		}
-		answer, err := r.cluster.request(ctx, leader, request)
+		answer, err := r.cluster.request(ctx, leader, newListOffsetsRequest(chunk, timestamp))
 		if err != nil {
 			return err
 		}
-		for _, t := range answer.(*listoffsets.Response).Topics {
-			for _, p := range t.Partitions {
-				s := unanswered[Partition{t.Topic, p.Partition}]
-				if s == nil {
-					return protocol.ErrMalformed
-				}
-				if err := protocol.CodeError(p.ErrorCode, ""); err != nil {
-					return fmt.Errorf("reading %s: %w", s.Partition, err)
-				}
-				set(s, p.Offset)
-				delete(unanswered, s.Partition)
+		if err := readOffsets(answer.(*listoffsets.Response), chunk, set); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func newListOffsetsRequest(spans []*Span, timestamp int64) *listoffsets.Request {
+	request := &listoffsets.Request{ReplicaID: -1}
+	for topic, all := range spansByTopic(spans) {
+		t := listoffsets.RequestTopic{Topic: topic}
+		for _, s := range all {
+			t.Partitions = append(t.Partitions, listoffsets.RequestPartition{Partition: s.Index, CurrentLeaderEpoch: s.Lead.Epoch, Timestamp: timestamp})
+		}
+		request.Topics = append(request.Topics, t)
+	}
+	return request
+}
+
+// readOffsets calls set for each span. A response that has others, or not all of them, is malformed.
+func readOffsets(answer *listoffsets.Response, spans []*Span, set func(*Span, int64)) error {
+	unanswered := spansByPartition(spans)
+	for _, t := range answer.Topics {
+		for _, p := range t.Partitions {
+			s := unanswered[Partition{t.Topic, p.Partition}]
+			if s == nil {
+				return protocol.ErrMalformed
 			}
+			if err := protocol.CodeError(p.ErrorCode, ""); err != nil {
+				return fmt.Errorf("reading %s: %w", s.Partition, err)
+			}
+			set(s, p.Offset)
+			delete(unanswered, s.Partition)
 		}
-		if len(unanswered) > 0 {
-			return protocol.ErrMalformed
-		}
+	}
+	if len(unanswered) > 0 {
+		return protocol.ErrMalformed
 	}
 	return nil
 }
