@@ -75,7 +75,7 @@ func (r *router) laneTo(c *event.Change, template *sinks.Template) (sinks.Lane, 
 	return to.lanes[i], nil
 }
 
-// createRoute creates the route of a topic from what is known of it.
+// createRoute creates the route of a topic from its known layout, or with a waiting lane.
 func (r *router) createRoute(name string) *route {
 	t := r.topics.topicByName(name)
 	to := newRoute(t, waitingLane(name))

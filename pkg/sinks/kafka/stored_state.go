@@ -46,7 +46,7 @@ func (m *producerStates) setJournal(newestKnown uint64, save func(context.Contex
 	m.newestKnown, m.save = newestKnown, save
 }
 
-// isPredecessorDone reports whether no message up to low, and so none that the previous process knew, is published any more.
+// isPredecessorDone reports whether no message up to low, and so none that the previous process knew, will be published again.
 func (m *producerStates) isPredecessorDone(low uint64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -57,7 +57,7 @@ func (m *producerStates) isPredecessorDone(low uint64) bool {
 func (m *producerStates) encode(low uint64) []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if low >= m.newestKnown { // no lane needs the states of the previous process any more
+	if low >= m.newestKnown { // no lane will need the states of the previous process
 		m.previous = nil
 	}
 	return encodeStates(m.current, m.previous)

@@ -20,7 +20,7 @@ const (
 	maxReadTries            = 3
 )
 
-// ErrRecreated means that the batch that was read last is not in the partition any more.
+// ErrRecreated means that the batch that was read last is no longer in the partition.
 var ErrRecreated = errors.New("the partition was recreated")
 
 // Span is the part of a partition that is read: from Next to the end that the partition had when its extent was queried. One

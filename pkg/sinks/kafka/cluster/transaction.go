@@ -233,7 +233,7 @@ func (t *Transactional) unavailableError(ctx context.Context, last error) error 
 		"the transactional ID %q has no coordinator that is ready: check the brokers, and the replicas of the topic __transaction_state", t.ID)}
 }
 
-// mayRetry reports whether a request may succeed later, and drops a coordinator that is none any more.
+// mayRetry reports whether a request may succeed later, and drops a coordinator that has moved.
 func (t *Transactional) mayRetry(err error) bool {
 	switch {
 	case errors.Is(err, kafka.ConcurrentTransactions), errors.Is(err, kafka.GroupLoadInProgress): // 51, 14
