@@ -1,2 +1,3 @@
-// Package exit says with which code the process ends because of an error.
+// Package exit attaches exit codes of the process to errors. The code travels with the error to main, which
+// exits with it.
 package exit

@@ -10,10 +10,10 @@ const (
 	OK          Code = 0
 	Runtime     Code = 1 // the process had started and then failed
 	Usage       Code = 2 // the configuration or the arguments are wrong; nothing was started
-	Environment Code = 3 // what the process found around it did not allow it to start
+	Environment Code = 3 // the environment of the process did not allow a start
 )
 
-// With returns err as one that ends the process with a code; nil stays nil. The message is that of err.
+// With returns err with an exit code; nil stays nil. The message is that of err, and the result unwraps to it.
 func With(code Code, err error) error {
 	if err == nil {
 		return nil
@@ -21,7 +21,8 @@ func With(code Code, err error) error {
 	return &coded{err, code}
 }
 
-// CodeOf returns the code that the outermost [With] gave to err, and whether there is one. Nil is OK.
+// CodeOf returns the code of the outermost [With] in err, and whether there is one; without one it returns Runtime. Nil is
+// OK.
 func CodeOf(err error) (code Code, given bool) {
 	var c *coded
 	switch {
