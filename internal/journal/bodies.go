@@ -40,8 +40,8 @@ func (b *bodyIndex) recordStored(resource string) {
 	b.resources[resource] = true
 }
 
-// recordPending records and returns what an observation that is being queued does to bodies: it stores those that it has, and
-// before them deletes those of removed objects.
+// recordPending records and returns what an observation that is being queued does to bodies: it stores those that it has,
+// and before them deletes those of removed objects.
 func (b *bodyIndex) recordPending(o *event.Observation) (pending []*pendingBody) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

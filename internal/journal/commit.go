@@ -114,8 +114,8 @@ func (c *committer) commitGroup(encoder *codec.FrameEncoder, taken []queuedReque
 	return nil
 }
 
-// publishGroup makes a durable group visible. The log comes last: a reader that sees a change also sees what was committed with
-// it, without the lock of the view.
+// publishGroup makes a durable group visible. The log comes last: a reader that sees a change also sees what was committed
+// with it, without the lock of the view.
 func (c *committer) publishGroup(g *group, written bool) {
 	c.view.Lock()
 	defer c.view.Unlock()
@@ -146,7 +146,8 @@ type group struct {
 func (c *committer) newGroup(encoder *codec.FrameEncoder) *group {
 	b := &writeBatch{Batch: c.store.db.NewBatch(), encoder: encoder}
 	return &group{
-		batch: b, log: c.log.newWrite(b), known: c.known.newWrite(b), sinks: c.sinks.newWrite(b), deadLetters: c.deadLetters.newWrite(b),
+		batch: b, log: c.log.newWrite(b), known: c.known.newWrite(b), sinks: c.sinks.newWrite(b),
+		deadLetters: c.deadLetters.newWrite(b),
 	}
 }
 

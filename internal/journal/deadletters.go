@@ -14,7 +14,9 @@ import (
 // States of the bound of dead letters.
 var (
 	stateDeadLettersAccepted = condition.State{Name: "ok", Message: "journal accepts dead letters again"}
-	stateDeadLettersFull     = condition.State{Name: "full", Severity: condition.NotReady, Message: "journal accepts no more dead letters"}
+	stateDeadLettersFull     = condition.State{
+		Name: "full", Severity: condition.NotReady, Message: "journal accepts no more dead letters",
+	}
 )
 
 // DeadLetters counts the dead letters of all sinks and bounds their bytes. The letters themselves stay on disk. Safe for
@@ -68,13 +70,15 @@ func (d *DeadLetters) fullReason() (reason, remedy string) {
 		return "", ""
 	}
 	return fmt.Sprintf("the dead letters in the journal have reached journal.maxDeadLetters, most of them of sink %q", largest),
-		fmt.Sprintf("look at them with `exporter deadletter list`, stop the exporter and drop them with `exporter deadletter discard --sink %s`", largest)
+		fmt.Sprintf("look at them with `exporter deadletter list`, stop the exporter and drop them with "+
+			"`exporter deadletter discard --sink %s`", largest)
 }
 
 // updateCondition logs when the bound is reached, and when it is not any more.
 func (d *DeadLetters) updateCondition() {
 	reason, remedy := d.fullReason()
-	updateBound(d.condition, stateDeadLettersAccepted, stateDeadLettersFull, reason, remedy, "bytes", d.totalBytes(), "maxDeadLetters", d.maxBytes)
+	updateBound(d.condition, stateDeadLettersAccepted, stateDeadLettersFull, reason, remedy,
+		"bytes", d.totalBytes(), "maxDeadLetters", d.maxBytes)
 }
 
 // totalBytes are the stored bytes of all dead letters.
@@ -134,8 +138,8 @@ func checkDeadLetters(letters []event.DeadLetter, newest uint64) error {
 	return nil
 }
 
-// storeLetters stores dead letters of a sink. A sink that was killed before its cursor was stored, or went back, may give up on the
-// same change twice: the later letter replaces the earlier one.
+// storeLetters stores dead letters of a sink. A sink that was killed before its cursor was stored, or went back, may give up
+// on the same change twice: the later letter replaces the earlier one.
 func (w *deadLetterWrite) storeLetters(sink string, letters []event.DeadLetter) error {
 	if len(letters) == 0 {
 		return nil

@@ -19,10 +19,10 @@ import (
 
 var writeTestdata = flag.Bool("write-testdata", false, "write testdata/vN for the format version of this build, if it is missing")
 
-// TestStoredJournalOfThisFormatIsRead opens a journal that an earlier build wrote with the same format version: known objects,
-// bodies, changes that not every sink has received, cursors and a dead letter. It fails when the layout changes and the
-// version does not. After raising the version, write the new fixture with
-// go test ./internal/journal -run OfThisFormat -write-testdata.
+// TestStoredJournalOfThisFormatIsRead opens a journal that an earlier build wrote with the same format version: known
+// objects, bodies, changes that not every sink has received, cursors and a dead letter. It fails when the layout changes and
+// the version does not. After raising the version, write the new fixture with go test ./internal/journal -run OfThisFormat
+// -write-testdata.
 func TestStoredJournalOfThisFormatIsRead(t *testing.T) {
 	stored, dir := filepath.Join("testdata", fmt.Sprintf("v%d", codec.Version)), t.TempDir()
 	if _, err := os.Stat(stored); *writeTestdata && errors.Is(err, fs.ErrNotExist) {

@@ -63,8 +63,8 @@ func (r frameReader) loadEmptyExtent() (logExtent, error) {
 }
 
 // readFrameAfter reads the change after+1 and what follows it in its frame. If that change is older than the oldest one, it
-// reads the first frame. oldest is called once the frame is chosen: a trim may have deleted frames meanwhile. decode opens the
-// frame.
+// reads the first frame. oldest is called once the frame is chosen: a trim may have deleted frames meanwhile. decode opens
+// the frame.
 func (r frameReader) readFrameAfter(
 	after uint64, oldest func() uint64, decode func(stored []byte) ([]event.Change, error),
 ) ([]event.Record, error) {

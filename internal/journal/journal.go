@@ -104,8 +104,8 @@ type Journal struct {
 	view      *view
 }
 
-// Open locks the directory and loads what is there. It returns ErrLocked, ErrFormatVersion, or an error of the environment. A
-// broken store is moved aside and replaced by an empty one, which PendingRecovery then reports (I7).
+// Open locks the directory and loads what is there. It returns ErrLocked, ErrFormatVersion, or an error of the environment.
+// A broken store is moved aside and replaced by an empty one, which PendingRecovery then reports (I7).
 func Open(opts Options) (*Journal, error) {
 	opts = opts.withDefaults()
 	if opts.Dir == "" {
@@ -147,8 +147,8 @@ func newJournal(s *store, opts Options) *Journal {
 	return j
 }
 
-// loadFromStore reads the state of the store into the parts, and deletes what they do not need. The log comes before the cursors,
-// which are compared with it.
+// loadFromStore reads the state of the store into the parts, and deletes what they do not need. The log comes before the
+// cursors, which are compared with it.
 func (j *Journal) loadFromStore() error {
 	if err := errors.Join(j.committer.loadWrites(), j.Identity.loadVersion()); err != nil {
 		return err
@@ -244,8 +244,9 @@ func (j *Journal) recordAcknowledged() {
 	}
 }
 
-// Close releases the store and the directory. Observations appended after Run ended are dropped, and watched again by the next start.
-// After a failure of the store the lock is kept until the process ends, because what the store still does is unknown.
+// Close releases the store and the directory. Observations appended after Run ended are dropped, and watched again by the
+// next start. After a failure of the store the lock is kept until the process ends, because what the store still does is
+// unknown.
 func (j *Journal) Close() error { return j.store.close() }
 
 // Append queues an observation for the next commit and returns at once. It owns the slices and changes from then on. Calls
@@ -276,8 +277,8 @@ func (j *Journal) Flush(ctx context.Context) error {
 }
 
 // ResetForCluster deletes all that is stored of resources, as DropResource does of one, because the cluster that is watched
-// from now on is another one, and stores that one and the reason, all in one write. Changes stay: they happened. Durable when
-// it returns nil; ordered with Append.
+// from now on is another one, and stores that one and the reason, all in one write. Changes stay: they happened. Durable
+// when it returns nil; ordered with Append.
 func (j *Journal) ResetForCluster(ctx context.Context, uid, reason string) error {
 	if uid == "" || reason == "" {
 		return fmt.Errorf("journal: reset for cluster %q because of %q: both must be given", uid, reason)
@@ -303,8 +304,8 @@ func (j *Journal) Checkpoint() Checkpoint {
 	return Checkpoint{Newest: j.Newest(), Resources: j.KnownObjects.storedResources()}
 }
 
-// ForEachKnown calls each for every object that is known at the moment of the checkpoint which it returns, without summaries,
-// until each returns an error, which it returns. Appends and commits continue meanwhile.
+// ForEachKnown calls each for every object that is known at the moment of the checkpoint which it returns, without
+// summaries, until each returns an error, which it returns. Appends and commits continue meanwhile.
 func (j *Journal) ForEachKnown(ctx context.Context, each func(resource string, k event.Known) error) (c Checkpoint, err error) {
 	release, err := j.store.acquire()
 	if err != nil {

@@ -206,8 +206,8 @@ func (k *KnownObjects) newWrite(b *writeBatch) knownWrite {
 	return knownWrite{known: k, batch: b, edited: map[string]*event.StoredResource{}}
 }
 
-// addObservation stores an observation, with what it does to bodies. The position of the scope is in the same batch as its changes
-// (I1).
+// addObservation stores an observation, with what it does to bodies. The position of the scope is in the same batch as its
+// changes (I1).
 func (w *knownWrite) addObservation(o *event.Observation, bodies []*pendingBody, log *logWrite) error {
 	stored, err := w.describeResource(o.Resource)
 	if err != nil {

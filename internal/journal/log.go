@@ -14,8 +14,8 @@ import (
 // minTrimBytes are stored bytes worth a trim.
 const minTrimBytes = 1 << 20
 
-// Log holds the changes of the journal, each under its offset, in frames on disk and, of the newest part, in memory. Safe for
-// concurrent use.
+// Log holds the changes of the journal, each under its offset, in frames on disk and, of the newest part, in memory. Safe
+// for concurrent use.
 type Log struct {
 	store     *store
 	changed   *broadcast
@@ -50,7 +50,9 @@ func (l *Log) ReadWithoutBodies(ctx context.Context, after uint64) ([]event.Reco
 	return l.readAfter(ctx, after, l.store.decoder.DecodeWithoutBodies)
 }
 
-func (l *Log) readAfter(ctx context.Context, after uint64, decode func(stored []byte) ([]event.Change, error)) ([]event.Record, error) {
+func (l *Log) readAfter(
+	ctx context.Context, after uint64, decode func(stored []byte) ([]event.Change, error),
+) ([]event.Record, error) {
 	for {
 		changed := l.changed.nextSignal()
 		records, exists := l.readTail(after)
@@ -174,8 +176,8 @@ func (w *logWrite) dropAll() {
 	w.extent.oldest, w.extent.startBytes, w.cleared = w.extent.newest+1, w.extent.endBytes, true
 }
 
-// trimSettled deletes the frames up to low, the lowest cursor, once they are worth it and have been kept for the retention. capacity
-// is how many bytes of changes may be stored. The newest frame always stays: it determines the next offset.
+// trimSettled deletes the frames up to low, the lowest cursor, once they are worth it and have been kept for the retention.
+// capacity is how many bytes of changes may be stored. The newest frame always stays: it determines the next offset.
 func (w *logWrite) trimSettled(low uint64, capacity int64, diskLow bool) error {
 	if kept := w.log.retention.trimLimit(low, time.Now()); w.extent.sizeBytes() < capacity/2 && !diskLow {
 		low = kept // the retention gives way before a bound does

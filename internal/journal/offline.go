@@ -40,7 +40,8 @@ type Offline struct {
 
 // OpenOffline opens the journal in dir. It returns ErrNoJournal, ErrLocked while an exporter runs on it, ErrFormatVersion,
 // ErrBroken, or an error of the environment. It holds a shared lock: others may read too, and an exporter that starts
-// meanwhile gets ErrLocked. It must not be called in a process that has the same journal open: closing would release that lock.
+// meanwhile gets ErrLocked. It must not be called in a process that has the same journal open: closing would release that
+// lock.
 func OpenOffline(dir string) (*Offline, error) {
 	if err := checkPresent(dir); err != nil {
 		return nil, err

@@ -37,8 +37,8 @@ func DiscardDeadLetters(dir, sink string, offsets []uint64) (int, error) {
 	return len(keys), lock.Close()
 }
 
-// findDeadLetterKeys finds the dead letters to drop. It opens the store for reading only, so that a store that cannot be read is
-// not written to.
+// findDeadLetterKeys finds the dead letters to drop. It opens the store for reading only, so that a store that cannot be
+// read is not written to.
 func findDeadLetterKeys(dir, sink string, offsets []uint64) (keys [][]byte, err error) {
 	o, err := openUnlocked(dir)
 	if err != nil {
@@ -71,7 +71,8 @@ func findDeadLetterKeys(dir, sink string, offsets []uint64) (keys [][]byte, err 
 // goroutines for good, see storeLogger. The process ends anyway.
 func deleteKeys(dir string, keys [][]byte) error {
 	failed := newFailure()
-	db, err := openPebble(filepath.Join(dir, storeName), storeOptions(disk.Private{FS: vfs.Default}, offlineLogger(failed)), failed.done)
+	opts := storeOptions(disk.Private{FS: vfs.Default}, offlineLogger(failed))
+	db, err := openPebble(filepath.Join(dir, storeName), opts, failed.done)
 	if err != nil {
 		return explainOpenError(dir, errors.Join(err, failed.currentError()))
 	}

@@ -26,8 +26,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// writeStoppedJournal makes a stopped journal with changes in tables and in the log, two scopes, a sink that is behind with dead
-// letters, and one that has not settled anything. It returns its changes.
+// writeStoppedJournal makes a stopped journal with changes in tables and in the log, two scopes, a sink that is behind with
+// dead letters, and one that has not settled anything. It returns its changes.
 func writeStoppedJournal(t *testing.T, dir string) []*event.Change {
 	t.Helper()
 	j := startJournal(t, Options{Dir: dir, Sinks: []string{"bus", "main"}})

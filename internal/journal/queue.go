@@ -67,7 +67,8 @@ func (q *queue) tryAppend(o *event.Observation, bodies *bodyIndex, hasSpace func
 		return false
 	}
 	pending := bodies.recordPending(o)
-	q.enqueue(queuedRequest{request: func(g *group) error { return g.known.addObservation(o, pending, &g.log) }, bytes: observationSize(o)})
+	add := func(g *group) error { return g.known.addObservation(o, pending, &g.log) }
+	q.enqueue(queuedRequest{request: add, bytes: observationSize(o)})
 	return true
 }
 

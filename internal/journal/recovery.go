@@ -24,8 +24,8 @@ var ErrLocked = disk.ErrLocked
 var ErrFormatVersion = errors.New("journal has another format version")
 
 // versionRemedy ends the text of every ErrFormatVersion.
-const versionRemedy = "delete the journal directory and start again: the new start lists every resource and sinks receive all objects as a " +
-	"snapshot; changes that were not delivered yet, and dead letters, are lost"
+const versionRemedy = "delete the journal directory and start again: the new start lists every resource and sinks receive " +
+	"all objects as a snapshot; changes that were not delivered yet, and dead letters, are lost"
 
 // ErrBroken is returned when stored bytes are not what was written. The store of a running exporter is marked, so that the
 // next Open moves it aside and creates an empty one; the caller ends. [Offline] and [DiscardDeadLetters], which read the
@@ -49,7 +49,8 @@ func checkVersion(dir string, stored []byte) error {
 	case 0:
 		return fmt.Errorf("%w: format version %.40q", codec.ErrMalformed, stored)
 	default:
-		return fmt.Errorf("%w: %s has version %d, this exporter reads version %d only; %s", ErrFormatVersion, dir, v, codec.Version, versionRemedy)
+		return fmt.Errorf("%w: %s has version %d, this exporter reads version %d only; %s",
+			ErrFormatVersion, dir, v, codec.Version, versionRemedy)
 	}
 }
 

@@ -27,9 +27,9 @@ type RewriteCounts struct {
 	Broken                       int // stores that had been moved aside and are deleted
 }
 
-// Rewrite passes all changes, dead letters and bodies through r, and then stores the fingerprint of the redaction. Nothing of
-// what was replaced is left in any file: tables are compacted, logs are dropped, and stores that were moved aside earlier are
-// deleted. Call it before Run. After a crash it has to be called again; what was rewritten already stays as it is.
+// Rewrite passes all changes, dead letters and bodies through r, and then stores the fingerprint of the redaction. Nothing
+// of what was replaced is left in any file: tables are compacted, logs are dropped, and stores that were moved aside earlier
+// are deleted. Call it before Run. After a crash it has to be called again; what was rewritten already stays as it is.
 func (j *Journal) Rewrite(redaction string, r RewriteFuncs) (RewriteCounts, error) {
 	w := &rewriter{store: j.store, known: j.KnownObjects, funcs: r}
 	if err := w.run(); err != nil {

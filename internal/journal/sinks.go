@@ -43,8 +43,8 @@ func (l *SinkLedger) AddSink(ctx context.Context, sink string) error {
 	}, nil)
 }
 
-// RemoveSink undeclares a sink after its pipeline has ended: its cursor is deleted, and it does not hold the trim any more. Its
-// dead letters stay.
+// RemoveSink undeclares a sink after its pipeline has ended: its cursor is deleted, and it does not hold the trim any more.
+// Its dead letters stay.
 func (l *SinkLedger) RemoveSink(ctx context.Context, sink string) error {
 	return l.queue.submit(ctx, func(g *group) error {
 		if state, _ := g.sinks.findSink(sink); state.stored {

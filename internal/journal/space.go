@@ -27,7 +27,9 @@ const (
 // States of the bound of the journal.
 var (
 	stateHasSpace = condition.State{Name: "ok", Message: "journal continues"}
-	stateFull     = condition.State{Name: "full", Severity: condition.NotReady, Message: "journal writes are blocked; nothing is lost meanwhile"}
+	stateFull     = condition.State{
+		Name: "full", Severity: condition.NotReady, Message: "journal writes are blocked; nothing is lost meanwhile",
+	}
 )
 
 // storedSizes are the stored bytes of everything but changes; known objects and bodies as they were measured last.
@@ -119,7 +121,7 @@ func (g *spaceGuard) blockedReason() (reason, remedy string) {
 		return fmt.Sprintf("the journal has reached journal.maxBytes, most of it are known objects, last states and dead letters, "+
 			"and sink %q is the furthest behind", slowest), "it must catch up, or journal.maxBytes grow"
 	}
-	return fmt.Sprintf("the journal has reached journal.maxBytes with changes that sink %q has not taken", slowest),
+	return fmt.Sprintf("the journal has reached journal.maxBytes with changes that sink %q has not settled", slowest),
 		"it must catch up, or journal.maxBytes grow"
 }
 
@@ -169,8 +171,8 @@ func (g *spaceGuard) measureSizes() {
 	g.changed.notifyAll()
 }
 
-// checkDiskAfter asks the disk for its free space when enough changes were stored since the last time; endBytes are the stored
-// bytes of all changes ever written. Of the committer's goroutine.
+// checkDiskAfter asks the disk for its free space when enough changes were stored since the last time; endBytes are the
+// stored bytes of all changes ever written. Of the committer's goroutine.
 func (g *spaceGuard) checkDiskAfter(endBytes uint64) {
 	if endBytes-g.checkedAt > spaceCheckBytes {
 		g.checkedAt = endBytes
@@ -202,9 +204,9 @@ func (g *spaceGuard) checkDisk() {
 	}
 }
 
-// reclaimSpace gives the disk back what trimming has freed, if the disk needs it. The store would do so by itself, but only after
-// some MiB of further writes, which wait for this space, and by a compaction, for which there may be no space. Of the upkeep's
-// goroutine.
+// reclaimSpace gives the disk back what trimming has freed, if the disk needs it. The store would do so by itself, but only
+// after some MiB of further writes, which wait for this space, and by a compaction, for which there may be no space. Of the
+// upkeep's goroutine.
 func (g *spaceGuard) reclaimSpace(ctx context.Context) {
 	extent := g.log.currentExtent()
 	if !g.isDiskLow() || extent.startBytes <= g.reclaimedBytes {

@@ -224,7 +224,8 @@ func (s *store) failStore(f *failure, err error) {
 	}
 }
 
-// failBroken ends the journal because stored bytes are wrong, and marks the store, so that the next Open moves it aside (I7).
+// failBroken ends the journal because stored bytes are wrong, and marks the store, so that the next Open moves it aside
+// (I7).
 func (s *store) failBroken(f *failure, err error) error {
 	err = fmt.Errorf("%w: %w", ErrBroken, err)
 	if markErr := markBroken(s.base, s.storePath(), err); markErr != nil {

@@ -9,8 +9,13 @@ import (
 
 // Codes of the enumerations in stored changes. They are part of the format: append only.
 var (
-	typeCodes  = []event.Type{"", event.Added, event.Updated, event.Deleted, event.Snapshot, event.Gap, event.SnapshotBegin, event.SnapshotEnd, event.Sync, event.Attributed, event.AttributionGap}
-	deltaCodes = []event.Delta{"", event.DeltaAdded, event.DeltaUpdated, event.DeltaDeleted, event.DeltaReplaced, event.DeltaSync}
+	typeCodes = []event.Type{
+		"", event.Added, event.Updated, event.Deleted, event.Snapshot, event.Gap, event.SnapshotBegin, event.SnapshotEnd,
+		event.Sync, event.Attributed, event.AttributionGap,
+	}
+	deltaCodes = []event.Delta{
+		"", event.DeltaAdded, event.DeltaUpdated, event.DeltaDeleted, event.DeltaReplaced, event.DeltaSync,
+	}
 	classCodes = []event.Class{"", event.ClassDeleting, event.ClassSpec, event.ClassStatus, event.ClassMetadata}
 )
 
@@ -40,8 +45,8 @@ const (
 	flagsKnown = 1<<iota - 1
 )
 
-// minChangeMeta is the least number of bytes that the metadata of one change takes: three codes, nine strings, three numbers. It
-// keeps a broken count from causing a huge allocation.
+// minChangeMeta is the least number of bytes that the metadata of one change takes: three codes, nine strings, three
+// numbers. It keeps a broken count from causing a huge allocation.
 const minChangeMeta = 15
 
 func flagsOf(c *event.Change) (flags uint32) {

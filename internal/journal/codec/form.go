@@ -7,11 +7,12 @@ import (
 	"time"
 )
 
-// ErrMalformed is returned for stored bytes that do not have the form of docs/journal-format.md. The caller moves the store aside.
+// ErrMalformed is returned for stored bytes that do not have the form of docs/journal-format.md. The caller moves the store
+// aside.
 var ErrMalformed = errors.New("malformed")
 
-// coder encodes or decodes values. Each stored value is described once, by a function that calls the methods of coder for its
-// parts in order and serves both directions. Values that are encoded are not modified: other goroutines may read them.
+// coder encodes or decodes values. Each stored value is described once, by a function that calls the methods of coder for
+// its parts in order and serves both directions. Values that are encoded are not modified: other goroutines may read them.
 type coder struct {
 	decoding bool
 	out      []byte // written so far
@@ -129,8 +130,8 @@ func (f *coder) cutText(n uint64) string {
 	return v
 }
 
-// codeCount codes the number of items that follow. Each takes at least so many bytes, which keeps a broken count from causing
-// a huge allocation.
+// codeCount codes the number of items that follow. Each takes at least so many bytes, which keeps a broken count from
+// causing a huge allocation.
 func (f *coder) codeCount(n, least int) int {
 	count := uint64(n)
 	if f.codeUvarint(&count); f.decoding && count > uint64(len(f.in)/least) {

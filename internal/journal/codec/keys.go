@@ -49,8 +49,8 @@ func KeyResource(resource string) []byte {
 	return append([]byte{PrefixResource}, resource...)
 }
 
-// AppendNamePrefix appends the prefix of all keys of a resource, or of a sink, under a first byte. The length in front of the
-// name keeps one name from being a prefix of another.
+// AppendNamePrefix appends the prefix of all keys of a resource, or of a sink, under a first byte. The length in front of
+// the name keeps one name from being a prefix of another.
 func AppendNamePrefix(b []byte, first byte, name string) []byte {
 	return appendText(append(b, first), name)
 }

@@ -34,7 +34,7 @@ const (
 	deadLetterFormat = 1
 	bodyFormat       = 1
 	knownSummary     = 2 // a bit: the resourceVersion is a string and a summary follows
-	knownEmitted     = 4 // a bit: the resourceVersion is a string, and so is what follows: a list of what only some sinks have received
+	knownEmitted     = 4 // a bit: two strings follow, the resourceVersion and the versions emitted elsewhere
 )
 
 // EncodeCursor returns the stored form of a cursor.
@@ -168,7 +168,8 @@ func (f *coder) codeRecovery(r *Recovery) { f.codeTexts(&r.Reason, &r.MovedTo) }
 
 // EncodeDeadLetter returns the stored form of a dead letter; its change is stored as a frame of one.
 func EncodeDeadLetter(p *FrameEncoder, d *event.DeadLetter) []byte {
-	return append(encodeValue(nil, (*coder).codeDeadLetterHeader, d), p.Encode(FrameHeader{Count: 1}, []*event.Change{d.Change})...)
+	header := encodeValue(nil, (*coder).codeDeadLetterHeader, d)
+	return append(header, p.Encode(FrameHeader{Count: 1}, []*event.Change{d.Change})...)
 }
 
 // DecodeDeadLetter is the inverse of EncodeDeadLetter.
@@ -195,8 +196,8 @@ func (f *coder) codeDeadLetterHeader(d *event.DeadLetter) {
 	f.codeText(&d.Reason)
 }
 
-// AppendBody appends the stored form of a body to b. packed is a buffer for the compressed bytes; it is returned for the next
-// call.
+// AppendBody appends the stored form of a body to b. packed is a buffer for the compressed bytes; it is returned for the
+// next call.
 func AppendBody(b, packed []byte, body *event.Body) (stored, scratch []byte) {
 	packed = s2.EncodeSnappy(packed[:cap(packed)], body.Raw)
 	return append(encodeValue(b, (*coder).codeBodyHeader, body), packed...), packed

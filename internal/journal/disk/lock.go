@@ -10,8 +10,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// ErrLocked is returned when another process has locked the journal's directory. The caller ends: two exporters on one journal
-// would break the order of every sink. The text names the directory.
+// ErrLocked is returned when another process has locked the journal's directory. The caller ends: two exporters on one
+// journal would break the order of every sink. The text names the directory.
 var ErrLocked = errors.New("journal is in use by another process")
 
 // Lock takes the lock that keeps a second process out.

@@ -9,19 +9,19 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// AckFileName is the file in the store with the number of the newest acknowledged write. The store itself cannot detect that its
-// newest writes are missing: a damaged end of its log looks like one that was never completed.
+// AckFileName is the file in the store with the number of the newest acknowledged write. The store itself cannot detect that
+// its newest writes are missing: a damaged end of its log looks like one that was never completed.
 const AckFileName = "ACKNOWLEDGED"
 
-// AckFile is that file: the number of the write as be64, and a CRC-32C of it. It is written in place, so that a full disk does
-// not matter. Not safe for concurrent use.
+// AckFile is that file: the number of the write as be64, and a CRC-32C of it. It is written in place, so that a full disk
+// does not matter. Not safe for concurrent use.
 type AckFile struct {
 	file   vfs.File
 	stored uint64
 }
 
-// OpenAckFile opens the file in a store, and creates it where it is missing. An incomplete number, whose write was interrupted,
-// counts as 0.
+// OpenAckFile opens the file in a store, and creates it where it is missing. An incomplete number, whose write was
+// interrupted, counts as 0.
 func OpenAckFile(fsys vfs.FS, dir string) (*AckFile, error) {
 	f, err := fsys.OpenReadWrite(fsys.PathJoin(dir, AckFileName), vfs.WriteCategoryUnspecified)
 	if err != nil {

@@ -60,8 +60,8 @@ func (p Private) Lock(name string) (io.Closer, error) {
 // Unwrap implements [vfs.FS].
 func (p Private) Unwrap() vfs.FS { return p.FS }
 
-// RestrictPermissions removes the permissions of group and others from the files in dir, which a restored copy may have. Files
-// of another user, such as the root of a volume, stay as they are.
+// RestrictPermissions removes the permissions of group and others from the files in dir, which a restored copy may have.
+// Files of another user, such as the root of a volume, stay as they are.
 func RestrictPermissions(dir string, logger *slog.Logger) {
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrPermission) {

@@ -74,7 +74,8 @@ func (s *SpaceFS) retryUntilSpace(op func() error) error {
 	return err
 }
 
-// writeWithinReserve does op for a compaction. Where there is no room it waits once, so that the next try does not come at once.
+// writeWithinReserve does op for a compaction. Where there is no room it waits once, so that the next try does not come at
+// once.
 func (s *SpaceFS) writeWithinReserve(op func() error) error {
 	usage, err := s.GetDiskUsage(s.dir)
 	if err != nil || usage.AvailBytes >= s.compactionReserve.Load() {
