@@ -136,7 +136,7 @@ func TestViewersAreBounded(t *testing.T) {
 	}
 }
 
-// TestAStalledViewerIsDisconnected floods a connection whose client does not read, while another is served.
+// TestAStalledViewerIsDisconnected floods a connection without a reading client, while another is served.
 func TestAStalledViewerIsDisconnected(t *testing.T) {
 	s := serve(t, Options{Snapshot: sample})
 	slow, err := net.Dial("tcp", s.Addr().String())

@@ -64,7 +64,7 @@ func TestStatesBeforeComeBackAfterATakeOver(t *testing.T) {
 	p.judgeEach(oracle.Rules{})
 }
 
-// carryBefore checks that updates carry what was told of the object before.
+// carryBefore checks that updates carry the state that was emitted before.
 func (p *pair) carryBefore(b *heard, updates int) {
 	p.t.Helper()
 	last, n := map[bus.Object]bus.Record{}, 0
@@ -82,7 +82,7 @@ func (p *pair) carryBefore(b *heard, updates int) {
 	}
 }
 
-// awaitLog waits until an exporter has said something often enough.
+// awaitLog waits until an exporter has logged a text often enough.
 func (p *pair) awaitLog(e *exporter.Exporter, what string, times int) {
 	p.t.Helper()
 	for deadline := time.Now().Add(arriveWithin); strings.Count(e.LogTail(), what) < times; pause(p.t, lookEvery) {

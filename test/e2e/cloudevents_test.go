@@ -37,7 +37,7 @@ func TestTheCloudEventsSDKReadsWholeRuns(t *testing.T) {
 			s.awaitAll()
 			s.judge(oracle.Rules{})
 
-			// What happens while the exporter is away is forgotten by etcd: a gap, and a delete of which nothing is known.
+			// etcd compacts the changes of the absence: a gap, and a delete of which nothing is known.
 			s.loseHistory()
 			s.must(s.exporter.Stop())
 			s.readElsewhere(as.String())
@@ -66,7 +66,7 @@ type reading struct {
 	encoding    binding.Encoding
 }
 
-// unwrap lets the SDK parse and check an event. What the attributes say must be what the data says.
+// unwrap lets the SDK parse and check an event. Attributes and data must agree.
 func (r reading) unwrap(headers map[string]string, value []byte) ([]byte, string, error) {
 	m := message{reading: r, headers: headers, value: value}
 	if got := m.ReadEncoding(); got != r.encoding {
@@ -150,7 +150,7 @@ var (
 	_ binding.MessageMetadataReader = message{}
 )
 
-// ReadEncoding tells the mode by the content type, as both bindings do.
+// ReadEncoding detects the mode by the content type, as both bindings do.
 func (m message) ReadEncoding() binding.Encoding {
 	switch {
 	case ceformat.IsFormat(m.headers[m.contentType]):

@@ -43,7 +43,7 @@ func TestWrongConfigurationStartsNothing(t *testing.T) {
 	}
 }
 
-// refuses checks that the program exits with 2 and the text, all of whose lines name the file.
+// refuses checks that the program exits with 2 and the text, and that all its lines name the file.
 func refuses(t *testing.T, binary, dir, want string, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), answersWithin)

@@ -33,7 +33,7 @@ func TestATokenFileThatIsWrittenAnewIsPickedUp(t *testing.T) {
 	l.rotate(func(generation int) { l.write(file, l.token(generation)) }, l.revoke)
 }
 
-// TestAnExecPluginIsAskedAgain has a plugin that prints what a file holds, without saying how long that is good for.
+// TestAnExecPluginIsAskedAgain has a plugin that prints the content of a file, without an expiry.
 func TestAnExecPluginIsAskedAgain(t *testing.T) {
 	l := newTokens(t)
 	file := filepath.Join(l.dir, "credential.json")
@@ -79,7 +79,7 @@ func TestAClientCertificateThatIsWrittenAnewIsPickedUp(t *testing.T) {
 	})
 }
 
-// credentials is an exporter whose credential changes.
+// credentials is an exporter with a changing credential.
 type credentials struct {
 	*least
 	between *proxy.Proxy
@@ -124,7 +124,7 @@ func (c *credentials) connect() {
 	c.kubeconfig = path
 }
 
-// arrives creates an object and waits until it is told of.
+// arrives creates an object and waits until it is emitted.
 func (c *credentials) arrives(config, name string) {
 	c.t.Helper()
 	c.must(c.cluster.Create(c.t.Context(), workload.ConfigMaps, "web", name))

@@ -18,7 +18,7 @@ import (
 )
 
 // TestADeadLetterIsShippedShownRetriedAndDiscarded lets a stream refuse everything, which goes to a topic of dead letters,
-// then nothing any more. What was the last word on
+// then nothing any more. The last record of
 // its object can be delivered then; what a newer change has followed cannot, and is discarded.
 func TestADeadLetterIsShippedShownRetriedAndDiscarded(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
@@ -93,7 +93,7 @@ func (s *scene) letters(at []string) map[string]string {
 	return found
 }
 
-// command runs a command of the exporter that may fail, and returns its exit code and all that it says.
+// command runs a command of the exporter that may fail, and returns its exit code and output.
 func (s *scene) command(args ...string) (code int, out string) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), arriveWithin)
@@ -117,7 +117,7 @@ func (s *scene) acceptEverything() {
 }
 
 // TestADeadLetterThatCannotBeShippedIsToldAndWaits takes away Kafka, where the dead letters of a stream go that refuses
-// everything. The stream's sink says why its dead letter waits, once; when Kafka is back the letter is there, and all is
+// everything. The stream's sink logs once why its dead letter waits; when Kafka is back the letter is there, and all is
 // well.
 func TestADeadLetterThatCannotBeShippedIsToldAndWaits(t *testing.T) {
 	var dir string
@@ -131,7 +131,7 @@ func TestADeadLetterThatCannotBeShippedIsToldAndWaits(t *testing.T) {
 	s.awaitBuried("shipped")
 	s.awaitMetric(`kubecdc_sink_backlog_changes{sink="nats"}`, "0")
 	s.awaitMetric(`kubecdc_sink_dead_letters_held{sink="nats"}`, "0")
-	before := len(readFile(t, filepath.Join(dir, "exporter.log"))) // a new topic takes its time, which may be told
+	before := len(readFile(t, filepath.Join(dir, "exporter.log"))) // a new topic takes its time, which may be reported
 	s.must(s.kafka.Kill())
 	s.must(s.cluster.Create(t.Context(), heavy(workload.ConfigMaps), s.name, "refused"))
 	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[!]sink/nats dead letters wait for sink kafka: ")

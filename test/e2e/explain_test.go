@@ -31,7 +31,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/process"
 )
 
-// account is the user for whom rbac prints rights when nobody asks for another.
+// account is the default user in the output of rbac.
 const account = "system:serviceaccount:kubecdc:exporter"
 
 // leastRules have literal names, a wildcard, and names in one namespace only.
@@ -122,7 +122,7 @@ func TestRatesAreMeasured(t *testing.T) {
 	}
 }
 
-// least is a cluster with a user who may do nothing yet.
+// least is a cluster with a user without rights.
 type least struct {
 	t            *testing.T
 	program      string
@@ -233,7 +233,7 @@ func (l *least) explain(args ...string) explanation {
 	return e
 }
 
-// access says of each scope what explain says: "allowed", "forbidden", or what is odd.
+// access maps each scope to the access that explain prints: "allowed", "forbidden", or what is odd.
 func (l *least) access() map[string]string {
 	l.t.Helper()
 	all := make(map[string]string)
@@ -348,7 +348,7 @@ func (l *least) without(r role, i int, resource string) {
 }
 
 // withoutNamespace runs the exporter while it may not know whether the namespace exists that a rule names: everything is
-// watched all the same, and that is said.
+// watched all the same, and that is reported.
 func (l *least) withoutNamespace(r role, i int) {
 	l.t.Helper()
 	l.set(r, slices.Delete(r.rules(), i, i+1))
@@ -370,9 +370,9 @@ func (l *least) withoutNamespace(r role, i int) {
 	l.awaitAccess("")
 }
 
-// withoutIdentity runs the exporter while the right is missing to tell one cluster from another. Where the cluster has a
-// name, everything is watched all the same, and it is said that nothing is compared. Where it has none, changes would have
-// none, and the exporter says what to do and ends.
+// withoutIdentity runs the exporter without the right to identify the cluster. If the cluster has a
+// name, everything is watched all the same, and a warning reports that nothing is compared. If it has none, changes would have
+// none, and the exporter prints the remedy and ends.
 func (l *least) withoutIdentity(r role, i int) {
 	l.t.Helper()
 	l.set(r, slices.Delete(r.rules(), i, i+1))
@@ -435,7 +435,7 @@ func (l *least) set(r role, rules []any) {
 	}))
 }
 
-// createIn creates an object. One that is there already is taken for one whose answer was lost.
+// createIn creates an object. An existing one counts as created, as if the answer was lost.
 func createIn(ctx context.Context, client dynamic.ResourceInterface, o *unstructured.Unstructured) error {
 	return workload.Persist(ctx, func() error {
 		_, err := client.Create(ctx, o, metav1.CreateOptions{})
@@ -539,7 +539,7 @@ func (l *least) get(path string) string {
 	return string(text)
 }
 
-// optional may be refused to the exporter without loss: definitions only tell it sooner what is new.
+// optional may be refused to the exporter without loss: definitions only reveal new types sooner.
 var optional = []string{"customresourcedefinitions", "apiservices"}
 
 // refusedNothing checks that the exporter has asked since then for nothing that it may not have.

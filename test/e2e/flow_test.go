@@ -51,7 +51,7 @@ func TestKilledAtRandomMomentsLosesNothing(t *testing.T) {
 	s.must(load.Wait())
 	s.awaitAll()
 	s.judge(oracle.Rules{Repetitions: true})
-	s.buses[0].checkNothingIsThereTwice(t) // Kafka tells the next process what it has
+	s.buses[0].checkNothingIsThereTwice(t) // the next process reads Kafka's content
 	s.checkNothingWasListedSince(firstKill)
 }
 

@@ -18,14 +18,14 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// What has no value is told in this header.
+// Records without a value have this header.
 const (
 	kafkaFacts = "change"
 	natsFacts  = "Kubecdc-Change"
 )
 
 // TestFlinkAcceptsAWholeRun reads envelopes by the rules of Flink's debezium-json, which ends its job at the first record
-// that breaks one, and judges what they say by etcd's history.
+// that breaks one, and judges their rows by etcd's history.
 func TestFlinkAcceptsAWholeRun(t *testing.T) {
 	kinds := workload.AllKinds()
 	s := newScene(t, kinds, func(settings *exporter.Settings) {
@@ -52,7 +52,7 @@ func TestFlinkAcceptsAWholeRun(t *testing.T) {
 	}
 }
 
-// loseHistory has an object deleted while the exporter is away, makes etcd forget it, and waits until both buses tell of it.
+// loseHistory has an object deleted while the exporter is away, makes etcd forget it, and waits until both buses have it.
 func (s *scene) loseHistory() {
 	s.t.Helper()
 	s.must(s.cluster.Delete(s.t.Context(), workload.ConfigMaps, s.name, "there-before"))
@@ -68,7 +68,7 @@ func (s *scene) loseHistory() {
 // flink reads envelopes as DeserializationSchema of flink-json does, and keeps the rows that they make.
 type flink struct {
 	facts string
-	rows  map[string]json.RawMessage // by UID: what the newest record says that there is
+	rows  map[string]json.RawMessage // by UID: the object in the newest record
 	ops   map[string]int
 }
 
@@ -132,7 +132,7 @@ func present(row json.RawMessage) json.RawMessage {
 	return row
 }
 
-// row applies one record. Flink takes back what an update or a delete says was there before: it must be what it was told.
+// row applies one record. Flink retracts the former state in an update or a delete: it must be the state emitted before.
 func (f *flink) row(op string, before, after json.RawMessage, identityOnly bool) error {
 	switch op {
 	case "c", "r":

@@ -10,13 +10,13 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// told is what a record claims, without name and revision.
+// told is the content of a record, without name and revision.
 type told struct {
 	kind                         string
 	coalesced, finalStateUnknown bool
 }
 
-// absence is what happens to the objects of one kind while the exporter is away, by their names, and what must be told of
+// absence is what happens to the objects of one kind while the exporter is away, by their names, and the expected records of
 // it: the differences and nothing else.
 var absence = map[string]struct {
 	happens func(s *scene, kind workload.Kind, name string) error
@@ -65,7 +65,7 @@ func TestGapIsToldWhenHistoryIsCompacted(t *testing.T) {
 		func() { s.must(s.exporter.Stop()) })
 }
 
-// checkAbsence lets things happen between leave and comeBack that etcd forgets, and checks what is told of them. end stops
+// checkAbsence lets things happen between leave and comeBack that etcd forgets, and checks the records of them. end stops
 // what has come back.
 func (s *scene) checkAbsence(kinds []workload.Kind, leave, comeBack, end func()) {
 	s.t.Helper()
@@ -150,7 +150,7 @@ func (s *scene) checkGaps(name string, records []bus.Record) {
 	}
 }
 
-// checkDifferences compares what was told after the absence, object by object, with what must be told.
+// checkDifferences compares the records after the absence, object by object, with the expected ones.
 func (s *scene) checkDifferences(name string, kinds []workload.Kind, records []bus.Record) {
 	s.t.Helper()
 	got := make(map[bus.Object][]told)

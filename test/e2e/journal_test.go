@@ -13,7 +13,7 @@ import (
 )
 
 // TestBrokenJournalIsReplacedAndSaidSo writes over the journal's files while the exporter is away. It must start all the
-// same, keep the broken journal, and say in the stream that it does not know what happened before (I5, I7).
+// same, keep the broken journal, and mark in the stream that the history before is unknown (I5, I7).
 func TestBrokenJournalIsReplacedAndSaidSo(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
 	var dir string
@@ -40,7 +40,7 @@ func TestBrokenJournalIsReplacedAndSaidSo(t *testing.T) {
 	s.awaitAll()
 }
 
-// spoil writes over every file of the journal that says what is in it.
+// spoil writes over every file of the journal that describes its content.
 func spoil(t *testing.T, dir string) {
 	t.Helper()
 	spoiled := 0
@@ -57,7 +57,7 @@ func spoil(t *testing.T, dir string) {
 }
 
 // beginsAnew returns what is missing of a stream that starts again: for each resource a gap without a beginning, and a snapshot
-// of every object that exists, whatever was told of it before.
+// of every object that exists, whatever was emitted of it before.
 func (s *scene) beginsAnew(after []bus.Record) string {
 	s.t.Helper()
 	gaps, ends := make(map[bus.Object]bool), make(map[bus.Object]bool)

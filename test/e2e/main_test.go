@@ -23,7 +23,7 @@ import (
 // startWithin bounds the start of all servers. The first build of the API server is not in it, see "parts build all".
 const startWithin = 10 * time.Minute
 
-// reader is a user who may do only what a test allows.
+// reader is a user with only the rights that a test grants.
 const reader = "reader"
 
 // environment is what the tests share.

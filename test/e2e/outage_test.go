@@ -9,7 +9,7 @@ import (
 )
 
 // TestAPIServerOutageLosesNothing stops and kills the API server under load. A restarted API server does not know what
-// happened before its own start: a watch that was behind at that moment is told 410, and the gap that follows is the truth.
+// happened before its own start: a watch that was behind at that moment gets 410, and the gap that follows is the truth.
 func TestAPIServerOutageLosesNothing(t *testing.T) {
 	const objects = 300
 	kinds := workload.AllKinds()

@@ -74,11 +74,11 @@ func competing(namespace string, i int) map[string]any {
 
 func identity(i int) string { return fmt.Sprintf("exporter-%d", i) }
 
-// stays is a setting for tests in which nobody may take over unless the one that works is taken away: it keeps the Lease
+// stays is a setting for tests without a failover unless the active exporter is taken away: it keeps the Lease
 // although a busy machine lets it stand still for seconds.
 func stays(s *exporter.Settings) { s.Election["duration"] = "15s" }
 
-// start starts all, and waits until one of them works. The others come when the state is whole: who takes over before, which a
+// start starts all, and waits until one of them works. The others start when the state is complete: a failover before that, which a
 // busy machine may bring about, begins with a gap.
 func (p *pair) start() {
 	p.t.Helper()
@@ -137,7 +137,7 @@ func (p *pair) kill(e *exporter.Exporter) {
 	p.wipe(e)
 }
 
-// leave kills an exporter for good, takes its volume, and gives up the Lease that it may have, so that nobody waits for the
+// leave kills an exporter for good, takes its volume, and gives up the Lease that it may have, so that no other waits for the
 // end of that.
 func (p *pair) leave(e *exporter.Exporter) {
 	p.t.Helper()
@@ -146,7 +146,7 @@ func (p *pair) leave(e *exporter.Exporter) {
 	p.vacate()
 }
 
-// vacate makes the Lease anybody's. Who works and has it makes it again.
+// vacate deletes the Lease. The active exporter that holds it makes it again.
 func (p *pair) vacate() {
 	p.t.Helper()
 	p.must(p.cluster.Delete(p.t.Context(), leases, p.name, "exporter"))
@@ -154,7 +154,7 @@ func (p *pair) vacate() {
 
 var leases = workload.Kind{Resource: schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}}
 
-// fenced is how often an exporter was told that another one works in its place.
+// fenced is how often an exporter found another one active in its place.
 func fenced(t *testing.T, e *exporter.Exporter) int {
 	t.Helper()
 	for deadline := time.Now().Add(arriveWithin); ; pause(t, lookEvery) {
@@ -181,7 +181,7 @@ func (p *pair) awaitOf(e *exporter.Exporter, path, part string) {
 	}
 }
 
-// settle waits until both buses and the state hold everything that has happened up to now, and returns who works. Both buses
+// settle waits until both buses and the state hold everything that has happened up to now, and returns the active exporter. Both buses
 // have to be there: what one of them misses is waited for.
 func (p *pair) settle() *exporter.Exporter {
 	p.t.Helper()

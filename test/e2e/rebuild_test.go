@@ -24,7 +24,7 @@ var widgets = consumer.Resource{Cluster: "e2e", Group: workload.WidgetGroup, Res
 
 // TestTheStreamAloneGivesWhatEtcdHadAtEveryRevision lets custom resources live random lives, kills the exporter meanwhile,
 // and rebuilds the selected ones from each bus by the reference consumer: at every revision they must be what etcd had. Each
-// change must name who made it.
+// change must name its author.
 func TestTheStreamAloneGivesWhatEtcdHadAtEveryRevision(t *testing.T) {
 	s := newScene(t, []workload.Kind{workload.Widgets}, func(settings *exporter.Settings) {
 		settings.Rule = map[string]any{
@@ -44,7 +44,7 @@ func TestTheStreamAloneGivesWhatEtcdHadAtEveryRevision(t *testing.T) {
 	s.must(s.exporter.Kill())
 	live(1)
 	s.must(s.exporter.Start(t.Context()))
-	// What is created last of all says that everything before it has come.
+	// The object created last proves that everything before it has arrived.
 	o := bus.Object{Group: workload.WidgetGroup, Resource: "widgets", Namespace: s.name, Name: theLast}
 	s.must(s.cluster.CreateSelected(t.Context(), workload.Widgets, s.name, o.Name))
 	for _, b := range s.buses {
@@ -59,7 +59,7 @@ func TestTheStreamAloneGivesWhatEtcdHadAtEveryRevision(t *testing.T) {
 	}
 }
 
-// writers are who made each revision.
+// writers are the authors of each revision.
 type writers struct {
 	mu sync.Mutex
 	of map[string]workload.Writer
@@ -76,7 +76,7 @@ func (w *writers) note(revision string, by workload.Writer) {
 	}
 }
 
-// judge compares the actors on a bus with who wrote. Nobody may be named that did not write. An update that set fields, by a
+// judge compares the actors on a bus with the writers. No actor may be named that did not write. An update that set fields, by a
 // manager that had not written the object before, must name it; others may leave no trace, see docs/events.md.
 func (w *writers) judge(t *testing.T, b *heard) {
 	t.Helper()

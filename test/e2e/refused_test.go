@@ -16,11 +16,11 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/kafka"
 )
 
-// What Kafka knows as the exporter's password, and what it does not.
+// The exporter's password in Kafka, and a wrong one.
 const knownPassword, refusedPassword = "open-sesame", "hunter2"
 
 // TestRefusedCredentialsAreToldAndCuredWithoutARestart starts the exporter with a password that Kafka does not know. It is
-// not ready and says which sink it is and where to look, once however often it tries, and never the password; the other
+// not ready and names the sink and where to look, once however often it tries, and never the password; the other
 // sink goes on. When the file holds the right one, everything arrives, once. A second start, with nothing to deliver, is not
 // ready either while Kafka is away or refuses the password, is when it lets us in, and not when it goes away again.
 func TestRefusedCredentialsAreToldAndCuredWithoutARestart(t *testing.T) {

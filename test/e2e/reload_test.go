@@ -53,7 +53,7 @@ func (e *edited) rules() []map[string]any {
 	return all
 }
 
-// edit makes one change of a sort, and says which.
+// edit makes one change of a sort, and returns which.
 func (e *edited) edit(sort int, r *rand.Rand) string {
 	switch sort {
 	case 0:
@@ -119,8 +119,8 @@ func (s *scene) selectedThroughout() {
 }
 
 // TestEditsWhileItRunsLoseAndRepeatNothing edits the configuration of a running exporter again and again while objects are
-// written: rules and sinks come, go and change, and now and then the file is a bad one. What is selected throughout arrives
-// on both buses completely, in order and once, and neither the watches nor the lanes that no edit concerns are begun anew.
+// written: rules and sinks come, go and change, and now and then the file is a bad one. Objects selected throughout arrive
+// on both buses completely, in order and once, and neither watches nor lanes without an edit restart.
 func TestEditsWhileItRunsLoseAndRepeatNothing(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Services, workload.Deployments}
 	now := &edited{changed: "none", files: map[string]bool{}, lanes: 64}
@@ -280,7 +280,7 @@ func (s *scene) awaitConfiguration(file string) {
 }
 
 // TestAnotherRedactionIsTakenUpWhileItRuns journals Secrets in plain, also as dead letters, and gives the running exporter
-// rules that redact them. When it says that these work, no file and no command shows anything of them, and what comes then
+// rules that redact them. When it reports them as active, no file and no command shows anything of them, and what comes then
 // is redacted.
 func TestAnotherRedactionIsTakenUpWhileItRuns(t *testing.T) {
 	var settings exporter.Settings

@@ -151,7 +151,7 @@ func (i *inhabitant) stop() {
 	i.must(i.running.process.Stop())
 }
 
-// records are all that was told, in order.
+// records are all emitted records, in order.
 func (i *inhabitant) records() []consumer.Record {
 	i.t.Helper()
 	var all []consumer.Record
@@ -176,7 +176,7 @@ func (i *inhabitant) awaitTold(name string) {
 	})
 }
 
-// awaitAgreement waits until what a consumer makes of all that was told is what the API server has.
+// awaitAgreement waits until a consumer's table equals the API server's content.
 func (i *inhabitant) awaitAgreement() {
 	i.t.Helper()
 	i.await(i.config+".log", func() string {
@@ -209,7 +209,7 @@ func (i *inhabitant) awaitAgreement() {
 	})
 }
 
-// checkRestored checks what was told of an etcd that went back: one gap that says so, and of each object the difference.
+// checkRestored checks the records after an etcd went back: one gap, and of each object the difference.
 func (i *inhabitant) checkRestored() {
 	i.t.Helper()
 	told := make(map[string]string)
@@ -241,7 +241,7 @@ func revision(t *testing.T, s string) int {
 	return n
 }
 
-// checkEnded checks that the exporter ends by itself and says which cluster was followed by which.
+// checkEnded checks that the exporter ends by itself and names both clusters.
 func (i *inhabitant) checkEnded(before, now string) {
 	i.t.Helper()
 	err := i.running.process.Result()
@@ -270,7 +270,7 @@ func (i *inhabitant) checkRefusesToStart(before, now string) {
 	i.checkNames(text, before, now)
 }
 
-// checkBegunAnew checks what was told behind so many records: a gap that names both clusters, and what there is now.
+// checkBegunAnew checks the records after so many: a gap that names both clusters, and the objects that exist now.
 func (i *inhabitant) checkBegunAnew(told int, before, now string) {
 	i.t.Helper()
 	var got []string

@@ -48,7 +48,7 @@ func sizeOf(t *testing.T, variable string, otherwise int) int {
 
 // TestRestartsAndCutWatchesLoseNothing runs two API servers on one etcd behind a proxy. They are stopped and killed in turn
 // while ConfigMaps are written, and all connections are cut at random moments: as long as one of the two knows the
-// history, nothing may be lost, and nothing read anew. An API server knows nothing from before its own start, so the next
+// history, nothing may be lost, and nothing read again. An API server knows nothing from before its own start, so the next
 // one is taken away only when something has arrived that was written after the last one came back.
 func TestRestartsAndCutWatchesLoseNothing(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
@@ -91,7 +91,7 @@ func TestRestartsAndCutWatchesLoseNothing(t *testing.T) {
 	s.judge(oracle.Rules{})
 }
 
-// awaitSomeOf waits until a change of an object whose name begins so has arrived.
+// awaitSomeOf waits until a change of an object with the prefix has arrived.
 func (s *scene) awaitSomeOf(prefix string) {
 	s.t.Helper()
 	s.await(s.buses[0], func(records []bus.Record) string {
@@ -105,8 +105,8 @@ func (s *scene) awaitSomeOf(prefix string) {
 }
 
 // TestAGapIsToldWhenNoAPIServerKnowsTheHistory kills both API servers at once while ConfigMaps are written. Neither knows
-// what happened before its own start, so what was written and not yet read is lost to everyone but etcd: the stream says
-// so, and what it tells is true.
+// what happened before its own start, so what was written and not yet read is lost to all but etcd: the stream marks
+// it, and its records are true.
 func TestAGapIsToldWhenNoAPIServerKnowsTheHistory(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
 	env := servers(t).withControlPlane(t, controlplane.Options{Second: true, NoAudit: true})
@@ -116,7 +116,7 @@ func TestAGapIsToldWhenNoAPIServerKnowsTheHistory(t *testing.T) {
 	s.must(s.load(100, kinds).Wait())
 	s.awaitAll()
 
-	// What the exporter is kept from reading.
+	// The part that the exporter cannot read.
 	between.Block()
 	s.must(s.load(100, kinds).Wait())
 	for _, a := range env.controlPlane.APIServers() {

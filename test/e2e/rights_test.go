@@ -22,7 +22,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// newLeastScene makes a scene whose exporter has the rights that rbac prints for its configuration, and no more.
+// newLeastScene makes a scene; its exporter has the rights that rbac prints for its configuration, and no more.
 func newLeastScene(t *testing.T, kinds []workload.Kind, changes ...func(*exporter.Settings)) *scene {
 	t.Helper()
 	return newLeastSceneIn(t, servers(t), kinds, changes...)
@@ -85,7 +85,7 @@ func rbacKind(o *unstructured.Unstructured) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: strings.ToLower(o.GetKind()) + "s"}
 }
 
-// create creates a role or binding until the end of the test, and says whether it is there.
+// create creates a role or binding until the end of the test, and reports whether it exists.
 func (s *scene) create(r role) bool {
 	s.t.Helper()
 	exists := false
@@ -123,7 +123,7 @@ func (s *scene) dynamic(kubeconfig string) dynamic.Interface {
 	return client
 }
 
-// awaitGranted asks an API server until the exporter may do what the roles say.
+// awaitGranted asks an API server until the exporter has the rights of the roles.
 func (s *scene) awaitGranted(admin dynamic.Interface, roles []role) {
 	s.t.Helper()
 	for _, r := range roles {
@@ -135,7 +135,7 @@ func (s *scene) awaitGranted(admin dynamic.Interface, roles []role) {
 	}
 }
 
-// allowed asks an API server whether the exporter may do something, until it says so.
+// allowed asks an API server whether the exporter may do something, until it may.
 func allowed(t *testing.T, admin dynamic.Interface, attributes map[string]any) bool {
 	t.Helper()
 	reviews := admin.Resource(schema.GroupVersionResource{Group: "authorization.k8s.io", Version: "v1", Resource: "subjectaccessreviews"})

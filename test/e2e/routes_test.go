@@ -11,7 +11,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// routes: nobody hears of Services, only NATS hears of deleted Deployments, and ConfigMaps whose names end in 0 have a
+// routes: no bus gets Services, only NATS gets deleted Deployments, and ConfigMaps with names that end in 0 have a
 // topic and subjects of their own.
 func (s *scene) routes() []map[string]any {
 	return []map[string]any{
@@ -25,7 +25,7 @@ func (s *scene) routes() []map[string]any {
 	}
 }
 
-// hears returns what of the history each bus is to be told.
+// hears returns the part of the history that each bus has to receive.
 func hears(b *heard) func(oracle.Revision) bool {
 	return func(r oracle.Revision) bool {
 		return r.Object.Resource != "services" && (b.Name() == "nats" || r.Object.Resource != "deployments" || r.Op != oracle.Deleted)
@@ -85,11 +85,11 @@ func TestRoutesSendAndDropThroughRestarts(t *testing.T) {
 	for _, b := range s.buses {
 		s.judgeRouted(b)
 	}
-	s.buses[0].checkNothingIsThereTwice(t) // Kafka tells the next process what it has, on routed topics too
+	s.buses[0].checkNothingIsThereTwice(t) // the next process reads Kafka's content, on routed topics too
 }
 
 // awaitDropped waits until the first route has kept every change of a resource from both sinks, there were so many, and the
-// status page says how many. They may be more: those of an earlier load that nobody waited for.
+// status page has their number. They may be more: those of an earlier load that the test did not wait for.
 func (s *scene) awaitDropped(resource string, least int) {
 	s.t.Helper()
 	s.await(s.buses[0], func([]bus.Record) string {
@@ -117,7 +117,7 @@ func (s *scene) awaitDropped(resource string, least int) {
 	})
 }
 
-// awaitRouted waits until both buses hold everything they are to be told.
+// awaitRouted waits until both buses hold everything that is routed to them.
 func (s *scene) awaitRouted() {
 	s.t.Helper()
 	all := s.history()
@@ -133,7 +133,7 @@ func (s *scene) awaitRouted() {
 	}
 }
 
-// judgeRouted compares a bus with what it is to be told, and every record's place with where it belongs.
+// judgeRouted compares a bus with the expected records, and every record's place with the expected place.
 func (s *scene) judgeRouted(b *heard) {
 	s.t.Helper()
 	wrong := s.history().Only(hears(b)).Judge(b.records, oracle.Rules{Repetitions: true})

@@ -46,7 +46,7 @@ type heard struct {
 
 var sceneNumber int
 
-// newScene makes a scene whose exporter selects the resources of some kinds. Nothing runs yet.
+// newScene makes a scene; its exporter selects the resources of some kinds. Nothing runs yet.
 func newScene(t *testing.T, kinds []workload.Kind, changes ...func(*exporter.Settings)) *scene {
 	t.Helper()
 	return newSceneIn(t, servers(t), kinds, changes...)
@@ -156,7 +156,7 @@ func (s *scene) load(objects int, kinds []workload.Kind) *workload.Load {
 	return s.run(workload.Plan{Objects: objects, Updates: 3}, kinds)
 }
 
-// run begins to write what a plan of objects and updates says.
+// run begins to write the objects and updates of a plan.
 func (s *scene) run(plan workload.Plan, kinds []workload.Kind) *workload.Load {
 	s.t.Helper()
 	s.loads++
@@ -286,7 +286,7 @@ func (s *scene) judgeEach(rules oracle.Rules) {
 	s.t.Logf("%d revisions after %d existing objects; %s; %s", len(h.Revisions), len(h.Existing), s.buses[0].count(), s.buses[1].count())
 }
 
-// count says in one line what was heard.
+// count summarizes the received records in one line.
 func (b *heard) count() string {
 	ids := make(map[string]bool)
 	types := make(map[string]int)

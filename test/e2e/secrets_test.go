@@ -38,7 +38,7 @@ type plants struct {
 	encoded []string // forms of values that are not base64
 }
 
-// forms are encodings in which a value is planted in annotations that nobody knows.
+// forms are encodings in which a value is planted in unknown annotations.
 var forms = []func(string) string{
 	func(v string) string { return v },
 	func(v string) string { return base64.StdEncoding.EncodeToString([]byte(v)) },
@@ -128,7 +128,7 @@ func (p *plants) configMapKind() workload.Kind {
 	return kind
 }
 
-// secretKind makes Secrets that hold values in data, in stringData, in copies and in other annotations, and whose update
+// secretKind makes Secrets that hold values in data, in stringData, in copies and in other annotations, and an update
 // brings new ones.
 func (p *plants) secretKind() workload.Kind {
 	return workload.Kind{
@@ -313,7 +313,7 @@ func (s *scene) nothingInFiles(p *plants, dir string) {
 	}))
 }
 
-// lookThrough looks for values in the topics, in every file the exporter wrote, and in what its commands say of them.
+// lookThrough looks for values in the topics, in every file the exporter wrote, and in the output of its commands.
 func (s *scene) lookThrough(p *plants, dir string) {
 	s.t.Helper()
 	redacted := 0
@@ -348,7 +348,7 @@ func (s *scene) lookThrough(p *plants, dir string) {
 	}
 }
 
-// ask runs a command of the exporter and returns what it says.
+// ask runs a command of the exporter and returns its output.
 func (s *scene) ask(args ...string) string {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), arriveWithin)
@@ -361,8 +361,8 @@ func (s *scene) ask(args ...string) string {
 }
 
 // TestAChangedRedactionLeavesNothingInPlain journals Secrets in plain, undelivered, as dead letters and as kept states, and
-// then starts with other rules: what is delivered then, and every file, holds nothing of them. What the next change of an
-// object says of the change is true.
+// then starts with other rules: what is delivered then, and every file, holds nothing of them. The next change of an
+// object describes the change correctly.
 func TestAChangedRedactionLeavesNothingInPlain(t *testing.T) {
 	var settings exporter.Settings
 	s := newScene(t, nil, func(given *exporter.Settings) {
@@ -443,8 +443,8 @@ func (s *scene) awaitNamed(name string) {
 	})
 }
 
-// judgeRedactionChanges holds that of the updates of each Secret the first says that its redaction changed, and compares
-// with nothing, and that the others say what changed: a label, and nothing of data.
+// judgeRedactionChanges holds that of the updates of each Secret the first reports a changed redaction, and compares
+// with nothing, and that the others name the change: a label, and nothing of data.
 func (s *scene) judgeRedactionChanges(records []bus.Record) {
 	s.t.Helper()
 	seen := map[string]int{}

@@ -47,7 +47,7 @@ func TestNamespacesAreFollowedAsTheyCome(t *testing.T) {
 		}
 	}
 	s.grant()
-	// What comes last ends the wait for what must not come.
+	// The last record ends the wait for records that must not come.
 	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name+"-team-a", "last"))
 	s.must(s.cluster.Create(t.Context(), workload.Services, s.name+"-later", "last"))
 	want["configmaps "+s.name+"-team-a/last"], want["services "+s.name+"-later/last"] = true, true

@@ -153,7 +153,7 @@ func (w *ward) defineParcels() {
 	})
 }
 
-// registerThings tells the API server of the aggregated one. A Service with an external name is the way to one that does
+// registerThings registers the aggregated API server. A Service with an external name is the way to one that does
 // not run in the cluster.
 func (w *ward) registerThings() {
 	w.t.Helper()
@@ -215,7 +215,7 @@ func (w *ward) awaitStates(resource, state string) {
 	})
 }
 
-// awaitNamed waits until readiness and the status page name the sick one. What is forbidden does not make the exporter
+// awaitNamed waits until readiness and the status page name the failing one. A forbidden type does not make the exporter
 // unready; it is named nevertheless.
 func (w *ward) awaitNamed(resource string) {
 	w.t.Helper()
@@ -247,7 +247,7 @@ func (w *ward) writeOthers(sick, name string) {
 	}
 }
 
-// awaitArrived waits until an object was told of.
+// awaitArrived waits until an object was emitted.
 func (w *ward) awaitArrived(resource, name string) {
 	w.t.Helper()
 	plural, group, _ := strings.Cut(resource, ".")

@@ -11,8 +11,8 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// TestASnapshotGoesOnAfterAKill kills the exporter while half of the first list has come. What the list told of is then
-// changed, deleted, or deleted and made again under its name; the next exporter tells that within the same snapshot.
+// TestASnapshotGoesOnAfterAKill kills the exporter while half of the first list has come. Listed objects are then
+// changed, deleted, or deleted and made again under its name; the next exporter emits that within the same snapshot.
 func TestASnapshotGoesOnAfterAKill(t *testing.T) {
 	const objects, size = 400, 4 << 10
 	env := servers(t)

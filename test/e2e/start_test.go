@@ -38,7 +38,7 @@ const (
 )
 
 // TestAStartOnManyObjectsReadsThemOnce starts the exporter on many ConfigMaps of 8 KB, and starts it again. Times are
-// told and not judged: run it alone with KUBECDC_E2E_START_OBJECTS=100000 to measure.
+// printed and not judged: run it alone with KUBECDC_E2E_START_OBJECTS=100000 to measure.
 func TestAStartOnManyObjectsReadsThemOnce(t *testing.T) {
 	objects := sizeFrom(t, "KUBECDC_E2E_START_OBJECTS", existing)
 	l := newLeast(t, "resources: [{select: [configmaps], namespaces: {include: [web]}}]\n")
@@ -195,7 +195,7 @@ func (l *least) until(config string, reached func() bool) started {
 	return started{p, time.Since(began)}
 }
 
-// live is on the page of a resource whose position is stored: what was read need not be read again.
+// live is on the page of a resource with a stored position: its objects need not be read again.
 var live = regexp.MustCompile(`<dt>Position</dt><dd>[0-9]+</dd>`)
 
 func (l *least) positioned() bool {

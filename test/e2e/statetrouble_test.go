@@ -32,7 +32,7 @@ type stateBus struct {
 	remove  func(context.Context) error
 	// bound lets the topic or stream take no more than it has, or nothing as large as an entry; unbound undoes it.
 	bound, unbound func(context.Context) error
-	full           string // what an exporter says of it then
+	full           string // the exporter's log line about it
 }
 
 // forEachStateBus runs a test with the state in Kafka, and in NATS.
@@ -165,7 +165,7 @@ func (p *pair) goesOn(kinds []workload.Kind, rules oracle.Rules) {
 	p.judge(rules)
 }
 
-// TestADeletedLeaseIsMadeAgain while objects are written. Whoever makes it works on.
+// TestADeletedLeaseIsMadeAgain while objects are written. The exporter that makes it stays active.
 func TestADeletedLeaseIsMadeAgain(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
 	p := newPair(t, kinds, "nats", stays)
@@ -211,8 +211,8 @@ func TestATakeOverWaitsForTheAPIServer(t *testing.T) {
 	p.goesOn(kinds, oracle.Rules{Gaps: true}) // the only API server knows no history from before its start
 }
 
-// TestWhoWorksGoesOnWhileTheBusOfTheStateIsAway delivers to the other bus, says that the state lags, and takes changed rules
-// up. What goes through a lane that the state does not name yet waits for the state.
+// TestWhoWorksGoesOnWhileTheBusOfTheStateIsAway delivers to the other bus, reports that the state lags, and takes changed rules
+// up. Changes of a lane that the state does not name yet wait for the state.
 func TestWhoWorksGoesOnWhileTheBusOfTheStateIsAway(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
 	forEachStateBus(t, kinds, func(p *pair, b stateBus) {
@@ -248,7 +248,7 @@ func TestWhoWorksGoesOnWhileTheBusOfTheStateIsAway(t *testing.T) {
 	}, stays)
 }
 
-// TestATakeOverWaitsForTheBusOfTheState and says so, and goes on by itself when the bus is back.
+// TestATakeOverWaitsForTheBusOfTheState with a reason, and continues by itself when the bus is back.
 func TestATakeOverWaitsForTheBusOfTheState(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
 	forEachStateBus(t, kinds, func(p *pair, b stateBus) {
@@ -273,7 +273,7 @@ func TestATakeOverWaitsForTheBusOfTheState(t *testing.T) {
 }
 
 // TestALostStateIsWrittenAgain purges, deletes and restores the state under the one that works, each time while objects are
-// written, which says so once and writes it again. The next one takes over from it.
+// written; it logs that once and writes it again. The next one takes over from it.
 func TestALostStateIsWrittenAgain(t *testing.T) {
 	const lost = "the replicated state was lost in the bus, and is written again"
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
@@ -318,7 +318,7 @@ func (p *pair) restore(b stateBus, objects int, kinds []workload.Kind) func(cont
 	}
 }
 
-// TestAnOlderStateCostsALookBack restores the state to what it was some changes ago while nobody works: what the lanes have
+// TestAnOlderStateCostsALookBack restores the state to what it was some changes ago while no exporter is active: what the lanes have
 // is found there.
 func TestAnOlderStateCostsALookBack(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}

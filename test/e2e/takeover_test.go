@@ -255,7 +255,7 @@ func TestHistoryThatNobodyFollowedIsComparedWithTheStateAlone(t *testing.T) {
 			p.active()
 			p.checkAbsence(kinds,
 				func() {
-					p.awaitCovered(p.all[0]) // what the state lacks would be told as added
+					p.awaitCovered(p.all[0]) // objects that the state lacks would be emitted as added
 					p.kill(p.all[0])
 				},
 				func() {
@@ -319,7 +319,7 @@ func TestAStateBelongsToOneDeployment(t *testing.T) {
 	}
 }
 
-// TestWhoWorksGoesOnWhileTheAPIServerIsAway and hands what it has to the buses; nobody takes its place, and nothing is lost.
+// TestWhoWorksGoesOnWhileTheAPIServerIsAway and delivers what it has; no other takes over, and nothing is lost.
 func TestWhoWorksGoesOnWhileTheAPIServerIsAway(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
 	p := newPair(t, kinds, "nats", stays)
@@ -331,7 +331,7 @@ func TestWhoWorksGoesOnWhileTheAPIServerIsAway(t *testing.T) {
 	before := fenced(t, works)
 	p.must(p.controlPlane.KillAPIServer())
 	p.must(p.kafka.Restart(t.Context()))
-	p.awaitAll() // etcd tells what was written
+	p.awaitAll() // etcd has what was written
 	p.awaitOf(p.other(works), "/readyz", "[!]replica read the Lease")
 	p.must(p.controlPlane.StartAPIServer(t.Context()))
 	p.must(p.load(100, kinds).Wait())

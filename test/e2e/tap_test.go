@@ -24,7 +24,7 @@ type tap struct {
 	log string
 }
 
-// tap starts a tap that may write nowhere, and returns when it says that it watches.
+// tap starts a tap that may write nowhere, and returns when it reports that it watches.
 func (l *least) tap(args ...string) *tap {
 	l.t.Helper()
 	nowhere := filepath.Join(l.t.TempDir(), "nowhere")
@@ -131,14 +131,14 @@ func TestTapSaysWhatItMayNotRead(t *testing.T) {
 		t.Errorf("it says %q", said)
 	}
 	cancel()
-	_ = cmd.Wait() // it was told to end
+	_ = cmd.Wait() // it was stopped
 }
 
 // tapped is for how many seconds a busy cluster is shown; "make fullsize" sets ten minutes.
 const tapped = 8
 
-// TestATapOfABusyClusterStaysSmall shows a cluster in which 32 clients write as fast as they can. What was shown before half
-// of the time costs nothing more later, and it ends when told to, however much is on its way.
+// TestATapOfABusyClusterStaysSmall shows a cluster in which 32 clients write as fast as they can. Changes shown before half
+// of the time cost nothing more later, and it ends when stopped, however much is in flight.
 func TestATapOfABusyClusterStaysSmall(t *testing.T) {
 	l := newLeast(t, leastRules)
 	v := l.tap("--select", "*")

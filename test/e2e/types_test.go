@@ -59,7 +59,7 @@ func TestEverythingIsWatchedAndWhatPassesLeavesNothing(t *testing.T) {
 	w.awaitFootprint(before)
 }
 
-// watched is an exporter that runs, and what it has told.
+// watched is a running exporter, and its records.
 type watched struct {
 	*least
 	config string
@@ -126,7 +126,7 @@ func difference(a, b []string) []string {
 	return all
 }
 
-// comesAndIsToldAtOnce defines some types, one after the other, and takes the time until their first object is told. That
+// comesAndIsToldAtOnce defines some types, one after the other, and takes the time until their first object is emitted. That
 // it is the change of a definition and not the regular poll that finds them is seen by the polls: at least one of them
 // came earlier than five seconds after the one before.
 func (w *watched) comesAndIsToldAtOnce(served []string) {
@@ -170,7 +170,7 @@ func typeNamed(plural string) workload.Kind {
 	}
 }
 
-// comes defines a type, makes an object of it, and returns when that is told.
+// comes defines a type, makes an object of it, and returns when that is emitted.
 func (w *watched) comes(kind workload.Kind) {
 	w.must(w.come(w.t.Context(), kind))
 }
@@ -199,7 +199,7 @@ func (w *watched) come(ctx context.Context, kind workload.Kind) error {
 	}
 }
 
-// has reads on and says whether something of a resource was told.
+// has reads on and reports whether something of a resource was emitted.
 func (w *watched) has(resource string) (bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -234,7 +234,7 @@ func (w *watched) close() {
 }
 
 // fill writes more than what an exporter keeps of recent changes, whatever they are of: the end of the journal, for those
-// who read it, and the tables that are not on disk yet. From then on it is as full as it will be, because what is written is
+// of its readers, and the tables that are not on disk yet. From then on it is as full as it will be, because what is written is
 // as large as a definition.
 func (w *watched) fill() {
 	w.t.Helper()

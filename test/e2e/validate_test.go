@@ -12,7 +12,7 @@ import (
 )
 
 // TestTheChecklistNamesWhatIsAmiss asks real servers about a configuration: topics and a stream that a start would create,
-// then what is there, then topics that nobody creates and a bus that is away.
+// then what is there, then topics without a creator and a bus that is away.
 func TestTheChecklistNamesWhatIsAmiss(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Services}
 	s := newScene(t, kinds)
@@ -59,7 +59,7 @@ func TestTheChecklistNamesWhatIsAmiss(t *testing.T) {
 	checklist(3, "[!]namespace/"+s.name+"-never there is no such namespace", "[!]resources[0].select[2] gadgets.example.com: ", "[-]sink/kafka/"+s.name+".none.configmaps topic", "[-]sink/nats ")
 }
 
-// awaitSaid waits until a command says what it should. It says what is true: that a server does not answer, where it takes a
+// awaitSaid waits until a command prints the expected text. It prints what is true: that a server does not answer, where it takes a
 // busy one too long.
 func (s *scene) awaitSaid(wrong func() string) {
 	s.t.Helper()

@@ -18,7 +18,7 @@ type Rule struct {
 	Select []string `mapstructure:"select"`
 	// Exclude names resources, in the same form, that this rule does not select.
 	Exclude []string `mapstructure:"exclude"`
-	// Namespaces whose objects are selected. Cluster-scoped objects are not affected.
+	// Namespaces of the selected objects. Cluster-scoped objects are not affected.
 	Namespaces Namespaces `mapstructure:"namespaces"`
 	// Only objects with these labels, as kubectl writes it. The API server evaluates it.
 	LabelSelector string `mapstructure:"labelSelector"`

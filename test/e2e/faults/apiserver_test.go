@@ -105,7 +105,7 @@ func (c *scene) namespaceMissing() func() {
 	}
 }
 
-// unchecked has an account that may read the type, and not the namespace that tells a cluster from another.
+// unchecked has an account that may read the type, and not the namespace that identifies the cluster.
 func (c *scene) unchecked() func() {
 	g := c.behind()
 	g.Fault(asksWhichCluster, func(w http.ResponseWriter, _ *http.Request) {
@@ -143,7 +143,7 @@ func (c *scene) clockOff() func() {
 	}
 }
 
-// dated is an answer whose date is wrong.
+// dated is an answer with a wrong date.
 type dated struct {
 	http.ResponseWriter
 	off time.Duration

@@ -176,7 +176,7 @@ func (c *scene) ownNATS(config string) *natsserver.Server {
 	return n
 }
 
-// toNATS is a sink whose stream is the scene's.
+// toNATS is a sink with the scene's stream.
 func (c *scene) toNATS(url string, keys mapping) mapping {
 	sink := mapping{"url": url, "stream": c.name, "subject": c.name + ".{resource}.{namespace}.{name}"}
 	for k, v := range keys {
@@ -233,7 +233,7 @@ func (c *scene) streamForgets() func() {
 	return nil
 }
 
-// expired has a server whose certificate has expired an hour ago, until it gets another one.
+// expired has a server with a certificate that expired an hour ago, until it gets another one.
 func (c *scene) expired() func() {
 	certify := func(to time.Time) {
 		cert, key := c.authority.IssueWithin(c.t, "nats", to.Add(-2*time.Hour), to)
@@ -268,7 +268,7 @@ func (c *scene) receiver(what func(body string) int) *httptest.Server {
 
 var cloudEvents = mapping{"format": "cloudevents"}
 
-// notYetValid is what an exporter sees whose clock is an hour behind: what was signed just now is valid from the future on.
+// notYetValid is the view of an exporter with a clock an hour behind: a new certificate is valid only from the future on.
 func (c *scene) notYetValid() func() {
 	valid := func(from time.Time) *tls.Certificate {
 		cert, key := c.authority.IssueWithin(c.t, "receiver", from, from.Add(2*time.Hour))

@@ -7,7 +7,7 @@ type fault struct {
 	name string
 	// stage lets an exporter meet the fault. heal cures it; nil where that takes another start, or nothing is to be cured.
 	stage func(c *scene) (heal func())
-	// line is how the line begins, "[-]sink/kafka", and says what is in it. An exporter that ends says so in its log: line
+	// line is how the line begins, "[-]sink/kafka", and has this text. An exporter that ends logs it: line
 	// is "".
 	line, says string
 	// alerts are without the prefix of all names, with the sink or resource that they name. Several are several things to

@@ -40,7 +40,7 @@ func (c *scene) ownDisk(more string) {
 	c.settings.Wrap = slices.Concat(unshare, []string{"sh", "-c", `mount -t tmpfs -o size=192m tmpfs "$1"; ` + more + ` shift && exec "$@"`, "sh", dir})
 }
 
-// diskFull has somebody else take all of the disk.
+// diskFull has another process fill the disk.
 func (c *scene) diskFull() func() {
 	c.ownDisk("")
 	c.start()
@@ -106,7 +106,7 @@ func (c *scene) journalBroken() func() {
 	return nil
 }
 
-// auditSilent has an exporter that waits for audit events which nobody sends.
+// auditSilent has an exporter that waits for audit events without a sender.
 func (c *scene) auditSilent() func() {
 	c.audit()
 	c.start()

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// What Kafka knows as the exporter's user and password, and what it does not.
+// The exporter's user and password in Kafka, and a wrong one.
 const user, password, wrongPassword = "exporter", "open-sesame", "hunter2"
 
 // surroundings are what all faults share.

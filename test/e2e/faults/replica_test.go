@@ -12,7 +12,7 @@ import (
 
 var leases = workload.Kind{Resource: schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}}
 
-// replicated is an exporter whose state is in a stream of a server, and that competes for a Lease, which it keeps although a
+// replicated is an exporter with its state in a stream of a server, which competes for a Lease, which it keeps although a
 // busy machine lets it stand still for seconds.
 func (c *scene) replicated(url, lease, identity string) {
 	c.settings.Sinks = nil
@@ -40,7 +40,7 @@ func (c *scene) awaitActive(e *exporter.Exporter) {
 	c.await("who works", func() string { return c.works(e) })
 }
 
-// works says why an exporter does not work; "" if it does.
+// works returns why an exporter is not active; "" if it is.
 func (c *scene) works(e *exporter.Exporter) string {
 	_, text, err := get(c.t.Context(), e.Address(), "/metrics")
 	if err != nil {
@@ -70,7 +70,7 @@ func (c *scene) stateShared() func() {
 	return nil
 }
 
-// takesTurns has somebody else decide who works, again and again.
+// takesTurns moves the Lease from one exporter to the other repeatedly.
 func (c *scene) takesTurns() {
 	c.alone()
 	c.replicated(c.nats.URL(), "exporter", "exporter-0")
@@ -79,7 +79,7 @@ func (c *scene) takesTurns() {
 	both := []*exporter.Exporter{c.exporter, c.neighbour()}
 	take := func(turn int) {
 		next := (turn + 1) % 2
-		c.await("a turn", func() string { // who is too slow to renew the Lease loses it again
+		c.await("a turn", func() string { // an exporter that renews the Lease too slowly loses it again
 			c.must(c.cluster.Patch(c.t.Context(), leases, c.name, "exporter", fmt.Sprintf(`{"spec":{"holderIdentity":"exporter-%d"}}`, next)))
 			if c.works(both[1-next]) == "" { // and would not notice that it is asked to go on
 				return "the other one works, too"

@@ -40,7 +40,7 @@ var secrets = workload.Kind{
 	},
 }
 
-// scene is one fault's own: a namespace and an exporter with a journal, which writes into a file unless it is told
+// scene is one fault's own: a namespace and an exporter with a journal, which writes into a file unless it is given
 // otherwise.
 type scene struct {
 	*surroundings
@@ -180,7 +180,7 @@ func (c *scene) page(path string) string {
 	return text
 }
 
-// awaitNamed waits until /readyz and the status page have the line: a mark and a name, and what it says.
+// awaitNamed waits until /readyz and the status page have the line: a mark, a name and a text.
 func (c *scene) awaitNamed(line, says string) {
 	c.t.Helper()
 	c.await("/readyz", func() string {
@@ -240,7 +240,7 @@ func (c *scene) awaitAlerts(want []string) {
 	})
 }
 
-// untilAlert does something again and again until an alert fires that tells of what happens too often: how fast it happens
+// untilAlert repeats an action until an alert on its frequency fires: how fast it happens
 // is the machine's.
 func (c *scene) untilAlert(alert string, do func(turn int)) {
 	c.t.Helper()
@@ -255,7 +255,7 @@ func (c *scene) untilAlert(alert string, do func(turn int)) {
 	})
 }
 
-// instance is the exporter whose alerts are looked at, "" for all.
+// instance is the exporter of the expected alerts, "" for all.
 func (c *scene) instance() string {
 	if c.lonely {
 		return ""
@@ -263,7 +263,7 @@ func (c *scene) instance() string {
 	return c.exporter.Address()
 }
 
-// awaitEnd waits until the exporter has ended by itself, and for what its log says then.
+// awaitEnd waits until the exporter has ended by itself, and for its last log line.
 func (c *scene) awaitEnd(says string) {
 	c.t.Helper()
 	c.ended = true

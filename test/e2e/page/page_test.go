@@ -250,7 +250,7 @@ func picture(ctx context.Context, t *testing.T, name string) {
 	}
 }
 
-// TestThePageOfAnExporterThatIsGoneDoesNotSayThatAllIsWell has the exporter end under somebody who looks.
+// TestThePageOfAnExporterThatIsGoneDoesNotSayThatAllIsWell ends the exporter while a browser shows the page.
 func TestThePageOfAnExporterThatIsGoneDoesNotSayThatAllIsWell(t *testing.T) {
 	ctx := browser(t)
 	t.Run("it runs", func(t *testing.T) {
@@ -261,7 +261,7 @@ func TestThePageOfAnExporterThatIsGoneDoesNotSayThatAllIsWell(t *testing.T) {
 		document.querySelector("h1.verdict").textContent === "No answer"`))
 }
 
-// TestThePageLives changes what there is to see while somebody looks, filters by keyboard and pauses.
+// TestThePageLives changes the content while a browser shows it, filters by keyboard and pauses.
 func TestThePageLives(t *testing.T) {
 	ctx := browser(t)
 	e, address := start(t)

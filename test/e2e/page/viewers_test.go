@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// serve is a process with nothing but the status page of 100 resources, whose changes come 500 a second. Its address goes
+// serve is a process with nothing but the status page of 100 resources, with 500 changes a second. Its address goes
 // into a file.
 func serve(file string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
@@ -58,13 +58,13 @@ func serve(file string) error {
 	if err := os.WriteFile(file+".new", []byte(e.Addr().String()), 0o600); err != nil {
 		return err
 	}
-	if err := os.Rename(file+".new", file); err != nil { // whole for who waits for it
+	if err := os.Rename(file+".new", file); err != nil { // complete for the waiting test
 		return err
 	}
 	return e.Run(ctx)
 }
 
-// TestTwentyViewersCostLittle measures the process that serves the page, first alone and then with twenty who look at it.
+// TestTwentyViewersCostLittle measures the process that serves the page, first alone and then with twenty viewers.
 // What comes of it is in docs/operations.md; nothing but that all of them are served is held here, because a busy machine is
 // no defect.
 func TestTwentyViewersCostLittle(t *testing.T) {

@@ -20,7 +20,7 @@ type partition struct {
 	number int32
 }
 
-// Kafka reads all topics whose names begin alike.
+// Kafka reads all topics with a common prefix.
 type Kafka struct {
 	// Form is set before the first Read where records are not in the native format.
 	Form
@@ -32,7 +32,7 @@ type Kafka struct {
 
 var _ Reader = (*Kafka)(nil)
 
-// NewKafka returns a reader of all topics whose names begin with prefix, also of those that are created later. It
+// NewKafka returns a reader of all topics with the prefix, also of those that are created later. It
 // connects with the first Read.
 func NewKafka(brokers []string, prefix string) (*Kafka, error) {
 	client, err := kgo.NewClient(

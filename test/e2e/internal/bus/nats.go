@@ -99,7 +99,7 @@ func (n *NATS) fetch(ctx context.Context, consumer jetstream.Consumer, count int
 		if meta.Sequence.Stream != n.next {
 			return records, wrong(fmt.Errorf("stream %s: sequence %d came where %d was expected", n.stream, meta.Sequence.Stream, n.next))
 		}
-		if strings.HasPrefix(m.Subject(), fencePrefix) { // no change: it names who writes
+		if strings.HasPrefix(m.Subject(), fencePrefix) { // no change: it names the writer
 			n.next++
 			came++
 			continue

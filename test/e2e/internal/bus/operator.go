@@ -11,7 +11,7 @@ import (
 // answersWithin bounds what an operator waits for one answer. It is far above what it takes, and no measurement.
 const answersWithin = 5 * time.Minute
 
-// Operate connects to a NATS server as an operator does who makes and changes streams, and waits as long as a busy machine
+// Operate connects to a NATS server as an operator that makes and changes streams, and waits as long as a busy machine
 // takes. hangUp ends the connection.
 func Operate(url string) (js jetstream.JetStream, hangUp func(), err error) {
 	connection, err := nats.Connect(url, nats.Timeout(answersWithin), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))

@@ -68,7 +68,7 @@ type Reader interface {
 }
 
 // Unwrap takes what lies on a bus, with its headers, apart: the native object and the object's key. No payload means that it
-// tells nothing of its own and is passed over, as a tombstone behind a delete is.
+// adds nothing and is skipped, as a tombstone behind a delete is.
 type Unwrap func(headers map[string]string, value []byte) (payload []byte, key string, err error)
 
 // Form is how records are read. Its zero value is the native format.
@@ -102,7 +102,7 @@ func (f Form) read(place, key string, headers map[string]string, value []byte) (
 	return r, true, err
 }
 
-// WrongError returns that a bus holds what it should not. Any other error of a Read says that the bus does not answer now.
+// WrongError reports a record that a bus should not hold. Any other error of a Read means that the bus does not answer now.
 type WrongError struct{ error }
 
 func wrong(err error) error {

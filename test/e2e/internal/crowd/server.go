@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Options say what there is.
+// Options define the objects.
 type Options struct {
 	Objects    int
 	Bytes      int  // of each object's data, about
@@ -128,7 +128,7 @@ func status(code int, reason, message string) map[string]any {
 	return map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": message}
 }
 
-// nobody is the name in the one field selector that the server knows, by which the exporter asks how far history is.
+// The name in the one field selector that the server knows, by which the exporter asks how far history is.
 const nobody = "metadata.name=kubecdc-no-such-object"
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {

@@ -119,7 +119,7 @@ func (e *Exporter) result() error {
 	return errors.New("exit code 0")
 }
 
-// Ready returns nil if /readyz says so, else its reasons.
+// Ready returns nil if /readyz answers 200, else its reasons.
 func (e *Exporter) Ready(ctx context.Context) error {
 	code, text, err := e.Get(ctx, "/readyz")
 	if err != nil {

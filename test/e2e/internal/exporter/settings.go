@@ -45,7 +45,7 @@ type Settings struct {
 	Wrap []string // a command that ends by executing what follows it, and begins with its program
 }
 
-// JournalDir is where the journal is, unless Journal says otherwise.
+// JournalDir is the directory of the journal, unless Journal sets another.
 func (s Settings) JournalDir() string { return filepath.Join(s.Dir, "journal") }
 
 type mapping = map[string]any

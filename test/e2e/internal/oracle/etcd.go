@@ -108,7 +108,7 @@ func (e *Etcd) watch(ctx context.Context, h *History, r Resource) error {
 		case <-ctx.Done():
 			return fmt.Errorf("history up to %d: %w", h.End, ctx.Err())
 		case <-ask.C:
-			// An answer says how far the watch has come, also where nothing happened.
+			// An answer has the progress of the watch, also where nothing happened.
 			if err := e.client.RequestProgress(ctx); err != nil {
 				return err
 			}
@@ -126,7 +126,7 @@ func (e *Etcd) watch(ctx context.Context, h *History, r Resource) error {
 	}
 }
 
-// add takes the events of an answer and says whether the history of the resource is complete.
+// add stores the events of an answer and reports whether the history of the resource is complete.
 func (h *History) add(r Resource, answer clientv3.WatchResponse) bool {
 	for _, event := range answer.Events {
 		if event.Kv.ModRevision > h.End {

@@ -18,7 +18,7 @@ type frame struct {
 
 func control(kind string) bool { return kind == gap || kind == begin || kind == end }
 
-// frame notes what a record says of the snapshot that it belongs to.
+// frame records the snapshot that a record belongs to.
 func (s stream) frame(r bus.Record) {
 	if r.Snapshot == nil {
 		return
@@ -40,7 +40,7 @@ func (s stream) frame(r bus.Record) {
 	}
 }
 
-// position is where the first snapshot that takes the object ended: history is told from there on. 0 if none did.
+// position is where the first snapshot that takes the object ended: history is emitted from there on. 0 if none did.
 func (s stream) position(o bus.Object) int64 {
 	var first int64
 	for _, f := range s.frames {
@@ -54,7 +54,7 @@ func (s stream) position(o bus.Object) int64 {
 	return first
 }
 
-// unframed returns which snapshots have no begin, no end, or an end that does not speak of what was told.
+// unframed returns the snapshots without a begin or an end, or with an end that does not match their records.
 func (s stream) unframed() []string {
 	var wrong []string
 	for id, f := range s.frames {

@@ -23,7 +23,7 @@ const (
 	gap      = "gap"
 )
 
-// Rules say what a test allows beside the plain promise.
+// Rules list exceptions from the plain promise.
 type Rules struct {
 	// Repetitions allows the same change several times under its ID, as after a kill.
 	Repetitions bool
@@ -59,14 +59,14 @@ func sortOut(records []bus.Record) stream {
 	return s
 }
 
-// Missing returns the revisions that records neither hold nor cover by a gap, in the order they happened. What existed at
-// the start may be told as a snapshot at a later revision, and so may what happened before the end of a first snapshot; what
+// Missing returns the revisions that records neither hold nor cover by a gap, in the order they happened. Objects that existed at
+// the start may be emitted as a snapshot at a later revision, and so may changes before the end of a first snapshot; what
 // came before it is not missing.
 func (h *History) Missing(records []bus.Record) []Revision {
 	s := sortOut(records)
 	var missing []Revision
 	told := make(map[bus.Object]map[int64]bool)
-	from := make(map[bus.Object]int64) // revision at which a snapshot told of the object
+	from := make(map[bus.Object]int64) // revision of the object in a snapshot
 	for o, all := range s.objects {
 		told[o] = make(map[int64]bool)
 		for _, r := range all {
@@ -225,7 +225,7 @@ func (s stream) unexpectedGaps() []string {
 	return wrong
 }
 
-// ascends checks one object's order. Only a delete that nobody watched has no revision of its own: it carries the last one
+// ascends checks one object's order. Only an unwatched delete has no revision of its own: it carries the last one
 // known, which the record before it has too.
 func ascends(all []bus.Record) []string {
 	var wrong []string
@@ -240,7 +240,7 @@ func ascends(all []bus.Record) []string {
 	return wrong
 }
 
-// happened checks that each record tells what the truth has at its revision.
+// happened checks that each record agrees with the history at its revision.
 func (h *History) happened(truth []Revision, all []bus.Record) []string {
 	var wrong []string
 	for _, r := range all {
@@ -256,7 +256,7 @@ func (h *History) happened(truth []Revision, all []bus.Record) []string {
 	return wrong
 }
 
-// fits reports whether a record's type is what one would say of the operation.
+// fits reports whether a record's type matches the operation.
 func fits(op Op, r bus.Record) bool {
 	switch r.Type {
 	case snapshot:
@@ -271,7 +271,7 @@ func fits(op Op, r bus.Record) bool {
 	return false
 }
 
-// ends checks that the last record of an object tells its last state. An object that came and went within a gap has none.
+// ends checks that the last record of an object has its last state. An object that came and went within a gap has none.
 func ends(truth []Revision, all []bus.Record) []string {
 	last := truth[len(truth)-1]
 	if len(all) == 0 {

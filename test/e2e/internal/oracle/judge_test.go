@@ -135,7 +135,7 @@ func TestASnapshotStandsForWhatExisted(t *testing.T) {
 	if wrong := h.Judge(framed(record(snapshot, 15)), Rules{}); len(wrong) > 0 {
 		t.Fatalf("the list was after the change: %v", wrong)
 	}
-	late := framed(record(snapshot, 15)) // ends at 20; it was cut short before 5 was told
+	late := framed(record(snapshot, 15)) // ends at 20; it was cut short before 5 was emitted
 	if missing := h.Missing(late); len(missing) > 0 {
 		t.Fatalf("a snapshot in two pieces: %v", missing)
 	}

@@ -59,7 +59,7 @@ func (g *Gateway) hideAggregated(groups []any) {
 	}
 }
 
-// without leaves the hidden ones out of the resources of a group, whose name is in that member.
+// without leaves the hidden ones out of the resources of a group; its name is in that member.
 func (g *Gateway) without(group, member string, resources []any) []any {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -54,7 +54,7 @@ func (r Request) Discovery() bool {
 		strings.HasPrefix(r.Path, "/apis/") && strings.Count(r.Path, "/") <= 3
 }
 
-// StartGateway listens on a free loopback port and passes requests on to the API server at address, "127.0.0.1:PORT", whose
+// StartGateway listens on a free loopback port and passes requests on to the API server at address, "127.0.0.1:PORT"; its
 // certificate the authority in caFile has signed. Close must be called.
 func StartGateway(address, caFile string) (*Gateway, error) {
 	ca, err := os.ReadFile(caFile)
@@ -73,7 +73,7 @@ func StartGateway(address, caFile string) (*Gateway, error) {
 				r.Out.Header.Del("If-None-Match")
 			}
 		},
-		FlushInterval:  -1, // a watch is told at once
+		FlushInterval:  -1, // a watch sees it at once
 		ModifyResponse: g.hide,
 		ErrorHandler:   func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 		Transport: &http.Transport{
@@ -101,7 +101,7 @@ func (g *Gateway) Kubeconfig(original, path string) error {
 }
 
 // Fault lets the handler answer the requests that meets is true of, until heal is called. Of several faults the last one
-// counts. What is open already goes on, see Cut.
+// counts. Open connections continue, see Cut.
 func (g *Gateway) Fault(meets func(Request) bool, handler http.HandlerFunc) (heal func()) {
 	f := &fault{meets, handler}
 	g.mu.Lock()
@@ -163,7 +163,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	g.Pass(w, r)
 }
 
-// enter notes a request, and says who answers it, nil if the API server does.
+// enter records a request, and returns its handler, nil for the API server.
 func (g *Gateway) enter(r Request) http.HandlerFunc {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -121,7 +121,7 @@ func (p *Proxy) serve() {
 func (p *Proxy) pass(client net.Conn) {
 	backend := p.dial()
 	if backend == nil {
-		_ = client.Close() // nobody answers, as the client will see
+		_ = client.Close() // no answer, as the client will see
 		return
 	}
 	c := &pair{client, backend}
@@ -148,7 +148,7 @@ func (p *Proxy) pass(client net.Conn) {
 	delete(p.open, c)
 }
 
-// enter takes a connection, and says what its client may get.
+// enter accepts a connection, and returns what its client may get.
 func (p *Proxy) enter(c *pair) (ration int64, taken bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

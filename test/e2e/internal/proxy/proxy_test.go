@@ -43,7 +43,7 @@ func TestConnectionsGoToEachBackendInTurnAndEndWhenCut(t *testing.T) {
 	}
 }
 
-// greeter says its name to everyone who connects, and then nothing.
+// greeter sends its name to every client, and then nothing.
 func greeter(t *testing.T, name string) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -69,7 +69,7 @@ func greeter(t *testing.T, name string) string {
 	return listener.Addr().String()
 }
 
-// nobody is an address at which nobody listens.
+// An address without a listener.
 func nobody(t *testing.T) string {
 	t.Helper()
 	free, err := ports.Free(1)

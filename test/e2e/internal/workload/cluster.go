@@ -29,7 +29,7 @@ var (
 )
 
 // Cluster writes objects. Its methods may be called concurrently and try until they succeed or ctx ends, except where the
-// API server says that the object itself is wrong.
+// API server rejects the object itself.
 type Cluster struct {
 	client dynamic.Interface
 	raw    rest.Interface
@@ -218,7 +218,7 @@ func (c *Cluster) Undefine(ctx context.Context, group, plural string) error {
 	})
 }
 
-// Allow lets a user read kinds in all namespaces. role names the two objects that say so; Allow with the same role and
+// Allow lets a user read kinds in all namespaces. role names the two objects for it; Allow with the same role and
 // more kinds adds nothing, so take another role.
 func (c *Cluster) Allow(ctx context.Context, role, user string, kinds ...Kind) error {
 	var rules []any
@@ -270,7 +270,7 @@ func (c *Cluster) Revoke(ctx context.Context, role, user string, kind Kind) erro
 	})
 }
 
-// create creates an object. One that is there already is taken for one whose answer was lost.
+// create creates an object. An existing one counts as created, as if the answer was lost.
 func (c *Cluster) create(ctx context.Context, resource schema.GroupVersionResource, namespace string, o *unstructured.Unstructured) error {
 	return Persist(ctx, func() error {
 		_, err := c.client.Resource(resource).Namespace(namespace).Create(ctx, o, metav1.CreateOptions{})
@@ -281,7 +281,7 @@ func (c *Cluster) create(ctx context.Context, resource schema.GroupVersionResour
 	})
 }
 
-// Persist tries until a write is done, or wrong in itself. One that was done and whose answer was lost is made again.
+// Persist tries until a write is done, or wrong in itself. A write with a lost answer is made again.
 func Persist(ctx context.Context, write func() error) error {
 	for {
 		err := write()

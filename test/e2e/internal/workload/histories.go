@@ -26,12 +26,12 @@ type Histories struct {
 	Clients        int    // writes at once
 	Seed           uint64
 
-	// Wrote is told of each write and the revision that the API server answered with, which is the one that was there before
-	// if the write changed nothing. Several goroutines call it at once. Nil tells nobody.
+	// Wrote receives each write and the revision that the API server answered with, which is the one that was there before
+	// if the write changed nothing. Several goroutines call it at once. It may be nil.
 	Wrote func(revision string, by Writer)
 }
 
-// Writer is who made a write, as managedFields should name it.
+// Writer is the author of a write, as managedFields should name it.
 type Writer struct {
 	Manager, Operation, Subresource string
 
@@ -62,7 +62,7 @@ func (c *Cluster) Live(ctx context.Context, h Histories) error {
 	return errors.Join(errs...)
 }
 
-// history writes one object's life. What the API server finds impossible, such as patching what is gone, is left out.
+// history writes one object's life. Impossible writes, such as patching a deleted object, are left out.
 func (c *Cluster) history(ctx context.Context, h Histories, n int) error {
 	rnd := rand.New(rand.NewPCG(h.Seed, uint64(n)))
 	l := life{Histories: h, widgets: c.client.Resource(Widgets.Resource).Namespace(h.Namespace), name: fmt.Sprintf("history-%04d", n), rnd: rnd}
@@ -121,8 +121,8 @@ func (l *life) step(ctx context.Context, n int) error {
 }
 
 // answered makes a write again until there is an answer of it: the API server gives up what takes a busy machine too long,
-// and nobody knows then whether it was done. A write that was is answered with the revision that it has made, as long as
-// nobody else writes to the object.
+// and it is unknown then whether it was done. A write that was is answered with the revision that it has made, as long as
+// there is no other writer of the object.
 func answered(ctx context.Context, write func() (*unstructured.Unstructured, error)) (*unstructured.Unstructured, error) {
 	for {
 		made, err := write()
@@ -135,7 +135,7 @@ func answered(ctx context.Context, write func() (*unstructured.Unstructured, err
 	}
 }
 
-// isAnswer reports whether an error is what the API server has to say of a write, and not that it cannot say it now.
+// isAnswer reports whether an error is an answer to the write, and not a sign that the API server is unavailable.
 func isAnswer(err error) bool {
 	status := apierrors.APIStatus(nil)
 	return errors.As(err, &status) && status.Status().Code < http.StatusInternalServerError && !apierrors.IsTooManyRequests(err)
@@ -154,7 +154,7 @@ func (l *life) writer(n int) Writer {
 	return by
 }
 
-// wrote tells of a write.
+// wrote reports a write.
 func (l *life) wrote(o *unstructured.Unstructured, by Writer, err error) error {
 	if err == nil && l.Wrote != nil {
 		l.Wrote(o.GetResourceVersion(), by)
