@@ -1,0 +1,43 @@
+package style
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// maxColumns bounds a line of a comment or of a page. Tables, code and links have lines of their own length.
+const maxColumns = 125
+
+// TestLinesOfProseAreShort in comments and pages.
+func TestLinesOfProseAreShort(t *testing.T) {
+	for _, f := range goFiles(t, "cmd", "deploy", "docs", "internal", "pkg", "test", "tools") {
+		for _, group := range f.tree.Comments {
+			for _, comment := range group.List {
+				at := f.set.Position(comment.Pos())
+				if at.Column > 20 || directive.MatchString(comment.Text) { // behind code, which gofmt aligns
+					continue
+				}
+				for i, line := range strings.Split(comment.Text, "\n") {
+					if columns := utf8.RuneCountInString(line) + at.Column - 1; columns > maxColumns {
+						t.Errorf("%s:%d: %d columns", f.path, at.Line+i, columns)
+					}
+				}
+			}
+		}
+	}
+	for _, path := range files(t, ".", ".md") {
+		text, err := os.ReadFile(filepath.Join(root, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		generated := strings.HasPrefix(string(text), "<!--")
+		for i, line := range strings.Split(prose(string(text)), "\n") {
+			if utf8.RuneCountInString(line) > maxColumns && !strings.HasPrefix(line, "|") && !generated {
+				t.Errorf("%s:%d: over %d columns", path, i+1, maxColumns)
+			}
+		}
+	}
+}
