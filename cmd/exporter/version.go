@@ -21,8 +21,8 @@ func versionCommand() *cobra.Command {
 	}
 }
 
-// versionFromBuildInfo is the version that the go command writes into what it builds: that of the module for "go install", one made of
-// the commit for "go build" in a checkout.
+// versionFromBuildInfo is the version that the go command writes into what it builds: that of the module for "go install",
+// one made of the commit for "go build" in a checkout.
 func versionFromBuildInfo(info *debug.BuildInfo, ok bool) string {
 	if !ok || info.Main.Version == "(devel)" { // -buildvcs=false, or a copy without its history
 		return "dev"

@@ -2,8 +2,8 @@
 // one HTTP server with its own mux and its own registry.
 //
 // It knows no other package. A function returns a [Snapshot] for every request; metrics, readiness and page all
-// come from that one value, so their numbers agree. Values that no snapshot can hold are pushed: latencies ([Server.ObservePublish])
-// and the facts of changes ([Server.ObserveChange]).
+// come from that one value, so their numbers agree. Values that no snapshot can hold are pushed: latencies
+// ([Server.ObservePublish]) and the facts of changes ([Server.ObserveChange]).
 //
 // # Viewers
 //

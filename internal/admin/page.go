@@ -156,7 +156,8 @@ func (s *Server) renderTemplate(f *frame, p pageKey, name string) ([]byte, error
 	return b.Bytes(), nil
 }
 
-// renderStatus is the part of a page that changes, as all viewers of a frame see it; nil where there is no such place any more.
+// renderStatus is the part of a page that changes, as all viewers of a frame see it; nil where there is no such place any
+// more.
 func (s *Server) renderStatus(f *frame, p pageKey) ([]byte, error) {
 	if b, ok := f.rendered.Load(p); ok {
 		return b.([]byte), nil

@@ -157,8 +157,9 @@ func (s *Server) handleLive(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintln(w, "ok")
 }
 
-// handleReady answers 200 when every check is well and else 503 with the checks that are not, one a line as the API server's own
-// /readyz writes them. A degraded check, which does not fail readiness, has a line in either case. ?verbose shows every check.
+// handleReady answers 200 when every check is well and else 503 with the checks that are not, one a line as the API server's
+// own /readyz writes them. A degraded check, which does not fail readiness, has a line in either case. ?verbose shows every
+// check.
 func (s *Server) handleReady(w http.ResponseWriter, r *http.Request) {
 	snapshot := s.options.Snapshot()
 	checks := snapshot.failedChecks()
@@ -194,8 +195,8 @@ func (s *Server) errorLog() *log.Logger {
 	return slog.NewLogLogger(s.options.Logger.Handler(), slog.LevelWarn)
 }
 
-// rejectForeignHosts refuses requests for other hosts while the server listens on loopback. A web page that a user opens can have its
-// own name resolve to 127.0.0.1 and read what this server shows; its browser still sends that name as Host.
+// rejectForeignHosts refuses requests for other hosts while the server listens on loopback. A web page that a user opens can
+// have its own name resolve to 127.0.0.1 and read what this server shows; its browser still sends that name as Host.
 func (s *Server) rejectForeignHosts(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.onLoopback() && !isLocal(r.Host) {

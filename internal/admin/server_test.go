@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestAPageOfAnotherNameIsNotAnswered is the request of a browser after DNS rebinding: the page's name resolves to this machine.
+// TestAPageOfAnotherNameIsNotAnswered is the request of a browser after DNS rebinding: the page's name resolves to this
+// machine.
 func TestAPageOfAnotherNameIsNotAnswered(t *testing.T) {
 	for listen, hosts := range map[string]map[string]int{
 		"127.0.0.1:0": {"localhost:8080": 200, "127.0.0.1": 200, "[::1]:8080": 200, "a.localhost": 200, "evil.example:8080": 421, "10.0.0.1": 421, "": 421},

@@ -28,8 +28,8 @@ type viewer struct {
 	buf     bytes.Buffer
 }
 
-// streamEvents answers with server-sent events: what poll adds to the viewer, at once and then regularly, until the viewer is gone
-// or too slow, poll fails, or the server stops.
+// streamEvents answers with server-sent events: what poll adds to the viewer, at once and then regularly, until the viewer
+// is gone or too slow, poll fails, or the server stops.
 func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request, every time.Duration, poll func(*viewer) error) {
 	if s.viewers.Add(1) > maxViewers {
 		s.viewers.Add(-1)
@@ -83,8 +83,8 @@ func (v *viewer) flush() error {
 	return v.control.Flush()
 }
 
-// handlePageEvents streams what one view of the page shows: "status" is its HTML when there is something new, "changes" are the
-// newest.
+// handlePageEvents streams what one view of the page shows: "status" is its HTML when there is something new, "changes" are
+// the newest.
 func (s *Server) handlePageEvents(w http.ResponseWriter, r *http.Request) {
 	p := pageKey{r.URL.Query().Get("view"), r.URL.Query().Get("name")}
 	var shown *frame

@@ -15,7 +15,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the messages of testdata/bad; review every one before you commit it")
 
-// TestEveryBadFileGetsItsMessage compares the exact text that a user sees for each mistake. The file is named after the mistake.
+// TestEveryBadFileGetsItsMessage compares the exact text that a user sees for each mistake. The file is named after the
+// mistake.
 func TestEveryBadFileGetsItsMessage(t *testing.T) {
 	t.Chdir("testdata/bad")
 	t.Setenv("KUBECONFIG", "none")
@@ -63,8 +64,8 @@ func TestEveryGoodFileLoads(t *testing.T) {
 	}
 }
 
-// TestFilesOfEarlierVersionsLoad loads the reference file, with every key, of the last exporter of each journal format. A refusal
-// is documented in docs/upgrading.md, and its remedy is sufficient.
+// TestFilesOfEarlierVersionsLoad loads the reference file, with every key, of the last exporter of each journal format. A
+// refusal is documented in docs/upgrading.md, and its remedy is sufficient.
 func TestFilesOfEarlierVersionsLoad(t *testing.T) {
 	t.Chdir("testdata/earlier")
 	t.Setenv("KUBECONFIG", "none")

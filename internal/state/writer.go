@@ -263,7 +263,7 @@ type Stats struct {
 	TailSize     int           // messages read back in the last take-over
 	Skipped      uint64        // changes skipped since, because their sink already held them
 
-	since   time.Time // when the oldest unwritten checkpoint was taken, or none was last found; zero: this process does not write
+	since   time.Time // of the oldest unwritten checkpoint, or when none was last found; zero: not writing
 	waiting bool      // an unwritten checkpoint exists
 	covered uint64    // offset up to which the state is complete
 }

@@ -83,7 +83,8 @@ type changeCollector struct {
 	failed  sync.Once     // logs the failure of the filter
 }
 
-// appendObservation keeps states and passes on what is news: what the first lists name is not. It waits while the terminal does.
+// appendObservation keeps states and passes on what is news: what the first lists name is not. It waits while the terminal
+// does.
 func (t *changeCollector) appendObservation(ctx context.Context, o event.Observation) error {
 	t.bodies.keepBodies(o)
 	t.checkFilter()

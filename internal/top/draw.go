@@ -57,7 +57,8 @@ func (p *page) addLine(spans ...span) {
 	p.lines = append(p.lines, b.String())
 }
 
-// drawScreen writes an overview on a screen of that size, a line each. Failing parts come first; lines that do not fit are counted.
+// drawScreen writes an overview on a screen of that size, a line each. Failing parts come first; lines that do not fit are
+// counted.
 func drawScreen(o *admin.Overview, width, height int, color bool) []string {
 	p := &page{width: width, color: color}
 	p.drawHeader(o)

@@ -38,8 +38,8 @@ const (
 	clearBelow = "\x1b[J"
 )
 
-// Run draws until ctx ends, which is no error. An exporter that goes away is waited for, with a line on the screen; one that is not
-// there at first is an error. The terminal is left as it was.
+// Run draws until ctx ends, which is no error. An exporter that goes away is waited for, with a line on the screen; one that
+// is not there at first is an error. The terminal is left as it was.
 func Run(ctx context.Context, o Options) error {
 	client := &http.Client{Timeout: answerWithin, Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()

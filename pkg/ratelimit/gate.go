@@ -53,9 +53,9 @@ type Gate struct {
 	changed    chan struct{} // closed and replaced with every change of status
 }
 
-// NewGate returns an open gate with delays that grow from min to max like those of a [Backoff] with the same random. observe,
-// which may be nil, is called when an outage begins and when it ends, not for the probes in between. It is called in order
-// and under the lock of the gate: it must not call the gate and must not block.
+// NewGate returns an open gate with delays that grow from min to max like those of a [Backoff] with the same random.
+// observe, which may be nil, is called when an outage begins and when it ends, not for the probes in between. It is called
+// in order and under the lock of the gate: it must not call the gate and must not block.
 func NewGate(min, max time.Duration, random func() float64, observe func(from, to GateStatus)) *Gate {
 	if observe == nil {
 		observe = func(GateStatus, GateStatus) {}

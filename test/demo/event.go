@@ -71,7 +71,8 @@ func (e *event) object() string {
 	return e.Namespace + "/" + e.Name
 }
 
-// author is the writer of the change. For a deleted object Kubernetes has only the last writer, not the author of the deletion.
+// author is the writer of the change. For a deleted object Kubernetes has only the last writer, not the author of the
+// deletion.
 func (e *event) author() string {
 	if e.Type == deleted || e.Actor.Manager == "" {
 		return "-"

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// history remembers the newest state of every object that a subscriber has seen, to describe the effect of a change. An event
-// carries the whole object, so this is all that a consumer needs for it.
+// history remembers the newest state of every object that a subscriber has seen, to describe the effect of a change. An
+// event carries the whole object, so this is all that a consumer needs for it.
 type history map[string]fields // by UID
 
 // tell describes an event of its object in several facts, the most important first.

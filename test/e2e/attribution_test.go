@@ -280,8 +280,8 @@ func writesOf(t *testing.T) int {
 	return n
 }
 
-// TestAuthorOfChangeIsNamed lets ten users write at random, two of them with impersonation, and compares the authors in the stream
-// with the answers of the clients.
+// TestAuthorOfChangeIsNamed lets ten users write at random, two of them with impersonation, and compares the authors in the
+// stream with the answers of the clients.
 func TestAuthorOfChangeIsNamed(t *testing.T) {
 	a := newAudited(t)
 	if err := a.exporter.Start(t.Context()); err != nil {
@@ -314,7 +314,8 @@ func (v *verdict) isTooFew(atLeast float64) bool {
 	return float64(v.changes-v.named) > unnamed
 }
 
-// TestAuditLogIsReadThroughRotations makes the API server rotate its log after each megabyte, several times without an exporter.
+// TestAuditLogIsReadThroughRotations makes the API server rotate its log after each megabyte, several times without an
+// exporter.
 func TestAuditLogIsReadThroughRotations(t *testing.T) {
 	a := newAudited(t, func(a *audited, o *controlplane.Options) {
 		a.logs = true
@@ -353,8 +354,8 @@ func TestUsersAtTheSameObjectsAreNamed(t *testing.T) {
 	a.verifyNames(hotAtLeast)
 }
 
-// TestEventsOfSeveralAPIServersAreUsed lets the users write through two API servers, with separate clocks as far as the exporter
-// knows.
+// TestEventsOfSeveralAPIServersAreUsed lets the users write through two API servers, with separate clocks as far as the
+// exporter knows.
 func TestEventsOfSeveralAPIServersAreUsed(t *testing.T) {
 	a := newAudited(t, func(_ *audited, o *controlplane.Options) { o.Second = true })
 	if err := a.exporter.Start(t.Context()); err != nil {
@@ -390,8 +391,9 @@ func (a *audited) verifyNoSecrets() {
 	}
 }
 
-// TestAcceptedAuditEventsAreNeverLost kills the exporter repeatedly under load. Each accepted event that proves the author of a change
-// must lead to a record. At full size the exporter also stays away for a minute, and the API server repeats its events.
+// TestAcceptedAuditEventsAreNeverLost kills the exporter repeatedly under load. Each accepted event that proves the author
+// of a change must lead to a record. At full size the exporter also stays away for a minute, and the API server repeats its
+// events.
 func TestAcceptedAuditEventsAreNeverLost(t *testing.T) {
 	kills, away := 3, time.Duration(0)
 	if os.Getenv(writesEnv) != "" {

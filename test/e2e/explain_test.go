@@ -371,8 +371,8 @@ func (l *least) withoutNamespace(r role, i int) {
 }
 
 // withoutIdentity runs the exporter without the right to identify the cluster. If the cluster has a
-// name, everything is watched all the same, and a warning reports that nothing is compared. If it has none, changes would have
-// none, and the exporter prints the remedy and ends.
+// name, everything is watched all the same, and a warning reports that nothing is compared. If it has none, changes would
+// have none, and the exporter prints the remedy and ends.
 func (l *least) withoutIdentity(r role, i int) {
 	l.t.Helper()
 	l.set(r, slices.Delete(r.rules(), i, i+1))

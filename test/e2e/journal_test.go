@@ -56,8 +56,8 @@ func spoil(t *testing.T, dir string) {
 	}
 }
 
-// beginsAnew returns what is missing of a stream that starts again: for each resource a gap without a beginning, and a snapshot
-// of every object that exists, whatever was emitted of it before.
+// beginsAnew returns what is missing of a stream that starts again: for each resource a gap without a beginning, and a
+// snapshot of every object that exists, whatever was emitted of it before.
 func (s *scene) beginsAnew(after []bus.Record) string {
 	s.t.Helper()
 	gaps, ends := make(map[bus.Object]bool), make(map[bus.Object]bool)

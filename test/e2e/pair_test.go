@@ -78,8 +78,8 @@ func identity(i int) string { return fmt.Sprintf("exporter-%d", i) }
 // although a busy machine lets it stand still for seconds.
 func stays(s *exporter.Settings) { s.Election["duration"] = "15s" }
 
-// start starts all, and waits until one of them works. The others start when the state is complete: a failover before that, which a
-// busy machine may bring about, begins with a gap.
+// start starts all, and waits until one of them works. The others start when the state is complete: a failover before that,
+// which a busy machine may bring about, begins with a gap.
 func (p *pair) start() {
 	p.t.Helper()
 	p.must(p.all[0].Start(p.t.Context()))
@@ -137,8 +137,8 @@ func (p *pair) kill(e *exporter.Exporter) {
 	p.wipe(e)
 }
 
-// leave kills an exporter for good, takes its volume, and gives up the Lease that it may have, so that no other waits for the
-// end of that.
+// leave kills an exporter for good, takes its volume, and gives up the Lease that it may have, so that no other waits for
+// the end of that.
 func (p *pair) leave(e *exporter.Exporter) {
 	p.t.Helper()
 	p.kill(e)
@@ -181,8 +181,8 @@ func (p *pair) awaitOf(e *exporter.Exporter, path, part string) {
 	}
 }
 
-// settle waits until both buses and the state hold everything that has happened up to now, and returns the active exporter. Both buses
-// have to be there: what one of them misses is waited for.
+// settle waits until both buses and the state hold everything that has happened up to now, and returns the active exporter.
+// Both buses have to be there: what one of them misses is waited for.
 func (p *pair) settle() *exporter.Exporter {
 	p.t.Helper()
 	p.awaitAll()

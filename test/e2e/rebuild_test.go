@@ -76,8 +76,8 @@ func (w *writers) note(revision string, by workload.Writer) {
 	}
 }
 
-// judge compares the actors on a bus with the writers. No actor may be named that did not write. An update that set fields, by a
-// manager that had not written the object before, must name it; others may leave no trace, see docs/events.md.
+// judge compares the actors on a bus with the writers. No actor may be named that did not write. An update that set fields,
+// by a manager that had not written the object before, must name it; others may leave no trace, see docs/events.md.
 func (w *writers) judge(t *testing.T, b *heard) {
 	t.Helper()
 	named, silent := 0, 0

@@ -168,8 +168,8 @@ func (s *scene) awaitMetric(series, value string) {
 	s.awaitAnswer("/metrics", 200, "\n"+series+" "+value+"\n")
 }
 
-// series are the values in a text of metrics by the names and labels of their series, of those with the prefix. A line that is no
-// number counts as 0.
+// series are the values in a text of metrics by the names and labels of their series, of those with the prefix. A line that
+// is no number counts as 0.
 func series(text, prefix string) map[string]int {
 	values := map[string]int{}
 	for line := range strings.Lines(text) {

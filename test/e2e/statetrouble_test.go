@@ -211,8 +211,8 @@ func TestATakeOverWaitsForTheAPIServer(t *testing.T) {
 	p.goesOn(kinds, oracle.Rules{Gaps: true}) // the only API server knows no history from before its start
 }
 
-// TestWhoWorksGoesOnWhileTheBusOfTheStateIsAway delivers to the other bus, reports that the state lags, and takes changed rules
-// up. Changes of a lane that the state does not name yet wait for the state.
+// TestWhoWorksGoesOnWhileTheBusOfTheStateIsAway delivers to the other bus, reports that the state lags, and takes changed
+// rules up. Changes of a lane that the state does not name yet wait for the state.
 func TestWhoWorksGoesOnWhileTheBusOfTheStateIsAway(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
 	forEachStateBus(t, kinds, func(p *pair, b stateBus) {
@@ -318,8 +318,8 @@ func (p *pair) restore(b stateBus, objects int, kinds []workload.Kind) func(cont
 	}
 }
 
-// TestAnOlderStateCostsALookBack restores the state to what it was some changes ago while no exporter is active: what the lanes have
-// is found there.
+// TestAnOlderStateCostsALookBack restores the state to what it was some changes ago while no exporter is active: what the
+// lanes have is found there.
 func TestAnOlderStateCostsALookBack(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
 	forEachStateBus(t, kinds, func(p *pair, b stateBus) {

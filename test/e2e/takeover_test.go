@@ -150,8 +150,8 @@ func (p *takeOverProof) frozen(d time.Duration) {
 	}
 }
 
-// wake waits until so many of those that stand still are due, and lets them go on. Each finds out that others work, which one
-// that had just lost its Lease when it was stopped knows already.
+// wake waits until so many of those that stand still are due, and lets them go on. Each finds out that others work, which
+// one that had just lost its Lease when it was stopped knows already.
 func (p *takeOverProof) wake(n int) {
 	order := slices.SortedFunc(maps.Keys(p.still), func(a, b *exporter.Exporter) int { return p.still[a].until.Compare(p.still[b].until) })
 	for _, e := range order[:min(n, len(order))] {

@@ -234,8 +234,8 @@ func (w *watched) close() {
 }
 
 // fill writes more than what an exporter keeps of recent changes, whatever they are of: the end of the journal, for those
-// of its readers, and the tables that are not on disk yet. From then on it is as full as it will be, because what is written is
-// as large as a definition.
+// of its readers, and the tables that are not on disk yet. From then on it is as full as it will be, because what is written
+// is as large as a definition.
 func (w *watched) fill() {
 	w.t.Helper()
 	const size, kept = 4 << 10, 20 << 20

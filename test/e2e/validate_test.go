@@ -59,8 +59,8 @@ func TestTheChecklistNamesWhatIsAmiss(t *testing.T) {
 	checklist(3, "[!]namespace/"+s.name+"-never there is no such namespace", "[!]resources[0].select[2] gadgets.example.com: ", "[-]sink/kafka/"+s.name+".none.configmaps topic", "[-]sink/nats ")
 }
 
-// awaitSaid waits until a command prints the expected text. It prints what is true: that a server does not answer, where it takes a
-// busy one too long.
+// awaitSaid waits until a command prints the expected text. It prints what is true: that a server does not answer, where it
+// takes a busy one too long.
 func (s *scene) awaitSaid(wrong func() string) {
 	s.t.Helper()
 	for deadline := time.Now().Add(arriveWithin); ; pause(s.t, lookEvery) {

@@ -21,8 +21,8 @@ const comeChangeAndGo = `
 	kubectl delete configmap going --namespace $NAMESPACE`
 
 // TestTheIcebergRecipeRuns has Kafka Connect write a table by the configuration of the page, while objects come, change and
-// go, the sink ends before it has committed, and all records come a second time, and compares with the cluster what Iceberg's
-// own reader finds in it.
+// go, the sink ends before it has committed, and all records come a second time, and compares with the cluster what
+// Iceberg's own reader finds in it.
 func TestTheIcebergRecipeRuns(t *testing.T) {
 	warehouse := t.TempDir()
 	w, look := icebergWalk(t, "iceberg", "iceberg-sink.properties", "file:///tmp/warehouse", "file://"+warehouse)

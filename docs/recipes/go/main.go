@@ -29,8 +29,8 @@ func main() {
 	}
 }
 
-// follow reads all partitions from the beginning until ctx ends. All records of one object are in one partition, so the order
-// between partitions does not matter.
+// follow reads all partitions from the beginning until ctx ends. All records of one object are in one partition, so the
+// order between partitions does not matter.
 func follow(ctx context.Context, broker, topic string) error {
 	partitions, err := kafka.DefaultDialer.LookupPartitions(ctx, "tcp", broker, topic)
 	if err != nil {

@@ -46,7 +46,8 @@ func (m *producerStates) setJournal(newestKnown uint64, save func(context.Contex
 	m.newestKnown, m.save = newestKnown, save
 }
 
-// isPredecessorDone reports whether no message up to low, and so none that the previous process knew, will be published again.
+// isPredecessorDone reports whether no message up to low, and so none that the previous process knew, will be published
+// again.
 func (m *producerStates) isPredecessorDone(low uint64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

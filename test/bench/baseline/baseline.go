@@ -48,8 +48,8 @@ type exporter struct {
 	failures atomic.Int64
 }
 
-// patience is how long a broker may take to answer: what is written again after that is there twice, which only a machine that
-// stands still would bring about.
+// patience is how long a broker may take to answer: what is written again after that is there twice, which only a machine
+// that stands still would bring about.
 const patience = time.Minute
 
 // queued is the capacity of the channel between handlers and worker.

@@ -81,9 +81,9 @@ var (
 // longest is for how many seconds a fault has to last at most.
 const longest = 15
 
-// quick makes the rules evaluate in a test's time: a fault lasts long enough after as many seconds as the rule has minutes, but
-// for the longest ones, and an event is forgotten twelve times as late: a machine may stand still between it and the look at
-// its alert, and what happens too often takes its time. Nothing else is changed.
+// quick makes the rules evaluate in a test's time: a fault lasts long enough after as many seconds as the rule has minutes,
+// but for the longest ones, and an event is forgotten twelve times as late: a machine may stand still between it and the
+// look at its alert, and what happens too often takes its time. Nothing else is changed.
 func quick(t *testing.T, rules string) string {
 	t.Helper()
 	minutes := func(number, unit string) int {

@@ -63,8 +63,8 @@ func (r *segmentReader) restart() (reset bool) {
 	return true
 }
 
-// readMessage passes on the entries of one message. The first message is the last one of the call before, if that is still in
-// the stream.
+// readMessage passes on the entries of one message. The first message is the last one of the call before, if that is still
+// in the stream.
 func (r *segmentReader) readMessage(name string, m stream.Message, before segmentReader, each func(sinks.StateEntry) error) error {
 	if m.Sequence == before.sequence && m.Time.Equal(before.time) {
 		return nil

@@ -1,6 +1,7 @@
 // Command manylanes measures what a pipeline delivers through few lanes and through many, from a real journal: to a real
-// Kafka broker, and to a destination that accepts everything after a millisecond. It also reports the cost of lanes that were used
-// once cost afterwards. Rates on shared machines differ from run to run; the ratio of neighbouring rounds is what counts.
+// Kafka broker, and to a destination that accepts everything after a millisecond. It also reports the cost of lanes that
+// were used once cost afterwards. Rates on shared machines differ from run to run; the ratio of neighbouring rounds is what
+// counts.
 package main
 
 import (

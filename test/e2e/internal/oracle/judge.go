@@ -59,9 +59,9 @@ func sortOut(records []bus.Record) stream {
 	return s
 }
 
-// Missing returns the revisions that records neither hold nor cover by a gap, in the order they happened. Objects that existed at
-// the start may be emitted as a snapshot at a later revision, and so may changes before the end of a first snapshot; what
-// came before it is not missing.
+// Missing returns the revisions that records neither hold nor cover by a gap, in the order they happened. Objects that
+// existed at the start may be emitted as a snapshot at a later revision, and so may changes before the end of a first
+// snapshot; what came before it is not missing.
 func (h *History) Missing(records []bus.Record) []Revision {
 	s := sortOut(records)
 	var missing []Revision
