@@ -45,6 +45,7 @@ func ChangeOf(r event.Record) (c Change, eligible bool) {
 	switch of.Type {
 	case event.Added, event.Updated, event.Deleted:
 		eligible = !of.Coalesced && !of.FinalStateUnknown && !of.Left
+	default: // no request makes the others
 	}
 	c = Change{
 		Offset: r.Offset, ID: of.ID(), Cluster: strings.Clone(of.Cluster), Resource: cloneResource(of.Resource),

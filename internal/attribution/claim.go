@@ -116,6 +116,7 @@ func (c *claim) matchesChange(of *pendingChange) bool {
 		return of.Type == event.Updated && of.Marks && of.Previous == c.version
 	case byNote:
 		return of.Type == event.Added
+	case byName: // a name alone proves nothing
 	}
 	return false
 }
@@ -137,8 +138,9 @@ func (c *claim) isConclusive(of *Change) bool {
 		default: // an update with a version precondition that was answered with another version
 			return c.Verb == "update" && c.ResourceVersion != "" && c.ResourceVersion != anyVersion && c.ResourceVersion != of.Version
 		}
+	default:
+		return false
 	}
-	return false
 }
 
 // answersVersion reports whether the answer has the change's own version. Of such requests one made it, and others can only
@@ -195,6 +197,7 @@ func (c *claim) mayHaveMade(p *pendingChange) bool {
 		return c.Verb == "create" || c.Verb == "patch" || c.Verb == "update"
 	case event.Deleted:
 		return c.Verb != "create"
+	default:
+		return c.Verb == "update" || c.Verb == "patch" || p.Marks && c.Verb == "delete"
 	}
-	return c.Verb == "update" || c.Verb == "patch" || p.Marks && c.Verb == "delete"
 }

@@ -136,6 +136,7 @@ func (w *workerPool) serveLane(ctx context.Context, l *lane, batch []sinks.Messa
 		err = w.breaker.judgeRejection(l, batch[n], err)
 	case failureUnavailable:
 		err = w.breaker.judgeUnavailable(l, err)
+	default: // the error is final, or proves nothing about the destination
 	}
 	reportToGate(ctx, pass, err)
 	w.finishAttempt(ctx, l, len(batch)-n, err)

@@ -144,8 +144,9 @@ func (s *scopeReport) verbSuffix(p permission) string {
 		return ""
 	case p:
 		return " (list)"
+	default:
+		return " (watch)"
 	}
-	return " (watch)"
 }
 
 // writeMeasured writes the rates, the busiest scope first.

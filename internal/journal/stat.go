@@ -48,7 +48,9 @@ func (j *Journal) Stat() Stat {
 	}
 	counts := j.DeadLetters.allCounts()
 	for _, name := range j.SinkLedger.declaredNames() {
-		counts[name] = counts[name] // declared sinks are listed without dead letters too
+		if _, found := counts[name]; !found { // declared sinks are listed without dead letters too
+			counts[name] = deadLetterCount{}
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(counts)) {
 		s.Sinks = append(s.Sinks, SinkStat{Name: name, DeadLetters: counts[name].letters, DeadBytes: counts[name].bytes})

@@ -213,6 +213,7 @@ func (c *Change) ID() string {
 		}
 	case SnapshotBegin, SnapshotEnd:
 		uid = c.Resource.String() + "@" + c.Snapshot.ID
+	default: // of an object
 	}
 	id := strings.Join([]string{c.Cluster, uid, c.ResourceVersion, string(c.Type)}, "/")
 	if c.Type == Snapshot && c.Snapshot != nil { // after a lost journal the same versions are emitted again

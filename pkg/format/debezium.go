@@ -111,6 +111,7 @@ func appendEnvelopeSource(b []byte, c *event.Change) []byte {
 			b = append(b, `,"before":"unknown"`...)
 		case event.Deleted:
 			b = append(b, `,"before":"identity"`...)
+		default: // has no former state
 		}
 	}
 	b = appendList(b, `,"omitted":`, c.Omitted)

@@ -79,8 +79,9 @@ func (f Format) AppendValue(b []byte, c *event.Change) []byte {
 		return appendEnvelope(b, c)
 	case Upsert:
 		return appendRow(b, c.After, c)
+	default:
+		return AppendJSON(b, c)
 	}
-	return AppendJSON(b, c)
 }
 
 // NeedsFactsHeader reports whether the value does not show that c happened or that it is incomplete. [AppendFacts] must then
@@ -91,6 +92,7 @@ func (f Format) NeedsFactsHeader(c *event.Change) bool {
 		return c.Type.IsControl() || c.Type == event.Attributed || c.DeadLetter != nil
 	case Upsert:
 		return len(c.After) == 0 || len(c.Omitted) > 0 || c.RedactionChanged || c.DeadLetter != nil
+	default:
+		return false
 	}
-	return false
 }

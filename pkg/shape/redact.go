@@ -184,8 +184,9 @@ func (w *redactionPass) walkValue(i int, t *path.Tree, depth int) int {
 			return w.walkMembers(i, t, depth)
 		}
 		return w.walkElements(i, t.Element, depth)
+	default:
+		return w.skipValue(i, depth)
 	}
-	return w.skipValue(i, depth)
 }
 
 func (w *redactionPass) skipValue(i, depth int) int {

@@ -53,6 +53,7 @@ func (p *backoff) nextWait(err error) time.Duration {
 		return d + rand.N(d)
 	case apiserver.Starting:
 		longest = maxStartingWait
+	default: // an ordinary failure
 	}
 	d := p.exponentialWait(minWait, longest)
 	d = d/2 + rand.N(d/2)

@@ -84,8 +84,9 @@ func stateForVerdict(v apiserver.Verdict) State {
 		return Waiting
 	case apiserver.Starting:
 		return Syncing
+	default:
+		return Unreachable
 	}
-	return Unreachable
 }
 
 // stateReporter updates the conditions of everything that is read from the API server. Safe for concurrent use.
@@ -109,6 +110,7 @@ func (r *stateReporter) updateCondition(c *condition.Condition, state State, rea
 		remedy = fmt.Sprintf("look at proxies and load balancers between here and the API server at %s", r.client.Host())
 	case Forbidden:
 		remedy = "`exporter rbac` prints the rights that the configuration needs"
+	default: // needs none
 	}
 	c.Update(state.toCondition(), reason, remedy)
 }

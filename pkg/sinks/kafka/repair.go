@@ -125,6 +125,7 @@ func (r *repairer) recordAccepted(topic string, messages []sinks.Message) {
 			r.startSnapshot(topic, m.Change)
 		case event.SnapshotEnd:
 			r.endSnapshot(topic, m)
+		default: // only the borders of snapshots start a repair
 		}
 	}
 }

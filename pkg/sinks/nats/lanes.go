@@ -97,8 +97,9 @@ func (n *laneLayout) pendingRepartitions() []sinks.Repartition {
 		return []sinks.Repartition{{Reason: "no subject is refused any more", From: n.laneNames(), To: []sinks.Lane{singleLane}}}
 	case layoutSplitPending:
 		return []sinks.Repartition{{Reason: "the server refuses a subject: its objects wait, delivery of the others continues", From: []sinks.Lane{singleLane}, To: n.laneNames(), Lost: true}}
+	default:
+		return nil
 	}
-	return nil
 }
 
 // applyRepartition makes a repartition of pendingRepartitions effective.
