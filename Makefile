@@ -26,17 +26,10 @@ GOVULNCHECK_VERSION   := v1.9.0
 demo: build ## Start a control plane and NATS, and watch changes arrive (DEMO_FLAGS=--keep stays)
 	cd test/demo && go run . $(DEMO_FLAGS)
 
-# The tests of each module, in order of their length. Most of them wait for servers most of the time, so two modules run side
-# by side. A module's output comes in one piece.
-TESTS := $(patsubst %,test-of-%,. test/e2e $(filter-out test/e2e,$(NESTED)))
-
 .PHONY: test
 test: vet parts ## Run every test, integration tests on real servers included
-	@$(MAKE) --no-print-directory --keep-going --output-sync=target --jobs=$(or $(JOBS),2) $(TESTS)
-
-.PHONY: $(TESTS)
-$(TESTS): test-of-%:
-	go test -C $* -race -shuffle=on -timeout 60m ./...
+	failed=; for m in . $(NESTED); do go test -C $$m -race -shuffle=on -timeout 60m ./... || failed+=" $$m"; done; \
+		[ -z "$$failed" ] || { echo "tests failed in:$$failed" >&2; exit 1; }
 
 .PHONY: test-short
 test-short: ## Run the tests that need no server
