@@ -65,18 +65,20 @@ bench-lanes: ## Measure what 4,000 and 60,000 lanes cost next to 6
 fullsize: ## Run the tests that are small in the pipeline at full size (minutes)
 	FULL_SIZE=200000 REQUIRE_INTEGRATION=1 go test -v -run TestThreeBrokersLoseAndRepeatNothing ./pkg/sinks/kafka
 	KUBECDC_E2E_CHANGES=50000 KUBECDC_E2E_START_OBJECTS=100000 REQUIRE_INTEGRATION=1 \
-		go test -C test/e2e -v -timeout 30m -run 'TestRestartsAndCutWatchesLoseNothing|TestAStartOnManyObjectsReadsThemOnce' .
+		go test -C test/e2e -v -timeout 30m -run 'TestAPIServerRestartsAndCutWatchesLoseNothing|TestStartOnManyObjectsReadsThemOnce' .
 	$(MAKE) failovers
-	KUBECDC_E2E_RELOADS=50 KUBECDC_E2E_RATE=500 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 30m -run TestEditsWhileItRuns .
-	KUBECDC_E2E_TAP_SECONDS=600 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 30m -run TestATapOfABusyCluster .
+	KUBECDC_E2E_WALKS=5 KUBECDC_E2E_WALK_STEPS=200 KUBECDC_E2E_INTERRUPTED_EDITS=100 REQUIRE_INTEGRATION=1 \
+		go test -C test/e2e -timeout 30m -run 'TestReloadsEqualRestarts|TestEditsDuringListsKeepTheTableRight' ./source
+	KUBECDC_E2E_RELOADS=50 KUBECDC_E2E_RATE=500 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 30m -run TestReloadsLoseAndRepeatNothing .
+	KUBECDC_E2E_TAP_SECONDS=600 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 30m -run TestTapOfBusyClusterUsesLittleMemory .
 	KUBECDC_E2E_VIEWED_SECONDS=60 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 10m -run TestTwentyViewers ./page
 	KUBECDC_E2E_HISTORIES=60 REQUIRE_INTEGRATION=1 go test -C test/e2e -timeout 30m -run TestRandomEditsOfRulesKeepTheTableRight ./source
 	KUBECDC_E2E_LISTS=42 REQUIRE_INTEGRATION=1 go test -C test/e2e -timeout 30m -run TestInterruptedFirstListLosesNothing ./source
 
 .PHONY: failovers
 failovers: ## Take the active exporter away 120 times, on three brokers and three servers whose leaders die too, for each bus of the state (an hour; RATE=400 on two cores)
-	KUBECDC_E2E_TAKEOVERS=$(or $(FAILOVERS),50) KUBECDC_E2E_RATE=$(or $(RATE),2000) KUBECDC_E2E_REPLICAS=3 KUBECDC_E2E_CLOCKS=1 REQUIRE_INTEGRATION=1 \
-		go test -C test/e2e -v -timeout 150m -run 'TestTakeOversNeverLoseRepeatOrReorder|TestClocksAnHourApart' .
+	KUBECDC_E2E_FAILOVERS=$(or $(FAILOVERS),50) KUBECDC_E2E_RATE=$(or $(RATE),2000) KUBECDC_E2E_REPLICAS=3 KUBECDC_E2E_CLOCKS=1 REQUIRE_INTEGRATION=1 \
+		go test -C test/e2e -v -timeout 150m -run 'TestFailoversNeverLoseRepeatOrReorder|TestFailoverWithClocksAnHourApart' .
 
 .PHONY: attribution
 attribution: ## Name the users behind 5,000 random writes, and cascades by a real controller manager, with events lost and mangled (minutes)

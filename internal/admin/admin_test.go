@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"html"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -18,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/test/parts/build"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
 	"github.com/kubecdc/kubecdc/test/parts/require"
@@ -27,14 +29,30 @@ var update = flag.Bool("update", false, "write docs/metrics.md anew")
 
 func TestMain(m *testing.M) { leaks.Main(m) }
 
+// statusOf returns a status of a part of a component, or of the whole where part is "".
+func statusOf(component, part string, p condition.Problem) condition.Status {
+	s := condition.NewStatus(component, p)
+	if part != "" {
+		s.Members = []string{part}
+	}
+	return s
+}
+
+// lineOf returns the line of /readyz for a status.
+func lineOf(s condition.Status) string {
+	mark := map[condition.Severity]string{condition.Degraded: "[!]", condition.NotReady: "[-]"}[s.Severity]
+	return mark + s.Name() + " " + s.Text(time.Now()) + "\n"
+}
+
 func sample() Snapshot {
 	return Snapshot{
+		Conditions: []condition.Status{{Component: "configuration"}, {Component: "journal"}, {Component: "journal"}, {Component: "discovery"}},
 		Resources: []ResourceStatus{
-			{Name: "pods", State: "live", Since: time.Now(), Position: "42", Known: 7, Events: 9, Changes: map[string]uint64{"added": 4, "deleted": 1}},
-			{Name: "nodes", State: "forbidden", Reason: "may not list nodes"},
+			{Name: "pods", State: "live", Condition: statusOf("resource", "pods", condition.Problem{}), Position: "42", Known: 7, Events: 9, Changes: map[string]uint64{"added": 4, "deleted": 1}},
+			{Name: "nodes", State: "forbidden", Condition: statusOf("resource", "nodes", condition.Problem{})},
 		},
 		Routes: []RouteStatus{{Name: "routes[0]", Sent: map[string]uint64{"main": 6}, Dropped: map[string]uint64{"other": 11}, Failed: 1, Failure: "no such key"}},
-		Sinks: []SinkStatus{{Name: "main", Kind: "kafka", Delivered: 3, Passed: 8, Low: 3, OldestObserved: time.Now().Add(-time.Minute),
+		Sinks: []SinkStatus{{Name: "main", Kind: "kafka", Conditions: []condition.Status{{Component: "sink/main"}}, Delivered: 3, Passed: 8, Low: 3, OldestObserved: time.Now().Add(-time.Minute),
 			WindowBytes: 2048, WindowLimit: 16 << 20, Lanes: 4}},
 		Journal: JournalStatus{Oldest: 1, Newest: 5, RetainedBytes: 900, MaxBytes: 10 << 30},
 	}
@@ -55,97 +73,106 @@ func TestReadyMeansNoCheckFails(t *testing.T) {
 	if w := get(t, s, "/readyz"); w.Code != http.StatusOK || w.Body.String() != "ok\n" {
 		t.Errorf("well: %d %q", w.Code, w.Body)
 	}
-	const all = "[+]configuration ok\n[+]journal ok\n[+]cluster ok\n[+]clock ok\n[+]discovery ok\n[+]resource/pods ok\n[+]resource/nodes ok\n[+]sink/main ok\nok\n"
+	const all = "[+]configuration ok\n[+]journal ok\n[+]discovery ok\n[+]resource/pods ok\n[+]resource/nodes ok\n[+]sink/main ok\nok\n"
 	if w := get(t, s, "/readyz?verbose"); w.Code != http.StatusOK || w.Body.String() != all {
 		t.Errorf("well, verbose: %d %q", w.Code, w.Body)
 	}
 }
 
-func TestSkippedTypesAreNamedAndDoNotCount(t *testing.T) {
+// TestOneFaultIsOneConditionOnEverySurface has 180 resources that fail for one cause, and one that fails alone.
+func TestOneFaultIsOneConditionOnEverySurface(t *testing.T) {
 	s := sample()
-	s.Resources[0].Degraded = "forbidden: may not\nlist"
-	if w := get(t, s, "/readyz"); w.Code != http.StatusOK || w.Body.String() != "[!]resource/pods forbidden: may not list\nok\n" {
-		t.Errorf("%d %q", w.Code, w.Body)
+	for n := range 180 {
+		name := fmt.Sprintf("r%03d", n)
+		cause := fmt.Sprintf("read tcp 10.0.0.1:%d:\n connection reset", 40000+n)
+		s.Resources = append(s.Resources, ResourceStatus{Name: name, State: "unreachable", Condition: statusOf("resource", name,
+			condition.Problem{Code: condition.APIServerUnreachable, Cause: cause, Remedy: "look at the API server at https://api"})})
 	}
-}
-
-func TestNamespacesThatDoNotExistAreNamedOnceAndDoNotCount(t *testing.T) {
-	s := sample()
-	for _, name := range []string{"a", "b", "c", "d", "e"} {
-		s.Namespaces = append(s.Namespaces, NamespaceStatus{Name: name, Missing: true})
-	}
-	s.Namespaces = append(s.Namespaces, NamespaceStatus{Name: "f", Unknown: "forbidden"}, NamespaceStatus{Name: "g"})
-	const line = "[!]namespaces a, b, c and 2 more: named by a rule, and there is no such namespace; " +
-		"create it (it is watched from then on), or correct namespaces.include\n"
+	alone := statusOf("resource", "secrets", condition.Problem{Code: condition.ResourceForbidden, Cause: "may not list"})
+	s.Resources = append(s.Resources, ResourceStatus{Name: "secrets", Condition: alone})
+	const fault = "180 (r000, r001, r002 and 177 more): read tcp 10.0.0.1:40000: connection reset"
+	const line = "[-]resource APIServerUnreachable: " + fault + ". Effect: nothing is read from the API server. " +
+		"Remedy: look at the API server at https://api.\n"
 	w := get(t, s, "/readyz")
-	if got := w.Body.String(); w.Code != http.StatusOK || !strings.HasPrefix(got, line+"[!]namespaces f: ") || strings.Count(got, "\n") != 3 {
+	if got := w.Body.String(); w.Code != http.StatusServiceUnavailable || got != line+lineOf(alone)+"not ready: 1 check failed\n" {
 		t.Errorf("%d %q", w.Code, got)
 	}
+	if body := get(t, s, "/").Body.String(); strings.Count(body, fault) != 1 || !strings.Contains(body, "<code>APIServerUnreachable</code>") {
+		t.Errorf("the page does not show it once:\n%s", body)
+	}
 	body := get(t, s, "/metrics").Body.String()
-	for series, want := range map[string]int{`{name="a"} 1`: 1, `{name="g"} 0`: 1, `{name="f"}`: 0} {
-		if n := strings.Count(body, "\nkubecdc_namespace_missing"+series); n != want {
-			t.Errorf("%d of %s", n, series)
+	for _, series := range []string{
+		`kubecdc_ready 0`,
+		`kubecdc_condition{code="APIServerUnreachable",component="resource",severity="notReady"} 180`,
+		`kubecdc_condition{code="ResourceForbidden",component="resource",severity="degraded"} 1`,
+	} {
+		if !strings.Contains(body, "\n"+series+"\n") {
+			t.Errorf("no series %s", series)
 		}
 	}
 }
 
-func TestKeptDeadLettersAreShownAndDoNotCount(t *testing.T) {
-	s := sample()
-	s.Sinks[0].Held = "dead letters wait for sink bus: not connected"
-	if w := get(t, s, "/readyz"); w.Code != http.StatusOK || w.Body.String() != "[!]sink/main dead letters wait for sink bus: not connected\nok\n" {
-		t.Errorf("%d %q", w.Code, w.Body)
-	}
-	if body := get(t, s, "/").Body.String(); !strings.Contains(body, `<p class="why">dead letters wait for sink bus: not connected</p>`) {
-		t.Errorf("the page is silent:\n%s", body)
-	}
-	if body := get(t, s, "/metrics").Body.String(); !strings.Contains(body, "\nkubecdc_sink_dead_letters_held{sink=\"main\"} 1\n") {
-		t.Errorf("the metrics are silent:\n%s", body)
+// TestEveryCodeHasTheSameTextOnEverySurface gives every code to a component, and looks for its cause and its remedy.
+func TestEveryCodeHasTheSameTextOnEverySurface(t *testing.T) {
+	for _, k := range condition.Kinds() {
+		if k.Severity == condition.OK { // an event
+			continue
+		}
+		s := sample()
+		fault := statusOf("journal", "", condition.Problem{Code: k.Code, Cause: "a cause"})
+		fault.Since, fault.Deadline = time.Now(), time.Now().Add(4*time.Minute)
+		s.Conditions = append(s.Conditions, fault)
+		w := get(t, s, "/readyz")
+		if got := w.Body.String(); !strings.HasPrefix(got, lineOf(fault)) || (w.Code != http.StatusOK) != (k.Severity == condition.NotReady) {
+			t.Errorf("%s: %d %q", k.Code, w.Code, got)
+		}
+		if w := get(t, s, "/livez"); w.Code != http.StatusOK {
+			t.Errorf("%s: a restart would not help, and liveness asks for one: %d", k.Code, w.Code)
+		}
+		page := html.UnescapeString(get(t, s, "/").Body.String())
+		for _, text := range []string{"<code>" + string(k.Code) + "</code>", "a cause", k.Effect + "; history is lost in about 4 min", k.Remedy} {
+			if !strings.Contains(page, text) {
+				t.Errorf("%s: no %q on the page", k.Code, text)
+			}
+		}
+		metrics, labels := get(t, s, "/metrics").Body.String(), fmt.Sprintf(`{code=%q,component="journal",severity=%q}`, k.Code, k.Severity)
+		for _, series := range []string{"kubecdc_condition" + labels + " 1\n", "kubecdc_condition_deadline_timestamp_seconds" + labels} {
+			if !strings.Contains(metrics, "\n"+series) {
+				t.Errorf("%s: no series %s", k.Code, series)
+			}
+		}
 	}
 }
 
-func TestNotReadyGivesReasons(t *testing.T) {
-	for what, tc := range map[string]struct {
-		spoil func(*Snapshot)
-		line  string
-	}{
-		"journal":   {func(s *Snapshot) { s.Journal.Blocked = "the disk is full:\nfree some" }, "[-]journal the disk is full: free some\n"},
-		"discovery": {func(s *Snapshot) { s.Discovery, s.Resources = "connection refused", nil }, "[-]discovery connection refused\n"},
-		"resource":  {func(s *Snapshot) { s.Resources[0].NotReady = "first list" }, "[-]resource/pods first list\n"},
-		"sink":      {func(s *Snapshot) { s.Sinks[0].NotReady = "no broker answers" }, "[-]sink/main no broker answers\n"},
+// TestMetricsOfSingleFaultsFollowTheConditions covers those that are older than kubecdc_condition.
+func TestMetricsOfSingleFaultsFollowTheConditions(t *testing.T) {
+	s := sample()
+	of := func(component, part string, code condition.Code) condition.Status {
+		return statusOf(component, part, condition.Problem{Code: code})
+	}
+	s.Conditions = append(s.Conditions, of("namespace", "a", condition.NamespaceMissing), of("namespace", "f", condition.NamespaceUnknown),
+		of("namespace", "g", ""), of("journal", "", condition.JournalDiskLow), of("journal", "", condition.DeadLettersFull),
+		of("journal", "", condition.JournalRecovered), of("configuration", "", condition.ConfigRefused),
+		of("cluster", "", condition.ClusterUnchecked), of("discovery", "", condition.APIServerUnreachable),
+		of("audit/audit.log", "", condition.AuditUnreadable))
+	s.Audit = &AuditStatus{}
+	s.Sinks[0].Conditions = []condition.Status{of("sink/main", "", condition.DeadLettersHeld), of("sink/main", "", condition.SinkTimeout),
+		of("sink/main", "", condition.SinkMayLose)}
+	s.Sinks[0].FailingLanes = []condition.Status{of("sink/main", "topic/3", condition.SinkTimeout)}
+	body := get(t, s, "/metrics").Body.String()
+	for _, series := range []string{
+		`kubecdc_namespace_missing{name="a"} 1`, `kubecdc_namespace_missing{name="g"} 0`, `kubecdc_journal_blocked 1`,
+		`kubecdc_journal_dead_letters_full 1`, `kubecdc_journal_recovered 1`, `kubecdc_config_refused 1`, `kubecdc_cluster_unchecked 1`,
+		`kubecdc_discovery_known 0`, `kubecdc_audit_degraded 1`, `kubecdc_sink_dead_letters_held{sink="main"} 1`,
+		`kubecdc_sink_cautions{sink="main"} 1`, `kubecdc_sink_ready{sink="main"} 0`,
+		`kubecdc_sink_lane_failing_since_seconds{code="SinkTimeout",lane="topic/3",sink="main"} 0`,
 	} {
-		t.Run(what, func(t *testing.T) {
-			s := sample()
-			tc.spoil(&s)
-			if w := get(t, s, "/readyz"); w.Code != http.StatusServiceUnavailable || w.Body.String() != tc.line+"not ready: 1 check failed\n" {
-				t.Errorf("%d %q", w.Code, w.Body)
-			}
-			if w := get(t, s, "/livez"); w.Code != http.StatusOK {
-				t.Errorf("a restart would not help, and liveness asks for one: %d", w.Code)
-			}
-		})
+		if !strings.Contains(body, "\n"+series+"\n") {
+			t.Errorf("no series %s", series)
+		}
 	}
-}
-
-func TestAFaultOfManyResourcesIsOneLine(t *testing.T) {
-	s := sample()
-	for n := range 180 {
-		s.Resources = append(s.Resources, ResourceStatus{Name: fmt.Sprintf("r%03d", n), State: "unreachable", NotReady: fmt.Sprintf("read tcp 10.0.0.1:%d: connection reset; look at the API server at https://api", 40000+n)})
-	}
-	s.Resources = append(s.Resources, ResourceStatus{Name: "secrets", Degraded: "forbidden"})
-	const fault = "180 of 183 (r000, r001, r002 and 177 more): read tcp 10.0.0.1:40000: connection reset; look at the API server at https://api"
-	const line = "[-]resources " + fault + "\n"
-	w := get(t, s, "/readyz")
-	if got := w.Body.String(); w.Code != http.StatusServiceUnavailable || got != line+"[!]resource/secrets forbidden\nnot ready: 1 check failed\n" {
-		t.Errorf("%d %q", w.Code, got)
-	}
-	if n := strings.Count(get(t, s, "/readyz?verbose").Body.String(), "[-]resource/r"); n != 180 {
-		t.Errorf("verbose names %d resources", n)
-	}
-	if body := get(t, s, "/").Body.String(); strings.Count(body, fault) != 1 {
-		t.Errorf("the page does not say it once:\n%s", body)
-	}
-	if body := get(t, s, "/metrics").Body.String(); !strings.Contains(body, "\nkubecdc_ready 0\n") {
-		t.Errorf("the metrics call it ready:\n%s", body)
+	if strings.Contains(body, `kubecdc_namespace_missing{name="f"}`) {
+		t.Error("it is not known whether the namespace f exists")
 	}
 }
 
@@ -191,7 +218,7 @@ func TestMetricsMatchTheSnapshot(t *testing.T) {
 
 // TestAnAPIServerThatNeverAnsweredShowsInMetrics: no resource is known then, so no series of a resource can show it.
 func TestAnAPIServerThatNeverAnsweredShowsInMetrics(t *testing.T) {
-	body := get(t, Snapshot{Discovery: "https://10.0.0.1: connection refused"}, "/metrics").Body.String()
+	body := get(t, Snapshot{Conditions: []condition.Status{statusOf("discovery", "", condition.Problem{Code: condition.APIServerUnreachable})}}, "/metrics").Body.String()
 	for _, line := range []string{"kubecdc_discovery_known 0", "kubecdc_ready 0", `kubecdc_resources{state="live"} 0`} {
 		if !strings.Contains(body, "\n"+line+"\n") {
 			t.Errorf("no line %s", line)
@@ -231,11 +258,12 @@ func TestLagGrowsFromTheOldestChangeNotDelivered(t *testing.T) {
 func TestThePageEscapesWhatItShows(t *testing.T) {
 	const evil = `<script>alert("x")</script>`
 	s := sample()
-	s.Resources[0].Name, s.Resources[0].State, s.Resources[0].Reason, s.Resources[0].Position = evil, evil, evil, evil
-	s.Sinks[0].Name, s.Sinks[0].Kind, s.Sinks[0].Reason, s.Sinks[0].NotReady, s.Sinks[0].Held = evil, evil, evil, evil, evil
-	s.Journal.Blocked = evil
-	s.Cluster = ClusterStatus{Name: evil, UID: evil, Unchecked: evil}
-	s.Sinks[0].Trouble = []FailingLane{{Lane: evil, Reason: evil}}
+	all := statusOf(evil, evil, condition.Problem{Code: evil, Cause: evil, Effect: evil, Remedy: evil})
+	all.Severity = condition.NotReady
+	s.Conditions = []condition.Status{all}
+	s.Resources[0].Name, s.Resources[0].State, s.Resources[0].Condition, s.Resources[0].Position = evil, evil, all, evil
+	s.Sinks[0].Name, s.Sinks[0].Kind, s.Sinks[0].Conditions, s.Sinks[0].FailingLanes = evil, evil, s.Conditions, s.Conditions
+	s.Cluster = ClusterStatus{Name: evil, UID: evil}
 	for _, path := range []string{"/", "/resource?name=" + url.QueryEscape(evil), "/sink?name=" + url.QueryEscape(evil)} {
 		w := get(t, s, path)
 		if body := w.Body.String(); w.Code != http.StatusOK || strings.Contains(body, "<script>") || !strings.Contains(body, "&lt;script&gt;") {

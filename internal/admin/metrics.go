@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
 // metric describes one family and where its values come from. values calls emit once a series.
@@ -25,18 +27,64 @@ var metrics = slices.Concat(readyMetrics, configMetrics, discoveryMetrics, resou
 var readyMetrics = []metric{
 	{"kubecdc_ready", "1 when the exporter is ready; /readyz has the reasons if it is not.", prometheus.GaugeValue, nil,
 		func(s Snapshot, _ time.Time, emit emit) { emit(boolToFloat(s.isReady())) }},
+	{"kubecdc_condition", "What is wrong: how many parts of the component, such as resources or lanes, it concerns. No series while nothing is; docs/conditions.md has the codes.",
+		prometheus.GaugeValue, []string{"code", "component", "severity"},
+		func(s Snapshot, _ time.Time, emit emit) {
+			for key, faults := range s.conditionsByCode() {
+				parts := 0
+				for _, c := range faults {
+					parts += max(1, len(c.Members))
+				}
+				emit(float64(parts), string(key.code), key.component, key.severity.String())
+			}
+		}},
+	{"kubecdc_condition_deadline_timestamp_seconds", "When history begins to get lost unless the condition ends; the time is estimated. No series without such a condition.",
+		prometheus.GaugeValue, []string{"code", "component", "severity"},
+		func(s Snapshot, _ time.Time, emit emit) {
+			for key, faults := range s.conditionsByCode() {
+				if first := earliestDeadline(faults); !first.IsZero() {
+					emit(unixSeconds(first), string(key.code), key.component, key.severity.String())
+				}
+			}
+		}},
+}
+
+// conditionKey identifies a series of conditions.
+type conditionKey struct {
+	code      condition.Code
+	component string
+	severity  condition.Severity
+}
+
+// conditionsByCode returns what is wrong, by series.
+func (s Snapshot) conditionsByCode() map[conditionKey][]condition.Status {
+	all := map[conditionKey][]condition.Status{}
+	for _, c := range s.problems() {
+		key := conditionKey{c.Code, c.Component, c.Severity}
+		all[key] = append(all[key], c)
+	}
+	return all
+}
+
+func earliestDeadline(all []condition.Status) (first time.Time) {
+	for _, c := range all {
+		first = condition.Earlier(first, c.Deadline)
+	}
+	return first
 }
 
 var discoveryMetrics = []metric{
 	{"kubecdc_discovery_known", "1 when it is known what the API server serves; 0 since the start until it has answered.", prometheus.GaugeValue, nil,
-		func(s Snapshot, _ time.Time, emit emit) { emit(boolToFloat(s.Discovery == "")) }},
+		func(s Snapshot, _ time.Time, emit emit) {
+			emit(boolToFloat(countCodes(s.Conditions, condition.DiscoveryPending, condition.APIServerUnreachable) == 0))
+		}},
 	{"kubecdc_clock_skew_seconds", "How far this machine's clock is ahead of the API server's, to a second; negative where it is behind.", prometheus.GaugeValue, nil,
 		func(s Snapshot, _ time.Time, emit emit) { emit(s.Cluster.ClockSkew.Seconds()) }},
 	{"kubecdc_namespace_missing", "1 while a namespace that a rule names does not exist; no series where that is not known.", prometheus.GaugeValue, []string{"name"},
 		func(s Snapshot, _ time.Time, emit emit) { // a label "namespace" would be that of the scraped Pod
-			for _, n := range s.Namespaces {
-				if n.Unknown == "" {
-					emit(boolToFloat(n.Missing), n.Name)
+			for _, c := range s.Conditions {
+				if c.Component == "namespace" && c.Code != condition.NamespaceUnknown {
+					emit(boolToFloat(c.Code == condition.NamespaceMissing), c.Members[0])
 				}
 			}
 		}},
@@ -55,8 +103,8 @@ var discoveryMetrics = []metric{
 var configMetrics = []metric{
 	{"kubecdc_config_info", "1, with the first 12 digits of the SHA-256 of the configuration's file that works.", prometheus.GaugeValue, []string{"hash"},
 		func(s Snapshot, _ time.Time, emit emit) { emit(1, s.Config.Hash) }},
-	{"kubecdc_config_refused", "1 while the configuration file is refused and an earlier one stays active; /readyz has the reason.", prometheus.GaugeValue, nil,
-		func(s Snapshot, _ time.Time, emit emit) { emit(boolToFloat(s.Config.Refused != "")) }},
+	codeMetric("kubecdc_config_refused", "1 while the configuration file is refused and an earlier one stays active; /readyz has the reason.", condition.ConfigRefused),
+	codeMetric("kubecdc_config_pending", "1 while the configuration file is accepted and not active yet; /readyz has the reason.", condition.ConfigPending),
 	{"kubecdc_config_reloads_total", "Changed configurations, by what became of them: taken or refused.", prometheus.CounterValue, []string{"result"},
 		func(s Snapshot, _ time.Time, emit emit) {
 			emit(float64(s.Config.Reloads), "taken")
@@ -154,11 +202,13 @@ var sinkMetrics = []metric{
 	sinkMetric("kubecdc_sink_dead_letters_kept", "Dead letters in the journal, of earlier runs too.", prometheus.GaugeValue,
 		func(k SinkStatus) float64 { return float64(k.DeadLettersKept) }),
 	sinkMetric("kubecdc_sink_dead_letters_held", "1 while dead letters cannot reach the topic that is configured for them; the status page has the reason.", prometheus.GaugeValue,
-		func(k SinkStatus) float64 { return boolToFloat(k.Held != "") }),
+		func(k SinkStatus) float64 {
+			return boolToFloat(countCodes(k.Conditions, condition.DeadLettersHeld) > 0)
+		}),
 	sinkMetric("kubecdc_sink_losses_total", "Times the destination had lost changes it had accepted, and was sent them again from the journal.", prometheus.CounterValue,
 		func(k SinkStatus) float64 { return float64(k.Losses) }),
 	sinkMetric("kubecdc_sink_cautions", "How many things about the destination may lose changes that it accepts; /readyz and the log name them.", prometheus.GaugeValue,
-		func(k SinkStatus) float64 { return float64(len(k.Warnings)) }),
+		func(k SinkStatus) float64 { return float64(countCodes(k.Conditions, condition.SinkMayLose)) }),
 	sinkMetric("kubecdc_sink_omitted_total", "Control records, such as gaps, that the destination has no place for: a bucket keeps the state of objects only.", prometheus.CounterValue,
 		func(k SinkStatus) float64 { return float64(k.Omitted) }),
 	sinkMetric("kubecdc_sink_contract_breaches_total", "Answers of the sink that break its contract. More than 0 is a defect.", prometheus.CounterValue,
@@ -173,16 +223,16 @@ var sinkMetrics = []metric{
 		func(k SinkStatus) float64 { return float64(k.LanesBackingOff) }),
 	sinkMetric("kubecdc_sink_lanes_behind", "Lanes with changes that are to be read from the journal again, because they failed or were slow.", prometheus.GaugeValue,
 		func(k SinkStatus) float64 { return float64(k.LanesBehind) }),
-	{"kubecdc_sink_lane_failing_since_seconds", "When a lane began to fail; a hundred lanes of a sink at most.", prometheus.GaugeValue, []string{"sink", "lane", "reason"},
+	{"kubecdc_sink_lane_failing_since_seconds", "When a lane began to fail; a hundred lanes of a sink at most.", prometheus.GaugeValue, []string{"sink", "lane", "code"},
 		func(s Snapshot, _ time.Time, emit emit) {
 			for _, k := range s.Sinks {
-				for _, t := range k.Trouble {
-					emit(unixSeconds(t.Since), k.Name, t.Lane, t.Reason)
+				for _, lane := range k.FailingLanes {
+					emit(unixSeconds(lane.Since), k.Name, lane.Members[0], string(lane.Code))
 				}
 			}
 		}},
 	sinkMetric("kubecdc_sink_ready", "1 while changes get through; 0 while none does, /readyz has the reason.", prometheus.GaugeValue,
-		func(k SinkStatus) float64 { return boolToFloat(k.NotReady == "") }),
+		func(k SinkStatus) float64 { return boolToFloat(worstOf(k.Conditions).Severity != condition.NotReady) }),
 	sinkMetric("kubecdc_sink_gate_closed", "1 while the whole destination is taken to be away.", prometheus.GaugeValue,
 		func(k SinkStatus) float64 { return boolToFloat(k.GateClosed) }),
 	sinkMetric("kubecdc_sink_last_ack_timestamp_seconds", "When the destination last acknowledged a change; 0 if never.", prometheus.GaugeValue,
@@ -202,8 +252,8 @@ var sinkMetrics = []metric{
 }
 
 var journalMetrics = []metric{
-	{"kubecdc_cluster_unchecked", "1 if a missing permission prevents the check that the cluster is the one that the journal was filled from.", prometheus.GaugeValue, nil,
-		func(s Snapshot, _ time.Time, emit emit) { emit(boolToFloat(s.Cluster.Unchecked != "")) }},
+	codeMetric("kubecdc_cluster_unchecked", "1 if a missing permission prevents the check that the cluster is the one that the journal was filled from.",
+		condition.ClusterUnchecked),
 	journalMetric("kubecdc_journal_newest_offset", "Offset of the newest change.", prometheus.GaugeValue,
 		func(j JournalStatus) float64 { return float64(j.Newest) }),
 	journalMetric("kubecdc_journal_oldest_offset", "Offset of the oldest change still held.", prometheus.GaugeValue,
@@ -224,17 +274,20 @@ var journalMetrics = []metric{
 		func(j JournalStatus) float64 { return float64(j.PendingBytes) }),
 	journalMetric("kubecdc_journal_commits_total", "Groups committed.", prometheus.CounterValue,
 		func(j JournalStatus) float64 { return float64(j.Commits) }),
-	journalMetric("kubecdc_journal_blocked", "1 while writes to the journal are blocked; /readyz has the reason.", prometheus.GaugeValue,
-		func(j JournalStatus) float64 { return boolToFloat(j.Blocked != "") }),
-	journalMetric("kubecdc_journal_dead_letters_full", "1 while no dead letter more is taken, so that a change that is refused for ever waits in its lane.", prometheus.GaugeValue,
-		func(j JournalStatus) float64 { return boolToFloat(j.DeadLettersFull != "") }),
-	journalMetric("kubecdc_journal_recovered", "1 if a broken journal was set aside when the process started.", prometheus.GaugeValue,
-		func(j JournalStatus) float64 { return boolToFloat(j.Recovered) }),
+	codeMetric("kubecdc_journal_blocked", "1 while writes to the journal are blocked; /readyz has the reason.",
+		condition.JournalFull, condition.JournalDiskLow, condition.JournalDiskFull, condition.JournalBroken),
+	codeMetric("kubecdc_journal_dead_letters_full", "1 while no dead letter more is taken, so that a change that is refused for ever waits in its lane.",
+		condition.DeadLettersFull),
+	codeMetric("kubecdc_journal_recovered", "1 if a broken journal was set aside when the process started.", condition.JournalRecovered),
 }
 
 var auditMetrics = []metric{
-	auditMetric("kubecdc_audit_degraded", "1 while audit events are missing from some or all sources; /readyz has the reason.", prometheus.GaugeValue,
-		func(a *AuditStatus) float64 { return boolToFloat(a.Degraded != "") }),
+	{"kubecdc_audit_degraded", "1 while audit events are missing from some or all sources; /readyz has the reason.", prometheus.GaugeValue, nil,
+		func(s Snapshot, _ time.Time, emit emit) {
+			if s.Audit != nil {
+				emit(boolToFloat(slices.ContainsFunc(s.Conditions, func(c condition.Status) bool { return !c.OK() && c.Concerns("audit") })))
+			}
+		}},
 	auditMetric("kubecdc_audit_events_total", "Audit events taken.", prometheus.CounterValue, func(a *AuditStatus) float64 { return float64(a.Events) }),
 	auditMetric("kubecdc_audit_events_kept_total", "Audit events that may name the author of a change.", prometheus.CounterValue,
 		func(a *AuditStatus) float64 { return float64(a.Kept) }),
@@ -323,6 +376,13 @@ func sinkMetric(name, help string, kind prometheus.ValueType, value func(SinkSta
 
 func journalMetric(name, help string, kind prometheus.ValueType, value func(JournalStatus) float64) metric {
 	return metric{name, help, kind, nil, func(s Snapshot, _ time.Time, emit emit) { emit(value(s.Journal)) }}
+}
+
+// codeMetric is 1 while the exporter has one of these codes, and 0 otherwise.
+func codeMetric(name, help string, codes ...condition.Code) metric {
+	return metric{name, help, prometheus.GaugeValue, nil, func(s Snapshot, _ time.Time, emit emit) {
+		emit(boolToFloat(countCodes(s.Conditions, codes...) > 0))
+	}}
 }
 
 func boolToFloat(b bool) float64 {

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
 // Overview is the state of the exporter as people see it: on the status page, and in "exporter top", which reads it as JSON.
@@ -29,9 +31,16 @@ type Overview struct {
 
 // Problem is one line of /readyz.
 type Problem struct {
-	Name   string `json:"name"`
-	Reason string `json:"reason"` // cause and remedy, one line
-	Counts bool   `json:"counts"` // it makes the exporter not ready
+	Name     string     `json:"name"`
+	Reason   string     `json:"reason"` // all of the following, one line
+	Counts   bool       `json:"counts"` // it makes the exporter not ready
+	Code     string     `json:"code"`
+	Cause    string     `json:"cause"`
+	Effect   string     `json:"effect"`
+	Remedy   string     `json:"remedy"`
+	Parts    int        `json:"parts"`              // resources or lanes that share it; 0 for the whole
+	Since    *time.Time `json:"since,omitempty"`    // nil if not known
+	Deadline *time.Time `json:"deadline,omitempty"` // when history begins to get lost; nil if none is
 }
 
 // Stage is one station of the pipeline.
@@ -83,21 +92,24 @@ type SinkView struct {
 // buildOverview returns the content of a frame as viewers see it.
 func (f *frame) buildOverview(version string) *Overview {
 	o := &Overview{
-		Version: version, Now: f.at.UTC(), Cluster: f.Cluster.Name, ClusterUID: f.Cluster.UID, Unchecked: f.Cluster.Unchecked,
+		Version: version, Now: f.at.UTC(), Cluster: f.Cluster.Name, ClusterUID: f.Cluster.UID,
 		Ready: f.isReady(), Standby: !f.isActive(), APIServer: f.stageOf(countEvents), Changes: f.stageOf(countChanges),
 	}
 	if f.Replica != nil {
 		o.Role = f.Replica.describeRole()
 	}
-	for _, counts := range [...]bool{true, false} {
-		for _, c := range f.failedChecks() {
-			if (c.reason != "") == counts {
-				o.Problems = append(o.Problems, Problem{c.name, oneLine(cmp.Or(c.reason, c.degraded)), counts})
-			}
+	all := f.problems()
+	o.Problems = newProblems(all, o.Now)
+	for _, c := range all {
+		switch {
+		case c.Code == condition.ClusterUnchecked:
+			o.Unchecked = c.CauseText()
+		case c.Component == "journal" && c.Severity == condition.NotReady:
+			o.Journal.Trouble = c.CauseText()
 		}
 	}
 	j := f.Journal
-	o.Journal = JournalView{f.stageOf(countJournaled), j.Newest, j.RetainedBytes, j.MaxBytes, oneLine(cmp.Or(j.Blocked, j.DeadLettersFull))}
+	o.Journal = JournalView{f.stageOf(countJournaled), j.Newest, j.RetainedBytes, j.MaxBytes, o.Journal.Trouble}
 	for _, r := range f.Resources {
 		v := f.resourceView(r)
 		o.Resources = append(o.Resources, v)
@@ -116,6 +128,30 @@ func (f *frame) buildOverview(version string) *Overview {
 	return o
 }
 
+// newProblems returns what viewers see of the statuses that are not OK.
+func newProblems(all []condition.Status, now time.Time) (problems []Problem) {
+	for _, c := range all {
+		if !c.OK() {
+			problems = append(problems, newProblem(c, now))
+		}
+	}
+	return problems
+}
+
+func newProblem(c condition.Status, now time.Time) Problem {
+	p := Problem{
+		Name: c.Name(), Reason: c.Text(now), Counts: c.Severity == condition.NotReady,
+		Code: string(c.Code), Cause: c.CauseText(), Effect: c.EffectText(now), Remedy: c.Remedy, Parts: len(c.Members),
+	}
+	if !c.Since.IsZero() {
+		p.Since = &c.Since
+	}
+	if !c.Deadline.IsZero() {
+		p.Deadline = &c.Deadline
+	}
+	return p
+}
+
 func (f *frame) stageOf(counter string) Stage {
 	s := f.series[counter]
 	return Stage{s.Rate(), s.Points}
@@ -123,20 +159,30 @@ func (f *frame) stageOf(counter string) Stage {
 
 func (f *frame) resourceView(r ResourceStatus) ResourceView {
 	return ResourceView{
-		Name: r.Name, State: r.State, Since: r.Since, Sick: r.NotReady != "" || r.Degraded != "", NotReady: r.NotReady != "",
-		Reason: oneLine(r.Reason), Known: r.Known, LastEvent: r.LastEvent, Stage: f.stageOf(countResource + r.Name),
+		Name: r.Name, State: r.State, Since: r.Condition.Since, Sick: !r.Condition.OK(), NotReady: r.Condition.Severity == condition.NotReady,
+		Reason: causeOf(r.Condition), Known: r.Known, LastEvent: r.LastEvent, Stage: f.stageOf(countResource + r.Name),
 	}
 }
 
 func (f *frame) sinkView(k SinkStatus) SinkView {
+	worst, failing := worstOf(k.Conditions), k.LanesBackingOff
+	if worst.Severity == condition.NotReady {
+		failing = k.Lanes
+	}
 	return SinkView{
-		Name: k.Name, Kind: k.Kind, Sick: k.NotReady != "" || k.GateClosed || k.Held != "" || len(k.Trouble) > 0,
-		NotReady: k.NotReady != "" || k.GateClosed,
-		Reason:   oneLine(cmp.Or(k.NotReady, k.Held, k.Reason)),
-		Backlog:  f.Journal.undeliveredOf(k), LagSeconds: k.lagAt(f.at).Round(time.Millisecond).Seconds(),
-		Lanes: k.Lanes, Failing: k.LanesBackingOff, Behind: k.LanesBehind, Retries: k.Retries, DeadLetters: k.DeadLetters, LastAck: k.LastAck,
+		Name: k.Name, Kind: k.Kind, Sick: !worst.OK(), NotReady: worst.Severity == condition.NotReady, Reason: causeOf(worst),
+		Backlog: f.Journal.undeliveredOf(k), LagSeconds: k.lagAt(f.at).Round(time.Millisecond).Seconds(),
+		Lanes: k.Lanes, Failing: failing, Behind: k.LanesBehind, Retries: k.Retries, DeadLetters: k.DeadLetters, LastAck: k.LastAck,
 		Stage: f.stageOf(countSink + k.Name),
 	}
+}
+
+// causeOf returns the cause of a problem; "" if OK.
+func causeOf(c condition.Status) string {
+	if c.OK() {
+		return ""
+	}
+	return c.CauseText()
 }
 
 func compareFailingFirst(a, b bool) int {

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
 // static holds the templates and the two files that the page loads. It loads nothing else.
@@ -65,6 +67,7 @@ type pageData struct {
 	Snapshot          *Snapshot
 	Resource          *ResourceStatus // of viewResource
 	ResourceView      *ResourceView
+	Own               []Problem   // of the resource or sink
 	Sink              *SinkStatus // of viewSink
 	SinkView          *SinkView
 	Letters           []DeadLetter
@@ -122,6 +125,7 @@ func (s *Server) collectPageData(f *frame, p pageKey) (*pageData, bool) {
 			return nil, false
 		}
 		d.Resource = &f.Resources[i]
+		d.Own = newProblems([]condition.Status{d.Resource.Condition}, d.Now)
 		v := f.resourceView(*d.Resource)
 		d.ResourceView = &v
 		d.Scope, _, _ = strings.Cut(p.name, ";")
@@ -131,6 +135,7 @@ func (s *Server) collectPageData(f *frame, p pageKey) (*pageData, bool) {
 			return nil, false
 		}
 		d.Sink = &f.Sinks[i]
+		d.Own = newProblems(d.Sink.Conditions, d.Now)
 		v := f.sinkView(*d.Sink)
 		d.SinkView = &v
 		if s.options.DeadLetters != nil {

@@ -5,10 +5,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
 func standby() Snapshot {
-	return Snapshot{Replica: &ReplicaStatus{Identity: "exporter-1", Role: RoleStandby, Since: time.Now(), Holder: "exporter-0", Known: 7}}
+	return Snapshot{Conditions: []condition.Status{{Component: "replica"}}, Replica: &ReplicaStatus{Identity: "exporter-1", Role: RoleStandby, Since: time.Now(), Holder: "exporter-0", Known: 7}}
 }
 
 func TestAStandbyIsReadyAndNamesTheActiveReplica(t *testing.T) {
@@ -39,8 +41,8 @@ func TestThePageOfAStandbyShowsNoEmptyPipeline(t *testing.T) {
 
 func TestNeitherActiveNorStandbyIsNotReady(t *testing.T) {
 	s := standby()
-	s.Replica.NotReady = "topic kubecdc-state: not authorized; grant READ"
-	if ready := get(t, s, "/readyz"); ready.Code != http.StatusServiceUnavailable || !strings.Contains(ready.Body.String(), "[-]replica topic kubecdc-state: not authorized") {
+	s.Conditions = append(s.Conditions, statusOf("replica", "", condition.Problem{Code: condition.FailoverFailing, Cause: "not authorized"}))
+	if ready := get(t, s, "/readyz"); ready.Code != http.StatusServiceUnavailable || !strings.Contains(ready.Body.String(), "[-]replica FailoverFailing: not authorized") {
 		t.Errorf("%d %s", ready.Code, ready.Body)
 	}
 }

@@ -17,6 +17,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
 // Options configure a server.
@@ -158,26 +160,23 @@ func (s *Server) handleLive(w http.ResponseWriter, _ *http.Request) {
 }
 
 // handleReady answers 200 when every check is well and else 503 with the checks that are not, one a line as the API server's
-// own /readyz writes them. A degraded check, which does not fail readiness, has a line in either case. ?verbose shows every
-// check.
+// own /readyz writes them. A degraded check, which does not fail readiness, has a line in either case. ?verbose also shows
+// what is well.
 func (s *Server) handleReady(w http.ResponseWriter, r *http.Request) {
-	snapshot := s.options.Snapshot()
-	checks := snapshot.failedChecks()
-	if r.URL.Query().Has("verbose") {
-		checks = snapshot.allChecks()
-	}
+	snapshot, now := s.options.Snapshot(), time.Now()
 	var b strings.Builder
-	failed := 0
-	for _, c := range checks {
-		switch {
-		case c.reason != "":
+	failed, listed := 0, map[string]bool{}
+	for _, c := range snapshot.problems() {
+		mark := "[!]"
+		if c.Severity == condition.NotReady {
+			mark = "[-]"
 			failed++
-			fmt.Fprintf(&b, "[-]%s %s\n", c.name, oneLine(c.reason))
-		case c.degraded != "":
-			fmt.Fprintf(&b, "[!]%s %s\n", c.name, oneLine(c.degraded))
-		default:
-			fmt.Fprintf(&b, "[+]%s ok%s\n", c.name, c.detail)
 		}
+		fmt.Fprintf(&b, "%s%s %s\n", mark, c.Name(), c.Text(now))
+		listed[c.Name()] = true
+	}
+	if r.URL.Query().Has("verbose") {
+		snapshot.writeWell(&b, listed)
 	}
 	setHeaders(w, "text/plain; charset=utf-8")
 	if failed > 0 {
@@ -186,6 +185,21 @@ func (s *Server) handleReady(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	fmt.Fprintf(w, "%sok\n", b.String())
+}
+
+// writeWell writes a line for everything without a problem, once by its name, unless that is listed already.
+func (s Snapshot) writeWell(b *strings.Builder, listed map[string]bool) {
+	for _, c := range s.allConditions() {
+		if !c.OK() || listed[c.Name()] {
+			continue
+		}
+		listed[c.Name()] = true
+		detail := ""
+		if c.Component == "replica" && s.Replica != nil {
+			detail = ": " + s.Replica.describeRole()
+		}
+		fmt.Fprintf(b, "[+]%s ok%s\n", c.Name(), detail)
+	}
 }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

@@ -1,13 +1,16 @@
 package admin
 
-import "time"
+import (
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/condition"
+)
 
 // Snapshot is the state of the exporter at one moment. Counters count since the process started.
 type Snapshot struct {
+	Conditions []condition.Status // of everything but resources and sinks
 	Config     ConfigStatus
 	Cluster    ClusterStatus
-	Discovery  string // why it is not known yet what there is to watch, one line; "" when it is
-	Namespaces []NamespaceStatus
 	Resources  []ResourceStatus
 	Rules      []RuleStatus
 	Routes     []RouteStatus
@@ -19,26 +22,17 @@ type Snapshot struct {
 
 // ConfigStatus is what is known of the configuration.
 type ConfigStatus struct {
-	Hash     string // of the file that works, as config.Config has it
-	Refused  string // why what is in the file now is not what works, one line; "" when it is
+	Hash     string // of the active file, as config.Config has it
 	Reloads  uint64 // changed configurations that were taken up
 	Refusals uint64 // and that were refused
 }
 
 // ClusterStatus is what is known of the cluster that is watched.
 type ClusterStatus struct {
-	Name      string // that every change carries; "" until it is known
-	UID       string // of its namespace kube-system; "" if it is not known
-	Unchecked string // why the identity of the cluster could not be checked, one line; "" if it was
+	Name string // that every change carries; "" until it is known
+	UID  string // of its namespace kube-system; "" if it is not known
 
 	ClockSkew time.Duration // how far this machine's clock is ahead of the API server's, to a second; negative where it is behind
-}
-
-// NamespaceStatus is what is known of a namespace that a rule names.
-type NamespaceStatus struct {
-	Name    string
-	Missing bool   // it does not exist
-	Unknown string // why it is not known whether it exists, for want of a right, one line; "" when it is
 }
 
 // ResourceStates are the words for what a resource can be in. Metrics have a series for each.
@@ -46,12 +40,9 @@ var ResourceStates = []string{"syncing", "live", "stale", "forbidden", "unreacha
 
 // ResourceStatus is what is known of one watched resource with its selector.
 type ResourceStatus struct {
-	Name     string    // unique; "deployments.apps", and the selector where there is one
-	State    string    // one of ResourceStates
-	Since    time.Time // of the state
-	NotReady string    // why it makes the exporter not ready, one line; "" when it does not
-	Degraded string    // why it is left out, where that makes nothing unready; "" when it is not
-	Reason   string    // why it is not live, one line, also where that does not touch readiness
+	Name      string           // unique; "deployments.apps", and the selector where there is one
+	State     string           // one of ResourceStates
+	Condition condition.Status // why the state is not live
 
 	Position  string    // resourceVersion from which a new process would watch on
 	Known     int       // objects known to exist
@@ -86,14 +77,9 @@ type RouteStatus struct {
 
 // SinkStatus is what is known of one destination.
 type SinkStatus struct {
-	Name     string // as configured; unique
-	Kind     string // "kafka", "nats", "stdout"
-	NotReady string // why it makes the exporter not ready, one line; "" when it does not
-	Reason   string // what is wrong, one line, also if readiness is not affected
-
-	Warnings []string // how the destination may lose what it accepts, each one line
-
-	Held string // why dead letters do not reach the topic that is configured for them, one line; "" when they do
+	Name       string             // as configured; unique
+	Kind       string             // "kafka", "nats", "stdout"
+	Conditions []condition.Status // of the sink, and of the lanes that fail alone
 
 	Delivered       uint64 // changes acknowledged
 	DeliveredBytes  uint64
@@ -112,18 +98,11 @@ type SinkStatus struct {
 	WindowLimit     int64
 	Lanes           int // in memory
 	LanesBackingOff int
-	LanesBehind     int           // lanes with changes that are to be read from the journal again
-	Trouble         []FailingLane // lanes that fail, those first that have failed for longest; some of them where they are many
-	GateClosed      bool          // the whole destination is taken to be away
-	LastAck         time.Time     // zero before the first
-	OldestObserved  time.Time     // when the oldest change that is read and not delivered was observed; zero if there is none
-}
-
-// FailingLane is a lane of a sink that fails while others work.
-type FailingLane struct {
-	Lane   string
-	Reason string // cause and remedy, one line
-	Since  time.Time
+	LanesBehind     int                // lanes with changes that are to be read from the journal again
+	FailingLanes    []condition.Status // lanes that fail, those first that have failed for longest; some of them where they are many
+	GateClosed      bool               // the whole destination is taken to be away
+	LastAck         time.Time          // zero before the first
+	OldestObserved  time.Time          // when the oldest change that is read and not delivered was observed; zero if there is none
 }
 
 // JournalStatus is what is known of the journal.
@@ -136,18 +115,13 @@ type JournalStatus struct {
 	DeadLetterBytes int64
 	MaxBytes        int64
 
-	DiskBytes       int64  // of the directory
-	PendingBytes    int64  // in memory, not committed yet
-	Commits         uint64 // groups committed
-	Recovered       bool   // a broken journal was set aside at start and a new one begun
-	Blocked         string // why nothing is being journaled, one line; "" when all is well
-	DeadLettersFull string // why no dead letter more is taken, one line; "" when one is
+	DiskBytes    int64  // of the directory
+	PendingBytes int64  // in memory, not committed yet
+	Commits      uint64 // groups committed
 }
 
 // AuditStatus is the state of attribution.
 type AuditStatus struct {
-	Degraded string // why audit events are missing from some or all sources, one line; "" when all is well
-
 	Events       uint64            // audit events taken
 	Kept         uint64            // of these, that may name an author
 	Refused      uint64            // requests and connections of strangers
@@ -174,8 +148,6 @@ type ReplicaStatus struct {
 	Role     string    // one of the roles
 	Since    time.Time // of the role
 	Holder   string    // the active exporter, as far as it is known; "" for none
-	NotReady string    // why this process can neither work nor stand by, one line; "" when it can
-	Degraded string    // what is wrong without affecting readiness, one line; "" when all is well
 
 	TakeOvers uint64        // times this process took over
 	TookOver  time.Duration // how long the last one took, until changes could flow; 0 before the first

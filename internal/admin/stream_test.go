@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
 // serve runs a server until the test ends.
@@ -221,7 +223,9 @@ func TestFailingResourcesComeFirst(t *testing.T) {
 	for n := range 60 {
 		s.Resources = append(s.Resources, ResourceStatus{Name: fmt.Sprintf("a%02d", n), State: "live"})
 	}
-	s.Resources = append(s.Resources, ResourceStatus{Name: "x", State: "forbidden", Degraded: "forbidden"}, ResourceStatus{Name: "z", State: "unreachable", NotReady: "away"})
+	s.Resources = append(s.Resources,
+		ResourceStatus{Name: "x", State: "forbidden", Condition: statusOf("resource", "x", condition.Problem{Code: condition.ResourceForbidden})},
+		ResourceStatus{Name: "z", State: "unreachable", Condition: statusOf("resource", "z", condition.Problem{Code: condition.APIServerUnreachable})})
 	o := (*frame)(nil).nextFrame(s, time.Now()).buildOverview("v1")
 	if o.Resources[0].Name != "z" || o.Resources[1].Name != "x" || o.Sick != 2 {
 		t.Errorf("first come %s and %s of %d sick", o.Resources[0].Name, o.Resources[1].Name, o.Sick)

@@ -35,7 +35,7 @@ type app struct {
 	reloader *reloader
 	terms    *terms
 
-	adminTask, configTask *task
+	adminTask, configTask, handoverTask *task
 }
 
 func newApp(version string, secrets mask, log *slog.Logger, level *slog.LevelVar) *app {
@@ -43,7 +43,7 @@ func newApp(version string, secrets mask, log *slog.Logger, level *slog.LevelVar
 		shared: &shared{version: version, log: log}, level: level, secrets: secrets, failure: newFailure(),
 	}
 	a.terms = newTerms(a.shared, a.failure)
-	a.reloader = newReloader(log, a.activeConfig, a.applyConfig)
+	a.reloader = newReloader(log, a.terms.current.Load, a.applyConfig)
 	return a
 }
 
@@ -83,7 +83,7 @@ func (a *app) openProcess(cfg *config.Config) error {
 	a.admin = admin.New(admin.Options{
 		Listen: cfg.Admin.Listen, Version: a.version, Snapshot: a.buildSnapshot, DeadLetters: a.newestDeadLetters, Logger: a.log,
 	})
-	c, err := newComposition(a.shared, cfg, nil)
+	c, err := newComposition(a.shared, cfg)
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,8 @@ func (a *app) openProcess(cfg *config.Config) error {
 		return errors.Join(err, c.closeParts())
 	}
 	a.terms.current.Store(c)
-	return c.openParts()
+	a.reloader.activeHash.Store(&cfg.Hash)
+	return c.openParts(context.Background(), nil, a.failure.reportError)
 }
 
 // startProcessTasks starts the tasks that outlive every composition.
@@ -102,7 +103,10 @@ func (a *app) startProcessTasks() error {
 		}
 		a.adminTask = startTask("admin", a.admin.Run, a.failure.reportError)
 	}
-	a.membership.startElection(a.failure.reportError)
+	if a.membership.election != nil {
+		a.membership.startElection(a.failure.reportError)
+		a.handoverTask = startTask("handover", a.terms.runHandovers, a.failure.reportError)
+	}
 	a.configTask = startTask("configuration", a.reloader.run, a.failure.reportError)
 	return nil
 }
@@ -118,6 +122,7 @@ func (a *app) adminAddress() string {
 // be observed. The Lease is released only now, when nothing is published any more.
 func (a *app) stopProcessTasks() {
 	a.configTask.stop()
+	a.handoverTask.stop()
 	a.membership.stopElection()
 	a.adminTask.stop()
 }
@@ -129,29 +134,29 @@ func (a *app) closeProcess() error {
 	if c == nil {
 		return nil
 	}
-	return c.closeParts()
+	err := c.closeParts()
+	if c.memory != nil {
+		err = errors.Join(err, c.memory.close())
+	}
+	return err
 }
 
 func (a *app) activeConfig() *config.Config { return a.terms.current.Load().cfg }
 
-// applyConfig replaces the active configuration by cfg. An error before anything was changed means that cfg is refused; a
-// later failure ends the process, and the next start uses cfg. Only the task of the reloader calls it.
-func (a *app) applyConfig(ctx context.Context, cfg *config.Config) error {
+// applyConfig stops the composition of the active configuration and starts one of cfg. accepted is called in between. An
+// error before that means that cfg is refused and nothing has changed; a later failure ends the process, and the next start
+// uses cfg. Only the task of the reloader calls it.
+func (a *app) applyConfig(ctx context.Context, cfg *config.Config, accepted func()) error {
 	before := a.activeConfig()
 	if keys := changedFixedKeys(before, cfg); len(keys) > 0 {
 		return fmt.Errorf("%s cannot change while the exporter runs: restart it", strings.Join(keys, ", "))
 	}
 	a.secrets.replaceSecrets(slices.Concat(before.Secrets(), cfg.Secrets()))
-	err := a.terms.replace(ctx, cfg, func() {
+	return a.terms.replace(ctx, cfg, func() {
 		a.level.Set(cfg.Log.SlogLevel())
 		logWarnings(a.log, cfg)
+		accepted()
 	})
-	if err != nil {
-		return err
-	}
-	a.reloader.applied.Add(1)
-	a.log.Info("changed configuration applied", "configuration", cfg.Hash, "before", before.Hash)
-	return nil
 }
 
 // changedFixedKeys returns the changed keys that require a restart of the process.

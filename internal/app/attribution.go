@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/admin"
@@ -24,8 +23,7 @@ type attributionRunner struct {
 	maxWait    time.Duration  // how long sinks hold a change back
 	webhook    *audit.Webhook // one of the intakes; nil without one
 	intakes    []intake
-	counters   *audit.Counters                                  // nil if they are not read
-	ruleOf     atomic.Pointer[func(event.Resource) (int, bool)] // index of the rule that selects a resource, under the current rules
+	counters   *audit.Counters // nil if they are not read
 
 	tasks []*task // in the order of their start
 }
@@ -53,13 +51,12 @@ func newAttributionRunner(cfg *config.Config, j *journal.Journal, client *apiser
 	if !c.Enabled() {
 		return nil, nil
 	}
-	n := &attributionRunner{maxWait: c.Wait}
-	n.updateRules(cfg)
+	n, ruleOf := &attributionRunner{maxWait: c.Wait}, ruleMatcher(cfg)
 	n.attributor = attribution.New(attribution.Options{
 		Limits:  attribution.Limits{Settle: c.Settle, Window: c.Window, Skew: c.ClockSkew, Bytes: int(c.MaxPending), Likely: c.Likely},
 		Journal: j, Cluster: cfg.Cluster.Name,
 		Selected: func(group, resource string) bool {
-			_, yes := (*n.ruleOf.Load())(event.Resource{Group: group, Resource: resource})
+			_, yes := ruleOf(event.Resource{Group: group, Resource: resource})
 			return yes
 		},
 		JournalCrowded: func() bool { s := j.Stat(); return s.RetainedBytes > s.MaxBytes/2 },
@@ -83,15 +80,6 @@ func newAttributionRunner(cfg *config.Config, j *journal.Journal, client *apiser
 		n.counters = audit.NewCounters(c.CountersEvery, client.Metrics, n.attributor.RecordLoss)
 	}
 	return n, nil
-}
-
-// updateRules applies edited rules. It is safe for concurrent use.
-func (n *attributionRunner) updateRules(cfg *config.Config) {
-	if n == nil {
-		return
-	}
-	rule := ruleMatcher(cfg)
-	n.ruleOf.Store(&rule)
 }
 
 // startTasks starts the attributor, then the intakes.
@@ -135,7 +123,7 @@ func (n *attributionRunner) auditStatus() *admin.AuditStatus {
 	}
 	s := n.attributor.Stats()
 	a := &admin.AuditStatus{
-		Degraded: s.Condition.Explanation(), Events: s.Events, Kept: s.Kept, Lost: s.Lost, Attributed: s.Attributed, Likely: s.Likely,
+		Events: s.Events, Kept: s.Kept, Lost: s.Lost, Attributed: s.Attributed, Likely: s.Likely,
 		Unresolved: map[string]uint64{}, Pending: s.Pending, PendingBytes: s.PendingBytes, LastEvent: s.LastEvent,
 	}
 	for reason, count := range s.Unresolved {
@@ -145,11 +133,21 @@ func (n *attributionRunner) auditStatus() *admin.AuditStatus {
 		a.Refused = n.webhook.RejectedRequests()
 	}
 	for _, i := range n.intakes {
-		status, malformed := i.Status()
+		_, malformed := i.Status()
 		a.Malformed += malformed
-		if d := status.Degraded(); d != "" {
-			a.Degraded = i.Name() + ": " + d
-		}
 	}
 	return a
+}
+
+// conditions returns whether audit events arrive, and the status of each intake.
+func (n *attributionRunner) conditions() (all []condition.Status) {
+	if n == nil {
+		return nil
+	}
+	all = append(all, n.attributor.Stats().Condition)
+	for _, i := range n.intakes {
+		status, _ := i.Status()
+		all = append(all, status)
+	}
+	return all
 }

@@ -1,68 +1,49 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/kubecdc/kubecdc/internal/attribution"
 	"github.com/kubecdc/kubecdc/internal/config"
-	"github.com/kubecdc/kubecdc/internal/journal"
-	"github.com/kubecdc/kubecdc/internal/state"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/shape"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/source"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
-// composition is everything that one configuration makes, and the tasks that run it. Once it is running it does not change:
-// another configuration makes another composition, which adopts the unchanged parts.
+// composition is everything that one configuration makes, and the tasks that run it. It does not change: another
+// configuration makes another composition, which starts after this one has stopped. Only the memory passes from one to the
+// next.
 type composition struct {
 	*shared
-	cfg *config.Config
+	*memory // set by openParts
+	cfg     *config.Config
 
-	client           *apiserver.Client
-	journal          *journal.Journal
-	shaper           *shape.Shaper
-	sinks            *sinkSet
-	source           *source.Source
-	attribution      *attributionRunner // nil without audit
-	replica          *replica           // nil without a replicated state
-	journalRecovered bool               // the journal was broken and replaced by a new one
+	client      *apiserver.Client
+	shaper      *shape.Shaper
+	sinks       *sinkSet
+	source      *source.Source
+	attribution *attributionRunner // nil without audit
 
-	phase  atomic.Int32 // a phase; written by become
-	failed *failure     // of a task of this composition, or of the one that it adopted
+	open     atomic.Bool   // all parts are made
+	applied  chan struct{} // closed once the configuration is in force, see recordApplied
+	applying sync.Once
+	failed   *failure // of a task of this composition
 
-	journalTask, sourceTask *task
-
-	closing sync.Once
+	sourceTask *task
+	closing    sync.Once
 }
-
-// phase is how far a composition is in its life. Each phase follows the one before it.
-type phase int32
-
-const (
-	phasePreparing phase = iota // parts are missing: nothing is open, or the journal is and the process is on standby
-	phaseOpen                   // all parts are made
-	phaseRunning                // its tasks run
-	phaseStopping               // its tasks are stopped, or being stopped
-)
-
-// become enters a phase. Entering phaseRunning and phaseStopping requires terms.changeMu.
-func (c *composition) become(p phase) { c.phase.Store(int32(p)) }
-
-// isOpen reports whether all parts are made. It is safe for concurrent use.
-func (c *composition) isOpen() bool { return phase(c.phase.Load()) >= phaseOpen }
 
 // newComposition makes the parts of a configuration that need no journal. It reads files and creates none, so that a
 // credential that has vanished since the configuration was checked leaves nothing behind, and it opens no connection.
-// Unchanged sinks of before are adopted; before is nil if none may be.
-func newComposition(s *shared, cfg *config.Config, before *composition) (*composition, error) {
-	c := &composition{shared: s, cfg: cfg, failed: newFailure()}
+func newComposition(s *shared, cfg *config.Config) (*composition, error) {
+	c := &composition{shared: s, cfg: cfg, applied: make(chan struct{}), failed: newFailure()}
 	var err error
 	if c.client, err = NewClient(cfg, s.version); err != nil {
 		return nil, err
@@ -70,35 +51,49 @@ func newComposition(s *shared, cfg *config.Config, before *composition) (*compos
 	if err := checkAttribution(cfg, s.log); err != nil {
 		return nil, err
 	}
-	if c.sinks, err = newSinkSet(s, cfg, before.sinkSet()); err != nil {
+	if c.sinks, err = newSinkSet(s, cfg); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-// sinkSet returns the sinks of the composition; nil for no composition.
-func (c *composition) sinkSet() *sinkSet {
-	if c == nil {
-		return nil
+// recordApplied records that the configuration is in force: the source has applied its rules to what the API server serves,
+// or the process is on standby, where nothing else is to be done. It is safe for concurrent use.
+func (c *composition) recordApplied() { c.applying.Do(func() { close(c.applied) }) }
+
+// partsChange is the reason why a configuration is pending until all its parts are made.
+const partsChange = "the parts of the previous configuration are stopped, and its own are started"
+
+// pendingReason returns why the configuration is not in force yet. It is safe for concurrent use.
+func (c *composition) pendingReason() string {
+	if !c.open.Load() {
+		return cmp.Or(firstCause(c.replica.failoverConditions()), partsChange)
 	}
-	return c.sinks
+	return firstCause(c.source.Conditions())
 }
 
-// openParts opens the journal and makes all parts that need it. With a replicated state, the parts that depend on it are
-// made after the failover.
-func (c *composition) openParts() (err error) {
-	if c.journal, err = journal.Open(c.journalOptions()); err != nil {
-		return err
+// openParts makes all parts that need the journal, on the memory of the previous composition or, if kept is nil, on a new
+// one. With a replicated state, the parts that depend on it are made after the failover. failed is for tasks of the memory.
+func (c *composition) openParts(ctx context.Context, kept *memory, failed func(error)) (err error) {
+	if c.memory = kept; kept == nil {
+		if c.memory, err = openMemory(c.shared, c.cfg); err != nil {
+			return err
+		}
 	}
 	if c.shaper, err = newShaper(c.cfg, c.journal); err != nil {
 		return err
 	}
-	if err := redactStored(c.cfg, c.journal, c.shaper, c.log); err != nil { // before anything reads the journal
+	if kept == nil {
+		if err := redactStored(c.cfg, c.journal, c.shaper, c.log); err != nil { // before anything reads the journal
+			return err
+		}
+		c.memory.start(failed)
+	} else if err := c.journal.Declare(ctx, journalDeclaration(c.cfg)); err != nil { // after all that was appended before
 		return err
 	}
-	if c.cfg.State.Enabled() {
-		c.replica, err = newReplica(c.shared, c.cfg, c.client, c.journal)
-		return err
+	if c.replica != nil {
+		c.replica.cfg, c.replica.client = c.cfg, c.client
+		return nil
 	}
 	return c.openSourceAndSinks()
 }
@@ -108,97 +103,105 @@ func (c *composition) openSourceAndSinks() (err error) {
 	if c.attribution, err = newAttributionRunner(c.cfg, c.journal, c.client, c.log); err != nil {
 		return err
 	}
-	if err := c.sinks.openSinks(c.feed()); err != nil {
+	if err := c.sinks.openSinks(feed{journal: c.journal, attribution: c.attribution, replica: c.replica}); err != nil {
 		return err
 	}
 	if c.source, err = c.newSource(); err != nil {
 		return err
 	}
-	c.become(phaseOpen)
+	c.open.Store(true)
 	return nil
 }
 
-func (c *composition) feed() feed {
-	return feed{journal: c.journal, attribution: c.attribution, replica: c.replica}
+// The causes of the end of a term that ends without a drain.
+var (
+	errReplaced   = errors.New("another configuration replaces this one")
+	errPartFailed = errors.New("a part of the process has failed")
+)
+
+// runTerm starts the tasks, runs them until ctx ends, a part fails or another process takes over, and stops them in order.
+// It returns nil, the failure, or a *sinks.DeposedError.
+func (c *composition) runTerm(ctx context.Context) error {
+	if err := c.awaitActive(ctx); err != nil {
+		return errorBeforeEnd(ctx, err)
+	}
+	c.startTasks()
+	select {
+	case <-ctx.Done():
+	case <-c.failed.occurred:
+	}
+	failed := c.failed.firstError()
+	var deposed *sinks.DeposedError
+	if failed != nil && !errors.As(failed, &deposed) {
+		c.log.Error("stopping because a part failed", "error", failed)
+	}
+	if failed == nil && errors.Is(context.Cause(ctx), context.Canceled) {
+		c.drain()
+	}
+	c.stopTasks()
+	return failed
 }
 
-func (c *composition) journalOptions() journal.Options {
-	j := c.cfg.Journal
-	o := journal.Options{
-		Dir: j.Dir, MaxBytes: int64(j.MaxBytes), MaxDeadLetters: int64(j.MaxDeadLetters), Reserve: int64(j.Reserve),
-		KeepSettled: j.Keep, Logger: c.log,
-	}
-	for _, s := range c.cfg.Sinks {
-		o.Sinks = append(o.Sinks, s.Name)
-	}
-	if c.cfg.Audit.Enabled() {
-		o.Sinks, o.KeepEvidence = append(o.Sinks, attribution.Sink), true
-	}
-	if c.cfg.State.Enabled() {
-		o.Sinks = append(o.Sinks, state.Sink)
-	}
-	if j.Sync == "interval" {
-		o.SyncInterval = 200 * time.Millisecond
-	}
-	return o
-}
-
-// awaitActive starts the journal and, with a replicated state, stays on standby until this process is active. It returns nil
-// when all parts are made, or the cause of the end of ctx, or a permanent error; the journal is stopped then.
+// awaitActive stays on standby, with a replicated state, until this process is active. It returns nil when all parts are
+// made, or the cause of the end of ctx, or a permanent error.
 func (c *composition) awaitActive(ctx context.Context) error {
-	c.journalTask = startTask("journal", c.journal.Run, c.failed.reportError)
 	if c.replica == nil {
 		return nil
 	}
-	err := c.replica.runStandby(ctx, c.failed, c.sinks.fencedByName())
-	if err == nil {
-		err = c.openSourceAndSinks()
+	if c.replica.awaitsLease() {
+		c.recordApplied()
 	}
-	if err != nil {
-		c.journalTask.stop()
+	if err := c.replica.runStandby(ctx, c.sinks.fencedByName()); err != nil {
+		return err
 	}
-	return err
+	return c.openSourceAndSinks()
+}
+
+// errorBeforeEnd returns err if ctx goes on, and nil after its end: what fails because the term ends is no failure.
+func errorBeforeEnd(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	return nil
 }
 
 // startTasks starts the tasks, each after the tasks that it depends on: delivery, the writer of the state, attribution, and
-// the source last. Requires terms.changeMu.
+// the source last.
 func (c *composition) startTasks() {
 	c.sinks.startAll(c.failed.reportError)
 	c.replica.startWriting(c.failed.reportError)
 	c.attribution.startTasks(c.failed.reportError)
 	c.sourceTask = startTask("source", c.source.Run, c.failed.reportError)
-	c.become(phaseRunning)
 }
 
-// stopTasks stops the tasks in the opposite order of startTasks: the source, so that no new changes arrive; delivery, after
-// it has drained the journal, for at most delivery.drainTimeout or until ctx ends; the state, once it covers the delivered
-// changes; the journal last, because every other part writes to it.
-func (c *composition) stopTasks(ctx context.Context) {
+// drain stops the source, so that no new changes arrive, and lets the sinks deliver what the journal holds and the state
+// cover that, for at most delivery.drainTimeout.
+func (c *composition) drain() {
 	c.sourceTask.stop()
 	c.attribution.stopTasks() // remaining changes are attributed after the next start
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.Delivery.DrainTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Delivery.DrainTimeout)
 	defer cancel()
-	if ctx.Err() == nil {
-		if err := c.journal.Flush(ctx); err != nil {
-			c.log.Warn("the newest observations were not journaled and will be watched again", "error", err)
-		}
+	if err := c.journal.Flush(ctx); err != nil {
+		c.log.Warn("the newest observations were not journaled and will be watched again", "error", err)
 	}
 	late := time.AfterFunc(stopWarningDelay, func() { c.sinks.logBlocking(c.journal.Newest()) })
 	defer late.Stop()
-	c.sinks.drainAndStop(ctx, c.sinks.runners, c.journal.Newest())
-	c.replica.stopWriting(ctx)
-	c.journalTask.stop()
+	c.sinks.drain(ctx, c.journal.Newest)
+	c.replica.flushState(ctx)
 }
 
-// closeParts releases everything. Later calls do nothing.
+// stopTasks stops the tasks in the opposite order of startTasks. Undelivered changes stay in the journal.
+func (c *composition) stopTasks() {
+	c.sourceTask.stop()
+	c.attribution.stopTasks()
+	c.sinks.stopAll()
+	c.replica.stopWriting()
+}
+
+// closeParts releases everything but the memory. Later calls do nothing.
 func (c *composition) closeParts() (err error) {
 	c.closing.Do(func() {
-		err = errors.Join(c.sinks.closeExcept(nil), c.replica.closeState())
-		if c.journal != nil {
-			if failed := c.journal.Close(); failed != nil {
-				err = errors.Join(err, fmt.Errorf("close journal: %w", failed))
-			}
-		}
+		err = c.sinks.close()
 		c.client.Close()
 	})
 	return err
@@ -231,6 +234,7 @@ func (c *composition) newSource() (*source.Source, error) {
 		GapsRecorded:     c.journal.RecordGapsEmitted,
 		StoredClusterUID: stored,
 		RecordCluster:    c.journal.SetCluster,
+		Applied:          c.recordApplied,
 		Log:              c.log,
 	}
 	if c.cfg.Cluster.OnReplaced == config.Fresh {
@@ -243,7 +247,7 @@ func (c *composition) newSource() (*source.Source, error) {
 // "" if it is complete.
 func (c *composition) journalLossReason() (string, error) {
 	if recovery, pending := c.journal.PendingRecovery(); pending {
-		c.journalRecovered = true
+		c.recovered = true
 		return "the journal was broken and replaced by a new one (" + recovery.Reason + ")", nil
 	}
 	return c.journal.ResetReason()

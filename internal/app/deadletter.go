@@ -32,15 +32,6 @@ type deadLetterPublisher struct {
 	pingTask  *task                 // nil before startPinging
 }
 
-// The conditions of a dead-letter publisher.
-var (
-	deadLettersPublished = condition.State{Name: "published", Message: "dead letters are published again"}
-	deadLettersHeld      = condition.State{
-		Name: "held", Severity: condition.Degraded, Level: slog.LevelWarn,
-		Message: "a dead letter cannot be published; its lane waits until it is",
-	}
-)
-
 // openDeadLetterPublisher makes the publisher that sink s has configured; nil for none. It opens no connection.
 func openDeadLetterPublisher(cfg *config.Config, s config.Sink, log *slog.Logger) (*deadLetterPublisher, error) {
 	if s.DeadLetters.Sink == "" {
@@ -68,7 +59,7 @@ func openDeadLetterPublisher(cfg *config.Config, s config.Sink, log *slog.Logger
 		return nil, fmt.Errorf("deadLetters.topic of sink %s: %w", s.Name, err)
 	}
 	log = log.With("sink", s.Name, "deadLettersTo", target.Name)
-	return &deadLetterPublisher{owner: s.Name, target: to, router: router, topic: topic, condition: condition.New(log, deadLettersPublished)}, restoreWithoutState(router)
+	return &deadLetterPublisher{owner: s.Name, target: to, router: router, topic: topic, condition: condition.New(log, "sink/"+s.Name, condition.Problem{})}, restoreWithoutState(router)
 }
 
 // startPinging pings the destination regularly, so that an unreachable one is reported before the first dead letter.
@@ -89,15 +80,6 @@ func (p *deadLetterPublisher) startPinging(retry config.Retry, failed func(error
 }
 
 func (p *deadLetterPublisher) stopPinging() { p.pingTask.stop() }
-
-// heldReason returns why dead letters wait, or would wait; "" if they do not. It is safe for concurrent use.
-func (p *deadLetterPublisher) heldReason() string {
-	reason := p.condition.Status().Degraded()
-	if reason == "" {
-		return ""
-	}
-	return fmt.Sprintf("dead letters wait for sink %s: %s", p.target.name, reason)
-}
 
 // publishDeadLetter publishes a dead letter once. A *sinks.RejectedError is permanent: the letter is rejected even when
 // truncated, and stays in the journal alone. After any other error the caller tries again.
@@ -122,7 +104,7 @@ func (p *deadLetterPublisher) publishDeadLetter(ctx context.Context, c *event.Ch
 		return errors.Join(err, restoreWithoutState(p.router))
 	}
 	if err != nil {
-		return fmt.Errorf("dead letter to sink %s: %w", p.target.name, err)
+		return &condition.Error{Code: condition.SinkFailing, Cause: "dead letter to sink " + p.target.name, Err: err}
 	}
 	return nil
 }
@@ -130,9 +112,10 @@ func (p *deadLetterPublisher) publishDeadLetter(ctx context.Context, c *event.Ch
 // recordOutcome records the result of an attempt or a ping. It is ignored if another attempt was made since last, because a
 // ping that was sent earlier is outdated.
 func (p *deadLetterPublisher) recordOutcome(last *error, err error) {
-	state, reason := deadLettersPublished, ""
+	problem := condition.Problem{}
 	if err != nil {
-		state, reason = deadLettersHeld, err.Error()
+		problem = condition.Caused(condition.DeadLettersHeld, err)
+		problem.Cause = fmt.Sprintf("dead letters wait for sink %s: %s", p.target.name, problem.Cause)
 	}
-	p.condition.UpdateIf(func(condition.Status) bool { return p.lastError.Load() == last }, state, reason, "")
+	p.condition.UpdateIf(func(condition.Status) bool { return p.lastError.Load() == last }, problem)
 }

@@ -45,15 +45,15 @@ func TestHeldDeadLetterIsReportedUntilPublished(t *testing.T) {
 	var log bytes.Buffer
 	var answer error
 	p := &deadLetterPublisher{owner: "bus", target: &configuredSink{name: "main"}, router: routerFunc(func() error { return answer }),
-		condition: condition.New(slog.New(slog.NewTextHandler(&log, nil)), deadLettersPublished)}
+		condition: condition.New(slog.New(slog.NewTextHandler(&log, nil)), "sink/bus", condition.Problem{})}
 	publish := func(ctx context.Context, err error) {
 		answer = err
 		_ = p.publishDeadLetter(ctx, &event.Change{Type: event.Added}, "rejected: too large")
 	}
 	silent := func(when string) {
 		t.Helper()
-		if status := p.heldReason(); status != "" {
-			t.Errorf("%s the status is %q", when, status)
+		if status := p.condition.Status(); !status.OK() {
+			t.Errorf("%s the status is %+v", when, status)
 		}
 	}
 	silent("before the first")
@@ -61,8 +61,8 @@ func TestHeldDeadLetterIsReportedUntilPublished(t *testing.T) {
 	silent("after one that was published")
 	for range 3 {
 		publish(t.Context(), &sinks.UnavailableError{Reason: "no broker answers"})
-		if status := p.heldReason(); !strings.HasPrefix(status, "dead letters wait for sink main: ") || !strings.Contains(status, "no broker answers") {
-			t.Errorf("while one waits the status is %q", status)
+		if status := p.condition.Status(); !strings.HasPrefix(status.Cause, "dead letters wait for sink main: ") || !strings.Contains(status.Cause, "no broker answers") {
+			t.Errorf("while one waits the status is %+v", status)
 		}
 	}
 	publish(t.Context(), nil)
@@ -80,10 +80,10 @@ func TestHeldDeadLetterIsReportedUntilPublished(t *testing.T) {
 }
 
 func TestUnreachableDeadLetterTargetIsReportedBeforeFirstUse(t *testing.T) {
-	p := &deadLetterPublisher{target: &configuredSink{name: "main"}, condition: condition.New(slog.New(slog.DiscardHandler), deadLettersPublished)}
+	p := &deadLetterPublisher{target: &configuredSink{name: "main"}, condition: condition.New(slog.New(slog.DiscardHandler), "sink/bus", condition.Problem{})}
 	p.recordOutcome(nil, &sinks.UnavailableError{Reason: "not connected to NATS"})
-	if status := p.heldReason(); status != "dead letters wait for sink main: unavailable: not connected to NATS" {
-		t.Errorf("the status is %q", status)
+	if status := p.condition.Status(); status.Cause != "dead letters wait for sink main: unavailable: not connected to NATS" {
+		t.Errorf("the status is %+v", status)
 	}
 }
 
@@ -100,7 +100,7 @@ func TestStalePingResultIsIgnored(t *testing.T) {
 		var answer error
 		to := pingSink{func() error { return answer }, make(chan error)}
 		p := &deadLetterPublisher{
-			target: &configuredSink{name: "main"}, router: to, condition: condition.New(slog.New(slog.DiscardHandler), deadLettersPublished),
+			target: &configuredSink{name: "main"}, router: to, condition: condition.New(slog.New(slog.DiscardHandler), "sink/bus", condition.Problem{}),
 		}
 		p.startPinging(config.Default().Delivery.Retry, func(err error) { t.Error(err) })
 		publish := func(err error) {
@@ -114,7 +114,7 @@ func TestStalePingResultIsIgnored(t *testing.T) {
 		publish(errors.New("no broker answers"))
 		to.answers <- nil
 		synctest.Wait()
-		if p.heldReason() == "" {
+		if p.condition.Status().OK() {
 			t.Error("no reason is reported although a dead letter waits")
 		}
 		publish(nil)
@@ -122,8 +122,8 @@ func TestStalePingResultIsIgnored(t *testing.T) {
 		publish(nil)
 		to.answers <- errors.New("no broker answered")
 		synctest.Wait()
-		if status := p.heldReason(); status != "" {
-			t.Errorf("a letter was published, and yet %s", status)
+		if status := p.condition.Status(); !status.OK() {
+			t.Errorf("a letter was published, and yet %+v", status)
 		}
 		close(to.answers) // no question stays without an answer
 		p.stopPinging()

@@ -14,13 +14,15 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/election"
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
 // membership is the process as one of several candidates. Its counters outlive the compositions.
 type membership struct {
-	identity     string             // of this process among the candidates; "" without a replicated state
-	election     *election.Election // nil without an election
+	identity     string               // of this process among the candidates; "" without a replicated state
+	election     *election.Election   // nil without an election
+	yielding     *condition.Condition // of the Lease that this process holds
 	electionTask *task
 
 	failovers, deposals atomic.Uint64
@@ -39,6 +41,7 @@ func (m *membership) openElection(cfg *config.Config, log *slog.Logger) (err err
 	if err != nil {
 		return err
 	}
+	m.yielding = condition.New(log, "replica", condition.Problem{})
 	namespace, name := cfg.Election.NamespacedName()
 	m.election, err = election.New(election.Options{
 		Client: rest, Namespace: namespace, Name: name, Identity: m.identity, Duration: cfg.Election.Duration, Log: log,
@@ -61,9 +64,7 @@ func candidateIdentity(e config.Election) (string, error) {
 }
 
 func (m *membership) startElection(failed func(error)) {
-	if m.election != nil {
-		m.electionTask = startTask("election", m.election.Run, failed)
-	}
+	m.electionTask = startTask("election", m.election.Run, failed)
 }
 
 // stopElection releases the Lease, if this process holds it.
@@ -98,6 +99,9 @@ func (m *membership) handleDeposed(log *slog.Logger, err error) error {
 		return err
 	}
 	m.deposals.Add(1)
+	if m.election != nil {
+		m.election.ForgetHolder() // another process may have the Lease already, and this one has not seen that
+	}
 	if m.election == nil {
 		return fmt.Errorf("another exporter is active in place of this one, and no election is configured: "+
 			"set election.lease, or run one exporter: %w", err)

@@ -84,6 +84,9 @@ func redactsByDefault(cfg *config.Config) bool {
 
 // redactionFingerprint identifies the settings that determine the redaction. It does not reveal the key.
 func redactionFingerprint(cfg *config.Config) string {
+	if redactsByDefault(cfg) {
+		return "default"
+	}
 	h := sha256.New()
 	for _, r := range cfg.Resources {
 		fmt.Fprintf(h, "%q %q %s\n", r.Select, r.Exclude, r.Fingerprint([]byte(cfg.Redaction.Key)))

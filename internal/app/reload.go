@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/kubecdc/kubecdc/internal/admin"
 	"github.com/kubecdc/kubecdc/internal/config"
@@ -14,34 +15,31 @@ import (
 
 // reloader watches the configuration file and applies its changes.
 type reloader struct {
-	log       *slog.Logger
-	active    func() *config.Config
-	apply     func(context.Context, *config.Config) error
-	condition *condition.Condition
-	hangup    chan os.Signal // requests a reload; nil for never
-	applied   atomic.Uint64
-	refused   atomic.Uint64
+	log        *slog.Logger
+	current    func() *composition
+	apply      func(ctx context.Context, cfg *config.Config, accepted func()) error
+	condition  *condition.Condition
+	hangup     chan os.Signal         // requests a reload; nil for never
+	activeHash atomic.Pointer[string] // of the configuration that was in force last
+	pending    bool                   // the current composition is not in force yet; owned by run
+	applied    atomic.Uint64
+	refused    atomic.Uint64
 }
 
-// The conditions of the configuration.
-var (
-	configCurrent = condition.State{Name: "current", Message: "the active configuration is the one in the file"}
-	configRefused = condition.State{
-		Name: "refused", Severity: condition.Degraded, Level: slog.LevelError,
-		Message: "the configuration in the file is refused; the previous one stays active",
-	}
+const (
+	maxRefusalBytes = 600         // bounds the reason that is shown
+	pendingInterval = time.Second // between two looks at what a pending configuration waits for
 )
 
-// maxRefusalBytes bounds the reason that is shown.
-const maxRefusalBytes = 600
-
-func newReloader(log *slog.Logger, active func() *config.Config, apply func(context.Context, *config.Config) error) *reloader {
-	return &reloader{log: log, active: active, apply: apply, condition: condition.New(log, configCurrent)}
+func newReloader(
+	log *slog.Logger, current func() *composition, apply func(context.Context, *config.Config, func()) error,
+) *reloader {
+	return &reloader{log: log, current: current, apply: apply, condition: condition.New(log, "configuration", condition.Problem{})}
 }
 
 // run applies changes of the configuration file until ctx ends. Without a working watch, only SIGHUP reloads the file.
 func (r *reloader) run(ctx context.Context) error {
-	file := r.active().File
+	file := r.current().cfg.File
 	changed := make(chan struct{}, 1)
 	watching := startTask("watch of the configuration", func(ctx context.Context) error {
 		return config.Watch(ctx, file, func() {
@@ -54,7 +52,13 @@ func (r *reloader) run(ctx context.Context) error {
 		r.log.Warn("changes of the configuration file are not noticed; SIGHUP reads it again", "file", file, "error", err)
 	})
 	defer watching.stop()
+	tick := time.NewTicker(pendingInterval)
+	defer tick.Stop()
 	for {
+		var applied <-chan struct{}
+		if r.pending {
+			applied = r.current().applied
+		}
 		select {
 		case <-ctx.Done():
 			return nil
@@ -62,27 +66,56 @@ func (r *reloader) run(ctx context.Context) error {
 			r.reloadFile(ctx, file, false)
 		case <-r.hangup:
 			r.reloadFile(ctx, file, true)
+		case <-applied:
+			r.recordApplied()
+		case <-tick.C:
 		}
+		r.updatePending()
 	}
 }
 
 // reloadFile reads the file and applies it. With force it does so even if the file has not changed, because the files that
 // it refers to, such as passwords, may have.
 func (r *reloader) reloadFile(ctx context.Context, file string, force bool) {
-	before := r.active()
 	cfg, err := config.Load(file)
-	if err == nil && (force || cfg.Hash != before.Hash) {
-		err = r.apply(ctx, cfg)
+	if err == nil && (force || cfg.Hash != r.current().cfg.Hash) {
+		err = r.apply(ctx, cfg, func() {
+			r.pending = true
+			r.condition.Update(configPending(partsChange), "configuration", cfg.Hash)
+		})
 	}
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
 		r.refused.Add(1)
-		r.condition.Update(configRefused, refusalText(err), "correct the file; it is read again at once")
+		r.condition.Update(condition.Problem{Code: condition.ConfigRefused, Cause: refusalText(err)})
+	case !r.pending:
+		r.condition.Clear()
 	default:
-		r.condition.Update(configCurrent, "", "")
+		r.condition.Update(configPending(r.current().pendingReason()))
 	}
 }
+
+// updatePending updates the reason why the current composition is not in force yet.
+func (r *reloader) updatePending() {
+	r.condition.UpdateIf(func(now condition.Status) bool { return r.pending && isPending(now) }, configPending(r.current().pendingReason()))
+}
+
+// recordApplied records that the current composition is in force.
+func (r *reloader) recordApplied() {
+	cfg := r.current().cfg
+	before := r.activeHash.Swap(&cfg.Hash)
+	r.pending = false
+	r.applied.Add(1)
+	r.log.Info("changed configuration applied", "configuration", cfg.Hash, "before", *before)
+	r.condition.UpdateIf(isPending, condition.Problem{})
+}
+
+func configPending(reason string) condition.Problem {
+	return condition.Problem{Code: condition.ConfigPending, Cause: reason}
+}
+
+func isPending(now condition.Status) bool { return now.Code == condition.ConfigPending }
 
 // refusalText returns the reason of a refusal on one line.
 func refusalText(err error) string {
@@ -93,8 +126,6 @@ func refusalText(err error) string {
 	return text
 }
 
-func (r *reloader) configStatus(hash string) admin.ConfigStatus {
-	return admin.ConfigStatus{
-		Hash: hash, Refused: r.condition.Status().Degraded(), Reloads: r.applied.Load(), Refusals: r.refused.Load(),
-	}
+func (r *reloader) configStatus() admin.ConfigStatus {
+	return admin.ConfigStatus{Hash: *r.activeHash.Load(), Reloads: r.applied.Load(), Refusals: r.refused.Load()}
 }

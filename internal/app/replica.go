@@ -24,12 +24,12 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
-// replica is the part of a composition that makes it one of several: it follows the replicated state on standby, takes it
-// over, and writes it while active. Some methods accept a nil receiver, for a composition without a replicated state.
+// replica makes the process one of several: it follows the replicated state on standby, takes it over, and writes it while
+// active. Some methods accept a nil receiver, for a process without a replicated state.
 type replica struct {
 	*shared
-	cfg    *config.Config
-	client *apiserver.Client
+	cfg    *config.Config    // of the current composition
+	client *apiserver.Client // as well
 
 	writer   *state.Writer
 	bus      *configuredSink       // of the state; a connection of its own, so that the state does not wait behind changes
@@ -48,17 +48,6 @@ type role struct {
 	since time.Time
 }
 
-// The conditions of a failover attempt.
-var (
-	failoverPossible = condition.State{Name: "possible", Message: "the replicated state can be taken over"}
-	failoverRefused  = condition.State{
-		Name: "refused", Severity: condition.NotReady, Level: slog.LevelError, Message: "the replicated state cannot be taken over",
-	}
-	failoverFailing = condition.State{
-		Name: "hindered", Severity: condition.NotReady, Level: slog.LevelWarn, Message: "failover attempts fail and are retried",
-	}
-)
-
 const (
 	minFailoverBackoff = 100 * time.Millisecond
 	maxFailoverBackoff = 5 * time.Second
@@ -67,13 +56,13 @@ const (
 )
 
 // newReplica makes the writer of the state. It contacts nothing.
-func newReplica(s *shared, cfg *config.Config, client *apiserver.Client, j *journal.Journal) (*replica, error) {
+func newReplica(s *shared, cfg *config.Config, j *journal.Journal) (*replica, error) {
 	sink, err := sinkConfigByName(cfg, cfg.State.Sink)
 	if err != nil {
 		return nil, err
 	}
 	log := s.log.With("state", cfg.State.Name)
-	r := &replica{shared: s, cfg: cfg, client: client, condition: condition.New(log, failoverPossible)}
+	r := &replica{shared: s, cfg: cfg, condition: condition.New(log, "replica", condition.Problem{})}
 	r.setRole(admin.RoleStandby)
 	if r.bus, err = newSink(sink, log); err != nil {
 		return nil, fmt.Errorf("state: %w", err)
@@ -119,30 +108,29 @@ func OpenState(cfg *config.Config) (w *state.Writer, closed func(context.Context
 
 func (r *replica) setRole(name string) { r.role.Store(&role{name, time.Now()}) }
 
-// runStandby follows the state until this process holds the Lease and has taken the state over. fenced are the sinks by
-// name, nil for those that cannot be fenced. It returns nil after the failover, the cause of the end of ctx, the failure of
-// a task, or a permanent error.
-func (r *replica) runStandby(ctx context.Context, failed *failure, fenced map[string]sinks.Fenced) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	go func() { // the journal may fail meanwhile
-		select {
-		case <-failed.occurred:
-			cancel(failed.err)
-		case <-ctx.Done():
-		}
-	}()
+// keepsTurn reports whether this process is still the active one, as it was under the previous configuration.
+func (r *replica) keepsTurn() bool {
+	e := r.membership.election
+	return r.writer.IsOwner() && (e == nil || e.IsHolder())
+}
+
+// awaitsLease reports whether another process is active, as far as this one knows.
+func (r *replica) awaitsLease() bool {
+	e := r.membership.election
+	return e != nil && !e.IsHolder()
+}
+
+// runStandby follows the state until this process holds the Lease and has taken the state over; a process that keeps its
+// turn only fences the sinks of its new configuration. fenced are the sinks by name, nil for those that cannot be fenced. It
+// returns nil after the failover, the cause of the end of ctx, or a permanent error.
+func (r *replica) runStandby(ctx context.Context, fenced map[string]sinks.Fenced) error {
 	backoff := ratelimit.NewBackoff[struct{}](minFailoverBackoff, maxFailoverBackoff, rand.Float64)
 	for {
 		if err := r.awaitTerm(ctx); err != nil {
 			return err
 		}
-		r.setRole(admin.RoleTakingOver)
-		began := time.Now()
 		err := r.attemptFailover(ctx, fenced)
 		if err == nil {
-			r.membership.failovers.Add(1)
-			r.membership.lastFailoverNanos.Store(int64(time.Since(began)))
 			return nil
 		}
 		r.setRole(admin.RoleStandby)
@@ -160,7 +148,7 @@ func (r *replica) runStandby(ctx context.Context, failed *failure, fenced map[st
 // election it returns at once.
 func (r *replica) awaitTerm(ctx context.Context) error {
 	e := r.membership.election
-	if e == nil {
+	if e == nil || r.keepsTurn() {
 		return ctx.Err()
 	}
 	following, stop := context.WithCancel(ctx)
@@ -185,6 +173,12 @@ func (r *replica) awaitTerm(ctx context.Context) error {
 func (r *replica) attemptFailover(ctx context.Context, fenced map[string]sinks.Fenced) (err error) {
 	ctx, release := r.membership.contextWhileActive(ctx)
 	defer release()
+	if r.discovered = nil; r.keepsTurn() {
+		r.failover, err = r.writer.TakeOver(ctx, state.TakeOverOptions{Sinks: fenced})
+		return err
+	}
+	r.setRole(admin.RoleTakingOver)
+	began := time.Now()
 	if r.clusterUID == "" {
 		r.clusterUID = r.queryClusterUID(ctx)
 	}
@@ -195,7 +189,9 @@ func (r *replica) attemptFailover(ctx context.Context, fenced map[string]sinks.F
 		return context.Cause(ctx)
 	}
 	if err == nil {
-		r.condition.Update(failoverPossible, "", "")
+		r.membership.failovers.Add(1)
+		r.membership.lastFailoverNanos.Store(int64(time.Since(began)))
+		r.condition.Clear()
 		r.log.Info("this exporter is active", "identity", r.membership.identity, "before", cmp.Or(r.failover.Previous.Identity, "none"),
 			"knowsFrom", r.failover.ResumedFrom(), "objects", r.failover.Objects, "inTails", r.failover.TailSize,
 			"took", r.failover.Duration)
@@ -250,11 +246,11 @@ func (r *replica) recordFailoverError(err error) {
 	var deposed *sinks.DeposedError
 	switch {
 	case errors.As(err, &refused):
-		r.condition.Update(failoverRefused, refused.Reason, refused.Remedy)
+		r.condition.Update(refused.Problem())
 	case errors.As(err, &deposed): // another process was faster, which is no problem
-		r.condition.Update(failoverPossible, "", "")
+		r.condition.Clear()
 	default:
-		r.condition.Update(failoverFailing, err.Error(), "")
+		r.condition.Update(condition.Caused(condition.FailoverFailing, err))
 	}
 }
 
@@ -287,14 +283,14 @@ func (r *replica) fencingWaiter(name string, sink sinks.Sink) func(context.Conte
 			var deposed *sinks.DeposedError
 			switch {
 			case err == nil:
-				r.condition.Update(failoverPossible, "", "")
+				r.condition.Clear()
 				return nil
 			case ctx.Err() != nil:
 				return context.Cause(ctx)
 			case errors.As(err, &deposed):
 				return err
 			}
-			r.condition.Update(failoverFailing, err.Error(), "")
+			r.condition.Update(condition.Caused(condition.FailoverFailing, err))
 			if err := ratelimit.Sleep(ctx, backoff.When(struct{}{})); err != nil {
 				return err
 			}
@@ -323,19 +319,22 @@ func (r *replica) runWriter(ctx context.Context) error {
 	return err
 }
 
-// stopWriting waits until the state covers the journal or ctx ends, and stops the writer. r may be nil.
-func (r *replica) stopWriting(ctx context.Context) {
-	if r == nil {
+// flushState waits until the state covers the journal or ctx ends. r may be nil.
+func (r *replica) flushState(ctx context.Context) {
+	if r == nil || r.writerTask == nil || ctx.Err() != nil {
 		return
 	}
-	if r.writerTask != nil && ctx.Err() == nil {
-		if err := r.writer.Flush(ctx); err != nil {
-			r.log.Warn("the replicated state does not cover all delivered changes; the next exporter reads the rest from the sinks",
-				"error", err)
-		}
+	if err := r.writer.Flush(ctx); err != nil {
+		r.log.Warn("the replicated state does not cover all delivered changes; the next exporter reads the rest from the sinks",
+			"error", err)
 	}
-	r.writerTask.stop()
-	r.setRole(admin.RoleStandby)
+}
+
+// stopWriting stops the writer. r may be nil.
+func (r *replica) stopWriting() {
+	if r != nil {
+		r.writerTask.stop()
+	}
 }
 
 // closeState closes the writer and the bus. r may be nil.
@@ -363,20 +362,38 @@ func (r *replica) replicaStatus() *admin.ReplicaStatus {
 	}
 	m := &r.membership
 	stats, role := r.writer.Stats(), r.role.Load()
-	attempt, store := r.condition.Status(), r.writer.Status()
 	s := &admin.ReplicaStatus{
 		Identity: m.identity, Role: role.name, Since: role.since, Holder: stats.Owner.Identity,
-		NotReady:  cmp.Or(attempt.NotReady(), store.NotReady()),
-		Degraded:  cmp.Or(attempt.Degraded(), store.Degraded()),
 		TakeOvers: m.failovers.Load(), TookOver: time.Duration(m.lastFailoverNanos.Load()), Fenced: m.deposals.Load(),
 		StateLag: stats.Lag, Known: stats.Objects,
 	}
 	if m.election != nil {
 		s.Holder = m.election.Holder()
-		s.Degraded = cmp.Or(s.Degraded, m.election.Status().Degraded())
 	}
 	if role.name == admin.RoleActive {
 		s.Holder = m.identity
 	}
 	return s
+}
+
+// failoverConditions returns the status of what a failover needs: the last attempt, the replicated state and the election. r
+// may be nil.
+func (r *replica) failoverConditions() []condition.Status {
+	if r == nil {
+		return nil
+	}
+	all := []condition.Status{r.condition.Status(), r.writer.Status()}
+	if r.membership.election != nil {
+		all = append(all, r.membership.election.Status())
+	}
+	return all
+}
+
+// conditions returns failoverConditions and whether this process yields the Lease. r may be nil.
+func (r *replica) conditions() []condition.Status {
+	all := r.failoverConditions()
+	if r != nil && r.membership.election != nil {
+		all = append(all, r.membership.yielding.Status())
+	}
+	return all
 }

@@ -1,12 +1,10 @@
 package app
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/kubecdc/kubecdc/internal/config"
@@ -92,28 +90,6 @@ func (r *routing) routeStats() []shape.RouteStats {
 		return nil
 	}
 	return r.router.Stats()
-}
-
-// sumRouteStats sums the counters of all routes over the sinks, which may have been made at different times under the same
-// routes.
-func sumRouteStats(runners []*runner) (all []shape.RouteStats) {
-	var counted []*routing
-	for _, r := range runners {
-		if slices.Contains(counted, r.routes) {
-			continue
-		}
-		counted = append(counted, r.routes)
-		for i, s := range r.routes.routeStats() {
-			if i == len(all) {
-				all = append(all, shape.RouteStats{Sent: map[string]uint64{}, Dropped: map[string]uint64{}})
-			}
-			maps.Copy(all[i].Sent, s.Sent)
-			maps.Copy(all[i].Dropped, s.Dropped)
-			all[i].Failed += s.Failed
-			all[i].Failure = cmp.Or(s.Failure, all[i].Failure)
-		}
-	}
-	return all
 }
 
 // routeFor returns the routing of one sink; nil sends every change to the sink's own topic.

@@ -2,9 +2,6 @@ package app
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -20,8 +17,6 @@ import (
 // runner is one configured sink with the pipeline that feeds it.
 type runner struct {
 	*configuredSink
-	id          string // see runnerIdentity
-	routes      *routing
 	deadLetters *deadLetterPublisher // publishes dead letters in addition to the journal; nil for the journal alone
 	journal     sinkJournal
 	log         *slog.Logger
@@ -38,26 +33,6 @@ type runner struct {
 	closing      sync.Once
 }
 
-// runnerIdentity identifies the settings that a runner depends on: when the configuration changes, a sink with the same
-// identity continues.
-func runnerIdentity(cfg *config.Config, s config.Sink, routes *routing) string {
-	all := struct {
-		Sink, DeadLettersTo config.Sink
-		Delivery            config.Delivery
-		Routes              string
-	}{Sink: s, Delivery: cfg.Delivery, Routes: routes.id}
-	all.Delivery.DrainTimeout = 0 // a stop uses that of the active configuration
-	if to, err := sinkConfigByName(cfg, s.DeadLetters.Sink); err == nil {
-		all.DeadLettersTo = to
-	}
-	text, err := json.Marshal(all)
-	if err != nil {
-		panic(fmt.Sprintf("the configuration of a sink is plain data: %v", err))
-	}
-	sum := sha256.Sum256(text) // hashed, because the text holds passwords
-	return s.Name + " " + hex.EncodeToString(sum[:])
-}
-
 // startDelivery starts the pipeline.
 func (r *runner) startDelivery(retry config.Retry, failed func(error)) {
 	r.deliveryTask = startTask("sink "+r.name, r.runPipelines, failed)
@@ -66,18 +41,22 @@ func (r *runner) startDelivery(retry config.Retry, failed func(error)) {
 	}
 }
 
-// stopDelivery waits until a drain is complete or ctx ends, then stops the pipeline.
-func (r *runner) stopDelivery(ctx context.Context) {
-	if r.deadLetters != nil {
-		r.deadLetters.stopPinging()
-	}
+// awaitDrained waits until a drain is complete or ctx ends.
+func (r *runner) awaitDrained(ctx context.Context) {
 	if r.deliveryTask != nil {
 		select {
 		case <-r.deliveryTask.done:
 		case <-ctx.Done():
 		}
-		r.deliveryTask.stop()
 	}
+}
+
+// stopDelivery stops the pipeline.
+func (r *runner) stopDelivery() {
+	if r.deadLetters != nil {
+		r.deadLetters.stopPinging()
+	}
+	r.deliveryTask.stop()
 }
 
 // closeSinks closes the sink and that of its dead letters. Later calls do nothing.

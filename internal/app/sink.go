@@ -106,6 +106,9 @@ func deliveryFingerprint(s config.Sink) string {
 	if s.NATS != nil { // its state depends on the stream only
 		s.NATS = &nats.Config{Stream: s.NATS.StreamName()}
 	}
+	if s.Webhook != nil { // it is stored, and the rest of the URL and headers may hold secrets
+		s.Webhook = &webhook.Config{URL: s.Webhook.Origin()}
+	}
 	if s.Kafka != nil {
 		k := *s.Kafka
 		k.TLS, k.SASL, k.ClientID, k.RequestTimeout = auth.TLS{}, auth.SASL{}, "", 0

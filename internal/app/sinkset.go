@@ -16,13 +16,13 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// sinkSet holds the sinks of one configuration with their pipelines. Sinks with the same identity are shared with the set
-// that follows it.
+// sinkSet holds the sinks of one configuration with their pipelines.
 type sinkSet struct {
 	*shared
 	cfg     *config.Config
 	routes  *routing
 	runners []*runner // in the order of the configuration; nil until openSinks for those that create files
+	pingers []sinks.Pinger
 }
 
 // feed is the source of the changes of every pipeline, and the progress that is known of the sinks.
@@ -32,9 +32,8 @@ type feed struct {
 	replica     *replica
 }
 
-// newSinkSet adopts the unchanged sinks of before, which may be nil, and makes the others, except those that create files.
-// It opens no connection.
-func newSinkSet(s *shared, cfg *config.Config, before *sinkSet) (*sinkSet, error) {
+// newSinkSet makes all sinks, except those that create files. It opens no connection.
+func newSinkSet(s *shared, cfg *config.Config) (*sinkSet, error) {
 	set := &sinkSet{shared: s, cfg: cfg, runners: make([]*runner, len(cfg.Sinks))}
 	var err error
 	if set.routes, err = newRouting(cfg); err != nil {
@@ -42,11 +41,14 @@ func newSinkSet(s *shared, cfg *config.Config, before *sinkSet) (*sinkSet, error
 	}
 	setRoutedTopics(cfg)
 	for i, sink := range cfg.Sinks {
-		if set.runners[i] = before.runnerByID(runnerIdentity(cfg, sink, set.routes)); set.runners[i] != nil || sink.Stdout != nil {
+		if sink.Stdout != nil {
 			continue
 		}
 		if set.runners[i], err = set.newRunner(sink); err != nil {
-			return nil, errors.Join(err, set.closeExcept(before))
+			return nil, errors.Join(err, set.close())
+		}
+		if pinger, ok := set.runners[i].sink.(sinks.Pinger); ok {
+			set.pingers = append(set.pingers, pinger)
 		}
 	}
 	return set, nil
@@ -63,25 +65,10 @@ func (set *sinkSet) newRunner(s config.Sink) (*runner, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sink %s: %w", s.Name, err)
 	}
-	return &runner{
-		configuredSink: sink, id: runnerIdentity(set.cfg, s, set.routes), routes: set.routes, deadLetters: deadLetters, log: log,
-	}, nil
+	return &runner{configuredSink: sink, deadLetters: deadLetters, log: log}, nil
 }
 
-// runnerByID returns the runner with an identity; nil if there is none, or no set.
-func (set *sinkSet) runnerByID(id string) *runner {
-	if set == nil {
-		return nil
-	}
-	for _, r := range set.runners {
-		if r != nil && r.id == id {
-			return r
-		}
-	}
-	return nil
-}
-
-// openSinks makes the sinks that are still missing, and a pipeline for each sink without one.
+// openSinks makes the sinks that are still missing, and a pipeline for each.
 func (set *sinkSet) openSinks(from feed) (err error) {
 	for i, s := range set.cfg.Sinks {
 		if set.runners[i] == nil {
@@ -89,10 +76,8 @@ func (set *sinkSet) openSinks(from feed) (err error) {
 				return err
 			}
 		}
-		if r := set.runners[i]; r.currentPipeline() == nil {
-			if err := set.attachPipeline(r, s, from); err != nil {
-				return err
-			}
+		if err := set.attachPipeline(set.runners[i], s, from); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -127,6 +112,7 @@ func (set *sinkSet) pipelineConfig(
 		WindowBytes:        int64(d.Window),
 		Rate:               d.Rate.PerSecond,
 		Burst:              d.Rate.Burst,
+		SuspectAfter:       cmp.Or(d.Rejections.Suspect, -1),
 		NewestOffset:       from.journal.Newest(),
 		RoutingFingerprint: deliveryFingerprint(s) + set.routes.id,
 		Route:              skipUnrepresentable(s, set.routes.routeFor(s.Name)),
@@ -174,48 +160,23 @@ func (set *sinkSet) startAll(failed func(error)) {
 	}
 }
 
-// startAdded starts the delivery of the sinks that before does not have.
-func (set *sinkSet) startAdded(before *sinkSet, failed func(error)) {
+// drain lets the pipelines deliver everything up to newest, which is asked for each, until ctx ends.
+func (set *sinkSet) drain(ctx context.Context, newest func() uint64) {
 	for _, r := range set.runners {
-		if before.runnerByID(r.id) == nil {
-			r.startDelivery(set.cfg.Delivery.Retry, failed)
-			set.log.Info("sink started", "sink", r.name)
-		}
+		r.drainUpTo(newest())
+	}
+	for _, r := range set.runners {
+		r.awaitDrained(ctx)
 	}
 }
 
-// drainAndStop lets the pipelines of runners deliver everything up to newest until ctx ends, and stops them.
-func (set *sinkSet) drainAndStop(ctx context.Context, runners []*runner, newest uint64) {
-	for _, r := range runners {
-		if r != nil && r.currentPipeline() != nil {
-			r.drainUpTo(newest)
-		}
-	}
-	for _, r := range runners {
-		if r != nil {
-			r.stopDelivery(ctx)
-		}
-	}
-}
-
-// drainRemoved drains and stops the sinks that next does not have, for at most timeout. Sinks that are not ready are stopped
-// without a drain: it would use the whole timeout, and the new configuration may be the remedy.
-func (set *sinkSet) drainRemoved(ctx context.Context, timeout time.Duration, next *sinkSet, newest uint64) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	expired, expire := context.WithCancel(ctx)
-	expire()
-	var ready []*runner
+// stopAll stops the pipelines, concurrently, because each waits a moment for what it has in flight.
+func (set *sinkSet) stopAll() {
+	var stopping sync.WaitGroup
 	for _, r := range set.runners {
-		switch {
-		case next.runnerByID(r.id) != nil:
-		case r.sinkStatus().NotReady == "":
-			ready = append(ready, r)
-		default:
-			r.stopDelivery(expired)
-		}
+		stopping.Go(r.stopDelivery)
 	}
-	set.drainAndStop(ctx, ready, newest)
+	stopping.Wait()
 }
 
 // stopWarningDelay is the duration of a stop after which the sinks that it waits for are logged.
@@ -224,24 +185,21 @@ const stopWarningDelay = time.Second
 // logBlocking logs the sinks that have not delivered everything up to newest.
 func (set *sinkSet) logBlocking(newest uint64) {
 	for _, r := range set.runners {
-		if r == nil || r.currentPipeline() == nil {
-			continue
-		}
-		if s := r.sinkStatus(); s.Low < newest {
+		if s := r.currentPipeline().Stats(); s.Low < newest {
 			r.log.Warn("stopping: waiting for this sink; a second signal stops at once, without loss", "changes", newest-s.Low,
-				"atMost", set.cfg.Delivery.DrainTimeout, "reason", cmp.Or(s.NotReady, s.Reason, "slow to respond"))
+				"atMost", set.cfg.Delivery.DrainTimeout, "reason", cmp.Or(firstCause(s.Conditions()), "slow to respond"))
 		}
 	}
 }
 
-// closeExcept closes the sinks that other does not have; other may be nil.
-func (set *sinkSet) closeExcept(other *sinkSet) error {
+// close closes the sinks.
+func (set *sinkSet) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	errs := make([]error, len(set.runners))
 	var closing sync.WaitGroup // concurrent, so that a slow destination does not use up the time of others
 	for i, r := range set.runners {
-		if r != nil && other.runnerByID(r.id) == nil {
+		if r != nil {
 			closing.Go(func() { errs[i] = r.closeSinks(ctx) })
 		}
 	}

@@ -1,16 +1,20 @@
 package app
 
 import (
-	"cmp"
 	"fmt"
-	"strings"
+	"slices"
+	"time"
 
 	"github.com/kubecdc/kubecdc/internal/admin"
 	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/source"
 )
+
+// maxClockSkew is what a clock may be off. Below that nothing depends on it but the times that changes carry.
+const maxClockSkew = 30 * time.Second
 
 // buildSnapshot collects the status of every part for metrics, readiness and the status page. Secrets are masked. It is safe
 // for concurrent use.
@@ -18,9 +22,10 @@ func (a *app) buildSnapshot() admin.Snapshot {
 	c := a.terms.current.Load()
 	stored := c.journal.Stat()
 	s := admin.Snapshot{
-		Config: a.reloader.configStatus(c.cfg.Hash), Journal: c.journalStatus(stored), Replica: c.replica.replicaStatus(),
+		Config: a.reloader.configStatus(), Journal: journalStatus(stored), Replica: c.replica.replicaStatus(),
+		Conditions: append([]condition.Status{a.reloader.condition.Status()}, c.replica.conditions()...),
 	}
-	if c.isOpen() {
+	if c.open.Load() {
 		c.fillSnapshot(&s, stored)
 	}
 	a.secrets.maskFields(&s)
@@ -29,18 +34,17 @@ func (a *app) buildSnapshot() admin.Snapshot {
 
 // fillSnapshot adds the status of the parts that exist once the composition is open.
 func (c *composition) fillSnapshot(s *admin.Snapshot, stored journal.Stat) {
-	s.Cluster = admin.ClusterStatus{Name: c.source.Cluster()}
-	s.Cluster.UID, s.Cluster.Unchecked = c.source.Identity()
-	s.Cluster.ClockSkew = c.client.ClockSkew()
-	for _, n := range c.source.Namespaces() {
-		s.Namespaces = append(s.Namespaces, admin.NamespaceStatus(n))
+	skew := c.client.ClockSkew()
+	s.Cluster = admin.ClusterStatus{Name: c.source.Cluster(), UID: c.source.Identity(), ClockSkew: skew}
+	s.Conditions = slices.Concat(s.Conditions, []condition.Status{stored.Blocked, stored.DeadLettersFull, c.recoveredCondition(), clockCondition(skew)})
+	for _, status := range c.source.Conditions() {
+		if status.Component != "resource" { // those are with their resources
+			s.Conditions = append(s.Conditions, status)
+		}
 	}
-	ready, reasons := c.source.Ready()
+	s.Conditions = append(s.Conditions, c.attribution.conditions()...)
 	for _, r := range c.source.Status() {
-		s.Resources = append(s.Resources, resourceStatus(r))
-	}
-	if !ready && len(s.Resources) == 0 { // discovery has not succeeded yet, so there is no resource to show it
-		s.Discovery = strings.Join(reasons, "; ")
+		s.Resources, s.Conditions = append(s.Resources, resourceStatus(r)), append(s.Conditions, r.Reread)
 	}
 	for i, r := range c.shaper.Stats() {
 		s.Rules = append(s.Rules, admin.RuleStatus{
@@ -48,81 +52,110 @@ func (c *composition) fillSnapshot(s *admin.Snapshot, stored journal.Stat) {
 			Withheld: r.Withheld, Failed: r.Failed, Failure: r.Failure,
 		})
 	}
-	for i, r := range sumRouteStats(c.sinks.runners) {
+	for i, r := range c.sinks.routes.routeStats() {
 		s.Routes = append(s.Routes, admin.RouteStatus{
 			Name: fmt.Sprintf("routes[%d]", i), Sent: r.Sent, Dropped: r.Dropped, Failed: r.Failed, Failure: r.Failure,
 		})
 	}
 	for _, r := range c.sinks.runners {
-		status := r.sinkStatus()
+		kept := int64(0)
 		for _, in := range stored.Sinks {
 			if in.Name == r.name {
-				status.DeadLettersKept = in.DeadLetters
+				kept = in.DeadLetters
 			}
 		}
-		s.Sinks = append(s.Sinks, status)
+		s.Sinks = append(s.Sinks, r.sinkStatus(kept))
 	}
 	s.Audit = c.attribution.auditStatus()
 }
 
-func (c *composition) journalStatus(j journal.Stat) admin.JournalStatus {
+// firstCause returns the first condition that is not OK, with its cause; "" if all are.
+func firstCause(all []condition.Status) string {
+	for _, s := range condition.Summarize(all) {
+		return s.Name() + ": " + s.CauseText()
+	}
+	return ""
+}
+
+// recoveredCondition reports that a broken journal was set aside at the start.
+func (c *composition) recoveredCondition() condition.Status {
+	p := condition.Problem{}
+	if c.recovered {
+		p.Code = condition.JournalRecovered
+	}
+	return condition.NewStatus("journal", p)
+}
+
+// clockCondition reports how far the clocks of this machine and of the API server are apart.
+func clockCondition(ahead time.Duration) condition.Status {
+	p, which := condition.Problem{}, "ahead of"
+	if ahead < 0 {
+		ahead, which = -ahead, "behind"
+	}
+	if ahead >= maxClockSkew {
+		p.Code = condition.ClockSkew
+		p.Cause = fmt.Sprintf("this machine's clock is %v %s the API server's", ahead.Round(time.Second), which)
+	}
+	return condition.NewStatus("clock", p)
+}
+
+func journalStatus(j journal.Stat) admin.JournalStatus {
 	return admin.JournalStatus{
 		Oldest: j.Oldest, Newest: j.Newest, RetainedBytes: j.RetainedBytes, MaxBytes: j.MaxBytes, DiskBytes: j.DiskBytes,
 		KnownBytes: j.KnownBytes, BodyBytes: j.BodyBytes, DeadLetterBytes: j.DeadBytes,
-		PendingBytes: j.PendingBytes, Commits: j.Commits, Recovered: c.journalRecovered, Blocked: j.BlockedReason, DeadLettersFull: j.DeadLettersBlockedReason,
+		PendingBytes: j.PendingBytes, Commits: j.Commits,
 	}
 }
 
-// resourceStatus maps the state of a scope to readiness. A resource that is forbidden, or that nothing serves yet, is
-// degraded alone: it does not make the exporter not ready.
 func resourceStatus(r source.Status) admin.ResourceStatus {
 	s := admin.ResourceStatus{
-		Name: r.Scope, State: string(r.State), Since: r.Since, Reason: r.Reason,
+		Name: r.Scope, State: string(r.State), Condition: r.Condition,
 		Position: r.Position, Known: r.Known, LastEvent: r.LastEvent,
 		Changes: map[string]uint64{}, Events: r.Events, Restarts: r.Restarts, Relists: r.Relists, Lists: r.Lists, DecodeErrors: r.DecodeErrors,
 	}
 	for t, n := range r.Changes {
 		s.Changes[string(t)] = n
 	}
-	reason := r.Reason
-	if r.Remedy != "" {
-		reason += "; " + r.Remedy
-	}
-	switch {
-	case r.State == source.Unreachable, r.State == source.Stale:
-		s.NotReady = reason
-	case r.State == source.Syncing && !r.Synced:
-		s.NotReady = "the first list is not complete: " + reason
-	case r.State == source.Forbidden, r.State == source.Waiting:
-		s.Degraded = string(r.State) + ": " + reason
-	}
 	return s
 }
 
-func (r *runner) sinkStatus() admin.SinkStatus {
+// sinkStatus returns the status of a sink with so many dead letters in the journal.
+func (r *runner) sinkStatus(kept int64) admin.SinkStatus {
 	d := r.currentPipeline().Stats()
 	s := admin.SinkStatus{
-		Name: r.name, Kind: r.kind, NotReady: d.Condition.NotReady(), Reason: d.Condition.Explanation(),
+		Name: r.name, Kind: r.kind, Conditions: d.Conditions(), FailingLanes: d.FailingLanes, DeadLettersKept: kept,
 		Delivered: d.Delivered, DeliveredBytes: d.DeliveredBytes, Reduced: d.Truncated, Passed: d.NotRouted, Skipped: d.AlreadySettled, Retries: d.Retries,
 		DeadLetters: d.DeadLetters, Breaches: d.ContractViolations, Losses: r.lossCount(),
 		Low: d.Low, WindowBytes: d.WindowBytes, WindowLimit: d.WindowLimit,
 		Lanes: d.Lanes, LanesBackingOff: d.LanesFailing, LanesBehind: d.LanesLagging,
 		GateClosed: d.Gate.State != ratelimit.Open, LastAck: d.LastAck, OldestObserved: d.OldestObserved,
 	}
-	for _, t := range d.FailingLanes {
-		s.Trouble = append(s.Trouble, admin.FailingLane{Lane: t.Lane, Reason: t.Reason, Since: t.Since})
+	if kept > 0 {
+		s.Conditions = append(s.Conditions, deadLettersKept(r.name, kept))
 	}
-	if slow, ok := r.sink.(sinks.SlowdownReporter); ok {
-		s.Reason = cmp.Or(s.Reason, slow.SlowdownReason())
-	}
-	if c, ok := r.sink.(sinks.Warner); ok {
-		s.Warnings = c.Warnings()
+	if reporter, ok := r.sink.(sinks.ConditionReporter); ok {
+		for _, status := range reporter.Conditions() {
+			status.Component = "sink/" + r.name
+			s.Conditions = append(s.Conditions, status)
+		}
 	}
 	if o, ok := r.sink.(sinks.RecordOmitter); ok {
 		s.Omitted = o.OmittedRecords()
 	}
 	if r.deadLetters != nil {
-		s.Held = r.deadLetters.heldReason()
+		s.Conditions = append(s.Conditions, r.deadLetters.condition.Status())
 	}
 	return s
+}
+
+// deadLettersKept reports the changes that a destination permanently rejected; the journal keeps them.
+func deadLettersKept(sink string, kept int64) condition.Status {
+	cause := "1 change was permanently rejected and is kept as a dead letter"
+	if kept > 1 {
+		cause = fmt.Sprintf("%d changes were permanently rejected and are kept as dead letters", kept)
+	}
+	return condition.NewStatus("sink/"+sink, condition.Problem{
+		Code: condition.DeadLettersKept, Cause: cause,
+		Remedy: "exporter deadletter list --sink " + sink + " has the reasons; then retry or discard them",
+	})
 }

@@ -4,11 +4,11 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/kubecdc/kubecdc/internal/admin"
 	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/source"
 )
@@ -39,8 +39,9 @@ func TestNotReadyBeforeDiscovery(t *testing.T) {
 	if err := a.closeProcess(); err != nil {
 		t.Error(err)
 	}
-	if len(s.Resources) != 0 || !strings.Contains(s.Discovery, "discovery: ") {
-		t.Errorf("resources %+v, discovery %q; want no resource and a reason", s.Resources, s.Discovery)
+	discovery := slices.IndexFunc(s.Conditions, func(c condition.Status) bool { return c.Code == condition.DiscoveryPending })
+	if len(s.Resources) != 0 || discovery < 0 || s.Conditions[discovery].Name() != "discovery" {
+		t.Errorf("resources %+v, conditions %+v; want no resource and a reason", s.Resources, s.Conditions)
 	}
 }
 
@@ -58,7 +59,9 @@ func TestMetricsHaveASeriesForEveryState(t *testing.T) {
 // slowSink is a sink that its destination throttles.
 type slowSink struct{ sinks.Sink }
 
-func (slowSink) SlowdownReason() string { return "a quota" }
+func (slowSink) Conditions() []condition.Status {
+	return []condition.Status{condition.NewStatus("", condition.Problem{Code: condition.SinkThrottled})}
+}
 
 func TestThrottledSinkIsReadyWithReason(t *testing.T) {
 	a := openUnstarted(t)
@@ -68,28 +71,8 @@ func TestThrottledSinkIsReadyWithReason(t *testing.T) {
 	if err := a.closeProcess(); err != nil {
 		t.Error(err)
 	}
-	if s.NotReady != "" || s.Reason != "a quota" {
-		t.Errorf("not ready %q, reason %q", s.NotReady, s.Reason)
-	}
-}
-
-func TestReadinessFollowsTheStateOfAResource(t *testing.T) {
-	for state, notReady := range map[source.State]bool{
-		source.Live: false, source.Stale: true, source.Unreachable: true,
-		// These degrade alone: one resource that may not be read must not take the others out of service.
-		source.Forbidden: false, source.Waiting: false, source.Gone: false,
-	} {
-		s := resourceStatus(source.Status{Scope: "pods", State: state, Reason: "because"})
-		if (s.NotReady != "") != notReady {
-			t.Errorf("%s: not ready %q", state, s.NotReady)
-		}
-		if leftOut := state == source.Forbidden || state == source.Waiting; (s.Degraded != "") != leftOut {
-			t.Errorf("%s: degraded %q", state, s.Degraded)
-		}
-	}
-	first := resourceStatus(source.Status{State: source.Syncing, Reason: "reading"})
-	again := resourceStatus(source.Status{State: source.Syncing, Synced: true, Reason: "reading"})
-	if first.NotReady == "" || again.NotReady != "" {
-		t.Errorf("syncing: not ready %q the first time, %q after a gap", first.NotReady, again.NotReady)
+	failing := condition.Summarize(s.Conditions)
+	if len(failing) != 1 || failing[0].Severity != condition.Degraded || failing[0].Component != "sink/out" {
+		t.Errorf("%+v", failing)
 	}
 }

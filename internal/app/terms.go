@@ -1,11 +1,8 @@
 package app
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"sync"
 	"sync/atomic"
 
 	"github.com/kubecdc/kubecdc/internal/config"
@@ -18,9 +15,7 @@ type terms struct {
 	*shared
 	failure   *failure // of a task that belongs to no composition
 	handovers chan handover
-
-	changeMu sync.Mutex // held while a composition starts its tasks, begins to stop, or is replaced in place
-	current  atomic.Pointer[composition]
+	current   atomic.Pointer[composition]
 }
 
 // handover is the request to end the term of the current composition and to start that of another one.
@@ -33,9 +28,6 @@ func newTerms(s *shared, failure *failure) *terms {
 	return &terms{shared: s, failure: failure, handovers: make(chan handover)}
 }
 
-// errPartFailed is the cause of a term that ends without draining.
-var errPartFailed = errors.New("a part of the process has failed")
-
 // runTerms runs one term after the other: the next one follows when a handover is requested, or when another process has
 // taken over. It returns nil when ctx ends, or the error of the failed part; everything is stopped then. stopHandovers is
 // called before the last term ends, and no handover may be requested after it returned.
@@ -43,14 +35,14 @@ func (t *terms) runTerms(ctx context.Context, stopHandovers func()) error {
 	for {
 		term, end := context.WithCancelCause(context.WithoutCancel(ctx))
 		ended := make(chan error, 1)
-		go func() { ended <- t.runTerm(term) }()
+		go func() { ended <- t.current.Load().runTerm(term) }()
 		var next handover
 		var err error
 		select {
 		case err = <-ended:
 			end(nil)
 		case next = <-t.handovers:
-			end(nil)
+			end(errReplaced)
 			err = <-ended
 		case <-t.failure.occurred:
 			t.log.Error("stopping because a part failed", "error", t.failure.err)
@@ -61,68 +53,43 @@ func (t *terms) runTerms(ctx context.Context, stopHandovers func()) error {
 			end(nil)
 			return t.membership.handleDeposed(t.log, <-ended)
 		}
-		if err = t.membership.handleDeposed(t.log, err); err != nil {
-			next.sendResult(err)
-			return err
+		var deposed *sinks.DeposedError
+		lostTurn := errors.As(err, &deposed)
+		if err = t.membership.handleDeposed(t.log, err); err == nil {
+			err = t.installNext(ctx, next.next, lostTurn)
 		}
-		if err := t.installNext(next); err != nil {
+		next.sendResult(err)
+		if err != nil {
 			return err
 		}
 	}
 }
 
-// runTerm runs the current composition until ctx ends, a part fails or another process takes over, and stops it in order. It
-// returns nil, the failure, or a *sinks.DeposedError. A composition that has adopted the parts of the current one meanwhile
-// is stopped in its place.
-func (t *terms) runTerm(ctx context.Context) error {
-	c := t.current.Load()
-	if err := c.awaitActive(ctx); err != nil {
-		if ctx.Err() != nil {
-			err = nil
-		}
-		return cmp.Or(c.failed.firstError(), err)
-	}
-	t.changeMu.Lock()
-	c.startTasks()
-	t.changeMu.Unlock()
-	select {
-	case <-ctx.Done():
-	case <-c.failed.occurred:
-	}
-	t.changeMu.Lock()
-	c = t.current.Load()
-	c.become(phaseStopping)
-	t.changeMu.Unlock()
-	failed := c.failed.firstError()
-	var deposed *sinks.DeposedError
-	if failed != nil && !errors.As(failed, &deposed) {
-		t.log.Error("stopping because a part failed", "error", failed)
-	}
-	stopping, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	if failed != nil || errors.Is(context.Cause(ctx), errPartFailed) {
-		cancel() // skip the drain; undelivered changes are in the journal
-	}
-	c.stopTasks(stopping)
-	return failed
-}
-
-// installNext installs the composition of a handover, or another one of the same configuration, after the current one has
-// stopped.
-func (t *terms) installNext(next handover) (err error) {
+// installNext installs the composition of a handover, or if c is nil another one of the same configuration, after the
+// current one has stopped. The memory is kept, unless its settings have changed or another process has taken over.
+func (t *terms) installNext(ctx context.Context, c *composition, lostTurn bool) (err error) {
 	before := t.current.Load()
-	defer func() { next.sendResult(err) }()
-	if err = before.closeParts(); err != nil {
-		return err
-	}
-	c := next.next
 	if c == nil {
-		if c, err = newComposition(t.shared, before.cfg, nil); err != nil {
+		if c, err = newComposition(t.shared, before.cfg); err != nil {
 			return exit.With(exit.Environment, err)
 		}
 	}
-	if err = c.openParts(); err != nil {
-		return exit.With(exit.Environment, errors.Join(err, c.closeParts()))
+	if err = before.closeParts(); err != nil {
+		t.log.Warn("a part of the previous configuration could not be closed in order", "error", err)
+	}
+	kept := before.memory
+	if lostTurn || kept.id != memoryIdentity(c.cfg) {
+		if err = kept.close(); err != nil {
+			return err
+		}
+		kept = nil
+	}
+	if err = c.openParts(ctx, kept, t.failure.reportError); err != nil {
+		err = errors.Join(err, c.closeParts())
+		if c.memory != nil && kept == nil {
+			err = errors.Join(err, c.memory.close())
+		}
+		return exit.With(exit.Environment, err)
 	}
 	t.current.Store(c)
 	return nil
@@ -134,36 +101,14 @@ func (h handover) sendResult(err error) {
 	}
 }
 
-// replace replaces the current composition by one of cfg: in place where possible, else by a handover. accepted is called
-// when cfg is accepted and before anything stops; an error before that means that cfg is refused. A failure of a replacement
-// in place is also reported as the failure of the process.
+// replace replaces the current composition by one of cfg, and waits until that is installed. accepted is called when cfg is
+// accepted and before anything stops; an error before that means that cfg is refused.
 func (t *terms) replace(ctx context.Context, cfg *config.Config, accepted func()) error {
-	t.changeMu.Lock()
-	before := t.current.Load()
-	adopted, reason := before, before.restartReason(cfg)
-	if reason != "" {
-		adopted = nil
-	}
-	next, err := newComposition(t.shared, cfg, adopted)
+	next, err := newComposition(t.shared, cfg)
 	if err != nil {
-		t.changeMu.Unlock()
 		return err
 	}
 	accepted()
-	if reason != "" {
-		t.log.Info("configuration changed; restarting the pipeline from stored positions", "reason", reason)
-		t.changeMu.Unlock()
-		return t.requestHandover(ctx, next)
-	}
-	defer t.changeMu.Unlock()
-	if err = next.adoptFrom(ctx, before, t.current.Store); err != nil && ctx.Err() == nil {
-		t.failure.reportError(exit.With(exit.Environment, fmt.Errorf("apply the changed configuration: %w", err)))
-	}
-	return err
-}
-
-// requestHandover requests a handover to next and waits until next is installed.
-func (t *terms) requestHandover(ctx context.Context, next *composition) error {
 	h := handover{next, make(chan error, 1)}
 	select {
 	case t.handovers <- h:

@@ -64,7 +64,7 @@ type Attributor struct {
 // New returns an Attributor. On a journal without a stored cursor it attributes the changes that are journaled from now on.
 func New(options Options) *Attributor {
 	return &Attributor{
-		options: options, condition: condition.New(options.Logger, conditionReceiving), shared: newShared(options),
+		options: options, condition: condition.New(options.Logger, "audit", condition.Problem{}), shared: newShared(options),
 		counters: newCounters(), loaded: make(chan struct{}), startOffset: options.Journal.Newest(),
 	}
 }
@@ -146,7 +146,7 @@ func (a *Attributor) readJournal(ctx context.Context) error {
 // writeResolved resolves what can be resolved and writes it to the journal: records, marks and cursor in one commit.
 func (a *Attributor) writeResolved(ctx context.Context, now time.Time) error {
 	crowded := a.options.JournalCrowded != nil && a.options.JournalCrowded()
-	f := a.shared.resolve(now, a.counters.lastEventTime(), crowded)
+	f := a.shared.resolve(now, a.counters.lastEventTime, crowded)
 	a.counters.recordRound(&f)
 	changes := f.gaps
 	for i := range f.Resolved {

@@ -108,7 +108,7 @@ func (p *process) storeRequest(user, verb string, code int, uid, version string)
 	p.t.Helper()
 	now := audit.Time(time.Now().Add(-time.Second).UnixNano())
 	err := p.StoreEvents(p.t.Context(), "origin", []audit.Event{{
-		ID: user + uid + version, Stage: "ResponseComplete", Verb: verb, Code: code, User: user, Resource: "pods", Received: now, Done: now + 1,
+		ID: user + uid + version, Stage: "ResponseComplete", Verb: verb, Code: code, Outcome: audit.Stored, User: user, Resource: "pods", Received: now, Done: now + 1,
 		Answer: audit.Object{UID: uid, ResourceVersion: version},
 	}}, "", "")
 	if err != nil {
@@ -198,7 +198,7 @@ func TestSilenceIsReportedAsGap(t *testing.T) {
 			t.Fatal("the silence is not reported")
 		}
 	}
-	if text := p.Stats().Condition.Explanation(); !strings.Contains(text, "since the start") {
+	if text := p.Stats().Condition.Cause; !strings.Contains(text, "since the start") {
 		t.Errorf("explanation %q", text)
 	}
 	p.storeRequest("ann", "create", 201, "other", "9")
@@ -214,7 +214,7 @@ func TestSilenceIsReportedAsGap(t *testing.T) {
 func TestEventsOfUnselectedResourcesAreDropped(t *testing.T) {
 	p := startProcess(t, t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20})
 	defer p.shutDown()
-	err := p.StoreEvents(t.Context(), "o", []audit.Event{{Stage: "ResponseComplete", Verb: "create", Code: 201, Resource: "nodes", Answer: audit.Object{UID: "u", ResourceVersion: "1"}}}, "", "")
+	err := p.StoreEvents(t.Context(), "o", []audit.Event{{Stage: "ResponseComplete", Verb: "create", Code: 201, Outcome: audit.Stored, Resource: "nodes", Answer: audit.Object{UID: "u", ResourceVersion: "1"}}}, "", "")
 	if s := p.Stats(); err != nil || s.Events != 1 || s.Kept != 0 {
 		t.Errorf("%+v %v", s, err)
 	}
@@ -232,7 +232,7 @@ func TestDeleteRequesterSurvivesRestart(t *testing.T) {
 	defer p.shutDown()
 	now := audit.Time(time.Now().Add(-time.Second).UnixNano())
 	if err := p.StoreEvents(t.Context(), "origin", []audit.Event{{
-		ID: "r", Stage: audit.Complete, Verb: "patch", Code: 200, User: "gc", Resource: "pods", Received: now, Done: now + 1,
+		ID: "r", Stage: audit.Complete, Verb: "patch", Code: 200, Outcome: audit.Stored, User: "gc", Resource: "pods", Received: now, Done: now + 1,
 		Answer: audit.Object{UID: "u1", ResourceVersion: "6", Deleting: true},
 	}}, "", ""); err != nil {
 		t.Fatal(err)
@@ -278,7 +278,7 @@ func TestLikelyAuthorsAreMarked(t *testing.T) {
 	defer p.shutDown()
 	now := time.Now()
 	if err := p.StoreEvents(t.Context(), "origin", []audit.Event{{
-		Stage: audit.Complete, Verb: "patch", Code: 200, User: "ann", Resource: "pods", Name: "u1", Received: audit.Time(now.Add(-time.Minute).UnixNano()),
+		Stage: audit.Complete, Verb: "patch", Code: 200, Outcome: audit.Stored, User: "ann", Resource: "pods", Name: "u1", Received: audit.Time(now.Add(-time.Minute).UnixNano()),
 		Done: audit.Time(now.Add(time.Minute).UnixNano()),
 	}}, "", ""); err != nil {
 		t.Fatal(err)
@@ -322,7 +322,7 @@ func TestEventFloodIsBounded(t *testing.T) {
 		events := make([]audit.Event, 100)
 		for i := range events {
 			id := strconv.Itoa(n*len(events) + i)
-			events[i] = audit.Event{ID: id, Stage: audit.Complete, Verb: "patch", Code: 200, User: "ann", Resource: "pods",
+			events[i] = audit.Event{ID: id, Stage: audit.Complete, Verb: "patch", Code: 200, Outcome: audit.Stored, User: "ann", Resource: "pods",
 				Answer: audit.Object{UID: id, ResourceVersion: "1"}}
 		}
 		if err := p.StoreEvents(t.Context(), "api-"+strconv.Itoa(n), events, "", ""); err != nil {

@@ -61,7 +61,7 @@ func fillJournal(t *testing.T, j *journal.Journal) (n int) {
 	full := make(chan struct{})
 	go func() {
 		defer close(full)
-		for j.Stat().BlockedReason == "" && trying.Err() == nil {
+		for j.Stat().Blocked.Cause == "" && trying.Err() == nil {
 			time.Sleep(10 * time.Millisecond)
 		}
 		stop() // cancel the blocked Append

@@ -5,6 +5,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/audit"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/resourceversion"
 )
 
 // claimKind is the rule by which a request claims a change of an object. docs/audit-trail.md states the rules.
@@ -47,7 +48,10 @@ func claimsOfRequest(r *waitingRequest, likely bool) []claim {
 	if !r.IsWrite() {
 		return nil
 	}
-	all := certainClaims(r)
+	var all []claim
+	if r.Outcome == audit.Stored {
+		all = certainClaims(r)
+	}
 	if likely && len(all) == 0 && r.Name != "" {
 		return []claim{{waitingRequest: r, name: r.objectName(), kind: byName}}
 	}
@@ -91,14 +95,11 @@ func collectionClaims(r *waitingRequest) []claim {
 	return all
 }
 
-const (
-	statusCreated = 201 // response code of a request that created the object
-	anyVersion    = "0" // resourceVersion of an update without a precondition, like ""
-)
+const statusCreated = 201 // response code of a request that created the object
 
 // matchesChange reports whether the change is one that the claim is about.
 func (c *claim) matchesChange(of *pendingChange) bool {
-	if c.waitKey() != of.UID && c.waitKey() != of.objectName() {
+	if c.waitKey() != of.UID && c.waitKey() != of.objectName() || c.Group != of.Resource.Group || c.Request.Resource != of.Resource.Resource {
 		return false
 	}
 	switch c.kind {
@@ -136,7 +137,7 @@ func (c *claim) isConclusive(of *Change) bool {
 		case event.Deleted:
 			return c.Verb == "delete"
 		default: // an update with a version precondition that was answered with another version
-			return c.Verb == "update" && c.ResourceVersion != "" && c.ResourceVersion != anyVersion && c.ResourceVersion != of.Version
+			return c.Verb == "update" && resourceversion.IsOrdered(c.ResourceVersion) && c.ResourceVersion != of.Version
 		}
 	default:
 		return false
@@ -149,10 +150,21 @@ func (c *claim) answersVersion() bool {
 	return c.kind == byVersion || c.kind == byDelete || c.kind == byNote
 }
 
-// mayNamePredecessor reports whether a request that has only the object's name may have been about an earlier object of that
-// name, because it came before the present one was seen to have taken the name over.
-func (c *claim) mayNamePredecessor(of *pendingChange, skew time.Duration) bool {
-	return c.uid == "" && !of.nameSince.IsZero() && c.Received <= audit.Time(of.nameSince.Add(skew).UnixNano())
+// creationPrecision is the precision of creationTimestamp, which is cut off to the second.
+const creationPrecision = time.Second
+
+// isOfObject reports whether a request provably was about the object of a change. If it has only the object's name, the
+// object must have had the name when the request was received: its creation was observed before, or its creationTimestamp,
+// which the API server sets, is older. Both hold after a restart. No later object of that name must be affected either.
+func (c *claim) isOfObject(of *pendingChange, skew time.Duration) bool {
+	if c.uid != "" {
+		return true
+	}
+	after := func(t time.Time) bool { return !t.IsZero() && c.Received > audit.Time(t.Add(skew).UnixNano()) }
+	if !after(of.nameSince) && !after(of.created) {
+		return false
+	}
+	return !of.renamed || !of.renamedAt.IsZero() && c.Done < audit.Time(of.renamedAt.Add(-skew).UnixNano())
 }
 
 // changedNothing reports whether the request provably found the version that it was answered with.

@@ -91,7 +91,7 @@ func TestChangeDecodesOnlyItsRequests(t *testing.T) {
 	j := NewMatcher(Limits{Settle: time.Second, Window: time.Hour, Bytes: floodBytes})
 	patch := func(n int, version string, from int) {
 		j.AddRequest(&Request{Event: audit.Event{
-			ID: strconv.Itoa(n), Stage: audit.Complete, Verb: "patch", Code: 200, User: "ann", Resource: "configmaps", Name: "db",
+			ID: strconv.Itoa(n), Stage: audit.Complete, Verb: "patch", Code: 200, Outcome: audit.Stored, User: "ann", Resource: "configmaps", Name: "db",
 			Received: audit.Time(testTime(from).UnixNano()), Done: audit.Time(testTime(from + 1).UnixNano()),
 			Answer: audit.Object{UID: "a", ResourceVersion: version},
 		}, Origin: "api", Arrived: testTime(from)})
@@ -100,7 +100,7 @@ func TestChangeDecodesOnlyItsRequests(t *testing.T) {
 		patch(n, "5", 10)
 	}
 	patch(1000, "6", 90)
-	j.AddChange(Change{Offset: 1, Type: event.Updated, UID: "a", Version: "6", Previous: "5", Observed: testTime(100)})
+	j.AddChange(Change{Offset: 1, Type: event.Updated, Resource: event.Resource{Resource: "configmaps"}, UID: "a", Version: "6", Previous: "5", Observed: testTime(100)})
 	j.Resolve(testTime(200))
 	if len(j.requests.waiting) != 1 || len(j.requests.encoded.all) != 1000 {
 		t.Errorf("%d decoded, %d encoded", len(j.requests.waiting), len(j.requests.encoded.all))

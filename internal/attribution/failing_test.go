@@ -45,7 +45,7 @@ func TestEvidenceOfCanceledCallIsDropped(t *testing.T) {
 	p := startProcess(t, t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20})
 	defer p.shutDown()
 	events := []audit.Event{{
-		Stage: audit.Complete, Verb: "create", Code: 201, User: "ann", Resource: "pods",
+		Stage: audit.Complete, Verb: "create", Code: 201, Outcome: audit.Stored, User: "ann", Resource: "pods",
 		Answer: audit.Object{UID: "u1", ResourceVersion: "5"},
 	}}
 	p.failing.cancelAfterKeep.Store(true)

@@ -18,7 +18,7 @@ const floodBytes = 64 << 20
 func floodEvent(n int) audit.Event {
 	own := strings.Clone
 	return audit.Event{
-		ID: fmt.Sprintf("%036d", n), Stage: own(audit.Complete), Verb: own("patch"), Code: 200,
+		ID: fmt.Sprintf("%036d", n), Stage: own(audit.Complete), Verb: own("patch"), Code: 200, Outcome: audit.Stored,
 		User: own("system:serviceaccount:shop:operator"), Groups: []string{own("system:serviceaccounts"), own("system:authenticated")},
 		UserAgent: own("operator/v1.2.3 (linux/amd64) kubernetes/abcdef0"), SourceIPs: []string{own("192.0.2.7")},
 		Received: audit.Time(epoch.UnixNano() + int64(n)), Done: audit.Time(epoch.UnixNano() + int64(n) + 1),

@@ -37,8 +37,9 @@ type versionedState struct {
 
 // nameHolder is the object that has a name.
 type nameHolder struct {
-	uid   string
-	since time.Time // when it was seen to have taken the name over from another object; zero: it is the first one seen
+	uid    string
+	since  time.Time // when its creation was observed; zero: it was not
+	before string    // UID of the object that had the name before; "" if unknown
 }
 
 func newObjectHistory() objectHistory {
@@ -65,20 +66,23 @@ func (h *objectHistory) recordChange(c *Change) (before objectState, known bool)
 
 func (h *objectHistory) recordNameHolder(c *Change) {
 	name := c.objectName()
-	switch holder, found := h.names.get(name); {
-	case !found:
-		h.names.putNewest(name, nameHolder{uid: c.UID})
-	case holder.uid != c.UID:
-		h.names.putNewest(name, nameHolder{uid: c.UID, since: c.Observed})
+	holder, _ := h.names.get(name)
+	if holder.uid == c.UID {
+		return
 	}
+	next := nameHolder{uid: c.UID, before: holder.uid}
+	if c.Type == event.Added {
+		next.since = c.Observed
+	}
+	h.names.putNewest(name, next)
 }
 
-// nameHeldSince returns when the object of a change was seen to have taken its name over; zero if unknown or never.
-func (h *objectHistory) nameHeldSince(c *Change) time.Time {
+// nameHolder returns what is known of the object of a change as the holder of its name.
+func (h *objectHistory) nameHolder(c *Change) nameHolder {
 	if holder, found := h.names.get(c.objectName()); found && holder.uid == c.UID {
-		return holder.since
+		return holder
 	}
-	return time.Time{}
+	return nameHolder{}
 }
 
 // putMark adds a mark and returns the one that it evicted, or nil.

@@ -75,12 +75,15 @@ func NewMatcher(limits Limits) *Matcher {
 // AddChange adds a change. Offsets must grow from call to call.
 func (m *Matcher) AddChange(c Change) {
 	p := &pendingChange{Change: c, addresses: c.addresses()}
-	before, known := m.history.recordChange(&p.Change)
+	before, known := m.recordState(&p.Change)
 	if known && c.Type == event.Updated {
 		p.binds, p.evicts = c.bound && !before.bound, c.evicted && c.Marks == before.evicted
 		p.keepsDeletion, p.endsGrace = c.deleting && c.deletionHash == before.deletionHash, c.deletable && !before.deletable
 	}
-	p.nameSince = m.history.nameHeldSince(&p.Change)
+	holder := m.history.nameHolder(&p.Change)
+	if p.nameSince = holder.since; p.binds || p.evicts {
+		m.changes.recordRenamed(holder.before, p)
+	}
 	if c.Type == event.Deleted {
 		p.mark = m.history.removeMark(c.UID)
 	}
@@ -93,8 +96,12 @@ func (m *Matcher) AddChange(c Change) {
 	}
 }
 
-// recordState records the state of a change that is not eligible for attribution, for the changes that follow it.
-func (m *Matcher) recordState(c *Change) { m.history.recordChange(c) }
+// recordState records what a change shows, eligible for attribution or not, for the changes that follow it. It returns the
+// state that the change found.
+func (m *Matcher) recordState(c *Change) (before objectState, known bool) {
+	m.answers.recordReached(c.Version)
+	return m.history.recordChange(c)
+}
 
 // HasRequest reports whether the matcher holds this request: API servers and log shippers send some events twice.
 func (m *Matcher) HasRequest(r *Request) bool { return m.requests.known[identityOf(r)] }
@@ -260,7 +267,9 @@ type pendingChange struct {
 	evicts        bool        // is one of the changes that an eviction makes
 	keepsDeletion bool        // leaves everything that the deletion waits for as it was
 	endsGrace     bool        // removes the last thing that the deletion waited for: the same request deletes the object
-	nameSince     time.Time   // when the object was seen to have taken its name over from another one; zero: unknown or never
+	nameSince     time.Time   // when the creation of the object was observed; zero: it was not
+	renamed       bool        // a later object of the name was bound or evicted, too
+	renamedAt     time.Time   // when that one was created; zero: unknown
 	mark          *DeleteMark // of a delete: the request for it; nil if unknown
 }
 
@@ -277,6 +286,18 @@ func (q *changeQueue) addChange(p *pendingChange) {
 	q.all = append(q.all, p)
 	q.byUID[p.UID] = append(q.byUID[p.UID], p)
 	q.bytes += changeSize
+}
+
+// recordRenamed records in the waiting changes of an object that a later one of its name has a change of the same kind.
+func (q *changeQueue) recordRenamed(uid string, later *pendingChange) {
+	for _, p := range q.byUID[uid] {
+		if !p.renamed {
+			p.renamed, p.renamedAt = true, later.created.Add(-creationPrecision)
+		}
+		if later.created.IsZero() {
+			p.renamedAt = time.Time{}
+		}
+	}
 }
 
 // markResolved ends the wait of a change. It stays in all until removeResolved.

@@ -2,6 +2,7 @@ package attribution
 
 import (
 	"hash/maphash"
+	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
@@ -11,11 +12,12 @@ import (
 // or an eviction does not name the object, but each of them changes something that no other request changes. A delete of an
 // object that is being deleted already changes what the deletion waits for, and nothing else.
 type objectState struct {
-	bound        bool   // a pod with a node: only a binding gives one to an existing pod
-	evicted      bool   // a pod with the condition that an eviction sets before it deletes
-	deleting     bool   // has a deletionTimestamp
-	deletable    bool   // a deleting pod that nothing delays: the request that left it so also deletes it
-	deletionHash uint64 // hash of deletionTimestamp, grace period and finalizers
+	bound        bool      // a pod with a node: only a binding gives one to an existing pod
+	evicted      bool      // a pod with the condition that an eviction sets before it deletes
+	deleting     bool      // has a deletionTimestamp
+	deletable    bool      // a deleting pod that nothing delays: the request that left it so also deletes it
+	deletionHash uint64    // hash of deletionTimestamp, grace period and finalizers
+	created      time.Time // when it certainly existed: creationTimestamp plus its precision; zero if unknown
 }
 
 func isPod(r event.Resource) bool { return r.Group == "" && r.Resource == "pods" }
@@ -48,6 +50,11 @@ func (s *objectState) readMetadata(b []byte, i int) {
 	var held, grace bool
 	eachMember(b, i, func(key string, b []byte, i int) {
 		switch key {
+		case "creationTimestamp":
+			if t, err := time.Parse(time.RFC3339, stringAt(b, i)); err == nil {
+				s.created = t.Add(creationPrecision)
+			}
+			return
 		case "deletionTimestamp":
 			s.deleting = b[i] == '"'
 		case "deletionGracePeriodSeconds":

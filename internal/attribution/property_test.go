@@ -35,7 +35,7 @@ const observeDelay = 3 // ms until a change is observed
 
 func (w *world) addRequest(user, verb string, code int, o *modelObject) *Request {
 	r := &Request{Event: audit.Event{
-		ID: strconv.Itoa(len(w.requests)), Stage: "ResponseComplete", Verb: verb, Code: code, User: user, Resource: "configmaps", Name: o.uid,
+		ID: strconv.Itoa(len(w.requests)), Stage: "ResponseComplete", Verb: verb, Code: code, Outcome: audit.Stored, User: user, Resource: "configmaps", Name: o.uid,
 		Received: audit.Time(testTime(w.now - 1 - w.r.IntN(2)).UnixNano()), Done: audit.Time(testTime(w.now + 1 + w.r.IntN(3)).UnixNano()),
 	}, Origin: "api", Arrived: testTime(w.now + 1)}
 	if w.notes && code != statusCreated {
@@ -55,7 +55,7 @@ func (w *world) writeObject(o *modelObject, t event.Type, user string, marks boo
 	o.version = w.version
 	version := strconv.Itoa(w.version)
 	w.changes = append(w.changes, Change{
-		Offset: uint64(len(w.changes) + 1), Type: t, UID: o.uid, Version: version, Previous: previous, Marks: marks, Observed: testTime(w.now + observeDelay),
+		Offset: uint64(len(w.changes) + 1), Type: t, Resource: event.Resource{Resource: "configmaps"}, UID: o.uid, Version: version, Previous: previous, Marks: marks, Observed: testTime(w.now + observeDelay),
 	})
 	w.truth[o.uid+"@"+version] = user
 }
@@ -228,7 +228,7 @@ func TestMemoryBoundsHold(t *testing.T) {
 	for i := range 20_000 {
 		uid := strconv.Itoa(i)
 		j.AddChange(Change{Offset: uint64(i + 1), Type: event.Updated, UID: uid, Version: "1", Observed: epoch})
-		j.AddRequest(&Request{Event: audit.Event{ID: uid, Stage: "ResponseComplete", Verb: "patch", Code: 200, Resource: "pods",
+		j.AddRequest(&Request{Event: audit.Event{ID: uid, Stage: "ResponseComplete", Verb: "patch", Code: 200, Outcome: audit.Stored, Resource: "pods",
 			Answer: audit.Object{UID: "x" + uid, ResourceVersion: "1"}}, Arrived: epoch})
 	}
 	if j.changes.bytes > 1<<19 || j.requests.bytes > 1<<19 || len(j.changes.byUID)+len(j.requests.claims) > 4000 {

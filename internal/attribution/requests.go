@@ -152,8 +152,12 @@ func (p *requestPool) dropExpired(expired func(arrived time.Time) bool) {
 // releaseClaims removes the claims under a key that match a resolved change, and drops the requests that have no other
 // claim.
 func (p *requestPool) releaseClaims(key string, c *pendingChange) {
+	claims, found := p.claims[key]
+	if !found {
+		return
+	}
 	var finished []*waitingRequest
-	left := slices.DeleteFunc(p.claims[key], func(claim claim) bool {
+	left := slices.DeleteFunc(claims, func(claim claim) bool {
 		if claim.isReusable() || !claim.matchesChange(c) {
 			return false
 		}

@@ -80,7 +80,7 @@ func (r *resolver) weighClaims(p *pendingChange) (w weighedClaims) {
 	return w
 }
 
-// claimsOf returns the claims of a change: those by UID, and those by name that cannot be of an earlier object of that name.
+// claimsOf returns the claims of a change: those by UID, and those by name that cannot be of another object of that name.
 func (r *resolver) claimsOf(p *pendingChange) (all []claim) {
 	for _, c := range r.requests.claims[p.UID] {
 		if c.matchesChange(p) {
@@ -88,7 +88,7 @@ func (r *resolver) claimsOf(p *pendingChange) (all []claim) {
 		}
 	}
 	for _, c := range r.requests.claims[p.objectName()] {
-		if c.matchesChange(p) && !c.mayNamePredecessor(p, r.limits.Skew) {
+		if c.matchesChange(p) && c.isOfObject(p, r.limits.Skew) {
 			all = append(all, c)
 		}
 	}

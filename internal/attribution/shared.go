@@ -151,8 +151,9 @@ type findings struct {
 	waiting int             // changes that wait
 }
 
-// resolve resolves what can be resolved at this time; all of it if resolveAll is set.
-func (s *shared) resolve(now, lastEvent time.Time, resolveAll bool) findings {
+// resolve resolves what can be resolved at this time; all of it if resolveAll is set. lastEvent is called after that: an
+// event that arrives meanwhile ends a silence.
+func (s *shared) resolve(now time.Time, lastEvent func() time.Time, resolveAll bool) findings {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.matcher.Resolve(now)
@@ -166,7 +167,7 @@ func (s *shared) resolve(now, lastEvent time.Time, resolveAll bool) findings {
 		}
 	}
 	var reported []uint64
-	f.gaps, reported = s.losses.collectGaps(f.Resolved, lastEvent, now)
+	f.gaps, reported = s.losses.collectGaps(f.Resolved, lastEvent(), now)
 	f.Drop = append(f.Drop, reported...)
 	if oldest, waits := s.matcher.OldestWaiting(); waits {
 		f.cursor = oldest - 1

@@ -7,13 +7,6 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
-var (
-	conditionReceiving = condition.State{Name: "ok", Message: "audit events arrive"}
-	conditionSilent    = condition.State{
-		Name: "silent", Severity: condition.Degraded, Message: "no audit events arrive; changes are emitted without an author",
-	}
-)
-
 // Stats are facts for metrics and the status page. Counters start with the process.
 type Stats struct {
 	Events       uint64 // audit events received
@@ -97,13 +90,12 @@ func (a *Attributor) Stats() Stats {
 // updateCondition sets whether audit events arrive.
 func (a *Attributor) updateCondition() {
 	if a.shared.countUnnamed() == 0 {
-		a.condition.Update(conditionReceiving, "", "")
+		a.condition.Clear()
 		return
 	}
 	since := "the start"
 	if last := a.counters.lastEventTime(); !last.IsZero() {
 		since = formatTime(last)
 	}
-	a.condition.Update(conditionSilent, "no audit event came since "+since+", but changes did",
-		"check that the API servers write audit events and reach this exporter: exporter audit-policy prints what that needs")
+	a.condition.Update(condition.Problem{Code: condition.AuditSilent, Cause: "no audit event came since " + since + ", but changes did"})
 }

@@ -118,7 +118,7 @@ func (s *transcript) newRequest(a arguments) *Request {
 		ID: strconv.Itoa(s.n), Stage: "ResponseComplete", Verb: a["verb"], Code: a.milliseconds("code"), User: a["user"], Resource: resourceOf(a).Resource,
 		Name: a["name"], RefUID: a["refuid"],
 		Subresource: a["sub"], Received: audit.Time(testTime(a.milliseconds("from")).UnixNano()), Done: audit.Time(testTime(a.milliseconds("to")).UnixNano()),
-		DryRun: a["dry"] != "", ResourceVersion: a["ref"], DeletedUID: a["del"], NotedUID: a["noted"], Replaces: a["notes"], Unchanged: a["same"],
+		Outcome: map[bool]audit.Outcome{false: audit.Stored, true: audit.NotStored}[a["dry"] != ""], ResourceVersion: a["ref"], DeletedUID: a["del"], NotedUID: a["noted"], Replaces: a["notes"], Unchanged: a["same"],
 		Answer: audit.Object{UID: a["uid"], ResourceVersion: a["rv"], Deleting: a["deleting"] != "", Held: a["held"] != "", Grace: a["grace"] != ""},
 	}, Origin: cmp.Or(a["origin"], "api"), Arrived: testTime(a.milliseconds("to"))}
 	if a["as"] != "" {

@@ -2,74 +2,116 @@ package attribution
 
 import (
 	"slices"
-	"strconv"
+	"strings"
 
 	"github.com/kubecdc/kubecdc/internal/audit"
+	"github.com/kubecdc/kubecdc/pkg/resourceversion"
 )
 
 const (
-	maxVersionTimes = 4096 // by API server and resource, 16 bytes each
+	maxVersionTimes = 2048 // by API server and resource, 40 bytes each, and as many that are not reached yet
 	maxClocks       = 256  // pairs of API server and resource; each connection counts as an API server
 )
 
 // versionTimes records when a version certainly existed: when a request had been answered with it, or with a newer version
 // of the same resource, because versions of a resource are in the order of writes. Times of different API servers are not
-// compared.
-type versionTimes struct{ byResource recentMap[[]versionTime] }
+// compared. An answer with a version that the stream has not reached waits until it has: nothing else proves that there is
+// such a version, and a huge one would make every later request too late.
+type versionTimes struct {
+	byResource recentMap[*answerTimes]
+	reached    string // newest version in the stream, of any resource
+}
 
-func newVersionTimes() versionTimes { return versionTimes{newRecentMap[[]versionTime](maxClocks)} }
+func newVersionTimes() versionTimes {
+	return versionTimes{byResource: newRecentMap[*answerTimes](maxClocks)}
+}
 
-// versionTime means that a version and all older ones existed at a time. Both grow within a list.
+// answerTimes are the answers of one API server about one resource.
+type answerTimes struct {
+	known []versionTime // versions and times grow
+	ahead []versionTime // in the order of arrival, until existedBefore finds that they are reached
+}
+
+// versionTime means that a version and all older ones existed at a time.
 type versionTime struct {
-	version uint64
+	version string
 	at      audit.Time
 }
 
 func clockKey(r *Request) string { return r.Origin + "\x00" + r.Group + "\x00" + r.Resource }
 
+// recordReached records that the stream has a version.
+func (a *versionTimes) recordReached(version string) {
+	if a.reached == "" && resourceversion.IsOrdered(version) || isNewer(version, a.reached) {
+		a.reached = strings.Clone(version)
+	}
+}
+
+func isNewer(version, than string) bool {
+	order, ordered := resourceversion.Compare(version, than)
+	return ordered && order > 0
+}
+
 // recordAnswer records the version in the answer to a request.
-func (a versionTimes) recordAnswer(r *Request) {
-	version, err := strconv.ParseUint(r.Answer.ResourceVersion, 10, 64)
-	if r.Origin == "" || r.Done == 0 || err != nil {
+func (a *versionTimes) recordAnswer(r *Request) {
+	if r.Origin == "" || r.Done == 0 || !resourceversion.IsOrdered(r.Answer.ResourceVersion) {
 		return
 	}
-	key := clockKey(r)
-	all, _ := a.byResource.get(key)
-	i, _ := slices.BinarySearchFunc(all, version, compareVersion)
-	if i < len(all) && all[i].at <= r.Done {
+	times, found := a.byResource.get(clockKey(r))
+	if !found {
+		times = &answerTimes{}
+	}
+	if times.ahead = append(times.ahead, versionTime{r.Answer.ResourceVersion, r.Done}); len(times.ahead) > maxVersionTimes {
+		a.addReached(times)
+		times.ahead = slices.Delete(times.ahead, 0, len(times.ahead)/2)
+	}
+	a.byResource.putNewest(clockKey(r), times)
+}
+
+// addReached makes the answers known whose versions the stream has reached.
+func (a *versionTimes) addReached(times *answerTimes) {
+	times.ahead = slices.DeleteFunc(times.ahead, func(t versionTime) bool {
+		if a.reached == "" || isNewer(t.version, a.reached) {
+			return false
+		}
+		times.addKnown(t)
+		return true
+	})
+}
+
+func (t *answerTimes) addKnown(one versionTime) {
+	i, found := slices.BinarySearchFunc(t.known, one.version, compareVersion)
+	if i < len(t.known) && t.known[i].at <= one.at {
 		return // already known to exist at that time
 	}
 	from := i // older versions with no earlier time follow from this one
-	for from > 0 && all[from-1].at >= r.Done {
+	for from > 0 && t.known[from-1].at >= one.at {
 		from--
 	}
-	if i < len(all) && all[i].version == version {
+	if found {
 		i++
 	}
-	all = slices.Replace(all, from, i, versionTime{version, r.Done})
-	if len(all) > maxVersionTimes {
-		all = slices.Delete(all, 0, len(all)-maxVersionTimes)
+	t.known = slices.Replace(t.known, from, i, one)
+	if len(t.known) > maxVersionTimes {
+		t.known = slices.Delete(t.known, 0, len(t.known)-maxVersionTimes)
 	}
-	a.byResource.putNewest(key, all)
 }
 
 // existedBefore reports whether a version certainly existed before a request was received, so that the request found it.
-func (a versionTimes) existedBefore(r *Request, version string) bool {
-	v, err := strconv.ParseUint(version, 10, 64)
-	if err != nil || r.Received == 0 {
+func (a *versionTimes) existedBefore(r *Request, version string) bool {
+	if r.Received == 0 || !resourceversion.IsOrdered(version) {
 		return false
 	}
-	all, _ := a.byResource.get(clockKey(r))
-	i, _ := slices.BinarySearchFunc(all, v, compareVersion)
-	return i < len(all) && all[i].at < r.Received
+	times, found := a.byResource.get(clockKey(r))
+	if !found {
+		return false
+	}
+	a.addReached(times)
+	i, _ := slices.BinarySearchFunc(times.known, version, compareVersion)
+	return i < len(times.known) && times.known[i].at < r.Received
 }
 
-func compareVersion(a versionTime, version uint64) int {
-	switch {
-	case a.version < version:
-		return -1
-	case a.version > version:
-		return 1
-	}
-	return 0
+func compareVersion(a versionTime, version string) int {
+	order, _ := resourceversion.Compare(a.version, version)
+	return order
 }

@@ -19,13 +19,14 @@ func TestVersionExistedOnceItOrNewerWasAnswered(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
 		a, all := newVersionTimes(), []*Request{}
+		a.recordReached("50")
 		for range 60 {
-			r := requestAnswered(random.IntN(40), audit.Time(10+random.IntN(100)))
+			r := requestAnswered(1+random.IntN(40), audit.Time(10+random.IntN(100)))
 			a.recordAnswer(r)
 			all = append(all, r)
 		}
 		for range 60 {
-			asks, version := requestAnswered(0, audit.Time(random.IntN(120))), random.IntN(45)
+			asks, version := requestAnswered(0, audit.Time(random.IntN(120))), 1+random.IntN(45)
 			want := false
 			for _, r := range all {
 				v, _ := strconv.Atoi(r.Answer.ResourceVersion)
@@ -40,6 +41,7 @@ func TestVersionExistedOnceItOrNewerWasAnswered(t *testing.T) {
 
 func TestAnswersOfOtherClocksAreIgnored(t *testing.T) {
 	a := newVersionTimes()
+	a.recordReached("9")
 	a.recordAnswer(requestAnswered(9, 5))
 	for name, change := range map[string]func(*Request){
 		"another API server":  func(r *Request) { r.Origin = "other" },
@@ -65,11 +67,40 @@ func TestAnswersOfOtherClocksAreIgnored(t *testing.T) {
 func TestClocksOfOldConnectionsAreRemoved(t *testing.T) {
 	a := newVersionTimes()
 	for i := range 10 * maxClocks {
-		r := requestAnswered(i, audit.Time(i+2))
+		r := requestAnswered(i+1, audit.Time(i+2))
 		r.Origin = strconv.Itoa(i)
 		a.recordAnswer(r)
 	}
 	if n := len(a.byResource.all); n != maxClocks {
 		t.Errorf("%d clocks are kept", n)
+	}
+}
+
+func TestAnswersAboveSixtyFourBitsProveExistence(t *testing.T) {
+	a := newVersionTimes()
+	a.recordReached("18446744073709551618")
+	r := requestAnswered(1, 5)
+	r.Answer.ResourceVersion = "18446744073709551617"
+	a.recordAnswer(r)
+	if !a.existedBefore(requestAnswered(1, 11), "18446744073709551616") {
+		t.Error("an older version did not exist")
+	}
+}
+
+// TestAnswerAheadOfTheStreamProvesNothing answers with a version that no object has: what is received later is not too late,
+// and genuine answers count as before.
+func TestAnswerAheadOfTheStreamProvesNothing(t *testing.T) {
+	a := newVersionTimes()
+	a.recordReached("7")
+	forged := requestAnswered(1, 2)
+	forged.Answer.ResourceVersion = "99999999999999999999999999"
+	a.recordAnswer(forged)
+	a.recordAnswer(requestAnswered(8, 20))
+	if a.existedBefore(requestAnswered(1, 11), "7") || a.existedBefore(requestAnswered(1, 31), "7") {
+		t.Error("an answer ahead of the stream proves that a version existed")
+	}
+	a.recordReached("9")
+	if a.existedBefore(requestAnswered(1, 11), "8") || !a.existedBefore(requestAnswered(1, 31), "8") {
+		t.Error("the answer with version 8 does not count once the stream has it")
 	}
 }

@@ -1,30 +1,91 @@
 package audit
 
-// responseScan collects the facts of a response body: an object, a list, a Table or a Status.
+import "strings"
+
+// responseScan collects the facts of a response body: an object, a list, a Table or a Status. What they mean is known at the
+// end only, because the members of a body may have any order.
 type responseScan struct {
-	kind           string
-	specFinalizers bool // spec.finalizers is not empty; namespaces have theirs there
-	of             Object
-	items          *[]Object
+	kind, apiVersion string
+	specFinalizers   bool // spec.finalizers is not empty; namespaces have theirs there
+	of               Object
+	rows, items      int // index of the member; 0: none
 }
 
-// scanResponse reads the identities in the response body into e.
-func (e *Event) scanResponse(b []byte, i int) int {
-	a := responseScan{items: &e.Items}
-	end := a.scanBody(b, i)
-	e.Answer = a.object()
-	return end
+// setAnswer sets the identities in a response body. It returns a negative index if the body is malformed.
+func (e *Event) setAnswer(b []byte, a *responseScan) int {
+	switch {
+	case a.is("meta.k8s.io/v1", "Table") && e.Group != metaGroup:
+		return e.scanTable(b, a.rows)
+	case e.Verb == "deletecollection" && (e.isOwnGroup(a) || a.is("meta.k8s.io/v1", "PartialObjectMetadataList")):
+		return scanElements(b, a.items, func(i int) int {
+			var item responseScan
+			end := item.scanBody(b, i)
+			if o := item.object(); o.UID != "" {
+				e.Items = append(e.Items, o)
+			}
+			return end
+		})
+	case e.isAnswered(a):
+		e.Answer = a.object()
+	}
+	return 0
+}
+
+// isAnswered reports whether a body is the object that the request wrote, in a form in which API servers return it. Any
+// other has the identity of something else, such as a Status, or one that the client chose.
+func (e *Event) isAnswered(a *responseScan) bool {
+	return e.isOwnGroup(a) || a.is("meta.k8s.io/v1", "PartialObjectMetadata") ||
+		e.Subresource == "scale" && a.is("autoscaling/v1", "Scale")
+}
+
+// isOwnGroup reports whether a body is an object of the group that the request names.
+func (e *Event) isOwnGroup(a *responseScan) bool {
+	return a.group() == e.Group && !a.is("v1", "Status")
+}
+
+const metaGroup = "meta.k8s.io"
+
+func (a *responseScan) is(apiVersion, kind string) bool {
+	return a.apiVersion == apiVersion && a.kind == kind
+}
+
+func (a *responseScan) group() string {
+	group, _, named := strings.Cut(a.apiVersion, "/")
+	if !named {
+		return ""
+	}
+	return group
 }
 
 func (a *responseScan) object() Object {
 	o := a.of
-	if a.kind == "Namespace" {
+	if a.is("v1", "Namespace") {
 		o.Held = o.Held || a.specFinalizers
 	}
-	if a.kind == "Status" { // its metadata is of no object
-		o = Object{}
-	}
 	return o
+}
+
+// scanTable reads the object in the only row of the Table that answers a write.
+func (e *Event) scanTable(b []byte, rows int) int {
+	n := 0
+	end := scanElements(b, rows, func(i int) int {
+		n++
+		return scanMembers(b, i, func(key []byte, i int) int {
+			if string(key) != "object" {
+				return skipValue
+			}
+			var row responseScan
+			end := row.scanBody(b, i)
+			if e.isAnswered(&row) {
+				e.Answer = row.object()
+			}
+			return end
+		})
+	})
+	if n != 1 {
+		e.Answer = Object{}
+	}
+	return end
 }
 
 func (a *responseScan) scanBody(b []byte, i int) int {
@@ -32,6 +93,8 @@ func (a *responseScan) scanBody(b []byte, i int) int {
 		switch string(key) {
 		case "kind":
 			a.kind = stringAt(b, i)
+		case "apiVersion":
+			a.apiVersion = stringAt(b, i)
 		case "metadata":
 			return scanMetadata(b, i, &a.of)
 		case "spec":
@@ -42,38 +105,12 @@ func (a *responseScan) scanBody(b []byte, i int) int {
 				return skipValue
 			})
 		case "rows":
-			return scanElements(b, i, func(i int) int { return a.scanRow(b, i) })
+			a.rows = i
 		case "items":
-			if a.items != nil {
-				return scanElements(b, i, func(i int) int { return scanItem(b, i, a.items) })
-			}
+			a.items = i
 		}
 		return skipValue
 	})
-}
-
-// scanRow reads the object of a row of a Table. The Table that answers a write has one row.
-func (a *responseScan) scanRow(b []byte, i int) int {
-	return scanMembers(b, i, func(key []byte, i int) int {
-		if string(key) != "object" || b[i] != '{' {
-			return skipValue
-		}
-		row := responseScan{}
-		end := row.scanBody(b, i)
-		if row.of.UID != "" {
-			a.of = row.object()
-		}
-		return end
-	})
-}
-
-func scanItem(b []byte, i int, items *[]Object) int {
-	item := responseScan{}
-	end := item.scanBody(b, i)
-	if o := item.object(); o.UID != "" {
-		*items = append(*items, o)
-	}
-	return end
 }
 
 func scanMetadata(b []byte, i int, o *Object) int {

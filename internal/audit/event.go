@@ -9,19 +9,20 @@ type Event struct {
 	Verb  string `json:"verb"`
 	Code  int    `json:"code"`
 
-	User         string   `json:"user"`           // authenticated user name
-	UserUID      string   `json:"uid,omitempty"`  // from the authenticator
-	Groups       []string `json:"grp,omitempty"`  // from the authenticator
-	Impersonated *User    `json:"as,omitempty"`   // the identity that User acted as; nil: its own
-	UserAgent    string   `json:"ua,omitempty"`   // claimed by the client
-	SourceIPs    []string `json:"ips,omitempty"`  // claimed by the client, except for the last one
-	DryRun       bool     `json:"-"`              // nothing is stored
+	User         string   `json:"user"`          // authenticated user name
+	UserUID      string   `json:"uid,omitempty"` // from the authenticator
+	Groups       []string `json:"grp,omitempty"` // from the authenticator
+	Impersonated *User    `json:"as,omitempty"`  // the identity that User acted as; nil: its own
+	UserAgent    string   `json:"ua,omitempty"`  // claimed by the client
+	SourceIPs    []string `json:"ips,omitempty"` // claimed by the client, except for the last one
+	Outcome      Outcome  `json:"out,omitempty"`
 	Received     Time     `json:"rcv,omitzero"`   // by the API server's clock
 	Done         Time     `json:"done,omitzero"`  // when it answered, by the same clock
 	Truncated    bool     `json:"trunc,omitzero"` // the API server omitted the bodies because of their size
 
-	// The object that the request names (objectRef). RefUID and ResourceVersion come from the request body; the version of
-	// an update is its precondition.
+	// The object that the request names (objectRef). RefUID is a UID that the API server compared with the object: of a
+	// binding, and of the preconditions of a delete or an eviction. ResourceVersion comes from the request body; the version
+	// of an update is its precondition.
 	Group           string `json:"g,omitempty"`
 	Resource        string `json:"r"`
 	Subresource     string `json:"sub,omitempty"`
@@ -41,6 +42,16 @@ type Event struct {
 	// something, and without the policy.
 	Unchanged string `json:"nsame,omitempty"`
 }
+
+// Outcome is what the event proves about the effect of its request.
+type Outcome uint8
+
+// The outcomes.
+const (
+	OutcomeUnknown Outcome = iota // it may have been a dry run
+	Stored                        // it succeeded, and was not a dry run
+	NotStored                     // it failed, or was a dry run
+)
 
 // User is an impersonated user.
 type User struct {
@@ -73,12 +84,24 @@ func parseTime(text string) Time {
 // Time returns t in UTC.
 func (t Time) Time() time.Time { return time.Unix(0, int64(t)).UTC() }
 
+// persistedSubresources are the subresources that change their object, and that answer with it or with a Status.
+// Others answer with what the client sent, such as a token request, or with anything, such as a proxy.
+var persistedSubresources = map[string]bool{
+	"": true, "status": true, "scale": true, "finalize": true, "approval": true, "ephemeralcontainers": true, "resize": true,
+	binding: true, eviction: true,
+}
+
+const (
+	binding  = "binding"
+	eviction = "eviction"
+)
+
 // Complete is the stage of a request with a complete response.
 const Complete = "ResponseComplete"
 
-// IsWrite reports whether the request may have changed a stored object: a write that succeeded and was not a dry run.
+// IsWrite reports whether the event is of a write that may have changed a stored object.
 func (e *Event) IsWrite() bool {
-	if e.Stage != Complete || e.Code/100 != 2 || e.DryRun || e.Resource == "" || e.Subresource == "token" {
+	if e.Stage != Complete || e.Code/100 != 2 || e.Outcome == NotStored || e.Resource == "" || !persistedSubresources[e.Subresource] {
 		return false
 	}
 	switch e.Verb {

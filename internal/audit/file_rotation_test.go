@@ -187,7 +187,7 @@ func TestLogCreatedLaterIsReadFromStart(t *testing.T) {
 	r := newLogReader(t)
 	f := r.newFile()
 	defer r.runReader(f)()
-	awaitCondition(t, "it is missed", func() bool { status, _ := f.Status(); return status.Degraded() != "" })
+	awaitCondition(t, "it is missed", func() bool { status, _ := f.Status(); return !status.OK() })
 	r.addEvents("a")
 	r.awaitEvents("a")
 	r.expectNoLoss()

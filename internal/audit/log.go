@@ -25,18 +25,11 @@ type RecordLoss func(ctx context.Context, since time.Time, reason string) error
 // Options are the dependencies of a [Log]. All are required.
 type Options struct {
 	StoreEvents StoreEvents
-	// StoredPosition returns what Take has stored last as the position of a place; "" where nothing is stored.
+	// StoredPosition returns the position that StoreEvents stored last under a name; "" where nothing is stored.
 	StoredPosition func(name string) (string, error)
 	RecordLoss     RecordLoss
 	Logger         *slog.Logger
 }
-
-var (
-	conditionReadable   = condition.State{Name: "ok", Message: "audit log is read"}
-	conditionUnreadable = condition.State{
-		Name: "unreadable", Severity: condition.Degraded, Message: "audit log cannot be read; retrying",
-	}
-)
 
 // Log is the common part of the resumable intakes: a file, or a topic.
 type Log struct {
@@ -50,7 +43,7 @@ type Log struct {
 
 // NewLog returns a log. remedy is shown while it cannot be read.
 func NewLog(name, remedy string, o Options) *Log {
-	c := condition.New(o.Logger.With("audit log", name), conditionReadable)
+	c := condition.New(o.Logger.With("audit log", name), "audit/"+name, condition.Problem{})
 	return &Log{Options: o, name: name, remedy: remedy, condition: c}
 }
 
@@ -65,10 +58,10 @@ func (l *Log) Status() (status condition.Status, malformed uint64) {
 // UpdateCondition sets whether the log can be read; a nil err means that it can.
 func (l *Log) UpdateCondition(err error) {
 	if err == nil {
-		l.condition.Update(conditionReadable, "", "")
+		l.condition.Clear()
 		return
 	}
-	l.condition.Update(conditionUnreadable, err.Error(), l.remedy)
+	l.condition.Update(condition.Problem{Code: condition.AuditUnreadable, Cause: err.Error(), Remedy: l.remedy})
 }
 
 // Part is a portion of a log that is stored at once.

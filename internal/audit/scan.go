@@ -18,6 +18,7 @@ const (
 	notedUIDKey       = PolicyName + "/uid"
 	notedReplacesKey  = PolicyName + "/replaces"
 	notedUnchangedKey = PolicyName + "/unchanged"
+	notedDryRunKey    = PolicyName + "/dryRun"
 )
 
 // ErrMalformed is the error for bytes that are not an audit event of audit.k8s.io/v1. Its message has an offset and never
@@ -86,64 +87,98 @@ func Scan(b []byte) (Event, error) {
 	return e, nil
 }
 
+// eventScan is one event and what only its scan needs.
+type eventScan struct {
+	*Event
+	version string // apiVersion
+	options requestOptions
+	failed  bool         // the answer is a Status of a failure
+	body    int          // index of requestObject; 0: none
+	answer  responseScan // of responseObject
+}
+
 // scanEvent reads the event that starts at i into the empty e. It returns the index after it, or a negative index on an
 // error.
 func scanEvent(b []byte, i int, e *Event) int {
-	other := false
-	end := scanMembers(b, i, func(key []byte, i int) int {
-		switch string(key) {
-		case "apiVersion":
-			other = stringAt(b, i) != apiVersion
-		case "auditID":
-			e.ID = stringAt(b, i)
-		case "stage":
-			e.Stage = stringAt(b, i)
-		case "verb":
-			e.Verb = stringAt(b, i)
-		case "requestURI":
-			e.DryRun = isDryRun(stringAt(b, i))
-		case "user":
-			var u User
-			end := scanUser(b, i, &u)
-			e.User, e.UserUID, e.Groups = u.Name, u.UID, u.Groups
-			return end
-		case "impersonatedUser":
-			if b[i] == '{' {
-				e.Impersonated = &User{}
-				return scanUser(b, i, e.Impersonated)
-			}
-		case "sourceIPs":
-			return appendStrings(b, i, &e.SourceIPs)
-		case "userAgent":
-			e.UserAgent = stringAt(b, i)
-		case "requestReceivedTimestamp":
-			e.Received = parseTime(stringAt(b, i))
-		case "stageTimestamp":
-			e.Done = parseTime(stringAt(b, i))
-		case "objectRef":
-			return e.scanReference(b, i)
-		case "responseStatus":
-			return e.scanStatus(b, i)
-		case "responseObject":
-			return e.scanResponse(b, i)
-		case "annotations":
-			return e.scanAnnotations(b, i)
-		}
-		return skipValue
-	})
-	if other {
+	s := eventScan{Event: e, version: apiVersion}
+	end := scanMembers(b, i, func(key []byte, i int) int { return s.scanMember(b, string(key), i) })
+	if s.version != apiVersion {
 		return rawjson.FailAt(i)
 	}
-	if e.Verb != "deletecollection" {
-		e.Items = nil // an object that has a member "items" is not a list
+	if end < 0 || !e.IsWrite() {
+		return end
 	}
+	if failed := s.setAnswer(b, &s.answer); failed < 0 {
+		return failed
+	}
+	s.setOutcome(b)
 	return end
 }
 
-// isDryRun reports whether the query of a request URI has dryRun. The path does not count: it contains names of objects.
-func isDryRun(uri string) bool {
-	_, query, _ := strings.Cut(uri, "?")
-	return strings.Contains(query, "dryRun=")
+// setOutcome sets the outcome, and the UID that a delete or an eviction requires. All members of the event have to be known.
+func (s *eventScan) setOutcome(b []byte) {
+	if s.Subresource != binding {
+		s.RefUID = "" // the API server has not compared it
+	}
+	options := &s.options
+	options.hasBodies = options.hasBodies && !s.Truncated
+	if options.hasBody = s.body > 0; options.hasBody && (s.Subresource == eviction || strings.HasPrefix(s.Verb, "delete")) {
+		s.scanBody(b, s.body, options)
+	}
+	if s.Outcome = options.outcome(s.Verb, s.Subresource); s.failed {
+		s.Outcome = NotStored
+	}
+}
+
+// scanMember reads the member with its value at i.
+func (s *eventScan) scanMember(b []byte, key string, i int) int {
+	e := s.Event
+	switch key {
+	case "apiVersion":
+		s.version = stringAt(b, i)
+	case "level":
+		level := stringAt(b, i)
+		s.options.hasBodies = level == "Request" || level == "RequestResponse"
+	case "auditID":
+		e.ID = stringAt(b, i)
+	case "stage":
+		e.Stage = stringAt(b, i)
+	case "verb":
+		e.Verb = stringAt(b, i)
+	case "requestURI":
+		s.options.uri = stringAt(b, i)
+	case "user":
+		var u User
+		end := scanUser(b, i, &u)
+		e.User, e.UserUID, e.Groups = u.Name, u.UID, u.Groups
+		return end
+	case "impersonatedUser":
+		if b[i] == '{' {
+			e.Impersonated = &User{}
+			return scanUser(b, i, e.Impersonated)
+		}
+	case "sourceIPs":
+		return appendStrings(b, i, &e.SourceIPs)
+	case "userAgent":
+		e.UserAgent = stringAt(b, i)
+	case "requestReceivedTimestamp":
+		e.Received = parseTime(stringAt(b, i))
+	case "stageTimestamp":
+		e.Done = parseTime(stringAt(b, i))
+	case "objectRef":
+		return e.scanReference(b, i)
+	case "responseStatus":
+		return s.scanStatus(b, i)
+	case "requestObject":
+		if b[i] == '{' {
+			s.body = i
+		}
+	case "responseObject":
+		return s.answer.scanBody(b, i)
+	case "annotations":
+		return s.scanAnnotations(b, i)
+	}
+	return skipValue
 }
 
 func scanUser(b []byte, i int, u *User) int {
@@ -182,19 +217,21 @@ func (e *Event) scanReference(b []byte, i int) int {
 	})
 }
 
-func (e *Event) scanStatus(b []byte, i int) int {
+func (s *eventScan) scanStatus(b []byte, i int) int {
 	return scanMembers(b, i, func(key []byte, i int) int {
 		switch string(key) {
+		case "status":
+			s.failed = stringAt(b, i) == "Failure"
 		case "code":
-			e.Code = intAt(b, i)
+			s.Code = intAt(b, i)
 		case "details":
-			return scanDetails(b, i, &e.DeletedUID)
+			return scanUID(b, i, &s.DeletedUID)
 		}
 		return skipValue
 	})
 }
 
-func scanDetails(b []byte, i int, uid *string) int {
+func scanUID(b []byte, i int, uid *string) int {
 	return scanMembers(b, i, func(key []byte, i int) int {
 		if string(key) == "uid" {
 			*uid = stringAt(b, i)
@@ -203,9 +240,12 @@ func scanDetails(b []byte, i int, uid *string) int {
 	})
 }
 
-func (e *Event) scanAnnotations(b []byte, i int) int {
+func (s *eventScan) scanAnnotations(b []byte, i int) int {
+	e := s.Event
 	return scanMembers(b, i, func(key []byte, i int) int {
 		switch string(key) {
+		case notedDryRunKey:
+			s.options.noted = stringAt(b, i)
 		case truncatedKey:
 			e.Truncated = true
 		case notedUIDKey:

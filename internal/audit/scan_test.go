@@ -2,6 +2,7 @@ package audit
 
 import (
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -24,10 +25,10 @@ func TestScanKeepsNoBody(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Event{
-		ID: "c0ffee", Stage: "ResponseComplete", Verb: "patch", Code: 200, User: "ann", UserUID: "u-1", Groups: []string{"a", "b"},
+		Outcome: Stored, ID: "c0ffee", Stage: "ResponseComplete", Verb: "patch", Code: 200, User: "ann", UserUID: "u-1", Groups: []string{"a", "b"},
 		Impersonated: &User{Name: "bob", Groups: []string{"c"}}, UserAgent: `kubectl/"v1"`, SourceIPs: []string{"10.0.0.1", "10.0.0.2"},
 		Received: parseTime("2026-01-02T03:04:05.000001Z"), Done: parseTime("2026-01-02T03:04:05.000002Z"),
-		Resource: "secrets", Subresource: "status", Namespace: "shop", Name: "db", RefUID: "r-1", ResourceVersion: "41",
+		Resource: "secrets", Subresource: "status", Namespace: "shop", Name: "db", ResourceVersion: "41",
 		Answer: Object{UID: "o-1", ResourceVersion: "42", Deleting: true, Held: true}, NotedUID: "o-1", Replaces: "41", Unchanged: "40",
 	}
 	if !reflect.DeepEqual(e, want) {
@@ -44,29 +45,42 @@ func TestScanKeepsNoBody(t *testing.T) {
 	}
 }
 
+// answered returns an event of a request for widgets or, without a group, pods.
+func answered(verb, group, answer string) string {
+	return `{"stage":"ResponseComplete","responseObject":` + answer + `,"verb":"` + verb + `","responseStatus":{"code":200},` +
+		`"objectRef":{"resource":"pods","apiGroup":"` + group + `"}}`
+}
+
 func TestResponsesInEveryForm(t *testing.T) {
-	object := `{"uid":"u","resourceVersion":"7"}`
+	const object, widgets = `{"uid":"u","resourceVersion":"7"}`, "example.io"
+	own := Object{UID: "u", ResourceVersion: "7"}
+	row := `"rows":[{"cells":["x"],"object":{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":` + object + `}}]}`
 	for what, test := range map[string]struct {
-		verb, answer string
-		want         Object
-		items        []Object
+		verb, group, answer string
+		want                Object
+		items               []Object
 	}{
-		"an object":             {"create", `{"kind":"Pod","metadata":` + object + `}`, Object{UID: "u", ResourceVersion: "7"}, nil},
-		"a scale":               {"patch", `{"kind":"Scale","metadata":` + object + `,"spec":{"replicas":1}}`, Object{UID: "u", ResourceVersion: "7"}, nil},
-		"a Table":               {"patch", `{"kind":"Table","metadata":{"resourceVersion":"7"},"rows":[{"cells":["x"],"object":{"kind":"PartialObjectMetadata","metadata":` + object + `}}]}`, Object{UID: "u", ResourceVersion: "7"}, nil},
-		"a status":              {"delete", `{"kind":"Status","metadata":` + object + `,"details":{"uid":"x"}}`, Object{}, nil},
-		"a namespace":           {"update", `{"kind":"Namespace","spec":{"finalizers":["kubernetes"]},"metadata":` + object + `}`, Object{UID: "u", ResourceVersion: "7", Held: true}, nil},
-		"a namespace let go":    {"update", `{"spec":{"finalizers":[]},"kind":"Namespace","metadata":` + object + `}`, Object{UID: "u", ResourceVersion: "7"}, nil},
-		"finalizers of its own": {"patch", `{"kind":"Widget","spec":{"finalizers":["x"]},"metadata":` + object + `}`, Object{UID: "u", ResourceVersion: "7"}, nil},
-		"a list":                {"deletecollection", `{"kind":"PodList","metadata":{"resourceVersion":"9"},"items":[{"metadata":` + object + `},{"metadata":{"uid":"v","resourceVersion":"8","finalizers":["x"]}}]}`, Object{ResourceVersion: "9"}, []Object{{UID: "u", ResourceVersion: "7"}, {UID: "v", ResourceVersion: "8", Held: true}}},
-		"an object with items":  {"patch", `{"kind":"Widget","metadata":` + object + `,"items":[{"metadata":{"uid":"v"}}]}`, Object{UID: "u", ResourceVersion: "7"}, nil},
-		"null":                  {"patch", `null`, Object{}, nil},
-		"not deleting":          {"patch", `{"metadata":{"uid":"u","resourceVersion":"7","deletionTimestamp":null,"finalizers":null,"deletionGracePeriodSeconds":30}}`, Object{UID: "u", ResourceVersion: "7", Grace: true}, nil},
+		"an object":             {"create", "", `{"kind":"Pod","apiVersion":"v1","metadata":` + object + `}`, own, nil},
+		"a Table":               {"patch", "", `{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"7"},` + row, own, nil},
+		"a status":              {"delete", "", `{"kind":"Status","apiVersion":"v1","metadata":` + object + `,"details":{"uid":"x"}}`, Object{}, nil},
+		"a namespace":           {"update", "", `{"kind":"Namespace","apiVersion":"v1","spec":{"finalizers":["kubernetes"]},"metadata":` + object + `}`, Object{UID: "u", ResourceVersion: "7", Held: true}, nil},
+		"a namespace let go":    {"update", "", `{"spec":{"finalizers":[]},"kind":"Namespace","apiVersion":"v1","metadata":` + object + `}`, own, nil},
+		"finalizers of its own": {"patch", widgets, `{"kind":"Widget","apiVersion":"example.io/v1","spec":{"finalizers":["x"]},"metadata":` + object + `}`, own, nil},
+		"rows of its own":       {"patch", widgets, `{"kind":"Table","apiVersion":"example.io/v1","metadata":` + object + `,"rows":[{"object":{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"uid":"v","resourceVersion":"99999999999999999999"}}}]}`, own, nil},
+		"another group":         {"patch", widgets, `{"kind":"Pod","apiVersion":"v1","metadata":` + object + `}`, Object{}, nil},
+		"a list":                {"deletecollection", "", `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"9"},"items":[{"metadata":` + object + `},{"metadata":{"uid":"v","resourceVersion":"8","finalizers":["x"]}}]}`, Object{}, []Object{own, {UID: "v", ResourceVersion: "8", Held: true}}},
+		"an object with items":  {"patch", widgets, `{"kind":"Widget","apiVersion":"example.io/v1","metadata":` + object + `,"items":[{"metadata":{"uid":"v"}}]}`, own, nil},
+		"null":                  {"patch", "", `null`, Object{}, nil},
+		"not deleting":          {"patch", "", `{"apiVersion":"v1","metadata":{"uid":"u","resourceVersion":"7","deletionTimestamp":null,"finalizers":null,"deletionGracePeriodSeconds":30}}`, Object{UID: "u", ResourceVersion: "7", Grace: true}, nil},
 	} {
-		e, err := Scan([]byte(`{"stage":"ResponseComplete","responseObject":` + test.answer + `,"verb":"` + test.verb + `"}`))
+		e, err := Scan([]byte(answered(test.verb, test.group, test.answer)))
 		if err != nil || e.Answer != test.want || !reflect.DeepEqual(e.Items, test.items) {
 			t.Errorf("%s: %+v %+v %v", what, e.Answer, e.Items, err)
 		}
+	}
+	scale := strings.Replace(answered("patch", "apps", `{"kind":"Scale","apiVersion":"autoscaling/v1","metadata":`+object+`}`), `"resource"`, `"subresource":"scale","resource"`, 1)
+	if e, err := Scan([]byte(scale)); err != nil || e.Answer != own {
+		t.Errorf("a scale: %+v %v", e.Answer, err)
 	}
 }
 
@@ -77,12 +91,48 @@ func TestImmediateDeletesNameTheObject(t *testing.T) {
 	}
 }
 
-func TestOnlyTheQueryMakesADryRun(t *testing.T) {
-	for uri, want := range map[string]bool{"/api/v1/pods?dryRun=All": true, "/api/v1/pods?x=1&dryRun=All": true, "/api/v1/configmaps/dryRun=All": false} {
-		if e, err := Scan([]byte(`{"stage":"x","requestURI":"` + uri + `"}`)); err != nil || e.DryRun != want {
-			t.Errorf("%s: %v %v", uri, e.DryRun, err)
+// TestOutcomeFollowsFromOptions has the options in query and body as kube-apiserver reads them; what cannot be known is not
+// stored for certain.
+func TestOutcomeFollowsFromOptions(t *testing.T) {
+	const dry, real = `{"kind":"DeleteOptions","dryRun":["All"]}`, `{"kind":"DeleteOptions","dryRun":[]}`
+	for _, test := range []struct {
+		level, verb, sub, query, body, noted string
+		want                                 Outcome
+	}{
+		{"Metadata", "patch", "", "x=1&dryRun=All", "", "", NotStored},
+		{"Metadata", "patch", "", "dryRu%6E=All", "", "", NotStored},
+		{"Metadata", "patch", "", "x-dryRun=All&fieldManager=dryRun=All", "", "", Stored},
+		{"Metadata", "update", "", "dryrun=All", dry, "", Stored},
+		{"Request", "delete", "", "", dry, "", NotStored},
+		{"Request", "delete", "", "dryRun=All", real, "", Stored},
+		{"Request", "delete", "", "dryRun=All", "", "", NotStored},
+		{"Request", "delete", "", "", "", "", Stored},
+		{"Request", "deletecollection", "", "", dry, "", NotStored},
+		{"Metadata", "delete", "", "", "", "", OutcomeUnknown},
+		{"Metadata", "delete", "", "dryRun=All", "", "", OutcomeUnknown},
+		{"Metadata", "delete", "", "dryRun=All", "", "false", Stored},
+		{"Metadata", "delete", "", "", "", "true", NotStored},
+		{"Request", "create", "eviction", "", `{"deleteOptions":` + dry + `}`, "", NotStored},
+		{"Request", "create", "eviction", "dryRun=All", `{"deleteOptions":` + real + `}`, "", NotStored},
+		{"Request", "create", "eviction", "", dry, "", Stored},
+		{"Request", "create", "eviction", "", `{"metadata":{"name":"x"}}`, "", Stored},
+		{"Request", "create", "eviction", "", "", "", OutcomeUnknown},
+		{"Metadata", "create", "eviction", "", "", "", OutcomeUnknown},
+		{"Metadata", "create", "eviction", "dryRun=All", "", "false", NotStored},
+	} {
+		text := fmt.Sprintf(`{"stage":"ResponseComplete","level":%q,"verb":%q,"requestURI":"/api/v1/x/dryRun=All?%s","objectRef":{"resource":"pods","subresource":%q},`+
+			`"responseStatus":{"code":200},"annotations":{"kubecdc-identity/dryRun":%q}%s}`, test.level, test.verb, test.query, test.sub, test.noted, member("requestObject", test.body))
+		if e, err := Scan([]byte(text)); err != nil || e.Outcome != test.want {
+			t.Errorf("%+v: %v %v", test, e.Outcome, err)
 		}
 	}
+}
+
+func member(key, value string) string {
+	if value == "" {
+		return ""
+	}
+	return fmt.Sprintf(",%q:%s", key, value)
 }
 
 func TestListsAndSingleEvents(t *testing.T) {

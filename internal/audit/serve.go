@@ -32,25 +32,16 @@ const (
 	certificateInterval = time.Second // minimum between two loads of the certificates
 )
 
-var (
-	conditionServing  = condition.State{Name: "ok", Message: "audit webhook is served"}
-	conditionUnserved = condition.State{
-		Name: "unserved", Severity: condition.Degraded, Message: "audit webhook is not served; retrying",
-	}
-	conditionCertificate = condition.State{Name: "certificate", Severity: condition.Degraded,
-		Message: "certificates of the audit webhook cannot be read; the previous ones are used"}
-)
-
 // Run serves until ctx ends and returns nil. Open requests have closeTimeout to finish. It retries while the port is taken.
 func (w *Webhook) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		listener, err := net.Listen("tcp", w.config.Listen)
 		if err == nil {
-			w.condition.Update(conditionServing, "", "")
+			w.condition.Clear()
 			err = w.serveListener(ctx, netutil.LimitListener(listener, maxConnections))
 		}
 		if err != nil {
-			w.condition.Update(conditionUnserved, err.Error(), "free the port, or correct audit.webhook.listen")
+			w.condition.Update(condition.Problem{Code: condition.AuditUnserved, Cause: err.Error()})
 		}
 		_ = ratelimit.Sleep(ctx, listenInterval)
 	}
@@ -88,9 +79,9 @@ func (w *Webhook) serveListener(ctx context.Context, listener net.Listener) erro
 func (w *Webhook) configForClient(*tls.ClientHelloInfo) (*tls.Config, error) {
 	config, err := w.certificates.loadRecent(&w.config)
 	if err != nil {
-		w.condition.Update(conditionCertificate, err.Error(), "correct the file")
+		w.condition.Update(condition.Problem{Code: condition.AuditCertificate, Cause: err.Error()})
 	} else {
-		w.condition.Update(conditionServing, "", "")
+		w.condition.Clear()
 	}
 	return config, nil
 }

@@ -63,7 +63,7 @@ type Webhook struct {
 func NewWebhook(config WebhookConfig, store StoreEvents, lost RecordLoss, log *slog.Logger) (*Webhook, error) {
 	w := &Webhook{
 		config: config, storeEvents: store, recordLoss: lost, log: log,
-		condition:  condition.New(log.With("listen", config.Listen), conditionServing),
+		condition:  condition.New(log.With("listen", config.Listen), "audit/"+config.Listen, condition.Problem{}),
 		bodyMemory: newByteSemaphore(maxBodies), scanSlot: make(chan struct{}, 1),
 	}
 	if _, err := w.certificates.loadRecent(&config); err != nil {

@@ -37,10 +37,10 @@ func TestListenRetriesWhilePortIsTaken(t *testing.T) {
 	go func() { done <- second.Run(ctx) }()
 	awaitCondition(t, "the problem is reported", func() bool {
 		status, _ := second.Status()
-		return strings.Contains(status.Explanation(), "audit.webhook.listen")
+		return strings.Contains(status.Remedy, "audit.webhook.listen")
 	})
 	s.stop()
-	awaitCondition(t, "it is served", func() bool { status, _ := second.Status(); return status.Degraded() == "" })
+	awaitCondition(t, "it is served", func() bool { status, _ := second.Status(); return status.OK() })
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
@@ -68,7 +68,7 @@ func TestRotatedCertificatesAreReloaded(t *testing.T) {
 			t.Fatalf("the previous certificates are not used: %d", code)
 		}
 		status, _ := s.Status()
-		return strings.Contains(status.Explanation(), "audit.webhook.certificate")
+		return strings.Contains(status.Cause, "audit.webhook.certificate")
 	})
 }
 

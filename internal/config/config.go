@@ -178,6 +178,15 @@ type Delivery struct {
 	DrainTimeout time.Duration `mapstructure:"drainTimeout"`
 	// Bound of the changes sent per second.
 	Rate Rate `mapstructure:"rate"`
+	// When permanently rejected changes become dead letters.
+	Rejections Rejections `mapstructure:"rejections"`
+}
+
+// Rejections bounds the dead letters of a destination that rejects everything.
+type Rejections struct {
+	// A destination that has accepted nothing for so long, or nothing yet, makes at most 20 dead letters; then its changes
+	// wait until it accepts one. 0: every rejected change becomes a dead letter.
+	Suspect time.Duration `mapstructure:"suspect"`
 }
 
 // Retry bounds the exponential back-off.
@@ -229,10 +238,11 @@ func Default() Config {
 			Retry:        Retry{Min: 100 * time.Millisecond, Max: 30 * time.Second},
 			Window:       32 << 20,
 			DrainTimeout: 20 * time.Second,
+			Rejections:   Rejections{Suspect: 10 * time.Minute},
 		},
 		Audit:    Audit{Settle: 40 * time.Second, Window: 10 * time.Minute, CountersEvery: time.Minute, MaxPending: 64 << 20},
 		State:    State{Name: "kubecdc-state"},
-		Election: Election{Duration: 5 * time.Second},
+		Election: Election{Duration: 5 * time.Second, YieldAfter: 30 * time.Second},
 		Admin:    Admin{Listen: "127.0.0.1:8080"},
 		Log:      Log{Level: "info", Format: "text"},
 	}

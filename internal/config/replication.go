@@ -30,6 +30,9 @@ type Election struct {
 	// Another exporter takes over when the active one has not renewed the Lease for so long: whole seconds. The Lease is
 	// renewed five times as often.
 	Duration time.Duration `mapstructure:"duration"`
+	// An active exporter that has not reached the destination of any sink for so long yields the Lease to a standby that
+	// reaches one. It stays active while there is no such standby.
+	YieldAfter time.Duration `mapstructure:"yieldAfter"`
 	// Identity of this exporter in the Lease, different for each. Empty: $POD_NAME, else the host's name and a random word.
 	Identity string `mapstructure:"identity"`
 }
@@ -130,6 +133,9 @@ func validateElection(rep *reporter, c *Config) {
 	}
 	if e.Duration < time.Second || e.Duration%time.Second != 0 {
 		rep.addProblem("election.duration", Problem{Message: "not whole seconds", Found: e.Duration.String(), Expected: "at least 1s, in whole seconds"})
+	}
+	if e.YieldAfter < time.Second {
+		rep.addProblem("election.yieldAfter", Problem{Message: "too short", Found: e.YieldAfter.String(), Expected: "at least 1s"})
 	}
 	if strings.ContainsFunc(e.Identity, func(r rune) bool { return r <= ' ' }) {
 		rep.addProblem("election.identity", Problem{Message: "contains blanks", Found: strconv.Quote(e.Identity), Expected: "a word, such as the name of the Pod"})

@@ -50,6 +50,7 @@ func warnUnusedKeys(rep *reporter, c *Config) {
 		{"audit.maxPending", audit, c.Audit.MaxPending != defaults.Audit.MaxPending, intake},
 		{"state.name", state, c.State.Name != defaults.State.Name, bus},
 		{"election.duration", election, c.Election.Duration != defaults.Election.Duration, lease},
+		{"election.yieldAfter", election, c.Election.YieldAfter != defaults.Election.YieldAfter, lease},
 	} {
 		if k.changed && !k.enabled {
 			rep.addWarning(k.path, Problem{Message: "has no effect without " + k.needs})

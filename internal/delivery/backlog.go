@@ -287,18 +287,18 @@ func (b *backlog) laggingLanes() (names []sinks.Lane) {
 	return names
 }
 
-// removeIdleLanes removes the lanes that had nothing to do since the last call and that the stored cursor covers, and
-// returns their names. Memory so follows the lanes in use, not all lanes there ever were.
-func (b *backlog) removeIdleLanes() (removed []sinks.Lane) {
+// removeIdleLanes removes and returns the lanes that had nothing to do since the last call and that the stored cursor
+// covers. Memory so follows the lanes in use, not all lanes there ever were.
+func (b *backlog) removeIdleLanes() (removed []*lane) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for name, l := range b.lanes.byName {
+	for _, l := range b.lanes.byName {
 		if l.membership.busy || l.state != idle || l.paused || l.usedRecently || l.settled > b.cursor.storedHigh {
 			l.usedRecently = false
 			continue
 		}
 		b.lanes.removeLane(l)
-		removed = append(removed, name)
+		removed = append(removed, l)
 	}
 	return removed
 }

@@ -26,6 +26,11 @@ type Journal interface {
 type Config struct {
 	Retry RetryConfig
 
+	// SuspectAfter: a destination that has accepted nothing for so long, or nothing yet, and has rejected 20 changes, is
+	// suspected to reject everything; no further changes become dead letters until it accepts one. Default 10 minutes;
+	// negative: every rejection is believed.
+	SuspectAfter time.Duration
+
 	// WindowBytes bounds the changes that are read but not settled, by event.Change.Size. A larger single change passes alone.
 	// The changes are copies, which keep no journal frame alive. Default 32 MiB.
 	WindowBytes int64
@@ -99,6 +104,7 @@ type RetryConfig struct {
 func (c Config) withDefaults() Config {
 	c.Retry.Min = cmp.Or(c.Retry.Min, 100*time.Millisecond)
 	c.Retry.Max = cmp.Or(c.Retry.Max, max(30*time.Second, c.Retry.Min))
+	c.SuspectAfter = cmp.Or(c.SuspectAfter, 10*time.Minute)
 	c.WindowBytes = cmp.Or(c.WindowBytes, 32<<20)
 	c.Workers = cmp.Or(c.Workers, 8)
 	c.BatchBytes = cmp.Or(c.BatchBytes, 15<<16)

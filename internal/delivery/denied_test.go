@@ -69,7 +69,7 @@ func TestADeniedSubjectParksOnlyItsLane(t *testing.T) {
 	defer pause.Stop()
 	for begun := time.Now(); ; <-pause.C {
 		s := p.Stats()
-		if s.Delivered == allowed && len(s.FailingLanes) == 1 && strings.Contains(s.FailingLanes[0].Reason, `may not publish to "k8s.c.core.secrets.shop.Secret0"`) {
+		if s.Delivered == allowed && len(s.FailingLanes) == 1 && strings.Contains(s.FailingLanes[0].Cause, `may not publish to "k8s.c.core.secrets.shop.Secret0"`) {
 			return
 		}
 		if time.Since(begun) > time.Minute {

@@ -27,8 +27,9 @@
 // [sinks.ProbedError] is retried at the interval that it gives.
 //
 // A lane that fails lags: its queue is dropped, its changes stay in the journal, and they are read again when it may publish
-// (reread.go). No lane blocks the dispatcher. Rejections without any acceptance in between count as an outage, of the sink
-// or of one destination (breaker.go). The condition of the sink follows from all its lanes (health.go).
+// (reread.go). No lane blocks the dispatcher. Rejections of a destination that has accepted nothing lately count as an
+// outage, of the sink or of one destination (rejections.go). The condition of the sink follows from all its lanes
+// (health.go).
 //
 // An answer that violates the contract of [sinks.Sink] (a count out of range, a count and an error that contradict each
 // other) counts as a failure and is logged: the batch is sent again. A panic in a sink is not recovered, because the state

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
@@ -63,4 +64,20 @@ func reportToGate(ctx context.Context, pass ratelimit.Pass, err error) {
 	default:
 		pass.Abandoned()
 	}
+}
+
+// laneUnavailableError is an UnavailableError that only one lane gets: it fails that lane instead of closing the gate.
+type laneUnavailableError struct{ *sinks.UnavailableError }
+
+// Unwrap hides the error that would close the gate.
+func (e *laneUnavailableError) Unwrap() error { return nil }
+
+// suspectedError returns the error of a lane whose destination accepts nothing, while its changes are not dead-lettered. If
+// the sink has no other destination, it is unavailable as a whole.
+func suspectedError(hasOthers bool, rejection error) error {
+	cause := "every change is rejected and none accepted; last rejection: " + rejection.Error()
+	if hasOthers {
+		return &condition.Error{Code: condition.SinkRejectsAll, Cause: cause}
+	}
+	return &sinks.UnavailableError{Code: condition.SinkRejectsAll, Reason: cause}
 }

@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -38,6 +39,8 @@ func (j journalFuncs) Settle(ctx context.Context, c event.Cursor, dead []event.D
 type sinkFuncs struct {
 	lane    func(c *event.Change) (sinks.Lane, error) // nil: the namespace of the change
 	publish func(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error)
+
+	destination string // of all lanes; "": each lane leads to one of its own
 }
 
 func (s sinkFuncs) Lane(c *event.Change) (sinks.Lane, error) {
@@ -51,10 +54,12 @@ func (s sinkFuncs) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.M
 	return s.publish(ctx, lane, batch)
 }
 
-// Destination: each lane leads to one of its own.
-func (s sinkFuncs) DestinationOf(lane sinks.Lane) string { return string(lane) }
+func (s sinkFuncs) DestinationOf(lane sinks.Lane) string { return cmp.Or(s.destination, string(lane)) }
 
 func (s sinkFuncs) Close(context.Context) error { return nil }
+
+// singleDestination is a sink with one destination for all lanes, as a URL is.
+type singleDestination struct{ sinks.Sink }
 
 // changesIn returns records of one change each, offsets from 1; the namespace is the lane.
 func changesIn(lanes ...string) []event.Record {

@@ -2,7 +2,6 @@ package delivery
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -14,27 +13,6 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// The states of a sink, which follow from all of its lanes, and those of a lane.
-var (
-	stateConnecting = condition.State{Name: "connecting", Severity: condition.NotReady}
-	stateDelivering = condition.State{Name: "delivering", Message: "sink delivers"}
-	stateImpaired   = condition.State{Name: "impaired", Severity: condition.Degraded}
-	stateAway       = condition.State{
-		Name: "away", Severity: condition.NotReady, Level: slog.LevelWarn,
-		Message: "sink does not deliver: all its lanes wait, changes stay in the journal",
-	}
-	stateNotStored = condition.State{
-		Name: "unstored", Severity: condition.NotReady, Level: slog.LevelError,
-		Message: "progress cannot be stored; delivery continues and is repeated from the stored position after a restart",
-	}
-
-	laneRecovered = condition.State{Name: "working", Message: "lanes deliver again"}
-	laneFailing   = condition.State{
-		Name: "failing", Severity: condition.Degraded, Level: slog.LevelWarn,
-		Message: "a lane fails and is retried with back-off; other lanes continue",
-	}
-)
-
 const (
 	// outageDelay is how long all lanes have to fail before the sink is not ready: a topic that was just created has no leader
 	// yet.
@@ -44,29 +22,30 @@ const (
 	maxNamedLanes = 100
 )
 
-// health derives the condition of the sink. Safe for concurrent use.
+// health derives the conditions of the sink. Safe for concurrent use.
 type health struct {
-	sink  *condition.Condition
+	sink  *condition.Condition // of the sink as a whole
 	lanes *condition.Set
 
 	mu              sync.Mutex
 	failing         map[sinks.Lane]*condition.Condition // maxNamedLanes at most
 	recovered       []sinks.Lane                        // since the last removeRecoveredLanes
 	recoveredBefore []sinks.Lane                        // before that one, and since the one before
+	newest          condition.Problem                   // the cause of the last failed Publish or ping
 	reached         bool                                // a ping succeeded, or the sink is no sinks.Pinger
-	pingFailure     string                              // of the last ping; "" if it succeeded
+	pingFailed      bool                                // the last one
 	lastPing        time.Time                           // its start
-	storeFailure    string                              // why progress is not stored; "" if it is
+	storeFailure    error                               // why progress is not stored; nil if it is
 }
 
 // newHealth returns the health of a sink before its first Publish. canPing: its destination will be pinged.
-func newHealth(log *slog.Logger, canPing bool) *health {
-	initial := stateDelivering
+func newHealth(name string, log *slog.Logger, canPing bool) *health {
+	component, initial := "sink/"+name, condition.Problem{}
 	if canPing {
-		initial = stateConnecting
+		initial.Code = condition.SinkConnecting
 	}
 	return &health{
-		sink: condition.New(log, initial), lanes: condition.NewSet(log, "lanes"),
+		sink: condition.New(log, component, initial), lanes: condition.NewSet(log, component, "lanes"),
 		failing: map[sinks.Lane]*condition.Condition{}, reached: !canPing,
 	}
 }
@@ -77,19 +56,29 @@ func (h *health) close() {
 	h.sink.Close()
 }
 
+// recordUnavailable records that the whole destination was unavailable for a Publish.
+func (h *health) recordUnavailable(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.newest = condition.ProblemOf(err, condition.SinkFailing)
+}
+
 // recordLaneFailure records that a lane backs off because of err.
 func (h *health) recordLaneFailure(name sinks.Lane, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.newest = condition.ProblemOf(err, condition.SinkFailing)
 	c := h.failing[name]
 	if c == nil {
 		if len(h.failing) == maxNamedLanes {
 			return
 		}
-		c = h.lanes.Add(laneLabel(name), laneRecovered)
+		c = h.lanes.Add(laneLabel(name), condition.Problem{})
 		h.failing[name] = c
 	}
-	c.Update(laneFailing, err.Error(), "")
+	p := h.newest
+	p.Effect = "the changes of these lanes wait in the journal; other lanes continue"
+	c.Update(p)
 }
 
 // recordLaneRecovery records that a lane does not fail any more, or does not exist any more.
@@ -97,7 +86,7 @@ func (h *health) recordLaneRecovery(name sinks.Lane) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if c := h.failing[name]; c != nil {
-		c.Update(laneRecovered, "", "")
+		c.Clear()
 		delete(h.failing, name)
 		h.recovered = append(h.recovered, name)
 	}
@@ -128,12 +117,9 @@ func laneLabel(name sinks.Lane) string {
 func (h *health) recordPing(start time.Time, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.lastPing, h.pingFailure = start, ""
+	h.lastPing, h.pingFailed = start, err != nil
 	if err != nil {
-		h.pingFailure = err.Error()
-		if unavailable := new(sinks.UnavailableError); errors.As(err, &unavailable) {
-			h.pingFailure = unavailable.Reason
-		}
+		h.newest = condition.ProblemOf(err, condition.SinkFailing)
 		return
 	}
 	h.reached = true
@@ -143,36 +129,36 @@ func (h *health) recordPing(start time.Time, err error) {
 func (h *health) recordStore(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.storeFailure = ""
-	if err != nil {
-		h.storeFailure = err.Error()
-	}
+	h.storeFailure = err
 }
 
-// updateCondition derives the condition of the sink. One goroutine calls it regularly.
+// updateCondition derives the condition of the whole sink. One goroutine calls it regularly.
 func (h *health) updateCondition(s Stats, gate ratelimit.GateStatus) {
-	state, reason := h.currentState(s, gate)
-	h.sink.Update(state, reason, "")
+	h.sink.Update(h.currentProblem(s, gate))
 }
 
-func (h *health) currentState(s Stats, gate ratelimit.GateStatus) (state condition.State, reason string) {
+// currentProblem returns what is wrong with the whole sink. Several causes of one outage are one problem with the newest of
+// them: a destination that was closed and now hangs is reported as hanging.
+func (h *health) currentProblem(s Stats, gate ratelimit.GateStatus) condition.Problem {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
-	case h.storeFailure != "":
-		return stateNotStored, h.storeFailure
-	case gate.State != ratelimit.Open:
-		return stateAway, gate.Reason
-	case h.pingFailure != "" && !s.LastAck.After(h.lastPing):
-		return stateAway, h.pingFailure
-	case s.LanesFailing > 0 && s.LanesDelivering == 0 && h.isLastingFailure():
-		return stateAway, "no lane delivers: " + h.summarizeFailures(s.LanesFailing)
-	case s.LanesFailing > 0:
-		return stateImpaired, h.summarizeFailures(s.LanesFailing)
+	case h.storeFailure != nil:
+		return condition.Caused(condition.ProgressUnstored, h.storeFailure)
+	case gate.State != ratelimit.Open, h.pingFailed && !s.LastAck.After(h.lastPing),
+		s.LanesFailing > 0 && s.LanesDelivering == 0 && h.isLastingFailure():
+		p := h.newest
+		if p.Code == "" { // the gate has closed a moment ago
+			p = condition.Problem{Code: condition.SinkFailing, Cause: gate.Reason}
+		}
+		if s.Lanes > 0 {
+			p.Effect = fmt.Sprintf("0 of %d lanes deliver; %s", s.Lanes, condition.SinkFailing.Kind().Effect)
+		}
+		return p
 	case h.reached || !s.LastAck.IsZero():
-		return stateDelivering, ""
+		return condition.Problem{}
 	}
-	return stateConnecting, "not reached yet"
+	return condition.Problem{Code: condition.SinkConnecting}
 }
 
 // isLastingFailure reports whether a lane has been failing for outageDelay. Requires h.mu.
@@ -185,36 +171,30 @@ func (h *health) isLastingFailure() bool {
 	return false
 }
 
-// summarizeFailures describes the failing lanes in one line. Requires h.mu.
-func (h *health) summarizeFailures(count int) string {
-	lanes := h.failingLanes()
-	if len(lanes) == 0 {
-		return fmt.Sprintf("%d lanes fail", count)
-	}
-	text := fmt.Sprintf("lane %s: %s", lanes[0].Lane, lanes[0].Reason)
-	if count > 1 {
-		text += fmt.Sprintf(" (and %d more)", count-1)
-	}
-	return text
-}
-
-// failingLanes returns the failing lanes, those that fail for longest first. Requires h.mu.
-func (h *health) failingLanes() []FailingLane {
-	var lanes []FailingLane
-	for name, c := range h.failing {
-		s := c.Status()
-		lanes = append(lanes, FailingLane{Lane: laneLabel(name), Reason: s.Explanation(), Since: s.Since})
-	}
-	slices.SortFunc(lanes, func(a, b FailingLane) int {
-		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Lane, b.Lane))
-	})
-	return lanes
-}
-
-// fillStats sets the condition and the failing lanes.
+// fillStats sets the conditions of the sink and of its failing lanes.
 func (h *health) fillStats(s *Stats) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	for _, c := range h.failing {
+		s.FailingLanes = append(s.FailingLanes, c.Status())
+	}
+	slices.SortFunc(s.FailingLanes, func(a, b condition.Status) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Name(), b.Name()))
+	})
 	s.Condition = h.sink.Status()
-	s.FailingLanes = h.failingLanes()
+}
+
+// Conditions returns what is wrong: one status for the whole sink, or else one for all lanes that fail for the same cause.
+func (s Stats) Conditions() []condition.Status {
+	if !s.Condition.OK() {
+		return []condition.Status{s.Condition}
+	}
+	lanes := condition.Summarize(s.FailingLanes)
+	for i := range lanes {
+		lanes[i].Severity = condition.Degraded // others deliver
+	}
+	if len(lanes) == 0 {
+		return []condition.Status{s.Condition}
+	}
+	return lanes
 }

@@ -74,10 +74,11 @@ type lane struct {
 
 // workerState belongs to the worker that holds the lane; it needs no lock.
 type workerState struct {
-	destination        *destination // see breaker.destinationOf
-	toleratedOffset    uint64       // the last change that was believed to be rejected for itself, see breaker.judgeRejection
-	unavailableSince   uint64       // see breaker.judgeUnavailable; 0: the last answer was another one
-	storeBeforePublish bool         // a dead letter has to be durable before the next Publish, see sinks.Stateful
+	destination        string // see workerPool.destinationOf
+	believedOffset     uint64 // the last change whose rejection was believed
+	delayedOffset      uint64 // the last change that waits for a back-off before its rejection is believed
+	unavailableSince   uint64 // see workerPool.judgeUnavailable; 0: the last answer was another one
+	storeBeforePublish bool   // a dead letter has to be durable before the next Publish, see sinks.Stateful
 }
 
 // laneMembership is the sets and sums of the [laneTable] that count a lane.

@@ -14,6 +14,10 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
+// inFlightTimeout is how long a pipeline that stops waits for what it has in flight. What is in doubt after that may be sent
+// twice by a later pipeline.
+const inFlightTimeout = 500 * time.Millisecond
+
 // laneIdleTimeout is how long a lane has to be idle before it is removed; removal may take twice as long.
 const laneIdleTimeout = time.Minute
 
@@ -53,6 +57,8 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start eve
 	config = config.withDefaults()
 	cfg, log := &config, log.With("sink", name)
 	_, canPing := sink.(sinks.Pinger)
+	_, isStateful := sink.(sinks.Stateful)
+	policy := newRejectionPolicy(cfg.SuspectAfter)
 	p := &Pipeline{
 		sink:       sink,
 		cfg:        cfg,
@@ -60,7 +66,7 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start eve
 		backlog:    newBacklog(layout, cfg.WindowBytes, start),
 		queue:      newLaneQueue(cfg.Retry),
 		gate:       ratelimit.NewGate(cfg.Retry.Min, cfg.Retry.Max, rand.Float64, nil),
-		health:     newHealth(log, canPing),
+		health:     newHealth(name, log, canPing),
 		digest:     &logDigest{log: log},
 		drain:      newDrainRequest(),
 		resolver:   &laneResolver{sinkName: name, sink: sink, cfg: cfg},
@@ -73,12 +79,13 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start eve
 		sinkName: name, journal: journal, resolver: p.resolver, queue: p.queue,
 		plan: newRereadPlan(p.backlog),
 	}
-	p.settler = newSettler(name, sink, journal, p.backlog, cfg, log)
+	p.settler = newSettler(name, sink, journal, p.backlog, policy, cfg, log)
 	p.workers = &workerPool{
 		log: log, sink: sink, cfg: cfg, backlog: p.backlog, queue: p.queue, bucket: ratelimit.NewBucket(cfg.Rate, cfg.Burst),
-		gate: p.gate, breaker: newBreaker(sink), health: p.health, digest: p.digest,
-		storesState: p.settler.stateful != nil, store: p.settler.storeProgress, abort: p.abortWith,
+		gate: p.gate, policy: policy, health: p.health, digest: p.digest,
+		mayLookAhead: !isStateful, storesState: p.settler.stateful != nil, store: p.settler.storeProgress, abort: p.abortWith,
 	}
+	p.workers.destinations, _ = sink.(sinks.MultiDestination)
 	repartitions, _ := sink.(sinks.Repartitioner)
 	p.repartitioner = &repartitioner{
 		log: log, sink: repartitions, resolver: p.resolver, queue: p.queue, health: p.health, abort: p.abortWith,
@@ -101,27 +108,29 @@ func (p *Pipeline) Run(ctx context.Context) error {
 	}
 	p.queue.open()
 	defer p.health.close()
-	working, stopWorking := context.WithCancel(ctx)
+	working, stopWorking := context.WithCancel(context.WithoutCancel(ctx))
 	housekeepingCtx, stopHousekeeping := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWorking()
 	defer stopHousekeeping()
 
-	p.workers.start(working)
+	p.workers.start(ctx, working)
 	p.workers.running.Go(func() {
-		if err := p.catchUp.run(working); err != nil {
+		if err := p.catchUp.run(ctx); err != nil {
 			p.abort(err)
 		}
 	})
-	p.workers.running.Go(func() { p.pingSink(working) })
+	p.workers.running.Go(func() { p.pingSink(ctx) })
 	var housekeeping sync.WaitGroup
 	housekeeping.Go(func() { p.runHousekeeping(housekeepingCtx) })
 
 	err := p.dispatcher.run(ctx)
 
 	// The order of stopping: no new work, then wait for what is in flight, then store how far it got.
-	stopWorking()
+	p.abort(err)
 	p.queue.close()
+	defer time.AfterFunc(inFlightTimeout, stopWorking).Stop()
 	p.workers.running.Wait()
+	stopWorking()
 	stopHousekeeping()
 	housekeeping.Wait()
 	store := p.settler.storeIfAdvanced
@@ -173,9 +182,14 @@ func (p *Pipeline) updateHealth(now time.Time) {
 // removeIdleLanes releases the memory of lanes that are idle.
 func (p *Pipeline) removeIdleLanes() {
 	p.health.removeRecoveredLanes()
+	p.workers.policy.removeStale(time.Now())
 	p.resolver.mu.Lock()
 	defer p.resolver.mu.Unlock()
-	idle := p.backlog.removeIdleLanes()
+	var idle []sinks.Lane
+	for _, l := range p.backlog.removeIdleLanes() {
+		p.queue.resetBackoff(l)
+		idle = append(idle, l.name)
+	}
 	if s, ok := p.sink.(sinks.LaneReleaser); ok && len(idle) > 0 {
 		s.ReleaseLanes(idle)
 	}
@@ -208,8 +222,11 @@ func (p *Pipeline) logStop(err error) {
 	if upTo := p.drain.upTo.Load(); upTo != nil && *upTo > s.Read {
 		attrs = append(attrs, "unread", *upTo-s.Read)
 	}
-	p.log.Warn("stopped before everything was delivered; the rest is delivered after the next start or failover",
-		append(attrs, "cause", err)...)
+	level := slog.LevelInfo
+	if p.drain.upTo.Load() != nil {
+		level = slog.LevelWarn
+	}
+	p.log.Log(context.Background(), level, "stopped before everything was delivered; the rest stays in the journal", append(attrs, "cause", err)...)
 }
 
 // Drain makes Run return when every change up to this offset, the last one of the journal, is settled. Call it at most once,

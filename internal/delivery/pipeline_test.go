@@ -53,7 +53,7 @@ func TestOneFailingLaneDelaysNoOther(t *testing.T) {
 		to.wantLanes(t, "map[good:[1 3 5]]")
 		wantCursor(t, &s, "1 map[bad:1]")
 		got := p.Stats()
-		if got.LanesFailing != 1 || got.Condition.Degraded() != "lane bad: leader of bad is unknown" || got.Delivered != 3 ||
+		if got.LanesFailing != 1 || got.Conditions()[0].Name() != "sink/test/bad" || got.Conditions()[0].Cause != "leader of bad is unknown" || got.Delivered != 3 ||
 			got.Pending != 2 || got.LanesLagging != 0 || got.Low != 1 || got.Read != 5 || !got.OldestObserved.Equal(records[1].Change.ObservedAt) {
 			t.Errorf("while a lane fails: %+v", got)
 		}
@@ -67,9 +67,9 @@ func TestOneFailingLaneDelaysNoOther(t *testing.T) {
 		if got := p.Stats(); got.LanesFailing != 0 || !got.Condition.OK() || got.Retries != 3 || !got.OldestObserved.IsZero() {
 			t.Errorf("after recovery: %+v", got)
 		}
-		p.log.wantOnce(t, "a lane fails")
+		p.log.wantOnce(t, "other lanes continue")
 		p.drainUpTo(t, 5)
-		p.log.wantOnce(t, "lanes deliver again")
+		p.log.wantOnce(t, "msg=delivers")
 	})
 }
 
@@ -96,7 +96,7 @@ func TestAnOutageIsProbedByOneMessageAtATimeAndLoggedTwice(t *testing.T) {
 		}}
 		p := startPipeline(t, sink, journalOf(changesIn("a", "b", "c", "d", "e"), &s), event.Cursor{}, Config{Workers: 3})
 		time.Sleep(9 * time.Second)
-		if got := p.Stats(); got.Gate.State == ratelimit.Open || got.Gate.Reason != "no broker answers" || got.LanesFailing != 0 || got.Condition.NotReady() != "no broker answers" {
+		if got := p.Stats(); got.Gate.State == ratelimit.Open || got.Gate.Reason != "no broker answers" || got.LanesFailing != 0 || got.Condition.Cause != "no broker answers" {
 			t.Errorf("in the outage: %+v", got)
 		}
 		time.Sleep(10 * time.Second)
@@ -107,8 +107,8 @@ func TestAnOutageIsProbedByOneMessageAtATimeAndLoggedTwice(t *testing.T) {
 		if len(probes) != 9 || probes[0] != 1050*time.Millisecond || probes[1] != 2100*time.Millisecond {
 			t.Errorf("probes at %v, want one each 1.05 s", probes)
 		}
-		p.log.wantOnce(t, "sink does not deliver")
-		p.log.wantOnce(t, "sink delivers")
+		p.log.wantOnce(t, "other sinks continue")
+		p.log.wantOnce(t, "msg=delivers")
 		p.drainUpTo(t, 5)
 	})
 }
@@ -432,7 +432,7 @@ func TestRejectedMessagesHoldTheirMemoryUntilStored(t *testing.T) {
 		p := startPipeline(t, sink, journal, event.Cursor{}, Config{WindowBytes: 10 * size})
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if got := p.Stats(); got.Read != 20 || got.WindowBytes != 10*size || !strings.Contains(got.Condition.NotReady(), "no space left") {
+		if got := p.Stats(); got.Read != 20 || got.WindowBytes != 10*size || !strings.Contains(got.Condition.Cause, "no space left") {
 			t.Errorf("dead letters that cannot be stored: %+v", got)
 		}
 		p.log.wantOnce(t, "progress cannot be stored")
@@ -441,7 +441,7 @@ func TestRejectedMessagesHoldTheirMemoryUntilStored(t *testing.T) {
 		if _, dead := s.currentProgress(); len(dead) != 50 {
 			t.Errorf("%d dead letters stored, want 50", len(dead))
 		}
-		p.log.wantOnce(t, "sink delivers")
+		p.log.wantOnce(t, "msg=delivers")
 		if got := p.Stats(); !got.Condition.OK() || got.WindowBytes != 0 {
 			t.Errorf("at the end: %+v", got)
 		}

@@ -56,7 +56,7 @@ func (q *laneQueue) addAfterBackoff(l *lane, err error) {
 	}
 	var unavailable *laneUnavailableError
 	if errors.As(err, &unavailable) {
-		wait = max(wait, unavailable.after)
+		wait = max(wait, unavailable.After)
 	}
 	q.lanes.AddAfter(l, wait)
 }

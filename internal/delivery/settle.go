@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -28,6 +29,7 @@ type settler struct {
 	log      *slog.Logger
 	journal  Journal
 	backlog  *backlog
+	policy   *rejectionPolicy
 	cfg      *Config
 	stateful sinks.Stateful       // the sink if it is one and is not fenced; else nil
 	observer sinks.SettleObserver // the sink if it is one; else nil
@@ -39,8 +41,9 @@ type settler struct {
 	covered uint64     // guarded by mu: so many calls of storeProgress are covered by a write
 }
 
-func newSettler(name string, sink sinks.Sink, journal Journal, b *backlog, cfg *Config, log *slog.Logger) *settler {
-	s := &settler{sinkName: name, log: log, journal: journal, backlog: b, cfg: cfg}
+func newSettler(name string, sink sinks.Sink, journal Journal, b *backlog, policy *rejectionPolicy, cfg *Config, log *slog.Logger,
+) *settler {
+	s := &settler{sinkName: name, log: log, journal: journal, backlog: b, policy: policy, cfg: cfg}
 	s.observer, _ = sink.(sinks.SettleObserver)
 	if !cfg.IsFenced {
 		s.stateful, _ = sink.(sinks.Stateful)
@@ -48,18 +51,23 @@ func newSettler(name string, sink sinks.Sink, journal Journal, b *backlog, cfg *
 	return s
 }
 
-// restoreState gives a stateful sink the state that was stored with the cursor the pipeline starts from. A state counts only
-// under the same routing fingerprint: otherwise the sink could take one message for another.
+// restoreState restores what was stored with the cursor the pipeline starts from: the answers of the destinations, and the
+// state of a stateful sink. It counts only under the same routing fingerprint: otherwise the sink could take one message for
+// another.
 func (s *settler) restoreState(stored []byte) {
+	fingerprint, answers, state, ok := splitState(stored)
+	isKnown := ok && fingerprint == s.cfg.RoutingFingerprint
+	if isKnown {
+		s.policy.decode(answers)
+	}
 	if s.stateful == nil {
 		return
 	}
-	fingerprint, state, ok := splitState(stored)
-	if !ok || fingerprint != s.cfg.RoutingFingerprint {
+	if !isKnown || len(state) == 0 {
 		state = nil
-		if stored != nil {
-			s.log.Info("sink routing changed, by configuration or upgrade: records in flight when the last run ended are sent again")
-		}
+	}
+	if !isKnown && stored != nil {
+		s.log.Info("sink routing changed, by configuration or upgrade: records in flight when the last run ended are sent again")
 	}
 	if err := s.stateful.RestoreState(state, s.cfg.NewestOffset, s.storeProgress); err != nil {
 		s.log.Warn("the stored state of the sink cannot be read: records in flight when the last run ended are sent again",
@@ -67,25 +75,33 @@ func (s *settler) restoreState(stored []byte) {
 	}
 }
 
-// encodeState returns what is stored as Cursor.State: the length of the routing fingerprint as a varint, the fingerprint,
-// and the state of the sink.
+// encodeState returns what is stored as Cursor.State: the length of a header as a varint, the header, and the state of a
+// stateful sink. The header is the routing fingerprint and, if there are any, a zero byte and the answers of destinations.
 func (s *settler) encodeState(low uint64) []byte {
-	if s.stateful == nil {
+	header := []byte(s.cfg.RoutingFingerprint)
+	answers := s.policy.encode(time.Now())
+	if answers != nil {
+		header = append(append(header, 0), answers...)
+	}
+	if s.stateful == nil && answers == nil {
 		return nil
 	}
-	b := binary.AppendUvarint(nil, uint64(len(s.cfg.RoutingFingerprint)))
-	b = append(b, s.cfg.RoutingFingerprint...)
-	return append(b, s.stateful.State(low)...)
+	b := append(binary.AppendUvarint(nil, uint64(len(header))), header...)
+	if s.stateful != nil {
+		b = append(b, s.stateful.State(low)...)
+	}
+	return b
 }
 
 // splitState is the inverse of encodeState.
-func splitState(b []byte) (fingerprint string, state []byte, ok bool) {
+func splitState(b []byte) (fingerprint string, answers, state []byte, ok bool) {
 	n, size := binary.Uvarint(b)
 	if size <= 0 || n > uint64(len(b)-size) {
-		return "", nil, false
+		return "", nil, nil, false
 	}
 	b = b[size:]
-	return string(b[:n]), b[n:], true
+	header, answers, _ := bytes.Cut(b[:n], []byte{0})
+	return string(header), answers, b[n:], true
 }
 
 // isDue reports whether progress may be stored regularly again: the longer the last cursor was, the later.

@@ -33,14 +33,7 @@ type Stats struct {
 	// Zero if there is none.
 	OldestObserved time.Time
 
-	Condition    condition.Status // of the sink
-	FailingLanes []FailingLane    // those that fail for longest first; 100 at most
+	Condition    condition.Status   // of the whole sink
+	FailingLanes []condition.Status // those that fail for longest first; 100 at most
 	Gate         ratelimit.GateStatus
-}
-
-// FailingLane is a lane that retries its last Publish with back-off.
-type FailingLane struct {
-	Lane   string
-	Reason string // cause and remedy, one line
-	Since  time.Time
 }

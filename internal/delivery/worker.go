@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -32,22 +34,28 @@ type workerPool struct {
 	queue   *laneQueue
 	bucket  *ratelimit.Bucket
 	gate    *ratelimit.Gate
-	breaker *breaker
+	policy  *rejectionPolicy
 	health  *health
 	digest  *logDigest
 
-	storesState bool                        // the sink is a sinks.Stateful that is in use
-	store       func(context.Context) error // stores all progress durably
-	abort       func(error)                 // ends Pipeline.Run with a cause
+	destinations sinks.MultiDestination      // the sink if it is one; else nil
+	mayLookAhead bool                        // see lookAhead
+	storesState  bool                        // the sink is a sinks.Stateful that is in use
+	store        func(context.Context) error // stores all progress durably
+	abort        func(error)                 // ends Pipeline.Run with a cause
 
+	stopping    context.Context // ends before the calls of the sink do: nothing new is published then
 	running     sync.WaitGroup
-	substituted atomic.Int64 // workers with a long Publish that have a substitute
+	substituted atomic.Int64  // workers with a long Publish that have a substitute
+	acceptances atomic.Uint64 // of Publish calls
 	retries     atomic.Uint64
 	violations  atomic.Uint64
 }
 
-// start runs cfg.Workers workers until the workqueue is closed. ctx ends their calls of the sink.
-func (w *workerPool) start(ctx context.Context) {
+// start runs cfg.Workers workers until the workqueue is closed. When stopping ends, they publish nothing new; ctx ends their
+// calls of the sink.
+func (w *workerPool) start(stopping, ctx context.Context) {
+	w.stopping = stopping
 	for range w.cfg.Workers {
 		w.running.Go(func() { w.serveLanes(ctx) })
 	}
@@ -74,7 +82,7 @@ func (w *workerPool) serveLanes(ctx context.Context) {
 // destinations needs that: one that hangs must not take the workers from the others. The returned function ends the
 // arrangement and reports whether there is a substitute, so that the caller has to end.
 func (w *workerPool) armSubstitute(ctx context.Context) (disarm func() bool) {
-	if _, ok := w.sink.(sinks.MultiDestination); !ok {
+	if w.destinations == nil {
 		return func() bool { return false }
 	}
 	var mu sync.Mutex
@@ -108,7 +116,7 @@ func (w *workerPool) serveLane(ctx context.Context, l *lane, batch []sinks.Messa
 		w.finishAttempt(ctx, l, 1, w.backlog.oldestEntry(l).rejection)
 		return batch, false
 	}
-	pass, err := w.awaitTurn(ctx, len(batch))
+	pass, err := w.awaitTurn(w.stopping, len(batch))
 	if err != nil {
 		return batch, false // the pipeline stops: the lane stays scheduled and is not served again
 	}
@@ -117,9 +125,12 @@ func (w *workerPool) serveLane(ctx context.Context, l *lane, batch []sinks.Messa
 	for err == nil && n < len(batch) { // the sink has the rest in flight, see sinks.Sink
 		pass.Succeeded()
 		w.markWorking(l, false)
-		left := len(batch) - n
+		left, limit := len(batch)-n, w.cfg.BatchMessages
+		if w.stopping.Err() != nil {
+			limit = left // wait for what is in flight, and add nothing
+		}
 		clear(batch)
-		batch, _ = w.backlog.takeBatch(l, batch[:0], w.cfg.BatchMessages, w.cfg.BatchBytes)
+		batch, _ = w.backlog.takeBatch(l, batch[:0], limit, w.cfg.BatchBytes)
 		if pass, err = w.awaitTurn(ctx, len(batch)-left); err != nil {
 			return batch, disarm()
 		}
@@ -133,9 +144,9 @@ func (w *workerPool) serveLane(ctx context.Context, l *lane, batch []sinks.Messa
 			w.finishAttempt(ctx, l, 0, nil)
 			return batch, substituted
 		}
-		err = w.breaker.judgeRejection(l, batch[n], err)
+		err = w.judgeRejection(ctx, l, batch[n:], err)
 	case failureUnavailable:
-		err = w.breaker.judgeUnavailable(l, err)
+		err = w.judgeUnavailable(l, err)
 	default: // the error is final, or proves nothing about the destination
 	}
 	reportToGate(ctx, pass, err)
@@ -145,7 +156,7 @@ func (w *workerPool) serveLane(ctx context.Context, l *lane, batch []sinks.Messa
 
 // awaitTurn waits until so many more messages may be sent. Its error is that of ctx.
 func (w *workerPool) awaitTurn(ctx context.Context, messages int) (ratelimit.Pass, error) {
-	if err := w.bucket.Wait(ctx, messages); err != nil {
+	if err := cmp.Or(ctx.Err(), w.bucket.Wait(ctx, messages)); err != nil {
 		return ratelimit.Pass{}, err
 	}
 	return w.gate.Wait(ctx)
@@ -188,8 +199,83 @@ func (w *workerPool) recordAccepted(l *lane, batch []sinks.Message) {
 		}
 	}
 	w.backlog.acknowledgeOldest(l, len(batch), time.Now())
-	w.breaker.recordAcceptance(l, batch)
+	w.acceptances.Add(1)
+	l.worker.unavailableSince = 0
+	w.policy.recordAcceptance(w.destinationOf(l), time.Now())
 	w.queue.resetBackoff(l)
+}
+
+// destinationOf returns the name of the destination of l. Only the worker that holds the lane may call it.
+func (w *workerPool) destinationOf(l *lane) string {
+	if w.destinations != nil && l.worker.destination == "" {
+		l.worker.destination = w.destinations.DestinationOf(l.name)
+	}
+	return l.worker.destination
+}
+
+// judgeUnavailable turns err, an UnavailableError, into a failure of l alone if Publish calls of other lanes were accepted
+// since l got this answer first: a receiver that answers 503 for one object must not stop all others again and again. Only
+// the worker that holds the lane may call it.
+func (w *workerPool) judgeUnavailable(l *lane, err error) error {
+	now := w.acceptances.Load() + 1 // never 0, which means that the last answer was another one
+	if l.worker.unavailableSince == 0 {
+		l.worker.unavailableSince = now
+	}
+	var unavailable *sinks.UnavailableError
+	if l.worker.unavailableSince == now || !errors.As(err, &unavailable) {
+		return err
+	}
+	return &laneUnavailableError{unavailable}
+}
+
+// judgeRejection decides what the rejection of batch[0], the oldest change of l, means. It returns the rejection if that is
+// believed, otherwise another error or nil, after which the same change is tried again. Only the worker that holds the lane
+// may call it.
+func (w *workerPool) judgeRejection(ctx context.Context, l *lane, batch []sinks.Message, rejection error) error {
+	state, offset, destination := &l.worker, batch[0].Offset, w.destinationOf(l)
+	if state.believedOffset == offset { // it waits to become a dead letter
+		return rejection
+	}
+	switch w.policy.judgeRejection(destination, state.delayedOffset == offset, time.Now()) {
+	case rejectionBelieved:
+		state.believedOffset = offset
+		return rejection
+	case rejectionDelayed:
+		state.delayedOffset = offset
+		return &condition.Error{
+			Code:  condition.SinkRejectsAll,
+			Cause: "the destination has accepted nothing for a while, rejections are checked again; " + rejection.Error(),
+		}
+	case rejectionSuspected:
+	}
+	if w.mayLookAhead && w.lookAhead(ctx, l, batch) {
+		w.policy.recordAcceptance(destination, time.Now())
+		return nil
+	}
+	return suspectedError(w.destinations != nil, rejection)
+}
+
+// lookAhead publishes changes behind batch[0], which was rejected, one by one until one is accepted, and reports whether
+// one was. That proves the destination well; nothing is settled, and the lane begins with batch[0] again. Of each object
+// only the first change is tried: none may follow a newer one of its object that was accepted (I3). A sink that is Stateful
+// cannot look ahead: it needs each outcome before it publishes the next change.
+func (w *workerPool) lookAhead(ctx context.Context, l *lane, batch []sinks.Message) (accepted bool) {
+	tried := map[string]bool{batch[0].Change.Key(): true}
+	for i := 1; i < len(batch); i++ {
+		key := batch[i].Change.Key()
+		if tried[key] {
+			continue
+		}
+		tried[key] = true
+		if w.bucket.Wait(ctx, 1) != nil {
+			return false
+		}
+		n, err := w.sink.Publish(ctx, l.name, batch[i:i+1])
+		if accepted = n == 1 && err == nil; accepted || classifyError(err) != failureRejected {
+			return accepted
+		}
+	}
+	return false
 }
 
 // recordViolation counts an answer that violates the contract of sinks.Sink and returns it as an error of no known kind.
@@ -202,7 +288,7 @@ func (w *workerPool) recordViolation(l *lane, answer string, err error) error {
 		w.log.Error("defect in the sink: Publish violates its contract; the messages are sent again",
 			"lane", l.name, "answer", answer)
 	}
-	return errors.New("the sink violates its contract: " + answer)
+	return &condition.Error{Code: condition.SinkDefect, Cause: "the sink violates its contract: " + answer}
 }
 
 // finishAttempt decides what becomes of l after a Publish. err is about its oldest change, and left is how many changes of
@@ -220,6 +306,8 @@ func (w *workerPool) finishAttempt(ctx context.Context, l *lane, left int, err e
 		return // the pipeline stops, which is all that the error means
 	case kind == failureUnavailable: // the gate is closed: the lane waits there, and needs no back-off of its own
 		w.retries.Add(1)
+		w.health.recordUnavailable(err)
+		w.queue.resetBackoff(l)
 	case kind == failureUnknown:
 		w.retries.Add(1)
 		// Before parkLane: afterwards the lane may be replaced at any time, which removes its failure.
@@ -237,16 +325,19 @@ func (w *workerPool) finishAttempt(ctx context.Context, l *lane, left int, err e
 // markWorking records that a Publish of l succeeded, or failed for a reason that is not the lane's own.
 func (w *workerPool) markWorking(l *lane, inDoubt bool) {
 	if w.backlog.markWorking(l, inDoubt) {
-		w.queue.resetBackoff(l)
 		w.health.recordLaneRecovery(l.name)
 	}
 }
 
 // deadLetterHead makes the oldest change of l a dead letter. An error means that this has to be retried.
 func (w *workerPool) deadLetterHead(ctx context.Context, l *lane, rejection error, now time.Time) (failureKind, error) {
-	reason, err := w.publishDeadLetter(ctx, w.backlog.oldestEntry(l).originalRecord().Change, rejection)
+	record := w.backlog.oldestEntry(l).originalRecord()
+	reason, err := w.publishDeadLetter(ctx, record.Change, rejection)
 	if err != nil {
 		return failureUnknown, err
+	}
+	if l.worker.delayedOffset != record.Offset { // otherwise the next rejection waits longer
+		w.queue.resetBackoff(l)
 	}
 	w.backlog.deadLetterOldest(l, reason, now)
 	l.worker.storeBeforePublish = w.storesState

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	coordination "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
@@ -29,30 +30,26 @@ type Options struct {
 // Election is one candidate. Its methods are safe for concurrent use; Run may be called once.
 type Election struct {
 	leases    leaseClient
-	identity  string
+	self      holder
 	duration  time.Duration
 	condition *condition.Condition
 
 	// Used by Run only.
 	held        *coordination.Lease // as last written here; nil if another candidate may have written since
 	lastVersion string              // resourceVersion of the Lease as last read
+	lastHolder  holder              // in that version
+	isRenewed   bool                // that version followed an older one of the same holder
 	expiresAt   time.Time           // when the holder's Lease expires without a renewal, by the local clock: clocks are not compared
 	lastAnswer  time.Time           // when the API server last answered
 
-	mu       sync.Mutex
-	isHolder bool   // this process held the Lease when it was last seen
-	holder   string // holder when the Lease was last seen; "" if none
-	changed  chan struct{}
-}
+	retry chan struct{} // makes Run try again at once; capacity 1
 
-// The conditions of an election.
-var (
-	conditionKnown   = condition.State{Name: "answered", Message: "the Lease can be read and written again"}
-	conditionUnknown = condition.State{
-		Name: "unknown", Severity: condition.Degraded, Level: slog.LevelWarn,
-		Message: "the Lease cannot be read or written; the active exporter continues, standbys wait",
-	}
-)
+	mu      sync.Mutex
+	holder  holder // when the Lease was last seen
+	yields  bool   // see SetYielding
+	accepts bool   // see AcceptYielded
+	changed chan struct{}
+}
 
 // New returns a candidate. It makes no request.
 func New(o Options) (*Election, error) {
@@ -62,8 +59,9 @@ func New(o Options) (*Election, error) {
 	}
 	client.requestTimeout = max(time.Second, o.Duration*3/10)
 	return &Election{
-		leases: client, identity: o.Identity, duration: o.Duration, condition: condition.New(o.Log, conditionKnown),
-		changed: make(chan struct{}),
+		leases: client, self: holder{identity: o.Identity, instance: uuid.NewString()}, duration: o.Duration,
+		condition: condition.New(o.Log, "replica", condition.Problem{}),
+		retry:     make(chan struct{}, 1), changed: make(chan struct{}),
 	}, nil
 }
 
@@ -108,6 +106,8 @@ func (e *Election) waitForAttempt(ctx context.Context, news <-chan *coordination
 			return true
 		case <-over:
 			return true
+		case <-e.retry:
+			return true
 		case lease := <-news:
 			if e.held == nil { // a holder learns of conflicts from its own writes
 				e.acquireIfFree(ctx, lease)
@@ -125,7 +125,7 @@ func (e *Election) renewOrAcquire(ctx context.Context) {
 	}
 	found, err := e.leases.getLease(ctx)
 	if err != nil {
-		e.lastVersion = "" // the holder may have been unable to renew, too: its duration starts again
+		e.lastVersion, e.lastHolder = "", holder{} // the holder may have been unable to renew, too: its duration starts again
 		e.reportFailure(ctx, "read", err)
 		return
 	}
@@ -134,24 +134,28 @@ func (e *Election) renewOrAcquire(ctx context.Context) {
 
 // acquireIfFree acquires the Lease if this version of it is free, expired, or ours.
 func (e *Election) acquireIfFree(ctx context.Context, found *coordination.Lease) {
+	by := holderOf(found)
 	if found.ResourceVersion != e.lastVersion {
-		e.lastVersion, e.expiresAt = found.ResourceVersion, time.Now().Add(durationOf(found))
+		e.isRenewed = by.isSameProcess(e.lastHolder)
+		e.lastVersion, e.lastHolder, e.expiresAt = found.ResourceVersion, by, time.Now().Add(durationOf(found))
 	}
-	if holder := holderOf(found); holder != e.identity { // our own Lease of an earlier run counts once it is renewed
-		e.recordHolder(holder)
-		if holder != "" && time.Until(e.expiresAt) > 0 {
-			return
-		}
+	e.recordHolder(by)
+	if by != (holder{}) && !by.isSameProcess(e.self) && time.Until(e.expiresAt) > 0 && !e.consumeAcceptance() {
+		return
 	}
 	_ = e.writeLease(ctx, found) // reported there; the next attempt retries
 }
 
 // writeLease makes this process the holder if the Lease has not changed since it was found.
 func (e *Election) writeLease(ctx context.Context, found *coordination.Lease) error {
-	written, err := e.leases.putLease(ctx, withHolder(found, e.identity, e.duration, time.Now()))
+	self := e.self
+	e.mu.Lock()
+	self.yields = e.yields && holderOf(found).isSameProcess(self)
+	e.mu.Unlock()
+	written, err := e.leases.putLease(ctx, withHolder(found, self, e.duration, time.Now()))
 	e.held = written
 	if err == nil {
-		e.recordHolder(e.identity)
+		e.recordHolder(self)
 	} else if !isConflict(err) {
 		e.reportFailure(ctx, "write", err)
 	}
@@ -167,14 +171,14 @@ func isConflict(err error) bool {
 // result of the last renewal is unknown.
 func (e *Election) releaseLease(ctx context.Context) {
 	found := e.held
-	if found == nil && e.isHolder {
+	if found == nil && e.IsHolder() {
 		found, _ = e.leases.getLease(ctx) // if it cannot be read, it expires by itself
 	}
-	if found == nil || holderOf(found) != e.identity {
+	if found == nil || !holderOf(found).isSameProcess(e.self) {
 		return
 	}
-	if _, err := e.leases.putLease(ctx, withHolder(found, "", time.Second, time.Now())); err == nil {
-		e.recordHolder("")
+	if _, err := e.leases.putLease(ctx, withHolder(found, holder{}, time.Second, time.Now())); err == nil {
+		e.recordHolder(holder{})
 	}
 	e.held = nil
 }
@@ -186,21 +190,23 @@ func (e *Election) reportFailure(ctx context.Context, what string, err error) {
 	if errors.Is(ctx.Err(), context.Canceled) || !forbidden && time.Since(e.lastAnswer) < e.duration {
 		return
 	}
-	remedy := "check that the API server can be reached"
-	if forbidden {
-		remedy = "grant get, create, update and watch of Leases there: exporter rbac prints the rights"
+	p := condition.Problem{
+		Code: condition.LeaseUnknown, Cause: fmt.Sprintf("%s the Lease %s/%s: %v", what, e.leases.namespace, e.leases.name, err),
 	}
-	e.condition.Update(conditionUnknown, fmt.Sprintf("%s the Lease %s/%s: %v", what, e.leases.namespace, e.leases.name, err), remedy)
+	if forbidden {
+		p.Remedy = "grant get, create, update and watch of Leases there: exporter rbac prints the rights"
+	}
+	e.condition.Update(p)
 }
 
 // AwaitLease returns nil once this process holds the Lease, or the cause of ctx.
 func (e *Election) AwaitLease(ctx context.Context) error {
-	return e.awaitHolder(ctx, func() bool { return e.isHolder })
+	return e.awaitHolder(ctx, func() bool { return e.holder.isSameProcess(e.self) })
 }
 
 // AwaitOtherHolder returns nil once another process was seen to hold the Lease, or the cause of ctx.
 func (e *Election) AwaitOtherHolder(ctx context.Context) error {
-	return e.awaitHolder(ctx, func() bool { return !e.isHolder && e.holder != "" })
+	return e.awaitHolder(ctx, func() bool { return e.holder.identity != "" && !e.holder.isSameProcess(e.self) })
 }
 
 // awaitHolder waits until met returns true. It calls met with mu held.
@@ -220,27 +226,94 @@ func (e *Election) awaitHolder(ctx context.Context, met func() bool) error {
 	}
 }
 
-// Holder returns the holder when the Lease was last seen; "" if there was none.
+// Holder returns the identity of the holder when the Lease was last seen; "" if there was none.
 func (e *Election) Holder() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.holder
+	return e.holder.identity
+}
+
+// IsHolder reports whether this process held the Lease when that was last seen.
+func (e *Election) IsHolder() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.holder.isSameProcess(e.self)
+}
+
+// SetYielding sets whether this process, while it holds the Lease, yields it to a candidate that accepts it. It continues to
+// renew the Lease, so that nothing changes if there is no such candidate.
+func (e *Election) SetYielding(yields bool) {
+	e.mu.Lock()
+	changed := e.yields != yields
+	e.yields = yields
+	e.mu.Unlock()
+	if changed {
+		e.retryNow()
+	}
+}
+
+// IsYielded reports whether another process held the Lease when it was last seen, and yields it.
+func (e *Election) IsYielded() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.holder.yields && !e.holder.isSameProcess(e.self)
+}
+
+// AcceptYielded makes this process acquire the Lease if the next attempt, which follows at once, finds it yielded.
+func (e *Election) AcceptYielded() {
+	e.mu.Lock()
+	e.accepts = true
+	e.mu.Unlock()
+	e.retryNow()
+}
+
+// consumeAcceptance reports whether the Lease is yielded and this process accepts that, once for each AcceptYielded.
+func (e *Election) consumeAcceptance() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	accepts := e.accepts && e.holder.yields
+	e.accepts = false
+	return accepts
+}
+
+func (e *Election) retryNow() {
+	select {
+	case e.retry <- struct{}{}:
+	default:
+	}
 }
 
 // Status returns whether the Lease can be read and written.
 func (e *Election) Status() condition.Status { return e.condition.Status() }
 
+// ForgetHolder makes this process not the holder until the next attempt, which follows at once, has renewed the Lease: it
+// has learned otherwise that another process acts as the holder.
+func (e *Election) ForgetHolder() {
+	e.setHolder(holder{})
+	e.retryNow()
+}
+
 // recordHolder records an answer of the API server: the holder of the Lease.
-func (e *Election) recordHolder(holder string) {
+func (e *Election) recordHolder(by holder) {
 	e.lastAnswer = time.Now()
-	e.condition.Update(conditionKnown, "", "")
+	if by.identity == e.self.identity && !by.isSameProcess(e.self) && e.isRenewed {
+		e.condition.Update(condition.Problem{
+			Code:  condition.IdentityShared,
+			Cause: fmt.Sprintf("another process has the identity %q, too, and holds the Lease %s/%s", by.identity, e.leases.namespace, e.leases.name),
+		})
+	} else {
+		e.condition.Clear()
+	}
+	e.setHolder(by)
+}
+
+func (e *Election) setHolder(by holder) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	mine := holder == e.identity
-	if mine == e.isHolder && holder == e.holder {
+	if by == e.holder {
 		return
 	}
-	e.isHolder, e.holder = mine, holder
+	e.holder = by
 	close(e.changed)
 	e.changed = make(chan struct{})
 }

@@ -9,11 +9,13 @@ import (
 	"testing"
 	"time"
 
+	api "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
 )
@@ -175,8 +177,8 @@ func TestLeaseRenewedDuringStopIsReleased(t *testing.T) {
 	close(h.goOn)
 	first.stop()
 	lease, err := p.leases.Get(t.Context(), "exporter", metav1.GetOptions{})
-	if err != nil || holderOf(lease) != "" {
-		t.Errorf("the Lease is held by %q, %v", holderOf(lease), err)
+	if err != nil || holderOf(lease).identity != "" {
+		t.Errorf("the Lease is held by %q, %v", holderOf(lease).identity, err)
 	}
 }
 
@@ -212,8 +214,8 @@ func TestLeaseWithUncertainRenewalIsReleased(t *testing.T) {
 	awaitWithin(t, "the first", first.AwaitLease)
 	first.stop()
 	lease, err := p.leases.Get(t.Context(), "exporter", metav1.GetOptions{})
-	if err != nil || holderOf(lease) != "" {
-		t.Errorf("the Lease is held by %q, %v", holderOf(lease), err)
+	if err != nil || holderOf(lease).identity != "" {
+		t.Errorf("the Lease is held by %q, %v", holderOf(lease).identity, err)
 	}
 }
 
@@ -271,8 +273,8 @@ func TestHolderContinuesWithoutAPIServer(t *testing.T) {
 		}
 		return nil
 	})
-	if !first.holdsLease() || !strings.Contains(first.Status().Explanation(), "check that the API server can be reached") {
-		t.Errorf("holds the Lease %v, %q", first.holdsLease(), first.Status().Explanation())
+	if !first.holdsLease() || !strings.Contains(first.Status().Remedy, "check that the API server can be reached") {
+		t.Errorf("holds the Lease %v, %+v", first.holdsLease(), first.Status())
 	}
 	if err := p.StartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
@@ -280,7 +282,7 @@ func TestHolderContinuesWithoutAPIServer(t *testing.T) {
 	awaitWithin(t, "that it is back", func(ctx context.Context) error {
 		for !first.Status().OK() {
 			if ctx.Err() != nil {
-				return errors.New(first.Status().Explanation())
+				return errors.New(first.Status().Cause)
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
@@ -289,4 +291,90 @@ func TestHolderContinuesWithoutAPIServer(t *testing.T) {
 	if !first.holdsLease() {
 		t.Error("the holder lost the Lease without a competitor")
 	}
+}
+
+// awaitMet waits until met returns true.
+func awaitMet(t *testing.T, what string, met func() bool) {
+	t.Helper()
+	awaitWithin(t, what, func(ctx context.Context) error {
+		for !met() {
+			if err := ratelimit.Sleep(ctx, 10*time.Millisecond); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (p *plane) getLease(t *testing.T) *api.Lease {
+	t.Helper()
+	lease, err := p.leases.Get(t.Context(), "exporter", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lease
+}
+
+func TestYieldedLeaseIsAcquiredByCandidateThatAccepts(t *testing.T) {
+	p := startPlane(t)
+	first, second := p.startStandby(t)
+	first.SetYielding(true)
+	awaitMet(t, "the yielded Lease", second.IsYielded)
+	if !first.holdsLease() {
+		t.Error("the holder lost the Lease before another one accepted it")
+	}
+	second.AcceptYielded()
+	awaitWithin(t, "the second", second.AwaitLease)
+	if by := holderOf(p.getLease(t)); by.yields {
+		t.Error("the second yields the Lease that it has just acquired")
+	}
+}
+
+func TestLeaseIsNotAcquiredOnceItIsNoLongerYielded(t *testing.T) {
+	p := startPlane(t)
+	first, second := p.startStandby(t)
+	first.SetYielding(true)
+	awaitMet(t, "the yielded Lease", second.IsYielded)
+	first.SetYielding(false)
+	awaitMet(t, "the Lease that is not yielded", func() bool { return !second.IsYielded() })
+	second.AcceptYielded()
+	awaitMet(t, "the end of the attempt", func() bool {
+		second.mu.Lock()
+		defer second.mu.Unlock()
+		return !second.accepts
+	})
+	first.SetYielding(true)
+	awaitMet(t, "the Lease that is yielded again", second.IsYielded)
+	if second.holdsLease() {
+		t.Error("an earlier acceptance counts")
+	}
+}
+
+func TestSecondProcessOfOneIdentityIsRefused(t *testing.T) {
+	p := startPlane(t)
+	first := p.startCandidate(t, "exporter-0")
+	awaitWithin(t, "the first", first.AwaitLease)
+	second := p.startCandidate(t, "exporter-0")
+	awaitMet(t, "the refusal", func() bool { return strings.Contains(second.Status().Remedy, "its own election.identity") })
+	if second.holdsLease() || !first.holdsLease() || *p.getLease(t).Spec.LeaseTransitions != 0 {
+		t.Errorf("the first holds the Lease: %v, the second: %v", first.holdsLease(), second.holdsLease())
+	}
+	first.stop()
+	awaitWithin(t, "the second, once it is alone", second.AwaitLease)
+	if !second.Status().OK() {
+		t.Error(second.Status().Text(time.Now()))
+	}
+}
+
+func TestDeposedHolderForgetsLeaseThatAnotherHasAcquired(t *testing.T) {
+	p := startPlane(t)
+	first := p.startCandidate(t, "exporter-0", readRarely)
+	awaitWithin(t, "the first", first.AwaitLease)
+	lease, other := p.getLease(t), "another"
+	lease.Spec.HolderIdentity = &other
+	if _, err := p.leases.Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	first.ForgetHolder()
+	awaitWithin(t, "the other holder", first.AwaitOtherHolder)
 }

@@ -110,28 +110,55 @@ func (l leaseClient) putLease(ctx context.Context, lease *coordination.Lease) (*
 	return written, nil
 }
 
+const (
+	// instanceAnnotation has a random word that the holding process has chosen: two processes may have one identity.
+	instanceAnnotation = "kubecdc.io/instance"
+	// yieldAnnotation marks a Lease that its holder keeps only until a candidate accepts it.
+	yieldAnnotation = "kubecdc.io/yields"
+)
+
+// holder is the process that holds a Lease; zero if none does.
+type holder struct {
+	identity string
+	instance string // chosen at random by the process
+	yields   bool   // to a candidate that accepts
+}
+
 // withHolder returns a copy of the Lease with a new holder, or renewed for the one it has.
-func withHolder(lease *coordination.Lease, by string, duration time.Duration, now time.Time) *coordination.Lease {
+func withHolder(lease *coordination.Lease, by holder, duration time.Duration, now time.Time) *coordination.Lease {
 	lease = lease.DeepCopy()
+	before := holderOf(lease)
+	for key, value := range map[string]string{instanceAnnotation: by.instance, yieldAnnotation: yieldValue[by.yields]} {
+		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, key, value)
+		if value == "" {
+			delete(lease.Annotations, key)
+		}
+	}
 	spec := &lease.Spec
-	if holderOf(lease) != by || spec.AcquireTime == nil {
+	if !before.isSameProcess(by) || spec.AcquireTime == nil {
 		acquired, transitions := metav1.NewMicroTime(now), int32(0)
 		if spec.LeaseTransitions != nil {
 			transitions = *spec.LeaseTransitions + 1
 		}
-		spec.HolderIdentity, spec.AcquireTime, spec.LeaseTransitions = &by, &acquired, &transitions
+		spec.HolderIdentity, spec.AcquireTime, spec.LeaseTransitions = &by.identity, &acquired, &transitions
 	}
 	seconds, renewed := int32(duration/time.Second), metav1.NewMicroTime(now)
 	spec.LeaseDurationSeconds, spec.RenewTime = &seconds, &renewed
 	return lease
 }
 
-// holderOf returns the identity of the holder; "" if there is none.
-func holderOf(lease *coordination.Lease) string {
-	if lease.Spec.HolderIdentity == nil {
-		return ""
+var yieldValue = map[bool]string{true: "true"}
+
+// holderOf returns the holder.
+func holderOf(lease *coordination.Lease) holder {
+	if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" {
+		return holder{}
 	}
-	return *lease.Spec.HolderIdentity
+	return holder{*lease.Spec.HolderIdentity, lease.Annotations[instanceAnnotation], lease.Annotations[yieldAnnotation] != ""}
+}
+
+func (h holder) isSameProcess(other holder) bool {
+	return h.identity == other.identity && h.instance == other.instance
 }
 
 // durationOf returns how long the Lease is valid after a renewal; 0 if it has no duration.

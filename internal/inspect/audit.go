@@ -222,8 +222,8 @@ func auditFlags(cfg *config.Config, o AuditOptions) string {
 // renderAdmissionPolicy returns the policy that adds the facts to audit events that no level of the audit policy has.
 func (a auditedResources) renderAdmissionPolicy() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, `# Adds annotations to audit events: the UID of the object, the version that a write replaces, and whether an update changed
-# nothing. It allows everything.
+	fmt.Fprintf(&b, `# Adds annotations to audit events: the UID of the object, the version that a write replaces, whether an update changed
+# nothing, and whether a request is a dry run, which may be known from its body only. It allows everything.
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata: {name: %[1]s}
@@ -236,6 +236,7 @@ spec:
 	writeAdmissionRules(&b, "CREATE, UPDATE, DELETE", a.metadataOnly)
 	const has = `%[1]s != null && has(%[1]s.metadata) && has(%[1]s.metadata.%[2]s)`
 	old, uid, version := fmt.Sprintf(has, "oldObject", "uid"), fmt.Sprintf(has, "object", "uid"), fmt.Sprintf(has, "oldObject", "resourceVersion")
+	const evictsDry = `object != null && has(dyn(object).deleteOptions) && has(dyn(object).deleteOptions.dryRun)`
 	fmt.Fprintf(&b, `  validations: [{expression: "true"}]
   auditAnnotations:
     - key: uid
@@ -244,12 +245,14 @@ spec:
       valueExpression: "%s ? string(oldObject.metadata.resourceVersion) : ''"
     - key: unchanged  # if a patch is retried after a conflict, only the first attempt sets the keys above
       valueExpression: "%[3]s && object == oldObject ? string(oldObject.metadata.resourceVersion) : ''"
+    - key: dryRun  # an eviction has it in the query or in its body
+      valueExpression: "request.dryRun || %[5]s ? 'true' : 'false'"
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
 metadata: {name: %[4]s}
 spec: {policyName: %[4]s, validationActions: [Audit]}
-`, old, uid, version, audit.PolicyName)
+`, old, uid, version, audit.PolicyName, evictsDry)
 	return b.String()
 }
 

@@ -96,7 +96,7 @@ func sampleObjects(ctx context.Context, client *apiserver.Client, s selection.Sc
 	if err != nil {
 		return err
 	}
-	_, err = e.List(ctx, nil, metav1.ListOptions{Limit: limit}, func(o *deltas.Object) error {
+	_, err = e.List(ctx, nil, metav1.ListOptions{Limit: limit}, nil, func(o *deltas.Object) error {
 		if s.Filter == nil || s.Filter(o.Namespace) {
 			take(o.Raw)
 		}

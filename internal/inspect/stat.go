@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/kubecdc/kubecdc/internal/journal"
 )
@@ -79,6 +80,9 @@ type JournalSink struct {
 	Backlog     *uint64 `json:"backlog"` // nil: it has no cursor and is not expected to get one
 	DeadLetters int64   `json:"deadLetters"`
 	DeadBytes   int64   `json:"deadBytes"`
+
+	Removed *time.Time `json:"removed,omitempty"` // when it was removed from the configuration before it had received everything
+	Unsent  uint64     `json:"unsent,omitempty"`  // changes that were not sent to it because of that
 }
 
 // newJournalReport combines the stored state with the configured sinks; configured is nil without a configuration.
@@ -129,6 +133,9 @@ func newJournalSink(k journal.OfflineSinkStat, configured []string) JournalSink 
 	}
 	if expected {
 		r.Backlog = &k.Backlog
+	}
+	if r.Unsent = k.Unsent; k.Unsent > 0 {
+		r.Removed = &k.Removed
 	}
 	return r
 }
@@ -184,10 +191,14 @@ func (s *JournalScope) positionText() string {
 }
 
 func (s *JournalSink) nameText() string {
+	text := s.Name
 	if s.Configured != nil && !*s.Configured {
-		return s.Name + " (not configured)"
+		text += " (not configured)"
 	}
-	return s.Name
+	if s.Removed != nil {
+		text += fmt.Sprintf(" (removed %s: %d changes were not sent to it)", s.Removed.Format(time.RFC3339), s.Unsent)
+	}
+	return text
 }
 
 func (s *JournalSink) deadLetterText() string { return countWithSize(s.DeadLetters, s.DeadBytes) }

@@ -88,7 +88,7 @@ func writeStateText(r *state.Report, out io.Writer) error {
 		fmt.Fprintln(w, "there is no state")
 		return w.Flush()
 	}
-	fmt.Fprintf(w, "format\t%d\nlease\t%s\ncluster\t%s\n", r.Version, r.Lease, r.Cluster)
+	fmt.Fprintf(w, "format\t%d\ndeployment\t%s\nlease\t%s\ncluster\t%s\n", r.Version, r.Deployment, r.Lease, r.Cluster)
 	fmt.Fprintf(w, "owner\t%s since %s, failover %d\n", r.Owner, r.Since.Format(time.RFC3339), r.Generation)
 	complete := "yes"
 	if !r.Complete {

@@ -90,7 +90,7 @@ func TestDeadLettersAndSettledChangesAtTheBoundStopNothing(t *testing.T) {
 		for n := range 20 {
 			ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 			if err := j.Append(ctx, bulkObservation(n, 200<<10)); err != nil {
-				t.Fatalf("change %d: %v; %s", n, err, j.Stat().BlockedReason)
+				t.Fatalf("change %d: %v; %s", n, err, j.Stat().Blocked.Cause)
 			}
 			stop()
 			j.waitFor(uint64(19 + n))
@@ -111,7 +111,8 @@ func TestDeadLettersHaveABoundOfTheirOwn(t *testing.T) {
 		}
 		j.mustSettle("bus", event.Cursor{}, event.DeadLetter{Offset: uint64(n + 1), Reason: "no", Change: incompressibleChange(n, 20<<10)})
 	}
-	for what, full := range map[string]string{"room": j.CheckDeadLetterSpace().Error(), "stat": j.Stat().DeadLettersBlockedReason} {
+	status := j.Stat().DeadLettersFull
+	for what, full := range map[string]string{"room": j.CheckDeadLetterSpace().Error(), "stat": status.Text(time.Now())} {
 		if !strings.Contains(full, "journal.maxDeadLetters") || !strings.Contains(full, "deadletter discard --sink bus") {
 			t.Errorf("%s: %q names no remedy", what, full)
 		}
@@ -119,8 +120,8 @@ func TestDeadLettersHaveABoundOfTheirOwn(t *testing.T) {
 	j.mustAppend(bulkObservation(5, 20<<10)) // nothing else stops
 	j.waitFor(5)
 	j.mustSettle("main", event.Cursor{Low: 5})
-	if s := j.Stat(); s.BlockedReason != "" {
-		t.Errorf("blocked: %q", s.BlockedReason)
+	if s := j.Stat(); s.Blocked.Cause != "" {
+		t.Errorf("blocked: %q", s.Blocked.Cause)
 	}
 	j.stopAndClose()
 	if n, err := DiscardDeadLetters(j.opts.Dir, "bus", nil); err != nil || n != 4 {
@@ -159,13 +160,13 @@ func TestKnownObjectsAndLastStatesAreCounted(t *testing.T) {
 		j.waitFor(uint64(n + 1))
 		j.mustSettle("main", event.Cursor{Low: uint64(n + 1)})
 	}
-	for n := 0; j.Stat().BlockedReason == ""; n++ { // these are not settled
+	for n := 0; j.Stat().Blocked.Cause == ""; n++ { // these are not settled
 		j.mustAppend(bulkObservation(n, 100<<10))
 		if err := j.Flush(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if blocked := j.Stat().BlockedReason; !strings.Contains(blocked, "known objects, last states") || !strings.Contains(blocked, `"main"`) {
+	if blocked := j.Stat().Blocked.Cause; !strings.Contains(blocked, "known objects, last states") || !strings.Contains(blocked, `"main"`) {
 		t.Errorf("%q does not say what fills the journal", blocked)
 	}
 }
@@ -348,7 +349,7 @@ func TestAFilledDiskRecoversAsSinksCatchUp(t *testing.T) {
 							}
 							waits = true
 						case <-time.After(2 * tickEvery):
-							if blocked := j.Stat().BlockedReason; strings.Contains(blocked, "disk") {
+							if blocked := j.Stat().Blocked.Cause; strings.Contains(blocked, "disk") {
 								stop()
 								if <-done == nil {
 									n++
@@ -364,7 +365,7 @@ func TestAFilledDiskRecoversAsSinksCatchUp(t *testing.T) {
 			for range 3 {
 				full := fill(n)
 				if full-n < 20 {
-					t.Fatalf("only %d changes of 256 KiB fit: %s", full-n, j.Stat().BlockedReason)
+					t.Fatalf("only %d changes of 256 KiB fit: %s", full-n, j.Stat().Blocked.Cause)
 				}
 				n = full
 				if err := j.Flush(t.Context()); err != nil {

@@ -11,14 +11,6 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// States of the bound of dead letters.
-var (
-	stateDeadLettersAccepted = condition.State{Name: "ok", Message: "journal accepts dead letters again"}
-	stateDeadLettersFull     = condition.State{
-		Name: "full", Severity: condition.NotReady, Message: "journal accepts no more dead letters",
-	}
-)
-
 // DeadLetters counts the dead letters of all sinks and bounds their bytes. The letters themselves stay on disk. Safe for
 // concurrent use.
 type DeadLetters struct {
@@ -49,14 +41,14 @@ func (d *DeadLetters) NewestDeadLetters(sink string, limit int) ([]event.DeadLet
 // has one waits and asks again. Letters that are being settled when the bound is reached are still stored, so the bound may
 // be exceeded by as much. It never waits for the store.
 func (d *DeadLetters) CheckDeadLetterSpace() error {
-	if full := joinRemedy(d.fullReason()); full != "" {
-		return errors.New(full)
+	if p := d.fullProblem(); p.Code != "" {
+		return &condition.Error{Code: p.Code, Cause: p.Cause, Remedy: p.Remedy}
 	}
 	return nil
 }
 
-// fullReason returns why no further dead letter fits, and the remedy; "" when one does.
-func (d *DeadLetters) fullReason() (reason, remedy string) {
+// fullProblem returns why no further dead letter fits; zero when one does.
+func (d *DeadLetters) fullProblem() condition.Problem {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	largest, largestBytes, total := "", int64(0), int64(0)
@@ -67,18 +59,19 @@ func (d *DeadLetters) fullReason() (reason, remedy string) {
 		}
 	}
 	if total < d.maxBytes {
-		return "", ""
+		return condition.Problem{}
 	}
-	return fmt.Sprintf("the dead letters in the journal have reached journal.maxDeadLetters, most of them of sink %q", largest),
-		fmt.Sprintf("look at them with `exporter deadletter list`, stop the exporter and drop them with "+
-			"`exporter deadletter discard --sink %s`", largest)
+	return condition.Problem{
+		Code:  condition.DeadLettersFull,
+		Cause: fmt.Sprintf("the dead letters in the journal have reached journal.maxDeadLetters, most of them of sink %q", largest),
+		Remedy: fmt.Sprintf("look at them with exporter deadletter list, stop the exporter and drop them with "+
+			"exporter deadletter discard --sink %s", largest),
+	}
 }
 
-// updateCondition logs when the bound is reached, and when it is not any more.
+// updateCondition sets whether the bound is reached.
 func (d *DeadLetters) updateCondition() {
-	reason, remedy := d.fullReason()
-	updateBound(d.condition, stateDeadLettersAccepted, stateDeadLettersFull, reason, remedy,
-		"bytes", d.totalBytes(), "maxDeadLetters", d.maxBytes)
+	d.condition.Update(d.fullProblem(), "bytes", d.totalBytes(), "maxDeadLetters", d.maxBytes)
 }
 
 // totalBytes are the stored bytes of all dead letters.

@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/cockroachdb/pebble/v2"
-
 	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
@@ -100,10 +98,17 @@ func evidenceSize(evidence []event.Evidence) (size int64) {
 	return size
 }
 
-// dropAll deletes all evidence and positions of sources.
-func (e *EvidenceStore) dropAll() error {
+// dropEvidence deletes all evidence and positions of sources, if there are any.
+func (g *group) dropEvidence() error {
 	for _, first := range []byte{codec.PrefixEvidence, codec.PrefixEvidencePosition} {
-		if err := e.store.db.DeleteRange([]byte{first}, []byte{first + 1}, pebble.NoSync); err != nil {
+		it, err := g.log.log.store.newPrefixIter([]byte{first})
+		if err != nil {
+			return err
+		}
+		if it.First() {
+			g.batch.removePrefix([]byte{first})
+		}
+		if err := it.Close(); err != nil {
 			return err
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -13,8 +15,8 @@ import (
 
 const secretBytes = 32
 
-// Identity holds the facts that a journal has once: its format version, the cluster it was filled from, its ID, its secret,
-// the redaction of its contents, and why its history was reset. Safe for concurrent use.
+// Identity holds the facts that a journal has once: its format version, the cluster it was filled from, its ID, its
+// deployment, its secret, the redaction of its contents, and why its history was reset. Safe for concurrent use.
 type Identity struct {
 	store *store
 	queue *queue
@@ -40,6 +42,26 @@ func (i *Identity) SetID(ctx context.Context, id string) error {
 	return i.queue.submitText(ctx, codec.KeyID, id)
 }
 
+// Deployment returns the identity of the deployment that the journal belongs to, and the number of the take-over of the
+// replicated state that its process made last, as SetDeployment stored them; "" before.
+func (i *Identity) Deployment() (id string, generation uint64, err error) {
+	text, err := i.store.loadText("deployment", codec.KeyDeployment)
+	if err != nil || text == "" {
+		return "", 0, err
+	}
+	id, number, _ := strings.Cut(text, " ")
+	if generation, err = strconv.ParseUint(number, 10, 64); err != nil {
+		return "", 0, i.store.checkCorruption("deployment", fmt.Errorf("%w: deployment %q", codec.ErrMalformed, text))
+	}
+	return id, generation, nil
+}
+
+// SetDeployment stores the identity of the deployment, which has no blank, and the number of a take-over. Durable when it
+// returns nil.
+func (i *Identity) SetDeployment(ctx context.Context, id string, generation uint64) error {
+	return i.queue.submitText(ctx, codec.KeyDeployment, id+" "+strconv.FormatUint(generation, 10))
+}
+
 // Secret returns 32 random bytes that belong to this journal and are stored in it. Read access to its files reveals them.
 func (i *Identity) Secret() ([]byte, error) {
 	release, err := i.store.acquire()
@@ -61,15 +83,9 @@ func (i *Identity) Secret() ([]byte, error) {
 	return secret, nil
 }
 
-// Redaction returns the fingerprint that Rewrite or SetRedaction stored last; "" when none was stored.
+// Redaction returns the fingerprint that Rewrite stored last; "" when none was stored.
 func (i *Identity) Redaction() (string, error) {
 	return i.store.loadText("redaction", codec.KeyRedaction)
-}
-
-// SetRedaction stores the fingerprint that Rewrite would, where nothing that is stored has to be rewritten for it. Durable
-// when it returns nil.
-func (i *Identity) SetRedaction(ctx context.Context, redaction string) error {
-	return i.queue.submitText(ctx, codec.KeyRedaction, redaction)
 }
 
 // PendingRecovery returns the broken store that Open replaced, now or in an earlier process that ended before

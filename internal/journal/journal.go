@@ -27,11 +27,10 @@ const (
 
 // Options configure a journal. Only Dir is required.
 type Options struct {
-	Dir   string   // created if missing; belongs to the journal alone
-	Sinks []string // names of the declared sinks, which hold the trim; cursors of others are deleted at Open
+	Dir string // created if missing; belongs to the journal alone
 
-	// KeepEvidence keeps the evidence that is stored. Without it Open deletes all evidence.
-	KeepEvidence bool
+	Sinks        []string // as in the Declaration that is in force once Open returns
+	KeepEvidence bool     // as well
 
 	// KeepSettled is for how long changes stay readable that every sink has settled, as long as they take less than half of
 	// MaxBytes; 0: not at all.
@@ -132,13 +131,13 @@ func newJournal(s *store, opts Options) *Journal {
 	j.KnownObjects = &KnownObjects{store: s, queue: j.queue}
 	j.SinkLedger = &SinkLedger{store: s, queue: j.queue, log: j.Log, logger: opts.Logger}
 	j.DeadLetters = &DeadLetters{
-		store: s, maxBytes: opts.MaxDeadLetters, condition: condition.New(opts.Logger, stateDeadLettersAccepted),
+		store: s, maxBytes: opts.MaxDeadLetters, condition: condition.New(opts.Logger, "journal", condition.Problem{}),
 	}
 	j.EvidenceStore = &EvidenceStore{store: s, queue: j.queue}
 	j.Identity = &Identity{store: s, queue: j.queue}
 	j.space = &spaceGuard{
 		store: s, log: j.Log, sinks: j.SinkLedger, deadLetters: j.DeadLetters, changed: j.changed, view: j.view,
-		maxBytes: opts.MaxBytes, reserve: opts.Reserve, condition: condition.New(opts.Logger, stateHasSpace),
+		maxBytes: opts.MaxBytes, reserve: opts.Reserve, condition: condition.New(opts.Logger, "journal", condition.Problem{}),
 	}
 	j.committer = &committer{
 		store: s, queue: j.queue, log: j.Log, known: j.KnownObjects, sinks: j.SinkLedger, deadLetters: j.DeadLetters,
@@ -159,15 +158,15 @@ func (j *Journal) loadFromStore() error {
 	if err := dropPartialSeed(j.store); err != nil {
 		return err
 	}
-	if err := errors.Join(j.SinkLedger.loadFromStore(j.opts.Sinks), j.DeadLetters.loadFromStore()); err != nil {
+	if err := errors.Join(j.SinkLedger.loadFromStore(), j.DeadLetters.loadFromStore(), j.KnownObjects.loadFromStore()); err != nil {
 		return err
 	}
-	if !j.opts.KeepEvidence {
-		if err := j.EvidenceStore.dropAll(); err != nil {
-			return err
-		}
+	outcome := make(chan error, 1)
+	declare := func(g *group) error { return g.declare(Declaration{j.opts.Sinks, j.opts.KeepEvidence}) }
+	if err := j.committer.commitGroup(nil, []queuedRequest{{request: declare, outcome: outcome}}); err != nil {
+		return err
 	}
-	return j.KnownObjects.loadFromStore()
+	return <-outcome
 }
 
 // Run commits what is appended until ctx ends, then commits the rest and returns nil. It returns an error when the store
@@ -214,9 +213,13 @@ func (j *Journal) repeatEverySecond(ctx context.Context, f func()) {
 
 // runTick updates the conditions, and makes the committer trim changes after their retention. It never waits.
 func (j *Journal) runTick() {
+	j.updateConditions()
+	j.queue.setTrimDue()
+}
+
+func (j *Journal) updateConditions() {
 	j.space.updateCondition()
 	j.DeadLetters.updateCondition()
-	j.queue.setTrimDue()
 }
 
 // runUpkeep measures the disk and the store, and records what is acknowledged. The store may wait for the disk under its own
@@ -248,6 +251,30 @@ func (j *Journal) recordAcknowledged() {
 // next start. After a failure of the store the lock is kept until the process ends, because what the store still does is
 // unknown.
 func (j *Journal) Close() error { return j.store.close() }
+
+// Declaration is what a configuration requires of the journal.
+type Declaration struct {
+	Sinks        []string // hold the trim; the cursors of all others are deleted
+	KeepEvidence bool     // without it all evidence is deleted
+}
+
+// Declare replaces the declared sinks in one durable write, so that no trim falls between the removal of one sink and the
+// addition of another. A sink that stays keeps its cursor. An added one begins with the oldest change that there is. What a
+// removed one has not received is counted, logged, and reported by Offline.Stat; its dead letters stay. The pipelines of
+// removed sinks have ended.
+func (j *Journal) Declare(ctx context.Context, d Declaration) error {
+	return j.queue.submit(ctx, func(g *group) error { return g.declare(d) }, nil)
+}
+
+// declare does what Declare and Open have in common. It writes nothing if everything is declared already.
+func (g *group) declare(d Declaration) error {
+	if !d.KeepEvidence {
+		if err := g.dropEvidence(); err != nil {
+			return err
+		}
+	}
+	return g.sinks.replaceDeclared(d.Sinks, g.log.extent)
+}
 
 // Append queues an observation for the next commit and returns at once. It owns the slices and changes from then on. Calls
 // are logged in the order in which they return; one scope appends from one goroutine. It waits while PendingBytes are not

@@ -36,6 +36,7 @@ type Offline struct {
 	extent      logExtent
 	cursors     map[string]event.Cursor    // by sink
 	deadLetters map[string]deadLetterCount // by sink
+	records     map[string]codec.SinkRecord
 }
 
 // OpenOffline opens the journal in dir. It returns ErrNoJournal, ErrLocked while an exporter runs on it, ErrFormatVersion,
@@ -70,10 +71,16 @@ func (o *Offline) Oldest() uint64 { return o.extent.oldest }
 // Newest returns the offset of the newest change; 0 before the first.
 func (o *Offline) Newest() uint64 { return o.extent.newest }
 
-// Sinks returns the names of all sinks that have a cursor or dead letters, in order.
+// Sinks returns the names of all sinks that have a cursor or dead letters, or were removed before they had received
+// everything, in order.
 func (o *Offline) Sinks() []string {
 	names := slices.Collect(maps.Keys(o.cursors))
 	names = slices.AppendSeq(names, maps.Keys(o.deadLetters))
+	for name, r := range o.records {
+		if r.Unsent > 0 && !isInternalSink(name) {
+			names = append(names, name)
+		}
+	}
 	slices.Sort(names)
 	return slices.Compact(names)
 }
@@ -209,6 +216,9 @@ func (o *Offline) loadState() error {
 		return err
 	}
 	if o.cursors, err = loadCursors(o.storeReader, o.extent.newest); err != nil {
+		return err
+	}
+	if o.records, err = loadSinkRecords(o.storeReader); err != nil {
 		return err
 	}
 	o.deadLetters, err = deadLetterReader{o.storeReader}.countBySink()

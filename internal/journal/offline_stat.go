@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -35,7 +36,8 @@ type ResourceStat struct {
 	BodyBytes  int64 // of those, as stored
 }
 
-// OfflineSinkStat is what is stored about one sink: it has a cursor, or dead letters, or both.
+// OfflineSinkStat is what is stored about one sink: it has a cursor or dead letters, or it was removed before it had
+// received everything.
 type OfflineSinkStat struct {
 	Name        string
 	Settled     bool         // it has a cursor
@@ -43,6 +45,8 @@ type OfflineSinkStat struct {
 	Backlog     uint64       // changes above Cursor.Low; lanes ahead of it may have settled some. Everything where not Settled
 	DeadLetters int64
 	DeadBytes   int64
+	Removed     time.Time // when the sink was last removed from the configuration, where Unsent is not 0
+	Unsent      uint64    // changes that were not sent to it because of that
 }
 
 // Stat counts what is stored. It reads every known object, and no body.
@@ -54,11 +58,12 @@ func (o *Offline) Stat() (OfflineStat, error) {
 	s := OfflineStat{Oldest: o.extent.oldest, Newest: o.extent.newest, RetainedBytes: o.extent.sizeBytes(), DiskBytes: disk}
 	for _, name := range o.Sinks() {
 		cursor, settled := o.cursors[name]
-		dead := o.deadLetters[name]
+		dead, record := o.deadLetters[name], o.records[name]
 		s.RetainedBytes += dead.bytes
 		s.Sinks = append(s.Sinks, OfflineSinkStat{
 			Name: name, Settled: settled, Cursor: cursor.Normalize(),
 			Backlog: s.Newest - min(s.Newest, max(cursor.Low, s.Oldest-1)), DeadLetters: dead.letters, DeadBytes: dead.bytes,
+			Removed: record.Removed, Unsent: record.Unsent,
 		})
 	}
 	if s.Resources, err = o.countResources(); err != nil {

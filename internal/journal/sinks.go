@@ -7,9 +7,9 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
-
-	"github.com/cockroachdb/pebble/v2"
+	"time"
 
 	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -30,34 +30,6 @@ type SinkLedger struct {
 type sinkCursor struct {
 	cursor event.Cursor
 	stored bool // false while the sink has settled nothing: its cursor is then zero
-}
-
-// AddSink declares a sink while the journal runs, as Options.Sinks does at Open: it begins with the oldest change that there
-// is, and holds the trim. Durable when it returns nil. For a sink that is declared it does nothing.
-func (l *SinkLedger) AddSink(ctx context.Context, sink string) error {
-	return l.queue.submit(ctx, func(g *group) error {
-		if _, declared := g.sinks.findSink(sink); !declared {
-			g.sinks.edited[sink] = &sinkCursor{}
-		}
-		return nil
-	}, nil)
-}
-
-// RemoveSink undeclares a sink after its pipeline has ended: its cursor is deleted, and it does not hold the trim any more.
-// Its dead letters stay.
-func (l *SinkLedger) RemoveSink(ctx context.Context, sink string) error {
-	return l.queue.submit(ctx, func(g *group) error {
-		if state, _ := g.sinks.findSink(sink); state.stored {
-			l.logDropped(sink, state.cursor)
-			g.batch.removeKey(codec.KeyCursor(sink))
-		}
-		g.sinks.edited[sink] = nil
-		return nil
-	}, nil)
-}
-
-func (l *SinkLedger) logDropped(sink string, c event.Cursor) {
-	l.logger.Warn("journal: dropped the cursor of a sink that is not configured any more", "sink", sink, "offset", c.Low)
 }
 
 // Cursor returns how far a sink got, as last settled. The second result is false for a sink that never settled anything.
@@ -112,28 +84,39 @@ func (l *SinkLedger) declaredNames() []string {
 	return slices.Collect(maps.Keys(l.sinks))
 }
 
-// loadFromStore reads the cursors of the declared sinks, and deletes those of others.
-func (l *SinkLedger) loadFromStore(declared []string) error {
-	stored, err := loadCursors(l.store.storeReader, l.log.Newest())
+// loadFromStore reads the sinks of the last declaration, with their cursors.
+func (l *SinkLedger) loadFromStore() error {
+	cursors, err := loadCursors(l.store.storeReader, l.log.Newest())
+	if err != nil {
+		return err
+	}
+	records, err := loadSinkRecords(l.store.storeReader)
 	if err != nil {
 		return err
 	}
 	sinks := map[string]sinkCursor{}
-	for _, name := range declared {
-		c, has := stored[name]
-		sinks[name] = sinkCursor{cursor: c, stored: has}
-		delete(stored, name)
+	for name, c := range cursors {
+		sinks[name] = sinkCursor{cursor: c, stored: true}
 	}
-	for name, c := range stored {
-		l.logDropped(name, c)
-		if err := l.store.db.Delete(codec.KeyCursor(name), pebble.Sync); err != nil {
-			return err
+	for name, r := range records {
+		if _, has := cursors[name]; !has && r.Declared {
+			sinks[name] = sinkCursor{}
 		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sinks = sinks
 	return nil
+}
+
+// loadSinkRecords returns the record of each sink that was ever declared.
+func loadSinkRecords(r storeReader) (map[string]codec.SinkRecord, error) {
+	records, prefix := map[string]codec.SinkRecord{}, codec.KeySinkRecord("")
+	return records, r.forEachKey(prefix, func(key, value []byte) (err error) {
+		name := string(key[len(prefix):])
+		records[name], err = codec.DecodeSinkRecord(value)
+		return err
+	})
 }
 
 // loadCursors returns the stored cursor of each sink, and refuses cursors past the newest change.
@@ -205,6 +188,60 @@ func (w *sinkWrite) allCursors() map[string]sinkCursor {
 
 // declaredNames returns the names of all sinks that are declared after the commit.
 func (w *sinkWrite) declaredNames() []string { return slices.Sorted(maps.Keys(w.allCursors())) }
+
+// replaceDeclared makes names the declared sinks.
+func (w *sinkWrite) replaceDeclared(names []string, extent logExtent) error {
+	for name, s := range w.allCursors() {
+		if !slices.Contains(names, name) {
+			w.removeSink(name, s, extent)
+		}
+	}
+	for _, name := range names {
+		if _, declared := w.findSink(name); declared {
+			continue
+		}
+		if err := w.addSink(name, extent); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeSink deletes the cursor of a sink and records how many changes it has not received.
+func (w *sinkWrite) removeSink(name string, s sinkCursor, extent logExtent) {
+	r := codec.SinkRecord{Removed: time.Now().UTC(), Low: max(s.cursor.Low, extent.oldest-1)}
+	r.Unsent = extent.newest - min(extent.newest, r.Low)
+	w.batch.removeKey(codec.KeyCursor(name))
+	w.batch.putKey(codec.KeySinkRecord(name), codec.EncodeSinkRecord(r))
+	w.edited[name] = nil
+	if r.Unsent == 0 || isInternalSink(name) {
+		return
+	}
+	w.ledger.logger.Warn("journal: a sink is not configured any more, and changes that wait for it will not be sent to it",
+		"sink", name, "changes", r.Unsent, "after", r.Low)
+}
+
+// addSink declares a sink, which begins with the oldest change. A sink that was removed before may find some of what it had
+// not received.
+func (w *sinkWrite) addSink(name string, extent logExtent) error {
+	value, err := w.ledger.store.getValue(codec.KeySinkRecord(name))
+	if err != nil {
+		return err
+	}
+	var r codec.SinkRecord
+	if value != nil {
+		if r, err = codec.DecodeSinkRecord(value); err != nil {
+			return err
+		}
+	}
+	r.Declared, r.Unsent = true, min(r.Unsent, extent.oldest-1-min(extent.oldest-1, r.Low))
+	w.batch.putKey(codec.KeySinkRecord(name), codec.EncodeSinkRecord(r))
+	w.edited[name] = &sinkCursor{}
+	return nil
+}
+
+// isInternalSink reports whether a cursor belongs to a part of the exporter, not to a configured sink.
+func isInternalSink(name string) bool { return strings.HasPrefix(name, "@") }
 
 // lowestCursor is the lowest cursor after the commit; 0 without a declared sink: nothing is settled then.
 func (w *sinkWrite) lowestCursor() uint64 {

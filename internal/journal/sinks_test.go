@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -8,16 +9,16 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// TestSinksAreAddedAndRemovedWhileRunning adds a sink, which begins with the oldest change and holds the trim, and takes one
-// back, which does neither any more, nor in the next process.
-func TestSinksAreAddedAndRemovedWhileRunning(t *testing.T) {
+// TestDeclaredSinksHoldTheTrim declares a sink, which begins with the oldest change and holds the trim, and declares it no
+// longer, after which it does neither, nor in the next process.
+func TestDeclaredSinksHoldTheTrim(t *testing.T) {
 	fs := vfs.NewMem()
 	j := startJournal(t, Options{FS: fs, Sinks: []string{"main"}})
 	for n := range 10 {
 		j.mustAppend(smallObservation("s", n))
 	}
 	j.waitFor(10)
-	if err := j.AddSink(t.Context(), "new"); err != nil {
+	if err := j.Declare(t.Context(), Declaration{Sinks: []string{"main", "new"}}); err != nil {
 		t.Fatal(err)
 	}
 	if cursor, settled, err := j.Cursor("new"); settled || err != nil || cursor.Low != 0 {
@@ -28,13 +29,13 @@ func TestSinksAreAddedAndRemovedWhileRunning(t *testing.T) {
 	if slowest, _ := j.slowestSink(); slowest != "new" {
 		t.Errorf("%q holds the journal back", slowest)
 	}
-	if err := j.AddSink(t.Context(), "new"); err != nil { // again
+	if err := j.Declare(t.Context(), Declaration{Sinks: []string{"main", "new"}}); err != nil { // again
 		t.Fatal(err)
 	}
 	if cursor, _, err := j.Cursor("new"); err != nil || cursor.Low != 4 {
 		t.Errorf("cursor %+v (%v)", cursor, err)
 	}
-	if err := j.RemoveSink(t.Context(), "new"); err != nil {
+	if err := j.Declare(t.Context(), Declaration{Sinks: []string{"main"}}); err != nil {
 		t.Fatal(err)
 	}
 	slowest, _ := j.slowestSink()
@@ -49,4 +50,66 @@ func TestSinksAreAddedAndRemovedWhileRunning(t *testing.T) {
 	if _, settled, err := j.Cursor("new"); settled || err != nil {
 		t.Errorf("its cursor is still stored (%v)", err)
 	}
+}
+
+// TestARenamedSinkGetsWhatTheFormerOneLacked renames a sink that has received nothing, beside one that has received
+// everything: no trim may fall between the removal and the addition.
+func TestARenamedSinkGetsWhatTheFormerOneLacked(t *testing.T) {
+	for name, rename := range map[string]func(*testing.T, *runningJournal, Options) *runningJournal{
+		"while the journal runs": func(t *testing.T, j *runningJournal, to Options) *runningJournal {
+			if err := j.Declare(t.Context(), Declaration{Sinks: to.Sinks}); err != nil {
+				t.Fatal(err)
+			}
+			return j
+		},
+		"between two runs": func(t *testing.T, j *runningJournal, to Options) *runningJournal {
+			j.stopAndClose()
+			return startJournal(t, to)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			opts := Options{Dir: t.TempDir(), Sinks: []string{"delivers", "before"}, MaxBytes: 64 << 10, PendingBytes: 1 << 10}
+			j := startJournal(t, opts)
+			for n := range 500 {
+				j.mustAppend(smallObservation("s", n))
+			}
+			j.waitFor(500)
+			j.mustSettle("delivers", event.Cursor{Low: 500})
+			opts.Sinks = []string{"delivers", "after"}
+			j = rename(t, j, opts)
+			j.mustAppend(smallObservation("s", 500))
+			j.waitFor(501)
+			if oldest := j.Oldest(); oldest != 1 {
+				t.Errorf("the oldest change is %d", oldest)
+			}
+			j.stopAndClose()
+			stat := offlineStat(t, opts.Dir)
+			if r := stat.Sinks[slices.IndexFunc(stat.Sinks, func(s OfflineSinkStat) bool { return s.Name == "before" })]; r.Removed.IsZero() || r.Unsent != 500 {
+				t.Errorf("the removed sink is %+v", r)
+			}
+			opts.Sinks = []string{"delivers", "before"}
+			j = startJournal(t, opts)
+			j.mustSettle("before", event.Cursor{Low: 501})
+			j.stopAndClose()
+			stat = offlineStat(t, opts.Dir)
+			if r := stat.Sinks[slices.IndexFunc(stat.Sinks, func(s OfflineSinkStat) bool { return s.Name == "before" })]; r.Unsent != 0 {
+				t.Errorf("a sink that came back in time is %+v", r)
+			}
+		})
+	}
+}
+
+// offlineStat returns what is in the journal of a stopped exporter.
+func offlineStat(t *testing.T, dir string) OfflineStat {
+	t.Helper()
+	o, err := OpenOffline(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = o.Close() }() // only read
+	stat, err := o.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stat
 }

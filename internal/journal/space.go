@@ -24,14 +24,6 @@ const (
 	minReserve = 40 << 20
 )
 
-// States of the bound of the journal.
-var (
-	stateHasSpace = condition.State{Name: "ok", Message: "journal continues"}
-	stateFull     = condition.State{
-		Name: "full", Severity: condition.NotReady, Message: "journal writes are blocked; nothing is lost meanwhile",
-	}
-)
-
 // storedSizes are the stored bytes of everything but changes; known objects and bodies as they were measured last.
 type storedSizes struct{ known, bodies, dead int64 }
 
@@ -105,49 +97,34 @@ func (g *spaceGuard) isFull() bool {
 	return slowest == "" || low < extent.newest
 }
 
-// blockedReason returns why Append waits for more than the disk's next fsync, and the remedy; "" when it does not. Requires
-// the view.
-func (g *spaceGuard) blockedReason() (reason, remedy string) {
+// blockingProblem returns why Append waits for more than the disk's next fsync; zero when it does not. Requires the view.
+func (g *spaceGuard) blockingProblem() condition.Problem {
 	slowest, _ := g.sinks.slowestSink()
+	p := condition.Problem{Code: condition.JournalFull, LosesHistory: true}
 	switch {
 	case g.store.fs.IsFull():
-		return "the journal's disk is full", "free space or enlarge the volume"
+		p.Code, p.Cause = condition.JournalDiskFull, "the journal's disk is full"
 	case g.isDiskLow():
-		return fmt.Sprintf("the journal's disk has no more left than journal.reserve, and sink %q is the furthest behind", slowest),
-			"it must catch up, or free space or enlarge the volume"
+		p.Code = condition.JournalDiskLow
+		p.Cause = fmt.Sprintf("the journal's disk has no more left than journal.reserve, and sink %q is the furthest behind", slowest)
 	case !g.isFull():
-		return "", ""
+		return condition.Problem{}
 	case g.log.currentExtent().sizeBytes() < g.currentSizes().totalBytes():
-		return fmt.Sprintf("the journal has reached journal.maxBytes, most of it are known objects, last states and dead letters, "+
-			"and sink %q is the furthest behind", slowest), "it must catch up, or journal.maxBytes grow"
+		p.Cause = fmt.Sprintf("the journal has reached journal.maxBytes, most of it are known objects, last states and dead letters, "+
+			"and sink %q is the furthest behind", slowest)
+	default:
+		p.Cause = fmt.Sprintf("the journal has reached journal.maxBytes with changes that sink %q has not settled", slowest)
 	}
-	return fmt.Sprintf("the journal has reached journal.maxBytes with changes that sink %q has not settled", slowest),
-		"it must catch up, or journal.maxBytes grow"
+	return p
 }
 
-// updateCondition logs when Append is blocked, and when it is not any more.
+// updateCondition sets whether Append is blocked.
 func (g *spaceGuard) updateCondition() {
 	g.view.RLock()
-	reason, remedy := g.blockedReason()
+	p := g.blockingProblem()
 	held := g.log.currentExtent().sizeBytes() + g.currentSizes().totalBytes()
 	g.view.RUnlock()
-	updateBound(g.condition, stateHasSpace, stateFull, reason, remedy, "bytes", held, "maxBytes", g.maxBytes)
-}
-
-// updateBound sets the condition of a bound, which is reached where there is a reason.
-func updateBound(c *condition.Condition, within, full condition.State, reason, remedy string, attrs ...any) {
-	if reason == "" {
-		full = within
-	}
-	c.Update(full, reason, remedy, attrs...)
-}
-
-// joinRemedy joins a reason and its remedy.
-func joinRemedy(reason, remedy string) string {
-	if reason == "" {
-		return ""
-	}
-	return reason + ": " + remedy
+	g.condition.Update(p, "bytes", held, "maxBytes", g.maxBytes)
 }
 
 // measureSizes asks the store about its size. The newest bytes, some MiB that are in no table yet, are not in it.

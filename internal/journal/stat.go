@@ -3,6 +3,8 @@ package journal
 import (
 	"maps"
 	"slices"
+
+	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
 // Stat is a snapshot of the journal for metrics, health and status pages.
@@ -19,9 +21,9 @@ type Stat struct {
 	PendingBytes int64  // appended and not yet committed, in memory
 	Commits      uint64 // groups committed since Open
 
-	BlockedReason            string     // why nothing is being journaled, in one line with the remedy; empty when all is well
-	DeadLettersBlockedReason string     // why no dead letter is accepted, as well; their lanes wait
-	Sinks                    []SinkStat // by name; also sinks that only left dead letters
+	Blocked         condition.Status // whether something is being journaled
+	DeadLettersFull condition.Status // whether a dead letter is accepted; if not, its lane waits
+	Sinks           []SinkStat       // by name; also sinks that only left dead letters
 }
 
 // SinkStat is the state of one sink in the journal.
@@ -33,6 +35,7 @@ type SinkStat struct {
 
 // Stat never waits for the store, for the disk or for a bound.
 func (j *Journal) Stat() Stat {
+	j.updateConditions()
 	failed, pending := j.store.failure.currentError(), j.queue.pendingBytes() // the queue's lock comes before the view's
 	j.view.RLock()
 	defer j.view.RUnlock()
@@ -41,10 +44,10 @@ func (j *Journal) Stat() Stat {
 		Oldest: extent.oldest, Newest: extent.newest,
 		RetainedBytes: extent.sizeBytes() + held.totalBytes(), KnownBytes: held.known, BodyBytes: held.bodies, DeadBytes: held.dead,
 		MaxBytes: j.space.maxBytes, DiskBytes: j.space.storeBytes(), PendingBytes: pending, Commits: j.view.commits,
-		BlockedReason: joinRemedy(j.space.blockedReason()), DeadLettersBlockedReason: joinRemedy(j.DeadLetters.fullReason()),
+		Blocked: j.space.condition.Status(), DeadLettersFull: j.DeadLetters.condition.Status(),
 	}
 	if failed != nil {
-		s.BlockedReason = firstLine(failed)
+		s.Blocked = condition.NewStatus("journal", condition.Problem{Code: condition.JournalBroken, Cause: firstLine(failed)})
 	}
 	counts := j.DeadLetters.allCounts()
 	for _, name := range j.SinkLedger.declaredNames() {

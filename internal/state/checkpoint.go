@@ -2,7 +2,6 @@ package state
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -43,13 +42,17 @@ type checkpointer struct {
 	stats     *statsBoard
 
 	stored    checkpointRecord
-	applied   uint64       // changes up to this offset are in the state
 	rebuild   bool         // the state still has to be built from the journal
 	pending   []checkpoint // oldest first
 	settledAt time.Time    // when the journal's cursor was last updated
 
+	target    *checkpoint // is to be committed next, and is no longer pending; nil: none
+	batch     *entryBatch // of the changes up to collected
+	collected uint64      // offset; at most that of target
+
 	resources resourceNumbers
-	lastLane  uint64 // highest number of a lane
+	lanes     map[sinkLane]uint64 // by number in the state
+	lastLane  uint64              // highest number of a lane
 }
 
 // newCheckpointer returns the checkpointer of an owner that continues from a state with this content.
@@ -57,9 +60,12 @@ func (w *Writer) newCheckpointer(stored checkpointRecord, rebuild bool, c stateC
 	p := &checkpointer{
 		journal: w.opts.Journal, unsettled: append([]string{Sink}, w.opts.Unsettled...),
 		mirror: w.mirror, entries: w.entries, sinks: w.sinks, stats: w.stats,
-		stored: stored, applied: stored.offset, rebuild: rebuild, resources: newResourceNumbers(c.resources),
+		stored: stored, collected: stored.offset, rebuild: rebuild, resources: newResourceNumbers(c.resources),
+		lanes: map[sinkLane]uint64{},
 	}
-	for n := range c.lanes {
+	p.batch = p.newBatch()
+	for n, l := range c.lanes {
+		p.lanes[sinkLane{l.sink, l.lane}] = n
 		p.lastLane = max(p.lastLane, n)
 	}
 	return p
@@ -110,28 +116,37 @@ func (p *checkpointer) advanceState(ctx context.Context) error {
 		}
 	}
 	p.takeCheckpoint()
-	if due := p.newestSettled(); due >= 0 {
-		c := p.pending[due]
-		if err := p.writeNewScopes(ctx, c.Resources); err != nil {
-			return err
-		}
-		if err := p.applyChanges(ctx, min(c.Newest, p.applied+maxChangesPerStep)); err != nil {
-			return err
-		}
-		if p.applied >= c.Newest {
-			if err := p.writeCheckpoint(ctx, c); err != nil {
-				return err
-			}
-			p.pending = slices.Delete(p.pending, 0, due+1)
-		}
+	if err := p.commitSettled(ctx); err != nil {
+		return err
 	}
 	p.updateLag()
 	return p.settleJournal(ctx)
 }
 
+// commitSettled commits the newest checkpoint that all sinks have settled, or collects a part of its changes. Objects,
+// positions and lane progress become visible together: a process that saw objects newer than their position would take what
+// happened in between for the present, and report living objects as deleted.
+func (p *checkpointer) commitSettled(ctx context.Context) error {
+	if p.target == nil {
+		due := p.newestSettled()
+		if due < 0 {
+			return nil
+		}
+		target := p.pending[due]
+		p.target, p.pending = &target, slices.Delete(p.pending, 0, due+1)
+	}
+	if err := p.collectChanges(ctx, min(p.target.Newest, p.collected+maxChangesPerStep)); err != nil {
+		return err
+	}
+	if p.collected < p.target.Newest {
+		return nil
+	}
+	return p.commitTarget(ctx)
+}
+
 // coversOffset reports whether the state has everything up to an offset and no checkpoint waits.
 func (p *checkpointer) coversOffset(offset uint64) bool {
-	return p.stored.offset >= offset && p.applied >= offset && len(p.pending) == 0 && !p.rebuild
+	return p.stored.offset >= offset && p.target == nil && len(p.pending) == 0 && !p.rebuild
 }
 
 // newestSettled returns the index of the newest pending checkpoint that all sinks have settled, or -1.
@@ -149,10 +164,12 @@ func (p *checkpointer) newestSettled() int {
 func (p *checkpointer) takeCheckpoint() {
 	c := checkpoint{progress: p.sinks.laneProgress(), takenAt: time.Now().UTC()}
 	c.Checkpoint = p.journal.Checkpoint()
-	if n := len(p.pending); n > 0 && p.pending[n-1].Newest == c.Newest || n == 0 && p.stored.offset == c.Newest {
-		if n > 0 && sameResources(p.pending[n-1].Resources, c.Resources) || n == 0 && p.isStored(c.Resources) {
+	if newest := p.newestTaken(); newest != nil {
+		if newest.Newest == c.Newest && sameResources(newest.Resources, c.Resources) {
 			return
 		}
+	} else if p.stored.offset == c.Newest && p.isStored(c.Resources) {
+		return
 	}
 	if len(p.pending) == maxPendingCheckpoints {
 		for i := range maxPendingCheckpoints / 2 {
@@ -162,6 +179,14 @@ func (p *checkpointer) takeCheckpoint() {
 		p.pending = p.pending[:maxPendingCheckpoints/2]
 	}
 	p.pending = append(p.pending, c)
+}
+
+// newestTaken returns the newest checkpoint that is not stored; nil if there is none.
+func (p *checkpointer) newestTaken() *checkpoint {
+	if n := len(p.pending); n > 0 {
+		return &p.pending[n-1]
+	}
+	return p.target
 }
 
 func sameResources(a, b []event.StoredResource) bool {
@@ -189,44 +214,19 @@ func (p *checkpointer) isStored(resources []event.StoredResource) bool {
 	return true
 }
 
-// writeNewScopes writes the scopes that have no position in the state yet, ahead of their objects: as lists in progress,
-// with the snapshot or gap that these objects belong to. Otherwise a process that takes over in between would emit the
-// objects that the state lacks as new.
-func (p *checkpointer) writeNewScopes(ctx context.Context, resources []event.StoredResource) error {
-	b := p.newBatch()
-	for _, r := range resources {
-		n, err := p.resourceNumber(ctx, b, r.Resource)
-		if err != nil {
-			return err
-		}
-		for _, s := range r.Scopes {
-			s.Position = ""
-			key := encodeKey(keyScope, n, s.ID)
-			if stored, err := decodeScope(s.ID, p.mirror.table.others[string(key)]); err == nil && stored.Position != "" {
-				continue
-			}
-			if err := b.addIfChanged(ctx, key, encodeScope(s)); err != nil {
-				return err
-			}
-		}
-	}
-	return b.flush(ctx)
-}
-
 // resourceNumber returns the number of a resource, and adds the resource to the batch if the state does not have it.
-func (p *checkpointer) resourceNumber(ctx context.Context, b *entryBatch, r event.Resource) (uint64, error) {
+func (p *checkpointer) resourceNumber(b *entryBatch, r event.Resource) uint64 {
 	n, changed := p.resources.assignNumber(r)
-	if !changed {
-		return n, nil
+	if changed {
+		b.setIfChanged(encodeKey(keyResource, n), encodeResource(r))
 	}
-	return n, b.addIfChanged(ctx, encodeKey(keyResource, n), encodeResource(r))
+	return n
 }
 
-// applyChanges writes the objects of the changes up to an offset that all sinks have settled.
-func (p *checkpointer) applyChanges(ctx context.Context, upTo uint64) error {
-	b := p.newBatch()
-	for p.applied < upTo {
-		records, err := p.journal.ReadWithoutBodies(ctx, p.applied)
+// collectChanges collects the objects of the changes up to an offset that all sinks have settled.
+func (p *checkpointer) collectChanges(ctx context.Context, upTo uint64) error {
+	for p.collected < upTo {
+		records, err := p.journal.ReadWithoutBodies(ctx, p.collected)
 		if err != nil {
 			return err
 		}
@@ -234,139 +234,108 @@ func (p *checkpointer) applyChanges(ctx context.Context, upTo uint64) error {
 			if r.Offset > upTo {
 				break
 			}
-			if err := p.addChange(ctx, b, r.Change); err != nil {
-				return err
-			}
-			p.applied = r.Offset
+			p.addChange(p.batch, r.Change)
+			p.collected = r.Offset
 		}
 	}
-	return b.flush(ctx)
+	return nil
 }
 
 // addChange adds the object of a change to the batch: its identity, or its removal.
-func (p *checkpointer) addChange(ctx context.Context, b *entryBatch, c *event.Change) error {
+func (p *checkpointer) addChange(b *entryBatch, c *event.Change) {
 	switch c.Type {
 	case event.Added, event.Updated, event.Snapshot, event.Sync, event.Deleted:
 	default:
-		return nil
+		return
 	}
-	n, err := p.resourceNumber(ctx, b, c.Resource)
-	if err != nil {
-		return err
-	}
+	n := p.resourceNumber(b, c.Resource)
 	key := encodeKey(keyKnown, n, c.Name)
 	if c.Namespace != "" {
 		key = encodeKey(keyKnown, n, c.Namespace, "/", c.Name)
 	}
 	if c.Type == event.Deleted {
-		return b.setEntry(ctx, key, nil)
+		b.setEntry(key, nil)
+		return
 	}
-	return b.setEntry(ctx, key, appendKnown(make([]byte, 0, 24), c.UID, c.ResourceVersion))
+	b.setEntry(key, appendKnown(make([]byte, 0, 24), c.UID, c.ResourceVersion))
 }
 
-// writeCheckpoint writes positions, lane progress and then the record of a checkpoint. Its objects are in the state already.
-func (p *checkpointer) writeCheckpoint(ctx context.Context, c checkpoint) error {
-	p.sinks.releaseDelivered(&c)
-	b, owner := p.newBatch(), &p.entries.meta
-	if err := p.addResources(ctx, b, c.Resources); err != nil {
-		return err
-	}
-	if err := p.addProgress(ctx, b, c.progress); err != nil {
-		return err
-	}
+// commitTarget commits the collected changes with the positions, the lane progress and the record of their checkpoint.
+func (p *checkpointer) commitTarget(ctx context.Context) error {
+	c, owner := p.target, &p.entries.meta
+	p.sinks.releaseDelivered(c)
+	p.addResources(p.batch, c.Resources)
+	p.addProgress(p.batch, c.progress)
 	record := checkpointRecord{generation: owner.owner.Generation, offset: c.Newest, takenAt: c.takenAt}
-	if err := b.addIfChanged(ctx, []byte{keyCheckpoint}, record.encode()); err != nil {
-		return err
-	}
+	p.batch.setIfChanged([]byte{keyCheckpoint}, record.encode())
 	if cluster, err := p.journal.Cluster(); err == nil && cluster != "" {
 		owner.cluster = cluster
 	}
 	owner.complete = true
-	if err := errors.Join(b.addIfChanged(ctx, []byte{keyMeta}, owner.encode()), b.flush(ctx)); err != nil {
+	p.batch.setIfChanged([]byte{keyMeta}, owner.encode())
+	if err := p.batch.commit(ctx); err != nil {
 		return err
 	}
-	p.stored = record
+	p.stored, p.target = record, nil
 	return nil
 }
 
 // addResources adds the scopes of a checkpoint, and the removal of resources and scopes that the journal no longer has.
-func (p *checkpointer) addResources(ctx context.Context, b *entryBatch, resources []event.StoredResource) error {
+func (p *checkpointer) addResources(b *entryBatch, resources []event.StoredResource) {
 	current := map[string]bool{}
 	for _, r := range resources {
 		current[r.Resource.String()] = true
-		n, err := p.resourceNumber(ctx, b, r.Resource)
-		if err != nil {
-			return err
-		}
+		n := p.resourceNumber(b, r.Resource)
 		scopes := map[string]bool{}
 		for _, s := range r.Scopes {
 			scopes[s.ID] = true
-			if err := b.addIfChanged(ctx, encodeKey(keyScope, n, s.ID), encodeScope(s)); err != nil {
-				return err
-			}
+			b.setIfChanged(encodeKey(keyScope, n, s.ID), encodeScope(s))
 		}
-		if err := b.removeMatching(ctx, encodeKey(keyScope, n), func(id string) bool { return !scopes[id] }); err != nil {
-			return err
-		}
+		b.removeMatching(encodeKey(keyScope, n), func(id string) bool { return !scopes[id] })
 	}
 	for name, known := range p.resources.byName {
 		if current[name] {
 			continue
 		}
 		for _, first := range []byte{keyKnown, keyScope, keyResource} {
-			if err := b.removeMatching(ctx, encodeKey(first, known.number), func(string) bool { return true }); err != nil {
-				return err
-			}
+			b.removeMatching(encodeKey(first, known.number), func(string) bool { return true })
 		}
 		delete(p.resources.byName, name)
 	}
-	return nil
 }
 
 // addProgress adds the lane progress of a checkpoint.
-func (p *checkpointer) addProgress(ctx context.Context, b *entryBatch, progress map[sinkLane]sinks.LanePosition) error {
+func (p *checkpointer) addProgress(b *entryBatch, progress map[sinkLane]sinks.LanePosition) {
 	for lane, position := range progress {
-		n, ok := p.mirror.lanes[lane]
-		if !ok {
-			var err error
-			if n, err = p.addLane(ctx, b, lane); err != nil {
-				return err
-			}
-		}
-		if err := b.addIfChanged(ctx, encodeKey(keyProgress, n), encodeProgress(position)); err != nil {
-			return err
-		}
+		p.addLane(b, lane, position)
 	}
-	return nil
 }
 
-// addLane assigns a number to a lane and adds the lane to the batch.
-func (p *checkpointer) addLane(ctx context.Context, b *entryBatch, lane sinkLane) (uint64, error) {
-	p.lastLane++
-	p.mirror.lanes[lane] = p.lastLane
-	return p.lastLane, b.addIfChanged(ctx, encodeKey(keyLane, p.lastLane), encodeLane(lane.sink, lane.lane))
+// addLane adds the progress of a lane, and the lane itself if the state does not have it.
+func (p *checkpointer) addLane(b *entryBatch, lane sinkLane, position sinks.LanePosition) {
+	n, ok := p.lanes[lane]
+	if !ok {
+		p.lastLane++
+		n = p.lastLane
+		p.lanes[lane] = n
+		b.setIfChanged(encodeKey(keyLane, n), encodeLane(lane.sink, lane.lane))
+	}
+	b.setIfChanged(encodeKey(keyProgress, n), encodeProgress(position))
 }
 
-// storeNewLanes writes the lanes of a sink that the state lacks, each with its position. A sink calls it, through
+// storeNewLanes commits the lanes of a sink that the state lacks, each with its position. A sink calls it, through
 // [sinks.Claim.RecordLanes], before its first message to a lane.
 func (p *checkpointer) storeNewLanes(ctx context.Context, sink string, lanes map[sinks.Lane]sinks.LanePosition) error {
 	b := p.newBatch()
 	for lane, position := range lanes {
-		if _, ok := p.mirror.lanes[sinkLane{sink, lane}]; ok {
-			continue
-		}
-		n, err := p.addLane(ctx, b, sinkLane{sink, lane})
-		if err == nil {
-			err = b.addIfChanged(ctx, encodeKey(keyProgress, n), encodeProgress(position))
-		}
-		if err != nil {
-			return err
+		if _, ok := p.lanes[sinkLane{sink, lane}]; !ok {
+			p.addLane(b, sinkLane{sink, lane}, position)
 		}
 	}
-	return b.flush(ctx)
+	return b.commit(ctx)
 }
 
-// storeLostLanes writes the lanes of a state that was purged or replaced.
+// storeLostLanes commits the lanes of a state that was purged or replaced.
 func (p *checkpointer) storeLostLanes(ctx context.Context) error {
 	for l, position := range p.mirror.lostLanes {
 		if err := p.storeNewLanes(ctx, l.sink, map[sinks.Lane]sinks.LanePosition{l.lane: position}); err != nil {
@@ -390,17 +359,11 @@ func (p *checkpointer) rebuildFromJournal(ctx context.Context) error {
 		if r.Resource == "" {
 			r = p.journalResource(resource)
 		}
-		n, err := p.resourceNumber(ctx, b, r)
-		if err != nil {
-			return err
-		}
-		key := encodeKey(keyKnown, n, known.Key)
+		key := encodeKey(keyKnown, p.resourceNumber(b, r), known.Key)
 		seen[string(key)] = struct{}{}
-		return b.addIfChanged(ctx, key, appendKnown(nil, known.UID, known.ResourceVersion))
+		b.setIfChanged(key, appendKnown(nil, known.UID, known.ResourceVersion))
+		return b.writeBulkIfLarge(ctx)
 	})
-	if err == nil {
-		err = b.flush(ctx)
-	}
 	if err != nil {
 		return err
 	}
@@ -409,14 +372,15 @@ func (p *checkpointer) rebuildFromJournal(ctx context.Context) error {
 		return !ok
 	}
 	for i := range shards {
-		if err := b.removeEntries(ctx, p.mirror.table.knownEntries(i, unseen)); err != nil {
+		b.removeEntries(p.mirror.table.knownEntries(i, unseen))
+		if err := b.writeBulkIfLarge(ctx); err != nil {
 			return err
 		}
 	}
-	if err := b.flush(ctx); err != nil {
+	if err := p.entries.writeBulk(ctx, b.takeEntries()); err != nil {
 		return err
 	}
-	p.rebuild, p.applied, p.pending = false, c.Newest, []checkpoint{c}
+	p.rebuild, p.target, p.batch, p.collected, p.pending = false, nil, p.newBatch(), c.Newest, []checkpoint{c}
 	return nil
 }
 
@@ -442,10 +406,12 @@ func (p *checkpointer) settleJournal(ctx context.Context) error {
 // updateLag publishes the facts from which Stats computes the lag. A state that still has to be built covers nothing.
 func (p *checkpointer) updateLag() {
 	p.stats.update(func(s *Stats) {
-		s.Objects, s.covered, s.since, s.waiting = p.mirror.table.size, p.stored.offset, time.Now(), p.rebuild || len(p.pending) > 0
+		s.Objects, s.covered, s.since, s.waiting = p.mirror.table.size, p.stored.offset, time.Now(), p.rebuild || p.newestTaken() != nil
 		switch {
 		case p.rebuild:
 			s.since = p.entries.meta.owner.Since
+		case p.target != nil:
+			s.since = p.target.takenAt
 		case s.waiting:
 			s.since = p.pending[0].takenAt
 		}

@@ -15,8 +15,7 @@ import (
 )
 
 const (
-	maxWriteBytes = 512 << 10 // of entries in one write
-	chunkEntries  = 4096      // in one write of a whole state
+	maxWriteBytes = 512 << 10 // of entries in one write, by sinks.StateEntry.Size
 )
 
 // entryWriter applies entries to the mirror and writes them to the store. The goroutine that owns the mirror uses it.
@@ -27,33 +26,82 @@ type entryWriter struct {
 	meta      meta   // the owner record of this process, once it has taken over
 	onRetry   func() // called before each wait for a store that is away
 
+	unfinished [][]sinks.StateEntry // writes of the commits that have begun, in order; the first one may be stored already
+	undo       []sinks.StateEntry   // what the mirror had before the first of them; nil if the mirror does not have that one yet
+	lost       bool                 // the store lacks what it had, and still has to get the whole state
+
 	written atomic.Uint64 // bytes
 }
 
-// applyEntries makes entries part of the state. It retries while the store is away. The mirror has the entries before the
-// store does, because a store that compacts during the write asks for the current content.
+// commitEntries makes entries part of the state, for every reader all of them at once. It retries while the store is away.
+// A commit that ctx interrupts is completed before the next one.
+func (w *entryWriter) commitEntries(ctx context.Context, entries []sinks.StateEntry) error {
+	if len(entries) > 0 {
+		w.unfinished = append(w.unfinished, planCommit(entries, w.mirror.store.AtomicBytes(), w.mirror.table.generation())...)
+	}
+	return w.finishCommits(ctx)
+}
+
+// writeBulk is commitEntries for entries that nothing depends on before a later commit.
+func (w *entryWriter) writeBulk(ctx context.Context, entries []sinks.StateEntry) error {
+	w.unfinished = append(w.unfinished, splitBySize(entries, maxWriteBytes)...)
+	return w.finishCommits(ctx)
+}
+
+// finishCommits does the writes of all commits that have begun.
+func (w *entryWriter) finishCommits(ctx context.Context) error {
+	for len(w.unfinished) > 0 {
+		err := w.applyEntries(ctx, w.unfinished[0])
+		var deposed *sinks.DeposedError
+		if errors.As(err, &deposed) {
+			w.abandonCommits()
+		}
+		if err != nil {
+			return err
+		}
+		w.unfinished[0], w.undo = nil, nil
+		w.unfinished = w.unfinished[1:]
+	}
+	return nil
+}
+
+// abandonCommits makes the mirror follow the store again. If the store has the write that is undone, it is read again.
+func (w *entryWriter) abandonCommits() {
+	for _, e := range slices.Backward(w.undo) {
+		w.mirror.table.applyEntry(e)
+	}
+	w.unfinished, w.undo, w.lost = nil, nil, false
+}
+
+// applyEntries applies one write to the mirror and to the store. The mirror has the entries before the store does, because a
+// store that compacts during the write asks for the current content.
 func (w *entryWriter) applyEntries(ctx context.Context, entries []sinks.StateEntry) error {
 	table := w.mirror.table
-	undo := make([]sinks.StateEntry, len(entries))
-	for i, e := range entries {
-		undo[i].Key = e.Key
-		if value, ok := table.entryValue(e.Key); ok {
-			undo[i].Value = bytes.Clone(value)
-		}
-		table.applyEntry(e)
-	}
-	err := w.writeEntries(ctx, entries)
-	var deposed *sinks.DeposedError
-	if errors.As(err, &deposed) { // the write did not happen; the mirror follows the new owner from here on
-		for _, e := range slices.Backward(undo) {
+	if w.undo == nil {
+		w.undo = make([]sinks.StateEntry, len(entries))
+		for i, e := range entries {
+			w.undo[i].Key = e.Key
+			if value, ok := table.entryValue(e.Key); ok {
+				w.undo[i].Value = bytes.Clone(value)
+			}
 			table.applyEntry(e)
 		}
-		return err
+	}
+	var err error
+	if !w.lost {
+		err = w.writeEntries(ctx, entries)
 	}
 	var lost *sinks.StateLostError
-	for errors.As(err, &lost) {
-		w.log.Warn("the replicated state was lost in the bus, and is written again", "reason", lost.Reason)
-		err = w.rewriteState(ctx)
+	for w.lost || errors.As(err, &lost) {
+		if lost != nil {
+			w.log.Warn("the replicated state was lost in the bus, and is written again", "reason", lost.Reason)
+		}
+		w.lost, lost = true, nil
+		if err = w.rewriteState(ctx); err == nil {
+			w.lost = false
+		} else if !errors.As(err, &lost) {
+			break
+		}
 	}
 	return err
 }
@@ -70,12 +118,12 @@ func (w *entryWriter) writeEntries(ctx context.Context, entries []sinks.StateEnt
 		var lost *sinks.StateLostError
 		switch {
 		case err == nil:
-			w.condition.Update(conditionWritten, "", "")
+			w.condition.Clear()
 			return nil
 		case errors.As(err, &deposed), errors.As(err, &lost), ctx.Err() != nil:
 			return err
 		}
-		recordProblem(w.condition, fmt.Errorf("write the replicated state: %w", err))
+		w.condition.Update(problemOf(fmt.Errorf("write the replicated state: %w", err)))
 		w.onRetry()
 		select {
 		case <-ctx.Done():
@@ -101,7 +149,7 @@ func (w *entryWriter) rewriteState(ctx context.Context) error {
 		e := sinks.StateEntry{Key: []byte(key), Value: []byte(value)}
 		switch key[0] {
 		case keyMeta:
-		case keyLane, keyProgress:
+		case keyLane, keyProgress, keyDeployment:
 			first = append(first, e)
 		default:
 			rest = append(rest, e)
@@ -112,84 +160,101 @@ func (w *entryWriter) rewriteState(ctx context.Context) error {
 		if part > 0 {
 			entries = table.knownEntries(part-1, nil)
 		}
-		for chunk := range slices.Chunk(entries, chunkEntries) {
-			if err := w.writeEntries(ctx, chunk); err != nil {
-				return err
-			}
+		if err := w.writeAll(ctx, entries); err != nil {
+			return err
 		}
 	}
 	table.applyEntry(owner)
-	return w.writeEntries(ctx, append(rest, owner))
+	if err := w.writeAll(ctx, rest); err != nil {
+		return err
+	}
+	return w.writeEntries(ctx, []sinks.StateEntry{owner})
 }
 
-// entryBatch collects entries on their way to the store. A key that is set several times is written once, with its last
-// value.
+// writeAll writes entries that are part of the mirror already, in several writes.
+func (w *entryWriter) writeAll(ctx context.Context, entries []sinks.StateEntry) error {
+	for _, some := range splitBySize(entries, maxWriteBytes) {
+		if err := w.writeEntries(ctx, some); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// entryBatch collects the entries of a commit. A key that is set several times is written once, with its last value.
 type entryBatch struct {
 	writer  *entryWriter
 	entries []sinks.StateEntry
 	index   map[string]int // of entries, by key
-	bytes   int
+	size    int            // of entries, as of their first values
 }
 
-// addIfChanged adds an entry unless the state has it already.
-func (b *entryBatch) addIfChanged(ctx context.Context, key, value []byte) error {
-	if _, ok := b.index[string(key)]; !ok && b.writer.mirror.table.containsEntry(sinks.StateEntry{Key: key, Value: value}) {
-		return nil
+// setIfChanged sets a key unless the state has this value already.
+func (b *entryBatch) setIfChanged(key, value []byte) {
+	if _, ok := b.index[string(key)]; ok || !b.writer.mirror.table.containsEntry(sinks.StateEntry{Key: key, Value: value}) {
+		b.setEntry(key, value)
 	}
-	return b.setEntry(ctx, key, value)
 }
 
-// setEntry adds an entry; a nil value removes the key. It flushes a batch that has reached maxWriteBytes.
-func (b *entryBatch) setEntry(ctx context.Context, key, value []byte) error {
+// setEntry sets a key; a nil value removes it.
+func (b *entryBatch) setEntry(key, value []byte) {
+	e := sinks.StateEntry{Key: key, Value: value}
 	if at, ok := b.index[string(key)]; ok {
-		b.entries[at].Value = value
-		return nil
+		b.entries[at] = e
+		return
 	}
 	if b.index == nil {
 		b.index = map[string]int{}
 	}
 	b.index[string(key)] = len(b.entries)
-	b.entries = append(b.entries, sinks.StateEntry{Key: key, Value: value})
-	if b.bytes += len(key) + len(value); b.bytes < maxWriteBytes {
-		return nil
-	}
-	return b.flush(ctx)
+	b.entries = append(b.entries, e)
+	b.size += e.Size()
 }
 
-// removeEntries adds the removal of entries.
-func (b *entryBatch) removeEntries(ctx context.Context, entries []sinks.StateEntry) error {
+// removeEntries removes the keys of entries.
+func (b *entryBatch) removeEntries(entries []sinks.StateEntry) {
 	for _, e := range entries {
-		if err := b.addIfChanged(ctx, e.Key, nil); err != nil {
-			return err
-		}
+		b.setIfChanged(e.Key, nil)
 	}
-	return nil
 }
 
-// removeMatching adds the removal of the entries under a prefix if the rest of their keys matches.
-func (b *entryBatch) removeMatching(ctx context.Context, prefix []byte, matches func(rest string) bool) error {
-	table := b.writer.mirror.table
+// removeMatching removes the keys under a prefix if the rest of them matches.
+func (b *entryBatch) removeMatching(prefix []byte, matches func(rest string) bool) {
 	selected := func(_ uint64, key []byte) bool {
 		return bytes.HasPrefix(key, prefix) && matches(string(key[len(prefix):]))
 	}
-	if prefix[0] != keyKnown {
-		return b.removeEntries(ctx, table.otherEntries(selected))
-	}
-	for i := range shards {
-		if err := b.removeEntries(ctx, table.knownEntries(i, selected)); err != nil {
-			return err
+	for i, e := range b.entries {
+		if selected(0, e.Key) {
+			b.entries[i].Value = nil
 		}
 	}
-	return nil
+	table := b.writer.mirror.table
+	if prefix[0] != keyKnown {
+		b.removeEntries(table.otherEntries(selected))
+		return
+	}
+	for i := range shards {
+		b.removeEntries(table.knownEntries(i, selected))
+	}
 }
 
-// flush writes what the batch has collected.
-func (b *entryBatch) flush(ctx context.Context) error {
+// takeEntries returns what the batch has collected and empties it.
+func (b *entryBatch) takeEntries() []sinks.StateEntry {
 	entries := b.entries
-	b.entries, b.bytes = nil, 0
-	clear(b.index)
-	if len(entries) == 0 {
+	b.entries, b.index, b.size = nil, nil, 0
+	return entries
+}
+
+// commit writes what the batch has collected as one commit.
+func (b *entryBatch) commit(ctx context.Context) error {
+	return b.writer.commitEntries(ctx, b.takeEntries())
+}
+
+// writeBulkIfLarge writes what the batch has collected if that is enough for a write. Only an incomplete state may be
+// written that way.
+func (b *entryBatch) writeBulkIfLarge(ctx context.Context) error {
+	if b.size < maxWriteBytes {
 		return nil
 	}
-	return b.writer.applyEntries(ctx, entries)
+	return b.writer.writeBulk(ctx, b.takeEntries())
 }

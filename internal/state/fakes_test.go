@@ -18,8 +18,9 @@ type memoryBus struct {
 	log         []sinks.StateEntry
 	epoch       int
 	purges      int
-	failWrite   func() error // called before each entry is stored; nil never fails
-	beforeClaim func()       // called before each claim; may be nil
+	failWrite   func() error // called before what is stored as a whole; nil never fails
+	atomicBytes int
+	beforeClaim func() // called before each claim; may be nil
 	bytes       int
 }
 
@@ -82,17 +83,21 @@ func (s *memoryStore) Write(_ context.Context, entries []sinks.StateEntry) error
 		s.seen, s.read = s.purges, 0
 		return &sinks.StateLostError{Reason: "purged"}
 	}
-	for _, e := range entries {
+	for _, whole := range splitBySize(entries, s.atomicBytes) {
 		if s.failWrite != nil {
 			if err := s.failWrite(); err != nil {
 				return err
 			}
 		}
-		s.log = append(s.log, sinks.StateEntry{Key: slices.Clone(e.Key), Value: slices.Clone(e.Value)})
-		s.bytes += len(e.Key) + len(e.Value)
+		for _, e := range whole {
+			s.log = append(s.log, sinks.StateEntry{Key: slices.Clone(e.Key), Value: slices.Clone(e.Value)})
+			s.bytes += len(e.Key) + len(e.Value)
+		}
 	}
 	return nil
 }
+
+func (s *memoryStore) AtomicBytes() int { return s.atomicBytes }
 
 func (s *memoryStore) Close(context.Context) error { return nil }
 

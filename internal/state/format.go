@@ -27,6 +27,9 @@ const (
 	keyKnown      = 'k' // number of the resource, key of the object
 	keyLane       = 'l' // number
 	keyProgress   = 'p' // number of the lane
+	keyRedo       = 'x' // number; a part of a large commit
+	keyCommit     = 'c' // single entry: which parts count
+	keyDeployment = 'd' // single entry: the deployment that the state belongs to; older exporters keep it as it is
 )
 
 var errMalformed = errors.New("malformed entry of the state")
@@ -202,8 +205,7 @@ func appendString(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// entryDecoder reads values from the front of s. After a failed read all further ones return zero values, and expectEnd
-// fails.
+// entryDecoder reads values from the front of s. After a failed read the values are worthless, and expectEnd fails.
 type entryDecoder struct {
 	s      string
 	failed bool

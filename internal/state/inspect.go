@@ -16,6 +16,7 @@ type Report struct {
 	Version      uint64           `json:"version"` // of the format; 0: there is no state
 	Lease        string           `json:"lease,omitempty"`
 	Cluster      string           `json:"cluster,omitempty"` // UID
+	Deployment   string           `json:"deployment,omitempty"`
 	Owner        string           `json:"owner,omitempty"`   // identity
 	Journal      string           `json:"journal,omitempty"` // ID of the owner's journal
 	Generation   uint64           `json:"takeovers,omitempty"`
@@ -53,11 +54,11 @@ func (w *Writer) Inspect(ctx context.Context) (r Report, err error) {
 	table := w.mirror.table // after the read, which may replace it
 	o := c.meta.owner
 	r = Report{
-		Version: c.meta.version, Lease: c.meta.lease, Cluster: c.meta.cluster, Owner: o.Identity,
+		Version: c.meta.version, Lease: c.meta.lease, Cluster: c.meta.cluster, Deployment: c.deployment.id, Owner: o.Identity,
 		Journal: o.Journal, Generation: o.Generation, Since: o.Since, Complete: c.meta.complete, Offset: c.checkpoint.offset, CheckpointAt: c.checkpoint.takenAt,
 		Objects: table.size, Bytes: table.totalBytes(),
 	}
-	if err := c.validate(w.opts.Lease, ""); err != nil {
+	if err := c.validate("", w.opts.Lease, ""); err != nil {
 		return r, err
 	}
 	if r.Resources, err = reportResources(table, c); err != nil {
@@ -84,7 +85,7 @@ func reportResources(table *table, c stateContent) (all []ReportResource, err er
 		delete(objects, n)
 	}
 	for n := range objects {
-		return nil, malformedState(fmt.Errorf("%w: objects of an unknown resource %d", errMalformed, n))
+		return all, malformedState(fmt.Errorf("%w: objects of an unknown resource %d", errMalformed, n))
 	}
 	slices.SortFunc(all, func(a, b ReportResource) int { return strings.Compare(a.Name, b.Name) })
 	return all, nil
@@ -110,7 +111,7 @@ func (w *Writer) Reset(ctx context.Context) (removed int, err error) {
 			entries = append(entries, sinks.StateEntry{Key: e.Key})
 		}
 	}
-	for chunk := range slices.Chunk(entries, chunkEntries) {
+	for _, chunk := range splitBySize(entries, maxWriteBytes) {
 		for _, e := range chunk {
 			table.applyEntry(e)
 		}

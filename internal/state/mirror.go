@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -21,14 +22,13 @@ type mirror struct {
 	log   *slog.Logger
 
 	table *table
-	lanes map[sinkLane]uint64 // the numbers under which the state has them
 	// lostLanes are the lanes of a state that was purged or replaced. They still have to be fenced: an older process may
 	// have messages on their way through them.
 	lostLanes map[sinkLane]sinks.LanePosition
 }
 
 func newMirror(log *slog.Logger) *mirror {
-	return &mirror{log: log, table: newTable(), lanes: map[sinkLane]uint64{}, lostLanes: map[sinkLane]sinks.LanePosition{}}
+	return &mirror{log: log, table: newTable(), lostLanes: map[sinkLane]sinks.LanePosition{}}
 }
 
 // readContent reads the state to its end and decodes everything but the known objects.
@@ -46,12 +46,8 @@ func (m *mirror) readContent(ctx context.Context) (stateContent, error) {
 // readStored applies everything that the store holds beyond the last read.
 func (m *mirror) readStored(ctx context.Context) error {
 	for {
-		var bad error
 		reset, err := m.store.Read(ctx, func(e sinks.StateEntry) error {
 			m.table.applyEntry(e)
-			if len(e.Key) > 0 && e.Key[0] == keyLane && e.Value != nil && bad == nil {
-				bad = m.recordLane(e)
-			}
 			return nil
 		})
 		switch {
@@ -60,10 +56,11 @@ func (m *mirror) readStored(ctx context.Context) error {
 		case reset:
 			m.log.Warn("the replicated state was purged or replaced; reading it again from the start")
 			m.retainLostLanes()
-			m.table, m.lanes = newTable(), map[sinkLane]uint64{}
-		case bad != nil:
-			return malformedState(bad)
+			m.table = newTable()
 		default:
+			if err := m.table.applyRedo(); err != nil {
+				return malformedState(err)
+			}
 			return nil
 		}
 	}
@@ -80,18 +77,6 @@ func (m *mirror) retainLostLanes() {
 	}
 }
 
-func (m *mirror) recordLane(e sinks.StateEntry) error {
-	number, _, err := decodeKey(string(e.Key))
-	if err != nil {
-		return err
-	}
-	sink, lane, err := decodeLane(string(e.Value))
-	if err == nil {
-		m.lanes[sinkLane{sink, lane}] = number
-	}
-	return err
-}
-
 // lanesToFence returns the lanes of a sink, each with the position from which its tail has to be read.
 func (m *mirror) lanesToFence(name string, c stateContent) map[sinks.Lane]sinks.LanePosition {
 	lanes := map[sinks.Lane]sinks.LanePosition{}
@@ -100,9 +85,9 @@ func (m *mirror) lanesToFence(name string, c stateContent) map[sinks.Lane]sinks.
 			lanes[l.lane] = position
 		}
 	}
-	for l, number := range m.lanes {
+	for _, l := range c.lanes {
 		if l.sink == name {
-			lanes[l.lane] = c.lanes[number].position
+			lanes[l.lane] = l.position
 		}
 	}
 	return lanes
@@ -116,6 +101,11 @@ type RefusedError struct {
 
 func (e *RefusedError) Error() string { return e.Reason + ": " + e.Remedy }
 
+// Problem is what the error stands for.
+func (e *RefusedError) Problem() condition.Problem {
+	return condition.Problem{Code: condition.StateRefused, Cause: e.Reason, Remedy: e.Remedy}
+}
+
 func malformedState(err error) error {
 	return &RefusedError{
 		Reason: "the stored entries are not a replicated state: " + err.Error(),
@@ -123,8 +113,9 @@ func malformedState(err error) error {
 	}
 }
 
-// validate refuses a state of another Lease, of another cluster ("" if not known), or of a newer format.
-func (c *stateContent) validate(lease, cluster string) error {
+// validate refuses a state of another deployment, of another Lease, of another cluster (each "" if not known), or of a newer
+// format.
+func (c *stateContent) validate(deployment, lease, cluster string) error {
 	m := c.meta
 	switch {
 	case m.version > Version:
@@ -132,11 +123,18 @@ func (c *stateContent) validate(lease, cluster string) error {
 			Reason: fmt.Sprintf("the replicated state has format %d, written by a newer exporter; this one knows format %d", m.version, Version),
 			Remedy: "run the newer exporter, or give this one another state.name",
 		}
+	case deployment != "" && c.deployment.id != "" && deployment != c.deployment.id:
+		return &RefusedError{
+			Reason: fmt.Sprintf("the replicated state belongs to %s, and this exporter is of deployment %s", c.describeOwner(), deployment),
+			Remedy: "give each deployment a state.name of its own; to hand the state to this deployment, stop the other one and run " +
+				"exporter state reset; to let this exporter continue the other deployment, delete its journal",
+		}
 	case m.version == 0:
 		return nil
 	case m.lease != "" && lease != "" && m.lease != lease:
 		return &RefusedError{
-			Reason: fmt.Sprintf("the replicated state belongs to the exporters of the Lease %s, and this one competes for %s", m.lease, lease),
+			Reason: fmt.Sprintf("the replicated state belongs to the exporters of the Lease %s, last %q, and this one competes for %s",
+				m.lease, m.owner.Identity, lease),
 			Remedy: "give each deployment a state.name of its own; where only the Lease was renamed, run once without election",
 		}
 	case cluster != "" && m.cluster != "" && cluster != m.cluster:

@@ -44,10 +44,10 @@ func (s *sinkSet) addSink(name string, sink sinks.Fenced, t *tail) {
 	s.byName[name] = newFencedSink(sink, t)
 }
 
-func (s *sinkSet) removeSink(name string) {
+func (s *sinkSet) removeAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.byName, name)
+	clear(s.byName)
 }
 
 // deliveredFilter implements [Writer.Delivered].

@@ -196,6 +196,7 @@ func (t *table) knownObject(number uint64, key string) (event.Known, error) {
 type stateContent struct {
 	meta       meta             // version 0: there is no state
 	checkpoint checkpointRecord // of the owner in meta
+	deployment deploymentRecord
 	resources  map[uint64]event.Resource
 	scopes     map[uint64][]event.StoredScope
 	lanes      map[uint64]storedLane
@@ -215,6 +216,11 @@ func (t *table) decodeContent() (c stateContent, err error) {
 	}
 	if value, ok := t.others[string(keyMeta)]; ok {
 		if c.meta, err = decodeMeta(value); err != nil || c.meta.version > Version {
+			return c, err
+		}
+	}
+	if value, ok := t.others[string(keyDeployment)]; ok {
+		if c.deployment, err = decodeDeployment(value); err != nil {
 			return c, err
 		}
 	}

@@ -1,7 +1,6 @@
 package state
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -13,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/resourceversion"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -198,12 +198,8 @@ func (t *tail) recordObject(place objectRef, l liveObject) {
 
 // compareVersions orders resourceVersions. A version that is not a number compares as equal to any other.
 func compareVersions(a, b string) int {
-	m, ok := parseVersion(a)
-	n, ok2 := parseVersion(b)
-	if !ok || !ok2 {
-		return 0
-	}
-	return cmp.Compare(m, n)
+	order, _ := resourceversion.Compare(a, b)
+	return order
 }
 
 // emittedBeyond returns, for each object key, the versions that any of the tails holds beyond the known one, in the form of

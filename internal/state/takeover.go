@@ -66,23 +66,31 @@ func (r *TakeOverResult) Delivered(sink string) func(sinks.Lane, *event.Change) 
 // their lanes. It then seeds the journal from all that, unless the state was written from this very journal, which continues
 // as it is.
 //
+// A process that is the owner already, see [Writer.IsOwner], has only its sinks fenced: their configuration has changed.
+//
 // It may be called again after an error. A *RefusedError persists until an operator acts. A *sinks.DeposedError means that
 // another process took over in the meantime. Other errors are transient.
 func (w *Writer) TakeOver(ctx context.Context, o TakeOverOptions) (*TakeOverResult, error) {
 	began := time.Now()
 	t := takeOver{w: w, opts: o}
-	if err := t.run(ctx); err != nil {
+	run, claims := t.run, uint64(1)
+	if w.owner {
+		run, claims = t.fenceAgain, 0
+	}
+	if err := run(ctx); err != nil {
+		w.resignIfDeposed(err)
 		if ctx.Err() == nil {
-			recordProblem(w.condition, err)
+			w.condition.Update(problemOf(err))
 		}
 		return nil, err
 	}
+	w.owner = true
 	r := &TakeOverResult{
 		Previous: t.content.meta.owner, Fresh: t.plan.fresh, Resumed: t.plan.resumed, Waiting: t.waiting,
 		Duration: time.Since(began), writer: w,
 	}
 	w.stats.update(func(s *Stats) {
-		s.LastTakeOver, s.Active, s.TakeOvers = r.Duration, true, s.TakeOvers+1
+		s.LastTakeOver, s.Active, s.TakeOvers = r.Duration, true, s.TakeOvers+claims
 		r.Objects, r.TailSize = s.Objects, s.TailSize
 	})
 	return r, nil
@@ -100,10 +108,16 @@ type takeOver struct {
 }
 
 func (t *takeOver) run(ctx context.Context) error {
+	t.w.entries.abandonCommits()
+	t.w.deployment.claimed = ""     // an attempt that failed proves nothing
 	before, err := t.readValid(ctx) // a state that is refused must not cost its owner the claim
 	if err != nil {
 		return err
 	}
+	if err := t.awaitAbandoned(ctx, before); err != nil {
+		return err
+	}
+	t.w.deployment.chooseIdentity(before)
 	if err := t.claimAndFence(ctx, before); err != nil {
 		return err
 	}
@@ -116,10 +130,17 @@ func (t *takeOver) run(ctx context.Context) error {
 	record := checkpointRecord{generation: t.plan.generation, offset: t.plan.offset, takenAt: time.Now().UTC()}
 	w.checkpoints = w.newCheckpointer(record, t.plan.journal.rebuildsState(), t.content)
 	w.entries.onRetry = w.checkpoints.updateLag
+	if err := w.entries.completeRedo(ctx); err != nil {
+		return err
+	}
 	if err := w.checkpoints.storeLostLanes(ctx); err != nil {
 		return err
 	}
-	if err := w.entries.applyEntries(ctx, []sinks.StateEntry{{Key: []byte{keyMeta}, Value: owner.encode()}}); err != nil {
+	if err := w.deployment.storeIdentity(ctx, w.deployment.claimed, t.plan.generation); err != nil {
+		return err
+	}
+	records := []sinks.StateEntry{w.deployment.heartbeatEntry(), {Key: []byte{keyMeta}, Value: owner.encode()}}
+	if err := w.entries.commitEntries(ctx, records); err != nil {
 		return err
 	}
 	// The state gets the new journal ID before the journal does. If the process ends in between, the two differ, and the
@@ -139,13 +160,29 @@ func (t *takeOver) run(ctx context.Context) error {
 	return nil
 }
 
+// fenceAgain fences the sinks of an owner whose previous ones are closed. The state stays claimed, and the journal as it is.
+func (t *takeOver) fenceAgain(ctx context.Context) (err error) {
+	if t.content, err = t.w.mirror.table.decodeContent(); err != nil {
+		return err
+	}
+	lanes := map[string]map[sinks.Lane]sinks.LanePosition{}
+	for name := range t.opts.Sinks {
+		lanes[name] = t.w.mirror.lanesToFence(name, t.content)
+	}
+	if t.tails, t.waiting, err = t.w.fenceSinks(ctx, t.opts.Sinks, lanes); err != nil {
+		return err
+	}
+	t.publishSinks()
+	return nil
+}
+
 // readValid reads the state to its end and refuses one that this process must not use.
 func (t *takeOver) readValid(ctx context.Context) (stateContent, error) {
 	c, err := t.w.mirror.readContent(ctx)
 	if err != nil {
 		return c, err
 	}
-	return c, c.validate(t.w.opts.Lease, t.opts.Cluster)
+	return c, c.validate(cmp.Or(t.w.deployment.id, t.w.deployment.claimed), t.w.opts.Lease, t.opts.Cluster)
 }
 
 // claimAndFence claims the state and fences all sinks at the same time. The lanes to fence are those that the state named
@@ -201,7 +238,7 @@ func (w *Writer) newClaim(sink string) sinks.Claim {
 	record := func(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosition) error {
 		return w.callInRun(ctx, func(ctx context.Context) error { return w.checkpoints.storeNewLanes(ctx, sink, lanes) })
 	}
-	return sinks.Claim{Group: w.opts.Group, Sink: sink, Owner: w.opts.Owner, RecordLanes: record}
+	return sinks.Claim{Group: w.opts.Group, Sink: sink, Owner: w.opts.Owner, Deployment: w.deployment.claimed, RecordLanes: record}
 }
 
 // fenceSinks fences sinks concurrently and reads their tails. One that fails is returned in waiting and delays the others by
@@ -260,9 +297,9 @@ func (w *Writer) fenceSink(
 // publishSinks makes the fenced sinks those that the checkpointer asks for their progress.
 func (t *takeOver) publishSinks() {
 	fenced, tailSize := 0, 0
+	t.w.sinks.removeAll()
 	for name, sink := range t.opts.Sinks {
 		if sink == nil || t.waiting[name] != nil {
-			t.w.sinks.removeSink(name)
 			continue
 		}
 		t.w.sinks.addSink(name, sink, t.tails[name])

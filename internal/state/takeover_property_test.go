@@ -59,7 +59,19 @@ func (w *world) playRandomEvent(p *process, whole bool) {
 	case n == 3 && len(w.predecessors) > 0:
 		w.predecessors[w.random.IntN(len(w.predecessors))].stepRandomly()
 	default:
+		w.failAfter(w.random.IntN(400))
 		p.stepRandomly()
+		w.bus.failWrite = nil
+	}
+}
+
+// failAfter kills the process that does the nth write to the state; 0 kills none.
+func (w *world) failAfter(n int) {
+	w.bus.failWrite = func() error {
+		if n--; n == 0 {
+			return errKilled
+		}
+		return nil
 	}
 }
 
@@ -80,13 +92,7 @@ func (w *world) failOver(p *process) *process {
 			}
 			w.playRandomEvent(p, true)
 		}
-		writes := w.random.IntN(6)
-		w.bus.failWrite = func() error {
-			if writes--; writes == 0 {
-				return errKilled
-			}
-			return nil
-		}
+		w.failAfter(w.random.IntN(8))
 		err := next.takeOver()
 		w.bus.failWrite = nil
 		if err == nil {

@@ -133,7 +133,7 @@ type world struct {
 
 func newWorld(t testing.TB, seed uint64, compact bool) *world {
 	random := rand.New(rand.NewPCG(seed, 12))
-	w := &world{t: t, random: random, cluster: newFakeCluster(random), bus: &memoryBus{}, topics: map[string]*memoryTopic{}}
+	w := &world{t: t, random: random, cluster: newFakeCluster(random), bus: &memoryBus{atomicBytes: 400}, topics: map[string]*memoryTopic{}}
 	for _, name := range []string{"first", "second"} {
 		w.topics[name] = newMemoryTopic(name, 3)
 		w.topics[name].compact = compact
@@ -404,9 +404,14 @@ func (p *process) stepRandomly() {
 	}
 }
 
-// settleAll watches, delivers and writes until nothing is left. It visits names in order, so that a seed draws the same
-// numbers.
+// settleAll watches, delivers and writes until nothing is left.
 func (p *process) settleAll() {
+	p.deliverAll()
+	p.isDeposed(p.writer.checkpoints.advanceState(p.t.Context()))
+}
+
+// deliverAll watches and delivers until nothing is left. It visits names in order, so that a seed draws the same numbers.
+func (p *process) deliverAll() {
 	for done := false; !done; {
 		done = true
 		for _, name := range slices.Sorted(maps.Keys(p.scopes)) {
@@ -426,8 +431,22 @@ func (p *process) settleAll() {
 				p.t.Fatal(err)
 			}
 		}
-		p.isDeposed(p.writer.checkpoints.advanceState(p.t.Context()))
 	}
+}
+
+// objectsAt returns the objects of a resource that existed at a version, as "UID@version" by key.
+func (c *fakeCluster) objectsAt(resource string, version int) map[string]string {
+	objects := map[string]string{}
+	for _, h := range c.history {
+		if h.resource != resource || h.version > version {
+			continue
+		}
+		objects[h.event.Object.Key()] = h.event.Object.UID + "@" + h.event.Object.ResourceVersion
+		if h.event.Type == watch.Deleted {
+			delete(objects, h.event.Object.Key())
+		}
+	}
+	return objects
 }
 
 // verifyTopic compares the content of a topic with the history of the cluster. complete: every version must be there.

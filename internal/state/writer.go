@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,7 @@ type Options struct {
 	Lease string
 	// Owner identifies this process in the state and in status pages.
 	Owner string
-	// Journal is the journal of this process. Its Run must be active during TakeOver and Run.
+	// Journal is the journal of this process. Its Run must be active during TakeOver and Run. Nil for Inspect and Reset.
 	Journal *journal.Journal
 	// Unsettled names cursors of the journal that the state does not wait for. Its own is implied.
 	Unsettled []string
@@ -52,6 +53,10 @@ type Writer struct {
 	mirror      *mirror
 	entries     *entryWriter
 	checkpoints *checkpointer // set by TakeOver
+	owner       bool          // see IsOwner
+
+	deployment deployment
+	heartbeat  time.Duration // see heartbeatInterval
 
 	sinks *sinkSet
 	stats *statsBoard
@@ -64,50 +69,42 @@ func New(opts Options, open func(contents func(part, parts int) []sinks.StateEnt
 		opts.Logger = slog.Default()
 	}
 	w := &Writer{
-		opts: opts, log: opts.Logger, condition: condition.New(opts.Logger, conditionUnread),
+		opts: opts, log: opts.Logger, condition: condition.New(opts.Logger, "replica", condition.Problem{}),
 		requests: make(chan func(context.Context) error), mirror: newMirror(opts.Logger), sinks: newSinkSet(), stats: &statsBoard{},
+		heartbeat: heartbeatInterval,
 	}
 	w.entries = &entryWriter{mirror: w.mirror, condition: w.condition, log: w.log}
 	var err error
+	if w.deployment, err = loadDeployment(opts.Journal); err != nil {
+		return nil, err
+	}
 	w.mirror.store, err = open(func(part, parts int) []sinks.StateEntry { return w.mirror.table.entriesOfPart(part, parts) })
 	return w, err
 }
 
-// The conditions of the store. While it is away the active process keeps delivering: the state lags, and the next take-over
-// reads longer tails.
-var (
-	conditionUnread   = condition.State{Name: "unread"}
-	conditionFollowed = condition.State{Name: "followed", Message: "the replicated state is followed", Level: slog.LevelInfo}
-	conditionWritten  = condition.State{Name: "written", Message: "the replicated state is written", Level: slog.LevelInfo}
-	conditionAway     = condition.State{
-		Name: "away", Severity: condition.Degraded, Message: "the replicated state cannot be read or written", Level: slog.LevelWarn,
-	}
-	conditionUnusable = condition.State{
-		Name: "unusable", Severity: condition.NotReady, Message: "the replicated state cannot be used", Level: slog.LevelError,
-	}
-)
-
-// Status returns the condition of the store, for readiness. It never waits.
+// Status returns the condition of the store, for readiness. It never waits. While the store is away the active process keeps
+// delivering: the state lags, and the next failover reads longer tails.
 func (w *Writer) Status() condition.Status { return w.condition.Status() }
 
-// recordProblem sets the condition that err stands for.
-func recordProblem(c *condition.Condition, err error) {
+// problemOf returns the problem that an error of the store stands for.
+func problemOf(err error) condition.Problem {
 	var refused *RefusedError
 	if errors.As(err, &refused) {
-		c.Update(conditionUnusable, refused.Reason, refused.Remedy)
-		return
+		return refused.Problem()
 	}
-	c.Update(conditionAway, err.Error(), "")
+	return condition.Caused(condition.StateUnreachable, err)
 }
 
 // Follow reads what the active process writes until ctx ends, and returns nil. It retries while the store is away; see
 // Status.
 func (w *Writer) Follow(ctx context.Context) error {
+	w.owner = false
+	w.entries.abandonCommits()
 	for ctx.Err() == nil {
 		wait := followInterval
 		if err := w.readStandby(ctx); err != nil && ctx.Err() == nil {
 			wait = retryInterval
-			recordProblem(w.condition, err)
+			w.condition.Update(problemOf(err))
 		}
 		select {
 		case <-ctx.Done():
@@ -123,26 +120,36 @@ func (w *Writer) readStandby(ctx context.Context) error {
 		return err
 	}
 	w.stats.update(func(s *Stats) { s.Owner, s.Active, s.Objects = c.meta.owner, false, w.mirror.table.size })
-	if err := c.validate(w.opts.Lease, ""); err != nil {
+	if err := c.validate(w.deployment.id, w.opts.Lease, ""); err != nil {
 		return err
 	}
-	w.condition.Update(conditionFollowed, "", "")
+	if w.opts.Lease == c.meta.lease { // the state may be purged before this process takes over
+		w.deployment.id = cmp.Or(w.deployment.id, c.deployment.id)
+	}
+	w.condition.Clear()
 	return nil
 }
 
+// IsOwner reports whether this process took the state over, and has neither been deposed nor followed the state since. Only
+// the goroutine that calls Follow, TakeOver and Run may call it, between those calls.
+func (w *Writer) IsOwner() bool { return w.owner }
+
 // Run writes checkpoints until ctx ends and returns nil then. It returns a *sinks.DeposedError when another process has
 // taken over, or an error of the journal. It retries while the store is away; see Status.
-func (w *Writer) Run(ctx context.Context) error {
-	next := time.NewTimer(checkpointInterval)
+func (w *Writer) Run(ctx context.Context) (err error) {
+	defer func() { w.resignIfDeposed(err) }()
+	next, heartbeat := time.NewTimer(checkpointInterval), time.NewTicker(w.heartbeat)
 	defer next.Stop()
+	defer heartbeat.Stop()
 	defer w.stats.update(func(s *Stats) { s.Active, s.since = false, time.Time{} })
 	for {
-		var err error
 		select {
 		case <-ctx.Done():
 			return nil
 		case do := <-w.requests:
 			err = do(ctx)
+		case <-heartbeat.C:
+			err = w.entries.commitEntries(ctx, []sinks.StateEntry{w.deployment.heartbeatEntry()})
 		case <-next.C:
 			began := time.Now()
 			err = w.checkpoints.advanceState(ctx)
@@ -154,6 +161,14 @@ func (w *Writer) Run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+	}
+}
+
+// resignIfDeposed records that another process has taken over.
+func (w *Writer) resignIfDeposed(err error) {
+	var deposed *sinks.DeposedError
+	if errors.As(err, &deposed) {
+		w.owner = false
 	}
 }
 
@@ -208,14 +223,8 @@ func (w *Writer) Delivered(name string) func(sinks.Lane, *event.Change) bool {
 	return w.sinks.deliveredFilter(name)
 }
 
-// AddSink fences a sink that was created while this process is active, or that is listed in [TakeOverResult.Waiting], and
-// reads the tails of its lanes. It replaces a closed sink of the same name. Run must be active. nil stands for a sink that
-// is not [sinks.Fenced].
+// AddSink fences a sink that is listed in [TakeOverResult.Waiting], and reads the tails of its lanes. Run must be active.
 func (w *Writer) AddSink(ctx context.Context, name string, sink sinks.Fenced) error {
-	if sink == nil {
-		w.RemoveSink(name)
-		return nil
-	}
 	var lanes map[sinks.Lane]sinks.LanePosition
 	err := w.callInRun(ctx, func(context.Context) error {
 		c, err := w.mirror.table.decodeContent()
@@ -232,9 +241,6 @@ func (w *Writer) AddSink(ctx context.Context, name string, sink sinks.Fenced) er
 	w.sinks.addSink(name, sink, t)
 	return nil
 }
-
-// RemoveSink drops a closed sink: its lane progress is not collected any more.
-func (w *Writer) RemoveSink(name string) { w.sinks.removeSink(name) }
 
 // Close releases the store. No method may be called afterwards.
 func (w *Writer) Close(ctx context.Context) error {

@@ -60,7 +60,7 @@ func TestRefusedStateFencesNoSink(t *testing.T) {
 		t.Errorf("another cluster: %v", err)
 	}
 	newer := append([]byte{Version + 1}, "whatever it holds"...)
-	if err := p.writer.entries.applyEntries(t.Context(), []sinks.StateEntry{{Key: []byte{keyMeta}, Value: newer}}); err != nil {
+	if err := p.writer.entries.commitEntries(t.Context(), []sinks.StateEntry{{Key: []byte{keyMeta}, Value: newer}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := other.writer.TakeOver(t.Context(), TakeOverOptions{}); !strings.Contains(refusalReason(err), "newer exporter") {
@@ -215,36 +215,66 @@ func TestUnfencedSinkDoesNotBlockOthers(t *testing.T) {
 	}
 }
 
-func TestSnapshotIsStoredBeforeItsObjects(t *testing.T) {
-	w := newWorld(t, 8, false)
-	p := startActive(t, w, w.startProcess(nil))
-	secrets := event.Resource{Version: "v1", Resource: "secrets", Kind: "Secret"}
-	if err := p.journal.SetScopes(t.Context(), secrets, []event.StoredScope{{ID: "secrets"}}); err != nil {
-		t.Fatal(err)
-	}
-	p.settleAll() // the state has the resource, without objects
-	begun := len(w.bus.log)
-	o := event.Observation{Resource: secrets, Scope: "secrets", Snapshot: "s", Position: "9", Changes: []*event.Change{
-		{Type: event.Snapshot, Resource: secrets, Namespace: "ns", Name: "a", UID: "u", ResourceVersion: "9", Snapshot: &event.SnapshotInfo{ID: "s"}},
-	}}
-	if err := p.journal.Append(t.Context(), o); err != nil {
-		t.Fatal(err)
-	}
-	p.settleAll()
-	for _, e := range w.bus.log[begun:] {
-		_, id, err := decodeKey(string(e.Key))
-		if e.Key[0] == keyKnown {
-			t.Fatalf("%s is in the state before its snapshot", id)
+// TestStateNeverHoldsObjectsBesideAnotherPosition ends the writer of a state before each of the writes of a commit. Whatever
+// a successor finds is the content of the cluster at the position of the state: objects newer than that would make it report
+// the deletion of an earlier object of the same name for the living one.
+func TestStateNeverHoldsObjectsBesideAnotherPosition(t *testing.T) {
+	for _, atomicBytes := range []int{400, 64 << 10} {
+		w := newWorld(t, 8, false)
+		w.bus.atomicBytes = atomicBytes
+		for end := 1; ; end++ {
+			p := startActive(t, w, w.startProcess(nil))
+			for range 30 {
+				w.cluster.changeObject()
+			}
+			p.deliverAll()
+			writes := 0
+			w.bus.failWrite = func() error {
+				if writes++; writes == end {
+					return errKilled
+				}
+				return nil
+			}
+			finished := !p.isDeposed(p.writer.checkpoints.advanceState(t.Context()))
+			w.bus.failWrite = nil
+			w.verifyStoredObjects(end)
+			if finished {
+				if atomicBytes == 400 && end < 5 {
+					t.Errorf("the commit was %d writes; want a large one", end)
+				}
+				break
+			}
 		}
-		if e.Key[0] != keyScope || id != "secrets" {
-			continue
-		}
-		if scope, bad := decodeScope(id, string(e.Value)); err != nil || bad != nil || scope.Snapshot != "s" || scope.Position != "" {
-			t.Errorf("the state begins with %+v: %v %v", scope, err, bad)
-		}
-		return
 	}
-	t.Error("the scope is not in the state")
+}
+
+// verifyStoredObjects compares the stored objects of each resource with the content of the cluster at the stored position.
+func (w *world) verifyStoredObjects(end int) {
+	w.t.Helper()
+	reader := w.startProcess(nil)
+	defer reader.shutDown()
+	c, err := reader.writer.mirror.readContent(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	stored := map[string]map[string]string{}
+	for _, r := range c.resources {
+		stored[r.String()] = map[string]string{}
+	}
+	err = reader.writer.mirror.table.eachKnown(func(n uint64, k event.Known) error {
+		stored[c.resources[n].String()][k.Key] = k.UID + "@" + k.ResourceVersion
+		return nil
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for n, r := range c.resources {
+		at, _ := strconv.Atoi(c.scopes[n][0].Position)
+		if want := w.cluster.objectsAt(r.String(), at); !maps.Equal(stored[r.String()], want) {
+			w.t.Errorf("the writer ended before write %d: at %d the state holds\n%s\nwant\n%s", end, at,
+				formatObjects(stored[r.String()]), formatObjects(want))
+		}
+	}
 }
 
 func TestInspectReportsStateContent(t *testing.T) {
@@ -403,12 +433,10 @@ func BenchmarkChange(b *testing.B) {
 		for range 400 {
 			c := *changes[n%len(changes)]
 			c.ResourceVersion = fmt.Sprint(1_000_000 + n)
-			if err := p.writer.checkpoints.addChange(b.Context(), batch, &c); err != nil {
-				b.Fatal(err)
-			}
+			p.writer.checkpoints.addChange(batch, &c)
 			n++
 		}
-		if err := batch.flush(b.Context()); err != nil {
+		if err := batch.commit(b.Context()); err != nil {
 			b.Fatal(err)
 		}
 		w.bus.log = nil

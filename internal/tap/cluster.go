@@ -121,7 +121,7 @@ func printWhenReady(ctx context.Context, src *source.Source, host string, notes 
 			return
 		case <-poll.C:
 		}
-		if ready, _ := src.Ready(); ready {
+		if src.Ready() {
 			live, objects := 0, 0
 			for _, s := range src.Status() {
 				if s.State == source.Live {

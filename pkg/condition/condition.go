@@ -2,14 +2,15 @@ package condition
 
 import (
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// maxLoggedReasons bounds the reasons that are logged during one failure, so that a reason that contains a number does not
-// fill the log.
-const maxLoggedReasons = 16
+// maxLoggedCauses bounds the causes that are logged during one failure, so that a cause with a varying name does not fill
+// the log. Causes that differ in numbers only are logged once.
+const maxLoggedCauses = 16
 
 // Condition is the condition of one thing. It is safe for concurrent use, and its methods do not block on a slow log that
 // another goroutine writes to.
@@ -18,11 +19,13 @@ type Condition struct {
 	writeLines       func()           // writes the queued transitions; called without mu
 
 	status       atomic.Pointer[Status]
-	timerRunning atomic.Bool // a timer of UpdateAfter is running
+	timerRunning atomic.Bool // a timer of ClearAfter is running
 
 	mu           sync.Mutex
 	failingSince time.Time // when the failure began; zero while OK
-	logged       map[statusKey]bool
+	blindSince   time.Time // when history began to be missed; zero while it is not
+	ended        Code      // the last code of this failure whose end is logged
+	logged       map[problemKey]bool
 	timer        *time.Timer
 	updates      uint64 // number of updates: a timer that was set before the last one is void
 	closed       bool
@@ -31,54 +34,63 @@ type Condition struct {
 // transition is a change of status that is logged.
 type transition struct {
 	to     Status
-	lasted time.Duration // duration of the failure that has ended; zero if there was none
+	ended  Code          // of the failure that has ended; "" if none has
+	lasted time.Duration // duration of that failure
 	attrs  []any
 }
 
-// New returns a condition that starts in a state. That is not logged.
-func New(log *slog.Logger, initial State) *Condition {
+// New returns the condition of a component, which starts with a problem or, if that is zero, without. The start is not
+// logged.
+func New(log *slog.Logger, component string, initial Problem) *Condition {
 	lines := newLogQueue(log)
-	return newCondition(initial, func(t transition) { lines.enqueue(t.logLine()) }, lines.writeQueued)
+	return newCondition(Status{Component: component}, initial, func(t transition) { lines.enqueue(t.logLine()) }, lines.writeQueued)
 }
 
-func newCondition(initial State, report func(transition), write func()) *Condition {
-	c := &Condition{reportTransition: report, writeLines: write}
-	now := time.Now()
-	c.status.Store(&Status{State: initial, Since: now})
-	if initial.Severity != OK {
-		c.failingSince = now
-	}
+func newCondition(of Status, initial Problem, report func(transition), write func()) *Condition {
+	c := &Condition{reportTransition: func(transition) {}, writeLines: write}
+	of.Since = time.Now()
+	c.status.Store(&of)
+	c.storeStatus(initial, nil)
+	c.reportTransition = report
 	return c
 }
 
-// Status returns the last status. It never blocks.
-func (c *Condition) Status() Status { return *c.status.Load() }
+// Status returns a copy of the last status. It never blocks.
+func (c *Condition) Status() Status {
+	s := *c.status.Load()
+	s.Members = slices.Clone(s.Members)
+	return s
+}
 
-// Update sets the status. A change of the state or of its reason is logged in one line; attrs are further attributes of that
-// line, as slog takes them. During one failure each reason is logged once. An update without a change costs next to nothing.
-func (c *Condition) Update(state State, reason, remedy string, attrs ...any) {
-	if !c.timerRunning.Load() && c.isUnchanged(state, reason, remedy) {
+// Update sets the problem, or none if that is zero. A change of the code or of its cause is logged in one line; attrs are
+// further attributes of that line, as slog takes them. During one failure each cause is logged once. An update without a
+// change costs next to nothing.
+func (c *Condition) Update(p Problem, attrs ...any) {
+	if !c.timerRunning.Load() && c.isUnchanged(p) {
 		return
 	}
-	c.UpdateIf(func(Status) bool { return true }, state, reason, remedy, attrs...)
+	c.UpdateIf(func(Status) bool { return true }, p, attrs...)
 }
+
+// Clear is Update without a problem.
+func (c *Condition) Clear(attrs ...any) { c.Update(Problem{}, attrs...) }
 
 // UpdateIf is Update if fact returns true for the current status; otherwise it changes nothing. It is for responses that may
 // overtake each other: the response to a request from before the last change is outdated. fact is called with the lock held;
 // it must not block, nor use the condition.
-func (c *Condition) UpdateIf(fact func(now Status) bool, state State, reason, remedy string, attrs ...any) {
+func (c *Condition) UpdateIf(fact func(now Status) bool, p Problem, attrs ...any) {
 	c.mu.Lock()
 	if fact(c.Status()) {
 		c.stopTimer()
-		c.storeStatus(Status{State: state, Reason: reason, Remedy: remedy}, attrs)
+		c.storeStatus(p, attrs)
 	}
 	c.mu.Unlock()
 	c.writeLines()
 }
 
-// UpdateAfter sets a state after a delay, unless Update or UpdateAfter is called before that. It is for intermittent
-// failures, which end when none was observed for a while.
-func (c *Condition) UpdateAfter(delay time.Duration, state State) {
+// ClearAfter ends the problem after a delay, unless there is an update before. It is for intermittent failures, which end
+// when none was observed for a while.
+func (c *Condition) ClearAfter(delay time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stopTimer()
@@ -87,21 +99,21 @@ func (c *Condition) UpdateAfter(delay time.Duration, state State) {
 	}
 	c.timerRunning.Store(true)
 	number := c.updates
-	c.timer = time.AfterFunc(delay, func() { c.applyDelayed(number, state) })
+	c.timer = time.AfterFunc(delay, func() { c.applyDelayed(number) })
 }
 
-// applyDelayed sets the state of an expired timer, unless there was an update since the timer was set.
-func (c *Condition) applyDelayed(number uint64, state State) {
+// applyDelayed ends the problem, unless there was an update since the timer was set.
+func (c *Condition) applyDelayed(number uint64) {
 	c.mu.Lock()
 	if c.updates == number {
 		c.stopTimer()
-		c.storeStatus(Status{State: state}, nil)
+		c.storeStatus(Problem{}, nil)
 	}
 	c.mu.Unlock()
 	c.writeLines()
 }
 
-// Close stops a pending UpdateAfter. Nothing is logged afterwards.
+// Close stops a pending ClearAfter. Nothing is logged afterwards.
 func (c *Condition) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -109,12 +121,12 @@ func (c *Condition) Close() {
 	c.closed = true
 }
 
-func (c *Condition) isUnchanged(state State, reason, remedy string) bool {
-	s := c.status.Load()
-	return s.State.Name == state.Name && s.Reason == reason && s.Remedy == remedy
+func (c *Condition) isUnchanged(p Problem) bool {
+	now := c.status.Load()
+	return p == Problem{} && now.OK() || !now.OK() && now.Problem == NewStatus("", p).Problem
 }
 
-// stopTimer stops a pending UpdateAfter. Requires c.mu.
+// stopTimer stops a pending ClearAfter. Requires c.mu.
 func (c *Condition) stopTimer() {
 	if c.timer != nil {
 		c.timer.Stop()
@@ -125,42 +137,47 @@ func (c *Condition) stopTimer() {
 }
 
 // storeStatus stores a status and queues the log line for it, if there is one. Requires c.mu.
-func (c *Condition) storeStatus(next Status, attrs []any) {
+func (c *Condition) storeStatus(p Problem, attrs []any) {
 	before, now := c.status.Load(), time.Now()
-	next.Since = now
-	if next.State.Name == before.State.Name {
+	next := NewStatus(before.Component, p)
+	next.Members, next.Since = before.Members, now
+	if next.Code == before.Code {
 		next.Since = before.Since
 	}
+	next.Deadline = c.historyDeadline(p.LosesHistory, now)
 	c.status.Store(&next)
-	changed := next.exactKey() != before.exactKey()
-	t := transition{to: next, attrs: attrs}
-	switch {
-	case next.OK():
-		if !c.failingSince.IsZero() {
-			t.lasted = now.Sub(c.failingSince)
-		}
-		c.failingSince, c.logged = time.Time{}, nil
-		changed = next.State.Name != before.State.Name
-	case c.failingSince.IsZero():
-		c.failingSince, c.logged = now, map[statusKey]bool{}
-	}
-	if !changed || !c.recordIfNew(next) || c.closed {
+	if next.exactKey() == before.exactKey() {
 		return
 	}
-	c.reportTransition(t)
+	t := transition{to: next, attrs: attrs}
+	if next.OK() {
+		t.ended, t.lasted = c.ended, now.Sub(c.failingSince)
+		c.failingSince, c.ended, c.logged = time.Time{}, "", nil
+	} else {
+		if c.failingSince.IsZero() {
+			c.failingSince, c.logged = now, map[problemKey]bool{}
+		}
+		if next.Code.Kind().Ended != "" {
+			c.ended = next.Code
+		}
+		if c.logged[next.similarityKey()] || len(c.logged) == maxLoggedCauses {
+			return
+		}
+		c.logged[next.similarityKey()] = true
+	}
+	if !c.closed {
+		c.reportTransition(t)
+	}
 }
 
-// recordIfNew reports whether a status was not logged yet during this failure, and records it as logged. Requires c.mu.
-func (c *Condition) recordIfNew(s Status) bool {
-	if s.OK() {
-		return true
+// historyDeadline returns when history begins to get lost; zero if it is being read. Requires c.mu.
+func (c *Condition) historyDeadline(blind bool, now time.Time) time.Time {
+	switch {
+	case !blind:
+		c.blindSince = time.Time{}
+		return time.Time{}
+	case c.blindSince.IsZero():
+		c.blindSince = now
 	}
-	if c.logged[s.exactKey()] || len(c.logged) == maxLoggedReasons {
-		return false
-	}
-	if c.logged == nil {
-		c.logged = map[statusKey]bool{}
-	}
-	c.logged[s.exactKey()] = true
-	return true
+	return c.blindSince.Add(historyKept)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -17,12 +18,15 @@ import (
 
 func TestMain(m *testing.M) { leaks.Main(m) }
 
-var (
-	starting = condition.State{Name: "starting", Severity: condition.NotReady, Message: "not there yet"}
-	ready    = condition.State{Name: "ready", Message: "delivers"}
-	slow     = condition.State{Name: "slow", Severity: condition.Degraded, Message: "is slow", Level: slog.LevelWarn}
-	away     = condition.State{Name: "away", Severity: condition.NotReady, Message: "does not deliver", Level: slog.LevelWarn}
-)
+var ready, starting condition.Problem = condition.Problem{}, condition.Problem{Code: condition.SinkConnecting}
+
+// away and slow are problems with a cause, of a destination that is not reached and of one that is slow.
+func away(cause string) condition.Problem {
+	return condition.Problem{Code: condition.SinkUnreachable, Cause: cause}
+}
+func slow(cause string) condition.Problem {
+	return condition.Problem{Code: condition.SinkThrottled, Cause: cause}
+}
 
 // logRecorder collects lines without their times.
 type logRecorder struct {
@@ -54,9 +58,15 @@ func logTo(w io.Writer) *slog.Logger {
 	}}))
 }
 
+var codeTexts = regexp.MustCompile(` (effect|remedy)="[^"]*"`)
+
 func expectLines(t *testing.T, j *logRecorder, want ...string) {
 	t.Helper()
-	if got := j.recordedLines(); strings.Join(got, "\n") != strings.Join(want, "\n") {
+	got := j.recordedLines()
+	for i := range got { // the texts of codes are not of interest here
+		got[i] = codeTexts.ReplaceAllString(got[i], "")
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("the log has\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
@@ -64,73 +74,106 @@ func expectLines(t *testing.T, j *logRecorder, want ...string) {
 func TestEachChangeIsLoggedOnceAndRetriesAreNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logRecorder
-		c := condition.New(logTo(&log), starting)
-		c.Update(ready, "", "", "server", "b1")
+		c := condition.New(logTo(&log), "sink/main", starting)
+		c.Update(ready, "server", "b1")
 		for range 5 {
-			c.Update(ready, "", "")
+			c.Update(ready)
 		}
 		time.Sleep(time.Minute)
 		for range 3 {
-			c.Update(away, "connection refused", "")
+			c.Update(away("connection refused"))
 			time.Sleep(time.Second)
-			c.Update(away, "no such host", "check kafka.brokers")
+			c.Update(away("no such host"))
 			time.Sleep(time.Second)
 		}
-		c.Update(ready, "", "")
-		c.Update(away, "connection refused", "")
+		c.Update(ready)
+		c.Update(away("connection refused"))
 		expectLines(t, &log,
-			`level=INFO msg=delivers state=ready server=b1`,
-			`level=WARN msg="does not deliver" state=away reason="connection refused"`,
-			`level=WARN msg="does not deliver" state=away reason="no such host" remedy="check kafka.brokers"`,
-			`level=INFO msg=delivers state=ready lasted=6s`,
-			`level=WARN msg="does not deliver" state=away reason="connection refused"`,
+			`level=INFO msg=delivers ended=SinkConnecting lasted=0s server=b1`,
+			`level=WARN msg="the destination cannot be reached" code=SinkUnreachable reason="connection refused"`,
+			`level=WARN msg="the destination cannot be reached" code=SinkUnreachable reason="no such host"`,
+			`level=INFO msg=delivers ended=SinkUnreachable lasted=6s`,
+			`level=WARN msg="the destination cannot be reached" code=SinkUnreachable reason="connection refused"`,
 		)
 	})
 }
 
-func TestTheStatusHasItsStartAndRemedy(t *testing.T) {
+func TestTheStatusHasTheNewestCauseAndItsStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := condition.New(logTo(io.Discard), ready)
-		if s := c.Status(); !s.OK() || s.Explanation() != "" || s.NotReady() != "" || s.Degraded() != "" {
+		c := condition.New(logTo(io.Discard), "sink/main", ready)
+		if s := c.Status(); !s.OK() || s.Text(time.Now()) != "" || s.Severity != condition.OK {
 			t.Errorf("well: %+v", s)
 		}
 		began := time.Now()
-		c.Update(away, "connection refused", "")
+		c.Update(away("connection refused"))
 		time.Sleep(time.Second)
-		c.Update(away, "no such host", "check kafka.brokers")
+		c.Update(condition.Problem{Code: condition.SinkUnreachable, Cause: "no\n such host", Remedy: "check kafka.brokers"})
 		s := c.Status()
-		if !s.Since.Equal(began) || s.NotReady() != "no such host; check kafka.brokers" || s.Degraded() != "" {
-			t.Errorf("away: %+v", s)
+		const want = "SinkUnreachable: no such host. Effect: changes wait in the journal, and other sinks continue. " +
+			"Remedy: check kafka.brokers. Since 2000-01-01T00:00:00Z."
+		if got := s.Text(time.Now()); !s.Since.Equal(began) || s.Severity != condition.NotReady || got != want {
+			t.Errorf("away since %v: %s\nwant %s", s.Since, got, want)
 		}
-		c.Update(slow, "", "")
-		if s := c.Status(); s.Since.Equal(began) || s.NotReady() != "" || s.Degraded() != "slow" {
+		c.Update(slow("a quota"))
+		if s := c.Status(); s.Since.Equal(began) || s.Severity != condition.Degraded {
 			t.Errorf("slow: %+v", s)
 		}
 	})
 }
 
-func TestAReasonThatNeverRepeatsDoesNotFillTheLog(t *testing.T) {
+// TestHistoryThatGetsLostHasADeadline also changes the code meanwhile: nothing is read since the first one.
+func TestHistoryThatGetsLostHasADeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := condition.New(logTo(io.Discard), "journal", ready)
+		expect := func(want string) {
+			t.Helper()
+			if got := c.Status().EffectText(time.Now()); !strings.HasSuffix(got, want) {
+				t.Errorf("the effect is %q, want %q", got, want)
+			}
+		}
+		c.Update(condition.Problem{Code: condition.JournalDiskLow, LosesHistory: true})
+		expect("; history is lost in about 5 min")
+		time.Sleep(time.Minute)
+		c.Update(condition.Problem{Code: condition.JournalFull, LosesHistory: true})
+		expect("; history is lost in about 4 min")
+		time.Sleep(3*time.Minute + 30*time.Second)
+		expect("; history is lost in about 30 s")
+		time.Sleep(2*time.Minute + 30*time.Second)
+		expect("; history has been getting lost for about 2 min")
+		c.Clear()
+		c.Update(condition.Problem{Code: condition.DeadLettersFull})
+		expect("other lanes continue")
+	})
+}
+
+func TestACauseThatNeverRepeatsDoesNotFillTheLog(t *testing.T) {
 	var log logRecorder
-	c := condition.New(logTo(&log), ready)
+	c := condition.New(logTo(&log), "sink/main", ready)
 	for n := range 1000 {
-		c.Update(away, fmt.Sprintf("try %d", n), "")
+		c.Update(away(fmt.Sprintf("try %d", n)))
+	}
+	if n := len(log.recordedLines()); n != 1 {
+		t.Errorf("%d lines for causes that differ in a number", n)
+	}
+	for n := range 1000 {
+		c.Update(away(strings.Repeat("x", n)))
 	}
 	if n := len(log.recordedLines()); n != 16 {
 		t.Errorf("%d lines", n)
 	}
-	if s := c.Status(); s.Reason != "try 999" {
-		t.Errorf("the status has reason %q, not the last one", s.Reason)
+	if s := c.Status(); len(s.Cause) != 999 {
+		t.Errorf("the status has cause %q, not the last one", s.Cause)
 	}
 }
 
 func TestAnIntermittentFailureIsOneFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logRecorder
-		c := condition.New(logTo(&log), ready)
+		c := condition.New(logTo(&log), "sink/main", ready)
 		defer c.Close()
 		for range 10 {
-			c.Update(slow, "a quota", "")
-			c.UpdateAfter(10*time.Second, ready)
+			c.Update(slow("a quota"))
+			c.ClearAfter(10 * time.Second)
 			time.Sleep(9 * time.Second)
 		}
 		if c.Status().OK() {
@@ -139,25 +182,25 @@ func TestAnIntermittentFailureIsOneFailure(t *testing.T) {
 		time.Sleep(time.Second + time.Nanosecond)
 		synctest.Wait()
 		expectLines(t, &log,
-			`level=WARN msg="is slow" state=slow reason="a quota"`,
-			`level=INFO msg=delivers state=ready lasted=1m31s`,
+			`level=WARN msg="kafka throttles requests; delivery is limited to the quota" code=SinkThrottled reason="a quota"`,
+			`level=INFO msg="kafka no longer throttles requests" ended=SinkThrottled lasted=1m31s`,
 		)
 	})
 }
 
 func TestAnOutdatedAnswerIsIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := condition.New(logTo(io.Discard), ready)
+		c := condition.New(logTo(io.Discard), "sink/main", ready)
 		asked := time.Now()
 		since := func(now condition.Status) bool { return now.Since.Before(asked) }
 		time.Sleep(time.Second)
-		c.Update(away, "refused", "")
-		c.UpdateIf(since, ready, "", "")
+		c.Update(away("refused"))
+		c.UpdateIf(since, ready)
 		if c.Status().OK() {
 			t.Error("an old answer ended the trouble")
 		}
 		asked = time.Now().Add(time.Nanosecond)
-		c.UpdateIf(since, ready, "", "")
+		c.UpdateIf(since, ready)
 		if !c.Status().OK() {
 			t.Error("a new answer did not end the trouble")
 		}
@@ -167,14 +210,15 @@ func TestAnOutdatedAnswerIsIgnored(t *testing.T) {
 func TestNothingIsLoggedAfterClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logRecorder
-		c := condition.New(logTo(&log), ready)
-		c.Update(slow, "a quota", "")
-		c.UpdateAfter(time.Second, ready)
+		c := condition.New(logTo(&log), "sink/main", ready)
+		c.Update(slow("a quota"))
+		c.ClearAfter(time.Second)
 		c.Close()
-		c.UpdateAfter(time.Second, ready)
-		c.Update(away, "gone", "")
+		c.ClearAfter(time.Second)
+		c.Update(away("gone"))
 		time.Sleep(time.Minute)
-		expectLines(t, &log, `level=WARN msg="is slow" state=slow reason="a quota"`)
+		expectLines(t, &log,
+			`level=WARN msg="kafka throttles requests; delivery is limited to the quota" code=SinkThrottled reason="a quota"`)
 	})
 }
 
@@ -189,11 +233,11 @@ func (s blockedWriter) Write(p []byte) (int, error) {
 func TestABlockedLogBlocksNoCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := blockedWriter{make(chan struct{})}
-		c := condition.New(logTo(log), ready)
-		go c.Update(away, "first", "")
+		c := condition.New(logTo(log), "sink/main", ready)
+		go c.Update(away("first"))
 		synctest.Wait()
-		c.Update(away, "second", "")
-		c.Update(ready, "", "")
+		c.Update(away("second"))
+		c.Update(ready)
 		if s := c.Status(); !s.OK() {
 			t.Errorf("status %+v", s)
 		}
@@ -203,37 +247,44 @@ func TestABlockedLogBlocksNoCaller(t *testing.T) {
 
 func TestLinesKeepTheirOrder(t *testing.T) {
 	var log logRecorder
-	c := condition.New(logTo(&log), ready)
+	c := condition.New(logTo(&log), "sink/main", ready)
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
 			for range 100 {
-				c.Update(away, "refused", "")
-				c.Update(ready, "", "")
+				c.Update(away("refused"))
+				c.Update(ready)
 			}
 		})
 	}
 	all.Wait()
 	for i, line := range log.recordedLines() {
-		if want := []string{"state=away", "state=ready"}[i%2]; !strings.Contains(line, want) {
+		if want := []string{"code=SinkUnreachable", "ended=SinkUnreachable"}[i%2]; !strings.Contains(line, want) {
 			t.Fatalf("line %d is %q, want %s", i, line, want)
 		}
 	}
 }
 
-func TestEqualStatusesAreOneSummary(t *testing.T) {
+func TestOneFaultOfManyPartsIsOneStatus(t *testing.T) {
 	early, late := time.Unix(1, 0), time.Unix(2, 0)
-	got := condition.Summarize(map[string]condition.Status{
-		"pods":       {State: away, Reason: "refused", Since: late},
-		"nodes":      {State: ready, Since: late},
-		"configmaps": {State: away, Reason: "refused", Since: early},
-		"secrets":    {State: away, Reason: "forbidden", Since: early},
+	status := func(component, name string, p condition.Problem, since time.Time) condition.Status {
+		s := condition.NewStatus(component, p)
+		s.Members, s.Since = []string{name}, since
+		return s
+	}
+	got := condition.Summarize([]condition.Status{
+		status("resource", "pods", away("port 1: refused"), late),
+		status("resource", "nodes", ready, late),
+		status("resource", "configmaps", away("port 2: refused"), early),
+		status("resource", "secrets", away("forbidden"), early),
+		status("sink/main", "topic-1", away("port 1: refused"), early),
 	})
 	var text []string
 	for _, s := range got {
-		text = append(text, fmt.Sprintf("%v %s %s %d", s.Names, s.State.Name, s.Reason, s.Since.Unix()))
+		text = append(text, fmt.Sprintf("%s %s since %d", s.Name(), s.CauseText(), s.Since.Unix()))
 	}
-	want := "[configmaps pods] away refused 1\n[nodes] ready  2\n[secrets] away forbidden 1"
+	const want = "resource 2 (configmaps, pods): port 1: refused since 1\nresource/secrets forbidden since 1\n" +
+		"sink/main/topic-1 port 1: refused since 1"
 	if strings.Join(text, "\n") != want {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(text, "\n"), want)
 	}

@@ -29,17 +29,19 @@ type logLine struct {
 
 // logLine returns the line for a transition. A line with an empty message is not logged.
 func (t transition) logLine() logLine {
-	attrs := []any{"state", t.to.State.Name}
-	if t.to.Reason != "" {
-		attrs = append(attrs, "reason", t.to.Reason)
+	if t.to.OK() {
+		attrs := []any{"ended", string(t.ended), "lasted", t.lasted.Round(time.Millisecond)}
+		return logLine{slog.LevelInfo, t.ended.Kind().Ended, append(attrs, t.attrs...)}
 	}
-	if t.to.Remedy != "" {
-		attrs = append(attrs, "remedy", t.to.Remedy)
+	kind, attrs := t.to.Code.Kind(), []any{"code", string(t.to.Code)}
+	for _, a := range [...]struct{ key, text string }{
+		{"reason", t.to.Cause}, {"effect", t.to.EffectText(time.Now())}, {"remedy", t.to.Remedy},
+	} {
+		if a.text != "" {
+			attrs = append(attrs, a.key, a.text)
+		}
 	}
-	if t.lasted > 0 {
-		attrs = append(attrs, "lasted", t.lasted.Round(time.Millisecond))
-	}
-	return logLine{t.to.State.Level, t.to.State.Message, append(attrs, t.attrs...)}
+	return logLine{kind.Level, kind.Message, append(attrs, t.attrs...)}
 }
 
 // enqueue queues a line for writeQueued.

@@ -1,11 +1,9 @@
 package condition
 
 import (
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 )
@@ -20,43 +18,43 @@ const (
 	maxDelayRecovery  = 40 * time.Second
 )
 
-// maxNamesInLine bounds the members that a line names.
-const maxNamesInLine = 3
-
 // Set holds conditions of one kind by name. It is safe for concurrent use.
 type Set struct {
-	noun  string
-	lines *logQueue
+	component string // of all members
+	noun      string
+	lines     *logQueue
 
 	mu           sync.Mutex
 	members      map[string]*Condition
 	pending      map[string]transition // by member, since the last lines
 	events       map[string]transition // reported events, since the last lines
-	loggedKeys   map[string]statusKey  // of failing members: the status that is in the log
+	loggedKeys   map[string]problemKey // of failing members: the problem that is in the log
 	firstPending time.Time             // when the first of pending and events was added
 	timer        *time.Timer
 	closed       bool
 }
 
-// NewSet returns an empty set. noun is the attribute of a line that names the members: "resources".
-func NewSet(log *slog.Logger, noun string) *Set {
+// NewSet returns an empty set of parts of a component. noun is the attribute of a line that names the members: "resources".
+func NewSet(log *slog.Logger, component, noun string) *Set {
 	return &Set{
-		noun: noun, lines: newLogQueue(log),
-		members: map[string]*Condition{}, loggedKeys: map[string]statusKey{},
+		component: component, noun: noun, lines: newLogQueue(log),
+		members: map[string]*Condition{}, loggedKeys: map[string]problemKey{},
 		pending: map[string]transition{}, events: map[string]transition{},
 	}
 }
 
-// Add returns a new condition with a name. It replaces one of that name: changes of that are not logged any more.
-func (s *Set) Add(name string, initial State) *Condition {
+// Add returns a new condition with a name and a problem, or none if that is zero; the start is not logged. It replaces one
+// of that name: changes of that are not logged any more.
+func (s *Set) Add(name string, initial Problem) *Condition {
 	var c *Condition
-	c = newCondition(initial, func(t transition) { s.addTransition(name, c, t) }, func() {})
+	of := Status{Component: s.component, Members: []string{name}}
+	c = newCondition(of, initial, func(t transition) { s.addTransition(name, c, t) }, func() {})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.members[name] = c
 	delete(s.loggedKeys, name)
-	if initial.Severity != OK {
-		s.loggedKeys[name] = statusKey{state: initial.Name}
+	if initial.Code != "" {
+		s.loggedKeys[name] = problemKey{code: initial.Code}
 	}
 	return c
 }
@@ -76,10 +74,22 @@ func (s *Set) Remove(name string) {
 
 // ReportEvent logs a single event of something that may or may not have a condition. Every event is logged; equal events of
 // many share one line. attrs are those of Update.
-func (s *Set) ReportEvent(name string, what State, reason string, attrs ...any) {
+func (s *Set) ReportEvent(name string, code Code, cause string, attrs ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.delayLines(func() { s.events[name] = transition{to: Status{State: what, Reason: reason}, attrs: attrs} })
+	to := NewStatus(s.component, Problem{Code: code, Cause: cause})
+	to.Members = []string{name}
+	s.delayLines(func() { s.events[name] = transition{to: to, attrs: attrs} })
+}
+
+// Statuses returns the status of each member, in the order of their names.
+func (s *Set) Statuses() (all []Status) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(s.members)) {
+		all = append(all, s.members[name].Status())
+	}
+	return all
 }
 
 // Close writes the delayed lines and waits for those that another goroutine writes. Nothing is logged afterwards.
@@ -115,7 +125,7 @@ func (s *Set) delayLines(add func()) {
 	add()
 	quiet, limit := quietTimeRecovery, maxDelayRecovery
 	for _, t := range s.pending {
-		if !t.to.OK() && t.to.State.Message != "" {
+		if !t.to.OK() && t.to.Code.Kind().Level > slog.LevelDebug {
 			quiet, limit = quietTimeFault, maxDelayFault
 		}
 	}
@@ -146,7 +156,8 @@ func (s *Set) queueLines() {
 		} else {
 			s.loggedKeys[name] = now
 		}
-		// Not logged: a failure that ended before its line was due, and another reason of a failure that the log has already.
+		// Not logged: a failure that ended before its line was due, and another reason of a failure that the log has
+		// already.
 		if !wasFailing && t.to.OK() || wasFailing && (before == now || slices.Contains(known, now)) {
 			delete(s.pending, name)
 		}
@@ -154,29 +165,35 @@ func (s *Set) queueLines() {
 	s.queueSummaries(s.pending)
 }
 
-// queueSummaries queues one line for each kind of status in a map by member, and empties the map.
+// queueSummaries queues one line for each kind of transition in a map by member, and empties the map.
 func (s *Set) queueSummaries(all map[string]transition) {
-	statuses := make(map[string]Status, len(all))
-	for name, t := range all {
-		statuses[name] = t.to
-	}
-	for _, summary := range Summarize(statuses) {
-		joined := transition{to: summary.Status, attrs: []any{s.noun, joinNames(summary.Names)}}
-		for _, name := range summary.Names {
-			joined.lasted = max(joined.lasted, all[name].lasted)
-			if len(summary.Names) == 1 {
-				joined.attrs = append(joined.attrs, all[name].attrs...)
-			}
+	names := map[problemKey][]string{}
+	var keys []problemKey
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		key := all[name].lineKey()
+		if names[key] == nil {
+			keys = append(keys, key)
 		}
-		s.lines.enqueue(joined.logLine())
+		names[key] = append(names[key], name)
+	}
+	for _, key := range keys {
+		line := all[names[key][0]]
+		if len(names[key]) > 1 {
+			line.attrs = nil
+		}
+		for _, name := range names[key] {
+			line.lasted = max(line.lasted, all[name].lasted)
+		}
+		line.attrs = append([]any{s.noun, joinNames(names[key])}, line.attrs...)
+		s.lines.enqueue(line.logLine())
 	}
 	clear(all)
 }
 
-// joinNames joins the first few names and counts the others.
-func joinNames(all []string) string {
-	if len(all) <= maxNamesInLine {
-		return strings.Join(all, ", ")
+// lineKey identifies transitions that share a line.
+func (t transition) lineKey() problemKey {
+	if t.to.OK() {
+		return problemKey{cause: t.ended.Kind().Ended}
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(all[:maxNamesInLine], ", "), len(all)-maxNamesInLine)
+	return t.to.similarityKey()
 }

@@ -2,7 +2,6 @@ package condition_test
 
 import (
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -16,23 +15,23 @@ import (
 func TestAFaultOfAllMembersIsLoggedInThreeLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logRecorder
-		set := condition.NewSet(logTo(&log), "resources")
+		set := condition.NewSet(logTo(&log), "resource", "resources")
 		members := map[string]*condition.Condition{}
 		for n := range 180 {
 			name := fmt.Sprintf("r%03d", n)
 			members[name] = set.Add(name, starting)
-			members[name].Update(ready, "", "")
+			members[name].Update(ready)
 		}
 		time.Sleep(time.Minute)
 		for _, c := range members {
 			go func() {
-				c.Update(away, "EOF", "")
+				c.Update(away("EOF"))
 				wait := 100 * time.Millisecond
 				for down := time.Now().Add(30 * time.Second); time.Now().Before(down); wait = min(2*wait, 15*time.Second) {
 					time.Sleep(wait/2 + rand.N(wait/2))
-					c.Update(away, "connection refused", "is the API server up?")
+					c.Update(away("connection refused"))
 				}
-				c.Update(ready, "", "")
+				c.Update(ready)
 			}()
 		}
 		time.Sleep(2 * time.Minute)
@@ -41,7 +40,7 @@ func TestAFaultOfAllMembersIsLoggedInThreeLines(t *testing.T) {
 		if len(lines) < 3 || len(lines) > 4 { // the first is of the start
 			t.Errorf("%d lines: %q", len(lines), lines)
 		}
-		if lines[0] != `level=INFO msg=delivers state=ready resources="r000, r001, r002 and 177 more"` {
+		if lines[0] != `level=INFO msg=delivers ended=SinkConnecting lasted=0s resources="r000, r001, r002 and 177 more"` {
 			t.Errorf("the first line is %s", lines[0])
 		}
 		set.Close()
@@ -51,12 +50,12 @@ func TestAFaultOfAllMembersIsLoggedInThreeLines(t *testing.T) {
 func TestABriefFailureIsNotLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logRecorder
-		set := condition.NewSet(logTo(&log), "resources")
+		set := condition.NewSet(logTo(&log), "resource", "resources")
 		defer set.Close()
 		pods := set.Add("pods", ready)
-		pods.Update(away, "EOF", "")
+		pods.Update(away("EOF"))
 		time.Sleep(100 * time.Millisecond)
-		pods.Update(ready, "", "")
+		pods.Update(ready)
 		time.Sleep(time.Minute)
 		expectLines(t, &log)
 	})
@@ -65,22 +64,22 @@ func TestABriefFailureIsNotLogged(t *testing.T) {
 func TestEachMemberThatFailsLaterHasItsOwnLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logRecorder
-		set := condition.NewSet(logTo(&log), "resources")
+		set := condition.NewSet(logTo(&log), "resource", "resources")
 		defer set.Close()
 		pods, nodes, gone := set.Add("pods", ready), set.Add("nodes", ready), set.Add("gone", ready)
-		pods.Update(away, "forbidden", "")
+		pods.Update(away("forbidden"))
 		time.Sleep(time.Minute)
-		nodes.Update(away, "forbidden", "", "position", 7)
-		gone.Update(away, "forbidden", "")
+		nodes.Update(away("forbidden"), "position", 7)
+		gone.Update(away("forbidden"))
 		set.Remove("gone")
-		gone.Update(ready, "", "")
+		gone.Update(ready)
 		time.Sleep(time.Minute)
-		nodes.Update(ready, "", "")
+		nodes.Update(ready)
 		time.Sleep(time.Minute)
 		expectLines(t, &log,
-			`level=WARN msg="does not deliver" state=away reason=forbidden resources=pods`,
-			`level=WARN msg="does not deliver" state=away reason=forbidden resources=nodes position=7`,
-			`level=INFO msg=delivers state=ready lasted=1m0s resources=nodes`,
+			`level=WARN msg="the destination cannot be reached" code=SinkUnreachable reason=forbidden resources=pods`,
+			`level=WARN msg="the destination cannot be reached" code=SinkUnreachable reason=forbidden resources=nodes position=7`,
+			`level=INFO msg=delivers ended=SinkUnreachable lasted=1m0s resources=nodes`,
 		)
 	})
 }
@@ -88,12 +87,12 @@ func TestEachMemberThatFailsLaterHasItsOwnLine(t *testing.T) {
 func TestCloseWritesPendingLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logRecorder
-		set := condition.NewSet(logTo(&log), "resources")
-		set.Add("pods", ready).Update(away, "forbidden", "")
+		set := condition.NewSet(logTo(&log), "resource", "resources")
+		set.Add("pods", ready).Update(away("forbidden"))
 		set.Close()
-		expectLines(t, &log, `level=WARN msg="does not deliver" state=away reason=forbidden resources=pods`)
+		expectLines(t, &log, `level=WARN msg="the destination cannot be reached" code=SinkUnreachable reason=forbidden resources=pods`)
 		time.Sleep(time.Minute)
-		expectLines(t, &log, `level=WARN msg="does not deliver" state=away reason=forbidden resources=pods`)
+		expectLines(t, &log, `level=WARN msg="the destination cannot be reached" code=SinkUnreachable reason=forbidden resources=pods`)
 	})
 }
 
@@ -109,14 +108,14 @@ func (s *slowWriter) Write(p []byte) (int, error) {
 func TestCloseWaitsForAConcurrentWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log slowWriter
-		set := condition.NewSet(logTo(&log), "resources")
-		set.Add("pods", ready).Update(away, "forbidden", "")
+		set := condition.NewSet(logTo(&log), "resource", "resources")
+		set.Add("pods", ready).Update(away("forbidden"))
 		time.Sleep(2 * time.Second)
-		set.Add("nodes", ready).Update(away, "refused", "")
+		set.Add("nodes", ready).Update(away("refused"))
 		set.Close()
 		expectLines(t, &log.logRecorder,
-			`level=WARN msg="does not deliver" state=away reason=forbidden resources=pods`,
-			`level=WARN msg="does not deliver" state=away reason=refused resources=nodes`,
+			`level=WARN msg="the destination cannot be reached" code=SinkUnreachable reason=forbidden resources=pods`,
+			`level=WARN msg="the destination cannot be reached" code=SinkUnreachable reason=refused resources=nodes`,
 		)
 	})
 }
@@ -124,10 +123,10 @@ func TestCloseWaitsForAConcurrentWriter(t *testing.T) {
 // TestAReplacedMemberIsNotLogged also covers a member that changes while it is being removed.
 func TestAReplacedMemberIsNotLogged(t *testing.T) {
 	var log logRecorder
-	set := condition.NewSet(logTo(&log), "resources")
+	set := condition.NewSet(logTo(&log), "resource", "resources")
 	before := set.Add("pods", ready)
 	set.Add("pods", ready)
-	before.Update(away, "forbidden", "")
+	before.Update(away("forbidden"))
 	set.Close()
 	expectLines(t, &log)
 }
@@ -135,13 +134,13 @@ func TestAReplacedMemberIsNotLogged(t *testing.T) {
 func TestARemovedMembersNameCanBeReused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logRecorder
-		set := condition.NewSet(logTo(&log), "resources")
+		set := condition.NewSet(logTo(&log), "resource", "resources")
 		defer set.Close()
-		set.Add("pods", starting).Update(away, "forbidden", "")
+		set.Add("pods", starting).Update(away("forbidden"))
 		set.Remove("pods")
-		set.Add("pods", starting).Update(ready, "", "")
+		set.Add("pods", starting).Update(ready)
 		time.Sleep(time.Minute)
-		expectLines(t, &log, `level=INFO msg=delivers state=ready resources=pods`)
+		expectLines(t, &log, `level=INFO msg=delivers ended=SinkConnecting lasted=0s resources=pods`)
 	})
 }
 
@@ -149,22 +148,21 @@ func TestARemovedMembersNameCanBeReused(t *testing.T) {
 func TestAnEventOfManyMembersIsOneLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logRecorder
-		set := condition.NewSet(logTo(&log), "resources")
+		set := condition.NewSet(logTo(&log), "resource", "resources")
 		defer set.Close()
-		lost := condition.State{Name: "lost", Message: "history was lost", Level: slog.LevelWarn}
 		for n := range 180 {
 			name := fmt.Sprintf("r%03d", n)
 			c := set.Add(name, ready)
-			set.ReportEvent(name, lost, fmt.Sprintf("too old: %d", 1000+n), "from", n)
-			c.Update(away, "reading", "")
-			c.Update(ready, "", "")
+			set.ReportEvent(name, condition.HistoryLost, fmt.Sprintf("too old: %d", 1000+n), "from", n)
+			c.Update(away("reading"))
+			c.Update(ready)
 		}
 		time.Sleep(time.Minute)
-		set.ReportEvent("pods", lost, "too old: 9", "from", 8)
+		set.ReportEvent("pods", condition.HistoryLost, "too old: 9", "from", 8)
 		time.Sleep(time.Minute)
 		expectLines(t, &log,
-			`level=WARN msg="history was lost" state=lost reason="too old: 1000" resources="r000, r001, r002 and 177 more"`,
-			`level=WARN msg="history was lost" state=lost reason="too old: 9" resources=pods from=8`,
+			`level=WARN msg="history was lost, reading all objects" code=HistoryLost reason="too old: 1000" resources="r000, r001, r002 and 177 more"`,
+			`level=WARN msg="history was lost, reading all objects" code=HistoryLost reason="too old: 9" resources=pods from=8`,
 		)
 	})
 }

@@ -2,85 +2,227 @@ package condition
 
 import (
 	"cmp"
-	"log/slog"
-	"maps"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
 )
 
-// Severity is what a state means for readiness.
+// Severity is what a problem means for readiness.
 type Severity int
 
-// The severities. A state other than OK is a failure: it has a reason, and its end is logged.
+// The severities.
 const (
 	OK       Severity = iota
 	Degraded          // a warning; the exporter is ready
 	NotReady          // the exporter is not ready
 )
 
-// State is a state of a condition. Packages declare their states as variables; states are compared by name.
-type State struct {
-	Name     string // one word for metrics and the page, such as "unreachable"
-	Severity Severity
-	Message  string     // of the line in the log when the state is entered; "" for no line
-	Level    slog.Level // of that line
+// String returns "ok", "degraded" or "notReady", the values of the metric's label.
+func (s Severity) String() string { return [...]string{"ok", "degraded", "notReady"}[s] }
+
+// historyKept is how long an API server keeps the history of its objects, unless --etcd-compaction-interval is set: what was
+// not read by then is lost.
+const historyKept = 5 * time.Minute
+
+// Problem is what is wrong. The zero value means that nothing is.
+type Problem struct {
+	Code   Code
+	Cause  string // the newest cause, in one sentence; "" if the code explains it
+	Effect string // what does not work meanwhile; "": that of the code
+	Remedy string // what the operator can do; "": that of the code
+
+	LosesHistory bool // something is not read from the API server meanwhile, so its history is lost after a while
 }
 
-// Status is a condition at one moment.
+// Status is a condition at one moment. A status without a code is well.
 type Status struct {
-	State  State
-	Reason string    // why, in one sentence; "" if there is nothing to explain
-	Remedy string    // what the operator can do; "" if nothing but waiting
-	Since  time.Time // when the state was entered; another reason for the same state does not change it
+	Problem             // with effect and remedy, unless OK
+	Component string    // "journal", "sink/main"
+	Members   []string  // the parts of the component that share the status, sorted: resources, lanes; empty for the whole
+	Severity  Severity  // that of the code, or raised by the owner
+	Since     time.Time // when this code began, or when the last one ended; another cause does not change it
+	Deadline  time.Time // when history begins to get lost; zero if none is
 }
 
-// OK reports whether the state is not a failure.
-func (s Status) OK() bool { return s.State.Severity == OK }
+// NewStatus returns a status of a problem that has no owner with a [Condition], such as a fact that does not change.
+func NewStatus(component string, p Problem) Status {
+	kind := p.Code.Kind()
+	p.Effect, p.Remedy = cmp.Or(p.Effect, kind.Effect), cmp.Or(p.Remedy, kind.Remedy)
+	return Status{Problem: p, Component: component, Severity: kind.Severity}
+}
 
-// Explanation returns the reason and the remedy in one line; "" if OK.
-func (s Status) Explanation() string {
+// OK reports whether nothing is wrong.
+func (s Status) OK() bool { return s.Code == "" }
+
+// Name returns the component with its only member: "resource/pods", or the component alone.
+func (s Status) Name() string {
+	if len(s.Members) == 1 {
+		return s.Component + "/" + s.Members[0]
+	}
+	return s.Component
+}
+
+// Concerns reports whether the status is about a component or a part of it.
+func (s Status) Concerns(component string) bool {
+	return s.Component == component || strings.HasPrefix(s.Component, component+"/") ||
+		slices.ContainsFunc(s.Members, func(m string) bool { return s.Component+"/"+m == component })
+}
+
+// Text describes the problem in one line, as every output shows it; "" if OK.
+func (s Status) Text(now time.Time) string {
+	if s.OK() {
+		return ""
+	}
+	text := string(s.Code) + ": " + s.CauseText() + ". Effect: " + s.EffectText(now) + ". Remedy: " + s.Remedy + "."
+	if !s.Since.IsZero() {
+		text += " Since " + s.Since.UTC().Format(time.RFC3339) + "."
+	}
+	return text
+}
+
+// CauseText returns the cause, with the members that share it.
+func (s Status) CauseText() string {
+	cause := cmp.Or(strings.Join(strings.Fields(s.Cause), " "), s.Code.Kind().Message)
+	if len(s.Members) < 2 {
+		return cause
+	}
+	return fmt.Sprintf("%d (%s): %s", len(s.Members), joinNames(s.Members), cause)
+}
+
+// EffectText returns the effect, with the time that is left before history is lost.
+func (s Status) EffectText(now time.Time) string {
+	left := s.Deadline.Sub(now)
 	switch {
-	case s.OK():
-		return ""
-	case s.Remedy == "":
-		return cmp.Or(s.Reason, s.State.Name)
+	case s.Deadline.IsZero():
+		return s.Effect
+	case left <= 0:
+		return fmt.Sprintf("%s; history has been getting lost for about %s", s.Effect, formatMinutes(-left))
 	}
-	return cmp.Or(s.Reason, s.State.Name) + "; " + s.Remedy
+	return fmt.Sprintf("%s; history is lost in about %s", s.Effect, formatMinutes(left))
 }
 
-// NotReady returns the explanation if the state makes the exporter not ready; else "".
-func (s Status) NotReady() string {
-	if s.State.Severity != NotReady {
-		return ""
+func formatMinutes(d time.Duration) string {
+	if d < time.Minute {
+		return fmt.Sprintf("%d s", int(d.Round(time.Second).Seconds()))
 	}
-	return s.Explanation()
+	return fmt.Sprintf("%d min", int(d.Round(time.Minute).Minutes()))
 }
 
-// Degraded is the explanation of a problem that does not affect readiness; "" without one.
-func (s Status) Degraded() string {
-	if s.State.Severity != Degraded {
-		return ""
+// maxNames bounds the members that a line names.
+const maxNames = 3
+
+// joinNames joins the first few names and counts the others.
+func joinNames(all []string) string {
+	if len(all) <= maxNames {
+		return strings.Join(all, ", ")
 	}
-	return s.Explanation()
+	return fmt.Sprintf("%s and %d more", strings.Join(all[:maxNames], ", "), len(all)-maxNames)
 }
 
-func (s Status) exactKey() statusKey { return statusKey{s.State.Name, s.Reason} }
-
-// statusKey distinguishes what deserves a line of its own.
-type statusKey struct{ state, reason string }
-
-// Summary is a status that several conditions share.
-type Summary struct {
-	Status          // Since is the earliest of all
-	Names  []string // sorted, at least one
+// Summarize merges statuses of equal components with the same code and similar causes, in the order of the first of each.
+// The result has the cause, the effect and the remedy of the first one that began, and the earliest times. Statuses that are
+// OK are left out.
+func Summarize(all []Status) []Status {
+	type key struct {
+		problemKey
+		component string
+		severity  Severity
+	}
+	indexes := map[key]int{}
+	var merged []Status
+	for _, s := range all {
+		k := key{s.similarityKey(), s.Component, s.Severity}
+		at, known := indexes[k]
+		switch {
+		case s.OK():
+			continue
+		case !known:
+			indexes[k] = len(merged)
+			merged = append(merged, s)
+			continue
+		}
+		m := &merged[at]
+		m.Members = append(slices.Clip(m.Members), s.Members...)
+		m.Since, m.Deadline = Earlier(m.Since, s.Since), Earlier(m.Deadline, s.Deadline)
+	}
+	for i := range merged {
+		slices.Sort(merged[i].Members)
+	}
+	return merged
 }
 
-// similarityKey identifies statuses that share a log line: numbers in reasons, such as ports and positions, do not matter.
-func (s Status) similarityKey() statusKey { return statusKey{s.State.Name, MaskNumbers(s.Reason)} }
+// Earlier returns the earlier of two times; a zero time stands for none.
+func Earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
 
-// MaskNumbers replaces each number in a text by "#", so that equal faults of different things have equal texts.
-func MaskNumbers(text string) string {
+// ProblemOf returns the problem that an error stands for. An error that knows it has a method Problem; any other one has the
+// code otherwise.
+func ProblemOf(err error, otherwise Code) Problem {
+	var known interface{ Problem() Problem }
+	if errors.As(err, &known) {
+		return known.Problem()
+	}
+	return Problem{Code: otherwise, Cause: err.Error()}
+}
+
+// Caused returns the problem with a code whose cause is err, with the remedy of err if that knows one.
+func Caused(code Code, err error) Problem {
+	remedy := ProblemOf(err, code).Remedy
+	return Problem{Code: code, Cause: strings.TrimSuffix(err.Error(), "; "+remedy), Remedy: remedy}
+}
+
+// Error is an error of a known kind. [ProblemOf] finds it in a chain.
+type Error struct {
+	Code   Code
+	Cause  string // may be "" with an Err
+	Remedy string // "": that of the code
+	Err    error  // may be nil with a Cause
+}
+
+func (e *Error) Error() string { return JoinRemedy(e.cause(), e.Remedy) }
+
+func (e *Error) cause() string {
+	switch {
+	case e.Err == nil:
+		return e.Cause
+	case e.Cause == "":
+		return e.Err.Error()
+	}
+	return e.Cause + ": " + e.Err.Error()
+}
+
+// JoinRemedy returns the text of an error with what can be done about it, if that is known.
+func JoinRemedy(text, remedy string) string {
+	if remedy == "" {
+		return text
+	}
+	return text + "; " + remedy
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Problem is what the error stands for.
+func (e *Error) Problem() Problem { return Problem{Code: e.Code, Cause: e.cause(), Remedy: e.Remedy} }
+
+// problemKey distinguishes what deserves a line of its own.
+type problemKey struct {
+	code  Code
+	cause string
+}
+
+func (p Problem) exactKey() problemKey { return problemKey{p.Code, p.Cause} }
+
+// similarityKey identifies problems that share a line: numbers in causes, such as ports and positions, do not matter.
+func (p Problem) similarityKey() problemKey { return problemKey{p.Code, maskNumbers(p.Cause)} }
+
+// maskNumbers replaces each number in a text by "#", so that equal faults of different things have equal texts.
+func maskNumbers(text string) string {
 	var b strings.Builder
 	for i := range len(text) {
 		switch digit := text[i] >= '0' && text[i] <= '9'; {
@@ -91,25 +233,4 @@ func MaskNumbers(text string) string {
 		}
 	}
 	return b.String()
-}
-
-// Summarize joins similar statuses: those with the same state and with reasons that differ in numbers only. The result is
-// ordered by the first name of each, and has the reason of that one.
-func Summarize(statuses map[string]Status) []Summary {
-	indexes := map[statusKey]int{}
-	var all []Summary
-	for _, name := range slices.Sorted(maps.Keys(statuses)) {
-		status := statuses[name]
-		at, known := indexes[status.similarityKey()]
-		if !known {
-			at = len(all)
-			indexes[status.similarityKey()] = at
-			all = append(all, Summary{Status: status})
-		}
-		all[at].Names = append(all[at].Names, name)
-		if status.Since.Before(all[at].Since) {
-			all[at].Since = status.Since
-		}
-	}
-	return all
 }

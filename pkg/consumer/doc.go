@@ -5,6 +5,6 @@
 // cloudevents, and the data of cloudevents-structured. The records of one object must be in order, as in a Kafka partition,
 // a JetStream stream or a file; different objects and partitions may be read in any order. Repeated records change nothing.
 //
-// The package deliberately imports nothing from the exporter: its knowledge of the stream is limited to docs/events.md. It
-// is not safe for concurrent use and does no I/O. Bodies are stored unchanged.
+// The package deliberately imports nothing from the exporter but the order of versions: its knowledge of the stream is
+// limited to docs/events.md. It is not safe for concurrent use and does no I/O. Bodies are stored unchanged.
 package consumer

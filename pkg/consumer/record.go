@@ -3,8 +3,9 @@ package consumer
 import (
 	"encoding/json"
 	"fmt"
-	"strconv"
 	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/resourceversion"
 )
 
 // Record is a native object (docs/events.md), reduced to the members that a table needs. A table retains After and does not
@@ -69,16 +70,9 @@ type Key struct{ Namespace, Name string }
 
 func (r Record) resourceName() Resource { return Resource{r.Cluster, r.Group, r.Resource} }
 
-// compareVersions orders two resourceVersions of one resource, which are growing integers. It returns 0 for versions that
-// are not numbers, which an aggregated API may have; the later record is then the newer one.
+// compareVersions orders two resourceVersions of one resource. It returns 0 for versions that cannot be ordered, which an
+// aggregated API may have; the later record is then the newer one.
 func compareVersions(a, b string) int {
-	x, errA := strconv.ParseUint(a, 10, 64)
-	y, errB := strconv.ParseUint(b, 10, 64)
-	switch {
-	case errA != nil || errB != nil || x == y:
-		return 0
-	case x < y:
-		return -1
-	}
-	return 1
+	order, _ := resourceversion.Compare(a, b)
+	return order
 }

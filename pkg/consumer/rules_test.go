@@ -1,9 +1,9 @@
 package consumer
 
 import (
+	"math/big"
 	"os"
 	"regexp"
-	"strconv"
 	"testing"
 	"time"
 )
@@ -109,9 +109,9 @@ func (m *remembered) isRemovedBy(key Key, end Record) bool {
 
 // isLower compares resourceVersions, which are growing integers within one resource. // 4
 func isLower(a, b string) bool {
-	x, errA := strconv.ParseUint(a, 10, 64)
-	y, errB := strconv.ParseUint(b, 10, 64)
-	return errA == nil && errB == nil && x < y
+	x, okA := new(big.Int).SetString(a, 10)
+	y, okB := new(big.Int).SetString(b, 10)
+	return okA && okB && x.Cmp(y) < 0
 }
 
 // existingBodies returns the bodies of existing objects by key.

@@ -73,7 +73,9 @@ func TestTheTableHoldsTheNewestOfEachObject(t *testing.T) {
 		"a death":                          {[]Record{newRecord("added", "a", "1", "5"), newRecord("added", "b", "2", "6"), newRecord("deleted", "a", "1", "7")}, "b@6"},
 		"another life under the same name": {[]Record{newRecord("added", "a", "1", "5"), newRecord("deleted", "a", "1", "6"), newRecord("added", "a", "2", "7")}, "a@7"},
 		"an old version once more":         {[]Record{newRecord("added", "a", "1", "5"), newRecord("updated", "a", "1", "6"), newRecord("added", "a", "1", "5")}, "a@6"},
-		"an old version after the delete":  {[]Record{newRecord("added", "a", "1", "5"), newRecord("deleted", "a", "1", "6"), newRecord("added", "a", "1", "5")}, ""},
+		"an old version above 64 bits": {[]Record{newRecord("added", "a", "1", "18446744073709551616"),
+			newRecord("updated", "a", "1", "18446744073709551617"), newRecord("added", "a", "1", "18446744073709551616")}, "a@18446744073709551617"},
+		"an old version after the delete": {[]Record{newRecord("added", "a", "1", "5"), newRecord("deleted", "a", "1", "6"), newRecord("added", "a", "1", "5")}, ""},
 		"a delete of the last known state, and that state once more": {
 			[]Record{newRecord("added", "a", "1", "5"), newRecord("deleted", "a", "1", "5", setCoalesced), newRecord("added", "a", "1", "5")}, ""},
 		"a coalesced change once more, and what came behind it": {

@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/resourceversion"
 )
 
 // Scope is one resource as selected by one rule. It is the unit of listing and watching, and has its own position.
@@ -39,6 +39,9 @@ type List struct {
 	// longer selected, and one version of an object may be emitted more than once. If rules are edited during a snapshot,
 	// both Snapshot and Pass are set.
 	Pass string
+	// Again is set for a snapshot that begins although objects of its scope are known: they are emitted again, so that every
+	// object of the scope carries the snapshot before it ends.
+	Again bool
 	// Name is unique to the list. It becomes part of the ID of a delete that only this list reveals: such a delete carries
 	// the last known version, and the same version may have left before and been selected again by an edited rule.
 	Name string
@@ -95,9 +98,11 @@ func (s *objectStep) isKnown() bool { return s.known.UID != "" }
 // isKnownObject reports whether o is the known object, in any version.
 func (s *objectStep) isKnownObject(o *Object) bool { return s.isKnown() && s.known.UID == o.UID }
 
-// isOutdated reports whether a watch event is not newer than the known version of the same object.
+// isOutdated reports whether a watch event is not newer than what is known under its name. It may be of an earlier object
+// with that name: the known objects can be ahead of the position that is watched from, as after a list whose later pages
+// are newer than the first.
 func (s *objectStep) isOutdated(o *Object) bool {
-	return s.isKnownObject(o) && !isNewer(o.ResourceVersion, s.known.ResourceVersion)
+	return s.isKnown() && !isNewer(o.ResourceVersion, s.known.ResourceVersion)
 }
 
 // handleWatchEvent handles an ADDED or MODIFIED watch event.
@@ -165,7 +170,10 @@ func (s *objectStep) handleListed(o *Object) {
 	switch {
 	case o.matchesKnown(s.known):
 		if s.known.Summary == "" {
-			s.known.Summary = o.Summary // written by a journal format without summaries
+			s.known.Summary = o.Summary // lost with its key, or at a failover
+		}
+		if s.list.Again {
+			s.emitChange(event.Snapshot, cache.Replaced, o)
 		}
 		return
 	case s.isKnownObject(o):
@@ -287,8 +295,8 @@ func (s *objectStep) emitChange(t event.Type, d cache.DeltaType, o *Object) *eve
 // isNewer reports whether a was written after b. resourceVersions of one resource are ordered integers (KEP-5504). An
 // aggregated API may not comply; its versions are compared for equality only, so replayed history is emitted twice.
 func isNewer(a, b string) bool {
-	order, err := resourceversion.CompareResourceVersion(a, b)
-	if err != nil {
+	order, ordered := resourceversion.Compare(a, b)
+	if !ordered {
 		return a != b
 	}
 	return order > 0

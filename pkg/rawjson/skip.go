@@ -5,8 +5,9 @@ import (
 	"math/bits"
 )
 
-// MaxDepth bounds the nesting of objects and arrays. API objects stay far below; deeper values are rejected.
-const MaxDepth = 500
+// MaxDepth bounds the nesting of objects and arrays, and thereby the stack. API servers decode JSON with the same bound, so
+// no object that they have stored is deeper.
+const MaxDepth = 10000
 
 // SkipSpace returns the index of the next byte that is not white space.
 func SkipSpace(b []byte, i int) int {

@@ -1,6 +1,7 @@
 package shape
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
@@ -51,7 +52,13 @@ var annotationsTree = &path.Tree{Names: map[string]*path.Tree{
 // with a copy is redacted completely, unless the copy is of the same kind as the object and holds nothing to redact. A copy
 // that cannot be parsed, for example because it is compressed, is redacted.
 func (w *redactionPass) annotationTree(name []byte, i int, next *path.Tree) *path.Tree {
+	if w.copies[i] {
+		return redactAll
+	}
 	kind := copyKindOf(name)
+	if kind == noCopy && (next == nil || !next.Ends) {
+		w.recordKept(i)
+	}
 	if kind == noCopy || next == redactAll {
 		return next
 	}
@@ -70,8 +77,45 @@ func (w *redactionPass) isHarmlessCopy(value []byte) bool {
 		return string(value) == "null"
 	}
 	inner := redactionPass{
-		redactor: w.redactor, b: rawjson.Unquote(value), kind: w.kind, trusted: w.trusted, depth: w.depth + 1,
+		redactor: w.redactor, b: rawjson.Unquote(value), kind: w.kind, trusted: w.trusted, secret: w.secret, depth: w.depth + 1,
 	}
-	return inner.redactObject(w.others) == nil && len(inner.edits) == 0 && !inner.foundRedacted &&
+	return inner.redactObject(w.others) == nil && len(inner.findCopies()) == 0 && len(inner.edits) == 0 && !inner.foundRedacted &&
 		inner.declaredKind == w.kind && w.kind != "" && w.kind != "Secret"
+}
+
+// recordKept records that the annotation at i is shown, if it may hold values of the object.
+func (w *redactionPass) recordKept(i int) {
+	if w.trusted || i >= len(w.b) || w.copies != nil || w.hideCopies || !holdsContainer(w.b[i:]) {
+		return
+	}
+	if end := rawjson.SkipString(w.b, i); end >= 0 {
+		w.kept = append(w.kept, span{i, end})
+	}
+}
+
+// secretPaths are the paths of the values of a Secret.
+var secretPaths = []path.Path{path.OfNames("data"), path.OfNames("stringData")}
+
+// findCopies returns the starts of annotations that hold values which the rule redacts.
+func (w *redactionPass) findCopies() map[int]bool {
+	if len(w.kept) == 0 {
+		return nil
+	}
+	search := copySearch{tails: w.tails}
+	if w.secret {
+		search.tails = slices.Concat(w.tails, secretPaths)
+	}
+	for _, v := range w.values {
+		search.addValues(w.b, v.start, 0, w.secret)
+	}
+	var copies map[int]bool
+	for _, a := range w.kept {
+		if search.isCopied(w.b[a.start:a.end], w.depth) {
+			if copies == nil {
+				copies = map[int]bool{}
+			}
+			copies[a.start] = true
+		}
+	}
+	return copies
 }

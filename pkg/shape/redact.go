@@ -28,10 +28,11 @@ var maskedText = []byte(masked)
 // redactor redacts secret values in the objects of one rule. Safe for concurrent use.
 type redactor struct {
 	mode    string
-	secrets *path.Tree // for Secrets
-	paths   *path.Tree // the rule's paths, for any object; nil if there are none
-	others  *path.Tree // paths, and the annotations of every object
-	hasher  *hasher    // nil unless the mode is hmac
+	secrets *path.Tree  // for Secrets
+	paths   *path.Tree  // the rule's paths, for any object; nil if there are none
+	others  *path.Tree  // paths, and the annotations of every object
+	tails   []path.Path // of paths, see copySearch
+	hasher  *hasher     // nil unless the mode is hmac
 
 	secretID, otherID uint32 // see redactionID
 }
@@ -46,7 +47,7 @@ func newRedactor(p Policy, paths []path.Path, key []byte) (*redactor, error) {
 		return nil, err
 	}
 	r := &redactor{
-		mode: p.redactMode(), paths: t,
+		mode: p.redactMode(), paths: t, tails: tailsOf(paths),
 		secrets: p.SecretMetadata.redactionTree().Union(t), others: annotationsTree.Union(t),
 	}
 	if r.mode == HMAC {
@@ -73,19 +74,24 @@ type subject struct {
 // value that became indistinguishable from others. An error describes the problem without quoting the body, which must not
 // be shown then.
 func (r *redactor) redactBody(body []byte, target subject) (redacted []byte, hidden objectParts, err error) {
-	t, trusted := r.others, r.paths == nil
-	if isSecret(target.resource) {
-		t, trusted = r.secrets, false
+	t, secret := r.others, isSecret(target.resource)
+	if secret {
+		t = r.secrets
 	}
 	w := redactionPass{
-		redactor: r, b: body, kind: target.resource.Kind, identity: target.identity, stored: target.stored, trusted: trusted,
+		redactor: r, b: body, kind: target.resource.Kind, identity: target.identity, stored: target.stored,
+		secret: secret, trusted: !secret && r.paths == nil,
 	}
 	if err := w.redactObject(t); err != nil {
 		return nil, 0, err
 	}
-	if w.keptCopies && (len(w.edits) > 0 || w.foundRedacted) {
-		// A copy without redactions may still hold earlier, secret values of the object.
-		w = redactionPass{redactor: r, b: body, kind: w.kind, identity: w.identity, stored: w.stored, hideCopies: true}
+	// A copy without redactions may still hold earlier, secret values of the object.
+	hideCopies := w.keptCopies && (len(w.edits) > 0 || w.foundRedacted)
+	if copies := w.findCopies(); hideCopies || len(copies) > 0 {
+		w = redactionPass{
+			redactor: r, b: body, kind: w.kind, identity: w.identity, stored: w.stored, secret: secret,
+			hideCopies: hideCopies, copies: copies,
+		}
 		if err := w.redactObject(t); err != nil {
 			return nil, 0, err
 		}
@@ -119,24 +125,28 @@ type redactionPass struct {
 	kind       string // of the object
 	identity   string
 	stored     bool
-	trusted    bool // subtrees without paths are skipped without validation, because the source has parsed them
-	hideCopies bool // redact copies regardless of their contents
-	depth      int  // nesting level of copies
+	secret     bool         // the object is a Secret
+	trusted    bool         // subtrees without paths are skipped without validation, because the source has parsed them
+	hideCopies bool         // redact copies regardless of their contents
+	copies     map[int]bool // where annotations of any name start that hold redacted values
+	depth      int          // nesting level of copies
 
 	declaredKind  string // kind member of a copy
 	edits         edits
 	location      []byte      // path of the current value, for hashes of scope object
 	part          objectParts // part of the current top-level member
 	hidden        objectParts
-	foundRedacted bool // a value that was already redacted was found
-	keptCopies    bool // a copy was kept
-	duplicate     int  // index of a duplicate name; 0 if none
+	foundRedacted bool   // a value that was already redacted was found
+	keptCopies    bool   // a copy was kept
+	values        []span // that were redacted
+	kept          []span // annotations that hold JSON, and are shown
+	duplicate     int    // index of a duplicate name; 0 if none
 }
 
 func (w *redactionPass) redactObject(t *path.Tree) error {
 	start := rawjson.SkipSpace(w.b, 0)
 	if start >= len(w.b) || w.b[start] != '{' {
-		return rawjson.MalformedAt(rawjson.FailAt(start))
+		return rawjson.MalformedAt(w.b, rawjson.FailAt(start))
 	}
 	end := w.walkValue(start, t, 0)
 	if w.duplicate > 0 {
@@ -214,9 +224,10 @@ func (w *redactionPass) walkMembers(i int, t *path.Tree, depth int) int {
 			next = w.annotationTree(m.Key, m.I, next)
 		}
 		if w.isDropped(next, m.I) {
+			start := m.I
 			if m.I = rawjson.SkipValue(w.b, m.I, depth+1); m.I >= 0 {
 				out.removeItem(m.Comma, m.Start, m.I)
-				w.hidden |= w.part
+				w.recordHidden(start, m.I)
 			}
 			continue
 		}
@@ -245,7 +256,7 @@ func (w *redactionPass) walkElements(i int, t *path.Tree, depth int) int {
 		if w.isDropped(t, e.I) {
 			if e.I = rawjson.SkipValue(w.b, e.I, depth+1); e.I >= 0 {
 				out.removeItem(e.Comma, e.Start, e.I)
-				w.hidden |= w.part
+				w.recordHidden(e.Start, e.I)
 			}
 			continue
 		}
@@ -255,6 +266,15 @@ func (w *redactionPass) walkElements(i int, t *path.Tree, depth int) int {
 		w.location = outside
 	}
 	return e.I
+}
+
+// span is a range of the object.
+type span struct{ start, end int }
+
+// recordHidden records that a value is no longer distinguishable from others.
+func (w *redactionPass) recordHidden(start, end int) {
+	w.hidden |= w.part
+	w.values = append(w.values, span{start, end})
 }
 
 // isDropped reports whether the value at i is removed.
@@ -324,7 +344,7 @@ func (w *redactionPass) concealScalar(start, end int) {
 	default:
 		w.edits = append(w.edits, edit{start, end, maskedText})
 	}
-	if !hashes || string(value) == masked {
+	if w.values = append(w.values, span{start, end}); !hashes || string(value) == masked {
 		w.hidden |= w.part
 	}
 }
@@ -345,13 +365,21 @@ func hashDescription(description string) uint32 {
 	return max(binary.BigEndian.Uint32(sum[:]), firstRedaction+1)
 }
 
-// redactionVersion is increased when the same configuration redacts different values than before.
-const redactionVersion = 2
+// redactionVersion is increased when the same configuration redacts different values than before; redactionVersionOfPaths
+// when only one with paths does.
+const (
+	redactionVersion        = 2
+	redactionVersionOfPaths = 3
+)
 
 // describeRedaction returns everything that the redaction of a policy depends on, for Secrets and for other resources.
 func (p Policy) describeRedaction(key []byte) (secret, other string) {
 	paths := slices.Sorted(slices.Values(p.RedactPaths))
-	other = fmt.Sprintf("%d %s %q", redactionVersion, p.redactMode(), paths)
+	version := redactionVersion
+	if len(paths) > 0 {
+		version = redactionVersionOfPaths
+	}
+	other = fmt.Sprintf("%d %s %q", version, p.redactMode(), paths)
 	if p.redactMode() == HMAC {
 		other += " " + newHasher(key, p.HMAC.Scope).prefix
 	}

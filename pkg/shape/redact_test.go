@@ -180,8 +180,7 @@ func TestUnredactableObjectsAreWithheld(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, body := range []string{``, `null`, `[]`, `{"data":{"p":"hunter"`, `{"data":{"p":"hunter"}} x`, `{"data":{"p":"hun"},"data":{"p":"hunter"}}`, `{"data":{"p":hunter}}`, `{"x":01}`,
-		`{"a":` + strings.Repeat("[", 1000) + strings.Repeat("]", 1000) + `}`} {
+	for _, body := range []string{``, `null`, `[]`, `{"data":{"p":"hunter"`, `{"data":{"p":"hunter"}} x`, `{"data":{"p":"hun"},"data":{"p":"hunter"}}`, `{"data":{"p":hunter}}`, `{"x":01}`} {
 		c := &event.Change{Type: event.Updated, Resource: secret, Before: []byte(`{}`), After: []byte(body)}
 		s.rules[0].shapeChange(c, nil)
 		if c.Before != nil || c.After != nil || c.Withheld == "" || strings.Contains(c.Withheld, "hun") {
@@ -253,6 +252,7 @@ func FuzzRedactionNeverLeaks(f *testing.F) {
 		`{"data":[],"stringData":{},"data2":"x"}`, ` { "data" : { "a" : "b" , "c" : 1 } } `, `{"spec":[[[{"env":{"k":{"value":true}}}]]]}`,
 		`{"spec":{"env":{"x":1,"k":{"value":2,"y":3}}},"metadata":{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{\"kind\":\"Deployment\",\"spec\":{\"env\":[{\"value\":1}]}}"}}}`,
 		`{"metadata":{"annotations":{"x/last-applied":"{\"kind\":\"Deployment\",\"spec\":1}","last-applied":"{\"kind\":\"Secret\"}"}}}`,
+		`{"spec":{"env":[{"value":"hunter22"}]},"metadata":{"annotations":{"x":"[{\"value\":\"y\"}]","y":"{\"a\":\"hunter22\"}","z":"[1]"}}}`,
 		`{"metadata":[{"name":"x"}],"type":{"a":"b"},"kind":["c"]}`, `{"metadata":{"labels":["x"],"annotations":"y","name":{"z":1}}}`,
 	} {
 		for how := range uint8(8) {
@@ -325,10 +325,20 @@ func (o *oracle) redactObject(v any, paths []path.Path, secret bool) any {
 	v = o.withoutGone(m)
 	metadata, _ := m["metadata"].(map[string]any)
 	annotations, _ := metadata["annotations"].(map[string]any)
-	for name := range annotations {
+	for name, value := range annotations {
 		if copyKindOf(name) != noCopy {
-			annotations[name] = o.redactCopy(annotations[name], paths)
+			annotations[name] = o.redactCopy(value, paths)
+		} else {
+			annotations[name] = orRedacted(value)
 		}
+	}
+	return v
+}
+
+// orRedacted allows a text that may hold JSON to be redacted: TestCopiesInAnnotationsOfAnyNameAreRedacted has when.
+func orRedacted(v any) any {
+	if text, ok := v.(string); ok && strings.ContainsAny(text, "{[") {
+		return copied{v}
 	}
 	return v
 }
@@ -374,7 +384,7 @@ func (o *oracle) showOnly(v, shown any) any {
 		switch v.(type) {
 		case map[string]any, []any:
 		default:
-			return v
+			return orRedacted(v)
 		}
 	}
 	if shown != nil && v == nil {

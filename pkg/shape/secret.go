@@ -104,6 +104,7 @@ func showOnly(names []string) *path.Tree {
 func (m SecretMetadata) redactionTree() *path.Tree {
 	root, metadata := showOnly(shownMembers), showOnly(shownMetadata)
 	labels, annotations := showOnly(m.Labels), showOnly(slices.Concat(harmlessAnnotations, m.Annotations))
+	annotations.Copies = true
 	if slices.Contains(m.Labels, everyLabel) {
 		labels.Other = showSingle
 	}

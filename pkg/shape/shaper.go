@@ -68,16 +68,6 @@ func New(policies []Policy, options Options) (*Shaper, error) {
 	return s, nil
 }
 
-// InheritCounters continues the counters of another shaper. same maps each rule to the index of the same rule in before, -1
-// for none. Both shapers must have the same key and options. Call it before any change is shaped.
-func (s *Shaper) InheritCounters(before *Shaper, same []int) {
-	for i, j := range same {
-		if j >= 0 {
-			s.rules[i] = before.rules[j]
-		}
-	}
-}
-
 // WrapAppend returns an AppendFunc for scopes of the rule with this index; it shapes observations and passes them to to. It
 // modifies the changes in place, so the caller must not have shared them. It fails if to fails or a body cannot be read.
 func (s *Shaper) WrapAppend(index int, to event.AppendFunc) event.AppendFunc {

@@ -20,10 +20,10 @@ const advice = "advice"
 // words, with the tests that check it: file and function. Tests of this package are listed without a directory.
 var statements = map[string]map[string]string{
 	"Shaping changes": {
-		"Rules and routes decide": "shaper_test.go TestDefaultPolicyStoresNoStates; plants_test.go TestNoPlantedValueIsSeen; test/e2e/secrets_test.go TestNoSecretIsSeenAnywhere",
+		"Rules and routes decide": "shaper_test.go TestDefaultPolicyStoresNoStates; plants_test.go TestNoPlantedValueIsSeen; test/e2e/secrets_test.go TestSecretsAreNeverShown",
 	},
 	"Secrets": {
-		"Of a Secret, only values that":     "redact_test.go TestSecretsShowOnlyNames; test/e2e/secrets_test.go TestNoSecretIsSeenAnywhere",
+		"Of a Secret, only values that":     "redact_test.go TestSecretsShowOnlyNames; test/e2e/secrets_test.go TestSecretsAreNeverShown",
 		"| `apiVersion`, `kind`":            "redact_test.go TestSecretsShowOnlyNames",
 		"| of `metadata`:":                  "statements_test.go TestTheMembersOfASecretThatThePageNamesAreShown",
 		"| values of labels":                "copy_test.go TestLabelsAndAnnotationsOfSecretsAreShownByName",
@@ -39,7 +39,7 @@ var statements = map[string]map[string]string{
 		"| `none` |":                        "statements_test.go TestModesShowChangesOfRedactedValues",
 		"A path to an object":               "redact_test.go TestConfiguredPathsAreRedactedInAnyResource",
 		"`redact: none` shows Secrets":      "internal/config/config_test.go TestEveryBadFileGetsItsMessage; pkg/source/selection/explanation_test.go TestFirstMatchingRuleOwnsTheResource",
-		"An object that cannot be redacted": "redact_test.go TestUnredactableObjectsAreWithheld; shaper_test.go TestWithheldStateIsNotUsedAsStateBefore",
+		"An object that cannot be redacted": "redact_test.go TestUnredactableObjectsAreWithheld; depth_test.go TestAnObjectNestedTooDeepIsWithheldWithThatReason; shaper_test.go TestWithheldStateIsNotUsedAsStateBefore",
 		"Copies made by other components":   advice,
 	},
 	"Hashes": {
@@ -49,11 +49,15 @@ var statements = map[string]map[string]string{
 		"With `global` a consumer":    advice,
 	},
 	"Copies in annotations": {
-		"Tools keep the applied": "copy_test.go TestCopiesOnOtherKindsAreRedacted; copy_test.go TestCopiesOfSecretsInAnotherGroupAreRedacted",
+		"An annotation with any other name": "copy_search_test.go TestCopiesInAnnotationsOfAnyNameAreRedacted",
+		"- a value has the last two":        "copy_search_test.go TestCopiesInAnnotationsOfAnyNameAreRedacted",
+		"- it holds a redacted value":       "copy_search_test.go TestCopiesInAnnotationsOfAnyNameAreRedacted",
+		"The same search, with":             "copy_search_test.go TestValuesOfASecretAreSearchedInItsShownAnnotations",
+		"Tools keep the applied":            "copy_test.go TestCopiesOnOtherKindsAreRedacted; copy_test.go TestCopiesOfSecretsInAnotherGroupAreRedacted",
 	},
 	"When redaction changes": {
 		"`redact`, `redactPaths`,":  "seal_test.go TestFirstChangeUnderAnotherRedactionIsMarked",
-		"- the existing contents":   "internal/journal/rewrite_test.go TestRewrittenDataIsLeftInNoFile; statements_test.go TestStoredChangesFollowTheCurrentRules; redact_test.go TestStoredValuesAreNotRedactedTwice; test/e2e/secrets_test.go TestAChangedRedactionLeavesNothingInPlain",
+		"- the existing contents":   "internal/journal/rewrite_test.go TestRewrittenDataIsLeftInNoFile; statements_test.go TestStoredChangesFollowTheCurrentRules; redact_test.go TestStoredValuesAreNotRedactedTwice; test/e2e/secrets_test.go TestChangedRedactionLeavesNoPlaintext",
 		"- the next change of each": "seal_test.go TestFirstChangeUnderAnotherRedactionIsMarked; seal_test.go TestRedactionChangeIsMarkedOnceEmitted; pkg/format/samples_test.go TestEveryFormatIsTheDocumentedForm",
 	},
 	"Stored digests": {

@@ -3,6 +3,7 @@ package sinks
 import (
 	"context"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -61,21 +62,14 @@ type Pinger interface {
 	Ping(ctx context.Context) error
 }
 
-// SlowdownReporter is a sink that knows when its destination delays it without an error, by a quota for example.
-type SlowdownReporter interface {
+// ConditionReporter is a sink that knows of problems beside failures of Publish: a quota that delays it, a setting of the
+// destination that may lose changes.
+type ConditionReporter interface {
 	Sink
 
-	// SlowdownReason returns why changes are delivered slowly, in one line; "" if they are not. It does not block.
-	SlowdownReason() string
-}
-
-// Warner is a sink that knows how its destination may lose changes that it accepts, or why it uses a weaker mode.
-type Warner interface {
-	Sink
-
-	// Warnings returns one line for each problem, with the remedy. They do not affect delivery or readiness. The sink logs each
-	// when it begins. It does not block.
-	Warnings() []string
+	// Conditions returns them; the component of each is "", for the whole sink. The sink logs each when it begins. It does not
+	// block.
+	Conditions() []condition.Status
 }
 
 // LaneReleaser is a sink that holds something for each lane it has published to.

@@ -1,8 +1,11 @@
 package sinks
 
 import (
+	"cmp"
 	"fmt"
 	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
 // RejectedError means that the destination will never accept this message as it is. The caller dead-letters the message and
@@ -27,16 +30,24 @@ func (e *RejectedError) Unwrap() error { return e.Err }
 // throttles. The caller stops all lanes of this sink and lets one try again after After. An error that concerns some lanes
 // only, such as a missing topic, is not an UnavailableError.
 type UnavailableError struct {
-	Reason string        // cause and remedy in one line: "no broker of kafka:9092 answers: check kafka.brokers"
-	After  time.Duration // wait at least so long; 0: by the caller's back-off
-	Err    error         // of the destination or library; may be nil
+	Code   condition.Code // "" for condition.SinkFailing
+	Reason string         // the cause in one line: "no broker of kafka:9092 answers"
+	Remedy string         // what the operator can do, in one line: "check kafka.brokers"; "": the remedy of the code
+	After  time.Duration  // wait at least so long; 0: by the caller's back-off
+	Err    error          // of the destination or library; may be nil
 }
 
 func (e *UnavailableError) Error() string {
+	text := "unavailable: " + e.Reason
 	if e.Err != nil {
-		return fmt.Sprintf("unavailable: %s: %v", e.Reason, e.Err)
+		text += ": " + e.Err.Error()
 	}
-	return "unavailable: " + e.Reason
+	return condition.JoinRemedy(text, e.Remedy)
+}
+
+// Problem is what the error stands for.
+func (e *UnavailableError) Problem() condition.Problem {
+	return condition.Problem{Code: cmp.Or(e.Code, condition.SinkFailing), Cause: e.Reason, Remedy: e.Remedy}
 }
 
 func (e *UnavailableError) Unwrap() error { return e.Err }

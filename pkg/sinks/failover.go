@@ -25,6 +25,10 @@ type Claim struct {
 	Sink  string // names the sink within the group; "" for the state
 	Owner string // names this process in errors and logs
 
+	// Deployment is the identity that all exporters of the group have had from the first start on, and no others have. The sink
+	// marks what it publishes with it, unless the destination shows the writer of a message anyway. "" marks nothing.
+	Deployment string
+
 	// RecordLanes makes lanes known to later processes, each with the position where it begins for this process: everything it
 	// publishes lies there or later. It is durable when it returns nil. The sink calls it from Publish before its first message
 	// to a lane that was neither passed to Fence nor recorded before. A later process passes all recorded lanes to Fence.
@@ -48,10 +52,10 @@ type Fenced interface {
 	LaneProgress() map[Lane]LanePosition
 
 	// ReadTail reads lanes, each from its position to its end as of Fence. The messages of a lane come in order, those of
-	// different lanes in any order. Messages that no exporter has written are skipped; those of other formats and other
-	// clusters are not. emitted is called by one goroutine at a time; its error ends the reading and is returned. If a lane
-	// does not have the position, because it was purged or recreated, reading starts at its oldest message; a lane that no
-	// longer exists has no tail.
+	// different lanes in any order. Only messages of the claim's deployment count, in any format: others in the same lanes,
+	// such as those of an exporter of another cluster, are skipped. emitted is called by one goroutine at a time; its error
+	// ends the reading and is returned. If a lane does not have the position, because it was purged or recreated, reading
+	// starts at its oldest message; a lane that no longer exists has no tail.
 	ReadTail(ctx context.Context, lanes map[Lane]LanePosition, emitted func(Lane, Emitted) error) error
 }
 
@@ -72,6 +76,9 @@ type StateEntry struct {
 	Value []byte // nil: the key is removed
 }
 
+// Size is an upper bound of the bytes that the entry takes in a store, without compression.
+func (e StateEntry) Size() int { return len(e.Key) + len(e.Value) + 20 }
+
 // StateStore keeps entries by key in a bus. One goroutine uses it. Its errors name the topic or stream, and the remedy.
 type StateStore interface {
 	// Read calls each for everything that is stored, in the order of writing; later calls continue where the last one ended. It
@@ -85,9 +92,13 @@ type StateStore interface {
 	// called before the first Write.
 	Claim(ctx context.Context, claim Claim) error
 
-	// Write stores entries; they are durable when it returns nil. After an error, any number of them from the first on may be
-	// stored. After a *DeposedError the process becomes a standby; after a *StateLostError it writes everything again. The
-	// caller bounds one call to about a megabyte.
+	// AtomicBytes is the size of a Write, in [StateEntry.Size], up to which all readers see all of its entries or none. It may
+	// change with a Claim.
+	AtomicBytes() int
+
+	// Write stores entries; they are durable when it returns nil. After an error they may be stored, and of a Write above
+	// AtomicBytes any number from the first on. After a *DeposedError the process becomes a standby; after a *StateLostError
+	// it writes everything again. The caller bounds one call to about a megabyte.
 	Write(ctx context.Context, entries []StateEntry) error
 
 	// Close releases what the store holds apart from the sink.

@@ -3,29 +3,25 @@ package source
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/kubecdc/kubecdc/pkg/deltas"
-	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
 const (
-	// readTimeout bounds one page of a background read, so that an API server that hangs within an answer is asked again.
-	readTimeout = time.Minute
-	// resyncPageSize is the number of objects per page of a resync.
-	resyncPageSize = 100
+	// resyncPage bounds the objects per page of a resync, and so those that are emitted at once.
+	resyncPage = 100
 	// fillObjects and fillBytes bound a batch of bodies. A batch is stored between two batches of the watch, which waits for
 	// no more than that.
 	fillObjects, fillBytes = 128, 512 << 10
+	// quietFailures is the number of consecutive failures of a background reading that are not reported: the end of a
+	// connection is ordinary.
+	quietFailures = 2
 )
 
-// startBackgroundReads starts the reads beside the watch: the resync, and the read of missing bodies. stop ends them and
-// waits until they have ended.
+// startBackgroundReads starts the readings beside the watch, which they do not delay: the resync, and the reading of missing
+// bodies. stop ends them and waits until they have ended.
 func (f *follower) startBackgroundReads(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -38,81 +34,32 @@ func (f *follower) startBackgroundReads(ctx context.Context) (stop func()) {
 	return func() { cancel(); running.Wait() }
 }
 
-// pageReader reads all objects of a scope page by page, without delaying the watch. The pages need not be consistent with
-// each other. It is used by one goroutine.
-type pageReader struct {
-	api           *scopeClient
-	slots         chan struct{} // bounds how many scopes read at once; nil for no bound
-	pageSize      int64
-	handle        func(context.Context, *deltas.Object) error // fails only when its context ends
-	continueToken string                                      // of the next page
-	backoff       backoff
-}
-
-// readPage reads the next page, with retries, and reports whether there is another one. It fails when ctx ends, and when the
-// token has expired without a replacement.
-func (r *pageReader) readPage(ctx context.Context) (more bool, err error) {
-	for {
-		meta, err := r.requestPage(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return false, ctx.Err()
-		case err == nil:
-			r.backoff.reset()
-			r.continueToken = meta.Continue
-			return r.continueToken != "", nil
-		case apiserver.Classify(err) == apiserver.Expired:
-			// The token is older than the API server's history. The error contains a token that continues after the same
-			// object, in the current state (KEP-365).
-			if r.continueToken = continueTokenOf(err); r.continueToken == "" {
-				return false, err
-			}
+// newBackgroundReader returns a reader whose failures do not affect the state of the scope, but have a condition of their
+// own. It ends only with its context.
+func (f *follower) newBackgroundReader(slots chan struct{}, most int64) *reader {
+	var retry backoff
+	r := &reader{api: f.api, slots: slots, most: most, recordFailure: f.health.recordRereadFailure}
+	r.handleFailure = func(ctx context.Context, err error) error {
+		if retry.failures >= quietFailures {
+			r.recordFailure(err)
 		}
-		if err := sleep(ctx, r.backoff.nextWait(err)); err != nil {
-			return false, err
-		}
+		return sleep(ctx, retry.nextWait(err))
 	}
-}
-
-// requestPage requests a page once.
-func (r *pageReader) requestPage(ctx context.Context) (metav1.ListMeta, error) {
-	s := &apiserver.Slot{Pool: r.slots, OnSlow: func() {}}
-	if err := s.Acquire(ctx); err != nil {
-		return metav1.ListMeta{}, err
+	r.recordSuccess = func() {
+		retry.reset()
+		f.health.recordReread()
 	}
-	defer s.Release()
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	o := metav1.ListOptions{Limit: r.pageSize, Continue: r.continueToken}
-	return r.api.endpoint.Load().List(ctx, s, o, func(o *deltas.Object) error { return r.handle(ctx, o) })
-}
-
-// continueTokenOf returns the token in the error that reports an expired one; "" if there is none.
-func continueTokenOf(err error) string {
-	var status apierrors.APIStatus
-	if errors.As(err, &status) {
-		return status.Status().Continue
-	}
-	return ""
+	return r
 }
 
 // resyncPeriodically emits all objects again, spread over each period, so that a consumer that started late or lost data has
-// everything after one period. An object is emitted only if it is still in the version that was emitted last. It returns
-// when ctx ends.
+// everything after one period. It returns when ctx ends.
 func (f *follower) resyncPeriodically(ctx context.Context) {
-	for ctx.Err() == nil {
-		began, pass := time.Now(), rand.Text()
-		r := pageReader{api: f.api, pageSize: resyncPageSize, handle: func(ctx context.Context, o *deltas.Object) error {
-			return f.watcher.runBetweenBatches(ctx, func(ctx context.Context) error { return f.out.emitSync(ctx, o, pass) })
-		}}
-		for {
-			if more, err := r.readPage(ctx); err != nil || !more {
-				break
-			}
-			known := max(f.out.tracker.Load().Stats().Known, resyncPageSize)
-			if sleep(ctx, f.scope.Resync*resyncPageSize/time.Duration(known)) != nil {
-				return
-			}
+	r := f.newBackgroundReader(nil, resyncPage)
+	for {
+		began := time.Now()
+		if _, err := r.read(ctx, "", &resync{follower: f, pass: rand.Text()}); err != nil {
+			return
 		}
 		if sleep(ctx, time.Until(began.Add(f.scope.Resync))) != nil {
 			return
@@ -120,35 +67,54 @@ func (f *follower) resyncPeriodically(ctx context.Context) {
 	}
 }
 
-// fillBodies reads the bodies of known objects that were loaded without, once. It starts over if its token expires.
+// resync is the visitor of one resync.
+type resync struct {
+	follower *follower
+	pass     string // the ID
+}
+
+func (r *resync) begin(string) error { return nil }
+
+// visit emits an object if it is still in the version that was emitted last.
+func (r *resync) visit(ctx context.Context, o *deltas.Object) error {
+	return r.follower.watcher.runBetweenBatches(ctx, func(ctx context.Context) error {
+		return r.follower.out.emitSync(ctx, o, r.pass)
+	})
+}
+
+// endPage waits for the page's share of the period.
+func (r *resync) endPage(ctx context.Context, objects int, more bool) error {
+	if !more {
+		return nil
+	}
+	known := max(r.follower.out.tracker.Load().Stats().Known, objects, 1)
+	return sleep(ctx, r.follower.scope.Resync*time.Duration(objects)/time.Duration(known))
+}
+
+// fillBodies reads the bodies of known objects that were loaded without, once: at the position that the known objects are
+// at, or as they are now if the API server no longer has that state.
 func (f *follower) fillBodies(ctx context.Context) {
 	if f.watcher.runBetweenBatches(ctx, func(context.Context) error { return nil }) != nil { // wait for the first watch
 		return
 	}
 	env := f.runner.env
-	var retry backoff
-	for {
-		b := &bodyFiller{out: f.out, watcher: f.watcher, flush: env.cfg.Flush}
-		r := &pageReader{api: f.api, slots: env.fillSlots, pageSize: pageSize, handle: b.collectObject}
-		err := b.readAllPages(ctx, r, f.health)
-		if ctx.Err() != nil {
-			return
-		}
-		if err == nil {
-			env.cfg.Log.Info("the states of known objects were read; changes can now include the state before",
-				"scope", f.scope.ID, "objects", b.found)
-			f.runner.recordBodiesFilled(ctx)
-			return
-		}
-		if sleep(ctx, retry.nextWait(err)) != nil {
-			return
-		}
+	r := f.newBackgroundReader(env.fillSlots, maxPage)
+	b := &bodyFiller{out: f.out, watcher: f.watcher, flush: env.cfg.Flush}
+	_, err := r.read(ctx, f.out.currentPosition(), b)
+	if err != nil && ctx.Err() == nil {
+		_, err = r.read(ctx, "", b)
 	}
+	if err != nil {
+		return
+	}
+	env.cfg.Log.Info("the states of known objects were read; changes can now include the state before",
+		"scope", f.scope.ID, "objects", b.found)
+	f.runner.recordBodiesFilled(ctx)
 }
 
-// bodyFiller stores the bodies of objects that are still in the known version. An object that has changed in the meantime
-// gets its body with its next change, which is emitted without the state before. It is used by one goroutine; only
-// storeBatch's closure runs on the follower's.
+// bodyFiller is the visitor that stores the bodies of objects that are still in the known version. An object that has
+// changed in the meantime gets its body with its next change, which is emitted without the state before. Only the closure
+// of storeBatch runs on the follower's goroutine.
 type bodyFiller struct {
 	out     *emitter
 	watcher *watcher
@@ -158,27 +124,18 @@ type bodyFiller struct {
 	found   int // bodies stored
 }
 
-func (b *bodyFiller) readAllPages(ctx context.Context, r *pageReader, h *health) error {
-	for {
-		h.updateCounters(func(s *Status) { s.Lists++ })
-		more, err := r.readPage(ctx)
-		if err == nil {
-			err = b.storeBatch(ctx)
-		}
-		if err != nil || !more {
-			return err
-		}
-	}
-}
+func (b *bodyFiller) begin(string) error { return nil }
 
-// collectObject adds an object to the batch and stores a full batch.
-func (b *bodyFiller) collectObject(ctx context.Context, o *deltas.Object) error {
+// visit adds an object to the batch and stores a full batch.
+func (b *bodyFiller) visit(ctx context.Context, o *deltas.Object) error {
 	b.batch = append(b.batch, o)
 	if b.bytes += len(o.Raw); len(b.batch) < fillObjects && b.bytes < fillBytes {
 		return nil
 	}
 	return b.storeBatch(ctx)
 }
+
+func (b *bodyFiller) endPage(ctx context.Context, _ int, _ bool) error { return b.storeBatch(ctx) }
 
 // storeBatch hands the batch to the follower's goroutine and waits until it is stored, so that one batch at a time is in
 // memory.

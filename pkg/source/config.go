@@ -23,11 +23,13 @@ type Config struct {
 	Client *apiserver.Client
 	// Cluster is the cluster name in every change. If empty, it is the UID of the namespace kube-system.
 	Cluster string
-	// Rules select the resources. They must be valid; a running Source gets other rules by Source.Edit.
+	// Rules select the resources. They must be valid.
 	Rules []selection.Rule
 	// Discovery is the result of a recent discovery, or nil. With it the first poll sends no request; the next poll follows
 	// soon after.
 	Discovery *Discovery
+	// Applied, if not nil, is called once: when the rules have been applied to what the API server serves.
+	Applied func()
 	// Interval is the time between discovery polls; 0 means five seconds. While every trigger is being watched, polls follow
 	// triggers, and otherwise come every 30 seconds.
 	Interval time.Duration
@@ -74,17 +76,6 @@ type Config struct {
 type Discovery struct {
 	Catalog selection.Catalog // what the API server serves
 	Failed  []string          // groups without an answer; the catalog has their previous state
-}
-
-// Edit is a change of the rules of a running Source.
-type Edit struct {
-	// Rules must be valid.
-	Rules []selection.Rule
-	// Load and Shape replace those of Config.
-	Load  LoadFunc
-	Shape ShapeFunc
-	// Reshaped reports whether Shape now treats a resource differently. Nil means that no resource is affected.
-	Reshaped func(event.Resource) bool
 }
 
 // StartError reports that a Source could not start because of the cluster it found. Nothing has been observed.

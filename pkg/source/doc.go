@@ -4,7 +4,7 @@
 //	rules ── discovery (polled, and soon after a trigger) ──▶ scopes: one resource, one selector, perhaps one namespace
 //	                                  │ one runner for each resource, one follower for each scope
 //	                                  ▼
-//	API server ── WatchList, LIST or watch ──▶ batches of events ──▶ deltas.Tracker ──▶ Append
+//	API server ── LIST in pages, watch ──▶ batches of events ──▶ deltas.Tracker ──▶ Append
 //
 // [selection] resolves the rules, [apiserver] sends the requests, [decode] reads the bytes. DESIGN.md describes the parts of
 // this package.

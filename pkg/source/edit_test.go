@@ -1,16 +1,18 @@
 package source
 
 import (
-	"context"
+	"errors"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	apidiscovery "k8s.io/api/apidiscovery/v2"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
@@ -187,7 +189,7 @@ func TestTypeHiddenAtStartKeepsItsNamespaces(t *testing.T) {
 	f.setGroups(coreGroup("services"))
 	s, _, _ := startSource(t, f, st, inNamespaces("ns"))
 	st.awaitEmitted(t, "added a@11")
-	if got := s.Status(); len(got) != 1 || got[0].Scope != "pods;ns=ns" || f.countRequests("WATCHLIST")+f.countRequests("LIST") != 0 {
+	if got := s.Status(); len(got) != 1 || got[0].Scope != "pods;ns=ns" || f.countRequests("LIST") != 0 {
 		t.Errorf("follows %+v, asked %q", got, f.requestLog())
 	}
 }
@@ -213,13 +215,12 @@ func TestTypeHiddenByDiscoveryIsStillWatched(t *testing.T) {
 
 func TestUnwatchableListIsReportedOnceWithOneGap(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-		f.noList = true
 		s, log, stop := startSource(t, f, st, on)
 		defer stop()
 		awaitState(t, st, s, Live)
 		f.breakStreamsAfter(func() { f.oldest = 1000 }) // no history at all, although lists work
 		time.Sleep(time.Hour)
-		if got := s.Status()[0]; got.State != Unreachable || !strings.Contains(got.Reason, "of its own list") || got.Relists > 2 {
+		if got := s.Status()[0]; got.State != Unreachable || !strings.Contains(got.Condition.Cause, "of its own list") || got.Relists > 2 {
 			t.Errorf("status %+v", got)
 		}
 		gaps := slices.DeleteFunc(st.transcript(), func(l string) bool { return !strings.HasPrefix(l, "gap") })
@@ -248,7 +249,7 @@ func TestHungTypesDoNotBlockOtherLists(t *testing.T) {
 			if one.State == Live {
 				live++
 			}
-			if strings.Contains(one.Reason, "has not answered") {
+			if strings.Contains(one.Condition.Cause, "has not answered") {
 				named++
 			}
 		}
@@ -282,93 +283,31 @@ func TestResyncEmitsEveryObjectOncePerPeriod(t *testing.T) {
 	})
 }
 
-// awaitEditApplied waits until the Source has taken an edit.
-func awaitEditApplied(t *testing.T, st *store, s *Source) {
-	t.Helper()
-	st.awaitTrue(t, "the edit", func() bool {
-		s.edits.mu.Lock()
-		defer s.edits.mu.Unlock()
-		return s.edits.edit == nil
-	})
-}
-
-// TestEditRestartsOnlyChangedResources edits a running Source. Equivalent rules leave the watch alone; another shape resumes
-// from the position, without a list; another selection is compared.
-func TestEditRestartsOnlyChangedResources(t *testing.T) {
-	f, st := newFakeAPI(t), newStore()
-	f.writeEvents("ADDED", "a", "b")
-	s, _, _ := startSource(t, f, st, func(c *Config) { c.Flush = func(context.Context) error { return nil } })
-	st.awaitPosition(t, "pods", "12")
-	shaped := make(chan int, 100)
-	edit := func(reshaped bool, rules ...selection.Rule) []string {
-		before := len(f.requestLog())
-		s.Edit(Edit{
-			Rules: rules, Load: st.loadResource, Reshaped: func(event.Resource) bool { return reshaped },
-			Shape: func(rule int, to event.AppendFunc) event.AppendFunc {
-				shaped <- rule
-				return to
-			},
-		})
-		awaitEditApplied(t, st, s)
-		return f.requestLog()[before:]
-	}
-	pods := selection.Rule{Select: []string{"pods"}}
-	if got := edit(false, selection.Rule{Select: []string{"leases.coordination.k8s.io"}}, pods); len(got) != 0 || len(shaped) != 0 {
-		t.Errorf("an edit of another resource causes the requests %q", got)
-	}
-	n := len(st.transcript())
-	edit(true, pods)
-	<-shaped
-	f.writeEvents("ADDED", "c")
-	st.awaitTrue(t, "the next object", func() bool { return len(st.transcript()) > n })
-	if got := st.transcript()[n:]; !slices.Equal(got, []string{"added c@13"}) || f.countRequests("WATCHLIST rv= ") > 1 || f.countRequests("LIST") != 0 {
-		t.Errorf("another shape emits %q and requests %q", got, f.requestLog())
-	}
-	n = len(st.transcript())
-	pods.Namespaces.Exclude = []string{"ns"}
-	edit(false, pods)
-	st.awaitTrue(t, "the comparison", func() bool { return len(st.transcript()) == n+4 })
-	if got := st.transcript()[n:]; !strings.HasPrefix(got[0], "gap ") || !strings.HasSuffix(got[3], " left") {
-		t.Errorf("another selection emits %q", got)
-	}
-}
-
-// TestEditWaitsForGapsOfLostJournal edits a Source with a journal that is slow to store what a scope begins with.
-func TestEditWaitsForGapsOfLostJournal(t *testing.T) {
+// TestFailingResyncIsReported has a list that fails beside a watch that works.
+func TestFailingResyncIsReported(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-		goOn, announced := make(chan struct{}), make(chan struct{})
-		s, _, stop := startSource(t, f, st, on, func(c *Config) {
-			c.LostReason = "it is gone"
-			c.SetScopes = func(ctx context.Context, r event.Resource, scopes []event.StoredScope) error {
-				select {
-				case <-goOn:
-					return st.setScopes(ctx, r, scopes)
-				case <-ctx.Done():
-					return ctx.Err()
-				}
-			}
-			c.GapsRecorded = func(context.Context) error {
-				close(announced)
-				return nil
-			}
-		})
+		s, log, stop := startSource(t, f, st, on, podsRule(selection.Rule{Resync: time.Minute}))
 		defer stop()
-		synctest.Wait()
-		s.Edit(Edit{
-			Rules: []selection.Rule{{Select: []string{"pods"}}}, Load: st.loadResource, Reshaped: func(event.Resource) bool { return true },
-		})
-		awaitEditApplied(t, st, s)
-		synctest.Wait()
-		close(goOn)
 		awaitState(t, st, s, Live)
-		synctest.Wait()
-		select {
-		case <-announced:
-		default:
-			t.Error("the store still reports the loss")
+		f.update(func() {
+			for range 100 {
+				f.lists = append(f.lists, func(w http.ResponseWriter, _ *http.Request) {
+					writeStatus(w, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", errors.New("no right to list")))
+				})
+			}
+		})
+		time.Sleep(10 * time.Minute)
+		got := s.Status()[0]
+		if got.State != Live || !strings.Contains(got.Reread.Cause, "no right to list") || !strings.Contains(got.Reread.Remedy, "exporter rbac") || log.countOf("level=WARN") != 1 {
+			t.Errorf("status %+v\nlog\n%s", got, log)
 		}
-		if got := st.transcript(); !slices.Equal(got, []string{"gap -11", "snapshot a@11"}) {
-			t.Errorf("emitted %q", got)
+		if failing := condition.Summarize(s.Conditions()); !s.Ready() || len(failing) != 1 || failing[0].Code != condition.ResourceUnread {
+			t.Errorf("ready %v, %+v", s.Ready(), failing)
+		}
+		f.update(func() { f.lists = nil })
+		time.Sleep(time.Minute)
+		if got := s.Status()[0]; !got.Reread.OK() || log.countOf("can be read beside the watch again") != 1 {
+			t.Errorf("status %+v\nlog\n%s", got, log)
 		}
 	})
 }

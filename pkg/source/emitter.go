@@ -4,13 +4,13 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/resourceversion"
-
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/resourceversion"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
@@ -20,12 +20,13 @@ type emitter struct {
 	scope  selection.Scope
 	append event.AppendFunc
 
-	tracker  atomic.Pointer[deltas.Tracker] // nil until load
+	tracker  atomic.Pointer[deltas.Tracker] // nil until loadState
 	position atomic.Pointer[string]         // of the last append; nil if the scope has to be listed
 
 	// Owned by the goroutine that appends.
-	stored event.StoredScope // what the store has of the scope while there is no position; otherwise the ID alone
-	lostAt string            // the position after which history was lost; "" if unknown
+	stored  event.StoredScope // what the store has of the scope while there is no position; otherwise the ID alone
+	lostAt  string            // the position after which history was lost; "" if unknown
+	preface *preface          // of the list that has begun; nil once appended
 }
 
 // appendError distinguishes a failed append, which ends the Source, from a failure of the API server.
@@ -69,6 +70,7 @@ func (e *emitter) appendObservation(ctx context.Context, o event.Observation) er
 	if empty && o.LostReason == "" && (o.Position == "" || o.Position == e.currentPosition()) {
 		return nil
 	}
+	e.addPreface(&o)
 	if err := e.append(ctx, o); err != nil {
 		return &appendError{err}
 	}
@@ -116,46 +118,59 @@ func (e *emitter) loseHistory(why string) {
 	e.position.Store(nil)
 }
 
-// hasPendingGap reports whether the next list begins with a gap.
-func (e *emitter) hasPendingGap() bool { return e.stored.LostReason != "" }
-
-// beginList emits the records that precede the objects of a list, a gap (I5) and the begin of a snapshot, and starts the
-// list in the tracker. The API server has begun to answer. to is the position that the list is consistent at; it is required
-// if history was lost.
-func (e *emitter) beginList(ctx context.Context, to string) error {
+// beginList starts a list that is consistent at a position. The records that precede its objects, a gap (I5) and the
+// begin of a snapshot, are appended with the first observation: a list that fails before leaves none, and the next one
+// begins anew.
+func (e *emitter) beginList(position string) {
 	t, s := e.tracker.Load(), e.stored
-	l := deltas.List{Pass: s.Pass, Name: rand.Text()}
-	if s.Snapshot == "" { // otherwise the first list was interrupted, and its records are emitted
+	l := deltas.List{Pass: s.Pass, Again: strings.HasPrefix(s.Pass, snapshotAgain), Name: rand.Text()}
+	e.preface = nil
+	if s.Snapshot == "" { // otherwise the first list was interrupted, and its records are appended
 		var first []*event.Change
 		if s.LostReason != "" {
-			gap := t.NewGap(e.lostAt, to, s.LostReason)
-			if gap.Pass = s.Pass; gap.Pass == "" && !isLaterPosition(e.lostAt, to) {
+			gap := t.NewGap(e.lostAt, position, s.LostReason)
+			if gap.Pass = s.Pass; gap.Pass == "" && !isLaterPosition(e.lostAt, position) {
 				gap.Pass = rand.Text() // history between the same two positions may be lost again: the ID has to differ (I4)
 			}
-			e.lostAt = to
 			first = append(first, gap)
 		}
-		if t.KnownCount() == 0 && s.Pass == "" {
+		if l.Again || t.KnownCount() == 0 && s.Pass == "" {
 			s.Snapshot = rand.Text()
 			first = append(first, t.NewSnapshotBegin(s.Snapshot))
 		}
-		o := t.NewObservation(first...)
-		o.LostReason, o.Snapshot = s.LostReason, s.Snapshot
-		if err := e.appendObservation(ctx, o); err != nil {
-			return err
-		}
+		e.preface = &preface{changes: first, lostReason: s.LostReason, snapshot: s.Snapshot, position: position}
 	}
 	if s.Snapshot != "" {
 		l.Snapshot = &event.SnapshotInfo{ID: s.Snapshot}
 	}
 	t.StartList(l)
-	return nil
+}
+
+// preface is what precedes the objects of a list.
+type preface struct {
+	changes              []*event.Change
+	lostReason, snapshot string
+	position             string // of the list
+}
+
+// addPreface adds the records that precede the objects of a list to its first observation.
+func (e *emitter) addPreface(o *event.Observation) {
+	if e.preface == nil {
+		return
+	}
+	first := e.tracker.Load().NewObservation(e.preface.changes...)
+	o.Changes = append(first.Changes, o.Changes...)
+	o.LostReason, o.Snapshot = e.preface.lostReason, e.preface.snapshot
+	if o.LostReason != "" {
+		e.lostAt = e.preface.position
+	}
+	e.preface = nil
 }
 
 // isLaterPosition reports whether to is after from; false if one of them is unknown.
 func isLaterPosition(from, to string) bool {
-	order, err := resourceversion.CompareResourceVersion(from, to)
-	return err == nil && order < 0
+	order, _ := resourceversion.Compare(from, to)
+	return order < 0
 }
 
 // finishList emits the known objects that the list lacked as deleted (I8), and then sets the position.

@@ -47,20 +47,20 @@ type fakeAPI struct {
 	cut      chan struct{}      // closed and replaced to end all streams
 	log      []string           // requests, without discovery
 	groups   []apidiscovery.APIGroupDiscovery
-	noList   bool           // WatchList is refused
-	noMark   bool           // WatchList ends without the mark
-	indented bool           // writes events over several lines
-	deny     bool           // 403
-	absent   bool           // 404
-	nameless bool           // kube-system is forbidden
-	cluster  string         // UID of kube-system
-	lookups  map[string]int // requests by namespace
-	spaces   map[string]int // status of requests by namespace; 0 means that it exists
-	checks   int            // requests for kube-system
-	down     bool           // 503, discovery too
-	bookmark bool           // sends a bookmark every minute
-	mute     bool           // new watches stay silent
-	hang     chan struct{}  // closed and replaced to silence all streams that are open
+	indented bool // writes events over several lines
+	deny     bool // 403
+
+	noWatchList bool           // the position check is refused
+	absent      bool           // 404
+	nameless    bool           // kube-system is forbidden
+	cluster     string         // UID of kube-system
+	lookups     map[string]int // requests by namespace
+	spaces      map[string]int // status of requests by namespace; 0 means that it exists
+	checks      int            // requests for kube-system
+	down        bool           // 503, discovery too
+	bookmark    bool           // sends a bookmark every minute
+	mute        bool           // new watches stay silent
+	hang        chan struct{}  // closed and replaced to silence all streams that are open
 
 	polls        int         // of discovery
 	types        []fakeEvent // events for the watches of type definitions
@@ -194,8 +194,6 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case q.Get("watch") != "" && q.Get("fieldSelector") != "":
 		what = "ASK"
-	case q.Get("sendInitialEvents") != "":
-		what = "WATCHLIST"
 	case q.Get("watch") != "":
 		what = "WATCH"
 	}
@@ -208,7 +206,7 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if what == "LIST" && len(f.lists) > 0 {
 		fault, f.lists = f.lists[0], f.lists[1:]
 	}
-	noList, deny, absent := f.noList, f.deny, f.absent
+	noWatchList, deny, absent := f.noWatchList, f.deny, f.absent
 	f.mu.Unlock()
 	gr := schema.GroupResource{Resource: "pods"}
 	switch {
@@ -219,12 +217,12 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeStatus(w, apierrors.NewForbidden(gr, name, fmt.Errorf("User %q cannot watch resource %q", "kubecdc", gr.Resource)))
 	case absent:
 		writeStatus(w, apierrors.NewNotFound(gr, ""))
-	case noList && q.Get("sendInitialEvents") != "":
+	case noWatchList && q.Get("sendInitialEvents") != "":
 		writeStatus(w, apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil))
 	case what == "LIST":
 		f.answerList(w)
 	default:
-		f.answerWatch(w, r, what)
+		f.answerWatch(w, r)
 	}
 }
 
@@ -314,12 +312,11 @@ func (f *fakeAPI) answerList(w http.ResponseWriter) {
 	fmt.Fprintf(w, `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"%d"},"items":[%s]}`, f.rv, strings.Join(items, ","))
 }
 
-func (f *fakeAPI) answerWatch(w http.ResponseWriter, r *http.Request, what string) {
+func (f *fakeAPI) answerWatch(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	from, _ := strconv.Atoi(q.Get("resourceVersion"))
 	f.mu.Lock()
-	cut, hang, oldest, newest, noMark, indented := f.cut, f.hang, f.oldest, f.rv, f.noMark, f.indented
-	state := f.currentState()
+	cut, hang, oldest, newest, indented := f.cut, f.hang, f.oldest, f.rv, f.indented
 	f.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
 	send := func(kind, object string) {
@@ -349,14 +346,6 @@ func (f *fakeAPI) answerWatch(w http.ResponseWriter, r *http.Request, what strin
 		return
 	}
 	if initial {
-		if what == "WATCHLIST" {
-			for _, name := range slices.Sorted(maps.Keys(state)) {
-				send("ADDED", objectJSON(name, state[name].rv))
-			}
-			if noMark {
-				return
-			}
-		}
 		send("BOOKMARK", fmt.Sprintf(`{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"%d","annotations":{"k8s.io/initial-events-end":"true"}}}`, newest))
 		from = newest
 	}

@@ -34,10 +34,10 @@ func newFollower(r *runner, scope selection.Scope, to event.AppendFunc) *followe
 	f.api = &scopeClient{
 		identity: r.env.identity, health: f.health, confirmedMissing: &r.confirmedMissing, reconnect: make(chan struct{}, 1),
 	}
-	f.lister = &lister{out: f.out, api: f.api, health: f.health, slots: r.env.listSlots}
+	f.lister = newLister(f, r.env.listSlots)
 	f.watcher = &watcher{
 		out: f.out, api: f.api, health: f.health, log: r.env.cfg.Log, between: make(chan func(context.Context) error),
-		positions: positionCheck{api: f.api, health: f.health},
+		positions: positionCheck{api: f.api},
 	}
 	return f
 }
@@ -63,20 +63,18 @@ func (f *follower) run(ctx context.Context) error {
 	stop := f.startBackgroundReads(ctx)
 	defer stop()
 	for {
-		var open *apiserver.Connection
 		if f.out.currentPosition() == "" {
 			if f.watcher.listUnproven {
 				if err := f.lister.awaitWatchable(ctx); err != nil {
 					return err
 				}
 			}
-			var err error
-			if open, err = f.lister.listUntilComplete(ctx); err != nil {
+			if err := f.lister.listUntilComplete(ctx); err != nil {
 				return err
 			}
-			f.watcher.listUnproven = true
+			f.watcher.listed, f.watcher.listUnproven = true, true
 		}
-		if err := f.watcher.watchUntilLost(ctx, open); err != nil {
+		if err := f.watcher.watchUntilLost(ctx); err != nil {
 			return err
 		}
 	}

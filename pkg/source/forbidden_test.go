@@ -50,13 +50,13 @@ func mandatoryPods(c *Config) {
 }
 
 func TestForbiddenMandatoryTypeEndsTheSource(t *testing.T) {
-	check := func(t *testing.T, err error, atStart bool) {
+	check := func(t *testing.T, err error, verb string, atStart bool) {
 		t.Helper()
 		var refused *ForbiddenError
-		if !errors.As(err, &refused) || refused.AtStart != atStart || refused.Verb != "watch" || refused.Scope.ID != "pods" {
+		if !errors.As(err, &refused) || refused.AtStart != atStart || refused.Verb != verb || refused.Scope.ID != "pods" {
 			t.Fatalf("ended with %#v", err)
 		}
-		for _, part := range []string{"watch pods at cluster scope", "exporter rbac", "onForbidden: degrade"} {
+		for _, part := range []string{verb + " pods at cluster scope", "exporter rbac", "onForbidden: degrade"} {
 			if !strings.Contains(err.Error(), part) {
 				t.Errorf("%q lacks %q", err, part)
 			}
@@ -67,7 +67,7 @@ func TestForbiddenMandatoryTypeEndsTheSource(t *testing.T) {
 			f.deny = true
 			began := time.Now()
 			_, ended := runUntilEnd(t, f, st, on, mandatoryPods)
-			check(t, <-ended, true)
+			check(t, <-ended, "list", true)
 			if took := time.Since(began); took < 7*time.Second || took > 14*time.Second {
 				t.Errorf("it took %s", took)
 			}
@@ -79,7 +79,7 @@ func TestForbiddenMandatoryTypeEndsTheSource(t *testing.T) {
 			awaitState(t, st, s, Live)
 			f.update(func() { f.deny = true })
 			f.breakStreams()
-			check(t, <-ended, false)
+			check(t, <-ended, "watch", false)
 		})
 	})
 }

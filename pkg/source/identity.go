@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -53,18 +52,9 @@ type clusterIdentity struct {
 	condition *condition.Condition   // OK while the UID can be read
 }
 
-// The states of clusterIdentity.condition.
-var (
-	identityChecked   = condition.State{Name: "checked", Message: "the identity of the cluster can be checked again"}
-	identityUnchecked = condition.State{
-		Name: "unchecked", Severity: condition.Degraded, Level: slog.LevelWarn,
-		Message: "it cannot be checked whether this is the cluster that the journal was filled from",
-	}
-)
-
 func newClusterIdentity(cfg *Config, fail func(error)) *clusterIdentity {
 	i := &clusterIdentity{
-		cfg: cfg, fail: fail, asking: make(chan struct{}, 1), condition: condition.New(cfg.Log, identityChecked),
+		cfg: cfg, fail: fail, asking: make(chan struct{}, 1), condition: condition.New(cfg.Log, "cluster", condition.Problem{}),
 	}
 	i.uid.Store(&cfg.StoredClusterUID)
 	i.name.Store(&cfg.Cluster)
@@ -189,7 +179,7 @@ func (i *clusterIdentity) queryUID(ctx context.Context) error {
 		return err
 	}
 	i.lastChecked, i.lastDenied, i.denials = began, time.Time{}, 0
-	i.condition.Update(identityChecked, "", "")
+	i.condition.Clear()
 	switch known := *i.uid.Load(); known {
 	case uid:
 		return nil
@@ -214,10 +204,8 @@ func (i *clusterIdentity) recordUID(ctx context.Context, uid string) error {
 // recordDenied continues without an answer. The query is repeated after deniedRecheck.
 func (i *clusterIdentity) recordDenied(err error) {
 	i.lastDenied = time.Now()
-	i.condition.Update(identityUnchecked, apiserver.Reason(err), "allow get on the namespace kube-system")
+	i.condition.Update(condition.Problem{Code: condition.ClusterUnchecked, Cause: apiserver.Reason(err)})
 }
 
-// status returns the UID, "" if unknown, and the reason why it cannot be checked, "" if it can.
-func (i *clusterIdentity) status() (uid, unchecked string) {
-	return *i.uid.Load(), i.condition.Status().Reason
-}
+// knownUID returns the UID; "" if unknown.
+func (i *clusterIdentity) knownUID() string { return *i.uid.Load() }

@@ -109,8 +109,8 @@ func TestClusterIsUncheckedWithoutTheRight(t *testing.T) {
 			awaitState(t, st, s, Live)
 			time.Sleep(time.Minute)
 		}
-		if uid, unchecked := s.Identity(); uid != "cluster-uid" || !strings.Contains(unchecked, "forbidden") {
-			t.Errorf("identity %q, %q", uid, unchecked)
+		if uid, unchecked := s.Identity(), s.identity.condition.Status(); uid != "cluster-uid" || !strings.Contains(unchecked.Cause, "forbidden") {
+			t.Errorf("identity %q, %+v", uid, unchecked)
 		}
 		if n := log.countOf("cannot be checked"); n != 1 {
 			t.Errorf("%d lines\n%s", n, log)
@@ -119,8 +119,7 @@ func TestClusterIsUncheckedWithoutTheRight(t *testing.T) {
 		st.awaitTrue(t, "the query", func() bool {
 			f.breakStreams()
 			time.Sleep(time.Minute)
-			_, unchecked := s.Identity()
-			return unchecked == ""
+			return s.identity.condition.Status().OK()
 		})
 	})
 }

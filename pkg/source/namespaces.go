@@ -2,7 +2,6 @@ package source
 
 import (
 	"context"
-	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -30,32 +29,12 @@ type checkedNamespace struct {
 	due       time.Time // time of the next check; owned by run
 }
 
-// NamespaceStatus describes a namespace that a rule names. It is a copy.
-type NamespaceStatus struct {
-	Name    string
-	Missing bool   // the namespace does not exist
-	Unknown string // why the program may not know whether it exists; "" if it may, or if no check was answered yet
-}
-
-// The states of a namespace.
-var (
-	namespaceFound   = condition.State{Name: "found", Message: "the namespace exists now"}
-	namespaceMissing = condition.State{
-		Name: "missing", Severity: condition.Degraded, Level: slog.LevelWarn,
-		Message: "a selected namespace does not exist; it is watched as soon as it is created",
-	}
-	namespaceUnknown = condition.State{
-		Name: "unknown", Severity: condition.Degraded, Level: slog.LevelWarn,
-		Message: "the right to check whether a selected namespace exists is missing",
-	}
-)
-
 // namespaceRecheck is the interval for checking an existing namespace, or a denied right, again.
 const namespaceRecheck = time.Minute
 
 func newNamespaceChecker(cfg *Config) *namespaceChecker {
 	return &namespaceChecker{
-		client: cfg.Client, interval: cfg.Interval, conditions: condition.NewSet(cfg.Log, "namespaces"),
+		client: cfg.Client, interval: cfg.Interval, conditions: condition.NewSet(cfg.Log, "namespace", "namespaces"),
 		changed: make(chan struct{}, 1), byName: map[string]*checkedNamespace{},
 	}
 }
@@ -72,7 +51,7 @@ func (n *namespaceChecker) setNames(names []string) {
 	}
 	for _, name := range names {
 		if n.byName[name] == nil {
-			n.byName[name] = &checkedNamespace{condition: n.conditions.Add(name, namespaceFound)}
+			n.byName[name] = &checkedNamespace{condition: n.conditions.Add(name, condition.Problem{})}
 			signal(n.changed)
 		}
 	}
@@ -118,26 +97,14 @@ func (n *namespaceChecker) checkNamespace(ctx context.Context, name string, c *c
 	exists, err := n.client.HasNamespace(ctx, name)
 	switch {
 	case err != nil && apiserver.Classify(err) == apiserver.Forbidden:
-		c.Update(namespaceUnknown, apiserver.Reason(err), "`exporter rbac` prints the right: get on this namespace alone")
+		c.Update(condition.Problem{Code: condition.NamespaceUnknown, Cause: apiserver.Reason(err)})
 		return namespaceRecheck
 	case err != nil:
 		return n.interval
 	case !exists:
-		c.Update(namespaceMissing, "", "create it, or correct the name")
+		c.Update(condition.Problem{Code: condition.NamespaceMissing})
 		return n.interval
 	}
-	c.Update(namespaceFound, "", "")
+	c.Clear()
 	return namespaceRecheck
-}
-
-// status describes all namespaces, in the order of their names.
-func (n *namespaceChecker) status() []NamespaceStatus {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	var all []NamespaceStatus
-	for _, name := range slices.Sorted(maps.Keys(n.byName)) {
-		now := n.byName[name].condition.Status()
-		all = append(all, NamespaceStatus{Name: name, Missing: now.State.Name == namespaceMissing.Name, Unknown: now.Reason})
-	}
-	return all
 }

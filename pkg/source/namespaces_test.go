@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
@@ -24,15 +25,9 @@ func (s *Source) awaitNamespaces(t *testing.T, st *store, want ...string) {
 	t.Helper()
 	st.awaitTrue(t, strings.Join(want, ", "), func() bool {
 		var all []string
-		for _, n := range s.Namespaces() {
-			text := n.Name
-			if n.Missing {
-				text += " missing"
-			}
-			if n.Unknown != "" {
-				text += " unknown"
-			}
-			all = append(all, text)
+		for _, n := range s.namespaces.conditions.Statuses() {
+			word := map[condition.Code]string{condition.NamespaceMissing: " missing", condition.NamespaceUnknown: " unknown"}
+			all = append(all, n.Members[0]+word[n.Code])
 		}
 		return slices.Equal(all, want)
 	})
@@ -45,8 +40,8 @@ func TestMissingNamespaceIsReportedAndWatched(t *testing.T) {
 		defer stop()
 		s.awaitNamespaces(t, st, "later missing", "shop")
 		awaitState(t, st, s, Live)
-		if ready, reasons := s.Ready(); !ready {
-			t.Errorf("not ready because of a namespace: %q", reasons)
+		if !s.Ready() {
+			t.Errorf("not ready because of a namespace: %+v", s.Conditions())
 		}
 		watches := f.countRequests("WATCH")
 		f.update(func() { f.spaces["later"] = 0 })
@@ -88,24 +83,6 @@ func TestForbiddenNamespaceCheckIsReported(t *testing.T) {
 		stop()
 		if n := log.countOf("a selected namespace"); n != 2 {
 			t.Errorf("%d lines in\n%s", n, log)
-		}
-	})
-}
-
-func TestCheckedNamespacesFollowTheRules(t *testing.T) {
-	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-		f.spaces = map[string]int{"shpo": http.StatusNotFound}
-		s, _, stop := startSource(t, f, st, on, inNamespaces("shpo"))
-		defer stop()
-		s.awaitNamespaces(t, st, "shpo missing")
-		var corrected Config
-		inNamespaces("shop")(&corrected)
-		s.Edit(Edit{Rules: corrected.Rules, Load: st.loadResource})
-		s.awaitNamespaces(t, st, "shop")
-		asked := f.namespaceLookups("shpo")
-		time.Sleep(time.Hour)
-		if f.namespaceLookups("shpo") != asked {
-			t.Error("the corrected name is still checked")
 		}
 	})
 }

@@ -24,11 +24,9 @@ type poller struct {
 	triggerSet *condition.Set
 	runners    *runnerSet
 	unserved   *unservedNames
-	edits      *pendingEdit
 	running    *sync.WaitGroup
 	scheduler  *pollScheduler
 
-	rules       ruleSet
 	given       *Discovery // replaces the first request; nil afterwards
 	found       Discovery  // result of the last poll
 	lastCounted time.Time  // last poll that counted missing resources, see missingPollsUntilGone
@@ -37,31 +35,20 @@ type poller struct {
 	triggers    []*trigger
 }
 
-// ruleSet holds the active rules and the functions that belong to them.
-type ruleSet struct {
-	rules []selection.Rule
-	load  LoadFunc
-	shape ShapeFunc
-}
-
 func newPoller(s *Source, env *environment) *poller {
 	return &poller{
 		cfg: &s.cfg, env: env, states: s.states, discovery: s.discovery, namespaces: s.namespaces, triggerSet: s.triggers,
-		runners: s.runners, unserved: s.unserved, edits: &s.edits, running: &s.running,
+		runners: s.runners, unserved: s.unserved, running: &s.running,
 		scheduler: newPollScheduler(s.cfg.Interval),
-		rules:     ruleSet{s.cfg.Rules, s.cfg.Load, s.cfg.Shape}, given: s.cfg.Discovery,
-		stored: &storedResources{cfg: &s.cfg, byName: map[string]*storedResource{}},
-		gaps:   initialGaps{reason: s.cfg.LostReason},
+		given:     s.cfg.Discovery,
+		stored:    &storedResources{cfg: &s.cfg, byName: map[string]*storedResource{}},
+		gaps:      initialGaps{reason: s.cfg.LostReason},
 	}
 }
 
-// startTriggers starts the triggers if the rules need them and they are not running. Triggers are never stopped: an edit
-// that makes them unnecessary is rare, and they cost one idle connection each.
+// startTriggers starts the triggers that the rules need.
 func (p *poller) startTriggers(ctx context.Context) error {
-	if len(p.triggers) > 0 {
-		return nil
-	}
-	for _, r := range selection.Triggers(p.rules.rules) {
+	for _, r := range selection.Triggers(p.cfg.Rules) {
 		t, err := newTrigger(p.cfg.Client, r, p.triggerSet, p.scheduler.requestPoll)
 		if err != nil {
 			return err
@@ -117,7 +104,7 @@ func (p *poller) pollOnce(ctx context.Context) error {
 	found, err := p.discoverServed(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
-			p.states.updateCondition(p.discovery, Unreachable, apiserver.Reason(err))
+			p.states.recordUndiscovered(p.discovery, apiserver.Reason(err))
 		}
 		return err
 	}
@@ -126,8 +113,10 @@ func (p *poller) pollOnce(ctx context.Context) error {
 		p.env.fail(err)
 		return err
 	}
-	p.runners.setDiscovered()
-	p.states.updateCondition(p.discovery, Live, "")
+	p.discovery.Clear()
+	if p.runners.setDiscovered() && p.cfg.Applied != nil {
+		p.cfg.Applied()
+	}
 	p.recordGaps(ctx)
 	return nil
 }
@@ -151,17 +140,13 @@ func (p *poller) applyDiscovery(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	edit, err := p.applyEdit(ctx)
-	if err != nil {
-		return err
-	}
-	resolved := selection.Resolve(p.rules.rules, p.found.Catalog.With(hidden))
+	resolved := selection.Resolve(p.cfg.Rules, p.found.Catalog.With(hidden))
 	wanted := groupByResource(resolved.Scopes())
-	if err := p.stopChangedRunners(ctx, edit, wanted); err != nil {
+	if err := p.stopChangedRunners(ctx, wanted); err != nil {
 		return err
 	}
 	p.unserved.setNames(resolved.Unserved)
-	p.namespaces.setNames(resolved.NamedNamespaces(p.rules.rules))
+	p.namespaces.setNames(resolved.NamedNamespaces(p.cfg.Rules))
 	for name, scopes := range wanted {
 		p.ensureRunner(ctx, name, scopes)
 	}
@@ -188,23 +173,14 @@ func (p *poller) hiddenResources() ([]selection.Served, error) {
 	return append(hidden, stored...), err
 }
 
-// applyEdit activates the newest rules and returns the edit; nil if the rules have not changed.
-func (p *poller) applyEdit(ctx context.Context) (*Edit, error) {
-	e := p.edits.takeEdit()
-	if e == nil {
-		return nil, nil
-	}
-	p.rules = ruleSet{e.Rules, e.Load, e.Shape}
-	return e, p.startTriggers(ctx)
-}
-
-// stopChangedRunners stops the runners of resources that are now selected differently or not at all, and waits until Load
-// returns what they appended. The caller starts the wanted ones again. e is the edit of this poll, or nil.
-func (p *poller) stopChangedRunners(ctx context.Context, e *Edit, wanted map[string][]selection.Scope) error {
+// stopChangedRunners stops the runners of resources that were recreated for the whole cluster instead of namespaces, or the
+// other way round, or that no rule selects in their present form, and waits until Load returns what they appended. The
+// caller starts the wanted ones again. No other runner is stopped: a version that discovery hides for a moment is no reason.
+func (p *poller) stopChangedRunners(ctx context.Context, wanted map[string][]selection.Scope) error {
 	stopped := false
 	for _, r := range p.runners.allRunners() {
 		name := r.resource.String()
-		if len(r.followers) == 0 || r.isUnaffected(e, wanted[name]) {
+		if len(r.followers) == 0 || len(wanted[name]) > 0 && wanted[name][0].Namespaced == r.followers[0].scope.Namespaced {
 			continue
 		}
 		r.stopAndWait()
@@ -241,7 +217,7 @@ func (p *poller) ensureRunner(ctx context.Context, name string, scopes []selecti
 // waits for, because it is pinned to a version that is not served, is still selected.
 func (p *poller) dropUnselected(ctx context.Context) {
 	for name, s := range p.stored.byName {
-		if slices.Contains(p.found.Failed, s.Resource.Group) || p.found.Catalog.Awaits(p.rules.rules, s.Resource) {
+		if slices.Contains(p.found.Failed, s.Resource.Group) || p.found.Catalog.Awaits(p.cfg.Rules, s.Resource) {
 			continue
 		}
 		p.startRunner(ctx, s.Resource, nil)
@@ -251,7 +227,7 @@ func (p *poller) dropUnselected(ctx context.Context) {
 
 func (p *poller) startRunner(ctx context.Context, resource event.Resource, scopes []selection.Scope) {
 	delete(p.stored.byName, resource.String())
-	r := newRunner(p.env, &p.rules, resource, scopes)
+	r := newRunner(p.env, resource, scopes)
 	p.runners.startRunner(ctx, r, p.gaps.reasonFor(resource.Group))
 }
 
@@ -284,32 +260,6 @@ func groupByResource(scopes []selection.Scope) map[string][]selection.Scope {
 	return m
 }
 
-// pendingEdit holds the edit that the next poll applies. Safe for concurrent use.
-type pendingEdit struct {
-	mu   sync.Mutex
-	edit *Edit
-}
-
-// setEdit replaces an edit that is still pending. Resources reshaped by either of the two count as reshaped.
-func (p *pendingEdit) setEdit(e Edit) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if before := p.edit; before != nil && before.Reshaped != nil {
-		now := e.Reshaped
-		e.Reshaped = func(r event.Resource) bool { return before.Reshaped(r) || now != nil && now(r) }
-	}
-	p.edit = &e
-}
-
-// takeEdit returns the pending edit, which is then no longer pending.
-func (p *pendingEdit) takeEdit() *Edit {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	e := p.edit
-	p.edit = nil
-	return e
-}
-
 // unservedNames holds a condition for each selected name that the API server does not serve. Safe for concurrent use.
 type unservedNames struct {
 	states *stateReporter
@@ -329,9 +279,9 @@ func (u *unservedNames) setNames(unserved []selection.Unserved) {
 		}
 		c := u.byName[one.Name]
 		if c == nil {
-			c = u.states.set.Add(one.Name, Live.toCondition())
+			c = u.states.set.Add(one.Name, condition.Problem{})
 		}
-		u.states.updateCondition(c, Waiting, one.Reason)
+		c.Update(condition.Problem{Code: condition.ResourceNotServed, Cause: one.Reason})
 		now[one.Name] = c
 	}
 	for name := range u.byName {
@@ -348,7 +298,7 @@ func (u *unservedNames) status() []Status {
 	var all []Status
 	for name, c := range u.byName {
 		now := c.Status()
-		all = append(all, Status{Scope: name, State: Waiting, Reason: now.Reason, Since: now.Since})
+		all = append(all, Status{Scope: name, State: Waiting, Condition: now})
 	}
 	return all
 }

@@ -8,8 +8,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 
+	"github.com/kubecdc/kubecdc/pkg/resourceversion"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 	"github.com/kubecdc/kubecdc/pkg/source/decode"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
@@ -32,7 +32,6 @@ const maxUnansweredQueries = 3
 // from etcd, possibly with an older state than asked for.
 type positionCheck struct {
 	api               *scopeClient
-	health            *health
 	unansweredQueries int // consecutive queries that ended without an answer
 }
 
@@ -100,8 +99,8 @@ func noObjectSelector(s selection.Scope) string {
 // checkNotBefore returns nil unless newest is older than position. Versions that cannot be compared count as reached: they
 // are no evidence of a loss.
 func checkNotBefore(newest, position string) error {
-	if order, err := resourceversion.CompareResourceVersion(position, newest); err != nil || order <= 0 {
-		return nil //nolint:nilerr // see above
+	if order, _ := resourceversion.Compare(position, newest); order <= 0 {
+		return nil
 	}
 	ahead := apierrors.NewTimeoutError(fmt.Sprintf(
 		"the stored position %s is ahead of the API server, which is at %s: etcd was restored from a backup", position, newest), 0)

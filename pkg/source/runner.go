@@ -10,8 +10,8 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
@@ -78,15 +78,18 @@ func (s *runnerSet) removeRunners(chosen func(name string, r *runner) bool) {
 		}
 		for _, f := range r.followers {
 			s.env.states.set.Remove(f.scope.ID)
+			s.env.states.set.Remove(rereadName(f.scope.ID))
 		}
 		return true
 	})
 }
 
-func (s *runnerSet) setDiscovered() {
+// setDiscovered records a successful poll, and reports whether it was the first.
+func (s *runnerSet) setDiscovered() (first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.discovered = true
+	first, s.discovered = !s.discovered, true
+	return first
 }
 
 func (s *runnerSet) isDiscovered() bool {
@@ -98,7 +101,6 @@ func (s *runnerSet) isDiscovered() bool {
 // runner runs one resource: a follower for each scope, and the deletes of known objects that no scope selects any more.
 type runner struct {
 	env              *environment
-	loadStored       LoadFunc       // of the rules that made the runner
 	resource         event.Resource // in the version that it was found in
 	followers        []*follower
 	foundAtStart     bool          // started by the first successful poll
@@ -113,15 +115,15 @@ type runner struct {
 	absence absence
 }
 
-func newRunner(env *environment, rules *ruleSet, resource event.Resource, scopes []selection.Scope) *runner {
+func newRunner(env *environment, resource event.Resource, scopes []selection.Scope) *runner {
 	r := &runner{
-		env: env, loadStored: rules.load, resource: resource, current: resource,
+		env: env, resource: resource, current: resource,
 		planned: make(chan struct{}), done: make(chan struct{}),
 	}
 	for _, scope := range scopes {
 		to := env.cfg.Append
-		if rules.shape != nil {
-			to = rules.shape(scope.Rule, to)
+		if env.cfg.Shape != nil {
+			to = env.cfg.Shape(scope.Rule, to)
 		}
 		r.followers = append(r.followers, newFollower(r, scope, to))
 	}
@@ -164,36 +166,6 @@ func (r *runner) setConfirmedMissing(confirmed bool) {
 	}
 }
 
-// isUnaffected reports whether the runner, which has followers, can continue. scopes are those now wanted of its resource. A
-// definition that is recreated under the same name may have changed from namespaced to cluster-scoped. Otherwise only an
-// edit can affect a runner: a version that discovery hides for a moment must not.
-func (r *runner) isUnaffected(e *Edit, scopes []selection.Scope) bool {
-	switch {
-	case len(scopes) == 0, scopes[0].Namespaced != r.followers[0].scope.Namespaced:
-		return false
-	case e == nil:
-		return true
-	}
-	return r.selectsSame(scopes) && (e.Reshaped == nil || !e.Reshaped(r.resource))
-}
-
-// selectsSame reports whether the followers read exactly these scopes, in the same way.
-func (r *runner) selectsSame(scopes []selection.Scope) bool {
-	type essence struct {
-		id                      string
-		metadataOnly, mandatory bool
-		resync                  time.Duration
-	}
-	var now, before []essence
-	for _, s := range scopes {
-		now = append(now, essence{s.ID, s.MetadataOnly, s.Mandatory, s.Resync})
-	}
-	for _, f := range r.followers {
-		before = append(before, essence{f.scope.ID, f.scope.MetadataOnly, f.scope.Mandatory, f.scope.Resync})
-	}
-	return slices.Equal(now, before)
-}
-
 // switchVersion continues with another version of the resource.
 func (r *runner) switchVersion(resource event.Resource) {
 	r.current = resource
@@ -223,8 +195,8 @@ func (r *runner) run(ctx context.Context, lost string) error {
 		}
 	}
 	for _, f := range r.followers {
-		f.health.setState(Gone, "the API server no longer serves this resource; its objects are emitted as deleted")
-		r.env.states.set.ReportEvent(f.scope.ID, resourceVanished, "")
+		f.health.recordProblem(condition.ResourceGone, "the API server no longer serves this resource; its objects are emitted as deleted")
+		r.env.states.set.ReportEvent(f.scope.ID, condition.ResourceVanished, "")
 		if err := f.out.emitAllDeletes(ctx, ""); err != nil {
 			return err
 		}
@@ -251,7 +223,7 @@ func (r *runner) loadFollowers(ctx context.Context, lost string) (unselected *em
 	for _, f := range r.followers {
 		sets.addNamespace(f.scope.Namespace)
 	}
-	stored, err := r.loadStored(r.resource.String(), sets.addKnown)
+	stored, err := r.env.cfg.Load(r.resource.String(), sets.addKnown)
 	if err != nil {
 		return nil, err
 	}
@@ -327,12 +299,15 @@ func (r *runner) planScopes(stored event.StoredResource, lost string) (plan []ev
 		known[s.ID] = s
 	}
 	pass := rand.Text()
+	if slices.ContainsFunc(stored.Scopes, isSnapshotUnfinished) {
+		pass = snapshotAgain + pass
+	}
 	for _, f := range r.followers {
 		s, ok := known[f.scope.ID]
 		switch {
 		case ok:
 		case stored.Resource.Resource != "":
-			s = event.StoredScope{ID: f.scope.ID, LostReason: selectionChanged, Pass: pass, Snapshot: unfinishedSnapshot(stored)}
+			s = event.StoredScope{ID: f.scope.ID, LostReason: selectionChanged, Pass: pass}
 		default:
 			s = event.StoredScope{ID: f.scope.ID, LostReason: lost}
 		}
@@ -341,13 +316,10 @@ func (r *runner) planScopes(stored event.StoredResource, lost string) (plan []ev
 	return plan, changed || len(plan) != len(stored.Scopes)
 }
 
-// unfinishedSnapshot returns the snapshot that an edit of the rules interrupts, or "". Its emitted part is not emitted
-// again, and consumers wait for its end, so it continues in the new selection.
-func unfinishedSnapshot(stored event.StoredResource) string {
-	for _, s := range stored.Scopes {
-		if s.Position == "" && s.Snapshot != "" {
-			return s.Snapshot
-		}
-	}
-	return ""
-}
+// snapshotAgain is how the ID of a comparison begins that is also a snapshot of everything, known objects included. The
+// rules were edited during the first lists: a consumer waits for the ends of their snapshots, each of a part of the new
+// selection, and drops at an end what the snapshot lacked. An end for the whole selection needs records of the whole
+// selection.
+const snapshotAgain = "snapshot:"
+
+func isSnapshotUnfinished(s event.StoredScope) bool { return s.Position == "" && s.Snapshot != "" }

@@ -16,7 +16,7 @@ type scopeClient struct {
 	identity         *clusterIdentity
 	health           *health
 	confirmedMissing *atomic.Bool                       // of the runner: discovery lacks the resource
-	endpoint         atomic.Pointer[apiserver.Endpoint] // nil until follower.load; replaced by switchVersion
+	endpoint         atomic.Pointer[apiserver.Endpoint] // nil until follower.loadState; replaced by switchVersion
 	reconnect        chan struct{}                      // capacity 1; a receive means to reconnect at once
 
 	backoff backoff
@@ -29,7 +29,7 @@ var errVanished = errors.New("the resource is no longer served")
 // requestReconnect makes the follower send its next request at once, on a new connection. Safe for concurrent use.
 func (c *scopeClient) requestReconnect() { signal(c.reconnect) }
 
-// confirmCluster returns nil if the same cluster still answers, see clusterIdentity.confirm.
+// confirmCluster returns nil if the same cluster still answers, see clusterIdentity.confirmCluster.
 func (c *scopeClient) confirmCluster(ctx context.Context) error {
 	return c.identity.confirmCluster(ctx, c.recheck)
 }

@@ -3,7 +3,6 @@ package source
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -26,7 +25,6 @@ type Source struct {
 	discovery  *condition.Condition
 	runners    *runnerSet
 	unserved   *unservedNames
-	edits      pendingEdit
 	poller     *poller
 
 	running sync.WaitGroup          // every goroutine that Run has started
@@ -50,10 +48,9 @@ func New(cfg Config) (*Source, error) {
 	if cfg.Interval == 0 {
 		cfg.Interval = defaultInterval
 	}
-	s := &Source{cfg: cfg, triggers: condition.NewSet(cfg.Log, "resources")}
-	s.states = &stateReporter{set: condition.NewSet(cfg.Log, "scopes"), client: cfg.Client}
-	s.discovery = s.states.addCondition("discovery")
-	s.states.updateCondition(s.discovery, Syncing, "the API server has not been asked yet")
+	s := &Source{cfg: cfg, triggers: condition.NewSet(cfg.Log, "types", "resources")}
+	s.states = &stateReporter{set: condition.NewSet(cfg.Log, "resource", "scopes"), client: cfg.Client}
+	s.discovery = s.states.set.Add("discovery", condition.Problem{Code: condition.DiscoveryPending})
 	s.identity, s.namespaces = newClusterIdentity(&s.cfg, s.failRun), newNamespaceChecker(&s.cfg)
 	env := &environment{
 		cfg: &s.cfg, states: s.states, identity: s.identity, fail: s.failRun,
@@ -81,7 +78,7 @@ func (s *Source) Run(ctx context.Context) error {
 	defer s.running.Wait()
 	defer s.cancel(nil)
 	replaced, err := s.identity.identifyCluster(ctx, func(reason string) {
-		s.states.updateCondition(s.discovery, Unreachable, reason)
+		s.states.recordUndiscovered(s.discovery, reason)
 	})
 	if err != nil {
 		return endError(ctx, err)
@@ -110,51 +107,43 @@ func endError(ctx context.Context, err error) error {
 	return nil
 }
 
-// Edit gives the Source other rules and returns at once. The poll that follows applies them. Resources with an unchanged
-// selection and shape keep their connections. The others stop and start as a new process would with the stored state: a
-// changed selection is compared with the known objects; if only the shape has changed, the watch resumes from its position.
-func (s *Source) Edit(e Edit) {
-	s.edits.setEdit(e)
-	s.poller.scheduler.requestPoll()
-}
-
-// Identity returns the UID of the cluster's namespace kube-system, empty if unknown, and the reason why it cannot be
-// compared with the stored one, empty if it can.
-func (s *Source) Identity() (uid, unchecked string) { return s.identity.status() }
+// Identity returns the UID of the cluster's namespace kube-system; empty if unknown.
+func (s *Source) Identity() string { return s.identity.knownUID() }
 
 // Cluster is the cluster name in changes; empty until it is known.
 func (s *Source) Cluster() string { return s.identity.clusterName() }
 
-// Namespaces describes the namespaces that rules name literally, in order.
-func (s *Source) Namespaces() []NamespaceStatus { return s.namespaces.status() }
+// Conditions returns what is wrong, and what is not: the status of the discovery, of the cluster's identity, of each
+// namespace that rules name literally, and of each scope, in that order.
+func (s *Source) Conditions() []condition.Status {
+	discovery := s.discovery.Status()
+	discovery.Component, discovery.Members = "discovery", nil
+	if s.runners.isDiscovered() { // the scopes show the same fault
+		discovery = condition.Status{Component: discovery.Component}
+	}
+	all := append([]condition.Status{discovery, s.identity.condition.Status()}, s.namespaces.conditions.Statuses()...)
+	for _, scope := range s.Status() {
+		all = append(all, scope.Condition, scope.Reread)
+	}
+	return all
+}
 
 // Status describes every scope and every selected name that is not served, in order.
 func (s *Source) Status() []Status {
-	all := s.unserved.status()
+	unserved, all := s.unserved.status(), []Status(nil)
 	for _, r := range s.runners.allRunners() {
 		for _, f := range r.followers {
 			all = append(all, f.status())
 		}
 	}
-	slices.SortFunc(all, func(a, b Status) int { return strings.Compare(a.Scope, b.Scope) })
-	return all
+	all = append(all, unserved...)
+	slices.SortStableFunc(all, func(a, b Status) int { return strings.Compare(a.Scope, b.Scope) })
+	// A name that was served between the two reads is in both.
+	return slices.CompactFunc(all, func(a, b Status) bool { return a.Scope == b.Scope })
 }
 
-// Ready reports whether changes are being read, with the reasons if not. Forbidden and unserved types are among the reasons
-// but do not make the Source unready: one of them must not take the others out of service.
-func (s *Source) Ready() (bool, []string) {
-	ready, reasons := s.runners.isDiscovered(), []string(nil)
-	if why := s.discovery.Status().Explanation(); why != "" {
-		reasons = append(reasons, "discovery: "+why)
-	}
-	for _, st := range s.Status() {
-		if st.State == Live {
-			continue
-		}
-		reasons = append(reasons, fmt.Sprintf("%s: %s: %s", st.Scope, st.State, st.Reason))
-		if st.State == Syncing || st.State == Unreachable || st.State == Stale {
-			ready = false
-		}
-	}
-	return ready, reasons
+// Ready reports whether changes are being read. Forbidden and unserved types do not make the Source unready: one of them
+// must not take the others out of service.
+func (s *Source) Ready() bool {
+	return !slices.ContainsFunc(s.Conditions(), func(c condition.Status) bool { return c.Severity == condition.NotReady })
 }

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
@@ -26,11 +27,11 @@ func TestFirstListIsSnapshotThenChanges(t *testing.T) {
 	st.awaitEmitted(t, "snapshot a@11", "added b@12", "updated a@13")
 	f.writeEvents("DELETED", "b")
 	st.awaitEmitted(t, "snapshot a@11", "added b@12", "updated a@13", "deleted b@14")
-	if n := f.countRequests("LIST"); n != 0 {
-		t.Errorf("%d LISTs where WatchList works", n)
+	if got := f.requestLog(); !slices.Equal(got, []string{"LIST rv=", "WATCH rv=11"}) {
+		t.Errorf("requests %q", got)
 	}
 	awaitState(t, st, s, Live)
-	st.awaitTrue(t, "readiness", func() bool { ready, reasons := s.Ready(); return ready && len(reasons) == 0 })
+	st.awaitTrue(t, "readiness", func() bool { return s.Ready() && len(condition.Summarize(s.Conditions())) == 0 })
 	c := st.changeAt(0)
 	if c.Cluster != "c" || c.Resource != (event.Resource{Version: "v1", Resource: "pods", Kind: "Kind"}) || c.Actor != nil || strings.Contains(string(c.After), "managedFields") {
 		t.Errorf("change %+v\nafter %s", c, c.After)
@@ -51,15 +52,14 @@ func TestClusterNameIsKubeSystemUID(t *testing.T) {
 func TestResumeSendsNoList(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	f.writeEvents("ADDED", "a", "b")
-	_, _, stop := startSource(t, f, st)
-	st.awaitTrue(t, "the first list", func() bool { return len(st.transcript()) == 2 })
-	st.awaitTrue(t, "position", func() bool { return st.positionOf("pods") == "12" })
+	s, _, stop := startSource(t, f, st)
+	awaitState(t, st, s, Live)
 	stop()
 
 	f.writeEvents("DELETED", "a")
 	f.writeEvents("MODIFIED", "b")
 	before := len(f.requestLog())
-	s, _, _ := startSource(t, f, st)
+	s, _, _ = startSource(t, f, st)
 	st.awaitTrue(t, "changes", func() bool { return len(st.transcript()) == 4 })
 	got := st.transcript()[2:]
 	slices.Sort(got)
@@ -132,7 +132,7 @@ func TestLostHistoryEmitsGapThenDifferences(t *testing.T) {
 			}
 			f.writeEvents("MODIFIED", "c")
 			st.awaitTrue(t, "live", func() bool { return slices.Contains(st.transcript(), "updated c@21") })
-			if got := s.Status()[0]; got.Relists != 1 || f.countRequests("WATCHLIST") != 1 || f.countRequests("LIST") != 1 {
+			if got := s.Status()[0]; got.Relists != 1 || f.countRequests("LIST") != 2 {
 				t.Errorf("status %+v requests %q", got, f.requestLog())
 			}
 			stop()
@@ -171,7 +171,7 @@ func TestOtherAPIServersAreTriedBeforeHistoryIsLost(t *testing.T) {
 			f.breakStreams(passThrough(f), fault, again, again)
 			f.writeEvents("MODIFIED", "a")
 			st.awaitEmitted(t, "snapshot a@11", "updated a@12")
-			if got := s.Status()[0]; got.Relists != 0 || got.Lists != 0 || f.countRequests("WATCHLIST") != 1 {
+			if got := s.Status()[0]; got.Relists != 0 || got.Lists != 1 {
 				t.Errorf("status %+v requests %q", got, f.requestLog())
 			}
 			st.awaitTrue(t, "a line in the log", func() bool { return log.countOf("another API server still has the history") == 1 })
@@ -181,7 +181,7 @@ func TestOtherAPIServersAreTriedBeforeHistoryIsLost(t *testing.T) {
 
 // passThrough is no fault.
 func passThrough(f *fakeAPI) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) { f.answerWatch(w, r, "ASK") }
+	return func(w http.ResponseWriter, r *http.Request) { f.answerWatch(w, r) }
 }
 
 func TestOutagesLoseNoEventAndCauseNoList(t *testing.T) {
@@ -247,7 +247,7 @@ func TestOutagesLoseNoEventAndCauseNoList(t *testing.T) {
 				t.Errorf("emitted %q", got)
 			}
 			awaitState(t, st, s, Live)
-			if got := s.Status()[0]; got.Relists != 0 || got.Lists != 0 || f.countRequests("WATCHLIST") != 1 {
+			if got := s.Status()[0]; got.Relists != 0 || got.Lists != 1 {
 				t.Errorf("status %+v requests %q", got, f.requestLog())
 			}
 		})

@@ -30,7 +30,7 @@ func TestSilentWatchResumesFromPosition(t *testing.T) {
 		}
 		st.awaitEmitted(t, "snapshot a@11", "added b@12")
 		awaitState(t, st, s, Live)
-		if got := s.Status()[0]; got.Relists != 0 || got.Lists != 0 || f.countRequests("WATCHLIST") != 1 {
+		if got := s.Status()[0]; got.Relists != 0 || got.Lists != 1 {
 			t.Errorf("status %+v requests %q", got, f.requestLog())
 		}
 		if log.countOf("level=WARN") != 0 { // it recovered at once
@@ -51,14 +51,14 @@ func TestStaleWatchRecoversOnFirstEvent(t *testing.T) {
 		requests := f.countRequests("WATCH rv=")
 		for range 60 {
 			time.Sleep(time.Minute)
-			if got := s.Status()[0]; got.State != Stale || !strings.Contains(got.Reason, "received nothing for 3m0s") {
+			if got := s.Status()[0]; got.State != Stale || !strings.Contains(got.Condition.Cause, "received nothing for 3m0s") {
 				t.Fatalf("status %+v", got)
 			}
 		}
 		if n := f.countRequests("WATCH rv=") - requests; n < 19 || n > 21 {
 			t.Errorf("%d watches in an hour, want one every three minutes", n)
 		}
-		if ready, _ := s.Ready(); ready || log.countOf("level=WARN") != 1 {
+		if ready := s.Ready(); ready || log.countOf("level=WARN") != 1 {
 			t.Errorf("ready %v, log\n%s", ready, log)
 		}
 		f.update(func() { f.mute = false })

@@ -2,7 +2,6 @@ package source
 
 import (
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -31,12 +30,11 @@ var States = []State{Syncing, Live, Stale, Forbidden, Unreachable, Waiting, Gone
 
 // Status describes one scope, or a selected name that is not served. It is a copy.
 type Status struct {
-	Scope  string // ID of the scope; for a name that is not served, the name as written in the rule
-	State  State
-	Reason string    // one sentence; empty when live
-	Remedy string    // what an operator can do; empty if nothing but waiting helps
-	Since  time.Time // of the state
-	Synced bool      // a list of the scope was completed, by this process or an earlier one
+	Scope     string // ID of the scope; for a name that is not served, the name as written in the rule
+	State     State
+	Condition condition.Status // why the state is not live
+	Reread    condition.Status // why objects cannot be read beside the watch, for a resync or for missing states
+	Synced    bool             // a list of the scope was completed, by this process or an earlier one
 
 	Position  string    // resourceVersion that a new process would watch from
 	Known     int       // objects known to exist
@@ -51,41 +49,27 @@ type Status struct {
 	Changes map[event.Type]uint64 // emitted since the process started
 }
 
-// The conditions of the states. A failure of the API server affects all scopes and the discovery; it is logged once per
-// reason.
-var (
-	stateConditions = map[State]condition.State{
-		Syncing:     {Severity: condition.Degraded},
-		Live:        {Message: "watching"},
-		Stale:       {Severity: condition.NotReady, Level: slog.LevelWarn, Message: "the watch fell silent, opening it again"},
-		Gone:        {Severity: condition.Degraded},
-		Forbidden:   {Severity: condition.Degraded, Level: slog.LevelWarn, Message: "not watching, will try again"},
-		Unreachable: {Severity: condition.NotReady, Level: slog.LevelWarn, Message: "not watching, will try again"},
-		Waiting:     {Severity: condition.Degraded, Level: slog.LevelWarn, Message: "selected but not served, waiting for it"},
-	}
-	resourceVanished = condition.State{
-		Name: string(Gone), Level: slog.LevelWarn, Message: "resource is no longer served, emitting its objects as deleted",
-	}
-	historyLost = condition.State{Name: "lost", Level: slog.LevelWarn, Message: "history was lost, reading all objects"}
-)
-
-func (s State) toCondition() condition.State {
-	c := stateConditions[s]
-	c.Name = string(s)
-	return c
+// states are the states of the codes. A scope without a code is live.
+var states = map[condition.Code]State{
+	"": Live, condition.ResourceSyncing: Syncing, condition.ResourceListing: Syncing, condition.ResourceSilent: Stale,
+	condition.ResourceGone: Gone, condition.ResourceForbidden: Forbidden, condition.ResourceNotServed: Waiting,
+	condition.APIServerUnreachable: Unreachable, condition.ResourceFailing: Unreachable,
 }
 
-// stateForVerdict returns the state of a scope after a failure.
-func stateForVerdict(v apiserver.Verdict) State {
-	switch v {
+// codeOfFailure returns the code of a scope after a failed request.
+func codeOfFailure(err error) condition.Code {
+	switch apiserver.Classify(err) {
 	case apiserver.Forbidden:
-		return Forbidden
+		return condition.ResourceForbidden
 	case apiserver.NotServed:
-		return Waiting
+		return condition.ResourceNotServed
 	case apiserver.Starting:
-		return Syncing
+		return condition.ResourceSyncing
 	default:
-		return Unreachable
+		if apiserver.IsUnanswered(err) {
+			return condition.APIServerUnreachable
+		}
+		return condition.ResourceFailing
 	}
 }
 
@@ -95,24 +79,13 @@ type stateReporter struct {
 	client *apiserver.Client
 }
 
-// addCondition returns a new condition in the state Syncing.
-func (r *stateReporter) addCondition(name string) *condition.Condition {
-	return r.set.Add(name, Syncing.toCondition())
+// recordUndiscovered records that the API server was asked what it serves, and did not answer.
+func (r *stateReporter) recordUndiscovered(c *condition.Condition, reason string) {
+	c.Update(condition.Problem{Code: condition.APIServerUnreachable, Cause: reason, Remedy: r.serverRemedy()})
 }
 
-// updateCondition sets the state of a condition, with the remedy for that state.
-func (r *stateReporter) updateCondition(c *condition.Condition, state State, reason string) {
-	remedy := ""
-	switch state {
-	case Unreachable:
-		remedy = fmt.Sprintf("look at the API server at %s, the network, the certificate and the token", r.client.Host())
-	case Stale:
-		remedy = fmt.Sprintf("look at proxies and load balancers between here and the API server at %s", r.client.Host())
-	case Forbidden:
-		remedy = "`exporter rbac` prints the rights that the configuration needs"
-	default: // needs none
-	}
-	c.Update(state.toCondition(), reason, remedy)
+func (r *stateReporter) serverRemedy() string {
+	return fmt.Sprintf("look at the API server at %s, the network, the certificate and the token", r.client.Host())
 }
 
 const (
@@ -128,6 +101,7 @@ const (
 type health struct {
 	states    *stateReporter
 	condition *condition.Condition
+	reread    *condition.Condition // of the readings beside the watch
 
 	mu            sync.Mutex
 	counters      Status    // without the fields that come from condition
@@ -140,36 +114,70 @@ type health struct {
 }
 
 func newHealth(states *stateReporter, scope string) *health {
-	return &health{states: states, condition: states.addCondition(scope), counters: Status{Scope: scope}}
+	return &health{
+		states: states, condition: states.set.Add(scope, condition.Problem{Code: condition.ResourceSyncing}),
+		reread: states.set.Add(rereadName(scope), condition.Problem{}), counters: Status{Scope: scope},
+	}
 }
 
-func (h *health) setState(state State, reason string) {
-	h.states.updateCondition(h.condition, state, reason)
-	if state == Live {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.startingSince, h.refusals, h.everLive = time.Time{}, 0, true
+// rereadName is the name of the condition of a scope's readings beside the watch.
+func rereadName(scope string) string { return scope + " (beside the watch)" }
+
+// recordRereadFailure sets the condition of the readings beside the watch after a failed request.
+func (h *health) recordRereadFailure(err error) {
+	h.reread.Update(condition.Problem{
+		Code: condition.ResourceUnread, Cause: apiserver.Reason(err), Remedy: codeOfFailure(err).Kind().Remedy,
+	})
+}
+
+// recordReread sets that condition after a successful request.
+func (h *health) recordReread() { h.reread.Clear() }
+
+// recordLive records that changes are emitted as they happen.
+func (h *health) recordLive() {
+	h.condition.Clear()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.startingSince, h.refusals, h.everLive = time.Time{}, 0, true
+}
+
+// recordProblem records why changes are not emitted as they happen. A scope that was read before misses history meanwhile.
+func (h *health) recordProblem(code condition.Code, cause string) {
+	h.mu.Lock()
+	synced := h.counters.Synced
+	h.mu.Unlock()
+	p := condition.Problem{Code: code, Cause: cause}
+	switch code {
+	case condition.APIServerUnreachable:
+		p.Remedy, p.LosesHistory = h.states.serverRemedy(), synced
+	case condition.ResourceFailing, condition.ResourceSilent:
+		p.LosesHistory = synced
+	case condition.ResourceSyncing:
+		if synced {
+			p.Code = condition.ResourceListing
+		}
+	default: // the code has everything
 	}
+	h.condition.Update(p)
 }
 
 // recordHistoryLost reports that history after position was lost. Each loss is logged.
 func (h *health) recordHistoryLost(position, why string) {
-	h.states.set.ReportEvent(h.counters.Scope, historyLost, why, "from", position)
-	h.setState(Syncing, why)
+	h.states.set.ReportEvent(h.counters.Scope, condition.HistoryLost, why, "from", position)
+	h.recordProblem(condition.ResourceSyncing, why)
 	h.updateCounters(func(s *Status) { s.Relists++ })
 }
 
-// recordFailure sets the state after a failed request.
+// recordFailure records the problem after a failed request.
 func (h *health) recordFailure(err error) {
-	v := apiserver.Classify(err)
-	state := stateForVerdict(v)
-	if v == apiserver.Starting && h.timeStarting() > maxStartingTime {
-		state = Unreachable
+	code := codeOfFailure(err)
+	if code == condition.ResourceSyncing && h.timeStarting() > maxStartingTime {
+		code = condition.ResourceFailing
 	}
-	h.setState(state, apiserver.Reason(err))
+	h.recordProblem(code, apiserver.Reason(err))
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if v != apiserver.Forbidden {
+	if code != condition.ResourceForbidden {
 		h.refusals = 0
 		return
 	}
@@ -200,7 +208,7 @@ func (h *health) status() Status {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := h.counters
-	s.State, s.Reason, s.Remedy, s.Since = State(c.State.Name), c.Reason, c.Remedy, c.Since
+	s.State, s.Condition, s.Reread = states[c.Code], c, h.reread.Status()
 	return s
 }
 

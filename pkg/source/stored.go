@@ -68,7 +68,7 @@ func (s *storedResources) hiddenResources(found Discovery, counts bool) (hidden 
 		if !missing || one.Resource.Version == "" && one.absence.polls < missingPollsUntilGone {
 			continue
 		}
-		if err := s.loadNamespaced(name, one); err != nil {
+		if err := one.loadNamespaced(s.cfg.Load, name); err != nil {
 			return nil, err
 		}
 		hidden = append(hidden, one.Served)
@@ -77,8 +77,8 @@ func (s *storedResources) hiddenResources(found Discovery, counts bool) (hidden 
 }
 
 // loadNamespaced determines whether a resource is namespaced: it is if its scopes name namespaces, or its known objects do.
-func (s *storedResources) loadNamespaced(name string, one *storedResource) error {
-	stored, err := s.cfg.Load(name, func(k event.Known) { one.Namespaced = strings.Contains(k.Key, "/") })
+func (one *storedResource) loadNamespaced(load LoadFunc, name string) error {
+	stored, err := load(name, func(k event.Known) { one.Namespaced = strings.Contains(k.Key, "/") })
 	hasNamespace := func(s event.StoredScope) bool { return selection.IsNamespacedID(s.ID) }
 	one.Namespaced = one.Namespaced || slices.ContainsFunc(stored.Scopes, hasNamespace)
 	return err

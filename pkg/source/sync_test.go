@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -52,37 +51,6 @@ func TestLaggingAPIServerIsWaitedFor(t *testing.T) {
 	}
 }
 
-func TestPagedListIsConsistent(t *testing.T) {
-	f, st := newFakeAPI(t), newStore()
-	f.writeEvents("ADDED", "a")
-	f.noList = true
-	s, _, _ := startSource(t, f, st)
-	st.awaitEmitted(t, "snapshot a@11")
-	f.writeEvents("MODIFIED", "a")
-	st.awaitEmitted(t, "snapshot a@11", "updated a@12")
-	for _, r := range f.requestLog() {
-		if strings.HasPrefix(r, "LIST") && r != "LIST rv=" {
-			t.Errorf("the list may go back in time: %s", r)
-		}
-	}
-	awaitState(t, st, s, Live)
-	if got := s.Status()[0]; !got.Synced {
-		t.Errorf("after the first list: %+v", got)
-	}
-}
-
-func TestWatchListWithoutEndMarkFallsBackToList(t *testing.T) {
-	f, st := newFakeAPI(t), newStore()
-	f.writeEvents("ADDED", "a")
-	f.noMark = true
-	_, _, _ = startSource(t, f, st)
-	st.awaitPosition(t, "pods", "11")
-	st.awaitEmitted(t, "snapshot a@11")
-	if n := f.countRequests("WATCHLIST"); n != maxUnmarkedLists {
-		t.Errorf("%d WatchLists, want %d: %q", n, maxUnmarkedLists, f.requestLog())
-	}
-}
-
 func TestInterruptedFirstListIsRepeated(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	f.writeEvents("ADDED", "a")
@@ -98,11 +66,8 @@ func TestInterruptedFirstListIsRepeated(t *testing.T) {
 func TestFirstListIsEmittedWhileBeingRead(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	f.writeEvents("ADDED", "a", "b")
-	f.faults = []http.HandlerFunc{func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(w, `{"type":"ADDED","object":%s}`+"\n", objectJSON("a", 11))
-		w.(http.Flusher).Flush()
-		st.awaitEmitted(t, "snapshot a@11") // the list never ends
+	f.faults = []http.HandlerFunc{firstPageOfTwo, func(http.ResponseWriter, *http.Request) {
+		st.awaitEmitted(t, "snapshot a@11")
 		if p := st.positionOf("pods"); p != "" {
 			t.Errorf("position %q before the end of the list", p)
 		}
@@ -112,6 +77,12 @@ func TestFirstListIsEmittedWhileBeingRead(t *testing.T) {
 	st.awaitPosition(t, "pods", "12")
 	st.awaitEmitted(t, "snapshot a@11", "snapshot b@12")
 	checkFrames(t, st.snapshotFrames(), "12", 2) // the interrupted list belongs to the same snapshot
+}
+
+// firstPageOfTwo answers with the first page of a list.
+func firstPageOfTwo(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprintf(w, `{"kind":"PodList","metadata":{"resourceVersion":"12","continue":"more"},"items":[%s]}`, objectJSON("a", 11))
 }
 
 // checkFrames expects one snapshot.
@@ -145,10 +116,7 @@ func TestRestartWithinFirstListContinuesSnapshot(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	f.writeEvents("ADDED", "a", "b")
 	hold := make(chan struct{})
-	f.faults = []http.HandlerFunc{func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(w, `{"type":"ADDED","object":%s}`+"\n", objectJSON("a", 11))
-		w.(http.Flusher).Flush()
+	f.faults = []http.HandlerFunc{firstPageOfTwo, func(_ http.ResponseWriter, r *http.Request) {
 		select {
 		case <-hold:
 		case <-r.Context().Done():
@@ -203,7 +171,7 @@ func TestReformattedStreamIsReadAfterFallback(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	f.writeEvents("ADDED", "a")
 	st.storeState("pods", "10")
-	f.noList = true // the position check then uses a LIST
+	f.noWatchList = true // the position check then uses a LIST
 	f.indented = true
 	s, _, _ := startSource(t, f, st)
 	st.awaitEmitted(t, "added a@11")

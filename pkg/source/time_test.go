@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
@@ -100,15 +101,15 @@ func TestForbiddenTypeDegradesAloneAndRecovers(t *testing.T) {
 		defer stop()
 		awaitState(t, st, s, Forbidden)
 		time.Sleep(10 * time.Minute)
-		if ready, reasons := s.Ready(); !ready || len(reasons) != 1 || !strings.Contains(reasons[0], "pods: forbidden: ") {
-			t.Errorf("ready %v, %q", ready, reasons)
+		if failing := condition.Summarize(s.Conditions()); !s.Ready() || len(failing) != 1 || failing[0].Name() != "resource/pods" {
+			t.Errorf("ready %v, %+v", s.Ready(), failing)
 		}
-		if n := log.countOf("state=forbidden"); n != 1 {
+		if n := log.countOf("code=ResourceForbidden"); n != 1 {
 			t.Errorf("%d lines\n%s", n, log)
 		}
-		const missing = `watch is forbidden: User "kubecdc" cannot watch resource "pods"`
-		if got := s.Status()[0].Reason; got != missing {
-			t.Errorf("reason %q, want %q", got, missing)
+		const missing = ` is forbidden: User "kubecdc" cannot watch resource "pods"`
+		if got := s.Status()[0].Condition.Cause; got != "list"+missing {
+			t.Errorf("reason %q, want %q", got, "list"+missing)
 		}
 		if n := len(f.requestLog()); n < 20 || n > 45 {
 			t.Errorf("%d requests in ten minutes, want one in 15 to 30 seconds", n)
@@ -120,8 +121,8 @@ func TestForbiddenTypeDegradesAloneAndRecovers(t *testing.T) {
 		f.update(func() { f.deny = true })
 		f.breakStreams()
 		awaitState(t, st, s, Forbidden) // the refused position check contains an object name
-		if got := s.Status()[0].Reason; got != missing {
-			t.Errorf("reason %q, want %q", got, missing)
+		if got := s.Status()[0].Condition.Cause; got != "watch"+missing {
+			t.Errorf("reason %q, want %q", got, "watch"+missing)
 		}
 		f.update(func() { f.deny = false })
 		f.writeEvents("MODIFIED", "a")
@@ -165,139 +166,34 @@ func TestFailingJournalEndsTheSource(t *testing.T) {
 	})
 }
 
-func TestSilentWatchListFallsBackToList(t *testing.T) {
-	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-		f.faults = append(f.faults, func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Content-Type", "application/json")
-			fmt.Fprintf(w, `{"type":"ADDED","object":%s}`+"\n", objectJSON("a", 11))
-			<-r.Context().Done()
-		})
-		began := time.Now()
-		_, _, stop := startSource(t, f, st, on)
-		defer stop()
-		st.awaitPosition(t, "pods", "11")
-		if took := time.Since(began); took < initialEventsTimeout || took > initialEventsTimeout+time.Second || f.countRequests("WATCHLIST") != 1 || f.countRequests("LIST") != 1 {
-			t.Errorf("after %s: %q", took, f.requestLog())
-		}
-	})
-}
-
-// TestBusyWatchListWithoutMarkFallsBackToList uses API servers that serve an ordinary watch for a WatchList request, so that
-// live changes follow the objects.
-func TestBusyWatchListWithoutMarkFallsBackToList(t *testing.T) {
-	for _, live := range []string{"MODIFIED", "DELETED", "BOOKMARK"} {
-		t.Run(live, func(t *testing.T) {
-			inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-				f.faults = append(f.faults, func(w http.ResponseWriter, r *http.Request) {
-					w.Header().Set("Content-Type", "application/json")
-					fmt.Fprintf(w, `{"type":"ADDED","object":%s}`+"\n", objectJSON("a", 11))
-					for r.Context().Err() == nil {
-						time.Sleep(time.Second)
-						fmt.Fprintf(w, `{"type":%q,"object":%s}`+"\n", live, objectJSON("a", 11))
-					}
-				})
-				began := time.Now()
-				s, _, stop := startSource(t, f, st, on)
-				defer stop()
-				st.awaitPosition(t, "pods", "11")
-				if took := time.Since(began); took < initialEventsTimeout || took > initialEventsTimeout+3*time.Second || f.countRequests("WATCHLIST") != 1 || f.countRequests("LIST") != 1 {
-					t.Errorf("after %s: %q", took, f.requestLog())
-				}
-				awaitState(t, st, s, Live)
-			})
-		})
-	}
-}
-
-func TestSlowWatchListIsWaitedFor(t *testing.T) {
-	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-		f.faults = append(f.faults, func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Content-Type", "application/json")
-			for i := range 4 { // within the duration of one watch
-				fmt.Fprintf(w, `{"type":"ADDED","object":%s}`+"\n", objectJSON(fmt.Sprint("slow", i), 20+i))
-				time.Sleep(initialEventsTimeout - time.Second)
-			}
-			fmt.Fprintf(w, `{"type":"MODIFIED","object":%s}`+"\n", objectJSON("slow1", 40)) // a live change
-			time.Sleep(initialEventsTimeout / 2)
-			fmt.Fprintln(w, `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"40","annotations":{"k8s.io/initial-events-end":"true"}}}}`)
-			<-r.Context().Done()
-		})
-		_, _, stop := startSource(t, f, st, on)
-		defer stop()
-		st.awaitPosition(t, "pods", "40")
-		if f.countRequests("WATCHLIST") != 1 || f.countRequests("LIST") != 0 {
-			t.Errorf("asked %q", f.requestLog())
-		}
-	})
-}
-
-func TestSlowJournalIsNotAMissingMark(t *testing.T) {
-	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-		f.faults = append(f.faults, func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Content-Type", "application/json")
-			for i := range 5 {
-				fmt.Fprintf(w, `{"type":"MODIFIED","object":%s}`+"\n", objectJSON("a", 20+i))
-				time.Sleep(time.Second)
-			}
-			fmt.Fprintln(w, `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"25","annotations":{"k8s.io/initial-events-end":"true"}}}}`)
-			<-r.Context().Done()
-		})
-		_, _, stop := startSource(t, f, st, on, func(c *Config) {
-			c.Append = func(ctx context.Context, o event.Observation) error {
-				_ = sleep(ctx, 2*initialEventsTimeout/3)
-				return st.appendObservation(ctx, o)
-			}
-		})
-		defer stop()
-		st.awaitPosition(t, "pods", "25")
-		if f.countRequests("WATCHLIST") != 1 || f.countRequests("LIST") != 0 {
-			t.Errorf("asked %q", f.requestLog())
-		}
-	})
-}
-
 // TestListWithoutPositionIsAFailure uses an API server with lists that cannot be watched from.
 func TestListWithoutPositionIsAFailure(t *testing.T) {
 	for name, version := range map[string]string{"none": "", "any": "0"} {
-		for kind, answer := range map[string]string{
-			"list":      `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":%q},"items":[{"metadata":{"name":"a","uid":"u"}}]}`,
-			"WatchList": `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":%q,"annotations":{"k8s.io/initial-events-end":"true"}}}}`,
-		} {
-			t.Run(name+" of a "+kind, func(t *testing.T) {
-				inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-					for range 1000 {
-						f.faults = append(f.faults, func(w http.ResponseWriter, r *http.Request) {
-							if kind == "list" && r.URL.Query().Get("watch") != "" {
-								writeStatus(w, apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil))
-								return
-							}
-							w.Header().Set("Content-Type", "application/json")
-							fmt.Fprintf(w, answer+"\n", version)
-							if kind == "WatchList" {
-								<-r.Context().Done()
-							}
-						})
-					}
-					s, _, stop := startSource(t, f, st, on)
-					defer stop()
-					awaitState(t, st, s, Unreachable)
-					time.Sleep(10 * time.Minute)
-					if got := s.Status()[0]; got.State != Unreachable || !strings.Contains(got.Reason, "that cannot be watched from") {
-						t.Errorf("status %+v", got)
-					}
-					if n := len(f.requestLog()); n > 120 {
-						t.Errorf("%d requests in ten minutes", n)
-					}
-					for _, c := range st.snapshotFrames() {
-						if c.Type == event.SnapshotEnd {
-							t.Error("a snapshot ended without a position")
-						}
-					}
-					f.update(func() { f.faults = nil })
-					awaitState(t, st, s, Live)
-				})
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+				for range 1000 {
+					f.faults = append(f.faults, func(w http.ResponseWriter, _ *http.Request) {
+						w.Header().Set("Content-Type", "application/json")
+						fmt.Fprintf(w, `{"kind":"PodList","metadata":{"resourceVersion":%q},"items":[{"metadata":{"name":"a","uid":"u"}}]}`, version)
+					})
+				}
+				s, _, stop := startSource(t, f, st, on)
+				defer stop()
+				awaitState(t, st, s, Unreachable)
+				time.Sleep(10 * time.Minute)
+				if got := s.Status()[0]; got.State != Unreachable || !strings.Contains(got.Condition.Cause, "that cannot be watched from") {
+					t.Errorf("status %+v", got)
+				}
+				if n := len(f.requestLog()); n > 120 {
+					t.Errorf("%d requests in ten minutes", n)
+				}
+				if got := st.snapshotFrames(); len(got) != 0 {
+					t.Errorf("emitted %+v", got)
+				}
+				f.update(func() { f.faults = nil })
+				awaitState(t, st, s, Live)
 			})
-		}
+		})
 	}
 }
 
@@ -334,7 +230,6 @@ func stallMidList(w http.ResponseWriter, r *http.Request) {
 
 func TestStalledListIsRequestedAgain(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-		f.noList = true
 		refuse := func(w http.ResponseWriter, _ *http.Request) {
 			writeStatus(w, apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil))
 		}
@@ -355,7 +250,6 @@ func TestStalledListIsRequestedAgain(t *testing.T) {
 
 func TestStalledListsDoNotBlockOthers(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-		f.noList = true
 		names := []string{"pods"}
 		for i := range 2 * concurrentLists {
 			names = append(names, fmt.Sprintf("hung%d", i))
@@ -398,7 +292,7 @@ func TestServerEndingEveryWatchIsUnreachable(t *testing.T) {
 		}
 		awaitState(t, st, s, Unreachable)
 		awaitState(t, st, s, Live)
-		if log.countOf("state=unreachable") != 1 || s.Status()[0].Relists != 0 {
+		if log.countOf("code=ResourceFailing") != 1 || s.Status()[0].Relists != 0 {
 			t.Errorf("log\n%s", log)
 		}
 	})
@@ -415,7 +309,7 @@ func TestDayOfOutageLogsOneLine(t *testing.T) {
 		if n := log.countOf("level=WARN"); n != 2 { // one of the scope, one of discovery
 			t.Errorf("%d lines\n%s", n, log)
 		}
-		if ready, _ := s.Ready(); ready {
+		if ready := s.Ready(); ready {
 			t.Error("ready without an API server")
 		}
 		f.update(func() { f.down = false })
@@ -457,7 +351,7 @@ func TestOutageOfEveryTypeLogsTwoLines(t *testing.T) {
 				f.breakStreamsAfter(func() { f.down = true })
 				time.Sleep(10 * time.Minute)
 				for _, one := range s.Status() {
-					if one.State != Unreachable || !strings.Contains(one.Remedy, "http://api") {
+					if one.State != Unreachable || !strings.Contains(one.Condition.Remedy, "http://api") {
 						t.Fatalf("status %+v", one)
 					}
 				}
@@ -498,7 +392,7 @@ func TestInitializingServerIsWaitedForQuietly(t *testing.T) {
 			s, log, stop := startSource(t, f, st, on)
 			defer stop()
 			time.Sleep(10 * time.Millisecond)
-			if got := s.Status()[0]; got.State != Syncing || !strings.Contains(got.Reason, "storage is (re)initializing") {
+			if got := s.Status()[0]; got.State != Syncing || !strings.Contains(got.Condition.Cause, "storage is (re)initializing") {
 				t.Errorf("%d: status %+v", code, got)
 			}
 			st.awaitEmitted(t, "snapshot a@11")
@@ -547,7 +441,7 @@ func TestUnopenedWatchIsUnreachable(t *testing.T) {
 		awaitState(t, st, s, Live)
 		f.breakStreams(passThrough(f), func(w http.ResponseWriter, r *http.Request) {
 			time.Sleep(30 * time.Second)
-			f.answerWatch(w, r, "WATCH")
+			f.answerWatch(w, r)
 		})
 		began := time.Now()
 		awaitState(t, st, s, Unreachable)

@@ -3,7 +3,6 @@ package source
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
@@ -29,19 +28,6 @@ type trigger struct {
 	bookmarks bool // the API server sends bookmarks, so silence is a failure
 }
 
-// The states of a trigger.
-var (
-	triggerLive        = condition.State{Name: "watched", Message: "type definitions are being watched again"}
-	triggerUnavailable = condition.State{
-		Name: "unwatched", Severity: condition.Degraded,
-		Message: "type definitions are not being watched, new types are found by polling",
-	}
-	triggerSilent = condition.State{
-		Name: "silent", Severity: condition.Degraded, Level: slog.LevelWarn,
-		Message: "the watch of type definitions fell silent, opening it again",
-	}
-)
-
 const (
 	// anyPosition starts with the content of the API server's cache, each object as one event.
 	anyPosition = "0"
@@ -52,7 +38,7 @@ const (
 
 func newTrigger(client *apiserver.Client, r event.Resource, all *condition.Set, requestPoll func()) (*trigger, error) {
 	e, err := client.Endpoint(selection.Scope{ID: r.String(), Resource: r, MetadataOnly: true})
-	return &trigger{endpoint: e, condition: all.Add(r.String(), triggerLive), requestPoll: requestPoll, position: anyPosition}, err
+	return &trigger{endpoint: e, condition: all.Add(r.String(), condition.Problem{}), requestPoll: requestPoll, position: anyPosition}, err
 }
 
 // run watches until ctx ends. Failures are retried and do not affect the readiness of the Source: without the trigger, types
@@ -68,11 +54,11 @@ func (t *trigger) run(ctx context.Context) {
 		wait := p.nextWait(err)
 		switch v := apiserver.Classify(err); {
 		case errors.Is(err, errStale):
-			t.condition.Update(triggerSilent, err.Error(), "")
+			t.condition.Update(condition.Problem{Code: condition.TypesSilent, Cause: err.Error()})
 		case v == apiserver.Expired, v == apiserver.TooLarge:
 			t.position = anyPosition
 		case v == apiserver.Forbidden, v == apiserver.NotServed, v == apiserver.Refused:
-			t.condition.Update(triggerUnavailable, apiserver.Reason(err), "")
+			t.condition.Update(condition.Problem{Code: condition.TypesUnwatched, Cause: apiserver.Reason(err)})
 			if p.failures > maxIdentifyAttempts {
 				wait = deniedRecheck + rand.N(deniedRecheck)
 			}
@@ -92,7 +78,7 @@ func (t *trigger) watchDefinitions(ctx context.Context) error {
 		return err
 	}
 	defer c.Stop()
-	if t.condition.Status().State.Name != triggerSilent.Name { // otherwise it must deliver something first
+	if t.condition.Status().Code != condition.TypesSilent { // otherwise it must deliver something first
 		t.markLive()
 	}
 	if t.position == anyPosition {
@@ -123,5 +109,5 @@ func (t *trigger) watchDefinitions(ctx context.Context) error {
 // markLive records that the connection works.
 func (t *trigger) markLive() {
 	t.live.Store(true)
-	t.condition.Update(triggerLive, "", "")
+	t.condition.Clear()
 }

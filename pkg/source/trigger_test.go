@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
@@ -193,8 +194,8 @@ func TestTypesAreFoundByPollingWithoutRights(t *testing.T) {
 			if n := log.countOf("are not being watched"); n != 1 || log.countOf("level=WARN") != 1 { // one warning, about the waiting type
 				t.Errorf("%d: log\n%s", code, log)
 			}
-			if ready, reasons := s.Ready(); !ready || len(reasons) != 1 {
-				t.Errorf("%d: ready %v, %q", code, ready, reasons)
+			if failing := condition.Summarize(s.Conditions()); !s.Ready() || len(failing) != 1 {
+				t.Errorf("%d: ready %v, %+v", code, s.Ready(), failing)
 			}
 
 			f.update(func() { f.typesRefused = 0 })

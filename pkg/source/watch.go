@@ -10,6 +10,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 	"github.com/kubecdc/kubecdc/pkg/source/decode"
 )
@@ -58,16 +59,15 @@ type watcher struct {
 	shortWatches   int  // consecutive connections that ended at once without an event
 	expiredWatches int  // consecutive connections that ended with 410
 	openedBefore   bool // a connection was opened before; further ones count as restarts
+	listed         bool // the position is that of a list, and no connection was opened since
 	listUnproven   bool // nothing was watched since the last list
 }
 
 // watchUntilLost watches until the API server no longer has the history; it then returns nil, and the scope has no position.
-// open is the connection that a WatchList has left open, or nil; watchUntilLost closes it. Other errors are those of ctx,
-// errVanished and *appendError.
-func (w *watcher) watchUntilLost(ctx context.Context, open *apiserver.Connection) error {
+// Other errors are those of ctx, errVanished and *appendError.
+func (w *watcher) watchUntilLost(ctx context.Context) error {
 	for w.out.currentPosition() != "" {
-		err := w.runWatch(ctx, open)
-		open = nil
+		err := w.runWatch(ctx)
 		var fatal *appendError
 		if errors.As(err, &fatal) {
 			return err
@@ -79,21 +79,20 @@ func (w *watcher) watchUntilLost(ctx context.Context, open *apiserver.Connection
 	return nil
 }
 
-// runWatch watches on c, or on a new connection if c is nil, and returns how the connection ended.
-func (w *watcher) runWatch(ctx context.Context, c *apiserver.Connection) error {
-	if c != nil {
-		w.markHealthy() // it has delivered the whole list
-	} else {
-		var err error
-		if c, err = w.openWatch(ctx); err != nil {
-			return err
-		}
-		if w.openedBefore {
-			w.health.updateCounters(func(st *Status) { st.Restarts++ })
-		}
+// runWatch watches on a new connection, and returns how it ended.
+func (w *watcher) runWatch(ctx context.Context) error {
+	c, err := w.openWatch(ctx)
+	if err != nil {
+		return err
 	}
-	w.openedBefore = true
 	defer c.Stop()
+	if w.openedBefore {
+		w.health.updateCounters(func(st *Status) { st.Restarts++ })
+	}
+	if w.listed {
+		w.health.recordLive() // the list shows that the API server works
+	}
+	w.openedBefore, w.listed = true, false
 	return w.emitWatched(ctx, c)
 }
 
@@ -107,8 +106,10 @@ func (w *watcher) openWatch(ctx context.Context) (*apiserver.Connection, error) 
 	if w.expiredWatches > 0 { // the answer 410 shows that the API server is past the position
 		return e.WatchOnNewConnection(ctx, s, o)
 	}
-	if err := w.positions.checkReached(ctx, s, position); err != nil {
-		return nil, err
+	if !w.listed {
+		if err := w.positions.checkReached(ctx, s, position); err != nil {
+			return nil, err
+		}
 	}
 	c, err := e.Watch(ctx, s, o)
 	if err != nil && apiserver.Classify(err) == apiserver.TooLarge {
@@ -184,7 +185,7 @@ func (w *watcher) emitBatch(ctx context.Context, b *apiserver.Batch) error {
 func (w *watcher) becomeHeartbeat(next heartbeat) {
 	w.heartbeat = next
 	if next == heartbeatLost {
-		w.health.setState(Stale, errStale.Error())
+		w.health.recordProblem(condition.ResourceSilent, errStale.Error())
 	}
 }
 
@@ -205,7 +206,7 @@ func (w *watcher) markHealthy() {
 		w.becomeHeartbeat(heartbeatExpected)
 	}
 	w.api.backoff.reset()
-	w.health.setState(Live, "")
+	w.health.recordLive()
 }
 
 // handleWatchEnd decides how to continue after the end of a connection, or after a failure to open one, and waits as long as

@@ -7,14 +7,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kubecdc/kubecdc/test/markdown"
 )
 
 // TestEveryLinkLeadsSomewhere follows links to files and to headings; links to the web are not followed.
 func TestEveryLinkLeadsSomewhere(t *testing.T) {
 	all := pages(t)
 	for path, p := range all {
-		for _, l := range p.lines {
-			for _, m := range link.FindAllStringSubmatch(l.prose(), -1) {
+		for _, l := range p.Lines {
+			for _, m := range link.FindAllStringSubmatch(l.Prose(), -1) {
 				file, anchor, _ := strings.Cut(m[1], "#")
 				if strings.Contains(file, "://") || strings.HasPrefix(file, "mailto:") {
 					continue
@@ -24,11 +26,11 @@ func TestEveryLinkLeadsSomewhere(t *testing.T) {
 					target = filepath.Join(filepath.Dir(path), file)
 				}
 				if _, err := os.Stat(filepath.Join(root, target)); err != nil {
-					t.Errorf("%s:%d: %s does not exist", path, l.number, m[1])
+					t.Errorf("%s:%d: %s does not exist", path, l.Number, m[1])
 					continue
 				}
-				if to := all[target]; anchor != "" && to != nil && !to.anchors[anchor] {
-					t.Errorf("%s:%d: %s has no heading %q", path, l.number, target, anchor)
+				if to := all[target]; anchor != "" && to != nil && !to.Anchors[anchor] {
+					t.Errorf("%s:%d: %s has no heading %q", path, l.Number, target, anchor)
 				}
 			}
 		}
@@ -44,14 +46,11 @@ func TestEveryPageIsListed(t *testing.T) {
 		if !strings.HasPrefix(path, "docs/") || index == nil || name == "README.md" {
 			continue
 		}
-		if !slices.ContainsFunc(index.lines, func(l line) bool { return strings.Contains(l.text, "]("+name) }) {
-			t.Errorf("%s is not listed in %s", path, index.path)
+		if !slices.ContainsFunc(index.Lines, func(l markdown.Line) bool { return strings.Contains(l.Text, "]("+name) }) {
+			t.Errorf("%s is not listed in %s", path, dir+"README.md")
 		}
 	}
 }
-
-// gone are metrics that docs/upgrading.md lists as removed.
-var gone = map[string]bool{"kubecdc_resource_queued_deltas": true}
 
 var metric = regexp.MustCompile(`kubecdc_[a-z_]+`)
 
@@ -60,8 +59,8 @@ var metric = regexp.MustCompile(`kubecdc_[a-z_]+`)
 func TestEveryMetricNamedExists(t *testing.T) {
 	all := pages(t)
 	known := map[string]bool{}
-	for _, l := range all["docs/metrics.md"].lines {
-		if name := metric.FindString(l.text); strings.HasPrefix(l.text, "| `"+name+"`") {
+	for _, l := range all["docs/metrics.md"].Lines {
+		if name := metric.FindString(l.Text); strings.HasPrefix(l.Text, "| `"+name+"`") {
 			known[name] = true
 		}
 	}
@@ -69,10 +68,10 @@ func TestEveryMetricNamedExists(t *testing.T) {
 		t.Fatal("docs/metrics.md lists nothing")
 	}
 	for path, p := range all {
-		for _, l := range p.lines {
-			for _, name := range metric.FindAllString(l.text, -1) {
-				if !gone[name] && !exists(known, name) {
-					t.Errorf("%s:%d: there is no metric %s", path, l.number, name)
+		for _, l := range p.Lines {
+			for _, name := range metric.FindAllString(l.Text, -1) {
+				if !exists(known, name) {
+					t.Errorf("%s:%d: there is no metric %s", path, l.Number, name)
 				}
 			}
 		}
@@ -101,10 +100,10 @@ var alert = regexp.MustCompile(`\bKubecdc[A-Z][A-Za-z]+`)
 func TestEveryAlertNamedExists(t *testing.T) {
 	all := pages(t)
 	for path, p := range all {
-		for _, l := range p.lines {
-			for _, name := range alert.FindAllString(l.text, -1) {
-				if !all["docs/alerts.md"].anchors[strings.ToLower(name)] {
-					t.Errorf("%s:%d: there is no alert %s", path, l.number, name)
+		for _, l := range p.Lines {
+			for _, name := range alert.FindAllString(l.Text, -1) {
+				if !all["docs/alerts.md"].Anchors[strings.ToLower(name)] {
+					t.Errorf("%s:%d: there is no alert %s", path, l.Number, name)
 				}
 			}
 		}
@@ -124,10 +123,10 @@ var (
 func TestEveryKeyNamedExists(t *testing.T) {
 	all := pages(t)
 	known, at := map[string]bool{}, ""
-	for _, l := range all["docs/configuration.md"].lines {
-		if m := section.FindStringSubmatch(l.text); m != nil {
+	for _, l := range all["docs/configuration.md"].Lines {
+		if m := section.FindStringSubmatch(l.Text); m != nil {
 			at = strings.TrimPrefix(strings.ReplaceAll(m[1], "[]", ""), "sinks.")
-		} else if m := row.FindStringSubmatch(l.text); m != nil {
+		} else if m := row.FindStringSubmatch(l.Text); m != nil {
 			known[at+"."+m[1]] = true
 		}
 	}
@@ -135,13 +134,13 @@ func TestEveryKeyNamedExists(t *testing.T) {
 		t.Fatal("docs/configuration.md lists nothing")
 	}
 	for path, p := range all {
-		for _, l := range p.lines {
-			if l.block {
+		for _, l := range p.Lines {
+			if l.Block {
 				continue
 			}
-			for _, code := range l.code() {
+			for _, code := range l.Code() {
 				if name := key.FindString(code); name != "" && !other(code) && !known[name] {
-					t.Errorf("%s:%d: there is no key %s", path, l.number, name)
+					t.Errorf("%s:%d: there is no key %s", path, l.Number, name)
 				}
 			}
 		}
@@ -176,11 +175,11 @@ func TestEveryFlagNamedExists(t *testing.T) {
 		}
 	}
 	for path, p := range pages(t) {
-		for _, l := range p.lines {
-			for _, code := range l.code() {
+		for _, l := range p.Lines {
+			for _, code := range l.Code() {
 				for _, m := range flagNamed.FindAllStringSubmatch(ours.FindString(code), -1) {
 					if !known[m[1]] {
-						t.Errorf("%s:%d: exporter has no flag --%s", path, l.number, m[1])
+						t.Errorf("%s:%d: exporter has no flag --%s", path, l.Number, m[1])
 					}
 				}
 			}

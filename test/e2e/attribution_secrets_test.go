@@ -103,9 +103,9 @@ func TestAuditEventSecretsAreNeverShown(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer reader.Close()
-	read := &heard{Reader: reader}
+	read := &received{Reader: reader}
 	for deadline := time.Now().Add(arriveWithin); ; pause(t, lookEvery) {
-		if err = read.listen(t.Context()); err == nil {
+		if err = read.receive(t.Context()); err == nil {
 			break
 		}
 		var wrong *bus.WrongError

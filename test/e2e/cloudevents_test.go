@@ -21,15 +21,15 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// TestTheCloudEventsSDKReadsWholeRuns has the CNCF's own SDK read every event of a run from both buses, and judges what it
+// TestCloudEventsSDKReadsWholeRuns has the CNCF's own SDK read every event of a run from both buses, and judges what it
 // gives out by etcd's history, as other tests judge the native form.
-func TestTheCloudEventsSDKReadsWholeRuns(t *testing.T) {
+func TestCloudEventsSDKReadsWholeRuns(t *testing.T) {
 	for as, encoding := range map[format.Format]binding.Encoding{
 		format.CloudEvents: binding.EncodingBinary, format.CloudEventsStructured: binding.EncodingStructured,
 	} {
 		t.Run(as.String(), func(t *testing.T) {
 			kinds := workload.AllKinds()
-			s := newScene(t, kinds, func(settings *exporter.Settings) { settings.Format = as.String() })
+			s := newFixture(t, kinds, func(settings *exporter.Settings) { settings.Format = as.String() })
 			s.read(as, reading{"ce_", "content-type", encoding}.unwrap, reading{"ce-", "Content-Type", encoding}.unwrap)
 			s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "there-before"))
 			s.must(s.exporter.Start(t.Context()))

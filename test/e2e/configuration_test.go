@@ -16,9 +16,9 @@ import (
 // answersWithin bounds how long the program may take to refuse.
 const answersWithin = 5 * time.Minute
 
-// TestWrongConfigurationStartsNothing gives every bad file of the configuration's own corpus to the program, where its
+// TestInvalidConfigurationStartsNothing gives every bad file of the configuration's own corpus to the program, where its
 // message lies beside it: FILE.yaml and FILE.txt.
-func TestWrongConfigurationStartsNothing(t *testing.T) {
+func TestInvalidConfigurationStartsNothing(t *testing.T) {
 	binary := program(t)
 	dir := corpus(t)
 	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
@@ -89,7 +89,7 @@ func listing(t *testing.T, dir string) []string {
 	return names
 }
 
-func TestWrongUsageIsRefused(t *testing.T) {
+func TestInvalidUsageIsRejected(t *testing.T) {
 	binary := program(t)
 	dir := t.TempDir()
 	for name, args := range map[string][]string{

@@ -24,17 +24,17 @@ import (
 
 const webConfigMaps = "resources: [{select: [configmaps], namespaces: {include: [web]}}]\n"
 
-// TestATokenFileThatIsWrittenAnewIsPickedUp is how a Pod gets new tokens of its service account. The file is read again
+// TestRewrittenTokenFileIsReloaded is how a Pod gets new tokens of its service account. The file is read again
 // after a minute, so the test takes that long.
-func TestATokenFileThatIsWrittenAnewIsPickedUp(t *testing.T) {
+func TestRewrittenTokenFileIsReloaded(t *testing.T) {
 	l := newTokens(t)
 	file := filepath.Join(l.dir, "token")
 	l.user = &api.AuthInfo{TokenFile: file}
 	l.rotate(func(generation int) { l.write(file, l.token(generation)) }, l.revoke)
 }
 
-// TestAnExecPluginIsAskedAgain has a plugin that prints the content of a file, without an expiry.
-func TestAnExecPluginIsAskedAgain(t *testing.T) {
+// TestExecPluginRunsAgainAfterExpiry has a plugin that prints the content of a file, without an expiry.
+func TestExecPluginRunsAgainAfterExpiry(t *testing.T) {
 	l := newTokens(t)
 	file := filepath.Join(l.dir, "credential.json")
 	l.user = &api.AuthInfo{Exec: &api.ExecConfig{
@@ -45,10 +45,10 @@ func TestAnExecPluginIsAskedAgain(t *testing.T) {
 	}, l.revoke)
 }
 
-// TestAClientCertificateThatIsWrittenAnewIsPickedUp gives each certificate another name, and rights to one name at a time:
+// TestRewrittenClientCertificateIsReloaded gives each certificate another name, and rights to one name at a time:
 // no API server takes back a certificate. A connection keeps the one it began with; each new one begins with what the file
 // holds, or held a second ago.
-func TestAClientCertificateThatIsWrittenAnewIsPickedUp(t *testing.T) {
+func TestRewrittenClientCertificateIsReloaded(t *testing.T) {
 	authority := certificates.New(t)
 	ca := filepath.Join(t.TempDir(), "clients.pem")
 	if err := os.WriteFile(ca, authority.PEM, 0o600); err != nil {
@@ -81,14 +81,14 @@ func TestAClientCertificateThatIsWrittenAnewIsPickedUp(t *testing.T) {
 
 // credentials is an exporter with a changing credential.
 type credentials struct {
-	*least
+	*restricted
 	between *proxy.Proxy
 	user    *api.AuthInfo // as in a kubeconfig
 }
 
 func newCredentials(t *testing.T, args ...string) *credentials {
 	t.Helper()
-	l := &credentials{least: newLeast(t, webConfigMaps, args...)}
+	l := &credentials{restricted: newRestricted(t, webConfigMaps, args...)}
 	l.between = proxyFor(t, l.controlPlane.APIServers())
 	return l
 }

@@ -17,13 +17,13 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// TestADeadLetterIsShippedShownRetriedAndDiscarded lets a stream refuse everything, which goes to a topic of dead letters,
+// TestDeadLetterIsShippedListedRetriedAndDiscarded lets a stream refuse everything, which goes to a topic of dead letters,
 // then nothing any more. The last record of
 // its object can be delivered then; what a newer change has followed cannot, and is discarded.
-func TestADeadLetterIsShippedShownRetriedAndDiscarded(t *testing.T) {
+func TestDeadLetterIsShippedListedRetriedAndDiscarded(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
 	var dir string
-	s := newScene(t, kinds, func(settings *exporter.Settings) {
+	s := newFixture(t, kinds, func(settings *exporter.Settings) {
 		dir = settings.Dir
 		settings.DeadLetters = map[string]any{"sink": "kafka", "topic": settings.TopicPrefix + ".dead"}
 	})
@@ -59,7 +59,7 @@ func TestADeadLetterIsShippedShownRetriedAndDiscarded(t *testing.T) {
 	if code != 1 || !strings.Contains(out, letters["changed added"]+" kept: a newer change") {
 		t.Errorf("with the newer two of three to be sent: exit %d\n%s", code, out)
 	}
-	s.listenAll()
+	s.receiveAll()
 	var sent []string
 	for _, r := range s.buses[1].records {
 		if r.Name == "settled" || r.Name == "changed" { // and not what the stream has taken while the exporter ran
@@ -79,7 +79,7 @@ func TestADeadLetterIsShippedShownRetriedAndDiscarded(t *testing.T) {
 }
 
 // letters lists dead letters: offsets by name and type.
-func (s *scene) letters(at []string) map[string]string {
+func (s *fixture) letters(at []string) map[string]string {
 	s.t.Helper()
 	found := map[string]string{}
 	for line := range strings.Lines(s.ask(append([]string{"deadletter", "list", "-o", "json"}, at...)...)) {
@@ -94,7 +94,7 @@ func (s *scene) letters(at []string) map[string]string {
 }
 
 // command runs a command of the exporter that may fail, and returns its exit code and output.
-func (s *scene) command(args ...string) (code int, out string) {
+func (s *fixture) command(args ...string) (code int, out string) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), arriveWithin)
 	defer cancel()
@@ -106,8 +106,8 @@ func (s *scene) command(args ...string) (code int, out string) {
 	return cmd.ProcessState.ExitCode(), string(text)
 }
 
-// acceptEverything lets the stream of [scene.refuseHeavy] take messages of any size.
-func (s *scene) acceptEverything() {
+// acceptEverything lets the stream of [fixture.refuseHeavy] take messages of any size.
+func (s *fixture) acceptEverything() {
 	s.t.Helper()
 	js, hangUp, err := bus.Operate(s.nats.URL())
 	s.must(err)
@@ -116,12 +116,12 @@ func (s *scene) acceptEverything() {
 	s.must(err)
 }
 
-// TestADeadLetterThatCannotBeShippedIsToldAndWaits takes away Kafka, where the dead letters of a stream go that refuses
+// TestUnshippableDeadLetterIsReportedAndKept takes away Kafka, where the dead letters of a stream go that refuses
 // everything. The stream's sink logs once why its dead letter waits; when Kafka is back the letter is there, and all is
 // well.
-func TestADeadLetterThatCannotBeShippedIsToldAndWaits(t *testing.T) {
+func TestUnshippableDeadLetterIsReportedAndKept(t *testing.T) {
 	var dir string
-	s := newLeastScene(t, []workload.Kind{workload.ConfigMaps}, func(settings *exporter.Settings) {
+	s := newRestrictedFixture(t, []workload.Kind{workload.ConfigMaps}, func(settings *exporter.Settings) {
 		dir = settings.Dir
 		settings.DeadLetters = map[string]any{"sink": "kafka", "topic": settings.TopicPrefix + ".dead"}
 	})
@@ -134,7 +134,7 @@ func TestADeadLetterThatCannotBeShippedIsToldAndWaits(t *testing.T) {
 	before := len(readFile(t, filepath.Join(dir, "exporter.log"))) // a new topic takes its time, which may be reported
 	s.must(s.kafka.Kill())
 	s.must(s.cluster.Create(t.Context(), heavy(workload.ConfigMaps), s.name, "refused"))
-	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[!]sink/nats dead letters wait for sink kafka: ")
+	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, ": dead letters wait for sink kafka: ")
 	s.awaitMetric(`kubecdc_sink_dead_letters_held{sink="nats"}`, "1")
 	s.awaitAnswer("/", http.StatusOK, "dead letters wait for sink kafka: ")
 	s.must(s.kafka.Restart(t.Context()))
@@ -161,7 +161,7 @@ func TestADeadLetterThatCannotBeShippedIsToldAndWaits(t *testing.T) {
 }
 
 // awaitBuried waits until the topic of dead letters holds a change of an object.
-func (s *scene) awaitBuried(name string) {
+func (s *fixture) awaitBuried(name string) {
 	s.t.Helper()
 	s.await(s.buses[0], func(records []bus.Record) string {
 		for _, r := range records {

@@ -52,10 +52,10 @@ var written = map[string]workload.Kind{
 	"deployments.apps":        workload.Deployments,
 }
 
-// TestPrintedRightsAreEnoughAndNeeded gives a user nothing but what rbac prints and runs the exporter as that user; then
-// it takes each rule away in turn.
-func TestPrintedRightsAreEnoughAndNeeded(t *testing.T) {
-	l := newLeast(t, leastRules)
+// TestPrintedPermissionsAreSufficientAndNecessary gives a user nothing but what rbac prints and runs the exporter as that
+// user; then it takes each rule away in turn.
+func TestPrintedPermissionsAreSufficientAndNecessary(t *testing.T) {
+	l := newRestricted(t, leastRules)
 	for id, access := range l.access() {
 		if access != "forbidden" {
 			t.Fatalf("%s is %s before anything was allowed", id, access)
@@ -81,9 +81,9 @@ func TestPrintedRightsAreEnoughAndNeeded(t *testing.T) {
 	}
 }
 
-// TestPrintedRightsForEverythingAreEnough selects all that the API server serves.
-func TestPrintedRightsForEverythingAreEnough(t *testing.T) {
-	l := newLeast(t, "resources: [{select: [\"*\"]}]\n")
+// TestPrintedPermissionsForEverythingAreSufficient selects all that the API server serves.
+func TestPrintedPermissionsForEverythingAreSufficient(t *testing.T) {
+	l := newRestricted(t, "resources: [{select: [\"*\"]}]\n")
 	l.apply(l.command("rbac", "--config", l.config))
 	l.awaitAccess("")
 	allowed := time.Now()
@@ -93,7 +93,7 @@ func TestPrintedRightsForEverythingAreEnough(t *testing.T) {
 
 // TestRatesAreMeasured writes to one of several resources while explain looks.
 func TestRatesAreMeasured(t *testing.T) {
-	l := newLeast(t, leastRules)
+	l := newRestricted(t, leastRules)
 	l.apply(l.command("rbac", "--config", l.config))
 	l.awaitAccess("")
 	l.must(l.cluster.Create(t.Context(), workload.ConfigMaps, "web", "busy"))
@@ -122,8 +122,8 @@ func TestRatesAreMeasured(t *testing.T) {
 	}
 }
 
-// least is a cluster with a user without rights.
-type least struct {
+// restricted is a cluster with a user without rights.
+type restricted struct {
 	t            *testing.T
 	program      string
 	rules        string // of the configuration
@@ -138,10 +138,10 @@ type least struct {
 	runs         int
 }
 
-// newLeast starts a control plane of its own, with more arguments for its API server.
-func newLeast(t *testing.T, rules string, args ...string) *least {
+// newRestricted starts a control plane of its own, with more arguments for its API server.
+func newRestricted(t *testing.T, rules string, args ...string) *restricted {
 	t.Helper()
-	l := &least{t: t, program: program(t), rules: rules, dir: t.TempDir()}
+	l := &restricted{t: t, program: program(t), rules: rules, dir: t.TempDir()}
 	dir := filepath.Join(l.dir, "controlplane")
 	l.must(os.Mkdir(dir, 0o755))
 	var err error
@@ -169,7 +169,7 @@ func newLeast(t *testing.T, rules string, args ...string) *least {
 }
 
 // configure writes the configuration of a run of its own: its journal and its output lie beside it.
-func (l *least) configure(name string) string {
+func (l *restricted) configure(name string) string {
 	l.t.Helper()
 	path := filepath.Join(l.dir, name)
 	l.must(os.WriteFile(path, fmt.Appendf(nil, "%scluster: {kubeconfig: %q%s}\nsinks: [{name: file, stdout: {path: %q}}]\njournal: {dir: %q}\nadmin: {listen: %q}\n",
@@ -177,7 +177,7 @@ func (l *least) configure(name string) string {
 	return path
 }
 
-func (l *least) must(err error) {
+func (l *restricted) must(err error) {
 	l.t.Helper()
 	if err != nil {
 		l.t.Fatal(err)
@@ -185,7 +185,7 @@ func (l *least) must(err error) {
 }
 
 // command runs the program to its end and returns what it printed.
-func (l *least) command(args ...string) []byte {
+func (l *restricted) command(args ...string) []byte {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(l.t.Context(), answersWithin)
 	defer cancel()
@@ -226,7 +226,7 @@ func (e explanation) scopes() map[string]explainedScope {
 	return all
 }
 
-func (l *least) explain(args ...string) explanation {
+func (l *restricted) explain(args ...string) explanation {
 	l.t.Helper()
 	var e explanation
 	l.must(json.Unmarshal(l.command(append([]string{"explain", "--config", l.config, "-o", "json"}, args...)...), &e))
@@ -234,7 +234,7 @@ func (l *least) explain(args ...string) explanation {
 }
 
 // access maps each scope to the access that explain prints: "allowed", "forbidden", or what is odd.
-func (l *least) access() map[string]string {
+func (l *restricted) access() map[string]string {
 	l.t.Helper()
 	all := make(map[string]string)
 	for id, s := range l.explain().scopes() {
@@ -247,7 +247,7 @@ func (l *least) access() map[string]string {
 }
 
 // awaitAccess waits until everything may be read but one resource; "" is none.
-func (l *least) awaitAccess(forbidden string) {
+func (l *restricted) awaitAccess(forbidden string) {
 	l.t.Helper()
 	deadline := time.Now().Add(arriveWithin)
 	for {
@@ -318,7 +318,7 @@ func (r role) attributes(i int) map[string]any {
 }
 
 // apply creates what was printed, word by word, and returns the roles.
-func (l *least) apply(printed []byte) []role {
+func (l *restricted) apply(printed []byte) []role {
 	l.t.Helper()
 	var roles []role
 	documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(printed), 4096)
@@ -338,7 +338,7 @@ func (l *least) apply(printed []byte) []role {
 }
 
 // without runs the exporter while one rule is missing.
-func (l *least) without(r role, i int, resource string) {
+func (l *restricted) without(r role, i int, resource string) {
 	l.t.Helper()
 	l.set(r, slices.Delete(r.rules(), i, i+1))
 	l.awaitAccess(resource)
@@ -349,7 +349,7 @@ func (l *least) without(r role, i int, resource string) {
 
 // withoutNamespace runs the exporter while it may not know whether the namespace exists that a rule names: everything is
 // watched all the same, and that is reported.
-func (l *least) withoutNamespace(r role, i int) {
+func (l *restricted) withoutNamespace(r role, i int) {
 	l.t.Helper()
 	l.set(r, slices.Delete(r.rules(), i, i+1))
 	l.await("", func() string {
@@ -360,7 +360,7 @@ func (l *least) withoutNamespace(r role, i int) {
 	})
 	l.run("", func(config string) {
 		l.await(config+".log", func() string {
-			if text := l.get("/readyz"); !strings.Contains(text, "[!]namespaces web: ") {
+			if text := l.get("/readyz"); !strings.Contains(text, "[!]namespace/web Namespace") {
 				return text
 			}
 			return ""
@@ -373,7 +373,7 @@ func (l *least) withoutNamespace(r role, i int) {
 // withoutIdentity runs the exporter without the right to identify the cluster. If the cluster has a
 // name, everything is watched all the same, and a warning reports that nothing is compared. If it has none, changes would
 // have none, and the exporter prints the remedy and ends.
-func (l *least) withoutIdentity(r role, i int) {
+func (l *restricted) withoutIdentity(r role, i int) {
 	l.t.Helper()
 	l.set(r, slices.Delete(r.rules(), i, i+1))
 	l.await("", func() string {
@@ -400,7 +400,7 @@ func (l *least) withoutIdentity(r role, i int) {
 	named := l.beside(", name: named")
 	named.run("", func(config string) {
 		const said = "it cannot be checked whether this is the cluster that the journal was filled from"
-		for path, part := range map[string]string{"/metrics": "\nkubecdc_cluster_unchecked 1\n", "/": said} {
+		for path, part := range map[string]string{"/metrics": "\nkubecdc_cluster_unchecked 1\n", "/": "ClusterUnchecked"} {
 			named.await(config+".log", func() string { // the page is recreated a few times a second
 				if text := named.get(path); !strings.Contains(text, part) {
 					return fmt.Sprintf("%q in %s:\n%s", part, path, text)
@@ -416,7 +416,7 @@ func (l *least) withoutIdentity(r role, i int) {
 }
 
 // beside is the same cluster for another exporter, with more keys in its section cluster.
-func (l *least) beside(section string) *least {
+func (l *restricted) beside(section string) *restricted {
 	l.t.Helper()
 	own := *l
 	free, err := ports.Free(1)
@@ -425,7 +425,7 @@ func (l *least) beside(section string) *least {
 	return &own
 }
 
-func (l *least) set(r role, rules []any) {
+func (l *restricted) set(r role, rules []any) {
 	l.t.Helper()
 	o := r.object.DeepCopy()
 	l.must(unstructured.SetNestedSlice(o.Object, rules, "rules"))
@@ -448,7 +448,7 @@ func createIn(ctx context.Context, client dynamic.ResourceInterface, o *unstruct
 
 // run runs the exporter from an empty journal until everything is live but one resource, "" for none, and what is
 // written then has arrived. Then it looks at what else is wanted.
-func (l *least) run(forbidden string, look ...func(config string)) {
+func (l *restricted) run(forbidden string, look ...func(config string)) {
 	l.t.Helper()
 	scopes := len(l.access())
 	name, config, stop := l.start()
@@ -480,7 +480,7 @@ func (l *least) run(forbidden string, look ...func(config string)) {
 
 // start starts the exporter with an empty journal and returns the name of the run and the path of its configuration. The
 // changes are in a file beside that, and the log.
-func (l *least) start() (name, config string, stop func()) {
+func (l *restricted) start() (name, config string, stop func()) {
 	l.t.Helper()
 	l.runs++
 	name = fmt.Sprintf("run-%d", l.runs)
@@ -493,7 +493,7 @@ func (l *least) start() (name, config string, stop func()) {
 }
 
 // await waits until nothing is waited for any more.
-func (l *least) await(log string, waitingFor func() string) {
+func (l *restricted) await(log string, waitingFor func() string) {
 	l.t.Helper()
 	deadline := time.Now().Add(arriveWithin)
 	for {
@@ -509,7 +509,7 @@ func (l *least) await(log string, waitingFor func() string) {
 }
 
 // states are the states of all scopes, as the metrics have them; empty while there is no answer.
-func (l *least) states() map[string]string {
+func (l *restricted) states() map[string]string {
 	l.t.Helper()
 	states := make(map[string]string)
 	for line := range strings.Lines(l.get("/metrics")) {
@@ -523,7 +523,7 @@ func (l *least) states() map[string]string {
 }
 
 // get asks the admin server; "" while it does not answer.
-func (l *least) get(path string) string {
+func (l *restricted) get(path string) string {
 	l.t.Helper()
 	request, err := http.NewRequestWithContext(l.t.Context(), http.MethodGet, "http://"+l.address+path, nil)
 	l.must(err)
@@ -543,7 +543,7 @@ func (l *least) get(path string) string {
 var optional = []string{"customresourcedefinitions", "apiservices"}
 
 // refusedNothing checks that the exporter has asked since then for nothing that it may not have.
-func (l *least) refusedNothing(since time.Time) {
+func (l *restricted) refusedNothing(since time.Time) {
 	l.t.Helper()
 	entries, err := l.controlPlane.AuditEntries()
 	l.must(err)

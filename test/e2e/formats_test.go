@@ -28,7 +28,7 @@ const (
 // that breaks one, and judges their rows by etcd's history.
 func TestFlinkAcceptsAWholeRun(t *testing.T) {
 	kinds := workload.AllKinds()
-	s := newScene(t, kinds, func(settings *exporter.Settings) {
+	s := newFixture(t, kinds, func(settings *exporter.Settings) {
 		settings.Format, settings.Kafka = "debezium", map[string]any{"tombstones": true}
 	})
 	inKafka, inNATS := newFlink(kafkaFacts), newFlink(natsFacts)
@@ -53,7 +53,7 @@ func TestFlinkAcceptsAWholeRun(t *testing.T) {
 }
 
 // loseHistory has an object deleted while the exporter is away, makes etcd forget it, and waits until both buses have it.
-func (s *scene) loseHistory() {
+func (s *fixture) loseHistory() {
 	s.t.Helper()
 	s.must(s.cluster.Delete(s.t.Context(), workload.ConfigMaps, s.name, "there-before"))
 	s.must(s.etcd.Compact(s.t.Context()))
@@ -185,11 +185,11 @@ func native(payload []byte) ([]byte, string, error) {
 	return payload, strings.Join([]string{cmp.Or(o.Group, "core"), o.Resource, o.Namespace, o.Name}, "/"), nil
 }
 
-// TestACompactedTopicEqualsTheCluster writes bare objects into compacted topics, waits until the broker has compacted them,
+// TestCompactedTopicEqualsTheCluster writes bare objects into compacted topics, waits until the broker has compacted them,
 // and compares what is left with etcd.
-func TestACompactedTopicEqualsTheCluster(t *testing.T) {
+func TestCompactedTopicEqualsTheCluster(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
-	s := newScene(t, kinds, func(settings *exporter.Settings) {
+	s := newFixture(t, kinds, func(settings *exporter.Settings) {
 		settings.Format = "upsert"
 		settings.Kafka = map[string]any{"createTopics": map[string]any{"enabled": true, "partitions": 1, "configs": []map[string]string{
 			{"name": "cleanup.policy", "value": "compact"}, {"name": "segment.ms", "value": "200"},
@@ -207,7 +207,7 @@ func TestACompactedTopicEqualsTheCluster(t *testing.T) {
 	s.must(s.load(200, kinds).Wait())
 	s.awaitHistory(s.buses[1]) // the stream keeps everything; the topics are compacted while they are read
 	s.must(s.exporter.Stop())
-	s.listenAll()
+	s.receiveAll()
 	if wrong := s.history().Judge(s.buses[1].records, oracle.Rules{}); len(wrong) > 0 {
 		t.Errorf("nats: %d points, the first ones:\n%s", len(wrong), first(wrong))
 	}
@@ -222,7 +222,7 @@ func TestACompactedTopicEqualsTheCluster(t *testing.T) {
 const marker = "marker"
 
 // compacted reads the topics from their beginning until no key but the markers' has more than one record.
-func (s *scene) compacted(kinds []workload.Kind) map[string]bus.Record {
+func (s *fixture) compacted(kinds []workload.Kind) map[string]bus.Record {
 	s.t.Helper()
 	left := make(map[string]bus.Record)
 	step := 0
@@ -257,7 +257,7 @@ func (s *scene) compacted(kinds []workload.Kind) map[string]bus.Record {
 }
 
 // equalsTheCluster compares what is left of each key with what etcd has.
-func (s *scene) equalsTheCluster(left map[string]bus.Record) {
+func (s *fixture) equalsTheCluster(left map[string]bus.Record) {
 	s.t.Helper()
 	exist := make(map[bus.Object]int64)
 	state, err := s.etcd.State(s.t.Context(), s.resources)

@@ -19,29 +19,29 @@ type told struct {
 // absence is what happens to the objects of one kind while the exporter is away, by their names, and the expected records of
 // it: the differences and nothing else.
 var absence = map[string]struct {
-	happens func(s *scene, kind workload.Kind, name string) error
+	happens func(s *fixture, kind workload.Kind, name string) error
 	told    []told
 }{
-	"untouched": {func(*scene, workload.Kind, string) error { return nil }, nil},
-	"changed": {func(s *scene, kind workload.Kind, name string) error {
+	"untouched": {func(*fixture, workload.Kind, string) error { return nil }, nil},
+	"changed": {func(s *fixture, kind workload.Kind, name string) error {
 		if err := s.cluster.Change(s.t.Context(), kind, s.name, name, 1); err != nil {
 			return err
 		}
 		return s.cluster.Change(s.t.Context(), kind, s.name, name, 2)
 	}, []told{{kind: "updated", coalesced: true}}},
-	"gone": {func(s *scene, kind workload.Kind, name string) error {
+	"gone": {func(s *fixture, kind workload.Kind, name string) error {
 		return s.cluster.Delete(s.t.Context(), kind, s.name, name)
 	}, []told{{kind: "deleted", coalesced: true, finalStateUnknown: true}}},
-	"replaced": {func(s *scene, kind workload.Kind, name string) error {
+	"replaced": {func(s *fixture, kind workload.Kind, name string) error {
 		if err := s.cluster.Delete(s.t.Context(), kind, s.name, name); err != nil {
 			return err
 		}
 		return s.cluster.Create(s.t.Context(), kind, s.name, name)
 	}, []told{{kind: "deleted", coalesced: true, finalStateUnknown: true}, {kind: "added", coalesced: true}}},
-	"new": {func(s *scene, kind workload.Kind, name string) error {
+	"new": {func(s *fixture, kind workload.Kind, name string) error {
 		return s.cluster.Create(s.t.Context(), kind, s.name, name)
 	}, []told{{kind: "added", coalesced: true}}},
-	"never-seen": {func(s *scene, kind workload.Kind, name string) error {
+	"never-seen": {func(s *fixture, kind workload.Kind, name string) error {
 		if err := s.cluster.Create(s.t.Context(), kind, s.name, name); err != nil {
 			return err
 		}
@@ -55,9 +55,9 @@ func existsBefore(name string) bool { return name != "new" && name != "never-see
 // ofEach is how many objects meet each fate, per kind.
 const ofEach = 5
 
-func TestGapIsToldWhenHistoryIsCompacted(t *testing.T) {
+func TestCompactedHistoryIsMarkedByGap(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Deployments, workload.Widgets}
-	s := newLeastScene(t, kinds)
+	s := newRestrictedFixture(t, kinds)
 	s.must(s.exporter.Start(t.Context()))
 	s.checkAbsence(kinds,
 		func() { s.must(s.exporter.Stop()) },
@@ -67,7 +67,7 @@ func TestGapIsToldWhenHistoryIsCompacted(t *testing.T) {
 
 // checkAbsence lets things happen between leave and comeBack that etcd forgets, and checks the records of them. end stops
 // what has come back.
-func (s *scene) checkAbsence(kinds []workload.Kind, leave, comeBack, end func()) {
+func (s *fixture) checkAbsence(kinds []workload.Kind, leave, comeBack, end func()) {
 	s.t.Helper()
 	s.each(kinds, func(kind workload.Kind, fate, name string) error {
 		if !existsBefore(fate) {
@@ -77,7 +77,7 @@ func (s *scene) checkAbsence(kinds []workload.Kind, leave, comeBack, end func())
 	})
 	s.awaitAll()
 	leave()
-	s.listenAll()
+	s.receiveAll()
 	before := [2]int{len(s.buses[0].records), len(s.buses[1].records)}
 
 	s.each(kinds, func(kind workload.Kind, fate, name string) error { return absence[fate].happens(s, kind, name) })
@@ -99,7 +99,7 @@ func (s *scene) checkAbsence(kinds []workload.Kind, leave, comeBack, end func())
 		})
 	}
 	end()
-	s.listenAll()
+	s.receiveAll()
 	for i, b := range s.buses {
 		if wrong := h.Judge(b.records, oracle.Rules{Gaps: true}); len(wrong) > 0 {
 			s.t.Errorf("%s: %d points, the first ones:\n%s", b.Name(), len(wrong), first(wrong))
@@ -113,7 +113,7 @@ func (s *scene) checkAbsence(kinds []workload.Kind, leave, comeBack, end func())
 }
 
 // each does something for every object of the test.
-func (s *scene) each(kinds []workload.Kind, do func(kind workload.Kind, fate, name string) error) {
+func (s *fixture) each(kinds []workload.Kind, do func(kind workload.Kind, fate, name string) error) {
 	s.t.Helper()
 	for _, kind := range kinds {
 		for fate := range absence {
@@ -125,7 +125,7 @@ func (s *scene) each(kinds []workload.Kind, do func(kind workload.Kind, fate, na
 }
 
 // checkGaps checks that each resource has one gap record, with a beginning, an end and a reason.
-func (s *scene) checkGaps(name string, records []bus.Record) {
+func (s *fixture) checkGaps(name string, records []bus.Record) {
 	s.t.Helper()
 	gaps := make(map[bus.Object]int)
 	for _, r := range records {
@@ -151,7 +151,7 @@ func (s *scene) checkGaps(name string, records []bus.Record) {
 }
 
 // checkDifferences compares the records after the absence, object by object, with the expected ones.
-func (s *scene) checkDifferences(name string, kinds []workload.Kind, records []bus.Record) {
+func (s *fixture) checkDifferences(name string, kinds []workload.Kind, records []bus.Record) {
 	s.t.Helper()
 	got := make(map[bus.Object][]told)
 	for _, r := range records {

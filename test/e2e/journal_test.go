@@ -12,26 +12,26 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// TestBrokenJournalIsReplacedAndSaidSo writes over the journal's files while the exporter is away. It must start all the
-// same, keep the broken journal, and mark in the stream that the history before is unknown (I5, I7).
-func TestBrokenJournalIsReplacedAndSaidSo(t *testing.T) {
+// TestCorruptJournalIsReplacedAndMarkedByGap writes over the journal's files while the exporter is away. It must start all
+// the same, keep the broken journal, and mark in the stream that the history before is unknown (I5, I7).
+func TestCorruptJournalIsReplacedAndMarkedByGap(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
 	var dir string
-	s := newScene(t, kinds, func(settings *exporter.Settings) { dir = settings.JournalDir() })
+	s := newFixture(t, kinds, func(settings *exporter.Settings) { dir = settings.JournalDir() })
 	s.must(s.exporter.Start(t.Context()))
 	s.must(s.load(20, kinds).Wait())
 	s.awaitAll()
 	s.must(s.exporter.Kill())
-	s.listenAll()
+	s.receiveAll()
 	before := [2]int{len(s.buses[0].records), len(s.buses[1].records)}
-	spoil(t, dir)
+	corruptJournal(t, dir)
 
 	revision, err := s.etcd.Revision(t.Context())
 	s.must(err)
 	s.must(s.exporter.Start(t.Context()))
 	s.beginning = revision
 	for i, b := range s.buses {
-		s.await(b, func(records []bus.Record) string { return s.beginsAnew(records[before[i]:]) })
+		s.await(b, func(records []bus.Record) string { return s.missingAfterRestart(records[before[i]:]) })
 	}
 	if set, err := filepath.Glob(filepath.Join(dir, "store.broken-*")); err != nil || len(set) != 1 {
 		t.Errorf("the broken journal is kept as %q, want one directory (%v)", set, err)
@@ -40,8 +40,8 @@ func TestBrokenJournalIsReplacedAndSaidSo(t *testing.T) {
 	s.awaitAll()
 }
 
-// spoil writes over every file of the journal that describes its content.
-func spoil(t *testing.T, dir string) {
+// corruptJournal writes over every file of the journal that describes its content.
+func corruptJournal(t *testing.T, dir string) {
 	t.Helper()
 	spoiled := 0
 	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
@@ -56,9 +56,9 @@ func spoil(t *testing.T, dir string) {
 	}
 }
 
-// beginsAnew returns what is missing of a stream that starts again: for each resource a gap without a beginning, and a
-// snapshot of every object that exists, whatever was emitted of it before.
-func (s *scene) beginsAnew(after []bus.Record) string {
+// missingAfterRestart returns what is missing of a stream that starts again: for each resource a gap without a beginning,
+// and a snapshot of every object that exists, whatever was emitted of it before.
+func (s *fixture) missingAfterRestart(after []bus.Record) string {
 	s.t.Helper()
 	gaps, ends := make(map[bus.Object]bool), make(map[bus.Object]bool)
 	snapshots := make(map[bus.Object]int64)

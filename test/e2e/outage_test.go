@@ -13,7 +13,7 @@ import (
 func TestAPIServerOutageLosesNothing(t *testing.T) {
 	const objects = 300
 	kinds := workload.AllKinds()
-	s := newLeastScene(t, kinds)
+	s := newRestrictedFixture(t, kinds)
 	s.must(s.exporter.Start(t.Context()))
 	operations := workload.Plan{Objects: objects, Updates: 3}.Operations()
 	load := s.load(objects, kinds)
@@ -27,10 +27,10 @@ func TestAPIServerOutageLosesNothing(t *testing.T) {
 	s.judge(oracle.Rules{Gaps: true})
 }
 
-// TestAPIServerThatComesBackIsWatchedOn kills the API server while nothing is written, and writes after each return.
-func TestAPIServerThatComesBackIsWatchedOn(t *testing.T) {
+// TestWatchesContinueAfterAPIServerRestart kills the API server while nothing is written, and writes after each return.
+func TestWatchesContinueAfterAPIServerRestart(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
-	s := newLeastScene(t, kinds)
+	s := newRestrictedFixture(t, kinds)
 	s.must(s.exporter.Start(t.Context()))
 	for range 2 {
 		s.must(s.controlPlane.KillAPIServer())
@@ -41,18 +41,18 @@ func TestAPIServerThatComesBackIsWatchedOn(t *testing.T) {
 	s.judge(oracle.Rules{Gaps: true})
 }
 
-// TestBrokersAwayLoseNothing takes one broker away at a time, while objects are written, before it goes, while it is away
+// TestBusOutagesLoseNothing takes one broker away at a time, while objects are written, before it goes, while it is away
 // and while it comes back. The other bus must hold all that happened meanwhile before the first one returns.
-func TestBrokersAwayLoseNothing(t *testing.T) {
+func TestBusOutagesLoseNothing(t *testing.T) {
 	const objects = 130
 	kinds := workload.AllKinds()
-	s := newLeastScene(t, kinds)
+	s := newRestrictedFixture(t, kinds)
 	s.must(s.exporter.Start(t.Context()))
 	kafkaBus, natsBus := s.buses[0], s.buses[1]
 	outages := []struct {
 		kill    func() error
 		restart func(context.Context) error
-		other   *heard
+		other   *received
 	}{
 		{s.nats.Kill, s.nats.Restart, kafkaBus},
 		{s.kafka.Kill, s.kafka.Restart, natsBus},

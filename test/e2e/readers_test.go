@@ -29,12 +29,12 @@ var python = sync.OnceValues(func() (string, error) {
 
 // readElsewhere has independent consumers read both buses, and compares what they understood with what the test has
 // read: the same changes under the same keys. The exporter must have stopped.
-func (s *scene) readElsewhere(format string) {
+func (s *fixture) readElsewhere(format string) {
 	s.t.Helper()
 	require.Program(s.t, "python3", "install Python 3.10 or later")
 	interpreter, err := python()
 	s.must(err)
-	s.listenAll()
+	s.receiveAll()
 	places := [][]string{
 		{"kafka", strings.Join(s.kafka.Brokers(), ","), s.name + "."},
 		{"nats", s.nats.URL(), s.name},
@@ -65,7 +65,7 @@ var kcat = sync.OnceValues(func() (reader [2]string, err error) {
 
 // readByKcat has kcat read the topics, and compares keys and the IDs in headers with what the test has read. In a format
 // without an ID in headers it is in the value.
-func (s *scene) readByKcat() {
+func (s *fixture) readByKcat() {
 	s.t.Helper()
 	program, err := kcat()
 	if err != nil {
@@ -92,7 +92,7 @@ func (s *scene) readByKcat() {
 }
 
 // topics are those that the test has read.
-func (s *scene) topics() []string {
+func (s *fixture) topics() []string {
 	topics := make(map[string]bool)
 	for _, r := range s.buses[0].records {
 		topic, _, _ := strings.Cut(r.Place, "/")
@@ -128,7 +128,7 @@ func ofKcat(t *testing.T, line string) (record struct{ Key, ID string }) {
 }
 
 // sameAs compares what was read elsewhere, a JSON object a line, with what was read here.
-func (s *scene) sameAs(b *heard, reader string, out []byte) {
+func (s *fixture) sameAs(b *received, reader string, out []byte) {
 	s.t.Helper()
 	here, elsewhere := make(map[string]bool), make(map[string]bool)
 	for _, r := range b.records {

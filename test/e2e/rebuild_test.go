@@ -22,17 +22,17 @@ const theLast = "the-last"
 // widgets is the resource that the histories are about.
 var widgets = consumer.Resource{Cluster: "e2e", Group: workload.WidgetGroup, Resource: "widgets"}
 
-// TestTheStreamAloneGivesWhatEtcdHadAtEveryRevision lets custom resources live random lives, kills the exporter meanwhile,
+// TestStreamRebuildsEtcdAtEveryRevision lets custom resources live random lives, kills the exporter meanwhile,
 // and rebuilds the selected ones from each bus by the reference consumer: at every revision they must be what etcd had. Each
 // change must name its author.
-func TestTheStreamAloneGivesWhatEtcdHadAtEveryRevision(t *testing.T) {
-	s := newScene(t, []workload.Kind{workload.Widgets}, func(settings *exporter.Settings) {
+func TestStreamRebuildsEtcdAtEveryRevision(t *testing.T) {
+	s := newFixture(t, []workload.Kind{workload.Widgets}, func(settings *exporter.Settings) {
 		settings.Rule = map[string]any{
-			"labelSelector": workload.SelectedLabel + "=yes", "namespaces": map[string]any{"include": []string{fmt.Sprintf("e2e-%d", sceneNumber)}},
+			"labelSelector": workload.SelectedLabel + "=yes", "namespaces": map[string]any{"include": []string{fmt.Sprintf("e2e-%d", fixtureNumber)}},
 			"before": "full", "changed": "mergePatch",
 		}
 	})
-	seed := dice(t).Uint64()
+	seed := newRandom(t).Uint64()
 	var writers writers
 	live := func(half uint64) {
 		s.must(s.cluster.Live(t.Context(), workload.Histories{
@@ -51,7 +51,7 @@ func TestTheStreamAloneGivesWhatEtcdHadAtEveryRevision(t *testing.T) {
 		s.await(b, func(records []bus.Record) string { return s.lacks(records, o) })
 	}
 	s.must(s.exporter.Stop())
-	s.listenAll()
+	s.receiveAll()
 	h := s.history()
 	for _, b := range s.buses {
 		s.rebuild(b, h)
@@ -78,7 +78,7 @@ func (w *writers) note(revision string, by workload.Writer) {
 
 // judge compares the actors on a bus with the writers. No actor may be named that did not write. An update that set fields,
 // by a manager that had not written the object before, must name it; others may leave no trace, see docs/events.md.
-func (w *writers) judge(t *testing.T, b *heard) {
+func (w *writers) judge(t *testing.T, b *received) {
 	t.Helper()
 	named, silent := 0, 0
 	for _, r := range b.records {
@@ -110,7 +110,7 @@ func (w *writers) judge(t *testing.T, b *heard) {
 }
 
 // lacks returns what of the objects' newest states has not come.
-func (s *scene) lacks(records []bus.Record, last bus.Object) string {
+func (s *fixture) lacks(records []bus.Record, last bus.Object) string {
 	newest := make(map[bus.Object]int64)
 	for _, r := range records {
 		newest[r.Object] = max(newest[r.Object], r.Revision)
@@ -152,7 +152,7 @@ func read(records []bus.Record) (*consumer.Table, error) {
 }
 
 // rebuild replays a bus by revision and compares each with etcd.
-func (s *scene) rebuild(b *heard, h *oracle.History) {
+func (s *fixture) rebuild(b *received, h *oracle.History) {
 	s.t.Helper()
 	records := slices.Clone(b.records)
 	slices.SortStableFunc(records, func(x, y bus.Record) int { return cmp.Compare(x.Revision, y.Revision) })
@@ -216,7 +216,7 @@ func plain(t *testing.T, body []byte) map[string]any {
 }
 
 // patched checks that an update's merge patch makes after of before, and counts it.
-func (s *scene) patched(r bus.Record) int {
+func (s *fixture) patched(r bus.Record) int {
 	s.t.Helper()
 	var c struct{ Patch map[string]any }
 	if r.Type != "updated" || r.Before == nil || json.Unmarshal(r.Payload, &c) != nil || c.Patch == nil {

@@ -29,7 +29,7 @@ var gadgets = workload.Kind{
 // TestLateCRDIsWatched defines a selected custom resource, makes objects of it, and takes the definition away again, while
 // the exporter runs.
 func TestLateCRDIsWatched(t *testing.T) {
-	s := newLeastScene(t, []workload.Kind{workload.ConfigMaps, gadgets})
+	s := newRestrictedFixture(t, []workload.Kind{workload.ConfigMaps, gadgets})
 	s.resources[1].Prefix = "/registry/late.kubecdc.io/gadgets/"
 	s.must(s.exporter.Start(t.Context()))
 	s.must(s.load(20, []workload.Kind{workload.ConfigMaps}).Wait())
@@ -58,7 +58,7 @@ func TestLateCRDIsWatched(t *testing.T) {
 }
 
 // awaitAllDeleted waits until the newest record of every object of a kind is that it was deleted.
-func (s *scene) awaitAllDeleted(kind workload.Kind) {
+func (s *fixture) awaitAllDeleted(kind workload.Kind) {
 	s.t.Helper()
 	for _, b := range s.buses {
 		s.await(b, func(records []bus.Record) string {
@@ -86,7 +86,7 @@ func TestForbiddenTypeDegradesAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newScene(t, []workload.Kind{allowed, forbidden}, func(settings *exporter.Settings) { settings.Kubeconfig = kubeconfig })
+	s := newFixture(t, []workload.Kind{allowed, forbidden}, func(settings *exporter.Settings) { settings.Kubeconfig = kubeconfig })
 	s.resources = resources([]workload.Kind{allowed}) // what must arrive
 	s.must(s.cluster.Allow(t.Context(), s.name+"-first", reader, allowed))
 	s.must(s.exporter.Start(t.Context()))
@@ -111,16 +111,16 @@ func TestForbiddenTypeDegradesAlone(t *testing.T) {
 	s.judge(oracle.Rules{})
 }
 
-func TestMetricsAndHealth(t *testing.T) {
+func TestMetricsAndHealthAreServed(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
-	s := newLeastScene(t, kinds)
+	s := newRestrictedFixture(t, kinds)
 	s.must(s.exporter.Start(t.Context()))
 	s.must(s.load(40, kinds).Wait())
 	s.awaitAll()
 	for _, b := range s.buses {
 		s.awaitMetric(fmt.Sprintf(`kubecdc_sink_backlog_changes{sink=%q}`, b.Name()), "0")
 	}
-	s.listenAll() // control records go their own ways, and may come last
+	s.receiveAll() // control records go their own ways, and may come last
 	for _, b := range s.buses {
 		sink := b.Name()
 		s.awaitMetric(fmt.Sprintf(`kubecdc_sink_gate_closed{sink=%q}`, sink), "0")
@@ -142,16 +142,16 @@ func TestMetricsAndHealth(t *testing.T) {
 	s.awaitAll()
 
 	s.must(s.controlPlane.KillAPIServer())
-	s.awaitAnswer("/readyz", 503, "resource/configmaps")
+	s.awaitAnswer("/readyz", 503, "configmaps")
 	s.must(s.controlPlane.StartAPIServer(t.Context()))
 	s.awaitAnswer("/readyz", 200, "ok")
 	s.judge(oracle.Rules{Gaps: true})
 }
 
-// TestNotReadyUntilItIsKnownWhatToWatch starts the exporter while the API server is away.
-func TestNotReadyUntilItIsKnownWhatToWatch(t *testing.T) {
+// TestNotReadyBeforeDiscovery starts the exporter while the API server is away.
+func TestNotReadyBeforeDiscovery(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
-	s := newLeastScene(t, kinds)
+	s := newRestrictedFixture(t, kinds)
 	s.must(s.controlPlane.KillAPIServer())
 	s.must(s.exporter.Launch(t.Context()))
 	s.awaitAnswer("/readyz", 503, "discovery")
@@ -163,7 +163,7 @@ func TestNotReadyUntilItIsKnownWhatToWatch(t *testing.T) {
 }
 
 // awaitMetric waits until a series has a value.
-func (s *scene) awaitMetric(series, value string) {
+func (s *fixture) awaitMetric(series, value string) {
 	s.t.Helper()
 	s.awaitAnswer("/metrics", 200, "\n"+series+" "+value+"\n")
 }
@@ -182,7 +182,7 @@ func series(text, prefix string) map[string]int {
 }
 
 // awaitAnswer waits until the admin server answers with a code and a text that holds part.
-func (s *scene) awaitAnswer(path string, code int, part string) {
+func (s *fixture) awaitAnswer(path string, code int, part string) {
 	s.t.Helper()
 	deadline := time.Now().Add(arriveWithin)
 	for {

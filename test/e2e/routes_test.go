@@ -13,7 +13,7 @@ import (
 
 // routes: no bus gets Services, only NATS gets deleted Deployments, and ConfigMaps with names that end in 0 have a
 // topic and subjects of their own.
-func (s *scene) routes() []map[string]any {
+func (s *fixture) routes() []map[string]any {
 	return []map[string]any{
 		{"select": []string{"services"}, "drop": true},
 		{"select": []string{"deployments.apps"}, "types": []string{"deleted"}, "to": []map[string]any{
@@ -25,15 +25,15 @@ func (s *scene) routes() []map[string]any {
 	}
 }
 
-// hears returns the part of the history that each bus has to receive.
-func hears(b *heard) func(oracle.Revision) bool {
+// selectedFor returns the part of the history that each bus has to receive.
+func selectedFor(b *received) func(oracle.Revision) bool {
 	return func(r oracle.Revision) bool {
 		return r.Object.Resource != "services" && (b.Name() == "nats" || r.Object.Resource != "deployments" || r.Op != oracle.Deleted)
 	}
 }
 
-// placeOf is the topic, or the first tokens of the subject, where a record belongs.
-func (s *scene) placeOf(b *heard, r bus.Record) string {
+// destinationOf is the topic, or the first tokens of the subject, where a record belongs.
+func (s *fixture) destinationOf(b *received, r bus.Record) string {
 	if r.Resource == "configmaps" && strings.HasSuffix(r.Name, "0") {
 		return s.name + ".chosen"
 	}
@@ -50,8 +50,8 @@ func (s *scene) placeOf(b *heard, r bus.Record) string {
 
 func TestRoutesSendAndDropThroughRestarts(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Services, workload.Deployments}
-	s := newScene(t, kinds, func(settings *exporter.Settings) {
-		settings.Routes = (&scene{name: settings.Stream}).routes()
+	s := newFixture(t, kinds, func(settings *exporter.Settings) {
+		settings.Routes = (&fixture{name: settings.Stream}).routes()
 	})
 	s.must(s.exporter.Start(t.Context()))
 	plan := workload.Plan{Objects: 300, Updates: 3}
@@ -81,7 +81,7 @@ func TestRoutesSendAndDropThroughRestarts(t *testing.T) {
 	s.must(s.load(30, kinds).Wait()) // what comes behind the dropped is not skipped
 	s.awaitRouted()
 	s.must(s.exporter.Stop())
-	s.listenAll()
+	s.receiveAll()
 	for _, b := range s.buses {
 		s.judgeRouted(b)
 	}
@@ -90,7 +90,7 @@ func TestRoutesSendAndDropThroughRestarts(t *testing.T) {
 
 // awaitDropped waits until the first route has kept every change of a resource from both sinks, there were so many, and the
 // status page has their number. They may be more: those of an earlier load that the test did not wait for.
-func (s *scene) awaitDropped(resource string, least int) {
+func (s *fixture) awaitDropped(resource string, least int) {
 	s.t.Helper()
 	s.await(s.buses[0], func([]bus.Record) string {
 		_, text, err := s.exporter.Get(s.t.Context(), "/metrics")
@@ -118,11 +118,11 @@ func (s *scene) awaitDropped(resource string, least int) {
 }
 
 // awaitRouted waits until both buses hold everything that is routed to them.
-func (s *scene) awaitRouted() {
+func (s *fixture) awaitRouted() {
 	s.t.Helper()
 	all := s.history()
 	for _, b := range s.buses {
-		h := all.Only(hears(b))
+		h := all.Only(selectedFor(b))
 		s.await(b, func(records []bus.Record) string {
 			missing := h.Missing(records)
 			if len(missing) == 0 {
@@ -134,15 +134,15 @@ func (s *scene) awaitRouted() {
 }
 
 // judgeRouted compares a bus with the expected records, and every record's place with the expected place.
-func (s *scene) judgeRouted(b *heard) {
+func (s *fixture) judgeRouted(b *received) {
 	s.t.Helper()
-	wrong := s.history().Only(hears(b)).Judge(b.records, oracle.Rules{Repetitions: true})
+	wrong := s.history().Only(selectedFor(b)).Judge(b.records, oracle.Rules{Repetitions: true})
 	places := map[string]bool{}
 	for _, r := range b.records {
-		if want := s.placeOf(b, r); !strings.HasPrefix(r.Place, want+"/") && !strings.HasPrefix(r.Place, want+".") || r.Resource == "services" {
+		if want := s.destinationOf(b, r); !strings.HasPrefix(r.Place, want+"/") && !strings.HasPrefix(r.Place, want+".") || r.Resource == "services" {
 			wrong = append(wrong, fmt.Sprintf("%v: record %s is at %s, and belongs at %s", r.Object, r.ID, r.Place, want))
 		}
-		places[s.placeOf(b, r)] = true
+		places[s.destinationOf(b, r)] = true
 	}
 	if len(wrong) > 0 {
 		s.t.Errorf("%s: %d points, the first ones:\n%s", b.Name(), len(wrong), first(wrong))

@@ -168,10 +168,10 @@ func (p *plants) deploymentKind() workload.Kind {
 	return kind
 }
 
-// TestNoSecretIsSeenAnywhere plants values in Secrets, in kubectl's copies and in environment variables, lets one sink take
+// TestSecretsAreNeverShown plants values in Secrets, in kubectl's copies and in environment variables, lets one sink take
 // everything and another refuse everything, and then looks for them wherever the exporter writes. Then it breaks the
 // journal, and looks again at what the next process makes of it.
-func TestNoSecretIsSeenAnywhere(t *testing.T) {
+func TestSecretsAreNeverShown(t *testing.T) {
 	for _, mode := range []string{"mask", "hmac"} {
 		t.Run(mode, func(t *testing.T) { noSecretIsSeen(t, mode) })
 	}
@@ -179,7 +179,7 @@ func TestNoSecretIsSeenAnywhere(t *testing.T) {
 
 func noSecretIsSeen(t *testing.T, mode string) {
 	var dir, journal string
-	s := newScene(t, nil, func(settings *exporter.Settings) {
+	s := newFixture(t, nil, func(settings *exporter.Settings) {
 		settings.Select, dir, journal = []string{"*"}, settings.Dir, settings.JournalDir()
 		settings.Rule = map[string]any{
 			"redact": mode, "redactPaths": []string{"spec.template.spec.containers[*].env[*].value"}, "before": "full", "changed": "jsonPatch",
@@ -210,10 +210,10 @@ func noSecretIsSeen(t *testing.T, mode string) {
 		t.Errorf("explain counts %d objects that the path matches (%v)", matched, err)
 	}
 	s.must(s.exporter.Stop())
-	s.listenAll()
+	s.receiveAll()
 	s.lookThrough(&p, dir)
 
-	spoil(t, journal)
+	corruptJournal(t, journal)
 	s.must(s.exporter.Start(t.Context()))
 	secrets := heavy(p.secretKind())
 	for i := range plantedAfterwards {
@@ -224,12 +224,12 @@ func noSecretIsSeen(t *testing.T, mode string) {
 	s.awaitMetric("kubecdc_journal_recovered", "1")
 	s.lookAtPages(&p)
 	s.must(s.exporter.Stop())
-	s.listenAll()
+	s.receiveAll()
 	s.lookThrough(&p, dir)
 }
 
 // lookAtPages looks for values in what the exporter shows while it runs.
-func (s *scene) lookAtPages(p *plants) {
+func (s *fixture) lookAtPages(p *plants) {
 	s.t.Helper()
 	for _, path := range []string{"/metrics", "/", "/readyz?verbose"} {
 		_, text, err := s.exporter.Get(s.t.Context(), path)
@@ -239,7 +239,7 @@ func (s *scene) lookAtPages(p *plants) {
 }
 
 // plant writes, changes and deletes objects with values, and returns the name of the one written last.
-func (s *scene) plant(p *plants) string {
+func (s *fixture) plant(p *plants) string {
 	s.t.Helper()
 	secrets, deployments, configMaps := heavy(p.secretKind()), p.deploymentKind(), p.configMapKind()
 	for i := range plantedSecrets {
@@ -262,9 +262,9 @@ func (s *scene) plant(p *plants) string {
 	return "the-last"
 }
 
-// refuseHeavy makes a stream for the scene that takes no heavy objects, in whatever form, so that their changes become dead
-// letters. It takes everything else: a stream that takes nothing is away.
-func (s *scene) refuseHeavy() {
+// refuseHeavy makes a stream for the fixture that takes no heavy objects, in whatever form, so that their changes become
+// dead letters. It takes everything else: a stream that takes nothing is away.
+func (s *fixture) refuseHeavy() {
 	s.t.Helper()
 	js, hangUp, err := bus.Operate(s.nats.URL())
 	s.must(err)
@@ -273,7 +273,7 @@ func (s *scene) refuseHeavy() {
 	s.must(err)
 }
 
-// heavy makes objects of a kind so large that they are in every form larger than [scene.refuseHeavy] allows: the names of
+// heavy makes objects of a kind so large that they are in every form larger than [fixture.refuseHeavy] allows: the names of
 // labels are never left out.
 func heavy(kind workload.Kind) workload.Kind {
 	object := kind.Object
@@ -293,7 +293,7 @@ func heavy(kind workload.Kind) workload.Kind {
 }
 
 // verifyAbsent fails the test where a text holds a value.
-func (s *scene) nothingOf(p *plants, where, text string) {
+func (s *fixture) nothingOf(p *plants, where, text string) {
 	s.t.Helper()
 	if found := p.foundIn(text); found != nil {
 		s.t.Errorf("%s holds %d values, among them %s", where, len(found), found[0])
@@ -301,7 +301,7 @@ func (s *scene) nothingOf(p *plants, where, text string) {
 }
 
 // nothingInFiles fails the test where a file below a directory holds a value.
-func (s *scene) nothingInFiles(p *plants, dir string) {
+func (s *fixture) nothingInFiles(p *plants, dir string) {
 	s.t.Helper()
 	s.must(filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
@@ -314,7 +314,7 @@ func (s *scene) nothingInFiles(p *plants, dir string) {
 }
 
 // lookThrough looks for values in the topics, in every file the exporter wrote, and in the output of its commands.
-func (s *scene) lookThrough(p *plants, dir string) {
+func (s *fixture) lookThrough(p *plants, dir string) {
 	s.t.Helper()
 	redacted := 0
 	for _, b := range s.buses {
@@ -349,7 +349,7 @@ func (s *scene) lookThrough(p *plants, dir string) {
 }
 
 // ask runs a command of the exporter and returns its output.
-func (s *scene) ask(args ...string) string {
+func (s *fixture) ask(args ...string) string {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), arriveWithin)
 	defer cancel()
@@ -360,12 +360,12 @@ func (s *scene) ask(args ...string) string {
 	return string(out)
 }
 
-// TestAChangedRedactionLeavesNothingInPlain journals Secrets in plain, undelivered, as dead letters and as kept states, and
+// TestChangedRedactionLeavesNoPlaintext journals Secrets in plain, undelivered, as dead letters and as kept states, and
 // then starts with other rules: what is delivered then, and every file, holds nothing of them. The next change of an
 // object describes the change correctly.
-func TestAChangedRedactionLeavesNothingInPlain(t *testing.T) {
+func TestChangedRedactionLeavesNoPlaintext(t *testing.T) {
 	var settings exporter.Settings
-	s := newScene(t, nil, func(given *exporter.Settings) {
+	s := newFixture(t, nil, func(given *exporter.Settings) {
 		given.Resources = []map[string]any{
 			{"select": []string{"secrets"}, "redact": "none", "before": "full", "changed": "jsonPatch"}, {"select": []string{"configmaps"}},
 		}
@@ -386,7 +386,7 @@ func TestAChangedRedactionLeavesNothingInPlain(t *testing.T) {
 	if p.foundIn(s.ask("journal", "dump", "--config", config)) == nil {
 		t.Fatal("the journal holds nothing in plain, so nothing is proved")
 	}
-	s.listenAll()
+	s.receiveAll()
 	before := len(s.buses[0].records)
 
 	settings.Resources = []map[string]any{
@@ -415,7 +415,7 @@ func TestAChangedRedactionLeavesNothingInPlain(t *testing.T) {
 	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "the-very-last"))
 	s.awaitNamed("the-very-last")
 	s.must(s.exporter.Stop())
-	s.listenAll()
+	s.receiveAll()
 	s.judgeRedactionChanges(s.buses[0].records[before:])
 	for _, b := range s.buses {
 		for _, r := range b.records[min(before, len(b.records)):] {
@@ -431,7 +431,7 @@ func TestAChangedRedactionLeavesNothingInPlain(t *testing.T) {
 const plainSecrets = 20
 
 // awaitNamed waits for an object to arrive on Kafka.
-func (s *scene) awaitNamed(name string) {
+func (s *fixture) awaitNamed(name string) {
 	s.t.Helper()
 	s.await(s.buses[0], func(records []bus.Record) string {
 		for _, r := range records {
@@ -445,7 +445,7 @@ func (s *scene) awaitNamed(name string) {
 
 // judgeRedactionChanges holds that of the updates of each Secret the first reports a changed redaction, and compares
 // with nothing, and that the others name the change: a label, and nothing of data.
-func (s *scene) judgeRedactionChanges(records []bus.Record) {
+func (s *fixture) judgeRedactionChanges(records []bus.Record) {
 	s.t.Helper()
 	seen := map[string]int{}
 	for _, r := range records {

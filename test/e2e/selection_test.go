@@ -17,11 +17,11 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// TestNamespacesAreFollowedAsTheyCome has one rule with globs, which watches the cluster and drops what it does not take,
+// TestNamespacesCreatedLaterAreWatched has one rule with globs, which watches the cluster and drops what it does not take,
 // and one with a name, for which a Role can be made no earlier than its namespace: until then it is forbidden.
-func TestNamespacesAreFollowedAsTheyCome(t *testing.T) {
+func TestNamespacesCreatedLaterAreWatched(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Services}
-	s := newLeastScene(t, kinds, func(settings *exporter.Settings) {
+	s := newRestrictedFixture(t, kinds, func(settings *exporter.Settings) {
 		settings.Resources = []map[string]any{
 			{"select": []string{"configmaps"}, "namespaces": map[string]any{
 				"include": []string{settings.Stream + "-team-*"}, "exclude": []string{"*-secret"},
@@ -32,7 +32,7 @@ func TestNamespacesAreFollowedAsTheyCome(t *testing.T) {
 	s.must(s.exporter.Start(t.Context()))
 	s.awaitMetric(fmt.Sprintf(`kubecdc_resource_state{resource="services;ns=%s-later",state="forbidden"}`, s.name), "1")
 	s.awaitMetric(fmt.Sprintf(`kubecdc_namespace_missing{name="%s-later"}`, s.name), "1")
-	s.awaitAnswer("/readyz", http.StatusOK, "[!]namespaces "+s.name+"-later: ")
+	s.awaitAnswer("/readyz", http.StatusOK, s.name+"-later NamespaceMissing: ")
 	want := map[string]bool{}
 	for _, namespace := range []string{"-team-a", "-team-b", "-team-b-secret", "-teams", "-later"} {
 		s.must(s.cluster.CreateNamespace(t.Context(), s.name+namespace))
@@ -74,9 +74,9 @@ func TestNamespacesAreFollowedAsTheyCome(t *testing.T) {
 	}
 }
 
-// TestAnObjectThatLeavesTheSelectorIsDeleted relabels objects that the API server selects by label.
-func TestAnObjectThatLeavesTheSelectorIsDeleted(t *testing.T) {
-	s := newLeastScene(t, []workload.Kind{workload.ConfigMaps}, func(settings *exporter.Settings) {
+// TestObjectThatLeavesTheSelectorIsDeleted relabels objects that the API server selects by label.
+func TestObjectThatLeavesTheSelectorIsDeleted(t *testing.T) {
+	s := newRestrictedFixture(t, []workload.Kind{workload.ConfigMaps}, func(settings *exporter.Settings) {
 		settings.Resources = []map[string]any{{"select": []string{"configmaps"}, "labelSelector": "app=" + settings.Stream}}
 	})
 	s.must(s.exporter.Start(t.Context()))
@@ -109,10 +109,11 @@ func TestAnObjectThatLeavesTheSelectorIsDeleted(t *testing.T) {
 	}
 }
 
-// TestReplacedWhileAwayAreTwoObjects deletes objects and creates them again under their names while the exporter is away.
-func TestReplacedWhileAwayAreTwoObjects(t *testing.T) {
+// TestObjectRecreatedDuringDowntimeIsDeletedAndAdded deletes objects and creates them again under their names while the
+// exporter is away.
+func TestObjectRecreatedDuringDowntimeIsDeletedAndAdded(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
-	s := newLeastScene(t, kinds)
+	s := newRestrictedFixture(t, kinds)
 	s.must(s.exporter.Start(t.Context()))
 	for _, kind := range kinds {
 		s.must(s.cluster.Create(t.Context(), kind, s.name, "one"))
@@ -141,8 +142,8 @@ func TestReplacedWhileAwayAreTwoObjects(t *testing.T) {
 	}
 }
 
-// weighing is the kind of ConfigMaps with so many bytes of ballast.
-func weighing(bytes int) workload.Kind {
+// configMapsOf is the kind of ConfigMaps with so many bytes of ballast.
+func configMapsOf(bytes int) workload.Kind {
 	kind := workload.ConfigMaps
 	kind.Object = func() *unstructured.Unstructured {
 		o := workload.ConfigMaps.Object()
@@ -152,10 +153,10 @@ func weighing(bytes int) workload.Kind {
 	return kind
 }
 
-// TestAWatcherThatIsTooSlowLosesNothing lets the exporter stand still until the API server closes its watch.
-func TestAWatcherThatIsTooSlowLosesNothing(t *testing.T) {
-	large := weighing(64 << 10) // fills every buffer on the way soon
-	s := newLeastScene(t, []workload.Kind{large})
+// TestSlowWatcherLosesNothing lets the exporter freeze until the API server closes its watch.
+func TestSlowWatcherLosesNothing(t *testing.T) {
+	large := configMapsOf(64 << 10) // fills every buffer on the way soon
+	s := newRestrictedFixture(t, []workload.Kind{large})
 	s.must(s.exporter.Start(t.Context()))
 	s.must(s.cluster.Create(t.Context(), large, s.name, "first"))
 	s.awaitAll()
@@ -174,7 +175,7 @@ func TestAWatcherThatIsTooSlowLosesNothing(t *testing.T) {
 }
 
 // closedAsSlow is how many watches of a resource the API server has closed because they did not read.
-func (s *scene) closedAsSlow(resource string) int {
+func (s *fixture) closedAsSlow(resource string) int {
 	s.t.Helper()
 	text, err := s.cluster.Metrics(s.t.Context())
 	s.must(err)

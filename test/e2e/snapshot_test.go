@@ -11,14 +11,14 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// TestASnapshotGoesOnAfterAKill kills the exporter while half of the first list has come. Listed objects are then
+// TestSnapshotResumesAfterKill kills the exporter while half of the first list has come. Listed objects are then
 // changed, deleted, or deleted and made again under its name; the next exporter emits that within the same snapshot.
-func TestASnapshotGoesOnAfterAKill(t *testing.T) {
+func TestSnapshotResumesAfterKill(t *testing.T) {
 	const objects, size = 400, 4 << 10
 	env := servers(t)
 	between, kubeconfig := startProxy(t, env, "admin")
-	large := weighing(size)
-	s := newSceneIn(t, env, []workload.Kind{large}, func(settings *exporter.Settings) {
+	large := configMapsOf(size)
+	s := newFixtureIn(t, env, []workload.Kind{large}, func(settings *exporter.Settings) {
 		settings.Kubeconfig = kubeconfig
 		settings.Rule = map[string]any{"namespaces": map[string]any{"include": []string{settings.Stream}}}
 	})
@@ -32,7 +32,7 @@ func TestASnapshotGoesOnAfterAKill(t *testing.T) {
 	for _, b := range s.buses {
 		s.await(b, func(records []bus.Record) string { return fewer(records, "snapshot", 100) })
 	}
-	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[-]resource/configmaps;ns="+s.name+" the first list is not complete")
+	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[-]resource/configmaps;ns="+s.name+" ResourceSyncing: ")
 	s.must(s.exporter.Kill())
 	for i, r := range s.buses[0].records {
 		if r.Type != "snapshot" {

@@ -13,14 +13,14 @@ import (
 func TestDrainOnSIGTERM(t *testing.T) {
 	const objects = 300
 	kinds := workload.AllKinds()
-	s := newScene(t, kinds, func(settings *exporter.Settings) { settings.DrainTimeout = "4m" })
+	s := newFixture(t, kinds, func(settings *exporter.Settings) { settings.DrainTimeout = "4m" })
 	s.must(s.exporter.Start(t.Context()))
 	load := s.load(objects, kinds)
 	operations := workload.Plan{Objects: objects, Updates: 3}.Operations()
 	for i := range 3 {
 		load.AwaitOperations(operations * (i + 1) / 4)
 		s.must(s.exporter.Stop()) // exit code 0, while objects are written
-		s.listenAll()
+		s.receiveAll()
 		if wrong := oracle.Differ("kafka", s.buses[0].records, "nats", s.buses[1].records); len(wrong) > 0 {
 			t.Errorf("after a drain the buses differ in %d points, the first ones:\n%s", len(wrong), first(wrong))
 		}
@@ -31,11 +31,11 @@ func TestDrainOnSIGTERM(t *testing.T) {
 	s.judge(oracle.Rules{}) // what was acknowledged is not sent again
 }
 
-// TestDrainEndsThoughABrokerIsAway stops the exporter while it cannot deliver: it must give up in time, with exit code 0,
+// TestDrainEndsInTimeDuringBusOutage stops the exporter while it cannot deliver: it must give up in time, with exit code 0,
 // and deliver after the next start.
-func TestDrainEndsThoughABrokerIsAway(t *testing.T) {
+func TestDrainEndsInTimeDuringBusOutage(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
-	s := newScene(t, kinds, func(settings *exporter.Settings) { settings.DrainTimeout = "3s" })
+	s := newFixture(t, kinds, func(settings *exporter.Settings) { settings.DrainTimeout = "3s" })
 	s.must(s.exporter.Start(t.Context()))
 	s.must(s.nats.Kill())
 	s.must(s.load(20, kinds).Wait())
@@ -52,7 +52,7 @@ func TestDrainEndsThoughABrokerIsAway(t *testing.T) {
 
 func TestSecondExporterOnOneJournalDoesNotStart(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
-	s := newScene(t, kinds)
+	s := newFixture(t, kinds)
 	s.must(s.exporter.Start(t.Context()))
 	ctx, cancel := context.WithTimeout(t.Context(), arriveWithin)
 	defer cancel()

@@ -25,7 +25,7 @@ type tap struct {
 }
 
 // tap starts a tap that may write nowhere, and returns when it reports that it watches.
-func (l *least) tap(args ...string) *tap {
+func (l *restricted) tap(args ...string) *tap {
 	l.t.Helper()
 	nowhere := filepath.Join(l.t.TempDir(), "nowhere")
 	l.must(os.Mkdir(nowhere, 0o500))
@@ -74,7 +74,7 @@ func (v *tap) await(texts ...string) string {
 }
 
 func TestTapShowsChangesFieldByField(t *testing.T) {
-	l := newLeast(t, leastRules)
+	l := newRestricted(t, leastRules)
 	ctx := t.Context()
 	l.must(l.cluster.Create(ctx, workload.ConfigMaps, "web", "old"))
 	v := l.tap("--select", "configmaps,secrets", "-n", "web", "--color", "never")
@@ -98,7 +98,7 @@ func TestTapShowsChangesFieldByField(t *testing.T) {
 }
 
 func TestTapShowsOneChangeAndEnds(t *testing.T) {
-	l := newLeast(t, leastRules)
+	l := newRestricted(t, leastRules)
 	ctx := t.Context()
 	filter := `change.resource == "configmaps" && change.type == "updated" && has(oldObject.data) && oldObject.data.a == "1" && object.data.a == "2"`
 	v := l.tap("--select", "*", "--filter", filter, "-o", "name", "--once")
@@ -113,9 +113,9 @@ func TestTapShowsOneChangeAndEnds(t *testing.T) {
 	}
 }
 
-// TestTapSaysWhatItMayNotRead asks as a user without rights.
-func TestTapSaysWhatItMayNotRead(t *testing.T) {
-	l := newLeast(t, leastRules)
+// TestTapReportsForbiddenResources asks as a user without rights.
+func TestTapReportsForbiddenResources(t *testing.T) {
+	l := newRestricted(t, leastRules)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	cmd := exec.CommandContext(ctx, l.program, "tap", "--select", "configmaps", "--kubeconfig", l.kubeconfig)
@@ -137,10 +137,10 @@ func TestTapSaysWhatItMayNotRead(t *testing.T) {
 // tapped is for how many seconds a busy cluster is shown; "make fullsize" sets ten minutes.
 const tapped = 8
 
-// TestATapOfABusyClusterStaysSmall shows a cluster in which 32 clients write as fast as they can. Changes shown before half
-// of the time cost nothing more later, and it ends when stopped, however much is in flight.
-func TestATapOfABusyClusterStaysSmall(t *testing.T) {
-	l := newLeast(t, leastRules)
+// TestTapOfBusyClusterUsesLittleMemory shows a cluster in which 32 clients write as fast as they can. Changes shown before
+// half of the time cost nothing more later, and it ends when stopped, however much is in flight.
+func TestTapOfBusyClusterUsesLittleMemory(t *testing.T) {
+	l := newRestricted(t, leastRules)
 	v := l.tap("--select", "*")
 	load := l.cluster.Start(t.Context(), workload.Plan{
 		Namespace: "web", Prefix: "busy", Kinds: workload.AllKinds()[:4], Clients: clients, Objects: clients, Updates: math.MaxInt32,

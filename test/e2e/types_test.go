@@ -31,15 +31,15 @@ const (
 	noiseGoroutines, noiseBytes = 20, 12 << 20
 )
 
-// TestEverythingIsWatchedAndWhatPassesLeavesNothing selects everything; then definitions come, and two hundred come and go.
-func TestEverythingIsWatchedAndWhatPassesLeavesNothing(t *testing.T) {
-	l := newLeast(t, "resources: [{select: [\"*\"]}]\n")
+// TestShortLivedTypesAreWatchedAndLeaveNothing selects everything; then definitions come, and two hundred come and go.
+func TestShortLivedTypesAreWatchedAndLeaveNothing(t *testing.T) {
+	l := newRestricted(t, "resources: [{select: [\"*\"]}]\n")
 	l.apply(l.command("rbac", "--offline", "--with-triggers", "--config", l.config))
 	l.awaitAccess("")
 	l.env = append(os.Environ(), "GOGC=10") // garbage is collected often, so that it is not waited for
 	_, config, stop := l.start()
 	defer stop()
-	w := &watched{least: l, config: config, arrived: map[string]bool{}, next: map[string]bool{}}
+	w := &watched{restricted: l, config: config, arrived: map[string]bool{}, next: map[string]bool{}}
 	defer w.close()
 
 	served := l.listable()
@@ -61,7 +61,7 @@ func TestEverythingIsWatchedAndWhatPassesLeavesNothing(t *testing.T) {
 
 // watched is a running exporter, and its records.
 type watched struct {
-	*least
+	*restricted
 	config string
 
 	mu      sync.Mutex
@@ -73,7 +73,7 @@ type watched struct {
 }
 
 // listable asks the API server which resources can be watched. Of the two kinds of events the older one is.
-func (l *least) listable() []string {
+func (l *restricted) listable() []string {
 	l.t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", l.controlPlane.Kubeconfig())
 	l.must(err)

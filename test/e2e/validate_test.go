@@ -11,11 +11,11 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// TestTheChecklistNamesWhatIsAmiss asks real servers about a configuration: topics and a stream that a start would create,
+// TestChecklistReportsWhatIsWrong asks real servers about a configuration: topics and a stream that a start would create,
 // then what is there, then topics without a creator and a bus that is away.
-func TestTheChecklistNamesWhatIsAmiss(t *testing.T) {
+func TestChecklistReportsWhatIsWrong(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Services}
-	s := newScene(t, kinds)
+	s := newFixture(t, kinds)
 	checklist := func(code int, lines ...string) {
 		t.Helper()
 		s.awaitSaid(func() string {
@@ -61,7 +61,7 @@ func TestTheChecklistNamesWhatIsAmiss(t *testing.T) {
 
 // awaitSaid waits until a command prints the expected text. It prints what is true: that a server does not answer, where it
 // takes a busy one too long.
-func (s *scene) awaitSaid(wrong func() string) {
+func (s *fixture) awaitSaid(wrong func() string) {
 	s.t.Helper()
 	for deadline := time.Now().Add(arriveWithin); ; pause(s.t, lookEvery) {
 		complaint := wrong()

@@ -24,6 +24,7 @@ func RunFailover(t *testing.T, h Harness) {
 		{"AnOlderProcessIsLockedOutForGood", testOlderProcessIsDeposed},
 		{"ALaneIsRecordedBeforeItsFirstMessage", testLanesAreRecordedFirst},
 		{"ATailHasEverythingALaneHolds", testTailContents},
+		{"ATailHasNothingOfAnotherDeployment", testTailOfSharedDestination},
 		{"ProgressDoesNotPassMessagesInFlight", testProgressCoversInFlight},
 		{"FailoversInFlightLoseRepeatAndReorderNothing", testInFlightFailovers},
 	} {
@@ -33,13 +34,14 @@ func RunFailover(t *testing.T, h Harness) {
 
 // exporterGroup is what the processes of a group share: the recorded lanes with their newest positions.
 type exporterGroup struct {
+	name      string
 	mu        sync.Mutex
 	progress  map[sinks.Lane]sinks.LanePosition
 	recordErr error // returned by recordLanes
 }
 
 func newExporterGroup() *exporterGroup {
-	return &exporterGroup{progress: map[sinks.Lane]sinks.LanePosition{}}
+	return &exporterGroup{name: "sinktest", progress: map[sinks.Lane]sinks.LanePosition{}}
 }
 
 func (g *exporterGroup) recordLanes(_ context.Context, lanes map[sinks.Lane]sinks.LanePosition) error {
@@ -89,7 +91,7 @@ func failOver(t testing.TB, h Harness, g *exporterGroup) activeProcess {
 		t.Fatal("the sink cannot be fenced")
 	}
 	p := activeProcess{publisher{t, sink}, sink}
-	claim := sinks.Claim{Group: "sinktest", Owner: "a test", RecordLanes: g.recordLanes}
+	claim := sinks.Claim{Group: g.name, Deployment: "id-of-" + g.name, Owner: "a test", RecordLanes: g.recordLanes}
 	p.retryUntilDone("fence", func(ctx context.Context) error {
 		return sink.Fence(ctx, claim, slices.Collect(maps.Keys(g.recordedLanes())))
 	})
@@ -216,6 +218,36 @@ func testTailContents(t testing.TB, h Harness) {
 		}
 		return errors.Join(errors.New("the error of the callback was not returned"), err) // err may be one of the network
 	})
+}
+
+// testTailOfSharedDestination has another deployment, and an exporter without a state, write newer versions of objects with
+// the same names, as exporters of other clusters do.
+func testTailOfSharedDestination(t testing.TB, h Harness) {
+	f, g, other := newChangeFactory(), newExporterGroup(), newExporterGroup()
+	other.name = "another"
+	messages := makeVersions(f, 8, 4)
+	before := failOver(t, h, g)
+	lanes := before.byLane(messages)
+	for lane, batch := range lanes {
+		before.publishAll(lane, batch)
+	}
+	stranger := failOver(t, h, other)
+	unfenced := publisher{t, h.New(t)}
+	awaitReachable(t, unfenced.sink)
+	for object := range 8 {
+		for version, by := range map[int]publisher{1000: stranger.publisher, 2000: unfenced} {
+			m := f.newMessage(f.newChange(object, version))
+			by.publishAll(by.laneOf(m.Change), []sinks.Message{m})
+		}
+	}
+	for _, s := range []sinks.Sink{before.sink, stranger.sink, unfenced.sink} {
+		closeSink(t, s)
+	}
+	p := failOver(t, h, g)
+	defer closeSink(t, p.sink)
+	for lane, batch := range lanes {
+		compareTail(t, h, lane, batch, p.readOwnTail(f, lane, g.recordedLanes()[lane]))
+	}
 }
 
 // readOwnTail returns the messages of the factory in a tail.

@@ -119,7 +119,7 @@ func acceptRepetition(t testing.TB, at linePosition, id string, starts []int) []
 	if i := slices.Index(starts, at.index); i >= 0 {
 		return starts[i+1:]
 	}
-	t.Errorf("lane %s goes back to message %d, %s, where no Publish began again", at.line, at.index, id)
+	t.Errorf("lane %s goes back to message %d, %s, from where nothing may be repeated", at.line, at.index, id)
 	return nil
 }
 

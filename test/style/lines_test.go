@@ -1,11 +1,12 @@
 package style
 
 import (
-	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/kubecdc/kubecdc/test/markdown"
 )
 
 // maxColumns bounds a line of a comment or of a page. Tables, code and links have lines of their own length.
@@ -29,16 +30,12 @@ func TestLinesOfProseAreShort(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range files(t, ".", ".md") {
-		text, err := os.ReadFile(filepath.Join(root, path))
-		if err != nil {
-			t.Fatal(err)
-		}
-		lines := strings.Split(string(text), "\n")
-		for i, line := range strings.Split(prose(string(text)), "\n") {
-			written := line != "" && !strings.HasPrefix(line, "|") && !strings.Contains(string(text), "<!-- Generated") && !strings.Contains(lines[i], "](http")
-			if written && utf8.RuneCountInString(lines[i]) > maxColumns {
-				t.Errorf("%s:%d: over %d columns", path, i+1, maxColumns)
+	for path, page := range markdownPages(t) {
+		generated := slices.ContainsFunc(page.Lines, func(l markdown.Line) bool { return strings.HasPrefix(l.Text, "<!-- Generated") })
+		for _, l := range page.Lines {
+			free := generated || l.Block || strings.HasPrefix(l.Text, "|") || strings.Contains(l.Text, "](http")
+			if !free && utf8.RuneCountInString(l.Text) > maxColumns {
+				t.Errorf("%s:%d: over %d columns", path, l.Number, maxColumns)
 			}
 		}
 	}

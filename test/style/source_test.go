@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kubecdc/kubecdc/test/markdown"
 )
 
 // root is the top of the repository, seen from this package.
@@ -64,34 +66,63 @@ type goFile struct {
 	tree *ast.File
 }
 
-func (f goFile) line(node ast.Node) int { return f.set.Position(node.Pos()).Line }
+func (f *goFile) line(node ast.Node) int { return f.set.Position(node.Pos()).Line }
+
+// parsed holds the Go files that a test has parsed, by path; nil for generated ones. Tests of this package run one by one.
+var parsed = map[string]*goFile{}
 
 // goFiles returns the parsed Go files below the directories, without generated ones.
-func goFiles(t *testing.T, dirs ...string) (parsed []goFile) {
+func goFiles(t *testing.T, dirs ...string) (all []*goFile) {
 	t.Helper()
 	for _, dir := range dirs {
 		for _, path := range files(t, dir, ".go") {
-			text, err := os.ReadFile(filepath.Join(root, path))
-			if err != nil {
-				t.Fatal(err)
-			}
-			set := token.NewFileSet()
-			tree, err := parser.ParseFile(set, path, text, parser.ParseComments)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !ast.IsGenerated(tree) {
-				parsed = append(parsed, goFile{path, set, tree})
+			if f := parseOnce(t, path); f != nil {
+				all = append(all, f)
 			}
 		}
 	}
-	return parsed
+	return all
+}
+
+func parseOnce(t *testing.T, path string) *goFile {
+	t.Helper()
+	if f, known := parsed[path]; known {
+		return f
+	}
+	text, err := os.ReadFile(filepath.Join(root, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := token.NewFileSet()
+	tree, err := parser.ParseFile(set, path, text, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed[path] = nil
+	if !ast.IsGenerated(tree) {
+		parsed[path] = &goFile{path, set, tree}
+	}
+	return parsed[path]
+}
+
+// markdownPages returns the Markdown pages by path.
+func markdownPages(t *testing.T) map[string]*markdown.Page {
+	t.Helper()
+	pages := map[string]*markdown.Page{}
+	for _, path := range files(t, ".", ".md") {
+		text, err := os.ReadFile(filepath.Join(root, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages[path] = markdown.Parse(string(text))
+	}
+	return pages
 }
 
 // product returns the Go files of what is shipped.
-func product(t *testing.T) []goFile {
+func product(t *testing.T) []*goFile {
 	t.Helper()
-	return slices.DeleteFunc(goFiles(t, "cmd", "internal", "pkg"), func(f goFile) bool { return strings.HasSuffix(f.path, "_test.go") })
+	return slices.DeleteFunc(goFiles(t, "cmd", "internal", "pkg"), func(f *goFile) bool { return strings.HasSuffix(f.path, "_test.go") })
 }
 
 // judge fails the test if the value is over the bound, but for a part of the repository, which is only measured.

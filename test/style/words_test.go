@@ -3,12 +3,12 @@ package style
 import (
 	"fmt"
 	"go/ast"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kubecdc/kubecdc/test/markdown"
 )
 
 // habits are ways of writing that a reader stumbles over when they come often. The bounds count in 1,000 words.
@@ -92,30 +92,22 @@ func comments(t *testing.T) (all []passage) {
 	return all
 }
 
-var (
-	span    = regexp.MustCompile("`[^`]*`")
-	target  = regexp.MustCompile(`\]\([^)]*\)`)
-	fencing = regexp.MustCompile("(?ms)^[ \t]*```.*?^[ \t]*```[ \t]*$")
-	block   = regexp.MustCompile(`(?s)<!--.*?-->`)
-)
+var target = regexp.MustCompile(`\]\([^)]*\)`)
 
 func pages(t *testing.T) (all []passage) {
-	for _, path := range files(t, ".", ".md") {
-		text, err := os.ReadFile(filepath.Join(root, path))
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, passage{path, 1, prose(string(text))})
+	for path, page := range markdownPages(t) {
+		all = append(all, passage{path, 1, prose(page)})
 	}
 	return all
 }
 
 // prose returns the page without code and addresses; lines keep their numbers.
-func prose(page string) string {
-	lines := func(cut string) string { return strings.Repeat("\n", strings.Count(cut, "\n")) }
-	page = block.ReplaceAllStringFunc(fencing.ReplaceAllStringFunc(page, lines), lines)
-	page = span.ReplaceAllStringFunc(page, func(cut string) string { return "CODE" + lines(cut) })
-	return target.ReplaceAllString(page, "]")
+func prose(page *markdown.Page) string {
+	var b strings.Builder
+	for _, l := range page.Lines {
+		b.WriteString(target.ReplaceAllString(l.Prose(), "]") + "\n")
+	}
+	return b.String()
 }
 
 // messages returns the string literals of the product that hold at least three words, those of struct tags and import
@@ -159,7 +151,7 @@ func TestTheMeasureCounts(t *testing.T) {
 		}
 	}
 	page := "A `said` word\n```sh\nwho told\n```\n[who](who.md) asks\n"
-	if got := prose(page); strings.Contains(got, "told") || strings.Contains(got, "said") || strings.Contains(got, ".md") ||
+	if got := prose(markdown.Parse(page)); strings.Contains(got, "told") || strings.Contains(got, "said") || strings.Contains(got, ".md") ||
 		strings.Count(got, "\n") != strings.Count(page, "\n") {
 		t.Errorf("prose: %q", got)
 	}

@@ -170,7 +170,11 @@ func archived(files []file) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return b.Bytes(), w.Close()
+	// Close writes the two zero blocks that end an archive (POSIX pax): without them GNU tar exits with 2.
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
 }
 
 // parents are the directories above a file, from the outermost.

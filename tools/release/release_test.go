@@ -11,6 +11,7 @@ import (
 	"log"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -67,6 +68,7 @@ func TestTheImage(t *testing.T) {
 			}
 			checkConfig(t, image, one.Platform.Architecture)
 			checkFiles(t, image, machines[one.Platform.Architecture])
+			checkLayer(t, image)
 		})
 	}
 	t.Run("ItsSBOMNamesWhatIsInIt", func(t *testing.T) { checkSBOM(t, filepath.Join(dir, "sbom-linux-amd64.cdx.json")) })
@@ -163,6 +165,25 @@ func checkFiles(t *testing.T, image v1.Image, machine elf.Machine) {
 	}
 }
 
+// checkLayer lists the layer with GNU tar, as builders and scripts unpack it: Go's reader takes an archive without an end.
+func checkLayer(t *testing.T, image v1.Image) {
+	t.Helper()
+	layers, err := image.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, err := layers[0].Uncompressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer content.Close()
+	list := exec.CommandContext(t.Context(), "tar", "--list", "--file", "-")
+	list.Stdin = content
+	if text, err := list.CombinedOutput(); err != nil || !bytes.Contains(text, []byte("exporter\n")) {
+		t.Errorf("GNU tar: %v\n%s", err, text)
+	}
+}
+
 func checkSBOM(t *testing.T, path string) {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -212,8 +233,8 @@ func checkPush(t *testing.T, dir string, index v1.ImageIndex) {
 	}
 }
 
-// TestArchivesHaveChecksums makes the archive of one platform.
-func TestArchivesHaveChecksums(t *testing.T) {
+// TestArchiveIsUnpackedByGNUTarAndHasChecksums makes the archive of one platform.
+func TestArchiveIsUnpackedByGNUTarAndHasChecksums(t *testing.T) {
 	dir := t.TempDir()
 	if err := root.archives(t.Context(), dir, []platform{{"linux", "amd64"}}); err != nil {
 		t.Fatal(err)
@@ -226,5 +247,15 @@ func TestArchivesHaveChecksums(t *testing.T) {
 		if !strings.Contains(string(sums), "  "+file+"\n") {
 			t.Errorf("no checksum of %s in\n%s", file, sums)
 		}
+	}
+	unpacked := t.TempDir()
+	unpack := exec.CommandContext(t.Context(), "tar", "--extract", "--gzip", "--file", filepath.Join(dir, "kubecdc_9.8.7_linux_amd64.tar.gz"),
+		"--directory", unpacked)
+	if text, err := unpack.CombinedOutput(); err != nil {
+		t.Fatalf("GNU tar: %v\n%s", err, text)
+	}
+	version := exec.CommandContext(t.Context(), filepath.Join(unpacked, "kubecdc_9.8.7_linux_amd64", "exporter"), "version")
+	if text, err := version.CombinedOutput(); err != nil || !bytes.Contains(text, []byte(root.version)) {
+		t.Errorf("the unpacked exporter: %v\n%s", err, text)
 	}
 }

@@ -221,7 +221,7 @@ func TestUnreachableTopicIsReported(t *testing.T) {
 	stop := r.startReader()
 	r.awaitCondition("the topic cannot be read", func() bool {
 		status, _ := r.reader.Status()
-		return status.Degraded() != ""
+		return !status.OK()
 	})
 	if err := stop(); !errors.Is(err, context.Canceled) {
 		t.Error(err)

@@ -29,6 +29,7 @@ var (
 	KeyResetReason = []byte{PrefixMeta, 'a'} // why all resources were reset, until the gaps are emitted
 	KeyEmptied     = []byte{PrefixMeta, 'n'} // offset of the newest change when all changes were dropped
 	KeyID          = []byte{PrefixMeta, 'i'} // of the journal
+	KeyDeployment  = []byte{PrefixMeta, 'u'} // identity of the deployment, and the generation of its last take-over
 	KeySeeding     = []byte{PrefixMeta, 's'} // present while a seed is incomplete
 	KeySecret      = []byte{PrefixMeta, 'k'} // of redaction
 	KeyRedaction   = []byte{PrefixMeta, 'f'} // fingerprint of the redaction of what is stored
@@ -37,6 +38,11 @@ var (
 // KeyCursor is the key of a sink's cursor.
 func KeyCursor(sink string) []byte {
 	return append([]byte{PrefixCursor}, sink...)
+}
+
+// KeySinkRecord is the key of the record of a sink that was ever declared.
+func KeySinkRecord(sink string) []byte {
+	return append([]byte{PrefixMeta, 'd'}, sink...)
 }
 
 // KeyBodiless is present while the known objects of a seeded resource have no bodies.

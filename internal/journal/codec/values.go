@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/klauspost/compress/s2"
 
@@ -33,6 +34,7 @@ const (
 	cursorFormat     = 3
 	deadLetterFormat = 1
 	bodyFormat       = 1
+	sinkRecordFormat = 1
 	knownSummary     = 2 // a bit: the resourceVersion is a string and a summary follows
 	knownEmitted     = 4 // a bit: two strings follow, the resourceVersion and the versions emitted elsewhere
 )
@@ -78,6 +80,36 @@ func (f *coder) codeLanes(v *map[string]uint64) {
 		f.codeText(&lane)
 		(*v)[lane] = f.readUvarint()
 	}
+}
+
+// SinkRecord is what is kept of a sink beside its cursor, which exists only once the sink has settled something.
+type SinkRecord struct {
+	Declared bool
+	Removed  time.Time // when it was declared no longer, the last time; zero: never
+	Low      uint64    // it had received everything up to here then
+	Unsent   uint64    // changes after Low that it can never receive
+}
+
+// EncodeSinkRecord returns the stored form of a sink's record.
+func EncodeSinkRecord(r SinkRecord) []byte { return encodeValue(nil, (*coder).codeSinkRecord, &r) }
+
+// DecodeSinkRecord is the inverse of EncodeSinkRecord.
+func DecodeSinkRecord(b []byte) (r SinkRecord, err error) {
+	err = decodeValue("record of a sink", b, (*coder).codeSinkRecord, &r)
+	return r, err
+}
+
+func (f *coder) codeSinkRecord(r *SinkRecord) {
+	f.codeFormat(sinkRecordFormat)
+	var declared byte
+	if r.Declared {
+		declared = 1
+	}
+	f.codeByte(&declared)
+	r.Declared = declared != 0
+	f.codeTime(&r.Removed)
+	f.codeUvarint(&r.Low)
+	f.codeUvarint(&r.Unsent)
 }
 
 // AppendKnown appends a known object without its key.

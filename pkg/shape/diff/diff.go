@@ -38,7 +38,7 @@ func entriesOf(object []byte, buffer []entry) ([]entry, error) {
 		buffer = append(buffer, entry{name: m.Key, key: object[m.Start:end], value: object[start:m.I]})
 	}
 	if m.I < 0 {
-		return nil, rawjson.MalformedAt(m.I)
+		return nil, rawjson.MalformedAt(object, m.I)
 	}
 	return buffer, nil
 }
@@ -54,7 +54,7 @@ func elementsOf(array []byte) ([][]byte, error) {
 		}
 	}
 	if e.I < 0 {
-		return nil, rawjson.MalformedAt(e.I)
+		return nil, rawjson.MalformedAt(array, e.I)
 	}
 	return all, nil
 }
@@ -115,6 +115,10 @@ func (x *index) findEntry(name []byte, guess int) int {
 	return -1
 }
 
+// maxDepth bounds how deep two values are compared. Each level reads the rest of the value again, so the cost of a deep
+// value would be quadratic; below, values that differ in any byte are different as a whole.
+const maxDepth = 100
+
 // isObject and isArray classify a value that rawjson.SkipValue has accepted.
 func isObject(v []byte) bool { return len(v) > 0 && v[0] == '{' }
 func isArray(v []byte) bool  { return len(v) > 0 && v[0] == '[' }
@@ -125,13 +129,17 @@ func equalScalars(a, b []byte) bool {
 }
 
 // equalValues reports whether two values are equal, regardless of the order of members and of white space.
-func equalValues(a, b []byte) (bool, error) { return EqualExcept(a, b, nil) }
+func equalValues(a, b []byte, depth int) (bool, error) { return equalExcept(a, b, nil, depth) }
 
 // EqualExcept reports whether two values differ at most at the paths of the tree.
-func EqualExcept(a, b []byte, t *path.Tree) (bool, error) {
+func EqualExcept(a, b []byte, t *path.Tree) (bool, error) { return equalExcept(a, b, t, 0) }
+
+func equalExcept(a, b []byte, t *path.Tree, depth int) (bool, error) {
 	switch {
 	case bytes.Equal(a, b), t != nil && t.Ends:
 		return true, nil
+	case depth > maxDepth:
+		return false, nil
 	case isObject(a) && isObject(b):
 		pairs, err := pairsOf(a, b)
 		if err != nil {
@@ -145,7 +153,7 @@ func EqualExcept(a, b []byte, t *path.Tree) (bool, error) {
 				}
 				continue
 			}
-			if ok, err := EqualExcept(p.before, p.after, next); !ok {
+			if ok, err := equalExcept(p.before, p.after, next, depth+1); !ok {
 				return false, err
 			}
 		}
@@ -156,7 +164,7 @@ func EqualExcept(a, b []byte, t *path.Tree) (bool, error) {
 			return false, err
 		}
 		for i := range was {
-			if ok, err := EqualExcept(was[i], is[i], t.ElementOrNil()); !ok {
+			if ok, err := equalExcept(was[i], is[i], t.ElementOrNil(), depth+1); !ok {
 				return false, err
 			}
 		}
@@ -166,18 +174,22 @@ func EqualExcept(a, b []byte, t *path.Tree) (bool, error) {
 }
 
 // DiffersAt reports whether two values differ at any path of the tree. A value may be absent, nil.
-func DiffersAt(a, b []byte, t *path.Tree) (bool, error) {
+func DiffersAt(a, b []byte, t *path.Tree) (bool, error) { return differsAt(a, b, t, 0) }
+
+func differsAt(a, b []byte, t *path.Tree, depth int) (bool, error) {
 	switch {
 	case t == nil || bytes.Equal(a, b):
 		return false, nil
+	case depth > maxDepth:
+		return true, nil
 	case t.Ends:
 		if a == nil || b == nil {
 			return true, nil
 		}
-		ok, err := equalValues(a, b)
+		ok, err := equalValues(a, b, depth)
 		return !ok, err
 	case isArray(a) || isArray(b):
-		return elementsDiffer(a, b, t)
+		return elementsDiffer(a, b, t, depth)
 	}
 	if !isObject(a) {
 		a = nil
@@ -190,20 +202,20 @@ func DiffersAt(a, b []byte, t *path.Tree) (bool, error) {
 		return false, err
 	}
 	for _, p := range pairs {
-		if yes, err := DiffersAt(p.before, p.after, t.Member(p.name)); yes || err != nil {
+		if yes, err := differsAt(p.before, p.after, t.Member(p.name), depth+1); yes || err != nil {
 			return yes, err
 		}
 	}
 	return false, nil
 }
 
-func elementsDiffer(a, b []byte, t *path.Tree) (bool, error) {
+func elementsDiffer(a, b []byte, t *path.Tree, depth int) (bool, error) {
 	if !isArray(a) || !isArray(b) { // at least one is not an array, or absent
 		for _, v := range [2][]byte{a, b} {
 			if isArray(v) {
 				continue
 			}
-			if yes, err := DiffersAt(v, nil, t); yes || err != nil {
+			if yes, err := differsAt(v, nil, t, depth+1); yes || err != nil {
 				return yes, err
 			}
 		}
@@ -213,7 +225,7 @@ func elementsDiffer(a, b []byte, t *path.Tree) (bool, error) {
 		return false, err
 	}
 	for i := range max(len(was), len(is)) {
-		if yes, err := DiffersAt(elementAt(was, i), elementAt(is, i), t.Element); yes || err != nil {
+		if yes, err := differsAt(elementAt(was, i), elementAt(is, i), t.Element, depth+1); yes || err != nil {
 			return yes, err
 		}
 	}

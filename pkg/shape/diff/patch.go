@@ -19,6 +19,7 @@ type difference struct {
 // comparison collects the differences between two objects, in an order in which they can be applied.
 type comparison struct {
 	pointer     []byte
+	depth       int // segments of pointer
 	differences []difference
 }
 
@@ -37,6 +38,7 @@ func (c *comparison) addDifference(op string, value []byte) {
 // withSegment runs f with a segment appended to the pointer.
 func (c *comparison) withSegment(step []byte, f func() error) error {
 	length := len(c.pointer)
+	c.depth++
 	c.pointer = append(c.pointer, '/')
 	for _, b := range step {
 		switch b {
@@ -50,6 +52,7 @@ func (c *comparison) withSegment(step []byte, f func() error) error {
 	}
 	err := f()
 	c.pointer = c.pointer[:length]
+	c.depth--
 	return err
 }
 
@@ -57,6 +60,7 @@ func (c *comparison) compareValues(before, after []byte) error {
 	switch {
 	case bytes.Equal(before, after):
 		return nil
+	case c.depth > maxDepth:
 	case isObject(before) && isObject(after):
 		return c.compareObjects(before, after)
 	case isArray(before) && isArray(after):
@@ -186,12 +190,12 @@ func appendQuoted(b []byte, s string) []byte {
 	return append(b, quoted...)
 }
 
-// errInexpressible reports that a merge patch cannot set null, which means removal.
-var errInexpressible = errors.New("RFC 7396 cannot set null")
+// errInexpressible reports that a merge patch cannot set null, which means removal, or is too deep.
+var errInexpressible = errors.New("RFC 7396 cannot express this")
 
 // MergePatch returns the patch from before to after in RFC 7396, or the result of [JSONPatch] if that cannot express it.
 func MergePatch(before, after []byte) []byte {
-	b, err := appendMerge(nil, bytes.TrimSpace(before), bytes.TrimSpace(after))
+	b, err := appendMerge(nil, bytes.TrimSpace(before), bytes.TrimSpace(after), 0)
 	switch {
 	case errors.Is(err, errInexpressible):
 		return JSONPatch(before, after)
@@ -203,8 +207,12 @@ func MergePatch(before, after []byte) []byte {
 	return b
 }
 
-// appendMerge appends the merge patch between two objects; nothing if they are equal.
-func appendMerge(b, before, after []byte) ([]byte, error) {
+// appendMerge appends the merge patch between two objects; nothing if they are equal. A merge patch cannot replace an object
+// as a whole, so deep ones are left to RFC 6902.
+func appendMerge(b, before, after []byte, depth int) ([]byte, error) {
+	if depth > maxDepth {
+		return nil, errInexpressible
+	}
 	pairs, err := pairsOf(before, after)
 	if err != nil {
 		return nil, err
@@ -223,12 +231,12 @@ func appendMerge(b, before, after []byte) ([]byte, error) {
 		case p.after == nil:
 			b = append(b, "null"...)
 		case isObject(p.before) && isObject(p.after):
-			if b, err = appendMerge(b, p.before, p.after); err != nil {
+			if b, err = appendMerge(b, p.before, p.after, depth+1); err != nil {
 				return nil, err
 			}
 		case p.before != nil && (bytes.Equal(p.before, p.after)):
 		default:
-			if err := checkExpressible(p.after); err != nil {
+			if err := checkExpressible(p.after, depth+1); err != nil {
 				return nil, err
 			}
 			b = append(b, p.after...)
@@ -245,15 +253,15 @@ func appendMerge(b, before, after []byte) ([]byte, error) {
 
 // checkExpressible returns an error if the value contains null, which a merge patch cannot set. RFC 7396 allows null within
 // lists, but widely used libraries remove it there too.
-func checkExpressible(v []byte) error {
+func checkExpressible(v []byte, depth int) error {
 	switch {
-	case string(v) == "null":
+	case string(v) == "null", depth > maxDepth:
 		return errInexpressible
 	case isObject(v):
 		all, err := entriesOf(v, nil)
 		for i := range all {
 			if err == nil {
-				err = checkExpressible(all[i].value)
+				err = checkExpressible(all[i].value, depth+1)
 			}
 		}
 		return err
@@ -261,7 +269,7 @@ func checkExpressible(v []byte) error {
 		all, err := elementsOf(v)
 		for i := range all {
 			if err == nil {
-				err = checkExpressible(all[i])
+				err = checkExpressible(all[i], depth+1)
 			}
 		}
 		return err

@@ -18,7 +18,7 @@ func decodeObject(object []byte) (map[string]any, error) {
 	}
 	m, ok := v.(map[string]any)
 	if !ok {
-		return nil, rawjson.MalformedAt(rawjson.FailAt(start))
+		return nil, rawjson.MalformedAt(object, rawjson.FailAt(start))
 	}
 	return m, nil
 }

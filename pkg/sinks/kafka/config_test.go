@@ -147,3 +147,16 @@ func FuzzLaneNamesComeBack(f *testing.F) {
 		}
 	})
 }
+
+func TestRecordsAreNumberedByDefault(t *testing.T) {
+	for want, configs := range map[bool][]Config{
+		true:  {{}, {Idempotence: new(true)}},
+		false: {{Idempotence: new(false)}},
+	} {
+		for _, c := range configs {
+			if got := c.isIdempotent(); got != want {
+				t.Errorf("%+v: idempotent is %v", c, got)
+			}
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
@@ -45,6 +46,7 @@ type fence struct {
 	mu        sync.Mutex
 	current   cluster.ProducerEpoch // the newest; lanes that were never in doubt continue under older ones
 	lanes     map[sinks.Lane]cluster.Partition
+	producers map[int64]bool // IDs under which this process and earlier ones of the group have written; set by Fence
 	progress  map[cluster.Partition]*partitionProgress
 	missing   map[cluster.Partition]bool // did not exist at the fence, and this process has not written to them
 	deposed   error
@@ -69,10 +71,11 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 		return errors.New("only numbered records can be fenced: set kafka.idempotence to true")
 	}
 	f := newFence(s.runCtx, s.background.Go, cluster.NewTransactional(s.cluster, cluster.TransactionalID(claim.Group, claim.Sink)), claim, s.log)
-	var producers []string // of earlier processes
 	for _, lane := range lanes {
-		if id, ok := strings.CutPrefix(string(lane), producerLanePrefix); ok {
-			producers = append(producers, id)
+		if text, ok := strings.CutPrefix(string(lane), producerLanePrefix); ok {
+			if id, err := strconv.ParseInt(text, 10, 64); err == nil {
+				f.producers[id] = true
+			}
 		} else if p, ok := partitionOfLane(lane); ok {
 			f.lanes[lane] = p
 		}
@@ -81,13 +84,13 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 	if err != nil {
 		return err
 	}
-	known := slices.Contains(producers, strconv.FormatInt(own.Producer, 10))
-	if !known && len(producers) > 0 {
+	known := f.producers[own.Producer]
+	if !known && len(f.producers) > 0 {
 		if err := s.delayChangedProducer(f.transactional.ID); err != nil {
 			return err
 		}
 	}
-	f.current, f.renewedAt = own, time.Now().Round(0)
+	f.current, f.renewedAt, f.producers[own.Producer] = own, time.Now().Round(0), true
 	for _, p := range missing {
 		f.missing[p] = true
 	}
@@ -110,9 +113,12 @@ func (s *Sink) delayChangedProducer(id string) error {
 	if left <= 0 {
 		return nil
 	}
-	return &sinks.UnavailableError{After: left, Reason: fmt.Sprintf(
-		"the transactional ID %q had expired and has another producer ID now, so an older exporter that still runs is not fenced: "+
-			"make sure that no other exporter of the group runs; this one waits a minute", id)}
+	return &sinks.UnavailableError{
+		Code: condition.SinkBusy, After: left,
+		Reason: fmt.Sprintf("the transactional ID %q had expired and has another producer ID now, so an older exporter that still "+
+			"runs is not fenced; this one waits a minute", id),
+		Remedy: "make sure that no other exporter of the group runs",
+	}
 }
 
 // LaneProgress implements [sinks.Fenced]. Lanes to one partition, as before and after a topic grew, share its progress.
@@ -135,7 +141,8 @@ func (s *Sink) LaneProgress() map[sinks.Lane]sinks.LanePosition {
 func newFence(runCtx context.Context, start func(func()), id *cluster.Transactional, claim sinks.Claim, log *slog.Logger) *fence {
 	f := &fence{
 		log: log, runCtx: runCtx, claim: claim, idToken: make(chan struct{}, 1), transactional: id,
-		lanes: map[sinks.Lane]cluster.Partition{}, progress: map[cluster.Partition]*partitionProgress{}, missing: map[cluster.Partition]bool{},
+		lanes: map[sinks.Lane]cluster.Partition{}, producers: map[int64]bool{},
+		progress: map[cluster.Partition]*partitionProgress{}, missing: map[cluster.Partition]bool{},
 	}
 	f.idToken <- struct{}{}
 	f.fenceRounds = cluster.NewCoalescer(start, f.fencePartitions)

@@ -213,7 +213,7 @@ func TestBrokersWithoutFencingAreNamed(t *testing.T) {
 	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
 	err := tryFence(t, s, laneName(topicA, 0, 1))
 	var unavailable *sinks.UnavailableError
-	if !errors.As(err, &unavailable) || !strings.Contains(unavailable.Reason, "Kafka 2.8") {
+	if !errors.As(err, &unavailable) || !strings.Contains(unavailable.Remedy, "Kafka 2.8") {
 		t.Errorf("fence: %v; want an UnavailableError that names the version", err)
 	}
 }

@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
@@ -21,9 +20,7 @@ type partitionClient struct {
 	index int32
 }
 
-func (p *partitionClient) String() string {
-	return fmt.Sprintf("topic %q partition %d", p.topic.name, p.index)
-}
+func (p *partitionClient) String() string { return p.id().String() }
 
 func (p *partitionClient) id() cluster.Partition {
 	return cluster.Partition{Topic: p.topic.name, Index: p.index}

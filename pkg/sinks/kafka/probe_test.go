@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
@@ -58,7 +59,7 @@ func TestPingReportsThatKafkaIsUnreachable(t *testing.T) {
 func TestPingReportsThatTheTopicIsMissing(t *testing.T) {
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(1))
 	s, _ := openSinkWithLog(t, Config{Brokers: brokers, Topic: topicA})
-	if err := s.Ping(t.Context()); !errors.Is(err, kafka.UnknownTopicOrPartition) || !strings.Contains(err.Error(), `topic "k8s.core.pods" does not exist: create it`) {
+	if err := s.Ping(t.Context()); !errors.Is(err, kafka.UnknownTopicOrPartition) || condition.ProblemOf(err, "").Code != condition.SinkTargetMissing || !strings.Contains(err.Error(), `topic "k8s.core.pods" does not exist`) {
 		t.Error(err)
 	}
 	createTopic(t, brokers, topicA, 2)

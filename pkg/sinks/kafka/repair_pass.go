@@ -6,13 +6,13 @@ import (
 	"hash/maphash"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	kproto "github.com/segmentio/kafka-go/protocol"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/resourceversion"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
@@ -143,9 +143,7 @@ func (p *repairPass) updateStaleKeys(stale map[string]staleKey, key string, r *k
 	if !ours || len(parts) < 3 {
 		return
 	}
-	version, err := strconv.ParseUint(parts[1], 10, 64) // resourceVersions are ordered integers (KEP-5504)
-	position, perr := strconv.ParseUint(c.Snapshot.Position, 10, 64)
-	if err != nil || perr != nil || version > position {
+	if order, ordered := resourceversion.Compare(parts[1], c.Snapshot.Position); !ordered || order > 0 {
 		return
 	}
 	stale[key] = staleKey{parts[0], parts[1]}

@@ -322,7 +322,7 @@ func testNoRead(w *repairTest) {
 	w.snapshot(s, "7", "", 10, pod("here", 5))
 	s.ObserveSettled(w.at)
 	w.waitUntil("the missing right is reported", func() bool {
-		c := s.Warnings()
+		c := s.repairer.warnings()
 		return len(c) == 1 && strings.Contains(c[0], "grant READ on it")
 	})
 	w.publishChanges(s, pod("here", 11)) // delivery continues
@@ -338,7 +338,7 @@ func testNoRead(w *repairTest) {
 	})
 	w.waitUntilRepaired(s)
 	w.wantKeys("core/pods/default/here")
-	if c := s.Warnings(); len(c) != 0 {
+	if c := s.repairer.warnings(); len(c) != 0 {
 		w.Errorf("still reported: %v", c)
 	}
 }

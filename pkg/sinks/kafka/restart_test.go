@@ -231,6 +231,9 @@ func TestWithoutDescribeProducersChangesAreResentAndLoggedOnce(t *testing.T) {
 	if n := strings.Count(log.text.String(), "written again"); n != 1 {
 		t.Errorf("logged %d times:\n%s", n, log.text.String())
 	}
+	if strings.Contains(log.text.String(), "sent again") { // as after unknown sequence numbers
+		t.Errorf("logged:\n%s", log.text.String())
+	}
 }
 
 func TestAMissingReadRightIsNamed(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -55,12 +56,11 @@ var _ interface {
 	sinks.Concurrent
 	sinks.Batched
 	sinks.Pinger
-	sinks.SlowdownReporter
+	sinks.ConditionReporter
 	sinks.LaneReleaser
 	sinks.Repartitioner
 	sinks.SettleObserver
 	sinks.Stateful
-	sinks.Warner
 	sinks.Fenced
 	sinks.StateOpener
 } = (*Sink)(nil)
@@ -144,11 +144,14 @@ func (s *Sink) BatchLimits() (messages int, bytes int64) {
 	return batches * messagesPerBatch, int64(batches) * int64(s.config.BatchBytes) / 25 * 24
 }
 
-// SlowdownReason implements [sinks.SlowdownReporter]: it describes a throttling quota.
-func (s *Sink) SlowdownReason() string { return s.cluster.ThrottleReason() }
-
-// Warnings implements [sinks.Warner]: it returns why topics are not repaired.
-func (s *Sink) Warnings() []string { return s.repairer.warnings() }
+// Conditions implements [sinks.ConditionReporter]: a quota, refused timestamps, and topics that are not repaired.
+func (s *Sink) Conditions() []condition.Status {
+	all := []condition.Status{s.cluster.Throttling(), s.timestamps.condition.Status()}
+	for _, reason := range s.repairer.warnings() {
+		all = append(all, condition.NewStatus("", condition.Problem{Code: condition.SinkMayLose, Cause: reason}))
+	}
+	return all
+}
 
 // Ping implements [sinks.Pinger]. With a fixed topic it first looks that up, until it is found, and creates or checks it as
 // configured.

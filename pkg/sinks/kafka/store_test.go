@@ -104,6 +104,14 @@ func TestAStateIsKeptInACompactedTopic(t *testing.T) {
 	first.write(removed("a"), entry("b", "2"))
 	follower.read()
 	follower.wantState(map[string]string{"b": "2", "empty": ""})
+	alterTopic(t, b.Brokers(), stateName, "max.message.bytes", "50000")
+	first.eventually("a claim that finds max.message.bytes=50000", func() error {
+		first.claim()
+		if whole := first.store.AtomicBytes(); whole < 40_000 || whole > 50_000 {
+			return fmt.Errorf("%d bytes are written as a whole", whole)
+		}
+		return nil
+	})
 	if settings := settingsOf(t, b.Brokers(), stateName); settings["cleanup.policy"] != "compact" {
 		t.Errorf("cleanup.policy is %q", settings["cleanup.policy"])
 	}

@@ -19,8 +19,9 @@ func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosi
 }
 
 // readTail reads lanes from their positions to their ends. Lanes to one partition, as before and after a topic grew, are
-// read one after the other. With a fence it also records the ends, which saves a request before the first batch of each
-// lane.
+// read one after the other. With a fence only records under the producer IDs of its group count: another deployment may
+// write objects of the same names to the topic, and a forged record has another producer ID. It also records the ends then,
+// which saves a request before the first batch of each lane.
 func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[sinks.Lane]sinks.LanePosition,
 	emitted func(sinks.Lane, sinks.Emitted) error,
 ) error {
@@ -36,7 +37,7 @@ func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[s
 		if times[p]++; round == len(rounds) {
 			rounds = append(rounds, nil)
 		}
-		rounds[round] = append(rounds[round], &cluster.Span{Partition: p, Next: int64(from), Each: func(r *kproto.Record) error {
+		span := &cluster.Span{Partition: p, Next: int64(from), Each: func(r *kproto.Record) error {
 			e, ours, err := readEmitted(r)
 			if err != nil || !ours {
 				return err
@@ -44,7 +45,11 @@ func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[s
 			calling.Lock()
 			defer calling.Unlock()
 			return emitted(lane, sinks.Emitted{EmittedRecord: e, Position: sinks.LanePosition(r.Offset)})
-		}})
+		}}
+		if f != nil {
+			span.Producers = f.producers
+		}
+		rounds[round] = append(rounds[round], span)
 	}
 	for _, spans := range rounds {
 		if err := reader.ReadSpans(ctx, spans); err != nil {
@@ -59,7 +64,7 @@ func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[s
 	return nil
 }
 
-// readEmitted returns which change a record is about; ours is false for records of other producers.
+// readEmitted returns which change a record is about; ours is false for records that are not changes.
 func readEmitted(r *kproto.Record) (e event.EmittedRecord, ours bool, err error) {
 	value, err := protocol.ReadBytes(r.Value)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/segmentio/kafka-go"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
@@ -35,7 +36,7 @@ type topicCatalog struct {
 	checker *topicChecker
 	changed sync.Map // of *topic: the number of partitions has changed since it was routed
 
-	mu     sync.RWMutex
+	mu     sync.Mutex
 	topics map[string]*topic
 }
 
@@ -104,14 +105,20 @@ func (c *topicCatalog) findOrCreateTopic(ctx context.Context, t *topic) (*cluste
 		return found, c.cluster.SinkError(ctx, t.name, err)
 	}
 	if !c.create.Enabled {
-		return nil, fmt.Errorf("topic %q does not exist: create it, or set kafka.createTopics.enabled: %w", t.name, err)
+		return nil, &condition.Error{
+			Code: condition.SinkTargetMissing, Cause: fmt.Sprintf("topic %q does not exist", t.name), Err: err,
+			Remedy: "create it, or set kafka.createTopics.enabled",
+		}
 	}
 	found, err = c.cluster.CreateTopic(ctx, controller, c.create.createRequest(t.name))
 	if err != nil {
 		if protocol.ClassifyError(err) == protocol.Unauthorized || !protocol.IsBrokerError(err) {
 			return nil, c.cluster.SinkError(ctx, t.name, err)
 		}
-		return nil, fmt.Errorf("creating topic %q: %w; create it by hand, or correct kafka.createTopics", t.name, err)
+		return nil, &condition.Error{
+			Code: condition.SinkMisconfigured, Cause: fmt.Sprintf("creating topic %q", t.name), Err: err,
+			Remedy: "create it by hand, or correct kafka.createTopics",
+		}
 	}
 	return found, nil
 }

@@ -107,7 +107,7 @@ func (b *openBatch) handleAnswer(reply string, a connection.Answer) {
 	var answer batchAnswer
 	number, ping := parseReply(reply)
 	if err := json.Unmarshal(a.Data, &answer); err != nil {
-		st.problem = fmt.Errorf("unparseable answer to a batch: %.200q", a.Data)
+		st.problem = errors.New("unparseable answer to a batch") // it may repeat the message
 		return
 	}
 	st.applyAnswer(b.id, answer, number, ping)
@@ -203,7 +203,7 @@ func (c *batchCloser) awaitBatch(ctx context.Context, b *openBatch, done func(ba
 		case <-b.changed:
 			timeout.Reset(c.ackTimeout)
 		case <-timeout.C:
-			return b.currentState(), fmt.Errorf("%w of stream %q within %v", connection.ErrUnanswered, c.stream, c.ackTimeout)
+			return b.currentState(), connection.TimeoutError(fmt.Errorf("%w of stream %q within %v", connection.ErrUnanswered, c.stream, c.ackTimeout))
 		case <-ctx.Done():
 			return b.currentState(), ctx.Err()
 		}
@@ -227,17 +227,21 @@ func (c *batchCloser) closeBatch(ctx context.Context, l *connection.Link, b *ope
 	if err == nil && !st.ended && st.problem != nil {
 		err = c.classifyProblem(ctx, st.problem)
 	}
-	if err == nil {
+	if err == nil && st.ended {
 		c.lastClosed = b.id
 	}
 	return st, err
 }
 
-// closeBatchByID is closeBatch for a batch of another process. subject is any subject that the stream takes.
+// closeBatchByID is closeBatch for a batch of which the stream has a message. A server that does not know it has ended it,
+// because its messages arrive in order. subject is any subject that the stream takes.
 func (c *batchCloser) closeBatchByID(ctx context.Context, l *connection.Link, id, subject string) error {
 	b := newBatch(id)
 	b.firstSubject = subject
 	_, err := c.closeBatch(ctx, l, b)
+	if err == nil {
+		c.lastClosed = id
+	}
 	return err
 }
 

@@ -246,9 +246,9 @@ func (p *batchPublisher) sendMessage(ctx context.Context, l *connection.Link, b 
 	return err
 }
 
-// resolveInDoubt ends the batch in doubt on the server and records how much of it is stored. If the server does not know the
-// batch, only its first message can still be in flight: that one is refused once another message is stored, or readEnd finds
-// it.
+// resolveInDoubt ends the batch in doubt on the server and records how much of it is stored. A server that does not know the
+// batch has ended it, or has not received it yet, if it was sent over another connection. Its first message is refused once
+// another message is stored; if it comes first, the next batch is refused, and readEnd ends this one.
 func (p *batchPublisher) resolveInDoubt(ctx context.Context, l *connection.Link) error {
 	if p.inDoubt == nil {
 		return nil

@@ -100,7 +100,7 @@ func TestMarkersOfTheServerAreNoOtherWriter(t *testing.T) {
 	}
 	mustPublish(t, s, newPod("web", 2))
 	if !s.features.acceptsBatches.Load() {
-		t.Errorf("batches are not possible any more: %q", s.Warnings())
+		t.Errorf("batches are not possible any more: %q", warningsOf(s))
 	}
 }
 
@@ -206,40 +206,67 @@ func TestOffsetsUnknownToTheJournalAreNotTrusted(t *testing.T) {
 	}
 }
 
+// openTestBatch returns a batch that follows sequence 3, and a function that sends one version of it and waits until the
+// server has read that.
+func openTestBatch(t *testing.T, s *Sink, id string) (open *openBatch, send func(version, operation int)) {
+	t.Helper()
+	l, err := s.verifiedLink(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	open = newBatch(id)
+	open.baseSequence, open.epoch = 3, s.end.currentEpoch()
+	number := l.StartCall(connection.Call{SentTo: connection.IsStreamSubject, OnAnswer: open.handleAnswer})
+	msg := s.encoder.newMessage()
+	return open, func(version int, operation int) {
+		t.Helper()
+		m := sinks.Message{Offset: uint64(version), Change: newPod("web", version)}
+		err := s.batches.sendMessage(t.Context(), l, open, l.ReplySubject(number), msg, m, operation)
+		if err = errors.Join(err, l.Conn().FlushTimeout(testTimeout)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A process dies while one of its batches is open, and more messages of it may be in the buffers of the server.
 func TestABatchOfADeadProcessIsEndedBeforeAnotherBegins(t *testing.T) {
 	server := startServer(t, "")
 	s := openSink(t, testConfig(server.URL()), discardLog)
 	publishAllNumbered(t, s, 1, 3)
 	state := s.State(0)
+	_, send := openTestBatch(t, s, "dead-1")
+	send(4, opStart)
+	send(5, opAppend)
+	after := restartSink(t, server.URL(), state, 9)
+	publishAllNumbered(t, after, 4, 7)
+	send(6, opAppend) // arrives late
+	publishAllNumbered(t, after, 8, 8)
+	if got, want := storedVersions(t, connectClient(t, server.URL())), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8"; got != want {
+		t.Errorf("the stream holds %s, want %s", got, want)
+	}
+}
+
+// A connection breaks, and a server still has a batch that was sent over it. The leader, asked over another connection, does
+// not know the batch yet.
+func TestABatchThatArrivesAfterTheServerWasAskedForItIsEnded(t *testing.T) {
+	server := startServer(t, "")
+	s := openSink(t, testConfig(server.URL()), discardLog)
+	publishAllNumbered(t, s, 1, 3)
+	late, send := openTestBatch(t, s, s.batches.prefix+"-late")
 	l, err := s.verifiedLink(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	open := newBatch("dead-1")
-	open.baseSequence, open.epoch = 3, s.end.currentEpoch()
-	number := l.StartCall(connection.Call{SentTo: connection.IsStreamSubject, OnAnswer: open.handleAnswer})
-	msg := s.encoder.newMessage()
-	part := func(version int, operation int) {
-		t.Helper()
-		m := sinks.Message{Offset: uint64(version), Change: newPod("web", version)}
-		if err := s.batches.sendMessage(t.Context(), l, open, l.ReplySubject(number), msg, m, operation); err != nil {
-			t.Fatal(err)
-		}
+	late.firstSubject, s.batches.inDoubt = "k8s.c.core.pods.shop.web", late
+	if err := s.batches.resolveInDoubt(t.Context(), l); err != nil || s.batches.inDoubt != nil {
+		t.Fatalf("in doubt: %v, %v", s.batches.inDoubt, err)
 	}
-	part(4, opStart)
-	part(5, opAppend)
-	if err := l.Conn().FlushTimeout(testTimeout); err != nil {
-		t.Fatal(err)
-	}
-	after := restartSink(t, server.URL(), state, 9)
-	publishAllNumbered(t, after, 4, 7)
-	part(6, opAppend) // arrives late
-	if err := l.Conn().FlushTimeout(testTimeout); err != nil {
-		t.Fatal(err)
-	}
-	publishAllNumbered(t, after, 8, 8)
-	if got, want := storedVersions(t, connectClient(t, server.URL())), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8"; got != want {
+	send(4, opStart)
+	publishAllNumbered(t, s, 4, 6)
+	send(5, opAppend)
+	send(6, opCommit)
+	publishAllNumbered(t, s, 7, 7)
+	if got, want := storedVersions(t, connectClient(t, server.URL())), "web/1 web/2 web/3 web/4 web/5 web/6 web/7"; got != want {
 		t.Errorf("the stream holds %s, want %s", got, want)
 	}
 }

@@ -30,6 +30,7 @@ func openSinkWithFormat(t testing.TB, url string, f format.Format) *Sink {
 func TestEveryFormatKeepsTheContract(t *testing.T) {
 	for _, f := range format.All()[1:] {
 		t.Run(f.String(), func(t *testing.T) {
+			t.Parallel()
 			server := startServer(t, "")
 			h := newHarness(server, server.URL())
 			h.New = func(t testing.TB) sinks.Sink { return openSinkWithFormat(t, server.URL(), f) }

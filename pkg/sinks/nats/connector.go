@@ -2,6 +2,7 @@ package nats
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -15,24 +16,34 @@ type connector struct {
 	cfg    Config
 	outage connection.Outage
 
-	mu   sync.Mutex
-	link *connection.Link // nil before the first use
+	mu     sync.Mutex
+	link   *connection.Link // nil before the first use
+	closed bool
 }
+
+var errClosed = errors.New("the sink is closed")
 
 // connectedLink returns a link with an established connection. It waits no longer than ackTimeout.
 func (c *connector) connectedLink(ctx context.Context) (*connection.Link, error) {
-	l := c.currentLink()
+	l, err := c.currentLink()
+	if err != nil {
+		return nil, err
+	}
 	return l, l.WaitConnected(ctx)
 }
 
-// currentLink returns the link, or dials a new one if there is none or the library has given the old one up.
-func (c *connector) currentLink() *connection.Link {
+// currentLink returns the link, or dials a new one if there is none or the library has given the old one up. A ping may
+// come after the end of the sink.
+func (c *connector) currentLink() (*connection.Link, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.closed {
+		return nil, errClosed
+	}
 	if c.link == nil || c.link.IsDead() {
 		c.link = c.dialLink()
 	}
-	return c.link
+	return c.link, nil
 }
 
 // dialLink starts to connect in the background.
@@ -45,6 +56,7 @@ func (c *connector) dialLink() *connection.Link {
 func (c *connector) closeLink(ctx context.Context) error {
 	c.mu.Lock()
 	l := c.link
+	c.closed = true
 	c.mu.Unlock()
 	if l == nil {
 		return nil

@@ -3,7 +3,6 @@ package nats
 import (
 	"context"
 	"errors"
-	"math"
 	"math/rand/v2"
 	"net"
 	"strings"
@@ -17,9 +16,13 @@ import (
 	"github.com/kubecdc/kubecdc/test/sinktest"
 )
 
-func TestBatchesKeepTheContract(t *testing.T) { runContract(t, startServer(t, ""), true) }
+func TestBatchesKeepTheContract(t *testing.T) {
+	t.Parallel()
+	runContract(t, startServer(t, ""), true)
+}
 
 func TestMessageIDsKeepTheContract(t *testing.T) {
+	t.Parallel()
 	server := startServer(t, "")
 	createStreamWithoutBatches(t, server)
 	runContract(t, server, false)
@@ -50,41 +53,41 @@ func runContract(t *testing.T, server *natsserver.Server, batches bool) {
 }
 
 func TestABrokenConnectionLosesRepeatsAndReordersNothing(t *testing.T) {
+	t.Parallel()
 	server := startServer(t, "")
 	proxy := startProxy(t, strings.TrimPrefix(server.URL(), "nats://"))
 	h := newHarness(server, "nats://"+proxy.listenAddress())
 	stop := proxy.cutEvery(60*time.Millisecond, countAcks(&h))
-	sinktest.PublishRandomly(t, h, rand.New(rand.NewPCG(1, 1)), 400, 50)
-	t.Logf("20000 messages, %d cuts", stop())
+	sinktest.PublishRandomly(t, h, rand.New(rand.NewPCG(1, 1)), 160, 50)
+	t.Logf("%d cuts", stop())
 }
 
 func TestAServerKilledAgainAndAgainLosesRepeatsAndReordersNothing(t *testing.T) {
+	t.Parallel()
 	server := startServer(t, "")
 	h := newHarness(server, server.URL())
-	driveStreams(t, map[string]*sinktest.Harness{"K8S": &h}, 24_000, 6, func(int) error {
-		return errors.Join(server.Kill(), server.Restart(context.Background()))
-	})
+	kill := func() error { return errors.Join(server.Kill(), server.Restart(context.Background())) }
+	driveStreams(t, map[string]*sinktest.Harness{"K8S": &h}, kill, kill, kill, kill)
 }
 
-// driveStreams runs the suite's random publisher on all streams concurrently. messages is the total for all streams. There
-// are up to outages outages, one after every 3,000 acknowledgements or when the previous one is over. The streams are read
-// after the last outage.
-func driveStreams(t *testing.T, streams map[string]*sinktest.Harness, messages, outages int, outage func(i int) error) {
-	const between, versions = 3000, 60
-	progress := &ackCounter{every: between, reached: make(chan struct{}, 1)}
+// acksBetweenOutages is the number of acknowledgements, of all streams, after which the next outage begins.
+const acksBetweenOutages = 2400
+
+// driveStreams runs the suite's random publisher on all streams concurrently, during outages. Publishing waits for an outage
+// that is due. The streams are read after the last outage.
+func driveStreams(t *testing.T, streams map[string]*sinktest.Harness, outages ...func() error) {
+	const versions = 60
+	objects := acksBetweenOutages * (len(outages) + 1) / versions / len(streams)
+	schedule := &outageSchedule{outages: len(outages), changed: make(chan struct{})}
 	published := make(chan struct{})
 	var outs, publishing, reading sync.WaitGroup
 	outs.Go(func() {
-		for i := range outages {
-			select {
-			case <-progress.reached:
-			case <-published:
-				if i == 0 {
-					t.Error("everything was published before the first outage")
-				}
+		for i, run := range outages {
+			if !schedule.awaitDue(published) {
+				t.Errorf("everything was published before outage %d", i)
 				return
 			}
-			if err := outage(i); err != nil {
+			if err := run(); err != nil {
 				t.Error(err)
 			}
 		}
@@ -93,7 +96,7 @@ func driveStreams(t *testing.T, streams map[string]*sinktest.Harness, messages, 
 		publishing.Add(1)
 		done := sync.OnceFunc(publishing.Done)
 		open, read := h.New, h.Read
-		h.New = func(t testing.TB) sinks.Sink { return countingSink{Sink: open(t), counter: progress} }
+		h.New = func(t testing.TB) sinks.Sink { return scheduledSink{open(t), schedule} }
 		h.Read = func(t testing.TB) []sinktest.Delivered {
 			done() // the suite reads after everything is published
 			outs.Wait()
@@ -101,7 +104,7 @@ func driveStreams(t *testing.T, streams map[string]*sinktest.Harness, messages, 
 		}
 		reading.Go(func() {
 			defer done()
-			sinktest.PublishRandomly(t, *h, rand.New(rand.NewPCG(1, uint64(len(name)))), messages/versions/len(streams), versions)
+			sinktest.PublishRandomly(t, *h, rand.New(rand.NewPCG(1, uint64(len(name)))), objects, versions)
 		})
 	}
 	publishing.Wait()
@@ -109,42 +112,84 @@ func driveStreams(t *testing.T, streams map[string]*sinktest.Harness, messages, 
 	reading.Wait()
 }
 
-// ackCounter signals reached after every so many acknowledged messages.
-type ackCounter struct {
-	every   int64
-	total   atomic.Int64
-	reached chan struct{} // capacity 1
+// outageSchedule starts outages in the middle of publishing: each is due after a number of acknowledgements, and nothing
+// more is published until it begins.
+type outageSchedule struct {
+	outages int
+
+	mu      sync.Mutex
+	acked   int
+	begun   int           // outages
+	changed chan struct{} // closed and replaced at each change
 }
 
-func (c *ackCounter) addAcks(n int) {
-	total := c.total.Add(int64(n))
-	if total/c.every == (total-int64(n))/c.every {
-		return
+// due reports whether an outage has to begin, and returns a channel that is closed at the next change.
+func (o *outageSchedule) due() (bool, <-chan struct{}) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.begun < o.outages && o.acked >= (o.begun+1)*acksBetweenOutages, o.changed
+}
+
+func (o *outageSchedule) update(acked, begun int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.acked, o.begun = o.acked+acked, o.begun+begun
+	close(o.changed)
+	o.changed = make(chan struct{})
+}
+
+// awaitDue waits until an outage is due, and lets publishing go on. It returns false if everything is published before that.
+func (o *outageSchedule) awaitDue(published <-chan struct{}) bool {
+	for {
+		due, changed := o.due()
+		if due {
+			o.update(0, 1)
+			return true
+		}
+		select {
+		case <-changed:
+		case <-published:
+			return false
+		}
 	}
-	select {
-	case c.reached <- struct{}{}:
-	default:
+}
+
+// scheduledSink publishes according to a schedule of outages.
+type scheduledSink struct {
+	sinks.Sink
+	schedule *outageSchedule
+}
+
+func (s scheduledSink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+	for due, changed := s.schedule.due(); due && ctx.Err() == nil; due, changed = s.schedule.due() {
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
 	}
+	n, err := s.Sink.Publish(ctx, lane, batch)
+	s.schedule.update(n, 0)
+	return n, err
 }
 
 // countingSink counts the acknowledgements of a sink.
 type countingSink struct {
 	sinks.Sink
-	counter *ackCounter
+	acked *atomic.Int64
 }
 
 func (c countingSink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
 	n, err := c.Sink.Publish(ctx, lane, batch)
-	c.counter.addAcks(n)
+	c.acked.Add(int64(n))
 	return n, err
 }
 
 // countAcks makes the harness count acknowledgements, and returns a function that reads the count.
 func countAcks(h *sinktest.Harness) func() int64 {
-	count := &ackCounter{every: math.MaxInt64}
+	acked := new(atomic.Int64)
 	open := h.New
-	h.New = func(t testing.TB) sinks.Sink { return countingSink{Sink: open(t), counter: count} }
-	return count.total.Load
+	h.New = func(t testing.TB) sinks.Sink { return countingSink{open(t), acked} }
+	return acked.Load
 }
 
 // proxy forwards TCP connections and breaks them.

@@ -111,6 +111,7 @@ func TestWhatWentByIDBeforeACrashGoesByIDAfterIt(t *testing.T) {
 
 // The stream is edited so that it no longer answers.
 func TestAStreamThatIsEditedNotToAcknowledgeIsNamed(t *testing.T) {
+	t.Parallel()
 	forBatchesAndIDs(t, func(t *testing.T, batches bool) {
 		server := startServer(t, "")
 		js := connectClient(t, server.URL())

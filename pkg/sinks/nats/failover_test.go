@@ -19,11 +19,13 @@ import (
 )
 
 func TestBatchesKeepTheFailoverContract(t *testing.T) {
+	t.Parallel()
 	server := startServer(t, "")
 	sinktest.RunFailover(t, newHarness(server, server.URL()))
 }
 
 func TestFailoversOverABadNetworkLoseRepeatAndReorderNothing(t *testing.T) {
+	t.Parallel()
 	server := startServer(t, "")
 	p := startProxy(t, strings.TrimPrefix(server.URL(), "nats://"))
 	h := newHarness(server, "nats://"+p.listenAddress())
@@ -171,12 +173,14 @@ func mustBeContinuous(t *testing.T, js jetstream.JetStream, stream string) (last
 }
 
 func TestAnExporterInTheMiddleOfABatchIsFenced(t *testing.T) {
+	t.Parallel()
 	server := startServer(t, "")
-	runFailovers(t, testConfig(server.URL()), 12, 3000, func(int) {})
+	runFailovers(t, testConfig(server.URL()), 6, 3000, func(int) {})
 	t.Logf("%d versions", mustBeContinuous(t, connectClient(t, server.URL()), "K8S"))
 }
 
 func TestFailoversWhileStreamLeadersDieLoseRepeatAndReorderNothing(t *testing.T) {
+	t.Parallel()
 	servers := startCluster(t, samePort)
 	js, cfg := connectClient(t, servers.URL()), shortTimeoutConfig(servers.URL())
 	cfg.Create.Replicas = 3
@@ -300,7 +304,7 @@ func TestAStreamWithoutTheFenceSubjectIsAnErrorWithARemedy(t *testing.T) {
 	s := openSink(t, testConfig(server.URL()), discardLog)
 	err := s.Fence(t.Context(), sinks.Claim{Group: "group", Owner: "one"}, nil)
 	var away *sinks.UnavailableError
-	if !errors.As(err, &away) || !strings.Contains(away.Reason, "nats stream edit K8S --subjects k8s.>,kubecdc.fence.K8S.>") {
+	if !errors.As(err, &away) || !strings.Contains(away.Remedy, "nats stream edit K8S --subjects k8s.>,kubecdc.fence.K8S.>") {
 		t.Fatalf("got %v", err)
 	}
 	if _, err := js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>", "kubecdc.fence.K8S.>"}, AllowBatchPublish: true}); err != nil {
@@ -321,7 +325,7 @@ func TestByMessageIDAnOlderExporterIsDeposedBeforeItSendsMore(t *testing.T) {
 	cfg := testConfig(server.URL())
 	older := startFencedPublisher(t, cfg, "one")
 	mustPublish(t, older.sink, newPod("web", 1))
-	if all := older.sink.Warnings(); !slices.ContainsFunc(all, func(c string) bool { return strings.Contains(c, "allow_batched") }) {
+	if all := warningsOf(older.sink); !slices.ContainsFunc(all, func(c string) bool { return strings.Contains(c, "allow_batched") }) {
 		t.Errorf("warnings: %q", all)
 	}
 	places := older.sink.LaneProgress()
@@ -389,7 +393,7 @@ func TestAFenceIsNoOtherWriterForAnExporterWithoutState(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustPublish(t, s, newPod("web", 2))
-	if all := s.Warnings(); len(all) != 0 {
+	if all := warningsOf(s); len(all) != 0 {
 		t.Errorf("warnings: %q", all)
 	}
 	if last := mustBeContinuous(t, connectClient(t, server.URL()), "K8S"); last != 2 {

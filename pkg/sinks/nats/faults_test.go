@@ -65,8 +65,8 @@ func mustBeUnavailable(t *testing.T, s *Sink, c *event.Change, words ...string) 
 		t.Fatalf("publish: %d, %v; want 0 and an UnavailableError", n, err)
 	}
 	for _, word := range words {
-		if !strings.Contains(away.Reason, word) {
-			t.Errorf("%q is not in the reason %q", word, away.Reason)
+		if !strings.Contains(away.Error(), word) {
+			t.Errorf("%q is not in %q", word, away)
 		}
 	}
 }
@@ -86,7 +86,7 @@ func waitUnavailable(t *testing.T, s *Sink, c *event.Change, words ...string) {
 		var away *sinks.UnavailableError
 		matches := n == 0 && errors.As(err, &away)
 		for _, word := range words {
-			matches = matches && strings.Contains(away.Reason, word)
+			matches = matches && strings.Contains(away.Error(), word)
 		}
 		if matches {
 			break
@@ -390,6 +390,7 @@ func TestAForbiddenInboxIsNamedAndAnotherHelps(t *testing.T) {
 }
 
 func TestARefusedPasswordIsAnErrorWithoutTheSecret(t *testing.T) {
+	t.Parallel()
 	server := startServer(t, testUsers)
 	cfg := asUser(shortTimeoutConfig(server.URL()), "all")
 	cfg.Password, cfg.AllowCleartextCredentials = "hunter2", true

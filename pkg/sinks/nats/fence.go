@@ -13,6 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
@@ -55,6 +56,12 @@ func (t *term) ownerRecord() stream.Owner {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.owner
+}
+
+// hasPublished reports whether a message of an exporter is one of this deployment, by this process or an earlier one.
+func (t *term) hasPublished(m stream.Message) bool {
+	by := m.Header(headerDeployment)
+	return by == t.claim.Deployment || by == "" && m.Sequence < t.ownerRecord().FirstNamed()
 }
 
 func (t *term) setOwner(owner stream.Owner) {
@@ -139,9 +146,12 @@ func (f *fence) fenceStream(ctx context.Context, l *connection.Link, next *term)
 	covered := slices.ContainsFunc(found.Config.Subjects, func(subject string) bool { return stream.Covers(subject, f.cfg.fencePrefix()+">") })
 	switch batches := f.features.acceptsBatches.Load(); {
 	case !covered && batches:
-		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q does not take the subject of the fence, which excludes "+
-			"older exporters: add the subject %q to it: nats stream edit %s --subjects %s",
-			f.cfg.Stream, f.cfg.fencePrefix()+">", f.cfg.Stream, strings.Join(append(found.Config.Subjects, f.cfg.fencePrefix()+">"), ","))}
+		return &sinks.UnavailableError{
+			Code:   condition.SinkMisconfigured,
+			Reason: fmt.Sprintf("stream %q does not take the subject of the fence, which excludes older exporters", f.cfg.Stream),
+			Remedy: fmt.Sprintf("add the subject %q to it: nats stream edit %s --subjects %s",
+				f.cfg.fencePrefix()+">", f.cfg.Stream, strings.Join(append(found.Config.Subjects, f.cfg.fencePrefix()+">"), ",")),
+		}
 	case !covered:
 		return nil
 	case !batches:

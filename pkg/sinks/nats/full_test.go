@@ -112,6 +112,7 @@ func deliveredIDs(all []sinktest.Delivered) []string {
 // A stream buffers messages up to a limit when they arrive faster than it stores them. This server has the lowest limit, one
 // message, and refuses messages meanwhile.
 func TestAnOverloadedStreamLosesRepeatsAndReordersNothing(t *testing.T) {
+	t.Parallel()
 	server := startServer(t, fmt.Sprintf("jetstream { store_dir: %q, max_buffered_msgs: 1 }\n", t.TempDir()))
 	var overloads atomic.Int64
 	h := sinktest.Harness{
@@ -123,7 +124,7 @@ func TestAnOverloadedStreamLosesRepeatsAndReordersNothing(t *testing.T) {
 		},
 		ExactRetry: true, OrderPerObject: true,
 	}
-	sinktest.PublishRandomly(t, h, rand.New(rand.NewPCG(1, 3)), 20, 50)
+	sinktest.PublishRandomly(t, h, rand.New(rand.NewPCG(1, 3)), 10, 20)
 	if overloads.Load() == 0 {
 		t.Error("the stream was never overloaded")
 	}

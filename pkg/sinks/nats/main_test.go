@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
@@ -237,4 +238,12 @@ func (tr *logRecorder) logger() *slog.Logger {
 		}
 		return a
 	}}))
+}
+
+// warningsOf returns what a sink warns of.
+func warningsOf(s *Sink) (all []string) {
+	for _, c := range condition.Summarize(s.Conditions()) {
+		all = append(all, c.Cause)
+	}
+	return all
 }

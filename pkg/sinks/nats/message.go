@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/nats-io/nats.go"
 
@@ -25,6 +26,7 @@ const (
 	headerSnapshot        = "Kubecdc-Snapshot"
 	headerChange          = "Kubecdc-Change"
 	headerOffset          = "Kubecdc-Offset"
+	headerDeployment      = "Kubecdc-Deployment"
 	headerOperation       = "KV-Operation" // of key-value buckets (nats-io/nats-architecture-and-design, ADR-8)
 )
 
@@ -38,6 +40,8 @@ type encoder struct {
 	subject  *sinks.Template
 	features *streamFeatures
 	buffers  sync.Pool // *[]byte, for payloads
+
+	deployment atomic.Pointer[string] // in a header of each message; nil before the first Fence
 }
 
 // encodeChange fills msg with the change of m. The caller returns the buffer to releaseBuffer once the client library has
@@ -81,7 +85,13 @@ func (e *encoder) omitsChange(c *event.Change) bool {
 }
 
 // newMessage returns a message for the changes of one Publish, which fill it one after the other.
-func (e *encoder) newMessage() *message { return newMessage(e.cfg, e.format) }
+func (e *encoder) newMessage() *message {
+	m := newMessage(e.cfg, e.format)
+	if d := e.deployment.Load(); d != nil && *d != "" {
+		m.Header[headerDeployment] = []string{*d}
+	}
+	return m
+}
 
 // message is the message of one change. A Publish fills the same message for each of its changes, so that the headers are
 // allocated once. One goroutine uses it; the client library copies it.

@@ -32,6 +32,7 @@ func coreConfig(url string) Config {
 // A bucket does not keep earlier values of its keys, so the suite reads the messages that the bucket republishes as it
 // stores them.
 func TestABucketKeepsTheContract(t *testing.T) {
+	t.Parallel()
 	server := startServer(t, "")
 	js := connectClient(t, server.URL())
 	listener := newSubscriber(t, server, "seen.>")
@@ -181,6 +182,7 @@ func (s *subscriber) delivered(t testing.TB) []sinktest.Delivered {
 }
 
 func TestCoreKeepsTheContractForSubscribers(t *testing.T) {
+	t.Parallel()
 	server := startServer(t, "")
 	listener := newSubscriber(t, server, "k8s.>")
 	h := newHarness(server, server.URL())

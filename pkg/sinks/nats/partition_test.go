@@ -19,37 +19,37 @@ import (
 
 // Two streams of three replicas are filled at once, one by ID and one in batches, while the connections between the servers
 // are cut at random. The leader of a stream is separated from both others until one of them leads; then a leader from one
-// follower only; then all servers from each other, so that none leads. After each outage every stream has a leader and all
+// follower only; then all servers from each other, so that none leads. In the end every stream has a leader and all
 // replicas.
 func TestReplicatedStreamsLoseRepeatAndReorderNothingInPartitions(t *testing.T) {
+	t.Parallel()
 	ways := network{t: t, routes: make(map[[2]int]*proxy)}
 	servers := startCluster(t, ways.proxyPort)
 	js := connectClient(t, servers.URL())
 	random := rand.New(rand.NewPCG(1, 2))
-	for _, outage := range []struct {
-		name string
-		run  func(t testing.TB) error
-	}{
-		{"a leader loses all others", func(t testing.TB) error { return ways.isolateLeader(t, js, servers, "BYID") }},
-		{"a leader loses one follower", func(t testing.TB) error { return ways.isolateFromFollower(t, js, servers, "BATCHES") }},
-		{"all servers lose each other", func(t testing.TB) error { return ways.separateAll(t, servers, "BYID", "BATCHES") }},
-	} {
-		t.Run(outage.name, func(t *testing.T) {
-			streams := replicatedStreams(t, servers, servers.URL())
-			byID, batches := countAcks(streams["BYID"]), countAcks(streams["BATCHES"])
-			stop := cutEvery(200*time.Millisecond, func() int64 { return byID() + batches() }, func() { ways.cutOne(random) })
-			driveStreams(t, streams, 9000, 1, func(int) error { return outage.run(t) })
-			t.Logf("%d cuts", stop())
-		})
-	}
+	streams := replicatedStreams(t, servers, servers.URL())
+	byID, batches := countAcks(streams["BYID"]), countAcks(streams["BATCHES"])
+	stop := cutEvery(200*time.Millisecond, func() int64 { return byID() + batches() }, func() { ways.cutOne(random) })
+	driveStreams(t, streams,
+		func() error { return ways.isolateLeader(t, js, servers, "BYID") },
+		func() error { return ways.isolateFromFollower(t, js, servers, "BATCHES") },
+		func() error { return ways.separateAll(t, servers, "BYID", "BATCHES") })
+	t.Logf("%d cuts", stop())
 }
 
 // The leader of a stream is separated from the others, and a new leader takes changes. Then the connection of the sink moves
 // to the old leader, which believes that it leads and lacks acknowledged messages. The sink must report neither a loss nor a
 // lost fence, and must repeat nothing when the servers are connected again.
 func TestAReplacedLeaderIsNotTrusted(t *testing.T) {
-	t.Run("in batches", func(t *testing.T) { testReplacedLeader(t, true, func(*fencedPublisher) {}) })
-	t.Run("by ID, with a fence", func(t *testing.T) { testReplacedLeader(t, false, func(r *fencedPublisher) { r.fenceSink("one") }) })
+	t.Parallel()
+	t.Run("in batches", func(t *testing.T) {
+		t.Parallel()
+		testReplacedLeader(t, true, func(*fencedPublisher) {})
+	})
+	t.Run("by ID, with a fence", func(t *testing.T) {
+		t.Parallel()
+		testReplacedLeader(t, false, func(r *fencedPublisher) { r.fenceSink("one") })
+	})
 }
 
 func testReplacedLeader(t *testing.T, batches bool, begin func(r *fencedPublisher)) {

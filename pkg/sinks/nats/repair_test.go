@@ -59,7 +59,7 @@ func TestABucketIsRepairedAtTheEndOfASnapshot(t *testing.T) {
 		t.Errorf("the bucket has %s\nwant %s", got, want)
 	}
 	if !after.features.acceptsBatches.Load() {
-		t.Errorf("the repair was taken for another writer: %v", after.Warnings())
+		t.Errorf("the repair was taken for another writer: %v", warningsOf(after))
 	}
 }
 

@@ -37,6 +37,7 @@ func writeFile(t *testing.T, path string, content string) {
 }
 
 func TestAWrongTokenIsAnErrorAndTheRightOneDelivers(t *testing.T) {
+	t.Parallel()
 	server := startServer(t, "authorization { token: right-token }\n")
 	cfg := shortTimeoutConfig(server.URL())
 	cfg.Token, cfg.AllowCleartextCredentials = "wrong-token", true
@@ -46,6 +47,7 @@ func TestAWrongTokenIsAnErrorAndTheRightOneDelivers(t *testing.T) {
 }
 
 func TestARotatedNkeyIsReloaded(t *testing.T) {
+	t.Parallel()
 	first, second := newUserKey(t), newUserKey(t)
 	server := startServer(t, fmt.Sprintf("authorization { users: [{nkey: %s}] }\n", second.public))
 	cfg := shortTimeoutConfig(server.URL())
@@ -58,6 +60,7 @@ func TestARotatedNkeyIsReloaded(t *testing.T) {
 }
 
 func TestACredentialsFileAuthenticatesAndIsReadAgain(t *testing.T) {
+	t.Parallel()
 	operator, account, system := newKeyPair(t, nkeys.PrefixByteOperator), newKeyPair(t, nkeys.PrefixByteAccount), newKeyPair(t, nkeys.PrefixByteAccount)
 	limits := map[string]any{"subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true, "conn": -1, "leaf": -1}
 	server := startServer(t, fmt.Sprintf("operator: %s\nresolver: MEMORY\nsystem_account: %s\nresolver_preload { %s: %s, %s: %s }\n",
@@ -83,6 +86,7 @@ func TestACredentialsFileAuthenticatesAndIsReadAgain(t *testing.T) {
 }
 
 func TestATLSConnectionReloadsRotatedFiles(t *testing.T) {
+	t.Parallel()
 	old, fresh, at, mine := certificates.New(t), certificates.New(t), t.TempDir(), t.TempDir()
 	old.IssueTo(t, at)
 	config := fmt.Sprintf("tls { cert_file: %q, key_file: %q, ca_file: %q, verify: true }\n",
@@ -109,6 +113,7 @@ func TestATLSConnectionReloadsRotatedFiles(t *testing.T) {
 }
 
 func TestAClientWithoutACertificateIsRefusedWhereOneIsNeeded(t *testing.T) {
+	t.Parallel()
 	ca, at := certificates.New(t), t.TempDir()
 	ca.IssueTo(t, at)
 	server := startServer(t, fmt.Sprintf("tls { cert_file: %q, key_file: %q, ca_file: %q, verify: true }\n",

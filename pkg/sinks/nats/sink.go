@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -45,7 +46,7 @@ var _ interface {
 	sinks.Repartitioner
 	sinks.Concurrent
 	sinks.Batched
-	sinks.Warner
+	sinks.ConditionReporter
 	sinks.RecordOmitter
 	sinks.Pinger
 	sinks.Stateful
@@ -79,7 +80,7 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 // buildSink connects the parts of a sink.
 func buildSink(cfg Config, f format.Format, subject *sinks.Template, routed []string, log *slog.Logger) *Sink {
 	pattern := subjectPattern(subject)
-	w := &warnings{log: log, stream: cfg.Stream, texts: map[string]string{}}
+	w := &warnings{log: log.With("stream", cfg.Stream), topics: map[string]*condition.Condition{}}
 	features := &streamFeatures{stream: cfg.Stream, warnings: w}
 	features.verified.Store(cfg.Mode == modeCore) // core NATS has no stream to look up
 	e := &encoder{cfg: cfg, format: f, subject: subject, features: features,
@@ -107,8 +108,8 @@ func (s *Sink) BatchLimits() (messages int, bytes int64) { return maxBatch, s.cf
 // OmittedRecords implements [sinks.RecordOmitter]: a bucket (mode kv) cannot hold control records, such as gaps.
 func (s *Sink) OmittedRecords() uint64 { return s.omitted.Load() }
 
-// Warnings implements [sinks.Warner].
-func (s *Sink) Warnings() []string { return s.warnings.activeWarnings() }
+// Conditions implements [sinks.ConditionReporter].
+func (s *Sink) Conditions() []condition.Status { return s.warnings.conditions() }
 
 // Lane implements [sinks.Sink]: the single lane, or one of many while the server refuses a subject. It never fails.
 func (s *Sink) Lane(c *event.Change) (sinks.Lane, error) { return s.lanes.laneOf(c), nil }
@@ -227,11 +228,13 @@ func (s *Sink) publishByMode(ctx context.Context, l *connection.Link, lane sinks
 // edited.
 func (s *Sink) exactUnavailable() error {
 	s.features.invalidate()
-	why := "it does not take batches; set allow_batched on it, which needs nats-server 2.14 or later"
+	why, remedy := "it does not take batches", "set allow_batched on it, which needs nats-server 2.14 or later"
 	if writers := s.warnings.warningOn(topicWriters); writers != "" {
-		why = writers
+		why, remedy = writers, "give kubecdc a stream of its own, or remove nats.exact"
 	}
-	return &sinks.UnavailableError{Reason: fmt.Sprintf("nats.exact cannot be kept with stream %q: %s", s.cfg.Stream, why)}
+	return &sinks.UnavailableError{
+		Code: condition.SinkMisconfigured, Reason: fmt.Sprintf("nats.exact cannot be kept with stream %q: %s", s.cfg.Stream, why), Remedy: remedy,
+	}
 }
 
 // verifiedLink returns a connected link, and makes sure that the stream was looked up. It waits for each no longer than
@@ -268,6 +271,7 @@ func (s *Sink) startTerm(next *term) {
 	s.repair.forgetSnapshots()
 	s.batches.startTerm(next.endSequence)
 	s.ids.progress.startTerm(next.endSequence)
+	s.encoder.deployment.Store(&next.claim.Deployment)
 	s.fence.current.Store(next)
 }
 

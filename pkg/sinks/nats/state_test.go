@@ -174,6 +174,7 @@ func TestAStateOutlivesItsOwnerAndFencesIt(t *testing.T) {
 // The state changes a hundred times over. Its stream stays a few times as large as the state. A follower that reads often,
 // one that reads rarely and a new one know the same entries.
 func TestOldSegmentsAreRemovedAndNothingReturns(t *testing.T) {
+	t.Parallel()
 	server := startServer(t, "")
 	cfg := testConfig(server.URL())
 	owner, near, far := openReplica(t, cfg), openReplica(t, cfg), openReplica(t, cfg)
@@ -244,6 +245,36 @@ func TestAStateLargerThanAMessageIsSplit(t *testing.T) {
 	}
 	follower.readAll()
 	follower.mustEqual(owner)
+}
+
+// A state of the size that is promised to be whole is one message, so no reader sees a part of it.
+func TestAWriteThatIsPromisedWholeIsOneMessage(t *testing.T) {
+	server := startServer(t, "max_payload: 64KB\n")
+	store, err := openSink(t, testConfig(server.URL()), discardLog).OpenState("STATE", nil)
+	if err == nil {
+		err = store.Claim(t.Context(), sinks.Claim{Group: "group", Owner: "one"})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var entries []sinks.StateEntry
+	for n, size := 0, 0; ; n++ {
+		e := sinks.StateEntry{Key: fmt.Append(nil, n), Value: fmt.Append(nil, rand.Uint64())}
+		if size += e.Size(); size > store.AtomicBytes() {
+			break
+		}
+		entries = append(entries, e)
+	}
+	if err := store.Write(t.Context(), entries); err != nil {
+		t.Fatal(err)
+	}
+	stream, err := connectClient(t, server.URL()).Stream(t.Context(), "STATE")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if messages := stream.CachedInfo().State.Msgs; messages != 2 || len(entries) < 1000 {
+		t.Errorf("%d entries are in a stream of %d messages, one of them for the owner; want 2", len(entries), messages)
+	}
 }
 
 func TestALostStateIsRewritten(t *testing.T) {
@@ -541,6 +572,7 @@ func (r *replica) retryUntilOK(do func() error) {
 }
 
 func TestAReplicatedStateSurvivesStreamLeaders(t *testing.T) {
+	t.Parallel()
 	servers := startCluster(t, samePort)
 	js, cfg := connectClient(t, servers.URL()), shortTimeoutConfig(servers.URL())
 	cfg.Create.Replicas = 3

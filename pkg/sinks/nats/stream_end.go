@@ -28,7 +28,7 @@ type streamEnd struct {
 	endKnown      bool                        // lastSequence is valid
 	lastSequence  uint64                      // of the stream's last message
 	storedThrough uint64                      // every change up to this offset is in the stream, or is not for it
-	lost          *sinks.LostError            // set after a loss until RestoreState; nothing is published meanwhile
+	lost          *sinks.LostError            // set after a loss until RestoreState or Fence; no batch is sent meanwhile
 }
 
 // randomName returns a name for a process or an epoch. It is part of every message: 64 random bits are enough, and shorter

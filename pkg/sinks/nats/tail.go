@@ -14,12 +14,12 @@ import (
 )
 
 // readTails reads lanes back from the stream in one pass, from the sequence first to the end of the stream when the term
-// began. It calls emitted for each message of an exporter, once for each lane that the message may belong to.
+// began. It calls emitted for each message of the deployment, once for each lane that the message may belong to.
 func readTails(ctx context.Context, cfg Config, l *connection.Link, t *term, lanes []laneTail, first uint64,
 	emitted func(sinks.Lane, sinks.Emitted) error) error {
 	return cfg.streamClient(l).ReadRange(ctx, first, t.endSequence, t.directAccess, func(m stream.Message) error {
 		e, ours := format.ReadEmitted(m.Data, factHeader(m))
-		if !ours || strings.HasPrefix(m.Subject, cfg.fencePrefix()) {
+		if !ours || !t.hasPublished(m) || strings.HasPrefix(m.Subject, cfg.fencePrefix()) {
 			return nil
 		}
 		hash := objectHash(e)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
@@ -84,7 +85,7 @@ func (v *streamVerifier) ensureVerified(ctx context.Context, l *connection.Link)
 	defer cancel()
 	err := v.verifyOnce(bounded, l)
 	if err != nil && ctx.Err() == nil && bounded.Err() != nil {
-		return fmt.Errorf("JetStream does not answer about stream %q within %v", v.cfg.Stream, v.cfg.AckTimeout)
+		return connection.TimeoutError(fmt.Errorf("JetStream does not answer about stream %q within %v", v.cfg.Stream, v.cfg.AckTimeout))
 	}
 	return err
 }
@@ -128,23 +129,30 @@ func (v *streamVerifier) lookUpStream(ctx context.Context, c stream.Client) erro
 // createMissing creates the stream if nats.create.enabled is set.
 func (v *streamVerifier) createMissing(ctx context.Context, c stream.Client) error {
 	if !v.cfg.Create.Enabled {
-		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q does not exist; create it for the subjects %q, or set "+
-			"nats.create.enabled",
-			v.cfg.Stream, v.pattern)}
+		return &sinks.UnavailableError{
+			Code: condition.SinkTargetMissing, Reason: fmt.Sprintf("stream %q does not exist", v.cfg.Stream),
+			Remedy: fmt.Sprintf("create it for the subjects %q, or set nats.create.enabled", v.pattern),
+		}
 	}
 	config := v.newStreamConfig(supportsBatches(c.Link.Conn().ConnectedServerVersion()))
 	if i := slices.IndexFunc(config.Subjects, func(subject string) bool { return strings.HasPrefix(subject, "*") }); i >= 0 {
-		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q cannot be created: it would take %q, with any first "+
-			"token, which the server reserves; start nats.subject, and the subjects of routes, with a fixed word, as in "+
-			"k8s.{cluster}, or create the stream",
-			v.cfg.Stream, config.Subjects[i])}
+		return &sinks.UnavailableError{
+			Code: condition.SinkMisconfigured,
+			Reason: fmt.Sprintf("stream %q cannot be created: it would take %q, with any first token, which the server reserves",
+				v.cfg.Stream, config.Subjects[i]),
+			Remedy: "start nats.subject, and the subjects of routes, with a fixed word, as in k8s.{cluster}, or create the stream",
+		}
 	}
 	made, err := c.Create(ctx, config)
 	if err != nil {
 		return err
 	}
 	if made.Error != nil {
-		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q cannot be created with the settings of nats.create", v.cfg.Stream), Err: made.Error}
+		return &sinks.UnavailableError{
+			Code: condition.SinkMisconfigured, Err: made.Error,
+			Reason: fmt.Sprintf("stream %q cannot be created with the settings of nats.create: %v", v.cfg.Stream, made.Error),
+			Remedy: "correct nats.create, or create the stream",
+		}
 	}
 	v.features.recordConfig(made.Config)
 	v.log.Info("NATS stream created", "stream", v.cfg.Stream, "subjects", config.Subjects, "storage", config.Storage.String(),
@@ -187,8 +195,8 @@ func addSubject(subjects []string, added string) []string {
 // checkExisting checks an existing stream: settings that make delivery impossible are an error, those that weaken it raise a
 // warning.
 func (v *streamVerifier) checkExisting(config jetstream.StreamConfig) error {
-	if reason := v.unusableReason(config); reason != "" {
-		return &sinks.UnavailableError{Reason: reason}
+	if reason, remedy := v.unusableReason(config); reason != "" {
+		return &sinks.UnavailableError{Code: condition.SinkMisconfigured, Reason: reason, Remedy: remedy}
 	}
 	partly, short := "", ""
 	if slices.ContainsFunc(v.allPatterns(), func(pattern string) bool {
@@ -215,7 +223,7 @@ func (v *streamVerifier) allPatterns() []string {
 }
 
 // unusableReason returns why nothing can be delivered to a stream, with the remedy; "" if it can be used.
-func (v *streamVerifier) unusableReason(config jetstream.StreamConfig) string {
+func (v *streamVerifier) unusableReason(config jetstream.StreamConfig) (reason, remedy string) {
 	strange := ""
 	for _, pattern := range v.allPatterns() {
 		if !slices.ContainsFunc(config.Subjects, func(subject string) bool { return stream.Overlaps(subject, pattern) }) {
@@ -224,20 +232,21 @@ func (v *streamVerifier) unusableReason(config jetstream.StreamConfig) string {
 	}
 	switch {
 	case config.Mirror != nil:
-		return fmt.Sprintf("stream %q is a mirror of %q and takes no messages; set nats.stream to that one, or to another",
-			v.cfg.Stream, config.Mirror.Name)
+		return fmt.Sprintf("stream %q is a mirror of %q and takes no messages", v.cfg.Stream, config.Mirror.Name),
+			"set nats.stream to that one, or to another"
 	case config.NoAck:
-		return fmt.Sprintf("stream %q does not acknowledge (no_ack), so nothing can be delivered safely", v.cfg.Stream)
+		return fmt.Sprintf("stream %q does not acknowledge (no_ack), so nothing can be delivered safely", v.cfg.Stream),
+			"create the stream without no_ack, or set nats.mode to core"
 	case config.Sealed:
-		return fmt.Sprintf("stream %q is sealed; name another in nats.stream", v.cfg.Stream)
+		return fmt.Sprintf("stream %q is sealed", v.cfg.Stream), "name another in nats.stream"
 	case v.cfg.Mode == modeKV && !config.AllowRollup:
-		return fmt.Sprintf("stream %q is no key-value bucket: it does not allow roll-ups, which purge markers need", v.cfg.Stream)
+		return fmt.Sprintf("stream %q is no key-value bucket: it does not allow roll-ups, which purge markers need", v.cfg.Stream),
+			"set nats.stream to the stream of a bucket, KV_NAME"
 	case strange != "":
-		return fmt.Sprintf("stream %q takes the subjects %q, and none of %q; add it to the stream, or change nats.subject or "+
-			"the routes",
-			v.cfg.Stream, config.Subjects, strange)
+		return fmt.Sprintf("stream %q takes the subjects %q, and none of %q", v.cfg.Stream, config.Subjects, strange),
+			"add it to the stream, or change nats.subject or the routes"
 	}
-	return ""
+	return "", ""
 }
 
 // perSubjectLimitWarning returns how a limit of messages per subject affects delivery; "" if there is no limit, or if the

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"sync"
+
+	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
 // Topics of warnings; the newest warning of a topic replaces the one before.
@@ -17,42 +19,42 @@ const (
 	topicFence      = "fence"
 )
 
-// warnings are the ways in which the stream may lose changes or is used with weaker guarantees, see [sinks.Warner]. They
-// are safe for concurrent use.
+// warnings are the ways in which the stream may lose changes or is used with weaker guarantees. They are safe for concurrent
+// use.
 type warnings struct {
-	log    *slog.Logger
-	stream string
+	log *slog.Logger
 
-	mu    sync.Mutex
-	texts map[string]string // by topic; "" for none
+	mu     sync.Mutex
+	topics map[string]*condition.Condition
 }
 
-// setWarning sets the warning of a topic and logs it if it is new; "" removes it.
+// setWarning sets the warning of a topic; "" removes it.
 func (w *warnings) setWarning(topic, text string) {
-	w.mu.Lock()
-	known := w.texts[topic] == text
-	w.texts[topic] = text
-	w.mu.Unlock()
-	if !known && text != "" {
-		w.log.Warn("NATS stream may lose or repeat changes", "stream", w.stream, "reason", text)
+	p := condition.Problem{}
+	if text != "" {
+		p = condition.Problem{Code: condition.SinkMayLose, Cause: text}
 	}
+	w.topic(topic).Update(p)
 }
 
 // warningOn returns the warning of a topic; "" if there is none.
-func (w *warnings) warningOn(topic string) string {
+func (w *warnings) warningOn(topic string) string { return w.topic(topic).Status().Cause }
+
+func (w *warnings) topic(name string) *condition.Condition {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.texts[topic]
+	if w.topics[name] == nil {
+		w.topics[name] = condition.New(w.log, "", condition.Problem{})
+	}
+	return w.topics[name]
 }
 
-// activeWarnings returns all warnings in the order of their topics.
-func (w *warnings) activeWarnings() (all []string) {
+// conditions returns the status of each topic.
+func (w *warnings) conditions() (all []condition.Status) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, topic := range slices.Sorted(maps.Keys(w.texts)) {
-		if text := w.texts[topic]; text != "" {
-			all = append(all, text)
-		}
+	for _, name := range slices.Sorted(maps.Keys(w.topics)) {
+		all = append(all, w.topics[name].Status())
 	}
 	return all
 }

@@ -17,7 +17,7 @@ func TestAStreamThatLosesMessagesIsUsedWithAWarning(t *testing.T) {
 	}{
 		"interest":     {jetstream.StreamConfig{Retention: jetstream.InterestPolicy}, "retention: interest"},
 		"work queue":   {jetstream.StreamConfig{Retention: jetstream.WorkQueuePolicy}, "retention: workqueue"},
-		"little room":  {jetstream.StreamConfig{Discard: jetstream.DiscardOld, MaxMsgs: 100}, "is small"},
+		"little room":  {jetstream.StreamConfig{Discard: jetstream.DiscardOld, MaxMsgs: 100}, "is small, max_bytes"},
 		"little time":  {jetstream.StreamConfig{MaxAge: time.Minute, Duplicates: time.Minute}, "drops changes after 1m0s"},
 		"few versions": {jetstream.StreamConfig{MaxMsgsPerSubject: 3, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true}, "discard_new_per_subject"},
 		"the newest":   {jetstream.StreamConfig{MaxMsgsPerSubject: 1}, ""},
@@ -34,7 +34,7 @@ func TestAStreamThatLosesMessagesIsUsedWithAWarning(t *testing.T) {
 			mustPublish(t, s, newPod("web", 2))
 			s.features.invalidate() // as after an outage
 			mustPublish(t, s, newPod("web", 3))
-			warnings, logged := strings.Join(s.Warnings(), "\n"), strings.Count(lines.String(), "may lose or repeat changes")
+			warnings, logged := strings.Join(warningsOf(s), "\n"), strings.Count(lines.String(), "code=SinkMayLose")
 			if test.warning == "" && (warnings != "" || logged != 0) {
 				t.Errorf("logged %d times: %s", logged, warnings)
 			}
@@ -52,7 +52,7 @@ func TestObjectsThatShareASubjectOfWhichAStreamKeepsTheNewestAreReported(t *test
 	cfg.Subject = "k8s.{cluster}.{resource}.{namespace}"
 	s := openSink(t, cfg, discardLog)
 	mustPublish(t, s, newPod("web", 1))
-	if all := strings.Join(s.Warnings(), "\n"); !strings.Contains(all, "several objects share one") {
+	if all := strings.Join(warningsOf(s), "\n"); !strings.Contains(all, "several objects share one") {
 		t.Errorf("got %q", all)
 	}
 }

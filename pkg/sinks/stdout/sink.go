@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -201,7 +202,9 @@ func (s *Sink) Publish(ctx context.Context, _ sinks.Lane, batch []sinks.Message)
 		}
 		if failure != nil {
 			reason := fmt.Sprintf("cannot write to %s: %v", s.displayName(), failure)
-			return accepted, &sinks.UnavailableError{Reason: reason, Err: failure}
+			return accepted, &sinks.UnavailableError{
+				Code: condition.SinkFull, Reason: reason, Remedy: "free space on the disk, or see that the file may be written", Err: failure,
+			}
 		}
 		if last || !s.regular {
 			accepted = done

@@ -10,22 +10,22 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
 const (
-	maxResponseBytes = 64 << 10 // of a response, so much is read, so that the connection can be reused
-	maxQuotedBytes   = 200      // and so much is quoted in errors
+	maxResponseBytes = 64 << 10 // of the headers, and of the body, which is read so that the connection can be reused
 	maxSecretBytes   = 1 << 20  // a larger file is not a secret: its path is wrong
 	dialTimeout      = 5 * time.Second
 	idleTimeout      = 90 * time.Second
-	maxRetryAfter    = 10 * time.Minute // the longest Retry-After that is respected
+	bodyTimeout      = 50 * time.Millisecond // for the end of a body: about what another connection costs
+	maxRetryAfter    = 10 * time.Minute      // the longest Retry-After that is respected
 )
 
 // newClient returns a client that connects to the configured host only.
@@ -68,9 +68,9 @@ func (t TLS) dialTLS(ctx context.Context, network, address string) (net.Conn, er
 	return (&tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: config}).DialContext(ctx, network, address)
 }
 
-// postBatch sends messages in one request and waits for the response or the end of ctx. A request abandoned by its caller
-// continues until its own end, and the next one of the lane waits for it: two in flight at once could arrive in either
-// order. // I3
+// postBatch sends messages in one request and waits for the status of the response or the end of ctx. A request abandoned by
+// its caller continues until its own end, and the next one of the lane waits for it: two in flight at once could arrive in
+// either order. // I3
 func (s *Sink) postBatch(ctx context.Context, slot chan struct{}, batch []sinks.Message) error {
 	select {
 	case slot <- struct{}{}:
@@ -82,7 +82,7 @@ func (s *Sink) postBatch(ctx context.Context, slot chan struct{}, batch []sinks.
 	answered := make(chan error, 1)
 	s.requests.Go(func() {
 		defer func() { <-slot }()
-		answered <- s.sendRequest(header, body)
+		s.sendRequest(header, body, answered)
 	})
 	select {
 	case err := <-answered:
@@ -92,56 +92,80 @@ func (s *Sink) postBatch(ctx context.Context, slot chan struct{}, batch []sinks.
 	}
 }
 
-// sendRequest sends one request and classifies the response.
-func (s *Sink) sendRequest(header http.Header, body []byte) error {
+// sendRequest sends one request and classifies the status of the response, which is sent to answered as soon as it is there.
+// It returns when the response has ended, within the bounds of [Sink.discardBody].
+func (s *Sink) sendRequest(header http.Header, body []byte, answered chan<- error) {
 	ctx, cancel := context.WithTimeout(s.lifetime, s.cfg.Timeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.cfg.URL, bytes.NewReader(body))
+	request, err := s.newRequest(ctx, header, body)
 	if err != nil {
-		return fmt.Errorf("webhook.url: %w", err)
-	}
-	request.Header = header
-	secrets, err := s.setConfiguredHeaders(header)
-	if err != nil {
-		return &sinks.UnavailableError{Reason: err.Error(), Err: err}
+		answered <- err
+		return
 	}
 	response, err := s.client.Do(request)
 	if err != nil {
-		return s.classifySendError(err)
+		answered <- s.classifySendError(err)
+		return
 	}
 	defer func() { _ = response.Body.Close() }() // only read
-	// The status decides, even if the body cannot be read.
-	text, _ := io.ReadAll(io.LimitReader(response.Body, maxResponseBytes))
-	return classifyResponse(response, quoteResponse(text, secrets), len(body))
+	answered <- classifyResponse(response, len(body))
+	s.discardBody(response.Body, cancel)
 }
 
-// setConfiguredHeaders sets the configured headers and returns the secrets among their values.
-func (s *Sink) setConfiguredHeaders(header http.Header) (secrets []string, err error) {
-	if u, err := url.Parse(s.cfg.URL); err == nil && len(u.RequestURI()) > 1 { // the receiver may quote it
-		secrets = append(secrets, u.RequestURI(), u.EscapedPath())
+func (s *Sink) newRequest(ctx context.Context, header http.Header, body []byte) (*http.Request, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.cfg.URL, bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("webhook.url: %w", err)
 	}
+	request.Header = header
+	if err := s.setConfiguredHeaders(header); err != nil {
+		return nil, &sinks.UnavailableError{
+			Code: condition.SinkUnauthorized, Reason: err.Error(), Remedy: "correct the file; it is read again for each request", Err: err,
+		}
+	}
+	return request, nil
+}
+
+// discardBody reads the body of a response to its end, within bounds of time and size, because only then the connection can
+// be used again: a receiver may leave its responses without an end.
+func (s *Sink) discardBody(body io.Reader, cancel context.CancelFunc) {
+	timeout := time.AfterFunc(s.bodyTimeout, cancel)
+	defer timeout.Stop()
+	n, err := io.Copy(io.Discard, io.LimitReader(body, maxResponseBytes))
+	s.connectionsLost.Store(err != nil || n == maxResponseBytes)
+}
+
+// Conditions implements [sinks.ConditionReporter]: each request after a response without an end needs a new connection.
+func (s *Sink) Conditions() []condition.Status {
+	if !s.connectionsLost.Load() {
+		return nil
+	}
+	return []condition.Status{condition.NewStatus("", condition.Problem{
+		Code:  condition.SinkNoKeepAlive,
+		Cause: fmt.Sprintf("the last response did not end within %v and %d KiB", s.bodyTimeout, maxResponseBytes>>10),
+	})}
+}
+
+// setConfiguredHeaders sets the configured headers.
+func (s *Sink) setConfiguredHeaders(header http.Header) (err error) {
 	header.Set("User-Agent", "kubecdc")
 	for _, h := range s.cfg.Headers {
 		value := h.Value
 		if h.File != "" {
 			if value, err = readSecret(h.File); err != nil {
-				return nil, fmt.Errorf("webhook.headers, %s: %w", h.Name, err)
+				return fmt.Errorf("webhook.headers, %s: %w", h.Name, err)
 			}
-		}
-		if h.File != "" || credentialHeader.MatchString(h.Name) {
-			secrets = append(secrets, value)
 		}
 		header.Set(h.Name, value)
 	}
 	if s.cfg.BearerTokenFile != "" {
 		token, err := readSecret(s.cfg.BearerTokenFile)
 		if err != nil {
-			return nil, fmt.Errorf("webhook.bearerTokenFile: %w", err)
+			return fmt.Errorf("webhook.bearerTokenFile: %w", err)
 		}
 		header.Set("Authorization", "Bearer "+token)
-		secrets = append(secrets, token)
 	}
-	return secrets, nil
+	return nil
 }
 
 // readSecret returns the content of a file without surrounding white space.
@@ -175,11 +199,21 @@ func (s *Sink) classifySendError(err error) error {
 	switch {
 	case errors.As(err, &lookup), errors.As(err, &trust), errors.As(err, &file), errors.As(err, &alert),
 		errors.As(err, &network) && (network.Op == "dial" || network.Op == "remote error"):
-		return &sinks.UnavailableError{Reason: "no connection to the webhook: " + withoutURL(err).Error(), Err: err}
+		return &sinks.UnavailableError{
+			Code: condition.SinkUnreachable, Reason: "no connection to the webhook: " + withoutURL(err).Error(), Err: err,
+			Remedy: "start the receiver, or correct webhook.url and webhook.tls; check the network",
+		}
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("no response within %v", s.cfg.Timeout)
+		return &condition.Error{
+			Code: condition.SinkTimeout, Cause: fmt.Sprintf("no response within %v", s.cfg.Timeout),
+			Remedy: "look at the receiver, which accepts connections and does not answer; or raise webhook.timeout",
+		}
+	case errors.As(err, &network): // the connection broke; the events may have arrived
+		return fmt.Errorf("post: %s: %w", network.Op, network.Err)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return errors.New("post: the webhook closed the connection without a response")
 	}
-	return fmt.Errorf("post: %w", withoutURL(err)) // the connection broke; the events may have arrived
+	return errors.New("post: the webhook does not answer with HTTP/1.1") // the library's text quotes the answer
 }
 
 // withoutURL removes the URL, which may hold a secret, from an error of the client.
@@ -190,11 +224,14 @@ func withoutURL(err error) error {
 	return err
 }
 
-// classifyResponse returns the error of Publish for a response; nil if it accepts the messages. quoted is its body for
-// errors.
-func classifyResponse(response *http.Response, quoted string, size int) error {
+// classifyResponse returns the error of Publish for a response; nil if it accepts the messages. Of the response only the
+// code of the status is in the error: all other text may repeat what was sent, and errors are logged.
+func classifyResponse(response *http.Response, size int) error {
 	reason := func(text string) string {
-		return fmt.Sprintf("the webhook answers %s: %s%s", response.Status, text, quoted)
+		return strings.TrimSpace(fmt.Sprintf("the webhook answers %d %s", response.StatusCode, http.StatusText(response.StatusCode))) + ": " + text
+	}
+	unavailable := func(code condition.Code, text, remedy string, after time.Duration) error {
+		return &sinks.UnavailableError{Code: code, Reason: reason(text), Remedy: remedy, After: after}
 	}
 	switch code := response.StatusCode; {
 	case code >= 200 && code <= 299:
@@ -205,45 +242,29 @@ func classifyResponse(response *http.Response, quoted string, size int) error {
 		return &sinks.RejectedError{Reason: reason("it rejects this event")}
 	case code == http.StatusTooManyRequests, code == http.StatusServiceUnavailable:
 		wait := parseRetryAfter(response.Header.Get("Retry-After"), time.Now())
-		return &sinks.UnavailableError{Reason: reason("it asks to retry later"), After: wait}
+		return unavailable(condition.SinkBusy, "it asks to retry later", "", wait)
 	case code >= 300 && code <= 399:
-		return &sinks.UnavailableError{Reason: reason("redirects are not followed; set webhook.url to its new address")}
+		return unavailable(condition.SinkMisconfigured, "redirects are not followed", "set webhook.url to its new address", 0)
 	case code == http.StatusUnauthorized, code == http.StatusForbidden, code == http.StatusProxyAuthRequired:
-		return &sinks.UnavailableError{Reason: reason("check webhook.headers, webhook.bearerTokenFile and webhook.tls")}
+		return unavailable(condition.SinkUnauthorized, "it refuses the credentials", "check webhook.headers, webhook.bearerTokenFile and webhook.tls", 0)
 	case code == http.StatusNotFound, code == http.StatusMethodNotAllowed, code == http.StatusGone,
 		code == http.StatusUnsupportedMediaType:
-		return &sinks.UnavailableError{Reason: reason("check webhook.url, and that it accepts CloudEvents in this format")}
+		return unavailable(condition.SinkMisconfigured, "it does not take events there", "check webhook.url, and that it accepts CloudEvents in this format", 0)
 	case code == http.StatusBadGateway, code == http.StatusGatewayTimeout:
-		return &sinks.UnavailableError{Reason: reason("its gateway cannot reach it")}
+		return unavailable(condition.SinkUnreachable, "its gateway cannot reach it", "look at the gateway, and at the receiver behind it", 0)
 	}
 	return errors.New(reason("the request is retried"))
 }
 
-// parseRetryAfter returns the wait that a Retry-After header asks for (RFC 9110, section 10.2.3): seconds, or a date. An
-// unparsable header is ignored.
+// parseRetryAfter returns the wait that a Retry-After header asks for (RFC 9110, section 10.2.3): seconds, in any number of
+// digits, or a date. An unparsable header is ignored.
 func parseRetryAfter(after string, now time.Time) time.Duration {
-	if seconds, err := strconv.ParseUint(after, 10, 32); err == nil {
-		return min(time.Duration(seconds)*time.Second, maxRetryAfter)
+	seconds, err := strconv.ParseUint(after, 10, 64)
+	if err == nil || errors.Is(err, strconv.ErrRange) { // out of range, it is the largest number
+		return time.Duration(min(seconds, uint64(maxRetryAfter/time.Second))) * time.Second
 	}
 	if date, err := http.ParseTime(after); err == nil {
 		return min(max(date.Sub(now), 0), maxRetryAfter)
 	}
 	return 0
-}
-
-// quoteResponse returns the beginning of a response body for an error; "" if it is empty or repeats a secret.
-func quoteResponse(text []byte, secrets []string) string {
-	line := strings.Join(strings.Fields(strings.ToValidUTF8(string(text), "")), " ")
-	for _, secret := range secrets {
-		if strings.Contains(line, secret) {
-			return ""
-		}
-	}
-	if line == "" {
-		return ""
-	}
-	if len(line) > maxQuotedBytes {
-		line = strings.ToValidUTF8(line[:maxQuotedBytes], "") + "…"
-	}
-	return "; response body: " + strconv.Quote(line)
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
@@ -23,12 +25,18 @@ type Sink struct {
 	laneNames []sinks.Lane                 // by lane number
 	slots     map[sinks.Lane]chan struct{} // of capacity 1; full while a request of the lane is in flight
 
+	bodyTimeout     time.Duration
+	connectionsLost atomic.Bool // the last response did not end, so that its connection was closed
+
 	lifetime       context.Context // ends with Close
 	cancelRequests context.CancelFunc
 	requests       sync.WaitGroup
 }
 
-var _ sinks.Sink = (*Sink)(nil)
+var (
+	_ sinks.ConditionReporter = (*Sink)(nil)
+	_ sinks.Concurrent        = (*Sink)(nil)
+)
 
 // New returns a sink that posts changes in the format f. It reads no file, opens no connection and starts no goroutine. Its
 // errors are those of [Config.Validate] and [Config.ValidateFormat].
@@ -37,7 +45,8 @@ func New(cfg Config, f format.Format) (*Sink, error) {
 		return nil, err
 	}
 	cfg.SetDefaults()
-	s := &Sink{cfg: cfg, format: f, client: newClient(cfg), slots: make(map[sinks.Lane]chan struct{}, cfg.Lanes)}
+	s := &Sink{cfg: cfg, format: f, client: newClient(cfg), bodyTimeout: bodyTimeout,
+		slots: make(map[sinks.Lane]chan struct{}, cfg.Lanes)}
 	s.lifetime, s.cancelRequests = context.WithCancel(context.Background())
 	for i := range cfg.Lanes {
 		name := sinks.Lane(fmt.Sprintf("%d/%d", i, cfg.Lanes))

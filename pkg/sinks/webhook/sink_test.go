@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -11,9 +12,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -159,7 +162,10 @@ func TestRetryAfterIsRespected(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for after, want := range map[string]time.Duration{
 		"": 0, "7": 7 * time.Second, "Fri, 02 Jan 2026 03:05:05 GMT": time.Minute, "Fri, 02 Jan 2026 03:00:00 GMT": 0,
-		"soon": 0, "-3": 0, "99999999999999999999": 0, "4000000000": maxRetryAfter,
+		"soon": 0, "-3": 0, "+3": 0, "1.5": 0, "007": 7 * time.Second, "4000000000": maxRetryAfter, "5000000000": maxRetryAfter,
+		"99999999999999999999": maxRetryAfter, strings.Repeat("9", 400): maxRetryAfter,
+		"Friday, 02-Jan-26 03:05:05 GMT": time.Minute, "Fri Jan  2 03:05:05 2026": time.Minute,
+		"Fri, 31 Dec 9999 23:59:59 GMT": maxRetryAfter,
 	} {
 		if got := parseRetryAfter(after, now); got != want {
 			t.Errorf("Retry-After %q means %v, want %v", after, got, want)
@@ -288,18 +294,118 @@ func TestCloseWaitsForTheLastRequest(t *testing.T) {
 	}
 }
 
-func TestAnEndlessResponseIsNotReadToItsEnd(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.WriteHeader(http.StatusOK)
-		for block := make([]byte, 4096); r.Context().Err() == nil; {
-			if _, err := w.Write(block); err != nil {
-				return
+// TestAResponseCountsByItsStatus: whatever the body does, the status counts before it ends, and the next request is sent.
+func TestAResponseCountsByItsStatus(t *testing.T) {
+	for name, test := range map[string]struct {
+		status int
+		write  func(w io.Writer, r *http.Request)
+		want   string
+	}{
+		"no end":        {http.StatusOK, func(_ io.Writer, r *http.Request) { <-r.Context().Done() }, "accepted"},
+		"bytes, no end": {http.StatusOK, func(w io.Writer, r *http.Request) { fmt.Fprint(w, "a"); <-r.Context().Done() }, "accepted"},
+		"endless":       {http.StatusOK, writeEndlessly, "accepted"},
+		"refused":       {http.StatusUnprocessableEntity, func(_ io.Writer, r *http.Request) { <-r.Context().Done() }, "rejected"},
+		"busy":          {http.StatusServiceUnavailable, writeEndlessly, "unavailable"},
+		"cut off":       {http.StatusOK, func(io.Writer, *http.Request) { panic(http.ErrAbortHandler) }, "accepted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.WriteHeader(test.status)
+				_ = http.NewResponseController(w).Flush() // the connection may be closed
+				test.write(w, r)
+			}))
+			t.Cleanup(server.Close)
+			s := newBinarySink(t, Config{URL: server.URL, Lanes: 1, Timeout: time.Hour})
+			ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+			defer cancel()
+			for i := range 3 {
+				_, err := s.Publish(ctx, "0/1", []sinks.Message{{Change: newPod("web", i+1)}})
+				if got := errorKind(err); got != test.want {
+					t.Fatalf("request %d: %s (%v), want %s", i+1, got, err, test.want)
+				}
 			}
+			if all := s.Conditions(); len(all) != 1 || all[0].Code != condition.SinkNoKeepAlive {
+				t.Errorf("it is not reported that connections are not used again: %v", all)
+			}
+		})
+	}
+}
+
+func writeEndlessly(w io.Writer, r *http.Request) {
+	for block := make([]byte, 4096); r.Context().Err() == nil; {
+		if _, err := w.Write(block); err != nil {
+			return
+		}
+	}
+}
+
+func TestAConnectionIsUsedAgainAfterAShortBody(t *testing.T) {
+	var connections atomic.Int64
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for range 3 { // chunked, and later than the status
+			_ = http.NewResponseController(w).Flush()
+			fmt.Fprint(w, "accepted\n")
 		}
 	}))
+	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			connections.Add(1)
+		}
+	}
+	server.Start()
 	t.Cleanup(server.Close)
-	if n, err := publishChanges(t, newBinarySink(t, Config{URL: server.URL}), newPod("web", 1)); n != 1 || err != nil {
-		t.Errorf("got %d, %v", n, err)
+	s := newBinarySink(t, Config{URL: server.URL, Lanes: 1})
+	s.bodyTimeout = testTimeout
+	if n, err := publishChanges(t, s, newPod("web", 1), newPod("web", 2), newPod("web", 3)); n != 3 || err != nil {
+		t.Fatalf("got %d, %v", n, err)
+	}
+	if n := connections.Load(); n != 1 || len(s.Conditions()) > 0 {
+		t.Errorf("%d connections for three requests of a lane; %v", n, s.Conditions())
+	}
+}
+
+// TestNoErrorRepeatsWhatTheReceiverWrites: a receiver may repeat values in every part of a response. Errors are logged.
+func TestNoErrorRepeatsWhatTheReceiverWrites(t *testing.T) {
+	for _, response := range []string{
+		"HTTP/1.1 422 Unprocessable Entity\r\nContent-Length: 7\r\n\r\nhunter2",
+		"HTTP/1.1 422 hunter2\r\nContent-Length: 0\r\n\r\n",
+		"HTTP/1.1 500 hunter2\r\nContent-Length: 0\r\n\r\n",
+		"HTTP/1.1 799 hunter2\r\nContent-Length: 0\r\n\r\n",
+		"HTTP/1.1 413 hunter2\r\nContent-Length: 0\r\n\r\n",
+		"HTTP/1.1 429 hunter2\r\nRetry-After: hunter2\r\nContent-Length: 0\r\n\r\n",
+		"HTTP/1.1 307 hunter2\r\nLocation: http://hunter2/\r\nContent-Length: 0\r\n\r\n",
+		"HTTP/1.1 307 hunter2\r\nLocation: :hunter2\r\nContent-Length: 0\r\n\r\n",
+		"HTTP/1.1 401 hunter2\r\nWWW-Authenticate: hunter2\r\nContent-Length: 0\r\n\r\n",
+		"HTTP/1.1 hunter2\r\n\r\n",
+		"HTTP/hunter2 200 OK\r\n\r\n",
+		"HTTP/1.1 500 OK\r\nhunter2\r\n\r\n",
+		"HTTP/1.1 500 OK\r\nTransfer-Encoding: hunter2\r\n\r\n",
+		"HTTP/1.1 500 OK\r\nContent-Length: hunter2\r\n\r\n",
+		"hunter2\r\n\r\n",
+		"hunter2",
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_, err = io.WriteString(conn, response)
+			if err = errors.Join(err, conn.Close()); err != nil {
+				t.Error(err)
+			}
+		}))
+		_, err := publishChanges(t, newBinarySink(t, Config{URL: server.URL + "/?key=hunter2"}), newPod("web", 1))
+		server.Close()
+		if err == nil {
+			t.Errorf("%q is accepted", response)
+		}
+		for e := err; e != nil; e = errors.Unwrap(e) {
+			if strings.Contains(e.Error(), "hunter2") {
+				t.Errorf("%q: the error repeats it: %v", response, e)
+			}
+		}
 	}
 }
 

@@ -33,9 +33,13 @@ type Client struct {
 // RequestTimeout bounds requests that the API server answers at once, so that a dead connection is detected.
 const RequestTimeout = 30 * time.Second
 
-// acceptMetadata requests PartialObjectMetadata. An API server that does not know it, as an aggregated one may not, sends
-// whole objects; the decoder then drops the rest.
-const acceptMetadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+// acceptMetadata requests PartialObjectMetadata in each event of a watch, and acceptMetadataList in a list; an API server
+// refuses one for the other. One that knows neither, as an aggregated one may not, sends whole objects; the decoder then
+// drops the rest.
+const (
+	acceptMetadata     = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+	acceptMetadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+)
 
 // statusNegotiator lets the REST client decode errors of the API server. Objects are read by package decode.
 var statusNegotiator = func() runtime.NegotiatedSerializer {

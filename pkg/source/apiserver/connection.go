@@ -31,7 +31,6 @@ type Batch struct {
 	Position  string         // resourceVersion of the last event
 	Bookmarks bool           // the batch has bookmarks
 	Listed    bool           // the last event marks the end of a WatchList's initial events (KEP-3157)
-	Live      bool           // some events are not ADDED, so they are not initial events
 	bytes     int
 }
 
@@ -118,7 +117,6 @@ func (b *Batch) Add(e deltas.Event, size int) {
 	if IsPosition(e.Object.ResourceVersion) {
 		b.Position = e.Object.ResourceVersion
 	}
-	b.Live = b.Live || e.Type != watch.Added
 	if e.Type == watch.Bookmark {
 		b.Bookmarks, b.Listed = true, e.Object.InitialEventsEnd
 		return

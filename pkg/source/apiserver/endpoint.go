@@ -41,9 +41,6 @@ type Endpoint struct {
 // Endpoint returns the endpoint of a scope. It sends no request.
 func (c *Client) Endpoint(s selection.Scope) (*Endpoint, error) {
 	gv, accept := schema.GroupVersion{Group: s.Resource.Group, Version: s.Resource.Version}, c.config.AcceptContentTypes
-	if s.MetadataOnly {
-		accept = acceptMetadata
-	}
 	client, err := c.restClient(c.http, gv, accept)
 	if err != nil {
 		return nil, err
@@ -55,16 +52,24 @@ func (c *Client) Endpoint(s selection.Scope) (*Endpoint, error) {
 // DecodeErrors returns the number of unparseable responses.
 func (e *Endpoint) DecodeErrors() uint64 { return e.decoder.Failures() }
 
+// newRequest is the only place where the options of a scope become a request: every list and watch has all of them.
 func (e *Endpoint) newRequest(client rest.Interface, o metav1.ListOptions) *rest.Request {
 	o.LabelSelector = e.Scope.LabelSelector
 	if o.FieldSelector == "" {
 		o.FieldSelector = e.Scope.FieldSelector
 	}
-	return client.Get().
+	r := client.Get().
 		NamespaceIfScoped(e.Scope.Namespace, e.Scope.Namespace != "").
 		Resource(e.Scope.Resource.Resource).
 		SpecificallyVersionedParams(&o, metav1.ParameterCodec, schema.GroupVersion{Version: "v1"}).
 		MaxRetries(0)
+	switch {
+	case e.Scope.MetadataOnly && o.Watch:
+		r.SetHeader("Accept", acceptMetadata)
+	case e.Scope.MetadataOnly:
+		r.SetHeader("Accept", acceptMetadataList)
+	}
+	return r
 }
 
 // responseBody is the body of a response; closing it ends the request. Each wait for data is bounded: after SlowAfter the
@@ -126,25 +131,23 @@ func (b listBody) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// List reads one page of a list and passes each object to take, which owns it. take may be nil if only the page's metadata
-// is needed. Errors are those of the API server and of take.
-func (e *Endpoint) List(ctx context.Context, s *Slot, o metav1.ListOptions, take func(*deltas.Object) error) (metav1.ListMeta, error) {
-	if take == nil {
-		take = func(*deltas.Object) error { return nil }
-	}
+// List reads a list, or a page of one, see [decode.Decoder.List]. Errors are those of the API server, of begin and of take.
+func (e *Endpoint) List(
+	ctx context.Context, s *Slot, o metav1.ListOptions, begin func(metav1.ListMeta) error, take func(*deltas.Object) error,
+) (metav1.ListMeta, error) {
 	body, err := sendRequest(ctx, s, "list", e.newRequest(e.client, o))
 	if err != nil {
 		return metav1.ListMeta{}, err
 	}
 	defer body.Close()
-	return e.decoder.Page(listBody{body}, take)
+	return e.decoder.List(listBody{body}, begin, take)
 }
 
 // Newest returns etcd's current resourceVersion, by a LIST of one object.
 func (e *Endpoint) Newest(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
-	meta, err := e.List(ctx, nil, metav1.ListOptions{Limit: 1}, nil)
+	meta, err := e.List(ctx, nil, metav1.ListOptions{Limit: 1}, nil, func(*deltas.Object) error { return nil })
 	return meta.ResourceVersion, err
 }
 

@@ -64,6 +64,18 @@ func Classify(err error) Verdict {
 	return Interrupted
 }
 
+// IsUnanswered reports whether a request failed because the API server gave no response, or a proxy or load balancer gave
+// one for it.
+func IsUnanswered(err error) bool {
+	var u *url.Error
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		code := status.Status().Code
+		return code == http.StatusBadGateway || code == http.StatusServiceUnavailable || code == http.StatusGatewayTimeout
+	}
+	return errors.As(err, &u) || errors.Is(err, ErrSlow) || errors.Is(err, errNoAnswer)
+}
+
 // Reason returns the message of an error without the URL: the scope in the status describes the request better.
 func Reason(err error) string {
 	var u *url.Error

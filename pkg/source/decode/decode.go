@@ -148,9 +148,12 @@ func parseEventType(b []byte) watch.EventType {
 	return ""
 }
 
-// Page reads one page of a list and passes each object to take as it arrives, so that memory does not depend on the size of
-// the page. It returns the metadata of the page.
-func (d *Decoder) Page(r io.Reader, take func(*deltas.Object) error) (meta metav1.ListMeta, err error) {
+// List reads a list, or a page of one. It passes the metadata to begin, which may be nil, once and usually before the first
+// object, and each object to take, which owns it, as they arrive: memory does not depend on the size of the list. It returns
+// the metadata. Errors of begin and take end the reading.
+func (d *Decoder) List(
+	r io.Reader, begin func(metav1.ListMeta) error, take func(*deltas.Object) error,
+) (meta metav1.ListMeta, err error) {
 	dec := json.NewDecoder(r)
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
 		return meta, fmt.Errorf("the response to a list is not a JSON object: %v %w", t, err)
@@ -162,7 +165,9 @@ func (d *Decoder) Page(r io.Reader, take func(*deltas.Object) error) (meta metav
 		}
 		switch member {
 		case "metadata":
-			err = dec.Decode(&meta)
+			if err = dec.Decode(&meta); err == nil && begin != nil {
+				err = begin(meta)
+			}
 		case "items":
 			err = d.decodeItems(dec, take)
 		default:

@@ -59,7 +59,7 @@ func TestObjectWithoutNameIsRejected(t *testing.T) {
 		if len(got) != 3 || err == nil || !strings.Contains(err.Error(), "metadata.name") {
 			t.Errorf("%s in a watch: %v, %v", object, got, err)
 		}
-		_, err = podDecoder().Page(strings.NewReader(`{"metadata":{},"items":[`+object+`]}`), func(o *deltas.Object) error {
+		_, err = podDecoder().List(strings.NewReader(`{"metadata":{},"items":[`+object+`]}`), nil, func(o *deltas.Object) error {
 			t.Errorf("%s in a list was accepted as %+v", object, o)
 			return nil
 		})
@@ -142,7 +142,7 @@ func TestExtraEnvelopeMembersAreNotPartOfTheObject(t *testing.T) {
 
 // decodePage reads a whole page.
 func decodePage(d *Decoder, page string) (meta metav1.ListMeta, objects []*deltas.Object, err error) {
-	meta, err = d.Page(strings.NewReader(page), func(o *deltas.Object) error {
+	meta, err = d.List(strings.NewReader(page), nil, func(o *deltas.Object) error {
 		objects = append(objects, o)
 		return nil
 	})
@@ -201,7 +201,7 @@ func FuzzDecodeNeverPanics(f *testing.F) {
 	f.Add([]byte(threeEvents))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, d := range []*Decoder{podDecoder(), New(event.Resource{}, true)} {
-			_, _ = d.Page(bytes.NewReader(b), func(*deltas.Object) error { return nil })
+			_, _ = d.List(bytes.NewReader(b), nil, func(*deltas.Object) error { return nil })
 			_, _ = d.decodeEvent(b)
 			if o, err := d.Object(b); err == nil && json.Valid(b) && !json.Valid(o.Raw) {
 				t.Errorf("made %q", o.Raw)

@@ -11,6 +11,9 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
+// namespaceField selects objects by their namespace in a field selector.
+const namespaceField = "metadata.namespace"
+
 // Scope is what one watch covers: a resource, optionally in one namespace, optionally only objects that a selector matches.
 type Scope struct {
 	// ID names the scope in the journal. It is the same in every process with the same rule, and has no version, so that the
@@ -21,7 +24,7 @@ type Scope struct {
 	Namespaced    bool   // the resource's objects live in namespaces
 	Namespace     string // the one watched; "" for all
 	LabelSelector string
-	FieldSelector string
+	FieldSelector string                      // without the namespace, which is Namespace
 	Filter        func(namespace string) bool // of a cluster-wide watch; nil selects all
 	MetadataOnly  bool                        // only the metadata of each object is read, see Rule.Capture
 	Resync        time.Duration               // see Rule.Resync
@@ -38,17 +41,48 @@ func (r Rule) scopesFor(index int, s Served) []Scope {
 	if !s.Namespaced {
 		return []Scope{base.withID("")}
 	}
+	only, otherFields := splitNamespace(r.FieldSelector)
 	names := r.Namespaces.watchedNames()
 	if names == nil {
 		base.Filter = r.Namespaces.Filter()
-		return []Scope{base.withID(r.Namespaces.filterID())}
+		base = base.withID(r.Namespaces.filterID())
+		base.Namespace, base.FieldSelector = only, otherFields
+		return []Scope{base}
 	}
 	var all []Scope
 	for _, name := range names {
-		base.Namespace = name
-		all = append(all, base.withID(";ns="+name))
+		if only != "" && name != only {
+			continue
+		}
+		one := base.withID(";ns=" + name)
+		one.Namespace, one.FieldSelector = name, otherFields
+		all = append(all, one)
 	}
 	return all
+}
+
+// splitNamespace separates the one namespace that a field selector names, "" if it names none, from the other fields. A
+// namespace is requested by its address: kube-apiserver 1.37 makes wrong continue tokens for metadata.namespace=X, so that
+// all pages but the first are empty, and a right in that namespace is sufficient.
+func splitNamespace(fieldSelector string) (namespace, others string) {
+	selector, err := fields.ParseSelector(fieldSelector)
+	if err != nil {
+		return "", fieldSelector
+	}
+	namespace, found := selector.RequiresExactMatch(namespaceField)
+	if !found || namespace == "" {
+		return "", fieldSelector
+	}
+	rest, err := selector.Transform(func(field, value string) (string, string, error) {
+		if field == namespaceField {
+			return "", "", nil // no requirement
+		}
+		return field, value, nil
+	})
+	if err != nil {
+		return "", fieldSelector
+	}
+	return namespace, rest.String()
 }
 
 func (s Scope) withID(namespaces string) Scope {

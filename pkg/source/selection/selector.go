@@ -73,7 +73,7 @@ func checkFields(text string, chosen func(string) bool) error {
 			return fmt.Errorf("no object can match: %s cannot be both equal and unequal to %q", r.Field, value)
 		}
 	}
-	if namespace, given := exact["metadata.namespace"]; given && chosen != nil && !chosen(namespace) {
+	if namespace, given := exact[namespaceField]; given && chosen != nil && !chosen(namespace) {
 		return fmt.Errorf("no object can match: namespace %q is not selected by namespaces", namespace)
 	}
 	return nil

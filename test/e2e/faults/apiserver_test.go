@@ -13,14 +13,14 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-func (c *scene) apiAway() func() {
+func (c *fixture) apiAway() func() {
 	p := c.proxied()
 	c.start()
 	p.Block()
 	return p.Unblock
 }
 
-func (c *scene) apiNeverThere() func() {
+func (c *fixture) apiNeverThere() func() {
 	p := c.proxied()
 	p.Block()
 	c.launch()
@@ -28,7 +28,7 @@ func (c *scene) apiNeverThere() func() {
 }
 
 // apiHangs lets connections open and nothing come through them.
-func (c *scene) apiHangs() func() {
+func (c *fixture) apiHangs() func() {
 	p := c.proxied()
 	c.start()
 	p.Ration(1)
@@ -39,7 +39,7 @@ func (c *scene) apiHangs() func() {
 	}
 }
 
-func (c *scene) tokenRefused() func() {
+func (c *fixture) tokenRefused() func() {
 	file := c.write("token", "of-nobody")
 	config, err := clientcmd.LoadFromFile(c.settings.Kubeconfig)
 	c.must(err)
@@ -52,7 +52,7 @@ func (c *scene) tokenRefused() func() {
 	return nil // the file is read again after a minute
 }
 
-func (c *scene) typeSick() func() {
+func (c *fixture) typeSick() func() {
 	c.watch("configmaps", "secrets")
 	g := c.behind()
 	c.start()
@@ -64,7 +64,7 @@ func (c *scene) typeSick() func() {
 }
 
 // typeForbidden has an account that may read two types, and then one.
-func (c *scene) typeForbidden() func() {
+func (c *fixture) typeForbidden() func() {
 	c.watch("configmaps", "secrets")
 	namespaces := workload.Kind{Resource: secrets.Resource.GroupVersion().WithResource("namespaces")}
 	c.must(c.cluster.Allow(c.t.Context(), c.name, "reader", workload.ConfigMaps, namespaces))
@@ -79,14 +79,14 @@ func (c *scene) typeForbidden() func() {
 	return func() { c.must(c.cluster.Allow(c.t.Context(), c.name+"-secrets", "reader", secrets)) }
 }
 
-func (c *scene) typeNotServed() func() {
+func (c *fixture) typeNotServed() func() {
 	c.watch("configmaps", "gadgets.example.com")
 	c.start()
 	return func() { c.must(c.cluster.Define(c.t.Context(), "example.com", "gadgets", "Gadget")) }
 }
 
 // namespaceMissing names a namespace that comes later; what is in it then arrives.
-func (c *scene) namespaceMissing() func() {
+func (c *fixture) namespaceMissing() func() {
 	later := c.name + "-later"
 	c.watch("configmaps")
 	c.settings.Resources[0]["namespaces"] = mapping{"include": []string{c.name, later}}
@@ -106,7 +106,7 @@ func (c *scene) namespaceMissing() func() {
 }
 
 // unchecked has an account that may read the type, and not the namespace that identifies the cluster.
-func (c *scene) unchecked() func() {
+func (c *fixture) unchecked() func() {
 	g := c.behind()
 	g.Fault(asksWhichCluster, func(w http.ResponseWriter, _ *http.Request) {
 		proxy.Status(w, http.StatusForbidden, "Forbidden", `namespaces "kube-system" is forbidden`)
@@ -116,7 +116,7 @@ func (c *scene) unchecked() func() {
 }
 
 // anotherCluster answers the question which cluster this is as another one would, as soon as the connections are lost.
-func (c *scene) anotherCluster() func() {
+func (c *fixture) anotherCluster() func() {
 	c.alone()
 	g := c.behind()
 	c.start()
@@ -131,7 +131,7 @@ func (c *scene) anotherCluster() func() {
 func asksWhichCluster(r proxy.Request) bool { return r.Path == "/api/v1/namespaces/kube-system" }
 
 // clockOff lets the API server's answers carry a date that is an hour ago.
-func (c *scene) clockOff() func() {
+func (c *fixture) clockOff() func() {
 	g := c.behind()
 	heal := g.Fault(func(proxy.Request) bool { return true }, func(w http.ResponseWriter, r *http.Request) {
 		g.Pass(&dated{w, -time.Hour}, r)

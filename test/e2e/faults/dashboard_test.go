@@ -38,7 +38,7 @@ func readBoard(t *testing.T) board {
 // shows, as Grafana does. So that there is something in each, a topic is missing, a type is not served, a filter fails and a
 // route drops.
 func TestEveryPanelOfTheDashboardHasData(t *testing.T) {
-	c := surround(t).scene(t)
+	c := surround(t).fixture(t)
 	here := mapping{"include": []string{c.name}}
 	c.settings.Resources = []mapping{
 		{"select": []string{"configmaps"}, "namespaces": here, "filter": `object.data["step"] != ""`},
@@ -79,7 +79,7 @@ var noStep = workload.Kind{Resource: workload.ConfigMaps.Resource, Object: noise
 var chosen = strings.NewReplacer("$__rate_interval", "30s", "$__range", "1m", "$job", "kubecdc", "$instance", ".+")
 
 // awaitData waits until an expression has a value, and one that is a number in every series.
-func (c *scene) awaitData(what, expr string) {
+func (c *fixture) awaitData(what, expr string) {
 	c.t.Helper()
 	c.await(what+": "+expr, func() string {
 		series := c.prometheus.ask(c.t.Context(), expr)

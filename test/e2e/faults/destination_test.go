@@ -26,7 +26,7 @@ import (
 )
 
 // plainKafka is a sink at the listener of a broker that lets everybody in.
-func (c *scene) plainKafka(b *kafka.Broker, keys mapping) mapping {
+func (c *fixture) plainKafka(b *kafka.Broker, keys mapping) mapping {
 	sink := mapping{"brokers": b.Brokers(), "topic": c.name + ".{resource}"}
 	for k, v := range keys {
 		sink[k] = v
@@ -35,7 +35,7 @@ func (c *scene) plainKafka(b *kafka.Broker, keys mapping) mapping {
 }
 
 // knownKafka is a sink at the listener that asks for the password, which is read from a file.
-func (c *scene) knownKafka(passwordFile string) mapping {
+func (c *fixture) knownKafka(passwordFile string) mapping {
 	return mapping{
 		"brokers": []string{c.kafka.SecureAddress()}, "topic": c.name + ".{resource}",
 		"tls":  mapping{"enabled": true, "caFile": filepath.Join(c.dir, "ca.pem")},
@@ -45,8 +45,8 @@ func (c *scene) knownKafka(passwordFile string) mapping {
 
 var createTopics = mapping{"createTopics": mapping{"enabled": true, "partitions": 1}}
 
-// ownKafka is a broker of this scene alone.
-func (c *scene) ownKafka() *kafka.Broker {
+// ownKafka is a broker of this fixture alone.
+func (c *fixture) ownKafka() *kafka.Broker {
 	c.t.Helper()
 	b, err := kafka.Start(c.t.Context(), kafka.Options{Dir: c.t.TempDir()})
 	c.must(err)
@@ -54,7 +54,7 @@ func (c *scene) ownKafka() *kafka.Broker {
 	return b
 }
 
-func (c *scene) kafkaDown() func() {
+func (c *fixture) kafkaDown() func() {
 	b := c.ownKafka()
 	c.sink("kafka", c.plainKafka(b, createTopics))
 	c.start()
@@ -63,7 +63,7 @@ func (c *scene) kafkaDown() func() {
 	return func() { c.must(b.Restart(c.t.Context())) }
 }
 
-func (c *scene) wrongPassword() func() {
+func (c *fixture) wrongPassword() func() {
 	file := c.write("password", wrongPassword)
 	c.topic("configmaps")
 	c.sink("kafka", c.knownKafka(file))
@@ -71,14 +71,14 @@ func (c *scene) wrongPassword() func() {
 	return func() { c.write("password", password) }
 }
 
-func (c *scene) noTopic() func() {
+func (c *fixture) noTopic() func() {
 	c.sink("kafka", c.plainKafka(c.kafka, nil))
 	c.create(workload.ConfigMaps, "waits")
 	c.launch()
 	return func() { c.topic("configmaps") }
 }
 
-func (c *scene) topicMissing() func() {
+func (c *fixture) topicMissing() func() {
 	c.watch("configmaps", "secrets")
 	c.topic("configmaps")
 	c.sink("kafka", c.plainKafka(c.kafka, nil))
@@ -88,7 +88,7 @@ func (c *scene) topicMissing() func() {
 	return func() { c.topic("secrets") }
 }
 
-func (c *scene) topicForbidden() func() {
+func (c *fixture) topicForbidden() func() {
 	c.watch("configmaps", "secrets")
 	c.topic("configmaps")
 	c.topic("secrets")
@@ -129,7 +129,7 @@ func (c *scene) topicForbidden() func() {
 	}
 }
 
-func (c *scene) oversize() func() {
+func (c *fixture) oversize() func() {
 	c.topic("configmaps", "max.message.bytes", "4000")
 	c.sink("kafka", c.plainKafka(c.kafka, nil), mapping{"onOversize": "deadLetter"})
 	c.start()
@@ -139,7 +139,7 @@ func (c *scene) oversize() func() {
 }
 
 // topic creates a topic for a resource, with settings by turns name and value.
-func (c *scene) topic(resource string, settings ...string) {
+func (c *fixture) topic(resource string, settings ...string) {
 	c.t.Helper()
 	topic := kmsg.NewCreateTopicsRequestTopic()
 	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = c.name+"."+resource, 1, 1
@@ -157,7 +157,7 @@ func (c *scene) topic(resource string, settings ...string) {
 	})
 }
 
-func (c *scene) asKafkaAdmin(do func(ctx context.Context, client *kgo.Client)) {
+func (c *fixture) asKafkaAdmin(do func(ctx context.Context, client *kgo.Client)) {
 	c.t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(c.kafka.Brokers()...))
 	c.must(err)
@@ -167,8 +167,8 @@ func (c *scene) asKafkaAdmin(do func(ctx context.Context, client *kgo.Client)) {
 	do(ctx, client)
 }
 
-// ownNATS is a server of this scene alone.
-func (c *scene) ownNATS(config string) *natsserver.Server {
+// ownNATS is a server of this fixture alone.
+func (c *fixture) ownNATS(config string) *natsserver.Server {
 	c.t.Helper()
 	n, err := natsserver.Start(c.t.Context(), natsserver.Options{Dir: c.t.TempDir(), Config: config})
 	c.must(err)
@@ -176,8 +176,8 @@ func (c *scene) ownNATS(config string) *natsserver.Server {
 	return n
 }
 
-// toNATS is a sink with the scene's stream.
-func (c *scene) toNATS(url string, keys mapping) mapping {
+// toNATS is a sink with the fixture's stream.
+func (c *fixture) toNATS(url string, keys mapping) mapping {
 	sink := mapping{"url": url, "stream": c.name, "subject": c.name + ".{resource}.{namespace}.{name}"}
 	for k, v := range keys {
 		sink[k] = v
@@ -187,7 +187,7 @@ func (c *scene) toNATS(url string, keys mapping) mapping {
 
 var createStream = mapping{"create": mapping{"enabled": true}}
 
-func (c *scene) natsDown() func() {
+func (c *fixture) natsDown() func() {
 	n := c.ownNATS("")
 	c.sink("nats", c.toNATS(n.URL(), createStream))
 	c.start()
@@ -195,8 +195,8 @@ func (c *scene) natsDown() func() {
 	return func() { c.must(n.Restart(c.t.Context())) }
 }
 
-// stream creates or changes the scene's stream at the shared server.
-func (c *scene) stream(config jetstream.StreamConfig) {
+// stream creates or changes the fixture's stream at the shared server.
+func (c *fixture) stream(config jetstream.StreamConfig) {
 	c.t.Helper()
 	js, hangUp, err := bus.Operate(c.nats.URL())
 	c.must(err)
@@ -206,13 +206,13 @@ func (c *scene) stream(config jetstream.StreamConfig) {
 	c.must(err)
 }
 
-func (c *scene) streamMissing() func() {
+func (c *fixture) streamMissing() func() {
 	c.sink("nats", c.toNATS(c.nats.URL(), nil))
 	c.launch()
 	return func() { c.stream(jetstream.StreamConfig{}) }
 }
 
-func (c *scene) streamFull() func() {
+func (c *fixture) streamFull() func() {
 	full := jetstream.StreamConfig{MaxMsgs: 3, Discard: jetstream.DiscardNew}
 	c.stream(full)
 	c.sink("nats", c.toNATS(c.nats.URL(), nil))
@@ -226,7 +226,7 @@ func (c *scene) streamFull() func() {
 	}
 }
 
-func (c *scene) streamForgets() func() {
+func (c *fixture) streamForgets() func() {
 	c.stream(jetstream.StreamConfig{MaxMsgs: 1000, Discard: jetstream.DiscardOld})
 	c.sink("nats", c.toNATS(c.nats.URL(), nil))
 	c.start()
@@ -234,7 +234,7 @@ func (c *scene) streamForgets() func() {
 }
 
 // expired has a server with a certificate that expired an hour ago, until it gets another one.
-func (c *scene) expired() func() {
+func (c *fixture) expired() func() {
 	certify := func(to time.Time) {
 		cert, key := c.authority.IssueWithin(c.t, "nats", to.Add(-2*time.Hour), to)
 		c.write("server.pem", string(cert))
@@ -254,7 +254,7 @@ func (c *scene) expired() func() {
 }
 
 // receiver is a webhook's other end. what answers a request with a status.
-func (c *scene) receiver(what func(body string) int) *httptest.Server {
+func (c *fixture) receiver(what func(body string) int) *httptest.Server {
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -269,7 +269,7 @@ func (c *scene) receiver(what func(body string) int) *httptest.Server {
 var cloudEvents = mapping{"format": "cloudevents"}
 
 // notYetValid is the view of an exporter with a clock an hour behind: a new certificate is valid only from the future on.
-func (c *scene) notYetValid() func() {
+func (c *fixture) notYetValid() func() {
 	valid := func(from time.Time) *tls.Certificate {
 		cert, key := c.authority.IssueWithin(c.t, "receiver", from, from.Add(2*time.Hour))
 		pair, err := tls.X509KeyPair(cert, key)
@@ -290,19 +290,20 @@ func (c *scene) notYetValid() func() {
 	return func() { shown.Store(valid(time.Now().Add(-time.Hour))) }
 }
 
-func (c *scene) rejectsAll() func() {
+// rejectsAll has a receiver that rejects more changes than an unproven destination loses to dead letters.
+func (c *fixture) rejectsAll() func() {
 	server := c.receiver(func(string) int { return http.StatusBadRequest })
 	server.Start()
 	c.sink("webhook", mapping{"url": server.URL}, cloudEvents)
 	c.start()
-	for _, name := range []string{"one", "two", "three", "four", "five", "six", "seven", "eight"} {
-		c.create(workload.ConfigMaps, name)
+	for i := range 25 {
+		c.create(workload.ConfigMaps, fmt.Sprintf("rejected-%d", i))
 	}
 	return nil
 }
 
 // lettersFull has a receiver that refuses what is large for ever and takes all else.
-func (c *scene) lettersFull() func() {
+func (c *fixture) lettersFull() func() {
 	server := c.receiver(func(body string) int {
 		if len(body) > 100_000 {
 			return http.StatusBadRequest
@@ -320,7 +321,7 @@ func (c *scene) lettersFull() func() {
 	return nil
 }
 
-func (c *scene) lettersHeld() func() {
+func (c *fixture) lettersHeld() func() {
 	b := c.ownKafka()
 	c.stream(jetstream.StreamConfig{MaxMsgSize: 4000})
 	c.sink("kafka", c.plainKafka(b, createTopics))

@@ -6,7 +6,7 @@ import "testing"
 type fault struct {
 	name string
 	// stage lets an exporter meet the fault. heal cures it; nil where that takes another start, or nothing is to be cured.
-	stage func(c *scene) (heal func())
+	stage func(c *fixture) (heal func())
 	// line is how the line begins, "[-]sink/kafka", and has this text. An exporter that ends logs it: line
 	// is "".
 	line, says string
@@ -17,44 +17,44 @@ type fault struct {
 
 var faults = []fault{
 	// The destination.
-	{"Kafka is down", (*scene).kafkaDown, "[-]sink/kafka", "no broker of ", one("SinkDown kafka")},
-	{"Kafka refuses the password", (*scene).wrongPassword, "[-]sink/kafka", "refuses the credentials: check kafka.sasl", one("SinkDown kafka")},
-	{"no topic is there", (*scene).noTopic, "[-]sink/kafka", "does not exist", one("SinkDown kafka")},
-	{"one topic of two is missing", (*scene).topicMissing, "[!]sink/kafka/", "does not exist", one("LanesFailing kafka")},
-	{"the right to write one topic is removed", (*scene).topicForbidden, "[!]sink/kafka/", "no right to write", one("LanesFailing kafka")},
-	{"a change is larger than the topic allows", (*scene).oversize, "[!]sink/kafka", "permanently rejected", one("DeadLetters kafka")},
-	{"NATS is down", (*scene).natsDown, "[-]sink/nats", "not connected to NATS at 127.0.0.1:", one("SinkDown nats")},
-	{"the stream is missing", (*scene).streamMissing, "[-]sink/nats", "does not exist", one("SinkDown nats")},
-	{"the stream is full", (*scene).streamFull, "[-]sink/nats", "cannot store more", one("SinkDown nats")},
-	{"the stream forgets what nobody has read", (*scene).streamForgets, "[!]sink/nats", "oldest", one("SinkMayLose nats")},
-	{"the certificate of NATS has expired", (*scene).expired, "[-]sink/nats", "certificate has expired", one("SinkDown nats")},
-	{"the clock is behind that of whoever signs", (*scene).notYetValid, "[-]sink/webhook", "not yet valid", one("SinkDown webhook")},
-	{"a webhook rejects everything", (*scene).rejectsAll, "[-]sink/webhook", "rejected", one("SinkDown webhook")},
-	{"dead letters are at their bound", (*scene).lettersFull, "[-]journal", "journal.maxDeadLetters", one("DeadLettersFull")},
-	{"dead letters cannot reach their topic", (*scene).lettersHeld, "[!]sink/nats", "dead letters wait for sink kafka", []string{"DeadLettersHeld nats", "SinkDown kafka"}},
+	{"Kafka is down", (*fixture).kafkaDown, "[-]sink/kafka", "no broker of ", one("SinkDown kafka")},
+	{"Kafka refuses the password", (*fixture).wrongPassword, "[-]sink/kafka", "refuses the credentials", one("SinkDown kafka")},
+	{"no topic is there", (*fixture).noTopic, "[-]sink/kafka", "does not exist", one("SinkDown kafka")},
+	{"one topic of two is missing", (*fixture).topicMissing, "[!]sink/kafka/", "does not exist", one("LanesFailing kafka")},
+	{"the right to write one topic is removed", (*fixture).topicForbidden, "[!]sink/kafka/", "no right to write", one("LanesFailing kafka")},
+	{"a change is larger than the topic allows", (*fixture).oversize, "[!]sink/kafka", "permanently rejected", one("DeadLetters kafka")},
+	{"NATS is down", (*fixture).natsDown, "[-]sink/nats", "not connected to NATS at 127.0.0.1:", one("SinkDown nats")},
+	{"the stream is missing", (*fixture).streamMissing, "[-]sink/nats", "does not exist", one("SinkDown nats")},
+	{"the stream is full", (*fixture).streamFull, "[-]sink/nats", "cannot store more", one("SinkDown nats")},
+	{"the stream forgets what nobody has read", (*fixture).streamForgets, "[!]sink/nats", "oldest", one("SinkMayLose nats")},
+	{"the certificate of NATS has expired", (*fixture).expired, "[-]sink/nats", "certificate has expired", one("SinkDown nats")},
+	{"the clock is behind that of whoever signs", (*fixture).notYetValid, "[-]sink/webhook", "not yet valid", one("SinkDown webhook")},
+	{"a webhook rejects everything", (*fixture).rejectsAll, "[-]sink/webhook", "rejected", one("SinkDown webhook")},
+	{"dead letters are at their bound", (*fixture).lettersFull, "[-]journal", "journal.maxDeadLetters", one("DeadLettersFull")},
+	{"dead letters cannot reach their topic", (*fixture).lettersHeld, "[!]sink/nats", "dead letters wait for sink kafka", []string{"DeadLettersHeld nats", "SinkDown kafka"}},
 
 	// The API server.
-	{"the API server is away", (*scene).apiAway, "[-]resource/configmaps", "look at the API server at https://", one("APIServerUnreachable")},
-	{"the API server is away from the start", (*scene).apiNeverThere, "[-]discovery", "look at the API server", one("APIServerUnreachable")},
-	{"the API server hangs", (*scene).apiHangs, "[-]resource/configmaps", "look at the API server at https://", one("APIServerUnreachable")},
-	{"the token is refused", (*scene).tokenRefused, "[-]discovery", "Unauthorized", one("APIServerUnreachable")},
-	{"one type cannot be read", (*scene).typeSick, "[-]resource/secrets", "out of order", one("ResourceNotWatched secrets")},
-	{"the right to read one type is removed", (*scene).typeForbidden, "[!]resource/secrets", "forbidden", one("ResourceForbidden secrets")},
-	{"a type is not served", (*scene).typeNotServed, "[!]resource/gadgets.example.com", "the API server does not serve this", one("ResourceNotServed gadgets.example.com")},
-	{"a namespace does not exist", (*scene).namespaceMissing, "[!]namespaces", "no such namespace", one("NamespaceMissing")},
-	{"the cluster cannot be told from another", (*scene).unchecked, "[!]cluster", "kube-system", one("ClusterUnchecked")},
-	{"another cluster is at the same address", (*scene).anotherCluster, "", "another cluster", one("Absent")},
-	{"the clock is an hour off", (*scene).clockOff, "[!]clock", "1h0m", one("ClockSkew")},
+	{"the API server is away", (*fixture).apiAway, "[-]resource/configmaps", "look at the API server at https://", one("APIServerUnreachable")},
+	{"the API server is away from the start", (*fixture).apiNeverThere, "[-]discovery", "look at the API server", one("APIServerUnreachable")},
+	{"the API server hangs", (*fixture).apiHangs, "[-]resource/configmaps", "look at the API server at https://", one("APIServerUnreachable")},
+	{"the token is refused", (*fixture).tokenRefused, "[-]discovery", "Unauthorized", one("APIServerUnreachable")},
+	{"one type cannot be read", (*fixture).typeSick, "[-]resource/secrets", "out of order", one("ResourceNotWatched secrets")},
+	{"the right to read one type is removed", (*fixture).typeForbidden, "[!]resource/secrets", "forbidden", one("ResourceForbidden secrets")},
+	{"a type is not served", (*fixture).typeNotServed, "[!]resource/gadgets.example.com", "the API server does not serve this", one("ResourceNotServed gadgets.example.com")},
+	{"a namespace does not exist", (*fixture).namespaceMissing, "[!]namespace/", "does not exist", one("NamespaceMissing")},
+	{"the cluster cannot be told from another", (*fixture).unchecked, "[!]cluster", "kube-system", one("ClusterUnchecked")},
+	{"another cluster is at the same address", (*fixture).anotherCluster, "", "another cluster", one("Absent")},
+	{"the clock is an hour off", (*fixture).clockOff, "[!]clock", "1h0m", one("ClockSkew")},
 
 	// The exporter's own.
-	{"the edited configuration is wrong", (*scene).badReload, "[!]configuration", "sinks", one("ConfigRefused")},
-	{"the disk is full", (*scene).diskFull, "[-]journal", "disk", one("JournalBlocked")},
-	{"the journal cannot be written", (*scene).readOnly, "", "read-only file system", one("Absent")},
-	{"the journal is at its bound", (*scene).journalFull, "[-]journal", "journal.maxBytes", []string{"JournalBlocked", "SinkDown webhook"}},
-	{"the journal is broken", (*scene).journalBroken, "[!]journal", "was broken", one("JournalRecovered")},
-	{"the bus of the state is away", (*scene).stateAway, "[-]replica", "not connected to NATS at 127.0.0.1:", one("NoneActive")},
-	{"two deployments use one state", (*scene).stateShared, "[-]replica", "belongs to the exporters of the Lease", one("NotReady")},
-	{"audit events do not come", (*scene).auditSilent, "[!]audit", "no audit event came", one("AuditSilent")},
+	{"the edited configuration is wrong", (*fixture).badReload, "[!]configuration", "sinks", one("ConfigRefused")},
+	{"the disk is full", (*fixture).diskFull, "[-]journal", "disk", one("JournalBlocked")},
+	{"the journal cannot be written", (*fixture).readOnly, "", "read-only file system", one("Absent")},
+	{"the journal is at its bound", (*fixture).journalFull, "[-]journal", "journal.maxBytes", []string{"JournalBlocked", "SinkDown webhook"}},
+	{"the journal is broken", (*fixture).journalBroken, "[!]journal", "was broken", one("JournalRecovered")},
+	{"the bus of the state is away", (*fixture).stateAway, "[-]replica", "not connected to NATS at 127.0.0.1:", one("NoneActive")},
+	{"two deployments use one state", (*fixture).stateShared, "[-]replica", "belongs to the exporters of the Lease", one("NotReady")},
+	{"audit events do not come", (*fixture).auditSilent, "[!]audit", "no audit event came", one("AuditSilent")},
 }
 
 func one(alert string) []string { return []string{alert} }
@@ -67,7 +67,7 @@ func TestEachFaultIsNamedByReadinessPageAndAlert(t *testing.T) {
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
-			c := s.scene(t)
+			c := s.fixture(t)
 			heal := f.stage(c)
 			if f.line == "" {
 				c.awaitEnd(f.says)
@@ -87,7 +87,7 @@ func TestEachFaultIsNamedByReadinessPageAndAlert(t *testing.T) {
 	for _, h := range happenings {
 		t.Run(h.name, func(t *testing.T) {
 			t.Parallel()
-			c := s.scene(t)
+			c := s.fixture(t)
 			h.stage(c)
 			c.awaitAlerts(h.alerts)
 		})

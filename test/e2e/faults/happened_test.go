@@ -1,13 +1,13 @@
 package faults
 
 import (
+	"bytes"
 	"net/http"
 	"os"
 	"strings"
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/proxy"
@@ -18,52 +18,52 @@ import (
 // an alert does.
 type happening struct {
 	name  string
-	stage func(c *scene)
+	stage func(c *fixture)
 	// alerts are as in fault.
 	alerts []string
 }
 
 var happenings = []happening{
-	{"the API server has forgotten the history", (*scene).historyForgotten, one("HistoryLost configmaps")},
-	{"a filter fails", (*scene).filterFails, one("FilterErrors")},
-	{"the exporter is killed again and again", (*scene).killedOften, one("Restarting")},
-	{"the stream is deleted with all that it had", (*scene).streamDeleted, one("DestinationLostChanges nats")},
-	{"an audit log is cut short", (*scene).auditCutShort, one("AuditEventsLost")},
-	{"exporters take over from each other", (*scene).takesTurns, one("RepeatedFailovers")},
-	{"an object cannot be redacted", (*scene).cannotRedact, []string{"ChangesWithheld", "DeadLetters file"}},
-	{"a call hangs", (*scene).callHangs, one("SinkLagging webhook")},
-	{"the journal fills", (*scene).journalFills, []string{"JournalFilling", "SinkDown webhook"}},
+	{"the API server has forgotten the history", (*fixture).historyForgotten, one("HistoryLost configmaps")},
+	{"a filter fails", (*fixture).filterFails, one("FilterErrors")},
+	{"the exporter is killed again and again", (*fixture).killedOften, one("Restarting")},
+	{"the stream is deleted with all that it had", (*fixture).streamDeleted, one("DestinationLostChanges nats")},
+	{"an audit log is cut short", (*fixture).auditCutShort, one("AuditEventsLost")},
+	{"exporters take over from each other", (*fixture).takesTurns, one("RepeatedFailovers")},
+	{"an object cannot be redacted", (*fixture).cannotRedact, []string{"ChangesWithheld", "DeadLetters file"}},
+	{"a call hangs", (*fixture).callHangs, one("SinkLagging webhook")},
+	{"the journal fills", (*fixture).journalFills, []string{"JournalFilling", "SinkDown webhook"}},
 }
 
 // historyForgotten answers watches that go on as every API server does after an absence that was too long, until the
 // exporter lists.
-func (c *scene) historyForgotten() {
+func (c *fixture) historyForgotten() {
 	g := c.behind()
 	c.start()
 	var listed atomic.Bool
-	goesOn := func(r proxy.Request) bool {
+	checkContinues := func(r proxy.Request) bool {
 		if r.Resource != "configmaps" {
 			return false
 		}
-		if !r.Watch() || r.Initial() && r.Query.Get("fieldSelector") == "" {
+		if !r.Watch() {
 			listed.Store(true)
 		}
 		return !listed.Load()
 	}
-	g.Fault(goesOn, func(w http.ResponseWriter, _ *http.Request) {
+	g.Fault(checkContinues, func(w http.ResponseWriter, _ *http.Request) {
 		proxy.Status(w, http.StatusGone, "Expired", "too old resource version")
 	})
 	g.Cut()
 }
 
 // filterFails asks for what objects lack.
-func (c *scene) filterFails() {
+func (c *fixture) filterFails() {
 	c.settings.Resources[0]["filter"] = `object.data.colour == "blue"`
 	c.start()
 	c.create(workload.ConfigMaps, "without-a-colour")
 }
 
-func (c *scene) killedOften() {
+func (c *fixture) killedOften() {
 	c.start()
 	c.untilAlert("Restarting", func(int) {
 		c.must(c.exporter.Kill())
@@ -78,27 +78,47 @@ func (c *scene) killedOften() {
 	})
 }
 
-// cannotRedact creates an object that is nested more deeply than anything is read to find secrets in it.
-func (c *scene) cannotRedact() {
-	deep := workload.Kind{
-		Resource: schema.GroupVersionResource{Group: "deep.example.com", Version: "v1", Resource: "trees"},
-		Object: func() *unstructured.Unstructured {
-			spec := mapping{}
-			for range 1000 {
-				spec = mapping{"in": spec}
-			}
-			return &unstructured.Unstructured{Object: mapping{"apiVersion": "deep.example.com/v1", "kind": "Tree", "spec": spec}}
-		},
+// cannotRedact shows the exporter an object that is nested more deeply than anything is read to find secrets in it, which no
+// API server accepts.
+func (c *fixture) cannotRedact() {
+	const levels = 10_001
+	placeholder, deep := []byte(`"deeper than an API server accepts"`), strings.Repeat("[", levels)+strings.Repeat("]", levels)
+	object := workload.ConfigMaps
+	object.Object = func() *unstructured.Unstructured {
+		o := workload.ConfigMaps.Object()
+		o.Object["data"] = mapping{"deep": string(placeholder[1 : len(placeholder)-1])}
+		return o
 	}
-	c.must(c.cluster.Define(c.t.Context(), deep.Resource.Group, deep.Resource.Resource, "Tree"))
-	c.watch("trees.deep.example.com")
-	c.settings.Resources[0]["redact"], c.settings.Resources[0]["redactPaths"] = "mask", []string{"spec.password"}
+	g := c.behind()
+	g.Fault(func(r proxy.Request) bool { return r.Resource == "configmaps" }, func(w http.ResponseWriter, r *http.Request) {
+		g.Pass(&replacingResponse{w, placeholder, []byte(deep)}, r)
+	})
+	c.settings.Resources[0]["redact"], c.settings.Resources[0]["redactPaths"] = "mask", []string{"data.password"}
 	c.start()
-	c.create(deep, "a-thousand-high")
+	c.create(object, "deep")
 }
 
+// replacingResponse is a response in which one text is replaced by another.
+type replacingResponse struct {
+	http.ResponseWriter
+	from, to []byte
+}
+
+func (r *replacingResponse) WriteHeader(code int) {
+	r.Header().Del("Content-Length")
+	r.ResponseWriter.WriteHeader(code)
+}
+
+func (r *replacingResponse) Write(p []byte) (int, error) {
+	_, err := r.ResponseWriter.Write(bytes.ReplaceAll(p, r.from, r.to))
+	return len(p), err
+}
+
+// Unwrap lets a response controller flush.
+func (r *replacingResponse) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
 // callHangs has a receiver that takes what it is sent and does not answer for minutes.
-func (c *scene) callHangs() {
+func (c *fixture) callHangs() {
 	answers := make(chan struct{})
 	server := c.receiver(func(string) int {
 		<-answers
@@ -118,7 +138,7 @@ func valueOf(text, series string) string {
 	return value
 }
 
-func (c *scene) streamDeleted() {
+func (c *fixture) streamDeleted() {
 	c.sink("nats", c.toNATS(c.nats.URL(), createStream))
 	c.start()
 	c.create(workload.ConfigMaps, "accepted")
@@ -135,7 +155,7 @@ func (c *scene) streamDeleted() {
 	c.create(workload.ConfigMaps, "next")
 }
 
-func (c *scene) auditCutShort() {
+func (c *fixture) auditCutShort() {
 	const line = `{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"Metadata","auditID":"a","stage":"ResponseComplete","verb":"get"}` + "\n"
 	log := c.write("audit.log", line)
 	c.settings.Audit = mapping{"files": []string{log}, "settle": "1s", "window": "2s"}
@@ -155,7 +175,7 @@ func (c *scene) auditCutShort() {
 }
 
 // journalFills has a sink that takes nothing, and a journal that has more than half of its bound to hold.
-func (c *scene) journalFills() {
+func (c *fixture) journalFills() {
 	server := c.receiver(func(string) int { return http.StatusServiceUnavailable })
 	server.Start()
 	c.settings.Journal = mapping{"maxBytes": "16Mi"}

@@ -18,7 +18,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
-func (c *scene) badReload() func() {
+func (c *fixture) badReload() func() {
 	c.start()
 	c.must(c.exporter.Configure(func(s *exporter.Settings) { s.Sinks = []mapping{{"name": "nowhere"}} }))
 	return func() { c.must(c.exporter.Configure(func(s *exporter.Settings) { s.Sinks = nil })) }
@@ -26,7 +26,7 @@ func (c *scene) badReload() func() {
 
 // ownDisk runs the exporter with a disk of its own in the place of the journal's directory, which it alone sees. more are
 // commands of a shell before it starts. It needs a right that not every environment gives.
-func (c *scene) ownDisk(more string) {
+func (c *fixture) ownDisk(more string) {
 	c.t.Helper()
 	dir := c.settings.JournalDir()
 	c.must(os.MkdirAll(dir, 0o700))
@@ -41,7 +41,7 @@ func (c *scene) ownDisk(more string) {
 }
 
 // diskFull has another process fill the disk.
-func (c *scene) diskFull() func() {
+func (c *fixture) diskFull() func() {
 	c.ownDisk("")
 	c.start()
 	ballast := filepath.Join("/proc", fmt.Sprint(c.exporter.Process().Pid()), "root", c.settings.JournalDir(), "ballast")
@@ -64,7 +64,7 @@ func (c *scene) diskFull() func() {
 }
 
 // readOnly starts on a disk that became read-only, as Linux makes one that fails.
-func (c *scene) readOnly() func() {
+func (c *fixture) readOnly() func() {
 	c.alone()
 	c.ownDisk(`mount -o remount,ro tmpfs "$1";`)
 	c.launch()
@@ -72,7 +72,7 @@ func (c *scene) readOnly() func() {
 }
 
 // journalFull has a sink that takes nothing for longer than the journal can hold.
-func (c *scene) journalFull() func() {
+func (c *fixture) journalFull() func() {
 	var away atomic.Bool
 	server := c.receiver(func(string) int {
 		if away.Load() {
@@ -92,7 +92,7 @@ func (c *scene) journalFull() func() {
 }
 
 // journalBroken writes over what is stored while the exporter is away.
-func (c *scene) journalBroken() func() {
+func (c *fixture) journalBroken() func() {
 	c.start()
 	c.create(workload.ConfigMaps, "before")
 	c.must(c.exporter.Kill())
@@ -107,7 +107,7 @@ func (c *scene) journalBroken() func() {
 }
 
 // auditSilent has an exporter that waits for audit events without a sender.
-func (c *scene) auditSilent() func() {
+func (c *fixture) auditSilent() func() {
 	c.audit()
 	c.start()
 	c.create(workload.ConfigMaps, "by-somebody")
@@ -115,7 +115,7 @@ func (c *scene) auditSilent() func() {
 }
 
 // audit configures where audit events would come.
-func (c *scene) audit() {
+func (c *fixture) audit() {
 	c.t.Helper()
 	cert, key := c.authority.Issue(c.t)
 	free, err := ports.Free(1)

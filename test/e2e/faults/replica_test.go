@@ -14,15 +14,15 @@ var leases = workload.Kind{Resource: schema.GroupVersionResource{Group: "coordin
 
 // replicated is an exporter with its state in a stream of a server, which competes for a Lease, which it keeps although a
 // busy machine lets it stand still for seconds.
-func (c *scene) replicated(url, lease, identity string) {
+func (c *fixture) replicated(url, lease, identity string) {
 	c.settings.Sinks = nil
 	c.sink("nats", c.toNATS(url, createStream))
 	c.settings.State = mapping{"sink": "nats", "name": c.name + "-state"}
 	c.settings.Election = mapping{"lease": c.name + "/" + lease, "duration": "15s", "identity": identity}
 }
 
-// neighbour starts a further exporter with the settings of the scene as they are now, and a directory of its own.
-func (c *scene) neighbour() *exporter.Exporter {
+// neighbour starts a further exporter with the settings of the fixture as they are now, and a directory of its own.
+func (c *fixture) neighbour() *exporter.Exporter {
 	c.t.Helper()
 	settings := c.settings
 	settings.Dir = c.t.TempDir()
@@ -35,13 +35,13 @@ func (c *scene) neighbour() *exporter.Exporter {
 }
 
 // awaitActive waits until an exporter works.
-func (c *scene) awaitActive(e *exporter.Exporter) {
+func (c *fixture) awaitActive(e *exporter.Exporter) {
 	c.t.Helper()
 	c.await("who works", func() string { return c.works(e) })
 }
 
 // works returns why an exporter is not active; "" if it is.
-func (c *scene) works(e *exporter.Exporter) string {
+func (c *fixture) works(e *exporter.Exporter) string {
 	_, text, err := get(c.t.Context(), e.Address(), "/metrics")
 	if err != nil {
 		return err.Error()
@@ -52,7 +52,7 @@ func (c *scene) works(e *exporter.Exporter) string {
 	return ""
 }
 
-func (c *scene) stateAway() func() {
+func (c *fixture) stateAway() func() {
 	c.alone()
 	n := c.ownNATS("")
 	c.replicated(n.URL(), "exporter", "one")
@@ -62,7 +62,7 @@ func (c *scene) stateAway() func() {
 }
 
 // stateShared has an exporter that was given the state of another deployment, which works.
-func (c *scene) stateShared() func() {
+func (c *fixture) stateShared() func() {
 	c.replicated(c.nats.URL(), "exporter", "one")
 	c.awaitActive(c.neighbour())
 	c.replicated(c.nats.URL(), "another", "two")
@@ -71,7 +71,7 @@ func (c *scene) stateShared() func() {
 }
 
 // takesTurns moves the Lease from one exporter to the other repeatedly.
-func (c *scene) takesTurns() {
+func (c *fixture) takesTurns() {
 	c.alone()
 	c.replicated(c.nats.URL(), "exporter", "exporter-0")
 	c.start()

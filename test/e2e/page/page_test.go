@@ -18,6 +18,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/kubecdc/kubecdc/internal/admin"
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/test/parts/build"
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
@@ -46,25 +47,32 @@ func (e *exporter) snapshot() admin.Snapshot {
 		made := grown(n, i)
 		changes += made
 		r := admin.ResourceStatus{
-			Name: fmt.Sprintf("widgets%02d.a-rather-long-group-name.demo.kubecdc.io", i), State: "live", Since: now.Add(-time.Hour), Known: 13 * i, LastEvent: now,
+			Name: fmt.Sprintf("widgets%02d.a-rather-long-group-name.demo.kubecdc.io", i), State: "live", Known: 13 * i, LastEvent: now,
 			Position: "4711", Events: made, Changes: map[string]uint64{"updated": made},
 		}
 		if i == 40 {
-			r.State, r.NotReady = "unreachable", "https://10.0.0.1:6443 does not answer: connection refused; is the API server up, and does a firewall let the exporter through?"
-			r.Reason = r.NotReady
+			r.State, r.Condition = "unreachable", condition.NewStatus("resource", condition.Problem{
+				Code: condition.APIServerUnreachable, Cause: "https://10.0.0.1:6443 does not answer: connection refused",
+				Remedy: "look at the API server, and whether a firewall lets the exporter through",
+			})
 		}
 		if i == 41 {
-			r.State, r.Degraded, r.Reason = "forbidden", "forbidden: list is forbidden", "list is forbidden: allow it with exporter rbac"
+			r.State, r.Condition = "forbidden", condition.NewStatus("resource", condition.Problem{Code: condition.ResourceForbidden, Cause: "list is forbidden"})
 		}
+		r.Condition.Members, r.Condition.Since = []string{r.Name}, now.Add(-time.Hour)
 		s.Resources = append(s.Resources, r)
 	}
 	s.Journal.Newest = changes
+	failingLane := condition.NewStatus("sink/main", condition.Problem{
+		Code: condition.SinkFailing, Cause: "the partition has no leader", Remedy: "look at the brokers",
+	})
+	failingLane.Members, failingLane.Since = []string{"k8s.apps.deployments/3"}, now.Add(-time.Minute)
 	s.Sinks = []admin.SinkStatus{
 		{Name: "audit", Kind: "webhook", Delivered: changes, Low: changes, Lanes: 1, LastAck: now, WindowLimit: 16 << 20},
 		{
 			Name: "main", Kind: "kafka", Delivered: changes - changes/40, Low: changes - min(changes, 1800), Lanes: 62, LanesBackingOff: 1, LanesBehind: 1, DeadLetters: 2, LastAck: now,
 			OldestObserved: now.Add(-90 * time.Second), WindowBytes: 5 << 20, WindowLimit: 16 << 20,
-			Trouble: []admin.FailingLane{{Lane: "k8s.apps.deployments/3", Since: now.Add(-time.Minute), Reason: "the partition has no leader: look at the brokers"}},
+			FailingLanes: []condition.Status{failingLane},
 		},
 	}
 	return s
@@ -177,7 +185,7 @@ func look(width, height int64, scheme string) chromedp.Action[chromedp.Void] {
 	})
 }
 
-func TestThePageFitsEveryScreenAndServesEverybody(t *testing.T) {
+func TestPageFitsEveryScreenAndIsAccessible(t *testing.T) {
 	ctx := browser(t)
 	e, address := start(t)
 	for n := range 40 {
@@ -250,8 +258,8 @@ func picture(ctx context.Context, t *testing.T, name string) {
 	}
 }
 
-// TestThePageOfAnExporterThatIsGoneDoesNotSayThatAllIsWell ends the exporter while a browser shows the page.
-func TestThePageOfAnExporterThatIsGoneDoesNotSayThatAllIsWell(t *testing.T) {
+// TestPageOfStoppedExporterReportsTheLostConnection ends the exporter while a browser shows the page.
+func TestPageOfStoppedExporterReportsTheLostConnection(t *testing.T) {
 	ctx := browser(t)
 	t.Run("it runs", func(t *testing.T) {
 		_, address := start(t)
@@ -261,8 +269,8 @@ func TestThePageOfAnExporterThatIsGoneDoesNotSayThatAllIsWell(t *testing.T) {
 		document.querySelector("h1.verdict").textContent === "No answer"`))
 }
 
-// TestThePageLives changes the content while a browser shows it, filters by keyboard and pauses.
-func TestThePageLives(t *testing.T) {
+// TestPageUpdatesItself changes the content while a browser shows it, filters by keyboard and pauses.
+func TestPageUpdatesItself(t *testing.T) {
 	ctx := browser(t)
 	e, address := start(t)
 	e.change(0)

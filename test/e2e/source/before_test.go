@@ -10,12 +10,12 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// TestRuleThatStartsAskingForBeforeGetsIt edits a rule between two runs: the objects known before the edit are listed once,
+// TestEditedRuleStartsBeforeStates edits a rule between two runs: the objects known before the edit are listed once,
 // and the first update of each object has the state that was emitted last.
-func TestRuleThatStartsAskingForBeforeGetsIt(t *testing.T) {
+func TestEditedRuleStartsBeforeStates(t *testing.T) {
 	t.Parallel()
 	const objects = 10
-	s := newScene(t, sharedControlPlane(t), nil)
+	s := newFixture(t, sharedControlPlane(t), nil)
 	rule := s.namespacedRule("configmaps")
 	s.setRules(rule)
 	for i := range objects {

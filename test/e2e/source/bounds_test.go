@@ -32,7 +32,7 @@ const (
 // requests every page that could explain that, a thousand times at once. When the sink recovers, all changes arrive.
 func TestPagesAnswerWhileTheJournalIsFull(t *testing.T) {
 	t.Parallel()
-	fillAndDrain(t, 260, 75_000, (*scene).checkPages, func(settings *exporter.Settings) {
+	fillAndDrain(t, 260, 75_000, (*fixture).checkPages, func(settings *exporter.Settings) {
 		settings.Journal = map[string]any{"maxBytes": "16Mi"}
 	})
 }
@@ -40,7 +40,7 @@ func TestPagesAnswerWhileTheJournalIsFull(t *testing.T) {
 // TestFullSmallDiskRecovers fills a disk that is small compared with the store's own files.
 func TestFullSmallDiskRecovers(t *testing.T) {
 	t.Parallel()
-	fillAndDrain(t, 1200, 75_000, func(*scene) {}, func(settings *exporter.Settings) {
+	fillAndDrain(t, 1200, 75_000, func(*fixture) {}, func(settings *exporter.Settings) {
 		settings.Wrap = smallDisk(t, settings.JournalDir(), "96m")
 	})
 }
@@ -49,17 +49,17 @@ func TestFullSmallDiskRecovers(t *testing.T) {
 // are trimmed, so that reading resumes without help.
 func TestPagesAnswerWhileTheDiskIsFull(t *testing.T) {
 	t.Parallel()
-	fillAndDrain(t, 240, 540_000, (*scene).checkPages, func(settings *exporter.Settings) {
+	fillAndDrain(t, 240, 540_000, (*fixture).checkPages, func(settings *exporter.Settings) {
 		settings.Wrap = smallDisk(t, settings.JournalDir(), "128m")
 	})
 }
 
 // fillAndDrain writes objects of a size until the journal is full, calls look, lets the only sink accept changes again, and
 // waits for all of them.
-func fillAndDrain(t *testing.T, objects, bytes int, look func(*scene), bound func(*exporter.Settings)) {
+func fillAndDrain(t *testing.T, objects, bytes int, look func(*fixture), bound func(*exporter.Settings)) {
 	t.Helper()
 	to := newReceiver(t)
-	s := newScene(t, sharedControlPlane(t), nil, func(settings *exporter.Settings) {
+	s := newFixture(t, sharedControlPlane(t), nil, func(settings *exporter.Settings) {
 		settings.Sinks = []map[string]any{to.sink()}
 		bound(settings)
 	})
@@ -92,14 +92,14 @@ func smallDisk(t *testing.T, dir, size string) []string {
 // TestPagesAnswerDuringALongList stops the first list in the middle.
 func TestPagesAnswerDuringALongList(t *testing.T) {
 	t.Parallel()
-	s, gateway := newSceneBehindGateway(t, sharedControlPlane(t), nil)
+	s, gateway := newFixtureBehindGateway(t, sharedControlPlane(t), nil)
 	s.setRules(s.namespacedRule("configmaps"))
 	s.createMany(100, 75_000)
-	heal := gateway.Fault(func(r proxy.Request) bool { return r.Resource == "configmaps" && r.Initial() }, func(w http.ResponseWriter, r *http.Request) {
+	heal := gateway.Fault(func(r proxy.Request) bool { return r.Resource == "configmaps" && !r.Watch() }, func(w http.ResponseWriter, r *http.Request) {
 		gateway.Pass(&limitedResponse{ResponseWriter: w, left: 5 << 20, until: r.Context().Done()}, r)
 	})
 	s.requireNoError(s.exporter.Launch(t.Context()))
-	s.awaitPage("/readyz", http.StatusServiceUnavailable, "resource/configmaps", "first list is not complete")
+	s.awaitPage("/readyz", http.StatusServiceUnavailable, "resource/configmaps", "ResourceSyncing")
 	s.checkPages()
 	heal()
 	gateway.Cut()
@@ -128,7 +128,7 @@ func (r *limitedResponse) Write(p []byte) (int, error) {
 func (r *limitedResponse) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 // createMany creates ConfigMaps with the given number of random bytes each.
-func (s *scene) createMany(objects, bytes int) {
+func (s *fixture) createMany(objects, bytes int) {
 	s.t.Helper()
 	const clients = 8
 	numbers := make([]int, clients)
@@ -161,7 +161,7 @@ func incompressible(seed, bytes int) workload.Kind {
 
 // checkPages sends a thousand concurrent probes, and requests each page meanwhile. Every request is answered, and the
 // exporter keeps no goroutine or descriptor.
-func (s *scene) checkPages() {
+func (s *fixture) checkPages() {
 	s.t.Helper()
 	goroutines, files := s.metricValue("go_goroutines"), s.openFiles()
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: probes}}
@@ -194,7 +194,7 @@ func (s *scene) checkPages() {
 }
 
 // probeOnce sends one probe over a connection that no other probe uses meanwhile.
-func (s *scene) probeOnce(client *http.Client, path string) error {
+func (s *fixture) probeOnce(client *http.Client, path string) error {
 	ctx, cancel := context.WithTimeout(s.t.Context(), answerTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.exporter.Address()+path, nil)
@@ -209,7 +209,7 @@ func (s *scene) probeOnce(client *http.Client, path string) error {
 }
 
 // openFiles returns the number of open descriptors of the exporter.
-func (s *scene) openFiles() int {
+func (s *fixture) openFiles() int {
 	s.t.Helper()
 	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.exporter.Process().Pid()))
 	s.requireNoError(err)
@@ -217,7 +217,7 @@ func (s *scene) openFiles() int {
 }
 
 // awaitReceived waits until a receiver has all objects of createMany, and the exporter is ready.
-func (s *scene) awaitReceived(by *receiver, objects int) {
+func (s *fixture) awaitReceived(by *receiver, objects int) {
 	s.t.Helper()
 	s.awaitCondition(func() string {
 		for i := range objects {

@@ -21,7 +21,7 @@ type typeCounter struct {
 // headBytes is the inspected part of a record; the type is near its begin.
 const headBytes = 1024
 
-func (s *scene) newTally() *typeCounter {
+func (s *fixture) newTally() *typeCounter {
 	t := &typeCounter{path: s.settings.File, types: map[string]int{}}
 	s.t.Cleanup(func() {
 		if t.file != nil {
@@ -61,7 +61,7 @@ func (t *typeCounter) readToEnd() (map[string]int, error) {
 }
 
 // awaitCount waits until n records of a type are emitted.
-func (s *scene) awaitCount(t *typeCounter, what string, n int) {
+func (s *fixture) awaitCount(t *typeCounter, what string, n int) {
 	s.t.Helper()
 	s.awaitCondition(func() string {
 		types, err := t.readToEnd()

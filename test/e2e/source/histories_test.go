@@ -50,6 +50,18 @@ func kindName(plural string) string {
 	return strings.ToUpper(plural[:1]) + strings.TrimSuffix(plural[1:], "s")
 }
 
+// fruitNamespaces are the namespaces of all fruits.
+var fruitNamespaces = []string{"fruit-a", "fruit-b", "fruit-c"}
+
+func createFruitNamespaces(t *testing.T, env *environment) {
+	t.Helper()
+	for _, namespace := range fruitNamespaces {
+		if err := env.cluster.CreateNamespace(t.Context(), namespace); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // install defines the fruits, once.
 func (o *fruitGroup) install(t *testing.T, env *environment) {
 	t.Helper()
@@ -74,11 +86,7 @@ func TestRandomEditsOfRulesKeepTheTableRight(t *testing.T) {
 			fruitGroups <- &fruitGroup{group: fmt.Sprintf("orchard%d.kubecdc.io", i)}
 		}
 	})
-	for _, namespace := range []string{"fruit-a", "fruit-b", "fruit-c"} {
-		if err := env.cluster.CreateNamespace(t.Context(), namespace); err != nil {
-			t.Fatal(err)
-		}
-	}
+	createFruitNamespaces(t, env)
 	seed := randomSeed(t)
 	for n := range numberFromEnv(t, "KUBECDC_E2E_HISTORIES", 8) {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
@@ -86,7 +94,7 @@ func TestRandomEditsOfRulesKeepTheTableRight(t *testing.T) {
 			o := <-fruitGroups
 			defer func() { fruitGroups <- o }()
 			o.install(t, env)
-			h := &history{scene: newScene(t, env, nil), fruitGroup: o, rnd: rand.New(rand.NewPCG(seed, uint64(n))), objects: map[bus.Object]bool{}}
+			h := &history{fixture: newFixture(t, env, nil), fruitGroup: o, rnd: rand.New(rand.NewPCG(seed, uint64(n))), objects: map[bus.Object]bool{}}
 			h.playHistory()
 		})
 	}
@@ -122,7 +130,7 @@ func randomSeed(t *testing.T) uint64 {
 
 // history is one random history of a fruitGroup.
 type history struct {
-	*scene
+	*fixture
 	*fruitGroup
 	rnd           *rand.Rand
 	objects       map[bus.Object]bool // existing objects
@@ -196,7 +204,7 @@ func (h *history) writeRandom(n int) {
 		plural := slices.Sorted(maps.Keys(fruits))[h.rnd.IntN(len(fruits))]
 		o := bus.Object{Group: h.group, Resource: plural, Name: fmt.Sprintf("o%d", h.rnd.IntN(4))}
 		if fruits[plural] {
-			o.Namespace = oneOf(h.rnd, "fruit-a", "fruit-b", "fruit-c")
+			o.Namespace = oneOf(h.rnd, fruitNamespaces...)
 		}
 		h.requireNoError(h.changeRandomly(o))
 	}

@@ -16,10 +16,10 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// TestRestartedServerWithoutWatchListIsReadOn restarts an API server that has no WatchList and no history from before its
-// start: one gap covers the loss, and later changes are emitted.
-func TestRestartedServerWithoutWatchListIsReadOn(t *testing.T) {
-	s, gateway := newSceneBehindGateway(t, withoutWatchList(t), nil)
+// TestReadingContinuesOnRestartedServerWithoutWatchList restarts an API server that has no WatchList and no history from
+// before its start: one gap covers the loss, and later changes are emitted.
+func TestReadingContinuesOnRestartedServerWithoutWatchList(t *testing.T) {
+	s, gateway := newFixtureBehindGateway(t, withoutWatchList(t), nil)
 	s.setRules(s.namespacedRule("configmaps"))
 	s.requireNoError(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "one"))
 	s.startExporter()
@@ -53,7 +53,7 @@ func TestRestartedServerWithoutWatchListIsReadOn(t *testing.T) {
 // recovers.
 func TestUnwatchableListIsAStateNotAGap(t *testing.T) {
 	t.Parallel()
-	s, gateway := newSceneBehindGateway(t, sharedControlPlane(t), nil)
+	s, gateway := newFixtureBehindGateway(t, sharedControlPlane(t), nil)
 	s.setRules(s.namespacedRule("configmaps"))
 	s.requireNoError(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "one"))
 	s.startExporter()
@@ -125,13 +125,12 @@ func TestListWithExpiredTokenRestartsInPages(t *testing.T) {
 	t.Parallel()
 	const objects = 60
 	large := largeKind(100 << 10)
-	s, gateway := newSceneBehindGateway(t, sharedControlPlane(t), nil)
+	s, gateway := newFixtureBehindGateway(t, sharedControlPlane(t), nil)
 	s.setRules(s.namespacedRule("configmaps"))
 	for i := range objects {
 		s.requireNoError(s.cluster.Create(t.Context(), large, s.name, fmt.Sprintf("o-%02d", i)))
 	}
 	var expired atomic.Int32
-	gateway.Fault(func(r proxy.Request) bool { return r.Resource == "configmaps" && r.Initial() }, proxy.NoWatchList)
 	// The limit is always small, so that there are several pages.
 	gateway.Fault(func(r proxy.Request) bool { return r.Resource == "configmaps" && !r.Watch() }, func(w http.ResponseWriter, r *http.Request) {
 		query := r.URL.Query()
@@ -174,11 +173,11 @@ func TestListWithExpiredTokenRestartsInPages(t *testing.T) {
 // maxRSSForLarge is the allowed peak RSS while 300 objects of 900 KB are read.
 const maxRSSForLarge = int64(200_000_000)
 
-// TestLargeObjectsAreReadInSmallPages has 300 ConfigMaps of 900 KB and an API server without WatchList.
+// TestLargeObjectsAreReadInSmallPages has 300 ConfigMaps of 900 KB.
 func TestLargeObjectsAreReadInSmallPages(t *testing.T) {
 	const objects = 300
 	large := largeKind(900 << 10)
-	s := newScene(t, withoutWatchList(t), nil)
+	s := newFixture(t, sharedControlPlane(t), nil)
 	s.setRules(s.namespacedRule("configmaps"))
 	for i := range objects {
 		s.requireNoError(s.cluster.Create(t.Context(), large, s.name, fmt.Sprintf("o-%03d", i)))

@@ -36,34 +36,29 @@ var (
 func fullSize() bool { return os.Getenv("KUBECDC_E2E_MEMORY") == "1" }
 
 // TestManyObjectsFitIntoLittleMemory makes the exporter list many objects for every possible reason: at the first start,
-// after a restart, after a 410 with everything changed, because rules were edited, and because the journal was broken; by
-// WatchList and in pages.
+// after a restart, after a 410 with everything changed, because rules were edited, and because the journal was broken.
 func TestManyObjectsFitIntoLittleMemory(t *testing.T) {
-	for name, pages := range map[string]bool{"streaming": false, "in pages": true} {
-		t.Run(name, func(t *testing.T) {
-			m := newMeasuredScene(t, crowdBounds[fullSize()], pages)
-			m.runPhase("first start", func() { m.startAndAwait(m.objects) })
-			m.runPhase("restart", func() { m.startAndAwait(0) })
-			m.runPhase("410 with everything changed", func() {
-				m.startAndAwait(0)
-				m.server.ChangeAll()
-				m.awaitDelivered(m.objects + 1) // plus the gap
-			})
-			m.runPhase("edited rules", func() {
-				m.setRules(rule{"select": []string{"configmaps"}, "namespaces": rule{"exclude": []string{"crowd-3"}}})
-				m.startAndAwait(m.objects / 4)
-			})
-			m.runPhase("broken journal", func() {
-				breakJournal(t, m.settings.JournalDir())
-				m.startAndAwait(m.objects * 3 / 4)
-			})
-		})
-	}
+	m := newMeasuredFixture(t, crowdBounds[fullSize()])
+	m.runPhase("first start", func() { m.startAndAwait(m.objects) })
+	m.runPhase("restart", func() { m.startAndAwait(0) })
+	m.runPhase("410 with everything changed", func() {
+		m.startAndAwait(0)
+		m.server.ChangeAll()
+		m.awaitDelivered(m.objects + 1) // plus the gap
+	})
+	m.runPhase("edited rules", func() {
+		m.setRules(rule{"select": []string{"configmaps"}, "namespaces": rule{"exclude": []string{"crowd-3"}}})
+		m.startAndAwait(m.objects / 4)
+	})
+	m.runPhase("broken journal", func() {
+		breakJournal(t, m.settings.JournalDir())
+		m.startAndAwait(m.objects * 3 / 4)
+	})
 }
 
 // TestAMillionObjectsFitIntoMemory reads very many small objects, and restarts.
 func TestAMillionObjectsFitIntoMemory(t *testing.T) {
-	m := newMeasuredScene(t, largeCrowds[fullSize()], false)
+	m := newMeasuredFixture(t, largeCrowds[fullSize()])
 	m.runPhase("first start", func() {
 		m.launch()
 		m.checkAnswers()
@@ -72,14 +67,14 @@ func TestAMillionObjectsFitIntoMemory(t *testing.T) {
 	m.runPhase("restart", func() { m.startAndAwait(0) })
 }
 
-// measuredScene is a scene with a crowd server; each phase has the same memory bound.
-type measuredScene struct {
-	*scene
+// measuredFixture is a fixture with a crowd server; each phase has the same memory bound.
+type measuredFixture struct {
+	*fixture
 	memoryBound
 	server *crowd.Server
 }
 
-func newMeasuredScene(t *testing.T, p memoryBound, pages bool) *measuredScene {
+func newMeasuredFixture(t *testing.T, p memoryBound) *measuredFixture {
 	t.Helper()
 	require.Integration(t)
 	if os.Getenv("KUBECDC_E2E_RACE") == "1" {
@@ -89,9 +84,9 @@ func newMeasuredScene(t *testing.T, p memoryBound, pages bool) *measuredScene {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &measuredScene{memoryBound: p, server: crowd.Start(crowd.Options{Objects: p.objects, Bytes: p.bytes, Namespaces: 4, Pages: pages})}
+	m := &measuredFixture{memoryBound: p, server: crowd.Start(crowd.Options{Objects: p.objects, Bytes: p.bytes, Namespaces: 4})}
 	t.Cleanup(m.server.Close)
-	m.scene = &scene{environment: &environment{program: program}, t: t}
+	m.fixture = &fixture{environment: &environment{program: program}, t: t}
 	m.settings = exporter.Settings{
 		Dir: t.TempDir(), Resources: []rule{{"select": []string{"configmaps"}}}, DrainTimeout: "10m",
 		// Without a limit, the amount of garbage before a collection depends on the machine.
@@ -107,7 +102,7 @@ func newMeasuredScene(t *testing.T, p memoryBound, pages bool) *measuredScene {
 }
 
 // runPhase runs the exporter and compares its peak memory with the bound.
-func (m *measuredScene) runPhase(name string, run func()) {
+func (m *measuredFixture) runPhase(name string, run func()) {
 	m.t.Helper()
 	lists, began := m.server.Lists(), time.Now()
 	run()
@@ -127,20 +122,20 @@ func (m *measuredScene) runPhase(name string, run func()) {
 }
 
 // launch starts the exporter.
-func (m *measuredScene) launch() {
+func (m *measuredFixture) launch() {
 	m.t.Helper()
 	m.requireNoError(m.exporter.Launch(m.t.Context()))
 }
 
 // startAndAwait starts the exporter and waits until it has delivered at least that many changes.
-func (m *measuredScene) startAndAwait(changes int) {
+func (m *measuredFixture) startAndAwait(changes int) {
 	m.t.Helper()
 	m.launch()
 	m.awaitDelivered(changes)
 }
 
 // awaitDelivered waits until the exporter is ready and has delivered at least that many changes since its start.
-func (m *measuredScene) awaitDelivered(changes int) {
+func (m *measuredFixture) awaitDelivered(changes int) {
 	m.t.Helper()
 	deadline := time.Now().Add(readTimeout)
 	for {
@@ -160,9 +155,9 @@ func (m *measuredScene) awaitDelivered(changes int) {
 }
 
 // checkAnswers requests every page during the first list.
-func (m *measuredScene) checkAnswers() {
+func (m *measuredFixture) checkAnswers() {
 	m.t.Helper()
-	m.awaitPage("/readyz", http.StatusServiceUnavailable, "first list is not complete")
+	m.awaitPage("/readyz", http.StatusServiceUnavailable, "ResourceSyncing")
 	for _, path := range []string{"/readyz?verbose", "/metrics", "/"} {
 		if code, text := m.getPage(path); code == 0 {
 			m.t.Errorf("%s does not answer within %v: %s", path, answerTimeout, text)

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -16,6 +17,7 @@ type receiver struct {
 	mu    sync.Mutex
 	up    bool
 	names map[string]bool // of the received objects
+	text  strings.Builder // of the received changes
 }
 
 func newReceiver(t *testing.T) *receiver {
@@ -39,6 +41,7 @@ func (r *receiver) serveChange(w http.ResponseWriter, request *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
+	r.text.Write(body)
 	if json.Unmarshal(body, &change) == nil {
 		r.names[change.Name] = true
 	}
@@ -57,4 +60,11 @@ func (r *receiver) hasReceived(name string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.names[name]
+}
+
+// received returns all received changes.
+func (r *receiver) received() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.String()
 }

@@ -17,7 +17,7 @@ import (
 func TestEtcdRestoreUnderLoadIsNotSilent(t *testing.T) {
 	t.Parallel()
 	const names, writes = 64, 1500
-	s := newScene(t, ownControlPlane(t), []rule{{"select": []string{"configmaps"}}})
+	s := newFixture(t, ownControlPlane(t), []rule{{"select": []string{"configmaps"}}})
 	s.startExporter()
 	s.createMarker(workload.ConfigMaps, s.name)
 	s.withEtcdStopped(func(dir string) error { return os.CopyFS(dir+"-earlier", os.DirFS(dir)) })
@@ -63,7 +63,7 @@ func TestEtcdRestoreUnderLoadIsNotSilent(t *testing.T) {
 }
 
 // createAndDelete creates and deletes objects until ctx ends.
-func (s *scene) createAndDelete(ctx context.Context, names int, name func(int) string) {
+func (s *fixture) createAndDelete(ctx context.Context, names int, name func(int) string) {
 	clients := make(chan struct{}, 16)
 	for i := 0; ctx.Err() == nil; i++ {
 		clients <- struct{}{}
@@ -80,7 +80,7 @@ func (s *scene) createAndDelete(ctx context.Context, names int, name func(int) s
 }
 
 // withEtcdStopped calls do with etcd's data directory while neither etcd nor the API server runs.
-func (s *scene) withEtcdStopped(do func(dir string) error) {
+func (s *fixture) withEtcdStopped(do func(dir string) error) {
 	s.t.Helper()
 	s.requireNoError(s.controlPlane.KillAPIServer()) // an orderly stop waits for open watches
 	s.requireNoError(s.controlPlane.StopEtcd())
@@ -90,7 +90,7 @@ func (s *scene) withEtcdStopped(do func(dir string) error) {
 }
 
 // awaitAgreement waits until the table that a consumer builds of a kind is the state of the API server.
-func (s *scene) awaitAgreement(kind workload.Kind) {
+func (s *fixture) awaitAgreement(kind workload.Kind) {
 	s.t.Helper()
 	s.awaitCondition(func() string {
 		var table consumer.Table

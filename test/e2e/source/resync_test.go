@@ -13,7 +13,7 @@ import (
 func TestResyncEmitsEveryKnownObjectAgain(t *testing.T) {
 	t.Parallel()
 	const objects = 40
-	s := newScene(t, sharedControlPlane(t), nil)
+	s := newFixture(t, sharedControlPlane(t), nil)
 	again := s.namespacedRule("configmaps")
 	again["resync"] = "1m"
 	s.setRules(again, s.namespacedRule("services"))
@@ -55,7 +55,7 @@ func TestResyncEmitsEveryKnownObjectAgain(t *testing.T) {
 }
 
 // missingSyncs describes an object that was emitted again fewer times than that; "" if there is none.
-func (s *scene) missingSyncs(objects, times int) string {
+func (s *fixture) missingSyncs(objects, times int) string {
 	synced := map[string]int{}
 	for _, r := range s.readRecords() {
 		if r.Type == "sync" {

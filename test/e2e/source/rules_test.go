@@ -13,7 +13,7 @@ import (
 )
 
 // ruleEdit is an edit of the rules of one type. Each edit has its own type, so that all run at once. In rules, NS is the
-// scene's name, TYPE the type and GROUP its group. Namespaces a and b have the objects "red" and "blue" each, labeled with
+// fixture's name, TYPE the type and GROUP its group. Namespaces a and b have the objects "red" and "blue" each, labeled with
 // that color.
 type ruleEdit struct {
 	plural        string
@@ -74,7 +74,7 @@ func (e ruleEdit) kind() workload.Kind { return customKind(e.group(), "v2", e.pl
 // only their true differences, newly selected ones are added, and unselected ones are deleted with left; a gap precedes the
 // differences. An equivalent edit emits nothing. Each comparison has its own IDs.
 func TestEditedRulesAreComparedWithKnownObjects(t *testing.T) {
-	s := newScene(t, sharedControlPlane(t), nil)
+	s := newFixture(t, sharedControlPlane(t), nil)
 	s.installEdits()
 	s.configureEdits(func(e ruleEdit) []rule { return e.before })
 	s.startExporter()
@@ -99,7 +99,7 @@ func TestEditedRulesAreComparedWithKnownObjects(t *testing.T) {
 }
 
 // installEdits defines the types and creates their objects.
-func (s *scene) installEdits() {
+func (s *fixture) installEdits() {
 	s.t.Helper()
 	for _, part := range []string{"-a", "-b"} {
 		s.requireNoError(s.cluster.CreateNamespace(s.t.Context(), s.name+part))
@@ -119,7 +119,7 @@ func (s *scene) installEdits() {
 }
 
 // configureEdits configures the rules of all edits, and one rule that stays the same.
-func (s *scene) configureEdits(of func(ruleEdit) []rule) {
+func (s *fixture) configureEdits(of func(ruleEdit) []rule) {
 	s.t.Helper()
 	all := []rule{{"select": []string{"namespaces"}}}
 	for _, e := range allEdits {
@@ -130,8 +130,8 @@ func (s *scene) configureEdits(of func(ruleEdit) []rule) {
 	s.setRules(all...)
 }
 
-// fillRule replaces the placeholders for the scene's name and the type.
-func (s *scene) fillRule(r rule, e ruleEdit) rule {
+// fillRule replaces the placeholders for the fixture's name and the type.
+func (s *fixture) fillRule(r rule, e ruleEdit) rule {
 	all := rule{}
 	for key, value := range r {
 		switch v := value.(type) {
@@ -150,7 +150,7 @@ func (s *scene) fillRule(r rule, e ruleEdit) rule {
 	return all
 }
 
-func (s *scene) fillText(text string, e ruleEdit) string {
+func (s *fixture) fillText(text string, e ruleEdit) string {
 	return strings.NewReplacer("NS", s.name, "TYPE", e.plural+"."+e.group(), "GROUP", e.group()).Replace(text)
 }
 
@@ -187,7 +187,7 @@ func (e ruleEdit) changesFor(left, entered []string) []string {
 }
 
 // checkEdits runs the exporter until all expected records of the edits are emitted, and checks them.
-func (s *scene) checkEdits(way string, want func(ruleEdit) []string) {
+func (s *fixture) checkEdits(way string, want func(ruleEdit) []string) {
 	s.t.Helper()
 	emitted := len(s.records)
 	s.startExporter()
@@ -210,7 +210,7 @@ func (s *scene) checkEdits(way string, want func(ruleEdit) []string) {
 }
 
 // checkEdit compares the records of an edit with the expected ones.
-func (s *scene) checkEdit(t *testing.T, e ruleEdit, records []bus.Record, want []string) {
+func (s *fixture) checkEdit(t *testing.T, e ruleEdit, records []bus.Record, want []string) {
 	got := transcript(records, e.kind())
 	var lines []string
 	for _, line := range want {

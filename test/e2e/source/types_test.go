@@ -15,7 +15,7 @@ import (
 )
 
 // installType defines a custom resource and returns its kind. It is removed at the end of the test.
-func (s *scene) installType(group, plural, kind string) workload.Kind {
+func (s *fixture) installType(group, plural, kind string) workload.Kind {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), arriveTimeout)
 	defer cancel()
@@ -31,7 +31,7 @@ func (s *scene) installType(group, plural, kind string) workload.Kind {
 }
 
 // removeType removes the definition of a kind and waits until it is no longer served.
-func (s *scene) removeType(kind workload.Kind) {
+func (s *fixture) removeType(kind workload.Kind) {
 	s.t.Helper()
 	s.requireNoError(s.cluster.Undefine(s.t.Context(), kind.Resource.Group, kind.Resource.Resource))
 	s.awaitCondition(func() string {
@@ -48,7 +48,7 @@ func (s *scene) removeType(kind workload.Kind) {
 // endpoint answers. Nothing is deleted, so no delete is emitted, and changes are.
 func TestTypeHiddenByDiscoveryIsStillWatched(t *testing.T) {
 	t.Parallel()
-	s, gateway := newSceneBehindGateway(t, sharedControlPlane(t), []rule{{"select": []string{"shy.hidden.kubecdc.io", "namespaces"}}})
+	s, gateway := newFixtureBehindGateway(t, sharedControlPlane(t), []rule{{"select": []string{"shy.hidden.kubecdc.io", "namespaces"}}})
 	kind := s.installType("hidden.kubecdc.io", "shy", "Shy")
 	s.requireNoError(s.cluster.Create(t.Context(), kind, s.name, "one"))
 	s.startExporter()
@@ -75,7 +75,7 @@ func TestTypeHiddenByDiscoveryIsStillWatched(t *testing.T) {
 }
 
 // awaitPolls waits for n more discovery polls of the exporter.
-func awaitPolls(s *scene, gateway *proxy.Gateway, n int) {
+func awaitPolls(s *fixture, gateway *proxy.Gateway, n int) {
 	s.t.Helper()
 	polls := func() (n int) {
 		for _, r := range gateway.Requests() {
@@ -109,7 +109,7 @@ func TestRemovedTypeIsDeletedCompletely(t *testing.T) {
 		}
 		rules = append(rules, rule{"select": []string{selects}})
 	}
-	s := newScene(t, env, rules)
+	s := newFixture(t, env, rules)
 	var kinds []workload.Kind
 	for _, name := range names {
 		kind := s.installType(group(name), name, "Taken")
@@ -145,7 +145,7 @@ func TestRemovedTypeIsDeletedCompletely(t *testing.T) {
 }
 
 // awaitDeleted waits until both objects of the kinds are deleted.
-func (s *scene) awaitDeleted(kinds []workload.Kind) {
+func (s *fixture) awaitDeleted(kinds []workload.Kind) {
 	s.t.Helper()
 	for _, kind := range kinds {
 		for _, object := range []string{"one", "two"} {
@@ -160,7 +160,7 @@ func TestTypesThatNeverAnswerDoNotBlockOthers(t *testing.T) {
 	t.Parallel()
 	hung := []string{"endpoints", "events", "limitranges", "nodes", "persistentvolumes", "podtemplates", "replicationcontrollers",
 		"resourcequotas", "secrets", "serviceaccounts"}
-	s, gateway := newSceneBehindGateway(t, sharedControlPlane(t), nil)
+	s, gateway := newFixtureBehindGateway(t, sharedControlPlane(t), nil)
 	s.setRules(rule{"select": hung}, s.namespacedRule("configmaps", "services"))
 	heal := gateway.Fault(func(r proxy.Request) bool { return r.Group == "" && slices.Contains(hung, r.Resource) }, gateway.Hang)
 	s.requireNoError(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "one"))
@@ -186,7 +186,7 @@ func TestTypesThatNeverAnswerDoNotBlockOthers(t *testing.T) {
 // types have lost history, later ones have not.
 func TestTypeAddedAfterLostJournalHasNoGap(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, sharedControlPlane(t), nil, func(settings *exporter.Settings) { settings.DrainTimeout = "30s" })
+	s := newFixture(t, sharedControlPlane(t), nil, func(settings *exporter.Settings) { settings.DrainTimeout = "30s" })
 	s.setRules(s.namespacedRule("configmaps", "newcomers.later.kubecdc.io"))
 	s.requireNoError(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "one"))
 	s.startExporter()

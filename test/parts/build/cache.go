@@ -52,6 +52,12 @@ func (a artifact) provide(ctx context.Context) (string, error) {
 	return a.path, a.build(ctx)
 }
 
+// Provide returns a path in the cache. If nothing is there, it calls create with a temporary path, which is renamed when
+// create has returned. title and takes describe the artifact and the time that it needs, for the output.
+func Provide(ctx context.Context, title, takes, path string, create func(ctx context.Context, temporary, log string) error) (string, error) {
+	return artifact{title, takes, path, create}.provide(ctx)
+}
+
 // build makes the artifact beside its place and moves it there. The caller holds the lock, so the names are its own,
 // and what an interrupted build left there can go.
 func (a artifact) build(ctx context.Context) error {

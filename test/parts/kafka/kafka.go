@@ -24,7 +24,7 @@ type Options struct {
 	Properties map[string]string
 	// Secure adds a listener with TLS, which asks for SASL where it has mechanisms.
 	Secure *Secure
-	// JVM replaces the arguments of the Java machine, which keep it small: 512 MB of heap, the serial collector.
+	// JVM replaces the arguments of the Java machine, which keep it small and quick to start, see smallJVM.
 	JVM []string
 }
 
@@ -46,6 +46,10 @@ type Broker struct {
 	dir     string
 	service *process.Service
 }
+
+// smallJVM are the usual arguments: little heap, the serial collector, and only the quick compiler, since brokers in tests
+// live for seconds.
+var smallJVM = []string{"-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"}
 
 // Start starts a broker that stands alone and returns when it answers clients. ctx bounds the start, and fetching the
 // broker's classes if they are not there yet; the broker runs until Stop, Kill or the end of this process. After an
@@ -81,6 +85,9 @@ func StartDiffering(ctx context.Context, dir string, n int, properties func(id i
 func start(ctx context.Context, dir string, n int, describe func(member) Options) (Brokers, error) {
 	java, err := findJava(ctx)
 	if err != nil {
+		return nil, err
+	}
+	if java.shared, err = java.archive(ctx); err != nil {
 		return nil, err
 	}
 	if dir, err = filepath.Abs(dir); err != nil {
@@ -149,7 +156,7 @@ func newBroker(ctx context.Context, java java, id int, controllers []int, secure
 	}
 	jvm := options.JVM
 	if jvm == nil {
-		jvm = []string{"-Xms128m", "-Xmx512m", "-XX:+UseSerialGC"}
+		jvm = smallJVM
 	}
 	b.service = process.NewService(process.Options{
 		Name:  fmt.Sprintf("kafka broker %d", id),
@@ -195,6 +202,7 @@ type java struct {
 	path      string // the program
 	classPath string
 	logging   string // the log4j2 configuration
+	shared    string // the archive of loaded classes; "" is none
 }
 
 func findJava(ctx context.Context) (java, error) {
@@ -219,6 +227,9 @@ func findJava(ctx context.Context) (java, error) {
 
 func (j java) arguments(jvm []string, class string, args ...string) []string {
 	all := append([]string{}, jvm...)
+	if j.shared != "" {
+		all = append(all, "-XX:SharedArchiveFile="+j.shared)
+	}
 	all = append(all, "-cp", j.classPath, "-Dlog4j2.configurationFile="+j.logging, class)
 	return append(all, args...)
 }

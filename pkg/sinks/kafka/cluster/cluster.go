@@ -12,6 +12,7 @@ import (
 	kproto "github.com/segmentio/kafka-go/protocol"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/connection"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
@@ -26,7 +27,7 @@ type Cluster struct {
 	addresses string             // the configured addresses, for messages
 	timeout   time.Duration      // of one request
 	log       *slog.Logger
-	throttle  *throttle
+	throttles *throttleSet
 	pool      *connectionPool
 	runCtx    context.Context
 	cancelRun context.CancelCauseFunc
@@ -54,11 +55,13 @@ func New(cfg Options, log *slog.Logger) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{addresses: strings.Join(cfg.Brokers, ", "), timeout: cfg.Timeout, log: log, throttle: newThrottle(cfg.ClientID, log)}
+	c := &Cluster{addresses: strings.Join(cfg.Brokers, ", "), timeout: cfg.Timeout, log: log}
 	c.Dialer = &connection.Dialer{ClientID: cfg.ClientID, TLS: cfg.TLS, Mechanism: mechanism, Timeout: cfg.Timeout,
-		DialContext: new(net.Dialer).DialContext, Throttle: c.throttle}
+		DialContext: new(net.Dialer).DialContext}
 	c.runCtx, c.cancelRun = context.WithCancelCause(context.Background())
-	c.pool = newConnectionPool(c.runCtx, c.Dialer, cfg.Brokers)
+	c.throttles = newThrottleSet(c.runCtx, cfg.ClientID, log)
+	c.pool = newConnectionPool(c.runCtx, c.Dialer, c.throttles, cfg.Brokers)
+	c.throttles.query, c.throttles.replace = c.pool.queryThrottle, c.pool.replaceMuted
 	c.descriptions = NewCoalescer(c.requests.Go, func(topics []string) (d description, err error) {
 		d.found, d.controller, err = c.DescribeTopics(c.runCtx, topics)
 		return d, err
@@ -98,7 +101,7 @@ func (c *Cluster) requestOver(ctx context.Context, broker int32, purpose Purpose
 	if err != nil {
 		return nil, err
 	}
-	if err := c.throttle.WaitUntilReady(ctx, to.Address()); err != nil {
+	if err := to.WaitUntilReady(ctx); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
@@ -167,13 +170,17 @@ func requestForeign[A kmsg.Response](ctx context.Context, c *Cluster, broker int
 	return m.(protocol.ForeignResponse).Response.(A), nil
 }
 
-// ThrottleReason describes the quota that delays requests; "" when none does.
-func (c *Cluster) ThrottleReason() string { return c.throttle.reason() }
+// Throttling returns whether a quota delays requests, and for how long.
+func (c *Cluster) Throttling() condition.Status { return c.throttles.status() }
+
+// ThrottledFor returns how long the last of all throttled brokers will not read; at most zero when none is.
+func (c *Cluster) ThrottledFor() time.Duration { return c.throttles.remaining() }
 
 // Close ends every connection and waits within ctx until their goroutines have ended.
 func (c *Cluster) Close(ctx context.Context) error {
-	c.throttle.close()
 	c.cancelRun(connection.ErrClosed)
 	c.requests.Wait()
-	return c.pool.waitClosed(ctx)
+	err := c.pool.waitClosed(ctx)
+	c.throttles.close()
+	return err
 }

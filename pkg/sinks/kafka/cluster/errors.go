@@ -10,6 +10,7 @@ import (
 
 	"github.com/segmentio/kafka-go"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
@@ -31,40 +32,47 @@ func (c *Cluster) SinkError(ctx context.Context, topic string, err error) error 
 	case protocol.IsBrokerError(err):
 		return fmt.Errorf("topic %q: %w", topic, err)
 	}
-	return &sinks.UnavailableError{Reason: c.unreachableReason(err), After: UnavailableRetry, Err: err}
+	return c.unreachableError(err)
 }
 
-// unreachableReason returns the cause and the remedy of a failed connection.
-func (c *Cluster) unreachableReason(err error) string {
+// unreachableError returns the cause and the remedy of a failed connection.
+func (c *Cluster) unreachableError(err error) error {
 	var (
 		credentials *auth.CredentialError
 		untrusted   *tls.CertificateVerificationError
 		network     *net.OpError
 	)
+	e := &sinks.UnavailableError{Code: condition.SinkUnauthorized, After: UnavailableRetry, Err: err}
 	switch {
 	case errors.As(err, &credentials):
-		return "the Kafka credentials cannot be read: check kafka.sasl and kafka.tls"
+		e.Reason, e.Remedy = "the Kafka credentials cannot be read", "check kafka.sasl and kafka.tls"
 	case errors.As(err, &untrusted):
-		return "the certificate of a broker is not trusted: check kafka.tls.caFile and kafka.tls.serverName"
+		e.Reason, e.Remedy = "the certificate of a broker is not trusted", "check kafka.tls.caFile and kafka.tls.serverName"
 	case errors.As(err, &network) && network.Op == "remote error": // an alert of TLS
-		return "a broker rejects the TLS handshake: check kafka.tls.certFile and kafka.tls.keyFile"
+		e.Reason, e.Remedy = "a broker rejects the TLS handshake", "check kafka.tls.certFile and kafka.tls.keyFile"
+	default:
+		e.Code, e.Reason = condition.SinkUnreachable, fmt.Sprintf("no broker of %s answers", c.addresses)
+		e.Remedy = "check kafka.brokers, the network, and TLS on both sides"
 	}
-	return fmt.Sprintf("no broker of %s answers: check kafka.brokers, the network, and TLS on both sides", c.addresses)
+	return e
 }
 
 // AuthorizationError turns a refusal into an error with the remedy: an UnavailableError when the credentials or idempotent
 // writes are refused, which stops the whole sink; an ordinary error when only this topic is.
 func (c *Cluster) AuthorizationError(topic string, err error) error {
-	var reason string
+	e := &sinks.UnavailableError{Code: condition.SinkUnauthorized, Err: err}
 	switch {
 	case errors.Is(err, kafka.SASLAuthenticationFailed):
-		reason = "Kafka refuses the credentials: check kafka.sasl"
+		e.Reason, e.Remedy = "Kafka refuses the credentials", "check kafka.sasl"
 	case errors.Is(err, kafka.UnsupportedSASLMechanism), errors.Is(err, kafka.IllegalSASLState):
-		reason = "Kafka does not offer this SASL mechanism: check kafka.sasl.mechanism, and the port in kafka.brokers"
+		e.Reason, e.Remedy = "Kafka does not offer this SASL mechanism", "check kafka.sasl.mechanism, and the port in kafka.brokers"
 	case errors.Is(err, kafka.ClusterAuthorizationFailed), errors.Is(err, kafka.TransactionalIDAuthorizationFailed):
-		reason = "Kafka refuses idempotent writes: grant WRITE on the topics (before Kafka 3.0 also IDEMPOTENT_WRITE on the cluster)"
+		e.Reason, e.Remedy = "Kafka refuses idempotent writes", "grant WRITE on the topics (before Kafka 3.0 also IDEMPOTENT_WRITE on the cluster)"
 	default:
-		return fmt.Errorf("no right to write to topic %q: grant WRITE and DESCRIBE on it (and CREATE for kafka.createTopics): %w", topic, err)
+		return &condition.Error{
+			Code: condition.SinkUnauthorized, Cause: fmt.Sprintf("no right to write to topic %q", topic), Err: err,
+			Remedy: "grant WRITE and DESCRIBE on it (and CREATE for kafka.createTopics)",
+		}
 	}
-	return &sinks.UnavailableError{Reason: reason, Err: err}
+	return e
 }

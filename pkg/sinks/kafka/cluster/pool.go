@@ -15,6 +15,7 @@ import (
 
 	"github.com/segmentio/kafka-go/protocol/metadata"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/connection"
 )
@@ -59,17 +60,18 @@ type link struct {
 // connectionPool has one connection for each broker and purpose. It is safe for concurrent use; no method waits for the
 // network.
 type connectionPool struct {
-	ctx    context.Context // connections fail when it ends
-	dialer *connection.Dialer
-	seeds  []string // the configured addresses
+	ctx       context.Context // connections fail when it ends
+	dialer    *connection.Dialer
+	throttles *throttleSet
+	seeds     []string // the configured addresses
 
 	mu        sync.Mutex
 	addresses map[int32]string // by broker ID
 	links     map[endpoint]*link
 }
 
-func newConnectionPool(ctx context.Context, d *connection.Dialer, seeds []string) *connectionPool {
-	return &connectionPool{ctx: ctx, dialer: d, seeds: seeds, addresses: map[int32]string{}, links: map[endpoint]*link{}}
+func newConnectionPool(ctx context.Context, d *connection.Dialer, throttles *throttleSet, seeds []string) *connectionPool {
+	return &connectionPool{ctx: ctx, dialer: d, throttles: throttles, seeds: seeds, addresses: map[int32]string{}, links: map[endpoint]*link{}}
 }
 
 // openLink returns the connection to an endpoint and opens it if necessary. lastError is set while the broker is
@@ -95,7 +97,7 @@ func (p *connectionPool) openLink(to endpoint) (_ *connection.Connection, lastEr
 		}
 	}
 	if l.connection == nil && (l.lastError == nil || time.Since(l.openedAt) >= ProbeInterval) {
-		p.lockedOpen(l, to.address)
+		p.lockedOpen(l, to)
 	}
 	return l.connection, l.lastError
 }
@@ -109,14 +111,14 @@ func (p *connectionPool) openLinkNow(to endpoint) *connection.Connection {
 	defer p.mu.Unlock()
 	l := p.links[to]
 	if l.connection == nil {
-		p.lockedOpen(l, to.address)
+		p.lockedOpen(l, to)
 	}
 	return l.connection
 }
 
 // lockedOpen requires p.mu.
-func (p *connectionPool) lockedOpen(l *link, address string) {
-	l.connection, l.openedAt = connection.Open(p.ctx, p.dialer, address), time.Now()
+func (p *connectionPool) lockedOpen(l *link, to endpoint) {
+	l.connection, l.openedAt = connection.Open(p.ctx, p.dialer, to.address, p.throttles.throttleOf(to)), time.Now()
 }
 
 // connectionTo returns the connection to a broker. While the broker is unreachable it fails at once with a
@@ -130,9 +132,25 @@ func (p *connectionPool) connectionTo(broker int32, purpose Purpose) (*connectio
 	}
 	found, lastError := p.openLink(endpoint{address, purpose})
 	if lastError != nil {
-		return nil, &sinks.ProbedError{Every: ProbeInterval, Err: fmt.Errorf("broker %d at %s does not answer: %w", broker, address, lastError)}
+		return nil, &sinks.ProbedError{Every: ProbeInterval, Err: &condition.Error{
+			Code: condition.SinkUnreachable, Cause: fmt.Sprintf("broker %d at %s does not answer", broker, address), Err: lastError,
+			Remedy: "check that the broker runs, its advertised.listeners, and the network",
+		}}
 	}
 	return found, nil
+}
+
+// replaceMuted fails the connections under a quota that the broker does not read although the quota allows requests. Their
+// requests are sent again on new ones.
+func (p *connectionPool) replaceMuted(under endpoint) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for to, l := range p.links {
+		same := to.address == under.address && to.purpose.quota() == under.purpose
+		if same && l.connection != nil && l.connection.MutedFor() > maxMuteExcess {
+			l.connection.Fail(errMuted)
+		}
+	}
 }
 
 // setAddresses records the addresses of brokers from a metadata response.

@@ -10,6 +10,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol/initproducerid"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
@@ -32,8 +33,10 @@ func (c *Cluster) NewProducerID(ctx context.Context, topic string) (id int64, ep
 		return protocol.CodeError(r.ErrorCode, "")
 	})
 	if errors.Is(err, kafka.UnsupportedVersion) {
-		const reason = "Kafka does not issue producer IDs: set kafka.idempotence to false, or use brokers from Kafka 0.11 on"
-		return 0, 0, &sinks.UnavailableError{Reason: reason, Err: err}
+		return 0, 0, &sinks.UnavailableError{
+			Code: condition.SinkMisconfigured, Reason: "Kafka does not issue producer IDs", Err: err,
+			Remedy: "set kafka.idempotence to false, or use brokers from Kafka 0.11 on",
+		}
 	}
 	if err != nil && protocol.IsBrokerError(err) && protocol.ClassifyError(err) != protocol.Unauthorized {
 		return 0, 0, fmt.Errorf("cannot get a producer ID for topic %q: %w", topic, err)

@@ -34,6 +34,8 @@ type Span struct {
 
 	// Each is called for every record. An error ends the read; the record counts as read all the same.
 	Each func(*kproto.Record) error
+	// Producers are the producer IDs whose records are read, nil for all: the batches of others are not even decompressed.
+	Producers map[int64]bool
 	// AfterFetch, if not nil, is called after the records of each response, when Next and Last are up to date.
 	AfterFetch func() error
 
@@ -258,6 +260,7 @@ func (r *Reader) fetchOnce(ctx context.Context, leader int32, spans []*Span) (pr
 	if err != nil {
 		return false, err
 	}
+	progress = answer.ThrottleMillis > 0 // then the response may be empty, and the next request waits
 	requested := spansByPartition(spans)
 	for _, t := range answer.Topics {
 		for _, p := range t.Partitions {
@@ -305,7 +308,7 @@ func (s *Span) consumeBatches(batches protocol.Batches) error {
 		return ErrRecreated
 	}
 	s.verified = verify
-	next, err := batches.EachRecord(s.Next, func(r *kproto.Record) error {
+	next, err := batches.EachRecord(s.Next, s.Producers, func(r *kproto.Record) error {
 		s.Next = r.Offset + 1
 		if err := s.Each(r); err != nil {
 			return &CallbackError{err}

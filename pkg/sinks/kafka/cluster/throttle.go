@@ -2,89 +2,216 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
+	"github.com/segmentio/kafka-go/protocol/rawproduce"
+
 	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/connection"
 )
 
-// unthrottledDelay is how long no broker must have throttled us before throttling counts as over. It is longer than the 11
-// s over which Kafka measures rates by default (quota.window.num), because a client near its quota is throttled with every
-// other answer.
-const unthrottledDelay = 15 * time.Second
-
-var (
-	unthrottled = condition.State{Name: "ready", Message: "kafka no longer throttles requests"}
-	throttled   = condition.State{
-		Name: "throttled", Severity: condition.Degraded, Level: slog.LevelWarn,
-		Message: "kafka throttles requests; delivery is limited to the quota",
-	}
+const (
+	// unthrottledDelay is how long no broker must have throttled us before throttling counts as over. It is longer than the
+	// 11 s over which Kafka measures rates by default (quota.window.num), because a client near its quota is throttled with
+	// every other answer.
+	unthrottledDelay = 15 * time.Second
+	// throttleCheckInterval is how long an announced throttle time is trusted. Kafka announces any time, and does not take it
+	// back when the quota is raised.
+	throttleCheckInterval = 5 * time.Second
+	// maxMuteExcess is how much longer than its quota demands a broker may not read a connection before that is replaced.
+	maxMuteExcess = time.Second
 )
 
-// throttle holds the throttle times of brokers. After its quota is exhausted, a broker answers at once with a throttle time
-// and reads nothing from that connection until it is over (KIP-219). Since the quota is that of the client, no request is
-// sent to the broker meanwhile on any connection. It is safe for concurrent use.
-type throttle struct {
+var errMuted = errors.New("the broker does not read this connection for longer than its quota demands")
+
+// throttleSet holds the throttle times of all brokers. It is safe for concurrent use.
+type throttleSet struct {
+	ctx       context.Context // checks end when it ends
 	remedy    string
 	condition *condition.Condition
+	query     func(ctx context.Context, to endpoint) (time.Duration, error)
+	replace   func(endpoint) // replaces connections that a broker does not read although their quota allows it
+	checks    sync.WaitGroup
 
-	mu            sync.Mutex
-	readyAt       map[string]time.Time // when the broker reads again, by its address
-	latestReadyAt time.Time            // the maximum of readyAt
+	mu    sync.Mutex
+	times map[endpoint]*throttle // by address and quota
 }
 
-func newThrottle(clientID string, log *slog.Logger) *throttle {
-	return &throttle{
+// throttle is the throttle time of one broker for the connections of one quota. After a quota is exhausted, a broker answers
+// at once with a throttle time and reads nothing from that connection until it is over (KIP-219). Since the quota is that of
+// the client, nothing is sent meanwhile on any connection that it concerns.
+type throttle struct {
+	set *throttleSet
+	to  endpoint
+
+	// Guarded by set.mu.
+	readyAt  time.Time     // when the broker reads again
+	changed  chan struct{} // closed when readyAt becomes earlier
+	checking bool
+}
+
+var _ connection.Throttle = (*throttle)(nil)
+
+// quota returns the purpose that stands for all purposes with the same quota.
+func (p Purpose) quota() Purpose {
+	if p == ForSlowReplicas {
+		return ForProducing
+	}
+	return p
+}
+
+func newThrottleSet(ctx context.Context, clientID string, log *slog.Logger) *throttleSet {
+	return &throttleSet{
+		ctx:       ctx,
 		remedy:    fmt.Sprintf("if delivery is too slow, raise producer_byte_rate of the client ID %q or of its user", clientID),
-		condition: condition.New(log, unthrottled), readyAt: map[string]time.Time{},
+		condition: condition.New(log, "", condition.Problem{}), times: map[endpoint]*throttle{},
 	}
 }
 
-// RecordThrottle records the throttle time of an answer.
-func (m *throttle) RecordThrottle(broker string, wait time.Duration) {
-	if wait <= 0 {
-		return
+// throttleOf returns the throttle time that concerns the connections to an endpoint.
+func (s *throttleSet) throttleOf(to endpoint) *throttle {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	to.purpose = to.purpose.quota()
+	t := s.times[to]
+	if t == nil {
+		t = &throttle{set: s, to: to, changed: make(chan struct{})}
+		s.times[to] = t
 	}
-	m.condition.Update(throttled, "a Kafka quota throttles the sink", m.remedy, "broker", broker, "wait", wait)
-	m.condition.UpdateAfter(m.extendThrottle(broker, wait)+unthrottledDelay, unthrottled)
+	return t
 }
 
-// extendThrottle returns how long the last of all throttled brokers will not read.
-func (m *throttle) extendThrottle(broker string, wait time.Duration) time.Duration {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if until := time.Now().Add(wait); until.After(m.readyAt[broker]) {
-		m.readyAt[broker] = until
+// remaining returns how long the last of all throttled brokers will not read.
+func (s *throttleSet) remaining() (longest time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.times {
+		longest = max(longest, time.Until(t.readyAt))
 	}
-	if m.readyAt[broker].After(m.latestReadyAt) {
-		m.latestReadyAt = m.readyAt[broker]
-	}
-	return time.Until(m.latestReadyAt)
+	return longest
 }
 
-// reason describes the throttling; "" when there is none.
-func (m *throttle) reason() string { return m.condition.Status().Explanation() }
-
-// Remaining returns how long the broker will not read requests.
-func (m *throttle) Remaining(broker string) time.Duration {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return time.Until(m.readyAt[broker])
+// status returns whether a quota delays requests, and for how long.
+func (s *throttleSet) status() condition.Status {
+	now := s.condition.Status()
+	if left := s.remaining(); !now.OK() && left > 0 {
+		now.Cause = fmt.Sprintf("%s for another %v", now.Cause, left.Round(time.Second))
+	}
+	return now
 }
 
-// WaitUntilReady returns when the broker reads requests, or ctx ends.
-func (m *throttle) WaitUntilReady(ctx context.Context, broker string) error {
-	for left := m.Remaining(broker); left > 0; left = m.Remaining(broker) {
+// close stops the timer that ends the condition, and returns when no check is under way. The context and all connections,
+// which start checks, have ended before.
+func (s *throttleSet) close() {
+	s.condition.Close()
+	s.checks.Wait()
+}
+
+// RecordThrottle implements [connection.Throttle].
+func (t *throttle) RecordThrottle(wait time.Duration) {
+	t.set.condition.Update(condition.Problem{
+		Code: condition.SinkThrottled, Cause: "a Kafka quota throttles the sink", Remedy: t.set.remedy,
+	}, "broker", t.to.address, "wait", wait)
+	t.set.mu.Lock()
+	if until := time.Now().Add(wait); until.After(t.readyAt) {
+		t.readyAt = until
+	}
+	check := !t.checking && wait > throttleCheckInterval
+	t.checking = t.checking || check
+	t.set.mu.Unlock()
+	t.set.condition.ClearAfter(t.set.remaining() + unthrottledDelay)
+	if check {
+		t.set.checks.Go(t.checkUntilReady)
+	}
+}
+
+// setRemaining replaces the announced time.
+func (t *throttle) setRemaining(left time.Duration) {
+	t.set.mu.Lock()
+	t.readyAt = time.Now().Add(left)
+	close(t.changed)
+	t.changed = make(chan struct{})
+	t.set.mu.Unlock()
+	t.set.condition.ClearAfter(t.set.remaining() + unthrottledDelay)
+}
+
+// endCheck reports whether the throttle time is over, and then no longer being checked.
+func (t *throttle) endCheck() bool {
+	t.set.mu.Lock()
+	defer t.set.mu.Unlock()
+	t.checking = time.Now().Before(t.readyAt)
+	return !t.checking
+}
+
+// Remaining implements [connection.Throttle].
+func (t *throttle) Remaining() time.Duration {
+	left, _ := t.state()
+	return left
+}
+
+func (t *throttle) state() (left time.Duration, changed <-chan struct{}) {
+	t.set.mu.Lock()
+	defer t.set.mu.Unlock()
+	return time.Until(t.readyAt), t.changed
+}
+
+// WaitUntilReady implements [connection.Throttle].
+func (t *throttle) WaitUntilReady(ctx context.Context) error {
+	for {
+		left, changed := t.state()
+		if left <= 0 {
+			return nil
+		}
 		select {
 		case <-time.After(left):
+		case <-changed:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
-	return nil
 }
 
-// close stops the timer that ends the condition.
-func (m *throttle) close() { m.condition.Close() }
+// checkUntilReady checks the throttle time regularly until it is over, and then replaces the connections that the broker
+// does not read although the quota allows it.
+func (t *throttle) checkUntilReady() {
+	for !t.endCheck() {
+		left := t.Remaining()
+		if ratelimit.Sleep(t.set.ctx, min(left, throttleCheckInterval)) != nil {
+			return
+		}
+		if left <= throttleCheckInterval {
+			continue
+		}
+		if left, err := t.set.query(t.set.ctx, t.to); err == nil { // else the announced time counts
+			t.setRemaining(left)
+		}
+	}
+	t.set.replace(t.to)
+}
+
+// queryThrottle asks a broker for the present throttle time. A produce request without batches gets it. For other quotas it
+// is zero: the next request on a new connection gets the time, and nothing is done if that exceeds the quota.
+func (p *connectionPool) queryThrottle(ctx context.Context, to endpoint) (time.Duration, error) {
+	if to.purpose != ForProducing {
+		return 0, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.dialer.Timeout)
+	defer cancel()
+	var answer throttleAnswer
+	on := connection.Open(ctx, p.dialer, to.address, &answer)
+	_, err := on.RoundTrip(ctx, &rawproduce.Request{Acks: -1, Timeout: int32(p.dialer.Timeout.Milliseconds() / 2)})
+	on.Fail(connection.ErrClosed)
+	return answer.wait, errors.Join(err, on.Wait(ctx))
+}
+
+// throttleAnswer holds the throttle time of one answer, and delays nothing.
+type throttleAnswer struct{ wait time.Duration }
+
+func (a *throttleAnswer) RecordThrottle(wait time.Duration)    { a.wait = wait }
+func (*throttleAnswer) Remaining() time.Duration               { return 0 }
+func (*throttleAnswer) WaitUntilReady(_ context.Context) error { return nil }

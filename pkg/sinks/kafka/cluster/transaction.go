@@ -15,6 +15,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol/findcoordinator"
 	"github.com/segmentio/kafka-go/protocol/initproducerid"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
@@ -229,8 +230,11 @@ func (t *Transactional) unavailableError(ctx context.Context, last error) error 
 	if ctx.Err() != nil || !protocol.IsBrokerError(last) {
 		return t.cluster.SinkError(ctx, "", last)
 	}
-	return &sinks.UnavailableError{After: UnavailableRetry, Err: last, Reason: fmt.Sprintf(
-		"the transactional ID %q has no coordinator that is ready: check the brokers, and the replicas of the topic __transaction_state", t.ID)}
+	return &sinks.UnavailableError{
+		Code: condition.SinkUnreachable, After: UnavailableRetry, Err: last,
+		Reason: fmt.Sprintf("the transactional ID %q has no coordinator that is ready", t.ID),
+		Remedy: "check the brokers, and the replicas of the topic __transaction_state",
+	}
 }
 
 // mayRetry reports whether a request may succeed later, and drops a coordinator that has moved.
@@ -253,10 +257,15 @@ func (t *Transactional) SinkError(ctx context.Context, err error) error {
 	case errors.Is(err, kafka.InvalidProducerEpoch), errors.Is(err, kafka.ProducerFenced), errors.Is(err, kafka.InvalidProducerIDMapping): // 47, 90, 49
 		return &sinks.DeposedError{Reason: fmt.Sprintf("another process has claimed the transactional ID %q", t.ID), Err: err}
 	case errors.Is(err, kafka.TransactionalIDAuthorizationFailed):
-		return &sinks.UnavailableError{Err: err, Reason: fmt.Sprintf(
-			"no right to use the transactional ID %q: grant WRITE on it, or on TRANSACTIONAL_ID with a prefix of it", t.ID)}
+		return &sinks.UnavailableError{
+			Code: condition.SinkUnauthorized, Err: err, Reason: fmt.Sprintf("no right to use the transactional ID %q", t.ID),
+			Remedy: "grant WRITE on it, or on TRANSACTIONAL_ID with a prefix of it",
+		}
 	case errors.Is(err, kafka.UnsupportedVersion):
-		return &sinks.UnavailableError{Err: err, Reason: "Kafka has no transactions, which the replicated state needs: use brokers from Kafka 2.8 on"}
+		return &sinks.UnavailableError{
+			Code: condition.SinkMisconfigured, Err: err, Reason: "Kafka has no transactions, which the replicated state needs",
+			Remedy: "use brokers from Kafka 2.8 on",
+		}
 	}
 	if protocol.ClassifyError(err) == protocol.Unauthorized {
 		return t.cluster.SinkError(ctx, "", err)

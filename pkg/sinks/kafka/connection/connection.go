@@ -21,8 +21,10 @@ const maxInFlight = 5
 type Connection struct {
 	dialer        *Dialer
 	address       string
+	throttle      Throttle
 	cancel        context.CancelCauseFunc
 	done          chan struct{} // closed when its goroutines have ended
+	mutedUntil    atomic.Int64  // when the broker reads again, in Unix nanoseconds; 0: it was not throttled
 	awaitingSince atomic.Int64  // when the wait for the next answer began, in Unix nanoseconds; 0: none is due
 
 	mu     sync.Mutex
@@ -66,15 +68,18 @@ func (r *request) failAll(err error) {
 var ErrClosed = errors.New("the connection to the broker is closed")
 
 // Open starts to connect to a broker and returns at once. The connection fails when ctx ends.
-func Open(ctx context.Context, d *Dialer, address string) *Connection {
-	c := &Connection{dialer: d, address: address, queued: make(chan struct{}, 1), done: make(chan struct{})}
+func Open(ctx context.Context, d *Dialer, address string, t Throttle) *Connection {
+	c := &Connection{dialer: d, address: address, throttle: t, queued: make(chan struct{}, 1), done: make(chan struct{})}
 	ctx, c.cancel = context.WithCancelCause(ctx)
 	go c.run(ctx)
 	return c
 }
 
-// Address returns the address of the broker.
-func (c *Connection) Address() string { return c.address }
+// WaitUntilReady returns when no quota delays requests on this connection, or ctx ends.
+func (c *Connection) WaitUntilReady(ctx context.Context) error { return c.throttle.WaitUntilReady(ctx) }
+
+// MutedFor returns for how long the broker has announced to read nothing from this connection.
+func (c *Connection) MutedFor() time.Duration { return time.Until(time.Unix(0, c.mutedUntil.Load())) }
 
 // State reports whether the session was ever established, and why the connection has failed; nil while it has not.
 func (c *Connection) State() (up bool, err error) {
@@ -133,7 +138,8 @@ func (c *Connection) run(ctx context.Context) {
 	defer close(c.done)
 	s, err := c.dialer.openSession(ctx, c.address)
 	if err != nil {
-		c.failQueued(err)
+		c.Fail(err)
+		c.failQueued(context.Cause(ctx))
 		return
 	}
 	c.mu.Lock()
@@ -148,23 +154,32 @@ func (c *Connection) run(ctx context.Context) {
 	reader.Go(func() {
 		for r := range sent {
 			if err := c.readResponse(s, r); err != nil {
-				c.cancel(err) // the first cause counts
+				c.Fail(err)
 				r.failAll(context.Cause(ctx))
 			}
 			<-free
 		}
 	})
-	c.cancel(c.sendRequests(ctx, s, sent, free))
+	c.Fail(c.sendRequests(ctx, s, sent, free))
 	close(sent)
 	reader.Wait()
 	c.failQueued(context.Cause(ctx))
 }
 
-// failQueued fails the queued calls and all later ones.
-func (c *Connection) failQueued(err error) {
-	c.cancel(err)
+// Fail ends the connection with an error, unless it has failed before. It is marked as failed before any caller gets that
+// error: one that tries again gets another connection.
+func (c *Connection) Fail(err error) {
 	c.mu.Lock()
-	c.err = err
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.err = err
+	}
+	c.cancel(c.err)
+}
+
+// failQueued fails the queued calls. The connection has failed, so there are no later ones.
+func (c *Connection) failQueued(err error) {
+	c.mu.Lock()
 	queue := c.queue
 	c.queue = nil
 	c.mu.Unlock()
@@ -175,7 +190,7 @@ func (c *Connection) failQueued(err error) {
 
 // sendRequests sends what is queued, while the broker is not throttling and fewer than maxInFlight requests are unanswered,
 // until sending fails.
-func (c *Connection) sendRequests(ctx context.Context, s *session, sent chan<- *request, free chan<- struct{}) error {
+func (c *Connection) sendRequests(ctx context.Context, s *session, sent chan<- *request, free chan struct{}) error {
 	w := deadlineWriter{s, c}
 	for id := int32(1); ; id++ {
 		select {
@@ -187,6 +202,12 @@ func (c *Connection) sendRequests(ctx context.Context, s *session, sent chan<- *
 		if err != nil {
 			return err
 		}
+		if r == nil {
+			if err := c.renewSession(ctx, s, free); err != nil {
+				return err
+			}
+			continue
+		}
 		r.id = id
 		err = r.writeTo(w, c.dialer.ClientID)
 		sent <- r // does not block: free bounds its length
@@ -196,11 +217,36 @@ func (c *Connection) sendRequests(ctx context.Context, s *session, sent chan<- *
 	}
 }
 
-// nextRequest waits for something to send. It fails a request for which the broker has no sufficient version.
+// renewSession authenticates again on the connection (KIP-368) when all requests are answered. The caller holds one token of
+// free; all of them are released. An error is one of the connection, without the code of the broker: whether credentials are
+// rejected shows when the next connection is opened.
+func (c *Connection) renewSession(ctx context.Context, s *session, free chan struct{}) error {
+	for range maxInFlight - 1 {
+		select {
+		case free <- struct{}{}:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	if err := c.dialer.renewSession(ctx, s, c.address); err != nil {
+		return errors.New("authenticating again: " + err.Error())
+	}
+	for range maxInFlight {
+		<-free
+	}
+	return nil
+}
+
+// nextRequest waits for something to send; nil means that the session has to be renewed first. It fails a request for which
+// the broker has no sufficient version.
 func (c *Connection) nextRequest(ctx context.Context, s *session) (*request, error) {
 	for {
-		if err := c.dialer.Throttle.WaitUntilReady(ctx, c.address); err != nil {
+		if err := c.throttle.WaitUntilReady(ctx); err != nil {
 			return nil, context.Cause(ctx)
+		}
+		untilRenewal := time.Until(s.renewAt)
+		if untilRenewal <= 0 {
+			return nil, nil
 		}
 		c.mu.Lock()
 		r := c.dequeueRequest()
@@ -208,6 +254,8 @@ func (c *Connection) nextRequest(ctx context.Context, s *session) (*request, err
 		if r == nil {
 			select {
 			case <-c.queued:
+				continue
+			case <-time.After(untilRenewal):
 				continue
 			case <-ctx.Done():
 				return nil, context.Cause(ctx)
@@ -249,7 +297,8 @@ func (c *Connection) readResponse(s *session, r *request) error {
 	c.awaitingSince.Store(time.Now().UnixNano())
 	defer c.awaitingSince.Store(0)
 	return r.readAnswers(s, c.readyTime(), func(throttled time.Duration) {
-		c.dialer.Throttle.RecordThrottle(c.address, throttled)
+		c.mutedUntil.Store(time.Now().Add(throttled).UnixNano())
+		c.throttle.RecordThrottle(throttled)
 		_ = s.SetWriteDeadline(c.progressDeadline()) // of a write under way; an error means that the connection has failed, which the writer notices
 	})
 }
@@ -261,7 +310,7 @@ func (c *Connection) progressDeadline() time.Time {
 
 // readyTime is when the broker reads requests again after its throttle time.
 func (c *Connection) readyTime() time.Time {
-	return time.Now().Add(max(0, c.dialer.Throttle.Remaining(c.address)))
+	return time.Now().Add(max(0, c.throttle.Remaining()))
 }
 
 // deadlineWriter bounds the time for each write, not for the whole request: a slow network may need long for a large one.

@@ -31,25 +31,28 @@ type Dialer struct {
 	Timeout time.Duration
 	// DialContext opens a network connection.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
-	// Throttle has the throttle times of all brokers.
-	Throttle Throttle
 }
 
-// Throttle holds the throttle times of brokers (KIP-219). It is safe for concurrent use.
+// Throttle holds the throttle time of a broker (KIP-219), which connections under one quota share. It is safe for concurrent
+// use.
 type Throttle interface {
-	// RecordThrottle records the throttle time of an answer.
-	RecordThrottle(address string, wait time.Duration)
+	// RecordThrottle records the throttle time of an answer, which is above zero.
+	RecordThrottle(wait time.Duration)
 	// Remaining returns how long the broker will not read requests.
-	Remaining(address string) time.Duration
+	Remaining() time.Duration
 	// WaitUntilReady returns when the broker reads requests, or ctx ends.
-	WaitUntilReady(ctx context.Context, address string) error
+	WaitUntilReady(ctx context.Context) error
 }
 
 // session is an established connection, and the API versions to use.
 type session struct {
 	*kproto.Conn
 	versions map[kproto.ApiKey]int16
+	renewAt  time.Time // when to authenticate again, before the broker ends the session
 }
+
+// unlimited is the lifetime of a session that the broker does not end.
+const unlimited = 1 << 62 * time.Nanosecond
 
 // openSession connects and authenticates within the timeout.
 func (d *Dialer) openSession(ctx context.Context, address string) (_ *session, err error) {
@@ -73,7 +76,7 @@ func (d *Dialer) openSession(ctx context.Context, address string) (_ *session, e
 
 // startSession does the TLS handshake, negotiates API versions and authenticates.
 func (d *Dialer) startSession(ctx context.Context, raw net.Conn, address string) (*session, error) {
-	host, port, err := net.SplitHostPort(address)
+	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +91,7 @@ func (d *Dialer) startSession(ctx context.Context, raw net.Conn, address string)
 		}
 		raw = secure
 	}
-	s := &session{kproto.NewConn(raw, d.ClientID), map[kproto.ApiKey]int16{}}
+	s := &session{kproto.NewConn(raw, d.ClientID), map[kproto.ApiKey]int16{}, time.Now().Add(unlimited)}
 	answer, err := s.RoundTrip(&apiversions.Request{})
 	if err != nil {
 		return nil, err
@@ -105,14 +108,30 @@ func (d *Dialer) startSession(ctx context.Context, raw net.Conn, address string)
 	if d.Mechanism == nil {
 		return s, nil
 	}
-	number, err := strconv.Atoi(port)
-	if err != nil {
-		return nil, err
-	}
-	return s, d.authenticate(sasl.WithMetadata(ctx, &sasl.Metadata{Host: host, Port: number}), s)
+	return s, d.authenticate(ctx, s, address)
 }
 
-func (d *Dialer) authenticate(ctx context.Context, s *session) error {
+// renewSession authenticates again within the timeout. Nothing else uses the session meanwhile.
+func (d *Dialer) renewSession(ctx context.Context, s *session, address string) error {
+	ctx, cancel := context.WithTimeout(ctx, d.Timeout)
+	defer cancel()
+	if err := s.SetDeadline(time.Now().Add(d.Timeout)); err != nil {
+		return err
+	}
+	return d.authenticate(ctx, s, address)
+}
+
+// authenticate does the SASL exchange, and sets when it has to be repeated.
+func (d *Dialer) authenticate(ctx context.Context, s *session, address string) error {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return err
+	}
+	number, err := strconv.Atoi(port)
+	if err != nil {
+		return err
+	}
+	ctx = sasl.WithMetadata(ctx, &sasl.Metadata{Host: host, Port: number})
 	answer, err := s.RoundTrip(&saslhandshake.Request{Mechanism: d.Mechanism.Name()})
 	if err != nil {
 		return err
@@ -120,6 +139,7 @@ func (d *Dialer) authenticate(ctx context.Context, s *session) error {
 	if err := protocol.CodeError(answer.(*saslhandshake.Response).ErrorCode, ""); err != nil {
 		return err
 	}
+	startedAt, lifetime := time.Now(), int64(0)
 	state, token, err := d.Mechanism.Start(ctx)
 	for done := false; err == nil && !done; {
 		answer, err = s.RoundTrip(&saslauthenticate.Request{AuthBytes: token})
@@ -133,7 +153,11 @@ func (d *Dialer) authenticate(ctx context.Context, s *session) error {
 		if err := protocol.CodeError(r.ErrorCode, r.ErrorMessage); err != nil {
 			return err
 		}
+		lifetime = r.SessionLifetimeMs
 		done, token, err = state.Next(ctx, r.AuthBytes)
+	}
+	if s.renewAt = startedAt.Add(unlimited); lifetime > 0 {
+		s.renewAt = startedAt.Add(time.Duration(lifetime) * time.Millisecond / 10 * 9)
 	}
 	return err
 }

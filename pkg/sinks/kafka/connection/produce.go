@@ -129,6 +129,9 @@ func (r *request) readAnswers(from io.Reader, since time.Time, throttled func(ti
 	if err != nil {
 		return err
 	}
+	if wait := protocol.ThrottleTime(m); wait > 0 {
+		throttled(wait)
+	}
 	if r.calls[0].request != nil {
 		r.calls[0].answer <- answer{message: m}
 		return nil
@@ -137,16 +140,13 @@ func (r *request) readAnswers(from io.Reader, since time.Time, throttled func(ti
 	answered := map[topicPartition]answer{}
 	for _, t := range answers.Topics {
 		for _, p := range t.Partitions {
-			answered[topicPartition{t.Topic, p.Partition}] = answer{err: protocol.CodeError(p.ErrorCode, p.ErrorMessage), baseOffset: p.BaseOffset}
+			answered[topicPartition{t.Topic, p.Partition}] = answer{err: protocol.CodeError(p.ErrorCode, ""), baseOffset: p.BaseOffset}
 		}
 	}
 	for _, one := range r.calls {
 		if _, ok := answered[one.target()]; !ok {
 			return fmt.Errorf("the response lacks partition %d of topic %q", one.batch.Partition, one.batch.Topic)
 		}
-	}
-	if wait := time.Duration(answers.ThrottleTimeMs) * time.Millisecond; wait > 0 {
-		throttled(wait)
 	}
 	for _, one := range r.calls {
 		a := answered[one.target()]

@@ -20,6 +20,7 @@ const (
 	crcAt         = 17
 	attributesAt  = 21
 	lastDeltaAt   = 23
+	producerAt    = 43
 	batchHeader   = 61
 )
 
@@ -62,11 +63,12 @@ func (all Batches) BatchAt(offset int64) BatchID {
 }
 
 // EachRecord calls each for the records from an offset on, in order, and returns the offset to continue from. Control
-// records of transactions are skipped, and so are batches that compaction has emptied. Key and headers of a record are
-// valid until each returns.
-func (all Batches) EachRecord(from int64, each func(*protocol.Record) error) (next int64, err error) {
+// records of transactions are skipped, and so are batches that compaction has emptied, and unless producers is nil, batches
+// of other producer IDs: compaction keeps the ID of a batch. Key and headers of a record are valid until each returns.
+func (all Batches) EachRecord(from int64, producers map[int64]bool, each func(*protocol.Record) error) (next int64, err error) {
 	for b, rest := all.splitFirst(); b != nil; b, rest = rest.splitFirst() {
-		if !protocol.Attributes(binary.BigEndian.Uint16(b[attributesAt:])).Control() {
+		control := protocol.Attributes(binary.BigEndian.Uint16(b[attributesAt:])).Control()
+		if !control && (producers == nil || producers[int64(binary.BigEndian.Uint64(b[producerAt:]))]) {
 			if err := b.eachRecord(from, each); err != nil {
 				return from, err
 			}

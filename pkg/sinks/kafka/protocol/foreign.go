@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
+	"time"
 
 	"github.com/segmentio/kafka-go/protocol"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -63,4 +65,19 @@ func (r ForeignRequest) Read(from io.Reader, correlation int32) (protocol.Messag
 		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
 	}
 	return ForeignResponse{answer}, nil
+}
+
+// ThrottleTime returns the throttle time of a response; zero for one that has none.
+func ThrottleTime(m protocol.Message) time.Duration {
+	if own, ok := m.(ForeignResponse); ok {
+		if t, ok := own.Response.(kmsg.ThrottleResponse); ok {
+			ms, _ := t.Throttle()
+			return time.Duration(ms) * time.Millisecond
+		}
+		return 0
+	}
+	if field := reflect.Indirect(reflect.ValueOf(m)).FieldByName("ThrottleTimeMs"); field.IsValid() {
+		return time.Duration(field.Int()) * time.Millisecond
+	}
+	return 0
 }

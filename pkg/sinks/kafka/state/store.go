@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"time"
 
@@ -30,6 +31,8 @@ const (
 	// maxSendTries is how often one Write sends a batch before the error goes to the caller.
 	maxSendTries   = 5
 	sendRetryDelay = 200 * time.Millisecond
+	maxBatchBytes  = 512 << 10 // of entries, if max.message.bytes of the topic permits
+	batchMargin    = 1 << 10   // for the header of a batch
 )
 
 // topicSettings are the settings of a state topic that is created. Small segments are compacted early, so that the part that
@@ -62,6 +65,8 @@ type Store struct {
 	oldestOffset   int64
 	endOffset      int64 // behind our newest record
 	purgeCheckedAt time.Time
+
+	atomicBytes int // of the entries of one batch
 }
 
 // pendingBatch is a batch until it is acknowledged.
@@ -76,7 +81,7 @@ func New(c *cluster.Cluster, name string, replicas int, log *slog.Logger) (*Stor
 	if err != nil {
 		return nil, err
 	}
-	return &Store{cluster: c, reader: cluster.NewReader(c), log: log, replicas: replicas, partition: cluster.Partition{Topic: name}, encoder: encoder}, nil
+	return &Store{cluster: c, reader: cluster.NewReader(c), log: log, replicas: replicas, partition: cluster.Partition{Topic: name}, encoder: encoder, atomicBytes: maxBatchBytes}, nil
 }
 
 // findLeader returns the leader of the partition.
@@ -201,6 +206,9 @@ func (s *Store) ensureTopic(ctx context.Context) error {
 		return s.cluster.SinkError(ctx, s.partition.Topic, err)
 	}
 	settings, err := s.cluster.TopicSettings(ctx, s.partition.Topic)
+	if limit, err := strconv.Atoi(settings["max.message.bytes"]); err == nil {
+		s.atomicBytes = max(1, min(maxBatchBytes, limit-batchMargin))
+	}
 	switch policy := settings["cleanup.policy"]; {
 	case errors.Is(err, kafka.TopicAuthorizationFailed):
 		s.log.Warn("the settings of the state topic cannot be checked", "topic", s.partition.Topic,
@@ -212,6 +220,9 @@ func (s *Store) ensureTopic(ctx context.Context) error {
 	}
 	return nil
 }
+
+// AtomicBytes implements [sinks.StateStore]: one batch.
+func (s *Store) AtomicBytes() int { return s.atomicBytes }
 
 // Write implements [sinks.StateStore].
 func (s *Store) Write(ctx context.Context, entries []sinks.StateEntry) error {
@@ -252,6 +263,7 @@ func (s *Store) writeEntries(ctx context.Context, entries []sinks.StateEntry) er
 		return fmt.Errorf("an entry of %d bytes exceeds max.message.bytes of topic %q: set it to 2097152: %w", len(b), s.partition.Topic, err)
 	}
 	half := len(entries) / 2
+	s.atomicBytes /= 2 // of the next Write; max.message.bytes was lowered, or is not known
 	if err := s.writeEntries(ctx, entries[:half]); err != nil {
 		return err
 	}
@@ -337,8 +349,8 @@ func (s *Store) sendPending(ctx context.Context) error {
 		if try == maxSendTries || ctx.Err() != nil {
 			return s.writeError(ctx, err)
 		}
-		if err := ratelimit.Sleep(ctx, sendRetryDelay); err != nil {
-			return err
+		if ratelimit.Sleep(ctx, sendRetryDelay) != nil {
+			return s.writeError(ctx, err)
 		}
 		if !protocol.IsBrokerError(err) { // the connection may still read the bytes
 			s.inDoubt.bytes = append([]byte(nil), s.inDoubt.bytes...)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -71,7 +72,7 @@ func Dial(o Options, absence *Outage) *Link {
 		defer close(l.dialled)
 		l.nc, l.err = l.dialServers(ctx)
 		if l.err != nil {
-			absence.startOutage(l.err.Error())
+			absence.startOutage(disconnectProblem(l.err))
 		}
 	}()
 	return l
@@ -111,7 +112,7 @@ func (l *Link) clientOptions(ctx context.Context) []nats.Option {
 		nats.ConnectHandler(l.handleConnected),
 		nats.ReconnectHandler(l.handleConnected),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { l.handleDisconnected(err) }),
-		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { l.outage.startOutage(disconnectReason(err)) }),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { l.outage.startOutage(disconnectProblem(err)) }),
 		nats.ClosedHandler(l.handleClosed),
 		nats.ErrorHandler(func(nc *nats.Conn, _ *nats.Subscription, err error) { l.handleAsyncError(nc, err) }),
 	}
@@ -145,49 +146,62 @@ func reconnectDelay(n int) time.Duration {
 	return limit/2 + rand.N(limit/2)
 }
 
-// unreachableRemedy is the remedy for an unreachable server.
-const unreachableRemedy = "; check nats.url, the network, and that the server runs"
-
-// disconnectReason describes why there is no connection. It omits addresses: with several servers the reason would change at
+// disconnectProblem describes why there is no connection. It omits addresses: with several servers the cause would change at
 // every attempt. The error that contains it lists them all.
-func disconnectReason(err error) string {
+func disconnectProblem(err error) condition.Problem {
 	var lookup *net.DNSError
 	var network *net.OpError
+	cause := "closed by the server"
 	switch {
 	case err == nil:
-		return "closed by the server"
 	case errors.As(err, &lookup):
-		return "look up the server's name: " + lookup.Err + unreachableRemedy
+		cause = "look up the server's name: " + lookup.Err
 	case errors.As(err, &network):
-		return network.Op + ": " + network.Err.Error() + unreachableRemedy
+		cause = network.Op + ": " + network.Err.Error()
+	default:
+		cause = err.Error()
 	}
-	return err.Error()
+	if refusedCredentials.MatchString(cause) {
+		return condition.Problem{
+			Code: condition.SinkUnauthorized, Cause: cause,
+			Remedy: "check nats.user, nats.passwordFile, nats.tokenFile, nats.credsFile and nats.tls",
+		}
+	}
+	return unreachable(cause)
+}
+
+// refusedCredentials matches the texts of the server and of the client library for refused credentials.
+var refusedCredentials = regexp.MustCompile(`(?i)authorization|authentication|user .*revoked|certificate|credentials`)
+
+func unreachable(cause string) condition.Problem {
+	return condition.Problem{Code: condition.SinkUnreachable, Cause: cause, Remedy: "check nats.url, the network, and that the server runs"}
 }
 
 // Outage is the reason why there is no connection. It outlives the links of one owner. Its zero value means that there was
 // no connection yet. It is safe for concurrent use.
 type Outage struct {
-	mu     sync.Mutex
-	known  bool
-	reason string // "" while there is a connection
+	mu      sync.Mutex
+	known   bool
+	problem condition.Problem // zero while there is a connection
 }
 
-func (a *Outage) startOutage(reason string) { a.setReason(reason) }
-func (a *Outage) endOutage()                { a.setReason("") }
+func (a *Outage) startOutage(p condition.Problem) { a.setProblem(p) }
+func (a *Outage) endOutage()                      { a.setProblem(condition.Problem{}) }
 
-func (a *Outage) setReason(reason string) {
+func (a *Outage) setProblem(p condition.Problem) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.known, a.reason = true, reason
+	a.known, a.problem = true, p
 }
 
-func (a *Outage) currentReason() string {
+// currentProblem returns the zero value while there is a connection.
+func (a *Outage) currentProblem() condition.Problem {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.known {
-		return "not connected yet"
+		return unreachable("not connected yet")
 	}
-	return a.reason
+	return a.problem
 }
 
 // nextChange returns a channel that is closed at the next change of the state of the connection.
@@ -214,15 +228,15 @@ func (l *Link) handleConnected(nc *nats.Conn) {
 func (l *Link) handleDisconnected(err error) {
 	l.connectedReported.Store(false)
 	if !l.closing.Load() {
-		l.outage.startOutage(disconnectReason(err))
+		l.outage.startOutage(disconnectProblem(err))
 	}
-	l.calls.failCalls("", l.preferRefusal(&sinks.UnavailableError{Reason: "the connection to NATS was lost", Err: err}))
+	l.calls.failCalls("", l.preferRefusal(&sinks.UnavailableError{Code: condition.SinkUnreachable, Reason: "the connection to NATS was lost", Err: err}))
 	l.notifyChange()
 }
 
 func (l *Link) handleClosed(*nats.Conn) {
 	l.cancel()
-	l.calls.failCalls("", l.preferRefusal(&sinks.UnavailableError{Reason: "the connection to NATS was closed", Err: nats.ErrConnectionClosed}))
+	l.calls.failCalls("", l.preferRefusal(&sinks.UnavailableError{Code: condition.SinkUnreachable, Reason: "the connection to NATS was closed", Err: nats.ErrConnectionClosed}))
 	l.notifyChange()
 	close(l.libraryClosed)
 }
@@ -250,16 +264,18 @@ func (l *Link) handleAsyncError(nc *nats.Conn, err error) {
 		l.calls.failCalls(m[1], &DeniedError{Subject: m[1], Err: err})
 	}
 	if m := subscribeViolation.FindStringSubmatch(err.Error()); m != nil {
-		reason := fmt.Sprintf("this user may not subscribe to its inbox %q; allow that on the server, or set nats.inboxPrefix", m[1])
-		refusal := &sinks.UnavailableError{Reason: reason, Err: err}
+		reason := fmt.Sprintf("this user may not subscribe to its inbox %q", m[1])
+		refusal := &sinks.UnavailableError{
+			Code: condition.SinkUnauthorized, Reason: reason, Remedy: "allow that on the server, or set nats.inboxPrefix", Err: err,
+		}
 		l.refusal.Store(refusal)
-		l.outage.startOutage(reason)
+		l.outage.startOutage(refusal.Problem())
 		l.calls.failCalls("", refusal)
 		l.closing.Store(true)
 		nc.Close()
 	}
 	if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) {
-		l.outage.startOutage(disconnectReason(err))
+		l.outage.startOutage(disconnectProblem(err))
 	}
 }
 
@@ -274,6 +290,14 @@ func (e *DeniedError) Error() string {
 }
 
 func (e *DeniedError) Unwrap() error { return e.Err }
+
+// Problem is what the error stands for.
+func (e *DeniedError) Problem() condition.Problem {
+	return condition.Problem{
+		Code: condition.SinkUnauthorized, Cause: fmt.Sprintf("this user may not publish to %q", e.Subject),
+		Remedy: fmt.Sprintf("allow publishing to %q on the server", e.Subject),
+	}
+}
 
 // dispatchAnswer passes an answer to its call. The reply subject is INBOX.<number> or INBOX.<number>.<more>.
 func (l *Link) dispatchAnswer(m *nats.Msg) {

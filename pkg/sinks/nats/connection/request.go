@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -35,11 +36,14 @@ func (l *Link) notConnectedError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	reason := l.outage.currentReason()
-	if reason == "" { // connected again in the meantime
-		reason = err.Error()
+	problem := l.outage.currentProblem()
+	if problem == (condition.Problem{}) { // connected again in the meantime
+		problem = unreachable(err.Error())
 	}
-	return &sinks.UnavailableError{Reason: "not connected to NATS at " + l.opts.Servers + ": " + reason, After: UnavailablePause, Err: err}
+	return &sinks.UnavailableError{
+		Code: problem.Code, Reason: "not connected to NATS at " + l.opts.Servers + ": " + problem.Cause, Remedy: problem.Remedy,
+		After: UnavailablePause, Err: err,
+	}
 }
 
 // Publish hands a message to the client library, which copies it. A nil error does not mean that the message arrives.
@@ -54,7 +58,9 @@ func (l *Link) Publish(ctx context.Context, m *nats.Msg) error {
 		return &sinks.RejectedError{Reason: fmt.Sprintf("%d bytes and headers exceed the server's max_payload of %d", len(m.Data), l.nc.MaxPayload()),
 			TooLarge: true, Err: err}
 	case errors.Is(err, nats.ErrHeadersNotSupported):
-		return &sinks.UnavailableError{Reason: "the server does not support message headers; use nats-server 2.2 or newer", Err: err}
+		return &sinks.UnavailableError{
+			Code: condition.SinkMisconfigured, Reason: "the server does not support message headers", Remedy: "use nats-server 2.2 or newer", Err: err,
+		}
 	}
 	return fmt.Errorf("publish: %w", err)
 }
@@ -120,9 +126,16 @@ func (l *Link) RetryUntilAnswered(ctx context.Context, subject string, ask func(
 // ErrUnanswered is wrapped by the errors of messages without an answer within the timeout. They may be stored nevertheless.
 var ErrUnanswered = errors.New("no answer")
 
+// TimeoutError marks an error as one of a server that is connected and does not answer.
+func TimeoutError(err error) error {
+	return &condition.Error{
+		Code: condition.SinkTimeout, Err: err, Remedy: "check that JetStream is enabled for this account and has a leader, and look at the server's load",
+	}
+}
+
 // UnansweredError returns an [ErrUnanswered] for a message to a subject.
 func (l *Link) UnansweredError(subject string) error {
-	return fmt.Errorf("%w for %q within %v", ErrUnanswered, subject, l.opts.Timeout)
+	return TimeoutError(fmt.Errorf("%w for %q within %v", ErrUnanswered, subject, l.opts.Timeout))
 }
 
 // Flush waits until the server has read everything that was sent. A permission violation arrives before that as an error of
@@ -136,7 +149,7 @@ func (l *Link) Flush(ctx context.Context, before error) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("the server has not read the messages within %v", l.opts.Timeout)
+		return TimeoutError(fmt.Errorf("the server has not read the messages within %v", l.opts.Timeout))
 	case err != nil:
 		return l.notConnectedError(ctx, err)
 	}

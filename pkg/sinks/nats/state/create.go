@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
@@ -38,13 +39,13 @@ func (s *Store) ensureStream(ctx context.Context, c stream.Client) error {
 	if why == "" {
 		return nil
 	}
-	return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q cannot keep the state: it %s", s.Name, why)}
+	return &sinks.UnavailableError{Code: condition.SinkMisconfigured, Reason: fmt.Sprintf("stream %q cannot keep the state: it %s", s.Name, why)}
 }
 
 // createStream creates the stream with as many replicas as the stream of the changes, or one if the cluster is too small.
 func (s *Store) createStream(ctx context.Context, c stream.Client) error {
 	config := jetstream.StreamConfig{
-		Name: s.Name, Description: "The state of kubecdc, from which another exporter can take over", Subjects: []string{s.Name + ".>"},
+		Name: s.Name, Description: "The state of kubecdc, by which another exporter can take over", Subjects: []string{s.Name + ".>"},
 		Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew, Storage: jetstream.FileStorage, Replicas: s.replicaCount(ctx, c),
 		MaxBytes: -1, MaxMsgs: -1, MaxConsumers: -1, MaxMsgsPerSubject: -1, MaxMsgSize: -1, AllowRollup: true, AllowDirect: true,
 	}
@@ -59,7 +60,7 @@ func (s *Store) createStream(ctx context.Context, c stream.Client) error {
 	case err != nil:
 		return err
 	case made.Error != nil:
-		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q, for the state, cannot be created", s.Name), Err: made.Error}
+		return &sinks.UnavailableError{Code: condition.SinkMisconfigured, Reason: fmt.Sprintf("stream %q, for the state, cannot be created", s.Name), Err: made.Error}
 	}
 	s.Log.Info("NATS stream created for the state", "stream", s.Name, "replicas", config.Replicas)
 	return nil
@@ -69,9 +70,12 @@ func (s *Store) createStream(ctx context.Context, c stream.Client) error {
 func (s *Store) requestStream(ctx context.Context, c stream.Client, config jetstream.StreamConfig) (*stream.Info, error) {
 	made, err := c.Create(ctx, config)
 	if errors.As(err, new(*connection.DeniedError)) {
-		err = &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q, for the state, does not exist, and this user may not "+
-			"create it: create it for the subjects %q, with roll-ups and direct access allowed, or allow publishing to "+
-			"$JS.API.STREAM.CREATE.%s", s.Name, s.Name+".>", s.Name), Err: err}
+		err = &sinks.UnavailableError{
+			Code: condition.SinkUnauthorized, Err: err,
+			Reason: fmt.Sprintf("stream %q, for the state, does not exist, and this user may not create it", s.Name),
+			Remedy: fmt.Sprintf("create it for the subjects %q, with roll-ups and direct access allowed, or allow publishing to "+
+				"$JS.API.STREAM.CREATE.%s", s.Name+".>", s.Name),
+		}
 	}
 	return made, err
 }

@@ -35,9 +35,6 @@ func appendEntry(dst []byte, e sinks.StateEntry) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(e.Value))+1), e.Value...)
 }
 
-// entrySize returns an upper bound of the bytes that appendEntry appends.
-func entrySize(e sinks.StateEntry) int { return len(e.Key) + len(e.Value) + 2*binary.MaxVarintLen32 }
-
 // encodeSegment returns the payload of a segment, compressed if that saves a tenth or more.
 func encodeSegment(entries []byte) []byte {
 	if len(entries) >= minCompressSize {

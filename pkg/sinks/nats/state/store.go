@@ -63,6 +63,7 @@ type Store struct {
 	newestSequence uint64       // of the newest segment; 0 if there is none
 	newestNumber   uint64       // of the newest segment
 	activeLog      int          // 0 or 1: the subject of the newest segment
+	segmentLimit   int          // of the entries of a segment, in bytes
 	lossReason     string       // why the state must be emptied; "" once that is done
 
 	round rewriteRound
@@ -120,6 +121,7 @@ func (s *Store) Claim(ctx context.Context, claim sinks.Claim) error {
 		return err
 	}
 	s.claim, s.owner, s.lossReason = claim, stream.Owner{}, ""
+	s.segmentLimit = min(maxSegment, int(c.Link.Conn().MaxPayload())-segmentMargin)
 	return s.claimStream(ctx, c, stream.Owner{})
 }
 
@@ -165,7 +167,7 @@ func (s *Store) Write(ctx context.Context, entries []sinks.StateEntry) error {
 	if s.lossReason != "" {
 		return s.recoverLost(ctx, c, s.lossReason)
 	}
-	w := segmentWriter{store: s, ctx: ctx, client: c, limit: min(maxSegment, int(c.Link.Conn().MaxPayload())-segmentMargin)}
+	w := segmentWriter{store: s, ctx: ctx, client: c}
 	if s.round.complete {
 		s.round.nextPart = 0
 	}
@@ -186,12 +188,14 @@ func (s *Store) Write(ctx context.Context, entries []sinks.StateEntry) error {
 	return nil
 }
 
+// AtomicBytes implements [sinks.StateStore]: one segment.
+func (s *Store) AtomicBytes() int { return s.segmentLimit }
+
 // segmentWriter collects the entries of one Write and writes them as segments. After an error it does nothing.
 type segmentWriter struct {
 	store  *Store
 	ctx    context.Context
 	client stream.Client
-	limit  int // of the entries of a segment, in bytes
 	buffer []byte
 	added  int // bytes of the entries since it was set to 0
 	err    error
@@ -199,7 +203,7 @@ type segmentWriter struct {
 
 func (w *segmentWriter) addEntries(entries []sinks.StateEntry) {
 	for _, e := range entries {
-		if len(w.buffer) > 0 && len(w.buffer)+entrySize(e) > w.limit {
+		if len(w.buffer) > 0 && len(w.buffer)+e.Size() > w.store.segmentLimit {
 			w.writeSegment()
 		}
 		if w.err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 )
@@ -78,23 +79,23 @@ func ParseReceipt(stream, subject string, a connection.Answer) (Receipt, error) 
 		Duplicate bool   `json:"duplicate"`
 		Error     *Error `json:"error"`
 	}
-	if err := json.Unmarshal(a.Data, &ack); err != nil {
-		return Receipt{}, fmt.Errorf("the answer for %q is no acknowledgement: %w", subject, err)
-	}
-	if ack.Error != nil {
+	err := json.Unmarshal(a.Data, &ack)
+	switch {
+	case err == nil && ack.Error != nil:
 		return Receipt{}, ClassifyError(stream, subject, ack.Error)
-	}
-	if ack.Stream != stream || ack.Sequence == 0 {
-		return Receipt{}, fmt.Errorf("the answer for %q is no acknowledgement of stream %q: %.200q", subject, stream, a.Data)
+	case err != nil || ack.Stream != stream || ack.Sequence == 0: // another program answers; it may repeat the message
+		return Receipt{}, fmt.Errorf("the answer for %q is no acknowledgement of stream %q", subject, stream)
 	}
 	return Receipt{Sequence: ack.Sequence, Duplicate: ack.Duplicate}, nil
 }
 
 // NoStreamError returns the error for a subject that no stream takes.
 func NoStreamError(stream, subject string) error {
-	return &sinks.UnavailableError{After: connection.UnavailablePause, Reason: fmt.Sprintf("no stream takes the subject %q; "+
-		"add it to the subjects of stream %q, create that stream, or set nats.create.enabled",
-		subject, stream), Err: nats.ErrNoResponders}
+	return &sinks.UnavailableError{
+		Code: condition.SinkTargetMissing, After: connection.UnavailablePause, Err: nats.ErrNoResponders,
+		Reason: fmt.Sprintf("no stream takes the subject %q", subject),
+		Remedy: fmt.Sprintf("add it to the subjects of stream %q, create that stream, or set nats.create.enabled", stream),
+	}
 }
 
 // parsePlainReceipt parses the answer that nearly every message gets, {"stream":"NAME","seq":1}, without the cost of a JSON
@@ -117,26 +118,27 @@ func parsePlainReceipt(stream string, data []byte) (sequence uint64, plain bool)
 
 // ClassifyError maps an error of JetStream to an error of sinks. An unknown error is retried on its lane.
 func ClassifyError(stream, subject string, e *Error) error {
-	unavailable := func(format string, args ...any) error {
-		return &sinks.UnavailableError{Reason: fmt.Sprintf(format, args...), Err: e}
+	unavailable := func(code condition.Code, remedy, format string, args ...any) error {
+		return &sinks.UnavailableError{Code: code, Reason: fmt.Sprintf(format, args...), Remedy: remedy, Err: e}
 	}
 	switch e.ErrCode {
 	case CodeMessageTooLarge:
 		return &sinks.RejectedError{Reason: fmt.Sprintf("larger than stream %q takes (max_msg_size)", stream), TooLarge: true, Err: e}
 	case CodeOtherStream:
-		return unavailable("the subject %q belongs to another stream than %q; change nats.subject or nats.stream", subject, stream)
+		return unavailable(condition.SinkMisconfigured, "change nats.subject or nats.stream",
+			"the subject %q belongs to another stream than %q", subject, stream)
 	case CodeStoreFailed:
-		return unavailable("stream %q cannot store more; raise its limits or let messages age", stream)
+		return unavailable(condition.SinkFull, "raise its limits or let messages age", "stream %q cannot store more", stream)
 	case CodeTooManyRequests:
-		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q is overloaded", stream), After: overloadPause, Err: e}
+		return &sinks.UnavailableError{Code: condition.SinkBusy, Reason: fmt.Sprintf("stream %q is overloaded", stream), After: overloadPause, Err: e}
 	case CodeSealed:
-		return unavailable("stream %q is sealed; name another in nats.stream", stream)
+		return unavailable(condition.SinkMisconfigured, "name another in nats.stream", "stream %q is sealed", stream)
 	case CodeAccountResources, CodeResources, CodeMemory, CodeStorage:
-		return unavailable("JetStream has no space for stream %q; raise the limits of the account or of the server", stream)
+		return unavailable(condition.SinkFull, "raise the limits of the account or of the server", "JetStream has no space for stream %q", stream)
 	case CodeAccountNotEnabled, CodeNotEnabled:
-		return unavailable("JetStream is not enabled for this account on this server; enable it there")
+		return unavailable(condition.SinkMisconfigured, "enable it there", "JetStream is not enabled for this account on this server")
 	case CodeNoMetaLeader, CodeOffline, CodeOfflineBecause:
-		return unavailable("stream %q is offline", stream)
+		return unavailable(condition.SinkUnreachable, "bring a majority of the NATS servers back", "stream %q is offline", stream)
 	}
 	return fmt.Errorf("stream %q, subject %q: %w", stream, subject, e)
 }

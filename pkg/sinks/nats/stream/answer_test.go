@@ -2,7 +2,10 @@ package stream
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 )
 
 func FuzzAPlainReceiptIsParsedAsJSON(f *testing.F) {
@@ -25,4 +28,13 @@ func FuzzAPlainReceiptIsParsedAsJSON(f *testing.F) {
 			t.Errorf("%q was read as message %d; as JSON it is %+v, %v", data, sequence, ack, err)
 		}
 	})
+}
+
+// TestAnAnswerOfAnotherProgramIsNotQuoted: a service that subscribes to the subject may answer with what it got.
+func TestAnAnswerOfAnotherProgramIsNotQuoted(t *testing.T) {
+	for _, data := range []string{`{"after":"hunter2"}`, `hunter2`, `{"stream":"hunter2","seq":1}`, `{"stream":"K8S","seq":"hunter2"}`} {
+		if _, err := ParseReceipt("K8S", "k8s.a", connection.Answer{Data: []byte(data)}); err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v", data, err)
+		}
+	}
 }

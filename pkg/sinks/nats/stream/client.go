@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 )
@@ -47,8 +48,11 @@ func (c Client) callAPI(ctx context.Context, what string, request, answer any) e
 		return err
 	}
 	if a.NoResponders {
-		return &sinks.UnavailableError{After: connection.UnavailablePause, Reason: fmt.Sprintf("no answer about stream %q: "+
-			"JetStream is not enabled for this account, or has no leader", c.Name), Err: nats.ErrNoResponders}
+		return &sinks.UnavailableError{
+			Code: condition.SinkTimeout, After: connection.UnavailablePause, Err: nats.ErrNoResponders,
+			Reason: fmt.Sprintf("no answer about stream %q: JetStream is not enabled for this account, or has no leader", c.Name),
+			Remedy: "enable JetStream for this account, or bring a majority of the servers back",
+		}
 	}
 	if err := json.Unmarshal(a.Data, answer); err != nil {
 		return fmt.Errorf("JetStream's answer about stream %q: %w", c.Name, err)
@@ -76,7 +80,7 @@ func (c Client) Info(ctx context.Context) (*Info, error) {
 func (c Client) RequireInfo(ctx context.Context) (*Info, error) {
 	found, err := c.Info(ctx)
 	if err == nil && found == nil {
-		err = &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q does not exist any more", c.Name), After: connection.UnavailablePause, Err: nats.ErrNoResponders}
+		err = &sinks.UnavailableError{Code: condition.SinkTargetMissing, Reason: fmt.Sprintf("stream %q does not exist any more", c.Name), After: connection.UnavailablePause, Err: nats.ErrNoResponders}
 	}
 	return found, err
 }
@@ -121,20 +125,48 @@ func (c Client) Get(ctx context.Context, request GetRequest) (Message, error) {
 	return Message{}, ClassifyError(c.Name, "", answer.Error)
 }
 
-// getStored reads a message that the leader has accepted, and waits until it is stored. The zero value means that it was
-// deleted.
-func (c Client) getStored(ctx context.Context, sequence uint64) (Message, error) {
-	for begun := time.Now(); ; {
-		m, err := c.Get(ctx, GetRequest{Sequence: sequence})
-		if err != nil || m.Sequence != 0 {
+// FindNewest returns the newest message for which wanted is true, between two sequences, both included; the zero value if
+// there is none among the last maxLookBack. It waits until a message that the leader has accepted is stored.
+func (c Client) FindNewest(ctx context.Context, first, last uint64, wanted func(Message) bool) (Message, error) {
+	endDeleted := false // no message from at on is left
+	for at, left := last, maxLookBack; at > 0 && at >= first && left > 0; at, left = at-1, left-1 {
+		m, err := c.getNext(ctx, at)
+		if err == nil && m.Sequence == 0 && !endDeleted {
+			m, err = c.awaitNext(ctx, at)
+			endDeleted = m.Sequence == 0
+		}
+		if err != nil || m.Sequence == at && wanted(m) {
 			return m, err
 		}
+	}
+	return Message{}, nil
+}
+
+// getNext returns the first message from a sequence on; the zero value if the server that answers has none. A server that
+// has a later message has all before it, unless they were deleted.
+func (c Client) getNext(ctx context.Context, sequence uint64) (Message, error) {
+	return c.Get(ctx, GetRequest{Sequence: sequence, NextOf: ">"})
+}
+
+// awaitNext is getNext, but repeats it while the answer may come from a server that lacks the message: the message may be
+// accepted and not stored yet, and after a partition a replaced leader answers, too, until it learns of its successor. The
+// zero value means that the messages from this sequence on were deleted.
+func (c Client) awaitNext(ctx context.Context, sequence uint64) (Message, error) {
+	for begun, deleted := time.Now(), false; ; {
 		found, err := c.RequireInfo(ctx)
-		if err != nil || found.State.LastSeq >= sequence {
+		if err != nil {
 			return Message{}, err
 		}
-		if time.Since(begun) > c.Link.Timeout() {
-			return Message{}, fmt.Errorf("stream %q accepted message %d but did not store it within %v", c.Name, sequence, c.Link.Timeout())
+		waited := time.Since(begun) > c.Link.Timeout()
+		if found.State.LastSeq >= sequence {
+			deleted = found.State.FirstSeq > sequence || found.Cluster == nil || waited && !found.isComplete()
+		}
+		m, err := c.getNext(ctx, sequence)
+		if err != nil || m.Sequence != 0 || deleted {
+			return m, err
+		}
+		if waited {
+			return Message{}, fmt.Errorf("stream %q accepted message %d, and no server has it after %v", c.Name, sequence, c.Link.Timeout())
 		}
 		select {
 		case <-time.After(storePollInterval):
@@ -142,18 +174,6 @@ func (c Client) getStored(ctx context.Context, sequence uint64) (Message, error)
 			return Message{}, ctx.Err()
 		}
 	}
-}
-
-// FindNewest returns the newest message for which wanted is true, between two sequences, both included; the zero value if
-// there is none among the last maxLookBack.
-func (c Client) FindNewest(ctx context.Context, first, last uint64, wanted func(Message) bool) (Message, error) {
-	for at, left := last, maxLookBack; at > 0 && at >= first && left > 0; at, left = at-1, left-1 {
-		m, err := c.getStored(ctx, at)
-		if err != nil || m.Sequence != 0 && wanted(m) {
-			return m, err
-		}
-	}
-	return Message{}, nil
 }
 
 // Info is a response of the API with the settings and the state of a stream ($JS.API.STREAM.INFO and CREATE, ADR-1).
@@ -169,6 +189,11 @@ type Info struct {
 		Bytes     int64     `json:"bytes"`
 		FirstTime time.Time `json:"first_ts"`
 	} `json:"state"`
+}
+
+// isComplete reports whether the stream has every message between its first and its last.
+func (i *Info) isComplete() bool {
+	return uint64(i.State.Messages) == i.State.LastSeq-i.State.FirstSeq+1
 }
 
 // Message is a stored message ($JS.API.STREAM.MSG.GET, ADR-1). The zero value is no message.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 )
@@ -39,6 +40,8 @@ func checkLeader(stream string, cluster *jetstream.ClusterInfo) error {
 }
 
 func unknownEndError(stream, why string) error {
-	return &sinks.UnavailableError{After: connection.UnavailablePause, Reason: fmt.Sprintf("the end of stream %q is unknown: "+
-		"%s; check that the NATS servers run and reach each other", stream, why)}
+	return &sinks.UnavailableError{
+		Code: condition.SinkUnreachable, After: connection.UnavailablePause, Reason: fmt.Sprintf("the end of stream %q is unknown: %s", stream, why),
+		Remedy: "check that the NATS servers run and reach each other",
+	}
 }

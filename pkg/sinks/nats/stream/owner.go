@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nuid"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -27,6 +28,11 @@ type Owner struct {
 	Owner string `json:"owner"`
 	Claim string `json:"claim"` // random; identifies the claim
 	Epoch uint64 `json:"epoch"` // number of the claim, ascending; an older record, from a restored backup, has a lower one
+
+	// Deployment is that of the claim. All its messages from NamedSince on have it in a header, and those before may have none;
+	// 0 stands for the sequence of this record.
+	Deployment string `json:"deployment,omitempty"`
+	NamedSince uint64 `json:"namedSince,omitempty"`
 
 	// Process is random, and the same in all claims of one process, which may have missed the answer to one of them.
 	Process string `json:"process,omitempty"`
@@ -65,14 +71,20 @@ func (o Ownership) Claim(ctx context.Context, claim sinks.Claim, mine Owner) (Ow
 			return Owner{}, err
 		}
 		if before.Group != "" && before.Group != claim.Group {
-			return Owner{}, &sinks.UnavailableError{Reason: fmt.Sprintf("%s in stream %q belongs to the exporters of group %q, and "+
-				"this one is of %q; give each group its own", o.Description, o.Name, before.Group, claim.Group)}
+			return Owner{}, &sinks.UnavailableError{
+				Code: condition.SinkMisconfigured, Remedy: "give each group its own",
+				Reason: fmt.Sprintf("%s in stream %q belongs to the exporters of group %q, and this one is of %q",
+					o.Description, o.Name, before.Group, claim.Group),
+			}
 		}
 		if mine.Claim != "" && o.IsNewer(before, mine) {
 			return Owner{}, o.DeposedError(before, nil)
 		}
 		made := Owner{Group: claim.Group, Owner: claim.Owner, Claim: nuid.Next(), Process: cmp.Or(mine.Process, nuid.Next()),
-			Epoch: max(before.Epoch, mine.Epoch) + 1}
+			Epoch: max(before.Epoch, mine.Epoch) + 1, Deployment: claim.Deployment}
+		if before.Deployment == claim.Deployment {
+			made.NamedSince = before.FirstNamed()
+		}
 		data, err := json.Marshal(made)
 		if err != nil {
 			return Owner{}, fmt.Errorf("encode the owner of %s: %w", o.Description, err)
@@ -88,6 +100,9 @@ func (o Ownership) Claim(ctx context.Context, claim sinks.Claim, mine Owner) (Ow
 	}
 	return Owner{}, fmt.Errorf("other exporters claim %s in stream %q at the same time", o.Description, o.Name)
 }
+
+// FirstNamed returns the sequence from which all messages of the deployment have its name in a header.
+func (o Owner) FirstNamed() uint64 { return cmp.Or(o.NamedSince, o.Sequence) }
 
 // IsNewer reports whether a record belongs to another process that claimed after mine, or at the same time.
 func (o Ownership) IsNewer(found, mine Owner) bool {

@@ -67,7 +67,7 @@ func runPart(ctx context.Context, name string, args []string) (err error) {
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- p.journal.Run(running) }()
-	p.keeper, err = state.New(state.Options{Group: p.state, Owner: name, Journal: p.journal, Logger: log},
+	p.keeper, err = state.New(state.Options{Group: p.state, Lease: "bench/" + p.state, Owner: name, Journal: p.journal, Logger: log},
 		func(contents func(part, parts int) []sinks.StateEntry) (sinks.StateStore, error) {
 			return p.sink.OpenState(p.state+"-state", contents)
 		})

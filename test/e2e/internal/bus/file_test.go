@@ -10,8 +10,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/format"
 )
 
-// TestALineThatACrashHasTornIsNotRead cuts a torn line off, as the exporter does at its next start, and writes others there.
-func TestALineThatACrashHasTornIsNotRead(t *testing.T) {
+// TestTornLineIsNotRead cuts a torn line off, as the exporter does at its next start, and writes others there.
+func TestTornLineIsNotRead(t *testing.T) {
 	first, second, third := line("1"), line("200000000"), line("3")
 	path := filepath.Join(t.TempDir(), "changes")
 	f := NewFile(path)

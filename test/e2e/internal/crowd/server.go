@@ -19,9 +19,8 @@ import (
 // Options define the objects.
 type Options struct {
 	Objects    int
-	Bytes      int  // of each object's data, about
-	Namespaces int  // that objects are spread over, "crowd-0" and so on; at least one
-	Pages      bool // streaming lists are refused
+	Bytes      int // of each object's data, about
+	Namespaces int // that objects are spread over, "crowd-0" and so on; at least one
 }
 
 // Server serves a crowd. Its methods may be called concurrently.
@@ -68,7 +67,7 @@ func (s *Server) ChangeAll() {
 	s.changed = make(chan struct{})
 }
 
-// Lists returns how many times everything was listed so far, streaming or in pages.
+// Lists returns how many times everything was listed so far.
 func (s *Server) Lists() int { return int(s.lists.Load()) }
 
 // Close ends all answers and returns when no request runs.
@@ -138,10 +137,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case q.Get("labelSelector") != "" || selector != "" && selector != nobody:
 		refuse(w, http.StatusBadRequest, "BadRequest", "no selectors here")
-	case initial && s.options.Pages:
-		refuse(w, http.StatusUnprocessableEntity, "Invalid", "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")
 	case q.Get("watch") != "":
-		s.watch(w, r, initial, selector != "")
+		s.watch(w, r, initial)
 	case selector != "":
 		s.page(w, 0, 0, 0, s.now().turn)
 	default:
@@ -180,7 +177,7 @@ func (s *Server) page(w http.ResponseWriter, from, to, left, turn int) {
 		if i > from {
 			b = append(b, ',')
 		}
-		b = s.object(b, i, turn, false)
+		b = s.object(b, i, turn)
 		if len(b) > 64<<10 {
 			if _, err := w.Write(b); err != nil {
 				return
@@ -191,13 +188,9 @@ func (s *Server) page(w http.ResponseWriter, from, to, left, turn int) {
 	_, _ = w.Write(append(b, `]}`...))
 }
 
-// object appends an object; kind and apiVersion are left out in a list.
-func (s *Server) object(b []byte, i, turn int, typed bool) []byte {
-	b = append(b, '{')
-	if typed {
-		b = append(b, `"kind":"ConfigMap","apiVersion":"v1",`...)
-	}
-	b = append(b, `"metadata":{"name":"o-`...)
+// object appends an object, without kind and apiVersion, as lists do.
+func (s *Server) object(b []byte, i, turn int) []byte {
+	b = append(b, `{"metadata":{"name":"o-`...)
 	b = strconv.AppendInt(b, int64(1_000_000+i), 10) // in the order of their names
 	b = append(b, `","namespace":"crowd-`...)
 	b = strconv.AppendInt(b, int64(i%max(1, s.options.Namespaces)), 10)
@@ -212,8 +205,8 @@ func (s *Server) object(b []byte, i, turn int, typed bool) []byte {
 	return append(b, `"}}`...)
 }
 
-// watch sends what exists, where that is asked for, and then bookmarks until everything changes.
-func (s *Server) watch(w http.ResponseWriter, r *http.Request, initial, nobody bool) {
+// watch sends bookmarks until everything changes.
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, initial bool) {
 	at := s.now()
 	w.Header().Set("Content-Type", "application/json")
 	if from := r.URL.Query().Get("resourceVersion"); !initial && from != "" && from != "0" {
@@ -222,31 +215,8 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, initial, nobody b
 			return
 		}
 	}
-	if initial && !nobody {
-		s.lists.Add(1)
-		if !s.all(w, at.turn) {
-			return
-		}
-	}
 	s.bookmark(w, at.turn, initial)
 	s.follow(r.Context(), w, at)
-}
-
-// all sends every object as added.
-func (s *Server) all(w http.ResponseWriter, turn int) bool {
-	var b []byte
-	for i := range s.options.Objects {
-		b = append(b, `{"type":"ADDED","object":`...)
-		b = s.object(b, i, turn, true)
-		b = append(b, "}\n"...)
-		if len(b) > 64<<10 || i == s.options.Objects-1 {
-			if _, err := w.Write(b); err != nil {
-				return false
-			}
-			b = b[:0]
-		}
-	}
-	return true
 }
 
 func (s *Server) follow(ctx context.Context, w http.ResponseWriter, at moment) {

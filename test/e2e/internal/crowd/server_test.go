@@ -33,7 +33,7 @@ func TestPagesHoldEveryObjectOnce(t *testing.T) {
 	}
 }
 
-func TestATokenExpiresWhenEverythingChanges(t *testing.T) {
+func TestContinueTokenExpiresWhenObjectsChange(t *testing.T) {
 	s := Start(Options{Objects: 25, Bytes: 100})
 	defer s.Close()
 	s.ChangeAll()

@@ -3,6 +3,8 @@ package exporter
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -54,6 +56,13 @@ func (e *Exporter) Replace(program string) { e.program = program }
 
 // Config is the path of the configuration.
 func (e *Exporter) Config() string { return e.config }
+
+// ConfigSeries is the series of the metrics that is 1 once the file that is there now is the active configuration.
+func (e *Exporter) ConfigSeries() (string, error) {
+	text, err := os.ReadFile(e.config)
+	sum := sha256.Sum256(text)
+	return fmt.Sprintf("kubecdc_config_info{hash=%q}", hex.EncodeToString(sum[:])[:12]), err
+}
 
 // Start starts the exporter and returns when it is ready.
 func (e *Exporter) Start(ctx context.Context) error { return e.start(ctx, e.Ready) }

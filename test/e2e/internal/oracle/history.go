@@ -44,15 +44,15 @@ type History struct {
 }
 
 // Only is the part of the history that a sink is to hear of.
-func (h *History) Only(hears func(Revision) bool) *History {
+func (h *History) Only(selectedFor func(Revision) bool) *History {
 	part := &History{Start: h.Start, End: h.End}
 	for _, r := range h.Existing {
-		if hears(r) {
+		if selectedFor(r) {
 			part.Existing = append(part.Existing, r)
 		}
 	}
 	for _, r := range h.Revisions {
-		if hears(r) {
+		if selectedFor(r) {
 			part.Revisions = append(part.Revisions, r)
 		}
 	}

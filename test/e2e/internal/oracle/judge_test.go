@@ -48,7 +48,7 @@ func life() (*History, []bus.Record) {
 	return h, []bus.Record{record(added, 11), record(updated, 15), record(updated, 20), record(deleted, 30)}
 }
 
-func TestAFaithfulStreamIsRight(t *testing.T) {
+func TestCorrectStreamPasses(t *testing.T) {
 	h, records := life()
 	if wrong := h.Judge(records, Rules{}); len(wrong) > 0 {
 		t.Fatal(wrong)
@@ -58,8 +58,8 @@ func TestAFaithfulStreamIsRight(t *testing.T) {
 	}
 }
 
-// TestEachKindOfDamageIsFound damages a faithful stream in one point each.
-func TestEachKindOfDamageIsFound(t *testing.T) {
+// TestEachKindOfDamageIsReported damages a faithful stream in one point each.
+func TestEachKindOfDamageIsReported(t *testing.T) {
 	damages := map[string]struct {
 		damage func(records []bus.Record) []bus.Record
 		want   string
@@ -96,7 +96,7 @@ func TestEachKindOfDamageIsFound(t *testing.T) {
 	}
 }
 
-func TestAGapCoversWhatItNamesAndNoMore(t *testing.T) {
+func TestGapCoversOnlyItsRange(t *testing.T) {
 	h := &History{Start: 10, End: 40, Revisions: []Revision{{Object: web, Revision: 11, Op: Created}, {Object: web, Revision: 15, Op: Updated}, {Object: web, Revision: 20, Op: Updated}}}
 	coalesced := with(record(updated, 20), func(r *bus.Record) { r.Coalesced = true })
 	all := []bus.Record{record(added, 11), gapRecord(11, 20), coalesced}
@@ -127,7 +127,7 @@ func framed(records ...bus.Record) []bus.Record {
 	return append(append([]bus.Record{first}, records...), last)
 }
 
-func TestASnapshotStandsForWhatExisted(t *testing.T) {
+func TestSnapshotCoversExistingObjects(t *testing.T) {
 	h := &History{Start: 10, End: 40, Existing: []Revision{{Object: web, Revision: 5, Op: Updated}}, Revisions: []Revision{{Object: web, Revision: 15, Op: Updated}}}
 	if wrong := h.Judge(append(framed(record(snapshot, 5)), record(updated, 15)), Rules{}); len(wrong) > 0 {
 		t.Fatal(wrong)
@@ -144,7 +144,7 @@ func TestASnapshotStandsForWhatExisted(t *testing.T) {
 	}
 }
 
-func TestASnapshotThatDoesNotFrameItselfIsFound(t *testing.T) {
+func TestUnframedSnapshotIsReported(t *testing.T) {
 	h := &History{Start: 10, End: 40, Existing: []Revision{{Object: web, Revision: 5, Op: Updated}}}
 	for want, damage := range map[string]func([]bus.Record) []bus.Record{
 		"has no begin":        func(all []bus.Record) []bus.Record { return all[1:] },
@@ -162,7 +162,7 @@ func TestASnapshotThatDoesNotFrameItselfIsFound(t *testing.T) {
 	}
 }
 
-func TestADeleteThatNobodyWatchedRepeatsTheLastRevision(t *testing.T) {
+func TestUnobservedDeleteRepeatsTheLastRevision(t *testing.T) {
 	h := &History{Start: 10, End: 40, Revisions: []Revision{{Object: web, Revision: 11, Op: Created}, {Object: web, Revision: 20, Op: Deleted}}}
 	unknown := with(record(deleted, 11), func(r *bus.Record) { r.FinalStateUnknown, r.Coalesced = true, true })
 	unknown.ID += "/list"

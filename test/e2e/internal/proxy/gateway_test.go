@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// TestAGatewayHidesAnswersAndPassesOn also heals its fault.
-func TestAGatewayHidesAnswersAndPassesOn(t *testing.T) {
+// TestGatewayHidesAnswersAndForwards also heals its fault.
+func TestGatewayHidesAnswersAndForwards(t *testing.T) {
 	backend := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		switch r.URL.Path {

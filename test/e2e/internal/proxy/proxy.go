@@ -42,6 +42,9 @@ func Start(backends ...string) (*Proxy, error) {
 	return p, nil
 }
 
+// Address returns the host and port that the proxy listens on.
+func (p *Proxy) Address() string { return p.listener.Addr().String() }
+
 // Kubeconfig writes a copy of a kubeconfig that leads through the proxy.
 func (p *Proxy) Kubeconfig(original, path string) error {
 	config, err := clientcmd.LoadFromFile(original)
@@ -49,7 +52,7 @@ func (p *Proxy) Kubeconfig(original, path string) error {
 		return err
 	}
 	for _, cluster := range config.Clusters {
-		cluster.Server = "https://" + p.listener.Addr().String()
+		cluster.Server = "https://" + p.Address()
 	}
 	return clientcmd.WriteToFile(*config, path)
 }

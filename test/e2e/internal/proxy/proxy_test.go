@@ -9,8 +9,8 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/ports"
 )
 
-// TestConnectionsGoToEachBackendInTurnAndEndWhenCut also passes over a backend that does not answer.
-func TestConnectionsGoToEachBackendInTurnAndEndWhenCut(t *testing.T) {
+// TestConnectionsAlternateBetweenBackendsAndEndWhenCut also passes over a backend that does not answer.
+func TestConnectionsAlternateBetweenBackendsAndEndWhenCut(t *testing.T) {
 	p, err := Start(greeter(t, "a"), nobody(t), greeter(t, "b"))
 	if err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/kubecdc/kubecdc/test/parts/build"
+	"github.com/kubecdc/kubecdc/test/parts/kafka"
 )
 
 // programs names what a part is made of.
@@ -16,7 +17,7 @@ func programs(part string) []func(context.Context) (string, error) {
 	case natsPart:
 		return []func(context.Context) (string, error){build.NATSServer}
 	case kafkaPart:
-		return []func(context.Context) (string, error){build.Kafka}
+		return []func(context.Context) (string, error){build.Kafka, kafka.Archive}
 	}
 	return nil
 }

@@ -16,51 +16,51 @@ import (
 )
 
 const (
-	// takeOvers is how often the one that works is killed, and how often it is frozen; KUBECDC_E2E_TAKEOVERS sets it for
+	// failovers is how often the active one is killed, and how often it is frozen; KUBECDC_E2E_FAILOVERS sets it for
 	// long proofs. It is stopped in order two times for five of those.
-	takeOvers = 2
+	failovers = 2
 	// pipelineRate is how many writes a second there are meanwhile, where the machine can carry them; KUBECDC_E2E_RATE sets
 	// it.
 	pipelineRate = 200
 )
 
-// takeOverProof takes the one that works away again and again.
-type takeOverProof struct {
-	*pair
-	buses *replicatedBuses // nil where each bus is one server
-	turns int
-	still map[*exporter.Exporter]stillness
-	times map[string][]time.Duration // from the signal to the first change of the next one on all buses
+// failoverRun takes the active one away again and again.
+type failoverRun struct {
+	*replicas
+	buses  *replicatedBuses // nil where each bus is one server
+	turns  int
+	frozen map[*exporter.Exporter]freeze
+	times  map[string][]time.Duration // from the signal to the first change of the next one on all buses
 }
 
-// stillness is how long an exporter stands still.
-type stillness struct {
-	until  time.Time
-	fenced int // how often it had been turned away before
+// freeze is how long an exporter is frozen.
+type freeze struct {
+	until       time.Time
+	fencedTotal int // how often it had been fenced before
 }
 
-// TestTakeOversNeverLoseRepeatOrReorder takes the one that works away while objects are written: by SIGKILL with its
-// volume, by standing still and waking up when others work, and in order. Another one goes on each time. With
+// TestFailoversNeverLoseRepeatOrReorder takes the active one away while objects are written: by SIGKILL with its
+// volume, by standing still and waking up when others are active, and in order. Another one goes on each time. With
 // KUBECDC_E2E_REPLICAS=3 the buses have three servers, and every fifth time their leaders are killed as well.
-func TestTakeOversNeverLoseRepeatOrReorder(t *testing.T) {
+func TestFailoversNeverLoseRepeatOrReorder(t *testing.T) {
 	for _, stateIn := range []string{"kafka", "nats"} {
 		t.Run("state in "+stateIn, func(t *testing.T) {
-			n, rate := sizeOf(t, "KUBECDC_E2E_TAKEOVERS", takeOvers), sizeOf(t, "KUBECDC_E2E_RATE", pipelineRate)
+			n, rate := sizeOf(t, "KUBECDC_E2E_FAILOVERS", failovers), sizeOf(t, "KUBECDC_E2E_RATE", pipelineRate)
 			kinds := workload.AllKinds()
-			p := newTakeOverProof(t, kinds, stateIn)
+			p := newFailoverRun(t, kinds, stateIn)
 			p.start()
 			p.must(p.load(100, kinds).Wait())
-			p.settle()
+			p.awaitSettled()
 			began := time.Now()
 
 			load := p.run(workload.Plan{Objects: 1 << 30, Updates: 3, Rate: rate}, kinds)
 			for _, turn := range p.plan(n) {
 				turn()
 			}
-			p.wake(len(p.all) - 1)
+			p.resumeFrozen(len(p.all) - 1)
 			load.Stop()
 			t.Logf("%d writes a second for %v", load.Operations()/int(time.Since(began).Seconds()+1), time.Since(began).Round(time.Second))
-			p.say()
+			p.logDurations()
 			p.active()
 			p.awaitAll()
 			p.judge(oracle.Rules{})
@@ -69,39 +69,39 @@ func TestTakeOversNeverLoseRepeatOrReorder(t *testing.T) {
 	}
 }
 
-func newTakeOverProof(t *testing.T, kinds []workload.Kind, stateIn string) *takeOverProof {
+func newFailoverRun(t *testing.T, kinds []workload.Kind, stateIn string) *failoverRun {
 	t.Helper()
-	p := &takeOverProof{still: map[*exporter.Exporter]stillness{}, times: map[string][]time.Duration{}}
+	p := &failoverRun{frozen: map[*exporter.Exporter]freeze{}, times: map[string][]time.Duration{}}
 	var changes []func(*exporter.Settings)
 	if os.Getenv("KUBECDC_E2E_REPLICAS") != "" {
 		p.buses = startReplicated(t, sizeOf(t, "KUBECDC_E2E_REPLICAS", 3))
 		changes = append(changes, p.buses.settings)
 	}
-	p.pair = newReplicas(t, 4, kinds, stateIn, changes...)
+	p.replicas = newReplicas(t, 4, kinds, stateIn, changes...)
 	return p
 }
 
-// plan is what happens to the one that works, in random order, but for the longest stillness: that comes first, so that
+// plan is what happens to the active one, in random order, but for the longest freeze: that comes first, so that
 // others overlap it.
-func (p *takeOverProof) plan(n int) []func() {
+func (p *failoverRun) plan(n int) []func() {
 	var turns []func()
 	for i := range n {
-		turns = append(turns, p.killed, func() { p.frozen(p.stillFor(i)) })
+		turns = append(turns, p.killActive, func() { p.freezeActive(p.freezeFor(i)) })
 	}
 	for range max(1, n*2/5) {
-		turns = append(turns, p.replaced)
+		turns = append(turns, p.stopActive)
 	}
 	p.random.Shuffle(len(turns), func(i, j int) { turns[i], turns[j] = turns[j], turns[i] })
 	if n >= 50 {
-		turns[0] = func() { p.frozen(5 * time.Minute) }
+		turns[0] = func() { p.freezeActive(5 * time.Minute) }
 	}
 	return turns
 }
 
-// stillFor is how long the one that is frozen for the i-th time stands still: for so long that another one takes over, about
+// freezeFor is how long the one that is frozen for the i-th time is frozen: for so long that another one takes over, about
 // as long as the Lease lasts, so that it wakes before, while and after that, and now and then for so long that several take
 // over.
-func (p *takeOverProof) stillFor(i int) time.Duration {
+func (p *failoverRun) freezeFor(i int) time.Duration {
 	switch {
 	case i%10 == 9:
 		return time.Duration(10+p.random.IntN(50)) * time.Second
@@ -111,69 +111,69 @@ func (p *takeOverProof) stillFor(i int) time.Duration {
 	return time.Duration(1000+p.random.IntN(3000)) * time.Millisecond
 }
 
-// killed ends the one that works with SIGKILL and takes its volume; it comes back when another one works.
-func (p *takeOverProof) killed() {
-	works := p.active()
-	p.taken(works, "SIGKILL", func() { p.kill(works) })
-	p.must(works.Launch(p.t.Context()))
-	p.away[works] = false
+// killActive ends the active one with SIGKILL and takes its volume; it comes back when another one is active.
+func (p *failoverRun) killActive() {
+	active := p.active()
+	p.failOver(active, "SIGKILL", func() { p.kill(active) })
+	p.must(active.Launch(p.t.Context()))
+	p.down[active] = false
 }
 
-// replaced ends the one that works in order.
-func (p *takeOverProof) replaced() {
-	works, stopped := p.active(), make(chan error, 1)
-	p.taken(works, "SIGTERM", func() { go func() { stopped <- works.Stop() }() }) // the next one need not wait for its end
+// stopActive ends the active one in order.
+func (p *failoverRun) stopActive() {
+	active, stopped := p.active(), make(chan error, 1)
+	p.failOver(active, "SIGTERM", func() { go func() { stopped <- active.Stop() }() }) // the next one need not wait for its end
 	p.must(<-stopped)
-	p.wipe(works)
-	p.must(works.Launch(p.t.Context()))
-	p.away[works] = false
+	p.removeVolume(active)
+	p.must(active.Launch(p.t.Context()))
+	p.down[active] = false
 }
 
-// frozen lets the one that works stand still for so long, and then go on where it was. The test does not wait for the end of
-// a stillness that is long.
-func (p *takeOverProof) frozen(d time.Duration) {
-	if len(p.still) == len(p.all)-2 {
-		p.wake(1)
+// freezeActive lets the active one freeze for so long, and then go on where it was. The test does not wait for the end of
+// a freeze that is long.
+func (p *failoverRun) freezeActive(d time.Duration) {
+	if len(p.frozen) == len(p.all)-2 {
+		p.resumeFrozen(1)
 	}
-	works := p.active()
-	p.still[works] = stillness{time.Now().Add(d), fenced(p.t, works)}
-	if d < 4*time.Second { // it may wake before anybody notices
-		p.must(works.Pause())
+	active := p.active()
+	p.frozen[active] = freeze{time.Now().Add(d), fencedTotal(p.t, active)}
+	if d < 4*time.Second { // it may wake before another one notices
+		p.must(active.Pause())
 		pause(p.t, d)
-		p.must(works.Resume())
-		delete(p.still, works)
+		p.must(active.Resume())
+		delete(p.frozen, active)
 		return
 	}
-	p.taken(works, "SIGSTOP", func() { p.must(works.Pause()) })
+	p.failOver(active, "SIGSTOP", func() { p.must(active.Pause()) })
 	if d < 10*time.Second {
-		p.wake(1)
+		p.resumeFrozen(1)
 	}
 }
 
-// wake waits until so many of those that stand still are due, and lets them go on. Each finds out that others work, which
-// one that had just lost its Lease when it was stopped knows already.
-func (p *takeOverProof) wake(n int) {
-	order := slices.SortedFunc(maps.Keys(p.still), func(a, b *exporter.Exporter) int { return p.still[a].until.Compare(p.still[b].until) })
+// resumeFrozen waits until so many of those that freeze are due, and lets them go on. Each finds out that others are
+// active, which one that had just lost its Lease when it was stopped knows already.
+func (p *failoverRun) resumeFrozen(n int) {
+	order := slices.SortedFunc(maps.Keys(p.frozen), func(a, b *exporter.Exporter) int { return p.frozen[a].until.Compare(p.frozen[b].until) })
 	for _, e := range order[:min(n, len(order))] {
-		was := p.still[e]
+		was := p.frozen[e]
 		pause(p.t, time.Until(was.until))
 		p.must(e.Resume())
-		delete(p.still, e)
-		p.away[e] = false
+		delete(p.frozen, e)
+		p.down[e] = false
 		standsBy := func() bool { return strings.Contains(metricsOf(p.t, e), "\nkubecdc_active 0\n") }
-		for deadline := time.Now().Add(arriveWithin); fenced(p.t, e) <= was.fenced && !standsBy(); pause(p.t, lookEvery) {
+		for deadline := time.Now().Add(arriveWithin); fencedTotal(p.t, e) <= was.fencedTotal && !standsBy(); pause(p.t, lookEvery) {
 			if time.Now().After(deadline) {
-				p.t.Fatal("it has woken up, and nobody has told it that another one works")
+				p.t.Fatal("it was resumed and does not report that another one is active")
 			}
 		}
 	}
 }
 
-// taken takes the one that works away by a signal, with the leaders of the buses every fifth time, and waits until another
+// failOver takes the active one away by a signal, with the leaders of the buses every fifth time, and waits until another
 // one has delivered something on every bus.
-func (p *takeOverProof) taken(works *exporter.Exporter, how string, signal func()) {
+func (p *failoverRun) failOver(active *exporter.Exporter, how string, signal func()) {
 	p.t.Helper()
-	p.awaitStandby(works)
+	p.awaitStandby(active)
 	p.turns++
 	if p.buses != nil && p.turns%5 == 0 {
 		how += " and the leaders of the buses"
@@ -181,7 +181,7 @@ func (p *takeOverProof) taken(works *exporter.Exporter, how string, signal func(
 		defer p.buses.restart()
 	}
 	before := p.delivered()
-	p.away[works] = true
+	p.down[active] = true
 	began := time.Now()
 	signal()
 	for deadline := began.Add(arriveWithin); !p.someDelivered(before); pause(p.t, lookEvery/4) {
@@ -193,25 +193,25 @@ func (p *takeOverProof) taken(works *exporter.Exporter, how string, signal func(
 }
 
 // awaitStandby waits until one stands by that may just have been started.
-func (p *takeOverProof) awaitStandby(works *exporter.Exporter) {
+func (p *failoverRun) awaitStandby(active *exporter.Exporter) {
 	p.t.Helper()
 	for deadline := time.Now().Add(arriveWithin); ; pause(p.t, lookEvery/4) {
 		for _, e := range p.all {
-			if e != works && !p.away[e] && strings.Contains(metricsOf(p.t, e), "\nkubecdc_ready 1\n") {
+			if e != active && !p.down[e] && strings.Contains(metricsOf(p.t, e), "\nkubecdc_ready 1\n") {
 				return
 			}
 		}
 		if time.Now().After(deadline) {
-			p.t.Fatalf("nobody stands by after %v", arriveWithin)
+			p.t.Fatalf("no standby is ready after %v", arriveWithin)
 		}
 	}
 }
 
 // delivered is how many changes each exporter that is there has delivered to each sink.
-func (p *takeOverProof) delivered() map[*exporter.Exporter]map[string]int {
+func (p *failoverRun) delivered() map[*exporter.Exporter]map[string]int {
 	all := map[*exporter.Exporter]map[string]int{}
 	for _, e := range p.all {
-		if !p.away[e] {
+		if !p.down[e] {
 			all[e] = series(metricsOf(p.t, e), "kubecdc_sink_delivered_total{")
 		}
 	}
@@ -219,7 +219,7 @@ func (p *takeOverProof) delivered() map[*exporter.Exporter]map[string]int {
 }
 
 // someDelivered reports whether one of the exporters has delivered something to each of the sinks since.
-func (p *takeOverProof) someDelivered(before map[*exporter.Exporter]map[string]int) bool {
+func (p *failoverRun) someDelivered(before map[*exporter.Exporter]map[string]int) bool {
 	for e, now := range p.delivered() {
 		grown := 0
 		for sink, n := range now {
@@ -227,15 +227,15 @@ func (p *takeOverProof) someDelivered(before map[*exporter.Exporter]map[string]i
 				grown++
 			}
 		}
-		if grown == len(p.scene.buses) {
+		if grown == len(p.fixture.buses) {
 			return true
 		}
 	}
 	return false
 }
 
-// say logs the durations of the failovers. Nothing depends on them.
-func (p *takeOverProof) say() {
+// logDurations logs the durations of the failovers. Nothing depends on them.
+func (p *failoverRun) logDurations() {
 	for _, how := range slices.Sorted(maps.Keys(p.times)) {
 		all := slices.Sorted(slices.Values(p.times[how]))
 		p.t.Logf("%d by %s: first change on every bus after %v (median), %v (most)", len(all), how,
@@ -243,10 +243,10 @@ func (p *takeOverProof) say() {
 	}
 }
 
-// TestHistoryThatNobodyFollowedIsComparedWithTheStateAlone kills the one that works, takes its volume, and lets the other
+// TestFailoverAfterCompactionEmitsDifferencesFromState kills the active one, takes its volume, and lets the other
 // one start when the API server has forgotten what happened meanwhile: the gap, the differences and the deletes come from
 // the state. The rules of the other one differ: it selects one more resource.
-func TestHistoryThatNobodyFollowedIsComparedWithTheStateAlone(t *testing.T) {
+func TestFailoverAfterCompactionEmitsDifferencesFromState(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Deployments, workload.Widgets}
 	for _, stateIn := range []string{"kafka", "nats"} {
 		t.Run("state in "+stateIn, func(t *testing.T) {
@@ -262,16 +262,16 @@ func TestHistoryThatNobodyFollowedIsComparedWithTheStateAlone(t *testing.T) {
 					p.must(p.all[1].Configure(func(s *exporter.Settings) { s.Select = append(slices.Clone(s.Select), "pods") }))
 					p.must(p.cluster.Allow(t.Context(), p.name+"-more", account, workload.Pods))
 					p.must(p.all[1].Start(t.Context()))
-					p.awaitOf(p.all[1], "/readyz?verbose", "[+]resource/pods ok")
+					p.awaitAnswerOf(p.all[1], "/readyz?verbose", "[+]resource/pods ok")
 				},
 				func() { p.must(p.all[1].Stop()) })
 		})
 	}
 }
 
-// TestATakeOverBeforeTheFirstSnapshotIsWholeIsAGap kills the one that works, with its volume, while one bus is away: so the
+// TestFailoverBeforeFirstSnapshotStartsWithGap kills the active one, with its volume, while one bus is away: so the
 // state cannot hold the first snapshot yet, and the next one begins with nothing.
-func TestATakeOverBeforeTheFirstSnapshotIsWholeIsAGap(t *testing.T) {
+func TestFailoverBeforeFirstSnapshotStartsWithGap(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
 	p := newPair(t, kinds, "nats")
 	p.must(p.kafka.Kill())
@@ -279,7 +279,7 @@ func TestATakeOverBeforeTheFirstSnapshotIsWholeIsAGap(t *testing.T) {
 	p.active()
 	p.must(p.load(20, kinds).Wait())
 	p.awaitHistory(p.buses[1])
-	p.leave(p.all[0])
+	p.removeReplica(p.all[0])
 	p.must(p.kafka.Restart(t.Context()))
 	p.must(p.all[1].Start(t.Context()))
 	p.active()
@@ -295,8 +295,9 @@ func TestATakeOverBeforeTheFirstSnapshotIsWholeIsAGap(t *testing.T) {
 	}
 }
 
-// TestAStateBelongsToOneDeployment gives two exporters one state and a Lease each, by mistake.
-func TestAStateBelongsToOneDeployment(t *testing.T) {
+// TestStateOfAnotherDeploymentIsRejected gives two exporters one state by mistake: the second one has a Lease of its own,
+// and then none.
+func TestStateOfAnotherDeploymentIsRejected(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
 	for _, stateIn := range []string{"kafka", "nats"} {
 		t.Run("state in "+stateIn, func(t *testing.T) {
@@ -308,45 +309,49 @@ func TestAStateBelongsToOneDeployment(t *testing.T) {
 				s.Election = map[string]any{"lease": p.name + "/another", "duration": "2s", "identity": "stranger"}
 			}))
 			p.must(p.all[1].Launch(t.Context()))
-			p.awaitOf(p.all[1], "/readyz", "[-]replica the replicated state belongs to the exporters of the Lease "+p.name+"/exporter")
+			p.awaitAnswerOf(p.all[1], "/readyz", "[-]replica StateRefused: the replicated state belongs to the exporters of the Lease "+p.name+"/exporter")
+			p.must(p.all[1].Stop())
+			p.must(p.all[1].Configure(func(s *exporter.Settings) { s.Election = nil }))
+			p.must(p.all[1].Launch(p.t.Context()))
+			p.awaitAnswerOf(p.all[1], "/readyz", `[-]replica StateRefused: the replicated state is written by exporter "exporter-0" of deployment`)
 			p.must(p.load(50, kinds).Wait())
 			p.awaitAll()
-			if n := fenced(t, p.all[0]); n != 0 {
-				t.Errorf("the first was turned away %d times", n)
+			if n := fencedTotal(t, p.all[0]); n != 0 {
+				t.Errorf("the first was fenced %d times", n)
 			}
 			p.judge(oracle.Rules{})
 		})
 	}
 }
 
-// TestWhoWorksGoesOnWhileTheAPIServerIsAway and delivers what it has; no other takes over, and nothing is lost.
-func TestWhoWorksGoesOnWhileTheAPIServerIsAway(t *testing.T) {
+// TestActiveDeliversDuringAPIServerOutage and delivers what it has; no other takes over, and nothing is lost.
+func TestActiveDeliversDuringAPIServerOutage(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
-	p := newPair(t, kinds, "nats", stays)
+	p := newPair(t, kinds, "nats", keepLease)
 	p.start()
 	p.must(p.kafka.Kill())
 	p.must(p.load(100, kinds).Wait())
 	p.awaitHistory(p.buses[1]) // so the exporter has it all, and one bus has nothing of it
-	works := p.active()
-	before := fenced(t, works)
+	active := p.active()
+	before := fencedTotal(t, active)
 	p.must(p.controlPlane.KillAPIServer())
 	p.must(p.kafka.Restart(t.Context()))
 	p.awaitAll() // etcd has what was written
-	p.awaitOf(p.other(works), "/readyz", "[!]replica read the Lease")
+	p.awaitAnswerOf(p.other(active), "/readyz", "[!]replica LeaseUnknown: ")
 	p.must(p.controlPlane.StartAPIServer(t.Context()))
 	p.must(p.load(100, kinds).Wait())
 	p.awaitAll()
-	if n := fenced(t, works) - before; n != 0 {
-		t.Errorf("who worked was turned away %d times while nobody could be elected", n)
+	if n := fencedTotal(t, active) - before; n != 0 {
+		t.Errorf("the active one was fenced %d times while no other could be elected", n)
 	}
 	p.judge(oracle.Rules{Gaps: true}) // the only API server knows no history from before its start
 }
 
-// TestAPairIsReconfiguredWhileItRuns edits the files of both: a rule, which is taken up live, and a sink, for which all
-// begins again where it is. The one that stood by works under the new files.
-func TestAPairIsReconfiguredWhileItRuns(t *testing.T) {
+// TestReplicasReloadWhileRunning edits the files of both: a rule, which is taken up live, and a sink, for which all
+// begins again where it is. The standby becomes active with the new files.
+func TestReplicasReloadWhileRunning(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
-	p := newPair(t, kinds, "kafka", stays)
+	p := newPair(t, kinds, "kafka", keepLease)
 	for _, e := range p.all {
 		p.must(e.Configure(func(s *exporter.Settings) { s.Select = s.Select[:1] }))
 	}
@@ -360,57 +365,57 @@ func TestAPairIsReconfiguredWhileItRuns(t *testing.T) {
 			p.must(e.Configure(edit))
 		}
 		for _, e := range p.all {
-			p.awaitOf(e, "/metrics", fmt.Sprintf("\nkubecdc_config_reloads_total{result=\"taken\"} %d\n", n+1))
+			p.awaitAnswerOf(e, "/metrics", fmt.Sprintf("\nkubecdc_config_reloads_total{result=\"taken\"} %d\n", n+1))
 		}
 	}
 	p.must(load.Wait())
-	p.leave(p.active())
+	p.removeReplica(p.active())
 	p.active()
 	p.must(p.load(100, kinds).Wait())
 	p.awaitAll()
 	p.judge(oracle.Rules{Gaps: true})
 }
 
-// TestClocksAnHourApartChangeNothing runs a pair of which one's clock is ahead, and lets them take over from each other.
-func TestClocksAnHourApartChangeNothing(t *testing.T) {
+// TestFailoverWithClocksAnHourApart runs a pair of which one's clock is ahead, and lets them take over from each other.
+func TestFailoverWithClocksAnHourApart(t *testing.T) {
 	if os.Getenv("KUBECDC_E2E_CLOCKS") == "" {
 		t.Skip("builds the exporter and all it needs with another clock, which takes minutes: set KUBECDC_E2E_CLOCKS=1")
 	}
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
-	forEachStateBus(t, kinds, func(p *pair, _ stateBus) {
+	forEachStateBus(t, kinds, func(p *replicas, _ stateBus) {
 		ahead, err := exporter.BuildAhead(p.t.Context(), p.t.TempDir(), time.Hour+time.Minute)
 		p.must(err)
 		p.all[1].Replace(ahead)
 		p.start()
 		p.must(p.load(50, kinds).Wait())
-		p.settle()
+		p.awaitSettled()
 		for range 4 {
-			works, load := p.active(), p.load(100, kinds)
-			p.kill(works)
-			p.away[works] = true
+			active, load := p.active(), p.load(100, kinds)
+			p.kill(active)
+			p.down[active] = true
 			p.active()
 			p.must(load.Wait())
 			p.awaitAll()
-			p.must(works.Launch(p.t.Context()))
-			p.away[works] = false
+			p.must(active.Launch(p.t.Context()))
+			p.down[active] = false
 		}
 		for _, e := range p.all {
-			p.awaitOf(e, "/readyz", "ok")
+			p.awaitAnswerOf(e, "/readyz", "ok")
 		}
-		p.goesOn(kinds, oracle.Rules{})
+		p.checkContinues(kinds, oracle.Rules{})
 	})
 }
 
-// TestATakeOverOfThousandsOfLanes has a lane for each of so many partitions, of which each is fenced and read back.
-func TestATakeOverOfThousandsOfLanes(t *testing.T) {
+// TestFailoverOfThousandsOfLanes has a lane for each of so many partitions, of which each is fenced and read back.
+func TestFailoverOfThousandsOfLanes(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
-	p := newPair(t, kinds, "kafka", stays, func(s *exporter.Settings) {
+	p := newPair(t, kinds, "kafka", keepLease, func(s *exporter.Settings) {
 		s.Kafka = map[string]any{"createTopics": map[string]any{"enabled": true, "partitions": 1000}}
 	})
 	p.start()
 	p.must(p.run(workload.Plan{Objects: sizeOf(t, "KUBECDC_E2E_LANES", 2000)}, kinds).Wait())
-	p.settle()
-	p.leave(p.active())
+	p.awaitSettled()
+	p.removeReplica(p.active())
 	next := p.active()
 	for line := range strings.Lines(metricsOf(t, next)) {
 		if strings.HasPrefix(line, "kubecdc_takeover_seconds ") {

@@ -24,7 +24,7 @@ import (
 // stateBus is the bus of a state, and what operators do to it.
 type stateBus struct {
 	name    string
-	other   *heard // the bus that has no state
+	other   *received // the bus that has no state
 	kill    func() error
 	restart func(context.Context) error
 	files   string // the directory of the state's topic or stream, to be touched while the bus is stopped
@@ -36,7 +36,7 @@ type stateBus struct {
 }
 
 // forEachStateBus runs a test with the state in Kafka, and in NATS.
-func forEachStateBus(t *testing.T, kinds []workload.Kind, test func(*pair, stateBus), changes ...func(*exporter.Settings)) {
+func forEachStateBus(t *testing.T, kinds []workload.Kind, test func(*replicas, stateBus), changes ...func(*exporter.Settings)) {
 	t.Run("state in kafka", func(t *testing.T) {
 		p := newPair(t, kinds, "kafka", changes...)
 		test(p, p.stateInKafka())
@@ -47,7 +47,7 @@ func forEachStateBus(t *testing.T, kinds []workload.Kind, test func(*pair, state
 	})
 }
 
-func (p *pair) stateInKafka() stateBus {
+func (p *replicas) stateInKafka() stateBus {
 	p.t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(p.kafka.Brokers()...))
 	p.must(err)
@@ -81,7 +81,7 @@ func setTopic(ctx context.Context, client *kgo.Client, topic, key, value string)
 }
 
 // purgeTopic removes all records of a topic of one partition. A compacted topic refuses that as it is, and until its broker
-// has heard of the change, which is later than the answer to it.
+// knows of the change, which is later than the answer to it.
 func purgeTopic(ctx context.Context, client *kgo.Client, topic string) error {
 	if err := setTopic(ctx, client, topic, "cleanup.policy", "compact,delete"); err != nil {
 		return err
@@ -117,7 +117,7 @@ func deleteTopic(ctx context.Context, client *kgo.Client, topic string) error {
 	return kerr.ErrorForCode(answer.Topics[0].ErrorCode)
 }
 
-func (p *pair) stateInNATS() stateBus {
+func (p *replicas) stateInNATS() stateBus {
 	p.t.Helper()
 	js, hangUp, err := bus.Operate(p.nats.URL())
 	p.must(err)
@@ -153,29 +153,29 @@ func (p *pair) stateInNATS() stateBus {
 	}
 }
 
-// goesOn checks that the pair is none the worse: what is written arrives, the next one takes over from the state, and
-// nothing is lost, repeated, reordered or invented.
-func (p *pair) goesOn(kinds []workload.Kind, rules oracle.Rules) {
+// checkContinues checks that the pair is none the worse: what is written arrives, the next one takes over from the state,
+// and nothing is lost, repeated, reordered or invented.
+func (p *replicas) checkContinues(kinds []workload.Kind, rules oracle.Rules) {
 	p.t.Helper()
 	p.must(p.load(50, kinds).Wait())
-	p.leave(p.settle())
+	p.removeReplica(p.awaitSettled())
 	p.active()
 	p.must(p.load(50, kinds).Wait())
 	p.awaitAll()
 	p.judge(rules)
 }
 
-// TestADeletedLeaseIsMadeAgain while objects are written. The exporter that makes it stays active.
-func TestADeletedLeaseIsMadeAgain(t *testing.T) {
+// TestDeletedLeaseIsRecreated while objects are written. The exporter that makes it stays active.
+func TestDeletedLeaseIsRecreated(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
-	p := newPair(t, kinds, "nats", stays)
+	p := newPair(t, kinds, "nats", keepLease)
 	p.start()
 	p.must(p.load(50, kinds).Wait())
-	p.settle()
+	p.awaitSettled()
 	load := p.load(200, kinds)
 	all := p.dynamic(p.controlPlane.Kubeconfig()).Resource(leases.Resource).Namespace(p.name)
 	for range 3 {
-		p.vacate()
+		p.deleteLease()
 		for deadline := time.Now().Add(arriveWithin); ; pause(t, lookEvery) {
 			if _, err := all.Get(t.Context(), "exporter", metav1.GetOptions{}); err == nil {
 				break
@@ -186,36 +186,36 @@ func TestADeletedLeaseIsMadeAgain(t *testing.T) {
 		p.active()
 	}
 	p.must(load.Wait())
-	p.goesOn(kinds, oracle.Rules{})
+	p.checkContinues(kinds, oracle.Rules{})
 }
 
-// TestATakeOverWaitsForTheAPIServer kills the one that works together with the only API server.
-func TestATakeOverWaitsForTheAPIServer(t *testing.T) {
+// TestFailoverWaitsForAPIServer kills the active one together with the only API server.
+func TestFailoverWaitsForAPIServer(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
-	p := newPair(t, kinds, "kafka", stays)
+	p := newPair(t, kinds, "kafka", keepLease)
 	p.start()
 	p.must(p.load(50, kinds).Wait())
-	p.settle() // else the next one begins with a snapshot of its own
+	p.awaitSettled() // else the next one begins with a snapshot of its own
 	p.must(p.load(100, kinds).Wait())
-	works := p.active()
+	active := p.active()
 	p.must(p.controlPlane.KillAPIServer())
-	p.kill(works)
-	p.away[works] = true
-	p.awaitOf(p.other(works), "/readyz", "[!]replica read the Lease "+p.name+"/exporter")
-	p.awaitOf(p.other(works), "/metrics", "\nkubecdc_active 0\n")
+	p.kill(active)
+	p.down[active] = true
+	p.awaitAnswerOf(p.other(active), "/readyz", "[!]replica LeaseUnknown: read the Lease "+p.name+"/exporter")
+	p.awaitAnswerOf(p.other(active), "/metrics", "\nkubecdc_active 0\n")
 	p.must(p.controlPlane.StartAPIServer(t.Context()))
-	p.vacate()
+	p.deleteLease()
 	p.active()
-	p.must(works.Launch(t.Context()))
-	p.away[works] = false
-	p.goesOn(kinds, oracle.Rules{Gaps: true}) // the only API server knows no history from before its start
+	p.must(active.Launch(t.Context()))
+	p.down[active] = false
+	p.checkContinues(kinds, oracle.Rules{Gaps: true}) // the only API server knows no history from before its start
 }
 
-// TestWhoWorksGoesOnWhileTheBusOfTheStateIsAway delivers to the other bus, reports that the state lags, and takes changed
+// TestActiveDeliversDuringStateBusOutage delivers to the other bus, reports that the state lags, and takes changed
 // rules up. Changes of a lane that the state does not name yet wait for the state.
-func TestWhoWorksGoesOnWhileTheBusOfTheStateIsAway(t *testing.T) {
+func TestActiveDeliversDuringStateBusOutage(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
-	forEachStateBus(t, kinds, func(p *pair, b stateBus) {
+	forEachStateBus(t, kinds, func(p *replicas, b stateBus) {
 		for _, e := range p.all {
 			p.must(e.Configure(func(s *exporter.Settings) { s.Select = s.Select[:1] }))
 		}
@@ -224,60 +224,60 @@ func TestWhoWorksGoesOnWhileTheBusOfTheStateIsAway(t *testing.T) {
 		p.start()
 		p.must(p.load(100, kinds[:1]).Wait())
 		p.awaitAll()
-		works := p.active()
+		active := p.active()
 		p.must(b.kill())
 		p.must(p.load(50, kinds[:1]).Wait())
 		p.awaitHistory(b.other)
-		p.awaitOf(works, "/readyz", "[-]sink/"+b.name+" ")
-		p.awaitOf(p.other(works), "/readyz", "[!]replica read the replicated state: ")
+		p.awaitAnswerOf(active, "/readyz", "[-]sink/"+b.name+" ")
+		p.awaitAnswerOf(p.other(active), "/readyz", "[!]replica StateUnreachable: read the replicated state: ")
 		for _, e := range p.all {
 			p.must(e.Configure(func(s *exporter.Settings) { s.Select = []string{selection(all[0]), selection(all[1])} }))
-			p.awaitOf(e, "/metrics", "\nkubecdc_config_reloads_total{result=\"taken\"} 1\n")
+			p.awaitAnswerOf(e, "/metrics", "\nkubecdc_config_reloads_total{result=\"taken\"} 1\n")
 		}
 		p.must(p.load(50, kinds).Wait())
 		p.awaitHistory(b.other)
 		const lag = "kubecdc_state_lag_seconds"
-		for deadline := time.Now().Add(arriveWithin); series(metricsOf(p.t, works), lag)[lag] < 1; pause(p.t, lookEvery) {
+		for deadline := time.Now().Add(arriveWithin); series(metricsOf(p.t, active), lag)[lag] < 1; pause(p.t, lookEvery) {
 			if time.Now().After(deadline) {
 				p.t.Fatal("it does not say that the state lags")
 			}
 		}
 		p.must(b.restart(p.t.Context()))
 		p.resources = all
-		p.goesOn(kinds, oracle.Rules{})
-	}, stays)
+		p.checkContinues(kinds, oracle.Rules{})
+	}, keepLease)
 }
 
-// TestATakeOverWaitsForTheBusOfTheState with a reason, and continues by itself when the bus is back.
-func TestATakeOverWaitsForTheBusOfTheState(t *testing.T) {
+// TestFailoverWaitsForStateBus with a reason, and continues by itself when the bus is back.
+func TestFailoverWaitsForStateBus(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
-	forEachStateBus(t, kinds, func(p *pair, b stateBus) {
+	forEachStateBus(t, kinds, func(p *replicas, b stateBus) {
 		p.start()
 		p.must(p.load(100, kinds).Wait())
-		works := p.settle() // else the next one begins with a snapshot of its own
+		active := p.awaitSettled() // else the next one begins with a snapshot of its own
 		p.must(b.kill())
 		p.must(p.load(50, kinds).Wait())
 		p.awaitHistory(b.other) // of which the state knows nothing
-		p.leave(works)
-		other := p.other(works)
-		p.awaitOf(other, "/readyz", "[-]replica read the replicated state: ")
-		p.awaitOf(other, "/metrics", "\nkubecdc_active 0\n")
-		p.awaitOf(other, "/metrics", "\nkubecdc_ready 0\n")
+		p.removeReplica(active)
+		other := p.other(active)
+		p.awaitAnswerOf(other, "/readyz", "[-]replica FailoverFailing: read the replicated state: ")
+		p.awaitAnswerOf(other, "/metrics", "\nkubecdc_active 0\n")
+		p.awaitAnswerOf(other, "/metrics", "\nkubecdc_ready 0\n")
 		p.must(p.load(50, kinds).Wait())
 		p.must(b.restart(p.t.Context()))
 		p.active()
-		p.must(works.Launch(p.t.Context()))
-		p.away[works] = false
-		p.goesOn(kinds, oracle.Rules{})
-	}, stays)
+		p.must(active.Launch(p.t.Context()))
+		p.down[active] = false
+		p.checkContinues(kinds, oracle.Rules{})
+	}, keepLease)
 }
 
-// TestALostStateIsWrittenAgain purges, deletes and restores the state under the one that works, each time while objects are
+// TestLostStateIsRewritten purges, deletes and restores the state under the active one, each time while objects are
 // written; it logs that once and writes it again. The next one takes over from it.
-func TestALostStateIsWrittenAgain(t *testing.T) {
+func TestLostStateIsRewritten(t *testing.T) {
 	const lost = "the replicated state was lost in the bus, and is written again"
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
-	forEachStateBus(t, kinds, func(p *pair, b stateBus) {
+	forEachStateBus(t, kinds, func(p *replicas, b stateBus) {
 		p.start()
 		p.must(p.load(50, kinds).Wait())
 		p.awaitAll()
@@ -285,29 +285,29 @@ func TestALostStateIsWrittenAgain(t *testing.T) {
 		for n, prepared := range []func() damage{
 			func() damage { return b.purge }, func() damage { return b.remove }, func() damage { return p.restore(b, 50, kinds) },
 		} {
-			works, damage := p.active(), prepared()
-			p.awaitCovered(works)
+			active, damage := p.active(), prepared()
+			p.awaitCovered(active)
 			load := p.run(workload.Plan{Objects: 1 << 30, Updates: 3, Rate: pipelineRate}, kinds)
-			before := strings.Count(readFile(p.t, works.Log()), lost)
+			before := strings.Count(readFile(p.t, active.Log()), lost)
 			p.must(damage(p.t.Context()))
-			for deadline := time.Now().Add(arriveWithin); strings.Count(readFile(p.t, works.Log()), lost) == before; pause(p.t, lookEvery) {
+			for deadline := time.Now().Add(arriveWithin); strings.Count(readFile(p.t, active.Log()), lost) == before; pause(p.t, lookEvery) {
 				if time.Now().After(deadline) {
 					p.t.Fatalf("damage %d is not noticed after %v", n, arriveWithin)
 				}
 			}
 			load.Stop()
-			p.settle()
-			p.leave(works)
+			p.awaitSettled()
+			p.removeReplica(active)
 			p.active()
-			p.must(works.Launch(p.t.Context()))
-			p.away[works] = false
+			p.must(active.Launch(p.t.Context()))
+			p.down[active] = false
 		}
-		p.goesOn(kinds, oracle.Rules{})
-	}, stays)
+		p.checkContinues(kinds, oracle.Rules{})
+	}, keepLease)
 }
 
 // restore returns what puts the state back to what it is now, some changes later, by the files of its bus.
-func (p *pair) restore(b stateBus, objects int, kinds []workload.Kind) func(context.Context) error {
+func (p *replicas) restore(b stateBus, objects int, kinds []workload.Kind) func(context.Context) error {
 	p.t.Helper()
 	earlier := filepath.Join(p.t.TempDir(), "earlier")
 	p.awaitCovered(p.active())
@@ -318,74 +318,74 @@ func (p *pair) restore(b stateBus, objects int, kinds []workload.Kind) func(cont
 	}
 }
 
-// TestAnOlderStateCostsALookBack restores the state to what it was some changes ago while no exporter is active: what the
-// lanes have is found there.
-func TestAnOlderStateCostsALookBack(t *testing.T) {
+// TestOlderStateIsReconciledWithLanes restores the state to what it was some changes ago while no exporter is active: what
+// the lanes have is found there.
+func TestOlderStateIsReconciledWithLanes(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
-	forEachStateBus(t, kinds, func(p *pair, b stateBus) {
+	forEachStateBus(t, kinds, func(p *replicas, b stateBus) {
 		p.start()
 		p.must(p.load(100, kinds).Wait())
-		p.settle()
+		p.awaitSettled()
 		earlier := filepath.Join(p.t.TempDir(), "earlier")
 		p.must(errors.Join(b.kill(), os.CopyFS(earlier, os.DirFS(b.files)), b.restart(p.t.Context())))
 		p.must(p.load(100, kinds).Wait())
-		p.settle()
+		p.awaitSettled()
 		for _, e := range p.all {
 			p.kill(e)
 		}
-		p.vacate()
+		p.deleteLease()
 		p.must(p.load(50, kinds).Wait())
 		p.must(errors.Join(b.kill(), os.RemoveAll(b.files), os.CopyFS(b.files, os.DirFS(earlier)), b.restart(p.t.Context())))
 		for _, e := range p.all {
 			p.must(e.Launch(p.t.Context()))
 		}
 		p.active()
-		p.goesOn(kinds, oracle.Rules{})
-	}, stays)
+		p.checkContinues(kinds, oracle.Rules{})
+	}, keepLease)
 }
 
-// TestAFullStateIsSaidAndFollows bounds the topic or stream of the state so that it takes nothing more: the changes go on,
-// the state lags, and follows by itself when there is room.
-func TestAFullStateIsSaidAndFollows(t *testing.T) {
+// TestFullStateIsReportedAndRecovers bounds the topic or stream of the state so that it takes nothing more: the changes go
+// on, the state lags, and follows by itself when there is room.
+func TestFullStateIsReportedAndRecovers(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
-	forEachStateBus(t, kinds, func(p *pair, b stateBus) {
+	forEachStateBus(t, kinds, func(p *replicas, b stateBus) {
 		p.start()
 		p.must(p.load(50, kinds).Wait())
 		p.awaitAll()
-		works := p.active()
+		active := p.active()
 		p.must(b.bound(p.t.Context()))
 		p.must(p.load(50, kinds).Wait())
 		p.awaitAll()
-		p.awaitOf(works, "/readyz", "[!]replica ")
-		p.awaitOf(works, "/readyz", b.full)
-		p.awaitOf(works, "/metrics", "\nkubecdc_active 1\n")
+		p.awaitAnswerOf(active, "/readyz", "[!]replica ")
+		p.awaitAnswerOf(active, "/readyz", b.full)
+		p.awaitAnswerOf(active, "/metrics", "\nkubecdc_active 1\n")
 		p.must(b.unbound(p.t.Context()))
-		p.goesOn(kinds, oracle.Rules{})
-	}, stays)
+		p.checkContinues(kinds, oracle.Rules{})
+	}, keepLease)
 }
 
-// TestAStateBelongsToOneCluster gives exporters of two clusters one state, by mistake: the second is refused before it turns
-// the first away.
-func TestAStateBelongsToOneCluster(t *testing.T) {
+// TestStateOfAnotherClusterIsRejected gives exporters of two clusters one state, by mistake: the second is refused before
+// it fences the first away.
+func TestStateOfAnotherClusterIsRejected(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
 	another := servers(t).withControlPlane(t, controlplane.Options{NoAudit: true})
 	if err := another.cluster.CreateNamespace(t.Context(), "exporters"); err != nil {
 		t.Fatal(err)
 	}
-	forEachStateBus(t, kinds, func(p *pair, _ stateBus) {
+	forEachStateBus(t, kinds, func(p *replicas, _ stateBus) {
 		p.must(p.all[0].Start(p.t.Context()))
 		p.active()
 		p.must(p.load(50, kinds).Wait())
-		p.settle()
+		p.awaitSettled()
 		p.must(another.cluster.CreateNamespace(p.t.Context(), p.name))
 		p.must(p.all[1].Configure(func(s *exporter.Settings) { s.Kubeconfig = another.controlPlane.Kubeconfig() }))
 		p.must(p.all[1].Launch(p.t.Context()))
-		p.awaitOf(p.all[1], "/readyz", "[-]replica the replicated state is of the cluster ")
-		p.awaitOf(p.all[1], "/readyz", "give each cluster a state.name of its own")
+		p.awaitAnswerOf(p.all[1], "/readyz", "[-]replica StateRefused: the replicated state is of the cluster ")
+		p.awaitAnswerOf(p.all[1], "/readyz", "give each cluster a state.name of its own")
 		p.must(p.load(50, kinds).Wait())
 		p.awaitAll()
-		if n := fenced(p.t, p.all[0]); n != 0 {
-			p.t.Errorf("the first was turned away %d times", n)
+		if n := fencedTotal(p.t, p.all[0]); n != 0 {
+			p.t.Errorf("the first was fenced %d times", n)
 		}
 		p.judge(oracle.Rules{})
 	})

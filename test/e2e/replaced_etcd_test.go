@@ -18,10 +18,10 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// TestEtcdThatIsExchangedIsSeen first restores etcd from an earlier copy, and then takes another cluster's, behind the same
+// TestReplacedEtcdIsDetected first restores etcd from an earlier copy, and then takes another cluster's, behind the same
 // address. Two exporters are there, one of which starts again on another cluster.
-func TestEtcdThatIsExchangedIsSeen(t *testing.T) {
-	l := newLeast(t, webConfigMaps)
+func TestReplacedEtcdIsDetected(t *testing.T) {
+	l := newRestricted(t, webConfigMaps)
 	l.grantAll()
 	remaining := l.inhabit("remaining.yaml", "fail")
 	beginning := l.inhabit("beginning.yaml", "fresh")
@@ -31,7 +31,7 @@ func TestEtcdThatIsExchangedIsSeen(t *testing.T) {
 			l.must(l.cluster.Create(t.Context(), workload.ConfigMaps, "web", name))
 		}
 		l.stopped(func(dir string) error { return os.CopyFS(dir+"-earlier", os.DirFS(dir)) })
-		for _, i := range []*inhabitant{remaining, beginning} {
+		for _, i := range []*restoredExporter{remaining, beginning} {
 			i.begin()
 		}
 		l.must(l.cluster.Change(t.Context(), workload.ConfigMaps, "web", "changed", 1))
@@ -43,7 +43,7 @@ func TestEtcdThatIsExchangedIsSeen(t *testing.T) {
 		})
 		defer load.Stop()
 		l.must(load.Wait())
-		for _, i := range []*inhabitant{remaining, beginning} {
+		for _, i := range []*restoredExporter{remaining, beginning} {
 			i.awaitAgreement()
 		}
 		beginning.stop()
@@ -55,7 +55,7 @@ func TestEtcdThatIsExchangedIsSeen(t *testing.T) {
 		for _, name := range []string{"born", "later"} {
 			l.must(l.cluster.Create(t.Context(), workload.ConfigMaps, "web", name))
 		}
-		for _, i := range []*inhabitant{remaining, beginning} {
+		for _, i := range []*restoredExporter{remaining, beginning} {
 			i.awaitAgreement()
 			i.checkRestored()
 		}
@@ -68,7 +68,7 @@ func TestEtcdThatIsExchangedIsSeen(t *testing.T) {
 		l.must(l.cluster.Create(t.Context(), workload.ConfigMaps, "web", "new"))
 		l.grantAll()
 		now := l.uid()
-		for _, i := range []*inhabitant{remaining, beginning} {
+		for _, i := range []*restoredExporter{remaining, beginning} {
 			i.checkEnded(before, now)
 		}
 		told := len(remaining.records())
@@ -80,21 +80,21 @@ func TestEtcdThatIsExchangedIsSeen(t *testing.T) {
 		told = len(beginning.records())
 		beginning.begin()
 		l.must(l.cluster.Create(t.Context(), workload.ConfigMaps, "web", "later"))
-		beginning.awaitTold("later")
-		beginning.checkBegunAnew(told, before, now)
+		beginning.awaitEmitted("later")
+		beginning.checkRestarted(told, before, now)
 		beginning.stop()
 	})
 }
 
 // grantAll applies what rbac prints.
-func (l *least) grantAll() {
+func (l *restricted) grantAll() {
 	l.t.Helper()
 	l.apply(l.command("rbac", "--config", l.config))
 	l.awaitAccess("")
 }
 
 // stopped does something to etcd's data directory while nothing runs there.
-func (l *least) stopped(do func(dir string) error) {
+func (l *restricted) stopped(do func(dir string) error) {
 	l.t.Helper()
 	l.must(l.controlPlane.KillAPIServer()) // to stop it waits for open watches
 	l.must(l.controlPlane.StopEtcd())
@@ -104,7 +104,7 @@ func (l *least) stopped(do func(dir string) error) {
 }
 
 // uid is that of the cluster.
-func (l *least) uid() string {
+func (l *restricted) uid() string {
 	l.t.Helper()
 	var o *unstructured.Unstructured
 	l.must(workload.Persist(l.t.Context(), func() (err error) {
@@ -115,44 +115,44 @@ func (l *least) uid() string {
 }
 
 // within is a cluster for a part of a test.
-func (l *least) within(t *testing.T) *least {
+func (l *restricted) within(t *testing.T) *restricted {
 	part := *l
 	part.t = t
 	return &part
 }
 
-// inhabitant is one of several exporters on a cluster.
-type inhabitant struct {
-	*least
+// restoredExporter is one of several exporters on a cluster.
+type restoredExporter struct {
+	*restricted
 	config  string
 	running *started
 }
 
-func (l *least) inhabit(name, onReplaced string) *inhabitant {
+func (l *restricted) inhabit(name, onReplaced string) *restoredExporter {
 	l.t.Helper()
 	own := l.beside(", onReplaced: " + onReplaced)
-	return &inhabitant{least: own, config: own.configure(name), running: &started{}}
+	return &restoredExporter{restricted: own, config: own.configure(name), running: &started{}}
 }
 
-func (i *inhabitant) within(t *testing.T) *inhabitant {
+func (i *restoredExporter) within(t *testing.T) *restoredExporter {
 	part := *i
-	part.least = i.least.within(t)
+	part.restricted = i.restricted.within(t)
 	return &part
 }
 
 // begin starts the exporter and waits until it is live.
-func (i *inhabitant) begin() {
+func (i *restoredExporter) begin() {
 	i.t.Helper()
 	*i.running = i.until(i.config, i.positioned)
 }
 
-func (i *inhabitant) stop() {
+func (i *restoredExporter) stop() {
 	i.t.Helper()
 	i.must(i.running.process.Stop())
 }
 
 // records are all emitted records, in order.
-func (i *inhabitant) records() []consumer.Record {
+func (i *restoredExporter) records() []consumer.Record {
 	i.t.Helper()
 	var all []consumer.Record
 	for line := range strings.Lines(readFile(i.t, i.config+".changes")) {
@@ -166,7 +166,7 @@ func (i *inhabitant) records() []consumer.Record {
 	return all
 }
 
-func (i *inhabitant) awaitTold(name string) {
+func (i *restoredExporter) awaitEmitted(name string) {
 	i.t.Helper()
 	i.await(i.config+".log", func() string {
 		if slices.ContainsFunc(i.records(), func(r consumer.Record) bool { return r.Name == name }) {
@@ -177,7 +177,7 @@ func (i *inhabitant) awaitTold(name string) {
 }
 
 // awaitAgreement waits until a consumer's table equals the API server's content.
-func (i *inhabitant) awaitAgreement() {
+func (i *restoredExporter) awaitAgreement() {
 	i.t.Helper()
 	i.await(i.config+".log", func() string {
 		var table consumer.Table
@@ -210,7 +210,7 @@ func (i *inhabitant) awaitAgreement() {
 }
 
 // checkRestored checks the records after an etcd went back: one gap, and of each object the difference.
-func (i *inhabitant) checkRestored() {
+func (i *restoredExporter) checkRestored() {
 	i.t.Helper()
 	told := make(map[string]string)
 	var gaps []consumer.Gap
@@ -242,7 +242,7 @@ func revision(t *testing.T, s string) int {
 }
 
 // checkEnded checks that the exporter ends by itself and names both clusters.
-func (i *inhabitant) checkEnded(before, now string) {
+func (i *restoredExporter) checkEnded(before, now string) {
 	i.t.Helper()
 	err := i.running.process.Result()
 	if err == nil || !strings.Contains(err.Error(), "exit status 1;") {
@@ -251,7 +251,7 @@ func (i *inhabitant) checkEnded(before, now string) {
 	i.checkNames(fmt.Sprint(err), before, now)
 }
 
-func (i *inhabitant) checkNames(text, before, now string) {
+func (i *restoredExporter) checkNames(text, before, now string) {
 	i.t.Helper()
 	for _, part := range []string{"another cluster", before, now, "onReplaced"} {
 		if !strings.Contains(text, part) {
@@ -260,7 +260,7 @@ func (i *inhabitant) checkNames(text, before, now string) {
 	}
 }
 
-func (i *inhabitant) checkRefusesToStart(before, now string) {
+func (i *restoredExporter) checkRefusesToStart(before, now string) {
 	i.t.Helper()
 	code, text, err := exporter.Run(i.t.Context(), i.program, i.dir, "run", "--config", i.config)
 	i.must(err)
@@ -270,8 +270,8 @@ func (i *inhabitant) checkRefusesToStart(before, now string) {
 	i.checkNames(text, before, now)
 }
 
-// checkBegunAnew checks the records after so many: a gap that names both clusters, and the objects that exist now.
-func (i *inhabitant) checkBegunAnew(told int, before, now string) {
+// checkRestarted checks the records after so many: a gap that names both clusters, and the objects that exist now.
+func (i *restoredExporter) checkRestarted(told int, before, now string) {
 	i.t.Helper()
 	var got []string
 	for _, r := range i.records()[told:] {

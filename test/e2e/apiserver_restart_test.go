@@ -46,11 +46,11 @@ func sizeOf(t *testing.T, variable string, otherwise int) int {
 	return n
 }
 
-// TestRestartsAndCutWatchesLoseNothing runs two API servers on one etcd behind a proxy. They are stopped and killed in turn
-// while ConfigMaps are written, and all connections are cut at random moments: as long as one of the two knows the
-// history, nothing may be lost, and nothing read again. An API server knows nothing from before its own start, so the next
-// one is taken away only when something has arrived that was written after the last one came back.
-func TestRestartsAndCutWatchesLoseNothing(t *testing.T) {
+// TestAPIServerRestartsAndCutWatchesLoseNothing runs two API servers on one etcd behind a proxy. They are stopped and
+// killed in turn while ConfigMaps are written, and all connections are cut at random moments: as long as one of the two
+// knows the history, nothing may be lost, and nothing read again. An API server knows nothing from before its own start,
+// so the next one is taken away only when something has arrived that was written after the last one came back.
+func TestAPIServerRestartsAndCutWatchesLoseNothing(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
 	env := servers(t).withControlPlane(t, controlplane.Options{Second: true, NoAudit: true})
 	apiServers := env.controlPlane.APIServers()
@@ -61,10 +61,10 @@ func TestRestartsAndCutWatchesLoseNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	env.cluster = cluster
-	s := newLeastSceneIn(t, env, kinds, func(settings *exporter.Settings) { settings.Kubeconfig = kubeconfig })
+	s := newRestrictedFixtureIn(t, env, kinds, func(settings *exporter.Settings) { settings.Kubeconfig = kubeconfig })
 	s.must(s.exporter.Start(t.Context()))
 
-	random := dice(t)
+	random := newRandom(t)
 	changes := sizeFrom(t, "KUBECDC_E2E_CHANGES", 20_000)
 	// Every second object is deleted, so that one of them is 12.5 writes.
 	plan := workload.Plan{Objects: changes / restarts * 2 / 25, Updates: 11}
@@ -92,7 +92,7 @@ func TestRestartsAndCutWatchesLoseNothing(t *testing.T) {
 }
 
 // awaitSomeOf waits until a change of an object with the prefix has arrived.
-func (s *scene) awaitSomeOf(prefix string) {
+func (s *fixture) awaitSomeOf(prefix string) {
 	s.t.Helper()
 	s.await(s.buses[0], func(records []bus.Record) string {
 		for _, r := range slices.Backward(records) {
@@ -104,14 +104,14 @@ func (s *scene) awaitSomeOf(prefix string) {
 	})
 }
 
-// TestAGapIsToldWhenNoAPIServerKnowsTheHistory kills both API servers at once while ConfigMaps are written. Neither knows
+// TestHistoryUnknownToAPIServersIsMarkedByGap kills both API servers at once while ConfigMaps are written. Neither knows
 // what happened before its own start, so what was written and not yet read is lost to all but etcd: the stream marks
 // it, and its records are true.
-func TestAGapIsToldWhenNoAPIServerKnowsTheHistory(t *testing.T) {
+func TestHistoryUnknownToAPIServersIsMarkedByGap(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
 	env := servers(t).withControlPlane(t, controlplane.Options{Second: true, NoAudit: true})
 	between, kubeconfig := startProxy(t, env, account)
-	s := newLeastSceneIn(t, env, kinds, func(settings *exporter.Settings) { settings.Kubeconfig = kubeconfig })
+	s := newRestrictedFixtureIn(t, env, kinds, func(settings *exporter.Settings) { settings.Kubeconfig = kubeconfig })
 	s.must(s.exporter.Start(t.Context()))
 	s.must(s.load(100, kinds).Wait())
 	s.awaitAll()

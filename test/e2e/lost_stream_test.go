@@ -9,11 +9,11 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// TestWhatAStreamLostIsSentAgain lets the NATS server come back with the store of an earlier moment, as after a power loss,
-// while the exporter is away. At the first message the exporter sees it, and sends again what is missing.
-func TestWhatAStreamLostIsSentAgain(t *testing.T) {
+// TestChangesLostByStreamAreResent lets the NATS server come back with the store of an earlier moment, as after a power
+// loss, while the exporter is away. At the first message the exporter sees it, and sends again what is missing.
+func TestChangesLostByStreamAreResent(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
-	s := newScene(t, kinds)
+	s := newFixture(t, kinds)
 	s.must(s.exporter.Start(t.Context()))
 	s.must(s.load(30, kinds).Wait())
 	s.awaitAll()
@@ -35,7 +35,7 @@ func TestWhatAStreamLostIsSentAgain(t *testing.T) {
 	anew, err := bus.NewNATS(s.nats.URL(), s.name) // the reader so far is further than the stream
 	s.must(err)
 	t.Cleanup(anew.Close)
-	s.awaitHistory(&heard{Reader: anew})
+	s.awaitHistory(&received{Reader: anew})
 	s.awaitHistory(s.buses[0])
 	s.awaitMetric(`kubecdc_sink_losses_total{sink="nats"}`, "1")
 	s.awaitMetric(`kubecdc_sink_losses_total{sink="kafka"}`, "0")

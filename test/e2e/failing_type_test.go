@@ -26,11 +26,11 @@ var parcels = workload.Kind{
 	},
 }
 
-// TestASickNeighbourStopsNobodyElse selects everything, with the printed rights and nothing more, and lets one type after
+// TestFailingTypeStopsNoOther selects everything, with the printed rights and nothing more, and lets one type after
 // the other fall ill.
-func TestASickNeighbourStopsNobodyElse(t *testing.T) {
-	w := newWard(t)
-	sicknesses := []struct {
+func TestFailingTypeStopsNoOther(t *testing.T) {
+	w := newTypeFaults(t)
+	faults := []struct {
 		name, resource, state string
 		falls, heals          func()
 		missed                func(name string) // creates an object of the type meanwhile
@@ -58,7 +58,7 @@ func TestASickNeighbourStopsNobodyElse(t *testing.T) {
 			},
 		},
 	}
-	for i, s := range sicknesses {
+	for i, s := range faults {
 		t.Logf("%s", s.name)
 		s.falls()
 		name := fmt.Sprintf("sick-%d", i)
@@ -73,9 +73,9 @@ func TestASickNeighbourStopsNobodyElse(t *testing.T) {
 	}
 }
 
-// ward is a cluster with neighbours that can fall ill, and an exporter that watches everything.
-type ward struct {
-	*least
+// typeFaults is a cluster with neighbours that can fall ill, and an exporter that watches everything.
+type typeFaults struct {
+	*restricted
 	between    *proxy.Proxy
 	webhook    *neighbour.Webhook
 	aggregated *neighbour.Aggregated
@@ -83,9 +83,9 @@ type ward struct {
 	config     string
 }
 
-func newWard(t *testing.T) *ward {
+func newTypeFaults(t *testing.T) *typeFaults {
 	t.Helper()
-	w := &ward{least: newLeast(t, "resources: [{select: [\"*\"]}]\n")}
+	w := &typeFaults{restricted: newRestricted(t, "resources: [{select: [\"*\"]}]\n")}
 	var err error
 	w.webhook, err = neighbour.StartWebhook()
 	w.must(err)
@@ -104,7 +104,7 @@ func newWard(t *testing.T) *ward {
 		return "the aggregated API to be served"
 	})
 
-	w.roles = w.apply(w.command("rbac", "--with-triggers", "--config", w.least.config))
+	w.roles = w.apply(w.command("rbac", "--with-triggers", "--config", w.restricted.config))
 	w.awaitAccess("")
 	w.between = proxyFor(t, w.controlPlane.APIServers())
 	through := filepath.Join(w.dir, "kubeconfig-through-proxy")
@@ -120,7 +120,7 @@ func newWard(t *testing.T) *ward {
 }
 
 // defineParcels waits until both versions are served.
-func (w *ward) defineParcels() {
+func (w *typeFaults) defineParcels() {
 	w.t.Helper()
 	version := func(name string, storage bool) map[string]any {
 		return map[string]any{"name": name, "served": true, "storage": storage, "schema": map[string]any{
@@ -155,7 +155,7 @@ func (w *ward) defineParcels() {
 
 // registerThings registers the aggregated API server. A Service with an external name is the way to one that does
 // not run in the cluster.
-func (w *ward) registerThings() {
+func (w *typeFaults) registerThings() {
 	w.t.Helper()
 	w.create(schema.GroupVersionResource{Version: "v1", Resource: "services"}, "web", map[string]any{
 		"apiVersion": "v1", "kind": "Service", "metadata": map[string]any{"name": "aggregated"},
@@ -177,13 +177,13 @@ func secret(name string) map[string]any {
 	return map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": name}}
 }
 
-func (w *ward) create(resource schema.GroupVersionResource, namespace string, object map[string]any) {
+func (w *typeFaults) create(resource schema.GroupVersionResource, namespace string, object map[string]any) {
 	w.t.Helper()
 	w.must(createIn(w.t.Context(), w.admin.Resource(resource).Namespace(namespace), &unstructured.Unstructured{Object: object}))
 }
 
 // allow gives the right to read a resource, or takes it.
-func (w *ward) allow(resource string, yes bool) {
+func (w *typeFaults) allow(resource string, yes bool) {
 	w.t.Helper()
 	for _, r := range w.roles {
 		for i := range r.rules() {
@@ -204,7 +204,7 @@ func (w *ward) allow(resource string, yes bool) {
 }
 
 // awaitStates waits until everything is live but one resource.
-func (w *ward) awaitStates(resource, state string) {
+func (w *typeFaults) awaitStates(resource, state string) {
 	w.t.Helper()
 	w.await(w.config+".log", func() string {
 		states := w.states()
@@ -217,7 +217,7 @@ func (w *ward) awaitStates(resource, state string) {
 
 // awaitNamed waits until readiness and the status page name the failing one. A forbidden type does not make the exporter
 // unready; it is named nevertheless.
-func (w *ward) awaitNamed(resource string) {
+func (w *typeFaults) awaitNamed(resource string) {
 	w.t.Helper()
 	for path, part := range map[string]string{"/readyz?verbose": "resource/" + resource, "/": "<strong>resource/" + resource + "</strong>"} {
 		w.await(w.config+".log", func() string {
@@ -230,7 +230,7 @@ func (w *ward) awaitNamed(resource string) {
 }
 
 // writeOthers creates objects of the kinds that are well and waits for them.
-func (w *ward) writeOthers(sick, name string) {
+func (w *typeFaults) writeOthers(sick, name string) {
 	w.t.Helper()
 	for id, kind := range written {
 		resource, _, _ := strings.Cut(id, ";")
@@ -248,7 +248,7 @@ func (w *ward) writeOthers(sick, name string) {
 }
 
 // awaitArrived waits until an object was emitted.
-func (w *ward) awaitArrived(resource, name string) {
+func (w *typeFaults) awaitArrived(resource, name string) {
 	w.t.Helper()
 	plural, group, _ := strings.Cut(resource, ".")
 	w.await(w.config+".log", func() string {

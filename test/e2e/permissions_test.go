@@ -22,29 +22,29 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// newLeastScene makes a scene; its exporter has the rights that rbac prints for its configuration, and no more.
-func newLeastScene(t *testing.T, kinds []workload.Kind, changes ...func(*exporter.Settings)) *scene {
+// newRestrictedFixture makes a fixture; its exporter has the rights that rbac prints for its configuration, and no more.
+func newRestrictedFixture(t *testing.T, kinds []workload.Kind, changes ...func(*exporter.Settings)) *fixture {
 	t.Helper()
-	return newLeastSceneIn(t, servers(t), kinds, changes...)
+	return newRestrictedFixtureIn(t, servers(t), kinds, changes...)
 }
 
-// newLeastSceneIn is newLeastScene in an environment that may have a control plane of its own.
-func newLeastSceneIn(t *testing.T, env *environment, kinds []workload.Kind, changes ...func(*exporter.Settings)) *scene {
+// newRestrictedFixtureIn is newRestrictedFixture in an environment that may have a control plane of its own.
+func newRestrictedFixtureIn(t *testing.T, env *environment, kinds []workload.Kind, changes ...func(*exporter.Settings)) *fixture {
 	t.Helper()
 	kubeconfig, err := env.controlPlane.KubeconfigFor(account)
 	if err != nil {
 		t.Fatal(err)
 	}
 	as := func(settings *exporter.Settings) { settings.Kubeconfig = kubeconfig }
-	s := newSceneIn(t, env, kinds, append([]func(*exporter.Settings){as}, changes...)...)
+	s := newFixtureIn(t, env, kinds, append([]func(*exporter.Settings){as}, changes...)...)
 	s.grant()
 	return s
 }
 
-// grant applies what rbac prints for the scene's configuration until the end of the test, and waits until every API server
+// grant applies what rbac prints for the fixture's configuration until the end of the test, and waits until every API server
 // goes by it. As with kubectl apply, what is there stays, and what is printed for a namespace that does not exist is left
 // out until grant is called again.
-func (s *scene) grant() {
+func (s *fixture) grant() {
 	s.t.Helper()
 	cmd := exec.CommandContext(s.t.Context(), s.program, "rbac", "--offline", "--with-triggers", "--name", s.name, "--config", s.exporter.Config())
 	var stderr bytes.Buffer
@@ -86,7 +86,7 @@ func rbacKind(o *unstructured.Unstructured) schema.GroupVersionResource {
 }
 
 // create creates a role or binding until the end of the test, and reports whether it exists.
-func (s *scene) create(r role) bool {
+func (s *fixture) create(r role) bool {
 	s.t.Helper()
 	exists := false
 	err := workload.Persist(s.t.Context(), func() error {
@@ -114,7 +114,7 @@ func (s *scene) create(r role) bool {
 	return true
 }
 
-func (s *scene) dynamic(kubeconfig string) dynamic.Interface {
+func (s *fixture) dynamic(kubeconfig string) dynamic.Interface {
 	s.t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	s.must(err)
@@ -124,7 +124,7 @@ func (s *scene) dynamic(kubeconfig string) dynamic.Interface {
 }
 
 // awaitGranted asks an API server until the exporter has the rights of the roles.
-func (s *scene) awaitGranted(admin dynamic.Interface, roles []role) {
+func (s *fixture) awaitGranted(admin dynamic.Interface, roles []role) {
 	s.t.Helper()
 	for _, r := range roles {
 		for i := range r.rules() {

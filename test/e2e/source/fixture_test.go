@@ -33,8 +33,8 @@ const (
 // rule is a rule as in the configuration.
 type rule = map[string]any
 
-// scene is the environment of one test: an exporter with a journal, its output file, and all records read so far.
-type scene struct {
+// fixture is the environment of one test: an exporter with a journal, its output file, and all records read so far.
+type fixture struct {
 	*environment
 	t        *testing.T
 	name     string // of its namespace, and the prefix of its other namespaces
@@ -47,10 +47,10 @@ type scene struct {
 
 var scenes atomic.Int32
 
-// newScene makes a scene with rules. Nothing runs yet.
-func newScene(t *testing.T, env *environment, rules []rule, changes ...func(*exporter.Settings)) *scene {
+// newFixture makes a fixture with rules. Nothing runs yet.
+func newFixture(t *testing.T, env *environment, rules []rule, changes ...func(*exporter.Settings)) *fixture {
 	t.Helper()
-	s := &scene{environment: env, t: t, name: fmt.Sprintf("scene-%d", scenes.Add(1))}
+	s := &fixture{environment: env, t: t, name: fmt.Sprintf("fixture-%d", scenes.Add(1))}
 	s.settings = exporter.Settings{Dir: t.TempDir(), Kubeconfig: env.controlPlane.Kubeconfig(), Resources: rules}
 	s.settings.File = filepath.Join(s.settings.Dir, "changes")
 	for _, change := range changes {
@@ -70,15 +70,15 @@ func viaKubeconfig(kubeconfig string) func(*exporter.Settings) {
 	return func(s *exporter.Settings) { s.Kubeconfig = kubeconfig }
 }
 
-// newSceneBehindGateway makes a scene with a gateway between the exporter and the API server.
-func newSceneBehindGateway(t *testing.T, env *environment, rules []rule, changes ...func(*exporter.Settings)) (*scene, *proxy.Gateway) {
+// newFixtureBehindGateway makes a fixture with a gateway between the exporter and the API server.
+func newFixtureBehindGateway(t *testing.T, env *environment, rules []rule, changes ...func(*exporter.Settings)) (*fixture, *proxy.Gateway) {
 	t.Helper()
 	gateway, kubeconfig := env.newGateway(t)
-	return newScene(t, env, rules, append(changes, viaKubeconfig(kubeconfig))...), gateway
+	return newFixture(t, env, rules, append(changes, viaKubeconfig(kubeconfig))...), gateway
 }
 
 // cleanUp stops the exporter, and shows its log if the test has failed.
-func (s *scene) cleanUp() {
+func (s *fixture) cleanUp() {
 	if err := s.exporter.Kill(); err != nil {
 		s.t.Error(err)
 	}
@@ -89,7 +89,7 @@ func (s *scene) cleanUp() {
 }
 
 // requireNoError ends the test on an error.
-func (s *scene) requireNoError(err error) {
+func (s *fixture) requireNoError(err error) {
 	s.t.Helper()
 	if err != nil {
 		s.t.Fatal(err)
@@ -97,37 +97,44 @@ func (s *scene) requireNoError(err error) {
 }
 
 // setRules configures other rules, for the next start.
-func (s *scene) setRules(rules ...rule) {
+func (s *fixture) setRules(rules ...rule) {
 	s.t.Helper()
 	s.requireNoError(s.exporter.Configure(func(settings *exporter.Settings) { settings.Resources = rules }))
 }
 
-// namespacedRule returns a rule that selects types in the scene's namespace only. Other tests may leave hundreds of
-// megabytes in the same API server, and a scene keeps all records.
-func (s *scene) namespacedRule(types ...string) rule {
+// namespacedRule returns a rule that selects types in the fixture's namespace only. Other tests may leave hundreds of
+// megabytes in the same API server, and a fixture keeps all records.
+func (s *fixture) namespacedRule(types ...string) rule {
 	return rule{"select": types, "namespaces": rule{"include": []string{s.name}}}
 }
 
 // startExporter starts the exporter and returns when it is ready.
-func (s *scene) startExporter() {
+func (s *fixture) startExporter() {
 	s.t.Helper()
 	s.requireNoError(s.exporter.Start(s.t.Context()))
 }
 
-func (s *scene) stopExporter() {
+// launchExporter starts the exporter and returns when its pages answer.
+func (s *fixture) launchExporter() {
+	s.t.Helper()
+	s.requireNoError(s.exporter.Launch(s.t.Context()))
+	s.awaitPage("/metrics", http.StatusOK)
+}
+
+func (s *fixture) stopExporter() {
 	s.t.Helper()
 	s.requireNoError(s.exporter.Stop())
 	s.readRecords()
 }
 
-func (s *scene) killExporter() {
+func (s *fixture) killExporter() {
 	s.t.Helper()
 	s.requireNoError(s.exporter.Kill())
 	s.readRecords()
 }
 
 // readRecords reads the new records and returns all records so far.
-func (s *scene) readRecords() []bus.Record {
+func (s *fixture) readRecords() []bus.Record {
 	s.t.Helper()
 	records, err := s.file.Read(s.t.Context())
 	s.records = append(s.records, records...)
@@ -136,7 +143,7 @@ func (s *scene) readRecords() []bus.Record {
 }
 
 // awaitCondition waits until waitingFor returns "", the description of nothing.
-func (s *scene) awaitCondition(waitingFor func() string) {
+func (s *fixture) awaitCondition(waitingFor func() string) {
 	s.t.Helper()
 	deadline := time.Now().Add(arriveTimeout)
 	for {
@@ -162,7 +169,7 @@ func sleep(t *testing.T, d time.Duration) {
 }
 
 // awaitEmitted waits for a record of a type about an object.
-func (s *scene) awaitEmitted(kind workload.Kind, namespace, name, what string) {
+func (s *fixture) awaitEmitted(kind workload.Kind, namespace, name, what string) {
 	s.t.Helper()
 	s.awaitCondition(func() string {
 		s.readRecords()
@@ -181,7 +188,7 @@ func isAbout(r bus.Record, kind workload.Kind) bool {
 }
 
 // createMarker creates an object in a namespace and waits for its record, which follows the records of any earlier list.
-func (s *scene) createMarker(kind workload.Kind, namespace string, labels ...string) {
+func (s *fixture) createMarker(kind workload.Kind, namespace string, labels ...string) {
 	s.t.Helper()
 	s.markers++
 	name := fmt.Sprintf("marker-%d", s.markers)
@@ -245,7 +252,7 @@ func customKind(group, version, plural, kind string) workload.Kind {
 }
 
 // getPage requests a page of the admin server; the code is 0 if it does not answer.
-func (s *scene) getPage(path string) (code int, text string) {
+func (s *fixture) getPage(path string) (code int, text string) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), answerTimeout)
 	defer cancel()
@@ -257,7 +264,7 @@ func (s *scene) getPage(path string) (code int, text string) {
 }
 
 // awaitPage waits until a page has a code and contains all parts.
-func (s *scene) awaitPage(path string, code int, parts ...string) {
+func (s *fixture) awaitPage(path string, code int, parts ...string) {
 	s.t.Helper()
 	s.awaitCondition(func() string {
 		got, text := s.getPage(path)
@@ -270,7 +277,7 @@ func (s *scene) awaitPage(path string, code int, parts ...string) {
 }
 
 // metricValue returns the value of a series; 0 if there is none.
-func (s *scene) metricValue(series string) int {
+func (s *fixture) metricValue(series string) int {
 	s.t.Helper()
 	code, text := s.getPage("/metrics")
 	if code != http.StatusOK {

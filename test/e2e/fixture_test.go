@@ -25,38 +25,38 @@ const (
 	clients      = 32
 )
 
-// scene is one test's own: a namespace, an exporter with a journal, topics, a stream, and readers of both buses.
-type scene struct {
+// fixture is one test's own: a namespace, an exporter with a journal, topics, a stream, and readers of both buses.
+type fixture struct {
 	*environment
 	t         *testing.T
 	name      string // namespace, prefix of the topics, name of the stream
 	resources []oracle.Resource
 	exporter  *exporter.Exporter
-	buses     []*heard // Kafka and NATS
-	beginning int64    // etcd's revision before the exporter first started
+	buses     []*received // Kafka and NATS
+	beginning int64       // etcd's revision before the exporter first started
 	loads     int
 }
 
-// heard is a bus and everything read from it so far.
-type heard struct {
+// received is a bus and everything read from it so far.
+type received struct {
 	bus.Reader
 	records   []bus.Record
 	compacted bool // what is there is less than what was
 }
 
-var sceneNumber int
+var fixtureNumber int
 
-// newScene makes a scene; its exporter selects the resources of some kinds. Nothing runs yet.
-func newScene(t *testing.T, kinds []workload.Kind, changes ...func(*exporter.Settings)) *scene {
+// newFixture makes a fixture; its exporter selects the resources of some kinds. Nothing runs yet.
+func newFixture(t *testing.T, kinds []workload.Kind, changes ...func(*exporter.Settings)) *fixture {
 	t.Helper()
-	return newSceneIn(t, servers(t), kinds, changes...)
+	return newFixtureIn(t, servers(t), kinds, changes...)
 }
 
-// newSceneIn makes a scene in an environment that may have a control plane of its own.
-func newSceneIn(t *testing.T, env *environment, kinds []workload.Kind, changes ...func(*exporter.Settings)) *scene {
+// newFixtureIn makes a fixture in an environment that may have a control plane of its own.
+func newFixtureIn(t *testing.T, env *environment, kinds []workload.Kind, changes ...func(*exporter.Settings)) *fixture {
 	t.Helper()
-	sceneNumber++
-	s := &scene{environment: env, t: t, name: fmt.Sprintf("e2e-%d", sceneNumber), resources: resources(kinds)}
+	fixtureNumber++
+	s := &fixture{environment: env, t: t, name: fmt.Sprintf("e2e-%d", fixtureNumber), resources: resources(kinds)}
 	settings := exporter.Settings{
 		Dir: t.TempDir(), Kubeconfig: env.controlPlane.Kubeconfig(),
 		KafkaBrokers: env.kafka.Brokers(), TopicPrefix: s.name, NATSURL: env.nats.URL(), Stream: s.name,
@@ -71,7 +71,7 @@ func newSceneIn(t *testing.T, env *environment, kinds []workload.Kind, changes .
 	if s.exporter, err = exporter.New(env.program, settings); err != nil {
 		t.Fatal(err)
 	}
-	s.listen(settings)
+	s.openReaders(settings)
 	s.must(env.cluster.CreateNamespace(t.Context(), s.name))
 	if s.beginning, err = env.etcd.Revision(t.Context()); err != nil {
 		t.Fatal(err)
@@ -80,8 +80,8 @@ func newSceneIn(t *testing.T, env *environment, kinds []workload.Kind, changes .
 	return s
 }
 
-// listen opens the readers.
-func (s *scene) listen(settings exporter.Settings) {
+// openReaders opens the readers.
+func (s *fixture) openReaders(settings exporter.Settings) {
 	s.t.Helper()
 	k, err := bus.NewKafka(settings.KafkaBrokers, settings.TopicPrefix+".")
 	s.must(err)
@@ -89,11 +89,11 @@ func (s *scene) listen(settings exporter.Settings) {
 	n, err := bus.NewNATS(settings.NATSURL, settings.Stream)
 	s.must(err)
 	s.t.Cleanup(n.Close)
-	s.buses = []*heard{{Reader: k}, {Reader: n}}
+	s.buses = []*received{{Reader: k}, {Reader: n}}
 }
 
 // read returns how the records of both buses are to be read.
-func (s *scene) read(as format.Format, fromKafka, fromNATS bus.Unwrap) {
+func (s *fixture) read(as format.Format, fromKafka, fromNATS bus.Unwrap) {
 	s.buses[0].Reader.(*bus.Kafka).Form = bus.Form{Format: as, Unwrap: fromKafka}
 	s.buses[1].Reader.(*bus.NATS).Form = bus.Form{Format: as, Unwrap: fromNATS}
 }
@@ -103,7 +103,7 @@ const clearWithin = time.Minute
 
 // end stops what the test has left running, shows the log if the test failed, and deletes most of what it wrote: the
 // exporters of other tests would read it at every start.
-func (s *scene) end(kinds []workload.Kind) {
+func (s *fixture) end(kinds []workload.Kind) {
 	if err := s.exporter.Kill(); err != nil {
 		s.t.Error(err)
 	}
@@ -143,7 +143,7 @@ func selection(r oracle.Resource) string {
 }
 
 // must ends the test on an error.
-func (s *scene) must(err error) {
+func (s *fixture) must(err error) {
 	s.t.Helper()
 	if err != nil {
 		s.t.Fatal(err)
@@ -151,13 +151,13 @@ func (s *scene) must(err error) {
 }
 
 // load begins to write objects at full speed, under names of their own.
-func (s *scene) load(objects int, kinds []workload.Kind) *workload.Load {
+func (s *fixture) load(objects int, kinds []workload.Kind) *workload.Load {
 	s.t.Helper()
 	return s.run(workload.Plan{Objects: objects, Updates: 3}, kinds)
 }
 
 // run begins to write the objects and updates of a plan.
-func (s *scene) run(plan workload.Plan, kinds []workload.Kind) *workload.Load {
+func (s *fixture) run(plan workload.Plan, kinds []workload.Kind) *workload.Load {
 	s.t.Helper()
 	s.loads++
 	plan.Namespace, plan.Prefix, plan.Kinds, plan.Clients = s.name, fmt.Sprintf("load-%d", s.loads), kinds, clients
@@ -166,8 +166,8 @@ func (s *scene) run(plan workload.Plan, kinds []workload.Kind) *workload.Load {
 	return load
 }
 
-// history reads what happened since the scene began.
-func (s *scene) history() *oracle.History {
+// history reads what happened since the fixture began.
+func (s *fixture) history() *oracle.History {
 	s.t.Helper()
 	end, err := s.etcd.Revision(s.t.Context())
 	s.must(err)
@@ -178,12 +178,13 @@ func (s *scene) history() *oracle.History {
 	return h
 }
 
-// listenAll reads both buses to their ends, as soon as they can be: a server that came back a moment ago may not answer yet.
-func (s *scene) listenAll() {
+// receiveAll reads both buses to their ends, as soon as they can be: a server that came back a moment ago may not answer
+// yet.
+func (s *fixture) receiveAll() {
 	s.t.Helper()
 	for _, b := range s.buses {
 		for deadline := time.Now().Add(arriveWithin); ; pause(s.t, lookEvery) {
-			err := b.listen(s.t.Context())
+			err := b.receive(s.t.Context())
 			if err == nil {
 				break
 			}
@@ -195,18 +196,18 @@ func (s *scene) listenAll() {
 	}
 }
 
-func (b *heard) listen(ctx context.Context) error {
+func (b *received) receive(ctx context.Context) error {
 	records, err := b.Read(ctx)
 	b.records = append(b.records, records...)
 	return err
 }
 
 // await reads a bus until its records satisfy a condition. The condition explains what it still waits for; "" is nothing.
-func (s *scene) await(b *heard, waitingFor func([]bus.Record) string) {
+func (s *fixture) await(b *received, waitingFor func([]bus.Record) string) {
 	s.t.Helper()
 	deadline := time.Now().Add(arriveWithin)
 	for {
-		err := b.listen(s.t.Context())
+		err := b.receive(s.t.Context())
 		waits := waitingFor(b.records)
 		if waits == "" {
 			return
@@ -243,7 +244,7 @@ func pause(t *testing.T, d time.Duration) {
 }
 
 // awaitHistory waits until a bus holds everything that has happened up to now.
-func (s *scene) awaitHistory(b *heard) {
+func (s *fixture) awaitHistory(b *received) {
 	s.t.Helper()
 	h := s.history()
 	s.await(b, func(records []bus.Record) string {
@@ -256,7 +257,7 @@ func (s *scene) awaitHistory(b *heard) {
 }
 
 // awaitAll waits until both buses hold everything that has happened up to now.
-func (s *scene) awaitAll() {
+func (s *fixture) awaitAll() {
 	s.t.Helper()
 	for _, b := range s.buses {
 		s.awaitHistory(b)
@@ -264,7 +265,7 @@ func (s *scene) awaitAll() {
 }
 
 // judge stops the exporter, reads what is left and compares both buses with the truth and with each other.
-func (s *scene) judge(rules oracle.Rules) {
+func (s *fixture) judge(rules oracle.Rules) {
 	s.t.Helper()
 	s.must(s.exporter.Stop())
 	s.judgeEach(rules)
@@ -274,9 +275,9 @@ func (s *scene) judge(rules oracle.Rules) {
 }
 
 // judgeEach reads what is left and compares each bus with the truth. Nothing runs any more.
-func (s *scene) judgeEach(rules oracle.Rules) {
+func (s *fixture) judgeEach(rules oracle.Rules) {
 	s.t.Helper()
-	s.listenAll()
+	s.receiveAll()
 	h := s.history()
 	for _, b := range s.buses {
 		if wrong := h.Judge(b.records, rules); len(wrong) > 0 {
@@ -287,7 +288,7 @@ func (s *scene) judgeEach(rules oracle.Rules) {
 }
 
 // count summarizes the received records in one line.
-func (b *heard) count() string {
+func (b *received) count() string {
 	ids := make(map[string]bool)
 	types := make(map[string]int)
 	for _, r := range b.records {
@@ -309,8 +310,8 @@ func first[T any](all []T) string {
 	return b.String()
 }
 
-// dice returns a source of random numbers, and prints what repeats it.
-func dice(t *testing.T) *rand.Rand {
+// newRandom returns a source of random numbers, and prints what repeats it.
+func newRandom(t *testing.T) *rand.Rand {
 	t.Helper()
 	seed := rand.Uint64()
 	if given := os.Getenv("KUBECDC_E2E_SEED"); given != "" {

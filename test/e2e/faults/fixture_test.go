@@ -40,9 +40,9 @@ var secrets = workload.Kind{
 	},
 }
 
-// scene is one fault's own: a namespace and an exporter with a journal, which writes into a file unless it is given
+// fixture is one fault's own: a namespace and an exporter with a journal, which writes into a file unless it is given
 // otherwise.
-type scene struct {
+type fixture struct {
 	*surroundings
 	t        *testing.T
 	name     string
@@ -54,9 +54,9 @@ type scene struct {
 
 var scenes atomic.Int32
 
-func (s *surroundings) scene(t *testing.T) *scene {
+func (s *surroundings) fixture(t *testing.T) *fixture {
 	t.Helper()
-	c := &scene{surroundings: s, t: t, name: fmt.Sprintf("fault-%d", scenes.Add(1))}
+	c := &fixture{surroundings: s, t: t, name: fmt.Sprintf("fault-%d", scenes.Add(1))}
 	c.settings = exporter.Settings{Dir: t.TempDir(), Kubeconfig: s.controlPlane.Kubeconfig()}
 	c.settings.File = filepath.Join(c.settings.Dir, "changes")
 	c.watch("configmaps")
@@ -64,21 +64,21 @@ func (s *surroundings) scene(t *testing.T) *scene {
 	return c
 }
 
-// alone gives the scene a Prometheus of its own, for alerts that name no exporter.
-func (c *scene) alone() {
+// alone gives the fixture a Prometheus of its own, for alerts that name no exporter.
+func (c *fixture) alone() {
 	c.t.Helper()
 	own := *c.surroundings
 	own.prometheus = startPrometheus(c.t)
 	c.surroundings, c.lonely = &own, true
 }
 
-// watch selects resources in the scene's namespace.
-func (c *scene) watch(resources ...string) {
+// watch selects resources in the fixture's namespace.
+func (c *fixture) watch(resources ...string) {
 	c.settings.Resources = []mapping{{"select": resources, "namespaces": mapping{"include": []string{c.name}}, "redact": "none"}}
 }
 
 // sink takes the place of the file.
-func (c *scene) sink(kind string, keys mapping, more ...mapping) {
+func (c *fixture) sink(kind string, keys mapping, more ...mapping) {
 	sink := mapping{"name": kind, kind: keys}
 	for _, m := range more {
 		for k, v := range m {
@@ -88,13 +88,13 @@ func (c *scene) sink(kind string, keys mapping, more ...mapping) {
 	c.settings.Sinks = append(c.settings.Sinks, sink)
 }
 
-func (c *scene) must(err error) {
+func (c *fixture) must(err error) {
 	c.t.Helper()
 	must(c.t, err)
 }
 
 // start starts the exporter, and returns when it is ready and Prometheus knows.
-func (c *scene) start() {
+func (c *fixture) start() {
 	c.t.Helper()
 	c.prepare()
 	c.must(c.exporter.Start(c.t.Context()))
@@ -108,14 +108,14 @@ func (c *scene) start() {
 }
 
 // launch starts an exporter that does not become ready.
-func (c *scene) launch() {
+func (c *fixture) launch() {
 	c.t.Helper()
 	c.prepare()
 	c.must(c.exporter.Launch(c.t.Context()))
 	c.prometheus.watch(c.exporter.Address())
 }
 
-func (c *scene) prepare() {
+func (c *fixture) prepare() {
 	c.t.Helper()
 	var err error
 	c.exporter, err = exporter.New(c.program, c.settings)
@@ -123,7 +123,7 @@ func (c *scene) prepare() {
 	c.t.Cleanup(c.end)
 }
 
-func (c *scene) end() {
+func (c *fixture) end() {
 	if err := c.exporter.Kill(); err != nil && !c.ended {
 		c.t.Error(err)
 	}
@@ -133,7 +133,7 @@ func (c *scene) end() {
 }
 
 // create creates an object of a kind.
-func (c *scene) create(kind workload.Kind, name string) {
+func (c *fixture) create(kind workload.Kind, name string) {
 	c.t.Helper()
 	c.must(c.cluster.Create(c.t.Context(), kind, c.name, name))
 }
@@ -152,7 +152,7 @@ func noise(bytes int) workload.Kind {
 }
 
 // await waits until nothing is waited for any more; "" is nothing.
-func (c *scene) await(what string, waitingFor func() string) {
+func (c *fixture) await(what string, waitingFor func() string) {
 	c.t.Helper()
 	deadline := time.Now().Add(namedWithin)
 	for {
@@ -172,7 +172,7 @@ func (c *scene) await(what string, waitingFor func() string) {
 }
 
 // page asks the exporter. One that does not answer has no page.
-func (c *scene) page(path string) string {
+func (c *fixture) page(path string) string {
 	_, text, err := get(c.t.Context(), c.exporter.Address(), path)
 	if err != nil {
 		return err.Error()
@@ -181,7 +181,7 @@ func (c *scene) page(path string) string {
 }
 
 // awaitNamed waits until /readyz and the status page have the line: a mark, a name and a text.
-func (c *scene) awaitNamed(line, says string) {
+func (c *fixture) awaitNamed(line, says string) {
 	c.t.Helper()
 	c.await("/readyz", func() string {
 		text := c.page("/readyz?verbose")
@@ -195,8 +195,8 @@ func (c *scene) awaitNamed(line, says string) {
 	c.await("the status page", func() string {
 		var status struct {
 			Problems []struct {
-				Name, Reason string
-				Counts       bool
+				Name, Reason, Code, Cause, Remedy string
+				Counts                            bool
 			}
 		}
 		text := c.page("/status.json")
@@ -205,7 +205,9 @@ func (c *scene) awaitNamed(line, says string) {
 		}
 		for _, p := range status.Problems {
 			named := strings.HasPrefix(p.Name, line[len("[-]"):]) && strings.Contains(p.Reason, says)
-			if named && p.Counts == strings.HasPrefix(line, "[-]") && strings.Contains(html.UnescapeString(c.page("/")), p.Reason) {
+			shown := html.UnescapeString(c.page("/"))
+			if named && p.Counts == strings.HasPrefix(line, "[-]") && p.Remedy != "" &&
+				strings.Contains(shown, p.Code) && strings.Contains(shown, p.Cause) {
 				return ""
 			}
 		}
@@ -214,7 +216,7 @@ func (c *scene) awaitNamed(line, says string) {
 }
 
 // awaitWell waits until the exporter is ready and has nothing to complain of.
-func (c *scene) awaitWell() {
+func (c *fixture) awaitWell() {
 	c.t.Helper()
 	c.await("/readyz", func() string {
 		if text := c.page("/readyz"); text != "ok\n" {
@@ -225,7 +227,7 @@ func (c *scene) awaitWell() {
 }
 
 // awaitAlerts waits until these alerts fire, and no other one, nor is about to.
-func (c *scene) awaitAlerts(want []string) {
+func (c *fixture) awaitAlerts(want []string) {
 	c.t.Helper()
 	same := 0
 	c.await("alerts", func() string {
@@ -242,7 +244,7 @@ func (c *scene) awaitAlerts(want []string) {
 
 // untilAlert repeats an action until an alert on its frequency fires: how fast it happens
 // is the machine's.
-func (c *scene) untilAlert(alert string, do func(turn int)) {
+func (c *fixture) untilAlert(alert string, do func(turn int)) {
 	c.t.Helper()
 	turn := 0
 	c.await(alert, func() string {
@@ -256,7 +258,7 @@ func (c *scene) untilAlert(alert string, do func(turn int)) {
 }
 
 // instance is the exporter of the expected alerts, "" for all.
-func (c *scene) instance() string {
+func (c *fixture) instance() string {
 	if c.lonely {
 		return ""
 	}
@@ -264,7 +266,7 @@ func (c *scene) instance() string {
 }
 
 // awaitEnd waits until the exporter has ended by itself, and for its last log line.
-func (c *scene) awaitEnd(says string) {
+func (c *fixture) awaitEnd(says string) {
 	c.t.Helper()
 	c.ended = true
 	select {
@@ -278,7 +280,7 @@ func (c *scene) awaitEnd(says string) {
 }
 
 // proxied puts a proxy between the exporter and the API server.
-func (c *scene) proxied() *proxy.Proxy {
+func (c *fixture) proxied() *proxy.Proxy {
 	c.t.Helper()
 	p, err := proxy.Start(c.controlPlane.APIServers()[0].Address())
 	c.must(err)
@@ -290,7 +292,7 @@ func (c *scene) proxied() *proxy.Proxy {
 }
 
 // behind puts a gateway there, which understands the requests.
-func (c *scene) behind() *proxy.Gateway {
+func (c *fixture) behind() *proxy.Gateway {
 	c.t.Helper()
 	g, err := proxy.StartGateway(c.controlPlane.APIServers()[0].Address(), c.controlPlane.CAFile())
 	c.must(err)
@@ -301,8 +303,8 @@ func (c *scene) behind() *proxy.Gateway {
 	return g
 }
 
-// write replaces a file in the scene's directory at once, and returns its path.
-func (c *scene) write(name, text string) string {
+// write replaces a file in the fixture's directory at once, and returns its path.
+func (c *fixture) write(name, text string) string {
 	c.t.Helper()
 	path := filepath.Join(c.settings.Dir, name)
 	c.must(os.WriteFile(path+".new", []byte(text), 0o600))
@@ -311,7 +313,7 @@ func (c *scene) write(name, text string) string {
 }
 
 // background runs something until the fault is over.
-func (c *scene) background(run func(ctx context.Context)) {
+func (c *fixture) background(run func(ctx context.Context)) {
 	ctx, cancel := context.WithCancel(c.t.Context())
 	ended := make(chan struct{})
 	go func() {

@@ -19,17 +19,18 @@ import (
 // The exporter's password in Kafka, and a wrong one.
 const knownPassword, refusedPassword = "open-sesame", "hunter2"
 
-// TestRefusedCredentialsAreToldAndCuredWithoutARestart starts the exporter with a password that Kafka does not know. It is
-// not ready and names the sink and where to look, once however often it tries, and never the password; the other
-// sink goes on. When the file holds the right one, everything arrives, once. A second start, with nothing to deliver, is not
-// ready either while Kafka is away or refuses the password, is when it lets us in, and not when it goes away again.
-func TestRefusedCredentialsAreToldAndCuredWithoutARestart(t *testing.T) {
+// TestRejectedCredentialsAreReportedAndReplacedWithoutRestart starts the exporter with a password that Kafka does not
+// know. It is not ready and names the sink and where to look, once however often it tries, and never the password; the
+// other sink goes on. When the file holds the right one, everything arrives, once. A second start, with nothing to
+// deliver, is not ready either while Kafka is away or refuses the password, is when it lets us in, and not when it goes
+// away again.
+func TestRejectedCredentialsAreReportedAndReplacedWithoutRestart(t *testing.T) {
 	own := *servers(t)
 	dir := t.TempDir()
 	own.kafka = guarded(t, filepath.Join(dir, "ca.pem"))
 	password, log := filepath.Join(dir, "password"), ""
 	kinds := []workload.Kind{workload.ConfigMaps}
-	s := newLeastSceneIn(t, &own, kinds, func(settings *exporter.Settings) {
+	s := newRestrictedFixtureIn(t, &own, kinds, func(settings *exporter.Settings) {
 		log = filepath.Join(settings.Dir, "exporter.log")
 		settings.Kafka = map[string]any{
 			"brokers": []string{own.kafka.SecureAddress()},
@@ -39,7 +40,7 @@ func TestRefusedCredentialsAreToldAndCuredWithoutARestart(t *testing.T) {
 	})
 	s.must(os.WriteFile(password, []byte(refusedPassword), 0o600))
 	s.must(s.exporter.Launch(t.Context()))
-	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[-]sink/kafka Kafka refuses the credentials: check kafka.sasl")
+	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[-]sink/kafka SinkUnauthorized: Kafka refuses the credentials")
 	s.must(s.load(20, kinds).Wait())
 	s.awaitHistory(s.buses[1])
 	s.awaitMetric(`kubecdc_sink_gate_closed{sink="kafka"}`, "1")
@@ -58,7 +59,7 @@ func TestRefusedCredentialsAreToldAndCuredWithoutARestart(t *testing.T) {
 		s.must(err)
 		told.WriteString(text)
 	}
-	if n := strings.Count(ofSink(readFile(t, log), "kafka"), "refuses the credentials"); n != 1 {
+	if n := strings.Count(ofSink(readFile(t, log), "kafka"), "Kafka refuses the credentials"); n != 1 {
 		t.Errorf("it says %d times why nothing is delivered:\n%s", n, readFile(t, log))
 	}
 
@@ -79,7 +80,7 @@ func TestRefusedCredentialsAreToldAndCuredWithoutARestart(t *testing.T) {
 			t.Errorf("a password is told:\n%s", told.String())
 		}
 	}
-	if !strings.Contains(ofSink(readFile(t, log), "kafka"), "sink delivers") {
+	if !strings.Contains(ofSink(readFile(t, log), "kafka"), "delivers") {
 		t.Errorf("it does not say that it is cured:\n%s", readFile(t, log))
 	}
 
@@ -87,15 +88,15 @@ func TestRefusedCredentialsAreToldAndCuredWithoutARestart(t *testing.T) {
 	s.must(s.exporter.Stop())
 	s.must(own.kafka.Kill())
 	s.must(s.exporter.Launch(t.Context()))
-	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[-]sink/kafka no broker of "+own.kafka.SecureAddress()+" answers")
+	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[-]sink/kafka SinkUnreachable: no broker of "+own.kafka.SecureAddress()+" answers")
 	writePassword(refusedPassword)
 	s.must(own.kafka.Restart(t.Context()))
-	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[-]sink/kafka Kafka refuses the credentials: check kafka.sasl")
+	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[-]sink/kafka SinkUnauthorized: Kafka refuses the credentials")
 	s.awaitMetric(`kubecdc_sink_retries_total{sink="kafka"}`, "0")
 	writePassword(knownPassword)
 	s.awaitAnswer("/readyz", http.StatusOK, "")
 	s.must(own.kafka.Kill())
-	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[-]sink/kafka no broker of "+own.kafka.SecureAddress()+" answers")
+	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[-]sink/kafka SinkUnreachable: no broker of "+own.kafka.SecureAddress()+" answers")
 	s.must(own.kafka.Restart(t.Context()))
 	s.awaitAnswer("/readyz", http.StatusOK, "")
 	s.awaitMetric(`kubecdc_sink_retries_total{sink="kafka"}`, "0")
@@ -136,7 +137,7 @@ func ofSink(log, sink string) (lines string) {
 }
 
 // awaitRetries waits until so many attempts of a sink have failed.
-func (s *scene) awaitRetries(sink string, least int) {
+func (s *fixture) awaitRetries(sink string, least int) {
 	s.t.Helper()
 	name := fmt.Sprintf("kubecdc_sink_retries_total{sink=%q}", sink)
 	s.await(s.buses[1], func([]bus.Record) string {
@@ -150,7 +151,7 @@ func (s *scene) awaitRetries(sink string, least int) {
 }
 
 // repeatsNothing fails the test if Kafka holds anything twice.
-func (s *scene) repeatsNothing() {
+func (s *fixture) repeatsNothing() {
 	s.t.Helper()
 	ids := make(map[string]bool)
 	for _, r := range s.buses[0].records {

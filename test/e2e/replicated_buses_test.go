@@ -72,18 +72,18 @@ func (b *replicatedBuses) settings(s *exporter.Settings) {
 	s.NATS = map[string]any{"create": map[string]any{"enabled": true, "replicas": len(b.servers)}}
 }
 
-// killLeaders kills the broker and the server that lead the state of a scene, or its changes in the bus that has no state.
-func (b *replicatedBuses) killLeaders(scene string) {
+// killLeaders kills the broker and the server that lead the state of a fixture, or its changes in the bus that has no state.
+func (b *replicatedBuses) killLeaders(fixture string) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), arriveWithin)
 	defer cancel()
 	for b.deadBroker == nil || b.deadServer == nil {
 		var err error
 		if b.deadBroker == nil {
-			b.deadBroker, err = b.leadingBroker(ctx, scene)
+			b.deadBroker, err = b.leadingBroker(ctx, fixture)
 		}
 		if b.deadServer == nil && err == nil {
-			b.deadServer, err = b.leadingServer(ctx, scene)
+			b.deadServer, err = b.leadingServer(ctx, fixture)
 		}
 		if ctx.Err() != nil {
 			b.t.Fatalf("the buses have no leaders: %v", err)
@@ -105,7 +105,7 @@ func (b *replicatedBuses) restart() {
 	b.deadBroker, b.deadServer = nil, nil
 }
 
-func (b *replicatedBuses) leadingBroker(ctx context.Context, scene string) (*kafka.Broker, error) {
+func (b *replicatedBuses) leadingBroker(ctx context.Context, fixture string) (*kafka.Broker, error) {
 	answer, err := kmsg.NewPtrMetadataRequest().RequestWith(ctx, b.kafka)
 	if err != nil {
 		return nil, err
@@ -116,19 +116,19 @@ func (b *replicatedBuses) leadingBroker(ctx context.Context, scene string) (*kaf
 			leaders[*topic.Topic] = topic.Partitions[0].Leader
 		}
 	}
-	for _, topic := range []string{scene + "-state", scene + ".configmaps"} {
+	for _, topic := range []string{fixture + "-state", fixture + ".configmaps"} {
 		for _, broker := range b.brokers {
 			if leader, ok := leaders[topic]; ok && int32(broker.ID()) == leader {
 				return broker, nil
 			}
 		}
 	}
-	return nil, fmt.Errorf("no broker leads the topics of %s: %v", scene, leaders)
+	return nil, fmt.Errorf("no broker leads the topics of %s: %v", fixture, leaders)
 }
 
-func (b *replicatedBuses) leadingServer(ctx context.Context, scene string) (*natsserver.Server, error) {
+func (b *replicatedBuses) leadingServer(ctx context.Context, fixture string) (*natsserver.Server, error) {
 	var last error
-	for _, name := range []string{scene + "-state", scene} {
+	for _, name := range []string{fixture + "-state", fixture} {
 		stream, err := b.jetstream.Stream(ctx, name)
 		if err != nil {
 			last = err
@@ -140,5 +140,5 @@ func (b *replicatedBuses) leadingServer(ctx context.Context, scene string) (*nat
 			}
 		}
 	}
-	return nil, fmt.Errorf("no server leads the streams of %s: %w", scene, last)
+	return nil, fmt.Errorf("no server leads the streams of %s: %w", fixture, last)
 }

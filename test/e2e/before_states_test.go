@@ -14,9 +14,9 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// TestStatesBeforeComeBackAfterATakeOver kills the one that works and takes its journal: the other one lists each resource
+// TestBeforeStatesAreRestoredAfterFailover kills the active one and takes its journal: the other one lists each resource
 // once, from then on the first update of each object carries the state before it.
-func TestStatesBeforeComeBackAfterATakeOver(t *testing.T) {
+func TestBeforeStatesAreRestoredAfterFailover(t *testing.T) {
 	const objects = 30
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
 	p := newPair(t, kinds, "kafka", func(s *exporter.Settings) { s.Rule = map[string]any{"before": "full"} })
@@ -30,7 +30,7 @@ func TestStatesBeforeComeBackAfterATakeOver(t *testing.T) {
 		}
 	}
 	each(func(kind workload.Kind, name string) error { return p.cluster.Create(t.Context(), kind, p.name, name) })
-	p.settle() // what the state lacks is watched again, and brings its state
+	p.awaitSettled() // what the state lacks is watched again, and brings its state
 	p.kill(p.all[0])
 	killed := time.Now()
 	p.must(p.all[1].Start(t.Context()))
@@ -58,14 +58,14 @@ func TestStatesBeforeComeBackAfterATakeOver(t *testing.T) {
 		}
 	}
 	for _, b := range p.buses {
-		p.carryBefore(b, objects*len(kinds))
+		p.checkBeforeStates(b, objects*len(kinds))
 	}
 	p.must(p.all[1].Stop())
 	p.judgeEach(oracle.Rules{})
 }
 
-// carryBefore checks that updates carry the state that was emitted before.
-func (p *pair) carryBefore(b *heard, updates int) {
+// checkBeforeStates checks that updates carry the state that was emitted before.
+func (p *replicas) checkBeforeStates(b *received, updates int) {
 	p.t.Helper()
 	last, n := map[bus.Object]bus.Record{}, 0
 	for _, r := range b.records {
@@ -83,7 +83,7 @@ func (p *pair) carryBefore(b *heard, updates int) {
 }
 
 // awaitLog waits until an exporter has logged a text often enough.
-func (p *pair) awaitLog(e *exporter.Exporter, what string, times int) {
+func (p *replicas) awaitLog(e *exporter.Exporter, what string, times int) {
 	p.t.Helper()
 	for deadline := time.Now().Add(arriveWithin); strings.Count(e.LogTail(), what) < times; pause(p.t, lookEvery) {
 		if time.Now().After(deadline) {

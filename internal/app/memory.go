@@ -1,0 +1,101 @@
+package app
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/attribution"
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/internal/state"
+)
+
+// memory is what a composition continues from: the journal and, with a replicated state, the claim of this process on that.
+// It outlives a composition if the next one has the same settings of both, so that a reload does not open the journal again
+// and keeps the turn.
+type memory struct {
+	id        string // see memoryIdentity
+	journal   *journal.Journal
+	replica   *replica // nil without a replicated state
+	recovered bool     // the journal was broken and replaced by a new one
+
+	journalTask *task // nil before start
+	closing     sync.Once
+}
+
+// memoryIdentity identifies the settings that the memory depends on. What the journal holds is redacted when it is opened,
+// before anything reads it.
+func memoryIdentity(cfg *config.Config) string {
+	all := struct {
+		Journal   config.Journal
+		Redaction string
+		StateSink config.Sink
+	}{Journal: cfg.Journal, Redaction: redactionFingerprint(cfg)}
+	if s, err := sinkConfigByName(cfg, cfg.State.Sink); err == nil {
+		all.StateSink = s
+	}
+	text, err := json.Marshal(all)
+	if err != nil {
+		panic(fmt.Sprintf("the configuration is plain data: %v", err))
+	}
+	sum := sha256.Sum256(text) // hashed, because the text holds passwords
+	return hex.EncodeToString(sum[:])
+}
+
+// openMemory opens the journal and makes the replica. The journal does not run yet.
+func openMemory(s *shared, cfg *config.Config) (m *memory, err error) {
+	m = &memory{id: memoryIdentity(cfg)}
+	j, declared := cfg.Journal, journalDeclaration(cfg)
+	o := journal.Options{
+		Dir: j.Dir, Sinks: declared.Sinks, KeepEvidence: declared.KeepEvidence, MaxBytes: int64(j.MaxBytes),
+		MaxDeadLetters: int64(j.MaxDeadLetters), Reserve: int64(j.Reserve), KeepSettled: j.Keep, Logger: s.log,
+	}
+	if j.Sync == "interval" {
+		o.SyncInterval = 200 * time.Millisecond
+	}
+	if m.journal, err = journal.Open(o); err != nil {
+		return nil, err
+	}
+	if cfg.State.Enabled() {
+		if m.replica, err = newReplica(s, cfg, m.journal); err != nil {
+			return nil, errors.Join(err, m.close())
+		}
+	}
+	return m, nil
+}
+
+// journalDeclaration returns what a configuration requires of the journal.
+func journalDeclaration(cfg *config.Config) (d journal.Declaration) {
+	for _, s := range cfg.Sinks {
+		d.Sinks = append(d.Sinks, s.Name)
+	}
+	if cfg.Audit.Enabled() {
+		d.Sinks, d.KeepEvidence = append(d.Sinks, attribution.Sink), true
+	}
+	if cfg.State.Enabled() {
+		d.Sinks = append(d.Sinks, state.Sink)
+	}
+	return d
+}
+
+// start runs the journal.
+func (m *memory) start(failed func(error)) {
+	m.journalTask = startTask("journal", m.journal.Run, failed)
+}
+
+// close stops the journal, which every other part writes to, and releases everything. Later calls do nothing.
+func (m *memory) close() (err error) {
+	m.closing.Do(func() {
+		m.journalTask.stop()
+		err = m.replica.closeState()
+		if failed := m.journal.Close(); failed != nil {
+			err = errors.Join(err, fmt.Errorf("close journal: %w", failed))
+		}
+	})
+	return err
+}

@@ -1,0 +1,197 @@
+package delivery
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// playedAnswers gives a policy random answers of one destination, with a clock of its own and restarts in between.
+type playedAnswers struct {
+	policy   *rejectionPolicy
+	now      time.Time
+	accepted time.Time // the last acceptance; zero: none
+	believed int       // rejections since then
+}
+
+func (p *playedAnswers) wait(d time.Duration) { p.now = p.now.Add(d) }
+
+func (p *playedAnswers) accept() {
+	p.policy.recordAcceptance("topic", p.now)
+	p.accepted, p.believed = p.now, 0
+}
+
+func (p *playedAnswers) restart() {
+	stored := p.policy.encode(p.now)
+	p.policy = newRejectionPolicy(p.policy.suspectAfter)
+	p.policy.decode(stored)
+}
+
+func TestRejectionsAreBelievedForAsMuchAsWasAccepted(t *testing.T) {
+	for seed := range uint64(50) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		p := &playedAnswers{policy: newRejectionPolicy(10 * time.Minute), now: time.Unix(1e9, 0)}
+		for range 2000 {
+			switch random.IntN(20) {
+			case 0:
+				p.wait(time.Duration(random.IntN(200)) * time.Second)
+			case 1:
+				if p.believed > 0 {
+					p.restart()
+				}
+			case 2:
+				p.accept()
+			}
+			delayed := random.IntN(2) == 0
+			since := p.now.Sub(p.accepted)
+			verdict := p.policy.judgeRejection("topic", delayed, p.now)
+			want := rejectionSuspected
+			switch {
+			case p.believed < maxUnprovenRejections || since < fastRejectionPeriod:
+				want = rejectionBelieved
+			case since < 10*time.Minute && delayed:
+				want = rejectionBelieved
+			case since < 10*time.Minute:
+				want = rejectionDelayed
+			}
+			if verdict != want {
+				t.Fatalf("seed %d: %d rejections and %v after the last acceptance: verdict %d, want %d", seed, p.believed, since, verdict, want)
+			}
+			if verdict == rejectionBelieved {
+				p.believed++
+			}
+			p.policy.removeStale(p.now)
+		}
+	}
+}
+
+func TestADestinationThatAcceptsNothingHasTwentyDeadLettersInAllItsRestarts(t *testing.T) {
+	p := &playedAnswers{policy: newRejectionPolicy(10 * time.Minute), now: time.Unix(1e9, 0)}
+	for range 100 {
+		if p.policy.judgeRejection("topic", true, p.now) == rejectionBelieved {
+			p.believed++
+		}
+		p.wait(15 * time.Minute)
+		p.policy.removeStale(p.now)
+		p.restart()
+	}
+	if p.believed != maxUnprovenRejections {
+		t.Errorf("%d rejections are believed", p.believed)
+	}
+}
+
+func TestDestinationsThatAreGoneAreForgotten(t *testing.T) {
+	policy, now := newRejectionPolicy(10*time.Minute), time.Unix(1e9, 0)
+	for i := range 2 * maxStoredDestinations {
+		policy.recordAcceptance(fmt.Sprint("accepting", i), now)
+		policy.judgeRejection(fmt.Sprint("rejecting", i), false, now)
+	}
+	policy.removeStale(now.Add(10 * time.Minute))
+	if n := len(policy.destinations); n != 2*maxStoredDestinations {
+		t.Errorf("%d destinations are remembered, want those that reject", n)
+	}
+	again := newRejectionPolicy(10 * time.Minute)
+	again.decode(policy.encode(now))
+	if n := len(again.destinations); n != maxStoredDestinations {
+		t.Errorf("%d destinations are stored", n)
+	}
+	if policy.removeStale(now.Add(rejectionMemory)); len(policy.destinations) != 0 {
+		t.Errorf("%d destinations are remembered for ever", len(policy.destinations))
+	}
+}
+
+// selectiveDestination rejects a share of the changes, and records the others.
+type selectiveDestination struct {
+	t       *testing.T
+	percent uint64
+	from    uint64 // changes up to here are all accepted, or all rejected
+	accepts bool   // which of the two
+
+	mu       sync.Mutex
+	accepted map[uint64]bool
+	last     map[sinks.Lane]uint64
+}
+
+func (d *selectiveDestination) rejects(offset uint64) bool {
+	if offset <= d.from {
+		return !d.accepts
+	}
+	return rand.New(rand.NewPCG(offset, 1)).Uint64()%100 < d.percent
+}
+
+func (d *selectiveDestination) publish(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+	time.Sleep(time.Millisecond)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i, m := range batch {
+		if d.rejects(m.Offset) {
+			return i, &sinks.RejectedError{Reason: "422 Unprocessable Entity"}
+		}
+		if m.Offset <= d.last[lane] && !d.accepted[m.Offset] { // I3
+			d.t.Errorf("lane %s: %d after %d", lane, m.Offset, d.last[lane])
+		}
+		d.accepted[m.Offset] = true
+		d.last[lane] = max(d.last[lane], m.Offset)
+	}
+	return len(batch), nil
+}
+
+// TestWhatIsAcceptableArrivesWhateverShareIsRejected has a destination reject a share of 2,000 changes, and the exporter
+// restarted twice. One kind of sink may look ahead, and begins with a hundred rejections. The other stores state: its
+// destination begins to reject under load, as a topic does whose limit was lowered.
+func TestWhatIsAcceptableArrivesWhateverShareIsRejected(t *testing.T) {
+	for _, stateful := range []bool{false, true} {
+		for _, percent := range []uint64{1, 20, 60, 90, 99} {
+			for _, lanes := range []int{1, 16, 300} {
+				t.Run(fmt.Sprintf("stateful=%v/percent=%d/lanes=%d", stateful, percent, lanes), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) { deliverShare(t, stateful, percent, lanes) })
+				})
+			}
+		}
+	}
+}
+
+func deliverShare(t *testing.T, stateful bool, percent uint64, lanes int) {
+	const end = 2000
+	to := &selectiveDestination{t: t, percent: percent, from: 100, accepts: stateful,
+		accepted: map[uint64]bool{}, last: map[sinks.Lane]uint64{}}
+	var sink sinks.Sink = singleDestination{sinkFuncs{publish: to.publish}}
+	if stateful {
+		sink = &statefulSink{sinkFuncs: sinkFuncs{publish: to.publish, destination: "topic"}}
+	}
+	s := newEndlessJournal(1000, lanes)
+	for range 2 {
+		start, _ := s.currentProgress()
+		p := startPipeline(t, sink, s, start, Config{})
+		time.Sleep(700 * time.Millisecond)
+		p.stopAndWait(t)
+	}
+	start, _ := s.currentProgress()
+	p := startPipeline(t, sink, s, start, Config{})
+	s.lastOffset.Store(end)
+	p.Drain(end)
+	select {
+	case err := <-p.done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatalf("not delivered after a minute: %+v", p.Stats())
+	}
+	dead := map[uint64]bool{}
+	_, letters := s.currentProgress()
+	for _, l := range letters {
+		dead[l.Offset] = true
+	}
+	for offset := uint64(1); offset <= end; offset++ {
+		if to.rejects(offset) != dead[offset] || to.rejects(offset) == to.accepted[offset] {
+			t.Errorf("%d: rejected %v, dead letter %v, accepted %v", offset, to.rejects(offset), dead[offset], to.accepted[offset])
+		}
+	}
+}

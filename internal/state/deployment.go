@@ -1,0 +1,154 @@
+package state
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+const (
+	// heartbeatInterval is how often the owner renews the deployment record.
+	heartbeatInterval = 2 * time.Second
+	// missedHeartbeats is how many the owner must have missed before an exporter that no Lease has chosen replaces it.
+	missedHeartbeats = 5
+)
+
+// deploymentRecord names the deployment that a state belongs to, the value of keyDeployment. The owner renews it, which
+// shows other exporters that it is alive.
+type deploymentRecord struct {
+	id        string // random, made at the first start; "" for a state of an exporter that had no such record
+	renewedAt time.Time
+}
+
+func newDeploymentID() string { return rand.Text()[:13] } // 65 bits
+
+func (d deploymentRecord) encode() []byte {
+	return binary.AppendVarint(appendString(nil, d.id), d.renewedAt.UnixMilli())
+}
+
+func decodeDeployment(b string) (d deploymentRecord, err error) {
+	s := entryDecoder{s: b}
+	d.id = s.readString()
+	d.renewedAt = time.UnixMilli(s.readVarint()).UTC()
+	return d, s.expectEnd("deployment")
+}
+
+// deployment is what this process knows of its deployment. Only the goroutine inside Follow, TakeOver or Run uses it.
+type deployment struct {
+	journal        *journal.Journal // nil for Inspect and Reset
+	id             string           // as in the journal, or seen on standby; "" if not known yet
+	lastGeneration uint64           // of the last take-over from this journal
+	claimed        string           // the identity of the present or last claim
+}
+
+func loadDeployment(j *journal.Journal) (d deployment, err error) {
+	if d.journal = j; j != nil {
+		d.id, d.lastGeneration, err = j.Deployment()
+	}
+	return d, err
+}
+
+// storeIdentity makes an identity that of this process's deployment, for good. generation is that of its take-over, 0 if it
+// has not taken over.
+func (d *deployment) storeIdentity(ctx context.Context, id string, generation uint64) error {
+	if err := d.journal.SetDeployment(ctx, id, generation); err != nil {
+		return err
+	}
+	d.id, d.lastGeneration = id, generation
+	return nil
+}
+
+// chooseIdentity sets the identity of a claim on a state: this process's own, else that of the state, else a new one.
+func (d *deployment) chooseIdentity(c stateContent) {
+	d.claimed = cmp.Or(d.id, c.deployment.id, newDeploymentID())
+}
+
+// heartbeatEntry is the record of the claimed identity, renewed now.
+func (d *deployment) heartbeatEntry() sinks.StateEntry {
+	return sinks.StateEntry{Key: []byte{keyDeployment}, Value: deploymentRecord{d.claimed, time.Now().UTC()}.encode()}
+}
+
+// wasLastOwner reports whether the state was last written from this journal, which one process at a time can open. A copy
+// of the journal has the ID too, but not the generation once one of both has taken over again.
+func (d *deployment) wasLastOwner(c stateContent) (bool, error) {
+	id, err := d.journal.ID()
+	last := c.meta.owner
+	return id != "" && id == last.Journal && (d.id == "" || d.lastGeneration == last.Generation), err
+}
+
+// awaitAbandoned returns nil if no other exporter writes the state, and a *RefusedError if one does. Between exporters of
+// one Lease their election decides.
+//
+// Without an election a deployment is one process. One that is new and meets an owner that is alive is another deployment:
+// it gets an identity of its own, so that it does not take over when the owner restarts.
+func (t *takeOver) awaitAbandoned(ctx context.Context, c stateContent) error {
+	w := t.w
+	if c.meta.version == 0 || w.opts.Lease != "" && w.opts.Lease == c.meta.lease {
+		return nil
+	}
+	if own, err := w.deployment.wasLastOwner(c); err != nil || own {
+		return err
+	}
+	alive, err := t.seesOwnerWrite(ctx)
+	if err != nil || !alive {
+		return err
+	}
+	if w.deployment.id == "" && w.opts.Lease == "" {
+		if err := w.deployment.storeIdentity(ctx, newDeploymentID(), 0); err != nil {
+			return err
+		}
+	}
+	return &RefusedError{
+		Reason: fmt.Sprintf("the replicated state is written by %s, which is running", c.describeOwner()),
+		Remedy: "give each deployment a state.name of its own, or run its exporters with one election.lease; to replace that " +
+			"exporter by this one, stop it and delete the journal of this one",
+	}
+}
+
+// seesOwnerWrite reports whether the owner writes within the time of missedHeartbeats. It uses no clock but its own.
+func (t *takeOver) seesOwnerWrite(ctx context.Context) (bool, error) {
+	w := t.w
+	timeout := missedHeartbeats * w.heartbeat
+	w.log.Info("checking that the exporter that last wrote the replicated state has stopped", "timeout", timeout)
+	first := w.mirror.table.ownerRecords()
+	for end := time.Now().Add(timeout); time.Now().Before(end); {
+		select {
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		case <-time.After(min(followInterval, w.heartbeat)):
+		}
+		if _, err := t.readValid(ctx); err != nil {
+			return false, err
+		}
+		if w.mirror.table.ownerRecords() != first {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// ownerRecords are the records that change while an owner is alive.
+func (t *table) ownerRecords() (all [3]string) {
+	for i, key := range []byte{keyMeta, keyCheckpoint, keyDeployment} {
+		all[i] = t.others[string(key)]
+	}
+	return all
+}
+
+// describeOwner names the owner of a state, for messages.
+func (c *stateContent) describeOwner() string {
+	text := fmt.Sprintf("exporter %q", c.meta.owner.Identity)
+	if c.deployment.id != "" {
+		text += fmt.Sprintf(" of deployment %s", c.deployment.id)
+	}
+	if c.meta.lease != "" {
+		text += fmt.Sprintf(" (Lease %s)", c.meta.lease)
+	}
+	return text
+}

@@ -1,0 +1,85 @@
+package shape
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+func TestCopiesInAnnotationsOfAnyNameAreRedacted(t *testing.T) {
+	crd := event.Resource{Group: "example.com", Version: "v1", Resource: "databases", Kind: "Database"}
+	paths := []string{"spec.password", "spec.template.spec.containers[*].env[*].value", "spec.auth.tokens[*]"}
+	const now, before = `"hunter-now"`, `"hunter-old"` // the object's value, and an earlier one
+	for name, c := range map[string]struct {
+		annotation string
+		value      string
+		shown      bool
+	}{
+		"kopf":                         {"kopf.zalando.org/last-handled-configuration", `{"spec":{"password":"hunter-old","size":1}}` + "\n", false},
+		"Cluster API":                  {"cluster.x-k8s.io/conversion-data", `{"metadata":{"name":"a"},"spec":{"password":"hunter-old"},"status":{}}`, false},
+		"another version's names":      {"cluster.x-k8s.io/conversion-data", `{"spec":{"secret":{"plain":"hunter-now"}}}`, false},
+		"an unknown name":              {"example.com/x", `{"spec":{"password":"hunter-now"}}`, false},
+		"within something":             {"example.com/x", `{"history":[{"n":1,"object":{"spec":{"password":"hunter-old"}}}]}`, false},
+		"of a part":                    {"example.com/x", `{"password":"hunter-old"}`, false},
+		"of a list":                    {"example.com/x", `[{"name":"A","value":"hunter-old"}]`, false},
+		"of a deep list":               {"example.com/x", `{"pod":{"containers":[{"env":[{"name":"A","value":"hunter-old"}]}]}}`, false},
+		"of a map":                     {"example.com/x", `{"auth":{"tokens":{"a":"hunter-old"}}}`, false},
+		"a value in a longer text":     {"example.com/x", `{"dsn":"postgres://u:hunter-now@db"}`, false},
+		"a text within a text":         {"example.com/x", quoteJSON(t, map[string]string{"object": `{"spec":{"password":"hunter-old"}}`}), false},
+		"too many texts within texts":  {"example.com/x", quoteJSON(t, []string{quoteJSON(t, []string{quoteJSON(t, []string{quoteJSON(t, []string{`["hunter-old"]`})})})}), false},
+		"cut short":                    {"example.com/x", `{"spec":{"secret":"hunter-now","a`, false},
+		"in escapes":                   {"example.com/x", "{\"spec\":{\"p\\u0061ssword\":\"hunter-old\"}}", false},
+		"of something else":            {"example.com/x", `{"spec":{"size":1,"name":"a"},"status":{"password":null}}`, true},
+		"already redacted":             {"example.com/x", `{"spec":{"password":"***"}}`, true},
+		"a status of a network plugin": {"k8s.v1.cni.cncf.io/network-status", `[{"name":"a","interface":"eth0","ips":["10.0.0.1"]}]`, true},
+		"no JSON":                      {"example.com/x", `size 1`, true},
+	} {
+		for _, mode := range []string{Mask, HMAC, Drop} {
+			annotations := `"metadata":{"annotations":{"a":"b",` + quoteJSON(t, c.annotation) + `:` + quoteJSON(t, c.value) + `}}`
+			spec := `"spec":{"password":` + now + `,"size":1}`
+			for _, body := range []string{`{"kind":"Database",` + annotations + `,` + spec + `}`, `{"kind":"Database",` + spec + `,` + annotations + `}`} {
+				got := redactWith(t, redactorFor(t, mode, paths...), crd, body)
+				if strings.Contains(got, quoteJSON(t, c.value)) != c.shown || strings.Contains(got, "hunter") {
+					t.Errorf("%s, %s: %s became %s", name, mode, body, got)
+				}
+			}
+			body := `{` + annotations + `}` // the object has no such value any more
+			if got := redactWith(t, redactorFor(t, mode, paths...), crd, body); strings.Contains(got, "spec") && strings.Contains(got, strings.Trim(before, `"`)) {
+				t.Errorf("%s, %s, without a value: %s became %s", name, mode, body, got)
+			}
+			if got := redactWith(t, redactorFor(t, mode), crd, body); got != body {
+				t.Errorf("%s, %s, without paths: %s became %s", name, mode, body, got)
+			}
+		}
+	}
+}
+
+func TestValuesOfASecretAreSearchedInItsShownAnnotations(t *testing.T) {
+	r, err := newRedactor(Policy{SecretMetadata: SecretMetadata{Annotations: []string{"example.com/x", "example.com/owner"}}}, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, value := range []string{`{"password":"hunter2hunter2"}`, `{"data":{"p":"ZWFybGllcg=="}}`, `["aHVudGVyMmh1bnRlcjI="]`} {
+		body := `{"kind":"Secret","metadata":{"annotations":{"example.com/owner":"{\"team\":\"a\"}","example.com/x":` + quoteJSON(t, value) +
+			`}},"data":{"p":"aHVudGVyMmh1bnRlcjI="}}`
+		want := `{"kind":"Secret","metadata":{"annotations":{"example.com/owner":"{\"team\":\"a\"}","example.com/x":"***"}},"data":{"p":"***"}}`
+		if got := redactWith(t, r, secret, body); got != want {
+			t.Errorf("%s became %s", body, got)
+		}
+	}
+}
+
+// The object has as many equal beginnings of values as a writer of objects could plant.
+func BenchmarkCopySearch(b *testing.B) {
+	values := strings.Repeat(`{"name":"A","value":"hunter2hunter2-`+strings.Repeat("x", 20)+`"},`, 1000)
+	noise := strings.Repeat(`{"key":"hunter2hunter2","b":[1,2,3]},`, 5000)
+	body := []byte(`{"metadata":{"annotations":{"a":` + quoteJSON(b, `[`+noise+`1]`) + `}},"spec":{"env":[` + values + `{}]}}`)
+	r := redactorFor(b, Mask, "spec.env[*].value")
+	b.SetBytes(int64(len(body)))
+	for b.Loop() {
+		if _, _, err := r.redactBody(body, subject{resource: deployment}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
