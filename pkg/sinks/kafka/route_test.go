@@ -193,3 +193,20 @@ func TestObjectsMoveWhenTheLanesOfAGrownTopicAreReplaced(t *testing.T) {
 	}
 	mustPublish(t, s, grown, pods("a", 5, 7))
 }
+
+// TestANameTooLongForATopicIsRejectedAndTheOthersArrive: a broker would refuse the topic for ever.
+func TestANameTooLongForATopicIsRejectedAndTheOthersArrive(t *testing.T) {
+	longest := strings.Repeat("n", maxTopicNameLength-len("k8s."))
+	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, "k8s."+longest, "k8s.short"))
+	s := openSink(t, Config{Brokers: brokers, Topic: "k8s.{name}"})
+	for _, name := range []string{longest + "n", strings.Repeat("n", 5000), strings.Repeat("é", maxTopicNameLength/6)} {
+		_, err := s.Lane(pod(name, 1))
+		var rejected *sinks.RejectedError
+		if !errors.As(err, &rejected) || rejected.TooLarge || !strings.Contains(err.Error(), "longer than Kafka's limit of 249") {
+			t.Errorf("a name of %d bytes: %v", len(name), err)
+		}
+	}
+	for _, name := range []string{longest, "short"} {
+		mustPublish(t, s, laneOf(t, s, pod(name, 1)), pods(name, 1, 2))
+	}
+}

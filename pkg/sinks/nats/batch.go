@@ -30,9 +30,10 @@ const (
 // ackInterval is the number of messages after which the server acknowledges a part of the batch: the most that it allows.
 const ackInterval = "500"
 
-// beyondBatch is the number of a ping, larger than that of any message. The missing messages before it make the server end
-// the batch and report how much of it is stored.
-const beyondBatch = 1 << 62
+// beyondBatch is the number of a ping, larger than that of any message ([maxBatch]). The missing messages before it make the
+// server end the batch and report how much of it is stored. It has few digits, so that a ping is not too long for a server
+// that has accepted the batch.
+const beyondBatch = 1 << 16
 
 // openBatch is one batch that was started on the server. The stream keeps a prefix of it, in order: the server ends it at
 // the first message that is missing or refused.

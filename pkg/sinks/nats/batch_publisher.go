@@ -254,7 +254,7 @@ func (p *batchPublisher) resolveInDoubt(ctx context.Context, l *connection.Link)
 		return nil
 	}
 	st, err := p.closer.closeBatch(ctx, l, p.inDoubt)
-	if err != nil {
+	if err != nil && !errors.As(err, new(*sinks.RejectedError)) {
 		return err
 	}
 	if st.ended {

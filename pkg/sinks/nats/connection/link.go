@@ -66,6 +66,7 @@ type Link struct {
 // library retries by itself. The reason why there is no connection is recorded in outage, which outlives the link.
 func Dial(o Options, absence *Outage) *Link {
 	ctx, cancel := context.WithCancel(context.Background())
+	absence.lines.startLink()
 	l := &Link{opts: o, outage: absence, cancel: cancel,
 		dialled: make(chan struct{}), libraryClosed: make(chan struct{}), changed: make(chan struct{})}
 	go func() {
@@ -177,9 +178,11 @@ func unreachable(cause string) condition.Problem {
 	return condition.Problem{Code: condition.SinkUnreachable, Cause: cause, Remedy: "check nats.url, the network, and that the server runs"}
 }
 
-// Outage is the reason why there is no connection. It outlives the links of one owner. Its zero value means that there was
-// no connection yet. It is safe for concurrent use.
+// Outage is the reason why there is no connection, and what was learned from lost ones. It outlives the links of one owner.
+// Its zero value means that there was no connection yet. It is safe for concurrent use.
 type Outage struct {
+	lines controlLines
+
 	mu      sync.Mutex
 	known   bool
 	problem condition.Problem // zero while there is a connection
@@ -273,6 +276,9 @@ func (l *Link) handleAsyncError(nc *nats.Conn, err error) {
 		l.calls.failCalls("", refusal)
 		l.closing.Store(true)
 		nc.Close()
+	}
+	if refusedControlLine.MatchString(err.Error()) { // the library closes the connection
+		l.outage.lines.recordRefusal()
 	}
 	if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) {
 		l.outage.startOutage(disconnectProblem(err))
