@@ -262,7 +262,7 @@ func (r *replica) deliveredFilter(sink string) func(sinks.Lane, *event.Change) b
 	if r.failover.Waiting[sink] == nil {
 		return r.failover.Delivered(sink)
 	}
-	// The tails of a sink that is fenced later are known only then; the pipeline does not start before, see fencingWaiter.
+	// The tails of a sink that is fenced later are known only then; the pipeline does not start before, see recoverSink.
 	filter := sync.OnceValue(func() func(sinks.Lane, *event.Change) bool { return r.failover.Delivered(sink) })
 	return func(lane sinks.Lane, c *event.Change) bool {
 		has := filter()
@@ -270,30 +270,58 @@ func (r *replica) deliveredFilter(sink string) func(sinks.Lane, *event.Change) b
 	}
 }
 
-// fencingWaiter returns a function that blocks until a sink is fenced that could not be reached during the failover; nil if
-// it was fenced then. Other sinks deliver meanwhile. r may be nil.
-func (r *replica) fencingWaiter(name string, sink sinks.Sink) func(context.Context) error {
-	if r == nil || r.failover.Waiting[name] == nil {
+// heldReason returns why nothing may be published to a lane of a sink yet, see [delivery.Config.WhyHeld]. r may be nil.
+func (r *replica) heldReason(sink string) func(sinks.Lane) error {
+	if r == nil {
 		return nil
 	}
-	return func(ctx context.Context) error {
-		backoff := ratelimit.NewBackoff[struct{}](minFailoverBackoff, maxFailoverBackoff, rand.Float64)
-		for {
-			err := r.writer.AddSink(ctx, name, sink.(sinks.Fenced))
-			var deposed *sinks.DeposedError
-			switch {
-			case err == nil:
-				r.condition.Clear()
-				return nil
-			case ctx.Err() != nil:
-				return context.Cause(ctx)
-			case errors.As(err, &deposed):
-				return err
-			}
-			r.condition.Update(condition.Caused(condition.FailoverFailing, err))
-			if err := ratelimit.Sleep(ctx, backoff.When(struct{}{})); err != nil {
-				return err
-			}
+	return r.writer.WhyHeld(sink)
+}
+
+// recoverSink fences a sink that could not be reached during the failover, calls ready once that is done, and goes on
+// until all of its lanes are fenced and read back; unread reports those that are not. Other sinks deliver meanwhile, and
+// other lanes from ready on. It returns nil, the cause of the end of ctx, or a *sinks.DeposedError. r may be nil.
+func (r *replica) recoverSink(ctx context.Context, name string, sink sinks.Sink, unread *condition.Condition, ready func()) error {
+	fenced, ok := sink.(sinks.Fenced)
+	if r == nil || !ok {
+		ready()
+		return nil
+	}
+	backoff := ratelimit.NewBackoff[struct{}](minFailoverBackoff, maxFailoverBackoff, rand.Float64)
+	for waits := r.failover.Waiting[name] != nil; waits; {
+		err := r.writer.AddSink(ctx, name, fenced)
+		var deposed *sinks.DeposedError
+		switch {
+		case err == nil:
+			waits = false
+			r.condition.Clear()
+			continue
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.As(err, &deposed):
+			return err
+		}
+		r.condition.Update(condition.Caused(condition.FailoverFailing, err))
+		if ratelimit.Sleep(ctx, backoff.When(struct{}{})) != nil {
+			return context.Cause(ctx)
+		}
+	}
+	ready()
+	backoff.Forget(struct{}{})
+	for {
+		count, reason := r.writer.WaitingLanes(name)
+		if count == 0 {
+			unread.Clear()
+			return nil
+		}
+		unread.Update(condition.Problem{Code: condition.LaneUnread, Cause: fmt.Sprintf("%d lanes wait: %v", count, reason)})
+		if ratelimit.Sleep(ctx, backoff.When(struct{}{})) != nil {
+			return context.Cause(ctx)
+		}
+		err := r.writer.ReadWaitingLanes(ctx, name, fenced)
+		var deposed *sinks.DeposedError
+		if errors.As(err, &deposed) {
+			return err
 		}
 	}
 }

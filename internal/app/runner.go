@@ -10,6 +10,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/delivery"
 	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
@@ -21,8 +22,12 @@ type runner struct {
 	journal     sinkJournal
 	log         *slog.Logger
 	newPipeline func(start event.Cursor) *delivery.Pipeline
-	fenced      bool                        // the replica restores the sink, not the pipeline
-	awaitFenced func(context.Context) error // blocks until the sink is fenced; nil if it is
+	fenced      bool                 // the replica restores the sink, not the pipeline
+	unread      *condition.Condition // lanes that are not fenced or read back after a failover
+
+	// recoverLanes calls ready once the pipeline may start, and returns when all lanes are fenced and read back. An error ends
+	// the pipeline.
+	recoverLanes func(ctx context.Context, ready func()) error
 
 	mu          sync.Mutex
 	pipeline    *delivery.Pipeline
@@ -63,6 +68,7 @@ func (r *runner) stopDelivery() {
 func (r *runner) closeSinks(ctx context.Context) error {
 	var errs []error
 	r.closing.Do(func() {
+		r.unread.Close()
 		if err := r.sink.Close(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("close sink %s: %w", r.name, err))
 		}
@@ -77,10 +83,20 @@ func (r *runner) closeSinks(ctx context.Context) error {
 
 // runPipelines runs the pipeline. Whenever the destination reports a loss, it runs another one that begins before the loss.
 func (r *runner) runPipelines(ctx context.Context) error {
-	if r.awaitFenced != nil {
-		if err := r.awaitFenced(ctx); err != nil {
-			return err
+	var recovering sync.WaitGroup
+	defer recovering.Wait()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	ready := make(chan struct{})
+	recovering.Go(func() {
+		if err := r.recoverLanes(ctx, func() { close(ready) }); err != nil {
+			cancel(err)
 		}
+	})
+	select {
+	case <-ready:
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 	for {
 		err := r.currentPipeline().Run(ctx)

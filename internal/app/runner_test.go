@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/delivery"
 	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
@@ -61,7 +62,10 @@ func testResend(t *testing.T, fenced bool) {
 	failed := func(err error) { t.Error(err) }
 	committing := startTask("journal", j.Run, failed)
 	sink := &losingSink{at: 8, from: 3}
-	r := &runner{configuredSink: &configuredSink{name: "a", sink: sink}, fenced: fenced, journal: sinkJournal{j, "a", nil}, log: slog.New(slog.DiscardHandler)}
+	r := &runner{configuredSink: &configuredSink{name: "a", sink: sink}, fenced: fenced,
+		recoverLanes: func(_ context.Context, ready func()) error { ready(); return nil },
+		unread:       condition.New(slog.New(slog.DiscardHandler), "sink/a", condition.Problem{}),
+		journal:      sinkJournal{j, "a", nil}, log: slog.New(slog.DiscardHandler)}
 	r.newPipeline = func(start event.Cursor) *delivery.Pipeline {
 		return delivery.New("a", sink, "layout", r.journal, start, delivery.Config{SettleInterval: time.Millisecond, IsFenced: fenced}, r.log)
 	}

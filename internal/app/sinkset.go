@@ -11,6 +11,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/delivery"
 	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -65,7 +66,8 @@ func (set *sinkSet) newRunner(s config.Sink) (*runner, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sink %s: %w", s.Name, err)
 	}
-	return &runner{configuredSink: sink, deadLetters: deadLetters, log: log}, nil
+	unread := condition.New(log, "sink/"+s.Name, condition.Problem{})
+	return &runner{configuredSink: sink, deadLetters: deadLetters, unread: unread, log: log}, nil
 }
 
 // openSinks makes the sinks that are still missing, and a pipeline for each.
@@ -97,7 +99,10 @@ func (set *sinkSet) attachPipeline(r *runner, s config.Sink, from feed) error {
 	r.newPipeline = func(start event.Cursor) *delivery.Pipeline {
 		return delivery.New(s.Name, r.sink, layout, r.journal, start, cfg, set.log)
 	}
-	r.pipeline, r.awaitFenced = r.newPipeline(start), from.replica.fencingWaiter(s.Name, r.sink)
+	r.pipeline = r.newPipeline(start)
+	r.recoverLanes = func(ctx context.Context, ready func()) error {
+		return from.replica.recoverSink(ctx, s.Name, r.sink, r.unread, ready)
+	}
 	cfg.AlreadyDelivered = nil // later pipelines resend lost changes, so they must not skip changes that were delivered once
 	return nil
 }
@@ -117,6 +122,7 @@ func (set *sinkSet) pipelineConfig(
 		RoutingFingerprint: deliveryFingerprint(s) + set.routes.id,
 		Route:              skipUnrepresentable(s, set.routes.routeFor(s.Name)),
 		AlreadyDelivered:   from.replica.deliveredFilter(s.Name),
+		WhyHeld:            from.replica.heldReason(s.Name),
 	}
 	if from.replica != nil {
 		_, cfg.IsFenced = sink.sink.(sinks.Fenced)

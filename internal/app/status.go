@@ -130,6 +130,9 @@ func (r *runner) sinkStatus(kept int64) admin.SinkStatus {
 		Lanes: d.Lanes, LanesBackingOff: d.LanesFailing, LanesBehind: d.LanesLagging,
 		GateClosed: d.Gate.State != ratelimit.Open, LastAck: d.LastAck, OldestObserved: d.OldestObserved,
 	}
+	if unread := r.unread.Status(); !unread.OK() {
+		s.Conditions = append(s.Conditions, unread)
+	}
 	if kept > 0 {
 		s.Conditions = append(s.Conditions, deadLettersKept(r.name, kept))
 	}

@@ -29,7 +29,7 @@ type changeCounts struct {
 }
 
 // newBacklog starts after a stored cursor. Lane positions count only under the layout that they were stored with.
-func newBacklog(layout string, windowLimit int64, start event.Cursor) *backlog {
+func newBacklog(layout string, windowLimit int64, start event.Cursor, whyHeld func(sinks.Lane) error) *backlog {
 	if start.Layout != layout {
 		start.High, start.Lanes = start.Low, nil
 	}
@@ -38,6 +38,7 @@ func newBacklog(layout string, windowLimit int64, start event.Cursor) *backlog {
 		lanes:  newLaneTable(windowLimit, high),
 		cursor: cursorTracker{layout: layout, storedLow: start.Low, storedHigh: high},
 	}
+	b.lanes.whyHeld = whyHeld
 	for name, offset := range start.Lanes {
 		l := b.lanes.ensureLane(sinks.Lane(name))
 		l.settled = offset
@@ -72,9 +73,9 @@ func (b *backlog) isQuietSince(since time.Time) bool {
 	return b.counts.lastAck.Before(since)
 }
 
-// addChange queues a change with its lane, or leaves it to the catch-up reader if the lane fails or lags. It returns false
-// and does nothing if there is no space: wait for lanes.spaceFreed. If it returns a lane, the caller must add that to the
-// workqueue. A change that its lane settled before the last restart is skipped.
+// addChange queues a change with its lane, or leaves it to the catch-up reader if the lane fails, lags or is held. It
+// returns false and does nothing if there is no space: wait for lanes.spaceFreed. If it returns a lane, the caller must add
+// that to the workqueue. A change that its lane settled before the last restart is skipped.
 func (b *backlog) addChange(name sinks.Lane, e entry) (schedule *lane, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -84,7 +85,7 @@ func (b *backlog) addChange(name sinks.Lane, e entry) (schedule *lane, ok bool) 
 	case e.offset <= l.settled: // I3: acknowledged before the restart
 		b.counts.alreadySettled++
 	case l.lagsFrom > 0: // the lane lags from here or from before
-	case l.state.isFailing():
+	case l.state.isFailing() || l.held:
 		if t.lagging >= maxLaggingLanes {
 			return nil, false
 		}
@@ -273,6 +274,33 @@ func (b *backlog) spillSlowLanes() (spilled int) {
 		}
 	}
 	return spilled
+}
+
+// updateHeld lets the lanes catch up that are held no longer, and returns their names. held are the other ones that have
+// changes, each with the reason.
+func (b *backlog) updateHeld() (held map[sinks.Lane]error, released []sinks.Lane) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := &b.lanes
+	if t.held == 0 {
+		return nil, nil
+	}
+	held = map[sinks.Lane]error{}
+	for name, l := range t.byName {
+		if !l.held {
+			continue
+		}
+		if err := t.whyHeld(name); err == nil {
+			l.held = false
+			t.held--
+			t.updateMembership(l)
+			released = append(released, name)
+		} else if l.lagsFrom > 0 {
+			held[name] = err
+		}
+	}
+	signal(t.rereadReady)
+	return held, released
 }
 
 // laggingLanes returns the names of the lanes that lag.

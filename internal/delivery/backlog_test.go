@@ -52,7 +52,7 @@ func checkSums(t *testing.T, b *backlog) {
 }
 
 func TestTheCursorNamesOnlyUnfinishedLanes(t *testing.T) {
-	b := newBacklog("", 1<<20, event.Cursor{})
+	b := newBacklog("", 1<<20, event.Cursor{}, nil)
 	lanes := map[uint64]*lane{}
 	for _, r := range changesIn("a", "b", "c", "a", "c") {
 		lanes[r.Offset] = b.mustAddChange(t, r)
@@ -72,7 +72,7 @@ func TestTheCursorNamesOnlyUnfinishedLanes(t *testing.T) {
 }
 
 func TestADeadLetterMadeDuringAWriteGoesIntoTheNext(t *testing.T) {
-	b := newBacklog("", 1<<20, event.Cursor{})
+	b := newBacklog("", 1<<20, event.Cursor{}, nil)
 	var l *lane
 	for _, r := range changesIn("a", "a", "a") {
 		l = b.mustAddChange(t, r)
@@ -92,7 +92,7 @@ func TestADeadLetterMadeDuringAWriteGoesIntoTheNext(t *testing.T) {
 }
 
 func TestABatchIsBoundedButNeverEmpty(t *testing.T) {
-	b := newBacklog("", 1<<20, event.Cursor{})
+	b := newBacklog("", 1<<20, event.Cursor{}, nil)
 	var l *lane
 	for _, r := range changesIn("a", "a", "a", "a", "a") {
 		l = b.mustAddChange(t, r)
@@ -111,7 +111,7 @@ func TestABatchIsBoundedButNeverEmpty(t *testing.T) {
 
 func TestAStuckLaneDoesNotKeepJournalFramesAlive(t *testing.T) {
 	const frames, frameSize = 60, 1 << 16
-	b := newBacklog("", 10*frameSize, event.Cursor{})
+	b := newBacklog("", 10*frameSize, event.Cursor{}, nil)
 	alive := make([]weak.Pointer[[frameSize]byte], frames)
 	for i := range frames {
 		frame := new([frameSize]byte)
@@ -141,7 +141,7 @@ func TestAStuckLaneDoesNotKeepJournalFramesAlive(t *testing.T) {
 }
 
 func TestALaneInSteadyFlowAllocatesCopiesOfChangesOnly(t *testing.T) {
-	b := newBacklog("", 1<<30, event.Cursor{})
+	b := newBacklog("", 1<<30, event.Cursor{}, nil)
 	change := &event.Change{Namespace: "a"}
 	offset := uint64(0)
 	add := func() *lane {
@@ -163,7 +163,7 @@ func TestALaneInSteadyFlowAllocatesCopiesOfChangesOnly(t *testing.T) {
 // newLaggingBacklog returns a backlog that has read changes of these lanes, all of which lag from their first change on.
 func newLaggingBacklog(t *testing.T, lanes ...string) (*backlog, []event.Record) {
 	t.Helper()
-	b, records := newBacklog("", 1<<20, event.Cursor{}), changesIn(lanes...)
+	b, records := newBacklog("", 1<<20, event.Cursor{}, nil), changesIn(lanes...)
 	for _, r := range records {
 		b.mustAddChange(t, r)
 	}
@@ -200,7 +200,7 @@ func TestALaneIsReloadedOnlyInItsOwnPass(t *testing.T) {
 }
 
 func TestNoCursorMissesChangesThatMoveToOtherLanes(t *testing.T) {
-	b := newBacklog("", 1<<20, event.Cursor{})
+	b := newBacklog("", 1<<20, event.Cursor{}, nil)
 	for _, r := range changesIn("a", "b", "a", "b") {
 		b.mustAddChange(t, r)
 	}
@@ -220,7 +220,7 @@ func TestNoCursorMissesChangesThatMoveToOtherLanes(t *testing.T) {
 }
 
 func TestALaneInDoubtIsNotReplaced(t *testing.T) {
-	b := newBacklog("", 1<<20, event.Cursor{})
+	b := newBacklog("", 1<<20, event.Cursor{}, nil)
 	l := b.mustAddChange(t, changesIn("a")[0])
 	r := sinks.Repartition{From: []sinks.Lane{"a"}, To: []sinks.Lane{"b"}}
 	replacer := newLaneReplacer(b)

@@ -61,6 +61,10 @@ type Config struct {
 	// it is read. Like Route it must be a pure function. nil: none was.
 	AlreadyDelivered func(sinks.Lane, *event.Change) bool
 
+	// WhyHeld returns why nothing may be published to a lane yet; nil if it may be, which does not change any more. The changes
+	// of a held lane stay in the journal, and AlreadyDelivered is asked about them when it is held no longer. nil: none is.
+	WhyHeld func(sinks.Lane) error
+
 	// Truncate returns a copy of a change that the sink rejected as too large, with less in it and the same ID; false if
 	// nothing is left to remove. It must be a pure function. nil: every change that is too large becomes a dead letter.
 	Truncate func(*event.Change) (*event.Change, bool)

@@ -58,6 +58,7 @@ type lane struct {
 	retryUpTo uint64 // of a failing lane: the newest offset of the failed Publish; the retry has the same changes or more
 	inDoubt   bool   // the last Publish failed because the sink is unavailable; its changes may have arrived
 	paused    bool   // about to be repartitioned: no new Publish begins
+	held      bool   // nothing may be published yet, see Config.WhyHeld; nothing is queued
 
 	// A lane lags when changes that the dispatcher has read are neither queued nor settled: those from lagsFrom on, which
 	// are in the journal only. 0: it does not lag.
@@ -85,7 +86,7 @@ type workerState struct {
 type laneMembership struct {
 	busy       bool // has changes that are not settled
 	lagging    bool
-	failing    bool
+	failing    bool // its last Publish failed, or it lags because it is held
 	delivering bool
 	catchingUp bool // lags, and is loaded by the catch-up reader
 	parked     bool // fails, and keeps the changes of its next Publish until then
@@ -95,7 +96,8 @@ type laneMembership struct {
 func (l *lane) currentMembership() laneMembership {
 	m := laneMembership{lagging: l.lagsFrom > 0, failing: l.state.isFailing(), delivering: l.delivering}
 	m.busy = m.lagging || l.queue.entryCount() > 0
-	m.catchingUp = m.lagging && (!m.failing || l.state == reloading)
+	m.catchingUp = m.lagging && (!m.failing || l.state == reloading) && !l.held
+	m.failing = m.failing || m.lagging && l.held
 	m.parked = m.failing && !m.catchingUp
 	return m
 }

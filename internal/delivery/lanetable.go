@@ -16,8 +16,11 @@ type laneTable struct {
 	busy       map[*lane]struct{} // lanes with changes that are not settled
 	catchingUp map[*lane]struct{} // lagging lanes that the catch-up reader loads
 
+	whyHeld func(sinks.Lane) error // Config.WhyHeld; may be nil
+	held    int                    // lanes that are held
+
 	lagging    int // lanes that lag
-	failing    int // lanes in a failing state
+	failing    int // lanes that fail
 	delivering int // lanes with an accepted last Publish
 	pending    int // entries in all queues
 	// removedDelivering: a delivering lane was removed as idle, and no other has failed since. A sink with idle lanes only
@@ -56,8 +59,9 @@ func signal(c chan struct{}) {
 func (t *laneTable) ensureLane(name sinks.Lane) *lane {
 	l := t.byName[name]
 	if l == nil {
-		l = &lane{name: name}
+		l = &lane{name: name, held: t.whyHeld != nil && name != unroutableLane && t.whyHeld(name) != nil}
 		t.byName[name] = l
+		t.held += countChange(false, l.held)
 	}
 	return l
 }
@@ -193,6 +197,7 @@ func (t *laneTable) removeLane(l *lane) {
 	}
 	t.updateMembership(l)
 	delete(t.byName, l.name)
+	t.held += countChange(l.held, false)
 }
 
 // dropLane empties l and removes it.

@@ -63,7 +63,7 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start eve
 		sink:       sink,
 		cfg:        cfg,
 		log:        log,
-		backlog:    newBacklog(layout, cfg.WindowBytes, start),
+		backlog:    newBacklog(layout, cfg.WindowBytes, start, cfg.WhyHeld),
 		queue:      newLaneQueue(cfg.Retry),
 		gate:       ratelimit.NewGate(cfg.Retry.Min, cfg.Retry.Max, rand.Float64, nil),
 		health:     newHealth(name, log, canPing),
@@ -163,11 +163,23 @@ func (p *Pipeline) runHousekeeping(ctx context.Context) {
 			if p.settler.isDue(now) {
 				p.health.recordStore(p.settler.storeIfAdvanced(ctx))
 			}
+			p.updateHeldLanes()
 			p.repartitioner.applyPending()
 			p.updateHealth(now)
 		case <-idle.C:
 			p.removeIdleLanes()
 		}
+	}
+}
+
+// updateHeldLanes lets lanes catch up that are held no longer, and reports those that are.
+func (p *Pipeline) updateHeldLanes() {
+	held, released := p.backlog.updateHeld()
+	for name, err := range held {
+		p.health.recordLaneFailure(name, err)
+	}
+	for _, name := range released {
+		p.health.recordLaneRecovery(name)
 	}
 }
 

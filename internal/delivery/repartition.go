@@ -84,15 +84,15 @@ type laneReplacer struct {
 
 func newLaneReplacer(b *backlog) *laneReplacer { return &laneReplacer{mu: &b.mu, lanes: &b.lanes} }
 
-// pauseLanes pauses the lanes of r and reports whether nothing of them is in flight. If one of them fails, lags or is in
-// doubt, it resumes all of them instead, because the repartition may then take very long; it returns those that the caller
-// must add to the workqueue.
+// pauseLanes pauses the lanes of r and reports whether nothing of them is in flight. If one of them fails, lags, is held or
+// in doubt, it resumes all of them instead, because the repartition may then take very long; it returns those that the
+// caller must add to the workqueue.
 func (p *laneReplacer) pauseLanes(r sinks.Repartition) (quiet bool, resumed []*lane) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	hasProblem := func(name sinks.Lane) bool {
 		l := p.lanes.byName[name]
-		return l != nil && (l.state.isFailing() || l.inDoubt || l.lagsFrom > 0)
+		return l != nil && (l.state.isFailing() || l.inDoubt || l.lagsFrom > 0 || l.held)
 	}
 	pause := r.Lost || !slices.ContainsFunc(r.From, hasProblem)
 	quiet = pause

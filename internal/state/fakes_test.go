@@ -2,6 +2,7 @@ package state
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -109,7 +110,8 @@ type memoryTopic struct {
 	lanes   map[sinks.Lane]*partition
 	epoch   int
 	away    error
-	compact bool // keeps only the newest message of each object
+	stuck   map[sinks.Lane]error // lanes that can neither be fenced nor read
+	compact bool                 // keeps only the newest message of each object
 }
 
 type partition struct {
@@ -136,6 +138,19 @@ func (t *memoryTopic) awaitFence(than int) {
 		fenced = t.epoch > than
 		t.mu.Unlock()
 	}
+}
+
+// stickLane makes a lane stop answering.
+func (t *memoryTopic) stickLane(lane sinks.Lane) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.stuck = map[sinks.Lane]error{lane: errors.New("its broker does not answer")}
+}
+
+func (t *memoryTopic) unstick() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.stuck = nil
 }
 
 // messagesByLane returns a copy of the content.
@@ -166,19 +181,27 @@ func (s *topicSink) Lane(c *event.Change) (sinks.Lane, error) {
 	return sinks.Lane(fmt.Sprintf("%s/%d", s.name, sinks.KeyHash(c)%uint64(s.width))), nil
 }
 
-func (s *topicSink) Fence(_ context.Context, claim sinks.Claim, lanes []sinks.Lane) error {
+func (s *topicSink) Fence(_ context.Context, claim sinks.Claim, lanes []sinks.Lane) (map[sinks.Lane]error, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.away != nil {
-		return s.away
+		return nil, s.away
 	}
 	s.epoch++
 	s.own, s.claim = s.epoch, claim
+	waiting := map[sinks.Lane]error{}
 	for _, lane := range lanes {
-		s.partitionOf(lane).epoch, s.noted[lane] = s.own, true
+		s.noted[lane] = true
+		if err := s.stuck[lane]; err != nil {
+			waiting[lane] = err
+			continue
+		}
+		s.partitionOf(lane).epoch = s.own
 	}
-	return nil
+	return waiting, nil
 }
+
+func (s *topicSink) SharesObjects(a, b sinks.Lane) bool { return a == b }
 
 func (s *topicSink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
 	if !s.noted[lane] {
@@ -218,20 +241,30 @@ func (s *topicSink) LaneProgress() map[sinks.Lane]sinks.LanePosition {
 	return maps.Clone(s.at)
 }
 
-func (s *topicSink) ReadTail(_ context.Context, lanes map[sinks.Lane]sinks.LanePosition, each func(sinks.Lane, sinks.Emitted) error) error {
+func (s *topicSink) ReadTail(
+	_ context.Context, lanes map[sinks.Lane]sinks.LanePosition, each func(sinks.Lane, sinks.Emitted) error,
+) (map[sinks.Lane]error, error) {
+	waiting := map[sinks.Lane]error{}
 	for lane, from := range lanes {
 		s.mu.Lock()
-		messages := slices.Clone(s.partitionOf(lane).messages)
+		p, err := s.partitionOf(lane), s.stuck[lane]
+		messages := slices.Clone(p.messages)
+		if err == nil {
+			p.epoch = max(p.epoch, s.own)
+		}
 		s.mu.Unlock()
+		if err != nil {
+			waiting[lane], messages = err, messages[:len(messages)/2]
+		}
 		for _, m := range messages {
 			if m.Position >= from {
 				if err := each(lane, m); err != nil {
-					return err
+					return nil, err
 				}
 			}
 		}
 	}
-	return nil
+	return waiting, nil
 }
 
 func (s *topicSink) Close(context.Context) error { return nil }

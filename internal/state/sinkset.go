@@ -1,10 +1,13 @@
 package state
 
 import (
+	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
@@ -18,30 +21,101 @@ type sinkSet struct {
 	byName map[string]*fencedSink
 }
 
-// fencedSink is a sink with what its lanes held beyond the state when it was fenced.
+// fencedSink is a sink with what its lanes held beyond the state when they were fenced. Lanes that were read later than the
+// others have a tail of their own.
 type fencedSink struct {
-	sink      sinks.Fenced
-	delivered atomic.Pointer[deliveredSet] // nil once nothing of it can come again
-	// Of the tails, until delivered is released; nil afterwards.
-	tailEnds map[sinks.Lane]sinks.LanePosition
-	highest  map[string]uint64 // newest version by resource
+	sink    sinks.Fenced
+	tails   []unreleasedTail
+	waiting map[sinks.Lane]waitingLane
+
+	// delivered is what the tails hold; nil once nothing of it can come again. The slice is not modified.
+	delivered atomic.Pointer[[]*deliveredSet]
+	restored  *sync.Map // of all sets
+}
+
+// unreleasedTail is a tail until the positions are past it.
+type unreleasedTail struct {
+	ends    map[sinks.Lane]sinks.LanePosition
+	highest map[string]uint64 // newest version by resource
+	set     *deliveredSet
 }
 
 func newSinkSet() *sinkSet { return &sinkSet{byName: map[string]*fencedSink{}} }
 
-func newFencedSink(sink sinks.Fenced, t *tail) *fencedSink {
-	f := &fencedSink{sink: sink, tailEnds: t.ends, highest: t.highest}
-	if t.size > 0 {
-		f.delivered.Store(t.deliveredSet)
+// addTail adds what was read of the lanes of a sink. The lanes that it names as waiting are all that still wait.
+func (f *fencedSink) addTail(t *tail) {
+	t.restored = f.restored
+	f.tails, f.waiting = append(f.tails, unreleasedTail{t.ends, t.highest, t.deliveredSet}), t.waiting
+	f.publishDelivered()
+}
+
+// publishDelivered makes the sets of the tails those that the filter asks.
+func (f *fencedSink) publishDelivered() {
+	var sets []*deliveredSet
+	for _, t := range f.tails {
+		if t.set.size > 0 {
+			sets = append(sets, t.set)
+		}
 	}
-	return f
+	f.delivered.Store(nil)
+	if len(sets) > 0 {
+		f.delivered.Store(&sets)
+	}
 }
 
 // addSink adds a fenced sink, in place of one of the same name.
 func (s *sinkSet) addSink(name string, sink sinks.Fenced, t *tail) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.byName[name] = newFencedSink(sink, t)
+	f := &fencedSink{sink: sink, restored: &sync.Map{}}
+	f.addTail(t)
+	s.byName[name] = f
+}
+
+// addTail adds what was read of lanes that have waited, unless the sink was replaced.
+func (s *sinkSet) addTail(name string, sink sinks.Fenced, t *tail) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f := s.byName[name]; f != nil && f.sink == sink {
+		f.addTail(t)
+	}
+}
+
+// waitingLanes returns the lanes of a sink that wait.
+func (s *sinkSet) waitingLanes(name string) map[sinks.Lane]waitingLane {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f := s.byName[name]; f != nil {
+		return maps.Clone(f.waiting)
+	}
+	return nil
+}
+
+// firstReason returns why the first of the lanes waits; nil if there is none.
+func firstReason(waiting map[sinks.Lane]waitingLane) error {
+	for _, lane := range slices.Sorted(maps.Keys(waiting)) {
+		return fmt.Errorf("lane %s: %w", lane, waiting[lane].reason)
+	}
+	return nil
+}
+
+// whyHeld implements [Writer.WhyHeld].
+func (s *sinkSet) whyHeld(name string, lane sinks.Lane) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.byName[name]
+	if f == nil || len(f.waiting) == 0 {
+		return nil
+	}
+	if one, ok := f.waiting[lane]; ok {
+		return &condition.Error{Code: condition.LaneUnread, Err: one.reason}
+	}
+	for other, one := range f.waiting {
+		if f.sink.SharesObjects(lane, other) {
+			return &condition.Error{Code: condition.LaneUnread, Cause: "it shares objects with lane " + string(other), Err: one.reason}
+		}
+	}
+	return nil
 }
 
 func (s *sinkSet) removeAll() {
@@ -55,12 +129,13 @@ func (s *sinkSet) deliveredFilter(name string) func(sinks.Lane, *event.Change) b
 	s.mu.Lock()
 	f := s.byName[name]
 	s.mu.Unlock()
-	if f == nil || f.delivered.Load() == nil {
+	if f == nil || f.delivered.Load() == nil && len(s.waitingLanes(name)) == 0 {
 		return nil
 	}
 	return func(lane sinks.Lane, c *event.Change) bool {
-		d := f.delivered.Load()
-		if d == nil || !d.containsChange(lane, c) {
+		recordRestored(f.restored, c)
+		sets := f.delivered.Load()
+		if sets == nil || !slices.ContainsFunc(*sets, func(d *deliveredSet) bool { return d.containsChange(lane, c) }) {
 			return false
 		}
 		s.skipped.Add(1)
@@ -81,27 +156,33 @@ func (s *sinkSet) laneProgress() map[sinkLane]sinks.LanePosition {
 	return all
 }
 
-// releaseDelivered prepares a settled checkpoint for writing. Once all positions of the checkpoint are past the tail
-// versions of a sink, its deliveredSet is released, because nothing of the tails can come again; its lanes are covered up
-// to the ends of the tails. Until then the checkpoint leaves the stored progress of that sink as it is: the skipped
-// messages lie before what is published now, and are not in the state yet.
+// releaseDelivered prepares a settled checkpoint for writing. Once all positions of the checkpoint are past the versions of
+// a tail, the tail is released, because nothing of it can come again; its lanes are covered up to its ends. Until then the
+// checkpoint leaves the stored progress of its lanes as it is: the skipped messages lie before what is published now, and
+// are not in the state yet.
 func (s *sinkSet) releaseDelivered(c *checkpoint) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, f := range s.byName {
-		if f.tailEnds == nil {
-			continue
+		kept := f.tails[:0:0]
+		for _, t := range f.tails {
+			passed := positionsPassed(c.Resources, t.highest)
+			for lane, end := range t.ends {
+				l := sinkLane{name, lane}
+				if passed {
+					c.progress[l] = max(c.progress[l], end)
+				} else {
+					delete(c.progress, l)
+				}
+			}
+			if !passed {
+				kept = append(kept, t)
+			}
 		}
-		if !positionsPassed(c.Resources, f.highest) {
-			maps.DeleteFunc(c.progress, func(l sinkLane, _ sinks.LanePosition) bool { return l.sink == name })
-			continue
+		if len(kept) < len(f.tails) {
+			f.tails = kept
+			f.publishDelivered()
 		}
-		for lane, end := range f.tailEnds {
-			l := sinkLane{name, lane}
-			c.progress[l] = max(c.progress[l], end)
-		}
-		f.delivered.Store(nil)
-		f.tailEnds, f.highest = nil, nil
 	}
 }
 

@@ -60,7 +60,7 @@ type deliveredSet struct {
 	exact        map[digest]struct{} // IDs of records that their version alone does not identify
 	size         int                 // messages read
 	highest      map[string]uint64   // newest version by resource; unordered if one is not a number
-	restored     sync.Map            // names of resources with versions that have gone back since
+	restored     *sync.Map           // names of resources with versions that have gone back since; of all sets of a sink
 }
 
 // unordered is higher than every position, so that a set with versions that are not numbers is never released.
@@ -69,12 +69,19 @@ const unordered = ^uint64(0)
 func newDeliveredSet(sink sinks.Fenced) *deliveredSet {
 	d := &deliveredSet{
 		destinations: map[string]uint32{}, destination: func(sinks.Lane) string { return "" },
-		newest: map[objectAtDestination]emittedVersion{}, exact: map[digest]struct{}{}, highest: map[string]uint64{},
+		newest: map[objectAtDestination]emittedVersion{}, exact: map[digest]struct{}{}, highest: map[string]uint64{}, restored: &sync.Map{},
 	}
 	if divided, ok := sink.(sinks.MultiDestination); ok {
 		d.destination = divided.DestinationOf
 	}
 	return d
+}
+
+// recordRestored records that the versions of a resource have gone back if a change is the gap that marks it.
+func recordRestored(restored *sync.Map, c *event.Change) {
+	if c.Type == event.Gap && compareVersions(c.Gap.From, c.Gap.To) > 0 {
+		restored.Store(c.Resource.String(), true)
+	}
 }
 
 // containsChange reports whether the sink holds a change that is about to be sent through a lane.
@@ -85,9 +92,6 @@ func newDeliveredSet(sink sinks.Fenced) *deliveredSet {
 // prove nothing. Records without an ordered version are compared by ID.
 func (d *deliveredSet) containsChange(lane sinks.Lane, c *event.Change) bool {
 	version, ordered := parseVersion(c.ResourceVersion)
-	if c.Type == event.Gap && compareVersions(c.Gap.From, c.Gap.To) > 0 {
-		d.restored.Store(c.Resource.String(), true)
-	}
 	listed := c.FinalStateUnknown && !c.Left // its ID names the list, and the list of another process has another name
 	if !ordered || !identifiedByVersion(c.Type) || c.Pass != "" && !listed {
 		_, ok := d.exact[digestOf(c.ID())]
@@ -122,17 +126,36 @@ type liveObject struct {
 // objectRef names an object key of a resource.
 type objectRef struct{ resource, key string }
 
-// tail is what the lanes of a sink hold beyond the state.
+// tail is what lanes of a sink hold beyond the state.
 type tail struct {
 	*deliveredSet
 	objects map[objectRef]map[string]liveObject // by UID
-	ends    map[sinks.Lane]sinks.LanePosition   // after the last message
+	ends    map[sinks.Lane]sinks.LanePosition   // after the last message, of the lanes that were read
+	waiting map[sinks.Lane]waitingLane          // the others
 }
 
-// readTail reads all lanes of a sink from the given positions to their ends. Within a lane the last message of an object key
-// counts; across lanes of one destination the newest version does.
-func readTail(ctx context.Context, sink sinks.Fenced, lanes map[sinks.Lane]sinks.LanePosition) (*tail, error) {
-	t := &tail{deliveredSet: newDeliveredSet(sink), objects: map[objectRef]map[string]liveObject{}, ends: maps.Clone(lanes)}
+// waitingLane is a lane that could not be fenced or read back.
+type waitingLane struct {
+	from   sinks.LanePosition // of its tail
+	reason error
+}
+
+// readTail reads lanes of a sink from the given positions to their ends, except those that wait already. Within a lane the
+// last message of an object key counts; across lanes of one destination the newest version does.
+func readTail(
+	ctx context.Context, sink sinks.Fenced, lanes map[sinks.Lane]sinks.LanePosition, waiting map[sinks.Lane]error,
+) (*tail, error) {
+	t := &tail{
+		deliveredSet: newDeliveredSet(sink), objects: map[objectRef]map[string]liveObject{}, ends: maps.Clone(lanes),
+		waiting: map[sinks.Lane]waitingLane{},
+	}
+	wait := func(waiting map[sinks.Lane]error) {
+		for lane, reason := range waiting {
+			t.waiting[lane] = waitingLane{lanes[lane], reason}
+			delete(t.ends, lane)
+		}
+	}
+	wait(waiting)
 	last := map[sinks.Lane]map[digest]emittedVersion{}
 	for lane := range lanes {
 		name := t.destination(lane)
@@ -140,7 +163,7 @@ func readTail(ctx context.Context, sink sinks.Fenced, lanes map[sinks.Lane]sinks
 			t.destinations[name] = uint32(len(t.destinations))
 		}
 	}
-	err := sink.ReadTail(ctx, lanes, func(lane sinks.Lane, e sinks.Emitted) error {
+	unread, err := sink.ReadTail(ctx, maps.Clone(t.ends), func(lane sinks.Lane, e sinks.Emitted) error {
 		if last[lane] == nil {
 			last[lane] = map[digest]emittedVersion{}
 		}
@@ -152,6 +175,7 @@ func readTail(ctx context.Context, sink sinks.Fenced, lanes map[sinks.Lane]sinks
 	if err != nil {
 		return nil, fmt.Errorf("read what %d lanes hold: %w", len(lanes), err)
 	}
+	wait(unread)
 	for _, lane := range slices.Sorted(maps.Keys(last)) {
 		objects, destination := last[lane], t.destinations[t.destination(lane)]
 		for key, l := range objects {

@@ -284,12 +284,17 @@ func (w *Writer) fenceSink(
 ) (*tail, error) {
 	limited, cancel := context.WithTimeout(ctx, fenceTimeout)
 	defer cancel()
-	if err := sink.Fence(limited, w.newClaim(name), slices.Sorted(maps.Keys(lanes))); err != nil {
+	waiting, err := sink.Fence(limited, w.newClaim(name), slices.Sorted(maps.Keys(lanes)))
+	if err != nil {
 		return nil, fmt.Errorf("sink %s: fence: %w", name, err)
 	}
-	t, err := readTail(ctx, sink, lanes)
+	t, err := readTail(ctx, sink, lanes, waiting)
 	if err != nil {
 		return nil, fmt.Errorf("sink %s: %w", name, err)
+	}
+	if len(t.waiting) > 0 {
+		w.log.Warn("lanes could not be fenced or read back; the others go on without them", "sink", name, "lanes", len(t.waiting),
+			"of", len(lanes), "error", firstReason(t.waiting))
 	}
 	return t, nil
 }

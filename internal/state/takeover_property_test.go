@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
 // TestTakeOversNeverLoseRepeatOrReorder lets processes take over from each other at random moments, with and without their
@@ -39,6 +41,9 @@ func runTakeOvers(t *testing.T, seed uint64) {
 	for range 6 {
 		for range 40 + w.random.IntN(150) {
 			w.playRandomEvent(p, whole)
+		}
+		if whole && w.random.IntN(2) == 0 {
+			w.topics["first"].stickLane(sinks.Lane(fmt.Sprintf("first/%d", w.random.IntN(3))))
 		}
 		p = w.failOver(p)
 	}

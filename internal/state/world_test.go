@@ -117,6 +117,8 @@ type pipe struct {
 	read      uint64
 	waiting   []event.Record // read, but not delivered
 	delivered func(sinks.Lane, *event.Change) bool
+	whyHeld   func(sinks.Lane) error
+	held      map[uint64]bool // offsets that were read while their lane was held
 }
 
 // world holds everything that outlives a process.
@@ -190,7 +192,7 @@ func (p *process) takeOver() error {
 		if err != nil {
 			p.t.Fatal(err)
 		}
-		p.pipes[name] = &pipe{low: c.Low, read: c.Low, delivered: p.writer.Delivered(name)}
+		p.pipes[name] = &pipe{low: c.Low, read: c.Low, delivered: p.writer.Delivered(name), whyHeld: p.writer.WhyHeld(name), held: map[uint64]bool{}}
 	}
 	for name, r := range resources {
 		known := deltas.NewKnownSet()
@@ -326,15 +328,23 @@ func (p *process) deliverNext(name string) {
 		for _, r := range records {
 			q.read = r.Offset
 			lane, _ := sink.Lane(r.Change)
-			if q.delivered == nil || !q.delivered(lane, r.Change) {
-				q.waiting = append(q.waiting, r)
+			if q.whyHeld(lane) != nil {
+				q.held[r.Offset] = true
+			} else if q.delivered != nil && q.delivered(lane, r.Change) {
+				continue
 			}
+			q.waiting = append(q.waiting, r)
 		}
 	}
 	if len(q.waiting) > 0 {
 		chosen, _ := sink.Lane(q.waiting[p.w.random.IntN(len(q.waiting))].Change)
 		first := slices.IndexFunc(q.waiting, func(r event.Record) bool { lane, _ := sink.Lane(r.Change); return lane == chosen })
-		if !p.publishRecord(sink, chosen, q.waiting[first]) {
+		r := q.waiting[first]
+		if q.whyHeld(chosen) != nil {
+			return
+		}
+		skip := q.held[r.Offset] && q.delivered != nil && q.delivered(chosen, r.Change)
+		if !skip && !p.publishRecord(sink, chosen, r) {
 			return
 		}
 		q.waiting = slices.Delete(q.waiting, first, first+1)
@@ -393,6 +403,8 @@ func (p *process) stepRandomly() {
 	}
 	names, topics := slices.Sorted(maps.Keys(p.scopes)), slices.Sorted(maps.Keys(p.pipes))
 	switch n := p.w.random.IntN(20); {
+	case n == 0:
+		p.readWaiting()
 	case n < 4:
 		p.watchScope(names[p.w.random.IntN(len(names))])
 	case n < 12:
@@ -404,8 +416,17 @@ func (p *process) stepRandomly() {
 	}
 }
 
+// readWaiting lets the lanes answer that did not, and reads them.
+func (p *process) readWaiting() {
+	for name, t := range p.w.topics {
+		t.unstick()
+		p.isDeposed(p.writer.ReadWaitingLanes(p.t.Context(), name, p.sinks[name]))
+	}
+}
+
 // settleAll watches, delivers and writes until nothing is left.
 func (p *process) settleAll() {
+	p.readWaiting()
 	p.deliverAll()
 	p.isDeposed(p.writer.checkpoints.advanceState(p.t.Context()))
 }

@@ -223,6 +223,37 @@ func (w *Writer) Delivered(name string) func(sinks.Lane, *event.Change) bool {
 	return w.sinks.deliveredFilter(name)
 }
 
+// WhyHeld returns a function that reports why nothing may be published to a lane of a fenced sink yet, nil if it may be: the
+// lane waits, or one that waits shares objects with it. The function is safe for concurrent use and does not wait.
+func (w *Writer) WhyHeld(name string) func(sinks.Lane) error {
+	return func(lane sinks.Lane) error { return w.sinks.whyHeld(name, lane) }
+}
+
+// WaitingLanes returns how many lanes of a sink could not be fenced or read back yet, with the reason of one of them.
+func (w *Writer) WaitingLanes(name string) (count int, reason error) {
+	waiting := w.sinks.waitingLanes(name)
+	return len(waiting), firstReason(waiting)
+}
+
+// ReadWaitingLanes fences the lanes of a sink that wait and reads their tails. Those that it cannot read keep waiting. It
+// must not be called concurrently for one sink.
+func (w *Writer) ReadWaitingLanes(ctx context.Context, name string, sink sinks.Fenced) error {
+	waiting := w.sinks.waitingLanes(name)
+	if len(waiting) == 0 {
+		return nil
+	}
+	lanes := map[sinks.Lane]sinks.LanePosition{}
+	for lane, one := range waiting {
+		lanes[lane] = one.from
+	}
+	t, err := readTail(ctx, sink, lanes, nil)
+	if err != nil {
+		return fmt.Errorf("sink %s: %w", name, err)
+	}
+	w.sinks.addTail(name, sink, t)
+	return nil
+}
+
 // AddSink fences a sink that is listed in [TakeOverResult.Waiting], and reads the tails of its lanes. Run must be active.
 func (w *Writer) AddSink(ctx context.Context, name string, sink sinks.Fenced) error {
 	var lanes map[sinks.Lane]sinks.LanePosition

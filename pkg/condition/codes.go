@@ -56,6 +56,7 @@ const (
 	StateRefused     Code = "StateRefused"
 	StateUnreachable Code = "StateUnreachable"
 	FailoverFailing  Code = "FailoverFailing"
+	LaneUnread       Code = "LaneUnread"
 	LeaseUnknown     Code = "LeaseUnknown"
 	LeaseYielded     Code = "LeaseYielded"
 	IdentityShared   Code = "IdentityShared"
@@ -209,6 +210,9 @@ var table = []Kind{
 		"bring the sink of state.sink back, or grant what the cause names"},
 	{FailoverFailing, NotReady, slog.LevelWarn, "failover attempts fail and are retried",
 		"the replicated state can be taken over", "this exporter cannot become active", "bring the destination that the cause names back"},
+	{LaneUnread, Degraded, slog.LevelWarn, "lanes could not be fenced or read back after a failover, and are tried again",
+		"all lanes are fenced and read back", "the changes of these lanes wait in the journal; other lanes continue",
+		"bring the broker or partition that the cause names back"},
 	{LeaseUnknown, Degraded, slog.LevelWarn, "the Lease cannot be read or written",
 		"the Lease can be read and written again", "the active exporter continues, standbys wait", "check that the API server can be reached"},
 	{LeaseYielded, Degraded, slog.LevelWarn, "this exporter reaches no bus; a standby that reaches one takes over",

@@ -37,15 +37,18 @@ type Claim struct {
 
 // Fenced is a sink that can lock an older process out of its destination for good, and can read its lanes back.
 //
-// The order of calls is: Fence, then ReadTail for all lanes with a known position, then the methods of [Sink]. A fenced sink
-// is not restored except after a [LostError], and then without a state: the tails hold what was in flight.
+// The order of calls is: Fence, then ReadTail for all lanes with a known position that do not wait, then the methods of
+// [Sink]. ReadTail of the lanes that wait may be called meanwhile. A fenced sink is not restored except after a [LostError],
+// and then without a state: the tails hold what was in flight.
 type Fenced interface {
 	Sink
 
-	// Fence claims the right to publish. When it returns nil, the destination accepts nothing more from an older process
+	// Fence claims the right to publish. When it returns no error, the destination accepts nothing more from an older process
 	// through these lanes, including messages in flight. lanes are all that any process of the group has recorded. It contacts
-	// the destination, and may be called again until something is published.
-	Fence(ctx context.Context, claim Claim, lanes []Lane) error
+	// the destination, and may be called again until something is published. waiting are lanes that it could not fence, each
+	// with the reason, because the part of the destination that holds them does not answer. They delay the others by a few
+	// seconds at most. Nothing is published to a lane that waits, or to one that shares objects with it.
+	Fence(ctx context.Context, claim Claim, lanes []Lane) (waiting map[Lane]error, err error)
 
 	// LaneProgress returns, for each lane that this process has published to, a position that is not after any message that is
 	// not acknowledged yet: everything published after the call lies there or later. It does not block.
@@ -55,8 +58,14 @@ type Fenced interface {
 	// different lanes in any order. Only messages of the claim's deployment count, in any format: others in the same lanes,
 	// such as those of an exporter of another cluster, are skipped. emitted is called by one goroutine at a time; its error
 	// ends the reading and is returned. If a lane does not have the position, because it was purged or recreated, reading
-	// starts at its oldest message; a lane that no longer exists has no tail.
-	ReadTail(ctx context.Context, lanes map[Lane]LanePosition, emitted func(Lane, Emitted) error) error
+	// starts at its oldest message; a lane that no longer exists has no tail. A lane that Fence left unfenced is fenced first.
+	// waiting are the lanes that could not be fenced or read to their ends, each with the reason; emitted may have been called
+	// for some of their messages. They wait as those of Fence do, until a later call reads them.
+	ReadTail(ctx context.Context, lanes map[Lane]LanePosition, emitted func(Lane, Emitted) error) (waiting map[Lane]error, err error)
+
+	// SharesObjects reports whether an object may have messages in both of two lanes, as it does when the destination got
+	// another number of lanes in between. It contacts nothing.
+	SharesObjects(a, b Lane) bool
 }
 
 // StateOpener is a sink of a bus that can hold a state which outlives this machine.

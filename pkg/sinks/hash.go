@@ -13,3 +13,11 @@ func KeyHash(c *event.Change) uint64 {
 	}
 	return sum
 }
+
+// SharesHashes reports whether some hash is i modulo m and j modulo n.
+func SharesHashes(i, m, j, n uint64) bool {
+	for n != 0 { // m becomes the greatest common divisor; i and j only count modulo that
+		m, n = n, m%n
+	}
+	return i%m == j%m
+}

@@ -93,7 +93,8 @@ func failOver(t testing.TB, h Harness, g *exporterGroup) activeProcess {
 	p := activeProcess{publisher{t, sink}, sink}
 	claim := sinks.Claim{Group: g.name, Deployment: "id-of-" + g.name, Owner: "a test", RecordLanes: g.recordLanes}
 	p.retryUntilDone("fence", func(ctx context.Context) error {
-		return sink.Fence(ctx, claim, slices.Collect(maps.Keys(g.recordedLanes())))
+		waiting, err := sink.Fence(ctx, claim, slices.Collect(maps.Keys(g.recordedLanes())))
+		return errors.Join(err, errors.Join(slices.Collect(maps.Values(waiting))...))
 	})
 	awaitReachable(t, sink)
 	return p
@@ -103,10 +104,11 @@ func (p activeProcess) readTail(lane sinks.Lane, from sinks.LanePosition) (all [
 	p.t.Helper()
 	p.retryUntilDone("tail", func(ctx context.Context) error {
 		all = nil
-		return p.fenced.ReadTail(ctx, map[sinks.Lane]sinks.LanePosition{lane: from}, func(_ sinks.Lane, e sinks.Emitted) error {
+		waiting, err := p.fenced.ReadTail(ctx, map[sinks.Lane]sinks.LanePosition{lane: from}, func(_ sinks.Lane, e sinks.Emitted) error {
 			all = append(all, e)
 			return nil
 		})
+		return errors.Join(err, waiting[lane])
 	})
 	return all
 }
@@ -212,7 +214,7 @@ func testTailContents(t testing.TB, h Harness) {
 	}
 	gone := errors.New("stop here")
 	p.retryUntilDone("end a tail", func(ctx context.Context) error {
-		err := p.fenced.ReadTail(ctx, g.recordedLanes(), func(sinks.Lane, sinks.Emitted) error { return gone })
+		_, err := p.fenced.ReadTail(ctx, g.recordedLanes(), func(sinks.Lane, sinks.Emitted) error { return gone })
 		if errors.Is(err, gone) {
 			return nil
 		}

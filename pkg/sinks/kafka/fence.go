@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/segmentio/kafka-go"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
@@ -28,6 +31,9 @@ const (
 	// changedProducerDelay is how long a process with another producer ID than its predecessors waits before it publishes:
 	// these have not run for days, or notice within that time that they have not renewed theirs.
 	changedProducerDelay = time.Minute
+	// leaderTimeout bounds how long the lanes of other brokers wait at a failover for the answer of one broker. The lanes of
+	// one that needs longer wait by themselves.
+	leaderTimeout = 2 * time.Second
 )
 
 // fence is the right to publish of a sink that was fenced: a claimed transactional ID. All lanes write under its producer
@@ -39,9 +45,10 @@ type fence struct {
 
 	idToken       chan struct{} // holds one token; its holder may use transactional
 	transactional *cluster.Transactional
+	reader        *cluster.Reader
 
-	fenceRounds  *cluster.Coalescer[cluster.Partition, cluster.ProducerEpoch] // fence batches of this process
-	recordRounds *cluster.Coalescer[laneStart, struct{}]                      // record lanes in the replicated state
+	fenceRounds  *cluster.Coalescer[cluster.Partition, fencedEpoch] // fence batches of this process
+	recordRounds *cluster.Coalescer[laneStart, struct{}]            // record lanes in the replicated state
 
 	mu        sync.Mutex
 	current   cluster.ProducerEpoch // the newest; lanes that were never in doubt continue under older ones
@@ -49,6 +56,8 @@ type fence struct {
 	producers map[int64]bool // IDs under which this process and earlier ones of the group have written; set by Fence
 	progress  map[cluster.Partition]*partitionProgress
 	missing   map[cluster.Partition]bool // did not exist at the fence, and this process has not written to them
+	unfenced  map[cluster.Partition]bool // may still get batches of an older process
+	tailTried map[sinks.Lane]bool        // was to be read back
 	deposed   error
 	renewedAt time.Time // wall clock: the monotonic clock stands still while a machine sleeps
 }
@@ -65,12 +74,13 @@ type partitionProgress struct {
 const producerLanePrefix = "/producer/"
 
 // Fence implements [sinks.Fenced]. It claims the transactional ID of the group and this sink, and makes all partitions of
-// these lanes reject older epochs.
-func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane) error {
+// these lanes reject older epochs. Lanes of leaders that do not answer wait: a transaction over their partitions would not
+// end before they do, and until then nothing else can be fenced.
+func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane) (waiting map[sinks.Lane]error, err error) {
 	if !s.config.isIdempotent() {
-		return errors.New("only numbered records can be fenced: set kafka.idempotence to true")
+		return nil, errors.New("only numbered records can be fenced: set kafka.idempotence to true")
 	}
-	f := newFence(s.runCtx, s.background.Go, cluster.NewTransactional(s.cluster, cluster.TransactionalID(claim.Group, claim.Sink)), claim, s.log)
+	f := newFence(s.runCtx, s.background.Go, cluster.NewTransactional(s.cluster, cluster.TransactionalID(claim.Group, claim.Sink)), s.reader, claim, s.log)
 	for _, lane := range lanes {
 		if text, ok := strings.CutPrefix(string(lane), producerLanePrefix); ok {
 			if id, err := strconv.ParseInt(text, 10, 64); err == nil {
@@ -80,19 +90,26 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 			f.lanes[lane] = p
 		}
 	}
-	own, missing, err := f.transactional.FencePartitions(ctx, cluster.NoProducer, f.allPartitions())
+	answering, failed, err := checkLeaders(ctx, s.reader.WithTimeout(leaderTimeout), f.allPartitions())
 	if err != nil {
-		return err
+		return nil, err
+	}
+	own, missing, err := f.transactional.FencePartitions(ctx, cluster.NoProducer, answering)
+	if err != nil {
+		return nil, err
 	}
 	known := f.producers[own.Producer]
 	if !known && len(f.producers) > 0 {
 		if err := s.delayChangedProducer(f.transactional.ID); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	f.current, f.renewedAt, f.producers[own.Producer] = own, time.Now().Round(0), true
 	for _, p := range missing {
 		f.missing[p] = true
+	}
+	for p := range failed {
+		f.unfenced[p] = true
 	}
 	s.router.resumeLanes(f.widestLanes(s.router.hasRoute))
 	if known {
@@ -100,7 +117,46 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 	}
 	s.fence.Store(f)
 	s.background.Go(f.runRenewals)
-	return nil
+	return f.lanesOf(failed), nil
+}
+
+// checkLeaders asks the leaders of partitions for an answer, all at the same time. failed are the partitions without one,
+// each with the reason; those that do not exist count as answering, since a fence finds out whether that is so.
+func checkLeaders(ctx context.Context, reader *cluster.Reader, all []cluster.Partition) (
+	answering []cluster.Partition, failed map[cluster.Partition]error, err error,
+) {
+	failed = map[cluster.Partition]error{}
+	spans := make([]*cluster.Span, len(all))
+	for i, p := range all {
+		spans[i] = &cluster.Span{Partition: p}
+	}
+	if err := reader.QueryEnds(ctx, spans); err != nil {
+		return nil, nil, err
+	}
+	for _, s := range spans {
+		if s.Err == nil || errors.Is(s.Err, kafka.UnknownTopicOrPartition) || errors.Is(s.Err, cluster.ErrNoPartition) {
+			answering = append(answering, s.Partition)
+		} else {
+			failed[s.Partition] = s.Err
+		}
+	}
+	return answering, failed, nil
+}
+
+// lanesOf returns the lanes of partitions that have an error, each with that error.
+func (f *fence) lanesOf(failed map[cluster.Partition]error) map[sinks.Lane]error {
+	lanes := map[sinks.Lane]error{}
+	if len(failed) == 0 {
+		return lanes
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for lane, p := range f.lanes {
+		if err := failed[p]; err != nil {
+			lanes[lane] = err
+		}
+	}
+	return lanes
 }
 
 // delayChangedProducer returns an error until changedProducerDelay after the first Fence that got another producer ID than
@@ -138,11 +194,14 @@ func (s *Sink) LaneProgress() map[sinks.Lane]sinks.LanePosition {
 	return positions
 }
 
-func newFence(runCtx context.Context, start func(func()), id *cluster.Transactional, claim sinks.Claim, log *slog.Logger) *fence {
+func newFence(
+	runCtx context.Context, start func(func()), id *cluster.Transactional, reader *cluster.Reader, claim sinks.Claim, log *slog.Logger,
+) *fence {
 	f := &fence{
-		log: log, runCtx: runCtx, claim: claim, idToken: make(chan struct{}, 1), transactional: id,
+		log: log, runCtx: runCtx, claim: claim, idToken: make(chan struct{}, 1), transactional: id, reader: reader,
 		lanes: map[sinks.Lane]cluster.Partition{}, producers: map[int64]bool{},
-		progress: map[cluster.Partition]*partitionProgress{}, missing: map[cluster.Partition]bool{},
+		progress: map[cluster.Partition]*partitionProgress{}, missing: map[cluster.Partition]bool{}, unfenced: map[cluster.Partition]bool{},
+		tailTried: map[sinks.Lane]bool{},
 	}
 	f.idToken <- struct{}{}
 	f.fenceRounds = cluster.NewCoalescer(start, f.fencePartitions)
@@ -260,15 +319,53 @@ func (f *fence) advanceEpoch(ctx context.Context, request func(own cluster.Produ
 	return f.recordIfDeposed(err)
 }
 
-// fencePartitions makes brokers reject what this process has under way to some partitions, and returns the epoch to continue
-// under.
-func (f *fence) fencePartitions(partitions []cluster.Partition) (own cluster.ProducerEpoch, err error) {
+// fencedEpoch is the result of fencing several partitions: the epoch to continue under, and why some are not fenced.
+type fencedEpoch struct {
+	epoch  cluster.ProducerEpoch
+	failed map[cluster.Partition]error
+}
+
+// fencePartition makes brokers reject what this process, or an older one, has under way to a partition. It returns the epoch
+// to continue under.
+func (f *fence) fencePartition(ctx context.Context, p cluster.Partition) (cluster.ProducerEpoch, error) {
+	fenced, err := f.fenceRounds.Submit(ctx, p)
+	return fenced.epoch, cmp.Or(err, fenced.failed[p])
+}
+
+// fencePartitions is fencePartition for many. As in Fence, partitions without an answering leader are left out.
+func (f *fence) fencePartitions(partitions []cluster.Partition) (fenced fencedEpoch, err error) {
+	answering, failed, err := checkLeaders(f.runCtx, f.reader.WithTimeout(leaderTimeout), partitions)
+	if err != nil || len(answering) == 0 {
+		return fencedEpoch{failed: failed}, err
+	}
 	err = f.advanceEpoch(f.runCtx, func(before cluster.ProducerEpoch) (cluster.ProducerEpoch, error) {
-		var err error
-		own, _, err = f.transactional.FencePartitions(f.runCtx, before, partitions)
+		own, missing, err := f.transactional.FencePartitions(f.runCtx, before, answering)
+		fenced = fencedEpoch{own, failed}
+		if err == nil {
+			f.recordFenced(answering, missing)
+		}
 		return own, err
 	})
-	return own, err
+	return fenced, err
+}
+
+// recordFenced records that partitions reject all older epochs. Those of missing do not exist.
+func (f *fence) recordFenced(partitions, missing []cluster.Partition) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range missing {
+		f.missing[p] = f.missing[p] || f.unfenced[p]
+	}
+	for _, p := range partitions {
+		delete(f.unfenced, p)
+	}
+}
+
+// isUnfenced reports whether an older process may still write to a partition.
+func (f *fence) isUnfenced(p cluster.Partition) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.unfenced[p]
 }
 
 // laneStart is a lane, and the position from which this process publishes to it.

@@ -27,7 +27,14 @@ func mustFence(t testing.TB, s *Sink, lanes ...sinks.Lane) {
 
 func fenceAsTest(t testing.TB, s *Sink, lanes ...sinks.Lane) error {
 	note := func(context.Context, map[sinks.Lane]sinks.LanePosition) error { return nil }
-	return s.Fence(t.Context(), sinks.Claim{Group: "test", Sink: "main", Owner: "a test", RecordLanes: note}, lanes)
+	waiting, err := s.Fence(t.Context(), sinks.Claim{Group: "test", Sink: "main", Owner: "a test", RecordLanes: note}, lanes)
+	return errors.Join(err, errors.Join(slices.Collect(maps.Values(waiting))...))
+}
+
+// tailOf reads the tails of lanes, all of which can be read.
+func tailOf(t testing.TB, s *Sink, from map[sinks.Lane]sinks.LanePosition, emitted func(sinks.Lane, sinks.Emitted) error) error {
+	waiting, err := s.ReadTail(t.Context(), from, emitted)
+	return errors.Join(err, errors.Join(slices.Collect(maps.Values(waiting))...))
 }
 
 // TestAFencedLaneLosesAndRepeatsNothingWhereverAWindowFails covers failures that a sink without a fence answers with an
@@ -99,7 +106,7 @@ func TestAFencedLaneWithAnotherNameGoesOnWithItsNumbers(t *testing.T) {
 	}
 	counts := map[sinks.Lane]int{}
 	from := map[sinks.Lane]sinks.LanePosition{laneName(topicA, 0, 1): places[laneName(topicA, 0, 1)] - 2, laneName(topicA, 0, 2): 0}
-	err := s.ReadTail(t.Context(), from, func(lane sinks.Lane, _ sinks.Emitted) error { counts[lane]++; return nil })
+	err := tailOf(t, s, from, func(lane sinks.Lane, _ sinks.Emitted) error { counts[lane]++; return nil })
 	if want := map[sinks.Lane]int{laneName(topicA, 0, 1): 2, laneName(topicA, 0, 2): 6}; err != nil || !maps.Equal(counts, want) {
 		t.Errorf("the tails have %v, %v; want %v", counts, err, want)
 	}
@@ -111,7 +118,7 @@ func TestADeletedLaneDoesNotBlockAFence(t *testing.T) {
 	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
 	lane, gone := laneName(topicA, 0, 1), laneName("k8s.deleted", 0, 1)
 	mustFence(t, s, lane, gone)
-	if err := s.ReadTail(t.Context(), map[sinks.Lane]sinks.LanePosition{gone: 5}, func(sinks.Lane, sinks.Emitted) error { return nil }); err != nil {
+	if err := tailOf(t, s, map[sinks.Lane]sinks.LanePosition{gone: 5}, func(sinks.Lane, sinks.Emitted) error { return nil }); err != nil {
 		t.Error(err)
 	}
 	mustPublish(t, s, lane, pods("a", 1, 3))
@@ -150,7 +157,7 @@ func TestOffsetsReadDuringFailoverAreNotQueriedAgain(t *testing.T) {
 	if lane := laneOf(t, s, pod("a", 1)); !strings.HasSuffix(string(lane), "of6") {
 		t.Errorf("a change goes to the lane %s, and the topic has 6 partitions", lane)
 	}
-	if err := s.ReadTail(t.Context(), from, func(sinks.Lane, sinks.Emitted) error { return nil }); err != nil {
+	if err := tailOf(t, s, from, func(sinks.Lane, sinks.Emitted) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	asked := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Observe: true, Count: -1, TopLevel: true})
@@ -189,7 +196,7 @@ func TestTailsOfThousandsOfLanesCostAFewRequests(t *testing.T) {
 	}
 	asked := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Metadata, kmsg.ListOffsets, kmsg.Fetch}, Observe: true, Count: -1, TopLevel: true})
 	got := map[sinks.Lane][]string{}
-	if err := s.ReadTail(t.Context(), from, func(lane sinks.Lane, e sinks.Emitted) error { got[lane] = append(got[lane], e.ID); return nil }); err != nil {
+	if err := tailOf(t, s, from, func(lane sinks.Lane, e sinks.Emitted) error { got[lane] = append(got[lane], e.ID); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if !maps.EqualFunc(got, want, slices.Equal) {
@@ -204,7 +211,8 @@ func TestTailsOfThousandsOfLanesCostAFewRequests(t *testing.T) {
 func tryFence(t *testing.T, s *Sink, lanes ...sinks.Lane) error {
 	t.Helper()
 	note := func(context.Context, map[sinks.Lane]sinks.LanePosition) error { return nil }
-	return s.Fence(t.Context(), sinks.Claim{Group: "test", Sink: "main", RecordLanes: note}, lanes)
+	_, err := s.Fence(t.Context(), sinks.Claim{Group: "test", Sink: "main", RecordLanes: note}, lanes)
+	return err
 }
 
 // TestBrokersWithoutFencingAreNamed: before Kafka 2.5, a process that was fenced would claim the ID again.

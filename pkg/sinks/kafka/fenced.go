@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -42,6 +43,9 @@ func (s *fencedSequencer) prepare(ctx context.Context, inFlight int) error {
 	if err := s.fence.ensureMayPublish(ctx); err != nil {
 		return err
 	}
+	if s.fence.isUnfenced(s.partition.id()) {
+		return fmt.Errorf("%s: an older exporter may still write to it, until its leader answers", s.partition)
+	}
 	if s.progress == nil {
 		if err := s.startPartition(ctx); err != nil {
 			return err
@@ -78,17 +82,17 @@ func (s *fencedSequencer) startPartition(ctx context.Context) error {
 
 // resolveInDoubt fences the batches that may be under way, and then reads which messages are in the partition.
 func (s *fencedSequencer) resolveInDoubt(ctx context.Context) error {
-	epoch, err := s.fence.fenceRounds.Submit(ctx, s.partition.id())
+	epoch, err := s.fence.fencePartition(ctx, s.partition.id())
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.partition, err)
 	}
 	found := map[string]bool{}
 	from := map[sinks.Lane]sinks.LanePosition{s.lane: sinks.LanePosition(s.progress.deliveredUpTo.Load())}
-	err = readTail(ctx, s.partition.reader, s.fence, from, func(_ sinks.Lane, e sinks.Emitted) error {
+	failed, err := readTail(ctx, s.partition.reader, s.fence, from, func(_ sinks.Lane, e sinks.Emitted) error {
 		found[e.ID] = true
 		return nil
 	})
-	if err != nil {
+	if err := cmp.Or(err, failed[s.lane]); err != nil {
 		return fmt.Errorf("%s: %w", s.partition, err)
 	}
 	s.foundIDs = found
@@ -148,7 +152,7 @@ func (s *fencedSequencer) reserveTombstoneEpoch(ctx context.Context) (record.Pro
 	if err := s.prepare(ctx, 0); err != nil {
 		return record.ProducerSequence{}, err
 	}
-	epoch, err := s.fence.fenceRounds.Submit(ctx, s.partition.id())
+	epoch, err := s.fence.fencePartition(ctx, s.partition.id())
 	s.progress.inDoubt = true
 	return record.ProducerSequence{Producer: epoch.Producer, Epoch: epoch.Epoch}, err
 }

@@ -90,7 +90,7 @@ func (p *repairPass) repairKeyRange(ctx context.Context, at cluster.Partition, c
 		}
 		return nil
 	}}
-	if err := p.repairer.reader.ReadSpans(ctx, []*cluster.Span{span}); err != nil || len(stale) == 0 {
+	if err := p.repairer.reader.ReadSpan(ctx, span); err != nil || len(stale) == 0 {
 		return err
 	}
 	p.repairer.trackWrites(at.Topic, 1)
@@ -101,7 +101,7 @@ func (p *repairPass) repairKeyRange(ctx context.Context, at cluster.Partition, c
 	}
 	defer unlock()
 	span.Known = false
-	if err := p.repairer.reader.ReadSpans(ctx, []*cluster.Span{span}); err != nil {
+	if err := p.repairer.reader.ReadSpan(ctx, span); err != nil {
 		return err
 	}
 	return p.writeTombstones(ctx, at, count, stale)

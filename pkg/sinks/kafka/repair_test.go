@@ -393,7 +393,7 @@ func testFenced(w *repairTest) {
 		}
 		w.Cleanup(func() { closeSink(w.T, s) })
 		note := func(context.Context, map[sinks.Lane]sinks.LanePosition) error { return nil }
-		if err := s.Fence(w.Context(), sinks.Claim{Group: "g", Sink: w.cfg.Topic, Owner: "o", RecordLanes: note}, lanes); err != nil {
+		if _, err := s.Fence(w.Context(), sinks.Claim{Group: "g", Sink: w.cfg.Topic, Owner: "o", RecordLanes: note}, lanes); err != nil {
 			w.Fatal(err)
 		}
 		return s

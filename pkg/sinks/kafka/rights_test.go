@@ -106,14 +106,14 @@ func TestEachMissingRightOfAReplicatedStateIsNamed(t *testing.T) {
 		published += n
 		return err
 	}, topic(topicA, kafka.ACLOperationTypeWrite, kafka.ACLOperationTypeDescribe, kafka.ACLOperationTypeCreate, kafka.ACLOperationTypeDescribeConfigs))
-	until("fence", []string{"WRITE", `"test-main"`}, func() error { return s.Fence(t.Context(), claim, []sinks.Lane{lane}) },
+	until("fence", []string{"WRITE", `"test-main"`}, func() error { _, err := s.Fence(t.Context(), claim, []sinks.Lane{lane}); return err },
 		func() {
 			grantRights(t, b, kafka.ResourceTypeTransactionalID, "test-", kafka.PatternTypePrefixed, kafka.ACLOperationTypeWrite)
 		})
 	publishUntilAccepted(t, s, lane, pods("a", 3, 4))
 	held := 0
 	until("tail", []string{"grant READ", topicA}, func() error {
-		return s.ReadTail(t.Context(), map[sinks.Lane]sinks.LanePosition{lane: 0}, func(sinks.Lane, sinks.Emitted) error { held++; return nil })
+		return tailOf(t, s, map[sinks.Lane]sinks.LanePosition{lane: 0}, func(sinks.Lane, sinks.Emitted) error { held++; return nil })
 	}, topic(topicA, kafka.ACLOperationTypeRead))
 	if held != 1 { // those from before the fence have a producer ID that no state names
 		t.Errorf("the tail has %d messages, want 1", held)

@@ -186,6 +186,16 @@ func (s *Sink) LaneTo(c *event.Change, topic *sinks.Template) (sinks.Lane, error
 // DestinationOf implements [sinks.MultiDestination]: a destination is a topic.
 func (*Sink) DestinationOf(lane sinks.Lane) string { return topicOfLane(lane) }
 
+// SharesObjects implements [sinks.Fenced]. Keys are assigned to partitions by a hash modulo their number.
+func (*Sink) SharesObjects(a, b sinks.Lane) bool {
+	if topicOfLane(a) != topicOfLane(b) {
+		return false
+	}
+	_, i, of, err := parseLane(a)
+	_, j, by, other := parseLane(b)
+	return err != nil || other != nil || sinks.SharesHashes(uint64(i), uint64(of), uint64(j), uint64(by))
+}
+
 // ResumeLanes implements [sinks.Repartitioner].
 func (s *Sink) ResumeLanes(lanes []sinks.Lane) { s.router.resumeLanes(lanes) }
 

@@ -2,6 +2,8 @@ package kafka
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"sync"
 
 	kproto "github.com/segmentio/kafka-go/protocol"
@@ -13,55 +15,137 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
-// ReadTail implements [sinks.Fenced].
-func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosition, emitted func(sinks.Lane, sinks.Emitted) error) error {
-	return readTail(ctx, s.reader, s.fence.Load(), lanes, emitted)
+// ReadTail implements [sinks.Fenced]. The first time, one broker is waited for as long as the others may wait for it; a lane
+// that is read again has all the time that a request has.
+func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosition, emitted func(sinks.Lane, sinks.Emitted) error) (
+	waiting map[sinks.Lane]error, err error,
+) {
+	f, reader, failed := s.fence.Load(), s.reader, map[sinks.Lane]error{}
+	if f != nil {
+		if failed, err = f.fenceLanes(ctx, lanes); err != nil {
+			return nil, err
+		}
+		if !f.hasTriedBefore(lanes) {
+			reader = reader.WithTimeout(leaderTimeout)
+		}
+		lanes = maps.Clone(lanes)
+		maps.DeleteFunc(lanes, func(lane sinks.Lane, _ sinks.LanePosition) bool { return failed[lane] != nil })
+	}
+	waiting, err = readTail(ctx, reader, f, lanes, emitted)
+	if err == nil {
+		maps.Copy(waiting, failed)
+	}
+	return waiting, err
 }
 
-// readTail reads lanes from their positions to their ends. Lanes to one partition, as before and after a topic grew, are
-// read one after the other. With a fence only records under the producer IDs of its group count: another deployment may
-// write objects of the same names to the topic, and a forged record has another producer ID. It also records the ends then,
-// which saves a request before the first batch of each lane.
+// readTail reads lanes from their positions to their ends, and returns those that it could not read. Lanes to one partition,
+// as before and after a topic grew, are read one after the other. With a fence only records under the producer IDs of its
+// group count: another deployment may write objects of the same names to the topic, and a forged record has another producer
+// ID. It also records the ends then, which saves a request before the first batch of each lane.
 func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[sinks.Lane]sinks.LanePosition,
 	emitted func(sinks.Lane, sinks.Emitted) error,
-) error {
+) (failed map[sinks.Lane]error, err error) {
 	var calling sync.Mutex // brokers are read concurrently, and emitted is called by one goroutine at a time
-	var rounds [][]*cluster.Span
-	times := map[cluster.Partition]int{}
-	for lane, from := range lanes {
-		p, ok := partitionOfLane(lane)
-		if !ok || f != nil && !f.mayHoldRecords(p) {
-			continue
-		}
-		round := times[p]
-		if times[p]++; round == len(rounds) {
-			rounds = append(rounds, nil)
-		}
-		span := &cluster.Span{Partition: p, Next: int64(from), Each: func(r *kproto.Record) error {
-			e, ours, err := readEmitted(r)
-			if err != nil || !ours {
-				return err
+	rounds := planRounds(f, lanes)
+	unreadable := map[cluster.Partition]error{}
+	for _, round := range rounds {
+		var spans []*cluster.Span
+		for lane, p := range round {
+			if unreadable[p] != nil {
+				continue
 			}
-			calling.Lock()
-			defer calling.Unlock()
-			return emitted(lane, sinks.Emitted{EmittedRecord: e, Position: sinks.LanePosition(r.Offset)})
-		}}
-		if f != nil {
-			span.Producers = f.producers
+			span := &cluster.Span{Partition: p, Next: int64(lanes[lane]), Each: func(r *kproto.Record) error {
+				e, ours, err := readEmitted(r)
+				if err != nil || !ours {
+					return err
+				}
+				calling.Lock()
+				defer calling.Unlock()
+				return emitted(lane, sinks.Emitted{EmittedRecord: e, Position: sinks.LanePosition(r.Offset)})
+			}}
+			if f != nil {
+				span.Producers = f.producers
+			}
+			spans = append(spans, span)
 		}
-		rounds[round] = append(rounds[round], span)
-	}
-	for _, spans := range rounds {
 		if err := reader.ReadSpans(ctx, spans); err != nil {
-			return err
+			return nil, err
 		}
 		for _, one := range spans {
-			if f != nil && one.Known && f.progressOf(one.Partition) == nil {
+			if one.Err != nil {
+				unreadable[one.Partition] = one.Err
+			} else if f != nil && one.Known && f.progressOf(one.Partition) == nil {
 				f.startPartition(one.Partition, one.End)
 			}
 		}
 	}
-	return nil
+	failed = map[sinks.Lane]error{}
+	for _, round := range rounds {
+		for lane, p := range round {
+			if err := unreadable[p]; err != nil {
+				failed[lane] = err
+			}
+		}
+	}
+	return failed, nil
+}
+
+// planRounds divides lanes into rounds, each with at most one lane to a partition. Lanes that can hold nothing are left out.
+func planRounds(f *fence, lanes map[sinks.Lane]sinks.LanePosition) (rounds []map[sinks.Lane]cluster.Partition) {
+	times := map[cluster.Partition]int{}
+	for lane := range lanes {
+		p, ok := partitionOfLane(lane)
+		if !ok || f != nil && !f.mayHoldRecords(p) {
+			continue
+		}
+		if times[p] == len(rounds) {
+			rounds = append(rounds, map[sinks.Lane]cluster.Partition{})
+		}
+		rounds[times[p]][lane] = p
+		times[p]++
+	}
+	return rounds
+}
+
+// fenceLanes fences those of the lanes that Fence could not fence, and returns the ones that still cannot be.
+func (f *fence) fenceLanes(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosition) (failed map[sinks.Lane]error, err error) {
+	failed = map[sinks.Lane]error{}
+	unfenced := map[sinks.Lane]cluster.Partition{}
+	for lane := range lanes {
+		if p, ok := partitionOfLane(lane); ok && f.isUnfenced(p) {
+			unfenced[lane] = p
+		}
+	}
+	results := make(chan error, len(unfenced))
+	for lane, p := range unfenced { // all are in one round, or in two
+		go func() {
+			_, err := f.fencePartition(ctx, p)
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if err != nil {
+				failed[lane] = err
+			}
+			results <- err
+		}()
+	}
+	for range unfenced {
+		var deposed *sinks.DeposedError
+		if one := <-results; errors.As(one, &deposed) {
+			err = one
+		}
+	}
+	return failed, err
+}
+
+// hasTriedBefore reports whether one of the lanes is read for another time, and records that all of them are.
+func (f *fence) hasTriedBefore(lanes map[sinks.Lane]sinks.LanePosition) (tried bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for lane := range lanes {
+		tried = tried || f.tailTried[lane]
+		f.tailTried[lane] = true
+	}
+	return tried
 }
 
 // readEmitted returns which change a record is about; ours is false for records that are not changes.

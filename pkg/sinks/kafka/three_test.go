@@ -312,3 +312,145 @@ func electLeaders(t *testing.T, brokers []string, partitions int) {
 		}
 	})
 }
+
+// TestAFrozenBrokerAtAFailoverStopsItsOwnLanesOnly freezes one of three brokers, which leads partitions without other
+// replicas, and takes over twice. Lanes of the other brokers are fenced, read back and published to meanwhile; those of the
+// frozen one follow when it runs again. Nothing is lost, twice or out of order. The log of the coordinator has no replica on
+// the frozen broker: a coordinator waits for in-sync replicas until the controller removes them.
+func TestAFrozenBrokerAtAFailoverStopsItsOwnLanesOnly(t *testing.T) {
+	const partitions = 6
+	cluster := startThreeBrokersWith(t, map[string]string{"broker.session.timeout.ms": "600000",
+		"transaction.state.log.replication.factor": "1", "transaction.state.log.min.isr": "1"})
+	cfg := Config{Brokers: cluster.Brokers(), Topic: topicA, RequestTimeout: 5 * time.Second,
+		CreateTopics: CreateTopics{Enabled: true, Partitions: partitions, ReplicationFactor: 1,
+			Configs: []TopicConfig{{Name: "min.insync.replicas", Value: "1"}}}}
+	lane := func(p int) sinks.Lane { return laneName(topicA, int32(p), partitions) }
+	messages := func(p, from, count int) []sinks.Message { return pods("p"+itoa(p), from, from+count) }
+	var lanes []sinks.Lane
+	for p := range partitions {
+		lanes = append(lanes, lane(p))
+	}
+
+	older := openSink(t, cfg)
+	waitForTopic(t, older)
+	mustFence(t, older, lanes...)
+	for p := range partitions {
+		publishUntilAccepted(t, older, lane(p), messages(p, 1, 10))
+	}
+	victim := cluster[0]
+	if coordinatorOf(t, cfg.Brokers, "test-main") == victim.ID() { // without it nothing can be fenced until another one has its place
+		victim = cluster[1]
+	}
+	var frozen, running []int
+	for p, lead := range older.topics.topicByName(topicA).layout.Load().Leads {
+		if lead.Broker == int32(victim.ID()) {
+			frozen = append(frozen, p)
+		} else {
+			running = append(running, p)
+		}
+	}
+	if len(frozen) == 0 || len(running) == 0 {
+		t.Fatalf("broker %d leads %v of %d", victim.ID(), frozen, partitions)
+	}
+	if err := syscall.Kill(victim.Process().Pid(), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	resume := sync.OnceFunc(func() {
+		if err := syscall.Kill(victim.Process().Pid(), syscall.SIGCONT); err != nil {
+			t.Error(err)
+		}
+	})
+	defer resume()
+
+	from, next := map[sinks.Lane]sinks.LanePosition{}, 11
+	var newest *Sink
+	for range 2 { // the second one finds nothing of the first one that is not finished
+		newest = openSink(t, cfg)
+		waiting := fenceInPart(t, newest, lanes)
+		held := map[sinks.Lane]int{}
+		clear(from)
+		for p := range partitions {
+			if from[lane(p)] = 0; (waiting[lane(p)] != nil) != slices.Contains(frozen, p) {
+				t.Fatalf("partition %d of %v, which the frozen broker leads: %v", p, frozen, waiting[lane(p)])
+			}
+			if waiting[lane(p)] != nil {
+				delete(from, lane(p))
+			}
+		}
+		if err := tailOf(t, newest, from, func(l sinks.Lane, _ sinks.Emitted) error { held[l]++; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range running {
+			if held[lane(p)] != next-1 {
+				t.Errorf("the tail of partition %d has %d messages, want %d", p, held[lane(p)], next-1)
+			}
+			mustPublish(t, newest, lane(p), messages(p, next, 10))
+			var deposed *sinks.DeposedError
+			if n, err := older.Publish(t.Context(), lane(p), messages(p, next, 10)); n != 0 || !errors.As(err, &deposed) {
+				t.Errorf("the older process published %d to partition %d: %v; want a DeposedError", n, p, err)
+			}
+		}
+		for _, p := range frozen {
+			if n, err := newest.Publish(t.Context(), lane(p), messages(p, 11, 1)); n != 0 || err == nil {
+				t.Errorf("published %d to partition %d, which is not fenced: %v", n, p, err)
+			}
+		}
+		next += 10
+		older = newest
+	}
+
+	resume()
+	clear(from)
+	for _, p := range frozen {
+		from[lane(p)] = 0
+	}
+	held := map[sinks.Lane]map[string]bool{}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*testTimeout)
+	defer cancel()
+	for len(from) > 0 && ctx.Err() == nil {
+		for l := range from {
+			held[l] = map[string]bool{}
+		}
+		waiting, err := newest.ReadTail(ctx, from, func(l sinks.Lane, e sinks.Emitted) error { held[l][e.ID] = true; return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		for l := range from {
+			if waiting[l] == nil {
+				delete(from, l)
+			}
+		}
+	}
+	for _, p := range frozen {
+		if len(held[lane(p)]) != 10 {
+			t.Errorf("the tail of partition %d has %d messages, want 10", p, len(held[lane(p)]))
+		}
+		publishUntilAccepted(t, newest, lane(p), messages(p, 11, next-11))
+	}
+	wantStreams(t, readTopics(t, cfg.Brokers, topicA), partitions, next-1)
+}
+
+// fenceInPart fences a sink and returns the lanes that wait.
+func fenceInPart(t *testing.T, s *Sink, lanes []sinks.Lane) map[sinks.Lane]error {
+	t.Helper()
+	record := func(context.Context, map[sinks.Lane]sinks.LanePosition) error { return nil }
+	waiting, err := s.Fence(t.Context(), sinks.Claim{Group: "test", Sink: "main", Owner: "a test", RecordLanes: record}, lanes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return waiting
+}
+
+// coordinatorOf returns the broker that coordinates a transactional ID.
+func coordinatorOf(t *testing.T, brokers []string, id string) (broker int) {
+	t.Helper()
+	withClient(t, brokers, func(ctx context.Context, c *kafka.Client) error {
+		found, err := c.FindCoordinator(ctx, &kafka.FindCoordinatorRequest{Key: id, KeyType: kafka.CoordinatorKeyTypeTransaction})
+		if err == nil {
+			err = found.Error
+			broker = found.Coordinator.NodeID
+		}
+		return err
+	})
+	return broker
+}

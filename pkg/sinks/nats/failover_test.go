@@ -70,7 +70,7 @@ func startFencedPublisher(t testing.TB, cfg Config, owner string) *fencedPublish
 func (r *fencedPublisher) fenceSink(owner string) {
 	r.t.Helper()
 	for begun := time.Now(); ; {
-		err := r.sink.Fence(r.t.Context(), sinks.Claim{Group: "group", Sink: "bus", Owner: owner}, []sinks.Lane{singleLane})
+		_, err := r.sink.Fence(r.t.Context(), sinks.Claim{Group: "group", Sink: "bus", Owner: owner}, []sinks.Lane{singleLane})
 		if err == nil {
 			return
 		}
@@ -108,7 +108,7 @@ func (r *fencedPublisher) newestInTail(from sinks.LanePosition) (newest int) {
 	r.t.Helper()
 	for begun := time.Now(); ; {
 		newest = 0
-		err := r.sink.ReadTail(r.t.Context(), map[sinks.Lane]sinks.LanePosition{singleLane: from}, func(_ sinks.Lane, e sinks.Emitted) error {
+		_, err := r.sink.ReadTail(r.t.Context(), map[sinks.Lane]sinks.LanePosition{singleLane: from}, func(_ sinks.Lane, e sinks.Emitted) error {
 			version := 0
 			if _, err := fmt.Sscan(e.ResourceVersion, &version); err != nil {
 				return err
@@ -302,7 +302,7 @@ func TestAStreamWithoutTheFenceSubjectIsAnErrorWithARemedy(t *testing.T) {
 	js := connectClient(t, server.URL())
 	createStream(t, js, jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, AllowBatchPublish: true})
 	s := openSink(t, testConfig(server.URL()), discardLog)
-	err := s.Fence(t.Context(), sinks.Claim{Group: "group", Owner: "one"}, nil)
+	_, err := s.Fence(t.Context(), sinks.Claim{Group: "group", Owner: "one"}, nil)
 	var away *sinks.UnavailableError
 	if !errors.As(err, &away) || !strings.Contains(away.Remedy, "nats stream edit K8S --subjects k8s.>,kubecdc.fence.K8S.>") {
 		t.Fatalf("got %v", err)
@@ -310,7 +310,7 @@ func TestAStreamWithoutTheFenceSubjectIsAnErrorWithARemedy(t *testing.T) {
 	if _, err := js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>", "kubecdc.fence.K8S.>"}, AllowBatchPublish: true}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Fence(t.Context(), sinks.Claim{Group: "group", Owner: "one"}, nil); err != nil {
+	if _, err := s.Fence(t.Context(), sinks.Claim{Group: "group", Owner: "one"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	mustPublish(t, s, newPod("web", 1))
@@ -334,7 +334,7 @@ func TestByMessageIDAnOlderExporterIsDeposedBeforeItSendsMore(t *testing.T) {
 	_, err := publishChanges(t, older.sink, newPod("web", 3))
 	mustBeDeposedBy(t, err, "two")
 	var tail []string
-	if err := newer.sink.ReadTail(t.Context(), map[sinks.Lane]sinks.LanePosition{singleLane: places[singleLane]}, func(_ sinks.Lane, e sinks.Emitted) error { tail = append(tail, e.ResourceVersion); return nil }); err != nil {
+	if _, err := newer.sink.ReadTail(t.Context(), map[sinks.Lane]sinks.LanePosition{singleLane: places[singleLane]}, func(_ sinks.Lane, e sinks.Emitted) error { tail = append(tail, e.ResourceVersion); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if len(tail) != 1 || tail[0] != "2" {
@@ -359,7 +359,7 @@ func TestABucketIsFencedAndItsTailIsRead(t *testing.T) {
 	_, err := publishChanges(t, older.sink, newPod("a", 5))
 	mustBeDeposedBy(t, err, "two")
 	var tail []string
-	if err := newer.sink.ReadTail(t.Context(), map[sinks.Lane]sinks.LanePosition{singleLane: 1}, func(_ sinks.Lane, e sinks.Emitted) error { tail = append(tail, e.ID); return nil }); err != nil {
+	if _, err := newer.sink.ReadTail(t.Context(), map[sinks.Lane]sinks.LanePosition{singleLane: 1}, func(_ sinks.Lane, e sinks.Emitted) error { tail = append(tail, e.ID); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if want := "c/uid-a/3/updated c/uid-b/4/deleted"; strings.Join(tail, " ") != want {

@@ -251,18 +251,18 @@ func (s *Sink) verifiedLink(ctx context.Context) (*connection.Link, error) {
 }
 
 // Fence implements [sinks.Fenced].
-func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane) error {
+func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane) (map[sinks.Lane]error, error) {
 	s.verifier.fenced.Store(true)
 	l, err := s.verifiedLink(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	next, err := s.fence.claimTerm(ctx, l, claim, lanes)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	s.startTerm(next)
-	return nil
+	return nil, nil
 }
 
 // startTerm forgets what an earlier term or a stored state knew about the stream: ReadTail returns what is in it.
@@ -283,22 +283,30 @@ func (s *Sink) LaneProgress() map[sinks.Lane]sinks.LanePosition {
 	return nil
 }
 
-// ReadTail implements [sinks.Fenced]. All lanes are in one stream, which is read once.
-func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosition,
-	emitted func(sinks.Lane, sinks.Emitted) error) error {
+// ReadTail implements [sinks.Fenced]. All lanes are in one stream, which is read once: no lane waits alone.
+func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosition, emitted func(sinks.Lane, sinks.Emitted) error) (
+	map[sinks.Lane]error, error,
+) {
 	t := s.fence.current.Load()
 	if t == nil || s.cfg.Mode == modeCore {
-		return nil
+		return nil, nil
 	}
 	tails, first := planTails(lanes, t.endSequence)
 	if first > t.endSequence {
-		return nil
+		return nil, nil
 	}
 	l, err := s.connector.connectedLink(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return readTails(ctx, s.cfg, l, t, tails, first, emitted)
+	return nil, readTails(ctx, s.cfg, l, t, tails, first, emitted)
+}
+
+// SharesObjects implements [sinks.Fenced].
+func (*Sink) SharesObjects(a, b sinks.Lane) bool {
+	i, m, known := parseLane(a)
+	j, n, other := parseLane(b)
+	return known && other && sinks.SharesHashes(i, m, j, n)
 }
 
 // OpenState implements [sinks.StateOpener].

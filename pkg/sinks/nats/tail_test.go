@@ -41,7 +41,7 @@ func TestATailIsCompleteThoughMirrorsAnswer(t *testing.T) {
 	newer := startFencedPublisher(t, cfg, "two")
 	for range 20 { // either may answer
 		var got []string
-		if err := newer.sink.ReadTail(t.Context(), map[sinks.Lane]sinks.LanePosition{singleLane: 1}, func(_ sinks.Lane, e sinks.Emitted) error { got = append(got, e.ID); return nil }); err != nil {
+		if _, err := newer.sink.ReadTail(t.Context(), map[sinks.Lane]sinks.LanePosition{singleLane: 1}, func(_ sinks.Lane, e sinks.Emitted) error { got = append(got, e.ID); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		if !slices.Equal(got, want) {
@@ -89,7 +89,7 @@ func TestTheTailsOfManyLanesAreReadAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := map[sinks.Lane][]string{}
-	if err := newer.sink.ReadTail(t.Context(), from, func(lane sinks.Lane, e sinks.Emitted) error {
+	if _, err := newer.sink.ReadTail(t.Context(), from, func(lane sinks.Lane, e sinks.Emitted) error {
 		got[lane] = append(got[lane], e.ID)
 		return nil
 	}); err != nil {

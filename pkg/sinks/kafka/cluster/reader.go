@@ -1,16 +1,19 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/segmentio/kafka-go"
 	kproto "github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/listoffsets"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
@@ -31,6 +34,7 @@ type Span struct {
 	First, End int64 // the oldest offset, and the high watermark (KIP-101: all in-sync replicas have everything below it)
 	Known      bool  // Lead, First and End are set
 	Next       int64 // offset of the next record
+	Err        error // why the last call could not query or read the partition; nil if it could
 
 	// Each is called for every record. An error ends the read; the record counts as read all the same.
 	Each func(*kproto.Record) error
@@ -53,34 +57,70 @@ func (s *Span) mustVerifyLast() bool { return s.VerifyLast && !s.verified && s.N
 
 // Reader reads offsets and records of partitions. It asks each broker for many partitions in one request. It is safe for
 // concurrent use.
-type Reader struct{ cluster *Cluster }
+type Reader struct {
+	cluster *Cluster
+	timeout time.Duration // of one request to a leader; 0: the cluster's
+}
 
 // NewReader returns a reader that uses the connections of c.
-func NewReader(c *Cluster) *Reader { return &Reader{c} }
+func NewReader(c *Cluster) *Reader { return &Reader{cluster: c} }
+
+// WithTimeout returns a reader that waits at most so long for each answer of a leader.
+func (r *Reader) WithTimeout(d time.Duration) *Reader { return &Reader{r.cluster, d} }
 
 // ReadSpans finds the leaders and extents of spans and reads them to their ends, those of different brokers concurrently. A
-// Next outside the partition is set to its oldest record. Each partition may be in one span only. An error of a callback is
-// returned as it is. An unreachable broker is an ordinary error unless no broker answers at all.
+// Next outside the partition is set to its oldest record. Each partition may be in one span only. A partition that cannot be
+// read has the reason in Err, and so have all partitions of a broker that does not answer; the others are read. An error of
+// a callback is returned as it is; any other returned error concerns all: no broker answers, or ctx has ended.
 func (r *Reader) ReadSpans(ctx context.Context, spans []*Span) error {
+	return r.askLeaders(ctx, spans, r.readFrom)
+}
+
+// ReadSpan is ReadSpans for one span, and returns its Err too.
+func (r *Reader) ReadSpan(ctx context.Context, one *Span) error {
+	return cmp.Or(r.ReadSpans(ctx, []*Span{one}), one.Err)
+}
+
+// QueryEnds sets Lead and End of spans. It finds the leaders and reports errors as ReadSpans does.
+func (r *Reader) QueryEnds(ctx context.Context, spans []*Span) error {
+	return r.askLeaders(ctx, spans, func(ctx context.Context, leader int32, all []*Span) error {
+		return r.listOffsets(ctx, leader, all, latestOffset, func(s *Span, at int64) { s.End = at })
+	})
+}
+
+// askLeaders calls ask for the spans of each leader, concurrently, and again for those that failed: their leaders may have
+// moved. A leader that does not answer in time is not asked again. ask sets the Err of spans; it returns errors too, of
+// which those of callbacks count.
+func (r *Reader) askLeaders(ctx context.Context, spans []*Span, ask func(context.Context, int32, []*Span) error) error {
 	for try := 1; ; try++ {
-		err := r.readOnce(ctx, spans)
+		err := r.askLeadersOnce(ctx, spans, ask)
 		var callback *CallbackError
 		switch {
-		case err == nil:
-			return nil
 		case errors.As(err, &callback):
 			return callback.Err
-		case errors.Is(err, kafka.TopicAuthorizationFailed):
-			return fmt.Errorf("no right to read the records of a topic: grant READ on it: %w", err)
-		case protocol.ClassifyError(err) == protocol.Unauthorized:
-			return r.cluster.SinkError(ctx, "", err)
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case try == maxReadTries:
+		case err != nil:
 			return err
 		}
-		for _, one := range spans {
-			one.Known = one.Known && !one.hasRemaining() // its leader may have moved
+		var again []*Span
+		for _, s := range spans {
+			switch {
+			case s.Err == nil:
+			case errors.Is(s.Err, kafka.TopicAuthorizationFailed):
+				s.Err = &condition.Error{
+					Code: condition.SinkUnauthorized, Cause: fmt.Sprintf("no right to read the records of topic %q", s.Topic), Err: s.Err,
+					Remedy: "grant READ on it",
+				}
+			case protocol.ClassifyError(s.Err) == protocol.Unauthorized:
+				s.Err = r.cluster.SinkError(ctx, "", s.Err)
+			case !IsTimeout(s.Err) && try < maxReadTries:
+				s.Known = s.Known && !s.hasRemaining()
+				again = append(again, s)
+			}
+		}
+		if spans = again; len(spans) == 0 {
+			return nil
 		}
 	}
 }
@@ -90,8 +130,11 @@ type CallbackError struct{ Err error }
 
 func (e *CallbackError) Error() string { return e.Err.Error() }
 
-// readOnce reads spans without a second attempt.
-func (r *Reader) readOnce(ctx context.Context, spans []*Span) error {
+// askLeadersOnce is askLeaders without a second attempt. The error is of a callback, or that no broker answers.
+func (r *Reader) askLeadersOnce(ctx context.Context, spans []*Span, ask func(context.Context, int32, []*Span) error) (err error) {
+	for _, s := range spans {
+		s.Err = nil
+	}
 	unknown := slices.DeleteFunc(slices.Clone(spans), func(s *Span) bool { return s.Known })
 	byLeader, err := r.groupByLeader(ctx, unknown)
 	if err != nil {
@@ -99,19 +142,21 @@ func (r *Reader) readOnce(ctx context.Context, spans []*Span) error {
 	}
 	ended := make(chan error)
 	for broker, all := range byLeader {
-		go func() { ended <- r.readFrom(ctx, broker, all) }()
+		go func() { ended <- ask(ctx, broker, all) }()
 	}
 	for range byLeader {
-		err = errors.Join(err, <-ended)
+		var callback *CallbackError
+		if one := <-ended; errors.As(one, &callback) {
+			err = callback
+		}
 	}
 	return err
 }
 
 // readFrom reads spans of partitions that one broker leads.
 func (r *Reader) readFrom(ctx context.Context, broker int32, all []*Span) error {
-	if err := r.QueryExtents(ctx, broker, all); err != nil {
-		return err
-	}
+	_ = r.QueryExtents(ctx, broker, all) // the spans have the errors
+	all = slices.DeleteFunc(slices.Clone(all), func(s *Span) bool { return s.Err != nil })
 	for _, s := range all {
 		if s.Known = true; s.Next < s.First || s.Next > s.End {
 			s.Next = s.First
@@ -120,7 +165,7 @@ func (r *Reader) readFrom(ctx context.Context, broker int32, all []*Span) error 
 	return r.FetchSpans(ctx, broker, all)
 }
 
-// groupByLeader sets the leaders of spans and groups the spans by them.
+// groupByLeader sets the leaders of spans and groups the spans by them. Its error is that no broker of the cluster answers.
 func (r *Reader) groupByLeader(ctx context.Context, spans []*Span) (byLeader map[int32][]*Span, err error) {
 	topics := make([]string, 0, len(spans))
 	for _, s := range spans {
@@ -128,17 +173,34 @@ func (r *Reader) groupByLeader(ctx context.Context, spans []*Span) (byLeader map
 	}
 	slices.Sort(topics)
 	found, _, err := r.cluster.DescribeTopics(ctx, slices.Compact(topics))
-	if err != nil { // no broker of the cluster answers
+	if err != nil {
 		return nil, r.cluster.SinkError(ctx, "", err)
 	}
 	byLeader = map[int32][]*Span{}
 	for _, s := range spans {
 		if s.Lead, err = found[s.Topic].Lead(s.Index); err != nil {
-			return nil, fmt.Errorf("reading %s: %w", s.Partition, err)
+			s.Err = fmt.Errorf("reading %s: %w", s.Partition, err)
+			continue
 		}
 		byLeader[s.Lead.Broker] = append(byLeader[s.Lead.Broker], s)
 	}
 	return byLeader, nil
+}
+
+// limitRequest bounds the wait for one answer of a leader.
+func (r *Reader) limitRequest(ctx context.Context) (context.Context, context.CancelFunc) {
+	if r.timeout == 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, r.timeout)
+}
+
+// failSpans records an error of all spans, and returns it.
+func failSpans(spans []*Span, err error) error {
+	for _, s := range spans {
+		s.Err = err
+	}
+	return err
 }
 
 // Special timestamps of a ListOffsets request (KIP-79).
@@ -147,13 +209,12 @@ const (
 	earliestOffset = -2
 )
 
-// QueryExtents sets First and End of spans to partitions of one leader. A new leader that does not know its high watermark
-// yet returns an error (KIP-207).
+// QueryExtents sets First and End of spans to partitions of one leader, or their Err; it returns one of the errors. A new
+// leader that does not know its high watermark yet returns an error (KIP-207).
 func (r *Reader) QueryExtents(ctx context.Context, leader int32, spans []*Span) error {
-	if err := r.listOffsets(ctx, leader, spans, earliestOffset, func(s *Span, at int64) { s.First = at }); err != nil {
-		return err
-	}
-	return r.listOffsets(ctx, leader, spans, latestOffset, func(s *Span, at int64) { s.End = at })
+	err := r.listOffsets(ctx, leader, spans, earliestOffset, func(s *Span, at int64) { s.First = at })
+	rest := slices.DeleteFunc(slices.Clone(spans), func(s *Span) bool { return s.Err != nil })
+	return cmp.Or(err, r.listOffsets(ctx, leader, rest, latestOffset, func(s *Span, at int64) { s.End = at }))
 }
 
 // QueryExtent is QueryExtents for one partition.
@@ -169,18 +230,19 @@ func (r *Reader) HighWatermark(ctx context.Context, by Lead, p Partition) (end i
 	return end, err
 }
 
-// listOffsets calls set with the offset that each partition has for a timestamp.
-func (r *Reader) listOffsets(ctx context.Context, leader int32, spans []*Span, timestamp int64, set func(*Span, int64)) error {
+// listOffsets calls set with the offset that each partition has for a timestamp, or sets its Err. It returns one of the
+// errors.
+func (r *Reader) listOffsets(ctx context.Context, leader int32, spans []*Span, timestamp int64, set func(*Span, int64)) (err error) {
 	for chunk := range slices.Chunk(spans, maxPartitionsPerRequest) {
-		answer, err := r.cluster.request(ctx, leader, newListOffsetsRequest(chunk, timestamp))
-		if err != nil {
-			return err
+		limited, cancel := r.limitRequest(ctx)
+		answer, failed := r.cluster.request(limited, leader, newListOffsetsRequest(chunk, timestamp))
+		cancel()
+		if failed != nil {
+			return failSpans(spans, failed) // an answer to an earlier chunk is queried again
 		}
-		if err := readOffsets(answer.(*listoffsets.Response), chunk, set); err != nil {
-			return err
-		}
+		err = cmp.Or(err, readOffsets(answer.(*listoffsets.Response), chunk, set))
 	}
-	return nil
+	return err
 }
 
 func newListOffsetsRequest(spans []*Span, timestamp int64) *listoffsets.Request {
@@ -195,26 +257,29 @@ func newListOffsetsRequest(spans []*Span, timestamp int64) *listoffsets.Request 
 	return request
 }
 
-// readOffsets calls set for each span. A response that has others, or not all of them, is malformed.
-func readOffsets(answer *listoffsets.Response, spans []*Span, set func(*Span, int64)) error {
+// readOffsets calls set for each span, or sets its Err. It returns one of the errors. A response that has others, or not all
+// of them, is malformed.
+func readOffsets(answer *listoffsets.Response, spans []*Span, set func(*Span, int64)) (err error) {
 	unanswered := spansByPartition(spans)
 	for _, t := range answer.Topics {
 		for _, p := range t.Partitions {
 			s := unanswered[Partition{t.Topic, p.Partition}]
 			if s == nil {
-				return protocol.ErrMalformed
+				return failSpans(spans, protocol.ErrMalformed)
 			}
-			if err := protocol.CodeError(p.ErrorCode, ""); err != nil {
-				return fmt.Errorf("reading %s: %w", s.Partition, err)
+			delete(unanswered, s.Partition)
+			if code := protocol.CodeError(p.ErrorCode, ""); code != nil {
+				s.Err = fmt.Errorf("reading %s: %w", s.Partition, code)
+				err = s.Err
+				continue
 			}
 			set(s, p.Offset)
-			delete(unanswered, s.Partition)
 		}
 	}
 	if len(unanswered) > 0 {
-		return protocol.ErrMalformed
+		return failSpans(spans, protocol.ErrMalformed)
 	}
-	return nil
+	return err
 }
 
 func spansByPartition(spans []*Span) map[Partition]*Span {
@@ -233,32 +298,38 @@ func spansByTopic(spans []*Span) map[string][]*Span {
 	return by
 }
 
-// FetchSpans reads spans to partitions of one leader; their Next and extents are set. It does not retry, and returns an
-// error of a callback as a *CallbackError.
-func (r *Reader) FetchSpans(ctx context.Context, leader int32, spans []*Span) error {
+// FetchSpans reads spans to partitions of one leader; their Next and extents are set. It does not retry. It returns an error
+// of a callback as a *CallbackError, and otherwise one of the errors in Err.
+func (r *Reader) FetchSpans(ctx context.Context, leader int32, spans []*Span) (err error) {
 	for {
-		spans = slices.DeleteFunc(slices.Clone(spans), func(s *Span) bool { return !s.hasRemaining() })
+		spans = slices.DeleteFunc(slices.Clone(spans), func(s *Span) bool { return s.Err != nil || !s.hasRemaining() })
 		if len(spans) == 0 {
-			return nil
-		}
-		progress, err := r.fetchOnce(ctx, leader, spans[:min(len(spans), maxPartitionsPerRequest)])
-		if err == nil && !progress {
-			err = protocol.ErrMalformed
-		}
-		if err != nil {
 			return err
 		}
+		asked := spans[:min(len(spans), maxPartitionsPerRequest)]
+		progress, failed := r.fetchOnce(ctx, leader, asked)
+		var callback *CallbackError
+		switch {
+		case errors.As(failed, &callback):
+			return callback
+		case failed == nil && !progress:
+			failed = failSpans(asked, protocol.ErrMalformed)
+		}
+		err = cmp.Or(err, failed)
 	}
 }
 
-// fetchOnce sends one fetch request and reports whether some span has advanced.
+// fetchOnce sends one fetch request and reports whether some span has advanced or failed. It returns an error of a callback,
+// or one of the errors in Err.
 func (r *Reader) fetchOnce(ctx context.Context, leader int32, spans []*Span) (progress bool, err error) {
-	answer, err := requestForeign[*kmsg.FetchResponse](ctx, r.cluster, leader, forReading, newFetchRequest(spans))
+	limited, cancel := r.limitRequest(ctx)
+	answer, err := requestForeign[*kmsg.FetchResponse](limited, r.cluster, leader, forReading, newFetchRequest(spans))
+	cancel()
 	if err == nil {
 		err = protocol.CodeError(answer.ErrorCode, "")
 	}
 	if err != nil {
-		return false, err
+		return true, failSpans(spans, err)
 	}
 	progress = answer.ThrottleMillis > 0 // then the response may be empty, and the next request waits
 	requested := spansByPartition(spans)
@@ -266,19 +337,25 @@ func (r *Reader) fetchOnce(ctx context.Context, leader int32, spans []*Span) (pr
 		for _, p := range t.Partitions {
 			s := requested[Partition{t.Topic, p.Partition}]
 			if s == nil {
-				return progress, protocol.ErrMalformed
+				return true, failSpans(spans, protocol.ErrMalformed)
 			}
 			next, verified := s.Next, s.verified
-			if err := protocol.CodeError(p.ErrorCode, ""); err != nil {
-				return progress, fmt.Errorf("reading %s: %w", s.Partition, err)
+			failed := protocol.CodeError(p.ErrorCode, "")
+			if failed == nil {
+				failed = s.consumeBatches(protocol.Batches(p.RecordBatches))
 			}
-			if err := s.consumeBatches(protocol.Batches(p.RecordBatches)); err != nil {
-				return progress, fmt.Errorf("reading %s: %w", s.Partition, err)
+			var callback *CallbackError
+			switch {
+			case errors.As(failed, &callback):
+				return true, callback
+			case failed != nil:
+				s.Err = fmt.Errorf("reading %s: %w", s.Partition, failed)
+				err = cmp.Or(err, s.Err)
 			}
-			progress = progress || s.Next > next || s.verified && !verified
+			progress = progress || s.Next > next || s.verified && !verified || s.Err != nil
 		}
 	}
-	return progress, nil
+	return progress, err
 }
 
 func newFetchRequest(spans []*Span) *kmsg.FetchRequest {
