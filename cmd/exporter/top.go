@@ -20,7 +20,8 @@ func topCommand() *cobra.Command {
 		Long: `Show a running exporter in the terminal, as its status page does: what is wrong and
 what to do, the pipeline with its rates, the sinks and the resources, the sick first.
 
-Where standard output is no terminal, or with --once, one picture is printed.`,
+Where standard output is no terminal, or with --once, one picture is printed, and the exit
+code is 3 if the exporter is not ready.`,
 		Example: `  exporter top
   kubectl -n kubecdc port-forward statefulset/exporter 8080 & exporter top`,
 		Args: cobra.NoArgs,

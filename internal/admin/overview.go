@@ -77,6 +77,7 @@ type SinkView struct {
 	Kind        string    `json:"kind"`
 	Sick        bool      `json:"sick"`     // a part of it fails
 	NotReady    bool      `json:"notReady"` // none of it does, which makes the exporter not ready
+	Code        string    `json:"code"`     // of what is wrong; "" if nothing is
 	Reason      string    `json:"reason"`   // what is wrong, one line
 	Backlog     uint64    `json:"backlog"`  // changes that wait
 	LagSeconds  float64   `json:"lagSeconds"`
@@ -170,7 +171,7 @@ func (f *frame) sinkView(k SinkStatus) SinkView {
 		failing = k.Lanes
 	}
 	return SinkView{
-		Name: k.Name, Kind: k.Kind, Sick: !worst.OK(), NotReady: worst.Severity == condition.NotReady, Reason: causeOf(worst),
+		Name: k.Name, Kind: k.Kind, Sick: !worst.OK(), NotReady: worst.Severity == condition.NotReady, Code: string(worst.Code), Reason: causeOf(worst),
 		Backlog: f.Journal.undeliveredOf(k), LagSeconds: k.lagAt(f.at).Round(time.Millisecond).Seconds(),
 		Lanes: k.Lanes, Failing: failing, Behind: k.LanesBehind, Retries: k.Retries, DeadLetters: k.DeadLetters, LastAck: k.LastAck,
 		Stage: f.stageOf(countSink + k.Name),

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/kubecdc/kubecdc/internal/admin"
 )
@@ -62,7 +63,7 @@ func (p *page) addLine(spans ...span) {
 func drawScreen(o *admin.Overview, width, height int, color bool) []string {
 	p := &page{width: width, color: color}
 	p.drawHeader(o)
-	p.drawProblems(o, max(2, height/4))
+	p.drawProblems(o, height/3)
 	if o.Standby {
 		p.addLine(span{"", "This process is a standby: it reads and delivers nothing now."})
 		return p.lines
@@ -93,9 +94,12 @@ func (p *page) drawHeader(o *admin.Overview) {
 	p.addLine()
 }
 
-func (p *page) drawProblems(o *admin.Overview, most int) {
+// drawProblems draws as many problems as fit into a number of lines, at least one, and counts the others.
+func (p *page) drawProblems(o *admin.Overview, room int) {
+	before := len(p.lines)
 	for i, problem := range o.Problems {
-		if i == most {
+		lines := describeProblem(problem, p.width)
+		if i > 0 && len(p.lines)-before+len(lines) > room {
 			p.addLine(span{faint, fmt.Sprintf("  and %d more, see /readyz", len(o.Problems)-i)})
 			break
 		}
@@ -103,11 +107,45 @@ func (p *page) drawProblems(o *admin.Overview, most int) {
 		if problem.Counts {
 			sign, style = "✗ ", red
 		}
-		p.addLine(span{style, sign + problem.Name + "  "}, span{"", problem.Reason})
+		since := ""
+		if problem.Since != nil {
+			since = "  since " + problem.Since.Local().Format("15:04:05")
+		}
+		p.addLine(span{style, sign + problem.Name + "  "}, span{bold, problem.Code}, span{faint, since})
+		for _, line := range lines {
+			p.addLine(span{"", line})
+		}
 	}
 	if len(o.Problems) > 0 {
 		p.addLine()
 	}
+}
+
+// describeProblem returns cause, effect and remedy as indented lines.
+func describeProblem(problem admin.Problem, width int) (lines []string) {
+	const indent = "  "
+	for _, part := range []string{problem.Cause, "Effect: " + problem.Effect, "Remedy: " + problem.Remedy} {
+		for _, line := range wrapText(part, max(1, width-len(indent))) {
+			lines = append(lines, indent+line)
+		}
+	}
+	return lines
+}
+
+// wrapText breaks a text between words into lines of at most width characters; a longer word has a line of its own.
+func wrapText(text string, width int) (lines []string) {
+	line := ""
+	for _, word := range strings.Fields(text) {
+		switch {
+		case line == "":
+			line = word
+		case utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > width:
+			lines, line = append(lines, line), word
+		default:
+			line += " " + word
+		}
+	}
+	return append(lines, line)
 }
 
 // drawPipeline draws the stations that all changes pass.
@@ -120,14 +158,19 @@ func (p *page) drawPipeline(o *admin.Overview) {
 }
 
 func (p *page) drawSinks(o *admin.Overview, most int) {
-	p.addLine(span{faint, fmt.Sprintf("%-20s %10s %12s %9s %6s %8s  %s", "SINK", "CHANGES/S", "WAITING", "BEHIND", "LANES", "FAILING", "DEAD LETTERS")})
+	const delivers = "delivers"
+	state := len(delivers) // width of the column
+	for _, k := range o.Sinks {
+		state = max(state, len(k.Code))
+	}
+	p.addLine(span{faint, fmt.Sprintf("%-20s %-*s %10s %12s %9s %6s %8s  %s", "SINK", state, "STATE", "CHANGES/S", "WAITING", "BEHIND", "LANES", "FAILING", "DEAD LETTERS")})
 	for i, k := range o.Sinks {
 		if i == most {
 			p.addLine(span{faint, fmt.Sprintf("and %d more", len(o.Sinks)-i)})
 			break
 		}
 		behind := (time.Duration(k.LagSeconds*1000) * time.Millisecond).Round(100 * time.Millisecond)
-		p.addLine(span{healthStyle(k.Sick, k.NotReady), fmt.Sprintf("%-20s", truncate(k.Name, 20))},
+		p.addLine(span{healthStyle(k.Sick, k.NotReady), fmt.Sprintf("%-20s %-*s", truncate(k.Name, 20), state, cmp.Or(k.Code, delivers))},
 			span{"", fmt.Sprintf(" %10s %12d %9s %6d %8d  %d  ", formatRate(k.Rate), k.Backlog, behind, k.Lanes, k.Failing, k.DeadLetters)},
 			span{cyan, drawSparkline(k.Points, 20)})
 	}

@@ -39,7 +39,7 @@ const (
 )
 
 // Run draws until ctx ends, which is no error. An exporter that goes away is waited for, with a line on the screen; one that
-// is not there at first is an error. The terminal is left as it was.
+// is not there at first is an error, and with Once one that is not ready. The terminal is left as it was.
 func Run(ctx context.Context, o Options) error {
 	client := &http.Client{Timeout: answerWithin, Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
@@ -49,8 +49,13 @@ func Run(ctx context.Context, o Options) error {
 	}
 	if o.Once {
 		width, height := o.Size()
-		_, err := fmt.Fprintln(o.Out, strings.Join(drawScreen(seen, width, height, o.Color), "\n"))
-		return err
+		if _, err := fmt.Fprintln(o.Out, strings.Join(drawScreen(seen, width, height, o.Color), "\n")); err != nil {
+			return err
+		}
+		if !seen.Ready {
+			return exit.With(exit.Environment, fmt.Errorf("the exporter at %s is not ready", o.Address))
+		}
+		return nil
 	}
 	fmt.Fprint(o.Out, takeScreen)
 	defer fmt.Fprint(o.Out, giveScreen)

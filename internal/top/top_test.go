@@ -13,6 +13,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/admin"
 	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
 	"github.com/kubecdc/kubecdc/test/parts/ports"
 )
@@ -22,9 +23,12 @@ func TestMain(m *testing.M) { leaks.Main(m) }
 // overview is one with much on it.
 func overview() *admin.Overview {
 	o := &admin.Overview{
-		Version: "v1", Cluster: "prod\x1b[2J", Now: time.Now(), Problems: []admin.Problem{{Name: "sink/main", Reason: "no broker\x1b[2J answers", Counts: true}},
+		Version: "v1", Cluster: "prod\x1b[2J", Now: time.Now(), Problems: []admin.Problem{{
+			Name: "sink/main", Code: "SinkUnreachable", Cause: "no broker\x1b[2J answers", Effect: "0 of 62 lanes deliver",
+			Remedy: "check kafka.brokers, the network, and TLS on both sides", Counts: true,
+		}},
 		Sick: 1, Resources: []admin.ResourceView{{Name: strings.Repeat("long", 30) + ".demo", State: "unreachable", Sick: true}},
-		Sinks: []admin.SinkView{{Name: "main", Sick: true, Backlog: 20412, LagSeconds: 68.04, Stage: admin.Stage{Rate: 3, Points: []float64{0, 3, 6}}}},
+		Sinks: []admin.SinkView{{Name: "main", Sick: true, Code: "SinkUnreachable", Backlog: 20412, LagSeconds: 68.04, Stage: admin.Stage{Rate: 3, Points: []float64{0, 3, 6}}}},
 	}
 	for i := range 100 {
 		o.Resources = append(o.Resources, admin.ResourceView{Name: fmt.Sprintf("r%d", i), State: "live", Stage: admin.Stage{Rate: 12, Points: []float64{1, 0}}})
@@ -54,7 +58,8 @@ func TestAPictureFitsTheScreen(t *testing.T) {
 func TestThePictureNamesWhatIsWrongFirst(t *testing.T) {
 	text := strings.Join(drawScreen(overview(), 120, 40, false), "\n")
 	at := 0
-	for _, part := range []string{"✗ not ready", "sink/main", "API server", "main ", "20412", "1m8s", "▁▅█", "unreachable", "r0", "and "} {
+	for _, part := range []string{"✗ not ready", "sink/main", "SinkUnreachable", "no broker", "Effect: 0 of 62", "Remedy: check kafka.brokers",
+		"API server", "main ", "SinkUnreachable", "20412", "1m8s", "▁▅█", "unreachable", "r0", "and "} {
 		i := strings.Index(text[at:], part)
 		if i < 0 {
 			t.Fatalf("no %q in its place in\n%s", part, text)
@@ -64,7 +69,7 @@ func TestThePictureNamesWhatIsWrongFirst(t *testing.T) {
 }
 
 // serve runs an admin server and returns its address, which no other test takes afterwards, and a function that stops it.
-func serve(t *testing.T) (address string, stop func()) {
+func serve(t *testing.T, resources ...admin.ResourceStatus) (address string, stop func()) {
 	t.Helper()
 	free, err := ports.Free(1)
 	if err != nil {
@@ -72,7 +77,7 @@ func serve(t *testing.T) (address string, stop func()) {
 	}
 	address = ports.Address(free[0])
 	s := admin.New(admin.Options{Listen: address, Version: "v9", Snapshot: func() admin.Snapshot {
-		return admin.Snapshot{Sinks: []admin.SinkStatus{{Name: "main", Kind: "kafka"}}}
+		return admin.Snapshot{Resources: resources, Sinks: []admin.SinkStatus{{Name: "main", Kind: "kafka"}}}
 	}})
 	if err := s.Listen(); err != nil {
 		t.Fatal(err)
@@ -123,6 +128,25 @@ func TestTheTerminalIsGivenBack(t *testing.T) {
 	}
 	if text := seen.String(); !strings.HasPrefix(text, takeScreen) || !strings.HasSuffix(text, giveScreen) || strings.Count(text, giveScreen) != 1 {
 		t.Errorf("it begins with %q and ends with %q", text[:20], text[len(text)-20:])
+	}
+}
+
+// TestNarrowScreensShowTheWholeRemedy on several lines.
+func TestNarrowScreensShowTheWholeRemedy(t *testing.T) {
+	lines := drawScreen(overview(), 30, 60, false)
+	if text := strings.Join(strings.Fields(strings.Join(lines, " ")), " "); !strings.Contains(text, "check kafka.brokers, the network, and TLS on both sides") {
+		t.Errorf("the remedy is cut:\n%s", strings.Join(lines, "\n"))
+	}
+}
+
+// TestOnePictureOfAnUnreadyExporterIsAFailure for scripts.
+func TestOnePictureOfAnUnreadyExporterIsAFailure(t *testing.T) {
+	address, stop := serve(t, admin.ResourceStatus{Name: "pods", Condition: condition.NewStatus("resource", condition.Problem{Code: condition.APIServerUnreachable})})
+	defer stop()
+	var out bytes.Buffer
+	err := Run(t.Context(), Options{Address: address, Out: &out, Size: func() (int, int) { return 80, 24 }, Once: true})
+	if code, _ := exit.CodeOf(err); code != exit.Environment || !strings.Contains(out.String(), "APIServerUnreachable") {
+		t.Errorf("it ends with %v after\n%s", err, out.String())
 	}
 }
 
