@@ -85,6 +85,12 @@ var paths = map[string]string{
 	"StatefulSet":        "/apis/apps/v1/namespaces/kubecdc/statefulsets/",
 	"NetworkPolicy":      "/apis/networking.k8s.io/v1/namespaces/kubecdc/networkpolicies/",
 
+	"Pod":                   "/api/v1/namespaces/kubecdc/pods/",
+	"Ingress":               "/apis/networking.k8s.io/v1/namespaces/kubecdc/ingresses/",
+	"PersistentVolumeClaim": "/api/v1/namespaces/kubecdc/persistentvolumeclaims/",
+	"PersistentVolume":      "/api/v1/persistentvolumes/",
+	"StorageClass":          "/apis/storage.k8s.io/v1/storageclasses/",
+
 	"Role":                "/apis/rbac.authorization.k8s.io/v1/namespaces/kubecdc/roles/",
 	"RoleBinding":         "/apis/rbac.authorization.k8s.io/v1/namespaces/kubecdc/rolebindings/",
 	"PodDisruptionBudget": "/apis/policy/v1/namespaces/kubecdc/poddisruptionbudgets/",

@@ -60,6 +60,19 @@ func TestWrongValuesAreRefusedWithTheirPath(t *testing.T) {
 		"highAvailability.replicas=3":                  "/highAvailability",
 		"persistence.size=10 GB":                       "/persistence/size",
 		"persistence.class=fast":                       "/persistence",
+		"persistence.accessModes[0]=ReadOnlyMany":      "/persistence/accessModes/0",
+		"extraContainers[0].name=proxy":                "/extraContainers/0",
+		"initContainers[0].image=wait":                 "/initContainers/0",
+		"topologySpreadConstraints[0].maxSkew=1":       "/topologySpreadConstraints/0",
+		"hostAliases[0].hostname=kafka":                "/hostAliases/0",
+		"dnsPolicy=Cluster":                            "/dnsPolicy",
+		"dnsConfig.ndots=1":                            "/dnsConfig",
+		"commonLabels.owner=1":                         "/commonLabels/owner",
+		"extraObjects[0].kind=Secret":                  "/extraObjects/0",
+		"restartOnEdit=never":                          "/restartOnEdit",
+		"ingress.enabled=true":                         "ingress.host is empty",
+		"ingress.host=Example.com":                     "/ingress/host",
+		"podMonitor.metricRelabelings=drop":            "/podMonitor/metricRelabelings",
 		"secretMounts[0].name=bus":                     "/secretMounts/0",
 		"secretMounts[0].mountPath=etc":                "/secretMounts/0/mountPath",
 		"env[0].value=x":                               "/env/0",
@@ -216,9 +229,9 @@ func TestTheDefaultsAreThoseOfTheBase(t *testing.T) {
 	}
 }
 
-// TestAnEditedConfigurationRestartsThePod through the checksum on its template.
-func TestAnEditedConfigurationRestartsThePod(t *testing.T) {
-	checksum := func(args ...string) string {
+// TestOnlyEditsThatNeedItRestartThePod through the checksum on its template: the exporter applies all others while it runs.
+func TestOnlyEditsThatNeedItRestartThePod(t *testing.T) {
+	checksum := func(sets ...string) string {
 		var set struct {
 			Spec struct {
 				Template struct {
@@ -228,11 +241,109 @@ func TestAnEditedConfigurationRestartsThePod(t *testing.T) {
 				} `yaml:"template"`
 			} `yaml:"spec"`
 		}
-		one(t, template(t, append(args, "--values", filepath.Join(chart, "ci", "default-values.yaml"))...), "StatefulSet", &set)
+		args := []string{"--values", filepath.Join(chart, "ci", "default-values.yaml")}
+		for _, value := range sets {
+			args = append(args, "--set", value)
+		}
+		one(t, template(t, args...), "StatefulSet", &set)
 		return set.Spec.Template.Meta.Annotations["checksum/config"]
 	}
-	if before, after := checksum(), checksum("--set", "config.log.level=debug"); before == "" || before == after {
-		t.Errorf("checksum %q, then %q", before, after)
+	before, always := checksum(), checksum("restartOnEdit=true")
+	if before == "" {
+		t.Fatal("the Pod has no checksum")
+	}
+	for edit, restarts := range map[string]bool{
+		"config.log.level=debug":                 false,
+		"config.delivery.drainTimeout=10s":       false,
+		"config.journal.maxBytes=1Gi":            false,
+		"config.delivery.window=1000":            false,
+		"config.log.format=text":                 true,
+		"config.cluster.name=prod":               true,
+		"config.state.sink=bus":                  true,
+		"config.election.lease=kubecdc/exporter": true,
+	} {
+		if changed := checksum(edit) != before; changed != restarts {
+			t.Errorf("%s restarts the Pod: %t, want %t", edit, changed, restarts)
+		}
+		if checksum("restartOnEdit=true", edit) == always {
+			t.Errorf("%s does not restart the Pod with restartOnEdit", edit)
+		}
+	}
+}
+
+// TestTheVolumeIsEnlargedAsDocumented follows docs/operations.md on a real API server: a claim of a StatefulSet never changes,
+// so the set is replaced around its Pod.
+func TestTheVolumeIsEnlargedAsDocumented(t *testing.T) {
+	c := startCluster(t)
+	render := func(size string) []manifest {
+		return template(t, "--values", filepath.Join(chart, "ci", "default-values.yaml"), "--set", "persistence.size="+size)
+	}
+	c.applyAll(t, split(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: kubecdc}\n"))
+	c.applyAll(t, render("10Gi"))
+	c.makeBoundClaim(t, "journal-kubecdc-0", "10Gi")
+	patch := func(path string) answer {
+		return c.call(t, "", http.MethodPatch, path, "application/merge-patch+json", []byte(`{"spec":{"resources":{"requests":{"storage":"20Gi"}}}}`))
+	}
+	var larger manifest
+	for _, m := range render("20Gi") {
+		if m.Kind == "StatefulSet" {
+			larger = m
+		}
+	}
+	set := paths["StatefulSet"] + "kubecdc"
+	apply := func() answer {
+		return c.call(t, "", http.MethodPatch, set+"?fieldManager=deploy-test", "application/apply-patch+yaml", larger.text)
+	}
+	if a := apply(); a.code != http.StatusUnprocessableEntity {
+		t.Fatalf("the claim of a StatefulSet was changed: %d %s", a.code, a.body)
+	}
+	if a := patch(paths["PersistentVolumeClaim"] + "journal-kubecdc-0"); a.code != http.StatusOK {
+		t.Fatalf("enlarge the volume: %d %s", a.code, a.body)
+	}
+	orphan := []byte(`{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"Orphan"}`)
+	if a := c.call(t, "", http.MethodDelete, set, "application/json", orphan); a.code != http.StatusOK {
+		t.Fatalf("delete the StatefulSet: %d %s", a.code, a.body)
+	}
+	// No garbage collector runs here, which would detach the Pod and end the deletion.
+	if a := c.call(t, "", http.MethodPatch, set, "application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)); a.code != http.StatusOK {
+		t.Fatalf("detach the Pod: %d %s", a.code, a.body)
+	}
+	if a := apply(); a.code != http.StatusCreated {
+		t.Errorf("make the StatefulSet again: %d %s", a.code, a.body)
+	}
+}
+
+// makeBoundClaim makes a claim as the StatefulSet's controller does, bound to a volume of a class that can be enlarged.
+func (c *cluster) makeBoundClaim(t *testing.T, name, size string) {
+	t.Helper()
+	c.applyAll(t, split(t, `
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: standard}
+provisioner: example.com/disk
+allowVolumeExpansion: true
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: disk}
+spec:
+  storageClassName: standard
+  accessModes: [ReadWriteOnce]
+  capacity: {storage: `+size+`}
+  csi: {driver: example.com, volumeHandle: disk}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: `+name+`, namespace: kubecdc}
+spec:
+  storageClassName: standard
+  volumeName: disk
+  accessModes: [ReadWriteOnce]
+  resources: {requests: {storage: `+size+`}}
+`))
+	status := []byte(`{"status":{"phase":"Bound","accessModes":["ReadWriteOnce"],"capacity":{"storage":"` + size + `"}}}`)
+	if a := c.call(t, "", http.MethodPatch, paths["PersistentVolumeClaim"]+name+"/status", "application/merge-patch+json", status); a.code != http.StatusOK {
+		t.Fatalf("bind %s: %d %s", name, a.code, a.body)
 	}
 }
 

@@ -26,8 +26,8 @@ helm install kubecdc deploy/helm/kubecdc --namespace kubecdc --create-namespace 
   --set-file configFile=config.yaml -f rbac.yaml
 ` + "```" + `
 
-A change of the configuration restarts the Pod. Wrong values are refused with their path, and so is a configuration that selects
-what ` + "`rbac`" + ` does not allow.
+The exporter applies an edited configuration while it runs. Wrong values are refused with their path, and so is a configuration
+that selects what ` + "`rbac`" + ` does not allow. ` + "`helm test`" + ` prints the status page and fails unless the exporter is ready.
 
 | value | default | meaning |
 |---|---|---|

@@ -16,6 +16,15 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- /* Not those of the selector: the Service would find it, and the StatefulSet. */ -}}
+{{- define "kubecdc.testLabels" -}}
+app.kubernetes.io/name: kubecdc-test
+app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{- define "kubecdc.image" -}}
@@ -30,6 +39,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if .Values.configFile }}{{ .Values.configFile }}{{ else }}{{ toYaml .Values.config }}{{ end -}}
 {{- end }}
 
+{{- /* Changes when the Pod has to restart: the other keys of the configuration apply while the exporter runs. */ -}}
+{{- define "kubecdc.checksum" -}}
+{{- if .Values.restartOnEdit -}}
+{{- include "kubecdc.config" . | sha256sum -}}
+{{- else -}}
+{{- $config := include "kubecdc.config" . | fromYaml -}}
+{{- list (pick $config "admin" "cluster" "election" "state") (dig "log" "format" "" $config) | toJson | sha256sum -}}
+{{- end -}}
+{{- end }}
+
 {{- /* Fails where the configuration does not fit the Pod. The schema says so of values; this is for a file. */ -}}
 {{- define "kubecdc.checkConfig" -}}
 {{- $config := include "kubecdc.config" . | fromYaml -}}
@@ -38,6 +57,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if ne $dir "/var/lib/kubecdc" }}{{ fail (printf "journal.dir is %q; the volume is at /var/lib/kubecdc" $dir) }}{{ end -}}
 {{- $listen := dig "admin" "listen" "" $config -}}
 {{- if .Values.highAvailability.enabled -}}
+{{- if .Values.persistence.existingClaim }}{{ fail "persistence.existingClaim is for one Pod; with highAvailability neither of the two has a volume" }}{{ end -}}
 {{- if not (dig "state" "sink" "" $config) }}{{ fail "highAvailability needs config.state.sink: the name of a sink of kafka or nats, in whose bus the two share what they know" }}{{ end -}}
 {{- if not (dig "election" "lease" "" $config) }}{{ fail (printf "highAvailability needs config.election.lease: which Lease the two compete for, such as %s/%s" .Release.Namespace (include "kubecdc.name" .)) }}{{ end -}}
 {{- end -}}
