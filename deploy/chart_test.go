@@ -271,8 +271,8 @@ func TestOnlyEditsThatNeedItRestartThePod(t *testing.T) {
 	}
 }
 
-// TestTheVolumeIsEnlargedAsDocumented follows docs/operations.md on a real API server: a claim of a StatefulSet never changes,
-// so the set is replaced around its Pod.
+// TestTheVolumeIsEnlargedAsDocumented follows docs/operations.md on a real API server: a claim of a StatefulSet never
+// changes, so the set is replaced around its Pod.
 func TestTheVolumeIsEnlargedAsDocumented(t *testing.T) {
 	c := startCluster(t)
 	render := func(size string) []manifest {
