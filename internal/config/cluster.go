@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"maps"
 	"net/url"
 	"os"
@@ -16,10 +17,21 @@ import (
 // maxKubeconfigBytes bounds the size of a kubeconfig, which may embed certificates.
 const maxKubeconfigBytes = 4 << 20
 
+// maxClusterNameBytes bounds the name of a cluster, which is part of every ID and may be part of topics and subjects.
+const maxClusterNameBytes = 253
+
 func validateCluster(rep *reporter, c Cluster) {
-	if strings.ContainsRune(c.Name, '/') {
-		rep.addProblem("cluster.name", Problem{Message: `contains a "/", which separates the parts of a change's ID`,
-			Found: strconv.Quote(c.Name), Expected: `a name such as "prod-eu1"`})
+	p := Problem{Found: strconv.Quote(c.Name), Expected: `a name such as "prod-eu1"`}
+	switch {
+	case strings.ContainsRune(c.Name, '/'):
+		p.Message = `contains a "/", which separates the parts of a change's ID`
+	case strings.TrimSpace(c.Name) != c.Name:
+		p.Message = "begins or ends with a blank"
+	case len(c.Name) > maxClusterNameBytes:
+		p.Message, p.Expected = "too long", fmt.Sprintf("at most %d bytes", maxClusterNameBytes)
+	}
+	if p.Message != "" {
+		rep.addProblem("cluster.name", p)
 	}
 	rep.checkOneOf("cluster.onReplaced", c.OnReplaced, Fail, Fresh)
 	if c.Kubeconfig != "" {

@@ -289,3 +289,30 @@ func TestExamplesLoad(t *testing.T) {
 		})
 	}
 }
+
+// TestSuspiciousSettingsAreWarnings holds settings that are legal and probably mean something else.
+func TestSuspiciousSettingsAreWarnings(t *testing.T) {
+	const sink = "sinks: [{name: console, stdout: {}}]\n"
+	for name, c := range map[string]struct{ content, path string }{
+		"a rate of nothing": {"resources: [{select: [pods]}]\n" + sink + "delivery: {rate: {perSecond: 0}}", "delivery.rate.perSecond"},
+		"every namespace excluded where some resources have none": {
+			`resources: [{select: ["*"], namespaces: {exclude: ["?*"]}}]` + "\n" + sink, "resources[0].namespaces.exclude"},
+		"redaction that does not reach an earlier rule": {
+			`resources: [{select: [deployments.apps]}, {select: ["*"], redactPaths: ["spec.template.spec.containers[*].env"]}]` + "\n" + sink,
+			"resources[1].redactPaths[0]"},
+	} {
+		cfg := mustLoadString(t, c.content)
+		if len(cfg.Warnings) != 1 || cfg.Warnings[0].Path != c.path || cfg.Warnings[0].Found == "" || cfg.Warnings[0].Expected == "" {
+			t.Errorf("%s: got %v, want one warning of %s", name, cfg.Warnings, c.path)
+		}
+	}
+	cfg := mustLoadString(t, `
+resources:
+  - {select: [deployments.apps], redactPaths: [spec.template]}
+  - {select: [pods]}
+  - {select: ["*"], exclude: [pods], redactPaths: [spec.template]}
+`+sink)
+	if len(cfg.Warnings) != 0 {
+		t.Errorf("paths that reach every rule or are excluded: %v", cfg.Warnings)
+	}
+}

@@ -3,11 +3,15 @@ package config
 import (
 	"fmt"
 	"strconv"
+	"time"
 )
 
 const (
 	minJournalBytes    Bytes = 16 << 20 // below it the files of the store itself take most of the space
 	minDeadLetterBytes Bytes = 1 << 20
+	minRetry                 = time.Millisecond
+	maxRetry                 = 24 * time.Hour
+	minRate                  = 0.001   // changes per second: below it a change waits for more than a quarter of an hour
 	minWindowBytes     Bytes = 1 << 20 // the largest object that etcd stores is 1.5 MiB; a smaller window holds one at a time
 )
 
@@ -29,8 +33,12 @@ func warnJournalBounds(rep *reporter, j Journal) {
 }
 
 func validateDelivery(rep *reporter, c Delivery) {
-	if c.Retry.Min <= 0 {
-		rep.addProblem("delivery.retry.min", Problem{Message: "must be more than zero", Found: c.Retry.Min.String(), Expected: expectDuration})
+	if c.Retry.Min < minRetry {
+		rep.addProblem("delivery.retry.min", Problem{Message: "too short", Found: c.Retry.Min.String(), Expected: "at least " + minRetry.String()})
+	}
+	if c.Retry.Max > maxRetry {
+		rep.addProblem("delivery.retry.max", Problem{Message: "too long: a destination that works again gets nothing meanwhile",
+			Found: c.Retry.Max.String(), Expected: "at most " + maxRetry.String()})
 	}
 	if c.Retry.Max < c.Retry.Min {
 		rep.addProblem("delivery.retry.max", Problem{Message: "less than delivery.retry.min", Found: c.Retry.Max.String(),
@@ -41,12 +49,24 @@ func validateDelivery(rep *reporter, c Delivery) {
 		rep.addProblem("delivery.rate.perSecond", Problem{Message: "must not be negative", Found: fmt.Sprint(c.Rate.PerSecond),
 			Expected: "changes per second; 0 for no bound"})
 	}
+	if c.Rate.PerSecond > 0 && c.Rate.PerSecond < minRate {
+		rep.addProblem("delivery.rate.perSecond", Problem{Message: "nearly nothing is sent", Found: fmt.Sprint(c.Rate.PerSecond),
+			Expected: fmt.Sprintf("at least %v changes per second; 0 for no bound", minRate)})
+	}
 	if c.Rate.Burst < 0 {
 		rep.addProblem("delivery.rate.burst", Problem{Message: "must not be negative", Found: strconv.Itoa(c.Rate.Burst),
 			Expected: "a number of changes"})
 	}
 	if c.Rate.Burst > 0 && c.Rate.PerSecond == 0 {
 		rep.addProblem("delivery.rate.burst", Problem{Message: "has no effect without delivery.rate.perSecond", Found: strconv.Itoa(c.Rate.Burst)})
+	}
+}
+
+// warnRate warns of a rate of zero that is written out: it is no bound, and may be meant as a stop.
+func warnRate(rep *reporter, r Rate) {
+	if r.PerSecond == 0 && rep.isSet("delivery.rate.perSecond") {
+		rep.addWarning("delivery.rate.perSecond", Problem{Message: "0 is no bound: it stops nothing", Found: "0",
+			Expected: "changes per second, or no delivery.rate at all"})
 	}
 }
 

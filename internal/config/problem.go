@@ -46,6 +46,23 @@ func truncateText(text string) string {
 	return text
 }
 
+// escapeInvisible makes characters of a value that cannot be seen, or that a terminal acts on, visible: \u0007.
+func escapeInvisible(text string) string {
+	if !strings.ContainsFunc(text, isInvisible) {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		if isInvisible(r) && r != '\n' {
+			quoted := strconv.QuoteRuneToASCII(r)
+			b.WriteString(quoted[1 : len(quoted)-1])
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
 // String formats the problem on one line: "FILE:LINE: PATH: MESSAGE: found FOUND, expected EXPECTED", without empty parts.
 func (p Problem) String() string {
 	var b strings.Builder
@@ -126,7 +143,7 @@ func (rep *reporter) withLocation(path string, p Problem) Problem {
 		for _, secret := range rep.referenceValues {
 			*text = strings.ReplaceAll(*text, secret, redactedText)
 		}
-		*text = truncateText(*text)
+		*text = escapeInvisible(truncateText(*text))
 	}
 	return p
 }

@@ -2,7 +2,9 @@ package config
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -23,6 +25,7 @@ func validateResources(rep *reporter, rules []Resource, hasKey bool) {
 		validateSecretExposure(rep, at, r)
 		validateSelectedOnce(rep, at, rules[:i], r)
 		validateNamespaces(rep, at+".namespaces", r.Namespaces)
+		validateSomeNamespace(rep, at+".namespaces.exclude", r.Rule)
 	}
 }
 
@@ -73,16 +76,26 @@ func validateNamespaces(rep *reporter, at string, n selection.Namespaces) {
 	}
 }
 
+// validateSomeNamespace reports a rule that excludes every namespace and selects only resources that have one.
+func validateSomeNamespace(rep *reporter, at string, r selection.Rule) {
+	if r.Namespaces.ExcludesAll() && len(r.Select) > 0 && !slices.ContainsFunc(r.Select, func(name string) bool { return !selection.IsNamespaced(name) }) {
+		rep.addProblem(at, Problem{Message: "excludes every namespace, and each selected resource has one: nothing is selected",
+			Found: strings.Join(r.Namespaces.Exclude, ", "), Expected: "some namespaces"})
+	}
+}
+
 // warnResources warns of rules that select less than they seem to.
 func warnResources(rep *reporter, rules []Resource) {
 	for i, r := range rules {
 		warnShadowedSelections(rep, rules, i)
+		warnUnreachedRedaction(rep, rules, i)
 		for _, w := range r.Warnings() {
 			rep.addWarning(fmt.Sprintf("resources[%d].%s", i, w.Key), Problem{Message: w.Message})
 		}
-		if slices.Contains(r.Namespaces.Exclude, "*") {
+		if r.Namespaces.ExcludesAll() {
 			rep.addWarning(fmt.Sprintf("resources[%d].namespaces.exclude", i),
-				Problem{Message: "excludes every namespace: only objects without a namespace are selected"})
+				Problem{Message: "excludes every namespace: only objects without a namespace are selected",
+					Found: strings.Join(r.Namespaces.Exclude, ", "), Expected: "some namespaces"})
 		}
 	}
 }
@@ -126,5 +139,61 @@ func validateRedaction(rep *reporter, r Redaction) {
 		rep.addProblem("redaction.key", Problem{Message: "holds only blanks", Expected: expected})
 	case len(distinct) < minDistinctKeyBytes:
 		rep.addProblem("redaction.key", Problem{Message: "easily guessed: it repeats a few characters", Expected: expected})
+	case isGuessable(r.Key):
+		rep.addProblem("redaction.key", Problem{Message: "easily guessed: it is a placeholder, a sequence or a repeated word",
+			Expected: expected})
+	}
+}
+
+// guessableWordPattern matches the words of which keys in examples consist.
+var guessableWordPattern = regexp.MustCompile(`(?i)change[-_ ]?(me|it|this)|todo|secret|passw(or)?d|example|redact(ion|ed)?|replace[-_ ]?me|` +
+	`kubecdc|placeholder|default|random|test|hmac|key|bytes|admin|qwerty|[^a-z0-9]`)
+
+// isGuessable reports whether a key is a short word again and again, consists of the words of examples, or counts up.
+func isGuessable(key string) bool {
+	for period := 1; period <= len(key)/2; period++ {
+		if strings.HasPrefix(key, key[period:]) {
+			return true
+		}
+	}
+	if rest := guessableWordPattern.ReplaceAllString(key, ""); len(rest) < minDistinctKeyBytes && isPrintable(key) {
+		return true
+	}
+	steps := 0
+	for i := 1; i < len(key); i++ {
+		if d := int(key[i]) - int(key[i-1]); d >= -1 && d <= 1 {
+			steps++
+		}
+	}
+	return steps*4 >= len(key)*3
+}
+
+// isPrintable reports whether text consists of printable ASCII.
+func isPrintable(text string) bool {
+	return !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
+}
+
+// warnUnreachedRedaction warns of a wildcard rule whose redactPaths do not apply to what earlier rules select: a resource
+// belongs to the first rule that selects it.
+func warnUnreachedRedaction(rep *reporter, rules []Resource, i int) {
+	for p, text := range rules[i].RedactPaths {
+		for j, earlier := range rules[:i] {
+			if slices.Contains(earlier.RedactPaths, text) {
+				continue
+			}
+			at := slices.IndexFunc(earlier.Select, func(name string) bool {
+				k, reached := rules[i].SelectsAll(name)
+				return reached && selection.IsWildcard(rules[i].Select[k])
+			})
+			if at < 0 {
+				continue
+			}
+			rep.addWarning(fmt.Sprintf("resources[%d].redactPaths[%d]", i, p), Problem{
+				Message: fmt.Sprintf("does not apply to %q: resources[%d] selects it first, and lacks this path", earlier.Select[at], j),
+				Found:   strconv.Quote(text),
+				Expected: fmt.Sprintf("the path in resources[%d].redactPaths too, or %q in the exclude of this rule if its values are no secrets",
+					j, earlier.Select[at]),
+			})
+		}
 	}
 }

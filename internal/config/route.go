@@ -115,6 +115,10 @@ func choiceCovers(choice, other []string) bool {
 func validateRouteMatch(rep *reporter, at string, r Route) {
 	rep.addJoined("", at, r.Selection().Validate(at))
 	validateNamespaces(rep, at+".namespaces", selection.Namespaces(r.Namespaces))
+	if selection.Namespaces(r.Namespaces).ExcludesAll() && !slices.ContainsFunc(r.Select, func(name string) bool { return !selection.IsNamespaced(name) }) {
+		rep.addProblem(at+".namespaces.exclude", Problem{Message: "excludes every namespace, and each selected resource has one: nothing matches",
+			Found: strings.Join(r.Namespaces.Exclude, ", "), Expected: "some namespaces"})
+	}
 	for j, t := range r.Types {
 		rep.checkOneOf(fmt.Sprintf("%s.types[%d]", at, j), t, "added", "updated", "deleted", "snapshot", "sync", "attributed")
 	}

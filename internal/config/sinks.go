@@ -14,7 +14,7 @@ import (
 // sinkNamePattern restricts names to those that are valid as metric labels, file names and consumer names.
 var sinkNamePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-func validateSinks(rep *reporter, all []Sink) {
+func validateSinks(rep *reporter, all []Sink, routes []Route) {
 	if len(all) == 0 {
 		rep.addProblem("sinks", Problem{Message: "no destination for changes",
 			Expected: "at least one sink, such as - {name: console, stdout: {}}"})
@@ -36,7 +36,7 @@ func validateSinks(rep *reporter, all []Sink) {
 		validateFormat(rep, at+".format", s)
 		rep.checkOneOf(at+".onOversize", s.OnOversize, Reduce, DeadLetter)
 		validateDestination(rep, at, s)
-		validateDeadLetters(rep, at+".deadLetters", s.DeadLetters, all)
+		validateDeadLetters(rep, at+".deadLetters", s.DeadLetters, all, routes)
 		validateOwnFile(rep, at+".stdout.path", all, i)
 	}
 }
@@ -116,7 +116,7 @@ func validateDestination(rep *reporter, at string, s Sink) {
 }
 
 // validateDeadLetters checks that dead letters have a sink and a topic of their own.
-func validateDeadLetters(rep *reporter, at string, to DeadLetters, all []Sink) {
+func validateDeadLetters(rep *reporter, at string, to DeadLetters, all []Sink, routes []Route) {
 	switch {
 	case to == DeadLetters{}:
 	case to.Sink == "":
@@ -124,8 +124,21 @@ func validateDeadLetters(rep *reporter, at string, to DeadLetters, all []Sink) {
 	case to.Topic == "":
 		rep.addProblem(at+".topic", Problem{Message: "dead letters need a topic of their own", Expected: "a template such as k8s.dead.{resource}"})
 	default:
-		validateTarget(rep, at, Target(to), all)
+		if validateTarget(rep, at, Target(to), all) && writesChangesTo(all, routes, to) {
+			rep.addProblem(at+".topic", Problem{Message: "changes are written there", Found: strconv.Quote(to.Topic),
+				Expected: "a template of its own, such as k8s.dead.{resource}"})
+		}
 	}
+}
+
+// writesChangesTo reports whether the sink of a target, or a route, writes changes to the target's topic.
+func writesChangesTo(all []Sink, routes []Route, to DeadLetters) bool {
+	for _, s := range all {
+		if s.Name == to.Sink && (s.Kafka != nil && s.Kafka.Topic == to.Topic || s.NATS != nil && s.NATS.Subject == to.Topic) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(routes, func(r Route) bool { return slices.Contains(r.To, Target(to)) })
 }
 
 // warnSinkOverlaps warns of two sinks with one destination, and of a file within the journal's directory.

@@ -3,14 +3,17 @@ package config
 import (
 	"net"
 	"strconv"
+	"strings"
+	"unicode"
 )
 
 // validateAll checks a decoded configuration, section by section. These checks need several values, or more than a type.
 func validateAll(rep *reporter, c *Config) {
+	validateCharacters(rep, c)
 	validateCluster(rep, c.Cluster)
 	validateRedaction(rep, c.Redaction)
 	validateResources(rep, c.Resources, c.Redaction.Key != "")
-	validateSinks(rep, c.Sinks)
+	validateSinks(rep, c.Sinks, c.Routes)
 	validateRoutes(rep, c)
 	validateJournal(rep, c.Journal)
 	validateDelivery(rep, c.Delivery)
@@ -29,6 +32,7 @@ func warnSuspicious(rep *reporter, c *Config) {
 	warnUnreachedSinks(rep, c)
 	warnUnusedKeys(rep, c)
 	warnJournalBounds(rep, c.Journal)
+	warnRate(rep, c.Delivery.Rate)
 }
 
 // warnUnusedKeys warns of values that have no effect because their section is off.
@@ -64,8 +68,8 @@ func validateListen(rep *reporter, path, listen string) {
 	}
 	p := Problem{Message: "not an address to listen on", Found: strconv.Quote(listen),
 		Expected: `host:port, such as "127.0.0.1:8080" or ":8080"`}
-	_, port, err := net.SplitHostPort(listen)
-	if err != nil {
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil || strings.ContainsFunc(host, unicode.IsSpace) {
 		rep.addProblem(path, p)
 		return
 	}

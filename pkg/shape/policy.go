@@ -76,8 +76,14 @@ func (p Policy) Validate(at string, keyed bool) error {
 	}
 	readTree(problem, "onlyIfChanged", p.OnlyIfChanged)
 	readTree(problem, "ignoreChanges", p.IgnoreChanges)
-	readTree(problem, "fields.drop", p.Fields.Drop)
-	readTree(problem, "fields.keep", p.Fields.Keep)
+	dropped := readTree(problem, "fields.drop", p.Fields.Drop)
+	for i, kept := range readTree(problem, "fields.keep", p.Fields.Keep) {
+		j := slices.IndexFunc(dropped, func(d path.Path) bool { return kept != nil && d != nil && d.Includes(kept) })
+		if j >= 0 {
+			problem("fields.keep["+strconv.Itoa(i)+"]", "found %q, which fields.drop[%d], %q, removes again, expected a path beside it",
+				p.Fields.Keep[i], j, p.Fields.Drop[j])
+		}
+	}
 	if p.Filter != "" {
 		if _, err := filter.Compile(p.Filter, true); err != nil {
 			problem("filter", "%w", err)

@@ -92,6 +92,23 @@ func OfNames(names ...string) Path {
 	return p
 }
 
+// Includes reports whether every value selected by other is selected by p, or part of a value that p selects. A [*] in other
+// that p omits stands for the elements of a list.
+func (p Path) Includes(other Path) bool {
+	i := 0
+	for _, s := range other {
+		switch {
+		case i == len(p):
+			return true
+		case p[i] == s, p[i].Wildcard:
+			i++
+		case !s.Wildcard:
+			return false
+		}
+	}
+	return i == len(p)
+}
+
 // Overlaps reports whether a value selected by one path can contain, equal or be part of a value selected by the other.
 func (p Path) Overlaps(other Path) bool {
 	for i := range min(len(p), len(other)) {

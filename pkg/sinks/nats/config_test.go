@@ -42,7 +42,7 @@ func TestBadConfigurationIsNamedByItsPath(t *testing.T) {
 		"shared key": {func(c *Config) { *c = validBucketConfig(); c.Subject = "{group}.{resource}.{name}" },
 			`nats.subject: "{group}.{resource}.{name}" does not give each object a subject of its own, which mode kv needs; write {namespace} between dots`},
 		"lanes":                 {func(c *Config) { c.Lanes = -1 }, `nats.lanes: -1 is not between 1 and 65536`},
-		"timeout":               {func(c *Config) { c.AckTimeout = -time.Second }, `nats.ackTimeout: -1s is not positive`},
+		"timeout":               {func(c *Config) { c.AckTimeout = -time.Second }, `nats.ackTimeout: too short: found -1s, expected at least 100ms`},
 		"bytes":                 {func(c *Config) { c.MaxInFlightBytes = -1 }, `nats.maxInFlightBytes: -1 is not positive`},
 		"inbox":                 {func(c *Config) { c.InboxPrefix = "a.>" }, `nats.inboxPrefix: "a.>" has a blank, a wildcard or a character that is not ASCII: ">"`},
 		"two ways":              {func(c *Config) { c.AllowCleartextCredentials, c.Token, c.Credentials = true, "t", "f" }, `nats.token: credentials is set too; use one way to authenticate`},

@@ -23,7 +23,7 @@ func (c Config) Validate() error {
 		c.validateMode(),
 		atPath("subject", c.validateSubject()),
 		atPath("lanes", checkRange(c.Lanes, 1, maxLanes)),
-		atPath("ackTimeout", checkPositive(c.AckTimeout)),
+		atPath("ackTimeout", c.validateAckTimeout()),
 		atPath("maxInFlightBytes", checkPositive(c.MaxInFlightBytes)),
 		atPath("inboxPrefix", validateLiteral(c.InboxPrefix)),
 		c.validateAuthentication(),
@@ -165,6 +165,16 @@ func (c Config) validateAuthentication() error {
 		errs = append(errs, atPath("tls.cert", errors.New("cert and key belong together; set both or none")))
 	}
 	return errors.Join(errs...)
+}
+
+// minAckTimeout is the least time in which a server over a network can acknowledge.
+const minAckTimeout = 100 * time.Millisecond
+
+func (c Config) validateAckTimeout() error {
+	if c.AckTimeout < minAckTimeout {
+		return fmt.Errorf("too short: found %v, expected at least %v", c.AckTimeout, minAckTimeout)
+	}
+	return nil
 }
 
 func (c Config) validateDuplicates() error {

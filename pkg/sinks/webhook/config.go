@@ -29,7 +29,7 @@ type Config struct {
 	// Lanes is the number of lanes that objects hash to; each has one request at a time. With another number, lanes and their
 	// cursors start again. Default 16, at most 1024.
 	Lanes int `mapstructure:"lanes"`
-	// Timeout bounds one request with its response. Default 15s.
+	// Timeout bounds one request with its response. Default 15s; at least 100ms.
 	Timeout time.Duration `mapstructure:"timeout"`
 	// BearerTokenFile is the path of a file with a token for the Authorization header, read for each request.
 	BearerTokenFile string `mapstructure:"bearerTokenFile"`
@@ -67,6 +67,7 @@ const (
 	maxLanes       = 1024
 	maxBatch       = 1000
 	defaultTimeout = 15 * time.Second
+	minTimeout     = 100 * time.Millisecond // below it no request over a network succeeds
 )
 
 // SetDefaults sets the default of every zero field that has one.
@@ -84,8 +85,8 @@ func (c Config) Validate() error {
 		withPath("batch", checkRange(c.Batch, 1, maxBatch)),
 		withPath("lanes", checkRange(c.Lanes, 1, maxLanes)),
 	}
-	if c.Timeout < 0 {
-		errs = append(errs, withPath("timeout", fmt.Errorf("%v is negative", c.Timeout)))
+	if c.Timeout < minTimeout {
+		errs = append(errs, withPath("timeout", fmt.Errorf("too short: found %v, expected at least %v", c.Timeout, minTimeout)))
 	}
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
 		errs = append(errs, withPath("tls.cert", errors.New("cert and key belong together; set both or none")))

@@ -222,8 +222,8 @@ func TestAReceiverThatDoesNotAnswerTimesOut(t *testing.T) {
 	release := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
 	t.Cleanup(func() { close(release); server.Close() })
-	s := newBinarySink(t, Config{URL: server.URL, Timeout: 50 * time.Millisecond})
-	if n, err := publishChanges(t, s, newPod("web", 1)); n != 0 || err == nil || !strings.Contains(err.Error(), "no response within 50ms") {
+	s := newBinarySink(t, Config{URL: server.URL, Timeout: minTimeout})
+	if n, err := publishChanges(t, s, newPod("web", 1)); n != 0 || err == nil || !strings.Contains(err.Error(), "no response within 100ms") {
 		t.Errorf("got %d, %v", n, err)
 	}
 }
@@ -475,7 +475,7 @@ func TestBadConfigurationIsNamedByItsPath(t *testing.T) {
 		"tls on http":   {func(c *Config) { c.URL, c.TLS.CA = "http://a/", "ca" }, `webhook.url: webhook.tls is set and the scheme is http; write https`},
 		"batch":         {func(c *Config) { c.Batch = 1001 }, `webhook.batch: 1001 is not between 1 and 1000`},
 		"lanes":         {func(c *Config) { c.Lanes = -1 }, `webhook.lanes: -1 is not between 1 and 1024`},
-		"timeout":       {func(c *Config) { c.Timeout = -1 }, `webhook.timeout: -1ns is negative`},
+		"timeout":       {func(c *Config) { c.Timeout = -1 }, `webhook.timeout: too short: found -1ns, expected at least 100ms`},
 		"half a pair":   {func(c *Config) { c.TLS.Key = "k" }, `webhook.tls.cert: cert and key belong together; set both or none`},
 		"header name":   {func(c *Config) { c.Headers = []Header{{Name: "a b", Value: "c"}} }, `webhook.headers[0]: "a b" is not a header name`},
 		"header twice":  {func(c *Config) { c.Headers = []Header{{Name: "a", Value: "c"}, {Name: "A", Value: "c"}} }, `webhook.headers[1]: A is given twice`},

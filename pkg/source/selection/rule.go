@@ -121,10 +121,50 @@ func checkGlob(glob string) error {
 	if _, err := path.Match(glob, ""); err != nil {
 		return fmt.Errorf(`%q is not a valid pattern: use "*", "?" and "[a-z]"`, glob)
 	}
+	if fixed := strings.NewReplacer("*", "", "?", "").Replace(glob); !strings.ContainsAny(glob, `[\\`) && len(fixed) > maxNamespaceLength {
+		return fmt.Errorf("%q cannot match any namespace: found %d characters, expected at most %d", glob, len(fixed), maxNamespaceLength)
+	}
+	if !isGlob(glob) && (strings.HasPrefix(glob, "-") || strings.HasSuffix(glob, "-")) {
+		return fmt.Errorf("%q cannot match any namespace: names begin and end with a letter or a digit", glob)
+	}
 	if !namespaceGlob.MatchString(glob) {
 		return fmt.Errorf("%q cannot match any namespace: names hold lower-case letters, digits and \"-\"", glob)
 	}
 	return nil
+}
+
+// maxNamespaceLength is the longest name of a namespace (RFC 1123 label).
+const maxNamespaceLength = 63
+
+// namespaceSamples are names of one to 63 characters with each first character. Globs that match all of them are taken to
+// match every namespace.
+var namespaceSamples = func() (all []string) {
+	for _, first := range "abcdefghijklmnopqrstuvwxyz0123456789" {
+		for _, rest := range []string{"", "0", "a-z", strings.Repeat("q7", (maxNamespaceLength-1)/2)} {
+			all = append(all, string(first)+rest)
+		}
+	}
+	return all
+}()
+
+// ExcludesAll reports whether Exclude matches every namespace.
+func (n Namespaces) ExcludesAll() bool {
+	return len(n.Exclude) > 0 && !slices.ContainsFunc(namespaceSamples, func(name string) bool { return !matchesAny(n.Exclude, name) })
+}
+
+// namespacedBuiltins are resources of Kubernetes whose objects are in namespaces.
+var namespacedBuiltins = []pattern{
+	{resource: "pods"}, {resource: "services"}, {resource: "configmaps"}, {resource: "secrets"}, {resource: "endpoints"},
+	{resource: "events"}, {resource: "serviceaccounts"}, {resource: "persistentvolumeclaims"}, {resource: "resourcequotas"},
+	{resource: "limitranges"}, {resource: "replicationcontrollers"}, {resource: "podtemplates"}, {resource: "*", group: "apps"},
+	{resource: "*", group: "batch"}, {resource: "*", group: "autoscaling"}, {resource: "*", group: "policy"},
+}
+
+// IsNamespaced reports whether everything that a name, written as in Select, can mean is known to be in namespaces. Custom
+// resources are not known.
+func IsNamespaced(name string) bool {
+	p, err := parsePattern(name)
+	return err == nil && slices.ContainsFunc(namespacedBuiltins, func(b pattern) bool { return b.coversPattern(p) })
 }
 
 var namespaceGlob = regexp.MustCompile(`^[-a-z0-9*?\[\]^\\]+$`)
