@@ -291,9 +291,10 @@ var Alerts = []Alert{
 		Name: "KubecdcAuditSilent", Expr: `kubecdc_audit_degraded == 1`, For: "10m", Severity: Warning,
 		Summary: "Audit events do not reach {{ $labels.instance }}",
 		Meaning: "Changes are emitted without an author. They are otherwise complete, and on time.",
-		Look:    []string{"`/readyz`: the line with `[!]audit`", "`kubecdc_audit_refused_total`: clients without the right certificate"},
-		Do:      []string{"see that every API server has the policy and the webhook that `exporter audit-policy` prints, or that the log file is there and may be read"},
-		Series:  map[string]string{`kubecdc_audit_degraded{job="k",instance="i"}`: "1x60"},
+		Look: []string{"`/readyz`: the line with `[!]audit`", "`kubecdc_audit_refused_total`: clients without the right certificate",
+			"`kubecdc_audit_lag_seconds` against `audit.settle`"},
+		Do:     []string{"see that every API server has the policy and the webhook that `exporter audit-policy` prints, or that the log file is there and may be read"},
+		Series: map[string]string{`kubecdc_audit_degraded{job="k",instance="i"}`: "1x60"},
 	},
 	{
 		Name: "KubecdcClockSkew", Expr: `abs(kubecdc_clock_skew_seconds) > 30`, For: "10m", Severity: Warning,

@@ -295,6 +295,10 @@ var auditMetrics = []metric{
 		prometheus.CounterValue, func(a *AuditStatus) float64 { return float64(a.Refused) }),
 	auditMetric("kubecdc_audit_malformed_total", "Bodies and lines that were no audit events.", prometheus.CounterValue,
 		func(a *AuditStatus) float64 { return float64(a.Malformed) }),
+	auditMetric("kubecdc_audit_lag_seconds", "From the end of a request until its audit event arrived, the longest of the newest; more than audit.settle proves nothing.",
+		prometheus.GaugeValue, func(a *AuditStatus) float64 { return a.Lag.Seconds() }),
+	auditMetric("kubecdc_audit_late_total", "Audit events that arrived later than audit.settle after their request.", prometheus.CounterValue,
+		func(a *AuditStatus) float64 { return float64(a.Late) }),
 	auditMetric("kubecdc_audit_lost_total", "Audit events that had to make room, and times that a log was rotated away unread.", prometheus.CounterValue,
 		func(a *AuditStatus) float64 { return float64(a.Lost) }),
 	auditMetric("kubecdc_audit_last_event_timestamp_seconds", "When the newest audit event came; 0 if never.", prometheus.GaugeValue,
@@ -303,7 +307,7 @@ var auditMetrics = []metric{
 		func(a *AuditStatus) float64 { return float64(a.Attributed) }),
 	auditMetric("kubecdc_attributed_likely_total", "Changes that an authenticated user was guessed for, where audit.likely asks for it.",
 		prometheus.CounterValue, func(a *AuditStatus) float64 { return float64(a.Likely) }),
-	{"kubecdc_unresolved_total", "Changes without an author, by reason: none, several, late, bound or list, see docs/audit-trail.md.", prometheus.CounterValue,
+	{"kubecdc_unresolved_total", "Changes without an author, by reason: none, several, late, lag, bound or list, see docs/audit-trail.md.", prometheus.CounterValue,
 		[]string{"reason"}, func(s Snapshot, _ time.Time, emit emit) {
 			if s.Audit == nil {
 				return

@@ -125,6 +125,8 @@ type AuditStatus struct {
 	Events       uint64            // audit events taken
 	Kept         uint64            // of these, that may name an author
 	Refused      uint64            // requests and connections of strangers
+	Late         uint64            // of these, events that arrived later than audit.settle
+	Lag          time.Duration     // by which audit events are late
 	Malformed    uint64            // bodies and lines that were no audit events
 	Lost         uint64            // times that events were lost, and events that had to make room
 	Attributed   uint64            // changes with an author

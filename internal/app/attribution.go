@@ -123,7 +123,7 @@ func (n *attributionRunner) auditStatus() *admin.AuditStatus {
 	}
 	s := n.attributor.Stats()
 	a := &admin.AuditStatus{
-		Events: s.Events, Kept: s.Kept, Lost: s.Lost, Attributed: s.Attributed, Likely: s.Likely,
+		Events: s.Events, Kept: s.Kept, Late: s.Late, Lost: s.Lost, Lag: s.Lag, Attributed: s.Attributed, Likely: s.Likely,
 		Unresolved: map[string]uint64{}, Pending: s.Pending, PendingBytes: s.PendingBytes, LastEvent: s.LastEvent,
 	}
 	for reason, count := range s.Unresolved {
@@ -144,7 +144,8 @@ func (n *attributionRunner) conditions() (all []condition.Status) {
 	if n == nil {
 		return nil
 	}
-	all = append(all, n.attributor.Stats().Condition)
+	s := n.attributor.Stats()
+	all = append(all, s.Condition, s.LagCondition)
 	for _, i := range n.intakes {
 		status, _ := i.Status()
 		all = append(all, status)

@@ -52,7 +52,8 @@ const (
 // restart loses nothing that was acknowledged.
 type Attributor struct {
 	options     Options
-	condition   *condition.Condition
+	condition   *condition.Condition // audit events arrive
+	lagging     *condition.Condition // they arrive in time
 	shared      *shared
 	counters    *counters
 	loaded      chan struct{} // closed when the evidence of earlier processes is loaded
@@ -64,7 +65,8 @@ type Attributor struct {
 // New returns an Attributor. On a journal without a stored cursor it attributes the changes that are journaled from now on.
 func New(options Options) *Attributor {
 	return &Attributor{
-		options: options, condition: condition.New(options.Logger, "audit", condition.Problem{}), shared: newShared(options),
+		options: options, condition: condition.New(options.Logger, "audit", condition.Problem{}),
+		lagging: condition.New(options.Logger, "audit/lag", condition.Problem{}), shared: newShared(options),
 		counters: newCounters(), loaded: make(chan struct{}), startOffset: options.Journal.Newest(),
 	}
 }
@@ -155,6 +157,7 @@ func (a *Attributor) writeResolved(ctx context.Context, now time.Time) error {
 		}
 	}
 	a.updateCondition()
+	a.updateLagCondition(f.lag)
 	if len(changes)+len(f.Resolved)+len(f.Marks)+len(f.Drop) == 0 && f.cursor <= a.storedCursor+maxCursorLag {
 		return nil
 	}

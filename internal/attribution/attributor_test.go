@@ -103,12 +103,18 @@ func (p *process) awaitNoEvidence() {
 	}
 }
 
-// storeRequest stores an audit event of a write that was answered with this version.
+// storeRequest stores an audit event of a write that was answered with this version just now.
 func (p *process) storeRequest(user, verb string, code int, uid, version string) {
 	p.t.Helper()
-	now := audit.Time(time.Now().Add(-time.Second).UnixNano())
+	p.storeRequestOf(time.Now(), user, verb, code, uid, version)
+}
+
+// storeRequestOf stores an audit event of a write that was answered with this version at a time.
+func (p *process) storeRequestOf(done time.Time, user, verb string, code int, uid, version string) {
+	p.t.Helper()
 	err := p.StoreEvents(p.t.Context(), "origin", []audit.Event{{
-		ID: user + uid + version, Stage: "ResponseComplete", Verb: verb, Code: code, Outcome: audit.Stored, User: user, Resource: "pods", Received: now, Done: now + 1,
+		ID: user + uid + version, Stage: "ResponseComplete", Verb: verb, Code: code, Outcome: audit.Stored, User: user, Resource: "pods",
+		Received: audit.Time(done.Add(-time.Second).UnixNano()), Done: audit.Time(done.UnixNano()),
 		Answer: audit.Object{UID: uid, ResourceVersion: version},
 	}}, "", "")
 	if err != nil {
@@ -142,6 +148,34 @@ func TestAuthorIsEmitted(t *testing.T) {
 	r := p.awaitRecord(event.Attributed, 0).Change
 	if r.ID() != "c/u1/5/attributed" || r.Attribution.Of != "c/u1/5/added" || r.Attribution.By.User != "ann" || r.Key() != "core/pods//u1" {
 		t.Errorf("%s %s %+v", r.ID(), r.Key(), r.Attribution)
+	}
+}
+
+// TestLagIsAConditionWithRemedy restarts the process while events are late: the next one knows it.
+func TestLagIsAConditionWithRemedy(t *testing.T) {
+	dir, limits := t.TempDir(), attribution.Limits{Settle: time.Millisecond, Window: time.Hour, Bytes: 1 << 20}
+	for _, when := range []string{"measured", "after a restart"} {
+		p := startProcess(t, dir, limits)
+		deadline := time.Now().Add(time.Minute)
+		for i := 0; p.Stats().LagCondition.OK(); i++ {
+			if when == "measured" { // events from before the start are not late until a moment after it
+				p.storeRequestOf(time.Now().Add(-time.Minute), "ann", "patch", 200, "a", strconv.Itoa(i))
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: no condition", when)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		stats := p.Stats()
+		for _, words := range []string{"raise audit.settle to ", "--audit-webhook-batch-max-wait"} {
+			if !strings.Contains(stats.LagCondition.Remedy, words) {
+				t.Errorf("%s: %+v", when, stats.LagCondition)
+			}
+		}
+		if stats.Lag < limits.Settle || when == "measured" && stats.Late == 0 {
+			t.Errorf("%s: lag %v, %d late", when, stats.Lag, stats.Late)
+		}
+		p.shutDown()
 	}
 }
 
@@ -222,7 +256,7 @@ func TestEventsOfUnselectedResourcesAreDropped(t *testing.T) {
 
 // TestDeleteRequesterSurvivesRestart marks an object in one run and releases it in the next.
 func TestDeleteRequesterSurvivesRestart(t *testing.T) {
-	dir, limits := t.TempDir(), attribution.Limits{Window: 2 * time.Hour, Bytes: 1 << 20}
+	dir, limits := t.TempDir(), attribution.Limits{Settle: time.Second, Window: 2 * time.Hour, Bytes: 1 << 20}
 	p := startProcess(t, dir, limits)
 	p.appendRecord(&event.Change{Type: event.Updated, UID: "u1", ResourceVersion: "6", Previous: "5", Class: event.ClassDeleting})
 	p.storeRequest("ann", "delete", 200, "u1", "6")
@@ -230,9 +264,9 @@ func TestDeleteRequesterSurvivesRestart(t *testing.T) {
 	p.shutDown()
 	p = startProcess(t, dir, limits)
 	defer p.shutDown()
-	now := audit.Time(time.Now().Add(-time.Second).UnixNano())
+	now := audit.Time(time.Now().UnixNano())
 	if err := p.StoreEvents(t.Context(), "origin", []audit.Event{{
-		ID: "r", Stage: audit.Complete, Verb: "patch", Code: 200, Outcome: audit.Stored, User: "gc", Resource: "pods", Received: now, Done: now + 1,
+		ID: "r", Stage: audit.Complete, Verb: "patch", Code: 200, Outcome: audit.Stored, User: "gc", Resource: "pods", Received: now - 1, Done: now,
 		Answer: audit.Object{UID: "u1", ResourceVersion: "6", Deleting: true},
 	}}, "", ""); err != nil {
 		t.Fatal(err)
@@ -428,7 +462,7 @@ func TestRemovedRuleLeavesNoEvidence(t *testing.T) {
 // waits. The event with an answer names its author. The one without names none, and does not hide that a change has no
 // event.
 func TestEventsWithoutAnswerNameNoAuthor(t *testing.T) {
-	dir, limits := t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20}
+	dir, limits := t.TempDir(), attribution.Limits{Settle: time.Second, Window: time.Hour, Bytes: 1 << 20}
 	p := startProcess(t, dir, limits)
 	p.appendChange(event.Updated, "u1", "6", "5")
 	p.storeRequest("ann", "patch", 200, "u1", "6")
@@ -439,7 +473,7 @@ func TestEventsWithoutAnswerNameNoAuthor(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	p.shutDown()
-	limits.Window = time.Millisecond
+	limits.Settle, limits.Window = 0, time.Millisecond
 	p = startProcess(t, dir, limits)
 	defer p.shutDown()
 	for deadline := time.Now().Add(time.Minute); p.Stats().Unresolved[attribution.NoEvent] == 0; time.Sleep(10 * time.Millisecond) {

@@ -80,12 +80,16 @@ func (a *Attributor) selectRequests(
 		if len(claimsOfRequest(&waitingRequest{Request: r}, a.options.Likely)) == 0 {
 			continue
 		}
+		if !a.shared.numberRequest(r) {
+			continue
+		}
+		if r.Lag > 0 {
+			a.counters.late.Add(1)
+		}
 		if err := r.encodeEvidence(); err != nil {
 			return nil, nil, err
 		}
-		if a.shared.assignNumber(r) {
-			requests, evidence = append(requests, r), append(evidence, event.Evidence{Number: r.Number, Value: r.encoded})
-		}
+		requests, evidence = append(requests, r), append(evidence, event.Evidence{Number: r.Number, Value: r.encoded})
 	}
 	return requests, evidence, nil
 }

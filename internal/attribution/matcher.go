@@ -17,11 +17,12 @@ const (
 	SeveralActors Reason = "several" // more than one identity may have made it
 	TooLate       Reason = "late"    // the claims arrived at the API server after the change was observed: lost events or clock skew
 	Evicted       Reason = "bound"   // it was resolved early because of a bound on memory or the journal
+	Lagging       Reason = "lag"     // audit events arrive later than Limits.Settle allows for, so contradicting ones may be missing
 	FromList      Reason = "list"    // a list revealed it after lost history, so it may stand for several writes
 )
 
 // Reasons returns all reasons.
-func Reasons() []Reason { return []Reason{NoEvent, SeveralActors, TooLate, Evicted, FromList} }
+func Reasons() []Reason { return []Reason{NoEvent, SeveralActors, TooLate, Lagging, Evicted, FromList} }
 
 // Resolution is the final result for one change.
 type Resolution struct {
@@ -50,6 +51,7 @@ type Matcher struct {
 	requests  *requestPool
 	history   objectHistory
 	answers   versionTimes
+	lag       sourceLag
 	resolver  resolver
 	next      uint64       // number of the next request, mark or loss
 	resolved  []Resolution // since the last call of TakeFindings
@@ -66,7 +68,8 @@ type Findings struct {
 
 // NewMatcher returns an empty matcher.
 func NewMatcher(limits Limits) *Matcher {
-	m := &Matcher{limits: limits, changes: newChangeQueue(), history: newObjectHistory(), answers: newVersionTimes(), next: 1}
+	m := &Matcher{limits: limits, changes: newChangeQueue(), history: newObjectHistory(), answers: newVersionTimes(),
+		lag: newSourceLag(limits.Window), next: 1}
 	m.requests = newRequestPool(&m.limits)
 	m.resolver = resolver{limits: &m.limits, changes: &m.changes, requests: m.requests, answers: &m.answers}
 	return m
@@ -103,6 +106,17 @@ func (m *Matcher) recordState(c *Change) (before objectState, known bool) {
 	return m.history.recordChange(c)
 }
 
+// NumberRequest assigns a number to a request that has arrived, and marks it if it is late. It returns false if the matcher
+// holds the request already.
+func (m *Matcher) NumberRequest(r *Request) bool {
+	if m.HasRequest(r) {
+		return false
+	}
+	r.Number = m.NextNumber()
+	m.measureLag(r)
+	return true
+}
+
 // HasRequest reports whether the matcher holds this request: API servers and log shippers send some events twice.
 func (m *Matcher) HasRequest(r *Request) bool { return m.requests.known[identityOf(r)] }
 
@@ -115,7 +129,7 @@ func (m *Matcher) AddRequest(r *Request) bool {
 		return false
 	}
 	if r.Number == 0 {
-		r.Number = m.NextNumber()
+		m.NumberRequest(r)
 	}
 	m.ReserveNumber(r.Number)
 	m.requests.addRequest(w)
@@ -147,17 +161,32 @@ func (m *Matcher) Resolve(now time.Time) {
 	for _, p := range m.changes.all {
 		m.requests.decodeFor(p)
 	}
+	late := m.lag.current(now) > m.limits.Settle
 	for _, p := range m.changes.all {
 		if !p.resolved {
-			m.resolveChange(p, now)
+			m.resolveChange(p, now, late)
 		}
 	}
 	m.requests.dropExpired(func(arrived time.Time) bool { return m.waitedSince(arrived, now) > m.limits.Window })
 	m.changes.removeResolved()
 }
 
-// resolveChange resolves a change if it is time to.
-func (m *Matcher) resolveChange(p *pendingChange, now time.Time) {
+// setStart sets when the process was started.
+func (m *Matcher) setStart(at time.Time) { m.startedAt, m.lag.startedAt = at, at }
+
+// SourceLag returns by how much audit events are late at this time.
+func (m *Matcher) SourceLag(now time.Time) time.Duration { return m.lag.current(now) }
+
+// measureLag records the arrival of a request, and marks it if it arrived later than contradicting claims are waited for.
+func (m *Matcher) measureLag(r *Request) {
+	if lag := m.lag.recordArrival(r); lag > m.limits.Settle {
+		r.Lag = lag
+	}
+}
+
+// resolveChange resolves a change if it is time to. An author that later events may contradict is accepted only if all events
+// are here: after Settle, and never while sources lag behind by more than that.
+func (m *Matcher) resolveChange(p *pendingChange, now time.Time, late bool) {
 	age := m.waitedSince(p.Observed, now)
 	if mark := m.changes.precedingMark(p); mark != nil && age <= m.limits.Window {
 		return // resolve the mark first: its claims may be those of the delete
@@ -166,9 +195,21 @@ func (m *Matcher) resolveChange(p *pendingChange, now time.Time) {
 	if v.by == nil && v.reason == NoEvent && m.limits.Likely {
 		v = m.resolver.resolveLikely(p)
 	}
-	if v.by != nil && (v.final || age > m.limits.Settle) || age > m.limits.Window {
+	lagging := v.by != nil && !v.final && !v.likely && late
+	if v.by != nil && !lagging && (v.final || age > m.limits.Settle) || age > m.limits.Window {
+		if lagging {
+			v = m.withoutProof(v)
+		}
 		m.finishChange(p, v)
 	}
+}
+
+// withoutProof returns the verdict on a change whose author may be contradicted by events that are late.
+func (m *Matcher) withoutProof(v verdict) verdict {
+	if m.limits.Likely {
+		return verdict{by: v.by, likely: true}
+	}
+	return verdict{reason: Lagging}
 }
 
 // waitedSince returns for how long something has waited that arrived at since.
@@ -192,6 +233,9 @@ func (m *Matcher) ResolveAll() {
 // finishChange resolves a change and releases the claims that can be of no other.
 func (m *Matcher) finishChange(p *pendingChange, v verdict) {
 	m.requests.decodeFor(p)
+	if v.final {
+		m.lag.compareClocks(v.by, p.Observed)
+	}
 	if p.Marks && v.by != nil && !v.likely {
 		m.recordDeleteMark(p, v.by)
 	}

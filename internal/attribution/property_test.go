@@ -245,7 +245,8 @@ func TestMemoryBoundsHold(t *testing.T) {
 	}
 }
 
-// TestLateEventsNeverNameWrongAuthor adds all changes first, and all events five minutes later.
+// TestLateEventsNeverNameWrongAuthor adds all changes first, and all events five minutes later. Only what an answer proves
+// alone is named.
 func TestLateEventsNeverNameWrongAuthor(t *testing.T) {
 	const late = 5 * time.Minute
 	named, total := 0, 0
@@ -279,7 +280,7 @@ func TestLateEventsNeverNameWrongAuthor(t *testing.T) {
 			}
 		}
 	}
-	if t.Logf("%d of %d changes named", named, total); named < total/2 {
+	if t.Logf("%d of %d changes named", named, total); named < total/4 {
 		t.Error("too few are named")
 	}
 }

@@ -17,6 +17,8 @@ type Request struct {
 	Number uint64 `json:"-"`
 	// Arrived is when this process got the event. The wait of an event that an earlier process stored restarts.
 	Arrived time.Time `json:"-"`
+	// Lag is by how much the event arrived too late to be waited for; 0 if it did not.
+	Lag time.Duration `json:"lag,omitempty"`
 
 	encoded []byte // as stored in the journal; nil: not encoded yet
 }

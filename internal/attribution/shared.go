@@ -61,15 +61,11 @@ func (s *shared) notifyWritten() {
 	s.signalProgress()
 }
 
-// assignNumber assigns a number to a request and returns true, or returns false if the matcher holds the request already.
-func (s *shared) assignNumber(r *Request) bool {
+// numberRequest assigns a number to a request and returns true, or returns false if the matcher holds the request already.
+func (s *shared) numberRequest(r *Request) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.matcher.HasRequest(r) {
-		return false
-	}
-	r.Number = s.matcher.NextNumber()
-	return true
+	return s.matcher.NumberRequest(r)
 }
 
 // addRequests adds stored requests.
@@ -149,6 +145,7 @@ type findings struct {
 	evicted uint64          // requests dropped because of their bound
 	bytes   int             // estimated memory of what waits
 	waiting int             // changes that wait
+	lag     time.Duration   // by which audit events are late
 }
 
 // resolve resolves what can be resolved at this time; all of it if resolveAll is set. lastEvent is called after that: an
@@ -173,6 +170,7 @@ func (s *shared) resolve(now time.Time, lastEvent func() time.Time, resolveAll b
 		f.cursor = oldest - 1
 	}
 	f.bytes, f.waiting = s.matcher.waitingBytes(), len(s.matcher.changes.all)
+	f.lag = s.matcher.SourceLag(now)
 	return f
 }
 
@@ -182,7 +180,8 @@ func (s *shared) load(cursor uint64, resources []event.Resource, evidence func(e
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.signalProgress()
-	s.read, s.matcher.startedAt = cursor, time.Now()
+	s.read = cursor
+	s.matcher.setStart(time.Now())
 	for _, r := range resources {
 		s.losses.recordResource(r)
 	}
@@ -203,6 +202,7 @@ func (s *shared) loadEvidence(e event.Evidence) error {
 		s.losses.addLoss(e)
 	case *Request:
 		e.Arrived = s.matcher.startedAt
+		s.matcher.lag.recordStored(e.Origin, e.Lag)
 		s.addRequest(e)
 	}
 	return nil

@@ -1,6 +1,7 @@
 package attribution
 
 import (
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -11,23 +12,27 @@ import (
 type Stats struct {
 	Events       uint64 // audit events received
 	Kept         uint64 // of these, events that may name an author
+	Late         uint64 // of these, events that arrived later than Limits.Settle
 	Lost         uint64 // reported losses, and events evicted because of their bound
 	Attributed   uint64 // changes with a certain author
 	Likely       uint64 // changes with a likely author
 	Unresolved   map[Reason]uint64
-	Pending      int64     // changes that wait
-	PendingBytes int64     // estimated memory of waiting changes and events
-	LastEvent    time.Time // zero: none yet
-	Condition    condition.Status
+	Pending      int64            // changes that wait
+	PendingBytes int64            // estimated memory of waiting changes and events
+	LastEvent    time.Time        // zero: none yet
+	Lag          time.Duration    // by which audit events are late
+	Condition    condition.Status // whether audit events arrive
+	LagCondition condition.Status // whether they arrive in time
 }
 
 // counters are updated by the intakes and by Run.
 type counters struct {
-	events, kept, lost         atomic.Uint64
+	events, kept, late, lost   atomic.Uint64
 	attributed, likely         atomic.Uint64
 	unresolved                 map[Reason]*atomic.Uint64 // has all reasons; the map itself does not change
 	pendingBytes, pendingCount atomic.Int64
 	lastEvent                  atomic.Int64 // Unix nanoseconds; 0: none yet
+	lag                        atomic.Int64 // nanoseconds
 }
 
 func newCounters() *counters {
@@ -50,6 +55,7 @@ func (c *counters) recordRound(f *findings) {
 	c.lost.Add(f.evicted)
 	c.pendingBytes.Store(int64(f.bytes))
 	c.pendingCount.Store(int64(f.waiting))
+	c.lag.Store(int64(f.lag))
 }
 
 func (c *counters) countResolved(resolved []Resolution) {
@@ -77,14 +83,31 @@ func (c *counters) lastEventTime() time.Time {
 func (a *Attributor) Stats() Stats {
 	c := a.counters
 	s := Stats{
-		Events: c.events.Load(), Kept: c.kept.Load(), Lost: c.lost.Load(), Attributed: c.attributed.Load(), Likely: c.likely.Load(),
+		Events: c.events.Load(), Kept: c.kept.Load(), Late: c.late.Load(), Lost: c.lost.Load(), Attributed: c.attributed.Load(), Likely: c.likely.Load(),
 		Unresolved: map[Reason]uint64{}, Pending: c.pendingCount.Load(), PendingBytes: c.pendingBytes.Load(),
-		LastEvent: c.lastEventTime(), Condition: a.condition.Status(),
+		LastEvent: c.lastEventTime(), Lag: time.Duration(c.lag.Load()),
+		Condition: a.condition.Status(), LagCondition: a.lagging.Status(),
 	}
 	for reason, n := range c.unresolved {
 		s.Unresolved[reason] = n.Load()
 	}
 	return s
+}
+
+// updateLagCondition sets whether audit events arrive within Settle.
+func (a *Attributor) updateLagCondition(lag time.Duration) {
+	settle := a.options.Settle
+	if lag <= settle {
+		a.lagging.Clear()
+		return
+	}
+	enough := (lag + lag/4).Truncate(time.Second) + time.Second
+	a.lagging.Update(condition.Problem{
+		Code:  condition.AuditLagging,
+		Cause: fmt.Sprintf("audit events are up to %v late, and audit.settle is %v", lag.Round(time.Millisecond*100), settle),
+		Remedy: fmt.Sprintf("raise audit.settle to %v or more, or lower --audit-webhook-batch-max-wait of the API servers; "+
+			"compare the clocks of API servers and exporter, too", enough),
+	})
 }
 
 // updateCondition sets whether audit events arrive.

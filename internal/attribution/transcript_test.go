@@ -24,7 +24,7 @@ func testTime(ms int) time.Time { return epoch.Add(time.Duration(ms) * time.Mill
 //	change TYPE uid=… rv=… prev=… at=MS [marks]
 //	change … [deleting] [name=NAME [bound] [evicted] [over]]   of a pod of that name
 //	guesses                                        sets Limits.Likely
-//	event [name=NAME] [uid=…] user=… [as=…] verb=… code=… from=MS to=MS [uid=… rv=… deleting held grace] [del=UID] [ref=RV] [notes=RV] [same=RV] [noted=UID] [item=UID:RV[:held]] [origin=…]
+//	event [name=NAME] [uid=…] user=… [as=…] verb=… code=… from=MS to=MS [uid=… rv=… deleting held grace] [del=UID] [ref=RV] [notes=RV] [same=RV] [noted=UID] [item=UID:RV[:held]] [origin=…] [arrived=MS]
 //	decide MS
 type transcript struct {
 	matcher *Matcher
@@ -120,7 +120,7 @@ func (s *transcript) newRequest(a arguments) *Request {
 		Subresource: a["sub"], Received: audit.Time(testTime(a.milliseconds("from")).UnixNano()), Done: audit.Time(testTime(a.milliseconds("to")).UnixNano()),
 		Outcome: map[bool]audit.Outcome{false: audit.Stored, true: audit.NotStored}[a["dry"] != ""], ResourceVersion: a["ref"], DeletedUID: a["del"], NotedUID: a["noted"], Replaces: a["notes"], Unchanged: a["same"],
 		Answer: audit.Object{UID: a["uid"], ResourceVersion: a["rv"], Deleting: a["deleting"] != "", Held: a["held"] != "", Grace: a["grace"] != ""},
-	}, Origin: cmp.Or(a["origin"], "api"), Arrived: testTime(a.milliseconds("to"))}
+	}, Origin: cmp.Or(a["origin"], "api"), Arrived: testTime(cmp.Or(a.milliseconds("arrived"), a.milliseconds("to")))}
 	if a["as"] != "" {
 		r.Impersonated = &audit.User{Name: a["as"]}
 	}

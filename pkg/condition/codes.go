@@ -62,6 +62,7 @@ const (
 	IdentityShared   Code = "IdentityShared"
 
 	AuditSilent      Code = "AuditSilent"
+	AuditLagging     Code = "AuditLagging"
 	AuditUnreadable  Code = "AuditUnreadable"
 	AuditUnserved    Code = "AuditUnserved"
 	AuditCertificate Code = "AuditCertificate"
@@ -225,6 +226,9 @@ var table = []Kind{
 	{AuditSilent, Degraded, slog.LevelWarn, "no audit events arrive",
 		"audit events arrive", "changes are emitted without an author",
 		"check that the API servers write audit events and reach this exporter: exporter audit-policy prints what that needs"},
+	{AuditLagging, Degraded, slog.LevelWarn, "audit events arrive later than audit.settle allows for",
+		"audit events arrive in time", "changes whose author a later event may contradict are emitted without an author",
+		"raise audit.settle, or lower --audit-webhook-batch-max-wait of the API servers"},
 	{AuditUnreadable, Degraded, slog.LevelWarn, "an audit log cannot be read",
 		"audit log is read", "changes are emitted without an author", "see that the log exists and may be read"},
 	{AuditUnserved, Degraded, slog.LevelWarn, "the audit webhook is not served",
