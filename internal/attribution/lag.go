@@ -13,9 +13,9 @@ const (
 )
 
 // sourceLag measures how late audit events arrive: from the end of a request until its event is here. A claim that waits
-// for contradicting ones has to wait for longer than that. The clock of an API server may differ from ours, so it is compared
-// where a request certainly made a change that we observed. Until then the clocks count as equal, which makes the lag too
-// long if the API server's clock is behind; if it is ahead, requests count as too late anyway.
+// for contradicting ones has to wait for longer than that. The clock of an API server may differ from ours, so it is
+// compared where a request certainly made a change that we observed. Until then the clocks count as equal, which makes the
+// lag too long if the API server's clock is behind; if it is ahead, requests count as too late anyway.
 type sourceLag struct {
 	bySource  recentMap[*originLag]
 	startedAt time.Time // events that waited for the start of this process are late since then only

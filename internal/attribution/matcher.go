@@ -184,8 +184,8 @@ func (m *Matcher) measureLag(r *Request) {
 	}
 }
 
-// resolveChange resolves a change if it is time to. An author that later events may contradict is accepted only if all events
-// are here: after Settle, and never while sources lag behind by more than that.
+// resolveChange resolves a change if it is time to. An author that later events may contradict is accepted only if all
+// events are here: after Settle, and never while sources lag behind by more than that.
 func (m *Matcher) resolveChange(p *pendingChange, now time.Time, late bool) {
 	age := m.waitedSince(p.Observed, now)
 	if mark := m.changes.precedingMark(p); mark != nil && age <= m.limits.Window {
