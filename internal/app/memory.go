@@ -52,8 +52,8 @@ func openMemory(s *shared, cfg *config.Config) (m *memory, err error) {
 	m = &memory{id: memoryIdentity(cfg)}
 	j, declared := cfg.Journal, journalDeclaration(cfg)
 	o := journal.Options{
-		Dir: j.Dir, Sinks: declared.Sinks, KeepEvidence: declared.KeepEvidence, MaxBytes: int64(j.MaxBytes),
-		MaxDeadLetters: int64(j.MaxDeadLetters), Reserve: int64(j.Reserve), KeepSettled: j.Keep, Logger: s.log,
+		Dir: j.Dir, Sinks: declared.Sinks, KeepEvidence: declared.KeepEvidence, ClusterName: declared.ClusterName,
+		MaxBytes: int64(j.MaxBytes), MaxDeadLetters: int64(j.MaxDeadLetters), Reserve: int64(j.Reserve), KeepSettled: j.Keep, Logger: s.log,
 	}
 	if j.Sync == "interval" {
 		o.SyncInterval = 200 * time.Millisecond
@@ -71,6 +71,7 @@ func openMemory(s *shared, cfg *config.Config) (m *memory, err error) {
 
 // journalDeclaration returns what a configuration requires of the journal.
 func journalDeclaration(cfg *config.Config) (d journal.Declaration) {
+	d.ClusterName = cfg.Cluster.Name
 	for _, s := range cfg.Sinks {
 		d.Sinks = append(d.Sinks, s.Name)
 	}

@@ -359,6 +359,25 @@ func TestRoutesSkipAndRedirectChanges(t *testing.T) {
 	})
 }
 
+func TestAGapOfOneSinkIsSkippedByAllOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var to laneRecorder
+		var s storedProgress
+		sink := sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+			to.recordBatch(lane, batch)
+			return len(batch), nil
+		}}
+		records := changesIn("a", "a", "a", "a")
+		for i, name := range []string{"", "another", "test"} {
+			records[i].Change.Type, records[i].Change.Gap = event.Gap, &event.GapInfo{Sink: name}
+		}
+		p := startPipeline(t, sink, journalOf(records, &s), event.Cursor{}, Config{Workers: 1})
+		p.drainUpTo(t, 4)
+		to.wantLanes(t, "map[a:[1 3 4]]")
+		wantCursor(t, &s, "4 map[]")
+	})
+}
+
 func TestAWithheldChangeBecomesADeadLetterAndIsShownToNoSink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var to laneRecorder

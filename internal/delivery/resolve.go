@@ -25,6 +25,9 @@ type laneResolver struct {
 
 // routeOf returns whether a change is for this sink, and for which topic.
 func (r *laneResolver) routeOf(c *event.Change) Route {
+	if c.Gap != nil && c.Gap.Sink != "" && c.Gap.Sink != r.sinkName { // of what another sink missed
+		return Route{Skip: true}
+	}
 	if r.cfg.Route == nil {
 		return Route{}
 	}

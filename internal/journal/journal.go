@@ -31,6 +31,7 @@ type Options struct {
 
 	Sinks        []string // as in the Declaration that is in force once Open returns
 	KeepEvidence bool     // as well
+	ClusterName  string   // as well
 
 	// KeepSettled is for how long changes stay readable that every sink has settled, as long as they take less than half of
 	// MaxBytes; 0: not at all.
@@ -161,9 +162,15 @@ func (j *Journal) loadFromStore() error {
 	if err := errors.Join(j.SinkLedger.loadFromStore(), j.DeadLetters.loadFromStore(), j.KnownObjects.loadFromStore()); err != nil {
 		return err
 	}
+	encoder, err := codec.NewFrameEncoder()
+	if err != nil {
+		return err
+	}
 	outcome := make(chan error, 1)
-	declare := func(g *group) error { return g.declare(Declaration{j.opts.Sinks, j.opts.KeepEvidence}) }
-	if err := j.committer.commitGroup(nil, []queuedRequest{{request: declare, outcome: outcome}}); err != nil {
+	declare := func(g *group) error {
+		return g.declare(Declaration{Sinks: j.opts.Sinks, KeepEvidence: j.opts.KeepEvidence, ClusterName: j.opts.ClusterName})
+	}
+	if err := j.committer.commitGroup(encoder, []queuedRequest{{request: declare, outcome: outcome}}); err != nil {
 		return err
 	}
 	return <-outcome
@@ -256,24 +263,15 @@ func (j *Journal) Close() error { return j.store.close() }
 type Declaration struct {
 	Sinks        []string // hold the trim; the cursors of all others are deleted
 	KeepEvidence bool     // without it all evidence is deleted
+	ClusterName  string   // of the cluster in records; "": its UID
 }
 
 // Declare replaces the declared sinks in one durable write, so that no trim falls between the removal of one sink and the
 // addition of another. A sink that stays keeps its cursor. An added one begins with the oldest change that there is. What a
-// removed one has not received is counted, logged, and reported by Offline.Stat; its dead letters stay. The pipelines of
-// removed sinks have ended.
+// removed one has not received is counted, logged, and reported by Offline.Stat; its dead letters stay. If it is added again
+// and something of that is trimmed, it begins with a gap and what follows. The pipelines of removed sinks have ended.
 func (j *Journal) Declare(ctx context.Context, d Declaration) error {
 	return j.queue.submit(ctx, func(g *group) error { return g.declare(d) }, nil)
-}
-
-// declare does what Declare and Open have in common. It writes nothing if everything is declared already.
-func (g *group) declare(d Declaration) error {
-	if !d.KeepEvidence {
-		if err := g.dropEvidence(); err != nil {
-			return err
-		}
-	}
-	return g.sinks.replaceDeclared(d.Sinks, g.log.extent)
 }
 
 // Append queues an observation for the next commit and returns at once. It owns the slices and changes from then on. Calls
@@ -322,13 +320,14 @@ func (j *Journal) ResetForCluster(ctx context.Context, uid, reason string) error
 type Checkpoint struct {
 	Newest    uint64
 	Resources []event.StoredResource // by name, all of which anything is stored
+	Members   Members
 }
 
 // Checkpoint returns what is committed at this moment, which the caller must not modify. It does not wait.
 func (j *Journal) Checkpoint() Checkpoint {
 	j.view.RLock()
 	defer j.view.RUnlock()
-	return Checkpoint{Newest: j.Newest(), Resources: j.KnownObjects.storedResources()}
+	return Checkpoint{Newest: j.Newest(), Resources: j.KnownObjects.storedResources(), Members: j.members()}
 }
 
 // ForEachKnown calls each for every object that is known at the moment of the checkpoint which it returns, without

@@ -295,6 +295,17 @@ func (w *knownWrite) editResource(name string) *event.StoredResource {
 	return stored
 }
 
+// allResources returns what is stored of all resources after the commit, by name. The caller must not modify it.
+func (w *knownWrite) allResources() map[string]event.StoredResource {
+	all := maps.Clone(w.known.resources) // only this goroutine changes it
+	for name, r := range w.edited {
+		if all[name] = *r; r.Resource.Resource == "" {
+			delete(all, name)
+		}
+	}
+	return all
+}
+
 // dropResource deletes all that is stored of a resource.
 func (w *knownWrite) dropResource(name string) {
 	w.removeNamed(codec.PrefixKnown, name)

@@ -20,15 +20,16 @@ type Seed struct {
 	Cluster   string                 // as SetCluster stores it; "" where it is not known
 	Resources []event.StoredResource // with their scopes
 	Lost      string                 // what the seed lacks of what was known, a ResetReason; "" for nothing
+	Members   Members                // of the process before; zero if not known
 	// Known calls each for all known objects, by the name of their resource, until it returns an error, which it returns. Those
 	// of one resource follow each other: every other order costs writes.
 	Known func(each func(resource string, k event.Known) error) error
 }
 
 // Seed drops all changes, and all that is stored of resources, and stores the seed in their place. Offsets go on: every
-// declared sink has settled all that was there. Dead letters stay. Run must run; nothing else may append or read meanwhile.
-// Durable when it returns nil. After an error, or when the process ends before, nothing is stored of any resource, and the
-// journal has no ID.
+// declared sink has settled all that was there. One that was no member before gets a gap first. Dead letters stay. Run must
+// run; nothing else may append or read meanwhile. Durable when it returns nil. After an error, or when the process ends
+// before, nothing is stored of any resource, and the journal has no ID.
 func (j *Journal) Seed(ctx context.Context, s Seed) error {
 	if err := j.queue.submit(ctx, (*group).clearForSeed, j.KnownObjects.bodies.reset); err != nil {
 		return err
@@ -88,6 +89,7 @@ func (g *group) clearForSeed() error {
 	g.batch.removeKey(codec.KeyID)
 	g.batch.removeKey(codec.KeyCluster)
 	g.batch.removeKey(codec.KeyResetReason)
+	g.sinks.removeAllFormer()
 	for _, name := range g.sinks.declaredNames() {
 		if err := g.settleSink(name, event.Cursor{Low: g.log.extent.newest}, nil); err != nil {
 			return err
@@ -116,7 +118,7 @@ func (g *group) completeSeed(s Seed) error {
 	if s.Lost != "" {
 		g.batch.putKey(codec.KeyResetReason, []byte(s.Lost))
 	}
-	return nil
+	return g.seedMembers(s)
 }
 
 // dropPartialSeed drops what an incomplete seed has left behind.

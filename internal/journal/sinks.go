@@ -22,8 +22,12 @@ type SinkLedger struct {
 	log    *Log
 	logger *slog.Logger
 
-	mu    sync.Mutex
-	sinks map[string]sinkCursor // of declared sinks, by name
+	// clusterName is the name of the cluster in records, "" for its UID. Only the committer's goroutine uses it.
+	clusterName string
+
+	mu     sync.Mutex
+	sinks  map[string]sinkCursor       // of declared sinks, by name
+	former map[string]event.FormerSink // that were declared, by name
 }
 
 // sinkCursor is the cursor of a declared sink.
@@ -103,10 +107,11 @@ func (l *SinkLedger) loadFromStore() error {
 			sinks[name] = sinkCursor{}
 		}
 	}
+	former, err := loadFormerSinks(l.store.storeReader)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.sinks = sinks
-	return nil
+	l.sinks, l.former = sinks, former
+	return err
 }
 
 // loadSinkRecords returns the record of each sink that was ever declared.
@@ -144,17 +149,25 @@ func (l *SinkLedger) publishWrite(w *sinkWrite) {
 			l.sinks[name] = *s
 		}
 	}
+	for name, f := range w.former {
+		if f == nil {
+			delete(l.former, name)
+		} else {
+			l.former[name] = *f
+		}
+	}
 }
 
 // sinkWrite is what a group does to cursors.
 type sinkWrite struct {
 	ledger *SinkLedger
 	batch  *writeBatch
-	edited map[string]*sinkCursor // as they will be after the commit; nil: not declared any more
+	edited map[string]*sinkCursor       // as they will be after the commit; nil: not declared any more
+	former map[string]*event.FormerSink // as well; nil: none any more
 }
 
 func (l *SinkLedger) newWrite(b *writeBatch) sinkWrite {
-	return sinkWrite{ledger: l, batch: b, edited: map[string]*sinkCursor{}}
+	return sinkWrite{ledger: l, batch: b, edited: map[string]*sinkCursor{}, former: map[string]*event.FormerSink{}}
 }
 
 // findSink returns the cursor of a sink as it will be after the commit; false when it is not declared.
@@ -189,55 +202,60 @@ func (w *sinkWrite) allCursors() map[string]sinkCursor {
 // declaredNames returns the names of all sinks that are declared after the commit.
 func (w *sinkWrite) declaredNames() []string { return slices.Sorted(maps.Keys(w.allCursors())) }
 
-// replaceDeclared makes names the declared sinks.
-func (w *sinkWrite) replaceDeclared(names []string, extent logExtent) error {
-	for name, s := range w.allCursors() {
-		if !slices.Contains(names, name) {
-			w.removeSink(name, s, extent)
-		}
-	}
-	for _, name := range names {
-		if _, declared := w.findSink(name); declared {
-			continue
-		}
-		if err := w.addSink(name, extent); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// removeSink deletes the cursor of a sink and records how many changes it has not received.
-func (w *sinkWrite) removeSink(name string, s sinkCursor, extent logExtent) {
+// removeSink deletes the cursor of a sink and records what it has not received. positions are those of the newest change.
+func (w *sinkWrite) removeSink(name string, s sinkCursor, extent logExtent, positions []event.ResourcePosition) {
 	r := codec.SinkRecord{Removed: time.Now().UTC(), Low: max(s.cursor.Low, extent.oldest-1)}
 	r.Unsent = extent.newest - min(extent.newest, r.Low)
 	w.batch.removeKey(codec.KeyCursor(name))
 	w.batch.putKey(codec.KeySinkRecord(name), codec.EncodeSinkRecord(r))
 	w.edited[name] = nil
-	if r.Unsent == 0 || isInternalSink(name) {
+	if isInternalSink(name) {
+		return
+	}
+	if r.Unsent > 0 { // where the changes after Low began is not stored
+		positions = slices.Clone(positions)
+		for i := range positions {
+			positions[i].Position = ""
+		}
+	}
+	w.putFormer(event.FormerSink{Name: name, Positions: positions})
+	if r.Unsent == 0 {
 		return
 	}
 	w.ledger.logger.Warn("journal: a sink is not configured any more, and changes that wait for it will not be sent to it",
 		"sink", name, "changes", r.Unsent, "after", r.Low)
 }
 
-// addSink declares a sink, which begins with the oldest change. A sink that was removed before may find some of what it had
-// not received.
-func (w *sinkWrite) addSink(name string, extent logExtent) error {
+// addSink declares a sink, which begins with the oldest change. One that was declared before continues behind what it had
+// received, if all of that is still there; otherwise missed has what is known of it.
+func (w *sinkWrite) addSink(name string, extent logExtent) (missed *event.FormerSink, err error) {
 	value, err := w.ledger.store.getValue(codec.KeySinkRecord(name))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var r codec.SinkRecord
 	if value != nil {
 		if r, err = codec.DecodeSinkRecord(value); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	r.Declared, r.Unsent = true, min(r.Unsent, extent.oldest-1-min(extent.oldest-1, r.Low))
+	former, known := w.findFormer(name)
+	switch {
+	case !known: // new, or removed by an older exporter, which did not record its positions
+		r.Unsent = min(r.Unsent, extent.oldest-1-min(extent.oldest-1, r.Low))
+		w.edited[name] = &sinkCursor{}
+	case former.Missed || r.Low+1 < extent.oldest:
+		r.Unsent = extent.newest - min(extent.newest, r.Low)
+		w.setCursor(name, event.Cursor{Low: extent.newest})
+		missed = &former
+	default:
+		r.Unsent = 0
+		w.setCursor(name, event.Cursor{Low: r.Low})
+	}
+	w.removeFormer(name)
+	r.Declared = true
 	w.batch.putKey(codec.KeySinkRecord(name), codec.EncodeSinkRecord(r))
-	w.edited[name] = &sinkCursor{}
-	return nil
+	return missed, nil
 }
 
 // isInternalSink reports whether a cursor belongs to a part of the exporter, not to a configured sink.

@@ -42,9 +42,10 @@ type checkpointer struct {
 	stats     *statsBoard
 
 	stored    checkpointRecord
-	rebuild   bool         // the state still has to be built from the journal
-	pending   []checkpoint // oldest first
-	settledAt time.Time    // when the journal's cursor was last updated
+	members   *journal.Members // as stored; nil if not known
+	rebuild   bool             // the state still has to be built from the journal
+	pending   []checkpoint     // oldest first
+	settledAt time.Time        // when the journal's cursor was last updated
 
 	target    *checkpoint // is to be committed next, and is no longer pending; nil: none
 	batch     *entryBatch // of the changes up to collected
@@ -60,7 +61,7 @@ func (w *Writer) newCheckpointer(stored checkpointRecord, rebuild bool, c stateC
 	p := &checkpointer{
 		journal: w.opts.Journal, unsettled: append([]string{Sink}, w.opts.Unsettled...),
 		mirror: w.mirror, entries: w.entries, sinks: w.sinks, stats: w.stats,
-		stored: stored, collected: stored.offset, rebuild: rebuild, resources: newResourceNumbers(c.resources),
+		stored: stored, members: c.members, collected: stored.offset, rebuild: rebuild, resources: newResourceNumbers(c.resources),
 		lanes: map[sinkLane]uint64{},
 	}
 	p.batch = p.newBatch()
@@ -165,10 +166,10 @@ func (p *checkpointer) takeCheckpoint() {
 	c := checkpoint{progress: p.sinks.laneProgress(), takenAt: time.Now().UTC()}
 	c.Checkpoint = p.journal.Checkpoint()
 	if newest := p.newestTaken(); newest != nil {
-		if newest.Newest == c.Newest && sameResources(newest.Resources, c.Resources) {
+		if newest.Newest == c.Newest && sameResources(newest.Resources, c.Resources) && sameMembers(&newest.Members, &c.Members) {
 			return
 		}
-	} else if p.stored.offset == c.Newest && p.isStored(c.Resources) {
+	} else if p.stored.offset == c.Newest && p.isStored(c.Resources) && sameMembers(p.members, &c.Members) {
 		return
 	}
 	if len(p.pending) == maxPendingCheckpoints {
@@ -266,6 +267,7 @@ func (p *checkpointer) commitTarget(ctx context.Context) error {
 	p.sinks.releaseDelivered(c)
 	p.addResources(p.batch, c.Resources)
 	p.addProgress(p.batch, c.progress)
+	p.addMembers(p.batch, &c.Members, owner.owner.Generation)
 	record := checkpointRecord{generation: owner.owner.Generation, offset: c.Newest, takenAt: c.takenAt}
 	p.batch.setIfChanged([]byte{keyCheckpoint}, record.encode())
 	if cluster, err := p.journal.Cluster(); err == nil && cluster != "" {
@@ -276,7 +278,7 @@ func (p *checkpointer) commitTarget(ctx context.Context) error {
 	if err := p.batch.commit(ctx); err != nil {
 		return err
 	}
-	p.stored, p.target = record, nil
+	p.stored, p.members, p.target = record, &c.Members, nil
 	return nil
 }
 

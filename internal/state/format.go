@@ -29,6 +29,8 @@ const (
 	keyProgress   = 'p' // number of the lane
 	keyRedo       = 'x' // number; a part of a large commit
 	keyCommit     = 'c' // single entry: which parts count
+	keyMembers    = 's' // single entry: the sinks of the newest checkpoint; older exporters keep it as it is
+	keyFormer     = 'f' // name of a sink, resource; of a sink that was a member before
 	keyDeployment = 'd' // single entry: the deployment that the state belongs to; older exporters keep it as it is
 )
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
@@ -197,6 +198,7 @@ type stateContent struct {
 	meta       meta             // version 0: there is no state
 	checkpoint checkpointRecord // of the owner in meta
 	deployment deploymentRecord
+	members    *journal.Members // of the newest checkpoint; nil if not known
 	resources  map[uint64]event.Resource
 	scopes     map[uint64][]event.StoredScope
 	lanes      map[uint64]storedLane
@@ -228,6 +230,9 @@ func (t *table) decodeContent() (c stateContent, err error) {
 		if c.checkpoint, err = decodeCheckpoint(value); err != nil {
 			return c, err
 		}
+	}
+	if c.members, err = t.decodeMembers(c.checkpoint); err != nil {
+		return c, err
 	}
 	if m := c.meta; c.checkpoint.generation != m.owner.Generation {
 		c.checkpoint = checkpointRecord{generation: m.owner.Generation, offset: m.offset, takenAt: m.owner.Since}

@@ -418,6 +418,9 @@ func (t *takeOver) seedJournal(ctx context.Context) error {
 		numbers[r.String()] = n
 		s.Resources = append(s.Resources, event.StoredResource{Resource: r, Scopes: c.scopes[n]})
 	}
+	if c.members != nil {
+		s.Members = *c.members
+	}
 	table := t.w.mirror.table
 	beyond, err := emittedBeyond(tails, func(p objectRef) (event.Known, error) {
 		if n, ok := numbers[p.resource]; ok {

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -23,17 +26,52 @@ func TestTakeOversNeverLoseRepeatOrReorder(t *testing.T) {
 	}
 }
 
+// TestASinkThatWasNoMemberGetsAGapForWhatItMissed lets processes take over from each other of which only some have the
+// second sink, with and without their journals. What that sink misses lies inside a gap that it got; the first sink misses
+// nothing, and gets no gap.
+func TestASinkThatWasNoMemberGetsAGapForWhatItMissed(t *testing.T) {
+	missing := make([]int, 32)
+	t.Run("seeds", func(t *testing.T) {
+		for seed := range uint64(len(missing)) {
+			t.Run(fmt.Sprint(seed), func(t *testing.T) {
+				t.Parallel() // it mostly waits for the journal
+				w := newWorld(t, seed, false)
+				w.varyMembers = true
+				p := w.playTakeOvers(true)
+				for !slices.Contains(p.members, "second") {
+					p = w.failOver(p)
+				}
+				p.settleAll()
+				w.verifyTopic("first", true)
+				for _, e := range slices.Concat(slices.Collect(maps.Values(w.topics["first"].messagesByLane()))...) {
+					if e.Type == event.Gap {
+						t.Errorf("first: a gap, %s", e.ID)
+					}
+				}
+				missing[seed] = w.verifyGaps("second")
+			})
+		}
+	})
+	if slices.Max(missing) == 0 {
+		t.Error("the second sink never missed anything")
+	}
+}
+
 func runTakeOvers(t *testing.T, seed uint64) {
 	whole := seed%2 == 0 // the API server keeps all of its history
 	w := newWorld(t, seed, seed%4 == 3)
+	p := w.playTakeOvers(whole)
+	p.settleAll()
+	for name := range w.topics {
+		w.verifyTopic(name, whole && !w.topics[name].compact)
+	}
+}
+
+// playTakeOvers plays random events with six failovers, and returns the last process. All end with the test.
+func (w *world) playTakeOvers(whole bool) *process {
 	p := w.startProcess(nil)
-	defer func() {
-		for _, p := range append(w.predecessors, p) {
-			p.shutDown()
-		}
-	}()
 	if err := p.takeOver(); err != nil {
-		t.Fatal(err)
+		w.t.Fatal(err)
 	}
 	// Deliver the first list. A process that takes over without knowing of it starts another snapshot, and the objects that
 	// that one does not name are gone without a deletion.
@@ -47,10 +85,7 @@ func runTakeOvers(t *testing.T, seed uint64) {
 		}
 		p = w.failOver(p)
 	}
-	p.settleAll()
-	for name := range w.topics {
-		w.verifyTopic(name, whole && !w.topics[name].compact)
-	}
+	return p
 }
 
 // playRandomEvent makes a change in the cluster, or a step of the active process or of one that is deposed without knowing

@@ -93,6 +93,9 @@ type GapInfo struct {
 	From   string // last complete position; "" if nothing was known before
 	To     string // position at which the stream is complete again
 	Reason string // one sentence, for display
+
+	// Sink is the only sink that gets the record, because only that one missed something; "" for all. Not written by formats.
+	Sink string
 }
 
 // SnapshotInfo is the snapshot that a record belongs to. A snapshot is the first list of a resource, or of one namespace if

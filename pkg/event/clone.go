@@ -24,7 +24,7 @@ func (c *Change) Clone() *Change {
 	if d.Gap != nil {
 		own := *d.Gap
 		d.Gap = &own
-		t.copyStrings(&own.From, &own.To, &own.Reason)
+		t.copyStrings(&own.From, &own.To, &own.Reason, &own.Sink)
 	}
 	if d.Snapshot != nil {
 		own := *d.Snapshot

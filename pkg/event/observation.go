@@ -37,6 +37,20 @@ type StoredScope struct {
 	Pass       string // with LostReason if the rules were edited: ID of the comparison, see Change.Pass; otherwise ""
 }
 
+// FormerSink is a sink that is not configured any more, or not by the exporter that is active. If it is configured again, it
+// gets a [Gap] of each resource.
+type FormerSink struct {
+	Name      string
+	Positions []ResourcePosition // up to which it received everything, by resource
+	Missed    bool               // it missed something already when this was recorded
+}
+
+// ResourcePosition is a position in the history of a resource.
+type ResourcePosition struct {
+	Resource Resource
+	Position string // "" if not known
+}
+
 // StoredResource is the stored state of a resource, except its known objects.
 type StoredResource struct {
 	Resource Resource // in the version last read; Version and Kind are "" in journals that did not store them

@@ -55,7 +55,7 @@ var mayImport = map[string][]string{
 	"internal/admin":       {"pkg/condition"},
 
 	"internal/state":         {"pkg/resourceversion", "pkg/event", "pkg/sinks", "pkg/condition", "internal/journal"},
-	"internal/journal":       {"pkg/event", "pkg/condition", "internal/journal/codec", "internal/journal/disk"},
+	"internal/journal":       {"pkg/resourceversion", "pkg/event", "pkg/condition", "internal/journal/codec", "internal/journal/disk"},
 	"internal/journal/codec": {"pkg/event"},
 	"internal/journal/disk":  nil,
 

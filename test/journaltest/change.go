@@ -79,7 +79,7 @@ func RandomChange(r *rand.Rand) *event.Change {
 		c.Left, c.RedactionChanged, c.Pass = true, true, str()
 	}
 	if r.IntN(3) == 0 {
-		c.Gap = &event.GapInfo{From: str(), To: str(), Reason: str()}
+		c.Gap = &event.GapInfo{From: str(), To: str(), Reason: str(), Sink: str()}
 	}
 	if r.IntN(2) == 0 {
 		c.Previous = str()

@@ -41,6 +41,7 @@ const (
 
 	flagPrevious
 	flagAttribution
+	flagGapSink
 
 	flagsKnown = 1<<iota - 1
 )
@@ -60,6 +61,7 @@ func flagsOf(c *event.Change) (flags uint32) {
 		{c.Changed != nil, flagChanged}, {c.Patch != nil, flagPatch}, {c.Omitted != nil, flagOmitted},
 		{c.Withheld != "", flagWithheld}, {c.Left, flagLeft}, {c.Pass != "", flagPass},
 		{c.Previous != "", flagPrevious}, {c.Attribution != nil, flagAttribution},
+		{c.Gap != nil && c.Gap.Sink != "", flagGapSink},
 	} {
 		if f.on {
 			flags |= f.bit
@@ -117,6 +119,13 @@ func (f *coder) codeChange(c *event.Change) {
 	}
 	if allocateOptional(f, is(flagGap), &c.Gap) {
 		f.codeTexts(&c.Gap.From, &c.Gap.To, &c.Gap.Reason)
+	}
+	switch {
+	case !is(flagGapSink):
+	case c.Gap == nil:
+		f.fail()
+	default:
+		f.codeText(&c.Gap.Sink)
 	}
 	if is(flagClass) {
 		codeEnum(f, classCodes, &c.Class)

@@ -45,6 +45,11 @@ func KeySinkRecord(sink string) []byte {
 	return append([]byte{PrefixMeta, 'd'}, sink...)
 }
 
+// KeyFormerSink is the key of a sink that is declared no longer.
+func KeyFormerSink(sink string) []byte {
+	return append([]byte{PrefixMeta, 'p'}, sink...)
+}
+
 // KeyBodiless is present while the known objects of a seeded resource have no bodies.
 func KeyBodiless(resource string) []byte {
 	return append([]byte{PrefixMeta, 'b'}, resource...)

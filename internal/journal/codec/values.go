@@ -35,6 +35,7 @@ const (
 	deadLetterFormat = 1
 	bodyFormat       = 1
 	sinkRecordFormat = 1
+	formerSinkFormat = 1
 	knownSummary     = 2 // a bit: the resourceVersion is a string and a summary follows
 	knownEmitted     = 4 // a bit: two strings follow, the resourceVersion and the versions emitted elsewhere
 )
@@ -110,6 +111,36 @@ func (f *coder) codeSinkRecord(r *SinkRecord) {
 	f.codeTime(&r.Removed)
 	f.codeUvarint(&r.Low)
 	f.codeUvarint(&r.Unsent)
+}
+
+// EncodeFormerSink returns the stored form of a former sink without its name.
+func EncodeFormerSink(s event.FormerSink) []byte {
+	return encodeValue(nil, (*coder).codeFormerSink, &s)
+}
+
+// DecodeFormerSink is the inverse of EncodeFormerSink.
+func DecodeFormerSink(name string, b []byte) (s event.FormerSink, err error) {
+	s.Name = name
+	err = decodeValue("former sink", b, (*coder).codeFormerSink, &s)
+	return s, err
+}
+
+func (f *coder) codeFormerSink(s *event.FormerSink) {
+	f.codeFormat(formerSinkFormat)
+	var missed byte
+	if s.Missed {
+		missed = 1
+	}
+	f.codeByte(&missed)
+	s.Missed = missed != 0
+	n := f.codeCount(len(s.Positions), 5)
+	if f.decoding && n > 0 {
+		s.Positions = make([]event.ResourcePosition, n)
+	}
+	for i := range n {
+		p := &s.Positions[i]
+		f.codeTexts(&p.Resource.Group, &p.Resource.Version, &p.Resource.Resource, &p.Resource.Kind, &p.Position)
+	}
 }
 
 // AppendKnown appends a known object without its key.
