@@ -12,6 +12,7 @@ const (
 
 	APIServerUnreachable Code = "APIServerUnreachable"
 	DiscoveryPending     Code = "DiscoveryPending"
+	NothingWatched       Code = "NothingWatched"
 	ClusterUnchecked     Code = "ClusterUnchecked"
 	ClockSkew            Code = "ClockSkew"
 	ResourceSyncing      Code = "ResourceSyncing"
@@ -118,6 +119,8 @@ var table = []Kind{
 		watchStarts, notRead, checkServer},
 	{DiscoveryPending, NotReady, slog.LevelDebug, "the API server has not been asked yet what it serves",
 		"", "nothing is watched yet", "wait; " + checkServer},
+	{NothingWatched, NotReady, slog.LevelWarn, "none of the selected resources can be watched",
+		"", "the stream is empty", "grant the rights (exporter rbac prints them), or correct the names in resources"},
 	{ClusterUnchecked, Degraded, slog.LevelWarn, "it cannot be checked whether this is the cluster that the journal was filled from",
 		"the identity of the cluster can be checked again", "another cluster at the same address would not be noticed",
 		"allow get on the namespace kube-system; exporter rbac prints the right"},

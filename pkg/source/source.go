@@ -116,13 +116,14 @@ func (s *Source) Cluster() string { return s.identity.clusterName() }
 // Conditions returns what is wrong, and what is not: the status of the discovery, of the cluster's identity, of each
 // namespace that rules name literally, and of each scope, in that order.
 func (s *Source) Conditions() []condition.Status {
+	scopes := s.Status()
 	discovery := s.discovery.Status()
 	discovery.Component, discovery.Members = "discovery", nil
 	if s.runners.isDiscovered() { // the scopes show the same fault
-		discovery = condition.Status{Component: discovery.Component}
+		discovery = selectionStatus(scopes)
 	}
 	all := append([]condition.Status{discovery, s.identity.condition.Status()}, s.namespaces.conditions.Statuses()...)
-	for _, scope := range s.Status() {
+	for _, scope := range scopes {
 		all = append(all, scope.Condition, scope.Reread)
 	}
 	return all
@@ -142,8 +143,8 @@ func (s *Source) Status() []Status {
 	return slices.CompactFunc(all, func(a, b Status) bool { return a.Scope == b.Scope })
 }
 
-// Ready reports whether changes are being read. Forbidden and unserved types do not make the Source unready: one of them
-// must not take the others out of service.
+// Ready reports whether changes are being read. A forbidden or unserved type does not make the Source unready, because it
+// must not take the others out of service; it is unready if there are no others.
 func (s *Source) Ready() bool {
 	return !slices.ContainsFunc(s.Conditions(), func(c condition.Status) bool { return c.Severity == condition.NotReady })
 }

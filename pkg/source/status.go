@@ -56,6 +56,31 @@ var states = map[condition.Code]State{
 	condition.APIServerUnreachable: Unreachable, condition.ResourceFailing: Unreachable,
 }
 
+// selectionStatus returns what is wrong with the selection as a whole, once the API server was asked what it serves: nothing
+// of it can be watched.
+func selectionStatus(scopes []Status) condition.Status {
+	forbidden, since := 0, time.Time{}
+	for _, s := range scopes {
+		switch s.State {
+		case Forbidden:
+			forbidden++
+		case Waiting:
+		case Syncing, Live, Stale, Unreachable, Gone:
+			return condition.Status{Component: "discovery"}
+		}
+		if s.Condition.Since.After(since) {
+			since = s.Condition.Since
+		}
+	}
+	cause := "the rules select nothing that the API server serves"
+	if len(scopes) > 0 {
+		cause = fmt.Sprintf("of %d selected resources %d are forbidden and %d not served", len(scopes), forbidden, len(scopes)-forbidden)
+	}
+	status := condition.NewStatus("discovery", condition.Problem{Code: condition.NothingWatched, Cause: cause})
+	status.Since = since
+	return status
+}
+
 // codeOfFailure returns the code of a scope after a failed request.
 func codeOfFailure(err error) condition.Code {
 	switch apiserver.Classify(err) {

@@ -101,7 +101,8 @@ func TestForbiddenTypeDegradesAloneAndRecovers(t *testing.T) {
 		defer stop()
 		awaitState(t, st, s, Forbidden)
 		time.Sleep(10 * time.Minute)
-		if failing := condition.Summarize(s.Conditions()); !s.Ready() || len(failing) != 1 || failing[0].Name() != "resource/pods" {
+		if failing := condition.Summarize(s.Conditions()); s.Ready() || len(failing) != 2 || failing[0].Code != condition.NothingWatched ||
+			failing[1].Name() != "resource/pods" {
 			t.Errorf("ready %v, %+v", s.Ready(), failing)
 		}
 		if n := log.countOf("code=ResourceForbidden"); n != 1 {

@@ -194,7 +194,7 @@ func TestTypesAreFoundByPollingWithoutRights(t *testing.T) {
 			if n := log.countOf("are not being watched"); n != 1 || log.countOf("level=WARN") != 1 { // one warning, about the waiting type
 				t.Errorf("%d: log\n%s", code, log)
 			}
-			if failing := condition.Summarize(s.Conditions()); !s.Ready() || len(failing) != 1 {
+			if failing := condition.Summarize(s.Conditions()); s.Ready() || len(failing) != 2 || failing[0].Code != condition.NothingWatched {
 				t.Errorf("%d: ready %v, %+v", code, s.Ready(), failing)
 			}
 
