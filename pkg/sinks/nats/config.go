@@ -67,11 +67,11 @@ type Config struct {
 	// AllowCleartextCredentials allows to send password and token in cleartext over a trusted network. Without it they need
 	// tls:// or wss:// in every address, or tls.
 	AllowCleartextCredentials bool `mapstructure:"allowCleartextCredentials"`
-	// TLS names the files for TLS; any of them enables it.
+	// TLS configures TLS; any of its keys enables it.
 	TLS TLS `mapstructure:"tls"`
 }
 
-// TLS names the files of a TLS connection. They are read again on each connect, so that rotated files take effect.
+// TLS configures a TLS connection. Its files are read again on each connect, so that rotated files take effect.
 type TLS struct {
 	// CA is a file of PEM certificates to trust instead of the system's.
 	CA string `mapstructure:"ca"`
@@ -79,6 +79,9 @@ type TLS struct {
 	Cert string `mapstructure:"cert"`
 	// Key is the file of the private key of Cert.
 	Key string `mapstructure:"key"`
+	// HandshakeFirst starts TLS before the server has sent anything, for servers with handshake_first: true. Others refuse it,
+	// unless they have handshake_first: auto.
+	HandshakeFirst bool `mapstructure:"handshakeFirst"`
 }
 
 // Create configures the stream to create. It captures exactly the subjects of the templates, and refuses new messages when

@@ -93,6 +93,9 @@ func (c Config) authOptions() (options []nats.Option, expired func() bool, err e
 	if c.TLS.Cert != "" {
 		options = append(options, nats.ClientCert(c.TLS.Cert, c.TLS.Key))
 	}
+	if c.TLS.HandshakeFirst {
+		options = append(options, nats.Secure(), nats.TLSHandshakeFirst())
+	}
 	return options, expired, nil
 }
 

@@ -13,6 +13,8 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
+	"github.com/kubecdc/kubecdc/test/parts/natsserver"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // openCheckedSink opens a sink and checks at the end of the test that its log contains no secret.
@@ -184,4 +186,45 @@ func signToken(t *testing.T, issuer, subject identity, claims map[string]any) st
 func credsFile(token, seed string) string {
 	return "-----BEGIN NATS USER JWT-----\n" + token + "\n------END NATS USER JWT------\n\n" +
 		"-----BEGIN USER NKEY SEED-----\n" + seed + "\n------END USER NKEY SEED------\n"
+}
+
+// TestAServerThatWantsTLSFirstNamesTheKeyAndDeliversWithIt: such a server sends no INFO before the handshake, and closes a
+// connection whose client waits for that.
+func TestAServerThatWantsTLSFirstNamesTheKeyAndDeliversWithIt(t *testing.T) {
+	t.Parallel()
+	ca, at := certificates.New(t), t.TempDir()
+	ca.IssueTo(t, at)
+	for value, needed := range map[string]bool{"true": true, "auto": false, "false": false} {
+		server := startSilentServer(t, fmt.Sprintf("tls { cert_file: %q, key_file: %q, handshake_first: %s }\n",
+			filepath.Join(at, "cert.pem"), filepath.Join(at, "key.pem"), value))
+		cfg := shortTimeoutConfig(server.URL())
+		cfg.TLS.CA = filepath.Join(at, "ca.pem")
+		if needed {
+			waitUnreachable(t, openCheckedSink(t, cfg), newPod("web", 1), "nats.tls.handshakeFirst")
+		} else {
+			waitAccepted(t, openCheckedSink(t, cfg), newPod("web", 1))
+		}
+		cfg.TLS.HandshakeFirst = true
+		if value != "false" {
+			waitAccepted(t, openCheckedSink(t, cfg), newPod("web", 2))
+		} else { // this server speaks first
+			waitUnreachable(t, openCheckedSink(t, cfg), newPod("web", 2), "does not look like a TLS handshake", "remove nats.tls.handshakeFirst")
+		}
+	}
+}
+
+// startSilentServer is startServer for a server that waits for its clients to speak first.
+func startSilentServer(t *testing.T, config string) *natsserver.Server {
+	t.Helper()
+	require.Integration(t)
+	s, err := natsserver.Start(t.Context(), natsserver.Options{Dir: t.TempDir(), Config: config, Silent: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Kill(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
 }

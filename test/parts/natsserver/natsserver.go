@@ -23,6 +23,8 @@ type Options struct {
 	// Config is appended to the configuration file: authorization, limits, accounts. With authorization, put the
 	// credentials into the client; URL does not hold them.
 	Config string
+	// Silent means that Config lets the server wait for its clients to speak first, with handshake_first.
+	Silent bool
 	// Cluster makes the server one of a cluster; StartCluster fills it in.
 	Cluster *Cluster
 }
@@ -89,8 +91,11 @@ func prepare(program string, options Options, free []int) (*Server, error) {
 		return nil, err
 	}
 	ready := s.ready
-	if options.Cluster != nil {
+	switch {
+	case options.Cluster != nil:
 		ready = s.greets
+	case options.Silent:
+		ready = s.Healthy
 	}
 	s.service = process.NewService(process.Options{
 		Name:  options.Name,

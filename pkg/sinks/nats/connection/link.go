@@ -2,8 +2,10 @@ package connection
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"regexp"
@@ -168,7 +170,15 @@ func disconnectProblem(err error) condition.Problem {
 			Remedy: "check nats.user, nats.passwordFile, nats.tokenFile, nats.credsFile and nats.tls",
 		}
 	}
-	return unreachable(cause)
+	p := unreachable(cause)
+	switch {
+	case errors.Is(err, io.EOF): // as a server with handshake_first does when the client waits for its INFO
+		p.Cause = "the server closed the connection (EOF)"
+		p.Remedy = "if the server has tls.handshake_first, set nats.tls.handshakeFirst; else see that it runs, and look at its log"
+	case errors.As(err, new(tls.RecordHeaderError)):
+		p.Remedy = "the server does not begin with TLS: remove nats.tls.handshakeFirst"
+	}
+	return p
 }
 
 // refusedCredentials matches the texts of the server and of the client library for refused credentials.
