@@ -100,9 +100,10 @@ func (s *Sink) adoptFile(size int64) (err error) {
 	return s.truncateTornLine(size)
 }
 
-// followRotation handles what happened to the file since the last batch: if it was renamed or deleted, lines continue in a
-// new file of its path; if it was truncated (copytruncate), at its current end.
-func (s *Sink) followRotation() error {
+// followFile handles what happened to the file since the last batch: if it was renamed or deleted, lines continue in a
+// new file of its path; if it was truncated (copytruncate), at its current end; if another program has appended to it, after
+// that.
+func (s *Sink) followFile() error {
 	if !s.regular {
 		return nil
 	}
@@ -123,10 +124,33 @@ func (s *Sink) followRotation() error {
 			return before.Close()
 		}
 	}
-	if info.Size() < s.endOfLines {
+	switch {
+	case info.Size() < s.endOfLines:
 		return s.adoptFile(info.Size())
+	case s.torn:
+		return s.truncateTornLine(info.Size())
 	}
-	return s.truncateTornLine(info.Size())
+	return s.endForeignLine(info.Size())
+}
+
+// endForeignLine keeps what another program has appended to the file, which has this size now, and ends its last line: the
+// next change must begin a line of its own.
+func (s *Sink) endForeignLine(size int64) error {
+	if size == s.endOfLines {
+		return nil
+	}
+	last := make([]byte, 1)
+	if _, err := s.out.ReadAt(last, size-1); err != nil {
+		return fmt.Errorf("read the end of the file: %w", err)
+	}
+	if last[0] != '\n' {
+		if _, err := s.out.Write([]byte("\n")); err != nil {
+			return fmt.Errorf("end a line of another program: %w", err)
+		}
+		size++
+	}
+	s.endOfLines = size
+	return nil
 }
 
 // canRead distinguishes a file that the sink opened from standard output redirected to one, which is open for writing only
@@ -250,7 +274,7 @@ func (s *Sink) writeBuffer(first, last bool) error {
 		return err
 	}
 	if first {
-		if err := s.followRotation(); err != nil {
+		if err := s.followFile(); err != nil {
 			return err
 		}
 	}

@@ -473,3 +473,46 @@ func countLines(t *testing.T, path string) int {
 	}
 	return bytes.Count(content, []byte("\n"))
 }
+
+// TestTextAppendedByAnotherProgramSwallowsNoChange: text without a newline at the end of the file would become the beginning
+// of the next line.
+func TestTextAppendedByAnotherProgramSwallowsNoChange(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "out")
+	s := newSink(t, path)
+	want := []string{}
+	for i, foreign := range []string{"# note", "# note\n", "{\"half\":", ""} {
+		f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 { // the file begins with a line of ours
+			mustPublish(t, s, "first")
+			want = append(want, "first")
+		}
+		if _, err := f.WriteString(foreign); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		name := fmt.Sprintf("change-%d", i)
+		mustPublish(t, s, name)
+		if foreign != "" {
+			want = append(want, strings.TrimSuffix(foreign, "\n"))
+		}
+		want = append(want, name)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSuffix(string(content), "\n"), "\n")
+	if len(lines) != len(want) {
+		t.Fatalf("%d lines, want %d: %q", len(lines), len(want), lines)
+	}
+	for i, line := range lines {
+		if ours := json.Valid([]byte(line)); ours && !strings.Contains(line, want[i]) || !ours && line != want[i] {
+			t.Errorf("line %d is %q, want %q", i+1, line, want[i])
+		}
+	}
+}
