@@ -174,7 +174,7 @@ var Alerts = []Alert{
 		Summary: "{{ $value }} lanes of sink {{ $labels.sink }} fail while others work",
 		Meaning: "A topic is missing or may not be written, a partition has no leader, or a lane's changes are all rejected. Only these " +
 			"lanes wait; the journal keeps everything since then.",
-		Look: []string{"`/readyz`: lines with `[!]sink/…/LANE`", "`kubecdc_sink_lane_failing_since_seconds`, which has the reason as a label"},
+		Look: []string{"`/readyz`: lines with `[!]sink/…/LANE`", "`kubecdc_sink_lane_failing_since_seconds`, which has the condition's code as a label"},
 		Do:   []string{"create the topic, grant the right, or bring the partition back: the lane is tried again by itself"},
 		Series: map[string]string{
 			`kubecdc_sink_lanes_backing_off{job="k",instance="i",sink="bus"}`: "2x60",
