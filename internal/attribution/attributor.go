@@ -158,10 +158,10 @@ func (a *Attributor) writeResolved(ctx context.Context, now time.Time) error {
 	}
 	a.updateCondition()
 	a.updateLagCondition(f.lag)
-	if len(changes)+len(f.Resolved)+len(f.Marks)+len(f.Drop) == 0 && f.cursor <= a.storedCursor+maxCursorLag {
+	if len(changes)+len(f.Resolved)+len(f.Marks)+len(f.Bound)+len(f.Drop) == 0 && f.cursor <= a.storedCursor+maxCursorLag {
 		return nil
 	}
-	keep, err := encodeMarks(f.Marks)
+	keep, err := encodeKept(&f.Findings)
 	if err != nil {
 		return err
 	}

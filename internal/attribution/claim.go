@@ -1,6 +1,7 @@
 package attribution
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/audit"
@@ -64,9 +65,9 @@ func certainClaims(r *waitingRequest) []claim {
 	o := r.Answer
 	switch {
 	case r.Resource == "pods" && r.Group == "" && r.Subresource == "binding":
-		return []claim{{waitingRequest: r, uid: r.RefUID, name: r.objectName(), kind: byBinding}}
+		return []claim{{waitingRequest: r, uid: cmp.Or(r.RefUID, r.Bound), name: r.objectName(), kind: byBinding}}
 	case r.Resource == "pods" && r.Group == "" && r.Subresource == "eviction":
-		return []claim{{waitingRequest: r, uid: r.RefUID, name: r.objectName(), kind: byEviction}}
+		return []claim{{waitingRequest: r, uid: cmp.Or(r.RefUID, r.Bound), name: r.objectName(), kind: byEviction}}
 	case r.Verb == "deletecollection":
 		return collectionClaims(r)
 	case r.Verb == "delete" && r.DeletedUID != "":
@@ -129,7 +130,7 @@ func (c *claim) isConclusive(of *Change) bool {
 	case byDelete, byNote:
 		return true
 	case byBinding: // a pod is bound once
-		return c.uid != ""
+		return c.RefUID != ""
 	case byVersion:
 		switch of.Type {
 		case event.Added:

@@ -63,6 +63,7 @@ type Matcher struct {
 type Findings struct {
 	Resolved []Resolution
 	Marks    []*DeleteMark // to be stored
+	Bound    []*Request    // to be stored again, with the object that they are about
 	Drop     []uint64      // numbers of stored requests, marks and losses that are not needed any more
 }
 
@@ -248,8 +249,12 @@ func (m *Matcher) finishChange(p *pendingChange, v verdict) {
 	}
 	m.resolved = append(m.resolved, r)
 	m.changes.markResolved(p)
+	m.requests.bindClaims(p)
 	m.requests.releaseClaims(p.UID, p)
 	m.requests.releaseClaims(p.objectName(), p)
+	if m.changes.isOver(p) {
+		m.requests.closeClaims(p.UID)
+	}
 }
 
 // recordDeleteMark records the author of a deletion request until the object is gone. If the delete is already waiting, the
@@ -287,7 +292,7 @@ func (m *Matcher) IsWaiting(offset uint64) bool {
 
 // TakeFindings returns the findings since the last call.
 func (m *Matcher) TakeFindings() Findings {
-	f := Findings{Resolved: m.resolved, Marks: m.newMarks, Drop: append(m.dropped, m.requests.takeDropped()...)}
+	f := Findings{Resolved: m.resolved, Marks: m.newMarks, Bound: m.requests.takeBound(), Drop: append(m.dropped, m.requests.takeDropped()...)}
 	m.resolved, m.newMarks, m.dropped = nil, nil, nil
 	return f
 }
@@ -321,10 +326,13 @@ type pendingChange struct {
 type changeQueue struct {
 	all   []*pendingChange            // by offset; resolved ones until removeResolved
 	byUID map[string][]*pendingChange // the unresolved ones of an object, in order of versions
+	gone  map[string]bool             // UIDs whose delete is resolved, and an eviction of which waits
 	bytes int                         // estimated memory of the unresolved ones
 }
 
-func newChangeQueue() changeQueue { return changeQueue{byUID: map[string][]*pendingChange{}} }
+func newChangeQueue() changeQueue {
+	return changeQueue{byUID: map[string][]*pendingChange{}, gone: map[string]bool{}}
+}
 
 func (q *changeQueue) addChange(p *pendingChange) {
 	q.all = append(q.all, p)
@@ -354,6 +362,19 @@ func (q *changeQueue) markResolved(p *pendingChange) {
 		return
 	}
 	q.byUID[p.UID] = left
+}
+
+// isOver reports whether the object of a resolved change is gone, and no change waits that an eviction of it made.
+func (q *changeQueue) isOver(p *pendingChange) bool {
+	if p.Type != event.Deleted && !q.gone[p.UID] {
+		return false
+	}
+	if slices.ContainsFunc(q.byUID[p.UID], func(c *pendingChange) bool { return c.evicts }) {
+		q.gone[p.UID] = true
+		return false
+	}
+	delete(q.gone, p.UID)
+	return true
 }
 
 func (q *changeQueue) removeResolved() {

@@ -19,6 +19,9 @@ type Request struct {
 	Arrived time.Time `json:"-"`
 	// Lag is by how much the event arrived too late to be waited for; 0 if it did not.
 	Lag time.Duration `json:"lag,omitempty"`
+	// Bound is the UID of the object that a request which has only a name was about, once it matched a change of that object.
+	// From then on it claims nothing of another one, also after a restart.
+	Bound string `json:"bound,omitempty"`
 
 	encoded []byte // as stored in the journal; nil: not encoded yet
 }
@@ -73,9 +76,16 @@ func decodeRequest(number uint64, encoded []byte) (*Request, error) {
 	return r, err
 }
 
-// encodeMarks encodes marks as evidence.
-func encodeMarks(marks []*DeleteMark) (all []event.Evidence, err error) {
-	for _, m := range marks {
+// encodeKept encodes what has to be stored after a round of resolving.
+func encodeKept(f *Findings) (all []event.Evidence, err error) {
+	for _, r := range f.Bound {
+		if err := r.encodeEvidence(); err != nil {
+			return nil, err
+		}
+		all = append(all, event.Evidence{Number: r.Number, Value: r.encoded})
+		r.encoded = nil // it is decoded, and is not counted twice
+	}
+	for _, m := range f.Marks {
 		value, err := json.Marshal(m)
 		if err != nil {
 			return nil, err

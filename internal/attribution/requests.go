@@ -3,6 +3,7 @@ package attribution
 import (
 	"hash/maphash"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/audit"
@@ -36,6 +37,7 @@ type requestPool struct {
 	bytes   int                // estimated memory of all requests
 	evicted uint64             // dropped because of Limits.Bytes
 	dropped []uint64           // numbers of dropped requests
+	bound   []*waitingRequest  // bound to an object since the last takeBound
 }
 
 func newRequestPool(limits *Limits) *requestPool {
@@ -169,6 +171,47 @@ func (p *requestPool) releaseClaims(key string, c *pendingChange) {
 	p.setClaims(key, left)
 	for _, w := range finished {
 		p.dropRequest(w)
+	}
+}
+
+// bindClaims binds the requests that have only the name of the object, and that provably were about the object of a resolved
+// change, to this object.
+func (p *requestPool) bindClaims(c *pendingChange) {
+	name := c.objectName()
+	var bound []*waitingRequest
+	left := slices.DeleteFunc(p.claims[name], func(claim claim) bool {
+		binds := claim.kind != byName && claim.matchesChange(c) && claim.isOfObject(c, p.limits.Skew)
+		if binds {
+			bound = append(bound, claim.waitingRequest)
+		}
+		return binds
+	})
+	p.setClaims(name, left)
+	for _, w := range bound {
+		w.Bound, w.encoded = strings.Clone(c.UID), nil
+		w.claims = claimsOfRequest(w, p.limits.Likely)
+		p.claims[c.UID] = append(p.claims[c.UID], w.claims...)
+		p.bound = append(p.bound, w)
+	}
+}
+
+// takeBound returns the requests that were bound to an object since the last call, and still wait.
+func (p *requestPool) takeBound() (all []*Request) {
+	for _, w := range p.bound {
+		if !w.dropped {
+			all = append(all, w.Request)
+		}
+	}
+	p.bound = nil
+	return all
+}
+
+// closeClaims drops the claims to an object that is gone, which could match several of its changes.
+func (p *requestPool) closeClaims(uid string) {
+	for _, c := range slices.Clone(p.claims[uid]) {
+		if c.isReusable() && !c.dropped {
+			p.dropRequest(c.waitingRequest)
+		}
 	}
 }
 

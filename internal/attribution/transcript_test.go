@@ -22,7 +22,7 @@ func testTime(ms int) time.Time { return epoch.Add(time.Duration(ms) * time.Mill
 // the expected resolutions:
 //
 //	change TYPE uid=… rv=… prev=… at=MS [marks]
-//	change … [deleting] [name=NAME [bound] [evicted] [over]]   of a pod of that name
+//	change … [deleting] [name=NAME [bound] [evicted] [over] [created=MS]]   of a pod of that name
 //	guesses                                        sets Limits.Likely
 //	event [name=NAME] [uid=…] user=… [as=…] verb=… code=… from=MS to=MS [uid=… rv=… deleting held grace] [del=UID] [ref=RV] [notes=RV] [same=RV] [noted=UID] [item=UID:RV[:held]] [origin=…] [arrived=MS]
 //	decide MS
@@ -67,7 +67,7 @@ func (s *transcript) playLine(line string) []string {
 		s.matcher.AddChange(Change{Offset: s.offset, Type: event.Type(words[1]), UID: a["uid"], Version: a["rv"], Previous: a["prev"],
 			Marks: a["marks"] != "", Observed: testTime(a.milliseconds("at")), Resource: resourceOf(a), Name: a["name"],
 			objectState: objectState{bound: a["bound"] != "", evicted: a["evicted"] != "", deletable: a["over"] != "",
-				deleting: a["marks"] != "" || a["deleting"] != ""}, hasState: true})
+				deleting: a["marks"] != "" || a["deleting"] != "", created: createdAt(a)}, hasState: true})
 	case "guesses":
 		s.matcher.limits.Likely = true
 	case "event":
@@ -87,6 +87,14 @@ func (s *transcript) playLine(line string) []string {
 		lines = append(lines, formatResolution(c))
 	}
 	return lines
+}
+
+// createdAt is when the object certainly existed by the clock of the API server that created it.
+func createdAt(a arguments) time.Time {
+	if a["created"] == "" {
+		return time.Time{}
+	}
+	return testTime(a.milliseconds("created"))
 }
 
 // resourceOf is pods if a name is given, config maps otherwise.
