@@ -21,6 +21,7 @@ const (
 	byNote                      // it is a create, and the admission policy noted the UID
 	byBinding                   // it is a binding: the change that gives a pod its node
 	byEviction                  // it is an eviction: the changes that set its condition and mark the pod
+	byUnseen                    // its event is truncated: it may have changed the object that it names
 	byName                      // it names the object and nothing more: never more than likely
 )
 
@@ -42,7 +43,9 @@ func (c *claim) waitKey() string {
 }
 
 // isReusable reports whether one request can have made several changes that match the claim.
-func (c *claim) isReusable() bool { return c.kind == byEviction || c.kind == byName }
+func (c *claim) isReusable() bool {
+	return c.kind == byEviction || c.kind == byName || c.kind == byUnseen
+}
 
 // claimsOfRequest returns all claims of a request. With likely, a request without any claims the object by name.
 func claimsOfRequest(r *waitingRequest, likely bool) []claim {
@@ -50,11 +53,14 @@ func claimsOfRequest(r *waitingRequest, likely bool) []claim {
 		return nil
 	}
 	var all []claim
-	if r.Outcome == audit.Stored {
+	switch {
+	case r.Truncated && r.Name != "":
+		all = []claim{{waitingRequest: r, name: r.objectName(), kind: byUnseen}}
+	case !r.Truncated && r.Outcome == audit.Stored:
 		all = certainClaims(r)
 	}
-	if likely && len(all) == 0 && r.Name != "" {
-		return []claim{{waitingRequest: r, name: r.objectName(), kind: byName}}
+	if likely && r.Name != "" && r.User != "" && (len(all) == 0 || r.Truncated) {
+		all = append(all, claim{waitingRequest: r, name: r.objectName(), kind: byName})
 	}
 	return all
 }
@@ -118,7 +124,7 @@ func (c *claim) matchesChange(of *pendingChange) bool {
 		return of.Type == event.Updated && of.Marks && of.Previous == c.version
 	case byNote:
 		return of.Type == event.Added
-	case byName: // a name alone proves nothing
+	case byUnseen, byName: // a name alone proves nothing
 	}
 	return false
 }
@@ -197,6 +203,23 @@ func (c *claim) likelyChangedNothing(of *Change) bool {
 func (c *claim) isTooLate(of *Change, skew time.Duration) bool {
 	return c.Received != 0 && !c.isConclusive(of) && c.Received > audit.Time(of.Observed.Add(skew).UnixNano())
 }
+
+// mayContradict reports whether a request of which only the time is known may have made a change that another one is named
+// for.
+func (c *claim) mayContradict(p *pendingChange, by *Request, settle, skew time.Duration) bool {
+	if c.kind != byUnseen || c.User != "" && c.Actor() == by.Actor() || !c.mayHaveMade(p) {
+		return false
+	}
+	from, to := c.Received, c.Done
+	if from == 0 && to != 0 {
+		from = to - audit.Time(maxRequest)
+	}
+	observed := audit.Time(p.Observed.UnixNano())
+	return to == 0 || from <= observed+audit.Time(skew) && observed <= to+audit.Time(settle+skew)
+}
+
+// maxRequest is the time within which API servers answer writes.
+const maxRequest = time.Minute
 
 // mayHaveMade reports whether a request of this verb, on the object that it names, can have made the change.
 func (c *claim) mayHaveMade(p *pendingChange) bool {

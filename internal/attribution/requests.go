@@ -180,7 +180,7 @@ func (p *requestPool) bindClaims(c *pendingChange) {
 	name := c.objectName()
 	var bound []*waitingRequest
 	left := slices.DeleteFunc(p.claims[name], func(claim claim) bool {
-		binds := claim.kind != byName && claim.matchesChange(c) && claim.isOfObject(c, p.limits.Skew)
+		binds := claim.matchesChange(c) && claim.isOfObject(c, p.limits.Skew)
 		if binds {
 			bound = append(bound, claim.waitingRequest)
 		}

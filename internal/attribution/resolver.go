@@ -51,16 +51,26 @@ func (r *resolver) resolveAuthor(p *pendingChange) verdict {
 			return verdict{reason: SeveralActors}
 		}
 		if !by.likelyChangedNothing(&p.Change) {
-			return verdict{by: by.Request}
+			return r.withoutContradiction(p, by.Request)
 		}
 	}
 	switch {
 	case p.mark != nil && p.mark.Deletes:
-		return verdict{by: p.mark.By}
+		return r.withoutContradiction(p, p.mark.By)
 	case w.late:
 		return verdict{reason: TooLate}
 	}
 	return verdict{reason: NoEvent}
+}
+
+// withoutContradiction returns the author, unless the event of a request that may have made the change is truncated.
+func (r *resolver) withoutContradiction(p *pendingChange, by *Request) verdict {
+	for _, c := range r.requests.claims[p.objectName()] {
+		if c.mayContradict(p, by, r.limits.Settle, r.limits.Skew) {
+			return verdict{reason: SeveralActors}
+		}
+	}
+	return verdict{by: by}
 }
 
 func (r *resolver) weighClaims(p *pendingChange) (w weighedClaims) {

@@ -24,7 +24,7 @@ func testTime(ms int) time.Time { return epoch.Add(time.Duration(ms) * time.Mill
 //	change TYPE uid=… rv=… prev=… at=MS [marks]
 //	change … [deleting] [name=NAME [bound] [evicted] [over] [created=MS]]   of a pod of that name
 //	guesses                                        sets Limits.Likely
-//	event [name=NAME] [uid=…] user=… [as=…] verb=… code=… from=MS to=MS [uid=… rv=… deleting held grace] [del=UID] [ref=RV] [notes=RV] [same=RV] [noted=UID] [item=UID:RV[:held]] [origin=…] [arrived=MS]
+//	event [name=NAME] [uid=…] user=… [as=…] verb=… code=… from=MS to=MS [uid=… rv=… deleting held grace] [del=UID] [ref=RV] [notes=RV] [same=RV] [noted=UID] [item=UID:RV[:held]] [origin=…] [arrived=MS] [truncated]
 //	decide MS
 type transcript struct {
 	matcher *Matcher
@@ -124,7 +124,7 @@ func (s *transcript) newRequest(a arguments) *Request {
 	s.n++
 	r := &Request{Event: audit.Event{
 		ID: strconv.Itoa(s.n), Stage: "ResponseComplete", Verb: a["verb"], Code: a.milliseconds("code"), User: a["user"], Resource: resourceOf(a).Resource,
-		Name: a["name"], RefUID: a["refuid"],
+		Name: a["name"], RefUID: a["refuid"], Truncated: a["truncated"] != "",
 		Subresource: a["sub"], Received: audit.Time(testTime(a.milliseconds("from")).UnixNano()), Done: audit.Time(testTime(a.milliseconds("to")).UnixNano()),
 		Outcome: map[bool]audit.Outcome{false: audit.Stored, true: audit.NotStored}[a["dry"] != ""], ResourceVersion: a["ref"], DeletedUID: a["del"], NotedUID: a["noted"], Replaces: a["notes"], Unchanged: a["same"],
 		Answer: audit.Object{UID: a["uid"], ResourceVersion: a["rv"], Deleting: a["deleting"] != "", Held: a["held"] != "", Grace: a["grace"] != ""},

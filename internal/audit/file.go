@@ -20,16 +20,19 @@ const (
 // File follows an audit log file of one API server through its rotations. It resumes at the stored position.
 type File struct {
 	*Log
-	path string
+	path     string
+	envelope Envelope
 
 	current    *os.File // being read; nil: none
 	position   filePosition
 	wasMissing bool // the file did not exist at the first attempt
 }
 
-// NewFile returns a reader of the file at path. It opens nothing.
-func NewFile(path string, o Options) *File {
-	return &File{Log: NewLog(path, "give the exporter the right to read it, or correct audit.files", o), path: path}
+// NewFile returns a reader of the file at path, whose lines have this envelope. It opens nothing.
+func NewFile(path string, envelope Envelope, o Options) *File {
+	return &File{
+		Log: NewLog(path, "give the exporter the right to read it, or correct audit.files", o), path: path, envelope: envelope,
+	}
 }
 
 // Run follows the file until ctx ends and returns its cause. It fails only if events cannot be stored.
@@ -240,11 +243,13 @@ func (f *File) readPart(lines *bufio.Reader) (part Part, end int64, more bool, e
 		if line = bytes.TrimSpace(line); len(line) == 0 && size <= maxLine {
 			continue
 		}
-		if e, err := Scan(line); err == nil {
-			part.Events = append(part.Events, e)
-		} else {
+		if len(line) == 0 { // too long
 			part.Malformed++
+			continue
 		}
+		var malformed int
+		part.Events, malformed = f.envelope.Append(part.Events, line)
+		part.Malformed += malformed
 	}
 	return part, end, true, nil
 }

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -70,7 +72,7 @@ func (r *logReader) signalNews() {
 
 // newFile returns a new reader of the file.
 func (r *logReader) newFile() *audit.File {
-	return audit.NewFile(r.path, audit.Options{StoreEvents: r.storeEvents, StoredPosition: r.storedPosition, RecordLoss: r.recordLoss, Logger: slog.New(slog.DiscardHandler)})
+	return audit.NewFile(r.path, audit.EnvelopeAuto, audit.Options{StoreEvents: r.storeEvents, StoredPosition: r.storedPosition, RecordLoss: r.recordLoss, Logger: slog.New(slog.DiscardHandler)})
 }
 
 // startReader follows the file until the returned function is called.
@@ -214,4 +216,16 @@ func TestPartialLineIsReadWhenComplete(t *testing.T) {
 	r.appendText(`"ResponseComplete"}` + "\n")
 	r.addEvents("b")
 	r.awaitEvents("a", "b")
+}
+
+// TestFileInEnvelopeOfCloudIsRead follows a file that a forwarder writes, with records of three forms.
+func TestFileInEnvelopeOfCloudIsRead(t *testing.T) {
+	r := startedLog(t)
+	defer r.startReader()()
+	event := strings.TrimSpace(eventLine("azure"))
+	r.appendText(`{"records":[{"category":"kube-audit","properties":{"log":` + strconv.Quote(event) + "}}]}\n")
+	event = strings.TrimSpace(eventLine("cloudwatch"))
+	r.appendText(`{"messageType":"DATA_MESSAGE","logStream":"kube-apiserver-audit-1","logEvents":[{"timestamp":1,"message":` + strconv.Quote(event) + "}]}\n")
+	r.addEvents("plain")
+	r.awaitEvents("azure", "cloudwatch", "plain")
 }

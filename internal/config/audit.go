@@ -18,6 +18,8 @@ type Audit struct {
 	Webhook audit.WebhookConfig `mapstructure:"webhook"`
 	// Paths of audit log files, each of one API server. Rotation is followed.
 	Files []string `mapstructure:"files"`
+	// Envelope of the events in these files, as audit.kafka.envelope has it: auto, none, azure or cloudwatch.
+	FileEnvelope audit.Envelope `mapstructure:"fileEnvelope"`
 	// Kafka topics of audit events, as written by managed clouds and log shippers.
 	Kafka topic.Config `mapstructure:"kafka"`
 	// How long after a change to wait for the audit events of all API servers, before the only remaining candidate request
@@ -57,6 +59,10 @@ func validateAudit(rep *reporter, a Audit) {
 		case slices.Contains(a.Files[:i], path):
 			rep.addProblem(at, Problem{Message: "is listed already", Found: strconv.Quote(path), Expected: "every file once"})
 		}
+	}
+	if err := a.FileEnvelope.Validate(); err != nil {
+		rep.addProblem("audit.fileEnvelope", Problem{Message: "is unknown", Found: strconv.Quote(string(a.FileEnvelope)),
+			Expected: "auto, none, azure or cloudwatch"})
 	}
 	if a.Settle < 0 {
 		rep.addProblem("audit.settle", Problem{Message: "must not be negative", Found: a.Settle.String(), Expected: expectDuration})

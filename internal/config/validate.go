@@ -45,6 +45,7 @@ func warnUnusedKeys(rep *reporter, c *Config) {
 		enabled, changed bool
 		needs            string
 	}{
+		{"audit.fileEnvelope", len(c.Audit.Files) > 0, c.Audit.FileEnvelope != defaults.Audit.FileEnvelope, "audit.files"},
 		{"audit.settle", audit, c.Audit.Settle != defaults.Audit.Settle, intake},
 		{"audit.window", audit, c.Audit.Window != defaults.Audit.Window, intake},
 		{"audit.countersEvery", audit, c.Audit.CountersEvery != defaults.Audit.CountersEvery, intake},

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kubecdc/kubecdc/internal/audit"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
 )
 
@@ -14,8 +15,11 @@ import (
 type Config struct {
 	// Addresses of brokers to start from, "host:port". Empty: no topic is read.
 	Brokers []string `mapstructure:"brokers"`
-	// Topics with audit events: the value of each record is an event of audit.k8s.io/v1, or a list of them.
+	// Topics with audit events: the value of each record is an event of audit.k8s.io/v1, or a list of them, in the envelope.
 	Topics []string `mapstructure:"topics"`
+	// Envelope of the events: none; azure, records of an AKS diagnostic setting; cloudwatch, subscription batches of EKS, with
+	// or without gzip; auto: whichever a record has. Default auto.
+	Envelope audit.Envelope `mapstructure:"envelope"`
 	// Client ID for the logs and quotas of the brokers. Default "kubecdc".
 	ClientID string `mapstructure:"clientID"`
 	// Timeout of one request, including the connection. Default 10s; at least 100ms.
@@ -54,6 +58,9 @@ func (c Config) Validate() error {
 		if name == "" || slices.Contains(c.Topics[:i], name) {
 			errs = append(errs, fmt.Errorf("kafka.topics[%d]: %q; expected the name of a topic, every topic once", i, name))
 		}
+	}
+	if err := c.Envelope.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("kafka.envelope: %w", err))
 	}
 	if d := c.RequestTimeout; d != 0 && d < minRequestTimeout {
 		errs = append(errs, fmt.Errorf("kafka.requestTimeout: %v; expected at least %v", d, minRequestTimeout))

@@ -136,9 +136,9 @@ func (p *partition) scanRecord(r *kproto.Record) error {
 	if err != nil || len(value) == 0 {
 		return err
 	}
-	if p.readPart.Events, err = audit.Append(p.readPart.Events, value); err != nil {
-		p.readPart.Malformed++
-	}
+	var malformed int
+	p.readPart.Events, malformed = p.config.Envelope.Append(p.readPart.Events, value)
+	p.readPart.Malformed += malformed
 	return nil
 }
 

@@ -1,11 +1,14 @@
 package topic_test
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -25,6 +28,22 @@ import (
 func TestMain(m *testing.M) { leaks.Main(m) }
 
 const name = "audit"
+
+// IDs of events that are written in the envelope of a cloud.
+const azureID, cloudWatchID = "of-azure", "of-cloudwatch"
+
+func zip(t *testing.T, text string) string {
+	t.Helper()
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	if _, err := z.Write([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
 
 // testTimeout bounds waits for a condition. It is never slept.
 const testTimeout = 3 * time.Minute
@@ -132,8 +151,13 @@ func (r *topicReader) writeEvents(partition int32, ids ...string) {
 	r.t.Helper()
 	for _, id := range ids {
 		text := `{"apiVersion":"audit.k8s.io/v1","auditID":"` + id + `","stage":"ResponseComplete","verb":"patch"}`
-		if id == "broken" {
+		switch id {
+		case "broken":
 			text = `{"apiVersion":`
+		case azureID:
+			text = `{"records":[{"category":"kube-audit","time":"2026-01-02T03:04:06Z","properties":{"log":` + strconv.Quote(text) + `}}]}`
+		case cloudWatchID:
+			text = zip(r.t, `{"messageType":"DATA_MESSAGE","logStream":"kube-apiserver-audit-1","logEvents":[{"timestamp":1,"message":`+strconv.Quote(text)+`}]}`)
 		}
 		if err := r.client.ProduceSync(r.t.Context(), &kgo.Record{Topic: name, Partition: partition, Value: []byte(text)}).FirstErr(); err != nil {
 			r.t.Fatal(err)
@@ -243,7 +267,8 @@ func TestValidationErrorsNameTheirKeys(t *testing.T) {
 }
 
 // TestRealBrokerIsRead reads compressed records of transactions, between which offsets are missing. It resumes at its
-// position, and detects that the topic was recreated, each time with more records than were read.
+// position, and detects that the topic was recreated, each time with more records than were read. At last it reads the
+// envelopes of clouds.
 func TestRealBrokerIsRead(t *testing.T) {
 	require.Integration(t)
 	require.Program(t, "java", "install Java 17 or later")
@@ -302,6 +327,8 @@ func TestRealBrokerIsRead(t *testing.T) {
 	r.writeEvents(0, "l", "m", "n", "o", "p", "q", "r", "s", "t")
 	stop = r.startReader()
 	r.awaitEvents("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q", "r", "s", "t")
+	r.writeEvents(0, azureID, cloudWatchID)
+	r.awaitEvents("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q", "r", "s", "t", azureID, cloudWatchID)
 	r.awaitLoss("partition 0 of the audit topic audit does not hold what was read of it: it was recreated")
 	r.awaitLoss("partition 1 of the audit topic audit is gone: the topic was recreated")
 	r.stopReader(stop)
