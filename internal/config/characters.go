@@ -16,7 +16,7 @@ func validateCharacters(rep *reporter, c *Config) {
 			return
 		}
 		at := strings.IndexFunc(text, func(r rune) bool {
-			return isInvisible(r) && !(lastKey(path) == "filter" && strings.ContainsRune("\n\t\r", r))
+			return isInvisible(r) && (lastKey(path) != "filter" || !strings.ContainsRune("\n\t\r", r))
 		})
 		if at >= 0 {
 			r := []rune(text[at:])[0]
