@@ -175,7 +175,8 @@ func (c *composition) startTasks() {
 }
 
 // drain stops the source, so that no new changes arrive, and lets the sinks deliver what the journal holds and the state
-// cover that, for at most delivery.drainTimeout.
+// cover that, for at most delivery.drainTimeout. With an election the next exporter delivers what is left, so it does not
+// wait for sinks that are away: until this process has released the Lease, the other sinks get nothing.
 func (c *composition) drain() {
 	c.sourceTask.stop()
 	c.attribution.stopTasks() // remaining changes are attributed after the next start
@@ -186,7 +187,11 @@ func (c *composition) drain() {
 	}
 	late := time.AfterFunc(stopWarningDelay, func() { c.sinks.logBlocking(c.journal.Newest()) })
 	defer late.Stop()
-	c.sinks.drain(ctx, c.journal.Newest)
+	left := c.sinks.drain(ctx, c.journal.Newest, c.membership.election != nil)
+	if len(left) > 0 {
+		c.log.Warn("sinks are away; the next exporter delivers what they miss", "sinks", left)
+		return
+	}
 	c.replica.flushState(ctx)
 }
 

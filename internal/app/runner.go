@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/delivery"
@@ -28,6 +30,7 @@ type runner struct {
 	// recoverLanes calls ready once the pipeline may start, and returns when all lanes are fenced and read back. An error ends
 	// the pipeline.
 	recoverLanes func(ctx context.Context, ready func()) error
+	unfenced     atomic.Bool // the pipeline may not start yet
 
 	mu          sync.Mutex
 	pipeline    *delivery.Pipeline
@@ -46,14 +49,34 @@ func (r *runner) startDelivery(retry config.Retry, failed func(error)) {
 	}
 }
 
-// awaitDrained waits until a drain is complete or ctx ends.
-func (r *runner) awaitDrained(ctx context.Context) {
-	if r.deliveryTask != nil {
+// awayInterval separates two looks at a sink that a drain waits for.
+const awayInterval = 100 * time.Millisecond
+
+// awaitDrained waits until a drain is complete or ctx ends. With leaveAway it also ends when the sink is away, and returns
+// false then.
+func (r *runner) awaitDrained(ctx context.Context, leaveAway bool) (waited bool) {
+	if r.deliveryTask == nil {
+		return true
+	}
+	look := time.NewTicker(awayInterval)
+	defer look.Stop()
+	for {
 		select {
 		case <-r.deliveryTask.done:
+			return true
 		case <-ctx.Done():
+			return true
+		case <-look.C:
+			if leaveAway && r.isAway() {
+				return false
+			}
 		}
 	}
+}
+
+// isAway reports whether the sink delivers nothing now.
+func (r *runner) isAway() bool {
+	return r.unfenced.Load() || r.currentPipeline().Stats().Condition.Severity >= condition.NotReady
 }
 
 // stopDelivery stops the pipeline.
@@ -93,8 +116,10 @@ func (r *runner) runPipelines(ctx context.Context) error {
 			cancel(err)
 		}
 	})
+	r.unfenced.Store(true)
 	select {
 	case <-ready:
+		r.unfenced.Store(false)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

@@ -166,14 +166,18 @@ func (set *sinkSet) startAll(failed func(error)) {
 	}
 }
 
-// drain lets the pipelines deliver everything up to newest, which is asked for each, until ctx ends.
-func (set *sinkSet) drain(ctx context.Context, newest func() uint64) {
+// drain lets the pipelines deliver everything up to newest, which is asked for each, until ctx ends. With leaveAway it does
+// not wait for sinks that are away, and returns their names.
+func (set *sinkSet) drain(ctx context.Context, newest func() uint64, leaveAway bool) (left []string) {
 	for _, r := range set.runners {
 		r.drainUpTo(newest())
 	}
 	for _, r := range set.runners {
-		r.awaitDrained(ctx)
+		if !r.awaitDrained(ctx, leaveAway) {
+			left = append(left, r.name)
+		}
 	}
+	return left
 }
 
 // stopAll stops the pipelines, concurrently, because each waits a moment for what it has in flight.

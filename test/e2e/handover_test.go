@@ -85,3 +85,29 @@ func TestReplicasWithOneIdentityAreReported(t *testing.T) {
 	}
 	p.judge(oracle.Rules{})
 }
+
+// TestStopLeavesSinkThatIsAwayToStandby stops the active exporter in order while one of its two buses is away: it does not
+// wait for that, so the other exporter takes over long before the end of the drain.
+func TestStopLeavesSinkThatIsAwayToStandby(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps}
+	p := newPair(t, kinds, "kafka", keepLease, func(s *exporter.Settings) { s.DrainTimeout = "30m" })
+	p.start()
+	p.must(p.load(20, kinds).Wait())
+	active := p.awaitSettled()
+	p.must(p.nats.Kill())
+	p.must(p.load(20, kinds).Wait())
+	p.awaitHistory(p.buses[0])
+	p.awaitAnswerOf(active, "/readyz", "[-]sink/nats ")
+
+	p.must(active.Stop())
+	p.down[active] = true
+	p.removeVolume(active)
+	p.must(p.load(20, kinds).Wait())
+	p.awaitHistory(p.buses[0])
+	if log := readFile(t, active.Log()); !strings.Contains(log, "sinks are away; the next exporter delivers what they miss") {
+		t.Error("the log does not name what is left to the next exporter")
+	}
+	p.must(p.nats.Restart(t.Context()))
+	p.awaitAll()
+	p.judge(oracle.Rules{})
+}
