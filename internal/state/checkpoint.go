@@ -44,6 +44,7 @@ type checkpointer struct {
 	stored    checkpointRecord
 	members   *journal.Members // as stored; nil if not known
 	rebuild   bool             // the state still has to be built from the journal
+	rebuilt   bool             // it was, or has to be
 	pending   []checkpoint     // oldest first
 	settledAt time.Time        // when the journal's cursor was last updated
 
@@ -61,8 +62,9 @@ func (w *Writer) newCheckpointer(stored checkpointRecord, rebuild bool, c stateC
 	p := &checkpointer{
 		journal: w.opts.Journal, unsettled: append([]string{Sink}, w.opts.Unsettled...),
 		mirror: w.mirror, entries: w.entries, sinks: w.sinks, stats: w.stats,
-		stored: stored, members: c.members, collected: stored.offset, rebuild: rebuild, resources: newResourceNumbers(c.resources),
-		lanes: map[sinkLane]uint64{},
+		stored: stored, members: c.members, collected: stored.offset, rebuild: rebuild, rebuilt: rebuild,
+		resources: newResourceNumbers(c.resources),
+		lanes:     map[sinkLane]uint64{},
 	}
 	p.batch = p.newBatch()
 	for n, l := range c.lanes {
@@ -169,7 +171,8 @@ func (p *checkpointer) takeCheckpoint() {
 		if newest.Newest == c.Newest && sameResources(newest.Resources, c.Resources) && sameMembers(&newest.Members, &c.Members) {
 			return
 		}
-	} else if p.stored.offset == c.Newest && p.isStored(c.Resources) && sameMembers(p.members, &c.Members) {
+	} else if p.stored.offset == c.Newest && p.isStored(c.Resources) && sameMembers(p.members, &c.Members) &&
+		(p.rebuilt || !p.sinks.hasUncovered()) {
 		return
 	}
 	if len(p.pending) == maxPendingCheckpoints {
@@ -249,6 +252,7 @@ func (p *checkpointer) addChange(b *entryBatch, c *event.Change) {
 	default:
 		return
 	}
+	p.sinks.recordSettled(c)
 	n := p.resourceNumber(b, c.Resource)
 	key := encodeKey(keyKnown, n, c.Name)
 	if c.Namespace != "" {
@@ -264,8 +268,8 @@ func (p *checkpointer) addChange(b *entryBatch, c *event.Change) {
 // commitTarget commits the collected changes with the positions, the lane progress and the record of their checkpoint.
 func (p *checkpointer) commitTarget(ctx context.Context) error {
 	c, owner := p.target, &p.entries.meta
-	p.sinks.releaseDelivered(c)
 	p.addResources(p.batch, c.Resources)
+	p.coverTails(c)
 	p.addProgress(p.batch, c.progress)
 	p.addMembers(p.batch, &c.Members, owner.owner.Generation)
 	record := checkpointRecord{generation: owner.owner.Generation, offset: c.Newest, takenAt: c.takenAt}
@@ -280,6 +284,16 @@ func (p *checkpointer) commitTarget(ctx context.Context) error {
 	}
 	p.stored, p.members, p.target = record, &c.Members, nil
 	return nil
+}
+
+// coverTails lets the lanes of a checkpoint advance behind the tails. A state that was built from the journal carries none:
+// what the journal had settled before then was not removed from the tails.
+func (p *checkpointer) coverTails(c *checkpoint) {
+	if p.rebuilt {
+		p.sinks.coverTails(c, nil)
+		return
+	}
+	p.sinks.coverTails(c, p.carryRecords)
 }
 
 // addResources adds the scopes of a checkpoint, and the removal of resources and scopes that the journal no longer has.
@@ -299,7 +313,7 @@ func (p *checkpointer) addResources(b *entryBatch, resources []event.StoredResou
 		if current[name] {
 			continue
 		}
-		for _, first := range []byte{keyKnown, keyScope, keyResource} {
+		for _, first := range []byte{keyKnown, keyScope, keyCarried, keyResource} {
 			b.removeMatching(encodeKey(first, known.number), func(string) bool { return true })
 		}
 		delete(p.resources.byName, name)
@@ -369,6 +383,7 @@ func (p *checkpointer) rebuildFromJournal(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	b.removeMatching([]byte{keyCarried}, func(string) bool { return true })
 	unseen := func(_ uint64, key []byte) bool {
 		_, ok := seen[string(key)]
 		return !ok
@@ -416,6 +431,9 @@ func (p *checkpointer) updateLag() {
 			s.since = p.target.takenAt
 		case s.waiting:
 			s.since = p.pending[0].takenAt
+		}
+		if since := p.sinks.uncoveredSince(); !since.IsZero() && (!s.waiting || since.Before(s.since)) {
+			s.waiting, s.since = true, since
 		}
 	})
 }

@@ -77,8 +77,8 @@ func (m *mirror) retainLostLanes() {
 	}
 }
 
-// lanesToFence returns the lanes of a sink, each with the position from which its tail has to be read.
-func (m *mirror) lanesToFence(name string, c stateContent) map[sinks.Lane]sinks.LanePosition {
+// tailStart returns the lanes of a sink that have to be fenced, each with the position from which its tail has to be read.
+func (m *mirror) tailStart(name string, c stateContent) tailStart {
 	lanes := map[sinks.Lane]sinks.LanePosition{}
 	for l, position := range m.lostLanes {
 		if l.sink == name {
@@ -90,7 +90,7 @@ func (m *mirror) lanesToFence(name string, c stateContent) map[sinks.Lane]sinks.
 			lanes[l.lane] = l.position
 		}
 	}
-	return lanes
+	return tailStart{lanes, c.carried[name]}
 }
 
 // RefusedError is returned for a state that this process must not use. It persists until an operator acts.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -17,6 +18,8 @@ import (
 type sinkSet struct {
 	skipped atomic.Uint64 // changes that a filter reported as delivered
 
+	carryAfter time.Duration
+
 	mu     sync.Mutex
 	byName map[string]*fencedSink
 }
@@ -25,27 +28,35 @@ type sinkSet struct {
 // others have a tail of their own.
 type fencedSink struct {
 	sink    sinks.Fenced
-	tails   []unreleasedTail
+	tails   []*unreleasedTail
 	waiting map[sinks.Lane]waitingLane
 
 	// delivered is what the tails hold; nil once nothing of it can come again. The slice is not modified.
 	delivered atomic.Pointer[[]*deliveredSet]
 	restored  *sync.Map // of all sets
+
+	changed map[string]bool // resources of which the state may carry more than it has to
 }
 
 // unreleasedTail is a tail until the positions are past it.
 type unreleasedTail struct {
-	ends    map[sinks.Lane]sinks.LanePosition
-	highest map[string]uint64 // newest version by resource
-	set     *deliveredSet
+	*tail
+	readAt  time.Time
+	behind  map[string]uint64 // newest version by resource, without those that the positions have passed
+	covered bool              // the lanes have advanced behind the tail: the state carries its records
 }
 
-func newSinkSet() *sinkSet { return &sinkSet{byName: map[string]*fencedSink{}} }
+// carryAfter is how long the lanes of a sink wait for a resource whose positions do not pass what the tails hold, because it
+// cannot be read for example. Then its records are carried in the state.
+const carryAfter = 5 * time.Second
+
+func newSinkSet() *sinkSet { return &sinkSet{byName: map[string]*fencedSink{}, carryAfter: carryAfter} }
 
 // addTail adds what was read of the lanes of a sink. The lanes that it names as waiting are all that still wait.
 func (f *fencedSink) addTail(t *tail) {
 	t.restored = f.restored
-	f.tails, f.waiting = append(f.tails, unreleasedTail{t.ends, t.highest, t.deliveredSet}), t.waiting
+	f.tails = append(f.tails, &unreleasedTail{tail: t, readAt: time.Now(), behind: maps.Clone(t.highest)})
+	f.waiting = t.waiting
 	f.publishDelivered()
 }
 
@@ -53,8 +64,8 @@ func (f *fencedSink) addTail(t *tail) {
 func (f *fencedSink) publishDelivered() {
 	var sets []*deliveredSet
 	for _, t := range f.tails {
-		if t.set.size > 0 {
-			sets = append(sets, t.set)
+		if len(t.newest)+len(t.exact) > 0 {
+			sets = append(sets, t.deliveredSet)
 		}
 	}
 	f.delivered.Store(nil)
@@ -67,7 +78,7 @@ func (f *fencedSink) publishDelivered() {
 func (s *sinkSet) addSink(name string, sink sinks.Fenced, t *tail) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f := &fencedSink{sink: sink, restored: &sync.Map{}}
+	f := &fencedSink{sink: sink, restored: &sync.Map{}, changed: map[string]bool{}}
 	f.addTail(t)
 	s.byName[name] = f
 }
@@ -156,26 +167,31 @@ func (s *sinkSet) laneProgress() map[sinkLane]sinks.LanePosition {
 	return all
 }
 
-// releaseDelivered prepares a settled checkpoint for writing. Once all positions of the checkpoint are past the versions of
-// a tail, the tail is released, because nothing of it can come again; its lanes are covered up to its ends. Until then the
-// checkpoint leaves the stored progress of its lanes as it is: the skipped messages lie before what is published now, and
-// are not in the state yet.
-func (s *sinkSet) releaseDelivered(c *checkpoint) {
+// coverTails prepares a settled checkpoint for writing. Once its positions are past the versions of a tail, the tail is
+// released, because nothing of it can come again; its lanes are covered up to its ends. Until then the skipped messages are
+// not in the state, so the checkpoint leaves the stored progress of its lanes as it is. After carryAfter the lanes are
+// covered all the same, if carry is not nil: it replaces what the state carries of a resource for a sink.
+func (s *sinkSet) coverTails(c *checkpoint, carry func(sink, resource string, chunks map[int][]byte)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, f := range s.byName {
-		kept := f.tails[:0:0]
+		kept, changed := f.tails[:0:0], f.changed
+		f.changed = map[string]bool{}
 		for _, t := range f.tails {
-			passed := positionsPassed(c.Resources, t.highest)
-			for lane, end := range t.ends {
-				l := sinkLane{name, lane}
-				if passed {
-					c.progress[l] = max(c.progress[l], end)
-				} else {
-					delete(c.progress, l)
+			behind := resourcesBehind(c.Resources, t.behind)
+			covers := len(behind) == 0 || t.covered || carry != nil && time.Since(t.readAt) >= s.carryAfter
+			t.coverLanes(name, c, covers)
+			for resource := range t.behind {
+				if covers && (!t.covered || !behind[resource]) {
+					changed[resource] = true
+				}
+				if !behind[resource] {
+					delete(t.behind, resource)
+					t.removeResource(resource)
 				}
 			}
-			if !passed {
+			t.covered = covers
+			if len(behind) > 0 {
 				kept = append(kept, t)
 			}
 		}
@@ -183,24 +199,89 @@ func (s *sinkSet) releaseDelivered(c *checkpoint) {
 			f.tails = kept
 			f.publishDelivered()
 		}
+		for resource := range changed {
+			if carry != nil {
+				carry(name, resource, f.encodeCarried(resource))
+			}
+		}
 	}
 }
 
-// positionsPassed reports whether every scope is past these versions, so that nothing up to them is emitted again.
-func positionsPassed(resources []event.StoredResource, highest map[string]uint64) bool {
+// coverLanes lets the lanes of a tail advance in a checkpoint, or leaves them where they are.
+func (t *unreleasedTail) coverLanes(sink string, c *checkpoint, covers bool) {
+	for lane, end := range t.ends {
+		l := sinkLane{sink, lane}
+		switch {
+		case !covers:
+			delete(c.progress, l)
+		case !t.covered:
+			c.progress[l] = max(c.progress[l], end)
+		}
+	}
+}
+
+// encodeCarried returns what the state has to carry of a resource for the sink. Tails whose lanes do not advance yet are
+// part of it, because they have what the state carried before them.
+func (f *fencedSink) encodeCarried(resource string) map[int][]byte {
+	merged := &tail{deliveredSet: newDeliveredSet(f.sink), objects: map[emittedRef]map[string]liveObject{}}
+	for _, t := range f.tails {
+		t.copyResource(merged, resource)
+	}
+	return merged.encodeCarried(resource)
+}
+
+// recordSettled records that the next checkpoint has the object of a change.
+func (s *sinkSet) recordSettled(c *event.Change) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range s.byName {
+		for _, t := range f.tails {
+			ref := objectRef{c.Resource.String(), c.EmittedRecord().Key}
+			if version, ordered := parseVersion(c.ResourceVersion); ordered && t.removeUpTo(ref, version) {
+				f.changed[ref.resource] = true
+			}
+		}
+	}
+}
+
+// hasUncovered reports whether the tails of a sink may be covered after carryAfter, even if nothing has changed.
+func (s *sinkSet) hasUncovered() bool {
+	since := s.uncoveredSince()
+	return !since.IsZero() && time.Since(since) >= s.carryAfter
+}
+
+// uncoveredSince returns since when the state has not covered the tails of a sink; zero if it covers all.
+func (s *sinkSet) uncoveredSince() (since time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range s.byName {
+		for _, t := range f.tails {
+			if !t.covered && len(t.behind) > 0 && (since.IsZero() || t.readAt.Before(since)) {
+				since = t.readAt
+			}
+		}
+	}
+	return since
+}
+
+// resourcesBehind returns the resources of which a scope is not past the version in highest, so that changes up to that may
+// be emitted again.
+func resourcesBehind(resources []event.StoredResource, highest map[string]uint64) map[string]bool {
+	behind := map[string]bool{}
 	for _, r := range resources {
-		version, ok := highest[r.Resource.String()]
+		name := r.Resource.String()
+		version, ok := highest[name]
 		if !ok {
 			continue
 		}
 		if len(r.Scopes) == 0 {
-			return false
+			behind[name] = true
 		}
 		for _, s := range r.Scopes {
 			if position, ordered := parseVersion(s.Position); !ordered || position < version {
-				return false
+				behind[name] = true
 			}
 		}
 	}
-	return true
+	return behind
 }

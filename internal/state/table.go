@@ -5,6 +5,7 @@ import (
 	"container/heap"
 	"hash/maphash"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/kubecdc/kubecdc/internal/journal"
@@ -202,6 +203,7 @@ type stateContent struct {
 	resources  map[uint64]event.Resource
 	scopes     map[uint64][]event.StoredScope
 	lanes      map[uint64]storedLane
+	carried    map[string][]carriedChunk // by sink
 }
 
 // storedLane is a lane with the position up to which the state covers it.
@@ -215,6 +217,7 @@ type storedLane struct {
 func (t *table) decodeContent() (c stateContent, err error) {
 	c = stateContent{
 		resources: map[uint64]event.Resource{}, scopes: map[uint64][]event.StoredScope{}, lanes: map[uint64]storedLane{},
+		carried: map[string][]carriedChunk{},
 	}
 	if value, ok := t.others[string(keyMeta)]; ok {
 		if c.meta, err = decodeMeta(value); err != nil || c.meta.version > Version {
@@ -240,6 +243,16 @@ func (t *table) decodeContent() (c stateContent, err error) {
 	err = t.eachOther(keyResource, func(n uint64, _, value string) error {
 		c.resources[n], err = decodeResource(value)
 		return err
+	})
+	if err != nil {
+		return c, err
+	}
+	err = t.eachOther(keyCarried, func(n uint64, rest, value string) error {
+		if resource, ok := c.resources[n]; ok {
+			sink, _, _ := strings.Cut(rest, "/")
+			c.carried[sink] = append(c.carried[sink], carriedChunk{resource.String(), value})
+		}
+		return nil
 	})
 	if err != nil {
 		return c, err

@@ -33,6 +33,7 @@ type emittedVersion struct {
 	uid     digest
 	version uint64
 	deleted bool
+	carried bool // by the state, so that it lies before everything that is read from the lanes
 }
 
 // objectAtDestination is an object key at one destination. A sink with lanes to several destinations may send changes of
@@ -57,10 +58,10 @@ type deliveredSet struct {
 	destinations map[string]uint32
 	destination  func(sinks.Lane) string
 	newest       map[objectAtDestination]emittedVersion
-	exact        map[digest]struct{} // IDs of records that their version alone does not identify
-	size         int                 // messages read
-	highest      map[string]uint64   // newest version by resource; unordered if one is not a number
-	restored     *sync.Map           // names of resources with versions that have gone back since; of all sets of a sink
+	exact        map[digest]string // IDs of records that their version alone does not identify, with the resource
+	size         int               // messages read
+	highest      map[string]uint64 // newest version by resource; unordered if one is not a number
+	restored     *sync.Map         // names of resources with versions that have gone back since; of all sets of a sink
 }
 
 // unordered is higher than every position, so that a set with versions that are not numbers is never released.
@@ -69,7 +70,7 @@ const unordered = ^uint64(0)
 func newDeliveredSet(sink sinks.Fenced) *deliveredSet {
 	d := &deliveredSet{
 		destinations: map[string]uint32{}, destination: func(sinks.Lane) string { return "" },
-		newest: map[objectAtDestination]emittedVersion{}, exact: map[digest]struct{}{}, highest: map[string]uint64{}, restored: &sync.Map{},
+		newest: map[objectAtDestination]emittedVersion{}, exact: map[digest]string{}, highest: map[string]uint64{}, restored: &sync.Map{},
 	}
 	if divided, ok := sink.(sinks.MultiDestination); ok {
 		d.destination = divided.DestinationOf
@@ -121,17 +122,24 @@ type liveObject struct {
 	uid     string
 	version string
 	deleted bool
+	carried bool // by the state
 }
 
 // objectRef names an object key of a resource.
 type objectRef struct{ resource, key string }
 
+// emittedRef names an object key at a destination.
+type emittedRef struct {
+	destination string
+	objectRef
+}
+
 // tail is what lanes of a sink hold beyond the state.
 type tail struct {
 	*deliveredSet
-	objects map[objectRef]map[string]liveObject // by UID
-	ends    map[sinks.Lane]sinks.LanePosition   // after the last message, of the lanes that were read
-	waiting map[sinks.Lane]waitingLane          // the others
+	objects map[emittedRef]map[string]liveObject // by UID
+	ends    map[sinks.Lane]sinks.LanePosition    // after the last message, of the lanes that were read
+	waiting map[sinks.Lane]waitingLane           // the others
 }
 
 // waitingLane is a lane that could not be fenced or read back.
@@ -141,12 +149,12 @@ type waitingLane struct {
 }
 
 // readTail reads lanes of a sink from the given positions to their ends, except those that wait already. Within a lane the
-// last message of an object key counts; across lanes of one destination the newest version does.
-func readTail(
-	ctx context.Context, sink sinks.Fenced, lanes map[sinks.Lane]sinks.LanePosition, waiting map[sinks.Lane]error,
-) (*tail, error) {
+// last message of an object key counts; across lanes of one destination the newest version does. Carried records lie before
+// all of that.
+func readTail(ctx context.Context, sink sinks.Fenced, from tailStart, waiting map[sinks.Lane]error) (*tail, error) {
+	lanes := from.lanes
 	t := &tail{
-		deliveredSet: newDeliveredSet(sink), objects: map[objectRef]map[string]liveObject{}, ends: maps.Clone(lanes),
+		deliveredSet: newDeliveredSet(sink), objects: map[emittedRef]map[string]liveObject{}, ends: maps.Clone(lanes),
 		waiting: map[sinks.Lane]waitingLane{},
 	}
 	wait := func(waiting map[sinks.Lane]error) {
@@ -158,9 +166,11 @@ func readTail(
 	wait(waiting)
 	last := map[sinks.Lane]map[digest]emittedVersion{}
 	for lane := range lanes {
-		name := t.destination(lane)
-		if _, ok := t.destinations[name]; !ok {
-			t.destinations[name] = uint32(len(t.destinations))
+		t.destinationNumber(t.destination(lane))
+	}
+	for _, chunk := range from.carried {
+		if err := t.addCarried(chunk); err != nil {
+			return nil, malformedState(err)
 		}
 	}
 	unread, err := sink.ReadTail(ctx, maps.Clone(t.ends), func(lane sinks.Lane, e sinks.Emitted) error {
@@ -169,7 +179,7 @@ func readTail(
 		}
 		t.size++
 		t.ends[lane] = max(t.ends[lane], e.Position+1)
-		t.recordMessage(e.EmittedRecord, last[lane])
+		t.recordMessage(t.destination(lane), e.EmittedRecord, last[lane])
 		return nil
 	})
 	if err != nil {
@@ -180,7 +190,7 @@ func readTail(
 		objects, destination := last[lane], t.destinations[t.destination(lane)]
 		for key, l := range objects {
 			place := objectAtDestination{key, destination}
-			if before, ok := t.newest[place]; !ok || before.version <= l.version {
+			if before, ok := t.newest[place]; !ok || before.carried || before.version <= l.version {
 				t.newest[place] = l
 			}
 		}
@@ -188,28 +198,41 @@ func readTail(
 	return t, nil
 }
 
+// destinationNumber returns the number of a destination.
+func (d *deliveredSet) destinationNumber(name string) uint32 {
+	n, ok := d.destinations[name]
+	if !ok {
+		n = uint32(len(d.destinations))
+		d.destinations[name] = n
+	}
+	return n
+}
+
 // recordMessage adds a message. last collects the newest version by object key of its lane.
-func (t *tail) recordMessage(e event.EmittedRecord, last map[digest]emittedVersion) {
+func (t *tail) recordMessage(destination string, e event.EmittedRecord, last map[digest]emittedVersion) {
 	resource := e.Resource.String()
 	version, ordered := parseVersion(e.ResourceVersion)
 	if !identifiedByVersion(e.Type) || !ordered || !strings.HasSuffix(e.ID, "/"+e.ResourceVersion+"/"+string(e.Type)) {
-		t.exact[digestOf(e.ID)] = struct{}{}
+		t.exact[digestOf(e.ID)] = resource
 	}
 	if !identifiedByVersion(e.Type) && e.Type != event.Snapshot && e.Type != event.Sync {
 		return
 	}
-	o := liveObject{strings.Clone(e.UID), strings.Clone(e.ResourceVersion), e.Type == event.Deleted}
-	t.recordObject(objectRef{resource, e.Key}, o)
+	o := liveObject{uid: strings.Clone(e.UID), version: strings.Clone(e.ResourceVersion), deleted: e.Type == event.Deleted}
+	t.recordObject(emittedRef{destination, objectRef{resource, e.Key}}, o)
 	if !ordered {
-		t.highest[resource] = unordered
 		return
 	}
-	t.highest[resource] = max(t.highest[resource], version)
-	last[keyDigest(resource, e.Key)] = emittedVersion{digestOf(e.UID), version, e.Type == event.Deleted}
+	last[keyDigest(resource, e.Key)] = emittedVersion{uid: digestOf(e.UID), version: version, deleted: e.Type == event.Deleted}
 }
 
 // recordObject updates the newest version of an object that the sink holds.
-func (t *tail) recordObject(place objectRef, l liveObject) {
+func (t *tail) recordObject(place emittedRef, l liveObject) {
+	version, ordered := parseVersion(l.version)
+	if !ordered {
+		version = unordered
+	}
+	t.highest[place.resource] = max(t.highest[place.resource], version)
 	byUID := t.objects[place]
 	if byUID == nil {
 		byUID = map[string]liveObject{}
@@ -217,6 +240,9 @@ func (t *tail) recordObject(place objectRef, l liveObject) {
 	}
 	if before, ok := byUID[l.uid]; !ok || compareVersions(before.version, l.version) <= 0 {
 		byUID[l.uid] = l
+	}
+	if len(byUID) > 1 && !l.carried { // the deletion of the object before came first; compaction may have removed it
+		maps.DeleteFunc(byUID, func(uid string, before liveObject) bool { return before.carried && uid != l.uid })
 	}
 }
 
@@ -231,7 +257,8 @@ func compareVersions(a, b string) int {
 func emittedBeyond(tails map[string]*tail, known func(objectRef) (event.Known, error)) (map[objectRef]string, error) {
 	newest := map[objectRef]map[string]string{}
 	for _, t := range tails {
-		for ref, byUID := range t.objects {
+		for place, byUID := range t.objects {
+			ref := place.objectRef
 			for uid, l := range byUID {
 				if l.deleted || uid == "" || strings.Contains(uid+l.version, " ") {
 					continue

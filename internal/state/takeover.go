@@ -165,11 +165,11 @@ func (t *takeOver) fenceAgain(ctx context.Context) (err error) {
 	if t.content, err = t.w.mirror.table.decodeContent(); err != nil {
 		return err
 	}
-	lanes := map[string]map[sinks.Lane]sinks.LanePosition{}
+	from := map[string]tailStart{}
 	for name := range t.opts.Sinks {
-		lanes[name] = t.w.mirror.lanesToFence(name, t.content)
+		from[name] = t.w.mirror.tailStart(name, t.content)
 	}
-	if t.tails, t.waiting, err = t.w.fenceSinks(ctx, t.opts.Sinks, lanes); err != nil {
+	if t.tails, t.waiting, err = t.w.fenceSinks(ctx, t.opts.Sinks, from); err != nil {
 		return err
 	}
 	t.publishSinks()
@@ -192,9 +192,9 @@ func (t *takeOver) claimAndFence(ctx context.Context, before stateContent) error
 	fencing, cancel := context.WithCancel(ctx)
 	defer cancel()
 	mirror := t.w.mirror
-	lanes := map[string]map[sinks.Lane]sinks.LanePosition{}
+	from := map[string]tailStart{}
 	for name := range t.opts.Sinks {
-		lanes[name] = mirror.lanesToFence(name, before)
+		from[name] = mirror.tailStart(name, before)
 	}
 	claimed := make(chan error, 1)
 	go func() { // it alone uses the mirror until it has sent
@@ -210,20 +210,20 @@ func (t *takeOver) claimAndFence(ctx context.Context, before stateContent) error
 		claimed <- err
 	}()
 	var failed error
-	t.tails, t.waiting, failed = t.w.fenceSinks(fencing, t.opts.Sinks, lanes)
+	t.tails, t.waiting, failed = t.w.fenceSinks(fencing, t.opts.Sinks, from)
 	if err := cmp.Or(<-claimed, failed); err != nil {
 		return err
 	}
 	again := map[string]sinks.Fenced{}
 	for name, sink := range t.opts.Sinks {
-		now := mirror.lanesToFence(name, t.content)
-		for lane := range now {
-			if _, ok := lanes[name][lane]; !ok {
-				again[name], lanes[name] = sink, now
+		now := mirror.tailStart(name, t.content)
+		for lane := range now.lanes {
+			if _, ok := from[name].lanes[lane]; !ok {
+				again[name], from[name] = sink, now
 			}
 		}
 	}
-	tails, waiting, err := t.w.fenceSinks(ctx, again, lanes)
+	tails, waiting, err := t.w.fenceSinks(ctx, again, from)
 	for name := range again {
 		delete(t.tails, name)
 		delete(t.waiting, name)
@@ -244,7 +244,7 @@ func (w *Writer) newClaim(sink string) sinks.Claim {
 // fenceSinks fences sinks concurrently and reads their tails. One that fails is returned in waiting and delays the others by
 // at most fenceTimeout. It returns an error only if this process was deposed or ctx ended.
 func (w *Writer) fenceSinks(
-	ctx context.Context, all map[string]sinks.Fenced, lanes map[string]map[sinks.Lane]sinks.LanePosition,
+	ctx context.Context, all map[string]sinks.Fenced, from map[string]tailStart,
 ) (tails map[string]*tail, waiting map[string]error, err error) {
 	var (
 		mu      sync.Mutex
@@ -256,7 +256,7 @@ func (w *Writer) fenceSinks(
 			continue
 		}
 		fencing.Go(func() {
-			t, err := w.fenceSink(ctx, name, sink, lanes[name])
+			t, err := w.fenceSink(ctx, name, sink, from[name])
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -279,22 +279,20 @@ func (w *Writer) fenceSinks(
 
 // fenceSink fences a sink and reads its tails. Only fencing is bounded by fenceTimeout: a long tail takes as long as it
 // takes.
-func (w *Writer) fenceSink(
-	ctx context.Context, name string, sink sinks.Fenced, lanes map[sinks.Lane]sinks.LanePosition,
-) (*tail, error) {
+func (w *Writer) fenceSink(ctx context.Context, name string, sink sinks.Fenced, from tailStart) (*tail, error) {
 	limited, cancel := context.WithTimeout(ctx, fenceTimeout)
 	defer cancel()
-	waiting, err := sink.Fence(limited, w.newClaim(name), slices.Sorted(maps.Keys(lanes)))
+	waiting, err := sink.Fence(limited, w.newClaim(name), slices.Sorted(maps.Keys(from.lanes)))
 	if err != nil {
 		return nil, fmt.Errorf("sink %s: fence: %w", name, err)
 	}
-	t, err := readTail(ctx, sink, lanes, waiting)
+	t, err := readTail(ctx, sink, from, waiting)
 	if err != nil {
 		return nil, fmt.Errorf("sink %s: %w", name, err)
 	}
 	if len(t.waiting) > 0 {
 		w.log.Warn("lanes could not be fenced or read back; the others go on without them", "sink", name, "lanes", len(t.waiting),
-			"of", len(lanes), "error", firstReason(t.waiting))
+			"of", len(from.lanes), "error", firstReason(t.waiting))
 	}
 	return t, nil
 }

@@ -15,8 +15,8 @@ import (
 )
 
 // TestTakeOversNeverLoseRepeatOrReorder lets processes take over from each other at random moments, with and without their
-// journals. Deposed processes continue until a destination rejects them. The API server may lose history in between. No
-// change is lost, emitted twice, or followed by an older one.
+// journals. Deposed processes continue until a destination rejects them. The API server may lose history in between, and
+// some processes are not allowed to read a resource. No change is lost, emitted twice, or followed by an older one.
 func TestTakeOversNeverLoseRepeatOrReorder(t *testing.T) {
 	for seed := range uint64(64) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -76,7 +76,7 @@ func (w *world) playTakeOvers(whole bool) *process {
 	// Deliver the first list. A process that takes over without knowing of it starts another snapshot, and the objects that
 	// that one does not name are gone without a deletion.
 	p.settleAll()
-	for range 6 {
+	for range 8 {
 		for range 40 + w.random.IntN(150) {
 			w.playRandomEvent(p, whole)
 		}
@@ -84,7 +84,12 @@ func (w *world) playTakeOvers(whole bool) *process {
 			w.topics["first"].stickLane(sinks.Lane(fmt.Sprintf("first/%d", w.random.IntN(3))))
 		}
 		p = w.failOver(p)
+		p.forbidden = ""
+		if w.random.IntN(3) == 0 {
+			p.forbidden = slices.Sorted(maps.Keys(resources))[w.random.IntN(len(resources))]
+		}
 	}
+	p.forbidden = ""
 	return p
 }
 

@@ -103,6 +103,8 @@ type process struct {
 	sinks    map[string]*topicSink
 	pipes    map[string]*pipe
 	deposed  bool
+	// forbidden is a resource that the process is not allowed to read; "" for none.
+	forbidden string
 }
 
 // scope is a source of one resource: it does what pkg/source does, without an API server.
@@ -180,6 +182,9 @@ func (w *world) startProcess(fs vfs.FS) *process {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(p.shutDown)
+	if w.random.IntN(2) == 0 {
+		p.writer.sinks.carryAfter = 0
+	}
 	return p
 }
 
@@ -244,6 +249,9 @@ func (p *process) appendObservation(s *scope, o event.Observation, err error) {
 // watchScope reads a few events, or lists if the scope has no valid position.
 func (p *process) watchScope(name string) {
 	s, c := p.scopes[name], p.w.cluster
+	if name == p.forbidden {
+		return
+	}
 	if s.stored.Position == "" {
 		p.listAll(name, s, "")
 		return
@@ -451,7 +459,7 @@ func (p *process) deliverAll() {
 		for _, name := range slices.Sorted(maps.Keys(p.scopes)) {
 			p.watchScope(name)
 			at, _ := strconv.Atoi(p.scopes[name].stored.Position)
-			done = done && at >= p.w.cluster.newestVersion() && at >= p.w.cluster.compacted
+			done = done && (at >= p.w.cluster.newestVersion() && at >= p.w.cluster.compacted || name == p.forbidden)
 		}
 		for _, name := range slices.Sorted(maps.Keys(p.pipes)) {
 			q := p.pipes[name]

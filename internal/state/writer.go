@@ -246,7 +246,7 @@ func (w *Writer) ReadWaitingLanes(ctx context.Context, name string, sink sinks.F
 	for lane, one := range waiting {
 		lanes[lane] = one.from
 	}
-	t, err := readTail(ctx, sink, lanes, nil)
+	t, err := readTail(ctx, sink, tailStart{lanes: lanes}, nil)
 	if err != nil {
 		return fmt.Errorf("sink %s: %w", name, err)
 	}
@@ -256,16 +256,16 @@ func (w *Writer) ReadWaitingLanes(ctx context.Context, name string, sink sinks.F
 
 // AddSink fences a sink that is listed in [TakeOverResult.Waiting], and reads the tails of its lanes. Run must be active.
 func (w *Writer) AddSink(ctx context.Context, name string, sink sinks.Fenced) error {
-	var lanes map[sinks.Lane]sinks.LanePosition
+	var from tailStart
 	err := w.callInRun(ctx, func(context.Context) error {
 		c, err := w.mirror.table.decodeContent()
-		lanes = w.mirror.lanesToFence(name, c)
+		from = w.mirror.tailStart(name, c)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	t, err := w.fenceSink(ctx, name, sink, lanes)
+	t, err := w.fenceSink(ctx, name, sink, from)
 	if err != nil {
 		return err
 	}

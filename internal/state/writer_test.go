@@ -116,6 +116,76 @@ func TestLaneRecordedDuringFencingIsFenced(t *testing.T) {
 	}
 }
 
+// TestLanesAdvanceWhileResourceIsForbidden takes a resource away from all processes after the first one, with changes of it
+// in the tails: the next ones read nothing again, and know what the lanes hold of it when it is back.
+func TestLanesAdvanceWhileResourceIsForbidden(t *testing.T) {
+	const forbidden = "pods"
+	w := newWorld(t, 12, false)
+	p := startActive(t, w, w.startProcess(nil))
+	w.changeCluster(30, p)
+	w.changeCluster(30, nil)
+	p.deliverAll() // and the state has nothing of that
+	for n := range 3 {
+		p = w.startProcess(nil)
+		t.Cleanup(p.shutDown)
+		p.writer.sinks.carryAfter = 0
+		if err := p.takeOver(); err != nil {
+			t.Fatal(err)
+		}
+		if read := p.writer.Stats().TailSize; (n == 0) != (read > 0) {
+			t.Errorf("failover %d: %d messages of the tails were read again", n, read)
+		}
+		p.forbidden = forbidden
+		w.changeCluster(30, p)
+		if lag := p.writer.Stats().Lag; lag != 0 {
+			t.Errorf("failover %d: the state lags by %v", n, lag)
+		}
+	}
+	carried := func() int {
+		c, err := p.writer.mirror.table.decodeContent()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(c.carried["first"])
+	}
+	if carried() == 0 {
+		t.Error("the state carries no records of the forbidden resource")
+	}
+	p.forbidden = ""
+	p.settleAll()
+	if n := carried(); n != 0 {
+		t.Errorf("the state still carries %d chunks of a resource that was read", n)
+	}
+	for name := range w.topics {
+		w.verifyTopic(name, true)
+	}
+}
+
+// TestStateLagsWhileTailsAreNotCovered for less than carryAfter after a failover.
+func TestStateLagsWhileTailsAreNotCovered(t *testing.T) {
+	w := newWorld(t, 13, false)
+	p := startActive(t, w, w.startProcess(nil))
+	w.changeCluster(30, p)
+	w.changeCluster(30, nil)
+	p.deliverAll()
+	p = w.startProcess(nil)
+	t.Cleanup(p.shutDown)
+	p.writer.sinks.carryAfter = carryAfter
+	if err := p.takeOver(); err != nil {
+		t.Fatal(err)
+	}
+	p.forbidden = "pods"
+	w.changeCluster(30, p)
+	if lag := p.writer.Stats().Lag; lag == 0 {
+		t.Error("the lanes are not covered, and the lag is 0")
+	}
+	p.forbidden = ""
+	p.settleAll()
+	if lag := p.writer.Stats().Lag; lag != 0 {
+		t.Errorf("all is covered, and the lag is %v", lag)
+	}
+}
+
 func TestActiveProcessRewritesPurgedState(t *testing.T) {
 	w := newWorld(t, 2, false)
 	p := startActive(t, w, w.startProcess(nil))

@@ -364,6 +364,50 @@ func TestFullStateIsReportedAndRecovers(t *testing.T) {
 	}, keepLease)
 }
 
+// lastTakeOver is what the log of an exporter has from its last failover on.
+func lastTakeOver(t *testing.T, e *exporter.Exporter) string {
+	t.Helper()
+	log := readFile(t, e.Log())
+	return log[max(strings.LastIndex(log, "this exporter is active"), 0):]
+}
+
+// TestFailoversAdvanceWhileResourceIsForbidden withdraws the right to one resource before a failover that finds changes of
+// it in the lanes: the state goes on, so that the next failover has nothing to read again, and nothing is lost or repeated.
+func TestFailoversAdvanceWhileResourceIsForbidden(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
+	forEachStateBus(t, kinds, func(p *replicas, b stateBus) {
+		p.start()
+		p.must(p.load(100, kinds).Wait()) // so that each lane is in the state: a new one would wait for that
+		active := p.awaitSettled()
+		p.must(b.bound(p.t.Context())) // from here on the state lags
+		p.must(p.load(50, kinds).Wait())
+		p.awaitAll()
+		giveBack := p.withdraw(workload.Pods)
+		p.kill(active)
+		p.must(b.unbound(p.t.Context()))
+		p.deleteLease()
+		p.must(active.Launch(p.t.Context()))
+		if log := lastTakeOver(p.t, p.active()); strings.Contains(log, "inTails=0") {
+			p.t.Fatalf("the lanes hold nothing beyond the state:\n%s", log)
+		}
+		for n := range 2 {
+			p.must(p.load(20, kinds[:1]).Wait())
+			p.awaitAll()
+			active = p.active()
+			p.awaitAnswerOf(active, "/readyz", "pods")
+			p.awaitCovered(active)
+			p.kill(active)
+			p.deleteLease()
+			p.must(active.Launch(p.t.Context()))
+			if log := lastTakeOver(p.t, p.active()); !strings.Contains(log, "inTails=0") {
+				p.t.Errorf("failover %d reads again what the state covers:\n%s", n, log)
+			}
+		}
+		giveBack()
+		p.checkContinues(kinds, oracle.Rules{})
+	}, keepLease)
+}
+
 // TestStateOfAnotherClusterIsRejected gives exporters of two clusters one state, by mistake: the second is refused before
 // it fences the first away.
 func TestStateOfAnotherClusterIsRejected(t *testing.T) {
