@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"fmt"
 	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -45,21 +44,24 @@ func (i *Identity) SetID(ctx context.Context, id string) error {
 // Deployment returns the identity of the deployment that the journal belongs to, and the number of the take-over of the
 // replicated state that its process made last, as SetDeployment stored them; "" before.
 func (i *Identity) Deployment() (id string, generation uint64, err error) {
-	text, err := i.store.loadText("deployment", codec.KeyDeployment)
-	if err != nil || text == "" {
-		return "", 0, err
-	}
-	id, number, _ := strings.Cut(text, " ")
-	if generation, err = strconv.ParseUint(number, 10, 64); err != nil {
-		return "", 0, i.store.checkCorruption("deployment", fmt.Errorf("%w: deployment %q", codec.ErrMalformed, text))
-	}
-	return id, generation, nil
+	return i.store.loadNumbered("deployment", codec.KeyDeployment)
 }
 
 // SetDeployment stores the identity of the deployment, which has no blank, and the number of a take-over. Durable when it
 // returns nil.
 func (i *Identity) SetDeployment(ctx context.Context, id string, generation uint64) error {
 	return i.queue.submitText(ctx, codec.KeyDeployment, id+" "+strconv.FormatUint(generation, 10))
+}
+
+// LastOwner returns the ID of the journal that another process wrote the replicated state from, and the number of its
+// take-over, as SetLastOwner stored them; "" before. If there is no state later, it was lost.
+func (i *Identity) LastOwner() (journal string, generation uint64, err error) {
+	return i.store.loadNumbered("last owner", codec.KeyLastOwner)
+}
+
+// SetLastOwner stores the ID of a journal, which has no blank, and the number of a take-over. Durable when it returns nil.
+func (i *Identity) SetLastOwner(ctx context.Context, journal string, generation uint64) error {
+	return i.queue.submitText(ctx, codec.KeyLastOwner, journal+" "+strconv.FormatUint(generation, 10))
 }
 
 // Secret returns 32 random bytes that belong to this journal and are stored in it. Read access to its files reveals them.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -204,6 +205,19 @@ func (s *store) loadText(what string, key []byte) (string, error) {
 	defer release()
 	value, err := s.getValue(key)
 	return string(value), s.checkCorruption(what, err)
+}
+
+// loadNumbered returns the text that is stored under a key, and the number behind its blank; "" where none is.
+func (s *store) loadNumbered(what string, key []byte) (text string, number uint64, err error) {
+	stored, err := s.loadText(what, key)
+	if err != nil || stored == "" {
+		return "", 0, err
+	}
+	text, digits, _ := strings.Cut(stored, " ")
+	if number, err = strconv.ParseUint(digits, 10, 64); err != nil {
+		return "", 0, s.checkCorruption(what, fmt.Errorf("%w: %s %q", codec.ErrMalformed, what, stored))
+	}
+	return text, number, nil
 }
 
 // applyBatch writes a batch and waits for its fsync. Pebble panics where a write of its log fails after an earlier failure.

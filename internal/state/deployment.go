@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"time"
 
@@ -45,13 +46,31 @@ type deployment struct {
 	id             string           // as in the journal, or seen on standby; "" if not known yet
 	lastGeneration uint64           // of the last take-over from this journal
 	claimed        string           // the identity of the present or last claim
+	lastOwner      Owner            // of the state, seen on standby, as in the journal: ID of its journal and generation
 }
 
 func loadDeployment(j *journal.Journal) (d deployment, err error) {
 	if d.journal = j; j != nil {
+		var failed error
 		d.id, d.lastGeneration, err = j.Deployment()
+		d.lastOwner.Journal, d.lastOwner.Generation, failed = j.LastOwner()
+		err = errors.Join(err, failed)
 	}
 	return d, err
+}
+
+// recordOwner records the owner of a state in the journal. If there is no state later, it was lost, also for a later
+// process.
+func (d *deployment) recordOwner(ctx context.Context, o Owner) error {
+	seen := Owner{Journal: o.Journal, Generation: o.Generation}
+	if seen == d.lastOwner {
+		return nil
+	}
+	if err := d.journal.SetLastOwner(ctx, seen.Journal, seen.Generation); err != nil {
+		return err
+	}
+	d.lastOwner = seen
+	return nil
 }
 
 // storeIdentity makes an identity that of this process's deployment, for good. generation is that of its take-over, 0 if it

@@ -89,6 +89,22 @@ func (t *table) decodeMembers(checkpoint checkpointRecord) (*journal.Members, er
 	return m, nil
 }
 
+// withoutPositions returns the sinks of a state whose positions are lost as former ones. Those that are configured get the
+// gap that all get.
+func withoutPositions(lost *journal.Members) *journal.Members {
+	if lost == nil {
+		return nil
+	}
+	m := &journal.Members{}
+	for _, name := range lost.Sinks {
+		m.Former = append(m.Former, event.FormerSink{Name: name})
+	}
+	for _, f := range lost.Former {
+		m.Former = append(m.Former, event.FormerSink{Name: f.Name})
+	}
+	return m
+}
+
 // addMembers adds the members of a checkpoint.
 func (p *checkpointer) addMembers(b *entryBatch, members *journal.Members, generation uint64) {
 	record := membersRecord{generation: generation, sinks: members.Sinks}

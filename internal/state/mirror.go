@@ -25,6 +25,8 @@ type mirror struct {
 	// lostLanes are the lanes of a state that was purged or replaced. They still have to be fenced: an older process may
 	// have messages on their way through them.
 	lostLanes map[sinkLane]sinks.LanePosition
+	// seen is the newest state that was read, without its lanes and resources. If there is none later, it was lost.
+	seen stateContent
 }
 
 func newMirror(log *slog.Logger) *mirror {
@@ -40,7 +42,14 @@ func (m *mirror) readContent(ctx context.Context) (stateContent, error) {
 	if err != nil {
 		return c, malformedState(err)
 	}
+	m.recordSeen(c)
 	return c, nil
+}
+
+func (m *mirror) recordSeen(c stateContent) {
+	if c.meta.version != 0 {
+		m.seen = stateContent{meta: c.meta, deployment: c.deployment, members: c.members}
+	}
 }
 
 // readStored applies everything that the store holds beyond the last read.
@@ -72,6 +81,7 @@ func (m *mirror) retainLostLanes() {
 	if err != nil {
 		return // what was stored was not a state
 	}
+	m.recordSeen(c)
 	for _, l := range c.lanes {
 		m.lostLanes[sinkLane{l.sink, l.lane}] = l.position
 	}

@@ -354,6 +354,7 @@ type startPlan struct {
 	offset     uint64 // of the journal: everything up to here is in the state
 	fresh      bool   // there is no complete state
 	resumed    bool   // the journal holds something and continues
+	lost       string // why the journal is cleared; "" if it is not
 }
 
 // planStart compares the state with the journal. docs/state-format.md has the cases in a table.
@@ -362,10 +363,14 @@ func (w *Writer) planStart(ctx context.Context, c stateContent) (p startPlan, er
 	if p.id, err = j.ID(); err != nil {
 		return p, err
 	}
+	owner, lost := c.meta.owner, false
+	if c.meta.version == 0 {
+		owner, lost = w.lostOwner()
+	}
 	generation := parseGeneration(p.id)
-	p.generation = max(c.meta.owner.Generation, generation) + 1
+	p.generation = max(owner.Generation, generation) + 1
 	complete, newest := c.meta.version != 0 && c.meta.complete, j.Newest()
-	ofThisJournal := p.id != "" && p.id == c.meta.owner.Journal
+	ofThisJournal := p.id != "" && p.id == owner.Journal
 	p.fresh = !complete
 	switch {
 	case ofThisJournal && complete && c.checkpoint.offset > newest:
@@ -373,16 +378,20 @@ func (w *Writer) planStart(ctx context.Context, c stateContent) (p startPlan, er
 	case ofThisJournal && complete && c.checkpoint.offset+1 >= j.Oldest():
 		p.journal, p.resumed, p.offset = resumeJournal, true, c.checkpoint.offset
 		return p, nil
-	case p.id != "" && generation > c.meta.owner.Generation, ofThisJournal:
+	case p.id != "" && generation > owner.Generation, ofThisJournal:
 		if complete {
 			w.log.Warn("the replicated state is older than the journal; it is built again from the journal")
 		}
 		p.journal, p.resumed = rebuildState, true
 		return p, nil
 	case complete:
+	case lost:
+		p.lost = "the replicated state was lost"
 	case p.id == "" && c.meta.version == 0: // the journal and the state have both never been part of a replicated state
 		p.journal, p.resumed, p.id = rebuildState, newest > 0, newJournalID(p.generation)
 		return p, j.SetID(ctx, p.id)
+	default:
+		p.lost = "the replicated state did not hold the first snapshot of the previous exporter"
 	}
 	p.journal = seedJournal
 	if !complete {
@@ -390,6 +399,16 @@ func (w *Writer) planStart(ctx context.Context, c stateContent) (p startPlan, er
 	}
 	p.id, p.offset = newJournalID(p.generation), newest
 	return p, nil
+}
+
+// lostOwner returns the last owner of a state that was there and is gone, as far as it is known, and whether there was a
+// state. A state that this process must not use was never its own.
+func (w *Writer) lostOwner() (Owner, bool) {
+	d, seen := &w.deployment, &w.mirror.seen
+	if seen.meta.version != 0 && seen.validate(d.claimed, w.opts.Lease, "") == nil {
+		return seen.meta.owner, true
+	}
+	return d.lastOwner, d.lastOwner.Generation > 0 || d.lastGeneration > 0
 }
 
 // newJournalID returns an ID for a journal that starts with a take-over.
@@ -406,12 +425,12 @@ func parseGeneration(id string) uint64 {
 
 // seedJournal empties the journal and fills it with the state and with what the tails hold beyond the state.
 func (t *takeOver) seedJournal(ctx context.Context) error {
-	c, tails, lost := t.content, t.tails, ""
+	c, tails := t.content, t.tails
 	if t.plan.journal == clearJournal {
-		c, tails, lost = stateContent{}, nil, "the replicated state did not hold the first snapshot of the previous exporter"
+		c, tails = stateContent{members: withoutPositions(t.w.mirror.seen.members)}, nil
 	}
 	numbers := map[string]uint64{}
-	s := journal.Seed{ID: t.plan.id, Cluster: c.meta.cluster, Lost: lost}
+	s := journal.Seed{ID: t.plan.id, Cluster: c.meta.cluster, Lost: t.plan.lost}
 	for n, r := range c.resources {
 		numbers[r.String()] = n
 		s.Resources = append(s.Resources, event.StoredResource{Resource: r, Scopes: c.scopes[n]})

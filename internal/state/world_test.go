@@ -215,7 +215,11 @@ func (p *process) takeOver() error {
 		if err != nil {
 			p.t.Fatal(err)
 		}
-		s := &scope{stored: event.StoredScope{ID: name}}
+		lost, err := p.journal.ResetReason()
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		s := &scope{stored: event.StoredScope{ID: name, LostReason: lost}}
 		if len(stored.Scopes) > 0 {
 			s.stored = stored.Scopes[0]
 		}

@@ -34,7 +34,8 @@ type Options struct {
 	Lease string
 	// Owner identifies this process in the state and in status pages.
 	Owner string
-	// Journal is the journal of this process. Its Run must be active during TakeOver and Run. Nil for Inspect and Reset.
+	// Journal is the journal of this process. Its Run must be active during Follow, TakeOver and Run. Nil for Inspect and
+	// Reset.
 	Journal *journal.Journal
 	// Unsettled names cursors of the journal that the state does not wait for. Its own is implied.
 	Unsettled []string
@@ -127,7 +128,10 @@ func (w *Writer) readStandby(ctx context.Context) error {
 		w.deployment.id = cmp.Or(w.deployment.id, c.deployment.id)
 	}
 	w.condition.Clear()
-	return nil
+	if c.meta.version == 0 {
+		return nil
+	}
+	return w.deployment.recordOwner(ctx, c.meta.owner)
 }
 
 // IsOwner reports whether this process took the state over, and has neither been deposed nor followed the state since. Only

@@ -30,6 +30,7 @@ var (
 	KeyEmptied     = []byte{PrefixMeta, 'n'} // offset of the newest change when all changes were dropped
 	KeyID          = []byte{PrefixMeta, 'i'} // of the journal
 	KeyDeployment  = []byte{PrefixMeta, 'u'} // identity of the deployment, and the generation of its last take-over
+	KeyLastOwner   = []byte{PrefixMeta, 'o'} // ID of the journal and take-over of the last other owner of the replicated state
 	KeySeeding     = []byte{PrefixMeta, 's'} // present while a seed is incomplete
 	KeySecret      = []byte{PrefixMeta, 'k'} // of redaction
 	KeyRedaction   = []byte{PrefixMeta, 'f'} // fingerprint of the redaction of what is stored
