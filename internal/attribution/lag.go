@@ -20,6 +20,7 @@ type sourceLag struct {
 	bySource  recentMap[*originLag]
 	startedAt time.Time // events that waited for the start of this process are late since then only
 	remember  time.Duration
+	arrivals  int // since the start
 }
 
 // originLag is the lag of one source.
@@ -48,6 +49,7 @@ func (s *sourceLag) recordArrival(r *Request) time.Duration {
 	d := delivery{r.Arrived.Sub(r.Done.Time()), r.Arrived}
 	o := s.source(r.Origin)
 	o.addDelivery(d)
+	s.arrivals++
 	return o.lagOf(d, s.startedAt)
 }
 
@@ -89,7 +91,7 @@ func (s *sourceLag) current(now time.Time) (lag time.Duration) {
 		if l := o.lagOf(o.longest, s.startedAt); now.Sub(o.longest.at) <= lagRepeatShare*l {
 			lag = max(lag, l)
 		}
-		if now.Sub(s.startedAt) <= lagRepeatShare*o.stored {
+		if age := now.Sub(s.startedAt); age <= lagRepeatShare*o.stored || age <= s.remember && s.arrivals < lagDeliveries {
 			lag = max(lag, o.stored)
 		}
 	}
