@@ -87,6 +87,10 @@ func TestWrongValuesAreRefusedWithTheirPath(t *testing.T) {
 		"podDisruptionBudget.maxUnavailable=2":         "/podDisruptionBudget/maxUnavailable",
 		"podMonitor.interval=30":                       "/podMonitor/interval",
 		"flowSchema.shares=0":                          "/flowSchema/shares",
+		"auditWebhook.port=8080":                       "/auditWebhook/port",
+		"auditWebhook.type=ExternalName":               "/auditWebhook/type",
+		"auditWebhook.secret=Audit":                    "/auditWebhook/secret",
+		"auditWebhook.port=9443":                       "no audit.webhook.listen",
 		"fullnameOverride=9lives":                      "/fullnameOverride",
 		"dashboard.labels.grafana_dashboard=1":         "/dashboard/labels/grafana_dashboard",
 		"nodeSelector.gpu=true":                        "/nodeSelector/gpu",
@@ -100,6 +104,57 @@ func TestWrongValuesAreRefusedWithTheirPath(t *testing.T) {
 		if err == nil || !strings.Contains(complaints, path) {
 			t.Errorf("--set %q: %v, want %s to be named in\n%s", set, err, path, complaints)
 		}
+	}
+}
+
+// TestTheChartOpensThePortOfTheAuditWebhook in the Pod, a Service and the NetworkPolicy, with the certificates.
+func TestTheChartOpensThePortOfTheAuditWebhook(t *testing.T) {
+	values := filepath.Join(chart, "ci", "audit-values.yaml")
+	all := template(t, "--values", values)
+	type port struct {
+		Name          string `yaml:"name"`
+		Port          any    `yaml:"port"`
+		TargetPort    string `yaml:"targetPort"`
+		ContainerPort int    `yaml:"containerPort"`
+	}
+	var service struct {
+		Spec struct {
+			Type      string `yaml:"type"`
+			ClusterIP string `yaml:"clusterIP"`
+			Ports     []port `yaml:"ports"`
+		} `yaml:"spec"`
+	}
+	one(t, slicesOf(all, "kubecdc-audit"), "Service", &service)
+	if s := service.Spec; s.ClusterIP != "" || s.Type != "ClusterIP" || len(s.Ports) != 1 || s.Ports[0].Port != 9443 || s.Ports[0].TargetPort != "audit" {
+		t.Errorf("Service %+v", s)
+	}
+	var policy struct {
+		Spec struct {
+			Ingress []struct {
+				Ports []port           `yaml:"ports"`
+				From  []map[string]any `yaml:"from"`
+			} `yaml:"ingress"`
+		} `yaml:"spec"`
+	}
+	one(t, all, "NetworkPolicy", &policy)
+	opened := policy.Spec.Ingress[len(policy.Spec.Ingress)-1]
+	if opened.Ports[0].Port != "audit" || len(opened.From) != 1 || opened.From[0]["ipBlock"] == nil {
+		t.Errorf("NetworkPolicy %+v", policy)
+	}
+	text := ""
+	for _, m := range all {
+		if m.Kind == "StatefulSet" {
+			text = string(m.text)
+		}
+	}
+	for _, words := range []string{"containerPort: 9443", "mountPath: /etc/kubecdc-secrets/audit", "secretName: exporter-audit"} {
+		if strings.Count(text, words) != 1 {
+			t.Errorf("the StatefulSet has %q %d times:\n%s", words, strings.Count(text, words), text)
+		}
+	}
+	_, complaints, err := helm(t, "template", "kubecdc", chart, "--values", values, "--set", "auditWebhook.port=9444")
+	if err == nil || !strings.Contains(complaints, "audit.webhook.listen is \":9443\"") {
+		t.Errorf("another port: %v\n%s", err, complaints)
 	}
 }
 
@@ -147,7 +202,7 @@ func granted(t *testing.T, all []manifest) map[string][]string {
 // TestTheChartGrantsWhatTheCommandPrints compares the rendered roles with "exporter rbac" for the rendered configuration.
 func TestTheChartGrantsWhatTheCommandPrints(t *testing.T) {
 	for name, file := range variants(t) {
-		if name == "foreign-rights" {
+		if name == "foreign-rights" || name == "audit" { // the certificates of the latter are in the Pod only
 			continue
 		}
 		t.Run(name, func(t *testing.T) {

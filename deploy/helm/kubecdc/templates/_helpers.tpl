@@ -62,6 +62,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if not (dig "election" "lease" "" $config) }}{{ fail (printf "highAvailability needs config.election.lease: which Lease the two compete for, such as %s/%s" .Release.Namespace (include "kubecdc.name" .)) }}{{ end -}}
 {{- end -}}
 {{- if not (hasSuffix ":8080" $listen) }}{{ fail (printf "admin.listen is %q; the Pod's port is 8080, for all addresses \":8080\"" $listen) }}{{ end -}}
+{{- $audit := dig "audit" "webhook" "listen" "" $config -}}
+{{- $port := int .Values.auditWebhook.port -}}
+{{- if and $audit $port (not (hasSuffix (printf ":%d" $port) $audit)) }}{{ fail (printf "audit.webhook.listen is %q; auditWebhook.port opens port %d of the Pod, and has to be the same" $audit $port) }}{{ end -}}
+{{- if and $port (not $audit) }}{{ fail (printf "auditWebhook.port is %d; the configuration has no audit.webhook.listen, for all addresses \":%d\"" $port $port) }}{{ end -}}
 {{- end }}
 
 {{- /* Fails where the configuration names a resource that no rule allows: what rbac holds was printed for another one. */ -}}
