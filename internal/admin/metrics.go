@@ -323,8 +323,10 @@ var auditMetrics = []metric{
 }
 
 var replicaMetrics = []metric{
-	{"kubecdc_active", "1 if this process is active; 0 while it is a standby or takes over.", prometheus.GaugeValue, nil,
-		func(s Snapshot, _ time.Time, emit emit) { emit(boolToFloat(s.isActive())) }},
+	{"kubecdc_active", "1 if this process is active; 0 while it is a standby, takes over, or has not renewed the Lease within election.duration.", prometheus.GaugeValue, nil,
+		func(s Snapshot, _ time.Time, emit emit) {
+			emit(boolToFloat(s.isActive() && (s.Replica == nil || !s.Replica.Unproven)))
+		}},
 	replicaMetric("kubecdc_takeovers_total", "Times this process took over, its own start included.", prometheus.CounterValue,
 		func(r *ReplicaStatus) float64 { return float64(r.TakeOvers) }),
 	replicaMetric("kubecdc_takeover_seconds", "How long the last take-over took, from the turn of this process until changes could flow; 0 before the first.",

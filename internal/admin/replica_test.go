@@ -27,6 +27,17 @@ func TestAStandbyIsReadyAndNamesTheActiveReplica(t *testing.T) {
 	}
 }
 
+// TestActiveWithoutProofIsNotCounted has an active exporter that is cut off from the API server: another one may be active.
+func TestActiveWithoutProofIsNotCounted(t *testing.T) {
+	for unproven, line := range map[bool]string{false: "kubecdc_active 1", true: "kubecdc_active 0"} {
+		s := sample()
+		s.Replica = &ReplicaStatus{Role: RoleActive, Unproven: unproven}
+		if metrics := get(t, s, "/metrics").Body.String(); !strings.Contains(metrics, "\n"+line+"\n") {
+			t.Errorf("unproven %v: no line %q", unproven, line)
+		}
+	}
+}
+
 func TestThePageOfAStandbyShowsNoEmptyPipeline(t *testing.T) {
 	body := get(t, standby(), "/").Body.String()
 	if !strings.Contains(body, "This process is a standby") || strings.Contains(body, "Pipeline") || strings.Contains(body, "Resource</th>") {

@@ -150,6 +150,8 @@ type ReplicaStatus struct {
 	Role     string    // one of the roles
 	Since    time.Time // of the role
 	Holder   string    // the active exporter, as far as it is known; "" for none
+	// Unproven: this process has not renewed the Lease for as long as that lasts, so another one may have it.
+	Unproven bool
 
 	TakeOvers uint64        // times this process took over
 	TookOver  time.Duration // how long the last one took, until changes could flow; 0 before the first

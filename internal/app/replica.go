@@ -396,7 +396,7 @@ func (r *replica) replicaStatus() *admin.ReplicaStatus {
 		StateLag: stats.Lag, Known: stats.Objects,
 	}
 	if m.election != nil {
-		s.Holder = m.election.Holder()
+		s.Holder, s.Unproven = m.election.Holder(), !m.election.ProvesHolder()
 	}
 	if role.name == admin.RoleActive {
 		s.Holder = m.identity

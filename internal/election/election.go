@@ -45,9 +45,10 @@ type Election struct {
 	retry chan struct{} // makes Run try again at once; capacity 1
 
 	mu      sync.Mutex
-	holder  holder // when the Lease was last seen
-	yields  bool   // see SetYielding
-	accepts bool   // see AcceptYielded
+	holder  holder    // when the Lease was last seen
+	renewed time.Time // when the last successful write of the Lease by this process began
+	yields  bool      // see SetYielding
+	accepts bool      // see AcceptYielded
 	changed chan struct{}
 }
 
@@ -152,9 +153,13 @@ func (e *Election) writeLease(ctx context.Context, found *coordination.Lease) er
 	e.mu.Lock()
 	self.yields = e.yields && holderOf(found).isSameProcess(self)
 	e.mu.Unlock()
+	began := time.Now()
 	written, err := e.leases.putLease(ctx, withHolder(found, self, e.duration, time.Now()))
 	e.held = written
 	if err == nil {
+		e.mu.Lock()
+		e.renewed = began
+		e.mu.Unlock()
 		e.recordHolder(self)
 	} else if !isConflict(err) {
 		e.reportFailure(ctx, "write", err)
@@ -238,6 +243,14 @@ func (e *Election) IsHolder() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.holder.isSameProcess(e.self)
+}
+
+// ProvesHolder reports whether this process holds the Lease and has renewed it within its duration. Otherwise another
+// process may hold it, although this one has not seen that.
+func (e *Election) ProvesHolder() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.holder.isSameProcess(e.self) && time.Since(e.renewed) < e.duration
 }
 
 // SetYielding sets whether this process, while it holds the Lease, yields it to a candidate that accepts it. It continues to

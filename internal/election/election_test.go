@@ -261,6 +261,7 @@ func TestHolderContinuesWithoutAPIServer(t *testing.T) {
 	p := startPlane(t)
 	first := p.startCandidate(t, "exporter-0")
 	awaitWithin(t, "the first", first.AwaitLease)
+	awaitMet(t, "that the holder proves the Lease", first.ProvesHolder)
 	if err := p.KillAPIServer(); err != nil {
 		t.Fatal(err)
 	}
@@ -276,9 +277,11 @@ func TestHolderContinuesWithoutAPIServer(t *testing.T) {
 	if !first.holdsLease() || !strings.Contains(first.Status().Remedy, "check that the API server can be reached") {
 		t.Errorf("holds the Lease %v, %+v", first.holdsLease(), first.Status())
 	}
+	awaitMet(t, "that nothing proves the Lease any more", func() bool { return !first.ProvesHolder() })
 	if err := p.StartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	awaitMet(t, "that the holder proves the Lease again", first.ProvesHolder)
 	awaitWithin(t, "that it is back", func(ctx context.Context) error {
 		for !first.Status().OK() {
 			if ctx.Err() != nil {
