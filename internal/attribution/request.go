@@ -51,6 +51,7 @@ func (r *Request) identity() event.Identity {
 	}
 	if as := r.Impersonated; as != nil {
 		i.User, i.UID, i.Groups, i.Impersonator = as.Name, as.UID, as.Groups, r.User
+		i.ImpersonationConstraint = r.Constraint
 	}
 	return i
 }

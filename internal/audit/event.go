@@ -13,6 +13,7 @@ type Event struct {
 	UserUID      string   `json:"uid,omitempty"` // from the authenticator
 	Groups       []string `json:"grp,omitempty"` // from the authenticator
 	Impersonated *User    `json:"as,omitempty"`  // the identity that User acted as; nil: its own
+	Constraint   string   `json:"imc,omitempty"` // verb of the constrained impersonation that allowed it
 	UserAgent    string   `json:"ua,omitempty"`  // claimed by the client
 	SourceIPs    []string `json:"ips,omitempty"` // claimed by the client, except for the last one
 	Outcome      Outcome  `json:"out,omitempty"`

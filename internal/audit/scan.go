@@ -157,6 +157,13 @@ func (s *eventScan) scanMember(b []byte, key string, i int) int {
 			e.Impersonated = &User{}
 			return scanUser(b, i, e.Impersonated)
 		}
+	case "authenticationMetadata":
+		return scanMembers(b, i, func(key []byte, i int) int {
+			if string(key) == "impersonationConstraint" {
+				e.Constraint = stringAt(b, i)
+			}
+			return skipValue
+		})
 	case "sourceIPs":
 		return appendStrings(b, i, &e.SourceIPs)
 	case "userAgent":

@@ -11,7 +11,7 @@ import (
 // full is an event as an API server writes it, with a body that must not be kept.
 const full = `{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"RequestResponse","auditID":"c0ffee","stage":"ResponseComplete",` +
 	`"requestURI":"/api/v1/namespaces/shop/secrets/db?fieldManager=x","verb":"patch","user":{"username":"ann","uid":"u-1","groups":["a","b"],` +
-	`"extra":{"authentication.kubernetes.io/credential-id":["JTI=hidden"]}},"impersonatedUser":{"username":"bob","groups":["c"]},` +
+	`"extra":{"authentication.kubernetes.io/credential-id":["JTI=hidden"]}},"impersonatedUser":{"username":"bob","groups":["c"]},"authenticationMetadata":{"impersonationConstraint":"impersonate:user-info"},` +
 	`"sourceIPs":["10.0.0.1","10.0.0.2"],"userAgent":"kubectl/\"v1\"","objectRef":{"resource":"secrets","namespace":"shop","name":"db","uid":"r-1",` +
 	`"apiGroup":"","apiVersion":"v1","resourceVersion":"41","subresource":"status"},"responseStatus":{"metadata":{},"code":200},` +
 	`"requestObject":{"data":{"password":"SECRET"}},"responseObject":{"kind":"Secret","apiVersion":"v1","metadata":{"name":"db","uid":"o-1",` +
@@ -26,7 +26,7 @@ func TestScanKeepsNoBody(t *testing.T) {
 	}
 	want := Event{
 		Outcome: Stored, ID: "c0ffee", Stage: "ResponseComplete", Verb: "patch", Code: 200, User: "ann", UserUID: "u-1", Groups: []string{"a", "b"},
-		Impersonated: &User{Name: "bob", Groups: []string{"c"}}, UserAgent: `kubectl/"v1"`, SourceIPs: []string{"10.0.0.1", "10.0.0.2"},
+		Impersonated: &User{Name: "bob", Groups: []string{"c"}}, Constraint: "impersonate:user-info", UserAgent: `kubectl/"v1"`, SourceIPs: []string{"10.0.0.1", "10.0.0.2"},
 		Received: parseTime("2026-01-02T03:04:05.000001Z"), Done: parseTime("2026-01-02T03:04:05.000002Z"),
 		Resource: "secrets", Subresource: "status", Namespace: "shop", Name: "db", ResourceVersion: "41",
 		Answer: Object{UID: "o-1", ResourceVersion: "42", Deleting: true, Held: true}, NotedUID: "o-1", Replaces: "41", Unchanged: "40",

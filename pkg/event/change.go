@@ -117,6 +117,8 @@ type Identity struct {
 	Groups []string // of User
 	// Impersonator is the authenticated user that acted as User; "" without impersonation.
 	Impersonator string
+	// ImpersonationConstraint is the verb of the constrained impersonation that allowed it; "" for any other.
+	ImpersonationConstraint string
 
 	Verb        string // of the request: create, update, patch, delete or deletecollection
 	Subresource string // "" for the object itself

@@ -131,6 +131,7 @@ func appendIdentity(b []byte, member string, i *event.Identity) []byte {
 	b = appendOptional(b, `,"uid":`, i.UID)
 	b = appendList(b, `,"groups":`, i.Groups)
 	b = appendOptional(b, `,"impersonator":`, i.Impersonator)
+	b = appendOptional(b, `,"impersonationConstraint":`, i.ImpersonationConstraint)
 	b = appendMember(b, `,"verb":`, i.Verb)
 	b = appendOptional(b, `,"subresource":`, i.Subresource)
 	b = append(i.Received.UTC().AppendFormat(append(b, `,"received":"`...), time.RFC3339Nano), `","claimed":{`...)

@@ -79,7 +79,8 @@ func sampleChanges() []namedChange {
 	attributed, ended, blind := object, object, control
 	attributed.Type, attributed.ResourceVersion, attributed.Generation = event.Attributed, "4715", 0
 	attributed.Attribution = &event.Attribution{Of: updated.ID(), Certainty: event.Exact, By: event.Identity{
-		User: "alice", UID: "3f1c", Groups: []string{"shop-admins", "system:authenticated"}, Impersonator: "console", Verb: "patch",
+		User: "alice", UID: "3f1c", Groups: []string{"shop-admins", "system:authenticated"}, Impersonator: "console",
+		ImpersonationConstraint: "impersonate:user-info", Verb: "patch",
 		Subresource: "scale", Received: at.Add(-3 * time.Millisecond), UserAgent: "kubectl/v1.37.1", SourceIPs: []string{"192.0.2.7"},
 		AuditID: "6f1f6b0e-2f56-4cf5-a1f0-6c3d5a0b8d0e",
 	}}

@@ -87,7 +87,7 @@ func RandomChange(r *rand.Rand) *event.Change {
 	if r.IntN(4) == 0 {
 		identity := func() event.Identity {
 			return event.Identity{
-				User: str(), UID: str(), Groups: list(), Impersonator: str(), Verb: str(), Subresource: str(),
+				User: str(), UID: str(), Groups: list(), Impersonator: str(), ImpersonationConstraint: str(), Verb: str(), Subresource: str(),
 				Received: time.Unix(r.Int64N(1<<40), r.Int64N(1e9)).UTC(), UserAgent: str(), SourceIPs: list(), AuditID: str(),
 			}
 		}

@@ -81,7 +81,7 @@ var nativeMembers = []Member{
 	{Name: "of", Type: "string", onTypes: attributedTypes, requiredOn: attributedTypes, Meaning: "`id` of the change that this record attributes"},
 	{Name: "by", Type: "object", onTypes: attributedTypes, schema: identitySchema,
 		Meaning: "the user that made the change, as authenticated by the API server: `user`, `uid`, `groups`, and `impersonator` if another user acted as " +
-			"`user`; the `verb` and `subresource` of the request and when it was `received`. Values chosen by the client, which are no " +
+			"`user`, with `impersonationConstraint` if the impersonation was constrained; the `verb` and `subresource` of the request and when it was `received`. Values chosen by the client, which are no " +
 			"evidence, are in `claimed`: `userAgent`, `sourceIPs`, `auditID`"},
 	{Name: "likely", Type: "object", onTypes: attributedTypes, schema: identitySchema,
 		Meaning: "replaces `by` if `certainty` is `likely`: a guess, made only with `audit.likely`"},
@@ -121,6 +121,7 @@ var (
 	}}, {"required", []string{"from", "to", "reason"}}}
 	identitySchema = node{{"properties", node{
 		{"user", nonEmptyText("effective user of the request")}, {"uid", nonEmptyText("of the user")}, {"groups", namesSchema}, {"impersonator", nonEmptyText("authenticated user that acted as user")},
+		{"impersonationConstraint", nonEmptyText("verb of the constrained impersonation that allowed it")},
 		{"verb", nonEmptyText("of the request")}, {"subresource", nonEmptyText("status, scale, …; absent for the object itself")},
 		{"received", textNode("clock of the API server; RFC 3339").withMembers(member{"format", "date-time"})},
 		{"claimed", node{{"type", "object"}, {"properties", node{

@@ -42,6 +42,7 @@ const (
 	flagPrevious
 	flagAttribution
 	flagGapSink
+	flagConstraint
 
 	flagsKnown = 1<<iota - 1
 )
@@ -60,7 +61,7 @@ func flagsOf(c *event.Change) (flags uint32) {
 		{c.RedactionChanged, flagRedactionChanged}, {c.Class != "", flagClass}, {c.Snapshot != nil, flagSnapshot},
 		{c.Changed != nil, flagChanged}, {c.Patch != nil, flagPatch}, {c.Omitted != nil, flagOmitted},
 		{c.Withheld != "", flagWithheld}, {c.Left, flagLeft}, {c.Pass != "", flagPass},
-		{c.Previous != "", flagPrevious}, {c.Attribution != nil, flagAttribution},
+		{c.Previous != "", flagPrevious}, {c.Attribution != nil, flagAttribution}, {isConstrained(c.Attribution), flagConstraint},
 		{c.Gap != nil && c.Gap.Sink != "", flagGapSink},
 	} {
 		if f.on {
@@ -151,6 +152,9 @@ func (f *coder) codeChange(c *event.Change) {
 	if allocateOptional(f, is(flagAttribution), &c.Attribution) {
 		f.codeAttribution(c.Attribution)
 	}
+	if is(flagConstraint) {
+		f.codeConstraints(c.Attribution)
+	}
 	f.codeBodyLength(is(flagBefore), &c.Before)
 	f.codeBodyLength(is(flagAfter), &c.After)
 	f.codeBodyLength(is(flagPatch), &c.Patch)
@@ -174,6 +178,21 @@ func (f *coder) codeAttribution(a *event.Attribution) {
 	f.codeByte(&requested)
 	if allocateOptional(f, requested == 1, &a.RequestedBy) {
 		f.codeIdentity(a.RequestedBy)
+	}
+}
+
+// isConstrained reports whether a user of an attribution was impersonated with a constraint.
+func isConstrained(a *event.Attribution) bool {
+	return a != nil && (a.By.ImpersonationConstraint != "" || a.RequestedBy != nil && a.RequestedBy.ImpersonationConstraint != "")
+}
+
+func (f *coder) codeConstraints(a *event.Attribution) {
+	if a == nil {
+		f.fail()
+		return
+	}
+	if f.codeText(&a.By.ImpersonationConstraint); a.RequestedBy != nil {
+		f.codeText(&a.RequestedBy.ImpersonationConstraint)
 	}
 }
 
