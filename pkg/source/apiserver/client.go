@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -33,6 +34,25 @@ type Client struct {
 // RequestTimeout bounds requests that the API server answers at once, so that a dead connection is detected.
 const RequestTimeout = 30 * time.Second
 
+// healthCheck has the environment variables by which client-go is configured: after how many seconds without a frame an
+// HTTP/2 connection is checked by a ping, and after how many more seconds without an answer it is given up. Watches are
+// silent for up to a minute, so nothing else notices an API server that hangs. client-go's own values, 30 and 15, leave the
+// exporter ready for 45 seconds.
+var healthCheck = map[string]string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "10", "HTTP2_PING_TIMEOUT_SECONDS": "5"}
+
+// setHealthCheck sets the variables of healthCheck that are not set.
+func setHealthCheck() error {
+	for name, seconds := range healthCheck {
+		if os.Getenv(name) != "" {
+			continue
+		}
+		if err := os.Setenv(name, seconds); err != nil {
+			return fmt.Errorf("configure the health check of connections: %w", err)
+		}
+	}
+	return nil
+}
+
 // acceptMetadata requests PartialObjectMetadata in each event of a watch, and acceptMetadataList in a list; an API server
 // refuses one for the other. One that knows neither, as an aggregated one may not, sends whole objects; the decoder then
 // drops the rest.
@@ -50,9 +70,13 @@ var statusNegotiator = func() runtime.NegotiatedSerializer {
 
 // NewClient returns a client for the API server in config. It copies config and overrides what this package depends on: JSON
 // without compression (gzip doubles the cost of reading a watch), no client-side rate limit (concurrent lists are bounded
-// instead, and the API server has priority and fairness), and no timeout on the connection, which would end watches. version
-// becomes part of the user agent. It connects to nothing.
+// instead, and the API server has priority and fairness), and no timeout on the connection, which would end watches. Unless
+// the environment has others, it sets the variables of healthCheck. version becomes part of the user agent. It connects to
+// nothing.
 func NewClient(config *rest.Config, version string) (*Client, error) {
+	if err := setHealthCheck(); err != nil {
+		return nil, err
+	}
 	c := rest.CopyConfig(config)
 	c.UserAgent = "kubecdc/" + version
 	c.DisableCompression = true

@@ -43,7 +43,7 @@ const (
 // newConnection reads body until it ends or ctx does, and closes it. cancel ends ctx.
 func newConnection(ctx context.Context, cancel context.CancelFunc, body io.ReadCloser, d *decode.Decoder) *Connection {
 	c := &Connection{Batches: make(chan *Batch), cancel: cancel}
-	events := d.Stream(body)
+	events := d.Stream(lossReader{body})
 	go func() {
 		defer close(c.Batches)
 		defer body.Close()
@@ -68,6 +68,25 @@ func newConnection(ctx context.Context, cancel context.CancelFunc, body io.ReadC
 	}()
 	return c
 }
+
+// lossReader marks the errors of a lost connection.
+type lossReader struct{ io.Reader }
+
+func (r lossReader) Read(b []byte) (int, error) {
+	n, err := r.Reader.Read(b)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		err = &lostError{err}
+	}
+	return n, err
+}
+
+// lostError means that a connection was lost while a response was read.
+type lostError struct{ err error }
+
+func (e *lostError) Error() string {
+	return "the connection to the API server was lost: " + e.err.Error()
+}
+func (e *lostError) Unwrap() error { return e.err }
 
 // Next returns the next batch. It returns the error of ctx, Err once the connection has ended, or ErrQuiet if nothing
 // arrived within timeout.

@@ -73,7 +73,7 @@ func IsUnanswered(err error) bool {
 		code := status.Status().Code
 		return code == http.StatusBadGateway || code == http.StatusServiceUnavailable || code == http.StatusGatewayTimeout
 	}
-	return errors.As(err, &u) || errors.Is(err, ErrSlow) || errors.Is(err, errNoAnswer)
+	return errors.As(err, &u) || errors.As(err, new(*lostError)) || errors.Is(err, ErrSlow) || errors.Is(err, errNoAnswer)
 }
 
 // Reason returns the message of an error without the URL: the scope in the status describes the request better.
