@@ -186,3 +186,14 @@ func settingsOf(t *testing.T, brokers []string, topic string) map[string]string 
 	}
 	return all
 }
+
+// TestStateTopicWithSeveralPartitionsIsNamed reports the number of partitions, and not that the brokers do not answer.
+func TestStateTopicWithSeveralPartitionsIsNamed(t *testing.T) {
+	b := startKafka(t)
+	createTopic(t, b.Brokers(), stateName, 3)
+	c := newStateClient(t, b.Brokers())
+	_, err := c.store.Read(t.Context(), func(sinks.StateEntry) error { return nil })
+	if err == nil || !strings.Contains(err.Error(), "it has 3 partitions") || strings.Contains(err.Error(), "no broker") {
+		t.Errorf("the topic has 3 partitions: %v", err)
+	}
+}

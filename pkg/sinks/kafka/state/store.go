@@ -84,6 +84,22 @@ func New(c *cluster.Cluster, name string, replicas int, log *slog.Logger) (*Stor
 	return &Store{cluster: c, reader: cluster.NewReader(c), log: log, replicas: replicas, partition: cluster.Partition{Topic: name}, encoder: encoder, atomicBytes: maxBatchBytes}, nil
 }
 
+// partitionsError is returned for a topic with another number of partitions than one. The brokers are all right.
+type partitionsError struct{ found int }
+
+func (e *partitionsError) Error() string {
+	return fmt.Sprintf("it has %d partitions; the order of a state needs exactly one: delete the topic, or name another one in state.name", e.found)
+}
+
+// topicError returns what is wrong with the topic or the brokers.
+func (s *Store) topicError(ctx context.Context, err error) error {
+	var partitions *partitionsError
+	if errors.As(err, &partitions) {
+		return err
+	}
+	return s.cluster.SinkError(ctx, s.partition.Topic, err)
+}
+
 // findLeader returns the leader of the partition.
 func (s *Store) findLeader(ctx context.Context) (cluster.Lead, error) {
 	found, _, err := s.cluster.DescribeTopic(ctx, s.partition.Topic)
@@ -91,7 +107,7 @@ func (s *Store) findLeader(ctx context.Context) (cluster.Lead, error) {
 		return cluster.Lead{}, err
 	}
 	if len(found.Leads) != 1 {
-		return cluster.Lead{}, fmt.Errorf("it has %d partitions; the order of a state needs exactly one: delete the topic, or name another one in state.name", len(found.Leads))
+		return cluster.Lead{}, &partitionsError{len(found.Leads)}
 	}
 	return found.Lead(0)
 }
@@ -160,7 +176,7 @@ func (s *Store) readError(ctx context.Context, err error) error {
 	if errors.Is(err, kafka.TopicAuthorizationFailed) {
 		return fmt.Errorf("the state in topic %q cannot be read: grant READ and DESCRIBE on it: %w", s.partition.Topic, err)
 	}
-	return fmt.Errorf("the state in topic %q cannot be read: %w", s.partition.Topic, s.cluster.SinkError(ctx, s.partition.Topic, err))
+	return fmt.Errorf("the state in topic %q cannot be read: %w", s.partition.Topic, s.topicError(ctx, err))
 }
 
 // Claim implements [sinks.StateStore]. It claims the transactional ID of the group and the topic, and fences the partition.
@@ -412,7 +428,7 @@ func (s *Store) recreateTopic(ctx context.Context) error {
 }
 
 func (s *Store) writeError(ctx context.Context, err error) error {
-	return fmt.Errorf("the state in topic %q cannot be written: %w", s.partition.Topic, s.cluster.SinkError(ctx, s.partition.Topic, err))
+	return fmt.Errorf("the state in topic %q cannot be written: %w", s.partition.Topic, s.topicError(ctx, err))
 }
 
 // Close implements [sinks.StateStore]. The connections belong to the sink.
