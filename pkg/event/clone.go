@@ -91,6 +91,6 @@ func (t *stringCopies) copyLists(lists ...*[]string) {
 }
 
 func (t *stringCopies) copyIdentity(i *Identity) {
-	t.copyStrings(&i.User, &i.UID, &i.Impersonator, &i.Verb, &i.Subresource, &i.UserAgent, &i.AuditID)
+	t.copyStrings(&i.User, &i.UID, &i.Impersonator, &i.ImpersonationConstraint, &i.Verb, &i.Subresource, &i.UserAgent, &i.AuditID)
 	t.copyLists(&i.Groups, &i.SourceIPs)
 }
