@@ -28,6 +28,7 @@ const (
 // from the tails by the next owner; changes journaled earlier are in the state once all sinks have settled them.
 type checkpoint struct {
 	progress map[sinkLane]sinks.LanePosition
+	gone     []sinkLane // leave the state with this checkpoint
 	journal.Checkpoint
 	takenAt time.Time
 }
@@ -271,6 +272,7 @@ func (p *checkpointer) commitTarget(ctx context.Context) error {
 	p.addResources(p.batch, c.Resources)
 	p.coverTails(c)
 	p.addProgress(p.batch, c.progress)
+	p.removeLanes(p.batch, c.gone)
 	p.addMembers(p.batch, &c.Members, owner.owner.Generation)
 	record := checkpointRecord{generation: owner.owner.Generation, offset: c.Newest, takenAt: c.takenAt}
 	p.batch.setIfChanged([]byte{keyCheckpoint}, record.encode())
@@ -327,6 +329,19 @@ func (p *checkpointer) addProgress(b *entryBatch, progress map[sinkLane]sinks.La
 	}
 }
 
+// removeLanes adds the removal of lanes that no longer exist.
+func (p *checkpointer) removeLanes(b *entryBatch, gone []sinkLane) {
+	for _, lane := range gone {
+		n, stored := p.lanes[lane]
+		if !stored {
+			continue
+		}
+		b.setEntry(encodeKey(keyLane, n), nil)
+		b.setEntry(encodeKey(keyProgress, n), nil)
+		delete(p.lanes, lane)
+	}
+}
+
 // addLane adds the progress of a lane, and the lane itself if the state does not have it.
 func (p *checkpointer) addLane(b *entryBatch, lane sinkLane, position sinks.LanePosition) {
 	n, ok := p.lanes[lane]
@@ -339,13 +354,14 @@ func (p *checkpointer) addLane(b *entryBatch, lane sinkLane, position sinks.Lane
 	b.setIfChanged(encodeKey(keyProgress, n), encodeProgress(position))
 }
 
-// storeNewLanes commits the lanes of a sink that the state lacks, each with its position. A sink calls it, through
-// [sinks.Claim.RecordLanes], before its first message to a lane.
+// storeNewLanes commits the lanes of a sink that the state lacks, or that were gone, each with its position. A sink calls
+// it, through [sinks.Claim.RecordLanes], before its first message to a lane.
 func (p *checkpointer) storeNewLanes(ctx context.Context, sink string, lanes map[sinks.Lane]sinks.LanePosition) error {
 	b := p.newBatch()
 	for lane, position := range lanes {
-		if _, ok := p.lanes[sinkLane{sink, lane}]; !ok {
-			p.addLane(b, sinkLane{sink, lane}, position)
+		l := sinkLane{sink, lane}
+		if _, stored := p.lanes[l]; p.sinks.keepLane(l) || !stored {
+			p.addLane(b, l, position)
 		}
 	}
 	return b.commit(ctx)

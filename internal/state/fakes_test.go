@@ -111,6 +111,7 @@ type memoryTopic struct {
 	epoch   int
 	away    error
 	stuck   map[sinks.Lane]error // lanes that can neither be fenced nor read
+	deleted map[sinks.Lane]bool  // lanes that no longer exist
 	compact bool                 // keeps only the newest message of each object
 }
 
@@ -199,6 +200,18 @@ func (s *topicSink) Fence(_ context.Context, claim sinks.Claim, lanes []sinks.La
 		s.partitionOf(lane).epoch = s.own
 	}
 	return waiting, nil
+}
+
+func (s *topicSink) GoneLanes(_ context.Context, lanes []sinks.Lane) (gone []sinks.Lane) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, lane := range lanes {
+		if s.deleted[lane] {
+			delete(s.noted, lane)
+			gone = append(gone, lane)
+		}
+	}
+	return gone
 }
 
 func (s *topicSink) SharesObjects(a, b sinks.Lane) bool { return a == b }

@@ -168,9 +168,10 @@ func (s *sinkSet) laneProgress() map[sinkLane]sinks.LanePosition {
 }
 
 // coverTails prepares a settled checkpoint for writing. Once its positions are past the versions of a tail, the tail is
-// released, because nothing of it can come again; its lanes are covered up to its ends. Until then the skipped messages are
-// not in the state, so the checkpoint leaves the stored progress of its lanes as it is. After carryAfter the lanes are
-// covered all the same, if carry is not nil: it replaces what the state carries of a resource for a sink.
+// released, because nothing of it can come again; its lanes are covered up to its ends, or leave the state if they are
+// gone. Until then the skipped messages are not in the state, so the checkpoint leaves the stored progress of its lanes as
+// it is. After carryAfter the lanes are covered all the same, if carry is not nil: it replaces what the state carries of a
+// resource for a sink.
 func (s *sinkSet) coverTails(c *checkpoint, carry func(sink, resource string, chunks map[int][]byte)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,6 +208,24 @@ func (s *sinkSet) coverTails(c *checkpoint, carry func(sink, resource string, ch
 	}
 }
 
+// keepLane keeps a gone lane in the state, because it exists again, and reports whether it would have left.
+func (s *sinkSet) keepLane(l sinkLane) (kept bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.byName[l.sink]
+	if f == nil {
+		return false
+	}
+	for _, t := range f.tails {
+		if t.gone[l.lane] {
+			delete(t.gone, l.lane)
+			delete(t.ends, l.lane)
+			kept = true
+		}
+	}
+	return kept
+}
+
 // coverLanes lets the lanes of a tail advance in a checkpoint, or leaves them where they are.
 func (t *unreleasedTail) coverLanes(sink string, c *checkpoint, covers bool) {
 	for lane, end := range t.ends {
@@ -214,7 +233,10 @@ func (t *unreleasedTail) coverLanes(sink string, c *checkpoint, covers bool) {
 		switch {
 		case !covers:
 			delete(c.progress, l)
-		case !t.covered:
+		case t.covered:
+		case t.gone[lane]:
+			c.gone = append(c.gone, l)
+		default:
 			c.progress[l] = max(c.progress[l], end)
 		}
 	}

@@ -140,6 +140,7 @@ type tail struct {
 	objects map[emittedRef]map[string]liveObject // by UID
 	ends    map[sinks.Lane]sinks.LanePosition    // after the last message, of the lanes that were read
 	waiting map[sinks.Lane]waitingLane           // the others
+	gone    map[sinks.Lane]bool                  // of the lanes that were read: those that no longer exist
 }
 
 // waitingLane is a lane that could not be fenced or read back.
@@ -155,7 +156,7 @@ func readTail(ctx context.Context, sink sinks.Fenced, from tailStart, waiting ma
 	lanes := from.lanes
 	t := &tail{
 		deliveredSet: newDeliveredSet(sink), objects: map[emittedRef]map[string]liveObject{}, ends: maps.Clone(lanes),
-		waiting: map[sinks.Lane]waitingLane{},
+		waiting: map[sinks.Lane]waitingLane{}, gone: map[sinks.Lane]bool{},
 	}
 	wait := func(waiting map[sinks.Lane]error) {
 		for lane, reason := range waiting {
@@ -186,6 +187,9 @@ func readTail(ctx context.Context, sink sinks.Fenced, from tailStart, waiting ma
 		return nil, fmt.Errorf("read what %d lanes hold: %w", len(lanes), err)
 	}
 	wait(unread)
+	for _, lane := range sink.GoneLanes(ctx, slices.Collect(maps.Keys(t.ends))) {
+		t.gone[lane] = true
+	}
 	for _, lane := range slices.Sorted(maps.Keys(last)) {
 		objects, destination := last[lane], t.destinations[t.destination(lane)]
 		for key, l := range objects {

@@ -31,7 +31,8 @@ type Claim struct {
 
 	// RecordLanes makes lanes known to later processes, each with the position where it begins for this process: everything it
 	// publishes lies there or later. It is durable when it returns nil. The sink calls it from Publish before its first message
-	// to a lane that was neither passed to Fence nor recorded before. A later process passes all recorded lanes to Fence.
+	// to a lane that was neither passed to Fence nor recorded before, or is gone. A later process passes all recorded lanes to
+	// Fence.
 	RecordLanes func(ctx context.Context, lanes map[Lane]LanePosition) error
 }
 
@@ -62,6 +63,11 @@ type Fenced interface {
 	// waiting are the lanes that could not be fenced or read to their ends, each with the reason; emitted may have been called
 	// for some of their messages. They wait as those of Fence do, until a later call reads them.
 	ReadTail(ctx context.Context, lanes map[Lane]LanePosition, emitted func(Lane, Emitted) error) (waiting map[Lane]error, err error)
+
+	// GoneLanes returns those of the lanes, which were passed to Fence and read back, that no longer exist under their name:
+	// the destination was deleted, or has fewer lanes now. It is called after ReadTail, and forgets them. What is not certain,
+	// such as while a part of the destination does not answer, is not gone. A lane that is used again is recorded again.
+	GoneLanes(ctx context.Context, lanes []Lane) []Lane
 
 	// SharesObjects reports whether an object may have messages in both of two lanes, as it does when the destination got
 	// another number of lanes in between. It contacts nothing.

@@ -34,6 +34,11 @@ const (
 	// leaderTimeout bounds how long the lanes of other brokers wait at a failover for the answer of one broker. The lanes of
 	// one that needs longer wait by themselves.
 	leaderTimeout = 2 * time.Second
+	// countTimeout bounds the question to all brokers whether topics and partitions exist.
+	countTimeout = time.Second
+	// maxUnknownTries is how often brokers are asked about a partition that some do not know, unknownRetryDelay apart.
+	maxUnknownTries   = 3
+	unknownRetryDelay = 200 * time.Millisecond
 )
 
 // fence is the right to publish of a sink that was fenced: a claimed transactional ID. All lanes write under its producer
@@ -45,6 +50,7 @@ type fence struct {
 
 	idToken       chan struct{} // holds one token; its holder may use transactional
 	transactional *cluster.Transactional
+	cluster       *cluster.Cluster
 	reader        *cluster.Reader
 
 	fenceRounds  *cluster.Coalescer[cluster.Partition, fencedEpoch] // fence batches of this process
@@ -55,6 +61,7 @@ type fence struct {
 	lanes     map[sinks.Lane]cluster.Partition
 	producers map[int64]bool // IDs under which this process and earlier ones of the group have written; set by Fence
 	progress  map[cluster.Partition]*partitionProgress
+	counts    map[string]int             // partitions of the topics that existed at the fence; set by Fence
 	missing   map[cluster.Partition]bool // did not exist at the fence, and this process has not written to them
 	unfenced  map[cluster.Partition]bool // may still get batches of an older process
 	tailTried map[sinks.Lane]bool        // was to be read back
@@ -80,7 +87,8 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 	if !s.config.isIdempotent() {
 		return nil, errors.New("only numbered records can be fenced: set kafka.idempotence to true")
 	}
-	f := newFence(s.runCtx, s.background.Go, cluster.NewTransactional(s.cluster, cluster.TransactionalID(claim.Group, claim.Sink)), s.reader, claim, s.log)
+	f := newFence(s.runCtx, s.background.Go, cluster.NewTransactional(s.cluster, cluster.TransactionalID(claim.Group, claim.Sink)), claim, s.log)
+	f.cluster, f.reader = s.cluster, s.reader
 	for _, lane := range lanes {
 		if text, ok := strings.CutPrefix(string(lane), producerLanePrefix); ok {
 			if id, err := strconv.ParseInt(text, 10, 64); err == nil {
@@ -90,11 +98,12 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 			f.lanes[lane] = p
 		}
 	}
-	answering, failed, err := checkLeaders(ctx, s.reader.WithTimeout(leaderTimeout), f.allPartitions())
+	check, err := checkLeaders(ctx, s.cluster, s.reader.WithTimeout(leaderTimeout), f.allPartitions())
 	if err != nil {
 		return nil, err
 	}
-	own, missing, err := f.transactional.FencePartitions(ctx, cluster.NoProducer, answering)
+	f.counts = check.counts
+	own, missing, err := f.transactional.FencePartitions(ctx, cluster.NoProducer, check.answering)
 	if err != nil {
 		return nil, err
 	}
@@ -105,42 +114,92 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 		}
 	}
 	f.current, f.renewedAt, f.producers[own.Producer] = own, time.Now().Round(0), true
-	for _, p := range missing {
+	for _, p := range slices.Concat(missing, check.missing) {
 		f.missing[p] = true
 	}
-	for p := range failed {
+	for p := range check.failed {
 		f.unfenced[p] = true
 	}
-	s.router.resumeLanes(f.widestLanes(s.router.hasRoute))
+	s.router.resumeLanes(f.currentLanes(s.router.hasRoute))
 	if known {
 		f.lanes[f.producerLane()] = cluster.Partition{}
 	}
 	s.fence.Store(f)
 	s.background.Go(f.runRenewals)
-	return f.lanesOf(failed), nil
+	return f.lanesOf(check.failed), nil
 }
 
-// checkLeaders asks the leaders of partitions for an answer, all at the same time. failed are the partitions without one,
-// each with the reason; those that do not exist count as answering, since a fence finds out whether that is so.
-func checkLeaders(ctx context.Context, reader *cluster.Reader, all []cluster.Partition) (
-	answering []cluster.Partition, failed map[cluster.Partition]error, err error,
-) {
-	failed = map[cluster.Partition]error{}
+// leaderCheck is what the leaders of partitions answered.
+type leaderCheck struct {
+	answering []cluster.Partition
+	missing   []cluster.Partition         // do not exist
+	failed    map[cluster.Partition]error // did not answer, or may not be known to all brokers yet
+	counts    map[string]int              // partitions of the topics that exist
+}
+
+// checkLeaders asks the leaders of partitions for an answer, all at the same time. A broker may not have received the
+// metadata of a new topic yet: a partition that it does not know is missing if the others do not know it either.
+func checkLeaders(ctx context.Context, c *cluster.Cluster, reader *cluster.Reader, all []cluster.Partition) (leaderCheck, error) {
+	check := leaderCheck{failed: map[cluster.Partition]error{}, counts: map[string]int{}}
 	spans := make([]*cluster.Span, len(all))
 	for i, p := range all {
 		spans[i] = &cluster.Span{Partition: p}
 	}
-	if err := reader.QueryEnds(ctx, spans); err != nil {
-		return nil, nil, err
-	}
-	for _, s := range spans {
-		if s.Err == nil || errors.Is(s.Err, kafka.UnknownTopicOrPartition) || errors.Is(s.Err, cluster.ErrNoPartition) {
-			answering = append(answering, s.Partition)
-		} else {
-			failed[s.Partition] = s.Err
+	for try := 1; len(spans) > 0; try++ {
+		if err := reader.QueryEnds(ctx, spans); err != nil {
+			return check, err
+		}
+		unknown := check.addAnswers(spans)
+		spans = check.addMissing(ctx, c, unknown)
+		if try == maxUnknownTries {
+			for _, s := range spans {
+				check.failed[s.Partition] = s.Err
+			}
+			break
+		}
+		if len(spans) > 0 && ratelimit.Sleep(ctx, unknownRetryDelay) != nil {
+			return check, ctx.Err()
 		}
 	}
-	return answering, failed, nil
+	return check, nil
+}
+
+// addAnswers adds the answers of leaders, and returns the partitions that a broker does not know.
+func (k *leaderCheck) addAnswers(spans []*cluster.Span) (unknown []*cluster.Span) {
+	for _, s := range spans {
+		if s.Count > 0 {
+			k.counts[s.Topic] = s.Count
+		}
+		switch {
+		case s.Err == nil:
+			k.answering = append(k.answering, s.Partition)
+		case errors.Is(s.Err, kafka.UnknownTopicOrPartition), errors.Is(s.Err, cluster.ErrNoPartition):
+			unknown = append(unknown, s)
+		default:
+			k.failed[s.Partition] = s.Err
+		}
+	}
+	return unknown
+}
+
+// addMissing adds the unknown partitions that do not exist, and returns the others.
+func (k *leaderCheck) addMissing(ctx context.Context, c *cluster.Cluster, unknown []*cluster.Span) (others []*cluster.Span) {
+	topics := map[string]bool{}
+	for _, s := range unknown {
+		topics[s.Topic] = true
+	}
+	if len(topics) == 0 {
+		return nil
+	}
+	counts, _ := c.CountPartitions(ctx, slices.Sorted(maps.Keys(topics)), countTimeout)
+	for _, s := range unknown {
+		if count, certain := counts[s.Topic]; certain && int(s.Index) >= count {
+			k.missing = append(k.missing, s.Partition)
+		} else {
+			others = append(others, s)
+		}
+	}
+	return others
 }
 
 // lanesOf returns the lanes of partitions that have an error, each with that error.
@@ -194,11 +253,9 @@ func (s *Sink) LaneProgress() map[sinks.Lane]sinks.LanePosition {
 	return positions
 }
 
-func newFence(
-	runCtx context.Context, start func(func()), id *cluster.Transactional, reader *cluster.Reader, claim sinks.Claim, log *slog.Logger,
-) *fence {
+func newFence(runCtx context.Context, start func(func()), id *cluster.Transactional, claim sinks.Claim, log *slog.Logger) *fence {
 	f := &fence{
-		log: log, runCtx: runCtx, claim: claim, idToken: make(chan struct{}, 1), transactional: id, reader: reader,
+		log: log, runCtx: runCtx, claim: claim, idToken: make(chan struct{}, 1), transactional: id,
 		lanes: map[sinks.Lane]cluster.Partition{}, producers: map[int64]bool{},
 		progress: map[cluster.Partition]*partitionProgress{}, missing: map[cluster.Partition]bool{}, unfenced: map[cluster.Partition]bool{},
 		tailTried: map[sinks.Lane]bool{},
@@ -218,17 +275,48 @@ func (f *fence) allPartitions() []cluster.Partition {
 	return slices.Collect(maps.Keys(all))
 }
 
-// widestLanes returns one lane of each topic that exists and has no route, from when the topic had most partitions. With it
-// the topic gets a route without a metadata request.
-func (f *fence) widestLanes(hasRoute func(topic string) bool) []sinks.Lane {
-	counts, widest := map[string]int{}, map[string]sinks.Lane{}
-	for lane := range f.lanes {
-		topic, _, count, err := parseLane(lane)
-		if err == nil && count > counts[topic] && f.mayHoldRecords(f.lanes[lane]) && !hasRoute(topic) {
-			counts[topic], widest[topic] = count, lane
+// currentLanes returns one lane of each topic that exists and has no route, under its present number of partitions. With it
+// the topic gets a route without a metadata request. Recorded lanes may be of a former topic of that name, with more.
+func (f *fence) currentLanes(hasRoute func(topic string) bool) (lanes []sinks.Lane) {
+	for topic, count := range f.counts {
+		if !hasRoute(topic) {
+			lanes = append(lanes, laneName(topic, 0, count))
 		}
 	}
-	return slices.Collect(maps.Values(widest))
+	return lanes
+}
+
+// GoneLanes implements [sinks.Fenced]. A lane has the number of partitions in its name, which never shrinks while a topic
+// exists: one with more partitions than the topic has is of a topic that was deleted.
+func (s *Sink) GoneLanes(ctx context.Context, lanes []sinks.Lane) (gone []sinks.Lane) {
+	f := s.fence.Load()
+	if f == nil {
+		return nil
+	}
+	suspects := map[string]bool{}
+	for _, lane := range lanes {
+		if topic, _, count, err := parseLane(lane); err == nil && count > f.counts[topic] {
+			suspects[topic] = true
+		}
+	}
+	if len(suspects) == 0 {
+		return nil
+	}
+	counts, complete := s.cluster.CountPartitions(ctx, slices.Sorted(maps.Keys(suspects)), countTimeout)
+	if !complete { // the broker that does not answer may be the one that knows more
+		return nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, lane := range lanes {
+		topic, _, count, err := parseLane(lane)
+		now, certain := counts[topic]
+		if err == nil && certain && count > now {
+			gone = append(gone, lane)
+			delete(f.lanes, lane)
+		}
+	}
+	return gone
 }
 
 func (f *fence) producerLane() sinks.Lane {
@@ -334,15 +422,15 @@ func (f *fence) fencePartition(ctx context.Context, p cluster.Partition) (cluste
 
 // fencePartitions is fencePartition for many. As in Fence, partitions without an answering leader are left out.
 func (f *fence) fencePartitions(partitions []cluster.Partition) (fenced fencedEpoch, err error) {
-	answering, failed, err := checkLeaders(f.runCtx, f.reader.WithTimeout(leaderTimeout), partitions)
-	if err != nil || len(answering) == 0 {
-		return fencedEpoch{failed: failed}, err
+	check, err := checkLeaders(f.runCtx, f.cluster, f.reader.WithTimeout(leaderTimeout), partitions)
+	if err != nil || len(check.failed) == len(partitions) {
+		return fencedEpoch{failed: check.failed}, err
 	}
 	err = f.advanceEpoch(f.runCtx, func(before cluster.ProducerEpoch) (cluster.ProducerEpoch, error) {
-		own, missing, err := f.transactional.FencePartitions(f.runCtx, before, answering)
-		fenced = fencedEpoch{own, failed}
+		own, missing, err := f.transactional.FencePartitions(f.runCtx, before, check.answering)
+		fenced = fencedEpoch{own, check.failed}
 		if err == nil {
-			f.recordFenced(answering, missing)
+			f.recordFenced(check.answering, slices.Concat(missing, check.missing))
 		}
 		return own, err
 	})
@@ -355,6 +443,7 @@ func (f *fence) recordFenced(partitions, missing []cluster.Partition) {
 	defer f.mu.Unlock()
 	for _, p := range missing {
 		f.missing[p] = f.missing[p] || f.unfenced[p]
+		delete(f.unfenced, p)
 	}
 	for _, p := range partitions {
 		delete(f.unfenced, p)

@@ -1,11 +1,17 @@
 package kafka
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
+	"slices"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/segmentio/kafka-go"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -177,4 +183,106 @@ func checkRenewal(t *testing.T, cfg Config, expires time.Duration) bool {
 		t.Errorf("a successor has the producer ID %d, want %d", got, first)
 	}
 	return true
+}
+
+// TestAFailoverUsesATopicAsItIsNow: lanes that were recorded of a deleted topic of the same name, with more partitions, name
+// no route, have no tail, and are gone. So are those of a topic that does not exist any more.
+func TestAFailoverUsesATopicAsItIsNow(t *testing.T) {
+	b := startKafka(t)
+	const before, now = 6, 3
+	cfg := Config{Brokers: b.Brokers(), Topic: topicA, CheckTopics: checkOff}
+	former := append(topicLanes(topicA, before), topicLanes("k8s.deleted", 2)...)
+	createTopic(t, cfg.Brokers, topicA, before)
+	createTopic(t, cfg.Brokers, "k8s.deleted", 2)
+	older := openSink(t, cfg)
+	mustFence(t, older, former...)
+	for _, lane := range former {
+		publishUntilAccepted(t, older, lane, pods("a", 1, 4))
+	}
+	deleteTopic(t, cfg.Brokers, "k8s.deleted")
+	deleteTopic(t, cfg.Brokers, topicA)
+	createTopicWhenDeleted(t, cfg.Brokers, topicA, now)
+
+	present := topicLanes(topicA, now)
+	recorded := append(slices.Clone(former), present...)
+	for v := 1; v < 9; v += 2 { // each failover, as long as they are recorded
+		s := openSink(t, cfg)
+		mustFence(t, s, recorded...)
+		lane := laneOf(t, s, pod("a", 1))
+		if !slices.Contains(present, lane) {
+			t.Fatalf("a change goes to the lane %s, and the topic has %d partitions", lane, now)
+		}
+		from := map[sinks.Lane]sinks.LanePosition{}
+		for _, l := range recorded {
+			from[l] = 0
+		}
+		held := map[sinks.Lane]int{}
+		if err := tailOf(t, s, from, func(l sinks.Lane, _ sinks.Emitted) error { held[l]++; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if held[lane] != v-1 {
+			t.Errorf("the tail of %s has %d messages, want %d", lane, held[lane], v-1)
+		}
+		gone := s.GoneLanes(t.Context(), recorded)
+		slices.Sort(gone)
+		slices.Sort(former)
+		if !slices.Equal(gone, former) {
+			t.Errorf("gone are %v, want %v", gone, former)
+		}
+		mustPublish(t, s, lane, pods("a", v, v+2))
+		if due := s.PendingRepartitions(); len(due) > 0 {
+			t.Errorf("the lanes are replaced: %v", due)
+		}
+		for l := range s.LaneProgress() {
+			if slices.Contains(former, l) {
+				t.Errorf("lane %s is gone, and has progress", l)
+			}
+		}
+	}
+	wantVersions(t, readTopics(t, cfg.Brokers, topicA), 1, 9)
+}
+
+// createTopicWhenDeleted creates a topic as soon as the one of this name is deleted, and waits until the broker shows it.
+func createTopicWhenDeleted(t *testing.T, brokers []string, topic string, partitions int) {
+	t.Helper()
+	withClient(t, brokers, func(ctx context.Context, c *kafka.Client) error {
+		for {
+			r, err := c.CreateTopics(ctx, &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{{Topic: topic, NumPartitions: partitions, ReplicationFactor: 1}}})
+			if err != nil || !errors.Is(r.Errors[topic], kafka.TopicAlreadyExists) {
+				err = cmp.Or(err, r.Errors[topic])
+				for shown := 0; err == nil && shown != partitions; {
+					var m *kafka.MetadataResponse
+					if m, err = c.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{topic}}); err == nil && len(m.Topics) == 1 {
+						shown = len(m.Topics[0].Partitions)
+					}
+				}
+				return err
+			}
+			if err := ratelimit.Sleep(ctx, 50*time.Millisecond); err != nil {
+				return err
+			}
+		}
+	})
+}
+
+// TestALaneIsNotGoneWhileABrokerDoesNotAnswer: it may be the one that knows of the topic.
+func TestALaneIsNotGoneWhileABrokerDoesNotAnswer(t *testing.T) {
+	cluster := startThreeBrokers(t)
+	cfg := Config{Brokers: cluster.Brokers(), Topic: topicA, CheckTopics: checkOff, RequestTimeout: 5 * time.Second}
+	s, gone := openSink(t, cfg), topicLanes("k8s.deleted", 2)
+	mustFence(t, s, gone...)
+	victim := cluster[0].Process().Pid()
+	if err := syscall.Kill(victim, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	got := s.GoneLanes(t.Context(), gone)
+	if err := syscall.Kill(victim, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if len(got) > 0 {
+		t.Errorf("gone are %v, and a broker did not answer", got)
+	}
+	if got := s.GoneLanes(t.Context(), gone); len(got) != len(gone) {
+		t.Errorf("gone are %v, want %v", got, gone)
+	}
 }

@@ -302,6 +302,9 @@ func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosi
 	return nil, readTails(ctx, s.cfg, l, t, tails, first, emitted)
 }
 
+// GoneLanes implements [sinks.Fenced]. The few lanes of a stream stay.
+func (*Sink) GoneLanes(context.Context, []sinks.Lane) []sinks.Lane { return nil }
+
 // SharesObjects implements [sinks.Fenced].
 func (*Sink) SharesObjects(a, b sinks.Lane) bool {
 	i, m, known := parseLane(a)

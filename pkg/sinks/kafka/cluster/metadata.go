@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"maps"
 	"time"
 
 	"github.com/segmentio/kafka-go"
@@ -99,6 +100,64 @@ func (c *Cluster) DescribeTopics(ctx context.Context, topics []string) (all map[
 		all[t.Name] = newLayout(t)
 	}
 	return all, r.ControllerID, nil
+}
+
+// CountPartitions asks every broker of the cluster for the number of partitions of topics, 0 for one that does not exist. It
+// leaves out topics on which those that answer within the timeout do not agree, as they do not for a while after a change,
+// and returns none unless most brokers answer. complete: all of them have.
+func (c *Cluster) CountPartitions(ctx context.Context, topics []string, timeout time.Duration) (counts map[string]int, complete bool) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	ask := func(broker int32, topics []string) *metadata.Response {
+		answer, err := c.request(ctx, broker, &metadata.Request{TopicNames: topics})
+		if err != nil {
+			return nil
+		}
+		return answer.(*metadata.Response)
+	}
+	known := ask(anyBroker, []string{})
+	if known == nil {
+		return nil, false
+	}
+	c.pool.setAddresses(known.Brokers)
+	answers := make(chan *metadata.Response, len(known.Brokers))
+	for _, b := range known.Brokers {
+		c.requests.Go(func() { answers <- ask(b.NodeID, topics) })
+	}
+	answered, votes := 0, map[string]int{}
+	counts = map[string]int{}
+	for range known.Brokers {
+		r := <-answers
+		if r == nil {
+			continue
+		}
+		answered++
+		for topic, count := range partitionCounts(r) {
+			if votes[topic] == 0 {
+				counts[topic] = count
+			}
+			if counts[topic] == count {
+				votes[topic]++
+			}
+		}
+	}
+	if 2*answered <= len(known.Brokers) {
+		return nil, false
+	}
+	maps.DeleteFunc(counts, func(topic string, _ int) bool { return votes[topic] < answered })
+	return counts, answered == len(known.Brokers)
+}
+
+// partitionCounts returns the number of partitions of each topic of which a broker is certain, 0 for one that is unknown.
+func partitionCounts(r *metadata.Response) map[string]int {
+	counts := map[string]int{}
+	for _, t := range r.Topics {
+		switch err := protocol.CodeError(t.ErrorCode, ""); {
+		case err == nil && len(t.Partitions) > 0, errors.Is(err, kafka.UnknownTopicOrPartition):
+			counts[t.Name] = len(t.Partitions)
+		}
+	}
+	return counts
 }
 
 func newLayout(t metadata.ResponseTopic) *Layout {

@@ -31,6 +31,7 @@ var ErrRecreated = errors.New("the partition was recreated")
 type Span struct {
 	Partition
 	Lead       Lead
+	Count      int   // partitions of the topic, as the broker that named the leader knows it; 0: unknown
 	First, End int64 // the oldest offset, and the high watermark (KIP-101: all in-sync replicas have everything below it)
 	Known      bool  // Lead, First and End are set
 	Next       int64 // offset of the next record
@@ -178,6 +179,9 @@ func (r *Reader) groupByLeader(ctx context.Context, spans []*Span) (byLeader map
 	}
 	byLeader = map[int32][]*Span{}
 	for _, s := range spans {
+		if of := found[s.Topic]; of != nil {
+			s.Count = len(of.Leads)
+		}
 		if s.Lead, err = found[s.Topic].Lead(s.Index); err != nil {
 			s.Err = fmt.Errorf("reading %s: %w", s.Partition, err)
 			continue
