@@ -29,6 +29,7 @@ type composition struct {
 	shaper      *shape.Shaper
 	sinks       *sinkSet
 	source      *source.Source
+	protection  *protection
 	attribution *attributionRunner // nil without audit
 
 	open     atomic.Bool   // all parts are made
@@ -36,8 +37,9 @@ type composition struct {
 	applying sync.Once
 	failed   *failure // of a task of this composition
 
-	sourceTask *task
-	closing    sync.Once
+	sourceTask     *task
+	protectionTask *task
+	closing        sync.Once
 }
 
 // newComposition makes the parts of a configuration that need no journal. It reads files and creates none, so that a
@@ -106,6 +108,7 @@ func (c *composition) openSourceAndSinks() (err error) {
 	if err := c.sinks.openSinks(feed{journal: c.journal, attribution: c.attribution, replica: c.replica}); err != nil {
 		return err
 	}
+	c.protection = newProtection(c.cfg, c.client, c.log)
 	if c.source, err = c.newSource(); err != nil {
 		return err
 	}
@@ -171,6 +174,7 @@ func (c *composition) startTasks() {
 	c.sinks.startAll(c.failed.reportError)
 	c.replica.startWriting(c.failed.reportError)
 	c.attribution.startTasks(c.failed.reportError)
+	c.protectionTask = startTask("protection", c.protection.run, c.failed.reportError)
 	c.sourceTask = startTask("source", c.source.Run, c.failed.reportError)
 }
 
@@ -198,6 +202,7 @@ func (c *composition) drain() {
 // stopTasks stops the tasks in the opposite order of startTasks. Undelivered changes stay in the journal.
 func (c *composition) stopTasks() {
 	c.sourceTask.stop()
+	c.protectionTask.stop()
 	c.attribution.stopTasks()
 	c.sinks.stopAll()
 	c.replica.stopWriting()
@@ -232,6 +237,7 @@ func (c *composition) newSource() (*source.Source, error) {
 		SetScopes:        c.journal.SetScopes,
 		Append:           c.appendObservation,
 		Shape:            c.shaper.WrapAppend,
+		Admit:            c.protection.admit,
 		DropResource:     c.journal.DropResource,
 		LostReason:       lost,
 		BodiesFilled:     c.journal.RecordBodiesFilled,

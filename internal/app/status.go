@@ -42,7 +42,7 @@ func (c *composition) fillSnapshot(s *admin.Snapshot, stored journal.Stat) {
 			s.Conditions = append(s.Conditions, status)
 		}
 	}
-	s.Conditions = append(s.Conditions, c.attribution.conditions()...)
+	s.Conditions = slices.Concat(s.Conditions, c.attribution.conditions(), c.protection.set.Statuses())
 	for _, r := range c.source.Status() {
 		s.Resources, s.Conditions = append(s.Resources, resourceStatus(r)), append(s.Conditions, r.Reread)
 	}

@@ -5,40 +5,42 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/kubecdc/kubecdc/internal/app"
 	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
-
-// maxSampledObjects bounds the objects of a scope that are sampled.
-const maxSampledObjects = 200
 
 // pathReport is the number of objects in which a path of a rule matches.
 type pathReport struct {
 	Key     string `json:"key"` // "redactPaths[0]"
 	Path    string `json:"path"`
 	Matched int    `json:"matched"`
-	Objects int    `json:"objects"` // sampled objects
+	Objects int    `json:"objects"`           // sampled objects
+	Absent  bool   `json:"absent,omitempty"`  // no selected type has it
+	Nearest string `json:"nearest,omitempty"` // the nearest path that a selected type has
 }
 
-// countPaths samples objects of each rule that has paths. Scopes that cannot be read are skipped; their access shows it.
+// countPaths matches the paths of each rule as the running exporter does. Scopes that cannot be read are skipped; their
+// access shows it.
 func countPaths(ctx context.Context, client *apiserver.Client, r *Report, cfg *config.Config) error {
 	for i := range r.Rules {
-		counter, err := cfg.Resources[i].NewPathCounter()
-		if err != nil {
-			return err
-		}
-		if len(counter.Paths) == 0 {
-			continue
-		}
+		var scopes []selection.Scope
 		for _, resource := range r.Rules[i].Resources {
 			for _, s := range resource.Scopes {
-				if s.List != denied && ctx.Err() == nil {
-					_ = sampleObjects(ctx, client, s.scope, maxSampledObjects, counter.AddObject)
+				if s.List != denied {
+					scopes = append(scopes, s.scope)
 				}
 			}
 		}
+		counter, err := app.CountPaths(ctx, client, cfg.Resources[i].Policy, scopes, true)
+		if err != nil {
+			return err
+		}
 		for _, p := range counter.Paths {
-			r.Rules[i].Paths = append(r.Rules[i].Paths, pathReport{p.Key, p.Path, p.Matched, counter.Objects})
+			r.Rules[i].Paths = append(r.Rules[i].Paths,
+				pathReport{p.Key, p.Path, p.Matched, counter.Objects, p.Match == shape.PathAbsent, p.Nearest})
 		}
 	}
 	return nil
@@ -48,8 +50,13 @@ func countPaths(ctx context.Context, client *apiserver.Client, r *Report, cfg *c
 func writePaths(b *bytes.Buffer, paths []pathReport) {
 	for _, p := range paths {
 		note := ""
-		if p.Matched == 0 && p.Objects > 0 {
-			note = ": a typo, or no object has it now"
+		switch {
+		case p.Nearest != "":
+			note = fmt.Sprintf(": no selected type has it, did you mean %s?", p.Nearest)
+		case p.Absent:
+			note = ": no selected type has it"
+		case p.Matched == 0 && p.Objects > 0:
+			note = ": no object has it now"
 		}
 		fmt.Fprintf(b, "  %s %s matches %d of %d objects%s\n", p.Key, p.Path, p.Matched, p.Objects, note)
 	}

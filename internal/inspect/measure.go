@@ -89,18 +89,3 @@ func (m *measurement) addObject(o *deltas.Object, s selection.Scope) {
 		m.bytes += uint64(len(o.Raw))
 	}
 }
-
-// sampleObjects lists at most limit objects of a scope and calls take with each, as JSON without metadata.managedFields.
-func sampleObjects(ctx context.Context, client *apiserver.Client, s selection.Scope, limit int64, take func(object []byte)) error {
-	e, err := client.Endpoint(s)
-	if err != nil {
-		return err
-	}
-	_, err = e.List(ctx, nil, metav1.ListOptions{Limit: limit}, nil, func(o *deltas.Object) error {
-		if s.Filter == nil || s.Filter(o.Namespace) {
-			take(o.Raw)
-		}
-		return nil
-	})
-	return err
-}

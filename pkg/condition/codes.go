@@ -27,6 +27,8 @@ const (
 	NamespaceUnknown     Code = "NamespaceUnknown"
 	TypesUnwatched       Code = "TypesUnwatched"
 	TypesSilent          Code = "TypesSilent"
+	RedactionUnmatched   Code = "RedactionUnmatched"
+	RedactionHeld        Code = "RedactionHeld"
 
 	JournalFull      Code = "JournalFull"
 	JournalDiskLow   Code = "JournalDiskLow"
@@ -152,6 +154,11 @@ var table = []Kind{
 		"type definitions are being watched again", "new types are found a few seconds later", "exporter rbac --with-triggers prints the right"},
 	{TypesSilent, Degraded, slog.LevelWarn, "the watch of type definitions fell silent, opening it again",
 		"type definitions are being watched again", "new types are found a few seconds later", "look at proxies and load balancers before the API server"},
+	{RedactionUnmatched, Degraded, slog.LevelWarn, "a redaction path matches nothing in the types of its rule",
+		"every redaction path matches", "values that were meant to be redacted are emitted",
+		"correct redactPaths; exporter explain shows each path; if the type is not installed yet, install it"},
+	{RedactionHeld, NotReady, slog.LevelWarn, "changes wait until each redaction path of their rule is known to match",
+		watchStarts, "nothing of the resource is read or emitted", "correct redactPaths; or, to emit nevertheless, redaction.strict: false"},
 
 	{JournalFull, NotReady, slog.LevelWarn, "journal writes are blocked: it has reached journal.maxBytes",
 		"journal continues", notRead, "bring the sink back, remove it from the configuration, or raise journal.maxBytes"},

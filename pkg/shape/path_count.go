@@ -14,6 +14,7 @@ type PathCounter struct {
 	Objects int // objects inspected
 	Paths   []PathCount
 	trees   []*path.Tree
+	parsed  []path.Path
 }
 
 // PathCount is the count of one path.
@@ -21,6 +22,10 @@ type PathCount struct {
 	Key     string // within the rule: "redactPaths[0]"
 	Path    string // as configured
 	Matched int    // objects in which it matches
+	// Match is the best of all types that were added with AddSchema or AddObject, and Nearest, where it is PathAbsent, the
+	// nearest path of a schema or "".
+	Match   PathMatch
+	Nearest string
 }
 
 // NewPathCounter returns a counter for all paths of a policy, which must be valid.
@@ -41,9 +46,28 @@ func (p Policy) NewPathCounter() (*PathCounter, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", counted.Key, err)
 		}
-		c.trees = append(c.trees, t)
+		c.trees, c.parsed = append(c.trees, t), append(c.parsed, parsed[0])
 	}
 	return c, nil
+}
+
+// AllMatch reports whether each path matches in some type, or may match because its schema is open.
+func (c *PathCounter) AllMatch() bool {
+	return !slices.ContainsFunc(c.Paths, func(p PathCount) bool { return p.Match < PathPossible })
+}
+
+// AddSchema matches the paths with the schema of one type.
+func (c *PathCounter) AddSchema(s *Schema) {
+	for i := range c.Paths {
+		counted := &c.Paths[i]
+		match, nearest := s.Match(c.parsed[i])
+		if counted.Nearest == "" {
+			counted.Nearest = nearest
+		}
+		if counted.Match = max(counted.Match, match); counted.Match > PathAbsent {
+			counted.Nearest = ""
+		}
+	}
 }
 
 // AddObject counts the paths that match in one object. Invalid JSON matches nothing.
@@ -52,7 +76,9 @@ func (c *PathCounter) AddObject(object []byte) {
 	for i, t := range c.trees {
 		if f := (pathSearch{b: object}); f.searchValue(rawjson.SkipSpace(object, 0), t, 0) >= 0 && f.found {
 			c.Paths[i].Matched++
+			c.Paths[i].Match, c.Paths[i].Nearest = PathKnown, ""
 		}
+		c.Paths[i].Match = max(c.Paths[i].Match, PathAbsent)
 	}
 }
 

@@ -20,8 +20,8 @@ func TestObjectsThatAPathMatchesAreCounted(t *testing.T) {
 		c.AddObject([]byte(object))
 	}
 	want := []PathCount{
-		{"fields.drop[0]", "status.x", 1}, {"onlyIfChanged[0]", "spec", 3},
-		{"redactPaths[0]", "spec.containers[*].env[*].value", 2}, {"redactPaths[1]", "spec.typo", 0},
+		{"fields.drop[0]", "status.x", 1, PathKnown, ""}, {"onlyIfChanged[0]", "spec", 3, PathKnown, ""},
+		{"redactPaths[0]", "spec.containers[*].env[*].value", 2, PathKnown, ""}, {"redactPaths[1]", "spec.typo", 0, PathAbsent, ""},
 	}
 	if c.Objects != 4 || !slices.Equal(c.Paths, want) {
 		t.Errorf("%d objects, %+v", c.Objects, c.Paths)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
@@ -60,6 +61,9 @@ func (f *follower) loadState(cluster string, stored event.StoredScope, known *de
 
 // run follows the scope until ctx ends, and returns its error, errVanished, or an *appendError.
 func (f *follower) run(ctx context.Context) error {
+	if err := f.awaitAdmission(ctx); err != nil {
+		return err
+	}
 	stop := f.startBackgroundReads(ctx)
 	defer stop()
 	for {
@@ -78,6 +82,23 @@ func (f *follower) run(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// awaitAdmission waits until changes of the scope may be emitted.
+func (f *follower) awaitAdmission(ctx context.Context) error {
+	admit := f.runner.env.cfg.Admit
+	if admit == nil {
+		return nil
+	}
+	waited := false
+	err := admit(ctx, f.scope.Rule, func(reason string) {
+		waited = true
+		f.health.recordProblem(condition.RedactionHeld, reason)
+	})
+	if waited && err == nil {
+		f.health.recordProblem(condition.ResourceSyncing, "")
+	}
+	return err
 }
 
 // switchVersion continues with another version of the resource because the API server has stopped serving the one being

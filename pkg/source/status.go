@@ -21,7 +21,7 @@ const (
 	Stale       State = "stale"       // an open watch is silent; it is reopened from its position
 	Forbidden   State = "forbidden"   // the API server does not allow list or watch
 	Unreachable State = "unreachable" // the API server does not answer, or answers with errors
-	Waiting     State = "waiting"     // the resource is not served yet
+	Waiting     State = "waiting"     // the resource is not served yet, or not to be emitted yet
 	Gone        State = "gone"        // the resource is no longer served; its objects are being emitted as deleted
 )
 
@@ -52,7 +52,7 @@ type Status struct {
 // states are the states of the codes. A scope without a code is live.
 var states = map[condition.Code]State{
 	"": Live, condition.ResourceSyncing: Syncing, condition.ResourceListing: Syncing, condition.ResourceSilent: Stale,
-	condition.ResourceGone: Gone, condition.ResourceForbidden: Forbidden, condition.ResourceNotServed: Waiting,
+	condition.ResourceGone: Gone, condition.ResourceForbidden: Forbidden, condition.ResourceNotServed: Waiting, condition.RedactionHeld: Waiting,
 	condition.APIServerUnreachable: Unreachable, condition.ResourceFailing: Unreachable,
 }
 
@@ -175,7 +175,7 @@ func (h *health) recordProblem(code condition.Code, cause string) {
 	switch code {
 	case condition.APIServerUnreachable:
 		p.Remedy, p.LosesHistory = h.states.serverRemedy(), synced
-	case condition.ResourceFailing, condition.ResourceSilent:
+	case condition.ResourceFailing, condition.ResourceSilent, condition.RedactionHeld:
 		p.LosesHistory = synced
 	case condition.ResourceSyncing:
 		if synced {

@@ -141,6 +141,20 @@ func (c *Client) Metrics(ctx context.Context) (io.ReadCloser, error) {
 	return client.Get().AbsPath("/metrics").MaxRetries(0).Stream(ctx)
 }
 
+// OpenAPI returns the OpenAPI v3 document of one group and version. It tries once.
+func (c *Client) OpenAPI(ctx context.Context, group, version string) ([]byte, error) {
+	gv := schema.GroupVersion{Group: group, Version: version}
+	client, err := c.REST(gv)
+	if err != nil {
+		return nil, err
+	}
+	path := "/openapi/v3/apis/" + gv.String()
+	if group == "" {
+		path = "/openapi/v3/api/" + version
+	}
+	return client.Get().AbsPath(path).MaxRetries(0).Timeout(RequestTimeout).DoRaw(ctx)
+}
+
 // ClusterUID returns the UID of the namespace kube-system, which is as old as the cluster and the closest thing to a name
 // that every cluster has. It tries once.
 func (c *Client) ClusterUID(ctx context.Context) (string, error) {

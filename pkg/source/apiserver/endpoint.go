@@ -143,6 +143,17 @@ func (e *Endpoint) List(
 	return e.decoder.List(listBody{body}, begin, take)
 }
 
+// Sample lists at most limit objects of the scope and calls visit with each, as JSON without metadata.managedFields.
+func (e *Endpoint) Sample(ctx context.Context, limit int64, visit func(object []byte)) error {
+	_, err := e.List(ctx, nil, metav1.ListOptions{Limit: limit}, nil, func(o *deltas.Object) error {
+		if e.Scope.Filter == nil || e.Scope.Filter(o.Namespace) {
+			visit(o.Raw)
+		}
+		return nil
+	})
+	return err
+}
+
 // Newest returns etcd's current resourceVersion, by a LIST of one object.
 func (e *Endpoint) Newest(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)

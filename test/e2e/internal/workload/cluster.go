@@ -117,13 +117,15 @@ func (c *Cluster) CreateNamespace(ctx context.Context, name string) error {
 	return c.create(ctx, namespaces, "", o)
 }
 
-// Definition is a custom resource with free content.
+// Definition is a custom resource.
 type Definition struct {
 	Group, Plural, Kind string
 	// Versions that are served; the first is the stored one. Without any it is "v1" alone.
 	Versions []string
 	// ClusterScoped objects live in no namespace.
 	ClusterScoped bool
+	// Schema of each version, in place of free content.
+	Schema map[string]any
 }
 
 // Define creates the definition of a custom resource that lives in namespaces and waits until it is served.
@@ -152,11 +154,15 @@ func (c *Cluster) Install(ctx context.Context, d Definition) error {
 }
 
 func (d Definition) object() *unstructured.Unstructured {
+	content := d.Schema
+	if content == nil {
+		content = map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
+	}
 	var versions []any
 	for i, name := range d.Versions {
 		versions = append(versions, map[string]any{
 			"name": name, "served": true, "storage": i == 0, "subresources": map[string]any{"status": map[string]any{}},
-			"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+			"schema": map[string]any{"openAPIV3Schema": content},
 		})
 	}
 	scope := "Namespaced"

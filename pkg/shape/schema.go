@@ -1,0 +1,185 @@
+package shape
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/kubecdc/kubecdc/pkg/shape/path"
+)
+
+// Schema is the OpenAPI v3 schema of one type, as an API server publishes it.
+type Schema struct {
+	root *schemaNode
+	all  map[string]*schemaNode // for references
+}
+
+// schemaNode holds the parts of a schema that decide which members an object can have.
+type schemaNode struct {
+	Ref        string                 `json:"$ref"`
+	AllOf      []*schemaNode          `json:"allOf"`
+	Type       string                 `json:"type"`
+	Properties map[string]*schemaNode `json:"properties"`
+	Additional json.RawMessage        `json:"additionalProperties"` // a schema or a boolean
+	Items      *schemaNode            `json:"items"`
+	Preserve   bool                   `json:"x-kubernetes-preserve-unknown-fields"`
+	Embedded   bool                   `json:"x-kubernetes-embedded-resource"`
+	Kinds      []schemaKind           `json:"x-kubernetes-group-version-kind"`
+}
+
+type schemaKind struct{ Group, Version, Kind string }
+
+// ParseSchema returns the schema of a kind in an OpenAPI v3 document; false if the document has none.
+func ParseSchema(document []byte, group, version, kind string) (*Schema, bool, error) {
+	var d struct {
+		Components struct {
+			Schemas map[string]*schemaNode `json:"schemas"`
+		} `json:"components"`
+	}
+	if err := json.Unmarshal(document, &d); err != nil {
+		return nil, false, fmt.Errorf("OpenAPI v3 document of %s/%s: %w", group, version, err)
+	}
+	for _, n := range d.Components.Schemas {
+		if n != nil && slices.Contains(n.Kinds, schemaKind{group, version, kind}) {
+			return &Schema{root: n, all: d.Components.Schemas}, true, nil
+		}
+	}
+	return nil, false, nil
+}
+
+// PathMatch is whether a path can match in objects of a type.
+type PathMatch int
+
+// The values of PathMatch, the better ones higher.
+const (
+	PathUnknown  PathMatch = iota // neither a schema nor an object has been seen
+	PathAbsent                    // no object of the type has such a member
+	PathPossible                  // the schema leaves open which members exist
+	PathKnown                     // the schema or an object has it
+)
+
+// Match returns whether the schema has a path, and if not the nearest path that it has, or "".
+func (s *Schema) Match(p path.Path) (PathMatch, string) {
+	match, nearest := s.matchFrom(s.root, p, 0)
+	if match != PathAbsent || nearest == nil {
+		return match, ""
+	}
+	return match, nearest.String()
+}
+
+// maxSchemaDepth bounds the references that are followed for one path.
+const maxSchemaDepth = 100
+
+// matchFrom matches the path p from a node. The second result is the nearest path from there, where p is absent.
+func (s *Schema) matchFrom(n *schemaNode, p path.Path, depth int) (PathMatch, path.Path) {
+	n = s.resolveRef(n)
+	switch {
+	case n == nil || depth > maxSchemaDepth:
+		return PathPossible, nil
+	case len(p) == 0:
+		return PathKnown, nil
+	case n.Items != nil: // [*] may be omitted
+		if p[0].Wildcard {
+			return prefixed(p[:1])(s.matchFrom(n.Items, p[1:], depth+1))
+		}
+		return s.matchFrom(n.Items, p, depth+1)
+	case p[0].Wildcard:
+		return s.matchMembers(n, p, depth)
+	}
+	if member, ok := n.Properties[p[0].Name]; ok {
+		return prefixed(p[:1])(s.matchFrom(member, p[1:], depth+1))
+	}
+	if open, rest := n.additionalMembers(); open {
+		if rest == nil {
+			return PathPossible, nil
+		}
+		return prefixed(p[:1])(s.matchFrom(rest, p[1:], depth+1))
+	}
+	return PathAbsent, s.nearestMember(n, p, depth)
+}
+
+// matchMembers matches a path that begins with [*] in an object: the best of all members counts.
+func (s *Schema) matchMembers(n *schemaNode, p path.Path, depth int) (best PathMatch, nearest path.Path) {
+	best = PathAbsent
+	open, rest := n.additionalMembers()
+	if open {
+		best, nearest = PathPossible, nil
+		if rest != nil {
+			best, nearest = prefixed(p[:1])(s.matchFrom(rest, p[1:], depth+1))
+		}
+	}
+	for _, member := range n.Properties {
+		if match, near := prefixed(p[:1])(s.matchFrom(member, p[1:], depth+1)); match > best {
+			best, nearest = match, near
+		}
+	}
+	return best, nearest
+}
+
+// nearestMember returns p with its first name corrected, if the result is a path of the schema or near one; nil otherwise.
+func (s *Schema) nearestMember(n *schemaNode, p path.Path, depth int) path.Path {
+	names := make([]string, 0, len(n.Properties))
+	for name := range n.Properties {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	near := path.ClosestName(p[0].Name, names)
+	if near == "" {
+		return nil
+	}
+	first := path.OfNames(near)
+	match, rest := s.matchFrom(n.Properties[near], p[1:], depth+1)
+	if match == PathAbsent {
+		if rest == nil {
+			return nil
+		}
+		return append(first, rest...)
+	}
+	return append(first, p[1:]...)
+}
+
+// prefixed puts a prefix before the nearest path of a result.
+func prefixed(prefix path.Path) func(PathMatch, path.Path) (PathMatch, path.Path) {
+	return func(match PathMatch, nearest path.Path) (PathMatch, path.Path) {
+		if nearest == nil {
+			return match, nil
+		}
+		return match, append(slices.Clone(prefix), nearest...)
+	}
+}
+
+// resolveRef follows references; nil for one that leads nowhere.
+func (s *Schema) resolveRef(n *schemaNode) *schemaNode {
+	for range maxSchemaDepth {
+		switch {
+		case n == nil:
+			return nil
+		case n.Ref != "":
+			n = s.all[strings.TrimPrefix(n.Ref, "#/components/schemas/")]
+		case len(n.AllOf) == 1 && n.Properties == nil && n.Items == nil: // a reference beside a default
+			n = n.AllOf[0]
+		default:
+			return n
+		}
+	}
+	return nil
+}
+
+// additionalMembers reports whether an object can have members beside its properties, and their schema; nil for any.
+func (n *schemaNode) additionalMembers() (open bool, members *schemaNode) {
+	switch {
+	case n.Preserve || n.Embedded || len(n.AllOf) > 0:
+		return true, nil
+	case string(n.Additional) == "false":
+		return false, nil
+	case string(n.Additional) == "true":
+		return true, nil
+	case len(n.Additional) > 0:
+		if json.Unmarshal(n.Additional, &members) != nil {
+			members = nil
+		}
+		return true, members
+	}
+	return len(n.Properties) == 0 && (n.Type == "" || n.Type == "object"), nil
+}

@@ -1,0 +1,87 @@
+package shape
+
+import "testing"
+
+// schemaDocument has what the OpenAPI v3 documents of API servers have: references, defaults beside them, maps, lists and
+// types that are open.
+const schemaDocument = `{"components":{"schemas":{
+ "Pod":{"type":"object","x-kubernetes-group-version-kind":[{"group":"","version":"v1","kind":"Pod"}],"properties":{
+  "metadata":{"default":{},"allOf":[{"$ref":"#/components/schemas/Meta"}]},
+  "spec":{"$ref":"#/components/schemas/Spec"}}},
+ "Meta":{"type":"object","properties":{"name":{"type":"string"},"annotations":{"type":"object","additionalProperties":{"type":"string","default":""}}}},
+ "Spec":{"type":"object","properties":{
+  "containers":{"type":"array","items":{"allOf":[{"$ref":"#/components/schemas/Container"}]}},
+  "open":{"type":"object","x-kubernetes-preserve-unknown-fields":true},
+  "raw":{"type":"object"},
+  "recursive":{"$ref":"#/components/schemas/Spec"},
+  "closed":{"type":"object","additionalProperties":false,"properties":{"token":{"type":"string"}}}}},
+ "Container":{"type":"object","properties":{"name":{"type":"string"},"env":{"type":"array","items":{"type":"object","properties":{
+  "name":{"type":"string"},"value":{"type":"string"}}}}}}}}}`
+
+func TestPathsAreMatchedWithSchemas(t *testing.T) {
+	s, found, err := ParseSchema([]byte(schemaDocument), "", "v1", "Pod")
+	if err != nil || !found {
+		t.Fatal(found, err)
+	}
+	for text, want := range map[string]struct {
+		match   PathMatch
+		nearest string
+	}{
+		"spec.containers[*].env[*].value":           {PathKnown, ""},
+		"spec.containers.env.value":                 {PathKnown, ""},
+		"spec.recursive.recursive.containers":       {PathKnown, ""},
+		"metadata.annotations.token":                {PathKnown, ""},
+		"spec[*].token":                             {PathKnown, ""},
+		"spec.closed[*]":                            {PathKnown, ""},
+		"spec.open.anything[*].below":               {PathPossible, ""},
+		"spec.raw.token":                            {PathPossible, ""},
+		"spec.container[*].env[*].value":            {PathAbsent, "spec.containers[*].env[*].value"},
+		"spec.containers[*].env[*].valeu":           {PathAbsent, "spec.containers[*].env[*].value"},
+		"spec.container[*].env[*].valeu":            {PathAbsent, "spec.containers[*].env[*].value"},
+		"spec.closed.tokne":                         {PathAbsent, "spec.closed.token"},
+		"spec.containers[*].name.first":             {PathAbsent, ""},
+		"spec.whatever":                             {PathAbsent, ""},
+		"status.conditions":                         {PathAbsent, ""},
+		"spec.containers[*].env[*].value\u00a0":     {PathAbsent, "spec.containers[*].env[*].value"},
+		"spec.recursive.recursive.container[*].env": {PathAbsent, "spec.recursive.recursive.containers[*].env"},
+	} {
+		counter, err := Policy{RedactPaths: []string{text}}.NewPathCounter()
+		if err != nil {
+			t.Fatal(err)
+		}
+		counter.AddSchema(s)
+		if p := counter.Paths[0]; p.Match != want.match || p.Nearest != want.nearest {
+			t.Errorf("%s: got %d %q, want %d %q", text, p.Match, p.Nearest, want.match, want.nearest)
+		}
+	}
+	if _, found, err := ParseSchema([]byte(schemaDocument), "", "v1", "Node"); found || err != nil {
+		t.Errorf("a kind that the document lacks: %v %v", found, err)
+	}
+	if _, _, err := ParseSchema([]byte("<html>"), "", "v1", "Pod"); err == nil {
+		t.Error("a document that is none was read")
+	}
+}
+
+// TestAPathOfOneTypeIsEnough holds rules with several types: a path protects where one of them has it, and an object counts
+// where there is no schema.
+func TestAPathOfOneTypeIsEnough(t *testing.T) {
+	s, _, err := ParseSchema([]byte(schemaDocument), "", "v1", "Pod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	counter, err := Policy{RedactPaths: []string{"spec.container"}}.NewPathCounter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if counter.AllMatch() {
+		t.Error("a path matches before anything was seen")
+	}
+	counter.AddSchema(s)
+	if counter.AllMatch() || counter.Paths[0].Nearest != "spec.containers" {
+		t.Errorf("got %+v", counter.Paths[0])
+	}
+	counter.AddObject([]byte(`{"spec":{"container":"x"}}`))
+	if !counter.AllMatch() || counter.Paths[0].Nearest != "" {
+		t.Errorf("got %+v", counter.Paths[0])
+	}
+}
