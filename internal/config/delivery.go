@@ -62,9 +62,10 @@ func validateDelivery(rep *reporter, c Delivery) {
 	}
 }
 
-// warnRate warns of a rate of zero that is written out: it is no bound, and may be meant as a stop.
+// warnRate warns of a rate of zero that is written out: it is no bound, and may be meant as a stop. A file that writes out
+// the burst as well has every key with its default, as configs/reference.yaml has.
 func warnRate(rep *reporter, r Rate) {
-	if r.PerSecond == 0 && rep.isSet("delivery.rate.perSecond") {
+	if r.PerSecond == 0 && rep.isSet("delivery.rate.perSecond") && !rep.isSet("delivery.rate.burst") {
 		rep.addWarning("delivery.rate.perSecond", Problem{Message: "0 is no bound: it stops nothing", Found: "0",
 			Expected: "changes per second, or no delivery.rate at all"})
 	}

@@ -167,6 +167,7 @@ func (r *topicReader) writeEvents(partition int32, ids ...string) {
 
 func (r *topicReader) awaitEvents(ids ...string) {
 	r.t.Helper()
+	slices.Sort(ids)
 	r.awaitCondition(fmt.Sprint("events ", ids), func() bool {
 		got := slices.Clone(r.ids)
 		slices.Sort(got)
