@@ -99,7 +99,8 @@ var Alerts = []Alert{
 	{
 		Name: "KubecdcNoneActive", Expr: noneActive, For: "2m", Severity: Critical,
 		Summary: "Exporters run, and none of them is active",
-		Meaning: "With `state` and `election` one exporter is active and the others are standbys. None is active: nothing is journaled or delivered. " +
+		Meaning: "With `state` and `election` one exporter is active and the others are standbys. None is active, or none has been able " +
+			"to renew the Lease: nothing is journaled, or the active one cannot prove that it may. " +
 			"The API server remembers about 5 minutes; after that the stream gets a `gap` record and what still differs.",
 		Look: []string{"`/readyz` of each: the line of `replica` has the reason why it cannot take over", "`kubectl get lease`: its holder"},
 		Do: []string{"bring the bus of the state back, or grant what the line names: one takes over by itself",
