@@ -1,5 +1,11 @@
 package monitoring
 
+import (
+	"strings"
+
+	"github.com/kubecdc/kubecdc/pkg/condition"
+)
+
 // Severity is how soon a person has to look.
 type Severity string
 
@@ -17,6 +23,9 @@ type Alert struct {
 	For      string // how long it has to last; "" fires at once
 	Severity Severity
 	Summary  string // one line, with the labels of the series
+
+	// Codes are the conditions that this alert is about. Every code has an alert.
+	Codes []condition.Code
 
 	Meaning string   // what is the case, and what happens meanwhile
 	Look    []string // what to look at, in this order
@@ -38,11 +47,29 @@ const (
 	blocked    = `kubecdc_journal_blocked == 1`
 	noneActive = `max by (job) (kubecdc_active) == 0`
 	letters    = `kubecdc_journal_dead_letters_full == 1`
+	protected  = `kubecdc_condition{code="RedactionHeld"} > 0`
 	unwatched  = `kubecdc_resource_state{state=~"unreachable|stale|syncing"} == 1`
 	readyz     = "`/readyz`: the line that begins with `[-]` has the reason and the remedy"
 	statusPage = "the status page at `/`"
 	wait       = "nothing is lost meanwhile: changes wait in the journal"
 )
+
+// lasting are the conditions that are worth a look only if they last, and have no metric of their own.
+var lasting = []condition.Code{
+	condition.ConfigPending, condition.ResourceListing, condition.ResourceUnread, condition.ResourceGone, condition.NamespaceUnknown,
+	condition.TypesUnwatched, condition.TypesSilent, condition.SinkThrottled, condition.SinkNoKeepAlive, condition.SinkClockRefused,
+	condition.LaneUnread, condition.LeaseUnknown, condition.LeaseYielded,
+}
+
+var degraded = `kubecdc_condition{code=~"` + joinCodes(lasting, "|") + `"} > 0`
+
+func joinCodes(codes []condition.Code, separator string) string {
+	texts := make([]string, len(codes))
+	for i, c := range codes {
+		texts[i] = string(c)
+	}
+	return strings.Join(texts, separator)
+}
 
 // Alerts are all alerts, the most urgent first.
 var Alerts = []Alert{
@@ -60,6 +87,7 @@ var Alerts = []Alert{
 	{
 		Name: "KubecdcJournalBlocked", Expr: blocked, For: "1m", Severity: Critical,
 		Summary: "Nothing is being journaled by {{ $labels.instance }}",
+		Codes:   []condition.Code{condition.JournalFull, condition.JournalDiskLow, condition.JournalDiskFull},
 		Meaning: "The journal has reached a bound, or its disk is full or cannot be written. The API server is not read any more; " +
 			"history that it drops meanwhile, after about 5 minutes, becomes a `gap` record.",
 		Look: []string{readyz, "`kubecdc_journal_retained_bytes` against `kubecdc_journal_max_bytes`, and which sink has the largest `kubecdc_sink_backlog_changes`"},
@@ -74,6 +102,7 @@ var Alerts = []Alert{
 	{
 		Name: "KubecdcAPIServerUnreachable", Expr: apiAway, For: "3m", Severity: Critical,
 		Summary: "The API server does not answer {{ $labels.instance }}",
+		Codes:   []condition.Code{condition.APIServerUnreachable, condition.DiscoveryPending},
 		Meaning: "Since the start it is not known what the API server serves, or every selected resource is unreachable. Nothing new " +
 			"is seen; history that the API server drops meanwhile becomes a `gap` record.",
 		Look: []string{readyz + "; it names the server", "the API server, the network, the account's token and the certificates"},
@@ -86,6 +115,10 @@ var Alerts = []Alert{
 	{
 		Name: "KubecdcSinkDown", Expr: down + ` unless ` + thisSink + ` (` + held + ` and ` + thisSink + ` kubecdc_sink_gate_closed == 0)`, For: "3m", Severity: Critical,
 		Summary: "Sink {{ $labels.sink }} of {{ $labels.instance }} accepts nothing",
+		Codes: []condition.Code{
+			condition.SinkConnecting, condition.SinkUnreachable, condition.SinkTimeout, condition.SinkUnauthorized, condition.SinkBusy,
+			condition.SinkFull, condition.SinkTargetMissing, condition.SinkMisconfigured, condition.SinkRejectsAll, condition.SinkFailing, condition.SinkDefect,
+		},
 		Meaning: "Nothing gets through to the whole destination: it cannot be reached, refuses the credentials, has no space or lacks its topics. Other " +
 			"sinks go on; " + wait + " until it is full.",
 		Look: []string{readyz, "`kubecdc_journal_retained_bytes / kubecdc_journal_max_bytes`: how much time there is"},
@@ -99,6 +132,7 @@ var Alerts = []Alert{
 	{
 		Name: "KubecdcNoneActive", Expr: noneActive, For: "2m", Severity: Critical,
 		Summary: "Exporters run, and none of them is active",
+		Codes:   []condition.Code{condition.StateRefused, condition.FailoverFailing},
 		Meaning: "With `state` and `election` one exporter is active and the others are standbys. None is active, or none has been able " +
 			"to renew the Lease: nothing is journaled, or the active one cannot prove that it may. " +
 			"The API server remembers about 5 minutes; after that the stream gets a `gap` record and what still differs.",
@@ -110,6 +144,7 @@ var Alerts = []Alert{
 	{
 		Name: "KubecdcDeadLettersFull", Expr: letters, For: "1m", Severity: Critical,
 		Summary: "{{ $labels.instance }} accepts no more dead letters",
+		Codes:   []condition.Code{condition.DeadLettersFull},
 		Meaning: "Dead letters have reached `journal.maxDeadLetters`. A permanently rejected change now blocks its lane; " +
 			"other lanes continue.",
 		Look: []string{"`kubecdc_sink_dead_letters_kept`: the sink that rejects so many", "`exporter deadletter list --sink SINK --config FILE`, or the status page: the reasons"},
@@ -134,6 +169,7 @@ var Alerts = []Alert{
 	{
 		Name: "KubecdcHistoryLost", Expr: `increase(kubecdc_resource_relists_total[15m]) > 0 unless ` + here + ` kubecdc_journal_recovered == 1`, Severity: Warning,
 		Summary: "The API server had forgotten the history of {{ $labels.resource }}",
+		Codes:   []condition.Code{condition.HistoryLost, condition.ResourceVanished},
 		Meaning: "The exporter was away, blocked or disconnected for longer than the API server remembers, or a CustomResourceDefinition " +
 			"was changed. The stream has a `gap` record, and what still differed was sent: states in between are missing.",
 		Look:   []string{"what happened before it: a blocked journal, an outage, a restart that took long", "the `gap` record in the stream: `from`, `to`, reason"},
@@ -143,6 +179,7 @@ var Alerts = []Alert{
 	{
 		Name: "KubecdcJournalRecovered", Expr: `kubecdc_journal_recovered == 1`, Severity: Warning,
 		Summary: "{{ $labels.instance }} found its journal broken and started a new one",
+		Codes:   []condition.Code{condition.JournalRecovered},
 		Meaning: "Stored bytes were not what was written. The store was moved aside and the stream begins with a `gap` record; dead " +
 			"letters and what was not delivered are in the old store only.",
 		Look:   []string{"`store.broken-…` in the journal directory", "the disk and the node's log"},
@@ -173,6 +210,10 @@ var Alerts = []Alert{
 		Name: "KubecdcLanesFailing", Expr: `kubecdc_sink_lanes_backing_off > 0 unless ` + thisSink + ` (` + down + ` or ` + held + `) unless ` + here + ` ` + letters,
 		For: "5m", Severity: Warning,
 		Summary: "{{ $value }} lanes of sink {{ $labels.sink }} fail while others work",
+		Codes: []condition.Code{
+			condition.SinkTargetMissing, condition.SinkUnauthorized,
+			condition.SinkRejectsAll, condition.SinkFailing,
+		},
 		Meaning: "A topic is missing or may not be written, a partition has no leader, or a lane's changes are all rejected. Only these " +
 			"lanes wait; the journal keeps everything since then.",
 		Look: []string{"`/readyz`: lines with `[!]sink/…/LANE`", "`kubecdc_sink_lane_failing_since_seconds`, which has the condition's code as a label"},
@@ -186,6 +227,7 @@ var Alerts = []Alert{
 		Name: "KubecdcDeadLetters", Expr: `increase(kubecdc_sink_dead_letters_total[15m]) > 0 unless ` + thisSink + ` ` + down + ` unless ` + here + ` ` + letters,
 		Severity: Warning,
 		Summary:  "Sink {{ $labels.sink }} of {{ $labels.instance }} permanently rejected changes",
+		Codes:    []condition.Code{condition.DeadLettersKept},
 		Meaning: "The destination can never accept them: too large, or refused by a policy. They are kept in the journal with the reason; " +
 			"their lanes continue.",
 		Look:   []string{"`exporter deadletter list --sink SINK --config FILE`, or the status page", "the size limits of the destination and `onOversize`"},
@@ -195,6 +237,7 @@ var Alerts = []Alert{
 	{
 		Name: "KubecdcDeadLettersHeld", Expr: `kubecdc_sink_dead_letters_held == 1`, For: "5m", Severity: Warning,
 		Summary: "Dead letters of sink {{ $labels.sink }} cannot reach their topic",
+		Codes:   []condition.Code{condition.DeadLettersHeld},
 		Meaning: "The sink that `deadLetters` names cannot be reached. A permanently rejected change blocks its lane; " +
 			"other lanes continue.",
 		Look:   []string{"`/readyz`: the line with `[!]sink/…`"},
@@ -205,6 +248,7 @@ var Alerts = []Alert{
 		Name: "KubecdcResourceNotWatched",
 		Expr: unwatched + ` unless ` + here + ` ` + apiAway, For: "10m", Severity: Warning,
 		Summary: "{{ $labels.resource }} has been {{ $labels.state }} for ten minutes",
+		Codes:   []condition.Code{condition.ResourceSyncing, condition.ResourceSilent, condition.ResourceFailing},
 		Meaning: "This resource is not watched while others are: its part of the API does not answer, as with a conversion webhook or an " +
 			"aggregated API server that is down, or its first list takes very long.",
 		Look: []string{readyz, "`kubectl get RESOURCE -A`, `kubectl get apiservices`"},
@@ -219,6 +263,7 @@ var Alerts = []Alert{
 	{
 		Name: "KubecdcResourceForbidden", Expr: `kubecdc_resource_state{state="forbidden"} == 1`, For: "5m", Severity: Warning,
 		Summary: "{{ $labels.resource }} may not be listed and watched",
+		Codes:   []condition.Code{condition.ResourceForbidden},
 		Meaning: "The account lacks the right, so this resource is left out of the stream. Nothing else suffers.",
 		Look:    []string{"`exporter rbac --config FILE`: the rights that the configuration needs", "`kubectl auth can-i watch RESOURCE --as system:serviceaccount:kubecdc:exporter`"},
 		Do:      []string{"grant list and watch, or stop selecting it. It is asked for again every 15 to 30 s"},
@@ -228,8 +273,9 @@ var Alerts = []Alert{
 		},
 	},
 	{
-		Name: "KubecdcResourceNotServed", Expr: `kubecdc_resource_state{state="waiting"} == 1`, For: "1h", Severity: Info,
+		Name: "KubecdcResourceNotServed", Expr: `kubecdc_resource_state{state="waiting"} == 1 unless ` + here + ` ` + protected, For: "1h", Severity: Info,
 		Summary: "Nothing serves {{ $labels.resource }}",
+		Codes:   []condition.Code{condition.ResourceNotServed},
 		Meaning: "The configuration names a resource that the API server does not serve: a CustomResourceDefinition that is not " +
 			"installed, or a wrong name. It is watched as soon as it is served.",
 		Look:   []string{"`kubectl api-resources`, `exporter explain --config FILE`"},
@@ -237,8 +283,23 @@ var Alerts = []Alert{
 		Series: map[string]string{`kubecdc_resource_state{job="k",instance="i",resource="widgets.example.com",state="waiting"}`: "1x90"},
 	},
 	{
+		Name: "KubecdcRedactionUnmatched", Expr: `kubecdc_condition{code=~"RedactionUnmatched|RedactionHeld"} > 0`, For: "5m", Severity: Warning,
+		Summary: "A redaction path of {{ $labels.instance }} matches nothing",
+		Codes:   []condition.Code{condition.RedactionUnmatched, condition.RedactionHeld},
+		Meaning: "No type of the rule has the path, so it protects nothing: it may be misspelt. With `redaction.strict: true` the types " +
+			"of the rule wait until it matches; otherwise their values are emitted.",
+		Look: []string{"`/readyz?verbose`: the line of `redaction` names the path and the nearest one", "`exporter explain --config FILE`: the match of each path"},
+		Do:   []string{"correct the path, which takes effect while the exporter runs; or install the type that has it"},
+		Series: map[string]string{
+			`kubecdc_condition{job="k",instance="i",code="RedactionHeld",component="resource",severity="not ready"}`:   "1x60",
+			`kubecdc_condition{job="k",instance="i",code="RedactionUnmatched",component="redaction",severity="ready"}`: "0x60",
+			`kubecdc_ready{job="k",instance="i"}`: "0x60",
+		},
+	},
+	{
 		Name: "KubecdcNamespaceMissing", Expr: `kubecdc_namespace_missing == 1`, For: "15m", Severity: Warning,
 		Summary: "A rule names the namespace {{ $labels.name }}, which does not exist",
+		Codes:   []condition.Code{condition.NamespaceMissing},
 		Meaning: "Nothing can change in it, so nothing comes: the name may be misspelt. Everything else is watched, and this namespace " +
 			"from the moment it is created.",
 		Look:   []string{"`kubectl get namespaces`", "`namespaces.include` of the rules"},
@@ -247,9 +308,13 @@ var Alerts = []Alert{
 	},
 	{
 		Name: "KubecdcNotReady",
-		Expr: `kubecdc_ready == 0 unless ` + here + ` (` + blocked + ` or ` + letters + ` or ` + apiAway + ` or ` + down + ` or ` + unwatched + `) unless on (job) (` + noneActive + `)`,
+		Expr: `kubecdc_ready == 0 unless ` + here + ` (` + blocked + ` or ` + letters + ` or ` + apiAway + ` or ` + down + ` or ` + unwatched + ` or ` + protected + `) unless on (job) (` + noneActive + `)`,
 		For:  "10m", Severity: Warning,
 		Summary: "{{ $labels.instance }} is not ready",
+		Codes: []condition.Code{
+			condition.NothingWatched, condition.JournalBroken,
+			condition.ProgressUnstored, condition.IdentityShared,
+		},
 		Meaning: "None of the other alerts has the reason. `/readyz` does.",
 		Look:    []string{readyz, statusPage},
 		Do:      []string{"follow the remedy in that line"},
@@ -258,6 +323,7 @@ var Alerts = []Alert{
 	{
 		Name: "KubecdcStateLags", Expr: `kubecdc_state_lag_seconds > 300 unless ` + here + ` ` + down, For: "5m", Severity: Warning,
 		Summary: "The replicated state is {{ $value | humanizeDuration }} behind {{ $labels.instance }}",
+		Codes:   []condition.Code{condition.StateUnreachable},
 		Meaning: "Changes are delivered that the state does not cover: a failover now would read that far back, which takes longer and repeats " +
 			"nothing. It waits for the slowest sink, and for its own bus.",
 		Look:   []string{"`kubecdc_sink_backlog_changes`: a sink that is behind holds the state back", "`/readyz`: the line of `replica`"},
@@ -275,6 +341,7 @@ var Alerts = []Alert{
 	{
 		Name: "KubecdcConfigRefused", Expr: `kubecdc_config_refused == 1`, For: "1m", Severity: Warning,
 		Summary: "The edited configuration of {{ $labels.instance }} is refused",
+		Codes:   []condition.Code{condition.ConfigRefused},
 		Meaning: "The configuration file was changed to something that is wrong or cannot be applied while running. The earlier one stays active.",
 		Look:    []string{"`/readyz`: the line with `[!]configuration` has file, line and what was expected", "`exporter validate --config FILE`"},
 		Do:      []string{"correct the file: it is read again as soon as it changes. Keys that need a restart are named"},
@@ -291,6 +358,10 @@ var Alerts = []Alert{
 	{
 		Name: "KubecdcAuditSilent", Expr: `kubecdc_audit_degraded == 1`, For: "10m", Severity: Warning,
 		Summary: "Audit events do not reach {{ $labels.instance }}",
+		Codes: []condition.Code{
+			condition.AuditSilent, condition.AuditLagging,
+			condition.AuditUnreadable, condition.AuditUnserved, condition.AuditCertificate,
+		},
 		Meaning: "Changes are emitted without an author. They are otherwise complete, and on time.",
 		Look: []string{"`/readyz`: the line with `[!]audit`", "`kubecdc_audit_refused_total`: clients without the right certificate",
 			"`kubecdc_audit_lag_seconds` against `audit.settle`"},
@@ -300,6 +371,7 @@ var Alerts = []Alert{
 	{
 		Name: "KubecdcClockSkew", Expr: `abs(kubecdc_clock_skew_seconds) > 30`, For: "10m", Severity: Warning,
 		Summary: "The clock of {{ $labels.instance }} and that of the API server are {{ $value | humanizeDuration }} apart",
+		Codes:   []condition.Code{condition.ClockSkew},
 		Meaning: "Times in changes (`observedAt`) are wrong, Kafka may refuse their timestamps, and certificates and tokens may be taken for expired or not yet valid.",
 		Look:    []string{"`timedatectl` on the node of the exporter, and on those of the API servers"},
 		Do:      []string{"repair the time service of the machine that is wrong"},
@@ -308,6 +380,7 @@ var Alerts = []Alert{
 	{
 		Name: "KubecdcSinkMayLose", Expr: `kubecdc_sink_cautions > 0`, For: "10m", Severity: Info,
 		Summary: "The destination of {{ $labels.sink }} may lose what it accepts",
+		Codes:   []condition.Code{condition.SinkMayLose},
 		Meaning: "It is set up so that changes that it has acknowledged may get lost or repeated, or that it is used in a slower way.",
 		Look:    []string{"`/readyz?verbose`: lines with `[!]sink/…`"},
 		Do:      []string{"follow the remedy in the line, or accept it and silence this alert"},
@@ -339,8 +412,20 @@ var Alerts = []Alert{
 		Series:  map[string]string{`process_start_time_seconds{job="k",instance="i"}`: "0x3 100x3 200x3 300x50"},
 	},
 	{
+		Name: "KubecdcDegraded", Expr: degraded, For: "1h", Severity: Info,
+		Summary: "{{ $labels.component }} of {{ $labels.instance }} has been {{ $labels.code }} for an hour",
+		Codes:   lasting,
+		Meaning: "Something works less well than it should, and has not ended by itself. Nothing is lost meanwhile.",
+		Look:    []string{"[conditions.md](conditions.md): the effect and the remedy of the code", "`/readyz?verbose`: the cause"},
+		Do:      []string{"follow the remedy in that line, or accept it and silence this alert"},
+		Series: map[string]string{
+			`kubecdc_condition{job="k",instance="i",code="TypesUnwatched",component="discovery",severity="ready"}`: "1x90",
+		},
+	},
+	{
 		Name: "KubecdcClusterUnchecked", Expr: `kubecdc_cluster_unchecked == 1`, For: "1h", Severity: Info,
 		Summary: "{{ $labels.instance }} cannot check that the cluster is still the same",
+		Codes:   []condition.Code{condition.ClusterUnchecked},
 		Meaning: "The account may not read the namespace kube-system, and its UID identifies the cluster: another one may answer at the same address.",
 		Look:    []string{"the status page: the line about the cluster"},
 		Do:      []string{"grant `get` on the namespace `kube-system`: `exporter rbac` has the rule"},

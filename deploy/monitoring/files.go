@@ -3,10 +3,12 @@ package monitoring
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/tools/paragraph"
 )
 
@@ -122,6 +124,7 @@ chart it has the name of the release: ` + "`kubecdc-0`" + `.
 		}
 		fmt.Fprintf(&b, "| [%s](#%s) | %s | %s | %s |\n", a.Name, strings.ToLower(a.Name), a.Severity, after, capital(placeholders.Replace(a.Summary)))
 	}
+	writeCodes(&b)
 	for _, a := range Alerts {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n", a.Name, wrapped(a.Meaning, ""))
 		writeList(&b, "Look at", a.Look)
@@ -129,6 +132,20 @@ chart it has the name of the release: ` + "`kubecdc-0`" + `.
 		fmt.Fprintf(&b, "\n```promql\n%s\n```\n", a.Expr)
 	}
 	return b.Bytes()
+}
+
+// writeCodes writes which alert each condition has, in the order of docs/conditions.md.
+func writeCodes(b *bytes.Buffer) {
+	b.WriteString("\n## By condition\n\n| [condition](conditions.md) | alert |\n|---|---|\n")
+	for _, kind := range condition.Kinds() {
+		var links []string
+		for _, a := range Alerts {
+			if slices.Contains(a.Codes, kind.Code) {
+				links = append(links, fmt.Sprintf("[%s](#%s)", a.Name, strings.ToLower(a.Name)))
+			}
+		}
+		fmt.Fprintf(b, "| `%s` | %s |\n", kind.Code, strings.Join(links, ", "))
+	}
 }
 
 func writeList(b *bytes.Buffer, title string, lines []string) {
@@ -149,7 +166,7 @@ func wrapped(text, indent string) string {
 // placeholders shows labels of a summary as a reader of the page writes them.
 var placeholders = strings.NewReplacer(
 	"{{ $labels.instance }}", "the exporter", "{{ $labels.sink }}", "SINK", "{{ $labels.resource }}", "RESOURCE", "{{ $labels.state }}", "STATE",
-	"{{ $labels.name }}", "NAME",
+	"{{ $labels.name }}", "NAME", "{{ $labels.component }}", "a part", "{{ $labels.code }}", "CODE",
 	"{{ $labels.rule }}{{ $labels.route }}", "a rule or route", "{{ $labels.rule }}", "RULE", "{{ $value | humanizePercentage }}", "N %",
 	"{{ $value | humanizeDuration }}", "N", "{{ $value }}", "N",
 )

@@ -15,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kubecdc/kubecdc/deploy/monitoring"
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/test/parts/build"
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
@@ -129,6 +130,21 @@ func firing(name string, fault map[string]string, want string) unitTest {
 	}
 	test.Exprs = []exprTest{{`count by (alertname) (ALERTS{alertstate="firing"})`, at, expected}}
 	return test
+}
+
+// TestEveryConditionHasAnAlert: what is wrong for long must not depend on a person who looks.
+func TestEveryConditionHasAnAlert(t *testing.T) {
+	alerted := map[condition.Code]bool{}
+	for _, a := range monitoring.Alerts {
+		for _, code := range a.Codes {
+			alerted[code] = true
+		}
+	}
+	for _, kind := range condition.Kinds() {
+		if !alerted[kind.Code] {
+			t.Errorf("%s has no alert", kind.Code)
+		}
+	}
 }
 
 // TestEveryMetricExists: a name that the exporter does not serve makes an alert that never fires and an empty panel.
