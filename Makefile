@@ -35,6 +35,13 @@ test: vet parts ## Run every test, integration tests on real servers included
 test-short: ## Run the tests that need no server
 	go test -short -shuffle=on ./...
 
+FUZZ_TIME ?= 10m
+
+.PHONY: fuzz
+fuzz: ## Fuzz everything that parses, each target for FUZZ_TIME (10m)
+	grep -roE '^func Fuzz\w+' --include=*_test.go internal pkg | while IFS=: read -r file func; do \
+		go test -run '^$$' -fuzz "^$${func#func }$$" -fuzztime $(FUZZ_TIME) "./$${file%/*}" || exit; done
+
 .PHONY: bench
 bench: build ## Measure the exporter against the usual informer pipeline, in one run
 	cd test/bench && go run ./cmd/bench

@@ -41,8 +41,20 @@ function objectOf(c) {
   return (c.namespace ? c.namespace + "/" : "") + (c.name || "*");
 }
 
+const bookkeeping = /^\/metadata\/(resourceVersion|generation|managedFields)(\/|$)/; // what every write changes
+
+// pathOf writes a JSON Pointer (RFC 6901) as tap writes paths.
+function pathOf(pointer) {
+  return pointer.slice(1).split("/").map(part => part.replaceAll("~1", "/").replaceAll("~0", "~")).reduce(
+    (path, name) => !name || /^\d+$|[./[\] ]/.test(name) ? path + "[" + name + "]" : path ? path + "." + name : name, "");
+}
+
+function pathsOf(c) {
+  return (c.changed || []).filter(pointer => !bookkeeping.test(pointer)).map(pathOf);
+}
+
 function textOf(c) {
-  return [c.type, c.resource + (c.group ? "." + c.group : ""), objectOf(c), c.class, c.actor?.manager, ...(c.changed || [])].filter(Boolean).join(" ");
+  return [c.type, c.resource + (c.group ? "." + c.group : ""), objectOf(c), c.class, c.actor?.manager, ...pathsOf(c)].filter(Boolean).join(" ");
 }
 
 function wanted(c) {
@@ -63,7 +75,7 @@ function row(c) {
   const li = document.createElement("li");
   const object = document.createElement("b");
   object.textContent = objectOf(c);
-  const about = [c.class, c.actor && "by " + c.actor.manager, c.gap?.reason, c.changed?.join(" ")].filter(Boolean).join(" · ");
+  const about = [c.class, c.actor && "by " + c.actor.manager, c.gap?.reason, pathsOf(c).join(" ")].filter(Boolean).join(" · ");
   li.append(span("dim", c.observedAt.slice(11, 19)), " ", span(c.type.split(".")[0], c.type), " ",
     c.resource + (c.group ? "." + c.group : ""), " ", object, " ", span("dim", about));
   return li;

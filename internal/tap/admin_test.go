@@ -99,7 +99,7 @@ func TestARunningExporterIsWatchedThroughItsRestart(t *testing.T) {
 	for _, c := range []*event.Change{&other, &quiet, change} {
 		observe(server, c)
 	}
-	out.await(t, "~ deployments.apps shop/web  spec, by kubectl-edit\n    /spec/replicas\n")
+	out.await(t, "~ deployments.apps shop/web  spec, by kubectl-edit\n    spec.replicas\n")
 	if got := out.String(); strings.Contains(got, "pods") || strings.Contains(got, "quiet") {
 		t.Errorf("it shows what was not asked for:\n%s", got)
 	}

@@ -38,9 +38,9 @@ func (p *Printer) describeDifference(before, after []byte) []string {
 	if err != nil {
 		return []string{"cannot be compared: " + err.Error()}
 	}
-	fields := slices.DeleteFunc(compareValues("", was, is, nil), func(f field) bool { return bookkeeping[f.path] })
+	fields := slices.DeleteFunc(compareValues("", was, is, nil), func(f field) bool { return isBookkeeping(f.path) })
 	if len(fields) == 0 {
-		return []string{p.withStyle(faint, "nothing that is shown: a masked value, or bookkeeping")}
+		return []string{p.withStyle(faint, nothingShown)}
 	}
 	width := 0
 	for _, f := range fields {
@@ -54,6 +54,45 @@ func (p *Printer) describeDifference(before, after []byte) []string {
 		lines = append(lines, p.formatField(f, width)...)
 	}
 	return lines
+}
+
+// nothingShown stands for a difference of which nothing is shown.
+const nothingShown = "nothing that is shown: a masked value, or bookkeeping"
+
+// describePaths writes which paths changed, given as JSON Pointers (RFC 6901), in the notation of describeDifference.
+func (p *Printer) describePaths(pointers []string) (lines []string) {
+	for _, pointer := range pointers {
+		if path := pathOfPointer(pointer); !isBookkeeping(path) {
+			lines = append(lines, path)
+		}
+	}
+	if len(lines) == 0 && len(pointers) > 0 {
+		return []string{p.withStyle(faint, nothingShown)}
+	}
+	return lines
+}
+
+// isBookkeeping reports whether a path is, or is in, a member that every write changes.
+func isBookkeeping(path string) bool {
+	for member := range bookkeeping {
+		if rest, ok := strings.CutPrefix(path, member); ok && (rest == "" || rest[0] == '.' || rest[0] == '[') {
+			return true
+		}
+	}
+	return false
+}
+
+// pathOfPointer writes a JSON Pointer as a path. A number is taken for the index of an element.
+func pathOfPointer(pointer string) (path string) {
+	for part := range strings.SplitSeq(strings.TrimPrefix(pointer, "/"), "/") {
+		name := strings.NewReplacer("~1", "/", "~0", "~").Replace(part)
+		if _, err := strconv.ParseUint(name, 10, 32); err == nil {
+			path += "[" + name + "]"
+		} else {
+			path = memberPath(path, name)
+		}
+	}
+	return path
 }
 
 func decodeJSON(b []byte) (any, error) {
@@ -219,21 +258,15 @@ func (p *Printer) formatField(f field, width int) []string {
 	return []string{p.withStyle(cyan, path) + "  " + p.withStyle(red, formatValue(f.before)) + " → " + p.withStyle(green, formatValue(f.after))}
 }
 
-// diffLines writes what two texts of several lines differ in: what is between their common beginning and their common end.
+// diffLines writes the lines that two texts differ in.
 func (p *Printer) diffLines(was, is string) []string {
-	a, b := strings.Split(was, "\n"), strings.Split(is, "\n")
-	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
-		a, b = a[1:], b[1:]
-	}
-	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
-		a, b = a[:len(a)-1], b[:len(b)-1]
-	}
+	removed, added := unequalLines(strings.Split(was, "\n"), strings.Split(is, "\n"))
 	var all []string
 	for _, part := range []struct {
 		sign  string
 		style style
 		lines []string
-	}{{"- ", red, a}, {"+ ", green, b}} {
+	}{{"- ", red, removed}, {"+ ", green, added}} {
 		for i, line := range part.lines {
 			if i == maxLines/2 {
 				all = append(all, p.withStyle(faint, "  … "+formatCount(len(part.lines)-i, "more line")))
@@ -243,6 +276,46 @@ func (p *Printer) diffLines(was, is string) []string {
 		}
 	}
 	return all
+}
+
+// maxCompared bounds the lines that unequalLines compares with each other.
+const maxCompared = 1000
+
+// unequalLines returns the lines of a and of b that are not in their longest common subsequence. Where the part between
+// their common beginning and their common end is too long for that, it returns the part.
+func unequalLines(a, b []string) (onlyA, onlyB []string) {
+	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
+		a, b = a[1:], b[1:]
+	}
+	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
+		a, b = a[:len(a)-1], b[:len(b)-1]
+	}
+	if len(a) > maxCompared || len(b) > maxCompared {
+		return a, b
+	}
+	common := make([][]int, len(a)+1) // of a[i:] and b[j:]
+	for i := range common {
+		common[i] = make([]int, len(b)+1)
+	}
+	for i := len(a) - 1; i >= 0; i-- {
+		for j := len(b) - 1; j >= 0; j-- {
+			if common[i][j] = max(common[i+1][j], common[i][j+1]); a[i] == b[j] {
+				common[i][j] = common[i+1][j+1] + 1
+			}
+		}
+	}
+	i, j := 0, 0
+	for i < len(a) && j < len(b) {
+		switch {
+		case a[i] == b[j]:
+			i, j = i+1, j+1
+		case common[i+1][j] >= common[i][j+1]:
+			onlyA, i = append(onlyA, a[i]), i+1
+		default:
+			onlyB, j = append(onlyB, b[j]), j+1
+		}
+	}
+	return append(onlyA, a[i:]...), append(onlyB, b[j:]...)
 }
 
 // formatValue writes a value on one line.

@@ -101,7 +101,7 @@ func (p *Printer) formatChange(s shown) error {
 	b := p.buf[:0]
 	switch p.format {
 	case JSON:
-		b = append(p.formatNative(b, s), '\n')
+		b = append(appendEscaped(b, p.formatNative(nil, s), escapeJSON), '\n')
 	case YAML:
 		var err error
 		if b, err = appendYAML(b, p.formatNative(nil, s)); err != nil {
@@ -129,8 +129,8 @@ func (p *Printer) formatNative(b []byte, s shown) []byte {
 
 // appendYAML writes a JSON object as a YAML document, with its members in their order.
 func appendYAML(b, object []byte) ([]byte, error) {
-	var n yaml.Node // JSON is YAML
-	if err := yaml.Unmarshal(object, &n); err != nil {
+	var n yaml.Node // JSON is YAML, but for some control characters
+	if err := yaml.Unmarshal(appendEscaped(nil, object, escapeYAML), &n); err != nil {
 		return b, fmt.Errorf("write a change as YAML: %w", err)
 	}
 	unquoteJSON(&n)
@@ -140,12 +140,16 @@ func appendYAML(b, object []byte) ([]byte, error) {
 	if err := e.Encode(&n); err != nil {
 		return b, fmt.Errorf("write a change as YAML: %w", err)
 	}
-	return append(append(b, "---\n"...), out.Bytes()...), nil
+	return appendEscaped(append(b, "---\n"...), out.Bytes(), escapeYAML), nil
 }
 
-// unquoteJSON gives nodes the usual style in place of that of JSON; the encoder quotes what needs it.
+// unquoteJSON gives nodes the usual style in place of that of JSON; the encoder quotes what needs it. Text that appendEscaped
+// changes stays quoted, since only there an escape is one.
 func unquoteJSON(n *yaml.Node) {
 	n.Style = 0
+	if strings.ContainsFunc(n.Value, steersTerminal) {
+		n.Style = yaml.DoubleQuotedStyle
+	}
 	for _, c := range n.Content {
 		unquoteJSON(c)
 	}
@@ -193,11 +197,7 @@ func (p *Printer) formatDetails(c *event.Change) []string {
 	case c.Before != nil && c.After != nil:
 		return p.describeDifference(c.Before, c.After)
 	}
-	var lines []string
-	for _, pointer := range c.Changed {
-		lines = append(lines, escapeUnprintable(pointer))
-	}
-	return lines
+	return p.describePaths(c.Changed)
 }
 
 // objectOf names the object of a change; "*" for a control record, which speaks of all.

@@ -3,11 +3,14 @@ package tap
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"strings"
 	"testing"
 	"time"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
@@ -61,6 +64,10 @@ func TestAnUpdateIsShownFieldByField(t *testing.T) {
 			"    data.conf\n      - b\n      + B\n",
 		},
 		{
+			"lines between those that changed are not marked", `{"data":{"conf":"a\nb\nc\nd\ne"}}`, `{"data":{"conf":"a\nB\nc\nD\ne"}}`,
+			"    data.conf\n      - b\n      - d\n      + B\n      + D\n",
+		},
+		{
 			"a terminal is not steered", `{"data":{"a":"1"}}`, `{"data":{"a":"\u001b]0;evil\u0007"}}`,
 			"    data.a  1 → \\x1b]0;evil\\a\n",
 		},
@@ -85,6 +92,43 @@ func TestNamesCannotSteerATerminal(t *testing.T) {
 		if got := shows(t, format, c); strings.Contains(got, "\x1b") {
 			t.Errorf("%s lets an escape sequence through: %q", format, got)
 		}
+	}
+}
+
+// TestTextCannotSteerATerminal in the formats for programs either, which read the same text all the same.
+func TestTextCannotSteerATerminal(t *testing.T) {
+	const text = "C1 \u009b2J, bidi \u202e\u2066, next line \u0085\u2028, hidden \u200b\ufeff\U000e0001, plain é 世 😀"
+	quoted, err := json.Marshal(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := updated(`{}`, `{"text":`+string(quoted)+`}`)
+	for _, format := range Formats {
+		if got := shows(t, format, c); strings.ContainsAny(got, "\u009b\u202e\u2066\u0085\u2028\u200b\ufeff\U000e0001") {
+			t.Errorf("%s lets controls through: %q", format, got)
+		}
+	}
+	var read struct {
+		After struct {
+			Text string `json:"text" yaml:"text"`
+		} `json:"after" yaml:"after"`
+	}
+	if err := json.Unmarshal([]byte(shows(t, JSON, c)), &read); err != nil || read.After.Text != text {
+		t.Errorf("read from JSON: %q (%v)", read.After.Text, err)
+	}
+	read.After.Text = ""
+	if err := yaml.Unmarshal([]byte(shows(t, YAML, c)), &read); err != nil || read.After.Text != text {
+		t.Errorf("read from YAML: %q (%v)", read.After.Text, err)
+	}
+}
+
+// TestChangedPathsAreShownLikeFields where the states are not known: in the same notation, without bookkeeping.
+func TestChangedPathsAreShownLikeFields(t *testing.T) {
+	c := updated("", "")
+	c.Before, c.After = nil, nil
+	c.Changed = []string{"/metadata/resourceVersion", "/metadata/managedFields/0/time", "/spec/containers/0/image", "/metadata/annotations/a.b~1c"}
+	if got, want := shows(t, Diff, c), "    spec.containers[0].image\n    metadata.annotations[a.b/c]\n"; !strings.HasSuffix(got, "\n"+want) {
+		t.Errorf("shown\n%swant\n%s", got, want)
 	}
 }
 

@@ -51,10 +51,11 @@ func (s *script) nextObject(name string) *Object {
 	return o
 }
 
-func (s *script) nextDelta() cache.Delta {
+// nextDelta returns a delta of one object. Only a list reveals that an object is gone without its final state.
+func (s *script) nextDelta(list *List) cache.Delta {
 	types := []cache.DeltaType{cache.Added, cache.Updated, cache.Deleted, cache.Sync}
 	d := cache.Delta{Type: types[s.nextChoice(4)], Object: s.nextObject("a")}
-	if d.Type == cache.Deleted && s.nextChoice(2) == 0 {
+	if d.Type == cache.Deleted && list != nil && s.nextChoice(2) == 0 {
 		d.Object = cache.DeletedFinalStateUnknown{Key: "ns/a", Obj: d.Object}
 	}
 	return d
@@ -75,8 +76,8 @@ func FuzzStepIsPure(f *testing.F) {
 		var deltas, before cache.Deltas
 		for len(s) > 0 && len(deltas) < 20 {
 			was := slices.Clone(s)
-			deltas = append(deltas, s.nextDelta())
-			before = append(before, was.nextDelta())
+			deltas = append(deltas, s.nextDelta(list))
+			before = append(before, was.nextDelta(list))
 		}
 		after, changes := Step(scope, list, known, deltas)
 		again, changesAgain := Step(scope, list, known, deltas)

@@ -1,7 +1,6 @@
 package source
 
 import (
-	"syscall"
 	"testing"
 	"time"
 
@@ -16,11 +15,11 @@ func TestAHangingAPIServerIsNoticedWithoutAChange(t *testing.T) {
 	s, _, stop := startSource(t, f, st, p.sourceConfig("secrets"))
 	defer stop()
 	awaitState(t, st, s, Live)
-	pid := p.APIServerProcess().Pid()
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+	server := p.APIServerProcess()
+	if err := server.Freeze(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
+	t.Cleanup(func() { _ = server.Resume() })
 	stopped := time.Now()
 	awaitState(t, st, s, Unreachable)
 	if took := time.Since(stopped); took > 40*time.Second {
@@ -32,7 +31,7 @@ func TestAHangingAPIServerIsNoticedWithoutAChange(t *testing.T) {
 	if s.Ready() || len(failing) != 1 || failing[0].Code != condition.APIServerUnreachable || failing[0].Deadline.IsZero() {
 		t.Errorf("ready %v, %+v", s.Ready(), failing)
 	}
-	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+	if err := server.Resume(); err != nil {
 		t.Fatal(err)
 	}
 	awaitState(t, st, s, Live)

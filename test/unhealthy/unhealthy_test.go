@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -406,7 +405,7 @@ func TestOneFailingBrokerOfThreeCostsTheOthersNothing(t *testing.T) {
 	const soon = 2 * time.Second
 	away := []string{"does not answer", "Leader Not Available"}
 	for _, s := range []scenario{
-		{name: "frozen", topics: 3, reasons: away, start: func(w *cluster) { w.signalBroker(syscall.SIGSTOP) }, end: func(w *cluster) { w.signalBroker(syscall.SIGCONT) }, recoveryTime: soon},
+		{name: "frozen", topics: 3, reasons: away, start: func(w *cluster) { w.mustSucceed(w.failingBroker().Process().Freeze()) }, end: func(w *cluster) { w.mustSucceed(w.failingBroker().Process().Resume()) }, recoveryTime: soon},
 		{name: "killed", topics: 3, reasons: away, start: func(w *cluster) { w.mustSucceed(w.failingBroker().Kill()) }, end: func(w *cluster) { w.mustSucceed(w.failingBroker().Restart(w.t.Context())) }, recoveryTime: soon},
 		{
 			name: "killed while its topic grows", topics: 1, reasons: away, start: func(w *cluster) { w.mustSucceed(w.failingBroker().Kill()); w.growFailingTopic() },
@@ -421,10 +420,6 @@ func TestOneFailingBrokerOfThreeCostsTheOthersNothing(t *testing.T) {
 
 // failingBroker is the broker that fails.
 func (w *cluster) failingBroker() *broker.Broker { return w.brokers[len(w.brokers)-1] }
-
-func (w *cluster) signalBroker(s syscall.Signal) {
-	w.mustSucceed(syscall.Kill(w.failingBroker().Process().Pid(), s))
-}
 
 // enlargeAndLimit makes the changes of the last topic so large that they exceed a quota, which each broker applies
 // separately.

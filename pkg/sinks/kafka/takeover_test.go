@@ -7,7 +7,6 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
-	"syscall"
 	"testing"
 	"time"
 
@@ -271,12 +270,12 @@ func TestALaneIsNotGoneWhileABrokerDoesNotAnswer(t *testing.T) {
 	cfg := Config{Brokers: cluster.Brokers(), Topic: topicA, CheckTopics: checkOff, RequestTimeout: 5 * time.Second}
 	s, gone := openSink(t, cfg), topicLanes("k8s.deleted", 2)
 	mustFence(t, s, gone...)
-	victim := cluster[0].Process().Pid()
-	if err := syscall.Kill(victim, syscall.SIGSTOP); err != nil {
+	victim := cluster[0].Process()
+	if err := victim.Freeze(); err != nil {
 		t.Fatal(err)
 	}
 	got := s.GoneLanes(t.Context(), gone)
-	if err := syscall.Kill(victim, syscall.SIGCONT); err != nil {
+	if err := victim.Resume(); err != nil {
 		t.Fatal(err)
 	}
 	if len(got) > 0 {

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -109,7 +108,7 @@ func TestAFrozenBrokerIsAwayForItsPartitionsOnly(t *testing.T) {
 	if len(theirs) == 0 || len(ours) == 0 {
 		t.Fatalf("broker %d leads %v of %d", victim.ID(), theirs, partitions)
 	}
-	if err := syscall.Kill(victim.Process().Pid(), syscall.SIGSTOP); err != nil {
+	if err := victim.Process().Freeze(); err != nil {
 		t.Fatal(err)
 	}
 	frozen := theirs[0]
@@ -150,7 +149,7 @@ func TestAFrozenBrokerIsAwayForItsPartitionsOnly(t *testing.T) {
 	if !errors.As(err, &away) {
 		t.Errorf("a broker that is away: %v", err)
 	}
-	if err := syscall.Kill(victim.Process().Pid(), syscall.SIGCONT); err != nil {
+	if err := victim.Process().Resume(); err != nil {
 		t.Fatal(err)
 	}
 	for p := range partitions {
@@ -352,11 +351,11 @@ func TestAFrozenBrokerAtAFailoverStopsItsOwnLanesOnly(t *testing.T) {
 	if len(frozen) == 0 || len(running) == 0 {
 		t.Fatalf("broker %d leads %v of %d", victim.ID(), frozen, partitions)
 	}
-	if err := syscall.Kill(victim.Process().Pid(), syscall.SIGSTOP); err != nil {
+	if err := victim.Process().Freeze(); err != nil {
 		t.Fatal(err)
 	}
 	resume := sync.OnceFunc(func() {
-		if err := syscall.Kill(victim.Process().Pid(), syscall.SIGCONT); err != nil {
+		if err := victim.Process().Resume(); err != nil {
 			t.Error(err)
 		}
 	})

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -98,12 +97,12 @@ func pauseLeader(t *testing.T, js jetstream.JetStream, servers natsserver.Server
 	}
 	at := slices.Index(servers, leader)
 	rest := slices.Concat(servers[at+1:], servers[:at])
-	pid := leader.Process().Pid()
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+	process := leader.Process()
+	if err := process.Freeze(); err != nil {
 		return err
 	}
 	_, err = leaderOf(connectClient(t, rest.URL()), rest, stream)
-	return errors.Join(err, syscall.Kill(pid, syscall.SIGCONT), servers.WaitHealthy(context.Background()))
+	return errors.Join(err, process.Resume(), servers.WaitHealthy(context.Background()))
 }
 
 func samePort(_, _, port int) int { return port }

@@ -460,7 +460,7 @@ func TestCloseEndsAnUnansweredDial(t *testing.T) {
 	}
 	defer silent.Close()
 	cfg := testConfig("nats://" + silent.Addr().String())
-	cfg.AckTimeout = 10 * time.Millisecond
+	cfg.AckTimeout = minAckTimeout
 	s := newSink(t, cfg, discardLog)
 	mustBeUnavailable(t, s, newPod("web", 1), "not connected")
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second*9/10) // less than the dial itself would take to give up

@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/kubecdc/kubecdc/test/parts/ports"
@@ -112,10 +111,10 @@ func (e *Exporter) Stop() error {
 }
 
 // Pause lets the exporter stand still where it is, as a machine that is suspended does. Resume lets it go on.
-func (e *Exporter) Pause() error { return syscall.Kill(e.running.Pid(), syscall.SIGSTOP) }
+func (e *Exporter) Pause() error { return e.running.Freeze() }
 
 // Resume lets a paused exporter go on.
-func (e *Exporter) Resume() error { return syscall.Kill(e.running.Pid(), syscall.SIGCONT) }
+func (e *Exporter) Resume() error { return e.running.Resume() }
 
 // Process is the running exporter, nil if none was started. It is the caller's to read, not to stop.
 func (e *Exporter) Process() *process.Process { return e.running }
