@@ -143,8 +143,8 @@ func appendYAML(b, object []byte) ([]byte, error) {
 	return appendEscaped(append(b, "---\n"...), out.Bytes(), escapeYAML), nil
 }
 
-// unquoteJSON gives nodes the usual style in place of that of JSON; the encoder quotes what needs it. Text that appendEscaped
-// changes stays quoted, since only there an escape is one.
+// unquoteJSON gives nodes the usual style in place of that of JSON; the encoder quotes what needs it. Text that
+// appendEscaped changes stays quoted, since only there an escape is one.
 func unquoteJSON(n *yaml.Node) {
 	n.Style = 0
 	if strings.ContainsFunc(n.Value, steersTerminal) {

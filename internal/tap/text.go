@@ -18,8 +18,8 @@ func escapeUnprintable(s string) string {
 	return s
 }
 
-// steersTerminal reports whether a character may act on a terminal although JSON and YAML allow it as it is: C1 controls, and
-// those that reverse or hide text (Unicode Standard Annex #9).
+// steersTerminal reports whether a character may act on a terminal although JSON and YAML allow it as it is: C1 controls,
+// and those that reverse or hide text (Unicode Standard Annex #9).
 func steersTerminal(r rune) bool {
 	return r >= 0x7f && !unicode.IsPrint(r) && !unicode.IsSpace(r) || r == 0x85 || unicode.In(r, unicode.Zl, unicode.Zp)
 }
