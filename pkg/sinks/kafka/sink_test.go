@@ -7,6 +7,8 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -562,5 +564,38 @@ func TestLaneAllocatesNothingOnceATopicIsKnown(t *testing.T) {
 		}
 	}); got != 0 {
 		t.Errorf("%v allocations", got)
+	}
+}
+
+// TestManyTopicsAreCreatedAndCheckedInFewRequests: a first start has many topics at once.
+func TestManyTopicsAreCreatedAndCheckedInFewRequests(t *testing.T) {
+	const topics = 300
+	c, brokers := startFakeCluster(t, kfake.NumBrokers(1))
+	var created, checked atomic.Int64
+	for key, count := range map[kmsg.Key]*atomic.Int64{kmsg.CreateTopics: &created, kmsg.DescribeConfigs: &checked} {
+		c.ControlKey(int16(key), func(kmsg.Request) (kmsg.Response, error, bool) {
+			c.KeepControl()
+			count.Add(1)
+			return nil, nil, false
+		})
+	}
+	for run, requests := range []*atomic.Int64{&created, &checked} {
+		s, log := openSinkWithLog(t, Config{Brokers: brokers, Topic: "many.{resource}",
+			CreateTopics: CreateTopics{Enabled: true, Partitions: 1, ReplicationFactor: 1}})
+		var all sync.WaitGroup
+		for i := range topics {
+			all.Go(func() {
+				if _, err := s.topics.refreshLayout(t.Context(), s.topics.topicByName("many.r"+itoa(i)), nil); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if n := requests.Load(); n == 0 || n > topics/10 {
+			t.Errorf("run %d: %d requests for %d topics", run, n, topics)
+		}
+		if n := strings.Count(log.String(), "\n"); n > topics/10 {
+			t.Errorf("run %d: %d lines, the first is %.200s", run, n, log.String())
+		}
 	}
 }

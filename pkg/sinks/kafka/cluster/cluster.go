@@ -33,7 +33,9 @@ type Cluster struct {
 	cancelRun context.CancelCauseFunc
 	requests  sync.WaitGroup // goroutines that wait for answers
 
-	descriptions *Coalescer[string, description] // of topics, by name
+	descriptions *Coalescer[string, description]              // of topics, by name
+	settings     *Coalescer[string, map[string]topicSettings] // of topics, by name
+	creations    *Coalescer[creation, map[string]error]       // of topics
 }
 
 // Options configure the connections to a cluster.
@@ -66,6 +68,8 @@ func New(cfg Options, log *slog.Logger) (*Cluster, error) {
 		d.found, d.controller, err = c.DescribeTopics(c.runCtx, topics)
 		return d, err
 	})
+	c.settings = NewCoalescer(c.requests.Go, c.describeSettings)
+	c.creations = NewCoalescer(c.requests.Go, c.createTopics)
 	return c, nil
 }
 

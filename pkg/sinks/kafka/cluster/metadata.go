@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/segmentio/kafka-go"
@@ -55,6 +56,8 @@ func (c *Cluster) Ping(ctx context.Context) error {
 	return err
 }
 
+var errOtherTopics = errors.New("the broker answered for other topics than requested")
+
 // description is the metadata of several topics.
 type description struct {
 	found      map[string]*Layout
@@ -82,7 +85,7 @@ func (c *Cluster) describeOnce(ctx context.Context, topic string) (*Layout, int3
 	}
 	found := all.found[topic]
 	if found == nil {
-		return nil, all.controller, errors.New("the broker answered for other topics than requested")
+		return nil, all.controller, errOtherTopics
 	}
 	return found, all.controller, found.Err
 }
@@ -179,43 +182,100 @@ func newLayout(t metadata.ResponseTopic) *Layout {
 	return d
 }
 
-// TopicSettings returns the effective configuration of a topic, broker defaults included.
+// maxTopicsPerRequest bounds the topics of one request, whose answer has some twenty settings of each.
+const maxTopicsPerRequest = 500
+
+// topicSettings is the configuration of a topic, or the broker's error for it.
+type topicSettings struct {
+	values map[string]string
+	err    error
+}
+
+// TopicSettings returns the effective configuration of a topic, broker defaults included. Concurrent calls share requests.
 func (c *Cluster) TopicSettings(ctx context.Context, topic string) (map[string]string, error) {
-	const topics = 2 // type of resource
-	answer, err := c.request(ctx, anyBroker, &describeconfigs.Request{Resources: []describeconfigs.RequestResource{{ResourceType: topics, ResourceName: topic}}})
+	all, err := c.settings.Submit(ctx, topic)
 	if err != nil {
 		return nil, err
 	}
-	all := map[string]string{}
-	for _, r := range answer.(*describeconfigs.Response).Resources {
-		if err := protocol.CodeError(r.ErrorCode, r.ErrorMessage); err != nil {
+	one, answered := all[topic]
+	if !answered {
+		return nil, errOtherTopics
+	}
+	return one.values, one.err
+}
+
+// describeSettings asks for the configurations of topics.
+func (c *Cluster) describeSettings(topics []string) (map[string]topicSettings, error) {
+	const ofTopic = 2 // type of resource
+	all := map[string]topicSettings{}
+	for some := range slices.Chunk(topics, maxTopicsPerRequest) {
+		request := &describeconfigs.Request{}
+		for _, topic := range some {
+			request.Resources = append(request.Resources, describeconfigs.RequestResource{ResourceType: ofTopic, ResourceName: topic})
+		}
+		answer, err := c.request(c.runCtx, anyBroker, request)
+		if err != nil {
 			return nil, err
 		}
-		for _, entry := range r.ConfigEntries {
-			all[entry.ConfigName] = entry.ConfigValue
+		for _, r := range answer.(*describeconfigs.Response).Resources {
+			one := topicSettings{values: map[string]string{}, err: protocol.CodeError(r.ErrorCode, r.ErrorMessage)}
+			for _, entry := range r.ConfigEntries {
+				one.values[entry.ConfigName] = entry.ConfigValue
+			}
+			all[r.ResourceName] = one
 		}
 	}
 	return all, nil
 }
 
+// creation is a topic to create, and the broker that is the controller.
+type creation struct {
+	controller int32
+	topic      createtopics.RequestTopic
+}
+
+// createTopics creates topics unless they exist, and returns the errors of those that the controller refuses.
+func (c *Cluster) createTopics(wanted []creation) (map[string]error, error) {
+	failed := map[string]error{}
+	var created []string
+	for some := range slices.Chunk(wanted, maxTopicsPerRequest) {
+		request := &createtopics.Request{TimeoutMs: int32(c.timeout.Milliseconds() / 2)}
+		for i, one := range some {
+			if !slices.ContainsFunc(some[:i], func(before creation) bool { return before.topic.Name == one.topic.Name }) {
+				request.Topics = append(request.Topics, one.topic) // a broker refuses a topic that a request names twice
+			}
+		}
+		answer, err := c.request(c.runCtx, some[len(some)-1].controller, request)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range answer.(*createtopics.Response).Topics {
+			if kafka.Error(t.ErrorCode) == kafka.TopicAlreadyExists {
+				continue
+			}
+			if err := protocol.CodeError(t.ErrorCode, t.ErrorMessage); err != nil {
+				failed[t.Name] = err
+				continue
+			}
+			created = append(created, t.Name)
+		}
+	}
+	if len(created) > 0 {
+		c.log.Info("topics created", "count", len(created), "first", created[:min(len(created), 3)])
+	}
+	return failed, nil
+}
+
 // CreateTopic creates a topic unless it exists, and waits up to 2 s until a broker reports its partitions: brokers learn of
-// a new topic one after the other.
+// a new topic one after the other. Concurrent calls share requests.
 func (c *Cluster) CreateTopic(ctx context.Context, controller int32, topic createtopics.RequestTopic) (*Layout, error) {
-	answer, err := c.request(ctx, controller, &createtopics.Request{
-		Topics: []createtopics.RequestTopic{topic}, TimeoutMs: int32(c.timeout.Milliseconds() / 2),
-	})
+	failed, err := c.creations.Submit(ctx, creation{controller, topic})
+	if err == nil {
+		err = failed[topic.Name]
+	}
 	if err != nil {
 		return nil, err
 	}
-	for _, t := range answer.(*createtopics.Response).Topics {
-		if kafka.Error(t.ErrorCode) == kafka.TopicAlreadyExists {
-			continue
-		}
-		if err := protocol.CodeError(t.ErrorCode, t.ErrorMessage); err != nil {
-			return nil, err
-		}
-	}
-	c.log.Info("topic created", "topic", topic.Name)
 	const pause, tries = 50 * time.Millisecond, 40
 	for try := 1; ; try++ {
 		created, _, err := c.DescribeTopic(ctx, topic.Name)
