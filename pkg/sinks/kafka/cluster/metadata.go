@@ -245,7 +245,10 @@ func (c *Cluster) createTopics(wanted []creation) (map[string]error, error) {
 				request.Topics = append(request.Topics, one.topic) // a broker refuses a topic that a request names twice
 			}
 		}
-		answer, err := c.request(c.runCtx, some[len(some)-1].controller, request)
+		// The bound includes the wait of a throttled connection: the next round may know another controller.
+		ctx, cancel := context.WithTimeout(c.runCtx, c.timeout)
+		answer, err := c.request(ctx, some[len(some)-1].controller, request)
+		cancel()
 		if err != nil {
 			return nil, err
 		}
