@@ -66,7 +66,11 @@ func TestATopicThatMayNotBeCheckedNamesTheMissingRight(t *testing.T) {
 	c.ControlKey(int16(kmsg.DescribeConfigs), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
 		answer := r.ResponseKind().(*kmsg.DescribeConfigsResponse)
-		answer.Resources = []kmsg.DescribeConfigsResponseResource{{ErrorCode: kerr.TopicAuthorizationFailed.Code}}
+		for _, one := range r.(*kmsg.DescribeConfigsRequest).Resources {
+			answer.Resources = append(answer.Resources, kmsg.DescribeConfigsResponseResource{
+				ResourceType: one.ResourceType, ResourceName: one.ResourceName, ErrorCode: kerr.TopicAuthorizationFailed.Code,
+			})
+		}
 		return answer, nil, true
 	})
 	s := openSink(t, expectedTopicConfig(checkRequire, brokers))
