@@ -278,7 +278,7 @@ func TestStricterRedactionByReloadLeavesNoPlaintext(t *testing.T) {
 	before := len(s.buses[0].records)
 	s.must(s.exporter.Configure(func(given *exporter.Settings) {
 		given.Resources = []map[string]any{{"select": []string{"secrets"}, "redact": "hmac", "before": "full"}, {"select": []string{"configmaps"}}}
-		given.Redaction = map[string]any{"key": "0123456789abcdef0123456789abcdef"}
+		given.Redaction = map[string]any{"key": redactionKey}
 	}))
 	s.awaitConfiguration()
 	for i := range plainSecrets {

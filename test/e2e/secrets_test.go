@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/rand"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
@@ -31,6 +32,10 @@ const (
 	plantedDeployments = 50
 	plantedAfterwards  = 10 // Secrets, once the journal is broken
 )
+
+// redactionKey is the key of hashes in tests. It has to be random: configurations with a key that is easily guessed are
+// refused.
+var redactionKey = rand.Text()
 
 // plants are the values that must be seen nowhere.
 type plants struct {
@@ -184,7 +189,7 @@ func noSecretIsSeen(t *testing.T, mode string) {
 		settings.Rule = map[string]any{
 			"redact": mode, "redactPaths": []string{"spec.template.spec.containers[*].env[*].value"}, "before": "full", "changed": "jsonPatch",
 		}
-		settings.Redaction = map[string]any{"key": "0123456789abcdef0123456789abcdef"}
+		settings.Redaction = map[string]any{"key": redactionKey}
 	})
 	s.refuseHeavy()
 	s.must(s.exporter.Start(t.Context()))
@@ -392,7 +397,7 @@ func TestChangedRedactionLeavesNoPlaintext(t *testing.T) {
 	settings.Resources = []map[string]any{
 		{"select": []string{"secrets"}, "redact": "hmac", "before": "full", "changed": "jsonPatch"}, {"select": []string{"configmaps"}},
 	}
-	settings.Redaction = map[string]any{"key": "0123456789abcdef0123456789abcdef"}
+	settings.Redaction = map[string]any{"key": redactionKey}
 	s.acceptEverything() // what is left goes there, too
 	var err error
 	s.exporter, err = exporter.New(s.program, settings)
