@@ -23,6 +23,8 @@ var statements = map[string]map[string]string{
 		"Rules and routes decide": "shaper_test.go TestDefaultPolicyStoresNoStates; plants_test.go TestNoPlantedValueIsSeen; test/e2e/secrets_test.go TestSecretsAreNeverShown",
 	},
 	"Secrets": {
+		"A path with one letter wrong redacts nothing.": "test/e2e/protection_test.go TestUnmatchedRedactionPathIsACondition; " +
+			"test/e2e/protection_test.go TestStrictRedactionWaitsUntilItsPathsMatch; schema_test.go TestAPathOfOneTypeIsEnough",
 		"Of a Secret, only values that":     "redact_test.go TestSecretsShowOnlyNames; test/e2e/secrets_test.go TestSecretsAreNeverShown",
 		"| `apiVersion`, `kind`":            "redact_test.go TestSecretsShowOnlyNames",
 		"| of `metadata`:":                  "statements_test.go TestTheMembersOfASecretThatThePageNamesAreShown",
