@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -454,14 +453,12 @@ func (c *cluster) defineMonitors(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.applyAll(t, split(t, string(text)))
-		for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) { // between two looks
-			a := c.call(t, "", http.MethodGet, strings.TrimSuffix(paths[kind], "/"), "application/json", nil)
-			if a.code == http.StatusOK {
-				break
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%s is not served: %d %s", kind, a.code, a.body)
-			}
+		var a answer
+		if !until(func() bool {
+			a = c.call(t, "", http.MethodGet, strings.TrimSuffix(paths[kind], "/"), "application/json", nil)
+			return a.code == http.StatusOK
+		}) {
+			t.Fatalf("%s is not served: %d %s", kind, a.code, a.body)
 		}
 	}
 }
