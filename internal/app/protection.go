@@ -18,11 +18,23 @@ import (
 // maxSampledObjects bounds the objects of a scope that are sampled for its paths.
 const maxSampledObjects = 200
 
+// PathChecker matches paths with types. It reads the OpenAPI document of each group and version once. Not safe for
+// concurrent use.
+type PathChecker struct {
+	client  *apiserver.Client
+	schemas map[groupVersion]*shape.Schemas // nil where the API server has none
+}
+
+type groupVersion struct{ group, version string }
+
+// NewPathChecker returns a checker that asks an API server.
+func NewPathChecker(client *apiserver.Client) *PathChecker {
+	return &PathChecker{client, map[groupVersion]*shape.Schemas{}}
+}
+
 // CountPaths matches the paths of a rule with the types that it selects: with their OpenAPI schema, where the API server has
 // one, and, if sampled or where it has none, with some of their objects. A type that cannot be read counts as unknown.
-func CountPaths(
-	ctx context.Context, client *apiserver.Client, policy shape.Policy, scopes []selection.Scope, sampled bool,
-) (*shape.PathCounter, error) {
+func (p *PathChecker) CountPaths(ctx context.Context, policy shape.Policy, scopes []selection.Scope, sampled bool) (*shape.PathCounter, error) {
 	counter, err := policy.NewPathCounter()
 	if err != nil || len(counter.Paths) == 0 {
 		return counter, err
@@ -31,16 +43,14 @@ func CountPaths(
 	for _, s := range scopes {
 		known, asked := types[s.Resource]
 		if !asked {
-			if document, err := client.OpenAPI(ctx, s.Resource.Group, s.Resource.Version); err == nil {
-				found, ok, err := shape.ParseSchema(document, s.Resource.Group, s.Resource.Version, s.Resource.Kind)
-				if known = err == nil && ok; known {
-					counter.AddSchema(found)
-				}
+			var found *shape.Schema
+			if found, known = p.findSchema(ctx, s.Resource); known {
+				counter.AddSchema(found)
 			}
 			types[s.Resource] = known
 		}
 		if sampled || !known {
-			if e, err := client.Endpoint(s); err == nil {
+			if e, err := p.client.Endpoint(s); err == nil {
 				_ = e.Sample(ctx, maxSampledObjects, counter.AddObject) // the scope's own condition has the reason
 			}
 		}
@@ -49,6 +59,22 @@ func CountPaths(
 		}
 	}
 	return counter, nil
+}
+
+// findSchema returns the schema of a type; false if the API server has none.
+func (p *PathChecker) findSchema(ctx context.Context, r event.Resource) (*shape.Schema, bool) {
+	of := groupVersion{r.Group, r.Version}
+	document, asked := p.schemas[of]
+	if !asked {
+		if text, err := p.client.OpenAPI(ctx, of.group, of.version); err == nil {
+			document, _ = shape.ParseSchemas(text) // nil if it is none
+		}
+		p.schemas[of] = document
+	}
+	if document == nil {
+		return nil, false
+	}
+	return document.Find(r.Group, r.Version, r.Kind)
 }
 
 // The times between checks of the paths: soon while one is absent, because its type may come or be mended.
@@ -128,7 +154,7 @@ func (p *protection) checkRules(ctx context.Context) bool {
 	if err != nil {
 		return false // the source reports it
 	}
-	all := true
+	all, checker := true, NewPathChecker(p.client)
 	for i, r := range p.rules {
 		var scopes []selection.Scope
 		for _, m := range found.Matches {
@@ -136,7 +162,7 @@ func (p *protection) checkRules(ctx context.Context) bool {
 				scopes = append(scopes, m.Scopes...)
 			}
 		}
-		counter, err := CountPaths(ctx, p.client, shape.Policy{RedactPaths: p.cfg.Resources[i].RedactPaths}, scopes, false)
+		counter, err := checker.CountPaths(ctx, shape.Policy{RedactPaths: p.cfg.Resources[i].RedactPaths}, scopes, false)
 		if err != nil {
 			return false // ctx has ended: the paths are valid
 		}

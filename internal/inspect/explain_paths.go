@@ -25,6 +25,7 @@ type pathReport struct {
 // countPaths matches the paths of each rule as the running exporter does. Scopes that cannot be read are skipped; their
 // access shows it.
 func countPaths(ctx context.Context, client *apiserver.Client, r *Report, cfg *config.Config) error {
+	checker := app.NewPathChecker(client)
 	for i := range r.Rules {
 		var scopes []selection.Scope
 		for _, resource := range r.Rules[i].Resources {
@@ -34,7 +35,7 @@ func countPaths(ctx context.Context, client *apiserver.Client, r *Report, cfg *c
 				}
 			}
 		}
-		counter, err := app.CountPaths(ctx, client, cfg.Resources[i].Policy, scopes, true)
+		counter, err := checker.CountPaths(ctx, cfg.Resources[i].Policy, scopes, true)
 		if err != nil {
 			return err
 		}

@@ -30,22 +30,30 @@ type schemaNode struct {
 
 type schemaKind struct{ Group, Version, Kind string }
 
-// ParseSchema returns the schema of a kind in an OpenAPI v3 document; false if the document has none.
-func ParseSchema(document []byte, group, version, kind string) (*Schema, bool, error) {
+// Schemas are those of one OpenAPI v3 document. It is not modified after ParseSchemas.
+type Schemas struct{ all map[string]*schemaNode }
+
+// ParseSchemas reads an OpenAPI v3 document, which an API server has for each group and version.
+func ParseSchemas(document []byte) (*Schemas, error) {
 	var d struct {
 		Components struct {
 			Schemas map[string]*schemaNode `json:"schemas"`
 		} `json:"components"`
 	}
 	if err := json.Unmarshal(document, &d); err != nil {
-		return nil, false, fmt.Errorf("OpenAPI v3 document of %s/%s: %w", group, version, err)
+		return nil, fmt.Errorf("OpenAPI v3 document: %w", err)
 	}
-	for _, n := range d.Components.Schemas {
+	return &Schemas{d.Components.Schemas}, nil
+}
+
+// Find returns the schema of a kind; false if the document has none.
+func (s *Schemas) Find(group, version, kind string) (*Schema, bool) {
+	for _, n := range s.all {
 		if n != nil && slices.Contains(n.Kinds, schemaKind{group, version, kind}) {
-			return &Schema{root: n, all: d.Components.Schemas}, true, nil
+			return &Schema{root: n, all: s.all}, true
 		}
 	}
-	return nil, false, nil
+	return nil, false
 }
 
 // PathMatch is whether a path can match in objects of a type.

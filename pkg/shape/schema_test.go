@@ -19,9 +19,13 @@ const schemaDocument = `{"components":{"schemas":{
   "name":{"type":"string"},"value":{"type":"string"}}}}}}}}}`
 
 func TestPathsAreMatchedWithSchemas(t *testing.T) {
-	s, found, err := ParseSchema([]byte(schemaDocument), "", "v1", "Pod")
-	if err != nil || !found {
-		t.Fatal(found, err)
+	document, err := ParseSchemas([]byte(schemaDocument))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, found := document.Find("", "v1", "Pod")
+	if !found {
+		t.Fatal("the document has no Pod")
 	}
 	for text, want := range map[string]struct {
 		match   PathMatch
@@ -54,10 +58,10 @@ func TestPathsAreMatchedWithSchemas(t *testing.T) {
 			t.Errorf("%s: got %d %q, want %d %q", text, p.Match, p.Nearest, want.match, want.nearest)
 		}
 	}
-	if _, found, err := ParseSchema([]byte(schemaDocument), "", "v1", "Node"); found || err != nil {
-		t.Errorf("a kind that the document lacks: %v %v", found, err)
+	if _, found := document.Find("", "v1", "Node"); found {
+		t.Error("a kind that the document lacks was found")
 	}
-	if _, _, err := ParseSchema([]byte("<html>"), "", "v1", "Pod"); err == nil {
+	if _, err := ParseSchemas([]byte("<html>")); err == nil {
 		t.Error("a document that is none was read")
 	}
 }
@@ -65,10 +69,11 @@ func TestPathsAreMatchedWithSchemas(t *testing.T) {
 // TestAPathOfOneTypeIsEnough holds rules with several types: a path protects where one of them has it, and an object counts
 // where there is no schema.
 func TestAPathOfOneTypeIsEnough(t *testing.T) {
-	s, _, err := ParseSchema([]byte(schemaDocument), "", "v1", "Pod")
+	document, err := ParseSchemas([]byte(schemaDocument))
 	if err != nil {
 		t.Fatal(err)
 	}
+	s, _ := document.Find("", "v1", "Pod")
 	counter, err := Policy{RedactPaths: []string{"spec.container"}}.NewPathCounter()
 	if err != nil {
 		t.Fatal(err)
