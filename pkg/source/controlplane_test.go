@@ -165,13 +165,13 @@ func TestAgainstRealAPIServer(t *testing.T) {
 
 	t.Run("an API server that is killed costs no change", func(t *testing.T) {
 		// A new API server has no history before its start. If the start wrote something, the position is older than
-		// that: then there is a gap without a missing change.
+		// that: then there is a gap without a missing change, and a LIST, which a server that still starts may refuse at first.
 		p.restartServer(t, p.KillAPIServer)
 		a = p.updateSecret(t, "a", "1")
 		st.awaitTrue(t, "the update", func() bool {
 			return slices.ContainsFunc(st.transcript(), func(l string) bool { return strings.TrimSuffix(l, "~") == "updated a@"+a })
 		})
-		if st := s.Status()[0]; st.Lists != 1+st.Relists {
+		if st := s.Status()[0]; st.Relists == 0 && st.Lists != 1 || st.Lists < 1+st.Relists {
 			t.Errorf("%d LISTs, %d gaps", st.Lists, st.Relists)
 		}
 		awaitState(t, st, s, Live)

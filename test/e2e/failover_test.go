@@ -260,7 +260,7 @@ func TestFailoverAfterCompactionEmitsDifferencesFromState(t *testing.T) {
 				},
 				func() {
 					p.must(p.all[1].Configure(func(s *exporter.Settings) { s.Select = append(slices.Clone(s.Select), "pods") }))
-					p.must(p.cluster.Allow(t.Context(), p.name+"-more", account, workload.Pods))
+					p.allow(workload.Pods)
 					p.must(p.all[1].Start(t.Context()))
 					p.awaitAnswerOf(p.all[1], "/readyz?verbose", "[+]resource/pods ok")
 				},

@@ -22,7 +22,6 @@ func TestAnExporterThatCanWatchNothingIsNotReady(t *testing.T) {
 	})
 	s.must(s.exporter.Launch(t.Context()))
 	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[-]discovery NothingWatched: of 2 selected resources 1 are forbidden and 1 not served")
-	s.must(s.cluster.Allow(t.Context(), s.name, account, workload.ConfigMaps))
+	s.allow(workload.ConfigMaps)
 	s.awaitAnswer("/readyz", http.StatusOK, "[!]resource/configmapz ResourceNotServed")
-	s.must(s.cluster.Revoke(t.Context(), s.name, account, workload.ConfigMaps))
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -129,11 +130,35 @@ func (s *fixture) awaitGranted(admin dynamic.Interface, roles []role) {
 	s.t.Helper()
 	for _, r := range roles {
 		for i := range r.rules() {
-			for !allowed(s.t, admin, r.attributes(i)) {
-				pause(s.t, lookEvery)
-			}
+			awaitRight(s.t, admin, r.attributes(i), true)
 		}
 	}
+}
+
+// awaitRight waits until an API server says that the exporter may do something, or that it may not.
+func awaitRight(t *testing.T, admin dynamic.Interface, attributes map[string]any, want bool) {
+	t.Helper()
+	for deadline := time.Now().Add(arriveWithin); allowed(t, admin, attributes) != want; pause(t, lookEvery) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s may do %v: %v after %v", account, attributes, !want, arriveWithin)
+		}
+	}
+}
+
+// allow lets the exporter read one more kind until the end of the test, or until the returned function takes the right back.
+func (s *fixture) allow(kind workload.Kind) (forbid func()) {
+	s.t.Helper()
+	role := s.name + "-" + kind.Resource.Resource
+	s.must(s.cluster.Allow(s.t.Context(), role, account, kind))
+	revoke := func(ctx context.Context) error { return s.cluster.Revoke(ctx, role, account, kind) }
+	s.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), clearWithin)
+		defer cancel()
+		if err := revoke(ctx); err != nil {
+			s.t.Error(err)
+		}
+	})
+	return func() { s.must(revoke(s.t.Context())) }
 }
 
 // allowed asks an API server whether the exporter may do something, until it may.
@@ -181,9 +206,7 @@ func (s *fixture) withdraw(kind workload.Kind) (giveBack func()) {
 			}
 			return err
 		}))
-		for allowed(s.t, admin, attributes) != want {
-			pause(s.t, lookEvery)
-		}
+		awaitRight(s.t, admin, attributes, want)
 	}
 	set(slices.Delete(slices.Clone(all), concerned, concerned+1), false)
 	return func() { set(all, true) }
