@@ -279,8 +279,9 @@ func (r *replica) heldReason(sink string) func(sinks.Lane) error {
 }
 
 // recoverSink fences a sink that could not be reached during the failover, calls ready once that is done, and goes on
-// until all of its lanes are fenced and read back; unread reports those that are not. Other sinks deliver meanwhile, and
-// other lanes from ready on. It returns nil, the cause of the end of ctx, or a *sinks.DeposedError. r may be nil.
+// until all of its lanes are fenced and read back; unread reports the sink, and then its lanes, until they are. Other
+// sinks deliver meanwhile, and other lanes from ready on. It returns nil, the cause of the end of ctx, or a
+// *sinks.DeposedError. r may be nil.
 func (r *replica) recoverSink(ctx context.Context, name string, sink sinks.Sink, unread *condition.Condition, ready func()) error {
 	fenced, ok := sink.(sinks.Fenced)
 	if r == nil || !ok {
@@ -294,14 +295,14 @@ func (r *replica) recoverSink(ctx context.Context, name string, sink sinks.Sink,
 		switch {
 		case err == nil:
 			waits = false
-			r.condition.Clear()
+			unread.Clear()
 			continue
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case errors.As(err, &deposed):
 			return err
 		}
-		r.condition.Update(condition.Caused(condition.FailoverFailing, err))
+		unread.Update(condition.ProblemOf(err, condition.SinkFailing))
 		if ratelimit.Sleep(ctx, backoff.When(struct{}{})) != nil {
 			return context.Cause(ctx)
 		}

@@ -25,7 +25,7 @@ type runner struct {
 	log         *slog.Logger
 	newPipeline func(start event.Cursor) *delivery.Pipeline
 	fenced      bool                 // the replica restores the sink, not the pipeline
-	unread      *condition.Condition // lanes that are not fenced or read back after a failover
+	unread      *condition.Condition // the sink or lanes of it are not fenced or read back after a failover
 
 	// recoverLanes calls ready once the pipeline may start, and returns when all lanes are fenced and read back. An error ends
 	// the pipeline.

@@ -238,7 +238,10 @@ func (w *Writer) newClaim(sink string) sinks.Claim {
 	record := func(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosition) error {
 		return w.callInRun(ctx, func(ctx context.Context) error { return w.checkpoints.storeNewLanes(ctx, sink, lanes) })
 	}
-	return sinks.Claim{Group: w.opts.Group, Sink: sink, Owner: w.opts.Owner, Deployment: w.deployment.claimed, RecordLanes: record}
+	return sinks.Claim{
+		Group: w.opts.Group, Sink: sink, Owner: w.opts.Owner, Deployment: w.deployment.claimed, Elected: w.opts.Lease != "",
+		RecordLanes: record,
+	}
 }
 
 // fenceSinks fences sinks concurrently and reads their tails. One that fails is returned in waiting and delays the others by

@@ -29,6 +29,11 @@ type Claim struct {
 	// marks what it publishes with it, unless the destination shows the writer of a message anyway. "" marks nothing.
 	Deployment string
 
+	// Elected is true if other processes of the group wait to take over while this one runs, so that it may be replaced
+	// while it is frozen. Fence and Publish then fail with an [UnavailableError] if the destination has a fence, and is set
+	// up so that it does not refuse what a replaced process sends.
+	Elected bool
+
 	// RecordLanes makes lanes known to later processes, each with the position where it begins for this process: everything it
 	// publishes lies there or later. It is durable when it returns nil. The sink calls it from Publish before its first message
 	// to a lane that was neither passed to Fence nor recorded before, or is gone. A later process passes all recorded lanes to

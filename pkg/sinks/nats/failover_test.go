@@ -13,6 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/test/sinktest"
@@ -344,6 +345,64 @@ func TestByMessageIDAnOlderExporterIsDeposedBeforeItSendsMore(t *testing.T) {
 	if last := mustBeContinuous(t, js, "K8S"); last != 3 {
 		t.Errorf("the stream holds %d versions", last)
 	}
+}
+
+// Without batches the server refuses no message of an exporter that was frozen and resumes, so a stream like that serves no
+// election: nothing is fenced or published there until the stream takes batches.
+func TestAnElectionIsRefusedWithAStreamThatTakesNoBatches(t *testing.T) {
+	server := startServer(t, "")
+	js := connectClient(t, server.URL())
+	config := jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>", "kubecdc.fence.K8S.>"}, Duplicates: time.Minute}
+	createStream(t, js, config)
+	s := openSink(t, testConfig(server.URL()), discardLog)
+	claim := sinks.Claim{Group: "group", Owner: "one", Elected: true}
+	lastSequence := func() uint64 {
+		found, err := js.Stream(t.Context(), "K8S")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found.CachedInfo().State.LastSeq
+	}
+	allowBatches := func(allow bool) {
+		config.AllowBatchPublish = allow
+		if _, err := js.UpdateStream(t.Context(), config); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustRefuse := func(err error) {
+		t.Helper()
+		var away *sinks.UnavailableError
+		if !errors.As(err, &away) || away.Code != condition.SinkMisconfigured ||
+			!strings.Contains(away.Remedy, "nats stream edit K8S --allow-batched") {
+			t.Fatalf("got %v", err)
+		}
+	}
+	_, err := s.Fence(t.Context(), claim, nil)
+	mustRefuse(err)
+	if last := lastSequence(); last != 0 {
+		t.Fatalf("the stream holds %d messages", last)
+	}
+
+	allowBatches(true)
+	if _, err := s.Fence(t.Context(), claim, nil); err != nil {
+		t.Fatal(err)
+	}
+	mustPublish(t, s, newPod("web", 1))
+	before := lastSequence()
+
+	allowBatches(false)
+	_, err = publishChanges(t, s, newPod("web", 2)) // as a batch, which the server refuses; the stream is looked up after it
+	if err == nil {
+		t.Fatal("the stream was edited, and nothing failed")
+	}
+	_, err = publishChanges(t, s, newPod("web", 2))
+	mustRefuse(err)
+	if last := lastSequence(); last != before {
+		t.Fatalf("the stream ends at %d, before the edit at %d", last, before)
+	}
+	allowBatches(true)
+	mustPublish(t, s, newPod("web", 2))
+	mustBeContinuous(t, js, "K8S")
 }
 
 func TestABucketIsFencedAndItsTailIsRead(t *testing.T) {

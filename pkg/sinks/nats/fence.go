@@ -27,7 +27,7 @@ import (
 // the fence before anything else.
 //
 // By message ID the server does not refuse single messages. There the exporter checks the fence before each Publish; the
-// messages that an older process had in flight are still stored.
+// messages that an older process had in flight are still stored. With an election a stream that takes no batches is refused.
 type fence struct {
 	cfg      Config
 	features *streamFeatures
@@ -142,6 +142,9 @@ func (f *fence) fenceStream(ctx context.Context, l *connection.Link, next *term)
 	}
 	f.warnings.setWarning(topicWriters, "")
 	f.features.recordConfig(found.Config)
+	if err := f.requireBatches(next.claim); err != nil {
+		return err
+	}
 	next.directAccess, next.endSequence = found.Config.AllowDirect, found.State.LastSeq
 	covered := slices.ContainsFunc(found.Config.Subjects, func(subject string) bool { return stream.Covers(subject, f.cfg.fencePrefix()+">") })
 	switch batches := f.features.acceptsBatches.Load(); {
@@ -160,6 +163,21 @@ func (f *fence) fenceStream(ctx context.Context, l *connection.Link, next *term)
 		return err
 	}
 	return f.fenceBatches(ctx, l, next)
+}
+
+// requireBatches returns an error if the stream cannot refuse what a replaced exporter sends, and this exporter may be
+// replaced while it is frozen.
+func (f *fence) requireBatches(claim sinks.Claim) error {
+	if !claim.Elected || f.features.allowsBatches.Load() {
+		return nil
+	}
+	return &sinks.UnavailableError{
+		Code: condition.SinkMisconfigured,
+		Reason: fmt.Sprintf("stream %q does not take batches, so it cannot refuse what an exporter sends that was frozen and "+
+			"replaced: it serves no election", f.cfg.Stream),
+		Remedy: fmt.Sprintf("set allow_batched on it, which needs nats-server 2.14 or later: nats stream edit %s "+
+			"--allow-batched; or run one exporter without election", f.cfg.Stream),
+	}
 }
 
 // fenceBatches ends the newest batch in the stream and then moves the stream's end. It repeats both if another batch was
@@ -297,6 +315,10 @@ func (f *fence) checkFence(ctx context.Context, l *connection.Link, t *term, lan
 	case f.usesBatches(lane):
 		f.warnings.setWarning(topicFence, "")
 		return nil
+	}
+	if err := f.requireBatches(t.claim); err != nil {
+		f.features.invalidate() // the stream may be edited
+		return err
 	}
 	f.warnings.setWarning(topicFence, fmt.Sprintf("stream %q takes changes by message ID now, and cannot refuse those of an "+
 		"older exporter that resumes after a pause: that one stores the messages it had in flight, except copies within "+

@@ -35,6 +35,7 @@ type streamFeatures struct {
 	warnings *warnings
 
 	verified       atomic.Bool // the stream was looked up, and no answer since then contradicts it
+	allowsBatches  atomic.Bool // allow_batched is set
 	acceptsBatches atomic.Bool // allow_batched is set and no other writer is known
 	acceptsTTL     atomic.Bool // messages may expire (allow_msg_ttl)
 }
@@ -42,6 +43,7 @@ type streamFeatures struct {
 // recordConfig stores the settings of a stream that was found or created.
 func (f *streamFeatures) recordConfig(config jetstream.StreamConfig) {
 	f.acceptsTTL.Store(config.AllowMsgTTL)
+	f.allowsBatches.Store(config.AllowBatchPublish)
 	f.acceptsBatches.Store(config.AllowBatchPublish && f.warnings.warningOn(topicWriters) == "")
 }
 

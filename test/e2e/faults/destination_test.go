@@ -201,7 +201,7 @@ func (c *fixture) stream(config jetstream.StreamConfig) {
 	js, hangUp, err := bus.Operate(c.nats.URL())
 	c.must(err)
 	defer hangUp()
-	config.Name, config.Subjects = c.name, []string{c.name + ".>"}
+	config.Name, config.Subjects = c.name, append(config.Subjects, c.name+".>")
 	_, err = js.CreateOrUpdateStream(c.t.Context(), config)
 	c.must(err)
 }

@@ -54,6 +54,7 @@ var faults = []fault{
 	{"the journal is broken", (*fixture).journalBroken, "[!]journal", "was broken", one("JournalRecovered")},
 	{"the bus of the state is away", (*fixture).stateAway, "[-]replica", "not connected to NATS at 127.0.0.1:", one("NoneActive")},
 	{"two deployments use one state", (*fixture).stateShared, "[-]replica", "belongs to the exporters of the Lease", one("NotReady")},
+	{"an election with a stream that takes no batches", (*fixture).streamTakesNoBatches, "[-]sink/nats", "serves no election", one("SinkDown nats")},
 	{"audit events do not come", (*fixture).auditSilent, "[!]audit", "no audit event came", one("AuditSilent")},
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
@@ -68,6 +69,18 @@ func (c *fixture) stateShared() func() {
 	c.replicated(c.nats.URL(), "another", "two")
 	c.launch()
 	return nil
+}
+
+// streamTakesNoBatches has a stream that cannot refuse what a replaced exporter sends, until it is edited.
+func (c *fixture) streamTakesNoBatches() func() {
+	c.replicated(c.nats.URL(), "exporter", "one")
+	stream := jetstream.StreamConfig{Subjects: []string{"kubecdc.fence." + c.name + ".>"}}
+	c.stream(stream)
+	c.launch()
+	return func() {
+		stream.AllowBatchPublish = true
+		c.stream(stream)
+	}
 }
 
 // takesTurns moves the Lease from one exporter to the other repeatedly.
