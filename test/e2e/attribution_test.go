@@ -65,7 +65,7 @@ type audited struct {
 // newAudited starts the control plane, but not the exporter.
 func newAudited(t *testing.T, with ...func(*audited, *controlplane.Options)) *audited {
 	t.Helper()
-	t.Parallel() // it shares nothing with other tests, and mostly waits
+	runAlongside(t)
 	a := &audited{t: t, program: program(t), dir: t.TempDir(), sendTo: "127.0.0.1", by: newClientAnswers()}
 	free, err := ports.Free(1)
 	if err != nil {

@@ -24,6 +24,7 @@ import (
 // TestCloudEventsSDKReadsWholeRuns has the CNCF's own SDK read every event of a run from both buses, and judges what it
 // gives out by etcd's history, as other tests judge the native form.
 func TestCloudEventsSDKReadsWholeRuns(t *testing.T) {
+	servers(t)
 	for as, encoding := range map[format.Format]binding.Encoding{
 		format.CloudEvents: binding.EncodingBinary, format.CloudEventsStructured: binding.EncodingStructured,
 	} {

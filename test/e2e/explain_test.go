@@ -141,6 +141,7 @@ type restricted struct {
 // newRestricted starts a control plane of its own, with more arguments for its API server.
 func newRestricted(t *testing.T, rules string, args ...string) *restricted {
 	t.Helper()
+	runAlongside(t)
 	l := &restricted{t: t, program: program(t), rules: rules, dir: t.TempDir()}
 	dir := filepath.Join(l.dir, "controlplane")
 	l.must(os.Mkdir(dir, 0o755))

@@ -43,6 +43,7 @@ type freeze struct {
 // volume, by standing still and waking up when others are active, and in order. Another one goes on each time. With
 // KUBECDC_E2E_REPLICAS=3 the buses have three servers, and every fifth time their leaders are killed as well.
 func TestFailoversNeverLoseRepeatOrReorder(t *testing.T) {
+	servers(t)
 	for _, stateIn := range []string{"kafka", "nats"} {
 		t.Run("state in "+stateIn, func(t *testing.T) {
 			n, rate := sizeOf(t, "KUBECDC_E2E_FAILOVERS", failovers), sizeOf(t, "KUBECDC_E2E_RATE", pipelineRate)
@@ -247,6 +248,7 @@ func (p *failoverRun) logDurations() {
 // one start when the API server has forgotten what happened meanwhile: the gap, the differences and the deletes come from
 // the state. The rules of the other one differ: it selects one more resource.
 func TestFailoverAfterCompactionEmitsDifferencesFromState(t *testing.T) {
+	servers(t)
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Deployments, workload.Widgets}
 	for _, stateIn := range []string{"kafka", "nats"} {
 		t.Run("state in "+stateIn, func(t *testing.T) {
@@ -298,6 +300,7 @@ func TestFailoverBeforeFirstSnapshotStartsWithGap(t *testing.T) {
 // TestStateOfAnotherDeploymentIsRejected gives two exporters one state by mistake: the second one has a Lease of its own,
 // and then none.
 func TestStateOfAnotherDeploymentIsRejected(t *testing.T) {
+	servers(t)
 	kinds := []workload.Kind{workload.ConfigMaps}
 	for _, stateIn := range []string{"kafka", "nats"} {
 		t.Run("state in "+stateIn, func(t *testing.T) {

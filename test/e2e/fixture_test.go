@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -44,7 +45,8 @@ type received struct {
 	compacted bool // what is there is less than what was
 }
 
-var fixtureNumber int
+// fixtures counts the fixtures of all tests: no two have the same name.
+var fixtures atomic.Int64
 
 // newFixture makes a fixture; its exporter selects the resources of some kinds. Nothing runs yet.
 func newFixture(t *testing.T, kinds []workload.Kind, changes ...func(*exporter.Settings)) *fixture {
@@ -55,8 +57,7 @@ func newFixture(t *testing.T, kinds []workload.Kind, changes ...func(*exporter.S
 // newFixtureIn makes a fixture in an environment that may have a control plane of its own.
 func newFixtureIn(t *testing.T, env *environment, kinds []workload.Kind, changes ...func(*exporter.Settings)) *fixture {
 	t.Helper()
-	fixtureNumber++
-	s := &fixture{environment: env, t: t, name: fmt.Sprintf("e2e-%d", fixtureNumber), resources: resources(kinds)}
+	s := &fixture{environment: env, t: t, name: fmt.Sprintf("e2e-%d", fixtures.Add(1)), resources: resources(kinds)}
 	settings := exporter.Settings{
 		Dir: t.TempDir(), Kubeconfig: env.controlPlane.Kubeconfig(),
 		KafkaBrokers: env.kafka.Brokers(), TopicPrefix: s.name, NATSURL: env.nats.URL(), Stream: s.name,

@@ -14,6 +14,7 @@ import (
 // that followed the state, and the one that restarts in between, start with a gap of each resource on each bus, and nothing
 // is missing outside of that.
 func TestAStateThatIsLostWithItsOwnerIsAGap(t *testing.T) {
+	servers(t)
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
 	for name, restart := range map[string]bool{"the standby follows": false, "the standby restarts": true} {
 		t.Run(name, func(t *testing.T) {

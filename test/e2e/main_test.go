@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -26,7 +27,7 @@ const startWithin = 10 * time.Minute
 // reader is a user with only the rights that a test grants.
 const reader = "reader"
 
-// environment is what the tests share.
+// environment is a set of servers. A test that asks for one has it to itself, since tests kill servers and compact etcd.
 type environment struct {
 	dir          string
 	program      string // the exporter
@@ -35,51 +36,95 @@ type environment struct {
 	nats         *natsserver.Server
 	cluster      *workload.Cluster
 	etcd         *oracle.Etcd
+	startError   error
 }
 
-var (
-	shared     environment
-	startOnce  sync.Once
-	startError error
-	buildOnce  sync.Once
-	buildError error
+const (
+	// environments is how many sets of servers there are at most. They start with the first tests that need them.
+	environments = 2
+	// atOnceAtMost is how many tests run at a time, those included that have servers of their own. They mostly wait.
+	atOnceAtMost = "3"
 )
 
-// atOnceAtMost is how many of the tests that share no servers run at a time. They mostly wait.
-const atOnceAtMost = "3"
+var (
+	idle       = make(chan *environment, environments) // those that no test has; the dir of a new one is empty
+	inUse      sync.Map                                // environments by the name of the test that has one
+	alongside  sync.Map                                // names of the tests that run beside others
+	programDir string
+	buildOnce  sync.Once
+	builtFile  string
+	buildError error
+)
 
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if err := flag.Set("test.parallel", atOnceAtMost); err != nil {
 		panic(err)
 	}
+	for range environments {
+		idle <- &environment{}
+	}
 	code := m.Run()
-	if err := shared.stop(); err != nil {
+	var errs []error
+	for range environments {
+		errs = append(errs, (<-idle).stop())
+	}
+	if err := errors.Join(append(errs, os.RemoveAll(programDir))...); err != nil {
 		fmt.Fprintln(os.Stderr, "stop the servers:", err)
 		code = max(code, 1)
 	}
 	os.Exit(code)
 }
 
-// servers returns the shared environment with all servers running.
+// runAlongside lets a test run beside others. A subtest belongs to its test, and runs as that does.
+func runAlongside(t *testing.T) {
+	t.Helper()
+	if strings.Contains(t.Name(), "/") {
+		return
+	}
+	if _, called := alongside.LoadOrStore(t.Name(), true); called {
+		return
+	}
+	t.Cleanup(func() { alongside.Delete(t.Name()) })
+	t.Parallel()
+}
+
+// servers returns an environment with all servers running, which the test has to itself until its end. The subtests of a
+// test that has one get the same.
 func servers(t *testing.T) *environment {
 	t.Helper()
 	require.Integration(t)
 	require.Program(t, "java", "install Java 17 or later")
 	require.Program(t, "mvn", "install Maven 3.8 or later")
-	program(t)
-	startOnce.Do(func() { startError = shared.start() })
-	if startError != nil {
-		t.Fatal(startError)
+	runAlongside(t)
+	test, _, _ := strings.Cut(t.Name(), "/")
+	if e, has := inUse.Load(test); has {
+		return e.(*environment)
 	}
-	if err := shared.mend(t.Context()); err != nil {
+	e := <-idle
+	inUse.Store(test, e)
+	t.Cleanup(func() {
+		inUse.Delete(test)
+		idle <- e
+	})
+	e.program = program(t)
+	if err := e.prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	return &shared
+	return e
 }
 
-// mend starts again what a failed test has left stopped, so that it fails alone.
-func (e *environment) mend(ctx context.Context) error {
+// prepare starts what does not run: all of it at first, later what a failed test has left stopped, so that it fails alone.
+func (e *environment) prepare(ctx context.Context) (err error) {
+	if e.dir == "" {
+		if e.dir, err = os.MkdirTemp("", "kubecdc-e2e-"); err != nil {
+			return err
+		}
+		e.startError = e.start()
+	}
+	if e.startError != nil {
+		return e.startError
+	}
 	var errs []error
 	if e.controlPlane.APIServerProcess() == nil {
 		errs = append(errs, e.controlPlane.StartAPIServer(ctx))
@@ -97,22 +142,20 @@ func (e *environment) mend(ctx context.Context) error {
 func program(t *testing.T) string {
 	t.Helper()
 	require.Integration(t)
-	buildOnce.Do(func() { buildError = shared.build() })
+	buildOnce.Do(func() { builtFile, buildError = buildProgram() })
 	if buildError != nil {
 		t.Fatal(buildError)
 	}
-	return shared.program
+	return builtFile
 }
 
-func (e *environment) build() error {
+func buildProgram() (file string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), startWithin)
 	defer cancel()
-	var err error
-	if e.dir, err = os.MkdirTemp("", "kubecdc-e2e-"); err != nil {
-		return err
+	if programDir, err = os.MkdirTemp("", "kubecdc-e2e-program-"); err != nil {
+		return "", err
 	}
-	e.program, err = exporter.Build(ctx, e.dir)
-	return err
+	return exporter.Build(ctx, programDir)
 }
 
 // start starts all servers at once.
@@ -158,7 +201,7 @@ func (e *environment) startOwnControlPlane(ctx context.Context, options controlp
 // withControlPlane is the environment with another control plane, which ends with the test.
 func (e *environment) withControlPlane(t *testing.T, options controlplane.Options) *environment {
 	t.Helper()
-	own := &environment{program: e.program, kafka: e.kafka, nats: e.nats}
+	own := &environment{dir: e.dir, program: e.program, kafka: e.kafka, nats: e.nats}
 	options.Dir = filepath.Join(t.TempDir(), "controlplane")
 	if err := own.startOwnControlPlane(t.Context(), options); err != nil {
 		t.Fatal(err)

@@ -28,7 +28,7 @@ var widgets = consumer.Resource{Cluster: "e2e", Group: workload.WidgetGroup, Res
 func TestStreamRebuildsEtcdAtEveryRevision(t *testing.T) {
 	s := newFixture(t, []workload.Kind{workload.Widgets}, func(settings *exporter.Settings) {
 		settings.Rule = map[string]any{
-			"labelSelector": workload.SelectedLabel + "=yes", "namespaces": map[string]any{"include": []string{fmt.Sprintf("e2e-%d", fixtureNumber)}},
+			"labelSelector": workload.SelectedLabel + "=yes", "namespaces": map[string]any{"include": []string{settings.Stream}},
 			"before": "full", "changed": "mergePatch",
 		}
 	})

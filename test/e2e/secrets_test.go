@@ -177,6 +177,7 @@ func (p *plants) deploymentKind() workload.Kind {
 // everything and another refuse everything, and then looks for them wherever the exporter writes. Then it breaks the
 // journal, and looks again at what the next process makes of it.
 func TestSecretsAreNeverShown(t *testing.T) {
+	servers(t)
 	for _, mode := range []string{"mask", "hmac"} {
 		t.Run(mode, func(t *testing.T) { noSecretIsSeen(t, mode) })
 	}

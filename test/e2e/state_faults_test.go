@@ -37,6 +37,7 @@ type stateBus struct {
 
 // forEachStateBus runs a test with the state in Kafka, and in NATS.
 func forEachStateBus(t *testing.T, kinds []workload.Kind, test func(*replicas, stateBus), changes ...func(*exporter.Settings)) {
+	servers(t)
 	t.Run("state in kafka", func(t *testing.T) {
 		p := newPair(t, kinds, "kafka", changes...)
 		test(p, p.stateInKafka())
@@ -58,7 +59,7 @@ func (p *replicas) stateInKafka() stateBus {
 	}
 	return stateBus{
 		name: "kafka", other: p.buses[1], kill: p.kafka.Kill, restart: p.kafka.Restart,
-		files:  filepath.Join(shared.dir, "kafka", "data", topic+"-0"),
+		files:  filepath.Join(p.dir, "kafka", "data", topic+"-0"),
 		purge:  func(ctx context.Context) error { return purgeTopic(ctx, client, topic) },
 		remove: func(ctx context.Context) error { return deleteTopic(ctx, client, topic) },
 		bound:  limit("80"), unbound: limit("2097152"), full: "set it to 2097152",
@@ -140,7 +141,7 @@ func (p *replicas) stateInNATS() stateBus {
 	}
 	return stateBus{
 		name: "nats", other: p.buses[0], kill: p.nats.Kill, restart: p.nats.Restart,
-		files: filepath.Join(shared.dir, "nats", "store", "jetstream", "$G", "streams", name),
+		files: filepath.Join(p.dir, "nats", "store", "jetstream", "$G", "streams", name),
 		purge: func(ctx context.Context) error {
 			stream, err := js.Stream(ctx, name)
 			if err != nil {
