@@ -48,6 +48,7 @@ bench: build ## Measure the exporter against the usual informer pipeline, in one
 	cd test/bench && go run ./cmd/natslanes
 	cd test/bench && go run ./cmd/kafkalanes
 	cd test/bench && go run ./cmd/newtypes
+	cd test/bench && go run ./cmd/reload
 	cd test/bench && go run ./cmd/latency
 	cd test/bench && go run ./cmd/away && go run ./cmd/away -kafka
 

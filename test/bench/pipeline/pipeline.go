@@ -32,9 +32,16 @@ func Client(kubeconfig string) (dynamic.Interface, error) {
 	return dynamic.NewForConfig(config)
 }
 
+// Exporter is a running exporter.
+type Exporter struct {
+	*process.Process
+	Config  string // its configuration file
+	Address string // of its admin server
+}
+
 // StartExporter starts an exporter with files below dir and returns when it is ready. routing is the part of the
 // configuration under resources and sinks.
-func StartExporter(ctx context.Context, program, dir, kubeconfig, routing string) (*process.Process, error) {
+func StartExporter(ctx context.Context, program, dir, kubeconfig, routing string) (*Exporter, error) {
 	free, err := ports.Free(1)
 	if err != nil {
 		return nil, err
@@ -45,8 +52,12 @@ func StartExporter(ctx context.Context, program, dir, kubeconfig, routing string
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
-	return process.Start(ctx, process.Options{
+	started, err := process.Start(ctx, process.Options{
 		Name: "exporter", Path: program, Args: []string{"run", "--config", config}, Log: filepath.Join(dir, "exporter.log"),
 		Ready: func(ctx context.Context) error { return process.GetOK(ctx, "http://"+address+"/readyz") },
 	})
+	if err != nil {
+		return nil, err
+	}
+	return &Exporter{Process: started, Config: config, Address: address}, nil
 }

@@ -16,7 +16,6 @@ import (
 
 	"github.com/kubecdc/kubecdc/test/bench/pipeline"
 	"github.com/kubecdc/kubecdc/test/bench/stamped"
-	"github.com/kubecdc/kubecdc/test/parts/process"
 )
 
 // situation is an exporter and what it has to cope with.
@@ -27,7 +26,7 @@ type situation struct {
 	other *situation                      // gets its own audit events while this one is measured; nil: none
 
 	from     *senders
-	exporter *process.Process
+	exporter *pipeline.Exporter
 	took     [][]time.Duration // by turn
 	cpu      time.Duration     // in its turns
 }

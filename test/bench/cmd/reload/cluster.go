@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+)
+
+const (
+	group   = "reload.kubecdc.io"
+	clients = 32 // that write objects at a time
+	probe   = "probe"
+)
+
+var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+
+// cluster has objects of types of one group.
+type cluster struct {
+	client dynamic.Interface
+	types  int
+}
+
+func plural(n int) string { return fmt.Sprintf("things%d", n) }
+
+func (c *cluster) objects(n int) dynamic.ResourceInterface {
+	return c.client.Resource(schema.GroupVersionResource{Group: group, Version: "v1", Resource: plural(n)})
+}
+
+func object(n int, name string) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": group + "/v1", "kind": fmt.Sprintf("Thing%d", n), "metadata": map[string]any{"name": name},
+	}}
+}
+
+// define defines a type and waits until it is served.
+func (c *cluster) define(ctx context.Context, n int) error {
+	if _, err := c.client.Resource(definitions).Create(ctx, &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": plural(n) + "." + group},
+		"spec": map[string]any{
+			"group": group, "scope": "Cluster", "names": map[string]any{"plural": plural(n), "kind": fmt.Sprintf("Thing%d", n)},
+			"versions": []any{map[string]any{
+				"name": "v1", "served": true, "storage": true,
+				"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+			}},
+		},
+	}}, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	return until(ctx, func() (bool, error) {
+		_, err := c.objects(n).List(ctx, metav1.ListOptions{Limit: 1})
+		if apierrors.IsNotFound(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) {
+			return false, nil
+		}
+		return err == nil, err
+	})
+}
+
+// fill defines the types and creates the objects, and one that the measurement changes.
+func (c *cluster) fill(ctx context.Context, objects int) error {
+	for n := range c.types {
+		if err := c.define(ctx, n); err != nil {
+			return fmt.Errorf("define type %d: %w", n, err)
+		}
+	}
+	if _, err := c.objects(0).Create(ctx, object(0, probe), metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	numbers := make(chan int)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var all sync.WaitGroup
+	for range clients {
+		all.Go(func() {
+			for i := range numbers {
+				n := i % c.types
+				err := until(ctx, func() (bool, error) {
+					_, err := c.objects(n).Create(ctx, object(n, fmt.Sprintf("object-%d", i)), metav1.CreateOptions{})
+					if apierrors.IsTooManyRequests(err) {
+						return false, nil
+					}
+					return err == nil, err
+				})
+				if err != nil {
+					cancel(err)
+					return
+				}
+			}
+		})
+	}
+	for i := 1; i < objects && ctx.Err() == nil; i++ {
+		select {
+		case numbers <- i:
+		case <-ctx.Done():
+		}
+	}
+	close(numbers)
+	all.Wait()
+	return context.Cause(ctx)
+}

@@ -1,0 +1,100 @@
+// Command reload measures how long changes wait while a running exporter applies an edited configuration: on a real API
+// server with many objects of many types, all of them selected. It fails where one waits longer than the bar, or where an
+// edit that selects nothing else costs a LIST.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/kubecdc/kubecdc/test/bench/pipeline"
+)
+
+// bar is the longest that a change may wait because of a reload.
+const bar = time.Second
+
+func main() {
+	program := flag.String("exporter", "../../bin/exporter", "the program to measure")
+	types := flag.Int("types", 100, "how many types there are")
+	objects := flag.Int("objects", 100_000, "how many objects there are, of all types")
+	reloads := flag.Int("reloads", 10, "how many edits are applied, one after the other")
+	flag.Parse()
+	if *types < 1 || *objects < *types || *reloads < 1 {
+		fmt.Fprintln(os.Stderr, "reload: -types and -reloads must be 1 at least, and -objects at least as many as -types")
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, *program, *types, *objects, *reloads)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "reload:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, program string, types, objects, reloads int) (err error) {
+	dir, err := os.MkdirTemp("", "reload")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	plane, err := pipeline.StartControlPlane(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, plane.Stop()) }()
+	client, err := pipeline.Client(plane.Kubeconfig())
+	if err != nil {
+		return err
+	}
+	c := &cluster{client: client, types: types}
+	if err := c.fill(ctx, objects); err != nil {
+		return err
+	}
+	changes := filepath.Join(dir, "changes")
+	exporter, err := pipeline.StartExporter(ctx, program, dir, plane.Kubeconfig(), routing(changes))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, exporter.Stop()) }()
+	m := &measurement{cluster: c, exporter: exporter, changes: changes}
+	if err := m.measure(ctx, reloads); err != nil {
+		return err
+	}
+	return m.report(objects)
+}
+
+// routing is the exporter's configuration before the first edit.
+func routing(changes string) string {
+	return fmt.Sprintf(`resources:
+  - select: ["*.%s"]
+    fields: {drop: [status]}
+sinks:
+  - name: file
+    stdout: {path: %q}
+`, group, changes)
+}
+
+// report prints the measurement. An error means that a bar was missed.
+func (m *measurement) report(objects int) error {
+	slices.Sort(m.atRest)
+	slices.Sort(m.longest)
+	show := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
+	last := m.longest[len(m.longest)-1]
+	fmt.Printf("%d reloads with %d objects of %d types\n", len(m.longest), objects, m.cluster.types)
+	fmt.Printf("a change at rest, median and longest:              %8v %8v\n", show(m.atRest[len(m.atRest)/2]), show(m.atRest[len(m.atRest)-1]))
+	fmt.Printf("the longest wait of each reload, median and longest: %6v %8v   bar: %v\n", show(m.longest[len(m.longest)/2]), show(last), bar)
+	fmt.Printf("LIST requests of the reloads:                      %8d   bar: 0\n", m.lists)
+	if last > bar || m.lists > 0 {
+		return fmt.Errorf("a change waited %v and %d LISTs were sent", show(last), m.lists)
+	}
+	return nil
+}

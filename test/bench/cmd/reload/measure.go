@@ -1,0 +1,188 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubecdc/kubecdc/test/bench/pipeline"
+)
+
+const (
+	every    = 20 * time.Millisecond // between two changes
+	look     = 2 * time.Millisecond
+	patience = time.Minute // for one change, or one reload
+	resting  = 100         // changes before the first reload
+)
+
+// measurement is how long changes waited.
+type measurement struct {
+	cluster  *cluster
+	exporter *pipeline.Exporter
+	changes  string // the file to which the exporter writes
+	atRest   []time.Duration
+	longest  []time.Duration // of each reload
+	lists    int             // LIST requests of the reloads
+}
+
+// measure makes changes one after the other, at rest and through each reload.
+func (m *measurement) measure(ctx context.Context, reloads int) error {
+	stream, err := os.Open(m.changes)
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	if _, err := stream.Seek(0, io.SeekEnd); err != nil {
+		return err
+	}
+	p := &prober{cluster: m.cluster, stream: stream}
+	for range resting {
+		took, err := p.change(ctx)
+		if err != nil {
+			return err
+		}
+		m.atRest = append(m.atRest, took)
+	}
+	for n := range reloads {
+		longest, err := m.reload(ctx, p, n)
+		if err != nil {
+			return fmt.Errorf("reload %d: %w", n, err)
+		}
+		m.longest = append(m.longest, longest)
+		// The counters begin at 0 with each reload.
+		lists, err := m.sum(ctx, "kubecdc_resource_list_requests_total")
+		if err != nil {
+			return err
+		}
+		m.lists += lists
+	}
+	return nil
+}
+
+// reload edits the configuration and makes changes until it is active. It returns the longest that one of them waited.
+func (m *measurement) reload(ctx context.Context, p *prober, n int) (longest time.Duration, err error) {
+	text, err := os.ReadFile(m.exporter.Config)
+	if err != nil {
+		return 0, err
+	}
+	from, to := "drop: [status]", "drop: [status, spec.dropped]"
+	if n%2 == 1 {
+		from, to = to, from
+	}
+	text = bytes.Replace(text, []byte(from), []byte(to), 1)
+	if err := os.WriteFile(m.exporter.Config, text, 0o600); err != nil {
+		return 0, err
+	}
+	sum := sha256.Sum256(text)
+	active := fmt.Sprintf("kubecdc_config_info{hash=%q} 1\n", hex.EncodeToString(sum[:])[:12])
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		took, err := p.change(ctx)
+		if err != nil {
+			return 0, err
+		}
+		longest = max(longest, took)
+		metrics, err := m.metrics(ctx)
+		if err != nil {
+			return 0, err
+		}
+		if strings.Contains(metrics, active) && strings.Contains(metrics, "\nkubecdc_config_pending 0\n") && strings.Contains(metrics, "\nkubecdc_ready 1\n") {
+			return longest, nil
+		}
+	}
+}
+
+func (m *measurement) metrics(ctx context.Context) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+m.exporter.Address+"/metrics", nil)
+	if err != nil {
+		return "", err
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	return string(text), err
+}
+
+// sum adds up the series of a metric.
+func (m *measurement) sum(ctx context.Context, metric string) (total int, err error) {
+	metrics, err := m.metrics(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, found := range regexp.MustCompile(`(?m)^`+metric+`\{.*\} (\d+)$`).FindAllStringSubmatch(metrics, -1) {
+		n, err := strconv.Atoi(found[1])
+		if err != nil {
+			return 0, err
+		}
+		total += n
+	}
+	return total, nil
+}
+
+// prober changes one object and waits for the change in the stream.
+type prober struct {
+	cluster *cluster
+	stream  *os.File
+	changes int
+	last    []byte // what was read and is no whole line yet
+}
+
+// change makes one change, returns how long it took from the API server's answer into the stream, and waits a moment.
+func (p *prober) change(ctx context.Context) (time.Duration, error) {
+	p.changes++
+	patch := fmt.Sprintf(`{"spec":{"change":"number-%d-"}}`, p.changes)
+	if _, err := p.cluster.objects(0).Patch(ctx, probe, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		return 0, err
+	}
+	written := time.Now()
+	if err := until(ctx, func() (bool, error) {
+		more, err := io.ReadAll(p.stream)
+		p.last = append(p.last, more...)
+		end := bytes.LastIndexByte(p.last, '\n') + 1
+		found := bytes.Contains(p.last[:end], fmt.Appendf(nil, "number-%d-", p.changes))
+		p.last = p.last[end:]
+		return found, err
+	}); err != nil {
+		return 0, fmt.Errorf("change %d: %w", p.changes, err)
+	}
+	took := time.Since(written)
+	select {
+	case <-time.After(every):
+	case <-ctx.Done():
+	}
+	return took, ctx.Err()
+}
+
+// until asks again and again until the answer is yes.
+func until(ctx context.Context, ask func() (bool, error)) error {
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	for {
+		yes, err := ask()
+		if yes || err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return errors.Join(errors.New("it did not come"), context.Cause(ctx))
+		}
+	}
+}
