@@ -26,10 +26,16 @@ GOVULNCHECK_VERSION   := v1.9.0
 demo: build ## Start a control plane and NATS, and watch changes arrive (DEMO_FLAGS=--keep stays)
 	cd test/demo && go run . $(DEMO_FLAGS)
 
+MODULE_TESTS := $(addprefix test-module/,. $(NESTED))
+
 .PHONY: test
 test: vet parts ## Run every test, integration tests on real servers included
-	failed=; for m in . $(NESTED); do go test -C $$m -race -shuffle=on -timeout 60m ./... || failed+=" $$m"; done; \
-		[ -z "$$failed" ] || { echo "tests failed in:$$failed" >&2; exit 1; }
+	$(MAKE) --no-print-directory --keep-going --jobs=2 $(MODULE_TESTS)
+
+# Two modules at a time: their tests mostly wait for servers.
+.PHONY: $(MODULE_TESTS)
+$(MODULE_TESTS): test-module/%:
+	go test -C $* -race -shuffle=on -timeout 60m ./...
 
 .PHONY: test-short
 test-short: ## Run the tests that need no server
