@@ -95,9 +95,10 @@ failovers: ## Take the active exporter away 120 times, on three brokers and thre
 		go test -C test/e2e -v -timeout 150m -run 'TestFailoversNeverLoseRepeatOrReorder|TestFailoverWithClocksAnHourApart' .
 
 .PHONY: attribution
-attribution: ## Name the users behind 5,000 random writes, and cascades by a real controller manager, with events lost and mangled (minutes)
+attribution: ## Name the users behind 5,000 random writes, cascades by a real controller manager, and three times 20,000 generated requests, with events lost and mangled (an hour)
 	KUBECDC_ATTRIBUTION_WRITES=5000 KUBECDC_E2E_CASCADES=1 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 60m \
 		-run 'TestAuthorOfChangeIsNamed|TestUsersAtTheSameObjectsAreNamed|TestEventsOfSeveralAPIServersAreUsed|TestMangledAuditEvents|TestCascadeIsAttributed|TestAcceptedAuditEventsAreNeverLost|TestAPIServerLossesAreReported|TestNoOpWriterIsNotNamed|TestForgedAuditEventsAreRejected|TestAuditEventSecretsAreNeverShown' .
+	KUBECDC_ATTRIBUTION_WRITES=20000 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -count 3 -timeout 60m -run TestGeneratedRequestsNameNoWrongAuthor .
 
 .PHONY: memory
 memory: ## Prove at full size how little memory a million objects take (minutes)

@@ -65,9 +65,11 @@ func (a *responseScan) object() Object {
 	return o
 }
 
-// scanTable reads the object in the only row of the Table that answers a write.
+// scanTable reads the object in the only row of the Table that answers a write, or one in each row if a collection was
+// deleted.
 func (e *Event) scanTable(b []byte, rows int) int {
 	n := 0
+	var objects []Object
 	end := scanElements(b, rows, func(i int) int {
 		n++
 		return scanMembers(b, i, func(key []byte, i int) int {
@@ -76,14 +78,17 @@ func (e *Event) scanTable(b []byte, rows int) int {
 			}
 			var row responseScan
 			end := row.scanBody(b, i)
-			if e.isAnswered(&row) {
-				e.Answer = row.object()
+			if o := row.object(); e.isAnswered(&row) && o.UID != "" {
+				objects = append(objects, o)
 			}
 			return end
 		})
 	})
-	if n != 1 {
-		e.Answer = Object{}
+	switch {
+	case e.Verb == "deletecollection":
+		e.Items = objects
+	case n == 1 && len(objects) == 1:
+		e.Answer = objects[0]
 	}
 	return end
 }

@@ -69,6 +69,8 @@ func TestResponsesInEveryForm(t *testing.T) {
 		"rows of its own":       {"patch", widgets, `{"kind":"Table","apiVersion":"example.io/v1","metadata":` + object + `,"rows":[{"object":{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"uid":"v","resourceVersion":"99999999999999999999"}}}]}`, own, nil},
 		"another group":         {"patch", widgets, `{"kind":"Pod","apiVersion":"v1","metadata":` + object + `}`, Object{}, nil},
 		"a list":                {"deletecollection", "", `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"9"},"items":[{"metadata":` + object + `},{"metadata":{"uid":"v","resourceVersion":"8","finalizers":["x"]}}]}`, Object{}, []Object{own, {UID: "v", ResourceVersion: "8", Held: true}}},
+		"a Table of a list":     {"deletecollection", "", `{"kind":"Table","apiVersion":"meta.k8s.io/v1",` + strings.TrimSuffix(row, "]}") + `,{"object":{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"uid":"v","resourceVersion":"8","finalizers":["x"]}}},{"object":null}]}`, Object{}, []Object{own, {UID: "v", ResourceVersion: "8", Held: true}}},
+		"a Table of two rows":   {"patch", "", `{"kind":"Table","apiVersion":"meta.k8s.io/v1",` + strings.TrimSuffix(row, "]}") + `,{"object":null}]}`, Object{}, nil},
 		"an object with items":  {"patch", widgets, `{"kind":"Widget","apiVersion":"example.io/v1","metadata":` + object + `,"items":[{"metadata":{"uid":"v"}}]}`, own, nil},
 		"null":                  {"patch", "", `null`, Object{}, nil},
 		"not deleting":          {"patch", "", `{"apiVersion":"v1","metadata":{"uid":"u","resourceVersion":"7","deletionTimestamp":null,"finalizers":null,"deletionGracePeriodSeconds":30}}`, Object{UID: "u", ResourceVersion: "7", Grace: true}, nil},

@@ -15,10 +15,11 @@ type clientAnswers struct {
 	mu       sync.Mutex
 	versions map[string]map[string]bool // uid@version: actors
 	removed  map[string]map[string]bool // uid: actors that may have deleted the object
+	unknown  map[string]bool            // resource/namespace/name of objects to which requests were lost, or answers
 }
 
 func newClientAnswers() *clientAnswers {
-	return &clientAnswers{versions: map[string]map[string]bool{}, removed: map[string]map[string]bool{}}
+	return &clientAnswers{versions: map[string]map[string]bool{}, removed: map[string]map[string]bool{}, unknown: map[string]bool{}}
 }
 
 func (b *clientAnswers) recordAnswer(u *user, h answerHead, removes bool) {
@@ -46,15 +47,38 @@ func (b *clientAnswers) recordAnswer(u *user, h answerHead, removes bool) {
 	}
 }
 
+// recordUnknown records that a request to an object had no answer that shows whether it was carried out. base is the path
+// of the object's collection, of which the request may have been too.
+func (b *clientAnswers) recordUnknown(base, name string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	parts := strings.Split(base, "/")
+	resource, namespace := parts[len(parts)-1], parts[len(parts)-2]
+	b.unknown[resource+"/"+namespace+"/"+name], b.unknown[resource+"/"+namespace+"/g-"] = true, true
+}
+
+// isUnknown reports whether answers do not show all that was done to the object of a change.
+func (b *clientAnswers) isUnknown(c map[string]any) bool {
+	object := fmt.Sprintf("%v/%v/", c["resource"], c["namespace"])
+	name, _ := c["name"].(string)
+	return b.unknown[object+name] || strings.HasPrefix(name, "g-") && b.unknown[object+"g-"]
+}
+
 // trueAuthor returns the author of a change if only one client can have made it; "" otherwise.
 func (b *clientAnswers) trueAuthor(c, before map[string]any) string {
 	uid, _ := c["uid"].(string)
 	if c["type"] == "deleted" {
+		if b.isUnknown(c) {
+			return ""
+		}
 		return soleActor(b.removed[uid])
 	}
 	after, was := signedBy(c), signedBy(before)
 	if after != "" && after != masked && after != was { // every write of content signs it
 		return after
+	}
+	if b.isUnknown(c) {
+		return ""
 	}
 	if c["class"] == "deleting" || hasEvictionCondition(c) && !hasEvictionCondition(before) {
 		return soleActor(b.removed[uid])
@@ -93,6 +117,7 @@ func signedBy(c map[string]any) string {
 // verdict counts the results for all changes.
 type verdict struct {
 	changes, named, judged, wrong int
+	logged, loggedNamed, unlogged int // changes that certainly a user made whose bodies are logged, or nothing of it
 	secrets, secretsNamed         int
 	unnamed                       map[string]int
 }
@@ -125,6 +150,14 @@ func (a *audited) judgeStream() verdict {
 				v.named++
 			} else {
 				v.unnamed[fmt.Sprint(c["type"], " ", c["resource"], " ", c["class"])]++
+			}
+		}
+		if truth == writer(unloggedUser) {
+			v.unlogged++
+		} else if truth != "" && c["namespace"] == generatedLevels[0].namespace && c["resource"] != "secrets" {
+			v.logged++
+			if by[id] != "" {
+				v.loggedNamed++
 			}
 		}
 		if by[id] == "" || truth == "" {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
@@ -21,6 +22,7 @@ type user struct {
 	as          string
 	url         string // of the API server that it writes to
 	contentType string
+	header      http.Header // of each request
 }
 
 func (a *audited) newUser(i int) *user {
@@ -49,6 +51,7 @@ func (u *user) doRequest(ctx context.Context, method, path, body string) (int, a
 			request.Header.Set("Content-Type", "application/merge-patch+json")
 		}
 	}
+	maps.Copy(request.Header, u.header)
 	if u.as != "" {
 		request.Header.Set("Impersonate-User", u.as)
 		request.Header.Set("Impersonate-Group", "system:masters")
@@ -101,7 +104,23 @@ type answerHead struct {
 	}
 	Details struct{ UID string }
 	Items   []answerHead
+	Rows    []struct{ Object answerHead } // of a Table
 	text    []byte
+}
+
+// unwrapTable returns the object of a Table, or the items if it is of a collection; other answers as they are.
+func (h answerHead) unwrapTable(collection bool) answerHead {
+	if h.Kind != "Table" {
+		return h
+	}
+	if !collection {
+		return h.Rows[0].Object
+	}
+	var items answerHead
+	for _, row := range h.Rows {
+		items.Items = append(items.Items, row.Object)
+	}
+	return items
 }
 
 var attributedKinds = []struct{ path, head, spec string }{
@@ -190,19 +209,21 @@ func (u *user) writeRandomly(ctx context.Context, r *rand.Rand, n, names int) {
 
 // readAndWrite updates an object that it has read, with its version as the precondition.
 func (u *user) readAndWrite(ctx context.Context, item, signed string, write func(method, path, body string, removes bool)) {
-	code, h := u.doRequest(ctx, "GET", item, "")
-	var o map[string]any
-	if code != http.StatusOK || json.Unmarshal(h.text, &o) != nil {
-		return
+	if body, exists := u.readSigned(ctx, item, signed); exists {
+		write("PUT", item, body, false)
 	}
-	var annotations map[string]any
-	if json.Unmarshal([]byte("{"+signed+"}"), &annotations) != nil {
-		return
+}
+
+// readSigned reads an object and returns it with the user's signature.
+func (u *user) readSigned(ctx context.Context, item, signed string) (body string, exists bool) {
+	code, h := u.doRequest(ctx, "GET", item, "")
+	var o, annotations map[string]any
+	if code != http.StatusOK || json.Unmarshal(h.text, &o) != nil || json.Unmarshal([]byte("{"+signed+"}"), &annotations) != nil {
+		return "", false
 	}
 	o["metadata"].(map[string]any)["annotations"] = annotations["annotations"]
-	if body, err := json.Marshal(o); err == nil {
-		write("PUT", item, string(body), false)
-	}
+	text, err := json.Marshal(o)
+	return string(text), err == nil
 }
 
 // bindOrEvict binds a pod to a node, or evicts it. The answer does not have the object, so the UID of the request

@@ -312,12 +312,14 @@ func (a *audited) verifyNames(atLeast float64) {
 
 // isTooFew reports whether significantly fewer changes than this share have an author. The number of users that meet at one
 // version varies, which matters if changes are few: four standard deviations are allowed, and none if changes are many.
-func (v *verdict) isTooFew(atLeast float64) bool {
-	unnamed := (1 - atLeast) * float64(v.changes)
-	if v.changes < manyChanges {
+func (v *verdict) isTooFew(atLeast float64) bool { return areTooFew(v.named, v.changes, atLeast) }
+
+func areTooFew(named, changes int, atLeast float64) bool {
+	unnamed := (1 - atLeast) * float64(changes)
+	if changes < manyChanges {
 		unnamed += 4 * math.Sqrt(unnamed)
 	}
-	return float64(v.changes-v.named) > unnamed
+	return changes == 0 || float64(changes-named) > unnamed
 }
 
 // TestAuditLogIsReadThroughRotations makes the API server rotate its log after each megabyte, several times without an
