@@ -109,6 +109,11 @@ memory: ## Prove at full size how little memory a million objects take (minutes)
 unhealthy: ## Let one topic of ten, and one broker of three, fail for UNHEALTHY_FOR at 3,000 changes a second, in each way (two hours; an idle machine)
 	UNHEALTHY_FOR=$(or $(UNHEALTHY_FOR),10m) REQUIRE_INTEGRATION=1 go test -v -timeout 3h -run TestOneFailing ./test/unhealthy
 
+.PHONY: refusals
+refusals: ## Let webhooks, topics and streams of 1, 16 and 300 lanes refuse 1 to 99 % of the changes, with two restarts each (minutes)
+	KUBECDC_E2E_REFUSALS=1 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 60m \
+		-run 'TestRefusedChangesStopNoOthers|TestADestinationThatRefusesEverythingMakesTwentyDeadLetters' ./faults
+
 .PHONY: recipes
 recipes: ## Run every recipe whose software can be fetched, the large ones too (minutes)
 	KUBECDC_RECIPES=1 REQUIRE_INTEGRATION=1 go test -v -count=1 -timeout 60m -run 'Recipe' ./test/pages

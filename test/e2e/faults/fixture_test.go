@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"html"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -310,6 +311,19 @@ func (c *fixture) write(name, text string) string {
 	c.must(os.WriteFile(path+".new", []byte(text), 0o600))
 	c.must(os.Rename(path+".new", path))
 	return path
+}
+
+// command runs a command of the exporter, and returns its exit code and what it wrote.
+func (c *fixture) command(args ...string) (code int, out string) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), namedWithin)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, c.program, args...)
+	text, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil {
+		c.t.Fatalf("exporter %v: %v", args, err)
+	}
+	return cmd.ProcessState.ExitCode(), string(text)
 }
 
 // background runs something until the fault is over.
