@@ -258,7 +258,7 @@ func (c *composition) newSource() (*source.Source, error) {
 // "" if it is complete.
 func (c *composition) journalLossReason() (string, error) {
 	if recovery, pending := c.journal.PendingRecovery(); pending {
-		c.recovered = true
+		c.recovered = recovery.Reason
 		return "the journal was broken and replaced by a new one (" + recovery.Reason + ")", nil
 	}
 	return c.journal.ResetReason()

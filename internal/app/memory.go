@@ -22,7 +22,7 @@ type memory struct {
 	id        string // see memoryIdentity
 	journal   *journal.Journal
 	replica   *replica // nil without a replicated state
-	recovered bool     // the journal was broken and replaced by a new one
+	recovered string   // why the journal was broken and replaced by a new one; "" if it was not
 
 	journalTask *task // nil before start
 	closing     sync.Once

@@ -80,8 +80,9 @@ func firstCause(all []condition.Status) string {
 // recoveredCondition reports that a broken journal was set aside at the start.
 func (c *composition) recoveredCondition() condition.Status {
 	p := condition.Problem{}
-	if c.recovered {
+	if c.recovered != "" {
 		p.Code = condition.JournalRecovered
+		p.Cause = p.Code.Kind().Message + ": " + c.recovered
 	}
 	return condition.NewStatus("journal", p)
 }

@@ -74,6 +74,9 @@ func (r frameReader) readFrameAfter(
 	}
 	defer it.Close()
 	if !it.SeekLT(codec.KeyFrame(after + 2)) {
+		if err := it.Error(); err != nil { // First would forget it
+			return nil, err
+		}
 		it.First()
 	}
 	first, h, err := frameHeaderAt(it)

@@ -186,17 +186,25 @@ func openUnlocked(dir string) (*Offline, error) {
 	return o, nil
 }
 
-func (o *Offline) openStore(store string) (err error) {
+func (o *Offline) openStore(store string) error {
+	if err := o.openDatabase(vfs.Default, store); err != nil {
+		return err
+	}
+	if err := o.loadState(); err != nil {
+		return errors.Join(err, o.db.Close())
+	}
+	return nil
+}
+
+// openDatabase opens the database and reads nothing of it.
+func (o *Offline) openDatabase(fsys vfs.FS, store string) (err error) {
 	failed := newFailure()
-	opts := storeOptions(disk.ReadOnly{FS: vfs.Default}, offlineLogger(failed))
+	opts := storeOptions(disk.ReadOnly{FS: fsys}, offlineLogger(failed))
 	opts.ReadOnly = true
 	if o.db, err = openPebble(store, opts, failed.done); err != nil {
 		return errors.Join(err, failed.currentError())
 	}
 	o.from = o.db
-	if err := o.loadState(); err != nil {
-		return errors.Join(err, o.db.Close())
-	}
 	return nil
 }
 

@@ -49,8 +49,11 @@ type OfflineSinkStat struct {
 	Unsent      uint64    // changes that were not sent to it because of that
 }
 
-// Stat counts what is stored. It reads every known object, and no body.
+// Stat counts what is stored. It reads everything, so that no wrong byte goes unnoticed.
 func (o *Offline) Stat() (OfflineStat, error) {
+	if err := o.verify(); err != nil {
+		return OfflineStat{}, o.wrapReadError("verify all that is stored", err)
+	}
 	disk, err := dirBytes(filepath.Join(o.dir, storeName))
 	if err != nil {
 		return OfflineStat{}, fmt.Errorf("journal: cannot measure the size of %s: %w", o.dir, err)

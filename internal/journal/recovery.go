@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/internal/journal/disk"
+	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
 // ErrLocked is that of package disk: another process has the journal's directory. The caller ends.
@@ -98,7 +99,7 @@ func moveStoreAside(fsys vfs.FS, dir, reason string, now time.Time, logger *slog
 	if err := disk.SyncDir(fsys, dir); err != nil {
 		return err
 	}
-	logger.Error("journal was broken and is started afresh; a gap will be announced", "reason", reason, "movedTo", to)
+	logger.Error("journal was broken and is started afresh; a gap will be announced", "code", string(condition.JournalRecovered), "reason", reason, "movedTo", to)
 	return nil
 }
 

@@ -79,7 +79,10 @@ func (s *store) storePath() string { return s.fs.PathJoin(s.dir, storeName) }
 func (s *store) openOrRecover(load func() error) error {
 	reason, marked := brokenReason(s.base, s.storePath())
 	if !marked {
-		err := s.tryOpen(load)
+		err := verifyStore(s.base, s.storePath())
+		if err == nil {
+			err = s.tryOpen(load)
+		}
 		if err == nil {
 			s.fs.EnableWaiting()
 			return nil
@@ -89,9 +92,10 @@ func (s *store) openOrRecover(load func() error) error {
 			return err
 		}
 		reason = firstLine(err)
-		if err := markBroken(s.base, s.storePath(), errors.New(reason)); err != nil {
-			return fmt.Errorf("journal: broken store in %s (%s) cannot be moved aside: %w", s.dir, reason, err)
-		}
+	}
+	reason += "; " + describeContents(s.base, s.storePath())
+	if err := markBroken(s.base, s.storePath(), errors.New(reason)); err != nil {
+		return fmt.Errorf("journal: broken store in %s (%s) cannot be moved aside: %w", s.dir, reason, err)
 	}
 	if err := moveStoreAside(s.base, s.dir, reason, time.Now(), s.logger); err != nil {
 		return err
