@@ -196,7 +196,7 @@ type Rejections struct {
 type Retry struct {
 	// Wait after the first failure.
 	Min time.Duration `mapstructure:"min"`
-	// Longest wait.
+	// Longest wait of a lane. A destination that is away as a whole is tried every 5 seconds at least.
 	Max time.Duration `mapstructure:"max"`
 }
 

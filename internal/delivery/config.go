@@ -104,6 +104,9 @@ type RetryConfig struct {
 	Min, Max time.Duration
 }
 
+// probeMax returns the longest wait between two attempts at a destination that is away as a whole.
+func (c RetryConfig) probeMax() time.Duration { return max(c.Min, min(c.Max, maxProbeDelay)) }
+
 // withDefaults returns c with every zero field set.
 func (c Config) withDefaults() Config {
 	c.Retry.Min = cmp.Or(c.Retry.Min, 100*time.Millisecond)

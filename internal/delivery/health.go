@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -17,6 +18,11 @@ const (
 	// outageDelay is how long all lanes have to fail before the sink is not ready: a topic that was just created has no leader
 	// yet.
 	outageDelay = 2 * time.Second
+
+	// maxProbeDelay is the longest wait between two attempts at a destination that is away, and unansweredAfter is how long an
+	// attempt may take before it is a cause itself. So the cause of an outage is at most the sum of them old.
+	maxProbeDelay   = 5 * time.Second
+	unansweredAfter = 5 * time.Second
 
 	// maxNamedLanes bounds the failing lanes that are named; the others are counted.
 	maxNamedLanes = 100
@@ -35,6 +41,7 @@ type health struct {
 	reached         bool                                // a ping succeeded, or the sink is no sinks.Pinger
 	pingFailed      bool                                // the last one
 	lastPing        time.Time                           // its start
+	pinging         time.Time                           // start of the ping that runs; zero if none does
 	storeFailure    error                               // why progress is not stored; nil if it is
 }
 
@@ -113,11 +120,25 @@ func laneLabel(name sinks.Lane) string {
 	return string(name)
 }
 
+// observedPinger records when a ping begins.
+type observedPinger struct {
+	sinks.Pinger
+	health *health
+}
+
+// Ping is that of the sink.
+func (p observedPinger) Ping(ctx context.Context) error {
+	p.health.mu.Lock()
+	p.health.pinging = time.Now()
+	p.health.mu.Unlock()
+	return p.Pinger.Ping(ctx)
+}
+
 // recordPing records the result of a ping.
 func (h *health) recordPing(start time.Time, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.lastPing, h.pingFailed = start, err != nil
+	h.lastPing, h.pinging, h.pingFailed = start, time.Time{}, err != nil
 	if err != nil {
 		h.newest = condition.ProblemOf(err, condition.SinkFailing)
 		return
@@ -147,7 +168,7 @@ func (h *health) currentProblem(s Stats, gate ratelimit.GateStatus) condition.Pr
 		return condition.Caused(condition.ProgressUnstored, h.storeFailure)
 	case gate.State != ratelimit.Open, h.pingFailed && !s.LastAck.After(h.lastPing),
 		s.LanesFailing > 0 && s.LanesDelivering == 0 && h.isLastingFailure():
-		p := h.newest
+		p := h.newestCause(gate)
 		if p.Code == "" { // the gate has closed a moment ago
 			p = condition.Problem{Code: condition.SinkFailing, Cause: gate.Reason}
 		}
@@ -159,6 +180,15 @@ func (h *health) currentProblem(s Stats, gate ratelimit.GateStatus) condition.Pr
 		return condition.Problem{}
 	}
 	return condition.Problem{Code: condition.SinkConnecting}
+}
+
+// newestCause returns the cause of the last failure, or the attempt since then that has no answer yet. Requires h.mu.
+func (h *health) newestCause(gate ratelimit.GateStatus) condition.Problem {
+	started := condition.Earlier(gate.Probed, h.pinging)
+	if waited := time.Since(started); !started.IsZero() && waited >= unansweredAfter && h.newest.Code != condition.SinkTimeout {
+		return condition.Problem{Code: condition.SinkTimeout, Cause: fmt.Sprintf("no answer for %d s", int(waited.Seconds()))}
+	}
+	return h.newest
 }
 
 // isLastingFailure reports whether a lane has been failing for outageDelay. Requires h.mu.

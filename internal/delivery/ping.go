@@ -18,7 +18,7 @@ const pingInterval = 15 * time.Second
 func PingRegularly(ctx context.Context, pinger sinks.Pinger, retry RetryConfig, isIdle func() bool,
 	record func(start time.Time, err error),
 ) {
-	backoff := ratelimit.NewBackoff[struct{}](retry.Min, retry.Max, rand.Float64)
+	backoff := ratelimit.NewBackoff[struct{}](retry.Min, retry.probeMax(), rand.Float64)
 	for wait := time.Duration(0); ; {
 		select {
 		case <-time.After(wait):

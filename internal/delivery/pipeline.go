@@ -65,7 +65,7 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start eve
 		log:        log,
 		backlog:    newBacklog(layout, cfg.WindowBytes, start, cfg.WhyHeld),
 		queue:      newLaneQueue(cfg.Retry),
-		gate:       ratelimit.NewGate(cfg.Retry.Min, cfg.Retry.Max, rand.Float64, nil),
+		gate:       ratelimit.NewGate(cfg.Retry.Min, cfg.Retry.probeMax(), rand.Float64, nil),
 		health:     newHealth(name, log, canPing),
 		digest:     &logDigest{log: log},
 		drain:      newDrainRequest(),
@@ -214,7 +214,7 @@ func (p *Pipeline) pingSink(ctx context.Context) {
 		return
 	}
 	isIdle := func() bool { return p.backlog.isQuietSince(time.Now().Add(-pingInterval)) }
-	PingRegularly(ctx, pinger, p.cfg.Retry, isIdle, p.health.recordPing)
+	PingRegularly(ctx, observedPinger{pinger, p.health}, p.cfg.Retry, isIdle, p.health.recordPing)
 }
 
 // logStop logs in one line how the pipeline ended.

@@ -34,6 +34,7 @@ type GateStatus struct {
 	Reason string    // why it is not open; "" when open
 	Since  time.Time // when it opened, or when the outage began
 	Until  time.Time // when the next probe may pass; zero when open
+	Probed time.Time // when the current probe passed; zero unless probing
 	Probes int       // failed probes since the outage began
 }
 
@@ -104,7 +105,7 @@ func (g *Gate) tryPass() (pass Pass, ok bool, changed <-chan struct{}, delay tim
 		if delay = time.Until(g.status.Until); delay > 0 {
 			return Pass{}, false, g.changed, delay
 		}
-		g.status.State = Probing
+		g.status.State, g.status.Probed = Probing, time.Now()
 		g.generation++ // results of earlier passes are outdated
 		return Pass{gate: g, generation: g.generation}, true, nil, 0
 	default:
@@ -185,7 +186,7 @@ func (p Pass) Abandoned() {
 		return
 	}
 	next := g.status
-	next.State = Closed
+	next.State, next.Probed = Closed, time.Time{}
 	g.setStatus(next)
 }
 

@@ -25,8 +25,8 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
 )
 
-// refusalSize is what TestRefusedChangesStopNoOthers runs. With KUBECDC_E2E_REFUSALS it is everything, and what is acceptable
-// has to arrive within a minute after the load; else a small part, and that bound is namedWithin.
+// refusalSize is what TestRefusedChangesStopNoOthers runs. With KUBECDC_E2E_REFUSALS it is everything, and what is
+// acceptable has to arrive within a minute after the load; else a small part, and that bound is namedWithin.
 func refusalSize() (percents, lanes []int, objects int, within time.Duration) {
 	if os.Getenv("KUBECDC_E2E_REFUSALS") == "" {
 		return []int{90}, []int{1, 16}, 60, namedWithin
@@ -147,8 +147,8 @@ func (r *refusers) limitTopic(name string) {
 	})
 }
 
-// streamOf has a stream. Its objects are in one lane; for several, the server refuses the subject of one object, which splits
-// them, until unblock.
+// streamOf has a stream. Its objects are in one lane; for several, the server refuses the subject of one object, which
+// splits them, until unblock.
 func (r *refusers) streamOf(lanes, atOnce int) {
 	server := r.nats
 	if lanes > 1 {
