@@ -21,6 +21,7 @@ type Record struct {
 	Name              string          `json:"name"`
 	UID               string          `json:"uid"`
 	ResourceVersion   string          `json:"resourceVersion"`
+	ListVersion       string          `json:"listVersion"`
 	ObservedAt        time.Time       `json:"observedAt"`
 	Coalesced         bool            `json:"coalesced"`
 	FinalStateUnknown bool            `json:"finalStateUnknown"`
@@ -68,7 +69,25 @@ type Resource struct{ Cluster, Group, Resource string }
 // Key identifies an object by name. An object that is deleted and created again has the same key.
 type Key struct{ Namespace, Name string }
 
+// readVersion returns the version of the cluster at which the record was read: of its list, or of the object itself if a
+// watch delivered it. It is "" for a record that a list showed to 0.9.0, which did not write that version.
+func (r Record) readVersion() string {
+	listed := r.Coalesced || r.Snapshot != nil || r.Type == "sync"
+	if r.ListVersion != "" || listed {
+		return r.ListVersion
+	}
+	return r.ResourceVersion
+}
+
 func (r Record) resourceName() Resource { return Resource{r.Cluster, r.Group, r.Resource} }
+
+// isReadBefore reports whether what was read at version a of the cluster was read before what was read at b. The versions
+// are a clock that all exporters of a cluster share. Their own clocks decide only between versions that are equal, unknown
+// or without an order.
+func isReadBefore(a, b string, observedA, observedB time.Time) bool {
+	order := compareVersions(a, b)
+	return order < 0 || order == 0 && observedA.Before(observedB)
+}
 
 // compareVersions orders two resourceVersions of one resource. It returns 0 for versions that cannot be ordered, which an
 // aggregated API may have; the later record is then the newer one.

@@ -20,6 +20,8 @@ type remembered struct {
 	exists                   bool
 	body                     string
 	id, uid, resourceVersion string    // 4
+	listVersion              string    // 8
+	listed                   bool      // 8: the record is not of a watch
 	observedAt               time.Time // 8
 	snapshot                 string    // 6: snapshot.id of the last record that had one
 	lost                     bool      // 5: the newest record is a deleted with coalesced
@@ -66,6 +68,7 @@ func (l *ruleModel) storeRecord(key Key, r Record) {
 	}
 	m.exists, m.body = r.Type != "deleted", string(r.After)
 	m.id, m.uid, m.resourceVersion, m.observedAt = r.ID, r.UID, r.ResourceVersion, r.ObservedAt
+	m.listVersion, m.listed = r.ListVersion, r.Coalesced || r.Snapshot != nil || r.Type == "sync"
 	if r.Snapshot != nil {
 		m.snapshot = r.Snapshot.ID
 	}
@@ -88,11 +91,26 @@ func (l *ruleModel) applyGap(r Record) {
 		if isLower(r.Gap.To, m.resourceVersion) {
 			m.resourceVersion = r.Gap.To
 		}
+		if isLower(r.Gap.To, m.listVersion) {
+			m.listVersion = r.Gap.To
+		}
+	}
+	for _, end := range l.ends {
+		if isLower(r.Gap.To, end.Snapshot.Position) {
+			end.Snapshot.Position = r.Gap.To
+		}
 	}
 }
 
 // applySnapshotEnd implements rule 8.
 func (l *ruleModel) applySnapshotEnd(end Record) {
+	for _, earlier := range l.ends {
+		if earlier.Snapshot.ID == end.Snapshot.ID {
+			return
+		}
+	}
+	own := *end.Snapshot
+	end.Snapshot = &own
 	l.ends = append(l.ends, end)
 	for key, m := range l.rows {
 		if m.isRemovedBy(key, end) {
@@ -103,8 +121,21 @@ func (l *ruleModel) applySnapshotEnd(end Record) {
 
 // isRemovedBy implements rule 8 for one object.
 func (m *remembered) isRemovedBy(key Key, end Record) bool {
-	return m.exists && (end.Namespace == "" || end.Namespace == key.Namespace) && m.snapshot != end.Snapshot.ID &&
-		!isLower(end.Snapshot.Position, m.resourceVersion) && m.observedAt.Before(end.ObservedAt)
+	position := end.Snapshot.Position
+	if !m.exists || end.Namespace != "" && end.Namespace != key.Namespace || m.snapshot == end.Snapshot.ID || isLower(position, m.resourceVersion) {
+		return false
+	}
+	readAt := m.listVersion
+	if readAt == "" && !m.listed {
+		readAt = m.resourceVersion
+	}
+	switch {
+	case isLower(readAt, position):
+		return true
+	case isLower(position, readAt):
+		return false
+	}
+	return m.observedAt.Before(end.ObservedAt)
 }
 
 // isLower compares resourceVersions, which are growing integers within one resource. // 4

@@ -13,6 +13,7 @@ type snapshotState struct {
 	namespace string // "" for all namespaces
 	ended     *Snapshot
 	endedAt   time.Time
+	position  string // of ended, unless a gap has lowered it
 	verified  bool
 
 	versions map[Key]version // newest listed version of each object, without deleted ones; nil once verified
@@ -47,15 +48,15 @@ func (s *resourceState) snapshotFor(id string) *snapshotState {
 	return f
 }
 
-// applySnapshotEnd removes the objects that the snapshot lacks and that are older: they were deleted while the exporter had
-// no journal.
+// applySnapshotEnd removes the objects that the snapshot lacks and that were read before it: they were deleted while the
+// exporter had no journal.
 func (s *resourceState) applySnapshotEnd(r Record) {
 	f := s.snapshotFor(r.Snapshot.ID)
 	if f.ended != nil {
 		return
 	}
-	f.namespace, f.ended, f.endedAt = r.Namespace, r.Snapshot, r.ObservedAt
-	if last := s.newest[r.Namespace]; last == nil || last.endedAt.Before(f.endedAt) {
+	f.namespace, f.ended, f.endedAt, f.position = r.Namespace, r.Snapshot, r.ObservedAt, r.Snapshot.Position
+	if last := s.newest[r.Namespace]; last == nil || isReadBefore(last.position, f.position, last.endedAt, f.endedAt) {
 		s.newest[r.Namespace] = f
 	}
 	for key, row := range s.rows {
@@ -69,7 +70,8 @@ func (s *resourceState) applySnapshotEnd(r Record) {
 // supersedes reports whether the snapshot would contain the object, in this or a later version, if it still existed.
 func (f *snapshotState) supersedes(key Key, row *row) bool {
 	return row.snapshotID != f.id && (f.namespace == "" || f.namespace == key.Namespace) &&
-		row.observedAt.Before(f.endedAt) && compareVersions(row.resourceVersion, f.ended.Position) <= 0
+		compareVersions(row.resourceVersion, f.position) <= 0 &&
+		isReadBefore(row.readVersion, f.position, row.observedAt, f.endedAt)
 }
 
 // recordVersion records a version that the list of the snapshot contains.

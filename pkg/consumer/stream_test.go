@@ -23,12 +23,14 @@ const (
 var things = Resource{Cluster: "c", Resource: "things"}
 
 // TestRulesRebuildTheStateOfTheCluster writes random streams as docs/events.md describes them: with lost history, lost
-// journals, interrupted snapshots, edited rules, resync, restored backups and repetitions. Both a table and the literal
-// implementation of docs/consuming.md must end in the selected state of the cluster.
+// journals that are followed by one of a machine with another clock, interrupted snapshots, edited rules, resync, restored
+// backups and repetitions. Both a table and the literal implementation of docs/consuming.md must end in the selected state
+// of the cluster. A third of the streams is of an exporter that does not write listVersion.
 func TestRulesRebuildTheStateOfTheCluster(t *testing.T) {
 	seen := map[string]int{}
 	for seed := range uint64(histories) {
 		w := newWorld(t, rand.New(rand.NewPCG(seed, 17)), seed%2 == 0)
+		w.older = seed%3 == 0
 		w.runHistory()
 		if w.collides {
 			continue
@@ -72,6 +74,7 @@ func TestRulesRebuildTheStateOfTheCluster(t *testing.T) {
 func TestRulesHoldForAnyPartitionOrder(t *testing.T) {
 	for seed := range uint64(histories) {
 		w := newWorld(t, rand.New(rand.NewPCG(seed, 18)), false)
+		w.older = seed%3 == 0
 		w.runHistory()
 		partitions := make([][]Record, 3)
 		for _, r := range w.stream {
@@ -135,6 +138,8 @@ type world struct {
 	rnd      *rand.Rand
 	backed   bool // one backup is restored, and no journal is lost
 	restores bool // the backup is yet to be restored
+	older    bool // the exporter is one before listVersion; its clocks agree
+	clock    int  // seconds by which the clock of the exporter is ahead
 
 	revision int
 	uids     int
@@ -192,6 +197,7 @@ func (w *world) runHistory() {
 				continue
 			}
 			w.known = map[string]version{}
+			w.moveExporter()
 			w.emitGap(0, w.revision, "lost")
 			w.emitSnapshot()
 		case 4: // edited rules
@@ -212,6 +218,15 @@ func (w *world) runHistory() {
 		}
 	}
 	w.watchChanges()
+}
+
+// moveExporter continues on another machine, with another clock. Something is written in the cluster meanwhile: what was
+// read at one version by two exporters is ordered by their clocks.
+func (w *world) moveExporter() {
+	w.revision++
+	if !w.older {
+		w.clock = w.rnd.IntN(2001) - 1000
+	}
 }
 
 // editRules changes the selection.
@@ -288,7 +303,7 @@ func (w *world) objectBody(v version) []byte {
 // emitChange encodes a change and decodes it as a consumer does.
 func (w *world) emitChange(c event.Change) {
 	c.Cluster, c.Resource = "c", event.Resource{Version: "v1", Resource: "things", Kind: "Thing"}
-	c.ObservedAt = time.Unix(1767323045+int64(len(w.stream)), 0)
+	c.ObservedAt = time.Unix(1767323045+int64(len(w.stream)+w.clock), 0)
 	r, err := Parse(format.AppendJSON(nil, &c))
 	if err != nil {
 		w.t.Fatal(err)
@@ -365,7 +380,9 @@ func (w *world) nextPass() string {
 
 // relistObjects compares the existing objects with the known ones.
 func (w *world) relistObjects(snapshot *event.SnapshotInfo, pass string) {
-	mark := func(c *event.Change) { c.Coalesced, c.Snapshot, c.Pass = true, snapshot, pass }
+	mark := func(c *event.Change) {
+		c.Coalesced, c.Snapshot, c.Pass, c.ListVersion = true, snapshot, pass, w.listVersion()
+	}
 	list := cmp.Or(pass, w.nextPass())
 	gone := func(c *event.Change) {
 		mark(c)
@@ -386,7 +403,7 @@ func (w *world) relistObjects(snapshot *event.SnapshotInfo, pass string) {
 			})
 			w.emitObject(event.Added, name, now, mark)
 		case snapshot != nil:
-			w.emitObject(event.Snapshot, name, now, func(c *event.Change) { c.Snapshot, c.Pass = snapshot, pass })
+			w.emitObject(event.Snapshot, name, now, func(c *event.Change) { c.Snapshot, c.Pass, c.ListVersion = snapshot, pass, w.listVersion() })
 		default:
 			w.emitObject(event.Added, name, now, mark)
 		}
@@ -404,7 +421,7 @@ func (w *world) emitSnapshot() {
 		}
 		for _, name := range w.objectNames() {
 			if w.isSelected(name) && w.known[name].uid == "" && w.rnd.IntN(2) == 0 {
-				w.emitObject(event.Snapshot, name, w.exist[name], func(c *event.Change) { c.Snapshot, c.Pass = info, pass })
+				w.emitObject(event.Snapshot, name, w.exist[name], func(c *event.Change) { c.Snapshot, c.Pass, c.ListVersion = info, pass, w.listVersion() })
 			}
 		}
 		w.changeObjects(w.rnd.IntN(6))
@@ -423,12 +440,20 @@ func (w *world) emitSnapshot() {
 		Snapshot: &event.SnapshotInfo{ID: info.ID, Position: at, Count: len(w.known), Digest: digest.String()}})
 }
 
+// listVersion returns the version of a list that is read now, as the exporter writes it.
+func (w *world) listVersion() string {
+	if w.older {
+		return ""
+	}
+	return strconv.Itoa(w.revision)
+}
+
 // emitResync emits the known objects again.
 func (w *world) emitResync() {
 	pass := w.nextPass()
 	for _, name := range w.objectNames() {
 		if v, known := w.known[name]; known {
-			w.emitObject(event.Sync, name, v, func(c *event.Change) { c.Pass = pass })
+			w.emitObject(event.Sync, name, v, func(c *event.Change) { c.Pass, c.ListVersion = pass, w.listVersion() })
 		}
 	}
 }

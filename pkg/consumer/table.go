@@ -39,11 +39,12 @@ type resourceState struct {
 // restore the object.
 type row struct {
 	version
-	body       json.RawMessage
-	id         string // of the record
-	observedAt time.Time
-	snapshotID string // the last snapshot that contained this key
-	uncertain  bool   // deleted, but the version may be of another state: history was lost
+	body        json.RawMessage
+	id          string // of the record
+	readVersion string // of the record
+	observedAt  time.Time
+	snapshotID  string // the last snapshot that contained this key
+	uncertain   bool   // deleted, but the version may be of another state: history was lost
 }
 
 // version is one state of a key.
@@ -126,7 +127,8 @@ func (s *resourceState) applyObject(r Record) error {
 		return fmt.Errorf("record %s of type %s has no object", r.ID, r.Type)
 	}
 	now := &row{
-		version: version{r.UID, r.ResourceVersion, r.Type == "deleted"}, body: r.After, id: r.ID, observedAt: r.ObservedAt,
+		version: version{r.UID, r.ResourceVersion, r.Type == "deleted"}, body: r.After, id: r.ID,
+		readVersion: r.readVersion(), observedAt: r.ObservedAt,
 	}
 	if old != nil {
 		now.snapshotID = old.snapshotID
@@ -191,9 +193,16 @@ func (s *resourceState) applyGap(g Gap) {
 	if compareVersions(g.To, g.From) >= 0 {
 		return
 	}
-	for _, row := range s.rows {
-		if compareVersions(row.resourceVersion, g.To) > 0 {
-			row.resourceVersion = g.To
+	lower := func(version *string) {
+		if compareVersions(*version, g.To) > 0 {
+			*version = g.To
 		}
+	}
+	for _, row := range s.rows {
+		lower(&row.resourceVersion)
+		lower(&row.readVersion)
+	}
+	for _, f := range s.snapshots {
+		lower(&f.position)
 	}
 }

@@ -258,7 +258,7 @@ func (h *history) syncRandomObject() {
 	if now := h.world.objects[o.Key()]; now != nil && h.rnd.IntN(2) == 0 {
 		o = now
 	}
-	h.process.storeObservation(h.process.tracker.ObserveSynced(o, h.newName("sync")))
+	h.process.storeObservation(h.process.tracker.ObserveSynced(o, h.newName("sync"), ""))
 }
 
 // checkMissing checks the deletes inferred from a list: no existing selected object was deleted, and objects left the

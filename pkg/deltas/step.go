@@ -42,6 +42,8 @@ type List struct {
 	// Again is set for a snapshot that begins although objects of its scope are known: they are emitted again, so that every
 	// object of the scope carries the snapshot before it ends.
 	Again bool
+	// Position is the resourceVersion that the list is consistent at; "" if there is no list.
+	Position string
 	// Name is unique to the list. It becomes part of the ID of a delete that only this list reveals: such a delete carries
 	// the last known version, and the same version may have left before and been selected again by an edited rule.
 	Name string
@@ -281,7 +283,7 @@ func (s *objectStep) emitChange(t event.Type, d cache.DeltaType, o *Object) *eve
 		c.Previous = s.known.ResourceVersion
 	}
 	if s.list != nil {
-		c.Snapshot, c.Pass = s.list.Snapshot, s.list.Pass
+		c.Snapshot, c.Pass, c.ListVersion = s.list.Snapshot, s.list.Pass, s.list.Position
 	}
 	if t == event.Deleted {
 		c.Before = o.Raw

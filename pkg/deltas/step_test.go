@@ -133,7 +133,7 @@ func FuzzBatchesAreDrained(f *testing.F) {
 				take(tr.ObserveEvents(batch, ""))
 			case 3:
 				if !listing {
-					take(tr.ObserveSynced(s.nextObject(fmt.Sprint(s.nextChoice(3))), "P"))
+					take(tr.ObserveSynced(s.nextObject(fmt.Sprint(s.nextChoice(3))), "P", ""))
 				}
 			case 4:
 				if list := s.nextList(); list != nil {

@@ -186,13 +186,14 @@ func (t *Tracker) FinishList(position string) event.Observation {
 	return o
 }
 
-// ObserveSynced processes an object that was read for a resync. pass is the ID of the resync.
-func (t *Tracker) ObserveSynced(object *Object, pass string) (event.Observation, error) {
+// ObserveSynced processes an object that was read for a resync. pass is the ID of the resync, position the resourceVersion
+// that it reads at.
+func (t *Tracker) ObserveSynced(object *Object, pass, position string) (event.Observation, error) {
 	err := t.queueWithView([]string{object.Key()}, func(string) *Object { return object }, t.fifo.Resync)
 	if err != nil {
 		return event.Observation{}, err
 	}
-	t.list = &List{Pass: pass}
+	t.list = &List{Pass: pass, Position: position}
 	defer func() { t.list = nil }()
 	return t.drainQueue()
 }

@@ -91,7 +91,7 @@ func TestTrackerNeverBlocks(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { // fails if all goroutines are blocked
 				tr := newTracker(newPod("a", "1"))
 				mustObserve(t)(tr.ObserveEvents(batch, "9"))
-				mustObserve(t)(tr.ObserveSynced(newPod("a", "1"), "P"))
+				mustObserve(t)(tr.ObserveSynced(newPod("a", "1"), "P", ""))
 				tr.StartList(List{})
 				mustObserve(t)(tr.ObserveEvents(batch, ""))
 				for more := true; more; {
@@ -161,7 +161,7 @@ func TestFinishListReturnsToWatching(t *testing.T) {
 	tr.StartList(List{Snapshot: &event.SnapshotInfo{ID: "S"}, Pass: "P"})
 	mustObserve(t)(tr.ObserveEvents(addedEvents(newPod("a", "1")), ""))
 	tr.FinishList("2")
-	mustObserve(t)(tr.ObserveSynced(newPod("a", "1"), "P2"))
+	mustObserve(t)(tr.ObserveSynced(newPod("a", "1"), "P2", ""))
 	c := mustObserve(t)(tr.ObserveEvents(addedEvents(newPod("b", "3")), "3")).Changes[0]
 	if c.Snapshot != nil || c.Pass != "" || c.Coalesced || c.Delta != event.DeltaAdded {
 		t.Errorf("events after a list: %+v", c)

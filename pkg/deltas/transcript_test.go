@@ -159,7 +159,7 @@ func (p *player) runCommand(words []string, tail string) {
 		p.startProcess(event.StoredScope{Snapshot: p.unfinishedSnapshot(), LostReason: "the rules were edited", Pass: words[1]})
 	case "sync":
 		for _, o := range p.parseObjects(tail) {
-			p.storeObservation(p.tracker.ObserveSynced(o, words[1]))
+			p.storeObservation(p.tracker.ObserveSynced(o, words[1], ""))
 		}
 	case "vanish":
 		p.observeAllGone("")

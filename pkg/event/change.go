@@ -165,6 +165,7 @@ type Change struct {
 	UID             string
 	ResourceVersion string
 	Previous        string // the ResourceVersion emitted or filtered before this one; "" if unknown. Not written by formats
+	ListVersion     string // resourceVersion of the list that the object was read from; "" if a watch delivered the change
 	Generation      int64  // 0 if the object has none
 
 	ObservedAt        time.Time // when the exporter read it; UTC

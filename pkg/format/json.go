@@ -52,6 +52,7 @@ func appendUnclosedFacts(b []byte, c *event.Change) []byte {
 func appendVersionFacts(b []byte, c *event.Change) []byte {
 	b = appendOptional(b, `,"uid":`, c.UID)
 	b = appendOptional(b, `,"resourceVersion":`, c.ResourceVersion)
+	b = appendOptional(b, `,"listVersion":`, c.ListVersion)
 	if c.Generation != 0 {
 		b = strconv.AppendInt(append(b, `,"generation":`...), c.Generation, 10)
 	}

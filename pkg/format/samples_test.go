@@ -51,7 +51,7 @@ func sampleChanges() []namedChange {
 	unseen.Type, unseen.Delta, unseen.ResourceVersion, unseen.Generation = event.Deleted, event.DeltaDeleted, "4715", 0
 	unseen.Coalesced, unseen.FinalStateUnknown, unseen.Pass = true, true, "4800"
 	snapshot.Type, snapshot.Delta, snapshot.After = event.Snapshot, event.DeltaReplaced, sampleBody("4711", "1", "2")
-	snapshot.Snapshot = &event.SnapshotInfo{ID: "4712"}
+	snapshot.Snapshot, snapshot.ListVersion = &event.SnapshotInfo{ID: "4712"}, "4713"
 	left, synced := object, object
 	left.Type, left.Delta, left.Left, left.Pass = event.Deleted, event.DeltaDeleted, true, "4790"
 	left.Coalesced, left.FinalStateUnknown, left.Generation = true, true, 0

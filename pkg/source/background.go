@@ -71,14 +71,18 @@ func (f *follower) resyncPeriodically(ctx context.Context) {
 type resync struct {
 	follower *follower
 	pass     string // the ID
+	position string // that it reads at
 }
 
-func (r *resync) begin(string) error { return nil }
+func (r *resync) begin(position string) error {
+	r.position = position
+	return nil
+}
 
 // visit emits an object if it is still in the version that was emitted last.
 func (r *resync) visit(ctx context.Context, o *deltas.Object) error {
 	return r.follower.watcher.runBetweenBatches(ctx, func(ctx context.Context) error {
-		return r.follower.out.emitSync(ctx, o, r.pass)
+		return r.follower.out.emitSync(ctx, o, r.pass, r.position)
 	})
 }
 

@@ -76,6 +76,34 @@ func TestEditedSelectionIsComparedWithKnownObjects(t *testing.T) {
 	}
 }
 
+// TestListedObjectsCarryTheVersionOfTheirList edits rules while the cluster goes on: an object that enters the selection has
+// the version at which it was seen there, and one that a watch delivers has no other version than its own.
+func TestListedObjectsCarryTheVersionOfTheirList(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	f.writeEvents("ADDED", "a")
+	runUntilPositioned(t, f, st, podsRule(selection.Rule{Namespaces: selection.Namespaces{Exclude: []string{"other"}}}))
+	f.writeEvents("ADDED", "b")
+	runUntilPositioned(t, f, st, podsRule(selection.Rule{Namespaces: selection.Namespaces{Exclude: []string{"ns"}}}))
+	_, _, stop := startSource(t, f, st, podsRule(selection.Rule{}))
+	st.awaitTrue(t, "a comparison", func() bool { return slices.Contains(st.transcript(), "added b@12~") })
+	st.awaitPosition(t, "pods", "12")
+	f.writeEvents("ADDED", "c")
+	st.awaitTrue(t, "a watch event", func() bool { return slices.Contains(st.transcript(), "added c@13") })
+	stop()
+	for _, c := range st.changes {
+		want := "12"
+		switch {
+		case c.Type == event.Snapshot:
+			want = "11"
+		case c.Type.IsControl() || c.Name == "c":
+			want = ""
+		}
+		if c.ListVersion != want {
+			t.Errorf("%s has the list version %q, want %q", c.ID(), c.ListVersion, want)
+		}
+	}
+}
+
 // TestEveryGapHasItsOwnID restores a cluster twice from one backup, each time from the same position, and loses the journal
 // twice.
 func TestEveryGapHasItsOwnID(t *testing.T) {
@@ -271,7 +299,7 @@ func TestResyncEmitsEveryObjectOncePerPeriod(t *testing.T) {
 			c := st.changeAt(i)
 			if c.Type == event.Sync {
 				synced[c.Name+"@"+c.ResourceVersion]++
-				if len(c.After) == 0 || c.Delta != event.DeltaSync || ids[c.ID()] {
+				if len(c.After) == 0 || c.Delta != event.DeltaSync || c.ListVersion != "12" || ids[c.ID()] {
 					t.Errorf("emitted %+v", c)
 				}
 				ids[c.ID()] = true

@@ -96,9 +96,10 @@ func (e *emitter) emitEvents(ctx context.Context, events []deltas.Event, positio
 	return e.appendObservation(ctx, o)
 }
 
-// emitSync emits an object again, if it is still in the version that was emitted last. pass names the resync.
-func (e *emitter) emitSync(ctx context.Context, o *deltas.Object, pass string) error {
-	again, err := e.tracker.Load().ObserveSynced(o, pass)
+// emitSync emits an object again, if it is still in the version that was emitted last. pass names the resync, which reads at
+// a position.
+func (e *emitter) emitSync(ctx context.Context, o *deltas.Object, pass, position string) error {
+	again, err := e.tracker.Load().ObserveSynced(o, pass, position)
 	if err != nil {
 		return &appendError{err}
 	}
@@ -123,7 +124,7 @@ func (e *emitter) loseHistory(why string) {
 // begins anew.
 func (e *emitter) beginList(position string) {
 	t, s := e.tracker.Load(), e.stored
-	l := deltas.List{Pass: s.Pass, Again: strings.HasPrefix(s.Pass, snapshotAgain), Name: rand.Text()}
+	l := deltas.List{Pass: s.Pass, Again: strings.HasPrefix(s.Pass, snapshotAgain), Position: position, Name: rand.Text()}
 	e.preface = nil
 	if s.Snapshot == "" { // otherwise the first list was interrupted, and its records are appended
 		var first []*event.Change

@@ -143,8 +143,8 @@ func (p *scenario) relistObjects(j *journal, from int) int {
 	for r := from + 1; r <= p.revision; r++ {
 		p.uncertain[r] = true
 	}
-	list := deltas.List{Snapshot: &event.SnapshotInfo{ID: p.stored.Snapshot}, Name: crand.Text()}
 	to := strconv.Itoa(p.revision)
+	list := deltas.List{Snapshot: &event.SnapshotInfo{ID: p.stored.Snapshot}, Position: to, Name: crand.Text()}
 	j.newest, p.lists = p.revision, p.revision
 	switch lost := p.stored.Position != "" || p.stored.LostReason != ""; {
 	case lost && j.KnownCount() > 0:

@@ -82,7 +82,7 @@ func RandomChange(r *rand.Rand) *event.Change {
 		c.Gap = &event.GapInfo{From: str(), To: str(), Reason: str(), Sink: str()}
 	}
 	if r.IntN(2) == 0 {
-		c.Previous = str()
+		c.Previous, c.ListVersion = str(), str()
 	}
 	if r.IntN(4) == 0 {
 		identity := func() event.Identity {

@@ -52,6 +52,8 @@ var nativeMembers = []Member{
 	{Name: "uid", Type: "string", onTypes: namedTypes, Meaning: "of the object; absent on control records"},
 	{Name: "resourceVersion", Type: "string", requiredOn: append([]string{"gap"}, namedTypes...),
 		Meaning: "of the object. On a `gap` its end position, on other control records a position, if any"},
+	{Name: "listVersion", Type: "string", onTypes: objectTypes,
+		Meaning: "resourceVersion of the list that showed this, if it was no watch: the object existed then, or a `deleted` did not. Absent in records of 0.9.0"},
 	{Name: "generation", Type: "integer", onTypes: objectTypes, schema: node{{"minimum", 1}}, Meaning: "`metadata.generation`, if the object has one"},
 	{Name: "observedAt", Type: "string", always: true, schema: node{{"format", "date-time"}}, Meaning: "when the exporter read it; RFC 3339, UTC"},
 	{Name: "delta", Type: "string", onTypes: objectTypes, requiredOn: objectTypes, values: deltas,

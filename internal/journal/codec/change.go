@@ -43,6 +43,7 @@ const (
 	flagAttribution
 	flagGapSink
 	flagConstraint
+	flagListVersion
 
 	flagsKnown = 1<<iota - 1
 )
@@ -62,7 +63,7 @@ func flagsOf(c *event.Change) (flags uint32) {
 		{c.Changed != nil, flagChanged}, {c.Patch != nil, flagPatch}, {c.Omitted != nil, flagOmitted},
 		{c.Withheld != "", flagWithheld}, {c.Left, flagLeft}, {c.Pass != "", flagPass},
 		{c.Previous != "", flagPrevious}, {c.Attribution != nil, flagAttribution}, {isConstrained(c.Attribution), flagConstraint},
-		{c.Gap != nil && c.Gap.Sink != "", flagGapSink},
+		{c.Gap != nil && c.Gap.Sink != "", flagGapSink}, {c.ListVersion != "", flagListVersion},
 	} {
 		if f.on {
 			flags |= f.bit
@@ -148,6 +149,9 @@ func (f *coder) codeChange(c *event.Change) {
 	}
 	if is(flagPrevious) {
 		f.codeText(&c.Previous)
+	}
+	if is(flagListVersion) {
+		f.codeText(&c.ListVersion)
 	}
 	if allocateOptional(f, is(flagAttribution), &c.Attribution) {
 		f.codeAttribution(c.Attribution)

@@ -76,7 +76,8 @@
 // rejects ours (code 32) because the clocks differ. Value and headers by format:
 //
 //	json                     the native form; id, type, observedAt, content-type, cluster, and resource as kubectl writes
-//	                         it ("deployments.apps"); snapshot, the ID of the snapshot that the change belongs to, if any
+//	                         it ("deployments.apps"); snapshot, the ID of the snapshot that the change belongs to, and
+//	                         listVersion, the version of the list that showed the object, if any
 //	debezium                 the envelope of Debezium; headers as json
 //	upsert                   the object; headers as json
 //	cloudevents              the native form; content-type, and each attribute as ce_ and its name

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"hash/maphash"
@@ -126,8 +127,8 @@ func (p *repairPass) writeTombstones(ctx context.Context, at cluster.Partition, 
 type staleKey struct{ uid, version string }
 
 // updateStaleKeys takes the newest record of a key into account. The key is stale if the record is ours, and of an object
-// that the snapshot covers, but not of this snapshot, observed before it began, and in a version not newer than its list.
-// This is the rule of docs/consuming.md, made stricter.
+// that the snapshot covers, but not of this snapshot, read before its list, and in a version not newer than that. This is
+// rule 8 of docs/consuming.md; where clocks decide, the record must be older than the beginning of the snapshot.
 func (p *repairPass) updateStaleKeys(stale map[string]staleKey, key string, r *kproto.Record) {
 	delete(stale, key)
 	c := p.repair.snapshot
@@ -135,7 +136,7 @@ func (p *repairPass) updateStaleKeys(stale map[string]staleKey, key string, r *k
 		return
 	}
 	at, err := time.Parse(time.RFC3339Nano, protocol.HeaderValue(r, "observedAt"))
-	if err != nil || protocol.HeaderValue(r, "snapshot") == c.Snapshot.ID || !at.Before(p.repair.startedAt) {
+	if err != nil || protocol.HeaderValue(r, "snapshot") == c.Snapshot.ID {
 		return
 	}
 	id, ours := strings.CutPrefix(protocol.HeaderValue(r, "id"), c.Cluster+"/")
@@ -146,7 +147,21 @@ func (p *repairPass) updateStaleKeys(stale map[string]staleKey, key string, r *k
 	if order, ordered := resourceversion.Compare(parts[1], c.Snapshot.Position); !ordered || order > 0 {
 		return
 	}
+	if order, _ := resourceversion.Compare(readVersion(r, parts[1]), c.Snapshot.Position); order > 0 || order == 0 && !at.Before(p.repair.startedAt) {
+		return
+	}
 	stale[key] = staleKey{parts[0], parts[1]}
+}
+
+// readVersion returns the version of the cluster at which the object of a record was read; "" if it is not known.
+func readVersion(r *kproto.Record, version string) string {
+	listed := protocol.HeaderValue(r, "listVersion")
+	switch event.Type(protocol.HeaderValue(r, "type")) {
+	case event.Snapshot, event.Sync: // of a list in any case
+		return listed
+	default:
+		return cmp.Or(listed, version)
+	}
 }
 
 // coversKey reports whether the snapshot covers the object of a key.

@@ -170,10 +170,11 @@ func testNeighbours(w *repairTest) {
 	later := pod("later", 2000)
 	gone := changed(pod("gone", 53), func(c *event.Change) { c.Type, c.After = event.Deleted, nil })
 	w.publishChanges(s, node, theirs, prefixed, later, pod("gone", 52), gone)
+	w.publishChanges(s, changed(pod("ghost-of-the-future", 54), func(c *event.Change) { c.ObservedAt = baseTime.Add(24 * time.Hour) }))
 	w.writeForeignRecord("core/pods/default/foreign")
 	w.writeForeignRecord("core/pods/default/ghost1") // written by another producer now
 	want = append(want, "core/nodes//n1", "core/pods/default/theirs", "core/podset/default/prefixed", "core/pods/default/later",
-		"core/pods/default/foreign", "core/pods/default/ghost1", "core/pods/default/new", "core/pods/default/newer")
+		"core/pods/default/foreign", "core/pods/default/ghost1", "core/pods/default/new", "core/pods/default/newer", "core/pods/default/entered")
 
 	s = w.open(slog.New(slog.DiscardHandler), &storedState{}) // its journal was lost
 	var here []*event.Change
@@ -181,7 +182,9 @@ func testNeighbours(w *repairTest) {
 		here = append(here, pod("here"+itoa(i), 30+i))
 	}
 	w.snapshot(s, "7", "", 1000, append(here, pod("new", 900))...)
-	w.publishChanges(s, pod("newer", 1001))
+	w.publishChanges(s, pod("newer", 1001), changed(pod("entered", 60), func(c *event.Change) { // by edited rules
+		c.Type, c.Coalesced, c.Pass, c.ListVersion, c.ObservedAt = event.Added, true, "P", "1002", baseTime
+	}))
 	w.waitUntilRepaired(s)
 	slices.Sort(want)
 	w.wantKeys(want...)

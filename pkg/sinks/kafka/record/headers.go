@@ -34,12 +34,18 @@ func (e *Encoder) appendNativeHeaders(c *event.Change) {
 	if beside {
 		count++
 	}
+	if c.ListVersion != "" {
+		count++
+	}
 	e.headers = appendIdentityHeaders(binary.AppendVarint(e.headers[:0], count), c)
 	e.value = c.ObservedAt.UTC().AppendFormat(e.value[:0], time.RFC3339Nano)
 	e.headers = appendString(e.headers, "observedAt")
 	e.headers = append(binary.AppendVarint(e.headers, int64(len(e.value))), e.value...)
 	if c.Snapshot != nil {
 		e.headers = appendHeader(e.headers, "snapshot", c.Snapshot.ID)
+	}
+	if c.ListVersion != "" {
+		e.headers = appendHeader(e.headers, "listVersion", c.ListVersion)
 	}
 	if beside {
 		e.value = format.AppendFacts(e.value[:0], c)
