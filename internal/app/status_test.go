@@ -1,14 +1,21 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/kubecdc/kubecdc/internal/admin"
 	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/source"
 )
@@ -16,10 +23,16 @@ import (
 // openUnstarted opens an app with one sink, and runs nothing of it.
 func openUnstarted(t *testing.T) *app {
 	t.Helper()
+	return openUnstartedOn(t, t.TempDir())
+}
+
+// openUnstartedOn opens it on the directory of a journal.
+func openUnstartedOn(t *testing.T, journalDir string) *app {
+	t.Helper()
 	kubeconfig := writeTemp(t, "kubeconfig", `{"apiVersion":"v1","kind":"Config","current-context":"c",`+
 		`"clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],"users":[{"name":"u"}]}`)
 	path := writeTemp(t, "c.yaml", "cluster: {kubeconfig: "+kubeconfig+"}\nresources: [{select: [pods]}]\n"+
-		"sinks: [{name: out, stdout: {}}]\njournal: {dir: "+t.TempDir()+"}\n")
+		"sinks: [{name: out, stdout: {}}]\njournal: {dir: "+journalDir+"}\n")
 	cfg, err := config.Load(path)
 	if err != nil {
 		t.Fatal(err)
@@ -42,6 +55,59 @@ func TestNotReadyBeforeDiscovery(t *testing.T) {
 	discovery := slices.IndexFunc(s.Conditions, func(c condition.Status) bool { return c.Code == condition.DiscoveryPending })
 	if len(s.Resources) != 0 || discovery < 0 || s.Conditions[discovery].Name() != "discovery" {
 		t.Errorf("resources %+v, conditions %+v; want no resource and a reason", s.Resources, s.Conditions)
+	}
+}
+
+// TestDeadLettersOfABrokenJournalAreReported breaks a journal with dead letters so that they can be counted, and so that
+// nothing can be read (I5).
+func TestDeadLettersOfABrokenJournalAreReported(t *testing.T) {
+	for pattern, want := range map[string]string{"BROKEN": "2 dead letters of sink out", "MANIFEST-*": "cannot be read"} {
+		dir := t.TempDir()
+		fillWithDeadLetters(t, dir)
+		paths, err := filepath.Glob(filepath.Join(dir, "store", pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if pattern == "BROKEN" {
+			paths = []string{filepath.Join(dir, "store", pattern)}
+		}
+		for _, path := range paths {
+			if err := os.WriteFile(path, []byte("a bad block"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a := openUnstartedOn(t, dir)
+		s := a.buildSnapshot()
+		if err := a.closeProcess(); err != nil {
+			t.Error(err)
+		}
+		i := slices.IndexFunc(s.Conditions, func(c condition.Status) bool { return c.Code == condition.JournalRecovered })
+		if i < 0 || !strings.Contains(s.Conditions[i].Cause, want) {
+			t.Errorf("%s is broken: conditions %+v, want %s", pattern, s.Conditions, want)
+		}
+	}
+}
+
+// fillWithDeadLetters makes a journal in which a sink has two dead letters.
+func fillWithDeadLetters(t *testing.T, dir string) {
+	t.Helper()
+	j, err := journal.Open(journal.Options{Dir: dir, Sinks: []string{"out"}, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- j.Run(ctx) }()
+	var letters []event.DeadLetter
+	o := event.Observation{Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, Scope: "pods", Position: "2"}
+	for i := range 2 {
+		c := &event.Change{Type: event.Added, Resource: o.Resource, Name: "a", UID: "1", ResourceVersion: strconv.Itoa(i + 1), After: []byte("{}")}
+		o.Changes, letters = append(o.Changes, c), append(letters, event.DeadLetter{Offset: uint64(i + 1), Reason: "too large", Change: c})
+	}
+	err = errors.Join(j.Append(ctx, o), j.Flush(ctx), j.Settle(ctx, "out", event.Cursor{Low: 2, High: 2}, letters))
+	stop()
+	if err := errors.Join(err, <-ended, j.Close()); err != nil {
+		t.Fatal(err)
 	}
 }
 
