@@ -21,6 +21,45 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
+// TestTheEpilogueNamesNothingThatCannotBePulled reads the images of what a user is asked to apply: none is published.
+func TestTheEpilogueNamesNothingThatCannotBePulled(t *testing.T) {
+	for _, word := range strings.Fields(epilogue) {
+		root := filepath.Join("..", "..", word)
+		if info, err := os.Stat(root); err != nil || !info.IsDir() || !strings.HasPrefix(word, "deploy/") {
+			continue
+		}
+		err := filepath.WalkDir(root, func(path string, entry os.DirEntry, err error) error {
+			if err != nil || entry.IsDir() {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			if err == nil && bytes.Contains(text, []byte("registry.invalid/")) {
+				t.Errorf("%s: an image of registry.invalid cannot be pulled", path)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestTheEpilogueNamesFilesThatExist looks for each path of the checkout that the epilogue names.
+func TestTheEpilogueNamesFilesThatExist(t *testing.T) {
+	found := 0
+	for _, word := range strings.FieldsFunc(epilogue, func(r rune) bool { return strings.ContainsRune(" \n,", r) }) {
+		if path, _, _ := strings.Cut(word, "#"); strings.HasPrefix(path, "docs/") || strings.HasPrefix(path, "configs/") || strings.HasPrefix(path, "deploy/") {
+			found++
+			if _, err := os.Stat(filepath.Join("..", "..", path)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("the epilogue names no file")
+	}
+}
+
 // playing makes a re-executed test binary run the demo.
 const playing = "KUBECDC_TEST_DEMO"
 
