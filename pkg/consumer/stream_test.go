@@ -36,7 +36,8 @@ func TestRulesRebuildTheStateOfTheCluster(t *testing.T) {
 			continue
 		}
 		table, letter := &Table{}, newRuleModel()
-		for _, r := range repeatBlocks(w.rnd, w.stream) {
+		for _, i := range w.streamOrder() {
+			r := w.stream[i]
 			seen[r.Type]++
 			if r.Left {
 				seen["left"]++
@@ -76,28 +77,12 @@ func TestRulesHoldForAnyPartitionOrder(t *testing.T) {
 		w := newWorld(t, rand.New(rand.NewPCG(seed, 18)), false)
 		w.older = seed%3 == 0
 		w.runHistory()
-		partitions := make([][]Record, 3)
-		for _, r := range w.stream {
-			n := len(r.Name) % 3 // control records have a partition too
-			if r.Name != "" {
-				n = int(r.Name[0]) % 3
-			}
-			partitions[n] = append(partitions[n], r)
-		}
-		for i, p := range partitions {
-			partitions[i] = repeatBlocks(w.rnd, p)
-		}
 		table, letter := &Table{}, newRuleModel()
-		for len(partitions[0])+len(partitions[1])+len(partitions[2]) > 0 {
-			i := w.rnd.IntN(3)
-			n := min(w.rnd.IntN(8), len(partitions[i]))
-			for _, r := range partitions[i][:n] {
-				if err := table.Apply(r); err != nil {
-					t.Fatal(err)
-				}
-				letter.applyRecord(r)
+		for _, i := range w.partitionOrder() {
+			if err := table.Apply(w.stream[i]); err != nil {
+				t.Fatal(err)
 			}
-			partitions[i] = partitions[i][n:]
+			letter.applyRecord(w.stream[i])
 		}
 		want := w.selectedBodies()
 		if got := letter.existingBodies(); !maps.Equal(got, want) {
@@ -122,8 +107,39 @@ func stateOf(table *Table) map[Key]string {
 	return all
 }
 
+// streamOrder returns the indices of the records in the order of one partition, with repetitions.
+func (w *world) streamOrder() []int {
+	all := make([]int, len(w.stream))
+	for i := range all {
+		all[i] = i
+	}
+	return repeatBlocks(w.rnd, all)
+}
+
+// partitionOrder returns the indices of the records as three partitions give them that are read at different speeds, with
+// repetitions.
+func (w *world) partitionOrder() (order []int) {
+	partitions := make([][]int, 3)
+	for i, r := range w.stream {
+		n := len(r.Name) % 3 // control records have a partition too
+		if r.Name != "" {
+			n = int(r.Name[0]) % 3
+		}
+		partitions[n] = append(partitions[n], i)
+	}
+	for i, p := range partitions {
+		partitions[i] = repeatBlocks(w.rnd, p)
+	}
+	for len(partitions[0])+len(partitions[1])+len(partitions[2]) > 0 {
+		i := w.rnd.IntN(3)
+		n := min(w.rnd.IntN(8), len(partitions[i]))
+		order, partitions[i] = append(order, partitions[i][:n]...), partitions[i][n:]
+	}
+	return order
+}
+
 // repeatBlocks repeats blocks of a stream, as restarts of the exporter do.
-func repeatBlocks(rnd *rand.Rand, stream []Record) []Record {
+func repeatBlocks(rnd *rand.Rand, stream []int) []int {
 	for range 3 {
 		end := rnd.IntN(len(stream) + 1)
 		start := end - rnd.IntN(end+1)
@@ -152,7 +168,10 @@ type world struct {
 	known  map[string]version
 	at     int // position
 	passes int
-	stream []Record
+
+	cluster string   // its name; "c" if it is empty
+	stream  []Record // as emitted
+	values  [][]byte // of the records
 
 	ids      map[string]bool  // of records
 	written  map[version]bool // all versions that ever existed
@@ -302,15 +321,16 @@ func (w *world) objectBody(v version) []byte {
 
 // emitChange encodes a change and decodes it as a consumer does.
 func (w *world) emitChange(c event.Change) {
-	c.Cluster, c.Resource = "c", event.Resource{Version: "v1", Resource: "things", Kind: "Thing"}
+	c.Cluster, c.Resource = cmp.Or(w.cluster, "c"), event.Resource{Version: "v1", Resource: "things", Kind: "Thing"}
 	c.ObservedAt = time.Unix(1767323045+int64(len(w.stream)+w.clock), 0)
-	r, err := Parse(format.AppendJSON(nil, &c))
+	value := format.AppendJSON(nil, &c)
+	r, err := Parse(value)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	w.collides = w.collides || w.ids[r.ID] && r.Type != "gap"
 	w.ids[r.ID] = true
-	w.stream = append(w.stream, r)
+	w.stream, w.values = append(w.stream, r), append(w.values, value)
 }
 
 func (w *world) emitObject(t event.Type, name string, v version, mark func(*event.Change)) {
