@@ -19,18 +19,86 @@ import (
 // clientHistories is how many histories a client in another language rebuilds, half of them from one partition.
 const clientHistories = 600
 
-// TestThePythonClientRebuildsTheSameHistories gives the client the histories that the rules of this package are held by.
-func TestThePythonClientRebuildsTheSameHistories(t *testing.T) {
-	rebuildWithClient(t, pythonClient(t, "-m", "kubecdc"))
+// client is a package in another language, with a program that reads native objects from its input, one a line, and prints
+// what exists in the end.
+type client struct {
+	name    string // of its directory
+	code    string // pattern of its files
+	prepare func(t *testing.T, dir string) clientCommands
 }
 
-// pythonClient returns a command of Python that finds the client. It reads the code, so that a cached result of the test
-// counts for this code only.
-func pythonClient(t *testing.T, args ...string) *exec.Cmd {
-	t.Helper()
+// clientCommands make the processes of a client.
+type clientCommands struct {
+	program func() *exec.Cmd
+	example func(code string) *exec.Cmd // runs the example of its page
+}
+
+var clients = []client{
+	{"python", "kubecdc/*.py", preparePython},
+	{"java", "src/main/java/io/kubecdc/consumer/*.java", prepareJava},
+}
+
+func preparePython(t *testing.T, dir string) clientCommands {
 	require.Program(t, "python3", "install Python 3.9 or later")
-	dir := filepath.Join("..", "..", "clients", "python")
-	files, err := filepath.Glob(filepath.Join(dir, "kubecdc", "*.py"))
+	run := func(arguments ...string) *exec.Cmd {
+		c := exec.CommandContext(t.Context(), "python3", arguments...)
+		c.Dir, c.Env = dir, append(c.Environ(), "PYTHONDONTWRITEBYTECODE=1")
+		return c
+	}
+	return clientCommands{
+		program: func() *exec.Cmd { return run("-m", "kubecdc") },
+		example: func(code string) *exec.Cmd { return run("-c", code) },
+	}
+}
+
+func prepareJava(t *testing.T, dir string) clientCommands {
+	require.Program(t, "javac", "install a JDK, 17 or later")
+	classes := t.TempDir()
+	compile := func(files ...string) {
+		c := exec.CommandContext(t.Context(), "javac", append([]string{"-Xlint:all", "-Werror", "--release", "17", "-cp", classes, "-d", classes}, files...)...)
+		if output, err := c.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v\n%s", c.Args, err, output)
+		}
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "src/main/java/io/kubecdc/consumer/*.java"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	compile(files...)
+	run := func(class string) *exec.Cmd { return exec.CommandContext(t.Context(), "java", "-cp", classes, class) }
+	return clientCommands{
+		program: func() *exec.Cmd { return run("io.kubecdc.consumer.Main") },
+		example: func(code string) *exec.Cmd {
+			path := filepath.Join(t.TempDir(), "Example.java")
+			if err := os.WriteFile(path, []byte(code), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			compile(path)
+			return run("Example")
+		},
+	}
+}
+
+// TestClientsFollowTheRules gives each client the histories that the rules of this package are held by, what Parse and Apply
+// reject, and the example of its page.
+func TestClientsFollowTheRules(t *testing.T) {
+	input, want := recordHistories(t)
+	for _, client := range clients {
+		t.Run(client.name, func(t *testing.T) {
+			dir := filepath.Join("..", "..", "clients", client.name)
+			client.readCode(t, dir)
+			commands := client.prepare(t, dir)
+			t.Run("histories", func(t *testing.T) { rebuildHistories(t, commands.program(), input, want) })
+			t.Run("no records", func(t *testing.T) { rejectValues(t, commands) })
+			t.Run("example", func(t *testing.T) { runExample(t, client.name, dir, commands) })
+		})
+	}
+}
+
+// readCode reads the code of the client, so that a cached result of the test counts for this code only.
+func (c client) readCode(t *testing.T, dir string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, c.code))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no code of the client in %s: %v", dir, err)
 	}
@@ -39,17 +107,13 @@ func pythonClient(t *testing.T, args ...string) *exec.Cmd {
 			t.Fatal(err)
 		}
 	}
-	c := exec.CommandContext(t.Context(), "python3", args...)
-	c.Dir, c.Env = dir, append(c.Environ(), "PYTHONDONTWRITEBYTECODE=1")
-	return c
 }
 
-// rebuildWithClient runs a client that reads native objects from its input, one a line, and prints what exists in the end.
-// Each history is a cluster of its own; all of them are one input.
-func rebuildWithClient(t *testing.T, c *exec.Cmd) {
+// recordHistories returns histories as native objects, one a line, and the bodies that exist in the end. Each history is a
+// cluster of its own.
+func recordHistories(t *testing.T) (input []byte, want map[string]string) {
 	t.Helper()
-	var input, failures bytes.Buffer
-	want := map[string]string{}
+	want = map[string]string{}
 	for seed := range uint64(clientHistories) {
 		w := newWorld(t, rand.New(rand.NewPCG(seed, 19)), seed%4 == 0)
 		w.cluster, w.older = "c"+strconv.FormatUint(seed, 10), seed%3 == 0
@@ -62,18 +126,24 @@ func rebuildWithClient(t *testing.T, c *exec.Cmd) {
 			continue
 		}
 		for _, i := range order {
-			input.Write(append(w.values[i], '\n'))
+			input = append(append(input, w.values[i]...), '\n')
 		}
 		for key, body := range w.selectedBodies() {
 			want[w.cluster+" "+key.Namespace+"/"+key.Name] = body
 		}
 	}
-	c.Stdin, c.Stderr = &input, &failures
-	output, err := c.Output()
+	return input, want
+}
+
+func rebuildHistories(t *testing.T, program *exec.Cmd, input []byte, want map[string]string) {
+	var failures bytes.Buffer
+	program.Stdin, program.Stderr = bytes.NewReader(input), &failures
+	output, err := program.Output()
 	if err != nil || failures.Len() > 0 {
-		t.Fatalf("%v: %v\n%.2000s", c.Args, err, failures.String())
+		t.Fatalf("%v: %v\n%.2000s", program.Args, err, failures.String())
 	}
-	for lines := bufio.NewScanner(bytes.NewReader(output)); lines.Scan(); {
+	found := 0
+	for lines := bufio.NewScanner(bytes.NewReader(output)); lines.Scan(); found++ {
 		var one struct {
 			Cluster, Resource, Namespace, Name string
 			Object                             json.RawMessage
@@ -86,35 +156,36 @@ func rebuildWithClient(t *testing.T, c *exec.Cmd) {
 		if err := json.Compact(&body, one.Object); err != nil || body.String() != want[key] {
 			t.Fatalf("%s is %s in the table, and %q in the cluster (%v)", key, one.Object, want[key], err)
 		}
-		delete(want, key)
 	}
-	if len(want) > 0 {
-		t.Errorf("%d objects are not in the table: %.500v", len(want), want)
-	}
-}
-
-// TestTheExampleOfThePythonClientRuns runs what its page shows.
-func TestTheExampleOfThePythonClientRuns(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join("..", "..", "clients", "python", "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, example, _ := strings.Cut(string(page), "```python\n")
-	example, _, _ = strings.Cut(example, "```")
-	c := pythonClient(t, "-c", example)
-	c.Stdin = strings.NewReader(`{"id":"1","type":"added","cluster":"prod","group":"","resource":"pods","namespace":"ns","name":"a","uid":"u","resourceVersion":"5","after":{}}` + "\n")
-	if output, err := c.CombinedOutput(); err != nil || string(output) != "ns a 5\n" {
-		t.Errorf("the example printed %s (%v)", output, err)
+	if found != len(want) {
+		t.Errorf("the table has %d objects, the clusters %d", found, len(want))
 	}
 }
 
-// TestClientsRejectWhatIsNoRecord gives them what Parse and Apply reject.
-func TestClientsRejectWhatIsNoRecord(t *testing.T) {
-	for _, value := range []string{"x", "null", "[]", `{"type":"added"}`, `{"id":1,"type":"added"}`, `{"id":"x","type":"gap"}`, `{"id":"x","type":"added"}`} {
-		c := pythonClient(t, "-m", "kubecdc")
+func rejectValues(t *testing.T, commands clientCommands) {
+	for _, value := range []string{
+		"x", "null", "[]", "{", `{"id":"x","type":"y"`, `{"type":"added"}`, `{"id":1,"type":"added"}`, `{"id":"x","type":"gap"}`,
+		`{"id":"x","type":"snapshot.end"}`, `{"id":"x","type":"added"}`, `{"id":"x","type":"added","after":1}`,
+	} {
+		c := commands.program()
 		c.Stdin = strings.NewReader(value + "\n")
 		if output, err := c.CombinedOutput(); err == nil || !strings.Contains(string(output), "InvalidRecord") {
 			t.Errorf("%s: %v: %s", value, err, output)
 		}
+	}
+}
+
+func runExample(t *testing.T, language, dir string, commands clientCommands) {
+	page, err := os.ReadFile(filepath.Join(dir, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, _ := strings.Cut(string(page), "```"+language+"\n")
+	example, _, _ = strings.Cut(example, "```")
+	c := commands.example(example)
+	c.Stdin = strings.NewReader(`{"id":"1","type":"added","cluster":"prod","group":"","resource":"pods","namespace":"ns","name":"a","uid":"u",` +
+		`"resourceVersion":"5","after":{"deep":[{"a":"\"}]"}]}}` + "\n")
+	if output, err := c.CombinedOutput(); err != nil || string(output) != "ns a 5\n" {
+		t.Errorf("the example printed %s (%v)", output, err)
 	}
 }

@@ -1,0 +1,73 @@
+package io.kubecdc.consumer;
+
+import java.util.Map;
+import java.util.Set;
+
+/**
+ * A native object (docs/events.md), reduced to the members that a table needs. Strings are empty if the member is absent;
+ * the body is the JSON text of the member after, unchanged.
+ */
+public record Change(String id, String type, Table.Resource resource, Table.Key key, String uid, String resourceVersion,
+        String listVersion, String observedAt, boolean coalesced, Snapshot snapshot, Gap gap, String body) {
+
+    /** The member snapshot. All components except id are set only on snapshot.end. */
+    public record Snapshot(String id, String position, long count, String digest) {}
+
+    /** The member gap: history between two positions was lost. */
+    public record Gap(String from, String to, String reason) {}
+
+    static final Set<String> OBJECT_TYPES = Set.of("added", "updated", "deleted", "snapshot", "sync");
+
+    /**
+     * Decodes one native object. It ignores unknown members and accepts unknown types, which {@link Table#apply} ignores.
+     *
+     * @throws InvalidRecordException if the value is no native object; the text does not quote it
+     */
+    public static Change parse(String value) {
+        Map<String, String> members = Json.readObject(value);
+        String id = members == null ? null : Json.readText(members.get("id"));
+        String type = members == null ? null : Json.readText(members.get("type"));
+        if (id == null || type == null || id.isEmpty() || type.isEmpty()) {
+            throw new InvalidRecordException("not a native object: no id or no type");
+        }
+        Map<String, String> snapshot = readMember(members, "snapshot"), gap = readMember(members, "gap");
+        if (type.equals("gap") && gap == null || type.startsWith("snapshot.") && snapshot == null) {
+            throw new InvalidRecordException("record " + id + " lacks the member that its type " + type + " requires");
+        }
+        String body = members.get("after");
+        if (OBJECT_TYPES.contains(type) && !type.equals("deleted") && (body == null || !body.startsWith("{"))) {
+            throw new InvalidRecordException("record " + id + " of type " + type + " has no object");
+        }
+        return new Change(id, type, new Table.Resource(text(members, "cluster"), text(members, "group"), text(members, "resource")),
+                new Table.Key(text(members, "namespace"), text(members, "name")), text(members, "uid"),
+                text(members, "resourceVersion"), text(members, "listVersion"), text(members, "observedAt"),
+                "true".equals(members.get("coalesced")),
+                snapshot == null ? null : new Snapshot(text(snapshot, "id"), text(snapshot, "position"), number(snapshot, "count"),
+                        text(snapshot, "digest")),
+                gap == null ? null : new Gap(text(gap, "from"), text(gap, "to"), text(gap, "reason")), body);
+    }
+
+    /** Returns the version of the cluster at which the record was read (rule 8); "" for a list that 0.9.0 has read. */
+    String readVersion() {
+        boolean listed = coalesced || snapshot != null || type.equals("sync");
+        return listed || !listVersion.isEmpty() ? listVersion : resourceVersion;
+    }
+
+    private static Map<String, String> readMember(Map<String, String> members, String name) {
+        String value = members.get(name);
+        return value == null ? null : Json.readObject(value);
+    }
+
+    private static String text(Map<String, String> members, String name) {
+        String value = Json.readText(members.get(name));
+        return value == null ? "" : value;
+    }
+
+    private static long number(Map<String, String> members, String name) {
+        try {
+            return Long.parseLong(members.getOrDefault(name, "0"));
+        } catch (NumberFormatException notANumber) {
+            return -1;
+        }
+    }
+}
