@@ -17,6 +17,7 @@ NESTED := test/e2e test/demo test/bench tools/release
 HELM := CGO_ENABLED=0 go -C tools/deploy tool helm
 # A chart's version has to be a semantic one: that of a tag, else the one in Chart.yaml.
 CHART_VERSION := $(if $(filter v%,$(VERSION)),--version $(patsubst v%,%,$(VERSION)))
+RELEASE_PLATFORMS := linux/amd64,linux/arm64,darwin/amd64,darwin/arm64
 RELEASE = go build -C tools/release -o $(ROOT)/bin/release . && bin/release
 
 GOLANGCI_LINT_VERSION := v2.15.0
@@ -139,11 +140,13 @@ push: ## Upload the image that "make image" has built (IMAGE=REGISTRY/REPOSITORY
 	$(RELEASE) push -out dist -to $(IMAGE)
 
 .PHONY: release
-release: ## Write archives, checksums, SBOMs, the chart and the image into dist/
+release: ## Write archives, checksums, SBOMs, provenance, the chart and the image into dist/ (RELEASE_KEY=FILE signs; DOWNLOAD_URL=URL adds a krew plugin and a formula)
 	rm -rf dist
 	$(RELEASE) image -out dist -version $(VERSION)
 	$(HELM) package ../../deploy/helm/kubecdc --destination ../../dist --app-version $(VERSION) $(CHART_VERSION)
-	$(RELEASE) archive -out dist -version $(VERSION) -platforms linux/amd64,linux/arm64,darwin/amd64,darwin/arm64
+	$(RELEASE) archive -out dist -version $(VERSION) -platforms $(RELEASE_PLATFORMS)
+	$(if $(DOWNLOAD_URL),bin/release manifests -out dist -version $(VERSION) -platforms $(RELEASE_PLATFORMS) -download $(DOWNLOAD_URL))
+	$(if $(RELEASE_KEY),bin/release sign -out dist -key $(RELEASE_KEY))
 
 .PHONY: chart
 chart: ## Lint the chart, render it with several values, apply each to a real API server; package it into dist/

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 )
 
@@ -18,9 +19,16 @@ func (b builder) archives(ctx context.Context, out string, platforms []platform)
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return err
 	}
+	var names []string
+	var info *debug.BuildInfo
 	err := b.each(ctx, out, platforms, func(p platform, program binary, notices []byte) error {
+		info = program.info
+		names = append(names, archiveName(b.version, p)+".tar.gz")
 		return b.archive(out, p, program, notices)
 	})
+	if err == nil && info != nil {
+		err = b.writeProvenance(ctx, out, info, names)
+	}
 	if err != nil {
 		return err
 	}
@@ -50,8 +58,13 @@ func (b builder) each(ctx context.Context, out string, platforms []platform, do 
 	return nil
 }
 
+// archiveName returns the name of an archive without its suffix, which is also that of the directory in it.
+func archiveName(version string, p platform) string {
+	return fmt.Sprintf("kubecdc_%s_%s_%s", strings.TrimPrefix(version, "v"), p.os, p.arch)
+}
+
 func (b builder) archive(out string, p platform, program binary, notices []byte) error {
-	name := fmt.Sprintf("kubecdc_%s_%s_%s", strings.TrimPrefix(b.version, "v"), p.os, p.arch)
+	name := archiveName(b.version, p)
 	files := []file{
 		{name + "/" + filepath.Base(program.path), 0o755, program.text},
 		{name + "/THIRD-PARTY-NOTICES.txt", 0o644, notices},
@@ -78,12 +91,14 @@ func (b builder) archive(out string, p platform, program binary, notices []byte)
 	return os.WriteFile(filepath.Join(out, name+".tar.gz"), packed.Bytes(), 0o644)
 }
 
-// checksums writes SHA256SUMS over the files of a directory, as "sha256sum -c" reads it.
+// checksumList is the file with the checksums of all others.
+const checksumList = "SHA256SUMS"
+
+// checksums writes the checksums of the files of a directory, as "sha256sum -c" reads them.
 func checksums(dir string) error {
-	const list = "SHA256SUMS"
 	var b strings.Builder
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || d.Name() == list {
+		if err != nil || d.IsDir() || d.Name() == checksumList || d.Name() == checksumList+signatureSuffix {
 			return err
 		}
 		text, err := os.ReadFile(path)
@@ -97,5 +112,5 @@ func checksums(dir string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, list), []byte(b.String()), 0o644)
+	return os.WriteFile(filepath.Join(dir, checksumList), []byte(b.String()), 0o644)
 }

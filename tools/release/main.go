@@ -26,12 +26,14 @@ func main() {
 
 func command(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return errors.New("say what to make: image, push or archive")
+		return errors.New("the first argument is missing: image, push, archive, manifests or sign")
 	}
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	out := flags.String("out", "dist", "directory for what is made")
 	version := flags.String("version", defaultVersion, "version that the exporter calls itself")
 	to := flags.String("to", "", "where the image is pushed: REGISTRY/REPOSITORY:TAG")
+	key := flags.String("key", "", "file of the private key that signs the checksums, PEM")
+	download := flags.String("download", "", "https address of the directory where the archives will be found")
 	platforms := flags.String("platforms", "linux/amd64,linux/arm64", "operating systems and architectures")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
@@ -48,8 +50,15 @@ func command(ctx context.Context, args []string) error {
 		return push(ctx, *out, *to)
 	case "archive":
 		return b.archives(ctx, *out, all)
+	case "manifests":
+		if err := b.manifests(*out, *download, all); err != nil {
+			return err
+		}
+		return checksums(*out)
+	case "sign":
+		return sign(*out, *key)
 	}
-	return fmt.Errorf("%q is none of image, push and archive", args[0])
+	return fmt.Errorf("%q is none of image, push, archive, manifests and sign", args[0])
 }
 
 // platform is what a binary is built for.

@@ -165,22 +165,37 @@ func checkFiles(t *testing.T, image v1.Image, machine elf.Machine) {
 	}
 }
 
-// checkLayer lists the layer with GNU tar, as builders and scripts unpack it: Go's reader takes an archive without an end.
+// tarPrograms returns the programs that unpack archives as builders and scripts do: GNU tar, and bsdtar where it is there.
+// Go's reader takes an archive without an end.
+func tarPrograms(t *testing.T) []string {
+	all := []string{"tar"}
+	if _, err := exec.LookPath("bsdtar"); err == nil {
+		return append(all, "bsdtar")
+	}
+	t.Log("without bsdtar: install libarchive-tools to read the archives with it too")
+	return all
+}
+
+// checkLayer lists the layer.
 func checkLayer(t *testing.T, image v1.Image) {
 	t.Helper()
 	layers, err := image.Layers()
 	if err != nil {
 		t.Fatal(err)
 	}
-	content, err := layers[0].Uncompressed()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer content.Close()
-	list := exec.CommandContext(t.Context(), "tar", "--list", "--file", "-")
-	list.Stdin = content
-	if text, err := list.CombinedOutput(); err != nil || !bytes.Contains(text, []byte("exporter\n")) {
-		t.Errorf("GNU tar: %v\n%s", err, text)
+	for _, program := range tarPrograms(t) {
+		content, err := layers[0].Uncompressed()
+		if err != nil {
+			t.Fatal(err)
+		}
+		list := exec.CommandContext(t.Context(), program, "-t", "-f", "-")
+		list.Stdin = content
+		if text, err := list.CombinedOutput(); err != nil || !bytes.Contains(text, []byte("exporter\n")) {
+			t.Errorf("%s: %v\n%s", program, err, text)
+		}
+		if err := content.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -234,7 +249,7 @@ func checkPush(t *testing.T, dir string, index v1.ImageIndex) {
 }
 
 // TestArchiveIsUnpackedByGNUTarAndHasChecksums makes the archive of one platform.
-func TestArchiveIsUnpackedByGNUTarAndHasChecksums(t *testing.T) {
+func TestArchiveIsUnpackedByTarProgramsAndHasChecksums(t *testing.T) {
 	dir := t.TempDir()
 	if err := root.archives(t.Context(), dir, []platform{{"linux", "amd64"}}); err != nil {
 		t.Fatal(err)
@@ -248,14 +263,18 @@ func TestArchiveIsUnpackedByGNUTarAndHasChecksums(t *testing.T) {
 			t.Errorf("no checksum of %s in\n%s", file, sums)
 		}
 	}
-	unpacked := t.TempDir()
-	unpack := exec.CommandContext(t.Context(), "tar", "--extract", "--gzip", "--file", filepath.Join(dir, "kubecdc_9.8.7_linux_amd64.tar.gz"),
-		"--directory", unpacked)
-	if text, err := unpack.CombinedOutput(); err != nil {
-		t.Fatalf("GNU tar: %v\n%s", err, text)
-	}
-	version := exec.CommandContext(t.Context(), filepath.Join(unpacked, "kubecdc_9.8.7_linux_amd64", "exporter"), "version")
-	if text, err := version.CombinedOutput(); err != nil || !bytes.Contains(text, []byte(root.version)) {
-		t.Errorf("the unpacked exporter: %v\n%s", err, text)
+	t.Run("provenance", func(t *testing.T) { checkProvenance(t, dir) })
+	t.Run("signature", func(t *testing.T) { checkSignature(t, dir) })
+	t.Run("manifests", func(t *testing.T) { checkManifests(t, dir) })
+	for _, program := range tarPrograms(t) {
+		unpacked := t.TempDir()
+		unpack := exec.CommandContext(t.Context(), program, "-x", "-z", "-f", filepath.Join(dir, "kubecdc_9.8.7_linux_amd64.tar.gz"), "-C", unpacked)
+		if text, err := unpack.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", program, err, text)
+		}
+		version := exec.CommandContext(t.Context(), filepath.Join(unpacked, "kubecdc_9.8.7_linux_amd64", "exporter"), "version")
+		if text, err := version.CombinedOutput(); err != nil || !bytes.Contains(text, []byte(root.version)) {
+			t.Errorf("the exporter that %s has unpacked: %v\n%s", program, err, text)
+		}
 	}
 }
