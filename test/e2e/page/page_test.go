@@ -269,6 +269,33 @@ func TestPageOfStoppedExporterReportsTheLostConnection(t *testing.T) {
 		document.querySelector("h1.verdict").textContent === "No answer"`))
 }
 
+// TestPageShowsChangedPathsAsTapDoes: in the notation of tap, and without what every write changes.
+func TestPageShowsChangedPathsAsTapDoes(t *testing.T) {
+	ctx := browser(t)
+	e, address := start(t)
+	do(ctx, t, chromedp.Navigate(address), until(`document.querySelector("h1.verdict").textContent.includes("eady")`))
+	e.ObserveChange(sameBytes(`{"id":"x/1","type":"updated","group":"apps","resource":"deployments","namespace":"shop","name":"paths","observedAt":"2026-01-02T03:04:05Z","class":"spec",` +
+		`"changed":["/metadata/generation","/metadata/managedFields/0/time","/metadata/resourceVersion","/spec/containers/0/image","/metadata/annotations/a.b~1c"]}`))
+	do(ctx, t, until(`document.getElementById("changes").textContent.includes("shop/paths")`))
+	text := ask(ctx, t, chromedp.Evaluate[string](`document.querySelector("#changes li").textContent`))
+	for _, want := range []string{"spec.containers[0].image", "metadata.annotations[a.b/c]"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page shows %q, without %s", text, want)
+		}
+	}
+	for _, noise := range []string{"resourceVersion", "generation", "managedFields"} {
+		if strings.Contains(text, noise) {
+			t.Errorf("the page shows %q, with %s", text, noise)
+		}
+	}
+}
+
+// sameBytes returns the same facts for both forms of a change, complete and short.
+func sameBytes(facts string) (complete, short func([]byte) []byte) {
+	write := func(b []byte) []byte { return append(b, facts...) }
+	return write, write
+}
+
 // TestPageUpdatesItself changes the content while a browser shows it, filters by keyboard and pauses.
 func TestPageUpdatesItself(t *testing.T) {
 	ctx := browser(t)
