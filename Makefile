@@ -53,7 +53,7 @@ fuzz: ## Fuzz everything that parses, each target for FUZZ_TIME (10m)
 bench: build ## Measure the exporter against the usual informer pipeline, in one run
 	cd test/bench && go run ./cmd/bench
 	cd test/bench && go run ./cmd/natslanes
-	cd test/bench && go run ./cmd/kafkalanes
+	cd test/bench && go run ./cmd/kafkalanes && go run ./cmd/kafkalanes -partitions 1
 	cd test/bench && go run ./cmd/newtypes
 	cd test/bench && go run ./cmd/reload
 	cd test/bench && go run ./cmd/latency
