@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/inspect"
 )
 
 func journalCommand() *cobra.Command {
@@ -36,15 +37,22 @@ func addJournalLocationFlags(cmd *cobra.Command) *journalLocation {
 
 // resolveDirAndSinks returns the directory of the journal, and the names of the configured sinks; those are nil with --dir.
 func (p *journalLocation) resolveDirAndSinks() (dir string, sinks []string, err error) {
+	dir, bounds, err := p.resolveBounds()
+	return dir, bounds.Sinks, err
+}
+
+// resolveBounds returns the directory of the journal and what the configuration has of it; nothing of that with --dir.
+func (p *journalLocation) resolveBounds() (dir string, bounds inspect.JournalBounds, err error) {
 	if p.config == "" {
-		return p.dir, nil, nil
+		return p.dir, bounds, nil
 	}
 	cfg, err := config.LoadWithoutSinkFiles(p.config)
 	if err != nil {
-		return "", nil, err
+		return "", bounds, err
 	}
 	for _, s := range cfg.Sinks {
-		sinks = append(sinks, s.Name)
+		bounds.Sinks = append(bounds.Sinks, s.Name)
 	}
-	return cfg.Journal.Dir, sinks, nil
+	bounds.MaxBytes, bounds.MaxDeadLetters = int64(cfg.Journal.MaxBytes), int64(cfg.Journal.MaxDeadLetters)
+	return cfg.Journal.Dir, bounds, nil
 }

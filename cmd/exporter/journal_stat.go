@@ -28,11 +28,11 @@ may be acknowledged already, in lanes that are ahead.`,
 		if err != nil {
 			return err
 		}
-		dir, sinks, err := place.resolveDirAndSinks()
+		dir, bounds, err := place.resolveBounds()
 		if err != nil {
 			return err
 		}
-		return inspect.WriteJournalStat(dir, sinks, asJSON, cmd.OutOrStdout())
+		return inspect.WriteJournalStat(dir, bounds, asJSON, cmd.OutOrStdout())
 	}
 	return cmd
 }

@@ -128,6 +128,8 @@ changes  1 to 9 (9)
 retained  SIZE
 on disk  SIZE
 
+sink/bus DeadLettersKept: 2 changes were permanently rejected and are kept as dead letters. Effect: they are missing at the destination. Remedy: exporter deadletter list --sink bus has the reasons; then retry or discard them.
+
 RESOURCE  VERSION  KNOWN  BODIES
 deployments.apps  v1  3 (SIZE)  0
 pods  v1  6 (SIZE)  0
@@ -154,6 +156,33 @@ func TestJournalStatComparesWithTheConfiguration(t *testing.T) {
 		if !regexp.MustCompile(want).MatchString(stdout) {
 			t.Errorf("no line like %s in\n%s", want, stdout)
 		}
+	}
+}
+
+// TestJournalStatHasTheConditionsOfARunningExporter has bounds that what is stored has reached.
+func TestJournalStatHasTheConditionsOfARunningExporter(t *testing.T) {
+	dir := t.TempDir()
+	writeJournal(t, dir)
+	j, err := journal.OpenOffline(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := j.Stat()
+	if err := errors.Join(err, j.Close()); err != nil {
+		t.Fatal(err)
+	}
+	var codes []string
+	for _, c := range s.Conditions(s.RetainedBytes, s.Sinks[0].DeadBytes) {
+		if c.Remedy == "" || c.Effect == "" || c.Cause == "" {
+			t.Errorf("%+v", c)
+		}
+		codes = append(codes, c.Name()+" "+string(c.Code))
+	}
+	if got, want := strings.Join(codes, ", "), "journal JournalFull, journal DeadLettersFull, sink/bus DeadLettersKept"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if all := s.Conditions(2*s.RetainedBytes, 2*s.Sinks[0].DeadBytes); len(all) != 1 {
+		t.Errorf("below the bounds: %+v", all)
 	}
 }
 

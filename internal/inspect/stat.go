@@ -11,18 +11,18 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
 // WriteJournalStat writes the size of the journal in a directory, its scopes and the progress of each sink, as text or as
-// JSON. sinks are the configured ones; nil without a configuration. No exporter may run on the journal, which is not
-// changed.
-func WriteJournalStat(dir string, sinks []string, asJSON bool, out io.Writer) error {
+// JSON. bounds are those of the configuration; zero without one. No exporter may run on the journal, which is not changed.
+func WriteJournalStat(dir string, bounds JournalBounds, asJSON bool, out io.Writer) error {
 	return withJournal(dir, out, func(j *journal.Offline, w io.Writer) error {
 		s, err := j.Stat()
 		if err != nil {
 			return err
 		}
-		report := newJournalReport(dir, s, sinks)
+		report := newJournalReport(dir, s, bounds)
 		if asJSON {
 			e := json.NewEncoder(w)
 			e.SetIndent("", "  ")
@@ -32,9 +32,16 @@ func WriteJournalStat(dir string, sinks []string, asJSON bool, out io.Writer) er
 	})
 }
 
+// JournalBounds is what a configuration adds to a report.
+type JournalBounds struct {
+	Sinks                    []string // the configured ones; nil: not known
+	MaxBytes, MaxDeadLetters int64    // 0: not known
+}
+
 // JournalReport is the output of [WriteJournalStat]; its JSON form is documented in docs/operations.md.
 type JournalReport struct {
 	Dir           string            `json:"dir"`
+	Conditions    []JournalProblem  `json:"conditions"`
 	Oldest        uint64            `json:"oldest"`
 	Newest        uint64            `json:"newest"`
 	Changes       uint64            `json:"changes"`
@@ -43,6 +50,17 @@ type JournalReport struct {
 	Recovery      *JournalRecovery  `json:"recovery,omitempty"`
 	Resources     []JournalResource `json:"resources"`
 	Sinks         []JournalSink     `json:"sinks"`
+}
+
+// JournalProblem is a condition that is stored.
+type JournalProblem struct {
+	Name   string         `json:"name"`
+	Code   condition.Code `json:"code"`
+	Cause  string         `json:"cause"`
+	Effect string         `json:"effect"`
+	Remedy string         `json:"remedy"`
+
+	text string
 }
 
 // JournalRecovery describes the replacement of a broken journal, until its gaps are emitted.
@@ -85,11 +103,16 @@ type JournalSink struct {
 	Unsent  uint64     `json:"unsent,omitempty"`  // changes that were not sent to it because of that
 }
 
-// newJournalReport combines the stored state with the configured sinks; configured is nil without a configuration.
-func newJournalReport(dir string, s journal.OfflineStat, configured []string) *JournalReport {
+// newJournalReport combines the stored state with the configuration.
+func newJournalReport(dir string, s journal.OfflineStat, bounds JournalBounds) *JournalReport {
+	configured, now := bounds.Sinks, time.Now()
 	r := &JournalReport{
-		Dir: dir, Oldest: s.Oldest, Newest: s.Newest, Changes: s.ChangeCount(), RetainedBytes: s.RetainedBytes, DiskBytes: s.DiskBytes,
+		Conditions: []JournalProblem{},
+		Dir:        dir, Oldest: s.Oldest, Newest: s.Newest, Changes: s.ChangeCount(), RetainedBytes: s.RetainedBytes, DiskBytes: s.DiskBytes,
 		Resources: []JournalResource{}, Sinks: []JournalSink{},
+	}
+	for _, c := range s.Conditions(bounds.MaxBytes, bounds.MaxDeadLetters) {
+		r.Conditions = append(r.Conditions, JournalProblem{c.Name(), c.Code, c.CauseText(), c.EffectText(now), c.Remedy, c.Text(now)})
 	}
 	if s.Recovery != nil {
 		r.Recovery = &JournalRecovery{Reason: s.Recovery.Reason, MovedTo: s.Recovery.MovedTo}
@@ -155,6 +178,12 @@ func (r *JournalReport) writeText(w io.Writer) error {
 	}
 	if err := t.Flush(); err != nil {
 		return err
+	}
+	for i, c := range r.Conditions {
+		if i == 0 {
+			fmt.Fprintln(w)
+		}
+		fmt.Fprintf(w, "%s %s\n", c.Name, c.text)
 	}
 	fmt.Fprintf(t, "\nRESOURCE\tVERSION\tKNOWN\tBODIES\n")
 	for _, s := range r.Resources {

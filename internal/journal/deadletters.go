@@ -51,22 +51,7 @@ func (d *DeadLetters) CheckDeadLetterSpace() error {
 func (d *DeadLetters) fullProblem() condition.Problem {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	largest, largestBytes, total := "", int64(0), int64(0)
-	for name, c := range d.counts {
-		total += c.bytes
-		if c.bytes > largestBytes || c.bytes == largestBytes && name < largest {
-			largest, largestBytes = name, c.bytes
-		}
-	}
-	if total < d.maxBytes {
-		return condition.Problem{}
-	}
-	return condition.Problem{
-		Code:  condition.DeadLettersFull,
-		Cause: fmt.Sprintf("the dead letters in the journal have reached journal.maxDeadLetters, most of them of sink %q", largest),
-		Remedy: fmt.Sprintf("look at them with exporter deadletter list, stop the exporter and drop them with "+
-			"exporter deadletter discard --sink %s", largest),
-	}
+	return deadLettersFull(d.counts, d.maxBytes)
 }
 
 // updateCondition sets whether the bound is reached.

@@ -17,6 +17,7 @@ import (
 type OfflineStat struct {
 	Oldest, Newest uint64            // offsets; Oldest is Newest+1 before the first change
 	RetainedBytes  int64             // stored bytes of changes, known objects, bodies and dead letters: what Options.MaxBytes bounds
+	ChangeBytes    int64             // of changes alone
 	DiskBytes      int64             // of all files of the store
 	Resources      []ResourceStat    // by name
 	Sinks          []OfflineSinkStat // by name
@@ -58,7 +59,7 @@ func (o *Offline) Stat() (OfflineStat, error) {
 	if err != nil {
 		return OfflineStat{}, fmt.Errorf("journal: cannot measure the size of %s: %w", o.dir, err)
 	}
-	s := OfflineStat{Oldest: o.extent.oldest, Newest: o.extent.newest, RetainedBytes: o.extent.sizeBytes(), DiskBytes: disk}
+	s := OfflineStat{Oldest: o.extent.oldest, Newest: o.extent.newest, RetainedBytes: o.extent.sizeBytes(), ChangeBytes: o.extent.sizeBytes(), DiskBytes: disk}
 	for _, name := range o.Sinks() {
 		cursor, settled := o.cursors[name]
 		dead, record := o.deadLetters[name], o.records[name]

@@ -100,7 +100,7 @@ func (g *spaceGuard) isFull() bool {
 // blockingProblem returns why Append waits for more than the disk's next fsync; zero when it does not. Requires the view.
 func (g *spaceGuard) blockingProblem() condition.Problem {
 	slowest, _ := g.sinks.slowestSink()
-	p := condition.Problem{Code: condition.JournalFull, LosesHistory: true}
+	p := condition.Problem{LosesHistory: true}
 	switch {
 	case g.store.fs.IsFull():
 		p.Code, p.Cause = condition.JournalDiskFull, "the journal's disk is full"
@@ -109,11 +109,8 @@ func (g *spaceGuard) blockingProblem() condition.Problem {
 		p.Cause = fmt.Sprintf("the journal's disk has no more left than journal.reserve, and sink %q is the furthest behind", slowest)
 	case !g.isFull():
 		return condition.Problem{}
-	case g.log.currentExtent().sizeBytes() < g.currentSizes().totalBytes():
-		p.Cause = fmt.Sprintf("the journal has reached journal.maxBytes, most of it are known objects, last states and dead letters, "+
-			"and sink %q is the furthest behind", slowest)
 	default:
-		p.Cause = fmt.Sprintf("the journal has reached journal.maxBytes with changes that sink %q has not settled", slowest)
+		return journalFull(slowest, g.log.currentExtent().sizeBytes(), g.currentSizes().totalBytes())
 	}
 	return p
 }

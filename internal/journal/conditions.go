@@ -1,0 +1,93 @@
+package journal
+
+import (
+	"fmt"
+
+	"github.com/kubecdc/kubecdc/pkg/condition"
+)
+
+// Conditions of a journal that are stored, so that they are the same whether an exporter runs on it or not.
+
+// Recovered returns the condition of a journal whose broken store was set aside; reason is that of the [Recovery], "" if
+// there is none.
+func Recovered(reason string) condition.Status {
+	p := condition.Problem{}
+	if reason != "" {
+		p.Code = condition.JournalRecovered
+		p.Cause = p.Code.Kind().Message + ": " + reason
+	}
+	return condition.NewStatus("journal", p)
+}
+
+// DeadLettersKept returns the condition of a sink with changes that its destination permanently rejected.
+func DeadLettersKept(sink string, kept int64) condition.Status {
+	cause := "1 change was permanently rejected and is kept as a dead letter"
+	if kept > 1 {
+		cause = fmt.Sprintf("%d changes were permanently rejected and are kept as dead letters", kept)
+	}
+	return condition.NewStatus("sink/"+sink, condition.Problem{
+		Code: condition.DeadLettersKept, Cause: cause,
+		Remedy: "exporter deadletter list --sink " + sink + " has the reasons; then retry or discard them",
+	})
+}
+
+// deadLettersFull returns why no further dead letter fits; zero if one does.
+func deadLettersFull(counts map[string]deadLetterCount, maxBytes int64) condition.Problem {
+	largest, largestBytes, total := "", int64(0), int64(0)
+	for name, c := range counts {
+		total += c.bytes
+		if c.bytes > largestBytes || c.bytes == largestBytes && name < largest {
+			largest, largestBytes = name, c.bytes
+		}
+	}
+	if total < maxBytes {
+		return condition.Problem{}
+	}
+	return condition.Problem{
+		Code:  condition.DeadLettersFull,
+		Cause: fmt.Sprintf("the dead letters in the journal have reached journal.maxDeadLetters, most of them of sink %q", largest),
+		Remedy: fmt.Sprintf("look at them with exporter deadletter list, stop the exporter and drop them with "+
+			"exporter deadletter discard --sink %s", largest),
+	}
+}
+
+// journalFull returns the problem of a journal at its bound: how many bytes are changes, and what else is stored.
+func journalFull(slowest string, changes, others int64) condition.Problem {
+	p := condition.Problem{Code: condition.JournalFull, LosesHistory: true}
+	p.Cause = fmt.Sprintf("the journal has reached journal.maxBytes with changes that sink %q has not settled", slowest)
+	if changes < others {
+		p.Cause = fmt.Sprintf("the journal has reached journal.maxBytes, most of it are known objects, last states and dead letters, "+
+			"and sink %q is the furthest behind", slowest)
+	}
+	return p
+}
+
+// Conditions returns what is wrong with the journal as it is stored, by the bounds of the configuration; 0 if one is not
+// known.
+func (s *OfflineStat) Conditions(maxBytes, maxDeadLetters int64) (all []condition.Status) {
+	counts, slowest, most := map[string]deadLetterCount{}, "", uint64(0)
+	for _, sink := range s.Sinks {
+		counts[sink.Name] = deadLetterCount{letters: sink.DeadLetters, bytes: sink.DeadBytes}
+		if sink.Settled && sink.Backlog > most {
+			slowest, most = sink.Name, sink.Backlog
+		}
+	}
+	// At the bound there is no space for the next change, whose size is not known here: 1 % of the bound counts as none.
+	if maxBytes > 0 && s.RetainedBytes >= maxBytes-maxBytes/100 && slowest != "" {
+		p := journalFull(slowest, s.ChangeBytes, s.RetainedBytes-s.ChangeBytes)
+		p.LosesHistory = false // nothing is read now in any case
+		all = append(all, condition.NewStatus("journal", p))
+	}
+	if maxDeadLetters > 0 {
+		all = append(all, condition.NewStatus("journal", deadLettersFull(counts, maxDeadLetters)))
+	}
+	if s.Recovery != nil {
+		all = append(all, Recovered(s.Recovery.Reason))
+	}
+	for _, sink := range s.Sinks {
+		if sink.DeadLetters > 0 {
+			all = append(all, DeadLettersKept(sink.Name, sink.DeadLetters))
+		}
+	}
+	return condition.Summarize(all)
+}
