@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/shape"
@@ -31,6 +32,7 @@ type composition struct {
 	source      *source.Source
 	protection  *protection
 	attribution *attributionRunner // nil without audit
+	clock       *condition.Condition
 
 	open     atomic.Bool   // all parts are made
 	applied  chan struct{} // closed once the configuration is in force, see recordApplied
@@ -45,7 +47,10 @@ type composition struct {
 // newComposition makes the parts of a configuration that need no journal. It reads files and creates none, so that a
 // credential that has vanished since the configuration was checked leaves nothing behind, and it opens no connection.
 func newComposition(s *shared, cfg *config.Config) (*composition, error) {
-	c := &composition{shared: s, cfg: cfg, applied: make(chan struct{}), failed: newFailure()}
+	c := &composition{
+		shared: s, cfg: cfg, applied: make(chan struct{}), failed: newFailure(),
+		clock: condition.New(s.log, "clock", condition.Problem{}),
+	}
 	var err error
 	if c.client, err = NewClient(cfg, s.version); err != nil {
 		return nil, err

@@ -35,8 +35,9 @@ func (a *app) buildSnapshot() admin.Snapshot {
 // fillSnapshot adds the status of the parts that exist once the composition is open.
 func (c *composition) fillSnapshot(s *admin.Snapshot, stored journal.Stat) {
 	skew := c.client.ClockSkew()
+	c.clock.Update(clockProblem(skew))
 	s.Cluster = admin.ClusterStatus{Name: c.source.Cluster(), UID: c.source.Identity(), ClockSkew: skew}
-	s.Conditions = slices.Concat(s.Conditions, []condition.Status{stored.Blocked, stored.DeadLettersFull, c.recoveredCondition(), clockCondition(skew)})
+	s.Conditions = slices.Concat(s.Conditions, []condition.Status{stored.Blocked, stored.DeadLettersFull, journal.Recovered(c.recovered), c.clock.Status()})
 	for _, status := range c.source.Conditions() {
 		if status.Component != "resource" { // those are with their resources
 			s.Conditions = append(s.Conditions, status)
@@ -77,19 +78,9 @@ func firstCause(all []condition.Status) string {
 	return ""
 }
 
-// recoveredCondition reports that a broken journal was set aside at the start.
-func (c *composition) recoveredCondition() condition.Status {
-	p := condition.Problem{}
-	if c.recovered != "" {
-		p.Code = condition.JournalRecovered
-		p.Cause = p.Code.Kind().Message + ": " + c.recovered
-	}
-	return condition.NewStatus("journal", p)
-}
-
-// clockCondition reports how far the clocks of this machine and of the API server are apart.
-func clockCondition(ahead time.Duration) condition.Status {
-	p, which := condition.Problem{}, "ahead of"
+// clockProblem reports how far the clocks of this machine and of the API server are apart.
+func clockProblem(ahead time.Duration) (p condition.Problem) {
+	which := "ahead of"
 	if ahead < 0 {
 		ahead, which = -ahead, "behind"
 	}
@@ -97,7 +88,7 @@ func clockCondition(ahead time.Duration) condition.Status {
 		p.Code = condition.ClockSkew
 		p.Cause = fmt.Sprintf("this machine's clock is %v %s the API server's", ahead.Round(time.Second), which)
 	}
-	return condition.NewStatus("clock", p)
+	return p
 }
 
 func journalStatus(j journal.Stat) admin.JournalStatus {
@@ -135,7 +126,7 @@ func (r *runner) sinkStatus(kept int64) admin.SinkStatus {
 		s.Conditions = append(s.Conditions, unread)
 	}
 	if kept > 0 {
-		s.Conditions = append(s.Conditions, deadLettersKept(r.name, kept))
+		s.Conditions = append(s.Conditions, journal.DeadLettersKept(r.name, kept))
 	}
 	if reporter, ok := r.sink.(sinks.ConditionReporter); ok {
 		for _, status := range reporter.Conditions() {
@@ -150,16 +141,4 @@ func (r *runner) sinkStatus(kept int64) admin.SinkStatus {
 		s.Conditions = append(s.Conditions, r.deadLetters.condition.Status())
 	}
 	return s
-}
-
-// deadLettersKept reports the changes that a destination permanently rejected; the journal keeps them.
-func deadLettersKept(sink string, kept int64) condition.Status {
-	cause := "1 change was permanently rejected and is kept as a dead letter"
-	if kept > 1 {
-		cause = fmt.Sprintf("%d changes were permanently rejected and are kept as dead letters", kept)
-	}
-	return condition.NewStatus("sink/"+sink, condition.Problem{
-		Code: condition.DeadLettersKept, Cause: cause,
-		Remedy: "exporter deadletter list --sink " + sink + " has the reasons; then retry or discard them",
-	})
 }

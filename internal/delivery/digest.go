@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -58,7 +59,7 @@ func (d *logDigest) writeIfDue(now time.Time, truncated uint64) {
 	}
 	if g.deadLetters > 0 {
 		d.log.Warn("changes were permanently rejected and are dead letters",
-			"count", g.deadLetters, "lastReason", g.deadLetterText)
+			"code", string(condition.DeadLettersKept), "count", g.deadLetters, "lastReason", g.deadLetterText)
 	}
 }
 

@@ -289,3 +289,47 @@ func TestOneFaultOfManyPartsIsOneStatus(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(text, "\n"), want)
 	}
 }
+
+func TestWhatFollowsFromAFaultIsLeftOut(t *testing.T) {
+	const cause = "not connected to 127.0.0.1:4222"
+	status := func(component string, code condition.Code, cause string, members ...string) condition.Status {
+		s := condition.NewStatus(component, condition.Problem{Code: code, Cause: cause})
+		s.Members = members
+		return s
+	}
+	for name, c := range map[string]struct {
+		all  []condition.Status
+		want string
+	}{
+		"of the same component": {[]condition.Status{
+			status("replica", condition.LeaseYielded, "replica: "+cause), status("replica", condition.FailoverFailing, cause), status("replica", condition.StateUnreachable, cause),
+		}, "FailoverFailing"},
+		"of the same code": {[]condition.Status{
+			status("journal", condition.DeadLettersFull, "at the bound"), status("sink/main", condition.DeadLettersFull, "at the bound", "lane 1"),
+		}, "DeadLettersFull"},
+		"of other members": {[]condition.Status{
+			status("resource", condition.APIServerUnreachable, cause, "pods"), status("resource", condition.ResourceFailing, cause, "secrets"),
+		}, "APIServerUnreachable ResourceFailing"},
+		"of equal severity": {[]condition.Status{status("a", condition.SinkTimeout, cause), status("a", condition.SinkFailing, cause)}, "SinkTimeout"},
+		"of another component and code": {[]condition.Status{
+			status("sink/a", condition.SinkUnreachable, cause), status("sink/b", condition.SinkFailing, cause),
+		}, "SinkUnreachable SinkFailing"},
+		"a part of a start": {[]condition.Status{
+			status("sink/a", condition.SinkConnecting, ""), status("sink/a", condition.SinkMisconfigured, cause),
+		}, "SinkMisconfigured"},
+		"of other sinks": {[]condition.Status{
+			status("sink/a", condition.SinkUnreachable, cause), status("sink/b", condition.SinkUnreachable, cause),
+		}, "SinkUnreachable SinkUnreachable"},
+		"more severe than its cause": {[]condition.Status{
+			status("replica", condition.StateUnreachable, cause), status("replica", condition.FailoverFailing, "lanes: "+cause),
+		}, "StateUnreachable FailoverFailing"},
+	} {
+		var got []string
+		for _, s := range condition.Summarize(c.all) {
+			got = append(got, string(s.Code))
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -123,7 +124,7 @@ func joinNames(all []string) string {
 
 // Summarize merges statuses of equal components with the same code and similar causes, in the order of the first of each.
 // The result has the cause, the effect and the remedy of the first one that began, and the earliest times. Statuses that are
-// OK are left out.
+// OK are left out, and those that only follow from another one.
 func Summarize(all []Status) []Status {
 	type key struct {
 		problemKey
@@ -150,7 +151,26 @@ func Summarize(all []Status) []Status {
 	for i := range merged {
 		slices.Sort(merged[i].Members)
 	}
-	return merged
+	var independent []Status
+	for i, s := range merged {
+		if !slices.ContainsFunc(merged[:i], s.followsFrom) &&
+			!slices.ContainsFunc(merged[i+1:], func(from Status) bool { return s.followsFrom(from) && !from.followsFrom(s) }) {
+			independent = append(independent, s)
+		}
+	}
+	return independent
+}
+
+// followsFrom reports whether s names the same fault as from, and less of it: its cause contains the one of from, which is
+// as severe at least, and concerns a whole component: that of s, or one that all share, with the same code.
+func (s Status) followsFrom(from Status) bool {
+	if from.Cause == "" || len(from.Members) > 0 || from.Severity < s.Severity {
+		return false
+	}
+	shared := from.Code == s.Code && !strings.Contains(from.Component, "/")
+	starts := s.Cause == "" && s.Code.Kind().Level < slog.LevelInfo // an ordinary part of a start, of which more is known
+	return from.Component == s.Component && starts ||
+		(from.Component == s.Component || shared) && strings.Contains(maskNumbers(s.Cause), maskNumbers(from.Cause))
 }
 
 // Earlier returns the earlier of two times; a zero time stands for none.

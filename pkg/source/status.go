@@ -174,7 +174,7 @@ func (h *health) recordProblem(code condition.Code, cause string) {
 	p := condition.Problem{Code: code, Cause: cause}
 	switch code {
 	case condition.APIServerUnreachable:
-		p.Remedy, p.LosesHistory = h.states.serverRemedy(), synced
+		p.Effect, p.Remedy, p.LosesHistory = condition.ResourceFailing.Kind().Effect, h.states.serverRemedy(), synced
 	case condition.ResourceFailing, condition.ResourceSilent, condition.RedactionHeld:
 		p.LosesHistory = synced
 	case condition.ResourceSyncing:
