@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -23,6 +24,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/kafka"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
+	"github.com/kubecdc/kubecdc/test/parts/ports"
 )
 
 // plainKafka is a sink at the listener of a broker that lets everybody in.
@@ -300,6 +302,82 @@ func (c *fixture) rejectsAll() func() {
 		c.create(workload.ConfigMaps, fmt.Sprintf("rejected-%d", i))
 	}
 	return nil
+}
+
+// switchedReceiver is a receiver at an address of its own, which stays; what answers is exchanged.
+type switchedReceiver struct {
+	address string
+	server  *http.Server
+	c       *fixture
+}
+
+func (c *fixture) switchedReceiver() *switchedReceiver {
+	c.t.Helper()
+	free, err := ports.Free(1)
+	c.must(err)
+	r := &switchedReceiver{address: ports.Address(free[0]), c: c}
+	c.t.Cleanup(r.close)
+	return r
+}
+
+// close lets connections be refused.
+func (r *switchedReceiver) close() {
+	if r.server != nil {
+		check(r.c.t, r.server.Close())
+		r.server = nil
+	}
+}
+
+// serve answers from now on.
+func (r *switchedReceiver) serve(answer http.HandlerFunc) {
+	r.c.t.Helper()
+	r.close()
+	listener, err := net.Listen("tcp", r.address)
+	r.c.must(err)
+	r.server = &http.Server{Handler: answer, ReadHeaderTimeout: namedWithin}
+	go func(s *http.Server) { _ = s.Serve(listener) }(r.server)
+}
+
+func accept(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }
+
+func busy(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }
+
+// hang answers nothing until the connection ends.
+func hang(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+
+// toWebhook starts an exporter with a webhook and objects for many of its lanes, as soon as the receiver answers otherwise.
+func (c *fixture) toWebhook(then func(r *switchedReceiver)) (heal func()) {
+	r := c.switchedReceiver()
+	r.serve(accept)
+	c.sink("webhook", mapping{"url": "http://" + r.address, "timeout": "2s"}, cloudEvents)
+	c.start()
+	then(r)
+	for i := range 20 {
+		c.create(workload.ConfigMaps, fmt.Sprint("waits-", i))
+	}
+	return func() { r.serve(accept) }
+}
+
+func (c *fixture) webhookClosed() func() { return c.toWebhook((*switchedReceiver).close) }
+
+func (c *fixture) webhookHangs() func() {
+	return c.toWebhook(func(r *switchedReceiver) { r.serve(hang) })
+}
+
+func (c *fixture) webhookBusy() func() {
+	return c.toWebhook(func(r *switchedReceiver) { r.serve(busy) })
+}
+
+// jetStreamSilent has a server that stands still.
+func (c *fixture) jetStreamSilent() func() {
+	n := c.ownNATS("")
+	c.sink("nats", c.toNATS(n.URL(), createStream))
+	c.start()
+	c.must(n.Process().Freeze())
+	for i := range 5 {
+		c.create(workload.ConfigMaps, fmt.Sprint("waits-", i))
+	}
+	return func() { c.must(n.Process().Resume()) }
 }
 
 // lettersFull has a receiver that refuses what is large for ever and takes all else.

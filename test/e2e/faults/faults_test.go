@@ -1,12 +1,17 @@
 package faults
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // fault is one row: how it is staged, the line of /readyz that names it, and the alerts that fire.
 type fault struct {
 	name string
 	// stage lets an exporter meet the fault. heal cures it; nil where that takes another start, or nothing is to be cured.
 	stage func(c *fixture) (heal func())
+	// codes are of all conditions that every surface has; "" if the exporter ends.
+	codes string
 	// line is how the line begins, "[-]sink/kafka", and has this text. An exporter that ends logs it: line
 	// is "".
 	line, says string
@@ -17,45 +22,49 @@ type fault struct {
 
 var faults = []fault{
 	// The destination.
-	{"Kafka is down", (*fixture).kafkaDown, "[-]sink/kafka", "no broker of ", one("SinkDown kafka")},
-	{"Kafka refuses the password", (*fixture).wrongPassword, "[-]sink/kafka", "refuses the credentials", one("SinkDown kafka")},
-	{"no topic is there", (*fixture).noTopic, "[-]sink/kafka", "does not exist", one("SinkDown kafka")},
-	{"one topic of two is missing", (*fixture).topicMissing, "[!]sink/kafka/", "does not exist", one("LanesFailing kafka")},
-	{"the right to write one topic is removed", (*fixture).topicForbidden, "[!]sink/kafka/", "no right to write", one("LanesFailing kafka")},
-	{"a change is larger than the topic allows", (*fixture).oversize, "[!]sink/kafka", "permanently rejected", one("DeadLetters kafka")},
-	{"NATS is down", (*fixture).natsDown, "[-]sink/nats", "not connected to NATS at 127.0.0.1:", one("SinkDown nats")},
-	{"the stream is missing", (*fixture).streamMissing, "[-]sink/nats", "does not exist", one("SinkDown nats")},
-	{"the stream is full", (*fixture).streamFull, "[-]sink/nats", "cannot store more", one("SinkDown nats")},
-	{"the stream forgets what nobody has read", (*fixture).streamForgets, "[!]sink/nats", "oldest", one("SinkMayLose nats")},
-	{"the certificate of NATS has expired", (*fixture).expired, "[-]sink/nats", "certificate has expired", one("SinkDown nats")},
-	{"the clock is behind that of whoever signs", (*fixture).notYetValid, "[-]sink/webhook", "not yet valid", one("SinkDown webhook")},
-	{"a webhook rejects everything", (*fixture).rejectsAll, "[-]sink/webhook", "rejected", one("SinkDown webhook")},
-	{"dead letters are at their bound", (*fixture).lettersFull, "[-]journal", "journal.maxDeadLetters", one("DeadLettersFull")},
-	{"dead letters cannot reach their topic", (*fixture).lettersHeld, "[!]sink/nats", "dead letters wait for sink kafka", []string{"DeadLettersHeld nats", "SinkDown kafka"}},
+	{"Kafka is down", (*fixture).kafkaDown, "SinkUnreachable", "[-]sink/kafka", "no broker of ", one("SinkDown kafka")},
+	{"Kafka refuses the password", (*fixture).wrongPassword, "SinkUnauthorized", "[-]sink/kafka", "refuses the credentials", one("SinkDown kafka")},
+	{"no topic is there", (*fixture).noTopic, "SinkTargetMissing", "[-]sink/kafka", "does not exist", one("SinkDown kafka")},
+	{"one topic of two is missing", (*fixture).topicMissing, "SinkTargetMissing", "[!]sink/kafka/", "does not exist", one("LanesFailing kafka")},
+	{"the right to write one topic is removed", (*fixture).topicForbidden, "SinkUnauthorized", "[!]sink/kafka/", "no right to write", one("LanesFailing kafka")},
+	{"a change is larger than the topic allows", (*fixture).oversize, "DeadLettersKept", "[!]sink/kafka", "permanently rejected", one("DeadLetters kafka")},
+	{"NATS is down", (*fixture).natsDown, "SinkUnreachable", "[-]sink/nats", "not connected to NATS at 127.0.0.1:", one("SinkDown nats")},
+	{"the stream is missing", (*fixture).streamMissing, "SinkTargetMissing", "[-]sink/nats", "does not exist", one("SinkDown nats")},
+	{"the stream is full", (*fixture).streamFull, "SinkFull", "[-]sink/nats", "cannot store more", one("SinkDown nats")},
+	{"the stream forgets what nobody has read", (*fixture).streamForgets, "SinkMayLose", "[!]sink/nats", "oldest", one("SinkMayLose nats")},
+	{"the certificate of NATS has expired", (*fixture).expired, "SinkUnauthorized", "[-]sink/nats", "certificate has expired", one("SinkDown nats")},
+	{"the clock is behind that of whoever signs", (*fixture).notYetValid, "SinkUnreachable", "[-]sink/webhook", "not yet valid", one("SinkDown webhook")},
+	{"a webhook rejects everything", (*fixture).rejectsAll, "DeadLettersKept SinkRejectsAll", "[-]sink/webhook", "rejected", one("SinkDown webhook")},
+	{"a webhook is closed", (*fixture).webhookClosed, "SinkUnreachable", "[-]sink/webhook", "connection refused", one("SinkDown webhook")},
+	{"a webhook hangs", (*fixture).webhookHangs, "SinkTimeout", "[-]sink/webhook", "no ", one("SinkDown webhook")},
+	{"a webhook has too much to do", (*fixture).webhookBusy, "SinkBusy", "[-]sink/webhook", "503", one("SinkDown webhook")},
+	{"JetStream is silent", (*fixture).jetStreamSilent, "SinkTimeout", "[-]sink/nats", "", one("SinkDown nats")},
+	{"dead letters are at their bound", (*fixture).lettersFull, "DeadLettersFull DeadLettersKept", "[-]journal", "journal.maxDeadLetters", one("DeadLettersFull")},
+	{"dead letters cannot reach their topic", (*fixture).lettersHeld, "DeadLettersHeld SinkFailing SinkUnreachable", "[!]sink/nats", "dead letters wait for sink kafka", []string{"DeadLettersHeld nats", "SinkDown kafka"}},
 
 	// The API server.
-	{"the API server is away", (*fixture).apiAway, "[-]resource/configmaps", "look at the API server at https://", one("APIServerUnreachable")},
-	{"the API server is away from the start", (*fixture).apiNeverThere, "[-]discovery", "look at the API server", one("APIServerUnreachable")},
-	{"the API server hangs", (*fixture).apiHangs, "[-]resource/configmaps", "look at the API server at https://", one("APIServerUnreachable")},
-	{"the token is refused", (*fixture).tokenRefused, "[-]discovery", "Unauthorized", one("APIServerUnreachable")},
-	{"one type cannot be read", (*fixture).typeSick, "[-]resource/secrets", "out of order", one("ResourceNotWatched secrets")},
-	{"the right to read one type is removed", (*fixture).typeForbidden, "[!]resource/secrets", "forbidden", one("ResourceForbidden secrets")},
-	{"a type is not served", (*fixture).typeNotServed, "[!]resource/gadgets.example.com", "the API server does not serve this", one("ResourceNotServed gadgets.example.com")},
-	{"a namespace does not exist", (*fixture).namespaceMissing, "[!]namespace/", "does not exist", one("NamespaceMissing")},
-	{"the cluster cannot be told from another", (*fixture).unchecked, "[!]cluster", "kube-system", one("ClusterUnchecked")},
-	{"another cluster is at the same address", (*fixture).anotherCluster, "", "another cluster", one("Absent")},
-	{"the clock is an hour off", (*fixture).clockOff, "[!]clock", "1h0m", one("ClockSkew")},
+	{"the API server is away", (*fixture).apiAway, "APIServerUnreachable", "[-]resource/configmaps", "look at the API server at https://", one("APIServerUnreachable")},
+	{"the API server is away from the start", (*fixture).apiNeverThere, "APIServerUnreachable", "[-]discovery", "look at the API server", one("APIServerUnreachable")},
+	{"the API server hangs", (*fixture).apiHangs, "APIServerUnreachable", "[-]resource/configmaps", "look at the API server at https://", one("APIServerUnreachable")},
+	{"the token is refused", (*fixture).tokenRefused, "APIServerUnreachable", "[-]discovery", "Unauthorized", one("APIServerUnreachable")},
+	{"one type cannot be read", (*fixture).typeSick, "APIServerUnreachable", "[-]resource/secrets", "out of order", one("ResourceNotWatched secrets")},
+	{"the right to read one type is removed", (*fixture).typeForbidden, "ResourceForbidden", "[!]resource/secrets", "forbidden", one("ResourceForbidden secrets")},
+	{"a type is not served", (*fixture).typeNotServed, "ResourceNotServed", "[!]resource/gadgets.example.com", "the API server does not serve this", one("ResourceNotServed gadgets.example.com")},
+	{"a namespace does not exist", (*fixture).namespaceMissing, "NamespaceMissing", "[!]namespace/", "does not exist", one("NamespaceMissing")},
+	{"the cluster cannot be told from another", (*fixture).unchecked, "ClusterUnchecked", "[!]cluster", "kube-system", one("ClusterUnchecked")},
+	{"another cluster is at the same address", (*fixture).anotherCluster, "", "", "another cluster", one("Absent")},
+	{"the clock is an hour off", (*fixture).clockOff, "ClockSkew", "[!]clock", "1h0m", one("ClockSkew")},
 
 	// The exporter's own.
-	{"the edited configuration is wrong", (*fixture).badReload, "[!]configuration", "sinks", one("ConfigRefused")},
-	{"the disk is full", (*fixture).diskFull, "[-]journal", "disk", one("JournalBlocked")},
-	{"the journal cannot be written", (*fixture).readOnly, "", "read-only file system", one("Absent")},
-	{"the journal is at its bound", (*fixture).journalFull, "[-]journal", "journal.maxBytes", []string{"JournalBlocked", "SinkDown webhook"}},
-	{"the journal is broken", (*fixture).journalBroken, "[!]journal", "was broken", one("JournalRecovered")},
-	{"the bus of the state is away", (*fixture).stateAway, "[-]replica", "not connected to NATS at 127.0.0.1:", one("NoneActive")},
-	{"two deployments use one state", (*fixture).stateShared, "[-]replica", "belongs to the exporters of the Lease", one("NotReady")},
-	{"an election with a stream that takes no batches", (*fixture).streamTakesNoBatches, "[-]sink/nats", "serves no election", one("SinkDown nats")},
-	{"audit events do not come", (*fixture).auditSilent, "[!]audit", "no audit event came", one("AuditSilent")},
+	{"the edited configuration is wrong", (*fixture).badReload, "ConfigRefused", "[!]configuration", "sinks", one("ConfigRefused")},
+	{"the disk is full", (*fixture).diskFull, "JournalDiskLow", "[-]journal", "disk", one("JournalBlocked")},
+	{"the journal cannot be written", (*fixture).readOnly, "", "", "read-only file system", one("Absent")},
+	{"the journal is at its bound", (*fixture).journalFull, "JournalFull SinkBusy", "[-]journal", "journal.maxBytes", []string{"JournalBlocked", "SinkDown webhook"}},
+	{"the journal is broken", (*fixture).journalBroken, "JournalRecovered", "[!]journal", "was broken", one("JournalRecovered")},
+	{"the bus of the state is away", (*fixture).stateAway, "FailoverFailing", "[-]replica", "not connected to NATS at 127.0.0.1:", one("NoneActive")},
+	{"two deployments use one state", (*fixture).stateShared, "StateRefused", "[-]replica", "belongs to the exporters of the Lease", one("NotReady")},
+	{"an election with a stream that takes no batches", (*fixture).streamTakesNoBatches, "SinkMisconfigured", "[-]sink/nats", "serves no election", one("SinkDown nats")},
+	{"audit events do not come", (*fixture).auditSilent, "AuditSilent", "[!]audit", "no audit event came", one("AuditSilent")},
 }
 
 func one(alert string) []string { return []string{alert} }
@@ -76,8 +85,13 @@ func TestEachFaultIsNamedByReadinessPageAndAlert(t *testing.T) {
 				return
 			}
 			c.awaitNamed(f.line, f.says)
+			c.awaitConditions(strings.Fields(f.codes))
+			if strings.HasPrefix(f.codes, "Journal") && heal != nil {
+				c.awaitDeadline()
+			}
 			c.awaitAlerts(f.alerts)
 			if heal == nil {
+				c.awaitStored(strings.Fields(f.codes))
 				return
 			}
 			heal()
