@@ -58,7 +58,7 @@ const (
 var lasting = []condition.Code{
 	condition.ConfigPending, condition.ResourceListing, condition.ResourceUnread, condition.ResourceGone, condition.NamespaceUnknown,
 	condition.TypesUnwatched, condition.TypesSilent, condition.SinkThrottled, condition.SinkNoKeepAlive, condition.SinkClockRefused,
-	condition.LaneUnread, condition.LeaseUnknown, condition.LeaseYielded,
+	condition.LaneUnread, condition.LeaseUnknown, condition.LeaseYielded, condition.StateMayLose,
 }
 
 var degraded = `kubecdc_condition{code=~"` + joinCodes(lasting, "|") + `"} > 0`
@@ -132,7 +132,7 @@ var Alerts = []Alert{
 	{
 		Name: "KubecdcNoneActive", Expr: noneActive, For: "2m", Severity: Critical,
 		Summary: "Exporters run, and none of them is active",
-		Codes:   []condition.Code{condition.StateRefused, condition.FailoverFailing},
+		Codes:   []condition.Code{condition.StateRefused, condition.FailoverFailing, condition.NoneActive},
 		Meaning: "With `state` and `election` one exporter is active and the others are standbys. None is active, or none has been able " +
 			"to renew the Lease: nothing is journaled, or the active one cannot prove that it may. " +
 			"The API server remembers about 5 minutes; after that the stream gets a `gap` record and what still differs.",

@@ -23,6 +23,7 @@ type membership struct {
 	identity     string               // of this process among the candidates; "" without a replicated state
 	election     *election.Election   // nil without an election
 	yielding     *condition.Condition // of the Lease that this process holds
+	noneActive   *condition.Condition // another process holds the Lease and is not active
 	electionTask *task
 
 	failovers, deposals atomic.Uint64
@@ -41,7 +42,7 @@ func (m *membership) openElection(cfg *config.Config, log *slog.Logger) (err err
 	if err != nil {
 		return err
 	}
-	m.yielding = condition.New(log, "replica", condition.Problem{})
+	m.yielding, m.noneActive = condition.New(log, "replica", condition.Problem{}), condition.New(log, "replica", condition.Problem{})
 	namespace, name := cfg.Election.NamespacedName()
 	m.election, err = election.New(election.Options{
 		Client: rest, Namespace: namespace, Name: name, Identity: m.identity, Duration: cfg.Election.Duration, Log: log,

@@ -1,11 +1,15 @@
 package app
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/kubecdc/kubecdc/internal/election"
+	"github.com/kubecdc/kubecdc/internal/state"
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 )
@@ -24,9 +28,11 @@ const (
 func (t *terms) runHandovers(ctx context.Context) error {
 	e := t.membership.election
 	var failingSince time.Time
+	var watch holderWatch
 	reached := 0
 	for ratelimit.Sleep(ctx, handoverInterval) == nil {
 		c := t.current.Load()
+		t.membership.noneActive.Update(watch.checkHolder(e, c.replica.writer, c.cfg.Election.YieldAfter))
 		problem := ""
 		if e.IsHolder() {
 			problem = c.deliveryProblem()
@@ -50,6 +56,38 @@ func (t *terms) runHandovers(ctx context.Context) error {
 		t.membership.setYielding(yields, problem)
 	}
 	return nil
+}
+
+// holderWatch observes the holder of a Lease from a standby.
+type holderWatch struct {
+	stranger string    // the holder, if the state has another owner
+	since    time.Time // of that
+}
+
+// checkHolder returns the problem that the holder of the Lease has not been active for so long: it is not the owner of the
+// state, or has not renewed the Lease. Nothing is known of it while Lease or state cannot be read.
+func (h *holderWatch) checkHolder(e *election.Election, w *state.Writer, bound time.Duration) condition.Problem {
+	holder, owner, stranger := e.Holder(), w.Stats().Owner.Identity, ""
+	if e.IsHolder() || holder == "" || !e.Status().OK() || !w.Status().OK() {
+		*h = holderWatch{}
+		return condition.Problem{}
+	}
+	if holder != owner {
+		stranger = holder
+	}
+	if stranger != h.stranger {
+		*h = holderWatch{stranger, time.Now()}
+	}
+	p := condition.Problem{Code: condition.NoneActive}
+	switch {
+	case stranger != "" && time.Since(h.since) >= bound:
+		p.Cause = fmt.Sprintf("%q holds the Lease and has not taken over the state, whose owner is %q", holder, cmp.Or(owner, "none"))
+	case e.Unrenewed() >= bound:
+		p.Cause = fmt.Sprintf("%q holds the Lease, which has not expired, and has not renewed it for more than %v", holder, bound)
+	default:
+		return condition.Problem{}
+	}
+	return p
 }
 
 func (m *membership) setYielding(yields bool, problem string) {

@@ -411,18 +411,19 @@ func (r *replica) failoverConditions() []condition.Status {
 	if r == nil {
 		return nil
 	}
-	all := []condition.Status{r.condition.Status(), r.writer.Status()}
+	all := append([]condition.Status{r.condition.Status()}, r.writer.Conditions()...)
 	if r.membership.election != nil {
 		all = append(all, r.membership.election.Status())
 	}
 	return all
 }
 
-// conditions returns failoverConditions and whether this process yields the Lease. r may be nil.
+// conditions returns failoverConditions, and whether this process yields the Lease or another one holds it in vain. r may be
+// nil.
 func (r *replica) conditions() []condition.Status {
 	all := r.failoverConditions()
 	if r != nil && r.membership.election != nil {
-		all = append(all, r.membership.yielding.Status())
+		all = append(all, r.membership.yielding.Status(), r.membership.noneActive.Status())
 	}
 	return all
 }

@@ -40,16 +40,18 @@ type Election struct {
 	lastHolder  holder              // in that version
 	isRenewed   bool                // that version followed an older one of the same holder
 	expiresAt   time.Time           // when the holder's Lease expires without a renewal, by the local clock: clocks are not compared
+	changedAt   time.Time           // when lastVersion was first read
 	lastAnswer  time.Time           // when the API server last answered
 
 	retry chan struct{} // makes Run try again at once; capacity 1
 
-	mu      sync.Mutex
-	holder  holder    // when the Lease was last seen
-	renewed time.Time // when the last successful write of the Lease by this process began
-	yields  bool      // see SetYielding
-	accepts bool      // see AcceptYielded
-	changed chan struct{}
+	mu        sync.Mutex
+	holder    holder        // when the Lease was last seen
+	unrenewed time.Duration // see Unrenewed
+	renewed   time.Time     // when the last successful write of the Lease by this process began
+	yields    bool          // see SetYielding
+	accepts   bool          // see AcceptYielded
+	changed   chan struct{}
 }
 
 // New returns a candidate. It makes no request.
@@ -138,7 +140,8 @@ func (e *Election) acquireIfFree(ctx context.Context, found *coordination.Lease)
 	by := holderOf(found)
 	if found.ResourceVersion != e.lastVersion {
 		e.isRenewed = by.isSameProcess(e.lastHolder)
-		e.lastVersion, e.lastHolder, e.expiresAt = found.ResourceVersion, by, time.Now().Add(durationOf(found))
+		e.changedAt = time.Now()
+		e.lastVersion, e.lastHolder, e.expiresAt = found.ResourceVersion, by, e.changedAt.Add(durationOf(found))
 	}
 	e.recordHolder(by)
 	if by != (holder{}) && !by.isSameProcess(e.self) && time.Until(e.expiresAt) > 0 && !e.consumeAcceptance() {
@@ -238,6 +241,14 @@ func (e *Election) Holder() string {
 	return e.holder.identity
 }
 
+// Unrenewed returns for how long another holder had not renewed the Lease when that was last seen. It does not grow while the
+// API server does not answer.
+func (e *Election) Unrenewed() time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.unrenewed
+}
+
 // IsHolder reports whether this process held the Lease when that was last seen.
 func (e *Election) IsHolder() bool {
 	e.mu.Lock()
@@ -309,6 +320,11 @@ func (e *Election) ForgetHolder() {
 // recordHolder records an answer of the API server: the holder of the Lease.
 func (e *Election) recordHolder(by holder) {
 	e.lastAnswer = time.Now()
+	e.mu.Lock()
+	if e.unrenewed = 0; !by.isSameProcess(e.self) {
+		e.unrenewed = e.lastAnswer.Sub(e.changedAt)
+	}
+	e.mu.Unlock()
 	if by.identity == e.self.identity && !by.isSameProcess(e.self) && e.isRenewed {
 		e.condition.Update(condition.Problem{
 			Code:  condition.IdentityShared,

@@ -87,6 +87,15 @@ func New(opts Options, open func(contents func(part, parts int) []sinks.StateEnt
 // delivering: the state lags, and the next failover reads longer tails.
 func (w *Writer) Status() condition.Status { return w.condition.Status() }
 
+// Conditions returns Status, and what the store knows of its topic or stream beside that. It never waits.
+func (w *Writer) Conditions() []condition.Status {
+	all := []condition.Status{w.Status()}
+	if store, ok := w.mirror.store.(interface{ Condition() condition.Status }); ok {
+		all = append(all, store.Condition())
+	}
+	return all
+}
+
 // problemOf returns the problem that an error of the store stands for.
 func problemOf(err error) condition.Problem {
 	var refused *RefusedError

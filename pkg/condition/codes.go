@@ -63,6 +63,8 @@ const (
 	LeaseUnknown     Code = "LeaseUnknown"
 	LeaseYielded     Code = "LeaseYielded"
 	IdentityShared   Code = "IdentityShared"
+	NoneActive       Code = "NoneActive"
+	StateMayLose     Code = "StateMayLose"
 
 	AuditSilent      Code = "AuditSilent"
 	AuditLagging     Code = "AuditLagging"
@@ -232,6 +234,11 @@ var table = []Kind{
 	{IdentityShared, NotReady, slog.LevelError, "another process has the identity of this one and holds the Lease",
 		"no other process has the identity of this one", "this exporter does not take over",
 		"give each exporter its own election.identity, such as the name of its Pod"},
+	{NoneActive, NotReady, slog.LevelWarn, "no exporter is active: the holder of the Lease does not work",
+		"the holder of the Lease is active", "changes are late, and lost once the API server no longer has the history",
+		"look at the holder; if it is no exporter of this deployment, give it another Lease, then kubectl delete this one"},
+	{StateMayLose, Degraded, slog.LevelWarn, "the bus may delete entries of the replicated state",
+		"the bus keeps all entries of the replicated state", "the next failover is refused", "correct the setting that the cause names"},
 
 	{AuditSilent, Degraded, slog.LevelWarn, "no audit events arrive",
 		"audit events arrive", "changes are emitted without an author",

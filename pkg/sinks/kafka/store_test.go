@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -196,4 +197,30 @@ func TestStateTopicWithSeveralPartitionsIsNamed(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "it has 3 partitions") || strings.Contains(err.Error(), "no broker") {
 		t.Errorf("the topic has 3 partitions: %v", err)
 	}
+}
+
+// TestEditedStateTopicIsReportedByItsOwner edits the topic so that it deletes old entries: its owner reports that while it
+// writes, and not only the next failover.
+func TestEditedStateTopicIsReportedByItsOwner(t *testing.T) {
+	t.Parallel()
+	b := startKafka(t)
+	owner := newStateClient(t, b.Brokers())
+	owner.claim()
+	owner.read()
+	reported := func() condition.Status { return owner.store.(interface{ Condition() condition.Status }).Condition() }
+	for _, step := range []struct {
+		policy string
+		code   condition.Code
+	}{{"compact,delete", condition.StateMayLose}, {"compact", ""}} {
+		alterTopic(t, b.Brokers(), stateName, "cleanup.policy", step.policy)
+		owner.eventually("a report", func() error {
+			owner.write(entry("a", "1"))
+			if now := reported(); now.Code != step.code || now.Code != "" && !strings.Contains(now.Cause, "cleanup.policy="+step.policy) {
+				return fmt.Errorf("with %s it reports %q: %s", step.policy, now.Code, now.Cause)
+			}
+			return nil
+		})
+	}
+	owner.read()
+	owner.wantState(map[string]string{"a": "1"})
 }

@@ -13,6 +13,7 @@ import (
 	kproto "github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/createtopics"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -26,8 +27,9 @@ const (
 	// maxFollowAge is the maximum age of what was read for a follower to continue from there. After delete.retention.ms, a
 	// day by default, a compacted topic drops tombstones, and a follower would miss that a key was removed.
 	maxFollowAge = 12 * time.Hour
-	// purgeCheckInterval is how often the owner checks whether the oldest records were deleted by hand.
-	purgeCheckInterval = 30 * time.Second
+	// topicCheckInterval is how often the owner checks whether the oldest records were deleted by hand, and whether the topic
+	// was edited so that it deletes records.
+	topicCheckInterval = 30 * time.Second
 	// maxSendTries is how often one Write sends a batch before the error goes to the caller.
 	maxSendTries   = 5
 	sendRetryDelay = 200 * time.Millisecond
@@ -64,9 +66,10 @@ type Store struct {
 
 	oldestOffset   int64
 	endOffset      int64 // behind our newest record
-	purgeCheckedAt time.Time
+	topicCheckedAt time.Time
 
 	atomicBytes int // of the entries of one batch
+	mayLose     *condition.Condition
 }
 
 // pendingBatch is a batch until it is acknowledged.
@@ -81,7 +84,10 @@ func New(c *cluster.Cluster, name string, replicas int, log *slog.Logger) (*Stor
 	if err != nil {
 		return nil, err
 	}
-	return &Store{cluster: c, reader: cluster.NewReader(c), log: log, replicas: replicas, partition: cluster.Partition{Topic: name}, encoder: encoder, atomicBytes: maxBatchBytes}, nil
+	return &Store{
+		cluster: c, reader: cluster.NewReader(c), log: log, replicas: replicas, partition: cluster.Partition{Topic: name}, encoder: encoder,
+		atomicBytes: maxBatchBytes, mayLose: condition.New(log, "replica", condition.Problem{}),
+	}, nil
 }
 
 // partitionsError is returned for a topic with another number of partitions than one. The brokers are all right.
@@ -200,7 +206,7 @@ func (s *Store) Claim(ctx context.Context, claim sinks.Claim) error {
 		return s.readError(ctx, err)
 	}
 	s.current, s.sequence, s.inDoubt, s.owned = own, 0, nil, true
-	s.renewedAt, s.purgeCheckedAt = time.Now().Round(0), time.Now()
+	s.renewedAt, s.topicCheckedAt = time.Now().Round(0), time.Now()
 	return nil
 }
 
@@ -225,16 +231,41 @@ func (s *Store) ensureTopic(ctx context.Context) error {
 	if limit, err := strconv.Atoi(settings["max.message.bytes"]); err == nil {
 		s.atomicBytes = max(1, min(maxBatchBytes, limit-batchMargin))
 	}
-	switch policy := settings["cleanup.policy"]; {
+	switch {
 	case errors.Is(err, kafka.TopicAuthorizationFailed):
 		s.log.Warn("the settings of the state topic cannot be checked", "topic", s.partition.Topic,
 			"why", "grant DESCRIBE_CONFIGS on it; it must have cleanup.policy=compact")
 	case err != nil:
 		return s.cluster.SinkError(ctx, s.partition.Topic, err)
-	case !strings.Contains(policy, "compact") || strings.Contains(policy, "delete"):
-		return fmt.Errorf("it has cleanup.policy=%s, which deletes entries: set it to compact", policy)
+	case policyProblem(settings) != "":
+		return errors.New(policyProblem(settings))
 	}
 	return nil
+}
+
+// policyProblem returns why a topic with these settings does not keep the newest entry of each key; "" if it does.
+func policyProblem(settings map[string]string) string {
+	policy := settings["cleanup.policy"]
+	if strings.Contains(policy, "compact") && !strings.Contains(policy, "delete") {
+		return ""
+	}
+	return fmt.Sprintf("it has cleanup.policy=%s, which deletes entries: set it to compact", policy)
+}
+
+// Condition returns whether the topic, as it was last seen by its owner, may lose entries. It is safe for concurrent use.
+func (s *Store) Condition() condition.Status { return s.mayLose.Status() }
+
+// checkPolicy looks at the settings of the topic. If they cannot be read, what was known counts.
+func (s *Store) checkPolicy(ctx context.Context) {
+	settings, err := s.cluster.TopicSettings(ctx, s.partition.Topic)
+	if err != nil {
+		return
+	}
+	p := condition.Problem{}
+	if policy := policyProblem(settings); policy != "" {
+		p = condition.Problem{Code: condition.StateMayLose, Cause: fmt.Sprintf("topic %q: %s", s.partition.Topic, policy)}
+	}
+	s.mayLose.Update(p)
 }
 
 // AtomicBytes implements [sinks.StateStore]: one batch.
@@ -249,6 +280,7 @@ func (s *Store) Write(ctx context.Context, entries []sinks.StateEntry) error {
 	var deposed *sinks.DeposedError
 	if errors.As(err, &deposed) {
 		s.owned = false
+		s.mayLose.Clear()
 	}
 	return err
 }
@@ -298,7 +330,7 @@ func (s *Store) runOwnerChecks(ctx context.Context) error {
 			return err
 		}
 	}
-	if time.Since(s.purgeCheckedAt) < purgeCheckInterval {
+	if time.Since(s.topicCheckedAt) < topicCheckInterval {
 		return nil
 	}
 	by, err := s.findLeader(ctx)
@@ -309,7 +341,8 @@ func (s *Store) runOwnerChecks(ctx context.Context) error {
 	if err != nil {
 		return s.writeError(ctx, err)
 	}
-	s.purgeCheckedAt = time.Now()
+	s.checkPolicy(ctx)
+	s.topicCheckedAt = time.Now()
 	if first != s.oldestOffset {
 		s.oldestOffset = first
 		return s.lostError("its oldest records were deleted")
@@ -432,4 +465,7 @@ func (s *Store) writeError(ctx context.Context, err error) error {
 }
 
 // Close implements [sinks.StateStore]. The connections belong to the sink.
-func (s *Store) Close(context.Context) error { return nil }
+func (s *Store) Close(context.Context) error {
+	s.mayLose.Close()
+	return nil
+}
