@@ -74,9 +74,10 @@ func (r *runner) awaitDrained(ctx context.Context, leaveAway bool) (waited bool)
 	}
 }
 
-// isAway reports whether the sink delivers nothing now.
+// isAway reports whether the sink delivers nothing now: it is away as a whole, or so are all lanes that the drain waits for.
 func (r *runner) isAway() bool {
-	return r.unfenced.Load() || r.currentPipeline().Stats().Condition.Severity >= condition.NotReady
+	p := r.currentPipeline()
+	return r.unfenced.Load() || p.Stats().Condition.Severity >= condition.NotReady || p.IsBlocked()
 }
 
 // stopDelivery stops the pipeline.

@@ -66,6 +66,18 @@ func (b *backlog) isAllSettled() bool {
 	return len(b.lanes.busy) == 0
 }
 
+// isBlocked reports whether there are changes that are not settled, and all of them are in lanes that fail or are held.
+func (b *backlog) isBlocked() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for l := range b.lanes.busy {
+		if !l.membership.failing {
+			return false
+		}
+	}
+	return len(b.lanes.busy) > 0
+}
+
 // isQuietSince reports whether nothing was acknowledged since then.
 func (b *backlog) isQuietSince(since time.Time) bool {
 	b.mu.Lock()

@@ -47,8 +47,16 @@ func TestAHeldLaneWaitsAloneAndSkipsWhatItTurnsOutToHold(t *testing.T) {
 		if cursor, _ := s.currentProgress(); cursor.Low != 0 || now.LanesLagging != 1 || now.LanesFailing != 1 || !now.OldestObserved.Equal(time.Unix(1, 0)) {
 			t.Errorf("settled up to %d: %+v", cursor.Low, now)
 		}
+		p.Drain(6)
+		synctest.Wait()
+		if !p.IsBlocked() {
+			t.Error("the drain has nothing left but a lane that is held, and is not blocked")
+		}
 		isRead.Store(true)
-		p.drainUpTo(t, 6)
+		if err := <-p.done; err != nil {
+			t.Errorf("drain ended with %v", err)
+		}
+		p.stop()
 		if !slices.Equal(to.lanes["a"], []uint64{5}) {
 			t.Errorf("published %v of lane a, want what its tail does not hold", to.lanes["a"])
 		}

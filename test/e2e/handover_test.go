@@ -1,8 +1,13 @@
 package e2e
 
 import (
+	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
+
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
@@ -86,28 +91,121 @@ func TestReplicasWithOneIdentityAreReported(t *testing.T) {
 	p.judge(oracle.Rules{})
 }
 
-// TestStopLeavesSinkThatIsAwayToStandby stops the active exporter in order while one of its two buses is away: it does not
-// wait for that, so the other exporter takes over long before the end of the drain.
-func TestStopLeavesSinkThatIsAwayToStandby(t *testing.T) {
-	kinds := []workload.Kind{workload.ConfigMaps}
-	p := newPair(t, kinds, "kafka", keepLease, func(s *exporter.Settings) { s.DrainTimeout = "30m" })
-	p.start()
-	p.must(p.load(20, kinds).Wait())
-	active := p.awaitSettled()
-	p.must(p.nats.Kill())
-	p.must(p.load(20, kinds).Wait())
-	p.awaitHistory(p.buses[0])
-	p.awaitAnswerOf(active, "/readyz", "[-]sink/nats ")
-
+// stopWhileDelivering stops the active exporter in order. The other one goes on with what arrives in the first bus, long
+// before the end of the drain.
+func (p *replicas) stopWhileDelivering(active *exporter.Exporter, kinds []workload.Kind) {
+	p.t.Helper()
 	p.must(active.Stop())
 	p.down[active] = true
 	p.removeVolume(active)
 	p.must(p.load(20, kinds).Wait())
 	p.awaitHistory(p.buses[0])
-	if log := readFile(t, active.Log()); !strings.Contains(log, "sinks are away; the next exporter delivers what they miss") {
-		t.Error("the log does not name what is left to the next exporter")
+	if log := readFile(p.t, active.Log()); !strings.Contains(log, "sinks are away; the next exporter delivers what they miss") {
+		p.t.Error("the log does not name what is left to the next exporter")
 	}
-	p.must(p.nats.Restart(t.Context()))
+}
+
+// drainForLong makes a stop that waits for a sink fail the test.
+func drainForLong(s *exporter.Settings) { s.DrainTimeout = "30m" }
+
+// TestStopLeavesSinkThatIsAwayToStandby stops the active exporter in order while one of its two buses is gone, or frozen: it
+// does not wait for that, so the other exporter takes over.
+func TestStopLeavesSinkThatIsAwayToStandby(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps}
+	for name, fault := range map[string]func(p *replicas) (start, end func() error){
+		"gone": func(p *replicas) (start, end func() error) {
+			return p.nats.Kill, func() error { return p.nats.Restart(p.t.Context()) }
+		},
+		"frozen": func(p *replicas) (start, end func() error) { return p.nats.Process().Freeze, p.nats.Process().Resume },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPair(t, kinds, "kafka", keepLease, drainForLong)
+			start, end := fault(p)
+			p.start()
+			p.must(p.load(20, kinds).Wait())
+			active := p.awaitSettled()
+			p.must(start())
+			cured := sync.OnceValue(end)
+			t.Cleanup(func() { p.must(cured()) })
+			p.must(p.load(20, kinds).Wait())
+			p.awaitHistory(p.buses[0])
+			p.awaitAnswerOf(active, "/readyz", "[-]sink/nats ")
+			p.stopWhileDelivering(active, kinds)
+			p.must(cured())
+			p.awaitAll()
+			p.judge(oracle.Rules{})
+		})
+	}
+}
+
+// TestStopLeavesFailingLanesToStandby stops the active exporter in order while one topic of its sink cannot be created: the
+// lanes of that fail, the others have delivered everything.
+func TestStopLeavesFailingLanesToStandby(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
+	p := newPair(t, kinds, "nats", keepLease, drainForLong)
+	client, err := kgo.NewClient(kgo.SeedBrokers(p.kafka.Brokers()...))
+	p.must(err)
+	t.Cleanup(client.Close)
+	similar := p.name + "_pods" // Kafka allows no two topics whose names differ in this only
+	p.must(createTopic(t.Context(), client, similar))
+	all := p.resources
+	watch := func(resources []oracle.Resource) {
+		p.resources = resources
+		for _, e := range p.all {
+			p.must(e.Configure(func(s *exporter.Settings) {
+				s.Select = nil
+				for _, r := range resources {
+					s.Select = append(s.Select, selection(r))
+				}
+			}))
+		}
+	}
+	watch(all[:1])
+	p.start()
+	p.must(p.load(20, kinds[:1]).Wait())
+	active := p.awaitSettled()
+	watch(all) // there are no objects of the second kind yet: their topic lacks the beginning and the end of the snapshot
+	p.must(p.load(20, kinds[:1]).Wait())
+	p.awaitHistory(p.buses[1])
+	p.awaitAnswerOf(active, "/readyz", "[!]sink/kafka/")
+	p.buses[0], p.buses[1] = p.buses[1], p.buses[0]
+	p.stopWhileDelivering(active, kinds[:1])
+	p.must(deleteTopic(t.Context(), client, similar))
+	p.awaitSettled()
+	p.must(p.load(20, kinds).Wait())
 	p.awaitAll()
+	p.judge(oracle.Rules{})
+}
+
+// TestLeaseInOtherHandsIsReportedByEachReplica gives the Lease to a program that is no exporter of this deployment, and to a
+// process that is gone, for an hour each: nothing is delivered, and each replica names the holder. It ends with the Lease.
+func TestLeaseInOtherHandsIsReportedByEachReplica(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps}
+	p := newPair(t, kinds, "nats", func(s *exporter.Settings) { s.Election["yieldAfter"] = "2s" })
+	p.start()
+	p.must(p.load(20, kinds).Wait())
+	p.awaitSettled()
+	report := func(holder, cause string, by ...*exporter.Exporter) {
+		p.must(p.cluster.Patch(t.Context(), leases, p.name, "exporter",
+			fmt.Sprintf(`{"spec":{"holderIdentity":%q,"leaseDurationSeconds":3600}}`, holder)))
+		for _, e := range by {
+			p.awaitAnswerOf(e, "/readyz", fmt.Sprintf("[-]replica NoneActive: %q holds the Lease%s", holder, cause))
+			p.awaitAnswerOf(e, "/readyz", "kubectl delete")
+			p.awaitAnswerOf(e, "/metrics", "\nkubecdc_active 0\n")
+		}
+		p.must(p.load(20, kinds).Wait())
+		p.deleteLease()
+		p.awaitSettled()
+		for _, e := range by {
+			p.awaitAnswerOf(e, "/metrics", "\nkubecdc_ready 1\n")
+		}
+	}
+	report("a-controller", " and has not taken over the state, whose owner is ", p.all...)
+
+	gone := p.active()
+	p.must(gone.Kill())
+	p.down[gone] = true
+	report(identity(slices.Index(p.all, gone)), ", which has not expired, and has not renewed it for more than 2s", p.other(gone))
+	p.must(gone.Start(t.Context()))
 	p.judge(oracle.Rules{})
 }

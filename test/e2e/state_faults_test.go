@@ -106,6 +106,18 @@ func purgeTopic(ctx context.Context, client *kgo.Client, topic string) error {
 	return errors.Join(err, setTopic(ctx, client, topic, "cleanup.policy", "compact"))
 }
 
+func createTopic(ctx context.Context, client *kgo.Client, topic string) error {
+	request := kmsg.NewPtrCreateTopicsRequest()
+	one := kmsg.NewCreateTopicsRequestTopic()
+	one.Topic, one.NumPartitions, one.ReplicationFactor = topic, 1, 1
+	request.Topics = append(request.Topics, one)
+	answer, err := request.RequestWith(ctx, client)
+	if err != nil {
+		return err
+	}
+	return kerr.ErrorForCode(answer.Topics[0].ErrorCode)
+}
+
 func deleteTopic(ctx context.Context, client *kgo.Client, topic string) error {
 	request := kmsg.NewPtrDeleteTopicsRequest()
 	one := kmsg.NewDeleteTopicsRequestTopic()
