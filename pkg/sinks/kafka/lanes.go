@@ -113,6 +113,9 @@ func (w *waitingPublisher) publishBatch(ctx context.Context, batch []sinks.Messa
 			return 0, err
 		}
 		w.partitions = len(layout.Leads)
+		if former := w.lanes.states.formerPartitions(w.topic.name); former > 0 {
+			w.partitions = min(w.partitions, former)
+		}
 	}
 	failed := make(map[int32]error)
 	for partition, part := range w.groupByPartition(batch) {

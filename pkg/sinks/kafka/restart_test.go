@@ -123,6 +123,44 @@ func TestALateBatchIsNotDuplicated(t *testing.T) {
 	wantVersions(t, readTopics(t, brokers, topicA), 1, 20)
 }
 
+// Partitions are added while no process runs. What the previous process had is finished in the layout that it had, where its
+// records are found.
+func TestPartitionsThatAreAddedBetweenProcessesRepeatNothing(t *testing.T) {
+	count := 2
+	for partitionForKey(pod("a", 1).AppendKey(nil), count) != 0 { // so that all is read in order, from one partition
+		count++
+	}
+	for _, waits := range []bool{false, true} { // the predecessor did not know the partitions when it stored its cursor
+		c, brokers, next, k := openSuccessors(t)
+		answerDescribeProducers(t, c)
+		s, lane := next(0)
+		mustPublish(t, s, lane, pods("a", 1, 5))
+		k.state = s.State(0)
+		mustPublish(t, s, lane, pods("a", 5, 9)) // acknowledged, but not saved
+		addPartitions(t, brokers, topicA, int32(count))
+		s, _ = next(10)
+		if waits {
+			s.ResumeLanes([]sinks.Lane{waitingLane(topicA)})
+		}
+		mustPublish(t, s, laneOf(t, s, pod("a", 1)), pods("a", 3, 10))
+		for _, r := range s.PendingRepartitions() {
+			if len(r.To) != 1 {
+				t.Fatalf("repartition to %d lanes while the changes of the predecessor are not settled", len(r.To))
+			}
+			s.ApplyRepartition(r)
+		}
+		mustPublish(t, s, laneOf(t, s, pod("a", 1)), pods("a", 10, 12))
+		s.ObserveSettled(11)
+		due := s.PendingRepartitions()
+		if len(due) != 1 || len(due[0].From) != 1 || len(due[0].To) != count {
+			t.Fatalf("the topic has %d partitions, and nothing of the predecessor is left: %+v", count, due)
+		}
+		s.ApplyRepartition(due[0])
+		mustPublish(t, s, laneOf(t, s, pod("a", 1)), pods("a", 12, 20))
+		wantVersions(t, readTopics(t, brokers, topicA), 1, 20)
+	}
+}
+
 func TestAWindowWithLostAnswersIsNotDuplicatedByTheNextProcess(t *testing.T) {
 	for _, lost := range []*kerr.Error{kerr.RequestTimedOut, kerr.NotEnoughReplicas} { // the first one is applied by kfake, with those behind
 		for _, version := range []int{2, 5, 9} {

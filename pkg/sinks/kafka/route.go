@@ -41,8 +41,9 @@ func (r *route) isWaiting() bool { return r.lanes[0] == waitingLane(r.topic.name
 type router struct {
 	template   *sinks.Template // of the topic
 	topics     *topicCatalog
-	runCtx     context.Context // of the sink
-	background func(func())    // starts a goroutine of the sink
+	runCtx     context.Context        // of the sink
+	background func(func())           // starts a goroutine of the sink
+	former     func(topic string) int // see producerStates.formerPartitions
 
 	scratch []byte
 	routes  map[string]*route // by topic
@@ -52,8 +53,11 @@ type router struct {
 	checkingLayouts     atomic.Bool // a check is under way
 }
 
-func newRouter(runCtx context.Context, background func(func()), template *sinks.Template, topics *topicCatalog) *router {
-	return &router{template: template, topics: topics, runCtx: runCtx, background: background, routes: map[string]*route{}, layoutCheckInterval: layoutMaxAge}
+func newRouter(runCtx context.Context, background func(func()), template *sinks.Template, topics *topicCatalog, former func(string) int) *router {
+	return &router{
+		template: template, topics: topics, runCtx: runCtx, background: background, former: former, routes: map[string]*route{},
+		layoutCheckInterval: layoutMaxAge,
+	}
 }
 
 // laneTo returns the lane of c in the topic of a template; nil stands for that of the sink.
@@ -75,11 +79,14 @@ func (r *router) laneTo(c *event.Change, template *sinks.Template) (sinks.Lane, 
 	return to.lanes[i], nil
 }
 
-// createRoute creates the route of a topic from its known layout, or with a waiting lane.
+// createRoute creates the route of a topic from the layout of the previous process, while changes of that are delivered, or
+// else from its known layout, or with a waiting lane.
 func (r *router) createRoute(name string) *route {
 	t := r.topics.topicByName(name)
 	to := newRoute(t, waitingLane(name))
-	if now := t.layout.Load(); now != nil {
+	if count := r.former(name); count > 0 {
+		to = newRoute(t, topicLanes(name, count)...)
+	} else if now := t.layout.Load(); now != nil {
 		to = newRoute(t, topicLanes(name, len(now.Leads))...)
 	}
 	r.routes[name] = to
@@ -108,18 +115,25 @@ func (r *router) pendingRepartitions(isBusy func(topic string) bool) (due []sink
 		if isBusy(t.name) {
 			continue
 		}
-		from, now := r.routes[t.name], t.layout.Load()
-		if from == nil || !from.isWaiting() && len(now.Leads) == len(from.lanes) {
-			r.topics.changed.Delete(t)
+		from, count := r.routes[t.name], len(t.layout.Load().Leads)
+		former := r.former(t.name)
+		waits := 0 < former && former < count // with the partitions that were added until the former layout is finished
+		if waits {
+			count = former
+		}
+		if from == nil || !from.isWaiting() && count == len(from.lanes) {
+			if !waits {
+				r.topics.changed.Delete(t)
+			}
 			continue
 		}
-		to := sinks.Repartition{From: from.lanes, To: topicLanes(t.name, len(now.Leads)), Lost: len(now.Leads) < len(from.lanes)}
+		to := sinks.Repartition{From: from.lanes, To: topicLanes(t.name, count), Lost: count < len(from.lanes)}
 		switch {
 		case from.isWaiting(): // the layout became known, which needs no log line
 		case to.Lost:
-			to.Reason = fmt.Sprintf("topic %q was recreated: it has %d partitions, and had %d", t.name, len(now.Leads), len(from.lanes))
+			to.Reason = fmt.Sprintf("topic %q was recreated: it has %d partitions, and had %d", t.name, count, len(from.lanes))
 		default:
-			to.Reason = fmt.Sprintf("topic %q has %d partitions now, and had %d", t.name, len(now.Leads), len(from.lanes))
+			to.Reason = fmt.Sprintf("topic %q has %d partitions now, and had %d", t.name, count, len(from.lanes))
 		}
 		due = append(due, to)
 	}

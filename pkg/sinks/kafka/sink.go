@@ -90,7 +90,7 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	s := &Sink{config: cfg, log: log, cluster: c, reader: cluster.NewReader(c), timestamps: newTimestampCondition(log)}
 	s.runCtx, s.cancelRun = context.WithCancel(context.Background())
 	s.topics = newTopicCatalog(c, cfg.CreateTopics, newTopicChecker(cfg, f, c, log))
-	s.router = newRouter(s.runCtx, s.background.Go, template, s.topics)
+	s.router = newRouter(s.runCtx, s.background.Go, template, s.topics, s.states.formerPartitions)
 	s.lanes = &laneSet{
 		config: cfg, log: log, cluster: c, reader: s.reader, topics: s.topics, encoders: encoders, states: &s.states, fence: &s.fence,
 		timestamps: s.timestamps, byName: map[sinks.Lane]*lane{}, waiting: map[string]*waitingPublisher{},
@@ -238,7 +238,7 @@ func (s *Sink) State(low uint64) []byte { return s.repairer.appendState(s.states
 // ObserveSettled implements [sinks.SettleObserver]. Repairs wait until nothing of the previous process is published any
 // more.
 func (s *Sink) ObserveSettled(low uint64) {
-	if s.states.isPredecessorDone(low) {
+	if s.states.recordSettled(low) {
 		s.repairer.startDue(low)
 	}
 }

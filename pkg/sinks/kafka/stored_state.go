@@ -29,14 +29,39 @@ type producerStates struct {
 	current     map[sinks.Lane]producerState // of lanes that this process has published to
 	previous    map[sinks.Lane]producerState // of the previous process, for lanes that this one has not published to
 	newestKnown uint64                       // messages above this offset were never given to the previous process
+	settled     uint64                       // everything up to this offset is settled, as far as known
+	layouts     map[string]formerLayout      // of the previous process, by topic
 	save        func(context.Context) error  // nil: states are not stored
+}
+
+// formerLayout is the number of partitions that a topic had when a process published to it.
+type formerLayout struct {
+	partitions  int
+	settledUpTo uint64 // of its newest lane
 }
 
 // restoreStates sets the states of the previous process.
 func (m *producerStates) restoreStates(previous map[sinks.Lane]producerState) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.previous = previous
+	m.previous, m.layouts = previous, map[string]formerLayout{}
+	for lane, of := range previous {
+		topic, _, count, err := parseLane(lane)
+		if known, ok := m.layouts[topic]; err == nil && (!ok || of.settledUpTo > known.settledUpTo) {
+			m.layouts[topic] = formerLayout{count, of.settledUpTo}
+		}
+	}
+}
+
+// formerPartitions returns how many partitions a topic had for the previous process, while messages of that may be published
+// again; else 0. The records of these are known in the lanes that they had.
+func (m *producerStates) formerPartitions(topic string) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.settled >= m.newestKnown {
+		m.layouts = nil
+	}
+	return m.layouts[topic].partitions
 }
 
 // setJournal sets the newest offset that the previous process knew, and how states are stored.
@@ -46,11 +71,12 @@ func (m *producerStates) setJournal(newestKnown uint64, save func(context.Contex
 	m.newestKnown, m.save = newestKnown, save
 }
 
-// isPredecessorDone reports whether no message up to low, and so none that the previous process knew, will be published
-// again.
-func (m *producerStates) isPredecessorDone(low uint64) bool {
+// recordSettled records that no message up to low will be published again, and reports whether that are all that the
+// previous process knew.
+func (m *producerStates) recordSettled(low uint64) (predecessorDone bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.settled = low
 	return low >= m.newestKnown
 }
 
