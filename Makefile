@@ -95,6 +95,11 @@ failovers: ## Take the active exporter away 120 times, on three brokers and thre
 	KUBECDC_E2E_FAILOVERS=$(or $(FAILOVERS),50) KUBECDC_E2E_RATE=$(or $(RATE),2000) KUBECDC_E2E_REPLICAS=3 KUBECDC_E2E_CLOCKS=1 REQUIRE_INTEGRATION=1 \
 		go test -C test/e2e -v -timeout 150m -run 'TestFailoversNeverLoseRepeatOrReorder|TestFailoverWithClocksAnHourApart' .
 
+.PHONY: equality
+equality: ## Compare failovers from the state with restarts on the journal over 60 faults for each bus of the state (half an hour)
+	KUBECDC_E2E_EQUALITIES=$(or $(EQUALITIES),10) REQUIRE_INTEGRATION=1 \
+		go test -C test/e2e -v -timeout 60m -run TestFailoversEqualRestarts .
+
 .PHONY: attribution
 attribution: ## Name the users behind 5,000 random writes, cascades by a real controller manager, and three times 20,000 generated requests, with events lost and mangled (an hour)
 	KUBECDC_ATTRIBUTION_WRITES=5000 KUBECDC_E2E_CASCADES=1 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 60m \
