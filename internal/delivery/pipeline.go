@@ -248,8 +248,8 @@ func (p *Pipeline) Drain(upTo uint64) {
 	p.drain.request()
 }
 
-// IsBlocked reports whether a drain has read everything that it has to deliver, and what is not settled is in lanes that fail
-// or are held.
+// IsBlocked reports whether a drain has read everything that it has to deliver, and what is not settled is in lanes that
+// fail or are held.
 func (p *Pipeline) IsBlocked() bool {
 	return p.drain.isReachedAt(p.backlog.readPosition()) && p.backlog.isBlocked()
 }

@@ -241,8 +241,8 @@ func (e *Election) Holder() string {
 	return e.holder.identity
 }
 
-// Unrenewed returns for how long another holder had not renewed the Lease when that was last seen. It does not grow while the
-// API server does not answer.
+// Unrenewed returns for how long another holder had not renewed the Lease when that was last seen. It does not grow
+// while the API server does not answer.
 func (e *Election) Unrenewed() time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 // equalityRounds is how often each fault comes, with and without an edit; KUBECDC_E2E_EQUALITIES sets it for long proofs.
 const equalityRounds = 1
 
-// twins are two deployments that deliver the changes of one namespace: replicas that take over from a state, and one exporter
-// that restarts on its journal. The same faults happen to both.
+// twins are two deployments that deliver the changes of one namespace: replicas that take over from a state, and one
+// exporter that restarts on its journal. The same faults happen to both.
 type twins struct {
 	*failoverRun
 	single *fixture
@@ -141,9 +141,9 @@ func streamOf(b *received) map[bus.Object][]string {
 	return all
 }
 
-// TestFailoversEqualRestarts takes the active exporter of several away, and a single one beside it, by the same faults while
-// objects are written, each with an edit of the configurations in the middle and without. What takes over from the state, and
-// what restarts on its journal, deliver the same changes of each object in the same order, each of them once.
+// TestFailoversEqualRestarts takes the active exporter of several away, and a single one beside it, by the same faults
+// while objects are written, each with an edit of the configurations in the middle and without. What takes over from the
+// state, and what restarts on its journal, deliver the same changes of each object in the same order, each of them once.
 func TestFailoversEqualRestarts(t *testing.T) {
 	for _, stateIn := range []string{"kafka", "nats"} {
 		t.Run("state in "+stateIn, func(t *testing.T) {
