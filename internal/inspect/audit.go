@@ -12,6 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/audit"
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/internal/stamp"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
@@ -48,6 +49,16 @@ func AuditPolicy(ctx context.Context, cfg *config.Config, version string, o Audi
 		fmt.Fprintf(&b, "# ---- %s (exporter audit-policy %s prints this part alone)\n%s\n", name, name, parts[name])
 	}
 	return b.String(), nil
+}
+
+// StampPolicy returns the admission policy that stamps the selected resources, and its binding. The cluster is queried only if
+// a rule has a wildcard.
+func StampPolicy(ctx context.Context, cfg *config.Config, version string) (string, error) {
+	found, err := selectAudited(ctx, cfg, version)
+	if err != nil {
+		return "", exit.With(exit.Environment, err)
+	}
+	return stamp.RenderPolicy(slices.Concat(found.withBodies, found.metadataOnly)), nil
 }
 
 // auditedResources are the resources that the audit log has to cover: those with response bodies, and those with metadata

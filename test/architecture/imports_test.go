@@ -50,6 +50,7 @@ var mayImport = map[string][]string{
 	"internal/audit":       {"pkg/rawjson", "pkg/ratelimit", "pkg/condition"},
 	"internal/audit/topic": {"internal/audit", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/protocol"},
 	"internal/attribution": {"pkg/resourceversion", "pkg/event", "pkg/rawjson", "internal/audit", "pkg/condition"},
+	"internal/stamp":       {"pkg/event"},
 	"internal/delivery":    {"pkg/event", "pkg/sinks", "pkg/ratelimit", "pkg/condition"},
 	"internal/config":      {"internal/audit", "internal/audit/topic", "pkg/event", "pkg/format", "pkg/shape", "pkg/shape/path", "pkg/source/selection", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/sinks/stdout", "pkg/sinks/webhook"},
 	"internal/admin":       {"pkg/condition"},
@@ -63,7 +64,7 @@ var mayImport = map[string][]string{
 
 	"internal/exit":    nil,
 	"internal/app":     {"*"},
-	"internal/inspect": {"pkg/event", "pkg/format", "pkg/shape", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/deltas", "pkg/source/apiserver", "pkg/source/selection", "internal/app", "internal/audit", "internal/config", "internal/exit", "internal/journal", "internal/state"},
+	"internal/inspect": {"pkg/event", "pkg/format", "pkg/shape", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/deltas", "pkg/source/apiserver", "pkg/source/selection", "internal/app", "internal/audit", "internal/config", "internal/exit", "internal/journal", "internal/stamp", "internal/state"},
 	"internal/tap":     {"pkg/event", "pkg/format", "pkg/shape", "pkg/shape/filter", "pkg/source", "pkg/source/apiserver", "pkg/source/selection", "internal/exit"},
 	"internal/top":     {"internal/admin", "internal/exit"},
 

@@ -1,0 +1,130 @@
+package stamp
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// PolicyName is the name of the MutatingAdmissionPolicy and of its binding.
+const PolicyName = "kubecdc-stamp"
+
+// namedExpression is a CEL expression of the policy.
+type namedExpression struct {
+	Name       string `json:"name"`
+	Expression string `json:"expression"`
+}
+
+// stampOf returns the expression for the stamp of an object variable; "" if it has none.
+func stampOf(object string) string {
+	return fmt.Sprintf(`(%[1]s != null && has(%[1]s.metadata) && has(%[1]s.metadata.annotations) && %[1]s.metadata.annotations != null
+ && '%[2]s' in %[1]s.metadata.annotations ? string(%[1]s.metadata.annotations['%[2]s']) : '')`, object, event.StampAnnotation)
+}
+
+// annotationsOf returns the expression for the annotations of an object variable.
+func annotationsOf(object string) string {
+	return fmt.Sprintf(`%[1]s != null && has(%[1]s.metadata) && has(%[1]s.metadata.annotations) && %[1]s.metadata.annotations != null
+ ? %[1]s.metadata.annotations : {}`, object)
+}
+
+// isStampable is true for writes of an object itself by others than the components of the control plane. Those copy
+// annotations, as from a Deployment to its ReplicaSets, and make most writes of a cluster.
+const isStampable = `(!has(request.subResource) || request.subResource == '')
+ && has(request.userInfo.username)
+ && !request.userInfo.username.startsWith('system:serviceaccount:kube-system:')
+ && !(request.userInfo.username in ['system:apiserver', 'system:kube-controller-manager', 'system:kube-scheduler'])
+ && !(has(request.userInfo.groups) && 'system:nodes' in request.userInfo.groups)`
+
+// matchConditions leave out what neither gets a stamp nor has another one than before.
+var matchConditions = []namedExpression{
+	{"stamped-or-touched", isStampable + "\n || " + stampOf("object") + "\n != " + stampOf("oldObject")},
+}
+
+// variables are evaluated in this order. "changed" leaves out what the API server sets itself, the status, which a write of
+// the object does not change, and the stamp: a write that would change nothing without the stamp must change nothing with
+// it. Otherwise two components that undo each other's annotations would never end.
+var variables = []namedExpression{
+	{"before", stampOf("oldObject")},
+	{"after", stampOf("object")},
+	{"annotations", annotationsOf("object")},
+	{"oldAnnotations", annotationsOf("oldObject")},
+	{"changed", `oldObject == null
+ || object.exists(k, !(k in ['apiVersion', 'kind', 'metadata', 'status']) && (!(k in oldObject) || object[k] != oldObject[k]))
+ || oldObject.exists(k, !(k in ['apiVersion', 'kind', 'metadata', 'status']) && !(k in object))
+ || ['labels', 'finalizers', 'ownerReferences'].exists(k, (k in object.metadata) != (k in oldObject.metadata)
+ || k in object.metadata && object.metadata[k] != oldObject.metadata[k])
+ || variables.annotations.exists(k, k != '` + event.StampAnnotation + `'
+ && (!(k in variables.oldAnnotations) || variables.annotations[k] != variables.oldAnnotations[k]))
+ || variables.oldAnnotations.exists(k, k != '` + event.StampAnnotation + `' && !(k in variables.annotations))`},
+	{"stamp", "(" + isStampable + ")\n && variables.changed" + `
+ ? (oldObject == null ? '` + event.StampCreated + `' : string(oldObject.metadata.resourceVersion)) + ' ' + request.userInfo.username
+ : variables.before`},
+}
+
+// mutation sets the stamp, or removes the one that a client sent.
+var mutation = func() string {
+	path := "/metadata/annotations/" + strings.ReplaceAll(event.StampAnnotation, "/", "~1")
+	return `variables.stamp == variables.after ? [] :
+ variables.stamp == '' ? [JSONPatch{op: 'remove', path: '` + path + `'}] :
+ has(object.metadata.annotations) && object.metadata.annotations != null ? [JSONPatch{op: 'add', path: '` + path + `', value: variables.stamp}] :
+ [JSONPatch{op: 'add', path: '/metadata/annotations', value: {'` + event.StampAnnotation + `': variables.stamp}}]`
+}()
+
+// RenderPolicy returns the policy for resources, whose versions do not matter, and its binding, as YAML.
+func RenderPolicy(resources []event.Resource) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, `# Writes the author of each write, and the version that it replaces, into the annotation %s of the object.
+# Writes of the control plane's own components, of subresources, and those that change nothing get no stamp; they keep the one
+# that the object has. kubecdc removes it from everything that it emits. Needs Kubernetes 1.36.
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingAdmissionPolicy
+metadata: {name: %s}
+spec:
+  failurePolicy: Fail
+  reinvocationPolicy: IfNeeded
+  matchConstraints:
+    resourceRules:
+`, event.StampAnnotation, PolicyName)
+	for _, r := range sortedResources(resources) {
+		fmt.Fprintf(&b, "      - {apiGroups: [%q], apiVersions: [\"*\"], operations: [CREATE, UPDATE], resources: [%q, %q]}\n",
+			r.Group, r.Resource, r.Resource+"/*")
+	}
+	writeExpressions(&b, "matchConditions", matchConditions)
+	writeExpressions(&b, "variables", variables)
+	fmt.Fprintf(&b, "  mutations:\n    - patchType: JSONPatch\n      jsonPatch:\n        expression: |-\n%s", indent(mutation, 10))
+	fmt.Fprintf(&b, `---
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingAdmissionPolicyBinding
+metadata: {name: %[1]s}
+spec: {policyName: %[1]s}
+`, PolicyName)
+	return b.String()
+}
+
+func writeExpressions(b *strings.Builder, member string, all []namedExpression) {
+	fmt.Fprintf(b, "  %s:\n", member)
+	for _, e := range all {
+		fmt.Fprintf(b, "    - name: %s\n      expression: |-\n%s", e.Name, indent(e.Expression, 8))
+	}
+}
+
+// indent indents the lines of a YAML block.
+func indent(text string, by int) string {
+	var b strings.Builder
+	for line := range strings.Lines(text + "\n") {
+		b.WriteString(strings.Repeat(" ", by) + line)
+	}
+	return b.String()
+}
+
+// sortedResources returns the resources by group and name, each once and without its version.
+func sortedResources(resources []event.Resource) []event.Resource {
+	var all []event.Resource
+	for _, r := range resources {
+		all = append(all, event.Resource{Group: r.Group, Resource: r.Resource})
+	}
+	slices.SortFunc(all, func(a, b event.Resource) int { return strings.Compare(a.String(), b.String()) })
+	return slices.Compact(all)
+}
