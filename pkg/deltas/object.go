@@ -20,8 +20,9 @@ type Object struct {
 	// Resource is the resource and version that Raw is written in; nil for that of the scope. They differ while the resource
 	// moves to another version.
 	Resource   *event.Resource
-	Raw        []byte    // JSON without metadata.managedFields; nil for stubs of known identities
-	ObservedAt time.Time // when the bytes arrived; UTC
+	Raw        []byte       // JSON without metadata.managedFields and the stamp; nil for stubs of known identities
+	Stamp      *event.Stamp // as the object has it, of this write or an earlier one; nil if it has none
+	ObservedAt time.Time    // when the bytes arrived; UTC
 	// InitialEventsEnd marks the bookmark that ends a WatchList's initial events (KEP-3157).
 	InitialEventsEnd bool
 

@@ -116,6 +116,7 @@ func (s *objectStep) handleWatchEvent(t cache.DeltaType, o *Object) {
 	case s.isKnownObject(o):
 		c := s.emitChange(event.Updated, t, o)
 		c.Class, c.Actor = classOf(s.known.Summary, o.Summary), actorOfUpdate(s.known.Summary, o.Summary, o.Names)
+		c.Stamp = o.Stamp
 	case s.isKnown():
 		s.emitReplacedByNamesake(t, o)
 		s.emitAdded(t, o)
@@ -157,6 +158,9 @@ func (s *objectStep) emitAdded(t cache.DeltaType, o *Object) {
 	c := s.emitChange(event.Added, t, o)
 	if !s.scope.Selected {
 		c.Actor = actorOfCreate(o.Summary, o.Names)
+		if t == cache.Added { // the version that the create made
+			c.Stamp = o.Stamp
+		}
 	}
 }
 

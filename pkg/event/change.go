@@ -166,6 +166,7 @@ type Change struct {
 	ResourceVersion string
 	Previous        string // the ResourceVersion emitted or filtered before this one; "" if unknown. Not written by formats
 	ListVersion     string // resourceVersion of the list that the object was read from; "" if a watch delivered the change
+	Stamp           *Stamp // only where it may be of the write that made this version; else nil. Not written by formats
 	Generation      int64  // 0 if the object has none
 
 	ObservedAt        time.Time // when the exporter read it; UTC

@@ -21,6 +21,11 @@ func (c *Change) Clone() *Change {
 		d.Actor = &own
 		t.copyStrings(&own.Manager, &own.Operation, &own.Subresource, &own.Time)
 	}
+	if d.Stamp != nil {
+		own := *d.Stamp
+		d.Stamp = &own
+		t.copyStrings(&own.User, &own.Replaced)
+	}
 	if d.Gap != nil {
 		own := *d.Gap
 		d.Gap = &own

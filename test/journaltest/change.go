@@ -84,6 +84,9 @@ func RandomChange(r *rand.Rand) *event.Change {
 	if r.IntN(2) == 0 {
 		c.Previous, c.ListVersion = str(), str()
 	}
+	if r.IntN(3) == 0 {
+		c.Stamp = &event.Stamp{User: str(), Replaced: str()}
+	}
 	if r.IntN(4) == 0 {
 		identity := func() event.Identity {
 			return event.Identity{

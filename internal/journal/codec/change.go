@@ -44,6 +44,7 @@ const (
 	flagGapSink
 	flagConstraint
 	flagListVersion
+	flagStamp
 
 	flagsKnown = 1<<iota - 1
 )
@@ -63,7 +64,7 @@ func flagsOf(c *event.Change) (flags uint32) {
 		{c.Changed != nil, flagChanged}, {c.Patch != nil, flagPatch}, {c.Omitted != nil, flagOmitted},
 		{c.Withheld != "", flagWithheld}, {c.Left, flagLeft}, {c.Pass != "", flagPass},
 		{c.Previous != "", flagPrevious}, {c.Attribution != nil, flagAttribution}, {isConstrained(c.Attribution), flagConstraint},
-		{c.Gap != nil && c.Gap.Sink != "", flagGapSink}, {c.ListVersion != "", flagListVersion},
+		{c.Gap != nil && c.Gap.Sink != "", flagGapSink}, {c.ListVersion != "", flagListVersion}, {c.Stamp != nil, flagStamp},
 	} {
 		if f.on {
 			flags |= f.bit
@@ -152,6 +153,9 @@ func (f *coder) codeChange(c *event.Change) {
 	}
 	if is(flagListVersion) {
 		f.codeText(&c.ListVersion)
+	}
+	if allocateOptional(f, is(flagStamp), &c.Stamp) {
+		f.codeTexts(&c.Stamp.User, &c.Stamp.Replaced)
 	}
 	if allocateOptional(f, is(flagAttribution), &c.Attribution) {
 		f.codeAttribution(c.Attribution)

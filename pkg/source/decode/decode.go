@@ -209,19 +209,16 @@ func (d *Decoder) decodeItems(dec *json.Decoder, take func(*deltas.Object) error
 	return err
 }
 
-// metadataBody returns the type and the metadata of an object without managedFields, in the form and order of the whole
-// object. The input is a PartialObjectMetadata, or a whole object from an API server that does not support that form.
+// metadataBody returns the type and the metadata of an object without managedFields and stamp, in the form and order of the
+// whole object. The input is a PartialObjectMetadata, or a whole object from an API server that does not support that form.
 func metadataBody(b []byte, f *fields, typeMembers string) []byte {
 	const key = `"metadata":`
 	out := make([]byte, 0, len(typeMembers)+len(key)+2+f.metadata.end-f.metadata.start)
 	out = append(append(append(out, '{'), typeMembers...), key...)
-	switch {
-	case !f.metadata.isPresent():
+	if f.metadata.isPresent() {
+		out = f.cuts.appendWithout(out, b, f.metadata.start, f.metadata.end)
+	} else {
 		out = append(out, "{}"...)
-	case f.managed.isPresent():
-		out = append(append(out, b[f.metadata.start:f.managed.start]...), b[f.managed.end:f.metadata.end]...)
-	default:
-		out = append(out, f.metadata.bytesOf(b)...)
 	}
 	return append(out, '}')
 }

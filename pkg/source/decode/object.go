@@ -11,6 +11,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
+	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
@@ -30,7 +31,8 @@ func newObject(b []byte, f *fields, typeMeta string) (*deltas.Object, error) {
 	if f.kind.isPresent() {
 		typeMeta = ""
 	}
-	o.Raw = withoutManagedFields(b, f.managed, typeMeta)
+	o.Raw = withoutCuts(b, &f.cuts, typeMeta)
+	o.Stamp = f.stampOf(b)
 	o.ObservedAt = time.Now().UTC()
 	// Only a bookmark has no name, so the annotations of ordinary objects are not searched.
 	o.InitialEventsEnd = name == "" && endsInitialEvents(f.annotations.bytesOf(b))
@@ -49,19 +51,27 @@ func setGeneration(o *deltas.Object, number []byte) error {
 	return nil
 }
 
-// withoutManagedFields copies b without cut, into a slice of the exact length, because most of these bytes live until every
-// sink has acknowledged them.
-func withoutManagedFields(b []byte, cut span, typeMeta string) []byte {
-	out := make([]byte, 0, len(b)-(cut.end-cut.start)+len(typeMeta))
+// stampOf returns the stamp of the object; nil if it has none that can be read.
+func (f *fields) stampOf(b []byte) *event.Stamp {
+	if !f.stamp.isPresent() {
+		return nil
+	}
+	stamp, ok := event.ParseStamp(string(rawjson.Unquote(f.stamp.withQuotes().bytesOf(b))))
+	if !ok {
+		return nil
+	}
+	return &stamp
+}
+
+// withoutCuts copies b without cuts, into a slice of the exact length, because most of these bytes live until every sink has
+// acknowledged them.
+func withoutCuts(b []byte, c *cuts, typeMeta string) []byte {
+	out := make([]byte, 0, len(b)-c.size()+len(typeMeta))
 	if typeMeta == "" {
-		return append(append(out, b[:cut.start]...), b[cut.end:]...)
+		return c.appendWithout(out, b, 0, len(b))
 	}
 	first := rawjson.SkipSpace(b, 0) + 1 // after the opening brace
-	out = append(append(out, b[:first]...), typeMeta...)
-	if !cut.isPresent() {
-		return append(out, b[first:]...)
-	}
-	return append(append(out, b[first:cut.start]...), b[cut.end:]...)
+	return c.appendWithout(append(append(out, b[:first]...), typeMeta...), b, first, len(b))
 }
 
 func endsInitialEvents(annotations []byte) bool {

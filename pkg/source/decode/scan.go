@@ -7,6 +7,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
+	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
@@ -26,10 +27,69 @@ type fields struct {
 	generation                            span // number
 	annotations                           span // object, including its braces
 	metadata                              span // object, including its braces
-	managed                               span // metadata.managedFields: the member and exactly one adjacent comma
+	stamp                                 span // value of event.StampAnnotation
+	cuts                                  cuts // what is not part of the object
 	parts                                 deltas.Parts
 	writers                               [maxWriters]managedEntry
 	writerCount                           int // number of writers
+}
+
+// cuts are the spans to remove so that the object is valid without managedFields and without the stamp: in ascending order and
+// without overlaps. managedFields and annotations are two spans; if they are the first members, the comma after them is one.
+type cuts struct {
+	spans [4]span
+	count int
+}
+
+func (c *cuts) addSpan(s span) {
+	if s.isPresent() && c.count < len(c.spans) {
+		c.spans[c.count] = s
+		c.count++
+	}
+}
+
+// size returns the number of bytes that are removed.
+func (c *cuts) size() (n int) {
+	for _, s := range c.spans[:c.count] {
+		n += s.end - s.start
+	}
+	return n
+}
+
+// appendWithout appends the bytes of b from start to end that are not removed.
+func (c *cuts) appendWithout(out, b []byte, start, end int) []byte {
+	for _, s := range c.spans[:c.count] {
+		if s.start < start || s.end > end {
+			continue
+		}
+		out, start = append(out, b[start:s.start]...), s.end
+	}
+	return append(out, b[start:end]...)
+}
+
+// remover adds the cuts for removed members of one object. removeMember or keepMember is called for each member, in order.
+type remover struct {
+	*cuts
+	kept bool
+}
+
+// removeMember removes the member that was passed last, with the comma before it.
+func (r *remover) removeMember(m *members) {
+	start := m.Start
+	if m.Comma >= 0 {
+		start = m.Comma
+	}
+	if m.I >= 0 {
+		r.addSpan(span{start, m.I})
+	}
+}
+
+// keepMember keeps a member. It is called before anything inside it is removed.
+func (r *remover) keepMember(m *members) {
+	if !r.kept && m.Comma >= 0 { // all members before were removed
+		r.spans[r.count-1].end = m.Comma + 1
+	}
+	r.kept = true
 }
 
 // maxWriters is the number of metadata.managedFields entries that are compared. The API server keeps ten entries of updates,
@@ -101,9 +161,32 @@ func scanObject(b []byte, i int, f *fields) int {
 }
 
 func scanMetadata(b []byte, i int, f *fields) int {
-	seenManaged := false
+	seenManaged, seenAnnotations := false, false
+	out := remover{cuts: &f.cuts}
 	m := enterObject(b, i)
 	for m.Next() {
+		if string(m.Key) == "managedFields" {
+			if seenManaged {
+				return rawjson.FailAt(m.Start)
+			}
+			seenManaged = true
+			if m.startsWith('[') {
+				m.I = scanManaged(b, m.I, f)
+			} else {
+				m.skipValue()
+			}
+			out.removeMember(&m)
+			continue
+		}
+		if string(m.Key) == "annotations" && m.startsWith('{') {
+			if seenAnnotations {
+				return rawjson.FailAt(m.Start)
+			}
+			seenAnnotations = true
+			scanAnnotations(&m, &out, f)
+			continue
+		}
+		out.keepMember(&m)
 		switch string(m.Key) {
 		case "name":
 			m.readString(&f.name)
@@ -115,27 +198,59 @@ func scanMetadata(b []byte, i int, f *fields) int {
 			m.readString(&f.resourceVersion)
 		case "generation":
 			f.generation = m.skipValue()
-		case "annotations":
-			f.annotations = m.digestValue(&f.parts.Metadata)
 		case "deletionTimestamp":
 			f.parts.Deleting = !m.startsWith('n')
 			m.digestValue(&f.parts.Metadata)
-		case "managedFields":
-			if seenManaged {
-				return rawjson.FailAt(m.Start)
-			}
-			seenManaged = true
-			if m.startsWith('[') {
-				m.I = scanManaged(b, m.I, f)
-			} else {
-				m.skipValue()
-			}
-			f.managed = m.removalSpan()
 		default:
 			m.digestValue(&f.parts.Metadata)
 		}
 	}
 	return m.I
+}
+
+// scanAnnotations passes the annotations, which are the current member of metadata, and removes the stamp from them; if
+// nothing else is in them, all of them. The digest is that of the annotations without the stamp.
+func scanAnnotations(annotations *members, out *remover, f *fields) {
+	start := annotations.I
+	var inner cuts
+	left := remover{cuts: &inner}
+	m := enterObject(annotations.b, start)
+	for m.Next() {
+		if string(m.Key) != event.StampAnnotation {
+			left.keepMember(&m)
+			m.skipValue()
+			continue
+		}
+		if f.stamp.isPresent() { // the choice between two would be arbitrary
+			m.I = rawjson.FailAt(m.Start)
+			break
+		}
+		m.readString(&f.stamp)
+		left.removeMember(&m)
+	}
+	if annotations.I = m.I; m.I < 0 {
+		return
+	}
+	f.annotations = span{start, m.I}
+	switch {
+	case inner.count == 0:
+		out.keepMember(annotations)
+		annotations.digestMember(&f.parts.Metadata)
+	case !left.kept:
+		out.removeMember(annotations)
+	default:
+		out.keepMember(annotations)
+		var rest xxhash.Digest
+		rest.Reset()
+		at := annotations.Start
+		for _, s := range inner.spans[:inner.count] {
+			out.addSpan(s)
+			_, _ = rest.Write(annotations.b[at:s.start]) // never fails
+			at = s.end
+		}
+		_, _ = rest.Write(annotations.b[at:m.I])
+		addDigest(&f.parts.Metadata, rest.Sum64())
+	}
 }
 
 // scanManaged passes the array of managed fields and keeps its entries.
@@ -223,20 +338,8 @@ func (m *members) digestValue(sum *uint64) span {
 // digestMember adds the member that was passed last to a digest.
 func (m *members) digestMember(sum *uint64) {
 	if m.I >= 0 {
-		*sum = (bits.RotateLeft64(*sum, 5) ^ xxhash.Sum64(m.b[m.Start:m.I])) * 0x9e3779b97f4a7c15
+		addDigest(sum, xxhash.Sum64(m.b[m.Start:m.I]))
 	}
 }
 
-// removalSpan returns the span to remove so that the object is valid without the member that was passed last.
-func (m *members) removalSpan() span {
-	if m.I < 0 {
-		return span{}
-	}
-	if m.Comma >= 0 {
-		return span{m.Comma, m.I}
-	}
-	if after := rawjson.SkipSpace(m.b, m.I); after < len(m.b) && m.b[after] == ',' {
-		return span{m.Start, after + 1}
-	}
-	return span{m.Start, m.I}
-}
+func addDigest(sum *uint64, of uint64) { *sum = (bits.RotateLeft64(*sum, 5) ^ of) * 0x9e3779b97f4a7c15 }
