@@ -369,6 +369,17 @@ var Alerts = []Alert{
 		Series: map[string]string{`kubecdc_audit_degraded{job="k",instance="i"}`: "1x60"},
 	},
 	{
+		Name: "KubecdcStampsUnproven", Expr: `kubecdc_condition{code=~"StampsUnproven|StampsUnchecked"} > 0`, For: "5m", Severity: Warning,
+		Summary: "Stamps name no author at {{ $labels.instance }}",
+		Codes:   []condition.Code{condition.StampsUnproven, condition.StampsUnchecked},
+		Meaning: "The admission policy that stamps objects is absent, changed or unreadable, or does not select a resource, so clients may have " +
+			"written the stamps themselves. Changes are emitted without an author, unless the audit log has it. They are otherwise complete, and on time.",
+		Look: []string{"`/readyz?verbose`: the line of `stamps` has the reason", "`kubectl get mutatingadmissionpolicy,mutatingadmissionpolicybinding kubecdc-stamp -o yaml`"},
+		Do: []string{"apply the output of `exporter audit-policy --stamp --config FILE`, and find out what changed or deleted it",
+			"grant the rights that `exporter rbac` prints"},
+		Series: map[string]string{`kubecdc_condition{job="k",instance="i",code="StampsUnproven",component="stamps",severity="degraded"}`: "1x60"},
+	},
+	{
 		Name: "KubecdcClockSkew", Expr: `abs(kubecdc_clock_skew_seconds) > 30`, For: "10m", Severity: Warning,
 		Summary: "The clock of {{ $labels.instance }} and that of the API server are {{ $value | humanizeDuration }} apart",
 		Codes:   []condition.Code{condition.ClockSkew},

@@ -305,9 +305,11 @@ var auditMetrics = []metric{
 		func(a *AuditStatus) float64 { return unixSeconds(a.LastEvent) }),
 	auditMetric("kubecdc_attributed_total", "Changes that an authenticated user was named for.", prometheus.CounterValue,
 		func(a *AuditStatus) float64 { return float64(a.Attributed) }),
+	auditMetric("kubecdc_attributed_stamped_total", "Changes whose author a stamp in the object proves; of kubecdc_attributed_total.",
+		prometheus.CounterValue, func(a *AuditStatus) float64 { return float64(a.Stamped) }),
 	auditMetric("kubecdc_attributed_likely_total", "Changes that an authenticated user was guessed for, where audit.likely asks for it.",
 		prometheus.CounterValue, func(a *AuditStatus) float64 { return float64(a.Likely) }),
-	{"kubecdc_unresolved_total", "Changes without an author, by reason: none, several, late, lag, bound or list, see docs/audit-trail.md.", prometheus.CounterValue,
+	{"kubecdc_unresolved_total", "Changes without an author, by reason: none, several, late, lag, bound, stamp, policy, disagree or list, see docs/audit-trail.md.", prometheus.CounterValue,
 		[]string{"reason"}, func(s Snapshot, _ time.Time, emit emit) {
 			if s.Audit == nil {
 				return

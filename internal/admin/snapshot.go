@@ -130,6 +130,7 @@ type AuditStatus struct {
 	Malformed    uint64            // bodies and lines that were no audit events
 	Lost         uint64            // times that events were lost, and events that had to make room
 	Attributed   uint64            // changes with an author
+	Stamped      uint64            // of these, changes whose author a stamp proves
 	Likely       uint64            // changes with a likely author
 	Unresolved   map[string]uint64 // changes without an author, by reason
 	Pending      int64             // changes that wait

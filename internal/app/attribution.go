@@ -11,6 +11,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/audit/topic"
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/internal/stamp"
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
@@ -24,6 +25,7 @@ type attributionRunner struct {
 	webhook    *audit.Webhook // one of the intakes; nil without one
 	intakes    []intake
 	counters   *audit.Counters // nil if they are not read
+	stamps     *stamp.Guard    // nil without stamps
 
 	tasks []*task // in the order of their start
 }
@@ -52,16 +54,33 @@ func newAttributionRunner(cfg *config.Config, j *journal.Journal, client *apiser
 		return nil, nil
 	}
 	n, ruleOf := &attributionRunner{maxWait: c.Wait}, ruleMatcher(cfg)
-	n.attributor = attribution.New(attribution.Options{
-		Limits:  attribution.Limits{Settle: c.Settle, Window: c.Window, Skew: c.ClockSkew, Bytes: int(c.MaxPending), Likely: c.Likely},
-		Journal: j, Cluster: cfg.Cluster.Name,
-		Selected: func(group, resource string) bool {
-			_, yes := ruleOf(event.Resource{Group: group, Resource: resource})
-			return yes
+	selected := func(group, resource string) bool {
+		_, yes := ruleOf(event.Resource{Group: group, Resource: resource})
+		return yes
+	}
+	o := attribution.Options{
+		Limits: attribution.Limits{
+			Settle: c.Settle, Window: c.Window, Skew: c.ClockSkew, Bytes: int(c.MaxPending), Likely: c.Likely, NoEvents: !c.HasEvents(),
 		},
+		Journal: j, Cluster: cfg.Cluster.Name, Selected: selected,
 		JournalCrowded: func() bool { s := j.Stat(); return s.RetainedBytes > s.MaxBytes/2 },
 		Logger:         log,
-	})
+	}
+	if c.Stamps.Enabled {
+		n.stamps = stamp.NewGuard(stamp.Options{
+			Grace: c.Stamps.Grace, List: client.ListText, ClockSkew: client.ClockSkew, Logger: log,
+			Selected: func() ([]event.Resource, error) { return resourcesOf(j, selected) },
+			Stored:   func() (string, error) { return j.EvidencePosition(stamp.PolicyName) },
+			Store: func(ctx context.Context, state string) error {
+				return j.StoreEvidence(ctx, nil, stamp.PolicyName, state)
+			},
+			RecordGap: func(ctx context.Context, since time.Time, reason string) error {
+				return n.attributor.RecordGap(ctx, since, reason)
+			},
+		})
+		o.Stamps = n.stamps
+	}
+	n.attributor = attribution.New(o)
 	if c.Webhook.Listen != "" {
 		var err error
 		if n.webhook, err = audit.NewWebhook(c.Webhook, n.attributor.StoreEvents, n.attributor.RecordLoss, log); err != nil {
@@ -76,10 +95,21 @@ func newAttributionRunner(cfg *config.Config, j *journal.Journal, client *apiser
 	for _, name := range c.Kafka.Topics {
 		n.intakes = append(n.intakes, topic.New(c.Kafka, name, reading))
 	}
-	if c.CountersEvery > 0 {
+	if c.CountersEvery > 0 && c.HasEvents() {
 		n.counters = audit.NewCounters(c.CountersEvery, client.Metrics, n.attributor.RecordLoss)
 	}
 	return n, nil
+}
+
+// resourcesOf returns the resources in the journal that are selected.
+func resourcesOf(j *journal.Journal, selected func(group, resource string) bool) (all []event.Resource, err error) {
+	names, err := j.Resources()
+	for _, name := range names {
+		if r := event.ParseResourceName(name); selected(r.Group, r.Resource) {
+			all = append(all, r)
+		}
+	}
+	return all, err
 }
 
 // startTasks starts the attributor, then the intakes.
@@ -93,6 +123,9 @@ func (n *attributionRunner) startTasks(failed func(error)) {
 	run("attribution", n.attributor.Run)
 	for _, i := range n.intakes {
 		run("audit intake "+i.Name(), i.Run)
+	}
+	if n.stamps != nil {
+		run("stamps", n.stamps.Run)
 	}
 	if n.counters != nil {
 		run("audit counters", n.counters.Run)
@@ -123,7 +156,7 @@ func (n *attributionRunner) auditStatus() *admin.AuditStatus {
 	}
 	s := n.attributor.Stats()
 	a := &admin.AuditStatus{
-		Events: s.Events, Kept: s.Kept, Late: s.Late, Lost: s.Lost, Lag: s.Lag, Attributed: s.Attributed, Likely: s.Likely,
+		Events: s.Events, Kept: s.Kept, Late: s.Late, Lost: s.Lost, Lag: s.Lag, Attributed: s.Attributed, Stamped: s.Stamped, Likely: s.Likely,
 		Unresolved: map[string]uint64{}, Pending: s.Pending, PendingBytes: s.PendingBytes, LastEvent: s.LastEvent,
 	}
 	for reason, count := range s.Unresolved {
@@ -146,6 +179,9 @@ func (n *attributionRunner) conditions() (all []condition.Status) {
 	}
 	s := n.attributor.Stats()
 	all = append(all, s.Condition, s.LagCondition)
+	if n.stamps != nil {
+		all = append(all, n.stamps.Condition())
+	}
 	for _, i := range n.intakes {
 		status, _ := i.Status()
 		all = append(all, status)

@@ -29,7 +29,7 @@ type Journal interface {
 	) error
 }
 
-// Options configure an [Attributor]. All but JournalCrowded are required.
+// Options configure an [Attributor]. All but JournalCrowded and Stamps are required.
 type Options struct {
 	Limits
 	Journal Journal
@@ -39,7 +39,9 @@ type Options struct {
 	// JournalCrowded reports that the journal is filling up: no change may wait any longer, because it keeps the journal
 	// from trimming.
 	JournalCrowded func() bool
-	Logger         *slog.Logger
+	// Stamps are used as a second source, or the only one with Limits.NoEvents; nil: they are not.
+	Stamps Stamps
+	Logger *slog.Logger
 }
 
 const (
@@ -148,7 +150,13 @@ func (a *Attributor) readJournal(ctx context.Context) error {
 // writeResolved resolves what can be resolved and writes it to the journal: records, marks and cursor in one commit.
 func (a *Attributor) writeResolved(ctx context.Context, now time.Time) error {
 	crowded := a.options.JournalCrowded != nil && a.options.JournalCrowded()
+	if a.options.Stamps != nil {
+		a.shared.useStamps(a.options.Stamps.Proof())
+	}
 	f := a.shared.resolve(now, a.counters.lastEventTime, crowded)
+	if f.unproven {
+		a.options.Stamps.RequestCheck()
+	}
 	a.counters.recordRound(&f)
 	changes := f.gaps
 	for i := range f.Resolved {

@@ -20,6 +20,7 @@ type Change struct {
 	Previous        string // the version before; "" if not known
 	Marks           bool   // sets the deletionTimestamp
 	Observed        time.Time
+	Stamp           *event.Stamp // of the write, if it is one of the version before; nil otherwise
 
 	objectState      // after the change
 	hasState    bool // objectState is known
@@ -53,8 +54,23 @@ func ChangeOf(r event.Record) (c Change, eligible bool) {
 		Type: of.Type, UID: strings.Clone(of.UID), Version: strings.Clone(of.ResourceVersion), Previous: strings.Clone(of.Previous),
 		Marks: of.Class == event.ClassDeleting, Observed: of.ObservedAt,
 	}
+	if eligible && isStampOf(of) {
+		c.Stamp = &event.Stamp{User: strings.Clone(of.Stamp.User), Replaced: c.Previous}
+	}
 	c.objectState, c.hasState = readState(of)
 	return c, eligible
+}
+
+// isStampOf reports whether the stamp in the object names the version before as the one that was replaced. Otherwise an
+// earlier write left it.
+func isStampOf(c *event.Change) bool {
+	switch {
+	case c.Stamp == nil:
+		return false
+	case c.Type == event.Added:
+		return c.Stamp.Replaced == "" && c.Previous == ""
+	}
+	return c.Type == event.Updated && c.Previous != "" && c.Stamp.Replaced == c.Previous
 }
 
 func cloneResource(r event.Resource) event.Resource {

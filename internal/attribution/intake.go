@@ -40,6 +40,14 @@ func (a *Attributor) RecordLoss(ctx context.Context, since time.Time, reason str
 		return err
 	}
 	a.counters.lost.Add(1)
+	return a.RecordGap(ctx, since, reason)
+}
+
+// RecordGap is RecordLoss for a gap that no lost event causes.
+func (a *Attributor) RecordGap(ctx context.Context, since time.Time, reason string) error {
+	if err := a.awaitLoaded(ctx); err != nil {
+		return err
+	}
 	l := a.shared.newLoss(since, time.Now(), reason)
 	if l == nil {
 		return nil

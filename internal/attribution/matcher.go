@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kubecdc/kubecdc/internal/stamp"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -13,16 +14,21 @@ type Reason string
 
 // The reasons.
 const (
-	NoEvent       Reason = "none"    // no audit event claims the change
-	SeveralActors Reason = "several" // more than one identity may have made it
-	TooLate       Reason = "late"    // the claims arrived at the API server after the change was observed: lost events or clock skew
-	Evicted       Reason = "bound"   // it was resolved early because of a bound on memory or the journal
-	Lagging       Reason = "lag"     // audit events arrive later than Limits.Settle allows for, so contradicting ones may be missing
-	FromList      Reason = "list"    // a list revealed it after lost history, so it may stand for several writes
+	NoEvent       Reason = "none"     // no audit event claims the change
+	SeveralActors Reason = "several"  // more than one identity may have made it
+	TooLate       Reason = "late"     // the claims arrived at the API server after the change was observed: lost events or clock skew
+	Evicted       Reason = "bound"    // it was resolved early because of a bound on memory or the journal
+	Lagging       Reason = "lag"      // audit events arrive later than Limits.Settle allows for, so contradicting ones may be missing
+	Unstamped     Reason = "stamp"    // there is no other evidence than stamps, and the write was not stamped
+	Unproven      Reason = "policy"   // the same, and it is not proven that the admission policy was in force
+	Disagreement  Reason = "disagree" // the stamp and the audit log name different users
+	FromList      Reason = "list"     // a list revealed it after lost history, so it may stand for several writes
 )
 
 // Reasons returns all reasons.
-func Reasons() []Reason { return []Reason{NoEvent, SeveralActors, TooLate, Lagging, Evicted, FromList} }
+func Reasons() []Reason {
+	return []Reason{NoEvent, SeveralActors, TooLate, Lagging, Evicted, Unstamped, Unproven, Disagreement, FromList}
+}
 
 // Resolution is the final result for one change.
 type Resolution struct {
@@ -30,6 +36,7 @@ type Resolution struct {
 	By          *Request // nil: unresolved, see Reason
 	Likely      bool     // By is likely rather than certain
 	Reason      Reason   // set if By is nil
+	ByStamp     bool     // a stamp proves By; it may be in the audit log, too
 	RequestedBy *Request // of a delete that another identity had requested; nil otherwise
 }
 
@@ -40,6 +47,8 @@ type Limits struct {
 	Skew   time.Duration // how far the clock of an API server may be ahead of ours
 	Bytes  int           // bound of memory, half for changes and half for requests
 	Likely bool          // resolve to a likely author if none is certain
+	// NoEvents is set if no source of audit events is configured: only stamps name authors.
+	NoEvents bool
 }
 
 // Matcher matches changes with the audited requests that made them. Both wait for each other, in any order. It reads no
@@ -53,6 +62,8 @@ type Matcher struct {
 	answers   versionTimes
 	lag       sourceLag
 	resolver  resolver
+	proof     *stamp.Proof // of the admission policy; nil without stamps
+	unproven  bool         // a change waits for a newer proof
 	next      uint64       // number of the next request, mark or loss
 	resolved  []Resolution // since the last call of TakeFindings
 	newMarks  []*DeleteMark
@@ -163,6 +174,7 @@ func (m *Matcher) Resolve(now time.Time) {
 		m.requests.decodeFor(p)
 	}
 	late := m.lag.current(now) > m.limits.Settle
+	m.unproven = false
 	for _, p := range m.changes.all {
 		if !p.resolved {
 			m.resolveChange(p, now, late)
@@ -193,11 +205,16 @@ func (m *Matcher) resolveChange(p *pendingChange, now time.Time, late bool) {
 		return // resolve the mark first: its claims may be those of the delete
 	}
 	v := m.resolver.resolveAuthor(p)
-	if v.by == nil && v.reason == NoEvent && m.limits.Likely {
+	stamped := m.judgeStamp(p)
+	settled := m.limits.NoEvents || age > m.limits.Settle && !late
+	if age <= m.limits.Window && stamped.mustWait(v, settled, &m.limits) {
+		return
+	}
+	if v = m.combineEvidence(p, v, stamped, settled); v.by == nil && v.reason == NoEvent && m.limits.Likely {
 		v = m.resolver.resolveLikely(p)
 	}
 	lagging := v.by != nil && !v.final && !v.likely && late
-	if v.by != nil && !lagging && (v.final || age > m.limits.Settle) || age > m.limits.Window {
+	if v.by != nil && !lagging && (v.final || age > m.limits.Settle) || v.final || age > m.limits.Window {
 		if lagging {
 			v = m.withoutProof(v)
 		}
@@ -234,13 +251,13 @@ func (m *Matcher) ResolveAll() {
 // finishChange resolves a change and releases the claims that can be of no other.
 func (m *Matcher) finishChange(p *pendingChange, v verdict) {
 	m.requests.decodeFor(p)
-	if v.final {
+	if v.final && v.by != nil {
 		m.lag.compareClocks(v.by, p.Observed)
 	}
 	if p.Marks && v.by != nil && !v.likely {
 		m.recordDeleteMark(p, v.by)
 	}
-	r := Resolution{Change: p.Change, By: v.by, Likely: v.likely, Reason: v.reason}
+	r := Resolution{Change: p.Change, By: v.by, Likely: v.likely, Reason: v.reason, ByStamp: v.stamp}
 	if p.mark != nil {
 		if v.by != nil && p.mark.By.Actor() != v.by.Actor() {
 			r.RequestedBy = p.mark.By

@@ -15,6 +15,7 @@ type verdict struct {
 	likely bool     // by is likely rather than certain
 	reason Reason
 	final  bool // no later event can contradict it
+	stamp  bool // a stamp proves by
 }
 
 // resolver finds the author of a change among the waiting claims. It modifies nothing.

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kubecdc/kubecdc/internal/stamp"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -146,6 +147,15 @@ type findings struct {
 	bytes   int             // estimated memory of what waits
 	waiting int             // changes that wait
 	lag     time.Duration   // by which audit events are late
+	// unproven is set if a change waits for a newer proof that the admission policy was in force.
+	unproven bool
+}
+
+// useStamps sets the proof that stamps are judged by.
+func (s *shared) useStamps(proof *stamp.Proof) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.matcher.useStamps(proof)
 }
 
 // resolve resolves what can be resolved at this time; all of it if resolveAll is set. lastEvent is called after that: an
@@ -170,7 +180,7 @@ func (s *shared) resolve(now time.Time, lastEvent func() time.Time, resolveAll b
 		f.cursor = oldest - 1
 	}
 	f.bytes, f.waiting = s.matcher.waitingBytes(), len(s.matcher.changes.all)
-	f.lag = s.matcher.SourceLag(now)
+	f.lag, f.unproven = s.matcher.SourceLag(now), s.matcher.unproven
 	return f
 }
 

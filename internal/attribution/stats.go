@@ -15,6 +15,7 @@ type Stats struct {
 	Late         uint64 // of these, events that arrived later than Limits.Settle
 	Lost         uint64 // reported losses, and events evicted because of their bound
 	Attributed   uint64 // changes with a certain author
+	Stamped      uint64 // of these, changes whose author a stamp proves
 	Likely       uint64 // changes with a likely author
 	Unresolved   map[Reason]uint64
 	Pending      int64            // changes that wait
@@ -28,7 +29,8 @@ type Stats struct {
 // counters are updated by the intakes and by Run.
 type counters struct {
 	events, kept, late, lost   atomic.Uint64
-	attributed, likely         atomic.Uint64
+	attributed, stamped        atomic.Uint64
+	likely                     atomic.Uint64
 	unresolved                 map[Reason]*atomic.Uint64 // has all reasons; the map itself does not change
 	pendingBytes, pendingCount atomic.Int64
 	lastEvent                  atomic.Int64 // Unix nanoseconds; 0: none yet
@@ -66,7 +68,9 @@ func (c *counters) countResolved(resolved []Resolution) {
 		case r.Likely:
 			c.likely.Add(1)
 		default:
-			c.attributed.Add(1)
+			if c.attributed.Add(1); r.ByStamp {
+				c.stamped.Add(1)
+			}
 		}
 	}
 }
@@ -83,7 +87,8 @@ func (c *counters) lastEventTime() time.Time {
 func (a *Attributor) Stats() Stats {
 	c := a.counters
 	s := Stats{
-		Events: c.events.Load(), Kept: c.kept.Load(), Late: c.late.Load(), Lost: c.lost.Load(), Attributed: c.attributed.Load(), Likely: c.likely.Load(),
+		Events: c.events.Load(), Kept: c.kept.Load(), Late: c.late.Load(), Lost: c.lost.Load(), Attributed: c.attributed.Load(),
+		Stamped: c.stamped.Load(), Likely: c.likely.Load(),
 		Unresolved: map[Reason]uint64{}, Pending: c.pendingCount.Load(), PendingBytes: c.pendingBytes.Load(),
 		LastEvent: c.lastEventTime(), Lag: time.Duration(c.lag.Load()),
 		Condition: a.condition.Status(), LagCondition: a.lagging.Status(),

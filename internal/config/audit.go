@@ -22,6 +22,8 @@ type Audit struct {
 	FileEnvelope audit.Envelope `mapstructure:"fileEnvelope"`
 	// Kafka topics of audit events, as written by managed clouds and log shippers.
 	Kafka topic.Config `mapstructure:"kafka"`
+	// Stamps of an admission policy in the objects, as a source of authors besides audit events or without them.
+	Stamps Stamps `mapstructure:"stamps"`
 	// How long after a change to wait for the audit events of all API servers, before the only remaining candidate request
 	// is accepted as the author. Longer than the API servers buffer events: 30 s by default.
 	Settle time.Duration `mapstructure:"settle"`
@@ -42,8 +44,25 @@ type Audit struct {
 	MaxPending Bytes `mapstructure:"maxPending"`
 }
 
-// Enabled reports whether a source of audit events is configured.
-func (a Audit) Enabled() bool { return a.Webhook.Listen != "" || len(a.Files) > 0 || a.Kafka.Enabled() }
+// Stamps configures the authors that the admission policy of "exporter audit-policy --stamp" writes into objects.
+type Stamps struct {
+	// Name authors by stamps. The policy and its binding have to be applied: without them no author is named.
+	Enabled bool `mapstructure:"enabled"`
+	// How long the policy and its binding have to stay as they are before stamps count. More than the --request-timeout of
+	// the API servers (60 s by default) and the time until all of them have noticed a new policy.
+	Grace time.Duration `mapstructure:"grace"`
+}
+
+// Enabled reports whether authors are named by any source.
+func (a Audit) Enabled() bool { return a.HasEvents() || a.Stamps.Enabled }
+
+// HasEvents reports whether a source of audit events is configured.
+func (a Audit) HasEvents() bool {
+	return a.Webhook.Listen != "" || len(a.Files) > 0 || a.Kafka.Enabled()
+}
+
+// minGrace is enough for API servers with a short --request-timeout only.
+const minGrace = 5 * time.Second
 
 // minPendingBytes is far below the need of a busy cluster.
 const minPendingBytes Bytes = 1 << 20
@@ -67,7 +86,15 @@ func validateAudit(rep *reporter, a Audit) {
 	if a.Settle < 0 {
 		rep.addProblem("audit.settle", Problem{Message: "must not be negative", Found: a.Settle.String(), Expected: expectDuration})
 	}
-	if a.Window <= a.Settle {
+	if a.Stamps.Grace < minGrace {
+		rep.addProblem("audit.stamps.grace", Problem{Message: "too short: a write that was admitted without the policy may still be on its way",
+			Found: a.Stamps.Grace.String(), Expected: "at least " + minGrace.String() + ", and more than the --request-timeout of the API servers"})
+	}
+	if a.Stamps.Enabled && !a.HasEvents() {
+		if a.Window < time.Second { // settle has no effect
+			rep.addProblem("audit.window", Problem{Message: "too short", Found: a.Window.String(), Expected: "at least 1s"})
+		}
+	} else if a.Window <= a.Settle {
 		rep.addProblem("audit.window", Problem{Message: "must be more than audit.settle", Found: a.Window.String(), Expected: "more than " + a.Settle.String()})
 	}
 	if a.CountersEvery != 0 && a.CountersEvery < time.Second {

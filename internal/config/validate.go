@@ -38,21 +38,23 @@ func warnSuspicious(rep *reporter, c *Config) {
 // warnUnusedKeys warns of values that have no effect because their section is off.
 func warnUnusedKeys(rep *reporter, c *Config) {
 	const intake, bus, lease = "audit.webhook, audit.files or audit.kafka", "state.sink", "election.lease"
+	const source, stamps = intake + ", or audit.stamps.enabled", "audit.stamps.enabled: true"
 	defaults := Default()
-	audit, state, election := c.Audit.Enabled(), c.State.Enabled(), c.Election.Enabled()
+	audit, events, state, election := c.Audit.Enabled(), c.Audit.HasEvents(), c.State.Enabled(), c.Election.Enabled()
 	for _, k := range []struct {
 		path             string
 		enabled, changed bool
 		needs            string
 	}{
 		{"audit.fileEnvelope", len(c.Audit.Files) > 0, c.Audit.FileEnvelope != defaults.Audit.FileEnvelope, "audit.files"},
-		{"audit.settle", audit, c.Audit.Settle != defaults.Audit.Settle, intake},
-		{"audit.window", audit, c.Audit.Window != defaults.Audit.Window, intake},
-		{"audit.countersEvery", audit, c.Audit.CountersEvery != defaults.Audit.CountersEvery, intake},
-		{"audit.wait", audit, c.Audit.Wait != defaults.Audit.Wait, intake},
-		{"audit.likely", audit, c.Audit.Likely, intake},
-		{"audit.clockSkew", audit, c.Audit.ClockSkew != defaults.Audit.ClockSkew, intake},
-		{"audit.maxPending", audit, c.Audit.MaxPending != defaults.Audit.MaxPending, intake},
+		{"audit.stamps.grace", c.Audit.Stamps.Enabled, c.Audit.Stamps.Grace != defaults.Audit.Stamps.Grace, stamps},
+		{"audit.settle", events, c.Audit.Settle != defaults.Audit.Settle, intake},
+		{"audit.window", audit, c.Audit.Window != defaults.Audit.Window, source},
+		{"audit.countersEvery", events, c.Audit.CountersEvery != defaults.Audit.CountersEvery, intake},
+		{"audit.wait", audit, c.Audit.Wait != defaults.Audit.Wait, source},
+		{"audit.likely", events, c.Audit.Likely, intake},
+		{"audit.clockSkew", events, c.Audit.ClockSkew != defaults.Audit.ClockSkew, intake},
+		{"audit.maxPending", audit, c.Audit.MaxPending != defaults.Audit.MaxPending, source},
 		{"state.name", state, c.State.Name != defaults.State.Name, bus},
 		{"election.duration", election, c.Election.Duration != defaults.Election.Duration, lease},
 		{"election.yieldAfter", election, c.Election.YieldAfter != defaults.Election.YieldAfter, lease},

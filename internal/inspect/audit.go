@@ -51,8 +51,8 @@ func AuditPolicy(ctx context.Context, cfg *config.Config, version string, o Audi
 	return b.String(), nil
 }
 
-// StampPolicy returns the admission policy that stamps the selected resources, and its binding. The cluster is queried only if
-// a rule has a wildcard.
+// StampPolicy returns the admission policy that stamps the selected resources, and its binding. The cluster is queried only
+// if a rule has a wildcard.
 func StampPolicy(ctx context.Context, cfg *config.Config, version string) (string, error) {
 	found, err := selectAudited(ctx, cfg, version)
 	if err != nil {

@@ -104,3 +104,17 @@ func TestExplainListsAttributableWrites(t *testing.T) {
 		}
 	}
 }
+
+// TestStampPolicySelectsTheResourcesOfTheRules, Secrets and those with redactPaths included: a stamp has no value of them.
+func TestStampPolicySelectsTheResourcesOfTheRules(t *testing.T) {
+	cfg := auditConfig(t, `[{select: [secrets, pods]}, {select: [things.example.io], redactPaths: ["spec.password"]}]`)
+	text, err := StampPolicy(t.Context(), cfg, "dev")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`["pods", "pods/*"]`, `["secrets", "secrets/*"]`, `{apiGroups: ["example.io"], apiVersions: ["*"]`, "failurePolicy: Fail"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+}

@@ -9,7 +9,7 @@ import (
 
 // authorsReport lists the writes to a resource that can be attributed, and those that cannot, with the reason.
 type authorsReport struct {
-	Level string   `json:"level"` // audit level that exporter audit-policy prints
+	Level string   `json:"level,omitempty"` // audit level that exporter audit-policy prints
 	Named []string `json:"named"`
 	Not   []string `json:"not"`
 }
@@ -28,7 +28,13 @@ func fillAuthors(r *Report, cfg *config.Config) {
 }
 
 func authorsOf(cfg *config.Config, rule int, s selection.Scope) *authorsReport {
+	if !cfg.Audit.HasEvents() {
+		return stampedAuthors()
+	}
 	a := &authorsReport{Level: "RequestResponse", Named: []string{"every write that is answered with the object, and deletes"}}
+	if cfg.Audit.Stamps.Enabled {
+		a.Named = append(a.Named, stampedWrites)
+	}
 	if hidesBodies(cfg, s) {
 		why := "the rule has redactPaths"
 		if len(cfg.Resources[rule].RedactPaths) == 0 {
@@ -52,6 +58,17 @@ func authorsOf(cfg *config.Config, rule int, s selection.Scope) *authorsReport {
 	return a
 }
 
+const stampedWrites = "creates and updates of the object itself by stamps"
+
+// stampedAuthors is the report where stamps are the only source.
+func stampedAuthors() *authorsReport {
+	return &authorsReport{Named: []string{stampedWrites}, Not: []string{
+		"deletes, and writes of subresources such as status and scale: they are not stamped",
+		"writes of the control plane's own components: they are not stamped",
+		"differences found by a list after lost history: they may be several writes",
+	}}
+}
+
 // writeAuthors writes the reports as text.
 func writeAuthors(b *bytes.Buffer, resources []resourceReport) {
 	for i, r := range resources {
@@ -62,7 +79,11 @@ func writeAuthors(b *bytes.Buffer, resources []resourceReport) {
 		if i == 0 {
 			b.WriteString("  attributed writes (none of aggregated API servers, because the audit log lacks their responses):\n")
 		}
-		b.WriteString("    " + r.Name + ", logged at " + a.Level + "\n")
+		b.WriteString("    " + r.Name)
+		if a.Level != "" {
+			b.WriteString(", logged at " + a.Level)
+		}
+		b.WriteString("\n")
 		for _, line := range a.Named {
 			b.WriteString("      + " + line + "\n")
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/app"
 	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/stamp"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
@@ -72,10 +73,23 @@ func requiredRules(cfg *config.Config, found *selection.Explanation, triggers bo
 		all.addRule("", roleRule{resource: "namespaces", object: name, verbs: `["get"]`, comment: "namespaces.include: whether each namespace that is named exists"})
 	}
 	all.addLeaseRules(cfg.Election)
-	if cfg.Audit.Enabled() && cfg.Audit.CountersEvery > 0 {
+	if cfg.Audit.Stamps.Enabled {
+		all.addStampRules()
+	}
+	if cfg.Audit.HasEvents() && cfg.Audit.CountersEvery > 0 {
 		all.addRule("", roleRule{url: "/metrics", verbs: `["get"]`, comment: "audit.countersEvery: the counters of lost audit events of the API servers"})
 	}
 	return all
+}
+
+// addStampRules adds the rules to find out whether the admission policy is in force, and for which groups.
+func (r roleRules) addStampRules() {
+	const why = "audit.stamps: whether the admission policy that stamps objects is in force"
+	for _, resource := range []string{"mutatingadmissionpolicies", "mutatingadmissionpolicybindings"} {
+		r.addRule("", roleRule{group: "admissionregistration.k8s.io", resource: resource, object: stamp.PolicyName, verbs: `["list"]`, comment: why})
+	}
+	r.addRule("", roleRule{group: "apiregistration.k8s.io", resource: "apiservices", verbs: `["list"]`,
+		comment: "audit.stamps: which groups other servers serve, where the policy has no effect"})
 }
 
 // addLeaseRules adds the rules to compete for the Lease. A rule for create cannot name the object.

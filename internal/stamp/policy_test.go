@@ -22,21 +22,25 @@ import (
 // cluster is a real API server with users that may do everything.
 type cluster struct {
 	*controlplane.ControlPlane
-	t      *testing.T
+	t      testing.TB
 	client *http.Client
 }
 
-const controllerManager = "system:kube-controller-manager"
+const (
+	controllerManager = "system:kube-controller-manager"
+	reader            = "reader" // has no rights of its own
+)
 
 var users = []string{"alice", "bob", "carol", "mallory", "a user with spaces/and:more", controllerManager}
 
-func startCluster(t *testing.T) *cluster {
+func startCluster(t testing.TB) *cluster {
 	t.Helper()
 	require.Integration(t)
 	o := controlplane.Options{Dir: t.TempDir(), NoAudit: true}
 	for _, name := range users {
 		o.Users = append(o.Users, controlplane.User{Name: name, Token: tokenOf(name), Groups: []string{"system:masters"}})
 	}
+	o.Users = append(o.Users, controlplane.User{Name: reader, Token: tokenOf(reader)})
 	plane, err := controlplane.Start(context.Background(), o) // not the test's context: that ends before the cleanups
 	if err != nil {
 		t.Fatal(err)
@@ -330,4 +334,25 @@ func TestLargeObjectsAreStamped(t *testing.T) {
 	annotations["example.io/key-3999"] = "w"
 	updated := c.mustSend("bob", "PUT", configMaps+"/large", body("large"))
 	c.verifyStamp("update of a large object", updated, made.Metadata.ResourceVersion+" bob")
+}
+
+// BenchmarkPatch measures what the policy costs a client: a patch of a small ConfigMap, and of a Deployment.
+func BenchmarkPatch(b *testing.B) {
+	c := startCluster(b)
+	c.mustSend("alice", "POST", configMaps, `{"metadata":{"name":"x"},"data":{"a":"1"}}`)
+	c.mustSend("alice", "POST", deployments, fmt.Sprintf(deployment, ""))
+	measure := func(name string) {
+		for kind, patch := range map[string]struct{ path, body string }{
+			"configmap": {configMaps + "/x", `{"data":{"n":"%d"}}`}, "deployment": {deployments + "/d", `{"spec":{"replicas":%d}}`},
+		} {
+			b.Run(kind+"/"+name, func(b *testing.B) {
+				for i := range b.N {
+					c.mustSend("bob", "PATCH", patch.path, fmt.Sprintf(patch.body, i))
+				}
+			})
+		}
+	}
+	measure("without")
+	c.applyPolicy("configmaps", "deployments.apps")
+	measure("with")
 }

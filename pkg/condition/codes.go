@@ -72,6 +72,9 @@ const (
 	AuditUnserved    Code = "AuditUnserved"
 	AuditCertificate Code = "AuditCertificate"
 
+	StampsUnproven  Code = "StampsUnproven"
+	StampsUnchecked Code = "StampsUnchecked"
+
 	HistoryLost      Code = "HistoryLost"
 	ResourceVanished Code = "ResourceVanished"
 )
@@ -252,6 +255,12 @@ var table = []Kind{
 		"audit webhook is served", "changes are emitted without an author", "free the port, or correct audit.webhook.listen"},
 	{AuditCertificate, Degraded, slog.LevelWarn, "the certificate of the audit webhook cannot be read",
 		"audit webhook is served", "the previous certificate stays in use", "correct the file"},
+
+	{StampsUnproven, Degraded, slog.LevelWarn, "stamps prove nothing, because the admission policy is not in force as printed",
+		"stamps name authors again", "changes are emitted without an author, unless the audit log names it",
+		"apply the output of exporter audit-policy --stamp, and find out what changes it"},
+	{StampsUnchecked, Degraded, slog.LevelWarn, "the admission policy that stamps objects cannot be read",
+		"the admission policy can be read again", "changes wait for that for up to audit.window, and are then without an author", printRights},
 
 	{HistoryLost, OK, slog.LevelWarn, "history was lost, reading all objects",
 		"", "states in between are missing; a gap record marks them", "keep the exporter running, and the journal large enough for outages"},

@@ -16,10 +16,13 @@ type clientAnswers struct {
 	versions map[string]map[string]bool // uid@version: actors
 	removed  map[string]map[string]bool // uid: actors that may have deleted the object
 	unknown  map[string]bool            // resource/namespace/name of objects to which requests were lost, or answers
+	// stampable holds the versions, as uid@version, that a write of the object itself was answered with, and no other write.
+	stampable, otherwise map[string]bool
 }
 
 func newClientAnswers() *clientAnswers {
-	return &clientAnswers{versions: map[string]map[string]bool{}, removed: map[string]map[string]bool{}, unknown: map[string]bool{}}
+	return &clientAnswers{versions: map[string]map[string]bool{}, removed: map[string]map[string]bool{}, unknown: map[string]bool{},
+		stampable: map[string]bool{}, otherwise: map[string]bool{}}
 }
 
 func (b *clientAnswers) recordAnswer(u *user, h answerHead, removes bool) {
@@ -138,6 +141,9 @@ func (a *audited) judgeStream() verdict {
 		}
 		again[id] = true
 		truth := a.by.trueAuthor(c, before[uid])
+		if a.stamped && by[id] != truth {
+			truth, _, _ = strings.Cut(truth, " by ")
+		}
 		before[uid] = c
 		if c["resource"] == "secrets" {
 			v.secrets++

@@ -157,13 +157,19 @@ func (u *user) writeRandomly(ctx context.Context, r *rand.Rand, n, names int) {
 	base := fmt.Sprintf(kind.path, "busy-"+strconv.Itoa(r.IntN(2)))
 	name := "n" + strconv.Itoa(r.IntN(names))
 	item := base + "/" + name
-	signed := fmt.Sprintf(`"annotations":{"signed":"%s#%d-%d"}`, u.actorName(), n, r.Int64())
+	forged := u.forgeStamp(ctx, item)
+	signed := fmt.Sprintf(`"annotations":{"signed":"%s#%d-%d"%s}`, u.actorName(), n, r.Int64(), forged)
+	alone := "" // the forged stamp without a signature
+	if forged != "" {
+		alone = `,"annotations":{` + forged[1:] + `}`
+	}
 	whole := func(meta string) string {
 		return "{" + kind.head + `,"metadata":{` + meta + "," + signed + "}," + kind.spec + "}"
 	}
 	write := func(method, path, body string, removes bool) {
 		if code, h := u.doRequest(ctx, method, path, body); code/100 == 2 && !strings.Contains(path, "dryRun") {
 			u.a.by.recordAnswer(u, h, removes)
+			u.a.by.recordStampable(h, method, path)
 		}
 	}
 	scalable, pod := strings.Contains(base, "deployments"), strings.HasSuffix(base, "pods")
@@ -181,13 +187,13 @@ func (u *user) writeRandomly(ctx context.Context, r *rand.Rand, n, names int) {
 	case p < 56:
 		write("PATCH", item, `{"metadata":{`+signed+`}}`, false)
 	case p < 60: // often changes nothing
-		write("PATCH", item, `{"metadata":{"labels":{"same":"`+strconv.Itoa(r.IntN(2))+`"}}}`, false)
+		write("PATCH", item, `{"metadata":{"labels":{"same":"`+strconv.Itoa(r.IntN(2))+`"}`+alone+`}}`, false)
 	case p < 66 && !pod:
 		u.contentType = "application/apply-patch+yaml"
 		write("PATCH", item+"?force=true&fieldManager=m", whole(`"name":"`+name+`"`), false)
 		u.contentType = ""
 	case p < 70 && scalable:
-		write("PATCH", item+"/scale", `{"spec":{"replicas":`+strconv.Itoa(r.IntN(4))+`}}`, false)
+		write("PATCH", item+"/scale", `{"metadata":{"labels":null`+alone+`},"spec":{"replicas":`+strconv.Itoa(r.IntN(4))+`}}`, false)
 	case p < 73 && (scalable || pod):
 		write("PATCH", item+"/status", `{"metadata":{`+signed+`},"status":{"conditions":[{"type":"X","status":"True","message":"`+signed[15:30]+`"}]}}`, false)
 	case p < 84 && pod && r.IntN(2) == 0:
@@ -197,7 +203,7 @@ func (u *user) writeRandomly(ctx context.Context, r *rand.Rand, n, names int) {
 	case p < 88:
 		write("PATCH", item, `{"metadata":{"finalizers":["example.io/x"],`+signed+`}}`, false)
 	case p < 94:
-		write("PATCH", item, `{"metadata":{"finalizers":null}}`, true)
+		write("PATCH", item, `{"metadata":{"finalizers":null`+alone+`}}`, true)
 	case p < 96:
 		write("DELETE", base+"?labelSelector=g%3D"+strconv.Itoa(r.IntN(3)), "", true)
 	case p < 98:

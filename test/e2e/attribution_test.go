@@ -54,6 +54,8 @@ type audited struct {
 	webhook  string // address
 	sendTo   string // host, or host and port, to which the API servers send their events
 	logs     bool   // the exporter reads the log file of the API server, and serves no webhook
+	forges   bool   // each write has a forged stamp
+	stamped  bool   // authors are known from stamps, which do not name the impersonator
 	ca       []byte
 	// admission edits the printed admission policy; nil: not
 	admission *strings.Replacer

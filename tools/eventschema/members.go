@@ -84,7 +84,7 @@ var nativeMembers = []Member{
 	{Name: "by", Type: "object", onTypes: attributedTypes, schema: identitySchema,
 		Meaning: "the user that made the change, as authenticated by the API server: `user`, `uid`, `groups`, and `impersonator` if another user acted as " +
 			"`user`, with `impersonationConstraint` if the impersonation was constrained; the `verb` and `subresource` of the request and when it was `received`. Values chosen by the client, which are no " +
-			"evidence, are in `claimed`: `userAgent`, `sourceIPs`, `auditID`"},
+			"evidence, are in `claimed`: `userAgent`, `sourceIPs`, `auditID`. A [stamp](audit-trail.md#stamps) has the user only"},
 	{Name: "likely", Type: "object", onTypes: attributedTypes, schema: identitySchema,
 		Meaning: "replaces `by` if `certainty` is `likely`: a guess, made only with `audit.likely`"},
 	{Name: "requestedBy", Type: "object", onTypes: attributedTypes, schema: identitySchema,

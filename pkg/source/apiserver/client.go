@@ -141,6 +141,24 @@ func (c *Client) Metrics(ctx context.Context) (io.ReadCloser, error) {
 	return client.Get().AbsPath("/metrics").MaxRetries(0).Stream(ctx)
 }
 
+// ListText lists a resource of the whole cluster, as JSON; with a name, that object alone. The list is as new as the
+// request, and not an older state of a cache. It tries once.
+func (c *Client) ListText(ctx context.Context, group, version, resource, name string) ([]byte, error) {
+	client, err := c.REST(schema.GroupVersion{Group: group, Version: version})
+	if err != nil {
+		return nil, err
+	}
+	r := client.Get().Resource(resource).MaxRetries(0).Timeout(RequestTimeout)
+	if name != "" {
+		r = r.Param("fieldSelector", "metadata.name="+name)
+	}
+	answer := r.Do(ctx)
+	if err := answer.Error(); err != nil { // more detailed than the error of Raw
+		return nil, err
+	}
+	return answer.Raw()
+}
+
 // OpenAPI returns the OpenAPI v3 document of one group and version. It tries once.
 func (c *Client) OpenAPI(ctx context.Context, group, version string) ([]byte, error) {
 	gv := schema.GroupVersion{Group: group, Version: version}

@@ -34,10 +34,10 @@ type fields struct {
 	writerCount                           int // number of writers
 }
 
-// cuts are the spans to remove so that the object is valid without managedFields and without the stamp: in ascending order and
-// without overlaps. managedFields and annotations are two spans; if they are the first members, the comma after them is one.
+// cuts are the spans to remove so that the object is valid without managedFields and the stamp, in ascending order and
+// without overlaps. There are two at most.
 type cuts struct {
-	spans [4]span
+	spans [2]span
 	count int
 }
 

@@ -1,0 +1,321 @@
+package stamp
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/resourceversion"
+)
+
+const (
+	checkEvery   = 10 * time.Second       // while no change waits for a check
+	minPause     = 250 * time.Millisecond // between two checks
+	checkTimeout = 30 * time.Second
+	maxIntervals = 16 // older ones are forgotten: changes that old have been resolved
+)
+
+// Options configure a [Guard]. All are required.
+type Options struct {
+	// Grace is how long policy and binding have to stay as they are before they count as known to every API server, and
+	// before every write that one admitted without them has ended.
+	Grace time.Duration
+	// List lists a resource of a group and version from storage, never from an older state; with a name, that object alone.
+	List func(ctx context.Context, group, version, resource, name string) ([]byte, error)
+	// Selected returns the resources that stamps are needed for.
+	Selected func() ([]event.Resource, error)
+	// Stored and Store keep the state over restarts.
+	Stored func() (string, error)
+	Store  func(ctx context.Context, state string) error
+	// RecordGap records that authors are not known from stamps, since a time.
+	RecordGap func(ctx context.Context, since time.Time, reason string) error
+	// ClockSkew is by how much this machine's clock is ahead of the API server's.
+	ClockSkew func() time.Duration
+	Logger    *slog.Logger
+}
+
+// Guard finds out for which versions the policy was in force. It lists policy and binding again and again: as long as both
+// have the generation that they had before, they have not changed in between, and nothing was missed.
+//
+// An API server notices a new policy after a moment, and a write that it admitted before may be stored later. So a policy
+// counts only after Options.Grace, and only for versions after the list that found it so. It counts until the last list that
+// found it unchanged: a write that was stored before that was admitted before that.
+type Guard struct {
+	options   Options
+	condition *condition.Condition
+	proof     atomic.Pointer[Proof]
+	requested chan struct{}
+
+	// Owned by Run.
+	state      guardState
+	intervals  []interval // closed ones
+	rules      []resourceRule
+	aggregated map[string]bool
+	firstSeen  time.Time // of state.Identity
+	lastCheck  time.Time
+	lastSlow   time.Time // last check of what changes rarely
+	brokenAt   time.Time // since when the policy proves nothing, having proved something before
+}
+
+// guardState is kept over restarts.
+type guardState struct {
+	Identity string `json:"identity"`        // of policy and binding
+	Since    string `json:"since,omitempty"` // version after which they are in force; "": not yet
+	Until    string `json:"until,omitempty"` // newest version up to which that is known
+}
+
+// NewGuard returns a Guard, which checks nothing before Run.
+func NewGuard(options Options) *Guard {
+	g := &Guard{
+		options: options, condition: condition.New(options.Logger, "stamps", condition.Problem{}),
+		requested: make(chan struct{}, 1), aggregated: map[string]bool{},
+	}
+	g.proof.Store(&Proof{})
+	return g
+}
+
+// Proof returns what is known now. It never waits.
+func (g *Guard) Proof() *Proof { return g.proof.Load() }
+
+// Condition returns whether stamps name authors.
+func (g *Guard) Condition() condition.Status { return g.condition.Status() }
+
+// RequestCheck makes the next check come soon. It never waits.
+func (g *Guard) RequestCheck() {
+	select {
+	case g.requested <- struct{}{}:
+	default:
+	}
+}
+
+// Run checks until ctx ends or the state cannot be stored.
+func (g *Guard) Run(ctx context.Context) error {
+	defer g.condition.Close()
+	if err := g.loadState(); err != nil {
+		return err
+	}
+	for {
+		if err := g.check(ctx); err != nil {
+			return err
+		}
+		pause := time.NewTimer(minPause)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		idle := time.NewTimer(checkEvery)
+		select {
+		case <-idle.C:
+		case <-g.requested:
+		case <-ctx.Done():
+		}
+		if idle.Stop(); ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (g *Guard) loadState() error {
+	text, err := g.options.Stored()
+	if err != nil || text == "" {
+		return err
+	}
+	if err := json.Unmarshal([]byte(text), &g.state); err != nil {
+		return fmt.Errorf("stored state of the stamps: %w", err)
+	}
+	return nil
+}
+
+// check lists policy and binding once. A failure of the API server is a condition; one of the journal is an error.
+func (g *Guard) check(ctx context.Context) error {
+	asking, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	now := time.Now()
+	o, err := g.observe(asking, now)
+	if err != nil {
+		if ctx.Err() == nil {
+			g.condition.Update(condition.Problem{Code: condition.StampsUnchecked, Cause: err.Error()})
+		}
+		return nil
+	}
+	return g.applyObservation(ctx, o, now)
+}
+
+// observe asks the API server.
+func (g *Guard) observe(ctx context.Context, now time.Time) (observation, error) {
+	if now.Sub(g.lastSlow) >= checkEvery {
+		if err := g.observeSlow(ctx); err != nil {
+			return observation{}, err
+		}
+		g.lastSlow = now
+	}
+	policy, err := g.options.List(ctx, admissionGroup, admissionVersion, policies, PolicyName)
+	if err != nil {
+		return observation{}, fmt.Errorf("list %s: %w", policies, err)
+	}
+	binding, err := g.options.List(ctx, admissionGroup, admissionVersion, bindings, PolicyName)
+	if err != nil {
+		return observation{}, fmt.Errorf("list %s: %w", bindings, err)
+	}
+	o, err := observe(policy, binding)
+	if err == nil && !resourceversion.IsOrdered(o.version) {
+		err = fmt.Errorf("the API server has the version %q, which is no number", o.version)
+	}
+	return o, err
+}
+
+// observeSlow finds out which groups other servers serve. One that did once is not believed again.
+func (g *Guard) observeSlow(ctx context.Context) error {
+	services, err := g.options.List(ctx, aggregationGroup, "v1", apiServices, "")
+	if err != nil {
+		return fmt.Errorf("list %s: %w", apiServices, err)
+	}
+	groups, err := aggregatedGroups(services)
+	if err != nil {
+		return err
+	}
+	all := maps.Clone(g.aggregated) // a Proof has the former one
+	for _, group := range groups {
+		all[group] = true
+	}
+	g.aggregated = all
+	return nil
+}
+
+// applyObservation updates the state with what was observed by requests that began at now.
+func (g *Guard) applyObservation(ctx context.Context, o observation, now time.Time) error {
+	before := g.state
+	if o.problem != "" || o.identity != g.state.Identity || isNewer(g.state.Until, o.version) {
+		if err := g.endInterval(ctx, o, now); err != nil {
+			return err
+		}
+	}
+	var waits time.Duration
+	if o.problem == "" {
+		g.rules = o.rules
+		if g.state.Identity = o.identity; g.firstSeen.IsZero() {
+			g.firstSeen = now
+		}
+		if waits = g.remainingGrace(o, now); g.state.Since == "" && waits <= 0 {
+			if err := g.beginInterval(ctx, o); err != nil {
+				return err
+			}
+		}
+		if g.state.Since != "" && (g.state.Until == "" || isNewer(o.version, g.state.Until)) {
+			g.state.Until = o.version
+		}
+	}
+	if before.Identity != g.state.Identity || before.Since != g.state.Since || now.Sub(g.lastSlow) <= 0 {
+		if err := g.storeState(ctx); err != nil {
+			return err
+		}
+	}
+	g.lastCheck = now
+	g.publishProof(o.version)
+	return g.updateCondition(o, waits)
+}
+
+// remainingGrace returns how long policy and binding have to stay as they are before they count.
+func (g *Guard) remainingGrace(o observation, now time.Time) time.Duration {
+	age := now.Sub(g.firstSeen)
+	if !o.writtenAt.IsZero() {
+		age = max(age, now.Add(-g.options.ClockSkew()).Sub(o.writtenAt))
+	}
+	return g.options.Grace - age
+}
+
+// endInterval records that policy or binding are not what they were.
+func (g *Guard) endInterval(ctx context.Context, o observation, now time.Time) error {
+	ended, rules := g.state, g.rules
+	g.state, g.rules, g.firstSeen = guardState{}, nil, time.Time{}
+	if ended.Since == "" {
+		return nil
+	}
+	what := o.problem
+	switch {
+	case what != "":
+	case o.identity == ended.Identity:
+		what = "the API server went back to version " + o.version + ", as after a backup was restored"
+	default:
+		what = "the policy or its binding was changed"
+	}
+	since := g.lastCheck
+	if since.IsZero() { // it happened while no exporter was running
+		since = now
+	} else {
+		g.intervals = append(g.intervals, interval{ended.Since, ended.Until, rules})
+	}
+	if isNewer(ended.Until, o.version) { // versions are used again
+		g.intervals = nil
+	}
+	g.intervals = g.intervals[max(0, len(g.intervals)-maxIntervals):]
+	g.brokenAt = since
+	return g.options.RecordGap(ctx, since, fmt.Sprintf("stamps prove nothing after version %s: %s", ended.Until, what))
+}
+
+// beginInterval records that policy and binding are in force from now on.
+func (g *Guard) beginInterval(ctx context.Context, o observation) error {
+	g.state.Since = o.version
+	if g.brokenAt.IsZero() {
+		return nil
+	}
+	since := g.brokenAt
+	g.brokenAt = time.Time{}
+	return g.options.RecordGap(ctx, since, "stamps proved nothing until version "+o.version)
+}
+
+func (g *Guard) storeState(ctx context.Context) error {
+	text, err := json.Marshal(g.state)
+	if err != nil {
+		return err
+	}
+	return g.options.Store(ctx, string(text))
+}
+
+func (g *Guard) publishProof(checked string) {
+	p := &Proof{intervals: slices.Clone(g.intervals), aggregated: g.aggregated, checked: checked}
+	if g.state.Since != "" {
+		p.intervals = append(p.intervals, interval{g.state.Since, g.state.Until, g.rules})
+	}
+	g.proof.Store(p)
+}
+
+// updateCondition sets whether stamps name authors.
+func (g *Guard) updateCondition(o observation, waits time.Duration) error {
+	switch {
+	case o.problem != "":
+		g.condition.Update(condition.Problem{Code: condition.StampsUnproven, Cause: o.problem})
+		return nil
+	case g.state.Since == "":
+		g.condition.Update(condition.Problem{Code: condition.StampsUnproven,
+			Cause: fmt.Sprintf("policy and binding count %v after they were written (audit.stamps.grace), in %v",
+				g.options.Grace, waits.Truncate(time.Second)+time.Second)})
+		return nil
+	}
+	selected, err := g.options.Selected()
+	if err != nil {
+		return err
+	}
+	var uncovered []string
+	for _, r := range selected {
+		if !g.aggregated[r.Group] && !covers(g.rules, r) {
+			uncovered = append(uncovered, r.String())
+		}
+	}
+	if len(uncovered) == 0 {
+		g.condition.Clear()
+		return nil
+	}
+	slices.Sort(uncovered)
+	g.condition.Update(condition.Problem{Code: condition.StampsUnproven, Cause: "the policy does not select " + strings.Join(uncovered, ", ")})
+	return nil
+}
