@@ -36,7 +36,7 @@ var mayImport = map[string][]string{
 	"pkg/sinks/kafka":            {"pkg/resourceversion", "pkg/event", "pkg/format", "pkg/ratelimit", "pkg/sinks", "pkg/condition", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record", "pkg/sinks/kafka/state"},
 	"pkg/sinks/kafka/auth":       nil,
 	"pkg/sinks/kafka/cluster":    {"pkg/condition", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol"},
-	"pkg/sinks/kafka/state":      {"pkg/format", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record"},
+	"pkg/sinks/kafka/state":      {"pkg/condition", "pkg/format", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record"},
 	"pkg/sinks/kafka/connection": {"pkg/sinks/kafka/auth", "pkg/sinks/kafka/protocol"},
 	"pkg/sinks/kafka/protocol":   nil,
 	"pkg/sinks/kafka/record":     {"pkg/event", "pkg/format", "pkg/sinks"},
@@ -64,7 +64,7 @@ var mayImport = map[string][]string{
 
 	"internal/exit":    nil,
 	"internal/app":     {"*"},
-	"internal/inspect": {"pkg/event", "pkg/format", "pkg/shape", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/deltas", "pkg/source/apiserver", "pkg/source/selection", "internal/app", "internal/audit", "internal/config", "internal/exit", "internal/journal", "internal/stamp", "internal/state"},
+	"internal/inspect": {"pkg/condition", "pkg/event", "pkg/format", "pkg/shape", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/deltas", "pkg/source/apiserver", "pkg/source/selection", "internal/app", "internal/audit", "internal/config", "internal/exit", "internal/journal", "internal/stamp", "internal/state"},
 	"internal/tap":     {"pkg/event", "pkg/format", "pkg/shape", "pkg/shape/filter", "pkg/source", "pkg/source/apiserver", "pkg/source/selection", "internal/exit"},
 	"internal/top":     {"internal/admin", "internal/exit"},
 
