@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 )
 
 const (
@@ -69,24 +71,46 @@ var answerForms = []string{
 // nothing is logged of one of them. At first all events arrive. Then some are lost, doubled and delayed, while the exporter
 // and the API server are killed. No change has another author than the user that made it, as the API server's answers show.
 func TestGeneratedRequestsNameNoWrongAuthor(t *testing.T) {
+	testGenerated(t, func(with ...func(*audited, *controlplane.Options)) *audited {
+		a := newAudited(t, with...)
+		if err := a.exporter.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return a
+	})
+}
+
+// TestGeneratedRequestsAreNamedByStamps is the same without an audit log, in which each request has a forged stamp.
+func TestGeneratedRequestsAreNamedByStamps(t *testing.T) {
+	testGenerated(t, func(with ...func(*audited, *controlplane.Options)) *audited { return newStamped(t, false, with...) })
+}
+
+// TestGeneratedRequestsAreNamedByStampsAndAuditLog has both sources.
+func TestGeneratedRequestsAreNamedByStampsAndAuditLog(t *testing.T) {
+	testGenerated(t, func(with ...func(*audited, *controlplane.Options)) *audited { return newStamped(t, true, with...) })
+}
+
+func testGenerated(t *testing.T, start func(...func(*audited, *controlplane.Options)) *audited) {
+	t.Helper()
 	requests, random := sizeOf(t, writesEnv, generatedRequests), newRandom(t)
 	l := &auditRelay{random: rand.New(rand.NewPCG(random.Uint64(), 0)), mangle: passAll}
 	var levels []string
 	for _, l := range generatedLevels[1:] {
 		levels = append(levels, "{level: "+l.level+", namespaces: ["+l.namespace+"]}")
 	}
-	a := newAudited(t, l.connectTo, withUnlogged(levels...))
+	a := start(l.connectTo, withUnlogged(levels...))
 	a.newUser(0).mustDo(t, http.MethodPost, "/api/v1/namespaces", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"busy-2"}}`)
-	if err := a.exporter.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	g := &generator{audited: a}
 	g.send(requests/2, random.Uint64())
 	a.awaitSettled()
 	v := a.judgeStream()
-	t.Logf("%+v", v)
-	if v.unlogged == 0 || areTooFew(v.loggedNamed, v.logged, namesAtLeast) {
-		t.Error("too few authors, or nothing happened unseen")
+	stampable, stamped := a.stampedShare()
+	t.Logf("%+v; of %d that can be stamped %d are named", v, stampable, stamped)
+	if v.unlogged == 0 {
+		t.Error("nothing happened unseen")
+	}
+	if !a.eventless && areTooFew(v.loggedNamed, v.logged, namesAtLeast) || a.stamped && areTooFew(stamped, stampable, stampedAtLeast) {
+		t.Error("too few authors")
 	}
 
 	l.setMangle(loseSome)
@@ -110,7 +134,11 @@ func TestGeneratedRequestsNameNoWrongAuthor(t *testing.T) {
 	g.send(requests/8, random.Uint64())
 	l.setMangle(passAll)
 	a.awaitSettled()
-	t.Logf("%+v", a.judgeStream())
+	v = a.judgeStream()
+	t.Logf("%+v", v)
+	if a.stamped {
+		a.verifyStamps(v)
+	}
 	a.verifyNoSecrets()
 }
 
@@ -160,6 +188,7 @@ func (g *generator) sendOne(ctx context.Context, u *user, r *rand.Rand, n int) {
 	if r.IntN(4) == 0 {
 		forged = fmt.Sprintf(`,"kubecdc-identity/uid":"%s","kubecdc-identity/user":"%s"`, "forged", writer(r.IntN(auditedUsers)))
 	}
+	forged += u.forgeStamp(ctx, base+"/"+name)
 	signed := fmt.Sprintf(`"annotations":{"signed":"%s#%d-%d"%s}`, u.actorName(), n, r.Int64(), forged)
 	u.header = http.Header{"User-Agent": {writer(r.IntN(auditedUsers))}}
 	if r.IntN(10) == 0 {
@@ -188,7 +217,9 @@ func (g *generator) sendOne(ctx context.Context, u *user, r *rand.Rand, n int) {
 	case isUnknown(code):
 		g.by.recordUnknown(base, name)
 	case code/100 == 2 && !q.dry:
-		g.by.recordAnswer(u, h.unwrapTable(q.collection), q.removes)
+		h = h.unwrapTable(q.collection)
+		g.by.recordAnswer(u, h, q.removes)
+		g.by.recordStampable(h, q.method, q.path)
 	}
 }
 

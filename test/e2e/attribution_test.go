@@ -45,18 +45,19 @@ const (
 
 // audited is a control plane whose API server sends its audit events to an exporter, as configured by exporter audit-policy.
 type audited struct {
-	t        *testing.T
-	program  string
-	plane    *controlplane.ControlPlane
-	exporter *exporter.Exporter
-	dir      string
-	stream   string // file of the stream
-	webhook  string // address
-	sendTo   string // host, or host and port, to which the API servers send their events
-	logs     bool   // the exporter reads the log file of the API server, and serves no webhook
-	forges   bool   // each write has a forged stamp
-	stamped  bool   // authors are known from stamps, which do not name the impersonator
-	ca       []byte
+	t         *testing.T
+	program   string
+	plane     *controlplane.ControlPlane
+	exporter  *exporter.Exporter
+	dir       string
+	stream    string // file of the stream
+	webhook   string // address
+	sendTo    string // host, or host and port, to which the API servers send their events
+	logs      bool   // the exporter reads the log file of the API server, and serves no webhook
+	forges    bool   // each write has a forged stamp
+	stamped   bool   // authors are known from stamps, which do not name the impersonator
+	eventless bool   // the exporter gets no audit events
+	ca        []byte
 	// admission edits the printed admission policy; nil: not
 	admission *strings.Replacer
 	client    *http.Client

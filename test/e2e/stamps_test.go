@@ -49,10 +49,10 @@ func (b *clientAnswers) recordStampable(h answerHead, method, path string) {
 
 // newStamped starts a control plane whose users send a forged stamp with each write, applies the printed policy, and starts
 // an exporter that reads stamps, and audit events only if it shall.
-func newStamped(t *testing.T, events bool) *audited {
+func newStamped(t *testing.T, events bool, with ...func(*audited, *controlplane.Options)) *audited {
 	t.Helper()
-	a := newAudited(t, func(a *audited, o *controlplane.Options) {
-		a.forges, a.stamped = true, true
+	a := newAudited(t, append(with, func(a *audited, o *controlplane.Options) {
+		a.forges, a.stamped, a.eventless = true, true, !events
 		if !events {
 			for i, arg := range o.APIServerArgs {
 				if strings.HasPrefix(arg, "--audit-webhook") {
@@ -60,7 +60,7 @@ func newStamped(t *testing.T, events bool) *audited {
 				}
 			}
 		}
-	})
+	})...)
 	a.applyStampPolicy()
 	err := a.exporter.Configure(func(s *exporter.Settings) {
 		if !events {
