@@ -38,7 +38,7 @@ type JournalBounds struct {
 	MaxBytes, MaxDeadLetters int64    // 0: not known
 }
 
-// JournalReport is the output of [WriteJournalStat]; its JSON form is documented in docs/operations.md.
+// JournalReport is the output of [WriteJournalStat]; its JSON form is documented in docs/journal.md.
 type JournalReport struct {
 	Dir           string            `json:"dir"`
 	Conditions    []JournalProblem  `json:"conditions"`
