@@ -133,14 +133,14 @@ func (t *tail) copyResource(to *tail, resource string) {
 	}
 }
 
-// removeUpTo removes the records of an object key up to a version that the state has from now on, and reports whether there
-// were any.
-func (t *tail) removeUpTo(ref objectRef, version uint64) (removed bool) {
+// removeUpTo removes the records of an object key that a change, which the state has from now on, contains, and reports
+// whether there were any. A deletion that a list revealed has the version of the last state, so only a deletion contains it.
+func (t *tail) removeUpTo(ref objectRef, version uint64, deleted bool) (removed bool) {
 	for destination := range t.destinations {
 		byUID := t.objects[emittedRef{destination, ref}]
 		maps.DeleteFunc(byUID, func(_ string, o liveObject) bool {
 			at, ordered := parseVersion(o.version)
-			removes := ordered && at <= version
+			removes := ordered && (at < version || at == version && (deleted || !o.deleted))
 			removed = removed || removes
 			return removes
 		})

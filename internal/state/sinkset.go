@@ -259,7 +259,7 @@ func (s *sinkSet) recordSettled(c *event.Change) {
 	for _, f := range s.byName {
 		for _, t := range f.tails {
 			ref := objectRef{c.Resource.String(), c.EmittedRecord().Key}
-			if version, ordered := parseVersion(c.ResourceVersion); ordered && t.removeUpTo(ref, version) {
+			if version, ordered := parseVersion(c.ResourceVersion); ordered && t.removeUpTo(ref, version, c.Type == event.Deleted) {
 				f.changed[ref.resource] = true
 			}
 		}
