@@ -200,7 +200,7 @@ func compareObjects(a, b bus.Object) int { return strings.Compare(a.String(), b.
 func normalizeRecord(r bus.Record) (string, error) {
 	var all map[string]any
 	err := json.Unmarshal(r.Payload, &all)
-	for _, member := range []string{"id", "observedAt", "snapshot"} {
+	for _, member := range []string{"id", "observedAt", "snapshot", "listVersion"} {
 		delete(all, member)
 	}
 	text, failed := json.Marshal(all)
