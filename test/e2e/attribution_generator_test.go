@@ -139,6 +139,9 @@ func testGenerated(t *testing.T, start func(...func(*audited, *controlplane.Opti
 	if a.stamped {
 		a.verifyStamps(v)
 	}
+	if n := a.sumMetric(`kubecdc_unresolved_total{reason="disagree"}`); n > 0 {
+		t.Errorf("stamps and audit log disagree about %v changes", n)
+	}
 	a.verifyNoSecrets()
 }
 

@@ -289,18 +289,6 @@ func writesOf(t *testing.T) int {
 	return n
 }
 
-// TestAuthorOfChangeIsNamed lets ten users write at random, two of them with impersonation, and compares the authors in the
-// stream with the answers of the clients.
-func TestAuthorOfChangeIsNamed(t *testing.T) {
-	a := newAudited(t)
-	if err := a.exporter.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	a.writeLoad(writesOf(t), spread)
-	a.verifyNames(namesAtLeast)
-	a.verifyNoSecrets()
-}
-
 // verifyNames compares the authors in the stream with the truth. At least this share of the changes must have one.
 func (a *audited) verifyNames(atLeast float64) {
 	a.t.Helper()

@@ -194,20 +194,3 @@ func TestStampsNameAuthorsWithoutAnAuditLog(t *testing.T) {
 	}
 	a.verifyStamps(v)
 }
-
-// TestStampsAndAuditLogAgree: with both, no change has two authors, and nearly all have one.
-func TestStampsAndAuditLogAgree(t *testing.T) {
-	a := newStamped(t, true)
-	a.writeLoad(fewWrites, spread)
-	a.awaitSettled()
-	v := a.judgeStream()
-	t.Logf("%d changes, %d named, %d judged, %d wrong; by stamps %v; not named: %v", v.changes, v.named, v.judged, v.wrong,
-		a.sumMetric("kubecdc_attributed_stamped_total"), v.unnamed)
-	if v.isTooFew(namesAtLeast) {
-		t.Error("too few authors")
-	}
-	if n := a.sumMetric(`kubecdc_unresolved_total{reason="disagree"}`); n > 0 {
-		t.Errorf("stamps and audit log disagree about %v changes", n)
-	}
-	a.verifyStamps(v)
-}
