@@ -58,6 +58,11 @@ func (t *terms) runTerms(ctx context.Context, stopHandovers func()) error {
 		if err = t.membership.handleDeposed(t.log, err); err == nil {
 			err = t.installNext(ctx, next.next, lostTurn)
 		}
+		if ctx.Err() != nil && errors.Is(err, context.Canceled) { // the stop ended the start: the rest stays in the journal
+			next.sendResult(nil)
+			stopHandovers()
+			return nil
+		}
 		next.sendResult(err)
 		if err != nil {
 			return err

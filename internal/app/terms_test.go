@@ -56,6 +56,31 @@ func TestReloadBeforeFirstTermStartsIt(t *testing.T) {
 	}
 }
 
+// TestAStopDuringAReloadIsOrderly stops a process when one composition has to make room for the next.
+func TestAStopDuringAReloadIsOrderly(t *testing.T) {
+	a := openApp(t)
+	next, err := newComposition(a.shared, a.activeConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- a.terms.runTerms(ctx, a.configTask.stop) }()
+	reload := handover{next, make(chan error, 1)}
+	a.terms.handovers <- reload
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if err := <-reload.done; err != nil {
+		t.Errorf("the configuration is refused: %v", err)
+	}
+	a.stopProcessTasks()
+	if err := a.closeProcess(); err != nil {
+		t.Error(err)
+	}
+}
+
 // deposedApp returns a process with a sink that has just been fenced by another process.
 func deposedApp(t *testing.T, competes bool) *app {
 	t.Helper()
