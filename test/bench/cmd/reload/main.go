@@ -1,6 +1,6 @@
-// Command reload measures how long changes wait while a running exporter applies an edited configuration: on a real API
-// server with many objects of many types, all of them selected. It fails where one waits longer than the bar, or where an
-// edit that selects nothing else costs a LIST.
+// Command reload measures how long changes wait while a running exporter applies an edited configuration, and for a restart:
+// on a real API server with many objects of many types, all of them selected. It fails where one waits longer than the bar,
+// or where an edit that selects nothing else costs a LIST.
 package main
 
 import (
@@ -18,8 +18,10 @@ import (
 	"github.com/kubecdc/kubecdc/test/bench/pipeline"
 )
 
-// bar is the longest that a change may wait because of a reload.
-const bar = time.Second
+const (
+	bar        = time.Second             // the longest that a change may wait because of a reload
+	restartBar = 1200 * time.Millisecond // and because of a restart
+)
 
 func main() {
 	program := flag.String("exporter", "../../bin/exporter", "the program to measure")
@@ -60,13 +62,16 @@ func run(ctx context.Context, program string, types, objects, reloads int) (err 
 		return err
 	}
 	changes := filepath.Join(dir, "changes")
-	exporter, err := pipeline.StartExporter(ctx, program, dir, plane.Kubeconfig(), routing(changes))
+	start := func() (*pipeline.Exporter, error) {
+		return pipeline.StartExporter(ctx, program, dir, plane.Kubeconfig(), routing(changes))
+	}
+	exporter, err := start()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, exporter.Stop()) }()
 	m := &measurement{cluster: c, exporter: exporter, changes: changes}
-	if err := m.measure(ctx, reloads); err != nil {
+	defer func() { err = errors.Join(err, m.exporter.Stop()) }()
+	if err := m.measure(ctx, reloads, start); err != nil {
 		return err
 	}
 	return m.report(objects)
@@ -93,8 +98,9 @@ func (m *measurement) report(objects int) error {
 	fmt.Printf("a change at rest, median and longest:              %8v %8v\n", show(m.atRest[len(m.atRest)/2]), show(m.atRest[len(m.atRest)-1]))
 	fmt.Printf("the longest wait of each reload, median and longest: %6v %8v   bar: %v\n", show(m.longest[len(m.longest)/2]), show(last), bar)
 	fmt.Printf("LIST requests of the reloads:                      %8d   bar: 0\n", m.lists)
-	if last > bar || m.lists > 0 {
-		return fmt.Errorf("a change waited %v and %d LISTs were sent", show(last), m.lists)
+	fmt.Printf("a restart, until what changed meanwhile is delivered: %5v   bar: %v\n", show(m.restart), restartBar)
+	if last > bar || m.lists > 0 || m.restart > restartBar {
+		return fmt.Errorf("a change waited %v, %v for a restart, and %d LISTs were sent", show(last), show(m.restart), m.lists)
 	}
 	return nil
 }

@@ -36,10 +36,11 @@ type measurement struct {
 	atRest   []time.Duration
 	longest  []time.Duration // of each reload
 	lists    int             // LIST requests of the reloads
+	restart  time.Duration   // from the start of a process until it delivered what had changed meanwhile
 }
 
 // measure makes changes one after the other, at rest and through each reload.
-func (m *measurement) measure(ctx context.Context, reloads int) error {
+func (m *measurement) measure(ctx context.Context, reloads int, start func() (*pipeline.Exporter, error)) error {
 	stream, err := os.Open(m.changes)
 	if err != nil {
 		return err
@@ -69,7 +70,7 @@ func (m *measurement) measure(ctx context.Context, reloads int) error {
 		}
 		m.lists += lists
 	}
-	return nil
+	return m.measureRestart(ctx, p, start)
 }
 
 // reload edits the configuration and makes changes until it is active. It returns the longest that one of them waited.
@@ -104,6 +105,29 @@ func (m *measurement) reload(ctx context.Context, p *prober, n int) (longest tim
 			return longest, nil
 		}
 	}
+}
+
+// measureRestart ends the exporter, makes a change, and starts it again.
+func (m *measurement) measureRestart(ctx context.Context, p *prober, start func() (*pipeline.Exporter, error)) error {
+	if err := m.exporter.Stop(); err != nil {
+		return err
+	}
+	if err := p.write(ctx); err != nil {
+		return err
+	}
+	began := time.Now()
+	delivered := make(chan error, 1)
+	go func() {
+		err := p.await(ctx)
+		m.restart = time.Since(began)
+		delivered <- err
+	}()
+	exporter, err := start()
+	if err != nil {
+		return err
+	}
+	m.exporter = exporter
+	return <-delivered
 }
 
 func (m *measurement) metrics(ctx context.Context) (string, error) {
@@ -146,12 +170,31 @@ type prober struct {
 
 // change makes one change, returns how long it took from the API server's answer into the stream, and waits a moment.
 func (p *prober) change(ctx context.Context) (time.Duration, error) {
-	p.changes++
-	patch := fmt.Sprintf(`{"spec":{"change":"number-%d-"}}`, p.changes)
-	if _, err := p.cluster.objects(0).Patch(ctx, probe, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+	if err := p.write(ctx); err != nil {
 		return 0, err
 	}
 	written := time.Now()
+	if err := p.await(ctx); err != nil {
+		return 0, err
+	}
+	took := time.Since(written)
+	select {
+	case <-time.After(every):
+	case <-ctx.Done():
+	}
+	return took, ctx.Err()
+}
+
+// write makes one change.
+func (p *prober) write(ctx context.Context) error {
+	p.changes++
+	patch := fmt.Sprintf(`{"spec":{"change":"number-%d-"}}`, p.changes)
+	_, err := p.cluster.objects(0).Patch(ctx, probe, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	return err
+}
+
+// await waits until the last change is in the stream.
+func (p *prober) await(ctx context.Context) error {
 	if err := until(ctx, func() (bool, error) {
 		more, err := io.ReadAll(p.stream)
 		p.last = append(p.last, more...)
@@ -160,14 +203,9 @@ func (p *prober) change(ctx context.Context) (time.Duration, error) {
 		p.last = p.last[end:]
 		return found, err
 	}); err != nil {
-		return 0, fmt.Errorf("change %d: %w", p.changes, err)
+		return fmt.Errorf("change %d: %w", p.changes, err)
 	}
-	took := time.Since(written)
-	select {
-	case <-time.After(every):
-	case <-ctx.Done():
-	}
-	return took, ctx.Err()
+	return nil
 }
 
 // until asks again and again until the answer is yes.
