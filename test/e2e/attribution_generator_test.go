@@ -135,6 +135,7 @@ func testGenerated(t *testing.T, start func(...func(*audited, *controlplane.Opti
 	if err := a.plane.StartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	a.awaitPolicy(a.newUser(0)) // without it a patch that changed nothing may be named where the event of the author is lost
 	g.send(requests/8, random.Uint64())
 	l.setMangle(passAll)
 	a.awaitSettled()
