@@ -2,10 +2,14 @@ package pipeline
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -30,6 +34,40 @@ func Client(kubeconfig string) (dynamic.Interface, error) {
 	}
 	config.QPS = -1
 	return dynamic.NewForConfig(config)
+}
+
+// Definitions is the resource of custom resource definitions.
+var Definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+
+// Definition is the definition of a type without a namespace, whose objects may have any content.
+func Definition(group, plural, kind string) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": plural + "." + group},
+		"spec": map[string]any{
+			"group": group, "scope": "Cluster", "names": map[string]any{"plural": plural, "kind": kind},
+			"versions": []any{map[string]any{
+				"name": "v1", "served": true, "storage": true,
+				"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+			}},
+		},
+	}}
+}
+
+// Until asks again and again, with a pause in between, until the answer is yes. It ends with ctx.
+func Until(ctx context.Context, pause time.Duration, ask func() (bool, error)) error {
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for {
+		yes, err := ask()
+		if yes || err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return errors.Join(errors.New("it did not come"), context.Cause(ctx))
+		}
+	}
 }
 
 // Exporter is a running exporter.

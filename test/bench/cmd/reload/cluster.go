@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
+
+	"github.com/kubecdc/kubecdc/test/bench/pipeline"
 )
 
 const (
@@ -17,8 +19,6 @@ const (
 	clients = 32 // that write objects at a time
 	probe   = "probe"
 )
-
-var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
 // cluster has objects of types of one group.
 type cluster struct {
@@ -40,19 +40,11 @@ func object(n int, name string) *unstructured.Unstructured {
 
 // define defines a type and waits until it is served.
 func (c *cluster) define(ctx context.Context, n int) error {
-	if _, err := c.client.Resource(definitions).Create(ctx, &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": plural(n) + "." + group},
-		"spec": map[string]any{
-			"group": group, "scope": "Cluster", "names": map[string]any{"plural": plural(n), "kind": fmt.Sprintf("Thing%d", n)},
-			"versions": []any{map[string]any{
-				"name": "v1", "served": true, "storage": true,
-				"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
-			}},
-		},
-	}}, metav1.CreateOptions{}); err != nil {
+	definition := pipeline.Definition(group, plural(n), fmt.Sprintf("Thing%d", n))
+	if _, err := c.client.Resource(pipeline.Definitions).Create(ctx, definition, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	return until(ctx, func() (bool, error) {
+	return pipeline.Until(ctx, look, func() (bool, error) {
 		_, err := c.objects(n).List(ctx, metav1.ListOptions{Limit: 1})
 		if apierrors.IsNotFound(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) {
 			return false, nil
@@ -79,7 +71,7 @@ func (c *cluster) fill(ctx context.Context, objects int) error {
 		all.Go(func() {
 			for i := range numbers {
 				n := i % c.types
-				err := until(ctx, func() (bool, error) {
+				err := pipeline.Until(ctx, look, func() (bool, error) {
 					_, err := c.objects(n).Create(ctx, object(n, fmt.Sprintf("object-%d", i)), metav1.CreateOptions{})
 					if apierrors.IsTooManyRequests(err) {
 						return false, nil

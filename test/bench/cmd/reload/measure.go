@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -195,7 +194,7 @@ func (p *prober) write(ctx context.Context) error {
 
 // await waits until the last change is in the stream.
 func (p *prober) await(ctx context.Context) error {
-	if err := until(ctx, func() (bool, error) {
+	if err := pipeline.Until(ctx, look, func() (bool, error) {
 		more, err := io.ReadAll(p.stream)
 		p.last = append(p.last, more...)
 		end := bytes.LastIndexByte(p.last, '\n') + 1
@@ -206,21 +205,4 @@ func (p *prober) await(ctx context.Context) error {
 		return fmt.Errorf("change %d: %w", p.changes, err)
 	}
 	return nil
-}
-
-// until asks again and again until the answer is yes.
-func until(ctx context.Context, ask func() (bool, error)) error {
-	tick := time.NewTicker(look)
-	defer tick.Stop()
-	for {
-		yes, err := ask()
-		if yes || err != nil {
-			return err
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return errors.Join(errors.New("it did not come"), context.Cause(ctx))
-		}
-	}
 }
