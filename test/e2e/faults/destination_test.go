@@ -143,8 +143,14 @@ func (c *fixture) oversize() func() {
 // topic creates a topic for a resource, with settings by turns name and value.
 func (c *fixture) topic(resource string, settings ...string) {
 	c.t.Helper()
+	c.createTopic(c.name+"."+resource, 1, settings...)
+}
+
+// createTopic creates a topic, with settings by turns name and value.
+func (c *fixture) createTopic(name string, partitions int, settings ...string) {
+	c.t.Helper()
 	topic := kmsg.NewCreateTopicsRequestTopic()
-	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = c.name+"."+resource, 1, 1
+	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, int32(partitions), 1
 	for i := 0; i < len(settings); i += 2 {
 		config := kmsg.NewCreateTopicsRequestTopicConfig()
 		config.Name, config.Value = settings[i], &settings[i+1]

@@ -110,20 +110,11 @@ func (r *refusers) webhook(lanes, atOnce int) {
 // topicOf has a topic with as many partitions.
 func (r *refusers) topicOf(lanes, atOnce int) {
 	name := fmt.Sprintf("%s.k%d", r.name, lanes)
-	topic := kmsg.NewCreateTopicsRequestTopic()
-	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, int32(lanes), 1
+	var settings []string
 	if atOnce > 0 {
-		setting, value := kmsg.NewCreateTopicsRequestTopicConfig(), strconv.Itoa(atOnce)
-		setting.Name, setting.Value = "max.message.bytes", &value
-		topic.Configs = append(topic.Configs, setting)
+		settings = []string{"max.message.bytes", strconv.Itoa(atOnce)}
 	}
-	request := kmsg.NewPtrCreateTopicsRequest()
-	request.Topics = append(request.Topics, topic)
-	r.asKafkaAdmin(func(ctx context.Context, client *kgo.Client) {
-		answer, err := request.RequestWith(ctx, client)
-		r.must(err)
-		r.must(kerr.ErrorForCode(answer.Topics[0].ErrorCode))
-	})
+	r.createTopic(name, lanes, settings...)
 	reader, err := bus.NewKafka(r.kafka.Brokers(), name)
 	r.must(err)
 	r.t.Cleanup(reader.Close)
