@@ -13,6 +13,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/resourceversion"
 )
 
@@ -106,10 +107,7 @@ func (g *Guard) Run(ctx context.Context) error {
 		if err := g.check(ctx); err != nil {
 			return err
 		}
-		pause := time.NewTimer(minPause)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
+		if ratelimit.Sleep(ctx, minPause) != nil {
 			return context.Cause(ctx)
 		}
 		idle := time.NewTimer(checkEvery)

@@ -50,7 +50,7 @@ var mayImport = map[string][]string{
 	"internal/audit":       {"pkg/rawjson", "pkg/ratelimit", "pkg/condition"},
 	"internal/audit/topic": {"internal/audit", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/protocol"},
 	"internal/attribution": {"pkg/resourceversion", "pkg/event", "pkg/rawjson", "internal/audit", "internal/stamp", "pkg/condition"},
-	"internal/stamp":       {"pkg/condition", "pkg/event", "pkg/resourceversion"},
+	"internal/stamp":       {"pkg/condition", "pkg/event", "pkg/ratelimit", "pkg/resourceversion"},
 	"internal/delivery":    {"pkg/event", "pkg/sinks", "pkg/ratelimit", "pkg/condition"},
 	"internal/config":      {"internal/audit", "internal/audit/topic", "pkg/event", "pkg/format", "pkg/shape", "pkg/shape/path", "pkg/source/selection", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/sinks/stdout", "pkg/sinks/webhook"},
 	"internal/admin":       {"pkg/condition"},
