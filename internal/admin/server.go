@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 )
@@ -41,6 +43,18 @@ const stopWithin = 2 * time.Second
 // memoryInUse adds go_gc_heap_live_bytes: what the last garbage collection found in use. It shows a leak, which
 // go_memstats_heap_alloc_bytes hides behind garbage.
 var memoryInUse = collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile(`^/gc/heap/live:bytes$`)}
+
+// clashing has the name that OpenMetrics gives to the family of the counter go_memstats_alloc_bytes_total: a strict parser
+// refuses both. go_memstats_heap_alloc_bytes has the same value.
+const clashing = "go_memstats_alloc_bytes"
+
+// withoutClash leaves out the family that OpenMetrics cannot name.
+func withoutClash(all prometheus.Gatherer) prometheus.Gatherer {
+	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		families, err := all.Gather()
+		return slices.DeleteFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == clashing }), err
+	})
+}
 
 // Server serves /metrics, /livez, /readyz, the status page at / and what that streams. Its methods may be called
 // concurrently.
@@ -71,7 +85,9 @@ func New(options Options) *Server {
 		newBuildInfo(options.Version), s.publish, s.delivery, newCollector(options.Snapshot),
 	)
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorLog: s.errorLog(), ErrorHandling: promhttp.ContinueOnError}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(withoutClash(registry), promhttp.HandlerOpts{
+		ErrorLog: s.errorLog(), ErrorHandling: promhttp.ContinueOnError, EnableOpenMetrics: true,
+	}))
 	mux.HandleFunc("GET /livez", s.handleLive)
 	mux.HandleFunc("GET /readyz", s.handleReady)
 	mux.HandleFunc("GET /{$}", s.handlePage(viewOverview))
