@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"sync/atomic"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -146,67 +145,6 @@ func parseEventType(b []byte) watch.EventType {
 		}
 	}
 	return ""
-}
-
-// List reads a list, or a page of one. It passes the metadata to begin, which may be nil, once and usually before the first
-// object, and each object to take, which owns it, as they arrive: memory does not depend on the size of the list. It returns
-// the metadata. Errors of begin and take end the reading.
-func (d *Decoder) List(
-	r io.Reader, begin func(metav1.ListMeta) error, take func(*deltas.Object) error,
-) (meta metav1.ListMeta, err error) {
-	dec := json.NewDecoder(r)
-	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		return meta, fmt.Errorf("the response to a list is not a JSON object: %v %w", t, err)
-	}
-	for dec.More() {
-		member, err := dec.Token()
-		if err != nil {
-			return meta, err
-		}
-		switch member {
-		case "metadata":
-			if err = dec.Decode(&meta); err == nil && begin != nil {
-				err = begin(meta)
-			}
-		case "items":
-			err = d.decodeItems(dec, take)
-		default:
-			var passed json.RawMessage
-			err = dec.Decode(&passed)
-		}
-		if err != nil {
-			return meta, err
-		}
-	}
-	_, err = dec.Token()
-	return meta, err
-}
-
-// decodeItems reads the array of objects of a page; null is an empty array.
-func (d *Decoder) decodeItems(dec *json.Decoder, take func(*deltas.Object) error) error {
-	if t, err := dec.Token(); err != nil || t == nil {
-		return err
-	} else if t != json.Delim('[') {
-		return fmt.Errorf("the items of a list are %v, want an array", t)
-	}
-	var raw json.RawMessage
-	for dec.More() {
-		if err := dec.Decode(&raw); err != nil {
-			return err
-		}
-		o, err := d.Object(raw)
-		if err == nil {
-			err = requireName(o)
-		}
-		if err != nil {
-			return d.countFailure(raw, err)
-		}
-		if err := take(o); err != nil {
-			return err
-		}
-	}
-	_, err := dec.Token()
-	return err
 }
 
 // metadataBody returns the type and the metadata of an object without managedFields and stamp, in the form and order of the

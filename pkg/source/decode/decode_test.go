@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
 // podDecoder decodes Pods.
@@ -195,6 +197,94 @@ func TestTruncatedPageIsAnError(t *testing.T) {
 	}
 }
 
+// TestPagesAreReadInAnyChunking: where a response is cut into parts depends on the network.
+func TestPagesAreReadInAnyChunking(t *testing.T) {
+	long := `{"metadata":{"name":"long"},"data":"` + strings.Repeat("x", 200_000) + `"}`
+	page := ` { "kind" : "List", "n": 1, "items" : [ {"metadata":{"name":"a"}} ,` + long + `, {"metadata":{"name":"\u0062"}}],` +
+		`"metadata": {"resourceVersion":"42"}, "last": 17 } `
+	for name, r := range map[string]io.Reader{
+		"whole":        strings.NewReader(page),
+		"byte by byte": iotest.OneByteReader(strings.NewReader(page)),
+		"in halves":    iotest.HalfReader(strings.NewReader(page)),
+		"with the end": iotest.DataErrReader(strings.NewReader(page)),
+	} {
+		var names []string
+		meta, err := podDecoder().List(r, nil, func(o *deltas.Object) error {
+			names = append(names, o.Name)
+			return nil
+		})
+		if got := strings.Join(names, ","); got != "a,long,b" || meta.ResourceVersion != "42" || err != nil {
+			t.Errorf("%s: %s at %q, %v", name, got, meta.ResourceVersion, err)
+		}
+	}
+}
+
+// TestLostConnectionIsNoMalformedPage: the error of the connection is returned, after the objects before it.
+func TestLostConnectionIsNoMalformedPage(t *testing.T) {
+	lost, read := errors.New("connection lost"), 0
+	page := io.MultiReader(strings.NewReader(`{"items":[{"metadata":{"name":"a"}},{"metadata":{"na`), iotest.ErrReader(lost))
+	d := podDecoder()
+	_, err := d.List(page, nil, func(*deltas.Object) error { read++; return nil })
+	if !errors.Is(err, lost) || read != 1 || d.Failures() != 0 {
+		t.Errorf("%d objects, %v, %d failures", read, err, d.Failures())
+	}
+}
+
+// FuzzPagesEqualEncodingJSON: what encoding/json reads as a list is read alike, wherever its parts are cut.
+func FuzzPagesEqualEncodingJSON(f *testing.F) {
+	f.Add([]byte(`{"kind":"PodList","metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"a"}}, {"metadata":{"name":"b"}}]}`), uint8(3))
+	f.Add([]byte(`{"items":null,"x":[1,-2.5e3,true,"]"],"metadata":{}}`), uint8(1))
+	f.Fuzz(func(t *testing.T, page []byte, part uint8) {
+		var want struct {
+			Metadata metav1.ListMeta
+			Items    []json.RawMessage
+		}
+		if strictErr := json.Unmarshal(page, &want); strictErr != nil || hasOtherSpelling(page) {
+			return
+		}
+		var names []string
+		for _, item := range want.Items {
+			o, err := podDecoder().Object(item)
+			if err != nil || requireName(o) != nil {
+				return
+			}
+			names = append(names, o.Name)
+		}
+		var got []string
+		meta, err := podDecoder().List(partReader{bytes.NewReader(page), int(part) + 1}, nil, func(o *deltas.Object) error {
+			got = append(got, o.Name)
+			return nil
+		})
+		if err != nil || !slices.Equal(got, names) || meta.ResourceVersion != want.Metadata.ResourceVersion {
+			t.Errorf("read %q at %q, %v; want %q at %q", got, meta.ResourceVersion, err, names, want.Metadata.ResourceVersion)
+		}
+	})
+}
+
+// hasOtherSpelling reports whether encoding/json would take a member for one of another spelling, or one of several: it
+// ignores case, and the last of equal names counts.
+func hasOtherSpelling(page []byte) bool {
+	seen := map[string]bool{}
+	m := rawjson.EnterObject(page, rawjson.SkipSpace(page, 0))
+	for m.Next() {
+		name := strings.ToLower(string(m.Key))
+		if seen[name] || string(m.Key) != name && (name == "items" || name == "metadata") {
+			return true
+		}
+		seen[name] = true
+		m.I = rawjson.SkipValue(page, m.I, 1)
+	}
+	return m.I < 0
+}
+
+// partReader reads at most size bytes at a time.
+type partReader struct {
+	io.Reader
+	size int
+}
+
+func (r partReader) Read(b []byte) (int, error) { return r.Reader.Read(b[:min(len(b), r.size)]) }
+
 func FuzzDecodeNeverPanics(f *testing.F) {
 	f.Add([]byte(`{"kind":"PodList","metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"a"}},{}]}`))
 	f.Add([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure"}`))
@@ -209,6 +299,21 @@ func FuzzDecodeNeverPanics(f *testing.F) {
 			}
 		}
 	})
+}
+
+func BenchmarkList(b *testing.B) {
+	page := []byte(`{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"42"},"items":[`)
+	for range 500 {
+		page = append(append(page, podJSON(1)...), ',')
+	}
+	page = append(page[:len(page)-1], "]}"...)
+	b.SetBytes(int64(len(page)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := podDecoder().List(bytes.NewReader(page), nil, func(*deltas.Object) error { return nil }); err != nil {
+			b.Fatal(err)
+		}
+	}
 }
 
 func BenchmarkWatchEvents(b *testing.B) {
