@@ -69,11 +69,15 @@ func isNeverRoutable(offset uint64) bool { return offset%211 == 0 }
 func (w *world) happensIn(percent int) bool { return w.random.IntN(100) < percent }
 
 func (w *world) laneOf(c *event.Change) sinks.Lane {
+	return w.laneAmong(w.using, c)
+}
+
+func (w *world) laneAmong(count int, c *event.Change) sinks.Lane {
 	h := 0
 	for _, b := range []byte(c.Name) {
 		h = h*31 + int(b)
 	}
-	return worldLane(h%w.using, w.using, w.routeOf(c).topicName())
+	return worldLane(h%count, count, w.routeOf(c).topicName())
 }
 
 func worldLane(n, of int, topic string) sinks.Lane {
@@ -100,7 +104,8 @@ func (w *world) PendingRepartitions() []sinks.Repartition {
 	if w.using == w.lanes || w.happensIn(30) { // a repartition may be withdrawn
 		return nil
 	}
-	r := sinks.Repartition{Reason: "grown"}
+	from := w.using
+	r := sinks.Repartition{Reason: "grown", FormerLane: func(c *event.Change) sinks.Lane { return w.laneAmong(from, c) }}
 	for _, topic := range []string{"", "elsewhere"} {
 		for n := range w.using {
 			r.From = append(r.From, worldLane(n, w.using, topic))

@@ -66,6 +66,8 @@ type lane struct {
 	lagObserved time.Time // when the change at lagsFrom was observed, as far as known
 	pass        uint64    // the pass of the catch-up reader that loads this lane, see rereadPlan; 0: none
 
+	former *formerLanes // that this lane has replaced; may be nil
+
 	membership   laneMembership // derived from the fields above by laneTable.updateMembership
 	delivering   bool           // the last Publish was accepted
 	usedRecently bool           // something was queued since the last look for idle lanes

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -73,6 +74,33 @@ func (p *repartitioner) moveQueuedChanges(r sinks.Repartition) error {
 	}
 	p.queue.addLanes(p.replacer.replaceLanes(r, queued, names)...)
 	return nil
+}
+
+// formerLanes are the lanes that others have replaced. A new lane continues where the slowest of them was; what the others
+// had settled beyond that is not published again when the new lane is read from the journal.
+type formerLanes struct {
+	laneOf  func(*event.Change) sinks.Lane
+	settled map[sinks.Lane]uint64       // up to this offset
+	newest  uint64                      // the highest of these
+	before  map[sinks.Lane]*formerLanes // what these lanes had replaced, where that had settled more
+}
+
+// add records how far a lane is that is about to be replaced.
+func (f *formerLanes) add(l *lane, read uint64) {
+	upTo := l.settledUpTo(read)
+	f.settled[l.name], f.newest = upTo, max(f.newest, upTo)
+	if l.former != nil && l.former.newest > upTo {
+		f.before[l.name], f.newest = l.former, max(f.newest, l.former.newest)
+	}
+}
+
+// hasSettled reports whether the former lane of a change had settled it.
+func (f *formerLanes) hasSettled(c *event.Change, offset uint64) bool {
+	if f == nil || offset > f.newest {
+		return false
+	}
+	name := f.laneOf(c)
+	return offset <= f.settled[name] || f.before[name].hasSettled(c, offset)
 }
 
 // laneReplacer is the part of the ledger that pauses and replaces lanes.
@@ -166,20 +194,24 @@ func (p *laneReplacer) queuedEntries(r sinks.Repartition) (queued []entry) {
 }
 
 // replaceLanes drops the old lanes and queues their entries with new ones, names[i] for queued[i], in one step: no
-// cursor may miss these changes (I2). If the old lanes are lost with what they had accepted, the new ones lag from the
-// lowest position of the old. It returns the lanes that the caller must add to the workqueue.
+// cursor may miss these changes (I2). If the old lanes accept nothing any more, the new ones lag from the lowest position of
+// the old. It returns the lanes that the caller must add to the workqueue.
 func (p *laneReplacer) replaceLanes(r sinks.Repartition, queued []entry, names []sinks.Lane) (schedule []*lane) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t := p.lanes
+	former := &formerLanes{laneOf: r.FormerLane, settled: map[sinks.Lane]uint64{}, before: map[sinks.Lane]*formerLanes{}}
 	from := t.read
 	for _, name := range r.From {
-		from = min(from, t.byName[name].settledUpTo(t.read))
+		former.add(t.byName[name], t.read)
+		from = min(from, former.settled[name])
 		t.dropLane(t.byName[name])
 	}
-	if r.Lost && from < t.read {
-		for _, name := range r.To {
-			t.startLagging(t.ensureLane(name), from+1, time.Time{})
+	for _, name := range r.To {
+		l := t.ensureLane(name)
+		l.former = former
+		if r.Lost && from < t.read {
+			t.startLagging(l, from+1, time.Time{})
 		}
 	}
 	for i, e := range queued {

@@ -43,6 +43,11 @@ func (n *laneLayout) laneOf(c *event.Change) sinks.Lane {
 	if n.state != layoutSplit {
 		return singleLane
 	}
+	return n.splitLaneOf(c)
+}
+
+// splitLaneOf returns the lane of a change in a split layout.
+func (n *laneLayout) splitLaneOf(c *event.Change) sinks.Lane {
 	return n.laneName(sinks.KeyHash(c) % uint64(n.count))
 }
 
@@ -94,9 +99,10 @@ func (n *laneLayout) pendingRepartitions() []sinks.Repartition {
 	defer n.mu.Unlock()
 	switch n.state {
 	case layoutSplit:
-		return []sinks.Repartition{{Reason: "no subject is refused any more", From: n.laneNames(), To: []sinks.Lane{singleLane}}}
+		return []sinks.Repartition{{Reason: "no subject is refused any more", From: n.laneNames(), To: []sinks.Lane{singleLane}, FormerLane: n.splitLaneOf}}
 	case layoutSplitPending:
-		return []sinks.Repartition{{Reason: "the server refuses a subject: its objects wait, delivery of the others continues", From: []sinks.Lane{singleLane}, To: n.laneNames(), Lost: true}}
+		return []sinks.Repartition{{Reason: "the server refuses a subject: its objects wait, delivery of the others continues", From: []sinks.Lane{singleLane}, To: n.laneNames(), Lost: true,
+			FormerLane: func(*event.Change) sinks.Lane { return singleLane }}}
 	default:
 		return nil
 	}
