@@ -352,6 +352,38 @@ func TestLanesUsedOnceLeaveNothingBehind(t *testing.T) {
 	})
 }
 
+// TestLanesThatReplacedOthersAreReleasedUnused replaces the only lane of a topic once its partitions are known, and has
+// nothing more for that topic: the sink keeps nothing of its lanes, of which it may have used each to publish for the first
+// one.
+func TestLanesThatReplacedOthersAreReleasedUnused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s storedProgress
+		to := newCountingSink(t)
+		var released atomic.Int64
+		sink := releasingRepartitioner{&repartitioningSink{sinkFuncs: sinkFuncs{publish: to.publishCounted}, using: 1, have: 3}, &released}
+		p := startPipeline(t, sink, journalOf(changesIn("a"), &s), event.Cursor{}, Config{})
+		time.Sleep(3 * laneIdleTimeout)
+		if got := released.Load(); got != 3 {
+			t.Errorf("%d of 3 lanes were released", got)
+		}
+		p.drainUpTo(t, 1)
+	})
+}
+
+// releasingRepartitioner counts lanes of the last layout that are released.
+type releasingRepartitioner struct {
+	*repartitioningSink
+	released *atomic.Int64
+}
+
+func (r releasingRepartitioner) ReleaseLanes(lanes []sinks.Lane) {
+	for _, l := range lanes {
+		if strings.HasSuffix(string(l), fmt.Sprint(" of ", r.have)) {
+			r.released.Add(1)
+		}
+	}
+}
+
 // releaseCounter counts released lanes.
 type releaseCounter struct {
 	sinkFuncs
