@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -320,4 +321,34 @@ func FuzzState(f *testing.F) {
 			t.Errorf("what was read cannot be written and read: %v", err)
 		}
 	})
+}
+
+// TestStoredStateForgetsTopicsThatWereUsedOnce publishes one change to each of many topics, which it creates, and nothing
+// more: when their lanes are released, the state that the journal stores names none of them.
+func TestStoredStateForgetsTopicsThatWereUsedOnce(t *testing.T) {
+	const topics = 20
+	_, brokers := startFakeCluster(t, kfake.NumBrokers(1))
+	s := openSink(t, Config{Brokers: brokers, Topic: "{name}", CreateTopics: CreateTopics{Enabled: true, Partitions: 3}})
+	k := &storedState{}
+	restoreState(t, s, k, 0)
+	for i := range topics {
+		m := pod(fmt.Sprint("topic-", i), 1)
+		lane, err := s.Lane(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustPublish(t, s, lane, []sinks.Message{{Offset: uint64(i + 1), Change: m}})
+	}
+	var used []sinks.Lane
+	for _, r := range s.PendingRepartitions() {
+		s.ApplyRepartition(r)
+		used = append(used, r.To...)
+	}
+	if len(used) != 3*topics {
+		t.Errorf("%d lanes replace those that waited", len(used))
+	}
+	s.ReleaseLanes(used)
+	if states, _, err := decodeState(s.State(topics)); err != nil || len(states) > 0 {
+		t.Errorf("the state names %d lanes: %v", len(states), err)
+	}
 }
