@@ -128,7 +128,9 @@ func (r *router) pendingRepartitions(isBusy func(topic string) bool) (due []sink
 			continue
 		}
 		to := sinks.Repartition{From: from.lanes, To: topicLanes(t.name, count), Lost: count < len(from.lanes),
-			FormerLane: func(c *event.Change) sinks.Lane { return from.lanes[partitionForKey(c.AppendKey(nil), len(from.lanes))] }}
+			FormerLane: func(c *event.Change) sinks.Lane {
+				return from.lanes[partitionForKey(c.AppendKey(nil), len(from.lanes))]
+			}}
 		switch {
 		case from.isWaiting(): // the layout became known, which needs no log line
 		case to.Lost:
