@@ -126,18 +126,19 @@ func (l *lane) oldestObserved() time.Time {
 
 // entry is one queued change.
 type entry struct {
-	offset uint64
-	change *event.Change   // as it is published
-	size   int             // change.Size(), plus original.Size() if there is one
-	topic  *sinks.Template // see sinks.Message
+	offset  uint64
+	change  *event.Change   // as it is published
+	inFrame bool            // see event.Record
+	size    int             // change.Size(), plus original.Size() if there is one
+	topic   *sinks.Template // see sinks.Message
 
 	original  *event.Change // of a truncated change: the complete one, which a dead letter stores; else nil
 	rejection error         // of a change that has no lane of the sink: why; else nil
 }
 
-// newEntry returns r as an entry that still aliases the journal frame.
+// newEntry returns r as an entry that still aliases the frame that r was read from.
 func newEntry(r event.Record, topic *sinks.Template, rejection error) entry {
-	return entry{offset: r.Offset, change: r.Change, size: r.Change.Size(), topic: topic, rejection: rejection}
+	return entry{offset: r.Offset, change: r.Change, inFrame: r.InFrame, size: r.Change.Size(), topic: topic, rejection: rejection}
 }
 
 // originalRecord returns the change as it was read.
@@ -145,13 +146,15 @@ func (e entry) originalRecord() event.Record {
 	if e.original != nil {
 		e.change = e.original
 	}
-	return event.Record{Offset: e.offset, Change: e.change}
+	return event.Record{Offset: e.offset, Change: e.change, InFrame: e.inFrame}
 }
 
-// withOwnChange returns e with a copy of its change. A change that was read aliases its journal frame: one small change of a
-// lane that does not advance would keep a whole frame alive, and a window of such changes thousands of frames (I6).
+// withOwnChange returns e with a change that aliases no frame: one small change of a lane that does not advance would keep a
+// whole frame alive, and a window of such changes thousands of frames (I6). A change from memory has its own bytes already.
 func (e entry) withOwnChange() entry {
-	e.change = e.change.Clone()
+	if e.inFrame {
+		e.change, e.inFrame = e.change.Clone(), false
+	}
 	return e
 }
 

@@ -100,7 +100,7 @@ func (r frameReader) readFrameAfter(
 	}
 	records := make([]event.Record, len(changes))
 	for i := range changes {
-		records[i] = event.Record{Offset: first + uint64(i), Change: &changes[i]}
+		records[i] = event.Record{Offset: first + uint64(i), Change: &changes[i], InFrame: true}
 	}
 	if first <= after {
 		records = records[after+1-first:]

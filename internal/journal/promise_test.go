@@ -33,11 +33,14 @@ func TestAnObservationIsReadBackAfterAReopen(t *testing.T) {
 		Known:       []event.Known{{Key: "a", UID: "u1", ResourceVersion: "8"}, {Key: "b", UID: "u2", ResourceVersion: "9"}, {Key: "c"}},
 		RemovedKeys: []string{"c"},
 	})
+	if got := j.readTo(0, 1); got[0].Change != c || got[0].InFrame {
+		t.Errorf("a change in memory was read as %+v, in a frame: %v", got[0].Change, got[0].InFrame)
+	}
 	j.stopAndClose()
 
 	j = startJournal(t, Options{Dir: dir, Sinks: []string{"main"}})
-	if got := j.readTo(0, 1); !reflect.DeepEqual(got[0].Change, c) {
-		t.Errorf("read %+v, want %+v", got[0].Change, c)
+	if got := j.readTo(0, 1); !reflect.DeepEqual(got[0].Change, c) || !got[0].InFrame {
+		t.Errorf("read %+v, in a frame: %v, want %+v", got[0].Change, got[0].InFrame, c)
 	}
 	known, scope := j.loadStored("pods")
 	want := []event.Known{{Key: "a", UID: "u1", ResourceVersion: "8"}, {Key: "b", UID: "u2", ResourceVersion: "9"}}

@@ -55,4 +55,8 @@ type Evidence struct {
 type Record struct {
 	Offset uint64 // starts at 1, grows by one per change, never reused
 	Change *Change
+
+	// InFrame means that the change is a part of the memory of a frame that was read from disk, with up to a MiB of other
+	// changes. Code that keeps the change longer than those keeps a [Change.Clone].
+	InFrame bool
 }
