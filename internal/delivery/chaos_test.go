@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -81,7 +82,7 @@ func (w *world) laneAmong(count int, c *event.Change) sinks.Lane {
 }
 
 func worldLane(n, of int, topic string) sinks.Lane {
-	return sinks.Lane(fmt.Sprintf("%d of %d %s", n, of, topic))
+	return sinks.Lane(strconv.Itoa(n) + " of " + strconv.Itoa(of) + " " + topic)
 }
 
 func (w *world) ResumeLanes(lanes []sinks.Lane) {

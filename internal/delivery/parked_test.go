@@ -25,12 +25,13 @@ type endlessJournal struct {
 	lanes      []string
 	rate       int // changes a second
 	began      time.Time
+	body       []byte        // of all changes
 	lastOffset atomic.Uint64 // 0 while there are more changes to come
 	storedProgress
 }
 
 func newEndlessJournal(rate, lanes int) *endlessJournal {
-	s := &endlessJournal{rate: rate, began: time.Now()}
+	s := &endlessJournal{rate: rate, began: time.Now(), body: make([]byte, 1000)}
 	for i := range lanes {
 		s.lanes = append(s.lanes, fmt.Sprint("lane", i))
 	}
@@ -48,7 +49,7 @@ func (s *endlessJournal) changeAt(offset uint64) *event.Change {
 	at := s.began.Add(time.Duration(offset) * time.Second / time.Duration(s.rate))
 	return &event.Change{
 		Type: event.Updated, Namespace: s.lanes[offset%uint64(len(s.lanes))], Name: strconv.FormatUint(offset, 10), Generation: int64(offset),
-		After: make([]byte, 1000), ObservedAt: at,
+		After: s.body, ObservedAt: at,
 	}
 }
 
@@ -140,7 +141,7 @@ func failOnly(failing sinks.Lane, err error) func(sinks.Lane) error {
 	}
 }
 
-// TestOneFailingLaneOfTenCostsTheOthersNothing has one lane fail for twenty minutes at 300 changes a second, 30 of them its
+// TestOneFailingLaneOfTenCostsTheOthersNothing has one lane fail for twelve minutes at 300 changes a second, 30 of them its
 // own, with a window of half a second of that. After its recovery it catches up at ten times its live rate or more, and the
 // others keep theirs.
 func TestOneFailingLaneOfTenCostsTheOthersNothing(t *testing.T) {
@@ -156,12 +157,12 @@ func TestOneFailingLaneOfTenCostsTheOthersNothing(t *testing.T) {
 				p := startPipeline(t, sinkFuncs{publish: to.publishCounted}, s, event.Cursor{}, cfg)
 				time.Sleep(time.Minute)
 				early := p.Stats().WindowBytes
-				time.Sleep(20*time.Minute - time.Minute)
+				time.Sleep(12*time.Minute - time.Minute) // it lacks more then than a minute of catching up has to bring
 				synctest.Wait()
 				if got := p.Stats(); got.WindowBytes > early+50_000 || got.Lanes != 10 || got.LanesFailing != 1 {
-					t.Errorf("after twenty minutes %d bytes are held, after a minute %d: %+v", got.WindowBytes, early, got)
+					t.Errorf("after twelve minutes %d bytes are held, after a minute %d: %+v", got.WindowBytes, early, got)
 				}
-				if c, _ := s.currentProgress(); len(c.Lanes) > 10 || c.High < 300*1190 || c.Lanes["lane3"] > 10*(maxUnprovenRejections+1) {
+				if c, _ := s.currentProgress(); len(c.Lanes) > 10 || c.High < 300*710 || c.Lanes["lane3"] > 10*(maxUnprovenRejections+1) {
 					t.Errorf("cursor %d %d %v", c.Low, c.High, c.Lanes)
 				}
 				if got := p.Stats().Conditions(); len(got) != 1 || got[0].Name() != "sink/test/lane3" || got[0].Severity != condition.Degraded {
@@ -169,8 +170,8 @@ func TestOneFailingLaneOfTenCostsTheOthersNothing(t *testing.T) {
 				}
 				before := to.setFailure(nil)
 				for l, n := range before {
-					if l != "lane3" && n < 30*1190 {
-						t.Errorf("%s got %d changes, want all of %d", l, n, 30*1200)
+					if l != "lane3" && n < 30*710 {
+						t.Errorf("%s got %d changes, want all of %d", l, n, 30*720)
 					}
 				}
 				time.Sleep(30*time.Second + time.Minute) // until its retry, and a minute of catching up
@@ -183,7 +184,6 @@ func TestOneFailingLaneOfTenCostsTheOthersNothing(t *testing.T) {
 				if n := after["lane3"] - before["lane3"]; n < 10*30*60 {
 					t.Errorf("lane3 got %d changes in a minute, want ten times as many as the %d that are made", n, 30*60)
 				}
-				time.Sleep(10 * time.Minute)
 				s.lastOffset.Store(s.newestOffset())
 				p.drainUpTo(t, s.lastOffset.Load())
 				if _, dead := s.currentProgress(); len(dead) > maxUnprovenRejections {
@@ -304,7 +304,7 @@ func TestAParkedLaneResumesAfterARestart(t *testing.T) {
 
 func TestManyFailingLanesAreReportedAndRecover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const lanes = 2000
+		const lanes = 1000
 		s, to := newEndlessJournal(lanes, lanes), newCountingSink(t)
 		to.failure = func(l sinks.Lane) error {
 			if l != "lane7" {
@@ -312,10 +312,10 @@ func TestManyFailingLanesAreReportedAndRecover(t *testing.T) {
 			}
 			return nil
 		}
-		cfg := Config{WindowBytes: 1 << 20, Workers: 64, Retry: RetryConfig{Min: time.Second, Max: 30 * time.Second}}
+		cfg := Config{WindowBytes: 1 << 19, Workers: 64, Retry: RetryConfig{Min: time.Second, Max: 30 * time.Second}}
 		p := startPipeline(t, sinkFuncs{publish: to.publishCounted}, s, event.Cursor{}, cfg)
 		time.Sleep(10 * time.Second)
-		if got := p.Stats(); got.LanesFailing != lanes-1 || len(got.FailingLanes) != maxNamedLanes || got.WindowBytes > 1<<20 {
+		if got := p.Stats(); got.LanesFailing != lanes-1 || len(got.FailingLanes) != maxNamedLanes || got.WindowBytes > 1<<19 {
 			t.Errorf("%d lanes fail, %d are listed, the window holds %d bytes", got.LanesFailing, len(got.FailingLanes), got.WindowBytes)
 		}
 		to.setFailure(nil)
@@ -688,9 +688,9 @@ func TestAWaitingDeadLetterBlocksOnlyItsLane(t *testing.T) {
 			return Route{}
 		}
 		p := startPipeline(t, sinkFuncs{publish: publish}, s, event.Cursor{}, Config{WindowBytes: 150_000, PublishDeadLetter: bury, Route: withheld})
-		time.Sleep(10 * time.Minute)
+		time.Sleep(4 * time.Minute)
 		for l, n := range to.setFailure(nil) {
-			if l != "lane3" && n < 17_990 {
+			if l != "lane3" && n < 7_190 {
 				t.Errorf("%s got %d changes", l, n)
 			}
 		}
@@ -698,7 +698,7 @@ func TestAWaitingDeadLetterBlocksOnlyItsLane(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 		open.Store(true)
-		time.Sleep(5 * time.Minute)
+		time.Sleep(time.Minute)
 		s.lastOffset.Store(s.newestOffset())
 		p.drainUpTo(t, s.lastOffset.Load())
 		if _, dead := s.currentProgress(); len(dead) != 2 {
