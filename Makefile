@@ -91,9 +91,9 @@ fullsize: ## Run the tests that are small in the pipeline at full size (minutes)
 	KUBECDC_E2E_LISTS=42 REQUIRE_INTEGRATION=1 go test -C test/e2e -timeout 30m -run TestInterruptedFirstListLosesNothing ./source
 
 .PHONY: failovers
-failovers: ## Take the active exporter away 120 times, on three brokers and three servers whose leaders die too, for each bus of the state (an hour; RATE=400 on two cores)
-	KUBECDC_E2E_FAILOVERS=$(or $(FAILOVERS),50) KUBECDC_E2E_RATE=$(or $(RATE),2000) KUBECDC_E2E_REPLICAS=3 KUBECDC_E2E_CLOCKS=1 REQUIRE_INTEGRATION=1 \
-		go test -C test/e2e -v -timeout 150m -run 'TestFailoversNeverLoseRepeatOrReorder|TestFailoverWithClocksAnHourApart' .
+failovers: ## Take the active exporter away 240 times in four ways, on three brokers and three servers that freeze and die too, in shared topics that are edited, for each bus of the state (two hours; RATE=200 on two cores)
+	KUBECDC_E2E_FAILOVERS=$(or $(FAILOVERS),60) KUBECDC_E2E_RATE=$(or $(RATE),1000) KUBECDC_E2E_REPLICAS=3 KUBECDC_E2E_CLOCKS=1 REQUIRE_INTEGRATION=1 \
+		go test -C test/e2e -v -timeout 300m -run 'TestFailoversNeverLoseRepeatOrReorder|TestFailoverWithClocksAnHourApart' .
 
 .PHONY: equality
 equality: ## Compare failovers from the state with restarts on the journal over 60 faults for each bus of the state (half an hour)

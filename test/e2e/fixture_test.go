@@ -42,7 +42,8 @@ type fixture struct {
 type received struct {
 	bus.Reader
 	records   []bus.Record
-	compacted bool // what is there is less than what was
+	compacted bool                  // what is there is less than what was
+	wanted    func(bus.Record) bool // nil: all records
 }
 
 // fixtures counts the fixtures of all tests: no two have the same name.
@@ -199,7 +200,11 @@ func (s *fixture) receiveAll() {
 
 func (b *received) receive(ctx context.Context) error {
 	records, err := b.Read(ctx)
-	b.records = append(b.records, records...)
+	for _, r := range records {
+		if b.wanted == nil || b.wanted(r) {
+			b.records = append(b.records, r)
+		}
+	}
 	return err
 }
 
@@ -280,12 +285,13 @@ func (s *fixture) judgeEach(rules oracle.Rules) {
 	s.t.Helper()
 	s.receiveAll()
 	h := s.history()
+	s.t.Logf("%d revisions after %d existing objects", len(h.Revisions), len(h.Existing))
 	for _, b := range s.buses {
 		if wrong := h.Judge(b.records, rules); len(wrong) > 0 {
 			s.t.Errorf("%s: %d points, the first ones:\n%s", b.Name(), len(wrong), first(wrong))
 		}
+		s.t.Log(b.count())
 	}
-	s.t.Logf("%d revisions after %d existing objects; %s; %s", len(h.Revisions), len(h.Existing), s.buses[0].count(), s.buses[1].count())
 }
 
 // count summarizes the received records in one line.

@@ -147,7 +147,7 @@ func TestStopLeavesFailingLanesToStandby(t *testing.T) {
 	p.must(err)
 	t.Cleanup(client.Close)
 	similar := p.name + "_pods" // Kafka allows no two topics whose names differ in this only
-	p.must(createTopic(t.Context(), client, similar))
+	p.must(createTopic(t.Context(), client, similar, 1, nil))
 	all := p.resources
 	watch := func(resources []oracle.Resource) {
 		p.resources = resources

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -96,13 +97,13 @@ func (b *replicatedBuses) killLeaders(fixture string) {
 }
 
 // restart brings back what killLeaders has killed.
-func (b *replicatedBuses) restart() {
-	b.t.Helper()
-	err := errors.Join(b.deadBroker.Restart(b.t.Context()), b.deadServer.Restart(b.t.Context()), b.servers.WaitHealthy(b.t.Context()))
-	if err != nil {
-		b.t.Fatal(err)
+func (b *replicatedBuses) restart() error {
+	if b.t.Context().Err() != nil { // the test has failed
+		return nil
 	}
+	err := errors.Join(b.deadBroker.Restart(b.t.Context()), b.deadServer.Restart(b.t.Context()), b.servers.WaitHealthy(b.t.Context()))
 	b.deadBroker, b.deadServer = nil, nil
+	return err
 }
 
 func (b *replicatedBuses) leadingBroker(ctx context.Context, fixture string) (*kafka.Broker, error) {
@@ -124,6 +125,53 @@ func (b *replicatedBuses) leadingBroker(ctx context.Context, fixture string) (*k
 		}
 	}
 	return nil, fmt.Errorf("no broker leads the topics of %s: %v", fixture, leaders)
+}
+
+// needs reports whether a failover of a fixture needs a broker at once: it leads the state, coordinates the transactional ID
+// of the sink or of the state, or controls the cluster.
+func (b *replicatedBuses) needs(broker *kafka.Broker, fixture string) bool {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.t.Context(), arriveWithin)
+	defer cancel()
+	leader, err := b.leadingBroker(ctx, fixture)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	quorum := kmsg.NewPtrDescribeQuorumRequest()
+	topic := kmsg.NewDescribeQuorumRequestTopic()
+	topic.Topic, topic.Partitions = "__cluster_metadata", append(topic.Partitions, kmsg.NewDescribeQuorumRequestTopicPartition())
+	quorum.Topics = append(quorum.Topics, topic)
+	answer, err := quorum.RequestWith(ctx, b.kafka)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	needed := []int32{int32(leader.ID()), answer.Topics[0].Partitions[0].LeaderID}
+	state := fixture + "-state"
+	for _, id := range []string{state + "-kafka", state + "-state-" + state} {
+		find := kmsg.NewPtrFindCoordinatorRequest()
+		find.CoordinatorType, find.CoordinatorKey = 1, id
+		if coordinator, err := find.RequestWith(ctx, b.kafka); err == nil {
+			needed = append(needed, coordinator.NodeID)
+		}
+	}
+	return slices.Contains(needed, int32(broker.ID()))
+}
+
+// leads reports whether a server leads the state of a fixture or its changes.
+func (b *replicatedBuses) leads(server *natsserver.Server, fixture string) bool {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.t.Context(), arriveWithin)
+	defer cancel()
+	for _, name := range []string{fixture + "-state", fixture} {
+		stream, err := b.jetstream.Stream(ctx, name)
+		if err != nil {
+			continue
+		}
+		if cluster := stream.CachedInfo().Cluster; cluster != nil && cluster.Leader == server.Name() {
+			return true
+		}
+	}
+	return false
 }
 
 func (b *replicatedBuses) leadingServer(ctx context.Context, fixture string) (*natsserver.Server, error) {

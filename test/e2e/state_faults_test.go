@@ -106,10 +106,15 @@ func purgeTopic(ctx context.Context, client *kgo.Client, topic string) error {
 	return errors.Join(err, setTopic(ctx, client, topic, "cleanup.policy", "compact"))
 }
 
-func createTopic(ctx context.Context, client *kgo.Client, topic string) error {
+func createTopic(ctx context.Context, client *kgo.Client, topic string, partitions int32, configs map[string]string) error {
 	request := kmsg.NewPtrCreateTopicsRequest()
 	one := kmsg.NewCreateTopicsRequestTopic()
-	one.Topic, one.NumPartitions, one.ReplicationFactor = topic, 1, 1
+	one.Topic, one.NumPartitions, one.ReplicationFactor = topic, partitions, -1
+	for key, value := range configs {
+		config := kmsg.NewCreateTopicsRequestTopicConfig()
+		config.Name, config.Value = key, &value
+		one.Configs = append(one.Configs, config)
+	}
 	request.Topics = append(request.Topics, one)
 	answer, err := request.RequestWith(ctx, client)
 	if err != nil {

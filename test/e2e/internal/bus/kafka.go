@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -100,7 +101,9 @@ func (k *Kafka) take(r *kgo.Record) (record Record, more bool, err error) {
 	for _, h := range r.Headers {
 		headers[h.Key] = string(h.Value)
 	}
-	return k.read(fmt.Sprintf("%s/%d", r.Topic, r.Partition), string(r.Key), headers, r.Value)
+	record, more, err = k.read(fmt.Sprintf("%s/%d", r.Topic, r.Partition), string(r.Key), headers, r.Value)
+	record.Appended = r.Timestamp
+	return record, more, err
 }
 
 // look returns all partitions and their ends. It asks again where a partition has no leader yet, as just after a topic was
@@ -196,6 +199,12 @@ func (k *Kafka) follow(partitions []partition) {
 	if len(added) > 0 {
 		k.client.AddConsumePartitions(added)
 	}
+}
+
+// Forget makes Read begin at the start of a topic that is recreated under its name.
+func (k *Kafka) Forget(topic string) {
+	k.client.PurgeTopicsFromConsuming(topic)
+	maps.DeleteFunc(k.next, func(p partition, _ int64) bool { return p.topic == topic })
 }
 
 func (k *Kafka) reached(ends map[partition]int64) bool {

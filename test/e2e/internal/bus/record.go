@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/test/parts/schemas"
@@ -48,11 +49,12 @@ type Record struct {
 	Gap                *Gap
 	Snapshot           *Snapshot
 	Before, After      json.RawMessage
-	Revision           int64  // ResourceVersion as a number
-	Place              string // topic and partition, or subject
-	Key                string // the Kafka record's key, the NATS message's Kubecdc-Key
-	DuplicateDetection string // what the bus drops duplicates by: Nats-Msg-Id; empty on Kafka
-	Payload            []byte // all of it, as it lies there
+	Revision           int64     // ResourceVersion as a number
+	Place              string    // topic and partition, or subject
+	Key                string    // the Kafka record's key, the NATS message's Kubecdc-Key
+	DuplicateDetection string    // what the bus drops duplicates by: Nats-Msg-Id; empty on Kafka
+	Payload            []byte    // all of it, as it lies there
+	Appended           time.Time // when the bus stored it, by its clock; zero on NATS
 }
 
 // Reader reads one bus. It is used by one goroutine at a time.

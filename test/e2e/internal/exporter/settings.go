@@ -1,6 +1,7 @@
 package exporter
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"os"
@@ -11,6 +12,7 @@ import (
 type Settings struct {
 	Dir        string // of the configuration, the journal and the log; of this exporter alone
 	Kubeconfig string
+	Cluster    string   // the name of the cluster; "" is "e2e"
 	Select     []string // resources as kubectl writes them
 	// Resources are whole rules, as in the file, in the place of Select.
 	Resources []map[string]any
@@ -53,7 +55,7 @@ type mapping = map[string]any
 // content returns the configuration. JSON is YAML.
 func (s Settings) content(listen string) mapping {
 	c := mapping{
-		"cluster":   mapping{"name": "e2e", "kubeconfig": s.Kubeconfig},
+		"cluster":   mapping{"name": cmp.Or(s.Cluster, "e2e"), "kubeconfig": s.Kubeconfig},
 		"resources": []mapping{{"select": s.Select}},
 		"sinks":     s.sinks(),
 		"journal":   mapping{"dir": s.JournalDir()},
