@@ -50,9 +50,9 @@ func stampTopics(s *exporter.Settings) {
 	s.Kafka = map[string]any{"createTopics": map[string]any{"enabled": true, "partitions": 4, "configs": configs}}
 }
 
-// orderAsStored brings what was received from Kafka into that order. What a topic held that was deleted counts as not delivered
-// by an exporter that takes over afterwards: of a record that was in that topic, and is in the one that replaced it, the
-// second remains.
+// orderAsStored brings what was received from Kafka into that order. What a topic held that was deleted counts as not
+// delivered by an exporter that takes over afterwards: of a record that was in that topic, and is in the one that replaced
+// it, the second remains.
 func (s *surroundings) orderAsStored() {
 	for _, b := range []*received{s.buses[0], s.neighbour.buses[0]} {
 		life := func(i int) int { // of the recreated topic, at the record i

@@ -5,13 +5,17 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
+	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // realisticMessages returns n changes with bodies of about 4 KB that resemble Pods.
@@ -89,5 +93,55 @@ func BenchmarkPublish(b *testing.B) {
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(messages)), "ns/change")
 		})
+	}
+}
+
+// BenchmarkFailover measures what a failover does in Kafka, on a real broker: it fences the lanes that the state names,
+// reads their tails, and finds out which are gone. Lanes of deleted topics are in the state until the first failover after
+// that.
+func BenchmarkFailover(b *testing.B) {
+	require.Integration(b)
+	one, err := broker.Start(b.Context(), broker.Options{Dir: b.TempDir()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := one.Kill(); err != nil {
+			b.Error(err)
+		}
+	})
+	cfg := Config{Brokers: one.Brokers(), Topic: topicA, CheckTopics: checkOff}
+	gone := topicLanes("k8s.deleted", 143)
+	for _, count := range []int{4, 4000} {
+		topic := fmt.Sprint("k8s.of-", count)
+		createTopic(b, cfg.Brokers, topic, count)
+		lanes := topicLanes(topic, count)
+		for deadline := time.Now().Add(time.Minute); ; { // until brokers lead what was created
+			err := fenceAsTest(b, openSink(b, cfg), lanes...)
+			if err == nil {
+				break
+			}
+			if time.Now().After(deadline) {
+				b.Fatal(err)
+			}
+		}
+		for _, recorded := range [][]sinks.Lane{lanes, slices.Concat(lanes, gone)} {
+			from := map[sinks.Lane]sinks.LanePosition{}
+			for _, l := range recorded {
+				from[l] = 0
+			}
+			b.Run(fmt.Sprintf("lanes=%d/gone=%d", count, len(recorded)-count), func(b *testing.B) {
+				for b.Loop() {
+					s := openSink(b, cfg)
+					mustFence(b, s, recorded...)
+					if err := tailOf(b, s, from, func(sinks.Lane, sinks.Emitted) error { return nil }); err != nil {
+						b.Fatal(err)
+					}
+					if left := s.GoneLanes(b.Context(), recorded); len(left) != len(recorded)-count {
+						b.Fatalf("%d lanes are gone", len(left))
+					}
+				}
+			})
+		}
 	}
 }

@@ -42,6 +42,7 @@ type batchPublisher struct {
 	count    uint64     // of batches started by this process
 	nextSize int        // messages of the next batch: 0 is 1; it grows after each batch that was stored completely
 	inDoubt  *openBatch // the last batch, while the number of its stored messages is unknown
+	mayCome  bool       // the server did not know a batch in doubt: it may come yet, unless a later batch came before
 }
 
 // publish sends messages and returns how many of them, from the first on, are stored. It returns early and without an error
@@ -111,7 +112,7 @@ func (p *batchPublisher) invalidateEnd() {
 
 // startTerm forgets all batches of an earlier term.
 func (p *batchPublisher) startTerm(end uint64) {
-	p.nextSize, p.inDoubt = 0, nil
+	p.nextSize, p.inDoubt, p.mayCome = 0, nil, false
 	p.end.startTerm(end)
 }
 
@@ -133,7 +134,7 @@ func (p *batchPublisher) publishBatch(ctx context.Context, l *connection.Link, m
 	st, err := p.closer.awaitBatch(ctx, b, batchState.isOver)
 	p.end.recordBatch(b, st)
 	if st.ended && st.acked == uint64(len(b.offsets)) {
-		p.inDoubt, p.nextSize = nil, min(maxBatch, max(1, size)*batchGrowth)
+		p.inDoubt, p.mayCome, p.nextSize = nil, false, min(maxBatch, max(1, size)*batchGrowth)
 		return sendErr
 	}
 	if err != nil {
@@ -260,7 +261,7 @@ func (p *batchPublisher) resolveInDoubt(ctx context.Context, l *connection.Link)
 	if st.ended {
 		p.end.recordBatch(p.inDoubt, st)
 	}
-	p.inDoubt = nil
+	p.inDoubt, p.mayCome = nil, p.mayCome || !st.ended
 	return nil
 }
 
@@ -300,6 +301,10 @@ func (p *batchPublisher) classifyRefusal(refused *refusedMessage, subject string
 // batches; then none can grow.
 func (p *batchPublisher) readEnd(ctx context.Context, l *connection.Link, end uint64, subject string) error {
 	last, through, _ := p.end.currentEnd()
+	if p.features.elected.Load() && p.features.warnings.warningOn(topicWriters) != "" && !p.mayCome {
+		p.end.updateEnd(end, through) // all of that is of other writers
+		return nil
+	}
 	foreign := ""
 	m, err := p.cfg.streamClient(l).FindNewest(ctx, last+1, end, func(m stream.Message) bool {
 		ours := p.isFromEpoch(m)

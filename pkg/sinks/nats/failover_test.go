@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
@@ -52,8 +53,9 @@ func (c fencedCountingSink) Publish(ctx context.Context, lane sinks.Lane, batch 
 
 // fencedPublisher is a process that publishes numbered changes of one object until it is deposed.
 type fencedPublisher struct {
-	t    testing.TB
-	sink *Sink
+	t     testing.TB
+	sink  *Sink
+	claim sinks.Claim
 
 	running sync.WaitGroup
 	acked   atomic.Int64 // the newest version that is acknowledged
@@ -61,9 +63,12 @@ type fencedPublisher struct {
 }
 
 // startFencedPublisher opens a sink, as another process would, and fences it.
-func startFencedPublisher(t testing.TB, cfg Config, owner string) *fencedPublisher {
+func startFencedPublisher(t testing.TB, cfg Config, owner string, changes ...func(*sinks.Claim)) *fencedPublisher {
 	t.Helper()
-	r := &fencedPublisher{t: t, sink: openSink(t, cfg, discardLog)}
+	r := &fencedPublisher{t: t, sink: openSink(t, cfg, discardLog), claim: sinks.Claim{Group: "group", Sink: "bus"}}
+	for _, change := range changes {
+		change(&r.claim)
+	}
 	r.fenceSink(owner)
 	return r
 }
@@ -71,7 +76,8 @@ func startFencedPublisher(t testing.TB, cfg Config, owner string) *fencedPublish
 func (r *fencedPublisher) fenceSink(owner string) {
 	r.t.Helper()
 	for begun := time.Now(); ; {
-		_, err := r.sink.Fence(r.t.Context(), sinks.Claim{Group: "group", Sink: "bus", Owner: owner}, []sinks.Lane{singleLane})
+		r.claim.Owner = owner
+		_, err := r.sink.Fence(r.t.Context(), r.claim, []sinks.Lane{singleLane})
 		if err == nil {
 			return
 		}
@@ -131,14 +137,14 @@ func (r *fencedPublisher) newestInTail(from sinks.LanePosition) (newest int) {
 
 // runFailovers lets processes take over from each other in the middle of batches. Each starts after the tail of the previous
 // one.
-func runFailovers(t *testing.T, cfg Config, lives, each int, before func(life int)) {
+func runFailovers(t *testing.T, cfg Config, lives, each int, before func(life int), changes ...func(*sinks.Claim)) {
 	var older *fencedPublisher
 	for life := range lives {
 		place := sinks.LanePosition(1)
 		if older != nil {
 			place = older.sink.LaneProgress()[singleLane]
 		}
-		newer, from := startFencedPublisher(t, cfg, fmt.Sprint("life ", life)), 1
+		newer, from := startFencedPublisher(t, cfg, fmt.Sprint("life ", life), changes...), 1
 		if older != nil {
 			older.running.Wait()
 			mustBeDeposedBy(t, older.err, fmt.Sprint("life ", life))
@@ -178,6 +184,61 @@ func TestAnExporterInTheMiddleOfABatchIsFenced(t *testing.T) {
 	server := startServer(t, "")
 	runFailovers(t, testConfig(server.URL()), 6, 3000, func(int) {})
 	t.Logf("%d versions", mustBeContinuous(t, connectClient(t, server.URL()), "K8S"))
+}
+
+// TestFailoversInASharedStreamLoseRepeatAndReorderNothing has another client and the exporter of another deployment publish
+// to the stream all the time. With an election each exporter starts its batches between the messages of the others: it
+// never publishes by message ID, which would not be refused once it is replaced.
+func TestFailoversInASharedStreamLoseRepeatAndReorderNothing(t *testing.T) {
+	t.Parallel()
+	server := startServer(t, "")
+	cfg := testConfig(server.URL())
+	electedAs := func(deployment string) func(*sinks.Claim) {
+		return func(c *sinks.Claim) { c.Group, c.Deployment, c.Elected = deployment, deployment, true }
+	}
+	other := startFencedPublisher(t, cfg, "other", electedAs("other"))
+	js := connectClient(t, server.URL())
+	var writing sync.WaitGroup
+	stop := make(chan struct{})
+	repeatUntilStopped := func(do func(n int) error) {
+		writing.Go(func() {
+			for n := 1; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if err := do(n); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	repeatUntilStopped(func(int) error {
+		time.Sleep(2 * time.Millisecond) // is the rate of the client, not a wait
+		_, err := js.Publish(t.Context(), "k8s.mine.a.b.c.d", []byte("mine"))
+		return err
+	})
+	published := 0
+	repeatUntilStopped(func(int) error {
+		n, _ := other.sink.Publish(t.Context(), singleLane, []sinks.Message{{Offset: uint64(published + 1), Change: newPod("other", published+1)}})
+		published += n // what is refused is published again
+		return nil
+	})
+	runFailovers(t, cfg, 6, 300, func(int) {}, electedAs("own"))
+	close(stop)
+	writing.Wait()
+	t.Logf("%d versions, and %d of the other deployment", mustBeContinuous(t, js, "K8S"), published)
+	byID := 0
+	for _, m := range readMessages(t, js, "K8S") {
+		if m.Headers().Get(headerDeployment) != "" && m.Headers().Get(nats.MsgIdHdr) != "" {
+			byID++
+		}
+	}
+	if byID > 0 {
+		t.Errorf("%d changes were published by message ID", byID)
+	}
 }
 
 func TestFailoversWhileStreamLeadersDieLoseRepeatAndReorderNothing(t *testing.T) {

@@ -27,7 +27,8 @@ import (
 // the fence before anything else.
 //
 // By message ID the server does not refuse single messages. There the exporter checks the fence before each Publish; the
-// messages that an older process had in flight are still stored. With an election a stream that takes no batches is refused.
+// messages that an older process had in flight are still stored. With an election a stream that takes no batches is refused,
+// and another writer does not end batches.
 type fence struct {
 	cfg      Config
 	features *streamFeatures
@@ -141,6 +142,7 @@ func (f *fence) fenceStream(ctx context.Context, l *connection.Link, next *term)
 		return err
 	}
 	f.warnings.setWarning(topicWriters, "")
+	f.features.elected.Store(next.claim.Elected)
 	f.features.recordConfig(found.Config)
 	if err := f.requireBatches(next.claim); err != nil {
 		return err
@@ -190,13 +192,13 @@ func (f *fence) fenceBatches(ctx context.Context, l *connection.Link, next *term
 			return err
 		}
 		first := found.State.FirstSeq
-		if ended, err = f.closeNewestBatch(ctx, l, f.cfg.fenceSubject(next.claim), first, found.State.LastSeq, ended); err != nil {
+		if ended, err = f.closeNewestBatch(ctx, l, next.claim, first, found.State.LastSeq, ended); err != nil {
 			return err
 		}
 		if next.owner, err = f.ownershipRecord(l, next.claim).Claim(ctx, next.claim, next.owner); err != nil {
 			return err
 		}
-		newest, err := f.newestBatchID(ctx, l, first, next.owner.Sequence-1)
+		newest, err := f.newestBatchID(ctx, l, next.claim, first, next.owner.Sequence-1)
 		if err != nil {
 			return err
 		}
@@ -209,18 +211,23 @@ func (f *fence) fenceBatches(ctx context.Context, l *connection.Link, next *term
 }
 
 // closeNewestBatch ends the newest batch between two sequences, unless it is the one that was ended before, and returns its
-// ID. The stream stores nothing more of an ended batch. subject is any subject that the stream takes.
-func (f *fence) closeNewestBatch(ctx context.Context, l *connection.Link, subject string, first, last uint64, ended string) (string, error) {
-	id, err := f.newestBatchID(ctx, l, first, last)
+// ID. The stream stores nothing more of an ended batch.
+func (f *fence) closeNewestBatch(ctx context.Context, l *connection.Link, claim sinks.Claim, first, last uint64, ended string) (string, error) {
+	id, err := f.newestBatchID(ctx, l, claim, first, last)
 	if err != nil || id == "" || id == ended {
 		return ended, err
 	}
-	return id, f.closer.closeBatchByID(ctx, l, id, subject)
+	return id, f.closer.closeBatchByID(ctx, l, id, f.cfg.fenceSubject(claim))
 }
 
-// newestBatchID returns the ID of the newest batch of an exporter between two sequences; "" if there is none near the last.
-func (f *fence) newestBatchID(ctx context.Context, l *connection.Link, first, last uint64) (id string, err error) {
-	m, err := f.cfg.streamClient(l).FindNewest(ctx, first, last, func(m stream.Message) bool { _, ours := storedOffsetOf(m); return ours })
+// newestBatchID returns the ID of the newest batch of this deployment, or of an exporter without one, between two sequences;
+// "" if there is none near the last.
+func (f *fence) newestBatchID(ctx context.Context, l *connection.Link, claim sinks.Claim, first, last uint64) (id string, err error) {
+	m, err := f.cfg.streamClient(l).FindNewest(ctx, first, last, func(m stream.Message) bool {
+		_, batched := storedOffsetOf(m)
+		by := m.Header(headerDeployment)
+		return batched && (by == claim.Deployment || by == "")
+	})
 	stored, _ := storedOffsetOf(m)
 	return stored.batch, err
 }

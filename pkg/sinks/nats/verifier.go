@@ -36,7 +36,8 @@ type streamFeatures struct {
 
 	verified       atomic.Bool // the stream was looked up, and no answer since then contradicts it
 	allowsBatches  atomic.Bool // allow_batched is set
-	acceptsBatches atomic.Bool // allow_batched is set and no other writer is known
+	acceptsBatches atomic.Bool // allow_batched is set, and no other writer is known or there is an election
+	elected        atomic.Bool // other processes may replace this one: it publishes in batches only
 	acceptsTTL     atomic.Bool // messages may expire (allow_msg_ttl)
 }
 
@@ -44,16 +45,21 @@ type streamFeatures struct {
 func (f *streamFeatures) recordConfig(config jetstream.StreamConfig) {
 	f.acceptsTTL.Store(config.AllowMsgTTL)
 	f.allowsBatches.Store(config.AllowBatchPublish)
-	f.acceptsBatches.Store(config.AllowBatchPublish && f.warnings.warningOn(topicWriters) == "")
+	f.acceptsBatches.Store(config.AllowBatchPublish && (f.elected.Load() || f.warnings.warningOn(topicWriters) == ""))
 }
 
 // invalidate makes the next use look the stream up again: it may have been edited or deleted. The look-up may use the batch
 // publisher, so a Publish calls invalidate only when it is done with that.
 func (f *streamFeatures) invalidate() { f.verified.Store(false) }
 
-// recordOtherWriter switches to message IDs because another client publishes to the stream, for example to this subject.
-// Ordered batches need a stream with a single writer.
+// recordOtherWriter records that another client publishes to the stream, for example to this subject. Batches start at the
+// stream's end, so they wait for a moment between its messages; without an election changes go by message ID from then on.
 func (f *streamFeatures) recordOtherWriter(subject string) {
+	if f.elected.Load() {
+		f.warnings.setWarning(topicWriters, fmt.Sprintf("another writer publishes to stream %q: each batch has to start between its "+
+			"messages, so delivery is slower the more it writes; give the exporter a stream of its own", f.stream))
+		return
+	}
 	if f.acceptsBatches.Swap(false) {
 		f.warnings.setWarning(topicWriters, fmt.Sprintf("another writer publishes to stream %q, for example to %q: changes go by "+
 			"message ID now, one at a time for each object; give the exporter a stream of its own, then restart it",
