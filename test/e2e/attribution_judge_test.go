@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"testing"
 )
 
 // clientAnswers records the truth from the responses that the clients got: the actors by version and by removed object.
@@ -35,13 +37,14 @@ func (b *clientAnswers) recordAnswer(u *user, h answerHead, removes bool) {
 		to[key][u.actorName()] = true
 	}
 	uid := h.Metadata.UID
+	// A write to a deleting object without finalizers deletes it, whatever its verb. If no grace is left, it does so at once,
+	// and is answered with the version that it found.
+	ends := h.Metadata.DeletionTimestamp != "" && len(h.Metadata.Finalizers) == 0
 	if h.Kind == "Status" {
 		uid = h.Details.UID
-	} else if uid != "" {
+	} else if uid != "" && !(ends && h.Metadata.DeletionGracePeriodSeconds == 0) {
 		add(b.versions, uid+"@"+h.Metadata.ResourceVersion)
 	}
-	// A write to a deleting object without finalizers deletes it, whatever its verb.
-	ends := h.Metadata.DeletionTimestamp != "" && len(h.Metadata.Finalizers) == 0
 	if (removes || ends) && uid != "" {
 		add(b.removed, uid)
 	}
@@ -136,15 +139,19 @@ func (a *audited) judgeStream() verdict {
 	for _, c := range records {
 		id, _ := c["id"].(string)
 		uid, _ := c["uid"].(string)
-		if !slices.Contains([]any{"added", "updated", "deleted"}, c["type"]) || c["coalesced"] == true || again[id] {
+		if c["after"] == nil && c["type"] != "deleted" || again[id] {
 			continue
 		}
 		again[id] = true
-		truth := a.by.trueAuthor(c, before[uid])
+		was := before[uid]
+		before[uid] = c // also of what a list revealed: several writes made it, and the next change is one of that state
+		if !slices.Contains([]any{"added", "updated", "deleted"}, c["type"]) || c["coalesced"] == true {
+			continue
+		}
+		truth := a.by.trueAuthor(c, was)
 		if a.stamped && by[id] != truth {
 			truth = userOf(truth)
 		}
-		before[uid] = c
 		if c["resource"] == "secrets" {
 			v.secrets++
 			if by[id] != "" {
@@ -172,7 +179,8 @@ func (a *audited) judgeStream() verdict {
 		v.judged++
 		if by[id] != truth {
 			v.wrong++
-			a.t.Errorf("%s %s has author %s, want %s", c["resource"], id, by[id], truth)
+			a.t.Errorf("%s %s (%v) has author %s, want %s; answered with the version: %v; removed the object: %v; change: %v; before: %v",
+				c["resource"], id, c["class"], by[id], truth, a.by.versions[fmt.Sprint(uid, "@", c["resourceVersion"])], a.by.removed[uid], c, was)
 		}
 	}
 	return v
@@ -220,4 +228,26 @@ func (a *audited) readRecords() []map[string]any {
 		}
 	}
 	return all
+}
+
+// TestWhatAListRevealedIsNotOfTheNextAuthor judges a write without a signature, after a state that a list revealed: the
+// signature in that state is not of the one that wrote next.
+func TestWhatAListRevealedIsNotOfTheNextAuthor(t *testing.T) {
+	a := &audited{t: t, by: newClientAnswers(), stream: filepath.Join(t.TempDir(), "stream")}
+	record := func(kind, version, signer, more string) string {
+		return `{"type":"` + kind + `","id":"c/u/` + version + `/` + kind + `","uid":"u","resourceVersion":"` + version + `","resource":"pods","namespace":"busy-0",` +
+			more + `"after":{"metadata":{"annotations":{"signed":"` + signer + `#1"}}}}` + "\n"
+	}
+	stream := record("added", "5", "writer-1", "") + record("updated", "6", "writer-2", `"coalesced":true,`) + record("updated", "7", "writer-2", "") +
+		`{"type":"attributed","id":"c/u/7/attributed","of":"c/u/7/updated","by":{"user":"writer-3"}}` + "\n"
+	if err := os.WriteFile(a.stream, []byte(stream), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	u := &user{name: "writer-3"}
+	h := answerHead{}
+	h.Metadata.UID, h.Metadata.ResourceVersion = "u", "7"
+	a.by.recordAnswer(u, h, false)
+	if v := a.judgeStream(); v.judged != 1 || v.wrong != 0 {
+		t.Errorf("%+v", v)
+	}
 }

@@ -99,6 +99,7 @@ type answerHead struct {
 	Kind     string
 	Metadata struct {
 		Name, UID, ResourceVersion, DeletionTimestamp string
+		DeletionGracePeriodSeconds                    int
 		Annotations                                   map[string]string
 		Finalizers                                    []string
 	}
@@ -123,7 +124,9 @@ func (h answerHead) unwrapTable(collection bool) answerHead {
 	return items
 }
 
-var attributedKinds = []struct{ path, head, spec string }{
+type attributedKind struct{ path, head, spec string }
+
+var attributedKinds = []attributedKind{
 	{"/api/v1/namespaces/%s/configmaps", `"apiVersion":"v1","kind":"ConfigMap"`, `"data":{"x":"V"}`},
 	{"/api/v1/namespaces/%s/secrets", `"apiVersion":"v1","kind":"Secret"`, `"stringData":{"x":"` + planted + `"}`},
 	{"/apis/apps/v1/namespaces/%s/deployments", `"apiVersion":"apps/v1","kind":"Deployment"`, `"spec":{"replicas":0,"selector":{"matchLabels":{"a":"b"}},` +
