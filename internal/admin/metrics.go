@@ -309,7 +309,7 @@ var auditMetrics = []metric{
 		prometheus.CounterValue, func(a *AuditStatus) float64 { return float64(a.Stamped) }),
 	auditMetric("kubecdc_attributed_likely_total", "Changes that an authenticated user was guessed for, where audit.likely asks for it.",
 		prometheus.CounterValue, func(a *AuditStatus) float64 { return float64(a.Likely) }),
-	{"kubecdc_unresolved_total", "Changes without an author, by reason: none, several, late, lag, bound, stamp, policy, disagree or list, see docs/audit-trail.md.", prometheus.CounterValue,
+	{"kubecdc_unresolved_total", "Changes without an author, by reason: none, several, late, lag, bound, stamp, policy, disagree, annotation or list, see docs/audit-trail.md.", prometheus.CounterValue,
 		[]string{"reason"}, func(s Snapshot, _ time.Time, emit emit) {
 			if s.Audit == nil {
 				return

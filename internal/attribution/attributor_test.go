@@ -112,9 +112,13 @@ func (p *process) storeRequest(user, verb string, code int, uid, version string)
 // storeRequestOf stores an audit event of a write that was answered with this version at a time.
 func (p *process) storeRequestOf(done time.Time, user, verb string, code int, uid, version string) {
 	p.t.Helper()
+	replaces := ""
+	if code != 201 {
+		replaces = "1" // as the admission policy annotates it
+	}
 	err := p.StoreEvents(p.t.Context(), "origin", []audit.Event{{
 		ID: user + uid + version, Stage: "ResponseComplete", Verb: verb, Code: code, Outcome: audit.Stored, User: user, Resource: "pods",
-		Received: audit.Time(done.Add(-time.Second).UnixNano()), Done: audit.Time(done.UnixNano()),
+		Received: audit.Time(done.Add(-time.Second).UnixNano()), Done: audit.Time(done.UnixNano()), Replaces: replaces,
 		Answer: audit.Object{UID: uid, ResourceVersion: version},
 	}}, "", "")
 	if err != nil {

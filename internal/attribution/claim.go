@@ -162,13 +162,14 @@ const creationPrecision = time.Second
 
 // isOfObject reports whether a request provably was about the object of a change. If it has only the object's name, the
 // object must have had the name when the request was received: its creation was observed before, or its creationTimestamp,
-// which the API server sets, is older. Both hold after a restart. No later object of that name must be affected either.
-func (c *claim) isOfObject(of *pendingChange, skew time.Duration) bool {
+// which the API server sets, is older, or the same API server had answered with that version or a newer one. All hold after
+// a restart. No later object of that name must be affected either.
+func (c *claim) isOfObject(of *pendingChange, skew time.Duration, answers *versionTimes) bool {
 	if c.uid != "" {
 		return true
 	}
 	after := func(t time.Time) bool { return !t.IsZero() && c.Received > audit.Time(t.Add(skew).UnixNano()) }
-	if !after(of.nameSince) && !after(of.created) {
+	if !after(of.nameSince) && !after(of.created) && !answers.existedBefore(c.Request, of.creation) {
 		return false
 	}
 	return !of.renamed || !of.renamedAt.IsZero() && c.Done < audit.Time(of.renamedAt.Add(-skew).UnixNano())
@@ -188,15 +189,29 @@ func (c *claim) changedNothing(of *pendingChange) bool {
 		return true // the admission policy noted that it started from this version
 	case of.Type != event.Deleted && c.Unchanged == of.Version:
 		return true // the admission policy noted that this version already had the content
+	case of.Type == event.Updated && c.Unchanged != "" && c.Unchanged == of.Previous && !deletes && c.Subresource != "scale":
+		// The policy noted that the version before had the content. An API server that finds that reads the present version, and
+		// answers if it is still the one before. So the next attempt was of this version. A Scale lacks most of the object.
+		return true
 	}
 	return false
 }
 
-// likelyChangedNothing reports whether an attempt of the request had nothing to change in an older version than the one
-// that it was answered with. A later attempt may have changed something, but the request is not named for it.
-func (c *claim) likelyChangedNothing(of *Change) bool {
-	return of.Type != event.Deleted && c.Unchanged != ""
+// changedSomething reports whether it is proven that the request changed something, so that it made the version that it was
+// answered with. Requests that change nothing are answered with a version, too. The others stay possible authors.
+func (c *claim) changedSomething(of *pendingChange) bool {
+	switch {
+	case c.kind != byVersion || of.Type != event.Updated || c.version != of.Version:
+		return true
+	case c.Verb == "delete" && !of.Marks:
+		return false // it may have found the version: the policy notes only that the object was being deleted before
+	}
+	return c.isAnnotated() && c.Unchanged == ""
 }
+
+// isAnnotated reports whether the admission policy annotated the event. It annotates each update and delete that it matches;
+// a client cannot choose the annotations.
+func (c *claim) isAnnotated() bool { return c.Replaces != "" }
 
 // isTooLate reports whether the request was received after the change had been observed, so that it cannot have made it.
 // skew is how far the API server's clock may be ahead.

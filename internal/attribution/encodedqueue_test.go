@@ -91,7 +91,7 @@ func TestChangeDecodesOnlyItsRequests(t *testing.T) {
 	j := NewMatcher(Limits{Settle: time.Second, Window: time.Hour, Bytes: floodBytes})
 	patch := func(n int, version string, from int) {
 		j.AddRequest(&Request{Event: audit.Event{
-			ID: strconv.Itoa(n), Stage: audit.Complete, Verb: "patch", Code: 200, Outcome: audit.Stored, User: "ann", Resource: "configmaps", Name: "db",
+			ID: strconv.Itoa(n), Stage: audit.Complete, Verb: "patch", Replaces: "1", Code: 200, Outcome: audit.Stored, User: "ann", Resource: "configmaps", Name: "db",
 			Received: audit.Time(testTime(from).UnixNano()), Done: audit.Time(testTime(from + 1).UnixNano()),
 			Answer: audit.Object{UID: "a", ResourceVersion: version},
 		}, Origin: "api", Arrived: testTime(from)})

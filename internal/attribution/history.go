@@ -37,9 +37,10 @@ type versionedState struct {
 
 // nameHolder is the object that has a name.
 type nameHolder struct {
-	uid    string
-	since  time.Time // when its creation was observed; zero: it was not
-	before string    // UID of the object that had the name before; "" if unknown
+	uid      string
+	since    time.Time // when its creation was observed; zero: it was not
+	creation string    // the version of its creation; "" if that was not observed
+	before   string    // UID of the object that had the name before; "" if unknown
 }
 
 func newObjectHistory() objectHistory {
@@ -72,7 +73,7 @@ func (h *objectHistory) recordNameHolder(c *Change) {
 	}
 	next := nameHolder{uid: c.UID, before: holder.uid}
 	if c.Type == event.Added {
-		next.since = c.Observed
+		next.since, next.creation = c.Observed, c.Version
 	}
 	h.names.putNewest(name, next)
 }

@@ -26,7 +26,7 @@ func (w *lagWorld) write(at time.Time, conclusive bool) {
 	version := string(rune('0' + w.n))
 	w.AddChange(Change{Offset: w.n, Type: event.Updated, Resource: event.Resource{Resource: "configmaps"}, UID: "a", Version: version, Observed: at})
 	r := &Request{Event: audit.Event{
-		ID: version, Stage: "ResponseComplete", Verb: "patch", Code: 200, Outcome: audit.Stored, User: "ann", Resource: "configmaps",
+		ID: version, Stage: "ResponseComplete", Verb: "patch", Replaces: "0", Code: 200, Outcome: audit.Stored, User: "ann", Resource: "configmaps",
 		Received: audit.Time(at.Add(w.off - 2*time.Millisecond).UnixNano()), Done: audit.Time(at.Add(w.off).UnixNano()),
 		Answer: audit.Object{UID: "a", ResourceVersion: version},
 	}, Origin: "api", Arrived: at.Add(w.lag)}

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kubecdc/kubecdc/internal/stamp"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -14,20 +13,21 @@ type Reason string
 
 // The reasons.
 const (
-	NoEvent       Reason = "none"     // no audit event claims the change
-	SeveralActors Reason = "several"  // more than one identity may have made it
-	TooLate       Reason = "late"     // the claims arrived at the API server after the change was observed: lost events or clock skew
-	Evicted       Reason = "bound"    // it was resolved early because of a bound on memory or the journal
-	Lagging       Reason = "lag"      // audit events arrive later than Limits.Settle allows for, so contradicting ones may be missing
-	Unstamped     Reason = "stamp"    // there is no other evidence than stamps, and the write was not stamped
-	Unproven      Reason = "policy"   // the same, and it is not proven that the admission policy was in force
-	Disagreement  Reason = "disagree" // the stamp and the audit log name different users
-	FromList      Reason = "list"     // a list revealed it after lost history, so it may stand for several writes
+	NoEvent       Reason = "none"       // no audit event claims the change
+	SeveralActors Reason = "several"    // more than one identity may have made it
+	TooLate       Reason = "late"       // the claims arrived at the API server after the change was observed: lost events or clock skew
+	Evicted       Reason = "bound"      // it was resolved early because of a bound on memory or the journal
+	Lagging       Reason = "lag"        // audit events arrive later than Limits.Settle allows for, so contradicting ones may be missing
+	Unstamped     Reason = "stamp"      // there is no other evidence than stamps, and the write was not stamped
+	Unproven      Reason = "policy"     // the same, and it is not proven that the admission policy was in force
+	Disagreement  Reason = "disagree"   // the stamp and the audit log name different users
+	Unannotated   Reason = "annotation" // its only requests may have changed nothing, and the admission policy has not noted whether they did
+	FromList      Reason = "list"       // a list revealed it after lost history, so it may stand for several writes
 )
 
 // Reasons returns all reasons.
 func Reasons() []Reason {
-	return []Reason{NoEvent, SeveralActors, TooLate, Lagging, Evicted, Unstamped, Unproven, Disagreement, FromList}
+	return []Reason{NoEvent, SeveralActors, TooLate, Lagging, Evicted, Unstamped, Unproven, Disagreement, Unannotated, FromList}
 }
 
 // Resolution is the final result for one change.
@@ -62,7 +62,7 @@ type Matcher struct {
 	answers   versionTimes
 	lag       sourceLag
 	resolver  resolver
-	proof     *stamp.Proof // of the admission policy; nil without stamps
+	proof     stampProof   // of the admission policy; nil without stamps
 	unproven  bool         // a change waits for a newer proof
 	next      uint64       // number of the next request, mark or loss
 	resolved  []Resolution // since the last call of TakeFindings
@@ -82,7 +82,7 @@ type Findings struct {
 func NewMatcher(limits Limits) *Matcher {
 	m := &Matcher{limits: limits, changes: newChangeQueue(), history: newObjectHistory(), answers: newVersionTimes(),
 		lag: newSourceLag(limits.Window), next: 1}
-	m.requests = newRequestPool(&m.limits)
+	m.requests = newRequestPool(&m.limits, &m.answers)
 	m.resolver = resolver{limits: &m.limits, changes: &m.changes, requests: m.requests, answers: &m.answers}
 	return m
 }
@@ -96,7 +96,7 @@ func (m *Matcher) AddChange(c Change) {
 		p.keepsDeletion, p.endsGrace = c.deleting && c.deletionHash == before.deletionHash, c.deletable && !before.deletable
 	}
 	holder := m.history.nameHolder(&p.Change)
-	if p.nameSince = holder.since; p.binds || p.evicts {
+	if p.nameSince, p.creation = holder.since, holder.creation; p.binds || p.evicts {
 		m.changes.recordRenamed(holder.before, p)
 	}
 	if c.Type == event.Deleted {
@@ -210,8 +210,8 @@ func (m *Matcher) resolveChange(p *pendingChange, now time.Time, late bool) {
 	if age <= m.limits.Window && stamped.mustWait(v, settled, &m.limits) {
 		return
 	}
-	if v = m.combineEvidence(p, v, stamped, settled); v.by == nil && v.reason == NoEvent && m.limits.Likely {
-		v = m.resolver.resolveLikely(p)
+	if v = m.combineEvidence(p, v, stamped, settled); v.by == nil && m.limits.Likely {
+		v = m.resolver.resolveLikely(p, v)
 	}
 	lagging := v.by != nil && !v.final && !v.likely && late
 	if v.by != nil && !lagging && (v.final || age > m.limits.Settle) || v.final || age > m.limits.Window {
@@ -334,6 +334,7 @@ type pendingChange struct {
 	keepsDeletion bool        // leaves everything that the deletion waits for as it was
 	endsGrace     bool        // removes the last thing that the deletion waited for: the same request deletes the object
 	nameSince     time.Time   // when the creation of the object was observed; zero: it was not
+	creation      string      // the version of its creation; "" if that was not observed
 	renamed       bool        // a later object of the name was bound or evicted, too
 	renamedAt     time.Time   // when that one was created; zero: unknown
 	mark          *DeleteMark // of a delete: the request for it; nil if unknown

@@ -30,6 +30,7 @@ func identityOf(r *Request) uint64 {
 // has its address; all others wait decoded, and changes find their claims by key.
 type requestPool struct {
 	limits  *Limits
+	answers *versionTimes
 	encoded encodedQueue
 	waiting []*waitingRequest  // the decoded ones, in the order of decoding; dropped ones until the next dropExpired
 	claims  map[string][]claim // of waiting, by waitKey
@@ -40,8 +41,8 @@ type requestPool struct {
 	bound   []*waitingRequest  // bound to an object since the last takeBound
 }
 
-func newRequestPool(limits *Limits) *requestPool {
-	return &requestPool{limits: limits, encoded: newEncodedQueue(), claims: map[string][]claim{}, known: map[uint64]bool{}}
+func newRequestPool(limits *Limits, answers *versionTimes) *requestPool {
+	return &requestPool{limits: limits, answers: answers, encoded: newEncodedQueue(), claims: map[string][]claim{}, known: map[uint64]bool{}}
 }
 
 // newWaiting wraps a request with its claims. It does not add it.
@@ -180,7 +181,7 @@ func (p *requestPool) bindClaims(c *pendingChange) {
 	name := c.objectName()
 	var bound []*waitingRequest
 	left := slices.DeleteFunc(p.claims[name], func(claim claim) bool {
-		binds := claim.matchesChange(c) && claim.isOfObject(c, p.limits.Skew)
+		binds := claim.matchesChange(c) && claim.isOfObject(c, p.limits.Skew, p.answers)
 		if binds {
 			bound = append(bound, claim.waitingRequest)
 		}

@@ -16,6 +16,8 @@ type verdict struct {
 	reason Reason
 	final  bool // no later event can contradict it
 	stamp  bool // a stamp proves by
+	// possible is the first request of the only identity that can be the author if nothing proves that it changed something.
+	possible *Request
 }
 
 // resolver finds the author of a change among the waiting claims. It modifies nothing.
@@ -43,21 +45,27 @@ func (r *resolver) resolveAuthor(p *pendingChange) verdict {
 		}
 		return verdict{by: earliestClaim(w.conclusive).Request, final: true}
 	}
+	var unannotated *Request
 	for _, claims := range [][]claim{append(w.own, r.claimsOfDelete(p)...), w.inferred} {
 		if len(claims) == 0 {
 			continue
 		}
-		by := soleAuthor(claims)
-		if by == nil {
+		left := claimsOfSoleAuthor(claims)
+		if left == nil {
 			return verdict{reason: SeveralActors}
 		}
-		if !by.likelyChangedNothing(&p.Change) {
-			return r.withoutContradiction(p, by.Request)
+		if by := firstProven(left, p); by != nil {
+			return r.withoutContradiction(p, by)
+		}
+		if bare := slices.DeleteFunc(left, func(c claim) bool { return c.isAnnotated() }); len(bare) > 0 {
+			unannotated = earliestClaim(bare).Request
 		}
 	}
 	switch {
 	case p.mark != nil && p.mark.Deletes:
 		return r.withoutContradiction(p, p.mark.By)
+	case unannotated != nil:
+		return verdict{reason: Unannotated, possible: unannotated}
 	case w.late:
 		return verdict{reason: TooLate}
 	}
@@ -99,18 +107,18 @@ func (r *resolver) claimsOf(p *pendingChange) (all []claim) {
 		}
 	}
 	for _, c := range r.requests.claims[p.objectName()] {
-		if c.matchesChange(p) && c.isOfObject(p, r.limits.Skew) {
+		if c.matchesChange(p) && c.isOfObject(p, r.limits.Skew, r.answers) {
 			all = append(all, c)
 		}
 	}
 	return all
 }
 
-// claimsOfDelete returns the claims of the delete that directly follows p, if p marked the object or ended its grace
-// period. For one delete of a pod the API server writes twice and answers with the second version, so the author of the
-// delete is the author of p.
+// claimsOfDelete returns the claims of the delete that directly follows p, if p marked a pod that nothing delays, or ended
+// its grace period. For one delete of such a pod the API server writes twice and answers with the second version, so the
+// author of the delete is the author of p.
 func (r *resolver) claimsOfDelete(p *pendingChange) []claim {
-	if !p.Marks && !p.endsGrace {
+	if !(p.Marks && p.deletable) && !p.endsGrace {
 		return nil
 	}
 	var found []claim
@@ -131,9 +139,15 @@ func (r *resolver) claimsOfDelete(p *pendingChange) []claim {
 // likelyWindow is how long before the observation of a change the request of its likely author may have ended.
 const likelyWindow = time.Second
 
-// resolveLikely returns the only identity that accessed the object by name around the observation of a change. The result is
-// never more than likely.
-func (r *resolver) resolveLikely(p *pendingChange) verdict {
+// resolveLikely returns the likely author of a change without a certain one: the only identity that can have made it, or
+// that accessed the object by name around the observation of the change. The result is never more than likely.
+func (r *resolver) resolveLikely(p *pendingChange, v verdict) verdict {
+	switch {
+	case v.possible != nil:
+		return verdict{by: v.possible, likely: true}
+	case v.reason != NoEvent:
+		return v
+	}
 	var near []claim
 	from, to := audit.Time(p.Observed.Add(-likelyWindow).UnixNano()), audit.Time(p.Observed.Add(r.limits.Skew).UnixNano())
 	for _, c := range r.requests.claims[p.objectName()] {
@@ -150,12 +164,12 @@ func (r *resolver) resolveLikely(p *pendingChange) verdict {
 	return verdict{by: earliestClaim(near).Request, likely: true}
 }
 
-// soleAuthor returns the earliest claim of the only identity that can be the author; nil if there are several. Among
+// claimsOfSoleAuthor returns the claims of the only identity that can be the author; nil if there are several. Among
 // requests that were answered with the same version, one that was received after another had been answered found that
 // version. Only the clocks of one origin can prove that.
-func soleAuthor(all []claim) *claim {
+func claimsOfSoleAuthor(all []claim) []claim {
 	if sameActor(all) {
-		return earliestClaim(all)
+		return all
 	}
 	for _, c := range all[1:] {
 		if c.Origin == "" || c.Origin != all[0].Origin {
@@ -165,19 +179,23 @@ func soleAuthor(all []claim) *claim {
 	first := slices.MinFunc(all, func(a, b claim) int { return cmp.Compare(a.Done, b.Done) })
 	left := slices.DeleteFunc(slices.Clone(all), func(c claim) bool { return c.Received > first.Done })
 	if sameActor(left) {
-		return earliestClaim(left)
+		return left
 	}
 	return nil
 }
 
-// earliestClaim returns the claim that was received first. Claims of requests with an attempt that changed nothing count
-// only if there are no others.
-func earliestClaim(all []claim) *claim {
-	changed := slices.DeleteFunc(slices.Clone(all), func(c claim) bool { return c.Unchanged != "" })
-	if len(changed) == 0 {
-		changed = all
+// firstProven returns the first request that provably changed something; nil if there is none.
+func firstProven(all []claim, p *pendingChange) *Request {
+	proven := slices.DeleteFunc(slices.Clone(all), func(c claim) bool { return !c.changedSomething(p) })
+	if len(proven) == 0 {
+		return nil
 	}
-	first := slices.MinFunc(changed, func(a, b claim) int { return cmp.Compare(a.Received, b.Received) })
+	return earliestClaim(proven).Request
+}
+
+// earliestClaim returns the claim that was received first.
+func earliestClaim(all []claim) *claim {
+	first := slices.MinFunc(all, func(a, b claim) int { return cmp.Compare(a.Received, b.Received) })
 	return &first
 }
 

@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kubecdc/kubecdc/internal/stamp"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -152,7 +151,7 @@ type findings struct {
 }
 
 // useStamps sets the proof that stamps are judged by.
-func (s *shared) useStamps(proof *stamp.Proof) {
+func (s *shared) useStamps(proof stampProof) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.matcher.useStamps(proof)

@@ -23,8 +23,13 @@ const (
 	stampProven                        // Change.Stamp has the author
 )
 
+// stampProof judges whether the policy of stamps was in force for a version, see [stamp.Proof].
+type stampProof interface {
+	Judge(resource event.Resource, version string) stamp.Verdict
+}
+
 // useStamps sets the proof that stamps are judged by.
-func (m *Matcher) useStamps(proof *stamp.Proof) { m.proof = proof }
+func (m *Matcher) useStamps(proof stampProof) { m.proof = proof }
 
 func (m *Matcher) judgeStamp(p *pendingChange) stampVerdict {
 	switch {
@@ -87,6 +92,8 @@ func (m *Matcher) confirmStamp(p *pendingChange, v verdict, settled bool) verdic
 			}
 		}
 		return verdict{reason: Disagreement, final: settled}
+	case v.possible != nil && v.possible.effectiveUser() == user:
+		return verdict{by: v.possible, final: true, stamp: true}
 	}
 	return verdict{by: stampedRequest(&p.Change), final: true, stamp: true}
 }

@@ -24,8 +24,10 @@ func testTime(ms int) time.Time { return epoch.Add(time.Duration(ms) * time.Mill
 //	change TYPE uid=… rv=… prev=… at=MS [marks]
 //	change … [deleting] [name=NAME [bound] [evicted] [over] [created=MS]]   of a pod of that name
 //	guesses                                        sets Limits.Likely
-//	event [name=NAME] [uid=…] user=… [as=…] verb=… code=… from=MS to=MS [uid=… rv=… deleting held grace] [del=UID] [ref=RV] [notes=RV] [same=RV] [noted=UID] [item=UID:RV[:held]] [origin=…] [arrived=MS] [truncated]
+//	event [name=NAME] [uid=…] user=… [as=…] verb=… code=… from=MS to=MS [uid=… rv=… deleting held grace] [del=UID] [ref=RV] [notes=RV] [same=RV] [noted=UID] [item=UID:RV[:held]] [origin=…] [arrived=MS] [truncated] [bare]
 //	decide MS
+//
+// An update, a patch or a delete has the annotations of the admission policy, as from a version long ago, unless it is bare.
 type transcript struct {
 	matcher *Matcher
 	offset  uint64
@@ -129,6 +131,9 @@ func (s *transcript) newRequest(a arguments) *Request {
 		Outcome: map[bool]audit.Outcome{false: audit.Stored, true: audit.NotStored}[a["dry"] != ""], ResourceVersion: a["ref"], DeletedUID: a["del"], NotedUID: a["noted"], Replaces: a["notes"], Unchanged: a["same"],
 		Answer: audit.Object{UID: a["uid"], ResourceVersion: a["rv"], Deleting: a["deleting"] != "", Held: a["held"] != "", Grace: a["grace"] != ""},
 	}, Origin: cmp.Or(a["origin"], "api"), Arrived: testTime(cmp.Or(a.milliseconds("arrived"), a.milliseconds("to")))}
+	if r.Verb != "create" && a["bare"] == "" {
+		r.Replaces = cmp.Or(r.Replaces, "1")
+	}
 	if a["as"] != "" {
 		r.Impersonated = &audit.User{Name: a["as"]}
 	}

@@ -234,7 +234,8 @@ func auditFlags(cfg *config.Config, o AuditOptions) string {
 func (a auditedResources) renderAdmissionPolicy() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `# Adds annotations to audit events: the UID of the object, the version that a write replaces, whether an update changed
-# nothing, and whether a request is a dry run, which may be known from its body only. It allows everything.
+# nothing or a delete found the object being deleted, and whether a request is a dry run, which may be known from its body
+# only. It allows everything.
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata: {name: %[1]s}
@@ -243,7 +244,7 @@ spec:
   matchConstraints:
     resourceRules:
 `, audit.PolicyName)
-	writeAdmissionRules(&b, "UPDATE", a.withBodies)
+	writeAdmissionRules(&b, "UPDATE, DELETE", a.withBodies)
 	writeAdmissionRules(&b, "CREATE, UPDATE, DELETE", a.metadataOnly)
 	const has = `%[1]s != null && has(%[1]s.metadata) && has(%[1]s.metadata.%[2]s)`
 	old, uid, version := fmt.Sprintf(has, "oldObject", "uid"), fmt.Sprintf(has, "object", "uid"), fmt.Sprintf(has, "oldObject", "resourceVersion")
@@ -255,7 +256,7 @@ spec:
     - key: replaces
       valueExpression: "%s ? string(oldObject.metadata.resourceVersion) : ''"
     - key: unchanged  # if a patch is retried after a conflict, only the first attempt sets the keys above
-      valueExpression: "%[3]s && object == oldObject ? string(oldObject.metadata.resourceVersion) : ''"
+      valueExpression: "%[3]s && (object == oldObject || object == null && has(oldObject.metadata.deletionTimestamp)) ? string(oldObject.metadata.resourceVersion) : ''"
     - key: dryRun  # an eviction has it in the query or in its body
       valueExpression: "request.dryRun || %[5]s ? 'true' : 'false'"
 ---

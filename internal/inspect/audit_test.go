@@ -73,7 +73,7 @@ func TestBodiesOfRedactedResourcesAreNotLogged(t *testing.T) {
 func TestAdmissionPolicyAnnotatesMissingFacts(t *testing.T) {
 	text := auditText(t, "admission", "[{select: [configmaps, secrets]}]")
 	for _, want := range []string{
-		`operations: [UPDATE], resources: ["configmaps"]`, `operations: [CREATE, UPDATE, DELETE], resources: ["secrets"]`, "failurePolicy: Ignore",
+		`operations: [UPDATE, DELETE], resources: ["configmaps"]`, `operations: [CREATE, UPDATE, DELETE], resources: ["secrets"]`, "failurePolicy: Ignore",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %s in\n%s", want, text)

@@ -68,13 +68,3 @@ func olderVersion(a, b string) string {
 	}
 	return a
 }
-
-// ProofForTest returns a proof that is known up to version checked, and that everything was covered after since; "": never.
-func ProofForTest(since, checked string) *Proof {
-	p := &Proof{checked: checked}
-	if since != "" {
-		all := []resourceRule{{Operations: []string{"*"}, APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"*/*"}}}
-		p.intervals = []interval{{since, checked, all}}
-	}
-	return p
-}

@@ -45,20 +45,19 @@ const (
 
 // audited is a control plane whose API server sends its audit events to an exporter, as configured by exporter audit-policy.
 type audited struct {
-	t            *testing.T
-	program      string
-	plane        *controlplane.ControlPlane
-	exporter     *exporter.Exporter
-	dir          string
-	stream       string // file of the stream
-	webhook      string // address
-	sendTo       string // host, or host and port, to which the API servers send their events
-	logs         bool   // the exporter reads the log file of the API server, and serves no webhook
-	forges       bool   // each write has a forged stamp
-	stamped      bool   // authors are known from stamps, which do not name the impersonator
-	eventless    bool   // the exporter gets no audit events
-	policyProbes int    // calls of awaitPolicy
-	ca           []byte
+	t         *testing.T
+	program   string
+	plane     *controlplane.ControlPlane
+	exporter  *exporter.Exporter
+	dir       string
+	stream    string // file of the stream
+	webhook   string // address
+	sendTo    string // host, or host and port, to which the API servers send their events
+	logs      bool   // the exporter reads the log file of the API server, and serves no webhook
+	forges    bool   // each write has a forged stamp
+	stamped   bool   // authors are known from stamps, which do not name the impersonator
+	eventless bool   // the exporter gets no audit events
+	ca        []byte
 	// admission edits the printed admission policy; nil: not
 	admission *strings.Replacer
 	client    *http.Client
@@ -204,16 +203,13 @@ func (a *audited) applyPolicy(at, policy, binding string) {
 	admin.mustDo(a.t, "POST", at+"ybindings", binding)
 }
 
-// awaitPolicy waits until the admission policy is active: it writes Secrets until an audit event has its annotation. An API
-// server that has just started answers before it knows the policy.
+// awaitPolicy waits until the admission policy is active: it writes Secrets until an audit event has its annotation.
 func (a *audited) awaitPolicy(u *user) {
 	a.t.Helper()
-	a.policyProbes++
-	before, _ := os.ReadFile(a.logPath())
 	deadline := time.Now().Add(arriveWithin)
 	for i := 0; ; i++ {
-		u.mustDo(a.t, "POST", "/api/v1/namespaces/default/secrets", fmt.Sprintf(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"probe-%d-%d"}}`, a.policyProbes, i))
-		if text, err := os.ReadFile(a.logPath()); err == nil && bytes.Contains(text[min(len(before), len(text)):], []byte("kubecdc-identity/uid")) {
+		u.mustDo(a.t, "POST", "/api/v1/namespaces/default/secrets", fmt.Sprintf(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"probe-%d"}}`, i))
+		if text, err := os.ReadFile(a.logPath()); err == nil && bytes.Contains(text, []byte("kubecdc-identity/uid")) {
 			return
 		}
 		if time.Now().After(deadline) {
