@@ -114,7 +114,11 @@ func (a *Attributor) loadStored(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return a.shared.load(cursor.Low, resources, a.options.Journal.ForEachEvidence)
+	resolved, err := decodeResolved(cursor.State)
+	if err != nil {
+		return err
+	}
+	return a.shared.load(cursor.Low, resolved, resources, a.options.Journal.ForEachEvidence)
 }
 
 // selectedResources returns the selected resources of the journal: losses concern them even before anything of them is
@@ -173,7 +177,8 @@ func (a *Attributor) writeResolved(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	if err := a.options.Journal.AppendAttributions(ctx, Sink, event.Cursor{Low: f.cursor}, changes, keep, f.Drop); err != nil {
+	cursor := event.Cursor{Low: f.cursor, State: encodeResolved(f.resolved)}
+	if err := a.options.Journal.AppendAttributions(ctx, Sink, cursor, changes, keep, f.Drop); err != nil {
 		return err
 	}
 	a.storedCursor = f.cursor

@@ -227,6 +227,43 @@ func TestStoredEventsSurviveRestart(t *testing.T) {
 	}
 }
 
+// TestAResolvedChangeIsNotResolvedAgain stops while an older change waits. The evidence of the newer one is used up, so that
+// the next process would find another author, or none.
+func TestAResolvedChangeIsNotResolvedAgain(t *testing.T) {
+	dir, limits := t.TempDir(), attribution.Limits{Settle: time.Hour, Window: 2 * time.Hour, Bytes: 1 << 20}
+	p := startProcess(t, dir, limits)
+	p.appendChange(event.Added, "u1", "5", "")
+	p.appendChange(event.Added, "u2", "6", "")
+	p.storeRequest("ann", "create", 201, "u2", "6")
+	p.awaitRecord(event.Attributed, 0)
+	p.shutDown()
+	for _, uid := range []string{"u3", "u4"} { // as often as it is restarted
+		p = startProcess(t, dir, limits)
+		for deadline := time.Now().Add(time.Minute); p.Stats().Pending == 0; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("no change is waiting")
+			}
+		}
+		after := p.journal.Newest()
+		p.appendChange(event.Added, uid, "7", "")
+		p.storeRequest("bob", "create", 201, uid, "7")
+		p.awaitRecord(event.Attributed, after)
+		p.shutDown()
+	}
+	limits.Window = time.Millisecond
+	p = startProcess(t, dir, limits)
+	defer p.shutDown()
+	p.awaitNoEvidence()
+	for deadline := time.Now().Add(time.Minute); p.Stats().Pending > 0 || p.Stats().Unresolved[attribution.NoEvent] == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%+v", p.Stats())
+		}
+	}
+	if n := p.Stats().Unresolved[attribution.NoEvent]; n != 1 {
+		t.Errorf("%d changes are unresolved, of which one waited", n)
+	}
+}
+
 func TestSilenceIsReportedAsGap(t *testing.T) {
 	p := startProcess(t, t.TempDir(), attribution.Limits{Window: time.Millisecond, Bytes: 1 << 20})
 	defer p.shutDown()

@@ -89,6 +89,20 @@ func NewMatcher(limits Limits) *Matcher {
 
 // AddChange adds a change. Offsets must grow from call to call.
 func (m *Matcher) AddChange(c Change) {
+	m.changes.addChange(m.newPending(c))
+	for m.changes.bytes > m.limits.Bytes/2 && len(m.changes.all) > 0 {
+		if oldest := m.changes.all[0]; !oldest.resolved {
+			m.finishChange(oldest, verdict{reason: Evicted})
+		}
+		m.changes.all = m.changes.all[1:]
+	}
+}
+
+// addResolved records what a change shows for those that wait. An earlier process has resolved it.
+func (m *Matcher) addResolved(c Change) { m.newPending(c) }
+
+// newPending returns a change with what earlier ones show of its object, and records what it shows itself.
+func (m *Matcher) newPending(c Change) *pendingChange {
 	p := &pendingChange{Change: c, addresses: c.addresses()}
 	before, known := m.recordState(&p.Change)
 	if known && c.Type == event.Updated {
@@ -102,13 +116,7 @@ func (m *Matcher) AddChange(c Change) {
 	if c.Type == event.Deleted {
 		p.mark = m.history.removeMark(c.UID)
 	}
-	m.changes.addChange(p)
-	for m.changes.bytes > m.limits.Bytes/2 && len(m.changes.all) > 0 {
-		if oldest := m.changes.all[0]; !oldest.resolved {
-			m.finishChange(oldest, verdict{reason: Evicted})
-		}
-		m.changes.all = m.changes.all[1:]
-	}
+	return p
 }
 
 // recordState records what a change shows, eligible for attribution or not, for the changes that follow it. It returns the
@@ -393,6 +401,16 @@ func (q *changeQueue) isOver(p *pendingChange) bool {
 	}
 	delete(q.gone, p.UID)
 	return true
+}
+
+// waitingOffsets returns the offsets of the unresolved changes.
+func (q *changeQueue) waitingOffsets() (all []uint64) {
+	for _, p := range q.all {
+		if !p.resolved {
+			all = append(all, p.Offset)
+		}
+	}
+	return all
 }
 
 func (q *changeQueue) removeResolved() {

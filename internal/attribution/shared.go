@@ -14,8 +14,9 @@ type shared struct {
 	mu       sync.Mutex
 	matcher  *Matcher
 	losses   lossTracker
-	read     uint64        // offset up to which the matcher has every eligible change
-	progress chan struct{} // closed and replaced when more changes are resolved
+	read     uint64          // offset up to which the matcher has every eligible change
+	resolved resolvedOffsets // by an earlier process, after its cursor
+	progress chan struct{}   // closed and replaced when more changes are resolved
 }
 
 func newShared(o Options) *shared {
@@ -34,7 +35,9 @@ func (s *shared) addRecords(records []event.Record) (fromList uint64) {
 	defer s.mu.Unlock()
 	for _, r := range records {
 		s.read = r.Offset
-		if c, eligible := ChangeOf(r); eligible {
+		if c, eligible := ChangeOf(r); eligible && s.resolved.contains(r.Offset) {
+			s.matcher.addResolved(c)
+		} else if eligible {
 			s.matcher.AddChange(c)
 		} else if c.UID != "" {
 			s.matcher.recordState(&c)
@@ -140,12 +143,14 @@ func (s *shared) countReady(records []event.Record, wait time.Duration) (n int, 
 // findings are the results of one round of resolving.
 type findings struct {
 	Findings
-	gaps    []*event.Change // gap records to be emitted
-	cursor  uint64          // every change up to here is resolved, or not eligible
-	evicted uint64          // requests dropped because of their bound
-	bytes   int             // estimated memory of what waits
-	waiting int             // changes that wait
-	lag     time.Duration   // by which audit events are late
+	gaps   []*event.Change // gap records to be emitted
+	cursor uint64          // every change up to here is resolved, or not eligible
+	// resolved are those after cursor.
+	resolved resolvedOffsets
+	evicted  uint64        // requests dropped because of their bound
+	bytes    int           // estimated memory of what waits
+	waiting  int           // changes that wait
+	lag      time.Duration // by which audit events are late
 	// unproven is set if a change waits for a newer proof that the admission policy was in force.
 	unproven bool
 }
@@ -178,6 +183,7 @@ func (s *shared) resolve(now time.Time, lastEvent func() time.Time, resolveAll b
 	if oldest, waits := s.matcher.OldestWaiting(); waits {
 		f.cursor = oldest - 1
 	}
+	f.resolved = s.resolved.after(s.read, s.matcher.changes.waitingOffsets())
 	f.bytes, f.waiting = s.matcher.waitingBytes(), len(s.matcher.changes.all)
 	f.lag, f.unproven = s.matcher.SourceLag(now), s.matcher.unproven
 	return f
@@ -185,11 +191,11 @@ func (s *shared) resolve(now time.Time, lastEvent func() time.Time, resolveAll b
 
 // load restores what an earlier process left: changes after the cursor are read again, resources get their losses, and
 // evidence waits from now on.
-func (s *shared) load(cursor uint64, resources []event.Resource, evidence func(each func(event.Evidence) error) error) error {
+func (s *shared) load(cursor uint64, resolved resolvedOffsets, resources []event.Resource, evidence func(each func(event.Evidence) error) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.signalProgress()
-	s.read = cursor
+	s.read, s.resolved = cursor, resolved
 	s.matcher.setStart(time.Now())
 	for _, r := range resources {
 		s.losses.recordResource(r)
