@@ -58,7 +58,7 @@ const (
 var lasting = []condition.Code{
 	condition.ConfigPending, condition.ResourceListing, condition.ResourceUnread, condition.ResourceGone, condition.NamespaceUnknown,
 	condition.TypesUnwatched, condition.TypesSilent, condition.SinkThrottled, condition.SinkNoKeepAlive, condition.SinkClockRefused,
-	condition.LaneUnread, condition.LeaseUnknown, condition.LeaseYielded, condition.StateMayLose,
+	condition.LaneUnread, condition.LeaseUnknown, condition.LeaseYielded, condition.StateMayLose, condition.TelemetryUnsent,
 }
 
 var degraded = `kubecdc_condition{code=~"` + joinCodes(lasting, "|") + `"} > 0`

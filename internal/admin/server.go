@@ -60,6 +60,7 @@ func withoutClash(all prometheus.Gatherer) prometheus.Gatherer {
 // concurrently.
 type Server struct {
 	options  Options
+	registry prometheus.Gatherer
 	publish  *prometheus.HistogramVec
 	delivery *prometheus.HistogramVec
 	handler  http.Handler
@@ -84,8 +85,9 @@ func New(options Options) *Server {
 		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(memoryInUse)), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		newBuildInfo(options.Version), s.publish, s.delivery, newCollector(options.Snapshot),
 	)
+	s.registry = withoutClash(registry)
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(withoutClash(registry), promhttp.HandlerOpts{
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{
 		ErrorLog: s.errorLog(), ErrorHandling: promhttp.ContinueOnError, EnableOpenMetrics: true,
 	}))
 	mux.HandleFunc("GET /livez", s.handleLive)
@@ -101,6 +103,9 @@ func New(options Options) *Server {
 	s.handler = s.rejectForeignHosts(mux)
 	return s
 }
+
+// Metrics returns what /metrics serves.
+func (s *Server) Metrics() prometheus.Gatherer { return s.registry }
 
 // ObservePublish records how long one call to a sink took, from the call to its answer.
 func (s *Server) ObservePublish(sink string, took time.Duration) {

@@ -12,6 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/admin"
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/internal/telemetry"
 	"github.com/kubecdc/kubecdc/pkg/source"
 )
 
@@ -23,6 +24,7 @@ type shared struct {
 	version    string
 	log        *slog.Logger
 	admin      *admin.Server
+	telemetry  *telemetry.Telemetry // nil unless the environment asks for it
 	membership membership
 }
 
@@ -44,6 +46,7 @@ func newApp(version string, secrets mask, log *slog.Logger, level *slog.LevelVar
 	}
 	a.terms = newTerms(a.shared, a.failure)
 	a.reloader = newReloader(log, a.terms.current.Load, a.applyConfig)
+	a.reloader.refusal = func(began time.Time, err error) { a.telemetry.RecordSpan("reload", began, err) }
 	return a
 }
 
@@ -83,7 +86,10 @@ func (a *app) openProcess(cfg *config.Config) error {
 	a.admin = admin.New(admin.Options{
 		Listen: cfg.Admin.Listen, Version: a.version, Snapshot: a.buildSnapshot, DeadLetters: a.newestDeadLetters, Logger: a.log,
 	})
-	c, err := newComposition(a.shared, cfg)
+	a.telemetry = telemetry.Start(context.Background(), telemetry.Options{
+		Version: a.version, Metrics: a.admin.Metrics(), Mask: a.secrets.maskText, Log: a.log,
+	})
+	c, err := newComposition(a.shared, cfg, "start")
 	if err != nil {
 		return err
 	}
@@ -130,6 +136,7 @@ func (a *app) stopProcessTasks() {
 // closeProcess releases everything that openProcess opened.
 func (a *app) closeProcess() error {
 	a.reloader.condition.Close()
+	defer a.telemetry.Stop()
 	c := a.terms.current.Load()
 	if c == nil {
 		return nil
@@ -151,7 +158,7 @@ func (a *app) applyConfig(ctx context.Context, cfg *config.Config, accepted func
 	if keys := changedFixedKeys(before, cfg); len(keys) > 0 {
 		return fmt.Errorf("%s cannot change while the exporter runs: restart it", strings.Join(keys, ", "))
 	}
-	a.secrets.replaceSecrets(slices.Concat(before.Secrets(), cfg.Secrets()))
+	a.secrets.replaceSecrets(slices.Concat(before.Secrets(), cfg.Secrets(), telemetry.Secrets()))
 	return a.terms.replace(ctx, cfg, func() {
 		a.level.Set(cfg.Log.SlogLevel())
 		logWarnings(a.log, cfg)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,6 +26,8 @@ type composition struct {
 	*shared
 	*memory // set by openParts
 	cfg     *config.Config
+	span    string    // why it is made: the name of the span that ends when the configuration is in force
+	began   time.Time // when it was made
 
 	client      *apiserver.Client
 	shaper      *shape.Shaper
@@ -46,9 +49,9 @@ type composition struct {
 
 // newComposition makes the parts of a configuration that need no journal. It reads files and creates none, so that a
 // credential that has vanished since the configuration was checked leaves nothing behind, and it opens no connection.
-func newComposition(s *shared, cfg *config.Config) (*composition, error) {
+func newComposition(s *shared, cfg *config.Config, span string) (*composition, error) {
 	c := &composition{
-		shared: s, cfg: cfg, applied: make(chan struct{}), failed: newFailure(),
+		shared: s, cfg: cfg, span: span, began: time.Now(), applied: make(chan struct{}), failed: newFailure(),
 		clock: condition.New(s.log, "clock", condition.Problem{}),
 	}
 	var err error
@@ -66,7 +69,12 @@ func newComposition(s *shared, cfg *config.Config) (*composition, error) {
 
 // recordApplied records that the configuration is in force: the source has applied its rules to what the API server serves,
 // or the process is on standby, where nothing else is to be done. It is safe for concurrent use.
-func (c *composition) recordApplied() { c.applying.Do(func() { close(c.applied) }) }
+func (c *composition) recordApplied() {
+	c.applying.Do(func() {
+		close(c.applied)
+		c.telemetry.RecordSpan(c.span, c.began, nil, slog.String("configuration", c.cfg.Hash))
+	})
+}
 
 // partsChange is the reason why a configuration is pending until all its parts are made.
 const partsChange = "the parts of the previous configuration are stopped, and its own are started"
@@ -251,12 +259,18 @@ func (c *composition) newSource() (*source.Source, error) {
 		StoredClusterUID: stored,
 		RecordCluster:    c.journal.SetCluster,
 		Applied:          c.recordApplied,
+		Listed:           c.recordList,
 		Log:              c.log,
 	}
 	if c.cfg.Cluster.OnReplaced == config.Fresh {
 		s.ResetCluster = c.journal.ResetForCluster
 	}
 	return source.New(s)
+}
+
+// recordList records a complete list.
+func (c *composition) recordList(scope string, began time.Time, objects int) {
+	c.telemetry.RecordSpan("list", began, nil, slog.String("scope", scope), slog.Int("objects", objects))
 }
 
 // journalLossReason returns why the journal lacks known objects and positions, for gap records that are still to be emitted;

@@ -188,6 +188,7 @@ func (r *replica) attemptFailover(ctx context.Context, fenced map[string]sinks.F
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	r.telemetry.RecordSpan("failover", began, err)
 	if err == nil {
 		r.membership.failovers.Add(1)
 		r.membership.lastFailoverNanos.Store(int64(time.Since(began)))

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
 	"syscall"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/internal/telemetry"
 )
 
 // Run runs the exporter until ctx ends, the process is signalled or a part fails, and returns nil after an orderly stop. It
@@ -21,7 +23,7 @@ import (
 // the signals of the process, so it can run only once at a time.
 func Run(ctx context.Context, cfg *config.Config, version string, w io.Writer) error {
 	tuneMemory()
-	secrets, level := newMask(cfg.Secrets()), &slog.LevelVar{}
+	secrets, level := newMask(slices.Concat(cfg.Secrets(), telemetry.Secrets())), &slog.LevelVar{}
 	log := newLogger(cfg.Log, level, secrets, w)
 	logWarnings(log, cfg)
 	ctx, stop := contextUntilSignal(ctx, log, signalEchoWindow)

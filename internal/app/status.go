@@ -23,7 +23,7 @@ func (a *app) buildSnapshot() admin.Snapshot {
 	stored := c.journal.Stat()
 	s := admin.Snapshot{
 		Config: a.reloader.configStatus(), Journal: journalStatus(stored), Replica: c.replica.replicaStatus(),
-		Conditions: append([]condition.Status{a.reloader.condition.Status()}, c.replica.conditions()...),
+		Conditions: slices.Concat([]condition.Status{a.reloader.condition.Status()}, a.telemetry.Conditions(), c.replica.conditions()),
 	}
 	if c.open.Load() {
 		c.fillSnapshot(&s, stored)

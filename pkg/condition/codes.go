@@ -75,6 +75,8 @@ const (
 	StampsUnproven  Code = "StampsUnproven"
 	StampsUnchecked Code = "StampsUnchecked"
 
+	TelemetryUnsent Code = "TelemetryUnsent"
+
 	HistoryLost      Code = "HistoryLost"
 	ResourceVanished Code = "ResourceVanished"
 )
@@ -261,6 +263,10 @@ var table = []Kind{
 		"apply the output of exporter audit-policy --stamp, and find out what changes it"},
 	{StampsUnchecked, Degraded, slog.LevelWarn, "the admission policy that stamps objects cannot be read",
 		"the admission policy can be read again", "changes wait for that for up to audit.window, and are then without an author", printRights},
+
+	{TelemetryUnsent, Degraded, slog.LevelWarn, "the exporter's own metrics or traces do not reach their collector",
+		"the exporter's own metrics and traces reach their collector", "they are missing there; changes are delivered as ever",
+		"start the collector, or correct the variables that begin with OTEL_"},
 
 	{HistoryLost, OK, slog.LevelWarn, "history was lost, reading all objects",
 		"", "states in between are missing; a gap record marks them", "keep the exporter running, and the journal large enough for outages"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
@@ -21,10 +22,17 @@ type lister struct {
 	health *health
 	reader reader
 	batch  apiserver.Batch // visited and not emitted yet
+	listed func(began time.Time, objects int)
+	read   int // objects of the current attempt
 }
 
 func newLister(f *follower, slots chan struct{}) *lister {
-	return &lister{out: f.out, api: f.api, health: f.health, reader: reader{
+	listed := func(began time.Time, objects int) {
+		if report := f.runner.env.cfg.Listed; report != nil {
+			report(f.scope.ID, began, objects)
+		}
+	}
+	return &lister{out: f.out, api: f.api, health: f.health, listed: listed, reader: reader{
 		api: f.api, slots: slots, most: maxPage, recordFailure: f.health.recordFailure, handleFailure: f.api.handleFailure,
 		recordSuccess: func() {
 			f.api.backoff.reset()
@@ -36,6 +44,7 @@ func newLister(f *follower, slots chan struct{}) *lister {
 // listUntilComplete lists until a list is complete. Objects emitted by an interrupted list are known afterwards, so the next
 // list does not emit them again. Errors are those of ctx, errVanished and *appendError.
 func (l *lister) listUntilComplete(ctx context.Context) error {
+	began := time.Now()
 	l.reader.recheck = l.api.recheck
 	position, err := l.reader.read(ctx, "", l)
 	if err == nil {
@@ -43,13 +52,14 @@ func (l *lister) listUntilComplete(ctx context.Context) error {
 	}
 	if err == nil {
 		l.health.updateCounters(func(st *Status) { st.Synced = true })
+		l.listed(began, l.read)
 	}
 	return err
 }
 
 // begin implements [visitor].
 func (l *lister) begin(position string) error {
-	l.batch = apiserver.Batch{}
+	l.batch, l.read = apiserver.Batch{}, 0
 	l.out.beginList(position)
 	l.health.recordProblem(condition.ResourceSyncing, "reading all objects")
 	return nil
@@ -57,6 +67,7 @@ func (l *lister) begin(position string) error {
 
 // visit implements [visitor].
 func (l *lister) visit(ctx context.Context, o *deltas.Object) error {
+	l.read++
 	if l.batch.Add(deltas.Event{Type: watch.Added, Object: o}, len(o.Raw)); l.batch.Full() {
 		return l.emitBatch(ctx)
 	}

@@ -62,11 +62,12 @@ var mayImport = map[string][]string{
 
 	"internal/election": {"pkg/ratelimit", "pkg/condition"},
 
-	"internal/exit":    nil,
-	"internal/app":     {"*"},
-	"internal/inspect": {"pkg/condition", "pkg/event", "pkg/format", "pkg/shape", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/deltas", "pkg/source/apiserver", "pkg/source/selection", "internal/app", "internal/audit", "internal/config", "internal/exit", "internal/journal", "internal/stamp", "internal/state"},
-	"internal/tap":     {"pkg/event", "pkg/format", "pkg/shape", "pkg/shape/filter", "pkg/source", "pkg/source/apiserver", "pkg/source/selection", "internal/exit"},
-	"internal/top":     {"internal/admin", "internal/exit"},
+	"internal/exit":      nil,
+	"internal/telemetry": {"pkg/condition"},
+	"internal/app":       {"*"},
+	"internal/inspect":   {"pkg/condition", "pkg/event", "pkg/format", "pkg/shape", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/deltas", "pkg/source/apiserver", "pkg/source/selection", "internal/app", "internal/audit", "internal/config", "internal/exit", "internal/journal", "internal/stamp", "internal/state"},
+	"internal/tap":       {"pkg/event", "pkg/format", "pkg/shape", "pkg/shape/filter", "pkg/source", "pkg/source/apiserver", "pkg/source/selection", "internal/exit"},
+	"internal/top":       {"internal/admin", "internal/exit"},
 
 	"cmd/exporter": {"pkg/event", "pkg/shape", "pkg/source/selection", "internal/app", "internal/config", "internal/exit", "internal/inspect", "internal/tap", "internal/top"},
 }
@@ -85,7 +86,8 @@ var onlyFrom = map[string][]string{
 	"github.com/spf13/viper":          {"internal/config"},
 	"github.com/fsnotify/fsnotify":    {"internal/config"},
 	"github.com/google/cel-go":        {"pkg/shape/filter"},
-	"github.com/prometheus":           {"internal/admin"},
+	"github.com/prometheus":           {"internal/admin", "internal/telemetry"},
+	"go.opentelemetry.io":             {"internal/telemetry"},
 
 	"k8s.io/client-go/tools/leaderelection": nil, // it brings in client-go/kubernetes
 }
