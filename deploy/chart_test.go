@@ -220,6 +220,53 @@ func TestTheChartGrantsWhatTheCommandPrints(t *testing.T) {
 	}
 }
 
+// TestTheDocumentedCommandsPrintThePoliciesOfTheChart: the line in docs/audit-trail.md names the Pod, the container, its
+// program and its configuration, and that program prints the policies for the chart's rules.
+func TestTheDocumentedCommandsPrintThePoliciesOfTheChart(t *testing.T) {
+	all := slicesOf(template(t, "--set", "image.repository=example.com/kubecdc"), "kubecdc")
+	var set struct {
+		Metadata struct{ Name string }
+		Spec     struct {
+			Template struct {
+				Spec struct {
+					Containers []struct {
+						Name string
+						Args []string
+					}
+				}
+			}
+		}
+	}
+	one(t, all, "StatefulSet", &set)
+	container := set.Spec.Template.Spec.Containers[0]
+	page, err := os.ReadFile("../docs/audit-trail.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"--stamp", "admission"} {
+		line := "exec " + set.Metadata.Name + "-0 -c " + container.Name + " -- /exporter audit-policy " + part + " " +
+			strings.Join(container.Args[1:], " ") + " | kubectl apply -f -"
+		if !strings.Contains(string(page), line) {
+			t.Errorf("docs/audit-trail.md lacks %s", line)
+		}
+	}
+	var m configMap
+	one(t, all, "ConfigMap", &m)
+	cfg := loadedFrom(t, m.Data["config.yaml"])
+
+	printed, err := inspect.StampPolicy(t.Context(), cfg, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, rule := range cfg.Resources {
+		for _, selected := range rule.Select {
+			if name, _, _ := strings.Cut(selected, "."); !strings.Contains(printed, `"`+name+`"`) {
+				t.Errorf("the policy lacks %s:\n%s", selected, printed)
+			}
+		}
+	}
+}
+
 // slicesOf are the manifests of one name.
 func slicesOf(all []manifest, name string) (found []manifest) {
 	for _, m := range all {

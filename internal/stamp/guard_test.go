@@ -2,11 +2,15 @@ package stamp
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -292,4 +296,79 @@ func TestGroupsOfOtherServersAreNotProven(t *testing.T) {
 	if !g.aggregated["things.example.io"] || g.aggregated["apps"] {
 		t.Errorf("groups of other servers: %v", g.aggregated)
 	}
+}
+
+// TestAHangingListDelaysTheProof: while it hangs, nothing newer is proven, and nothing that was proven is lost. Afterwards
+// the policy has been in force all the time.
+func TestAHangingListDelaysTheProof(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var version atomic.Int64
+		var hangs atomic.Bool
+		version.Store(7)
+		list := func(ctx context.Context, _, _, resource, _ string) ([]byte, error) {
+			if hangs.Load() && resource != apiServices {
+				<-ctx.Done()
+				return nil, context.Cause(ctx)
+			}
+			return printedList(resource, version.Load()), nil
+		}
+		m := &memory{}
+		g := m.newGuard(0, list)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- g.Run(ctx) }()
+		checkSoon := func() {
+			g.RequestCheck()
+			time.Sleep(time.Second)
+			synctest.Wait()
+		}
+		checkSoon()
+		version.Store(8)
+		checkSoon()
+		verifyVerdict(t, g, "before", "8", InForce)
+		hangs.Store(true)
+		g.RequestCheck()
+		time.Sleep(checkTimeout + time.Second)
+		synctest.Wait()
+		verifyCode(t, g, "hanging", condition.StampsUnchecked)
+		verifyVerdict(t, g, "hanging, known before", "8", InForce)
+		verifyVerdict(t, g, "hanging", "9", NotKnown)
+		hangs.Store(false)
+		version.Store(10)
+		time.Sleep(checkTimeout)
+		checkSoon()
+		verifyCode(t, g, "afterwards", "")
+		verifyVerdict(t, g, "afterwards", "9", InForce)
+		if len(m.losses) > 0 {
+			t.Errorf("gaps: %q", m.losses)
+		}
+		cancel()
+		<-ended
+	})
+}
+
+// printedList is a list of the printed policy, or of its binding, at a version.
+func printedList(resource string, version int64) []byte {
+	var spec any = map[string]any{"policyName": PolicyName}
+	switch resource {
+	case apiServices:
+		return []byte(`{"items":[]}`)
+	case policies:
+		all := []string{"*"}
+		spec = map[string]any{
+			"failurePolicy": "Fail", "reinvocationPolicy": "IfNeeded", "matchConditions": matchConditions, "variables": variables,
+			"matchConstraints": map[string]any{"matchPolicy": "Equivalent", "resourceRules": []map[string]any{
+				{"apiGroups": all, "apiVersions": all, "operations": all, "resources": []string{"*/*"}},
+			}},
+			"mutations": []map[string]any{{"patchType": "JSONPatch", "jsonPatch": map[string]any{"expression": mutation}}},
+		}
+	}
+	text, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"resourceVersion": strconv.FormatInt(version, 10)},
+		"items":    []any{map[string]any{"metadata": map[string]any{"uid": resource, "generation": 1}, "spec": spec}},
+	})
+	if err != nil {
+		panic(err)
+	}
+	return text
 }
