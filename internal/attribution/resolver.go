@@ -118,7 +118,7 @@ func (r *resolver) claimsOf(p *pendingChange) (all []claim) {
 // its grace period. For one delete of such a pod the API server writes twice and answers with the second version, so the
 // author of the delete is the author of p.
 func (r *resolver) claimsOfDelete(p *pendingChange) []claim {
-	if !(p.Marks && p.deletable) && !p.endsGrace {
+	if marks := p.Marks && p.deletable; !marks && !p.endsGrace {
 		return nil
 	}
 	var found []claim

@@ -343,7 +343,9 @@ func TestAHangingListDelaysTheProof(t *testing.T) {
 			t.Errorf("gaps: %q", m.losses)
 		}
 		cancel()
-		<-ended
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
 	})
 }
 

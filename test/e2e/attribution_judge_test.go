@@ -40,9 +40,10 @@ func (b *clientAnswers) recordAnswer(u *user, h answerHead, removes bool) {
 	// A write to a deleting object without finalizers deletes it, whatever its verb. If no grace is left, it does so at once,
 	// and is answered with the version that it found.
 	ends := h.Metadata.DeletionTimestamp != "" && len(h.Metadata.Finalizers) == 0
+	found := ends && h.Metadata.DeletionGracePeriodSeconds == 0
 	if h.Kind == "Status" {
 		uid = h.Details.UID
-	} else if uid != "" && !(ends && h.Metadata.DeletionGracePeriodSeconds == 0) {
+	} else if uid != "" && !found {
 		add(b.versions, uid+"@"+h.Metadata.ResourceVersion)
 	}
 	if (removes || ends) && uid != "" {
