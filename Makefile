@@ -35,8 +35,14 @@ test: vet parts ## Run every test, integration tests on real servers included
 
 # Two modules at a time: their tests mostly wait for servers.
 .PHONY: $(MODULE_TESTS)
-$(MODULE_TESTS): test-module/%:
+$(filter-out test-module/test/e2e,$(MODULE_TESTS)): test-module/%:
 	go test -C $* -race -shuffle=on -timeout 60m ./...
+
+# End-to-end tests run the exporter as it is released, as a process of its own. The race detector would watch only the clients
+# in the tests, for most of their processor time. `make e2e-race` has it in both.
+test-module/test/e2e:
+	go test -C test/e2e -race -shuffle=on ./internal/...
+	cd test/e2e && go test -shuffle=on -timeout 60m $$(go list ./... | grep -v /internal/)
 
 .PHONY: test-short
 test-short: ## Run the tests that need no server
@@ -89,6 +95,10 @@ fullsize: ## Run the tests that are small in the pipeline at full size (minutes)
 	KUBECDC_E2E_VIEWED_SECONDS=60 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 10m -run TestTwentyViewers ./page
 	KUBECDC_E2E_HISTORIES=60 REQUIRE_INTEGRATION=1 go test -C test/e2e -timeout 30m -run TestRandomEditsOfRulesKeepTheTableRight ./source
 	KUBECDC_E2E_LISTS=42 REQUIRE_INTEGRATION=1 go test -C test/e2e -timeout 30m -run TestInterruptedFirstListLosesNothing ./source
+
+.PHONY: e2e-race
+e2e-race: parts ## Run the end-to-end tests with the race detector in the tests and in the exporter (an hour)
+	KUBECDC_E2E_RACE=1 REQUIRE_INTEGRATION=1 go test -C test/e2e -race -shuffle=on -timeout 150m ./...
 
 .PHONY: failovers
 failovers: ## Take the active exporter away 240 times in four ways, on three brokers and three servers that freeze and die too, in shared topics that are edited, for each bus of the state (two hours; RATE=200 on two cores)
