@@ -10,6 +10,7 @@ import (
 	"time"
 
 	api "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
@@ -20,7 +21,10 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
 )
 
-func TestMain(m *testing.M) { leaks.Main(m) }
+// shared is the control plane of the tests that leave it running. Each has a Lease of its own.
+var shared controlplane.Shared
+
+func TestMain(m *testing.M) { leaks.MainWithServers(m, shared.Stop) }
 
 // testTimeout bounds each wait, with a wide margin.
 const testTimeout = 3 * time.Minute
@@ -29,11 +33,13 @@ type plane struct {
 	*controlplane.ControlPlane
 	config *rest.Config
 	leases coordination.LeaseInterface
+	name   string // of the test's Lease
 }
 
-func startPlane(t *testing.T) *plane {
+func sharedPlane(t *testing.T) *plane { return connectTo(t, shared.ForTest(t)) }
+
+func connectTo(t *testing.T, c *controlplane.ControlPlane) *plane {
 	t.Helper()
-	c := controlplane.ForTest(t)
 	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +48,13 @@ func startPlane(t *testing.T) *plane {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &plane{ControlPlane: c, config: config, leases: client.Leases("default")}
+	p := &plane{ControlPlane: c, config: config, leases: client.Leases("default"), name: strings.ToLower(t.Name())}
+	t.Cleanup(func() {
+		if err := p.leases.Delete(context.Background(), p.name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			t.Error(err)
+		}
+	})
+	return p
 }
 
 // candidate is a running election.
@@ -54,7 +66,7 @@ type candidate struct {
 func (p *plane) startCandidate(t *testing.T, identity string, changes ...func(*Options)) *candidate {
 	t.Helper()
 	o := Options{
-		Client: p.config, Namespace: "default", Name: "exporter", Identity: identity, Duration: 2 * time.Second, Log: slog.New(slog.DiscardHandler),
+		Client: p.config, Namespace: "default", Name: p.name, Identity: identity, Duration: 2 * time.Second, Log: slog.New(slog.DiscardHandler),
 	}
 	for _, change := range changes {
 		change(&o)
@@ -95,7 +107,7 @@ func (c *candidate) holdsLease() bool {
 }
 
 func TestStandbyAcquiresLeaseOnOrderlyStop(t *testing.T) {
-	p := startPlane(t)
+	p := sharedPlane(t)
 	first := p.startCandidate(t, "exporter-0")
 	awaitWithin(t, "the first", first.AwaitLease)
 	second := p.startCandidate(t, "exporter-1")
@@ -121,15 +133,15 @@ func (p *plane) startStandby(t *testing.T) (first, second *candidate) {
 }
 
 func TestStandbyWatchesLeaseRelease(t *testing.T) {
-	first, second := startPlane(t).startStandby(t)
+	first, second := sharedPlane(t).startStandby(t)
 	first.stop()
 	awaitWithin(t, "the second", second.AwaitLease)
 }
 
 func TestStandbyWatchesLeaseDeletion(t *testing.T) {
-	p := startPlane(t)
+	p := sharedPlane(t)
 	_, second := p.startStandby(t)
-	if err := p.leases.Delete(t.Context(), "exporter", metav1.DeleteOptions{}); err != nil {
+	if err := p.leases.Delete(t.Context(), p.name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	awaitWithin(t, "the second", second.AwaitLease)
@@ -161,7 +173,7 @@ func (h *holdingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 func TestLeaseRenewedDuringStopIsReleased(t *testing.T) {
-	p := startPlane(t)
+	p := sharedPlane(t)
 	h := &holdingTransport{held: make(chan struct{}), goOn: make(chan struct{})}
 	first := p.startCandidate(t, "exporter-0", func(o *Options) {
 		o.Duration = longDuration
@@ -176,7 +188,7 @@ func TestLeaseRenewedDuringStopIsReleased(t *testing.T) {
 	first.cancel()
 	close(h.goOn)
 	first.stop()
-	lease, err := p.leases.Get(t.Context(), "exporter", metav1.GetOptions{})
+	lease, err := p.leases.Get(t.Context(), p.name, metav1.GetOptions{})
 	if err != nil || holderOf(lease).identity != "" {
 		t.Errorf("the Lease is held by %q, %v", holderOf(lease).identity, err)
 	}
@@ -199,7 +211,7 @@ func (l *lossyTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 func TestLeaseWithUncertainRenewalIsReleased(t *testing.T) {
-	p := startPlane(t)
+	p := sharedPlane(t)
 	var cancel func()
 	ready := make(chan struct{})
 	first := p.startCandidate(t, "exporter-0", func(o *Options) {
@@ -213,17 +225,17 @@ func TestLeaseWithUncertainRenewalIsReleased(t *testing.T) {
 	close(ready)
 	awaitWithin(t, "the first", first.AwaitLease)
 	first.stop()
-	lease, err := p.leases.Get(t.Context(), "exporter", metav1.GetOptions{})
+	lease, err := p.leases.Get(t.Context(), p.name, metav1.GetOptions{})
 	if err != nil || holderOf(lease).identity != "" {
 		t.Errorf("the Lease is held by %q, %v", holderOf(lease).identity, err)
 	}
 }
 
 func TestHolderObservesLostLease(t *testing.T) {
-	p := startPlane(t)
+	p := sharedPlane(t)
 	first := p.startCandidate(t, "exporter-0")
 	awaitWithin(t, "the first", first.AwaitLease)
-	lease, err := p.leases.Get(t.Context(), "exporter", metav1.GetOptions{})
+	lease, err := p.leases.Get(t.Context(), p.name, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +244,7 @@ func TestHolderObservesLostLease(t *testing.T) {
 		if _, err = p.leases.Update(t.Context(), lease, metav1.UpdateOptions{}); err == nil {
 			break
 		}
-		if lease, err = p.leases.Get(t.Context(), "exporter", metav1.GetOptions{}); err != nil { // it was renewed in between
+		if lease, err = p.leases.Get(t.Context(), p.name, metav1.GetOptions{}); err != nil { // it was renewed in between
 			t.Fatal(err)
 		}
 	}
@@ -241,15 +253,15 @@ func TestHolderObservesLostLease(t *testing.T) {
 }
 
 func TestDeletedLeaseIsRecreated(t *testing.T) {
-	p := startPlane(t)
+	p := sharedPlane(t)
 	first := p.startCandidate(t, "exporter-0")
 	awaitWithin(t, "the first", first.AwaitLease)
-	if err := p.leases.Delete(t.Context(), "exporter", metav1.DeleteOptions{}); err != nil {
+	if err := p.leases.Delete(t.Context(), p.name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	awaitWithin(t, "the Lease", func(ctx context.Context) error {
 		for {
-			if _, err := p.leases.Get(ctx, "exporter", metav1.GetOptions{}); err == nil || ctx.Err() != nil {
+			if _, err := p.leases.Get(ctx, p.name, metav1.GetOptions{}); err == nil || ctx.Err() != nil {
 				return err
 			}
 		}
@@ -258,7 +270,7 @@ func TestDeletedLeaseIsRecreated(t *testing.T) {
 }
 
 func TestHolderContinuesWithoutAPIServer(t *testing.T) {
-	p := startPlane(t)
+	p := connectTo(t, controlplane.ForTest(t))
 	first := p.startCandidate(t, "exporter-0")
 	awaitWithin(t, "the first", first.AwaitLease)
 	awaitMet(t, "that the holder proves the Lease", first.ProvesHolder)
@@ -311,7 +323,7 @@ func awaitMet(t *testing.T, what string, met func() bool) {
 
 func (p *plane) getLease(t *testing.T) *api.Lease {
 	t.Helper()
-	lease, err := p.leases.Get(t.Context(), "exporter", metav1.GetOptions{})
+	lease, err := p.leases.Get(t.Context(), p.name, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -319,7 +331,7 @@ func (p *plane) getLease(t *testing.T) *api.Lease {
 }
 
 func TestYieldedLeaseIsAcquiredByCandidateThatAccepts(t *testing.T) {
-	p := startPlane(t)
+	p := sharedPlane(t)
 	first, second := p.startStandby(t)
 	first.SetYielding(true)
 	awaitMet(t, "the yielded Lease", second.IsYielded)
@@ -334,7 +346,7 @@ func TestYieldedLeaseIsAcquiredByCandidateThatAccepts(t *testing.T) {
 }
 
 func TestLeaseIsNotAcquiredOnceItIsNoLongerYielded(t *testing.T) {
-	p := startPlane(t)
+	p := sharedPlane(t)
 	first, second := p.startStandby(t)
 	first.SetYielding(true)
 	awaitMet(t, "the yielded Lease", second.IsYielded)
@@ -354,7 +366,7 @@ func TestLeaseIsNotAcquiredOnceItIsNoLongerYielded(t *testing.T) {
 }
 
 func TestSecondProcessOfOneIdentityIsRefused(t *testing.T) {
-	p := startPlane(t)
+	p := sharedPlane(t)
 	first := p.startCandidate(t, "exporter-0")
 	awaitWithin(t, "the first", first.AwaitLease)
 	second := p.startCandidate(t, "exporter-0")
@@ -370,7 +382,7 @@ func TestSecondProcessOfOneIdentityIsRefused(t *testing.T) {
 }
 
 func TestDeposedHolderForgetsLeaseThatAnotherHasAcquired(t *testing.T) {
-	p := startPlane(t)
+	p := sharedPlane(t)
 	first := p.startCandidate(t, "exporter-0", readRarely)
 	awaitWithin(t, "the first", first.AwaitLease)
 	lease, other := p.getLease(t), "another"

@@ -2,6 +2,9 @@ package controlplane
 
 import (
 	"context"
+	"errors"
+	"os"
+	"sync"
 	"testing"
 
 	"github.com/kubecdc/kubecdc/test/parts/require"
@@ -21,4 +24,36 @@ func ForTest(t testing.TB) *ControlPlane {
 		}
 	})
 	return c
+}
+
+// Shared is a control plane that tests of a package share, because each of them keeps to objects of its own. The zero value
+// starts one with the first test that asks for it.
+type Shared struct {
+	start sync.Once
+	plane *ControlPlane
+	dir   string
+	err   error
+}
+
+// ForTest returns the control plane. The test is skipped where integration tests are.
+func (s *Shared) ForTest(t testing.TB) *ControlPlane {
+	t.Helper()
+	require.Integration(t)
+	s.start.Do(func() {
+		if s.dir, s.err = os.MkdirTemp("", "kubecdc-controlplane-"); s.err == nil {
+			s.plane, s.err = Start(context.Background(), Options{Dir: s.dir})
+		}
+	})
+	if s.err != nil {
+		t.Fatal(s.err)
+	}
+	return s.plane
+}
+
+// Stop stops the control plane if there is one, and removes its files. Call it when all tests have ended.
+func (s *Shared) Stop() error {
+	if s.plane == nil {
+		return nil
+	}
+	return errors.Join(s.plane.Stop(), os.RemoveAll(s.dir))
 }

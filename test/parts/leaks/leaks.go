@@ -15,7 +15,16 @@ const patience = time.Minute
 // Main runs the tests of a package, for its TestMain, and ends the process: with the tests' exit code, or with 1 when
 // they passed and a goroutine is left that the options do not allow.
 func Main(m *testing.M, options ...goleak.Option) {
+	MainWithServers(m, func() error { return nil }, options...)
+}
+
+// MainWithServers is Main for tests that share servers. It stops them before it looks for goroutines.
+func MainWithServers(m *testing.M, stop func() error, options ...goleak.Option) {
 	code := m.Run()
+	if err := stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "stop the servers:", err)
+		code = max(code, 1)
+	}
 	if code == 0 {
 		if err := find(time.Now().Add(patience), options...); err != nil {
 			fmt.Fprintf(os.Stderr, "goroutines are left after tests that passed: %v\n", err)
