@@ -21,7 +21,7 @@ import (
 // StartControlPlane starts a control plane below dir that writes no audit log, which would be measured too.
 func StartControlPlane(ctx context.Context, dir string) (*controlplane.ControlPlane, error) {
 	return controlplane.Start(ctx, controlplane.Options{
-		Dir: filepath.Join(dir, "controlplane"), NoAudit: true,
+		Dir: filepath.Join(dir, "controlplane"), NoAudit: true, SmallHeap: true,
 		APIServerArgs: []string{"--request-timeout=5s"}, // a stop waits that long for watches
 	})
 }

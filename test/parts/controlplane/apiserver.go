@@ -44,6 +44,7 @@ func (c *ControlPlane) apiServerProcess(name string, port int, program string, o
 		Name:  "kube-" + name,
 		Path:  program,
 		Args:  append(args, options.APIServerArgs...),
+		Env:   append(os.Environ(), options.collection()...),
 		Dir:   c.dir,
 		Log:   c.path(name + ".log"),
 		Ready: func(ctx context.Context) error { return c.apiServerReady(ctx, client, port) },

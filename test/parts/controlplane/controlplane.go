@@ -35,6 +35,17 @@ type Options struct {
 	EtcdArgs []string
 	// NoAudit switches the audit log off, for measurements.
 	NoAudit bool
+	// SmallHeap lets the API server collect garbage as it usually does, for very many objects. Otherwise it uses more memory,
+	// and an eighth less processor time.
+	SmallHeap bool
+}
+
+// collection returns the variables of the garbage collector.
+func (o Options) collection() []string {
+	if o.SmallHeap {
+		return nil
+	}
+	return []string{"GOGC=400"}
 }
 
 // firstAPIServer is the name of the API server that there always is.
