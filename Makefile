@@ -172,6 +172,17 @@ chart: ## Lint the chart, render it with several values, apply each to a real AP
 	REQUIRE_INTEGRATION=1 go test -count=1 -timeout 20m ./deploy
 	$(HELM) package ../../deploy/helm/kubecdc --destination ../../dist
 
+SITE := $(CACHE)/site
+
+.PHONY: site
+site: $(SITE)/bin/mkdocs ## Build the pages with search into dist/site; a link that leads nowhere fails
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict
+
+$(SITE)/bin/mkdocs: tools/site/requirements.txt
+	python3 -m venv --clear $(SITE)
+	$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes --no-deps -r $<
+	touch $@
+
 .PHONY: generate
 generate: ## Write generated files: reference configuration and its page
 	go generate ./...
