@@ -19,7 +19,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"github.com/kubecdc/kubecdc/internal/attribution"
+	"github.com/kubecdc/kubecdc/internal/delivery"
+	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/shape"
+	"github.com/kubecdc/kubecdc/pkg/source"
 	"github.com/kubecdc/kubecdc/test/parts/build"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
 	"github.com/kubecdc/kubecdc/test/parts/require"
@@ -45,17 +51,20 @@ func lineOf(s condition.Status) string {
 }
 
 func sample() Snapshot {
-	return Snapshot{
-		Conditions: []condition.Status{{Component: "configuration"}, {Component: "journal"}, {Component: "journal"}, {Component: "discovery"}},
-		Resources: []ResourceStatus{
-			{Name: "pods", State: "live", Condition: statusOf("resource", "pods", condition.Problem{}), Position: "42", Known: 7, Events: 9, Changes: map[string]uint64{"added": 4, "deleted": 1}},
-			{Name: "nodes", State: "forbidden", Condition: statusOf("resource", "nodes", condition.Problem{})},
+	s := Snapshot{
+		Conditions: []condition.Status{{Component: "configuration"}, {Component: "journal"}, {Component: "journal"}, {Component: "discovery"},
+			statusOf("resource", "pods", condition.Problem{}), statusOf("resource", "nodes", condition.Problem{})},
+		Resources: []source.Status{
+			{Scope: "pods", State: source.Live, Position: "42", Known: 7, Events: 9, Changes: map[event.Type]uint64{event.Added: 4, event.Deleted: 1}},
+			{Scope: "nodes", State: source.Forbidden},
 		},
-		Routes: []RouteStatus{{Name: "routes[0]", Sent: map[string]uint64{"main": 6}, Dropped: map[string]uint64{"other": 11}, Failed: 1, Failure: "no such key"}},
-		Sinks: []SinkStatus{{Name: "main", Kind: "kafka", Conditions: []condition.Status{{Component: "sink/main"}}, Delivered: 3, Passed: 8, Low: 3, OldestObserved: time.Now().Add(-time.Minute),
-			WindowBytes: 2048, WindowLimit: 16 << 20, Lanes: 4}},
-		Journal: JournalStatus{Oldest: 1, Newest: 5, RetainedBytes: 900, MaxBytes: 10 << 30},
+		Routes:  []RouteStatus{{"routes[0]", shape.RouteStats{Sent: map[string]uint64{"main": 6}, Dropped: map[string]uint64{"other": 11}, Failed: 1, Failure: "no such key"}}},
+		Journal: journal.Stat{Oldest: 1, Newest: 5, RetainedBytes: 900, MaxBytes: 10 << 30},
 	}
+	s.AddSink(SinkStatus{Name: "main", Kind: "kafka", Stats: delivery.Stats{
+		Delivered: 3, NotRouted: 8, Low: 3, Lag: time.Minute, WindowBytes: 2048, WindowLimit: 16 << 20, Lanes: 4,
+	}}, []condition.Status{{Component: "sink/main"}})
+	return s
 }
 
 func get(t *testing.T, s Snapshot, path string) *httptest.ResponseRecorder {
@@ -94,11 +103,11 @@ func TestOneFaultIsOneConditionOnEverySurface(t *testing.T) {
 	for n := range 180 {
 		name := fmt.Sprintf("r%03d", n)
 		cause := fmt.Sprintf("read tcp 10.0.0.1:%d:\n connection reset", 40000+n)
-		s.Resources = append(s.Resources, ResourceStatus{Name: name, State: "unreachable", Condition: statusOf("resource", name,
-			condition.Problem{Code: condition.APIServerUnreachable, Cause: cause, Remedy: "look at the API server at https://api"})})
+		s.Conditions = append(s.Conditions, statusOf("resource", name,
+			condition.Problem{Code: condition.APIServerUnreachable, Cause: cause, Remedy: "look at the API server at https://api"}))
 	}
 	alone := statusOf("resource", "secrets", condition.Problem{Code: condition.ResourceForbidden, Cause: "may not list"})
-	s.Resources = append(s.Resources, ResourceStatus{Name: "secrets", Condition: alone})
+	s.Conditions = append(s.Conditions, alone)
 	const fault = "180 (r000, r001, r002 and 177 more): read tcp 10.0.0.1:40000: connection reset"
 	const line = "[-]resource APIServerUnreachable: " + fault + ". Effect: nothing is read from the API server. " +
 		"Remedy: look at the API server at https://api.\n"
@@ -165,9 +174,10 @@ func TestMetricsOfSingleFaultsFollowTheConditions(t *testing.T) {
 		of("cluster", "", condition.ClusterUnchecked), of("discovery", "", condition.APIServerUnreachable),
 		of("audit/audit.log", "", condition.AuditUnreadable))
 	s.Audit = &AuditStatus{}
-	s.Sinks[0].Conditions = []condition.Status{of("sink/main", "", condition.DeadLettersHeld), of("sink/main", "", condition.SinkTimeout),
-		of("sink/main", "", condition.SinkMayLose)}
-	s.Sinks[0].FailingLanes = []condition.Status{of("sink/main", "topic/3", condition.SinkTimeout)}
+	main := SinkStatus{Name: "main", Stats: delivery.Stats{FailingLanes: []condition.Status{of("sink/main", "topic/3", condition.SinkTimeout)}}}
+	s.Sinks = nil
+	s.AddSink(main, []condition.Status{of("sink/main", "", condition.DeadLettersHeld), of("sink/main", "", condition.SinkTimeout),
+		of("sink/main", "", condition.SinkMayLose)})
 	body := get(t, s, "/metrics").Body.String()
 	for _, series := range []string{
 		`kubecdc_namespace_missing{name="a"} 1`, `kubecdc_namespace_missing{name="g"} 0`, `kubecdc_journal_blocked 1`,
@@ -258,8 +268,8 @@ func TestOpenMetricsIsServedOnRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := sample()
-	s.Audit, s.Replica = &AuditStatus{Unresolved: map[string]uint64{"late": 1}}, &ReplicaStatus{}
-	s.Rules = []RuleStatus{{Name: "resources[0]", Filtered: 2}}
+	s.Audit, s.Replica = &AuditStatus{Stats: attribution.Stats{Unresolved: map[attribution.Reason]uint64{"late": 1}}}, &ReplicaStatus{}
+	s.Rules = []RuleStatus{{Name: "resources[0]", Stats: shape.Stats{Filtered: 2}}}
 	s.Conditions = append(s.Conditions, statusOf("namespace", "shop", condition.Problem{Code: condition.NamespaceMissing, LosesHistory: true}))
 	open := ask(t, s, "/metrics", "application/openmetrics-text; version=1.0.0; charset=utf-8")
 	if kind := open.Header().Get("Content-Type"); !strings.HasPrefix(kind, "application/openmetrics-text; version=1.0.0") {
@@ -295,18 +305,11 @@ for family in parse(sys.stdin.read()):
 	}
 }
 
-func TestLagGrowsFromTheOldestChangeNotDelivered(t *testing.T) {
-	now := time.Now()
-	if got := (SinkStatus{OldestObserved: now.Add(-3 * time.Second)}).lagAt(now); got != 3*time.Second {
-		t.Errorf("lag %v", got)
-	}
-	for what, s := range map[string]SinkStatus{"nothing waits": {}, "a clock that was set back": {OldestObserved: now.Add(time.Hour)}} {
-		if got := s.lagAt(now); got != 0 {
-			t.Errorf("%s: lag %v", what, got)
-		}
-	}
-	if got := (JournalStatus{Newest: 4}).undeliveredOf(SinkStatus{Low: 9}); got != 0 {
-		t.Errorf("a cursor ahead of an older snapshot of the journal gave a backlog of %d", got)
+func TestACursorAheadOfTheJournalIsNoBacklog(t *testing.T) {
+	s := Snapshot{Journal: journal.Stat{Newest: 4}} // an older look at the journal than at the sink
+	s.AddSink(SinkStatus{Stats: delivery.Stats{Low: 9}}, nil)
+	if got := s.Sinks[0].Backlog; got != 0 {
+		t.Errorf("a backlog of %d", got)
 	}
 }
 
@@ -315,9 +318,11 @@ func TestThePageEscapesWhatItShows(t *testing.T) {
 	s := sample()
 	all := statusOf(evil, evil, condition.Problem{Code: evil, Cause: evil, Effect: evil, Remedy: evil})
 	all.Severity = condition.NotReady
-	s.Conditions = []condition.Status{all}
-	s.Resources[0].Name, s.Resources[0].State, s.Resources[0].Condition, s.Resources[0].Position = evil, evil, all, evil
-	s.Sinks[0].Name, s.Sinks[0].Kind, s.Sinks[0].Conditions, s.Sinks[0].FailingLanes = evil, evil, s.Conditions, s.Conditions
+	ofSink := all
+	ofSink.Component = "sink/" + evil
+	s.Conditions = []condition.Status{all, ofSink}
+	s.Resources[0].Scope, s.Resources[0].State, s.Resources[0].Condition, s.Resources[0].Position = evil, evil, all, evil
+	s.Sinks[0].Name, s.Sinks[0].Kind, s.Sinks[0].FailingLanes = evil, evil, s.Conditions
 	s.Cluster = ClusterStatus{Name: evil, UID: evil}
 	for _, path := range []string{"/", "/resource?name=" + url.QueryEscape(evil), "/sink?name=" + url.QueryEscape(evil)} {
 		w := get(t, s, path)
@@ -344,7 +349,7 @@ func TestThePageShowsAttribution(t *testing.T) {
 	if body := get(t, s, "/").Body.String(); strings.Contains(body, "Attribution") {
 		t.Error("the page shows attribution without audit events")
 	}
-	s.Audit = &AuditStatus{Attributed: 1234, Unresolved: map[string]uint64{"late": 56}, Refused: 7}
+	s.Audit = &AuditStatus{Stats: attribution.Stats{Attributed: 1234, Unresolved: map[attribution.Reason]uint64{"late": 56}}, Refused: 7}
 	body := get(t, s, "/").Body.String()
 	for _, want := range []string{"<dd>1,234</dd>", "<dt>Without a user: late</dt><dd>56</dd>", "<dt>Unknown clients refused</dt><dd>7</dd>"} {
 		if !strings.Contains(body, want) {
@@ -462,14 +467,14 @@ status page take. The form is the Prometheus text format, or OpenMetrics if the 
 	}
 	for _, m := range metrics {
 		kind := "gauge"
-		if m.kind == prometheus.CounterValue {
+		if valueType(m.name) == prometheus.CounterValue {
 			kind = "counter"
 		}
 		row(m.name, kind, m.labels, m.help)
 	}
-	row(publishName, "histogram", []string{"sink"}, publishHelp)
-	row(deliveryName, "histogram", []string{"sink"}, deliveryHelp)
-	row(buildName, "gauge", []string{"version", "goversion"}, buildHelp)
+	row(publishSeconds.Name, "histogram", []string{"sink"}, publishSeconds.Help)
+	row(deliverySeconds.Name, "histogram", []string{"sink"}, deliverySeconds.Help)
+	row(buildInfo.Name, "gauge", []string{"version", "goversion"}, buildInfo.Help)
 	slices.Sort(rows)
 	b.WriteString(strings.Join(rows, ""))
 	b.WriteString(`

@@ -18,27 +18,15 @@ func (r *ReplicaStatus) describeRole() string {
 	return r.Role + ", " + cmp.Or(r.Holder, "no exporter") + " is active"
 }
 
-// allConditions returns everything readiness depends on, whether something is wrong with it or not.
-func (s Snapshot) allConditions() []condition.Status {
-	all := slices.Clone(s.Conditions)
-	for i := range s.Resources {
-		all = append(all, s.Resources[i].Condition)
-	}
-	for i := range s.Sinks {
-		all = append(all, s.Sinks[i].Conditions...)
-	}
-	return all
-}
-
 // problems returns what is wrong: one status for each fault, those first that make the exporter not ready.
 func (s Snapshot) problems() []condition.Status {
-	all := condition.Summarize(s.allConditions())
+	all := condition.Summarize(s.Conditions)
 	slices.SortStableFunc(all, func(a, b condition.Status) int { return cmp.Compare(b.Severity, a.Severity) })
 	return all
 }
 
 // isReady reports whether nothing makes the exporter not ready.
-func (s Snapshot) isReady() bool { return worstOf(s.allConditions()).Severity != condition.NotReady }
+func (s Snapshot) isReady() bool { return worstOf(s.Conditions).Severity != condition.NotReady }
 
 // worstOf returns the first status with the highest severity; a zero Status if there is none.
 func worstOf(all []condition.Status) (worst condition.Status) {

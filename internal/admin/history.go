@@ -4,6 +4,9 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source"
 )
 
 const (
@@ -52,8 +55,8 @@ const (
 func (s Snapshot) counterValues() map[string]uint64 {
 	all := map[string]uint64{countJournaled: s.Journal.Newest, countEvents: 0, countChanges: 0}
 	for _, r := range s.Resources {
-		made := r.changesEmitted()
-		all[countResource+r.Name] = made
+		made := changesEmitted(r)
+		all[countResource+r.Scope] = made
 		all[countChanges] += made
 		all[countEvents] += r.Events
 	}
@@ -64,9 +67,9 @@ func (s Snapshot) counterValues() map[string]uint64 {
 }
 
 // changesEmitted counts the changes of a resource. That something exists is none.
-func (r ResourceStatus) changesEmitted() (n uint64) {
+func changesEmitted(r source.Status) (n uint64) {
 	for kind, of := range r.Changes {
-		if kind != "snapshot" {
+		if kind != event.Snapshot {
 			n += of
 		}
 	}

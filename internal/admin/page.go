@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/source"
 )
 
 // static holds the templates and the two files that the page loads. It loads nothing else.
@@ -65,10 +66,10 @@ type pageData struct {
 	Title, View, Name string
 	Scope             string // the name of the resource without its selectors, "" on other pages
 	Snapshot          *Snapshot
-	Resource          *ResourceStatus // of viewResource
+	Resource          *source.Status // of viewResource
 	ResourceView      *ResourceView
-	Own               []Problem   // of the resource or sink
-	Sink              *SinkStatus // of viewSink
+	Own               []condition.Report // of the resource or sink
+	Sink              *SinkStatus        // of viewSink
 	SinkView          *SinkView
 	Letters           []DeadLetter
 	LettersError      string
@@ -120,12 +121,12 @@ func (s *Server) collectPageData(f *frame, p pageKey) (*pageData, bool) {
 	d := &pageData{Overview: f.buildOverview(s.options.Version), Title: p.windowTitle(), View: p.view, Name: p.name, Snapshot: &f.Snapshot}
 	switch p.view {
 	case viewResource:
-		i := slices.IndexFunc(f.Resources, func(r ResourceStatus) bool { return r.Name == p.name })
+		i := slices.IndexFunc(f.Resources, func(r source.Status) bool { return r.Scope == p.name })
 		if i < 0 {
 			return nil, false
 		}
 		d.Resource = &f.Resources[i]
-		d.Own = newProblems([]condition.Status{d.Resource.Condition}, d.Now)
+		d.Own = condition.Reports([]condition.Status{d.Resource.Condition, d.Resource.Reread}, d.Now)
 		v := f.resourceView(*d.Resource)
 		d.ResourceView = &v
 		d.Scope, _, _ = strings.Cut(p.name, ";")
@@ -135,7 +136,7 @@ func (s *Server) collectPageData(f *frame, p pageKey) (*pageData, bool) {
 			return nil, false
 		}
 		d.Sink = &f.Sinks[i]
-		d.Own = newProblems(d.Sink.Conditions, d.Now)
+		d.Own = condition.Reports(f.conditionsOf("sink/"+p.name), d.Now)
 		v := f.sinkView(*d.Sink)
 		d.SinkView = &v
 		if s.options.DeadLetters != nil {

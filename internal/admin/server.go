@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -79,11 +80,14 @@ func New(options Options) *Server {
 	if options.Logger == nil {
 		options.Logger = slog.Default()
 	}
-	s := &Server{options: options, publish: newPublishHistogram(), delivery: newDeliveryHistogram()}
+	s := &Server{options: options, publish: prometheus.NewHistogramVec(publishSeconds, []string{"sink"}),
+		delivery: prometheus.NewHistogramVec(deliverySeconds, []string{"sink"})}
+	build := prometheus.NewGaugeVec(buildInfo, []string{"version", "goversion"})
+	build.WithLabelValues(options.Version, runtime.Version()).Set(1)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(memoryInUse)), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		newBuildInfo(options.Version), s.publish, s.delivery, newCollector(options.Snapshot),
+		build, s.publish, s.delivery, newCollector(options.Snapshot),
 	)
 	s.registry = withoutClash(registry)
 	mux := http.NewServeMux()
@@ -210,7 +214,7 @@ func (s *Server) handleReady(w http.ResponseWriter, r *http.Request) {
 
 // writeWell writes a line for everything without a problem, once by its name, unless that is listed already.
 func (s Snapshot) writeWell(b *strings.Builder, listed map[string]bool) {
-	for _, c := range s.allConditions() {
+	for _, c := range s.Conditions {
 		if !c.OK() || listed[c.Name()] {
 			continue
 		}

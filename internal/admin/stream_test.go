@@ -11,7 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubecdc/kubecdc/internal/delivery"
 	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/source"
 )
 
 // serve runs a server until the test ends.
@@ -201,7 +203,7 @@ func TestRatesComeFromHowCountersGrow(t *testing.T) {
 	at := time.Now()
 	var f *frame
 	for n := range samplesKept + 10 {
-		s := Snapshot{Sinks: []SinkStatus{{Name: "main", Delivered: uint64(20 * n)}}}
+		s := Snapshot{Sinks: []SinkStatus{{Name: "main", Stats: delivery.Stats{Delivered: uint64(20 * n)}}}}
 		if n == samplesKept {
 			s.Sinks[0].Delivered = 0 // restarted
 		}
@@ -221,11 +223,11 @@ func TestRatesComeFromHowCountersGrow(t *testing.T) {
 func TestFailingResourcesComeFirst(t *testing.T) {
 	s := sample()
 	for n := range 60 {
-		s.Resources = append(s.Resources, ResourceStatus{Name: fmt.Sprintf("a%02d", n), State: "live"})
+		s.Resources = append(s.Resources, source.Status{Scope: fmt.Sprintf("a%02d", n), State: "live"})
 	}
 	s.Resources = append(s.Resources,
-		ResourceStatus{Name: "x", State: "forbidden", Condition: statusOf("resource", "x", condition.Problem{Code: condition.ResourceForbidden})},
-		ResourceStatus{Name: "z", State: "unreachable", Condition: statusOf("resource", "z", condition.Problem{Code: condition.APIServerUnreachable})})
+		source.Status{Scope: "x", State: "forbidden", Condition: statusOf("resource", "x", condition.Problem{Code: condition.ResourceForbidden})},
+		source.Status{Scope: "z", State: "unreachable", Condition: statusOf("resource", "z", condition.Problem{Code: condition.APIServerUnreachable})})
 	o := (*frame)(nil).nextFrame(s, time.Now()).buildOverview("v1")
 	if o.Resources[0].Name != "z" || o.Resources[1].Name != "x" || o.Sick != 2 {
 		t.Errorf("first come %s and %s of %d sick", o.Resources[0].Name, o.Resources[1].Name, o.Sick)

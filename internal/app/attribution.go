@@ -154,14 +154,7 @@ func (n *attributionRunner) auditStatus() *admin.AuditStatus {
 	if n == nil {
 		return nil
 	}
-	s := n.attributor.Stats()
-	a := &admin.AuditStatus{
-		Events: s.Events, Kept: s.Kept, Late: s.Late, Lost: s.Lost, Lag: s.Lag, Attributed: s.Attributed, Stamped: s.Stamped, Likely: s.Likely,
-		Unresolved: map[string]uint64{}, Pending: s.Pending, PendingBytes: s.PendingBytes, LastEvent: s.LastEvent,
-	}
-	for reason, count := range s.Unresolved {
-		a.Unresolved[string(reason)] = count
-	}
+	a := &admin.AuditStatus{Stats: n.attributor.Stats()}
 	if n.webhook != nil {
 		a.Refused = n.webhook.RejectedRequests()
 	}

@@ -8,22 +8,22 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
-// Stats are facts for metrics and the status page. Counters start with the process.
+// Stats are facts for metrics and the status page. Counters start with the process. Tags name metrics, see internal/admin.
 type Stats struct {
-	Events       uint64 // audit events received
-	Kept         uint64 // of these, events that may name an author
-	Late         uint64 // of these, events that arrived later than Limits.Settle
-	Lost         uint64 // reported losses, and events evicted because of their bound
-	Attributed   uint64 // changes with a certain author
-	Stamped      uint64 // of these, changes whose author a stamp proves
-	Likely       uint64 // changes with a likely author
-	Unresolved   map[Reason]uint64
-	Pending      int64            // changes that wait
-	PendingBytes int64            // estimated memory of waiting changes and events
-	LastEvent    time.Time        // zero: none yet
-	Lag          time.Duration    // by which audit events are late
-	Condition    condition.Status // whether audit events arrive
-	LagCondition condition.Status // whether they arrive in time
+	Events       uint64            `metric:"kubecdc_audit_events_total" help:"Audit events taken."`
+	Kept         uint64            `metric:"kubecdc_audit_events_kept_total" help:"Audit events that may name the author of a change."`
+	Late         uint64            `metric:"kubecdc_audit_late_total" help:"Audit events that arrived later than audit.settle after their request."`
+	Lost         uint64            `metric:"kubecdc_audit_lost_total" help:"Audit events that had to make room, and times that a log was rotated away unread."`
+	Attributed   uint64            `metric:"kubecdc_attributed_total" help:"Changes that an authenticated user was named for."`
+	Stamped      uint64            `metric:"kubecdc_attributed_stamped_total" help:"Changes whose author a stamp in the object proves; of kubecdc_attributed_total."`
+	Likely       uint64            `metric:"kubecdc_attributed_likely_total" help:"Changes that an authenticated user was guessed for, where audit.likely asks for it."`
+	Unresolved   map[Reason]uint64 `metric:"kubecdc_unresolved_total" by:"reason" help:"Changes without an author, by reason: none, several, late, lag, bound, stamp, policy, disagree, annotation or list, see docs/audit-trail.md."`
+	Pending      int64             `metric:"kubecdc_attribution_pending_changes" help:"Changes that wait for their audit event."`
+	PendingBytes int64             `metric:"kubecdc_attribution_pending_bytes" help:"Memory of the changes and audit events that wait for each other; audit.maxPending bounds it."`
+	LastEvent    time.Time         `metric:"kubecdc_audit_last_event_timestamp_seconds" help:"When the newest audit event came; 0 if never."`
+	Lag          time.Duration     `metric:"kubecdc_audit_lag_seconds" help:"From the end of a request until its audit event arrived, the longest of the newest; more than audit.settle proves nothing."`
+	Condition    condition.Status  // whether audit events arrive
+	LagCondition condition.Status  // whether they arrive in time
 }
 
 // counters are updated by the intakes and by Run.

@@ -2,7 +2,6 @@ package delivery
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -33,16 +32,14 @@ type health struct {
 	sink  *condition.Condition // of the sink as a whole
 	lanes *condition.Set
 
-	mu              sync.Mutex
-	failing         map[sinks.Lane]*condition.Condition // maxNamedLanes at most
-	recovered       []sinks.Lane                        // since the last removeRecoveredLanes
-	recoveredBefore []sinks.Lane                        // before that one, and since the one before
-	newest          condition.Problem                   // the cause of the last failed Publish or ping
-	reached         bool                                // a ping succeeded, or the sink is no sinks.Pinger
-	pingFailed      bool                                // the last one
-	lastPing        time.Time                           // its start
-	pinging         time.Time                           // start of the ping that runs; zero if none does
-	storeFailure    error                               // why progress is not stored; nil if it is
+	mu           sync.Mutex
+	failing      map[sinks.Lane]*condition.Condition // maxNamedLanes at most
+	newest       condition.Problem                   // the cause of the last failed Publish or ping
+	reached      bool                                // a ping succeeded, or the sink is no sinks.Pinger
+	pingFailed   bool                                // the last one
+	lastPing     time.Time                           // its start
+	pinging      time.Time                           // start of the ping that runs; zero if none does
+	storeFailure error                               // why progress is not stored; nil if it is
 }
 
 // newHealth returns the health of a sink before its first Publish. canPing: its destination will be pinged.
@@ -95,21 +92,8 @@ func (h *health) recordLaneRecovery(name sinks.Lane) {
 	if c := h.failing[name]; c != nil {
 		c.Clear()
 		delete(h.failing, name)
-		h.recovered = append(h.recovered, name)
+		h.lanes.Remove(laneLabel(name))
 	}
-}
-
-// removeRecoveredLanes removes the conditions of lanes that recovered before the last call. The log has their recovery by
-// then, see condition.Set.
-func (h *health) removeRecoveredLanes() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, name := range h.recoveredBefore {
-		if h.failing[name] == nil {
-			h.lanes.Remove(laneLabel(name))
-		}
-	}
-	h.recoveredBefore, h.recovered = h.recovered, nil
 }
 
 // laneLabel returns the name of a lane for log and status page.
@@ -120,18 +104,11 @@ func laneLabel(name sinks.Lane) string {
 	return string(name)
 }
 
-// observedPinger records when a ping begins.
-type observedPinger struct {
-	sinks.Pinger
-	health *health
-}
-
-// Ping is that of the sink.
-func (p observedPinger) Ping(ctx context.Context) error {
-	p.health.mu.Lock()
-	p.health.pinging = time.Now()
-	p.health.mu.Unlock()
-	return p.Pinger.Ping(ctx)
+// recordPingStart records when a ping begins.
+func (h *health) recordPingStart(now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.pinging = now
 }
 
 // recordPing records the result of a ping.

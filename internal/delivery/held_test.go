@@ -44,7 +44,7 @@ func TestAHeldLaneWaitsAloneAndSkipsWhatItTurnsOutToHold(t *testing.T) {
 		if got := now.Conditions(); len(got) != 1 || got[0].Code != condition.LaneUnread || got[0].Severity != condition.Degraded {
 			t.Errorf("the conditions are %v", got)
 		}
-		if cursor, _ := s.currentProgress(); cursor.Low != 0 || now.LanesLagging != 1 || now.LanesFailing != 1 || !now.OldestObserved.Equal(time.Unix(1, 0)) {
+		if cursor, _ := s.currentProgress(); cursor.Low != 0 || now.LanesLagging != 1 || now.LanesFailing != 1 || now.Lag != time.Since(time.Unix(1, 0)) {
 			t.Errorf("settled up to %d: %+v", cursor.Low, now)
 		}
 		p.Drain(6)

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
-	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
 // pingInterval is how often an idle destination is pinged. An outage then shows before most alerts fire, and a request costs
@@ -15,7 +14,7 @@ const pingInterval = 15 * time.Second
 
 // PingRegularly pings a destination until ctx ends: with back-off until it answers, and then every 15 s while isIdle returns
 // true. record gets the start and the result of each ping; one goroutine calls it.
-func PingRegularly(ctx context.Context, pinger sinks.Pinger, retry RetryConfig, isIdle func() bool,
+func PingRegularly(ctx context.Context, ping func(context.Context) error, retry RetryConfig, isIdle func() bool,
 	record func(start time.Time, err error),
 ) {
 	backoff := ratelimit.NewBackoff[struct{}](retry.Min, retry.probeMax(), rand.Float64)
@@ -30,7 +29,7 @@ func PingRegularly(ctx context.Context, pinger sinks.Pinger, retry RetryConfig, 
 			continue
 		}
 		start := time.Now()
-		err := pinger.Ping(ctx)
+		err := ping(ctx)
 		if ctx.Err() != nil {
 			return
 		}

@@ -193,7 +193,6 @@ func (p *Pipeline) updateHealth(now time.Time) {
 
 // removeIdleLanes releases the memory of lanes that are idle.
 func (p *Pipeline) removeIdleLanes() {
-	p.health.removeRecoveredLanes()
 	p.workers.policy.removeStale(time.Now())
 	p.resolver.mu.Lock()
 	defer p.resolver.mu.Unlock()
@@ -214,7 +213,11 @@ func (p *Pipeline) pingSink(ctx context.Context) {
 		return
 	}
 	isIdle := func() bool { return p.backlog.isQuietSince(time.Now().Add(-pingInterval)) }
-	PingRegularly(ctx, observedPinger{pinger, p.health}, p.cfg.Retry, isIdle, p.health.recordPing)
+	ping := func(ctx context.Context) error {
+		p.health.recordPingStart(time.Now())
+		return pinger.Ping(ctx)
+	}
+	PingRegularly(ctx, ping, p.cfg.Retry, isIdle, p.health.recordPing)
 }
 
 // logStop logs in one line how the pipeline ended.
@@ -257,9 +260,11 @@ func (p *Pipeline) IsBlocked() bool {
 // Stats returns the current state. It may be called at any time, also before and after Run, and looks at every lane with
 // unsettled changes.
 func (p *Pipeline) Stats() Stats {
-	s := Stats{Retries: p.workers.retries.Load(), ContractViolations: p.workers.violations.Load(), Gate: p.gate.Status()}
+	s := Stats{Retries: p.workers.retries.Load(), ContractViolations: p.workers.violations.Load(), GateClosed: p.gate.Status().State != ratelimit.Open}
 	p.backlog.fillStats(&s)
-	s.OldestObserved = p.backlog.oldestObserved()
+	if oldest := p.backlog.oldestObserved(); !oldest.IsZero() {
+		s.Lag = max(0, time.Since(oldest)) // a clock may have been set back
+	}
 	p.health.fillStats(&s)
 	return s
 }

@@ -4,36 +4,34 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
-	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 )
 
-// Stats is the state of a pipeline at one moment, for metrics and readiness. Counters count since New.
+// Stats is the state of a pipeline at one moment, for metrics and readiness. Counters count since New. Tags name metrics, see
+// internal/admin.
 type Stats struct {
-	Delivered          uint64 // changes acknowledged
-	DeliveredBytes     uint64 // their event.Change.Size
-	Truncated          uint64 // changes acknowledged without parts of them, because the complete ones were too large
-	NotRouted          uint64 // changes that Config.Route does not send to this sink
-	AlreadySettled     uint64 // changes read again after a restart that their lane had settled before
-	Retries            uint64 // failed Publish calls, each of which is tried again
-	DeadLetters        uint64 // changes permanently rejected
-	ContractViolations uint64 // answers of the sink that violate its contract; more than zero is a defect
+	Delivered          uint64 `metric:"kubecdc_sink_delivered_total" help:"Changes the destination acknowledged."`
+	DeliveredBytes     uint64 `metric:"kubecdc_sink_delivered_bytes_total" help:"Bytes of the changes the destination acknowledged, as estimated in memory."`
+	Truncated          uint64 `metric:"kubecdc_sink_reduced_total" help:"Changes the destination acknowledged in a smaller form, because the whole one was too large."`
+	NotRouted          uint64 `metric:"kubecdc_sink_passed_total" help:"Changes that routes do not send to this sink."`
+	AlreadySettled     uint64 `metric:"kubecdc_sink_skipped_total" help:"Changes read again after a restart and known to be delivered."`
+	Retries            uint64 `metric:"kubecdc_sink_retries_total" help:"Attempts that failed and are made again."`
+	DeadLetters        uint64 `metric:"kubecdc_sink_dead_letters_total" help:"Changes the destination rejected for ever; they are kept in the journal."`
+	ContractViolations uint64 `metric:"kubecdc_sink_contract_breaches_total" help:"Answers of the sink that break its contract. More than 0 is a defect."`
 
 	Read            uint64    // last offset read from the journal; the journal's end minus this is unread
 	Low             uint64    // Cursor.Low as stored: the journal may be trimmed up to here
 	Pending         int       // changes read and not acknowledged, without those that lagging lanes lack
-	WindowBytes     int64     // bytes of the window in use, dead letters that are not stored yet included
-	WindowLimit     int64     // Config.WindowBytes
-	Lanes           int       // lanes in memory
-	LanesFailing    int       // of these: lanes with a failed last Publish
-	LanesLagging    int       // of these: lanes with changes that have to be read from the journal again
+	WindowBytes     int64     `metric:"kubecdc_sink_window_bytes" help:"Memory of the changes on their way."`
+	WindowLimit     int64     `metric:"kubecdc_sink_window_limit_bytes" help:"Bound of kubecdc_sink_window_bytes."`
+	Lanes           int       `metric:"kubecdc_sink_lanes" help:"Ordered channels of the destination that are in memory."`
+	LanesFailing    int       `metric:"kubecdc_sink_lanes_backing_off" help:"Lanes that failed and wait for their next attempt."`
+	LanesLagging    int       `metric:"kubecdc_sink_lanes_behind" help:"Lanes with changes that are to be read from the journal again, because they failed or were slow."`
 	LanesDelivering int       // of these: lanes with an accepted last Publish; at least 1 while lanes removed as idle count
-	LastAck         time.Time // zero before the first
+	LastAck         time.Time `metric:"kubecdc_sink_last_ack_timestamp_seconds" help:"When the destination last acknowledged a change; 0 if never."`
 
-	// OldestObserved is when the oldest change that was read and is not delivered was observed; now minus this is the lag.
-	// Zero if there is none.
-	OldestObserved time.Time
+	Lag time.Duration `metric:"kubecdc_sink_lag_seconds" help:"Age of the oldest change that is read from the journal and not delivered; 0 when there is none."`
 
 	Condition    condition.Status   // of the whole sink
 	FailingLanes []condition.Status // those that fail for longest first; 100 at most
-	Gate         ratelimit.GateStatus
+	GateClosed   bool               `metric:"kubecdc_sink_gate_closed" help:"1 while the whole destination is taken to be away."`
 }

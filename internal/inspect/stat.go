@@ -40,27 +40,16 @@ type JournalBounds struct {
 
 // JournalReport is the output of [WriteJournalStat]; its JSON form is documented in docs/journal.md.
 type JournalReport struct {
-	Dir           string            `json:"dir"`
-	Conditions    []JournalProblem  `json:"conditions"`
-	Oldest        uint64            `json:"oldest"`
-	Newest        uint64            `json:"newest"`
-	Changes       uint64            `json:"changes"`
-	RetainedBytes int64             `json:"retainedBytes"`
-	DiskBytes     int64             `json:"diskBytes"`
-	Recovery      *JournalRecovery  `json:"recovery,omitempty"`
-	Resources     []JournalResource `json:"resources"`
-	Sinks         []JournalSink     `json:"sinks"`
-}
-
-// JournalProblem is a condition that is stored.
-type JournalProblem struct {
-	Name   string         `json:"name"`
-	Code   condition.Code `json:"code"`
-	Cause  string         `json:"cause"`
-	Effect string         `json:"effect"`
-	Remedy string         `json:"remedy"`
-
-	text string
+	Dir           string             `json:"dir"`
+	Conditions    []condition.Report `json:"conditions"`
+	Oldest        uint64             `json:"oldest"`
+	Newest        uint64             `json:"newest"`
+	Changes       uint64             `json:"changes"`
+	RetainedBytes int64              `json:"retainedBytes"`
+	DiskBytes     int64              `json:"diskBytes"`
+	Recovery      *JournalRecovery   `json:"recovery,omitempty"`
+	Resources     []JournalResource  `json:"resources"`
+	Sinks         []JournalSink      `json:"sinks"`
 }
 
 // JournalRecovery describes the replacement of a broken journal, until its gaps are emitted.
@@ -105,14 +94,11 @@ type JournalSink struct {
 
 // newJournalReport combines the stored state with the configuration.
 func newJournalReport(dir string, s journal.OfflineStat, bounds JournalBounds) *JournalReport {
-	configured, now := bounds.Sinks, time.Now()
+	configured := bounds.Sinks
 	r := &JournalReport{
-		Conditions: []JournalProblem{},
+		Conditions: condition.Reports(s.Conditions(bounds.MaxBytes, bounds.MaxDeadLetters), time.Now()),
 		Dir:        dir, Oldest: s.Oldest, Newest: s.Newest, Changes: s.ChangeCount(), RetainedBytes: s.RetainedBytes, DiskBytes: s.DiskBytes,
 		Resources: []JournalResource{}, Sinks: []JournalSink{},
-	}
-	for _, c := range s.Conditions(bounds.MaxBytes, bounds.MaxDeadLetters) {
-		r.Conditions = append(r.Conditions, JournalProblem{c.Name(), c.Code, c.CauseText(), c.EffectText(now), c.Remedy, c.Text(now)})
 	}
 	if s.Recovery != nil {
 		r.Recovery = &JournalRecovery{Reason: s.Recovery.Reason, MovedTo: s.Recovery.MovedTo}
@@ -183,7 +169,7 @@ func (r *JournalReport) writeText(w io.Writer) error {
 		if i == 0 {
 			fmt.Fprintln(w)
 		}
-		fmt.Fprintf(w, "%s %s\n", c.Name, c.text)
+		fmt.Fprintf(w, "%s %s\n", c.Name, c.Reason)
 	}
 	fmt.Fprintf(t, "\nRESOURCE\tVERSION\tKNOWN\tBODIES\n")
 	for _, s := range r.Resources {

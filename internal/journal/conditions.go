@@ -19,16 +19,28 @@ func Recovered(reason string) condition.Status {
 	return condition.NewStatus("journal", p)
 }
 
-// DeadLettersKept returns the condition of a sink with changes that its destination permanently rejected.
-func DeadLettersKept(sink string, kept int64) condition.Status {
+// deadLettersKept returns the condition of a sink with changes that its destination permanently rejected; none without.
+func deadLettersKept(sink string, kept int64) []condition.Status {
+	if kept == 0 {
+		return nil
+	}
 	cause := "1 change was permanently rejected and is kept as a dead letter"
 	if kept > 1 {
 		cause = fmt.Sprintf("%d changes were permanently rejected and are kept as dead letters", kept)
 	}
-	return condition.NewStatus("sink/"+sink, condition.Problem{
+	return []condition.Status{condition.NewStatus("sink/"+sink, condition.Problem{
 		Code: condition.DeadLettersKept, Cause: cause,
 		Remedy: "exporter deadletter list --sink " + sink + " has the reasons; then retry or discard them",
-	})
+	})}
+}
+
+// Conditions returns the conditions of the journal, and of the sinks with dead letters.
+func (s Stat) Conditions() []condition.Status {
+	all := []condition.Status{s.Blocked, s.DeadLettersFull}
+	for _, sink := range s.Sinks {
+		all = append(all, deadLettersKept(sink.Name, sink.DeadLetters)...)
+	}
+	return all
 }
 
 // deadLettersFull returns why no further dead letter fits; zero if one does.
@@ -85,9 +97,7 @@ func (s *OfflineStat) Conditions(maxBytes, maxDeadLetters int64) (all []conditio
 		all = append(all, Recovered(s.Recovery.Reason))
 	}
 	for _, sink := range s.Sinks {
-		if sink.DeadLetters > 0 {
-			all = append(all, DeadLettersKept(sink.Name, sink.DeadLetters))
-		}
+		all = append(all, deadLettersKept(sink.Name, sink.DeadLetters)...)
 	}
-	return condition.Summarize(all)
+	return all
 }

@@ -7,19 +7,19 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
-// Stat is a snapshot of the journal for metrics, health and status pages.
+// Stat is a snapshot of the journal for metrics, health and status pages. Tags name metrics, see internal/admin.
 type Stat struct {
-	Oldest, Newest uint64 // offsets; Oldest is Newest+1 before the first change
+	Oldest uint64 `metric:"kubecdc_journal_oldest_offset" help:"Offset of the oldest change still held."` // Newest+1 before the first
+	Newest uint64 `metric:"kubecdc_journal_newest_offset" help:"Offset of the newest change."`
 
-	RetainedBytes int64 // all that MaxBytes bounds: changes, and the following
-	KnownBytes    int64 // known objects, measured every few seconds
-	BodyBytes     int64 // bodies, measured as well
-	DeadBytes     int64 // dead letters; MaxDeadLetters bounds them
-	MaxBytes      int64
-
-	DiskBytes    int64  // of the whole store, measured every few seconds
-	PendingBytes int64  // appended and not yet committed, in memory
-	Commits      uint64 // groups committed since Open
+	RetainedBytes int64  `metric:"kubecdc_journal_retained_bytes" help:"Stored size of changes, known objects, last states and dead letters."`
+	KnownBytes    int64  `metric:"kubecdc_journal_known_bytes" help:"Stored size of known objects, measured every few seconds."`
+	BodyBytes     int64  `metric:"kubecdc_journal_body_bytes" help:"Stored size of last states, measured every few seconds."`
+	DeadBytes     int64  `metric:"kubecdc_journal_dead_letter_bytes" help:"Stored size of dead letters; journal.maxDeadLetters bounds it."`
+	MaxBytes      int64  `metric:"kubecdc_journal_max_bytes" help:"Bound of kubecdc_journal_retained_bytes (journal.maxBytes)."`
+	DiskBytes     int64  `metric:"kubecdc_journal_disk_bytes" help:"Size of the journal's store on disk, measured every few seconds."`
+	PendingBytes  int64  `metric:"kubecdc_journal_pending_bytes" help:"Changes in memory that are not committed yet."`
+	Commits       uint64 `metric:"kubecdc_journal_commits_total" help:"Groups committed."`
 
 	Blocked         condition.Status // whether something is being journaled
 	DeadLettersFull condition.Status // whether a dead letter is accepted; if not, its lane waits
@@ -28,8 +28,8 @@ type Stat struct {
 
 // SinkStat is the state of one sink in the journal.
 type SinkStat struct {
-	Name        string
-	DeadLetters int64
+	Name        string `label:"sink"`
+	DeadLetters int64  `metric:"kubecdc_sink_dead_letters_kept" help:"Dead letters in the journal, of earlier runs too."`
 	DeadBytes   int64
 }
 

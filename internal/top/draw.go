@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/kubecdc/kubecdc/internal/admin"
+	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
 // The styles, as ANSI sequences.
@@ -108,10 +109,10 @@ func (p *page) drawProblems(o *admin.Overview, room int) {
 			sign, style = "✗ ", red
 		}
 		since := ""
-		if problem.Since != nil {
+		if !problem.Since.IsZero() {
 			since = "  since " + problem.Since.Local().Format("15:04:05")
 		}
-		p.addLine(span{style, sign + problem.Name + "  "}, span{bold, problem.Code}, span{faint, since})
+		p.addLine(span{style, sign + problem.Name + "  "}, span{bold, string(problem.Code)}, span{faint, since})
 		for _, line := range lines {
 			p.addLine(span{"", line})
 		}
@@ -122,7 +123,7 @@ func (p *page) drawProblems(o *admin.Overview, room int) {
 }
 
 // describeProblem returns cause, effect and remedy as indented lines.
-func describeProblem(problem admin.Problem, width int) (lines []string) {
+func describeProblem(problem condition.Report, width int) (lines []string) {
 	const indent = "  "
 	for _, part := range []string{problem.Cause, "Effect: " + problem.Effect, "Remedy: " + problem.Remedy} {
 		for _, line := range wrapText(part, max(1, width-len(indent))) {

@@ -23,12 +23,12 @@ func TestMain(m *testing.M) { leaks.Main(m) }
 // overview is one with much on it.
 func overview() *admin.Overview {
 	o := &admin.Overview{
-		Version: "v1", Cluster: "prod\x1b[2J", Now: time.Now(), Problems: []admin.Problem{{
+		Version: "v1", Cluster: "prod\x1b[2J", Now: time.Now(), Problems: []condition.Report{{
 			Name: "sink/main", Code: "SinkUnreachable", Cause: "no broker\x1b[2J answers", Effect: "0 of 62 lanes deliver",
 			Remedy: "check kafka.brokers, the network, and TLS on both sides", Counts: true,
 		}},
-		Sick: 1, Resources: []admin.ResourceView{{Name: strings.Repeat("long", 30) + ".demo", State: "unreachable", Sick: true}},
-		Sinks: []admin.SinkView{{Name: "main", Sick: true, Code: "SinkUnreachable", Backlog: 20412, LagSeconds: 68.04, Stage: admin.Stage{Rate: 3, Points: []float64{0, 3, 6}}}},
+		Sick: 1, Resources: []admin.ResourceView{{Name: strings.Repeat("long", 30) + ".demo", State: "unreachable", Health: admin.Health{Sick: true}}},
+		Sinks: []admin.SinkView{{Name: "main", Health: admin.Health{Sick: true}, Code: "SinkUnreachable", Backlog: 20412, LagSeconds: 68.04, Stage: admin.Stage{Rate: 3, Points: []float64{0, 3, 6}}}},
 	}
 	for i := range 100 {
 		o.Resources = append(o.Resources, admin.ResourceView{Name: fmt.Sprintf("r%d", i), State: "live", Stage: admin.Stage{Rate: 12, Points: []float64{1, 0}}})
@@ -69,7 +69,7 @@ func TestThePictureNamesWhatIsWrongFirst(t *testing.T) {
 }
 
 // serve runs an admin server and returns its address, which no other test takes afterwards, and a function that stops it.
-func serve(t *testing.T, resources ...admin.ResourceStatus) (address string, stop func()) {
+func serve(t *testing.T, wrong ...condition.Status) (address string, stop func()) {
 	t.Helper()
 	free, err := ports.Free(1)
 	if err != nil {
@@ -77,7 +77,7 @@ func serve(t *testing.T, resources ...admin.ResourceStatus) (address string, sto
 	}
 	address = ports.Address(free[0])
 	s := admin.New(admin.Options{Listen: address, Version: "v9", Snapshot: func() admin.Snapshot {
-		return admin.Snapshot{Resources: resources, Sinks: []admin.SinkStatus{{Name: "main", Kind: "kafka"}}}
+		return admin.Snapshot{Conditions: wrong, Sinks: []admin.SinkStatus{{Name: "main", Kind: "kafka"}}}
 	}})
 	if err := s.Listen(); err != nil {
 		t.Fatal(err)
@@ -141,7 +141,7 @@ func TestNarrowScreensShowTheWholeRemedy(t *testing.T) {
 
 // TestOnePictureOfAnUnreadyExporterIsAFailure for scripts.
 func TestOnePictureOfAnUnreadyExporterIsAFailure(t *testing.T) {
-	address, stop := serve(t, admin.ResourceStatus{Name: "pods", Condition: condition.NewStatus("resource", condition.Problem{Code: condition.APIServerUnreachable})})
+	address, stop := serve(t, condition.NewStatus("resource", condition.Problem{Code: condition.APIServerUnreachable}))
 	defer stop()
 	var out bytes.Buffer
 	err := Run(t.Context(), Options{Address: address, Out: &out, Size: func() (int, int) { return 80, 24 }, Once: true})

@@ -1,85 +1,12 @@
 package condition
 
-import "log/slog"
+import (
+	"log/slog"
+	"slices"
+)
 
 // Code names what is wrong. The set is closed: it is the label of a metric, and docs/conditions.md explains each.
 type Code string
-
-// The codes, by component.
-const (
-	ConfigRefused Code = "ConfigRefused"
-	ConfigPending Code = "ConfigPending"
-
-	APIServerUnreachable Code = "APIServerUnreachable"
-	DiscoveryPending     Code = "DiscoveryPending"
-	NothingWatched       Code = "NothingWatched"
-	ClusterUnchecked     Code = "ClusterUnchecked"
-	ClockSkew            Code = "ClockSkew"
-	ResourceSyncing      Code = "ResourceSyncing"
-	ResourceFailing      Code = "ResourceFailing"
-	ResourceListing      Code = "ResourceListing"
-	ResourceSilent       Code = "ResourceSilent"
-	ResourceForbidden    Code = "ResourceForbidden"
-	ResourceUnread       Code = "ResourceUnread"
-	ResourceNotServed    Code = "ResourceNotServed"
-	ResourceGone         Code = "ResourceGone"
-	NamespaceMissing     Code = "NamespaceMissing"
-	NamespaceUnknown     Code = "NamespaceUnknown"
-	TypesUnwatched       Code = "TypesUnwatched"
-	TypesSilent          Code = "TypesSilent"
-	RedactionUnmatched   Code = "RedactionUnmatched"
-	RedactionHeld        Code = "RedactionHeld"
-
-	JournalFull      Code = "JournalFull"
-	JournalDiskLow   Code = "JournalDiskLow"
-	JournalDiskFull  Code = "JournalDiskFull"
-	JournalBroken    Code = "JournalBroken"
-	JournalRecovered Code = "JournalRecovered"
-	DeadLettersFull  Code = "DeadLettersFull"
-
-	SinkConnecting    Code = "SinkConnecting"
-	SinkUnreachable   Code = "SinkUnreachable"
-	SinkTimeout       Code = "SinkTimeout"
-	SinkUnauthorized  Code = "SinkUnauthorized"
-	SinkBusy          Code = "SinkBusy"
-	SinkFull          Code = "SinkFull"
-	SinkTargetMissing Code = "SinkTargetMissing"
-	SinkMisconfigured Code = "SinkMisconfigured"
-	SinkRejectsAll    Code = "SinkRejectsAll"
-	SinkFailing       Code = "SinkFailing"
-	SinkDefect        Code = "SinkDefect"
-	SinkThrottled     Code = "SinkThrottled"
-	SinkNoKeepAlive   Code = "SinkNoKeepAlive"
-	SinkMayLose       Code = "SinkMayLose"
-	SinkClockRefused  Code = "SinkClockRefused"
-	ProgressUnstored  Code = "ProgressUnstored"
-	DeadLettersKept   Code = "DeadLettersKept"
-	DeadLettersHeld   Code = "DeadLettersHeld"
-
-	StateRefused     Code = "StateRefused"
-	StateUnreachable Code = "StateUnreachable"
-	FailoverFailing  Code = "FailoverFailing"
-	LaneUnread       Code = "LaneUnread"
-	LeaseUnknown     Code = "LeaseUnknown"
-	LeaseYielded     Code = "LeaseYielded"
-	IdentityShared   Code = "IdentityShared"
-	NoneActive       Code = "NoneActive"
-	StateMayLose     Code = "StateMayLose"
-
-	AuditSilent      Code = "AuditSilent"
-	AuditLagging     Code = "AuditLagging"
-	AuditUnreadable  Code = "AuditUnreadable"
-	AuditUnserved    Code = "AuditUnserved"
-	AuditCertificate Code = "AuditCertificate"
-
-	StampsUnproven  Code = "StampsUnproven"
-	StampsUnchecked Code = "StampsUnchecked"
-
-	TelemetryUnsent Code = "TelemetryUnsent"
-
-	HistoryLost      Code = "HistoryLost"
-	ResourceVanished Code = "ResourceVanished"
-)
 
 // Kind is what is known of a code.
 type Kind struct {
@@ -96,15 +23,19 @@ type Kind struct {
 func (c Code) Kind() Kind { return kinds[c] }
 
 // Kinds returns all kinds in the order of their documentation.
-func Kinds() []Kind { return append([]Kind(nil), table...) }
+func Kinds() []Kind { return slices.Clone(table) }
 
-var kinds = func() map[Code]Kind {
-	all := map[Code]Kind{}
-	for _, k := range table {
-		all[k.Code] = k
-	}
-	return all
-}()
+var (
+	table []Kind // in the order of their documentation
+	kinds = map[Code]Kind{}
+)
+
+// define adds a code to the table.
+func define(code Code, severity Severity, level slog.Level, message, ended, effect, remedy string) Code {
+	kinds[code] = Kind{code, severity, level, message, ended, effect, remedy}
+	table = append(table, kinds[code])
+	return code
+}
 
 // Texts that several kinds share.
 const (
@@ -116,160 +47,161 @@ const (
 	printRights  = "apply the output of exporter rbac, which has the right"
 )
 
-var table = []Kind{
-	{ConfigRefused, Degraded, slog.LevelError, "the configuration in the file is refused; the previous one stays active",
+// The codes, by component. A start is logged at debug level where it is an ordinary part of a start of the exporter.
+var (
+	ConfigRefused = define("ConfigRefused", Degraded, slog.LevelError, "the configuration in the file is refused; the previous one stays active",
 		"the active configuration is the one in the file", "the previous configuration stays active",
-		"correct the file; it is read again at once"},
-	{ConfigPending, Degraded, slog.LevelWarn, "the configuration in the file is accepted and not active yet",
+		"correct the file; it is read again at once")
+	ConfigPending = define("ConfigPending", Degraded, slog.LevelWarn, "the configuration in the file is accepted and not active yet",
 		"the active configuration is the one in the file", "the previous configuration stays active until then",
-		"wait; if it does not end, restart the exporter"},
+		"wait; if it does not end, restart the exporter")
 
-	{APIServerUnreachable, NotReady, slog.LevelWarn, "not watching, will try again",
-		watchStarts, notRead, checkServer},
-	{DiscoveryPending, NotReady, slog.LevelDebug, "the API server has not been asked yet what it serves",
-		"", "nothing is watched yet", "wait; " + checkServer},
-	{NothingWatched, NotReady, slog.LevelWarn, "none of the selected resources can be watched",
-		"", "the stream is empty", "grant the rights (exporter rbac prints them), or correct the names in resources"},
-	{ClusterUnchecked, Degraded, slog.LevelWarn, "it cannot be checked whether this is the cluster that the journal was filled from",
+	APIServerUnreachable = define("APIServerUnreachable", NotReady, slog.LevelWarn, "not watching, will try again",
+		watchStarts, notRead, checkServer)
+	DiscoveryPending = define("DiscoveryPending", NotReady, slog.LevelDebug, "the API server has not been asked yet what it serves",
+		"", "nothing is watched yet", "wait; "+checkServer)
+	NothingWatched = define("NothingWatched", NotReady, slog.LevelWarn, "none of the selected resources can be watched",
+		"", "the stream is empty", "grant the rights (exporter rbac prints them), or correct the names in resources")
+	ClusterUnchecked = define("ClusterUnchecked", Degraded, slog.LevelWarn, "it cannot be checked whether this is the cluster that the journal was filled from",
 		"the identity of the cluster can be checked again", "another cluster at the same address would not be noticed",
-		"allow get on the namespace kube-system; exporter rbac prints the right"},
-	{ClockSkew, Degraded, slog.LevelWarn, "the clocks of this machine and of the API server are apart",
+		"allow get on the namespace kube-system; exporter rbac prints the right")
+	ClockSkew = define("ClockSkew", Degraded, slog.LevelWarn, "the clocks of this machine and of the API server are apart",
 		"the clocks agree again", "times in changes are wrong, and certificates and tokens may be refused",
-		"repair the time service of the machine that is wrong"},
-	{ResourceSyncing, NotReady, slog.LevelDebug, "the first list is not complete",
-		watchStarts, "objects that the list has not reached are not delivered yet", "wait; eight resources are listed at a time"},
-	{ResourceListing, Degraded, slog.LevelDebug, "all objects are listed again",
-		watchStarts, "changes arrive when the list has reached them", "wait; eight resources are listed at a time"},
-	{ResourceFailing, NotReady, slog.LevelWarn, "the API server fails to list or watch, will try again",
-		watchStarts, "the resource is not read from the API server", "look at the API server's log for the error in the cause"},
-	{ResourceSilent, NotReady, slog.LevelWarn, "the watch fell silent, opening it again",
-		watchStarts, "changes of the resource may be late", "look at proxies and load balancers before the API server"},
-	{ResourceForbidden, Degraded, slog.LevelWarn, "not allowed to list and watch, will try again",
-		watchStarts, "the resource is left out of the stream", printRights},
-	{ResourceUnread, Degraded, slog.LevelWarn, "objects cannot be read beside the watch, for a resync or for missing states; trying again",
+		"repair the time service of the machine that is wrong")
+	ResourceSyncing = define("ResourceSyncing", NotReady, slog.LevelDebug, "the first list is not complete",
+		watchStarts, "objects that the list has not reached are not delivered yet", "wait; eight resources are listed at a time")
+	ResourceListing = define("ResourceListing", Degraded, slog.LevelDebug, "all objects are listed again",
+		watchStarts, "changes arrive when the list has reached them", "wait; eight resources are listed at a time")
+	ResourceFailing = define("ResourceFailing", NotReady, slog.LevelWarn, "the API server fails to list or watch, will try again",
+		watchStarts, "the resource is not read from the API server", "look at the API server's log for the error in the cause")
+	ResourceSilent = define("ResourceSilent", NotReady, slog.LevelWarn, "the watch fell silent, opening it again",
+		watchStarts, "changes of the resource may be late", "look at proxies and load balancers before the API server")
+	ResourceForbidden = define("ResourceForbidden", Degraded, slog.LevelWarn, "not allowed to list and watch, will try again",
+		watchStarts, "the resource is left out of the stream", printRights)
+	ResourceUnread = define("ResourceUnread", Degraded, slog.LevelWarn, "objects cannot be read beside the watch, for a resync or for missing states; trying again",
 		"objects can be read beside the watch again", "the watch continues; the resync or the missing states are late",
-		"grant the right or repair the server that the cause names"},
-	{ResourceNotServed, Degraded, slog.LevelWarn, "selected but not served, waiting for it",
-		watchStarts, "it is watched as soon as it is served", "install its definition, or correct the name in the rule"},
-	{ResourceGone, Degraded, slog.LevelDebug, "no longer served, its objects are being emitted as deleted",
-		watchStarts, "the resource is not watched", "none is needed if its definition was removed on purpose"},
-	{NamespaceMissing, Degraded, slog.LevelWarn, "a selected namespace does not exist; it is watched as soon as it is created",
-		"the namespace exists now", "nothing comes from it", "create it (it is watched from then on), or correct namespaces.include"},
-	{NamespaceUnknown, Degraded, slog.LevelWarn, "the right to check whether a selected namespace exists is missing",
-		"the namespace exists now", "a misspelled name would not be noticed", "allow get on this namespace alone; exporter rbac prints the right"},
-	{TypesUnwatched, Degraded, slog.LevelInfo, "type definitions are not being watched, new types are found by polling",
-		"type definitions are being watched again", "new types are found a few seconds later", "exporter rbac --with-triggers prints the right"},
-	{TypesSilent, Degraded, slog.LevelWarn, "the watch of type definitions fell silent, opening it again",
-		"type definitions are being watched again", "new types are found a few seconds later", "look at proxies and load balancers before the API server"},
-	{RedactionUnmatched, Degraded, slog.LevelWarn, "a redaction path matches nothing in the types of its rule",
+		"grant the right or repair the server that the cause names")
+	ResourceNotServed = define("ResourceNotServed", Degraded, slog.LevelWarn, "selected but not served, waiting for it",
+		watchStarts, "it is watched as soon as it is served", "install its definition, or correct the name in the rule")
+	ResourceGone = define("ResourceGone", Degraded, slog.LevelDebug, "no longer served, its objects are being emitted as deleted",
+		watchStarts, "the resource is not watched", "none is needed if its definition was removed on purpose")
+	NamespaceMissing = define("NamespaceMissing", Degraded, slog.LevelWarn, "a selected namespace does not exist; it is watched as soon as it is created",
+		"the namespace exists now", "nothing comes from it", "create it (it is watched from then on), or correct namespaces.include")
+	NamespaceUnknown = define("NamespaceUnknown", Degraded, slog.LevelWarn, "the right to check whether a selected namespace exists is missing",
+		"the namespace exists now", "a misspelled name would not be noticed", "allow get on this namespace alone; exporter rbac prints the right")
+	TypesUnwatched = define("TypesUnwatched", Degraded, slog.LevelInfo, "type definitions are not being watched, new types are found by polling",
+		"type definitions are being watched again", "new types are found a few seconds later", "exporter rbac --with-triggers prints the right")
+	TypesSilent = define("TypesSilent", Degraded, slog.LevelWarn, "the watch of type definitions fell silent, opening it again",
+		"type definitions are being watched again", "new types are found a few seconds later", "look at proxies and load balancers before the API server")
+	RedactionUnmatched = define("RedactionUnmatched", Degraded, slog.LevelWarn, "a redaction path matches nothing in the types of its rule",
 		"every redaction path matches", "values that were meant to be redacted are emitted",
-		"correct redactPaths; exporter explain shows each path; if the type is not installed yet, install it"},
-	{RedactionHeld, NotReady, slog.LevelWarn, "changes wait until each redaction path of their rule is known to match",
-		watchStarts, "nothing of the resource is read or emitted", "correct redactPaths; or, to emit nevertheless, redaction.strict: false"},
+		"correct redactPaths; exporter explain shows each path; if the type is not installed yet, install it")
+	RedactionHeld = define("RedactionHeld", NotReady, slog.LevelWarn, "changes wait until each redaction path of their rule is known to match",
+		watchStarts, "nothing of the resource is read or emitted", "correct redactPaths; or, to emit nevertheless, redaction.strict: false")
 
-	{JournalFull, NotReady, slog.LevelWarn, "journal writes are blocked: it has reached journal.maxBytes",
-		"journal continues", notRead, "bring the sink back, remove it from the configuration, or raise journal.maxBytes"},
-	{JournalDiskLow, NotReady, slog.LevelWarn, "journal writes are blocked: its disk has no more left than journal.reserve",
-		"journal continues", notRead, "free space or enlarge the volume, or bring the sink back"},
-	{JournalDiskFull, NotReady, slog.LevelError, "journal writes are blocked: its disk is full",
-		"journal continues", notRead + ", and no progress is stored", "free space or enlarge the volume"},
-	{JournalBroken, NotReady, slog.LevelError, "the journal cannot be used any more",
-		"", "the exporter ends", "look at the disk; the next start sets a broken store aside"},
-	{JournalRecovered, Degraded, slog.LevelWarn, "the stored journal was broken and was set aside at the start",
+	JournalFull = define("JournalFull", NotReady, slog.LevelWarn, "journal writes are blocked: it has reached journal.maxBytes",
+		"journal continues", notRead, "bring the sink back, remove it from the configuration, or raise journal.maxBytes")
+	JournalDiskLow = define("JournalDiskLow", NotReady, slog.LevelWarn, "journal writes are blocked: its disk has no more left than journal.reserve",
+		"journal continues", notRead, "free space or enlarge the volume, or bring the sink back")
+	JournalDiskFull = define("JournalDiskFull", NotReady, slog.LevelError, "journal writes are blocked: its disk is full",
+		"journal continues", notRead+", and no progress is stored", "free space or enlarge the volume")
+	JournalBroken = define("JournalBroken", NotReady, slog.LevelError, "the journal cannot be used any more",
+		"", "the exporter ends", "look at the disk; the next start sets a broken store aside")
+	JournalRecovered = define("JournalRecovered", Degraded, slog.LevelWarn, "the stored journal was broken and was set aside at the start",
 		"", "the stream begins with a gap; undelivered changes and dead letters are in the old store only",
-		"look at the disk, and at store.broken-… in the journal's directory; the next restart ends this"},
-	{DeadLettersFull, NotReady, slog.LevelWarn, "journal accepts no more dead letters",
+		"look at the disk, and at store.broken-… in the journal's directory; the next restart ends this")
+	DeadLettersFull = define("DeadLettersFull", NotReady, slog.LevelWarn, "journal accepts no more dead letters",
 		"journal accepts dead letters again", "a rejected change blocks its lane; other lanes continue",
-		"exporter deadletter retry or discard, or raise journal.maxDeadLetters"},
+		"exporter deadletter retry or discard, or raise journal.maxDeadLetters")
 
-	{SinkConnecting, NotReady, slog.LevelDebug, "the destination has not been reached yet",
-		sinkDelivers, noneLate, "wait for the first answer"},
-	{SinkUnreachable, NotReady, slog.LevelWarn, "the destination cannot be reached",
-		sinkDelivers, noneLate, "start the destination, or correct its address in the sink's configuration; check the network and TLS"},
-	{SinkTimeout, NotReady, slog.LevelWarn, "the destination does not answer in time",
-		sinkDelivers, noneLate, "look at the destination's log and load; it accepts connections, but sends no answer"},
-	{SinkUnauthorized, NotReady, slog.LevelWarn, "the destination refuses the credentials or lacks a right",
-		sinkDelivers, noneLate, "correct the credentials in the sink's configuration, or grant the right that the cause names"},
-	{SinkBusy, NotReady, slog.LevelWarn, "the destination asked to retry later",
-		sinkDelivers, noneLate, "look at the destination's load and limits; it is tried again when the time is over"},
-	{SinkFull, NotReady, slog.LevelWarn, "the destination has no space",
-		sinkDelivers, noneLate, "raise the limits of the destination, or delete old messages there"},
-	{SinkTargetMissing, NotReady, slog.LevelWarn, "the topic or stream does not exist",
-		sinkDelivers, noneLate, "create it, or let the exporter create it: kafka.createTopics.enabled, nats.create.enabled"},
-	{SinkMisconfigured, NotReady, slog.LevelWarn, "the destination does not fit the sink's configuration",
-		sinkDelivers, noneLate, "correct the setting that the cause names, here or at the destination"},
-	{SinkRejectsAll, NotReady, slog.LevelWarn, "the destination rejects every change",
-		sinkDelivers, noneLate, "check that this is the right destination, then exporter deadletter retry; if it means it: delivery.rejections.suspect: 0s"},
-	{SinkFailing, NotReady, slog.LevelWarn, "the destination fails",
-		sinkDelivers, noneLate, "look at the destination's log for the error in the cause; it is tried again with back-off"},
-	{SinkDefect, NotReady, slog.LevelError, "the sink violates its contract",
-		sinkDelivers, noneLate, "report this defect, with the log"},
-	{SinkThrottled, Degraded, slog.LevelWarn, "kafka throttles requests; delivery is limited to the quota",
-		"kafka no longer throttles requests", "changes are late", "raise the quota, if delivery is too slow"},
-	{SinkNoKeepAlive, Degraded, slog.LevelWarn, "the webhook does not end the bodies of its responses",
+	SinkConnecting = define("SinkConnecting", NotReady, slog.LevelDebug, "the destination has not been reached yet",
+		sinkDelivers, noneLate, "wait for the first answer")
+	SinkUnreachable = define("SinkUnreachable", NotReady, slog.LevelWarn, "the destination cannot be reached",
+		sinkDelivers, noneLate, "start the destination, or correct its address in the sink's configuration; check the network and TLS")
+	SinkTimeout = define("SinkTimeout", NotReady, slog.LevelWarn, "the destination does not answer in time",
+		sinkDelivers, noneLate, "look at the destination's log and load; it accepts connections, but sends no answer")
+	SinkUnauthorized = define("SinkUnauthorized", NotReady, slog.LevelWarn, "the destination refuses the credentials or lacks a right",
+		sinkDelivers, noneLate, "correct the credentials in the sink's configuration, or grant the right that the cause names")
+	SinkBusy = define("SinkBusy", NotReady, slog.LevelWarn, "the destination asked to retry later",
+		sinkDelivers, noneLate, "look at the destination's load and limits; it is tried again when the time is over")
+	SinkFull = define("SinkFull", NotReady, slog.LevelWarn, "the destination has no space",
+		sinkDelivers, noneLate, "raise the limits of the destination, or delete old messages there")
+	SinkTargetMissing = define("SinkTargetMissing", NotReady, slog.LevelWarn, "the topic or stream does not exist",
+		sinkDelivers, noneLate, "create it, or let the exporter create it: kafka.createTopics.enabled, nats.create.enabled")
+	SinkMisconfigured = define("SinkMisconfigured", NotReady, slog.LevelWarn, "the destination does not fit the sink's configuration",
+		sinkDelivers, noneLate, "correct the setting that the cause names, here or at the destination")
+	SinkRejectsAll = define("SinkRejectsAll", NotReady, slog.LevelWarn, "the destination rejects every change",
+		sinkDelivers, noneLate, "check that this is the right destination, then exporter deadletter retry; if it means it: delivery.rejections.suspect: 0s")
+	SinkFailing = define("SinkFailing", NotReady, slog.LevelWarn, "the destination fails",
+		sinkDelivers, noneLate, "look at the destination's log for the error in the cause; it is tried again with back-off")
+	SinkDefect = define("SinkDefect", NotReady, slog.LevelError, "the sink violates its contract",
+		sinkDelivers, noneLate, "report this defect, with the log")
+	SinkThrottled = define("SinkThrottled", Degraded, slog.LevelWarn, "kafka throttles requests; delivery is limited to the quota",
+		"kafka no longer throttles requests", "changes are late", "raise the quota, if delivery is too slow")
+	SinkNoKeepAlive = define("SinkNoKeepAlive", Degraded, slog.LevelWarn, "the webhook does not end the bodies of its responses",
 		"the responses of the webhook end", "each request needs a new connection",
-		"let the receiver answer with a short body, or none"},
-	{SinkMayLose, Degraded, slog.LevelWarn, "the destination may lose or repeat what it accepts",
-		"", "delivery continues with a weaker guarantee", "change the setting that the cause names, or accept it"},
-	{SinkClockRefused, Degraded, slog.LevelWarn, "brokers reject the timestamps of records; records are sent without one",
-		"brokers accept the timestamps of records", "records have the brokers' time", "synchronize the clocks of the exporter and the brokers"},
-	{ProgressUnstored, NotReady, slog.LevelError, "progress cannot be stored",
-		sinkDelivers, "delivery continues and is repeated from the stored position after a restart", "look at the disk of the journal"},
-	{DeadLettersKept, Degraded, slog.LevelWarn, "changes were permanently rejected and are kept as dead letters",
-		"", "they are missing at the destination", "exporter deadletter list has the reasons; then retry or discard"},
-	{DeadLettersHeld, Degraded, slog.LevelWarn, "a dead letter cannot be published; its lane waits until it is",
+		"let the receiver answer with a short body, or none")
+	SinkMayLose = define("SinkMayLose", Degraded, slog.LevelWarn, "the destination may lose or repeat what it accepts",
+		"", "delivery continues with a weaker guarantee", "change the setting that the cause names, or accept it")
+	SinkClockRefused = define("SinkClockRefused", Degraded, slog.LevelWarn, "brokers reject the timestamps of records; records are sent without one",
+		"brokers accept the timestamps of records", "records have the brokers' time", "synchronize the clocks of the exporter and the brokers")
+	ProgressUnstored = define("ProgressUnstored", NotReady, slog.LevelError, "progress cannot be stored",
+		sinkDelivers, "delivery continues and is repeated from the stored position after a restart", "look at the disk of the journal")
+	DeadLettersKept = define("DeadLettersKept", Degraded, slog.LevelWarn, "changes were permanently rejected and are kept as dead letters",
+		"", "they are missing at the destination", "exporter deadletter list has the reasons; then retry or discard")
+	DeadLettersHeld = define("DeadLettersHeld", Degraded, slog.LevelWarn, "a dead letter cannot be published; its lane waits until it is",
 		"dead letters are published again", "a rejected change blocks its lane; other lanes continue",
-		"bring the sink of the dead letters back, or remove deadLetters from the configuration"},
+		"bring the sink of the dead letters back, or remove deadLetters from the configuration")
 
-	{StateRefused, NotReady, slog.LevelError, "the replicated state cannot be used",
-		"the replicated state can be used again", "this exporter cannot become active", "exporter state show; give each deployment a state.name of its own"},
-	{StateUnreachable, Degraded, slog.LevelWarn, "the replicated state cannot be read or written",
+	StateRefused = define("StateRefused", NotReady, slog.LevelError, "the replicated state cannot be used",
+		"the replicated state can be used again", "this exporter cannot become active", "exporter state show; give each deployment a state.name of its own")
+	StateUnreachable = define("StateUnreachable", Degraded, slog.LevelWarn, "the replicated state cannot be read or written",
 		"the replicated state is read and written again", "a failover takes longer, or is not possible",
-		"bring the sink of state.sink back, or grant what the cause names"},
-	{FailoverFailing, NotReady, slog.LevelWarn, "failover attempts fail and are retried",
-		"the replicated state can be taken over", "this exporter cannot become active", "bring the destination that the cause names back"},
-	{LaneUnread, Degraded, slog.LevelWarn, "lanes could not be fenced or read back after a failover, and are tried again",
+		"bring the sink of state.sink back, or grant what the cause names")
+	FailoverFailing = define("FailoverFailing", NotReady, slog.LevelWarn, "failover attempts fail and are retried",
+		"the replicated state can be taken over", "this exporter cannot become active", "bring the destination that the cause names back")
+	LaneUnread = define("LaneUnread", Degraded, slog.LevelWarn, "lanes could not be fenced or read back after a failover, and are tried again",
 		"all lanes are fenced and read back", "the changes of these lanes wait in the journal; other lanes continue",
-		"bring the broker or partition that the cause names back"},
-	{LeaseUnknown, Degraded, slog.LevelWarn, "the Lease cannot be read or written",
-		"the Lease can be read and written again", "the active exporter continues, standbys wait", "check that the API server can be reached"},
-	{LeaseYielded, Degraded, slog.LevelWarn, "this exporter reaches no bus; a standby that reaches one takes over",
+		"bring the broker or partition that the cause names back")
+	LeaseUnknown = define("LeaseUnknown", Degraded, slog.LevelWarn, "the Lease cannot be read or written",
+		"the Lease can be read and written again", "the active exporter continues, standbys wait", "check that the API server can be reached")
+	LeaseYielded = define("LeaseYielded", Degraded, slog.LevelWarn, "this exporter reaches no bus; a standby that reaches one takes over",
 		"this exporter no longer yields the Lease", "changes are late until a standby takes over",
-		"check the network between this exporter and the bus"},
-	{IdentityShared, NotReady, slog.LevelError, "another process has the identity of this one and holds the Lease",
+		"check the network between this exporter and the bus")
+	IdentityShared = define("IdentityShared", NotReady, slog.LevelError, "another process has the identity of this one and holds the Lease",
 		"no other process has the identity of this one", "this exporter does not take over",
-		"give each exporter its own election.identity, such as the name of its Pod"},
-	{NoneActive, NotReady, slog.LevelWarn, "no exporter is active: the holder of the Lease does not work",
+		"give each exporter its own election.identity, such as the name of its Pod")
+	NoneActive = define("NoneActive", NotReady, slog.LevelWarn, "no exporter is active: the holder of the Lease does not work",
 		"the holder of the Lease is active", "changes are late, and lost once the API server no longer has the history",
-		"look at the holder; if it is no exporter of this deployment, give it another Lease, then kubectl delete this one"},
-	{StateMayLose, Degraded, slog.LevelWarn, "the bus may delete entries of the replicated state",
-		"the bus keeps all entries of the replicated state", "the next failover is refused", "correct the setting that the cause names"},
+		"look at the holder; if it is no exporter of this deployment, give it another Lease, then kubectl delete this one")
+	StateMayLose = define("StateMayLose", Degraded, slog.LevelWarn, "the bus may delete entries of the replicated state",
+		"the bus keeps all entries of the replicated state", "the next failover is refused", "correct the setting that the cause names")
 
-	{AuditSilent, Degraded, slog.LevelWarn, "no audit events arrive",
+	AuditSilent = define("AuditSilent", Degraded, slog.LevelWarn, "no audit events arrive",
 		"audit events arrive", "changes are emitted without an author",
-		"check that the API servers write audit events and reach this exporter: exporter audit-policy prints what that needs"},
-	{AuditLagging, Degraded, slog.LevelWarn, "audit events arrive later than audit.settle allows for",
+		"check that the API servers write audit events and reach this exporter: exporter audit-policy prints what that needs")
+	AuditLagging = define("AuditLagging", Degraded, slog.LevelWarn, "audit events arrive later than audit.settle allows for",
 		"audit events arrive in time", "changes whose author a later event may contradict are emitted without an author",
-		"raise audit.settle, or lower --audit-webhook-batch-max-wait of the API servers"},
-	{AuditUnreadable, Degraded, slog.LevelWarn, "an audit log cannot be read",
-		"audit log is read", "changes are emitted without an author", "see that the log exists and may be read"},
-	{AuditUnserved, Degraded, slog.LevelWarn, "the audit webhook is not served",
-		"audit webhook is served", "changes are emitted without an author", "free the port, or correct audit.webhook.listen"},
-	{AuditCertificate, Degraded, slog.LevelWarn, "the certificate of the audit webhook cannot be read",
-		"audit webhook is served", "the previous certificate stays in use", "correct the file"},
+		"raise audit.settle, or lower --audit-webhook-batch-max-wait of the API servers")
+	AuditUnreadable = define("AuditUnreadable", Degraded, slog.LevelWarn, "an audit log cannot be read",
+		"audit log is read", "changes are emitted without an author", "see that the log exists and may be read")
+	AuditUnserved = define("AuditUnserved", Degraded, slog.LevelWarn, "the audit webhook is not served",
+		"audit webhook is served", "changes are emitted without an author", "free the port, or correct audit.webhook.listen")
+	AuditCertificate = define("AuditCertificate", Degraded, slog.LevelWarn, "the certificate of the audit webhook cannot be read",
+		"audit webhook is served", "the previous certificate stays in use", "correct the file")
 
-	{StampsUnproven, Degraded, slog.LevelWarn, "stamps prove nothing, because the admission policy is not in force as printed",
+	StampsUnproven = define("StampsUnproven", Degraded, slog.LevelWarn, "stamps prove nothing, because the admission policy is not in force as printed",
 		"stamps name authors again", "changes are emitted without an author, unless the audit log names it",
-		"apply the output of exporter audit-policy --stamp, and find out what changes it"},
-	{StampsUnchecked, Degraded, slog.LevelWarn, "the admission policy that stamps objects cannot be read",
-		"the admission policy can be read again", "changes wait for that for up to audit.window, and are then without an author", printRights},
+		"apply the output of exporter audit-policy --stamp, and find out what changes it")
+	StampsUnchecked = define("StampsUnchecked", Degraded, slog.LevelWarn, "the admission policy that stamps objects cannot be read",
+		"the admission policy can be read again", "changes wait for that for up to audit.window, and are then without an author", printRights)
 
-	{TelemetryUnsent, Degraded, slog.LevelWarn, "the exporter's own metrics or traces do not reach their collector",
+	TelemetryUnsent = define("TelemetryUnsent", Degraded, slog.LevelWarn, "the exporter's own metrics or traces do not reach their collector",
 		"the exporter's own metrics and traces reach their collector", "they are missing there; changes are delivered as ever",
-		"start the collector, or correct the variables that begin with OTEL_"},
+		"start the collector, or correct the variables that begin with OTEL_")
 
-	{HistoryLost, OK, slog.LevelWarn, "history was lost, reading all objects",
-		"", "states in between are missing; a gap record marks them", "keep the exporter running, and the journal large enough for outages"},
-	{ResourceVanished, OK, slog.LevelWarn, "resource is no longer served, emitting its objects as deleted",
-		"", "consumers receive its objects as deleted", "none is needed if its definition was removed on purpose"},
-}
+	HistoryLost = define("HistoryLost", OK, slog.LevelWarn, "history was lost, reading all objects",
+		"", "states in between are missing; a gap record marks them", "keep the exporter running, and the journal large enough for outages")
+	ResourceVanished = define("ResourceVanished", OK, slog.LevelWarn, "resource is no longer served, emitting its objects as deleted",
+		"", "consumers receive its objects as deleted", "none is needed if its definition was removed on purpose")
+)

@@ -17,7 +17,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
-// declaredCodes returns the values of the constants of type Code.
+// declaredCodes returns the names of the variables in codes.go that hold a code, each with its text.
 func declaredCodes(t *testing.T) (all []string) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "codes.go", nil, 0)
@@ -26,16 +26,17 @@ func declaredCodes(t *testing.T) (all []string) {
 	}
 	ast.Inspect(file, func(n ast.Node) bool {
 		spec, ok := n.(*ast.ValueSpec)
-		if !ok {
+		if !ok || len(spec.Values) != 1 {
 			return true
 		}
-		if name, ok := spec.Type.(*ast.Ident); ok && name.Name == "Code" {
-			text, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
-			if err != nil || text != spec.Names[0].Name {
-				t.Errorf("the constant %s is %s: %v", spec.Names[0].Name, text, err)
-			}
-			all = append(all, text)
+		call, ok := spec.Values[0].(*ast.CallExpr)
+		if !ok || fmt.Sprint(call.Fun) != "define" {
+			return true
 		}
+		if text, err := strconv.Unquote(call.Args[0].(*ast.BasicLit).Value); err != nil || text != spec.Names[0].Name {
+			t.Errorf("the variable %s is %s: %v", spec.Names[0].Name, text, err)
+		}
+		all = append(all, spec.Names[0].Name)
 		return true
 	})
 	return all

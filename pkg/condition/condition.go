@@ -99,18 +99,9 @@ func (c *Condition) ClearAfter(delay time.Duration) {
 	}
 	c.timerRunning.Store(true)
 	number := c.updates
-	c.timer = time.AfterFunc(delay, func() { c.applyDelayed(number) })
-}
-
-// applyDelayed ends the problem, unless there was an update since the timer was set.
-func (c *Condition) applyDelayed(number uint64) {
-	c.mu.Lock()
-	if c.updates == number {
-		c.stopTimer()
-		c.storeStatus(Problem{}, nil)
-	}
-	c.mu.Unlock()
-	c.writeLines()
+	c.timer = time.AfterFunc(delay, func() {
+		c.UpdateIf(func(Status) bool { return c.updates == number }, Problem{})
+	})
 }
 
 // Close stops a pending ClearAfter. Nothing is logged afterwards.

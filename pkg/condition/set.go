@@ -59,13 +59,15 @@ func (s *Set) Add(name string, initial Problem) *Condition {
 	return c
 }
 
-// Remove removes a condition. Its changes are not logged any more.
+// Remove removes a condition. Its changes are not logged any more, but for the end of a problem that is in the log.
 func (s *Set) Remove(name string) {
 	s.mu.Lock()
 	c := s.members[name]
 	delete(s.members, name)
-	delete(s.pending, name)
-	delete(s.loggedKeys, name)
+	if ended, waits := s.pending[name]; !waits || !ended.to.OK() {
+		delete(s.pending, name)
+		delete(s.loggedKeys, name)
+	}
 	s.mu.Unlock()
 	if c != nil {
 		c.Close()

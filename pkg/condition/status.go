@@ -83,6 +83,32 @@ func (s Status) Text(now time.Time) string {
 	return text
 }
 
+// Report is a problem as viewers and programs get it. Members may be added; none is renamed.
+type Report struct {
+	Name     string    `json:"name"`
+	Reason   string    `json:"reason"` // all of the following, one line
+	Counts   bool      `json:"counts"` // it makes the exporter not ready
+	Code     Code      `json:"code"`
+	Cause    string    `json:"cause"`
+	Effect   string    `json:"effect"`
+	Remedy   string    `json:"remedy"`
+	Parts    int       `json:"parts"` // resources or lanes that share it; 0 for the whole
+	Since    time.Time `json:"since,omitzero"`
+	Deadline time.Time `json:"deadline,omitzero"` // when history begins to get lost
+}
+
+// Reports returns what is wrong, one report for each fault in the order of [Summarize].
+func Reports(all []Status, now time.Time) []Report {
+	reports := []Report{}
+	for _, s := range Summarize(all) {
+		reports = append(reports, Report{
+			s.Name(), s.Text(now), s.Severity == NotReady, s.Code, s.CauseText(), s.EffectText(now), s.Remedy,
+			len(s.Members), s.Since, s.Deadline,
+		})
+	}
+	return reports
+}
+
 // CauseText returns the cause, with the members that share it.
 func (s Status) CauseText() string {
 	cause := cmp.Or(strings.Join(strings.Fields(s.Cause), " "), s.Code.Kind().Message)

@@ -136,9 +136,9 @@ func (r *compiledRoute) matchesChange(c *event.Change) (bool, error) {
 // RouteStats counts decisions of one route since the start of the process. Each sink decides separately, so a change counts
 // once per sink, and again if it is read again after a restart.
 type RouteStats struct {
-	Sent    map[string]uint64 // changes sent to a sink, by name; only sinks that the route lists
-	Dropped map[string]uint64 // changes not sent to a sink, by name; only sinks that the route does not list
-	Failed  uint64            // failed evaluations of the filter; the changes went to the sink's own topic
+	Sent    map[string]uint64 `metric:"kubecdc_route_sent_total" by:"sink" help:"Changes that a route sends to a sink."`
+	Dropped map[string]uint64 `metric:"kubecdc_route_dropped_total" by:"sink" help:"Changes that a route keeps from a sink."`
+	Failed  uint64            `metric:"kubecdc_route_filter_errors_total" help:"Evaluations of the route's filter that failed or were cut off, one for each sink; the change went to the sink's own topic."`
 	Failure string            // the last error; "" for none
 }
 

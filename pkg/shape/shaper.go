@@ -110,8 +110,8 @@ func (s *Shaper) dropUnusedBodies(ctx context.Context, resource string) error {
 type Stats struct {
 	Filtered  uint64 // changes excluded by filter
 	Unchanged uint64 // updates that changed nothing relevant for onlyIfChanged or ignoreChanges
-	Withheld  uint64 // changes that could not be redacted
-	Failed    uint64 // failed evaluations of filter; the changes were emitted
+	Withheld  uint64 `metric:"kubecdc_rule_withheld_total" help:"Changes that could not be redacted or shaped; they become dead letters without bodies."`
+	Failed    uint64 `metric:"kubecdc_rule_filter_errors_total" help:"Evaluations of the rule's filter that failed or were cut off; their changes were emitted."`
 	Failure   string // the last error; "" for none
 }
 

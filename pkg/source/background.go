@@ -38,7 +38,7 @@ func (f *follower) startBackgroundReads(ctx context.Context) (stop func()) {
 // own. It ends only with its context.
 func (f *follower) newBackgroundReader(slots chan struct{}, most int64) *reader {
 	var retry backoff
-	r := &reader{api: f.api, slots: slots, most: most, recordFailure: f.health.recordRereadFailure}
+	r := &reader{api: f.api, slots: slots, most: most, recordFailure: f.health.recordReread}
 	r.handleFailure = func(ctx context.Context, err error) error {
 		if retry.failures >= quietFailures {
 			r.recordFailure(err)
@@ -47,7 +47,7 @@ func (f *follower) newBackgroundReader(slots chan struct{}, most int64) *reader 
 	}
 	r.recordSuccess = func() {
 		retry.reset()
-		f.health.recordReread()
+		f.health.recordReread(nil)
 	}
 	return r
 }

@@ -28,25 +28,27 @@ const (
 // States holds every State.
 var States = []State{Syncing, Live, Stale, Forbidden, Unreachable, Waiting, Gone}
 
-// Status describes one scope, or a selected name that is not served. It is a copy.
+// Status describes one scope, or a selected name that is not served. It is a copy. Tags name metrics, see internal/admin.
 type Status struct {
-	Scope     string // ID of the scope; for a name that is not served, the name as written in the rule
+	// Scope is the ID of the scope; for a name that is not served, the name as written in the rule.
+	Scope     string `label:"resource"`
 	State     State
 	Condition condition.Status // why the state is not live
 	Reread    condition.Status // why objects cannot be read beside the watch, for a resync or for missing states
 	Synced    bool             // a list of the scope was completed, by this process or an earlier one
 
 	Position  string    // resourceVersion that a new process would watch from
-	Known     int       // objects known to exist
-	LastEvent time.Time // when the last event arrived, bookmarks included; zero if never
+	Known     int       `metric:"kubecdc_resource_known_objects" help:"Objects known to exist."`
+	LastEvent time.Time `metric:"kubecdc_resource_last_event_timestamp_seconds" help:"When the last watch event arrived, bookmarks included; 0 if none did."`
 
-	Events       uint64 // watch events read, bookmarks included
-	Restarts     uint64 // watch connections opened after the first
-	Relists      uint64 // times that history was lost
-	Lists        uint64 // LIST requests sent; each page counts
-	DecodeErrors uint64 // unparseable responses
+	Events       uint64 `metric:"kubecdc_resource_events_total" help:"Watch events read, bookmarks included."`
+	Restarts     uint64 `metric:"kubecdc_resource_watch_restarts_total" help:"Watch connections opened after the first."`
+	Relists      uint64 `metric:"kubecdc_resource_relists_total" help:"Times history was lost and the stream got a gap record."`
+	Lists        uint64 `metric:"kubecdc_resource_list_requests_total" help:"LIST requests sent, each page one."`
+	DecodeErrors uint64 `metric:"kubecdc_resource_decode_errors_total" help:"Answers of the API server that could not be read."`
 
-	Changes map[event.Type]uint64 // emitted since the process started
+	// Changes were emitted since the process started.
+	Changes map[event.Type]uint64 `metric:"kubecdc_resource_changes_total" by:"type" help:"Changes made, by type."`
 }
 
 // states are the states of the codes. A scope without a code is live.
@@ -148,15 +150,14 @@ func newHealth(states *stateReporter, scope string) *health {
 // rereadName is the name of the condition of a scope's readings beside the watch.
 func rereadName(scope string) string { return scope + " (beside the watch)" }
 
-// recordRereadFailure sets the condition of the readings beside the watch after a failed request.
-func (h *health) recordRereadFailure(err error) {
-	h.reread.Update(condition.Problem{
-		Code: condition.ResourceUnread, Cause: apiserver.Reason(err), Remedy: codeOfFailure(err).Kind().Remedy,
-	})
+// recordReread sets the condition of the readings beside the watch after a request.
+func (h *health) recordReread(err error) {
+	p := condition.Problem{}
+	if err != nil {
+		p = condition.Problem{Code: condition.ResourceUnread, Cause: apiserver.Reason(err), Remedy: codeOfFailure(err).Kind().Remedy}
+	}
+	h.reread.Update(p)
 }
-
-// recordReread sets that condition after a successful request.
-func (h *health) recordReread() { h.reread.Clear() }
 
 // recordLive records that changes are emitted as they happen.
 func (h *health) recordLive() {

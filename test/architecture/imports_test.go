@@ -53,7 +53,7 @@ var mayImport = map[string][]string{
 	"internal/stamp":       {"pkg/condition", "pkg/event", "pkg/ratelimit", "pkg/resourceversion"},
 	"internal/delivery":    {"pkg/event", "pkg/sinks", "pkg/ratelimit", "pkg/condition"},
 	"internal/config":      {"internal/audit", "internal/audit/topic", "pkg/event", "pkg/format", "pkg/shape", "pkg/shape/path", "pkg/source/selection", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/sinks/stdout", "pkg/sinks/webhook"},
-	"internal/admin":       {"pkg/condition"},
+	"internal/admin":       {"pkg/condition", "pkg/event", "pkg/shape", "pkg/source", "internal/attribution", "internal/delivery", "internal/journal"},
 
 	"internal/state":         {"pkg/resourceversion", "pkg/event", "pkg/sinks", "pkg/condition", "internal/journal"},
 	"internal/journal":       {"pkg/resourceversion", "pkg/event", "pkg/condition", "internal/journal/codec", "internal/journal/disk"},
@@ -67,7 +67,7 @@ var mayImport = map[string][]string{
 	"internal/app":       {"*"},
 	"internal/inspect":   {"pkg/condition", "pkg/event", "pkg/format", "pkg/shape", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/deltas", "pkg/source/apiserver", "pkg/source/selection", "internal/app", "internal/audit", "internal/config", "internal/exit", "internal/journal", "internal/stamp", "internal/state"},
 	"internal/tap":       {"pkg/event", "pkg/format", "pkg/shape", "pkg/shape/filter", "pkg/source", "pkg/source/apiserver", "pkg/source/selection", "internal/exit"},
-	"internal/top":       {"internal/admin", "internal/exit"},
+	"internal/top":       {"pkg/condition", "internal/admin", "internal/exit"},
 
 	"cmd/exporter": {"pkg/event", "pkg/shape", "pkg/source/selection", "internal/app", "internal/config", "internal/exit", "internal/inspect", "internal/tap", "internal/top"},
 }

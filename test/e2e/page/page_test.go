@@ -18,7 +18,12 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/kubecdc/kubecdc/internal/admin"
+	"github.com/kubecdc/kubecdc/internal/delivery"
+	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/shape"
+	"github.com/kubecdc/kubecdc/pkg/source"
 	"github.com/kubecdc/kubecdc/test/parts/build"
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
@@ -39,16 +44,16 @@ func (e *exporter) snapshot() admin.Snapshot {
 	changes := uint64(0)
 	s := admin.Snapshot{
 		Cluster: admin.ClusterStatus{Name: "prod-eu-1", UID: "49fda238-028f-4c54-84c5-ba4c1ce9a1ea"},
-		Journal: admin.JournalStatus{Oldest: 1, RetainedBytes: 3 << 30, MaxBytes: 10 << 30},
-		Rules:   []admin.RuleStatus{{Name: "resources[0]", Filtered: 3 * n, Failed: 1, Failure: "no such key: spec"}},
-		Routes:  []admin.RouteStatus{{Name: "routes[0]", Sent: map[string]uint64{"main": n}, Dropped: map[string]uint64{"audit": n}}},
+		Journal: journal.Stat{Oldest: 1, RetainedBytes: 3 << 30, MaxBytes: 10 << 30},
+		Rules:   []admin.RuleStatus{{Name: "resources[0]", Stats: shape.Stats{Filtered: 3 * n, Failed: 1, Failure: "no such key: spec"}}},
+		Routes:  []admin.RouteStatus{{Name: "routes[0]", RouteStats: shape.RouteStats{Sent: map[string]uint64{"main": n}, Dropped: map[string]uint64{"audit": n}}}},
 	}
 	for i := range 100 {
 		made := grown(n, i)
 		changes += made
-		r := admin.ResourceStatus{
-			Name: fmt.Sprintf("widgets%02d.a-rather-long-group-name.demo.kubecdc.io", i), State: "live", Known: 13 * i, LastEvent: now,
-			Position: "4711", Events: made, Changes: map[string]uint64{"updated": made},
+		r := source.Status{
+			Scope: fmt.Sprintf("widgets%02d.a-rather-long-group-name.demo.kubecdc.io", i), State: "live", Known: 13 * i, LastEvent: now,
+			Position: "4711", Events: made, Changes: map[event.Type]uint64{event.Updated: made},
 		}
 		if i == 40 {
 			r.State, r.Condition = "unreachable", condition.NewStatus("resource", condition.Problem{
@@ -59,21 +64,25 @@ func (e *exporter) snapshot() admin.Snapshot {
 		if i == 41 {
 			r.State, r.Condition = "forbidden", condition.NewStatus("resource", condition.Problem{Code: condition.ResourceForbidden, Cause: "list is forbidden"})
 		}
-		r.Condition.Members, r.Condition.Since = []string{r.Name}, now.Add(-time.Hour)
-		s.Resources = append(s.Resources, r)
+		r.Condition.Members, r.Condition.Since = []string{r.Scope}, now.Add(-time.Hour)
+		s.Resources, s.Conditions = append(s.Resources, r), append(s.Conditions, r.Condition)
 	}
 	s.Journal.Newest = changes
 	failingLane := condition.NewStatus("sink/main", condition.Problem{
 		Code: condition.SinkFailing, Cause: "the partition has no leader", Remedy: "look at the brokers",
 	})
 	failingLane.Members, failingLane.Since = []string{"k8s.apps.deployments/3"}, now.Add(-time.Minute)
-	s.Sinks = []admin.SinkStatus{
-		{Name: "audit", Kind: "webhook", Delivered: changes, Low: changes, Lanes: 1, LastAck: now, WindowLimit: 16 << 20},
+	for _, sink := range []admin.SinkStatus{
+		{Name: "audit", Kind: "webhook", Stats: delivery.Stats{Delivered: changes, Low: changes, Lanes: 1, LastAck: now, WindowLimit: 16 << 20}},
 		{
-			Name: "main", Kind: "kafka", Delivered: changes - changes/40, Low: changes - min(changes, 1800), Lanes: 62, LanesBackingOff: 1, LanesBehind: 1, DeadLetters: 2, LastAck: now,
-			OldestObserved: now.Add(-90 * time.Second), WindowBytes: 5 << 20, WindowLimit: 16 << 20,
-			FailingLanes: []condition.Status{failingLane},
+			Name: "main", Kind: "kafka", Stats: delivery.Stats{
+				Delivered: changes - changes/40, Low: changes - min(changes, 1800), Lanes: 62, LanesFailing: 1, LanesLagging: 1, DeadLetters: 2, LastAck: now,
+				Lag: 90 * time.Second, WindowBytes: 5 << 20, WindowLimit: 16 << 20,
+				FailingLanes: []condition.Status{failingLane},
+			},
 		},
+	} {
+		s.AddSink(sink, nil)
 	}
 	return s
 }
