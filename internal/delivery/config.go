@@ -12,8 +12,8 @@ import (
 // Journal is what a pipeline needs of the journal.
 type Journal interface {
 	// Read returns the records that follow an offset: at least one, ascending, without a hole. It blocks until there is one
-	// or ctx ends. Changes may alias one buffer; the pipeline does not modify them. An error ends the pipeline. Two goroutines
-	// call it concurrently, the dispatcher and the catch-up reader.
+	// or ctx ends. Changes may alias one buffer; the pipeline does not modify them. An error ends the pipeline. Several
+	// goroutines call it concurrently: the dispatcher, the catch-up reader, and workers that look ahead.
 	Read(ctx context.Context, after uint64) ([]event.Record, error)
 
 	// Settle stores the cursor and the dead letters in one atomic write, which is durable when it returns nil (I2). After an

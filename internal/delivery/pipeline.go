@@ -83,7 +83,7 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start eve
 	p.workers = &workerPool{
 		log: log, sink: sink, cfg: cfg, backlog: p.backlog, queue: p.queue, bucket: ratelimit.NewBucket(cfg.Rate, cfg.Burst),
 		gate: p.gate, policy: policy, health: p.health, digest: p.digest,
-		mayLookAhead: !isStateful, storesState: p.settler.stateful != nil, store: p.settler.storeProgress, abort: p.abortWith,
+		isStateful: isStateful, ahead: lookAhead{journal: journal, resolver: p.resolver, backlog: p.backlog}, storesState: p.settler.stateful != nil, store: p.settler.storeProgress, abort: p.abortWith,
 	}
 	p.workers.destinations, _ = sink.(sinks.MultiDestination)
 	repartitions, _ := sink.(sinks.Repartitioner)

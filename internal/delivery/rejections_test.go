@@ -150,30 +150,62 @@ func TestWhatIsAcceptableArrivesWhateverShareIsRejected(t *testing.T) {
 		for _, percent := range []uint64{1, 20, 60, 90, 99} {
 			for _, lanes := range []int{1, 16, 300} {
 				t.Run(fmt.Sprintf("stateful=%v/percent=%d/lanes=%d", stateful, percent, lanes), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) { deliverShare(t, stateful, percent, lanes) })
+					synctest.Test(t, func(t *testing.T) {
+						to := newSelectiveDestination(t, percent, 100)
+						to.accepts = stateful
+						deliverShare(t, to, stateful, lanes, Config{})
+					})
 				})
 			}
 		}
 	}
 }
 
-func deliverShare(t *testing.T, stateful bool, percent uint64, lanes int) {
+// TestANewDestinationThatRejectsMuchGetsTheRest has one lane whose first acceptable change is far behind what one batch
+// holds, and a destination that has accepted nothing before. One kind of sink may look ahead, for the other one the
+// destination announces what it accepts.
+func TestANewDestinationThatRejectsMuchGetsTheRest(t *testing.T) {
+	for _, stateful := range []bool{false, true} {
+		t.Run(fmt.Sprintf("stateful=%v", stateful), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				deliverShare(t, newSelectiveDestination(t, 99, 1500), stateful, 1, Config{BatchMessages: 10})
+			})
+		})
+	}
+}
+
+func newSelectiveDestination(t *testing.T, percent, from uint64) *selectiveDestination {
+	return &selectiveDestination{t: t, percent: percent, from: from, accepted: map[uint64]bool{}, last: map[sinks.Lane]uint64{}}
+}
+
+// announcingSink is a statefulSink whose destination announces what it accepts.
+type announcingSink struct {
+	*statefulSink
+	accepts func(sinks.Message) bool
+}
+
+func (s announcingSink) SizeLimit(context.Context, sinks.Lane) (func(sinks.Message) bool, error) {
+	return s.accepts, nil
+}
+
+func deliverShare(t *testing.T, to *selectiveDestination, stateful bool, lanes int, config Config) {
 	const end = 2000
-	to := &selectiveDestination{t: t, percent: percent, from: 100, accepts: stateful,
-		accepted: map[uint64]bool{}, last: map[sinks.Lane]uint64{}}
 	var sink sinks.Sink = singleDestination{sinkFuncs{publish: to.publish}}
 	if stateful {
-		sink = &statefulSink{sinkFuncs: sinkFuncs{publish: to.publish, destination: "topic"}}
+		sink = announcingSink{
+			&statefulSink{sinkFuncs: sinkFuncs{publish: to.publish, destination: "topic"}},
+			func(m sinks.Message) bool { return !to.rejects(m.Offset) },
+		}
 	}
 	s := newEndlessJournal(1000, lanes)
 	for range 2 {
 		start, _ := s.currentProgress()
-		p := startPipeline(t, sink, s, start, Config{})
+		p := startPipeline(t, sink, s, start, config)
 		time.Sleep(700 * time.Millisecond)
 		p.stopAndWait(t)
 	}
 	start, _ := s.currentProgress()
-	p := startPipeline(t, sink, s, start, Config{})
+	p := startPipeline(t, sink, s, start, config)
 	s.lastOffset.Store(end)
 	p.Drain(end)
 	select {

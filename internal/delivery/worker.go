@@ -38,8 +38,9 @@ type workerPool struct {
 	health  *health
 	digest  *logDigest
 
-	destinations sinks.MultiDestination      // the sink if it is one; else nil
-	mayLookAhead bool                        // see lookAhead
+	destinations sinks.MultiDestination // the sink if it is one; else nil
+	isStateful   bool                   // the sink is a sinks.Stateful
+	ahead        lookAhead
 	storesState  bool                        // the sink is a sinks.Stateful that is in use
 	store        func(context.Context) error // stores all progress durably
 	abort        func(error)                 // ends Pipeline.Run with a cause
@@ -248,34 +249,38 @@ func (w *workerPool) judgeRejection(ctx context.Context, l *lane, batch []sinks.
 		}
 	case rejectionSuspected:
 	}
-	if w.mayLookAhead && w.lookAhead(ctx, l, batch) {
+	if accepts := w.accepterOf(ctx, l); accepts != nil && w.ahead.find(ctx, l, batch[0], accepts) {
 		w.policy.recordAcceptance(destination, time.Now())
 		return nil
 	}
 	return suspectedError(w.destinations != nil, rejection)
 }
 
-// lookAhead publishes changes behind batch[0], which was rejected, one by one until one is accepted, and reports whether
-// one was. That proves the destination well; nothing is settled, and the lane begins with batch[0] again. Of each object
-// only the first change is tried: none may follow a newer one of its object that was accepted (I3). A sink that is Stateful
-// cannot look ahead: it needs each outcome before it publishes the next change.
-func (w *workerPool) lookAhead(ctx context.Context, l *lane, batch []sinks.Message) (accepted bool) {
-	tried := map[string]bool{batch[0].Change.Key(): true}
-	for i := 1; i < len(batch); i++ {
-		key := batch[i].Change.Key()
-		if tried[key] {
-			continue
-		}
-		tried[key] = true
-		if w.bucket.Wait(ctx, 1) != nil {
-			return false
-		}
-		n, err := w.sink.Publish(ctx, l.name, batch[i:i+1])
-		if accepted = n == 1 && err == nil; accepted || classifyError(err) != failureRejected {
-			return accepted
+// accepterOf returns a function that reports whether the destination of l accepts a message. It publishes the message, unless
+// the sink is Stateful: that needs each outcome before it publishes the next change, so that only a limit that the
+// destination announces can prove it well. nil if none is known. Its error means that no other message can be tried now.
+func (w *workerPool) accepterOf(ctx context.Context, l *lane) func(sinks.Message) (bool, error) {
+	if !w.isStateful {
+		return func(m sinks.Message) (bool, error) {
+			if err := w.bucket.Wait(ctx, 1); err != nil {
+				return false, err
+			}
+			n, err := w.sink.Publish(ctx, l.name, []sinks.Message{m})
+			if classifyError(err) == failureRejected {
+				err = nil
+			}
+			return n == 1, err
 		}
 	}
-	return false
+	announced, ok := w.sink.(sinks.SizeAnnouncer)
+	if !ok {
+		return nil
+	}
+	fits, err := announced.SizeLimit(ctx, l.name)
+	if err != nil || fits == nil {
+		return nil
+	}
+	return func(m sinks.Message) (bool, error) { return fits(m), nil }
 }
 
 // recordViolation counts an answer that violates the contract of sinks.Sink and returns it as an error of no known kind.

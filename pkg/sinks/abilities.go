@@ -72,6 +72,15 @@ type ConditionReporter interface {
 	Conditions() []condition.Status
 }
 
+// SizeAnnouncer is a sink whose destination announces how large a message may be.
+type SizeAnnouncer interface {
+	Sink
+
+	// SizeLimit returns a function that reports whether the announced limit of a lane's destination permits a message; nil if
+	// no limit is announced. It sends no message.
+	SizeLimit(ctx context.Context, lane Lane) (fits func(Message) bool, err error)
+}
+
 // LaneReleaser is a sink that holds something for each lane it has published to.
 type LaneReleaser interface {
 	Sink

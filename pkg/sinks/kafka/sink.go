@@ -60,6 +60,7 @@ var _ interface {
 	sinks.LaneReleaser
 	sinks.Repartitioner
 	sinks.SettleObserver
+	sinks.SizeAnnouncer
 	sinks.Stateful
 	sinks.Fenced
 	sinks.StateOpener

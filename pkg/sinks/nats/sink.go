@@ -49,6 +49,7 @@ var _ interface {
 	sinks.ConditionReporter
 	sinks.RecordOmitter
 	sinks.Pinger
+	sinks.SizeAnnouncer
 	sinks.Stateful
 	sinks.Fenced
 	sinks.StateOpener

@@ -392,6 +392,33 @@ func TestADestinationThatRefusesEverythingMakesTwentyDeadLetters(t *testing.T) {
 	}
 }
 
+// TestANewDestinationThatRefusesMostGetsTheRest has destinations of one lane that refuse what comes first, more than one
+// batch of it, and take what comes after.
+func TestANewDestinationThatRefusesMostGetsTheRest(t *testing.T) {
+	const refused, taken = 200, 5 // a batch has 80 of the refused ones
+	r := surround(t).fixture(t).refusers([]int{1}, limit)
+	r.prepare()
+	for i := range refused {
+		r.create(noise(heavyBytes), fmt.Sprint("heavy-", i))
+	}
+	for i := range taken {
+		r.create(workload.ConfigMaps, fmt.Sprint("light-", i))
+	}
+	r.must(r.exporter.Launch(t.Context()))
+	r.awaitRefusers("what is acceptable", func(_ refuser, came map[string][]string) string {
+		if len(came) < taken {
+			return fmt.Sprintf("%d of %d have arrived", len(came), taken)
+		}
+		return ""
+	})
+	r.must(r.exporter.Stop())
+	for _, one := range r.all {
+		if n := len(r.letters(one.sink)); n != refused {
+			t.Errorf("%s: %d dead letters, want %d", one.sink, n, refused)
+		}
+	}
+}
+
 // awaitSuspected waits until each sink reports that its destination refuses everything.
 func (r *refusers) awaitSuspected() {
 	r.t.Helper()
