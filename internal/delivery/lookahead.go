@@ -38,8 +38,8 @@ type aheadPosition struct {
 
 var keySeed = maphash.MakeSeed()
 
-// find returns whether accepts returns true for a change behind head. It tries a part of them, the following ones at the next
-// call, and ends when accepts returns an error.
+// find returns whether accepts returns true for a change behind head. It tries a part of them, the following ones at the
+// next call, and ends when accepts returns an error.
 func (a *lookAhead) find(ctx context.Context, l *lane, head sinks.Message, accepts func(sinks.Message) (bool, error)) bool {
 	at := a.positionOf(l.name, head)
 	for tries := 0; tries < maxTriedPerAttempt && at.next < a.backlog.readPosition(); {

@@ -6,8 +6,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
-// Stats is the state of a pipeline at one moment, for metrics and readiness. Counters count since New. Tags name metrics, see
-// internal/admin.
+// Stats is the state of a pipeline at one moment, for metrics and readiness. Counters count since New. Tags name metrics,
+// see internal/admin.
 type Stats struct {
 	Delivered          uint64 `metric:"kubecdc_sink_delivered_total" help:"Changes the destination acknowledged."`
 	DeliveredBytes     uint64 `metric:"kubecdc_sink_delivered_bytes_total" help:"Bytes of the changes the destination acknowledged, as estimated in memory."`

@@ -256,8 +256,8 @@ func (w *workerPool) judgeRejection(ctx context.Context, l *lane, batch []sinks.
 	return suspectedError(w.destinations != nil, rejection)
 }
 
-// accepterOf returns a function that reports whether the destination of l accepts a message. It publishes the message, unless
-// the sink is Stateful: that needs each outcome before it publishes the next change, so that only a limit that the
+// accepterOf returns a function that reports whether the destination of l accepts a message. It publishes the message,
+// unless the sink is Stateful: that needs each outcome before it publishes the next change, so that only a limit that its
 // destination announces can prove it well. nil if none is known. Its error means that no other message can be tried now.
 func (w *workerPool) accepterOf(ctx context.Context, l *lane) func(sinks.Message) (bool, error) {
 	if !w.isStateful {
