@@ -98,6 +98,10 @@ func (r *routing) routeFor(sink string) func(*event.Change) delivery.Route {
 		return nil
 	}
 	return func(c *event.Change) delivery.Route {
+		if c.Type == event.Watermark {
+			topic, yes, whole := r.router.WatermarkTopic(sink, c)
+			return delivery.Route{Skip: !yes, Topic: r.topics[topic], Partial: !whole}
+		}
 		topic, yes := r.router.TopicFor(sink, c)
 		return delivery.Route{Skip: !yes, Topic: r.topics[topic]}
 	}

@@ -85,32 +85,71 @@ func (b *backlog) isQuietSince(since time.Time) bool {
 	return b.counts.lastAck.Before(since)
 }
 
-// addChange queues a change with its lane, or leaves it to the catch-up reader if the lane fails, lags or is held. It
-// returns false and does nothing if there is no space: wait for lanes.spaceFreed. If it returns a lane, the caller must add
-// that to the workqueue. A change that its lane settled before the last restart is skipped.
-func (b *backlog) addChange(name sinks.Lane, e entry) (schedule *lane, ok bool) {
+// addChange queues a change with its lanes, which are several for a watermark, or leaves it to the catch-up reader where a
+// lane fails, lags or is held. It returns false and does nothing if there is no space: wait for lanes.spaceFreed. The caller
+// must add the lanes that it appends to schedule to the workqueue. Where a lane settled the change before the last restart,
+// it is skipped.
+func (b *backlog) addChange(offset uint64, to []placement, schedule []*lane) (_ []*lane, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := &b.lanes
-	l := t.ensureLane(name)
-	switch {
-	case e.offset <= l.settled: // I3: acknowledged before the restart
-		b.counts.alreadySettled++
-	case l.lagsFrom > 0: // the lane lags from here or from before
-	case l.state.isFailing() || l.held:
-		if t.lagging >= maxLaggingLanes {
-			return nil, false
+	size := 0
+	for _, p := range to {
+		l := t.ensureLane(p.lane)
+		switch placeOf(l, offset) {
+		case placeSettled, placeLagging:
+		case placeStartLagging:
+			if t.lagging >= maxLaggingLanes {
+				return schedule, false
+			}
+		case placeQueue:
+			size += p.entry.size
 		}
-		t.startLagging(l, e.offset, e.change.ObservedAt)
-	case !t.window.hasSpaceFor(e.size, len(t.catchingUp) > 0):
-		return nil, false
-	default:
-		t.queueEntry(l, e.withOwnChange())
-		t.read = e.offset
-		return t.claimSchedule(l), true
 	}
-	t.read, t.changed = e.offset, true
-	return nil, true
+	if size > 0 && !t.window.hasSpaceFor(size, len(t.catchingUp) > 0) {
+		return schedule, false
+	}
+	for _, p := range to {
+		l := t.ensureLane(p.lane)
+		switch placeOf(l, offset) {
+		case placeSettled:
+			b.counts.alreadySettled++
+			t.changed = true
+		case placeLagging:
+			t.changed = true
+		case placeStartLagging:
+			t.startLagging(l, offset, p.entry.change.ObservedAt)
+		case placeQueue:
+			t.queueEntry(l, p.entry.withOwnChange())
+			if s := t.claimSchedule(l); s != nil {
+				schedule = append(schedule, s)
+			}
+		}
+	}
+	t.read = offset
+	return schedule, true
+}
+
+// place is where a change that was read belongs in its lane.
+type place int
+
+const (
+	placeQueue        place = iota
+	placeSettled            // I3: acknowledged before the restart
+	placeLagging            // the lane lags from here or from before
+	placeStartLagging       // the lane fails or is held: it lags from here on
+)
+
+func placeOf(l *lane, offset uint64) place {
+	switch {
+	case offset <= l.settled:
+		return placeSettled
+	case l.lagsFrom > 0:
+		return placeLagging
+	case l.state.isFailing() || l.held:
+		return placeStartLagging
+	}
+	return placeQueue
 }
 
 // recordNotRouted settles a change that the routes do not send to this sink.

@@ -13,7 +13,7 @@ import (
 
 func (b *backlog) mustAddChange(t *testing.T, r event.Record) *lane {
 	t.Helper()
-	if _, ok := b.addChange(sinks.Lane(r.Change.Namespace), newEntry(r, nil, nil)); !ok {
+	if _, ok := b.addChange(r.Offset, []placement{{sinks.Lane(r.Change.Namespace), newEntry(r, nil, nil)}}, nil); !ok {
 		t.Fatalf("no room for %d", r.Offset)
 	}
 	return b.lanes.byName[sinks.Lane(r.Change.Namespace)]
@@ -211,7 +211,7 @@ func TestNoCursorMissesChangesThatMoveToOtherLanes(t *testing.T) {
 	}
 	queued := replacer.queuedEntries(r)
 	before, _ := b.takeSnapshot()
-	replacer.replaceLanes(r, queued, []sinks.Lane{"c", "c", "d"})
+	replacer.replaceLanes(r, []placement{{"c", queued[0]}, {"c", queued[1]}, {"d", queued[2]}})
 	after, _ := b.takeSnapshot()
 	if fmt.Sprint(before.Low, before.Lanes, after.Low, after.Lanes) != "0 map[a:0 b:3] 0 map[c:0 d:3]" {
 		t.Errorf("cursors %v, then %v", before, after)

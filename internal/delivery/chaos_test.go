@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -34,10 +35,11 @@ type world struct {
 	ackedTo      map[sinks.Lane]uint64 // of this process
 	started      uint64                // where this process begins in lanes that the cursor does not name
 	failingUntil map[sinks.Lane]time.Time
-	killed       bool // the process was killed: its writes are lost
-	lanes        int  // of the destination's layout
-	using        int  // of the layout that this process uses
-	routed       bool // some changes are for another topic, some not for this sink
+	killed       bool                           // the process was killed: its writes are lost
+	lanes        int                            // of the destination's layout
+	using        int                            // of the layout that this process uses
+	routed       bool                           // some changes are for another topic, some not for this sink
+	marks        map[uint64]map[sinks.Lane]bool // lanes that have a copy of a watermark, by offset
 	pipeline     *Pipeline
 }
 
@@ -51,6 +53,7 @@ func newWorld(t *testing.T, seed uint64, changes, objects int) *world {
 		received: map[string][]uint64{},
 		acked:    map[uint64]bool{},
 		dead:     map[uint64]bool{},
+		marks:    map[uint64]map[sinks.Lane]bool{},
 		lanes:    7,
 	}
 	for i := range changes {
@@ -61,6 +64,61 @@ func newWorld(t *testing.T, seed uint64, changes, objects int) *world {
 		}})
 	}
 	return w
+}
+
+// addWatermarks makes every 17th record a watermark.
+func (w *world) addWatermarks() {
+	for i := range w.records {
+		if offset := w.records[i].Offset; offset%17 == 0 && !isNeverAccepted(offset) && !isNeverRoutable(offset) {
+			w.records[i].Change = &event.Change{
+				Type: event.Watermark, ResourceVersion: fmt.Sprint(offset), Generation: int64(offset), Watermark: &event.WatermarkInfo{Sequence: offset},
+			}
+			w.marks[offset] = map[sinks.Lane]bool{}
+		}
+	}
+}
+
+// recordWatermark checks a copy of a watermark that the destination accepts: everything of its lane that was read before stands
+// before it.
+func (w *world) recordWatermark(lane sinks.Lane, m sinks.Message) {
+	w.marks[m.Offset][lane] = true
+	var n, of int
+	if _, err := fmt.Sscanf(string(lane), "%d of %d", &n, &of); err != nil || m.Change.Watermark.Lane != n || m.Change.Watermark.Lanes != of {
+		w.t.Errorf("the copy %+v of a watermark is in lane %s", m.Change.Watermark, lane)
+	}
+	for _, r := range w.records[:m.Offset-1] {
+		if r.Change.Type == event.Watermark || isNeverAccepted(r.Offset) || isNeverRoutable(r.Offset) {
+			continue
+		}
+		to := w.routeOf(r.Change)
+		if to.Skip || to.Topic != m.Topic || hashOf(r.Change)%of != n {
+			continue
+		}
+		if !slices.Contains(w.received[r.Change.Name+to.topicName()], r.Offset) {
+			w.t.Fatalf("lane %s has the watermark %d, and not the change %d", lane, m.Offset, r.Offset)
+		}
+	}
+}
+
+// checkWatermarks checks that each watermark is in every lane of one layout, or more.
+func (w *world) checkWatermarks() {
+	for offset, lanes := range w.marks {
+		to := w.routeOf(w.records[offset-1].Change)
+		found := map[int]int{}
+		for lane := range lanes {
+			var n, of int
+			if _, err := fmt.Sscanf(string(lane), "%d of %d", &n, &of); err == nil {
+				found[of]++
+			}
+		}
+		complete := to.Skip
+		for of, n := range found {
+			complete = complete || n == of
+		}
+		if !complete {
+			w.t.Errorf("the watermark %d is in %v only", offset, lanes)
+		}
+	}
 }
 
 // isNeverAccepted reports whether the destination permanently rejects this offset, in Publish or in Lane.
@@ -74,12 +132,29 @@ func (w *world) laneOf(c *event.Change) sinks.Lane {
 }
 
 func (w *world) laneAmong(count int, c *event.Change) sinks.Lane {
-	h := 0
+	return worldLane(hashOf(c)%count, count, w.routeOf(c).topicName())
+}
+
+func hashOf(c *event.Change) (h int) {
 	for _, b := range []byte(c.Name) {
 		h = h*31 + int(b)
 	}
-	return worldLane(h%count, count, w.routeOf(c).topicName())
+	return h
 }
+
+func (w *world) AllLanes(c *event.Change, topic *sinks.Template) (all []sinks.Lane, _ error) {
+	if want := w.routeOf(c); want.Skip || want.Topic != topic {
+		w.t.Errorf("%d is not for the topic %v", c.Generation, topic)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for n := range w.using {
+		all = append(all, worldLane(n, w.using, w.routeOf(c).topicName()))
+	}
+	return all, nil
+}
+
+func (w *world) StandsForSeveral(sinks.Lane) bool { return false }
 
 func worldLane(n, of int, topic string) sinks.Lane {
 	return sinks.Lane(strconv.Itoa(n) + " of " + strconv.Itoa(of) + " " + topic)
@@ -186,6 +261,9 @@ func (w *world) Settle(_ context.Context, c event.Cursor, dead []event.DeadLette
 		w.dead[d.Offset] = true
 	}
 	for _, r := range w.records { // I2
+		if r.Change.Type == event.Watermark { // see checkWatermarks
+			continue
+		}
 		lane := unroutableLane
 		if !isNeverRoutable(r.Offset) {
 			lane = w.laneOf(r.Change)
@@ -236,6 +314,10 @@ func (w *world) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Mess
 		accepted++ // the acknowledgement was lost
 	}
 	for _, m := range batch[:accepted] {
+		if m.Change.Type == event.Watermark {
+			w.recordWatermark(lane, m)
+			continue
+		}
 		w.received[m.Change.Name+w.routeOf(m.Change).topicName()] = append(w.received[m.Change.Name+w.routeOf(m.Change).topicName()], m.Offset)
 	}
 	for _, m := range batch[:told] {
@@ -261,7 +343,7 @@ func (w *world) checkCall(lane sinks.Lane, batch []sinks.Message) {
 		if m.Offset <= previous {
 			w.t.Errorf("lane %s: %d sent after %d was acknowledged or sent", lane, m.Offset, previous)
 		}
-		if w.laneOf(m.Change) != lane || m.Change.Generation != int64(m.Offset) || m.Topic != w.routeOf(m.Change).Topic {
+		if m.Change.Type != event.Watermark && w.laneOf(m.Change) != lane || m.Change.Generation != int64(m.Offset) || m.Topic != w.routeOf(m.Change).Topic {
 			w.t.Errorf("lane %s was given %d, which is not its own", lane, m.Offset)
 		}
 		previous = m.Offset
@@ -388,6 +470,7 @@ func (w *world) checkHistory() {
 		to := w.routeOf(r.Change)
 		key := r.Change.Name + to.topicName()
 		switch {
+		case r.Change.Type == event.Watermark:
 		case to.Skip:
 			if w.dead[r.Offset] {
 				w.t.Errorf("%d is a dead letter and not for this sink", r.Offset)
@@ -444,6 +527,24 @@ func TestNothingIsLostOrReorderedWheneverKilled(t *testing.T) {
 	}
 	if repartitionCount.Load() == 0 {
 		t.Error("no lane was ever replaced: the test has lost its reach")
+	}
+}
+
+// TestEveryChangeStandsBeforeTheWatermark: whatever fails, a watermark in a lane follows every change of that lane that was
+// read before it, and every lane gets it.
+func TestEveryChangeStandsBeforeTheWatermark(t *testing.T) {
+	for seed := range uint64(30) {
+		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 3000+seed, 2000, 60)
+				w.routed = seed%3 == 0
+				w.addWatermarks()
+				w.runRestarts(15)
+				w.drainAll()
+				w.checkHistory()
+				w.checkWatermarks()
+			})
+		})
 	}
 }
 

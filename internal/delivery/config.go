@@ -96,6 +96,8 @@ type Config struct {
 type Route struct {
 	Skip  bool            // not for this sink
 	Topic *sinks.Template // nil: the sink's own; otherwise the sink must be a sinks.Router
+	// Partial is set for a watermark if the sink does not get all changes of its scope: it loses its digest.
+	Partial bool
 }
 
 // RetryConfig bounds the waits after failures, of a lane and of the whole sink: they grow from Min to Max, with jitter.

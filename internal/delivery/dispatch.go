@@ -3,12 +3,12 @@ package delivery
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
-	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
 const (
@@ -31,6 +31,7 @@ type dispatcher struct {
 	drain    *drainRequest
 
 	toSchedule []*lane // queued lanes that the workqueue does not have yet
+	active     []*lane // result of enqueueChange
 }
 
 // drainRequest is the order to deliver up to an offset and end.
@@ -108,15 +109,12 @@ func (d *dispatcher) admitChange(ctx context.Context, r event.Record) error {
 	}
 	var waitingSince time.Time
 	for {
-		active, ok, err := d.enqueueChange(r, to.Topic)
+		active, ok, err := d.enqueueChange(r, to)
 		if err != nil {
 			return err
 		}
-		if active != nil {
-			d.toSchedule = append(d.toSchedule, active)
-			if len(d.toSchedule) == scheduleBatch {
-				d.scheduleLanes()
-			}
+		if d.toSchedule = append(d.toSchedule, active...); len(d.toSchedule) >= scheduleBatch {
+			d.scheduleLanes()
 		}
 		if ok {
 			return nil
@@ -131,20 +129,27 @@ func (d *dispatcher) admitChange(ctx context.Context, r event.Record) error {
 	}
 }
 
-// enqueueChange resolves the lane of a change and adds the change to the backlog, both under one lock: a lane that was just
+// enqueueChange resolves the lanes of a change and adds the change to the backlog, both under one lock: a lane that was just
 // replaced must not get another change.
-func (d *dispatcher) enqueueChange(r event.Record, topic *sinks.Template) (active *lane, ok bool, err error) {
+func (d *dispatcher) enqueueChange(r event.Record, to Route) (active []*lane, ok bool, err error) {
 	d.resolver.mu.Lock()
 	defer d.resolver.mu.Unlock()
-	name, e, err := d.resolver.resolveLane(r, topic)
+	all, err := d.resolver.resolveLanes(r, to)
 	if err != nil {
 		return nil, false, err
 	}
-	if d.resolver.isAlreadyDelivered(name, r.Change) {
+	found := len(all)
+	all = slices.DeleteFunc(all, d.resolver.isAlreadyDelivered)
+	switch {
+	case found == 0:
+		d.backlog.recordNotRouted(r.Offset)
+		return nil, true, nil
+	case len(all) == 0:
 		d.backlog.recordDeliveredBefore(r.Offset)
 		return nil, true, nil
 	}
-	active, ok = d.backlog.addChange(name, e)
+	active, ok = d.backlog.addChange(r.Offset, all, d.active[:0])
+	d.active = active
 	return active, ok, nil
 }
 

@@ -77,18 +77,20 @@ func (a *lookAhead) positionOf(lane sinks.Lane, head sinks.Message) *aheadPositi
 	return a.last
 }
 
-// messageOf returns the message of a change, if that belongs to a lane and is not delivered yet.
+// messageOf returns the message of a change, if that belongs to a lane and is not delivered yet. A watermark is none: it
+// would claim that the head stands before it.
 func (a *lookAhead) messageOf(record event.Record, lane sinks.Lane) (m sinks.Message, ok bool) {
 	to := a.resolver.routeOf(record.Change)
-	if to.Skip {
+	if to.Skip || record.Change.Type == event.Watermark {
 		return m, false
 	}
 	a.resolver.mu.Lock()
 	defer a.resolver.mu.Unlock()
-	name, e, err := a.resolver.resolveLane(record, to.Topic)
-	if err != nil || name != lane || a.resolver.isAlreadyDelivered(name, record.Change) {
+	all, err := a.resolver.resolveLanes(record, to)
+	if err != nil || len(all) != 1 || all[0].lane != lane || a.resolver.isAlreadyDelivered(all[0]) {
 		return m, false
 	}
+	e := all[0].entry
 	return sinks.Message{Offset: e.offset, Change: e.change, Topic: e.topic}, true
 }
 

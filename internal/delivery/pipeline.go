@@ -72,6 +72,7 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start eve
 		resolver:   &laneResolver{sinkName: name, sink: sink, cfg: cfg},
 		startState: start.State,
 	}
+	p.resolver.laneLister, _ = sink.(sinks.LaneLister)
 	p.dispatcher = &dispatcher{
 		sinkName: name, journal: journal, backlog: p.backlog, resolver: p.resolver, queue: p.queue, gate: p.gate, drain: p.drain,
 	}

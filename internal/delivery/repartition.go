@@ -64,15 +64,28 @@ func (p *repartitioner) applyRepartition(r sinks.Repartition) error {
 // moveQueuedChanges moves what is queued for the replaced lanes to the new ones. Requires resolver.mu: no change may be
 // queued for an old lane between the two steps.
 func (p *repartitioner) moveQueuedChanges(r sinks.Repartition) error {
-	queued := p.replacer.queuedEntries(r)
-	names := make([]sinks.Lane, len(queued))
-	for i, e := range queued {
-		var err error
-		if names[i], _, err = p.resolver.resolveLane(e.originalRecord(), e.topic); err != nil {
+	var moved []placement
+	last := uint64(0)
+	for _, e := range p.replacer.queuedEntries(r) {
+		if e.change.Type != event.Watermark {
+			all, err := p.resolver.resolveLanes(e.originalRecord(), Route{Topic: e.topic})
+			if err != nil {
+				return err
+			}
+			moved = append(moved, placement{all[0].lane, e})
+			continue
+		}
+		if e.offset == last { // the copy of another lane
+			continue
+		}
+		last = e.offset
+		all, err := p.resolver.resolveLanes(e.originalRecord(), Route{Topic: e.topic})
+		if err != nil {
 			return err
 		}
+		moved = append(moved, all...)
 	}
-	p.queue.addLanes(p.replacer.replaceLanes(r, queued, names)...)
+	p.queue.addLanes(p.replacer.replaceLanes(r, moved)...)
 	return nil
 }
 
@@ -94,9 +107,9 @@ func (f *formerLanes) add(l *lane, read uint64) {
 	}
 }
 
-// hasSettled reports whether the former lane of a change had settled it.
+// hasSettled reports whether the former lane of a change had settled it. A watermark had several.
 func (f *formerLanes) hasSettled(c *event.Change, offset uint64) bool {
-	if f == nil || offset > f.newest {
+	if f == nil || offset > f.newest || c.Type == event.Watermark {
 		return false
 	}
 	name := f.laneOf(c)
@@ -193,10 +206,10 @@ func (p *laneReplacer) queuedEntries(r sinks.Repartition) (queued []entry) {
 	return queued
 }
 
-// replaceLanes drops the old lanes and queues their entries with new ones, names[i] for queued[i], in one step: no
-// cursor may miss these changes (I2). If the old lanes accept nothing any more, the new ones lag from the lowest position of
-// the old. It returns the lanes that the caller must add to the workqueue.
-func (p *laneReplacer) replaceLanes(r sinks.Repartition, queued []entry, names []sinks.Lane) (schedule []*lane) {
+// replaceLanes drops the old lanes and queues their entries with new ones, in one step: no cursor may miss these changes (I2).
+// If the old lanes accept nothing any more, the new ones lag from the lowest position of the old. It returns the lanes that
+// the caller must add to the workqueue.
+func (p *laneReplacer) replaceLanes(r sinks.Repartition, moved []placement) (schedule []*lane) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t := p.lanes
@@ -214,9 +227,9 @@ func (p *laneReplacer) replaceLanes(r sinks.Repartition, queued []entry, names [
 			t.startLagging(l, from+1, time.Time{})
 		}
 	}
-	for i, e := range queued {
-		l := t.ensureLane(names[i])
-		t.queueEntry(l, e)
+	for _, m := range moved {
+		l := t.ensureLane(m.lane)
+		t.queueEntry(l, m.entry)
 		if t.claimSchedule(l) != nil {
 			schedule = append(schedule, l)
 		}

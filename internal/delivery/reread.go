@@ -70,15 +70,17 @@ func (r *catchUpReader) reloadChange(record event.Record) error {
 	}
 	r.resolver.mu.Lock()
 	defer r.resolver.mu.Unlock()
-	name, e, err := r.resolver.resolveLane(record, to.Topic)
+	all, err := r.resolver.resolveLanes(record, to)
 	if err != nil {
 		return err
 	}
-	if r.resolver.isAlreadyDelivered(name, record.Change) {
-		return nil
-	}
-	if l := r.plan.reloadEntry(name, e); l != nil {
-		r.queue.addLanes(l)
+	for _, p := range all {
+		if r.resolver.isAlreadyDelivered(p) {
+			continue
+		}
+		if l := r.plan.reloadEntry(p.lane, p.entry); l != nil {
+			r.queue.addLanes(l)
+		}
 	}
 	return nil
 }

@@ -18,9 +18,12 @@ type laneResolver struct {
 	sink     sinks.Sink
 	cfg      *Config
 
+	laneLister sinks.LaneLister // the sink, if it has several lanes; else nil
+
 	// mu is held while the sink names, replaces or releases lanes, until the backlog has the result. It is taken before
 	// backlog.mu.
-	mu sync.Mutex
+	mu      sync.Mutex
+	scratch []placement // result of resolveLanes
 }
 
 // routeOf returns whether a change is for this sink, and for which topic.
@@ -34,27 +37,74 @@ func (r *laneResolver) routeOf(c *event.Change) Route {
 	return r.cfg.Route(c)
 }
 
-// isAlreadyDelivered reports whether an earlier process delivered the change.
-func (r *laneResolver) isAlreadyDelivered(lane sinks.Lane, c *event.Change) bool {
-	return r.cfg.AlreadyDelivered != nil && lane != unroutableLane && r.cfg.AlreadyDelivered(lane, c)
+// placement is a change with the lane that it belongs to.
+type placement struct {
+	lane  sinks.Lane
+	entry entry
 }
 
-// resolveLane returns the lane of a change and the entry to queue. A change that is withheld, or that the sink rejects
-// here, belongs to unroutableLane. An error is a defect of the sink. Requires mu.
-func (r *laneResolver) resolveLane(record event.Record, topic *sinks.Template) (sinks.Lane, entry, error) {
+// isAlreadyDelivered reports whether an earlier process delivered the change.
+func (r *laneResolver) isAlreadyDelivered(p placement) bool {
+	return r.cfg.AlreadyDelivered != nil && p.lane != unroutableLane && r.cfg.AlreadyDelivered(p.lane, p.entry.change)
+}
+
+// resolveLanes returns the lane of a change and the entry to queue, or every lane of a watermark and the copy for each. A
+// change that is withheld, or that the sink rejects here, belongs to unroutableLane. An error is a defect of the sink.
+// The result is valid until the next call. Requires mu.
+func (r *laneResolver) resolveLanes(record event.Record, to Route) ([]placement, error) {
+	clear(r.scratch)
+	r.scratch = r.scratch[:0]
 	if record.Change.Withheld != "" {
 		rejection := &sinks.RejectedError{Reason: "withheld: " + record.Change.Withheld}
-		return unroutableLane, newEntry(record, nil, rejection), nil
+		return r.placeChange(unroutableLane, newEntry(record, nil, rejection)), nil
 	}
-	name, err := r.askSinkForLane(record.Change, topic)
-	if err == nil {
-		return name, newEntry(record, topic, nil), nil
+	name, err := sinks.Lane(""), error(nil)
+	if record.Change.Type == event.Watermark {
+		err = r.placeWatermark(record, to)
+	} else if name, err = r.askSinkForLane(record.Change, to.Topic); err == nil {
+		r.placeChange(name, newEntry(record, to.Topic, nil))
 	}
 	var rejected *sinks.RejectedError
-	if !errors.As(err, &rejected) {
-		return "", entry{}, fmt.Errorf("sink %q: defect: no lane for the change at offset %d: %w", r.sinkName, record.Offset, err)
+	switch {
+	case err == nil:
+		return r.scratch, nil
+	case !errors.As(err, &rejected):
+		return nil, fmt.Errorf("sink %q: defect: no lane for the change at offset %d: %w", r.sinkName, record.Offset, err)
+	case record.Change.Type == event.Watermark: // no lane can have it
+		return nil, nil
 	}
-	return unroutableLane, newEntry(record, nil, err), nil
+	return r.placeChange(unroutableLane, newEntry(record, nil, err)), nil
+}
+
+func (r *laneResolver) placeChange(lane sinks.Lane, e entry) []placement {
+	r.scratch = append(r.scratch, placement{lane, e})
+	return r.scratch
+}
+
+// placeWatermark places a copy of a watermark in every lane.
+func (r *laneResolver) placeWatermark(record event.Record, to Route) error {
+	lanes, lister, err := []sinks.Lane(nil), r.laneLister, error(nil)
+	if lister != nil {
+		lanes, err = lister.AllLanes(record.Change, to.Topic)
+	} else {
+		var only sinks.Lane
+		only, err = r.askSinkForLane(record.Change, to.Topic)
+		lanes = []sinks.Lane{only}
+	}
+	if err != nil {
+		return err
+	}
+	for i, lane := range lanes {
+		c := record.Change.WithLane(i, len(lanes))
+		if len(lanes) == 1 && lister != nil && lister.StandsForSeveral(lane) {
+			c.Watermark.Lane, c.Watermark.Lanes = 0, 0
+		}
+		if to.Partial {
+			c.Watermark.OmitDigest()
+		}
+		r.placeChange(lane, newEntry(event.Record{Offset: record.Offset, Change: c, InFrame: record.InFrame}, to.Topic, nil))
+	}
+	return nil
 }
 
 // askSinkForLane asks the sink for the lane of a change; a nil topic is the sink's own.

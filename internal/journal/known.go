@@ -263,13 +263,13 @@ func updateScope(stored *event.StoredResource, o *event.Observation) {
 	}
 	s := &stored.Scopes[at]
 	if o.LostReason != "" {
-		s.Position, s.Snapshot, s.LostReason = "", "", o.LostReason
+		s.Position, s.AheadUpTo, s.Snapshot, s.LostReason = "", "", "", o.LostReason
 	}
 	if o.Snapshot != "" {
 		s.Snapshot = o.Snapshot
 	}
 	if o.Position != "" {
-		s.Position, s.LostReason, s.Pass = o.Position, "", ""
+		s.Position, s.AheadUpTo, s.LostReason, s.Pass = o.Position, o.AheadUpTo, "", ""
 	}
 }
 

@@ -127,12 +127,19 @@ func decodeResource(b string) (r event.Resource, err error) {
 }
 
 func encodeScope(s event.StoredScope) []byte {
-	return appendString(appendString(appendString(appendString(nil, s.Position), s.Snapshot), s.LostReason), s.Pass)
+	b := appendString(appendString(appendString(appendString(nil, s.Position), s.Snapshot), s.LostReason), s.Pass)
+	if s.AheadUpTo != "" {
+		b = appendString(b, s.AheadUpTo)
+	}
+	return b
 }
 
 func decodeScope(id, b string) (event.StoredScope, error) {
 	s := entryDecoder{s: b}
 	scope := event.StoredScope{ID: id, Position: s.readString(), Snapshot: s.readString(), LostReason: s.readString(), Pass: s.readString()}
+	if !s.failed && s.s != "" {
+		scope.AheadUpTo = s.readString()
+	}
 	return scope, s.expectEnd("scope")
 }
 

@@ -16,6 +16,13 @@ import (
 type KnownSet struct {
 	objects  map[string]knownEntry
 	listPass uint32 // of the current list, see startListPass
+	sum      *sum   // of all objects; nil unless it is kept
+}
+
+// sum is the number of the objects that are known to exist, and the digest over them.
+type sum struct {
+	count  int
+	digest event.Digest
 }
 
 type knownEntry struct {
@@ -29,6 +36,10 @@ func NewKnownSet() *KnownSet { return &KnownSet{objects: map[string]knownEntry{}
 // Add adds an object, replacing the entry of the same key. The key is cloned because a map keeps the key string of the
 // newest assignment, and that may be a substring of a larger buffer.
 func (s *KnownSet) Add(k event.Known) {
+	if s.sum != nil {
+		s.sum.removeObject(s.lookupKey(k.Key))
+		s.sum.addObject(k)
+	}
 	s.objects[strings.Clone(k.Key)] = knownEntry{encodeKnown(k), s.listPass}
 }
 
@@ -41,6 +52,9 @@ func (s *KnownSet) lookupKey(key string) event.Known { return s.objects[key].dec
 // replaceOrRemove stores k, or removes its key if k no longer exists.
 func (s *KnownSet) replaceOrRemove(k event.Known) {
 	if !k.Exists() {
+		if s.sum != nil {
+			s.sum.removeObject(s.lookupKey(k.Key))
+		}
 		delete(s.objects, k.Key)
 		return
 	}
@@ -73,18 +87,52 @@ func (s *KnownSet) unseenKeys(limit int) []string {
 	return keys
 }
 
-// computeDigest returns the digest over all known objects, see [event.Digest].
-func (s *KnownSet) computeDigest() string {
-	var d event.Digest
-	for key, k := range s.objects {
-		namespace, name, found := strings.Cut(key, "/")
-		if !found {
-			namespace, name = "", key
-		}
-		known := k.decodeKnown(key)
-		d.Add(namespace, name, known.UID, known.ResourceVersion)
+// keepSum computes the sum of all objects, and keeps it up to date from now on.
+func (s *KnownSet) keepSum() {
+	if s.sum != nil {
+		return
 	}
-	return d.String()
+	now := s.currentSum()
+	s.sum = &now
+}
+
+// currentSum returns the number of all objects and the digest over them.
+func (s *KnownSet) currentSum() (all sum) {
+	if s.sum != nil {
+		return *s.sum
+	}
+	for key, k := range s.objects {
+		all.addObject(k.decodeKnown(key))
+	}
+	return all
+}
+
+// addObject adds an object, unless only some sinks have it: the others still need it, so it does not count as known.
+func (s *sum) addObject(k event.Known) {
+	if k.UID == "" {
+		return
+	}
+	namespace, name := splitKey(k.Key)
+	s.digest.Add(namespace, name, k.UID, k.ResourceVersion)
+	s.count++
+}
+
+// removeObject is the reverse of addObject.
+func (s *sum) removeObject(k event.Known) {
+	if k.UID == "" {
+		return
+	}
+	namespace, name := splitKey(k.Key)
+	s.digest.Remove(namespace, name, k.UID, k.ResourceVersion)
+	s.count--
+}
+
+func splitKey(key string) (namespace, name string) {
+	namespace, name, found := strings.Cut(key, "/")
+	if !found {
+		return "", key
+	}
+	return namespace, name
 }
 
 // encodedKnown is an event.Known without its key, in a compact form, because there may be a million of them. UUIDs and

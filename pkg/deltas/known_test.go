@@ -2,6 +2,7 @@ package deltas
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strings"
@@ -65,7 +66,7 @@ func TestUnseenKeysAreThoseNotSeenInThisPass(t *testing.T) {
 
 func TestDigestIsThatOfTheSnapshotEndRecord(t *testing.T) {
 	s := NewKnownSet()
-	if got, want := s.computeDigest(), new(event.Digest).String(); got != want {
+	if got, want := digestOf(s), new(event.Digest).String(); got != want {
 		t.Errorf("digest of nothing is %s, want %s", got, want)
 	}
 	s.Add(knownPod("a", "1"))
@@ -73,8 +74,38 @@ func TestDigestIsThatOfTheSnapshotEndRecord(t *testing.T) {
 	var want event.Digest
 	want.Add("", "node", "u2", "2")
 	want.Add("ns", "a", "uid-of-a", "1")
-	if got := s.computeDigest(); got != want.String() {
+	if got := digestOf(s); got != want.String() {
 		t.Errorf("digest is %s, want %s", got, want.String())
+	}
+}
+
+func digestOf(s *KnownSet) string {
+	all := s.currentSum()
+	return all.digest.String()
+}
+
+// TestTheKeptSumIsThatOfTheObjects compares a sum that is kept with one of all objects, after each of many random steps.
+func TestTheKeptSumIsThatOfTheObjects(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 5))
+	kept := NewKnownSet()
+	kept.Add(knownPod("loaded", "1"))
+	kept.keepSum()
+	for step := range 5000 {
+		k := knownPod(fmt.Sprint("o", r.IntN(30)), fmt.Sprint(step))
+		switch r.IntN(6) {
+		case 0:
+			k = event.Known{Key: k.Key}
+		case 1: // known to some sinks only
+			k = event.Known{Key: k.Key, EmittedElsewhere: event.AppendEmittedVersion("", event.EmittedVersion{UID: "u", ResourceVersion: "1"})}
+		}
+		kept.replaceOrRemove(k)
+		fresh := NewKnownSet()
+		for key, entry := range kept.objects {
+			fresh.Add(entry.decodeKnown(key))
+		}
+		if got, want := kept.currentSum(), fresh.currentSum(); got != want {
+			t.Fatalf("step %d: the kept sum is %+v, that of the objects %+v", step, got, want)
+		}
 	}
 }
 

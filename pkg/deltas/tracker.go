@@ -139,6 +139,20 @@ func (t *Tracker) NewSnapshotBegin(id string) *event.Change {
 	return c
 }
 
+// KeepSum keeps the number of the known objects and the digest over them up to date, for NewWatermark. It looks at each object
+// once. Call it before anything is observed.
+func (t *Tracker) KeepSum() { t.known.keepSum() }
+
+// NewWatermark returns a watermark of the known objects, which are the state of the scope at a position. info has the epoch,
+// the sequence and the sinks.
+func (t *Tracker) NewWatermark(position string, info event.WatermarkInfo) *event.Change {
+	c := t.currentScope().newControlRecord(event.Watermark, position, t.now())
+	all := t.known.currentSum()
+	info.Algorithm, info.Count, info.Digest = event.DigestAlgorithm, all.count, all.digest.String()
+	c.Watermark = &info
+	return c
+}
+
 // NewObservation returns an observation with only these changes.
 func (t *Tracker) NewObservation(changes ...*event.Change) event.Observation {
 	s := t.currentScope()
@@ -175,9 +189,8 @@ func (t *Tracker) FinishList(position string) event.Observation {
 	o := t.NewObservation()
 	if s := t.list.Snapshot; s != nil {
 		end := t.currentScope().newControlRecord(event.SnapshotEnd, position, t.now())
-		end.Snapshot = &event.SnapshotInfo{
-			ID: s.ID, Position: position, Count: t.known.Len(), Digest: t.known.computeDigest(),
-		}
+		all := t.known.currentSum()
+		end.Snapshot = &event.SnapshotInfo{ID: s.ID, Position: position, Count: all.count, Digest: all.digest.String()}
 		o = t.NewObservation(end)
 	}
 	t.list = nil

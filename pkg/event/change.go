@@ -1,6 +1,7 @@
 package event
 
 import (
+	"strconv"
 	"strings"
 	"time"
 )
@@ -26,11 +27,15 @@ const (
 	// AttributionGap is a control record: audit events were lost, so changes of that interval may have no [Attributed]
 	// record. From and To of its Gap are times in RFC 3339 instead of positions.
 	AttributionGap Type = "attribution.gap"
+
+	// Watermark is a control record that stands in every lane of its scope: every change up to a position stands before it
+	// there, see [WatermarkInfo].
+	Watermark Type = "watermark"
 )
 
 // IsControl reports whether the type is a control record, which concerns a whole resource instead of one object.
 func (t Type) IsControl() bool {
-	return t == Gap || t == SnapshotBegin || t == SnapshotEnd || t == AttributionGap
+	return t == Gap || t == SnapshotBegin || t == SnapshotEnd || t == AttributionGap || t == Watermark
 }
 
 // Class is the part of an object that an update touched. If it touched several parts, the first of these constants applies.
@@ -108,6 +113,26 @@ type SnapshotInfo struct {
 	Position string // resourceVersion of the list that Count and Digest describe
 	Count    int    // objects that existed at Position
 	Digest   string // over those objects, see [Digest]
+}
+
+// WatermarkInfo is the body of a [Watermark] record: every change of the scope up to Change.ResourceVersion stands before the
+// record in its lane. Each lane gets a copy, which names the lane.
+type WatermarkInfo struct {
+	// Epoch names the period in which positions and sequences grow: one process and one selection, without lost history.
+	Epoch    string
+	Sequence uint64 // within the epoch, from 1, without a hole
+
+	// Algorithm is that of Digest, see [DigestAlgorithm]. It is "" if the stream does not have all of the objects, or not all
+	// of their versions, because of filters or routes: then Count and Digest are not known.
+	Algorithm string
+	Count     int    // selected objects that exist at the position
+	Digest    string // over those objects, see [Digest]
+
+	// Lane and Lanes are the number of the copy, from 0, and of all copies; both are 0 in the journal. A consumer that has
+	// read all copies has everything up to the position.
+	Lane, Lanes int
+
+	Sinks []string // that get the record. Not written by formats
 }
 
 // Identity is a user of a request, as recorded in the audit log of an API server.
@@ -193,6 +218,8 @@ type Change struct {
 	Gap      *GapInfo      // only on Gap and AttributionGap
 	Snapshot *SnapshotInfo // on objects of a snapshot's list, on SnapshotBegin and on SnapshotEnd
 
+	Watermark *WatermarkInfo // only on Watermark
+
 	Attribution *Attribution // only on Attributed
 
 	// Pass is set if one version of an object can be emitted more than once. It is the ID of the comparison with edited
@@ -220,6 +247,8 @@ func (c *Change) ID() string {
 		}
 	case SnapshotBegin, SnapshotEnd:
 		uid = c.Resource.String() + "@" + c.Snapshot.ID
+	case Watermark:
+		return c.watermarkID()
 	default: // of an object
 	}
 	id := strings.Join([]string{c.Cluster, uid, c.ResourceVersion, string(c.Type)}, "/")
@@ -232,8 +261,34 @@ func (c *Change) ID() string {
 	return id
 }
 
+// watermarkID returns the ID of a watermark. The copies for several lanes are different records.
+func (c *Change) watermarkID() string {
+	w := c.Watermark
+	scope := c.Resource.String() + "@" + w.Epoch
+	if c.Namespace != "" {
+		scope = c.Namespace + "/" + scope
+	}
+	id := strings.Join([]string{c.Cluster, scope, c.ResourceVersion, string(c.Type), strconv.FormatUint(w.Sequence, 10)}, "/")
+	if w.Lanes > 1 {
+		id += "/" + strconv.Itoa(w.Lane) + "/" + strconv.Itoa(w.Lanes)
+	}
+	return id
+}
+
+// WithLane returns a copy of a watermark for one of several lanes. It shares everything else with c.
+func (c *Change) WithLane(lane, lanes int) *Change {
+	copied, info := *c, *c.Watermark
+	info.Lane, info.Lanes = lane, lanes
+	copied.Watermark = &info
+	return &copied
+}
+
+// OmitDigest removes the digest, because the stream does not have everything that it covers.
+func (w *WatermarkInfo) OmitDigest() { w.Algorithm, w.Count, w.Digest = "", 0, "" }
+
 // Key returns the ordering key: all changes of one object share it, and no other object has it. The form is
-// "group/resource/namespace/name"; the core group is "core", and an absent namespace is empty.
+// "group/resource/namespace/name"; the core group is "core", and an absent namespace is empty. Watermarks have a key of their
+// own, "group/resource/namespace//watermark", so that a compacted topic keeps the newest one beside other control records.
 func (c *Change) Key() string {
 	return string(c.AppendKey(nil))
 }
@@ -247,6 +302,9 @@ func (c *Change) AppendKey(b []byte) []byte {
 	b = append(append(b, group...), '/')
 	b = append(append(b, c.Resource.Resource...), '/')
 	b = append(append(b, c.Namespace...), '/')
+	if c.Type == Watermark {
+		return append(b, "/watermark"...)
+	}
 	return append(b, c.Name...)
 }
 

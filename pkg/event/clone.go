@@ -36,6 +36,12 @@ func (c *Change) Clone() *Change {
 		d.Snapshot = &own
 		t.copyStrings(&own.ID, &own.Position, &own.Digest)
 	}
+	if d.Watermark != nil {
+		own := *d.Watermark
+		d.Watermark = &own
+		t.copyStrings(&own.Epoch, &own.Algorithm, &own.Digest)
+		t.copyLists(&own.Sinks)
+	}
 	if d.DeadLetter != nil {
 		own := *d.DeadLetter
 		d.DeadLetter = &own

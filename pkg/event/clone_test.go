@@ -42,7 +42,7 @@ func fillEveryField(v reflect.Value) {
 		v.SetBool(true)
 	case reflect.Int, reflect.Int64:
 		v.SetInt(7)
-	case reflect.Uint8:
+	case reflect.Uint8, reflect.Uint64:
 		v.SetUint(7)
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 2, 2))

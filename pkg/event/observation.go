@@ -23,6 +23,7 @@ type Observation struct {
 	Bodies      []Body    // states to store, if a rule needs them
 	Snapshot    string    // ID of the snapshot that was started; "" if unchanged
 	Position    string    // resourceVersion to resume the watch from; "" if unchanged. Clears LostReason and Pass
+	AheadUpTo   string    // see StoredScope.AheadUpTo; counts only with Position
 	// LostReason, if set, clears the scope's position and snapshot, because the scope must be listed again. It is the reason
 	// of the gap in the same observation, and is stored until there is a position again.
 	LostReason string
@@ -35,6 +36,9 @@ type StoredScope struct {
 	Snapshot   string // ID of the newest snapshot; it is in progress while Position is ""
 	LostReason string // reason of the gap to emit if the position was lost; otherwise ""
 	Pass       string // with LostReason if the rules were edited: ID of the comparison, see Change.Pass; otherwise ""
+	// AheadUpTo is the version up to which known objects may be newer than Position, because later parts of a list were newer
+	// than its first page. Until the position has reached it, the known objects are no state of the cluster. "" if none are.
+	AheadUpTo string
 }
 
 // FormerSink is a sink that is not configured any more, or not by the exporter that is active. If it is configured again, it

@@ -42,6 +42,7 @@ func appendUnclosedFacts(b []byte, c *event.Change) []byte {
 	b = appendVersionFacts(b, c)
 	b = appendSnapshot(b, c)
 	b = appendGap(b, c.Gap)
+	b = appendWatermark(b, c.Watermark)
 	b = appendAttribution(b, c.Attribution)
 	b = appendDeadLetter(b, c.DeadLetter)
 	b = appendList(b, `,"omitted":`, c.Omitted)
@@ -108,6 +109,22 @@ func appendGap(b []byte, g *event.GapInfo) []byte {
 	b = appendMember(b, `,"gap":{"from":`, g.From)
 	b = appendMember(b, `,"to":`, g.To)
 	b = appendMember(b, `,"reason":`, g.Reason)
+	return append(b, '}')
+}
+
+func appendWatermark(b []byte, w *event.WatermarkInfo) []byte {
+	if w == nil {
+		return b
+	}
+	b = appendMember(b, `,"watermark":{"epoch":`, w.Epoch)
+	b = strconv.AppendUint(append(b, `,"sequence":`...), w.Sequence, 10)
+	b = strconv.AppendInt(append(b, `,"lane":`...), int64(w.Lane), 10)
+	b = strconv.AppendInt(append(b, `,"lanes":`...), int64(w.Lanes), 10)
+	if w.Algorithm != "" {
+		b = appendMember(b, `,"algorithm":`, w.Algorithm)
+		b = strconv.AppendInt(append(b, `,"count":`...), int64(w.Count), 10)
+		b = appendMember(b, `,"digest":`, w.Digest)
+	}
 	return append(b, '}')
 }
 

@@ -76,6 +76,12 @@ func sampleChanges() []namedChange {
 	gap.Type, gap.ResourceVersion = event.Gap, "4800"
 	gap.Gap = &event.GapInfo{From: "4715", To: "4800", Reason: "the API server no longer has the history since 4715"}
 
+	complete, filtered := control, control
+	complete.Type, complete.ResourceVersion = event.Watermark, "4723"
+	complete.Watermark = &event.WatermarkInfo{Epoch: "4722", Sequence: 7, Algorithm: event.DigestAlgorithm, Count: 1, Digest: digest.String(), Lane: 2, Lanes: 6}
+	filtered.Type, filtered.ResourceVersion = event.Watermark, "4723"
+	filtered.Watermark = &event.WatermarkInfo{Epoch: "4722", Sequence: 7, Lanes: 1}
+
 	attributed, ended, blind := object, object, control
 	attributed.Type, attributed.ResourceVersion, attributed.Generation = event.Attributed, "4715", 0
 	attributed.Attribution = &event.Attribution{Of: updated.ID(), Certainty: event.Exact, By: event.Identity{
@@ -97,6 +103,7 @@ func sampleChanges() []namedChange {
 		{"snapshot.end", end}, {"gap", gap}, {"updated-coalesced-omitted", node}, {"deleted-final-state-unknown", unseen},
 		{"deleted-left", left}, {"sync", synced}, {"updated-redaction-changed", redacted},
 		{"attributed", attributed}, {"attributed-requested-by", ended}, {"attribution.gap", blind},
+		{"watermark", complete}, {"watermark-filtered", filtered},
 	}
 }
 

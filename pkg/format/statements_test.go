@@ -155,13 +155,18 @@ func checkTypes(t *testing.T, c *event.Change) {
 	object, _ := readObject(t, JSON.AppendValue(nil, c))
 	_, named := object["name"]
 	_, shown := object["after"]
-	control := slices.Contains([]event.Type{event.Gap, event.SnapshotBegin, event.SnapshotEnd, event.AttributionGap}, c.Type)
-	if named == control || c.Type.IsControl() != control || strings.HasSuffix(c.Key(), "/") != control {
+	control := slices.Contains([]event.Type{event.Gap, event.SnapshotBegin, event.SnapshotEnd, event.AttributionGap, event.Watermark}, c.Type)
+	if named == control || c.Type.IsControl() != control || isControlKey(c.Key()) != control {
 		t.Errorf("%s: name %v, key %s", c.Type, object["name"], c.Key())
 	}
 	if shown != (!control && c.Type != event.Deleted && c.Type != event.Attributed) {
 		t.Errorf("%s: after %v", c.Type, object["after"])
 	}
+}
+
+// isControlKey: the key of a control record is that of its resource without a name; watermarks have "/watermark" more.
+func isControlKey(key string) bool {
+	return strings.HasSuffix(strings.TrimSuffix(key, "/watermark"), "/")
 }
 
 // checkCloudEvents: the table of attributes, and that the data is the native object and never absent.
@@ -317,7 +322,11 @@ func checkKeys(t *testing.T, c *event.Change) {
 	if group == "" {
 		group = "core"
 	}
-	if want := group + "/" + c.Resource.Resource + "/" + c.Namespace + "/" + c.Name; c.Key() != want {
+	last := c.Name
+	if c.Type == event.Watermark {
+		last = "/watermark"
+	}
+	if want := group + "/" + c.Resource.Resource + "/" + c.Namespace + "/" + last; c.Key() != want {
 		t.Errorf("key %s, want %s", c.Key(), want)
 	}
 	for _, f := range []Format{JSON, CloudEvents, CloudEventsStructured} {

@@ -120,6 +120,40 @@ func (r *Router) routeForControl(sink string, c *event.Change) *compiledRoute {
 	return nil
 }
 
+// WatermarkTopic returns where a watermark goes that is for this sink: to the topic that has all changes of its scope that the
+// sink gets. yes is false if the sink gets none of them, or if they are spread over several topics. whole is false if some
+// changes do not go to this sink.
+func (r *Router) WatermarkTopic(sink string, c *event.Change) (topic string, yes, whole bool) {
+	whole = true
+	spread := false
+	use := func(to string, gets bool) {
+		switch {
+		case !gets:
+			whole = false
+		case !yes:
+			topic, yes = to, true
+		case to != topic:
+			spread = true
+		}
+	}
+	for _, route := range r.routes {
+		all, some := route.leavesToLater(c)
+		if all {
+			continue
+		}
+		to, gets := route.Topics[sink]
+		use(to, gets)
+		if route.filter != nil { // a change goes to every sink if a filter fails
+			use("", true)
+		}
+		if !some {
+			return topic, yes && !spread, whole
+		}
+	}
+	use("", true)
+	return topic, yes && !spread, whole
+}
+
 func (r *compiledRoute) matchesChange(c *event.Change) (bool, error) {
 	switch {
 	case !r.MatchResource(c.Resource),

@@ -119,6 +119,7 @@ func (r *rule) shapeWithBodies(o *event.Observation, older *staleObjects, bodies
 	newest := map[string]*event.Body{} // states within this observation; nil for a deleted object
 	for _, c := range o.Changes {
 		if c.Type.IsControl() {
+			r.shapeChange(c, nil)
 			kept = append(kept, c)
 			continue
 		}
@@ -185,6 +186,9 @@ func objectKey(c *event.Change) string {
 // shapeChange shapes one change. last is the previous state of the object, if known. It returns the redacted new state, also
 // for changes that are not emitted, and whether the change is emitted.
 func (r *rule) shapeChange(c *event.Change, last []byte) (state []byte, keep bool) {
+	if c.Type == event.Watermark && (r.filter != nil || r.onlyIfChanged != nil || r.ignoreChanges != nil) {
+		c.Watermark.OmitDigest() // the stream lacks objects, or versions of them
+	}
 	if r.passesUnchanged || c.Type.IsControl() {
 		return nil, true
 	}

@@ -19,6 +19,27 @@ type Router interface {
 	LaneTo(c *event.Change, topic *Template) (Lane, error)
 }
 
+// LaneLister is a sink that can name all lanes of a destination, for records that stand in each of them. A sink that has
+// several lanes and is no LaneLister gets no such records.
+type LaneLister interface {
+	Sink
+
+	// AllLanes returns every lane that objects of the resource of c may have changes in, in an order that numbers them. topic
+	// is as in [Router]; nil is the sink's own. Objects share these lanes, so the names must not depend on the object. It is
+	// called like Lane, and the caller does not modify the result.
+	AllLanes(c *event.Change, topic *Template) ([]Lane, error)
+
+	// StandsForSeveral reports whether a lane stands for others that are not known yet, because the destination has to be
+	// asked first. Its Publish makes the copies of watermarks, see [WaitingWatermark].
+	StandsForSeveral(lane Lane) bool
+}
+
+// WaitingWatermark reports whether a change is a watermark whose lanes were not known when it was queued: the sink publishes
+// a copy to each, see event.Change.WithLane.
+func WaitingWatermark(c *event.Change) bool {
+	return c.Type == event.Watermark && c.Watermark.Lanes == 0
+}
+
 // MultiDestination is a sink with lanes to several destinations. Each of these can reject everything while the others work.
 type MultiDestination interface {
 	Sink

@@ -58,7 +58,7 @@ func (f *follower) resyncPeriodically(ctx context.Context) {
 	r := f.newBackgroundReader(nil, resyncPage)
 	for {
 		began := time.Now()
-		if _, err := r.read(ctx, "", &resync{follower: f, pass: rand.Text()}); err != nil {
+		if _, _, err := r.read(ctx, "", &resync{follower: f, pass: rand.Text()}); err != nil {
 			return
 		}
 		if sleep(ctx, time.Until(began.Add(f.scope.Resync))) != nil {
@@ -104,9 +104,9 @@ func (f *follower) fillBodies(ctx context.Context) {
 	env := f.runner.env
 	r := f.newBackgroundReader(env.fillSlots, maxPage)
 	b := &bodyFiller{out: f.out, watcher: f.watcher, flush: env.cfg.Flush}
-	_, err := r.read(ctx, f.out.currentPosition(), b)
+	_, _, err := r.read(ctx, f.out.currentPosition(), b)
 	if err != nil && ctx.Err() == nil {
-		_, err = r.read(ctx, "", b)
+		_, _, err = r.read(ctx, "", b)
 	}
 	if err != nil {
 		return

@@ -57,6 +57,8 @@ type Config struct {
 	// BodiesFilled records that the missing bodies of a resource have been appended, as far as the API server still has
 	// them. It is required if Load can return BodiesMissing.
 	BodiesFilled func(ctx context.Context, resource string) error
+	// Watermarks are the series of watermarks that each scope emits from its first complete state on. Shape sees them too.
+	Watermarks []WatermarkSeries
 	// Flush waits until Load returns everything that was appended before the call. Nil if Append already waits.
 	Flush func(ctx context.Context) error
 	// LostReason is the reason why stored positions are missing ("the journal was damaged"); empty if none are. Every

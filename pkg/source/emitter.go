@@ -27,6 +27,9 @@ type emitter struct {
 	stored  event.StoredScope // what the store has of the scope while there is no position; otherwise the ID alone
 	lostAt  string            // the position after which history was lost; "" if unknown
 	preface *preface          // of the list that has begun; nil once appended
+
+	aheadUpTo  string      // see event.StoredScope
+	watermarks *watermarks // never nil
 }
 
 // appendError distinguishes a failed append, which ends the Source, from a failure of the API server.
@@ -41,7 +44,10 @@ func (e *emitter) loadState(cluster string, stored event.StoredScope, known *del
 		Selected: e.scope.LabelSelector != "" || e.scope.FieldSelector != "",
 	}
 	e.tracker.Store(deltas.NewTracker(s, known, e.scope.Filter, func() time.Time { return time.Now().UTC() }))
-	e.stored = stored
+	if len(e.watermarks.series) > 0 {
+		e.tracker.Load().KeepSum()
+	}
+	e.stored, e.aheadUpTo = stored, stored.AheadUpTo
 	if stored.Position != "" {
 		e.stored = event.StoredScope{ID: stored.ID}
 		e.position.Store(&stored.Position)
@@ -71,6 +77,7 @@ func (e *emitter) appendObservation(ctx context.Context, o event.Observation) er
 		return nil
 	}
 	e.addPreface(&o)
+	e.trackAhead(&o)
 	if err := e.append(ctx, o); err != nil {
 		return &appendError{err}
 	}
@@ -117,6 +124,8 @@ func (e *emitter) loseHistory(why string) {
 	e.lostAt = e.currentPosition()
 	e.stored = event.StoredScope{ID: e.scope.ID, LostReason: why}
 	e.position.Store(nil)
+	e.aheadUpTo = ""
+	e.watermarks.startEpoch()
 }
 
 // beginList starts a list that is consistent at a position. The records that precede its objects, a gap (I5) and the
@@ -174,11 +183,13 @@ func isLaterPosition(from, to string) bool {
 	return order < 0
 }
 
-// finishList emits the known objects that the list lacked as deleted (I8), and then sets the position.
-func (e *emitter) finishList(ctx context.Context, position string) error {
+// finishList emits the known objects that the list lacked as deleted (I8), and then sets the position. aheadUpTo is the
+// version of later parts of the list; "" if there are none of another version.
+func (e *emitter) finishList(ctx context.Context, position, aheadUpTo string) error {
 	if err := e.emitMissingDeletes(ctx); err != nil {
 		return err
 	}
+	e.aheadUpTo = aheadUpTo
 	return e.appendObservation(ctx, e.tracker.Load().FinishList(position))
 }
 

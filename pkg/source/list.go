@@ -46,9 +46,9 @@ func newLister(f *follower, slots chan struct{}) *lister {
 func (l *lister) listUntilComplete(ctx context.Context) error {
 	began := time.Now()
 	l.reader.recheck = l.api.recheck
-	position, err := l.reader.read(ctx, "", l)
+	position, aheadUpTo, err := l.reader.read(ctx, "", l)
 	if err == nil {
-		err = l.out.finishList(ctx, position)
+		err = l.out.finishList(ctx, position, aheadUpTo)
 	}
 	if err == nil {
 		l.health.updateCounters(func(st *Status) { st.Synced = true })

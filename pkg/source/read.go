@@ -60,22 +60,22 @@ type visitor interface {
 var errNotExact = errors.New("the API server does not list objects at an exact version")
 
 // read passes everything that the scope selects to v: at an exact version, or at the newest one if at is "". It returns
-// the version of the first page. It tries until a reading is complete. Errors are those of ctx, of v and of
+// the version of the first page, and that of the newest if that is another one. It tries until a reading is complete. Errors are those of ctx, of v and of
 // handleFailure, and if at is not "", those that mean that the version is not available, see isUnavailable.
-func (r *reader) read(ctx context.Context, at string, v visitor) (position string, err error) {
+func (r *reader) read(ctx context.Context, at string, v visitor) (position, aheadUpTo string, err error) {
 	s := &apiserver.Slot{Pool: r.slots, OnSlow: func() { r.recordFailure(apiserver.ErrSlow) }}
 	defer s.Release()
 	for {
 		if err := s.Acquire(ctx); err != nil {
-			return "", err
+			return "", "", err
 		}
 		a := &attempt{reader: r, slot: s, at: at, visitor: v}
 		err := a.readPages(ctx)
 		if err == nil || ctx.Err() != nil || isAppendError(err) || at != "" && isUnavailable(err) {
-			return a.position, err
+			return a.position, a.aheadUpTo, err
 		}
 		if err := r.recover(ctx, err); err != nil {
-			return "", err
+			return "", "", err
 		}
 	}
 }
@@ -104,10 +104,11 @@ type attempt struct {
 	slot    *apiserver.Slot
 	at      string
 
-	begun    bool
-	position string // of the first page, once begun
-	limit    int64  // of the next page; 0 before the first
-	restarts int    // how often the first page was requested again because a continue token had expired
+	begun     bool
+	position  string // of the first page, once begun
+	aheadUpTo string // version of the last page, if it is another one; an object may have been read at that version
+	limit     int64  // of the next page; 0 before the first
+	restarts  int    // how often the first page was requested again because a continue token had expired
 }
 
 // readPages reads page after page.
@@ -199,6 +200,9 @@ func (a *attempt) readPage(ctx context.Context, o metav1.ListOptions) (metav1.Li
 	}
 	if err == nil {
 		a.recordSuccess()
+		if meta.ResourceVersion != "" && meta.ResourceVersion != a.position {
+			a.aheadUpTo = meta.ResourceVersion
+		}
 		a.limit = a.nextLimit(max(o.Limit, int64(objects)), objects, bytes)
 		err = a.visitor.endPage(ctx, objects, meta.Continue != "")
 	}

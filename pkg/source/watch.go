@@ -139,6 +139,10 @@ func (w *watcher) emitWatched(ctx context.Context, c *apiserver.Connection) erro
 			if w.heartbeat != heartbeatUnknown {
 				return errStale
 			}
+		case now := <-w.out.watermarks.dueChannel():
+			if err := w.out.emitWatermarks(ctx, now); err != nil {
+				return err
+			}
 		case do := <-w.between:
 			if err := do(ctx); err != nil {
 				return err

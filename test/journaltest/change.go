@@ -9,7 +9,7 @@ import (
 )
 
 var (
-	types   = []event.Type{"", event.Added, event.Updated, event.Deleted, event.Snapshot, event.Gap, event.SnapshotBegin, event.SnapshotEnd, event.Sync, event.Attributed, event.AttributionGap}
+	types   = []event.Type{"", event.Added, event.Updated, event.Deleted, event.Snapshot, event.Gap, event.SnapshotBegin, event.SnapshotEnd, event.Sync, event.Attributed, event.AttributionGap, event.Watermark}
 	deltas  = []event.Delta{"", event.DeltaAdded, event.DeltaUpdated, event.DeltaDeleted, event.DeltaReplaced, event.DeltaSync}
 	classes = []event.Class{"", event.ClassDeleting, event.ClassSpec, event.ClassStatus, event.ClassMetadata}
 )
@@ -68,6 +68,12 @@ func RandomChange(r *rand.Rand) *event.Change {
 	}
 	if r.IntN(3) == 0 {
 		c.Snapshot = &event.SnapshotInfo{ID: str(), Position: str(), Count: r.Int() - r.Int(), Digest: str()}
+	}
+	if r.IntN(3) == 0 {
+		c.Watermark = &event.WatermarkInfo{
+			Epoch: str(), Sequence: r.Uint64(), Algorithm: str(), Count: r.Int() - r.Int(), Digest: str(),
+			Lane: r.Int() - r.Int(), Lanes: r.Int() - r.Int(), Sinks: list(),
+		}
 	}
 	if r.IntN(3) == 0 {
 		c.Changed, c.Patch = list(), append([]byte{}, str()...)

@@ -23,8 +23,9 @@ type Member struct {
 var (
 	objectTypes        = []string{"added", "updated", "deleted", "snapshot", "sync"}
 	existingTypes      = []string{"added", "updated", "snapshot", "sync"}
-	controlTypes       = []string{"snapshot.begin", "snapshot.end", "gap", "attribution.gap"}
+	controlTypes       = []string{"snapshot.begin", "snapshot.end", "gap", "attribution.gap", "watermark"}
 	gapTypes           = []string{"gap", "attribution.gap"}
+	watermarkTypes     = []string{"watermark"}
 	attributedTypes    = []string{"attributed"}
 	namedTypes         = slices.Concat(objectTypes, attributedTypes)
 	snapshotFrameTypes = []string{"snapshot.begin", "snapshot.end"}
@@ -50,8 +51,8 @@ var nativeMembers = []Member{
 	{Name: "namespace", Type: "string", Meaning: "absent for cluster-scoped objects; on control records only if a resource is watched by namespace"},
 	{Name: "name", Type: "string", onTypes: namedTypes, requiredOn: namedTypes, Meaning: "of the object; absent on control records"},
 	{Name: "uid", Type: "string", onTypes: namedTypes, Meaning: "of the object; absent on control records"},
-	{Name: "resourceVersion", Type: "string", requiredOn: append([]string{"gap"}, namedTypes...),
-		Meaning: "of the object. On a `gap` its end position, on other control records a position, if any"},
+	{Name: "resourceVersion", Type: "string", requiredOn: append([]string{"gap", "watermark"}, namedTypes...),
+		Meaning: "of the object. On a `gap` its end position, on a `watermark` the position up to which the lane is complete, on other control records a position, if any"},
 	{Name: "listVersion", Type: "string", onTypes: objectTypes,
 		Meaning: "resourceVersion of the list that showed this, if it was no watch: the object existed then, or a `deleted` did not. Absent in records of 0.9.0"},
 	{Name: "generation", Type: "integer", onTypes: objectTypes, schema: node{{"minimum", 1}}, Meaning: "`metadata.generation`, if the object has one"},
@@ -80,6 +81,9 @@ var nativeMembers = []Member{
 			"(objects that existed then) and `digest` over them"},
 	{Name: "gap", Type: "object", onTypes: gapTypes, requiredOn: gapTypes, schema: gapSchema,
 		Meaning: "`from`, `to` (positions; on an `attribution.gap` times) and `reason`"},
+	{Name: "watermark", Type: "object", onTypes: watermarkTypes, requiredOn: watermarkTypes, schema: watermarkSchema,
+		Meaning: "see [watermarks.md](watermarks.md): `epoch` and `sequence` within it, the number of this `lane` of all `lanes` that have the watermark, and, if known, " +
+			"`algorithm`, `count` and `digest` of the selected objects that exist at `resourceVersion`"},
 	{Name: "of", Type: "string", onTypes: attributedTypes, requiredOn: attributedTypes, Meaning: "`id` of the change that this record attributes"},
 	{Name: "by", Type: "object", onTypes: attributedTypes, schema: identitySchema,
 		Meaning: "the user that made the change, as authenticated by the API server: `user`, `uid`, `groups`, and `impersonator` if another user acted as " +
@@ -121,6 +125,14 @@ var (
 		{"from", textNode("last complete position, or the time; empty if nothing was known before")},
 		{"to", nonEmptyText("position from which the stream is complete again, or the time")}, {"reason", textNode("for display")},
 	}}, {"required", []string{"from", "to", "reason"}}}
+	watermarkSchema = node{{"properties", node{
+		{"epoch", nonEmptyText("a period in which positions and sequences grow")}, {"sequence", node{{"type", "integer"}, {"minimum", 1}}},
+		{"lane", node{{"type", "integer"}, {"minimum", 0}}}, {"lanes", node{{"type", "integer"}, {"minimum", 1}}},
+		{"algorithm", nonEmptyText("of the digest, with its version")}, {"count", node{{"type", "integer"}, {"minimum", 0}}},
+		{"digest", node{{"type", "string"}, {"pattern", "^[0-9a-f]{64}$"}}},
+	}}, {"required", []string{"epoch", "sequence", "lane", "lanes"}}, {"dependentRequired", node{
+		{"algorithm", []string{"count", "digest"}}, {"count", []string{"algorithm", "digest"}}, {"digest", []string{"algorithm", "count"}},
+	}}}
 	identitySchema = node{{"properties", node{
 		{"user", nonEmptyText("effective user of the request")}, {"uid", nonEmptyText("of the user")}, {"groups", namesSchema}, {"impersonator", nonEmptyText("authenticated user that acted as user")},
 		{"impersonationConstraint", nonEmptyText("verb of the constrained impersonation that allowed it")},
@@ -179,5 +191,5 @@ func (m Member) valueSchema(strict bool) node {
 
 // hasClosedMembers reports whether this project defines the members of the value.
 func (m Member) hasClosedMembers() bool {
-	return m.Name == "actor" || m.Name == "snapshot" || m.Name == "gap" || m.Name == "deadLetter" || m.Name == "by" || m.Name == "requestedBy"
+	return m.Name == "actor" || m.Name == "snapshot" || m.Name == "gap" || m.Name == "watermark" || m.Name == "deadLetter" || m.Name == "by" || m.Name == "requestedBy"
 }

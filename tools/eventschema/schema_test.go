@@ -202,6 +202,13 @@ func anyChange(r *rand.Rand) *event.Change {
 			c.Attribution.RequestedBy = &asked
 		}
 		return c
+	case event.Watermark:
+		c.Watermark = &event.WatermarkInfo{Epoch: "x", Sequence: 1 + r.Uint64N(3), Lane: r.IntN(3), Lanes: 3}
+		if maybe() {
+			var d event.Digest
+			c.Watermark.Algorithm, c.Watermark.Count, c.Watermark.Digest = event.DigestAlgorithm, r.IntN(3), d.String()
+		}
+		return c
 	case event.SnapshotBegin:
 		c.ResourceVersion, c.Snapshot = pickValue(r, "", "7"), &event.SnapshotInfo{ID: "x"}
 		return c
@@ -259,7 +266,7 @@ func TestAStrictSchemaCanFail(t *testing.T) {
 	c := anyChange(rand.New(rand.NewPCG(1, 1)))
 	c.Type, c.Snapshot, c.Gap, c.Class, c.Patch, c.Changed = event.Added, nil, nil, "", nil, nil
 	c.Name, c.Delta, c.ResourceVersion, c.Before, c.After = "web", event.DeltaAdded, "7", nil, []byte(`{}`)
-	c.Attribution, c.Cluster, c.FinalStateUnknown, c.Left, c.Pass = nil, "prod", false, false, ""
+	c.Watermark, c.Attribution, c.Cluster, c.FinalStateUnknown, c.Left, c.Pass = nil, nil, "prod", false, false, ""
 	good := string(format.AppendJSON(nil, c))
 	both := compileSchemas(t, "json")
 	if err := validateValue(both, []byte(good)); err != nil {

@@ -11,7 +11,7 @@ import (
 var (
 	typeCodes = []event.Type{
 		"", event.Added, event.Updated, event.Deleted, event.Snapshot, event.Gap, event.SnapshotBegin, event.SnapshotEnd,
-		event.Sync, event.Attributed, event.AttributionGap,
+		event.Sync, event.Attributed, event.AttributionGap, event.Watermark,
 	}
 	deltaCodes = []event.Delta{
 		"", event.DeltaAdded, event.DeltaUpdated, event.DeltaDeleted, event.DeltaReplaced, event.DeltaSync,
@@ -45,6 +45,7 @@ const (
 	flagConstraint
 	flagListVersion
 	flagStamp
+	flagWatermark
 
 	flagsKnown = 1<<iota - 1
 )
@@ -65,6 +66,7 @@ func flagsOf(c *event.Change) (flags uint32) {
 		{c.Withheld != "", flagWithheld}, {c.Left, flagLeft}, {c.Pass != "", flagPass},
 		{c.Previous != "", flagPrevious}, {c.Attribution != nil, flagAttribution}, {isConstrained(c.Attribution), flagConstraint},
 		{c.Gap != nil && c.Gap.Sink != "", flagGapSink}, {c.ListVersion != "", flagListVersion}, {c.Stamp != nil, flagStamp},
+		{c.Watermark != nil, flagWatermark},
 	} {
 		if f.on {
 			flags |= f.bit
@@ -157,6 +159,9 @@ func (f *coder) codeChange(c *event.Change) {
 	if allocateOptional(f, is(flagStamp), &c.Stamp) {
 		f.codeTexts(&c.Stamp.User, &c.Stamp.Replaced)
 	}
+	if allocateOptional(f, is(flagWatermark), &c.Watermark) {
+		f.codeWatermark(c.Watermark)
+	}
 	if allocateOptional(f, is(flagAttribution), &c.Attribution) {
 		f.codeAttribution(c.Attribution)
 	}
@@ -174,6 +179,18 @@ func (f *coder) codeSnapshot(s *event.SnapshotInfo) {
 	if f.codeVarint(&count); f.decoding {
 		s.Count = int(count)
 	}
+}
+
+func (f *coder) codeWatermark(w *event.WatermarkInfo) {
+	f.codeTexts(&w.Epoch, &w.Algorithm, &w.Digest)
+	f.codeUvarint(&w.Sequence)
+	count, lane, lanes := int64(w.Count), int64(w.Lane), int64(w.Lanes)
+	f.codeVarint(&count)
+	f.codeVarint(&lane)
+	if f.codeVarint(&lanes); f.decoding {
+		w.Count, w.Lane, w.Lanes = int(count), int(lane), int(lanes)
+	}
+	f.codeTextList(&w.Sinks)
 }
 
 func (f *coder) codeAttribution(a *event.Attribution) {

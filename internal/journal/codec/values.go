@@ -216,6 +216,9 @@ func DecodeScope(id string, b []byte) (event.StoredScope, error) {
 
 func (f *coder) codeScope(s *event.StoredScope) {
 	f.codeTexts(&s.Position, &s.Snapshot, &s.LostReason, &s.Pass)
+	if s.AheadUpTo != "" || f.decoding && len(f.in) > 0 {
+		f.codeText(&s.AheadUpTo)
+	}
 }
 
 // EncodeRecovery returns the stored form of a recovery.

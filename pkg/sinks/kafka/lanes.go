@@ -74,7 +74,7 @@ func (s *laneSet) waitingPublisher(topic string) *waitingPublisher {
 	defer s.mu.Unlock()
 	w := s.waiting[topic]
 	if w == nil {
-		w = &waitingPublisher{lanes: s, topic: t, accepted: map[uint64]bool{}}
+		w = &waitingPublisher{lanes: s, topic: t, accepted: map[delivery]bool{}}
 		s.waiting[topic] = w
 	}
 	return w
@@ -101,8 +101,14 @@ func (s *laneSet) releaseLanes(names []sinks.Lane, isBusy func(topic string) boo
 type waitingPublisher struct {
 	lanes      *laneSet
 	topic      *topic
-	partitions int             // 0 until the topic exists
-	accepted   map[uint64]bool // offsets of accepted messages behind the first one that is not accepted
+	partitions int               // 0 until the topic exists
+	accepted   map[delivery]bool // of messages from the first one on that is not accepted everywhere
+}
+
+// delivery is a message in one partition. A watermark has one in each.
+type delivery struct {
+	offset    uint64
+	partition int32
 }
 
 // publishBatch implements Publish of the waiting lane.
@@ -125,31 +131,50 @@ func (w *waitingPublisher) publishBatch(ctx context.Context, batch []sinks.Messa
 		}
 		n, err := l.publishBatch(ctx, part)
 		for _, m := range part[:n] {
-			w.accepted[m.Offset] = true
+			w.accepted[delivery{m.Offset, partition}] = true
 		}
 		failed[partition] = err
 	}
 	for n, m := range batch {
-		if !w.accepted[m.Offset] {
-			return n, failed[w.messagePartition(m)] // m is the first of its partition that is not accepted: the error is about it
+		to := w.messagePartitions(m)
+		for _, p := range to {
+			if !w.accepted[delivery{m.Offset, p}] {
+				return n, failed[p] // m is the first of its partition that is not accepted: the error is about it
+			}
 		}
-		delete(w.accepted, m.Offset)
+		for _, p := range to {
+			delete(w.accepted, delivery{m.Offset, p})
+		}
 	}
 	return len(batch), nil
 }
 
-// groupByPartition groups the messages that are not accepted.
+// groupByPartition groups what is not accepted.
 func (w *waitingPublisher) groupByPartition(batch []sinks.Message) map[int32][]sinks.Message {
 	parts := make(map[int32][]sinks.Message)
 	for _, m := range batch {
-		if !w.accepted[m.Offset] {
-			p := w.messagePartition(m)
-			parts[p] = append(parts[p], m)
+		for _, p := range w.messagePartitions(m) {
+			if w.accepted[delivery{m.Offset, p}] {
+				continue
+			}
+			part := m
+			if sinks.WaitingWatermark(m.Change) {
+				part.Change = m.Change.WithLane(int(p), w.partitions)
+			}
+			parts[p] = append(parts[p], part)
 		}
 	}
 	return parts
 }
 
-func (w *waitingPublisher) messagePartition(m sinks.Message) int32 {
-	return partitionForKey(m.Change.AppendKey(nil), w.partitions)
+// messagePartitions returns the partitions that get a message.
+func (w *waitingPublisher) messagePartitions(m sinks.Message) []int32 {
+	if !sinks.WaitingWatermark(m.Change) {
+		return []int32{partitionForKey(m.Change.AppendKey(nil), w.partitions)}
+	}
+	all := make([]int32, w.partitions)
+	for i := range all {
+		all[i] = int32(i)
+	}
+	return all
 }

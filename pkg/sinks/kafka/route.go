@@ -62,6 +62,30 @@ func newRouter(runCtx context.Context, background func(func()), template *sinks.
 
 // laneTo returns the lane of c in the topic of a template; nil stands for that of the sink.
 func (r *router) laneTo(c *event.Change, template *sinks.Template) (sinks.Lane, error) {
+	to, err := r.routeTo(c, template)
+	if err != nil {
+		return "", err
+	}
+	r.scratch = c.AppendKey(r.scratch[:0])
+	i := partitionForKey(r.scratch, len(to.lanes))
+	to.used[i] = true
+	return to.lanes[i], nil
+}
+
+// allLanesTo returns all lanes of the topic of a template, by partition.
+func (r *router) allLanesTo(c *event.Change, template *sinks.Template) ([]sinks.Lane, error) {
+	to, err := r.routeTo(c, template)
+	if err != nil {
+		return nil, err
+	}
+	for i := range to.used {
+		to.used[i] = true
+	}
+	return to.lanes, nil
+}
+
+// routeTo returns the route of the topic that a template names for c; nil stands for that of the sink.
+func (r *router) routeTo(c *event.Change, template *sinks.Template) (*route, error) {
 	if template == nil {
 		template = r.template
 	}
@@ -69,14 +93,11 @@ func (r *router) laneTo(c *event.Change, template *sinks.Template) (sinks.Lane, 
 	to := r.routes[string(r.scratch)]
 	if to == nil {
 		if err := checkTopicName(r.scratch); err != nil {
-			return "", &sinks.RejectedError{Reason: "no topic for this change", Err: err}
+			return nil, &sinks.RejectedError{Reason: "no topic for this change", Err: err}
 		}
 		to = r.createRoute(string(r.scratch))
 	}
-	r.scratch = c.AppendKey(r.scratch[:0])
-	i := partitionForKey(r.scratch, len(to.lanes))
-	to.used[i] = true
-	return to.lanes[i], nil
+	return to, nil
 }
 
 // createRoute creates the route of a topic from the layout of the previous process, while changes of that are delivered, or

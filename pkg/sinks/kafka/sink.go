@@ -184,6 +184,17 @@ func (s *Sink) LaneTo(c *event.Change, topic *sinks.Template) (sinks.Lane, error
 	return s.router.laneTo(c, topic)
 }
 
+// AllLanes implements [sinks.LaneLister]: all partitions of the topic of c.
+func (s *Sink) AllLanes(c *event.Change, topic *sinks.Template) ([]sinks.Lane, error) {
+	return s.router.allLanesTo(c, topic)
+}
+
+// StandsForSeveral implements [sinks.LaneLister]: the waiting lane stands for all partitions of its topic.
+func (*Sink) StandsForSeveral(lane sinks.Lane) bool {
+	_, waiting := topicOfWaitingLane(lane)
+	return waiting
+}
+
 // DestinationOf implements [sinks.MultiDestination]: a destination is a topic.
 func (*Sink) DestinationOf(lane sinks.Lane) string { return topicOfLane(lane) }
 

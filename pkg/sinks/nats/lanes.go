@@ -51,6 +51,16 @@ func (n *laneLayout) splitLaneOf(c *event.Change) sinks.Lane {
 	return n.laneName(sinks.KeyHash(c) % uint64(n.count))
 }
 
+// allLanes returns the lanes of the present layout.
+func (n *laneLayout) allLanes() []sinks.Lane {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.state != layoutSplit {
+		return []sinks.Lane{singleLane}
+	}
+	return n.laneNames()
+}
+
 // laneName returns the name of a lane of a split layout.
 func (n *laneLayout) laneName(i uint64) sinks.Lane {
 	return sinks.Lane(fmt.Sprintf("%d/%d", i, n.count))

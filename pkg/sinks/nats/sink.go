@@ -120,6 +120,14 @@ func (s *Sink) LaneTo(c *event.Change, _ *sinks.Template) (sinks.Lane, error) {
 	return s.lanes.laneOf(c), nil
 }
 
+// AllLanes implements [sinks.LaneLister]. All subjects share the lanes.
+func (s *Sink) AllLanes(*event.Change, *sinks.Template) ([]sinks.Lane, error) {
+	return s.lanes.allLanes(), nil
+}
+
+// StandsForSeveral implements [sinks.LaneLister].
+func (*Sink) StandsForSeveral(sinks.Lane) bool { return false }
+
 // ResumeLanes implements [sinks.Repartitioner].
 func (s *Sink) ResumeLanes(unfinished []sinks.Lane) { s.lanes.resumeLanes(unfinished) }
 

@@ -63,6 +63,14 @@ func (s *Sink) Lane(c *event.Change) (sinks.Lane, error) {
 	return s.laneNames[sinks.KeyHash(c)%uint64(len(s.laneNames))], nil
 }
 
+// AllLanes implements [sinks.LaneLister].
+func (s *Sink) AllLanes(*event.Change, *sinks.Template) ([]sinks.Lane, error) {
+	return s.laneNames, nil
+}
+
+// StandsForSeveral implements [sinks.LaneLister].
+func (*Sink) StandsForSeveral(sinks.Lane) bool { return false }
+
 // Publish implements [sinks.Sink]. It posts one request after the other. A batch that is rejected is posted in halves, until
 // the event that is the cause stands alone. // I3
 func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {

@@ -1,0 +1,107 @@
+package source
+
+import (
+	"context"
+	"crypto/rand"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/resourceversion"
+)
+
+// WatermarkSeries is how often each scope emits a watermark, and for which sinks.
+type WatermarkSeries struct {
+	Every time.Duration
+	Sinks []string // names of sinks
+}
+
+// watermarks are the series of watermarks of one scope. It belongs to the goroutine that appends.
+type watermarks struct {
+	series []*series
+	timer  *time.Timer // fires when the next watermark is due; nil if there is no series
+}
+
+// series is one series of watermarks.
+type series struct {
+	WatermarkSeries
+	epoch    string
+	sequence uint64 // of the last watermark
+	position string // of the last watermark; "" if there is none in this epoch
+	due      time.Time
+}
+
+func newWatermarks(all []WatermarkSeries) *watermarks {
+	w := &watermarks{}
+	for _, s := range all {
+		w.series = append(w.series, &series{WatermarkSeries: s})
+	}
+	w.startEpoch()
+	if len(all) > 0 {
+		w.timer = time.NewTimer(0)
+	}
+	return w
+}
+
+// startEpoch begins a new epoch in every series: positions may be lower than before, or of another selection.
+func (w *watermarks) startEpoch() {
+	for _, s := range w.series {
+		s.epoch, s.sequence, s.position = rand.Text(), 0, ""
+	}
+}
+
+// dueChannel returns the channel on which a watermark falls due; nil if there is no series.
+func (w *watermarks) dueChannel() <-chan time.Time {
+	if w.timer == nil {
+		return nil
+	}
+	return w.timer.C
+}
+
+// takeDue returns the watermarks that are due at a position, and sets the timer for those that follow. A series that had a
+// watermark at this position needs no other one.
+func (w *watermarks) takeDue(position string, now time.Time) (due []event.WatermarkInfo) {
+	next := time.Time{}
+	for _, s := range w.series {
+		if !now.Before(s.due) {
+			s.due = now.Add(s.Every)
+			if position != "" && position != s.position {
+				s.position = position
+				s.sequence++
+				due = append(due, event.WatermarkInfo{Epoch: s.epoch, Sequence: s.sequence, Sinks: s.Sinks})
+			}
+		}
+		if next.IsZero() || s.due.Before(next) {
+			next = s.due
+		}
+	}
+	w.timer.Reset(next.Sub(now))
+	return due
+}
+
+// emitWatermarks emits the watermarks that are due. Everything up to the position was appended before, because one goroutine
+// appends all of a scope, in order. While known objects may be newer than the position, they are no state of the cluster:
+// then there is none.
+func (e *emitter) emitWatermarks(ctx context.Context, now time.Time) error {
+	position := e.currentPosition()
+	if e.aheadUpTo != "" {
+		position = ""
+	}
+	for _, info := range e.watermarks.takeDue(position, now) {
+		t := e.tracker.Load()
+		if err := e.appendObservation(ctx, t.NewObservation(t.NewWatermark(position, info))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// trackAhead sets up to which version known objects may be newer than the position of an observation.
+func (e *emitter) trackAhead(o *event.Observation) {
+	if o.Position == "" || e.aheadUpTo == "" {
+		return
+	}
+	if order, ordered := resourceversion.Compare(o.Position, e.aheadUpTo); ordered && order >= 0 {
+		e.aheadUpTo = ""
+	}
+	o.AheadUpTo = e.aheadUpTo
+}
