@@ -89,6 +89,7 @@ func TestClientsFollowTheRules(t *testing.T) {
 			client.readCode(t, dir)
 			commands := client.prepare(t, dir)
 			t.Run("histories", func(t *testing.T) { rebuildHistories(t, commands.program(), input, want) })
+			t.Run("a lost record", func(t *testing.T) { findLostRecord(t, commands.program()) })
 			t.Run("no records", func(t *testing.T) { rejectValues(t, commands) })
 			t.Run("example", func(t *testing.T) { runExample(t, client.name, dir, commands) })
 		})
@@ -120,13 +121,20 @@ func recordHistories(t *testing.T) (input []byte, want map[string]string) {
 		w.runHistory()
 		order := w.streamOrder()
 		if seed%2 == 1 {
-			order = w.partitionOrder()
+			order = w.partitionOrder(seed%4 > 1)
 		}
 		if w.collides {
 			continue
 		}
+		table := &Table{}
 		for _, i := range order {
 			input = append(append(input, w.values[i]...), '\n')
+			if err := table.Apply(w.stream[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, newest := range table.Watermarks() {
+			want[w.cluster+" watermark"] = newest.Position + " " + string(newest.Check)
 		}
 		for key, body := range w.selectedBodies() {
 			want[w.cluster+" "+key.Namespace+"/"+key.Name] = body
@@ -147,25 +155,64 @@ func rebuildHistories(t *testing.T, program *exec.Cmd, input []byte, want map[st
 		var one struct {
 			Cluster, Resource, Namespace, Name string
 			Object                             json.RawMessage
+			Watermark                          *struct{ Position, Check string }
 		}
 		if err := json.Unmarshal(lines.Bytes(), &one); err != nil {
 			t.Fatalf("%v: %s", err, lines.Bytes())
 		}
 		key := fmt.Sprintf("%s %s/%s", one.Cluster, one.Namespace, one.Name)
+		if one.Watermark != nil {
+			key = one.Cluster + " watermark"
+			if got := one.Watermark.Position + " " + one.Watermark.Check; got != want[key] {
+				t.Fatalf("the newest watermark of %s is %s, and in Go %s", one.Cluster, got, want[key])
+			}
+			continue
+		}
 		var body bytes.Buffer
 		if err := json.Compact(&body, one.Object); err != nil || body.String() != want[key] {
 			t.Fatalf("%s is %s in the table, and %q in the cluster (%v)", key, one.Object, want[key], err)
 		}
 	}
 	if found != len(want) {
-		t.Errorf("the table has %d objects, the clusters %d", found, len(want))
+		t.Errorf("the table has %d objects and watermarks, the clusters %d", found, len(want))
+	}
+}
+
+// findLostRecord gives a client a stream without one of its records: the checks of the watermarks that follow must find that.
+func findLostRecord(t *testing.T, program *exec.Cmd) {
+	w := newWorld(t, rand.New(rand.NewPCG(1, 21)), false)
+	w.lanes = 1
+	w.runSteadily()
+	lost, after := -1, 0
+	for i, r := range w.stream {
+		if v, known := w.known[r.Name]; known && r.ResourceVersion == v.resourceVersion && r.Type != "sync" {
+			lost, after = i, 0
+		}
+		if r.Watermark != nil {
+			after++
+		}
+	}
+	var input []byte
+	for i, r := range w.stream {
+		if i != lost && r.Type != "sync" {
+			input = append(append(input, w.values[i]...), '\n')
+		}
+	}
+	var failures bytes.Buffer
+	program.Stdin, program.Stderr = bytes.NewReader(input), &failures
+	output, err := program.Output()
+	if want := strconv.Itoa(after) + " watermarks of things differ"; err != nil || !strings.Contains(failures.String(), want) {
+		t.Errorf("%v: %s%s, want %q", err, output, failures.String(), want)
+	}
+	if !strings.Contains(strings.ReplaceAll(string(output), " ", ""), `"check":"different"`) {
+		t.Errorf("no difference in %s", output)
 	}
 }
 
 func rejectValues(t *testing.T, commands clientCommands) {
 	for _, value := range []string{
 		"x", "null", "[]", "{", `{"id":"x","type":"y"`, `{"type":"added"}`, `{"id":1,"type":"added"}`, `{"id":"x","type":"gap"}`,
-		`{"id":"x","type":"snapshot.end"}`, `{"id":"x","type":"added"}`, `{"id":"x","type":"added","after":1}`,
+		`{"id":"x","type":"snapshot.end"}`, `{"id":"x","type":"watermark"}`, `{"id":"x","type":"added"}`, `{"id":"x","type":"added","after":1}`,
 	} {
 		c := commands.program()
 		c.Stdin = strings.NewReader(value + "\n")

@@ -28,6 +28,7 @@ type Record struct {
 	Left              bool            `json:"left"`
 	Snapshot          *Snapshot       `json:"snapshot"`
 	Gap               *Gap            `json:"gap"`
+	Watermark         *Watermark      `json:"watermark"`
 	After             json.RawMessage `json:"after"`
 }
 
@@ -57,7 +58,7 @@ func Parse(value []byte) (Record, error) {
 		return r, fmt.Errorf("not a native object: no id or no type")
 	}
 	framed := r.Type == "snapshot.begin" || r.Type == "snapshot.end"
-	if framed && r.Snapshot == nil || r.Type == "gap" && r.Gap == nil {
+	if framed && r.Snapshot == nil || r.Type == "gap" && r.Gap == nil || r.Type == "watermark" && r.Watermark == nil {
 		return r, fmt.Errorf("record %s lacks the member that its type %s requires", r.ID, r.Type)
 	}
 	return r, nil

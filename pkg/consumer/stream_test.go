@@ -27,7 +27,7 @@ var things = Resource{Cluster: "c", Resource: "things"}
 // backups and repetitions. Both a table and the literal implementation of docs/consuming.md must end in the selected state
 // of the cluster. A third of the streams is of an exporter that does not write listVersion.
 func TestRulesRebuildTheStateOfTheCluster(t *testing.T) {
-	seen := map[string]int{}
+	seen, checks := map[string]int{}, watermarkChecks{}
 	for seed := range uint64(histories) {
 		w := newWorld(t, rand.New(rand.NewPCG(seed, 17)), seed%2 == 0)
 		w.older = seed%3 == 0
@@ -48,6 +48,7 @@ func TestRulesRebuildTheStateOfTheCluster(t *testing.T) {
 			if err := table.Apply(r); err != nil {
 				t.Fatal(err)
 			}
+			checks.observe(table)
 			letter.applyRecord(r)
 		}
 		want := w.selectedBodies()
@@ -62,26 +63,30 @@ func TestRulesRebuildTheStateOfTheCluster(t *testing.T) {
 				t.Fatalf("seed %d: the snapshot %s is not verified\n%s", seed, f.ID, w)
 			}
 		}
+		checks.checkEnd(t, w, table)
 	}
 	for _, kind := range []string{"added", "updated", "deleted", "snapshot", "sync", "gap", "snapshot.begin", "snapshot.end", "left", "restored"} {
 		if seen[kind] < 100 {
 			t.Errorf("only %d records of %s: too few to be meaningful", seen[kind], kind)
 		}
 	}
+	checks.wantMade(t, 5*histories)
 }
 
 // TestRulesHoldForAnyPartitionOrder reads such streams, without restored backups, from three partitions that are
 // read at different speeds and repeat parts of themselves.
 func TestRulesHoldForAnyPartitionOrder(t *testing.T) {
+	checks := watermarkChecks{}
 	for seed := range uint64(histories) {
 		w := newWorld(t, rand.New(rand.NewPCG(seed, 18)), false)
 		w.older = seed%3 == 0
 		w.runHistory()
 		table, letter := &Table{}, newRuleModel()
-		for _, i := range w.partitionOrder() {
+		for _, i := range w.partitionOrder(seed%4 > 0) {
 			if err := table.Apply(w.stream[i]); err != nil {
 				t.Fatal(err)
 			}
+			checks.observe(table)
 			letter.applyRecord(w.stream[i])
 		}
 		want := w.selectedBodies()
@@ -96,6 +101,126 @@ func TestRulesHoldForAnyPartitionOrder(t *testing.T) {
 				t.Fatalf("seed %d: the snapshot %s is not verified\n%s", seed, f.ID, w)
 			}
 		}
+		checks.checkEnd(t, w, table)
+	}
+	checks.wantMade(t, histories/10)
+}
+
+// TestEveryWatermarkIsChecked reads streams without lost history from three partitions at different speeds: every watermark is
+// compared, as the snapshot was read before. A stream that lacks one record is found to differ.
+func TestEveryWatermarkIsChecked(t *testing.T) {
+	checks, found := watermarkChecks{}, 0
+	for seed := range uint64(histories) {
+		w := newWorld(t, rand.New(rand.NewPCG(seed, 20)), false)
+		w.runSteadily()
+		order := w.snapshotFirst(w.partitionOrder(false))
+		table := &Table{}
+		for _, i := range order {
+			if err := table.Apply(w.stream[i]); err != nil {
+				t.Fatal(err)
+			}
+			checks.observe(table)
+		}
+		checks.checkEnd(t, w, table)
+		if all := table.Watermarks(); all[0].Check != CheckEqual {
+			t.Fatalf("the last check is %s\n%s", all[0].Check, w)
+		}
+		if w.lacksRecord(t, order) {
+			found++
+		}
+	}
+	checks.wantMade(t, 15*histories)
+	if t.Logf("%d streams lacked a record, and a check found each", found); found < histories/2 {
+		t.Errorf("only %d streams lacked a record", found)
+	}
+}
+
+// snapshotFirst returns an order in which the snapshot at the beginning is read first.
+func (w *world) snapshotFirst(order []int) []int {
+	end := slices.IndexFunc(w.stream, func(r Record) bool { return r.Type == "snapshot.end" })
+	later := slices.DeleteFunc(slices.Clone(order), func(i int) bool { return i <= end })
+	return append(slices.DeleteFunc(order, func(i int) bool { return i > end }), later...)
+}
+
+// lacksRecord reads the stream without the newest record of an object that exists at the end, and checks that the difference is
+// found. It returns false if there is no such object.
+func (w *world) lacksRecord(t *testing.T, order []int) bool {
+	lost := -1
+	for i, r := range w.stream {
+		if v, known := w.known[r.Name]; known && r.Type != "sync" && r.ResourceVersion == v.resourceVersion {
+			lost = i
+		}
+	}
+	if lost < 0 {
+		return false
+	}
+	table := &Table{}
+	for _, i := range order {
+		r := w.stream[i]
+		if i == lost || r.Type == "sync" { // which would repair it
+			continue
+		}
+		if err := table.Apply(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all := table.Watermarks(); all[0].Check != CheckDifferent || all[0].Different == 0 {
+		t.Fatalf("without %s the last check is %+v\n%s", w.stream[lost].ID, all[0], w)
+	}
+	return true
+}
+
+// runSteadily simulates an exporter that loses nothing.
+func (w *world) runSteadily() {
+	w.changeObjects(10)
+	w.emitSnapshot()
+	for range 20 {
+		w.changeObjects(w.rnd.IntN(8))
+		w.watchChanges()
+		if w.rnd.IntN(5) == 0 {
+			w.emitResync()
+		}
+		w.emitWatermark()
+	}
+}
+
+// watermarkChecks counts the watermarks that tables had from all partitions, by the result of their check.
+type watermarkChecks struct {
+	last  WatermarkStatus
+	count map[Check]int
+}
+
+// observe counts the newest watermark of a table if it is another one.
+func (c *watermarkChecks) observe(table *Table) {
+	for _, w := range table.Watermarks() {
+		if w.Epoch == c.last.Epoch && w.Sequence == c.last.Sequence {
+			continue
+		}
+		if c.last = w; c.count == nil {
+			c.count = map[Check]int{}
+		}
+		c.count[w.Check]++
+	}
+}
+
+// checkEnd checks that the last watermark is the newest one that is complete, and that no check found a difference.
+func (c *watermarkChecks) checkEnd(t *testing.T, w *world, table *Table) {
+	t.Helper()
+	all := table.Watermarks()
+	if len(all) != 1 || all[0].Epoch != w.epoch || all[0].Sequence != w.sequence || all[0].Position != strconv.Itoa(w.at) {
+		t.Fatalf("the newest watermark is %+v, want %d of %s at %d\n%s", all, w.sequence, w.epoch, w.at, w)
+	}
+	if all[0].Different > 0 {
+		t.Fatalf("%d watermarks differ from the table, the last check is %+v\n%s", all[0].Different, all[0], w)
+	}
+}
+
+// wantMade checks that so many watermarks were compared, so that the absence of differences means something.
+func (c *watermarkChecks) wantMade(t *testing.T, least int) {
+	t.Helper()
+	t.Logf("checks of watermarks: %v", c.count)
+	if c.count[CheckEqual] < least {
+		t.Errorf("checks of watermarks: %v: too few to be meaningful", c.count)
 	}
 }
 
@@ -117,18 +242,23 @@ func (w *world) streamOrder() []int {
 }
 
 // partitionOrder returns the indices of the records as three partitions give them that are read at different speeds, with
-// repetitions.
-func (w *world) partitionOrder() (order []int) {
+// repetitions if the exporter was restarted.
+func (w *world) partitionOrder(restarted bool) (order []int) {
 	partitions := make([][]int, 3)
 	for i, r := range w.stream {
 		n := len(r.Name) % 3 // control records have a partition too
-		if r.Name != "" {
+		switch {
+		case r.Name != "":
 			n = int(r.Name[0]) % 3
+		case r.Watermark != nil:
+			n = r.Watermark.Lane
 		}
 		partitions[n] = append(partitions[n], i)
 	}
 	for i, p := range partitions {
-		partitions[i] = repeatBlocks(w.rnd, p)
+		if restarted {
+			partitions[i] = repeatBlocks(w.rnd, p)
+		}
 	}
 	for len(partitions[0])+len(partitions[1])+len(partitions[2]) > 0 {
 		i := w.rnd.IntN(3)
@@ -169,9 +299,14 @@ type world struct {
 	at     int // position
 	passes int
 
-	cluster string   // its name; "c" if it is empty
-	stream  []Record // as emitted
-	values  [][]byte // of the records
+	cluster  string // its name; "c" if it is empty
+	lanes    int    // partitions of the topic; control records but watermarks are in one of them
+	epoch    string // of watermarks; "" before the first complete state
+	sequence uint64
+	marks    int // watermarks emitted
+
+	stream []Record // as emitted
+	values [][]byte // of the records
 
 	ids      map[string]bool  // of records
 	written  map[version]bool // all versions that ever existed
@@ -186,7 +321,7 @@ type backup struct {
 }
 
 func newWorld(t *testing.T, rnd *rand.Rand, restores bool) *world {
-	return &world{t: t, rnd: rnd, backed: restores, restores: restores, revision: 100, exist: map[string]version{}, states: map[string]string{}, ids: map[string]bool{},
+	return &world{t: t, rnd: rnd, lanes: 3, backed: restores, restores: restores, revision: 100, exist: map[string]version{}, states: map[string]string{}, ids: map[string]bool{},
 		written: map[version]bool{}, known: map[string]version{}, ends: map[string]int{}}
 }
 
@@ -203,6 +338,7 @@ func (w *world) runHistory() {
 	w.changeObjects(10)
 	w.emitSnapshot()
 	for range 8 {
+		w.emitWatermark()
 		w.changeObjects(w.rnd.IntN(12))
 		switch w.rnd.IntN(8) {
 		case 0, 1:
@@ -237,7 +373,30 @@ func (w *world) runHistory() {
 		}
 	}
 	w.watchChanges()
+	w.emitWatermark()
 }
+
+// emitWatermark emits a watermark of the known objects, a copy for each partition, if the cluster has moved on, and sometimes
+// in an epoch of its own: the exporter was restarted.
+func (w *world) emitWatermark() {
+	if w.rnd.IntN(3) == 0 {
+		w.startEpoch()
+	}
+	w.sequence++
+	w.marks++
+	var digest event.Digest
+	for name, v := range w.known {
+		digest.Add("ns", name, v.uid, v.resourceVersion)
+	}
+	for lane := range w.lanes {
+		w.emitChange(event.Change{Type: event.Watermark, ResourceVersion: strconv.Itoa(w.at), Watermark: &event.WatermarkInfo{
+			Epoch: w.epoch, Sequence: w.sequence, Algorithm: event.DigestAlgorithm, Count: len(w.known), Digest: digest.String(),
+			Lane: lane, Lanes: w.lanes,
+		}})
+	}
+}
+
+func (w *world) startEpoch() { w.epoch, w.sequence = w.nextPass(), 0 }
 
 // moveExporter continues on another machine, with another clock. Something is written in the cluster meanwhile: what was
 // read at one version by two exporters is ordered by their clocks.
@@ -249,7 +408,10 @@ func (w *world) moveExporter() {
 }
 
 // editRules changes the selection.
-func (w *world) editRules() { w.rule = []string{"", "blue", "red"}[w.rnd.IntN(3)] }
+func (w *world) editRules() {
+	w.startEpoch()
+	w.rule = []string{"", "blue", "red"}[w.rnd.IntN(3)]
+}
 
 // emitLeft emits that all objects left, because no rule selects them any more.
 func (w *world) emitLeft() {
@@ -386,6 +548,7 @@ func (w *world) objectNames() []string {
 }
 
 func (w *world) emitGap(from, to int, reason string) {
+	w.startEpoch()
 	g := &event.GapInfo{To: strconv.Itoa(to), Reason: reason}
 	if from > 0 {
 		g.From = strconv.Itoa(from)
@@ -433,6 +596,7 @@ func (w *world) relistObjects(snapshot *event.SnapshotInfo, pass string) {
 
 // emitSnapshot emits a first list, which may be interrupted while the cluster changes and rules are edited.
 func (w *world) emitSnapshot() {
+	w.startEpoch()
 	info, pass := &event.SnapshotInfo{ID: w.nextPass()}, ""
 	w.emitChange(event.Change{Type: event.SnapshotBegin, Snapshot: info})
 	for w.rnd.IntN(3) == 0 { // all of the list or a part of it, then a restart

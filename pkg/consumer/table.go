@@ -30,9 +30,10 @@ type ResourceGap struct {
 
 type resourceState struct {
 	rows      map[Key]*row
-	existing  int                       // rows that are not deleted
-	snapshots map[string]*snapshotState // by ID
-	newest    map[string]*snapshotState // the newest that has ended, by namespace; "" for all
+	existing  int                        // rows that are not deleted
+	snapshots map[string]*snapshotState  // by ID
+	newest    map[string]*snapshotState  // the newest that has ended, by namespace; "" for all
+	scopes    map[string]*watermarkScope // by namespace; "" for all; only those that have watermarks
 }
 
 // row is the newest record of one key. It is kept after the object is deleted, because a repeated older record must not
@@ -43,8 +44,11 @@ type row struct {
 	id          string // of the record
 	readVersion string // of the record
 	observedAt  time.Time
-	snapshotID  string // the last snapshot that contained this key
-	uncertain   bool   // deleted, but the version may be of another state: history was lost
+	snapshotID  string  // the last snapshot that contained this key
+	uncertain   bool    // deleted, but the version may be of another state: history was lost
+	peak        string  // the newest version of the cluster that a record of the key was read at
+	emitted     version // as it was emitted; a gap may lower that of the row
+	behind      bool    // the row is older than peak: records are being repeated
 }
 
 // version is one state of a key.
@@ -65,6 +69,8 @@ func (t *Table) Apply(r Record) error {
 	case "gap":
 		t.gaps = append(t.gaps, ResourceGap{r.resourceName(), *r.Gap})
 		t.resourceFor(r.resourceName()).applyGap(*r.Gap)
+	case "watermark":
+		t.resourceFor(r.resourceName()).applyWatermark(r)
 	}
 	return nil
 }
@@ -75,7 +81,7 @@ func (t *Table) resourceFor(name Resource) *resourceState {
 	}
 	s := t.resources[name]
 	if s == nil {
-		s = &resourceState{rows: map[Key]*row{}, snapshots: map[string]*snapshotState{}, newest: map[string]*snapshotState{}}
+		s = &resourceState{rows: map[Key]*row{}, snapshots: map[string]*snapshotState{}, newest: map[string]*snapshotState{}, scopes: map[string]*watermarkScope{}}
 		t.resources[name] = s
 	}
 	return s
@@ -130,6 +136,7 @@ func (s *resourceState) applyObject(r Record) error {
 		version: version{r.UID, r.ResourceVersion, r.Type == "deleted"}, body: r.After, id: r.ID,
 		readVersion: r.readVersion(), observedAt: r.ObservedAt,
 	}
+	now.emitted = now.version
 	if old != nil {
 		now.snapshotID = old.snapshotID
 	}
@@ -139,8 +146,11 @@ func (s *resourceState) applyObject(r Record) error {
 		s.snapshotFor(now.snapshotID).recordVersion(key, now.version)
 	}
 	if s.isSuperseded(key, now) {
-		now = nil
+		s.setRow(key, nil)
+		return nil
 	}
+	now.trackPeak(old, r)
+	s.updateScopes(key, old, now, r)
 	s.setRow(key, now)
 	return nil
 }
@@ -162,6 +172,11 @@ func (s *resourceState) setRow(key Key, now *row) {
 		s.existing--
 	}
 	if now == nil {
+		if old := s.rows[key]; old != nil {
+			gone := &row{version: old.version, emitted: old.emitted}
+			gone.deleted, gone.emitted.deleted = true, true
+			s.updateScopes(key, old, gone, Record{Coalesced: true})
+		}
 		delete(s.rows, key)
 		return
 	}
@@ -201,8 +216,11 @@ func (s *resourceState) applyGap(g Gap) {
 	for _, row := range s.rows {
 		lower(&row.resourceVersion)
 		lower(&row.readVersion)
+		lower(&row.peak)
+		row.behind = false
 	}
 	for _, f := range s.snapshots {
 		lower(&f.position)
 	}
+	s.resetSums()
 }

@@ -15,7 +15,7 @@ import hashlib
 import json
 import typing
 
-__all__ = ["Gap", "InvalidRecord", "Key", "Object", "Resource", "SnapshotStatus", "Table", "parse"]
+__all__ = ["Gap", "InvalidRecord", "Key", "Object", "Resource", "SnapshotStatus", "Table", "WatermarkStatus", "parse"]
 
 
 class InvalidRecord(ValueError):
@@ -65,6 +65,22 @@ class SnapshotStatus(typing.NamedTuple):
     verified: bool
 
 
+class WatermarkStatus(typing.NamedTuple):
+    """How far a table is complete: it has had every change of the resource, or of its namespace, up to position.
+
+    check is "equal" if the table then held exactly the objects of the cluster, "different" if not, and "not made" if the
+    watermark has no digest, or the table was past the position in some lane. different counts such checks so far.
+    """
+
+    resource: Resource
+    namespace: str
+    position: str
+    epoch: str
+    sequence: int
+    check: str
+    different: int
+
+
 def parse(value: bytes | str) -> dict:
     """Decode one native object. Unknown members and types are kept; Table.apply ignores them."""
     try:
@@ -73,7 +89,7 @@ def parse(value: bytes | str) -> dict:
         raise InvalidRecord("not a native object: no JSON") from None
     if not isinstance(record, dict) or not _is_text(record.get("id")) or not _is_text(record.get("type")):
         raise InvalidRecord("not a native object: no id or no type")
-    required = {"snapshot.begin": "snapshot", "snapshot.end": "snapshot", "gap": "gap"}.get(record["type"])
+    required = {"snapshot.begin": "snapshot", "snapshot.end": "snapshot", "gap": "gap", "watermark": "watermark"}.get(record["type"])
     if required and not isinstance(record.get(required), dict):
         raise InvalidRecord(f"record {record['id']} lacks the member that its type {record['type']} requires")
     return record
@@ -103,6 +119,8 @@ class Table:
             gap = record["gap"]
             self.gaps.append(Gap(resource, gap.get("from", ""), gap.get("to", ""), gap.get("reason", "")))
             self._state(resource).apply_gap(gap)
+        elif kind == "watermark":
+            self._state(resource).apply_watermark(record)
 
     def get(self, resource: Resource, key: Key) -> Object | None:
         """Return an object, or None if it does not exist."""
@@ -127,6 +145,16 @@ class Table:
             for one in state.snapshots.values():
                 yield SnapshotStatus(resource, one.namespace, one.id, one.end is not None, one.verified)
 
+    def watermarks(self) -> typing.Iterator[WatermarkStatus]:
+        """Iterate over the newest watermark of each scope that was read from all lanes, in no particular order."""
+        for resource, state in self._resources.items():
+            for namespace, scope in state.scopes.items():
+                if scope.complete is not None:
+                    one = scope.complete
+                    yield WatermarkStatus(
+                        resource, namespace, one.position, one.epoch, one.sequence, scope.check, scope.different
+                    )
+
     def remove_deleted(self) -> None:
         """Drop what is kept of deleted objects, to bound the memory of a long-lived table.
 
@@ -150,6 +178,9 @@ class _Row:
     body: dict | None
     read_version: str  # of the cluster, when the record was read (8)
     observed_at: str
+    peak: str = ""  # the newest version of the cluster that a record of the key was read at
+    behind: bool = False  # the row is older than peak: records are being repeated
+    emitted: str = ""  # resource_version as it was emitted; a gap may lower that of the row
     snapshot_id: str | None = None  # the last snapshot that contained this key (6)
     uncertain: bool = False  # deleted, but the version may be of another state: history was lost (5)
 
@@ -164,6 +195,116 @@ class _Row:
         if self.deleted and not snapshot and (record.get("uid", ""), version) == (self.uid, self.resource_version):  # 4
             return True
         return not self.uncertain and _compare(version, self.resource_version) < 0  # 4, 5
+
+
+_DIGEST_ALGORITHM = "sha256-sum64/1"  # the only one that this version knows
+_MAX_PENDING_WATERMARKS = 1024  # of a scope; beyond it the oldest is dropped
+
+
+class _Sum:
+    """The number of existing objects, and the digest over them: a sum of hashes, word by word and modulo 2**64."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.words = [0, 0, 0, 0]
+
+    def copy(self) -> _Sum:
+        other = _Sum()
+        other.count, other.words = self.count, list(self.words)
+        return other
+
+    def add(self, key: Key, uid: str, version: str, sign: int) -> None:
+        total = hashlib.sha256(f"{key.namespace}/{key.name}/{uid}/{version}".encode()).digest()
+        for i in range(4):
+            word = int.from_bytes(total[8 * i : 8 * i + 8], "big")
+            self.words[i] = (self.words[i] + sign * word) % 2**64
+        self.count += sign
+
+    def replace(self, key: Key, old: _Row | None, now: _Row | None) -> None:
+        """Replace the row of a key; None is none."""
+        if old is not None and not old.deleted:
+            self.add(key, old.uid, old.emitted, -1)
+        if now is not None and not now.deleted:
+            self.add(key, now.uid, now.emitted, 1)
+
+    def digest(self) -> str:
+        return "".join(f"{word:016x}" for word in self.words)
+
+
+class _Watermark:
+    """A watermark that some lanes have. The sum is over the objects as they were at its position."""
+
+    def __init__(self, record: dict, scope: _Scope) -> None:
+        member = record["watermark"]
+        self.epoch, self.sequence = member.get("epoch", ""), member.get("sequence", 0)
+        self.lanes, self.seen = member.get("lanes", 1), set()
+        self.position, self.sum = record.get("resourceVersion", ""), scope.sum.copy()
+        self.want = (member.get("count"), member.get("digest"))
+        past = scope.highest != "" and (not _is_ordered(scope.highest) or _compare(scope.highest, self.position) > 0)
+        self.unchecked = (
+            member.get("algorithm") != _DIGEST_ALGORITHM or scope.behind > 0 or past or not _is_ordered(self.position)
+        )
+
+
+class _Scope:
+    """The watermarks of a resource or of one namespace of it. The sum over its rows is kept from the first one on."""
+
+    def __init__(self, rows: typing.Iterable[tuple[Key, _Row]]) -> None:
+        self.sum = _Sum()
+        self.behind = 0  # rows that are older than they were
+        self.highest = ""  # the newest version of the cluster that a record of the scope was read at
+        self.pending: list[_Watermark] = []  # in the order of their first copies
+        self.complete: _Watermark | None = None
+        self.check = ""
+        self.different = 0
+        self._past: set[str] = set()  # epochs before that of complete
+        self.recompute(rows)
+
+    def recompute(self, rows: typing.Iterable[tuple[Key, _Row]]) -> None:
+        self.sum, self.behind, self.highest = _Sum(), 0, ""
+        for key, row in rows:
+            self.sum.replace(key, None, row)
+            self.highest = _later(self.highest, row.peak)
+            self.behind += row.behind
+
+    def apply(self, record: dict) -> None:
+        """Apply a copy of a watermark. The first lane that has it is read the furthest: no lane is past the position."""
+        one = _Watermark(record, self)
+        if one.epoch in self._past:
+            return
+        if self.complete is not None and one.epoch == self.complete.epoch and one.sequence <= self.complete.sequence:
+            return
+        for p in self.pending:
+            if (p.epoch, p.sequence, p.lanes) == (one.epoch, one.sequence, one.lanes):
+                one = p
+                break
+        else:
+            self.pending = self.pending[-_MAX_PENDING_WATERMARKS + 1 :] + [one]
+        one.seen.add(record["watermark"].get("lane", 0))
+        if len(one.seen) < one.lanes:
+            return
+        # Those before it are complete too, or never will be.
+        self.pending = self.pending[self.pending.index(one) + 1 :]
+        if self.complete is not None and self.complete.epoch != one.epoch:
+            self._past.add(self.complete.epoch)
+        self.complete, self.check = one, "not made"
+        if not one.unchecked:
+            self.check = "equal" if one.want == (one.sum.count, one.sum.digest()) else "different"
+            self.different += self.check == "different"
+
+    def update(self, key: Key, old: _Row | None, now: _Row, is_certain: bool) -> None:
+        """Replace the row of a key. Unless it is certain which watermarks the record stands before, no check is made."""
+        self.highest = _later(self.highest, now.peak)
+        self.behind += now.behind - (old is not None and old.behind)
+        same = old is not None and (old.uid, old.emitted, old.deleted) == (now.uid, now.emitted, now.deleted)
+        if same or old is None and now.deleted:
+            return
+        self.sum.replace(key, old, now)
+        for p in self.pending:
+            if not is_certain or now.behind or not _is_ordered(now.peak):
+                p.unchecked = True
+            elif _compare(now.peak, p.position) <= 0:
+                p.sum.replace(key, old, now)
 
 
 class _Snapshot:
@@ -217,6 +358,7 @@ class _ResourceState:
     def __init__(self) -> None:
         self.rows: dict[Key, _Row] = {}
         self.snapshots: dict[str, _Snapshot] = {}
+        self.scopes: dict[str, _Scope] = {}  # by namespace; "" for all; only those that have watermarks
         self._newest: dict[str, _Snapshot] = {}  # that has ended, by namespace; "" for all
 
     def snapshot(self, id: str) -> _Snapshot:
@@ -234,16 +376,21 @@ class _ResourceState:
             record["id"], record.get("uid", ""), record.get("resourceVersion", ""), deleted, record.get("after"),
             _read_version(record), record.get("observedAt", ""),
         )  # 3
+        at = _later(row.read_version, row.resource_version)
+        row.peak, row.emitted = at, row.resource_version
         if old is not None:
-            row.snapshot_id = old.snapshot_id
+            row.snapshot_id, row.peak = old.snapshot_id, _later(old.peak, at)
+            row.behind = row.peak != at and (not _is_listed(record) or bool(record.get("listVersion")))
         row.uncertain = deleted and bool(record.get("coalesced"))
         if record.get("snapshot"):
             row.snapshot_id = record["snapshot"]["id"]
             self.snapshot(row.snapshot_id).record_version(key, row)
         if self._is_superseded(key, row):
-            self.rows.pop(key, None)
-        else:
-            self.rows[key] = row
+            self._remove(key)
+            return
+        for scope in self._scopes_of(key):
+            scope.update(key, old, row, not _is_listed(record))
+        self.rows[key] = row
 
     def _is_superseded(self, key: Key, row: _Row) -> bool:
         """Report whether a row is of a partition that is read later, or repeated, and the end of a snapshot lacks it (8)."""
@@ -260,8 +407,36 @@ class _ResourceState:
         last = self._newest.get(one.namespace)
         if last is None or _is_read_before(last.position, one.position, last.ended_at, one.ended_at):
             self._newest[one.namespace] = one
-        self.rows = {key: row for key, row in self.rows.items() if row.deleted or not one.supersedes(key, row)}
+        for key in [key for key, row in self.rows.items() if not row.deleted and one.supersedes(key, row)]:
+            self._remove(key)
+        self._skip_checks()
         one.verify()
+
+    def apply_watermark(self, record: dict) -> None:
+        namespace = record.get("namespace", "")
+        if namespace not in self.scopes:
+            self.scopes[namespace] = _Scope(self._rows_of(namespace))
+        self.scopes[namespace].apply(record)
+
+    def _remove(self, key: Key) -> None:
+        """Remove the row of an object that the end of a snapshot lacks."""
+        old = self.rows.pop(key, None)
+        if old is not None:
+            gone = dataclasses.replace(old, deleted=True, behind=False, peak="")
+            for scope in self._scopes_of(key):
+                scope.update(key, old, gone, False)
+
+    def _skip_checks(self) -> None:
+        """Leave the pending watermarks unchecked, because objects may be gone without a record of their own."""
+        for scope in self.scopes.values():
+            for p in scope.pending:
+                p.unchecked = True
+
+    def _scopes_of(self, key: Key) -> list[_Scope]:
+        return [self.scopes[namespace] for namespace in {"", key.namespace} if namespace in self.scopes]
+
+    def _rows_of(self, namespace: str) -> typing.Iterator[tuple[Key, _Row]]:
+        return ((key, row) for key, row in self.rows.items() if namespace in ("", key.namespace))
 
     def apply_gap(self, gap: dict) -> None:
         """Lower all versions to the end of a gap that ends before it starts: the cluster was restored from a backup (7)."""
@@ -271,16 +446,26 @@ class _ResourceState:
         for row in self.rows.values():
             row.resource_version = _lower(row.resource_version, to)
             row.read_version = _lower(row.read_version, to)
+            row.peak, row.behind = _lower(row.peak, to), False
         for one in self.snapshots.values():
             one.position = _lower(one.position, to)
+        for namespace, scope in self.scopes.items():
+            scope.recompute(self._rows_of(namespace))
+        self._skip_checks()
 
 
 def _read_version(record: dict) -> str:
     """Return the version of the cluster at which the record was read (8); "" for a list that 0.9.0 has read."""
-    listed = record.get("coalesced") or record.get("snapshot") or record["type"] == "sync"
-    if listed or record.get("listVersion"):
+    if _is_listed(record):
         return record.get("listVersion", "")
     return record.get("resourceVersion", "")
+
+
+def _is_listed(record: dict) -> bool:
+    """Report whether a list showed the record, not a watch."""
+    return bool(
+        record.get("listVersion") or record.get("coalesced") or record.get("snapshot") or record["type"] == "sync"
+    )
 
 
 def _is_read_before(a: str, b: str, observed_a: str, observed_b: str) -> bool:
@@ -305,6 +490,11 @@ def _compare(a: str, b: str) -> int:
 
 def _is_ordered(version: str) -> bool:
     return version.isascii() and version.isdigit() and version[0] != "0"
+
+
+def _later(a: str, b: str) -> str:
+    """Return the later of two versions; the second if they have no order."""
+    return a if b == "" or _compare(a, b) > 0 else b
 
 
 def _lower(version: str, to: str) -> str:

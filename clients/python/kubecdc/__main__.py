@@ -1,4 +1,5 @@
-"""Reads native objects, one JSON object a line, and prints the objects that exist after them: python -m kubecdc."""
+"""Reads native objects, one JSON object a line, and prints the objects that exist after them, and the newest watermarks:
+python -m kubecdc."""
 
 import json
 import sys
@@ -14,6 +15,11 @@ def main() -> None:
     for resource in table.resources():
         for one in table.objects(resource):
             print(json.dumps({**resource._asdict(), **one.key._asdict(), "object": one.body}, ensure_ascii=False))
+    for one in table.watermarks():
+        member = {"position": one.position, "check": one.check}
+        print(json.dumps({**one.resource._asdict(), "namespace": one.namespace, "watermark": member}, ensure_ascii=False))
+        if one.different:
+            print(f"{one.different} watermarks of {one.resource.resource} differ from the table", file=sys.stderr)
     for snapshot in table.snapshots():
         if not snapshot.verified:
             print(f"snapshot {snapshot.id} of {snapshot.resource.resource} is not verified", file=sys.stderr)

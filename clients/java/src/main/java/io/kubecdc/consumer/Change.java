@@ -8,13 +8,16 @@ import java.util.Set;
  * the body is the JSON text of the member after, unchanged.
  */
 public record Change(String id, String type, Table.Resource resource, Table.Key key, String uid, String resourceVersion,
-        String listVersion, String observedAt, boolean coalesced, Snapshot snapshot, Gap gap, String body) {
+        String listVersion, String observedAt, boolean coalesced, Snapshot snapshot, Gap gap, Watermark watermark, String body) {
 
     /** The member snapshot. All components except id are set only on snapshot.end. */
     public record Snapshot(String id, String position, long count, String digest) {}
 
     /** The member gap: history between two positions was lost. */
     public record Gap(String from, String to, String reason) {}
+
+    /** The member watermark. The algorithm is empty if the stream does not have everything that the exporter knows. */
+    public record Watermark(String epoch, long sequence, long lane, long lanes, String algorithm, long count, String digest) {}
 
     static final Set<String> OBJECT_TYPES = Set.of("added", "updated", "deleted", "snapshot", "sync");
 
@@ -31,7 +34,8 @@ public record Change(String id, String type, Table.Resource resource, Table.Key 
             throw new InvalidRecordException("not a native object: no id or no type");
         }
         Map<String, String> snapshot = readMember(members, "snapshot"), gap = readMember(members, "gap");
-        if (type.equals("gap") && gap == null || type.startsWith("snapshot.") && snapshot == null) {
+        Map<String, String> watermark = readMember(members, "watermark");
+        if (type.equals("gap") && gap == null || type.equals("watermark") && watermark == null || type.startsWith("snapshot.") && snapshot == null) {
             throw new InvalidRecordException("record " + id + " lacks the member that its type " + type + " requires");
         }
         String body = members.get("after");
@@ -44,13 +48,20 @@ public record Change(String id, String type, Table.Resource resource, Table.Key 
                 "true".equals(members.get("coalesced")),
                 snapshot == null ? null : new Snapshot(text(snapshot, "id"), text(snapshot, "position"), number(snapshot, "count"),
                         text(snapshot, "digest")),
-                gap == null ? null : new Gap(text(gap, "from"), text(gap, "to"), text(gap, "reason")), body);
+                gap == null ? null : new Gap(text(gap, "from"), text(gap, "to"), text(gap, "reason")),
+                watermark == null ? null : new Watermark(text(watermark, "epoch"), number(watermark, "sequence"), number(watermark, "lane"),
+                        number(watermark, "lanes"), text(watermark, "algorithm"), number(watermark, "count"), text(watermark, "digest")),
+                body);
     }
 
     /** Returns the version of the cluster at which the record was read (rule 8); "" for a list that 0.9.0 has read. */
     String readVersion() {
-        boolean listed = coalesced || snapshot != null || type.equals("sync");
-        return listed || !listVersion.isEmpty() ? listVersion : resourceVersion;
+        return isListed() ? listVersion : resourceVersion;
+    }
+
+    /** Reports whether a list showed the record, not a watch. */
+    boolean isListed() {
+        return !listVersion.isEmpty() || coalesced || snapshot != null || type.equals("sync");
     }
 
     private static Map<String, String> readMember(Map<String, String> members, String name) {

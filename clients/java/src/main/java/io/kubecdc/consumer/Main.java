@@ -6,7 +6,7 @@ import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 
-/** Reads native objects, one JSON object a line, and prints the objects that exist after them. */
+/** Reads native objects, one JSON object a line, and prints the objects that exist after them, and the newest watermarks. */
 final class Main {
     private Main() {}
 
@@ -24,6 +24,14 @@ final class Main {
                 output.println("{\"cluster\":" + quote(resource.cluster()) + ",\"group\":" + quote(resource.group())
                         + ",\"resource\":" + quote(resource.resource()) + ",\"namespace\":" + quote(one.key().namespace())
                         + ",\"name\":" + quote(one.key().name()) + ",\"object\":" + one.body() + "}");
+            }
+        }
+        for (Table.WatermarkStatus one : table.watermarks()) {
+            output.println("{\"cluster\":" + quote(one.resource().cluster()) + ",\"group\":" + quote(one.resource().group())
+                    + ",\"resource\":" + quote(one.resource().resource()) + ",\"namespace\":" + quote(one.namespace())
+                    + ",\"watermark\":{\"position\":" + quote(one.position()) + ",\"check\":" + quote(one.check()) + "}}");
+            if (one.different() > 0) {
+                System.err.println(one.different() + " watermarks of " + one.resource().resource() + " differ from the table");
             }
         }
         output.flush();

@@ -6,10 +6,12 @@ import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.stream.Stream;
 
 /**
  * The existing objects according to the stream, by the rules of docs/consuming.md, whose numbers are in comments. It also
@@ -34,6 +36,14 @@ public final class Table {
     /** A snapshot. It is verified if count and digest match its end, and not while other partitions lag behind. */
     public record SnapshotStatus(Resource resource, String namespace, String id, boolean ended, boolean verified) {}
 
+    /**
+     * How far the table is complete: it has had every change of the resource, or of its namespace, up to the position. The check
+     * is "equal" if the table then held exactly the objects of the cluster, "different" if not, and "not made" if the watermark
+     * has no digest, or the table was past the position in some lane. Different is the number of such checks so far.
+     */
+    public record WatermarkStatus(Resource resource, String namespace, String position, String epoch, long sequence, String check,
+            long different) {}
+
     private final Map<Resource, ResourceState> resources = new HashMap<>();
     private final List<ResourceGap> gaps = new ArrayList<>();
 
@@ -53,6 +63,9 @@ public final class Table {
             case "gap":
                 gaps.add(new ResourceGap(change.resource(), change.gap()));
                 stateOf(change.resource()).applyGap(change.gap());
+                break;
+            case "watermark":
+                stateOf(change.resource()).applyWatermark(change);
                 break;
             default: // 9
         }
@@ -93,6 +106,18 @@ public final class Table {
         return all;
     }
 
+    /** Returns the newest watermark of each scope that was read from all lanes, in no particular order. */
+    public List<WatermarkStatus> watermarks() {
+        List<WatermarkStatus> all = new ArrayList<>();
+        resources.forEach((resource, state) -> state.scopes.forEach((namespace, scope) -> {
+            if (scope.complete != null) {
+                all.add(new WatermarkStatus(resource, namespace, scope.complete.position, scope.complete.member.epoch(),
+                        scope.complete.member.sequence(), scope.check, scope.different));
+            }
+        }));
+        return all;
+    }
+
     /**
      * Drops what is kept of deleted objects, to bound the memory of a long-lived table. Call it when the records read so far
      * can no longer be repeated, for example a day after a restart of the exporter.
@@ -116,6 +141,9 @@ public final class Table {
         String resourceVersion;
         String readVersion; // of the cluster, when the record was read (8)
         String snapshotID; // the last snapshot that contained this key (6); null if there is none
+        final String emitted; // resourceVersion as it was emitted; a gap may lower that of the row
+        String peak; // the newest version of the cluster that a record of the key was read at
+        boolean behind; // the row is older than peak: records are being repeated
 
         Row(Change change, Row old) {
             id = change.id();
@@ -131,6 +159,10 @@ public final class Table {
             } else if (old != null) {
                 snapshotID = old.snapshotID;
             }
+            emitted = resourceVersion;
+            String at = later(readVersion, resourceVersion);
+            peak = old == null ? at : later(old.peak, at);
+            behind = !peak.equals(at) && (!change.isListed() || !change.listVersion().isEmpty());
         }
 
         ExistingObject toObject(Key key) {
@@ -150,6 +182,130 @@ public final class Table {
                 return true;
             }
             return !uncertain && compare(change.resourceVersion(), resourceVersion) < 0; // 4, 5
+        }
+    }
+
+    private static final String DIGEST_ALGORITHM = "sha256-sum64/1"; // the only one that this version knows
+    private static final int MAX_PENDING_WATERMARKS = 1024; // of a scope; beyond it the oldest is dropped
+
+    /** The number of existing objects, and the digest over them: a sum of hashes, word by word. */
+    private static final class Sum {
+        long count;
+        final long[] words = new long[4];
+
+        Sum copy() {
+            Sum other = new Sum();
+            other.count = count;
+            System.arraycopy(words, 0, other.words, 0, words.length);
+            return other;
+        }
+
+        void add(Key key, String uid, String version, int sign) {
+            byte[] sum = sha256(key.namespace() + "/" + key.name() + "/" + uid + "/" + version);
+            for (int i = 0; i < words.length; i++) {
+                words[i] += sign * new BigInteger(1, java.util.Arrays.copyOfRange(sum, 8 * i, 8 * i + 8)).longValue();
+            }
+            count += sign;
+        }
+
+        /** Replaces the version of a key; null is none, or that of a deleted object. */
+        void replace(Key key, Row old, Row now) {
+            if (old != null && !old.deleted) {
+                add(key, old.uid, old.emitted, -1);
+            }
+            if (now != null && !now.deleted) {
+                add(key, now.uid, now.emitted, 1);
+            }
+        }
+
+        String digest() {
+            return String.format("%016x%016x%016x%016x", words[0], words[1], words[2], words[3]);
+        }
+    }
+
+    /** A watermark that some lanes have. The sum is over the objects as they were at its position. */
+    private static final class PendingWatermark {
+        final Change.Watermark member;
+        final String position;
+        final Set<Long> seen = new HashSet<>(); // lanes
+        final Sum sum;
+        boolean unchecked;
+
+        PendingWatermark(Change change, WatermarkScope scope) {
+            member = change.watermark();
+            position = change.resourceVersion();
+            sum = scope.sum.copy();
+            unchecked = !member.algorithm().equals(DIGEST_ALGORITHM) || scope.behind > 0 || !isOrdered(position)
+                    || !scope.highest.isEmpty() && (!isOrdered(scope.highest) || compare(scope.highest, position) > 0);
+        }
+
+        boolean isSame(Change.Watermark other) {
+            return member.epoch().equals(other.epoch()) && member.sequence() == other.sequence() && member.lanes() == other.lanes();
+        }
+    }
+
+    /** The watermarks of a resource or of one namespace of it. The sum over its rows is kept from the first one on. */
+    private static final class WatermarkScope {
+        Sum sum = new Sum();
+        int behind; // rows that are older than they were
+        String highest = ""; // the newest version of the cluster that a record of the scope was read at
+        PendingWatermark complete;
+        String check = "";
+        long different;
+        List<PendingWatermark> pending = new ArrayList<>(); // in the order of their first copies
+        private final Set<String> past = new HashSet<>(); // epochs before that of complete
+
+        /** Applies a copy. The first lane that has a watermark is read the furthest: no lane is past the position. */
+        void apply(Change change) {
+            Change.Watermark member = change.watermark();
+            if (past.contains(member.epoch()) || complete != null && complete.member.epoch().equals(member.epoch())
+                    && member.sequence() <= complete.member.sequence()) {
+                return;
+            }
+            PendingWatermark one = pending.stream().filter(p -> p.isSame(member)).findFirst().orElse(null);
+            if (one == null) {
+                one = new PendingWatermark(change, this);
+                if (pending.size() == MAX_PENDING_WATERMARKS) {
+                    pending.remove(0);
+                }
+                pending.add(one);
+            }
+            one.seen.add(member.lane());
+            if (one.seen.size() < member.lanes()) {
+                return;
+            }
+            // Those before it are complete too, or never will be.
+            pending = new ArrayList<>(pending.subList(pending.indexOf(one) + 1, pending.size()));
+            if (complete != null && !complete.member.epoch().equals(member.epoch())) {
+                past.add(complete.member.epoch());
+            }
+            complete = one;
+            check = "not made";
+            if (!one.unchecked) {
+                boolean equal = one.sum.count == one.member.count() && one.sum.digest().equals(one.member.digest());
+                check = equal ? "equal" : "different";
+                different += equal ? 0 : 1;
+            }
+        }
+
+        /** Replaces the row of a key; null is none. Unless the place of the record is certain, no check is made. */
+        void update(Key key, Row old, Row now, boolean certain) {
+            if (now != null) {
+                highest = later(highest, now.peak);
+            }
+            behind += (now != null && now.behind ? 1 : 0) - (old != null && old.behind ? 1 : 0);
+            boolean exists = now != null && !now.deleted, existed = old != null && !old.deleted;
+            if (!exists && !existed || exists && existed && old.uid.equals(now.uid) && old.emitted.equals(now.emitted)) {
+                return;
+            }
+            sum.replace(key, old, now);
+            for (PendingWatermark p : pending) {
+                if (!certain || now.behind || !isOrdered(now.peak)) {
+                    p.unchecked = true;
+                } else if (compare(now.peak, p.position) <= 0) {
+                    p.sum.replace(key, old, now);
+                }
+            }
         }
     }
 
@@ -214,6 +370,7 @@ public final class Table {
     private static final class ResourceState {
         final Map<Key, Row> rows = new HashMap<>();
         final Map<String, SnapshotState> snapshots = new HashMap<>();
+        final Map<String, WatermarkScope> scopes = new HashMap<>(); // by namespace; "" for all; only those with watermarks
         private final Map<String, SnapshotState> newest = new HashMap<>(); // that has ended, by namespace; "" for all
 
         SnapshotState snapshotFor(String id) {
@@ -230,10 +387,50 @@ public final class Table {
                 snapshotFor(row.snapshotID).recordVersion(change.key(), row);
             }
             if (isSuperseded(change.key(), row)) {
-                rows.remove(change.key());
-            } else {
-                rows.put(change.key(), row);
+                remove(change.key());
+                return;
             }
+            scopesOf(change.key()).forEach(scope -> scope.update(change.key(), old, row, !change.isListed()));
+            rows.put(change.key(), row);
+        }
+
+        void applyWatermark(Change change) {
+            scopes.computeIfAbsent(change.key().namespace(), namespace -> {
+                WatermarkScope scope = new WatermarkScope();
+                recompute(namespace, scope);
+                return scope;
+            }).apply(change);
+        }
+
+        private void recompute(String namespace, WatermarkScope scope) {
+            scope.sum = new Sum();
+            scope.behind = 0;
+            scope.highest = "";
+            rows.forEach((key, row) -> {
+                if (namespace.isEmpty() || namespace.equals(key.namespace())) {
+                    scope.sum.replace(key, null, row);
+                    scope.highest = later(scope.highest, row.peak);
+                    scope.behind += row.behind ? 1 : 0;
+                }
+            });
+        }
+
+        private List<WatermarkScope> scopesOf(Key key) {
+            return scopes.isEmpty() ? List.of()
+                    : Stream.of("", key.namespace()).distinct().map(scopes::get).filter(scope -> scope != null).toList();
+        }
+
+        /** Removes the row of an object that the end of a snapshot lacks. */
+        private void remove(Key key) {
+            Row old = rows.remove(key);
+            if (old != null) {
+                scopesOf(key).forEach(scope -> scope.update(key, old, null, false));
+            }
+        }
+
+        /** Leaves the pending watermarks unchecked, because objects may be gone without a record of their own. */
+        private void skipChecks() {
+            scopes.values().forEach(scope -> scope.pending.forEach(p -> p.unchecked = true));
         }
 
         /** Reports whether a row is of a partition that is read later, or repeated, and an end lacks it (8). */
@@ -256,7 +453,9 @@ public final class Table {
             if (last == null || isReadBefore(last.position, one.position, last.endedAt, one.endedAt)) {
                 newest.put(one.namespace, one);
             }
-            rows.entrySet().removeIf(entry -> one.supersedes(entry.getKey(), entry.getValue()));
+            rows.entrySet().stream().filter(entry -> one.supersedes(entry.getKey(), entry.getValue())).map(Map.Entry::getKey)
+                    .toList().forEach(this::remove);
+            skipChecks();
             one.verify();
         }
 
@@ -268,8 +467,12 @@ public final class Table {
             rows.values().forEach(row -> {
                 row.resourceVersion = lower(row.resourceVersion, gap.to());
                 row.readVersion = lower(row.readVersion, gap.to());
+                row.peak = lower(row.peak, gap.to());
+                row.behind = false;
             });
             snapshots.values().forEach(one -> one.position = lower(one.position, gap.to()));
+            scopes.forEach(this::recompute);
+            skipChecks();
         }
     }
 
@@ -295,6 +498,11 @@ public final class Table {
 
     private static boolean isOrdered(String version) {
         return !version.isEmpty() && version.charAt(0) != '0' && version.chars().allMatch(c -> '0' <= c && c <= '9');
+    }
+
+    /** Returns the later of two versions; the second if they have no order. */
+    private static String later(String a, String b) {
+        return b.isEmpty() || compare(a, b) > 0 ? a : b;
     }
 
     private static String lower(String version, String to) {
