@@ -207,6 +207,19 @@ var Alerts = []Alert{
 		Series: map[string]string{`kubecdc_sink_lag_seconds{job="k",instance="i",sink="bus"}`: "120x60"},
 	},
 	{
+		Name: "KubecdcWatermarkStuck",
+		Expr: `time() - kubecdc_sink_watermark_timestamp_seconds > 600 unless ` + thisSink + ` (` + down + ` or kubecdc_sink_lanes_backing_off > 0 or kubecdc_sink_lag_seconds > 60)` +
+			` unless on (job, instance, resource) (kubecdc_resource_state{state!="live"} == 1) unless ` + here + ` (` + blocked + ` or ` + apiAway + ` or ` + letters + `)`,
+		For: "5m", Severity: Warning,
+		Summary: "No new watermark of {{ $labels.resource }} in {{ $labels.sink }}",
+		Meaning: "Consumers do not learn that they are complete, and no other alert has the cause: the newest watermark that every lane has " +
+			"is ten minutes old. Changes may arrive all the same.",
+		Look: []string{"`kubecdc_resource_last_event_timestamp_seconds` of the resource: without bookmarks, as of some aggregated APIs, the position moves with changes only",
+			"`kubecdc_sink_passed_total` and `kubecdc_sink_dead_letters_total` of the sink: is the record routed elsewhere, or rejected?", "the log, for the resource"},
+		Do:     []string{"silence this alert for a resource whose API server sends no bookmarks"},
+		Series: map[string]string{`kubecdc_sink_watermark_timestamp_seconds{job="k",instance="i",sink="bus",resource="pods"}`: "0x60"},
+	},
+	{
 		Name: "KubecdcLanesFailing", Expr: `kubecdc_sink_lanes_backing_off > 0 unless ` + thisSink + ` (` + down + ` or ` + held + `) unless ` + here + ` ` + letters,
 		For: "5m", Severity: Warning,
 		Summary: "{{ $value }} lanes of sink {{ $labels.sink }} fail while others work",
@@ -482,6 +495,7 @@ var Healthy = map[string]string{
 	`kubecdc_sink_ready{job="k",instance="i",sink="bus"}`:                                         "1x120",
 	`kubecdc_sink_gate_closed{job="k",instance="i",sink="bus"}`:                                   "0x120",
 	`kubecdc_sink_lag_seconds{job="k",instance="i",sink="bus"}`:                                   "0x120",
+	`kubecdc_sink_watermark_timestamp_seconds{job="k",instance="i",sink="bus",resource="pods"}`:   "0+60x120",
 	`kubecdc_sink_lanes_backing_off{job="k",instance="i",sink="bus"}`:                             "0x120",
 	`kubecdc_sink_dead_letters_total{job="k",instance="i",sink="bus"}`:                            "7x120",
 	`kubecdc_sink_dead_letters_held{job="k",instance="i",sink="bus"}`:                             "0x120",

@@ -190,6 +190,15 @@ var derivedMetrics = []metric{
 				}
 			}
 		}},
+	{"kubecdc_sink_watermark_timestamp_seconds", "When the newest watermark of a resource was made that every lane of the sink has; time() minus this is its age. " +
+		"Before the first, when the configuration became active. No series without watermarks.", []string{"sink", "resource"},
+		func(s Snapshot, emit emit) {
+			for _, k := range s.Sinks {
+				for resource, at := range k.Watermarks {
+					emit(unixSeconds(at), k.Name, resource)
+				}
+			}
+		}},
 	{"kubecdc_audit_degraded", "1 while audit events are missing from some or all sources; /readyz has the reason.", nil,
 		func(s Snapshot, emit emit) {
 			if s.Audit != nil {

@@ -67,6 +67,10 @@ type SinkStatus struct {
 	Held     int    `metric:"kubecdc_sink_dead_letters_held" help:"1 while dead letters cannot reach the topic that is configured for them; the status page has the reason."`
 	Cautions int    `metric:"kubecdc_sink_cautions" help:"How many things about the destination may lose changes that it accepts; /readyz and the log name them."`
 	Backlog  uint64 `metric:"kubecdc_sink_backlog_changes" help:"Changes in the journal that this sink has not settled."`
+
+	// Watermarks is when the newest watermark was made that every lane has, by the name of the resource; nil without
+	// watermarks.
+	Watermarks map[string]time.Time
 }
 
 // AuditStatus is the state of attribution.

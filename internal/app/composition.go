@@ -260,6 +260,7 @@ func (c *composition) newSource() (*source.Source, error) {
 		RecordCluster:    c.journal.SetCluster,
 		Applied:          c.recordApplied,
 		Listed:           c.recordList,
+		Watermarks:       watermarkSeries(c.cfg.Sinks),
 		Log:              c.log,
 	}
 	if c.cfg.Cluster.OnReplaced == config.Fresh {
@@ -284,10 +285,10 @@ func (c *composition) journalLossReason() (string, error) {
 }
 
 // appendObservation journals an observation. It also publishes the facts of its changes to viewers of the admin server,
-// except snapshots and syncs, which are no news.
+// except snapshots, syncs and watermarks, which are no news.
 func (c *composition) appendObservation(ctx context.Context, o event.Observation) error {
 	for _, change := range o.Changes {
-		if change.Type == event.Snapshot || change.Type == event.Sync {
+		if change.Type == event.Snapshot || change.Type == event.Sync || change.Type == event.Watermark {
 			continue
 		}
 		c.admin.ObserveChange(

@@ -116,6 +116,8 @@ func skipUnrepresentable(s config.Sink, route func(*event.Change) delivery.Route
 	rows := s.NATS != nil && s.NATS.KeepsRows()
 	return func(c *event.Change) delivery.Route {
 		switch {
+		case c.Type == event.Watermark && (rows || !slices.Contains(c.Watermark.Sinks, s.Name)):
+			return delivery.Route{Skip: true}
 		case !f.CanRepresent(c), rows && c.Type == event.Attributed:
 			return delivery.Route{Skip: true}
 		case route == nil:

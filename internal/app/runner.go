@@ -24,6 +24,7 @@ type runner struct {
 	journal     sinkJournal
 	log         *slog.Logger
 	newPipeline func(start event.Cursor) *delivery.Pipeline
+	watermarks  *watermarkAges
 	fenced      bool                 // the replica restores the sink, not the pipeline
 	unread      *condition.Condition // the sink or lanes of it are not fenced or read back after a failover
 

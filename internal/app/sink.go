@@ -103,6 +103,7 @@ const recordSemanticsVersion = "1"
 func deliveryFingerprint(s config.Sink) string {
 	s.Stdout = nil // not stateful
 	s.DeadLetters, s.OnOversize = config.DeadLetters{}, ""
+	s.Watermarks = 0   // each names its sinks, whatever the configuration is by now
 	if s.NATS != nil { // its state depends on the stream only
 		s.NATS = &nats.Config{Stream: s.NATS.StreamName()}
 	}

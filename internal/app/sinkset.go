@@ -93,7 +93,11 @@ func (set *sinkSet) attachPipeline(r *runner, s config.Sink, from feed) error {
 	}
 	cfg := set.pipelineConfig(s, r.configuredSink, r.deadLetters, from)
 	cfg.ObservePublish = func(took time.Duration) { set.admin.ObservePublish(s.Name, took) }
-	cfg.OnAcknowledged = func(change *event.Change) { set.admin.ObserveDelivery(s.Name, time.Since(change.ObservedAt)) }
+	r.watermarks = &watermarkAges{}
+	cfg.OnAcknowledged = func(change *event.Change) {
+		r.watermarks.observe(change)
+		set.admin.ObserveDelivery(s.Name, time.Since(change.ObservedAt))
+	}
 	layout := r.layout + set.routes.id
 	r.journal, r.fenced = sinkJournal{from.journal, s.Name, from.attribution}, cfg.IsFenced
 	r.newPipeline = func(start event.Cursor) *delivery.Pipeline {

@@ -44,10 +44,29 @@ func (c *composition) fillSnapshot(s *admin.Snapshot) {
 	for i, r := range c.sinks.routes.routeStats() {
 		s.Routes = append(s.Routes, admin.RouteStatus{Name: fmt.Sprintf("routes[%d]", i), RouteStats: r})
 	}
-	for _, r := range c.sinks.runners {
+	for i, r := range c.sinks.runners {
 		status := r.sinkStatus()
+		if c.cfg.Sinks[i].Watermarks > 0 {
+			status.Watermarks = c.watermarkTimes(r.watermarks)
+		}
 		s.AddSink(status, r.conditions(status.Stats))
 	}
+}
+
+// watermarkTimes returns when the newest watermark was made that a sink has in every lane, by the name of the scope. Without
+// routes, which may leave a resource out, a scope that has none yet counts from the start of this configuration.
+func (c *composition) watermarkTimes(of *watermarkAges) map[string]time.Time {
+	all := map[string]time.Time{}
+	for _, r := range c.source.Status() {
+		at := of.completeSince(watermarkScope{r.Resource, r.Namespace})
+		if at.IsZero() && r.Synced && len(c.cfg.Routes) == 0 {
+			at = c.began
+		}
+		if !at.IsZero() {
+			all[r.Scope] = at
+		}
+	}
+	return all
 }
 
 // firstCause returns the first condition that is not OK, with its cause; "" if all are.

@@ -36,6 +36,7 @@ func validateSinks(rep *reporter, all []Sink, routes []Route) {
 		validateFormat(rep, at+".format", s)
 		rep.checkOneOf(at+".onOversize", s.OnOversize, Reduce, DeadLetter)
 		validateDestination(rep, at, s)
+		validateWatermarks(rep, at+".watermarks", s, routes)
 		validateDeadLetters(rep, at+".deadLetters", s.DeadLetters, all, routes)
 		validateOwnFile(rep, at+".stdout.path", all, i)
 	}

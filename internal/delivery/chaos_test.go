@@ -78,8 +78,8 @@ func (w *world) addWatermarks() {
 	}
 }
 
-// recordWatermark checks a copy of a watermark that the destination accepts: everything of its lane that was read before stands
-// before it.
+// recordWatermark checks a copy of a watermark that the destination accepts: everything of its lane that was read before
+// stands before it.
 func (w *world) recordWatermark(lane sinks.Lane, m sinks.Message) {
 	w.marks[m.Offset][lane] = true
 	var n, of int

@@ -178,7 +178,8 @@ func rebuildHistories(t *testing.T, program *exec.Cmd, input []byte, want map[st
 	}
 }
 
-// findLostRecord gives a client a stream without one of its records: the checks of the watermarks that follow must find that.
+// findLostRecord gives a client a stream without one of its records: the checks of the watermarks that follow must find
+// that.
 func findLostRecord(t *testing.T, program *exec.Cmd) {
 	w := newWorld(t, rand.New(rand.NewPCG(1, 21)), false)
 	w.lanes = 1

@@ -106,8 +106,8 @@ func TestRulesHoldForAnyPartitionOrder(t *testing.T) {
 	checks.wantMade(t, histories/10)
 }
 
-// TestEveryWatermarkIsChecked reads streams without lost history from three partitions at different speeds: every watermark is
-// compared, as the snapshot was read before. A stream that lacks one record is found to differ.
+// TestEveryWatermarkIsChecked reads streams without lost history from three partitions at different speeds: every watermark
+// is compared, as the snapshot was read before. A stream that lacks one record is found to differ.
 func TestEveryWatermarkIsChecked(t *testing.T) {
 	checks, found := watermarkChecks{}, 0
 	for seed := range uint64(histories) {
@@ -142,8 +142,8 @@ func (w *world) snapshotFirst(order []int) []int {
 	return append(slices.DeleteFunc(order, func(i int) bool { return i > end }), later...)
 }
 
-// lacksRecord reads the stream without the newest record of an object that exists at the end, and checks that the difference is
-// found. It returns false if there is no such object.
+// lacksRecord reads the stream without the newest record of an object that exists at the end, and checks that the difference
+// is found. It returns false if there is no such object.
 func (w *world) lacksRecord(t *testing.T, order []int) bool {
 	lost := -1
 	for i, r := range w.stream {
@@ -376,8 +376,8 @@ func (w *world) runHistory() {
 	w.emitWatermark()
 }
 
-// emitWatermark emits a watermark of the known objects, a copy for each partition, if the cluster has moved on, and sometimes
-// in an epoch of its own: the exporter was restarted.
+// emitWatermark emits a watermark of the known objects, a copy for each partition, if the cluster has moved on, and
+// sometimes in an epoch of its own: the exporter was restarted.
 func (w *world) emitWatermark() {
 	if w.rnd.IntN(3) == 0 {
 		w.startEpoch()

@@ -28,11 +28,12 @@ const (
 // digestAlgorithm is the only algorithm that this version knows.
 const digestAlgorithm = "sha256-sum64/1"
 
-// maxPendingWatermarks bounds the watermarks of a scope that some lanes have and others do not have yet. Beyond it the oldest
-// is dropped.
+// maxPendingWatermarks bounds the watermarks of a scope that some lanes have and others do not have yet. Beyond it the
+// oldest is dropped.
 const maxPendingWatermarks = 1024
 
-// WatermarkStatus is how far a table is complete: it has had every change of the resource, or of its Namespace, up to Position.
+// WatermarkStatus is how far a table is complete: it has had every change of the resource, or of its Namespace, up to
+// Position.
 type WatermarkStatus struct {
 	Resource
 	Namespace string // "" for all namespaces
@@ -59,8 +60,8 @@ func (t *Table) Watermarks() []WatermarkStatus {
 	return all
 }
 
-// watermarkScope follows the watermarks of a resource or of one namespace of it. The sum over its rows is kept from the first
-// watermark on.
+// watermarkScope follows the watermarks of a resource or of one namespace of it. The sum over its rows is kept from the
+// first watermark on.
 type watermarkScope struct {
 	sum     sum
 	behind  int    // rows that are older than they were
@@ -99,7 +100,8 @@ func (now *row) trackPeak(old *row, r Record) {
 	now.behind = now.peak != at && (!r.isListed() || r.ListVersion != "")
 }
 
-// pendingWatermark is a watermark that some lanes have. The sum is over the objects as they were at its position: of lanes that have the watermark, what is read after it does not count.
+// pendingWatermark is a watermark that some lanes have. The sum is over the objects as they were at its position: of lanes
+// that have the watermark, what is read after it does not count.
 type pendingWatermark struct {
 	Watermark
 	position  string
@@ -152,8 +154,8 @@ func (s *resourceState) scopeFor(namespace string) *watermarkScope {
 	return w
 }
 
-// startPending begins with the first copy of a watermark. The first lane that has it is the one that is read the furthest, so
-// no lane is past the position.
+// startPending begins with the first copy of a watermark. The first lane that has it is the one that is read the furthest,
+// so no lane is past the position.
 func (w *watermarkScope) startPending(r Record) {
 	if len(w.pending) == maxPendingWatermarks {
 		w.pending = w.pending[1:]
@@ -181,8 +183,9 @@ func (w *watermarkScope) recordComplete(p *pendingWatermark) {
 	w.complete = now
 }
 
-// updateScopes updates the sums of the scopes of a key whose row is replaced because of a record. Which watermarks a record of
-// a list stands before is not certain, and while records are repeated rows are older than they were: then no check is made.
+// updateScopes updates the sums of the scopes of a key whose row is replaced because of a record. Which watermarks a record
+// of a list stands before is not certain, and while records are repeated rows are older than they were: then no check is
+// made.
 func (s *resourceState) updateScopes(key Key, old, now *row, r Record) {
 	for _, w := range s.scopesOf(key) {
 		w.highest = laterVersion(w.highest, now.peak)

@@ -139,8 +139,8 @@ func (t *Tracker) NewSnapshotBegin(id string) *event.Change {
 	return c
 }
 
-// KeepSum keeps the number of the known objects and the digest over them up to date, for NewWatermark. It looks at each object
-// once. Call it before anything is observed.
+// KeepSum keeps the number of the known objects and the digest over them up to date, for NewWatermark. It looks at each
+// object once. Call it before anything is observed.
 func (t *Tracker) KeepSum() { t.known.keepSum() }
 
 // NewWatermark returns a watermark of the known objects, which are the state of the scope at a position. info has the epoch,

@@ -115,8 +115,8 @@ type SnapshotInfo struct {
 	Digest   string // over those objects, see [Digest]
 }
 
-// WatermarkInfo is the body of a [Watermark] record: every change of the scope up to Change.ResourceVersion stands before the
-// record in its lane. Each lane gets a copy, which names the lane.
+// WatermarkInfo is the body of a [Watermark] record: every change of the scope up to Change.ResourceVersion stands before
+// the record in its lane. Each lane gets a copy, which names the lane.
 type WatermarkInfo struct {
 	// Epoch names the period in which positions and sequences grow: one process and one selection, without lost history.
 	Epoch    string
@@ -287,8 +287,9 @@ func (c *Change) WithLane(lane, lanes int) *Change {
 func (w *WatermarkInfo) OmitDigest() { w.Algorithm, w.Count, w.Digest = "", 0, "" }
 
 // Key returns the ordering key: all changes of one object share it, and no other object has it. The form is
-// "group/resource/namespace/name"; the core group is "core", and an absent namespace is empty. Watermarks have a key of their
-// own, "group/resource/namespace//watermark", so that a compacted topic keeps the newest one beside other control records.
+// "group/resource/namespace/name"; the core group is "core", and an absent namespace is empty. Watermarks have a key of
+// their own, "group/resource/namespace//watermark", so that a compacted topic keeps the newest one beside other control
+// records.
 func (c *Change) Key() string {
 	return string(c.AppendKey(nil))
 }

@@ -120,9 +120,9 @@ func (r *Router) routeForControl(sink string, c *event.Change) *compiledRoute {
 	return nil
 }
 
-// WatermarkTopic returns where a watermark goes that is for this sink: to the topic that has all changes of its scope that the
-// sink gets. yes is false if the sink gets none of them, or if they are spread over several topics. whole is false if some
-// changes do not go to this sink.
+// WatermarkTopic returns where a watermark goes that is for this sink: to the topic that has all changes of its scope that
+// the sink gets. yes is false if the sink gets none of them, or if they are spread over several topics. whole is false if
+// some changes do not go to this sink.
 func (r *Router) WatermarkTopic(sink string, c *event.Change) (topic string, yes, whole bool) {
 	whole = true
 	spread := false

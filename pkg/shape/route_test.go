@@ -114,3 +114,38 @@ func TestControlRecordsGoToEverySinkOfTheirResource(t *testing.T) {
 	r.wantTopics("of all namespaces", "own own", gapOf("services", ""))
 	r.wantTopics("of which a part goes elsewhere", "own own", gapOf("pods", ""))
 }
+
+// TestAWatermarkGoesWhereAllChangesOfItsScopeGo: to one topic, without a digest if the sink does not get all changes, and
+// nowhere if they are spread over several topics.
+func TestAWatermarkGoesWhereAllChangesOfItsScopeGo(t *testing.T) {
+	mark := func(resource, namespace string) *event.Change {
+		return &event.Change{Type: event.Watermark, Resource: event.Resource{Resource: resource}, Namespace: namespace, Watermark: &event.WatermarkInfo{}}
+	}
+	r := routesOf(t,
+		Route{MatchResource: resourceIs("secrets"), Topics: map[string]string{"audit": "secret"}},
+		Route{MatchResource: resourceIs("pods"), MatchNamespace: namespaceIs("prod"), Topics: map[string]string{"main": "", "audit": "prod"}},
+		Route{MatchResource: resourceIs("pods"), Topics: map[string]string{"audit": "rest"}},
+		Route{MatchResource: resourceIs("jobs"), Filter: "true", Topics: map[string]string{"main": "some"}},
+	)
+	for _, c := range []struct {
+		name, sink string
+		change     *event.Change
+		topic      string
+		yes, whole bool
+	}{
+		{"all to the topic of a route", "audit", mark("secrets", ""), "secret", true, true},
+		{"none", "main", mark("secrets", ""), "", false, false},
+		{"spread over two topics", "audit", mark("pods", ""), "", false, true},
+		{"a part of them", "main", mark("pods", ""), "", true, false},
+		{"a namespace of its own", "audit", mark("pods", "prod"), "prod", true, true},
+		{"another namespace", "audit", mark("pods", "dev"), "rest", true, true},
+		{"a filter that may fail", "main", mark("jobs", ""), "", false, true},
+		{"a filter elsewhere", "audit", mark("jobs", ""), "", true, false},
+		{"no route", "main", mark("nodes", ""), "", true, true},
+	} {
+		topic, yes, whole := r.WatermarkTopic(c.sink, c.change)
+		if yes != c.yes || yes && (topic != c.topic || whole != c.whole) {
+			t.Errorf("%s: %s gets it: %v, in %q, whole: %v", c.name, c.sink, yes, topic, whole)
+		}
+	}
+}

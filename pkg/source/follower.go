@@ -119,6 +119,7 @@ func (f *follower) switchVersion(resource event.Resource) {
 
 func (f *follower) status() Status {
 	s := f.health.status()
+	s.Resource, s.Namespace = f.scope.Resource.String(), f.scope.Namespace
 	if e := f.api.endpoint.Load(); e != nil {
 		s.DecodeErrors = e.DecodeErrors()
 	}

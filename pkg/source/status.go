@@ -32,6 +32,8 @@ var States = []State{Syncing, Live, Stale, Forbidden, Unreachable, Waiting, Gone
 type Status struct {
 	// Scope is the ID of the scope; for a name that is not served, the name as written in the rule.
 	Scope     string `label:"resource"`
+	Resource  string // and the only namespace that the scope covers; both "" for a name that is not served
+	Namespace string
 	State     State
 	Condition condition.Status // why the state is not live
 	Reread    condition.Status // why objects cannot be read beside the watch, for a resync or for missing states

@@ -160,7 +160,7 @@ func (f *coder) codeChange(c *event.Change) {
 		f.codeTexts(&c.Stamp.User, &c.Stamp.Replaced)
 	}
 	if allocateOptional(f, is(flagWatermark), &c.Watermark) {
-		f.codeWatermark(c.Watermark)
+		codeWatermark(f, c.Watermark)
 	}
 	if allocateOptional(f, is(flagAttribution), &c.Attribution) {
 		f.codeAttribution(c.Attribution)
@@ -181,7 +181,7 @@ func (f *coder) codeSnapshot(s *event.SnapshotInfo) {
 	}
 }
 
-func (f *coder) codeWatermark(w *event.WatermarkInfo) {
+func codeWatermark(f *coder, w *event.WatermarkInfo) {
 	f.codeTexts(&w.Epoch, &w.Algorithm, &w.Digest)
 	f.codeUvarint(&w.Sequence)
 	count, lane, lanes := int64(w.Count), int64(w.Lane), int64(w.Lanes)

@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -148,6 +150,48 @@ func TestChangesOfAWaitingLaneGoToTheirPartitionsInOrder(t *testing.T) {
 	}
 	route(objects(n, 10, last+1))
 	wantHistories(t, readTopics(t, brokers, topicA), n, last)
+}
+
+// TestAWatermarkOfAWaitingLaneGoesToEveryPartition: behind everything of its partition that was queued before it, however
+// often the broker has to be asked.
+func TestAWatermarkOfAWaitingLaneGoesToEveryPartition(t *testing.T) {
+	const partitions, before = 4, 24
+	c, brokers := startFakeCluster(t, kfake.NumBrokers(1))
+	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
+	mark := &event.Change{Type: event.Watermark, Cluster: "c", Resource: pod("o", 1).Resource, ResourceVersion: "9",
+		Watermark: &event.WatermarkInfo{Epoch: "e", Sequence: 1, Sinks: []string{"main"}}}
+	lanes, err := s.AllLanes(mark, nil)
+	if err != nil || len(lanes) != 1 || !s.StandsForSeveral(lanes[0]) {
+		t.Fatalf("before the partitions are known the lanes are %v: %v", lanes, err)
+	}
+	createTopic(t, brokers, topicA, partitions)
+	c.Fault(produceFault(kerr.RequestTimedOut)) // of the first partition that is tried; applied
+	messages := objects(before, 1, 2)
+	messages = append(messages, sinks.Message{Offset: messages[len(messages)-1].Offset + 1, Change: mark})
+	publishUntilAccepted(t, s, lanes[0], messages)
+
+	found := map[int32]int{}
+	for _, r := range readTopics(t, brokers, topicA) {
+		if !strings.Contains(string(r.Value), `"type":"watermark"`) {
+			if found[r.Partition] > 0 {
+				t.Errorf("partition %d has a change behind the watermark", r.Partition)
+			}
+			continue
+		}
+		found[r.Partition]++
+		if want := fmt.Sprintf(`"lane":%d,"lanes":%d}`, r.Partition, partitions); !strings.Contains(string(r.Value), want) {
+			t.Errorf("partition %d has %s, want %s", r.Partition, r.Value, want)
+		}
+	}
+	for p := range int32(partitions) {
+		if found[p] != 1 {
+			t.Errorf("partition %d has %d copies of the watermark", p, found[p])
+		}
+	}
+	awaitRepartition(t, s)
+	if lanes, err := s.AllLanes(mark, nil); err != nil || len(lanes) != partitions {
+		t.Errorf("the lanes are %v: %v", lanes, err)
+	}
 }
 
 func TestARejectionInAWaitingLaneNamesItsMessage(t *testing.T) {

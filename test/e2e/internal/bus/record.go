@@ -36,6 +36,16 @@ type Snapshot struct {
 	Digest       string
 }
 
+// Watermark is the member of the same name, see docs/watermarks.md.
+type Watermark struct {
+	Epoch       string
+	Sequence    uint64
+	Lane, Lanes int
+	Algorithm   string
+	Count       int
+	Digest      string
+}
+
 // Record is one change as it lies on a bus; see docs/events.md for the members.
 type Record struct {
 	Object
@@ -43,11 +53,13 @@ type Record struct {
 	Version, Kind      string
 	UID                string
 	ResourceVersion    string
+	ListVersion        string
 	Coalesced          bool
 	FinalStateUnknown  bool
 	Left               bool
 	Gap                *Gap
 	Snapshot           *Snapshot
+	Watermark          *Watermark
 	Before, After      json.RawMessage
 	Revision           int64     // ResourceVersion as a number
 	Place              string    // topic and partition, or subject

@@ -53,6 +53,9 @@ func (e *Exporter) Configure(edit func(*Settings)) error {
 // Replace lets the next start run another program.
 func (e *Exporter) Replace(program string) { e.program = program }
 
+// Rule returns the further keys of the one rule.
+func (e *Exporter) Rule() map[string]any { return e.settings.Rule }
+
 // Config is the path of the configuration.
 func (e *Exporter) Config() string { return e.config }
 

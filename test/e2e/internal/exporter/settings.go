@@ -40,6 +40,7 @@ type Settings struct {
 	DeadLetters mapping // of the sink "nats"
 	Routes      []mapping
 
+	Watermarks   string // of both sinks, as in the file; empty leaves the default
 	Format       string // of both sinks, as in the file; empty leaves the default
 	DrainTimeout string // as in the file; empty leaves the default
 
@@ -116,6 +117,11 @@ func (s Settings) sinks() []mapping {
 	all := []mapping{{"name": "kafka", "kafka": toKafka}, {"name": "nats", "nats": toNATS}}
 	if s.DeadLetters != nil {
 		all[1]["deadLetters"] = s.DeadLetters
+	}
+	if s.Watermarks != "" {
+		for _, sink := range all {
+			sink["watermarks"] = s.Watermarks
+		}
 	}
 	if s.Format != "" {
 		for _, sink := range all {

@@ -16,7 +16,9 @@ type frame struct {
 	objects map[bus.Object]bus.Record // the last one of each that belongs to it
 }
 
-func control(kind string) bool { return kind == gap || kind == begin || kind == end }
+func control(kind string) bool {
+	return kind == gap || kind == begin || kind == end || kind == watermark
+}
 
 // frame records the snapshot that a record belongs to.
 func (s stream) frame(r bus.Record) {
