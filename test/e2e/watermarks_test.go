@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -46,8 +47,10 @@ func newWatermarkRun(t *testing.T, s *fixture) *watermarkRun {
 	w := &watermarkRun{fixture: s, other: s.name + "-other"}
 	s.must(s.cluster.CreateNamespace(t.Context(), w.other))
 	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), clearWithin)
+		defer cancel()
 		for _, kind := range watermarkKinds {
-			if err := s.cluster.Clear(t.Context(), kind, w.other); err != nil {
+			if err := s.cluster.Clear(ctx, kind, w.other); err != nil {
 				t.Logf("objects are left: %v", err)
 			}
 		}
