@@ -26,7 +26,7 @@ const (
 	// leastWatermarks is how many different watermarks each bus must have for the test to mean something.
 	leastWatermarks = 60
 	// watermarkTurns is how often each fault happens; KUBECDC_E2E_WATERMARKS sets it for long proofs.
-	watermarkTurns = 2
+	watermarkTurns = 1
 	// watermarkRate is how many writes a second there are meanwhile.
 	watermarkRate = 60
 )
