@@ -206,9 +206,9 @@ func (p *laneReplacer) queuedEntries(r sinks.Repartition) (queued []entry) {
 	return queued
 }
 
-// replaceLanes drops the old lanes and queues their entries with new ones, in one step: no cursor may miss these changes (I2).
-// If the old lanes accept nothing any more, the new ones lag from the lowest position of the old. It returns the lanes that
-// the caller must add to the workqueue.
+// replaceLanes drops the old lanes and queues their entries with new ones, in one step: no cursor may miss these changes
+// (I2). If the old lanes accept nothing any more, the new ones lag from the lowest position of the old. It returns the lanes
+// that the caller must add to the workqueue.
 func (p *laneReplacer) replaceLanes(r sinks.Repartition, moved []placement) (schedule []*lane) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

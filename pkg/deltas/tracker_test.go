@@ -228,10 +228,11 @@ func TestControlRecordsNameTheNamespaceOfTheirScope(t *testing.T) {
 	}
 }
 
-// BenchmarkWatched observes events of ten thousand different objects.
+// BenchmarkWatched observes events of ten thousand different objects, with and without the sum that watermarks need.
 func BenchmarkWatched(b *testing.B) {
-	for _, size := range []int{1, 16, 256} {
-		b.Run(fmt.Sprint(size, " at once"), func(b *testing.B) {
+	for i, size := range []int{1, 16, 16, 256} {
+		summed := i == 2
+		b.Run(fmt.Sprint(size, " at once, summed: ", summed), func(b *testing.B) {
 			const objects = 10_000
 			summary := string(AppendWriter(AppendWriter(AppendParts(nil, Parts{Rest: 1}), 1, 1, 1, 1), 2, 1, 1, 1))
 			manager := string(AppendNames(AppendNames(nil, []byte("a"), nil, nil, nil), []byte("b"), nil, nil, nil))
@@ -242,6 +243,9 @@ func BenchmarkWatched(b *testing.B) {
 				pool = append(pool, o)
 			}
 			tr := newTracker(pool...)
+			if summed {
+				tr.KeepSum()
+			}
 			batch := make([]Event, size)
 			events := 0
 			b.ReportAllocs()
