@@ -58,7 +58,8 @@ func (r *laneResolver) resolveLanes(record event.Record, to Route) ([]placement,
 		rejection := &sinks.RejectedError{Reason: "withheld: " + record.Change.Withheld}
 		return r.placeChange(unroutableLane, newEntry(record, nil, rejection)), nil
 	}
-	name, err := sinks.Lane(""), error(nil)
+	var name sinks.Lane
+	var err error
 	if record.Change.Type == event.Watermark {
 		err = r.placeWatermark(record, to)
 	} else if name, err = r.askSinkForLane(record.Change, to.Topic); err == nil {
@@ -83,7 +84,9 @@ func (r *laneResolver) placeChange(lane sinks.Lane, e entry) []placement {
 
 // placeWatermark places a copy of a watermark in every lane.
 func (r *laneResolver) placeWatermark(record event.Record, to Route) error {
-	lanes, lister, err := []sinks.Lane(nil), r.laneLister, error(nil)
+	var lanes []sinks.Lane
+	var err error
+	lister := r.laneLister
 	if lister != nil {
 		lanes, err = lister.AllLanes(record.Change, to.Topic)
 	} else {
