@@ -2,6 +2,7 @@ package journal
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 )
@@ -99,5 +100,5 @@ func (s *OfflineStat) Conditions(maxBytes, maxDeadLetters int64) (all []conditio
 	for _, sink := range s.Sinks {
 		all = append(all, deadLettersKept(sink.Name, sink.DeadLetters)...)
 	}
-	return all
+	return slices.DeleteFunc(all, condition.Status.OK)
 }
