@@ -96,12 +96,11 @@ func (b *replicatedBuses) killLeaders(fixture string) {
 	}
 }
 
-// restart brings back what killLeaders has killed.
-func (b *replicatedBuses) restart() error {
-	if b.t.Context().Err() != nil { // the test has failed
-		return nil
+// restart brings back what killLeaders has killed, unless the test has ended.
+func (b *replicatedBuses) restart() (err error) {
+	if b.t.Context().Err() == nil {
+		err = errors.Join(b.deadBroker.Restart(b.t.Context()), b.deadServer.Restart(b.t.Context()), b.servers.WaitHealthy(b.t.Context()))
 	}
-	err := errors.Join(b.deadBroker.Restart(b.t.Context()), b.deadServer.Restart(b.t.Context()), b.servers.WaitHealthy(b.t.Context()))
 	b.deadBroker, b.deadServer = nil, nil
 	return err
 }
