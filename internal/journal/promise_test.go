@@ -694,3 +694,20 @@ func TestFailedFsyncEndsRunAndNothingUnsyncedIsVisible(t *testing.T) {
 	}
 	exitChild(t)
 }
+
+// TestContentsOfABrokenStoreAreNamedOnce has a start that marked the store and was killed before it moved it.
+func TestContentsOfABrokenStoreAreNamedOnce(t *testing.T) {
+	dir := t.TempDir()
+	fillJournal(t, Options{Dir: dir})
+	reason := "a bad block" + contentsPart + describeContents(vfs.Default, filepath.Join(dir, storeName))
+	if err := markBroken(vfs.Default, filepath.Join(dir, storeName), errors.New(reason)); err != nil {
+		t.Fatal(err)
+	}
+	j := openJournal(t, Options{Dir: dir, Logger: discardLogger})
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if last, err := lastRecovery(vfs.Default, dir); err != nil || last == nil || last.Reason != reason {
+		t.Errorf("%+v %v, want the reason %q", last, err, reason)
+	}
+}

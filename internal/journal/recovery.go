@@ -38,6 +38,7 @@ type Recovery = codec.Recovery
 
 const (
 	brokenPrefix = "store.broken" // of the name of a store that was moved aside; its time follows
+	contentsPart = "; contents: " // in the reason, before what describeContents returns
 	brokenMarker = "BROKEN"       // file in a store that the next Open has to move aside; its content is the reason
 )
 

@@ -93,7 +93,8 @@ func (s *store) openOrRecover(load func() error) error {
 		}
 		reason = firstLine(err)
 	}
-	reason += "; " + describeContents(s.base, s.storePath())
+	reason, _, _ = strings.Cut(reason, contentsPart) // a start that marked the store may not have moved it
+	reason += contentsPart + describeContents(s.base, s.storePath())
 	if err := markBroken(s.base, s.storePath(), errors.New(reason)); err != nil {
 		return fmt.Errorf("journal: broken store in %s (%s) cannot be moved aside: %w", s.dir, reason, err)
 	}
