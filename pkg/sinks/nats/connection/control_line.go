@@ -22,18 +22,23 @@ const (
 // controlLines is what is known of the longest line of the protocol that the server accepts, max_control_line. The server
 // does not announce it, and closes the connection with all that is in flight at a longer one. The line consists of subject,
 // reply subject and sizes. It outlives the links of one owner. It is safe for concurrent use.
-//
-// The longest line that was sent is certainly too long when the server has refused any: the refused one is not longer. So
-// each refusal blames a line that can never be accepted, and the refused one is found at last.
 type controlLines struct {
 	mu      sync.Mutex
-	longest int       // sent over the current link
 	tooLong int       // length that was refused; 0: none
 	learned time.Time // when tooLong was refused
 }
 
+// sentLines is the longest line that was sent over one link. It is certainly too long when the server has refused any of
+// the link: the refused one is not longer. So each refusal blames a line that can never be accepted, and the refused one is
+// found at last. Each link has its own, because the library may report a refusal when the next link is in use already.
+type sentLines struct {
+	known   *controlLines
+	longest int // guarded by known.mu
+}
+
 // admitMessage returns a [sinks.RejectedError] if the server refuses the line of a message, and records its length else.
-func (c *controlLines) admitMessage(m *nats.Msg) error {
+func (s *sentLines) admitMessage(m *nats.Msg) error {
+	c := s.known
 	if len(m.Subject)+len(m.Reply) <= shortLine {
 		return nil
 	}
@@ -47,23 +52,17 @@ func (c *controlLines) admitMessage(m *nats.Msg) error {
 		return &sinks.RejectedError{Reason: fmt.Sprintf("a subject of %d bytes and a reply subject of %d are too long for the server's "+
 			"max_control_line; it has refused %d bytes, with the sizes", len(m.Subject), len(m.Reply), c.tooLong)}
 	}
-	c.longest = max(c.longest, length)
+	s.longest = max(s.longest, length)
 	return nil
 }
 
-// startLink forgets the lines of an earlier link.
-func (c *controlLines) startLink() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.longest = 0
-}
-
 // recordRefusal records that the server has closed the link because of a line.
-func (c *controlLines) recordRefusal() {
+func (s *sentLines) recordRefusal() {
+	c := s.known
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.longest > 0 {
-		c.tooLong, c.learned = c.longest, time.Now()
+	if s.longest > 0 {
+		c.tooLong, c.learned = s.longest, time.Now()
 	}
 }
 

@@ -48,6 +48,7 @@ type Link struct {
 	opts    Options
 	outage  *Outage
 	calls   calls
+	lines   sentLines
 	expired func() bool // see Options.Authenticate
 	inbox   string      // prefix of the reply subjects, with the dot at its end
 
@@ -68,8 +69,7 @@ type Link struct {
 // library retries by itself. The reason why there is no connection is recorded in outage, which outlives the link.
 func Dial(o Options, absence *Outage) *Link {
 	ctx, cancel := context.WithCancel(context.Background())
-	absence.lines.startLink()
-	l := &Link{opts: o, outage: absence, cancel: cancel,
+	l := &Link{opts: o, outage: absence, lines: sentLines{known: &absence.lines}, cancel: cancel,
 		dialled: make(chan struct{}), libraryClosed: make(chan struct{}), changed: make(chan struct{})}
 	go func() {
 		defer close(l.dialled)
@@ -288,7 +288,7 @@ func (l *Link) handleAsyncError(nc *nats.Conn, err error) {
 		nc.Close()
 	}
 	if refusedControlLine.MatchString(err.Error()) { // the library closes the connection
-		l.outage.lines.recordRefusal()
+		l.lines.recordRefusal()
 	}
 	if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) {
 		l.outage.startOutage(disconnectProblem(err))

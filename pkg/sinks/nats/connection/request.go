@@ -49,7 +49,7 @@ func (l *Link) notConnectedError(ctx context.Context, err error) error {
 // Publish hands a message to the client library, which copies it. A nil error does not mean that the message arrives. A
 // message that the server would close the connection for is a [sinks.RejectedError].
 func (l *Link) Publish(ctx context.Context, m *nats.Msg) error {
-	if err := l.outage.lines.admitMessage(m); err != nil {
+	if err := l.lines.admitMessage(m); err != nil {
 		return err
 	}
 	err := l.nc.PublishMsg(m)
