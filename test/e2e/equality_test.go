@@ -102,7 +102,10 @@ func (w *twins) faults() []fault {
 	restart := func(e *exporter.Exporter) error { return e.Start(w.t.Context()) }
 	return []fault{
 		{"kill", (*exporter.Exporter).Kill, restart, w.killActive},
-		{"stop and continue", (*exporter.Exporter).Pause, (*exporter.Exporter).Resume, func() { w.freezeActive(4 * time.Second) }},
+		{"stop and continue", (*exporter.Exporter).Pause, (*exporter.Exporter).Resume, func() {
+			w.freezeActive(4 * time.Second)
+			w.resumeFrozen(1)
+		}},
 		{"term", (*exporter.Exporter).Stop, restart, w.stopActive},
 	}
 }
