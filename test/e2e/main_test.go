@@ -41,9 +41,9 @@ type environment struct {
 
 const (
 	// environments is how many sets of servers there are at most. They start with the first tests that need them.
-	environments = 2
+	environments = 3
 	// atOnceAtMost is how many tests run at a time, those included that have servers of their own. They mostly wait.
-	atOnceAtMost = "3"
+	atOnceAtMost = "4"
 )
 
 var (
