@@ -10,6 +10,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/source"
 )
 
 // maxClockSkew is what a clock may be off. Below that nothing depends on it but the times that changes carry.
@@ -47,7 +48,7 @@ func (c *composition) fillSnapshot(s *admin.Snapshot) {
 	for i, r := range c.sinks.runners {
 		status := r.sinkStatus()
 		if c.cfg.Sinks[i].Watermarks > 0 {
-			status.Watermarks = c.watermarkTimes(r.watermarks)
+			status.Watermarks = c.watermarkTimes(s.Resources, r.watermarks)
 		}
 		s.AddSink(status, r.conditions(status.Stats))
 	}
@@ -55,9 +56,9 @@ func (c *composition) fillSnapshot(s *admin.Snapshot) {
 
 // watermarkTimes returns when the newest watermark was made that a sink has in every lane, by the name of the scope. Without
 // routes, which may leave a resource out, a scope that has none yet counts from the start of this configuration.
-func (c *composition) watermarkTimes(of *watermarkAges) map[string]time.Time {
+func (c *composition) watermarkTimes(scopes []source.Status, of *watermarkAges) map[string]time.Time {
 	all := map[string]time.Time{}
-	for _, r := range c.source.Status() {
+	for _, r := range scopes {
 		at := of.completeSince(watermarkScope{r.Resource, r.Namespace})
 		if at.IsZero() && r.Synced && len(c.cfg.Routes) == 0 {
 			at = c.began

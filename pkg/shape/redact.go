@@ -78,10 +78,9 @@ func (r *redactor) redactBody(body []byte, target subject) (redacted []byte, hid
 	if secret {
 		t = r.secrets
 	}
-	onlyAnnotations := !secret && r.paths == nil
 	w := redactionPass{
 		redactor: r, b: body, kind: target.resource.Kind, identity: target.identity, stored: target.stored,
-		secret: secret, trusted: onlyAnnotations, endsWithMetadata: onlyAnnotations,
+		secret: secret, trusted: !secret && r.paths == nil,
 	}
 	if err := w.redactObject(t); err != nil {
 		return nil, 0, err
@@ -131,8 +130,6 @@ type redactionPass struct {
 	hideCopies bool         // redact copies regardless of their contents
 	copies     map[int]bool // where annotations of any name start that hold redacted values
 	depth      int          // nesting level of copies
-	// endsWithMetadata ends the pass after the metadata: nothing behind it is redacted, and the source has scanned it.
-	endsWithMetadata bool
 
 	declaredKind  string // kind member of a copy
 	edits         edits
@@ -238,8 +235,8 @@ func (w *redactionPass) walkMembers(i int, t *path.Tree, depth int) int {
 		outside := w.enterMember(m.Key)
 		m.I = w.walkValue(m.I, next, depth+1)
 		w.location = outside
-		if w.endsWithMetadata && depth == 0 && w.part == inMetadata && m.I >= 0 {
-			return len(w.b)
+		if w.trusted && w.depth == 0 && depth == 0 && w.part == inMetadata && m.I >= 0 {
+			return len(w.b) // nothing behind the metadata of an object is redacted, and the source has scanned it
 		}
 	}
 	return m.I
