@@ -110,7 +110,7 @@ func appendSnapshotID(b []byte, c *event.Change) []byte {
 	return append(b, c.Snapshot.ID...)
 }
 
-// appendSubject appends namespace/name, or the name of a cluster-scoped object. A control record has no subject.
+// appendSubject appends namespace/name, or the name of a cluster-scoped object. A control record has no name and no subject.
 func appendSubject(b []byte, c *event.Change) []byte {
 	if c.Namespace != "" && c.Name != "" {
 		b = append(append(b, c.Namespace...), '/')
