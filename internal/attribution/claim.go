@@ -104,6 +104,11 @@ func collectionClaims(r *waitingRequest) []claim {
 
 const statusCreated = 201 // response code of a request that created the object
 
+// created reports whether the request created the object in its answer.
+func (r *Request) created() bool {
+	return r.Outcome == audit.Stored && r.Code == statusCreated && r.Subresource == "" && r.Answer.UID != ""
+}
+
 // matchesChange reports whether the change is one that the claim is about.
 func (c *claim) matchesChange(of *pendingChange) bool {
 	if c.waitKey() != of.UID && c.waitKey() != of.objectName() || c.Group != of.Resource.Group || c.Request.Resource != of.Resource.Resource {
@@ -160,19 +165,36 @@ func (c *claim) answersVersion() bool {
 // creationPrecision is the precision of creationTimestamp, which is cut off to the second.
 const creationPrecision = time.Second
 
+// leastTolerance is how far the clocks of two machines may differ at least where a request has only the name of an object.
+// The tolerance is twice as much between two API servers, of which one may be ahead of ours and one behind.
+const leastTolerance = time.Second
+
 // isOfObject reports whether a request provably was about the object of a change. If it has only the object's name, the
 // object must have had the name when the request was received: its creation was observed before, or its creationTimestamp,
-// which the API server sets, is older, or the same API server had answered with that version or a newer one. All hold after
+// which an API server sets, is older, or the same API server had answered with that version or a newer one. All hold after
 // a restart. No later object of that name must be affected either.
 func (c *claim) isOfObject(of *pendingChange, skew time.Duration, answers *versionTimes) bool {
 	if c.uid != "" {
 		return true
 	}
-	after := func(t time.Time) bool { return !t.IsZero() && c.Received > audit.Time(t.Add(skew).UnixNano()) }
-	if !after(of.nameSince) && !after(of.created) && !answers.existedBefore(c.Request, of.creation) {
+	tolerance := max(skew, leastTolerance)
+	after := func(t time.Time, tolerance time.Duration) bool {
+		return !t.IsZero() && c.Received > audit.Time(t.Add(tolerance).UnixNano())
+	}
+	if !after(of.nameSince, tolerance) && !after(of.created, 2*tolerance) && !answers.existedBefore(c.Request, of.creation) {
 		return false
 	}
-	return !of.renamed || !of.renamedAt.IsZero() && c.Done < audit.Time(of.renamedAt.Add(-skew).UnixNano())
+	return of.later == nil || c.isBefore(of.later, skew, answers)
+}
+
+// isBefore reports whether a request provably had been answered before the object of a change was created: by its
+// creationTimestamp, or because the API server that answered it received a request later that made an older version.
+func (c *claim) isBefore(later *pendingChange, skew time.Duration, answers *versionTimes) bool {
+	if c.Done == 0 {
+		return false
+	}
+	created := later.created.Add(-creationPrecision - 2*max(skew, leastTolerance))
+	return !later.created.IsZero() && c.Done < audit.Time(created.UnixNano()) || answers.madeAfter(c.Request, later.creation)
 }
 
 // changedNothing reports whether the request provably found the version that it was answered with.
@@ -190,8 +212,9 @@ func (c *claim) changedNothing(of *pendingChange) bool {
 	case of.Type != event.Deleted && c.Unchanged == of.Version:
 		return true // the admission policy noted that this version already had the content
 	case of.Type == event.Updated && c.Unchanged != "" && c.Unchanged == of.Previous && !deletes && c.Subresource != "scale":
-		// The policy noted that the version before had the content. An API server that finds that reads the present version, and
-		// answers if it is still the one before. So the next attempt was of this version. A Scale lacks most of the object.
+		// The policy noted that the version before had the content. An API server that finds that reads the present version,
+		// and answers if it is still the one before. So the next attempt was of this version. A Scale lacks most of the
+		// object.
 		return true
 	}
 	return false

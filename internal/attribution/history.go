@@ -40,7 +40,6 @@ type nameHolder struct {
 	uid      string
 	since    time.Time // when its creation was observed; zero: it was not
 	creation string    // the version of its creation; "" if that was not observed
-	before   string    // UID of the object that had the name before; "" if unknown
 }
 
 func newObjectHistory() objectHistory {
@@ -71,7 +70,7 @@ func (h *objectHistory) recordNameHolder(c *Change) {
 	if holder.uid == c.UID {
 		return
 	}
-	next := nameHolder{uid: c.UID, before: holder.uid}
+	next := nameHolder{uid: c.UID}
 	if c.Type == event.Added {
 		next.since, next.creation = c.Observed, c.Version
 	}

@@ -89,7 +89,11 @@ func NewMatcher(limits Limits) *Matcher {
 
 // AddChange adds a change. Offsets must grow from call to call.
 func (m *Matcher) AddChange(c Change) {
-	m.changes.addChange(m.newPending(c))
+	p := m.recordChange(c)
+	if c.Type == event.Deleted {
+		p.mark = m.history.removeMark(c.UID)
+	}
+	m.changes.addChange(p)
 	for m.changes.bytes > m.limits.Bytes/2 && len(m.changes.all) > 0 {
 		if oldest := m.changes.all[0]; !oldest.resolved {
 			m.finishChange(oldest, verdict{reason: Evicted})
@@ -99,31 +103,27 @@ func (m *Matcher) AddChange(c Change) {
 }
 
 // addResolved records what a change shows for those that wait. An earlier process has resolved it.
-func (m *Matcher) addResolved(c Change) { m.newPending(c) }
+func (m *Matcher) addResolved(c Change) {
+	m.recordChange(c)
+	if c.Type == event.Deleted {
+		m.history.removeMark(c.UID)
+	}
+}
 
-// newPending returns a change with what earlier ones show of its object, and records what it shows itself.
-func (m *Matcher) newPending(c Change) *pendingChange {
+// recordChange records what a change shows, eligible for attribution or not, for those that wait and for those that follow.
+// It returns the change with what earlier ones show of its object.
+func (m *Matcher) recordChange(c Change) *pendingChange {
 	p := &pendingChange{Change: c, addresses: c.addresses()}
-	before, known := m.recordState(&p.Change)
+	m.answers.recordReached(c.Version)
+	before, known := m.history.recordChange(&p.Change)
 	if known && c.Type == event.Updated {
 		p.binds, p.evicts = c.bound && !before.bound, c.evicted && c.Marks == before.evicted
 		p.keepsDeletion, p.endsGrace = c.deleting && c.deletionHash == before.deletionHash, c.deletable && !before.deletable
 	}
 	holder := m.history.nameHolder(&p.Change)
-	if p.nameSince, p.creation = holder.since, holder.creation; p.binds || p.evicts {
-		m.changes.recordRenamed(holder.before, p)
-	}
-	if c.Type == event.Deleted {
-		p.mark = m.history.removeMark(c.UID)
-	}
+	p.nameSince, p.creation = holder.since, holder.creation
+	m.changes.recordLater(p, p.binds || !known && c.bound, p.evicts || !known && c.evicted)
 	return p
-}
-
-// recordState records what a change shows, eligible for attribution or not, for the changes that follow it. It returns the
-// state that the change found.
-func (m *Matcher) recordState(c *Change) (before objectState, known bool) {
-	m.answers.recordReached(c.Version)
-	return m.history.recordChange(c)
 }
 
 // NumberRequest assigns a number to a request that has arrived, and marks it if it is late. It returns false if the matcher
@@ -188,7 +188,7 @@ func (m *Matcher) Resolve(now time.Time) {
 			m.resolveChange(p, now, late)
 		}
 	}
-	m.requests.dropExpired(func(arrived time.Time) bool { return m.waitedSince(arrived, now) > m.limits.Window })
+	m.requests.dropExpired(func(arrived time.Time) bool { return m.waitedSince(arrived, now) > m.limits.Window }, m.changes.isClaimed)
 	m.changes.removeResolved()
 }
 
@@ -275,8 +275,7 @@ func (m *Matcher) finishChange(p *pendingChange, v verdict) {
 	m.resolved = append(m.resolved, r)
 	m.changes.markResolved(p)
 	m.requests.bindClaims(p)
-	m.requests.releaseClaims(p.UID, p)
-	m.requests.releaseClaims(p.objectName(), p)
+	m.requests.releaseClaims(p)
 	if m.changes.isOver(p) {
 		m.requests.closeClaims(p.UID)
 	}
@@ -337,43 +336,46 @@ type pendingChange struct {
 	Change
 	addresses     [4]waitAddress // where its claims wait in encoded form
 	resolved      bool
-	binds         bool        // gives a pod its node
-	evicts        bool        // is one of the changes that an eviction makes
-	keepsDeletion bool        // leaves everything that the deletion waits for as it was
-	endsGrace     bool        // removes the last thing that the deletion waited for: the same request deletes the object
-	nameSince     time.Time   // when the creation of the object was observed; zero: it was not
-	creation      string      // the version of its creation; "" if that was not observed
-	renamed       bool        // a later object of the name was bound or evicted, too
-	renamedAt     time.Time   // when that one was created; zero: unknown
-	mark          *DeleteMark // of a delete: the request for it; nil if unknown
+	binds         bool           // gives a pod its node
+	evicts        bool           // is one of the changes that an eviction makes
+	keepsDeletion bool           // leaves everything that the deletion waits for as it was
+	endsGrace     bool           // removes the last thing that the deletion waited for: the same request deletes the object
+	nameSince     time.Time      // when the creation of the object was observed; zero: it was not
+	creation      string         // the version of its creation; "" if that was not observed
+	later         *pendingChange // the first change of the same kind of a later object of the name; nil: none
+	mark          *DeleteMark    // of a delete: the request for it; nil if unknown
 }
 
 // changeQueue holds the waiting changes.
 type changeQueue struct {
-	all   []*pendingChange            // by offset; resolved ones until removeResolved
-	byUID map[string][]*pendingChange // the unresolved ones of an object, in order of versions
-	gone  map[string]bool             // UIDs whose delete is resolved, and an eviction of which waits
-	bytes int                         // estimated memory of the unresolved ones
+	all    []*pendingChange            // by offset; resolved ones until removeResolved
+	byUID  map[string][]*pendingChange // the unresolved ones of an object, in order of versions
+	byName map[string][]*pendingChange // the same by object name key
+	gone   map[string]bool             // UIDs whose delete is resolved, and an eviction of which waits
+	bytes  int                         // estimated memory of the unresolved ones
 }
 
 func newChangeQueue() changeQueue {
-	return changeQueue{byUID: map[string][]*pendingChange{}, gone: map[string]bool{}}
+	return changeQueue{byUID: map[string][]*pendingChange{}, byName: map[string][]*pendingChange{}, gone: map[string]bool{}}
 }
 
 func (q *changeQueue) addChange(p *pendingChange) {
 	q.all = append(q.all, p)
 	q.byUID[p.UID] = append(q.byUID[p.UID], p)
+	name := p.objectName()
+	q.byName[name] = append(q.byName[name], p)
 	q.bytes += changeSize
 }
 
-// recordRenamed records in the waiting changes of an object that a later one of its name has a change of the same kind.
-func (q *changeQueue) recordRenamed(uid string, later *pendingChange) {
-	for _, p := range q.byUID[uid] {
-		if !p.renamed {
-			p.renamed, p.renamedAt = true, later.created.Add(-creationPrecision)
-		}
-		if later.created.IsZero() {
-			p.renamedAt = time.Time{}
+// recordLater records in the waiting changes of earlier objects of the same name that a later one was or may have been
+// bound, or evicted.
+func (q *changeQueue) recordLater(later *pendingChange, binds, evicts bool) {
+	if !binds && !evicts {
+		return
+	}
+	for _, p := range q.byName[later.objectName()] {
+		if p.UID != later.UID && p.later == nil && (binds && p.binds || evicts && p.evicts) {
+			p.later = later
 		}
 	}
 }
@@ -382,12 +384,27 @@ func (q *changeQueue) recordRenamed(uid string, later *pendingChange) {
 func (q *changeQueue) markResolved(p *pendingChange) {
 	p.resolved = true
 	q.bytes -= changeSize
-	left := slices.DeleteFunc(q.byUID[p.UID], func(other *pendingChange) bool { return other == p })
+	removeChange(q.byUID, p.UID, p)
+	removeChange(q.byName, p.objectName(), p)
+}
+
+func removeChange(from map[string][]*pendingChange, key string, p *pendingChange) {
+	left := slices.DeleteFunc(from[key], func(other *pendingChange) bool { return other == p })
 	if len(left) == 0 {
-		delete(q.byUID, p.UID)
+		delete(from, key)
 		return
 	}
-	q.byUID[p.UID] = left
+	from[key] = left
+}
+
+// isClaimed reports whether a change waits that the request of a claim may have made. By the name alone it may have made
+// any.
+func (q *changeQueue) isClaimed(c claim) bool {
+	waiting := q.byUID[c.uid]
+	if c.uid == "" {
+		waiting = q.byName[c.name]
+	}
+	return slices.ContainsFunc(waiting, func(p *pendingChange) bool { return c.kind == byName || c.kind == byUnseen || c.matchesChange(p) })
 }
 
 // isOver reports whether the object of a resolved change is gone, and no change waits that an eviction of it made.

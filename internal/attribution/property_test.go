@@ -24,6 +24,7 @@ type world struct {
 	nextUID  int
 	notes    bool // the admission policy is active
 	bare     int  // one request in that many reaches an API server that does not know the policy; 0: none
+	skew     time.Duration
 }
 
 type modelObject struct {
@@ -152,7 +153,7 @@ func (w *world) deleteObject(o *modelObject, user string) (gone bool) {
 // matchAll adds the changes and the disturbed requests to a matcher and counts the authors.
 func (w *world) matchAll(t *testing.T, events []*Request) (named, wrong int) {
 	t.Helper()
-	j := NewMatcher(Limits{Settle: time.Second, Window: time.Minute, Bytes: 64 << 20})
+	j := NewMatcher(Limits{Settle: time.Second, Window: time.Minute, Skew: w.skew, Bytes: 64 << 20})
 	concluded := 0
 	check := func() {
 		for _, c := range j.TakeFindings().Resolved {

@@ -134,8 +134,9 @@ func (p *requestPool) setClaims(key string, claims []claim) {
 	p.claims[key] = claims
 }
 
-// dropExpired drops the requests that arrived too long ago.
-func (p *requestPool) dropExpired(expired func(arrived time.Time) bool) {
+// dropExpired drops the requests that arrived too long ago, except those that may have made a change that still waits:
+// without them that change would get another author.
+func (p *requestPool) dropExpired(expired func(arrived time.Time) bool, isClaimed func(claim) bool) {
 	for {
 		oldest, found := p.encoded.oldestNumber()
 		if !found || !expired(p.encoded.arrivalTime(oldest)) {
@@ -144,7 +145,7 @@ func (p *requestPool) dropExpired(expired func(arrived time.Time) bool) {
 		p.dropEncoded(oldest)
 	}
 	for _, w := range p.waiting {
-		if !w.dropped && expired(w.Arrived) {
+		if !w.dropped && expired(w.Arrived) && !slices.ContainsFunc(w.claims, isClaimed) {
 			p.dropRequest(w)
 		}
 	}
@@ -152,10 +153,10 @@ func (p *requestPool) dropExpired(expired func(arrived time.Time) bool) {
 	p.evictOldest()
 }
 
-// releaseClaims removes the claims under a key that match a resolved change, and drops the requests that have no other
-// claim.
-func (p *requestPool) releaseClaims(key string, c *pendingChange) {
-	claims, found := p.claims[key]
+// releaseClaims removes the claims to an object that match a resolved change of it, and drops the requests that have no
+// other claim.
+func (p *requestPool) releaseClaims(c *pendingChange) {
+	claims, found := p.claims[c.UID]
 	if !found {
 		return
 	}
@@ -169,19 +170,20 @@ func (p *requestPool) releaseClaims(key string, c *pendingChange) {
 		}
 		return true
 	})
-	p.setClaims(key, left)
+	p.setClaims(c.UID, left)
 	for _, w := range finished {
 		p.dropRequest(w)
 	}
 }
 
 // bindClaims binds the requests that have only the name of the object, and that provably were about the object of a resolved
-// change, to this object.
+// change, to this object. The others may be about a later one of the name.
 func (p *requestPool) bindClaims(c *pendingChange) {
 	name := c.objectName()
 	var bound []*waitingRequest
 	left := slices.DeleteFunc(p.claims[name], func(claim claim) bool {
-		binds := claim.matchesChange(c) && claim.isOfObject(c, p.limits.Skew, p.answers)
+		late := claim.isTooLate(&c.Change, p.limits.Skew) || p.answers.existedBefore(claim.Request, c.Version)
+		binds := claim.matchesChange(c) && !late && claim.isOfObject(c, p.limits.Skew, p.answers)
 		if binds {
 			bound = append(bound, claim.waitingRequest)
 		}

@@ -54,10 +54,11 @@ func (r *resolver) resolveAuthor(p *pendingChange) verdict {
 		if left == nil {
 			return verdict{reason: SeveralActors}
 		}
-		if by := firstProven(left, p); by != nil {
+		if by := r.firstProven(left, p); by != nil {
 			return r.withoutContradiction(p, by)
 		}
-		if bare := slices.DeleteFunc(left, func(c claim) bool { return c.isAnnotated() }); len(bare) > 0 {
+		bare := slices.DeleteFunc(left, func(c claim) bool { return c.isAnnotated() || c.changedSomething(p) })
+		if len(bare) > 0 {
 			unannotated = earliestClaim(bare).Request
 		}
 	}
@@ -88,8 +89,9 @@ func (r *resolver) weighClaims(p *pendingChange) (w weighedClaims) {
 		case c.changedNothing(p):
 		case c.isConclusive(&p.Change):
 			w.conclusive = append(w.conclusive, c)
-		case c.isTooLate(&p.Change, r.limits.Skew), c.kind == byVersion && r.answers.existedBefore(c.Request, p.Version):
+		case c.isTooLate(&p.Change, r.limits.Skew), r.answers.existedBefore(c.Request, p.Version):
 			w.late = true
+		case c.uid == "" && c.isBefore(p, r.limits.Skew, r.answers): // of an earlier object of the name
 		case c.answersVersion():
 			w.own = append(w.own, c)
 		default:
@@ -99,16 +101,13 @@ func (r *resolver) weighClaims(p *pendingChange) (w weighedClaims) {
 	return w
 }
 
-// claimsOf returns the claims of a change: those by UID, and those by name that cannot be of another object of that name.
+// claimsOf returns the claims of a change, by the UID of its object and by the name. Those by name may be of another object.
 func (r *resolver) claimsOf(p *pendingChange) (all []claim) {
-	for _, c := range r.requests.claims[p.UID] {
-		if c.matchesChange(p) {
-			all = append(all, c)
-		}
-	}
-	for _, c := range r.requests.claims[p.objectName()] {
-		if c.matchesChange(p) && c.isOfObject(p, r.limits.Skew, r.answers) {
-			all = append(all, c)
+	for _, key := range []string{p.UID, p.objectName()} {
+		for _, c := range r.requests.claims[key] {
+			if c.matchesChange(p) {
+				all = append(all, c)
+			}
 		}
 	}
 	return all
@@ -184,9 +183,11 @@ func claimsOfSoleAuthor(all []claim) []claim {
 	return nil
 }
 
-// firstProven returns the first request that provably changed something; nil if there is none.
-func firstProven(all []claim, p *pendingChange) *Request {
-	proven := slices.DeleteFunc(slices.Clone(all), func(c claim) bool { return !c.changedSomething(p) })
+// firstProven returns the first request that provably changed something, and that object; nil if there is none.
+func (r *resolver) firstProven(all []claim, p *pendingChange) *Request {
+	proven := slices.DeleteFunc(slices.Clone(all), func(c claim) bool {
+		return !c.changedSomething(p) || !c.isOfObject(p, r.limits.Skew, r.answers)
+	})
 	if len(proven) == 0 {
 		return nil
 	}

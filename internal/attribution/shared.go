@@ -40,7 +40,7 @@ func (s *shared) addRecords(records []event.Record) (fromList uint64) {
 		} else if eligible {
 			s.matcher.AddChange(c)
 		} else if c.UID != "" {
-			s.matcher.recordState(&c)
+			s.matcher.recordChange(c)
 			if r.Change.Coalesced {
 				fromList++
 			}

@@ -26,6 +26,7 @@ func testTime(ms int) time.Time { return epoch.Add(time.Duration(ms) * time.Mill
 //	guesses                                        sets Limits.Likely
 //	event [name=NAME] [uid=…] user=… [as=…] verb=… code=… from=MS to=MS [uid=… rv=… deleting held grace] [del=UID] [ref=RV] [notes=RV] [same=RV] [noted=UID] [item=UID:RV[:held]] [origin=…] [arrived=MS] [truncated] [bare]
 //	decide MS
+//	skew MS                                        sets Limits.Skew
 //
 // An update, a patch or a delete has the annotations of the admission policy, as from a version long ago, unless it is bare.
 type transcript struct {
@@ -72,6 +73,12 @@ func (s *transcript) playLine(line string) []string {
 				deleting: a["marks"] != "" || a["deleting"] != "", created: createdAt(a)}, hasState: true})
 	case "guesses":
 		s.matcher.limits.Likely = true
+	case "skew":
+		ms, err := strconv.Atoi(words[1])
+		if err != nil {
+			panic(err)
+		}
+		s.matcher.limits.Skew = time.Duration(ms) * time.Millisecond
 	case "event":
 		s.matcher.AddRequest(s.newRequest(parseArguments(words[1:])))
 	case "decide":

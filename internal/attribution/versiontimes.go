@@ -30,6 +30,7 @@ func newVersionTimes() versionTimes {
 type answerTimes struct {
 	known []versionTime // versions and times grow
 	ahead []versionTime // in the order of arrival, until existedBefore finds that they are reached
+	made  []versionTime // versions of pods and times grow; here the version and all newer ones did not exist at the time
 }
 
 // versionTime means that a version and all older ones existed at a time.
@@ -65,7 +66,26 @@ func (a *versionTimes) recordAnswer(r *Request) {
 		a.addReached(times)
 		times.ahead = slices.Delete(times.ahead, 0, len(times.ahead)/2)
 	}
+	if r.created() && r.Resource == "pods" && r.Received != 0 {
+		times.addMade(versionTime{r.Answer.ResourceVersion, r.Received})
+	}
 	a.byResource.putNewest(clockKey(r), times)
+}
+
+// addMade records that a request that was received at a time made a version.
+func (t *answerTimes) addMade(one versionTime) {
+	i, found := slices.BinarySearchFunc(t.made, one.version, compareVersion)
+	if found || i > 0 && t.made[i-1].at >= one.at {
+		return // already known not to exist at that time
+	}
+	to := i // newer versions with no later time follow from this one
+	for to < len(t.made) && t.made[to].at <= one.at {
+		to++
+	}
+	t.made = slices.Replace(t.made, i, to, one)
+	if len(t.made) > maxVersionTimes {
+		t.made = slices.Delete(t.made, 0, len(t.made)-maxVersionTimes)
+	}
 }
 
 // addReached makes the answers known whose versions the stream has reached.
@@ -109,6 +129,20 @@ func (a *versionTimes) existedBefore(r *Request, version string) bool {
 	a.addReached(times)
 	i, _ := slices.BinarySearchFunc(times.known, version, compareVersion)
 	return i < len(times.known) && times.known[i].at < r.Received
+}
+
+// madeAfter reports whether a version of a pod certainly did not exist when a request had been answered: the same API server
+// received the request later that made this version or an older one.
+func (a *versionTimes) madeAfter(r *Request, version string) bool {
+	times, found := a.byResource.get(clockKey(r))
+	if !found || r.Done == 0 || !resourceversion.IsOrdered(version) {
+		return false
+	}
+	i, exact := slices.BinarySearchFunc(times.made, version, compareVersion)
+	if !exact {
+		i--
+	}
+	return i >= 0 && times.made[i].at > r.Done
 }
 
 func compareVersion(a versionTime, version string) int {

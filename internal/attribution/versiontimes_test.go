@@ -39,6 +39,33 @@ func TestVersionExistedOnceItOrNewerWasAnswered(t *testing.T) {
 	}
 }
 
+// TestVersionDidNotExistBeforeAnOlderOneWasMade compares with a search through all creations, in random orders.
+func TestVersionDidNotExistBeforeAnOlderOneWasMade(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	for range 200 {
+		a, all := newVersionTimes(), map[int]*Request{}
+		for range 60 {
+			r := requestAnswered(1+random.IntN(1000), audit.Time(10+random.IntN(100)))
+			v, _ := strconv.Atoi(r.Answer.ResourceVersion)
+			if r.Code, r.Outcome, r.Answer.UID = statusCreated, audit.Stored, "u"; all[v] != nil {
+				continue // a version is made once
+			}
+			a.recordAnswer(r)
+			all[v] = r
+		}
+		for range 60 {
+			asks, version := requestAnswered(0, audit.Time(random.IntN(120))), 1+random.IntN(1000)
+			want := false
+			for v, r := range all {
+				want = want || v <= version && r.Received > asks.Done
+			}
+			if got := a.madeAfter(asks, strconv.Itoa(version)); got != (want && asks.Done != 0) {
+				t.Fatalf("version %d after %d: %v, want %v", version, asks.Done, got, want)
+			}
+		}
+	}
+}
+
 func TestAnswersOfOtherClocksAreIgnored(t *testing.T) {
 	a := newVersionTimes()
 	a.recordReached("9")

@@ -126,13 +126,14 @@ type verdict struct {
 	changes, named, judged, wrong int
 	logged, loggedNamed, unlogged int // changes that certainly a user made whose bodies are logged, or nothing of it
 	secrets, secretsNamed         int
-	unnamed                       map[string]int
+	unnamed                       map[string]int // all without an author, by kind of change
+	loggedUnnamed                 map[string]int // those of logged
 }
 
 // judgeStream compares the stream with the records of the clients.
 func (a *audited) judgeStream() verdict {
 	a.t.Helper()
-	v := verdict{unnamed: map[string]int{}}
+	v := verdict{unnamed: map[string]int{}, loggedUnnamed: map[string]int{}}
 	again := map[string]bool{}
 	records := a.readRecords()
 	by := a.authorsByID(records)
@@ -163,7 +164,7 @@ func (a *audited) judgeStream() verdict {
 			if by[id] != "" {
 				v.named++
 			} else {
-				v.unnamed[fmt.Sprint(c["type"], " ", c["resource"], " ", c["class"])]++
+				v.unnamed[kindOf(c)]++
 			}
 		}
 		if truth == writer(unloggedUser) {
@@ -172,6 +173,8 @@ func (a *audited) judgeStream() verdict {
 			v.logged++
 			if by[id] != "" {
 				v.loggedNamed++
+			} else {
+				v.loggedUnnamed[kindOf(c)]++
 			}
 		}
 		if by[id] == "" || truth == "" {
@@ -185,6 +188,11 @@ func (a *audited) judgeStream() verdict {
 		}
 	}
 	return v
+}
+
+// kindOf names the kind of a change: its type, its resource and what it is about.
+func kindOf(c map[string]any) string {
+	return fmt.Sprint(c["type"], " ", c["resource"], " ", c["class"])
 }
 
 // authorsByID returns the author of each change, by the ID of the change.
