@@ -69,8 +69,9 @@ func newAttributionRunner(cfg *config.Config, j *journal.Journal, client *apiser
 	if c.Stamps.Enabled {
 		n.stamps = stamp.NewGuard(stamp.Options{
 			Grace: c.Stamps.Grace, List: client.ListText, ClockSkew: client.ClockSkew, Logger: log,
-			Selected: func() ([]event.Resource, error) { return resourcesOf(j, selected) },
-			Stored:   func() (string, error) { return j.EvidencePosition(stamp.PolicyName) },
+			IsNotServed: func(err error) bool { return apiserver.Classify(err) == apiserver.NotServed },
+			Selected:    func() ([]event.Resource, error) { return resourcesOf(j, selected) },
+			Stored:      func() (string, error) { return j.EvidencePosition(stamp.PolicyName) },
 			Store: func(ctx context.Context, state string) error {
 				return j.StoreEvidence(ctx, nil, stamp.PolicyName, state)
 			},

@@ -61,14 +61,14 @@ func ChangeOf(r event.Record) (c Change, eligible bool) {
 	return c, eligible
 }
 
-// isStampOf reports whether the stamp in the object names the version before as the one that was replaced. Otherwise an
-// earlier write left it.
+// isStampOf reports whether the stamp in the object names the version before as the one that was replaced, or the object as
+// the one that was created. Otherwise an earlier write left it, or it is a copy.
 func isStampOf(c *event.Change) bool {
 	switch {
 	case c.Stamp == nil:
 		return false
 	case c.Type == event.Added:
-		return c.Stamp.Replaced == "" && c.Previous == ""
+		return c.Previous == "" && c.Stamp.IsCreateOf(c.Resource, c.Namespace, c.Name)
 	}
 	return c.Type == event.Updated && c.Previous != "" && c.Stamp.Replaced == c.Previous
 }

@@ -86,7 +86,7 @@ func TestAStampAndTheAuditLogHaveToAgree(t *testing.T) {
 	}
 }
 
-// TestAStaleStampIsNotOfTheChange: only one that names the version before as replaced is.
+// TestAStaleStampIsNotOfTheChange: only one that names the version before as replaced is, or the object as created.
 func TestAStaleStampIsNotOfTheChange(t *testing.T) {
 	for name, c := range map[string]struct {
 		change event.Change
@@ -95,16 +95,23 @@ func TestAStaleStampIsNotOfTheChange(t *testing.T) {
 		"update":                              {event.Change{Type: event.Updated, Previous: "1", Stamp: &event.Stamp{Replaced: "1"}}, true},
 		"update after an unstamped one":       {event.Change{Type: event.Updated, Previous: "2", Stamp: &event.Stamp{Replaced: "1"}}, false},
 		"update of an unknown version":        {event.Change{Type: event.Updated, Stamp: &event.Stamp{Replaced: ""}}, false},
-		"update with the stamp of the create": {event.Change{Type: event.Updated, Previous: "1", Stamp: &event.Stamp{}}, false},
-		"create":                              {event.Change{Type: event.Added, Stamp: &event.Stamp{}}, true},
+		"update with the stamp of the create": {event.Change{Type: event.Updated, Previous: "1", Stamp: created("a")}, false},
+		"create":                              {event.Change{Type: event.Added, Stamp: created("a")}, true},
+		"added with a copied stamp":           {event.Change{Type: event.Added, Stamp: created("b")}, false},
 		"added with a later stamp":            {event.Change{Type: event.Added, Stamp: &event.Stamp{Replaced: "1"}}, false},
 		"coalesced":                           {event.Change{Type: event.Updated, Coalesced: true, Previous: "1", Stamp: &event.Stamp{Replaced: "1"}}, false},
 		"delete":                              {event.Change{Type: event.Deleted, Previous: "1", Stamp: &event.Stamp{Replaced: "1"}}, false},
 	} {
-		c.change.UID, c.change.ResourceVersion = "u", "3"
+		c.change.UID, c.change.ResourceVersion, c.change.Name = "u", "3", "a"
+		c.change.Resource = event.Resource{Version: "v1", Resource: "configmaps"}
 		got, _ := ChangeOf(event.Record{Change: &c.change})
 		if (got.Stamp != nil) != c.want {
 			t.Errorf("%s: stamp %v", name, got.Stamp)
 		}
 	}
+}
+
+// created returns the stamp of the create of a ConfigMap.
+func created(name string) *event.Stamp {
+	return &event.Stamp{User: "alice", Replaced: event.StampCreated + "/configmaps//" + name}
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
-	"github.com/kubecdc/kubecdc/pkg/resourceversion"
 )
 
 const (
@@ -31,6 +30,8 @@ type Options struct {
 	Grace time.Duration
 	// List lists a resource of a group and version from storage, never from an older state; with a name, that object alone.
 	List func(ctx context.Context, group, version, resource, name string) ([]byte, error)
+	// IsNotServed reports whether an error of List means that the API server that answered does not have the resource.
+	IsNotServed func(error) bool
 	// Selected returns the resources that stamps are needed for.
 	Selected func() ([]event.Resource, error)
 	// Stored and Store keep the state over restarts.
@@ -49,6 +50,10 @@ type Options struct {
 // An API server notices a new policy after a moment, and a write that it admitted before may be stored later. So a policy
 // counts only after Options.Grace, and only for versions after the list that found it so. It counts until the last list that
 // found it unchanged: a write that was stored before that was admitted before that.
+//
+// If one of several API servers answers that it does not have such policies, as one of an older version does, its writes are
+// not stamped, and copies of stamps or forged ones are stored. So nothing is proven from the last list that found the policy
+// until none has answered so for Options.Grace.
 type Guard struct {
 	options   Options
 	condition *condition.Condition
@@ -71,6 +76,8 @@ type guardState struct {
 	Identity string `json:"identity"`        // of policy and binding
 	Since    string `json:"since,omitempty"` // version after which they are in force; "": not yet
 	Until    string `json:"until,omitempty"` // newest version up to which that is known
+	// NotServed is when an API server last answered that it does not have such policies, by our clock; zero: never.
+	NotServed time.Time `json:"notServed,omitzero"`
 }
 
 // NewGuard returns a Guard, which checks nothing before Run.
@@ -156,19 +163,32 @@ func (g *Guard) observe(ctx context.Context, now time.Time) (observation, error)
 		}
 		g.lastSlow = now
 	}
-	policy, err := g.options.List(ctx, admissionGroup, admissionVersion, policies, PolicyName)
+	var lists [2][]byte
+	for i, resource := range []string{policies, bindings} {
+		text, err := g.options.List(ctx, admissionGroup, admissionVersion, resource, PolicyName)
+		if err != nil && g.options.IsNotServed(err) {
+			return g.observeNotServed(ctx, resource)
+		}
+		if err != nil {
+			return observation{}, fmt.Errorf("list %s: %w", resource, err)
+		}
+		lists[i] = text
+	}
+	return observe(lists[0], lists[1])
+}
+
+// observeNotServed returns that an API server has no resource of the policy, as of the present version.
+func (g *Guard) observeNotServed(ctx context.Context, resource string) (observation, error) {
+	text, err := g.options.List(ctx, aggregationGroup, "v1", apiServices, "")
 	if err != nil {
-		return observation{}, fmt.Errorf("list %s: %w", policies, err)
+		return observation{}, fmt.Errorf("list %s: %w", apiServices, err)
 	}
-	binding, err := g.options.List(ctx, admissionGroup, admissionVersion, bindings, PolicyName)
+	l, err := parseList(text)
 	if err != nil {
-		return observation{}, fmt.Errorf("list %s: %w", bindings, err)
+		return observation{}, fmt.Errorf("list %s: %w", apiServices, err)
 	}
-	o, err := observe(policy, binding)
-	if err == nil && !resourceversion.IsOrdered(o.version) {
-		err = fmt.Errorf("the API server has the version %q, which is no number", o.version)
-	}
-	return o, err
+	return observation{version: l.Metadata.ResourceVersion, notServed: true, problem: "an API server does not have " + resource + "." +
+		admissionGroup + "/" + admissionVersion + ", so that it stamps nothing: it is older than Kubernetes 1.36, or they are disabled there"}, nil
 }
 
 // observeSlow finds out which groups other servers serve. One that did once is not believed again.
@@ -197,6 +217,9 @@ func (g *Guard) applyObservation(ctx context.Context, o observation, now time.Ti
 			return err
 		}
 	}
+	if o.notServed || g.state.NotServed.After(now) { // after now: the clock was set back
+		g.state.NotServed = now
+	}
 	var waits time.Duration
 	if o.problem == "" {
 		g.rules = o.rules
@@ -212,7 +235,7 @@ func (g *Guard) applyObservation(ctx context.Context, o observation, now time.Ti
 			g.state.Until = o.version
 		}
 	}
-	if before.Identity != g.state.Identity || before.Since != g.state.Since || now.Sub(g.lastSlow) <= 0 {
+	if before.Identity != g.state.Identity || before.Since != g.state.Since || !before.NotServed.Equal(g.state.NotServed) || now.Sub(g.lastSlow) <= 0 {
 		if err := g.storeState(ctx); err != nil {
 			return err
 		}
@@ -228,13 +251,16 @@ func (g *Guard) remainingGrace(o observation, now time.Time) time.Duration {
 	if !o.writtenAt.IsZero() {
 		age = max(age, now.Add(-g.options.ClockSkew()).Sub(o.writtenAt))
 	}
+	if !g.state.NotServed.IsZero() {
+		age = min(age, now.Sub(g.state.NotServed))
+	}
 	return g.options.Grace - age
 }
 
 // endInterval records that policy or binding are not what they were.
 func (g *Guard) endInterval(ctx context.Context, o observation, now time.Time) error {
 	ended, rules := g.state, g.rules
-	g.state, g.rules, g.firstSeen = guardState{}, nil, time.Time{}
+	g.state, g.rules, g.firstSeen = guardState{NotServed: ended.NotServed}, nil, time.Time{}
 	if ended.Since == "" {
 		return nil
 	}
@@ -295,7 +321,7 @@ func (g *Guard) updateCondition(o observation, waits time.Duration) error {
 		return nil
 	case g.state.Since == "":
 		g.condition.Update(condition.Problem{Code: condition.StampsUnproven,
-			Cause: fmt.Sprintf("policy and binding count %v after they were written (audit.stamps.grace), in %v",
+			Cause: fmt.Sprintf("policy and binding count %v after they were written, or an API server did not have them (audit.stamps.grace), in %v",
 				g.options.Grace, waits.Truncate(time.Second)+time.Second)})
 		return nil
 	}

@@ -29,9 +29,10 @@ type memory struct {
 func (m *memory) newGuard(grace time.Duration, list func(ctx context.Context, group, version, resource, name string) ([]byte, error)) *Guard {
 	g := NewGuard(Options{
 		Grace: grace, List: list, Logger: slog.New(slog.DiscardHandler), ClockSkew: func() time.Duration { return 0 },
-		Selected: func() ([]event.Resource, error) { return []event.Resource{configMapsResource}, nil },
-		Stored:   func() (string, error) { return m.state, nil },
-		Store:    func(_ context.Context, state string) error { m.state = state; return nil },
+		IsNotServed: func(err error) bool { return errors.Is(err, errNotServed) },
+		Selected:    func() ([]event.Resource, error) { return []event.Resource{configMapsResource}, nil },
+		Stored:      func() (string, error) { return m.state, nil },
+		Store:       func(_ context.Context, state string) error { m.state = state; return nil },
 		RecordGap: func(_ context.Context, _ time.Time, reason string) error {
 			m.losses = append(m.losses, reason)
 			return nil
@@ -248,6 +249,57 @@ func TestAPolicyThatWasRecreatedIsANewOne(t *testing.T) {
 	verifyVerdict(t, restarted, "the same after a restart", version, NotInForce)
 }
 
+var errNotServed = errors.New("the server could not find the requested resource")
+
+// TestAnAPIServerWithoutThePolicyEndsTheProof: one of several answers that it does not have such policies. Nothing counts
+// from the last list before that, until none has answered so for the grace, over a restart too.
+func TestAnAPIServerWithoutThePolicyEndsTheProof(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const grace = time.Minute
+		var version int64
+		older := false
+		list := func(_ context.Context, _, _, resource, _ string) ([]byte, error) {
+			if version++; older && resource != apiServices {
+				return nil, fmt.Errorf("list: %w", errNotServed)
+			}
+			return printedList(resource, version), nil
+		}
+		m := &memory{}
+		g := m.newGuard(grace, list)
+		now := func() string { return strconv.FormatInt(version, 10) }
+		mustCheck(t, g) // they were written long before
+		mustCheck(t, g)
+		before := strconv.FormatInt(version-1, 10)
+		verifyVerdict(t, g, "before", before, InForce)
+		older = true
+		mustCheck(t, g)
+		meanwhile := now()
+		verifyVerdict(t, g, "answered by the older one", meanwhile, NotInForce)
+		verifyVerdict(t, g, "before it answered", before, InForce)
+		verifyCode(t, g, "answered by the older one", condition.StampsUnproven)
+		if len(m.losses) != 1 || !strings.Contains(m.losses[0], "does not have mutatingadmissionpolicies") {
+			t.Errorf("losses: %q", m.losses)
+		}
+		time.Sleep(grace)
+		mustCheck(t, g) // it answers again
+		older = false
+		time.Sleep(grace - time.Second)
+		for _, next := range []*Guard{g, m.newGuard(grace, list)} {
+			mustCheck(t, next)
+			verifyVerdict(t, next, "shortly after", strconv.FormatInt(version-1, 10), NotInForce)
+			verifyCode(t, next, "shortly after", condition.StampsUnproven)
+		}
+		time.Sleep(time.Second)
+		for _, next := range []*Guard{g, m.newGuard(grace, list)} {
+			mustCheck(t, next)
+			mustCheck(t, next)
+			verifyVerdict(t, next, "answered by the older one, later", meanwhile, NotInForce)
+			verifyVerdict(t, next, "afterwards", strconv.FormatInt(version-1, 10), InForce)
+			verifyCode(t, next, "afterwards", "")
+		}
+	})
+}
+
 // lists are the answers of an API server.
 type lists struct {
 	version  int
@@ -354,7 +406,7 @@ func printedList(resource string, version int64) []byte {
 	var spec any = map[string]any{"policyName": PolicyName}
 	switch resource {
 	case apiServices:
-		return []byte(`{"items":[]}`)
+		return fmt.Appendf(nil, `{"metadata":{"resourceVersion":"%d"},"items":[]}`, version)
 	case policies:
 		all := []string{"*"}
 		spec = map[string]any{
@@ -367,7 +419,7 @@ func printedList(resource string, version int64) []byte {
 	}
 	text, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"resourceVersion": strconv.FormatInt(version, 10)},
-		"items":    []any{map[string]any{"metadata": map[string]any{"uid": resource, "generation": 1}, "spec": spec}},
+		"items":    []any{map[string]any{"metadata": map[string]any{"uid": resource, "generation": 1, "creationTimestamp": "1999-01-01T00:00:00Z"}, "spec": spec}},
 	})
 	if err != nil {
 		panic(err)

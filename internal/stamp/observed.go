@@ -3,12 +3,12 @@ package stamp
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/resourceversion"
 )
 
 // The parts of the API server that a [Guard] reads.
@@ -130,6 +130,8 @@ func (m *metadata) writtenAt() (at time.Time, known bool) {
 type observation struct {
 	version string // up to which it is known, of the older of two lists
 	problem string // why the policy proves nothing; "" if it does
+	// notServed is set if the API server that answered has no such policies, so that its writes are not stamped.
+	notServed bool
 	// identity changes with each change of a spec: UIDs and generations.
 	identity  string
 	rules     []resourceRule
@@ -147,8 +149,8 @@ type listed struct {
 
 // parseList reads a list. The absence of the object is no error.
 func parseList(text []byte) (l listed, err error) {
-	if err = json.Unmarshal(text, &l); err == nil && l.Metadata.ResourceVersion == "" {
-		err = errors.New("the list has no resourceVersion")
+	if err = json.Unmarshal(text, &l); err == nil && !resourceversion.IsOrdered(l.Metadata.ResourceVersion) {
+		err = fmt.Errorf("the list has the version %q, which is no number", l.Metadata.ResourceVersion)
 	}
 	return l, err
 }

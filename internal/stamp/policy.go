@@ -29,6 +29,13 @@ func annotationsOf(object string) string {
  ? %[1]s.metadata.annotations : {}`, object)
 }
 
+// createdObject is the expression for what stands in the place of the replaced version in the stamp of a create. It names
+// the object, because others may get copies of its annotations through an API server that does not stamp.
+const createdObject = `'` + event.StampCreated + `' + request.resource.group + '/' + request.resource.resource + '/'
+ + (has(object.metadata.namespace) ? object.metadata.namespace : '') + '/'
+ + (has(object.metadata.name) && object.metadata.name != '' ? object.metadata.name
+ : has(object.metadata.generateName) ? object.metadata.generateName + '/' : '')`
+
 // isStampable is true for writes of an object itself by others than the components of the control plane. Those copy
 // annotations, as from a Deployment to its ReplicaSets, and make most writes of a cluster.
 const isStampable = `(!has(request.subResource) || request.subResource == '')
@@ -59,7 +66,7 @@ var variables = []namedExpression{
  && (!(k in variables.oldAnnotations) || variables.annotations[k] != variables.oldAnnotations[k]))
  || variables.oldAnnotations.exists(k, k != '` + event.StampAnnotation + `' && !(k in variables.annotations))`},
 	{"stamp", "(" + isStampable + ")\n && variables.changed" + `
- ? (oldObject == null ? '` + event.StampCreated + `' : string(oldObject.metadata.resourceVersion)) + ' ' + request.userInfo.username
+ ? (oldObject == null ? ` + createdObject + ` : string(oldObject.metadata.resourceVersion)) + ' ' + request.userInfo.username
  : variables.before`},
 }
 

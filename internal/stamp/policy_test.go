@@ -180,13 +180,13 @@ func TestEveryStampIsOfTheWriter(t *testing.T) {
 	c := startCluster(t)
 	c.applyPolicy("configmaps", "deployments.apps", "pods", "widgets.example.io", "namespaces")
 	for _, user := range users[:5] {
-		o := c.mustSend(user, "POST", configMaps, `{"metadata":{"generateName":"x-","annotations":{`+forged("new")+`}},"data":{"a":"1"}}`)
-		c.verifyStamp("create by "+user, o, "new "+user)
+		o := c.mustSend(user, "POST", configMaps, `{"metadata":{"generateName":"x-","annotations":{`+forged("new:/configmaps/default/x-/")+`}},"data":{"a":"1"}}`)
+		c.verifyStamp("create by "+user, o, "new:/configmaps/default/x-/ "+user)
 	}
 	x := configMaps + "/x"
 	at := func(o object) string { return o.Metadata.ResourceVersion }
 	made := c.mustSend("alice", "POST", configMaps, `{"metadata":{"name":"x"},"data":{"a":"1"}}`)
-	c.verifyStamp("create", made, "new alice")
+	c.verifyStamp("create", made, "new:/configmaps/default/x alice")
 	patched := c.mustSend("bob", "PATCH", x, `{"data":{"a":"2"},"metadata":{"annotations":{`+forged(at(made))+`}}}`)
 	c.verifyStamp("patch with a forged stamp", patched, at(made)+" bob")
 	replaced := c.mustSend("mallory", "PUT", x, `{"metadata":{"name":"x","annotations":{"n":"1",`+forged(at(patched))+`}},"data":{"a":"3"}}`)
@@ -203,8 +203,8 @@ func TestEveryStampIsOfTheWriter(t *testing.T) {
 	held := c.mustSend("alice", "PATCH", x, `{"metadata":{"finalizers":["example.io/x"]}}`)
 	c.verifyStamp("a finalizer", held, at(note)+" alice")
 	upserted := c.mustSend("bob", "PATCH", configMaps+"/applied?fieldManager=f",
-		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"applied","annotations":{`+forged("new")+`}}}`, applyPatch)
-	c.verifyStamp("create by apply", upserted, "new bob")
+		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"applied","annotations":{`+forged("new:/configmaps/default/applied")+`}}}`, applyPatch)
+	c.verifyStamp("create by apply", upserted, "new:/configmaps/default/applied bob")
 	c.verifySubresourcesForgeNothing()
 	c.verifyCustomResources()
 }
@@ -212,8 +212,8 @@ func TestEveryStampIsOfTheWriter(t *testing.T) {
 // verifySubresourcesForgeNothing: writes of subresources, some of which can write annotations, keep the stamp.
 func (c *cluster) verifySubresourcesForgeNothing() {
 	c.t.Helper()
-	made := c.mustSend("alice", "POST", deployments, fmt.Sprintf(deployment, forged("new")))
-	c.verifyStamp("create of a deployment", made, "new alice")
+	made := c.mustSend("alice", "POST", deployments, fmt.Sprintf(deployment, forged("new:apps/deployments/default/d")))
+	c.verifyStamp("create of a deployment", made, "new:apps/deployments/default/d alice")
 	forge := func(o object) string {
 		return `"metadata":{"annotations":{` + forged(o.Metadata.ResourceVersion) + `}}`
 	}
@@ -235,6 +235,7 @@ func (c *cluster) verifySubresourcesForgeNothing() {
 	busy := c.mustSend("mallory", "PATCH", pods+"/p/ephemeralcontainers", `{`+forge(bound)+`,"spec":{"ephemeralContainers":[{"name":"e","image":"i"}]}}`, strategicPatch)
 	c.verifyStamp("ephemeral containers with a forged stamp", busy, p.stamp())
 	space := c.mustSend("alice", "POST", "/api/v1/namespaces", `{"metadata":{"name":"space"}}`)
+	c.verifyStamp("create of a namespace", space, "new:/namespaces//space alice")
 	final := c.mustSend("mallory", "PUT", "/api/v1/namespaces/space/finalize", `{"apiVersion":"v1","kind":"Namespace",`+
 		`"metadata":{"name":"space","annotations":{"a":"b",`+forged(space.Metadata.ResourceVersion)+`}},"spec":{"finalizers":[]}}`)
 	c.verifyStamp("finalize with a forged stamp", final, space.stamp())
@@ -262,7 +263,7 @@ func (c *cluster) verifyCustomResources() {
 		`"metadata":{"name":"w5"},"spec":` + strings.Repeat(`{"a":`, 100) + `1` + strings.Repeat("}", 100),
 	} {
 		made := c.mustSend("alice", "POST", widgets, "{"+head+","+rest+"}")
-		c.verifyStamp("create of "+rest, made, "new alice")
+		c.verifyStamp("create of "+rest, made, fmt.Sprintf("new:example.io/widgets/default/w%d alice", i))
 		at := fmt.Sprintf("%s/w%d", widgets, i)
 		patched := c.mustSend("bob", "PATCH", at, `{"added":{"x":[1,2,null]},"metadata":{"annotations":null}}`)
 		c.verifyStamp("patch of "+rest, patched, made.Metadata.ResourceVersion+" bob")
@@ -280,7 +281,7 @@ func TestAWriteThatChangesNothingIsNotStamped(t *testing.T) {
 	made := c.mustSend("alice", "POST", configMaps, `{"metadata":{"name":"x","labels":{"l":"1"}},"data":{"a":"1"}}`)
 	for what, o := range map[string]object{
 		"a patch":                     c.mustSend("bob", "PATCH", x, `{"data":{"a":"1"}}`),
-		"an update":                   c.mustSend("bob", "PUT", x, `{"metadata":{"name":"x","labels":{"l":"1"},"annotations":{`+`"`+event.StampAnnotation+`":"new alice"}},"data":{"a":"1"}}`),
+		"an update":                   c.mustSend("bob", "PUT", x, `{"metadata":{"name":"x","labels":{"l":"1"},"annotations":{`+`"`+event.StampAnnotation+`":"new:/configmaps/default/x alice"}},"data":{"a":"1"}}`),
 		"an update without the stamp": c.mustSend("bob", "PUT", x, `{"metadata":{"name":"x","labels":{"l":"1"}},"data":{"a":"1"}}`),
 		"a removal of the stamp":      c.mustSend("bob", "PATCH", x, `{"metadata":{"annotations":null}}`),
 	} {
@@ -298,7 +299,7 @@ func TestAWriteThatChangesNothingIsNotStamped(t *testing.T) {
 	// A Deployment's controller copies its annotations to the ReplicaSet at each synchronisation.
 	replicaSet := strings.Replace(strings.Replace(deployment, "Deployment", "ReplicaSet", 1), `"d"`, `"r"`, 1)
 	sets := strings.Replace(deployments, "deployments", "replicasets", 1)
-	copied := c.mustSend(controllerManager, "POST", sets, fmt.Sprintf(replicaSet, forged("new")))
+	copied := c.mustSend(controllerManager, "POST", sets, fmt.Sprintf(replicaSet, forged("new:apps/replicasets/default/r")))
 	c.verifyStamp("a copy by a controller", copied, "")
 	owned := c.mustSend(controllerManager, "PATCH", sets+"/r", `{"metadata":{"annotations":{`+forged(copied.Metadata.ResourceVersion)+`}}}`)
 	for i := range 3 {
@@ -330,7 +331,7 @@ func TestLargeObjectsAreStamped(t *testing.T) {
 		return b.String()
 	}
 	made := c.mustSend("alice", "POST", configMaps, body("large"))
-	c.verifyStamp("create of a large object", made, "new alice")
+	c.verifyStamp("create of a large object", made, "new:/configmaps/default/large alice")
 	annotations["example.io/key-3999"] = "w"
 	updated := c.mustSend("bob", "PUT", configMaps+"/large", body("large"))
 	c.verifyStamp("update of a large object", updated, made.Metadata.ResourceVersion+" bob")

@@ -54,7 +54,8 @@ type audited struct {
 	webhook   string // address
 	sendTo    string // host, or host and port, to which the API servers send their events
 	logs      bool   // the exporter reads the log file of the API server, and serves no webhook
-	forges    bool   // each write has a forged stamp
+	forges    bool   // each write has a forged stamp, if the policy of stamps can replace it
+	older     bool   // the second API server does not know the policy of stamps
 	stamped   bool   // authors are known from stamps, which do not name the impersonator
 	eventless bool   // the exporter gets no audit events
 	ca        []byte

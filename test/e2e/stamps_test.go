@@ -25,14 +25,24 @@ const (
 // forgeStamp returns an annotation, after a comma, that names another user for the write that replaces the present version
 // of an object: what would be believed if the policy let it pass.
 func (u *user) forgeStamp(ctx context.Context, item string) string {
-	if !u.a.forges {
+	if !u.a.forges || u.a.isOlder(u.url) {
 		return ""
 	}
-	replaced := "new"
+	replaced := createdStamp(item)
 	if code, h := u.doRequest(ctx, "GET", item, ""); code == 200 {
 		replaced = h.Metadata.ResourceVersion
 	}
 	return fmt.Sprintf(`,"%s":"%s %s"`, stampAnnotation, replaced, victim)
+}
+
+// createdStamp returns what stands in the stamp of a create in the place of the replaced version, by the path of the object.
+func createdStamp(item string) string {
+	parts := strings.Split(strings.TrimPrefix(item, "/api/v1/"), "/") // namespaces, its name, resource, name
+	group := ""
+	if parts[0] == "" { // apis, group, version
+		group, parts = parts[2], parts[4:]
+	}
+	return "new:" + group + "/" + parts[2] + "/" + parts[1] + "/" + parts[3]
 }
 
 // recordStampable records whether the version in an answer is the result of a write that the policy stamps.
@@ -88,6 +98,15 @@ func (a *audited) applyStampPolicy() {
 	a.t.Helper()
 	policy, binding := a.stampPolicy()
 	a.applyPolicy(stampPolicies, policy, binding)
+}
+
+// applyStampBinding puts a deleted binding back.
+func (a *audited) applyStampBinding() {
+	a.t.Helper()
+	_, binding := a.stampPolicy()
+	admin := a.newUser(0)
+	admin.contentType = "application/yaml"
+	admin.mustDo(a.t, "POST", stampPolicies+"ybindings", binding)
 }
 
 func (a *audited) stampPolicy() (policy, binding string) {
@@ -176,10 +195,8 @@ func TestStampsNameAuthorsWithoutAnAuditLog(t *testing.T) {
 	a.awaitCondition("StampsUnproven", true)
 	loading.Wait()
 	a.writeLoad(fewWrites/4, spread) // each stamp is the forged one
-	_, binding := a.stampPolicy()
-	admin.contentType = "application/yaml"
 	loading.Go(func() { a.writeLoad(fewWrites/2, spread) })
-	admin.mustDo(t, "POST", stampPolicies+"ybindings", binding)
+	a.applyStampBinding()
 	a.awaitCondition("StampsUnproven", false)
 	loading.Wait()
 	a.awaitGap("stamps prove nothing after version", func() {})

@@ -85,7 +85,7 @@ func TestTwoStampsAreRefused(t *testing.T) {
 		}
 	}
 	for value, want := range map[string]event.Stamp{
-		"new alice": {User: "alice"}, "7 a b": {User: "a b", Replaced: "7"}, "": {}, "7": {}, "7 ": {}, " alice": {},
+		"new:/pods/a/b alice": {User: "alice", Replaced: "new:/pods/a/b"}, "7 a b": {User: "a b", Replaced: "7"}, "": {}, "7": {}, "7 ": {}, " alice": {},
 	} {
 		o, err := readObject(`{"metadata":{"name":"a","annotations":{"` + event.StampAnnotation + `":"` + value + `"}}}`)
 		if err != nil {

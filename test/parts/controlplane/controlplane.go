@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"github.com/kubecdc/kubecdc/test/parts/ports"
 	"github.com/kubecdc/kubecdc/test/parts/process"
@@ -31,6 +32,8 @@ type Options struct {
 	Users []User
 	// APIServerArgs are appended to the API server's arguments; a flag given here wins over the default.
 	APIServerArgs []string
+	// SecondArgs are appended to those of the second API server, such as --emulated-version for one of an older version.
+	SecondArgs []string
 	// EtcdArgs are appended to etcd's arguments.
 	EtcdArgs []string
 	// NoAudit switches the audit log off, for measurements.
@@ -139,6 +142,7 @@ func prepare(options Options, programs programs, free []int) (*ControlPlane, err
 	}
 	c.apiServer = process.NewService(apiServer)
 	if options.Second {
+		options.APIServerArgs = slices.Concat(options.APIServerArgs, options.SecondArgs)
 		second, err := c.apiServerProcess("second-apiserver", secondPort, programs.apiServer, options)
 		if err != nil {
 			return nil, err
