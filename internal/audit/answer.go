@@ -1,12 +1,12 @@
 package audit
 
-import "strings"
+import "bytes"
 
 // responseScan collects the facts of a response body: an object, a list, a Table or a Status. What they mean is known at the
 // end only, because the members of a body may have any order.
 type responseScan struct {
-	kind, apiVersion string
-	specFinalizers   bool // spec.finalizers is not empty; namespaces have theirs there
+	kind, apiVersion []byte // alias the text of the event
+	specFinalizers   bool   // spec.finalizers is not empty; namespaces have theirs there
 	of               Object
 	rows, items      int // index of the member; 0: none
 }
@@ -40,19 +40,19 @@ func (e *Event) isAnswered(a *responseScan) bool {
 
 // isOwnGroup reports whether a body is an object of the group that the request names.
 func (e *Event) isOwnGroup(a *responseScan) bool {
-	return a.group() == e.Group && !a.is("v1", "Status")
+	return string(a.group()) == e.Group && !a.is("v1", "Status")
 }
 
 const metaGroup = "meta.k8s.io"
 
 func (a *responseScan) is(apiVersion, kind string) bool {
-	return a.apiVersion == apiVersion && a.kind == kind
+	return string(a.apiVersion) == apiVersion && string(a.kind) == kind
 }
 
-func (a *responseScan) group() string {
-	group, _, named := strings.Cut(a.apiVersion, "/")
+func (a *responseScan) group() []byte {
+	group, _, named := bytes.Cut(a.apiVersion, []byte("/"))
 	if !named {
-		return ""
+		return nil
 	}
 	return group
 }
@@ -97,9 +97,11 @@ func (a *responseScan) scanBody(b []byte, i int) int {
 	return scanMembers(b, i, func(key []byte, i int) int {
 		switch string(key) {
 		case "kind":
-			a.kind = stringAt(b, i)
+			a.kind, i = textAt(b, i)
+			return i
 		case "apiVersion":
-			a.apiVersion = stringAt(b, i)
+			a.apiVersion, i = textAt(b, i)
+			return i
 		case "metadata":
 			return scanMetadata(b, i, &a.of)
 		case "spec":
@@ -122,9 +124,9 @@ func scanMetadata(b []byte, i int, o *Object) int {
 	return scanMembers(b, i, func(key []byte, i int) int {
 		switch string(key) {
 		case "uid":
-			o.UID = stringAt(b, i)
+			return readString(b, i, &o.UID)
 		case "resourceVersion":
-			o.ResourceVersion = stringAt(b, i)
+			return readString(b, i, &o.ResourceVersion)
 		case "deletionTimestamp":
 			o.Deleting = b[i] == '"'
 		case "deletionGracePeriodSeconds":

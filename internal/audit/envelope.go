@@ -204,7 +204,7 @@ func salvage(text []byte, at Time) Event {
 	var e Event
 	s := eventScan{Event: &e}
 	scanMembers(text, 0, func(key []byte, i int) int { return s.scanMember(text, string(key), i) })
-	if s.version != apiVersion || e.Name == "" {
+	if string(s.version) != apiVersion || e.Name == "" {
 		return Event{}
 	}
 	cut := Event{

@@ -1,8 +1,8 @@
 package audit
 
 import (
+	"bytes"
 	"net/url"
-	"strings"
 )
 
 // requestOptions are the facts of an event from which it follows whether the request was a dry run, as the handlers of
@@ -14,7 +14,7 @@ import (
 //
 // The value does not matter: an API server rejects every value but "All".
 type requestOptions struct {
-	uri       string
+	uri       []byte
 	hasBodies bool   // the level of the event includes request bodies, and they were not truncated
 	hasBody   bool   // there is one
 	bodyDry   bool   // dryRun of its delete options is not empty
@@ -46,12 +46,12 @@ func (o *requestOptions) outcomeByBody() Outcome {
 
 // hasDryRun reports whether the query of a request URI has the key dryRun, as net/url reads it for the API server. Only keys
 // with an escape need the parser.
-func hasDryRun(uri string) bool {
-	_, query, _ := strings.Cut(uri, "?")
-	if !strings.Contains(query, "dryRun") && !strings.Contains(query, "%") {
+func hasDryRun(uri []byte) bool {
+	_, query, _ := bytes.Cut(uri, []byte("?"))
+	if !bytes.Contains(query, []byte("dryRun")) && !bytes.ContainsRune(query, '%') {
 		return false
 	}
-	values, _ := url.ParseQuery(query) // an API server ignores the error, too
+	values, _ := url.ParseQuery(string(query)) // an API server ignores the error, too
 	return values.Has("dryRun")
 }
 

@@ -3,6 +3,7 @@ package audit
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
@@ -60,8 +61,11 @@ func Append(events []Event, b []byte) ([]Event, error) {
 	return appendItems(events, b, items)
 }
 
+// usualSize is less than the size of most events, in bytes. What is allocated for a list by that is smaller than its text.
+const usualSize = 1 << 10
+
 func appendItems(events []Event, b []byte, at int) ([]Event, error) {
-	all := events
+	all := slices.Grow(events, len(b)/usualSize)
 	end := scanElements(b, at, func(i int) int {
 		all = append(all, Event{})
 		return scanEvent(b, i, &all[len(all)-1])
@@ -87,22 +91,24 @@ func Scan(b []byte) (Event, error) {
 	return e, nil
 }
 
-// eventScan is one event and what only its scan needs.
+// eventScan is one event and what only its scan needs. Its slices alias the text of the event.
 type eventScan struct {
 	*Event
-	version string // apiVersion
+	version []byte // apiVersion
 	options requestOptions
 	failed  bool         // the answer is a Status of a failure
 	body    int          // index of requestObject; 0: none
 	answer  responseScan // of responseObject
 }
 
+var ownVersion = []byte(apiVersion)
+
 // scanEvent reads the event that starts at i into the empty e. It returns the index after it, or a negative index on an
 // error.
 func scanEvent(b []byte, i int, e *Event) int {
-	s := eventScan{Event: e, version: apiVersion}
+	s := eventScan{Event: e, version: ownVersion}
 	end := scanMembers(b, i, func(key []byte, i int) int { return s.scanMember(b, string(key), i) })
-	if s.version != apiVersion {
+	if string(s.version) != apiVersion {
 		return rawjson.FailAt(i)
 	}
 	if end < 0 || !e.IsWrite() {
@@ -135,18 +141,21 @@ func (s *eventScan) scanMember(b []byte, key string, i int) int {
 	e := s.Event
 	switch key {
 	case "apiVersion":
-		s.version = stringAt(b, i)
+		s.version, i = textAt(b, i)
+		return i
 	case "level":
-		level := stringAt(b, i)
-		s.options.hasBodies = level == "Request" || level == "RequestResponse"
+		level, end := textAt(b, i)
+		s.options.hasBodies = string(level) == "Request" || string(level) == "RequestResponse"
+		return end
 	case "auditID":
-		e.ID = stringAt(b, i)
+		return readString(b, i, &e.ID)
 	case "stage":
-		e.Stage = stringAt(b, i)
+		return readWord(b, i, &e.Stage)
 	case "verb":
-		e.Verb = stringAt(b, i)
+		return readWord(b, i, &e.Verb)
 	case "requestURI":
-		s.options.uri = stringAt(b, i)
+		s.options.uri, i = textAt(b, i)
+		return i
 	case "user":
 		var u User
 		end := scanUser(b, i, &u)
@@ -160,14 +169,14 @@ func (s *eventScan) scanMember(b []byte, key string, i int) int {
 	case "authenticationMetadata":
 		return scanMembers(b, i, func(key []byte, i int) int {
 			if string(key) == "impersonationConstraint" {
-				e.Constraint = stringAt(b, i)
+				return readString(b, i, &e.Constraint)
 			}
 			return skipValue
 		})
 	case "sourceIPs":
 		return appendStrings(b, i, &e.SourceIPs)
 	case "userAgent":
-		e.UserAgent = stringAt(b, i)
+		return readString(b, i, &e.UserAgent)
 	case "requestReceivedTimestamp":
 		e.Received = parseTime(stringAt(b, i))
 	case "stageTimestamp":
@@ -192,9 +201,9 @@ func scanUser(b []byte, i int, u *User) int {
 	return scanMembers(b, i, func(key []byte, i int) int {
 		switch string(key) {
 		case "username":
-			u.Name = stringAt(b, i)
+			return readString(b, i, &u.Name)
 		case "uid":
-			u.UID = stringAt(b, i)
+			return readString(b, i, &u.UID)
 		case "groups":
 			return appendStrings(b, i, &u.Groups)
 		}
@@ -206,19 +215,19 @@ func (e *Event) scanReference(b []byte, i int) int {
 	return scanMembers(b, i, func(key []byte, i int) int {
 		switch string(key) {
 		case "apiGroup":
-			e.Group = stringAt(b, i)
+			return readString(b, i, &e.Group)
 		case "resource":
-			e.Resource = stringAt(b, i)
+			return readString(b, i, &e.Resource)
 		case "subresource":
-			e.Subresource = stringAt(b, i)
+			return readString(b, i, &e.Subresource)
 		case "namespace":
-			e.Namespace = stringAt(b, i)
+			return readString(b, i, &e.Namespace)
 		case "name":
-			e.Name = stringAt(b, i)
+			return readString(b, i, &e.Name)
 		case "uid":
-			e.RefUID = stringAt(b, i)
+			return readString(b, i, &e.RefUID)
 		case "resourceVersion":
-			e.ResourceVersion = stringAt(b, i)
+			return readString(b, i, &e.ResourceVersion)
 		}
 		return skipValue
 	})
@@ -228,7 +237,9 @@ func (s *eventScan) scanStatus(b []byte, i int) int {
 	return scanMembers(b, i, func(key []byte, i int) int {
 		switch string(key) {
 		case "status":
-			s.failed = stringAt(b, i) == "Failure"
+			text, end := textAt(b, i)
+			s.failed = string(text) == "Failure"
+			return end
 		case "code":
 			s.Code = intAt(b, i)
 		case "details":
@@ -241,7 +252,7 @@ func (s *eventScan) scanStatus(b []byte, i int) int {
 func scanUID(b []byte, i int, uid *string) int {
 	return scanMembers(b, i, func(key []byte, i int) int {
 		if string(key) == "uid" {
-			*uid = stringAt(b, i)
+			return readString(b, i, uid)
 		}
 		return skipValue
 	})
@@ -252,15 +263,15 @@ func (s *eventScan) scanAnnotations(b []byte, i int) int {
 	return scanMembers(b, i, func(key []byte, i int) int {
 		switch string(key) {
 		case notedDryRunKey:
-			s.options.noted = stringAt(b, i)
+			return readString(b, i, &s.options.noted)
 		case truncatedKey:
 			e.Truncated = true
 		case notedUIDKey:
-			e.NotedUID = stringAt(b, i)
+			return readString(b, i, &e.NotedUID)
 		case notedReplacesKey:
-			e.Replaces = stringAt(b, i)
+			return readString(b, i, &e.Replaces)
 		case notedUnchangedKey:
-			e.Unchanged = stringAt(b, i)
+			return readString(b, i, &e.Unchanged)
 		}
 		return skipValue
 	})

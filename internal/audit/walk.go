@@ -44,23 +44,57 @@ func scanElements(b []byte, i int, f func(i int) int) int {
 }
 
 // stringAt returns a copy of the string at i; "" if it is not a string.
-func stringAt(b []byte, i int) string {
-	if i >= len(b) || b[i] != '"' {
-		return ""
-	}
-	end := rawjson.SkipString(b, i)
-	if end < 0 {
-		return ""
-	}
-	return string(rawjson.Unquote(b[i:end]))
+func stringAt(b []byte, i int) (s string) {
+	readString(b, i, &s)
+	return s
 }
+
+// readString sets s to a copy of the string at i, or to "" if it is not a string. It returns the index after the value.
+func readString(b []byte, i int, s *string) int {
+	text, end := textAt(b, i)
+	*s = string(text)
+	return end
+}
+
+// readWord is readString without a copy of a word that most events have.
+func readWord(b []byte, i int, s *string) int {
+	text, end := textAt(b, i)
+	for _, word := range commonWords {
+		if string(text) == word {
+			*s = word
+			return end
+		}
+	}
+	*s = string(text)
+	return end
+}
+
+// textAt returns the text of the string at i, which may alias b, or nil if it is not a string, and the index after the
+// value.
+func textAt(b []byte, i int) (text []byte, end int) {
+	if i < len(b) && b[i] == '"' {
+		if end = rawjson.SkipString(b, i); end > 0 {
+			return rawjson.Unquote(b[i:end]), end
+		}
+	}
+	return nil, rawjson.SkipTrustedValue(b, i)
+}
+
+var commonWords = [...]string{Complete, "patch", "update", "create", "delete", "get", "list", "watch"}
+
+// usualStrings is how many groups or addresses most users have at most.
+const usualStrings = 4
 
 func appendStrings(b []byte, i int, list *[]string) int {
 	return scanElements(b, i, func(i int) int {
-		if s := stringAt(b, i); s != "" {
-			*list = append(*list, s)
+		text, end := textAt(b, i)
+		if len(text) > 0 {
+			if *list == nil {
+				*list = make([]string, 0, usualStrings)
+			}
+			*list = append(*list, string(text))
 		}
-		return rawjson.SkipTrustedValue(b, i)
+		return end
 	})
 }
 
