@@ -116,10 +116,10 @@ var Alerts = []Alert{
 		Name: "KubecdcSinkDown", Expr: down + ` unless ` + thisSink + ` (` + held + ` and ` + thisSink + ` kubecdc_sink_gate_closed == 0)`, For: "3m", Severity: Critical,
 		Summary: "Sink {{ $labels.sink }} of {{ $labels.instance }} accepts nothing",
 		Codes: []condition.Code{
-			condition.SinkConnecting, condition.SinkUnreachable, condition.SinkTimeout, condition.SinkUnauthorized, condition.SinkBusy,
+			condition.SinkConnecting, condition.SinkUnreachable, condition.SinkTimeout, condition.SinkUnauthorized, condition.SinkCertificate, condition.SinkBusy,
 			condition.SinkFull, condition.SinkTargetMissing, condition.SinkMisconfigured, condition.SinkRejectsAll, condition.SinkFailing, condition.SinkDefect,
 		},
-		Meaning: "Nothing gets through to the whole destination: it cannot be reached, refuses the credentials, has no space or lacks its topics. Other " +
+		Meaning: "Nothing gets through to the whole destination: it cannot be reached, a certificate is not accepted, it refuses the credentials, has no space or lacks its topics. Other " +
 			"sinks go on; " + wait + " until it is full.",
 		Look: []string{readyz, "`kubecdc_journal_retained_bytes / kubecdc_journal_max_bytes`: how much time there is"},
 		Do:   []string{"bring the destination back, or grant what the line names: delivery goes on by itself"},
@@ -224,7 +224,7 @@ var Alerts = []Alert{
 		For: "5m", Severity: Warning,
 		Summary: "{{ $value }} lanes of sink {{ $labels.sink }} fail while others work",
 		Codes: []condition.Code{
-			condition.SinkTargetMissing, condition.SinkUnauthorized,
+			condition.SinkTargetMissing, condition.SinkUnauthorized, condition.SinkCertificate,
 			condition.SinkRejectsAll, condition.SinkFailing,
 		},
 		Meaning: "A topic is missing or may not be written, a partition has no leader, or a lane's changes are all rejected. Only these " +

@@ -122,6 +122,8 @@ var (
 		sinkDelivers, noneLate, "look at the destination's log and load; it accepts connections, but sends no answer")
 	SinkUnauthorized = define("SinkUnauthorized", NotReady, slog.LevelWarn, "the destination refuses the credentials or lacks a right",
 		sinkDelivers, noneLate, "correct the credentials in the sink's configuration, or grant the right that the cause names")
+	SinkCertificate = define("SinkCertificate", NotReady, slog.LevelWarn, "a certificate is not accepted, so there is no TLS connection",
+		sinkDelivers, noneLate, "renew or correct the certificate that the cause names, or the authorities in the sink's configuration")
 	SinkBusy = define("SinkBusy", NotReady, slog.LevelWarn, "the destination asked to retry later",
 		sinkDelivers, noneLate, "look at the destination's load and limits; it is tried again when the time is over")
 	SinkFull = define("SinkFull", NotReady, slog.LevelWarn, "the destination has no space",

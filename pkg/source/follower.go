@@ -93,10 +93,10 @@ func (f *follower) awaitAdmission(ctx context.Context) error {
 	waited := false
 	err := admit(ctx, f.scope.Rule, func(reason string) {
 		waited = true
-		f.health.recordProblem(condition.RedactionHeld, reason)
+		f.health.recordProblem(condition.Problem{Code: condition.RedactionHeld, Cause: reason})
 	})
 	if waited && err == nil {
-		f.health.recordProblem(condition.ResourceSyncing, "")
+		f.health.recordProblem(condition.Problem{Code: condition.ResourceSyncing})
 	}
 	return err
 }

@@ -65,7 +65,7 @@ func newClusterIdentity(cfg *Config, fail func(error)) *clusterIdentity {
 // before. If the cluster was replaced and the state was reset, it returns the reason of the gap that every resource begins
 // with. unreachable is called with the reason of each failed attempt. It is called once.
 func (i *clusterIdentity) identifyCluster(
-	ctx context.Context, unreachable func(reason string),
+	ctx context.Context, unreachable func(err error),
 ) (replaced string, err error) {
 	var retry backoff
 	for {
@@ -86,7 +86,7 @@ func (i *clusterIdentity) identifyCluster(
 			return "", &StartError{fmt.Errorf("the cluster's name is the UID of the namespace kube-system, which cannot be read: "+
 				"%w; set cluster.name, or allow get on that namespace", err)}
 		}
-		unreachable(apiserver.Reason(err))
+		unreachable(err)
 		if err := sleep(ctx, retry.nextWait(err)); err != nil {
 			return "", err
 		}

@@ -36,7 +36,7 @@ func newLister(f *follower, slots chan struct{}) *lister {
 		api: f.api, slots: slots, most: maxPage, recordFailure: f.health.recordFailure, handleFailure: f.api.handleFailure,
 		recordSuccess: func() {
 			f.api.backoff.reset()
-			f.health.recordProblem(condition.ResourceSyncing, "reading all objects")
+			f.health.recordProblem(condition.Problem{Code: condition.ResourceSyncing, Cause: "reading all objects"})
 		},
 	}}
 }
@@ -61,7 +61,7 @@ func (l *lister) listUntilComplete(ctx context.Context) error {
 func (l *lister) begin(position string) error {
 	l.batch, l.read = apiserver.Batch{}, 0
 	l.out.beginList(position)
-	l.health.recordProblem(condition.ResourceSyncing, "reading all objects")
+	l.health.recordProblem(condition.Problem{Code: condition.ResourceSyncing, Cause: "reading all objects"})
 	return nil
 }
 

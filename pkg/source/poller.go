@@ -9,7 +9,6 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
-	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
@@ -104,7 +103,7 @@ func (p *poller) pollOnce(ctx context.Context) error {
 	found, err := p.discoverServed(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
-			p.states.recordUndiscovered(p.discovery, apiserver.Reason(err))
+			p.states.recordUndiscovered(p.discovery, err)
 		}
 		return err
 	}

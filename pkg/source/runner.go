@@ -195,7 +195,7 @@ func (r *runner) run(ctx context.Context, lost string) error {
 		}
 	}
 	for _, f := range r.followers {
-		f.health.recordProblem(condition.ResourceGone, "the API server no longer serves this resource; its objects are emitted as deleted")
+		f.health.recordProblem(condition.Problem{Code: condition.ResourceGone, Cause: "the API server no longer serves this resource; its objects are emitted as deleted"})
 		r.env.states.set.ReportEvent(f.scope.ID, condition.ResourceVanished, "")
 		if err := f.out.emitAllDeletes(ctx, ""); err != nil {
 			return err

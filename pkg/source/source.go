@@ -77,8 +77,8 @@ func (s *Source) Run(ctx context.Context) error {
 	defer s.triggers.Close()
 	defer s.running.Wait()
 	defer s.cancel(nil)
-	replaced, err := s.identity.identifyCluster(ctx, func(reason string) {
-		s.states.recordUndiscovered(s.discovery, reason)
+	replaced, err := s.identity.identifyCluster(ctx, func(err error) {
+		s.states.recordUndiscovered(s.discovery, err)
 	})
 	if err != nil {
 		return endError(ctx, err)

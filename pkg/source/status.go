@@ -109,12 +109,19 @@ type stateReporter struct {
 }
 
 // recordUndiscovered records that the API server was asked what it serves, and did not answer.
-func (r *stateReporter) recordUndiscovered(c *condition.Condition, reason string) {
-	c.Update(condition.Problem{Code: condition.APIServerUnreachable, Cause: reason, Remedy: r.serverRemedy()})
+func (r *stateReporter) recordUndiscovered(c *condition.Condition, err error) {
+	c.Update(r.unreachableProblem(err))
 }
 
-func (r *stateReporter) serverRemedy() string {
-	return fmt.Sprintf("look at the API server at %s, the network, the certificate and the token", r.client.Host())
+// unreachableProblem returns the problem of a request that the API server did not answer.
+func (r *stateReporter) unreachableProblem(err error) condition.Problem {
+	p := condition.CertificateProblem(err, "the kubeconfig")
+	if p.Cause == "" {
+		p.Cause = apiserver.Reason(err)
+		p.Remedy = fmt.Sprintf("look at the API server at %s, the network, the certificate and the token", r.client.Host())
+	}
+	p.Code = condition.APIServerUnreachable
+	return p
 }
 
 const (
@@ -170,14 +177,13 @@ func (h *health) recordLive() {
 }
 
 // recordProblem records why changes are not emitted as they happen. A scope that was read before misses history meanwhile.
-func (h *health) recordProblem(code condition.Code, cause string) {
+func (h *health) recordProblem(p condition.Problem) {
 	h.mu.Lock()
 	synced := h.counters.Synced
 	h.mu.Unlock()
-	p := condition.Problem{Code: code, Cause: cause}
-	switch code {
+	switch p.Code {
 	case condition.APIServerUnreachable:
-		p.Effect, p.Remedy, p.LosesHistory = condition.ResourceFailing.Kind().Effect, h.states.serverRemedy(), synced
+		p.Effect, p.LosesHistory = condition.ResourceFailing.Kind().Effect, synced
 	case condition.ResourceFailing, condition.ResourceSilent, condition.RedactionHeld:
 		p.LosesHistory = synced
 	case condition.ResourceSyncing:
@@ -192,7 +198,7 @@ func (h *health) recordProblem(code condition.Code, cause string) {
 // recordHistoryLost reports that history after position was lost. Each loss is logged.
 func (h *health) recordHistoryLost(position, why string) {
 	h.states.set.ReportEvent(h.counters.Scope, condition.HistoryLost, why, "from", position)
-	h.recordProblem(condition.ResourceSyncing, why)
+	h.recordProblem(condition.Problem{Code: condition.ResourceSyncing, Cause: why})
 	h.updateCounters(func(s *Status) { s.Relists++ })
 }
 
@@ -202,7 +208,11 @@ func (h *health) recordFailure(err error) {
 	if code == condition.ResourceSyncing && h.timeStarting() > maxStartingTime {
 		code = condition.ResourceFailing
 	}
-	h.recordProblem(code, apiserver.Reason(err))
+	p := condition.Problem{Code: code, Cause: apiserver.Reason(err)}
+	if code == condition.APIServerUnreachable {
+		p = h.states.unreachableProblem(err)
+	}
+	h.recordProblem(p)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if code != condition.ResourceForbidden {

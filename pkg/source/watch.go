@@ -189,7 +189,7 @@ func (w *watcher) emitBatch(ctx context.Context, b *apiserver.Batch) error {
 func (w *watcher) becomeHeartbeat(next heartbeat) {
 	w.heartbeat = next
 	if next == heartbeatLost {
-		w.health.recordProblem(condition.ResourceSilent, errStale.Error())
+		w.health.recordProblem(condition.Problem{Code: condition.ResourceSilent, Cause: errStale.Error()})
 	}
 }
 

@@ -37,7 +37,7 @@ var mayImport = map[string][]string{
 	"pkg/sinks/kafka/auth":       nil,
 	"pkg/sinks/kafka/cluster":    {"pkg/condition", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol"},
 	"pkg/sinks/kafka/state":      {"pkg/condition", "pkg/format", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record"},
-	"pkg/sinks/kafka/connection": {"pkg/sinks/kafka/auth", "pkg/sinks/kafka/protocol"},
+	"pkg/sinks/kafka/connection": {"pkg/sinks", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/protocol"},
 	"pkg/sinks/kafka/protocol":   nil,
 	"pkg/sinks/kafka/record":     {"pkg/event", "pkg/format", "pkg/sinks"},
 	"pkg/sinks/nats":             {"pkg/condition", "pkg/event", "pkg/format", "pkg/sinks", "pkg/sinks/nats/connection", "pkg/sinks/nats/state", "pkg/sinks/nats/stream"},

@@ -65,7 +65,7 @@ func TestABrokerThatIsNotTrustedGetsNothing(t *testing.T) {
 	}
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.TLS(&tls.Config{Certificates: []tls.Certificate{server}}))
 	testCorrectedCredentials(t, Config{Brokers: brokers, Topic: topicA, TLS: auth.TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")}},
-		"kafka.tls.caFile", func() { writeFile(t, dir, "ca.pem", ca.PEM) })
+		"kafka.tls", func() { writeFile(t, dir, "ca.pem", ca.PEM) })
 }
 
 func TestAMechanismThatIsNotOfferedIsNamed(t *testing.T) {

@@ -65,7 +65,18 @@ func (t TLS) dialTLS(ctx context.Context, network, address string) (net.Conn, er
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}
-	return (&tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: config}).DialContext(ctx, network, address)
+	raw, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	secure := tls.Client(sinks.DeferWriteErrors(raw), config)
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	if err := secure.HandshakeContext(ctx); err != nil {
+		_ = raw.Close() // err is the cause
+		return nil, err
+	}
+	return secure, nil
 }
 
 // postBatch sends messages in one request and waits for the status of the response or the end of ctx. A request abandoned by
@@ -193,11 +204,12 @@ func readSecret(path string) (string, error) {
 func (s *Sink) classifySendError(err error) error {
 	var lookup *net.DNSError
 	var network *net.OpError
-	var trust *tls.CertificateVerificationError
 	var file *os.PathError
-	var alert tls.AlertError
+	if p := condition.CertificateProblem(err, "webhook.tls"); p.Cause != "" {
+		return &sinks.UnavailableError{Code: condition.SinkCertificate, Reason: p.Cause, Remedy: p.Remedy, Err: withoutURL(err)}
+	}
 	switch {
-	case errors.As(err, &lookup), errors.As(err, &trust), errors.As(err, &file), errors.As(err, &alert),
+	case errors.As(err, &lookup), errors.As(err, &file),
 		errors.As(err, &network) && (network.Op == "dial" || network.Op == "remote error"):
 		return &sinks.UnavailableError{
 			Code: condition.SinkUnreachable, Reason: "no connection to the webhook: " + withoutURL(err).Error(), Err: err,

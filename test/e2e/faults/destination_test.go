@@ -22,6 +22,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/certificates"
 	"github.com/kubecdc/kubecdc/test/parts/kafka"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
 	"github.com/kubecdc/kubecdc/test/parts/ports"
@@ -259,6 +260,50 @@ func (c *fixture) expired() func() {
 		certify(time.Now().Add(time.Hour))
 		c.must(n.Restart(c.t.Context()))
 	}
+}
+
+// clientRefused has a server that asks for a client certificate, which is of another authority until it is replaced.
+func (c *fixture) clientRefused() func() {
+	c.authority.IssueTo(c.t, c.settings.Dir)
+	file := func(name string) string { return filepath.Join(c.settings.Dir, name) }
+	n := c.ownNATS(fmt.Sprintf("tls {\n  cert_file: %q\n  key_file: %q\n  ca_file: %q\n  verify: true\n}\n", file("cert.pem"), file("key.pem"), file("ca.pem")))
+	certify := func(by *certificates.Authority) {
+		cert, key := by.Issue(c.t)
+		c.write("client.key", string(key))
+		c.write("client.pem", string(cert))
+	}
+	certify(certificates.New(c.t))
+	c.sink("nats", c.toNATS(strings.Replace(n.URL(), "nats://", "tls://", 1), mapping{
+		"create": createStream["create"], "tls": mapping{"ca": file("ca.pem"), "cert": file("client.pem"), "key": file("client.key")},
+	}))
+	c.launch()
+	return func() { certify(c.authority) }
+}
+
+// otherName expects a name that the broker's certificate does not have.
+func (c *fixture) otherName() func() {
+	c.topic("configmaps")
+	sink := c.knownKafka(filepath.Join(c.dir, "password"))
+	sink["tls"] = mapping{"enabled": true, "caFile": filepath.Join(c.dir, "ca.pem"), "serverName": "other.example"}
+	c.sink("kafka", sink)
+	c.launch()
+	return nil
+}
+
+// unknownAuthority has a receiver with a certificate of an authority that the sink gets to know later.
+func (c *fixture) unknownAuthority() func() {
+	server := c.receiver(func(string) int { return http.StatusNoContent })
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	cert, key := c.authority.Issue(c.t)
+	pair, err := tls.X509KeyPair(cert, key)
+	c.must(err)
+	server.TLS = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}
+	server.StartTLS()
+	ca := c.write("known.pem", string(certificates.New(c.t).PEM))
+	c.sink("webhook", mapping{"url": server.URL, "tls": mapping{"ca": ca}}, cloudEvents)
+	c.create(workload.ConfigMaps, "waits")
+	c.launch()
+	return func() { c.write("known.pem", string(c.authority.PEM)) }
 }
 
 // receiver is a webhook's other end. what answers a request with a status.

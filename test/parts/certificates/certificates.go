@@ -60,11 +60,21 @@ func (a *Authority) IssueFor(t testing.TB, name string) (cert, key []byte) {
 // IssueWithin is IssueFor of a certificate that is valid from one moment to another.
 func (a *Authority) IssueWithin(t testing.TB, name string, from, to time.Time) (cert, key []byte) {
 	t.Helper()
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, NotBefore: from, NotAfter: to,
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
+	return a.issue(t, &x509.Certificate{
+		Subject: pkix.Name{CommonName: name}, NotBefore: from, NotAfter: to, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	})
+}
+
+// IssueForHost is Issue for a server with another name than 127.0.0.1.
+func (a *Authority) IssueForHost(t testing.TB, host string) (cert, key []byte) {
+	t.Helper()
+	return a.issue(t, &x509.Certificate{Subject: pkix.Name{CommonName: host}, NotAfter: time.Now().Add(time.Hour), DNSNames: []string{host}})
+}
+
+func (a *Authority) issue(t testing.TB, template *x509.Certificate) (cert, key []byte) {
+	t.Helper()
+	template.SerialNumber, template.KeyUsage = big.NewInt(2), x509.KeyUsageDigitalSignature
+	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)

@@ -2,10 +2,8 @@ package cluster
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"time"
 
 	"github.com/segmentio/kafka-go"
@@ -19,6 +17,9 @@ import (
 // UnavailableRetry is the time between two attempts while no broker answers. It does not grow: a connection attempt a second
 // is cheap, and the recovery is noticed within a second after any outage.
 const UnavailableRetry = time.Second
+
+// tlsSettings are the configuration of certificates.
+const tlsSettings = "kafka.tls"
 
 // SinkError turns the error of any request but produce into an error of the [sinks.Sink] contract. topic may be "".
 func (c *Cluster) SinkError(ctx context.Context, topic string, err error) error {
@@ -37,19 +38,14 @@ func (c *Cluster) SinkError(ctx context.Context, topic string, err error) error 
 
 // unreachableError returns the cause and the remedy of a failed connection.
 func (c *Cluster) unreachableError(err error) error {
-	var (
-		credentials *auth.CredentialError
-		untrusted   *tls.CertificateVerificationError
-		network     *net.OpError
-	)
+	var credentials *auth.CredentialError
 	e := &sinks.UnavailableError{Code: condition.SinkUnauthorized, After: UnavailableRetry, Err: err}
+	certificate := condition.CertificateProblem(err, tlsSettings)
 	switch {
 	case errors.As(err, &credentials):
 		e.Reason, e.Remedy = "the Kafka credentials cannot be read", "check kafka.sasl and kafka.tls"
-	case errors.As(err, &untrusted):
-		e.Reason, e.Remedy = "the certificate of a broker is not trusted", "check kafka.tls.caFile and kafka.tls.serverName"
-	case errors.As(err, &network) && network.Op == "remote error": // an alert of TLS
-		e.Reason, e.Remedy = "a broker rejects the TLS handshake", "check kafka.tls.certFile and kafka.tls.keyFile"
+	case certificate.Cause != "":
+		e.Code, e.Reason, e.Remedy = condition.SinkCertificate, certificate.Cause, certificate.Remedy
 	default:
 		e.Code, e.Reason = condition.SinkUnreachable, fmt.Sprintf("no broker of %s answers", c.addresses)
 		e.Remedy = "check kafka.brokers, the network, and TLS on both sides"

@@ -132,12 +132,20 @@ func (p *connectionPool) connectionTo(broker int32, purpose Purpose) (*connectio
 	}
 	found, lastError := p.openLink(endpoint{address, purpose})
 	if lastError != nil {
-		return nil, &sinks.ProbedError{Every: ProbeInterval, Err: &condition.Error{
-			Code: condition.SinkUnreachable, Cause: fmt.Sprintf("broker %d at %s does not answer", broker, address), Err: lastError,
-			Remedy: "check that the broker runs, its advertised.listeners, and the network",
-		}}
+		return nil, &sinks.ProbedError{Every: ProbeInterval, Err: brokerError(fmt.Sprintf("broker %d at %s", broker, address), lastError)}
 	}
 	return found, nil
+}
+
+// brokerError is the error of a broker to which there is no connection.
+func brokerError(broker string, err error) error {
+	if p := condition.CertificateProblem(err, tlsSettings); p.Cause != "" {
+		return &condition.Error{Code: condition.SinkCertificate, Cause: broker + ": " + p.Cause, Remedy: p.Remedy}
+	}
+	return &condition.Error{
+		Code: condition.SinkUnreachable, Cause: broker + " does not answer", Err: err,
+		Remedy: "check that the broker runs, its advertised.listeners, and the network",
+	}
 }
 
 // replaceMuted fails the connections under a quota that the broker does not read although the quota allows requests. Their

@@ -17,6 +17,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol/saslhandshake"
 	"github.com/segmentio/kafka-go/sasl"
 
+	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
@@ -85,7 +86,7 @@ func (d *Dialer) startSession(ctx context.Context, raw net.Conn, address string)
 		if err != nil {
 			return nil, &auth.CredentialError{Err: err}
 		}
-		secure := tls.Client(raw, config)
+		secure := tls.Client(sinks.DeferWriteErrors(raw), config)
 		if err := secure.HandshakeContext(ctx); err != nil {
 			return nil, err
 		}

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -84,12 +85,12 @@ func Dial(o Options, absence *Outage) *Link {
 func (l *Link) dialServers(ctx context.Context) (*nats.Conn, error) {
 	options, expired, err := l.opts.Authenticate()
 	if err != nil {
-		return nil, err
+		return nil, credentialError{err}
 	}
 	l.expired = expired
-	nc, err := nats.Connect(l.opts.URL, append(options, l.clientOptions(ctx)...)...)
-	if err != nil {
-		return nil, err
+	nc, err := nats.Connect(l.opts.URL, slices.Concat(options, l.clientOptions(ctx), []nats.Option{markCredentialErrors})...)
+	if err != nil { // of an option that reads a file: a connection that fails is retried
+		return nil, credentialError{err}
 	}
 	l.inbox = nc.NewInbox() + "."
 	if _, err := nc.Subscribe(l.inbox+">", l.dispatchAnswer); err != nil {
@@ -97,6 +98,30 @@ func (l *Link) dialServers(ctx context.Context) (*nats.Conn, error) {
 		return nil, fmt.Errorf("subscribe to the inbox: %w", err)
 	}
 	return nc, nil
+}
+
+// credentialError means that credentials cannot be read from their files.
+type credentialError struct{ error }
+
+func (e credentialError) Unwrap() error { return e.error }
+
+// markCredentialErrors is an option that makes what the library reads for each connection fail with a credentialError.
+func markCredentialErrors(o *nats.Options) error {
+	o.TLSCertCB, o.RootCAsCB, o.UserJWT = markErrors(o.TLSCertCB), markErrors(o.RootCAsCB), markErrors(o.UserJWT)
+	return nil
+}
+
+func markErrors[T any, Reader ~func() (T, error)](read Reader) Reader {
+	if read == nil {
+		return nil
+	}
+	return func() (T, error) {
+		value, err := read()
+		if err != nil {
+			err = credentialError{err}
+		}
+		return value, err
+	}
 }
 
 func (l *Link) clientOptions(ctx context.Context) []nats.Option {
@@ -129,7 +154,7 @@ func (d dialer) Dial(network, address string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &boundConn{Conn: conn, release: context.AfterFunc(d.ctx, func() { conn.Close() })}, nil
+	return &boundConn{Conn: sinks.DeferWriteErrors(conn), release: context.AfterFunc(d.ctx, func() { conn.Close() })}, nil
 }
 
 // boundConn is closed when the context of its dialer ends.
@@ -164,14 +189,14 @@ func disconnectProblem(err error) condition.Problem {
 	default:
 		cause = err.Error()
 	}
-	if refusedCredentials.MatchString(cause) {
-		return condition.Problem{
-			Code: condition.SinkUnauthorized, Cause: cause,
-			Remedy: "check nats.user, nats.passwordFile, nats.tokenFile, nats.credsFile and nats.tls",
-		}
-	}
 	p := unreachable(cause)
+	certificate := condition.CertificateProblem(err, "nats.tls")
 	switch {
+	case certificate.Cause != "":
+		p = certificate
+		p.Code = condition.SinkCertificate
+	case isRefused(err), errors.As(err, new(credentialError)):
+		p.Code, p.Remedy = condition.SinkUnauthorized, "check nats.credentials, nats.nkeySeed, nats.user, nats.token and nats.tls"
 	case errors.Is(err, io.EOF): // as a server with handshake_first does when the client waits for its INFO
 		p.Cause = "the server closed the connection (EOF)"
 		p.Remedy = "if the server has tls.handshake_first, set nats.tls.handshakeFirst; else see that it runs, and look at its log"
@@ -181,8 +206,11 @@ func disconnectProblem(err error) condition.Problem {
 	return p
 }
 
-// refusedCredentials matches the texts of the server and of the client library for refused credentials.
-var refusedCredentials = regexp.MustCompile(`(?i)authorization|authentication|user .*revoked|certificate|credentials`)
+// isRefused reports whether the server refuses the credentials.
+func isRefused(err error) bool {
+	return slices.ContainsFunc([]error{nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrAccountAuthExpired},
+		func(refusal error) bool { return errors.Is(err, refusal) })
+}
 
 func unreachable(cause string) condition.Problem {
 	return condition.Problem{Code: condition.SinkUnreachable, Cause: cause, Remedy: "check nats.url, the network, and that the server runs"}
@@ -290,7 +318,7 @@ func (l *Link) handleAsyncError(nc *nats.Conn, err error) {
 	if refusedControlLine.MatchString(err.Error()) { // the library closes the connection
 		l.lines.recordRefusal()
 	}
-	if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) {
+	if isRefused(err) {
 		l.outage.startOutage(disconnectProblem(err))
 	}
 }
