@@ -61,16 +61,16 @@ func ChangeOf(r event.Record) (c Change, eligible bool) {
 	return c, eligible
 }
 
-// isStampOf reports whether the stamp in the object names the version before as the one that was replaced, or the object as
-// the one that was created. Otherwise an earlier write left it, or it is a copy.
+// isStampOf reports whether the stamp names the version before of this object as the one that was replaced. Otherwise an
+// earlier write left it, or it is a copy of another object's.
 func isStampOf(c *event.Change) bool {
 	switch {
 	case c.Stamp == nil:
 		return false
 	case c.Type == event.Added:
-		return c.Previous == "" && c.Stamp.IsCreateOf(c.Resource, c.Namespace, c.Name)
+		return c.Previous == "" && c.Stamp.IsOf("", c.Resource, c.Namespace, c.Name)
 	}
-	return c.Type == event.Updated && c.Previous != "" && c.Stamp.Replaced == c.Previous
+	return c.Type == event.Updated && c.Previous != "" && c.Stamp.IsOf(c.Previous, c.Resource, c.Namespace, c.Name)
 }
 
 func cloneResource(r event.Resource) event.Resource {

@@ -86,21 +86,22 @@ func TestAStampAndTheAuditLogHaveToAgree(t *testing.T) {
 	}
 }
 
-// TestAStaleStampIsNotOfTheChange: only one that names the version before as replaced is, or the object as created.
+// TestAStaleStampIsNotOfTheChange: only one that names the version before of the object as replaced is.
 func TestAStaleStampIsNotOfTheChange(t *testing.T) {
 	for name, c := range map[string]struct {
 		change event.Change
 		want   bool
 	}{
-		"update":                              {event.Change{Type: event.Updated, Previous: "1", Stamp: &event.Stamp{Replaced: "1"}}, true},
-		"update after an unstamped one":       {event.Change{Type: event.Updated, Previous: "2", Stamp: &event.Stamp{Replaced: "1"}}, false},
-		"update of an unknown version":        {event.Change{Type: event.Updated, Stamp: &event.Stamp{Replaced: ""}}, false},
-		"update with the stamp of the create": {event.Change{Type: event.Updated, Previous: "1", Stamp: created("a")}, false},
-		"create":                              {event.Change{Type: event.Added, Stamp: created("a")}, true},
-		"added with a copied stamp":           {event.Change{Type: event.Added, Stamp: created("b")}, false},
-		"added with a later stamp":            {event.Change{Type: event.Added, Stamp: &event.Stamp{Replaced: "1"}}, false},
-		"coalesced":                           {event.Change{Type: event.Updated, Coalesced: true, Previous: "1", Stamp: &event.Stamp{Replaced: "1"}}, false},
-		"delete":                              {event.Change{Type: event.Deleted, Previous: "1", Stamp: &event.Stamp{Replaced: "1"}}, false},
+		"update":                              {event.Change{Type: event.Updated, Previous: "1", Stamp: stampOf("1", "a")}, true},
+		"update after an unstamped one":       {event.Change{Type: event.Updated, Previous: "2", Stamp: stampOf("1", "a")}, false},
+		"update with a copied stamp":          {event.Change{Type: event.Updated, Previous: "1", Stamp: stampOf("1", "b")}, false},
+		"update of an unknown version":        {event.Change{Type: event.Updated, Stamp: stampOf("", "a")}, false},
+		"update with the stamp of the create": {event.Change{Type: event.Updated, Previous: "1", Stamp: stampOf("new", "a")}, false},
+		"create":                              {event.Change{Type: event.Added, Stamp: stampOf("new", "a")}, true},
+		"added with a copied stamp":           {event.Change{Type: event.Added, Stamp: stampOf("new", "b")}, false},
+		"added with a later stamp":            {event.Change{Type: event.Added, Stamp: stampOf("1", "a")}, false},
+		"coalesced":                           {event.Change{Type: event.Updated, Coalesced: true, Previous: "1", Stamp: stampOf("1", "a")}, false},
+		"delete":                              {event.Change{Type: event.Deleted, Previous: "1", Stamp: stampOf("1", "a")}, false},
 	} {
 		c.change.UID, c.change.ResourceVersion, c.change.Name = "u", "3", "a"
 		c.change.Resource = event.Resource{Version: "v1", Resource: "configmaps"}
@@ -111,7 +112,7 @@ func TestAStaleStampIsNotOfTheChange(t *testing.T) {
 	}
 }
 
-// created returns the stamp of the create of a ConfigMap.
-func created(name string) *event.Stamp {
-	return &event.Stamp{User: "alice", Replaced: event.StampCreated + "/configmaps//" + name}
+// stampOf returns the stamp of a write that replaced a version of a ConfigMap.
+func stampOf(version, name string) *event.Stamp {
+	return &event.Stamp{User: "alice", Replaced: version + ":/configmaps//" + name}
 }

@@ -3,10 +3,10 @@
 //
 // # What the policy does
 //
-// A write of an object that changes it gets a stamp: the version that it replaces, and the user. Every other write keeps the
-// stamp that the object had, whatever the client sent: those of the control plane's own components, those of subresources,
-// and those that change nothing. So a client cannot choose a stamp, and a component that copies annotations from one object
-// to another changes nothing by that.
+// A write of an object that changes it gets a stamp: the version that it replaces, the object, and the user. Every other
+// write keeps the stamp that the object had, whatever the client sent: those of the control plane's own components, those
+// of subresources, and those that change nothing. So a client cannot choose a stamp of an object. One that names another
+// object passes, because components copy annotations from one object to another, and repeat that until the copy is there.
 //
 // # What a stamp proves
 //

@@ -29,12 +29,13 @@ func annotationsOf(object string) string {
  ? %[1]s.metadata.annotations : {}`, object)
 }
 
-// createdObject is the expression for what stands in the place of the replaced version in the stamp of a create. It names
-// the object, because others may get copies of its annotations through an API server that does not stamp.
-const createdObject = `'` + event.StampCreated + `' + request.resource.group + '/' + request.resource.resource + '/'
- + (has(object.metadata.namespace) ? object.metadata.namespace : '') + '/'
- + (has(object.metadata.name) && object.metadata.name != '' ? object.metadata.name
- : has(object.metadata.generateName) ? object.metadata.generateName + '/' : '')`
+// collectionOf is the expression for how a stamp names the collection of the object, with the punctuation around it.
+const collectionOf = `':' + request.resource.group + '/' + request.resource.resource + '/'
+ + (has(object.metadata.namespace) ? object.metadata.namespace : '') + '/'`
+
+// nameOf is the expression for how a stamp names the object in its collection.
+const nameOf = `has(object.metadata.name) && object.metadata.name != '' ? object.metadata.name
+ : has(object.metadata.generateName) ? object.metadata.generateName + '/' : ''`
 
 // isStampable is true for writes of an object itself by others than the components of the control plane. Those copy
 // annotations, as from a Deployment to its ReplicaSets, and make most writes of a cluster.
@@ -52,6 +53,9 @@ var matchConditions = []namedExpression{
 // variables are evaluated in this order. "changed" leaves out what the API server sets itself, the status, which a write of
 // the object does not change, and the stamp: a write that would change nothing without the stamp must change nothing with
 // it. Otherwise two components that undo each other's annotations would never end.
+//
+// "copied" is a stamp that names another object, and so means nothing here. It stays as the client sent it: a component that
+// copies annotations, such as the controller of Deployments, does nothing else as long as its copy is not there.
 var variables = []namedExpression{
 	{"before", stampOf("oldObject")},
 	{"after", stampOf("object")},
@@ -65,9 +69,14 @@ var variables = []namedExpression{
  || variables.annotations.exists(k, k != '` + event.StampAnnotation + `'
  && (!(k in variables.oldAnnotations) || variables.annotations[k] != variables.oldAnnotations[k]))
  || variables.oldAnnotations.exists(k, k != '` + event.StampAnnotation + `' && !(k in variables.annotations))`},
+	{"collection", collectionOf},
+	{"name", nameOf},
+	{"copied", `variables.after != ''
+ && !variables.after.contains(variables.collection + (oldObject == null ? '' : variables.name + ' '))`},
 	{"stamp", "(" + isStampable + ")\n && variables.changed" + `
- ? (oldObject == null ? ` + createdObject + ` : string(oldObject.metadata.resourceVersion)) + ' ' + request.userInfo.username
- : variables.before`},
+ ? (oldObject == null ? '` + event.StampCreated + `' : string(oldObject.metadata.resourceVersion))
+ + variables.collection + variables.name + ' ' + request.userInfo.username
+ : variables.copied ? variables.after : variables.before`},
 }
 
 // mutation sets the stamp, or removes the one that a client sent.

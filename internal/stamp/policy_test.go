@@ -70,10 +70,17 @@ type object struct {
 	Kind     string
 	Message  string
 	Metadata struct {
-		Name, UID, ResourceVersion string
-		Annotations, Labels        map[string]string
+		Name, Namespace, UID, ResourceVersion string
+		Annotations, Labels                   map[string]string
 	}
 	text []byte
+}
+
+// at returns how a stamp names this version of the object.
+func (o object) at() string {
+	collections := map[string]string{"ConfigMap": "/configmaps", "Pod": "/pods", "Namespace": "/namespaces", "Deployment": "apps/deployments",
+		"ReplicaSet": "apps/replicasets", "Widget": "example.io/widgets"}
+	return o.Metadata.ResourceVersion + ":" + collections[o.Kind] + "/" + o.Metadata.Namespace + "/" + o.Metadata.Name
 }
 
 // stamp returns the stamp of the object, as written.
@@ -184,24 +191,23 @@ func TestEveryStampIsOfTheWriter(t *testing.T) {
 		c.verifyStamp("create by "+user, o, "new:/configmaps/default/x-/ "+user)
 	}
 	x := configMaps + "/x"
-	at := func(o object) string { return o.Metadata.ResourceVersion }
 	made := c.mustSend("alice", "POST", configMaps, `{"metadata":{"name":"x"},"data":{"a":"1"}}`)
 	c.verifyStamp("create", made, "new:/configmaps/default/x alice")
-	patched := c.mustSend("bob", "PATCH", x, `{"data":{"a":"2"},"metadata":{"annotations":{`+forged(at(made))+`}}}`)
-	c.verifyStamp("patch with a forged stamp", patched, at(made)+" bob")
-	replaced := c.mustSend("mallory", "PUT", x, `{"metadata":{"name":"x","annotations":{"n":"1",`+forged(at(patched))+`}},"data":{"a":"3"}}`)
-	c.verifyStamp("update with a forged stamp", replaced, at(patched)+" mallory")
+	patched := c.mustSend("bob", "PATCH", x, `{"data":{"a":"2"},"metadata":{"annotations":{`+forged(made.at())+`}}}`)
+	c.verifyStamp("patch with a forged stamp", patched, made.at()+" bob")
+	replaced := c.mustSend("mallory", "PUT", x, `{"metadata":{"name":"x","annotations":{"n":"1",`+forged(patched.at())+`}},"data":{"a":"3"}}`)
+	c.verifyStamp("update with a forged stamp", replaced, patched.at()+" mallory")
 	bare := c.mustSend("carol", "PUT", x, `{"metadata":{"name":"x"},"data":{"a":"4"}}`)
-	c.verifyStamp("update without annotations", bare, at(replaced)+" carol")
+	c.verifyStamp("update without annotations", bare, replaced.at()+" carol")
 	applied := c.mustSend("bob", "PATCH", x+"?fieldManager=f&force=true",
-		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x","annotations":{`+forged(at(bare))+`}},"data":{"b":"9"}}`, applyPatch)
-	c.verifyStamp("apply", applied, at(bare)+" bob")
+		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x","annotations":{`+forged(bare.at())+`}},"data":{"b":"9"}}`, applyPatch)
+	c.verifyStamp("apply", applied, bare.at()+" bob")
 	label := c.mustSend("alice", "PATCH", x, `{"metadata":{"labels":{"l":"1"}}}`)
-	c.verifyStamp("a label", label, at(applied)+" alice")
+	c.verifyStamp("a label", label, applied.at()+" alice")
 	note := c.mustSend("carol", "PATCH", x, `{"metadata":{"annotations":{"k":"v"}}}`)
-	c.verifyStamp("an annotation", note, at(label)+" carol")
+	c.verifyStamp("an annotation", note, label.at()+" carol")
 	held := c.mustSend("alice", "PATCH", x, `{"metadata":{"finalizers":["example.io/x"]}}`)
-	c.verifyStamp("a finalizer", held, at(note)+" alice")
+	c.verifyStamp("a finalizer", held, note.at()+" alice")
 	upserted := c.mustSend("bob", "PATCH", configMaps+"/applied?fieldManager=f",
 		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"applied","annotations":{`+forged("new:/configmaps/default/applied")+`}}}`, applyPatch)
 	c.verifyStamp("create by apply", upserted, "new:/configmaps/default/applied bob")
@@ -215,7 +221,7 @@ func (c *cluster) verifySubresourcesForgeNothing() {
 	made := c.mustSend("alice", "POST", deployments, fmt.Sprintf(deployment, forged("new:apps/deployments/default/d")))
 	c.verifyStamp("create of a deployment", made, "new:apps/deployments/default/d alice")
 	forge := func(o object) string {
-		return `"metadata":{"annotations":{` + forged(o.Metadata.ResourceVersion) + `}}`
+		return `"metadata":{"annotations":{` + forged(o.at()) + `}}`
 	}
 	status := c.mustSend("mallory", "PATCH", deployments+"/d/status", `{`+forge(made)+`,"status":{"replicas":1}}`)
 	c.verifyStamp("status with a forged stamp", status, made.stamp())
@@ -227,7 +233,7 @@ func (c *cluster) verifySubresourcesForgeNothing() {
 	c.mustSend("alice", "POST", pods, `{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}]}}`)
 	p := c.mustSend("alice", "GET", pods+"/p", "")
 	c.mustSend("mallory", "POST", pods+"/p/binding", `{"apiVersion":"v1","kind":"Binding","metadata":{"name":"p","annotations":{"kept":"1",`+
-		forged(p.Metadata.ResourceVersion)+`}},"target":{"kind":"Node","name":"n"}}`)
+		forged(p.at())+`}},"target":{"kind":"Node","name":"n"}}`)
 	bound := c.mustSend("alice", "GET", pods+"/p", "")
 	if c.verifyStamp("binding with a forged stamp", bound, p.stamp()); bound.Metadata.Annotations["kept"] != "1" {
 		c.t.Errorf("a binding writes annotations no more, so the test proves nothing: %s", bound.text)
@@ -237,7 +243,7 @@ func (c *cluster) verifySubresourcesForgeNothing() {
 	space := c.mustSend("alice", "POST", "/api/v1/namespaces", `{"metadata":{"name":"space"}}`)
 	c.verifyStamp("create of a namespace", space, "new:/namespaces//space alice")
 	final := c.mustSend("mallory", "PUT", "/api/v1/namespaces/space/finalize", `{"apiVersion":"v1","kind":"Namespace",`+
-		`"metadata":{"name":"space","annotations":{"a":"b",`+forged(space.Metadata.ResourceVersion)+`}},"spec":{"finalizers":[]}}`)
+		`"metadata":{"name":"space","annotations":{"a":"b",`+forged(space.at())+`}},"spec":{"finalizers":[]}}`)
 	c.verifyStamp("finalize with a forged stamp", final, space.stamp())
 }
 
@@ -266,8 +272,8 @@ func (c *cluster) verifyCustomResources() {
 		c.verifyStamp("create of "+rest, made, fmt.Sprintf("new:example.io/widgets/default/w%d alice", i))
 		at := fmt.Sprintf("%s/w%d", widgets, i)
 		patched := c.mustSend("bob", "PATCH", at, `{"added":{"x":[1,2,null]},"metadata":{"annotations":null}}`)
-		c.verifyStamp("patch of "+rest, patched, made.Metadata.ResourceVersion+" bob")
-		status := c.mustSend("mallory", "PATCH", at+"/status", `{"status":{"b":2},"metadata":{"annotations":{`+forged(patched.Metadata.ResourceVersion)+`}}}`)
+		c.verifyStamp("patch of "+rest, patched, made.at()+" bob")
+		status := c.mustSend("mallory", "PATCH", at+"/status", `{"status":{"b":2},"metadata":{"annotations":{`+forged(patched.at())+`}}}`)
 		c.verifyStamp("status of "+rest, status, patched.stamp())
 	}
 }
@@ -290,27 +296,29 @@ func TestAWriteThatChangesNothingIsNotStamped(t *testing.T) {
 		}
 	}
 	// A client that sends a stamp becomes its manager, once: that is a version without a stamp of its own.
-	first := c.mustSend("bob", "PATCH", x, `{"metadata":{"annotations":{`+forged(made.Metadata.ResourceVersion)+`}}}`)
+	first := c.mustSend("bob", "PATCH", x, `{"metadata":{"annotations":{`+forged(made.at())+`}}}`)
 	c.verifyStamp("a forged stamp alone", first, made.stamp())
-	again := c.mustSend("bob", "PATCH", x, `{"metadata":{"annotations":{`+forged(first.Metadata.ResourceVersion)+`}}}`)
+	again := c.mustSend("bob", "PATCH", x, `{"metadata":{"annotations":{`+forged(first.at())+`}}}`)
 	if again.Metadata.ResourceVersion != first.Metadata.ResourceVersion {
 		t.Error("a client that repeats a forged stamp makes a version each time")
 	}
-	// A Deployment's controller copies its annotations to the ReplicaSet at each synchronisation.
+	// A Deployment's controller copies its annotations to the ReplicaSet, and does nothing more until it has them.
 	replicaSet := strings.Replace(strings.Replace(deployment, "Deployment", "ReplicaSet", 1), `"d"`, `"r"`, 1)
 	sets := strings.Replace(deployments, "deployments", "replicasets", 1)
-	copied := c.mustSend(controllerManager, "POST", sets, fmt.Sprintf(replicaSet, forged("new:apps/replicasets/default/r")))
-	c.verifyStamp("a copy by a controller", copied, "")
-	owned := c.mustSend(controllerManager, "PATCH", sets+"/r", `{"metadata":{"annotations":{`+forged(copied.Metadata.ResourceVersion)+`}}}`)
-	for i := range 3 {
-		o := c.mustSend(controllerManager, "PATCH", sets+"/r", fmt.Sprintf(`{"metadata":{"annotations":{"%s":"%d alice"}}}`, event.StampAnnotation, i))
-		if c.verifyStamp("a copy by a controller", o, ""); o.Metadata.ResourceVersion != owned.Metadata.ResourceVersion {
+	forgedCreate := c.mustSend(controllerManager, "POST", sets, fmt.Sprintf(replicaSet, forged("new:apps/replicasets/default/r")))
+	c.verifyStamp("a forged stamp by a controller", forgedCreate, "")
+	var owned object
+	for _, copied := range []string{"new:apps/deployments/default/d", "99999:apps/deployments/default/d", "1:apps/deployments/default/r"} {
+		owned = c.mustSend(controllerManager, "PATCH", sets+"/r", `{"metadata":{"annotations":{`+forged(copied)+`}}}`)
+		c.verifyStamp("a copy by a controller", owned, copied+" alice")
+		again := c.mustSend(controllerManager, "PATCH", sets+"/r", `{"metadata":{"annotations":{`+forged(copied)+`}}}`)
+		if again.Metadata.ResourceVersion != owned.Metadata.ResourceVersion {
 			t.Error("each copy of a stamp makes a version")
 		}
 	}
 	byUser := c.mustSend("alice", "PATCH", sets+"/r", `{"spec":{"replicas":2}}`)
-	c.verifyStamp("a write by a user", byUser, owned.Metadata.ResourceVersion+" alice")
-	byController := c.mustSend(controllerManager, "PATCH", sets+"/r", `{"spec":{"replicas":3},"metadata":{"annotations":{`+forged(byUser.Metadata.ResourceVersion)+`}}}`)
+	c.verifyStamp("a write by a user", byUser, owned.at()+" alice")
+	byController := c.mustSend(controllerManager, "PATCH", sets+"/r", `{"spec":{"replicas":3},"metadata":{"annotations":{`+forged(byUser.at())+`}}}`)
 	c.verifyStamp("a write by a controller", byController, byUser.stamp())
 }
 
@@ -334,7 +342,7 @@ func TestLargeObjectsAreStamped(t *testing.T) {
 	c.verifyStamp("create of a large object", made, "new:/configmaps/default/large alice")
 	annotations["example.io/key-3999"] = "w"
 	updated := c.mustSend("bob", "PUT", configMaps+"/large", body("large"))
-	c.verifyStamp("update of a large object", updated, made.Metadata.ResourceVersion+" bob")
+	c.verifyStamp("update of a large object", updated, made.at()+" bob")
 }
 
 // BenchmarkPatch measures what the policy costs a client: a patch of a small ConfigMap, and of a Deployment.

@@ -11,15 +11,13 @@ const StampAnnotation = "kubecdc.io/stamp"
 // proves nothing by itself.
 type Stamp struct {
 	User     string // the effective user of the request
-	Replaced string // the version that the write replaced; StampCreated and the object if it created one, see IsCreateOf
+	Replaced string // which version of which object the write replaced, see IsOf
 }
 
-// StampCreated begins the replaced version in the stamp of a create. The group, resource, namespace and name of the object
-// follow, each but the first after a slash, so that the stamp means nothing in a copy of the object. In the place of a name
-// that the API server generates there is generateName and a slash.
-const StampCreated = "new:"
+// StampCreated stands for the replaced version in the stamp of a create.
+const StampCreated = "new"
 
-// ParseStamp parses the value of [StampAnnotation]: the replaced version, a space, the user. It returns false for anything
+// ParseStamp parses the value of [StampAnnotation]: what was replaced, a space, the user. It returns false for anything
 // else.
 func ParseStamp(value string) (s Stamp, ok bool) {
 	replaced, user, ok := strings.Cut(value, " ")
@@ -35,14 +33,19 @@ const (
 	generatedNameMax = 63
 )
 
-// IsCreateOf reports whether the stamp is of the write that created the object of this name.
-func (s Stamp) IsCreateOf(r Resource, namespace, name string) bool {
-	object := StampCreated + r.Group + "/" + r.Resource + "/" + namespace + "/"
-	of, found := strings.CutPrefix(s.Replaced, object)
+// IsOf reports whether the stamp is of the write that replaced a version of the object of this name; "" if it created the
+// object. A stamp has the version and the object, VERSION:GROUP/RESOURCE/NAMESPACE/NAME, so that a copy in another object
+// means nothing. In the place of a name that the API server generates there is generateName and a slash.
+func (s Stamp) IsOf(version string, r Resource, namespace, name string) bool {
+	created := version == ""
+	if created {
+		version = StampCreated
+	}
+	of, found := strings.CutPrefix(s.Replaced, version+":"+r.Group+"/"+r.Resource+"/"+namespace+"/")
 	if !found || name == "" {
 		return false
 	}
-	if base, generated := strings.CutSuffix(of, "/"); generated {
+	if base, generated := strings.CutSuffix(of, "/"); generated && created {
 		base = base[:min(len(base), generatedNameMax-generatedLength)]
 		return len(name) == len(base)+generatedLength && strings.HasPrefix(name, base)
 	}

@@ -200,7 +200,7 @@ func isAboutPolicies(r proxy.Request) bool { return r.Group == "admissionregistr
 // stampOfCreate returns the member with the stamp of a create of a ConfigMap, which would be believed if the policy were in
 // force.
 func stampOfCreate(name, user string) string {
-	return fmt.Sprintf(`,"annotations":{"%s":"%s %s"}`, stampAnnotation, createdStamp("/api/v1/namespaces/busy-0/configmaps/"+name), user)
+	return fmt.Sprintf(`,"annotations":{"%s":"new%s %s"}`, stampAnnotation, stampedObject("/api/v1/namespaces/busy-0/configmaps/"+name), user)
 }
 
 func (u *user) createConfigMap(t *testing.T, name, more string) answerHead {

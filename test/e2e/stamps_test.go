@@ -28,21 +28,21 @@ func (u *user) forgeStamp(ctx context.Context, item string) string {
 	if !u.a.forges || u.a.isOlder(u.url) {
 		return ""
 	}
-	replaced := createdStamp(item)
+	replaced := "new"
 	if code, h := u.doRequest(ctx, "GET", item, ""); code == 200 {
 		replaced = h.Metadata.ResourceVersion
 	}
-	return fmt.Sprintf(`,"%s":"%s %s"`, stampAnnotation, replaced, victim)
+	return fmt.Sprintf(`,"%s":"%s%s %s"`, stampAnnotation, replaced, stampedObject(item), victim)
 }
 
-// createdStamp returns what stands in the stamp of a create in the place of the replaced version, by the path of the object.
-func createdStamp(item string) string {
+// stampedObject returns how a stamp names the object of a path, after the version that was replaced.
+func stampedObject(item string) string {
 	parts := strings.Split(strings.TrimPrefix(item, "/api/v1/"), "/") // namespaces, its name, resource, name
 	group := ""
 	if parts[0] == "" { // apis, group, version
 		group, parts = parts[2], parts[4:]
 	}
-	return "new:" + group + "/" + parts[2] + "/" + parts[1] + "/" + parts[3]
+	return ":" + group + "/" + parts[2] + "/" + parts[1] + "/" + parts[3]
 }
 
 // recordStampable records whether the version in an answer is the result of a write that the policy stamps.
