@@ -118,11 +118,13 @@ func (s *sinkSet) whyHeld(name string, lane sinks.Lane) error {
 	if f == nil || len(f.waiting) == 0 {
 		return nil
 	}
-	if one, ok := f.waiting[lane]; ok {
-		return &condition.Error{Code: condition.LaneUnread, Err: one.reason}
+	for recorded, one := range f.waiting {
+		if other, _ := sinks.SplitRecordedLane(recorded); other == lane {
+			return &condition.Error{Code: condition.LaneUnread, Err: one.reason}
+		}
 	}
-	for other, one := range f.waiting {
-		if f.sink.SharesObjects(lane, other) {
+	for recorded, one := range f.waiting {
+		if other, _ := sinks.SplitRecordedLane(recorded); f.sink.SharesObjects(lane, other) {
 			return &condition.Error{Code: condition.LaneUnread, Cause: "it shares objects with lane " + string(other), Err: one.reason}
 		}
 	}

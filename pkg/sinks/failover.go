@@ -2,6 +2,7 @@ package sinks
 
 import (
 	"context"
+	"strings"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
@@ -12,6 +13,25 @@ import (
 // LanePosition is a position in a lane, in the destination's own numbers: a Kafka offset, a JetStream sequence. Positions
 // ascend along the lane.
 type LanePosition int64
+
+// RecordedLane names a lane for [Claim.RecordLanes] and the methods of [Fenced], where a destination that is deleted and
+// created again has lanes of the same names: life is the identity of the destination. "": it has none, and the name is
+// that of the lane.
+func RecordedLane(lane Lane, life string) Lane {
+	if life == "" {
+		return lane
+	}
+	return lane + lifeSeparator + Lane(life)
+}
+
+// lifeSeparator is in no name of a lane.
+const lifeSeparator = "@"
+
+// SplitRecordedLane is the inverse of RecordedLane.
+func SplitRecordedLane(recorded Lane) (lane Lane, life string) {
+	name, life, _ := strings.Cut(string(recorded), lifeSeparator)
+	return Lane(name), life
+}
 
 // Emitted identifies a message that a lane holds, see [format.ReadEmitted].
 type Emitted struct {
@@ -37,7 +57,7 @@ type Claim struct {
 	// RecordLanes makes lanes known to later processes, each with the position where it begins for this process: everything it
 	// publishes lies there or later. It is durable when it returns nil. The sink calls it from Publish before its first message
 	// to a lane that was neither passed to Fence nor recorded before, or is gone. A later process passes all recorded lanes to
-	// Fence.
+	// Fence. The names are those of [RecordedLane].
 	RecordLanes func(ctx context.Context, lanes map[Lane]LanePosition) error
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
@@ -34,8 +35,8 @@ const (
 	// leaderTimeout bounds how long the lanes of other brokers wait at a failover for the answer of one broker. The lanes of
 	// one that needs longer wait by themselves.
 	leaderTimeout = 2 * time.Second
-	// countTimeout bounds the question to all brokers whether topics and partitions exist.
-	countTimeout = time.Second
+	// shapeTimeout bounds the question to all brokers whether topics and partitions exist.
+	shapeTimeout = time.Second
 	// maxUnknownTries is how often brokers are asked about a partition that some do not know, unknownRetryDelay apart.
 	maxUnknownTries   = 3
 	unknownRetryDelay = 200 * time.Millisecond
@@ -57,14 +58,16 @@ type fence struct {
 	recordRounds *cluster.Coalescer[laneStart, struct{}]            // record lanes in the replicated state
 
 	mu        sync.Mutex
-	current   cluster.ProducerEpoch // the newest; lanes that were never in doubt continue under older ones
-	lanes     map[sinks.Lane]cluster.Partition
-	producers map[int64]bool // IDs under which this process and earlier ones of the group have written; set by Fence
+	current   cluster.ProducerEpoch      // the newest; lanes that were never in doubt continue under older ones
+	lanes     map[sinks.Lane]topicLane   // that are in the replicated state, by the names that they have there
+	recorded  map[cluster.Partition]bool // of lanes
+	producers map[int64]bool             // IDs under which this process and earlier ones of the group have written; set by Fence
 	progress  map[cluster.Partition]*partitionProgress
-	counts    map[string]int             // partitions of the topics that existed at the fence; set by Fence
-	missing   map[cluster.Partition]bool // did not exist at the fence, and this process has not written to them
-	unfenced  map[cluster.Partition]bool // may still get batches of an older process
-	tailTried map[sinks.Lane]bool        // was to be read back
+	shapes    map[string]cluster.TopicShape          // of the topics that existed at the fence; set by Fence
+	missing   map[cluster.Partition]bool             // did not exist at the fence, and this process has not written to them
+	unfenced  map[cluster.Partition]bool             // may still get batches of an older process
+	fencedIn  map[cluster.Partition]protocol.TopicID // the topic whose partition rejects older epochs
+	tailTried map[sinks.Lane]bool                    // was to be read back
 	deposed   error
 	renewedAt time.Time // wall clock: the monotonic clock stands still while a machine sleeps
 }
@@ -72,6 +75,7 @@ type fence struct {
 // partitionProgress is how far this process has written a partition. The lane that publishes there uses it, and its
 // successor after that lane was released: a broker would drop new records under used numbers as copies.
 type partitionProgress struct {
+	topic         protocol.TopicID // the progress in another topic of this name is another one
 	next          record.ProducerSequence
 	inDoubt       bool         // batches behind next may be written
 	deliveredUpTo atomic.Int64 // acknowledged records are before this offset, all others at or behind it
@@ -94,15 +98,15 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 			if id, err := strconv.ParseInt(text, 10, 64); err == nil {
 				f.producers[id] = true
 			}
-		} else if p, ok := partitionOfLane(lane); ok {
-			f.lanes[lane] = p
+		} else if l, ok := parseRecordedLane(lane); ok {
+			f.addLane(lane, l)
 		}
 	}
-	check, err := checkLeaders(ctx, s.cluster, s.reader.WithTimeout(leaderTimeout), f.allPartitions())
+	check, err := checkLeaders(ctx, s.cluster, s.reader.WithTimeout(leaderTimeout), slices.Collect(maps.Keys(f.recorded)))
 	if err != nil {
 		return nil, err
 	}
-	f.counts = check.counts
+	f.shapes = check.shapes
 	own, missing, err := f.transactional.FencePartitions(ctx, cluster.NoProducer, check.answering)
 	if err != nil {
 		return nil, err
@@ -114,15 +118,17 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 		}
 	}
 	f.current, f.renewedAt, f.producers[own.Producer] = own, time.Now().Round(0), true
-	for _, p := range slices.Concat(missing, check.missing) {
-		f.missing[p] = true
-	}
 	for p := range check.failed {
 		f.unfenced[p] = true
 	}
+	missing = append(missing, check.missing...)
+	for _, p := range missing {
+		f.missing[p] = true
+	}
+	f.recordFenced(check, missing)
 	s.router.resumeLanes(f.currentLanes(s.router.hasRoute))
 	if known {
-		f.lanes[f.producerLane()] = cluster.Partition{}
+		f.lanes[f.producerLane()] = topicLane{}
 	}
 	s.fence.Store(f)
 	s.background.Go(f.runRenewals)
@@ -134,13 +140,13 @@ type leaderCheck struct {
 	answering []cluster.Partition
 	missing   []cluster.Partition         // do not exist
 	failed    map[cluster.Partition]error // did not answer, or may not be known to all brokers yet
-	counts    map[string]int              // partitions of the topics that exist
+	shapes    map[string]cluster.TopicShape
 }
 
 // checkLeaders asks the leaders of partitions for an answer, all at the same time. A broker may not have received the
 // metadata of a new topic yet: a partition that it does not know is missing if the others do not know it either.
 func checkLeaders(ctx context.Context, c *cluster.Cluster, reader *cluster.Reader, all []cluster.Partition) (leaderCheck, error) {
-	check := leaderCheck{failed: map[cluster.Partition]error{}, counts: map[string]int{}}
+	check := leaderCheck{failed: map[cluster.Partition]error{}, shapes: map[string]cluster.TopicShape{}}
 	spans := make([]*cluster.Span, len(all))
 	for i, p := range all {
 		spans[i] = &cluster.Span{Partition: p}
@@ -167,8 +173,8 @@ func checkLeaders(ctx context.Context, c *cluster.Cluster, reader *cluster.Reade
 // addAnswers adds the answers of leaders, and returns the partitions that a broker does not know.
 func (k *leaderCheck) addAnswers(spans []*cluster.Span) (unknown []*cluster.Span) {
 	for _, s := range spans {
-		if s.Count > 0 {
-			k.counts[s.Topic] = s.Count
+		if s.Shape.Partitions > 0 {
+			k.shapes[s.Topic] = s.Shape
 		}
 		switch {
 		case s.Err == nil:
@@ -191,9 +197,9 @@ func (k *leaderCheck) addMissing(ctx context.Context, c *cluster.Cluster, unknow
 	if len(topics) == 0 {
 		return nil
 	}
-	counts, _ := c.CountPartitions(ctx, slices.Sorted(maps.Keys(topics)), countTimeout)
+	shapes, _ := c.TopicShapes(ctx, slices.Sorted(maps.Keys(topics)), shapeTimeout)
 	for _, s := range unknown {
-		if count, certain := counts[s.Topic]; certain && int(s.Index) >= count {
+		if shape, certain := shapes[s.Topic]; certain && int(s.Index) >= shape.Partitions {
 			k.missing = append(k.missing, s.Partition)
 		} else {
 			others = append(others, s)
@@ -210,8 +216,8 @@ func (f *fence) lanesOf(failed map[cluster.Partition]error) map[sinks.Lane]error
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for lane, p := range f.lanes {
-		if err := failed[p]; err != nil {
+	for lane, l := range f.lanes {
+		if err := failed[l.Partition]; err != nil {
 			lanes[lane] = err
 		}
 	}
@@ -236,7 +242,8 @@ func (s *Sink) delayChangedProducer(id string) error {
 	}
 }
 
-// LaneProgress implements [sinks.Fenced]. Lanes to one partition, as before and after a topic grew, share its progress.
+// LaneProgress implements [sinks.Fenced]. Lanes to one partition, as before and after a topic grew, share its progress,
+// unless the topic was recreated.
 func (s *Sink) LaneProgress() map[sinks.Lane]sinks.LanePosition {
 	f := s.fence.Load()
 	if f == nil {
@@ -245,8 +252,8 @@ func (s *Sink) LaneProgress() map[sinks.Lane]sinks.LanePosition {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	positions := make(map[sinks.Lane]sinks.LanePosition, len(f.progress))
-	for lane, p := range f.lanes {
-		if progress := f.progress[p]; progress != nil {
+	for lane, l := range f.lanes {
+		if progress := f.progress[l.Partition]; progress != nil && progress.topic == l.of.ID {
 			positions[lane] = sinks.LanePosition(progress.deliveredUpTo.Load())
 		}
 	}
@@ -256,9 +263,9 @@ func (s *Sink) LaneProgress() map[sinks.Lane]sinks.LanePosition {
 func newFence(runCtx context.Context, start func(func()), id *cluster.Transactional, claim sinks.Claim, log *slog.Logger) *fence {
 	f := &fence{
 		log: log, runCtx: runCtx, claim: claim, idToken: make(chan struct{}, 1), transactional: id,
-		lanes: map[sinks.Lane]cluster.Partition{}, producers: map[int64]bool{},
+		lanes: map[sinks.Lane]topicLane{}, recorded: map[cluster.Partition]bool{}, producers: map[int64]bool{},
 		progress: map[cluster.Partition]*partitionProgress{}, missing: map[cluster.Partition]bool{}, unfenced: map[cluster.Partition]bool{},
-		tailTried: map[sinks.Lane]bool{},
+		fencedIn: map[cluster.Partition]protocol.TopicID{}, tailTried: map[sinks.Lane]bool{},
 	}
 	f.idToken <- struct{}{}
 	f.fenceRounds = cluster.NewCoalescer(start, f.fencePartitions)
@@ -266,28 +273,25 @@ func newFence(runCtx context.Context, start func(func()), id *cluster.Transactio
 	return f
 }
 
-// allPartitions returns the partitions of all lanes.
-func (f *fence) allPartitions() []cluster.Partition {
-	all := map[cluster.Partition]bool{}
-	for _, p := range f.lanes {
-		all[p] = true
-	}
-	return slices.Collect(maps.Keys(all))
+// addLane adds a lane that is recorded in the replicated state.
+func (f *fence) addLane(name sinks.Lane, l topicLane) {
+	f.lanes[name] = l
+	f.recorded[l.Partition] = true
 }
 
 // currentLanes returns one lane of each topic that exists and has no route, under its present number of partitions. With it
 // the topic gets a route without a metadata request. Recorded lanes may be of a former topic of that name, with more.
 func (f *fence) currentLanes(hasRoute func(topic string) bool) (lanes []sinks.Lane) {
-	for topic, count := range f.counts {
+	for topic, shape := range f.shapes {
 		if !hasRoute(topic) {
-			lanes = append(lanes, laneName(topic, 0, count))
+			lanes = append(lanes, laneName(topic, 0, shape.Partitions))
 		}
 	}
 	return lanes
 }
 
-// GoneLanes implements [sinks.Fenced]. A lane has the number of partitions in its name, which never shrinks while a topic
-// exists: one with more partitions than the topic has is of a topic that was deleted.
+// GoneLanes implements [sinks.Fenced]. Gone are the lanes of topics that were deleted, also if there is another topic of the
+// name now, and those without a topic ID, which an exporter of 0.9.0 has recorded: this one records them with the ID.
 func (s *Sink) GoneLanes(ctx context.Context, lanes []sinks.Lane) (gone []sinks.Lane) {
 	f := s.fence.Load()
 	if f == nil {
@@ -295,23 +299,22 @@ func (s *Sink) GoneLanes(ctx context.Context, lanes []sinks.Lane) (gone []sinks.
 	}
 	suspects := map[string]bool{}
 	for _, lane := range lanes {
-		if topic, _, count, err := parseLane(lane); err == nil && count > f.counts[topic] {
-			suspects[topic] = true
+		if l, ok := parseRecordedLane(lane); ok && l.isGone(f.shapes[l.Topic]) {
+			suspects[l.Topic] = true
 		}
 	}
 	if len(suspects) == 0 {
 		return nil
 	}
-	counts, complete := s.cluster.CountPartitions(ctx, slices.Sorted(maps.Keys(suspects)), countTimeout)
+	shapes, complete := s.cluster.TopicShapes(ctx, slices.Sorted(maps.Keys(suspects)), shapeTimeout)
 	if !complete { // the broker that does not answer may be the one that knows more
 		return nil
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, lane := range lanes {
-		topic, _, count, err := parseLane(lane)
-		now, certain := counts[topic]
-		if err == nil && certain && count > now {
+		l, ok := parseRecordedLane(lane)
+		if now, certain := shapes[l.Topic]; ok && certain && l.isGone(now) {
 			gone = append(gone, lane)
 			delete(f.lanes, lane)
 		}
@@ -430,23 +433,25 @@ func (f *fence) fencePartitions(partitions []cluster.Partition) (fenced fencedEp
 		own, missing, err := f.transactional.FencePartitions(f.runCtx, before, check.answering)
 		fenced = fencedEpoch{own, check.failed}
 		if err == nil {
-			f.recordFenced(check.answering, slices.Concat(missing, check.missing))
+			f.recordFenced(check, slices.Concat(missing, check.missing))
 		}
 		return own, err
 	})
 	return fenced, err
 }
 
-// recordFenced records that partitions reject all older epochs. Those of missing do not exist.
-func (f *fence) recordFenced(partitions, missing []cluster.Partition) {
+// recordFenced records that the partitions that have answered reject all older epochs. Those of missing do not exist.
+func (f *fence) recordFenced(check leaderCheck, missing []cluster.Partition) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	for _, p := range check.answering {
+		delete(f.unfenced, p)
+		f.fencedIn[p] = check.shapes[p.Topic].ID
+	}
 	for _, p := range missing {
 		f.missing[p] = f.missing[p] || f.unfenced[p]
 		delete(f.unfenced, p)
-	}
-	for _, p := range partitions {
-		delete(f.unfenced, p)
+		delete(f.fencedIn, p)
 	}
 }
 
@@ -492,23 +497,40 @@ func (f *fence) recordLanes(all []laneStart) (_ struct{}, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for lane := range lanes {
-		f.lanes[lane], _ = partitionOfLane(lane)
+		if l, ok := parseRecordedLane(lane); ok {
+			f.addLane(lane, l)
+		} else {
+			f.lanes[lane] = topicLane{}
+		}
 	}
 	return struct{}{}, nil
 }
 
-// progressOf returns the progress in a partition; nil if this process has not written to it.
-func (f *fence) progressOf(p cluster.Partition) *partitionProgress {
+// progressOf returns the progress in a partition of the topic with this ID; nil if this process has not written to it.
+func (f *fence) progressOf(p cluster.Partition, topic protocol.TopicID) *partitionProgress {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.progress[p]
+	if progress := f.progress[p]; progress != nil && progress.topic == topic {
+		return progress
+	}
+	return nil
 }
 
-// startPartition returns new progress in a partition, of which nothing of this process is before an offset.
-func (f *fence) startPartition(p cluster.Partition, end int64) *partitionProgress {
+// isUnfencedIn reports whether an older process, or this one, may have batches under way to a partition that the topic with
+// this ID does not reject: they were for another topic of its name.
+func (f *fence) isUnfencedIn(p cluster.Partition, topic protocol.TopicID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	progress := &partitionProgress{next: record.ProducerSequence{Producer: f.current.Producer, Epoch: f.current.Epoch}}
+	return f.recorded[p] && f.fencedIn[p] != topic
+}
+
+// startPartition returns new progress in a partition, of which nothing of this process is before an offset, or at least
+// nothing that was read.
+func (f *fence) startPartition(p cluster.Partition, topic protocol.TopicID, end int64, inDoubt bool) *partitionProgress {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	progress := &partitionProgress{topic: topic, inDoubt: inDoubt,
+		next: record.ProducerSequence{Producer: f.current.Producer, Epoch: f.current.Epoch}}
 	progress.deliveredUpTo.Store(end)
 	f.progress[p] = progress
 	delete(f.missing, p)

@@ -22,7 +22,8 @@ type fencedSequencer struct {
 	fence     *fence
 	log       *slog.Logger
 
-	progress    *partitionProgress      // nil until the first prepare
+	topic       protocol.TopicID        // that the lane writes to
+	progress    *partitionProgress      // nil until the first prepare for this topic
 	next        record.ProducerSequence // of the first unsettled batch
 	lastWritten time.Time               // timestamp of the last batch acknowledged in this epoch; zero if there is none
 	foundIDs    map[string]bool         // IDs of messages that were in doubt and were found in the partition
@@ -37,6 +38,17 @@ func (*fencedSequencer) isNumbered() bool { return true }
 
 func (s *fencedSequencer) isKnownToBroker() bool {
 	return time.Since(s.lastWritten) <= producerRetention
+}
+
+// useTopic implements [sequencer]. What is under way to a topic that was deleted is gone with it, or refused. The lane
+// fences the topic that has its name before it writes to that.
+func (s *fencedSequencer) useTopic(id protocol.TopicID) (void bool) {
+	if s.topic == id {
+		return false
+	}
+	void = s.progress != nil
+	s.topic, s.progress, s.foundIDs, s.lastWritten = id, nil, nil, time.Time{}
+	return void
 }
 
 func (s *fencedSequencer) prepare(ctx context.Context, inFlight int) error {
@@ -58,23 +70,25 @@ func (s *fencedSequencer) prepare(ctx context.Context, inFlight int) error {
 }
 
 // startPartition records the lane in the replicated state, unless it is recorded, and continues with the numbers that
-// this process has used in the partition.
+// this process has used in the partition. Of a topic that was recreated everything counts, and nothing before it is fenced.
 func (s *fencedSequencer) startPartition(ctx context.Context) error {
-	progress := s.fence.progressOf(s.partition.id())
-	end := int64(0)
+	progress := s.fence.progressOf(s.partition.id(), s.topic)
+	inDoubt, end := progress == nil && s.fence.isUnfencedIn(s.partition.id(), s.topic), int64(0)
 	if progress != nil {
 		end = progress.deliveredUpTo.Load()
-	} else if err := s.partition.askLeader(ctx, func(by cluster.Lead) (err error) {
-		end, err = s.partition.reader.HighWatermark(ctx, by, s.partition.id())
-		return err
-	}); err != nil {
-		return fmt.Errorf("%s: querying its end: %w", s.partition, err)
+	} else if !inDoubt {
+		if err := s.partition.askLeader(ctx, func(by cluster.Lead) (err error) {
+			end, err = s.partition.reader.HighWatermark(ctx, by, s.partition.id())
+			return err
+		}); err != nil {
+			return fmt.Errorf("%s: querying its end: %w", s.partition, err)
+		}
 	}
-	if err := s.fence.ensureLaneRecorded(ctx, laneStart{s.lane, sinks.LanePosition(end)}); err != nil {
+	if err := s.fence.ensureLaneRecorded(ctx, laneStart{recordedLane(s.lane, s.topic), sinks.LanePosition(end)}); err != nil {
 		return fmt.Errorf("%s: %w", s.partition, err)
 	}
 	if progress == nil {
-		progress = s.fence.startPartition(s.partition.id(), end)
+		progress = s.fence.startPartition(s.partition.id(), s.topic, end, inDoubt)
 	}
 	s.progress, s.next = progress, progress.next
 	return nil
@@ -87,12 +101,13 @@ func (s *fencedSequencer) resolveInDoubt(ctx context.Context) error {
 		return fmt.Errorf("%s: %w", s.partition, err)
 	}
 	found := map[string]bool{}
-	from := map[sinks.Lane]sinks.LanePosition{s.lane: sinks.LanePosition(s.progress.deliveredUpTo.Load())}
+	lane := recordedLane(s.lane, s.topic)
+	from := map[sinks.Lane]sinks.LanePosition{lane: sinks.LanePosition(s.progress.deliveredUpTo.Load())}
 	failed, err := readTail(ctx, s.partition.reader, s.fence, from, func(_ sinks.Lane, e sinks.Emitted) error {
 		found[e.ID] = true
 		return nil
 	})
-	if err := cmp.Or(err, failed[s.lane]); err != nil {
+	if err := cmp.Or(err, failed[lane]); err != nil {
 		return fmt.Errorf("%s: %w", s.partition, err)
 	}
 	s.foundIDs = found

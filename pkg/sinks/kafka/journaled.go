@@ -39,6 +39,7 @@ type journaledSequencer struct {
 	log        *slog.Logger
 	warnOnce   *sync.Once // of the sink: DescribeProducers is refused
 
+	topic        protocol.TopicID        // that the lane writes to
 	next         record.ProducerSequence // of the first unsettled batch; Producer is NoID until one is needed
 	acknowledged producerState           // the sequence at the last acknowledgement
 	storedEpoch  record.ProducerSequence // the epoch that a later process certainly knows; its Sequence is 0
@@ -63,6 +64,15 @@ func (*journaledSequencer) isNumbered() bool { return true }
 
 func (s *journaledSequencer) isKnownToBroker() bool {
 	return time.Since(s.lastWritten) <= producerRetention
+}
+
+// useTopic implements [sequencer]. The numbers go on: the leader of the topic that has replaced another one takes any from a
+// producer that it does not know, so the lane has one batch under way until the first is acknowledged.
+func (s *journaledSequencer) useTopic(id protocol.TopicID) (void bool) {
+	if s.topic != id {
+		s.topic, s.lastWritten = id, time.Time{}
+	}
+	return false
 }
 
 // prepare finds out, before the first batch of the lane, what the previous process has written. The stored state has the

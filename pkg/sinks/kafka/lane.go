@@ -25,6 +25,7 @@ const maxCorruptTries = 3
 type lane struct {
 	name       sinks.Lane
 	partition  *partitionClient
+	count      int             // partitions of the topic, in the name of the lane
 	locks      *partitionLocks // nil without repair
 	fence      *atomic.Pointer[fence]
 	timestamps timestampCondition
@@ -38,10 +39,10 @@ type lane struct {
 	rejectedOffset uint64   // offset of the message that the last call rejected; 0: none
 }
 
-func newLane(s *laneSet, t *topic, name sinks.Lane, index int32) *lane {
+func newLane(s *laneSet, t *topic, name sinks.Lane, index int32, count int) *lane {
 	p := &partitionClient{cluster: s.cluster, reader: s.reader, topics: s.topics, requestTimeout: s.config.RequestTimeout, topic: t, index: index}
 	l := &lane{
-		name: name, partition: p, locks: s.locks, fence: s.fence, timestamps: s.timestamps, log: s.log,
+		name: name, partition: p, count: count, locks: s.locks, fence: s.fence, timestamps: s.timestamps, log: s.log,
 		encoder: newBatchEncoder(s.encoders, &s.buffers, s.config.BatchBytes),
 		window:  newPublishWindow(p, &s.buffers, &s.retained),
 		numbers: &unnumberedSequencer{partition: p, log: s.log},
@@ -80,6 +81,9 @@ func (l *lane) publishBatch(ctx context.Context, batch []sinks.Message) (int, er
 		if err := ctx.Err(); err != nil {
 			return n, err
 		}
+		if err := l.useTopic(ctx); err != nil {
+			return n, err
+		}
 		if err := l.numbers.prepare(ctx, len(l.window.batches)); err != nil {
 			return n, err
 		}
@@ -99,6 +103,26 @@ func (l *lane) publishBatch(ctx context.Context, batch []sinks.Message) (int, er
 		}
 	}
 	return n, nil
+}
+
+// useTopic makes the lane write to the topic that has the name now, as far as is known. A topic with fewer partitions than
+// the lane has in its name was recreated. It gets nothing through this lane: what is not acknowledged is sent again through
+// other lanes, and must not be there already.
+func (l *lane) useTopic(ctx context.Context) error {
+	layout := l.partition.topic.layout.Load()
+	if layout == nil {
+		var err error
+		if layout, err = l.partition.topics.refreshLayout(ctx, l.partition.topic, nil); err != nil {
+			return err
+		}
+	}
+	if layout.Err == nil && len(layout.Leads) < l.count {
+		return fmt.Errorf("%s: %w", l.partition, cluster.ErrNoPartition)
+	}
+	if l.window.topic = layout.ID; l.numbers.useTopic(layout.ID) {
+		l.window.dropBatches()
+	}
+	return nil
 }
 
 // skipRejected handles a batch that begins behind the rejected message, which the caller has given up.
@@ -213,6 +237,9 @@ func (l *lane) deliverWindow(ctx context.Context) error {
 			return err
 		}
 		err := l.sendAndAwait(ctx, &try)
+		if errors.Is(err, errRecreated) {
+			return nil
+		}
 		first := l.window.batches[0]
 		switch v := protocol.ClassifyError(err); v {
 		case protocol.Accepted:
@@ -331,6 +358,9 @@ func (l *lane) writeTombstones(ctx context.Context, dead []sinks.Message) (writt
 	l.useFence()
 	if len(l.window.batches) > 0 {
 		return 0, errors.New("the outcome of earlier changes is not known yet")
+	}
+	if err := l.useTopic(ctx); err != nil {
+		return 0, err
 	}
 	at, err := l.numbers.reserveTombstoneEpoch(ctx)
 	if err != nil {

@@ -39,7 +39,7 @@ func (s *laneSet) laneByName(name sinks.Lane) (*lane, error) {
 	if l != nil {
 		return l, nil
 	}
-	topicName, index, _, err := parseLane(name)
+	topicName, index, count, err := parseLane(name)
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +47,7 @@ func (s *laneSet) laneByName(name sinks.Lane) (*lane, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if l = s.byName[name]; l == nil {
-		l = newLane(s, t, name, index)
+		l = newLane(s, t, name, index, count)
 		s.byName[name] = l
 	}
 	return l, nil

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
 // maxTopicNameLength is Kafka's limit on the length of a topic name, in bytes (org.apache.kafka.common.internals.Topic).
@@ -69,10 +70,40 @@ func topicOfLane(lane sinks.Lane) string {
 	return topic
 }
 
-// partitionOfLane returns the partition of a lane; false for a waiting lane.
-func partitionOfLane(name sinks.Lane) (p cluster.Partition, ok bool) {
-	topic, index, _, err := parseLane(name)
-	return cluster.Partition{Topic: topic, Index: index}, err == nil
+// recordedLane names a lane of a topic with this ID in the replicated state: an offset in one topic is none in another one
+// that was created later under its name.
+func recordedLane(name sinks.Lane, id protocol.TopicID) sinks.Lane {
+	if id == (protocol.TopicID{}) {
+		return name
+	}
+	return sinks.RecordedLane(name, id.String())
+}
+
+// parseRecordedLane is the inverse of recordedLane. States of 0.9.0 have no IDs; one that cannot be parsed is of no topic.
+func parseRecordedLane(recorded sinks.Lane) (l topicLane, ok bool) {
+	name, life := sinks.SplitRecordedLane(recorded)
+	topic, index, count, err := parseLane(name)
+	if err != nil {
+		return l, false
+	}
+	l = topicLane{cluster.Partition{Topic: topic, Index: index}, cluster.TopicShape{Partitions: count}}
+	if life != "" {
+		l.of.ID, ok = protocol.ParseTopicID(life)
+		return l, ok
+	}
+	return l, true
+}
+
+// topicLane is a partition of a topic that has, or had, this shape.
+type topicLane struct {
+	cluster.Partition
+	of cluster.TopicShape
+}
+
+// isGone reports whether the topic of this name has another shape now, which the one of the lane cannot have got. The number
+// of partitions of a topic never shrinks.
+func (l topicLane) isGone(now cluster.TopicShape) bool {
+	return l.of.Partitions > now.Partitions || l.of.ID != now.ID
 }
 
 // parseLane is the inverse of laneName.

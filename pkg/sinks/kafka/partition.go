@@ -26,9 +26,9 @@ func (p *partitionClient) id() cluster.Partition {
 	return cluster.Partition{Topic: p.topic.name, Index: p.index}
 }
 
-// produce sends a batch to a broker and does not wait for the answer.
-func (p *partitionClient) produce(leader int32, batch []byte, purpose cluster.Purpose) (*connection.Pending, error) {
-	return p.cluster.Produce(leader, connection.Batch{Topic: p.topic.name, Partition: p.index, Bytes: batch}, purpose)
+// produce sends a batch for the topic with this ID to a broker and does not wait for the answer.
+func (p *partitionClient) produce(leader int32, id protocol.TopicID, batch []byte, purpose cluster.Purpose) (*connection.Pending, error) {
+	return p.cluster.Produce(leader, protocol.RecordBatch{Topic: p.topic.name, TopicID: id, Partition: p.index, Bytes: batch}, purpose)
 }
 
 // askLeader calls ask with the leader of the partition, and again with the leader after a metadata refresh when that fails.

@@ -25,6 +25,9 @@ const (
 // the partition already holds. A lane has one of three: journaledSequencer, fencedSequencer after [Sink.Fence], or
 // unnumberedSequencer without idempotence. Not safe for concurrent use.
 type sequencer interface {
+	// useTopic is called before prepare with the ID of the topic. void: it has replaced another one of its name, and the
+	// unsettled batches, which are numbered for that one, are dropped. Their messages are not written.
+	useTopic(id protocol.TopicID) (void bool)
 	// prepare is called before batches are encoded. It finds out what the partition holds of earlier attempts with an unknown
 	// outcome. inFlight is the number of unsettled batches.
 	prepare(ctx context.Context, inFlight int) error
@@ -83,6 +86,7 @@ type unnumberedSequencer struct {
 
 var _ sequencer = (*unnumberedSequencer)(nil)
 
+func (*unnumberedSequencer) useTopic(protocol.TopicID) (void bool)            { return false }
 func (*unnumberedSequencer) prepare(context.Context, int) error               { return nil }
 func (*unnumberedSequencer) creditWritten([]sinks.Message) int                { return 0 }
 func (*unnumberedSequencer) selectMessages(m []sinks.Message) []sinks.Message { return m }

@@ -203,9 +203,10 @@ func (*Sink) SharesObjects(a, b sinks.Lane) bool {
 	if topicOfLane(a) != topicOfLane(b) {
 		return false
 	}
-	_, i, of, err := parseLane(a)
-	_, j, by, other := parseLane(b)
-	return err != nil || other != nil || sinks.SharesHashes(uint64(i), uint64(of), uint64(j), uint64(by))
+	one, ok := parseRecordedLane(a)
+	other, known := parseRecordedLane(b)
+	return !ok || !known ||
+		sinks.SharesHashes(uint64(one.Index), uint64(one.of.Partitions), uint64(other.Index), uint64(other.of.Partitions))
 }
 
 // ResumeLanes implements [sinks.Repartitioner].

@@ -20,7 +20,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
-	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/connection"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 	"github.com/kubecdc/kubecdc/test/sinktest"
 )
@@ -117,7 +117,7 @@ func publishUntilRejected(t testing.TB, s *Sink, lane sinks.Lane, batch []sinks.
 func produceAlone(t testing.TB, s *Sink, leader int32, f *inFlightBatch) error {
 	t.Helper()
 	record.SetTimestamp(f.bytes, time.Now())
-	p, err := s.cluster.Produce(leader, connection.Batch{Topic: topicA, Bytes: f.bytes}, cluster.ForProducing)
+	p, err := s.cluster.Produce(leader, protocol.RecordBatch{Topic: topicA, Bytes: f.bytes}, cluster.ForProducing)
 	if err != nil {
 		return err
 	}

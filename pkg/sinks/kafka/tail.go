@@ -50,11 +50,11 @@ func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[s
 	unreadable := map[cluster.Partition]error{}
 	for _, round := range rounds {
 		var spans []*cluster.Span
-		for lane, p := range round {
-			if unreadable[p] != nil {
+		for lane, l := range round {
+			if unreadable[l.Partition] != nil {
 				continue
 			}
-			span := &cluster.Span{Partition: p, Next: int64(lanes[lane]), Each: func(r *kproto.Record) error {
+			span := &cluster.Span{Partition: l.Partition, NextIn: l.of.ID, Next: int64(lanes[lane]), Each: func(r *kproto.Record) error {
 				e, ours, err := readEmitted(r)
 				if err != nil || !ours {
 					return err
@@ -74,15 +74,15 @@ func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[s
 		for _, one := range spans {
 			if one.Err != nil {
 				unreadable[one.Partition] = one.Err
-			} else if f != nil && one.Known && f.progressOf(one.Partition) == nil {
-				f.startPartition(one.Partition, one.End)
+			} else if id := one.Shape.ID; f != nil && one.Known && f.progressOf(one.Partition, id) == nil {
+				f.startPartition(one.Partition, id, one.End, f.isUnfencedIn(one.Partition, id))
 			}
 		}
 	}
 	failed = map[sinks.Lane]error{}
 	for _, round := range rounds {
-		for lane, p := range round {
-			if err := unreadable[p]; err != nil {
+		for lane, l := range round {
+			if err := unreadable[l.Partition]; err != nil {
 				failed[lane] = err
 			}
 		}
@@ -91,18 +91,19 @@ func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[s
 }
 
 // planRounds divides lanes into rounds, each with at most one lane to a partition. Lanes that can hold nothing are left out.
-func planRounds(f *fence, lanes map[sinks.Lane]sinks.LanePosition) (rounds []map[sinks.Lane]cluster.Partition) {
+func planRounds(f *fence, lanes map[sinks.Lane]sinks.LanePosition) (rounds []map[sinks.Lane]topicLane) {
 	times := map[cluster.Partition]int{}
 	for lane := range lanes {
-		p, ok := partitionOfLane(lane)
-		if !ok || f != nil && !f.mayHoldRecords(p) {
+		l, ok := parseRecordedLane(lane)
+		if !ok || f != nil && !f.mayHoldRecords(l.Partition) {
 			continue
 		}
-		if times[p] == len(rounds) {
-			rounds = append(rounds, map[sinks.Lane]cluster.Partition{})
+		n := times[l.Partition]
+		if n == len(rounds) {
+			rounds = append(rounds, map[sinks.Lane]topicLane{})
 		}
-		rounds[times[p]][lane] = p
-		times[p]++
+		rounds[n][lane] = l
+		times[l.Partition]++
 	}
 	return rounds
 }
@@ -112,8 +113,8 @@ func (f *fence) fenceLanes(ctx context.Context, lanes map[sinks.Lane]sinks.LaneP
 	failed = map[sinks.Lane]error{}
 	unfenced := map[sinks.Lane]cluster.Partition{}
 	for lane := range lanes {
-		if p, ok := partitionOfLane(lane); ok && f.isUnfenced(p) {
-			unfenced[lane] = p
+		if l, ok := parseRecordedLane(lane); ok && f.isUnfenced(l.Partition) {
+			unfenced[lane] = l.Partition
 		}
 	}
 	results := make(chan error, len(unfenced))

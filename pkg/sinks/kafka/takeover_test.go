@@ -184,26 +184,37 @@ func checkRenewal(t *testing.T, cfg Config, expires time.Duration) bool {
 	return true
 }
 
-// TestAFailoverUsesATopicAsItIsNow: lanes that were recorded of a deleted topic of the same name, with more partitions, name
-// no route, have no tail, and are gone. So are those of a topic that does not exist any more.
+// TestAFailoverUsesATopicAsItIsNow: lanes that were recorded of a deleted topic of the same name have no route, and are
+// gone. So are those of a topic that does not exist any more, and those that 0.9.0 has recorded without the ID of their topic.
 func TestAFailoverUsesATopicAsItIsNow(t *testing.T) {
 	b := startKafka(t)
 	const before, now = 6, 3
 	cfg := Config{Brokers: b.Brokers(), Topic: topicA, CheckTopics: checkOff}
-	former := append(topicLanes(topicA, before), topicLanes("k8s.deleted", 2)...)
 	createTopic(t, cfg.Brokers, topicA, before)
 	createTopic(t, cfg.Brokers, "k8s.deleted", 2)
-	older := openSink(t, cfg)
-	mustFence(t, older, former...)
+	older, state := openSink(t, cfg), replicatedLanes{}
+	state.takeOver(t, older)
+	former := append(topicLanes(topicA, before), topicLanes("k8s.deleted", 2)...)
 	for _, lane := range former {
 		publishUntilAccepted(t, older, lane, pods("a", 1, 4))
+	}
+	for lane := range state {
+		if _, ok := parseRecordedLane(lane); ok {
+			former = append(former, lane)
+		}
 	}
 	deleteTopic(t, cfg.Brokers, "k8s.deleted")
 	deleteTopic(t, cfg.Brokers, topicA)
 	createTopicWhenDeleted(t, cfg.Brokers, topicA, now)
 
-	present := topicLanes(topicA, now)
-	recorded := append(slices.Clone(former), present...)
+	layout, _, err := older.cluster.DescribeTopic(t.Context(), topicA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	present, recorded := topicLanes(topicA, now), slices.Clone(former)
+	for _, lane := range present {
+		recorded = append(recorded, recordedLane(lane, layout.ID))
+	}
 	for v := 1; v < 9; v += 2 { // each failover, as long as they are recorded
 		s := openSink(t, cfg)
 		mustFence(t, s, recorded...)
@@ -219,8 +230,8 @@ func TestAFailoverUsesATopicAsItIsNow(t *testing.T) {
 		if err := tailOf(t, s, from, func(l sinks.Lane, _ sinks.Emitted) error { held[l]++; return nil }); err != nil {
 			t.Fatal(err)
 		}
-		if held[lane] != v-1 {
-			t.Errorf("the tail of %s has %d messages, want %d", lane, held[lane], v-1)
+		if n := held[recordedLane(lane, layout.ID)]; n != v-1 {
+			t.Errorf("the tail of %s has %d messages, want %d", lane, n, v-1)
 		}
 		gone := s.GoneLanes(t.Context(), recorded)
 		slices.Sort(gone)

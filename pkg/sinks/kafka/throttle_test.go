@@ -118,7 +118,7 @@ func (b *throttlingBroker) produce(r kmsg.Request) (kmsg.Response, error, bool) 
 	answer := r.ResponseKind().(*kmsg.ProduceResponse)
 	for _, t := range request.Topics {
 		topic := kmsg.NewProduceResponseTopic()
-		topic.Topic = t.Topic
+		topic.Topic, topic.TopicID = t.Topic, t.TopicID
 		for _, asked := range t.Partitions {
 			part := kmsg.NewProduceResponseTopicPartition()
 			part.Partition = asked.Partition

@@ -59,14 +59,22 @@ type publishWindow struct {
 	retained  *byteBudget // shared by all lanes
 
 	batches      []*inFlightBatch
-	leader       int32           // the broker that the batches under way were sent to
-	purpose      cluster.Purpose // of the connection that carries them
-	limit        int             // batches under way at most, as far as the network is concerned: 1 or maxInFlight
-	untimedUntil time.Time       // until then batches have no timestamp, because the broker refused one
+	topic        protocol.TopicID // that may take the batches
+	leader       int32            // the broker that the batches under way were sent to
+	purpose      cluster.Purpose  // of the connection that carries them
+	limit        int              // batches under way at most, as far as the network is concerned: 1 or maxInFlight
+	untimedUntil time.Time        // until then batches have no timestamp, because the broker refused one
 }
 
 func newPublishWindow(p *partitionClient, buffers *bufferPool, retained *byteBudget) publishWindow {
 	return publishWindow{partition: p, buffers: buffers, retained: retained, purpose: cluster.ForProducing, limit: 1}
+}
+
+// errRecreated is the error of batches that are numbered for another topic than the one that has its name now.
+var errRecreated = errors.New("the topic was recreated")
+
+func isOtherTopic(layout *cluster.Layout, id protocol.TopicID) bool {
+	return layout != nil && layout.Err == nil && layout.ID != id
 }
 
 // sendUnsent sends those of the first depth batches that are not under way, and stores the layout that it used in
@@ -75,11 +83,14 @@ func (w *publishWindow) sendUnsent(try *deliveryAttempt, depth int, sent func())
 	try.layout = w.partition.topic.layout.Load()
 	to, err := try.layout.Lead(w.partition.index)
 	underWay := w.batches[0].pending != nil
-	if underWay && to.Broker != w.leader {
+	if underWay && (to.Broker != w.leader || isOtherTopic(try.layout, w.topic)) {
 		return nil // the leader has moved: wait until the batches sent to the old one are answered
 	}
 	if err != nil {
 		return err
+	}
+	if isOtherTopic(try.layout, w.topic) {
+		return errRecreated
 	}
 	w.leader = to.Broker
 	for i, f := range w.sendableBatches(depth) {
@@ -88,7 +99,7 @@ func (w *publishWindow) sendUnsent(try *deliveryAttempt, depth int, sent func())
 		}
 		w.stampBatch(f)
 		sent()
-		if f.pending, err = w.partition.produce(w.leader, f.bytes, w.purpose); err != nil {
+		if f.pending, err = w.partition.produce(w.leader, w.topic, f.bytes, w.purpose); err != nil {
 			if i > 0 {
 				return nil // the call that begins with this batch reports it
 			}
@@ -160,7 +171,7 @@ func (w *publishWindow) sendAlone(ctx context.Context, f *inFlightBatch) error {
 		return err
 	}
 	w.stampBatch(f)
-	if f.pending, err = w.partition.produce(to.Broker, f.bytes, w.purpose); err != nil {
+	if f.pending, err = w.partition.produce(to.Broker, w.topic, f.bytes, w.purpose); err != nil {
 		return err
 	}
 	if err := f.awaitAnswer(ctx); protocol.ClassifyError(err) != protocol.Accepted {

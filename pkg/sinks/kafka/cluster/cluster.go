@@ -74,7 +74,7 @@ func New(cfg Options, log *slog.Logger) (*Cluster, error) {
 }
 
 // Produce sends a batch to the leader of a partition. It does not wait for the answer, which the returned value delivers.
-func (c *Cluster) Produce(leader int32, b connection.Batch, purpose Purpose) (*connection.Pending, error) {
+func (c *Cluster) Produce(leader int32, b protocol.RecordBatch, purpose Purpose) (*connection.Pending, error) {
 	to, err := c.pool.connectionTo(leader, purpose)
 	if err != nil {
 		return nil, err

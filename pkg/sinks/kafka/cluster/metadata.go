@@ -10,7 +10,7 @@ import (
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol/createtopics"
 	"github.com/segmentio/kafka-go/protocol/describeconfigs"
-	"github.com/segmentio/kafka-go/protocol/metadata"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
@@ -24,6 +24,7 @@ type Lead struct {
 
 // Layout is the metadata of a topic at one moment. It is immutable.
 type Layout struct {
+	ID       protocol.TopicID
 	Leads    []Lead // by partition
 	Replicas int    // the smallest replication factor of all partitions
 	Err      error  // the broker's error for this topic; the other fields are empty then
@@ -92,54 +93,70 @@ func (c *Cluster) describeOnce(ctx context.Context, topic string) (*Layout, int3
 
 // DescribeTopics returns the layouts of topics by name, each with its own error, and the controller.
 func (c *Cluster) DescribeTopics(ctx context.Context, topics []string) (all map[string]*Layout, controller int32, err error) {
-	answer, err := c.request(ctx, anyBroker, &metadata.Request{TopicNames: topics})
+	r, err := c.requestMetadata(ctx, anyBroker, topics)
 	if err != nil {
 		return nil, anyBroker, err
 	}
-	r := answer.(*metadata.Response)
 	c.pool.setAddresses(r.Brokers)
 	all = make(map[string]*Layout, len(r.Topics))
-	for _, t := range r.Topics {
-		all[t.Name] = newLayout(t)
+	for i := range r.Topics {
+		all[topicName(&r.Topics[i])] = newLayout(&r.Topics[i])
 	}
 	return all, r.ControllerID, nil
 }
 
-// CountPartitions asks every broker of the cluster for the number of partitions of topics, 0 for one that does not exist. It
-// leaves out topics on which those that answer within the timeout do not agree, as they do not for a while after a change,
-// and returns none unless most brokers answer. complete: all of them have.
-func (c *Cluster) CountPartitions(ctx context.Context, topics []string, timeout time.Duration) (counts map[string]int, complete bool) {
+func (c *Cluster) requestMetadata(ctx context.Context, broker int32, topics []string) (*kmsg.MetadataResponse, error) {
+	answer, err := c.request(ctx, broker, protocol.MetadataRequest{Topics: topics})
+	if err != nil {
+		return nil, err
+	}
+	return answer.(protocol.ForeignResponse).Response.(*kmsg.MetadataResponse), nil
+}
+
+func topicName(t *kmsg.MetadataResponseTopic) string {
+	if t.Topic == nil {
+		return ""
+	}
+	return *t.Topic
+}
+
+// TopicShape is what brokers agree on about a topic.
+type TopicShape struct {
+	ID         protocol.TopicID
+	Partitions int // 0 if it does not exist
+}
+
+// TopicShapes asks every broker of the cluster for the shapes of topics. It leaves out topics on which those that answer
+// within the timeout do not agree, as they do not for a while after a change, and returns none unless most brokers answer.
+// complete: all of them have.
+func (c *Cluster) TopicShapes(ctx context.Context, topics []string, timeout time.Duration) (shapes map[string]TopicShape, complete bool) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	ask := func(broker int32, topics []string) *metadata.Response {
-		answer, err := c.request(ctx, broker, &metadata.Request{TopicNames: topics})
-		if err != nil {
-			return nil
-		}
-		return answer.(*metadata.Response)
-	}
-	known := ask(anyBroker, []string{})
-	if known == nil {
+	known, err := c.requestMetadata(ctx, anyBroker, []string{})
+	if err != nil {
 		return nil, false
 	}
 	c.pool.setAddresses(known.Brokers)
-	answers := make(chan *metadata.Response, len(known.Brokers))
+	answers := make(chan *kmsg.MetadataResponse, len(known.Brokers))
 	for _, b := range known.Brokers {
-		c.requests.Go(func() { answers <- ask(b.NodeID, topics) })
+		c.requests.Go(func() {
+			r, _ := c.requestMetadata(ctx, b.NodeID, topics) // nil after an error
+			answers <- r
+		})
 	}
 	answered, votes := 0, map[string]int{}
-	counts = map[string]int{}
+	shapes = map[string]TopicShape{}
 	for range known.Brokers {
 		r := <-answers
 		if r == nil {
 			continue
 		}
 		answered++
-		for topic, count := range partitionCounts(r) {
+		for topic, shape := range certainShapes(r) {
 			if votes[topic] == 0 {
-				counts[topic] = count
+				shapes[topic] = shape
 			}
-			if counts[topic] == count {
+			if shapes[topic] == shape {
 				votes[topic]++
 			}
 		}
@@ -147,36 +164,39 @@ func (c *Cluster) CountPartitions(ctx context.Context, topics []string, timeout 
 	if 2*answered <= len(known.Brokers) {
 		return nil, false
 	}
-	maps.DeleteFunc(counts, func(topic string, _ int) bool { return votes[topic] < answered })
-	return counts, answered == len(known.Brokers)
+	maps.DeleteFunc(shapes, func(topic string, _ TopicShape) bool { return votes[topic] < answered })
+	return shapes, answered == len(known.Brokers)
 }
 
-// partitionCounts returns the number of partitions of each topic of which a broker is certain, 0 for one that is unknown.
-func partitionCounts(r *metadata.Response) map[string]int {
-	counts := map[string]int{}
-	for _, t := range r.Topics {
+// certainShapes returns the shape of each topic of which a broker is certain.
+func certainShapes(r *kmsg.MetadataResponse) map[string]TopicShape {
+	shapes := map[string]TopicShape{}
+	for i := range r.Topics {
+		t := &r.Topics[i]
 		switch err := protocol.CodeError(t.ErrorCode, ""); {
-		case err == nil && len(t.Partitions) > 0, errors.Is(err, kafka.UnknownTopicOrPartition):
-			counts[t.Name] = len(t.Partitions)
+		case errors.Is(err, kafka.UnknownTopicOrPartition):
+			shapes[topicName(t)] = TopicShape{}
+		case err == nil && len(t.Partitions) > 0:
+			shapes[topicName(t)] = TopicShape{t.TopicID, len(t.Partitions)}
 		}
 	}
-	return counts
+	return shapes
 }
 
-func newLayout(t metadata.ResponseTopic) *Layout {
+func newLayout(t *kmsg.MetadataResponseTopic) *Layout {
 	if err := protocol.CodeError(t.ErrorCode, ""); err != nil {
 		return &Layout{Err: err}
 	}
-	d := &Layout{Leads: make([]Lead, len(t.Partitions))}
+	d := &Layout{ID: t.TopicID, Leads: make([]Lead, len(t.Partitions))}
 	for i := range d.Leads {
 		d.Leads[i] = Lead{-1, -1}
 	}
 	for i, p := range t.Partitions {
-		if int(p.PartitionIndex) < len(d.Leads) {
-			d.Leads[p.PartitionIndex] = Lead{p.LeaderID, p.LeaderEpoch}
+		if int(p.Partition) < len(d.Leads) {
+			d.Leads[p.Partition] = Lead{p.Leader, p.LeaderEpoch}
 		}
-		if i == 0 || len(p.ReplicaNodes) < d.Replicas {
-			d.Replicas = len(p.ReplicaNodes)
+		if i == 0 || len(p.Replicas) < d.Replicas {
+			d.Replicas = len(p.Replicas)
 		}
 	}
 	return d

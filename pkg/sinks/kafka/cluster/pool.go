@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/segmentio/kafka-go/protocol/metadata"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -162,7 +162,7 @@ func (p *connectionPool) replaceMuted(under endpoint) {
 }
 
 // setAddresses records the addresses of brokers from a metadata response.
-func (p *connectionPool) setAddresses(brokers []metadata.ResponseBroker) {
+func (p *connectionPool) setAddresses(brokers []kmsg.MetadataResponseBroker) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, b := range brokers {

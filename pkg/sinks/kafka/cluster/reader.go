@@ -31,11 +31,12 @@ var ErrRecreated = errors.New("the partition was recreated")
 type Span struct {
 	Partition
 	Lead       Lead
-	Count      int   // partitions of the topic, as the broker that named the leader knows it; 0: unknown
-	First, End int64 // the oldest offset, and the high watermark (KIP-101: all in-sync replicas have everything below it)
-	Known      bool  // Lead, First and End are set
-	Next       int64 // offset of the next record
-	Err        error // why the last call could not query or read the partition; nil if it could
+	Shape      TopicShape       // as the broker that named the leader knows it; zero: unknown
+	First, End int64            // the oldest offset, and the high watermark (KIP-101: all in-sync replicas have everything below it)
+	Known      bool             // Lead, First and End are set
+	Next       int64            // offset of the next record
+	NextIn     protocol.TopicID // the topic of Next: of another topic of the name, everything is read. Zero: any
+	Err        error            // why the last call could not query or read the partition; nil if it could
 
 	// Each is called for every record. An error ends the read; the record counts as read all the same.
 	Each func(*kproto.Record) error
@@ -48,6 +49,14 @@ type Span struct {
 	VerifyLast bool
 	Last       protocol.BatchID
 	verified   bool // by the previous fetch
+}
+
+// leaveFormerTopic lets the span begin with the oldest record of a topic that was recreated.
+func (s *Span) leaveFormerTopic() {
+	none := protocol.TopicID{}
+	if s.NextIn != none && s.Shape.ID != none && s.NextIn != s.Shape.ID {
+		s.Next, s.NextIn = 0, s.Shape.ID
+	}
 }
 
 func (s *Span) hasRemaining() bool { return s.Next < s.End }
@@ -180,7 +189,8 @@ func (r *Reader) groupByLeader(ctx context.Context, spans []*Span) (byLeader map
 	byLeader = map[int32][]*Span{}
 	for _, s := range spans {
 		if of := found[s.Topic]; of != nil {
-			s.Count = len(of.Leads)
+			s.Shape = TopicShape{of.ID, len(of.Leads)}
+			s.leaveFormerTopic()
 		}
 		if s.Lead, err = found[s.Topic].Lead(s.Index); err != nil {
 			s.Err = fmt.Errorf("reading %s: %w", s.Partition, err)

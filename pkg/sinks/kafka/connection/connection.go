@@ -10,6 +10,8 @@ import (
 	"github.com/segmentio/kafka-go"
 	kproto "github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/initproducerid"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
 // maxInFlight is how many requests are sent before the first is answered. Batches that arrive meanwhile share the next
@@ -37,7 +39,7 @@ type Connection struct {
 // call waits for one answer, to a request or to a batch that shares a request with others.
 type call struct {
 	request kproto.Message // nil for a batch
-	batch   Batch
+	batch   protocol.RecordBatch
 	answer  chan answer // buffered: the reader does not wait for the caller
 }
 
@@ -263,6 +265,9 @@ func (c *Connection) nextRequest(ctx context.Context, s *session) (*request, err
 		}
 		var offered bool
 		if r.version, offered = s.versions[r.message.ApiKey()]; offered && !lacksFields(r.message, r.version) {
+			if own, ok := r.message.(protocol.Negotiated); ok {
+				r.message = own.AtVersion(s.newest[r.message.ApiKey()])
+			}
 			return r, nil
 		}
 		r.failAll(kafka.UnsupportedVersion)

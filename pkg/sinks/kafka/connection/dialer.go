@@ -49,7 +49,8 @@ type Throttle interface {
 type session struct {
 	*kproto.Conn
 	versions map[kproto.ApiKey]int16
-	renewAt  time.Time // when to authenticate again, before the broker ends the session
+	newest   map[kproto.ApiKey]int16 // that the broker has, which kafka-go may not have
+	renewAt  time.Time               // when to authenticate again, before the broker ends the session
 }
 
 // unlimited is the lifetime of a session that the broker does not end.
@@ -92,7 +93,7 @@ func (d *Dialer) startSession(ctx context.Context, raw net.Conn, address string)
 		}
 		raw = secure
 	}
-	s := &session{kproto.NewConn(raw, d.ClientID), map[kproto.ApiKey]int16{}, time.Now().Add(unlimited)}
+	s := &session{kproto.NewConn(raw, d.ClientID), map[kproto.ApiKey]int16{}, map[kproto.ApiKey]int16{}, time.Now().Add(unlimited)}
 	answer, err := s.RoundTrip(&apiversions.Request{})
 	if err != nil {
 		return nil, err
@@ -103,7 +104,7 @@ func (d *Dialer) startSession(ctx context.Context, raw net.Conn, address string)
 	}
 	for _, r := range offered.ApiKeys {
 		key := kproto.ApiKey(r.ApiKey)
-		s.versions[key] = key.SelectVersion(r.MinVersion, r.MaxVersion)
+		s.versions[key], s.newest[key] = key.SelectVersion(r.MinVersion, r.MaxVersion), r.MaxVersion
 	}
 	s.SetVersions(s.versions)
 	if d.Mechanism == nil {

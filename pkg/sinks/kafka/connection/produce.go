@@ -1,31 +1,18 @@
 package connection
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"time"
 
 	kproto "github.com/segmentio/kafka-go/protocol"
-	"github.com/segmentio/kafka-go/protocol/produce"
-	"github.com/segmentio/kafka-go/protocol/rawproduce"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
-const (
-	acksAll = -1
-	// maxRequestBytes bounds the batches that share one request. A larger batch is sent alone.
-	maxRequestBytes = 4 << 20
-)
-
-// Batch is an encoded record batch with its length prefix, and its target.
-type Batch struct {
-	Topic     string
-	Partition int32
-	Bytes     []byte // must not change before the answer
-}
+// maxRequestBytes bounds the batches that share one request. A larger batch is sent alone.
+const maxRequestBytes = 4 << 20
 
 // Pending is a batch that was sent or is queued.
 type Pending struct {
@@ -37,7 +24,7 @@ type Pending struct {
 // Produce queues a batch behind all earlier ones and returns at once. Batches of one partition are in different requests,
 // in order. A broker processes the requests of a connection one after the other
 // (kafka.apache.org/protocol#protocol_network), so none overtakes another.
-func (c *Connection) Produce(b Batch) *Pending {
+func (c *Connection) Produce(b protocol.RecordBatch) *Pending {
 	p := &Pending{call: call{batch: b, answer: make(chan answer, 1)}}
 	c.enqueue(&p.call)
 	return p
@@ -73,8 +60,10 @@ func (c *Connection) dequeueBatches() *request {
 	r, size := &request{}, 0
 	passed := map[topicPartition]bool{} // later batches of these are for later requests
 	later := c.queue[:0]
+	byID := c.queue[0].batch.HasTopicID() // a request names all topics in one way
 	for _, one := range c.queue {
-		fits := one.request == nil && !passed[one.target()] && (size == 0 || size+len(one.batch.Bytes) <= maxRequestBytes)
+		fits := one.request == nil && !passed[one.target()] && byID == one.batch.HasTopicID() &&
+			(size == 0 || size+len(one.batch.Bytes) <= maxRequestBytes)
 		if one.request == nil {
 			passed[one.target()] = true
 		}
@@ -88,23 +77,12 @@ func (c *Connection) dequeueBatches() *request {
 	clear(c.queue[len(later):])
 	c.queue = later
 	// Half of our own timeout: the broker gives up first, and answers with an error.
-	r.message = &rawproduce.Request{Acks: acksAll, Timeout: int32(c.dialer.Timeout.Milliseconds() / 2), Topics: groupByTopic(r.calls)}
-	return r
-}
-
-func groupByTopic(calls []*call) (topics []rawproduce.RequestTopic) {
-	at := map[string]int{}
-	for _, one := range calls {
-		i, known := at[one.batch.Topic]
-		if !known {
-			i, at[one.batch.Topic] = len(topics), len(topics)
-			topics = append(topics, rawproduce.RequestTopic{Topic: one.batch.Topic})
-		}
-		topics[i].Partitions = append(topics[i].Partitions, rawproduce.RequestPartition{
-			Partition: one.batch.Partition, RecordSet: kproto.RawRecordSet{Reader: bytes.NewReader(one.batch.Bytes)},
-		})
+	message := protocol.ProduceRequest{TimeoutMillis: int32(c.dialer.Timeout.Milliseconds() / 2)}
+	for _, one := range r.calls {
+		message.Batches = append(message.Batches, one.batch)
 	}
-	return topics
+	r.message = message
+	return r
 }
 
 // foreignRequest is a request that kafka-go has no type for.
@@ -136,13 +114,7 @@ func (r *request) readAnswers(from io.Reader, since time.Time, throttled func(ti
 		r.calls[0].answer <- answer{message: m}
 		return nil
 	}
-	answers := m.(*produce.Response)
-	answered := map[topicPartition]answer{}
-	for _, t := range answers.Topics {
-		for _, p := range t.Partitions {
-			answered[topicPartition{t.Topic, p.Partition}] = answer{err: protocol.CodeError(p.ErrorCode, ""), baseOffset: p.BaseOffset}
-		}
-	}
+	answered := r.readProduced(m)
 	for _, one := range r.calls {
 		if _, ok := answered[one.target()]; !ok {
 			return fmt.Errorf("the response lacks partition %d of topic %q", one.batch.Partition, one.batch.Topic)
@@ -154,6 +126,22 @@ func (r *request) readAnswers(from io.Reader, since time.Time, throttled func(ti
 		one.answer <- a
 	}
 	return nil
+}
+
+// readProduced returns the answers to batches.
+func (r *request) readProduced(m kproto.Message) map[topicPartition]answer {
+	names := map[protocol.TopicID]string{}
+	for _, one := range r.calls {
+		names[one.batch.TopicID] = one.batch.Topic
+	}
+	answered := map[topicPartition]answer{}
+	for _, a := range protocol.ProduceAnswers(m) {
+		if a.Topic == "" {
+			a.Topic = names[a.TopicID]
+		}
+		answered[topicPartition{a.Topic, a.Partition}] = answer{err: a.Err, baseOffset: a.BaseOffset}
+	}
+	return answered
 }
 
 func (r *request) readMessage(from io.Reader) (kproto.Message, error) {

@@ -3,12 +3,14 @@ package connection
 import (
 	"slices"
 	"testing"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
 // TestBatchesOfManyPartitionsGoTogetherAndThoseOfOneInOrder empties a full queue, request by request.
 func TestBatchesOfManyPartitionsGoTogetherAndThoseOfOneInOrder(t *testing.T) {
 	batch := func(partition int32, size int) *call {
-		return &call{batch: Batch{Topic: "a", Partition: partition, Bytes: make([]byte, size)}}
+		return &call{batch: protocol.RecordBatch{Topic: "a", Partition: partition, Bytes: make([]byte, size)}}
 	}
 	const large = maxRequestBytes/2 + 1
 	c := &Connection{dialer: &Dialer{}, queue: []*call{

@@ -18,7 +18,6 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
-	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/connection"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
@@ -426,7 +425,7 @@ func (s *Store) produceOnce(ctx context.Context) (base int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	pending, err := s.cluster.Produce(by.Broker, connection.Batch{Topic: s.partition.Topic, Bytes: s.inDoubt.bytes}, cluster.ForProducing)
+	pending, err := s.cluster.Produce(by.Broker, protocol.RecordBatch{Topic: s.partition.Topic, Bytes: s.inDoubt.bytes}, cluster.ForProducing)
 	if err != nil {
 		return 0, err
 	}

@@ -1,0 +1,287 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kversion"
+
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// TestARecreatedTopicHoldsNothingTwiceOrOutOfOrder deletes a topic and creates it again while a lane has many batches under
+// way, with and without a fence.
+func TestARecreatedTopicHoldsNothingTwiceOrOutOfOrder(t *testing.T) {
+	const rounds, each = 3, 500
+	brokers := startThreeBrokers(t).Brokers()
+	for topic, fenced := range map[string]bool{"k8s.fenced": true, "k8s.journaled": false} {
+		t.Run(topic, func(t *testing.T) {
+			cfg := Config{Brokers: brokers, Topic: topic, BatchBytes: minBatchBytes, RequestTimeout: 5 * time.Second, CheckTopics: checkOff}
+			createTopicWhenDeleted(t, brokers, topic, 1)
+			s, lane := openSink(t, cfg), laneName(topic, 0, 1)
+			if fenced {
+				mustFence(t, s)
+			}
+			next := 1
+			for range rounds {
+				end := publishWhile(t, s, lane, next, func(accepted *atomic.Int64) {
+					awaitCount(t, accepted, int64(next+each))
+					deleteTopic(t, brokers, topic)
+					createTopicWhenDeleted(t, brokers, topic, 1)
+					awaitCount(t, accepted, accepted.Load()+each)
+				})
+				wantAscending(t, brokers, topic)
+				next = end
+			}
+		})
+	}
+}
+
+// publishWhile publishes versions of a pod, from the next on, until do returns, and returns the version after the last.
+func publishWhile(t *testing.T, s *Sink, lane sinks.Lane, next int, do func(accepted *atomic.Int64)) int {
+	t.Helper()
+	var publishing sync.WaitGroup
+	var accepted atomic.Int64
+	accepted.Store(int64(next))
+	stop := make(chan struct{})
+	publishing.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			from := int(accepted.Load())
+			n, err := publishUntilRejected(t, s, lane, pods("a", from, from+100))
+			accepted.Add(int64(n))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	do(&accepted)
+	close(stop)
+	publishing.Wait()
+	return int(accepted.Load())
+}
+
+func awaitCount(t *testing.T, n *atomic.Int64, atLeast int64) {
+	t.Helper()
+	for deadline := time.Now().Add(testTimeout); n.Load() < atLeast; {
+		if time.Now().After(deadline) || ratelimit.Sleep(t.Context(), 5*time.Millisecond) != nil {
+			t.Fatalf("%d were accepted, want %d", n.Load(), atLeast)
+		}
+	}
+}
+
+// wantAscending wants each version of the pod once, and behind all older ones.
+func wantAscending(t *testing.T, brokers []string, topic string) {
+	t.Helper()
+	seen, newest, twice, back := map[string]bool{}, 0, 0, 0
+	for _, r := range readTopics(t, brokers, topic) {
+		id := recordHeader(r, "id")
+		if seen[id] {
+			twice++
+		}
+		seen[id] = true
+		v, err := strconv.Atoi(strings.Split(id, "/")[2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v < newest {
+			back++
+		} else {
+			newest = v
+		}
+	}
+	if twice+back > 0 {
+		t.Errorf("%d records: %d are there twice, %d stand behind a newer one", len(seen), twice, back)
+	}
+}
+
+// replicatedLanes is what the replicated state has of the lanes of a sink.
+type replicatedLanes map[sinks.Lane]sinks.LanePosition
+
+func (m replicatedLanes) record(_ context.Context, lanes map[sinks.Lane]sinks.LanePosition) error {
+	for lane, position := range lanes {
+		if _, recorded := m[lane]; !recorded {
+			m[lane] = position
+		}
+	}
+	return nil
+}
+
+// takeOver lets a sink take over, and returns what it finds in the lanes.
+func (m replicatedLanes) takeOver(t *testing.T, s *Sink) (held map[string]bool) {
+	t.Helper()
+	held = map[string]bool{}
+	waiting, err := s.Fence(t.Context(), sinks.Claim{Group: "test", Sink: "main", Owner: "a test", RecordLanes: m.record}, slices.Collect(maps.Keys(m)))
+	if err != nil || len(waiting) > 0 {
+		t.Fatal(err, waiting)
+	}
+	waiting, err = s.ReadTail(t.Context(), m, func(_ sinks.Lane, e sinks.Emitted) error { held[e.ID] = true; return nil })
+	if err != nil || len(waiting) > 0 {
+		t.Fatal(err, waiting)
+	}
+	for _, lane := range s.GoneLanes(t.Context(), slices.Collect(maps.Keys(m))) {
+		delete(m, lane)
+	}
+	return held
+}
+
+// brokersOfAges are a broker of today, and one of Kafka 4.0, which takes batches for a topic by its name only.
+func brokersOfAges(t *testing.T) map[string][]string {
+	t.Helper()
+	_, older := startFakeCluster(t, kfake.NumBrokers(1), kfake.MaxVersions(kversion.V4_0_0()))
+	return map[string][]string{"today": startKafka(t).Brokers(), "4.0": older}
+}
+
+// TestPositionsInADeletedTopicAreNotThoseOfTheNextOne lets a process write to a topic that is recreated, and another one
+// take over when the first topic is all that the state has: everything in the second one is found, and goes on from there.
+func TestPositionsInADeletedTopicAreNotThoseOfTheNextOne(t *testing.T) {
+	for age, brokers := range brokersOfAges(t) {
+		for _, partitions := range []int{1, 2} {
+			topic := "k8s.recreated." + itoa(partitions)
+			cfg := Config{Brokers: brokers, Topic: topic, CheckTopics: checkOff}
+			createTopicWhenDeleted(t, brokers, topic, 1)
+			older, newer, state := openSink(t, cfg), openSink(t, cfg), replicatedLanes{}
+			state.takeOver(t, older)
+			lane := laneName(topic, 0, 1)
+			publishUntilAccepted(t, older, lane, pods("a", 1, 11))
+			maps.Copy(state, older.LaneProgress())
+			deleteTopic(t, brokers, topic)
+			createTopicWhenDeleted(t, brokers, topic, partitions)
+			publishUntilAccepted(t, older, lane, pods("a", 11, 41)) // the state lags
+			held := state.takeOver(t, newer)
+			for _, m := range pods("a", 11, 41) {
+				if !held[m.Change.ID()] {
+					t.Errorf("%s, %d partitions: %s is not found in the recreated topic", age, partitions, m.Change.ID())
+				}
+			}
+			if len(held) != 30 {
+				t.Errorf("%s, %d partitions: %d are found, want 30", age, partitions, len(held))
+			}
+			publishUntilAccepted(t, newer, lane, pods("a", 41, 51))
+			maps.Copy(state, newer.LaneProgress())
+			if held := state.takeOver(t, openSink(t, cfg)); len(held) != 0 {
+				t.Errorf("%s, %d partitions: %d are found behind the progress", age, partitions, len(held))
+			}
+			wantVersions(t, readTopics(t, brokers, topic), 11, 51)
+		}
+	}
+}
+
+// TestAReplacedProcessWritesNothingToARecreatedTopic, though nothing was written there that could fence it, and whether it
+// finds the topic or creates it.
+func TestAReplacedProcessWritesNothingToARecreatedTopic(t *testing.T) {
+	brokers := startKafka(t).Brokers()
+	for _, create := range []bool{true, false} {
+		topic := "k8s.replaced." + strconv.FormatBool(create)
+		cfg := Config{Brokers: brokers, Topic: topic, CheckTopics: checkOff, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}}
+		createTopicWhenDeleted(t, brokers, topic, 1)
+		older, newer, state := openSink(t, cfg), openSink(t, cfg), replicatedLanes{}
+		state.takeOver(t, older)
+		lane := laneName(topic, 0, 1)
+		publishUntilAccepted(t, older, lane, pods("a", 1, 11))
+		maps.Copy(state, older.LaneProgress())
+		state.takeOver(t, newer)
+		publishUntilAccepted(t, newer, lane, pods("a", 11, 21))
+		deleteTopic(t, brokers, topic)
+		if create {
+			createTopicWhenDeleted(t, brokers, topic, 1)
+		}
+		if n, err := publishUntilDeposed(t, older, lane, pods("a", 11, 31)); n != 0 {
+			t.Errorf("the older process published %d to the recreated topic: %v", n, err)
+		}
+		publishUntilAccepted(t, newer, lane, pods("a", 21, 41))
+		wantVersions(t, readTopics(t, brokers, topic), 21, 41)
+	}
+}
+
+// TestWhatAReplacedProcessWroteToARecreatedTopicIsNotRepeated: a broker before Kafka 4.1 takes a batch that was under way
+// for the topic of this name, until the active process fences the topic, before its first message.
+func TestWhatAReplacedProcessWroteToARecreatedTopicIsNotRepeated(t *testing.T) {
+	brokers := startKafka(t).Brokers()
+	cfg := Config{Brokers: brokers, Topic: topicA, CheckTopics: checkOff}
+	createTopicWhenDeleted(t, brokers, topicA, 1)
+	older, newer, state := openSink(t, cfg), openSink(t, cfg), replicatedLanes{}
+	state.takeOver(t, older)
+	lane := laneName(topicA, 0, 1)
+	publishUntilAccepted(t, older, lane, pods("a", 1, 11))
+	l := older.lanes.byName[lane]
+	underWay := func(from, to int) *inFlightBatch {
+		at := l.numbers.nextSequence()
+		at.Sequence += int32(from - 11)
+		f, err := l.encoder.encodeBatch(t.Context(), pods("a", from, to), at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	first, second := underWay(11, 16), underWay(16, 21)
+	maps.Copy(state, older.LaneProgress())
+	state.takeOver(t, newer)
+	deleteTopic(t, brokers, topicA)
+	createTopicWhenDeleted(t, brokers, topicA, 1)
+	broker := l.partition.topic.layout.Load().Leads[0].Broker
+	if err := produceAlone(t, older, broker, first); err != nil {
+		t.Fatalf("the older process has no batch in the recreated topic: %v", err)
+	}
+	publishUntilAccepted(t, newer, lane, pods("a", 11, 21))
+	if err := produceAlone(t, older, broker, second); !errors.Is(err, kafka.InvalidProducerEpoch) {
+		t.Errorf("the second batch of the older process: %v; want it refused", err)
+	}
+	wantVersions(t, readTopics(t, brokers, topicA), 11, 21)
+}
+
+// TestALaneOfADeletedTopicWritesNothingToOneWithFewerPartitions: what it has under way is sent again through other lanes.
+func TestALaneOfADeletedTopicWritesNothingToOneWithFewerPartitions(t *testing.T) {
+	brokers := startKafka(t).Brokers()
+	for topic, fenced := range map[string]bool{"k8s.fenced": true, "k8s.journaled": false} {
+		cfg := Config{Brokers: brokers, Topic: topic, CheckTopics: checkOff}
+		createTopicWhenDeleted(t, brokers, topic, 4)
+		s, lane := openSink(t, cfg), laneName(topic, 0, 4)
+		if fenced {
+			mustFence(t, s)
+		}
+		publishUntilAccepted(t, s, lane, pods("a", 1, 11))
+		deleteTopic(t, brokers, topic)
+		createTopicWhenDeleted(t, brokers, topic, 2)
+		for range 3 {
+			if n, err := s.Publish(t.Context(), lane, pods("a", 11, 21)); n != 0 || err == nil {
+				t.Errorf("%s: published %d to a topic with fewer partitions: %v", topic, n, err)
+			}
+		}
+		publishUntilAccepted(t, s, laneName(topic, 0, 2), pods("a", 11, 21))
+		wantVersions(t, readTopics(t, brokers, topic), 11, 21)
+	}
+}
+
+// publishUntilDeposed publishes until another process is found, or everything is accepted.
+func publishUntilDeposed(t *testing.T, s *Sink, lane sinks.Lane, batch []sinks.Message) (accepted int, err error) {
+	t.Helper()
+	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); {
+		n, err := publishOnward(t.Context(), s, lane, batch[accepted:])
+		accepted += n
+		var deposed *sinks.DeposedError
+		if errors.As(err, &deposed) || err == nil {
+			return accepted, err
+		}
+		if err := ratelimit.Sleep(t.Context(), 10*time.Millisecond); err != nil {
+			return accepted, err
+		}
+	}
+	return accepted, errors.New("it is not deposed in time")
+}
