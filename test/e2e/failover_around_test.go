@@ -100,9 +100,6 @@ type surroundings struct {
 	recreated  map[*received][]int // how many records were read when its topic was recreated
 	rate       int
 	load       *workload.Load // of remade
-	// resumeFrozen lets all frozen exporters go on. A topic is recreated without its fence: until the active exporter writes
-	// to a partition of it, that takes what one has in flight that was frozen before.
-	resumeFrozen func()
 
 	faults, edits, topics *deck
 	fault                 busFault // that was dealt last
@@ -130,13 +127,13 @@ func newSurroundings(p *replicas, replicated *replicatedBuses, kinds []workload.
 	s.addNeighbour(settings)
 
 	nothing := func() {}
-	faults, topics := []func(){nothing, s.freezeBroker, s.freezeServer}, []func(){nothing, s.growTopic}
+	faults := []func(){nothing, s.freezeBroker, s.freezeServer}
 	if replicated != nil {
-		faults, topics = append(faults, s.killLeaders), append(topics, s.recreateTopic)
+		faults = append(faults, s.killLeaders)
 	}
 	s.faults = &deck{random: p.random, all: faults}
 	s.edits = &deck{random: p.random, all: []func(){nothing, s.editSelection, s.editSink}}
-	s.topics = &deck{random: p.random, all: topics}
+	s.topics = &deck{random: p.random, all: []func(){nothing, s.growTopic, s.recreateTopic}}
 	return s
 }
 
@@ -324,7 +321,6 @@ func (s *surroundings) growTopic() {
 func (s *surroundings) recreateTopic() {
 	s.t.Helper()
 	s.stopWriting()
-	s.resumeFrozen()
 	topic := s.name + "." + s.remade.Resource.Resource
 	for _, deployment := range []*fixture{s.fixture, s.neighbour} {
 		one := *deployment

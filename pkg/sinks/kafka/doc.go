@@ -64,6 +64,12 @@
 // transaction, and the partition is read for what it holds. Error code 47 ends the right to publish permanently. See fence,
 // fencedSequencer and docs/adr/0047.
 //
+// # Recreated topics
+//
+// A topic that was deleted and created again has another ID (KIP-516). Batches name it by the ID that their lane was
+// prepared for, so the new topic takes none that were under way to the old one; brokers before 4.1 know names only. Lanes
+// are recorded with the ID, and an offset in another topic is none. See docs/adr/0075.
+//
 // # Repair
 //
 // With Config.Repair, a topic is read when everything up to the end of a snapshot is settled, and keys that the snapshot

@@ -185,7 +185,7 @@ func checkRenewal(t *testing.T, cfg Config, expires time.Duration) bool {
 }
 
 // TestAFailoverUsesATopicAsItIsNow: lanes that were recorded of a deleted topic of the same name have no route, and are
-// gone. So are those of a topic that does not exist any more, and those that 0.9.0 has recorded without the ID of their topic.
+// gone. So are those of a topic that does not exist any more, and those that 0.9.0 has recorded without the ID of a topic.
 func TestAFailoverUsesATopicAsItIsNow(t *testing.T) {
 	b := startKafka(t)
 	const before, now = 6, 3
