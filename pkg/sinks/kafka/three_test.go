@@ -3,6 +3,8 @@ package kafka
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"math"
 	"os"
 	"slices"
@@ -13,6 +15,8 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
@@ -427,6 +431,106 @@ func TestAFrozenBrokerAtAFailoverStopsItsOwnLanesOnly(t *testing.T) {
 		publishUntilAccepted(t, newest, lane(p), messages(p, 11, next-11))
 	}
 	wantStreams(t, readTopics(t, cfg.Brokers, topicA), partitions, next-1)
+}
+
+// TestAFrozenCoordinatorDelaysAFailoverUntilItIsReplaced freezes the broker that coordinates the transactional ID. Nothing
+// can be fenced until the controller has declared it dead, which takes broker.session.timeout.ms, and another one has its
+// place: then the failover goes on by itself, while the broker is still frozen. Nothing is lost, twice or out of order.
+func TestAFrozenCoordinatorDelaysAFailoverUntilItIsReplaced(t *testing.T) {
+	const partitions = 6
+	cluster := startThreeBrokers(t)
+	cfg := Config{Brokers: cluster.Brokers(), Topic: topicA, RequestTimeout: 2 * time.Second,
+		CreateTopics: CreateTopics{Enabled: true, Partitions: partitions}}
+	lanes, from := topicLanes(topicA, partitions), map[sinks.Lane]sinks.LanePosition{}
+	older := openSink(t, cfg)
+	waitForTopic(t, older)
+	mustFence(t, older, lanes...)
+	for p, l := range lanes {
+		publishUntilAccepted(t, older, l, pods("p"+itoa(p), 1, 11))
+		from[l] = 0
+	}
+	coordinator := coordinatorOf(t, cfg.Brokers, "test-main")
+	victim := cluster[slices.IndexFunc(cluster, func(b *broker.Broker) bool { return b.ID() == coordinator })]
+	if err := victim.Process().Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	resume := sync.OnceFunc(func() {
+		if err := victim.Process().Resume(); err != nil {
+			t.Error(err)
+		}
+	})
+	defer resume()
+
+	newer, refused := openSink(t, cfg), 0
+	for deadline := time.Now().Add(2 * testTimeout); ; refused++ {
+		err := fenceAsTest(t, newer, lanes...)
+		if err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+	if refused == 0 || coordinatorOf(t, cfg.Brokers, "test-main") == coordinator {
+		t.Errorf("fenced after %d failures, by the coordinator %d", refused, coordinator)
+	}
+	held := map[sinks.Lane]int{}
+	if err := tailOf(t, newer, from, func(l sinks.Lane, _ sinks.Emitted) error { held[l]++; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	for p, l := range lanes {
+		if held[l] != 10 {
+			t.Errorf("the tail of %s has %d messages, want 10", l, held[l])
+		}
+		publishUntilAccepted(t, newer, l, pods("p"+itoa(p), 11, 21))
+	}
+	resume()
+	for p, l := range lanes { // a broker that wakes up takes itself for a leader for a moment
+		if n, err := publishUntilDeposed(t, older, l, pods("p"+itoa(p), 11, 21)); n != 0 {
+			t.Errorf("the older process published %d to %s: %v; want a DeposedError", n, l, err)
+		}
+	}
+	awaitSameLeaders(t, cfg.Brokers)
+	wantStreams(t, readTopics(t, cfg.Brokers, topicA), partitions, 20)
+}
+
+// awaitSameLeaders waits until all brokers name the same leaders: one that has not noticed yet that it leads no more shows
+// the records of before.
+func awaitSameLeaders(t *testing.T, brokers []string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	again := time.NewTicker(50 * time.Millisecond)
+	defer again.Stop()
+	for {
+		named := map[string]bool{}
+		for _, address := range brokers {
+			client, err := kgo.NewClient(kgo.SeedBrokers(address))
+			if err != nil {
+				t.Fatal(err)
+			}
+			answer, err := client.SeedBrokers()[0].Request(ctx, kmsg.NewPtrMetadataRequest())
+			client.Close()
+			if err != nil {
+				t.Fatal(err)
+			}
+			leaders := map[string]int32{}
+			for _, topic := range answer.(*kmsg.MetadataResponse).Topics {
+				for _, p := range topic.Partitions {
+					leaders[*topic.Topic+"/"+itoa(int(p.Partition))] = p.Leader
+				}
+			}
+			named[fmt.Sprint(leaders)] = true
+		}
+		if len(named) == 1 {
+			return
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			t.Fatal("the brokers do not agree on leaders: ", slices.Collect(maps.Keys(named)))
+		}
+	}
 }
 
 // fenceInPart fences a sink and returns the lanes that wait.
