@@ -113,6 +113,7 @@ type delivery struct {
 
 // publishBatch implements Publish of the waiting lane.
 func (w *waitingPublisher) publishBatch(ctx context.Context, batch []sinks.Message) (int, error) {
+	w.leaveFormerTopic()
 	if w.partitions == 0 {
 		layout, err := w.lanes.topics.refreshLayout(ctx, w.topic, nil)
 		if err != nil {
@@ -147,6 +148,17 @@ func (w *waitingPublisher) publishBatch(ctx context.Context, batch []sinks.Messa
 		}
 	}
 	return len(batch), nil
+}
+
+// leaveFormerTopic forgets the partitions of a topic that was recreated with fewer. What they have accepted is gone, and is
+// sent again in its order.
+func (w *waitingPublisher) leaveFormerTopic() {
+	if layout := w.topic.layout.Load(); layout == nil || layout.Err != nil || len(layout.Leads) >= w.partitions {
+		return
+	}
+	w.lanes.releaseLanes(topicLanes(w.topic.name, w.partitions), func(string) bool { return false })
+	w.partitions = 0
+	clear(w.accepted)
 }
 
 // groupByPartition groups what is not accepted.

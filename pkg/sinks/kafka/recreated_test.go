@@ -13,11 +13,15 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
 // TestARecreatedTopicHoldsNothingTwiceOrOutOfOrder deletes a topic and creates it again while a lane has many batches under
@@ -266,6 +270,61 @@ func TestALaneOfADeletedTopicWritesNothingToOneWithFewerPartitions(t *testing.T)
 		}
 		publishUntilAccepted(t, s, laneName(topic, 0, 2), pods("a", 11, 21))
 		wantVersions(t, readTopics(t, brokers, topic), 11, 21)
+	}
+}
+
+// TestTheWaitingLaneOfATopicGoesOnInOneWithFewerPartitions: it had found the partitions of the first topic, and could not
+// write to them.
+func TestTheWaitingLaneOfATopicGoesOnInOneWithFewerPartitions(t *testing.T) {
+	c, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(6, topicA))
+	s := openSink(t, Config{Brokers: brokers, Topic: topicA, CheckTopics: checkOff})
+	lane, err := s.Lane(pod("a", 1))
+	if err != nil || lane != waitingLane(topicA) {
+		t.Fatalf("the lane is %s: %v", lane, err)
+	}
+	var all []sinks.Message
+	for v := 1; v < 50; v++ {
+		all = append(all, sinks.Message{Offset: uint64(v), Change: pod("p"+itoa(v%10), v)})
+	}
+	failing := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.NotEnoughReplicas, Count: -1})
+	if n, err := s.Publish(t.Context(), lane, all); n != 0 || err == nil {
+		t.Fatalf("published %d: %v", n, err)
+	}
+	failing.Remove()
+	deleteTopic(t, brokers, topicA)
+	createTopicWhenDeleted(t, brokers, topicA, 2)
+	publishUntilAccepted(t, s, lane, all)
+	last := map[string]uint64{}
+	records := readTopics(t, brokers, topicA)
+	for _, r := range records {
+		v, err := strconv.ParseUint(strings.Split(recordHeader(r, "id"), "/")[2], 10, 64)
+		if err != nil || v <= last[string(r.Key)] {
+			t.Errorf("%s follows %d: %v", recordHeader(r, "id"), last[string(r.Key)], err)
+		}
+		last[string(r.Key)] = v
+	}
+	if len(records) != len(all) {
+		t.Errorf("%d records, want %d", len(records), len(all))
+	}
+}
+
+// TestABrokerThatLagsBehindTheGrowthOfATopicReplacesNoLanes: those of a recreated topic are replaced.
+func TestABrokerThatLagsBehindTheGrowthOfATopicReplacesNoLanes(t *testing.T) {
+	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(4, topicA))
+	s := openSink(t, Config{Brokers: brokers, Topic: topicA, CheckTopics: checkOff})
+	lane := laneOf(t, s, pod("a", 1))
+	mustPublish(t, s, lane, pods("a", 1, 3))
+	used := s.topics.topicByName(topicA)
+	grown := used.layout.Load()
+	s.topics.setLayout(used, &cluster.Layout{ID: grown.ID, Leads: grown.Leads[:3], Replicas: grown.Replicas})
+	if due := s.PendingRepartitions(); len(due) > 0 {
+		t.Errorf("lanes are replaced: %v", due)
+	}
+	mustPublish(t, s, lane, pods("a", 3, 5))
+	wantVersions(t, readTopics(t, brokers, topicA), 1, 5)
+	s.topics.setLayout(used, &cluster.Layout{ID: protocol.TopicID{1}, Leads: grown.Leads[:3], Replicas: grown.Replicas})
+	if due := s.PendingRepartitions(); len(due) != 1 || !due[0].Lost {
+		t.Errorf("the lanes of a deleted topic are replaced by %v", due)
 	}
 }
 

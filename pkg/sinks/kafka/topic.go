@@ -79,16 +79,21 @@ func (c *topicCatalog) refreshLayout(ctx context.Context, t *topic, seen *cluste
 	if err != nil {
 		return nil, err
 	}
-	c.setLayout(t, now)
-	return now, nil
+	return c.setLayout(t, now), nil
 }
 
-// setLayout records the layout of a topic.
-func (c *topicCatalog) setLayout(t *topic, now *cluster.Layout) {
-	before := t.layout.Swap(now)
+// setLayout records the layout of a topic and returns it, or the one before: a broker that lags may not know all partitions
+// of a topic yet.
+func (c *topicCatalog) setLayout(t *topic, now *cluster.Layout) *cluster.Layout {
+	before := t.layout.Load()
+	if before != nil && before.ID == now.ID && now.ID != (protocol.TopicID{}) && len(now.Leads) < len(before.Leads) {
+		return before
+	}
+	t.layout.Store(now)
 	if before == nil || len(before.Leads) != len(now.Leads) {
 		c.changed.Store(t, nil)
 	}
+	return now
 }
 
 // findOrCreateTopic describes a topic. It checks the settings of one that exists, and creates one that does not, as

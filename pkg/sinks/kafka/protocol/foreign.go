@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"sync"
 	"time"
 
 	"github.com/segmentio/kafka-go/protocol"
@@ -30,10 +31,16 @@ func (r ForeignResponse) ApiKey() protocol.ApiKey { return protocol.ApiKey(r.Key
 // maxAnswer bounds the response to a foreign request, in bytes.
 const maxAnswer = 64 << 20
 
+// requestBuffers holds encoded requests, which may have some megabytes of batches.
+var requestBuffers = sync.Pool{New: func() any { return new([]byte) }}
+
 // Write writes the request with its header.
 func (r ForeignRequest) Write(w io.Writer, correlation int32, clientID string) error {
 	formatter := kmsg.NewRequestFormatter(kmsg.FormatterClientID(clientID))
-	_, err := w.Write(formatter.AppendRequest(nil, r.Request, correlation))
+	buffer := requestBuffers.Get().(*[]byte)
+	defer requestBuffers.Put(buffer)
+	*buffer = formatter.AppendRequest((*buffer)[:0], r.Request, correlation)
+	_, err := w.Write(*buffer)
 	return err
 }
 
