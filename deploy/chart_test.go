@@ -490,7 +490,7 @@ func (c *cluster) applyAndAdmit(t *testing.T, all []manifest) {
 // defineMonitors installs the types of the Prometheus operator and waits until they are served.
 func (c *cluster) defineMonitors(t *testing.T) {
 	t.Helper()
-	dir, err := build.PrometheusOperatorCRDs(t.Context())
+	dir, err := build.OperatorCRDs(t.Context(), "prometheus-operator")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,10 +22,11 @@ const base = "kustomize/base"
 
 // manifest is one object, as it is in its file.
 type manifest struct {
-	file string
-	text []byte
-	Kind string `yaml:"kind"`
-	Meta struct {
+	file       string
+	text       []byte
+	Kind       string `yaml:"kind"`
+	APIVersion string `yaml:"apiVersion"`
+	Meta       struct {
 		Name      string `yaml:"name"`
 		Namespace string `yaml:"namespace"`
 	} `yaml:"metadata"`

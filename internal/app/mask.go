@@ -75,9 +75,11 @@ func (m mask) maskText(s string) string {
 	return pattern.ReplaceAllLiteralString(s, masked)
 }
 
-// maskAttr masks a log attribute, for ReplaceAttr of [slog.HandlerOptions].
+// maskAttr masks a log attribute, for ReplaceAttr of [slog.HandlerOptions]. A duration is text with its unit, in JSON too.
 func (m mask) maskAttr(_ []string, a slog.Attr) slog.Attr {
 	switch v := a.Value.Resolve(); v.Kind() {
+	case slog.KindDuration:
+		return slog.String(a.Key, v.Duration().String())
 	case slog.KindString:
 		return slog.String(a.Key, m.maskText(v.String()))
 	case slog.KindAny:

@@ -248,3 +248,14 @@ func TestMaskRemovesSecretsAndKeepsWords(t *testing.T) {
 		t.Errorf("%v", masked)
 	}
 }
+
+func TestDurationsInLogsHaveAUnit(t *testing.T) {
+	for _, format := range []string{"text", "json"} {
+		lines := &lockedBuffer{}
+		log := newLogger(config.Log{Level: "info", Format: format}, new(slog.LevelVar), mask{}, lines)
+		log.Info("watching", "lasted", 69*time.Millisecond)
+		if !strings.Contains(lines.String(), "69ms") {
+			t.Errorf("%s: %s", format, lines)
+		}
+	}
+}
