@@ -125,6 +125,13 @@ func BenchmarkFailover(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
+		layout, _, err := openSink(b, cfg).cluster.DescribeTopic(b.Context(), topic)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for i, lane := range lanes {
+			lanes[i] = recordedLane(lane, layout.ID)
+		}
 		for _, recorded := range [][]sinks.Lane{lanes, slices.Concat(lanes, gone)} {
 			from := map[sinks.Lane]sinks.LanePosition{}
 			for _, l := range recorded {
