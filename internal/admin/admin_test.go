@@ -176,7 +176,7 @@ func TestMetricsOfSingleFaultsFollowTheConditions(t *testing.T) {
 	s.Audit = &AuditStatus{}
 	main := SinkStatus{Name: "main", Stats: delivery.Stats{FailingLanes: []condition.Status{of("sink/main", "topic/3", condition.SinkTimeout)}}}
 	s.Sinks = nil
-	s.AddSink(main, []condition.Status{of("sink/main", "", condition.DeadLettersHeld), of("sink/main", "", condition.SinkTimeout),
+	s.AddSink(main, []condition.Status{of("sink/main", "", condition.DeadLettersHeld), of("sink/main", "lane", condition.DeadLettersHeld), of("sink/main", "", condition.SinkTimeout),
 		of("sink/main", "", condition.SinkMayLose)})
 	body := get(t, s, "/metrics").Body.String()
 	for _, series := range []string{

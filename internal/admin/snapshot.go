@@ -64,7 +64,7 @@ type SinkStatus struct {
 
 	// Set by Snapshot.AddSink.
 	Ready    bool   `metric:"kubecdc_sink_ready" help:"1 while changes get through; 0 while none does, /readyz has the reason."`
-	Held     int    `metric:"kubecdc_sink_dead_letters_held" help:"1 while dead letters cannot reach the topic that is configured for them; the status page has the reason."`
+	Held     bool   `metric:"kubecdc_sink_dead_letters_held" help:"1 while dead letters cannot reach the topic that is configured for them; the status page has the reason."`
 	Cautions int    `metric:"kubecdc_sink_cautions" help:"How many things about the destination may lose changes that it accepts; /readyz and the log name them."`
 	Backlog  uint64 `metric:"kubecdc_sink_backlog_changes" help:"Changes in the journal that this sink has not settled."`
 
@@ -105,7 +105,7 @@ type ReplicaStatus struct {
 // AddSink adds the status of a sink, with what follows from its conditions and from the journal.
 func (s *Snapshot) AddSink(k SinkStatus, conditions []condition.Status) {
 	k.Ready = worstOf(conditions).Severity != condition.NotReady
-	k.Held, k.Cautions = countCodes(conditions, condition.DeadLettersHeld), countCodes(conditions, condition.SinkMayLose)
+	k.Held, k.Cautions = countCodes(conditions, condition.DeadLettersHeld) > 0, countCodes(conditions, condition.SinkMayLose)
 	k.Backlog = s.Journal.Newest - min(s.Journal.Newest, k.Low)
 	s.Sinks, s.Conditions = append(s.Sinks, k), append(s.Conditions, conditions...)
 }

@@ -103,10 +103,10 @@ func (p *deadLetterPublisher) publishDeadLetter(ctx context.Context, c *event.Ch
 	if errors.As(err, &lost) { // lost dead letters are still in the journal
 		return errors.Join(err, restoreWithoutState(p.router))
 	}
-	if err != nil {
-		return &condition.Error{Code: condition.SinkFailing, Cause: "dead letter to sink " + p.target.name, Err: err}
+	if err != nil && rejected == nil {
+		return p.heldProblem(err).AsError()
 	}
-	return nil
+	return err
 }
 
 // recordOutcome records the result of an attempt or a ping. It is ignored if another attempt was made since last, because a
@@ -114,8 +114,15 @@ func (p *deadLetterPublisher) publishDeadLetter(ctx context.Context, c *event.Ch
 func (p *deadLetterPublisher) recordOutcome(last *error, err error) {
 	problem := condition.Problem{}
 	if err != nil {
-		problem = condition.Caused(condition.DeadLettersHeld, err)
-		problem.Cause = fmt.Sprintf("dead letters wait for sink %s: %s", p.target.name, problem.Cause)
+		problem = p.heldProblem(err)
 	}
 	p.condition.UpdateIf(func(condition.Status) bool { return p.lastError.Load() == last }, problem)
+}
+
+// heldProblem returns the problem that dead letters wait for the other sink because of err.
+func (p *deadLetterPublisher) heldProblem(err error) condition.Problem {
+	held := condition.Caused(condition.DeadLettersHeld, err)
+	held.Cause = fmt.Sprintf("dead letters wait for sink %s: %s", p.target.name, held.Cause)
+	held.From = "sink/" + p.target.name
+	return held
 }

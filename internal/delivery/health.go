@@ -194,6 +194,7 @@ func (h *health) fillStats(s *Stats) {
 // Conditions returns what is wrong: one status for the whole sink, or else one for all lanes that fail for the same cause.
 func (s Stats) Conditions() []condition.Status {
 	if !s.Condition.OK() {
+		s.Condition.Severity = condition.NotReady // of a lane alone the same problem may be a warning
 		return []condition.Status{s.Condition}
 	}
 	lanes := condition.Summarize(s.FailingLanes)

@@ -42,7 +42,7 @@ func (d *DeadLetters) NewestDeadLetters(sink string, limit int) ([]event.DeadLet
 // be exceeded by as much. It never waits for the store.
 func (d *DeadLetters) CheckDeadLetterSpace() error {
 	if p := d.fullProblem(); p.Code != "" {
-		return &condition.Error{Code: p.Code, Cause: p.Cause, Remedy: p.Remedy}
+		return p.AsError()
 	}
 	return nil
 }

@@ -62,9 +62,9 @@ func (c *Condition) Status() Status {
 	return s
 }
 
-// Update sets the problem, or none if that is zero. A change of the code or of its cause is logged in one line; attrs are
-// further attributes of that line, as slog takes them. During one failure each cause is logged once. An update without a
-// change costs next to nothing.
+// Update sets the problem, or none if that is zero. A change of the code or of its cause is logged in one line, unless the
+// problem was passed on; attrs are further attributes of that line, as slog takes them. During one failure each cause is
+// logged once. An update without a change costs next to nothing.
 func (c *Condition) Update(p Problem, attrs ...any) {
 	if !c.timerRunning.Load() && c.isUnchanged(p) {
 		return
@@ -147,6 +147,9 @@ func (c *Condition) storeStatus(p Problem, attrs []any) {
 	} else {
 		if c.failingSince.IsZero() {
 			c.failingSince, c.logged = now, map[problemKey]bool{}
+		}
+		if next.Passed {
+			return
 		}
 		if next.Code.Kind().Ended != "" {
 			c.ended = next.Code

@@ -320,6 +320,14 @@ func TestWhatFollowsFromAFaultIsLeftOut(t *testing.T) {
 		"of other sinks": {[]condition.Status{
 			status("sink/a", condition.SinkUnreachable, cause), status("sink/b", condition.SinkUnreachable, cause),
 		}, "SinkUnreachable SinkUnreachable"},
+		"of a component that it waits for": {[]condition.Status{
+			condition.NewStatus("sink/a", condition.Problem{Code: condition.DeadLettersHeld, Cause: "timeout", From: "sink/b"}),
+			status("sink/b", condition.SinkUnreachable, cause),
+		}, "SinkUnreachable"},
+		"of a part of a component that it waits for": {[]condition.Status{
+			condition.NewStatus("sink/a", condition.Problem{Code: condition.DeadLettersHeld, Cause: "timeout", From: "sink/b"}),
+			status("sink/b", condition.SinkUnreachable, cause, "lane 1"),
+		}, "DeadLettersHeld SinkUnreachable"},
 		"more severe than its cause": {[]condition.Status{
 			status("replica", condition.StateUnreachable, cause), status("replica", condition.FailoverFailing, "lanes: "+cause),
 		}, "StateUnreachable FailoverFailing"},
@@ -331,5 +339,38 @@ func TestWhatFollowsFromAFaultIsLeftOut(t *testing.T) {
 		if strings.Join(got, " ") != c.want {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
+	}
+}
+
+// TestAProblemThatIsPassedOnIsLoggedByItsOwnerOnly has a lane fail because of something that has a condition of its own.
+func TestAProblemThatIsPassedOnIsLoggedByItsOwnerOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log logRecorder
+		lanes := condition.NewSet(logTo(&log), "sink/a", "lanes")
+		lane, sink := lanes.Add("1", condition.Problem{}), condition.New(logTo(&log), "sink/a", condition.Problem{})
+		held := condition.Problem{Code: condition.DeadLettersHeld, Cause: "timeout", Remedy: "wait", From: "sink/b"}
+		err := fmt.Errorf("publish: %w", held.AsError())
+		for _, c := range []*condition.Condition{lane, sink} {
+			c.Update(condition.ProblemOf(err, condition.SinkFailing))
+			if s := c.Status(); s.Code != held.Code || s.Cause != held.Cause || s.Remedy != held.Remedy || s.From != held.From {
+				t.Errorf("%+v", s)
+			}
+		}
+		time.Sleep(time.Minute)
+		lane.Clear()
+		sink.Clear()
+		lanes.Close()
+		expectLines(t, &log)
+	})
+}
+
+// TestWhatAFaultDelaysElsewhereIsItsEffect has the dead letters of one sink wait for another one.
+func TestWhatAFaultDelaysElsewhereIsItsEffect(t *testing.T) {
+	all := condition.Summarize([]condition.Status{
+		condition.NewStatus("sink/b", condition.Problem{Code: condition.SinkUnreachable}),
+		condition.NewStatus("sink/a", condition.Problem{Code: condition.DeadLettersHeld, From: "sink/b"}),
+	})
+	if len(all) != 1 || !strings.HasSuffix(all[0].Effect, "; sink/a: "+condition.DeadLettersHeld.Kind().Effect) {
+		t.Errorf("%+v", all)
 	}
 }

@@ -34,7 +34,9 @@ type Problem struct {
 	Effect string // what does not work meanwhile; "": that of the code
 	Remedy string // what the operator can do; "": that of the code
 
-	LosesHistory bool // something is not read from the API server meanwhile, so its history is lost after a while
+	From         string // the component that this waits for, such as "sink/main": while all of that fails, this is its effect
+	Passed       bool   // another owner, which logs it, has passed it on by [Problem.AsError]
+	LosesHistory bool   // something is not read from the API server meanwhile, so its history is lost after a while
 }
 
 // Status is a condition at one moment. A status without a code is well.
@@ -181,15 +183,34 @@ func Summarize(all []Status) []Status {
 	for i, s := range merged {
 		if !slices.ContainsFunc(merged[:i], s.followsFrom) &&
 			!slices.ContainsFunc(merged[i+1:], func(from Status) bool { return s.followsFrom(from) && !from.followsFrom(s) }) {
-			independent = append(independent, s)
+			independent = append(independent, s.withEffects(merged))
 		}
 	}
 	return independent
 }
 
+// withEffects returns s with the effects on the components that wait for it.
+func (s Status) withEffects(all []Status) Status {
+	for _, of := range all {
+		if of.waitsFor(s) {
+			s.Effect += "; " + of.Component + ": " + of.Effect
+		}
+	}
+	return s
+}
+
+// waitsFor reports whether s is an effect of from, because all of the component that it waits for fails.
+func (s Status) waitsFor(from Status) bool {
+	return s.From != "" && from.Component == s.From && len(from.Members) == 0 && from.Severity == NotReady
+}
+
 // followsFrom reports whether s names the same fault as from, and less of it: its cause contains the one of from, which is
-// as severe at least, and concerns a whole component: that of s, or one that all share, with the same code.
+// as severe at least, and concerns a whole component: that of s, or one that all share, with the same code. What waits for
+// another component follows from that.
 func (s Status) followsFrom(from Status) bool {
+	if s.waitsFor(from) {
+		return true
+	}
 	if from.Cause == "" || len(from.Members) > 0 || from.Severity < s.Severity {
 		return false
 	}
@@ -230,6 +251,17 @@ type Error struct {
 	Remedy string // "": that of the code
 	Err    error  // may be nil with a Cause
 }
+
+// AsError returns an error that stands for the problem, for what fails because of it.
+func (p Problem) AsError() error {
+	p.Effect, p.Passed = "", true
+	return problemError{p}
+}
+
+type problemError struct{ problem Problem }
+
+func (e problemError) Error() string    { return JoinRemedy(e.problem.Cause, e.problem.Remedy) }
+func (e problemError) Problem() Problem { return e.problem }
 
 func (e *Error) Error() string { return JoinRemedy(e.cause(), e.Remedy) }
 

@@ -43,7 +43,7 @@ var faults = []fault{
 	{"a webhook has too much to do", (*fixture).webhookBusy, "SinkBusy", "[-]sink/webhook", "503", one("SinkDown webhook")},
 	{"JetStream is silent", (*fixture).jetStreamSilent, "SinkTimeout", "[-]sink/nats", "", one("SinkDown nats")},
 	{"dead letters are at their bound", (*fixture).lettersFull, "DeadLettersFull DeadLettersKept", "[-]journal", "journal.maxDeadLetters", one("DeadLettersFull")},
-	{"dead letters cannot reach their topic", (*fixture).lettersHeld, "DeadLettersHeld SinkFailing SinkUnreachable", "[!]sink/nats", "dead letters wait for sink kafka", []string{"DeadLettersHeld nats", "SinkDown kafka"}},
+	{"dead letters cannot reach their topic", (*fixture).lettersHeld, "SinkUnreachable", "[-]sink/kafka", "sink/nats: a rejected change blocks its lane", []string{"DeadLettersHeld nats", "SinkDown kafka"}},
 
 	// The API server.
 	{"the API server is away", (*fixture).apiAway, "APIServerUnreachable", "[-]resource/configmaps", "look at the API server at https://", one("APIServerUnreachable")},
