@@ -13,13 +13,13 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/test/parts/logs"
 )
 
 // plantedSecrets has a secret for every key of the configuration that takes one.
@@ -43,7 +43,7 @@ func TestNoConfiguredSecretIsShown(t *testing.T) {
 	cfg := loadPlanted(t, dir, receiver.URL)
 	fillJournal(t, cfg, dir)
 
-	lines := &lockedBuffer{}
+	lines := &logs.Buffer{}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- Run(ctx, cfg, "dev", lines) }()
@@ -139,10 +139,10 @@ func fillJournal(t *testing.T, cfg *config.Config, dir string) {
 }
 
 // awaitLine waits for a line and returns its first submatch.
-func awaitLine(t *testing.T, lines *lockedBuffer, what *regexp.Regexp) string {
+func awaitLine(t *testing.T, lines *logs.Buffer, what *regexp.Regexp) string {
 	t.Helper()
 	for {
-		text, more := lines.textAndNext()
+		text, more := lines.StringAndNext()
 		if m := what.FindStringSubmatch(text); m != nil {
 			return m[1]
 		}
@@ -200,38 +200,6 @@ func readFiles(t *testing.T, dir string, into map[string]string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// lockedBuffer is a log that can be read while it is written.
-type lockedBuffer struct {
-	mu   sync.Mutex
-	text strings.Builder
-	more chan struct{} // closed by the next line; nil without a waiter
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.more != nil {
-		close(b.more)
-		b.more = nil
-	}
-	return b.text.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	text, _ := b.textAndNext()
-	return text
-}
-
-// textAndNext returns the text so far, and a channel that the next line closes: no line comes between the two.
-func (b *lockedBuffer) textAndNext() (text string, more <-chan struct{}) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.more == nil {
-		b.more = make(chan struct{})
-	}
-	return b.text.String(), b.more
 }
 
 func TestMaskRemovesSecretsAndKeepsWords(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/test/parts/logs"
 )
 
 // badEdits are changes of a good file that are refused, with a part of the reason.
@@ -58,7 +59,7 @@ admin: {listen: "127.0.0.1:0"}
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines := &lockedBuffer{}
+	lines := &logs.Buffer{}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- Run(ctx, cfg, "dev", lines) }()

@@ -1,12 +1,10 @@
 package delivery
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
+	"github.com/kubecdc/kubecdc/test/parts/logs"
 )
 
 func TestMain(m *testing.M) { leaks.Main(m) }
@@ -144,28 +143,14 @@ func (r *runningPipeline) drainUpTo(t *testing.T, upTo uint64) {
 	r.stop()
 }
 
-type logBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
+// logBuffer is the log of a pipeline.
+type logBuffer struct{ logs.Buffer }
 
 // wantOnce fails the test unless exactly one line of the log contains text.
 func (l *logBuffer) wantOnce(t *testing.T, text string) {
 	t.Helper()
-	if n := strings.Count(l.String(), text); n != 1 {
-		t.Errorf("%q is logged %d times, want once, in:\n%s", text, n, l)
+	if n := l.CountOf(text); n != 1 {
+		t.Errorf("%q is logged %d times, want once, in:\n%s", text, n, l.String())
 	}
 }
 

@@ -1,7 +1,6 @@
 package telemetry
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"log/slog"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
+	"github.com/kubecdc/kubecdc/test/parts/logs"
 )
 
 func TestMain(m *testing.M) { leaks.Main(m) }
@@ -200,7 +200,7 @@ func TestAnUnusableVariableIsACondition(t *testing.T) {
 func TestACollectorThatRefusesIsOneConditionUntilItAccepts(t *testing.T) {
 	c := startCollector(t)
 	c.status.Store(http.StatusForbidden)
-	var log syncBuffer
+	var log logs.Buffer
 	sent := begin(t, &log, map[string]string{
 		"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": c.URL + "/v1/metrics", "OTEL_METRIC_EXPORT_INTERVAL": "20",
 	})
@@ -243,22 +243,4 @@ func TestAHangingCollectorDoesNotHoldTheStop(t *testing.T) {
 	case <-time.After(arrivesWithin):
 		t.Fatal("it waits for the collector")
 	}
-}
-
-// syncBuffer is a log that is written to and read at the same time.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }

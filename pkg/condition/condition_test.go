@@ -1,10 +1,8 @@
 package condition_test
 
 import (
-	"bytes"
 	"fmt"
 	"io"
-	"log/slog"
 	"regexp"
 	"strings"
 	"sync"
@@ -14,6 +12,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
+	"github.com/kubecdc/kubecdc/test/parts/logs"
 )
 
 func TestMain(m *testing.M) { leaks.Main(m) }
@@ -28,41 +27,11 @@ func slow(cause string) condition.Problem {
 	return condition.Problem{Code: condition.SinkThrottled, Cause: cause}
 }
 
-// logRecorder collects lines without their times.
-type logRecorder struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (j *logRecorder) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.b.Write(p)
-}
-
-func (j *logRecorder) recordedLines() []string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.b.Len() == 0 {
-		return nil
-	}
-	return strings.Split(strings.TrimSuffix(j.b.String(), "\n"), "\n")
-}
-
-func logTo(w io.Writer) *slog.Logger {
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.TimeKey {
-			return slog.Attr{}
-		}
-		return a
-	}}))
-}
-
 var codeTexts = regexp.MustCompile(` (effect|remedy)="[^"]*"`)
 
-func expectLines(t *testing.T, j *logRecorder, want ...string) {
+func expectLines(t *testing.T, j *logs.Buffer, want ...string) {
 	t.Helper()
-	got := j.recordedLines()
+	got := j.Lines()
 	for i := range got { // the texts of codes are not of interest here
 		got[i] = codeTexts.ReplaceAllString(got[i], "")
 	}
@@ -73,8 +42,8 @@ func expectLines(t *testing.T, j *logRecorder, want ...string) {
 
 func TestEachChangeIsLoggedOnceAndRetriesAreNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log logRecorder
-		c := condition.New(logTo(&log), "sink/main", starting)
+		var log logs.Buffer
+		c := condition.New(logs.WithoutTime(&log), "sink/main", starting)
 		c.Update(ready, "server", "b1")
 		for range 5 {
 			c.Update(ready)
@@ -100,7 +69,7 @@ func TestEachChangeIsLoggedOnceAndRetriesAreNot(t *testing.T) {
 
 func TestTheStatusHasTheNewestCauseAndItsStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := condition.New(logTo(io.Discard), "sink/main", ready)
+		c := condition.New(logs.WithoutTime(io.Discard), "sink/main", ready)
 		if s := c.Status(); !s.OK() || s.Text(time.Now()) != "" || s.Severity != condition.OK {
 			t.Errorf("well: %+v", s)
 		}
@@ -124,7 +93,7 @@ func TestTheStatusHasTheNewestCauseAndItsStart(t *testing.T) {
 // TestHistoryThatGetsLostHasADeadline also changes the code meanwhile: nothing is read since the first one.
 func TestHistoryThatGetsLostHasADeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := condition.New(logTo(io.Discard), "journal", ready)
+		c := condition.New(logs.WithoutTime(io.Discard), "journal", ready)
 		expect := func(want string) {
 			t.Helper()
 			if got := c.Status().EffectText(time.Now()); !strings.HasSuffix(got, want) {
@@ -147,18 +116,18 @@ func TestHistoryThatGetsLostHasADeadline(t *testing.T) {
 }
 
 func TestACauseThatNeverRepeatsDoesNotFillTheLog(t *testing.T) {
-	var log logRecorder
-	c := condition.New(logTo(&log), "sink/main", ready)
+	var log logs.Buffer
+	c := condition.New(logs.WithoutTime(&log), "sink/main", ready)
 	for n := range 1000 {
 		c.Update(away(fmt.Sprintf("try %d", n)))
 	}
-	if n := len(log.recordedLines()); n != 1 {
+	if n := len(log.Lines()); n != 1 {
 		t.Errorf("%d lines for causes that differ in a number", n)
 	}
 	for n := range 1000 {
 		c.Update(away(strings.Repeat("x", n)))
 	}
-	if n := len(log.recordedLines()); n != 16 {
+	if n := len(log.Lines()); n != 16 {
 		t.Errorf("%d lines", n)
 	}
 	if s := c.Status(); len(s.Cause) != 999 {
@@ -168,8 +137,8 @@ func TestACauseThatNeverRepeatsDoesNotFillTheLog(t *testing.T) {
 
 func TestAnIntermittentFailureIsOneFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log logRecorder
-		c := condition.New(logTo(&log), "sink/main", ready)
+		var log logs.Buffer
+		c := condition.New(logs.WithoutTime(&log), "sink/main", ready)
 		defer c.Close()
 		for range 10 {
 			c.Update(slow("a quota"))
@@ -190,7 +159,7 @@ func TestAnIntermittentFailureIsOneFailure(t *testing.T) {
 
 func TestAnOutdatedAnswerIsIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := condition.New(logTo(io.Discard), "sink/main", ready)
+		c := condition.New(logs.WithoutTime(io.Discard), "sink/main", ready)
 		asked := time.Now()
 		since := func(now condition.Status) bool { return now.Since.Before(asked) }
 		time.Sleep(time.Second)
@@ -209,8 +178,8 @@ func TestAnOutdatedAnswerIsIgnored(t *testing.T) {
 
 func TestNothingIsLoggedAfterClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log logRecorder
-		c := condition.New(logTo(&log), "sink/main", ready)
+		var log logs.Buffer
+		c := condition.New(logs.WithoutTime(&log), "sink/main", ready)
 		c.Update(slow("a quota"))
 		c.ClearAfter(time.Second)
 		c.Close()
@@ -233,7 +202,7 @@ func (s blockedWriter) Write(p []byte) (int, error) {
 func TestABlockedLogBlocksNoCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := blockedWriter{make(chan struct{})}
-		c := condition.New(logTo(log), "sink/main", ready)
+		c := condition.New(logs.WithoutTime(log), "sink/main", ready)
 		go c.Update(away("first"))
 		synctest.Wait()
 		c.Update(away("second"))
@@ -246,8 +215,8 @@ func TestABlockedLogBlocksNoCaller(t *testing.T) {
 }
 
 func TestLinesKeepTheirOrder(t *testing.T) {
-	var log logRecorder
-	c := condition.New(logTo(&log), "sink/main", ready)
+	var log logs.Buffer
+	c := condition.New(logs.WithoutTime(&log), "sink/main", ready)
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
@@ -258,7 +227,7 @@ func TestLinesKeepTheirOrder(t *testing.T) {
 		})
 	}
 	all.Wait()
-	for i, line := range log.recordedLines() {
+	for i, line := range log.Lines() {
 		if want := []string{"code=SinkUnreachable", "ended=SinkUnreachable"}[i%2]; !strings.Contains(line, want) {
 			t.Fatalf("line %d is %q, want %s", i, line, want)
 		}
@@ -345,9 +314,9 @@ func TestWhatFollowsFromAFaultIsLeftOut(t *testing.T) {
 // TestAProblemThatIsPassedOnIsLoggedByItsOwnerOnly has a lane fail because of something that has a condition of its own.
 func TestAProblemThatIsPassedOnIsLoggedByItsOwnerOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log logRecorder
-		lanes := condition.NewSet(logTo(&log), "sink/a", "lanes")
-		lane, sink := lanes.Add("1", condition.Problem{}), condition.New(logTo(&log), "sink/a", condition.Problem{})
+		var log logs.Buffer
+		lanes := condition.NewSet(logs.WithoutTime(&log), "sink/a", "lanes")
+		lane, sink := lanes.Add("1", condition.Problem{}), condition.New(logs.WithoutTime(&log), "sink/a", condition.Problem{})
 		held := condition.Problem{Code: condition.DeadLettersHeld, Cause: "timeout", Remedy: "wait", From: "sink/b"}
 		err := fmt.Errorf("publish: %w", held.AsError())
 		for _, c := range []*condition.Condition{lane, sink} {

@@ -8,14 +8,15 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/test/parts/logs"
 )
 
 // TestAFaultOfAllMembersIsLoggedInThreeLines has 180 members: their connections end together, they find the port
 // closed, each at its own next attempt, and they recover when their back-off ends.
 func TestAFaultOfAllMembersIsLoggedInThreeLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log logRecorder
-		set := condition.NewSet(logTo(&log), "resource", "resources")
+		var log logs.Buffer
+		set := condition.NewSet(logs.WithoutTime(&log), "resource", "resources")
 		members := map[string]*condition.Condition{}
 		for n := range 180 {
 			name := fmt.Sprintf("r%03d", n)
@@ -36,7 +37,7 @@ func TestAFaultOfAllMembersIsLoggedInThreeLines(t *testing.T) {
 		}
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		lines := log.recordedLines()
+		lines := log.Lines()
 		if len(lines) < 3 || len(lines) > 4 { // the first is of the start
 			t.Errorf("%d lines: %q", len(lines), lines)
 		}
@@ -49,8 +50,8 @@ func TestAFaultOfAllMembersIsLoggedInThreeLines(t *testing.T) {
 
 func TestABriefFailureIsNotLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log logRecorder
-		set := condition.NewSet(logTo(&log), "resource", "resources")
+		var log logs.Buffer
+		set := condition.NewSet(logs.WithoutTime(&log), "resource", "resources")
 		defer set.Close()
 		pods := set.Add("pods", ready)
 		pods.Update(away("EOF"))
@@ -63,8 +64,8 @@ func TestABriefFailureIsNotLogged(t *testing.T) {
 
 func TestEachMemberThatFailsLaterHasItsOwnLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log logRecorder
-		set := condition.NewSet(logTo(&log), "resource", "resources")
+		var log logs.Buffer
+		set := condition.NewSet(logs.WithoutTime(&log), "resource", "resources")
 		defer set.Close()
 		pods, nodes, gone := set.Add("pods", ready), set.Add("nodes", ready), set.Add("gone", ready)
 		pods.Update(away("forbidden"))
@@ -86,8 +87,8 @@ func TestEachMemberThatFailsLaterHasItsOwnLine(t *testing.T) {
 
 func TestCloseWritesPendingLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log logRecorder
-		set := condition.NewSet(logTo(&log), "resource", "resources")
+		var log logs.Buffer
+		set := condition.NewSet(logs.WithoutTime(&log), "resource", "resources")
 		set.Add("pods", ready).Update(away("forbidden"))
 		set.Close()
 		expectLines(t, &log, `level=WARN msg="the destination cannot be reached" code=SinkUnreachable reason=forbidden resources=pods`)
@@ -97,23 +98,23 @@ func TestCloseWritesPendingLines(t *testing.T) {
 }
 
 // slowWriter is a log that takes a minute per line.
-type slowWriter struct{ logRecorder }
+type slowWriter struct{ logs.Buffer }
 
 func (s *slowWriter) Write(p []byte) (int, error) {
 	time.Sleep(time.Minute)
-	return s.logRecorder.Write(p)
+	return s.Buffer.Write(p)
 }
 
 // TestCloseWaitsForAConcurrentWriter closes a set while its timer writes and one more line is pending.
 func TestCloseWaitsForAConcurrentWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log slowWriter
-		set := condition.NewSet(logTo(&log), "resource", "resources")
+		set := condition.NewSet(logs.WithoutTime(&log), "resource", "resources")
 		set.Add("pods", ready).Update(away("forbidden"))
 		time.Sleep(2 * time.Second)
 		set.Add("nodes", ready).Update(away("refused"))
 		set.Close()
-		expectLines(t, &log.logRecorder,
+		expectLines(t, &log.Buffer,
 			`level=WARN msg="the destination cannot be reached" code=SinkUnreachable reason=forbidden resources=pods`,
 			`level=WARN msg="the destination cannot be reached" code=SinkUnreachable reason=refused resources=nodes`,
 		)
@@ -122,8 +123,8 @@ func TestCloseWaitsForAConcurrentWriter(t *testing.T) {
 
 // TestAReplacedMemberIsNotLogged also covers a member that changes while it is being removed.
 func TestAReplacedMemberIsNotLogged(t *testing.T) {
-	var log logRecorder
-	set := condition.NewSet(logTo(&log), "resource", "resources")
+	var log logs.Buffer
+	set := condition.NewSet(logs.WithoutTime(&log), "resource", "resources")
 	before := set.Add("pods", ready)
 	set.Add("pods", ready)
 	before.Update(away("forbidden"))
@@ -133,8 +134,8 @@ func TestAReplacedMemberIsNotLogged(t *testing.T) {
 
 func TestARemovedMembersNameCanBeReused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log logRecorder
-		set := condition.NewSet(logTo(&log), "resource", "resources")
+		var log logs.Buffer
+		set := condition.NewSet(logs.WithoutTime(&log), "resource", "resources")
 		defer set.Close()
 		set.Add("pods", starting).Update(away("forbidden"))
 		set.Remove("pods")
@@ -147,8 +148,8 @@ func TestARemovedMembersNameCanBeReused(t *testing.T) {
 // TestAnEventOfManyMembersIsOneLine has 180 members with the same event at positions of their own, which recover at once.
 func TestAnEventOfManyMembersIsOneLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log logRecorder
-		set := condition.NewSet(logTo(&log), "resource", "resources")
+		var log logs.Buffer
+		set := condition.NewSet(logs.WithoutTime(&log), "resource", "resources")
 		defer set.Close()
 		for n := range 180 {
 			name := fmt.Sprintf("r%03d", n)

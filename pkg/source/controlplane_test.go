@@ -225,7 +225,7 @@ func TestAgainstRealAPIServer(t *testing.T) {
 			})
 			awaitState(t, st, s, Live)
 			stop()
-			if log.countOf("etcd was restored from a backup") != 1 {
+			if log.CountOf("etcd was restored from a backup") != 1 {
 				t.Errorf("%s: log\n%s", resource, log)
 			}
 		}

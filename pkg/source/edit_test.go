@@ -252,7 +252,7 @@ func TestUnwatchableListIsReportedOnceWithOneGap(t *testing.T) {
 			t.Errorf("status %+v", got)
 		}
 		gaps := slices.DeleteFunc(st.transcript(), func(l string) bool { return !strings.HasPrefix(l, "gap") })
-		if len(gaps) > 1 || log.countOf("level=WARN") > 6 {
+		if len(gaps) > 1 || log.CountOf("level=WARN") > 6 {
 			t.Errorf("%d gaps, log\n%s", len(gaps), log)
 		}
 		f.update(func() { f.oldest = 0 })
@@ -326,7 +326,7 @@ func TestFailingResyncIsReported(t *testing.T) {
 		})
 		time.Sleep(10 * time.Minute)
 		got := s.Status()[0]
-		if got.State != Live || !strings.Contains(got.Reread.Cause, "no right to list") || !strings.Contains(got.Reread.Remedy, "exporter rbac") || log.countOf("level=WARN") != 1 {
+		if got.State != Live || !strings.Contains(got.Reread.Cause, "no right to list") || !strings.Contains(got.Reread.Remedy, "exporter rbac") || log.CountOf("level=WARN") != 1 {
 			t.Errorf("status %+v\nlog\n%s", got, log)
 		}
 		if failing := condition.Summarize(s.Conditions()); !s.Ready() || len(failing) != 1 || failing[0].Code != condition.ResourceUnread {
@@ -334,7 +334,7 @@ func TestFailingResyncIsReported(t *testing.T) {
 		}
 		f.update(func() { f.lists = nil })
 		time.Sleep(time.Minute)
-		if got := s.Status()[0]; !got.Reread.OK() || log.countOf("can be read beside the watch again") != 1 {
+		if got := s.Status()[0]; !got.Reread.OK() || log.CountOf("can be read beside the watch again") != 1 {
 			t.Errorf("status %+v\nlog\n%s", got, log)
 		}
 	})

@@ -29,6 +29,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
+	"github.com/kubecdc/kubecdc/test/parts/logs"
 )
 
 // fakeAPI is an API server of one resource, with a history that can be compacted and connections that can fail.
@@ -678,38 +679,14 @@ func (s *store) awaitPosition(t *testing.T, scope, want string) {
 	s.awaitTrue(t, "position "+want, func() bool { return s.positionOf(scope) == want })
 }
 
-// logBuffer is a log that a test can read.
-type logBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logBuffer) countOf(s string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.b.String(), s)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // startSource starts a Source with the fake and the store. stop ends it; the end of the test does too.
-func startSource(t *testing.T, f *fakeAPI, st *store, adjust ...func(*Config)) (s *Source, log *logBuffer, stop func()) {
+func startSource(t *testing.T, f *fakeAPI, st *store, adjust ...func(*Config)) (s *Source, log *logs.Buffer, stop func()) {
 	t.Helper()
 	client, err := apiserver.NewClient(f.config(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}
-	log = &logBuffer{}
+	log = &logs.Buffer{}
 	cfg := Config{
 		Client: client, Cluster: "c", Rules: []selection.Rule{{Select: []string{"pods"}}}, Interval: 20 * time.Millisecond,
 		Load: st.loadResource, SetScopes: st.setScopes, Append: st.appendObservation, BodiesFilled: st.recordFilled, DropResource: st.dropResource, StoredResources: st.storedResources,

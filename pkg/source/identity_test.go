@@ -66,7 +66,7 @@ func TestFreshStartOnReplacedClusterBeginsWithGap(t *testing.T) {
 		if !strings.Contains(gap.Reason, "cluster-uid") || !strings.Contains(gap.Reason, "other-uid") || st.recordedCluster() != "other-uid" {
 			t.Errorf("gap %+v, recorded %q", gap, st.recordedCluster())
 		}
-		if n := log.countOf("another cluster answers"); n != 1 {
+		if n := log.CountOf("another cluster answers"); n != 1 {
 			t.Errorf("log\n%s", log)
 		}
 	})
@@ -112,7 +112,7 @@ func TestClusterIsUncheckedWithoutTheRight(t *testing.T) {
 		if uid, unchecked := s.Identity(), s.identity.condition.Status(); uid != "cluster-uid" || !strings.Contains(unchecked.Cause, "forbidden") {
 			t.Errorf("identity %q, %+v", uid, unchecked)
 		}
-		if n := log.countOf("cannot be checked"); n != 1 {
+		if n := log.CountOf("cannot be checked"); n != 1 {
 			t.Errorf("%d lines\n%s", n, log)
 		}
 		f.update(func() { f.nameless = false })

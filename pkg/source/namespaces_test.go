@@ -52,7 +52,7 @@ func TestMissingNamespaceIsReportedAndWatched(t *testing.T) {
 			t.Errorf("%d watches, %d before", n, watches)
 		}
 		stop()
-		if n := log.countOf("a selected namespace does not exist"); n != 2 {
+		if n := log.CountOf("a selected namespace does not exist"); n != 2 {
 			t.Errorf("%d lines in\n%s", n, log)
 		}
 	})
@@ -81,7 +81,7 @@ func TestForbiddenNamespaceCheckIsReported(t *testing.T) {
 		})
 		s.awaitNamespaces(t, st, missing...)
 		stop()
-		if n := log.countOf("a selected namespace"); n != 2 {
+		if n := log.CountOf("a selected namespace"); n != 2 {
 			t.Errorf("%d lines in\n%s", n, log)
 		}
 	})

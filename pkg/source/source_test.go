@@ -136,7 +136,7 @@ func TestLostHistoryEmitsGapThenDifferences(t *testing.T) {
 				t.Errorf("status %+v requests %q", got, f.requestLog())
 			}
 			stop()
-			if log.countOf("no longer has the history") != 1 {
+			if log.CountOf("no longer has the history") != 1 {
 				t.Errorf("log\n%s", log)
 			}
 		})
@@ -174,7 +174,7 @@ func TestOtherAPIServersAreTriedBeforeHistoryIsLost(t *testing.T) {
 			if got := s.Status()[0]; got.Relists != 0 || got.Lists != 1 {
 				t.Errorf("status %+v requests %q", got, f.requestLog())
 			}
-			st.awaitTrue(t, "a line in the log", func() bool { return log.countOf("another API server still has the history") == 1 })
+			st.awaitTrue(t, "a line in the log", func() bool { return log.CountOf("another API server still has the history") == 1 })
 		})
 	}
 }

@@ -33,7 +33,7 @@ func TestSilentWatchResumesFromPosition(t *testing.T) {
 		if got := s.Status()[0]; got.Relists != 0 || got.Lists != 1 {
 			t.Errorf("status %+v requests %q", got, f.requestLog())
 		}
-		if log.countOf("level=WARN") != 0 { // it recovered at once
+		if log.CountOf("level=WARN") != 0 { // it recovered at once
 			t.Errorf("log\n%s", log)
 		}
 	})
@@ -58,7 +58,7 @@ func TestStaleWatchRecoversOnFirstEvent(t *testing.T) {
 		if n := f.countRequests("WATCH rv=") - requests; n < 19 || n > 21 {
 			t.Errorf("%d watches in an hour, want one every three minutes", n)
 		}
-		if ready := s.Ready(); ready || log.countOf("level=WARN") != 1 {
+		if ready := s.Ready(); ready || log.CountOf("level=WARN") != 1 {
 			t.Errorf("ready %v, log\n%s", ready, log)
 		}
 		f.update(func() { f.mute = false })
@@ -104,7 +104,7 @@ func TestSilentWatchWithoutBookmarksIsNotStale(t *testing.T) {
 		awaitState(t, st, s, Live)
 		time.Sleep(4 * time.Hour)
 		awaitState(t, st, s, Live)
-		if log.countOf("stale") != 0 {
+		if log.CountOf("stale") != 0 {
 			t.Errorf("log\n%s", log)
 		}
 	})
@@ -126,7 +126,7 @@ func TestSlowJournalIsNotSilence(t *testing.T) {
 			f.writeEvents("ADDED", fmt.Sprint("late", i))
 			st.awaitTrue(t, "the change", func() bool { return len(st.transcript()) == i+2 })
 		}
-		if got := s.Status()[0]; got.State != Live || log.countOf("stale") != 0 {
+		if got := s.Status()[0]; got.State != Live || log.CountOf("stale") != 0 {
 			t.Errorf("status %+v, log\n%s", got, log)
 		}
 	})

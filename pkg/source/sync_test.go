@@ -27,7 +27,7 @@ func TestFuturePositionIsHistoryLoss(t *testing.T) {
 		t.Errorf("emitted %q", got)
 	}
 	stop()
-	if s.Status()[0].Relists != 1 || log.countOf("ahead of the API server, which is at 11") != 1 {
+	if s.Status()[0].Relists != 1 || log.CountOf("ahead of the API server, which is at 11") != 1 {
 		t.Errorf("log\n%s", log)
 	}
 }
@@ -190,7 +190,7 @@ func TestResourceIsWatchedOnceServed(t *testing.T) {
 		f.update(func() { f.groups = append(f.groups, coreGroup("pods")) })
 		st.awaitEmitted(t, "snapshot a@11")
 		awaitState(t, st, s, Live)
-		if log.countOf("selected but not served") != 1 {
+		if log.CountOf("selected but not served") != 1 {
 			t.Errorf("log\n%s", log)
 		}
 	})
@@ -229,7 +229,7 @@ func TestVanishedResourceIsRemoved(t *testing.T) {
 		f.update(func() { f.groups, f.absent = nil, true })
 		f.breakStreams()
 		time.Sleep(10 * time.Minute)
-		if got := s.Status(); len(got) != 0 || st.dropCount() != 1 || log.countOf("no longer served") != 1 {
+		if got := s.Status(); len(got) != 0 || st.dropCount() != 1 || log.CountOf("no longer served") != 1 {
 			t.Errorf("status %+v, dropped %d times, log\n%s", got, st.dropCount(), log)
 		}
 	})

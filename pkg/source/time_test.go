@@ -105,7 +105,7 @@ func TestForbiddenTypeDegradesAloneAndRecovers(t *testing.T) {
 			failing[1].Name() != "resource/pods" {
 			t.Errorf("ready %v, %+v", s.Ready(), failing)
 		}
-		if n := log.countOf("code=ResourceForbidden"); n != 1 {
+		if n := log.CountOf("code=ResourceForbidden"); n != 1 {
 			t.Errorf("%d lines\n%s", n, log)
 		}
 		const missing = ` is forbidden: User "kubecdc" cannot watch resource "pods"`
@@ -293,7 +293,7 @@ func TestServerEndingEveryWatchIsUnreachable(t *testing.T) {
 		}
 		awaitState(t, st, s, Unreachable)
 		awaitState(t, st, s, Live)
-		if log.countOf("code=ResourceFailing") != 1 || s.Status()[0].Relists != 0 {
+		if log.CountOf("code=ResourceFailing") != 1 || s.Status()[0].Relists != 0 {
 			t.Errorf("log\n%s", log)
 		}
 	})
@@ -307,7 +307,7 @@ func TestDayOfOutageLogsOneLine(t *testing.T) {
 		f.update(func() { f.down = true })
 		f.breakStreams()
 		time.Sleep(12 * time.Hour)
-		if n := log.countOf("level=WARN"); n != 2 { // one of the scope, one of discovery
+		if n := log.CountOf("level=WARN"); n != 2 { // one of the scope, one of discovery
 			t.Errorf("%d lines\n%s", n, log)
 		}
 		if ready := s.Ready(); ready {
@@ -348,7 +348,7 @@ func TestOutageOfEveryTypeLogsTwoLines(t *testing.T) {
 				}
 				st.awaitTrue(t, "all types", alive)
 				time.Sleep(time.Minute)
-				before := log.countOf("msg=")
+				before := log.CountOf("msg=")
 				f.breakStreamsAfter(func() { f.down = true })
 				time.Sleep(10 * time.Minute)
 				for _, one := range s.Status() {
@@ -364,7 +364,7 @@ func TestOutageOfEveryTypeLogsTwoLines(t *testing.T) {
 				})
 				st.awaitTrue(t, "all types", alive)
 				time.Sleep(time.Minute)
-				if n := log.countOf("msg=") - before; n != want {
+				if n := log.CountOf("msg=") - before; n != want {
 					t.Errorf("%d lines, want %d\n%s", n, want, log)
 				}
 			})
@@ -407,7 +407,7 @@ func TestInitializingServerIsWaitedForQuietly(t *testing.T) {
 			f.writeEvents("MODIFIED", "a")
 			st.awaitEmitted(t, "snapshot a@11", "updated a@12")
 			awaitState(t, st, s, Live)
-			if log.countOf("level=WARN") != 0 || log.countOf("not watching yet") > 1 {
+			if log.CountOf("level=WARN") != 0 || log.CountOf("not watching yet") > 1 {
 				t.Errorf("%d: log\n%s", code, log)
 			}
 		})
@@ -423,7 +423,7 @@ func TestServerThatStaysInitializingIsUnreachable(t *testing.T) {
 		defer stop()
 		awaitState(t, st, s, Unreachable)
 		time.Sleep(10 * time.Minute)
-		if got := s.Status()[0]; got.State != Unreachable || log.countOf("level=WARN") != 1 {
+		if got := s.Status()[0]; got.State != Unreachable || log.CountOf("level=WARN") != 1 {
 			t.Errorf("status %+v, log\n%s", got, log)
 		}
 		f.update(func() { f.faults = nil })
@@ -450,7 +450,7 @@ func TestUnopenedWatchIsUnreachable(t *testing.T) {
 			t.Errorf("unreachable after %s, want %s", after, apiserver.SlowAfter)
 		}
 		awaitState(t, st, s, Live)
-		if log.countOf("level=WARN") != 1 || log.countOf("has not answered") != 1 {
+		if log.CountOf("level=WARN") != 1 || log.CountOf("has not answered") != 1 {
 			t.Errorf("log\n%s", log)
 		}
 	})

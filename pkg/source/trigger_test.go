@@ -191,7 +191,7 @@ func TestTypesAreFoundByPollingWithoutRights(t *testing.T) {
 			if n := len(f.typeRequestLog()) - requests; n > 2*12 {
 				t.Errorf("%d: %d refused requests in an hour", code, n)
 			}
-			if n := log.countOf("are not being watched"); n != 1 || log.countOf("level=WARN") != 1 { // one warning, about the waiting type
+			if n := log.CountOf("are not being watched"); n != 1 || log.CountOf("level=WARN") != 1 { // one warning, about the waiting type
 				t.Errorf("%d: log\n%s", code, log)
 			}
 			if failing := condition.Summarize(s.Conditions()); s.Ready() || len(failing) != 2 || failing[0].Code != condition.NothingWatched {
@@ -200,7 +200,7 @@ func TestTypesAreFoundByPollingWithoutRights(t *testing.T) {
 
 			f.update(func() { f.typesRefused = 0 })
 			time.Sleep(2*deniedRecheck + calmAfter)
-			if n := log.countOf("are being watched again"); n != 1 && n != 2 {
+			if n := log.CountOf("are being watched again"); n != 1 && n != 2 {
 				t.Errorf("%d: log\n%s", code, log)
 			}
 			polls = f.discoveryPolls()
@@ -292,7 +292,7 @@ func TestSilentTriggerIsReopened(t *testing.T) {
 		time.Sleep(2 * time.Minute) // for bookmarks
 		f.silenceStreams(func() { f.mute = true })
 		time.Sleep(staleAfter + 10*time.Second) // for the log line
-		if n := log.countOf("fell silent"); n != 1 {
+		if n := log.CountOf("fell silent"); n != 1 {
 			t.Errorf("%d lines, want one for both triggers\n%s", n, log)
 		}
 		polls := f.discoveryPolls()
@@ -302,7 +302,7 @@ func TestSilentTriggerIsReopened(t *testing.T) {
 		}
 		f.silenceStreams(func() { f.mute = false })
 		time.Sleep(2 * staleAfter)
-		if n := log.countOf("are being watched again"); n != 1 {
+		if n := log.CountOf("are being watched again"); n != 1 {
 			t.Errorf("%d lines\n%s", n, log)
 		}
 		began := time.Now()

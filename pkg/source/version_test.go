@@ -103,7 +103,7 @@ func TestVersionRemovedDuringLoadIsNotRead(t *testing.T) {
 	})
 	<-began
 	f.setGroups(groupOf("example.com", "v1", "widgets"))
-	st.awaitTrue(t, "the other version", func() bool { return log.countOf("served in another version") == 1 })
+	st.awaitTrue(t, "the other version", func() bool { return log.CountOf("served in another version") == 1 })
 	close(goOn)
 	awaitState(t, st, s, Live)
 	for _, c := range append(st.snapshotFrames(), st.changeAt(0)) {

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/kubecdc/kubecdc/test/parts/await"
 )
 
 // user writes as one user, and sometimes impersonates another.
@@ -85,7 +87,7 @@ func (u *user) mustDo(t *testing.T, method, path, body string) answerHead {
 		if !isBusy(code) || time.Now().After(deadline) {
 			t.Fatalf("%s %s: %d %s", method, path, code, h.text)
 		}
-		pause(t, lookEvery)
+		await.Pause(t, lookEvery)
 	}
 }
 

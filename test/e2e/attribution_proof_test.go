@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/parts/await"
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 )
 
@@ -158,7 +159,7 @@ func (p *proof) createTables() {
 		"kind":"CustomResourceDefinition","metadata":{"name":"tables.example.io"},"spec":{"group":"example.io","scope":"Namespaced",
 		"names":{"plural":"tables","kind":"Table","listKind":"TableList","singular":"table"},"versions":[{"name":"v1","served":true,"storage":true,
 		"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`)
-	for deadline := time.Now().Add(arriveWithin); ; pause(p.t, lookEvery) {
+	for deadline := time.Now().Add(arriveWithin); ; await.Pause(p.t, lookEvery) {
 		if code, _ := p.unlogged.doRequest(p.t.Context(), http.MethodGet, tables, ""); code == http.StatusOK {
 			return
 		}
@@ -199,7 +200,7 @@ func (p *proof) evictByName(namespace string) string {
 	p.pastCreation()
 	p.logged.mustDo(p.t, http.MethodPost, "/api/v1/namespaces/"+namespace+"/pods/"+h.Metadata.Name+"/eviction", eviction(h.Metadata.Name, ""))
 	p.mustBeNamed[h.Metadata.UID+"//deleted"] = "an eviction by name"
-	for deadline := time.Now().Add(arriveWithin); ; pause(p.t, lookEvery) {
+	for deadline := time.Now().Add(arriveWithin); ; await.Pause(p.t, lookEvery) {
 		for _, c := range p.readRecords() {
 			if of, _ := c["of"].(string); c["type"] == "attributed" && strings.Contains(of, h.Metadata.UID) && strings.HasSuffix(of, "/deleted") {
 				return h.Metadata.Name
@@ -216,7 +217,7 @@ func (p *proof) evictByName(namespace string) string {
 func (p *proof) pastCreation() {
 	began := time.Now()
 	for time.Now().Unix() < began.Unix()+2 {
-		pause(p.t, lookEvery)
+		await.Pause(p.t, lookEvery)
 	}
 }
 

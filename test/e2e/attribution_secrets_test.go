@@ -23,6 +23,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/await"
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 )
 
@@ -104,7 +105,7 @@ func TestAuditEventSecretsAreNeverShown(t *testing.T) {
 	}
 	defer reader.Close()
 	read := &received{Reader: reader}
-	for deadline := time.Now().Add(arriveWithin); ; pause(t, lookEvery) {
+	for deadline := time.Now().Add(arriveWithin); ; await.Pause(t, lookEvery) {
 		if err = read.receive(t.Context()); err == nil {
 			break
 		}

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/parts/await"
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 	"github.com/kubecdc/kubecdc/test/parts/ports"
@@ -243,7 +244,7 @@ func (a *audited) awaitSettled() {
 		if time.Now().After(deadline) {
 			a.t.Fatal("changes are never resolved")
 		}
-		pause(a.t, lookEvery)
+		await.Pause(a.t, lookEvery)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/await"
 )
 
 // TestBeforeStatesAreRestoredAfterFailover kills the active one and takes its journal: the other one lists each resource
@@ -85,7 +86,7 @@ func (p *replicas) checkBeforeStates(b *received, updates int) {
 // awaitLog waits until an exporter has logged a text often enough.
 func (p *replicas) awaitLog(e *exporter.Exporter, what string, times int) {
 	p.t.Helper()
-	for deadline := time.Now().Add(arriveWithin); strings.Count(e.LogTail(), what) < times; pause(p.t, lookEvery) {
+	for deadline := time.Now().Add(arriveWithin); strings.Count(e.LogTail(), what) < times; await.Pause(p.t, lookEvery) {
 		if time.Now().After(deadline) {
 			p.t.Fatalf("it has not said %d times that %s; the end of its log:\n%s", times, what, e.LogTail())
 		}

@@ -26,6 +26,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/await"
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 	"github.com/kubecdc/kubecdc/test/parts/ports"
 	"github.com/kubecdc/kubecdc/test/parts/process"
@@ -259,7 +260,7 @@ func (l *restricted) awaitAccess(forbidden string) {
 		if time.Now().After(deadline) {
 			l.t.Fatalf("explain says %v; want %q forbidden and everything else allowed", access, forbidden)
 		}
-		pause(l.t, lookEvery)
+		await.Pause(l.t, lookEvery)
 	}
 }
 
@@ -505,7 +506,7 @@ func (l *restricted) await(log string, waitingFor func() string) {
 		if time.Now().After(deadline) {
 			l.t.Fatalf("still waiting: %s\n%s", waits, readFile(l.t, log))
 		}
-		pause(l.t, lookEvery)
+		await.Pause(l.t, lookEvery)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/await"
 )
 
 const (
@@ -138,7 +139,7 @@ func (p *failoverRun) freezeActive(d time.Duration) {
 	if d < 4*time.Second { // it may wake before another one notices
 		fault := p.around.startFault()
 		p.must(active.Pause())
-		pause(p.t, d)
+		await.Pause(p.t, d)
 		p.must(active.Resume())
 		fault.end()
 		p.times["SIGSTOP below 4 s"] = append(p.times["SIGSTOP below 4 s"], d)
@@ -183,12 +184,12 @@ func (p *failoverRun) resumeFrozen(n int) {
 	order := slices.SortedFunc(maps.Keys(p.frozen), func(a, b *exporter.Exporter) int { return p.frozen[a].until.Compare(p.frozen[b].until) })
 	for _, e := range order[:min(n, len(order))] {
 		was := p.frozen[e]
-		pause(p.t, time.Until(was.until))
+		await.Pause(p.t, time.Until(was.until))
 		p.must(e.Resume())
 		delete(p.frozen, e)
 		p.down[e] = false
 		standsBy := func() bool { return strings.Contains(metricsOf(p.t, e), "\nkubecdc_active 0\n") }
-		for deadline := time.Now().Add(arriveWithin); fencedTotal(p.t, e) <= was.fencedTotal && !standsBy(); pause(p.t, lookEvery) {
+		for deadline := time.Now().Add(arriveWithin); fencedTotal(p.t, e) <= was.fencedTotal && !standsBy(); await.Pause(p.t, lookEvery) {
 			if time.Now().After(deadline) {
 				p.t.Fatal("it was resumed and does not report that another one is active")
 			}
@@ -209,7 +210,7 @@ func (p *failoverRun) failOver(active *exporter.Exporter, how string, signal fun
 	p.down[active] = true
 	began := time.Now()
 	signal()
-	for deadline := began.Add(arriveWithin); !p.someDelivered(before); pause(p.t, lookEvery/4) {
+	for deadline := began.Add(arriveWithin); !p.someDelivered(before); await.Pause(p.t, lookEvery/4) {
 		if time.Now().After(deadline) {
 			p.t.Fatalf("%s: nothing new was delivered after %v", how, arriveWithin)
 		}
@@ -221,7 +222,7 @@ func (p *failoverRun) failOver(active *exporter.Exporter, how string, signal fun
 // awaitStandby waits until one stands by that may just have been started.
 func (p *failoverRun) awaitStandby(active *exporter.Exporter) {
 	p.t.Helper()
-	for deadline := time.Now().Add(arriveWithin); ; pause(p.t, lookEvery/4) {
+	for deadline := time.Now().Add(arriveWithin); ; await.Pause(p.t, lookEvery/4) {
 		for _, e := range p.all {
 			if e != active && !p.down[e] && strings.Contains(metricsOf(p.t, e), "\nkubecdc_ready 1\n") {
 				return

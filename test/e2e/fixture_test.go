@@ -17,6 +17,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/await"
 )
 
 const (
@@ -185,7 +186,7 @@ func (s *fixture) history() *oracle.History {
 func (s *fixture) receiveAll() {
 	s.t.Helper()
 	for _, b := range s.buses {
-		for deadline := time.Now().Add(arriveWithin); ; pause(s.t, lookEvery) {
+		for deadline := time.Now().Add(arriveWithin); ; await.Pause(s.t, lookEvery) {
 			err := b.receive(s.t.Context())
 			if err == nil {
 				break
@@ -221,7 +222,7 @@ func (s *fixture) await(b *received, waitingFor func([]bus.Record) string) {
 		if time.Now().After(deadline) {
 			s.t.Fatalf("%s: after %v still waiting for %s (last read: %v)", b.Name(), arriveWithin, waits, err)
 		}
-		pause(s.t, lookEvery)
+		await.Pause(s.t, lookEvery)
 	}
 }
 
@@ -237,16 +238,6 @@ func fewer(records []bus.Record, kind string, want int) string {
 		return fmt.Sprintf("%d records of type %s, there are %d", want, kind, got)
 	}
 	return ""
-}
-
-// pause waits between two looks at a condition.
-func pause(t *testing.T, d time.Duration) {
-	t.Helper()
-	select {
-	case <-t.Context().Done():
-		t.Fatal(t.Context().Err())
-	case <-time.After(d):
-	}
 }
 
 // awaitHistory waits until a bus holds everything that has happened up to now.

@@ -22,6 +22,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/await"
 )
 
 // newRestrictedFixture makes a fixture; its exporter has the rights that rbac prints for its configuration, and no more.
@@ -138,7 +139,7 @@ func (s *fixture) awaitGranted(admin dynamic.Interface, roles []role) {
 // awaitRight waits until an API server says that the exporter may do something, or that it may not.
 func awaitRight(t *testing.T, admin dynamic.Interface, attributes map[string]any, want bool) {
 	t.Helper()
-	for deadline := time.Now().Add(arriveWithin); allowed(t, admin, attributes) != want; pause(t, lookEvery) {
+	for deadline := time.Now().Add(arriveWithin); allowed(t, admin, attributes) != want; await.Pause(t, lookEvery) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s may do %v: %v after %v", account, attributes, !want, arriveWithin)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/await"
 )
 
 // vaultGroup is the group of the custom resources that the tests of redaction paths define.
@@ -56,7 +57,7 @@ func TestUnmatchedRedactionPathIsACondition(t *testing.T) {
 		t.Errorf("an optional field, or a type with any content, is reported (%v):\n%s", err, text)
 	}
 	s.must(s.exporter.Configure(protect(file, false, "containers", "token")))
-	for deadline := time.Now().Add(arriveWithin); ; pause(t, lookEvery) {
+	for deadline := time.Now().Add(arriveWithin); ; await.Pause(t, lookEvery) {
 		_, text, err := s.exporter.Get(t.Context(), "/readyz")
 		if err == nil && !strings.Contains(text, "RedactionUnmatched") {
 			return
@@ -107,6 +108,6 @@ func awaitText(s *fixture, file, part string) {
 		if time.Now().After(deadline) {
 			s.t.Fatalf("%s lacks %s (%v)", file, part, err)
 		}
-		pause(s.t, lookEvery)
+		await.Pause(s.t, lookEvery)
 	}
 }

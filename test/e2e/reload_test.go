@@ -16,6 +16,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/await"
 )
 
 // edits is how often the configuration is edited; "make fullsize" sets more.
@@ -190,7 +191,7 @@ func TestKillDuringReloadLosesNothing(t *testing.T) {
 		what := now.edit(i%sorts, random)
 		s.must(s.exporter.Configure(now.configure))
 		after := time.Duration(random.IntN(120)) * time.Millisecond
-		pause(t, after)
+		await.Pause(t, after)
 		s.must(s.exporter.Kill())
 		t.Logf("kill %d, %v after %s", i, after, what)
 		s.must(s.exporter.Start(t.Context()))

@@ -18,6 +18,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/await"
 )
 
 // replicas are two or more exporters without volumes, which share a state in one of the buses, and of which one is active.
@@ -93,7 +94,7 @@ func (p *replicas) start() {
 // active waits until one of those that are not down is active, and returns it.
 func (p *replicas) active() *exporter.Exporter {
 	p.t.Helper()
-	for deadline := time.Now().Add(arriveWithin); ; pause(p.t, lookEvery/4) {
+	for deadline := time.Now().Add(arriveWithin); ; await.Pause(p.t, lookEvery/4) {
 		for _, e := range p.all {
 			if !p.down[e] && strings.Contains(metricsOf(p.t, e), "\nkubecdc_active 1\n") {
 				return e
@@ -157,7 +158,7 @@ var leases = workload.Kind{Resource: schema.GroupVersionResource{Group: "coordin
 // fencedTotal is how often an exporter found another one active in its place.
 func fencedTotal(t *testing.T, e *exporter.Exporter) int {
 	t.Helper()
-	for deadline := time.Now().Add(arriveWithin); ; pause(t, lookEvery) {
+	for deadline := time.Now().Add(arriveWithin); ; await.Pause(t, lookEvery) {
 		for _, n := range series(metricsOf(t, e), "kubecdc_fenced_total") {
 			return n
 		}
@@ -170,7 +171,7 @@ func fencedTotal(t *testing.T, e *exporter.Exporter) int {
 // awaitAnswerOf waits until the admin server of an exporter answers with a text that holds part.
 func (p *replicas) awaitAnswerOf(e *exporter.Exporter, path, part string) {
 	p.t.Helper()
-	for deadline := time.Now().Add(arriveWithin); ; pause(p.t, lookEvery) {
+	for deadline := time.Now().Add(arriveWithin); ; await.Pause(p.t, lookEvery) {
 		_, text, err := e.Get(p.t.Context(), path)
 		if err == nil && strings.Contains(text, part) {
 			return

@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/parts/await"
 	"github.com/kubecdc/kubecdc/test/parts/kafka"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
 )
@@ -89,7 +90,7 @@ func (b *replicatedBuses) killLeaders(fixture string) {
 		if ctx.Err() != nil {
 			b.t.Fatalf("the buses have no leaders: %v", err)
 		}
-		pause(b.t, lookEvery)
+		await.Pause(b.t, lookEvery)
 	}
 	if err := errors.Join(b.deadBroker.Kill(), b.deadServer.Kill()); err != nil {
 		b.t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/await"
 )
 
 // gadgets is a custom resource that is not defined when the test begins.
@@ -193,7 +194,7 @@ func (s *fixture) awaitAnswer(path string, code int, part string) {
 		if time.Now().After(deadline) {
 			s.t.Fatalf("GET %s: %d, want %d with %q (%v)\n%s", path, gotCode, code, part, err, related(text, part))
 		}
-		pause(s.t, lookEvery)
+		await.Pause(s.t, lookEvery)
 	}
 }
 

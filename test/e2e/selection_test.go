@@ -15,6 +15,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/await"
 )
 
 // TestNamespacesCreatedLaterAreWatched has one rule with globs, which watches the cluster and drops what it does not take,
@@ -164,7 +165,7 @@ func TestSlowWatcherLosesNothing(t *testing.T) {
 	s.must(s.exporter.Pause())
 	load := s.run(workload.Plan{Objects: 150, Updates: 3}, []workload.Kind{large})
 	s.must(load.Wait())
-	for deadline := time.Now().Add(arriveWithin); s.closedAsSlow("configmaps") == before; pause(t, lookEvery) {
+	for deadline := time.Now().Add(arriveWithin); s.closedAsSlow("configmaps") == before; await.Pause(t, lookEvery) {
 		if time.Now().After(deadline) {
 			t.Fatal("the API server has closed no watch: there was nothing to be too slow for")
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/parts/await"
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 )
 
@@ -124,7 +125,7 @@ func (a *audited) stampPolicy() (policy, binding string) {
 // awaitCondition waits until the exporter reports, or does not report, a condition.
 func (a *audited) awaitCondition(code string, reported bool) {
 	a.t.Helper()
-	for deadline := time.Now().Add(arriveWithin); ; pause(a.t, lookEvery) {
+	for deadline := time.Now().Add(arriveWithin); ; await.Pause(a.t, lookEvery) {
 		_, text, err := a.exporter.Get(a.t.Context(), "/metrics")
 		if err == nil && strings.Contains(text, `kubecdc_condition{code="`+code+`"`) == reported && strings.Contains(text, "kubecdc_ready 1") {
 			return

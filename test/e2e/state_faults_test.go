@@ -18,6 +18,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/await"
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 )
 
@@ -194,7 +195,7 @@ func TestDeletedLeaseIsRecreated(t *testing.T) {
 	all := p.dynamic(p.controlPlane.Kubeconfig()).Resource(leases.Resource).Namespace(p.name)
 	for range 3 {
 		p.deleteLease()
-		for deadline := time.Now().Add(arriveWithin); ; pause(t, lookEvery) {
+		for deadline := time.Now().Add(arriveWithin); ; await.Pause(t, lookEvery) {
 			if _, err := all.Get(t.Context(), "exporter", metav1.GetOptions{}); err == nil {
 				break
 			} else if time.Now().After(deadline) {
@@ -255,7 +256,7 @@ func TestActiveDeliversDuringStateBusOutage(t *testing.T) {
 		p.must(p.load(50, kinds).Wait())
 		p.awaitHistory(b.other)
 		const lag = "kubecdc_state_lag_seconds"
-		for deadline := time.Now().Add(arriveWithin); series(metricsOf(p.t, active), lag)[lag] < 1; pause(p.t, lookEvery) {
+		for deadline := time.Now().Add(arriveWithin); series(metricsOf(p.t, active), lag)[lag] < 1; await.Pause(p.t, lookEvery) {
 			if time.Now().After(deadline) {
 				p.t.Fatal("it does not say that the state lags")
 			}
@@ -308,7 +309,7 @@ func TestLostStateIsRewritten(t *testing.T) {
 			load := p.run(workload.Plan{Objects: 1 << 30, Updates: 3, Rate: pipelineRate}, kinds)
 			before := strings.Count(readFile(p.t, active.Log()), lost)
 			p.must(damage(p.t.Context()))
-			for deadline := time.Now().Add(arriveWithin); strings.Count(readFile(p.t, active.Log()), lost) == before; pause(p.t, lookEvery) {
+			for deadline := time.Now().Add(arriveWithin); strings.Count(readFile(p.t, active.Log()), lost) == before; await.Pause(p.t, lookEvery) {
 				if time.Now().After(deadline) {
 					p.t.Fatalf("damage %d is not noticed after %v", n, arriveWithin)
 				}

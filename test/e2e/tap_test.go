@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/await"
 	"github.com/kubecdc/kubecdc/test/parts/process"
 )
 
@@ -69,7 +70,7 @@ func (v *tap) await(texts ...string) string {
 		if time.Now().After(deadline) {
 			v.t.Fatalf("tap does not print %q; it printed\n%s", missing, b)
 		}
-		pause(v.t, lookEvery)
+		await.Pause(v.t, lookEvery)
 	}
 }
 
@@ -148,9 +149,9 @@ func TestTapOfBusyClusterUsesLittleMemory(t *testing.T) {
 	t.Cleanup(load.Stop)
 	seconds := sizeOf(t, "KUBECDC_E2E_TAP_SECONDS", tapped)
 	half := time.Duration(seconds) * time.Second / 2
-	pause(t, half)
+	await.Pause(t, half)
 	before := v.Usage().PeakRSS
-	pause(t, half)
+	await.Pause(t, half)
 	after := v.Usage()
 	began := time.Now()
 	l.must(syscall.Kill(v.Pid(), syscall.SIGINT))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/await"
 	"github.com/kubecdc/kubecdc/test/parts/build"
 	"github.com/kubecdc/kubecdc/test/parts/ports"
 	"github.com/kubecdc/kubecdc/test/parts/process"
@@ -95,7 +96,7 @@ service:
 	s.awaitAnswer("/readyz?verbose", 200, "[+]telemetry/metrics ok")
 	await := func(wanted ...string) {
 		t.Helper()
-		for deadline := time.Now().Add(arriveWithin); ; pause(t, lookEvery) {
+		for deadline := time.Now().Add(arriveWithin); ; await.Pause(t, lookEvery) {
 			missing := ""
 			found := s.readCollected(received)
 			for _, name := range wanted {

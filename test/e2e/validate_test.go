@@ -9,6 +9,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/await"
 )
 
 // TestChecklistReportsWhatIsWrong asks real servers about a configuration: topics and a stream that a start would create,
@@ -63,7 +64,7 @@ func TestChecklistReportsWhatIsWrong(t *testing.T) {
 // takes a busy one too long.
 func (s *fixture) awaitSaid(wrong func() string) {
 	s.t.Helper()
-	for deadline := time.Now().Add(arriveWithin); ; pause(s.t, lookEvery) {
+	for deadline := time.Now().Add(arriveWithin); ; await.Pause(s.t, lookEvery) {
 		complaint := wrong()
 		if complaint == "" {
 			return

@@ -18,6 +18,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/await"
 )
 
 const (
@@ -132,7 +133,7 @@ func (w *watermarkRun) editRules(without bool) {
 	series, err := w.exporter.ConfigSeries()
 	w.must(err)
 	for !strings.Contains(metricsOf(w.t, w.exporter), "\n"+series+" 1\n") {
-		pause(w.t, lookEvery)
+		await.Pause(w.t, lookEvery)
 	}
 }
 

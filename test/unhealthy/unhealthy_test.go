@@ -29,6 +29,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka"
 	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
+	"github.com/kubecdc/kubecdc/test/parts/logs"
 	"github.com/kubecdc/kubecdc/test/parts/require"
 	"github.com/kubecdc/kubecdc/test/parts/wire"
 )
@@ -468,7 +469,7 @@ func runScenario(t *testing.T, w *cluster, s scenario) {
 	if s.prepare != nil {
 		s.prepare(w)
 	}
-	log := &logBuffer{}
+	log := &logs.Buffer{}
 	ctx, stop := context.WithCancel(t.Context())
 	var loader sync.WaitGroup
 	if s.start != nil {
@@ -551,15 +552,4 @@ func runScenario(t *testing.T, w *cluster, s scenario) {
 	if dead := int64(w.pipeline.Stats().DeadLetters); sumCounts(all[:])+dead != made || dead > s.maxDeadLetters {
 		t.Errorf("%d delivered and %d dead of %d", sumCounts(all[:]), dead, made)
 	}
-}
-
-type logBuffer struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
 }

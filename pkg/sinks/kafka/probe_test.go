@@ -16,13 +16,14 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/test/parts/logs"
 )
 
 // openSinkWithLog opens a sink with a log.
-func openSinkWithLog(t *testing.T, cfg Config) (*Sink, *logBuffer) {
+func openSinkWithLog(t *testing.T, cfg Config) (*Sink, *logs.Buffer) {
 	t.Helper()
-	log := &logBuffer{}
-	return openSinkWith(t, cfg, format.JSON, log.logger()), log
+	log := &logs.Buffer{}
+	return openSinkWith(t, cfg, format.JSON, log.Logger()), log
 }
 
 // pingUntilReady pings until that succeeds.

@@ -19,6 +19,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
+	"github.com/kubecdc/kubecdc/test/parts/logs"
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
@@ -320,8 +321,8 @@ func testNoRead(w *repairTest) {
 		})
 		return refused
 	})
-	var log logBuffer
-	s = w.open(log.logger(), &storedState{})
+	var log logs.Buffer
+	s = w.open(log.Logger(), &storedState{})
 	w.snapshot(s, "7", "", 10, pod("here", 5))
 	s.ObserveSettled(w.at)
 	w.waitUntil("the missing right is reported", func() bool {

@@ -150,14 +150,14 @@ func testEndingSession(t *testing.T, b *broker.Broker, dir string) {
 	waitForTopic(t, s)
 	lane := laneOf(t, s, pod("a", 1))
 	publishUntilAccepted(t, s, lane, pods("a", 1, 2))
-	logged, before, next := log.count(), opened.Load(), 2
+	logged, before, next := len(log.Lines()), opened.Load(), 2
 	for end := authenticated.starts.Load() + 2*before; authenticated.starts.Load() < end; next++ {
 		mustPublish(t, s, lane, pods("a", next, next+1))
 	}
 	if n := opened.Load(); n != before {
 		t.Errorf("%d connections were opened again", n-before)
 	}
-	if log.count() != logged {
+	if len(log.Lines()) != logged {
 		t.Errorf("unexpected log:\n%s", log)
 	}
 	wantVersions(t, readTopics(t, b.Brokers(), "k8s.session"), 1, next)

@@ -17,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
+	"github.com/kubecdc/kubecdc/test/parts/logs"
 )
 
 // throttlingBroker is a fake broker with throttle times. Like Kafka it answers at once, and then processes no request, here
@@ -78,7 +79,7 @@ func (r *bufferedConn) Close() error {
 }
 
 // openThrottledSink opens a sink, in a bubble of virtual time, on a throttling broker.
-func openThrottledSink(t *testing.T, timeout time.Duration) (*throttlingBroker, *Sink, *logBuffer) {
+func openThrottledSink(t *testing.T, timeout time.Duration) (*throttlingBroker, *Sink, *logs.Buffer) {
 	t.Helper()
 	network := &kfake.VirtualNetwork{}
 	c, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.Ports(9092), kfake.SeedTopics(2, topicA), kfake.ListenFn(network.Listen))
@@ -242,7 +243,7 @@ func TestACancelledPublishDoesNotWaitForAQuota(t *testing.T) {
 		if n, err := s.Publish(ctx, lane, pods("p0", 3, 5)); n != 0 || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Minute {
 			t.Errorf("published %d after %v: %v", n, time.Since(began), err)
 		}
-		if log.count() != 1 {
+		if len(log.Lines()) != 1 {
 			t.Errorf("a wait is no failure:\n%s", log)
 		}
 	})

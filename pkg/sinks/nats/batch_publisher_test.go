@@ -14,6 +14,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
+	"github.com/kubecdc/kubecdc/test/parts/logs"
 )
 
 // storedVersions lists the names and versions of the pods in the stream, in order.
@@ -31,8 +32,8 @@ func storedVersions(t *testing.T, js jetstream.JetStream) string {
 func TestAnotherWriterIsReportedAndSurvived(t *testing.T) {
 	server := startServer(t, "")
 	js := connectClient(t, server.URL())
-	var lines logRecorder
-	s := openSink(t, testConfig(server.URL()), lines.logger())
+	var lines logs.Buffer
+	s := openSink(t, testConfig(server.URL()), lines.Logger())
 	mustPublish(t, s, newPod("web", 1))
 	if _, err := js.Publish(t.Context(), "k8s.mine.a.b.c.d", []byte("mine")); err != nil {
 		t.Fatal(err)
@@ -63,8 +64,8 @@ func TestExactWaitsWhereAChangeCouldBeThereTwice(t *testing.T) {
 func TestDeadLettersInTheStreamAreNoOtherWriter(t *testing.T) {
 	server := startServer(t, "")
 	js := connectClient(t, server.URL())
-	var lines logRecorder
-	s, letters := openSink(t, testConfig(server.URL()), lines.logger()), openSink(t, testConfig(server.URL()), discardLog)
+	var lines logs.Buffer
+	s, letters := openSink(t, testConfig(server.URL()), lines.Logger()), openSink(t, testConfig(server.URL()), discardLog)
 	mustPublish(t, s, newPod("web", 1))
 	dead := newPod("big", 1)
 	dead.DeadLetter = &event.DeadLetterInfo{Sink: "bus", Reason: "too large"}

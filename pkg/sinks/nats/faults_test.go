@@ -21,6 +21,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
+	"github.com/kubecdc/kubecdc/test/parts/logs"
 )
 
 var discardLog = slog.New(slog.DiscardHandler)
@@ -260,8 +261,8 @@ func TestAnotherStreamDoesNotSwallowChanges(t *testing.T) {
 	js := connectClient(t, server.URL())
 	createStream(t, js, jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.*.*.nodes.>"}})
 	createStream(t, js, jetstream.StreamConfig{Name: "PODS", Subjects: []string{"k8s.*.*.pods.>"}})
-	var lines logRecorder
-	s := openSink(t, testConfig(server.URL()), lines.logger())
+	var lines logs.Buffer
+	s := openSink(t, testConfig(server.URL()), lines.Logger())
 	mustBeUnavailable(t, s, newPod("web", 1), `"k8s.c.core.pods.shop.web" belongs to another stream than "K8S"`)
 	if all := readDelivered(t, js, "PODS"); len(all) != 0 {
 		t.Errorf("stream PODS holds %v", all)
@@ -394,8 +395,8 @@ func TestARefusedPasswordIsAnErrorWithoutTheSecret(t *testing.T) {
 	server := startServer(t, testUsers)
 	cfg := asUser(shortTimeoutConfig(server.URL()), "all")
 	cfg.Password, cfg.AllowCleartextCredentials = "hunter2", true
-	var lines logRecorder
-	s := openSink(t, cfg, lines.logger())
+	var lines logs.Buffer
+	s := openSink(t, cfg, lines.Logger())
 	waitUnreachable(t, s, newPod("web", 1), "uthorization")
 	if err := s.Ping(t.Context()); err == nil || strings.Contains(err.Error(), "hunter2") || strings.Contains(lines.String(), "hunter2") {
 		t.Errorf("%v; the log is\n%s", err, lines.String())

@@ -1,14 +1,12 @@
 package nats
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
-	"sync"
 	"testing"
 	"time"
 
@@ -212,33 +210,6 @@ var testRoutes = []string{"k8s.audit.of.{group}.{resource}.{namespace}.{name}", 
 
 // addRoutes makes the suite publish to routes, too. The sinks that it opens must be configured with them.
 func addRoutes(h *sinktest.Harness) { h.Topics, h.Escape = testRoutes, AppendToken }
-
-// logRecorder records log lines without their time.
-type logRecorder struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (tr *logRecorder) Write(p []byte) (int, error) {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	return tr.buf.Write(p)
-}
-
-func (tr *logRecorder) String() string {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	return tr.buf.String()
-}
-
-func (tr *logRecorder) logger() *slog.Logger {
-	return slog.New(slog.NewTextHandler(tr, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.TimeKey {
-			return slog.Attr{}
-		}
-		return a
-	}}))
-}
 
 // warningsOf returns what a sink warns of.
 func warningsOf(s *Sink) (all []string) {

@@ -16,6 +16,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/test/parts/logs"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
 	"github.com/kubecdc/kubecdc/test/sinktest"
 )
@@ -199,8 +200,8 @@ func TestCoreKeepsTheContractForSubscribers(t *testing.T) {
 
 func TestCoreWarnsThatItKeepsNothing(t *testing.T) {
 	server := startServer(t, "")
-	var lines logRecorder
-	s := openSink(t, coreConfig(server.URL()), lines.logger())
+	var lines logs.Buffer
+	s := openSink(t, coreConfig(server.URL()), lines.Logger())
 	if err := s.Ping(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/test/parts/logs"
 )
 
 // snapshotRecord returns the begin or end record of a snapshot of pods, in one namespace or in all.
@@ -101,8 +102,8 @@ func TestASnapshotThatBeganBeforeTheProcessRepairsNothing(t *testing.T) {
 	server := startServer(t, "")
 	cfg := bucketConfig(server.URL())
 	cfg.Repair = true
-	var lines logRecorder
-	s := openSink(t, cfg, lines.logger())
+	var lines logs.Buffer
+	s := openSink(t, cfg, lines.Logger())
 	mustPublish(t, s, newPod("ghost", 1), snapshotRecord(event.SnapshotEnd, "7", ""))
 	if got := bucketKeys(t, server.URL()); got != "core.pods.shop.ghost" || !strings.Contains(lines.String(), "bucket not repaired") {
 		t.Errorf("the bucket has %s; the log is\n%s", got, lines.String())

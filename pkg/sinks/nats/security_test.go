@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
+	"github.com/kubecdc/kubecdc/test/parts/logs"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
@@ -20,7 +21,7 @@ import (
 // openCheckedSink opens a sink and checks at the end of the test that its log contains no secret.
 func openCheckedSink(t *testing.T, cfg Config, secrets ...string) *Sink {
 	t.Helper()
-	var lines logRecorder
+	var lines logs.Buffer
 	t.Cleanup(func() {
 		for _, secret := range secrets {
 			if strings.Contains(lines.String(), secret) {
@@ -28,7 +29,7 @@ func openCheckedSink(t *testing.T, cfg Config, secrets ...string) *Sink {
 			}
 		}
 	})
-	return openSink(t, cfg, lines.logger())
+	return openSink(t, cfg, lines.Logger())
 }
 
 func writeFile(t *testing.T, path string, content string) {

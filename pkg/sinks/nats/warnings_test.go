@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
+	"github.com/kubecdc/kubecdc/test/parts/logs"
 )
 
 func TestAStreamThatLosesMessagesIsUsedWithAWarning(t *testing.T) {
@@ -28,8 +29,8 @@ func TestAStreamThatLosesMessagesIsUsedWithAWarning(t *testing.T) {
 			server := startServer(t, "")
 			test.stream.Name, test.stream.Subjects, test.stream.AllowBatchPublish = "K8S", []string{"k8s.>"}, true
 			createStream(t, connectClient(t, server.URL()), test.stream)
-			var lines logRecorder
-			s := openSink(t, testConfig(server.URL()), lines.logger())
+			var lines logs.Buffer
+			s := openSink(t, testConfig(server.URL()), lines.Logger())
 			mustPublish(t, s, newPod("web", 1))
 			mustPublish(t, s, newPod("web", 2))
 			s.features.invalidate() // as after an outage

@@ -22,6 +22,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/proxy"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/await"
 )
 
 const (
@@ -155,21 +156,7 @@ func noise(bytes int) workload.Kind {
 // await waits until nothing is waited for any more; "" is nothing.
 func (c *fixture) await(what string, waitingFor func() string) {
 	c.t.Helper()
-	deadline := time.Now().Add(namedWithin)
-	for {
-		waits := waitingFor()
-		if waits == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			c.t.Fatalf("%s: after %v: %s", what, namedWithin, waits)
-		}
-		select {
-		case <-c.t.Context().Done():
-			c.t.Fatal(c.t.Context().Err())
-		case <-time.After(lookEvery):
-		}
-	}
+	await.Condition(c.t, what, namedWithin, lookEvery, waitingFor)
 }
 
 // page asks the exporter. One that does not answer has no page.

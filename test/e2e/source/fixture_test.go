@@ -19,6 +19,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/proxy"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/await"
 )
 
 const (
@@ -145,27 +146,7 @@ func (s *fixture) readRecords() []bus.Record {
 // awaitCondition waits until waitingFor returns "", the description of nothing.
 func (s *fixture) awaitCondition(waitingFor func() string) {
 	s.t.Helper()
-	deadline := time.Now().Add(arriveTimeout)
-	for {
-		waits := waitingFor()
-		if waits == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			s.t.Fatalf("after %v still waiting for %s", arriveTimeout, waits)
-		}
-		sleep(s.t, pollInterval)
-	}
-}
-
-// sleep waits between two checks of a condition.
-func sleep(t *testing.T, d time.Duration) {
-	t.Helper()
-	select {
-	case <-t.Context().Done():
-		t.Fatal(t.Context().Err())
-	case <-time.After(d):
-	}
+	await.Condition(s.t, "the source", arriveTimeout, pollInterval, waitingFor)
 }
 
 // awaitEmitted waits for a record of a type about an object.

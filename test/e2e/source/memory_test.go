@@ -11,6 +11,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/crowd"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/parts/await"
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
@@ -150,7 +151,7 @@ func (m *measuredFixture) awaitDelivered(changes int) {
 		if time.Now().After(deadline) {
 			m.t.Fatalf("after %v, %d of %d changes are delivered; /readyz: %d %s", readTimeout, delivered, changes, code, text)
 		}
-		sleep(m.t, 4*pollInterval)
+		await.Pause(m.t, 4*pollInterval)
 	}
 }
 
