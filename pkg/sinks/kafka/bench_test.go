@@ -1,11 +1,16 @@
 package kafka
 
 import (
+	"context"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"net"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -151,4 +156,91 @@ func BenchmarkFailover(b *testing.B) {
 			})
 		}
 	}
+}
+
+// BenchmarkTopicsOfAFirstStart measures on a real broker how long it takes until the sink knows the lanes of 1,500 topics:
+// topics are created and checked, and then, as by another process, only checked.
+func BenchmarkTopicsOfAFirstStart(b *testing.B) {
+	const count = 1500
+	require.Integration(b)
+	one, err := broker.Start(b.Context(), broker.Options{Dir: b.TempDir()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := one.Kill(); err != nil {
+			b.Error(err)
+		}
+	})
+	prefix := 0
+	resolve := func(b *testing.B) {
+		s := openSink(b, Config{Brokers: one.Brokers(), Topic: "first.{name}", CreateTopics: CreateTopics{Enabled: true, Partitions: 1}})
+		sent := countRequests(s)
+		var resolving sync.WaitGroup
+		free := make(chan struct{}, s.Concurrency()) // as many lanes are published at a time
+		for i := range count {
+			free <- struct{}{}
+			t := s.topics.topicByName(fmt.Sprintf("first.%d-%d", prefix, i))
+			resolving.Go(func() {
+				deadline := time.Now().Add(testTimeout) // brokers learn of a new topic late
+				_, err := s.topics.refreshLayout(b.Context(), t, nil)
+				for err != nil && time.Now().Before(deadline) {
+					_, err = s.topics.refreshLayout(b.Context(), t, nil)
+				}
+				if err != nil {
+					b.Error(err)
+				}
+				<-free
+			})
+		}
+		resolving.Wait()
+		b.ReportMetric(float64(sent.Load()), "requests/op")
+	}
+	b.Run("created", func(b *testing.B) {
+		for b.Loop() {
+			prefix++
+			resolve(b)
+		}
+	})
+	b.Run("checked", func(b *testing.B) {
+		for b.Loop() {
+			resolve(b)
+		}
+	})
+}
+
+// countRequests counts the requests that a sink sends from now on.
+func countRequests(s *Sink) *atomic.Int64 {
+	var sent atomic.Int64
+	dial := s.cluster.Dialer.DialContext
+	s.cluster.Dialer.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		return &countingConn{Conn: conn, sent: &sent}, err
+	}
+	return &sent
+}
+
+// countingConn counts requests. Each is preceded by its size.
+type countingConn struct {
+	net.Conn
+	sent    *atomic.Int64
+	size    []byte // of the next request, as far as it is known
+	missing int    // bytes of the current request
+}
+
+func (c *countingConn) Write(b []byte) (int, error) {
+	for rest := b; len(rest) > 0; {
+		if c.missing == 0 {
+			n := min(len(rest), 4-len(c.size))
+			c.size, rest = append(c.size, rest[:n]...), rest[n:]
+			if len(c.size) == 4 {
+				c.missing, c.size = int(binary.BigEndian.Uint32(c.size)), nil
+				c.sent.Add(1)
+			}
+			continue
+		}
+		n := min(len(rest), c.missing)
+		c.missing, rest = c.missing-n, rest[n:]
+	}
+	return c.Conn.Write(b)
 }
