@@ -22,8 +22,11 @@ import (
 var static embed.FS
 
 var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
-	"size": formatBytes, "ago": formatAge, "since": formatSince, "rate": formatRate, "span": formatSeconds, "spark": sparklinePoints, "moving": dropFlatLine, "number": formatNumber, "plural": formatCount,
+	"size": formatBytes, "ago": formatAge, "since": formatSince, "rate": formatRate, "span": formatSeconds, "spark": sparklinePoints, "moving": dropFlatLine, "number": formatNumber, "share": shareOf, "plural": formatCount,
 }).ParseFS(static, "page.html"))
+
+// shareOf returns a part of a bound, from 0 to 1.
+func shareOf(part, bound int64) float64 { return float64(min(part, bound)) / float64(max(bound, 1)) }
 
 // contentSecurityPolicy lets the page load its own two files and nothing else.
 const contentSecurityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; " +

@@ -37,9 +37,11 @@ const appearsWithin = 5 * time.Minute
 type exporter struct {
 	*admin.Server
 	looks atomic.Uint64
+	state func() admin.Snapshot // what the numbers are of
 }
 
-func (e *exporter) snapshot() admin.Snapshot {
+// mixed is an exporter with a little of everything that may be wrong.
+func (e *exporter) mixed() admin.Snapshot {
 	n, now := e.looks.Add(1), time.Now()
 	changes := uint64(0)
 	s := admin.Snapshot{
@@ -111,14 +113,24 @@ func (e *exporter) change(n int) {
 
 func newExporter() *exporter {
 	e := &exporter{}
-	e.Server = admin.New(admin.Options{Listen: "127.0.0.1:0", Version: "v1.2.3", Snapshot: e.snapshot, DeadLetters: e.deadLetters})
+	e.state = e.mixed
+	e.Server = admin.New(admin.Options{
+		Listen: "127.0.0.1:0", Version: "v1.2.3", Snapshot: func() admin.Snapshot { return e.state() }, DeadLetters: e.deadLetters,
+	})
 	return e
 }
 
 // start runs an exporter until the test ends and returns its address.
 func start(t *testing.T) (*exporter, string) {
 	t.Helper()
+	return startIn(t, (*exporter).mixed)
+}
+
+// startIn is start of an exporter in a state.
+func startIn(t *testing.T, state func(*exporter) admin.Snapshot) (*exporter, string) {
+	t.Helper()
 	e := newExporter()
+	e.state = func() admin.Snapshot { return state(e) }
 	if err := e.Listen(); err != nil {
 		t.Fatal(err)
 	}
