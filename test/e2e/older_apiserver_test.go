@@ -12,6 +12,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/proxy"
+	"github.com/kubecdc/kubecdc/test/parts/await"
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 )
 
@@ -239,7 +240,7 @@ func addedID(h answerHead) string {
 // awaitAuthor waits until the create of an object has this author.
 func (a *audited) awaitAuthor(h answerHead, user string) {
 	a.t.Helper()
-	for deadline := time.Now().Add(arriveWithin); ; pause(a.t, lookEvery) {
+	for deadline := time.Now().Add(arriveWithin); ; await.Pause(a.t, lookEvery) {
 		switch name := a.authorsByID(a.readRecords())[addedID(h)]; {
 		case name == user:
 			return
@@ -253,7 +254,7 @@ func (a *audited) awaitAuthor(h answerHead, user string) {
 func (a *audited) awaitUnresolved(reason string, changes float64) {
 	a.t.Helper()
 	series := `kubecdc_unresolved_total{reason="` + reason + `"}`
-	for deadline := time.Now().Add(arriveWithin); a.sumMetric(series) < changes; pause(a.t, lookEvery) {
+	for deadline := time.Now().Add(arriveWithin); a.sumMetric(series) < changes; await.Pause(a.t, lookEvery) {
 		if time.Now().After(deadline) {
 			a.t.Fatalf("%s is %v, want %v", series, a.sumMetric(series), changes)
 		}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kubecdc/kubecdc/test/parts/await"
 )
 
 // TestStampsDoNotKeepControllersFromTheirWork lets a real controller manager roll Deployments out and back, with the policy
@@ -65,7 +67,7 @@ func (a *audited) awaitNothingStamped() {
 		if time.Now().After(deadline) {
 			a.t.Fatal("objects are still stamped")
 		}
-		pause(a.t, lookEvery)
+		await.Pause(a.t, lookEvery)
 	}
 }
 
@@ -98,7 +100,7 @@ func (a *audited) rollOut(namespace string) {
 // awaitRevision waits until the controller has noticed the newest write of a Deployment, and its revision is this one.
 func (a *audited) awaitRevision(path, revision string) {
 	a.t.Helper()
-	for deadline := time.Now().Add(arriveWithin / 4); ; pause(a.t, lookEvery) {
+	for deadline := time.Now().Add(arriveWithin / 4); ; await.Pause(a.t, lookEvery) {
 		h := a.newUser(0).mustDo(a.t, http.MethodGet, path, "")
 		var d struct {
 			Metadata struct{ Generation int }
