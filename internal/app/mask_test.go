@@ -219,7 +219,7 @@ func TestMaskRemovesSecretsAndKeepsWords(t *testing.T) {
 
 func TestDurationsInLogsHaveAUnit(t *testing.T) {
 	for _, format := range []string{"text", "json"} {
-		lines := &lockedBuffer{}
+		lines := &logs.Buffer{}
 		log := newLogger(config.Log{Level: "info", Format: format}, new(slog.LevelVar), mask{}, lines)
 		log.Info("watching", "lasted", 69*time.Millisecond)
 		if !strings.Contains(lines.String(), "69ms") {
