@@ -115,10 +115,14 @@ type SnapshotInfo struct {
 	Digest   string // over those objects, see [Digest]
 }
 
+// EpochSeparator separates the random part of the name of an epoch from the fingerprint of what is selected in it.
+const EpochSeparator = "."
+
 // WatermarkInfo is the body of a [Watermark] record: every change of the scope up to Change.ResourceVersion stands before
 // the record in its lane. Each lane gets a copy, which names the lane.
 type WatermarkInfo struct {
-	// Epoch names the period in which positions and sequences grow: one process and one selection, without lost history.
+	// Epoch names the period in which positions and sequences grow: one process and one selection, without lost history. Its
+	// part after [EpochSeparator] is the fingerprint of the selection.
 	Epoch    string
 	Sequence uint64 // within the epoch, from 1, without a hole
 

@@ -247,7 +247,7 @@ func (r *runner) loadFollowers(ctx context.Context, lost string) (unselected *em
 		return nil, nil
 	}
 	scope := selection.Scope{ID: r.resource.String(), Resource: stored.Resource}
-	unselected = &emitter{scope: scope, append: r.env.cfg.Append, watermarks: newWatermarks(nil)}
+	unselected = &emitter{scope: scope, append: r.env.cfg.Append, watermarks: newWatermarks(scope, nil)}
 	unselected.loadState(cluster, event.StoredScope{}, sets.unselected)
 	return unselected, nil
 }

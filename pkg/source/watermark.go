@@ -7,6 +7,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/resourceversion"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // WatermarkSeries is how often each scope emits a watermark, and for which sinks.
@@ -17,8 +18,9 @@ type WatermarkSeries struct {
 
 // watermarks are the series of watermarks of one scope. It belongs to the goroutine that appends.
 type watermarks struct {
-	series []*series
-	timer  *time.Timer // fires when the next watermark is due; nil if there is no series
+	selection string // see [selection.Scope.Fingerprint]
+	series    []*series
+	timer     *time.Timer // fires when the next watermark is due; nil if there is no series
 }
 
 // series is one series of watermarks.
@@ -30,8 +32,8 @@ type series struct {
 	due      time.Time
 }
 
-func newWatermarks(all []WatermarkSeries) *watermarks {
-	w := &watermarks{}
+func newWatermarks(of selection.Scope, all []WatermarkSeries) *watermarks {
+	w := &watermarks{selection: of.Fingerprint()}
 	for _, s := range all {
 		w.series = append(w.series, &series{WatermarkSeries: s})
 	}
@@ -42,10 +44,11 @@ func newWatermarks(all []WatermarkSeries) *watermarks {
 	return w
 }
 
-// startEpoch begins a new epoch in every series: positions may be lower than before, or of another selection.
+// startEpoch begins a new epoch in every series: positions may be lower than before, or of another selection, which the name
+// of the epoch ends with.
 func (w *watermarks) startEpoch() {
 	for _, s := range w.series {
-		s.epoch, s.sequence, s.position = rand.Text(), 0, ""
+		s.epoch, s.sequence, s.position = rand.Text()+event.EpochSeparator+w.selection, 0, ""
 	}
 }
 

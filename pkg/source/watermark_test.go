@@ -2,6 +2,7 @@ package source
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,7 +37,7 @@ func newMarkedScope(t *testing.T, stored event.StoredScope, known *deltas.KnownS
 			}
 			return nil
 		},
-		watermarks: newWatermarks(series),
+		watermarks: newWatermarks(selection.Scope{ID: "pods"}, series),
 	}
 	s.loadState("c", stored, known)
 	return s
@@ -138,5 +139,25 @@ func TestWatermarksFollowThePosition(t *testing.T) {
 	}
 	if next := s.mark(); len(next) != 1 || next[0].Watermark.Sequence != 1 || next[0].Watermark.Epoch == first[0].Watermark.Epoch {
 		t.Errorf("after lost history there are the watermarks %+v", next)
+	}
+}
+
+// TestEpochNamesTheSelection: whoever compares a stream with what a rule selects must not take the watermark of another
+// rule for one of its own.
+func TestEpochNamesTheSelection(t *testing.T) {
+	fingerprint := func(scope selection.Scope) string {
+		w := newWatermarks(scope, []WatermarkSeries{everySecond})
+		first := w.series[0].epoch
+		w.startEpoch()
+		second := w.series[0].epoch
+		_, of, found := strings.Cut(first, event.EpochSeparator)
+		if _, again, _ := strings.Cut(second, event.EpochSeparator); !found || first == second || of != again {
+			t.Errorf("epochs %q and %q", first, second)
+		}
+		return of
+	}
+	all, one := fingerprint(selection.Scope{ID: "pods"}), fingerprint(selection.Scope{ID: "pods;ns=web"})
+	if all == one || all != (selection.Scope{ID: "pods"}).Fingerprint() {
+		t.Errorf("%q and %q", all, one)
 	}
 }
