@@ -23,15 +23,48 @@ const (
 // damaged records: an unrecognized record is published again under the same ID, but a record mistaken for another change
 // would be lost.
 func ReadEmitted(value []byte, header func(name string) string) (e event.EmittedRecord, ours bool) {
+	s, ours := ReadStored(value, header)
+	return s.EmittedRecord, ours
+}
+
+// Stored is the content of a stored record. It refers to the bytes that were read.
+type Stored struct {
+	event.EmittedRecord
+	Cluster    string
+	DeadLetter bool
+	// Native is the native object, or the facts of a record without a value; nil for a row. Of a control record it has
+	// everything.
+	Native []byte
+	// After is the object of a row, in the formats [Upsert] and [Debezium]; empty for a delete.
+	After []byte
+}
+
+// ReadStored is [ReadEmitted], and returns the content too. What it returns of a record that is not ours is what the record
+// claims.
+func ReadStored(value []byte, header func(name string) string) (s Stored, ours bool) {
 	if all := header(HeaderChange); all != "" {
 		f, ok := readNative([]byte(all))
-		return f.emittedRecord(), ok && f.isConsistent("") && !f.deadLetter
+		s = f.storedRecord()
+		if s.Type.IsControl() || s.Type == event.Attributed {
+			s.Native = []byte(all)
+		} else if s.Type != event.Deleted {
+			s.After = value
+		}
+		return s, ok && f.isConsistent("") && !f.deadLetter
 	}
 	id := header(HeaderID)
-	if f, ok := readValue(value); ok && f.isConsistent(id) { // a row can have any members, but it has an ID header
-		return f.emittedRecord(), !f.deadLetter
+	f, native, after, ok := readValue(value)
+	if ok && f.isConsistent(id) { // a row can have any members, but it has an ID header
+		s = f.storedRecord()
+		s.Native, s.After = native, after
+		return s, !f.deadLetter
 	}
-	return readHeaders(id, header)
+	if byHeaders, ours := readHeaders(id, header); ours {
+		s = byHeaders.storedRecord()
+		s.After = value
+		return s, true
+	}
+	return f.storedRecord(), false
 }
 
 // recordFacts are the facts read from a record.
@@ -73,13 +106,17 @@ func (f *recordFacts) emittedRecord() event.EmittedRecord {
 	return e
 }
 
+func (f *recordFacts) storedRecord() Stored {
+	return Stored{EmittedRecord: f.emittedRecord(), Cluster: f.cluster, DeadLetter: f.deadLetter}
+}
+
 // readHeaders identifies a record by its headers if the value is a row or absent. The ID contains the version.
-func readHeaders(id string, header func(name string) string) (e event.EmittedRecord, ours bool) {
+func readHeaders(id string, header func(name string) string) (f recordFacts, ours bool) {
 	key := strings.Split(header(HeaderKey), "/")
 	if len(key) != 4 {
-		return event.EmittedRecord{}, false
+		return f, false
 	}
-	f := recordFacts{
+	f = recordFacts{
 		id: id, kind: header(HeaderType), cluster: header(HeaderCluster),
 		group: key[0], resource: key[1], namespace: key[2], name: key[3],
 	}
@@ -90,27 +127,33 @@ func readHeaders(id string, header func(name string) string) (e event.EmittedRec
 		f.uid, rest, _ = strings.Cut(rest, "/")
 		f.version, _, _ = strings.Cut(rest, "/")
 	}
-	return f.emittedRecord(), f.isConsistent("")
+	return f, f.isConsistent("")
 }
 
-// readValue reads the facts from a value. ok is false if it has none, like a row.
-func readValue(value []byte) (f recordFacts, ok bool) {
-	switch data, source := findNativeOrSource(value); {
+// readValue reads the facts from a value, and returns the native object, or the object of an envelope. ok is false if it has
+// none, like a row.
+func readValue(value []byte) (f recordFacts, native, after []byte, ok bool) {
+	data, source, after := findNativeOrSource(value)
+	switch {
 	case data != nil:
-		return readNative(data)
+		f, ok = readNative(data)
+		return f, data, nil, ok
 	case source != nil:
-		return readMembers(source, sourceFields)
+		f, ok = readMembers(source, sourceFields)
+		return f, nil, after, ok
 	}
-	return readNative(value)
+	f, ok = readNative(value)
+	return f, value, nil, ok
 }
 
-// findNativeOrSource returns the native object of a CloudEvent in structured mode, or the source of an envelope.
-func findNativeOrSource(value []byte) (data, source []byte) {
+// findNativeOrSource returns the native object of a CloudEvent in structured mode, or the source and the object of an
+// envelope; after is nil if that is null.
+func findNativeOrSource(value []byte) (data, source, after []byte) {
 	var event, envelope bool
 	for m := enterObject(value); m.Next(); {
 		from := m.I
 		if m.I = rawjson.SkipValue(value, m.I, 0); m.I < 0 {
-			return nil, nil
+			return nil, nil, nil
 		}
 		switch string(m.Key) {
 		case "specversion":
@@ -119,17 +162,21 @@ func findNativeOrSource(value []byte) (data, source []byte) {
 			data = value[from:m.I]
 		case "op":
 			envelope = true
+		case "after":
+			if value[from] == '{' {
+				after = value[from:m.I]
+			}
 		case "source":
 			source = value[from:m.I]
 		}
 	}
 	switch {
 	case event:
-		return data, nil
+		return data, nil, nil
 	case envelope:
-		return nil, source
+		return nil, source, after
 	}
-	return nil, nil
+	return nil, nil, nil
 }
 
 // Member names of the facts in the native object and in the source of an envelope, see appendEnvelopeSource.

@@ -155,15 +155,6 @@ func readEmitted(r *kproto.Record) (e event.EmittedRecord, ours bool, err error)
 	if err != nil {
 		return e, false, err
 	}
-	key, err := protocol.ReadBytes(r.Key)
-	if err != nil {
-		return e, false, err
-	}
-	e, ours = format.ReadEmitted(value, func(name string) string {
-		if name == format.HeaderKey {
-			return string(key)
-		}
-		return protocol.HeaderValue(r, name) // the headers have the names that ReadEmitted uses
-	})
+	e, ours = format.ReadEmitted(value, factHeader(r))
 	return e, ours, nil
 }

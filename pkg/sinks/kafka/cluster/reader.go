@@ -35,6 +35,7 @@ type Span struct {
 	First, End int64            // the oldest offset, and the high watermark (KIP-101: all in-sync replicas have everything below it)
 	Known      bool             // Lead, First and End are set
 	Next       int64            // offset of the next record
+	Until      int64            // if it is above 0, the read ends when a response has reached this offset
 	NextIn     protocol.TopicID // the topic of Next: of another topic of the name, everything is read. Zero: any
 	Err        error            // why the last call could not query or read the partition; nil if it could
 
@@ -59,7 +60,7 @@ func (s *Span) leaveFormerTopic() {
 	}
 }
 
-func (s *Span) hasRemaining() bool { return s.Next < s.End }
+func (s *Span) hasRemaining() bool { return s.Next < s.End && (s.Until <= 0 || s.Next < s.Until) }
 
 // mustVerifyLast reports whether the next fetch has to begin with the batch before Next. The response may have room for that
 // one only, so the fetch after it begins at Next.
@@ -96,6 +97,11 @@ func (r *Reader) QueryEnds(ctx context.Context, spans []*Span) error {
 	return r.askLeaders(ctx, spans, func(ctx context.Context, leader int32, all []*Span) error {
 		return r.listOffsets(ctx, leader, all, latestOffset, func(s *Span, at int64) { s.End = at })
 	})
+}
+
+// QueryAll sets Lead, First and End of spans. It finds the leaders and reports errors as ReadSpans does.
+func (r *Reader) QueryAll(ctx context.Context, spans []*Span) error {
+	return r.askLeaders(ctx, spans, r.QueryExtents)
 }
 
 // askLeaders calls ask for the spans of each leader, concurrently, and again for those that failed: their leaders may have
