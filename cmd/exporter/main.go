@@ -60,7 +60,7 @@ func rootCommand() *cobra.Command {
 	}
 	root.AddCommand(runCommand(), validateCommand(), versionCommand())
 	root.AddCommand(tapCommand(), topCommand())
-	root.AddCommand(explainCommand(), rbacCommand(), auditPolicyCommand())
+	root.AddCommand(explainCommand(), rbacCommand(), auditPolicyCommand(), verifyCommand())
 	root.AddCommand(journalCommand(), deadletterCommand(), stateCommand())
 	return root
 }

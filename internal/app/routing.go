@@ -107,6 +107,23 @@ func (r *routing) routeFor(sink string) func(*event.Change) delivery.Route {
 	}
 }
 
+// WatermarkTopics returns a function that returns where the watermarks of a scope go in a sink, for a change that names the
+// scope. topic is the template of a route; nil is the sink's own. delivered is false if the sink gets none of its changes,
+// or gets them in several topics; whole is false if it does not get all of them.
+func WatermarkTopics(cfg *config.Config, sink string) (func(c *event.Change) (topic *sinks.Template, delivered, whole bool), error) {
+	routes, err := newRouting(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if routes.router == nil {
+		return func(*event.Change) (*sinks.Template, bool, bool) { return nil, true, true }, nil
+	}
+	return func(c *event.Change) (*sinks.Template, bool, bool) {
+		topic, delivered, whole := routes.router.WatermarkTopic(sink, c)
+		return routes.topics[topic], delivered, whole
+	}, nil
+}
+
 // skipUnrepresentable skips the changes that the format of a sink, or the state that its bucket keeps, cannot represent.
 func skipUnrepresentable(s config.Sink, route func(*event.Change) delivery.Route) func(*event.Change) delivery.Route {
 	f, err := format.Parse(s.Format)

@@ -10,7 +10,8 @@ const (
 	OK          Code = 0
 	Runtime     Code = 1 // the process had started and then failed
 	Usage       Code = 2 // the configuration or the arguments are wrong; nothing was started
-	Environment Code = 3 // the environment of the process did not allow a start
+	Environment Code = 3 // the environment of the process did not allow a start, or a verification
+	Different   Code = 4 // a verification found a difference
 )
 
 // With returns err with an exit code; nil stays nil. The message is that of err, and the result unwraps to it.

@@ -65,7 +65,8 @@ var mayImport = map[string][]string{
 	"internal/exit":      nil,
 	"internal/telemetry": {"pkg/condition"},
 	"internal/app":       {"*"},
-	"internal/inspect":   {"pkg/condition", "pkg/event", "pkg/format", "pkg/shape", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/deltas", "pkg/source/apiserver", "pkg/source/selection", "internal/app", "internal/audit", "internal/config", "internal/exit", "internal/journal", "internal/stamp", "internal/state"},
+	"internal/verify":    {"pkg/consumer", "pkg/deltas", "pkg/event", "pkg/format", "pkg/resourceversion", "pkg/shape/diff", "pkg/sinks", "pkg/source", "pkg/source/apiserver", "pkg/source/selection"},
+	"internal/inspect":   {"pkg/condition", "pkg/source", "internal/verify", "pkg/event", "pkg/format", "pkg/shape", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/deltas", "pkg/source/apiserver", "pkg/source/selection", "internal/app", "internal/audit", "internal/config", "internal/exit", "internal/journal", "internal/stamp", "internal/state"},
 	"internal/tap":       {"pkg/event", "pkg/format", "pkg/shape", "pkg/shape/filter", "pkg/source", "pkg/source/apiserver", "pkg/source/selection", "internal/exit"},
 	"internal/top":       {"pkg/condition", "internal/admin", "internal/exit"},
 

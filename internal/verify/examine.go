@@ -1,0 +1,280 @@
+package verify
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"hash/maphash"
+
+	"github.com/kubecdc/kubecdc/pkg/consumer"
+	"github.com/kubecdc/kubecdc/pkg/deltas"
+	"github.com/kubecdc/kubecdc/pkg/shape/diff"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/source"
+)
+
+// maxBodyBytes bounds the bodies of suspects that are held to find where they differ.
+const maxBodyBytes = 64 << 20
+
+// examination is the second pass over the lanes, for suspects alone.
+type examination struct {
+	*verification
+	table  consumer.Table // of the suspects, with bodies
+	bodies int            // bytes
+	traces map[traceKey]*trace
+	seed   maphash.Seed
+}
+
+// traceKey is an object in a lane: records of an object that moved to another partition are in no order.
+type traceKey struct {
+	scope *scope
+	key   consumer.Key
+	lane  int
+}
+
+// trace follows the records of an object in a lane.
+type trace struct {
+	seen   map[uint64]bool // hashes of IDs
+	newest string          // version
+	last   *Difference     // the last record, if it repeats an older one than the newest
+}
+
+// examineSuspects reads the records of suspects again.
+func examineSuspects(ctx context.Context, v *verification) error {
+	suspects := 0
+	for _, s := range v.scopes {
+		if !s.isRefused() {
+			suspects += len(s.suspects)
+		}
+	}
+	if suspects == 0 {
+		return nil
+	}
+	e := &examination{verification: v, traces: map[traceKey]*trace{}, seed: maphash.MakeSeed()}
+	if err := e.readLanes(ctx); err != nil {
+		return err
+	}
+	for at, t := range e.traces {
+		if t.last != nil {
+			at.scope.result.addDifference(*t.last)
+		}
+	}
+	for _, s := range v.scopes {
+		if !s.isRefused() && s.listed != nil {
+			e.judgeScope(ctx, s)
+		}
+	}
+	return ctx.Err()
+}
+
+// readLanes reads the lanes up to the barriers; where newer records replace older ones, up to the end.
+func (e *examination) readLanes(ctx context.Context) error {
+	spans := e.spansToBarriers()
+	for i := range spans {
+		if spans[i].Replaces {
+			lanes, err := e.Reader.StoredLanes(ctx, e.tail.target)
+			if err != nil {
+				return err
+			}
+			if len(lanes) == len(spans) {
+				spans[i].To = max(spans[i].To, lanes[i].End)
+			}
+		}
+	}
+	e.startPass(len(spans))
+	return e.Reader.ReadStored(ctx, spans, func(stored sinks.StoredRecord) error {
+		e.report("reading the records of what seems to differ again")
+		r, ok := e.parser.parse(stored)
+		if !ok || r.malformed {
+			return nil
+		}
+		if s := e.scopeOf(&r); s != nil {
+			e.examineRecord(s, &r, stored)
+		}
+		return nil
+	})
+}
+
+func (e *examination) examineRecord(s *scope, r *record, stored sinks.StoredRecord) {
+	key := consumer.Key{Namespace: r.Namespace, Name: r.Name}
+	if s.hasPassed(r, stored) {
+		if r.isObject() && s.suspects[key] { // the record of its version at the barrier may have been replaced
+			if s.newer == nil {
+				s.newer = map[consumer.Key]bool{}
+			}
+			s.newer[key] = true
+		}
+		return
+	}
+	switch {
+	case r.Watermark != nil:
+		s.passed[passedMark{stored.Lane, r.Namespace}] = r.ResourceVersion
+	case r.isObject() && s.suspects[key]:
+		if !r.row {
+			e.traceRecord(traceKey{s, key, stored.Lane}, r, stored)
+		}
+		_ = e.table.Apply(e.withBody(r)) // the first pass has counted what it rejects
+	case r.Gap != nil && isBefore(r.Gap.To, r.Gap.From):
+		for at, t := range e.traces {
+			if at.scope == s {
+				t.newest = ""
+			}
+		}
+		clear(s.passed)
+		e.applyControl(&e.table, r)
+	case !r.isObject():
+		e.applyControl(&e.table, r)
+	}
+}
+
+// withBody returns a record with the body, or without it if there is no room for more.
+func (e *examination) withBody(r *record) consumer.Record {
+	of := r.Record
+	if len(of.After) == 0 {
+		return of
+	}
+	if e.bodies += len(of.After); e.Shape == nil || r.truncated || e.bodies > maxBodyBytes {
+		of.After = anyBody
+		return of
+	}
+	of.After = bytes.Clone(of.After)
+	return of
+}
+
+// traceRecord finds out whether a record is older than one before it in its lane, and whether it was there before.
+func (e *examination) traceRecord(at traceKey, r *record, stored sinks.StoredRecord) {
+	t := e.traces[at]
+	if t == nil {
+		t = &trace{seen: map[uint64]bool{}}
+		e.traces[at] = t
+	}
+	id := maphash.String(e.seed, r.ID)
+	repeated := t.seen[id]
+	t.seen[id], t.last = true, nil
+	if r.isListed() {
+		if !repeated {
+			t.newest = r.ResourceVersion
+		}
+		return
+	}
+	older := isBefore(r.ResourceVersion, t.newest)
+	found := Difference{
+		Kind: Repeated, Namespace: r.Namespace, Name: r.Name, Stream: r.ResourceVersion, Record: e.describePlace(stored), ID: r.ID,
+	}
+	switch {
+	case repeated:
+		at.scope.result.Repetitions++
+		if older { // unless the newer ones are repeated, too
+			t.last = &found
+		}
+	case older, at.scope.isLate(r, stored.Lane):
+		found.Kind = OutOfOrder
+		at.scope.result.addDifference(found)
+	}
+	if !older {
+		t.newest = r.ResourceVersion
+	}
+}
+
+// judgeScope compares the suspects of a scope with the list, and finds where contents differ.
+func (e *examination) judgeScope(ctx context.Context, s *scope) {
+	contents := map[consumer.Key]Difference{}
+	for key := range s.suspects {
+		o, exists := e.table.Get(s.key.Resource, key)
+		stream, listed := version{}, s.listed[key]
+		if exists {
+			stream = version{uid: o.UID, resourceVersion: o.ResourceVersion}
+		}
+		if s.isSkipped(key, stream) {
+			s.result.Newer++
+			continue
+		}
+		kind, path := compareVersions(stream, listed)
+		if full, _ := e.streamVersion(s, key); kind == Equal && full.body != "" && listed.body != "" && full.body != listed.body {
+			contents[key] = newDifference(Different, key, "", stream, listed)
+			continue
+		}
+		if kind != Equal {
+			s.result.addDifference(newDifference(kind, key, path, stream, listed))
+		} else if listed.exists() {
+			s.result.Equal++
+		}
+	}
+	if len(contents) > 0 {
+		e.compareContents(ctx, s, contents)
+	}
+}
+
+// newDifference describes a difference between the stream and the cluster.
+func newDifference(kind Kind, key consumer.Key, path string, stream, cluster version) Difference {
+	d := Difference{Kind: kind, Namespace: key.Namespace, Name: key.Name, Path: path, Stream: stream.resourceVersion, Cluster: cluster.resourceVersion}
+	if path == pathUID {
+		d.Stream, d.Cluster = stream.uid, cluster.uid
+	}
+	return d
+}
+
+// compareContents lists the cluster again to find the first path at which the contents of objects differ. Contents that
+// differ in the order of members only are equal.
+func (e *examination) compareContents(ctx context.Context, s *scope, contents map[consumer.Key]Difference) {
+	left := map[consumer.Key]Difference{}
+	_, _, err := e.List(ctx, s.Scope, s.listPosition(), source.Reading{
+		Begin: func(string) error { clear(left); return nil },
+		Visit: func(o *deltas.Object) error {
+			key := consumer.Key{Namespace: o.Namespace, Name: o.Name}
+			d, differs := contents[key]
+			if !differs || o.ResourceVersion != d.Cluster {
+				return nil
+			}
+			body, err := e.Shape(s.Scope, o)
+			if err != nil {
+				return err
+			}
+			stream, _ := e.table.Get(s.key.Resource, key)
+			d.Path = firstPath(stream.Body, body)
+			left[key] = d
+			return nil
+		},
+	})
+	for key, d := range contents {
+		if found, again := left[key]; again && err == nil {
+			d = found
+		} else {
+			s.result.Note = fmt.Sprintf("where some contents differ is not known: the cluster could not be listed at %s again", s.listPosition())
+		}
+		if d.Path == samePath {
+			s.result.Equal++
+			continue
+		}
+		s.result.addDifference(d)
+	}
+}
+
+// listPosition returns the exact version that was listed, or "" for the newest.
+func (s *scope) listPosition() string {
+	if s.listedAt != "" {
+		return ""
+	}
+	return s.barrier.position
+}
+
+// samePath is the result of firstPath for equal contents. It is no JSON Pointer.
+const samePath = "="
+
+// firstPath returns the first location at which two contents differ; "" if that is not known.
+func firstPath(stream, cluster []byte) string {
+	if bytes.Equal(stream, cluster) {
+		return samePath
+	}
+	if bytes.Equal(stream, anyBody) { // it was not held
+		return ""
+	}
+	switch paths := diff.Pointers(stream, cluster); {
+	case paths == nil:
+		return ""
+	case len(paths) == 0:
+		return samePath
+	default:
+		return paths[0]
+	}
+}

@@ -1,0 +1,165 @@
+package verify
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"strings"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/consumer"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// record is a record of the verified cluster.
+type record struct {
+	consumer.Record
+	row       bool // of a format of which readers use the last record of a key alone
+	truncated bool // members of the object were omitted
+	malformed bool // its members contradict each other; they are what it claims
+}
+
+// recordParser parses stored records. It shares texts between records, because a table keeps those of each object.
+type recordParser struct {
+	cluster string // of the records that are parsed; "" for any
+	rows    bool   // the sink writes rows
+	shared  map[string]string
+}
+
+// facts are the members that tables do not need.
+type facts struct {
+	Omitted []string `json:"omitted"`
+}
+
+// parse returns a record; ok is false if it is not about the verified cluster, or is a dead letter.
+func (p *recordParser) parse(stored sinks.StoredRecord) (r record, ok bool) {
+	s, ours := format.ReadStored(stored.Value, stored.Header)
+	if s.DeadLetter || s.Cluster == "" || p.cluster != "" && s.Cluster != p.cluster || s.Resource.Resource == "" {
+		return r, false
+	}
+	switch {
+	case !ours:
+		r.malformed = s.ID != "" && s.Type != "" && s.Key != ""
+		r.Record = recordOfRow(s)
+		return r, r.malformed
+	case s.Native == nil && !p.rows && bytes.HasPrefix(stored.Value, nativeStart): // the headers contradict the value
+		r.malformed, r.Record = true, recordOfRow(s)
+		return r, true
+	case s.Native == nil:
+		r.row, r.Record = true, recordOfRow(s)
+		r.truncated = strings.HasPrefix(string(s.After[:min(len(s.After), len(rowMark))]), rowMark)
+	default:
+		native, err := consumer.Parse(s.Native)
+		if err != nil {
+			r.malformed, r.Record = true, recordOfRow(s)
+			return r, s.Key != ""
+		}
+		r.Record, r.row = native, len(stored.Value) == 0
+		r.truncated = isTruncated(s.Native)
+	}
+	p.shareTexts(&r.Record)
+	return r, true
+}
+
+// nativeStart is how a native object begins. Objects of Kubernetes do not.
+var nativeStart = []byte(`{"id":`)
+
+// rowMark is how a truncated row begins.
+const rowMark = `{"` + format.OmittedMember + `"`
+
+// recordOfRow returns the record of a row. The last one of a key is its state, whatever version it has.
+func recordOfRow(s format.Stored) consumer.Record {
+	r := consumer.Record{
+		ID: s.ID, Type: string(s.Type), Cluster: s.Cluster, Group: s.Resource.Group, Resource: s.Resource.Resource,
+		Name: s.Key, UID: s.UID, ResourceVersion: s.ResourceVersion, Coalesced: true, After: s.After,
+	}
+	if namespace, name, namespaced := strings.Cut(s.Key, "/"); namespaced {
+		r.Namespace, r.Name = namespace, name
+	}
+	return r
+}
+
+// isTruncated reports whether members of the object were omitted.
+func isTruncated(native []byte) bool {
+	var f facts
+	if !strings.Contains(string(native[:min(len(native), maxFactBytes)]), `"omitted":[`) || json.Unmarshal(native, &f) != nil {
+		return false
+	}
+	return len(f.Omitted) > 0
+}
+
+// maxFactBytes bounds the facts of a record, which precede its bodies.
+const maxFactBytes = 16 << 10
+
+// shareTexts lets the texts of a record share memory with each other and with those of other records.
+func (p *recordParser) shareTexts(r *consumer.Record) {
+	if rest, found := strings.CutPrefix(r.ID, r.Cluster+"/"+r.UID+"/"); found && r.UID != "" {
+		at := len(r.ID) - len(rest)
+		r.UID = r.ID[at-len(r.UID)-1 : at-1]
+		if strings.HasPrefix(rest, r.ResourceVersion+"/") {
+			r.ResourceVersion = rest[:len(r.ResourceVersion)]
+		}
+	}
+	for _, text := range []*string{&r.Cluster, &r.Group, &r.Resource, &r.Version, &r.Namespace, &r.Type, &r.ListVersion} {
+		*text = p.share(*text)
+	}
+	if r.Snapshot != nil {
+		r.Snapshot.ID = p.share(r.Snapshot.ID)
+	}
+}
+
+// maxShared bounds the texts that are shared.
+const maxShared = 1 << 16
+
+func (p *recordParser) share(text string) string {
+	known, found := p.shared[text]
+	switch {
+	case found:
+		return known
+	case p.shared == nil:
+		p.shared = map[string]string{}
+	case len(p.shared) >= maxShared:
+		clear(p.shared)
+	}
+	p.shared[text] = text
+	return text
+}
+
+// isObject reports whether the record is about an object.
+func (r *record) isObject() bool { return r.Name != "" && r.Type != string(event.Attributed) }
+
+// isListed reports whether a list showed the record, so that its version may be lower than what a watch showed before, or
+// whether history was lost.
+func (r *record) isListed() bool {
+	return r.ListVersion != "" || r.Coalesced || r.Left || r.Snapshot != nil || r.Type == string(event.Sync)
+}
+
+// readVersion returns the newest version of the cluster that the record depends on.
+func (r *record) readVersion() string {
+	if isBefore(r.ResourceVersion, r.ListVersion) {
+		return r.ListVersion
+	}
+	return r.ResourceVersion
+}
+
+// hashBody returns the hash of a body; 16 bytes are enough to tell two bodies apart.
+func hashBody(body []byte) string {
+	sum := sha256.Sum256(body)
+	return string(sum[:16])
+}
+
+// mark is one copy of a watermark in a lane.
+type mark struct {
+	consumer.Watermark
+	position string // resourceVersion
+	at       int64  // its position in the lane
+	time     time.Time
+}
+
+// selection returns the fingerprint of what is selected in the epoch of the watermark.
+func (m *mark) selection() string {
+	_, fingerprint, _ := strings.Cut(m.Epoch, event.EpochSeparator)
+	return fingerprint
+}

@@ -1,0 +1,185 @@
+package e2e
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
+)
+
+// rawRecord is a record as a bus stores it.
+type rawRecord struct {
+	subject string // of NATS
+	key     []byte // of Kafka
+	headers []kgo.RecordHeader
+	value   []byte
+
+	stored format.Stored
+}
+
+// identify reads what the record is about.
+func (r rawRecord) identify() rawRecord {
+	r.stored, _ = format.ReadStored(r.value, func(name string) string {
+		for _, h := range r.headers {
+			if h.Key == name || h.Key == "Kubecdc-"+strings.ToUpper(name[:1])+name[1:] {
+				return string(h.Value)
+			}
+		}
+		if name == format.HeaderKey {
+			return string(r.key)
+		}
+		return ""
+	})
+	return r
+}
+
+// rawLanes are the records of a topic by partition, or of a stream.
+type rawLanes [][]rawRecord
+
+// clone returns lanes that can be changed.
+func (l rawLanes) clone() rawLanes {
+	var all rawLanes
+	for _, lane := range l {
+		all = append(all, slices.Clone(lane))
+	}
+	return all
+}
+
+// readTopic reads all of a topic.
+func (s *fixture) readTopic(topic string) rawLanes {
+	s.t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(s.kafka.Brokers()...), kgo.ConsumeTopics(topic), kgo.KeepControlRecords())
+	s.must(err)
+	defer client.Close()
+	answer, err := kmsg.NewPtrMetadataRequest().RequestWith(s.t.Context(), client)
+	s.must(err)
+	var lanes rawLanes
+	for _, t := range answer.Topics {
+		if *t.Topic == topic {
+			lanes = make(rawLanes, len(t.Partitions))
+		}
+	}
+	request := kmsg.NewPtrListOffsetsRequest()
+	request.ReplicaID = -1
+	asked := kmsg.NewListOffsetsRequestTopic()
+	asked.Topic = topic
+	for i := range lanes {
+		p := kmsg.NewListOffsetsRequestTopicPartition()
+		p.Partition, p.Timestamp = int32(i), -1
+		asked.Partitions = append(asked.Partitions, p)
+	}
+	request.Topics = append(request.Topics, asked)
+	offsets, err := request.RequestWith(s.t.Context(), client)
+	s.must(err)
+	left := map[int32]int64{}
+	for _, t := range offsets.Topics {
+		for _, p := range t.Partitions {
+			if p.Offset > 0 {
+				left[p.Partition] = p.Offset
+			}
+		}
+	}
+	for len(left) > 0 {
+		fetches := client.PollFetches(s.t.Context())
+		s.must(fetches.Err())
+		fetches.EachRecord(func(r *kgo.Record) {
+			if !r.Attrs.IsControl() {
+				lanes[r.Partition] = append(lanes[r.Partition], rawRecord{key: r.Key, headers: r.Headers, value: r.Value}.identify())
+			}
+			if end, reading := left[r.Partition]; reading && r.Offset+1 >= end {
+				delete(left, r.Partition)
+			}
+		})
+	}
+	return lanes
+}
+
+// writeTopic creates a topic with these records.
+func (s *fixture) writeTopic(topic string, lanes rawLanes, configs map[string]string) {
+	s.t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(s.kafka.Brokers()...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	s.must(err)
+	defer client.Close()
+	request := kmsg.NewPtrCreateTopicsRequest()
+	one := kmsg.NewCreateTopicsRequestTopic()
+	one.Topic, one.NumPartitions, one.ReplicationFactor = topic, int32(len(lanes)), 1
+	for name, value := range configs {
+		config := kmsg.NewCreateTopicsRequestTopicConfig()
+		config.Name, config.Value = name, &value
+		one.Configs = append(one.Configs, config)
+	}
+	request.Topics = append(request.Topics, one)
+	answer, err := request.RequestWith(s.t.Context(), client)
+	s.must(err)
+	s.must(kerr.ErrorForCode(answer.Topics[0].ErrorCode))
+	var records []*kgo.Record
+	for i, lane := range lanes {
+		for _, r := range lane {
+			records = append(records, &kgo.Record{Topic: topic, Partition: int32(i), Key: r.key, Headers: r.headers, Value: r.value})
+		}
+	}
+	s.must(client.ProduceSync(s.t.Context(), records...).FirstErr())
+}
+
+// readStream reads all of a stream.
+func (s *fixture) readStream(name string) rawLanes {
+	s.t.Helper()
+	js, hangUp, err := bus.Operate(s.nats.URL())
+	s.must(err)
+	defer hangUp()
+	stream, err := js.Stream(s.t.Context(), name)
+	s.must(err)
+	consumer, err := stream.OrderedConsumer(s.t.Context(), jetstream.OrderedConsumerConfig{})
+	s.must(err)
+	end := stream.CachedInfo().State.LastSeq
+	var lane []rawRecord
+	for {
+		m, err := consumer.Next()
+		s.must(err)
+		meta, err := m.Metadata()
+		s.must(err)
+		r := rawRecord{subject: m.Subject(), value: m.Data()}
+		for key, values := range m.Headers() {
+			if strings.HasPrefix(key, "Kubecdc-") {
+				r.headers = append(r.headers, kgo.RecordHeader{Key: key, Value: []byte(values[0])})
+			}
+		}
+		if !strings.HasPrefix(m.Subject(), "kubecdc.fence.") {
+			lane = append(lane, r.identify())
+		}
+		if meta.Sequence.Stream >= end {
+			return rawLanes{lane}
+		}
+	}
+}
+
+// writeStream creates a stream with these messages, whose subjects begin with its name in place of another one.
+func (s *fixture) writeStream(name, former string, lanes rawLanes, config jetstream.StreamConfig) {
+	s.t.Helper()
+	js, hangUp, err := bus.Operate(s.nats.URL())
+	s.must(err)
+	defer hangUp()
+	config.Name, config.Subjects, config.AllowDirect = name, []string{name + ".>"}, true
+	_, err = js.CreateStream(s.t.Context(), config)
+	s.must(err)
+	for _, r := range lanes[0] {
+		m := &nats.Msg{Subject: name + strings.TrimPrefix(r.subject, former), Data: r.value, Header: nats.Header{}}
+		for _, h := range r.headers {
+			m.Header.Set(h.Key, string(h.Value))
+		}
+		_, err := js.PublishMsgAsync(m)
+		s.must(err)
+	}
+	select {
+	case <-js.PublishAsyncComplete():
+	case <-s.t.Context().Done():
+		s.t.Fatal("the copy is not stored")
+	}
+}

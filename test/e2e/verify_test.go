@@ -1,0 +1,458 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/kubecdc/kubecdc/pkg/resourceversion"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+)
+
+const (
+	// verifiedObjects is how many objects there are; KUBECDC_E2E_VERIFIED sets it for long proofs.
+	verifiedObjects = 1500
+	// verifyRuns is how often each bus is verified under load; KUBECDC_E2E_VERIFY_RUNS sets it.
+	verifyRuns = 2
+	// verifyRate is how many writes a second there are meanwhile.
+	verifyRate = 100
+)
+
+// verified is what the command writes as JSON, as far as tests use it.
+type verified struct {
+	Outcome   string
+	Records   int64
+	Resources []struct {
+		Outcome, Resource, Reason, Note, ListedAt string
+
+		Objects, Equal, Newer, Repetitions int
+		Watermark                          *struct{ Position string }
+		Differences                        []verifiedDifference
+	}
+}
+
+type verifiedDifference struct{ Kind, Namespace, Name, Path, Stream, Cluster, Record string }
+
+// differences returns all differences.
+func (v *verified) differences() (all []verifiedDifference) {
+	for _, r := range v.Resources {
+		all = append(all, r.Differences...)
+	}
+	return all
+}
+
+// reasons returns why resources were not verified.
+func (v *verified) reasons() string {
+	var all []string
+	for _, r := range v.Resources {
+		all = append(all, r.Resource+": "+r.Reason)
+	}
+	return strings.Join(all, "\n")
+}
+
+// verify runs the command and returns its exit code and its result. stderr is shown if a test fails.
+func (s *fixture) verify(config, sink string, flags ...string) (code int, v verified, stderr string) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), arriveWithin)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, s.program, append([]string{"verify", "--config", config, "--sink", sink, "-o", "json"}, flags...)...)
+	var out, problems bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &problems
+	_ = cmd.Run() // the exit code says it
+	if cmd.ProcessState == nil || ctx.Err() != nil {
+		s.t.Fatalf("exporter %v: %v\n%s", cmd.Args, ctx.Err(), &problems)
+	}
+	if out.Len() > 0 {
+		if err := json.Unmarshal(out.Bytes(), &v); err != nil {
+			s.t.Fatalf("exporter %v: %v\n%s", cmd.Args, err, &out)
+		}
+	}
+	return cmd.ProcessState.ExitCode(), v, problems.String()
+}
+
+// mustVerify verifies a sink that has no difference, and returns how many objects were compared.
+func (s *fixture) mustVerify(config, sink string, flags ...string) (objects int) {
+	s.t.Helper()
+	code, v, stderr := s.verify(config, sink, flags...)
+	if code != 0 {
+		s.t.Fatalf("%s %v: exit code %d, %s\n%s\n%s%s", sink, flags, code, v.Outcome, v.reasons(), first(v.differences()), stderr)
+	}
+	for _, r := range v.Resources {
+		if objects += r.Equal; r.Equal+r.Newer < r.Objects {
+			s.t.Errorf("%s: %s has %d objects, and %d were compared", sink, r.Resource, r.Objects, r.Equal)
+		}
+	}
+	return objects
+}
+
+var verifiedSinks = []string{"kafka", "nats"}
+
+// fillCluster creates objects that stay.
+func (s *fixture) fillCluster(kinds []workload.Kind) (objects int) {
+	s.t.Helper()
+	objects = sizeOf(s.t, "KUBECDC_E2E_VERIFIED", verifiedObjects)
+	s.must(s.run(workload.Plan{Objects: 2 * objects}, kinds).Wait()) // every second is deleted
+	return objects
+}
+
+// TestVerifyFindsNoFalseDifference verifies both buses under load: several times, right after a kill, while rules are
+// edited, and with contents.
+func TestVerifyFindsNoFalseDifference(t *testing.T) {
+	runs := sizeOf(t, "KUBECDC_E2E_VERIFY_RUNS", verifyRuns)
+	w := newWatermarkRun(t, newFixture(t, watermarkKinds, watermarkSettings))
+	objects := w.fillCluster(watermarkKinds)
+	w.must(w.exporter.Start(t.Context()))
+	load := w.run(workload.Plan{Objects: 1 << 30, Updates: 3, Rate: verifyRate}, watermarkKinds)
+	for range runs {
+		for _, sink := range verifiedSinks {
+			if n := w.mustVerify(w.exporter.Config(), sink); n < objects {
+				t.Errorf("%s: %d objects were compared, and there are %d and more", sink, n, objects)
+			}
+		}
+		w.must(w.exporter.Kill())
+		w.must(w.exporter.Launch(t.Context()))
+		for _, sink := range verifiedSinks {
+			w.mustVerify(w.exporter.Config(), sink, "--bodies")
+		}
+		for _, namespaces := range []map[string]any{
+			{"exclude": []string{w.other}}, {"include": []string{w.name, w.other}}, nil,
+		} {
+			w.must(w.exporter.Configure(func(s *exporter.Settings) {
+				if s.Rule = nil; namespaces != nil {
+					s.Rule = map[string]any{"namespaces": namespaces}
+				}
+			}))
+			for _, sink := range verifiedSinks {
+				w.mustVerify(w.exporter.Config(), sink)
+			}
+		}
+	}
+	for _, sink := range verifiedSinks {
+		if code, v, stderr := w.verify(w.exporter.Config(), sink, "--stream-only"); code == 4 || v.Records == 0 {
+			t.Errorf("%s: the stream alone: exit code %d, %s\n%s\n%s%s", sink, code, v.Outcome, v.reasons(), first(v.differences()), stderr)
+		}
+	}
+	load.Stop()
+}
+
+// TestVerifyFindsNoFalseDifferenceAfterFailover takes the active exporter away, with its journal.
+func TestVerifyFindsNoFalseDifferenceAfterFailover(t *testing.T) {
+	p := newPair(t, watermarkKinds, "kafka", watermarkSettings)
+	p.start()
+	load := p.run(workload.Plan{Objects: 1 << 30, Updates: 3, Rate: verifyRate}, watermarkKinds)
+	for range 2 {
+		active := p.active()
+		p.kill(active)
+		for _, sink := range verifiedSinks {
+			p.mustVerify(active.Config(), sink)
+		}
+		p.must(active.Launch(t.Context()))
+		p.down[active] = false
+	}
+	load.Stop()
+	for _, e := range p.all {
+		p.must(e.Stop())
+	}
+}
+
+// manipulation changes one thing in the records of a topic or stream.
+type manipulation struct {
+	name string
+	// change returns what the verification must find, by native records and by rows, and the object.
+	change func(rawLanes) (object, kind, rowKind string)
+	bodies bool // with contents
+}
+
+// findObject returns the records of an object in their lane: the first object whose last record is of a type, with so many
+// records at least.
+func findObject(lanes rawLanes, last string, records int) (lane int, at []int) {
+	for i, all := range lanes {
+		byKey := map[string][]int{}
+		for j, r := range all {
+			if r.stored.Key != "" {
+				byKey[r.stored.Key] = append(byKey[r.stored.Key], j)
+			}
+		}
+		for j := range all {
+			at := byKey[all[j].stored.Key]
+			if len(at) >= records && string(all[at[len(at)-1]].stored.Type) == last {
+				return i, at
+			}
+		}
+	}
+	panic("no object has such records")
+}
+
+// beforeLastMark returns where the last watermark of a lane is.
+func beforeLastMark(lane []rawRecord) int {
+	for i := len(lane) - 1; ; i-- {
+		if lane[i].stored.Type == "watermark" {
+			return i
+		}
+	}
+}
+
+var manipulations = []manipulation{
+	{name: "the only record of an object is deleted", change: func(l rawLanes) (string, string, string) {
+		lane, at := findObject(l, "snapshot", 1)
+		object := l[lane][at[0]].stored.Key
+		for _, i := range slices.Backward(at) {
+			l[lane] = slices.Delete(l[lane], i, i+1)
+		}
+		return object, "missing", "missing"
+	}},
+	{name: "the last update is deleted", change: func(l rawLanes) (string, string, string) {
+		lane, at := findObject(l, "updated", 3)
+		object := l[lane][at[0]].stored.Key
+		l[lane] = slices.Delete(l[lane], at[len(at)-1], at[len(at)-1]+1)
+		return object, "stale", "stale"
+	}},
+	{name: "a delete is deleted", change: func(l rawLanes) (string, string, string) {
+		lane, at := findObject(l, "deleted", 3)
+		object := l[lane][at[0]].stored.Key
+		l[lane] = slices.Delete(l[lane], at[len(at)-1], at[len(at)-1]+1)
+		return object, "ghost", "ghost"
+	}},
+	{name: "content is altered", bodies: true, change: func(l rawLanes) (string, string, string) {
+		lane, at := findObject(l, "updated", 3)
+		r := &l[lane][at[len(at)-1]]
+		i := strings.LastIndex(string(r.value), `"step":"`) + len(`"step":"`) // of after, or of the row
+		r.value = slices.Clone(r.value)
+		r.value[i] = '9'
+		return r.stored.Key, "different", "different"
+	}},
+	{name: "an older record is repeated", change: func(l rawLanes) (string, string, string) {
+		lane, at := findObject(l, "updated", 3)
+		r := l[lane][at[len(at)-2]]
+		l[lane] = slices.Insert(l[lane], beforeLastMark(l[lane]), r)
+		return r.stored.Key, "repeated", "stale"
+	}},
+	{name: "two records are swapped", change: func(l rawLanes) (string, string, string) {
+		lane, at := findObject(l, "updated", 3)
+		a, b := at[len(at)-2], at[len(at)-1]
+		l[lane][a], l[lane][b] = l[lane][b], l[lane][a]
+		return l[lane][a].stored.Key, "out of order", "stale"
+	}},
+	{name: "a record is invented", change: func(l rawLanes) (string, string, string) {
+		lane, at := findObject(l, "updated", 3)
+		r := l[lane][at[len(at)-1]]
+		name := r.stored.Key[strings.LastIndex(r.stored.Key, "/")+1:]
+		invented := strings.Repeat("x", len(name))
+		replace := func(b []byte) []byte { return []byte(strings.ReplaceAll(string(b), name, invented)) }
+		r.key, r.value, r.subject = replace(r.key), replace(r.value), strings.ReplaceAll(r.subject, name, invented)
+		r.headers = slices.Clone(r.headers)
+		for i := range r.headers {
+			r.headers[i].Value = replace(r.headers[i].Value)
+		}
+		l[lane] = slices.Insert(l[lane], beforeLastMark(l[lane]), r)
+		return strings.ReplaceAll(r.stored.Key, name, invented), "ghost", "ghost"
+	}},
+	{name: "the version of a record is altered", change: func(l rawLanes) (string, string, string) {
+		lane, at := findObject(l, "updated", 3)
+		r := &l[lane][at[len(at)-1]]
+		replace := func(b []byte) []byte {
+			return []byte(strings.ReplaceAll(string(b), r.stored.ResourceVersion+"/updated", "1/updated"))
+		}
+		r.value, r.headers = replace(r.value), slices.Clone(r.headers)
+		for i := range r.headers {
+			if r.headers[i].Key == "id" || r.headers[i].Key == "Kubecdc-Id" {
+				r.headers[i].Value = replace(r.headers[i].Value)
+			}
+		}
+		return r.stored.Key, "malformed", "stale"
+	}},
+}
+
+// TestVerifyFindsEveryManipulation copies what both buses hold, with one thing changed each time: the difference is found,
+// by the right word, and nothing else.
+func TestVerifyFindsEveryManipulation(t *testing.T) {
+	servers(t)
+	for _, form := range []string{"json", "cloudevents-structured", "upsert", "debezium"} {
+		t.Run(form, func(t *testing.T) { checkManipulations(t, form) })
+	}
+}
+
+// awaitVerified creates a last object, and waits until the watermark that is verified covers it, and so everything before.
+func (s *fixture) awaitVerified(kind workload.Kind) {
+	s.t.Helper()
+	s.must(s.cluster.Create(s.t.Context(), kind, s.name, "the-last"))
+	all, err := s.cluster.List(s.t.Context(), kind)
+	s.must(err)
+	newest := ""
+	for _, o := range all {
+		if o.GetName() == "the-last" && o.GetNamespace() == s.name {
+			newest = o.GetResourceVersion()
+		}
+	}
+	for _, sink := range verifiedSinks {
+		for covered := false; !covered; pause(s.t, lookEvery) {
+			code, v, stderr := s.verify(s.exporter.Config(), sink, "--bodies")
+			if code != 0 {
+				s.t.Fatalf("%s: exit code %d\n%s\n%s%s", sink, code, v.reasons(), first(v.differences()), stderr)
+			}
+			order, ordered := resourceversion.Compare(v.Resources[0].Watermark.Position, newest)
+			covered = ordered && order >= 0
+		}
+	}
+}
+
+func checkManipulations(t *testing.T, form string) {
+	kinds := []workload.Kind{workload.ConfigMaps}
+	var settings exporter.Settings
+	s := newFixture(t, kinds, watermarkSettings, func(given *exporter.Settings) {
+		given.Format = form
+		settings = *given
+	})
+	s.must(s.run(workload.Plan{Objects: 20}, kinds).Wait())
+	s.must(s.exporter.Start(t.Context()))
+	s.must(s.run(workload.Plan{Objects: 40, Updates: 3}, kinds).Wait())
+	s.awaitVerified(workload.ConfigMaps)
+	s.must(s.exporter.Stop())
+	topic, stream := s.readTopic(s.name+".configmaps"), s.readStream(s.name)
+	for i, m := range append([]manipulation{{name: "nothing"}}, manipulations...) {
+		settings.Dir = t.TempDir()
+		settings.TopicPrefix, settings.Stream = fmt.Sprintf("%s-copy%d", s.name, i), fmt.Sprintf("%s-copy%d", s.name, i)
+		copied, err := exporter.New(s.program, settings)
+		s.must(err)
+		for _, sink := range verifiedSinks {
+			lanes := topic.clone()
+			if sink == "nats" {
+				lanes = stream.clone()
+			}
+			want := verifiedDifference{}
+			if m.change != nil {
+				object, kind, rowKind := m.change(lanes)
+				if want.Kind = kind; form == "upsert" || form == "debezium" {
+					want.Kind = rowKind
+				}
+				want.Namespace, want.Name, _ = strings.Cut(object, "/")
+			}
+			if sink == "nats" {
+				s.writeStream(settings.Stream, s.name, lanes, jetstream.StreamConfig{})
+			} else {
+				s.writeTopic(settings.TopicPrefix+".configmaps", lanes, nil)
+			}
+			var flags []string
+			if m.bodies {
+				flags = []string{"--bodies"}
+			}
+			code, v, stderr := s.verify(copied.Config(), sink, flags...)
+			s.checkManipulation(sink+", "+m.name, want, code, v, stderr)
+		}
+	}
+}
+
+// checkManipulation checks that a difference is the only one that was found.
+func (s *fixture) checkManipulation(what string, want verifiedDifference, code int, v verified, stderr string) {
+	s.t.Helper()
+	found := v.differences()
+	switch {
+	case want.Kind == "":
+		if code != 0 || len(found) > 0 {
+			s.t.Errorf("%s: exit code %d, %s\n%s\n%s%s", what, code, v.Outcome, v.reasons(), first(found), stderr)
+		}
+		return
+	case code != 4 || len(found) == 0:
+		s.t.Errorf("%s: exit code %d, and %+v is not found\n%s\n%s", what, code, want, v.reasons(), stderr)
+		return
+	}
+	named := false
+	for _, d := range found {
+		if d.Namespace != want.Namespace || d.Name != want.Name {
+			s.t.Errorf("%s: found %+v, want %+v", what, d, want)
+		}
+		named = named || d.Kind == want.Kind
+		if d.Kind == "different" && d.Path == "" {
+			s.t.Errorf("%s: %+v has no path", what, d)
+		}
+	}
+	if !named {
+		s.t.Errorf("%s: found %+v, want %+v", what, found, want)
+	}
+}
+
+// TestVerifyNamesWhatItCannotVerify takes away what a verification needs: rights, the beginning of a partition, the position
+// of the newest watermark, the exporter. Nothing of it is called equal.
+func TestVerifyNamesWhatItCannotVerify(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps}
+	var settings exporter.Settings
+	s := newFixture(t, kinds, watermarkSettings, func(given *exporter.Settings) { settings = *given })
+	s.must(s.exporter.Start(t.Context()))
+	s.must(s.run(workload.Plan{Objects: 40, Updates: 3}, kinds).Wait())
+	s.awaitVerified(workload.ConfigMaps)
+
+	configure := func(edit func(*exporter.Settings)) string {
+		other := settings
+		other.Dir = t.TempDir()
+		edit(&other)
+		e, err := exporter.New(s.program, other)
+		s.must(err)
+		return e.Config()
+	}
+	notVerified := func(what, config, reason string, flags ...string) {
+		t.Helper()
+		for _, sink := range verifiedSinks {
+			code, v, stderr := s.verify(config, sink, flags...)
+			if text := v.reasons() + stderr; code != 3 || !strings.Contains(text, reason) {
+				t.Errorf("%s, %s: exit code %d without %q\n%s\n%s", what, sink, code, reason, text, first(v.differences()))
+			}
+		}
+	}
+	notVerified("without watermarks", configure(func(o *exporter.Settings) { o.Watermarks = "" }), "set `watermarks: 10s` in it")
+	kubeconfig, err := s.controlPlane.KubeconfigFor(reader)
+	s.must(err)
+	notVerified("without the right to list", configure(func(o *exporter.Settings) { o.Kubeconfig = kubeconfig }),
+		"list is forbidden")
+	notVerified("of another selection", configure(func(o *exporter.Settings) { o.Rule = map[string]any{"labelSelector": "app=none"} }),
+		"is of another selection of the resource", "--wait", "1s")
+
+	lanes := s.readTopic(s.name + ".configmaps")
+	stream := s.readStream(s.name)
+	cut := configure(func(o *exporter.Settings) { o.TopicPrefix, o.Stream = s.name+"-cut", s.name+"-cut" })
+	s.writeTopic(s.name+"-cut.configmaps", lanes, nil)
+	s.deleteFirstRecords(s.name+"-cut.configmaps", len(lanes))
+	s.writeStream(s.name+"-cut", s.name, stream, jetstream.StreamConfig{MaxMsgs: int64(len(stream[0]) - 5)})
+	notVerified("without the beginning", cut, "are gone, and no whole snapshot of the resource is behind them")
+
+	s.must(s.exporter.Stop())
+	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "after-the-end"))
+	s.must(s.etcd.Compact(t.Context()))
+	s.must(s.controlPlane.StopAPIServer()) // its watch cache remembers what etcd has forgotten
+	s.must(s.controlPlane.StartAPIServer(t.Context()))
+	notVerified("after a compaction", s.exporter.Config(), "no longer lists at", "--wait", "1s")
+	notVerified("before the first watermark", configure(func(o *exporter.Settings) { o.Cluster = "another" }),
+		"no watermark of the resource within 1s", "--wait", "1s")
+}
+
+// deleteFirstRecords deletes the first record of each partition of a topic.
+func (s *fixture) deleteFirstRecords(topic string, partitions int) {
+	s.t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(s.kafka.Brokers()...))
+	s.must(err)
+	defer client.Close()
+	request := kmsg.NewPtrDeleteRecordsRequest()
+	of := kmsg.NewDeleteRecordsRequestTopic()
+	of.Topic = topic
+	for i := range partitions {
+		p := kmsg.NewDeleteRecordsRequestTopicPartition()
+		p.Partition, p.Offset = int32(i), 1
+		of.Partitions = append(of.Partitions, p)
+	}
+	request.Topics, request.TimeoutMillis = append(request.Topics, of), 60_000
+	answer, err := request.RequestWith(s.t.Context(), client)
+	s.must(err)
+	for _, p := range answer.Topics[0].Partitions {
+		s.must(kerr.ErrorForCode(p.ErrorCode))
+	}
+}
