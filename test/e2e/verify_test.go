@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/kubecdc/kubecdc/pkg/resourceversion"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
@@ -164,6 +165,35 @@ func TestVerifyFindsNoFalseDifferenceAfterFailover(t *testing.T) {
 	for _, e := range p.all {
 		p.must(e.Stop())
 	}
+}
+
+// TestVerifyFindsNoFalseDifferenceWhereRecordsAreReplaced verifies a topic that is compacted all the time, and a stream that
+// keeps one message of each subject, under load: objects whose records are gone by now are counted, and no difference.
+func TestVerifyFindsNoFalseDifferenceWhereRecordsAreReplaced(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
+	s := newFixture(t, kinds, watermarkSettings, func(given *exporter.Settings) {
+		given.Kafka = map[string]any{"createTopics": map[string]any{"enabled": true, "partitions": 3, "configs": []map[string]any{
+			{"name": "cleanup.policy", "value": "compact"}, {"name": "segment.ms", "value": "500"},
+			{"name": "min.cleanable.dirty.ratio", "value": "0.01"}, {"name": "max.compaction.lag.ms", "value": "1000"},
+		}}}
+	})
+	js, hangUp, err := bus.Operate(s.nats.URL())
+	s.must(err)
+	defer hangUp()
+	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: s.name, Subjects: []string{s.name + ".>"}, MaxMsgsPerSubject: 1, AllowDirect: true, AllowBatchPublish: true,
+	})
+	s.must(err)
+	s.must(s.run(workload.Plan{Objects: 400}, kinds).Wait())
+	s.must(s.exporter.Start(t.Context()))
+	load := s.run(workload.Plan{Objects: 1 << 30, Updates: 20, Rate: verifyRate}, kinds)
+	for range 2 * sizeOf(t, "KUBECDC_E2E_VERIFY_RUNS", verifyRuns) {
+		load.AwaitOperations(load.Operations() + verifyRate)
+		for _, sink := range verifiedSinks {
+			s.mustVerify(s.exporter.Config(), sink, "--bodies")
+		}
+	}
+	load.Stop()
 }
 
 // manipulation changes one thing in the records of a topic or stream.
@@ -382,6 +412,41 @@ func (s *fixture) checkManipulation(what string, want verifiedDifference, code i
 	}
 }
 
+// TestVerifyComparesWhatTheRulesShape compares contents that are redacted by a key and in part, objects of which only the
+// metadata are read, and resources that routes send elsewhere.
+func TestVerifyComparesWhatTheRulesShape(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Deployments, workload.Services, workload.Widgets}
+	s := newFixture(t, kinds, watermarkSettings, func(given *exporter.Settings) {
+		given.Redaction = map[string]any{"key": "q8Zt1vLw0cXe7RmYb3NdUk5G"}
+		given.Resources = []map[string]any{
+			{"select": []string{"configmaps"}, "redact": "hmac", "redactPaths": []string{"data.step"}, "before": "full", "changed": "paths"},
+			{"select": []string{"deployments.apps"}, "capture": "metadata"},
+			{"select": []string{"services"}, "fields": map[string]any{"drop": []string{"spec.ports", "status"}}},
+			{"select": []string{"widgets." + workload.WidgetGroup}},
+		}
+		given.Routes = []map[string]any{
+			{"select": []string{"services"}, "to": []map[string]any{
+				{"sink": "kafka", "topic": given.TopicPrefix + ".elsewhere"}, {"sink": "nats", "topic": given.Stream + ".elsewhere.{namespace}.{name}.x"}}},
+			{"select": []string{"widgets." + workload.WidgetGroup}, "to": []map[string]any{{"sink": "nats"}}},
+		}
+	})
+	s.must(s.run(workload.Plan{Objects: 40}, kinds).Wait())
+	s.must(s.exporter.Start(t.Context()))
+	s.must(s.run(workload.Plan{Objects: 80, Updates: 2}, kinds).Wait())
+	s.awaitVerified(workload.ConfigMaps)
+	for sink, want := range map[string]int{"kafka": 3, "nats": 4} {
+		code, v, stderr := s.verify(s.exporter.Config(), sink, "--bodies")
+		if code != 0 || len(v.Resources) != want {
+			t.Errorf("%s: exit code %d, %d resources\n%s\n%s%s", sink, code, len(v.Resources), v.reasons(), first(v.differences()), stderr)
+		}
+		for _, r := range v.Resources {
+			if r.Equal != r.Objects || r.Objects < 10 {
+				t.Errorf("%s: %d of %d objects of %s are equal", sink, r.Equal, r.Objects, r.Resource)
+			}
+		}
+	}
+}
+
 // TestVerifyNamesWhatItCannotVerify takes away what a verification needs: rights, the beginning of a partition, the position
 // of the newest watermark, the exporter. Nothing of it is called equal.
 func TestVerifyNamesWhatItCannotVerify(t *testing.T) {
@@ -414,6 +479,9 @@ func TestVerifyNamesWhatItCannotVerify(t *testing.T) {
 	s.must(err)
 	notVerified("without the right to list", configure(func(o *exporter.Settings) { o.Kubeconfig = kubeconfig }),
 		"list is forbidden")
+	notVerified("without a bus", configure(func(o *exporter.Settings) {
+		o.KafkaBrokers, o.NATSURL = []string{"127.0.0.1:1"}, "nats://127.0.0.1:1"
+	}), "127.0.0.1:1")
 	notVerified("of another selection", configure(func(o *exporter.Settings) { o.Rule = map[string]any{"labelSelector": "app=none"} }),
 		"is of another selection of the resource", "--wait", "1s")
 
