@@ -67,21 +67,44 @@ func examineSuspects(ctx context.Context, v *verification) error {
 	return ctx.Err()
 }
 
-// readLanes reads the lanes up to the barriers; where newer records replace older ones, up to the end.
+// maxReplacedRounds bounds how often the ends of lanes are read again in which newer records replace older ones.
+const maxReplacedRounds = 10
+
+// readLanes reads the lanes up to the barriers. Where newer records replace older ones it goes on to the end, and again: a
+// record may be replaced by one behind the end while it is being read.
 func (e *examination) readLanes(ctx context.Context) error {
 	spans := e.spansToBarriers()
-	for i := range spans {
-		if spans[i].Replaces {
-			lanes, err := e.Reader.StoredLanes(ctx, e.tail.target)
-			if err != nil {
-				return err
-			}
-			if len(lanes) == len(spans) {
+	e.startPass(len(spans))
+	if err := e.readSpans(ctx, spans); err != nil {
+		return err
+	}
+	for range maxReplacedRounds {
+		if !e.hasUnresolved() {
+			return nil
+		}
+		lanes, err := e.Reader.StoredLanes(ctx, e.tail.target)
+		if err != nil {
+			return err
+		}
+		more := false
+		for i := range spans {
+			spans[i].From = spans[i].To
+			if i < len(lanes) && lanes[i].Replaces {
 				spans[i].To = max(spans[i].To, lanes[i].End)
 			}
+			more = more || spans[i].From < spans[i].To
+		}
+		if !more {
+			return nil
+		}
+		if err := e.readSpans(ctx, spans); err != nil {
+			return err
 		}
 	}
-	e.startPass(len(spans))
+	return nil
+}
+
+func (e *examination) readSpans(ctx context.Context, spans []sinks.StoredSpan) error {
 	return e.Reader.ReadStored(ctx, spans, func(stored sinks.StoredRecord) error {
 		e.report("reading the records of what seems to differ again")
 		r, ok := e.parser.parse(stored)
@@ -93,6 +116,31 @@ func (e *examination) readLanes(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// hasUnresolved reports whether a suspect differs from the list, and no newer record of it was read.
+func (e *examination) hasUnresolved() bool {
+	for _, s := range e.scopes {
+		if s.isRefused() || s.listed == nil {
+			continue
+		}
+		for key := range s.suspects {
+			stream := e.versionOf(s, key)
+			if kind, _ := compareVersions(stream, s.listed[key]); kind != Equal && !s.isSkipped(key, stream) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// versionOf returns a suspect as the second pass has it, without its content.
+func (e *examination) versionOf(s *scope, key consumer.Key) version {
+	o, exists := e.table.Get(s.key.Resource, key)
+	if !exists {
+		return version{}
+	}
+	return version{uid: o.UID, resourceVersion: o.ResourceVersion}
 }
 
 func (e *examination) examineRecord(s *scope, r *record, stored sinks.StoredRecord) {
@@ -180,11 +228,7 @@ func (e *examination) traceRecord(at traceKey, r *record, stored sinks.StoredRec
 func (e *examination) judgeScope(ctx context.Context, s *scope) {
 	contents := map[consumer.Key]Difference{}
 	for key := range s.suspects {
-		o, exists := e.table.Get(s.key.Resource, key)
-		stream, listed := version{}, s.listed[key]
-		if exists {
-			stream = version{uid: o.UID, resourceVersion: o.ResourceVersion}
-		}
+		stream, listed := e.versionOf(s, key), s.listed[key]
 		if s.isSkipped(key, stream) {
 			s.result.Newer++
 			continue

@@ -283,6 +283,32 @@ func TestReplacedRecordsAreNoDifference(t *testing.T) {
 	}
 }
 
+// TestRecordsReplacedWhileTheyAreReadAreNoDifference: objects may change after the end of the lanes was looked up, so that
+// their only records are behind it.
+func TestRecordsReplacedWhileTheyAreReadAreNoDifference(t *testing.T) {
+	for seed := range uint64(histories) {
+		w := newWorld(t, seed, 1)
+		w.replaces = true
+		w.changes(20)
+		w.mark()
+		reads := 0
+		w.beforeRead = func() {
+			if reads++; reads == 1 || reads > 5 { // the first one looks for watermarks
+				return
+			}
+			for name := range w.newestState() {
+				w.change(name)
+				w.lanes[0] = slices.DeleteFunc(w.lanes[0], func(r stored) bool {
+					return r.change.Name == name && r.change.ResourceVersion != strconv.Itoa(w.version)
+				})
+			}
+		}
+		if r := w.verify(); r.Outcome != OutcomeEqual || r.Newer == 0 {
+			t.Fatalf("seed %d: %+v", seed, r)
+		}
+	}
+}
+
 // watermarkOf returns the sequence of a watermark: the newest ones are not compacted yet.
 func watermarkOf(c *event.Change) uint64 {
 	if c.Watermark == nil {

@@ -40,6 +40,8 @@ type world struct {
 	epoch    string
 	sequence uint64
 	live     func() // is called before lanes are looked up
+
+	beforeRead func() // is called before lanes are read
 }
 
 // stored is a record in a lane.
@@ -156,6 +158,9 @@ func (w *world) StoredLanes(context.Context, string) ([]sinks.StoredLane, error)
 
 // ReadStored implements [sinks.StoredReader].
 func (w *world) ReadStored(_ context.Context, spans []sinks.StoredSpan, each func(sinks.StoredRecord) error) error {
+	if w.beforeRead != nil {
+		w.beforeRead()
+	}
 	next := make([]int, len(spans))
 	for {
 		var open []int

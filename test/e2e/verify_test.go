@@ -114,6 +114,7 @@ func TestVerifyFindsNoFalseDifference(t *testing.T) {
 	w := newWatermarkRun(t, newFixture(t, watermarkKinds, watermarkSettings))
 	objects := w.fillCluster(watermarkKinds)
 	w.must(w.exporter.Start(t.Context()))
+	w.awaitTopics(watermarkKinds)
 	load := w.run(workload.Plan{Objects: 1 << 30, Updates: 3, Rate: verifyRate}, watermarkKinds)
 	for range runs {
 		for _, sink := range verifiedSinks {
@@ -151,6 +152,7 @@ func TestVerifyFindsNoFalseDifference(t *testing.T) {
 func TestVerifyFindsNoFalseDifferenceAfterFailover(t *testing.T) {
 	p := newPair(t, watermarkKinds, "kafka", watermarkSettings)
 	p.start()
+	p.awaitTopics(watermarkKinds)
 	load := p.run(workload.Plan{Objects: 1 << 30, Updates: 3, Rate: verifyRate}, watermarkKinds)
 	for range 2 {
 		active := p.active()
@@ -187,6 +189,7 @@ func TestVerifyFindsNoFalseDifferenceWhereRecordsAreReplaced(t *testing.T) {
 	s.must(s.run(workload.Plan{Objects: 400}, kinds).Wait())
 	s.must(s.exporter.Start(t.Context()))
 	load := s.run(workload.Plan{Objects: 1 << 30, Updates: 20, Rate: verifyRate}, kinds)
+	s.awaitTopics(kinds)
 	for range 2 * sizeOf(t, "KUBECDC_E2E_VERIFY_RUNS", verifyRuns) {
 		load.AwaitOperations(load.Operations() + verifyRate)
 		for _, sink := range verifiedSinks {
@@ -313,6 +316,23 @@ func TestVerifyFindsEveryManipulation(t *testing.T) {
 	}
 }
 
+// awaitTopics waits until the exporter has created the topics of some kinds.
+func (s *fixture) awaitTopics(kinds []workload.Kind) {
+	s.t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(s.kafka.Brokers()...))
+	s.must(err)
+	defer client.Close()
+	for _, kind := range kinds {
+		for found := false; !found; pause(s.t, lookEvery) {
+			answer, err := kmsg.NewPtrMetadataRequest().RequestWith(s.t.Context(), client)
+			s.must(err)
+			found = slices.ContainsFunc(answer.Topics, func(t kmsg.MetadataResponseTopic) bool {
+				return t.ErrorCode == 0 && *t.Topic == s.name+"."+kind.Resource.Resource
+			})
+		}
+	}
+}
+
 // awaitVerified creates a last object, and waits until the watermark that is verified covers it, and so everything before.
 func (s *fixture) awaitVerified(kind workload.Kind) {
 	s.t.Helper()
@@ -347,6 +367,7 @@ func checkManipulations(t *testing.T, form string) {
 	s.must(s.run(workload.Plan{Objects: 20}, kinds).Wait())
 	s.must(s.exporter.Start(t.Context()))
 	s.must(s.run(workload.Plan{Objects: 40, Updates: 3}, kinds).Wait())
+	s.awaitTopics(kinds)
 	s.awaitVerified(workload.ConfigMaps)
 	s.must(s.exporter.Stop())
 	topic, stream := s.readTopic(s.name+".configmaps"), s.readStream(s.name)
@@ -433,6 +454,7 @@ func TestVerifyComparesWhatTheRulesShape(t *testing.T) {
 	s.must(s.run(workload.Plan{Objects: 40}, kinds).Wait())
 	s.must(s.exporter.Start(t.Context()))
 	s.must(s.run(workload.Plan{Objects: 80, Updates: 2}, kinds).Wait())
+	s.awaitTopics(kinds[:2])
 	s.awaitVerified(workload.ConfigMaps)
 	for sink, want := range map[string]int{"kafka": 3, "nats": 4} {
 		code, v, stderr := s.verify(s.exporter.Config(), sink, "--bodies")
@@ -455,6 +477,7 @@ func TestVerifyNamesWhatItCannotVerify(t *testing.T) {
 	s := newFixture(t, kinds, watermarkSettings, func(given *exporter.Settings) { settings = *given })
 	s.must(s.exporter.Start(t.Context()))
 	s.must(s.run(workload.Plan{Objects: 40, Updates: 3}, kinds).Wait())
+	s.awaitTopics(kinds)
 	s.awaitVerified(workload.ConfigMaps)
 
 	configure := func(edit func(*exporter.Settings)) string {
