@@ -160,7 +160,7 @@ func TestVerifyFindsNoFalseDifferenceAfterFailover(t *testing.T) {
 		for _, sink := range verifiedSinks {
 			p.mustVerify(active.Config(), sink)
 		}
-		p.must(active.Launch(t.Context()))
+		p.must(active.Start(t.Context()))
 		p.down[active] = false
 	}
 	load.Stop()
