@@ -19,6 +19,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/await"
 )
 
 const (
@@ -323,7 +324,7 @@ func (s *fixture) awaitTopics(kinds []workload.Kind) {
 	s.must(err)
 	defer client.Close()
 	for _, kind := range kinds {
-		for found := false; !found; pause(s.t, lookEvery) {
+		for found := false; !found; await.Pause(s.t, lookEvery) {
 			answer, err := kmsg.NewPtrMetadataRequest().RequestWith(s.t.Context(), client)
 			s.must(err)
 			found = slices.ContainsFunc(answer.Topics, func(t kmsg.MetadataResponseTopic) bool {
@@ -346,7 +347,7 @@ func (s *fixture) awaitVerified(kind workload.Kind) {
 		}
 	}
 	for _, sink := range verifiedSinks {
-		for covered := false; !covered; pause(s.t, lookEvery) {
+		for covered := false; !covered; await.Pause(s.t, lookEvery) {
 			code, v, stderr := s.verify(s.exporter.Config(), sink, "--bodies")
 			if code != 0 {
 				s.t.Fatalf("%s: exit code %d\n%s\n%s%s", sink, code, v.reasons(), first(v.differences()), stderr)
