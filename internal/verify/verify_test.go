@@ -365,6 +365,48 @@ func TestWhatCannotBeVerifiedIsNotCalledEqual(t *testing.T) {
 	}
 }
 
+// TestLaneWithoutItsBeginningIsWholeFromASnapshotOn if what is left of each lane reaches back to it.
+func TestLaneWithoutItsBeginningIsWholeFromASnapshotOn(t *testing.T) {
+	for seed := range uint64(histories) {
+		w := newWorld(t, seed, 3)
+		for range 30 { // nothing in lane 1
+			if name := "pod-" + strconv.Itoa(w.random.IntN(20)); w.laneOf(name) != 1 {
+				w.change(name)
+			}
+		}
+		w.mark()
+		before := []int{len(w.lanes[0]), len(w.lanes[1]), len(w.lanes[2])}
+		w.snapshot()
+		w.changes(40)
+		w.mark()
+		for i := range w.lanes {
+			w.truncate(i, before[i]-1) // the watermark before the snapshot is left
+		}
+		if r := w.verify(); r.Outcome != OutcomeEqual || r.Snapshots != 1 {
+			t.Fatalf("seed %d: %+v", seed, r)
+		}
+		w.truncate(1, 2) // the watermark, and the first change after the snapshot: the snapshot is whole, and the lane is not
+		if r := w.verify(); r.Outcome == OutcomeEqual || r.Snapshots != 1 || r.Outcome == OutcomeDifferent && r.certain() == 0 {
+			t.Fatalf("seed %d: %+v", seed, r)
+		}
+	}
+}
+
+// TestFirstCopyOfAWatermarkIsTheBarrier, although a repeated one is nearer to the end of the lane.
+func TestFirstCopyOfAWatermarkIsTheBarrier(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	w.changes(50)
+	w.mark()
+	at := len(w.lanes[0]) - 1
+	w.changes(2 * firstWindow)
+	for _, r := range slices.Clone(w.lanes[0][at : at+20]) {
+		w.appendRecord(0, r.change)
+	}
+	if r := w.verify(); r.Outcome != OutcomeEqual || r.Equal != len(w.newestState()) {
+		t.Errorf("%+v", r)
+	}
+}
+
 // TestStreamAloneShowsItsFaults without a cluster.
 func TestStreamAloneShowsItsFaults(t *testing.T) {
 	check := func(w *world) *ScopeResult {
@@ -428,5 +470,17 @@ func TestComparisonNamesEachDifference(t *testing.T) {
 		if kind, path := compareVersions(test.stream, test.cluster); kind != test.kind || path != test.path {
 			t.Errorf("%+v against %+v: %s at %q, want %s at %q", test.stream, test.cluster, kind, path, test.kind, test.path)
 		}
+	}
+}
+
+// TestWatermarkWithAnotherDigestThanTheClusterIsADifference, although the stream has everything.
+func TestWatermarkWithAnotherDigestThanTheClusterIsADifference(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	w.changes(20)
+	w.mark()
+	r := &w.lanes[0][len(w.lanes[0])-1]
+	r.value = []byte(strings.Replace(string(r.value), `"count":`, `"count":1`, 1))
+	if got := w.verify(); got.Outcome != OutcomeDifferent || !got.WatermarkDiffers || len(got.Differences) > 0 {
+		t.Errorf("%+v", got)
 	}
 }

@@ -122,6 +122,32 @@ func (w *world) mark() {
 	}
 }
 
+// snapshot delivers all objects between the frames of a snapshot.
+func (w *world) snapshot() {
+	id := strconv.Itoa(w.version)
+	frame := func(kind event.Type) *event.Change {
+		return &event.Change{Type: kind, Cluster: "c", Resource: pods, ObservedAt: time.Unix(int64(w.version), 0), Snapshot: &event.SnapshotInfo{ID: id}}
+	}
+	w.appendRecord(0, frame(event.SnapshotBegin))
+	for name, v := range w.now {
+		n, _ := strconv.Atoi(v.resourceVersion)
+		w.appendRecord(w.laneOf(name), &event.Change{
+			Type: event.Snapshot, Cluster: "c", Resource: pods, Namespace: "ns", Name: name, UID: v.uid, ResourceVersion: v.resourceVersion,
+			ListVersion: id, ObservedAt: time.Unix(int64(w.version), 0), Snapshot: &event.SnapshotInfo{ID: id}, After: bodyOf(name, v.uid, n),
+		})
+	}
+	end := frame(event.SnapshotEnd)
+	end.ResourceVersion, end.Snapshot.Position = id, id
+	end.Snapshot.Count, end.Snapshot.Digest = w.digest()
+	w.appendRecord(0, end)
+}
+
+// truncate removes the first records of a lane.
+func (w *world) truncate(lane, records int) {
+	w.lanes[lane] = w.lanes[lane][records:]
+	w.first[lane] = w.lanes[lane][0].at
+}
+
 func (w *world) digest() (int, string) {
 	var d event.Digest
 	for name, v := range w.now {
