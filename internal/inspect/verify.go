@@ -121,7 +121,7 @@ func whyNotReadable(s config.Sink) string {
 	case s.NATS.KeepsNothing():
 		return "nats.mode core keeps no messages; use a stream"
 	case s.NATS.KeepsRows():
-		return "a key-value bucket has no place for watermarks; add a sink with a stream, or watch the bucket's kubecdc_sink_omitted_total"
+		return "a key-value bucket has no place for watermarks; add a sink with a stream, and verify that"
 	}
 	return ""
 }

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/internal/exit"
+)
+
+// TestVerifyNamesWhyASinkIsRefused with the remedy, before any server is asked.
+func TestVerifyNamesWhyASinkIsRefused(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(file, []byte(`
+cluster: {name: c}
+resources: [{select: [pods]}]
+sinks:
+  - name: topic
+    watermarks: 10s
+    kafka: {brokers: ["127.0.0.1:1"], topic: "k8s.{resource}"}
+  - {name: plain, kafka: {brokers: ["127.0.0.1:1"], topic: "plain.{resource}"}}
+  - {name: hook, format: cloudevents, webhook: {url: "https://127.0.0.1:1/"}}
+  - {name: bucket, nats: {url: "nats://127.0.0.1:1", mode: kv, bucket: b, subject: "{group}.{resource}.{namespace}.{name}"}}
+  - {name: fleeting, nats: {url: "nats://127.0.0.1:1", mode: core, subject: "{group}.{resource}.{namespace}.{name}"}}
+journal: {dir: `+t.TempDir()+`}
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		args []string
+		code exit.Code
+		text string
+	}{
+		{nil, exit.Usage, "--sink is missing: expected one of topic, plain"},
+		{[]string{"--sink", "none"}, exit.Usage, `no sink "none" is configured`},
+		{[]string{"--sink", "hook"}, exit.Usage, "only Kafka and NATS JetStream can be read back"},
+		{[]string{"--sink", "bucket"}, exit.Usage, "a key-value bucket has no place for watermarks"},
+		{[]string{"--sink", "fleeting"}, exit.Usage, "mode core keeps no messages"},
+		{[]string{"--sink", "plain"}, exit.Environment, "set `watermarks: 10s` in it"},
+		{[]string{"--sink", "topic", "--bodies", "--stream-only"}, exit.Usage, "give one of them"},
+		{[]string{"--sink", "topic", "--wait", "-1s"}, exit.Usage, "--wait -1s: expected"},
+		{[]string{"--sink", "topic", "-o", "yaml"}, exit.Usage, "neither text nor json"},
+	} {
+		code, stdout, stderr := try(t, append([]string{"verify", "--config", file}, test.args...)...)
+		if code != test.code || stdout != "" || !strings.Contains(stderr, test.text) {
+			t.Errorf("%v: exit %d, %q, %q; want exit %d with %q", test.args, code, stdout, stderr, test.code, test.text)
+		}
+	}
+}
