@@ -83,12 +83,15 @@ type countingSink struct {
 	mu           sync.Mutex
 	accepted     map[sinks.Lane]int
 	last         map[sinks.Lane]uint64
+	ahead        map[sinks.Lane]bool // a change was accepted before those that precede it
 	failure      func(sinks.Lane) error
 	callDuration time.Duration // that a call takes
 }
 
 func newCountingSink(t *testing.T) *countingSink {
-	return &countingSink{t: t, accepted: map[sinks.Lane]int{}, last: map[sinks.Lane]uint64{}, callDuration: 5 * time.Millisecond}
+	return &countingSink{
+		t: t, accepted: map[sinks.Lane]int{}, last: map[sinks.Lane]uint64{}, ahead: map[sinks.Lane]bool{}, callDuration: 5 * time.Millisecond,
+	}
 }
 
 func (c *countingSink) publishCounted(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
@@ -99,6 +102,12 @@ func (c *countingSink) publishCounted(_ context.Context, lane sinks.Lane, batch 
 		if err := c.failure(lane); err != nil {
 			return 0, err
 		}
+	}
+	if isAhead := len(batch) == 1 && batch[0].Offset > c.last[lane]+100 && !c.ahead[lane]; isAhead {
+		// A look-ahead may find a change that is accepted: it comes again, and each change is of an object of its own.
+		c.ahead[lane] = true
+		c.accepted[lane]++
+		return 1, nil
 	}
 	for _, m := range batch {
 		if m.Offset <= c.last[lane] { // I3, and nothing twice
