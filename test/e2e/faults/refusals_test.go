@@ -19,6 +19,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
@@ -118,7 +119,11 @@ func (r *refusers) topicOf(lanes, atOnce int) {
 	reader, err := bus.NewKafka(r.kafka.Brokers(), name)
 	r.must(err)
 	r.t.Cleanup(reader.Close)
-	r.add(refuser{sink: fmt.Sprint("kafka-", lanes), refuse: func() { r.limitTopic(name) }, arrived: r.reading(reader)},
+	refuse := func() {
+		r.limitTopic(name)
+		r.awaitLimit(name, lanes)
+	}
+	r.add(refuser{sink: fmt.Sprint("kafka-", lanes), refuse: refuse, arrived: r.reading(reader)},
 		"kafka", mapping{"brokers": r.kafka.Brokers(), "topic": name}, mapping{"onOversize": "deadLetter"})
 }
 
@@ -136,6 +141,39 @@ func (r *refusers) limitTopic(name string) {
 		r.must(err)
 		r.must(kerr.ErrorForCode(answer.Resources[0].ErrorCode))
 	})
+}
+
+// awaitLimit waits until the broker refuses what is larger than the limit, in each partition of a topic: it answers that it
+// has a setting before it goes by it. The batch has no valid checksum, which the broker looks at after the size, so that it
+// never stores one.
+func (r *refusers) awaitLimit(topic string, partitions int) {
+	client, err := kgo.NewClient(kgo.SeedBrokers(r.kafka.Brokers()...), kgo.MaxVersions(kversion.V3_0_0()))
+	r.must(err)
+	defer client.Close()
+	records := make([]byte, 2*limit)
+	batch := kmsg.RecordBatch{
+		Length: int32(49 + len(records)), Magic: 2, ProducerID: -1, ProducerEpoch: -1, FirstSequence: -1, NumRecords: 1, Records: records,
+	}
+	for p := range partitions {
+		request := kmsg.NewPtrProduceRequest()
+		request.Acks, request.TimeoutMillis = -1, 5000
+		to := kmsg.NewProduceRequestTopic()
+		at := kmsg.NewProduceRequestTopicPartition()
+		at.Partition, at.Records = int32(p), batch.AppendTo(nil)
+		to.Topic, to.Partitions = topic, append(to.Partitions, at)
+		request.Topics = append(request.Topics, to)
+		r.await("the limit of "+topic, func() string {
+			answer, err := client.SeedBrokers()[0].Request(r.t.Context(), request)
+			if err != nil {
+				return err.Error()
+			}
+			code := answer.(*kmsg.ProduceResponse).Topics[0].Partitions[0].ErrorCode
+			if code == kerr.MessageTooLarge.Code {
+				return ""
+			}
+			return fmt.Sprint("the broker answers ", kerr.ErrorForCode(code))
+		})
+	}
 }
 
 // streamOf has a stream. Its objects are in one lane; for several, the server refuses the subject of one object, which
