@@ -80,7 +80,7 @@ func (c Client) Info(ctx context.Context) (*Info, error) {
 func (c Client) RequireInfo(ctx context.Context) (*Info, error) {
 	found, err := c.Info(ctx)
 	if err == nil && found == nil {
-		err = &sinks.UnavailableError{Code: condition.SinkTargetMissing, Reason: fmt.Sprintf("stream %q does not exist any more", c.Name), After: connection.UnavailablePause, Err: nats.ErrNoResponders}
+		err = &sinks.UnavailableError{Code: condition.SinkTargetMissing, Reason: fmt.Sprintf("stream %q does not exist", c.Name), After: connection.UnavailablePause, Err: nats.ErrNoResponders}
 	}
 	return found, err
 }
