@@ -103,7 +103,7 @@ e2e-race: parts ## Run the end-to-end tests with the race detector in the tests 
 .PHONY: failovers
 failovers: ## Take the active exporter away 240 times in four ways, on three brokers and three servers that freeze and die too, in shared topics that are edited, for each bus of the state (two hours; RATE=200 on two cores)
 	KUBECDC_E2E_FAILOVERS=$(or $(FAILOVERS),60) KUBECDC_E2E_RATE=$(or $(RATE),1000) KUBECDC_E2E_REPLICAS=3 KUBECDC_E2E_CLOCKS=1 REQUIRE_INTEGRATION=1 \
-		go test -C test/e2e -v -timeout 300m -run 'TestFailoversNeverLoseRepeatOrReorder|TestFailoverWithClocksAnHourApart' .
+		go test -C test/e2e -v -timeout 300m -run 'TestFailoversNeverLoseRepeatOrReorder|TestFailoverWithClocksAnHourApart|TestVerifyFindsNoFalseDifferenceAfterFailover' .
 
 .PHONY: equality
 equality: ## Compare failovers from the state with restarts on the journal over 60 faults for each bus of the state (half an hour)

@@ -127,13 +127,13 @@ func newSurroundings(p *replicas, replicated *replicatedBuses, kinds []workload.
 	s.addNeighbour(settings)
 
 	nothing := func() {}
-	faults := []func(){nothing, s.freezeBroker, s.freezeServer}
+	faults, topics := []func(){nothing, s.freezeBroker, s.freezeServer}, []func(){nothing, s.growTopic}
 	if replicated != nil {
-		faults = append(faults, s.killLeaders)
+		faults, topics = append(faults, s.killLeaders), append(topics, s.recreateTopic)
 	}
 	s.faults = &deck{random: p.random, all: faults}
 	s.edits = &deck{random: p.random, all: []func(){nothing, s.editSelection, s.editSink}}
-	s.topics = &deck{random: p.random, all: []func(){nothing, s.growTopic, s.recreateTopic}}
+	s.topics = &deck{random: p.random, all: topics}
 	return s
 }
 
