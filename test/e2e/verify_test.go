@@ -150,8 +150,8 @@ func TestVerifyFindsNoFalseDifference(t *testing.T) {
 	load.Stop()
 }
 
-// TestVerifyFindsNoFalseDifferenceAfterFailover takes the active exporter away, with its journal. It is one of the long proofs
-// of `make failovers`.
+// TestVerifyFindsNoFalseDifferenceAfterFailover takes the active exporter away, with its journal. It is one of the long
+// proofs of `make failovers`.
 func TestVerifyFindsNoFalseDifferenceAfterFailover(t *testing.T) {
 	if os.Getenv("KUBECDC_E2E_FAILOVERS") == "" {
 		t.Skip("a long proof: set KUBECDC_E2E_FAILOVERS, as make failovers does")
