@@ -242,6 +242,12 @@ func (c *claim) isTooLate(of *Change, skew time.Duration) bool {
 	return c.Received != 0 && !c.isConclusive(of) && c.Received > audit.Time(of.Observed.Add(skew).UnixNano())
 }
 
+// cameAfter reports whether the request was received after the change had been made: by isTooLate, or because the same API
+// server had answered with its version or a newer one before.
+func (c *claim) cameAfter(of *Change, skew time.Duration, answers *versionTimes) bool {
+	return c.isTooLate(of, skew) || answers.existedBefore(c.Request, of.Version)
+}
+
 // mayContradict reports whether a request of which only the time is known may have made a change that another one is named
 // for.
 func (c *claim) mayContradict(p *pendingChange, by *Request, settle, skew time.Duration) bool {

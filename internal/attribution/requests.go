@@ -182,8 +182,8 @@ func (p *requestPool) bindClaims(c *pendingChange) {
 	name := c.objectName()
 	var bound []*waitingRequest
 	left := slices.DeleteFunc(p.claims[name], func(claim claim) bool {
-		late := claim.isTooLate(&c.Change, p.limits.Skew) || p.answers.existedBefore(claim.Request, c.Version)
-		binds := claim.matchesChange(c) && !late && claim.isOfObject(c, p.limits.Skew, p.answers)
+		skew := p.limits.Skew
+		binds := claim.matchesChange(c) && !claim.cameAfter(&c.Change, skew, p.answers) && claim.isOfObject(c, skew, p.answers)
 		if binds {
 			bound = append(bound, claim.waitingRequest)
 		}

@@ -89,7 +89,7 @@ func (r *resolver) weighClaims(p *pendingChange) (w weighedClaims) {
 		case c.changedNothing(p):
 		case c.isConclusive(&p.Change):
 			w.conclusive = append(w.conclusive, c)
-		case c.isTooLate(&p.Change, r.limits.Skew), r.answers.existedBefore(c.Request, p.Version):
+		case c.cameAfter(&p.Change, r.limits.Skew, r.answers):
 			w.late = true
 		case c.uid == "" && c.isBefore(p, r.limits.Skew, r.answers): // of an earlier object of the name
 		case c.answersVersion():

@@ -101,10 +101,9 @@ func BenchmarkPublish(b *testing.B) {
 	}
 }
 
-// BenchmarkFailover measures what a failover does in Kafka, on a real broker: it fences the lanes that the state names,
-// reads their tails, and finds out which are gone. Lanes of deleted topics are in the state until the first failover after
-// that.
-func BenchmarkFailover(b *testing.B) {
+// startBenchmarkBroker starts a real broker of a benchmark's own.
+func startBenchmarkBroker(b *testing.B) *broker.Broker {
+	b.Helper()
 	require.Integration(b)
 	one, err := broker.Start(b.Context(), broker.Options{Dir: b.TempDir()})
 	if err != nil {
@@ -115,6 +114,14 @@ func BenchmarkFailover(b *testing.B) {
 			b.Error(err)
 		}
 	})
+	return one
+}
+
+// BenchmarkFailover measures what a failover does in Kafka, on a real broker: it fences the lanes that the state names,
+// reads their tails, and finds out which are gone. Lanes of deleted topics are in the state until the first failover after
+// that.
+func BenchmarkFailover(b *testing.B) {
+	one := startBenchmarkBroker(b)
 	cfg := Config{Brokers: one.Brokers(), Topic: topicA, CheckTopics: checkOff}
 	gone := topicLanes("k8s.deleted", 143)
 	for _, count := range []int{4, 1000} {
@@ -162,16 +169,7 @@ func BenchmarkFailover(b *testing.B) {
 // topics are created and checked, and then, as by another process, only checked.
 func BenchmarkTopicsOfAFirstStart(b *testing.B) {
 	const count = 1500
-	require.Integration(b)
-	one, err := broker.Start(b.Context(), broker.Options{Dir: b.TempDir()})
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() {
-		if err := one.Kill(); err != nil {
-			b.Error(err)
-		}
-	})
+	one := startBenchmarkBroker(b)
 	prefix := 0
 	resolve := func(b *testing.B) {
 		s := openSink(b, Config{Brokers: one.Brokers(), Topic: "first.{name}", CreateTopics: CreateTopics{Enabled: true, Partitions: 1}})
