@@ -40,7 +40,8 @@ type Options struct {
 	Progress func(line string)
 }
 
-// Run compares the sink with the cluster. What cannot be verified is part of the result. The error is that of ctx.
+// Run compares the sink with the cluster. A resource that cannot be verified is part of the result. The error is that of
+// ctx.
 func Run(ctx context.Context, o Options) (*Result, error) {
 	began := time.Now()
 	result := &Result{Sink: o.Sink, Cluster: o.Cluster, Bodies: o.Shape != nil, Resources: []*ScopeResult{}, Notes: o.Notes}
@@ -75,8 +76,8 @@ type scope struct {
 
 	barrier *barrier
 	listed  map[consumer.Key]version // at the position of the barrier, or at listedAt
-	// listedAt is the version of the list if that is not the position of the barrier but one before. What changed after it is
-	// not compared.
+	// listedAt is the version of the list if that is not the position of the barrier but one before. What changed after it
+	// is not compared.
 	listedAt string
 	newer    map[consumer.Key]bool // read after listedAt, or only kept in a newer version
 
