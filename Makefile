@@ -183,6 +183,10 @@ $(SITE)/bin/mkdocs: tools/site/requirements.txt
 	$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes --no-deps -r $<
 	touch $@
 
+.PHONY: screenshots
+screenshots: ## Write the screenshots of the docs, with a real browser (a minute)
+	REQUIRE_INTEGRATION=1 go test -C test/e2e -count=1 -timeout 30m -run TestPageFitsEveryScreenAndIsAccessible ./page -update
+
 .PHONY: generate
 generate: ## Write generated files: reference configuration and its page
 	go generate ./...

@@ -2,7 +2,6 @@ package admin
 
 import (
 	"bytes"
-	"cmp"
 	"embed"
 	"encoding/json"
 	"fmt"
@@ -22,7 +21,7 @@ import (
 var static embed.FS
 
 var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
-	"size": formatBytes, "ago": formatAge, "since": formatSince, "rate": formatRate, "span": formatSeconds, "spark": sparklinePoints, "moving": dropFlatLine, "number": formatNumber, "share": shareOf, "plural": formatCount,
+	"size": formatBytes, "ago": formatAge, "since": formatSince, "rate": formatRate, "span": formatSeconds, "sparkline": newSparkline, "number": formatNumber, "share": shareOf, "plural": formatCount,
 }).ParseFS(static, "page.html"))
 
 // shareOf returns a part of a bound, from 0 to 1.
@@ -55,27 +54,19 @@ const (
 // pageKey identifies one page.
 type pageKey struct{ view, name string }
 
-// windowTitle is what a browser shows in its tab.
-func (p pageKey) windowTitle() string {
-	if p.name != "" {
-		return p.name + " · kubecdc"
-	}
-	return "kubecdc"
-}
-
 // pageData is what the templates show.
 type pageData struct {
 	*Overview
-	Title, View, Name string
-	Scope             string // the name of the resource without its selectors, "" on other pages
-	Snapshot          *Snapshot
-	Resource          *source.Status // of viewResource
-	ResourceView      *ResourceView
-	Own               []condition.Report // of the resource or sink
-	Sink              *SinkStatus        // of viewSink
-	SinkView          *SinkView
-	Letters           []DeadLetter
-	LettersError      string
+	View, Name   string
+	Scope        string // the name of the resource without its selectors, "" on other pages
+	Snapshot     *Snapshot
+	Resource     *source.Status // of viewResource
+	ResourceView *ResourceView
+	Own          []condition.Report // of the resource or sink
+	Sink         *SinkStatus        // of viewSink
+	SinkView     *SinkView
+	Letters      []DeadLetter
+	LettersError string
 }
 
 // rows are resources in a table.
@@ -121,7 +112,7 @@ func (s *Server) collectPageData(f *frame, p pageKey) (*pageData, bool) {
 	if !slices.Contains([]string{viewOverview, viewResource, viewSink}, p.view) {
 		return nil, false
 	}
-	d := &pageData{Overview: f.buildOverview(s.options.Version), Title: p.windowTitle(), View: p.view, Name: p.name, Snapshot: &f.Snapshot}
+	d := &pageData{Overview: f.buildOverview(s.options.Version), View: p.view, Name: p.name, Snapshot: &f.Snapshot}
 	switch p.view {
 	case viewResource:
 		i := slices.IndexFunc(f.Resources, func(r source.Status) bool { return r.Scope == p.name })
@@ -300,26 +291,4 @@ func formatNumber(v any) string {
 		text = text[:i] + "," + text[i:]
 	}
 	return text
-}
-
-// dropFlatLine returns the rates, or nil if all are 0: a flat line is not drawn.
-func dropFlatLine(points []float64) []float64 {
-	if !slices.ContainsFunc(points, func(p float64) bool { return p > 0 }) {
-		return nil
-	}
-	return points
-}
-
-// The size of a sparkline, in units of its own.
-const sparkWidth, sparkHeight = 120, 24
-
-// sparklinePoints writes rates as the points of a line that ends at the right.
-func sparklinePoints(points []float64) string {
-	top := slices.Max(append([]float64{0}, points...))
-	var b strings.Builder
-	for i, p := range points {
-		x := sparkWidth - float64(len(points)-1-i)*sparkWidth/(samplesKept-1)
-		fmt.Fprintf(&b, "%.1f,%.1f ", x, sparkHeight-1-p/cmp.Or(top, 1)*(sparkHeight-2))
-	}
-	return strings.TrimSuffix(b.String(), " ")
 }

@@ -99,11 +99,19 @@ function add(batch) {
   say();
 }
 
+// showState shows the state in the tab of the browser.
+function showState(title, image) {
+  document.title = title;
+  document.getElementById("icon").setAttribute("href", image);
+}
+
 const query = new URLSearchParams({view, name});
 const events = new EventSource("events?" + query);
 events.addEventListener("status", e => {
   const fresh = new DOMParser().parseFromString('<div id="status">' + e.data + "</div>", "text/html").getElementById("status");
   morph(document.getElementById("status"), fresh);
+  const state = document.getElementById("state");
+  showState(state.dataset.title, state.dataset.icon);
 });
 events.addEventListener("error", () => {
   // What stands here is past: the headline must not go on saying that all is well. The next status takes this back.
@@ -112,6 +120,8 @@ events.addEventListener("error", () => {
     verdict.className = "verdict bad";
     verdict.textContent = "No answer";
   }
+  document.getElementById("state").textContent = "The exporter does not answer";
+  showState("✗ No answer · kubecdc", document.getElementById("icon").dataset.lost);
   document.getElementById("link").textContent = "the exporter does not answer; trying again";
 });
 if (list) {

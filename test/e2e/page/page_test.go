@@ -28,7 +28,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
-var update = flag.Bool("update", false, "write the screenshots of the docs anew")
+var update = flag.Bool("update", false, "write the screenshots of the docs; make screenshots")
 
 // appearsWithin bounds how long a browser may take to show something.
 const appearsWithin = 5 * time.Minute
@@ -84,7 +84,7 @@ func (e *exporter) mixed() admin.Snapshot {
 			},
 		},
 	} {
-		s.AddSink(sink, nil)
+		s.AddSink(sink, sink.Conditions())
 	}
 	return s
 }
@@ -193,14 +193,18 @@ func until(condition string) chromedp.Action[chromedp.Void] {
 	return chromedp.Poll[chromedp.Void](condition, chromedp.WithPollingTimeout(appearsWithin))
 }
 
-// look sets how the page is looked at.
+// look sets how the page is looked at: light, dark, or in the colors of the user ("forced").
 func look(width, height int64, scheme string) chromedp.Action[chromedp.Void] {
 	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
 		size := emulation.SetDeviceMetricsOverrideParams{Width: width, Height: height, DeviceScaleFactor: 1, Mobile: width < 600}
 		if _, err := cdp.Call(ctx, t, emulation.SetDeviceMetricsOverride, size); err != nil {
 			return err
 		}
-		media := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}}
+		features := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}, {Name: "forced-colors", Value: "none"}}
+		if scheme == "forced" {
+			features[0].Value, features[1].Value = "dark", "active"
+		}
+		media := emulation.SetEmulatedMediaParams{Features: features}
 		_, err := cdp.Call(ctx, t, emulation.SetEmulatedMedia, media)
 		return err
 	})
@@ -225,7 +229,7 @@ func TestPageFitsEveryScreenAndIsAccessible(t *testing.T) {
 	}
 	for page, path := range pages {
 		for device, size := range map[string][2]int64{"phone": {360, 740}, "desktop": {1280, 900}} {
-			for _, scheme := range []string{"light", "dark"} {
+			for _, scheme := range []string{"light", "dark", "forced"} {
 				t.Run(page+" "+device+" "+scheme, func(t *testing.T) {
 					do(ctx, t, look(size[0], size[1], scheme), chromedp.Navigate(address+path), until(`document.querySelector("#link") !== null`))
 					if page == "overview" {
@@ -238,12 +242,70 @@ func TestPageFitsEveryScreenAndIsAccessible(t *testing.T) {
 					for _, v := range violations(ctx, t, string(axe)) {
 						t.Error(v)
 					}
-					if *update && (page == "overview" || device == "desktop" && scheme == "light") {
-						picture(ctx, t, fmt.Sprintf("status-%s-%s-%s.png", page, device, scheme))
+					if name := fmt.Sprintf("status-%s-%s-%s.png", page, device, scheme); *update && screenshots[name] {
+						picture(ctx, t, name)
 					}
 				})
 			}
 		}
+	}
+}
+
+// screenshots are the files of the docs that "make screenshots" writes: page, device and colors.
+var screenshots = map[string]bool{
+	"status-overview-desktop-light.png": true, "status-overview-desktop-dark.png": true, "status-overview-phone-light.png": true,
+	"status-overview-phone-dark.png": true, "status-resource-desktop-light.png": true, "status-sink-desktop-light.png": true,
+}
+
+// TestEveryScreenshotOfTheDocsIsMadeByATest, so that none of them shows a page of long ago that none can write again.
+func TestEveryScreenshotOfTheDocsIsMadeByATest(t *testing.T) {
+	root, err := build.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(root, "docs", "img", "*.png"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) != len(screenshots) {
+		t.Errorf("there are %d screenshots, and %d are made", len(files), len(screenshots))
+	}
+	for _, file := range files {
+		if !screenshots[filepath.Base(file)] {
+			t.Errorf("make screenshots does not write %s", file)
+		}
+	}
+}
+
+// TestABackgroundTabAndAScreenReaderLearnOfAChange: title, icon and live region follow the state, of a lost connection too.
+func TestABackgroundTabAndAScreenReaderLearnOfAChange(t *testing.T) {
+	ctx := browser(t)
+	for _, page := range []string{"/", "/sink?name=main", "/resource?name=configmaps"} {
+		t.Run(page, func(t *testing.T) {
+			failing := atomic.Bool{}
+			t.Run("it runs", func(t *testing.T) {
+				_, address := startIn(t, func(e *exporter) admin.Snapshot {
+					if failing.Load() {
+						return e.plain([]condition.Status{sinkAway()})
+					}
+					return e.plain(nil)
+				})
+				do(ctx, t, chromedp.Navigate(address+page), until(`document.title.startsWith("✓ Ready") && document.title.endsWith("kubecdc")`))
+				do(ctx, t, chromedp.Evaluate[chromedp.Void](`
+					window.heard = []; window.first = document.getElementById("icon").href;
+					new MutationObserver(() => heard.push(document.getElementById("state").textContent))
+						.observe(document.querySelector("[role=status]"), {childList: true, characterData: true, subtree: true}); 0`))
+				shown := ask(ctx, t, chromedp.Evaluate[string](`document.querySelector(".foot").textContent`))
+				do(ctx, t, until(fmt.Sprintf(`document.querySelector(".foot").textContent !== %q`, shown)))
+				if heard := ask(ctx, t, chromedp.Evaluate[[]string](`heard`)); len(heard) > 0 {
+					t.Errorf("nothing has changed, and a screen reader reads %q", heard)
+				}
+				failing.Store(true)
+				do(ctx, t, until(`document.title.startsWith("✗ Not ready") && document.getElementById("icon").href !== first &&
+					heard.at(-1) === "Not ready: sink/main SinkUnreachable"`))
+			})
+			do(ctx, t, until(`document.title === "✗ No answer · kubecdc" && heard.at(-1) === "The exporter does not answer"`))
+		})
 	}
 }
 

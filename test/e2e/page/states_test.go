@@ -127,7 +127,7 @@ func TestPageOfEachStateFitsEveryScreen(t *testing.T) {
 				continue
 			}
 			for device, size := range map[string][2]int64{"phone": {360, 740}, "desktop": {1280, 900}} {
-				for _, scheme := range []string{"light", "dark"} {
+				for _, scheme := range []string{"light", "dark", "forced"} {
 					t.Run(fmt.Sprintf("%s %s %s %s", name, page, device, scheme), func(t *testing.T) {
 						do(ctx, t, look(size[0], size[1], scheme), chromedp.Navigate(address+path), until(`document.querySelector("#link") !== null`))
 						if page == "overview" && name != "standby" {
