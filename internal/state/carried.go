@@ -85,6 +85,7 @@ func (t *tail) encodeCarriedObject(place emittedRef, uid string, o liveObject) [
 // addCarried adds what a predecessor carried.
 func (t *tail) addCarried(c carriedChunk) error {
 	s := entryDecoder{s: c.value}
+	t.highest[c.resource] = max(t.highest[c.resource], 0) // IDs alone have no version, and are released all the same
 	for range s.readUvarint() {
 		id := digest([]byte(s.takeBytes(len(digest{}))))
 		if s.failed {

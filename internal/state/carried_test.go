@@ -1,6 +1,38 @@
 package state
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// TestAWatermarkDoesNotFollowWhatIsNewer has lanes with an update and a deletion that a list revealed later, both beyond the
+// position at which a successor begins: its watermarks stay away until they are the state of all that.
+func TestAWatermarkDoesNotFollowWhatIsNewer(t *testing.T) {
+	pods, jobs := resources["pods"], event.Resource{Group: "batch", Version: "v1", Resource: "jobs"}
+	read := &tail{deliveredSet: newDeliveredSet(nil), objects: map[emittedRef]map[string]liveObject{}}
+	read.destinationNumber("")
+	for _, c := range []*event.Change{
+		{Type: event.Updated, Cluster: "c", Resource: pods, Name: "web", UID: "u", ResourceVersion: "217"},
+		{Type: event.Deleted, Cluster: "c", Resource: jobs, Name: "old", UID: "v", ResourceVersion: "50", ListVersion: "400"},
+	} {
+		read.recordMessage("", c.EmittedRecord(), map[digest]emittedVersion{})
+	}
+	for _, watermark := range []struct {
+		resource  event.Resource
+		position  string
+		contained bool
+	}{{pods, "216", true}, {pods, "217", false}, {jobs, "399", true}, {jobs, "400", false}, {resources["deployments.apps"], "1", false}} {
+		c := &event.Change{
+			Type: event.Watermark, Cluster: "c", Resource: watermark.resource, ResourceVersion: watermark.position,
+			Watermark: &event.WatermarkInfo{Epoch: "e", Sequence: 1},
+		}
+		if got := read.containsChange(sinks.Lane("any"), c); got != watermark.contained {
+			t.Errorf("%s at %s: contained %t", watermark.resource, watermark.position, got)
+		}
+	}
+}
 
 // TestACarriedDeletionOutlivesTheLastVersionOfItsObject has a deletion that a list revealed: it has the version of the last
 // state. Once the state has that state, but not the deletion, the deletion is still to be carried, else it is sent again.

@@ -179,7 +179,11 @@ func (t *memoryTopic) openSink() *topicSink {
 }
 
 func (s *topicSink) Lane(c *event.Change) (sinks.Lane, error) {
-	return sinks.Lane(fmt.Sprintf("%s/%d", s.name, sinks.KeyHash(c)%uint64(s.width))), nil
+	lane := sinks.KeyHash(c) % uint64(s.width)
+	if c.Type == event.Watermark {
+		lane = uint64(c.Watermark.Lane)
+	}
+	return sinks.Lane(fmt.Sprintf("%s/%d", s.name, lane)), nil
 }
 
 func (s *topicSink) Fence(_ context.Context, claim sinks.Claim, lanes []sinks.Lane) (map[sinks.Lane]error, error) {

@@ -249,7 +249,9 @@ func (t *unreleasedTail) coverLanes(sink string, c *checkpoint, covers bool) {
 func (f *fencedSink) encodeCarried(resource string) map[int][]byte {
 	merged := &tail{deliveredSet: newDeliveredSet(f.sink), objects: map[emittedRef]map[string]liveObject{}}
 	for _, t := range f.tails {
-		t.copyResource(merged, resource)
+		if _, behind := t.behind[resource]; behind {
+			t.copyResource(merged, resource)
+		}
 	}
 	return merged.encodeCarried(resource)
 }

@@ -60,7 +60,7 @@ type deliveredSet struct {
 	newest       map[objectAtDestination]emittedVersion
 	exact        map[digest]string // IDs of records that their version alone does not identify, with the resource
 	size         int               // messages read
-	highest      map[string]uint64 // newest version by resource; unordered if one is not a number
+	highest      map[string]uint64 // newest version by resource, or list that revealed a deletion; unordered if one is not a number
 	restored     *sync.Map         // names of resources with versions that have gone back since; of all sets of a sink
 }
 
@@ -91,25 +91,31 @@ func recordRestored(restored *sync.Map, c *event.Change) {
 // the destination kept only the newest. A deletion that a list revealed is contained only if the newest version is a
 // deletion, or of another object. After a cluster was restored from a backup its versions go back: from that gap on they
 // prove nothing. Records without an ordered version are compared by ID.
+//
+// A watermark counts as contained while the sink holds anything newer than its position: behind that it would belong to no
+// state of the cluster.
 func (d *deliveredSet) containsChange(lane sinks.Lane, c *event.Change) bool {
 	version, ordered := parseVersion(c.ResourceVersion)
 	listed := c.FinalStateUnknown && !c.Left // its ID names the list, and the list of another process has another name
 	if !ordered || !identifiedByVersion(c.Type) || c.Pass != "" && !listed {
 		_, ok := d.exact[digestOf(c.ID())]
-		return ok
+		return ok || c.Type == event.Watermark && version < d.highest[c.Resource.String()] && !d.isRestored(c)
 	}
 	destination, ok := d.destinations[d.destination(lane)]
 	if !ok {
 		return false
 	}
 	newest, ok := d.newest[objectAtDestination{keyOfChange(c), destination}]
-	if !ok || version > newest.version {
-		return false
-	}
-	if _, restored := d.restored.Load(c.Resource.String()); restored {
+	if !ok || version > newest.version || d.isRestored(c) {
 		return false
 	}
 	return !c.FinalStateUnknown || newest.deleted || newest.uid != digestOf(c.UID)
+}
+
+// isRestored reports whether the versions of the resource of a change have gone back.
+func (d *deliveredSet) isRestored(c *event.Change) bool {
+	_, restored := d.restored.Load(c.Resource.String())
+	return restored
 }
 
 // identifiedByVersion reports whether the version of its object identifies a record of this type.
@@ -224,6 +230,9 @@ func (t *tail) recordMessage(destination string, e event.EmittedRecord, last map
 	}
 	o := liveObject{uid: strings.Clone(e.UID), version: strings.Clone(e.ResourceVersion), deleted: e.Type == event.Deleted}
 	t.recordObject(emittedRef{destination, objectRef{resource, e.Key}}, o)
+	if revealedAt, ok := parseVersion(e.ListVersion); ok {
+		t.highest[resource] = max(t.highest[resource], revealedAt)
+	}
 	if !ordered {
 		return
 	}

@@ -135,15 +135,19 @@ type world struct {
 	lists        int
 	predecessors []*process // deposed, but still running
 	started      int
+	watermarks   int
 	varyMembers  bool // processes may lack the second sink
 	onlyFirst    bool // processes lack it
 }
+
+// topicWidth is how many lanes each topic has.
+const topicWidth = 3
 
 func newWorld(t testing.TB, seed uint64, compact bool) *world {
 	random := rand.New(rand.NewPCG(seed, 12))
 	w := &world{t: t, random: random, cluster: newFakeCluster(random), bus: &memoryBus{atomicBytes: 400}, topics: map[string]*memoryTopic{}}
 	for _, name := range []string{"first", "second"} {
-		w.topics[name] = newMemoryTopic(name, 3)
+		w.topics[name] = newMemoryTopic(name, topicWidth)
 		w.topics[name].compact = compact
 	}
 	return w
@@ -224,6 +228,7 @@ func (p *process) takeOver() error {
 			s.stored = stored.Scopes[0]
 		}
 		s.tracker = deltas.NewTracker(deltas.Scope{ID: name, Cluster: "c", Resource: r}, known, nil, func() time.Time { return time.Unix(0, 0).UTC() })
+		s.tracker.KeepSum()
 		p.scopes[name] = s
 	}
 	return nil
@@ -260,6 +265,7 @@ func (p *process) watchScope(name string) {
 		p.listAll(name, s, "")
 		return
 	}
+	p.emitWatermark(s)
 	at, _ := strconv.Atoi(s.stored.Position)
 	if at < c.compacted {
 		from := s.stored.Position
@@ -281,12 +287,26 @@ func (p *process) watchScope(name string) {
 	p.flushJournal()
 }
 
+// emitWatermark sometimes emits a watermark for every lane.
+func (p *process) emitWatermark(s *scope) {
+	if p.w.random.IntN(2) == 0 {
+		return
+	}
+	p.w.watermarks++
+	info := event.WatermarkInfo{Epoch: fmt.Sprint("W", p.w.watermarks), Sequence: 1}
+	var copies []*event.Change
+	for lane := range topicWidth {
+		copies = append(copies, s.tracker.NewWatermark(s.stored.Position, info).WithLane(lane, topicWidth))
+	}
+	p.appendObservation(s, s.tracker.NewObservation(copies...), nil)
+}
+
 // listAll lists the scope, and sometimes stops in the middle.
 func (p *process) listAll(name string, s *scope, from string) {
 	p.w.cluster.version++ // of an unwatched resource
 	now := strconv.Itoa(p.w.cluster.version)
 	p.w.lists++
-	list := deltas.List{Pass: s.stored.Pass, Name: fmt.Sprint("L", p.w.lists)}
+	list := deltas.List{Pass: s.stored.Pass, Name: fmt.Sprint("L", p.w.lists), Position: now}
 	switch {
 	case s.list != nil:
 		list = *s.list
@@ -581,6 +601,53 @@ func (w *world) verifyTopic(name string, complete bool) {
 			w.t.Errorf("%s: %s %s of %s at %s is missing", name, h.event.Type, o.Key(), o.UID, o.ResourceVersion)
 		}
 	}
+}
+
+// verifyWatermarks compares what all lanes of a topic hold before the copies of a watermark with the cluster at its
+// position, and returns how many watermarks all lanes have.
+func (w *world) verifyWatermarks(name string) (complete int) {
+	w.t.Helper()
+	places := map[string]map[sinks.Lane]int{} // by ID without the lane
+	all := w.topics[name].messagesByLane()
+	for lane, messages := range all {
+		for i, e := range messages {
+			if e.Type != event.Watermark {
+				continue
+			}
+			id := e.ID[:strings.LastIndex(e.ID, "/"+string(event.Watermark)+"/")]
+			if places[id] == nil {
+				places[id] = map[sinks.Lane]int{}
+			}
+			places[id][lane] = i
+		}
+	}
+	for id, at := range places {
+		if len(at) < topicWidth {
+			continue
+		}
+		complete++
+		parts := strings.Split(id, "/") // cluster/resource@epoch/position
+		resource, _, _ := strings.Cut(parts[1], "@")
+		position, _ := strconv.Atoi(parts[2])
+		got := map[string]string{}
+		for lane, i := range at {
+			for _, e := range all[lane][:i] {
+				switch {
+				case e.Type.IsControl() || e.Resource.String() != resource:
+				case e.Type == event.Deleted:
+					if strings.HasPrefix(got[e.Key], e.UID) {
+						delete(got, e.Key)
+					}
+				default:
+					got[e.Key] = e.UID + "@" + e.ResourceVersion
+				}
+			}
+		}
+		if want := w.cluster.objectsAt(resource, position); !maps.Equal(got, want) {
+			w.t.Errorf("%s: before %s\n%s\nwant\n%s", name, id, formatObjects(got), formatObjects(want))
+		}
+	}
+	return complete
 }
 
 func formatObjects(m map[string]string) string {

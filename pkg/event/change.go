@@ -334,6 +334,7 @@ type EmittedRecord struct {
 	Key             string   // of the object within its resource, as in [Known]; "" for a control record
 	UID             string   // "" for a control record
 	ResourceVersion string   // "" for a control record
+	ListVersion     string   // of the list that revealed a deletion; "" of everything else
 }
 
 // EmittedRecord returns the identity of c's record in a destination.
@@ -343,6 +344,9 @@ func (c *Change) EmittedRecord() EmittedRecord {
 		return e
 	}
 	e.Key, e.UID, e.ResourceVersion = c.Name, c.UID, c.ResourceVersion
+	if c.Type == Deleted {
+		e.ListVersion = c.ListVersion
+	}
 	if c.Namespace != "" {
 		e.Key = c.Namespace + "/" + c.Name
 	}

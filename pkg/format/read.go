@@ -69,7 +69,7 @@ func ReadStored(value []byte, header func(name string) string) (s Stored, ours b
 
 // recordFacts are the facts read from a record.
 type recordFacts struct {
-	id, kind, cluster, group, resource, namespace, name, uid, version string
+	id, kind, cluster, group, resource, namespace, name, uid, version, listVersion string
 
 	deadLetter bool
 }
@@ -100,6 +100,9 @@ func (f *recordFacts) emittedRecord() event.EmittedRecord {
 		return e
 	}
 	e.Key, e.UID, e.ResourceVersion = f.name, f.uid, f.version
+	if e.Type == event.Deleted {
+		e.ListVersion = f.listVersion
+	}
 	if f.namespace != "" {
 		e.Key = f.namespace + "/" + f.name
 	}
@@ -184,22 +187,25 @@ var (
 	nativeFields = map[string]func(*recordFacts) *string{
 		"id": factID, "type": factKind, "cluster": factCluster, "group": factGroup, "resource": factResource,
 		"namespace": factNamespace, "name": factName, "uid": factUID, "resourceVersion": factVersion,
+		"listVersion": factListVersion,
 	}
 	sourceFields = map[string]func(*recordFacts) *string{
 		"id": factID, "type": factKind, "name": factCluster, "group": factGroup, "resource": factResource,
 		"namespace": factNamespace, "objectName": factName, "uid": factUID, "resourceVersion": factVersion,
+		"listVersion": factListVersion,
 	}
 )
 
-func factID(f *recordFacts) *string        { return &f.id }
-func factKind(f *recordFacts) *string      { return &f.kind }
-func factCluster(f *recordFacts) *string   { return &f.cluster }
-func factGroup(f *recordFacts) *string     { return &f.group }
-func factResource(f *recordFacts) *string  { return &f.resource }
-func factNamespace(f *recordFacts) *string { return &f.namespace }
-func factName(f *recordFacts) *string      { return &f.name }
-func factUID(f *recordFacts) *string       { return &f.uid }
-func factVersion(f *recordFacts) *string   { return &f.version }
+func factID(f *recordFacts) *string          { return &f.id }
+func factKind(f *recordFacts) *string        { return &f.kind }
+func factCluster(f *recordFacts) *string     { return &f.cluster }
+func factGroup(f *recordFacts) *string       { return &f.group }
+func factResource(f *recordFacts) *string    { return &f.resource }
+func factNamespace(f *recordFacts) *string   { return &f.namespace }
+func factName(f *recordFacts) *string        { return &f.name }
+func factUID(f *recordFacts) *string         { return &f.uid }
+func factVersion(f *recordFacts) *string     { return &f.version }
+func factListVersion(f *recordFacts) *string { return &f.listVersion }
 
 func readNative(b []byte) (recordFacts, bool) { return readMembers(b, nativeFields) }
 
