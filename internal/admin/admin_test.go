@@ -344,6 +344,24 @@ func TestThePageShowsWhatRoutesDrop(t *testing.T) {
 	}
 }
 
+func TestThePageOfASinkListsItsLanes(t *testing.T) {
+	s := sample()
+	s.Sinks[0].Lanes, s.Sinks[0].LanesFailing = 62, 1
+	s.Sinks[0].ListedLanes = []delivery.LaneStatus{
+		{Name: "k8s.pods/3", Failing: true, Queued: 1234, Oldest: time.Now().Add(-time.Hour)}, {Name: "k8s.pods/4", Lagging: true}, {Name: "k8s.pods/5"},
+	}
+	body := get(t, s, "/sink?name=main").Body.String()
+	for _, want := range []string{
+		`<th scope="row">k8s.pods/3</th><td><span class="badge bad">failing</span></td><td class="n mid">1,234</td><td class="n">1h0m0s ago</td>`,
+		`<th scope="row">k8s.pods/4</th><td><span class="badge wait">catching up</span>`, `<th scope="row">k8s.pods/5</th><td><span class="badge good">up to date</span>`,
+		`62 lanes, <strong>1 failing</strong>; 3 are listed, those with the oldest changes.`,
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("no %s in %s", want, body)
+		}
+	}
+}
+
 func TestThePageShowsAttribution(t *testing.T) {
 	s := sample()
 	if body := get(t, s, "/").Body.String(); strings.Contains(body, "Attribution") {

@@ -22,11 +22,11 @@ var (
 )
 
 // Headline returns the state as a whole.
-func (o *Overview) Headline() headline {
+func (d *pageData) Headline() headline {
 	switch {
-	case !o.Ready:
+	case !d.Ready:
 		return headlineBad
-	case len(o.Problems) > 0:
+	case len(d.Problems) > 0:
 		return headlineWait
 	}
 	return headlineGood

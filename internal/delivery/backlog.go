@@ -427,16 +427,25 @@ func (b *backlog) fillStats(s *Stats) {
 	s.Read, s.Low = t.read, b.cursor.storedLow
 }
 
-// oldestObserved returns when the oldest unsettled change was observed, as far as known; zero if there is none.
-func (b *backlog) oldestObserved() (oldest time.Time) {
+// fillLanes sets what takes a look at every lane with unsettled changes. Lanes without any are listed where all are few.
+func (b *backlog) fillLanes(s *Stats, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for l := range b.lanes.busy {
-		if at := l.oldestObserved(); !at.IsZero() && (oldest.IsZero() || at.Before(oldest)) {
-			oldest = at
+		status := l.status()
+		s.listLane(status)
+		if !status.Oldest.IsZero() {
+			s.Lag = max(s.Lag, now.Sub(status.Oldest)) // not below 0: a clock may have been set back
 		}
 	}
-	return oldest
+	if len(b.lanes.byName) > maxListedLanes {
+		return
+	}
+	for _, l := range b.lanes.byName {
+		if !l.membership.busy {
+			s.listLane(l.status())
+		}
+	}
 }
 
 // cursorTracker knows what is stored and what has to be stored next. backlog.mu guards it.

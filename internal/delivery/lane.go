@@ -124,6 +124,15 @@ func (l *lane) oldestObserved() time.Time {
 	return l.lagObserved
 }
 
+// status returns the lane as operators see it.
+func (l *lane) status() LaneStatus {
+	s := LaneStatus{Name: string(l.name), Failing: l.membership.failing, Lagging: l.membership.lagging, Queued: l.queue.entryCount()}
+	if l.membership.busy {
+		s.Oldest = l.oldestObserved()
+	}
+	return s
+}
+
 // entry is one queued change.
 type entry struct {
 	offset  uint64

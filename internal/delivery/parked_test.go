@@ -327,6 +327,10 @@ func TestManyFailingLanesAreReportedAndRecover(t *testing.T) {
 		if got := p.Stats(); got.LanesFailing != lanes-1 || len(got.FailingLanes) != maxNamedLanes || got.WindowBytes > 1<<19 {
 			t.Errorf("%d lanes fail, %d are listed, the window holds %d bytes", got.LanesFailing, len(got.FailingLanes), got.WindowBytes)
 		}
+		got := p.Stats().ListedLanes
+		if len(got) != maxListedLanes || !got[0].Failing || !got[maxListedLanes-1].Failing || !slices.IsSortedFunc(got, compareLanes) {
+			t.Errorf("%d lanes are listed: %+v", len(got), got)
+		}
 		to.setFailure(nil)
 		s.lastOffset.Store(s.newestOffset())
 		p.drainUpTo(t, s.lastOffset.Load())

@@ -263,9 +263,7 @@ func (p *Pipeline) IsBlocked() bool {
 func (p *Pipeline) Stats() Stats {
 	s := Stats{Retries: p.workers.retries.Load(), ContractViolations: p.workers.violations.Load(), GateClosed: p.gate.Status().State != ratelimit.Open}
 	p.backlog.fillStats(&s)
-	if oldest := p.backlog.oldestObserved(); !oldest.IsZero() {
-		s.Lag = max(0, time.Since(oldest)) // a clock may have been set back
-	}
+	p.backlog.fillLanes(&s, time.Now())
 	p.health.fillStats(&s)
 	return s
 }

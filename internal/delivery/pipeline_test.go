@@ -56,6 +56,9 @@ func TestOneFailingLaneDelaysNoOther(t *testing.T) {
 			got.Pending != 2 || got.LanesLagging != 0 || got.Low != 1 || got.Read != 5 || got.Lag != time.Since(records[1].Change.ObservedAt) {
 			t.Errorf("while a lane fails: %+v", got)
 		}
+		if want := []LaneStatus{{Name: "bad", Failing: true, Queued: 2, Oldest: records[1].Change.ObservedAt}, {Name: "good"}}; !slices.Equal(got.ListedLanes, want) {
+			t.Errorf("the lanes are %+v, want %+v", got.ListedLanes, want)
+		}
 		time.Sleep(15 * time.Second)
 		to.wantLanes(t, "map[bad:[2 4] good:[1 3 5]]")
 		wantCursor(t, &s, "5 map[]")

@@ -1,6 +1,8 @@
 package delivery
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
@@ -33,5 +35,50 @@ type Stats struct {
 
 	Condition    condition.Status   // of the whole sink
 	FailingLanes []condition.Status // those that fail for longest first; 100 at most
+	ListedLanes  []LaneStatus       // failing, then lagging ones, then those that wait for longest; 50 at most
 	GateClosed   bool               `metric:"kubecdc_sink_gate_closed" help:"1 while the whole destination is taken to be away."`
+}
+
+// maxListedLanes bounds Stats.ListedLanes.
+const maxListedLanes = 50
+
+// LaneStatus is one lane of a sink.
+type LaneStatus struct {
+	Name    string
+	Failing bool
+	Lagging bool      // it has changes that are to be read from the journal again
+	Queued  int       // changes in memory that are not settled
+	Oldest  time.Time // when the oldest change that is not settled was observed; zero if there is none, or that is not known
+}
+
+// listLane enters a lane into ListedLanes, unless those that are there come first.
+func (s *Stats) listLane(l LaneStatus) {
+	i, _ := slices.BinarySearchFunc(s.ListedLanes, l, compareLanes)
+	if i < maxListedLanes {
+		s.ListedLanes = slices.Insert(s.ListedLanes, i, l)
+		s.ListedLanes = s.ListedLanes[:min(len(s.ListedLanes), maxListedLanes)]
+	}
+}
+
+// laneStates are the states of a lane for operators, in the order in which [Stats] lists them.
+var laneStates = []string{"failing", "catching up", "delivering", "up to date"}
+
+// rank returns the index of the state in laneStates.
+func (l LaneStatus) rank() int {
+	switch {
+	case l.Failing:
+		return 0
+	case l.Lagging:
+		return 1
+	case l.Queued > 0:
+		return 2
+	}
+	return 3
+}
+
+// State returns the state in words.
+func (l LaneStatus) State() string { return laneStates[l.rank()] }
+
+func compareLanes(a, b LaneStatus) int {
+	return cmp.Or(cmp.Compare(a.rank(), b.rank()), a.Oldest.Compare(b.Oldest), cmp.Compare(a.Name, b.Name))
 }
