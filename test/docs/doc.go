@@ -1,3 +1,3 @@
 // Package docs holds no code: its tests check that what the pages for people name exists: links and their anchors, metrics,
-// alerts, keys of the configuration, and flags. They read text only, so they are fast.
+// alerts, and keys of the configuration. They read text only, so they are fast.
 package docs

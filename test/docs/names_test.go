@@ -151,38 +151,3 @@ func TestEveryKeyNamedExists(t *testing.T) {
 func other(code string) bool {
 	return strings.Contains(code, ".k8s.io") || fileName.MatchString(code)
 }
-
-var (
-	flagDefined = regexp.MustCompile(`(?:String|StringSlice|Bool|Duration|Uint64|Int)(?:Var)?P?\((?:&[A-Za-z.]+, )?"([a-z-]+)"`)
-	flagNamed   = regexp.MustCompile(`--([a-z][a-z-]+)`)
-	ours        = regexp.MustCompile(`(?:^|[\s(])(?:bin/)?exporter [^|#]*`)
-)
-
-// TestEveryFlagNamedExists compares the flags in command lines of the exporter with those that cmd/exporter defines.
-func TestEveryFlagNamedExists(t *testing.T) {
-	known := map[string]bool{"help": true}
-	files, err := filepath.Glob(filepath.Join(root, "cmd/exporter/*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range files {
-		content, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range flagDefined.FindAllStringSubmatch(string(content), -1) {
-			known[m[1]] = true
-		}
-	}
-	for path, p := range pages(t) {
-		for _, l := range p.Lines {
-			for _, code := range l.Code() {
-				for _, m := range flagNamed.FindAllStringSubmatch(ours.FindString(code), -1) {
-					if !known[m[1]] {
-						t.Errorf("%s:%d: exporter has no flag --%s", path, l.Number, m[1])
-					}
-				}
-			}
-		}
-	}
-}
