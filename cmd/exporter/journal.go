@@ -25,7 +25,7 @@ func journalCommand() *cobra.Command {
 // journalLocation is where a journal is, by its configuration or by itself.
 type journalLocation struct{ config, dir string }
 
-// addJournalLocationFlags adds --config and --dir to a command that works on the journal of a stopped exporter.
+// addJournalLocationFlags adds --config and --dir to a command that works on a journal or asks its exporter.
 func addJournalLocationFlags(cmd *cobra.Command) *journalLocation {
 	p := &journalLocation{}
 	cmd.Flags().StringVarP(&p.config, "config", "c", "", "configuration file (YAML) that names the journal")

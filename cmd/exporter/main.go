@@ -61,7 +61,7 @@ func rootCommand() *cobra.Command {
 	root.AddCommand(runCommand(), validateCommand(), versionCommand())
 	root.AddCommand(tapCommand(), topCommand())
 	root.AddCommand(explainCommand(), rbacCommand(), auditPolicyCommand(), verifyCommand())
-	root.AddCommand(journalCommand(), deadletterCommand(), stateCommand())
+	root.AddCommand(journalCommand(), deadletterCommand(), signalCommand(), stateCommand())
 	return root
 }
 

@@ -43,6 +43,7 @@ const (
 	allAway    = `(sum by (job, instance) (kubecdc_resources{state="unreachable"}) > 0 and ` + here + ` (sum by (job, instance) (kubecdc_resources{state=~"live|syncing|stale"}) == 0))`
 	down       = `kubecdc_sink_ready == 0`
 	thisSink   = "on (job, instance, sink)"
+	paused     = `kubecdc_sink_paused == 1`
 	held       = `kubecdc_sink_dead_letters_held == 1`
 	blocked    = `kubecdc_journal_blocked == 1`
 	noneActive = `max by (job) (kubecdc_active) == 0`
@@ -197,7 +198,7 @@ var Alerts = []Alert{
 		Series: map[string]string{`kubecdc_journal_retained_bytes{job="k",instance="i"}`: "60x60"},
 	},
 	{
-		Name: "KubecdcSinkLagging", Expr: `kubecdc_sink_lag_seconds > 60 unless ` + thisSink + ` (` + down + ` or kubecdc_sink_lanes_backing_off > 0)`,
+		Name: "KubecdcSinkLagging", Expr: `kubecdc_sink_lag_seconds > 60 unless ` + thisSink + ` (` + down + ` or ` + paused + ` or kubecdc_sink_lanes_backing_off > 0)`,
 		For: "5m", Severity: Warning,
 		Summary: "Sink {{ $labels.sink }} of {{ $labels.instance }} is {{ $value | humanizeDuration }} behind",
 		Meaning: "The destination takes changes more slowly than the cluster makes them, or one call hangs. Nothing is lost meanwhile: changes wait in the journal.",
@@ -207,8 +208,23 @@ var Alerts = []Alert{
 		Series: map[string]string{`kubecdc_sink_lag_seconds{job="k",instance="i",sink="bus"}`: "120x60"},
 	},
 	{
+		Name: "KubecdcSinkPaused", Expr: paused, For: "15m", Severity: Warning,
+		Summary: "Sink {{ $labels.sink }} of {{ $labels.instance }} has been paused for 15 minutes",
+		Codes:   []condition.Code{condition.SinkPaused},
+		Meaning: "An operator has paused it with `exporter signal pause`. Nothing is delivered to it; changes wait in the journal. A replicated " +
+			"state waits from the start of the pause: a failover to another volume after more than about 5 minutes begins with a `gap`.",
+		Look: []string{"`exporter signal list --config FILE`: since when, and until when",
+			"`kubecdc_journal_retained_bytes / kubecdc_journal_max_bytes`: when it is full, nothing is read from the API server"},
+		Do: []string{"`exporter signal resume --sink SINK --config FILE`: everything that has waited is delivered, in order and once"},
+		Series: map[string]string{
+			`kubecdc_sink_paused{job="k",instance="i",sink="bus"}`:      "1x60",
+			`kubecdc_sink_lag_seconds{job="k",instance="i",sink="bus"}`: "0+60x60",
+			`kubecdc_state_lag_seconds{job="k",instance="i"}`:           "0+60x60",
+		},
+	},
+	{
 		Name: "KubecdcWatermarkStuck",
-		Expr: `time() - kubecdc_sink_watermark_timestamp_seconds > 600 unless ` + thisSink + ` (` + down + ` or kubecdc_sink_lanes_backing_off > 0 or kubecdc_sink_lag_seconds > 60)` +
+		Expr: `time() - kubecdc_sink_watermark_timestamp_seconds > 600 unless ` + thisSink + ` (` + down + ` or ` + paused + ` or kubecdc_sink_lanes_backing_off > 0 or kubecdc_sink_lag_seconds > 60)` +
 			` unless on (job, instance, resource) (kubecdc_resource_state{state!="live"} == 1) unless ` + here + ` (` + blocked + ` or ` + apiAway + ` or ` + letters + `)`,
 		For: "5m", Severity: Warning,
 		Summary: "No new watermark of {{ $labels.resource }} in {{ $labels.sink }}",
@@ -220,7 +236,7 @@ var Alerts = []Alert{
 		Series: map[string]string{`kubecdc_sink_watermark_timestamp_seconds{job="k",instance="i",sink="bus",resource="pods"}`: "0x60"},
 	},
 	{
-		Name: "KubecdcLanesFailing", Expr: `kubecdc_sink_lanes_backing_off > 0 unless ` + thisSink + ` (` + down + ` or ` + held + `) unless ` + here + ` ` + letters,
+		Name: "KubecdcLanesFailing", Expr: `kubecdc_sink_lanes_backing_off > 0 unless ` + thisSink + ` (` + down + ` or ` + paused + ` or ` + held + `) unless ` + here + ` ` + letters,
 		For: "5m", Severity: Warning,
 		Summary: "{{ $value }} lanes of sink {{ $labels.sink }} fail while others work",
 		Codes: []condition.Code{
@@ -334,7 +350,7 @@ var Alerts = []Alert{
 		Series:  map[string]string{`kubecdc_ready{job="k",instance="i"}`: "0x60"},
 	},
 	{
-		Name: "KubecdcStateLags", Expr: `kubecdc_state_lag_seconds > 300 unless ` + here + ` ` + down, For: "5m", Severity: Warning,
+		Name: "KubecdcStateLags", Expr: `kubecdc_state_lag_seconds > 300 unless ` + here + ` (` + down + ` or ` + paused + `)`, For: "5m", Severity: Warning,
 		Summary: "The replicated state is {{ $value | humanizeDuration }} behind {{ $labels.instance }}",
 		Codes:   []condition.Code{condition.StateUnreachable},
 		Meaning: "Changes are delivered that the state does not cover: a failover now would read that far back, which takes longer and repeats " +
@@ -494,6 +510,7 @@ var Healthy = map[string]string{
 	`kubecdc_cluster_unchecked{job="k",instance="i"}`:                                             "0x120",
 	`kubecdc_sink_ready{job="k",instance="i",sink="bus"}`:                                         "1x120",
 	`kubecdc_sink_gate_closed{job="k",instance="i",sink="bus"}`:                                   "0x120",
+	`kubecdc_sink_paused{job="k",instance="i",sink="bus"}`:                                        "0x120",
 	`kubecdc_sink_lag_seconds{job="k",instance="i",sink="bus"}`:                                   "0x120",
 	`kubecdc_sink_watermark_timestamp_seconds{job="k",instance="i",sink="bus",resource="pods"}`:   "0+60x120",
 	`kubecdc_sink_lanes_backing_off{job="k",instance="i",sink="bus"}`:                             "0x120",

@@ -66,6 +66,7 @@ type SinkStatus struct {
 	Ready    bool   `metric:"kubecdc_sink_ready" help:"1 while changes get through; 0 while none does, /readyz has the reason."`
 	Held     bool   `metric:"kubecdc_sink_dead_letters_held" help:"1 while dead letters cannot reach the topic that is configured for them; the status page has the reason."`
 	Cautions int    `metric:"kubecdc_sink_cautions" help:"How many things about the destination may lose changes that it accepts; /readyz and the log name them."`
+	Paused   bool   `metric:"kubecdc_sink_paused" help:"1 while a signal has paused the sink: nothing is delivered to it."`
 	Backlog  uint64 `metric:"kubecdc_sink_backlog_changes" help:"Changes in the journal that this sink has not settled."`
 
 	// Watermarks is when the newest watermark was made that every lane has, by the name of the resource; nil without

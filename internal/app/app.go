@@ -37,7 +37,7 @@ type app struct {
 	reloader *reloader
 	terms    *terms
 
-	adminTask, configTask, handoverTask *task
+	adminTask, configTask, handoverTask, signalTask *task
 }
 
 func newApp(version string, secrets mask, log *slog.Logger, level *slog.LevelVar) *app {
@@ -114,6 +114,7 @@ func (a *app) startProcessTasks() error {
 		a.handoverTask = startTask("handover", a.terms.runHandovers, a.failure.reportError)
 	}
 	a.configTask = startTask("configuration", a.reloader.run, a.failure.reportError)
+	a.startSignals()
 	return nil
 }
 
@@ -127,6 +128,7 @@ func (a *app) adminAddress() string {
 // stopProcessTasks stops the tasks in the opposite order of startProcessTasks: the admin server last, so that the stop can
 // be observed. The Lease is released only now, when nothing is published any more.
 func (a *app) stopProcessTasks() {
+	a.signalTask.stop()
 	a.configTask.stop()
 	a.handoverTask.stop()
 	a.membership.stopElection()

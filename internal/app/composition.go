@@ -118,7 +118,7 @@ func (c *composition) openSourceAndSinks() (err error) {
 	if c.attribution, err = newAttributionRunner(c.cfg, c.journal, c.client, c.log); err != nil {
 		return err
 	}
-	if err := c.sinks.openSinks(feed{journal: c.journal, attribution: c.attribution, replica: c.replica}); err != nil {
+	if err := c.sinks.openSinks(feed{journal: c.journal, attribution: c.attribution, replica: c.replica, signals: c.signals}); err != nil {
 		return err
 	}
 	c.protection = newProtection(c.cfg, c.client, c.log)
@@ -170,6 +170,9 @@ func (c *composition) awaitActive(ctx context.Context) error {
 	if err := c.replica.runStandby(ctx, c.sinks.fencedByName()); err != nil {
 		return err
 	}
+	if err := c.signals.load(); err != nil {
+		return err
+	}
 	return c.openSourceAndSinks()
 }
 
@@ -206,7 +209,7 @@ func (c *composition) drain() {
 	defer late.Stop()
 	left := c.sinks.drain(ctx, c.journal.Newest, c.membership.election != nil)
 	if len(left) > 0 {
-		c.log.Warn("sinks are away; the next exporter delivers what they miss", "sinks", left)
+		c.log.Warn("sinks are away or paused; the next exporter delivers what they miss", "sinks", left)
 		return
 	}
 	c.replica.flushState(ctx)

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -22,10 +23,11 @@ type memory struct {
 	id        string // see memoryIdentity
 	journal   *journal.Journal
 	replica   *replica // nil without a replicated state
-	recovered string   // why the journal was broken and replaced by a new one; "" if it was not
+	signals   *signalControl
+	recovered string // why the journal was broken and replaced by a new one; "" if it was not
 
-	journalTask *task // nil before start
-	closing     sync.Once
+	journalTask, signalTask *task // nil before start
+	closing                 sync.Once
 }
 
 // memoryIdentity identifies the settings that the memory depends on. What the journal holds is redacted when it is opened,
@@ -66,6 +68,9 @@ func openMemory(s *shared, cfg *config.Config) (m *memory, err error) {
 			return nil, errors.Join(err, m.close())
 		}
 	}
+	if m.signals, err = newSignalControl(m.journal, m.replica, s.log); err != nil {
+		return nil, errors.Join(err, m.close())
+	}
 	return m, nil
 }
 
@@ -84,14 +89,18 @@ func journalDeclaration(cfg *config.Config) (d journal.Declaration) {
 	return d
 }
 
-// start runs the journal.
+// start runs the journal, and ends signals in time.
 func (m *memory) start(failed func(error)) {
 	m.journalTask = startTask("journal", m.journal.Run, failed)
+	m.signalTask = startTask("signals in time", func(ctx context.Context) error {
+		return m.signals.run(ctx, m.replica.isActive)
+	}, failed)
 }
 
 // close stops the journal, which every other part writes to, and releases everything. Later calls do nothing.
 func (m *memory) close() (err error) {
 	m.closing.Do(func() {
+		m.signalTask.stop()
 		m.journalTask.stop()
 		err = m.replica.closeState()
 		if failed := m.journal.Close(); failed != nil {

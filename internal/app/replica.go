@@ -328,6 +328,9 @@ func (r *replica) recoverSink(ctx context.Context, name string, sink sinks.Sink,
 	}
 }
 
+// isActive reports whether this process delivers, as every process without a replicated state does. r may be nil.
+func (r *replica) isActive() bool { return r == nil || r.role.Load().name == admin.RoleActive }
+
 // startWriting starts the writer of the state. r may be nil.
 func (r *replica) startWriting(failed func(error)) {
 	if r == nil {

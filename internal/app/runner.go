@@ -25,8 +25,10 @@ type runner struct {
 	log         *slog.Logger
 	newPipeline func(start event.Cursor) *delivery.Pipeline
 	watermarks  *watermarkAges
-	fenced      bool                 // the replica restores the sink, not the pipeline
-	unread      *condition.Condition // the sink or lanes of it are not fenced or read back after a failover
+	pause       *delivery.PauseSwitch
+	paused      func() condition.Status // whether a signal has paused the sink
+	fenced      bool                    // the replica restores the sink, not the pipeline
+	unread      *condition.Condition    // the sink or lanes of it are not fenced or read back after a failover
 
 	// recoverLanes calls ready once the pipeline may start, and returns when all lanes are fenced and read back. An error ends
 	// the pipeline.
@@ -53,8 +55,8 @@ func (r *runner) startDelivery(retry config.Retry, failed func(error)) {
 // awayInterval separates two looks at a sink that a drain waits for.
 const awayInterval = 100 * time.Millisecond
 
-// awaitDrained waits until a drain is complete or ctx ends. With leaveAway it also ends when the sink is away, and returns
-// false then.
+// awaitDrained waits until a drain is complete or ctx ends. It also ends when the sink is paused or, with leaveAway, away,
+// and returns false then.
 func (r *runner) awaitDrained(ctx context.Context, leaveAway bool) (waited bool) {
 	if r.deliveryTask == nil {
 		return true
@@ -68,7 +70,7 @@ func (r *runner) awaitDrained(ctx context.Context, leaveAway bool) (waited bool)
 		case <-ctx.Done():
 			return true
 		case <-look.C:
-			if leaveAway && r.isAway() {
+			if !r.pause.PausedSince().IsZero() && !r.isDrained() || leaveAway && r.isAway() {
 				return false
 			}
 		}
@@ -79,6 +81,13 @@ func (r *runner) awaitDrained(ctx context.Context, leaveAway bool) (waited bool)
 func (r *runner) isAway() bool {
 	p := r.currentPipeline()
 	return r.unfenced.Load() || p.Stats().Condition.Severity >= condition.NotReady || p.IsBlocked()
+}
+
+// isDrained reports whether everything up to the target of the drain is settled.
+func (r *runner) isDrained() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.drainTarget != nil && r.pipeline.Stats().Low >= *r.drainTarget
 }
 
 // stopDelivery stops the pipeline.

@@ -31,6 +31,7 @@ type feed struct {
 	journal     *journal.Journal
 	attribution *attributionRunner
 	replica     *replica
+	signals     *signalControl
 }
 
 // newSinkSet makes all sinks, except those that create files. It opens no connection.
@@ -94,6 +95,8 @@ func (set *sinkSet) attachPipeline(r *runner, s config.Sink, from feed) error {
 	cfg := set.pipelineConfig(s, r.configuredSink, r.deadLetters, from)
 	cfg.ObservePublish = func(took time.Duration) { set.admin.ObservePublish(s.Name, took) }
 	r.watermarks = &watermarkAges{}
+	r.pause, cfg.Pause = from.signals.pauseSwitch(s.Name), from.signals.pauseSwitch(s.Name)
+	r.paused = func() condition.Status { return from.signals.pausedStatus(s.Name) }
 	cfg.OnAcknowledged = func(change *event.Change) {
 		r.watermarks.observe(change)
 		set.admin.ObserveDelivery(s.Name, time.Since(change.ObservedAt))

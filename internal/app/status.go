@@ -93,7 +93,9 @@ func clockProblem(ahead time.Duration) (p condition.Problem) {
 
 // sinkStatus returns the status of a sink.
 func (r *runner) sinkStatus() admin.SinkStatus {
-	s := admin.SinkStatus{Name: r.name, Kind: r.kind, Losses: r.lossCount(), Stats: r.currentPipeline().Stats()}
+	s := admin.SinkStatus{
+		Name: r.name, Kind: r.kind, Losses: r.lossCount(), Stats: r.currentPipeline().Stats(), Paused: !r.pause.PausedSince().IsZero(),
+	}
 	if o, ok := r.sink.(sinks.RecordOmitter); ok {
 		s.Omitted = o.OmittedRecords()
 	}
@@ -103,7 +105,7 @@ func (r *runner) sinkStatus() admin.SinkStatus {
 // conditions returns the conditions of delivery, of lanes that could not be read after a failover, of the sink itself, and
 // of the topic for its dead letters.
 func (r *runner) conditions(s delivery.Stats) []condition.Status {
-	all := append(s.Conditions(), r.unread.Status())
+	all := append(s.Conditions(), r.unread.Status(), r.paused())
 	if reporter, ok := r.sink.(sinks.ConditionReporter); ok {
 		for _, status := range reporter.Conditions() {
 			status.Component = "sink/" + r.name

@@ -65,6 +65,9 @@ type Config struct {
 	// of a held lane stay in the journal, and AlreadyDelivered is asked about them when it is held no longer. nil: none is.
 	WhyHeld func(sinks.Lane) error
 
+	// Pause holds back every Publish while it is on. It is shared by all pipelines of the sink. nil: it is never on.
+	Pause *PauseSwitch
+
 	// Truncate returns a copy of a change that the sink rejected as too large, with less in it and the same ID; false if
 	// nothing is left to remove. It must be a pure function. nil: every change that is too large becomes a dead letter.
 	Truncate func(*event.Change) (*event.Change, bool)

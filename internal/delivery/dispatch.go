@@ -29,6 +29,7 @@ type dispatcher struct {
 	queue    *laneQueue
 	gate     *ratelimit.Gate
 	drain    *drainRequest
+	pause    *PauseSwitch
 
 	toSchedule []*lane // queued lanes that the workqueue does not have yet
 	active     []*lane // result of enqueueChange
@@ -154,10 +155,10 @@ func (d *dispatcher) enqueueChange(r event.Record, to Route) (active []*lane, ok
 }
 
 // awaitSpace waits until the window may have space, at most for the timeout. When that has passed, it frees space if lanes
-// hold the window while others are idle. A closed gate is no reason for that: then no lane can publish.
+// hold the window while others are idle. A closed gate or a pause is no reason for that: then no lane can publish.
 func (d *dispatcher) awaitSpace(ctx context.Context, timeout time.Duration) error {
 	if timeout <= 0 {
-		if d.gate.Status().State == ratelimit.Open && d.backlog.spillSlowLanes() > 0 {
+		if d.gate.Status().State == ratelimit.Open && !d.pause.isPaused() && d.backlog.spillSlowLanes() > 0 {
 			return nil
 		}
 		timeout = spillDelay

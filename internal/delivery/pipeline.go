@@ -75,6 +75,7 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start eve
 	p.resolver.laneLister, _ = sink.(sinks.LaneLister)
 	p.dispatcher = &dispatcher{
 		sinkName: name, journal: journal, backlog: p.backlog, resolver: p.resolver, queue: p.queue, gate: p.gate, drain: p.drain,
+		pause: cfg.Pause,
 	}
 	p.catchUp = &catchUpReader{
 		sinkName: name, journal: journal, resolver: p.resolver, queue: p.queue,
@@ -188,7 +189,11 @@ func (p *Pipeline) updateHeldLanes() {
 func (p *Pipeline) updateHealth(now time.Time) {
 	var s Stats
 	p.backlog.fillStats(&s)
-	p.health.updateCondition(s, p.gate.Status())
+	gate := p.gate.Status()
+	if p.cfg.Pause.isPaused() { // no Publish proves the destination well or unhealthy meanwhile: pings do
+		gate, s.LanesFailing = ratelimit.GateStatus{}, 0
+	}
+	p.health.updateCondition(s, gate)
 	p.digest.writeIfDue(now, s.Truncated)
 }
 

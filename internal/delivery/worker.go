@@ -113,13 +113,14 @@ func (w *workerPool) armSubstitute(ctx context.Context) (disarm func() bool) {
 // serveLane publishes the oldest changes of l and decides what becomes of the lane. It returns the batch that was published
 // last, and whether the worker has a substitute.
 func (w *workerPool) serveLane(ctx context.Context, l *lane, batch []sinks.Message) (_ []sinks.Message, substituted bool) {
+	pass, err := w.beginTurn(l, len(batch))
+	if err != nil {
+		return batch, false // the pipeline stops: the lane stays scheduled and is not served again
+	}
+	defer w.cfg.Pause.endTurn()
 	if l.name == unroutableLane {
 		w.finishAttempt(ctx, l, 1, w.backlog.oldestEntry(l).rejection)
 		return batch, false
-	}
-	pass, err := w.awaitTurn(w.stopping, len(batch))
-	if err != nil {
-		return batch, false // the pipeline stops: the lane stays scheduled and is not served again
 	}
 	disarm := w.armSubstitute(ctx)
 	n, err := w.publishBatch(ctx, l, batch)
@@ -127,7 +128,7 @@ func (w *workerPool) serveLane(ctx context.Context, l *lane, batch []sinks.Messa
 		pass.Succeeded()
 		w.markWorking(l, false)
 		left, limit := len(batch)-n, w.cfg.BatchMessages
-		if w.stopping.Err() != nil {
+		if w.stopping.Err() != nil || w.cfg.Pause.isPaused() {
 			limit = left // wait for what is in flight, and add nothing
 		}
 		clear(batch)
@@ -153,6 +154,18 @@ func (w *workerPool) serveLane(ctx context.Context, l *lane, batch []sinks.Messa
 	reportToGate(ctx, pass, err)
 	w.finishAttempt(ctx, l, len(batch)-n, err)
 	return batch, substituted
+}
+
+// beginTurn waits until l may be served, and so many messages of it be sent. Its error is that the pipeline stops.
+func (w *workerPool) beginTurn(l *lane, messages int) (pass ratelimit.Pass, err error) {
+	if l.name == unroutableLane { // which sends nothing to this destination
+		return pass, w.cfg.Pause.beginTurn(w.stopping, context.Context.Err, func() {})
+	}
+	err = w.cfg.Pause.beginTurn(w.stopping, func(ctx context.Context) (err error) {
+		pass, err = w.awaitTurn(ctx, messages)
+		return err
+	}, func() { pass.Abandoned() })
+	return pass, err
 }
 
 // awaitTurn waits until so many more messages may be sent. Its error is that of ctx.

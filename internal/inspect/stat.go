@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/internal/signals"
 	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
@@ -96,7 +97,7 @@ type JournalSink struct {
 func newJournalReport(dir string, s journal.OfflineStat, bounds JournalBounds) *JournalReport {
 	configured := bounds.Sinks
 	r := &JournalReport{
-		Conditions: condition.Reports(s.Conditions(bounds.MaxBytes, bounds.MaxDeadLetters), time.Now()),
+		Conditions: condition.Reports(slices.Concat(s.Conditions(bounds.MaxBytes, bounds.MaxDeadLetters), pausedSinks(s)), time.Now()),
 		Dir:        dir, Oldest: s.Oldest, Newest: s.Newest, Changes: s.ChangeCount(), RetainedBytes: s.RetainedBytes, DiskBytes: s.DiskBytes,
 		Resources: []JournalResource{}, Sinks: []JournalSink{},
 	}
@@ -117,6 +118,18 @@ func newJournalReport(dir string, s journal.OfflineStat, bounds JournalBounds) *
 		r.Sinks = append(r.Sinks, newJournalSink(k, configured))
 	}
 	return r
+}
+
+// pausedSinks returns the conditions of the sinks that are paused by the signals in a journal. Signals that cannot be read
+// pause none: the exporter does not start with them.
+func pausedSinks(s journal.OfflineStat) (all []condition.Status) {
+	book, _ := signals.Decode([]byte(s.Signals))
+	for _, k := range s.Sinks {
+		if pause, ok := book.ActivePause(k.Name); ok && !pause.IsDue(time.Now()) {
+			all = append(all, pause.PausedStatus(k.Backlog))
+		}
+	}
+	return all
 }
 
 func newJournalResource(r journal.ResourceStat) JournalResource {

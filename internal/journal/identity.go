@@ -15,7 +15,8 @@ import (
 const secretBytes = 32
 
 // Identity holds the facts that a journal has once: its format version, the cluster it was filled from, its ID, its
-// deployment, its secret, the redaction of its contents, and why its history was reset. Safe for concurrent use.
+// deployment, its secret, the redaction of its contents, why its history was reset, and the signals of operators. Safe for
+// concurrent use.
 type Identity struct {
 	store *store
 	queue *queue
@@ -62,6 +63,14 @@ func (i *Identity) LastOwner() (journal string, generation uint64, err error) {
 // SetLastOwner stores the ID of a journal, which has no blank, and the number of a take-over. Durable when it returns nil.
 func (i *Identity) SetLastOwner(ctx context.Context, journal string, generation uint64) error {
 	return i.queue.submitText(ctx, codec.KeyLastOwner, journal+" "+strconv.FormatUint(generation, 10))
+}
+
+// Signals returns what StoreSignals stored last; "" when nothing was.
+func (i *Identity) Signals() (string, error) { return i.store.loadText("signals", codec.KeySignals) }
+
+// StoreSignals stores the requests of operators, of which the journal knows nothing else. Durable when it returns nil.
+func (i *Identity) StoreSignals(ctx context.Context, text string) error {
+	return i.queue.submitText(ctx, codec.KeySignals, text)
 }
 
 // Secret returns 32 random bytes that belong to this journal and are stored in it. Read access to its files reveals them.

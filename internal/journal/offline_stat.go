@@ -21,6 +21,7 @@ type OfflineStat struct {
 	DiskBytes      int64             // of all files of the store
 	Resources      []ResourceStat    // by name
 	Sinks          []OfflineSinkStat // by name
+	Signals        string            // as [Identity.StoreSignals] stored them
 	Recovery       *Recovery         // a broken store was replaced and its gaps are not emitted yet; else nil
 }
 
@@ -76,6 +77,11 @@ func (o *Offline) Stat() (OfflineStat, error) {
 	for _, r := range s.Resources {
 		s.RetainedBytes += r.KnownBytes + r.BodyBytes
 	}
+	signals, err := o.getValue(codec.KeySignals)
+	if err != nil {
+		return OfflineStat{}, o.wrapReadError("signals", err)
+	}
+	s.Signals = string(signals)
 	value, err := o.getValue(codec.KeyRecovery)
 	if err == nil && value != nil {
 		s.Recovery, err = codec.DecodeRecovery(value)

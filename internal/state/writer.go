@@ -229,6 +229,18 @@ func (w *Writer) Flush(ctx context.Context) error {
 	}
 }
 
+// StoreSignals makes the requests of operators part of the state, of which the state knows nothing else. Run must be active.
+// It waits while the store is away. After an error it is open whether the state gets them later.
+func (w *Writer) StoreSignals(ctx context.Context, text []byte) error {
+	return w.callInRun(ctx, func(ctx context.Context) error {
+		return w.entries.commitEntries(ctx, []sinks.StateEntry{{Key: []byte{keySignals}, Value: text}})
+	})
+}
+
+// Signals returns what StoreSignals stored last, in this process or another one; "" if nothing was. As of [Writer.IsOwner],
+// only the goroutine that calls Follow, TakeOver and Run may call it.
+func (w *Writer) Signals() string { return w.mirror.table.others[string([]byte{keySignals})] }
+
 // Delivered returns a filter that reports which changes a sink already held when it was fenced: the pipeline skips those. It
 // is nil if there is nothing to skip, or the sink is unknown. The filter is safe for concurrent use, and its answer for a
 // change does not vary. A pipeline that is rebuilt because the destination lost acknowledged records must not use it.

@@ -138,6 +138,10 @@ var (
 		sinkDelivers, noneLate, "look at the destination's log for the error in the cause; it is tried again with back-off")
 	SinkDefect = define("SinkDefect", NotReady, slog.LevelError, "the sink violates its contract",
 		sinkDelivers, noneLate, "report this defect, with the log")
+	SinkPaused = define("SinkPaused", Degraded, slog.LevelWarn, "the sink is paused by a signal",
+		"", "nothing is delivered to it; changes wait in the journal, and other sinks continue; at journal.maxBytes nothing is read "+
+			"from the API server, and a replicated state waits from the start of the pause",
+		"exporter signal resume")
 	SinkThrottled = define("SinkThrottled", Degraded, slog.LevelWarn, "kafka throttles requests; delivery is limited to the quota",
 		"kafka no longer throttles requests", "changes are late", "raise the quota, if delivery is too slow")
 	SinkNoKeepAlive = define("SinkNoKeepAlive", Degraded, slog.LevelWarn, "the webhook does not end the bodies of its responses",

@@ -1,0 +1,244 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/delivery"
+	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/internal/signals"
+	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
+)
+
+const (
+	// signalTimeout bounds how long a signal waits for the journal and the replicated state, and how long a pause waits for
+	// what is in flight.
+	signalTimeout = 10 * time.Second
+	// signalInterval is how often pauses are looked at that end by themselves.
+	signalInterval = time.Second
+)
+
+// signalControl stores signals in the memory and puts them in force. Its switches outlive a composition, so that a sink that
+// is paused delivers nothing during a reload either. Safe for concurrent use.
+type signalControl struct {
+	log      *slog.Logger
+	journal  *journal.Journal
+	replica  *replica // nil without a replicated state
+	registry *signals.Registry
+
+	mu       sync.Mutex
+	switches map[string]*delivery.PauseSwitch // by sink
+}
+
+// newSignalControl returns the signals that the journal has.
+func newSignalControl(j *journal.Journal, r *replica, log *slog.Logger) (*signalControl, error) {
+	c := &signalControl{log: log, journal: j, replica: r, switches: map[string]*delivery.PauseSwitch{}}
+	c.registry = signals.NewRegistry(c.storeBook)
+	return c, c.load()
+}
+
+// storeBook stores the signals. The state comes first: a journal that has a signal which the state lacks is not believed
+// after a failover.
+func (c *signalControl) storeBook(ctx context.Context, book []byte) error {
+	if c.replica != nil {
+		if err := c.replica.writer.StoreSignals(ctx, book); err != nil {
+			return err
+		}
+	}
+	return c.journal.StoreSignals(ctx, string(book))
+}
+
+// load loads the signals of the journal and, once this process has taken it over, of the replicated state.
+func (c *signalControl) load() error {
+	inJournal, err := c.journal.Signals()
+	if err != nil {
+		return err
+	}
+	stored := []string{inJournal}
+	if c.replica != nil && c.replica.failover != nil {
+		stored = append(stored, c.replica.writer.Signals())
+	}
+	books := make([]signals.Book, len(stored))
+	for i, text := range stored {
+		if books[i], err = signals.Decode([]byte(text)); err != nil {
+			return err
+		}
+	}
+	c.registry.Load(books...)
+	c.applyPauses(time.Now())
+	return nil
+}
+
+// pauseSwitch returns the switch of a sink.
+func (c *signalControl) pauseSwitch(sink string) *delivery.PauseSwitch {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.switches[sink] == nil {
+		c.switches[sink] = delivery.NewPauseSwitch()
+	}
+	return c.switches[sink]
+}
+
+// applyPauses brings the switches into accord with the signals, and ends the pauses that are over.
+func (c *signalControl) applyPauses(now time.Time) {
+	since := map[string]time.Time{}
+	for _, s := range c.registry.List() {
+		switch {
+		case s.Kind != signals.Pause || s.State != signals.Active:
+		case s.IsDue(now):
+			lasted := s.Until.Sub(s.Since).Round(time.Second)
+			c.registry.Update(func(b *signals.Book) {
+				b.Put(s.End(signals.Done, now, c.waitingFor(s.Sink), fmt.Sprintf("resumed after %v, as it asked for", lasted)))
+			})
+			c.log.Info("the pause of a sink has ended", "sink", s.Sink, "signal", s.ID, "lasted", lasted)
+		default:
+			since[s.Sink] = s.Since
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for sink, at := range since {
+		if c.switches[sink] == nil {
+			c.switches[sink] = delivery.NewPauseSwitch()
+		}
+		c.switches[sink].Pause(at)
+	}
+	for sink, s := range c.switches {
+		if since[sink].IsZero() {
+			s.Resume()
+		}
+	}
+}
+
+// run ends the pauses that are over, and stores what could not be stored, until ctx ends. Only an active process writes.
+func (c *signalControl) run(ctx context.Context, isActive func() bool) error {
+	for ratelimit.Sleep(ctx, signalInterval) == nil {
+		if !isActive() {
+			continue
+		}
+		c.applyPauses(time.Now())
+		limited, cancel := context.WithTimeout(ctx, signalTimeout)
+		if err := c.registry.SaveUnsaved(limited); err != nil {
+			c.log.Debug("signals are not stored yet", "error", err)
+		}
+		cancel()
+	}
+	return nil
+}
+
+// waitingFor returns how many changes a sink has not settled.
+func (c *signalControl) waitingFor(sink string) uint64 {
+	cursor, known, err := c.journal.Cursor(sink)
+	if err != nil || !known {
+		return 0
+	}
+	newest := c.journal.Newest()
+	return newest - min(newest, max(cursor.Low, c.journal.Oldest()-1))
+}
+
+// submit executes a request. sinks are the configured ones.
+func (c *signalControl) submit(ctx context.Context, r signals.Request, sinks []config.Sink) (signals.Signal, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalTimeout) // a client that goes away changes nothing
+	defer cancel()
+	s := r.New(time.Now())
+	paused, isPaused := c.registry.ActivePause(s.Sink)
+	if refusal := c.refusalOf(r, isPaused, sinks); refusal != "" {
+		s = s.End(signals.Refused, time.Now(), 0, refusal)
+		return s, c.registry.Commit(ctx, s.ID, func(b *signals.Book) { b.Put(s) })
+	}
+	waiting := c.waitingFor(s.Sink)
+	if r.Kind == signals.Pause {
+		s.Count = waiting
+		if err := c.registry.Commit(ctx, s.ID, func(b *signals.Book) { b.Put(s) }); err != nil {
+			return s, err
+		}
+		c.applyPauses(time.Now())
+		c.log.Warn("a sink is paused", "sink", s.Sink, "signal", s.ID, "until", s.Until)
+		if err := c.pauseSwitch(s.Sink).AwaitQuiet(ctx); err != nil {
+			return s, errors.New("the pause is in force, and a request that was sent before is not answered yet")
+		}
+		return s, nil
+	}
+	switch {
+	case !isPaused:
+		s = s.End(signals.Nothing, time.Now(), 0, "the sink is not paused")
+	default:
+		s = s.End(signals.Done, time.Now(), waiting, fmt.Sprintf("%d changes waited", waiting))
+	}
+	err := c.registry.Commit(ctx, s.ID, func(b *signals.Book) {
+		if paused, isPaused = b.ActivePause(s.Sink); isPaused {
+			b.Put(paused.End(signals.Done, s.Created, waiting, "resumed by signal "+s.ID))
+		}
+		b.Put(s)
+	})
+	if err == nil && isPaused {
+		c.applyPauses(time.Now())
+		c.log.Info("a sink is resumed", "sink", s.Sink, "signal", s.ID, "changes", waiting)
+	}
+	return s, err
+}
+
+// refusalOf returns why a request is refused; "" if it is not.
+func (c *signalControl) refusalOf(r signals.Request, isPaused bool, sinks []config.Sink) string {
+	names := make([]string, len(sinks))
+	for i, s := range sinks {
+		names[i] = s.Name
+	}
+	switch {
+	case r.Kind != signals.Pause && r.Kind != signals.Resume:
+		return fmt.Sprintf("this exporter knows no signal %q", r.Kind)
+	case r.For < 0:
+		return "the duration of a pause is negative"
+	case !slices.Contains(names, r.Sink) && !isPaused:
+		return fmt.Sprintf("no sink %q is configured; there are: %s", r.Sink, strings.Join(names, ", "))
+	}
+	return ""
+}
+
+// pausedStatus returns the condition of a sink that is paused; OK if it is not.
+func (c *signalControl) pausedStatus(sink string) condition.Status {
+	if s, ok := c.registry.ActivePause(sink); ok && !c.pauseSwitch(sink).PausedSince().IsZero() {
+		return s.PausedStatus(c.waitingFor(sink))
+	}
+	return condition.Status{Component: "sink/" + sink}
+}
+
+// signalHandler executes signals with the current composition.
+type signalHandler struct{ current func() *composition }
+
+// Submit implements [signals.Handler].
+func (h signalHandler) Submit(ctx context.Context, r signals.Request) (signals.Signal, error) {
+	c := h.current()
+	if !c.open.Load() {
+		reason := "this exporter is not active yet; try again"
+		if s := c.replica.replicaStatus(); s != nil && s.Holder != "" && s.Holder != s.Identity {
+			reason = fmt.Sprintf("this exporter is %s and takes no signals; ask the active one, %s", s.Role, s.Holder)
+		}
+		return signals.Signal{}, &signals.NotActiveError{Reason: reason}
+	}
+	return c.signals.submit(ctx, r, c.cfg.Sinks)
+}
+
+// List implements [signals.Handler].
+func (h signalHandler) List() []signals.Signal { return h.current().signals.registry.List() }
+
+// startSignals answers signals at the socket of the journal. Without a socket the exporter runs all the same, and takes no
+// signals.
+func (a *app) startSignals() {
+	l, err := signals.Listen(a.activeConfig().Journal.Dir)
+	if err != nil {
+		a.log.Warn("no signals are taken, because their socket cannot be made; everything else works", "error", err)
+		return
+	}
+	a.signalTask = startTask("signals", func(ctx context.Context) error {
+		return signals.Serve(ctx, l, signalHandler{a.terms.current.Load}, a.log)
+	}, a.failure.reportError)
+}

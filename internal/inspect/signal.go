@@ -1,0 +1,93 @@
+package inspect
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/internal/signals"
+)
+
+// SendSignal asks the exporter with its journal in a directory for something, and writes the signal that this makes.
+func SendSignal(ctx context.Context, dir string, r signals.Request, asJSON bool, out io.Writer) error {
+	client, err := signals.NewClient(dir)
+	if err != nil {
+		return exit.With(exit.Environment, err)
+	}
+	s, err := client.Submit(ctx, r)
+	switch {
+	case err != nil && s.ID != "":
+		return exit.With(exit.Runtime, fmt.Errorf("signal %s: %w; exporter signal list shows what became of it", s.ID, err))
+	case err != nil:
+		return signalExitError(err)
+	case s.State == signals.Refused:
+		return usageErrorf("signal %s is refused: %s", s.ID, s.Result)
+	case asJSON:
+		return json.NewEncoder(out).Encode(s)
+	}
+	_, err = fmt.Fprintln(out, describeSignal(s))
+	return err
+}
+
+// describeSignal returns what became of a signal, in one line.
+func describeSignal(s signals.Signal) string {
+	text := fmt.Sprintf("signal %s: %s of sink %s: ", s.ID, s.Kind, s.Sink)
+	switch {
+	case s.State != signals.Active:
+		return text + string(s.State) + ": " + s.Result
+	case s.Until.IsZero():
+		return text + fmt.Sprintf("in force until it is resumed; %d changes wait", s.Count)
+	}
+	return text + fmt.Sprintf("in force until %s; %d changes wait", s.Until.Format(time.RFC3339), s.Count)
+}
+
+// ListSignals writes the signals that the exporter with its journal in a directory keeps, the oldest first: as text, or as
+// one JSON object per line.
+func ListSignals(ctx context.Context, dir string, asJSON bool, out io.Writer) error {
+	client, err := signals.NewClient(dir)
+	if err != nil {
+		return exit.With(exit.Environment, err)
+	}
+	all, err := client.List(ctx)
+	if err != nil {
+		return signalExitError(err)
+	}
+	if asJSON {
+		e := json.NewEncoder(out)
+		for _, s := range all {
+			if err := e.Encode(s); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "ID\tTIME\tSIGNAL\tSINK\tSTATE\tENDED\tRESULT")
+	for _, s := range all {
+		ended, result := "", s.Result
+		if !s.Ended.IsZero() {
+			ended = s.Ended.Format(time.RFC3339)
+		} else if !s.Until.IsZero() {
+			result = "until " + s.Until.Format(time.RFC3339)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.ID, s.Created.Format(time.RFC3339), s.Kind, s.Sink, s.State, orDash(ended),
+			orDash(strings.Map(replaceUnprintable, result)))
+	}
+	return t.Flush()
+}
+
+// signalExitError adds the exit code to an error of a client.
+func signalExitError(err error) error {
+	var unanswered *signals.UnansweredError
+	var inactive *signals.NotActiveError
+	if errors.As(err, &unanswered) || errors.As(err, &inactive) {
+		return exit.With(exit.Environment, err)
+	}
+	return exit.With(exit.Runtime, err)
+}

@@ -1,0 +1,136 @@
+package signals
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Registry holds the signals of an exporter and stores each change of them. It is safe for concurrent use.
+type Registry struct {
+	save func(context.Context, []byte) error
+
+	saving sync.Mutex // held during a change: one after the other
+
+	mu      sync.Mutex
+	book    Book
+	unsaved bool // the store lacks the book, or may have another one
+}
+
+// NewRegistry returns an empty registry. save stores a book in place of the one before; it is durable when it returns nil.
+func NewRegistry(save func(context.Context, []byte) error) *Registry { return &Registry{save: save} }
+
+// Decode reads a stored book; an empty one is a book without signals.
+func Decode(stored []byte) (b Book, err error) {
+	if len(stored) == 0 {
+		return b, nil
+	}
+	if err = json.Unmarshal(stored, &b); err != nil {
+		err = fmt.Errorf("the stored signals cannot be read: %w", err)
+	}
+	return b, err
+}
+
+// Load replaces the signals by the newest of several stored books, unless the registry has a newer one that is not stored
+// yet. The other books are replaced by it with the next [Registry.SaveUnsaved].
+func (r *Registry) Load(books ...Book) {
+	r.saving.Lock()
+	defer r.saving.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, b := range books {
+		if b.Revision > r.book.Revision {
+			r.book = b
+		}
+	}
+	r.unsaved = r.unsaved || slices.ContainsFunc(books, func(b Book) bool { return b.Revision < r.book.Revision })
+}
+
+// List returns a copy of all signals, the oldest first.
+func (r *Registry) List() []Signal {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.book.Signals)
+}
+
+// ActivePause returns the pause that is in force for a sink.
+func (r *Registry) ActivePause(sink string) (Signal, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.book.ActivePause(sink)
+}
+
+// Commit changes the signals by change and returns nil once that is durable. If it cannot be stored, nothing of it is in
+// force, and the signal with this ID, which has the error as its result, is aborted.
+func (r *Registry) Commit(ctx context.Context, id string, change func(*Book)) error {
+	r.saving.Lock()
+	defer r.saving.Unlock()
+	before := r.copyBook()
+	next := r.copyBook()
+	change(&next)
+	next.Revision++
+	err := r.saveBook(ctx, next)
+	if err == nil {
+		r.setBook(next, false)
+		return nil
+	}
+	// The store may have it all the same: what replaces it has to be newer.
+	before.Revision = next.Revision + 1
+	if s, ok := next.Find(id); ok {
+		before.Put(s.End(Aborted, time.Now(), 0, "not stored: "+err.Error()))
+	}
+	r.setBook(before, true)
+	return err
+}
+
+// Update changes the signals by change at once; the next [Registry.SaveUnsaved] stores that. It is for what follows from
+// the signals that are stored, so that it comes about again if the process ends before.
+func (r *Registry) Update(change func(*Book)) {
+	r.saving.Lock()
+	defer r.saving.Unlock()
+	next := r.copyBook()
+	change(&next)
+	next.Revision++
+	r.setBook(next, true)
+}
+
+// SaveUnsaved stores what is not stored yet.
+func (r *Registry) SaveUnsaved(ctx context.Context) error {
+	r.saving.Lock()
+	defer r.saving.Unlock()
+	r.mu.Lock()
+	unsaved := r.unsaved
+	r.mu.Unlock()
+	if !unsaved {
+		return nil
+	}
+	book := r.copyBook()
+	err := r.saveBook(ctx, book)
+	if err == nil {
+		r.setBook(book, false)
+	}
+	return err
+}
+
+func (r *Registry) saveBook(ctx context.Context, b Book) error {
+	text, err := json.Marshal(b)
+	if err != nil {
+		return err
+	}
+	return r.save(ctx, text)
+}
+
+func (r *Registry) copyBook() Book {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return Book{Revision: r.book.Revision, Signals: slices.Clone(r.book.Signals)}
+}
+
+func (r *Registry) setBook(b Book, unsaved bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.book, r.unsaved = b, unsaved
+}

@@ -1,0 +1,150 @@
+package signals
+
+import (
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/condition"
+)
+
+// Kind is what a signal asks for.
+type Kind string
+
+// The kinds.
+const (
+	Pause  Kind = "pause"  // deliver nothing to a sink until it is resumed
+	Resume Kind = "resume" // end the pause of a sink
+)
+
+// State is how far a signal is.
+type State string
+
+// The states. All but Active are ends.
+const (
+	Active     State = "active"     // in force, or being worked on
+	Done       State = "done"       // has done what it asked for
+	Nothing    State = "nothing"    // there was nothing to do
+	Refused    State = "refused"    // asked for what cannot be done
+	Aborted    State = "aborted"    // ended before it had done what it asked for
+	Superseded State = "superseded" // a later signal took its place
+)
+
+// Signal is one request with what became of it, as it is stored and shown. Members may be added; none is renamed.
+type Signal struct {
+	ID      string    `json:"id"`
+	Kind    Kind      `json:"signal"`
+	Sink    string    `json:"sink"`
+	Created time.Time `json:"created"`
+	Since   time.Time `json:"since,omitzero"` // of a pause: when the sink was paused, also by a pause that this one superseded
+	Until   time.Time `json:"until,omitzero"` // of a pause: when it ends by itself; zero: with resume
+	State   State     `json:"state"`
+	Ended   time.Time `json:"ended,omitzero"`
+	Count   uint64    `json:"count"`  // of what the signal was about, as Result explains it
+	Result  string    `json:"result"` // in one sentence
+}
+
+// Request is what a client asks for.
+type Request struct {
+	Kind Kind          `json:"signal"`
+	Sink string        `json:"sink"`
+	For  time.Duration `json:"for,omitempty"` // of a pause; 0: until resumed
+}
+
+// New returns the signal that a request makes.
+func (r Request) New(now time.Time) Signal {
+	s := Signal{ID: strings.ToLower(rand.Text()[:10]), Kind: r.Kind, Sink: r.Sink, Created: now.UTC().Truncate(time.Millisecond), State: Active}
+	if r.Kind == Pause {
+		s.Since = s.Created
+		if r.For > 0 {
+			s.Until = s.Created.Add(r.For)
+		}
+	}
+	return s
+}
+
+// End returns the signal with its end.
+func (s Signal) End(state State, now time.Time, count uint64, result string) Signal {
+	s.State, s.Ended, s.Count, s.Result = state, now.UTC().Truncate(time.Millisecond), count, result
+	return s
+}
+
+// IsDue reports whether a pause has ended by itself.
+func (s Signal) IsDue(now time.Time) bool { return !s.Until.IsZero() && !now.Before(s.Until) }
+
+// PausedStatus returns the condition of a sink that the signal has paused, with so many changes that wait for it.
+func (s Signal) PausedStatus(waiting uint64) condition.Status {
+	until := "until it is resumed"
+	if !s.Until.IsZero() {
+		until = "until " + s.Until.Format(time.RFC3339)
+	}
+	status := condition.NewStatus("sink/"+s.Sink, condition.Problem{
+		Code: condition.SinkPaused, Cause: fmt.Sprintf("paused by signal %s %s; %d changes wait", s.ID, until, waiting),
+		Remedy: "exporter signal resume --sink " + s.Sink,
+	})
+	status.Since = s.Since
+	return status
+}
+
+// maxEnded bounds the signals that are kept after their end.
+const maxEnded = 100
+
+// Book is all signals that are kept, the oldest first. Its methods change it and contact nothing.
+type Book struct {
+	Revision uint64   `json:"revision"` // number of changes: of two books of one deployment the higher one is newer
+	Signals  []Signal `json:"signals"`
+}
+
+// Find returns the signal with an ID.
+func (b *Book) Find(id string) (Signal, bool) {
+	i := b.index(id)
+	if i < 0 {
+		return Signal{}, false
+	}
+	return b.Signals[i], true
+}
+
+// ActivePause returns the pause that is in force for a sink.
+func (b *Book) ActivePause(sink string) (Signal, bool) {
+	for _, s := range b.Signals {
+		if s.Kind == Pause && s.State == Active && s.Sink == sink {
+			return s, true
+		}
+	}
+	return Signal{}, false
+}
+
+// Put adds a signal, or replaces the one with its ID. A pause supersedes the one in force. The oldest ended signals beyond
+// the bound are dropped.
+func (b *Book) Put(s Signal) {
+	if s.Kind == Pause && s.State == Active {
+		if before, paused := b.ActivePause(s.Sink); paused && before.ID != s.ID {
+			s.Since = before.Since
+			b.Put(before.End(Superseded, s.Created, 0, "by signal "+s.ID))
+		}
+	}
+	if i := b.index(s.ID); i >= 0 {
+		b.Signals[i] = s
+	} else {
+		b.Signals = append(b.Signals, s)
+	}
+	ended := 0
+	for _, s := range b.Signals {
+		if s.State != Active {
+			ended++
+		}
+	}
+	b.Signals = slices.DeleteFunc(b.Signals, func(s Signal) bool {
+		if s.State == Active || ended <= maxEnded {
+			return false
+		}
+		ended--
+		return true
+	})
+}
+
+func (b *Book) index(id string) int {
+	return slices.IndexFunc(b.Signals, func(s Signal) bool { return s.ID == id })
+}

@@ -1,0 +1,229 @@
+package signals
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/test/parts/leaks"
+)
+
+func TestMain(m *testing.M) { leaks.Main(m) }
+
+var noon = time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+
+// memoryStore stores a book unless it fails.
+type memoryStore struct {
+	stored []byte
+	err    error
+}
+
+func (s *memoryStore) save(_ context.Context, book []byte) error {
+	if s.err != nil {
+		return s.err
+	}
+	s.stored = book
+	return nil
+}
+
+func (s *memoryStore) book(t *testing.T) Book {
+	t.Helper()
+	b, err := Decode(s.stored)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestASignalThatCannotBeStoredIsAbortedAndNeverInForce(t *testing.T) {
+	store := &memoryStore{}
+	r := NewRegistry(store.save)
+	first := Request{Kind: Pause, Sink: "a"}.New(noon)
+	if err := r.Commit(t.Context(), first.ID, func(b *Book) { b.Put(first) }); err != nil {
+		t.Fatal(err)
+	}
+	store.err = errors.New("the bus is away")
+	second := Request{Kind: Pause, Sink: "b"}.New(noon)
+	if err := r.Commit(t.Context(), second.ID, func(b *Book) { b.Put(second) }); !errors.Is(err, store.err) {
+		t.Fatalf("error %v", err)
+	}
+	if _, ok := r.ActivePause("b"); ok {
+		t.Error("a pause that is not stored is in force")
+	}
+	all := r.List()
+	if len(all) != 2 || all[0].State != Active || all[1].State != Aborted || !strings.Contains(all[1].Result, "the bus is away") {
+		t.Fatalf("signals %+v", all)
+	}
+	// The store may have got the refused book after all: what is stored next is newer.
+	late := Book{Revision: 2, Signals: []Signal{first, second}}
+	r.Load(late)
+	if _, ok := r.ActivePause("b"); ok {
+		t.Error("a late write of a signal that was answered with an error is in force")
+	}
+	store.err = nil
+	if err := r.SaveUnsaved(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := store.book(t); got.Revision <= late.Revision || len(got.Signals) != 2 || got.Signals[1].State != Aborted {
+		t.Errorf("stored is %+v", got)
+	}
+}
+
+func TestTheNewestOfSeveralStoredBooksCounts(t *testing.T) {
+	store := &memoryStore{}
+	r := NewRegistry(store.save)
+	older, newer := Book{Revision: 3}, Book{Revision: 4}
+	newer.Put(Request{Kind: Pause, Sink: "a"}.New(noon))
+	r.Load(older, newer)
+	if _, ok := r.ActivePause("a"); !ok {
+		t.Error("the older book counts")
+	}
+	if err := r.SaveUnsaved(t.Context()); err != nil || store.book(t).Revision != 4 {
+		t.Errorf("the place of the older book has %s, %v", store.stored, err)
+	}
+	store.stored = nil
+	r.Load(newer, newer)
+	if err := r.SaveUnsaved(t.Context()); err != nil || store.stored != nil {
+		t.Errorf("books that are equal are written again: %s, %v", store.stored, err)
+	}
+}
+
+func TestAPauseSupersedesTheOneInForceAndKeepsItsBeginning(t *testing.T) {
+	var b Book
+	first := Request{Kind: Pause, Sink: "a"}.New(noon)
+	other := Request{Kind: Pause, Sink: "b"}.New(noon)
+	second := Request{Kind: Pause, Sink: "a", For: time.Hour}.New(noon.Add(time.Minute))
+	for _, s := range []Signal{first, other, second} {
+		b.Put(s)
+	}
+	if got, _ := b.Find(first.ID); got.State != Superseded || got.Result != "by signal "+second.ID {
+		t.Errorf("the first is %+v", got)
+	}
+	got, ok := b.ActivePause("a")
+	if !ok || got.ID != second.ID || !got.Since.Equal(noon) || !got.Until.Equal(noon.Add(61*time.Minute)) {
+		t.Errorf("in force is %+v", got)
+	}
+	if got, ok := b.ActivePause("b"); !ok || got.ID != other.ID {
+		t.Errorf("of the other sink %+v is in force", got)
+	}
+}
+
+func TestEndedSignalsAreBoundedAndThoseInForceAreKept(t *testing.T) {
+	var b Book
+	pause := Request{Kind: Pause, Sink: "a"}.New(noon)
+	b.Put(pause)
+	for i := range 2 * maxEnded {
+		b.Put(Request{Kind: Resume, Sink: fmt.Sprint(i)}.New(noon).End(Nothing, noon, 0, "the sink is not paused"))
+	}
+	if _, ok := b.ActivePause("a"); !ok || len(b.Signals) != maxEnded+1 || b.Signals[1].Sink != fmt.Sprint(maxEnded) {
+		t.Errorf("kept are %d, the oldest of them %+v", len(b.Signals), b.Signals[1])
+	}
+	text, err := json.Marshal(b)
+	if err != nil || len(text) > 64<<10 {
+		t.Errorf("%d bytes, %v", len(text), err)
+	}
+}
+
+// listenIn listens in a directory, and returns the error as text.
+func listenIn(t *testing.T, dir string) (net.Listener, string) {
+	t.Helper()
+	l, err := Listen(dir)
+	if err != nil {
+		return nil, err.Error()
+	}
+	t.Cleanup(func() { l.Close() })
+	return l, ""
+}
+
+func TestASocketIsReplacedOnlyIfNoProcessAnswers(t *testing.T) {
+	dir := t.TempDir()
+	l, text := listenIn(t, dir)
+	if text != "" {
+		t.Fatal(text)
+	}
+	if _, text := listenIn(t, dir); !strings.Contains(text, "answered by another process") {
+		t.Errorf("beside a process that answers: %q", text)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // as SIGKILL leaves it
+	l.Close()
+	if _, text := listenIn(t, dir); text != "" {
+		t.Errorf("after a kill: %q", text)
+	}
+	other := t.TempDir()
+	if err := os.WriteFile(filepath.Join(other, socketName), []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, text := listenIn(t, other); !strings.Contains(text, "is no socket") {
+		t.Errorf("in the place of a file: %q", text)
+	}
+}
+
+func TestATooLongPathOfTheSocketIsNamedWithItsBound(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), strings.Repeat("d", 100))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, text := listenIn(t, dir); !strings.Contains(text, "at most 107 bytes") || !strings.Contains(text, dir) {
+		t.Errorf("error %q", text)
+	}
+	if _, err := NewClient(dir); err == nil {
+		t.Error("the client has no such error")
+	}
+}
+
+// stubHandler answers each request in the same way.
+type stubHandler struct {
+	signal Signal
+	err    error
+}
+
+func (h stubHandler) Submit(context.Context, Request) (Signal, error) { return h.signal, h.err }
+func (h stubHandler) List() []Signal                                  { return []Signal{h.signal} }
+
+func TestAnswersArriveAsTheyWereGiven(t *testing.T) {
+	given := Request{Kind: Pause, Sink: "a", For: time.Minute}.New(noon)
+	for name, h := range map[string]stubHandler{
+		"stored":     {given, nil},
+		"not stored": {given, errors.New("the journal is closed")},
+		"standby":    {Signal{}, &NotActiveError{"this exporter is a standby"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			l, text := listenIn(t, dir)
+			if text != "" {
+				t.Fatal(text)
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- Serve(ctx, l, h, slog.New(slog.DiscardHandler)) }()
+			client, err := NewClient(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := client.Submit(t.Context(), Request{Kind: Pause, Sink: "a"})
+			if got != h.signal || fmt.Sprint(err) != fmt.Sprint(h.err) {
+				t.Errorf("answered %+v, %v", got, err)
+			}
+			var inactive *NotActiveError
+			if errors.As(h.err, &inactive) != errors.As(err, &inactive) {
+				t.Errorf("the error is a %T", err)
+			}
+			stop()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			var unanswered *UnansweredError
+			if _, err := client.List(t.Context()); !errors.As(err, &unanswered) {
+				t.Errorf("after the end: %v", err)
+			}
+		})
+	}
+}

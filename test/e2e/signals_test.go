@@ -1,0 +1,171 @@
+package e2e
+
+import (
+	"encoding/json"
+	"math"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+)
+
+// pauses is how often a sink is paused; KUBECDC_E2E_PAUSES sets it for long proofs.
+const pauses = 6
+
+// writesDuringPause is how many objects are written while a sink is paused, before the test looks at the bus.
+const writesDuringPause = 150
+
+// keptSignal is a signal as exporter signal list shows it.
+type keptSignal struct {
+	ID, Signal, Sink, State, Result string
+	Count                           int
+}
+
+// listSignals lists the signals of an exporter.
+func (s *fixture) listSignals(e *exporter.Exporter) (all []keptSignal) {
+	s.t.Helper()
+	for line := range strings.Lines(s.ask("signal", "list", "--config", e.Config(), "-o", "json")) {
+		var one keptSignal
+		s.must(json.Unmarshal([]byte(line), &one))
+		all = append(all, one)
+	}
+	return all
+}
+
+// checkNothingArrives checks that a bus gets nothing while a load writes.
+func (s *fixture) checkNothingArrives(b *received, load *workload.Load) {
+	s.t.Helper()
+	s.must(b.receive(s.t.Context()))
+	before := len(b.records)
+	load.AwaitOperations(load.Operations() + writesDuringPause)
+	s.must(b.receive(s.t.Context()))
+	if after := len(b.records); after != before {
+		s.t.Errorf("%s got %d records while it was paused", b.Name(), after-before)
+	}
+}
+
+// TestPausedStreamsEqualUnpausedOnes pauses Kafka and NATS in turns while objects are written, and kills the exporter,
+// changes its configuration or stops it in order meanwhile. A paused sink gets nothing, however the exporter starts again.
+// In the end both have everything that happened, in order and once.
+func TestPausedStreamsEqualUnpausedOnes(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Services, workload.Deployments}
+	now := &edited{changed: "none", files: map[string]bool{}, lanes: 64}
+	s := newFixture(t, kinds, now.configure)
+	s.must(s.exporter.Start(t.Context()))
+	random := newRandom(t)
+	load := s.run(workload.Plan{Objects: math.MaxInt32, Updates: 4, Rate: sizeOf(t, "KUBECDC_E2E_RATE", pipelineRate)}, kinds)
+	for i := range sizeOf(t, "KUBECDC_E2E_PAUSES", pauses) {
+		sink, b := []string{"kafka", "nats"}[i%2], s.buses[i%2]
+		load.AwaitOperations(load.Operations() + random.IntN(writesBetween))
+		s.ask("signal", "pause", "--sink", sink, "--config", s.exporter.Config())
+		s.checkNothingArrives(b, load)
+		what := random.IntN(4)
+		switch what {
+		case 0:
+			s.must(s.exporter.Kill())
+			s.must(s.exporter.Start(t.Context()))
+		case 1:
+			s.must(s.exporter.Stop())
+			s.must(s.exporter.Start(t.Context()))
+		case 2:
+			now.edit(random.IntN(2)+1, random)
+			s.must(s.exporter.Configure(now.configure))
+			s.awaitConfiguration()
+		default: // nothing
+		}
+		t.Logf("pause %d of %s, meanwhile %s", i, sink, []string{"a kill", "a stop", "an edit", "nothing"}[what])
+		s.awaitAnswer("/readyz", http.StatusOK, "[!]sink/"+sink+" SinkPaused: paused by signal ")
+		s.awaitMetric(`kubecdc_sink_paused{sink="`+sink+`"}`, "1")
+		s.checkNothingArrives(b, load)
+		s.ask("signal", "resume", "--sink", sink, "--config", s.exporter.Config())
+		s.awaitMetric(`kubecdc_sink_paused{sink="`+sink+`"}`, "0")
+	}
+	load.Stop()
+	s.awaitAll()
+	for _, one := range s.listSignals(s.exporter) {
+		if one.State != "done" {
+			t.Errorf("an ended signal is %+v", one)
+		}
+	}
+	s.judge(oracle.Rules{})
+}
+
+// TestAPauseSurvivesAFailover pauses one bus at the active exporter, takes that away with its volume, and resumes the bus at
+// the next one.
+func TestAPauseSurvivesAFailover(t *testing.T) {
+	for i, sink := range []string{"kafka", "nats"} {
+		t.Run(sink, func(t *testing.T) {
+			kinds := []workload.Kind{workload.ConfigMaps, workload.Services}
+			p := newPair(t, kinds, []string{"nats", "kafka"}[i], keepLease)
+			p.start()
+			load := p.run(workload.Plan{Objects: math.MaxInt32, Updates: 4, Rate: pipelineRate}, kinds)
+			first := p.active()
+			if code, out := p.command("signal", "pause", "--sink", sink, "--config", p.other(first).Config()); code != 3 || !strings.Contains(out, "standby") {
+				t.Errorf("the standby answers %d, %s", code, out)
+			}
+			p.ask("signal", "pause", "--sink", sink, "--config", first.Config())
+			p.checkNothingArrives(p.buses[i], load)
+			p.removeReplica(first)
+			second := p.active()
+			p.awaitAnswerOf(second, "/readyz", "[!]sink/"+sink+" SinkPaused")
+			p.checkNothingArrives(p.buses[i], load)
+			if all := p.listSignals(second); len(all) != 1 || all[0].State != "active" || all[0].Sink != sink {
+				t.Errorf("after the failover the signals are %+v", all)
+			}
+			load.Stop()
+			p.ask("signal", "resume", "--sink", sink, "--config", second.Config())
+			p.awaitAll()
+			if all := p.listSignals(second); len(all) != 2 || all[0].State != "done" || all[1].State != "done" || all[1].Count == 0 {
+				t.Errorf("in the end the signals are %+v", all)
+			}
+			p.judge(oracle.Rules{})
+		})
+	}
+}
+
+// TestTheSocketOfSignals follows the socket through kills, a second exporter and commands without an exporter.
+func TestTheSocketOfSignals(t *testing.T) {
+	var settings exporter.Settings
+	s := newFixture(t, []workload.Kind{workload.ConfigMaps}, func(given *exporter.Settings) { settings = *given })
+	socket := filepath.Join(settings.JournalDir(), "signal.sock")
+	list := []string{"signal", "list", "--config", s.exporter.Config()}
+	if code, out := s.command(list...); code != 3 || !strings.Contains(out, "no exporter answers at "+socket) {
+		t.Errorf("before the start: %d, %s", code, out)
+	}
+	s.must(s.exporter.Start(t.Context()))
+	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%s: %v, %v", socket, info, err)
+	}
+	if code, out := s.command("signal", "pause", "--sink", "kafak", "--config", s.exporter.Config()); code != 2 || !strings.Contains(out, "there are: kafka, nats") {
+		t.Errorf("an unknown sink: %d, %s", code, out)
+	}
+	code, _, err := s.exporter.RunSecond(t.Context())
+	s.must(err)
+	if code != 3 {
+		t.Errorf("a second exporter on the journal ended with %d", code)
+	}
+	if all := s.listSignals(s.exporter); len(all) != 1 || all[0].State != "refused" {
+		t.Errorf("beside a second exporter the signals are %+v", all)
+	}
+	s.must(s.exporter.Kill())
+	if code, out := s.command(list...); code != 3 || !strings.Contains(out, "connection refused") {
+		t.Errorf("after a kill: %d, %s", code, out)
+	}
+	s.must(s.exporter.Start(t.Context()))
+	if all := s.listSignals(s.exporter); len(all) != 1 {
+		t.Errorf("after a kill the signals are %+v", all)
+	}
+	s.ask("signal", "pause", "--sink", "nats", "--config", s.exporter.Config())
+	s.must(s.exporter.Stop())
+	if _, err := os.Stat(socket); !os.IsNotExist(err) {
+		t.Errorf("an exporter that has stopped leaves its socket: %v", err)
+	}
+	if out := s.ask("journal", "stat", "--config", s.exporter.Config()); !strings.Contains(out, "sink/nats SinkPaused: paused by signal ") {
+		t.Errorf("journal stat does not show the pause:\n%s", out)
+	}
+}
