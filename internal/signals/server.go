@@ -74,7 +74,7 @@ func Serve(ctx context.Context, l net.Listener, h Handler, log *slog.Logger) err
 	if server.Shutdown(stop) != nil {
 		_ = server.Close() // a slow client is cut off, not waited for
 	}
-	<-served
+	_ = <-served // http.ErrServerClosed
 	return nil
 }
 
