@@ -173,10 +173,11 @@ chart: ## Lint the chart, render it with several values, apply each to a real AP
 	$(HELM) package ../../deploy/helm/kubecdc --destination ../../dist
 
 SITE := $(CACHE)/site
+SITE_DIR ?= $(ROOT)/dist/site
 
 .PHONY: site
 site: $(SITE)/bin/mkdocs ## Build the pages with search into dist/site; a link that leads nowhere fails
-	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict --site-dir '$(SITE_DIR)'
 
 $(SITE)/bin/mkdocs: tools/site/requirements.txt
 	python3 -m venv --clear $(SITE)

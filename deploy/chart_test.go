@@ -106,6 +106,24 @@ func TestWrongValuesAreRefusedWithTheirPath(t *testing.T) {
 	}
 }
 
+// TestTheDocumentedAuditValuesRender: those that the page on the audit trail shows.
+func TestTheDocumentedAuditValuesRender(t *testing.T) {
+	page, err := os.ReadFile("../docs/audit-trail.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, values, _ := strings.Cut(string(page), "```yaml tested by TestTheDocumentedAuditValuesRender\n")
+	values, _, found := strings.Cut(values, "```")
+	file := filepath.Join(t.TempDir(), "values.yaml")
+	if err := os.WriteFile(file, []byte(values), 0o600); err != nil || !found {
+		t.Fatal(found, err)
+	}
+	all := template(t, "--values", filepath.Join(chart, "ci", "default-values.yaml"), "--values", file)
+	if services := slicesOf(all, "kubecdc-audit"); len(services) != 1 || !strings.Contains(string(services[0].text), `clusterIP: "10.96.0.43"`) {
+		t.Errorf("the Services are %+v", services)
+	}
+}
+
 // TestTheChartOpensThePortOfTheAuditWebhook in the Pod, a Service and the NetworkPolicy, with the certificates.
 func TestTheChartOpensThePortOfTheAuditWebhook(t *testing.T) {
 	values := filepath.Join(chart, "ci", "audit-values.yaml")

@@ -129,7 +129,7 @@ chart it has the name of the release: ` + "`kubecdc-0`" + `.
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n", a.Name, wrapped(a.Meaning, ""))
 		writeList(&b, "Look at", a.Look)
 		writeList(&b, "Remedy", a.Do)
-		fmt.Fprintf(&b, "\n```promql\n%s\n```\n", a.Expr)
+		fmt.Fprintf(&b, "\n```promql tested by TestRulesAreValid\n%s\n```\n", a.Expr)
 	}
 	return b.Bytes()
 }

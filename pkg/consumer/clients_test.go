@@ -228,7 +228,7 @@ func runExample(t *testing.T, language, dir string, commands clientCommands) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, example, _ := strings.Cut(string(page), "```"+language+"\n")
+	_, example, _ := strings.Cut(string(page), "```"+language+" tested by TestClientsFollowTheRules\n")
 	example, _, _ = strings.Cut(example, "```")
 	c := commands.example(example)
 	c.Stdin = strings.NewReader(`{"id":"1","type":"added","cluster":"prod","group":"","resource":"pods","namespace":"ns","name":"a","uid":"u",` +

@@ -17,7 +17,7 @@ func Example() {
 {"id":"prod/pods@s2/12/snapshot.end","type":"snapshot.end","cluster":"prod","group":"","version":"v1","resource":"pods","kind":"Pod","resourceVersion":"12","observedAt":"2026-01-02T03:09:01Z","snapshot":{"id":"s2","position":"12","count":1,"digest":""}}`
 
 	var table consumer.Table
-	for line := range strings.Lines(stream) {
+	for line := range strings.Lines(stream) { // one partition after the other, or mixed
 		record, err := consumer.Parse([]byte(line))
 		if err != nil {
 			fmt.Println(err)

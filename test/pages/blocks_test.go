@@ -48,14 +48,14 @@ func blocksOf(t *testing.T, root, page string) (found []block) {
 	return found
 }
 
-// listings reads what a page shows of one language.
-func listings(t *testing.T, root, page, language string) (found []string) {
+// listings reads the blocks of a page that have this mark.
+func listings(t *testing.T, root, page, mark string) (found []string) {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(root, page))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, rest := range strings.Split(string(content), "```"+language+"\n")[1:] {
+	for _, rest := range strings.Split(string(content), "```"+mark+"\n")[1:] {
 		text, _, _ := strings.Cut(rest, "```")
 		found = append(found, text)
 	}

@@ -39,7 +39,7 @@ func TestTheClickHouseRecipeRuns(t *testing.T) {
 		kubectl create configmap gone --namespace clickhouse --from-literal colour=blue
 		kubectl delete configmap gone --namespace clickhouse`)
 	topics := []string{"k8s.dev.core.configmaps", "k8s.dev.apps.deployments"}
-	sql := listings(t, w.dir, clickhousePage, "sql")
+	sql := listings(t, w.dir, clickhousePage, "sql tested by TestTheClickHouseRecipeRuns")
 	if len(sql) != 2 {
 		t.Fatalf("%s has %d blocks of SQL", clickhousePage, len(sql))
 	}

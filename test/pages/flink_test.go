@@ -33,7 +33,7 @@ func TestTheFlinkRecipeRuns(t *testing.T) {
 print(sorted(k.Consumer({"bootstrap.servers": "127.0.0.1:9092", "group.id": "look"}).list_topics().topics))'`,
 		`cdc\.dev\.apps\.deployments.*now\.dev\.apps\.deployments`)
 	var tables []*started
-	for i, statements := range listings(t, w.dir, flinkPage, "sql") {
+	for i, statements := range listings(t, w.dir, flinkPage, "sql tested by TestTheFlinkRecipeRuns") {
 		name := fmt.Sprintf("statements-%d.sql", i)
 		w.must(os.WriteFile(filepath.Join(w.dir, name), []byte(statements), 0o644))
 		tables = append(tables, w.start(block{place: flinkPage, text: "sql-client.sh --file " + name, background: true}))

@@ -43,7 +43,7 @@ func TestTheLokiRecipeRuns(t *testing.T) {
 		kubectl create configmap kept --namespace loki --from-literal colour=red
 		kubectl create configmap going --namespace loki --from-literal colour=red`)
 	w.follow(lokiPage)
-	queries := listings(t, w.dir, lokiPage, "sh")
+	queries := listings(t, w.dir, lokiPage, "sh tested by TestTheLokiRecipeRuns")
 	if len(queries) != 1 {
 		t.Fatalf("%s has %d queries", lokiPage, len(queries))
 	}

@@ -36,7 +36,7 @@ func TestTheOpenSearchRecipeRuns(t *testing.T) {
 		kubectl annotate configmap kept --namespace opensearch long=$(head --bytes 100000 /dev/zero | tr '\0' x) a.b=c a.b.c=d
 		kubectl create configmap going --namespace opensearch --from-literal colour=red`)
 	w.follow("docs/recipes/opensearch.md")
-	w.await("curl --silent '"+server.URL()+"/state.dev.core.configmaps/_search?q=metadata.labels.team:web'", `"name":"found"`)
+	w.await(listings(t, w.dir, "docs/recipes/opensearch.md", "sh tested by TestTheOpenSearchRecipeRuns")[0], `"name" : "found"`)
 	w.run("objects come, change and go", `
 		kubectl delete configmap found
 		kubectl create configmap new --namespace opensearch --from-literal colour=blue

@@ -1,6 +1,12 @@
 package pages
 
-import "testing"
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/test/parts/build"
+)
 
 // exporterRuns is what pages see of "exporter run": it watches.
 var exporterRuns = command{begins: "bin/exporter run", ready: `msg=watching`}
@@ -81,4 +87,52 @@ func TestTheKafkaConnectRecipeRuns(t *testing.T) {
 	w.follow("docs/recipes/kafka-connect.md")
 	w.await("cat changes.jsonl", `(?m)^\{"id":.*"type":"added".*"resource":"configmaps".*"name":"connect"`)
 	w.run("tidying up", "kubectl delete configmap connect\n")
+}
+
+// operatorsConfig is the file that pages for operators take for granted, with what the chart needs.
+const operatorsConfig = `
+cluster: {name: dev}
+resources: [{select: [configmaps, deployments.apps]}]
+sinks:
+  - name: bus
+    kafka: {brokers: ["127.0.0.1:9092"], topic: "operators.{resource}", createTopics: {enabled: true}}
+journal: {dir: /var/lib/kubecdc, maxBytes: 7Gi}
+admin: {listen: ":8080"}
+audit: {stamps: {enabled: true}}
+`
+
+// TestThePagesForOperatorsRun: on a cluster without nodes, so that what is installed is accepted and runs no Pod.
+func TestThePagesForOperatorsRun(t *testing.T) {
+	s := running(t)
+	helm, err := build.Helm(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWalk(t, s, []command{{begins: "exporter run", ready: `msg=watching`}}, "--for 10m", "--for 2s")
+	w.env = append(w.env, "KUBECDC_JOURNAL_DIR=data", "PATH="+filepath.Join(w.dir, "bin")+":"+filepath.Dir(helm)+":"+pathOf(w.env))
+	w.run("a build, and what the pages take for granted", makeBuild+"ln -sf '"+helm+"' bin/helm\ncat > config.yaml <<'EOF'"+operatorsConfig+"EOF\ncp config.yaml exporter.yaml")
+	t.Cleanup(func() {
+		if out, err := w.shell(`
+			helm uninstall kubecdc --namespace kubecdc --ignore-not-found
+			kubectl delete -k deploy/kustomize/base --ignore-not-found --wait=false
+			exporter audit-policy --stamp --config config.yaml | kubectl delete --ignore-not-found -f -`); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
+	w.follow("docs/operations.md")
+	for _, page := range []string{"docs/troubleshooting.md", "docs/sizing.md", "docs/commands.md", "docs/audit-trail.md", "docs/journal.md"} {
+		w.follow(page)
+	}
+	w.run("another namespace", "helm uninstall kubecdc --namespace kubecdc")
+	w.follow("deploy/helm/kubecdc/README.md")
+}
+
+// pathOf returns the last PATH of an environment, which is the one that counts.
+func pathOf(env []string) (path string) {
+	for _, variable := range env {
+		if value, ok := strings.CutPrefix(variable, "PATH="); ok {
+			path = value
+		}
+	}
+	return path
 }

@@ -112,9 +112,9 @@ func (w *walk) run(place, text string) {
 	w.t.Logf("%s:\n%s%s", place, text, out)
 }
 
-// shell runs commands to their end and returns what they print.
+// shell runs commands to their end and returns what they print, also when the test is being cleaned up.
 func (w *walk) shell(text string) (string, error) {
-	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.Context()), patience)
 	defer cancel()
 	shell := exec.CommandContext(ctx, "bash", "-eu", "-o", "pipefail", "-c", w.replaced.Replace(text))
 	shell.Dir, shell.Env = w.dir, w.env

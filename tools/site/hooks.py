@@ -4,7 +4,7 @@ import pathlib
 import re
 
 ROOT = pathlib.Path(__file__).parents[2]
-RUNNABLE = re.compile(r"^( *```sh) runnable.*$", re.MULTILINE)  # a mark for test/pages, which ends no fence here
+MARK = re.compile(r"^( *```[a-z]+) .+$", re.MULTILINE)  # how the block is tested, see test/docs; it ends no fence here
 LINK = re.compile(r"(\]\()([^)\s#]+)([^)\s]*\))")
 
 
@@ -33,4 +33,4 @@ def on_page_markdown(markdown, page, config, files):
             return before + target.rstrip("/") + "/" + first.name + after
         return before + config.repo_url.rstrip("/") + "/blob/main/" + str(path.relative_to(ROOT)) + after
 
-    return LINK.sub(rewrite, RUNNABLE.sub(r"\1", markdown))
+    return LINK.sub(rewrite, MARK.sub(r"\1", markdown))

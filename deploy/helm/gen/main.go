@@ -18,7 +18,7 @@ const head = `# kubecdc
 Ships every change of the Kubernetes resources you choose to Kafka, NATS, a webhook or a file: a StatefulSet of one Pod with a
 volume for its journal. The namespace may enforce the restricted Pod Security Standard.
 
-` + "```sh" + `
+` + "```sh runnable" + `
 exporter validate --config config.yaml
 exporter rbac --config config.yaml -o helm > rbac.yaml   # the least rights that this configuration needs
 helm install kubecdc deploy/helm/kubecdc --namespace kubecdc --create-namespace \
