@@ -178,6 +178,43 @@ func TestALostStateIsNoticed(t *testing.T) {
 	follower.wantState(map[string]string{"a": "again", "x": "1"})
 }
 
+// TestADeposedOwnerWritesNothingToARecreatedState recreates the topic under an owner that does not know that it was
+// replaced, and under the one that has replaced it, which finds that out. A broker takes any producer in a new partition.
+func TestADeposedOwnerWritesNothingToARecreatedState(t *testing.T) {
+	b := startKafka(t)
+	former, owner := newStateClient(t, b.Brokers()), newStateClient(t, b.Brokers())
+	former.claim()
+	former.write(entry("a", "1"))
+	owner.claim()
+	owner.write(entry("a", "2"))
+	deleteTopic(t, b.Brokers(), stateName)
+	createTopic(t, b.Brokers(), stateName, 1)
+	alterTopic(t, b.Brokers(), stateName, "cleanup.policy", "compact")
+
+	former.eventually("the end of a former owner", func() error {
+		err := former.store.Write(t.Context(), []sinks.StateEntry{entry("a", "late")})
+		var deposed *sinks.DeposedError
+		if errors.As(err, &deposed) {
+			return nil
+		}
+		return fmt.Errorf("%v; want a DeposedError", err)
+	})
+	follower := newStateClient(t, b.Brokers())
+	follower.read()
+	follower.wantState(map[string]string{})
+	owner.eventually("a state that is lost", func() error {
+		err := owner.store.Write(t.Context(), []sinks.StateEntry{entry("a", "3")})
+		var lost *sinks.StateLostError
+		if errors.As(err, &lost) {
+			return nil
+		}
+		return fmt.Errorf("%v; want a StateLostError", err)
+	})
+	owner.write(entry("b", "1"))
+	follower.read()
+	follower.wantState(map[string]string{"b": "1"})
+}
+
 func settingsOf(t *testing.T, brokers []string, topic string) map[string]string {
 	t.Helper()
 	s := openSink(t, Config{Brokers: brokers, Topic: topicA})

@@ -56,7 +56,8 @@ type Store struct {
 	reading *cluster.Span // how far the state was read; nil: the next Read starts from the beginning
 	readAt  time.Time     // wall clock
 
-	owned         bool // by this process, as far as it knows
+	owned         bool             // by this process, as far as it knows
+	topic         protocol.TopicID // of the state; the partition is fenced in it
 	transactional *cluster.Transactional
 	current       cluster.ProducerEpoch
 	sequence      int32         // of the next batch
@@ -64,7 +65,6 @@ type Store struct {
 	inDoubt       *pendingBatch // was sent and is not acknowledged; nil: there is none
 
 	oldestOffset   int64
-	endOffset      int64 // behind our newest record
 	topicCheckedAt time.Time
 
 	atomicBytes int // of the entries of one batch
@@ -105,21 +105,34 @@ func (s *Store) topicError(ctx context.Context, err error) error {
 	return s.cluster.SinkError(ctx, s.partition.Topic, err)
 }
 
-// findLeader returns the leader of the partition.
-func (s *Store) findLeader(ctx context.Context) (cluster.Lead, error) {
+// findLeader returns the leader of the partition, and the topic that it is one of.
+func (s *Store) findLeader(ctx context.Context) (cluster.Lead, protocol.TopicID, error) {
 	found, _, err := s.cluster.DescribeTopic(ctx, s.partition.Topic)
 	if err != nil {
-		return cluster.Lead{}, err
+		return cluster.Lead{}, protocol.TopicID{}, err
 	}
 	if len(found.Leads) != 1 {
-		return cluster.Lead{}, &partitionsError{len(found.Leads)}
+		return cluster.Lead{}, protocol.TopicID{}, &partitionsError{len(found.Leads)}
 	}
-	return found.Lead(0)
+	by, err := found.Lead(0)
+	return by, found.ID, err
+}
+
+// errRecreated means that the topic is not the one in which the partition is fenced.
+var errRecreated = errors.New("it was recreated")
+
+// findOwnLeader returns the leader of the partition in the topic that this process owns.
+func (s *Store) findOwnLeader(ctx context.Context) (cluster.Lead, error) {
+	by, topic, err := s.findLeader(ctx)
+	if err == nil && topic != s.topic {
+		err = errRecreated
+	}
+	return by, err
 }
 
 // Read implements [sinks.StateStore].
 func (s *Store) Read(ctx context.Context, each func(sinks.StateEntry) error) (reset bool, err error) {
-	by, err := s.findLeader(ctx)
+	by, _, err := s.findLeader(ctx)
 	before := s.reading
 	if errors.Is(err, kafka.UnknownTopicOrPartition) && !s.owned {
 		s.reading = nil
@@ -190,22 +203,42 @@ func (s *Store) Claim(ctx context.Context, claim sinks.Claim) error {
 		return fmt.Errorf("the state in topic %q: %w", s.partition.Topic, err)
 	}
 	s.transactional = cluster.NewTransactional(s.cluster, cluster.TransactionalID(claim.Group, "state", s.partition.Topic))
-	own, missing, err := s.transactional.FencePartitions(ctx, cluster.NoProducer, []cluster.Partition{s.partition})
+	_, topic, err := s.findLeader(ctx)
+	if err != nil {
+		return s.readError(ctx, err)
+	}
+	own, err := s.fencePartition(ctx, cluster.NoProducer)
 	if err != nil {
 		return err
 	}
-	if len(missing) > 0 {
-		return fmt.Errorf("the state in topic %q: the brokers do not know it yet", s.partition.Topic)
+	s.current, s.sequence, s.inDoubt, s.renewedAt = own, 0, nil, time.Now().Round(0)
+	s.owned, err = true, s.useTopic(ctx, topic)
+	return err
+}
+
+// fencePartition fences the partition and returns the epoch to continue under.
+func (s *Store) fencePartition(ctx context.Context, current cluster.ProducerEpoch) (cluster.ProducerEpoch, error) {
+	own, missing, err := s.transactional.FencePartitions(ctx, current, []cluster.Partition{s.partition})
+	if err == nil && len(missing) > 0 {
+		err = fmt.Errorf("the state in topic %q: the brokers do not know it yet", s.partition.Topic)
 	}
-	by, err := s.findLeader(ctx)
+	return own, err
+}
+
+// useTopic lets the state be in a topic, unless another one has the name by now.
+func (s *Store) useTopic(ctx context.Context, topic protocol.TopicID) error {
+	by, found, err := s.findLeader(ctx)
+	if err == nil && found != topic {
+		err = errRecreated
+	}
+	var first int64
 	if err == nil {
-		s.oldestOffset, s.endOffset, err = s.reader.QueryExtent(ctx, by, s.partition)
+		first, _, err = s.reader.QueryExtent(ctx, by, s.partition)
 	}
 	if err != nil {
 		return s.readError(ctx, err)
 	}
-	s.current, s.sequence, s.inDoubt, s.owned = own, 0, nil, true
-	s.renewedAt, s.topicCheckedAt = time.Now().Round(0), time.Now()
+	s.topic, s.oldestOffset, s.topicCheckedAt = topic, first, time.Now()
 	return nil
 }
 
@@ -332,7 +365,10 @@ func (s *Store) runOwnerChecks(ctx context.Context) error {
 	if time.Since(s.topicCheckedAt) < topicCheckInterval {
 		return nil
 	}
-	by, err := s.findLeader(ctx)
+	by, err := s.findOwnLeader(ctx)
+	if errors.Is(err, errRecreated) {
+		return s.adoptTopic(ctx)
+	}
 	if err != nil {
 		return s.writeError(ctx, err)
 	}
@@ -372,10 +408,12 @@ func (s *Store) sendPending(ctx context.Context) error {
 	stamp := time.Now()
 	for try := 1; ; try++ {
 		record.SetTimestamp(s.inDoubt.bytes, stamp)
-		base, err := s.produceOnce(ctx)
+		err := s.produceOnce(ctx)
 		switch protocol.ClassifyError(err) {
 		case protocol.Accepted:
-			return s.recordWritten(base)
+			s.sequence = record.SequenceAfter(s.sequence, s.inDoubt.count)
+			s.inDoubt = nil
+			return nil
 		case protocol.TooLarge:
 			s.inDoubt = nil
 			return err
@@ -390,8 +428,8 @@ func (s *Store) sendPending(ctx context.Context) error {
 		case protocol.Unauthorized:
 			return s.writeError(ctx, err)
 		default:
-			if errors.Is(err, kafka.UnknownTopicOrPartition) && try == maxSendTries {
-				return s.recreateTopic(ctx)
+			if errors.Is(err, errRecreated) || errors.Is(err, kafka.UnknownTopicOrPartition) && try == maxSendTries {
+				return s.adoptTopic(ctx)
 			}
 		}
 		if try == maxSendTries || ctx.Err() != nil {
@@ -409,53 +447,45 @@ func (s *Store) sendPending(ctx context.Context) error {
 // renumberPending gives the batch in doubt numbers of a new epoch, which fences the old numbers. It may be written twice
 // then, which is harmless: the entries are the newest of their keys.
 func (s *Store) renumberPending(ctx context.Context) error {
-	err := s.advanceEpoch(func() (cluster.ProducerEpoch, error) {
-		own, _, err := s.transactional.FencePartitions(ctx, s.current, []cluster.Partition{s.partition})
-		return own, err
-	})
+	err := s.advanceEpoch(func() (cluster.ProducerEpoch, error) { return s.fencePartition(ctx, s.current) })
 	if err == nil {
 		record.SetSequence(s.inDoubt.bytes, s.currentSequence())
 	}
 	return err
 }
 
-// produceOnce sends the batch in doubt once and returns its offset; below zero if the broker does not report it.
-func (s *Store) produceOnce(ctx context.Context) (base int64, err error) {
-	by, err := s.findLeader(ctx)
+// produceOnce sends the batch in doubt once.
+func (s *Store) produceOnce(ctx context.Context) error {
+	by, err := s.findOwnLeader(ctx)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	pending, err := s.cluster.Produce(by.Broker, protocol.RecordBatch{Topic: s.partition.Topic, Bytes: s.inDoubt.bytes}, cluster.ForProducing)
+	batch := protocol.RecordBatch{Topic: s.partition.Topic, TopicID: s.topic, Bytes: s.inDoubt.bytes}
+	pending, err := s.cluster.Produce(by.Broker, batch, cluster.ForProducing)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	err = pending.Wait(ctx)
-	return pending.BaseOffset(), err
+	return pending.Wait(ctx)
 }
 
-// recordWritten records that the batch in doubt was written at an offset. An offset before older records means that the
-// topic was recreated.
-func (s *Store) recordWritten(base int64) error {
-	s.sequence = record.SequenceAfter(s.sequence, s.inDoubt.count)
-	count := int64(s.inDoubt.count)
-	s.inDoubt = nil
-	if base < 0 {
-		return nil
-	}
-	before := s.endOffset
-	s.endOffset = base + count
-	if base < before {
-		return s.lostError("it was recreated")
-	}
-	return nil
-}
-
-// recreateTopic creates the topic again after it was deleted.
-func (s *Store) recreateTopic(ctx context.Context) error {
+// adoptTopic continues in the topic that has replaced the one of the state, and creates it if there is none. A broker takes
+// any producer in a partition that is new, so this process fences it before its first batch. The caller writes the state
+// again.
+func (s *Store) adoptTopic(ctx context.Context) error {
 	if err := s.ensureTopic(ctx); err != nil {
 		return fmt.Errorf("the state in topic %q: %w", s.partition.Topic, err)
 	}
-	s.inDoubt, s.endOffset, s.oldestOffset = nil, 0, 0
+	_, topic, err := s.findLeader(ctx)
+	if err != nil {
+		return s.writeError(ctx, err)
+	}
+	if err := s.advanceEpoch(func() (cluster.ProducerEpoch, error) { return s.fencePartition(ctx, s.current) }); err != nil {
+		return err
+	}
+	if err := s.useTopic(ctx, topic); err != nil {
+		return err
+	}
+	s.inDoubt = nil
 	return s.lostError("it was deleted")
 }
 
