@@ -127,13 +127,13 @@ func newSurroundings(p *replicas, replicated *replicatedBuses, kinds []workload.
 	s.addNeighbour(settings)
 
 	nothing := func() {}
-	faults, topics := []func(){nothing, s.freezeBroker, s.freezeServer}, []func(){nothing, s.growTopic}
+	faults := []func(){nothing, s.freezeBroker, s.freezeServer}
 	if replicated != nil {
-		faults, topics = append(faults, s.killLeaders), append(topics, s.recreateTopic)
+		faults = append(faults, s.killLeaders)
 	}
 	s.faults = &deck{random: p.random, all: faults}
 	s.edits = &deck{random: p.random, all: []func(){nothing, s.editSelection, s.editSink}}
-	s.topics = &deck{random: p.random, all: topics}
+	s.topics = &deck{random: p.random, all: []func(){nothing, s.growTopic, s.recreateTopic}}
 	return s
 }
 

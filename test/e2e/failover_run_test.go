@@ -40,10 +40,9 @@ type freeze struct {
 
 // TestFailoversNeverLoseRepeatOrReorder takes the active one of three away while objects are written: by SIGKILL with its
 // volume, by standing still for 2 to 14 seconds, in order, and by standing still and the next one killed or stopped as soon
-// as it is active. Around each failover, a broker or a NATS server freezes, one configuration is edited, a topic grows; and
-// a second deployment writes the same changes of the same objects, under the name of another cluster, to the same topics
-// and stream. With KUBECDC_E2E_REPLICAS=3 the buses have three servers, their leaders are killed as well, and a topic is
-// recreated.
+// as it is active. Around each failover, a broker or a NATS server freezes, one configuration is edited, a topic grows or is
+// recreated; and a second deployment writes the same changes of the same objects, under the name of another cluster, to the
+// same topics and stream. With KUBECDC_E2E_REPLICAS=3 the buses have three servers, and their leaders are killed as well.
 func TestFailoversNeverLoseRepeatOrReorder(t *testing.T) {
 	servers(t)
 	for _, stateIn := range []string{"kafka", "nats"} {

@@ -31,7 +31,9 @@ type Load struct {
 
 	operations, deletes atomic.Int64
 	limit               *rate.Limiter
-	cancel              context.CancelFunc
+	cancel              context.CancelFunc // of the wait for the next writes
+	requests            context.Context    // of the writes under way
+	cancelRequests      context.CancelFunc
 	done                chan struct{}
 	once                sync.Once
 	err                 error // of the first client that failed; read after done
@@ -39,8 +41,9 @@ type Load struct {
 
 // Start begins to write. It ends by itself; Wait or Stop must be called.
 func (c *Cluster) Start(ctx context.Context, plan Plan) *Load {
-	ctx, cancel := context.WithCancel(ctx)
-	l := &Load{cluster: c, plan: plan, limit: rate.NewLimiter(rate.Inf, 0), cancel: cancel, done: make(chan struct{})}
+	l := &Load{cluster: c, plan: plan, limit: rate.NewLimiter(rate.Inf, 0), done: make(chan struct{})}
+	l.requests, l.cancelRequests = context.WithCancel(ctx)
+	ctx, l.cancel = context.WithCancel(ctx)
 	if plan.Rate > 0 {
 		l.limit = rate.NewLimiter(rate.Limit(plan.Rate), plan.Clients)
 	}
@@ -51,7 +54,8 @@ func (c *Cluster) Start(ctx context.Context, plan Plan) *Load {
 	}
 	go func() {
 		defer close(l.done)
-		defer cancel()
+		defer l.cancelRequests()
+		defer l.cancel()
 		l.hand(ctx, numbers)
 		clients.Wait()
 	}()
@@ -84,18 +88,18 @@ func (l *Load) client(ctx context.Context, numbers <-chan int) {
 func (l *Load) live(ctx context.Context, i int) error {
 	kind := l.plan.Kinds[i%len(l.plan.Kinds)]
 	namespace, name := l.plan.Namespace, fmt.Sprintf("%s-%04d", l.plan.Prefix, i)
-	if err := l.write(ctx, func() error { return l.cluster.Create(ctx, kind, namespace, name) }); err != nil {
+	if err := l.write(ctx, func() error { return l.cluster.Create(l.requests, kind, namespace, name) }); err != nil {
 		return fmt.Errorf("create %s: %w", name, err)
 	}
 	for step := range l.plan.Updates {
-		if err := l.write(ctx, func() error { return l.cluster.Change(ctx, kind, namespace, name, step+1) }); err != nil {
+		if err := l.write(ctx, func() error { return l.cluster.Change(l.requests, kind, namespace, name, step+1) }); err != nil {
 			return fmt.Errorf("update %s: %w", name, err)
 		}
 	}
 	if i/len(l.plan.Kinds)%2 == 0 { // every second of each kind
 		return nil
 	}
-	if err := l.write(ctx, func() error { return l.cluster.Delete(ctx, kind, namespace, name) }); err != nil {
+	if err := l.write(ctx, func() error { return l.cluster.Delete(l.requests, kind, namespace, name) }); err != nil {
 		return fmt.Errorf("delete %s: %w", name, err)
 	}
 	l.deletes.Add(1)
@@ -120,9 +124,15 @@ func (l *Load) Wait() error {
 	return l.err
 }
 
-// Stop ends the writing where it is and waits for it.
+// finishWithin is how long the writes that are under way at a Stop may take; the API server may be away.
+const finishWithin = 30 * time.Second
+
+// Stop ends the writing where it is, and waits for the writes under way: the API server carries out a request that its
+// client has given up, at some time after that.
 func (l *Load) Stop() {
 	l.cancel()
+	limit := time.AfterFunc(finishWithin, l.cancelRequests)
+	defer limit.Stop()
 	<-l.done
 }
 
