@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -22,9 +23,14 @@ func validateCharacters(rep *reporter, c *Config) {
 			r := []rune(text[at:])[0]
 			rep.addProblem(path, Problem{Message: fmt.Sprintf("contains the invisible character %U at position %d", r, at+1),
 				Found: strconv.QuoteToASCII(text), Expected: "visible characters"})
+		} else if text != "" && strings.TrimSpace(text) == "" && slices.Contains(namesOfFiles, lastKey(path)) {
+			rep.addProblem(path, Problem{Message: "holds only blanks", Found: strconv.Quote(text), Expected: "a path"})
 		}
 	})
 }
+
+// namesOfFiles are the keys of paths of which nothing else checks that they have visible characters.
+var namesOfFiles = []string{"dir", "path"}
 
 // isInvisible reports whether a character cannot be seen, or changes how its neighbors are shown: control and format
 // characters, and blanks other than a space.

@@ -27,6 +27,8 @@ func validateCluster(rep *reporter, c Cluster) {
 		p.Message = `contains a "/", which separates the parts of a change's ID`
 	case strings.TrimSpace(c.Name) != c.Name:
 		p.Message = "begins or ends with a blank"
+	case c.Name == "." || c.Name == "..":
+		p.Message = "a name of dots alone, which no topic may have"
 	case len(c.Name) > maxClusterNameBytes:
 		p.Message, p.Expected = "too long", fmt.Sprintf("at most %d bytes", maxClusterNameBytes)
 	}

@@ -11,6 +11,7 @@ const (
 	minDeadLetterBytes Bytes = 1 << 20
 	minRetry                 = time.Millisecond
 	maxRetry                 = 24 * time.Hour
+	minSuspect               = time.Second
 	minRate                  = 0.001   // changes per second: below it a change waits for more than a quarter of an hour
 	minWindowBytes     Bytes = 1 << 20 // the largest object that etcd stores is 1.5 MiB; a smaller window holds one at a time
 )
@@ -43,6 +44,10 @@ func validateDelivery(rep *reporter, c Delivery) {
 	if c.Retry.Max < c.Retry.Min {
 		rep.addProblem("delivery.retry.max", Problem{Message: "less than delivery.retry.min", Found: c.Retry.Max.String(),
 			Expected: "at least " + c.Retry.Min.String()})
+	}
+	if s := c.Rejections.Suspect; s != 0 && s < minSuspect {
+		rep.addProblem("delivery.rejections.suspect", Problem{Message: "too short: a pause between two changes looks like an outage",
+			Found: s.String(), Expected: "at least " + minSuspect.String() + ", or 0s for never"})
 	}
 	checkMinBytes(rep, "delivery.window", c.Window, minWindowBytes)
 	if c.Rate.PerSecond < 0 {

@@ -235,6 +235,13 @@ func (c CreateTopics) validateSettings() error {
 		if entry.Name == "" {
 			return fmt.Errorf("kafka.createTopics.configs[%d].name: missing; expected a topic setting such as cleanup.policy", i)
 		}
+		if slices.ContainsFunc(c.Configs[:i], func(earlier TopicConfig) bool { return earlier.Name == entry.Name }) {
+			return fmt.Errorf("kafka.createTopics.configs[%d].name: %s is given twice", i, entry.Name)
+		}
+		if n, err := strconv.Atoi(entry.Value); err == nil && entry.Name == "min.insync.replicas" && c.ReplicationFactor > 0 && n > c.ReplicationFactor {
+			return fmt.Errorf("kafka.createTopics.configs[%d].value: %d replicas in sync are never reached; expected at most %d, the replicationFactor",
+				i, n, c.ReplicationFactor)
+		}
 	}
 	return nil
 }

@@ -29,8 +29,8 @@ func (c Config) Validate() error {
 		c.validateAuthentication(),
 		atPath("create.storage", checkOneOf(c.Create.Storage, storageFile, storageMemory)),
 		atPath("create.replicas", checkRange(c.Create.Replicas, 1, 5)),
-		atPath("create.maxAge", checkNotNegative(c.Create.MaxAge)),
-		atPath("create.maxBytes", checkNotNegative(c.Create.MaxBytes)),
+		atPath("create.maxAge", checkLimit(c.Create.MaxAge, time.Second)),
+		atPath("create.maxBytes", checkLimit(c.Create.MaxBytes, minStreamBytes)),
 		atPath("create.duplicates", c.validateDuplicates()),
 	)
 }
@@ -201,9 +201,13 @@ func checkPositive[T int64 | time.Duration](v T) error {
 	return nil
 }
 
-func checkNotNegative[T int64 | time.Duration](v T) error {
-	if v < 0 {
-		return fmt.Errorf("%v is negative", v)
+// minStreamBytes is the least limit of a stream that holds a large object.
+const minStreamBytes int64 = 1 << 20
+
+// checkLimit checks a limit of which 0 is none.
+func checkLimit[T int64 | time.Duration](v, least T) error {
+	if v != 0 && v < least {
+		return fmt.Errorf("%v keeps nothing; expected at least %v, or 0 for no limit", v, least)
 	}
 	return nil
 }

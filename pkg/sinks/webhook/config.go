@@ -67,6 +67,7 @@ const (
 	maxLanes       = 1024
 	maxBatch       = 1000
 	defaultTimeout = 15 * time.Second
+	maxTimeout     = time.Hour              // a receiver that hangs is noticed only then
 	minTimeout     = 100 * time.Millisecond // below it no request over a network succeeds
 )
 
@@ -87,6 +88,9 @@ func (c Config) Validate() error {
 	}
 	if c.Timeout < minTimeout {
 		errs = append(errs, withPath("timeout", fmt.Errorf("too short: found %v, expected at least %v", c.Timeout, minTimeout)))
+	}
+	if c.Timeout > maxTimeout {
+		errs = append(errs, withPath("timeout", fmt.Errorf("too long: found %v, expected at most %v", c.Timeout, maxTimeout)))
 	}
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
 		errs = append(errs, withPath("tls.cert", errors.New("cert and key belong together; set both or none")))
@@ -143,6 +147,8 @@ func (c Config) validateURL() error {
 		return fmt.Errorf("scheme %q is not one of https, http", u.Scheme)
 	case u.User != nil:
 		return errors.New("holds a user; put credentials into a file that webhook.headers or webhook.bearerTokenFile names")
+	case u.Fragment != "":
+		return errors.New("holds a fragment (#), which is never sent; remove it, or write %23")
 	case u.Scheme == "http" && c.TLS != TLS{}:
 		return errors.New("webhook.tls is set and the scheme is http; write https")
 	}

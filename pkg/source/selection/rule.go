@@ -198,8 +198,14 @@ func (n Namespaces) literalNames() []string {
 // selectsNothing reports whether Exclude removes everything that Include names.
 func (n Namespaces) selectsNothing() bool {
 	return len(n.Include) > 0 && !slices.ContainsFunc(n.Include, func(name string) bool {
-		return !slices.Contains(n.Exclude, name) && !slices.Contains(n.Exclude, "*") && (isGlob(name) || !matchesAny(n.Exclude, name))
+		return !slices.ContainsFunc(n.Exclude, func(glob string) bool { return coversGlob(glob, name) })
 	})
+}
+
+// coversGlob reports whether one glob certainly matches whatever another one matches. A glob of "*" and letters that matches
+// the text of the other one does: its letters match letters only, and its "*" anything.
+func coversGlob(glob, other string) bool {
+	return glob == other || (!isGlob(other) || !strings.ContainsAny(glob, `?[\`)) && matchesAny([]string{glob}, other)
 }
 
 func isGlob(s string) bool { return strings.ContainsAny(s, `*?[\`) }

@@ -3,7 +3,9 @@ package auth
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
+	"strings"
 )
 
 // TLS configures transport security.
@@ -63,6 +65,9 @@ type OAuth struct {
 func (t TLS) Validate() error {
 	if !t.Enabled && t != (TLS{}) {
 		return errors.New("kafka.tls.enabled: false, but other settings of kafka.tls are given; set it to true or remove them")
+	}
+	if strings.ContainsAny(t.ServerName, " /:@") && net.ParseIP(t.ServerName) == nil {
+		return fmt.Errorf("kafka.tls.serverName: %q; expected a host name", t.ServerName)
 	}
 	if (t.CertFile == "") != (t.KeyFile == "") {
 		return errors.New("kafka.tls.certFile, kafka.tls.keyFile: only one is given; expected both or none")
