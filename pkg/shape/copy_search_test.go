@@ -1,6 +1,11 @@
 package shape
 
 import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"io"
+	"os"
 	"strings"
 	"testing"
 
@@ -51,6 +56,46 @@ func TestCopiesInAnnotationsOfAnyNameAreRedacted(t *testing.T) {
 			if got := redactWith(t, redactorFor(t, mode), crd, body); got != body {
 				t.Errorf("%s, %s, without paths: %s became %s", name, mode, body, got)
 			}
+		}
+	}
+}
+
+// TestTheLimitsOfTheSearchAreThoseOfTheDocs: what docs/shaping.md lists as not found is shown, and a path to the annotation
+// hides it.
+func TestTheLimitsOfTheSearchAreThoseOfTheDocs(t *testing.T) {
+	crd := event.Resource{Group: "example.com", Version: "v1", Resource: "databases", Kind: "Database"}
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	if _, err := io.WriteString(w, `{"spec":{"password":"hunter-now"}}`); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("../../docs/shaping.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for words, value := range map[string]string{
+		"YAML":                    "spec:\n  password: hunter-now\n",
+		"a plain text":            "hunter-now",
+		"a JSON string instead":   `"hunter-now"`,
+		"JSON in base64":          base64.StdEncoding.EncodeToString([]byte(`{"spec":{"password":"hunter-now"}}`)),
+		"compressed":              base64.StdEncoding.EncodeToString(packed.Bytes()),
+		"in another case":         `{"x":"HUNTER-NOW"}`,
+		"under names that no":     `{"x":{"formerly":"hunter-old"}}`,
+		"only a part of a value.": `{"x":"hunter-"}`,
+	} {
+		if !strings.Contains(string(page), words) {
+			t.Errorf("docs/shaping.md does not list %q", words)
+		}
+		body := `{"kind":"Database","metadata":{"annotations":{"example.com/state":` + quoteJSON(t, value) + `}},"spec":{"password":"hunter-now"}}`
+		if got := redactWith(t, redactorFor(t, Mask, "spec.password"), crd, body); !strings.Contains(got, quoteJSON(t, value)) {
+			t.Errorf("%s is found: the page may promise that; %s", words, got)
+		}
+		named := redactWith(t, redactorFor(t, Mask, "spec.password", `metadata.annotations["example.com/state"]`), crd, body)
+		if strings.Contains(named, quoteJSON(t, value)) {
+			t.Errorf("%s: a path to the annotation leaves %s", words, named)
 		}
 	}
 }
