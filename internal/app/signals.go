@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -36,11 +37,12 @@ type signalControl struct {
 
 	mu       sync.Mutex
 	switches map[string]*delivery.PauseSwitch // by sink
+	working  map[string]bool                  // IDs of the signals that this process is working on
 }
 
 // newSignalControl returns the signals that the journal has.
 func newSignalControl(j *journal.Journal, r *replica, log *slog.Logger) (*signalControl, error) {
-	c := &signalControl{log: log, journal: j, replica: r, switches: map[string]*delivery.PauseSwitch{}}
+	c := &signalControl{log: log, journal: j, replica: r, switches: map[string]*delivery.PauseSwitch{}, working: map[string]bool{}}
 	c.registry = signals.NewRegistry(c.storeBook)
 	return c, c.load()
 }
@@ -73,6 +75,7 @@ func (c *signalControl) load() error {
 		}
 	}
 	c.registry.Load(books...)
+	c.endInterrupted(time.Now())
 	c.applyPauses(time.Now())
 	return nil
 }
@@ -85,6 +88,31 @@ func (c *signalControl) pauseSwitch(sink string) *delivery.PauseSwitch {
 		c.switches[sink] = delivery.NewPauseSwitch()
 	}
 	return c.switches[sink]
+}
+
+func (c *signalControl) setWorking(id string, yes bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if delete(c.working, id); yes {
+		c.working[id] = true
+	}
+}
+
+func (c *signalControl) isWorking(id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.working[id]
+}
+
+// endInterrupted ends the signals that an earlier process has not finished.
+func (c *signalControl) endInterrupted(now time.Time) {
+	for _, s := range c.registry.List() {
+		if s.State == signals.Active && s.Kind != signals.Pause && !c.isWorking(s.ID) {
+			c.registry.Update(func(b *signals.Book) {
+				b.Put(s.End(signals.Aborted, now, 0, "the exporter ended meanwhile; what it had done is done"))
+			})
+		}
+	}
 }
 
 // applyPauses brings the switches into accord with the signals, and ends the pauses that are over.
@@ -155,7 +183,10 @@ func (c *signalControl) submit(ctx context.Context, r signals.Request, sinks []c
 		return s, c.registry.Commit(ctx, s.ID, func(b *signals.Book) { b.Put(s) })
 	}
 	waiting := c.waitingFor(s.Sink)
-	if r.Kind == signals.Pause {
+	switch r.Kind {
+	case signals.RetryDeadLetters, signals.DiscardDeadLetters:
+		return c.treatDeadLetters(ctx, s, r.Offsets)
+	case signals.Pause:
 		s.Count = waiting
 		if err := c.registry.Commit(ctx, s.ID, func(b *signals.Book) { b.Put(s) }); err != nil {
 			return s, err
@@ -166,6 +197,7 @@ func (c *signalControl) submit(ctx context.Context, r signals.Request, sinks []c
 			return s, errors.New("the pause is in force, and a request that was sent before is not answered yet")
 		}
 		return s, nil
+	default: // resume
 	}
 	switch {
 	case !isPaused:
@@ -192,15 +224,74 @@ func (c *signalControl) refusalOf(r signals.Request, isPaused bool, sinks []conf
 	for i, s := range sinks {
 		names[i] = s.Name
 	}
+	isLetters := r.Kind == signals.DiscardDeadLetters || r.Kind == signals.RetryDeadLetters
+	isConfigured := slices.Contains(names, r.Sink)
 	switch {
-	case r.Kind != signals.Pause && r.Kind != signals.Resume:
+	case r.Kind != signals.Pause && r.Kind != signals.Resume && !isLetters:
 		return fmt.Sprintf("this exporter knows no signal %q", r.Kind)
 	case r.For < 0:
 		return "the duration of a pause is negative"
-	case !slices.Contains(names, r.Sink) && !isPaused:
+	case isLetters && (isConfigured || r.Kind == signals.DiscardDeadLetters):
+		return c.missingLetter(r)
+	case !isConfigured && !isPaused:
 		return fmt.Sprintf("no sink %q is configured; there are: %s", r.Sink, strings.Join(names, ", "))
 	}
 	return ""
+}
+
+// missingLetter returns which of the dead letters of a request do not exist; "" if all do.
+func (c *signalControl) missingLetter(r signals.Request) string {
+	stored, err := c.journal.DeadLetterOffsets(r.Sink)
+	if err != nil {
+		return err.Error()
+	}
+	for _, offset := range r.Offsets {
+		if _, found := slices.BinarySearch(stored, offset); !found {
+			return fmt.Sprintf("sink %q has no dead letter at offset %d", r.Sink, offset)
+		}
+	}
+	return ""
+}
+
+// treatDeadLetters retries or discards dead letters. What a signal has done when the process ends is durable, and the rest
+// is still there: endInterrupted then ends it.
+func (c *signalControl) treatDeadLetters(ctx context.Context, s signals.Signal, offsets []uint64) (signals.Signal, error) {
+	var err error
+	if offsets == nil {
+		if offsets, err = c.journal.DeadLetterOffsets(s.Sink); err != nil {
+			return s, err
+		}
+	}
+	if len(offsets) == 0 {
+		s = s.End(signals.Nothing, time.Now(), 0, "the sink has no dead letters")
+		return s, c.registry.Commit(ctx, s.ID, func(b *signals.Book) { b.Put(s) })
+	}
+	c.setWorking(s.ID, true)
+	defer c.setWorking(s.ID, false)
+	if err := c.registry.Commit(ctx, s.ID, func(b *signals.Book) { b.Put(s) }); err != nil {
+		return s, err
+	}
+	var n int
+	var kept map[string]int
+	result := "%d discarded"
+	working := context.WithoutCancel(ctx) // each write is bounded; a journal that ends ends them
+	if s.Kind == signals.RetryDeadLetters {
+		result = "%d are delivered in their turn"
+		n, kept, err = c.journal.RequeueDeadLetters(working, s.Sink, offsets)
+	} else {
+		n, err = c.journal.DropDeadLetters(working, s.Sink, offsets)
+	}
+	text, state := fmt.Sprintf(result, n), signals.Done
+	for _, reason := range slices.Sorted(maps.Keys(kept)) {
+		text += fmt.Sprintf("; %d stay: %s", kept[reason], reason)
+	}
+	if err != nil {
+		text, state = text+"; then: "+err.Error(), signals.Aborted
+	}
+	s = s.End(state, time.Now(), uint64(n), text)
+	c.registry.Update(func(b *signals.Book) { b.Put(s) })
+	c.log.Info("dead letters are treated as a signal asks", "sink", s.Sink, "signal", s.ID, "result", text)
+	return s, err
 }
 
 // pausedStatus returns the condition of a sink that is paused; OK if it is not.

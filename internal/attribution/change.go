@@ -40,7 +40,7 @@ func objectNameKey(group, resource, namespace, name string) string {
 // write: control records, changes that a list revealed, versions that are emitted again, and attributions.
 func ChangeOf(r event.Record) (c Change, eligible bool) {
 	of := r.Change
-	if of.UID == "" || of.Type == event.Attributed || of.Type.IsControl() {
+	if of.UID == "" || of.OnlySink != "" || of.Type == event.Attributed || of.Type.IsControl() {
 		return Change{}, false
 	}
 	switch of.Type {

@@ -31,6 +31,9 @@ func (r *laneResolver) routeOf(c *event.Change) Route {
 	if c.Gap != nil && c.Gap.Sink != "" && c.Gap.Sink != r.sinkName { // of what another sink missed
 		return Route{Skip: true}
 	}
+	if c.OnlySink != "" && c.OnlySink != r.sinkName { // which alone lacks it
+		return Route{Skip: true}
+	}
 	if r.cfg.Route == nil {
 		return Route{}
 	}

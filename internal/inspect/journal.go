@@ -30,7 +30,7 @@ func withJournal(dir string, out io.Writer, read func(*journal.Offline, io.Write
 func journalExitError(err error) error {
 	switch {
 	case errors.Is(err, journal.ErrLocked):
-		return exit.With(exit.Environment, fmt.Errorf("%w; stop the exporter first, or read the numbers of a running one from its status page (admin.listen)", err))
+		return exit.With(exit.Environment, fmt.Errorf("%w; stop the exporter first, or read the numbers of a running one from its status page (admin.listen) and use exporter signal", err))
 	case errors.Is(err, journal.ErrBroken):
 		return exit.With(exit.Runtime, err)
 	}

@@ -113,7 +113,7 @@ func TestDeadLettersHaveABoundOfTheirOwn(t *testing.T) {
 	}
 	status := j.Stat().DeadLettersFull
 	for what, full := range map[string]string{"room": j.CheckDeadLetterSpace().Error(), "stat": status.Text(time.Now())} {
-		if !strings.Contains(full, "journal.maxDeadLetters") || !strings.Contains(full, "deadletter discard --sink bus") {
+		if !strings.Contains(full, "journal.maxDeadLetters") || !strings.Contains(full, "discard --all --sink bus") {
 			t.Errorf("%s: %q names no remedy", what, full)
 		}
 	}

@@ -59,8 +59,8 @@ func deadLettersFull(counts map[string]deadLetterCount, maxBytes int64) conditio
 	return condition.Problem{
 		Code:  condition.DeadLettersFull,
 		Cause: fmt.Sprintf("the dead letters in the journal have reached journal.maxDeadLetters, most of them of sink %q", largest),
-		Remedy: fmt.Sprintf("look at them with exporter deadletter list, stop the exporter and drop them with "+
-			"exporter deadletter discard --sink %s", largest),
+		Remedy: fmt.Sprintf("look at them on the status page, and retry or drop them with exporter signal deadletters retry or "+
+			"discard --all --sink %s", largest),
 	}
 }
 

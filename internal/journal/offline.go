@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -136,24 +135,10 @@ func (o *Offline) DeadLetter(sink string, offset uint64) (event.DeadLetter, bool
 	return d, err == nil, o.wrapReadError(doing, err)
 }
 
-// IsLatest reports whether c is the last that was observed of its object, so that sending it now cannot put an older state
-// after a newer one (I3). A deletion is, unless another object lives under the same name. A control record, which belongs to
-// its place in the stream, never is.
+// IsLatest reports whether c is the last that was observed of its object, see storeReader.isLatest.
 func (o *Offline) IsLatest(c *event.Change) (bool, error) {
-	if c.Type.IsControl() {
-		return false, nil
-	}
-	if c.Type == event.Attributed { // it names a version, and carries no state
-		return true, nil
-	}
-	object := strings.TrimPrefix(c.Namespace+"/"+c.Name, "/")
-	value, err := o.getValue(codec.KeyNamed(codec.PrefixKnown, c.Resource.String(), object))
-	if err != nil || value == nil {
-		return c.Type == event.Deleted, o.wrapReadError("known object "+object, err)
-	}
-	k, err := codec.DecodeKnown([]byte(object), value)
-	living := c.Type != event.Deleted && k.UID == c.UID && k.ResourceVersion == c.ResourceVersion
-	return living, o.wrapReadError("known object "+object, err)
+	latest, err := o.isLatest(c)
+	return latest, o.wrapReadError("known object "+c.Namespace+"/"+c.Name, err)
 }
 
 // checkPresent refuses a directory that holds no journal, before anything could be made in it.

@@ -17,6 +17,9 @@ type Kind string
 const (
 	Pause  Kind = "pause"  // deliver nothing to a sink until it is resumed
 	Resume Kind = "resume" // end the pause of a sink
+
+	RetryDeadLetters   Kind = "deadletters.retry"   // deliver dead letters of a sink once more
+	DiscardDeadLetters Kind = "deadletters.discard" // drop dead letters of a sink
 )
 
 // State is how far a signal is.
@@ -51,6 +54,8 @@ type Request struct {
 	Kind Kind          `json:"signal"`
 	Sink string        `json:"sink"`
 	For  time.Duration `json:"for,omitempty"` // of a pause; 0: until resumed
+
+	Offsets []uint64 `json:"offsets,omitempty"` // of dead letters; nil: all
 }
 
 // New returns the signal that a request makes.

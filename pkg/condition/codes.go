@@ -112,7 +112,7 @@ var (
 		"look at the disk, and at store.broken-… in the journal's directory; the next restart ends this")
 	DeadLettersFull = define("DeadLettersFull", NotReady, slog.LevelWarn, "journal accepts no more dead letters",
 		"journal accepts dead letters again", "a rejected change blocks its lane; other lanes continue",
-		"exporter deadletter retry or discard, or raise journal.maxDeadLetters")
+		"exporter signal deadletters retry or discard, or raise journal.maxDeadLetters")
 
 	SinkConnecting = define("SinkConnecting", NotReady, slog.LevelDebug, "the destination has not been reached yet",
 		sinkDelivers, noneLate, "wait for the first answer")

@@ -14,7 +14,7 @@ func (c *Change) Clone() *Change {
 	t.Grow(typicalStringBytes)
 	t.copyStrings((*string)(&d.Type), (*string)(&d.Delta), (*string)(&d.Class), &d.Cluster,
 		&d.Resource.Group, &d.Resource.Version, &d.Resource.Resource, &d.Resource.Kind,
-		&d.Namespace, &d.Name, &d.UID, &d.ResourceVersion, &d.Previous, &d.ListVersion, &d.Withheld, &d.Pass)
+		&d.Namespace, &d.Name, &d.UID, &d.ResourceVersion, &d.Previous, &d.ListVersion, &d.Withheld, &d.Pass, &d.OnlySink)
 	t.copyLists(&d.Changed, &d.Omitted)
 	if d.Actor != nil {
 		own := *d.Actor

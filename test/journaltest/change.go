@@ -86,6 +86,8 @@ func RandomChange(r *rand.Rand) *event.Change {
 	}
 	if r.IntN(3) == 0 {
 		c.Gap = &event.GapInfo{From: str(), To: str(), Reason: str(), Sink: str()}
+	} else {
+		c.OnlySink = str()
 	}
 	if r.IntN(2) == 0 {
 		c.Previous, c.ListVersion = str(), str()

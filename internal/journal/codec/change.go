@@ -41,7 +41,7 @@ const (
 
 	flagPrevious
 	flagAttribution
-	flagGapSink
+	flagOnlySink // of a gap, or of the change
 	flagConstraint
 	flagListVersion
 	flagStamp
@@ -65,7 +65,7 @@ func flagsOf(c *event.Change) (flags uint32) {
 		{c.Changed != nil, flagChanged}, {c.Patch != nil, flagPatch}, {c.Omitted != nil, flagOmitted},
 		{c.Withheld != "", flagWithheld}, {c.Left, flagLeft}, {c.Pass != "", flagPass},
 		{c.Previous != "", flagPrevious}, {c.Attribution != nil, flagAttribution}, {isConstrained(c.Attribution), flagConstraint},
-		{c.Gap != nil && c.Gap.Sink != "", flagGapSink}, {c.ListVersion != "", flagListVersion}, {c.Stamp != nil, flagStamp},
+		{c.Gap != nil && c.Gap.Sink != "" || c.Gap == nil && c.OnlySink != "", flagOnlySink}, {c.ListVersion != "", flagListVersion}, {c.Stamp != nil, flagStamp},
 		{c.Watermark != nil, flagWatermark},
 	} {
 		if f.on {
@@ -126,9 +126,9 @@ func (f *coder) codeChange(c *event.Change) {
 		f.codeTexts(&c.Gap.From, &c.Gap.To, &c.Gap.Reason)
 	}
 	switch {
-	case !is(flagGapSink):
+	case !is(flagOnlySink):
 	case c.Gap == nil:
-		f.fail()
+		f.codeText(&c.OnlySink)
 	default:
 		f.codeText(&c.Gap.Sink)
 	}
