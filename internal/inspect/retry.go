@@ -84,14 +84,14 @@ type deadLetterSender struct {
 // it stays a dead letter.
 func (r deadLetterSender) sendDeadLetter(ctx context.Context, d event.DeadLetter) error {
 	if d.Change.Withheld != "" {
-		return errors.New("its body could not be redacted and was not kept")
+		return errors.New(journal.ReasonWithheld)
 	}
 	last, err := r.journal.IsLatest(d.Change)
 	if err != nil {
 		return err
 	}
 	if !last {
-		return errors.New("a newer change of the object was observed, or it is a control record; it would be out of order")
+		return errors.New(journal.ReasonNewer)
 	}
 	for {
 		err := r.destination.Publish(ctx, d.Offset, d.Change)

@@ -69,7 +69,7 @@ func (j *Journal) RequeueDeadLetters(ctx context.Context, sink string, offsets [
 		n, reasons := 0, []string{}
 		err := j.queue.submit(ctx, func(g *group) error {
 			for _, offset := range some {
-				reason, found, err := g.requeueLetter(sink, offset)
+				reason, found, err := g.deadLetters.requeueLetter(&g.log, sink, offset)
 				switch {
 				case err != nil:
 					return err
@@ -92,15 +92,15 @@ func (j *Journal) RequeueDeadLetters(ctx context.Context, sink string, offsets [
 	return requeued, kept, nil
 }
 
-// requeueLetter appends the change of a dead letter, or returns why it stays.
-func (g *group) requeueLetter(sink string, offset uint64) (reason string, found bool, err error) {
-	store := g.deadLetters.letters.store
+// requeueLetter appends the change of a dead letter to the log of the group, or returns why it stays.
+func (w *deadLetterWrite) requeueLetter(log *logWrite, sink string, offset uint64) (reason string, found bool, err error) {
+	store := w.letters.store
 	key := codec.KeyDeadLetter(sink, offset)
 	value, err := store.getValue(key)
-	if err != nil || value == nil || g.deadLetters.isRemoved(key) {
+	if err != nil || value == nil || w.isRemoved(key) {
 		return "", false, store.checkCorruption("dead letter", err)
 	}
-	d, err := g.deadLetters.letters.reader().decodeLetter(key, value)
+	d, err := w.letters.reader().decodeLetter(key, value)
 	if err != nil {
 		return "", false, store.checkCorruption("dead letter", err)
 	}
@@ -111,14 +111,14 @@ func (g *group) requeueLetter(sink string, offset uint64) (reason string, found 
 	if err != nil {
 		return "", false, store.checkCorruption("known object", err)
 	}
-	if !latest || g.log.hasChangeOf(d.Change) { // what the group adds is not in the store yet
+	if !latest || log.hasChangeOf(d.Change) { // what the group adds is not in the store yet
 		return ReasonNewer, true, nil
 	}
-	if _, err := g.deadLetters.removeLetter(sink, offset); err != nil {
+	if _, err := w.removeLetter(sink, offset); err != nil {
 		return "", false, err
 	}
 	d.Change.OnlySink = sink
-	g.log.addChange(d.Change)
+	log.addChange(d.Change)
 	return "", true, nil
 }
 
