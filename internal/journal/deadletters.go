@@ -15,6 +15,7 @@ import (
 // concurrent use.
 type DeadLetters struct {
 	store     *store
+	queue     *queue
 	maxBytes  int64
 	condition *condition.Condition
 

@@ -132,7 +132,7 @@ func newJournal(s *store, opts Options) *Journal {
 	j.KnownObjects = &KnownObjects{store: s, queue: j.queue}
 	j.SinkLedger = &SinkLedger{store: s, queue: j.queue, log: j.Log, logger: opts.Logger}
 	j.DeadLetters = &DeadLetters{
-		store: s, maxBytes: opts.MaxDeadLetters, condition: condition.New(opts.Logger, "journal", condition.Problem{}),
+		store: s, queue: j.queue, maxBytes: opts.MaxDeadLetters, condition: condition.New(opts.Logger, "journal", condition.Problem{}),
 	}
 	j.EvidenceStore = &EvidenceStore{store: s, queue: j.queue}
 	j.Identity = &Identity{store: s, queue: j.queue}

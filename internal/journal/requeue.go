@@ -36,10 +36,10 @@ func (d *DeadLetters) DeadLetterOffsets(sink string) (offsets []uint64, err erro
 
 // DropDeadLetters drops the dead letters of a sink at some offsets, in durable writes, and returns how many there were.
 // Offsets without one are passed over. After an error those before it may be dropped.
-func (j *Journal) DropDeadLetters(ctx context.Context, sink string, offsets []uint64) (dropped int, err error) {
+func (d *DeadLetters) DropDeadLetters(ctx context.Context, sink string, offsets []uint64) (dropped int, err error) {
 	for some := range slices.Chunk(offsets, lettersPerWrite) {
 		n := 0
-		err := j.queue.submit(ctx, func(g *group) error {
+		err := d.queue.submit(ctx, func(g *group) error {
 			for _, offset := range some {
 				removed, err := g.deadLetters.removeLetter(sink, offset)
 				if err != nil {
@@ -63,11 +63,11 @@ func (j *Journal) DropDeadLetters(ctx context.Context, sink string, offsets []ui
 // the letters, each with its change in one durable write: it reaches the sink in the order of the journal (I3). Letters
 // whose object has a newer change stay, and are counted by reason. Offsets without a letter are passed over. After an error
 // those before it may be appended.
-func (j *Journal) RequeueDeadLetters(ctx context.Context, sink string, offsets []uint64) (requeued int, kept map[string]int, err error) {
+func (d *DeadLetters) RequeueDeadLetters(ctx context.Context, sink string, offsets []uint64) (requeued int, kept map[string]int, err error) {
 	kept = map[string]int{}
 	for some := range slices.Chunk(offsets, lettersPerWrite) {
 		n, reasons := 0, []string{}
-		err := j.queue.submit(ctx, func(g *group) error {
+		err := d.queue.submit(ctx, func(g *group) error {
 			for _, offset := range some {
 				reason, found, err := g.deadLetters.requeueLetter(&g.log, sink, offset)
 				switch {

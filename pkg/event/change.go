@@ -219,8 +219,8 @@ type Change struct {
 	Omitted  []string // members omitted because the destination rejected the change as too large: "before", "status", …
 	Withheld string   // the reason if the bodies were removed; the change is not delivered but becomes a dead letter
 
-	// OnlySink is the only sink that gets the change, because only that one lacks it: a dead letter that is retried; "" for all.
-	// A Gap has its own member for that. Not written by formats.
+	// OnlySink is the only sink that gets the change, because only that one lacks it: a dead letter that is retried; "" for
+	// all. A Gap has its own member for that. Not written by formats.
 	OnlySink string
 
 	Gap      *GapInfo      // only on Gap and AttributionGap
