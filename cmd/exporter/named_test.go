@@ -168,7 +168,7 @@ func wrongFlag(cmd *cobra.Command, word string) string {
 	cmd.InitDefaultHelpFlag()
 	cmd.InitDefaultVersionFlag()
 	name, _, _ := strings.Cut(strings.Fields(word)[0], "=")
-	known := false
+	var known bool
 	if long, isLong := strings.CutPrefix(name, "--"); isLong {
 		known = cmd.Flag(long) != nil
 	} else {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"html"
 	"io"
+	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"regexp"
@@ -31,7 +32,7 @@ func pageAfter(t *testing.T, path string, delivered ...uint64) string {
 	server := New(Options{Snapshot: func() Snapshot { return s }})
 	server.latest.Store(f)
 	w := httptest.NewRecorder()
-	server.handler.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+	server.handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 	return w.Body.String()
 }
 
