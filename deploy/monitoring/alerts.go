@@ -1,6 +1,7 @@
 package monitoring
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
@@ -39,15 +40,19 @@ type Alert struct {
 // Expressions that several alerts share. One fault is one alert: what follows from another fault is left out by "unless".
 const (
 	here       = "on (job, instance)"
-	apiAway    = `(kubecdc_discovery_known == 0 or ` + allAway + `)`
-	allAway    = `(sum by (job, instance) (kubecdc_resources{state="unreachable"}) > 0 and ` + here + ` (sum by (job, instance) (kubecdc_resources{state=~"live|syncing|stale"}) == 0))`
+	faulty     = `max by (job, instance) (kubecdc_condition` // one series an exporter, which lasts while the code changes
+	apiAway    = `(` + unasked + ` or ` + allAway + `)`
+	unasked    = faulty + `{code=~"DiscoveryPending|APIServerUnreachable",component="discovery"}) > 0`
+	allAway    = `(sum by (job, instance) (kubecdc_resource_state{state="unreachable"}) > 0 and ` + here + ` (sum by (job, instance) (kubecdc_resource_state{state=~"live|syncing|stale"}) == 0))`
 	down       = `kubecdc_sink_ready == 0`
 	thisSink   = "on (job, instance, sink)"
 	paused     = `kubecdc_sink_paused == 1`
 	held       = `kubecdc_sink_dead_letters_held == 1`
-	blocked    = `kubecdc_journal_blocked == 1`
+	blocked    = faulty + `{code=~"JournalFull|JournalDiskLow|JournalDiskFull|JournalBroken"}) > 0`
 	noneActive = `max by (job) (kubecdc_active) == 0`
-	letters    = `kubecdc_journal_dead_letters_full == 1`
+	letters    = faulty + `{code="DeadLettersFull",component="journal"}) > 0`
+	recovered  = faulty + `{code="JournalRecovered"}) > 0`
+	mayLose    = `sum by (job, instance, sink) (label_replace(kubecdc_condition{code="SinkMayLose"}, "sink", "$1", "component", "sink/(.*)"))`
 	protected  = `kubecdc_condition{code="RedactionHeld"} > 0`
 	unwatched  = `kubecdc_resource_state{state=~"unreachable|stale|syncing"} == 1`
 	readyz     = "`/readyz`: the line that begins with `[-]` has the reason and the remedy"
@@ -63,6 +68,11 @@ var lasting = []condition.Code{
 }
 
 var degraded = `kubecdc_condition{code=~"` + joinCodes(lasting, "|") + `"} > 0`
+
+// seriesOf returns the series of a condition in promtool's notation.
+func seriesOf(code condition.Code, component string) string {
+	return fmt.Sprintf(`kubecdc_condition{job="k",instance="i",code=%q,component=%q,severity=%q}`, code, component, code.Kind().Severity)
+}
 
 func joinCodes(codes []condition.Code, separator string) string {
 	texts := make([]string, len(codes))
@@ -95,7 +105,7 @@ var Alerts = []Alert{
 		Do: []string{"bring the named sink back; or raise `journal.maxBytes`, or enlarge the volume, and restart",
 			"a sink that is given up: remove it from the configuration and restart"},
 		Series: map[string]string{
-			`kubecdc_journal_blocked{job="k",instance="i"}`:        "1x60",
+			seriesOf(condition.JournalFull, "journal"):             "1x60",
 			`kubecdc_ready{job="k",instance="i"}`:                  "0x60",
 			`kubecdc_journal_retained_bytes{job="k",instance="i"}`: "100x60",
 		},
@@ -109,8 +119,8 @@ var Alerts = []Alert{
 		Look: []string{readyz + "; it names the server", "the API server, the network, the account's token and the certificates"},
 		Do:   []string{"bring the API server or the way to it back: the exporter asks at most every 15 s and goes on by itself"},
 		Series: map[string]string{
-			`kubecdc_discovery_known{job="k",instance="i"}`: "0x60",
-			`kubecdc_ready{job="k",instance="i"}`:           "0x60",
+			seriesOf(condition.DiscoveryPending, "discovery"): "1x60",
+			`kubecdc_ready{job="k",instance="i"}`:             "0x60",
 		},
 	},
 	{
@@ -152,7 +162,7 @@ var Alerts = []Alert{
 		Do: []string{"fix the cause, then `exporter deadletter retry`; `discard` those that are not needed",
 			"raise `journal.maxDeadLetters`, which is at most half of `journal.maxBytes`"},
 		Series: map[string]string{
-			`kubecdc_journal_dead_letters_full{job="k",instance="i"}`:          "1x60",
+			seriesOf(condition.DeadLettersFull, "journal"):                     "1x60",
 			`kubecdc_sink_dead_letters_total{job="k",instance="i",sink="bus"}`: "0x10 3x50",
 			`kubecdc_sink_lanes_backing_off{job="k",instance="i",sink="bus"}`:  "1x60",
 			`kubecdc_ready{job="k",instance="i"}`:                              "0x60",
@@ -168,7 +178,7 @@ var Alerts = []Alert{
 		Series: map[string]string{`kubecdc_sink_losses_total{job="k",instance="i",sink="bus"}`: "0x10 1x50"},
 	},
 	{
-		Name: "KubecdcHistoryLost", Expr: `increase(kubecdc_resource_relists_total[15m]) > 0 unless ` + here + ` kubecdc_journal_recovered == 1`, Severity: Warning,
+		Name: "KubecdcHistoryLost", Expr: `increase(kubecdc_resource_relists_total[15m]) > 0 unless ` + here + ` ` + recovered, Severity: Warning,
 		Summary: "The API server had forgotten the history of {{ $labels.resource }}",
 		Codes:   []condition.Code{condition.HistoryLost, condition.ResourceVanished},
 		Meaning: "The exporter was away, blocked or disconnected for longer than the API server remembers, or a CustomResourceDefinition " +
@@ -178,14 +188,14 @@ var Alerts = []Alert{
 		Series: map[string]string{`kubecdc_resource_relists_total{job="k",instance="i",resource="pods"}`: "0x10 1x50"},
 	},
 	{
-		Name: "KubecdcJournalRecovered", Expr: `kubecdc_journal_recovered == 1`, Severity: Warning,
+		Name: "KubecdcJournalRecovered", Expr: recovered, Severity: Warning,
 		Summary: "{{ $labels.instance }} found its journal broken and started a new one",
 		Codes:   []condition.Code{condition.JournalRecovered},
 		Meaning: "Stored bytes were not what was written. The store was moved aside and the stream begins with a `gap` record; dead " +
 			"letters and what was not delivered are in the old store only.",
 		Look:   []string{"`store.broken-…` in the journal directory", "the disk and the node's log"},
 		Do:     []string{"replace the disk if it is to blame; delete the old store when it is not needed. The alert ends with the next restart"},
-		Series: map[string]string{`kubecdc_journal_recovered{job="k",instance="i"}`: "1x60"},
+		Series: map[string]string{seriesOf(condition.JournalRecovered, "journal"): "1x60"},
 	},
 	{
 		Name: "KubecdcJournalFilling", Expr: `kubecdc_journal_retained_bytes / kubecdc_journal_max_bytes > 0.5 unless ` + here + ` ` + blocked,
@@ -285,7 +295,6 @@ var Alerts = []Alert{
 		Series: map[string]string{
 			`kubecdc_resource_state{job="k",instance="i",resource="pods",state="unreachable"}`: "1x60",
 			`kubecdc_resource_state{job="k",instance="i",resource="pods",state="live"}`:        "0x60",
-			`kubecdc_resources{job="k",instance="i",state="unreachable"}`:                      "1x60",
 			`kubecdc_ready{job="k",instance="i"}`:                                              "0x60",
 		},
 	},
@@ -320,9 +329,8 @@ var Alerts = []Alert{
 		Look: []string{"`/readyz?verbose`: the line of `redaction` names the path and the nearest one", "`exporter explain --config FILE`: the match of each path"},
 		Do:   []string{"correct the path, which takes effect while the exporter runs; or install the type that has it"},
 		Series: map[string]string{
-			`kubecdc_condition{job="k",instance="i",code="RedactionHeld",component="resource",severity="not ready"}`:   "1x60",
-			`kubecdc_condition{job="k",instance="i",code="RedactionUnmatched",component="redaction",severity="ready"}`: "0x60",
-			`kubecdc_ready{job="k",instance="i"}`: "0x60",
+			seriesOf(condition.RedactionHeld, "resource"): "1x60",
+			`kubecdc_ready{job="k",instance="i"}`:         "0x60",
 		},
 	},
 	{
@@ -368,13 +376,13 @@ var Alerts = []Alert{
 		Series:  map[string]string{`kubecdc_takeovers_total{job="k",instance="i"}`: "0x10 8x50"},
 	},
 	{
-		Name: "KubecdcConfigRefused", Expr: `kubecdc_config_refused == 1`, For: "1m", Severity: Warning,
+		Name: "KubecdcConfigRefused", Expr: faulty + `{code="ConfigRefused"}) > 0`, For: "1m", Severity: Warning,
 		Summary: "The edited configuration of {{ $labels.instance }} is refused",
 		Codes:   []condition.Code{condition.ConfigRefused},
 		Meaning: "The configuration file was changed to something that is wrong or cannot be applied while running. The earlier one stays active.",
 		Look:    []string{"`/readyz`: the line with `[!]configuration` has file, line and what was expected", "`exporter validate --config FILE`"},
 		Do:      []string{"correct the file: it is read again as soon as it changes. Keys that need a restart are named"},
-		Series:  map[string]string{`kubecdc_config_refused{job="k",instance="i"}`: "1x60"},
+		Series:  map[string]string{seriesOf(condition.ConfigRefused, "configuration"): "1x60"},
 	},
 	{
 		Name: "KubecdcAuditEventsLost", Expr: `increase(kubecdc_audit_lost_total[15m]) > 0`, Severity: Warning,
@@ -385,7 +393,7 @@ var Alerts = []Alert{
 		Series:  map[string]string{`kubecdc_audit_lost_total{job="k",instance="i"}`: "0x10 1x50"},
 	},
 	{
-		Name: "KubecdcAuditSilent", Expr: `kubecdc_audit_degraded == 1`, For: "10m", Severity: Warning,
+		Name: "KubecdcAuditSilent", Expr: faulty + `{component=~"audit(/.*)?"}) > 0`, For: "10m", Severity: Warning,
 		Summary: "Audit events do not reach {{ $labels.instance }}",
 		Codes: []condition.Code{
 			condition.AuditSilent, condition.AuditLagging,
@@ -395,7 +403,7 @@ var Alerts = []Alert{
 		Look: []string{"`/readyz`: the line with `[!]audit`", "`kubecdc_audit_refused_total`: clients without the right certificate",
 			"`kubecdc_audit_lag_seconds` against `audit.settle`"},
 		Do:     []string{"see that every API server has the policy and the webhook that `exporter audit-policy` prints, or that the log file is there and may be read"},
-		Series: map[string]string{`kubecdc_audit_degraded{job="k",instance="i"}`: "1x60"},
+		Series: map[string]string{seriesOf(condition.AuditSilent, "audit"): "1x60"},
 	},
 	{
 		Name: "KubecdcStampsUnproven", Expr: `kubecdc_condition{code=~"StampsUnproven|StampsUnchecked"} > 0`, For: "5m", Severity: Warning,
@@ -406,7 +414,7 @@ var Alerts = []Alert{
 		Look: []string{"`/readyz?verbose`: the line of `stamps` has the reason", "`kubectl get mutatingadmissionpolicy,mutatingadmissionpolicybinding kubecdc-stamp -o yaml`"},
 		Do: []string{"apply the output of `exporter audit-policy --stamp --config FILE`, and find out what changed or deleted it",
 			"grant the rights that `exporter rbac` prints"},
-		Series: map[string]string{`kubecdc_condition{job="k",instance="i",code="StampsUnproven",component="stamps",severity="degraded"}`: "1x60"},
+		Series: map[string]string{seriesOf(condition.StampsUnproven, "stamps"): "1x60"},
 	},
 	{
 		Name: "KubecdcClockSkew", Expr: `abs(kubecdc_clock_skew_seconds) > 30`, For: "10m", Severity: Warning,
@@ -418,13 +426,13 @@ var Alerts = []Alert{
 		Series:  map[string]string{`kubecdc_clock_skew_seconds{job="k",instance="i"}`: "-3600x60"},
 	},
 	{
-		Name: "KubecdcSinkMayLose", Expr: `kubecdc_sink_cautions > 0`, For: "10m", Severity: Info,
+		Name: "KubecdcSinkMayLose", Expr: mayLose + ` > 0`, For: "10m", Severity: Info,
 		Summary: "The destination of {{ $labels.sink }} may lose what it accepts",
 		Codes:   []condition.Code{condition.SinkMayLose},
 		Meaning: "It is set up so that changes that it has acknowledged may get lost or repeated, or that it is used in a slower way.",
 		Look:    []string{"`/readyz?verbose`: lines with `[!]sink/…`"},
 		Do:      []string{"follow the remedy in the line, or accept it and silence this alert"},
-		Series:  map[string]string{`kubecdc_sink_cautions{job="k",instance="i",sink="bus"}`: "1x60"},
+		Series:  map[string]string{seriesOf(condition.SinkMayLose, "sink/bus"): "1x60"},
 	},
 	{
 		Name: "KubecdcChangesWithheld", Expr: `increase(kubecdc_rule_withheld_total[15m]) > 0`, Severity: Warning,
@@ -459,17 +467,17 @@ var Alerts = []Alert{
 		Look:    []string{"[conditions.md](conditions.md): the effect and the remedy of the code", "`/readyz?verbose`: the cause"},
 		Do:      []string{"follow the remedy in that line, or accept it and silence this alert"},
 		Series: map[string]string{
-			`kubecdc_condition{job="k",instance="i",code="TypesUnwatched",component="discovery",severity="ready"}`: "1x90",
+			seriesOf(condition.TypesUnwatched, "types"): "1x90",
 		},
 	},
 	{
-		Name: "KubecdcClusterUnchecked", Expr: `kubecdc_cluster_unchecked == 1`, For: "1h", Severity: Info,
+		Name: "KubecdcClusterUnchecked", Expr: faulty + `{code="ClusterUnchecked"}) > 0`, For: "1h", Severity: Info,
 		Summary: "{{ $labels.instance }} cannot check that the cluster is still the same",
 		Codes:   []condition.Code{condition.ClusterUnchecked},
 		Meaning: "The account may not read the namespace kube-system, and its UID identifies the cluster: another one may answer at the same address.",
 		Look:    []string{"the status page: the line about the cluster"},
 		Do:      []string{"grant `get` on the namespace `kube-system`: `exporter rbac` has the rule"},
-		Series:  map[string]string{`kubecdc_cluster_unchecked{job="k",instance="i"}`: "1x90"},
+		Series:  map[string]string{seriesOf(condition.ClusterUnchecked, "cluster"): "1x90"},
 	},
 	{
 		Name: "KubecdcDefect", Expr: `increase(kubecdc_sink_contract_breaches_total[1h]) > 0`, Severity: Warning,
@@ -489,25 +497,16 @@ var Healthy = map[string]string{
 	`kubecdc_takeovers_total{job="k",instance="i"}`:                                               "0x120",
 	`kubecdc_build_info{job="k",instance="i",version="v1",goversion="go1.26"}`:                    "1x120",
 	`process_start_time_seconds{job="k",instance="i"}`:                                            "100x120",
-	`kubecdc_discovery_known{job="k",instance="i"}`:                                               "1x120",
-	`kubecdc_resources{job="k",instance="i",state="live"}`:                                        "2x120",
-	`kubecdc_resources{job="k",instance="i",state="unreachable"}`:                                 "0x120",
 	`kubecdc_resource_state{job="k",instance="i",resource="pods",state="live"}`:                   "1x120",
+	`kubecdc_resource_state{job="k",instance="i",resource="nodes",state="live"}`:                  "1x120",
 	`kubecdc_resource_state{job="k",instance="i",resource="pods",state="unreachable"}`:            "0x120",
 	`kubecdc_resource_state{job="k",instance="i",resource="pods",state="forbidden"}`:              "0x120",
 	`kubecdc_resource_state{job="k",instance="i",resource="widgets.example.com",state="waiting"}`: "0x120",
 	`kubecdc_resource_relists_total{job="k",instance="i",resource="pods"}`:                        "0x120",
-	`kubecdc_journal_blocked{job="k",instance="i"}`:                                               "0x120",
-	`kubecdc_journal_recovered{job="k",instance="i"}`:                                             "0x120",
 	`kubecdc_journal_retained_bytes{job="k",instance="i"}`:                                        "10x120",
 	`kubecdc_journal_max_bytes{job="k",instance="i"}`:                                             "100x120",
-	`kubecdc_config_refused{job="k",instance="i"}`:                                                "0x120",
 	`kubecdc_audit_lost_total{job="k",instance="i"}`:                                              "0x120",
-	`kubecdc_audit_degraded{job="k",instance="i"}`:                                                "0x120",
 	`kubecdc_clock_skew_seconds{job="k",instance="i"}`:                                            "0x120",
-	`kubecdc_journal_dead_letters_full{job="k",instance="i"}`:                                     "0x120",
-	`kubecdc_sink_cautions{job="k",instance="i",sink="bus"}`:                                      "0x120",
-	`kubecdc_cluster_unchecked{job="k",instance="i"}`:                                             "0x120",
 	`kubecdc_sink_ready{job="k",instance="i",sink="bus"}`:                                         "1x120",
 	`kubecdc_sink_gate_closed{job="k",instance="i",sink="bus"}`:                                   "0x120",
 	`kubecdc_sink_paused{job="k",instance="i",sink="bus"}`:                                        "0x120",

@@ -116,7 +116,7 @@ var sections = []section{
 		{kind: "stat", title: "Journal full", unit: "percentunit", red: 0.5, wide: 4, help: "At 100 % nothing is journaled any more.",
 			queries: []query{{`max(kubecdc_journal_retained_bytes{$s} / kubecdc_journal_max_bytes{$s})`, ""}}},
 		{kind: "stat", title: "Not live", unit: "short", red: 1, wide: 4, help: "Resources that are not watched now.",
-			queries: []query{{`sum(kubecdc_resources{$s, state!="live"})`, ""}}},
+			queries: []query{{`sum(kubecdc_resource_state{$s, state!="live"})`, ""}}},
 		{kind: "timeseries", title: "From observed to acknowledged", unit: "s", wide: 12, help: "Age of changes when the destination acknowledged them.",
 			queries: []query{
 				{`histogram_quantile(0.5, sum by (sink, le) (rate(kubecdc_sink_delivery_seconds_bucket{$s}[$__rate_interval])))`, "{{sink}} median"},
@@ -130,7 +130,7 @@ var sections = []section{
 	}},
 	{"Where: the API server", []view{
 		{kind: "timeseries", title: "Resources by state", unit: "short", wide: 8, help: "Live ones are watched; every other state is in docs/operations.md.",
-			queries: []query{{`sum by (state) (kubecdc_resources{$s})`, "{{state}}"}}},
+			queries: []query{{`sum by (state) (kubecdc_resource_state{$s})`, "{{state}}"}}},
 		{kind: "timeseries", title: "Changes by resource", unit: "cps", wide: 8, help: "The ten resources that change most.",
 			queries: []query{{`topk(10, sum by (resource) (rate(kubecdc_resource_changes_total{$s}[$__rate_interval])))`, "{{resource}}"}}},
 		{kind: "timeseries", title: "Watches opened again and lists", unit: "cps", wide: 8, help: "Watches end every few minutes; lists are rare after the start.",

@@ -19,27 +19,17 @@ const (
 type frame struct {
 	at time.Time
 	Snapshot
-	series   map[string]series // by what is counted, see counters
-	rendered sync.Map          // rendered HTML by pageKey, shared by all viewers
+	stages   map[string]Stage // by what is counted, see counterValues
+	rendered sync.Map         // rendered HTML by pageKey, shared by all viewers
 }
 
-// series is how fast a counter has grown, a second, the newest last.
-type series struct {
-	count  uint64
-	Points []float64
-}
-
-// Rate is the mean of the newest points.
-func (s series) Rate() float64 {
-	n := min(len(s.Points), samplesRate)
-	if n == 0 {
-		return 0
-	}
-	sum := 0.0
-	for _, p := range s.Points[len(s.Points)-n:] {
+// meanRate is the mean of the newest points.
+func meanRate(points []float64) float64 {
+	newest, sum := points[max(0, len(points)-samplesRate):], 0.0
+	for _, p := range newest {
 		sum += p
 	}
-	return sum / float64(n)
+	return sum / float64(max(1, len(newest)))
 }
 
 // The names of counters.
@@ -78,17 +68,18 @@ func changesEmitted(r source.Status) (n uint64) {
 
 // nextFrame is the frame of a snapshot that was taken after f, which may be nil.
 func (f *frame) nextFrame(s Snapshot, now time.Time) *frame {
-	next := &frame{at: now, Snapshot: s, series: map[string]series{}}
+	next := &frame{at: now, Snapshot: s, stages: map[string]Stage{}}
 	for name, count := range s.counterValues() {
-		grown := series{count: count}
+		grown := Stage{count: count}
 		if f != nil {
-			if old, known := f.series[name]; known && now.After(f.at) {
+			if old, known := f.stages[name]; known && now.After(f.at) {
 				first := max(0, len(old.Points)+1-samplesKept)
 				grown.Points = append(grown.Points, old.Points[min(first, len(old.Points)):]...)
 				grown.Points = append(grown.Points, float64(count-min(count, old.count))/now.Sub(f.at).Seconds())
+				grown.Rate = meanRate(grown.Points)
 			}
 		}
-		next.series[name] = grown
+		next.stages[name] = grown
 	}
 	return next
 }

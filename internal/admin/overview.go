@@ -34,6 +34,8 @@ type Overview struct {
 type Stage struct {
 	Rate   float64   `json:"rate"`   // a second, over the last ten seconds
 	Points []float64 `json:"points"` // rates of the last two minutes, the newest last
+
+	count uint64 // of the counter when the newest point was taken
 }
 
 // Health is the worst of what is wrong with a resource or a sink.
@@ -86,17 +88,14 @@ type SinkView struct {
 func (f *frame) buildOverview(version string) *Overview {
 	o := &Overview{
 		Version: version, Now: f.at.UTC(), Cluster: f.Cluster.Name, ClusterUID: f.Cluster.UID,
-		Ready: f.isReady(), Standby: !f.isActive(), APIServer: f.stageOf(countEvents), Changes: f.stageOf(countChanges),
+		Ready: f.isReady(), Standby: !f.isActive(), APIServer: f.stages[countEvents], Changes: f.stages[countChanges],
 	}
 	if f.Replica != nil {
 		o.Role = f.Replica.describeRole()
 	}
-	o.Problems = condition.Reports(f.problems(), o.Now)
-	if i := slices.IndexFunc(f.Conditions, func(c condition.Status) bool { return c.Code == condition.ClusterUnchecked }); i >= 0 {
-		o.Unchecked = f.Conditions[i].CauseText()
-	}
+	o.Problems, o.Unchecked = condition.Reports(f.Conditions, o.Now), worstOf(f.conditionsOf("cluster")).CauseText()
 	j := f.Journal
-	o.Journal = JournalView{f.stageOf(countJournaled), j.Newest, j.RetainedBytes, j.MaxBytes, ""}
+	o.Journal = JournalView{f.stages[countJournaled], j.Newest, j.RetainedBytes, j.MaxBytes, ""}
 	if worst := worstOf(f.conditionsOf("journal")); worst.Severity == condition.NotReady {
 		o.Journal.Trouble = worst.CauseText()
 	}
@@ -118,18 +117,13 @@ func (f *frame) buildOverview(version string) *Overview {
 	return o
 }
 
-func (f *frame) stageOf(counter string) Stage {
-	s := f.series[counter]
-	return Stage{s.Rate(), s.Points}
-}
-
 func healthOf(c condition.Status) Health {
 	return Health{!c.OK(), c.Severity == condition.NotReady, c.CauseText(), c.Severity}
 }
 
 func (f *frame) resourceView(r source.Status) ResourceView {
 	return ResourceView{
-		Name: r.Scope, State: string(r.State), Since: r.Condition.Since, Health: healthOf(r.Condition), Known: r.Known, LastEvent: r.LastEvent, Stage: f.stageOf(countResource + r.Scope),
+		Name: r.Scope, State: string(r.State), Since: r.Condition.Since, Health: healthOf(r.Condition), Known: r.Known, LastEvent: r.LastEvent, Stage: f.stages[countResource+r.Scope],
 	}
 }
 
@@ -149,6 +143,6 @@ func (f *frame) sinkView(k SinkStatus) SinkView {
 		Name: k.Name, Kind: k.Kind, Health: healthOf(worst), Code: worst.Code,
 		Backlog: k.Backlog, LagSeconds: k.Lag.Round(time.Millisecond).Seconds(),
 		Lanes: k.Lanes, Failing: failing, Behind: k.LanesLagging, Retries: k.Retries, DeadLetters: k.DeadLetters, LastAck: k.LastAck,
-		Stage: f.stageOf(countSink + k.Name),
+		Stage: f.stages[countSink+k.Name],
 	}
 }

@@ -136,7 +136,7 @@ func (s *Server) collectPageData(f *frame, p pageKey) (*pageData, bool) {
 		if s.options.DeadLetters != nil {
 			var err error
 			if d.Letters, err = s.options.DeadLetters(p.name, deadLettersShown); err != nil {
-				d.LettersError = oneLine(err.Error())
+				d.LettersError = strings.Join(strings.Fields(err.Error()), " ")
 			}
 		}
 	}

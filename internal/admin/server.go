@@ -87,7 +87,7 @@ func New(options Options) *Server {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(memoryInUse)), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		build, s.publish, s.delivery, newCollector(options.Snapshot),
+		build, s.publish, s.delivery, &collector{snapshot: options.Snapshot},
 	)
 	s.registry = withoutClash(registry)
 	mux := http.NewServeMux()
@@ -191,7 +191,7 @@ func (s *Server) handleReady(w http.ResponseWriter, r *http.Request) {
 	snapshot, now := s.options.Snapshot(), time.Now()
 	var b strings.Builder
 	failed, listed := 0, map[string]bool{}
-	for _, c := range snapshot.problems() {
+	for _, c := range condition.Summarize(snapshot.Conditions) {
 		mark := "[!]"
 		if c.Severity == condition.NotReady {
 			mark = "[-]"
@@ -226,8 +226,6 @@ func (s Snapshot) writeWell(b *strings.Builder, listed map[string]bool) {
 		fmt.Fprintf(b, "[+]%s ok%s\n", c.Name(), detail)
 	}
 }
-
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // errorLog passes on what the HTTP packages complain of.
 func (s *Server) errorLog() *log.Logger {

@@ -1,6 +1,9 @@
 package admin
 
 import (
+	"cmp"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/attribution"
@@ -19,8 +22,8 @@ type Snapshot struct {
 	Config     ConfigStatus
 	Cluster    ClusterStatus
 	Resources  []source.Status
-	Rules      []RuleStatus
-	Routes     []RouteStatus
+	Rules      []shape.Stats
+	Routes     []shape.RouteStats
 	Sinks      []SinkStatus
 	Journal    journal.Stat
 	Audit      *AuditStatus   // nil without attribution
@@ -29,9 +32,9 @@ type Snapshot struct {
 
 // ConfigStatus is what is known of the configuration.
 type ConfigStatus struct {
-	Hash     string // of the active file, as config.Config has it
-	Reloads  uint64 // changed configurations that were taken up
-	Refusals uint64 // and that were refused
+	Hash string // of the active file, as config.Config has it
+
+	Reloads map[string]uint64 `metric:"kubecdc_config_reloads_total" by:"result" help:"Changed configurations, by what became of them: taken or refused."`
 }
 
 // ClusterStatus is what is known of the cluster that is watched.
@@ -40,18 +43,6 @@ type ClusterStatus struct {
 	UID  string // of its namespace kube-system; "" if it is not known
 
 	ClockSkew time.Duration `metric:"kubecdc_clock_skew_seconds" help:"How far this machine's clock is ahead of the API server's, to a second; negative where it is behind."`
-}
-
-// RuleStatus is what one rule did with the changes of its resources.
-type RuleStatus struct {
-	Name string `label:"rule"` // its place in the configuration: "resources[0]"
-	shape.Stats
-}
-
-// RouteStatus is what one route decided. Every sink decides for itself, so a change counts once for each.
-type RouteStatus struct {
-	Name string `label:"route"` // its place in the configuration: "routes[0]"
-	shape.RouteStats
 }
 
 // SinkStatus is what is known of one destination.
@@ -63,15 +54,12 @@ type SinkStatus struct {
 	delivery.Stats
 
 	// Set by Snapshot.AddSink.
-	Ready    bool   `metric:"kubecdc_sink_ready" help:"1 while changes get through; 0 while none does, /readyz has the reason."`
-	Held     bool   `metric:"kubecdc_sink_dead_letters_held" help:"1 while dead letters cannot reach the topic that is configured for them; the status page has the reason."`
-	Cautions int    `metric:"kubecdc_sink_cautions" help:"How many things about the destination may lose changes that it accepts; /readyz and the log name them."`
-	Paused   bool   `metric:"kubecdc_sink_paused" help:"1 while a signal has paused the sink: nothing is delivered to it."`
-	Backlog  uint64 `metric:"kubecdc_sink_backlog_changes" help:"Changes in the journal that this sink has not settled."`
+	Ready   bool   `metric:"kubecdc_sink_ready" help:"1 while changes get through; 0 while none does, /readyz has the reason."`
+	Held    bool   `metric:"kubecdc_sink_dead_letters_held" help:"1 while dead letters cannot reach the topic that is configured for them; the status page has the reason."`
+	Paused  bool   `metric:"kubecdc_sink_paused" help:"1 while a signal has paused the sink: nothing is delivered to it."`
+	Backlog uint64 `metric:"kubecdc_sink_backlog_changes" help:"Changes in the journal that this sink has not settled."`
 
-	// Watermarks is when the newest watermark was made that every lane has, by the name of the resource; nil without
-	// watermarks.
-	Watermarks map[string]time.Time
+	Watermarks map[string]time.Time `metric:"kubecdc_sink_watermark_timestamp_seconds" by:"resource" help:"When the newest watermark of a resource was made that every lane of the sink has; time() minus this is its age. Before the first, when the configuration became active. No series without watermarks."`
 }
 
 // AuditStatus is the state of attribution.
@@ -103,20 +91,36 @@ type ReplicaStatus struct {
 	Known     int           `metric:"kubecdc_state_known_objects" help:"Objects in the replicated state."`
 }
 
+// describeRole returns the role of this process and, for a standby, the active exporter.
+func (r *ReplicaStatus) describeRole() string {
+	if r.Role != RoleStandby {
+		return r.Role
+	}
+	return r.Role + ", " + cmp.Or(r.Holder, "no exporter") + " is active"
+}
+
+// isActive reports whether this process delivers; a standby does not.
+func (s Snapshot) isActive() bool { return s.Replica == nil || s.Replica.Role == RoleActive }
+
+// isReady reports whether nothing makes the exporter not ready.
+func (s Snapshot) isReady() bool { return worstOf(s.Conditions).Severity != condition.NotReady }
+
+// worstOf returns the first status with the highest severity; one that is OK if there is none.
+func worstOf(all []condition.Status) condition.Status {
+	return slices.MaxFunc(append(all[:len(all):len(all)], condition.Status{}), func(a, b condition.Status) int { return cmp.Compare(a.Severity, b.Severity) })
+}
+
 // AddSink adds the status of a sink, with what follows from its conditions and from the journal.
 func (s *Snapshot) AddSink(k SinkStatus, conditions []condition.Status) {
 	k.Ready = worstOf(conditions).Severity != condition.NotReady
-	k.Held, k.Cautions = countCodes(conditions, condition.DeadLettersHeld) > 0, countCodes(conditions, condition.SinkMayLose)
+	k.Held = slices.ContainsFunc(conditions, func(c condition.Status) bool { return c.Code == condition.DeadLettersHeld })
 	k.Backlog = s.Journal.Newest - min(s.Journal.Newest, k.Low)
 	s.Sinks, s.Conditions = append(s.Sinks, k), append(s.Conditions, conditions...)
 }
 
 // conditionsOf returns the conditions of a component, such as "sink/main", and of its parts.
-func (s Snapshot) conditionsOf(component string) (all []condition.Status) {
-	for _, c := range s.Conditions {
-		if c.Concerns(component) {
-			all = append(all, c)
-		}
-	}
-	return all
+func (s Snapshot) conditionsOf(component string) []condition.Status {
+	return slices.DeleteFunc(slices.Clone(s.Conditions), func(c condition.Status) bool {
+		return c.Component != component && !strings.HasPrefix(c.Component, component+"/")
+	})
 }

@@ -209,9 +209,9 @@ func TestRatesComeFromHowCountersGrow(t *testing.T) {
 		}
 		f = f.nextFrame(s, at.Add(time.Duration(n)*sampleEvery))
 	}
-	got := f.series[countSink+"main"]
-	if len(got.Points) != samplesKept || got.Rate() != 10 {
-		t.Errorf("%d points, %v a second: %v", len(got.Points), got.Rate(), got.Points)
+	got := f.stages[countSink+"main"]
+	if len(got.Points) != samplesKept || got.Rate != 10 {
+		t.Errorf("%d points, %v a second: %v", len(got.Points), got.Rate, got.Points)
 	}
 	for _, p := range got.Points {
 		if p < 0 {

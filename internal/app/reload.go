@@ -130,5 +130,5 @@ func refusalText(err error) string {
 }
 
 func (r *reloader) configStatus() admin.ConfigStatus {
-	return admin.ConfigStatus{Hash: *r.activeHash.Load(), Reloads: r.applied.Load(), Refusals: r.refused.Load()}
+	return admin.ConfigStatus{Hash: *r.activeHash.Load(), Reloads: map[string]uint64{"taken": r.applied.Load(), "refused": r.refused.Load()}}
 }

@@ -81,15 +81,15 @@ admin: {listen: "127.0.0.1:0"}
 		put("config.yaml", text)
 		reason := waitForText(t, page+"/readyz", name, regexp.MustCompile(`\[!\]configuration .*`+regexp.QuoteMeta(w[1])))
 		if metrics := waitForText(t, page+"/metrics", name, regexp.MustCompile("kubecdc")); !strings.Contains(metrics, `kubecdc_config_info{hash="`+cfg.Hash+`"} 1`) ||
-			!strings.Contains(metrics, "kubecdc_config_refused 1") {
+			!strings.Contains(metrics, `kubecdc_condition{code="ConfigRefused",component="configuration",severity="degraded"} 1`) {
 			t.Errorf("%s: the metrics do not show the active configuration; /readyz:\n%s", name, reason)
 		}
 	}
 	// The API server is away: nothing can apply the rules of the good file to what it serves.
 	put("config.yaml", good+"\n# as good\nroutes: [{select: [pods], drop: true}]\nlog: {level: debug}\n")
 	waitForText(t, page+"/readyz", "the good file", regexp.MustCompile(`\[!\]configuration ConfigPending: discovery: .*127.0.0.1:1`))
-	if text := waitForText(t, page+"/metrics", "the good file", regexp.MustCompile("kubecdc_config_pending 1")); !strings.Contains(text, cfg.Hash) ||
-		!strings.Contains(text, "kubecdc_config_refused 0") || !strings.Contains(text, `kubecdc_config_reloads_total{result="taken"} 0`) {
+	if text := waitForText(t, page+"/metrics", "the good file", regexp.MustCompile(`kubecdc_condition\{code="ConfigPending",component="configuration",severity="degraded"\} 1`)); !strings.Contains(text, cfg.Hash) ||
+		strings.Contains(text, "ConfigRefused") || !strings.Contains(text, `kubecdc_config_reloads_total{result="taken"} 0`) {
 		t.Errorf("a file that is not in force yet is reported as active:\n%s", text)
 	}
 	stop()

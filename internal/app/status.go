@@ -37,14 +37,9 @@ func (c *composition) fillSnapshot(s *admin.Snapshot) {
 	c.clock.Update(clockProblem(skew))
 	s.Cluster = admin.ClusterStatus{Name: c.source.Cluster(), UID: c.source.Identity(), ClockSkew: skew}
 	s.Resources, s.Audit = c.source.Status(), c.attribution.auditStatus()
+	s.Rules, s.Routes = c.shaper.Stats(), c.sinks.routes.routeStats()
 	s.Conditions = slices.Concat(s.Conditions, s.Journal.Conditions(), []condition.Status{journal.Recovered(c.recovered), c.clock.Status()},
 		c.source.Conditions(), c.attribution.conditions(), c.protection.set.Statuses())
-	for i, r := range c.shaper.Stats() {
-		s.Rules = append(s.Rules, admin.RuleStatus{Name: fmt.Sprintf("resources[%d]", i), Stats: r})
-	}
-	for i, r := range c.sinks.routes.routeStats() {
-		s.Routes = append(s.Routes, admin.RouteStatus{Name: fmt.Sprintf("routes[%d]", i), RouteStats: r})
-	}
 	for i, r := range c.sinks.runners {
 		status := r.sinkStatus()
 		if c.cfg.Sinks[i].Watermarks > 0 {

@@ -125,7 +125,7 @@ func TestThrottledSinkIsReadyWithReason(t *testing.T) {
 		t.Error(err)
 	}
 	failing := condition.Summarize(s.Conditions)
-	failing = slices.DeleteFunc(failing, func(c condition.Status) bool { return !c.Concerns("sink/out") })
+	failing = slices.DeleteFunc(failing, func(c condition.Status) bool { return c.Component != "sink/out" })
 	if len(failing) != 1 || failing[0].Severity != condition.Degraded || failing[0].Component != "sink/out" {
 		t.Errorf("%+v", failing)
 	}

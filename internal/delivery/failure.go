@@ -24,42 +24,41 @@ const (
 // classifyError returns the kind of an error. An error that is both unavailable and rejected counts as unavailable, because
 // a change must not be dead-lettered while that is uncertain.
 func classifyError(err error) failureKind {
-	if err == nil { // before the variables below escape to the heap: this runs for every batch
-		return failureNone
-	}
-	var unavailable *sinks.UnavailableError
-	var rejected *sinks.RejectedError
-	var lost *sinks.LostError
-	var deposed *sinks.DeposedError
 	switch {
-	case errors.As(err, &deposed):
+	case err == nil:
+		return failureNone
+	case contains[*sinks.DeposedError](err):
 		return failureDeposed
-	case errors.As(err, &lost):
+	case contains[*sinks.LostError](err):
 		return failureLost
-	case errors.As(err, &unavailable):
+	case contains[*sinks.UnavailableError](err):
 		return failureUnavailable
-	case errors.As(err, &rejected):
+	case contains[*sinks.RejectedError](err):
 		return failureRejected
-	default:
-		return failureUnknown
 	}
+	return failureUnknown
+}
+
+func contains[E error](err error) bool {
+	_, found := errors.AsType[E](err)
+	return found
 }
 
 // isTooLarge reports whether err rejects a change for its size.
 func isTooLarge(err error) bool {
-	var rejected *sinks.RejectedError
-	return errors.As(err, &rejected) && rejected.TooLarge
+	rejected, found := errors.AsType[*sinks.RejectedError](err)
+	return found && rejected.TooLarge
 }
 
 // reportToGate reports what a Publish shows about the destination as a whole. An unknown error shows nothing: if the Publish
 // was a probe, its lane backs off and another lane probes.
-func reportToGate(ctx context.Context, pass ratelimit.Pass, err error) {
+func (w *workerPool) reportToGate(ctx context.Context, pass ratelimit.Pass, err error) {
 	switch kind := classifyError(err); {
 	case kind == failureNone || kind == failureRejected:
 		pass.Succeeded()
 	case kind == failureUnavailable && ctx.Err() == nil:
-		var unavailable *sinks.UnavailableError
-		errors.As(err, &unavailable)
+		unavailable, _ := errors.AsType[*sinks.UnavailableError](err)
+		w.health.recordUnavailable(err) // before the gate closes, which makes it the cause
 		pass.Failed(unavailable.Reason, unavailable.After)
 	default:
 		pass.Abandoned()
@@ -77,7 +76,7 @@ func (e *laneUnavailableError) Unwrap() error { return nil }
 func suspectedError(hasOthers bool, rejection error) error {
 	cause := "every change is rejected and none accepted; last rejection: " + rejection.Error()
 	if hasOthers {
-		return &condition.Error{Code: condition.SinkRejectsAll, Cause: cause}
+		return condition.Problem{Code: condition.SinkRejectsAll, Cause: cause}.Wrap(nil)
 	}
 	return &sinks.UnavailableError{Code: condition.SinkRejectsAll, Reason: cause}
 }

@@ -30,16 +30,15 @@ const (
 // health derives the conditions of the sink. Safe for concurrent use.
 type health struct {
 	sink  *condition.Condition // of the sink as a whole
-	lanes *condition.Set
+	lanes *condition.Set       // those that fail
 
 	mu           sync.Mutex
-	failing      map[sinks.Lane]*condition.Condition // maxNamedLanes at most
-	newest       condition.Problem                   // the cause of the last failed Publish or ping
-	reached      bool                                // a ping succeeded, or the sink is no sinks.Pinger
-	pingFailed   bool                                // the last one
-	lastPing     time.Time                           // its start
-	pinging      time.Time                           // start of the ping that runs; zero if none does
-	storeFailure error                               // why progress is not stored; nil if it is
+	newest       condition.Problem // the cause of the last failed Publish or ping
+	reached      bool              // a ping succeeded, or the sink is no sinks.Pinger
+	pingFailed   bool              // the last one
+	lastPing     time.Time         // its start
+	pinging      time.Time         // start of the ping that runs; zero if none does
+	storeFailure error             // why progress is not stored; nil if it is
 }
 
 // newHealth returns the health of a sink before its first Publish. canPing: its destination will be pinged.
@@ -48,10 +47,9 @@ func newHealth(name string, log *slog.Logger, canPing bool) *health {
 	if canPing {
 		initial.Code = condition.SinkConnecting
 	}
-	return &health{
-		sink: condition.New(log, component, initial), lanes: condition.NewSet(log, component, "lanes"),
-		failing: map[sinks.Lane]*condition.Condition{}, reached: !canPing,
-	}
+	lanes := condition.NewSet(log, component, "lanes")
+	lanes.MaxUpdated = maxNamedLanes
+	return &health{sink: condition.New(log, component, initial), lanes: lanes, reached: !canPing}
 }
 
 // close writes pending log lines and ends the conditions.
@@ -72,37 +70,20 @@ func (h *health) recordLaneFailure(name sinks.Lane, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.newest = condition.ProblemOf(err, condition.SinkFailing)
-	c := h.failing[name]
-	if c == nil {
-		if len(h.failing) == maxNamedLanes {
-			return
-		}
-		c = h.lanes.Add(laneLabel(name), condition.Problem{})
-		h.failing[name] = c
-	}
 	p := h.newest
-	p.Effect = "the changes of these lanes wait in the journal; other lanes continue"
-	c.Update(p)
+	p.Severity, p.Effect = condition.Degraded, "the changes of these lanes wait in the journal; other lanes continue"
+	h.lanes.Update(laneLabel(name), p)
 }
 
 // recordLaneRecovery records that a lane does not fail any more, or does not exist any more.
 func (h *health) recordLaneRecovery(name sinks.Lane) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if c := h.failing[name]; c != nil {
-		c.Clear()
-		delete(h.failing, name)
-		h.lanes.Remove(laneLabel(name))
-	}
+	h.lanes.Update(laneLabel(name), condition.Problem{})
 }
 
-// laneLabel returns the name of a lane for log and status page.
-func laneLabel(name sinks.Lane) string {
-	if name == unroutableLane {
-		return "dead letters"
-	}
-	return string(name)
-}
+// laneLabel returns the name of a lane for log and status page. What has no lane becomes dead letters.
+func laneLabel(name sinks.Lane) string { return string(cmp.Or(name, "dead letters")) }
 
 // recordPingStart records when a ping begins.
 func (h *health) recordPingStart(now time.Time) {
@@ -140,15 +121,14 @@ func (h *health) updateCondition(s Stats, gate ratelimit.GateStatus) {
 func (h *health) currentProblem(s Stats, gate ratelimit.GateStatus) condition.Problem {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	lasts := func(lane condition.Status) bool { return time.Since(lane.Since) >= outageDelay }
 	switch {
 	case h.storeFailure != nil:
 		return condition.Caused(condition.ProgressUnstored, h.storeFailure)
 	case gate.State != ratelimit.Open, h.pingFailed && !s.LastAck.After(h.lastPing),
-		s.LanesFailing > 0 && s.LanesDelivering == 0 && h.isLastingFailure():
+		s.LanesFailing > 0 && s.LanesDelivering == 0 && slices.ContainsFunc(h.lanes.Statuses(), lasts):
 		p := h.newestCause(gate)
-		if p.Code == "" { // the gate has closed a moment ago
-			p = condition.Problem{Code: condition.SinkFailing, Cause: gate.Reason}
-		}
+		p.Severity = condition.NotReady // of a lane alone the same problem may be a warning
 		if s.Lanes > 0 {
 			p.Effect = fmt.Sprintf("0 of %d lanes deliver; %s", s.Lanes, condition.SinkFailing.Kind().Effect)
 		}
@@ -168,41 +148,16 @@ func (h *health) newestCause(gate ratelimit.GateStatus) condition.Problem {
 	return h.newest
 }
 
-// isLastingFailure reports whether a lane has been failing for outageDelay. Requires h.mu.
-func (h *health) isLastingFailure() bool {
-	for _, c := range h.failing {
-		if time.Since(c.Status().Since) >= outageDelay {
-			return true
-		}
-	}
-	return false
-}
-
 // fillStats sets the conditions of the sink and of its failing lanes.
 func (h *health) fillStats(s *Stats) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, c := range h.failing {
-		s.FailingLanes = append(s.FailingLanes, c.Status())
-	}
-	slices.SortFunc(s.FailingLanes, func(a, b condition.Status) int {
-		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Name(), b.Name()))
-	})
-	s.Condition = h.sink.Status()
+	s.Condition, s.FailingLanes = h.sink.Status(), h.lanes.Statuses()
+	slices.SortStableFunc(s.FailingLanes, func(a, b condition.Status) int { return a.Since.Compare(b.Since) })
 }
 
-// Conditions returns what is wrong: one status for the whole sink, or else one for all lanes that fail for the same cause.
+// Conditions returns what is wrong: the status of the whole sink, or else those of lanes.
 func (s Stats) Conditions() []condition.Status {
-	if !s.Condition.OK() {
-		s.Condition.Severity = condition.NotReady // of a lane alone the same problem may be a warning
-		return []condition.Status{s.Condition}
+	if s.Condition.OK() && len(s.FailingLanes) > 0 {
+		return s.FailingLanes
 	}
-	lanes := condition.Summarize(s.FailingLanes)
-	for i := range lanes {
-		lanes[i].Severity = condition.Degraded // others deliver
-	}
-	if len(lanes) == 0 {
-		return []condition.Status{s.Condition}
-	}
-	return lanes
+	return []condition.Status{s.Condition}
 }

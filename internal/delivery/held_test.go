@@ -29,7 +29,7 @@ func TestAHeldLaneWaitsAloneAndSkipsWhatItTurnsOutToHold(t *testing.T) {
 				if lane != "a" || isRead.Load() {
 					return nil
 				}
-				return &condition.Error{Code: condition.LaneUnread, Err: errors.New("its broker does not answer")}
+				return condition.Problem{Code: condition.LaneUnread}.Wrap(errors.New("its broker does not answer"))
 			},
 			AlreadyDelivered: func(lane sinks.Lane, c *event.Change) bool {
 				return isRead.Load() && lane == "a" && c.ResourceVersion <= "3"

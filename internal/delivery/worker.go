@@ -151,7 +151,7 @@ func (w *workerPool) serveLane(ctx context.Context, l *lane, batch []sinks.Messa
 		err = w.judgeUnavailable(l, err)
 	default: // the error is final, or proves nothing about the destination
 	}
-	reportToGate(ctx, pass, err)
+	w.reportToGate(ctx, pass, err)
 	w.finishAttempt(ctx, l, len(batch)-n, err)
 	return batch, substituted
 }
@@ -256,10 +256,10 @@ func (w *workerPool) judgeRejection(ctx context.Context, l *lane, batch []sinks.
 		return rejection
 	case rejectionDelayed:
 		state.delayedOffset = offset
-		return &condition.Error{
+		return condition.Problem{
 			Code:  condition.SinkRejectsAll,
 			Cause: "the destination has accepted nothing for a while, rejections are checked again; " + rejection.Error(),
-		}
+		}.Wrap(nil)
 	case rejectionSuspected:
 	}
 	if accepts := w.accepterOf(ctx, l); accepts != nil && w.ahead.find(ctx, l, batch[0], accepts) {
@@ -306,7 +306,7 @@ func (w *workerPool) recordViolation(l *lane, answer string, err error) error {
 		w.log.Error("defect in the sink: Publish violates its contract; the messages are sent again",
 			"lane", l.name, "answer", answer)
 	}
-	return &condition.Error{Code: condition.SinkDefect, Cause: "the sink violates its contract: " + answer}
+	return condition.Problem{Code: condition.SinkDefect, Cause: "the sink violates its contract: " + answer}.Wrap(nil)
 }
 
 // finishAttempt decides what becomes of l after a Publish. err is about its oldest change, and left is how many changes of
@@ -324,7 +324,6 @@ func (w *workerPool) finishAttempt(ctx context.Context, l *lane, left int, err e
 		return // the pipeline stops, which is all that the error means
 	case kind == failureUnavailable: // the gate is closed: the lane waits there, and needs no back-off of its own
 		w.retries.Add(1)
-		w.health.recordUnavailable(err)
 		w.queue.resetBackoff(l)
 	case kind == failureUnknown:
 		w.retries.Add(1)

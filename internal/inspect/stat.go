@@ -110,7 +110,7 @@ func newJournalReport(dir string, s journal.OfflineStat, bounds JournalBounds) *
 	stored := slices.Clone(s.Sinks)
 	for _, name := range configured {
 		if !slices.ContainsFunc(stored, func(k journal.OfflineSinkStat) bool { return k.Name == name }) {
-			stored = append(stored, journal.OfflineSinkStat{Name: name, Backlog: s.ChangeCount()})
+			stored = append(stored, journal.OfflineSinkStat{SinkStat: journal.SinkStat{Name: name}, Backlog: s.ChangeCount()})
 		}
 	}
 	slices.SortFunc(stored, func(a, b journal.OfflineSinkStat) int { return strings.Compare(a.Name, b.Name) })

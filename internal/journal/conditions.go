@@ -2,6 +2,7 @@ package journal
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
@@ -20,37 +21,31 @@ func Recovered(reason string) condition.Status {
 	return condition.NewStatus("journal", p)
 }
 
-// deadLettersKept returns the condition of a sink with changes that its destination permanently rejected; none without.
-func deadLettersKept(sink string, kept int64) []condition.Status {
-	if kept == 0 {
-		return nil
-	}
-	cause := "1 change was permanently rejected and is kept as a dead letter"
-	if kept > 1 {
-		cause = fmt.Sprintf("%d changes were permanently rejected and are kept as dead letters", kept)
-	}
-	return []condition.Status{condition.NewStatus("sink/"+sink, condition.Problem{
-		Code: condition.DeadLettersKept, Cause: cause,
-		Remedy: "exporter deadletter list --sink " + sink + " has the reasons; then retry or discard them",
-	})}
-}
-
 // Conditions returns the conditions of the journal, and of the sinks with dead letters.
 func (s Stat) Conditions() []condition.Status {
 	all := []condition.Status{s.Blocked, s.DeadLettersFull}
 	for _, sink := range s.Sinks {
-		all = append(all, deadLettersKept(sink.Name, sink.DeadLetters)...)
+		p := condition.Problem{
+			Code: condition.DeadLettersKept, Cause: "1 change was permanently rejected and is kept as a dead letter",
+			Remedy: "exporter deadletter list --sink " + sink.Name + " has the reasons; then retry or discard them",
+		}
+		if sink.DeadLetters > 1 {
+			p.Cause = fmt.Sprintf("%d changes were permanently rejected and are kept as dead letters", sink.DeadLetters)
+		}
+		if sink.DeadLetters > 0 {
+			all = append(all, condition.NewStatus("sink/"+sink.Name, p))
+		}
 	}
 	return all
 }
 
 // deadLettersFull returns why no further dead letter fits; zero if one does.
 func deadLettersFull(counts map[string]deadLetterCount, maxBytes int64) condition.Problem {
-	largest, largestBytes, total := "", int64(0), int64(0)
-	for name, c := range counts {
-		total += c.bytes
-		if c.bytes > largestBytes || c.bytes == largestBytes && name < largest {
-			largest, largestBytes = name, c.bytes
+	largest, total := "", int64(0)
+	for _, name := range slices.Sorted(maps.Keys(counts)) {
+		total += counts[name].bytes
+		if counts[name].bytes > counts[largest].bytes {
+			largest = name
 		}
 	}
 	if total < maxBytes {
@@ -75,11 +70,12 @@ func journalFull(slowest string, changes, others int64) condition.Problem {
 	return p
 }
 
-// Conditions returns what is wrong with the journal as it is stored, by the bounds of the configuration; 0 if one is not
+// Conditions returns the conditions of the journal as it is stored, by the bounds of the configuration; 0 if one is not
 // known.
-func (s *OfflineStat) Conditions(maxBytes, maxDeadLetters int64) (all []condition.Status) {
-	counts, slowest, most := map[string]deadLetterCount{}, "", uint64(0)
+func (s *OfflineStat) Conditions(maxBytes, maxDeadLetters int64) []condition.Status {
+	stored, counts, slowest, most := Stat{}, map[string]deadLetterCount{}, "", uint64(0)
 	for _, sink := range s.Sinks {
+		stored.Sinks = append(stored.Sinks, sink.SinkStat)
 		counts[sink.Name] = deadLetterCount{letters: sink.DeadLetters, bytes: sink.DeadBytes}
 		if sink.Settled && sink.Backlog > most {
 			slowest, most = sink.Name, sink.Backlog
@@ -89,16 +85,14 @@ func (s *OfflineStat) Conditions(maxBytes, maxDeadLetters int64) (all []conditio
 	if maxBytes > 0 && s.RetainedBytes >= maxBytes-maxBytes/100 && slowest != "" {
 		p := journalFull(slowest, s.ChangeBytes, s.RetainedBytes-s.ChangeBytes)
 		p.LosesHistory = false // nothing is read now in any case
-		all = append(all, condition.NewStatus("journal", p))
+		stored.Blocked = condition.NewStatus("journal", p)
 	}
 	if maxDeadLetters > 0 {
-		all = append(all, condition.NewStatus("journal", deadLettersFull(counts, maxDeadLetters)))
+		stored.DeadLettersFull = condition.NewStatus("journal", deadLettersFull(counts, maxDeadLetters))
 	}
+	all := stored.Conditions()
 	if s.Recovery != nil {
 		all = append(all, Recovered(s.Recovery.Reason))
 	}
-	for _, sink := range s.Sinks {
-		all = append(all, deadLettersKept(sink.Name, sink.DeadLetters)...)
-	}
-	return slices.DeleteFunc(all, condition.Status.OK)
+	return all
 }

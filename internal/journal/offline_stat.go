@@ -41,14 +41,12 @@ type ResourceStat struct {
 // OfflineSinkStat is what is stored about one sink: it has a cursor or dead letters, or it was removed before it had
 // received everything.
 type OfflineSinkStat struct {
-	Name        string
-	Settled     bool         // it has a cursor
-	Cursor      event.Cursor // where Settled
-	Backlog     uint64       // changes above Cursor.Low; lanes ahead of it may have settled some. Everything where not Settled
-	DeadLetters int64
-	DeadBytes   int64
-	Removed     time.Time // when the sink was last removed from the configuration, where Unsent is not 0
-	Unsent      uint64    // changes that were not sent to it because of that
+	SinkStat
+	Settled bool         // it has a cursor
+	Cursor  event.Cursor // where Settled
+	Backlog uint64       // changes above Cursor.Low; lanes ahead of it may have settled some. Everything where not Settled
+	Removed time.Time    // when the sink was last removed from the configuration, where Unsent is not 0
+	Unsent  uint64       // changes that were not sent to it because of that
 }
 
 // Stat counts what is stored. It reads everything, so that no wrong byte goes unnoticed.
@@ -66,9 +64,8 @@ func (o *Offline) Stat() (OfflineStat, error) {
 		dead, record := o.deadLetters[name], o.records[name]
 		s.RetainedBytes += dead.bytes
 		s.Sinks = append(s.Sinks, OfflineSinkStat{
-			Name: name, Settled: settled, Cursor: cursor.Normalize(),
-			Backlog: s.Newest - min(s.Newest, max(cursor.Low, s.Oldest-1)), DeadLetters: dead.letters, DeadBytes: dead.bytes,
-			Removed: record.Removed, Unsent: record.Unsent,
+			SinkStat: SinkStat{Name: name, DeadLetters: dead.letters, DeadBytes: dead.bytes}, Settled: settled, Cursor: cursor.Normalize(),
+			Backlog: s.Newest - min(s.Newest, max(cursor.Low, s.Oldest-1)), Removed: record.Removed, Unsent: record.Unsent,
 		})
 	}
 	if s.Resources, err = o.countResources(); err != nil {

@@ -120,12 +120,12 @@ func (s *sinkSet) whyHeld(name string, lane sinks.Lane) error {
 	}
 	for recorded, one := range f.waiting {
 		if other, _ := sinks.SplitRecordedLane(recorded); other == lane {
-			return &condition.Error{Code: condition.LaneUnread, Err: one.reason}
+			return condition.Problem{Code: condition.LaneUnread}.Wrap(one.reason)
 		}
 	}
 	for recorded, one := range f.waiting {
 		if other, _ := sinks.SplitRecordedLane(recorded); f.sink.SharesObjects(lane, other) {
-			return &condition.Error{Code: condition.LaneUnread, Cause: "it shares objects with lane " + string(other), Err: one.reason}
+			return condition.Problem{Code: condition.LaneUnread, Cause: "it shares objects with lane " + string(other)}.Wrap(one.reason)
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package condition
 
 import (
+	"context"
 	"log/slog"
 	"maps"
 	"slices"
@@ -18,59 +19,83 @@ const (
 	maxDelayRecovery  = 40 * time.Second
 )
 
+// maxLoggedCauses bounds the causes that are logged during one failure, so that a cause with a varying name does not fill
+// the log. Causes that differ in numbers only are logged once.
+const maxLoggedCauses = 16
+
 // Set holds conditions of one kind by name. It is safe for concurrent use.
 type Set struct {
+	MaxUpdated int // how many members Update adds; 0: no bound. Set before use
+
+	log       *slog.Logger
 	component string // of all members
-	noun      string
-	lines     *logQueue
+	noun      string // "" for a component without parts, whose lines are not delayed
 
 	mu           sync.Mutex
 	members      map[string]*Condition
-	pending      map[string]transition // by member, since the last lines
-	events       map[string]transition // reported events, since the last lines
-	loggedKeys   map[string]problemKey // of failing members: the problem that is in the log
-	firstPending time.Time             // when the first of pending and events was added
+	others       []transition // events, and ends of removed members, since the last lines
+	firstPending time.Time    // when the first transition came that has no line yet; zero if none has
 	timer        *time.Timer
 	closed       bool
+	lines        []func() // write a line each
+	writing      bool     // a goroutine writes lines, which writer waits for
+	writer       sync.WaitGroup
 }
 
 // NewSet returns an empty set of parts of a component. noun is the attribute of a line that names the members: "resources".
 func NewSet(log *slog.Logger, component, noun string) *Set {
-	return &Set{
-		component: component, noun: noun, lines: newLogQueue(log),
-		members: map[string]*Condition{}, loggedKeys: map[string]problemKey{},
-		pending: map[string]transition{}, events: map[string]transition{},
-	}
+	return &Set{log: log, component: component, noun: noun, members: map[string]*Condition{}}
 }
 
 // Add returns a new condition with a name and a problem, or none if that is zero; the start is not logged. It replaces one
 // of that name: changes of that are not logged any more.
 func (s *Set) Add(name string, initial Problem) *Condition {
-	var c *Condition
-	of := Status{Component: s.component, Members: []string{name}}
-	c = newCondition(of, initial, func(t transition) { s.addTransition(name, c, t) }, func() {})
+	of := Status{Component: s.component, Since: time.Now()}
+	if name != "" {
+		of.Members = []string{name}
+	}
+	c := &Condition{set: s, inLog: map[problemKey]bool{}, closed: true}
+	if initial.Code != "" {
+		c.inLog[initial.similarityKey()] = true
+	}
+	c.status.Store(&of)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.members[name] = c
-	delete(s.loggedKeys, name)
-	if initial.Code != "" {
-		s.loggedKeys[name] = problemKey{code: initial.Code}
+	c.storeStatus(initial, nil)
+	c.closed = false
+	if replaced := s.members[name]; replaced != nil {
+		replaced.closed, replaced.pending = true, nil
 	}
+	s.members[name] = c
 	return c
 }
 
 // Remove removes a condition. Its changes are not logged any more, but for the end of a problem that is in the log.
 func (s *Set) Remove(name string) {
 	s.mu.Lock()
-	c := s.members[name]
-	delete(s.members, name)
-	if ended, waits := s.pending[name]; !waits || !ended.to.OK() {
-		delete(s.pending, name)
-		delete(s.loggedKeys, name)
+	defer s.mu.Unlock()
+	if c := s.members[name]; c != nil {
+		c.closed = true
+		if end := c.pending; end != nil && end.to.OK() && len(c.inLog) > 0 {
+			s.others = append(s.others, *end)
+		}
+		delete(s.members, name)
 	}
+}
+
+// Update updates the condition of a name, which is a member while it has a problem. The caller does not call it concurrently.
+func (s *Set) Update(name string, p Problem) {
+	s.mu.Lock()
+	c, full := s.members[name], s.MaxUpdated > 0 && len(s.members) >= s.MaxUpdated
 	s.mu.Unlock()
-	if c != nil {
-		c.Close()
+	switch {
+	case c == nil && (p.Code == "" || full):
+		return
+	case c == nil:
+		c = s.Add(name, Problem{})
+	}
+	if c.Update(p); p.Code == "" {
+		s.Remove(name)
 	}
 }
 
@@ -81,7 +106,8 @@ func (s *Set) ReportEvent(name string, code Code, cause string, attrs ...any) {
 	defer s.mu.Unlock()
 	to := NewStatus(s.component, Problem{Code: code, Cause: cause})
 	to.Members = []string{name}
-	s.delayLines(func() { s.events[name] = transition{to: to, attrs: attrs} })
+	s.others = append(s.others, transition{to: to, key: to.similarityKey(), attrs: attrs})
+	s.scheduleLines()
 }
 
 // Statuses returns the status of each member, in the order of their names.
@@ -103,99 +129,122 @@ func (s *Set) Close() {
 	s.queueLines()
 	s.closed = true
 	s.mu.Unlock()
-	s.lines.drain()
+	s.writeLines()
+	s.writer.Wait()
 }
 
-// addTransition keeps a transition of c for the next lines, unless c was replaced or removed. Requires c.mu.
-func (s *Set) addTransition(name string, c *Condition, t transition) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.members[name] == c {
-		s.delayLines(func() { s.pending[name] = t })
-	}
-}
-
-// delayLines calls add, which adds to the next lines, and delays these. Requires s.mu.
-func (s *Set) delayLines(add func()) {
-	if s.closed {
-		return
-	}
+// scheduleLines queues the line of a transition that has just come, or delays it. Requires s.mu.
+func (s *Set) scheduleLines() {
 	now := time.Now()
-	if len(s.pending)+len(s.events) == 0 {
+	switch {
+	case s.closed:
+		return
+	case s.noun == "":
+		s.queueLines() // the caller writes them
+		return
+	case s.firstPending.IsZero():
 		s.firstPending = now
 	}
-	add()
 	quiet, limit := quietTimeRecovery, maxDelayRecovery
-	for _, t := range s.pending {
-		if !t.to.OK() && t.to.Code.Kind().Level > slog.LevelDebug {
+	for _, c := range s.members {
+		if t := c.pending; t != nil && !t.to.OK() && t.to.Code.Kind().Level > slog.LevelDebug {
 			quiet, limit = quietTimeFault, maxDelayFault
 		}
 	}
-	wait := min(quiet, s.firstPending.Add(limit).Sub(now))
-	if s.timer == nil {
-		s.timer = time.AfterFunc(wait, s.writePending)
-		return
+	if s.timer != nil {
+		s.timer.Stop()
 	}
-	s.timer.Reset(wait)
+	s.timer = time.AfterFunc(min(quiet, s.firstPending.Add(limit).Sub(now)), s.writePending)
 }
 
 func (s *Set) writePending() {
 	s.mu.Lock()
 	s.queueLines()
 	s.mu.Unlock()
-	s.lines.writeQueued()
+	s.writeLines()
 }
 
-// queueLines queues one line for each new status of members and for each kind of event. Requires s.mu.
+// queueLines queues one line for each kind of event and for each new status of members. Requires s.mu.
 func (s *Set) queueLines() {
-	s.queueSummaries(s.events)
-	known := slices.Collect(maps.Values(s.loggedKeys))
-	for name, t := range s.pending {
-		before, wasFailing := s.loggedKeys[name]
-		now := t.to.similarityKey()
-		if t.to.OK() {
-			delete(s.loggedKeys, name)
-		} else {
-			s.loggedKeys[name] = now
-		}
-		// Not logged: a failure that ended before its line was due, and another reason of a failure that the log has
-		// already.
-		if !wasFailing && t.to.OK() || wasFailing && (before == now || slices.Contains(known, now)) {
-			delete(s.pending, name)
+	known := map[problemKey]bool{}
+	for _, c := range s.members {
+		maps.Copy(known, c.inLog)
+	}
+	due := s.others
+	for _, name := range slices.Sorted(maps.Keys(s.members)) {
+		if c := s.members[name]; c.pending != nil {
+			if c.isNews(known) {
+				due = append(due, *c.pending)
+			}
+			c.pending = nil
 		}
 	}
-	s.queueSummaries(s.pending)
+	s.others, s.firstPending = nil, time.Time{}
+	for _, alike := range groupBy(due, func(t transition) problemKey { return t.key }) {
+		s.queueLine(alike)
+	}
 }
 
-// queueSummaries queues one line for each kind of transition in a map by member, and empties the map.
-func (s *Set) queueSummaries(all map[string]transition) {
-	names := map[problemKey][]string{}
-	var keys []problemKey
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		key := all[name].lineKey()
-		if names[key] == nil {
-			keys = append(keys, key)
-		}
-		names[key] = append(names[key], name)
+// isNews records that the pending transition is in the log, and reports whether it has to be written for that: unless a
+// failure ended before its line was due, or the log has the cause already, from this failure or from another one meanwhile.
+// known are the causes that it has. Requires s.mu.
+func (c *Condition) isNews(known map[problemKey]bool) bool {
+	failing, t := len(c.inLog) > 0, c.pending
+	switch {
+	case t.to.OK():
+		clear(c.inLog)
+		return failing && t.ended != ""
+	case c.inLog[t.key], len(c.inLog) == maxLoggedCauses:
+		return false
 	}
-	for _, key := range keys {
-		line := all[names[key][0]]
-		if len(names[key]) > 1 {
-			line.attrs = nil
-		}
-		for _, name := range names[key] {
-			line.lasted = max(line.lasted, all[name].lasted)
-		}
-		line.attrs = append([]any{s.noun, joinNames(names[key])}, line.attrs...)
-		s.lines.enqueue(line.logLine())
-	}
-	clear(all)
+	c.inLog[t.key] = true
+	return !failing || !known[t.key]
 }
 
-// lineKey identifies transitions that share a line.
-func (t transition) lineKey() problemKey {
-	if t.to.OK() {
-		return problemKey{cause: t.ended.Kind().Ended}
+// queueLine queues the line for equal transitions of members. It has the further attributes of one that is alone. Requires
+// s.mu.
+func (s *Set) queueLine(alike []transition) {
+	t, names := alike[0], []string(nil)
+	for _, one := range alike {
+		t.lasted, names = max(t.lasted, one.lasted), append(names, one.to.Members...)
 	}
-	return t.to.similarityKey()
+	level, message, attrs := slog.LevelInfo, t.ended.Kind().Ended, []any{"ended", string(t.ended), "lasted", t.lasted.Round(time.Millisecond)}
+	if !t.to.OK() {
+		level, message, attrs = t.to.Code.Kind().Level, t.to.Code.Kind().Message, []any{"code", string(t.to.Code)}
+		if t.to.Cause != "" {
+			attrs = append(attrs, "reason", t.to.Cause)
+		}
+		attrs = append(attrs, "effect", t.to.EffectText(time.Now()), "remedy", t.to.Remedy)
+	}
+	if s.noun != "" {
+		slices.Sort(names)
+		attrs = append(attrs, s.noun, joinNames(slices.Compact(names)))
+	}
+	if len(alike) == 1 {
+		attrs = append(attrs, t.attrs...)
+	}
+	s.lines = append(s.lines, func() { s.log.Log(context.Background(), level, message, attrs...) })
+}
+
+// writeLines writes the queued lines in order and without the lock: a log may block on its reader. A goroutine that finds
+// another one writing leaves the lines to that one.
+func (s *Set) writeLines() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.writing || len(s.lines) == 0 {
+		return
+	}
+	s.writing = true
+	s.writer.Add(1)
+	for len(s.lines) > 0 {
+		due := s.lines
+		s.lines = nil
+		s.mu.Unlock()
+		for _, write := range due {
+			write()
+		}
+		s.mu.Lock()
+	}
+	s.writing = false
+	s.writer.Done()
 }

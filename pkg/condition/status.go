@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -34,6 +35,8 @@ type Problem struct {
 	Effect string // what does not work meanwhile; "": that of the code
 	Remedy string // what the operator can do; "": that of the code
 
+	Severity Severity // OK: that of the code
+
 	From         string // the component that this waits for, such as "sink/main": while all of that fails, this is its effect
 	Passed       bool   // another owner, which logs it, has passed it on by [Problem.AsError]
 	LosesHistory bool   // something is not read from the API server meanwhile, so its history is lost after a while
@@ -41,10 +44,9 @@ type Problem struct {
 
 // Status is a condition at one moment. A status without a code is well.
 type Status struct {
-	Problem             // with effect and remedy, unless OK
+	Problem             // with severity, effect and remedy, unless OK
 	Component string    // "journal", "sink/main"
 	Members   []string  // the parts of the component that share the status, sorted: resources, lanes; empty for the whole
-	Severity  Severity  // that of the code, or raised by the owner
 	Since     time.Time // when this code began, or when the last one ended; another cause does not change it
 	Deadline  time.Time // when history begins to get lost; zero if none is
 }
@@ -52,8 +54,8 @@ type Status struct {
 // NewStatus returns a status of a problem that has no owner with a [Condition], such as a fact that does not change.
 func NewStatus(component string, p Problem) Status {
 	kind := p.Code.Kind()
-	p.Effect, p.Remedy = cmp.Or(p.Effect, kind.Effect), cmp.Or(p.Remedy, kind.Remedy)
-	return Status{Problem: p, Component: component, Severity: kind.Severity}
+	p.Severity, p.Effect, p.Remedy = cmp.Or(p.Severity, kind.Severity), cmp.Or(p.Effect, kind.Effect), cmp.Or(p.Remedy, kind.Remedy)
+	return Status{Problem: p, Component: component}
 }
 
 // OK reports whether nothing is wrong.
@@ -65,12 +67,6 @@ func (s Status) Name() string {
 		return s.Component + "/" + s.Members[0]
 	}
 	return s.Component
-}
-
-// Concerns reports whether the status is about a component or a part of it.
-func (s Status) Concerns(component string) bool {
-	return s.Component == component || strings.HasPrefix(s.Component, component+"/") ||
-		slices.ContainsFunc(s.Members, func(m string) bool { return s.Component+"/"+m == component })
 }
 
 // Text describes the problem in one line, as every output shows it; "" if OK.
@@ -150,34 +146,25 @@ func joinNames(all []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(all[:maxNames], ", "), len(all)-maxNames)
 }
 
-// Summarize merges statuses of equal components with the same code and similar causes, in the order of the first of each.
-// The result has the cause, the effect and the remedy of the first one that began, and the earliest times. Statuses that are
-// OK are left out, and those that only follow from another one.
+// Summarize merges statuses of equal components with the same code and similar causes. Those come first that make the
+// exporter not ready, otherwise they are in the order of the first of each, which gives its cause, effect and remedy; times
+// are the earliest. Statuses that are OK are left out, and those that only follow from another one.
 func Summarize(all []Status) []Status {
 	type key struct {
 		problemKey
 		component string
 		severity  Severity
 	}
-	indexes := map[key]int{}
+	failing := slices.DeleteFunc(slices.Clone(all), Status.OK)
 	var merged []Status
-	for _, s := range all {
-		k := key{s.similarityKey(), s.Component, s.Severity}
-		at, known := indexes[k]
-		switch {
-		case s.OK():
-			continue
-		case !known:
-			indexes[k] = len(merged)
-			merged = append(merged, s)
-			continue
+	for _, alike := range groupBy(failing, func(s Status) key { return key{s.similarityKey(), s.Component, s.Severity} }) {
+		m := alike[0]
+		for _, s := range alike[1:] {
+			m.Members = append(slices.Clip(m.Members), s.Members...)
+			m.Since, m.Deadline = Earlier(m.Since, s.Since), Earlier(m.Deadline, s.Deadline)
 		}
-		m := &merged[at]
-		m.Members = append(slices.Clip(m.Members), s.Members...)
-		m.Since, m.Deadline = Earlier(m.Since, s.Since), Earlier(m.Deadline, s.Deadline)
-	}
-	for i := range merged {
-		slices.Sort(merged[i].Members)
+		slices.Sort(m.Members)
+		merged = append(merged, m)
 	}
 	var independent []Status
 	for i, s := range merged {
@@ -186,7 +173,22 @@ func Summarize(all []Status) []Status {
 			independent = append(independent, s.withEffects(merged))
 		}
 	}
+	slices.SortStableFunc(independent, func(a, b Status) int { return cmp.Compare(b.Severity, a.Severity) })
 	return independent
+}
+
+// groupBy returns the elements with equal keys together, in the order of the first of each.
+func groupBy[T any, K comparable](all []T, keyOf func(T) K) (groups [][]T) {
+	indexes := map[K]int{}
+	for _, one := range all {
+		key := keyOf(one)
+		if _, known := indexes[key]; !known {
+			indexes[key] = len(groups)
+			groups = append(groups, nil)
+		}
+		groups[indexes[key]] = append(groups[indexes[key]], one)
+	}
+	return groups
 }
 
 // withEffects returns s with the effects on the components that wait for it.
@@ -244,36 +246,29 @@ func Caused(code Code, err error) Problem {
 	return Problem{Code: code, Cause: strings.TrimSuffix(err.Error(), "; "+remedy), Remedy: remedy}
 }
 
-// Error is an error of a known kind. [ProblemOf] finds it in a chain.
-type Error struct {
-	Code   Code
-	Cause  string // may be "" with an Err
-	Remedy string // "": that of the code
-	Err    error  // may be nil with a Cause
+// Wrap returns an error that stands for the problem, of which err is the reason, or a part of it; nil if there is none.
+// [ProblemOf] finds the problem in a chain.
+func (p Problem) Wrap(err error) error {
+	if err != nil {
+		p.Cause = strings.TrimPrefix(p.Cause+": "+err.Error(), ": ")
+	}
+	return &problemError{p, err}
 }
 
-// AsError returns an error that stands for the problem, for what fails because of it.
+// AsError returns an error that stands for the problem of another owner, for what fails because of it.
 func (p Problem) AsError() error {
 	p.Effect, p.Passed = "", true
-	return problemError{p}
+	return p.Wrap(nil)
 }
 
-type problemError struct{ problem Problem }
-
-func (e problemError) Error() string    { return JoinRemedy(e.problem.Cause, e.problem.Remedy) }
-func (e problemError) Problem() Problem { return e.problem }
-
-func (e *Error) Error() string { return JoinRemedy(e.cause(), e.Remedy) }
-
-func (e *Error) cause() string {
-	switch {
-	case e.Err == nil:
-		return e.Cause
-	case e.Cause == "":
-		return e.Err.Error()
-	}
-	return e.Cause + ": " + e.Err.Error()
+type problemError struct {
+	problem Problem
+	err     error // may be nil
 }
+
+func (e *problemError) Error() string    { return JoinRemedy(e.problem.Cause, e.problem.Remedy) }
+func (e *problemError) Problem() Problem { return e.problem }
+func (e *problemError) Unwrap() error    { return e.err }
 
 // JoinRemedy returns the text of an error with what can be done about it, if that is known.
 func JoinRemedy(text, remedy string) string {
@@ -283,32 +278,16 @@ func JoinRemedy(text, remedy string) string {
 	return text + "; " + remedy
 }
 
-func (e *Error) Unwrap() error { return e.Err }
-
-// Problem is what the error stands for.
-func (e *Error) Problem() Problem { return Problem{Code: e.Code, Cause: e.cause(), Remedy: e.Remedy} }
-
 // problemKey distinguishes what deserves a line of its own.
 type problemKey struct {
 	code  Code
 	cause string
 }
 
-func (p Problem) exactKey() problemKey { return problemKey{p.Code, p.Cause} }
-
 // similarityKey identifies problems that share a line: numbers in causes, such as ports and positions, do not matter.
 func (p Problem) similarityKey() problemKey { return problemKey{p.Code, maskNumbers(p.Cause)} }
 
+var numbers = regexp.MustCompile(`[0-9]+`)
+
 // maskNumbers replaces each number in a text by "#", so that equal faults of different things have equal texts.
-func maskNumbers(text string) string {
-	var b strings.Builder
-	for i := range len(text) {
-		switch digit := text[i] >= '0' && text[i] <= '9'; {
-		case !digit:
-			b.WriteByte(text[i])
-		case i == 0 || text[i-1] < '0' || text[i-1] > '9':
-			b.WriteByte('#')
-		}
-	}
-	return b.String()
-}
+func maskNumbers(text string) string { return numbers.ReplaceAllString(text, "#") }

@@ -33,7 +33,7 @@ func TestFiltersChooseChanges(t *testing.T) {
 		if got := len(s.shapeChanges(&changed)) == 1; got != want {
 			t.Errorf("%s: %v (%s)", expression, got, s.shaper.Stats()[0].Failure)
 		}
-		if st := s.shaper.Stats()[0]; st.Failed != 0 || (st.Filtered == 1) == want {
+		if st := s.shaper.Stats()[0]; st.Failed != 0 || (st.Dropped["filter"] == 1) == want {
 			t.Errorf("%s: %+v", expression, st)
 		}
 	}
@@ -66,7 +66,7 @@ func TestAFilterThatFailsLosesNothing(t *testing.T) {
 	if len(s.shapeChanges(updatedTo(deployment, `{"spec":{}}`))) != 1 || len(s.shapeChanges(updatedTo(deployment, `{"spec":01}`))) != 1 {
 		t.Error("a change is lost")
 	}
-	if st := s.shaper.Stats()[0]; st.Failed != 2 || st.Failure == "" || st.Filtered != 0 {
+	if st := s.shaper.Stats()[0]; st.Failed != 2 || st.Failure == "" || st.Dropped["filter"] != 0 {
 		t.Errorf("%+v", st)
 	}
 }

@@ -170,6 +170,7 @@ func (r *compiledRoute) matchesChange(c *event.Change) (bool, error) {
 // RouteStats counts decisions of one route since the start of the process. Each sink decides separately, so a change counts
 // once per sink, and again if it is read again after a restart.
 type RouteStats struct {
+	Name    string            `label:"route"` // its place in the configuration: "routes[0]"
 	Sent    map[string]uint64 `metric:"kubecdc_route_sent_total" by:"sink" help:"Changes that a route sends to a sink."`
 	Dropped map[string]uint64 `metric:"kubecdc_route_dropped_total" by:"sink" help:"Changes that a route keeps from a sink."`
 	Failed  uint64            `metric:"kubecdc_route_filter_errors_total" help:"Evaluations of the route's filter that failed or were cut off, one for each sink; the change went to the sink's own topic."`
@@ -180,7 +181,7 @@ type RouteStats struct {
 func (r *Router) Stats() []RouteStats {
 	all := make([]RouteStats, len(r.routes))
 	for i, to := range r.routes {
-		s := RouteStats{Sent: map[string]uint64{}, Dropped: map[string]uint64{}}
+		s := RouteStats{Name: fmt.Sprintf("routes[%d]", i), Sent: map[string]uint64{}, Dropped: map[string]uint64{}}
 		for sink, j := range r.sinks {
 			counts := s.Dropped
 			if _, yes := to.Topics[sink]; yes {

@@ -108,11 +108,11 @@ func (s *Shaper) dropUnusedBodies(ctx context.Context, resource string) error {
 
 // Stats counts decisions of one rule since the start of the process.
 type Stats struct {
-	Filtered  uint64 // changes excluded by filter
-	Unchanged uint64 // updates that changed nothing relevant for onlyIfChanged or ignoreChanges
-	Withheld  uint64 `metric:"kubecdc_rule_withheld_total" help:"Changes that could not be redacted or shaped; they become dead letters without bodies."`
-	Failed    uint64 `metric:"kubecdc_rule_filter_errors_total" help:"Evaluations of the rule's filter that failed or were cut off; their changes were emitted."`
-	Failure   string // the last error; "" for none
+	Name     string            `label:"rule"` // its place in the configuration: "resources[0]"
+	Dropped  map[string]uint64 `metric:"kubecdc_rule_dropped_total" by:"reason" help:"Changes that a rule does not emit, by reason: filter, or unchanged (onlyIfChanged, ignoreChanges)."`
+	Withheld uint64            `metric:"kubecdc_rule_withheld_total" help:"Changes that could not be redacted or shaped; they become dead letters without bodies."`
+	Failed   uint64            `metric:"kubecdc_rule_filter_errors_total" help:"Evaluations of the rule's filter that failed or were cut off; their changes were emitted."`
+	Failure  string            // the last error; "" for none
 }
 
 // Stats returns the counts of all rules, in order.
@@ -121,7 +121,7 @@ func (s *Shaper) Stats() []Stats {
 	for i, r := range s.rules {
 		c := &r.counters
 		failed, failure := c.failures.lastFailure()
-		all[i] = Stats{c.filtered.Load(), c.unchanged.Load(), c.withheld.Load(), failed, failure}
+		all[i] = Stats{fmt.Sprintf("resources[%d]", i), map[string]uint64{"filter": c.filtered.Load(), "unchanged": c.unchanged.Load()}, c.withheld.Load(), failed, failure}
 	}
 	return all
 }

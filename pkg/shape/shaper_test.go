@@ -221,7 +221,7 @@ func TestUpdatesOutsideTheListedPathsAreNotEmitted(t *testing.T) {
 		if string(s.bodies["n/a"].Raw) != c.after {
 			t.Errorf("%s: the stored state is %s", name, s.bodies["n/a"].Raw)
 		}
-		if got := s.shaper.Stats()[0].Unchanged; (got == 1) == c.emitted {
+		if got := s.shaper.Stats()[0].Dropped["unchanged"]; (got == 1) == c.emitted {
 			t.Errorf("%s: %d counted", name, got)
 		}
 	}

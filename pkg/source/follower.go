@@ -51,7 +51,7 @@ func (f *follower) loadState(cluster string, stored event.StoredScope, known *de
 	}
 	f.out.loadState(cluster, stored, known)
 	if stored.Position != "" {
-		f.health.updateCounters(func(s *Status) { s.Synced = true })
+		f.health.synced.Store(true)
 	}
 	if !f.api.endpoint.CompareAndSwap(nil, e) { // switchVersion came first, perhaps before there was a tracker
 		f.out.setResource(f.api.endpoint.Load().Scope.Resource)

@@ -51,7 +51,7 @@ func (l *lister) listUntilComplete(ctx context.Context) error {
 		err = l.out.finishList(ctx, position, aheadUpTo)
 	}
 	if err == nil {
-		l.health.updateCounters(func(st *Status) { st.Synced = true })
+		l.health.synced.Store(true)
 		l.listed(began, l.read)
 	}
 	return err

@@ -22,7 +22,7 @@ type poller struct {
 	namespaces *namespaceChecker
 	triggerSet *condition.Set
 	runners    *runnerSet
-	unserved   *unservedNames
+	unserved   *condition.Set // of selected names
 	running    *sync.WaitGroup
 	scheduler  *pollScheduler
 
@@ -103,7 +103,7 @@ func (p *poller) pollOnce(ctx context.Context) error {
 	found, err := p.discoverServed(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
-			p.states.recordUndiscovered(p.discovery, err)
+			p.discovery.Update(p.states.unreachableProblem(err))
 		}
 		return err
 	}
@@ -144,7 +144,7 @@ func (p *poller) applyDiscovery(ctx context.Context) error {
 	if err := p.stopChangedRunners(ctx, wanted); err != nil {
 		return err
 	}
-	p.unserved.setNames(resolved.Unserved)
+	p.setUnserved(resolved.Unserved)
 	p.namespaces.setNames(resolved.NamedNamespaces(p.cfg.Rules))
 	for name, scopes := range wanted {
 		p.ensureRunner(ctx, name, scopes)
@@ -259,45 +259,19 @@ func groupByResource(scopes []selection.Scope) map[string][]selection.Scope {
 	return m
 }
 
-// unservedNames holds a condition for each selected name that the API server does not serve. Safe for concurrent use.
-type unservedNames struct {
-	states *stateReporter
-
-	mu     sync.Mutex
-	byName map[string]*condition.Condition
-}
-
-// setNames replaces the names. Wildcards are left out: they do not wait for a particular resource.
-func (u *unservedNames) setNames(unserved []selection.Unserved) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	now := map[string]*condition.Condition{}
+// setUnserved replaces the selected names that the API server does not serve. Wildcards are left out: they do not wait for a
+// particular resource.
+func (p *poller) setUnserved(unserved []selection.Unserved) {
+	now := map[string]bool{}
 	for _, one := range unserved {
-		if selection.IsWildcard(one.Name) || now[one.Name] != nil {
-			continue
-		}
-		c := u.byName[one.Name]
-		if c == nil {
-			c = u.states.set.Add(one.Name, condition.Problem{})
-		}
-		c.Update(condition.Problem{Code: condition.ResourceNotServed, Cause: one.Reason})
-		now[one.Name] = c
-	}
-	for name := range u.byName {
-		if now[name] == nil {
-			u.states.set.Remove(name)
+		if !selection.IsWildcard(one.Name) && !now[one.Name] {
+			now[one.Name] = true
+			p.unserved.Update(one.Name, condition.Problem{Code: condition.ResourceNotServed, Cause: one.Reason})
 		}
 	}
-	u.byName = now
-}
-
-func (u *unservedNames) status() []Status {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	var all []Status
-	for name, c := range u.byName {
-		now := c.Status()
-		all = append(all, Status{Scope: name, State: Waiting, Condition: now})
+	for _, s := range p.unserved.Statuses() {
+		if name := s.Members[0]; !now[name] {
+			p.unserved.Remove(name) // without a line: the scope has one when it is watched
+		}
 	}
-	return all
 }

@@ -24,7 +24,7 @@ type Source struct {
 	triggers   *condition.Set
 	discovery  *condition.Condition
 	runners    *runnerSet
-	unserved   *unservedNames
+	unserved   *condition.Set // of selected names that the API server does not serve
 	poller     *poller
 
 	running sync.WaitGroup          // every goroutine that Run has started
@@ -57,7 +57,7 @@ func New(cfg Config) (*Source, error) {
 		listSlots: make(chan struct{}, concurrentLists), fillSlots: make(chan struct{}, concurrentFills),
 	}
 	s.runners = &runnerSet{env: env, running: &s.running, byName: map[string]*runner{}}
-	s.unserved = &unservedNames{states: s.states, byName: map[string]*condition.Condition{}}
+	s.unserved = condition.NewSet(cfg.Log, "resource", "scopes")
 	s.poller = newPoller(s, env)
 	return s, nil
 }
@@ -75,10 +75,11 @@ func (s *Source) Run(ctx context.Context) error {
 	ctx, s.cancel = context.WithCancelCause(ctx)
 	defer s.states.set.Close()
 	defer s.triggers.Close()
+	defer s.unserved.Close()
 	defer s.running.Wait()
 	defer s.cancel(nil)
 	replaced, err := s.identity.identifyCluster(ctx, func(err error) {
-		s.states.recordUndiscovered(s.discovery, err)
+		s.discovery.Update(s.states.unreachableProblem(err))
 	})
 	if err != nil {
 		return endError(ctx, err)
@@ -131,7 +132,10 @@ func (s *Source) Conditions() []condition.Status {
 
 // Status describes every scope and every selected name that is not served, in order.
 func (s *Source) Status() []Status {
-	unserved, all := s.unserved.status(), []Status(nil)
+	var all, unserved []Status
+	for _, c := range s.unserved.Statuses() {
+		unserved = append(unserved, Status{Scope: c.Members[0], State: Waiting, Condition: c})
+	}
 	for _, r := range s.runners.allRunners() {
 		for _, f := range r.followers {
 			all = append(all, f.status())

@@ -3,6 +3,7 @@ package source
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
@@ -65,11 +66,9 @@ var states = map[condition.Code]State{
 func selectionStatus(scopes []Status) condition.Status {
 	forbidden, since := 0, time.Time{}
 	for _, s := range scopes {
-		switch s.State {
-		case Forbidden:
+		if s.State == Forbidden {
 			forbidden++
-		case Waiting:
-		case Syncing, Live, Stale, Unreachable, Gone:
+		} else if s.State != Waiting {
 			return condition.Status{Component: "discovery"}
 		}
 		if s.Condition.Since.After(since) {
@@ -108,11 +107,6 @@ type stateReporter struct {
 	client *apiserver.Client
 }
 
-// recordUndiscovered records that the API server was asked what it serves, and did not answer.
-func (r *stateReporter) recordUndiscovered(c *condition.Condition, err error) {
-	c.Update(r.unreachableProblem(err))
-}
-
 // unreachableProblem returns the problem of a request that the API server did not answer.
 func (r *stateReporter) unreachableProblem(err error) condition.Problem {
 	p := condition.CertificateProblem(err, "the kubeconfig")
@@ -139,8 +133,10 @@ type health struct {
 	condition *condition.Condition
 	reread    *condition.Condition // of the readings beside the watch
 
+	synced atomic.Bool // see Status
+
 	mu            sync.Mutex
-	counters      Status    // without the fields that come from condition
+	counters      Status    // without the fields that are here
 	startingSince time.Time // of consecutive Starting answers; zero if the last answer was another
 	refusals      int       // consecutive
 	everLive      bool
@@ -178,16 +174,13 @@ func (h *health) recordLive() {
 
 // recordProblem records why changes are not emitted as they happen. A scope that was read before misses history meanwhile.
 func (h *health) recordProblem(p condition.Problem) {
-	h.mu.Lock()
-	synced := h.counters.Synced
-	h.mu.Unlock()
 	switch p.Code {
 	case condition.APIServerUnreachable:
-		p.Effect, p.LosesHistory = condition.ResourceFailing.Kind().Effect, synced
+		p.Effect, p.LosesHistory = condition.ResourceFailing.Kind().Effect, h.synced.Load()
 	case condition.ResourceFailing, condition.ResourceSilent, condition.RedactionHeld:
-		p.LosesHistory = synced
+		p.LosesHistory = h.synced.Load()
 	case condition.ResourceSyncing:
-		if synced {
+		if h.synced.Load() {
 			p.Code = condition.ResourceListing
 		}
 	default: // the code has everything
@@ -204,34 +197,28 @@ func (h *health) recordHistoryLost(position, why string) {
 
 // recordFailure records the problem after a failed request.
 func (h *health) recordFailure(err error) {
-	code := codeOfFailure(err)
-	if code == condition.ResourceSyncing && h.timeStarting() > maxStartingTime {
-		code = condition.ResourceFailing
-	}
-	p := condition.Problem{Code: code, Cause: apiserver.Reason(err)}
-	if code == condition.APIServerUnreachable {
-		p = h.states.unreachableProblem(err)
-	}
-	h.recordProblem(p)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if code != condition.ResourceForbidden {
+	p := condition.Problem{Code: codeOfFailure(err), Cause: apiserver.Reason(err)}
+	switch p.Code {
+	case condition.APIServerUnreachable:
+		p = h.states.unreachableProblem(err)
+	case condition.ResourceSyncing:
+		if h.startingSince.IsZero() {
+			h.startingSince = time.Now()
+		}
+		if time.Since(h.startingSince) > maxStartingTime {
+			p.Code = condition.ResourceFailing
+		}
+	}
+	h.recordProblem(p)
+	if p.Code != condition.ResourceForbidden {
 		h.refusals = 0
 		return
 	}
 	if h.refusals++; h.refusals == maxRefusals && h.onRepeatedRefusal != nil {
 		h.onRepeatedRefusal(err, h.everLive)
 	}
-}
-
-// timeStarting returns the time since the first of consecutive Starting answers, of which the caller has just received one.
-func (h *health) timeStarting() time.Duration {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.startingSince.IsZero() {
-		h.startingSince = time.Now()
-	}
-	return time.Since(h.startingSince)
 }
 
 // updateCounters changes the counters with h.mu held.
@@ -246,7 +233,7 @@ func (h *health) status() Status {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := h.counters
-	s.State, s.Condition, s.Reread = states[c.Code], c, h.reread.Status()
+	s.State, s.Condition, s.Reread, s.Synced = states[c.Code], c, h.reread.Status(), h.synced.Load()
 	return s
 }
 

@@ -402,7 +402,7 @@ func (l *restricted) withoutIdentity(r role, i int) {
 	named := l.beside(", name: named")
 	named.run("", func(config string) {
 		const said = "it cannot be checked whether this is the cluster that the journal was filled from"
-		for path, part := range map[string]string{"/metrics": "\nkubecdc_cluster_unchecked 1\n", "/": "ClusterUnchecked"} {
+		for path, part := range map[string]string{"/metrics": `kubecdc_condition{code="ClusterUnchecked",component="cluster",severity="degraded"} 1`, "/": "ClusterUnchecked"} {
 			named.await(config+".log", func() string { // the page is recreated a few times a second
 				if text := named.get(path); !strings.Contains(text, part) {
 					return fmt.Sprintf("%q in %s:\n%s", part, path, text)

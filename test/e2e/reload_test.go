@@ -104,7 +104,7 @@ func (s *fixture) awaitRejected(bad string, count int) {
 	path := s.exporter.Config()
 	s.must(os.WriteFile(path+".bad", []byte(bad), 0o600))
 	s.must(os.Rename(path+".bad", path))
-	s.awaitMetric("kubecdc_config_refused", "1")
+	s.awaitMetric(`kubecdc_condition{code="ConfigRefused",component="configuration",severity="degraded"}`, "1")
 	s.awaitMetric(`kubecdc_config_reloads_total{result="refused"}`, fmt.Sprint(count))
 }
 
@@ -155,7 +155,9 @@ func TestReloadsLoseAndRepeatNothing(t *testing.T) {
 	s.checkNotListed("configmaps", "services")
 	s.awaitMetric(`kubecdc_config_reloads_total{result="taken"}`, fmt.Sprint(times))
 	s.awaitMetric(`kubecdc_config_reloads_total{result="refused"}`, fmt.Sprint(refused))
-	s.awaitMetric("kubecdc_config_refused", "0")
+	if _, text, err := s.exporter.Get(t.Context(), "/metrics"); err != nil || strings.Contains(text, `code="ConfigRefused"`) {
+		t.Errorf("the last file is refused (%v):\n%s", err, text)
+	}
 	s.must(s.exporter.Stop())
 	s.dropUnselected()
 	s.judge(oracle.Rules{})

@@ -227,7 +227,7 @@ func noSecretIsSeen(t *testing.T, mode string) {
 	}
 	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "the-last-afterwards"))
 	s.awaitNamed("the-last-afterwards")
-	s.awaitMetric("kubecdc_journal_recovered", "1")
+	s.awaitMetric(`kubecdc_condition{code="JournalRecovered",component="journal",severity="degraded"}`, "1")
 	s.lookAtPages(&p)
 	s.must(s.exporter.Stop())
 	s.receiveAll()

@@ -28,7 +28,7 @@ type lane struct {
 	count      int             // partitions of the topic, in the name of the lane
 	locks      *partitionLocks // nil without repair
 	fence      *atomic.Pointer[fence]
-	timestamps timestampCondition
+	timestamps *timestampCondition
 	log        *slog.Logger
 
 	encoder batchEncoder

@@ -22,7 +22,7 @@ type laneSet struct {
 	retained   byteBudget // bytes of unsettled batches between calls // I6
 	states     *producerStates
 	fence      *atomic.Pointer[fence]
-	timestamps timestampCondition
+	timestamps *timestampCondition
 	locks      *partitionLocks // nil without repair
 	warnOnce   sync.Once       // DescribeProducers is refused
 

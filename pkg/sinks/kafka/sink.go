@@ -44,7 +44,7 @@ type Sink struct {
 
 	producerChangedAt time.Time // when Fence first got another producer ID than earlier processes; zero: it did not
 
-	timestamps timestampCondition
+	timestamps *timestampCondition
 	runCtx     context.Context
 	cancelRun  context.CancelFunc
 	background sync.WaitGroup
@@ -147,7 +147,7 @@ func (s *Sink) BatchLimits() (messages int, bytes int64) {
 
 // Conditions implements [sinks.ConditionReporter]: a quota, refused timestamps, and topics that are not repaired.
 func (s *Sink) Conditions() []condition.Status {
-	all := []condition.Status{s.cluster.Throttling(), s.timestamps.condition.Status()}
+	all := []condition.Status{s.cluster.Throttling(), s.timestamps.status()}
 	for _, reason := range s.repairer.warnings() {
 		all = append(all, condition.NewStatus("", condition.Problem{Code: condition.SinkMayLose, Cause: reason}))
 	}

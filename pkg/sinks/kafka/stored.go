@@ -57,15 +57,15 @@ func (r *StoredReader) StoredLanes(ctx context.Context, topic string) ([]sinks.S
 	layout, _, err := r.cluster.DescribeTopic(ctx, topic)
 	switch {
 	case errors.Is(err, kafka.UnknownTopicOrPartition):
-		return nil, &condition.Error{
-			Code: condition.SinkTargetMissing, Cause: fmt.Sprintf("topic %q does not exist", topic), Err: err,
+		return nil, condition.Problem{
+			Code: condition.SinkTargetMissing, Cause: fmt.Sprintf("topic %q does not exist", topic),
 			Remedy: "start the exporter, or check kafka.topic",
-		}
+		}.Wrap(err)
 	case errors.Is(err, kafka.TopicAuthorizationFailed):
-		return nil, &condition.Error{
-			Code: condition.SinkUnauthorized, Cause: fmt.Sprintf("no right to describe topic %q", topic), Err: err,
+		return nil, condition.Problem{
+			Code: condition.SinkUnauthorized, Cause: fmt.Sprintf("no right to describe topic %q", topic),
 			Remedy: "grant READ and DESCRIBE on it",
-		}
+		}.Wrap(err)
 	case err != nil:
 		return nil, r.cluster.SinkError(ctx, topic, err)
 	}

@@ -110,20 +110,20 @@ func (c *topicCatalog) findOrCreateTopic(ctx context.Context, t *topic) (*cluste
 		return found, c.cluster.SinkError(ctx, t.name, err)
 	}
 	if !c.create.Enabled {
-		return nil, &condition.Error{
-			Code: condition.SinkTargetMissing, Cause: fmt.Sprintf("topic %q does not exist", t.name), Err: err,
+		return nil, condition.Problem{
+			Code: condition.SinkTargetMissing, Cause: fmt.Sprintf("topic %q does not exist", t.name),
 			Remedy: "create it, or set kafka.createTopics.enabled",
-		}
+		}.Wrap(err)
 	}
 	found, err = c.cluster.CreateTopic(ctx, controller, c.create.createRequest(t.name))
 	if err != nil {
 		if protocol.ClassifyError(err) == protocol.Unauthorized || !protocol.IsBrokerError(err) {
 			return nil, c.cluster.SinkError(ctx, t.name, err)
 		}
-		return nil, &condition.Error{
-			Code: condition.SinkMisconfigured, Cause: fmt.Sprintf("creating topic %q", t.name), Err: err,
+		return nil, condition.Problem{
+			Code: condition.SinkMisconfigured, Cause: fmt.Sprintf("creating topic %q", t.name),
 			Remedy: "create it by hand, or correct kafka.createTopics",
-		}
+		}.Wrap(err)
 	}
 	return found, nil
 }

@@ -216,10 +216,10 @@ func (s *Sink) classifySendError(err error) error {
 			Remedy: "start the receiver, or correct webhook.url and webhook.tls; check the network",
 		}
 	case errors.Is(err, context.DeadlineExceeded):
-		return &condition.Error{
+		return condition.Problem{
 			Code: condition.SinkTimeout, Cause: fmt.Sprintf("no response within %v", s.cfg.Timeout),
 			Remedy: "look at the receiver, which accepts connections and does not answer; or raise webhook.timeout",
-		}
+		}.Wrap(nil)
 	case errors.As(err, &network): // the connection broke; the events may have arrived
 		return fmt.Errorf("post: %s: %w", network.Op, network.Err)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):

@@ -47,8 +47,8 @@ func (e *exporter) mixed() admin.Snapshot {
 	s := admin.Snapshot{
 		Cluster: admin.ClusterStatus{Name: "prod-eu-1", UID: "49fda238-028f-4c54-84c5-ba4c1ce9a1ea"},
 		Journal: journal.Stat{Oldest: 1, RetainedBytes: 3 << 30, MaxBytes: 10 << 30},
-		Rules:   []admin.RuleStatus{{Name: "resources[0]", Stats: shape.Stats{Filtered: 3 * n, Failed: 1, Failure: "no such key: spec"}}},
-		Routes:  []admin.RouteStatus{{Name: "routes[0]", RouteStats: shape.RouteStats{Sent: map[string]uint64{"main": n}, Dropped: map[string]uint64{"audit": n}}}},
+		Rules:   []shape.Stats{{Name: "resources[0]", Dropped: map[string]uint64{"filter": 3 * n}, Failed: 1, Failure: "no such key: spec"}},
+		Routes:  []shape.RouteStats{{Name: "routes[0]", Sent: map[string]uint64{"main": n}, Dropped: map[string]uint64{"audit": n}}},
 	}
 	for i := range 100 {
 		made := grown(n, i)

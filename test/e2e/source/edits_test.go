@@ -189,10 +189,10 @@ func TestEditIsPendingUntilDiscoveryAnswers(t *testing.T) {
 	s.setRules(edited)
 	s.awaitPage("/readyz", http.StatusServiceUnavailable, "[!]configuration ConfigPending: ", "discovery: ")
 	s.awaitCondition(func() string {
-		if s.metricValue("kubecdc_config_pending") == 1 && !s.isActive() {
+		if s.metricValue(configPending) == 1 && !s.isActive() {
 			return ""
 		}
-		return "kubecdc_config_pending 1"
+		return configPending
 	})
 	s.requireNoError(s.cluster.Create(t.Context(), withPlainText(), s.name, "written-meanwhile"))
 	heal()

@@ -147,16 +147,22 @@ func (s *fixture) awaitActive() {
 	s.awaitPage("/readyz", 200)
 }
 
+// The series of a configuration that is not active.
+const (
+	configRefused = `kubecdc_condition{code="ConfigRefused",component="configuration",severity="degraded"}`
+	configPending = `kubecdc_condition{code="ConfigPending",component="configuration",severity="degraded"}`
+)
+
 // isActive reports whether the file that is there now is the active configuration.
 func (s *fixture) isActive() bool {
 	s.t.Helper()
 	series, err := s.exporter.ConfigSeries()
 	s.requireNoError(err)
-	if s.metricValue("kubecdc_config_refused") == 1 {
+	if s.metricValue(configRefused) == 1 {
 		text, err := os.ReadFile(s.exporter.Config())
 		s.t.Fatalf("the file is refused (%v): %s", err, text)
 	}
-	return s.metricValue(series) == 1 && s.metricValue("kubecdc_config_pending") == 0
+	return s.metricValue(series) == 1 && s.metricValue(configPending) == 0
 }
 
 // awaitBoth waits until the tables of both are the selection, so that nothing is on its way.

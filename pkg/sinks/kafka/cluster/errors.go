@@ -65,10 +65,10 @@ func (c *Cluster) AuthorizationError(topic string, err error) error {
 	case errors.Is(err, kafka.ClusterAuthorizationFailed), errors.Is(err, kafka.TransactionalIDAuthorizationFailed):
 		e.Reason, e.Remedy = "Kafka refuses idempotent writes", "grant WRITE on the topics (before Kafka 3.0 also IDEMPOTENT_WRITE on the cluster)"
 	default:
-		return &condition.Error{
-			Code: condition.SinkUnauthorized, Cause: fmt.Sprintf("no right to write to topic %q", topic), Err: err,
+		return condition.Problem{
+			Code: condition.SinkUnauthorized, Cause: fmt.Sprintf("no right to write to topic %q", topic),
 			Remedy: "grant WRITE and DESCRIBE on it (and CREATE for kafka.createTopics)",
-		}
+		}.Wrap(err)
 	}
 	return e
 }

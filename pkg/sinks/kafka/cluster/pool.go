@@ -140,12 +140,12 @@ func (p *connectionPool) connectionTo(broker int32, purpose Purpose) (*connectio
 // brokerError is the error of a broker to which there is no connection.
 func brokerError(broker string, err error) error {
 	if p := condition.CertificateProblem(err, tlsSettings); p.Cause != "" {
-		return &condition.Error{Code: condition.SinkCertificate, Cause: broker + ": " + p.Cause, Remedy: p.Remedy}
+		return condition.Problem{Code: condition.SinkCertificate, Cause: broker + ": " + p.Cause, Remedy: p.Remedy}.Wrap(nil)
 	}
-	return &condition.Error{
-		Code: condition.SinkUnreachable, Cause: broker + " does not answer", Err: err,
+	return condition.Problem{
+		Code: condition.SinkUnreachable, Cause: broker + " does not answer",
 		Remedy: "check that the broker runs, its advertised.listeners, and the network",
-	}
+	}.Wrap(err)
 }
 
 // replaceMuted fails the connections under a quota that the broker does not read although the quota allows requests. Their

@@ -124,10 +124,10 @@ func (r *Reader) askLeaders(ctx context.Context, spans []*Span, ask func(context
 			switch {
 			case s.Err == nil:
 			case errors.Is(s.Err, kafka.TopicAuthorizationFailed):
-				s.Err = &condition.Error{
-					Code: condition.SinkUnauthorized, Cause: fmt.Sprintf("no right to read the records of topic %q", s.Topic), Err: s.Err,
+				s.Err = condition.Problem{
+					Code: condition.SinkUnauthorized, Cause: fmt.Sprintf("no right to read the records of topic %q", s.Topic),
 					Remedy: "grant READ on it",
-				}
+				}.Wrap(s.Err)
 			case protocol.ClassifyError(s.Err) == protocol.Unauthorized:
 				s.Err = r.cluster.SinkError(ctx, "", s.Err)
 			case !IsTimeout(s.Err) && try < maxReadTries:

@@ -86,18 +86,22 @@ func (s *throttleSet) throttleOf(to endpoint) *throttle {
 	return t
 }
 
-// remaining returns how long the last of all throttled brokers will not read.
-func (s *throttleSet) remaining() (longest time.Duration) {
+// remaining returns how long the last of all throttled brokers will not read; negative if all read.
+func (s *throttleSet) remaining() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var last time.Time
 	for _, t := range s.times {
-		longest = max(longest, time.Until(t.readyAt))
+		if t.readyAt.After(last) {
+			last = t.readyAt
+		}
 	}
-	return longest
+	return time.Until(last)
 }
 
 // status returns whether a quota delays requests, and for how long.
 func (s *throttleSet) status() condition.Status {
+	s.condition.UpdateIf(func(condition.Status) bool { return s.remaining() <= -unthrottledDelay }, condition.Problem{})
 	now := s.condition.Status()
 	if left := s.remaining(); !now.OK() && left > 0 {
 		now.Cause = fmt.Sprintf("%s for another %v", now.Cause, left.Round(time.Second))
@@ -105,8 +109,7 @@ func (s *throttleSet) status() condition.Status {
 	return now
 }
 
-// close stops the timer that ends the condition, and returns when no check is under way. The context and all connections,
-// which start checks, have ended before.
+// close returns when no check is under way. The context and all connections, which start checks, have ended before.
 func (s *throttleSet) close() {
 	s.condition.Close()
 	s.checks.Wait()
@@ -114,9 +117,6 @@ func (s *throttleSet) close() {
 
 // RecordThrottle implements [connection.Throttle].
 func (t *throttle) RecordThrottle(wait time.Duration) {
-	t.set.condition.Update(condition.Problem{
-		Code: condition.SinkThrottled, Cause: "a Kafka quota throttles the sink", Remedy: t.set.remedy,
-	}, "broker", t.to.address, "wait", wait)
 	t.set.mu.Lock()
 	if until := time.Now().Add(wait); until.After(t.readyAt) {
 		t.readyAt = until
@@ -124,7 +124,9 @@ func (t *throttle) RecordThrottle(wait time.Duration) {
 	check := !t.checking && wait > throttleCheckInterval
 	t.checking = t.checking || check
 	t.set.mu.Unlock()
-	t.set.condition.ClearAfter(t.set.remaining() + unthrottledDelay)
+	t.set.condition.Update(condition.Problem{ // after readyAt, which ends the condition
+		Code: condition.SinkThrottled, Cause: "a Kafka quota throttles the sink", Remedy: t.set.remedy,
+	}, "broker", t.to.address, "wait", wait)
 	if check {
 		t.set.checks.Go(t.checkUntilReady)
 	}
@@ -133,11 +135,10 @@ func (t *throttle) RecordThrottle(wait time.Duration) {
 // setRemaining replaces the announced time.
 func (t *throttle) setRemaining(left time.Duration) {
 	t.set.mu.Lock()
+	defer t.set.mu.Unlock()
 	t.readyAt = time.Now().Add(left)
 	close(t.changed)
 	t.changed = make(chan struct{})
-	t.set.mu.Unlock()
-	t.set.condition.ClearAfter(t.set.remaining() + unthrottledDelay)
 }
 
 // endCheck reports whether the throttle time is over, and then no longer being checked.

@@ -132,9 +132,9 @@ var ErrUnanswered = errors.New("no answer")
 
 // TimeoutError marks an error as one of a server that is connected and does not answer.
 func TimeoutError(err error) error {
-	return &condition.Error{
-		Code: condition.SinkTimeout, Err: err, Remedy: "check that JetStream is enabled for this account and has a leader, and look at the server's load",
-	}
+	return condition.Problem{
+		Code: condition.SinkTimeout, Remedy: "check that JetStream is enabled for this account and has a leader, and look at the server's load",
+	}.Wrap(err)
 }
 
 // UnansweredError returns an [ErrUnanswered] for a message to a subject.

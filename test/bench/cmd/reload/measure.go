@@ -100,7 +100,7 @@ func (m *measurement) reload(ctx context.Context, p *prober, n int) (longest tim
 		if err != nil {
 			return 0, err
 		}
-		if strings.Contains(metrics, active) && strings.Contains(metrics, "\nkubecdc_config_pending 0\n") && strings.Contains(metrics, "\nkubecdc_ready 1\n") {
+		if strings.Contains(metrics, active) && !strings.Contains(metrics, `code="ConfigPending"`) && strings.Contains(metrics, "\nkubecdc_ready 1\n") {
 			return longest, nil
 		}
 	}
