@@ -180,6 +180,13 @@ func TestRotatedLogIsFollowed(t *testing.T) {
 	}
 }
 
+func TestConditionOfAFileHasItsPathWithOneSlash(t *testing.T) {
+	r := newLogReader(t) // its path is absolute
+	if status, _ := r.newFile().Status(); status.Name() != "audit"+r.path {
+		t.Errorf("the component is %q", status.Name())
+	}
+}
+
 func TestReaderResumesAtStoredPosition(t *testing.T) {
 	r := startedLog(t)
 	r.addEvents("a")

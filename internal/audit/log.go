@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -43,7 +44,7 @@ type Log struct {
 
 // NewLog returns a log. remedy is shown while it cannot be read.
 func NewLog(name, remedy string, o Options) *Log {
-	c := condition.New(o.Logger.With("audit log", name), "audit/"+name, condition.Problem{})
+	c := condition.New(o.Logger.With("audit log", name), "audit/"+strings.TrimPrefix(name, "/"), condition.Problem{})
 	return &Log{Options: o, name: name, remedy: remedy, condition: c}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/kversion"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
@@ -495,6 +496,19 @@ func TestTopicsAreCreatedAsConfiguredAndExistingOnesAreUsed(t *testing.T) {
 			t.Errorf("lane %s, want one of 3", lane)
 		}
 	}
+}
+
+// TestACreatedTopicThatNoBrokerKnowsYetIsNotToBeCreatedByHand: brokers learn of a new topic from the controller.
+func TestACreatedTopicThatNoBrokerKnowsYetIsNotToBeCreatedByHand(t *testing.T) {
+	c, brokers := startFakeCluster(t, kfake.NumBrokers(1))
+	s := openSink(t, Config{Brokers: brokers, Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1, ReplicationFactor: 1}})
+	unaware := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Metadata}, Topic: topicA, Err: kerr.UnknownTopicOrPartition, Count: -1})
+	_, err := s.topics.refreshLayout(t.Context(), s.topics.topicByName(topicA), nil)
+	if p := condition.ProblemOf(err, ""); p.Code != condition.SinkTargetMissing || !strings.Contains(p.Cause, "is created") || !strings.HasPrefix(p.Remedy, "wait") {
+		t.Errorf("%+v: %v", p, err)
+	}
+	unaware.Remove()
+	laneOf(t, s, pod("a", 1))
 }
 
 func TestATopicDeletedMeanwhileIsRecreated(t *testing.T) {

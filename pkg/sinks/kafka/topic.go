@@ -116,16 +116,21 @@ func (c *topicCatalog) findOrCreateTopic(ctx context.Context, t *topic) (*cluste
 		}.Wrap(err)
 	}
 	found, err = c.cluster.CreateTopic(ctx, controller, c.create.createRequest(t.name))
-	if err != nil {
-		if protocol.ClassifyError(err) == protocol.Unauthorized || !protocol.IsBrokerError(err) {
-			return nil, c.cluster.SinkError(ctx, t.name, err)
-		}
+	switch {
+	case err == nil:
+		return found, nil
+	case cluster.IsPendingCreation(err):
 		return nil, condition.Problem{
-			Code: condition.SinkMisconfigured, Cause: fmt.Sprintf("creating topic %q", t.name),
-			Remedy: "create it by hand, or correct kafka.createTopics",
+			Code: condition.SinkTargetMissing, Cause: fmt.Sprintf("topic %q is created, and no broker reports its partitions yet", t.name),
+			Remedy: "wait; if it does not end, look at the log of the brokers",
 		}.Wrap(err)
+	case protocol.ClassifyError(err) == protocol.Unauthorized, !protocol.IsBrokerError(err):
+		return nil, c.cluster.SinkError(ctx, t.name, err)
 	}
-	return found, nil
+	return nil, condition.Problem{
+		Code: condition.SinkMisconfigured, Cause: fmt.Sprintf("creating topic %q", t.name),
+		Remedy: "create it by hand, or correct kafka.createTopics",
+	}.Wrap(err)
 }
 
 // checkLayouts refreshes the layouts of topics in one request. Known layouts stay in use when no broker answers, and for

@@ -289,6 +289,11 @@ func (c *Cluster) createTopics(wanted []creation) (map[string]error, error) {
 	return failed, nil
 }
 
+// IsPendingCreation reports whether CreateTopic has failed only because no broker reports the created topic yet.
+func IsPendingCreation(err error) bool {
+	return errors.Is(err, kafka.UnknownTopicOrPartition) || errors.Is(err, kafka.LeaderNotAvailable)
+}
+
 // CreateTopic creates a topic unless it exists, and waits up to 2 s until a broker reports its partitions: brokers learn of
 // a new topic one after the other. Concurrent calls share requests.
 func (c *Cluster) CreateTopic(ctx context.Context, controller int32, topic createtopics.RequestTopic) (*Layout, error) {
@@ -302,8 +307,7 @@ func (c *Cluster) CreateTopic(ctx context.Context, controller int32, topic creat
 	const pause, tries = 50 * time.Millisecond, 40
 	for try := 1; ; try++ {
 		created, _, err := c.DescribeTopic(ctx, topic.Name)
-		pending := errors.Is(err, kafka.UnknownTopicOrPartition) || errors.Is(err, kafka.LeaderNotAvailable)
-		if !pending || try == tries {
+		if !IsPendingCreation(err) || try == tries {
 			return created, c.SinkError(ctx, topic.Name, err)
 		}
 		if err := ratelimit.Sleep(ctx, pause); err != nil {
