@@ -89,7 +89,7 @@ type ConditionReporter interface {
 	Sink
 
 	// Conditions returns them; the component of each is "", for the whole sink. The sink logs each when it begins. It does not
-	// block.
+	// block, and is called every few seconds: what has not happened for a while may end then.
 	Conditions() []condition.Status
 }
 
