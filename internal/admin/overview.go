@@ -127,17 +127,10 @@ func (f *frame) resourceView(r source.Status) ResourceView {
 	}
 }
 
-// isPause returns a function that reports whether a condition is the pause of a component.
-func isPause(component string) func(condition.Status) bool {
-	return func(c condition.Status) bool { return c.Component == component && c.Code == condition.SinkPaused }
-}
-
 func (f *frame) sinkView(k SinkStatus) SinkView {
 	worst, failing := worstOf(f.conditionsOf("sink/"+k.Name)), k.LanesFailing
 	if worst.Severity == condition.NotReady {
 		failing = k.Lanes
-	} else if i := slices.IndexFunc(f.Conditions, isPause("sink/"+k.Name)); i >= 0 {
-		worst = f.Conditions[i]
 	}
 	return SinkView{
 		Name: k.Name, Kind: k.Kind, Health: healthOf(worst), Code: worst.Code,

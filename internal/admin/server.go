@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,12 +75,7 @@ type Server struct {
 
 // New makes a server. It does not listen yet.
 func New(options Options) *Server {
-	if options.Listen == "" {
-		options.Listen = DefaultListen
-	}
-	if options.Logger == nil {
-		options.Logger = slog.Default()
-	}
+	options.Listen, options.Logger = cmp.Or(options.Listen, DefaultListen), cmp.Or(options.Logger, slog.Default())
 	s := &Server{options: options, publish: prometheus.NewHistogramVec(publishSeconds, []string{"sink"}),
 		delivery: prometheus.NewHistogramVec(deliverySeconds, []string{"sink"})}
 	build := prometheus.NewGaugeVec(buildInfo, []string{"version", "goversion"})

@@ -73,13 +73,13 @@ func TestRatesTakeAFixedAmountOfMemory(t *testing.T) {
 	for n := range 10 * samplesKept {
 		f = f.nextFrame(s, at.Add(time.Duration(n)*sampleEvery))
 	}
-	for name, of := range f.series {
+	for name, of := range f.stages {
 		if len(of.Points) != samplesKept || cap(of.Points) > 2*samplesKept {
 			t.Errorf("%s: %d rates in space for %d, want %d", name, len(of.Points), cap(of.Points), samplesKept)
 		}
 	}
 	s.Sinks = nil
-	if next := f.nextFrame(s, at.Add(time.Hour)); len(next.series[countSink+"main"].Points) > 0 {
+	if next := f.nextFrame(s, at.Add(time.Hour)); len(next.stages[countSink+"main"].Points) > 0 {
 		t.Error("the rates of a removed sink are kept")
 	}
 }

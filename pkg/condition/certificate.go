@@ -47,8 +47,8 @@ func formatDate(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 // unknown_ca, access_denied and certificate_required.
 var certificateAlerts = []tls.AlertError{42, 43, 44, 45, 46, 48, 49, 116}
 
-// certificateAlert returns the text of such an alert, if the server answered with one. crypto/tls does not export the type of
-// an alert that was received, but its text is that of the [tls.AlertError].
+// certificateAlert returns the text of such an alert, if the server answered with one. crypto/tls does not export the type
+// of an alert that was received, but its text is that of the [tls.AlertError].
 func certificateAlert(err error) string {
 	network, ok := errors.AsType[*net.OpError](err)
 	if !ok || network.Op != "remote error" ||

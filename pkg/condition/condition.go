@@ -85,10 +85,7 @@ func (c *Condition) storeStatus(p Problem, attrs []any) {
 		next.Since = before.Since
 	}
 	if p.LosesHistory { // also under the code before, if that has a deadline
-		next.Deadline = before.Deadline
-		if next.Deadline.IsZero() {
-			next.Deadline = now.Add(historyKept)
-		}
+		next.Deadline = Earlier(before.Deadline, now.Add(historyKept))
 	}
 	c.status.Store(&next)
 	if next.Code == before.Code && next.Cause == before.Cause {

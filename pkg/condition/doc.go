@@ -4,8 +4,8 @@
 //
 // The owner of a condition calls [Condition.Update] with every observation. The log gets one line per change of code or
 // cause, none per retry, and a line with the duration when the failure ends. Readiness, metrics and the status page read
-// [Condition.Status], which never blocks, and write [Status.Text]. An intermittent failure ends when it was not observed for a
-// while: its owner looks at that when it is asked for the status.
+// [Condition.Status], which never blocks, and write [Status.Text]. An intermittent failure ends when it was not observed for
+// a while: its owner looks at that when it is asked for the status.
 //
 // A [Set] holds conditions of the parts of one component, such as the watched resources, and logs one line for all members
 // that fail for the same cause at the same time. [Summarize] does the same for every other output: one fault is one status.

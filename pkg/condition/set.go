@@ -83,7 +83,7 @@ func (s *Set) Remove(name string) {
 	}
 }
 
-// Update updates the condition of a name, which is a member while it has a problem. The caller does not call it concurrently.
+// Update updates the condition of a name, which is a member while it has a problem. Calls are not concurrent.
 func (s *Set) Update(name string, p Problem) {
 	s.mu.Lock()
 	c, full := s.members[name], s.MaxUpdated > 0 && len(s.members) >= s.MaxUpdated
