@@ -97,8 +97,8 @@ func (r *runner) sinkStatus() admin.SinkStatus {
 	return s
 }
 
-// conditions returns the pause, which may be the reason for the others, the conditions of delivery, of lanes that could not be
-// read after a failover, of the sink itself, and of the topic for its dead letters.
+// conditions returns the pause, which may be the reason for the others, and the conditions of delivery, of lanes that could
+// not be read after a failover, of the sink itself, and of the topic for its dead letters.
 func (r *runner) conditions(s delivery.Stats) []condition.Status {
 	all := slices.Concat([]condition.Status{r.paused()}, s.Conditions(), []condition.Status{r.unread.Status()})
 	if reporter, ok := r.sink.(sinks.ConditionReporter); ok {
