@@ -167,8 +167,12 @@ func (c *composition) awaitActive(ctx context.Context) error {
 	if c.replica.awaitsLease() {
 		c.recordApplied()
 	}
+	kept := c.replica.keepsTurn()
 	if err := c.replica.runStandby(ctx, c.sinks.fencedByName()); err != nil {
 		return err
+	}
+	if !kept {
+		c.signals.registry.Forget()
 	}
 	if err := c.signals.load(); err != nil {
 		return err

@@ -35,6 +35,8 @@ type signalControl struct {
 	replica  *replica // nil without a replicated state
 	registry *signals.Registry
 
+	applying sync.Mutex // held from a look at the signals until the switches follow them; taken before mu
+
 	mu       sync.Mutex
 	switches map[string]*delivery.PauseSwitch // by sink
 	working  map[string]bool                  // IDs of the signals that this process is working on
@@ -108,24 +110,24 @@ func (c *signalControl) isWorking(id string) bool {
 func (c *signalControl) endInterrupted(now time.Time) {
 	for _, s := range c.registry.List() {
 		if s.State == signals.Active && s.Kind != signals.Pause && !c.isWorking(s.ID) {
-			c.registry.Update(func(b *signals.Book) {
-				b.Put(s.End(signals.Aborted, now, 0, "the exporter ended meanwhile; what it had done is done"))
-			})
+			ended := s.End(signals.Aborted, now, 0, "the exporter ended meanwhile; what it had done is done")
+			c.registry.Update(func(b *signals.Book) { b.PutIfActive(ended) })
 		}
 	}
 }
 
 // applyPauses brings the switches into accord with the signals, and ends the pauses that are over.
 func (c *signalControl) applyPauses(now time.Time) {
+	c.applying.Lock()
+	defer c.applying.Unlock()
 	since := map[string]time.Time{}
 	for _, s := range c.registry.List() {
 		switch {
 		case s.Kind != signals.Pause || s.State != signals.Active:
 		case s.IsDue(now):
 			lasted := s.Until.Sub(s.Since).Round(time.Second)
-			c.registry.Update(func(b *signals.Book) {
-				b.Put(s.End(signals.Done, now, c.waitingFor(s.Sink), fmt.Sprintf("resumed after %v, as it asked for", lasted)))
-			})
+			ended := s.End(signals.Done, now, c.waitingFor(s.Sink), fmt.Sprintf("resumed after %v, as it asked for", lasted))
+			c.registry.Update(func(b *signals.Book) { b.PutIfActive(ended) })
 			c.log.Info("the pause of a sink has ended", "sink", s.Sink, "signal", s.ID, "lasted", lasted)
 		default:
 			since[s.Sink] = s.Since

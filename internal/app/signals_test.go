@@ -126,3 +126,28 @@ func TestAPauseOfASinkThatIsNotConfiguredAnyMoreCanBeEnded(t *testing.T) {
 		t.Errorf("%+v, %v", s, err)
 	}
 }
+
+func TestAPauseIsNeverInterruptedByTheLookForThoseThatAreOver(t *testing.T) {
+	j, stop := runJournal(t, t.TempDir())
+	defer stop()
+	c := openControl(t, j)
+	ctx, end := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			c.applyPauses(time.Now())
+		}
+	}()
+	for range 30 {
+		submitSignal(t, c, signals.Request{Kind: signals.Pause, Sink: "a"})
+		for range 1000 {
+			if c.pauseSwitch("a").PausedSince().IsZero() {
+				t.Fatal("a pause that is in force was interrupted")
+			}
+		}
+		submitSignal(t, c, signals.Request{Kind: signals.Resume, Sink: "a"})
+	}
+	end()
+	<-done
+}

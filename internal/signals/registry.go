@@ -49,6 +49,13 @@ func (r *Registry) Load(books ...Book) {
 	r.unsaved = r.unsaved || slices.ContainsFunc(books, func(b Book) bool { return b.Revision < r.book.Revision })
 }
 
+// Forget drops all signals from memory, also what is not stored: another process may have stored newer ones since.
+func (r *Registry) Forget() {
+	r.saving.Lock()
+	defer r.saving.Unlock()
+	r.setBook(Book{}, false)
+}
+
 // List returns a copy of all signals, the oldest first.
 func (r *Registry) List() []Signal {
 	r.mu.Lock()

@@ -150,6 +150,13 @@ func (b *Book) Put(s Signal) {
 	})
 }
 
+// PutIfActive replaces the signal with the ID of s, unless that has ended meanwhile.
+func (b *Book) PutIfActive(s Signal) {
+	if before, ok := b.Find(s.ID); ok && before.State == Active {
+		b.Put(s)
+	}
+}
+
 func (b *Book) index(id string) int {
 	return slices.IndexFunc(b.Signals, func(s Signal) bool { return s.ID == id })
 }

@@ -96,6 +96,20 @@ func TestTheNewestOfSeveralStoredBooksCounts(t *testing.T) {
 	}
 }
 
+func TestWhatIsNotStoredDoesNotOutliveAFailover(t *testing.T) {
+	r := NewRegistry((&memoryStore{}).save)
+	old := Request{Kind: Pause, Sink: "a", For: time.Minute}.New(noon)
+	journal := Book{Revision: 5, Signals: []Signal{old}}
+	r.Load(journal)
+	r.Update(func(b *Book) { b.PutIfActive(old.End(Done, noon, 0, "over")) }) // a standby finds it over
+	state := Book{Revision: 6, Signals: []Signal{Request{Kind: Pause, Sink: "b"}.New(noon)}}
+	r.Forget()
+	r.Load(journal, state)
+	if _, ok := r.ActivePause("b"); !ok {
+		t.Errorf("the pause that another process has stored is lost: %+v", r.List())
+	}
+}
+
 func TestAPauseSupersedesTheOneInForceAndKeepsItsBeginning(t *testing.T) {
 	var b Book
 	first := Request{Kind: Pause, Sink: "a"}.New(noon)
