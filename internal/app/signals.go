@@ -312,8 +312,11 @@ func (h signalHandler) Submit(ctx context.Context, r signals.Request) (signals.S
 	c := h.current()
 	if !c.open.Load() {
 		reason := "this exporter is not active yet; try again"
-		if s := c.replica.replicaStatus(); s != nil && s.Holder != "" && s.Holder != s.Identity {
-			reason = fmt.Sprintf("this exporter is %s and takes no signals; ask the active one, %s", s.Role, s.Holder)
+		if s := c.replica.replicaStatus(); s != nil {
+			reason = fmt.Sprintf("this exporter is %s and takes no signals; ask the active one", s.Role)
+			if s.Holder != "" && s.Holder != s.Identity {
+				reason += ", " + s.Holder
+			}
 		}
 		return signals.Signal{}, &signals.NotActiveError{Reason: reason}
 	}

@@ -74,7 +74,9 @@ func Serve(ctx context.Context, l net.Listener, h Handler, log *slog.Logger) err
 	if server.Shutdown(stop) != nil {
 		_ = server.Close() // a slow client is cut off, not waited for
 	}
-	_ = <-served // http.ErrServerClosed
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
 	return nil
 }
 
