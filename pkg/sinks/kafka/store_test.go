@@ -197,7 +197,7 @@ func TestADeposedOwnerWritesNothingToARecreatedState(t *testing.T) {
 		if errors.As(err, &deposed) {
 			return nil
 		}
-		return fmt.Errorf("%v; want a DeposedError", err)
+		return fmt.Errorf("%w; want a DeposedError", err)
 	})
 	follower := newStateClient(t, b.Brokers())
 	follower.read()
@@ -208,7 +208,7 @@ func TestADeposedOwnerWritesNothingToARecreatedState(t *testing.T) {
 		if errors.As(err, &lost) {
 			return nil
 		}
-		return fmt.Errorf("%v; want a StateLostError", err)
+		return fmt.Errorf("%w; want a StateLostError", err)
 	})
 	owner.write(entry("b", "1"))
 	follower.read()
