@@ -25,6 +25,8 @@ var statements = map[string]map[string]string{
 	"Secrets": {
 		"A path with one letter wrong redacts nothing.": "test/e2e/protection_test.go TestUnmatchedRedactionPathIsACondition; " +
 			"test/e2e/protection_test.go TestStrictRedactionWaitsUntilItsPathsMatch; schema_test.go TestAPathOfOneTypeIsEnough",
+		"The check proves that a member": "schema_test.go TestPathsAreMatchedWithSchemas; schema_test.go TestAPathOfOneTypeIsEnough; " +
+			"test/e2e/protection_test.go TestUnmatchedRedactionPathIsACondition",
 		"Of a Secret, only values that":     "redact_test.go TestSecretsShowOnlyNames; test/e2e/secrets_test.go TestSecretsAreNeverShown",
 		"| `apiVersion`, `kind`":            "redact_test.go TestSecretsShowOnlyNames",
 		"| of `metadata`:":                  "statements_test.go TestTheMembersOfASecretThatThePageNamesAreShown",
@@ -55,6 +57,11 @@ var statements = map[string]map[string]string{
 		"- a value has the last two":        "copy_search_test.go TestCopiesInAnnotationsOfAnyNameAreRedacted",
 		"- it holds a redacted value":       "copy_search_test.go TestCopiesInAnnotationsOfAnyNameAreRedacted",
 		"The same search, with":             "copy_search_test.go TestValuesOfASecretAreSearchedInItsShownAnnotations",
+		"The search does **not**":           "copy_search_test.go TestTheLimitsOfTheSearchAreThoseOfTheDocs",
+		"- no JSON:":                        "copy_search_test.go TestTheLimitsOfTheSearchAreThoseOfTheDocs",
+		"- an encoding:":                    "copy_search_test.go TestTheLimitsOfTheSearchAreThoseOfTheDocs",
+		"- an earlier value":                "copy_search_test.go TestTheLimitsOfTheSearchAreThoseOfTheDocs",
+		"Name such an annotation":           "copy_search_test.go TestTheLimitsOfTheSearchAreThoseOfTheDocs",
 		"Tools keep the applied":            "copy_test.go TestCopiesOnOtherKindsAreRedacted; copy_test.go TestCopiesOfSecretsInAnotherGroupAreRedacted",
 	},
 	"When redaction changes": {
