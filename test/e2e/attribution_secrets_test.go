@@ -219,7 +219,7 @@ func (a *audited) verifyFilesHoldNone(p *plants) {
 			return filepath.SkipDir
 		case err != nil && os.IsNotExist(err): // replaced by the journal
 			return nil
-		case err != nil || entry.IsDir():
+		case err != nil || entry.IsDir() || entry.Type() == fs.ModeSocket: // of the signals
 			return err
 		}
 		content, err := os.ReadFile(path)

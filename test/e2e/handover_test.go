@@ -100,7 +100,7 @@ func (p *replicas) stopWhileDelivering(active *exporter.Exporter, kinds []worklo
 	p.removeVolume(active)
 	p.must(p.load(20, kinds).Wait())
 	p.awaitHistory(p.buses[0])
-	if log := readFile(p.t, active.Log()); !strings.Contains(log, "sinks are away; the next exporter delivers what they miss") {
+	if log := readFile(p.t, active.Log()); !strings.Contains(log, "sinks are away or paused; the next exporter delivers what they miss") {
 		p.t.Error("the log does not name what is left to the next exporter")
 	}
 }

@@ -65,6 +65,7 @@ type Store struct {
 	inDoubt       *pendingBatch // was sent and is not acknowledged; nil: there is none
 
 	oldestOffset   int64
+	endOffset      int64 // behind our newest record
 	topicCheckedAt time.Time
 
 	atomicBytes int // of the entries of one batch
@@ -231,14 +232,14 @@ func (s *Store) useTopic(ctx context.Context, topic protocol.TopicID) error {
 	if err == nil && found != topic {
 		err = errRecreated
 	}
-	var first int64
+	var first, end int64
 	if err == nil {
-		first, _, err = s.reader.QueryExtent(ctx, by, s.partition)
+		first, end, err = s.reader.QueryExtent(ctx, by, s.partition)
 	}
 	if err != nil {
 		return s.readError(ctx, err)
 	}
-	s.topic, s.oldestOffset, s.topicCheckedAt = topic, first, time.Now()
+	s.topic, s.oldestOffset, s.endOffset, s.topicCheckedAt = topic, first, end, time.Now()
 	return nil
 }
 
@@ -408,12 +409,10 @@ func (s *Store) sendPending(ctx context.Context) error {
 	stamp := time.Now()
 	for try := 1; ; try++ {
 		record.SetTimestamp(s.inDoubt.bytes, stamp)
-		err := s.produceOnce(ctx)
+		base, err := s.produceOnce(ctx)
 		switch protocol.ClassifyError(err) {
 		case protocol.Accepted:
-			s.sequence = record.SequenceAfter(s.sequence, s.inDoubt.count)
-			s.inDoubt = nil
-			return nil
+			return s.recordWritten(base)
 		case protocol.TooLarge:
 			s.inDoubt = nil
 			return err
@@ -454,18 +453,35 @@ func (s *Store) renumberPending(ctx context.Context) error {
 	return err
 }
 
-// produceOnce sends the batch in doubt once.
-func (s *Store) produceOnce(ctx context.Context) error {
+// produceOnce sends the batch in doubt once and returns its offset; below zero if the broker does not report it.
+func (s *Store) produceOnce(ctx context.Context) (base int64, err error) {
 	by, err := s.findOwnLeader(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	batch := protocol.RecordBatch{Topic: s.partition.Topic, TopicID: s.topic, Bytes: s.inDoubt.bytes}
 	pending, err := s.cluster.Produce(by.Broker, batch, cluster.ForProducing)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	return pending.Wait(ctx)
+	err = pending.Wait(ctx)
+	return pending.BaseOffset(), err
+}
+
+// recordWritten records that the batch in doubt was written at an offset. An offset before older records means that the
+// broker has lost these: an older copy of its files was restored, for example.
+func (s *Store) recordWritten(base int64) error {
+	s.sequence = record.SequenceAfter(s.sequence, s.inDoubt.count)
+	count, before := int64(s.inDoubt.count), s.endOffset
+	s.inDoubt = nil
+	if base < 0 {
+		return nil
+	}
+	s.endOffset = base + count
+	if base < before {
+		return s.lostError("it has lost its newest records")
+	}
+	return nil
 }
 
 // adoptTopic continues in the topic that has replaced the one of the state, and creates it if there is none. A broker takes
