@@ -80,9 +80,9 @@ func (b *clientAnswers) trueAuthor(c, before map[string]any) string {
 		}
 		return soleActor(b.removed[uid])
 	}
-	after, was := signedBy(c), signedBy(before)
-	if after != "" && after != masked && after != was { // every write of content signs it
-		return after
+	signature, was := signatureOf(c), signatureOf(before)
+	if signer, _, _ := strings.Cut(signature, "#"); signature != was && signer != "" && signer != masked { // a write of content
+		return signer
 	}
 	if b.isUnknown(c) {
 		return ""
@@ -111,14 +111,14 @@ func soleActor(actors map[string]bool) string {
 	return ""
 }
 
-// signedBy returns the user that signed the state in a record. The rest of the annotation makes each signature unique.
-func signedBy(c map[string]any) string {
+// signatureOf returns the signature of the state in a record: the user who made the newest write of content, and behind #
+// what makes each signature unique. A user may sign twice in a row.
+func signatureOf(c map[string]any) string {
 	after, _ := c["after"].(map[string]any)
 	metadata, _ := after["metadata"].(map[string]any)
 	annotations, _ := metadata["annotations"].(map[string]any)
 	text, _ := annotations["signed"].(string)
-	who, _, _ := strings.Cut(text, "#")
-	return who
+	return text
 }
 
 // verdict counts the results for all changes.
@@ -237,6 +237,24 @@ func (a *audited) readRecords() []map[string]any {
 		}
 	}
 	return all
+}
+
+// TestASecondSignatureOfOneUserIsRecognised judges a write of a user whose signature the state already had, in a version
+// that another user was answered, who changed nothing.
+func TestASecondSignatureOfOneUserIsRecognised(t *testing.T) {
+	state := func(version, signature string) map[string]any {
+		return map[string]any{"type": "updated", "uid": "u", "resourceVersion": version,
+			"after": map[string]any{"metadata": map[string]any{"annotations": map[string]any{"signed": signature}}}}
+	}
+	answers, h := newClientAnswers(), answerHead{}
+	h.Metadata.UID, h.Metadata.ResourceVersion = "u", "7"
+	answers.recordAnswer(&user{name: "writer-3"}, h, false)
+	if author := answers.trueAuthor(state("7", "writer-2#2"), state("6", "writer-2#1")); author != "writer-2" {
+		t.Errorf("a second signature: %q", author)
+	}
+	if author := answers.trueAuthor(state("7", "writer-2#1"), state("6", "writer-2#1")); author != "writer-3" {
+		t.Errorf("the same signature: %q", author)
+	}
 }
 
 // TestWhatAListRevealedIsNotOfTheNextAuthor judges a write without a signature, after a state that a list revealed: the
