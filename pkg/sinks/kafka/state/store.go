@@ -213,8 +213,11 @@ func (s *Store) Claim(ctx context.Context, claim sinks.Claim) error {
 		return err
 	}
 	s.current, s.sequence, s.inDoubt, s.renewedAt = own, 0, nil, time.Now().Round(0)
-	s.owned, err = true, s.useTopic(ctx, topic)
-	return err
+	if err := s.useTopic(ctx, topic); err != nil {
+		return err
+	}
+	s.owned = true
+	return nil
 }
 
 // fencePartition fences the partition and returns the epoch to continue under.
