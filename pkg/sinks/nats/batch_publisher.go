@@ -306,7 +306,7 @@ func (p *batchPublisher) readEnd(ctx context.Context, l *connection.Link, end ui
 		return nil
 	}
 	foreign := ""
-	m, err := p.cfg.streamClient(l).FindNewest(ctx, last+1, end, func(m stream.Message) bool {
+	m, err := p.cfg.streamClient(l).FindNewest(ctx, last+1, end, p.features.allowsDirect.Load(), func(m stream.Message) bool {
 		ours := p.isFromEpoch(m)
 		if !ours && !p.isExpected(m) {
 			foreign = m.Subject
@@ -379,7 +379,7 @@ func (p *batchPublisher) readEndOfBatches(ctx context.Context, l *connection.Lin
 // handleRewind finds the newest change that is left in a stream that ends before the last known sequence, and reports the
 // loss of those after it.
 func (p *batchPublisher) handleRewind(ctx context.Context, l *connection.Link, end uint64) error {
-	m, err := p.cfg.streamClient(l).FindNewest(ctx, 1, end, p.isFromEpoch)
+	m, err := p.cfg.streamClient(l).FindNewest(ctx, 1, end, p.features.allowsDirect.Load(), p.isFromEpoch)
 	if err != nil {
 		return err
 	}

@@ -241,6 +241,64 @@ func TestFailoversInASharedStreamLoseRepeatAndReorderNothing(t *testing.T) {
 	}
 }
 
+// TestABatchBehindManyMessagesOfOthersIsFenced: an exporter is frozen in a batch, and another client writes on. The next one
+// finds the batch and ends it, with few requests: a take-over has seconds, and servers that have just lost one are slow.
+func TestABatchBehindManyMessagesOfOthersIsFenced(t *testing.T) {
+	t.Parallel()
+	server := startServer(t, "")
+	slow := startProxy(t, strings.TrimPrefix(server.URL(), "nats://"))
+	elected := func(c *sinks.Claim) { c.Deployment, c.Elected = "own", true }
+	js := connectClient(t, server.URL())
+	frozen := startFencedPublisher(t, testConfig("nats://"+slow.listenAddress()), "frozen", elected)
+	frozen.startPublishing(1)
+	for begun := time.Now(); frozen.acked.Load() < 2500; time.Sleep(time.Millisecond) {
+		if time.Since(begun) > testTimeout {
+			t.Fatalf("published %d", frozen.acked.Load())
+		}
+	}
+	resume := slow.holdAnswers()
+	defer resume()
+	end := func() uint64 {
+		s, err := js.Stream(t.Context(), "K8S")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.CachedInfo().State.LastSeq
+	}
+	for before := uint64(0); before != end(); before = end() { // it sends until too much of the batch is unanswered
+		time.Sleep(50 * time.Millisecond)
+	}
+	for range 3000 {
+		if _, err := js.PublishAsync("k8s.mine.a.b.c.d", []byte("mine")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-js.PublishAsyncComplete()
+	var requests atomic.Int64
+	watched, err := js.Conn().Subscribe("$JS.API.>", func(*nats.Msg) { requests.Add(1) })
+	if err == nil {
+		err = js.Conn().Flush()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watched.Unsubscribe() //nolint:errcheck // the test is over
+	next := startFencedPublisher(t, testConfig(server.URL()), "next", elected)
+	from := next.newestInTail(1) + 1
+	if n := requests.Load(); n > 60 {
+		t.Errorf("the fence took %d requests", n)
+	}
+	resume()
+	frozen.running.Wait()
+	mustBeDeposedBy(t, frozen.err, "next")
+	if n, err := next.sink.Publish(t.Context(), singleLane, podVersions(from, from+9)); n != 10 || err != nil {
+		t.Errorf("the next one published %d, %v", n, err)
+	}
+	if last := mustBeContinuous(t, js, "K8S"); last != from+9 {
+		t.Errorf("the stream ends with version %d, want %d", last, from+9)
+	}
+}
+
 func TestFailoversWhileStreamLeadersDieLoseRepeatAndReorderNothing(t *testing.T) {
 	t.Parallel()
 	servers := startCluster(t, samePort)

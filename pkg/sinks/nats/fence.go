@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -39,11 +40,14 @@ type fence struct {
 	current  atomic.Pointer[term] // nil before the first Fence
 }
 
+// openBatchAge is more than the time for which a server keeps a batch open that gets no message: 10 seconds, unless
+// max_batch_timeout is set in its configuration.
+const openBatchAge = time.Minute
+
 // term is the time in which this process may publish, from a successful Fence on.
 type term struct {
-	claim        sinks.Claim
-	endSequence  uint64 // last sequence of the stream when the term began
-	directAccess bool   // the stream allows direct access
+	claim       sinks.Claim
+	endSequence uint64 // last sequence of the stream when the term began
 
 	mu            sync.Mutex
 	owner         stream.Owner // the fence; zero if the stream has no subject for it
@@ -147,7 +151,7 @@ func (f *fence) fenceStream(ctx context.Context, l *connection.Link, next *term)
 	if err := f.requireBatches(next.claim); err != nil {
 		return err
 	}
-	next.directAccess, next.endSequence = found.Config.AllowDirect, found.State.LastSeq
+	next.endSequence = found.State.LastSeq
 	covered := slices.ContainsFunc(found.Config.Subjects, func(subject string) bool { return stream.Covers(subject, f.cfg.fencePrefix()+">") })
 	switch batches := f.features.acceptsBatches.Load(); {
 	case !covered && batches:
@@ -183,53 +187,57 @@ func (f *fence) requireBatches(claim sinks.Claim) error {
 }
 
 // fenceBatches ends the newest batch in the stream and then moves the stream's end. It repeats both if another batch was
-// started in between.
+// started in between. The stream stores nothing more of an ended batch.
 func (f *fence) fenceBatches(ctx context.Context, l *connection.Link, next *term) error {
+	found, err := f.cfg.streamClient(l).RequireInfo(ctx)
+	if err != nil {
+		return err
+	}
+	last := found.State.LastSeq
+	open, err := f.newestBatchID(ctx, l, next.claim, found.State.FirstSeq, last)
+	if err != nil {
+		return err
+	}
 	ended := ""
 	for range maxBatchStarts {
-		found, err := f.cfg.streamClient(l).RequireInfo(ctx)
-		if err != nil {
-			return err
-		}
-		first := found.State.FirstSeq
-		if ended, err = f.closeNewestBatch(ctx, l, next.claim, first, found.State.LastSeq, ended); err != nil {
-			return err
+		if open != ended {
+			if err := f.closer.closeBatchByID(ctx, l, open, f.cfg.fenceSubject(next.claim)); err != nil {
+				return err
+			}
+			ended = open
 		}
 		if next.owner, err = f.ownershipRecord(l, next.claim).Claim(ctx, next.claim, next.owner); err != nil {
 			return err
 		}
-		newest, err := f.newestBatchID(ctx, l, next.claim, first, next.owner.Sequence-1)
+		started, err := f.newestBatchID(ctx, l, next.claim, last+1, next.owner.Sequence-1)
 		if err != nil {
 			return err
 		}
-		if newest == "" || newest == ended {
+		if started == "" || started == ended {
 			next.endSequence = next.owner.Sequence
 			return nil
 		}
+		open, last = started, next.owner.Sequence
 	}
 	return fmt.Errorf("stream %q: an older exporter starts another batch whenever its last one is ended", f.cfg.Stream)
 }
 
-// closeNewestBatch ends the newest batch between two sequences, unless it is the one that was ended before, and returns its
-// ID. The stream stores nothing more of an ended batch.
-func (f *fence) closeNewestBatch(ctx context.Context, l *connection.Link, claim sinks.Claim, first, last uint64, ended string) (string, error) {
-	id, err := f.newestBatchID(ctx, l, claim, first, last)
-	if err != nil || id == "" || id == ended {
-		return ended, err
-	}
-	return id, f.closer.closeBatchByID(ctx, l, id, f.cfg.fenceSubject(claim))
-}
-
 // newestBatchID returns the ID of the newest batch of this deployment, or of an exporter without one, between two sequences;
-// "" if there is none near the last.
-func (f *fence) newestBatchID(ctx context.Context, l *connection.Link, claim sinks.Claim, first, last uint64) (id string, err error) {
-	m, err := f.cfg.streamClient(l).FindNewest(ctx, first, last, func(m stream.Message) bool {
-		_, batched := storedOffsetOf(m)
-		by := m.Header(headerDeployment)
-		return batched && (by == claim.Deployment || by == "")
+// "" if there is none that may still be open.
+func (f *fence) newestBatchID(ctx context.Context, l *connection.Link, claim sinks.Claim, first, last uint64) (string, error) {
+	var end time.Time // of the newest message
+	var id string
+	_, err := f.cfg.streamClient(l).FindNewest(ctx, first, last, f.features.allowsDirect.Load(), func(m stream.Message) bool {
+		if end.IsZero() {
+			end = m.Time
+		}
+		stored, batched := storedOffsetOf(m)
+		if by := m.Header(headerDeployment); batched && (by == claim.Deployment || by == "") {
+			id = stored.batch
+		}
+		return id != "" || end.Sub(m.Time) > openBatchAge
 	})
-	stored, _ := storedOffsetOf(m)
-	return stored.batch, err
+	return id, err
 }
 
 // ownershipRecord describes the fence as a record in the stream.

@@ -308,7 +308,7 @@ func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosi
 	if err != nil {
 		return nil, err
 	}
-	return nil, readTails(ctx, s.cfg, l, t, tails, first, emitted)
+	return nil, readTails(ctx, s.cfg, l, t, tails, first, s.features.allowsDirect.Load(), emitted)
 }
 
 // GoneLanes implements [sinks.Fenced]. The few lanes of a stream stay.

@@ -15,9 +15,9 @@ import (
 
 // readTails reads lanes back from the stream in one pass, from the sequence first to the end of the stream when the term
 // began. It calls emitted for each message of the deployment, once for each lane that the message may belong to.
-func readTails(ctx context.Context, cfg Config, l *connection.Link, t *term, lanes []laneTail, first uint64,
+func readTails(ctx context.Context, cfg Config, l *connection.Link, t *term, lanes []laneTail, first uint64, direct bool,
 	emitted func(sinks.Lane, sinks.Emitted) error) error {
-	return cfg.streamClient(l).ReadRange(ctx, first, t.endSequence, t.directAccess, func(m stream.Message) error {
+	return cfg.streamClient(l).ReadRange(ctx, first, t.endSequence, direct, func(m stream.Message) error {
 		e, ours := format.ReadEmitted(m.Data, factHeader(m))
 		if !ours || !t.hasPublished(m) || strings.HasPrefix(m.Subject, cfg.fencePrefix()) {
 			return nil

@@ -39,11 +39,13 @@ type streamFeatures struct {
 	acceptsBatches atomic.Bool // allow_batched is set, and no other writer is known or there is an election
 	elected        atomic.Bool // other processes may replace this one: it publishes in batches only
 	acceptsTTL     atomic.Bool // messages may expire (allow_msg_ttl)
+	allowsDirect   atomic.Bool // any replica may be asked for messages (allow_direct)
 }
 
 // recordConfig stores the settings of a stream that was found or created.
 func (f *streamFeatures) recordConfig(config jetstream.StreamConfig) {
 	f.acceptsTTL.Store(config.AllowMsgTTL)
+	f.allowsDirect.Store(config.AllowDirect)
 	f.allowsBatches.Store(config.AllowBatchPublish)
 	f.acceptsBatches.Store(config.AllowBatchPublish && (f.elected.Load() || f.warnings.warningOn(topicWriters) == ""))
 }

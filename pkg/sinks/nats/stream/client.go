@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -21,8 +22,10 @@ const (
 	// readMessages and readBytes bound what one request reads of a stream.
 	readMessages = 2000
 	readBytes    = 8 << 20
-	// maxLookBack bounds the messages that FindNewest reads.
-	maxLookBack = 1000
+	// lookBack and directLookBack bound the messages that FindNewest reads, one or many by one request: its callers have
+	// seconds. maxChunk bounds those that it reads at once.
+	lookBack, directLookBack = 1000, 20_000
+	maxChunk                 = 1000
 	// storePollInterval is the time between two reads of a message that the replicas are about to store.
 	storePollInterval = 20 * time.Millisecond
 )
@@ -125,19 +128,42 @@ func (c Client) Get(ctx context.Context, request GetRequest) (Message, error) {
 	return Message{}, ClassifyError(c.Name, "", answer.Error)
 }
 
-// FindNewest returns the newest message for which wanted is true, between two sequences, both included; the zero value if
-// there is none among the last maxLookBack. It waits until a message that the leader has accepted is stored.
-func (c Client) FindNewest(ctx context.Context, first, last uint64, wanted func(Message) bool) (Message, error) {
-	endDeleted := false // no message from at on is left
-	for at, left := last, maxLookBack; at > 0 && at >= first && left > 0; at, left = at-1, left-1 {
-		m, err := c.getNext(ctx, at)
+// FindNewest returns the newest message for which wanted is true, between two sequences, both included, without its data;
+// the zero value if there is none among the last 20,000, or 1,000 if the stream allows no direct access. wanted sees the
+// messages from the newest on. FindNewest waits until a message that the leader has accepted is stored. direct is as for
+// [Client.ReadRange].
+func (c Client) FindNewest(ctx context.Context, first, last uint64, direct bool, wanted func(Message) bool) (Message, error) {
+	endDeleted := false // no message from that one on is left
+	next := func(ctx context.Context, sequence uint64) (Message, error) {
+		m, err := c.getNext(ctx, sequence)
 		if err == nil && m.Sequence == 0 && !endDeleted {
-			m, err = c.awaitNext(ctx, at)
+			m, err = c.awaitNext(ctx, sequence)
 			endDeleted = m.Sequence == 0
 		}
-		if err != nil || m.Sequence == at && wanted(m) {
-			return m, err
+		return m, err
+	}
+	bound := uint64(lookBack)
+	if direct {
+		bound = directLookBack
+	}
+	first = max(first, 1, last-min(last, bound)+1)
+	for size := uint64(1); last >= first; size = min(4*size, maxChunk) {
+		from := max(first, last-min(last, size)+1)
+		var chunk []Message
+		err := c.readRange(ctx, from, last, direct && size > 1, next, func(m Message) error {
+			m.Data = nil // a chunk of large messages takes no memory
+			chunk = append(chunk, m)
+			return nil
+		})
+		if err != nil {
+			return Message{}, err
 		}
+		for _, m := range slices.Backward(chunk) {
+			if wanted(m) {
+				return m, nil
+			}
+		}
+		last = from - 1
 	}
 	return Message{}, nil
 }
@@ -233,18 +259,25 @@ type GetRequest struct {
 // those that a replica lacks. Mirrors of the stream answer direct requests, too, and may lack any message: after the first
 // answer of a mirror only the leader is asked.
 func (c Client) ReadRange(ctx context.Context, from, through uint64, direct bool, each func(Message) error) error {
+	return c.readRange(ctx, from, through, direct, c.getNext, each)
+}
+
+// readRange is ReadRange. next reads the first message from a sequence on; it returns the zero value if there is none.
+func (c Client) readRange(
+	ctx context.Context, from, through uint64, direct bool, next func(context.Context, uint64) (Message, error), each func(Message) error,
+) error {
 	for from <= through {
 		if direct {
-			next, err := c.readDirect(ctx, from, through, each)
+			read, err := c.readDirect(ctx, from, through, each)
 			if direct = !errors.Is(err, errFromMirror); direct && err != nil {
 				return err
 			}
-			if next > from {
-				from = next
+			if read > from {
+				from = read
 				continue
 			}
 		}
-		m, err := c.Get(ctx, GetRequest{Sequence: from, NextOf: ">"})
+		m, err := next(ctx, from)
 		if err != nil {
 			return err
 		}
@@ -265,7 +298,7 @@ var errFromMirror = errors.New("a mirror answers")
 // readDirect reads a batch of messages from one replica and returns the sequence to continue from. It stops at a gap in the
 // answers, which a lost connection causes.
 func (c Client) readDirect(ctx context.Context, from, through uint64, each func(Message) error) (next uint64, err error) {
-	body, err := json.Marshal(GetRequest{Sequence: from, Batch: readMessages, MaxBytes: readBytes})
+	body, err := json.Marshal(GetRequest{Sequence: from, Batch: int(min(readMessages, through-from+1)), MaxBytes: readBytes})
 	if err != nil {
 		return from, fmt.Errorf("encode a request about stream %q: %w", c.Name, err)
 	}

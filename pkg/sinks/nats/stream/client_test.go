@@ -119,7 +119,7 @@ func TestAMessageThatAReplacedLeaderLacksIsNotTakenForDeleted(t *testing.T) {
 			if 0 < test.missing && test.missing < always { // a server with the messages is to answer within the timeout
 				link = patient
 			}
-			got, err := Client{Link: link, Name: "K8S"}.FindNewest(t.Context(), 1, 5, func(Message) bool { return true })
+			got, err := Client{Link: link, Name: "K8S"}.FindNewest(t.Context(), 1, 5, false, func(Message) bool { return true })
 			if got.Sequence != test.want || (err != nil) != test.fails {
 				t.Errorf("found %d, %v, want %d", got.Sequence, err, test.want)
 			}
