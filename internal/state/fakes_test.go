@@ -110,6 +110,7 @@ type memoryTopic struct {
 	lanes   map[sinks.Lane]*partition
 	epoch   int
 	away    error
+	slow    time.Duration        // how long fencing takes
 	stuck   map[sinks.Lane]error // lanes that can neither be fenced nor read
 	deleted map[sinks.Lane]bool  // lanes that no longer exist
 	compact bool                 // keeps only the newest message of each object
@@ -186,7 +187,12 @@ func (s *topicSink) Lane(c *event.Change) (sinks.Lane, error) {
 	return sinks.Lane(fmt.Sprintf("%s/%d", s.name, lane)), nil
 }
 
-func (s *topicSink) Fence(_ context.Context, claim sinks.Claim, lanes []sinks.Lane) (map[sinks.Lane]error, error) {
+func (s *topicSink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane) (map[sinks.Lane]error, error) {
+	select {
+	case <-time.After(s.slow):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.away != nil {

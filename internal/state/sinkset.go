@@ -20,8 +20,9 @@ type sinkSet struct {
 
 	carryAfter time.Duration
 
-	mu     sync.Mutex
-	byName map[string]*fencedSink
+	mu          sync.Mutex
+	byName      map[string]*fencedSink
+	fenceBounds map[string]time.Duration // of the last attempt to fence a sink that was not fenced with the others
 }
 
 // fencedSink is a sink with what its lanes held beyond the state when they were fenced. Lanes that were read later than the
@@ -50,7 +51,19 @@ type unreleasedTail struct {
 // cannot be read for example. Then its records are carried in the state.
 const carryAfter = 5 * time.Second
 
-func newSinkSet() *sinkSet { return &sinkSet{byName: map[string]*fencedSink{}, carryAfter: carryAfter} }
+func newSinkSet() *sinkSet {
+	return &sinkSet{byName: map[string]*fencedSink{}, fenceBounds: map[string]time.Duration{}, carryAfter: carryAfter}
+}
+
+// nextFenceBound returns how long the next attempt to fence a sink may take: twice as long as the one before. A destination
+// that needs longer than the others waited for it in the take-over would be given up again and again.
+func (s *sinkSet) nextFenceBound(name string) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	bound := min(2*max(s.fenceBounds[name], fenceTimeout), maxFenceTimeout)
+	s.fenceBounds[name] = bound
+	return bound
+}
 
 // addTail adds what was read of the lanes of a sink. The lanes that it names as waiting are all that still wait.
 func (f *fencedSink) addTail(t *tail) {
@@ -135,6 +148,7 @@ func (s *sinkSet) removeAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	clear(s.byName)
+	clear(s.fenceBounds)
 }
 
 // deliveredFilter implements [Writer.Delivered].

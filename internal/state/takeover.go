@@ -21,6 +21,9 @@ import (
 // fenceTimeout bounds how long a take-over waits for one sink to be fenced.
 const fenceTimeout = 5 * time.Second
 
+// maxFenceTimeout bounds an attempt to fence a sink that no other sink waits for.
+const maxFenceTimeout = time.Minute
+
 // TakeOverOptions are the inputs of [Writer.TakeOver].
 type TakeOverOptions struct {
 	// Cluster is the UID of the watched cluster. "" if it is not known yet: the journal then takes the UID of the state,
@@ -259,7 +262,7 @@ func (w *Writer) fenceSinks(
 			continue
 		}
 		fencing.Go(func() {
-			t, err := w.fenceSink(ctx, name, sink, from[name])
+			t, err := w.fenceSink(ctx, fenceTimeout, name, sink, from[name])
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -280,10 +283,9 @@ func (w *Writer) fenceSinks(
 	return tails, waiting, nil
 }
 
-// fenceSink fences a sink and reads its tails. Only fencing is bounded by fenceTimeout: a long tail takes as long as it
-// takes.
-func (w *Writer) fenceSink(ctx context.Context, name string, sink sinks.Fenced, from tailStart) (*tail, error) {
-	limited, cancel := context.WithTimeout(ctx, fenceTimeout)
+// fenceSink fences a sink, within a time, and reads its tails: a long tail takes as long as it takes.
+func (w *Writer) fenceSink(ctx context.Context, within time.Duration, name string, sink sinks.Fenced, from tailStart) (*tail, error) {
+	limited, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	waiting, err := sink.Fence(limited, w.newClaim(name), slices.Sorted(maps.Keys(from.lanes)))
 	if err != nil {

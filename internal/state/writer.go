@@ -279,7 +279,8 @@ func (w *Writer) ReadWaitingLanes(ctx context.Context, name string, sink sinks.F
 	return nil
 }
 
-// AddSink fences a sink that is listed in [TakeOverResult.Waiting], and reads the tails of its lanes. Run must be active.
+// AddSink fences a sink that is listed in [TakeOverResult.Waiting], and reads the tails of its lanes. Each attempt may take
+// twice as long as the one before, up to a minute. Run must be active.
 func (w *Writer) AddSink(ctx context.Context, name string, sink sinks.Fenced) error {
 	var from tailStart
 	err := w.callInRun(ctx, func(context.Context) error {
@@ -290,7 +291,7 @@ func (w *Writer) AddSink(ctx context.Context, name string, sink sinks.Fenced) er
 	if err != nil {
 		return err
 	}
-	t, err := w.fenceSink(ctx, name, sink, from)
+	t, err := w.fenceSink(ctx, w.sinks.nextFenceBound(name), name, sink, from)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -283,6 +285,35 @@ func TestUnfencedSinkDoesNotBlockOthers(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
+}
+
+// TestASlowSinkIsFencedAtLast: it needs longer than a take-over waits, each time.
+func TestASlowSinkIsFencedAtLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 5, false)
+		p := startActive(t, w, w.startProcess(nil))
+		w.changeCluster(10, p)
+		next := w.startProcess(nil)
+		t.Cleanup(next.shutDown)
+		w.topics["second"].slow = 50 * time.Second
+		all := map[string]sinks.Fenced{"first": w.topics["first"].openSink(), "second": w.topics["second"].openSink()}
+		taken, err := next.writer.TakeOver(t.Context(), TakeOverOptions{Sinks: all})
+		if err != nil || len(taken.Waiting) != 1 || taken.Duration > fenceTimeout+time.Second {
+			t.Fatalf("%+v %v", taken, err)
+		}
+		attempts := 0
+		for err = errors.New("it waits"); err != nil && attempts < 10; attempts++ {
+			done := make(chan error, 1)
+			go func() { done <- next.writer.AddSink(t.Context(), "second", all["second"]) }()
+			if err := (<-next.writer.requests)(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			err = <-done
+		}
+		if err != nil || attempts < 2 {
+			t.Errorf("%d attempts: %v", attempts, err)
+		}
+	})
 }
 
 // TestStateNeverHoldsObjectsBesideAnotherPosition ends the writer of a state before each of the writes of a commit. Whatever
