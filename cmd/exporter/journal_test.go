@@ -44,6 +44,41 @@ func change(n int) *event.Change {
 // writeJournal makes the journal of a stopped exporter: nine changes, sink bus at 4 with two dead letters, sink main at 9.
 func writeJournal(t *testing.T, dir string) {
 	t.Helper()
+	fillJournal(t, dir, func(ctx context.Context, j *journal.Journal, do func(error)) {
+		for n := 1; n <= 9; n++ {
+			do(j.Append(ctx, observationOf(change(n))))
+		}
+		do(j.Flush(ctx))
+		at := time.Date(2026, 1, 2, 4, 0, 0, 0, time.UTC)
+		do(j.Settle(ctx, "main", event.Cursor{Low: 9}, nil))
+		do(j.Settle(ctx, "bus", event.Cursor{Low: 4, Lanes: map[string]uint64{"7": 6}, Layout: "x"}, []event.DeadLetter{
+			{Offset: 2, Time: at, Reason: "message of 2 MB is larger than max_payload", Change: change(2)},
+			{Offset: 3, Time: at.Add(time.Second), Reason: "refused:\n\"no\"", Change: change(3)},
+		}))
+	})
+}
+
+// storeDeadLetter makes the journal of a stopped exporter with one change, which is a dead letter of sink bus.
+func storeDeadLetter(t *testing.T, dir string, c *event.Change, reason string) {
+	t.Helper()
+	fillJournal(t, dir, func(ctx context.Context, j *journal.Journal, do func(error)) {
+		do(j.Append(ctx, observationOf(c)))
+		do(j.Flush(ctx))
+		do(j.Settle(ctx, "bus", event.Cursor{Low: 1}, []event.DeadLetter{{Offset: 1, Time: c.ObservedAt, Reason: reason, Change: c}}))
+	})
+}
+
+// observationOf returns the observation of one change.
+func observationOf(c *event.Change) event.Observation {
+	return event.Observation{
+		Resource: c.Resource, Scope: c.Resource.String(), Changes: []*event.Change{c}, Position: c.ResourceVersion,
+		Known: []event.Known{{Key: c.Namespace + "/" + c.Name, UID: c.UID, ResourceVersion: c.ResourceVersion}},
+	}
+}
+
+// fillJournal opens a journal, lets fill write to it, and closes it. fill passes every error on.
+func fillJournal(t *testing.T, dir string, fill func(ctx context.Context, j *journal.Journal, do func(error))) {
+	t.Helper()
 	j, err := journal.Open(journal.Options{Dir: dir, Sinks: []string{"bus", "main"}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -57,20 +92,7 @@ func writeJournal(t *testing.T, dir string) {
 			t.Error(err)
 		}
 	}
-	for n := 1; n <= 9; n++ {
-		c := change(n)
-		do(j.Append(ctx, event.Observation{
-			Resource: c.Resource, Scope: c.Resource.String(), Changes: []*event.Change{c}, Position: c.ResourceVersion,
-			Known: []event.Known{{Key: c.Namespace + "/" + c.Name, UID: c.UID, ResourceVersion: c.ResourceVersion}},
-		}))
-	}
-	do(j.Flush(ctx))
-	at := time.Date(2026, 1, 2, 4, 0, 0, 0, time.UTC)
-	do(j.Settle(ctx, "main", event.Cursor{Low: 9}, nil))
-	do(j.Settle(ctx, "bus", event.Cursor{Low: 4, Lanes: map[string]uint64{"7": 6}, Layout: "x"}, []event.DeadLetter{
-		{Offset: 2, Time: at, Reason: "message of 2 MB is larger than max_payload", Change: change(2)},
-		{Offset: 3, Time: at.Add(time.Second), Reason: "refused:\n\"no\"", Change: change(3)},
-	}))
+	fill(ctx, j, do)
 	stop()
 	do(errors.Join(<-done, j.Close()))
 	if t.Failed() {

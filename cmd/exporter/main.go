@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/internal/terminal"
 )
 
 // version is set by the linker; without that it is what the go command wrote down.
@@ -26,8 +27,18 @@ func main() {
 	os.Exit(int(executeCommand(context.Background(), os.Args[1:], os.Stdout, os.Stderr)))
 }
 
-// executeCommand runs one command and returns its exit code. Everything cobra itself complains about is bad usage.
+// executeCommand runs one command and returns its exit code. Everything cobra itself complains about is bad usage. What the
+// command writes cannot steer a terminal.
 func executeCommand(ctx context.Context, args []string, stdout, stderr io.Writer) exit.Code {
+	out, errs := terminal.NewWriter(stdout), terminal.NewWriter(stderr)
+	code := executeOn(ctx, args, out, errs)
+	if err := errors.Join(out.Flush(), errs.Flush()); err != nil && code == exit.OK {
+		return exit.Runtime
+	}
+	return code
+}
+
+func executeOn(ctx context.Context, args []string, stdout, stderr io.Writer) exit.Code {
 	root := rootCommand()
 	root.SetArgs(args)
 	root.SetOut(stdout)

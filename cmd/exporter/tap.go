@@ -73,7 +73,8 @@ and no values: the object, the changed parts and the author.`,
 		}
 		ctx, stop := untilInterrupted(cmd.Context())
 		defer stop()
-		p := tap.NewPrinter(cmd.OutOrStdout(), f.output, useColor(*f.color, cmd.OutOrStdout()), f.once)
+		out := outputWithStyles(cmd)
+		p := tap.NewPrinter(out, f.output, useColor(*f.color, out), f.once)
 		if f.address != "" {
 			return tap.Admin(ctx, tap.AdminOptions{Address: f.address, Takes: f.changeFilter(), Filter: f.filter, Notes: cmd.ErrOrStderr()}, p)
 		}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"github.com/kubecdc/kubecdc/internal/terminal"
 )
 
 // colorFlag adds --color to a command that people look at.
@@ -29,6 +31,14 @@ func useColor(choice string, out io.Writer) bool {
 		return choice == "always"
 	}
 	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && isTerminal(out)
+}
+
+// outputWithStyles returns the standard output of a command that colors it, and escapes what it shows.
+func outputWithStyles(cmd *cobra.Command) io.Writer {
+	if w, ok := cmd.OutOrStdout().(*terminal.Writer); ok {
+		return w.Raw
+	}
+	return cmd.OutOrStdout()
 }
 
 func isTerminal(w io.Writer) bool {

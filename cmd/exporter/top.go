@@ -38,7 +38,7 @@ code is 3 if the exporter is not ready.`,
 		}
 		ctx, stop := untilInterrupted(cmd.Context())
 		defer stop()
-		out := cmd.OutOrStdout()
+		out := outputWithStyles(cmd)
 		return top.Run(ctx, top.Options{
 			Address: *address, Out: out, Size: func() (int, int) { return sizeOf(out) }, Once: *once || !isTerminal(out), Color: useColor(*color, out),
 		})

@@ -100,7 +100,7 @@ func listDeadLettersText(j *journal.Offline, sink string, w io.Writer) error {
 		l := newDeadLetterLine(d)
 		object := strings.TrimPrefix(l.Namespace+"/"+l.Name, "/")
 		_, err := fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\t%s\n",
-			l.Offset, l.Time.Format(time.RFC3339), l.Type, l.Resource, orDash(object), strings.Map(replaceUnprintable, l.Reason))
+			l.Offset, l.Time.Format(time.RFC3339), l.Type, l.Resource, strings.Map(replaceUnprintable, orDash(object)), strings.Map(replaceUnprintable, l.Reason))
 		if n++; err == nil && n%linesPerFlush == 0 {
 			err = t.Flush()
 		}
@@ -112,7 +112,7 @@ func listDeadLettersText(j *journal.Offline, sink string, w io.Writer) error {
 	return t.Flush()
 }
 
-// replaceUnprintable replaces characters that would break the table or control the terminal; reasons quote destinations.
+// replaceUnprintable replaces characters that would break the table; reasons quote destinations.
 func replaceUnprintable(r rune) rune {
 	if unicode.IsPrint(r) {
 		return r

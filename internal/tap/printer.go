@@ -11,6 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/kubecdc/kubecdc/internal/terminal"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 )
@@ -101,14 +102,14 @@ func (p *Printer) formatChange(s shown) error {
 	b := p.buf[:0]
 	switch p.format {
 	case JSON:
-		b = append(appendEscaped(b, p.formatNative(nil, s), escapeJSON), '\n')
+		b = append(terminal.AppendEscaped(b, p.formatNative(nil, s), terminal.EscapeJSON), '\n')
 	case YAML:
 		var err error
 		if b, err = appendYAML(b, p.formatNative(nil, s)); err != nil {
 			return err
 		}
 	case Name:
-		b = fmt.Appendf(b, "%s %s %s\n", s.change.Type, s.change.Resource, objectOf(s.change))
+		b = fmt.Appendf(b, "%s %s\n", escapeUnprintable(fmt.Sprint(s.change.Type, " ", s.change.Resource)), objectOf(s.change))
 	default:
 		b = append(b, p.formatSummary(s.change)...)
 	}
@@ -130,7 +131,7 @@ func (p *Printer) formatNative(b []byte, s shown) []byte {
 // appendYAML writes a JSON object as a YAML document, with its members in their order.
 func appendYAML(b, object []byte) ([]byte, error) {
 	var n yaml.Node // JSON is YAML, but for some control characters
-	if err := yaml.Unmarshal(appendEscaped(nil, object, escapeYAML), &n); err != nil {
+	if err := yaml.Unmarshal(terminal.AppendEscaped(nil, object, escapeYAML), &n); err != nil {
 		return b, fmt.Errorf("write a change as YAML: %w", err)
 	}
 	unquoteJSON(&n)
@@ -140,14 +141,14 @@ func appendYAML(b, object []byte) ([]byte, error) {
 	if err := e.Encode(&n); err != nil {
 		return b, fmt.Errorf("write a change as YAML: %w", err)
 	}
-	return appendEscaped(append(b, "---\n"...), out.Bytes(), escapeYAML), nil
+	return terminal.AppendEscaped(append(b, "---\n"...), out.Bytes(), escapeYAML), nil
 }
 
-// unquoteJSON gives nodes the usual style in place of that of JSON; the encoder quotes what needs it. Text that
-// appendEscaped changes stays quoted, since only there an escape is one.
+// unquoteJSON gives nodes the usual style in place of that of JSON; the encoder quotes what needs it. Text with escapes
+// stays quoted, since only there an escape is one.
 func unquoteJSON(n *yaml.Node) {
 	n.Style = 0
-	if strings.ContainsFunc(n.Value, steersTerminal) {
+	if strings.ContainsFunc(n.Value, terminal.Steers) {
 		n.Style = yaml.DoubleQuotedStyle
 	}
 	for _, c := range n.Content {

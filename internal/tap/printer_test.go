@@ -87,7 +87,7 @@ func TestAnUpdateIsShownFieldByField(t *testing.T) {
 
 func TestNamesCannotSteerATerminal(t *testing.T) {
 	c := updated(`{}`, `{"a":1}`)
-	c.Name, c.Actor.Manager = "x\x1b[2J", "m\x1b[2J"
+	c.Name, c.Actor.Manager, c.Resource.Resource, c.Type = "x\x1b[2J", "m\x1b[2J", "r\x1b[2J", "t\x1b[2J"
 	for _, format := range Formats {
 		if got := shows(t, format, c); strings.Contains(got, "\x1b") {
 			t.Errorf("%s lets an escape sequence through: %q", format, got)

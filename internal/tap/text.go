@@ -5,8 +5,6 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
-	"unicode/utf16"
-	"unicode/utf8"
 )
 
 // escapeUnprintable writes text from a cluster so that it cannot steer a terminal: what is not printable is escaped.
@@ -16,35 +14,6 @@ func escapeUnprintable(s string) string {
 		return q[1 : len(q)-1]
 	}
 	return s
-}
-
-// steersTerminal reports whether a character may act on a terminal although JSON and YAML allow it as it is: C1 controls,
-// and those that reverse or hide text (Unicode Standard Annex #9).
-func steersTerminal(r rune) bool {
-	return r >= 0x7f && !unicode.IsPrint(r) && !unicode.IsSpace(r) || r == 0x85 || unicode.In(r, unicode.Zl, unicode.Zp)
-}
-
-// appendEscaped appends JSON, or YAML with such text in double quotes, with escapes in place of characters that steer a
-// terminal. escape appends one.
-func appendEscaped(b, text []byte, escape func([]byte, rune) []byte) []byte {
-	for len(text) > 0 {
-		r, size := utf8.DecodeRune(text)
-		if r != utf8.RuneError && steersTerminal(r) {
-			b = escape(b, r)
-		} else {
-			b = append(b, text[:size]...)
-		}
-		text = text[size:]
-	}
-	return b
-}
-
-// escapeJSON writes a character as JSON does (RFC 8259, section 7).
-func escapeJSON(b []byte, r rune) []byte {
-	for _, unit := range utf16.Encode([]rune{r}) {
-		b = fmt.Appendf(b, `\u%04x`, unit)
-	}
-	return b
 }
 
 // escapeYAML writes a character as YAML does (YAML 1.2.2, section 5.7).
