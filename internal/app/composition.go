@@ -13,6 +13,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/source"
@@ -268,6 +269,8 @@ func (c *composition) newSource() (*source.Source, error) {
 		Applied:          c.recordApplied,
 		Listed:           c.recordList,
 		Watermarks:       watermarkSeries(c.cfg.Sinks),
+		PaceSnapshot:     c.paceSnapshot,
+		AwaitDelivered:   c.awaitDelivered,
 		Log:              c.log,
 	}
 	if c.cfg.Cluster.OnReplaced == config.Fresh {
@@ -291,11 +294,45 @@ func (c *composition) journalLossReason() (string, error) {
 	return c.journal.ResetReason()
 }
 
+const (
+	// maxSnapshotLead is how many changes the journal may hold for a sink before more of its snapshot is appended: a sink that
+	// is away does not fill the journal with what exists anyway.
+	maxSnapshotLead = 10_000
+	// snapshotPause is the time between two looks at how far the sink is.
+	snapshotPause = 20 * time.Millisecond
+)
+
+// paceSnapshot waits until a sink has received nearly everything that the journal holds. Lanes that fail are not waited for.
+func (c *composition) paceSnapshot(ctx context.Context, sink string) error {
+	return c.awaitCursor(ctx, sink, func(cursor event.Cursor) bool {
+		return cursor.HighestOffset()+maxSnapshotLead >= c.journal.Newest()
+	})
+}
+
+// awaitDelivered waits until a sink has received everything that the journal holds now.
+func (c *composition) awaitDelivered(ctx context.Context, sink string) error {
+	newest := c.journal.Newest()
+	return c.awaitCursor(ctx, sink, func(cursor event.Cursor) bool { return cursor.Low >= newest })
+}
+
+// awaitCursor waits until the stored cursor of a sink has arrived somewhere.
+func (c *composition) awaitCursor(ctx context.Context, sink string, hasArrived func(event.Cursor) bool) error {
+	for {
+		if cursor, _, err := c.journal.Cursor(sink); err != nil || hasArrived(cursor) {
+			return err
+		}
+		if err := ratelimit.Sleep(ctx, snapshotPause); err != nil {
+			return err
+		}
+	}
+}
+
 // appendObservation journals an observation. It also publishes the facts of its changes to viewers of the admin server,
 // except snapshots, syncs and watermarks, which are no news.
 func (c *composition) appendObservation(ctx context.Context, o event.Observation) error {
 	for _, change := range o.Changes {
-		if change.Type == event.Snapshot || change.Type == event.Sync || change.Type == event.Watermark {
+		if change.Type == event.Snapshot || change.Type == event.Sync || change.Type == event.Watermark ||
+			change.Snapshot != nil && change.Snapshot.Sink != "" {
 			continue
 		}
 		c.admin.ObserveChange(

@@ -124,22 +124,36 @@ func WatermarkTopics(cfg *config.Config, sink string) (func(c *event.Change) (to
 	}, nil
 }
 
-// skipUnrepresentable skips the changes that the format of a sink, or the state that its bucket keeps, cannot represent.
-func skipUnrepresentable(s config.Sink, route func(*event.Change) delivery.Route) func(*event.Change) delivery.Route {
+// skipUnwanted skips the changes that the format of a sink, or the state that its bucket keeps, cannot represent, and first
+// lists if it gets changes only.
+func skipUnwanted(s config.Sink, route func(*event.Change) delivery.Route) func(*event.Change) delivery.Route {
 	f, err := format.Parse(s.Format)
 	if err != nil { // not reached: the sink was made with this format
 		return route
 	}
 	rows := s.NATS != nil && s.NATS.KeepsRows()
+	changesOnly := s.Start == config.StartNow
 	return func(c *event.Change) delivery.Route {
 		switch {
+		case changesOnly && isFirstList(c):
+			return delivery.Route{Skip: true}
 		case c.Type == event.Watermark && (rows || !slices.Contains(c.Watermark.Sinks, s.Name)):
 			return delivery.Route{Skip: true}
 		case !f.CanRepresent(c), rows && c.Type == event.Attributed:
 			return delivery.Route{Skip: true}
 		case route == nil:
-			return delivery.Route{}
+			return delivery.Route{Partial: changesOnly}
 		}
-		return route(c)
+		to := route(c)
+		to.Partial = to.Partial || changesOnly
+		return to
 	}
+}
+
+// isFirstList reports whether a record is of what exists, in a snapshot for all sinks.
+func isFirstList(c *event.Change) bool {
+	if c.Snapshot == nil || c.Snapshot.Sink != "" {
+		return false
+	}
+	return c.Type == event.Snapshot || c.Type == event.SnapshotBegin || c.Type == event.SnapshotEnd
 }

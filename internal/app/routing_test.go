@@ -84,3 +84,30 @@ func TestRoutingIDChangesWithRoutes(t *testing.T) {
 		t.Errorf("%q, %q and %q; want two alike and another", one.id, same.id, other.id)
 	}
 }
+
+// TestASinkThatStartsNowGetsNoFirstList, but each change, and what is addressed to it. Its watermarks have no digest,
+// because it does not have all objects.
+func TestASinkThatStartsNowGetsNoFirstList(t *testing.T) {
+	for _, routes := range []string{"", `
+routes:
+  - {select: ["*"], to: [{sink: main}]}
+`} {
+		r := newTestRouting(t, routes)
+		for start, firstList := range map[string]bool{"now": false, "journal": true, "snapshot": true} {
+			route := skipUnwanted(config.Sink{Name: "main", Format: "json", Start: start}, r.routeFor("main"))
+			of := event.Resource{Version: "v1", Resource: "pods"}
+			for _, typ := range []event.Type{event.Snapshot, event.SnapshotBegin, event.SnapshotEnd} {
+				all := &event.Change{Type: typ, Resource: of, Snapshot: &event.SnapshotInfo{ID: "first"}}
+				own := &event.Change{Type: typ, Resource: of, Snapshot: &event.SnapshotInfo{ID: "own", Sink: "main"}}
+				if route(all).Skip == firstList || route(own).Skip {
+					t.Errorf("%s, %s: of all it skips %v, its own %v", start, typ, route(all).Skip, route(own).Skip)
+				}
+			}
+			late := &event.Change{Type: event.Updated, Resource: of, Snapshot: &event.SnapshotInfo{ID: "first"}}
+			mark := &event.Change{Type: event.Watermark, Resource: of, Watermark: &event.WatermarkInfo{Sinks: []string{"main"}}}
+			if route(late).Skip || route(mark).Skip || route(mark).Partial == firstList {
+				t.Errorf("%s: change %+v, watermark %+v", start, route(late), route(mark))
+			}
+		}
+	}
+}

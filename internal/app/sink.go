@@ -103,6 +103,9 @@ const recordSemanticsVersion = "1"
 func deliveryFingerprint(s config.Sink) string {
 	s.Stdout = nil // not stateful
 	s.DeadLetters, s.OnOversize = config.DeadLetters{}, ""
+	if s.Start != config.StartNow { // otherwise it skips first lists
+		s.Start = ""
+	}
 	s.Watermarks = 0   // each names its sinks, whatever the configuration is by now
 	if s.NATS != nil { // its state depends on the stream only
 		s.NATS = &nats.Config{Stream: s.NATS.StreamName()}

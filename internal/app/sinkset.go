@@ -127,7 +127,7 @@ func (set *sinkSet) pipelineConfig(
 		SuspectAfter:       cmp.Or(d.Rejections.Suspect, -1),
 		NewestOffset:       from.journal.Newest(),
 		RoutingFingerprint: deliveryFingerprint(s) + set.routes.id,
-		Route:              skipUnrepresentable(s, set.routes.routeFor(s.Name)),
+		Route:              skipUnwanted(s, set.routes.routeFor(s.Name)),
 		AlreadyDelivered:   from.replica.deliveredFilter(s.Name),
 		WhyHeld:            from.replica.heldReason(s.Name),
 	}

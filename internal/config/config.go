@@ -103,9 +103,13 @@ type Redaction struct {
 
 // Sink is one destination. Exactly one of Kafka, NATS, Webhook and Stdout is set.
 type Sink struct {
-	// Name of the sink in metrics, logs and the journal: lower-case letters, digits and "-". A renamed sink is a new sink
-	// and starts with the changes that the journal still holds.
+	// Name of the sink in metrics, logs and the journal: lower-case letters, digits and "-". A renamed sink is a new
+	// sink, see start.
 	Name string `mapstructure:"name"`
+	// Where a sink begins that is added to a journal: snapshot (all existing objects, between the changes from then on),
+	// journal (the changes that the journal still holds) or now (the changes from then on). On a first start, snapshot and
+	// journal begin with the first list of each resource; now leaves out each first list.
+	Start string `json:",omitempty" mapstructure:"start"`
 	// Encoding of changes: json, cloudevents (binary mode: attributes in headers), cloudevents-structured,
 	// debezium (requires the state before every update, for every sink) or upsert (the object itself, or no value once it
 	// is deleted: for compacted topics and key-value buckets). A stdout sink supports json and cloudevents-structured, a
@@ -130,6 +134,13 @@ type Sink struct {
 	// deadLetter.
 	DeadLetters DeadLetters `mapstructure:"deadLetters"`
 }
+
+// The values of Sink.Start.
+const (
+	StartSnapshot = "snapshot"
+	StartJournal  = "journal"
+	StartNow      = "now"
+)
 
 // The values of Sink.OnOversize.
 const (
@@ -265,6 +276,6 @@ func SetDefaults(p any) {
 			Policy: shape.Policy{Redact: shape.Mask, HMAC: shape.HashOptions{Scope: "object"}, Before: "none", Changed: "none"},
 		}
 	case *Sink:
-		*v = Sink{Format: "json", OnOversize: Reduce}
+		*v = Sink{Start: StartSnapshot, Format: "json", OnOversize: Reduce}
 	}
 }

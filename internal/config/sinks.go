@@ -34,6 +34,7 @@ func validateSinks(rep *reporter, all []Sink, routes []Route) {
 			names[s.Name] = at
 		}
 		validateFormat(rep, at+".format", s)
+		rep.checkOneOf(at+".start", s.Start, StartSnapshot, StartJournal, StartNow)
 		rep.checkOneOf(at+".onOversize", s.OnOversize, Reduce, DeadLetter)
 		validateDestination(rep, at, s)
 		validateWatermarks(rep, at+".watermarks", s, routes)

@@ -361,7 +361,7 @@ func TestRoutesSkipAndRedirectChanges(t *testing.T) {
 	})
 }
 
-func TestAGapOfOneSinkIsSkippedByAllOthers(t *testing.T) {
+func TestRecordsOfOneSinkAreSkippedByAllOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var to laneRecorder
 		var s storedProgress
@@ -369,14 +369,15 @@ func TestAGapOfOneSinkIsSkippedByAllOthers(t *testing.T) {
 			to.recordBatch(lane, batch)
 			return len(batch), nil
 		}}
-		records := changesIn("a", "a", "a", "a")
+		records := changesIn("a", "a", "a", "a", "a", "a", "a")
 		for i, name := range []string{"", "another", "test"} {
 			records[i].Change.Type, records[i].Change.Gap = event.Gap, &event.GapInfo{Sink: name}
+			records[i+3].Change.Type, records[i+3].Change.Snapshot = event.Snapshot, &event.SnapshotInfo{Sink: name}
 		}
 		p := startPipeline(t, sink, journalOf(records, &s), event.Cursor{}, Config{Workers: 1})
-		p.drainUpTo(t, 4)
-		to.wantLanes(t, "map[a:[1 3 4]]")
-		wantCursor(t, &s, "4 map[]")
+		p.drainUpTo(t, 7)
+		to.wantLanes(t, "map[a:[1 3 4 6 7]]")
+		wantCursor(t, &s, "7 map[]")
 	})
 }
 

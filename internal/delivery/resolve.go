@@ -34,6 +34,9 @@ func (r *laneResolver) routeOf(c *event.Change) Route {
 	if c.OnlySink != "" && c.OnlySink != r.sinkName { // which alone lacks it
 		return Route{Skip: true}
 	}
+	if c.Snapshot != nil && c.Snapshot.Sink != "" && c.Snapshot.Sink != r.sinkName { // another sink has asked for it
+		return Route{Skip: true}
+	}
 	if r.cfg.Route == nil {
 		return Route{}
 	}

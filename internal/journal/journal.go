@@ -29,9 +29,10 @@ const (
 type Options struct {
 	Dir string // created if missing; belongs to the journal alone
 
-	Sinks        []string // as in the Declaration that is in force once Open returns
-	KeepEvidence bool     // as well
-	ClusterName  string   // as well
+	Sinks        []string         // as in the Declaration that is in force once Open returns
+	Starts       map[string]Start // as well
+	KeepEvidence bool             // as well
+	ClusterName  string           // as well
 
 	// KeepSettled is for how long changes stay readable that every sink has settled, as long as they take less than half of
 	// MaxBytes; 0: not at all.
@@ -168,7 +169,7 @@ func (j *Journal) loadFromStore() error {
 	}
 	outcome := make(chan error, 1)
 	declare := func(g *group) error {
-		return g.declare(Declaration{Sinks: j.opts.Sinks, KeepEvidence: j.opts.KeepEvidence, ClusterName: j.opts.ClusterName})
+		return g.declare(Declaration{Sinks: j.opts.Sinks, Starts: j.opts.Starts, KeepEvidence: j.opts.KeepEvidence, ClusterName: j.opts.ClusterName})
 	}
 	if err := j.committer.commitGroup(encoder, []queuedRequest{{request: declare, outcome: outcome}}); err != nil {
 		return err
@@ -261,13 +262,25 @@ func (j *Journal) Close() error { return j.store.close() }
 
 // Declaration is what a configuration requires of the journal.
 type Declaration struct {
-	Sinks        []string // hold the trim; the cursors of all others are deleted
-	KeepEvidence bool     // without it all evidence is deleted
-	ClusterName  string   // of the cluster in records; "": its UID
+	Sinks        []string         // hold the trim; the cursors of all others are deleted
+	Starts       map[string]Start // where those begin that are new, by name
+	KeepEvidence bool             // without it all evidence is deleted
+	ClusterName  string           // of the cluster in records; "": its UID
 }
 
+// Start is where a sink begins that was never declared before.
+type Start int
+
+// The starts.
+const (
+	StartJournal  Start = iota // with the oldest change
+	StartSnapshot              // after the newest change, with a snapshot of what exists of all scopes
+	StartNow                   // after the newest change
+)
+
 // Declare replaces the declared sinks in one durable write, so that no trim falls between the removal of one sink and the
-// addition of another. A sink that stays keeps its cursor. An added one begins with the oldest change that there is. What a
+// addition of another. A sink that stays keeps its cursor. An added one begins as its Start defines, and the snapshots for
+// it are requested in the same write. Those for a removed one are requested no longer. What a
 // removed one has not received is counted, logged, and reported by Offline.Stat; its dead letters stay. If it is added again
 // and something of that is trimmed, it begins with a gap and what follows. The pipelines of removed sinks have ended.
 func (j *Journal) Declare(ctx context.Context, d Declaration) error {

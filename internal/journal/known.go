@@ -218,7 +218,7 @@ func (w *knownWrite) addObservation(o *event.Observation, bodies []*pendingBody,
 	}
 	w.storeKnown(o.Resource.String(), o.Known, o.RemovedKeys)
 	w.storeBodies(bodies)
-	if o.Snapshot != "" || o.LostReason != "" || o.Position != "" {
+	if o.Snapshot != "" || o.LostReason != "" || o.Position != "" || o.EndedRequest != "" {
 		updateScope(stored, o)
 	}
 	return nil
@@ -270,6 +270,9 @@ func updateScope(stored *event.StoredResource, o *event.Observation) {
 	}
 	if o.Position != "" {
 		s.Position, s.AheadUpTo, s.LostReason, s.Pass = o.Position, o.AheadUpTo, "", ""
+	}
+	if o.EndedRequest != "" {
+		s.RemoveSnapshotRequests(func(r event.SnapshotRequest) bool { return r.ID == o.EndedRequest })
 	}
 }
 

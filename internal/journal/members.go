@@ -77,32 +77,63 @@ func (g *group) declare(d Declaration) error {
 			return err
 		}
 	}
-	g.sinks.ledger.clusterName = d.ClusterName
-	return g.replaceDeclared(d.Sinks)
+	g.sinks.ledger.clusterName, g.sinks.ledger.starts = d.ClusterName, d.Starts
+	return g.replaceDeclared(d)
 }
 
-// replaceDeclared makes names the declared sinks. A sink that returns, and has missed something, gets a gap and what
-// follows.
-func (g *group) replaceDeclared(names []string) error {
+// replaceDeclared replaces the declared sinks. A sink that returns, and has missed something, gets a gap and what follows.
+func (g *group) replaceDeclared(d Declaration) error {
 	g.log.sealFrame() // so that the extent has everything that was appended
 	for name, s := range g.sinks.allCursors() {
-		if !slices.Contains(names, name) {
+		if !slices.Contains(d.Sinks, name) {
 			g.sinks.removeSink(name, s, g.log.extent, g.lowestPositions())
 		}
 	}
-	for _, name := range names {
+	g.removeRequestsOfOthers(d.Sinks)
+	for _, name := range d.Sinks {
 		if _, declared := g.sinks.findSink(name); declared {
 			continue
 		}
-		missed, err := g.sinks.addSink(name, g.log.extent)
+		isNew, missed, err := g.sinks.addSink(name, d.Starts[name], g.log.extent)
 		if missed != nil {
 			err = g.appendGaps(*missed, "")
 		}
 		if err != nil {
 			return err
 		}
+		if isNew && d.Starts[name] == StartSnapshot {
+			g.requestSnapshots(name)
+		}
 	}
 	return nil
+}
+
+// requestSnapshots requests a snapshot of every stored scope for a sink that is new. Scopes that are stored later begin with
+// a list that all sinks get.
+func (g *group) requestSnapshots(sink string) {
+	request, scopes := event.SnapshotRequest{Sink: sink, ID: rand.Text()}, 0
+	for name := range g.known.allResources() {
+		stored := g.known.editResource(name)
+		for i := range stored.Scopes {
+			stored.Scopes[i].AddSnapshotRequests(request)
+			scopes++
+		}
+	}
+	if scopes > 0 {
+		g.sinks.ledger.logger.Info("journal: a sink is new, and gets all existing objects", "sink", sink, "scopes", scopes, "id", request.ID)
+	}
+}
+
+// removeRequestsOfOthers removes the requests of all sinks but these.
+func (g *group) removeRequestsOfOthers(sinks []string) {
+	isOther := func(r event.SnapshotRequest) bool { return !slices.Contains(sinks, r.Sink) }
+	for name, r := range g.known.allResources() {
+		for i, s := range r.Scopes {
+			if slices.ContainsFunc(s.SnapshotRequests(), isOther) {
+				g.known.editResource(name).Scopes[i].RemoveSnapshotRequests(isOther)
+			}
+		}
+	}
 }
 
 // appendGaps appends what marks for a sink that it was no member: a gap of each resource, up to the newest position. cluster
@@ -198,9 +229,10 @@ func isLater(a, b string) bool {
 }
 
 // seedMembers makes the members of a seed those of the journal, which is empty: those that it does not declare are former
-// sinks from then on, and those that it declares get a gap for what they have missed.
+// sinks from then on, those that it declares get a gap for what they have missed, and those that were none get a snapshot.
 func (g *group) seedMembers(s Seed) error {
 	declared := g.sinks.declaredNames()
+	g.removeRequestsOfOthers(declared)
 	for _, name := range s.Members.Sinks {
 		if !slices.Contains(declared, name) {
 			g.recordAbsent(event.FormerSink{Name: name, Positions: g.lowestPositions()})
@@ -212,6 +244,15 @@ func (g *group) seedMembers(s Seed) error {
 			g.recordAbsent(f)
 		} else if err := g.appendGaps(f, s.Cluster); err != nil {
 			return err
+		}
+	}
+	if len(s.Members.Sinks) == 0 { // not known, so none of the declared ones is known to be new
+		return nil
+	}
+	for _, name := range declared {
+		isFormer := slices.ContainsFunc(s.Members.Former, func(f event.FormerSink) bool { return f.Name == name })
+		if !isFormer && !slices.Contains(s.Members.Sinks, name) && g.sinks.ledger.starts[name] == StartSnapshot {
+			g.requestSnapshots(name)
 		}
 	}
 	return nil

@@ -24,6 +24,8 @@ type SinkLedger struct {
 
 	// clusterName is the name of the cluster in records, "" for its UID. Only the committer's goroutine uses it.
 	clusterName string
+	// starts is where new sinks begin. Only the committer's goroutine uses it.
+	starts map[string]Start
 
 	mu     sync.Mutex
 	sinks  map[string]sinkCursor       // of declared sinks, by name
@@ -226,24 +228,27 @@ func (w *sinkWrite) removeSink(name string, s sinkCursor, extent logExtent, posi
 		"sink", name, "changes", r.Unsent, "after", r.Low)
 }
 
-// addSink declares a sink, which begins with the oldest change. One that was declared before continues behind what it had
+// addSink declares a sink. A new one begins as start defines. One that was declared before continues behind what it had
 // received, if all of that is still there; otherwise missed has what is known of it.
-func (w *sinkWrite) addSink(name string, extent logExtent) (missed *event.FormerSink, err error) {
+func (w *sinkWrite) addSink(name string, start Start, extent logExtent) (isNew bool, missed *event.FormerSink, err error) {
 	value, err := w.ledger.store.getValue(codec.KeySinkRecord(name))
 	if err != nil {
-		return nil, err
+		return false, nil, err
 	}
 	var r codec.SinkRecord
 	if value != nil {
 		if r, err = codec.DecodeSinkRecord(value); err != nil {
-			return nil, err
+			return false, nil, err
 		}
 	}
 	former, known := w.findFormer(name)
 	switch {
-	case !known: // new, or removed by an older exporter, which did not record its positions
+	case !known && start == StartJournal: // new, or removed by an older exporter, which did not record its positions
 		r.Unsent = min(r.Unsent, extent.oldest-1-min(extent.oldest-1, r.Low))
-		w.edited[name] = &sinkCursor{}
+		w.edited[name], isNew = &sinkCursor{}, true
+	case !known:
+		r.Unsent, isNew = 0, true
+		w.setCursor(name, event.Cursor{Low: extent.newest})
 	case former.Missed || r.Low+1 < extent.oldest:
 		r.Unsent = extent.newest - min(extent.newest, r.Low)
 		w.setCursor(name, event.Cursor{Low: extent.newest})
@@ -255,7 +260,7 @@ func (w *sinkWrite) addSink(name string, extent logExtent) (missed *event.Former
 	w.removeFormer(name)
 	r.Declared = true
 	w.batch.putKey(codec.KeySinkRecord(name), codec.EncodeSinkRecord(r))
-	return missed, nil
+	return isNew, missed, nil
 }
 
 // isInternalSink reports whether a cursor belongs to a part of the exporter, not to a configured sink.

@@ -129,8 +129,11 @@ func decodeResource(b string) (r event.Resource, err error) {
 
 func encodeScope(s event.StoredScope) []byte {
 	b := appendString(appendString(appendString(appendString(nil, s.Position), s.Snapshot), s.LostReason), s.Pass)
-	if s.AheadUpTo != "" {
+	if s.AheadUpTo != "" || s.Requests != "" {
 		b = appendString(b, s.AheadUpTo)
+	}
+	if s.Requests != "" {
+		b = appendString(b, s.Requests)
 	}
 	return b
 }
@@ -140,6 +143,9 @@ func decodeScope(id, b string) (event.StoredScope, error) {
 	scope := event.StoredScope{ID: id, Position: s.readString(), Snapshot: s.readString(), LostReason: s.readString(), Pass: s.readString()}
 	if !s.failed && s.s != "" {
 		scope.AheadUpTo = s.readString()
+	}
+	if !s.failed && s.s != "" {
+		scope.Requests = s.readString()
 	}
 	return scope, s.expectEnd("scope")
 }

@@ -17,6 +17,7 @@ type KnownSet struct {
 	objects  map[string]knownEntry
 	listPass uint32 // of the current list, see startListPass
 	sum      *sum   // of all objects; nil unless it is kept
+	unseen   int    // objects not seen in the pass, while they are counted, see startCountedPass
 }
 
 // sum is the number of the objects that are known to exist, and the digest over them.
@@ -40,6 +41,7 @@ func (s *KnownSet) Add(k event.Known) {
 		s.sum.removeObject(s.lookupKey(k.Key))
 		s.sum.addObject(k)
 	}
+	s.countSeen(k.Key)
 	s.objects[strings.Clone(k.Key)] = knownEntry{encodeKnown(k), s.listPass}
 }
 
@@ -55,6 +57,7 @@ func (s *KnownSet) replaceOrRemove(k event.Known) {
 		if s.sum != nil {
 			s.sum.removeObject(s.lookupKey(k.Key))
 		}
+		s.countSeen(k.Key)
 		delete(s.objects, k.Key)
 		return
 	}
@@ -62,10 +65,43 @@ func (s *KnownSet) replaceOrRemove(k event.Known) {
 }
 
 // startListPass starts a list: no known object has been seen in it yet.
-func (s *KnownSet) startListPass() { s.listPass++ }
+func (s *KnownSet) startListPass() {
+	s.listPass++
+	s.unseen = 0
+}
+
+// startCountedPass is startListPass that counts the objects that were not seen, except those that only some sinks have.
+func (s *KnownSet) startCountedPass() {
+	s.startListPass()
+	for _, k := range s.objects {
+		if k.decodeKnown("").UID != "" {
+			s.unseen++
+		}
+	}
+}
+
+// isUnseen reports whether an object is known, and was not seen in the pass.
+func (s *KnownSet) isUnseen(key string) bool {
+	k, ok := s.objects[key]
+	return ok && k.seenInPass != s.listPass && k.decodeKnown(key).UID != ""
+}
+
+// countSeen counts an object as seen that was not.
+func (s *KnownSet) countSeen(key string) {
+	if s.unseen > 0 && s.isUnseen(key) {
+		s.unseen--
+	}
+}
+
+// replaceSummary replaces the summary of a known object, which counts as seen only if it did before.
+func (s *KnownSet) replaceSummary(k event.Known) {
+	seen := s.objects[k.Key].seenInPass
+	s.objects[strings.Clone(k.Key)] = knownEntry{encodeKnown(k), seen}
+}
 
 // markSeen records that the list contains the object. Unknown keys are ignored.
 func (s *KnownSet) markSeen(key string) {
+	s.countSeen(key)
 	if k, ok := s.objects[key]; ok && k.seenInPass != s.listPass {
 		k.seenInPass = s.listPass
 		s.objects[strings.Clone(key)] = k

@@ -2,6 +2,7 @@ package deltas
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"k8s.io/client-go/tools/cache"
@@ -44,6 +45,8 @@ type List struct {
 	Again bool
 	// Position is the resourceVersion that the list is consistent at; "" if there is no list.
 	Position string
+	// Beside is set for objects that are read beside the watch: those that are not visited have not vanished.
+	Beside bool
 	// Name is unique to the list. It becomes part of the ID of a delete that only this list reveals: such a delete carries
 	// the last known version, and the same version may have left before and been selected again by an edited rule.
 	Name string
@@ -193,12 +196,32 @@ func (s *objectStep) handleListed(o *Object) {
 	s.known = o.toKnown()
 }
 
-// handleSynced handles an object that is emitted again for a resync. Only the version emitted last qualifies: an older one
-// must not follow it (I3), and a newer one arrives with the watch.
+// handleSynced handles an object that is emitted again, for a resync or for one sink. Only the version emitted last
+// qualifies: an older one must not follow it (I3), and a newer one arrives with the watch.
 func (s *objectStep) handleSynced(o *Object) {
-	if o.matchesKnown(s.known) {
+	switch {
+	case !o.matchesKnown(s.known):
+	case s.list.Snapshot != nil:
+		s.emitChange(event.Snapshot, cache.Sync, o)
+	default:
 		s.emitChange(event.Sync, cache.Sync, o)
 	}
+}
+
+// stepChangedBeside returns the record of a snapshot for one sink of an object that a watch event has just changed, and that
+// the snapshot does not have yet: the change itself may be filtered. after is the known state; nil if it is no state of the
+// object in these deltas.
+func stepChangedBeside(s Scope, info *event.SnapshotInfo, after event.Known, deltas cache.Deltas) *event.Change {
+	for _, d := range slices.Backward(deltas) {
+		o, ok := d.Object.(*Object)
+		if !ok || d.Type == cache.Deleted || !o.matchesKnown(after) {
+			continue
+		}
+		st := objectStep{scope: s, known: after, list: &List{Snapshot: info, Position: o.ResourceVersion, Beside: true}}
+		st.handleSynced(o)
+		return st.changes[0]
+	}
+	return nil
 }
 
 // handleDeleted handles a DELETED watch event, which carries the final state. In a list it deletes an object that the list

@@ -1,6 +1,8 @@
 package deltas
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,6 +31,7 @@ type Tracker struct {
 	queued          map[string]struct{} // keys in fifo
 	view            fifoView            // the known objects as DeltaFIFO sees them
 	list            *List               // the list being read; nil while watching
+	beside          *sinkSnapshot       // for one sink, in progress; nil for none
 
 	resource atomic.Pointer[event.Resource] // see SetResource
 	stats    counters
@@ -163,7 +166,7 @@ func (t *Tracker) NewObservation(changes ...*event.Change) event.Observation {
 // StartList marks the start of a list: until FinishList, ObserveEvents receives existing objects, in any order. A list that
 // failed is started again; objects that were emitted stay known and are not emitted again.
 func (t *Tracker) StartList(l List) {
-	t.list = &l
+	t.list, t.beside = &l, nil
 	t.known.startListPass()
 }
 
@@ -202,11 +205,20 @@ func (t *Tracker) FinishList(position string) event.Observation {
 // ObserveSynced processes an object that was read for a resync. pass is the ID of the resync, position the resourceVersion
 // that it reads at.
 func (t *Tracker) ObserveSynced(object *Object, pass, position string) (event.Observation, error) {
-	err := t.queueWithView([]string{object.Key()}, func(string) *Object { return object }, t.fifo.Resync)
+	return t.observeBeside([]*Object{object}, List{Pass: pass, Position: position, Beside: true})
+}
+
+// observeBeside processes objects that were read beside the watch.
+func (t *Tracker) observeBeside(objects []*Object, l List) (event.Observation, error) {
+	byKey := make(map[string]*Object, len(objects))
+	for _, o := range objects {
+		byKey[o.Key()] = o
+	}
+	err := t.queueWithView(slices.Sorted(maps.Keys(byKey)), func(key string) *Object { return byKey[key] }, t.fifo.Resync)
 	if err != nil {
 		return event.Observation{}, err
 	}
-	t.list = &List{Pass: pass, Position: position}
+	t.list = &l
 	defer func() { t.list = nil }()
 	return t.drainQueue()
 }
@@ -225,7 +237,7 @@ func (t *Tracker) ObserveBodies(objects []*Object) event.Observation {
 		})
 		if known.Summary == "" && object.Summary != "" {
 			known.Summary = object.Summary
-			t.known.replaceOrRemove(known)
+			t.known.replaceSummary(known)
 			o.Known = append(o.Known, known)
 		}
 	}
@@ -255,6 +267,7 @@ func (t *Tracker) stepObject(o *event.Observation, ds cache.Deltas) error {
 	}
 	before := t.known.lookupKey(key)
 	after, changes := Step(t.currentScope(), t.list, before, ds)
+	changes = t.addToSnapshot(before, after, changes, ds)
 	o.Changes = append(o.Changes, changes...)
 	switch {
 	case after != before:
@@ -264,7 +277,7 @@ func (t *Tracker) stepObject(o *event.Observation, ds cache.Deltas) error {
 		} else {
 			o.RemovedKeys = append(o.RemovedKeys, key)
 		}
-	case t.list != nil:
+	case t.list != nil && (!t.list.Beside || t.list.Snapshot != nil && len(changes) > 0):
 		t.known.markSeen(key)
 	}
 	return nil

@@ -105,13 +105,18 @@ type GapInfo struct {
 
 // SnapshotInfo is the snapshot that a record belongs to. A snapshot is the first list of a resource, or of one namespace if
 // the selection is watched per namespace; Change.Namespace of the control records is then set. If the exporter restarts
-// during a snapshot, it continues the same one.
+// during a snapshot, it continues the same one. A snapshot for one sink has the objects of a scope that do not change
+// meanwhile, between live changes.
 type SnapshotInfo struct {
 	ID string // unique among the snapshots of a resource; the same on begin, on the listed objects and on end
 
+	// Sink is the only sink that gets the record: it has asked for what exists, and the others have it, see [SnapshotRequest].
+	// "" for all. Not written by formats.
+	Sink string
+
 	// Only on [SnapshotEnd].
-	Position string // resourceVersion of the list that Count and Digest describe
-	Count    int    // objects that existed at Position
+	Position string // resourceVersion up to which the records of the snapshot are all that exists
+	Count    int    // objects in the snapshot
 	Digest   string // over those objects, see [Digest]
 }
 

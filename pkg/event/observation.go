@@ -27,6 +27,8 @@ type Observation struct {
 	// LostReason, if set, clears the scope's position and snapshot, because the scope must be listed again. It is the reason
 	// of the gap in the same observation, and is stored until there is a position again.
 	LostReason string
+	// EndedRequest is the ID of a request of the scope that this observation completes; "" for none.
+	EndedRequest string
 }
 
 // StoredScope is the stored state of a scope: a resource as selected by one rule, or one namespace of it.
@@ -39,6 +41,8 @@ type StoredScope struct {
 	// AheadUpTo is the version up to which known objects may be newer than Position, because later parts of a list were newer
 	// than its first page. Until the position has reached it, the known objects are no state of the cluster. "" if none are.
 	AheadUpTo string
+	// Requests has the snapshots that are still to be emitted, in order, encoded by [AppendSnapshotRequest].
+	Requests string
 }
 
 // FormerSink is a sink that is not configured any more, or not by the exporter that is active. If it is configured again, it

@@ -20,8 +20,8 @@ const (
 	quietFailures = 2
 )
 
-// startBackgroundReads starts the readings beside the watch, which they do not delay: the resync, and the reading of missing
-// bodies. stop ends them and waits until they have ended.
+// startBackgroundReads starts the readings beside the watch, which they do not delay: the resync, the reading of missing
+// bodies, and snapshots for single sinks. stop ends them and waits until they have ended.
 func (f *follower) startBackgroundReads(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -30,6 +30,9 @@ func (f *follower) startBackgroundReads(ctx context.Context) (stop func()) {
 	}
 	if f.bodiesMissing {
 		running.Go(func() { f.fillBodies(ctx) })
+	}
+	if len(f.out.requested.pending) > 0 { // the follower has not started
+		running.Go(func() { f.emitRequestedSnapshots(ctx) })
 	}
 	return func() { cancel(); running.Wait() }
 }
@@ -103,7 +106,12 @@ func (f *follower) fillBodies(ctx context.Context) {
 	}
 	env := f.runner.env
 	r := f.newBackgroundReader(env.fillSlots, maxPage)
-	b := &bodyFiller{out: f.out, watcher: f.watcher, flush: env.cfg.Flush}
+	b := &bodyFiller{objectBatch: objectBatch{follower: f}}
+	b.store = func(ctx context.Context, objects []*deltas.Object) error {
+		n, err := f.out.storeBodies(ctx, objects)
+		b.found += n
+		return err
+	}
 	_, _, err := r.read(ctx, f.out.currentPosition(), b)
 	if err != nil && ctx.Err() == nil {
 		_, _, err = r.read(ctx, "", b)
@@ -117,53 +125,51 @@ func (f *follower) fillBodies(ctx context.Context) {
 }
 
 // bodyFiller is the visitor that stores the bodies of objects that are still in the known version. An object that has
-// changed in the meantime gets its body with its next change, which is emitted without the state before. Only the closure
-// of storeBatch runs on the follower's goroutine.
+// changed in the meantime gets its body with its next change, which is emitted without the state before.
 type bodyFiller struct {
-	out     *emitter
-	watcher *watcher
-	flush   func(context.Context) error // nil if appending already waits
-	batch   []*deltas.Object
-	bytes   int
-	found   int // bodies stored
+	objectBatch
+	found int // bodies stored
 }
 
 func (b *bodyFiller) begin(string) error { return nil }
 
-// visit adds an object to the batch and stores a full batch.
 func (b *bodyFiller) visit(ctx context.Context, o *deltas.Object) error {
-	b.batch = append(b.batch, o)
-	if b.bytes += len(o.Raw); len(b.batch) < fillObjects && b.bytes < fillBytes {
-		return nil
-	}
-	return b.storeBatch(ctx)
+	_, err := b.add(ctx, o)
+	return err
 }
 
-func (b *bodyFiller) endPage(ctx context.Context, _ int, _ bool) error { return b.storeBatch(ctx) }
+func (b *bodyFiller) endPage(ctx context.Context, _ int, _ bool) error { return b.storeAll(ctx) }
 
-// storeBatch hands the batch to the follower's goroutine and waits until it is stored, so that one batch at a time is in
+// objectBatch collects objects that were read beside the watch and hands them over in batches. Only store runs on the
+// follower's goroutine.
+type objectBatch struct {
+	follower *follower
+	store    func(context.Context, []*deltas.Object) error
+	objects  []*deltas.Object
+	bytes    int
+}
+
+// add adds an object, and stores a full batch.
+func (b *objectBatch) add(ctx context.Context, o *deltas.Object) (stored bool, err error) {
+	b.objects = append(b.objects, o)
+	if b.bytes += len(o.Raw); len(b.objects) < fillObjects && b.bytes < fillBytes {
+		return false, nil
+	}
+	return true, b.storeAll(ctx)
+}
+
+// storeAll hands the batch to the follower's goroutine and waits until it is stored, so that one batch at a time is in
 // memory.
-func (b *bodyFiller) storeBatch(ctx context.Context) error {
-	batch, done := b.batch, make(chan struct{})
-	if b.batch, b.bytes = nil, 0; len(batch) == 0 {
+func (b *objectBatch) storeAll(ctx context.Context) error {
+	objects := b.objects
+	if b.objects, b.bytes = nil, 0; len(objects) == 0 {
 		return nil
 	}
-	err := b.watcher.runBetweenBatches(ctx, func(ctx context.Context) error {
-		defer close(done)
-		n, err := b.out.storeBodies(ctx, batch)
-		b.found += n
-		return err
-	})
-	if err != nil {
+	if err := b.follower.runAndWait(ctx, func(ctx context.Context) error { return b.store(ctx, objects) }); err != nil {
 		return err
 	}
-	select {
-	case <-done:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	if b.flush != nil {
-		return b.flush(ctx)
+	if flush := b.follower.runner.env.cfg.Flush; flush != nil { // otherwise appending already waits
+		return flush(ctx)
 	}
 	return nil
 }

@@ -59,6 +59,11 @@ type Config struct {
 	BodiesFilled func(ctx context.Context, resource string) error
 	// Watermarks are the series of watermarks that each scope emits from its first complete state on. Shape sees them too.
 	Watermarks []WatermarkSeries
+	// PaceSnapshot, if not nil, waits until more of a snapshot for one sink may be appended. It returns only the error of ctx.
+	PaceSnapshot func(ctx context.Context, sink string) error
+	// AwaitDelivered, if not nil, waits until a sink has received everything that Flush has made durable. It returns only the
+	// error of ctx. The end of a snapshot for the sink is appended after that.
+	AwaitDelivered func(ctx context.Context, sink string) error
 	// Flush waits until Load returns everything that was appended before the call. Nil if Append already waits.
 	Flush func(ctx context.Context) error
 	// LostReason is the reason why stored positions are missing ("the journal was damaged"); empty if none are. Every

@@ -30,6 +30,7 @@ type emitter struct {
 
 	aheadUpTo  string      // see event.StoredScope
 	watermarks *watermarks // never nil
+	requested  requestedSnapshots
 }
 
 // appendError distinguishes a failed append, which ends the Source, from a failure of the API server.
@@ -47,7 +48,7 @@ func (e *emitter) loadState(cluster string, stored event.StoredScope, known *del
 	if len(e.watermarks.series) > 0 {
 		e.tracker.Load().KeepSum()
 	}
-	e.stored, e.aheadUpTo = stored, stored.AheadUpTo
+	e.stored, e.aheadUpTo, e.requested.pending = stored, stored.AheadUpTo, stored.SnapshotRequests()
 	if stored.Position != "" {
 		e.stored = event.StoredScope{ID: stored.ID}
 		e.position.Store(&stored.Position)
@@ -100,7 +101,11 @@ func (e *emitter) emitEvents(ctx context.Context, events []deltas.Event, positio
 	if err != nil {
 		return &appendError{err}
 	}
-	return e.appendObservation(ctx, o)
+	if err := e.appendObservation(ctx, o); err != nil {
+		return err
+	}
+	e.checkSnapshot()
+	return nil
 }
 
 // emitSync emits an object again, if it is still in the version that was emitted last. pass names the resync, which reads at
@@ -125,6 +130,7 @@ func (e *emitter) loseHistory(why string) {
 	e.stored = event.StoredScope{ID: e.scope.ID, LostReason: why}
 	e.position.Store(nil)
 	e.aheadUpTo = ""
+	e.requested.endAttempt()
 	e.watermarks.startEpoch()
 }
 

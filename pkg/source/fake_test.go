@@ -474,13 +474,16 @@ func (s *store) appendObservation(_ context.Context, o event.Observation) error 
 			continue
 		}
 		if o.LostReason != "" {
-			*scope = event.StoredScope{ID: scope.ID, LostReason: o.LostReason, Pass: scope.Pass}
+			*scope = event.StoredScope{ID: scope.ID, LostReason: o.LostReason, Pass: scope.Pass, Requests: scope.Requests}
 		}
 		if o.Snapshot != "" {
-			*scope = event.StoredScope{ID: scope.ID, Snapshot: o.Snapshot}
+			*scope = event.StoredScope{ID: scope.ID, Snapshot: o.Snapshot, Requests: scope.Requests}
 		}
 		if o.Position != "" {
-			*scope = event.StoredScope{ID: scope.ID, Position: o.Position, Snapshot: scope.Snapshot}
+			*scope = event.StoredScope{ID: scope.ID, Position: o.Position, Snapshot: scope.Snapshot, Requests: scope.Requests}
+		}
+		if o.EndedRequest != "" {
+			scope.RemoveSnapshotRequests(func(r event.SnapshotRequest) bool { return r.ID == o.EndedRequest })
 		}
 	}
 	s.notifyWaiters()
@@ -637,6 +640,9 @@ func (s *store) transcript() []string {
 		}
 		if c.Left {
 			line += " left"
+		}
+		if c.Snapshot != nil && c.Snapshot.Sink != "" {
+			line += " to " + c.Snapshot.Sink
 		}
 		all = append(all, line)
 	}

@@ -25,6 +25,7 @@ type environment struct {
 	fail      func(error)   // ends the Source
 	listSlots chan struct{} // see concurrentLists
 	fillSlots chan struct{} // see concurrentFills
+	snapshots snapshotSlots
 }
 
 // runnerSet holds the runners, one for each resource. Safe for concurrent use; only the goroutine of Source.Run changes it.
@@ -79,6 +80,7 @@ func (s *runnerSet) removeRunners(chosen func(name string, r *runner) bool) {
 		for _, f := range r.followers {
 			s.env.states.set.Remove(f.scope.ID)
 			s.env.states.set.Remove(rereadName(f.scope.ID))
+			s.env.states.set.Remove(snapshotName(f.scope.ID))
 		}
 		return true
 	})
@@ -292,11 +294,14 @@ const selectionChanged = "the rules were edited, or the resource is served diffe
 	"compared with the previous one, and changes in between may be coalesced"
 
 // planScopes returns what each scope begins with, and whether that differs from the stored scopes. A scope without stored
-// state begins with an empty one; if the resource was selected differently before, it begins with a comparison.
+// state begins with an empty one; if the resource was selected differently before, it begins with a comparison, and the
+// snapshots that were requested of the previous scopes are requested of it.
 func (r *runner) planScopes(stored event.StoredResource, lost string) (plan []event.StoredScope, changed bool) {
 	known := map[string]event.StoredScope{}
+	var all event.StoredScope // the requests of all
 	for _, s := range stored.Scopes {
 		known[s.ID] = s
+		all.AddSnapshotRequests(s.SnapshotRequests()...)
 	}
 	pass := rand.Text()
 	if slices.ContainsFunc(stored.Scopes, isSnapshotUnfinished) {
@@ -307,7 +312,7 @@ func (r *runner) planScopes(stored event.StoredResource, lost string) (plan []ev
 		switch {
 		case ok:
 		case stored.Resource.Resource != "":
-			s = event.StoredScope{ID: f.scope.ID, LostReason: selectionChanged, Pass: pass}
+			s = event.StoredScope{ID: f.scope.ID, LostReason: selectionChanged, Pass: pass, Requests: all.Requests}
 		default:
 			s = event.StoredScope{ID: f.scope.ID, LostReason: lost}
 		}

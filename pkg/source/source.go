@@ -125,7 +125,7 @@ func (s *Source) Conditions() []condition.Status {
 	}
 	all := append([]condition.Status{discovery, s.identity.condition.Status()}, s.namespaces.conditions.Statuses()...)
 	for _, scope := range scopes {
-		all = append(all, scope.Condition, scope.Reread)
+		all = append(all, scope.Condition, scope.Reread, scope.Snapshot)
 	}
 	return all
 }

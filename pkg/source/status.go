@@ -38,6 +38,7 @@ type Status struct {
 	State     State
 	Condition condition.Status // why the state is not live
 	Reread    condition.Status // why objects cannot be read beside the watch, for a resync or for missing states
+	Snapshot  condition.Status // while a sink waits for the objects that exist
 	Synced    bool             // a list of the scope was completed, by this process or an earlier one
 
 	Position  string    // resourceVersion that a new process would watch from
@@ -132,6 +133,7 @@ type health struct {
 	states    *stateReporter
 	condition *condition.Condition
 	reread    *condition.Condition // of the readings beside the watch
+	snapshot  *condition.Condition // of snapshots for single sinks
 
 	synced atomic.Bool // see Status
 
@@ -148,12 +150,16 @@ type health struct {
 func newHealth(states *stateReporter, scope string) *health {
 	return &health{
 		states: states, condition: states.set.Add(scope, condition.Problem{Code: condition.ResourceSyncing}),
-		reread: states.set.Add(rereadName(scope), condition.Problem{}), counters: Status{Scope: scope},
+		reread:   states.set.Add(rereadName(scope), condition.Problem{}),
+		snapshot: states.set.Add(snapshotName(scope), condition.Problem{}), counters: Status{Scope: scope},
 	}
 }
 
 // rereadName is the name of the condition of a scope's readings beside the watch.
 func rereadName(scope string) string { return scope + " (beside the watch)" }
+
+// snapshotName is the name of the condition of a scope's snapshots for single sinks.
+func snapshotName(scope string) string { return scope + " (for one sink)" }
 
 // recordReread sets the condition of the readings beside the watch after a request.
 func (h *health) recordReread(err error) {
@@ -234,6 +240,7 @@ func (h *health) status() Status {
 	defer h.mu.Unlock()
 	s := h.counters
 	s.State, s.Condition, s.Reread, s.Synced = states[c.Code], c, h.reread.Status(), h.synced.Load()
+	s.Snapshot = h.snapshot.Status()
 	return s
 }
 

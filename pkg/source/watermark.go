@@ -3,6 +3,7 @@ package source
 import (
 	"context"
 	"crypto/rand"
+	"slices"
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -61,16 +62,17 @@ func (w *watermarks) dueChannel() <-chan time.Time {
 }
 
 // takeDue returns the watermarks that are due at a position, and sets the timer for those that follow. A series that had a
-// watermark at this position needs no other one.
-func (w *watermarks) takeDue(position string, now time.Time) (due []event.WatermarkInfo) {
+// watermark at this position needs no other one. Sinks that are incomplete get none.
+func (w *watermarks) takeDue(position string, now time.Time, isIncomplete func(sink string) bool) (due []event.WatermarkInfo) {
 	next := time.Time{}
 	for _, s := range w.series {
 		if !now.Before(s.due) {
 			s.due = now.Add(s.Every)
-			if position != "" && position != s.position {
+			complete := slices.DeleteFunc(slices.Clone(s.Sinks), isIncomplete)
+			if position != "" && position != s.position && len(complete) > 0 {
 				s.position = position
 				s.sequence++
-				due = append(due, event.WatermarkInfo{Epoch: s.epoch, Sequence: s.sequence, Sinks: s.Sinks})
+				due = append(due, event.WatermarkInfo{Epoch: s.epoch, Sequence: s.sequence, Sinks: complete})
 			}
 		}
 		if next.IsZero() || s.due.Before(next) {
@@ -83,13 +85,13 @@ func (w *watermarks) takeDue(position string, now time.Time) (due []event.Waterm
 
 // emitWatermarks emits the watermarks that are due. Everything up to the position was appended before, because one goroutine
 // appends all of a scope, in order. While known objects may be newer than the position, they are no state of the cluster:
-// then there is none.
+// then there is none. A sink that still gets a snapshot does not have everything up to the position.
 func (e *emitter) emitWatermarks(ctx context.Context, now time.Time) error {
 	position := e.currentPosition()
 	if e.aheadUpTo != "" {
 		position = ""
 	}
-	for _, info := range e.watermarks.takeDue(position, now) {
+	for _, info := range e.watermarks.takeDue(position, now, e.requested.isPendingFor) {
 		t := e.tracker.Load()
 		if err := e.appendObservation(ctx, t.NewObservation(t.NewWatermark(position, info))); err != nil {
 			return err

@@ -76,7 +76,7 @@ func (e *edited) configure(settings *exporter.Settings) {
 	sinks[1]["nats"].(map[string]any)["lanes"] = e.lanes
 	for _, name := range []string{"file-0", "file-1", "file-2"} {
 		if e.files[name] {
-			sinks = append(sinks, map[string]any{"name": name, "stdout": map[string]any{"path": filepath.Join(settings.Dir, name+".jsonl")}})
+			sinks = append(sinks, map[string]any{"name": name, "start": "now", "stdout": map[string]any{"path": filepath.Join(settings.Dir, name+".jsonl")}})
 		}
 	}
 	settings.Sinks = sinks

@@ -46,6 +46,7 @@ const (
 	flagListVersion
 	flagStamp
 	flagWatermark
+	flagSnapshotSink
 
 	flagsKnown = 1<<iota - 1
 )
@@ -66,7 +67,7 @@ func flagsOf(c *event.Change) (flags uint32) {
 		{c.Withheld != "", flagWithheld}, {c.Left, flagLeft}, {c.Pass != "", flagPass},
 		{c.Previous != "", flagPrevious}, {c.Attribution != nil, flagAttribution}, {isConstrained(c.Attribution), flagConstraint},
 		{c.Gap != nil && c.Gap.Sink != "" || c.Gap == nil && c.OnlySink != "", flagOnlySink}, {c.ListVersion != "", flagListVersion}, {c.Stamp != nil, flagStamp},
-		{c.Watermark != nil, flagWatermark},
+		{c.Watermark != nil, flagWatermark}, {c.Snapshot != nil && c.Snapshot.Sink != "", flagSnapshotSink},
 	} {
 		if f.on {
 			flags |= f.bit
@@ -137,6 +138,13 @@ func (f *coder) codeChange(c *event.Change) {
 	}
 	if allocateOptional(f, is(flagSnapshot), &c.Snapshot) {
 		f.codeSnapshot(c.Snapshot)
+	}
+	switch {
+	case !is(flagSnapshotSink):
+	case c.Snapshot == nil:
+		f.fail()
+	default:
+		f.codeText(&c.Snapshot.Sink)
 	}
 	if is(flagChanged) {
 		f.codeTextList(&c.Changed)

@@ -216,8 +216,11 @@ func DecodeScope(id string, b []byte) (event.StoredScope, error) {
 
 func (f *coder) codeScope(s *event.StoredScope) {
 	f.codeTexts(&s.Position, &s.Snapshot, &s.LostReason, &s.Pass)
-	if s.AheadUpTo != "" || f.decoding && len(f.in) > 0 {
+	if s.AheadUpTo != "" || s.Requests != "" || f.decoding && len(f.in) > 0 {
 		f.codeText(&s.AheadUpTo)
+	}
+	if s.Requests != "" || f.decoding && len(f.in) > 0 {
+		f.codeText(&s.Requests)
 	}
 }
 

@@ -1,0 +1,83 @@
+package deltas
+
+import (
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// sinkSnapshot is a snapshot for one sink, which is emitted between live changes. It has each object once that is known when
+// it starts: as it is read, or, if a watch event comes first, as that leaves it. So it does not depend on what the reading
+// finds, nor on what filters make of the live changes, and it is complete once every known object was seen in its pass.
+type sinkSnapshot struct {
+	info     event.SnapshotInfo
+	position string // of the scope at the start
+	sum      sum    // of its records
+}
+
+// StartSnapshot starts a snapshot for one sink and returns the observation with its begin record. position is that of the
+// scope. It replaces one that is in progress, and a list ends it.
+func (t *Tracker) StartSnapshot(info event.SnapshotInfo, position string) event.Observation {
+	t.known.startCountedPass()
+	t.beside = &sinkSnapshot{info: info, position: position}
+	begin := t.NewSnapshotBegin(info.ID)
+	begin.Snapshot.Sink = info.Sink
+	return t.NewObservation(begin)
+}
+
+// ObserveExisting processes objects that were read for the snapshot, by a list at this resourceVersion. Objects that the
+// snapshot has are left out, and so are those that are not in the known version: for them the watch brings a change.
+func (t *Tracker) ObserveExisting(objects []*Object, listVersion string) (event.Observation, error) {
+	var missing []*Object
+	for _, o := range objects {
+		if t.known.isUnseen(o.Key()) {
+			missing = append(missing, o)
+		}
+	}
+	info := t.beside.info
+	return t.observeBeside(missing, List{Snapshot: &info, Position: listVersion, Beside: true})
+}
+
+// addToSnapshot counts the changes of an object that are records of the snapshot, and returns another one if a watch event
+// has changed an object that the snapshot does not have yet. before and after are what is known of it.
+func (t *Tracker) addToSnapshot(before, after event.Known, changes []*event.Change, ds cache.Deltas) []*event.Change {
+	s := t.beside
+	if s == nil || len(changes) == 0 {
+		return changes
+	}
+	switch {
+	case t.list != nil && t.list.Snapshot == nil: // a resync
+	case t.list != nil:
+		s.addRecords(changes)
+	case before.UID == after.UID && t.known.isUnseen(before.Key):
+		info := s.info
+		if c := stepChangedBeside(t.currentScope(), &info, after, ds); c != nil {
+			s.addRecords([]*event.Change{c})
+			return append(changes, c)
+		}
+	}
+	return changes
+}
+
+func (s *sinkSnapshot) addRecords(changes []*event.Change) {
+	for _, c := range changes {
+		s.sum.digest.Add(c.Namespace, c.Name, c.UID, c.ResourceVersion)
+		s.sum.count++
+	}
+}
+
+// MissingInSnapshot returns how many of the known objects the snapshot still lacks, and false if none is in progress.
+func (t *Tracker) MissingInSnapshot() (missing int, inProgress bool) {
+	return t.known.unseen, t.beside != nil
+}
+
+// FinishSnapshot ends the snapshot and returns the observation with its end record. It is complete up to the position at
+// which it has started: what has changed since carries a higher version.
+func (t *Tracker) FinishSnapshot() event.Observation {
+	s := t.beside
+	t.beside = nil
+	end := t.currentScope().newControlRecord(event.SnapshotEnd, s.position, t.now())
+	s.info.Position, s.info.Count, s.info.Digest = s.position, s.sum.count, s.sum.digest.String()
+	end.Snapshot = &s.info
+	return t.NewObservation(end)
+}

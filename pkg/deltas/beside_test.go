@@ -1,0 +1,116 @@
+package deltas
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// TestSinkSnapshotIsWhole plays random histories while a snapshot for one sink reads lists that are older or newer than what
+// the watch has brought. Whatever a filter drops of the live changes, the sink has each object that existed when the
+// snapshot began and still exists, never one version after a newer one, and the digest is that of the records.
+func TestSinkSnapshotIsWhole(t *testing.T) {
+	for seed := range uint64(2000) {
+		r := rand.New(rand.NewPCG(seed, 79))
+		version, state := 0, map[string]*Object{}
+		write := func() Event {
+			version++
+			name := "o" + strconv.Itoa(r.IntN(6))
+			before := state[name]
+			o := NewObject("ns", name)
+			o.UID, o.ResourceVersion, o.Raw, o.ObservedAt = fmt.Sprint("uid-", version), strconv.Itoa(version), []byte("{}"), time.Unix(int64(version), 0)
+			switch {
+			case before == nil:
+				state[name] = o
+				return Event{watch.Added, o}
+			case r.IntN(3) == 0:
+				o.UID = before.UID
+				delete(state, name)
+				return Event{watch.Deleted, o}
+			default:
+				o.UID = before.UID
+				state[name] = o
+				return Event{watch.Modified, o}
+			}
+		}
+		known := NewKnownSet()
+		for range r.IntN(20) {
+			write()
+		}
+		existed := map[string]string{}
+		for name, o := range state {
+			known.Add(o.toKnown())
+			existed[name] = o.UID
+		}
+		tracker := NewTracker(Scope{ID: "pods", Cluster: "c", Resource: event.Resource{Resource: "pods"}}, known, nil, time.Now)
+		var stream []*event.Change
+		take := func(o event.Observation, err error) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			stream = append(stream, o.Changes...)
+		}
+		take(tracker.StartSnapshot(event.SnapshotInfo{ID: "s", Sink: "new"}, strconv.Itoa(version)), nil)
+		var pending []Event // written, and not brought by the watch yet
+		watched := func() {
+			n := r.IntN(len(pending) + 1)
+			if n > 0 {
+				take(tracker.ObserveEvents(pending[:n], pending[n-1].Object.ResourceVersion))
+				pending = pending[n:]
+			}
+		}
+		for step := 0; ; step++ {
+			if missing, _ := tracker.MissingInSnapshot(); missing == 0 {
+				break
+			}
+			if step > 200 {
+				t.Fatalf("seed %d: the snapshot does not end", seed)
+			}
+			var listed []*Object
+			for _, o := range state {
+				listed = append(listed, o)
+			}
+			for range r.IntN(3) {
+				pending = append(pending, write())
+			}
+			watched()
+			take(tracker.ObserveExisting(listed[:r.IntN(len(listed)+1)], strconv.Itoa(version)))
+			watched()
+		}
+		end := tracker.FinishSnapshot().Changes[0].Snapshot
+		var digest event.Digest
+		has, newest, count := map[string]string{}, map[string]int{}, 0
+		for _, c := range stream {
+			n, _ := strconv.Atoi(c.ResourceVersion)
+			if n < newest[c.Name] {
+				t.Fatalf("seed %d: %s@%s follows %d", seed, c.Name, c.ResourceVersion, newest[c.Name])
+			}
+			newest[c.Name] = n
+			switch {
+			case c.Type == event.Deleted:
+				delete(has, c.Name)
+			case c.Type == event.Snapshot:
+				if c.Snapshot.ID != "s" || c.Snapshot.Sink != "new" || c.After == nil {
+					t.Fatalf("seed %d: %+v", seed, c)
+				}
+				digest.Add(c.Namespace, c.Name, c.UID, c.ResourceVersion)
+				has[c.Name] = c.UID
+				count++
+			}
+		}
+		for name, uid := range existed {
+			if k := known.lookupKey("ns/" + name); k.UID == uid && has[name] != uid {
+				t.Fatalf("seed %d: the snapshot lacks %s", seed, name)
+			}
+		}
+		if end.Count != count || end.Digest != digest.String() {
+			t.Fatalf("seed %d: the end is %+v of %d records", seed, end, count)
+		}
+	}
+}

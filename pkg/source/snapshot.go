@@ -1,0 +1,262 @@
+package source
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/deltas"
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+const (
+	// snapshotPage bounds the objects per page of a snapshot for one sink.
+	snapshotPage = 500
+	// concurrentSnapshots bounds how many scopes are read at once for one sink. A sink that is away delays no other.
+	concurrentSnapshots = 4
+	// snapshotReread is how long after a reading the objects are read again that neither it nor the watch has brought.
+	snapshotReread = 30 * time.Second
+)
+
+// requestedSnapshots are the snapshots for single sinks that a scope is still to emit. It belongs to the goroutine that
+// appends, once that runs.
+type requestedSnapshots struct {
+	pending []event.SnapshotRequest // the first one may be in progress
+	attempt *snapshotAttempt        // of the first one; nil if it is not in progress
+}
+
+// isPendingFor reports whether a sink still gets a snapshot.
+func (r *requestedSnapshots) isPendingFor(sink string) bool {
+	return slices.ContainsFunc(r.pending, func(p event.SnapshotRequest) bool { return p.Sink == sink })
+}
+
+// endAttempt ends the reading of the snapshot in progress, if there is one. If it is not complete, it starts again.
+func (r *requestedSnapshots) endAttempt() {
+	if r.attempt != nil {
+		r.attempt.stop()
+		r.attempt = nil
+	}
+}
+
+// snapshotAttempt is one attempt to emit a snapshot for one sink. A restart, and lost history, make another one, whose ID
+// begins in the same way: what was deleted in between is in the first one only.
+type snapshotAttempt struct {
+	request     event.SnapshotRequest
+	known       int             // objects at its start
+	ctx         context.Context // ends with the attempt
+	stop        func()
+	reading     context.Context // ends with the attempt, or when the snapshot has every known object
+	stopReading func()
+}
+
+// startSnapshot starts the first pending snapshot and appends its begin record. The attempt ends with ctx.
+func (e *emitter) startSnapshot(ctx, appending context.Context) (*snapshotAttempt, error) {
+	r := &e.requested
+	r.endAttempt()
+	a := &snapshotAttempt{request: r.pending[0], known: e.tracker.Load().KnownCount()}
+	a.ctx, a.stop = context.WithCancel(ctx)
+	a.reading, a.stopReading = context.WithCancel(a.ctx)
+	r.attempt = a
+	info := event.SnapshotInfo{ID: a.request.ID + "." + rand.Text()[:8], Sink: a.request.Sink}
+	if err := e.appendObservation(appending, e.tracker.Load().StartSnapshot(info, e.currentPosition())); err != nil {
+		return a, err
+	}
+	e.checkSnapshot()
+	return a, nil
+}
+
+// emitExisting emits objects that were read for an attempt, unless that has ended.
+func (e *emitter) emitExisting(ctx context.Context, a *snapshotAttempt, objects []*deltas.Object, listVersion string) error {
+	if e.requested.attempt != a {
+		return nil
+	}
+	o, err := e.tracker.Load().ObserveExisting(objects, listVersion)
+	if err != nil {
+		return &appendError{err}
+	}
+	if err := e.appendObservation(ctx, o); err != nil {
+		return err
+	}
+	e.checkSnapshot()
+	return nil
+}
+
+// checkSnapshot ends the reading for the snapshot in progress if that has every known object.
+func (e *emitter) checkSnapshot() {
+	if a := e.requested.attempt; a != nil {
+		if missing, _ := e.tracker.Load().MissingInSnapshot(); missing == 0 {
+			a.stopReading()
+		}
+	}
+}
+
+// finishSnapshot emits the end of a snapshot that has every known object, unless its attempt has ended. The request ends in
+// the same observation.
+func (e *emitter) finishSnapshot(ctx context.Context, a *snapshotAttempt) error {
+	r := &e.requested
+	if r.attempt != a {
+		return nil
+	}
+	o := e.tracker.Load().FinishSnapshot()
+	o.EndedRequest = a.request.ID
+	if err := e.appendObservation(ctx, o); err != nil {
+		return err
+	}
+	r.pending = r.pending[1:]
+	r.endAttempt()
+	return nil
+}
+
+// emitRequestedSnapshots emits the pending snapshots one after the other. It returns when there are none, or ctx ends.
+func (f *follower) emitRequestedSnapshots(ctx context.Context) {
+	for {
+		f.recordSnapshot("it follows when " + f.scope.ID + " is watched")
+		var next []event.SnapshotRequest
+		if err := f.runAndWait(ctx, func(context.Context) error { next = f.out.requested.pending; return nil }); err != nil {
+			return
+		}
+		if len(next) == 0 {
+			f.health.snapshot.Clear()
+			return
+		}
+		release, err := f.runner.env.snapshots.acquire(ctx, next[0].Sink)
+		if err != nil {
+			return
+		}
+		f.emitSnapshot(ctx)
+		release()
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+func (f *follower) recordSnapshot(cause string) {
+	f.health.snapshot.Update(condition.Problem{Code: condition.SnapshotPending, Cause: cause})
+}
+
+// runAndWait waits for the watch, runs do on the follower's goroutine between two batches, and waits until it has ended.
+func (f *follower) runAndWait(ctx context.Context, do func(context.Context) error) error {
+	done := make(chan struct{})
+	err := f.watcher.runBetweenBatches(ctx, func(ctx context.Context) error {
+		defer close(done)
+		return do(ctx)
+	})
+	if err == nil {
+		<-done
+	}
+	return err
+}
+
+// emitSnapshot emits the first pending snapshot until it is complete, or its attempt ends.
+func (f *follower) emitSnapshot(ctx context.Context) {
+	var a *snapshotAttempt
+	err := f.runAndWait(ctx, func(appending context.Context) (err error) {
+		a, err = f.out.startSnapshot(ctx, appending)
+		return err
+	})
+	if err != nil {
+		return
+	}
+	f.readSnapshot(a)
+	f.recordSnapshot(fmt.Sprintf("sink %s receives what was read of %s", a.request.Sink, f.scope.ID))
+	if f.awaitDelivered(a) == nil {
+		_ = f.runAndWait(a.ctx, func(appending context.Context) error { return f.out.finishSnapshot(appending, a) })
+	}
+}
+
+// awaitDelivered waits until the sink has received all records of a snapshot, so that its end never stands alone: after a
+// failover, which may begin another attempt, the records before it are there.
+func (f *follower) awaitDelivered(a *snapshotAttempt) error {
+	cfg := f.runner.env.cfg
+	if cfg.Flush != nil {
+		if err := cfg.Flush(a.ctx); err != nil {
+			return err
+		}
+	}
+	if cfg.AwaitDelivered != nil {
+		return cfg.AwaitDelivered(a.ctx, a.request.Sink)
+	}
+	return a.ctx.Err()
+}
+
+// readSnapshot reads the objects of a snapshot until it has all of them, or its attempt ends.
+func (f *follower) readSnapshot(a *snapshotAttempt) {
+	f.recordSnapshot(fmt.Sprintf("sink %s gets %d objects of %s", a.request.Sink, a.known, f.scope.ID))
+	r := f.newBackgroundReader(nil, snapshotPage)
+	for a.reading.Err() == nil {
+		v := &snapshotReading{attempt: a, batch: objectBatch{follower: f}}
+		v.batch.store = func(ctx context.Context, objects []*deltas.Object) error {
+			return f.out.emitExisting(ctx, a, objects, v.position)
+		}
+		if _, _, err := r.read(a.reading, "", v); err == nil {
+			_ = sleep(a.reading, snapshotReread) // the watch brings what has changed since
+		}
+	}
+}
+
+// snapshotReading is the visitor of a snapshot for one sink.
+type snapshotReading struct {
+	attempt  *snapshotAttempt
+	batch    objectBatch
+	position string
+}
+
+func (s *snapshotReading) begin(position string) error {
+	s.position = position
+	return nil
+}
+
+// visit adds an object to the batch.
+func (s *snapshotReading) visit(ctx context.Context, o *deltas.Object) error {
+	stored, err := s.batch.add(ctx, o)
+	if err != nil || !stored {
+		return err
+	}
+	return s.awaitSink(ctx)
+}
+
+func (s *snapshotReading) endPage(ctx context.Context, _ int, _ bool) error {
+	if err := s.batch.storeAll(ctx); err != nil {
+		return err
+	}
+	return s.awaitSink(ctx)
+}
+
+// awaitSink waits until the sink has received enough of what was appended.
+func (s *snapshotReading) awaitSink(ctx context.Context) error {
+	if pace := s.batch.follower.runner.env.cfg.PaceSnapshot; pace != nil {
+		return pace(ctx, s.attempt.request.Sink)
+	}
+	return nil
+}
+
+// snapshotSlots bounds how many scopes are read at once for each sink. Safe for concurrent use.
+type snapshotSlots struct {
+	mu     sync.Mutex
+	bySink map[string]chan struct{}
+}
+
+// acquire waits for a slot of a sink. It returns only the error of ctx.
+func (s *snapshotSlots) acquire(ctx context.Context, sink string) (release func(), err error) {
+	s.mu.Lock()
+	slots := s.bySink[sink]
+	if slots == nil {
+		slots = make(chan struct{}, concurrentSnapshots)
+		if s.bySink == nil {
+			s.bySink = map[string]chan struct{}{}
+		}
+		s.bySink[sink] = slots
+	}
+	s.mu.Unlock()
+	select {
+	case slots <- struct{}{}:
+		return func() { <-slots }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
