@@ -54,7 +54,7 @@ func openMemory(s *shared, cfg *config.Config) (m *memory, err error) {
 	m = &memory{id: memoryIdentity(cfg)}
 	j, declared := cfg.Journal, journalDeclaration(cfg)
 	o := journal.Options{
-		Dir: j.Dir, Sinks: declared.Sinks, Starts: declared.Starts, KeepEvidence: declared.KeepEvidence, ClusterName: declared.ClusterName,
+		Dir: j.Dir, Sinks: declared.Sinks, Starts: declared.Starts, Destinations: declared.Destinations, KeepEvidence: declared.KeepEvidence, ClusterName: declared.ClusterName,
 		MaxBytes: int64(j.MaxBytes), MaxDeadLetters: int64(j.MaxDeadLetters), Reserve: int64(j.Reserve), KeepSettled: j.Keep, Logger: s.log,
 	}
 	if j.Sync == "interval" {
@@ -76,9 +76,10 @@ func openMemory(s *shared, cfg *config.Config) (m *memory, err error) {
 
 // journalDeclaration returns what a configuration requires of the journal.
 func journalDeclaration(cfg *config.Config) (d journal.Declaration) {
-	d.ClusterName, d.Starts = cfg.Cluster.Name, map[string]journal.Start{}
+	d.ClusterName, d.Starts, d.Destinations = cfg.Cluster.Name, map[string]journal.Start{}, map[string]string{}
 	for _, s := range cfg.Sinks {
 		d.Sinks = append(d.Sinks, s.Name)
+		d.Destinations[s.Name] = s.Destination()
 		switch s.Start {
 		case config.StartSnapshot:
 			d.Starts[s.Name] = journal.StartSnapshot

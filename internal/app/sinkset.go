@@ -93,6 +93,9 @@ func (set *sinkSet) attachPipeline(r *runner, s config.Sink, from feed) error {
 		return fmt.Errorf("sink %s: stored cursor: %w", s.Name, err)
 	}
 	cfg := set.pipelineConfig(s, r.configuredSink, r.deadLetters, from)
+	if cfg.FormerName, err = from.journal.FormerName(s.Name); err != nil {
+		return fmt.Errorf("sink %s: former name: %w", s.Name, err)
+	}
 	cfg.ObservePublish = func(took time.Duration) { set.admin.ObservePublish(s.Name, took) }
 	r.watermarks = &watermarkAges{}
 	r.pause, cfg.Pause = from.signals.pauseSwitch(s.Name), from.signals.pauseSwitch(s.Name)

@@ -103,8 +103,8 @@ type Redaction struct {
 
 // Sink is one destination. Exactly one of Kafka, NATS, Webhook and Stdout is set.
 type Sink struct {
-	// Name of the sink in metrics, logs and the journal: lower-case letters, digits and "-". A renamed sink is a new
-	// sink, see start.
+	// Name of the sink in metrics, logs and the journal: lower-case letters, digits and "-". A sink that is renamed
+	// in one edit, with the same destination, continues where it was.
 	Name string `mapstructure:"name"`
 	// Where a sink begins that is added to a journal: snapshot (all existing objects, between the changes from then on),
 	// journal (the changes that the journal still holds) or now (the changes from then on). On a first start, snapshot and

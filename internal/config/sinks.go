@@ -1,6 +1,8 @@
 package config
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"path/filepath"
 	"regexp"
@@ -170,6 +172,17 @@ func (s Sink) destinationKey() string {
 		return "webhook " + s.Webhook.URL
 	}
 	return ""
+}
+
+// Destination identifies where a sink delivers to, without secrets. Two sinks with the same one are the same under another
+// name.
+func (s Sink) Destination() string {
+	key := s.destinationKey()
+	if s.Stdout != nil {
+		key = "stdout " + s.Stdout.Path
+	}
+	sum := sha256.Sum256([]byte(key))
+	return hex.EncodeToString(sum[:8])
 }
 
 func isWithin(path, dir string) bool {

@@ -28,19 +28,24 @@ type laneResolver struct {
 
 // routeOf returns whether a change is for this sink, and for which topic.
 func (r *laneResolver) routeOf(c *event.Change) Route {
-	if c.Gap != nil && c.Gap.Sink != "" && c.Gap.Sink != r.sinkName { // of what another sink missed
+	if c.Gap != nil && r.isOfAnother(c.Gap.Sink) { // of what another sink missed
 		return Route{Skip: true}
 	}
-	if c.OnlySink != "" && c.OnlySink != r.sinkName { // which alone lacks it
+	if r.isOfAnother(c.OnlySink) { // which alone lacks it
 		return Route{Skip: true}
 	}
-	if c.Snapshot != nil && c.Snapshot.Sink != "" && c.Snapshot.Sink != r.sinkName { // another sink has asked for it
+	if c.Snapshot != nil && r.isOfAnother(c.Snapshot.Sink) { // another sink has asked for it
 		return Route{Skip: true}
 	}
 	if r.cfg.Route == nil {
 		return Route{}
 	}
 	return r.cfg.Route(c)
+}
+
+// isOfAnother reports whether a record that is for one sink, "" for all, is for another one.
+func (r *laneResolver) isOfAnother(only string) bool {
+	return only != "" && only != r.sinkName && only != r.cfg.FormerName
 }
 
 // placement is a change with the lane that it belongs to.

@@ -29,10 +29,11 @@ const (
 type Options struct {
 	Dir string // created if missing; belongs to the journal alone
 
-	Sinks        []string         // as in the Declaration that is in force once Open returns
-	Starts       map[string]Start // as well
-	KeepEvidence bool             // as well
-	ClusterName  string           // as well
+	Sinks        []string          // as in the Declaration that is in force once Open returns
+	Starts       map[string]Start  // as well
+	Destinations map[string]string // as well
+	KeepEvidence bool              // as well
+	ClusterName  string            // as well
 
 	// KeepSettled is for how long changes stay readable that every sink has settled, as long as they take less than half of
 	// MaxBytes; 0: not at all.
@@ -169,7 +170,10 @@ func (j *Journal) loadFromStore() error {
 	}
 	outcome := make(chan error, 1)
 	declare := func(g *group) error {
-		return g.declare(Declaration{Sinks: j.opts.Sinks, Starts: j.opts.Starts, KeepEvidence: j.opts.KeepEvidence, ClusterName: j.opts.ClusterName})
+		return g.declare(Declaration{
+			Sinks: j.opts.Sinks, Starts: j.opts.Starts, Destinations: j.opts.Destinations,
+			KeepEvidence: j.opts.KeepEvidence, ClusterName: j.opts.ClusterName,
+		})
 	}
 	if err := j.committer.commitGroup(encoder, []queuedRequest{{request: declare, outcome: outcome}}); err != nil {
 		return err
@@ -262,10 +266,11 @@ func (j *Journal) Close() error { return j.store.close() }
 
 // Declaration is what a configuration requires of the journal.
 type Declaration struct {
-	Sinks        []string         // hold the trim; the cursors of all others are deleted
-	Starts       map[string]Start // where those begin that are new, by name
-	KeepEvidence bool             // without it all evidence is deleted
-	ClusterName  string           // of the cluster in records; "": its UID
+	Sinks        []string          // hold the trim; the cursors of all others are deleted
+	Starts       map[string]Start  // where those begin that are new, by name
+	Destinations map[string]string // by which a renamed sink is recognized, by name
+	KeepEvidence bool              // without it all evidence is deleted
+	ClusterName  string            // of the cluster in records; "": its UID
 }
 
 // Start is where a sink begins that was never declared before.
@@ -280,9 +285,10 @@ const (
 
 // Declare replaces the declared sinks in one durable write, so that no trim falls between the removal of one sink and the
 // addition of another. A sink that stays keeps its cursor. An added one begins as its Start defines, and the snapshots for
-// it are requested in the same write. Those for a removed one are requested no longer. What a
-// removed one has not received is counted, logged, and reported by Offline.Stat; its dead letters stay. If it is added again
-// and something of that is trimmed, it begins with a gap and what follows. The pipelines of removed sinks have ended.
+// it are requested in the same write, unless it has the destination of a removed one: then it continues in its place. Those
+// for a removed one are requested no longer. What a removed one has not received is counted, logged, and reported by
+// Offline.Stat; its dead letters stay. If it is added again and something of that is trimmed, it begins with a gap and what
+// follows. The pipelines of removed sinks have ended.
 func (j *Journal) Declare(ctx context.Context, d Declaration) error {
 	return j.queue.submit(ctx, func(g *group) error { return g.declare(d) }, nil)
 }

@@ -84,6 +84,9 @@ func (g *group) declare(d Declaration) error {
 // replaceDeclared replaces the declared sinks. A sink that returns, and has missed something, gets a gap and what follows.
 func (g *group) replaceDeclared(d Declaration) error {
 	g.log.sealFrame() // so that the extent has everything that was appended
+	if err := g.renameSinks(d); err != nil {
+		return err
+	}
 	for name, s := range g.sinks.allCursors() {
 		if !slices.Contains(d.Sinks, name) {
 			g.sinks.removeSink(name, s, g.log.extent, g.lowestPositions())
@@ -94,7 +97,7 @@ func (g *group) replaceDeclared(d Declaration) error {
 		if _, declared := g.sinks.findSink(name); declared {
 			continue
 		}
-		isNew, missed, err := g.sinks.addSink(name, d.Starts[name], g.log.extent)
+		isNew, missed, err := g.sinks.addSink(name, d.Starts[name], d.Destinations[name], g.log.extent)
 		if missed != nil {
 			err = g.appendGaps(*missed, "")
 		}
@@ -106,6 +109,64 @@ func (g *group) replaceDeclared(d Declaration) error {
 		}
 	}
 	return nil
+}
+
+// renameSinks lets each new sink continue in the place of the only declared one that goes, if there is one with its
+// destination, and records the destinations of all.
+func (g *group) renameSinks(d Declaration) error {
+	records, err := loadSinkRecords(g.sinks.ledger.store.storeReader)
+	if err != nil {
+		return err
+	}
+	byDestination := map[string][]string{} // of declared sinks that go
+	for name := range g.sinks.allCursors() {
+		if to := records[name].Destination; to != "" && !slices.Contains(d.Sinks, name) {
+			byDestination[to] = append(byDestination[to], name)
+		}
+	}
+	for _, name := range d.Sinks {
+		to := d.Destinations[name]
+		if _, declared := g.sinks.findSink(name); declared {
+			if r := records[name]; r.Destination != to {
+				r.Declared, r.Destination = true, to
+				g.sinks.putRecord(name, r)
+			}
+			continue
+		}
+		for other, r := range records {
+			if r.Formerly == name { // what is addressed to the name from now on is for the new sink
+				r.Formerly = ""
+				g.sinks.putRecord(other, r)
+			}
+		}
+		_, known := records[name]
+		if before := byDestination[to]; len(before) == 1 && !known {
+			g.sinks.renameSink(before[0], name, to)
+			g.renameRequests(before[0], name)
+			delete(byDestination, to)
+		}
+	}
+	return nil
+}
+
+// renameRequests changes the sink of all its requests.
+func (g *group) renameRequests(before, name string) {
+	for resource, r := range g.known.allResources() {
+		for i, s := range r.Scopes {
+			all := s.SnapshotRequests()
+			if !slices.ContainsFunc(all, func(r event.SnapshotRequest) bool { return r.Sink == before }) {
+				continue
+			}
+			scope := &g.known.editResource(resource).Scopes[i]
+			scope.Requests = ""
+			for _, request := range all {
+				if request.Sink == before {
+					request.Sink = name
+				}
+				scope.AddSnapshotRequests(request)
+			}
+		}
+	}
 }
 
 // requestSnapshots requests a snapshot of every stored scope for a sink that is new. Scopes that are stored later begin with
@@ -261,7 +322,7 @@ func (g *group) seedMembers(s Seed) error {
 // recordAbsent records a sink that has received what a seed has, but for what it missed before.
 func (g *group) recordAbsent(f event.FormerSink) {
 	r := codec.SinkRecord{Removed: time.Now().UTC(), Low: g.log.extent.newest}
-	g.sinks.batch.putKey(codec.KeySinkRecord(f.Name), codec.EncodeSinkRecord(r))
+	g.sinks.putRecord(f.Name, r)
 	g.sinks.putFormer(f)
 }
 

@@ -209,7 +209,7 @@ func (w *sinkWrite) removeSink(name string, s sinkCursor, extent logExtent, posi
 	r := codec.SinkRecord{Removed: time.Now().UTC(), Low: max(s.cursor.Low, extent.oldest-1)}
 	r.Unsent = extent.newest - min(extent.newest, r.Low)
 	w.batch.removeKey(codec.KeyCursor(name))
-	w.batch.putKey(codec.KeySinkRecord(name), codec.EncodeSinkRecord(r))
+	w.putRecord(name, r)
 	w.edited[name] = nil
 	if isInternalSink(name) {
 		return
@@ -230,7 +230,7 @@ func (w *sinkWrite) removeSink(name string, s sinkCursor, extent logExtent, posi
 
 // addSink declares a sink. A new one begins as start defines. One that was declared before continues behind what it had
 // received, if all of that is still there; otherwise missed has what is known of it.
-func (w *sinkWrite) addSink(name string, start Start, extent logExtent) (isNew bool, missed *event.FormerSink, err error) {
+func (w *sinkWrite) addSink(name string, start Start, destination string, extent logExtent) (isNew bool, missed *event.FormerSink, err error) {
 	value, err := w.ledger.store.getValue(codec.KeySinkRecord(name))
 	if err != nil {
 		return false, nil, err
@@ -258,9 +258,42 @@ func (w *sinkWrite) addSink(name string, start Start, extent logExtent) (isNew b
 		w.setCursor(name, event.Cursor{Low: r.Low})
 	}
 	w.removeFormer(name)
-	r.Declared = true
-	w.batch.putKey(codec.KeySinkRecord(name), codec.EncodeSinkRecord(r))
+	r.Declared, r.Destination, r.Formerly = true, destination, ""
+	w.putRecord(name, r)
 	return isNew, missed, nil
+}
+
+// renameSink lets a sink continue in the place of a declared one, of which nothing else is left.
+func (w *sinkWrite) renameSink(before, name, destination string) {
+	s, _ := w.findSink(before)
+	w.batch.removeKey(codec.KeyCursor(before))
+	w.batch.removeKey(codec.KeySinkRecord(before))
+	w.edited[before], w.edited[name] = nil, &s
+	if s.stored {
+		w.setCursor(name, s.cursor)
+	}
+	w.putRecord(name, codec.SinkRecord{Declared: true, Destination: destination, Formerly: before})
+	w.ledger.logger.Info("journal: a sink is renamed and continues where it was; its dead letters keep the former name", "sink", name, "formerly", before)
+}
+
+func (w *sinkWrite) putRecord(name string, r codec.SinkRecord) {
+	w.batch.putKey(codec.KeySinkRecord(name), codec.EncodeSinkRecord(r))
+}
+
+// FormerName returns the name that a declared sink had before it was renamed; "" if it was not. Records that the journal
+// holds for that name alone are for the sink.
+func (l *SinkLedger) FormerName(sink string) (string, error) {
+	release, err := l.store.acquire()
+	if err != nil {
+		return "", err
+	}
+	defer release()
+	value, err := l.store.getValue(codec.KeySinkRecord(sink))
+	if err != nil || value == nil {
+		return "", err
+	}
+	r, err := codec.DecodeSinkRecord(value)
+	return r.Formerly, err
 }
 
 // isInternalSink reports whether a cursor belongs to a part of the exporter, not to a configured sink.

@@ -333,3 +333,38 @@ func TestAddedSinkIsWholeAfterAFailover(t *testing.T) {
 	s.checkOthersLack()
 	s.judgeEach(oracle.Rules{Repetitions: true})
 }
+
+// TestRenamedSinkContinues renames both sinks under load, by a reload and by a restart after a kill: each continues in its
+// place, without a snapshot of its own.
+func TestRenamedSinkContinues(t *testing.T) {
+	s := newFixture(t, addedKinds)
+	s.must(s.load(100, addedKinds).Wait())
+	s.must(s.exporter.Start(t.Context()))
+	load := s.run(workload.Plan{Objects: 1 << 30, Updates: 3, Rate: verifyRate}, addedKinds)
+	rename := func(suffix string) {
+		s.must(s.exporter.Configure(func(settings *exporter.Settings) {
+			settings.Sinks = nil
+			all := settings.WholeSinks()
+			for _, sink := range all {
+				sink["name"] = sink["name"].(string) + suffix
+			}
+			settings.Sinks = all
+		}))
+	}
+	load.AwaitOperations(2 * verifyRate)
+	rename("-two")
+	s.awaitConfiguration()
+	load.AwaitOperations(load.Operations() + 2*verifyRate)
+	s.must(s.exporter.Kill())
+	rename("-three")
+	s.must(s.exporter.Start(t.Context()))
+	load.AwaitOperations(load.Operations() + 2*verifyRate)
+	load.Stop()
+	s.awaitAll()
+	for _, b := range s.buses {
+		if all := ends(b.records); len(all) != len(s.resources) {
+			t.Errorf("%s: %d snapshots end, and there are %d resources", b.Name(), len(all), len(s.resources))
+		}
+	}
+	s.judge(oracle.Rules{Repetitions: true})
+}

@@ -89,6 +89,8 @@ type SinkRecord struct {
 	Removed  time.Time // when it was declared no longer, the last time; zero: never
 	Low      uint64    // it had received everything up to here then
 	Unsent   uint64    // changes after Low that it can never receive
+	// Destination identifies where it delivers to; "" if not known. Formerly is the name that it had before it was renamed.
+	Destination, Formerly string
 }
 
 // EncodeSinkRecord returns the stored form of a sink's record.
@@ -111,6 +113,9 @@ func (f *coder) codeSinkRecord(r *SinkRecord) {
 	f.codeTime(&r.Removed)
 	f.codeUvarint(&r.Low)
 	f.codeUvarint(&r.Unsent)
+	if r.Destination != "" || r.Formerly != "" || f.decoding && len(f.in) > 0 {
+		f.codeTexts(&r.Destination, &r.Formerly)
+	}
 }
 
 // EncodeFormerSink returns the stored form of a former sink without its name.
