@@ -332,7 +332,7 @@ func (c *composition) awaitCursor(ctx context.Context, sink string, hasArrived f
 func (c *composition) appendObservation(ctx context.Context, o event.Observation) error {
 	for _, change := range o.Changes {
 		if change.Type == event.Snapshot || change.Type == event.Sync || change.Type == event.Watermark ||
-			change.Snapshot != nil && change.Snapshot.Sink != "" {
+			change.Snapshot != nil && change.OnlySink != "" {
 			continue
 		}
 		c.admin.ObserveChange(

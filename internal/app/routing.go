@@ -152,7 +152,7 @@ func skipUnwanted(s config.Sink, route func(*event.Change) delivery.Route) func(
 
 // isFirstList reports whether a record is of what exists, in a snapshot for all sinks.
 func isFirstList(c *event.Change) bool {
-	if c.Snapshot == nil || c.Snapshot.Sink != "" {
+	if c.Snapshot == nil || c.OnlySink != "" {
 		return false
 	}
 	return c.Type == event.Snapshot || c.Type == event.SnapshotBegin || c.Type == event.SnapshotEnd

@@ -98,7 +98,7 @@ routes:
 			of := event.Resource{Version: "v1", Resource: "pods"}
 			for _, typ := range []event.Type{event.Snapshot, event.SnapshotBegin, event.SnapshotEnd} {
 				all := &event.Change{Type: typ, Resource: of, Snapshot: &event.SnapshotInfo{ID: "first"}}
-				own := &event.Change{Type: typ, Resource: of, Snapshot: &event.SnapshotInfo{ID: "own", Sink: "main"}}
+				own := &event.Change{Type: typ, Resource: of, OnlySink: "main", Snapshot: &event.SnapshotInfo{ID: "own"}}
 				if route(all).Skip == firstList || route(own).Skip {
 					t.Errorf("%s, %s: of all it skips %v, its own %v", start, typ, route(all).Skip, route(own).Skip)
 				}

@@ -372,7 +372,7 @@ func TestRecordsOfOneSinkAreSkippedByAllOthers(t *testing.T) {
 		records := changesIn("a", "a", "a", "a", "a", "a", "a")
 		for i, name := range []string{"", "another", "test"} {
 			records[i].Change.Type, records[i].Change.Gap = event.Gap, &event.GapInfo{Sink: name}
-			records[i+3].Change.Type, records[i+3].Change.Snapshot = event.Snapshot, &event.SnapshotInfo{Sink: name}
+			records[i+3].Change.Type, records[i+3].Change.OnlySink = event.Snapshot, name
 		}
 		p := startPipeline(t, sink, journalOf(records, &s), event.Cursor{}, Config{Workers: 1})
 		p.drainUpTo(t, 7)

@@ -34,9 +34,6 @@ func (r *laneResolver) routeOf(c *event.Change) Route {
 	if r.isOfAnother(c.OnlySink) { // which alone lacks it
 		return Route{Skip: true}
 	}
-	if c.Snapshot != nil && r.isOfAnother(c.Snapshot.Sink) { // another sink has asked for it
-		return Route{Skip: true}
-	}
 	if r.cfg.Route == nil {
 		return Route{}
 	}

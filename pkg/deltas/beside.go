@@ -10,18 +10,18 @@ import (
 // it starts: as it is read, or, if a watch event comes first, as that leaves it. So it does not depend on what the reading
 // finds, nor on what filters make of the live changes, and it is complete once every known object was seen in its pass.
 type sinkSnapshot struct {
-	info     event.SnapshotInfo
+	id, sink string
 	position string // of the scope at the start
 	sum      sum    // of its records
 }
 
 // StartSnapshot starts a snapshot for one sink and returns the observation with its begin record. position is that of the
 // scope. It replaces one that is in progress, and a list ends it.
-func (t *Tracker) StartSnapshot(info event.SnapshotInfo, position string) event.Observation {
+func (t *Tracker) StartSnapshot(id, sink, position string) event.Observation {
 	t.known.startCountedPass()
-	t.beside = &sinkSnapshot{info: info, position: position}
-	begin := t.NewSnapshotBegin(info.ID)
-	begin.Snapshot.Sink = info.Sink
+	t.beside = &sinkSnapshot{id: id, sink: sink, position: position}
+	begin := t.NewSnapshotBegin(id)
+	begin.OnlySink = sink
 	return t.NewObservation(begin)
 }
 
@@ -34,8 +34,7 @@ func (t *Tracker) ObserveExisting(objects []*Object, listVersion string) (event.
 			missing = append(missing, o)
 		}
 	}
-	info := t.beside.info
-	return t.observeBeside(missing, List{Snapshot: &info, Position: listVersion, Beside: true})
+	return t.observeBeside(missing, t.beside.listAt(listVersion))
 }
 
 // addToSnapshot counts the changes of an object that are records of the snapshot, and returns another one if a watch event
@@ -50,13 +49,17 @@ func (t *Tracker) addToSnapshot(before, after event.Known, changes []*event.Chan
 	case t.list != nil:
 		s.addRecords(changes)
 	case before.UID == after.UID && t.known.isUnseen(before.Key):
-		info := s.info
-		if c := stepChangedBeside(t.currentScope(), &info, after, ds); c != nil {
+		if c := stepChangedBeside(t.currentScope(), s, after, ds); c != nil {
 			s.addRecords([]*event.Change{c})
 			return append(changes, c)
 		}
 	}
 	return changes
+}
+
+// listAt returns how objects are interpreted that are read for the snapshot at a resourceVersion.
+func (s *sinkSnapshot) listAt(position string) List {
+	return List{Snapshot: &event.SnapshotInfo{ID: s.id}, OnlySink: s.sink, Position: position, Beside: true}
 }
 
 func (s *sinkSnapshot) addRecords(changes []*event.Change) {
@@ -77,7 +80,7 @@ func (t *Tracker) FinishSnapshot() event.Observation {
 	s := t.beside
 	t.beside = nil
 	end := t.currentScope().newControlRecord(event.SnapshotEnd, s.position, t.now())
-	s.info.Position, s.info.Count, s.info.Digest = s.position, s.sum.count, s.sum.digest.String()
-	end.Snapshot = &s.info
+	end.OnlySink = s.sink
+	end.Snapshot = &event.SnapshotInfo{ID: s.id, Position: s.position, Count: s.sum.count, Digest: s.sum.digest.String()}
 	return t.NewObservation(end)
 }

@@ -56,7 +56,7 @@ func TestSinkSnapshotIsWhole(t *testing.T) {
 			}
 			stream = append(stream, o.Changes...)
 		}
-		take(tracker.StartSnapshot(event.SnapshotInfo{ID: "s", Sink: "new"}, strconv.Itoa(version)), nil)
+		take(tracker.StartSnapshot("s", "new", strconv.Itoa(version)), nil)
 		var pending []Event // written, and not brought by the watch yet
 		watched := func() {
 			n := r.IntN(len(pending) + 1)
@@ -96,7 +96,7 @@ func TestSinkSnapshotIsWhole(t *testing.T) {
 			case c.Type == event.Deleted:
 				delete(has, c.Name)
 			case c.Type == event.Snapshot:
-				if c.Snapshot.ID != "s" || c.Snapshot.Sink != "new" || c.After == nil {
+				if c.Snapshot.ID != "s" || c.OnlySink != "new" || c.After == nil {
 					t.Fatalf("seed %d: %+v", seed, c)
 				}
 				digest.Add(c.Namespace, c.Name, c.UID, c.ResourceVersion)

@@ -36,6 +36,8 @@ func (s Scope) newControlRecord(t event.Type, resourceVersion string, at time.Ti
 type List struct {
 	// Snapshot is set for the first list of a scope, also after a lost journal; nil otherwise. Its records claim no change.
 	Snapshot *event.SnapshotInfo
+	// OnlySink is the only sink that gets the records; "" for all.
+	OnlySink string
 	// Pass is the ID of a comparison with edited rules; "" for any other list. Objects that the list lacks are then no
 	// longer selected, and one version of an object may be emitted more than once. If rules are edited during a snapshot,
 	// both Snapshot and Pass are set.
@@ -211,13 +213,14 @@ func (s *objectStep) handleSynced(o *Object) {
 // stepChangedBeside returns the record of a snapshot for one sink of an object that a watch event has just changed, and that
 // the snapshot does not have yet: the change itself may be filtered. after is the known state; nil if it is no state of the
 // object in these deltas.
-func stepChangedBeside(s Scope, info *event.SnapshotInfo, after event.Known, deltas cache.Deltas) *event.Change {
+func stepChangedBeside(s Scope, snapshot *sinkSnapshot, after event.Known, deltas cache.Deltas) *event.Change {
 	for _, d := range slices.Backward(deltas) {
 		o, ok := d.Object.(*Object)
 		if !ok || d.Type == cache.Deleted || !o.matchesKnown(after) {
 			continue
 		}
-		st := objectStep{scope: s, known: after, list: &List{Snapshot: info, Position: o.ResourceVersion, Beside: true}}
+		list := snapshot.listAt(o.ResourceVersion)
+		st := objectStep{scope: s, known: after, list: &list}
 		st.handleSynced(o)
 		return st.changes[0]
 	}
@@ -310,7 +313,7 @@ func (s *objectStep) emitChange(t event.Type, d cache.DeltaType, o *Object) *eve
 		c.Previous = s.known.ResourceVersion
 	}
 	if s.list != nil {
-		c.Snapshot, c.Pass, c.ListVersion = s.list.Snapshot, s.list.Pass, s.list.Position
+		c.Snapshot, c.Pass, c.ListVersion, c.OnlySink = s.list.Snapshot, s.list.Pass, s.list.Position, s.list.OnlySink
 	}
 	if t == event.Deleted {
 		c.Before = o.Raw

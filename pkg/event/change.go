@@ -110,10 +110,6 @@ type GapInfo struct {
 type SnapshotInfo struct {
 	ID string // unique among the snapshots of a resource; the same on begin, on the listed objects and on end
 
-	// Sink is the only sink that gets the record: it has asked for what exists, and the others have it, see [SnapshotRequest].
-	// "" for all. Not written by formats.
-	Sink string
-
 	// Only on [SnapshotEnd].
 	Position string // resourceVersion up to which the records of the snapshot are all that exists
 	Count    int    // objects in the snapshot
@@ -224,8 +220,9 @@ type Change struct {
 	Omitted  []string // members omitted because the destination rejected the change as too large: "before", "status", …
 	Withheld string   // the reason if the bodies were removed; the change is not delivered but becomes a dead letter
 
-	// OnlySink is the only sink that gets the change, because only that one lacks it: a dead letter that is retried; "" for
-	// all. A Gap has its own member for that. Not written by formats.
+	// OnlySink is the only sink that gets the change, because only that one lacks it: a dead letter that is retried, or
+	// a record of a snapshot for it, see [SnapshotRequest]; "" for all. A Gap has its own member for that. Not written by
+	// formats.
 	OnlySink string
 
 	Gap      *GapInfo      // only on Gap and AttributionGap

@@ -34,7 +34,7 @@ func (c *Change) Clone() *Change {
 	if d.Snapshot != nil {
 		own := *d.Snapshot
 		d.Snapshot = &own
-		t.copyStrings(&own.ID, &own.Sink, &own.Position, &own.Digest)
+		t.copyStrings(&own.ID, &own.Position, &own.Digest)
 	}
 	if d.Watermark != nil {
 		own := *d.Watermark

@@ -641,8 +641,8 @@ func (s *store) transcript() []string {
 		if c.Left {
 			line += " left"
 		}
-		if c.Snapshot != nil && c.Snapshot.Sink != "" {
-			line += " to " + c.Snapshot.Sink
+		if c.OnlySink != "" {
+			line += " to " + c.OnlySink
 		}
 		all = append(all, line)
 	}

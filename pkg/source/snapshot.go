@@ -61,8 +61,8 @@ func (e *emitter) startSnapshot(ctx, appending context.Context) (*snapshotAttemp
 	a.ctx, a.stop = context.WithCancel(ctx)
 	a.reading, a.stopReading = context.WithCancel(a.ctx)
 	r.attempt = a
-	info := event.SnapshotInfo{ID: a.request.ID + "." + rand.Text()[:8], Sink: a.request.Sink}
-	if err := e.appendObservation(appending, e.tracker.Load().StartSnapshot(info, e.currentPosition())); err != nil {
+	id := a.request.ID + "." + rand.Text()[:8]
+	if err := e.appendObservation(appending, e.tracker.Load().StartSnapshot(id, a.request.Sink, e.currentPosition())); err != nil {
 		return a, err
 	}
 	e.checkSnapshot()

@@ -47,7 +47,7 @@ func (s *store) requestsOf(resource string) (all string) {
 func (s *store) awaitSinkSnapshot(t *testing.T, position string, attempts, count int) {
 	t.Helper()
 	s.awaitTrue(t, "the end of the snapshot", func() bool { return s.requestsOf("pods") == "" })
-	frames := slices.DeleteFunc(s.snapshotFrames(), func(c *event.Change) bool { return c.Snapshot.Sink == "" })
+	frames := slices.DeleteFunc(s.snapshotFrames(), func(c *event.Change) bool { return c.OnlySink == "" })
 	if len(frames) != attempts+1 {
 		t.Fatalf("%d frames of %d attempts: %+v", len(frames), attempts, frames)
 	}
@@ -62,7 +62,7 @@ func (s *store) awaitSinkSnapshot(t *testing.T, position string, attempts, count
 		}
 	}
 	for i, c := range frames {
-		if last := i == attempts; c.Snapshot.Sink != "new" || (c.Type == event.SnapshotEnd) != last || !strings.HasPrefix(c.Snapshot.ID, "request.") {
+		if last := i == attempts; c.OnlySink != "new" || (c.Type == event.SnapshotEnd) != last || !strings.HasPrefix(c.Snapshot.ID, "request.") {
 			t.Errorf("frame %d: %s of %+v", i, c.Type, c.Snapshot)
 		}
 		ids[c.Snapshot.ID] = true
@@ -100,7 +100,7 @@ func TestRequestedSnapshotGoesToItsSinkAlone(t *testing.T) {
 		"snapshot a@11 to other", "snapshot b@12 to other", "snapshot c@13 to other")
 	st.awaitTrue(t, "the end", func() bool { return st.requestsOf("pods") == "" && s.Status()[0].Snapshot.OK() })
 	for _, c := range st.snapshotFrames() {
-		if c.Snapshot.Sink == "" {
+		if c.OnlySink == "" {
 			t.Errorf("every sink gets %+v", c.Snapshot)
 		}
 	}

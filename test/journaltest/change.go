@@ -67,7 +67,7 @@ func RandomChange(r *rand.Rand) *event.Change {
 		c.Class = event.Class(str())
 	}
 	if r.IntN(3) == 0 {
-		c.Snapshot = &event.SnapshotInfo{ID: str(), Sink: str(), Position: str(), Count: r.Int() - r.Int(), Digest: str()}
+		c.Snapshot = &event.SnapshotInfo{ID: str(), Position: str(), Count: r.Int() - r.Int(), Digest: str()}
 	}
 	if r.IntN(3) == 0 {
 		c.Watermark = &event.WatermarkInfo{

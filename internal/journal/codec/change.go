@@ -46,7 +46,6 @@ const (
 	flagListVersion
 	flagStamp
 	flagWatermark
-	flagSnapshotSink
 
 	flagsKnown = 1<<iota - 1
 )
@@ -67,7 +66,7 @@ func flagsOf(c *event.Change) (flags uint32) {
 		{c.Withheld != "", flagWithheld}, {c.Left, flagLeft}, {c.Pass != "", flagPass},
 		{c.Previous != "", flagPrevious}, {c.Attribution != nil, flagAttribution}, {isConstrained(c.Attribution), flagConstraint},
 		{c.Gap != nil && c.Gap.Sink != "" || c.Gap == nil && c.OnlySink != "", flagOnlySink}, {c.ListVersion != "", flagListVersion}, {c.Stamp != nil, flagStamp},
-		{c.Watermark != nil, flagWatermark}, {c.Snapshot != nil && c.Snapshot.Sink != "", flagSnapshotSink},
+		{c.Watermark != nil, flagWatermark},
 	} {
 		if f.on {
 			flags |= f.bit
@@ -138,13 +137,6 @@ func (f *coder) codeChange(c *event.Change) {
 	}
 	if allocateOptional(f, is(flagSnapshot), &c.Snapshot) {
 		f.codeSnapshot(c.Snapshot)
-	}
-	switch {
-	case !is(flagSnapshotSink):
-	case c.Snapshot == nil:
-		f.fail()
-	default:
-		f.codeText(&c.Snapshot.Sink)
 	}
 	if is(flagChanged) {
 		f.codeTextList(&c.Changed)
