@@ -92,10 +92,10 @@ func TestSinkSnapshotIsWhole(t *testing.T) {
 				t.Fatalf("seed %d: %s@%s follows %d", seed, c.Name, c.ResourceVersion, newest[c.Name])
 			}
 			newest[c.Name] = n
-			switch {
-			case c.Type == event.Deleted:
+			switch c.Type {
+			case event.Deleted:
 				delete(has, c.Name)
-			case c.Type == event.Snapshot:
+			case event.Snapshot:
 				if c.Snapshot.ID != "s" || c.OnlySink != "new" || c.After == nil {
 					t.Fatalf("seed %d: %+v", seed, c)
 				}
