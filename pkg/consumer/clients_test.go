@@ -90,6 +90,7 @@ func TestClientsFollowTheRules(t *testing.T) {
 			commands := client.prepare(t, dir)
 			t.Run("histories", func(t *testing.T) { rebuildHistories(t, commands.program(), input, want) })
 			t.Run("a lost record", func(t *testing.T) { findLostRecord(t, commands.program()) })
+			t.Run("deeply nested objects", func(t *testing.T) { rebuildDeepObjects(t, commands) })
 			t.Run("no records", func(t *testing.T) { rejectValues(t, commands) })
 			t.Run("example", func(t *testing.T) { runExample(t, client.name, dir, commands) })
 		})
@@ -151,14 +152,15 @@ func rebuildHistories(t *testing.T, program *exec.Cmd, input []byte, want map[st
 		t.Fatalf("%v: %v\n%.2000s", program.Args, err, failures.String())
 	}
 	found := 0
-	for lines := bufio.NewScanner(bytes.NewReader(output)); lines.Scan(); found++ {
+	lines := bufio.NewScanner(bytes.NewReader(output))
+	for lines.Buffer(nil, 1<<20); lines.Scan(); found++ {
 		var one struct {
 			Cluster, Resource, Namespace, Name string
 			Object                             json.RawMessage
 			Watermark                          *struct{ Position, Check string }
 		}
 		if err := json.Unmarshal(lines.Bytes(), &one); err != nil {
-			t.Fatalf("%v: %s", err, lines.Bytes())
+			t.Fatalf("%v: %.300s", err, lines.Bytes())
 		}
 		key := fmt.Sprintf("%s %s/%s", one.Cluster, one.Namespace, one.Name)
 		if one.Watermark != nil {
@@ -170,7 +172,7 @@ func rebuildHistories(t *testing.T, program *exec.Cmd, input []byte, want map[st
 		}
 		var body bytes.Buffer
 		if err := json.Compact(&body, one.Object); err != nil || body.String() != want[key] {
-			t.Fatalf("%s is %s in the table, and %q in the cluster (%v)", key, one.Object, want[key], err)
+			t.Fatalf("%s is %.300s in the table, and %.300q in the cluster (%v)", key, one.Object, want[key], err)
 		}
 	}
 	if found != len(want) {
@@ -207,6 +209,28 @@ func findLostRecord(t *testing.T, program *exec.Cmd) {
 	}
 	if !strings.Contains(strings.ReplaceAll(string(output), " ", ""), `"check":"different"`) {
 		t.Errorf("no difference in %s", output)
+	}
+}
+
+// rebuildDeepObjects gives a client objects as deep as API servers accept them, on which a decoder that recurses fails.
+func rebuildDeepObjects(t *testing.T, commands clientCommands) {
+	var input []byte
+	want := map[string]string{}
+	for _, depth := range []int{99, 500, 999, 1000, 5000, 9990} {
+		for i, nest := range [][2]string{{"[", "]"}, {`{"a":`, "}"}, {`[null, `, ", {} ]"}, {`{"e":[],"b":`, `,"c":false}`}} {
+			body := `{"spec":` + strings.Repeat(nest[0], depth-1) + `"x]}\\"` + strings.Repeat(nest[1], depth-1) + `,"z":1.5}`
+			name := fmt.Sprint(depth, "-", i)
+			input = fmt.Appendf(input, `{"id":%q,"type":"added","cluster":"c","group":"","resource":"things","namespace":"ns","name":%q,"uid":"u","resourceVersion":"5","after":%s}`+"\n", name, name, body)
+			want["c ns/"+name] = strings.ReplaceAll(body, " ", "")
+		}
+	}
+	rebuildHistories(t, commands.program(), input, want)
+	for _, value := range []string{`{"id":"x","type":"added","after":{"a":` + strings.Repeat("[", 5000), `{"id":"x","type":"added","after":{"a":` + strings.Repeat("[", 5000) + strings.Repeat("]", 4999) + "}}}"} {
+		c := commands.program()
+		c.Stdin = strings.NewReader(value + "\n")
+		if output, err := c.CombinedOutput(); err == nil || !strings.Contains(string(output), "InvalidRecord") {
+			t.Errorf("%.60s…: %v: %.300s", value, err, output)
+		}
 	}
 }
 

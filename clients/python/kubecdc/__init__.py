@@ -13,9 +13,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 import typing
 
-__all__ = ["Gap", "InvalidRecord", "Key", "Object", "Resource", "SnapshotStatus", "Table", "WatermarkStatus", "parse"]
+__all__ = ["Gap", "InvalidRecord", "Key", "Object", "Resource", "SnapshotStatus", "Table", "WatermarkStatus", "encode", "parse"]
 
 
 class InvalidRecord(ValueError):
@@ -84,7 +85,7 @@ class WatermarkStatus(typing.NamedTuple):
 def parse(value: bytes | str) -> dict:
     """Decode one native object. Unknown members and types are kept; Table.apply ignores them."""
     try:
-        record = json.loads(value)
+        record = _decode(value)
     except ValueError:
         raise InvalidRecord("not a native object: no JSON") from None
     if not isinstance(record, dict) or not _is_text(record.get("id")) or not _is_text(record.get("type")):
@@ -93,6 +94,97 @@ def parse(value: bytes | str) -> dict:
     if required and not isinstance(record.get(required), dict):
         raise InvalidRecord(f"record {record['id']} lacks the member that its type {record['type']} requires")
     return record
+
+
+def encode(value: object) -> str:
+    """Encode a value as JSON, at any depth: json.dumps fails on the bodies of objects that are nested deeply."""
+    text: list[str] = []
+    pending: list[object] = [value]  # a _Text is written as it is
+    while pending:
+        one = pending.pop()
+        if isinstance(one, _Text):
+            text.append(one)
+        elif isinstance(one, dict):
+            pending.append(_Text("}"))
+            members = [(_Text(("," if i else "{") + json.dumps(name) + ":"), item) for i, (name, item) in enumerate(one.items())]
+            for name, item in reversed(members):
+                pending += [item, name]
+            text += [] if one else ["{"]
+        elif isinstance(one, list):
+            pending.append(_Text("]"))
+            for i in range(len(one) - 1, -1, -1):
+                pending += [one[i], _Text("," if i else "[")]
+            text += [] if one else ["["]
+        else:
+            text.append(json.dumps(one))
+    return "".join(text)
+
+
+class _Text(str):
+    """A part of JSON that is written already."""
+
+
+def _decode(value: bytes | str) -> object:
+    """Decode JSON at any depth: json.loads fails at some hundred levels, and API servers accept some 9,990."""
+    try:
+        return json.loads(value)
+    except RecursionError:
+        return _decode_deep(value if isinstance(value, str) else value.decode(json.detect_encoding(value)))
+
+
+_skip_space = re.compile(r"[ \t\r\n]*").match
+_decode_scalar = json.JSONDecoder().raw_decode
+
+
+def _decode_deep(text: str) -> object:
+    """Decode JSON without recursion. Containers that are not complete are on a stack, each with the name of its next member."""
+    containers: list[dict | list] = []
+    names: list[str | None] = []
+    at = _skip_space(text, 0).end()
+    while True:
+        value: object
+        if text[at : at + 1] in ("{", "["):
+            container: dict | list = {} if text[at] == "{" else []
+            at = _skip_space(text, at + 1).end()
+            if text[at : at + 1] != ("}" if isinstance(container, dict) else "]"):
+                containers.append(container)
+                name, at = _decode_name(text, at) if isinstance(container, dict) else (None, at)
+                names.append(name)
+                continue
+            value, at = container, at + 1
+        else:
+            value, at = _decode_scalar(text, at)
+        while containers:  # the value is complete: it belongs to the innermost container, which it may complete
+            container = containers[-1]
+            if isinstance(container, dict):
+                container[names[-1]] = value
+            else:
+                container.append(value)
+            at = _skip_space(text, at).end()
+            if text[at : at + 1] == ",":
+                at = _skip_space(text, at + 1).end()
+                if isinstance(container, dict):
+                    names[-1], at = _decode_name(text, at)
+                break
+            if text[at : at + 1] != ("}" if isinstance(container, dict) else "]"):
+                raise ValueError("malformed JSON")
+            value, at = container, at + 1
+            containers.pop(), names.pop()
+        if not containers:
+            if _skip_space(text, at).end() != len(text):
+                raise ValueError("malformed JSON")
+            return value
+
+
+def _decode_name(text: str, at: int) -> tuple[str, int]:
+    """Decode the name of a member, and return it with the index of the value."""
+    if text[at : at + 1] != '"':
+        raise ValueError("malformed JSON")
+    name, at = _decode_scalar(text, at)
+    at = _skip_space(text, at).end()
+    if text[at : at + 1] != ":":
+        raise ValueError("malformed JSON")
+    return name, _skip_space(text, at + 1).end()
 
 
 class Table:

@@ -1,10 +1,9 @@
 """Reads native objects, one JSON object a line, and prints the objects that exist after them, and the newest watermarks:
 python -m kubecdc."""
 
-import json
 import sys
 
-from kubecdc import Table, parse
+from kubecdc import Table, encode, parse
 
 
 def main() -> None:
@@ -14,10 +13,10 @@ def main() -> None:
             table.apply(parse(line))
     for resource in table.resources():
         for one in table.objects(resource):
-            print(json.dumps({**resource._asdict(), **one.key._asdict(), "object": one.body}, ensure_ascii=False))
+            print(encode({**resource._asdict(), **one.key._asdict(), "object": one.body}))
     for one in table.watermarks():
         member = {"position": one.position, "check": one.check}
-        print(json.dumps({**one.resource._asdict(), "namespace": one.namespace, "watermark": member}, ensure_ascii=False))
+        print(encode({**one.resource._asdict(), "namespace": one.namespace, "watermark": member}))
         if one.different:
             print(f"{one.different} watermarks of {one.resource.resource} differ from the table", file=sys.stderr)
     for snapshot in table.snapshots():
