@@ -223,6 +223,12 @@ func (t *Tracker) observeBeside(objects []*Object, l List) (event.Observation, e
 	return t.drainQueue()
 }
 
+// Knows reports whether an object is known, in another version than this one.
+func (t *Tracker) Knows(o *Object) bool {
+	known := t.known.lookupKey(o.Key())
+	return known.UID == o.UID && known.ResourceVersion != o.ResourceVersion
+}
+
 // ObserveBodies returns an observation with the bodies of those objects that are still in the known version. For any other
 // object, either nothing was emitted yet or a newer version was. Missing summaries are filled in.
 func (t *Tracker) ObserveBodies(objects []*Object) event.Observation {

@@ -29,6 +29,7 @@ func (f *follower) startBackgroundReads(ctx context.Context) (stop func()) {
 		running.Go(func() { f.resyncPeriodically(ctx) })
 	}
 	if f.bodiesMissing {
+		f.watcher.before = newStatesBefore(f)
 		running.Go(func() { f.fillBodies(ctx) })
 	}
 	if len(f.out.requested.pending) > 0 { // the follower has not started
@@ -101,6 +102,7 @@ func (r *resync) endPage(ctx context.Context, objects int, more bool) error {
 // fillBodies reads the bodies of known objects that were loaded without, once: at the position that the known objects are
 // at, or as they are now if the API server no longer has that state.
 func (f *follower) fillBodies(ctx context.Context) {
+	defer f.watcher.before.end()
 	if f.watcher.runBetweenBatches(ctx, func(context.Context) error { return nil }) != nil { // wait for the first watch
 		return
 	}
@@ -124,8 +126,8 @@ func (f *follower) fillBodies(ctx context.Context) {
 	f.runner.recordBodiesFilled(ctx)
 }
 
-// bodyFiller is the visitor that stores the bodies of objects that are still in the known version. An object that has
-// changed in the meantime gets its body with its next change, which is emitted without the state before.
+// bodyFiller is the visitor that stores the bodies of objects that are still in the known version. For those that have
+// changed in the meantime see statesBefore.
 type bodyFiller struct {
 	objectBatch
 	found int // bodies stored

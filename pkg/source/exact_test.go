@@ -59,11 +59,9 @@ func TestUnavailableVersionIsAnError(t *testing.T) {
 		"5": func(w http.ResponseWriter, _ *http.Request) {
 			writeStatus(w, apierrors.NewResourceExpired("compacted"))
 		},
-		"6": nil, // the fake lists the newest version, as servers do that do not know exact ones
+		"6": func(w http.ResponseWriter, _ *http.Request) { f.answerList(w) }, // as servers do that do not know exact ones
 	} {
-		if answer != nil {
-			f.lists = []http.HandlerFunc{answer}
-		}
+		f.lists = []http.HandlerFunc{answer}
 		if _, _, err := readNames(t, f, at, nil); !IsVersionUnavailable(err) {
 			t.Errorf("at %s: %v", at, err)
 		}

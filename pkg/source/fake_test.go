@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -220,6 +221,8 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeStatus(w, apierrors.NewNotFound(gr, ""))
 	case noWatchList && q.Get("sendInitialEvents") != "":
 		writeStatus(w, apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil))
+	case q.Get("resourceVersionMatch") == "Exact":
+		f.answerExactList(w, q)
 	case what == "LIST":
 		f.answerList(w)
 	default:
@@ -311,6 +314,30 @@ func (f *fakeAPI) answerList(w http.ResponseWriter) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	fmt.Fprintf(w, `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"%d"},"items":[%s]}`, f.rv, strings.Join(items, ","))
+}
+
+// answerExactList answers with the state at a version, of one object if its name is selected.
+func (f *fakeAPI) answerExactList(w http.ResponseWriter, q url.Values) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	at, _ := strconv.Atoi(q.Get("resourceVersion"))
+	state := map[string]int{}
+	for _, e := range f.history {
+		if e.rv > at {
+			break
+		}
+		if state[e.name] = e.rv; e.kind == "DELETED" {
+			delete(state, e.name)
+		}
+	}
+	var items []string
+	for _, name := range slices.Sorted(maps.Keys(state)) {
+		if selector := q.Get("fieldSelector"); selector == "" || selector == "metadata.name="+name {
+			items = append(items, objectJSON(name, state[name]))
+		}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprintf(w, `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"%d"},"items":[%s]}`, at, strings.Join(items, ","))
 }
 
 func (f *fakeAPI) answerWatch(w http.ResponseWriter, r *http.Request) {

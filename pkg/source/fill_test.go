@@ -47,6 +47,38 @@ func TestBodiesAreReadOnceAfterFailover(t *testing.T) {
 	}
 }
 
+// TestFirstChangeHasItsStateBefore though the list of all objects hangs: the state of each object that changes is requested
+// by itself, once.
+func TestFirstChangeHasItsStateBefore(t *testing.T) {
+	f := newFakeAPI(t)
+	f.writeEvents("ADDED", "a", "b", "c")
+	st := newStore()
+	st.bodiless = true
+	st.storeState("pods", "13",
+		event.Known{Key: "ns/a", UID: "uid-a", ResourceVersion: "11"},
+		event.Known{Key: "ns/b", UID: "uid-b", ResourceVersion: "12"},
+		event.Known{Key: "ns/c", UID: "uid-c", ResourceVersion: "13"})
+	asked := make(chan struct{}, 8)
+	f.lists = []http.HandlerFunc{func(_ http.ResponseWriter, r *http.Request) {
+		asked <- struct{}{}
+		<-r.Context().Done()
+	}}
+	s, _, _ := startSource(t, f, st)
+	<-asked
+	f.writeEvents("MODIFIED", "a", "c")
+	st.awaitEmitted(t, "updated a@14", "updated c@15")
+	f.writeEvents("MODIFIED", "a")
+	st.awaitEmitted(t, "updated a@14", "updated c@15", "updated a@16")
+	for i := range 3 {
+		if got := st.changeAt(i); got.Class == "" {
+			t.Errorf("%s@%s has no state before", got.Name, got.ResourceVersion)
+		}
+	}
+	if got := s.Status()[0]; got.Lists != 3 {
+		t.Errorf("%d lists: %q", got.Lists, f.requestLog())
+	}
+}
+
 func TestFailingBodyListDoesNotDelayTheWatch(t *testing.T) {
 	expired := func(w http.ResponseWriter, _ *http.Request) {
 		writeStatus(w, apierrors.NewResourceExpired("compacted"))

@@ -54,6 +54,7 @@ type watcher struct {
 	log       *slog.Logger
 	positions positionCheck
 	between   chan func(context.Context) error // work of background reads, done between two batches
+	before    *statesBefore                    // nil unless bodies are missing
 
 	heartbeat      heartbeat
 	shortWatches   int  // consecutive connections that ended at once without an event
@@ -181,6 +182,9 @@ func (w *watcher) emitBatch(ctx context.Context, b *apiserver.Batch) error {
 	w.health.updateCounters(func(st *Status) { st.Events += b.Read })
 	if b.Bookmarks && w.heartbeat == heartbeatUnknown {
 		w.becomeHeartbeat(heartbeatExpected)
+	}
+	if err := w.before.storeFor(ctx, b.Events); err != nil {
+		return err
 	}
 	return w.out.emitEvents(ctx, b.Events, b.Position)
 }

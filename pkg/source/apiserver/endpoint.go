@@ -8,6 +8,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
@@ -152,6 +153,21 @@ func (e *Endpoint) Sample(ctx context.Context, limit int64, visit func(object []
 		return nil
 	})
 	return err
+}
+
+// ReadAt returns an object of the scope in its state at a resourceVersion, by a list that has it alone; nil if it did not
+// exist, or if the API server does not list at that version and has another state. Object versions tell the two apart.
+func (e *Endpoint) ReadAt(ctx context.Context, namespace, name, at string) (found *deltas.Object, err error) {
+	one := *e
+	one.Scope.Namespace = namespace // the API server reads one key only if the path has its namespace
+	_, err = one.List(ctx, nil, metav1.ListOptions{
+		FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, name).String(),
+		ResourceVersion: at, ResourceVersionMatch: metav1.ResourceVersionMatchExact,
+	}, nil, func(o *deltas.Object) error {
+		found = o
+		return nil
+	})
+	return found, err
 }
 
 // Newest returns etcd's current resourceVersion, by a LIST of one object.
