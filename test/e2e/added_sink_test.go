@@ -29,6 +29,8 @@ type addedSinks struct {
 	*fixture
 	exporters []*exporter.Exporter
 	added     []*received // Kafka and NATS
+
+	watermarks string // of the added sinks; "" for none
 }
 
 func newAddedSinks(t *testing.T, changes ...func(*exporter.Settings)) *addedSinks {
@@ -73,6 +75,9 @@ func (s *addedSinks) sinksLike(settings exporter.Settings, start string) []map[s
 	for _, sink := range all {
 		if sink["name"] = "added-" + sink["name"].(string); start != "" {
 			sink["start"] = start
+		}
+		if s.watermarks != "" {
+			sink["watermarks"] = s.watermarks
 		}
 	}
 	return all
@@ -210,11 +215,13 @@ func (s *addedSinks) checkOthersLack() {
 }
 
 // TestAddedSinkIsWhole adds a sink of each bus under load, by a reload and by a restart, and kills the exporter before their
-// snapshots are complete. The tables of their consumers are the cluster, and the other sinks get nothing of it.
+// snapshots are complete. The tables of their consumers are the cluster, as verify confirms, and the other sinks get nothing
+// of it.
 func TestAddedSinkIsWhole(t *testing.T) {
 	for name, byReload := range map[string]bool{"by reload": true, "by restart": false} {
 		t.Run(name, func(t *testing.T) {
 			s := newAddedSinks(t)
+			s.watermarks = "1s"
 			random := newRandom(t)
 			s.must(s.run(workload.Plan{Objects: 2 * sizeOf(t, "KUBECDC_E2E_ADDED", addedObjects), Updates: 1}, addedKinds).Wait())
 			s.must(s.exporter.Start(t.Context()))
@@ -231,6 +238,12 @@ func TestAddedSinkIsWhole(t *testing.T) {
 				t.Error("the exporter was never killed in time: too few objects to be meaningful")
 			}
 			load.AwaitOperations(load.Operations() + 2*verifyRate)
+			for _, b := range s.added {
+				s.await(b, func(records []bus.Record) string { return fewer(ends(records), "snapshot.end", len(s.resources)) })
+			}
+			for _, sink := range verifiedSinks {
+				s.mustVerify(s.exporter.Config(), "added-"+sink, "--bodies")
+			}
 			load.Stop()
 			s.awaitAll()
 			s.awaitNoneMissing()
