@@ -4,22 +4,32 @@ import (
 	"bytes"
 	"encoding/json"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // Bounds of what is shown of one change.
 const (
-	maxLines = 40  // differences, and lines of one text
-	maxValue = 100 // characters of a value
-	maxPath  = 60  // characters that paths are padded to
+	maxLines  = 40  // differences, and lines of one text
+	maxValue  = 100 // characters of a value
+	maxPath   = 60  // characters that paths are padded to
+	maxDepth  = 100 // levels that are compared; values below are shown whole
+	keptStart = 20  // characters that are shown of a long beginning that two values share
 )
 
 // field is a member of an object that differs. before and after are nil where it is not there: null is explicitNull.
 type field struct {
 	path          string
 	before, after any
+}
+
+// differences are collected by a comparison of two states.
+type differences struct {
+	fields []field
+	depth  int // of the values that are compared
 }
 
 // explicitNull is a null that is there.
@@ -38,7 +48,9 @@ func (p *Printer) describeDifference(before, after []byte) []string {
 	if err != nil {
 		return []string{"cannot be compared: " + err.Error()}
 	}
-	fields := slices.DeleteFunc(compareValues("", was, is, nil), func(f field) bool { return isBookkeeping(f.path) })
+	var c differences
+	c.compareValues("", was, is)
+	fields := slices.DeleteFunc(c.fields, func(f field) bool { return isBookkeeping(f.path) })
 	if len(fields) == 0 {
 		return []string{p.withStyle(faint, nothingShown)}
 	}
@@ -82,15 +94,11 @@ func isBookkeeping(path string) bool {
 	return false
 }
 
-// pathOfPointer writes a JSON Pointer as a path. A number is taken for the index of an element.
+// pathOfPointer writes a JSON Pointer as a path.
 func pathOfPointer(pointer string) (path string) {
 	for part := range strings.SplitSeq(strings.TrimPrefix(pointer, "/"), "/") {
 		name := strings.NewReplacer("~1", "/", "~0", "~").Replace(part)
-		if _, err := strconv.ParseUint(name, 10, 32); err == nil {
-			path += "[" + name + "]"
-		} else {
-			path = memberPath(path, name)
-		}
+		path = memberPath(path, name)
 	}
 	return path
 }
@@ -104,27 +112,37 @@ func decodeJSON(b []byte) (any, error) {
 }
 
 // compareValues appends what two values at a path differ in.
-func compareValues(path string, was, is any, fields []field) []field {
+func (c *differences) compareValues(path string, was, is any) {
+	if c.depth == maxDepth {
+		if !reflect.DeepEqual(was, is) {
+			c.fields = append(c.fields, field{path, was, is})
+		}
+		return
+	}
+	c.depth++
+	defer func() { c.depth-- }()
 	switch a := was.(type) {
 	case map[string]any:
 		if b, ok := is.(map[string]any); ok {
-			return compareMembers(path, a, b, fields)
+			c.compareMembers(path, a, b)
+			return
 		}
 	case []any:
 		if b, ok := is.([]any); ok {
-			return compareElements(path, a, b, fields)
+			c.compareElements(path, a, b)
+			return
 		}
 	default:
 		if _, nested := is.(map[string]any); !nested {
 			if _, nested = is.([]any); !nested && was == is {
-				return fields
+				return
 			}
 		}
 	}
-	return append(fields, field{path, was, is})
+	c.fields = append(c.fields, field{path, was, is})
 }
 
-func compareMembers(path string, was, is map[string]any, fields []field) []field {
+func (c *differences) compareMembers(path string, was, is map[string]any) {
 	names := slices.Collect(maps.Keys(was))
 	for name := range is {
 		if _, both := was[name]; !both {
@@ -138,9 +156,8 @@ func compareMembers(path string, was, is map[string]any, fields []field) []field
 		return strings.Compare(a, b)
 	})
 	for _, name := range names {
-		fields = compareBoth(memberPath(path, name), was, is, name, fields)
+		compareBoth(c, memberPath(path, name), was, is, name)
 	}
-	return fields
 }
 
 // memberRank orders the members of an object: what people write comes before what machines do.
@@ -148,16 +165,17 @@ func memberRank(name string) int {
 	return slices.Index([]string{"", "metadata", "status"}, name) // -1 for all others
 }
 
-func compareBoth[K comparable](path string, was, is map[K]any, key K, fields []field) []field {
+func compareBoth[K comparable](c *differences, path string, was, is map[K]any, key K) {
 	a, inA := was[key]
 	b, inB := is[key]
 	switch {
 	case !inA:
-		return append(fields, field{path, nil, markNull(b)})
+		c.fields = append(c.fields, field{path, nil, markNull(b)})
 	case !inB:
-		return append(fields, field{path, markNull(a), nil})
+		c.fields = append(c.fields, field{path, markNull(a), nil})
+	default:
+		c.compareValues(path, markNull(a), markNull(b))
 	}
-	return compareValues(path, markNull(a), markNull(b), fields)
 }
 
 func markNull(v any) any {
@@ -171,7 +189,7 @@ func markNull(v any) any {
 var listKeyMembers = []string{"name", "type", "key", "ip", "uid", "containerPort", "port"}
 
 // compareElements compares elements that have the same name, and where they have none, those at the same place.
-func compareElements(path string, was, is []any, fields []field) []field {
+func (c *differences) compareElements(path string, was, is []any) {
 	for _, by := range listKeyMembers {
 		a, first, ok := elementsByMember(was, by)
 		if !ok {
@@ -181,15 +199,18 @@ func compareElements(path string, was, is []any, fields []field) []field {
 		if !ok {
 			continue
 		}
+		if before, after := commonOf(first, b), commonOf(second, a); !slices.Equal(before, after) {
+			c.fields = append(c.fields, field{path, before, after})
+		}
 		for _, name := range second {
 			if _, both := a[name]; !both {
 				first = append(first, name)
 			}
 		}
 		for _, name := range first {
-			fields = compareBoth(path+"["+escapeUnprintable(name)+"]", a, b, name, fields)
+			compareBoth(c, path+"["+escapeUnprintable(name)+"]", a, b, name)
 		}
-		return fields
+		return
 	}
 	a, b := map[int]any{}, map[int]any{}
 	for i, v := range was {
@@ -199,9 +220,18 @@ func compareElements(path string, was, is []any, fields []field) []field {
 		b[i] = v
 	}
 	for i := range max(len(was), len(is)) {
-		fields = compareBoth(path+"["+strconv.Itoa(i)+"]", a, b, i, fields)
+		compareBoth(c, path+"["+strconv.Itoa(i)+"]", a, b, i)
 	}
-	return fields
+}
+
+// commonOf returns the names that other has too.
+func commonOf(names []string, other map[string]any) (common []string) {
+	for _, name := range names {
+		if _, both := other[name]; both {
+			common = append(common, name)
+		}
+	}
+	return common
 }
 
 // elementsByMember returns the elements of a list by one of their members, and the names in order; false if two
@@ -230,10 +260,11 @@ func elementsByMember(list []any, by string) (elements map[string]any, order []s
 	return elements, order, true
 }
 
-// memberPath is the path of a member.
+// memberPath is the path of a member. One whose name is a number is written as the index of an element, from which a JSON
+// Pointer does not distinguish it.
 func memberPath(path, name string) string {
 	switch {
-	case strings.ContainsAny(name, "./[] ") || name == "":
+	case strings.ContainsAny(name, "./[] ") || strings.Trim(name, "0123456789") == "":
 		return path + "[" + escapeUnprintable(name) + "]"
 	case path == "":
 		return escapeUnprintable(name)
@@ -251,16 +282,27 @@ func (p *Printer) formatField(f field, width int) []string {
 	}
 	switch {
 	case f.before == nil:
-		return []string{p.withStyle(cyan, path) + "  " + p.withStyle(green, "+ "+formatValue(f.after))}
+		return []string{p.withStyle(cyan, path) + "  " + p.withStyle(green, "+ "+truncate(describeValue(f.after), maxValue))}
 	case f.after == nil:
-		return []string{p.withStyle(cyan, path) + "  " + p.withStyle(red, "- "+formatValue(f.before))}
+		return []string{p.withStyle(cyan, path) + "  " + p.withStyle(red, "- "+truncate(describeValue(f.before), maxValue))}
 	}
-	return []string{p.withStyle(cyan, path) + "  " + p.withStyle(red, formatValue(f.before)) + " → " + p.withStyle(green, formatValue(f.after))}
+	before, after := truncateBoth(describeValue(f.before), describeValue(f.after))
+	return []string{p.withStyle(cyan, path) + "  " + p.withStyle(red, before) + " → " + p.withStyle(green, after)}
 }
 
 // diffLines writes the lines that two texts differ in.
 func (p *Printer) diffLines(was, is string) []string {
 	removed, added := unequalLines(strings.Split(was, "\n"), strings.Split(is, "\n"))
+	for i := range max(len(removed), len(added)) {
+		switch {
+		case i >= len(added):
+			removed[i] = truncate(escapeUnprintable(removed[i]), maxValue)
+		case i >= len(removed):
+			added[i] = truncate(escapeUnprintable(added[i]), maxValue)
+		default:
+			removed[i], added[i] = truncateBoth(escapeUnprintable(removed[i]), escapeUnprintable(added[i]))
+		}
+	}
 	var all []string
 	for _, part := range []struct {
 		sign  string
@@ -272,7 +314,7 @@ func (p *Printer) diffLines(was, is string) []string {
 				all = append(all, p.withStyle(faint, "  … "+formatCount(len(part.lines)-i, "more line")))
 				break
 			}
-			all = append(all, p.withStyle(part.style, "  "+part.sign+truncate(escapeUnprintable(line), maxValue)))
+			all = append(all, p.withStyle(part.style, "  "+part.sign+line))
 		}
 	}
 	return all
@@ -318,16 +360,32 @@ func unequalLines(a, b []string) (onlyA, onlyB []string) {
 	return append(onlyA, a[i:]...), append(onlyB, b[j:]...)
 }
 
-// formatValue writes a value on one line.
-func formatValue(v any) string {
+// truncateBoth cuts two texts that differ, so that the difference is shown: a long beginning that they share is cut too.
+func truncateBoth(a, b string) (string, string) {
+	shared, before := 0, []int{} // the shared characters, and where they start
+	for i, r := range a {
+		if other, _ := utf8.DecodeRuneInString(b[min(i, len(b)):]); i >= len(b) || other != r {
+			break
+		}
+		shared, before = shared+1, append(before, i)
+	}
+	if shared >= maxValue {
+		start := before[shared-keptStart]
+		a, b = "…"+a[start:], "…"+b[start:]
+	}
+	return truncate(a, maxValue), truncate(b, maxValue)
+}
+
+// describeValue writes a value on one line.
+func describeValue(v any) string {
 	switch v := v.(type) {
 	case explicitNull:
 		return "null"
 	case string:
 		if v == "" || strings.TrimSpace(v) != v {
-			return truncate(strconv.Quote(v), maxValue)
+			return strconv.Quote(v)
 		}
-		return truncate(escapeUnprintable(v), maxValue)
+		return escapeUnprintable(v)
 	}
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -335,5 +393,5 @@ func formatValue(v any) string {
 	if err := e.Encode(v); err != nil {
 		return err.Error()
 	}
-	return truncate(escapeUnprintable(strings.TrimSuffix(b.String(), "\n")), maxValue)
+	return escapeUnprintable(strings.TrimSuffix(b.String(), "\n"))
 }

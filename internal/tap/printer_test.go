@@ -36,6 +36,9 @@ func shows(t *testing.T, format string, c *event.Change) string {
 	return out.String()
 }
 
+// long is longer than what is shown of a value.
+var long = strings.Repeat("abcdefghij", 20)
+
 func TestAnUpdateIsShownFieldByField(t *testing.T) {
 	const header = "10:00:00.000 ~ deployments.apps shop/web  spec, by kubectl-edit\n"
 	for _, c := range []struct{ name, before, after, want string }{
@@ -68,6 +71,22 @@ func TestAnUpdateIsShownFieldByField(t *testing.T) {
 			"    data.conf\n      - b\n      - d\n      + B\n      + D\n",
 		},
 		{
+			"long values are shown where they differ", `{"a":"` + long + `1","b":{"c":["` + long + `",1]}}`, `{"a":"` + long + `2","b":{"c":["` + long + `",2]}}`,
+			"    a         …" + long[len(long)-keptStart:] + "1 → …" + long[len(long)-keptStart:] + "2\n    b.c[1]    1 → 2\n",
+		},
+		{
+			"long lines are shown where they differ", `{"a":"x\n` + long + `1"}`, `{"a":"x\n` + long + `2"}`,
+			"    a\n      - …" + long[len(long)-keptStart:] + "1\n      + …" + long[len(long)-keptStart:] + "2\n",
+		},
+		{
+			"elements that only change places are shown", `{"spec":{"env":[{"name":"a"},{"name":"b","value":1}]}}`, `{"spec":{"env":[{"name":"b","value":2},{"name":"a"}]}}`,
+			"    spec.env           [\"a\",\"b\"] → [\"b\",\"a\"]\n    spec.env[b].value  1 → 2\n",
+		},
+		{
+			"a member whose name is a number is shown as a changed path is", `{"data":{"0":"a","18446744073709551616":"a"}}`, `{"data":{"0":"b","18446744073709551616":"b"}}`,
+			"    data[0]  a → b\n    data[18446744073709551616]  a → b\n",
+		},
+		{
 			"a terminal is not steered", `{"data":{"a":"1"}}`, `{"data":{"a":"\u001b]0;evil\u0007"}}`,
 			"    data.a  1 → \\x1b]0;evil\\a\n",
 		},
@@ -82,6 +101,22 @@ func TestAnUpdateIsShownFieldByField(t *testing.T) {
 				t.Errorf("shown\n%swant\n%s", got, header+c.want)
 			}
 		})
+	}
+}
+
+// TestDeepDifferencesAreShownAtABoundedDepth because each level repeats the path, which an attacker could make expensive.
+func TestDeepDifferencesAreShownAtABoundedDepth(t *testing.T) {
+	for _, nest := range [][2]string{{`{"` + long + `":`, "}"}, {"[", "]"}, {`[{"name":"` + long + `","v":`, "}]"}} {
+		object := func(value string) string {
+			return `{"spec":` + strings.Repeat(nest[0], 4000) + value + strings.Repeat(nest[1], 4000) + "}"
+		}
+		got := shows(t, Diff, updated(object("1"), object("2")))
+		if len(got) > 64<<10 || !strings.HasSuffix(strings.TrimRight(got, "}]…\n"), "2") || !strings.Contains(got, " → ") {
+			t.Errorf("%d bytes are shown: %.100s … %s", len(got), got, got[max(0, len(got)-300):])
+		}
+		if got := shows(t, Diff, updated(object("1"), object("1 "))); !strings.Contains(got, nothingShown) {
+			t.Errorf("equal values are shown: %.300s", got)
+		}
 	}
 }
 
@@ -126,8 +161,8 @@ func TestTextCannotSteerATerminal(t *testing.T) {
 func TestChangedPathsAreShownLikeFields(t *testing.T) {
 	c := updated("", "")
 	c.Before, c.After = nil, nil
-	c.Changed = []string{"/metadata/resourceVersion", "/metadata/managedFields/0/time", "/spec/containers/0/image", "/metadata/annotations/a.b~1c"}
-	if got, want := shows(t, Diff, c), "    spec.containers[0].image\n    metadata.annotations[a.b/c]\n"; !strings.HasSuffix(got, "\n"+want) {
+	c.Changed = []string{"/data/18446744073709551616", "/metadata/resourceVersion", "/metadata/managedFields/0/time", "/spec/containers/0/image", "/metadata/annotations/a.b~1c"}
+	if got, want := shows(t, Diff, c), "    data[18446744073709551616]\n    spec.containers[0].image\n    metadata.annotations[a.b/c]\n"; !strings.HasSuffix(got, "\n"+want) {
 		t.Errorf("shown\n%swant\n%s", got, want)
 	}
 }
