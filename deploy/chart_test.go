@@ -67,6 +67,9 @@ func TestWrongValuesAreRefusedWithTheirPath(t *testing.T) {
 		"dnsPolicy=Cluster":                            "/dnsPolicy",
 		"dnsConfig.ndots=1":                            "/dnsConfig",
 		"commonLabels.owner=1":                         "/commonLabels/owner",
+		`commonLabels.helm\.sh/chart=x`:                "/commonLabels",
+		`commonLabels.app\.kubernetes\.io/instance=x`:  "/commonLabels",
+		`podLabels.app\.kubernetes\.io/name=x`:         "/podLabels",
 		"extraObjects[0].kind=Secret":                  "/extraObjects/0",
 		"restartOnEdit=never":                          "/restartOnEdit",
 		"ingress.enabled=true":                         "ingress.host is empty",
@@ -103,6 +106,28 @@ func TestWrongValuesAreRefusedWithTheirPath(t *testing.T) {
 		if err == nil || !strings.Contains(complaints, path) {
 			t.Errorf("--set %q: %v, want %s to be named in\n%s", set, err, path, complaints)
 		}
+	}
+}
+
+// TestTheLabelsOfAPodAreNotRepeated where it has one of its own of the name that all objects have: parsers refuse that, or
+// take any of the two.
+func TestTheLabelsOfAPodAreNotRepeated(t *testing.T) {
+	var set struct {
+		Meta struct {
+			Labels map[string]string `yaml:"labels"`
+		} `yaml:"metadata"`
+		Spec struct {
+			Template struct {
+				Meta struct {
+					Labels map[string]string `yaml:"labels"`
+				} `yaml:"metadata"`
+			} `yaml:"template"`
+		} `yaml:"spec"`
+	}
+	one(t, template(t, "--values", filepath.Join(chart, "ci", "default-values.yaml"), "--set", "commonLabels.team=all,commonLabels.cost=1a,podLabels.team=pod"), "StatefulSet", &set)
+	pod := set.Spec.Template.Meta.Labels
+	if pod["team"] != "pod" || pod["cost"] != "1a" || pod["app.kubernetes.io/name"] != "kubecdc" || set.Meta.Labels["team"] != "all" {
+		t.Errorf("labels %v, of the Pod %v", set.Meta.Labels, pod)
 	}
 }
 
