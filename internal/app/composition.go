@@ -288,7 +288,6 @@ func (c *composition) recordList(scope string, began time.Time, objects int) {
 // "" if it is complete.
 func (c *composition) journalLossReason() (string, error) {
 	if recovery, pending := c.journal.PendingRecovery(); pending {
-		c.recovered = recovery.Reason
 		return "the journal was broken and replaced by a new one (" + recovery.Reason + ")", nil
 	}
 	return c.journal.ResetReason()

@@ -63,6 +63,9 @@ func openMemory(s *shared, cfg *config.Config) (m *memory, err error) {
 	if m.journal, err = journal.Open(o); err != nil {
 		return nil, err
 	}
+	if recovery, pending := m.journal.PendingRecovery(); pending {
+		m.recovered = recovery.Reason // kept, because a takeover of the replicated state ends what is pending
+	}
 	if cfg.State.Enabled() {
 		if m.replica, err = newReplica(s, cfg, m.journal); err != nil {
 			return nil, errors.Join(err, m.close())

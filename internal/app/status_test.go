@@ -27,10 +27,16 @@ func openUnstarted(t *testing.T) *app {
 // openUnstartedOn opens it on the directory of a journal.
 func openUnstartedOn(t *testing.T, journalDir string) *app {
 	t.Helper()
+	return openUnstartedWith(t, journalDir, "sinks: [{name: out, stdout: {}}]\n")
+}
+
+// openUnstartedWith opens it with the rest of a configuration.
+func openUnstartedWith(t *testing.T, journalDir, rest string) *app {
+	t.Helper()
 	kubeconfig := writeTemp(t, "kubeconfig", `{"apiVersion":"v1","kind":"Config","current-context":"c",`+
 		`"clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],"users":[{"name":"u"}]}`)
 	path := writeTemp(t, "c.yaml", "cluster: {kubeconfig: "+kubeconfig+"}\nresources: [{select: [pods]}]\n"+
-		"sinks: [{name: out, stdout: {}}]\njournal: {dir: "+journalDir+"}\n")
+		rest+"journal: {dir: "+journalDir+"}\n")
 	cfg, err := config.Load(path)
 	if err != nil {
 		t.Fatal(err)
@@ -83,6 +89,25 @@ func TestDeadLettersOfABrokenJournalAreReported(t *testing.T) {
 		if i < 0 || !strings.Contains(s.Conditions[i].Cause, want) {
 			t.Errorf("%s is broken: conditions %+v, want %s", pattern, s.Conditions, want)
 		}
+	}
+}
+
+// TestDeadLettersOfABrokenJournalAreReportedBesideAReplicatedState which has everything else that was in the journal: no gap
+// reports the loss.
+func TestDeadLettersOfABrokenJournalAreReportedBesideAReplicatedState(t *testing.T) {
+	dir := t.TempDir()
+	fillWithDeadLetters(t, dir)
+	if err := os.WriteFile(filepath.Join(dir, "store", "BROKEN"), []byte("a bad block"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := openUnstartedWith(t, dir, "sinks: [{name: out, kafka: {brokers: ['127.0.0.1:1'], topic: t}}]\nstate: {sink: out}\n")
+	s := a.buildSnapshot()
+	if err := a.closeProcess(); err != nil {
+		t.Error(err)
+	}
+	i := slices.IndexFunc(s.Conditions, func(c condition.Status) bool { return c.Code == condition.JournalRecovered })
+	if i < 0 || !strings.Contains(s.Conditions[i].Cause, "2 dead letters of sink out") {
+		t.Errorf("conditions %+v", s.Conditions)
 	}
 }
 

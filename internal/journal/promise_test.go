@@ -410,7 +410,7 @@ func removeAll(t *testing.T, dir, pattern string) {
 
 func markStore(t *testing.T, dir string) {
 	t.Helper()
-	if err := markBroken(vfs.Default, filepath.Join(dir, storeName), errors.New("a bad block")); err != nil {
+	if err := markBroken(vfs.Default, filepath.Join(dir, storeName), "a bad block"); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -700,7 +700,7 @@ func TestContentsOfABrokenStoreAreNamedOnce(t *testing.T) {
 	dir := t.TempDir()
 	fillJournal(t, Options{Dir: dir})
 	reason := "a bad block" + contentsPart + describeContents(vfs.Default, filepath.Join(dir, storeName))
-	if err := markBroken(vfs.Default, filepath.Join(dir, storeName), errors.New(reason)); err != nil {
+	if err := markBroken(vfs.Default, filepath.Join(dir, storeName), reason); err != nil {
 		t.Fatal(err)
 	}
 	j := openJournal(t, Options{Dir: dir, Logger: discardLogger})

@@ -3,6 +3,7 @@ package journal
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"strings"
@@ -39,8 +40,20 @@ type Recovery = codec.Recovery
 const (
 	brokenPrefix = "store.broken" // of the name of a store that was moved aside; its time follows
 	contentsPart = "; contents: " // in the reason, before what describeContents returns
-	brokenMarker = "BROKEN"       // file in a store that the next Open has to move aside; its content is the reason
+	earlierPart  = "; the store that was set aside before is deleted; contents: "
+	brokenMarker = "BROKEN"  // file in a store that the next Open has to move aside; its content is the reason
+	maxMarker    = 256 << 10 // bytes of the marker: the reason names every sink
 )
+
+// contentsOf returns what a reason has from describeContents.
+func contentsOf(reason string) string {
+	_, contents, described := strings.Cut(reason, contentsPart)
+	contents, _, _ = strings.Cut(contents, earlierPart)
+	if !described {
+		return contentsUnknown
+	}
+	return contents
+}
 
 // checkVersion refuses a store of any other format version than the one this exporter reads and writes. There is no
 // conversion between versions. Bytes that are no version at all are malformed, so that the store is moved aside.
@@ -88,10 +101,11 @@ func moveStoreAside(fsys vfs.FS, dir, reason string, now time.Time, logger *slog
 			continue
 		}
 		old := fsys.PathJoin(dir, name)
+		had, _ := brokenReason(fsys, old)
 		if err := fsys.RemoveAll(old); err != nil {
 			return fmt.Errorf("journal: cannot remove the older broken store %s: %w", old, err)
 		}
-		logger.Warn("journal: removed an older broken store", "path", old)
+		logger.Warn("journal: removed an older broken store", "path", old, "contents", contentsOf(had))
 	}
 	to := fsys.PathJoin(dir, brokenPrefix+now.UTC().Format("-20060102T150405.000Z"))
 	if err := fsys.Rename(fsys.PathJoin(dir, storeName), to); err != nil {
@@ -137,12 +151,12 @@ func lastRecovery(fsys vfs.FS, dir string) (*Recovery, error) {
 }
 
 // markBroken makes the next Open move the store in dir aside.
-func markBroken(fsys vfs.FS, dir string, reason error) error {
+func markBroken(fsys vfs.FS, dir, reason string) error {
 	f, err := fsys.Create(fsys.PathJoin(dir, brokenMarker), vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write([]byte(firstLine(reason)))
+	_, err = f.Write([]byte(reason))
 	return errors.Join(err, f.Sync(), f.Close(), disk.SyncDir(fsys, dir))
 }
 
@@ -153,16 +167,15 @@ func brokenReason(fsys vfs.FS, dir string) (string, bool) {
 		return "", false
 	}
 	defer f.Close()
-	b := make([]byte, 1024)
-	n, _ := f.Read(b) // a marker with unreadable content still marks the store
-	return string(b[:n]), true
+	b, _ := io.ReadAll(io.LimitReader(f, maxMarker)) // a marker with unreadable content still marks the store
+	return string(b), true
 }
 
 // firstLine is the first line of an error, at most 400 bytes of it.
 func firstLine(err error) string {
 	line, _, _ := strings.Cut(err.Error(), "\n")
 	if len(line) > 400 {
-		line = line[:400]
+		line = strings.ToValidUTF8(line[:400], "")
 	}
 	return line
 }

@@ -95,7 +95,14 @@ func (s *store) openOrRecover(load func() error) error {
 	}
 	reason, _, _ = strings.Cut(reason, contentsPart) // a start that marked the store may not have moved it
 	reason += contentsPart + describeContents(s.base, s.storePath())
-	if err := markBroken(s.base, s.storePath(), errors.New(reason)); err != nil {
+	earlier, err := lastRecovery(s.base, s.dir)
+	if err != nil {
+		return err
+	}
+	if earlier != nil {
+		reason += earlierPart + contentsOf(earlier.Reason)
+	}
+	if err := markBroken(s.base, s.storePath(), reason); err != nil {
 		return fmt.Errorf("journal: broken store in %s (%s) cannot be moved aside: %w", s.dir, reason, err)
 	}
 	if err := moveStoreAside(s.base, s.dir, reason, time.Now(), s.logger); err != nil {
@@ -247,7 +254,7 @@ func (s *store) failStore(f *failure, err error) {
 // (I7).
 func (s *store) failBroken(f *failure, err error) error {
 	err = fmt.Errorf("%w: %w", ErrBroken, err)
-	if markErr := markBroken(s.base, s.storePath(), err); markErr != nil {
+	if markErr := markBroken(s.base, s.storePath(), firstLine(err)); markErr != nil {
 		err = fmt.Errorf("%w (and could not be marked as broken: %w)", err, markErr)
 	}
 	s.failStore(f, err)

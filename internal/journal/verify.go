@@ -48,11 +48,11 @@ func openStoreForReading(fsys vfs.FS, store string) (*Offline, error) {
 }
 
 // describeContents names what a broken store has that no other place has: dead letters, and changes that were not delivered.
-// It is as complete as the store can be read.
+// Bytes that are missing, such as the end of a log, are not noticed while the rest is read: no number is certain.
 func describeContents(fsys vfs.FS, store string) string {
 	o, err := openStoreForReading(fsys, store)
 	if err != nil {
-		return "which dead letters and undelivered changes it has cannot be read"
+		return contentsUnknown
 	}
 	defer o.decoder.Close()
 	defer o.db.Close()
@@ -75,15 +75,18 @@ func describeContents(fsys vfs.FS, store string) string {
 			parts = append(parts, fmt.Sprintf("%d changes that were not delivered to sink %s", left, sink))
 		}
 	}
-	text := "it has " + strings.Join(parts, ", ")
-	if len(parts) == 0 {
-		text = "it has no dead letter and no change that was not delivered"
+	const certainty = "as far as it can be read, it has "
+	switch failed := errors.Join(lettersErr, newestErr, cursorsErr) != nil; {
+	case len(parts) > 0:
+		return certainty + strings.Join(parts, ", ")
+	case failed:
+		return contentsUnknown
 	}
-	if errors.Join(lettersErr, newestErr, cursorsErr) != nil {
-		text += ", as far as it can be read"
-	}
-	return text
+	return certainty + "no dead letter and no change that was not delivered"
 }
+
+// contentsUnknown is what describeContents returns of a store of which nothing can be read.
+const contentsUnknown = "which dead letters and undelivered changes it has cannot be read"
 
 // newestOffset returns the offset of the last change, from the last frame alone; 0 if there is none.
 func (r frameReader) newestOffset() (uint64, error) {
