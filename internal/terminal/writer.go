@@ -2,6 +2,7 @@ package terminal
 
 import (
 	"io"
+	"slices"
 	"sync"
 	"unicode/utf8"
 )
@@ -22,9 +23,9 @@ func NewWriter(raw io.Writer) *Writer { return &Writer{Raw: raw} }
 func (w *Writer) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	text := append(w.partial, p...)
+	text := slices.Concat(w.partial, p)
 	whole := wholeCharacters(text)
-	w.partial = append([]byte(nil), text[whole:]...)
+	w.partial = slices.Clone(text[whole:])
 	if whole == 0 {
 		return len(p), nil
 	}
