@@ -33,8 +33,12 @@ const user = "65532:65532"
 // epoch is the time of every file, so that two builds are equal.
 var epoch = time.Unix(0, 0).UTC()
 
-// image writes an image for each platform, under one index, as an OCI layout into out/image, and beside it a tarball of each
-// platform for "docker load", the SBOM and the notices.
+// refName is the annotation by which tools find an image in an OCI layout (OCI image-spec, annotations.md).
+const refName = "org.opencontainers.image.ref.name"
+
+// image writes an image for each platform, under one index, as an OCI layout into out/image, with tags of both: some tools
+// cannot choose from an index. Beside it are a tarball of each platform for "docker
+// load", the SBOM and the notices.
 func (b builder) image(ctx context.Context, out string, platforms []platform) error {
 	dir := filepath.Join(out, "image")
 	if err := os.RemoveAll(dir); err != nil {
@@ -44,6 +48,7 @@ func (b builder) image(ctx context.Context, out string, platforms []platform) er
 		return err
 	}
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	tagged := index
 	err := b.each(ctx, out, platforms, func(p platform, program binary, notices []byte) error {
 		one, err := b.assemble(p, program, notices)
 		if err != nil {
@@ -52,6 +57,9 @@ func (b builder) image(ctx context.Context, out string, platforms []platform) er
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{
 			Add: one, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: p.os, Architecture: p.arch}},
 		})
+		tagged = mutate.AppendManifests(tagged, mutate.IndexAddendum{Add: one, Descriptor: v1.Descriptor{
+			Platform: &v1.Platform{OS: p.os, Architecture: p.arch}, Annotations: map[string]string{refName: tagOf(b.version) + "-" + p.arch},
+		}})
 		tag, err := name.NewTag("localhost/kubecdc/exporter:"+tagOf(b.version), name.WeakValidation)
 		if err != nil {
 			return err
@@ -61,7 +69,10 @@ func (b builder) image(ctx context.Context, out string, platforms []platform) er
 	if err != nil {
 		return err
 	}
-	if _, err := layout.Write(dir, index); err != nil {
+	tagged = mutate.AppendManifests(tagged, mutate.IndexAddendum{
+		Add: index, Descriptor: v1.Descriptor{Annotations: map[string]string{refName: tagOf(b.version)}},
+	})
+	if _, err := layout.Write(dir, tagged); err != nil {
 		return err
 	}
 	digest, err := index.Digest()
@@ -185,6 +196,24 @@ func parents(path string) (all []string) {
 	return all
 }
 
+// readLayout returns the index of all platforms from the OCI layout in out/image.
+func readLayout(out string) (v1.ImageIndex, error) {
+	tagged, err := layout.ImageIndexFromPath(filepath.Join(out, "image"))
+	if err != nil {
+		return nil, err
+	}
+	all, err := tagged.IndexManifest()
+	if err != nil {
+		return nil, err
+	}
+	for _, one := range all.Manifests {
+		if one.MediaType.IsIndex() {
+			return tagged.ImageIndex(one.Digest)
+		}
+	}
+	return nil, fmt.Errorf("%s has %d images, expected an index of all platforms", filepath.Join(out, "image", "index.json"), len(all.Manifests))
+}
+
 // push uploads the layout in out/image, with all its platforms.
 func push(ctx context.Context, out, to string) error {
 	if to == "" {
@@ -194,7 +223,7 @@ func push(ctx context.Context, out, to string) error {
 	if err != nil {
 		return err
 	}
-	index, err := layout.ImageIndexFromPath(filepath.Join(out, "image"))
+	index, err := readLayout(out)
 	if err != nil {
 		return fmt.Errorf("%w; make the image first", err)
 	}

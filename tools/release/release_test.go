@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"log"
+	"maps"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -35,7 +36,7 @@ func built(t *testing.T) (dir string, index v1.ImageIndex) {
 	if err := root.image(t.Context(), dir, []platform{{"linux", "amd64"}, {"linux", "arm64"}}); err != nil {
 		t.Fatal(err)
 	}
-	index, err := layout.ImageIndexFromPath(filepath.Join(dir, "image"))
+	index, err := readLayout(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,6 +48,7 @@ func TestTheImage(t *testing.T) {
 	dir, index := built(t)
 	again, _ := built(t)
 	t.Run("TwoBuildsAreEqual", func(t *testing.T) { equalTrees(t, dir, again) })
+	t.Run("TheLayoutHasItsTag", func(t *testing.T) { checkTag(t, dir, index) })
 	t.Run("EveryBlobIsWhatItsDigestSays", func(t *testing.T) {
 		if err := validate.Index(index); err != nil {
 			t.Error(err)
@@ -73,6 +75,44 @@ func TestTheImage(t *testing.T) {
 	}
 	t.Run("ItsSBOMNamesWhatIsInIt", func(t *testing.T) { checkSBOM(t, filepath.Join(dir, "sbom-linux-amd64.cdx.json")) })
 	t.Run("ItIsPushedWithAllPlatforms", func(t *testing.T) { checkPush(t, dir, index) })
+}
+
+// checkTag looks at the entries of index.json by which skopeo, podman and umoci find an image.
+func checkTag(t *testing.T, dir string, index v1.ImageIndex) {
+	t.Helper()
+	tagged, err := layout.ImageIndexFromPath(filepath.Join(dir, "image"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := validate.Index(tagged); err != nil {
+		t.Error(err)
+	}
+	all, err := tagged.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	platforms, err := index.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest, err := index.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]v1.Hash{"v9.8.7": digest}
+	for _, one := range platforms.Manifests {
+		want["v9.8.7-"+one.Platform.Architecture] = one.Digest
+	}
+	got := map[string]v1.Hash{}
+	for _, one := range all.Manifests {
+		got[one.Annotations["org.opencontainers.image.ref.name"]] = one.Digest
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("index.json has %v, want %v", got, want)
+	}
+	if written, err := os.ReadFile(filepath.Join(dir, "image.digest")); err != nil || strings.TrimSpace(string(written)) != digest.String() {
+		t.Errorf("image.digest has %s (%v), want %s", written, err, digest)
+	}
 }
 
 // equalTrees compares two directories byte by byte.
