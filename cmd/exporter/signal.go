@@ -12,7 +12,7 @@ import (
 func signalCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "signal",
-		Short: "Ask something of a running exporter: pause and resume a sink, dead letters",
+		Short: "Ask something of a running exporter: pause and resume a sink, a snapshot, dead letters",
 		Long: `Ask something of a running exporter, at the socket in the directory of its journal.
 
 A signal is stored before it is answered, and survives a crash, a changed
@@ -21,11 +21,11 @@ configuration and, with a replicated state, a failover. list shows each with its
 Run it on the machine of the exporter, or in its container, as the exporter's user.
 Where no exporter answers, or only a standby, it ends with exit code 3.`,
 		RunE: func(*cobra.Command, []string) error {
-			return errors.New("a subcommand is missing: pause, resume, deadletters or list")
+			return errors.New("a subcommand is missing: pause, resume, snapshot, deadletters or list")
 		},
 	}
 	onlyCommands(cmd)
-	cmd.AddCommand(signalPauseCommand(), signalResumeCommand(), signalDeadLettersCommand(), signalListCommand())
+	cmd.AddCommand(signalPauseCommand(), signalResumeCommand(), signalSnapshotCommand(), signalDeadLettersCommand(), signalListCommand())
 	return cmd
 }
 
@@ -63,6 +63,29 @@ once.`,
 	place, sink, output := addJournalLocationFlags(cmd), sinkFlag(cmd), outputFlag(cmd, "form: text or json")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return sendSignal(cmd, place, signals.Request{Kind: signals.Resume, Sink: *sink}, *output)
+	}
+	return cmd
+}
+
+func signalSnapshotCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "snapshot --sink NAME [--select RESOURCE]... [-n NAMESPACE] (--config FILE | --dir DIR)",
+		Short: "Emit the existing objects again for a sink, between live changes",
+		Long: `Emit the existing objects again for a sink, between live changes: of all resources that
+are watched, or of those selected, as rules name them. Other sinks get nothing of it.
+
+It returns when the signal is stored. list shows when the sink has everything, and how
+much that was. It goes on after a crash, with a changed configuration and, with a
+replicated state, after a failover.`,
+		Args: cobra.NoArgs,
+	}
+	place, sink, output := addJournalLocationFlags(cmd), sinkFlag(cmd), outputFlag(cmd, "form: text or json")
+	names := cmd.Flags().StringSlice("select", nil, "only these resources, such as deployments.apps; all without")
+	namespace := cmd.Flags().StringP("namespace", "n", "", "only objects of this namespace; all without")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return sendSignal(cmd, place, signals.Request{
+			Kind: signals.Snapshot, Sink: *sink, Select: *names, Namespace: *namespace,
+		}, *output)
 	}
 	return cmd
 }

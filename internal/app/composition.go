@@ -36,6 +36,7 @@ type composition struct {
 	source      *source.Source
 	protection  *protection
 	attribution *attributionRunner // nil without audit
+	snapshots   *requestedSnapshots
 	clock       *condition.Condition
 
 	open     atomic.Bool   // all parts are made
@@ -45,6 +46,7 @@ type composition struct {
 
 	sourceTask     *task
 	protectionTask *task
+	snapshotTask   *task
 	closing        sync.Once
 }
 
@@ -126,6 +128,7 @@ func (c *composition) openSourceAndSinks() (err error) {
 	if c.source, err = c.newSource(); err != nil {
 		return err
 	}
+	c.snapshots = newRequestedSnapshots(c.signals, c.source, c.cfg.Sinks)
 	c.open.Store(true)
 	return nil
 }
@@ -196,7 +199,13 @@ func (c *composition) startTasks() {
 	c.replica.startWriting(c.failed.reportError)
 	c.attribution.startTasks(c.failed.reportError)
 	c.protectionTask = startTask("protection", c.protection.run, c.failed.reportError)
-	c.sourceTask = startTask("source", c.source.Run, c.failed.reportError)
+	c.sourceTask = startTask("source", func(ctx context.Context) error {
+		if err := c.snapshots.removeEnded(ctx); err != nil { // before one of them is emitted again
+			return err
+		}
+		return c.source.Run(ctx)
+	}, c.failed.reportError)
+	c.snapshotTask = startTask("requested snapshots", c.snapshots.run, c.failed.reportError)
 }
 
 // drain stops the source, so that no new changes arrive, and lets the sinks deliver what the journal holds and the state
@@ -222,6 +231,7 @@ func (c *composition) drain() {
 
 // stopTasks stops the tasks in the opposite order of startTasks. Undelivered changes stay in the journal.
 func (c *composition) stopTasks() {
+	c.snapshotTask.stop()
 	c.sourceTask.stop()
 	c.protectionTask.stop()
 	c.attribution.stopTasks()

@@ -106,10 +106,10 @@ func (c *signalControl) isWorking(id string) bool {
 	return c.working[id]
 }
 
-// endInterrupted ends the signals that an earlier process has not finished.
+// endInterrupted ends the signals that an earlier process has not finished. A pause lasts, and a snapshot goes on.
 func (c *signalControl) endInterrupted(now time.Time) {
 	for _, s := range c.registry.List() {
-		if s.State == signals.Active && s.Kind != signals.Pause && !c.isWorking(s.ID) {
+		if s.State == signals.Active && s.Kind != signals.Pause && s.Kind != signals.Snapshot && !c.isWorking(s.ID) {
 			ended := s.End(signals.Aborted, now, 0, "the exporter ended meanwhile; what it had done is done")
 			c.registry.Update(func(b *signals.Book) { b.PutIfActive(ended) })
 		}
@@ -229,13 +229,13 @@ func (c *signalControl) refusalOf(r signals.Request, isPaused bool, sinks []conf
 	isLetters := r.Kind == signals.DiscardDeadLetters || r.Kind == signals.RetryDeadLetters
 	isConfigured := slices.Contains(names, r.Sink)
 	switch {
-	case r.Kind != signals.Pause && r.Kind != signals.Resume && !isLetters:
+	case r.Kind != signals.Pause && r.Kind != signals.Resume && r.Kind != signals.Snapshot && !isLetters:
 		return fmt.Sprintf("this exporter knows no signal %q", r.Kind)
 	case r.For < 0:
 		return "the duration of a pause is negative"
 	case isLetters && (isConfigured || r.Kind == signals.DiscardDeadLetters):
 		return c.missingLetter(r)
-	case !isConfigured && !isPaused:
+	case !isConfigured && (!isPaused || r.Kind == signals.Snapshot):
 		return fmt.Sprintf("no sink %q is configured; there are: %s", r.Sink, strings.Join(names, ", "))
 	}
 	return ""
@@ -319,6 +319,9 @@ func (h signalHandler) Submit(ctx context.Context, r signals.Request) (signals.S
 			}
 		}
 		return signals.Signal{}, &signals.NotActiveError{Reason: reason}
+	}
+	if r.Kind == signals.Snapshot {
+		return c.snapshots.submit(ctx, r)
 	}
 	return c.signals.submit(ctx, r, c.cfg.Sinks)
 }

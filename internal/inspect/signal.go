@@ -41,6 +41,8 @@ func describeSignal(s signals.Signal) string {
 	switch {
 	case s.State != signals.Active:
 		return text + string(s.State) + ": " + s.Result
+	case s.Kind == signals.Snapshot:
+		return text + s.Result
 	case s.Until.IsZero():
 		return text + fmt.Sprintf("in force until it is resumed; %d changes wait", s.Count)
 	}

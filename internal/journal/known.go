@@ -71,13 +71,15 @@ func (k *KnownObjects) LoadResource(name string, known func(event.Known)) (event
 	return stored, nil
 }
 
-// SetScopes replaces the scopes of a resource, and stores its version and kind. Known objects and bodies stay. Durable when
-// it returns nil; ordered with Append.
+// SetScopes replaces the scopes of a resource, and stores its version and kind. Known objects and bodies stay, and so does
+// what is requested, see [event.CarrySnapshotRequests]. Durable when it returns nil; ordered with Append.
 func (k *KnownObjects) SetScopes(ctx context.Context, r event.Resource, scopes []event.StoredScope) error {
 	return k.queue.submit(ctx, func(g *group) error {
 		stored, err := g.known.describeResource(r)
 		if err == nil {
-			stored.Scopes = sortScopes(scopes)
+			next := sortScopes(scopes)
+			event.CarrySnapshotRequests(stored.Scopes, next)
+			stored.Scopes = next
 		}
 		return err
 	}, nil)
@@ -272,7 +274,7 @@ func updateScope(stored *event.StoredResource, o *event.Observation) {
 		s.Position, s.AheadUpTo, s.LostReason, s.Pass = o.Position, o.AheadUpTo, "", ""
 	}
 	if o.EndedRequest != "" {
-		s.RemoveSnapshotRequests(func(r event.SnapshotRequest) bool { return r.ID == o.EndedRequest })
+		s.EndSnapshotRequest(o.EndedRequest, o.EndedCount)
 	}
 }
 

@@ -92,7 +92,7 @@ func (g *group) replaceDeclared(d Declaration) error {
 			g.sinks.removeSink(name, s, g.log.extent, g.lowestPositions())
 		}
 	}
-	g.removeRequestsOfOthers(d.Sinks)
+	g.known.removeRequests(func(r event.SnapshotRequest) bool { return !slices.Contains(d.Sinks, r.Sink) })
 	for _, name := range d.Sinks {
 		if _, declared := g.sinks.findSink(name); declared {
 			continue
@@ -157,14 +157,12 @@ func (g *group) renameRequests(before, name string) {
 			if !slices.ContainsFunc(all, func(r event.SnapshotRequest) bool { return r.Sink == before }) {
 				continue
 			}
-			scope := &g.known.editResource(resource).Scopes[i]
-			scope.Requests = ""
-			for _, request := range all {
-				if request.Sink == before {
-					request.Sink = name
+			for n := range all {
+				if all[n].Sink == before {
+					all[n].Sink = name
 				}
-				scope.AddSnapshotRequests(request)
 			}
+			g.known.editResource(resource).Scopes[i].ReplaceSnapshotRequests(all)
 		}
 	}
 }
@@ -172,28 +170,10 @@ func (g *group) renameRequests(before, name string) {
 // requestSnapshots requests a snapshot of every stored scope for a sink that is new. Scopes that are stored later begin with
 // a list that all sinks get.
 func (g *group) requestSnapshots(sink string) {
-	request, scopes := event.SnapshotRequest{Sink: sink, ID: rand.Text()}, 0
-	for name := range g.known.allResources() {
-		stored := g.known.editResource(name)
-		for i := range stored.Scopes {
-			stored.Scopes[i].AddSnapshotRequests(request)
-			scopes++
-		}
-	}
+	request := event.SnapshotRequest{Sink: sink, ID: rand.Text()}
+	scopes := g.known.requestSnapshots(request, func(string, string) bool { return true })
 	if scopes > 0 {
 		g.sinks.ledger.logger.Info("journal: a sink is new, and gets all existing objects", "sink", sink, "scopes", scopes, "id", request.ID)
-	}
-}
-
-// removeRequestsOfOthers removes the requests of all sinks but these.
-func (g *group) removeRequestsOfOthers(sinks []string) {
-	isOther := func(r event.SnapshotRequest) bool { return !slices.Contains(sinks, r.Sink) }
-	for name, r := range g.known.allResources() {
-		for i, s := range r.Scopes {
-			if slices.ContainsFunc(s.SnapshotRequests(), isOther) {
-				g.known.editResource(name).Scopes[i].RemoveSnapshotRequests(isOther)
-			}
-		}
 	}
 }
 
@@ -293,7 +273,7 @@ func isLater(a, b string) bool {
 // sinks from then on, those that it declares get a gap for what they have missed, and those that were none get a snapshot.
 func (g *group) seedMembers(s Seed) error {
 	declared := g.sinks.declaredNames()
-	g.removeRequestsOfOthers(declared)
+	g.known.removeRequests(func(r event.SnapshotRequest) bool { return !slices.Contains(declared, r.Sink) })
 	for _, name := range s.Members.Sinks {
 		if !slices.Contains(declared, name) {
 			g.recordAbsent(event.FormerSink{Name: name, Positions: g.lowestPositions()})

@@ -104,14 +104,18 @@ func (r *Registry) Update(change func(*Book)) {
 	r.setBook(next, true)
 }
 
+// IsSaved reports whether the store has all signals as they are.
+func (r *Registry) IsSaved() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.unsaved
+}
+
 // SaveUnsaved stores what is not stored yet.
 func (r *Registry) SaveUnsaved(ctx context.Context) error {
 	r.saving.Lock()
 	defer r.saving.Unlock()
-	r.mu.Lock()
-	unsaved := r.unsaved
-	r.mu.Unlock()
-	if !unsaved {
+	if r.IsSaved() {
 		return nil
 	}
 	book := r.copyBook()

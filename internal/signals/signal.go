@@ -18,6 +18,8 @@ const (
 	Pause  Kind = "pause"  // deliver nothing to a sink until it is resumed
 	Resume Kind = "resume" // end the pause of a sink
 
+	Snapshot Kind = "snapshot" // emit the existing objects again for a sink
+
 	RetryDeadLetters   Kind = "deadletters.retry"   // deliver dead letters of a sink once more
 	DiscardDeadLetters Kind = "deadletters.discard" // drop dead letters of a sink
 )
@@ -44,9 +46,13 @@ type Signal struct {
 	Since   time.Time `json:"since,omitzero"` // of a pause: when the sink was paused, also by a pause that this one superseded
 	Until   time.Time `json:"until,omitzero"` // of a pause: when it ends by itself; zero: with resume
 	State   State     `json:"state"`
-	Ended   time.Time `json:"ended,omitzero"`
-	Count   uint64    `json:"count"`  // of what the signal was about, as Result explains it
-	Result  string    `json:"result"` // in one sentence
+
+	Select    []string `json:"select,omitempty"`    // of a snapshot: the resources; nil: all
+	Namespace string   `json:"namespace,omitempty"` // of a snapshot: the only namespace; "": all
+
+	Ended  time.Time `json:"ended,omitzero"`
+	Count  uint64    `json:"count"`  // of what the signal was about, as Result explains it
+	Result string    `json:"result"` // in one sentence
 }
 
 // Request is what a client asks for.
@@ -56,11 +62,17 @@ type Request struct {
 	For  time.Duration `json:"for,omitempty"` // of a pause; 0: until resumed
 
 	Offsets []uint64 `json:"offsets,omitempty"` // of dead letters; nil: all
+
+	Select    []string `json:"select,omitempty"`    // of a snapshot: the resources; nil: all
+	Namespace string   `json:"namespace,omitempty"` // of a snapshot: the only namespace; "": all
 }
 
 // New returns the signal that a request makes.
 func (r Request) New(now time.Time) Signal {
-	s := Signal{ID: strings.ToLower(rand.Text()[:10]), Kind: r.Kind, Sink: r.Sink, Created: now.UTC().Truncate(time.Millisecond), State: Active}
+	s := Signal{
+		ID: strings.ToLower(rand.Text()[:10]), Kind: r.Kind, Sink: r.Sink, Created: now.UTC().Truncate(time.Millisecond), State: Active,
+		Select: r.Select, Namespace: r.Namespace,
+	}
 	if r.Kind == Pause {
 		s.Since = s.Created
 		if r.For > 0 {

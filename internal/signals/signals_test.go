@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -223,7 +224,7 @@ func TestAnswersArriveAsTheyWereGiven(t *testing.T) {
 				t.Fatal(err)
 			}
 			got, err := client.Submit(t.Context(), Request{Kind: Pause, Sink: "a"})
-			if got != h.signal || fmt.Sprint(err) != fmt.Sprint(h.err) {
+			if !reflect.DeepEqual(got, h.signal) || fmt.Sprint(err) != fmt.Sprint(h.err) {
 				t.Errorf("answered %+v, %v", got, err)
 			}
 			var inactive *NotActiveError

@@ -81,8 +81,8 @@ var (
 	ResourceUnread = define("ResourceUnread", Degraded, slog.LevelWarn, "objects cannot be read beside the watch, for a resync or for missing states; trying again",
 		"objects can be read beside the watch again", "the watch continues; the resync or the missing states are late",
 		"grant the right or repair the server that the cause names")
-	SnapshotPending = define("SnapshotPending", Degraded, slog.LevelInfo, "a sink does not have all existing objects of the resource yet",
-		"the sink has all existing objects of the resource", "changes flow; what has not changed since the sink was added is missing in it",
+	SnapshotPending = define("SnapshotPending", Degraded, slog.LevelInfo, "a snapshot of the resource for one sink is not complete yet",
+		"the snapshot for the sink is complete", "changes flow; a sink that was added lacks what has not changed since",
 		"wait; if it lasts, look at the conditions of the resource and of the sink")
 	ResourceNotServed = define("ResourceNotServed", Degraded, slog.LevelWarn, "selected but not served, waiting for it",
 		watchStarts, "it is watched as soon as it is served", "install its definition, or correct the name in the rule")

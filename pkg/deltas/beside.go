@@ -10,18 +10,19 @@ import (
 // it starts: as it is read, or, if a watch event comes first, as that leaves it. So it does not depend on what the reading
 // finds, nor on what filters make of the live changes, and it is complete once every known object was seen in its pass.
 type sinkSnapshot struct {
-	id, sink string
+	request  event.SnapshotRequest
+	id       string
 	position string // of the scope at the start
 	sum      sum    // of its records
 }
 
-// StartSnapshot starts a snapshot for one sink and returns the observation with its begin record. position is that of the
-// scope. It replaces one that is in progress, and a list ends it.
-func (t *Tracker) StartSnapshot(id, sink, position string) event.Observation {
-	t.known.startCountedPass()
-	t.beside = &sinkSnapshot{id: id, sink: sink, position: position}
+// StartSnapshot starts the snapshot that is requested for one sink, under an ID, and returns the observation with its begin
+// record. position is that of the scope. It replaces one that is in progress, and a list ends it.
+func (t *Tracker) StartSnapshot(r event.SnapshotRequest, id, position string) event.Observation {
+	t.known.startCountedPass(r.Namespace)
+	t.beside = &sinkSnapshot{request: r, id: id, position: position}
 	begin := t.NewSnapshotBegin(id)
-	begin.OnlySink = sink
+	t.beside.addressRecord(begin)
 	return t.NewObservation(begin)
 }
 
@@ -59,7 +60,7 @@ func (t *Tracker) addToSnapshot(before, after event.Known, changes []*event.Chan
 
 // listAt returns how objects are interpreted that are read for the snapshot at a resourceVersion.
 func (s *sinkSnapshot) listAt(position string) List {
-	return List{Snapshot: &event.SnapshotInfo{ID: s.id}, OnlySink: s.sink, Position: position, Beside: true}
+	return List{Snapshot: &event.SnapshotInfo{ID: s.id}, OnlySink: s.request.Sink, Position: position, Beside: true}
 }
 
 func (s *sinkSnapshot) addRecords(changes []*event.Change) {
@@ -74,13 +75,23 @@ func (t *Tracker) MissingInSnapshot() (missing int, inProgress bool) {
 	return t.known.unseen, t.beside != nil
 }
 
-// FinishSnapshot ends the snapshot and returns the observation with its end record. It is complete up to the position at
-// which it has started: what has changed since carries a higher version.
+// FinishSnapshot ends the snapshot and returns the observation with its end record, which ends the request. It is complete
+// up to the position at which it has started: what has changed since carries a higher version.
 func (t *Tracker) FinishSnapshot() event.Observation {
 	s := t.beside
 	t.beside = nil
 	end := t.currentScope().newControlRecord(event.SnapshotEnd, s.position, t.now())
-	end.OnlySink = s.sink
+	s.addressRecord(end)
 	end.Snapshot = &event.SnapshotInfo{ID: s.id, Position: s.position, Count: s.sum.count, Digest: s.sum.digest.String()}
-	return t.NewObservation(end)
+	o := t.NewObservation(end)
+	o.EndedRequest, o.EndedCount = s.request.ID, s.sum.count
+	return o
+}
+
+// addressRecord addresses a control record to the sink, and to the namespace if the snapshot has only that.
+func (s *sinkSnapshot) addressRecord(c *event.Change) {
+	c.OnlySink = s.request.Sink
+	if s.request.Namespace != "" {
+		c.Namespace = s.request.Namespace
+	}
 }

@@ -56,7 +56,7 @@ func TestSinkSnapshotIsWhole(t *testing.T) {
 			}
 			stream = append(stream, o.Changes...)
 		}
-		take(tracker.StartSnapshot("s", "new", strconv.Itoa(version)), nil)
+		take(tracker.StartSnapshot(event.SnapshotRequest{Sink: "new", ID: "r"}, "s", strconv.Itoa(version)), nil)
 		var pending []Event // written, and not brought by the watch yet
 		watched := func() {
 			n := r.IntN(len(pending) + 1)

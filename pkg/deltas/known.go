@@ -18,6 +18,7 @@ type KnownSet struct {
 	listPass uint32 // of the current list, see startListPass
 	sum      *sum   // of all objects; nil unless it is kept
 	unseen   int    // objects not seen in the pass, while they are counted, see startCountedPass
+	prefix   string // of the keys that are counted
 }
 
 // sum is the number of the objects that are known to exist, and the digest over them.
@@ -67,23 +68,27 @@ func (s *KnownSet) replaceOrRemove(k event.Known) {
 // startListPass starts a list: no known object has been seen in it yet.
 func (s *KnownSet) startListPass() {
 	s.listPass++
-	s.unseen = 0
+	s.unseen, s.prefix = 0, ""
 }
 
-// startCountedPass is startListPass that counts the objects that were not seen, except those that only some sinks have.
-func (s *KnownSet) startCountedPass() {
+// startCountedPass is startListPass that counts the objects of a namespace, "" for all, that were not seen, except those
+// that only some sinks have.
+func (s *KnownSet) startCountedPass(namespace string) {
 	s.startListPass()
-	for _, k := range s.objects {
-		if k.decodeKnown("").UID != "" {
+	if namespace != "" {
+		s.prefix = namespace + "/"
+	}
+	for key := range s.objects {
+		if s.isUnseen(key) {
 			s.unseen++
 		}
 	}
 }
 
-// isUnseen reports whether an object is known, and was not seen in the pass.
+// isUnseen reports whether an object is known, and was not seen in the pass, which has it.
 func (s *KnownSet) isUnseen(key string) bool {
 	k, ok := s.objects[key]
-	return ok && k.seenInPass != s.listPass && k.decodeKnown(key).UID != ""
+	return ok && strings.HasPrefix(key, s.prefix) && k.seenInPass != s.listPass && k.decodeKnown(key).UID != ""
 }
 
 // countSeen counts an object as seen that was not.

@@ -29,6 +29,8 @@ type Observation struct {
 	LostReason string
 	// EndedRequest is the ID of a request of the scope that this observation completes; "" for none.
 	EndedRequest string
+	// EndedCount is the number of objects that its snapshot has.
+	EndedCount int
 }
 
 // StoredScope is the stored state of a scope: a resource as selected by one rule, or one namespace of it.
@@ -41,7 +43,7 @@ type StoredScope struct {
 	// AheadUpTo is the version up to which known objects may be newer than Position, because later parts of a list were newer
 	// than its first page. Until the position has reached it, the known objects are no state of the cluster. "" if none are.
 	AheadUpTo string
-	// Requests has the snapshots that are still to be emitted, in order, encoded by [AppendSnapshotRequest].
+	// Requests has the snapshots that are requested, in order, as SnapshotRequests returns them.
 	Requests string
 }
 

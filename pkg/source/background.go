@@ -32,9 +32,7 @@ func (f *follower) startBackgroundReads(ctx context.Context) (stop func()) {
 		f.watcher.before = newStatesBefore(f)
 		running.Go(func() { f.fillBodies(ctx) })
 	}
-	if len(f.out.requested.pending) > 0 { // the follower has not started
-		running.Go(func() { f.emitRequestedSnapshots(ctx) })
-	}
+	running.Go(func() { f.emitRequestedSnapshots(ctx) })
 	return func() { cancel(); running.Wait() }
 }
 

@@ -48,7 +48,7 @@ func (e *emitter) loadState(cluster string, stored event.StoredScope, known *del
 	if len(e.watermarks.series) > 0 {
 		e.tracker.Load().KeepSum()
 	}
-	e.stored, e.aheadUpTo, e.requested.pending = stored, stored.AheadUpTo, stored.SnapshotRequests()
+	e.stored, e.aheadUpTo, e.requested.pending = stored, stored.AheadUpTo, stored.PendingSnapshots()
 	if stored.Position != "" {
 		e.stored = event.StoredScope{ID: stored.ID}
 		e.position.Store(&stored.Position)

@@ -510,7 +510,7 @@ func (s *store) appendObservation(_ context.Context, o event.Observation) error 
 			*scope = event.StoredScope{ID: scope.ID, Position: o.Position, Snapshot: scope.Snapshot, Requests: scope.Requests}
 		}
 		if o.EndedRequest != "" {
-			scope.RemoveSnapshotRequests(func(r event.SnapshotRequest) bool { return r.ID == o.EndedRequest })
+			scope.EndSnapshotRequest(o.EndedRequest, o.EndedCount)
 		}
 	}
 	s.notifyWaiters()
@@ -520,7 +520,9 @@ func (s *store) appendObservation(_ context.Context, o event.Observation) error 
 func (s *store) setScopes(_ context.Context, r event.Resource, scopes []event.StoredScope) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.resources[r.String()], s.scopes[r.String()] = r, slices.Clone(scopes)
+	next := slices.Clone(scopes)
+	event.CarrySnapshotRequests(s.scopes[r.String()], next)
+	s.resources[r.String()], s.scopes[r.String()] = r, next
 	return nil
 }
 

@@ -23,11 +23,12 @@ type follower struct {
 	api           *scopeClient
 	lister        *lister
 	watcher       *watcher
-	bodiesMissing bool // the known objects have no bodies, and a rule needs them; set before run
+	bodiesMissing bool          // the known objects have no bodies, and a rule needs them; set before run
+	requested     chan struct{} // the store may have new requests for snapshots; has room for one
 }
 
 func newFollower(r *runner, scope selection.Scope, to event.AppendFunc) *follower {
-	f := &follower{runner: r, scope: scope, health: newHealth(r.env.states, scope.ID)}
+	f := &follower{runner: r, scope: scope, health: newHealth(r.env.states, scope.ID), requested: make(chan struct{}, 1)}
 	if scope.Mandatory {
 		f.health.onRepeatedRefusal = f.failForbidden
 	}

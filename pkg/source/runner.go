@@ -234,6 +234,11 @@ func (r *runner) loadFollowers(ctx context.Context, lost string) (unselected *em
 		if err := r.env.cfg.SetScopes(ctx, r.resource, plan); err != nil {
 			return nil, err
 		}
+		carried, err := r.env.cfg.Load(r.resource.String(), nil) // with what is requested of scopes that are no more
+		if err != nil {
+			return nil, err
+		}
+		plan, _ = r.planScopes(carried, lost)
 	}
 	if stored.BodiesMissing {
 		r.bodilessScopes.Store(int32(len(r.followers)))
@@ -294,14 +299,11 @@ const selectionChanged = "the rules were edited, or the resource is served diffe
 	"compared with the previous one, and changes in between may be coalesced"
 
 // planScopes returns what each scope begins with, and whether that differs from the stored scopes. A scope without stored
-// state begins with an empty one; if the resource was selected differently before, it begins with a comparison, and the
-// snapshots that were requested of the previous scopes are requested of it.
+// state begins with an empty one; if the resource was selected differently before, it begins with a comparison.
 func (r *runner) planScopes(stored event.StoredResource, lost string) (plan []event.StoredScope, changed bool) {
 	known := map[string]event.StoredScope{}
-	var all event.StoredScope // the requests of all
 	for _, s := range stored.Scopes {
 		known[s.ID] = s
-		all.AddSnapshotRequests(s.SnapshotRequests()...)
 	}
 	pass := rand.Text()
 	if slices.ContainsFunc(stored.Scopes, isSnapshotUnfinished) {
@@ -312,7 +314,7 @@ func (r *runner) planScopes(stored event.StoredResource, lost string) (plan []ev
 		switch {
 		case ok:
 		case stored.Resource.Resource != "":
-			s = event.StoredScope{ID: f.scope.ID, LostReason: selectionChanged, Pass: pass, Requests: all.Requests}
+			s = event.StoredScope{ID: f.scope.ID, LostReason: selectionChanged, Pass: pass}
 		default:
 			s = event.StoredScope{ID: f.scope.ID, LostReason: lost}
 		}

@@ -29,9 +29,9 @@ type requestedSnapshots struct {
 	attempt *snapshotAttempt        // of the first one; nil if it is not in progress
 }
 
-// isPendingFor reports whether a sink still gets a snapshot.
-func (r *requestedSnapshots) isPendingFor(sink string) bool {
-	return slices.ContainsFunc(r.pending, func(p event.SnapshotRequest) bool { return p.Sink == sink })
+// isIncomplete reports whether a sink is new and still gets a snapshot.
+func (r *requestedSnapshots) isIncomplete(sink string) bool {
+	return slices.ContainsFunc(r.pending, func(p event.SnapshotRequest) bool { return p.Sink == sink && !p.Signal })
 }
 
 // endAttempt ends the reading of the snapshot in progress, if there is one. If it is not complete, it starts again.
@@ -57,14 +57,15 @@ type snapshotAttempt struct {
 func (e *emitter) startSnapshot(ctx, appending context.Context) (*snapshotAttempt, error) {
 	r := &e.requested
 	r.endAttempt()
-	a := &snapshotAttempt{request: r.pending[0], known: e.tracker.Load().KnownCount()}
+	a := &snapshotAttempt{request: r.pending[0]}
 	a.ctx, a.stop = context.WithCancel(ctx)
 	a.reading, a.stopReading = context.WithCancel(a.ctx)
 	r.attempt = a
 	id := a.request.ID + "." + rand.Text()[:8]
-	if err := e.appendObservation(appending, e.tracker.Load().StartSnapshot(id, a.request.Sink, e.currentPosition())); err != nil {
+	if err := e.appendObservation(appending, e.tracker.Load().StartSnapshot(a.request, id, e.currentPosition())); err != nil {
 		return a, err
 	}
+	a.known, _ = e.tracker.Load().MissingInSnapshot()
 	e.checkSnapshot()
 	return a, nil
 }
@@ -101,9 +102,7 @@ func (e *emitter) finishSnapshot(ctx context.Context, a *snapshotAttempt) error 
 	if r.attempt != a {
 		return nil
 	}
-	o := e.tracker.Load().FinishSnapshot()
-	o.EndedRequest = a.request.ID
-	if err := e.appendObservation(ctx, o); err != nil {
+	if err := e.appendObservation(ctx, e.tracker.Load().FinishSnapshot()); err != nil {
 		return err
 	}
 	r.pending = r.pending[1:]
@@ -111,17 +110,35 @@ func (e *emitter) finishSnapshot(ctx context.Context, a *snapshotAttempt) error 
 	return nil
 }
 
-// emitRequestedSnapshots emits the pending snapshots one after the other. It returns when there are none, or ctx ends.
+// emitRequestedSnapshots emits the snapshots that the store has requests for, one after the other, until ctx ends. It looks
+// again when f.requested is signaled.
 func (f *follower) emitRequestedSnapshots(ctx context.Context) {
 	for {
-		f.recordSnapshot("it follows when " + f.scope.ID + " is watched")
-		var next []event.SnapshotRequest
-		if err := f.runAndWait(ctx, func(context.Context) error { next = f.out.requested.pending; return nil }); err != nil {
+		next, err := f.loadRequests()
+		if err != nil {
+			if ctx.Err() == nil {
+				f.runner.env.fail(fmt.Errorf("load the requests for snapshots of %s: %w", f.scope.ID, err))
+			}
 			return
+		}
+		if len(next) > 0 {
+			f.recordSnapshot("it follows when " + f.scope.ID + " is watched")
+		}
+		// Also without any: the loaded ones may have been removed. A scope that has none and had none waits for no watch.
+		if len(next) > 0 || !f.health.snapshot.Status().OK() {
+			err = f.runAndWait(ctx, func(context.Context) error { f.out.requested.pending = next; return nil })
+			if err != nil {
+				return
+			}
 		}
 		if len(next) == 0 {
 			f.health.snapshot.Clear()
-			return
+			select {
+			case <-f.requested:
+				continue
+			case <-ctx.Done():
+				return
+			}
 		}
 		release, err := f.runner.env.snapshots.acquire(ctx, next[0].Sink)
 		if err != nil {
@@ -133,6 +150,17 @@ func (f *follower) emitRequestedSnapshots(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// loadRequests returns what the store has requests for. Only the goroutine that calls it ends requests of the scope.
+func (f *follower) loadRequests() ([]event.SnapshotRequest, error) {
+	stored, err := f.runner.env.cfg.Load(f.runner.resource.String(), nil)
+	for _, s := range stored.Scopes {
+		if s.ID == f.scope.ID {
+			return s.PendingSnapshots(), err
+		}
+	}
+	return nil, err
 }
 
 func (f *follower) recordSnapshot(cause string) {
@@ -166,6 +194,9 @@ func (f *follower) emitSnapshot(ctx context.Context) {
 	f.recordSnapshot(fmt.Sprintf("sink %s receives what was read of %s", a.request.Sink, f.scope.ID))
 	if f.awaitDelivered(a) == nil {
 		_ = f.runAndWait(a.ctx, func(appending context.Context) error { return f.out.finishSnapshot(appending, a) })
+		if flush := f.runner.env.cfg.Flush; flush != nil { // the store is read next
+			_ = flush(ctx)
+		}
 	}
 }
 

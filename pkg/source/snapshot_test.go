@@ -259,3 +259,76 @@ func (s *store) watermarksFor(sink string) (all []*event.Change) {
 	}
 	return all
 }
+
+// TestASnapshotIsRequestedOfARunningScope by a signal: it stays requested with its count, live changes go on, and the
+// watermarks of a sink that has everything do so, too.
+func TestASnapshotIsRequestedOfARunningScope(t *testing.T) {
+	f := newFakeAPI(t)
+	f.writeEvents("ADDED", "a", "b")
+	st := newStore()
+	st.storeState("pods", "12",
+		event.Known{Key: "ns/a", UID: "uid-a", ResourceVersion: "11"},
+		event.Known{Key: "ns/b", UID: "uid-b", ResourceVersion: "12"})
+	s, _, _ := startSource(t, f, st, func(c *Config) {
+		c.Watermarks = []WatermarkSeries{{Every: 10 * time.Millisecond, Sinks: []string{"new"}}}
+	})
+	awaitState(t, st, s, Live)
+	for i, id := range []string{"request", "again"} {
+		asked, release := f.holdList()
+		request := event.SnapshotRequest{Sink: "new", ID: id, Signal: true}
+		st.request("pods", request)
+		s.EmitRequested()
+		<-asked
+		before := len(st.watermarksFor("new"))
+		f.writeEvents("MODIFIED", "b")
+		st.awaitTrue(t, "a watermark during the snapshot", func() bool { return len(st.watermarksFor("new")) > before })
+		release()
+		st.awaitTrue(t, "the end of the snapshot", func() bool { return strings.HasSuffix(st.requestsOf("pods"), id+" signal ended=2\n") })
+		if frames := st.snapshotFrames(); len(frames) != 2*(i+1) || !strings.HasPrefix(frames[2*i].Snapshot.ID, id+".") {
+			t.Errorf("%d frames: %+v", len(frames), frames)
+		}
+	}
+	got := slices.DeleteFunc(st.transcript(), func(line string) bool { return strings.HasPrefix(line, "watermark") })
+	want := []string{"updated b@13", "snapshot b@13 to new", "snapshot a@11 to new", "updated b@14", "snapshot b@14 to new", "snapshot a@11 to new"}
+	if !slices.Equal(got, want) {
+		t.Errorf("emitted %q", got)
+	}
+}
+
+// TestASnapshotOfOneNamespaceHasItsObjectsAlone, and its frame names it.
+func TestASnapshotOfOneNamespaceHasItsObjectsAlone(t *testing.T) {
+	f := newFakeAPI(t)
+	st := requestedStore(f)
+	st.storeState("configmaps", "13")
+	st.scopes["pods"][0].Requests = ""
+	st.known["pods"]["other/d"] = event.Known{Key: "other/d", UID: "uid-d", ResourceVersion: "13"}
+	st.request("pods", event.SnapshotRequest{Sink: "new", ID: "request", Namespace: "ns", Signal: true})
+	_, _, _ = startSource(t, f, st)
+	st.awaitTrue(t, "the end", func() bool { return strings.HasSuffix(st.requestsOf("pods"), "namespace=ns ended=3\n") })
+	for _, c := range st.snapshotFrames() {
+		if c.OnlySink == "new" && c.Namespace != "ns" {
+			t.Errorf("%s is of the namespace %q", c.Type, c.Namespace)
+		}
+	}
+}
+
+func TestScopesAreSelectedByResourceAndNamespace(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	s, _, _ := startSource(t, f, st, func(c *Config) {
+		c.Rules = []selection.Rule{{Select: []string{"pods"}, Namespaces: selection.Namespaces{Include: []string{"a", "b"}}}}
+	})
+	st.awaitTrue(t, "discovery", func() bool { _, _, discovered := s.SelectScopes(nil, ""); return discovered })
+	for _, c := range []struct {
+		names            []string
+		namespace        string
+		scopes, unknowns int
+	}{
+		{nil, "", 2, 0}, {nil, "a", 1, 0}, {[]string{"pods"}, "b", 1, 0}, {[]string{"pods", "nodes"}, "", 2, 1}, {[]string{"nodes"}, "", 0, 1},
+		{nil, "c", 0, 0},
+	} {
+		scopes, unknown, _ := s.SelectScopes(c.names, c.namespace)
+		if len(scopes["pods"]) != c.scopes || len(unknown) != c.unknowns {
+			t.Errorf("%v in %q select %v, unknown are %v", c.names, c.namespace, scopes, unknown)
+		}
+	}
+}

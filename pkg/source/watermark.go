@@ -85,13 +85,13 @@ func (w *watermarks) takeDue(position string, now time.Time, isIncomplete func(s
 
 // emitWatermarks emits the watermarks that are due. Everything up to the position was appended before, because one goroutine
 // appends all of a scope, in order. While known objects may be newer than the position, they are no state of the cluster:
-// then there is none. A sink that still gets a snapshot does not have everything up to the position.
+// then there is none. A new sink that still gets a snapshot does not have everything up to the position.
 func (e *emitter) emitWatermarks(ctx context.Context, now time.Time) error {
 	position := e.currentPosition()
 	if e.aheadUpTo != "" {
 		position = ""
 	}
-	for _, info := range e.watermarks.takeDue(position, now, e.requested.isPendingFor) {
+	for _, info := range e.watermarks.takeDue(position, now, e.requested.isIncomplete) {
 		t := e.tracker.Load()
 		if err := e.appendObservation(ctx, t.NewObservation(t.NewWatermark(position, info))); err != nil {
 			return err

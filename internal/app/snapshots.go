@@ -1,0 +1,225 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/internal/signals"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
+)
+
+// requestedSnapshots executes the signals that ask for snapshots. The stored scopes have what a signal has requested, and
+// what of that has ended; here nothing is kept that a restart or a failover would lose. Safe for concurrent use.
+type requestedSnapshots struct {
+	*signalControl
+	source scopeSource
+	sinks  []config.Sink // the configured ones
+
+	mu        sync.Mutex
+	seen      map[string]bool   // IDs of the signals that the source was notified of
+	endsUntil map[string]uint64 // offsets up to which the ends were appended, by ID of the signals that wait for their delivery
+}
+
+// scopeSource is the source that emits requested snapshots.
+type scopeSource interface {
+	SelectScopes(names []string, namespace string) (scopes map[string][]string, unknown []string, discovered bool)
+	EmitRequested()
+}
+
+func newRequestedSnapshots(c *signalControl, s scopeSource, sinks []config.Sink) *requestedSnapshots {
+	return &requestedSnapshots{signalControl: c, source: s, sinks: sinks, seen: map[string]bool{}, endsUntil: map[string]uint64{}}
+}
+
+// submit stores a signal and requests its snapshots.
+func (s *requestedSnapshots) submit(ctx context.Context, r signals.Request) (signals.Signal, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalTimeout) // a client that goes away changes nothing
+	defer cancel()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	scopes, unknown, discovered := s.source.SelectScopes(r.Select, r.Namespace)
+	if !discovered {
+		return signals.Signal{}, &signals.NotActiveError{Reason: "this exporter has not found out yet what there is to watch; try again"}
+	}
+	signal := r.New(time.Now())
+	refusal := s.refusalOf(r, false, s.sinks)
+	if refusal == "" {
+		refusal = invalidSelection(r)
+	}
+	switch {
+	case refusal != "":
+	case s.waitsForSnapshot(r.Sink) != "":
+		refusal = fmt.Sprintf("sink %q already waits for the snapshot %s", r.Sink, s.waitsForSnapshot(r.Sink))
+	case len(scopes) > 0 && len(unknown) > 0:
+		refusal = "nothing that is watched is named " + strings.Join(unknown, ", ")
+	}
+	switch {
+	case refusal != "":
+		signal = signal.End(signals.Refused, time.Now(), 0, refusal)
+	case len(scopes) == 0:
+		signal = signal.End(signals.Nothing, time.Now(), 0, "nothing that is watched is selected")
+	default:
+		signal.Result = fmt.Sprintf("%d resources follow, between live changes", len(scopes))
+	}
+	if err := s.registry.Commit(ctx, signal.ID, func(b *signals.Book) { b.Put(signal) }); err != nil || signal.State != signals.Active {
+		return signal, err
+	}
+	s.log.Info("a snapshot is requested by a signal", "sink", signal.Sink, "signal", signal.ID, "resources", len(scopes))
+	return signal, s.request(ctx, signal, scopes)
+}
+
+// invalidSelection returns why a request can select nothing; "" if it can.
+func invalidSelection(r signals.Request) string {
+	rule := selection.Rule{Select: r.Select}
+	if len(rule.Select) == 0 {
+		rule.Select = []string{"*"}
+	}
+	if r.Namespace != "" {
+		rule.Namespaces.Include = []string{r.Namespace}
+	}
+	err := rule.Validate("snapshot")
+	switch {
+	case err != nil:
+		return err.Error()
+	case strings.ContainsAny(r.Namespace, "*?["):
+		return fmt.Sprintf("%q is a pattern, and not the name of one namespace", r.Namespace)
+	}
+	return ""
+}
+
+// waitsForSnapshot returns the ID of a snapshot that a sink waits for; "" if there is none.
+func (s *requestedSnapshots) waitsForSnapshot(sink string) string {
+	for _, r := range s.journal.RequestedSnapshots() {
+		if r.Sink == sink {
+			return r.ID
+		}
+	}
+	for _, o := range s.registry.List() {
+		if o.Kind == signals.Snapshot && o.State == signals.Active && o.Sink == sink {
+			return o.ID
+		}
+	}
+	return ""
+}
+
+// request requests the snapshots of a signal, of scopes by resource.
+func (s *requestedSnapshots) request(ctx context.Context, signal signals.Signal, scopes map[string][]string) error {
+	selected := map[string]bool{}
+	for _, ids := range scopes {
+		for _, id := range ids {
+			selected[id] = true
+		}
+	}
+	n, err := s.journal.RequestSnapshots(
+		ctx, event.SnapshotRequest{Sink: signal.Sink, ID: signal.ID, Namespace: signal.Namespace, Signal: true},
+		func(_, scope string) bool { return selected[scope] },
+	)
+	if err == nil && n > 0 {
+		s.source.EmitRequested()
+	}
+	return err
+}
+
+// run ends the signals whose snapshots have ended, until ctx ends.
+func (s *requestedSnapshots) run(ctx context.Context) error {
+	for ratelimit.Sleep(ctx, signalInterval) == nil {
+		limited, cancel := context.WithTimeout(ctx, signalTimeout)
+		err := s.advance(limited)
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			s.log.Debug("what became of requested snapshots is not stored yet", "error", err)
+		}
+	}
+	return nil
+}
+
+// advance brings each signal that is active to its end, if it has come, or requests its snapshots where the store lacks
+// them: the exporter ended after the signal was stored, or another one has taken over from a state before that.
+func (s *requestedSnapshots) advance(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	byID := map[string][]journal.RequestedSnapshot{}
+	for _, r := range s.journal.RequestedSnapshots() {
+		byID[r.ID] = append(byID[r.ID], r)
+	}
+	for _, signal := range s.registry.List() {
+		if signal.Kind != signals.Snapshot || signal.State != signals.Active {
+			continue
+		}
+		ended, err := s.advanceSignal(ctx, signal, byID[signal.ID])
+		if err != nil {
+			return err
+		}
+		if ended.State != signals.Active {
+			s.registry.Update(func(b *signals.Book) { b.PutIfActive(ended) })
+			s.log.Info("a requested snapshot has ended", "sink", ended.Sink, "signal", ended.ID, "state", ended.State, "result", ended.Result)
+		}
+	}
+	if err := s.registry.SaveUnsaved(ctx); err != nil {
+		return err
+	}
+	return s.removeEnded(ctx)
+}
+
+// advanceSignal returns an active signal, with its end if that has come. requested is what the stored scopes have of it.
+func (s *requestedSnapshots) advanceSignal(
+	ctx context.Context, signal signals.Signal, requested []journal.RequestedSnapshot,
+) (signals.Signal, error) {
+	if len(requested) == 0 {
+		if refusal := s.refusalOf(signals.Request{Kind: signal.Kind, Sink: signal.Sink}, false, s.sinks); refusal != "" {
+			return signal.End(signals.Aborted, time.Now(), 0, "the sink was removed"), nil
+		}
+		scopes, _, discovered := s.source.SelectScopes(signal.Select, signal.Namespace)
+		if discovered && len(scopes) == 0 {
+			return signal.End(signals.Nothing, time.Now(), 0, "nothing that is watched is selected any more"), nil
+		}
+		return signal, s.request(ctx, signal, scopes)
+	}
+	if !s.seen[signal.ID] { // requested during a reload, perhaps, with the source before
+		s.seen[signal.ID] = true
+		s.source.EmitRequested()
+	}
+	count, resources := 0, map[string]bool{}
+	for _, r := range requested {
+		if !r.Ended {
+			delete(s.endsUntil, signal.ID)
+			return signal, nil
+		}
+		count += r.Count
+		resources[r.Resource] = true
+	}
+	if s.endsUntil[signal.ID] == 0 {
+		s.endsUntil[signal.ID] = s.journal.Newest()
+	}
+	cursor, _, err := s.journal.Cursor(requested[0].Sink) // the name that the sink has now
+	if err != nil || cursor.Low < s.endsUntil[signal.ID] {
+		return signal, err
+	}
+	delete(s.endsUntil, signal.ID)
+	return signal.End(signals.Done, time.Now(), uint64(count), fmt.Sprintf("%d objects of %d resources", count, len(resources))), nil
+}
+
+// removeEnded removes the requests of signals whose end is stored. After a failover that includes those whose end the state
+// has, and not yet that of their snapshots.
+func (s *requestedSnapshots) removeEnded(ctx context.Context) error {
+	if !s.registry.IsSaved() {
+		return nil
+	}
+	active := map[string]bool{}
+	for _, signal := range s.registry.List() {
+		active[signal.ID] = signal.State == signals.Active
+	}
+	hasEnded := func(r event.SnapshotRequest) bool { return r.Signal && !active[r.ID] }
+	for _, r := range s.journal.RequestedSnapshots() {
+		if hasEnded(r.SnapshotRequest) {
+			return s.journal.RemoveRequestedSnapshots(ctx, hasEnded)
+		}
+	}
+	return nil
+}

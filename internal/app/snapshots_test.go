@@ -1,0 +1,214 @@
+package app
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/internal/signals"
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// watchedScopes is a source that watches scopes, by resource.
+type watchedScopes struct {
+	scopes   map[string][]string
+	notified int
+}
+
+func (w *watchedScopes) SelectScopes(names []string, _ string) (scopes map[string][]string, unknown []string, discovered bool) {
+	scopes = map[string][]string{}
+	for resource, ids := range w.scopes {
+		if len(names) == 0 || slices.Contains(names, resource) {
+			scopes[resource] = ids
+		}
+	}
+	for _, name := range names {
+		if scopes[name] == nil {
+			unknown = append(unknown, name)
+		}
+	}
+	return scopes, unknown, true
+}
+
+func (w *watchedScopes) EmitRequested() { w.notified++ }
+
+// watchPods makes a journal and its source watch pods and secrets.
+func watchPods(t *testing.T, j *journal.Journal) *watchedScopes {
+	t.Helper()
+	w := &watchedScopes{scopes: map[string][]string{"pods": {"pods"}, "secrets": {"secrets"}}}
+	for resource, ids := range w.scopes {
+		r := event.Resource{Version: "v1", Resource: resource, Kind: resource}
+		if err := j.SetScopes(t.Context(), r, []event.StoredScope{{ID: ids[0], Position: "1"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return w
+}
+
+func openSnapshots(t *testing.T, j *journal.Journal, w *watchedScopes, sinks ...string) *requestedSnapshots {
+	t.Helper()
+	all := []config.Sink{}
+	for _, name := range sinks {
+		all = append(all, config.Sink{Name: name})
+	}
+	return newRequestedSnapshots(openControl(t, j), w, all)
+}
+
+// requestsIn returns what is requested in a journal as "resource sink", and "ended" behind what has ended.
+func requestsIn(j *journal.Journal) (all []string) {
+	for _, r := range j.RequestedSnapshots() {
+		text := r.Resource + " " + r.Sink
+		if r.Ended {
+			text += " ended"
+		}
+		all = append(all, text)
+	}
+	return all
+}
+
+func (s *requestedSnapshots) mustSubmit(t *testing.T, r signals.Request) signals.Signal {
+	t.Helper()
+	r.Kind = signals.Snapshot
+	signal, err := s.submit(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signal
+}
+
+// mustAdvance returns a signal after a look at what has ended.
+func (s *requestedSnapshots) mustAdvance(t *testing.T, id string) signals.Signal {
+	t.Helper()
+	if err := s.advance(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	all := s.registry.List()
+	return all[slices.IndexFunc(all, func(o signals.Signal) bool { return o.ID == id })]
+}
+
+// endSnapshot appends the end of a requested snapshot.
+func endSnapshot(t *testing.T, j *journal.Journal, resource, id string, count int) {
+	t.Helper()
+	end := event.Observation{
+		Resource: event.Resource{Version: "v1", Resource: resource, Kind: resource}, Scope: resource, EndedRequest: id, EndedCount: count,
+	}
+	end.Changes = []*event.Change{{
+		Type: event.SnapshotEnd, Resource: end.Resource, OnlySink: "a", ResourceVersion: "1",
+		Snapshot: &event.SnapshotInfo{ID: id + ".x", Position: "1", Count: count},
+	}}
+	if err := j.Append(t.Context(), end); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestASnapshotEndsOnceItsSinkHasEveryEnd, over restarts, and its requests go then.
+func TestASnapshotEndsOnceItsSinkHasEveryEnd(t *testing.T) {
+	dir := t.TempDir()
+	j, stop := runJournal(t, dir)
+	w := watchPods(t, j)
+	s := openSnapshots(t, j, w, "a", "b")
+	signal := s.mustSubmit(t, signals.Request{Sink: "a"})
+	if got := requestsIn(j); signal.State != signals.Active || w.notified != 1 || !slices.Equal(got, []string{"pods a", "secrets a"}) {
+		t.Fatalf("%+v requests %q, the source was notified %d times", signal, got, w.notified)
+	}
+	if again := s.mustSubmit(t, signals.Request{Sink: "a"}); again.State != signals.Refused || !strings.Contains(again.Result, signal.ID) {
+		t.Errorf("a second one is %+v", again)
+	}
+	endSnapshot(t, j, "pods", signal.ID, 3)
+	stop()
+
+	j, stop = runJournal(t, dir)
+	s = openSnapshots(t, j, w, "a", "b")
+	if err := s.removeEnded(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.mustAdvance(t, signal.ID); got.State != signals.Active || !slices.Equal(requestsIn(j), []string{"pods a ended", "secrets a"}) {
+		t.Errorf("after a restart: %+v, %q", got, requestsIn(j))
+	}
+	endSnapshot(t, j, "secrets", signal.ID, 4)
+	if got := s.mustAdvance(t, signal.ID); got.State != signals.Active {
+		t.Errorf("before its sink has the ends: %+v", got)
+	}
+	if err := j.Settle(t.Context(), "a", event.Cursor{Low: j.Newest()}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.mustAdvance(t, signal.ID); got.State != signals.Done || got.Count != 7 || got.Result != "7 objects of 2 resources" || len(requestsIn(j)) > 0 {
+		t.Errorf("in the end: %+v, %q", got, requestsIn(j))
+	}
+	stop()
+
+	j, stop = runJournal(t, dir)
+	defer stop()
+	if all := openControl(t, j).registry.List(); len(all) != 2 || all[0].State != signals.Done {
+		t.Errorf("stored is %+v", all)
+	}
+}
+
+// TestASnapshotWhoseRequestsAreLostIsRequestedAgain after a crash, or a failover to a state from before; and what has ended
+// already is not emitted again.
+func TestASnapshotWhoseRequestsAreLostIsRequestedAgain(t *testing.T) {
+	j, stop := runJournal(t, t.TempDir())
+	defer stop()
+	w := watchPods(t, j)
+	s := openSnapshots(t, j, w, "a", "b")
+	signal := s.mustSubmit(t, signals.Request{Sink: "a", Select: []string{"pods"}})
+	remove := func(event.SnapshotRequest) bool { return true }
+	if err := j.RemoveRequestedSnapshots(t.Context(), remove); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.mustAdvance(t, signal.ID); got.State != signals.Active || w.notified != 2 || !slices.Equal(requestsIn(j), []string{"pods a"}) {
+		t.Errorf("%+v, %q, the source was notified %d times", got, requestsIn(j), w.notified)
+	}
+	stored := signal.End(signals.Done, signal.Created, 1, "of another exporter")
+	if err := s.registry.Commit(t.Context(), signal.ID, func(b *signals.Book) { b.Put(stored) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.removeEnded(t.Context()); err != nil || len(requestsIn(j)) > 0 {
+		t.Errorf("requests of an ended signal: %q, %v", requestsIn(j), err)
+	}
+}
+
+func TestEverySnapshotHasAnEnd(t *testing.T) {
+	j, stop := runJournal(t, t.TempDir())
+	defer stop()
+	w := watchPods(t, j)
+	s := openSnapshots(t, j, w, "a", "b")
+	for _, c := range []struct {
+		request signals.Request
+		state   signals.State
+		result  string
+	}{
+		{signals.Request{Sink: "c"}, signals.Refused, `no sink "c" is configured; there are: a, b`},
+		{signals.Request{Sink: "a", Namespace: "shop*"}, signals.Refused, `"shop*" is a pattern, and not the name of one namespace`},
+		{signals.Request{Sink: "a", Namespace: "shop x"}, signals.Refused, `snapshot.namespaces.include[0]: "shop x" cannot match any namespace: names hold lower-case letters, digits and "-"`},
+		{signals.Request{Sink: "a", Select: []string{"Pods"}}, signals.Refused, `snapshot.select[0]: "Pods" is not a resource: use the plural in lower case, not the kind`},
+		{signals.Request{Sink: "a", Select: []string{"pods", "nodes"}}, signals.Refused, "nothing that is watched is named nodes"},
+		{signals.Request{Sink: "a", Select: []string{"nodes"}}, signals.Nothing, "nothing that is watched is selected"},
+		{signals.Request{Sink: "a", Select: []string{"pods"}}, signals.Active, "1 resources follow, between live changes"},
+		{signals.Request{Sink: "b", Select: []string{"pods"}}, signals.Active, "1 resources follow, between live changes"},
+	} {
+		if got := s.mustSubmit(t, c.request); got.State != c.state || got.Result != c.result {
+			t.Errorf("%+v: %s, %q", c.request, got.State, got.Result)
+		}
+	}
+	all := s.registry.List()
+	if err := j.Declare(t.Context(), journal.Declaration{Sinks: []string{"b"}}); err != nil {
+		t.Fatal(err)
+	}
+	s = newRequestedSnapshots(s.signalControl, w, []config.Sink{{Name: "b"}})
+	if got := s.mustAdvance(t, all[len(all)-2].ID); got.State != signals.Aborted || got.Result != "the sink was removed" {
+		t.Errorf("of a removed sink: %+v", got)
+	}
+	if err := j.DropResource(t.Context(), "pods"); err != nil {
+		t.Fatal(err)
+	}
+	delete(w.scopes, "pods")
+	if got := s.mustAdvance(t, all[len(all)-1].ID); got.State != signals.Nothing {
+		t.Errorf("of a resource that is no more: %+v", got)
+	}
+}
