@@ -56,6 +56,7 @@ type Link struct {
 	dialled           chan struct{} // closed when nc and err are set
 	nc                *nats.Conn
 	err               error
+	current           atomic.Pointer[boundConn]
 	cancel            context.CancelFunc                     // ends the dial and every connection it made
 	closing           atomic.Bool                            // the link closes nc itself, so the disconnect is no outage
 	refusal           atomic.Pointer[sinks.UnavailableError] // why: the server refused something that the link requires
@@ -73,10 +74,13 @@ func Dial(o Options, absence *Outage) *Link {
 	l := &Link{opts: o, outage: absence, lines: sentLines{known: &absence.lines}, cancel: cancel,
 		dialled: make(chan struct{}), libraryClosed: make(chan struct{}), changed: make(chan struct{})}
 	go func() {
-		defer close(l.dialled)
 		l.nc, l.err = l.dialServers(ctx)
 		if l.err != nil {
 			absence.startOutage(disconnectProblem(l.err))
+		}
+		close(l.dialled)
+		if l.err == nil {
+			l.watchServer(ctx)
 		}
 	}()
 	return l
@@ -127,7 +131,7 @@ func markErrors[T any, Reader ~func() (T, error)](read Reader) Reader {
 func (l *Link) clientOptions(ctx context.Context) []nats.Option {
 	return []nats.Option{
 		nats.Name(connectionName),
-		nats.SetCustomDialer(dialer{ctx: ctx}),
+		nats.SetCustomDialer(dialer{ctx, &l.current}),
 		nats.Timeout(dialTimeout),
 		nats.RetryOnFailedConnect(true),
 		nats.MaxReconnects(-1),
@@ -147,25 +151,19 @@ func (l *Link) clientOptions(ctx context.Context) []nats.Option {
 }
 
 // dialer makes connections that end with its context: Close then does not wait for a server that never answers.
-type dialer struct{ ctx context.Context }
+type dialer struct {
+	ctx     context.Context
+	current *atomic.Pointer[boundConn] // the newest connection
+}
 
 func (d dialer) Dial(network, address string) (net.Conn, error) {
 	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(d.ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
-	return &boundConn{Conn: sinks.DeferWriteErrors(conn), release: context.AfterFunc(d.ctx, func() { conn.Close() })}, nil
-}
-
-// boundConn is closed when the context of its dialer ends.
-type boundConn struct {
-	net.Conn
-	release func() bool // detaches the connection from the context
-}
-
-func (c *boundConn) Close() error {
-	c.release()
-	return c.Conn.Close()
+	bound := &boundConn{Conn: sinks.DeferWriteErrors(conn), release: context.AfterFunc(d.ctx, func() { conn.Close() })}
+	d.current.Store(bound)
+	return bound, nil
 }
 
 // reconnectDelay returns the pause after the nth attempt at all servers: exponential up to a limit, half of it random.
