@@ -203,7 +203,7 @@ func (s *objectStep) handleListed(o *Object) {
 func (s *objectStep) handleSynced(o *Object) {
 	switch {
 	case !o.matchesKnown(s.known):
-	case s.list.Snapshot != nil:
+	case s.list != nil && s.list.Snapshot != nil:
 		s.emitChange(event.Snapshot, cache.Sync, o)
 	default:
 		s.emitChange(event.Sync, cache.Sync, o)

@@ -66,6 +66,7 @@ func (s *script) nextDelta(list *List) cache.Delta {
 func FuzzStepIsPure(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 1, 2, 3, 1, 0, 0, 1})
 	f.Add([]byte{3, 1, 0, 5, 3, 2, 1, 0, 2, 1, 1, 0, 4, 0})
+	f.Add([]byte("020000007")) // a resync without a list
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := script(b)
 		scope := Scope{ID: "s", Cluster: "c", Selected: s.nextChoice(2) == 0}
