@@ -26,6 +26,8 @@ const (
 	// seconds. maxChunk bounds those that it reads at once.
 	lookBack, directLookBack = 1000, 20_000
 	maxChunk                 = 1000
+	// directSilence is how long a replica may be silent that is asked for many messages, before the leader is asked.
+	directSilence = time.Second
 	// storePollInterval is the time between two reads of a message that the replicas are about to store.
 	storePollInterval = 20 * time.Millisecond
 )
@@ -133,30 +135,26 @@ func (c Client) Get(ctx context.Context, request GetRequest) (Message, error) {
 // messages from the newest on. FindNewest waits until a message that the leader has accepted is stored. direct is as for
 // [Client.ReadRange].
 func (c Client) FindNewest(ctx context.Context, first, last uint64, direct bool, wanted func(Message) bool) (Message, error) {
-	endDeleted := false // no message from that one on is left
-	next := func(ctx context.Context, sequence uint64) (Message, error) {
-		m, err := c.getNext(ctx, sequence)
-		if err == nil && m.Sequence == 0 && !endDeleted {
-			m, err = c.awaitNext(ctx, sequence)
-			endDeleted = m.Sequence == 0
-		}
-		return m, err
-	}
 	bound := uint64(lookBack)
 	if direct {
 		bound = directLookBack
 	}
 	first = max(first, 1, last-min(last, bound)+1)
+	r := rangeReader{Client: c}
 	for size := uint64(1); last >= first; size = min(4*size, maxChunk) {
 		from := max(first, last-min(last, size)+1)
 		var chunk []Message
-		err := c.readRange(ctx, from, last, direct && size > 1, next, func(m Message) error {
+		r.direct = direct && size > 1
+		err := r.read(ctx, from, last, func(m Message) error {
 			m.Data = nil // a chunk of large messages takes no memory
 			chunk = append(chunk, m)
 			return nil
 		})
 		if err != nil {
 			return Message{}, err
+		}
+		if direct && size > 1 && !r.direct { // from now on each message is one request
+			direct, first = false, max(first, from-min(from, lookBack))
 		}
 		for _, m := range slices.Backward(chunk) {
 			if wanted(m) {
@@ -254,22 +252,40 @@ type GetRequest struct {
 	MaxBytes int    `json:"max_bytes,omitempty"`
 }
 
-// ReadRange calls each for the messages from one sequence through another, in order; deleted messages are skipped. direct
-// states that the stream allows direct access: then replicas send many messages per request, and the leader is asked for
-// those that a replica lacks. Mirrors of the stream answer direct requests, too, and may lack any message: after the first
-// answer of a mirror only the leader is asked.
+// ReadRange calls each for the messages from one sequence through another, in order; deleted messages are skipped.
+// direct states that the stream allows direct access: then replicas send many messages per request, and the leader is
+// asked for those that a replica lacks, or does not answer for. Mirrors of the stream answer direct requests, too, and
+// may lack any message: after the first answer of a mirror only the leader is asked.
 func (c Client) ReadRange(ctx context.Context, from, through uint64, direct bool, each func(Message) error) error {
-	return c.readRange(ctx, from, through, direct, c.getNext, each)
+	r := rangeReader{Client: c, direct: direct}
+	return r.read(ctx, from, through, each)
 }
 
-// readRange is ReadRange. next reads the first message from a sequence on; it returns the zero value if there is none.
-func (c Client) readRange(
-	ctx context.Context, from, through uint64, direct bool, next func(context.Context, uint64) (Message, error), each func(Message) error,
-) error {
+// rangeReader reads ranges of a stream. Once a mirror has answered, or the replica that was asked is silent, it asks the
+// leader alone.
+type rangeReader struct {
+	Client
+	direct     bool
+	endDeleted bool // no message from one of the range on is left
+}
+
+// next reads the first message from a sequence on from the leader; the zero value if those that were stored are deleted. A
+// leader that was just elected may not have what the one before it has accepted.
+func (r *rangeReader) next(ctx context.Context, sequence uint64) (Message, error) {
+	m, err := r.getNext(ctx, sequence)
+	if err == nil && m.Sequence == 0 && !r.endDeleted {
+		m, err = r.awaitNext(ctx, sequence)
+		r.endDeleted = err == nil && m.Sequence == 0
+	}
+	return m, err
+}
+
+// read is [Client.ReadRange].
+func (r *rangeReader) read(ctx context.Context, from, through uint64, each func(Message) error) error {
 	for from <= through {
-		if direct {
-			read, err := c.readDirect(ctx, from, through, each)
-			if direct = !errors.Is(err, errFromMirror); direct && err != nil {
+		if r.direct {
+			read, err := r.readDirect(ctx, from, through, each)
+			if r.direct = !errors.Is(err, errFromMirror) && !errors.Is(err, errSilentReplica); r.direct && err != nil {
 				return err
 			}
 			if read > from {
@@ -277,7 +293,7 @@ func (c Client) readRange(
 				continue
 			}
 		}
-		m, err := next(ctx, from)
+		m, err := r.next(ctx, from)
 		if err != nil {
 			return err
 		}
@@ -292,8 +308,10 @@ func (c Client) readRange(
 	return nil
 }
 
-// errFromMirror means that a mirror answered in place of the stream.
-var errFromMirror = errors.New("a mirror answers")
+var (
+	errFromMirror    = errors.New("a mirror answers")                     // in place of the stream
+	errSilentReplica = errors.New("the replica that was asked is silent") // it may be frozen; no other one answers for it
+)
 
 // readDirect reads a batch of messages from one replica and returns the sequence to continue from. It stops at a gap in the
 // answers, which a lost connection causes.
@@ -314,7 +332,8 @@ func (c Client) readDirect(ctx context.Context, from, through uint64, each func(
 	if err := c.Link.Publish(ctx, &nats.Msg{Subject: subject, Reply: c.Link.ReplySubject(number), Data: body}); err != nil {
 		return from, err
 	}
-	timeout := time.NewTimer(c.Link.Timeout())
+	silence := min(directSilence, c.Link.Timeout())
+	timeout := time.NewTimer(silence)
 	defer timeout.Stop()
 	for last := uint64(0); ; {
 		select {
@@ -329,9 +348,9 @@ func (c Client) readDirect(ctx context.Context, from, through uint64, each func(
 			if err := each(m); err != nil {
 				return from, err
 			}
-			timeout.Reset(c.Link.Timeout())
+			timeout.Reset(silence)
 		case <-timeout.C:
-			return from, c.Link.UnansweredError(subject)
+			return from, errSilentReplica
 		case <-ctx.Done():
 			return from, ctx.Err()
 		}

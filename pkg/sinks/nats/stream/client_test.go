@@ -3,6 +3,9 @@ package stream
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,11 +39,27 @@ func (f *fakeStream) getMessage(request GetRequest) (answer struct {
 	return answer
 }
 
-// After a partition a replaced leader answers until it learns of its successor. A change that it lacks is stored
-// nevertheless, and must not be sent again.
-func TestAMessageThatAReplacedLeaderLacksIsNotTakenForDeleted(t *testing.T) {
+// connectLink returns a link that is connected.
+func connectLink(t *testing.T, url string, timeout time.Duration) *connection.Link {
+	t.Helper()
+	link := connection.Dial(connection.Options{URL: url, InboxPrefix: "_INBOX", Timeout: timeout,
+		Authenticate: func() ([]nats.Option, func() bool, error) { return nil, nil, nil }}, new(connection.Outage))
+	t.Cleanup(func() { link.Close(context.WithoutCancel(t.Context())) }) //nolint:errcheck // the test is over
+	for err := link.WaitConnected(t.Context()); err != nil; err = link.WaitConnected(t.Context()) {
+		if t.Context().Err() != nil {
+			t.Fatal(err)
+		}
+	}
+	return link
+}
+
+// redirected is a configuration in which a test answers for JetStream.
+const redirected = `accounts { A { users: [{user: u, password: p}], mappings: { "$JS.API.>": "fake.>" } } }` + "\nno_auth_user: u\n"
+
+// TestAReplicaThatIsSilentIsNotWaitedFor: a replica that is frozen takes requests for many messages, as those that could
+// answer do. The leader has all of them.
+func TestAReplicaThatIsSilentIsNotWaitedFor(t *testing.T) {
 	require.Integration(t)
-	const redirected = `accounts { A { users: [{user: u, password: p}], mappings: { "$JS.API.>": "fake.>" } } }` + "\nno_auth_user: u\n"
 	server, err := natsserver.Start(t.Context(), natsserver.Options{Dir: t.TempDir(), Config: redirected})
 	if err != nil {
 		t.Fatal(err)
@@ -51,17 +70,55 @@ func TestAMessageThatAReplacedLeaderLacksIsNotTakenForDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	connect := func(timeout time.Duration) *connection.Link {
-		link := connection.Dial(connection.Options{URL: server.URL(), InboxPrefix: "_INBOX", Timeout: timeout,
-			Authenticate: func() ([]nats.Option, func() bool, error) { return nil, nil, nil }}, new(connection.Outage))
-		t.Cleanup(func() { link.Close(context.WithoutCancel(t.Context())) }) //nolint:errcheck // the test is over
-		for err := link.WaitConnected(t.Context()); err != nil; err = link.WaitConnected(t.Context()) {
-			if t.Context().Err() != nil {
-				t.Fatal(err)
-			}
+	fake := &fakeStream{stored: []uint64{1, 2, 3, 4, 5}}
+	var silent atomic.Int64
+	_, err1 := nc.Subscribe("fake.DIRECT.GET.K8S", func(*nats.Msg) { silent.Add(1) })
+	_, err2 := nc.Subscribe("fake.STREAM.MSG.GET.K8S", func(m *nats.Msg) {
+		var request GetRequest
+		if err := json.Unmarshal(m.Data, &request); err != nil {
+			t.Error(err)
 		}
-		return link
+		data, err := json.Marshal(fake.getMessage(request))
+		if err == nil {
+			err = m.Respond(data)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	if err := errors.Join(err1, err2, nc.Flush()); err != nil {
+		t.Fatal(err)
 	}
+	c := Client{Link: connectLink(t, server.URL(), time.Minute), Name: "K8S"}
+	var read []uint64
+	err = c.ReadRange(t.Context(), 1, 5, true, func(m Message) error {
+		read = append(read, m.Sequence)
+		return nil
+	})
+	if err != nil || !slices.Equal(read, fake.stored) || silent.Load() != 1 {
+		t.Errorf("read %v (%v) with %d requests to a silent replica", read, err, silent.Load())
+	}
+	found, err := c.FindNewest(t.Context(), 1, 5, true, func(m Message) bool { return m.Sequence == 1 })
+	if err != nil || found.Sequence != 1 || silent.Load() != 2 {
+		t.Errorf("found %d (%v) with %d requests to a silent replica", found.Sequence, err, silent.Load()-1)
+	}
+}
+
+// After a partition a replaced leader answers until it learns of its successor. A change that it lacks is stored
+// nevertheless, and must not be sent again.
+func TestAMessageThatAReplacedLeaderLacksIsNotTakenForDeleted(t *testing.T) {
+	require.Integration(t)
+	server, err := natsserver.Start(t.Context(), natsserver.Options{Dir: t.TempDir(), Config: redirected})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Kill() //nolint:errcheck // the test is over
+	nc, err := nats.Connect(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	connect := func(timeout time.Duration) *connection.Link { return connectLink(t, server.URL(), timeout) }
 	patient, impatient := connect(time.Minute), connect(300*time.Millisecond)
 	const always = 1 << 30
 	for _, test := range []struct {
