@@ -3,7 +3,6 @@ package stream
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -53,45 +52,68 @@ func connectLink(t *testing.T, url string, timeout time.Duration) *connection.Li
 	return link
 }
 
-// redirected is a configuration in which a test answers for JetStream.
-const redirected = `accounts { A { users: [{user: u, password: p}], mappings: { "$JS.API.>": "fake.>" } } }` + "\nno_auth_user: u\n"
-
-// TestAReplicaThatIsSilentIsNotWaitedFor: a replica that is frozen takes requests for many messages, as those that could
-// answer do. The leader has all of them.
-func TestAReplicaThatIsSilentIsNotWaitedFor(t *testing.T) {
+// startRedirected starts a server at which a test answers for JetStream, under subjects that begin with "fake.".
+func startRedirected(t *testing.T) (*natsserver.Server, *nats.Conn) {
+	t.Helper()
 	require.Integration(t)
+	const redirected = `accounts { A { users: [{user: u, password: p}], mappings: { "$JS.API.>": "fake.>" } } }` + "\nno_auth_user: u\n"
 	server, err := natsserver.Start(t.Context(), natsserver.Options{Dir: t.TempDir(), Config: redirected})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer server.Kill() //nolint:errcheck // the test is over
+	t.Cleanup(func() { server.Kill() }) //nolint:errcheck // the test is over
 	nc, err := nats.Connect(server.URL())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer nc.Close()
-	fake := &fakeStream{stored: []uint64{1, 2, 3, 4, 5}}
-	var silent atomic.Int64
-	_, err1 := nc.Subscribe("fake.DIRECT.GET.K8S", func(*nats.Msg) { silent.Add(1) })
-	_, err2 := nc.Subscribe("fake.STREAM.MSG.GET.K8S", func(m *nats.Msg) {
+	t.Cleanup(nc.Close)
+	return server, nc
+}
+
+// serve answers requests about the stream until the test ends.
+func (f *fakeStream) serve(t *testing.T, nc *nats.Conn) {
+	t.Helper()
+	answer := func(what string, of func(m *nats.Msg) any) {
+		subscription, err := nc.Subscribe("fake.STREAM."+what+".K8S", func(m *nats.Msg) {
+			data, err := json.Marshal(of(m))
+			if err == nil {
+				err = m.Respond(data)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { subscription.Unsubscribe() }) //nolint:errcheck // the test is over
+	}
+	answer("INFO", func(*nats.Msg) any { return f.info })
+	answer("MSG.GET", func(m *nats.Msg) any {
 		var request GetRequest
 		if err := json.Unmarshal(m.Data, &request); err != nil {
 			t.Error(err)
 		}
-		data, err := json.Marshal(fake.getMessage(request))
-		if err == nil {
-			err = m.Respond(data)
-		}
-		if err != nil {
-			t.Error(err)
-		}
+		return f.getMessage(request)
 	})
-	if err := errors.Join(err1, err2, nc.Flush()); err != nil {
+	if err := nc.Flush(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestAReplicaThatIsSilentIsNotWaitedFor: a replica that is frozen takes requests for many messages, as those that could
+// answer do. The leader has all of them.
+func TestAReplicaThatIsSilentIsNotWaitedFor(t *testing.T) {
+	server, nc := startRedirected(t)
+	fake := &fakeStream{stored: []uint64{1, 2, 3, 4, 5}}
+	var silent atomic.Int64
+	if _, err := nc.Subscribe("fake.DIRECT.GET.K8S", func(*nats.Msg) { silent.Add(1) }); err != nil {
+		t.Fatal(err)
+	}
+	fake.serve(t, nc)
 	c := Client{Link: connectLink(t, server.URL(), time.Minute), Name: "K8S"}
 	var read []uint64
-	err = c.ReadRange(t.Context(), 1, 5, true, func(m Message) error {
+	err := c.ReadRange(t.Context(), 1, 5, true, func(m Message) error {
 		read = append(read, m.Sequence)
 		return nil
 	})
@@ -107,17 +129,7 @@ func TestAReplicaThatIsSilentIsNotWaitedFor(t *testing.T) {
 // After a partition a replaced leader answers until it learns of its successor. A change that it lacks is stored
 // nevertheless, and must not be sent again.
 func TestAMessageThatAReplacedLeaderLacksIsNotTakenForDeleted(t *testing.T) {
-	require.Integration(t)
-	server, err := natsserver.Start(t.Context(), natsserver.Options{Dir: t.TempDir(), Config: redirected})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Kill() //nolint:errcheck // the test is over
-	nc, err := nats.Connect(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
+	server, nc := startRedirected(t)
 	connect := func(timeout time.Duration) *connection.Link { return connectLink(t, server.URL(), timeout) }
 	patient, impatient := connect(time.Minute), connect(300*time.Millisecond)
 	const always = 1 << 30
@@ -140,46 +152,40 @@ func TestAMessageThatAReplacedLeaderLacksIsNotTakenForDeleted(t *testing.T) {
 		{"the newest are deleted", 1, 5, []uint64{1, 2}, 0, false, 2, false},
 		{"the newest are deleted on a single server", 1, 5, []uint64{1, 2}, 0, true, 2, false},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			fake := &fakeStream{stored: test.stored, missing: test.missing}
-			if !test.alone {
-				fake.info.Cluster = &jetstream.ClusterInfo{Leader: "a", Replicas: []*jetstream.PeerInfo{{Name: "b", Active: time.Millisecond}, {Name: "c"}}}
-			}
-			fake.info.State.FirstSeq, fake.info.State.LastSeq, fake.info.State.Messages = test.first, test.last, int64(len(test.stored))
-			answer := func(what string, of func(m *nats.Msg) any) {
-				subscription, err := nc.Subscribe("fake.STREAM."+what+".K8S", func(m *nats.Msg) {
-					data, err := json.Marshal(of(m))
-					if err == nil {
-						err = m.Respond(data)
-					}
-					if err != nil {
-						t.Error(err)
-					}
+		for way, newest := range map[string]func(Client) (uint64, error){
+			"the newest": func(c Client) (uint64, error) {
+				m, err := c.FindNewest(t.Context(), 1, 5, false, func(Message) bool { return true })
+				return m.Sequence, err
+			},
+			"the last of all": func(c Client) (uint64, error) {
+				var last uint64
+				err := c.ReadRange(t.Context(), 1, 5, false, func(m Message) error {
+					last = m.Sequence
+					return nil
 				})
 				if err != nil {
-					t.Fatal(err)
+					return 0, err
 				}
-				t.Cleanup(func() { subscription.Unsubscribe() }) //nolint:errcheck // the test is over
-			}
-			answer("INFO", func(*nats.Msg) any { return fake.info })
-			answer("MSG.GET", func(m *nats.Msg) any {
-				var request GetRequest
-				if err := json.Unmarshal(m.Data, &request); err != nil {
-					t.Error(err)
+				return last, nil
+			},
+		} {
+			t.Run(test.name+"/"+way, func(t *testing.T) {
+				fake := &fakeStream{stored: test.stored, missing: test.missing}
+				if !test.alone {
+					replicas := []*jetstream.PeerInfo{{Name: "b", Active: time.Millisecond}, {Name: "c"}}
+					fake.info.Cluster = &jetstream.ClusterInfo{Leader: "a", Replicas: replicas}
 				}
-				return fake.getMessage(request)
+				fake.info.State.FirstSeq, fake.info.State.LastSeq, fake.info.State.Messages = test.first, test.last, int64(len(test.stored))
+				fake.serve(t, nc)
+				link := impatient
+				if 0 < test.missing && test.missing < always { // a server with the messages is to answer within the timeout
+					link = patient
+				}
+				got, err := newest(Client{Link: link, Name: "K8S"})
+				if got != test.want || (err != nil) != test.fails {
+					t.Errorf("found %d, %v, want %d", got, err, test.want)
+				}
 			})
-			if err := nc.Flush(); err != nil {
-				t.Fatal(err)
-			}
-			link := impatient
-			if 0 < test.missing && test.missing < always { // a server with the messages is to answer within the timeout
-				link = patient
-			}
-			got, err := Client{Link: link, Name: "K8S"}.FindNewest(t.Context(), 1, 5, false, func(Message) bool { return true })
-			if got.Sequence != test.want || (err != nil) != test.fails {
-				t.Errorf("found %d, %v, want %d", got.Sequence, err, test.want)
-			}
-		})
+		}
 	}
 }
