@@ -21,8 +21,8 @@ func Bsdtar(ctx context.Context) (program string, env []string, err error) {
 	return filepath.Join(dir, "usr", "bin", "bsdtar"), []string{"LD_LIBRARY_PATH=" + libraries}, err
 }
 
-// Umoci returns the path of umoci, which unpacks images from OCI layouts without a daemon: one that is on PATH, else Debian's.
-// It needs no environment variables.
+// Umoci returns the path of umoci, which unpacks images from OCI layouts without a daemon: one that is on PATH, else
+// Debian's. It needs no environment variables.
 func Umoci(ctx context.Context) (program string, env []string, err error) {
 	if program, err := exec.LookPath("umoci"); err == nil {
 		return program, nil, nil
