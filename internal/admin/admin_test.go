@@ -11,7 +11,9 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -27,6 +29,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/source"
+	"github.com/kubecdc/kubecdc/test/markdown"
 	"github.com/kubecdc/kubecdc/test/parts/build"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
 	"github.com/kubecdc/kubecdc/test/parts/require"
@@ -159,6 +162,24 @@ func TestEveryCodeHasTheSameTextOnEverySurface(t *testing.T) {
 			if !strings.Contains(metrics, "\n"+series) {
 				t.Errorf("%s: no series %s", k.Code, series)
 			}
+		}
+	}
+}
+
+// TestEveryRemedyLinksToItsCode: to an anchor that the page of the documentation has. A code that is none has no link.
+func TestEveryRemedyLinksToItsCode(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "conditions.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := markdown.Parse(string(text)).Anchors
+	linked := regexp.MustCompile(`<a href="https://github.com/kubecdc/kubecdc/blob/main/docs/conditions\.md#(\w+)">more on (\w+)</a>`)
+	for _, k := range append(condition.Kinds(), condition.Kind{Code: "Unheard"}) {
+		s := sample()
+		s.Conditions = append(s.Conditions, statusOf("journal", "", condition.Problem{Code: k.Code, Cause: "a cause", Severity: condition.Degraded}))
+		found := linked.FindStringSubmatch(get(t, s, "/").Body.String())
+		if known := k.Message != ""; (found != nil) != known || known && (!documented[found[1]] || found[2] != string(k.Code)) {
+			t.Errorf("%s: the link %q, which is documented: %v", k.Code, found, found != nil && documented[found[1]])
 		}
 	}
 }

@@ -95,10 +95,11 @@ then replaces the one here. *not ready*: the exporter is not ready meanwhile; *r
 `)
 	for _, k := range condition.Kinds() {
 		severity := map[condition.Severity]string{condition.OK: "event", condition.Degraded: "ready", condition.NotReady: "not ready"}[k.Severity]
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", k.Code, severity, k.Message, k.Effect, k.Remedy)
+		fmt.Fprintf(&b, "| <a id=%q></a>`%s` | %s | %s | %s | %s |\n", strings.ToLower(string(k.Code)), k.Code, severity, k.Message, k.Effect, k.Remedy)
 	}
 	b.WriteString(`
-[faq.md](faq.md) has symptoms, [alerts.md](alerts.md) what is alerted.
+[troubleshooting.md](troubleshooting.md) leads from symptoms to codes, [faq.md](faq.md) has longer answers, and
+[alerts.md](alerts.md#by-condition) the alert of each code with what to look at.
 `)
 	return b.String()
 }

@@ -9,7 +9,7 @@ import (
 // Page is one Markdown file.
 type Page struct {
 	Lines   []Line
-	Anchors map[string]bool // of its headings, as GitHub makes them
+	Anchors map[string]bool // of its headings, as GitHub makes them, and those that it sets itself
 }
 
 // Line is one line of a page. In a block of code everything is code.
@@ -21,6 +21,7 @@ type Line struct {
 
 var (
 	notInAnchors = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
+	ownAnchor    = regexp.MustCompile(`<a id="([^"]+)"></a>`)
 	codeSpan     = regexp.MustCompile("`[^`]*`")
 )
 
@@ -38,6 +39,9 @@ func Parse(content string) *Page {
 		p.Lines = append(p.Lines, l)
 		if heading := strings.TrimLeft(l.Text, "#"); !l.Block && heading != l.Text && strings.HasPrefix(heading, " ") {
 			p.addAnchor(heading)
+		}
+		for _, m := range ownAnchor.FindAllStringSubmatch(l.Prose(), -1) {
+			p.Anchors[m[1]] = true
 		}
 	}
 	return p
