@@ -24,7 +24,6 @@ import (
 
 const (
 	connectionName    = "kubecdc"
-	dialTimeout       = 5 * time.Second
 	pingInterval      = 10 * time.Second // the library closes a connection that misses three of them
 	minReconnectDelay = 10 * time.Millisecond
 	maxReconnectDelay = time.Second
@@ -129,10 +128,11 @@ func markErrors[T any, Reader ~func() (T, error)](read Reader) Reader {
 }
 
 func (l *Link) clientOptions(ctx context.Context) []nats.Option {
+	reportOutage := func(err error) { l.outage.startOutage(disconnectProblem(err)) }
 	return []nats.Option{
 		nats.Name(connectionName),
-		nats.SetCustomDialer(dialer{ctx, &l.current}),
-		nats.Timeout(dialTimeout),
+		nats.SetCustomDialer(&dialer{ctx: ctx, current: &l.current, report: reportOutage}),
+		nats.Timeout(maxPatience),
 		nats.RetryOnFailedConnect(true),
 		nats.MaxReconnects(-1),
 		nats.IgnoreAuthErrorAbort(),
@@ -144,26 +144,10 @@ func (l *Link) clientOptions(ctx context.Context) []nats.Option {
 		nats.ConnectHandler(l.handleConnected),
 		nats.ReconnectHandler(l.handleConnected),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { l.handleDisconnected(err) }),
-		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { l.outage.startOutage(disconnectProblem(err)) }),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { reportOutage(err) }),
 		nats.ClosedHandler(l.handleClosed),
 		nats.ErrorHandler(func(nc *nats.Conn, _ *nats.Subscription, err error) { l.handleAsyncError(nc, err) }),
 	}
-}
-
-// dialer makes connections that end with its context: Close then does not wait for a server that never answers.
-type dialer struct {
-	ctx     context.Context
-	current *atomic.Pointer[boundConn] // the newest connection
-}
-
-func (d dialer) Dial(network, address string) (net.Conn, error) {
-	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(d.ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	bound := &boundConn{Conn: sinks.DeferWriteErrors(conn), release: context.AfterFunc(d.ctx, func() { conn.Close() })}
-	d.current.Store(bound)
-	return bound, nil
 }
 
 // reconnectDelay returns the pause after the nth attempt at all servers: exponential up to a limit, half of it random.

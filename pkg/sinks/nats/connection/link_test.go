@@ -3,6 +3,10 @@ package connection
 import (
 	"context"
 	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -38,6 +42,94 @@ func TestAConnectionIsAwaitedUntilTheLibraryReportsIt(t *testing.T) {
 		t.Errorf("connected is %v, awaited: %v", l.nc.IsConnected(), err)
 	}
 	absence.mu.Unlock()
+	if err := l.WaitConnected(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := l.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestASilentServerDelaysNoConnectionToAnother gives links two servers, of which one accepts connections and sends nothing,
+// as one that is frozen. Each link picks by chance; none needs the time that one server alone may take.
+func TestASilentServerDelaysNoConnectionToAnother(t *testing.T) {
+	require.Integration(t)
+	server, err := natsserver.Start(t.Context(), natsserver.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Kill() //nolint:errcheck // the test is over
+	frozen := listen(t, func(net.Conn) {})
+	var links sync.WaitGroup
+	for range 8 {
+		links.Go(func() { requireConnected(t, "nats://"+frozen+","+server.URL(), maxPatience-time.Second) })
+	}
+	links.Wait()
+}
+
+// TestASlowServerIsWaitedForAtLast passes on what the server sends with a delay that is above the first patience.
+func TestASlowServerIsWaitedForAtLast(t *testing.T) {
+	require.Integration(t)
+	server, err := natsserver.Start(t.Context(), natsserver.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Kill() //nolint:errcheck // the test is over
+	slow := listen(t, func(client net.Conn) {
+		target, err := net.Dial("tcp", strings.TrimPrefix(server.URL(), "nats://"))
+		if err != nil {
+			return
+		}
+		defer target.Close()
+		go func() {
+			_, _ = io.Copy(target, client)
+			target.Close()
+		}()
+		time.Sleep(2 * minPatience)
+		_, _ = io.Copy(client, target)
+	})
+	requireConnected(t, "nats://"+slow, time.Minute)
+}
+
+// listen serves each connection in a goroutine, and returns the address. Connections are closed with the test.
+func listen(t *testing.T, serve func(net.Conn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var accepted []net.Conn
+	all.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			accepted = append(accepted, conn)
+			mu.Unlock()
+			all.Go(func() { serve(conn) })
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		mu.Lock()
+		for _, conn := range accepted {
+			conn.Close()
+		}
+		mu.Unlock()
+		all.Wait()
+	})
+	return l.Addr().String()
+}
+
+// requireConnected dials a link, which must be connected within a time.
+func requireConnected(t *testing.T, url string, within time.Duration) {
+	t.Helper()
+	l := Dial(Options{URL: url, Servers: url, InboxPrefix: nats.InboxPrefix[:len(nats.InboxPrefix)-1], Timeout: within,
+		Authenticate: func() ([]nats.Option, func() bool, error) { return nil, nil, nil }}, new(Outage))
 	if err := l.WaitConnected(t.Context()); err != nil {
 		t.Error(err)
 	}

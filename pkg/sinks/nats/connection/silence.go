@@ -3,8 +3,6 @@ package connection
 import (
 	"context"
 	"errors"
-	"net"
-	"sync/atomic"
 	"time"
 )
 
@@ -15,7 +13,7 @@ const (
 )
 
 // errSilent is why the link has closed a connection.
-var errSilent = errors.New("the server does not answer; another one of its cluster may")
+var errSilent = errors.New("the server does not answer")
 
 // watchServer moves the connection to another server when the present one is silent: it may be frozen, and the library waits
 // half a minute for it. Where no other server is known there is nothing to move to. It returns when ctx ends.
@@ -42,32 +40,4 @@ func (l *Link) isSilent(ctx context.Context) bool {
 	received := l.nc.Stats().InMsgs
 	err := l.nc.FlushWithContext(limited)
 	return errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil && l.nc.Stats().InMsgs == received
-}
-
-// boundConn is closed when the context of its dialer ends.
-type boundConn struct {
-	net.Conn
-	release func() bool // detaches the connection from the context
-	cause   atomic.Pointer[error]
-}
-
-// Read implements [net.Conn]. Its error is that of closeAs, if there is one.
-func (c *boundConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if cause := c.cause.Load(); err != nil && cause != nil {
-		err = *cause
-	}
-	return n, err
-}
-
-// Close implements [net.Conn].
-func (c *boundConn) Close() error {
-	c.release()
-	return c.Conn.Close()
-}
-
-// closeAs closes the connection, and lets the library read this error.
-func (c *boundConn) closeAs(cause error) {
-	c.cause.Store(&cause)
-	_ = c.Conn.Close()
 }
