@@ -226,6 +226,11 @@ func (c *composition) drain() {
 		c.log.Warn("sinks are away or paused; the next exporter delivers what they miss", "sinks", left)
 		return
 	}
+	if c.membership.election != nil { // the bus of the state may be away, too
+		var cancelFlush context.CancelFunc
+		ctx, cancelFlush = context.WithTimeout(ctx, silenceOfAway)
+		defer cancelFlush()
+	}
 	c.replica.flushState(ctx)
 }
 

@@ -52,8 +52,13 @@ func (r *runner) startDelivery(retry config.Retry, failed func(error)) {
 	}
 }
 
-// awayInterval separates two looks at a sink that a drain waits for.
-const awayInterval = 100 * time.Millisecond
+const (
+	// awayInterval separates two looks at a sink that a drain waits for.
+	awayInterval = 100 * time.Millisecond
+	// silenceOfAway is how long a destination may acknowledge nothing during a stop, until it counts as away. A successor
+	// reads back what was sent to it and not acknowledged.
+	silenceOfAway = 3 * time.Second
+)
 
 // awaitDrained waits until a drain is complete or ctx ends. It also ends when the sink is paused or, with leaveAway, away,
 // and returns false then.
@@ -61,6 +66,7 @@ func (r *runner) awaitDrained(ctx context.Context, leaveAway bool) (waited bool)
 	if r.deliveryTask == nil {
 		return true
 	}
+	begun := time.Now()
 	look := time.NewTicker(awayInterval)
 	defer look.Stop()
 	for {
@@ -70,17 +76,20 @@ func (r *runner) awaitDrained(ctx context.Context, leaveAway bool) (waited bool)
 		case <-ctx.Done():
 			return true
 		case <-look.C:
-			if !r.pause.PausedSince().IsZero() && !r.isDrained() || leaveAway && r.isAway() {
+			if !r.pause.PausedSince().IsZero() && !r.isDrained() || leaveAway && r.isAway(begun) {
 				return false
 			}
 		}
 	}
 }
 
-// isAway reports whether the sink delivers nothing now: it is away as a whole, or so are all lanes that the drain waits for.
-func (r *runner) isAway() bool {
+// isAway reports whether the sink delivers nothing now: it is away as a whole, or so are all lanes that the drain waits for,
+// or it has not answered for a while since the drain began.
+func (r *runner) isAway(begun time.Time) bool {
 	p := r.currentPipeline()
-	return r.unfenced.Load() || p.Stats().Condition.Severity >= condition.NotReady || p.IsBlocked()
+	s := p.Stats()
+	silent := time.Since(begun) > silenceOfAway && time.Since(s.LastAck) > silenceOfAway
+	return silent || r.unfenced.Load() || s.Condition.Severity >= condition.NotReady || p.IsBlocked()
 }
 
 // isDrained reports whether everything up to the target of the drain is settled.
