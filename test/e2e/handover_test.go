@@ -112,31 +112,34 @@ func drainForLong(s *exporter.Settings) { s.DrainTimeout = "30m" }
 // has just been frozen, which the exporter cannot know yet: it does not wait for that, so the other exporter takes over.
 func TestStopLeavesSinkThatIsAwayToStandby(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
-	freeze := func(p *replicas) (start, end func() error) { return p.nats.Process().Freeze, p.nats.Process().Resume }
-	for name, fault := range map[string]func(p *replicas) (start, end func() error){
-		"gone": func(p *replicas) (start, end func() error) {
-			return p.nats.Kill, func() error { return p.nats.Restart(p.t.Context()) }
-		},
-		"frozen":      freeze,
-		"just frozen": freeze,
+	for name, fault := range map[string]struct {
+		stateIn    string // the bus without the fault
+		start, end func(*replicas) error
+		reported   bool
+	}{
+		"gone": {"kafka", func(p *replicas) error { return p.nats.Kill() },
+			func(p *replicas) error { return p.nats.Restart(p.t.Context()) }, true},
+		"frozen": {"kafka", func(p *replicas) error { return p.nats.Process().Freeze() },
+			func(p *replicas) error { return p.nats.Process().Resume() }, true},
+		"just frozen": {"nats", func(p *replicas) error { return p.kafka.Process().Freeze() },
+			func(p *replicas) error { return p.kafka.Process().Resume() }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			known := name != "just frozen"
-			p := newPair(t, kinds, "kafka", keepLease, drainForLong, func(s *exporter.Settings) {
-				if !known {
-					s.NATS = map[string]any{"ackTimeout": "30m"}
-				}
+			p := newPair(t, kinds, fault.stateIn, keepLease, drainForLong, func(s *exporter.Settings) {
+				s.Kafka = map[string]any{"requestTimeout": "30m"}
 			})
-			start, end := fault(p)
 			p.start()
 			p.must(p.load(20, kinds).Wait())
 			active := p.awaitSettled()
-			p.must(start())
-			cured := sync.OnceValue(end)
+			p.must(fault.start(p))
+			cured := sync.OnceValue(func() error { return fault.end(p) })
 			t.Cleanup(func() { p.must(cured()) })
+			if fault.stateIn == "nats" { // the first bus is the one to watch
+				p.buses[0], p.buses[1] = p.buses[1], p.buses[0]
+			}
 			p.must(p.load(20, kinds).Wait())
 			p.awaitHistory(p.buses[0])
-			if known {
+			if fault.reported {
 				p.awaitAnswerOf(active, "/readyz", "[-]sink/nats ")
 			}
 			p.stopWhileDelivering(active, kinds)
