@@ -69,10 +69,13 @@ once.`,
 
 func signalSnapshotCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "snapshot --sink NAME [--select RESOURCE]... [-n NAMESPACE] (--config FILE | --dir DIR)",
+		Use:   "snapshot --sink NAME [--select RESOURCE]... [-n NAMESPACE | --object NAMESPACE/NAME...] (--config FILE | --dir DIR)",
 		Short: "Emit the existing objects again for a sink, between live changes",
 		Long: `Emit the existing objects again for a sink, between live changes: of all resources that
 are watched, or of those selected, as rules name them. Other sinks get nothing of it.
+
+--object names single objects of one resource: those that exist are emitted again, and
+of the others a delete is.
 
 It returns when the signal is stored. list shows when the sink has everything, and how
 much that was. It goes on after a crash, with a changed configuration and, with a
@@ -82,9 +85,10 @@ replicated state, after a failover.`,
 	place, sink, output := addJournalLocationFlags(cmd), sinkFlag(cmd), outputFlag(cmd, "form: text or json")
 	names := cmd.Flags().StringSlice("select", nil, "only these resources, such as deployments.apps; all without")
 	namespace := cmd.Flags().StringP("namespace", "n", "", "only objects of this namespace; all without")
+	objects := cmd.Flags().StringArray("object", nil, "only this object of the selected resource: NAMESPACE/NAME, or NAME without namespaces")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return sendSignal(cmd, place, signals.Request{
-			Kind: signals.Snapshot, Sink: *sink, Select: *names, Namespace: *namespace,
+			Kind: signals.Snapshot, Sink: *sink, Select: *names, Namespace: *namespace, Objects: *objects,
 		}, *output)
 	}
 	return cmd

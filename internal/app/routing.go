@@ -155,5 +155,5 @@ func isFirstList(c *event.Change) bool {
 	if c.Snapshot == nil || c.OnlySink != "" {
 		return false
 	}
-	return c.Type == event.Snapshot || c.Type == event.SnapshotBegin || c.Type == event.SnapshotEnd
+	return c.Type == event.Snapshot || c.Type.FramesSnapshot()
 }

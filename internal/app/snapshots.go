@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -12,8 +13,12 @@ import (
 	"github.com/kubecdc/kubecdc/internal/signals"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
+	"github.com/kubecdc/kubecdc/pkg/source"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
+
+// maxObjectKey bounds the bytes of the key of an object: 63 of its namespace, and 253 of its name.
+const maxObjectKey = 63 + 1 + 253
 
 // requestedSnapshots executes the signals that ask for snapshots. The stored scopes have what a signal has requested, and
 // what of that has ended; here nothing is kept that a restart or a failover would lose. Safe for concurrent use.
@@ -29,7 +34,7 @@ type requestedSnapshots struct {
 
 // scopeSource is the source that emits requested snapshots.
 type scopeSource interface {
-	SelectScopes(names []string, namespace string) (scopes map[string][]string, unknown []string, discovered bool)
+	SelectScopes(of source.Selected) (scopes []source.SelectedScope, unknown []string, discovered bool)
 	EmitRequested()
 }
 
@@ -43,7 +48,7 @@ func (s *requestedSnapshots) submit(ctx context.Context, r signals.Request) (sig
 	defer cancel()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	scopes, unknown, discovered := s.source.SelectScopes(r.Select, r.Namespace)
+	scopes, unknown, discovered := s.source.SelectScopes(source.Selected{Names: r.Select, Namespace: r.Namespace, Objects: r.Objects})
 	if !discovered {
 		return signals.Signal{}, &signals.NotActiveError{Reason: "this exporter has not found out yet what there is to watch; try again"}
 	}
@@ -63,15 +68,40 @@ func (s *requestedSnapshots) submit(ctx context.Context, r signals.Request) (sig
 	case refusal != "":
 		signal = signal.End(signals.Refused, time.Now(), 0, refusal)
 	case len(scopes) == 0:
-		signal = signal.End(signals.Nothing, time.Now(), 0, "nothing that is watched is selected")
+		signal = signal.End(signals.Nothing, time.Now(), 0, nothingSelected(r))
+	case len(r.Objects) > 0:
+		signal.Result = fmt.Sprintf("%d objects follow, between live changes", countObjects(scopes))
 	default:
-		signal.Result = fmt.Sprintf("%d resources follow, between live changes", len(scopes))
+		signal.Result = fmt.Sprintf("%d resources follow, between live changes", countResources(scopes))
 	}
 	if err := s.registry.Commit(ctx, signal.ID, func(b *signals.Book) { b.Put(signal) }); err != nil || signal.State != signals.Active {
 		return signal, err
 	}
-	s.log.Info("a snapshot is requested by a signal", "sink", signal.Sink, "signal", signal.ID, "resources", len(scopes))
+	s.log.Info("a snapshot is requested by a signal", "sink", signal.Sink, "signal", signal.ID, "resources", countResources(scopes))
 	return signal, s.request(ctx, signal, scopes)
+}
+
+func countResources(scopes []source.SelectedScope) int {
+	names := map[string]bool{}
+	for _, s := range scopes {
+		names[s.Resource] = true
+	}
+	return len(names)
+}
+
+func countObjects(scopes []source.SelectedScope) (n int) {
+	for _, s := range scopes {
+		n += len(s.Objects)
+	}
+	return n
+}
+
+// nothingSelected describes why a valid request selects nothing.
+func nothingSelected(r signals.Request) string {
+	if len(r.Objects) == 0 {
+		return "nothing that is watched is selected"
+	}
+	return "nothing that is watched is selected: a namespaced object is NAMESPACE/NAME, another one NAME"
 }
 
 // invalidSelection returns why a request can select nothing; "" if it can.
@@ -84,11 +114,35 @@ func invalidSelection(r signals.Request) string {
 		rule.Namespaces.Include = []string{r.Namespace}
 	}
 	err := rule.Validate("snapshot")
+	if refusal := invalidObjects(r); err == nil && refusal != "" {
+		return refusal
+	}
 	switch {
 	case err != nil:
 		return err.Error()
 	case strings.ContainsAny(r.Namespace, "*?["):
 		return fmt.Sprintf("%q is a pattern, and not the name of one namespace", r.Namespace)
+	}
+	return ""
+}
+
+// invalidObjects returns why the objects of a request cannot be chosen; "" if they can.
+func invalidObjects(r signals.Request) string {
+	switch {
+	case len(r.Objects) == 0:
+		return ""
+	case len(r.Select) != 1 || selection.IsWildcard(r.Select[0]):
+		return "objects are of one resource, and the signal names " + cmp.Or(strings.Join(r.Select, ", "), "none")
+	case r.Namespace != "":
+		return "an object names its namespace itself, and the signal has another one"
+	case len(r.Objects) > signals.MaxObjects:
+		return fmt.Sprintf("the signal names %d objects, and one may name %d; use several, one after the other", len(r.Objects), signals.MaxObjects)
+	}
+	for _, key := range r.Objects {
+		namespace, name, namespaced := strings.Cut(key, "/")
+		if len(key) > maxObjectKey || namespace == "" || namespaced && (name == "" || strings.Contains(name, "/")) {
+			return fmt.Sprintf("%.80q is no object: a namespaced one is NAMESPACE/NAME, another one NAME", key)
+		}
 	}
 	return ""
 }
@@ -108,18 +162,15 @@ func (s *requestedSnapshots) waitsForSnapshot(sink string) string {
 	return ""
 }
 
-// request requests the snapshots of a signal, of scopes by resource.
-func (s *requestedSnapshots) request(ctx context.Context, signal signals.Signal, scopes map[string][]string) error {
-	selected := map[string]bool{}
-	for _, ids := range scopes {
-		for _, id := range ids {
-			selected[id] = true
+// request requests the snapshots of a signal, of scopes.
+func (s *requestedSnapshots) request(ctx context.Context, signal signals.Signal, scopes []source.SelectedScope) error {
+	requests := map[string]event.SnapshotRequest{}
+	for _, scope := range scopes {
+		requests[scope.ID] = event.SnapshotRequest{
+			Sink: signal.Sink, ID: signal.ID, Namespace: signal.Namespace, Objects: event.EncodeObjectKeys(scope.Objects), Signal: true,
 		}
 	}
-	n, err := s.journal.RequestSnapshots(
-		ctx, event.SnapshotRequest{Sink: signal.Sink, ID: signal.ID, Namespace: signal.Namespace, Signal: true},
-		func(_, scope string) bool { return selected[scope] },
-	)
+	n, err := s.journal.RequestSnapshots(ctx, requests)
 	if err == nil && n > 0 {
 		s.source.EmitRequested()
 	}
@@ -175,7 +226,8 @@ func (s *requestedSnapshots) advanceSignal(
 		if refusal := s.refusalOf(signals.Request{Kind: signal.Kind, Sink: signal.Sink}, false, s.sinks); refusal != "" {
 			return signal.End(signals.Aborted, time.Now(), 0, "the sink was removed"), nil
 		}
-		scopes, _, discovered := s.source.SelectScopes(signal.Select, signal.Namespace)
+		scopes, _, discovered := s.source.SelectScopes(
+			source.Selected{Names: signal.Select, Namespace: signal.Namespace, Objects: signal.Objects})
 		if discovered && len(scopes) == 0 {
 			return signal.End(signals.Nothing, time.Now(), 0, "nothing that is watched is selected any more"), nil
 		}
@@ -185,13 +237,14 @@ func (s *requestedSnapshots) advanceSignal(
 		s.seen[signal.ID] = true
 		s.source.EmitRequested()
 	}
-	count, resources := 0, map[string]bool{}
+	count, absent, resources := 0, 0, map[string]bool{}
 	for _, r := range requested {
 		if !r.Ended {
 			delete(s.endsUntil, signal.ID)
 			return signal, nil
 		}
 		count += r.Count
+		absent += r.Absent
 		resources[r.Resource] = true
 	}
 	if s.endsUntil[signal.ID] == 0 {
@@ -202,7 +255,11 @@ func (s *requestedSnapshots) advanceSignal(
 		return signal, err
 	}
 	delete(s.endsUntil, signal.ID)
-	return signal.End(signals.Done, time.Now(), uint64(count), fmt.Sprintf("%d objects of %d resources", count, len(resources))), nil
+	result := fmt.Sprintf("%d objects of %d resources", count, len(resources))
+	if absent > 0 {
+		result += fmt.Sprintf("; %d do not exist, and their deletes were emitted", absent)
+	}
+	return signal.End(signals.Done, time.Now(), uint64(count+absent), result), nil
 }
 
 // removeEnded removes the requests of signals whose end is stored. After a failover that includes those whose end the state

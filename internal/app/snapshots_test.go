@@ -9,6 +9,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/internal/signals"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source"
 )
 
 // watchedScopes is a source that watches scopes, by resource.
@@ -17,15 +18,16 @@ type watchedScopes struct {
 	notified int
 }
 
-func (w *watchedScopes) SelectScopes(names []string, _ string) (scopes map[string][]string, unknown []string, discovered bool) {
-	scopes = map[string][]string{}
+func (w *watchedScopes) SelectScopes(of source.Selected) (scopes []source.SelectedScope, unknown []string, discovered bool) {
 	for resource, ids := range w.scopes {
-		if len(names) == 0 || slices.Contains(names, resource) {
-			scopes[resource] = ids
+		for _, id := range ids {
+			if len(of.Names) == 0 || slices.Contains(of.Names, resource) {
+				scopes = append(scopes, source.SelectedScope{Resource: resource, ID: id, Objects: of.Objects})
+			}
 		}
 	}
-	for _, name := range names {
-		if scopes[name] == nil {
+	for _, name := range of.Names {
+		if w.scopes[name] == nil {
 			unknown = append(unknown, name)
 		}
 	}
@@ -189,6 +191,11 @@ func TestEverySnapshotHasAnEnd(t *testing.T) {
 		{signals.Request{Sink: "a", Select: []string{"Pods"}}, signals.Refused, `snapshot.select[0]: "Pods" is not a resource: use the plural in lower case, not the kind`},
 		{signals.Request{Sink: "a", Select: []string{"pods", "nodes"}}, signals.Refused, "nothing that is watched is named nodes"},
 		{signals.Request{Sink: "a", Select: []string{"nodes"}}, signals.Nothing, "nothing that is watched is selected"},
+		{signals.Request{Sink: "a", Objects: []string{"shop/x"}}, signals.Refused, "objects are of one resource, and the signal names none"},
+		{signals.Request{Sink: "a", Select: []string{"*"}, Objects: []string{"shop/x"}}, signals.Refused, "objects are of one resource, and the signal names *"},
+		{signals.Request{Sink: "a", Select: []string{"pods"}, Objects: []string{"shop/x/y"}}, signals.Refused, `"shop/x/y" is no object: a namespaced one is NAMESPACE/NAME, another one NAME`},
+		{signals.Request{Sink: "a", Select: []string{"pods"}, Objects: make([]string, 201)}, signals.Refused, "the signal names 201 objects, and one may name 200; use several, one after the other"},
+		{signals.Request{Sink: "a", Select: []string{"nodes"}, Objects: []string{"x"}}, signals.Nothing, "nothing that is watched is selected: a namespaced object is NAMESPACE/NAME, another one NAME"},
 		{signals.Request{Sink: "a", Select: []string{"pods"}}, signals.Active, "1 resources follow, between live changes"},
 		{signals.Request{Sink: "b", Select: []string{"pods"}}, signals.Active, "1 resources follow, between live changes"},
 	} {

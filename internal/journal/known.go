@@ -274,7 +274,7 @@ func updateScope(stored *event.StoredResource, o *event.Observation) {
 		s.Position, s.AheadUpTo, s.LostReason, s.Pass = o.Position, o.AheadUpTo, "", ""
 	}
 	if o.EndedRequest != "" {
-		s.EndSnapshotRequest(o.EndedRequest, o.EndedCount)
+		s.EndSnapshotRequest(o.EndedRequest, o.EndedCount, o.EndedAbsent)
 	}
 }
 

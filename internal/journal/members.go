@@ -171,7 +171,7 @@ func (g *group) renameRequests(before, name string) {
 // a list that all sinks get.
 func (g *group) requestSnapshots(sink string) {
 	request := event.SnapshotRequest{Sink: sink, ID: rand.Text()}
-	scopes := g.known.requestSnapshots(request, func(string, string) bool { return true })
+	scopes := g.known.requestSnapshots(func(string) (event.SnapshotRequest, bool) { return request, true })
 	if scopes > 0 {
 		g.sinks.ledger.logger.Info("journal: a sink is new, and gets all existing objects", "sink", sink, "scopes", scopes, "id", request.ID)
 	}

@@ -25,13 +25,14 @@ func (k *KnownObjects) RequestedSnapshots() (all []RequestedSnapshot) {
 	return all
 }
 
-// RequestSnapshots requests a snapshot of the scopes that selects chooses by resource and ID, and returns their number. A
-// scope that has the request already keeps it. Durable when it returns nil; ordered with Append.
-func (k *KnownObjects) RequestSnapshots(
-	ctx context.Context, r event.SnapshotRequest, selects func(resource, scope string) bool,
-) (scopes int, err error) {
+// RequestSnapshots requests a snapshot of each stored scope that requests has by ID, and returns their number. A scope that
+// has the request already keeps it. Durable when it returns nil; ordered with Append.
+func (k *KnownObjects) RequestSnapshots(ctx context.Context, requests map[string]event.SnapshotRequest) (scopes int, err error) {
 	request := func(g *group) error {
-		scopes = g.known.requestSnapshots(r, selects)
+		scopes = g.known.requestSnapshots(func(scope string) (event.SnapshotRequest, bool) {
+			r, requested := requests[scope]
+			return r, requested
+		})
 		return nil
 	}
 	if err := k.queue.submit(ctx, request, nil); err != nil {
@@ -45,11 +46,11 @@ func (k *KnownObjects) RemoveRequestedSnapshots(ctx context.Context, remove func
 	return k.queue.submit(ctx, func(g *group) error { g.known.removeRequests(remove); return nil }, nil)
 }
 
-// requestSnapshots adds a request to the chosen scopes and returns their number.
-func (w *knownWrite) requestSnapshots(r event.SnapshotRequest, selects func(resource, scope string) bool) (scopes int) {
+// requestSnapshots adds requests to the scopes that requestOf has one of by ID, and returns their number.
+func (w *knownWrite) requestSnapshots(requestOf func(scope string) (event.SnapshotRequest, bool)) (scopes int) {
 	for name, stored := range w.allResources() {
 		for i, s := range stored.Scopes {
-			if selects(name, s.ID) {
+			if r, requested := requestOf(s.ID); requested {
 				w.editResource(name).Scopes[i].AddSnapshotRequests(r)
 				scopes++
 			}

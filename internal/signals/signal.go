@@ -49,6 +49,7 @@ type Signal struct {
 
 	Select    []string `json:"select,omitempty"`    // of a snapshot: the resources; nil: all
 	Namespace string   `json:"namespace,omitempty"` // of a snapshot: the only namespace; "": all
+	Objects   []string `json:"objects,omitempty"`   // of a snapshot: the only objects; nil: all. Until its end
 
 	Ended  time.Time `json:"ended,omitzero"`
 	Count  uint64    `json:"count"`  // of what the signal was about, as Result explains it
@@ -65,13 +66,17 @@ type Request struct {
 
 	Select    []string `json:"select,omitempty"`    // of a snapshot: the resources; nil: all
 	Namespace string   `json:"namespace,omitempty"` // of a snapshot: the only namespace; "": all
+	Objects   []string `json:"objects,omitempty"`   // of a snapshot: the only objects, "namespace/name" or "name"; nil: all
 }
+
+// MaxObjects bounds the objects of one request: they are stored with each scope that can have them.
+const MaxObjects = 200
 
 // New returns the signal that a request makes.
 func (r Request) New(now time.Time) Signal {
 	s := Signal{
 		ID: strings.ToLower(rand.Text()[:10]), Kind: r.Kind, Sink: r.Sink, Created: now.UTC().Truncate(time.Millisecond), State: Active,
-		Select: r.Select, Namespace: r.Namespace,
+		Select: r.Select, Namespace: r.Namespace, Objects: r.Objects,
 	}
 	if r.Kind == Pause {
 		s.Since = s.Created
@@ -82,8 +87,9 @@ func (r Request) New(now time.Time) Signal {
 	return s
 }
 
-// End returns the signal with its end.
+// End returns the signal with its end. The objects that it asked for are dropped: their number is in the result.
 func (s Signal) End(state State, now time.Time, count uint64, result string) Signal {
+	s.Objects = nil
 	s.State, s.Ended, s.Count, s.Result = state, now.UTC().Truncate(time.Millisecond), count, result
 	return s
 }

@@ -89,7 +89,7 @@ func (t *changeCollector) appendObservation(ctx context.Context, o event.Observa
 	t.bodies.keepBodies(o)
 	t.checkFilter()
 	for _, c := range o.Changes {
-		if c.Type == event.Snapshot || c.Type == event.SnapshotBegin || c.Type == event.SnapshotEnd {
+		if c.Type == event.Snapshot || c.Type.FramesSnapshot() {
 			continue
 		}
 		select {

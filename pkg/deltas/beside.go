@@ -14,16 +14,64 @@ type sinkSnapshot struct {
 	id       string
 	position string // of the scope at the start
 	sum      sum    // of its records
+	absent   int    // objects that were chosen and do not exist
 }
+
+// isPartial reports whether the snapshot has only chosen objects, so that what it lacks may exist.
+func (s *sinkSnapshot) isPartial() bool { return s.request.Objects != "" }
 
 // StartSnapshot starts the snapshot that is requested for one sink, under an ID, and returns the observation with its begin
 // record. position is that of the scope. It replaces one that is in progress, and a list ends it.
+//
+// If objects are chosen, those that do not exist at the position are deleted right after the begin: the sink may have
+// records of them that the exporter has not written. One that is created later has a higher version, and its change comes
+// behind.
 func (t *Tracker) StartSnapshot(r event.SnapshotRequest, id, position string) event.Observation {
-	t.known.startCountedPass(r.Namespace)
 	t.beside = &sinkSnapshot{request: r, id: id, position: position}
+	chosen, absent := t.chooseObjects(r)
+	t.known.startCountedPass(r.Namespace, chosen)
 	begin := t.NewSnapshotBegin(id)
+	if t.beside.isPartial() {
+		begin.Type = event.PartialBegin
+	}
 	t.beside.addressRecord(begin)
-	return t.NewObservation(begin)
+	changes := []*event.Change{begin}
+	for _, key := range absent {
+		changes = append(changes, t.newAbsent(key))
+	}
+	t.beside.absent = len(absent)
+	return t.NewObservation(changes...)
+}
+
+// chooseObjects returns the objects of a request that the scope can have, nil for all, and those of them that do not exist.
+// An object that only some sinks have is neither: the watch is about to bring it to all of them.
+func (t *Tracker) chooseObjects(r event.SnapshotRequest) (chosen map[string]bool, absent []string) {
+	if r.Objects == "" {
+		return nil, nil
+	}
+	chosen = map[string]bool{}
+	for _, key := range r.ObjectKeys() {
+		if namespace, _ := splitKey(key); t.scope.Namespace != "" && namespace != t.scope.Namespace {
+			continue
+		}
+		if known := t.known.lookupKey(key); known.UID != "" {
+			chosen[key] = true
+		} else if !known.Exists() {
+			absent = append(absent, key)
+		}
+	}
+	return chosen, absent
+}
+
+// newAbsent returns the delete of an object that does not exist at the position of the snapshot. Its UID is not known.
+func (t *Tracker) newAbsent(key string) *event.Change {
+	s := t.beside
+	c := t.currentScope().newControlRecord(event.Deleted, s.position, t.now())
+	c.Namespace, c.Name = splitKey(key)
+	c.Delta, c.ListVersion = event.DeltaDeleted, s.position
+	c.Coalesced, c.FinalStateUnknown, c.Pass = true, true, s.id+"/"+key
+	c.Snapshot, c.OnlySink = &event.SnapshotInfo{ID: s.id}, s.request.Sink
+	return c
 }
 
 // ObserveExisting processes objects that were read for the snapshot, by a list at this resourceVersion. Objects that the
@@ -80,11 +128,15 @@ func (t *Tracker) MissingInSnapshot() (missing int, inProgress bool) {
 func (t *Tracker) FinishSnapshot() event.Observation {
 	s := t.beside
 	t.beside = nil
-	end := t.currentScope().newControlRecord(event.SnapshotEnd, s.position, t.now())
+	kind := event.SnapshotEnd
+	if s.isPartial() {
+		kind = event.PartialEnd
+	}
+	end := t.currentScope().newControlRecord(kind, s.position, t.now())
 	s.addressRecord(end)
 	end.Snapshot = &event.SnapshotInfo{ID: s.id, Position: s.position, Count: s.sum.count, Digest: s.sum.digest.String()}
 	o := t.NewObservation(end)
-	o.EndedRequest, o.EndedCount = s.request.ID, s.sum.count
+	o.EndedRequest, o.EndedCount, o.EndedAbsent = s.request.ID, s.sum.count, s.absent
 	return o
 }
 

@@ -16,8 +16,14 @@ import (
 // the watch has brought. Whatever a filter drops of the live changes, the sink has each object that existed when the
 // snapshot began and still exists, never one version after a newer one, and the digest is that of the records.
 func TestSinkSnapshotIsWhole(t *testing.T) {
-	for seed := range uint64(2000) {
+	for seed := range uint64(4000) {
 		r := rand.New(rand.NewPCG(seed, 79))
+		request := event.SnapshotRequest{Sink: "new", ID: "r"}
+		isChosen := func(string) bool { return true }
+		if seed%2 == 1 {
+			request.Objects = event.EncodeObjectKeys([]string{"ns/o0", "ns/o1", "ns/o2", "ns/never"})
+			isChosen = func(name string) bool { return name < "o3" }
+		}
 		version, state := 0, map[string]*Object{}
 		write := func() Event {
 			version++
@@ -56,7 +62,8 @@ func TestSinkSnapshotIsWhole(t *testing.T) {
 			}
 			stream = append(stream, o.Changes...)
 		}
-		take(tracker.StartSnapshot(event.SnapshotRequest{Sink: "new", ID: "r"}, "s", strconv.Itoa(version)), nil)
+		begun := version
+		take(tracker.StartSnapshot(request, "s", strconv.Itoa(version)), nil)
 		var pending []Event // written, and not brought by the watch yet
 		watched := func() {
 			n := r.IntN(len(pending) + 1)
@@ -83,20 +90,33 @@ func TestSinkSnapshotIsWhole(t *testing.T) {
 			take(tracker.ObserveExisting(listed[:r.IntN(len(listed)+1)], strconv.Itoa(version)))
 			watched()
 		}
-		end := tracker.FinishSnapshot().Changes[0].Snapshot
+		finished := tracker.FinishSnapshot()
+		end := finished.Changes[0].Snapshot
+		if partial := request.Objects != ""; (finished.Changes[0].Type == event.PartialEnd) != partial || (stream[0].Type == event.PartialBegin) != partial {
+			t.Fatalf("seed %d: framed by %s and %s", seed, stream[0].Type, finished.Changes[0].Type)
+		}
 		var digest event.Digest
-		has, newest, count := map[string]string{}, map[string]int{}, 0
+		has, newest, count, absent, ids := map[string]string{}, map[string]int{}, 0, 0, map[string]bool{}
 		for _, c := range stream {
 			n, _ := strconv.Atoi(c.ResourceVersion)
 			if n < newest[c.Name] {
 				t.Fatalf("seed %d: %s@%s follows %d", seed, c.Name, c.ResourceVersion, newest[c.Name])
 			}
 			newest[c.Name] = n
+			if ids[c.ID()] && c.Type != event.Watermark {
+				t.Fatalf("seed %d: two records are %s", seed, c.ID())
+			}
+			ids[c.ID()] = true
 			switch c.Type {
 			case event.Deleted:
+				if c.Snapshot != nil {
+					if absent++; existed[c.Name] != "" || c.ResourceVersion != strconv.Itoa(begun) || c.ListVersion != c.ResourceVersion || c.OnlySink != "new" || !c.Coalesced || !c.FinalStateUnknown || !isChosen(c.Name) && c.Name != "never" {
+						t.Fatalf("seed %d: %+v", seed, c)
+					}
+				}
 				delete(has, c.Name)
 			case event.Snapshot:
-				if c.Snapshot.ID != "s" || c.OnlySink != "new" || c.After == nil {
+				if c.Snapshot.ID != "s" || c.OnlySink != "new" || c.After == nil || !isChosen(c.Name) {
 					t.Fatalf("seed %d: %+v", seed, c)
 				}
 				digest.Add(c.Namespace, c.Name, c.UID, c.ResourceVersion)
@@ -105,8 +125,18 @@ func TestSinkSnapshotIsWhole(t *testing.T) {
 			}
 		}
 		for name, uid := range existed {
-			if k := known.lookupKey("ns/" + name); k.UID == uid && has[name] != uid {
+			if k := known.lookupKey("ns/" + name); k.UID == uid && isChosen(name) && has[name] != uid {
 				t.Fatalf("seed %d: the snapshot lacks %s", seed, name)
+			}
+		}
+		if wanted := len(request.ObjectKeys()); wanted > 0 {
+			for name := range existed {
+				if isChosen(name) {
+					wanted--
+				}
+			}
+			if absent != wanted || finished.EndedAbsent != wanted {
+				t.Fatalf("seed %d: %d objects are deleted, want %d, and the end has %d", seed, absent, wanted, finished.EndedAbsent)
 			}
 		}
 		if end.Count != count || end.Digest != digest.String() {

@@ -15,10 +15,11 @@ import (
 // [NewKnownSet]. Not safe for concurrent use.
 type KnownSet struct {
 	objects  map[string]knownEntry
-	listPass uint32 // of the current list, see startListPass
-	sum      *sum   // of all objects; nil unless it is kept
-	unseen   int    // objects not seen in the pass, while they are counted, see startCountedPass
-	prefix   string // of the keys that are counted
+	listPass uint32          // of the current list, see startListPass
+	sum      *sum            // of all objects; nil unless it is kept
+	unseen   int             // objects not seen in the pass, while they are counted, see startCountedPass
+	prefix   string          // of the keys that are counted
+	chosen   map[string]bool // the keys that are counted; nil for all with the prefix
 }
 
 // sum is the number of the objects that are known to exist, and the digest over them.
@@ -68,15 +69,23 @@ func (s *KnownSet) replaceOrRemove(k event.Known) {
 // startListPass starts a list: no known object has been seen in it yet.
 func (s *KnownSet) startListPass() {
 	s.listPass++
-	s.unseen, s.prefix = 0, ""
+	s.unseen, s.prefix, s.chosen = 0, "", nil
 }
 
 // startCountedPass is startListPass that counts the objects of a namespace, "" for all, that were not seen, except those
-// that only some sinks have.
-func (s *KnownSet) startCountedPass(namespace string) {
+// that only some sinks have. If keys are chosen, only these count.
+func (s *KnownSet) startCountedPass(namespace string, chosen map[string]bool) {
 	s.startListPass()
 	if namespace != "" {
 		s.prefix = namespace + "/"
+	}
+	if s.chosen = chosen; chosen != nil {
+		for key := range chosen {
+			if s.isUnseen(key) {
+				s.unseen++
+			}
+		}
+		return
 	}
 	for key := range s.objects {
 		if s.isUnseen(key) {
@@ -88,7 +97,7 @@ func (s *KnownSet) startCountedPass(namespace string) {
 // isUnseen reports whether an object is known, and was not seen in the pass, which has it.
 func (s *KnownSet) isUnseen(key string) bool {
 	k, ok := s.objects[key]
-	return ok && strings.HasPrefix(key, s.prefix) && k.seenInPass != s.listPass && k.decodeKnown(key).UID != ""
+	return ok && (s.chosen == nil || s.chosen[key]) && strings.HasPrefix(key, s.prefix) && k.seenInPass != s.listPass && k.decodeKnown(key).UID != ""
 }
 
 // countSeen counts an object as seen that was not.

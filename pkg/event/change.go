@@ -24,6 +24,11 @@ const (
 	SnapshotBegin Type = "snapshot.begin"
 	SnapshotEnd   Type = "snapshot.end"
 
+	// Control records around a snapshot of single objects, see [SnapshotRequest]. PartialEnd also ends a snapshot that was
+	// canceled. What lies between them is valid; what it lacks may exist, so consumers remove nothing.
+	PartialBegin Type = "partial.begin"
+	PartialEnd   Type = "partial.end"
+
 	// AttributionGap is a control record: audit events were lost, so changes of that interval may have no [Attributed]
 	// record. From and To of its Gap are times in RFC 3339 instead of positions.
 	AttributionGap Type = "attribution.gap"
@@ -35,7 +40,12 @@ const (
 
 // IsControl reports whether the type is a control record, which concerns a whole resource instead of one object.
 func (t Type) IsControl() bool {
-	return t == Gap || t == SnapshotBegin || t == SnapshotEnd || t == AttributionGap || t == Watermark
+	return t == Gap || t.FramesSnapshot() || t == AttributionGap || t == Watermark
+}
+
+// FramesSnapshot reports whether the type is the begin or the end of a snapshot, whole or not.
+func (t Type) FramesSnapshot() bool {
+	return t == SnapshotBegin || t == SnapshotEnd || t == PartialBegin || t == PartialEnd
 }
 
 // Class is the part of an object that an update touched. If it touched several parts, the first of these constants applies.
@@ -110,7 +120,7 @@ type GapInfo struct {
 type SnapshotInfo struct {
 	ID string // unique among the snapshots of a resource; the same on begin, on the listed objects and on end
 
-	// Only on [SnapshotEnd].
+	// Only on [SnapshotEnd] and [PartialEnd].
 	Position string // resourceVersion up to which the records of the snapshot are all that exists
 	Count    int    // objects in the snapshot
 	Digest   string // over those objects, see [Digest]
@@ -226,7 +236,7 @@ type Change struct {
 	OnlySink string
 
 	Gap      *GapInfo      // only on Gap and AttributionGap
-	Snapshot *SnapshotInfo // on objects of a snapshot's list, on SnapshotBegin and on SnapshotEnd
+	Snapshot *SnapshotInfo // on objects of a snapshot's list, and on the records that frame a snapshot
 
 	Watermark *WatermarkInfo // only on Watermark
 
@@ -255,7 +265,7 @@ func (c *Change) ID() string {
 		if c.Namespace != "" { // a namespace that is watched separately has its own gaps
 			uid = c.Namespace + "/" + uid
 		}
-	case SnapshotBegin, SnapshotEnd:
+	case SnapshotBegin, SnapshotEnd, PartialBegin, PartialEnd:
 		uid = c.Resource.String() + "@" + c.Snapshot.ID
 	case Watermark:
 		return c.watermarkID()
@@ -297,9 +307,9 @@ func (c *Change) WithLane(lane, lanes int) *Change {
 func (w *WatermarkInfo) OmitDigest() { w.Algorithm, w.Count, w.Digest = "", 0, "" }
 
 // Key returns the ordering key: all changes of one object share it, and no other object has it. The form is
-// "group/resource/namespace/name"; the core group is "core", and an absent namespace is empty. Watermarks have a key of
-// their own, "group/resource/namespace//watermark", so that a compacted topic keeps the newest one beside other control
-// records.
+// "group/resource/namespace/name"; the core group is "core", and an absent namespace is empty. Watermarks and the frames of
+// partial snapshots have keys of their own, "group/resource/namespace//watermark" and "…//partial", so that a compacted
+// topic keeps the newest one beside other control records.
 func (c *Change) Key() string {
 	return string(c.AppendKey(nil))
 }
@@ -313,10 +323,14 @@ func (c *Change) AppendKey(b []byte) []byte {
 	b = append(append(b, group...), '/')
 	b = append(append(b, c.Resource.Resource...), '/')
 	b = append(append(b, c.Namespace...), '/')
-	if c.Type == Watermark {
+	switch c.Type {
+	case Watermark:
 		return append(b, "/watermark"...)
+	case PartialBegin, PartialEnd:
+		return append(b, "/partial"...)
+	default:
+		return append(b, c.Name...)
 	}
-	return append(b, c.Name...)
 }
 
 // Size estimates the memory that a change holds, in bytes. It is the unit of window and queue bounds (I6).

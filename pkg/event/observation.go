@@ -29,8 +29,8 @@ type Observation struct {
 	LostReason string
 	// EndedRequest is the ID of a request of the scope that this observation completes; "" for none.
 	EndedRequest string
-	// EndedCount is the number of objects that its snapshot has.
-	EndedCount int
+	// EndedCount is the number of objects that its snapshot has, and EndedAbsent that of the objects that do not exist.
+	EndedCount, EndedAbsent int
 }
 
 // StoredScope is the stored state of a scope: a resource as selected by one rule, or one namespace of it.

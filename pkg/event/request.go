@@ -1,6 +1,7 @@
 package event
 
 import (
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,12 +13,44 @@ type SnapshotRequest struct {
 	Sink      string // its name
 	ID        string // with which the IDs of its snapshots begin; the same in all scopes
 	Namespace string // the only one that the snapshot has objects of; "" for all that the scope has
+	Objects   string // the only ones that it has, as EncodeObjectKeys returns them; "" for all
 
 	// Signal is set if an operator has made the request, and not if its sink is new. Then the sink has every change, whatever
 	// comes of the request, and the request stays with its end until it is removed.
 	Signal bool
 	Ended  bool // the end of the snapshot was emitted
 	Count  int  // objects that it had
+	Absent int  // of Objects: those that do not exist, whose delete it had
+}
+
+// EncodeObjectKeys returns the keys of objects, as in [Known], in order and without blanks.
+func EncodeObjectKeys(keys []string) string {
+	encoded := make([]string, len(keys))
+	for i, key := range keys {
+		encoded[i] = url.PathEscape(key)
+	}
+	slices.Sort(encoded)
+	return strings.Join(slices.Compact(encoded), ",")
+}
+
+// ObjectKeys returns the keys of Objects; nil for all.
+func (r SnapshotRequest) ObjectKeys() (keys []string) {
+	if r.Objects == "" {
+		return nil
+	}
+	for encoded := range strings.SplitSeq(r.Objects, ",") {
+		if key, err := url.PathUnescape(encoded); err == nil {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// addObjects adds the objects of a request with the same ID that another scope had.
+func (r *SnapshotRequest) addObjects(o SnapshotRequest) {
+	if r.Objects != "" && o.Objects != "" {
+		r.Objects = EncodeObjectKeys(append(r.ObjectKeys(), o.ObjectKeys()...))
+	}
 }
 
 // appendTo appends the request to the encoding of [StoredScope.Requests]. No member has a blank.
@@ -29,8 +62,14 @@ func (r SnapshotRequest) appendTo(to string) string {
 	if r.Namespace != "" {
 		to += " namespace=" + r.Namespace
 	}
+	if r.Objects != "" {
+		to += " objects=" + r.Objects
+	}
 	if r.Ended {
 		to += " ended=" + strconv.Itoa(r.Count)
+	}
+	if r.Absent > 0 {
+		to += " absent=" + strconv.Itoa(r.Absent)
 	}
 	return to + "\n"
 }
@@ -49,6 +88,10 @@ func (s *StoredScope) SnapshotRequests() (all []SnapshotRequest) {
 				r.Signal = true
 			case "namespace":
 				r.Namespace = value
+			case "objects":
+				r.Objects = value
+			case "absent":
+				r.Absent, _ = strconv.Atoi(value)
 			case "ended":
 				r.Ended = true
 				r.Count, _ = strconv.Atoi(value)
@@ -72,8 +115,8 @@ func (s *StoredScope) ReplaceSnapshotRequests(all []SnapshotRequest) {
 	}
 }
 
-// AddSnapshotRequests adds requests. Of two with one sink and ID, which two scopes had, one is left: it has ended if both
-// have.
+// AddSnapshotRequests adds requests. Of two with one sink and ID, which two scopes had, one is left, of the objects of both:
+// it has ended if both have.
 func (s *StoredScope) AddSnapshotRequests(requests ...SnapshotRequest) {
 	all := s.SnapshotRequests()
 	for _, r := range requests {
@@ -83,8 +126,11 @@ func (s *StoredScope) AddSnapshotRequests(requests ...SnapshotRequest) {
 			all = append(all, r)
 		case all[i].Ended && r.Ended:
 			all[i].Count += r.Count
+			all[i].Absent += r.Absent
 		case all[i].Ended:
 			all[i] = r
+		case !r.Ended:
+			all[i].addObjects(r)
 		}
 	}
 	s.ReplaceSnapshotRequests(all)
@@ -95,13 +141,14 @@ func (s *StoredScope) RemoveSnapshotRequests(remove func(SnapshotRequest) bool) 
 	s.ReplaceSnapshotRequests(slices.DeleteFunc(s.SnapshotRequests(), remove))
 }
 
-// EndSnapshotRequest records that a request has ended with so many objects. That of a new sink is removed.
-func (s *StoredScope) EndSnapshotRequest(id string, count int) {
+// EndSnapshotRequest records that a request has ended with so many objects, and deletes of absent ones. That of a new sink
+// is removed.
+func (s *StoredScope) EndSnapshotRequest(id string, count, absent int) {
 	s.RemoveSnapshotRequests(func(r SnapshotRequest) bool { return r.ID == id && !r.Signal })
 	all := s.SnapshotRequests()
 	for i := range all {
 		if all[i].ID == id {
-			all[i].Ended, all[i].Count = true, count
+			all[i].Ended, all[i].Count, all[i].Absent = true, count, absent
 		}
 	}
 	s.ReplaceSnapshotRequests(all)

@@ -24,12 +24,29 @@ func TestARequestOfASignalStaysWithItsEnd(t *testing.T) {
 	added := SnapshotRequest{Sink: "new", ID: "2"}
 	var s StoredScope
 	s.AddSnapshotRequests(signal, added)
-	s.EndSnapshotRequest("2", 7)
-	s.EndSnapshotRequest("1", 7)
+	s.EndSnapshotRequest("2", 7, 0)
+	s.EndSnapshotRequest("1", 7, 0)
 	ended := signal
 	ended.Ended, ended.Count = true, 7
 	if got := s.SnapshotRequests(); !slices.Equal(got, []SnapshotRequest{ended}) || len(s.PendingSnapshots()) > 0 {
 		t.Errorf("the requests are %+v", got)
+	}
+}
+
+func TestARequestNamesItsObjects(t *testing.T) {
+	keys := []string{"shop/web", "system:node, a b\n=c", "shop/a%2Fb", "ü"}
+	var s StoredScope
+	r := SnapshotRequest{Sink: "main", ID: "1", Objects: EncodeObjectKeys(append(keys, "shop/web")), Signal: true}
+	s.AddSnapshotRequests(r)
+	got := s.SnapshotRequests()[0]
+	found := got.ObjectKeys()
+	slices.Sort(keys)
+	if slices.Sort(found); got != r || !slices.Equal(found, keys) || EncodeObjectKeys(nil) != "" || (SnapshotRequest{}).ObjectKeys() != nil {
+		t.Errorf("%+v has %q", got, found)
+	}
+	s.EndSnapshotRequest("1", 2, 1)
+	if got := s.SnapshotRequests()[0]; !got.Ended || got.Count != 2 || got.Absent != 1 {
+		t.Errorf("the end is %+v", got)
 	}
 }
 
@@ -43,6 +60,8 @@ func TestScopesTakeOverWhatIsRequestedOfThoseThatGo(t *testing.T) {
 	pending := SnapshotRequest{Sink: "main", ID: "1", Signal: true}
 	two, five := pending, pending
 	two.Ended, two.Count, five.Ended, five.Count = true, 2, true, 5
+	web, api, both := pending, pending, pending
+	web.Objects, api.Objects, both.Objects = EncodeObjectKeys([]string{"a/web"}), EncodeObjectKeys([]string{"b/api"}), EncodeObjectKeys([]string{"b/api", "a/web"})
 	seven := five
 	seven.Count = 7
 	for name, c := range map[string]struct{ stored, next, want []StoredScope }{
@@ -54,6 +73,9 @@ func TestScopesTakeOverWhatIsRequestedOfThoseThatGo(t *testing.T) {
 		},
 		"one for several that are done": {
 			[]StoredScope{scope("a", two), scope("b", five)}, []StoredScope{scope("all")}, []StoredScope{scope("all", seven)},
+		},
+		"one for several that have other objects": {
+			[]StoredScope{scope("a", web), scope("b", api)}, []StoredScope{scope("all")}, []StoredScope{scope("all", both)},
 		},
 		"several for one": {
 			[]StoredScope{scope("all", pending)}, []StoredScope{scope("a"), scope("b")}, []StoredScope{scope("a", pending), scope("b", pending)},

@@ -87,14 +87,14 @@ func appendActor(b []byte, a *event.Actor) []byte {
 	return append(b, '}')
 }
 
-// appendSnapshot appends the snapshot that c belongs to. Only the end record has position, count and digest.
+// appendSnapshot appends the snapshot that c belongs to. Only end records have position, count and digest.
 func appendSnapshot(b []byte, c *event.Change) []byte {
 	s := c.Snapshot
 	if s == nil {
 		return b
 	}
 	b = appendMember(b, `,"snapshot":{"id":`, s.ID)
-	if c.Type == event.SnapshotEnd {
+	if c.Type == event.SnapshotEnd || c.Type == event.PartialEnd {
 		b = appendMember(b, `,"position":`, s.Position)
 		b = strconv.AppendInt(append(b, `,"count":`...), int64(s.Count), 10)
 		b = appendMember(b, `,"digest":`, s.Digest)

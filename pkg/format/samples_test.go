@@ -76,6 +76,14 @@ func sampleChanges() []namedChange {
 	gap.Type, gap.ResourceVersion = event.Gap, "4800"
 	gap.Gap = &event.GapInfo{From: "4715", To: "4800", Reason: "the API server no longer has the history since 4715"}
 
+	part, partEnd, absent := control, control, object
+	part.Type, part.Snapshot = event.PartialBegin, &event.SnapshotInfo{ID: "2kqv5zt7ma.4712"}
+	partEnd.Type, partEnd.ResourceVersion = event.PartialEnd, "4713"
+	partEnd.Snapshot = &event.SnapshotInfo{ID: "2kqv5zt7ma.4712", Position: "4713", Count: 1, Digest: digest.String()}
+	absent.Type, absent.Delta, absent.Name, absent.UID, absent.Generation = event.Deleted, event.DeltaDeleted, "never", "", 0
+	absent.ResourceVersion, absent.ListVersion, absent.Coalesced, absent.FinalStateUnknown = "4713", "4713", true, true
+	absent.Snapshot, absent.Pass = part.Snapshot, "2kqv5zt7ma.4712/shop/never"
+
 	complete, filtered := control, control
 	complete.Type, complete.ResourceVersion = event.Watermark, "4723"
 	complete.Watermark = &event.WatermarkInfo{Epoch: "4722", Sequence: 7, Algorithm: event.DigestAlgorithm, Count: 1, Digest: digest.String(), Lane: 2, Lanes: 6}
@@ -104,6 +112,7 @@ func sampleChanges() []namedChange {
 		{"deleted-left", left}, {"sync", synced}, {"updated-redaction-changed", redacted},
 		{"attributed", attributed}, {"attributed-requested-by", ended}, {"attribution.gap", blind},
 		{"watermark", complete}, {"watermark-filtered", filtered},
+		{"partial.begin", part}, {"deleted-absent", absent}, {"partial.end", partEnd},
 	}
 }
 

@@ -510,7 +510,7 @@ func (s *store) appendObservation(_ context.Context, o event.Observation) error 
 			*scope = event.StoredScope{ID: scope.ID, Position: o.Position, Snapshot: scope.Snapshot, Requests: scope.Requests}
 		}
 		if o.EndedRequest != "" {
-			scope.EndSnapshotRequest(o.EndedRequest, o.EndedCount)
+			scope.EndSnapshotRequest(o.EndedRequest, o.EndedCount, o.EndedAbsent)
 		}
 	}
 	s.notifyWaiters()
@@ -615,7 +615,7 @@ func (s *store) changeAt(i int) *event.Change {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.changes {
-		if c.Type == event.SnapshotBegin || c.Type == event.SnapshotEnd {
+		if c.Type.FramesSnapshot() {
 			continue
 		}
 		if i--; i < 0 {
@@ -643,7 +643,7 @@ func (s *store) snapshotFrames() (all []*event.Change) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.changes {
-		if c.Type == event.SnapshotBegin || c.Type == event.SnapshotEnd {
+		if c.Type.FramesSnapshot() {
 			all = append(all, c)
 		}
 	}
@@ -657,7 +657,7 @@ func (s *store) transcript() []string {
 	defer s.mu.Unlock()
 	var all []string
 	for _, c := range s.changes {
-		if c.Type == event.SnapshotBegin || c.Type == event.SnapshotEnd {
+		if c.Type.FramesSnapshot() {
 			continue
 		}
 		line := fmt.Sprintf("%s %s@%s", c.Type, c.Name, c.ResourceVersion)

@@ -312,23 +312,45 @@ func TestASnapshotOfOneNamespaceHasItsObjectsAlone(t *testing.T) {
 	}
 }
 
+// TestASnapshotOfSingleObjectsDeletesTheOthers that do not exist when it starts: one that is created meanwhile comes behind.
+func TestASnapshotOfSingleObjectsDeletesTheOthers(t *testing.T) {
+	f := newFakeAPI(t)
+	st := requestedStore(f)
+	st.scopes["pods"][0].Requests = ""
+	st.known["pods"]["ns/c"] = event.Known{Key: "ns/c", EmittedElsewhere: "uid-c 13 "} // which the watch is to bring
+	objects := event.EncodeObjectKeys([]string{"ns/a", "ns/c", "ns/d", "ns/e", "other/x"})
+	st.request("pods", event.SnapshotRequest{Sink: "new", ID: "request", Objects: objects, Signal: true})
+	asked, release := f.holdList()
+	_, _, _ = startSource(t, f, st)
+	<-asked
+	f.writeEvents("ADDED", "d")
+	st.awaitEmitted(t, "deleted d@13~ to new", "deleted e@13~ to new", "deleted x@13~ to new", "added d@14")
+	release()
+	st.awaitEmitted(t, "deleted d@13~ to new", "deleted e@13~ to new", "deleted x@13~ to new", "added d@14", "snapshot a@11 to new")
+	st.awaitTrue(t, "the end", func() bool { return strings.HasSuffix(st.requestsOf("pods"), " ended=1 absent=3\n") })
+}
+
 func TestScopesAreSelectedByResourceAndNamespace(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	s, _, _ := startSource(t, f, st, func(c *Config) {
 		c.Rules = []selection.Rule{{Select: []string{"pods"}, Namespaces: selection.Namespaces{Include: []string{"a", "b"}}}}
 	})
-	st.awaitTrue(t, "discovery", func() bool { _, _, discovered := s.SelectScopes(nil, ""); return discovered })
+	st.awaitTrue(t, "discovery", func() bool { _, _, discovered := s.SelectScopes(Selected{}); return discovered })
 	for _, c := range []struct {
-		names            []string
-		namespace        string
+		of               Selected
 		scopes, unknowns int
 	}{
-		{nil, "", 2, 0}, {nil, "a", 1, 0}, {[]string{"pods"}, "b", 1, 0}, {[]string{"pods", "nodes"}, "", 2, 1}, {[]string{"nodes"}, "", 0, 1},
-		{nil, "c", 0, 0},
+		{Selected{}, 2, 0}, {Selected{Namespace: "a"}, 1, 0}, {Selected{Names: []string{"pods"}, Namespace: "b"}, 1, 0},
+		{Selected{Names: []string{"pods", "nodes"}}, 2, 1}, {Selected{Names: []string{"nodes"}}, 0, 1},
+		{Selected{Namespace: "c"}, 0, 0}, {Selected{Names: []string{"pods", "*"}}, 2, 0},
+		{Selected{Objects: []string{"a/x", "a/y", "c/z", "cluster-scoped"}}, 1, 0}, {Selected{Objects: []string{"x"}}, 0, 0},
 	} {
-		scopes, unknown, _ := s.SelectScopes(c.names, c.namespace)
-		if len(scopes["pods"]) != c.scopes || len(unknown) != c.unknowns {
-			t.Errorf("%v in %q select %v, unknown are %v", c.names, c.namespace, scopes, unknown)
+		scopes, unknown, _ := s.SelectScopes(c.of)
+		if len(scopes) != c.scopes || len(unknown) != c.unknowns {
+			t.Errorf("%+v selects %v, unknown are %v", c.of, scopes, unknown)
+		}
+		if c.of.Objects != nil && c.scopes > 0 && !slices.Equal(scopes[0].Objects, c.of.Objects[:2]) {
+			t.Errorf("%+v selects %v", c.of, scopes)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -175,4 +176,84 @@ func TestARequestedSnapshotSurvivesAFailover(t *testing.T) {
 	s.checkTables()
 	s.removeSnapshot(b, signal)
 	s.judgeEach(oracle.Rules{Repetitions: true})
+}
+
+// TestARequestedSnapshotHasWhatIsChosen asks each sink for a namespace, and for single objects: one that exists, one that is
+// deleted, one that the exporter has never seen, and one that is created afterwards. The sink has those between live
+// changes, in frames of their own, and the other one nothing of it.
+func TestARequestedSnapshotHasWhatIsChosen(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Services}
+	s := newFixture(t, kinds)
+	other := s.name + "-other"
+	s.must(s.cluster.CreateNamespace(t.Context(), other))
+	s.must(s.exporter.Start(t.Context()))
+	for _, namespace := range []string{s.name, other} {
+		for _, name := range []string{"kept", "gone"} {
+			s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, namespace, name))
+		}
+		s.must(s.cluster.Delete(t.Context(), workload.ConfigMaps, namespace, "gone"))
+	}
+	load := s.run(workload.Plan{Objects: math.MaxInt32, Updates: 3, Rate: verifyRate}, kinds)
+	load.AwaitOperations(verifyRate)
+	for i, sink := range []string{"kafka", "nats"} {
+		ofNamespace := s.requestSnapshot(s.exporter, sink, "--select", "configmaps", "-n", other)
+		if ended := s.awaitSignal(s.exporter, ofNamespace.ID); ended.State != "done" || ended.Result != fmt.Sprintf("%d objects of 1 resources", i+1) {
+			t.Errorf("of a namespace: %+v", ended)
+		}
+		later := "later-" + sink
+		args := []string{"--select", "configmaps"}
+		for _, name := range []string{"kept", "gone", "never", later} {
+			args = append(args, "--object", other+"/"+name)
+		}
+		ofObjects := s.requestSnapshot(s.exporter, sink, args...)
+		if ended := s.awaitSignal(s.exporter, ofObjects.ID); ended.State != "done" || ended.Count != 4 ||
+			ended.Result != "1 objects of 1 resources; 3 do not exist, and their deletes were emitted" {
+			t.Errorf("of objects: %+v", ended)
+		}
+		s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, other, later))
+		if i == 1 {
+			load.Stop()
+		}
+		s.awaitAll()
+		s.checkChosen(s.buses[i], ofNamespace, ofObjects, other, later)
+		if _, objects, _ := snapshotRecords(s.buses[1-i].records, ofObjects.ID); len(objects) > 0 {
+			t.Errorf("%s has %s", s.buses[1-i].Name(), objects[0].ID)
+		}
+		s.removeSnapshot(s.buses[i], ofNamespace)
+		s.removeSnapshot(s.buses[i], ofObjects)
+	}
+	s.must(s.exporter.Stop())
+	s.receiveAll()
+	s.judge(oracle.Rules{})
+}
+
+// checkChosen checks the records of two snapshots: of a namespace, and of single objects in it, of which "later" was created
+// after the snapshot.
+func (s *fixture) checkChosen(b *received, ofNamespace, ofObjects keptSignal, namespace, later string) {
+	s.t.Helper()
+	s.must(b.receive(s.t.Context()))
+	begins, objects, ends := snapshotRecords(b.records, ofNamespace.ID)
+	if len(begins) != 1 || len(ends) != 1 || begins[0].Namespace != namespace || ends[0].Namespace != namespace || ends[0].Snapshot.Count != len(objects) {
+		s.t.Errorf("%s: the frame of a namespace is %+v, %+v with %d objects", b.Name(), begins, ends, len(objects))
+	}
+	var got []string
+	created := false
+	for _, r := range b.records {
+		switch {
+		case r.Name == later && r.Type == "added":
+			created = true
+		case r.Snapshot == nil || !strings.HasPrefix(r.Snapshot.ID, ofObjects.ID+"."):
+		case r.Type == "deleted":
+			if got = append(got, "deleted "+r.Name); created || !r.Coalesced || !r.FinalStateUnknown || r.ListVersion == "" || r.Namespace != namespace {
+				s.t.Errorf("%s: behind the creation: %v: %+v", b.Name(), created, r)
+			}
+		default:
+			got = append(got, strings.TrimSpace(r.Type+" "+r.Name))
+		}
+	}
+	slices.Sort(got)
+	want := []string{"deleted gone", "deleted " + later, "deleted never", "partial.begin", "partial.end", "snapshot kept"}
+	if !slices.Equal(got, want) || !created {
+		s.t.Errorf("%s: the snapshot of single objects has %q, want %q", b.Name(), got, want)
+	}
 }

@@ -9,7 +9,7 @@ import (
 )
 
 var (
-	types   = []event.Type{"", event.Added, event.Updated, event.Deleted, event.Snapshot, event.Gap, event.SnapshotBegin, event.SnapshotEnd, event.Sync, event.Attributed, event.AttributionGap, event.Watermark}
+	types   = []event.Type{"", event.Added, event.Updated, event.Deleted, event.Snapshot, event.Gap, event.SnapshotBegin, event.SnapshotEnd, event.Sync, event.Attributed, event.AttributionGap, event.Watermark, event.PartialBegin, event.PartialEnd}
 	deltas  = []event.Delta{"", event.DeltaAdded, event.DeltaUpdated, event.DeltaDeleted, event.DeltaReplaced, event.DeltaSync}
 	classes = []event.Class{"", event.ClassDeleting, event.ClassSpec, event.ClassStatus, event.ClassMetadata}
 )

@@ -23,12 +23,12 @@ type Member struct {
 var (
 	objectTypes        = []string{"added", "updated", "deleted", "snapshot", "sync"}
 	existingTypes      = []string{"added", "updated", "snapshot", "sync"}
-	controlTypes       = []string{"snapshot.begin", "snapshot.end", "gap", "attribution.gap", "watermark"}
+	controlTypes       = []string{"snapshot.begin", "snapshot.end", "gap", "attribution.gap", "watermark", "partial.begin", "partial.end"}
 	gapTypes           = []string{"gap", "attribution.gap"}
 	watermarkTypes     = []string{"watermark"}
 	attributedTypes    = []string{"attributed"}
 	namedTypes         = slices.Concat(objectTypes, attributedTypes)
-	snapshotFrameTypes = []string{"snapshot.begin", "snapshot.end"}
+	snapshotFrameTypes = []string{"snapshot.begin", "snapshot.end", "partial.begin", "partial.end"}
 	allTypes           = slices.Concat(objectTypes, attributedTypes, controlTypes)
 	deltas             = []string{"Added", "Updated", "Deleted", "Replaced", "Sync"}
 	classes            = []string{"deleting", "spec", "status", "metadata"}
@@ -78,7 +78,7 @@ var nativeMembers = []Member{
 			"(anything except metadata and status), `status`, `metadata`; the first that applies"},
 	{Name: "snapshot", Type: "object", onTypes: slices.Concat(objectTypes, snapshotFrameTypes), requiredOn: append([]string{"snapshot"}, snapshotFrameTypes...), schema: snapshotSchema,
 		Meaning: "the snapshot that the record belongs to: `id`; also on changes if the snapshot was interrupted. On `snapshot.end` also `position` (resourceVersion of the list), `count` " +
-			"(objects that existed then) and `digest` over them"},
+			"(objects that existed then) and `digest` over them; on `partial.end` those of its records"},
 	{Name: "gap", Type: "object", onTypes: gapTypes, requiredOn: gapTypes, schema: gapSchema,
 		Meaning: "`from`, `to` (positions; on an `attribution.gap` times) and `reason`"},
 	{Name: "watermark", Type: "object", onTypes: watermarkTypes, requiredOn: watermarkTypes, schema: watermarkSchema,

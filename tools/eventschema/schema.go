@@ -90,7 +90,7 @@ func rulesByType() []node {
 			}
 		}
 		then := node{{"properties", never}, {"required", required}}
-		if t == "snapshot.end" {
+		if t == "snapshot.end" || t == "partial.end" {
 			then = then.withMembers(member{"allOf", []node{{{"properties", node{{"snapshot", node{{"required", []string{"position", "count", "digest"}}}}}}}}})
 		}
 		rules = append(rules, node{{"if", node{{"properties", node{{"type", node{{"const", t}}}}}}}, {"then", then}})

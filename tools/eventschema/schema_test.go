@@ -209,10 +209,10 @@ func anyChange(r *rand.Rand) *event.Change {
 			c.Watermark.Algorithm, c.Watermark.Count, c.Watermark.Digest = event.DigestAlgorithm, r.IntN(3), d.String()
 		}
 		return c
-	case event.SnapshotBegin:
+	case event.SnapshotBegin, event.PartialBegin:
 		c.ResourceVersion, c.Snapshot = pickValue(r, "", "7"), &event.SnapshotInfo{ID: "x"}
 		return c
-	case event.SnapshotEnd:
+	case event.SnapshotEnd, event.PartialEnd:
 		var d event.Digest
 		c.Snapshot = &event.SnapshotInfo{ID: "x", Position: "7", Count: r.IntN(3), Digest: d.String()}
 		return c

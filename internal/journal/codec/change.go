@@ -11,7 +11,7 @@ import (
 var (
 	typeCodes = []event.Type{
 		"", event.Added, event.Updated, event.Deleted, event.Snapshot, event.Gap, event.SnapshotBegin, event.SnapshotEnd,
-		event.Sync, event.Attributed, event.AttributionGap, event.Watermark,
+		event.Sync, event.Attributed, event.AttributionGap, event.Watermark, event.PartialBegin, event.PartialEnd,
 	}
 	deltaCodes = []event.Delta{
 		"", event.DeltaAdded, event.DeltaUpdated, event.DeltaDeleted, event.DeltaReplaced, event.DeltaSync,
