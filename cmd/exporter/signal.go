@@ -21,11 +21,14 @@ configuration and, with a replicated state, a failover. list shows each with its
 Run it on the machine of the exporter, or in its container, as the exporter's user.
 Where no exporter answers, or only a standby, it ends with exit code 3.`,
 		RunE: func(*cobra.Command, []string) error {
-			return errors.New("a subcommand is missing: pause, resume, snapshot, deadletters or list")
+			return errors.New("a subcommand is missing: pause, resume, snapshot, cancel, deadletters or list")
 		},
 	}
 	onlyCommands(cmd)
-	cmd.AddCommand(signalPauseCommand(), signalResumeCommand(), signalSnapshotCommand(), signalDeadLettersCommand(), signalListCommand())
+	cmd.AddCommand(
+		signalPauseCommand(), signalResumeCommand(), signalSnapshotCommand(), signalCancelCommand(), signalDeadLettersCommand(),
+		signalListCommand(),
+	)
 	return cmd
 }
 
@@ -90,6 +93,23 @@ replicated state, after a failover.`,
 		return sendSignal(cmd, place, signals.Request{
 			Kind: signals.Snapshot, Sink: *sink, Select: *names, Namespace: *namespace, Objects: *objects,
 		}, *output)
+	}
+	return cmd
+}
+
+func signalCancelCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "cancel ID (--config FILE | --dir DIR)",
+		Short: "End a snapshot that is active",
+		Long: `End a snapshot that is active, for example because it waits for a resource that may not
+be read. What the sink has got of it stays valid. Other snapshots of the sink can follow.
+
+A pause is ended by resume.`,
+		Args: cobra.ExactArgs(1),
+	}
+	place, output := addJournalLocationFlags(cmd), outputFlag(cmd, "form: text or json")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return sendSignal(cmd, place, signals.Request{Kind: signals.Cancel, Target: args[0]}, *output)
 	}
 	return cmd
 }

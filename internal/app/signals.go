@@ -320,10 +320,14 @@ func (h signalHandler) Submit(ctx context.Context, r signals.Request) (signals.S
 		}
 		return signals.Signal{}, &signals.NotActiveError{Reason: reason}
 	}
-	if r.Kind == signals.Snapshot {
+	switch r.Kind {
+	case signals.Snapshot:
 		return c.snapshots.submit(ctx, r)
+	case signals.Cancel:
+		return c.snapshots.cancel(ctx, r)
+	default:
+		return c.signals.submit(ctx, r, c.cfg.Sinks)
 	}
-	return c.signals.submit(ctx, r, c.cfg.Sinks)
 }
 
 // List implements [signals.Handler].

@@ -81,6 +81,59 @@ func (s *requestedSnapshots) submit(ctx context.Context, r signals.Request) (sig
 	return signal, s.request(ctx, signal, scopes)
 }
 
+// cancel ends a snapshot that is active: its end is stored together with that of the request to cancel it, and then what it
+// has requested is removed.
+func (s *requestedSnapshots) cancel(ctx context.Context, r signals.Request) (signals.Signal, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalTimeout) // a client that goes away changes nothing
+	defer cancel()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	target, found := s.registry.Find(r.Target)
+	r.Sink = target.Sink
+	signal := r.New(time.Now())
+	switch {
+	case !found:
+		signal = signal.End(signals.Refused, time.Now(), 0, fmt.Sprintf("no signal %q is kept; exporter signal list has those that are", r.Target))
+	case target.Kind == signals.Pause:
+		signal = signal.End(signals.Refused, time.Now(), 0, fmt.Sprintf("%s is a pause, which exporter signal resume --sink %s ends", target.ID, target.Sink))
+	case target.Kind != signals.Snapshot:
+		signal = signal.End(signals.Refused, time.Now(), 0, fmt.Sprintf("%s is no snapshot but %s, which cannot be canceled", target.ID, target.Kind))
+	case target.State != signals.Active:
+		signal = signal.End(signals.Nothing, time.Now(), 0, fmt.Sprintf("snapshot %s has ended before: %s", target.ID, target.State))
+	default:
+		signal = signal.End(signals.Done, time.Now(), 0, fmt.Sprintf("snapshot %s is canceled", target.ID))
+	}
+	err := s.registry.Commit(ctx, signal.ID, func(b *signals.Book) {
+		if signal.State == signals.Done {
+			b.PutIfActive(target.End(signals.Aborted, time.Now(), 0, "canceled by signal "+signal.ID+s.describeEnded(target.ID)))
+		}
+		b.Put(signal)
+	})
+	if err != nil || signal.State != signals.Done {
+		return signal, err
+	}
+	delete(s.endsUntil, target.ID)
+	s.log.Info("a requested snapshot is canceled", "sink", signal.Sink, "signal", signal.ID, "snapshot", target.ID)
+	if err := s.removeEnded(ctx); err != nil {
+		s.log.Debug("the requests of a canceled snapshot are not removed yet", "error", err)
+	}
+	return signal, nil
+}
+
+// describeEnded describes how much of a snapshot had its end, to follow other text; "" if nothing had.
+func (s *requestedSnapshots) describeEnded(id string) string {
+	ended, objects := 0, 0
+	for _, r := range s.journal.RequestedSnapshots() {
+		if r.ID == id && r.Ended {
+			ended, objects = ended+1, objects+r.Count
+		}
+	}
+	if ended == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; parts of it had ended, with %d objects", objects)
+}
+
 func countResources(scopes []source.SelectedScope) int {
 	names := map[string]bool{}
 	for _, s := range scopes {
@@ -262,8 +315,8 @@ func (s *requestedSnapshots) advanceSignal(
 	return signal.End(signals.Done, time.Now(), uint64(count+absent), result), nil
 }
 
-// removeEnded removes the requests of signals whose end is stored. After a failover that includes those whose end the state
-// has, and not yet that of their snapshots.
+// removeEnded removes the requests of signals whose end is stored: a source that emits one of them ends it. After a failover
+// that includes those whose end the state has, and not yet that of their snapshots.
 func (s *requestedSnapshots) removeEnded(ctx context.Context) error {
 	if !s.registry.IsSaved() {
 		return nil
@@ -275,7 +328,9 @@ func (s *requestedSnapshots) removeEnded(ctx context.Context) error {
 	hasEnded := func(r event.SnapshotRequest) bool { return r.Signal && !active[r.ID] }
 	for _, r := range s.journal.RequestedSnapshots() {
 		if hasEnded(r.SnapshotRequest) {
-			return s.journal.RemoveRequestedSnapshots(ctx, hasEnded)
+			err := s.journal.RemoveRequestedSnapshots(ctx, hasEnded)
+			s.source.EmitRequested()
+			return err
 		}
 	}
 	return nil

@@ -175,6 +175,65 @@ func TestASnapshotWhoseRequestsAreLostIsRequestedAgain(t *testing.T) {
 	}
 }
 
+// TestACanceledSnapshotEndsOnce, its requests go, and the sink can have another one. That holds after a restart, also if the
+// exporter ended before the requests were gone.
+func TestACanceledSnapshotEndsOnce(t *testing.T) {
+	dir := t.TempDir()
+	j, stop := runJournal(t, dir)
+	w := watchPods(t, j)
+	s := openSnapshots(t, j, w, "a", "b")
+	signal := s.mustSubmit(t, signals.Request{Sink: "a"})
+	endSnapshot(t, j, "pods", signal.ID, 3)
+	cancel := func(id string) signals.Signal {
+		t.Helper()
+		c, err := s.cancel(t.Context(), signals.Request{Kind: signals.Cancel, Target: id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	first := cancel(signal.ID)
+	if first.State != signals.Done || first.Sink != "a" || first.Result != "snapshot "+signal.ID+" is canceled" || len(requestsIn(j)) > 0 || w.notified != 2 {
+		t.Errorf("%+v, %q, the source was notified %d times", first, requestsIn(j), w.notified)
+	}
+	ended := s.mustAdvance(t, signal.ID)
+	if ended.State != signals.Aborted || ended.Result != "canceled by signal "+first.ID+"; parts of it had ended, with 3 objects" {
+		t.Errorf("the canceled one is %+v", ended)
+	}
+	if again := cancel(signal.ID); again.State != signals.Nothing || again.Result != "snapshot "+signal.ID+" has ended before: aborted" {
+		t.Errorf("canceled once more: %+v", again)
+	}
+	if unknown := cancel("x"); unknown.State != signals.Refused {
+		t.Errorf("an unknown one: %+v", unknown)
+	}
+	next := s.mustSubmit(t, signals.Request{Sink: "a", Select: []string{"pods"}})
+	if next.State != signals.Active {
+		t.Fatalf("the next one is %+v", next)
+	}
+	aborted := next.End(signals.Aborted, next.Created, 0, "canceled by signal x") // stored, and then the exporter ends
+	if err := s.registry.Commit(t.Context(), next.ID, func(b *signals.Book) { b.Put(aborted) }); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+
+	j, stop = runJournal(t, dir)
+	defer stop()
+	s = openSnapshots(t, j, w, "a", "b")
+	if err := s.removeEnded(t.Context()); err != nil || len(requestsIn(j)) > 0 {
+		t.Errorf("after a restart: %q, %v", requestsIn(j), err)
+	}
+	if got := s.mustAdvance(t, signal.ID); got.State != signals.Aborted || got.Ended != ended.Ended {
+		t.Errorf("after a restart the canceled one is %+v", got)
+	}
+	paused, err := s.signalControl.submit(t.Context(), signals.Request{Kind: signals.Pause, Sink: "a"}, s.sinks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := cancel(paused.ID); got.State != signals.Refused || !strings.Contains(got.Result, "exporter signal resume --sink a") {
+		t.Errorf("a pause: %+v", got)
+	}
+}
+
 func TestEverySnapshotHasAnEnd(t *testing.T) {
 	j, stop := runJournal(t, t.TempDir())
 	defer stop()

@@ -63,6 +63,13 @@ func (r *Registry) List() []Signal {
 	return slices.Clone(r.book.Signals)
 }
 
+// Find returns the signal with an ID.
+func (r *Registry) Find(id string) (Signal, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.book.Find(id)
+}
+
 // ActivePause returns the pause that is in force for a sink.
 func (r *Registry) ActivePause(sink string) (Signal, bool) {
 	r.mu.Lock()

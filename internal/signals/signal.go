@@ -19,6 +19,7 @@ const (
 	Resume Kind = "resume" // end the pause of a sink
 
 	Snapshot Kind = "snapshot" // emit the existing objects again for a sink
+	Cancel   Kind = "cancel"   // end a snapshot that is active
 
 	RetryDeadLetters   Kind = "deadletters.retry"   // deliver dead letters of a sink once more
 	DiscardDeadLetters Kind = "deadletters.discard" // drop dead letters of a sink
@@ -51,6 +52,8 @@ type Signal struct {
 	Namespace string   `json:"namespace,omitempty"` // of a snapshot: the only namespace; "": all
 	Objects   []string `json:"objects,omitempty"`   // of a snapshot: the only objects; nil: all. Until its end
 
+	Target string `json:"target,omitempty"` // of a cancel: the ID of the signal that it ends
+
 	Ended  time.Time `json:"ended,omitzero"`
 	Count  uint64    `json:"count"`  // of what the signal was about, as Result explains it
 	Result string    `json:"result"` // in one sentence
@@ -67,6 +70,8 @@ type Request struct {
 	Select    []string `json:"select,omitempty"`    // of a snapshot: the resources; nil: all
 	Namespace string   `json:"namespace,omitempty"` // of a snapshot: the only namespace; "": all
 	Objects   []string `json:"objects,omitempty"`   // of a snapshot: the only objects, "namespace/name" or "name"; nil: all
+
+	Target string `json:"target,omitempty"` // of a cancel: the ID of a signal; the sink is that of it
 }
 
 // MaxObjects bounds the objects of one request: they are stored with each scope that can have them.
@@ -76,7 +81,7 @@ const MaxObjects = 200
 func (r Request) New(now time.Time) Signal {
 	s := Signal{
 		ID: strings.ToLower(rand.Text()[:10]), Kind: r.Kind, Sink: r.Sink, Created: now.UTC().Truncate(time.Millisecond), State: Active,
-		Select: r.Select, Namespace: r.Namespace, Objects: r.Objects,
+		Select: r.Select, Namespace: r.Namespace, Objects: r.Objects, Target: r.Target,
 	}
 	if r.Kind == Pause {
 		s.Since = s.Created

@@ -127,17 +127,31 @@ func (t *Tracker) MissingInSnapshot() (missing int, inProgress bool) {
 // up to the position at which it has started: what has changed since carries a higher version.
 func (t *Tracker) FinishSnapshot() event.Observation {
 	s := t.beside
-	t.beside = nil
 	kind := event.SnapshotEnd
 	if s.isPartial() {
 		kind = event.PartialEnd
 	}
+	o := t.endSnapshot(kind)
+	o.EndedRequest, o.EndedCount, o.EndedAbsent = s.request.ID, s.sum.count, s.absent
+	return o
+}
+
+// CancelSnapshot ends the snapshot, if one is in progress, without being whole.
+func (t *Tracker) CancelSnapshot() event.Observation {
+	if t.beside == nil {
+		return t.NewObservation()
+	}
+	return t.endSnapshot(event.PartialEnd)
+}
+
+// endSnapshot returns the observation with the end record of the snapshot.
+func (t *Tracker) endSnapshot(kind event.Type) event.Observation {
+	s := t.beside
+	t.beside = nil
 	end := t.currentScope().newControlRecord(kind, s.position, t.now())
 	s.addressRecord(end)
 	end.Snapshot = &event.SnapshotInfo{ID: s.id, Position: s.position, Count: s.sum.count, Digest: s.sum.digest.String()}
-	o := t.NewObservation(end)
-	o.EndedRequest, o.EndedCount, o.EndedAbsent = s.request.ID, s.sum.count, s.absent
-	return o
+	return t.NewObservation(end)
 }
 
 // addressRecord addresses a control record to the sink, and to the namespace if the snapshot has only that.

@@ -20,7 +20,7 @@ type SnapshotRequest struct {
 	Signal bool
 	Ended  bool // the end of the snapshot was emitted
 	Count  int  // objects that it had
-	Absent int  // of Objects: those that do not exist, whose delete it had
+	Absent int  // of Objects: those that do not exist; it had their deletes
 }
 
 // EncodeObjectKeys returns the keys of objects, as in [Known], in order and without blanks.

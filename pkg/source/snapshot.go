@@ -110,6 +110,16 @@ func (e *emitter) finishSnapshot(ctx context.Context, a *snapshotAttempt) error 
 	return nil
 }
 
+// cancelSnapshot ends a snapshot in progress, if there is one: its request was removed.
+func (e *emitter) cancelSnapshot(ctx context.Context) error {
+	if e.requested.attempt == nil {
+		return nil
+	}
+	err := e.appendObservation(ctx, e.tracker.Load().CancelSnapshot())
+	e.requested.endAttempt()
+	return err
+}
+
 // emitRequestedSnapshots emits the snapshots that the store has requests for, one after the other, until ctx ends. It looks
 // again when f.requested is signaled.
 func (f *follower) emitRequestedSnapshots(ctx context.Context) {
@@ -121,16 +131,6 @@ func (f *follower) emitRequestedSnapshots(ctx context.Context) {
 			}
 			return
 		}
-		if len(next) > 0 {
-			f.recordSnapshot("it follows when " + f.scope.ID + " is watched")
-		}
-		// Also without any: the loaded ones may have been removed. A scope that has none and had none waits for no watch.
-		if len(next) > 0 || !f.health.snapshot.Status().OK() {
-			err = f.runAndWait(ctx, func(context.Context) error { f.out.requested.pending = next; return nil })
-			if err != nil {
-				return
-			}
-		}
 		if len(next) == 0 {
 			f.health.snapshot.Clear()
 			select {
@@ -140,16 +140,58 @@ func (f *follower) emitRequestedSnapshots(ctx context.Context) {
 				return
 			}
 		}
-		release, err := f.runner.env.snapshots.acquire(ctx, next[0].Sink)
-		if err != nil {
-			return
+		f.recordSnapshot("it follows when " + f.scope.ID + " is watched")
+		begun := false
+		removed := f.whileRequested(ctx, next[0], func(ctx context.Context) { begun = f.emitFirst(ctx, next) })
+		if removed && begun {
+			f.health.snapshot.Clear()
+			_ = f.runAndWait(ctx, f.out.cancelSnapshot) // fails with ctx only
 		}
-		f.emitSnapshot(ctx)
-		release()
 		if ctx.Err() != nil {
 			return
 		}
 	}
+}
+
+// whileRequested runs do, and ends its context when the store has no request with this ID any more. removed reports whether
+// it has ended for that reason.
+func (f *follower) whileRequested(ctx context.Context, r event.SnapshotRequest, do func(context.Context)) (removed bool) {
+	ctx, stop := context.WithCancel(ctx)
+	var looking sync.WaitGroup
+	looking.Go(func() {
+		for {
+			select {
+			case <-f.requested:
+			case <-ctx.Done():
+				return
+			}
+			pending, err := f.loadRequests()
+			isIt := func(o event.SnapshotRequest) bool { return o.ID == r.ID && o.Sink == r.Sink }
+			if err == nil && !slices.ContainsFunc(pending, isIt) {
+				removed = true
+				stop()
+			}
+		}
+	})
+	do(ctx)
+	stop()
+	looking.Wait()
+	return removed
+}
+
+// emitFirst emits the first of the pending snapshots, once the scope is watched and has its turn. It returns whether the
+// snapshot has begun.
+func (f *follower) emitFirst(ctx context.Context, pending []event.SnapshotRequest) (begun bool) {
+	setPending := func(context.Context) error { f.out.requested.pending = pending; return nil }
+	if f.runAndWait(ctx, setPending) != nil {
+		return false
+	}
+	release, err := f.runner.env.snapshots.acquire(ctx, pending[0].Sink)
+	if err != nil {
+		return false
+	}
+	defer release()
+	return f.emitSnapshot(ctx)
 }
 
 // loadRequests returns what the store has requests for. Only the goroutine that calls it ends requests of the scope.
@@ -180,15 +222,15 @@ func (f *follower) runAndWait(ctx context.Context, do func(context.Context) erro
 	return err
 }
 
-// emitSnapshot emits the first pending snapshot until it is complete, or its attempt ends.
-func (f *follower) emitSnapshot(ctx context.Context) {
+// emitSnapshot emits the first pending snapshot until it is complete, or its attempt ends. It returns whether it has begun.
+func (f *follower) emitSnapshot(ctx context.Context) (begun bool) {
 	var a *snapshotAttempt
 	err := f.runAndWait(ctx, func(appending context.Context) (err error) {
 		a, err = f.out.startSnapshot(ctx, appending)
 		return err
 	})
 	if err != nil {
-		return
+		return false
 	}
 	f.readSnapshot(a)
 	f.recordSnapshot(fmt.Sprintf("sink %s receives what was read of %s", a.request.Sink, f.scope.ID))
@@ -198,6 +240,7 @@ func (f *follower) emitSnapshot(ctx context.Context) {
 			_ = flush(ctx)
 		}
 	}
+	return true
 }
 
 // awaitDelivered waits until the sink has received all records of a snapshot, so that its end never stands alone: after a

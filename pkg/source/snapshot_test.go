@@ -330,6 +330,69 @@ func TestASnapshotOfSingleObjectsDeletesTheOthers(t *testing.T) {
 	st.awaitTrue(t, "the end", func() bool { return strings.HasSuffix(st.requestsOf("pods"), " ended=1 absent=3\n") })
 }
 
+// removeRequests removes all requests for snapshots of a resource.
+func (s *store) removeRequests(resource string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.scopes[resource][0].Requests = ""
+}
+
+// TestACanceledSnapshotIsNotWaitedFor: neither one of a resource that is forbidden, nor one that is being read. Its frame
+// ends without being whole. What is requested afterwards is emitted.
+func TestACanceledSnapshotIsNotWaitedFor(t *testing.T) {
+	t.Run("of a forbidden resource", func(t *testing.T) {
+		inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+			f.deny = true
+			st.storeState("pods", "11", event.Known{Key: "ns/a", UID: "uid-a", ResourceVersion: "11"})
+			st.request("pods", event.SnapshotRequest{Sink: "new", ID: "canceled", Signal: true})
+			s, _, stop := startSource(t, f, st, on)
+			defer stop()
+			awaitState(t, st, s, Forbidden)
+			st.awaitTrue(t, "the condition", func() bool { return !s.Status()[0].Snapshot.OK() })
+			st.removeRequests("pods")
+			s.EmitRequested()
+			time.Sleep(time.Minute)
+			st.awaitTrue(t, "the end of the condition", func() bool { return s.Status()[0].Snapshot.OK() })
+			st.request("pods", event.SnapshotRequest{Sink: "new", ID: "request", Signal: true})
+			s.EmitRequested()
+			f.update(func() { f.deny = false })
+			st.awaitTrue(t, "the end of the next one", func() bool { return strings.HasSuffix(st.requestsOf("pods"), " ended=1\n") })
+			if frames := st.snapshotFrames(); len(frames) != 2 || !strings.HasPrefix(frames[0].Snapshot.ID, "request.") {
+				t.Errorf("%d frames: %+v", len(frames), frames)
+			}
+		})
+	})
+	t.Run("that is being read", func(t *testing.T) {
+		f := newFakeAPI(t)
+		st := requestedStore(f)
+		st.removeRequests("pods")
+		st.request("pods", event.SnapshotRequest{Sink: "new", ID: "canceled", Signal: true})
+		asked, release := f.holdList()
+		defer release()
+		s, _, _ := startSource(t, f, st)
+		<-asked
+		f.writeEvents("MODIFIED", "a")
+		st.awaitEmitted(t, "updated a@14", "snapshot a@14 to new")
+		st.request("pods", event.SnapshotRequest{Sink: "other", ID: "next", Signal: true})
+		s.EmitRequested() // which does not begin the first one again
+		st.mu.Lock()
+		st.scopes["pods"][0].RemoveSnapshotRequests(func(r event.SnapshotRequest) bool { return r.ID == "canceled" })
+		st.mu.Unlock()
+		s.EmitRequested()
+		st.awaitTrue(t, "the end of the next one", func() bool { return strings.HasSuffix(st.requestsOf("pods"), "next signal ended=3\n") })
+		var frames []string
+		for _, c := range st.snapshotFrames() {
+			frames = append(frames, string(c.Type)+" to "+c.OnlySink)
+		}
+		if want := []string{"snapshot.begin to new", "partial.end to new", "snapshot.begin to other", "snapshot.end to other"}; !slices.Equal(frames, want) {
+			t.Errorf("the frames are %q, want %q", frames, want)
+		}
+		if end := st.snapshotFrames()[1].Snapshot; end.Count != 1 || end.Position != "13" {
+			t.Errorf("the end of the canceled one is %+v", end)
+		}
+	})
+}
+
 func TestScopesAreSelectedByResourceAndNamespace(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	s, _, _ := startSource(t, f, st, func(c *Config) {

@@ -257,3 +257,62 @@ func (s *fixture) checkChosen(b *received, ofNamespace, ofObjects keptSignal, na
 		s.t.Errorf("%s: the snapshot of single objects has %q, want %q", b.Name(), got, want)
 	}
 }
+
+// TestACanceledSnapshotLetsOthersFollow asks for a snapshot of two resources, one of which may not be read any more: it
+// waits and blocks others of its sink, over a kill. Once it is canceled it has one end, over another kill, others follow,
+// and nothing of it comes when the resource may be read again.
+func TestACanceledSnapshotLetsOthersFollow(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Services}
+	s := newRestrictedFixture(t, kinds)
+	s.must(s.run(workload.Plan{Objects: 40, Updates: 1}, kinds).Wait())
+	s.must(s.exporter.Start(t.Context()))
+	s.awaitAll()
+	giveBack := s.withdraw(workload.Services)
+	s.must(s.exporter.Kill()) // its watch was allowed
+	s.must(s.exporter.Launch(t.Context()))
+	s.awaitMetric(`kubecdc_resource_state{resource="services",state="forbidden"}`, "1")
+	all := s.requestSnapshot(s.exporter, "nats")
+	code, out := s.command("signal", "snapshot", "--sink", "nats", "--config", s.exporter.Config())
+	if code != 2 || !strings.Contains(out, all.ID) {
+		t.Errorf("a second one is not refused: %d, %s", code, out)
+	}
+	s.must(s.exporter.Kill())
+	s.must(s.exporter.Launch(t.Context()))
+	s.awaitMetric(`kubecdc_resource_state{resource="services",state="forbidden"}`, "1")
+	if got := s.signalNamed(all.ID); got.State != "active" {
+		t.Errorf("after a kill it is %+v", got)
+	}
+	canceled := s.ask("signal", "cancel", all.ID, "--config", s.exporter.Config())
+	s.must(s.exporter.Kill())
+	s.must(s.exporter.Launch(t.Context()))
+	s.awaitMetric(`kubecdc_resource_state{resource="services",state="forbidden"}`, "1")
+	next := s.requestSnapshot(s.exporter, "nats", "--select", "configmaps")
+	if ended := s.awaitSignal(s.exporter, next.ID); ended.State != "done" {
+		t.Errorf("the next one is %+v", ended)
+	}
+	giveBack()
+	again := s.requestSnapshot(s.exporter, "nats", "--select", "services")
+	if ended := s.awaitSignal(s.exporter, again.ID); ended.State != "done" || ended.Count == 0 {
+		t.Errorf("the one of the resource that may be read again is %+v", ended)
+	}
+	if got := s.signalNamed(all.ID); got.State != "aborted" || !strings.HasPrefix(got.Result, "canceled by signal ") {
+		t.Errorf("the canceled one is %+v after %q", got, canceled)
+	}
+	s.must(s.buses[1].receive(t.Context()))
+	for _, r := range s.buses[1].records {
+		if r.Snapshot != nil && strings.HasPrefix(r.Snapshot.ID, all.ID+".") && r.Resource == "services" {
+			t.Errorf("the canceled snapshot has %s", r.ID)
+		}
+	}
+}
+
+// signalNamed returns the signal with an ID.
+func (s *fixture) signalNamed(id string) keptSignal {
+	s.t.Helper()
+	all := s.listSignals(s.exporter)
+	i := slices.IndexFunc(all, func(o keptSignal) bool { return o.ID == id })
+	if i < 0 {
+		s.t.Fatalf("no signal %s among %+v", id, all)
+	}
+	return all[i]
+}
