@@ -163,7 +163,7 @@ func (b *replicatedBuses) leads(server *natsserver.Server, fixture string) bool 
 	ctx, cancel := context.WithTimeout(b.t.Context(), arriveWithin)
 	defer cancel()
 	for _, name := range []string{fixture + "-state", fixture} {
-		stream, err := b.jetstream.Stream(ctx, name)
+		stream, err := b.findStream(ctx, name)
 		if err != nil {
 			continue
 		}
@@ -174,10 +174,17 @@ func (b *replicatedBuses) leads(server *natsserver.Server, fixture string) bool 
 	return false
 }
 
+// findStream asks once: a stream that changes its leader may drop the request, and the library waits until ctx ends.
+func (b *replicatedBuses) findStream(ctx context.Context, name string) (jetstream.Stream, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	return b.jetstream.Stream(ctx, name)
+}
+
 func (b *replicatedBuses) leadingServer(ctx context.Context, fixture string) (*natsserver.Server, error) {
 	var last error
 	for _, name := range []string{fixture + "-state", fixture} {
-		stream, err := b.jetstream.Stream(ctx, name)
+		stream, err := b.findStream(ctx, name)
 		if err != nil {
 			last = err
 			continue
