@@ -73,10 +73,11 @@ func (r *laneResolver) resolveLanes(record event.Record, to Route) ([]placement,
 	} else if name, err = r.askSinkForLane(record.Change, to.Topic); err == nil {
 		r.placeChange(name, newEntry(record, to.Topic, nil))
 	}
+	if err == nil {
+		return r.scratch, nil
+	}
 	var rejected *sinks.RejectedError
 	switch {
-	case err == nil:
-		return r.scratch, nil
 	case !errors.As(err, &rejected):
 		return nil, fmt.Errorf("sink %q: defect: no lane for the change at offset %d: %w", r.sinkName, record.Offset, err)
 	case record.Change.Type == event.Watermark: // no lane can have it

@@ -2,6 +2,7 @@ package deltas
 
 import (
 	"encoding/binary"
+	"encoding/hex"
 	"slices"
 	"strconv"
 	"strings"
@@ -207,7 +208,8 @@ func encodeKnown(k event.Known) encodedKnown {
 	} else {
 		b = append(binary.AppendUvarint(b, uint64(len(k.UID))), k.UID...)
 	}
-	if n, err := strconv.ParseUint(k.ResourceVersion, 10, 64); err == nil && strconv.FormatUint(n, 10) == k.ResourceVersion {
+	n, err := strconv.ParseUint(k.ResourceVersion, 10, 64)
+	if err == nil && (k.ResourceVersion[0] != '0' || k.ResourceVersion == "0") { // zeros in front would not come back
 		b[0] |= flagNumericVersion
 		b = binary.AppendUvarint(b, n)
 	} else {
@@ -226,16 +228,19 @@ func (p encodedKnown) decodeKnown(key string) event.Known {
 	if p == "" {
 		return k
 	}
+	var scratch [64]byte
+	text := scratch[:0] // a UID and a version that are stored as numbers share one string
 	rest := string(p[1:])
 	if p[0]&flagUUID != 0 {
-		k.UID, rest = uuid.UUID([]byte(rest[:16])).String(), rest[16:]
+		text, rest = appendUUID(text, uuid.UUID([]byte(rest[:16]))), rest[16:]
 	} else {
 		n, size := decodeUvarint(rest)
 		k.UID, rest = rest[size:size+int(n)], rest[size+int(n):]
 	}
+	uid := len(text)
 	n, size := decodeUvarint(rest)
 	if rest = rest[size:]; p[0]&flagNumericVersion != 0 {
-		k.ResourceVersion = strconv.FormatUint(n, 10)
+		text = strconv.AppendUint(text, n, 10)
 	} else {
 		k.ResourceVersion, rest = rest[:n], rest[n:]
 	}
@@ -244,6 +249,14 @@ func (p encodedKnown) decodeKnown(key string) event.Known {
 		k.EmittedElsewhere, rest = rest[size:size+int(n)], rest[size+int(n):]
 	}
 	k.Summary = rest
+	switch all := string(text); p[0] & (flagUUID | flagNumericVersion) {
+	case flagUUID | flagNumericVersion:
+		k.UID, k.ResourceVersion = all[:uid], all[uid:]
+	case flagUUID:
+		k.UID = all
+	case flagNumericVersion:
+		k.ResourceVersion = all
+	}
 	return k
 }
 
@@ -255,6 +268,20 @@ func decodeUvarint(s string) (n uint64, size int) {
 
 // parseUID accepts only UUIDs in the spelling of Kubernetes, because any other spelling would not round-trip.
 func parseUID(s string) (uid uuid.UUID, ok bool) {
+	var scratch [36]byte
 	uid, err := uuid.Parse(s)
-	return uid, err == nil && uid.String() == s
+	return uid, err == nil && string(appendUUID(scratch[:0], uid)) == s
 }
+
+// appendUUID appends a UUID in the spelling of Kubernetes.
+func appendUUID(b []byte, uid uuid.UUID) []byte {
+	for i, group := range uuidGroups {
+		if i > 0 {
+			b = append(b, '-')
+		}
+		b = hex.AppendEncode(b, uid[group[0]:group[1]])
+	}
+	return b
+}
+
+var uuidGroups = [...][2]int{{0, 4}, {4, 6}, {6, 8}, {8, 10}, {10, 16}}

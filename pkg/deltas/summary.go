@@ -191,12 +191,15 @@ func actorFromNames(names string, i int) *event.Actor {
 	return a
 }
 
-// unescapeJSON returns the text of a JSON string given without its quotes. It returns a copy, because names are substrings
-// of the object's buffer.
+// unescapeJSON returns the text of a JSON string given without its quotes. It may share memory with s: names are in the same
+// string as the identity of their object, which every change refers to.
 func unescapeJSON(s string) string {
-	var text string
-	if strings.IndexByte(s, '\\') >= 0 && json.Unmarshal([]byte(`"`+s+`"`), &text) == nil {
-		return text
+	if strings.IndexByte(s, '\\') < 0 {
+		return s
 	}
-	return strings.Clone(s)
+	var text string
+	if json.Unmarshal([]byte(`"`+s+`"`), &text) != nil {
+		return s
+	}
+	return text
 }

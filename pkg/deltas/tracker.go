@@ -253,6 +253,7 @@ func (t *Tracker) ObserveBodies(objects []*Object) event.Observation {
 // drainQueue empties the queue through Step.
 func (t *Tracker) drainQueue() (event.Observation, error) {
 	o := t.NewObservation()
+	o.Changes, o.Known = make([]*event.Change, 0, len(t.queued)), make([]event.Known, 0, len(t.queued))
 	t.stats.recordSeen(t.now())
 	for range t.queued {
 		if _, err := t.fifo.Pop(func(obj any, _ bool) error { return t.stepObject(&o, obj.(cache.Deltas)) }); err != nil {

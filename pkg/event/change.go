@@ -256,6 +256,12 @@ type Change struct {
 // the same on every redelivery, after every restart and in every sink, so that consumers and brokers can drop duplicates.
 // Two changes that a consumer must both apply never share an ID.
 func (c *Change) ID() string {
+	var scratch [256]byte
+	return string(c.AppendID(scratch[:0]))
+}
+
+// AppendID appends [Change.ID] to b and returns the extended slice.
+func (c *Change) AppendID(b []byte) []byte {
 	uid := c.UID
 	switch c.Type {
 	case Gap, AttributionGap:
@@ -268,17 +274,20 @@ func (c *Change) ID() string {
 	case SnapshotBegin, SnapshotEnd, PartialBegin, PartialEnd:
 		uid = c.Resource.String() + "@" + c.Snapshot.ID
 	case Watermark:
-		return c.watermarkID()
+		return append(b, c.watermarkID()...)
 	default: // of an object
 	}
-	id := strings.Join([]string{c.Cluster, uid, c.ResourceVersion, string(c.Type)}, "/")
+	b = append(append(b, c.Cluster...), '/')
+	b = append(append(b, uid...), '/')
+	b = append(append(b, c.ResourceVersion...), '/')
+	b = append(b, c.Type...)
 	if c.Type == Snapshot && c.Snapshot != nil { // after a lost journal the same versions are emitted again
-		id += "/" + c.Snapshot.ID
+		b = append(append(b, '/'), c.Snapshot.ID...)
 	}
 	if c.Pass != "" {
-		id += "/" + c.Pass
+		b = append(append(b, '/'), c.Pass...)
 	}
-	return id
+	return b
 }
 
 // watermarkID returns the ID of a watermark. The copies for several lanes are different records.

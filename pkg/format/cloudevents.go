@@ -33,7 +33,7 @@ func Attributes() []Attribute { return append([]Attribute(nil), attributes...) }
 
 var attributes = []Attribute{
 	{Name: "specversion", write: constantValue("1.0")},
-	{Name: "id", write: func(b []byte, c *event.Change) []byte { return append(b, c.ID()...) }},
+	{Name: "id", write: func(b []byte, c *event.Change) []byte { return c.AppendID(b) }},
 	{Name: "source", write: appendSource},
 	{Name: "type", write: func(b []byte, c *event.Change) []byte {
 		return append(append(b, "io.kubecdc.resource."...), c.Type...)

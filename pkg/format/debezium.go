@@ -93,7 +93,7 @@ func appendEnvelopeSource(b []byte, c *event.Change) []byte {
 	b = appendMember(b, `,"schema":`, c.Namespace)
 	b = appendMember(b, `,"table":`, c.Resource.String())
 
-	b = appendMember(b, `,"id":`, c.ID())
+	b = appendID(append(b, `,"id":`...), c)
 	b = appendMember(b, `,"type":`, string(c.Type))
 	b = appendMember(b, `,"group":`, c.Resource.Group)
 	b = appendMember(b, `,"apiVersion":`, apiVersionOf(c))

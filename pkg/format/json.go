@@ -30,7 +30,7 @@ func AppendFacts(b []byte, c *event.Change) []byte { return append(appendUnclose
 // appendUnclosedFacts appends the facts without the closing brace.
 func appendUnclosedFacts(b []byte, c *event.Change) []byte {
 	b = append(b, `{"id":`...)
-	b = appendString(b, c.ID())
+	b = appendID(b, c)
 	b = appendMember(b, `,"type":`, string(c.Type))
 	b = appendMember(b, `,"cluster":`, c.Cluster)
 	b = appendMember(b, `,"group":`, c.Resource.Group)
@@ -198,6 +198,18 @@ func appendOptional(b []byte, member, value string) []byte {
 		return b
 	}
 	return appendMember(b, member, value)
+}
+
+// appendID appends the ID of a change as a JSON string.
+func appendID(b []byte, c *event.Change) []byte {
+	start := len(b)
+	b = c.AppendID(append(b, '"'))
+	for _, ch := range b[start+1:] {
+		if needsEscape(ch) {
+			return appendEscaped(b[:start], string(b[start+1:]))
+		}
+	}
+	return append(b, '"')
 }
 
 func appendMember(b []byte, member, value string) []byte {

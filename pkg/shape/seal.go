@@ -66,8 +66,9 @@ func newAEAD(key []byte) (cipher.AEAD, error) {
 	return cipher.NewGCMWithRandomNonce(block)
 }
 
-// sealSummary returns the stored form of a summary. conceals is set if the rule redacts values of the object.
-func (s *summarySeal) sealSummary(summary string, redaction uint32, conceals bool) string {
+// sealSummary returns the stored form of a summary. conceals is set if the rule redacts values of the object. scratch is
+// memory that calls reuse.
+func (s *summarySeal) sealSummary(scratch *[]byte, summary string, redaction uint32, conceals bool) string {
 	form, aead := byte(sealedStable), s.stable
 	switch {
 	case summary == "":
@@ -75,13 +76,13 @@ func (s *summarySeal) sealSummary(summary string, redaction uint32, conceals boo
 	case conceals && !s.keyed:
 		form, aead = sealedEphemeral, s.ephemeral
 	}
-	b := make([]byte, sealedHeader, sealedHeader+aead.Overhead()+len(summary))
-	b[0] = form
-	binary.BigEndian.PutUint32(b[1:], redaction)
+	b := append((*scratch)[:0], summary...)
+	b = binary.BigEndian.AppendUint32(append(b, form), redaction)
 	if form != sealedNone {
-		b = aead.Seal(b, nil, []byte(summary), nil)
+		b = aead.Seal(b, nil, b[:len(summary)], nil)
 	}
-	return string(b)
+	*scratch = b
+	return string(b[len(summary):])
 }
 
 // openSummary is the inverse of sealSummary. It returns "" for a summary that was never sealed or has an unknown key.

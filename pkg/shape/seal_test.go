@@ -135,9 +135,10 @@ func BenchmarkSeal(b *testing.B) {
 		b.Fatal(err)
 	}
 	summary := strings.Repeat("x", 70)
+	var scratch []byte
 	b.ReportAllocs()
 	for b.Loop() {
-		s.sealSummary(summary, 7, true)
+		s.sealSummary(&scratch, summary, 7, true)
 	}
 }
 
@@ -151,7 +152,8 @@ func FuzzOpenSummary(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, redaction := s.openSummary(s.sealSummary(text, 7, conceals)); got != text || redaction != 7 {
+		var scratch []byte
+		if got, redaction := s.openSummary(s.sealSummary(&scratch, text, 7, conceals)); got != text || redaction != 7 {
 			t.Errorf("%q became %q, redaction %d", text, got, redaction)
 		}
 		if got, _ := s.openSummary(text); got != "" {

@@ -88,13 +88,14 @@ func (s *Shaper) sealKnown(r *rule, o *event.Observation, older *staleObjects) {
 	}
 	current, conceals := r.redactor.redactionID(o.Resource), r.redactor.hidesValuesOf(o.Resource)
 	o.Known = slices.Clone(o.Known) // the tracker still uses the original summaries
+	var scratch []byte
 	for i := range o.Known {
 		k := &o.Known[i]
 		redaction := current
 		if older.hasKey(k.Key) { // the change was not emitted
 			redaction = redactionOlder
 		}
-		k.Summary = s.seal.sealSummary(k.Summary, redaction, conceals)
+		k.Summary = s.seal.sealSummary(&scratch, k.Summary, redaction, conceals)
 	}
 }
 

@@ -43,14 +43,14 @@ func (d *Decoder) Stream(r io.Reader) *Stream {
 // ErrEnd, those of the reader, those of unparseable events, and the status in an ERROR event.
 func (s *Stream) Next() (e deltas.Event, size int, err error) {
 	frame, err := s.frames.nextFrame()
+	if err == nil {
+		e, err = s.decoder.decodeEvent(frame)
+		return e, len(frame), err
+	}
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.ErrClosedPipe) || utilnet.IsProbableEOF(err) || utilnet.IsTimeout(err) {
 		return e, 0, ErrEnd
 	}
-	if err != nil {
-		return e, 0, err
-	}
-	e, err = s.decoder.decodeEvent(frame)
-	return e, len(frame), err
+	return e, 0, err
 }
 
 // Buffered reports whether Next would return without reading from the connection.

@@ -37,10 +37,10 @@ func (e *Encoder) appendNativeHeaders(c *event.Change) {
 	if c.ListVersion != "" {
 		count++
 	}
-	e.headers = appendIdentityHeaders(binary.AppendVarint(e.headers[:0], count), c)
+	e.headers = binary.AppendVarint(e.headers[:0], count)
+	e.appendIdentityHeaders(c)
 	e.value = c.ObservedAt.UTC().AppendFormat(e.value[:0], time.RFC3339Nano)
-	e.headers = appendString(e.headers, "observedAt")
-	e.headers = append(binary.AppendVarint(e.headers, int64(len(e.value))), e.value...)
+	e.appendValueHeader("observedAt")
 	if c.Snapshot != nil {
 		e.headers = appendHeader(e.headers, "snapshot", c.Snapshot.ID)
 	}
@@ -49,24 +49,31 @@ func (e *Encoder) appendNativeHeaders(c *event.Change) {
 	}
 	if beside {
 		e.value = format.AppendFacts(e.value[:0], c)
-		e.headers = appendString(e.headers, "change")
-		e.headers = append(binary.AppendVarint(e.headers, int64(len(e.value))), e.value...)
+		e.appendValueHeader("change")
 	}
 }
 
-func appendIdentityHeaders(b []byte, c *event.Change) []byte {
-	b = appendHeader(b, "id", c.ID())
-	b = appendHeader(b, "type", string(c.Type))
+func (e *Encoder) appendIdentityHeaders(c *event.Change) {
+	e.value = c.AppendID(e.value[:0])
+	e.appendValueHeader("id")
+	b := appendHeader(e.headers, "type", string(c.Type))
 	b = appendHeader(b, headerContentType, format.ContentTypeJSON)
 	b = appendHeader(b, "cluster", c.Cluster)
 	b = binary.AppendVarint(b, int64(len("resource")))
 	b = append(b, "resource"...)
 	if c.Resource.Group == "" {
-		return appendString(b, c.Resource.Resource)
+		e.headers = appendString(b, c.Resource.Resource)
+		return
 	}
 	b = binary.AppendVarint(b, int64(len(c.Resource.Resource)+1+len(c.Resource.Group)))
 	b = append(append(b, c.Resource.Resource...), '.')
-	return append(b, c.Resource.Group...)
+	e.headers = append(b, c.Resource.Group...)
+}
+
+// appendValueHeader appends a header with the value in e.value.
+func (e *Encoder) appendValueHeader(name string) {
+	e.headers = appendString(e.headers, name)
+	e.headers = append(binary.AppendVarint(e.headers, int64(len(e.value))), e.value...)
 }
 
 // attribute is a CloudEvents attribute and the name of its header.
@@ -90,8 +97,7 @@ func (e *Encoder) appendCloudEventHeaders(c *event.Change) {
 	e.headers = appendHeader(append(e.headers[:0], 0), headerContentType, e.format.ContentType())
 	for _, a := range attributes {
 		if e.value = a.Append(e.value[:0], c); len(e.value) > 0 {
-			e.headers = appendString(e.headers, a.header)
-			e.headers = append(binary.AppendVarint(e.headers, int64(len(e.value))), e.value...)
+			e.appendValueHeader(a.header)
 			count++
 		}
 	}
