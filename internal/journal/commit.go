@@ -55,9 +55,9 @@ func (c *committer) loadWrites() error {
 }
 
 // run commits group after group until ctx has ended and the queue is empty, or the store fails. A group begins at least
-// minCommitInterval after the one before; after a longer pause a change is committed at once.
+// commitInterval after the one before; after a longer pause a change is committed at once.
 func (c *committer) run(ctx context.Context, encoder *codec.FrameEncoder) {
-	var begun time.Time
+	begun, interval := time.Time{}, minCommitInterval
 	for {
 		select {
 		case <-c.queue.wake:
@@ -67,9 +67,10 @@ func (c *committer) run(ctx context.Context, encoder *codec.FrameEncoder) {
 		}
 		ended := ctx.Err() != nil // read before the queue is, so that everything appended until then is committed
 		for c.queue.hasWork(ended) {
-			c.queue.waitForGroup(ctx, begun.Add(max(minCommitInterval, c.queue.syncInterval)))
-			begun = time.Now()
-			if err := c.commitGroup(encoder, c.queue.takeGroup()); err != nil {
+			c.queue.waitForGroup(ctx, begun.Add(max(interval, c.queue.syncInterval)))
+			group, now := c.queue.takeGroup(), time.Now()
+			interval, begun = commitInterval(sizeOf(group), now.Sub(begun)), now
+			if err := c.commitGroup(encoder, group); err != nil {
 				c.store.failStore(c.store.failure, err)
 				return
 			}

@@ -11,8 +11,10 @@ import (
 )
 
 const (
-	// minCommitInterval and groupTargetBytes make groups under load large enough to compress well and to share an fsync.
+	// The interval between groups and groupTargetBytes make groups under load large enough to compress well and to share an
+	// fsync: see commitInterval.
 	minCommitInterval = 3 * time.Millisecond
+	maxCommitInterval = 10 * time.Millisecond
 	groupTargetBytes  = 256 << 10
 
 	maxGroupBytes = 4 << 20 // uncompressed size at which a group takes no more requests
@@ -187,6 +189,14 @@ func (q *queue) waitForGroup(ctx context.Context, until time.Time) {
 	}
 }
 
+// commitInterval returns how long after the begin of a group the next one begins. It grows with the load, so that groups
+// do: a millisecond for every 3 MiB a second. bytes is the size of the group, elapsed the time since the one before.
+func commitInterval(bytes int64, elapsed time.Duration) time.Duration {
+	const perMillisecond = 3 << 20
+	rate := float64(bytes) / max(elapsed, time.Microsecond).Seconds()
+	return min(max(time.Duration(rate/perMillisecond*float64(time.Millisecond)), minCommitInterval), maxCommitInterval)
+}
+
 // groupTarget is how many pending bytes are committed at once, without waiting for more.
 func (q *queue) groupTarget() int64 {
 	if q.syncInterval > 0 {
@@ -230,9 +240,15 @@ func dropFirst(requests []queuedRequest, n int) []queuedRequest {
 func (q *queue) releaseCommitted(taken []queuedRequest) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, r := range taken {
-		q.pending -= r.bytes
+	q.pending -= sizeOf(taken)
+}
+
+// sizeOf returns how many pending bytes requests are.
+func sizeOf(requests []queuedRequest) (bytes int64) {
+	for _, r := range requests {
+		bytes += r.bytes
 	}
+	return bytes
 }
 
 // pendingBytes are the appended bytes that are not committed yet.
