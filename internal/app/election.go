@@ -91,6 +91,14 @@ func (m *membership) contextWhileActive(ctx context.Context) (active context.Con
 	}
 }
 
+// forgetHolder makes a process that was deposed ask for the Lease again before it acts as the holder: another process may
+// have it already, and this one has not seen that.
+func (m *membership) forgetHolder() {
+	if m.election != nil {
+		m.election.ForgetHolder()
+	}
+}
+
 // handleDeposed counts and logs that another process took over, and returns nil: this process goes on standby for another
 // term, or stops. Without an election the error is returned, because two exporters would depose each other forever. All
 // other errors are returned.
@@ -100,9 +108,7 @@ func (m *membership) handleDeposed(log *slog.Logger, err error) error {
 		return err
 	}
 	m.deposals.Add(1)
-	if m.election != nil {
-		m.election.ForgetHolder() // another process may have the Lease already, and this one has not seen that
-	}
+	m.forgetHolder()
 	if m.election == nil {
 		return fmt.Errorf("another exporter is active in place of this one, and no election is configured: "+
 			"set election.lease, or run one exporter: %w", err)

@@ -151,6 +151,9 @@ func (r *replica) awaitTerm(ctx context.Context) error {
 	if e == nil || r.keepsTurn() {
 		return ctx.Err()
 	}
+	if !e.IsHolder() {
+		r.condition.Clear() // it attempts nothing now
+	}
 	following, stop := context.WithCancel(ctx)
 	done, queried := make(chan error, 1), make(chan struct{})
 	go func() { done <- r.writer.Follow(following) }()
@@ -175,8 +178,17 @@ func (r *replica) attemptFailover(ctx context.Context, fenced map[string]sinks.F
 	defer release()
 	if r.discovered = nil; r.keepsTurn() {
 		r.failover, err = r.writer.TakeOver(ctx, state.TakeOverOptions{Sinks: fenced})
-		return err
+	} else {
+		err = r.takeOver(ctx, fenced)
 	}
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// takeOver takes the state over for a process that is not the owner.
+func (r *replica) takeOver(ctx context.Context, fenced map[string]sinks.Fenced) (err error) {
 	r.setRole(admin.RoleTakingOver)
 	began := time.Now()
 	if r.clusterUID == "" {
@@ -186,7 +198,7 @@ func (r *replica) attemptFailover(ctx context.Context, fenced map[string]sinks.F
 	r.failover, err = r.writer.TakeOver(ctx, state.TakeOverOptions{Cluster: r.clusterUID, Sinks: fenced})
 	r.discovered = finishDiscovery()
 	if err != nil && ctx.Err() != nil {
-		return context.Cause(ctx)
+		return err
 	}
 	r.telemetry.RecordSpan("failover", began, err)
 	if err == nil {
@@ -250,6 +262,7 @@ func (r *replica) recordFailoverError(err error) {
 		r.condition.Update(refused.Problem())
 	case errors.As(err, &deposed): // another process was faster, which is no problem
 		r.condition.Clear()
+		r.membership.forgetHolder()
 	default:
 		r.condition.Update(condition.Caused(condition.FailoverFailing, err))
 	}

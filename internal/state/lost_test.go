@@ -77,15 +77,17 @@ func TestALostStateIsAGap(t *testing.T) {
 				w.changeCluster(20, owner)
 				p := c.successor(t, w, owner, func() { lose(t, w) })
 				w.changeCluster(20, nil)
-				for failed := 4; failed > 0; failed-- { // it dies at each write of its take-over first
-					w.failAfter(failed)
-					if err := p.takeOver(); err != nil {
-						if !errors.Is(err, errKilled) {
-							t.Fatal(err)
-						}
-						p.shutDown()
-						p = w.startProcess(p.fs)
+				for write := 1; ; write++ { // it dies at each write of its take-over first
+					w.failAfter(write)
+					err := p.takeOver()
+					if err == nil {
+						break
 					}
+					if !errors.Is(err, errKilled) {
+						t.Fatal(err)
+					}
+					p.shutDown()
+					p = w.startProcess(p.fs)
 				}
 				w.bus.failWrite = nil
 				startActive(t, w, p)

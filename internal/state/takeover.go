@@ -165,6 +165,9 @@ func (t *takeOver) run(ctx context.Context) error {
 
 // fenceAgain fences the sinks of an owner whose previous ones are closed. The state stays claimed, and the journal as it is.
 func (t *takeOver) fenceAgain(ctx context.Context) (err error) {
+	if err := t.confirmOwner(ctx); err != nil {
+		return err
+	}
 	if t.content, err = t.w.mirror.table.decodeContent(); err != nil {
 		return err
 	}
@@ -177,6 +180,18 @@ func (t *takeOver) fenceAgain(ctx context.Context) (err error) {
 	}
 	t.publishSinks()
 	return nil
+}
+
+// confirmOwner writes to the state, which refuses a process that has been replaced. A bus that is away confirms nothing, and
+// is no reason to stop delivery: what is written then follows when it is back.
+func (t *takeOver) confirmOwner(ctx context.Context) error {
+	limited, cancel := context.WithTimeout(ctx, fenceTimeout)
+	defer cancel()
+	err := t.w.entries.commitEntries(limited, []sinks.StateEntry{t.w.deployment.heartbeatEntry()})
+	if limited.Err() != nil && ctx.Err() == nil {
+		return nil
+	}
+	return err
 }
 
 // readValid reads the state to its end and refuses one that this process must not use.

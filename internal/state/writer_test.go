@@ -287,6 +287,45 @@ func TestUnfencedSinkDoesNotBlockOthers(t *testing.T) {
 	}
 }
 
+// TestAReplacedOwnerFencesNoSink has a process that was frozen while it was replaced, and fences again because its
+// configuration was edited meanwhile.
+func TestAReplacedOwnerFencesNoSink(t *testing.T) {
+	w := newWorld(t, 5, false)
+	p := startActive(t, w, w.startProcess(nil))
+	w.changeCluster(10, p)
+	next := startActive(t, w, w.startProcess(nil))
+	first := w.topics["first"]
+	epoch, mine := first.epoch, map[string]sinks.Fenced{"first": first.openSink()}
+	_, err := p.writer.TakeOver(t.Context(), TakeOverOptions{Sinks: mine})
+	if !errors.As(err, new(*sinks.DeposedError)) || first.epoch != epoch || p.writer.IsOwner() {
+		t.Errorf("fenced %d times, owner %v: %v", first.epoch-epoch, p.writer.IsOwner(), err)
+	}
+	w.changeCluster(10, next)
+	if next.deposed {
+		t.Error("the active process was deposed")
+	}
+}
+
+// TestAnOwnerFencesAgainWhileTheStateIsAway: an edited configuration stops no delivery.
+func TestAnOwnerFencesAgainWhileTheStateIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 5, false)
+		p := startActive(t, w, w.startProcess(nil))
+		w.changeCluster(10, p)
+		w.bus.failWrite = func() error { return errors.New("away") }
+		mine := map[string]sinks.Fenced{"first": w.topics["first"].openSink()}
+		taken, err := p.writer.TakeOver(t.Context(), TakeOverOptions{Sinks: mine})
+		if err != nil || len(taken.Waiting) != 0 {
+			t.Fatalf("%+v %v", taken, err)
+		}
+		written := len(w.bus.log)
+		w.bus.failWrite = nil
+		if err := p.writer.entries.commitEntries(t.Context(), nil); err != nil || len(w.bus.log) == written {
+			t.Errorf("%d entries followed: %v", len(w.bus.log)-written, err)
+		}
+	})
+}
+
 // TestASlowSinkIsFencedAtLast: it needs longer than a take-over waits, each time.
 func TestASlowSinkIsFencedAtLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
