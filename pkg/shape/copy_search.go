@@ -3,6 +3,7 @@ package shape
 import (
 	"bytes"
 	"encoding/base64"
+	"slices"
 
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
 	"github.com/kubecdc/kubecdc/pkg/shape/path"
@@ -103,7 +104,7 @@ func holdsContainer(value []byte) bool {
 	if len(value) == 0 || value[0] != '"' {
 		return false
 	}
-	text := value[1:]
+	text := bytes.TrimPrefix(value[1:], []byte("\ufeff"))
 	for {
 		switch trimmed := bytes.TrimLeft(text, " "); {
 		case bytes.HasPrefix(trimmed, []byte(`\n`)), bytes.HasPrefix(trimmed, []byte(`\t`)), bytes.HasPrefix(trimmed, []byte(`\r`)):
@@ -123,10 +124,22 @@ func (s *copySearch) isCopied(quoted []byte, level int) bool {
 	switch {
 	case w.found:
 		return true
-	case rawjson.CheckEnd(w.b, end) != nil: // not JSON, or too deep
-		return s.containsValue(w.b)
+	case rawjson.CheckEnd(w.b, end) != nil:
+		return s.isSuspicious(w.b)
 	}
 	return false
+}
+
+// isSuspicious reports whether a text that begins as JSON and cannot be read to its end may hold a redacted value: several
+// texts in lines, NaN, a text that is cut short or nested too deep.
+func (s *copySearch) isSuspicious(text []byte) bool {
+	if s.containsValue(text) || bytes.Contains(text, []byte(`\u`)) { // what is escaped is not compared
+		return true
+	}
+	return slices.ContainsFunc(s.tails, func(tail path.Path) bool {
+		last := lastNameOf(tail)[0]
+		return last.Wildcard || bytes.Contains(text, []byte(`"`+last.Name+`"`))
+	})
 }
 
 // containsValue reports whether a text is or contains a redacted value.
@@ -185,6 +198,7 @@ func (w *copyWalk) walkMember(name []byte, i, depth int) int {
 	if matched {
 		w.inside++
 	}
+	w.found = w.found || w.containsValue(name)
 	end := w.walkValue(i, depth)
 	if matched {
 		w.inside--

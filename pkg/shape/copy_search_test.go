@@ -35,6 +35,15 @@ func TestCopiesInAnnotationsOfAnyNameAreRedacted(t *testing.T) {
 		"too many texts within texts":  {"example.com/x", quoteJSON(t, []string{quoteJSON(t, []string{quoteJSON(t, []string{quoteJSON(t, []string{`["hunter-old"]`})})})}), false},
 		"cut short":                    {"example.com/x", `{"spec":{"secret":"hunter-now","a`, false},
 		"in escapes":                   {"example.com/x", "{\"spec\":{\"p\\u0061ssword\":\"hunter-old\"}}", false},
+		"a value as a name":            {"example.com/x", `{"used":{"hunter-now":true}}`, false},
+		"a value within a name":        {"example.com/x", `{"used":{"u:hunter-now@db":1}}`, false},
+		"lines of JSON":                {"example.com/x", `{"n":1}` + "\n" + `{"spec":{"password":"hunter-old"}}`, false},
+		"what Python writes":           {"example.com/x", `{"n":NaN,"spec":{"password":"hunter-old"}}`, false},
+		"a byte order mark":            {"example.com/x", "\ufeff" + `{"spec":{"password":"hunter-old"}}`, false},
+		"in escapes, cut short":        {"example.com/x", "{\"x\":\"h\\u0075nter-now\",\"a", false},
+		"nested too deep":              {"example.com/x", strings.Repeat("[", 10_001) + `{"spec":{"p` + "\\u0061" + `ssword":"hunter-old"}}` + strings.Repeat("]", 10_001), false},
+		"an address":                   {"example.com/x", `[::1]:8080`, true},
+		"a template":                   {"example.com/x", `{{ .Values.image }}`, true},
 		"of something else":            {"example.com/x", `{"spec":{"size":1,"name":"a"},"status":{"password":null}}`, true},
 		"already redacted":             {"example.com/x", `{"spec":{"password":"***"}}`, true},
 		"a status of a network plugin": {"k8s.v1.cni.cncf.io/network-status", `[{"name":"a","interface":"eth0","ips":["10.0.0.1"]}]`, true},
@@ -85,18 +94,29 @@ func TestTheLimitsOfTheSearchAreThoseOfTheDocs(t *testing.T) {
 		"in another case":         `{"x":"HUNTER-NOW"}`,
 		"under names that no":     `{"x":{"formerly":"hunter-old"}}`,
 		"only a part of a value.": `{"x":"hunter-"}`,
+		"in another notation":     `{"x":1.23456e5}`,
 	} {
 		if !strings.Contains(string(page), words) {
 			t.Errorf("docs/shaping.md does not list %q", words)
 		}
-		body := `{"kind":"Database","metadata":{"annotations":{"example.com/state":` + quoteJSON(t, value) + `}},"spec":{"password":"hunter-now"}}`
-		if got := redactWith(t, redactorFor(t, Mask, "spec.password"), crd, body); !strings.Contains(got, quoteJSON(t, value)) {
+		body := `{"kind":"Database","metadata":{"annotations":{"example.com/state":` + quoteJSON(t, value) + `}},"spec":{"password":"hunter-now","pin":123456}}`
+		if got := redactWith(t, redactorFor(t, Mask, "spec.password", "spec.pin"), crd, body); !strings.Contains(got, quoteJSON(t, value)) {
 			t.Errorf("%s is found: the page may promise that; %s", words, got)
 		}
 		named := redactWith(t, redactorFor(t, Mask, "spec.password", `metadata.annotations["example.com/state"]`), crd, body)
 		if strings.Contains(named, quoteJSON(t, value)) {
 			t.Errorf("%s: a path to the annotation leaves %s", words, named)
 		}
+	}
+}
+
+// TestOnlyTheOwnAnnotationsOfAnObjectAreSearched: those of a template in it, and labels, are shown.
+func TestOnlyTheOwnAnnotationsOfAnObjectAreSearched(t *testing.T) {
+	template := `"template":{"metadata":{"annotations":{"example.com/state":"{\"password\":\"hunter-now\"}"}}}`
+	body := `{"kind":"Database","metadata":{"labels":{"x":"hunter-now"}},"spec":{"password":"hunter-now",` + template + `}}`
+	got := redactWith(t, redactorFor(t, Mask, "spec.password"), event.Resource{Resource: "databases", Kind: "Database"}, body)
+	if !strings.Contains(got, template) || !strings.Contains(got, `"labels":{"x":"hunter-now"}`) {
+		t.Errorf("%s became %s: the page may promise that", body, got)
 	}
 }
 

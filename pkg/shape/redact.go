@@ -372,7 +372,7 @@ func hashDescription(description string) uint32 {
 // when only one with paths does.
 const (
 	redactionVersion        = 2
-	redactionVersionOfPaths = 3
+	redactionVersionOfPaths = 4
 )
 
 // describeRedaction returns everything that the redaction of a policy depends on, for Secrets and for other resources.

@@ -56,6 +56,8 @@ var statements = map[string]map[string]string{
 		"An annotation with any other name": "copy_search_test.go TestCopiesInAnnotationsOfAnyNameAreRedacted",
 		"- a value has the last two":        "copy_search_test.go TestCopiesInAnnotationsOfAnyNameAreRedacted",
 		"- it holds a redacted value":       "copy_search_test.go TestCopiesInAnnotationsOfAnyNameAreRedacted",
+		"- it begins as JSON":               "copy_search_test.go TestCopiesInAnnotationsOfAnyNameAreRedacted",
+		"Only the annotations of the":       "copy_search_test.go TestOnlyTheOwnAnnotationsOfAnObjectAreSearched",
 		"The same search, with":             "copy_search_test.go TestValuesOfASecretAreSearchedInItsShownAnnotations",
 		"The search does **not**":           "copy_search_test.go TestTheLimitsOfTheSearchAreThoseOfTheDocs",
 		"- no JSON:":                        "copy_search_test.go TestTheLimitsOfTheSearchAreThoseOfTheDocs",
