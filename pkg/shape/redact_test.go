@@ -230,9 +230,28 @@ func TestInvalidPathsAreExplained(t *testing.T) {
 		"metadata.labels[*].x":         "labels hold single values",
 		"metadata.creationTimestamp.x": "single value",
 		"kind.x":                       "single value",
+		"data.p\u0430ssword":           `(U+0430); a name that really has it is written ["`,
+		"d\u0430ta.password":           "(U+0430)",
+		"data\uff0epassword":           "(U+FF0E)",
+		"data\u2024password":           "(U+2024)",
+		"data[\"p\u0430ssword\"]":      "(U+0430), which is of another alphabet",
+		"spec[\"\u03bfpen\"]":          "(U+03BF), which is of another alphabet",
+		`metadata.annotations["example.com/token "]`:       "is no name of annotations",
+		`metadata.annotations["example.com/a/token"]`:      "is no name of annotations",
+		"metadata.annotations[\"ex\u0430mple.com/token\"]": "(U+0430)",
+		`metadata.annotations["*"]`:                        "is no name of annotations",
+		`metadata.labels["Example.com/team"]`:              "is no name of labels",
 	} {
 		if _, err := path.Parse(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
+	for _, text := range []string{
+		`metadata.annotations["Example.com/Token"]`, `metadata.labels["example.com/Team_1.x"]`, "metadata.labels.app", `metadata.annotations[*]`,
+		"spec[\"\u5bc6\u7801\"]", "spec[\"passw\u00f6rter\"]", `spec.hosts["*.example.com"]`, "spec[\"\u043f\u0430\u0440\u043e\u043b\u044c\"]",
+	} {
+		if _, err := path.Parse(text); err != nil {
+			t.Errorf("%q is a path: %v", text, err)
 		}
 	}
 	for _, text := range []string{"spec", "spec.containers[*].env[*].value", `metadata.annotations["a.b/c"]`, "a-b.c_d.e-f", "metadata", "metadata.labels.app", `data["1"]`, "[*].a", "custom.x"} {

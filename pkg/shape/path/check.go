@@ -3,9 +3,12 @@ package path
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // knownRoots are the top-level members of built-in resources. Custom resources may have others, so this list is used only to
@@ -68,11 +71,25 @@ func (p Path) checkMetadata() error {
 		return fmt.Errorf("metadata has no %q, only %s", name, strings.Join(sortedKeys(metadataMembers), ", "))
 	case !within && len(p) > 2:
 		return fmt.Errorf("metadata.%s is a single value without members", name)
+	case (name == "labels" || name == "annotations") && len(p) == 3 && !p[2].Wildcard && !isLabelOrAnnotation(name, p[2].Name):
+		return fmt.Errorf("%q is no name of %s: those are of ASCII letters, digits, \"-\", \"_\" and \".\", after a domain and \"/\" or without",
+			p[2].Name, name)
 	case (name == "labels" || name == "annotations") && len(p) > 3:
 		return fmt.Errorf(
 			`%s hold single values; a name with dots is written metadata.%s["%s"]`, name, name, p[2:].joinNames())
 	}
 	return nil
+}
+
+// qualifiedName is what the API server accepts as the name of a label.
+var qualifiedName = regexp.MustCompile(`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)
+
+// isLabelOrAnnotation reports whether labels, or annotations, can have a name. The domain of an annotation may have capitals.
+func isLabelOrAnnotation(of, name string) bool {
+	if of == "annotations" {
+		name = strings.ToLower(name)
+	}
+	return qualifiedName.MatchString(name)
 }
 
 // joinNames returns the dotted name that the path was probably meant to be.
@@ -98,8 +115,24 @@ func (p Path) CustomRoot() (first string, yes bool) {
 	return p[0].Name, !p[0].Wildcard && !slices.Contains(knownRoots, p[0].Name)
 }
 
+// checkAlphabet returns an error if a name mixes Latin letters with Greek or Cyrillic ones, which look alike.
+func checkAlphabet(name string) error {
+	latin := strings.ContainsFunc(name, func(r rune) bool { return unicode.Is(unicode.Latin, r) })
+	for _, r := range name {
+		if latin && unicode.In(r, unicode.Greek, unicode.Cyrillic) {
+			return fmt.Errorf("%q has the letter %c (%U), which is of another alphabet than the others", name, r, r)
+		}
+	}
+	return nil
+}
+
 // checkName returns an error if the unquoted name of a member is probably a mistake.
 func checkName(name string) error {
+	// Invisible characters are reported with the file that has them.
+	if i := strings.IndexFunc(name, func(r rune) bool { return r > unicode.MaxASCII && unicode.IsPrint(r) }); i >= 0 {
+		r, _ := utf8.DecodeRuneInString(name[i:])
+		return fmt.Errorf(`%q has the letter %c (%U); a name that really has it is written ["%s"]`, name, r, r, name)
+	}
 	switch _, err := strconv.ParseUint(name, 10, 64); {
 	case err == nil:
 		return fmt.Errorf(

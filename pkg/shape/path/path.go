@@ -78,7 +78,7 @@ func parseBracket(rest string) (Segment, string, error) {
 		if !closed || name == "" {
 			return Segment{}, "", fmt.Errorf(`expected a name and then %s]`, quote)
 		}
-		return Segment{Name: name}, after, nil
+		return Segment{Name: name}, after, checkAlphabet(name)
 	}
 	return Segment{}, "", fmt.Errorf(`expected [*] for every element or member, or ["name"]`)
 }
