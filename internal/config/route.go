@@ -57,6 +57,52 @@ func (r Route) IsUnconditional() bool {
 	return len(r.Namespaces.Include)+len(r.Namespaces.Exclude)+len(r.Types)+len(r.Classes) == 0 && r.Filter == ""
 }
 
+// changeTypes are the types of changes that routes tell apart.
+var changeTypes = []string{"added", "updated", "deleted", "snapshot", "sync", "attributed"}
+
+// sinksReached returns the sinks that can receive some change that the rules select.
+func (c *Config) sinksReached() map[string]bool {
+	reached := map[string]bool{}
+	for _, rule := range c.Resources {
+		for _, name := range rule.Select {
+			c.addReached(reached, rule.Rule, name)
+		}
+	}
+	return reached
+}
+
+// addReached adds the sinks that can receive changes of a resource that a rule selects by this name: those of the routes, until
+// none is left to later ones, and otherwise all.
+func (c *Config) addReached(reached map[string]bool, rule selection.Rule, name string) {
+	left := slices.Clone(changeTypes)
+	one := rule
+	one.Select = []string{name}
+	for _, r := range c.Routes {
+		if !one.Overlaps(r.Selection()) {
+			continue
+		}
+		for _, t := range r.To {
+			reached[t.Sink] = true
+		}
+		if _, whole := r.Selection().SelectsAll(name); !whole || len(r.Classes) > 0 || r.Filter != "" || !r.coversNamespaces(rule.Namespaces) {
+			continue
+		}
+		if left = slices.DeleteFunc(left, func(t string) bool { return len(r.Types) == 0 || slices.Contains(r.Types, t) }); len(left) == 0 {
+			return
+		}
+	}
+	for _, s := range c.Sinks {
+		reached[s.Name] = true
+	}
+}
+
+// coversNamespaces reports whether the route matches all namespaces of a rule, and what has none.
+func (r Route) coversNamespaces(of selection.Namespaces) bool {
+	all := len(r.Namespaces.Include) == 0 || slices.Contains(r.Namespaces.Include, "*")
+	return all && len(r.Namespaces.Exclude) == 0 ||
+		slices.Equal(r.Namespaces.Include, of.Include) && slices.Equal(r.Namespaces.Exclude, of.Exclude)
+}
+
 func validateRoutes(rep *reporter, c *Config) {
 	for i, r := range c.Routes {
 		at := fmt.Sprintf("routes[%d]", i)
@@ -120,7 +166,7 @@ func validateRouteMatch(rep *reporter, at string, r Route) {
 			Found: strings.Join(r.Namespaces.Exclude, ", "), Expected: "some namespaces"})
 	}
 	for j, t := range r.Types {
-		rep.checkOneOf(fmt.Sprintf("%s.types[%d]", at, j), t, "added", "updated", "deleted", "snapshot", "sync", "attributed")
+		rep.checkOneOf(fmt.Sprintf("%s.types[%d]", at, j), t, changeTypes...)
 	}
 	for j, class := range r.Classes {
 		rep.checkOneOf(fmt.Sprintf("%s.classes[%d]", at, j), class, "spec", "status", "metadata", "deleting")

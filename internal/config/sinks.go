@@ -190,21 +190,19 @@ func isWithin(path, dir string) bool {
 	return err == nil && relative != ".." && !strings.HasPrefix(relative, ".."+string(filepath.Separator))
 }
 
-// warnUnreachedSinks warns of sinks that no route leads to, where an unconditional route leaves no change for the default.
-func warnUnreachedSinks(rep *reporter, c *Config) {
-	catchAll := slices.IndexFunc(c.Routes, func(r Route) bool {
-		return r.IsUnconditional() && slices.Contains(r.Select, "*") && len(r.Exclude) == 0
-	})
-	if catchAll < 0 { // a change without a matching route goes to every sink
+// validateSinksReached reports what the routes leave nothing for: warnings of single sinks, or a problem if it is all of them.
+func validateSinksReached(rep *reporter, c *Config) {
+	reached := c.sinksReached()
+	if len(reached) == 0 && len(c.Sinks) > 0 && len(c.Resources) > 0 {
+		rep.addProblem("routes", Problem{Message: "leave nothing for any sink: every change that the rules select is dropped",
+			Found: "drop: true", Expected: "a rule without these resources, or a route to a sink"})
 		return
 	}
 	for i, s := range c.Sinks {
-		reached := slices.ContainsFunc(c.Routes, func(r Route) bool {
-			return slices.ContainsFunc(r.To, func(t Target) bool { return t.Sink == s.Name })
-		}) || slices.ContainsFunc(c.Sinks, func(other Sink) bool { return other.DeadLetters.Sink == s.Name })
-		if !reached {
+		named := slices.ContainsFunc(c.Sinks, func(other Sink) bool { return other.DeadLetters.Sink == s.Name })
+		if !reached[s.Name] && !named && len(c.Resources) > 0 {
 			rep.addWarning(fmt.Sprintf("sinks[%d]", i), Problem{
-				Message: fmt.Sprintf("receives nothing: routes[%d] matches all remaining changes, and no route names %q", catchAll, s.Name),
+				Message: fmt.Sprintf("receives nothing: the routes send every change elsewhere or drop it, and none leads to %q", s.Name),
 			})
 		}
 	}
