@@ -71,8 +71,8 @@ func (c *Config) sinksReached() map[string]bool {
 	return reached
 }
 
-// addReached adds the sinks that can receive changes of a resource that a rule selects by this name: those of the routes, until
-// none is left to later ones, and otherwise all.
+// addReached adds the sinks that can receive changes of a resource that a rule selects by this name: those of the routes,
+// until none is left to later ones, and otherwise all.
 func (c *Config) addReached(reached map[string]bool, rule selection.Rule, name string) {
 	left := slices.Clone(changeTypes)
 	one := rule

@@ -190,7 +190,8 @@ func isWithin(path, dir string) bool {
 	return err == nil && relative != ".." && !strings.HasPrefix(relative, ".."+string(filepath.Separator))
 }
 
-// validateSinksReached reports what the routes leave nothing for: warnings of single sinks, or a problem if it is all of them.
+// validateSinksReached reports what the routes leave nothing for: warnings of single sinks, or a problem if it is all of
+// them.
 func validateSinksReached(rep *reporter, c *Config) {
 	reached := c.sinksReached()
 	if len(reached) == 0 && len(c.Sinks) > 0 && len(c.Resources) > 0 {

@@ -84,7 +84,8 @@ func (p Path) checkMetadata() error {
 // qualifiedName is what the API server accepts as the name of a label.
 var qualifiedName = regexp.MustCompile(`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)
 
-// isLabelOrAnnotation reports whether labels, or annotations, can have a name. The domain of an annotation may have capitals.
+// isLabelOrAnnotation reports whether labels, or annotations, can have a name. The domain of an annotation may have
+// capitals.
 func isLabelOrAnnotation(of, name string) bool {
 	if of == "annotations" {
 		name = strings.ToLower(name)
