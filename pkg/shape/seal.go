@@ -76,7 +76,8 @@ func (s *summarySeal) sealSummary(scratch *[]byte, summary string, redaction uin
 	case conceals && !s.keyed:
 		form, aead = sealedEphemeral, s.ephemeral
 	}
-	b := append((*scratch)[:0], summary...)
+	b := (*scratch)[:0]
+	b = append(b, summary...)
 	b = binary.BigEndian.AppendUint32(append(b, form), redaction)
 	if form != sealedNone {
 		b = aead.Seal(b, nil, b[:len(summary)], nil)

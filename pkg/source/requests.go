@@ -54,7 +54,7 @@ func (s *Source) SelectScopes(of Selected) (scopes []SelectedScope, unknown []st
 // partIn returns the selected objects that a scope can have, nil for all, and whether it can have any.
 func (of Selected) partIn(scope selection.Scope) (objects []string, has bool) {
 	covers := func(namespace string) bool { return scope.Namespace == "" || scope.Namespace == namespace }
-	if of.Namespace != "" && !(scope.Namespaced && covers(of.Namespace)) {
+	if of.Namespace != "" && (!scope.Namespaced || !covers(of.Namespace)) {
 		return nil, false
 	}
 	for _, key := range of.Objects {

@@ -67,7 +67,8 @@ func (e *Encoder) appendIdentityHeaders(c *event.Change) {
 	}
 	b = binary.AppendVarint(b, int64(len(c.Resource.Resource)+1+len(c.Resource.Group)))
 	b = append(append(b, c.Resource.Resource...), '.')
-	e.headers = append(b, c.Resource.Group...)
+	b = append(b, c.Resource.Group...)
+	e.headers = b
 }
 
 // appendValueHeader appends a header with the value in e.value.
