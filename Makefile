@@ -65,6 +65,10 @@ bench: build ## Measure the exporter against the usual informer pipeline, in one
 	cd test/bench && go run ./cmd/latency
 	cd test/bench && go run ./cmd/away && go run ./cmd/away -kafka
 
+.PHONY: performance
+performance: ## Measure what a change costs next to the least and the usual, under four loads, and write docs/performance.md (a quarter of an hour; an idle machine)
+	cd test/bench && go run ./cmd/bench -only costs -markdown $(ROOT)/docs/performance.md
+
 .PHONY: bench-audit
 bench-audit: build ## Measure what the intake of audit events costs the stream: idle, flooded, and with clients that stall (minutes; an idle machine)
 	cd test/bench && go run ./cmd/audit

@@ -85,7 +85,7 @@ func TestTheBaselineDeliversEverythingInOrder(t *testing.T) {
 			})
 		})
 		arrived(len(c.Initial()))
-		if err := control.Start(t.Context()); err != nil {
+		if _, err := control.Start(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
 		arrived(len(c.Entries()))

@@ -43,6 +43,7 @@ type Options struct {
 	Objects int    // objects at the start, at least 10
 	Changes int    // changes after it
 	Seed    uint64 // another seed, other names and another order
+	Events  bool   // Events only
 }
 
 // Entry is one state of one object, or its end.
@@ -84,9 +85,9 @@ func New(o Options) (*Corpus, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := planner{random: rand.New(rand.NewPCG(o.Seed, 1))}
+	p := planner{random: rand.New(rand.NewPCG(o.Seed, 1)), events: o.Events}
 	for i := range o.Objects {
-		p.create(familyOf(i))
+		p.create(p.familyOf(i))
 	}
 	for range o.Changes {
 		p.change()

@@ -20,7 +20,10 @@ func (f family) resource() Resource {
 }
 
 // familyOf mixes the families: of ten objects four are small Pods, two are large Pods, four are Events.
-func familyOf(i int) family {
+func (p *planner) familyOf(i int) family {
+	if p.events {
+		return eventObject
+	}
 	return [...]family{smallPod, eventObject, smallPod, largePod, eventObject, smallPod, eventObject, largePod, smallPod, eventObject}[i%10]
 }
 
@@ -33,6 +36,7 @@ const (
 // planner decides the order of things.
 type planner struct {
 	random  *rand.Rand
+	events  bool // Events only
 	entries []Entry
 	objects []object
 	living  []int32 // objects
@@ -61,7 +65,7 @@ func (p *planner) change() {
 	dice := p.random.IntN(100)
 	switch {
 	case dice < percentCreated || len(p.living) == 0:
-		p.create(familyOf(p.random.IntN(10)))
+		p.create(p.familyOf(p.random.IntN(10)))
 	case dice < percentCreated+percentDeleted:
 		i := p.random.IntN(len(p.living))
 		gone := int(p.living[i])

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
+	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -20,9 +22,17 @@ type Requests struct {
 }
 
 func (s *Server) routeControl(mux *http.ServeMux) {
-	mux.HandleFunc("POST /replay/start", func(w http.ResponseWriter, _ *http.Request) {
-		s.startOnce.Do(func() { close(s.start) })
-		w.WriteHeader(http.StatusNoContent)
+	mux.HandleFunc("POST /replay/start", func(w http.ResponseWriter, r *http.Request) {
+		rate, err := strconv.Atoi(r.URL.Query().Get("rate"))
+		if err != nil {
+			writeStatus(w, badRequest(err))
+			return
+		}
+		s.startOnce.Do(func() {
+			s.pace = pace{began: time.Now(), rate: rate}
+			close(s.start)
+		})
+		writeJSON(w, http.StatusOK, "application/json", s.pace.began)
 	})
 	mux.HandleFunc("GET /replay/requests", func(w http.ResponseWriter, _ *http.Request) {
 		answer := map[string]Requests{}
@@ -57,10 +67,14 @@ func Dial(kubeconfig string) (*Control, error) {
 // Close drops the connections.
 func (c *Control) Close() { c.client.CloseIdleConnections() }
 
-// Start makes all changes happen. A second call changes nothing.
-func (c *Control) Start(ctx context.Context) error {
-	_, err := c.do(ctx, http.MethodPost, "/replay/start")
-	return err
+// Start makes all changes happen: so many a second, or all at once for 0. It returns the time of the start. A second call
+// changes nothing.
+func (c *Control) Start(ctx context.Context, rate int) (began time.Time, err error) {
+	body, err := c.do(ctx, http.MethodPost, "/replay/start?rate="+strconv.Itoa(rate))
+	if err != nil {
+		return began, err
+	}
+	return began, json.Unmarshal(body, &began)
 }
 
 // Requests returns the counters, by resource.

@@ -8,7 +8,8 @@
 // but for the one of a name that nothing has.
 //
 // There are two moments only. Until [Control.Start] the objects at the start exist and nothing changes. From then on all
-// changes have happened: a watch gets those behind its position as fast as it reads, a list gets the state at the end.
+// changes have happened: a watch gets those behind its position as fast as it reads, or at a rate, a list gets the state at
+// the end.
 // A client that must list again in the middle therefore still sees a history that is possible.
 //
 // It never compresses, as a client in the same cluster would ask for it, and knows no users. Nothing is written.

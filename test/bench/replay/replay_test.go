@@ -144,7 +144,7 @@ func TestAnInformerSeesEveryEntry(t *testing.T) {
 	if err := s.lacks(p.corpus.Entries()); err == nil {
 		t.Fatal("changes were seen before the start")
 	}
-	if err := p.control.Start(ctx); err != nil {
+	if _, err := p.control.Start(ctx, 0); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, func() error { return s.lacks(p.corpus.Entries()) })
@@ -186,7 +186,7 @@ func TestPagedListHoldsEveryObjectOnce(t *testing.T) {
 			break
 		}
 		// The changes happen in the middle. The list goes on in the state where it began.
-		if err := p.control.Start(t.Context()); err != nil {
+		if _, err := p.control.Start(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -221,7 +221,7 @@ func rvOf(t *testing.T, e watch.Event) string {
 
 func TestAWatchGoesOnBehindItsPosition(t *testing.T) {
 	p := play(t, corpus.Options{Objects: 50, Changes: 500, Seed: 3}, 0)
-	if err := p.control.Start(t.Context()); err != nil {
+	if _, err := p.control.Start(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
 	const from = 250

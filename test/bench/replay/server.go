@@ -32,6 +32,7 @@ type Server struct {
 	histories map[string]*history // by resource; not changed
 	counters  map[string]*counters
 	start     chan struct{} // closed at the start
+	pace      pace          // set before that
 	startOnce sync.Once
 	handlers  sync.WaitGroup
 }

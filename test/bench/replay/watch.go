@@ -86,7 +86,7 @@ func (s *Server) follow(ctx context.Context, t *stream, bookmarks bool) {
 			return
 		case <-start:
 			start = nil
-			err = t.send(t.history.since(t.rv)...)
+			err = t.sendChanges(ctx, s.pace)
 			t.rv = max(t.rv, t.history.after.rv)
 		case <-ticker.C:
 			if bookmarks {
@@ -97,6 +97,36 @@ func (s *Server) follow(ctx context.Context, t *stream, bookmarks bool) {
 			return
 		}
 	}
+}
+
+// pace is when changes happen.
+type pace struct {
+	began time.Time
+	rate  int // changes a second; 0: all at once
+}
+
+// sendChanges sends the changes behind the position, each when it is due.
+func (t *stream) sendChanges(ctx context.Context, p pace) error {
+	frames := t.history.since(t.rv)
+	if p.rate == 0 {
+		return t.send(frames...)
+	}
+	rvs := t.history.rvs[len(t.history.rvs)-len(frames):]
+	due := func(i int) time.Duration {
+		return time.Until(p.began.Add(time.Duration(rvs[i]-t.history.before.rv) * time.Second / time.Duration(p.rate)))
+	}
+	for sent := 0; sent < len(frames) && ctx.Err() == nil; {
+		time.Sleep(due(sent))
+		next := sent + 1
+		for next < len(frames) && due(next) <= 0 {
+			next++
+		}
+		if err := t.send(frames[sent:next]...); err != nil {
+			return err
+		}
+		sent = next
+	}
+	return ctx.Err()
 }
 
 // sendState sends every object of a state as added.

@@ -26,18 +26,26 @@ type options struct {
 	drop     bool
 	self     string
 	start    int
+	rounds   int
+	markdown string
+	seconds  int
+	rate     int // changes a second; 0: as fast as they go
 }
 
 func parseOptions(args []string) (options, error) {
 	var o options
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	corpusFlags(f, &o.corpus)
-	f.StringVar(&o.only, "only", "", "measure one system only, exporter or baseline, or only the start, the shaping or the state")
+	f.StringVar(&o.only, "only", "", "measure one system only, floor, exporter or baseline, or only the costs, the start, the shaping or the state")
 	f.StringVar(&o.exporter, "exporter", "", "program to measure; built from this checkout where not given")
 	f.StringVar(&o.dir, "dir", "", "directory to work in, on the kind of disk the journal is meant for; default the system's temporary directory")
 	f.BoolVar(&o.keep, "keep", false, "keep the work directory: logs, configuration, journal")
 	f.BoolVar(&o.noBars, "no-bars", false, "report only: missing a bar is no failure")
 	f.StringVar(&o.jsonFile, "json", "", "also write the report to this file")
+	f.IntVar(&o.rounds, "rounds", 3, "how often each system is measured under each load; medians count")
+	f.IntVar(&o.seconds, "seconds", 15, "how long a load at a rate lasts")
+	f.StringVar(&o.markdown, "markdown", "", "also write what changes cost to this file, as docs/performance.md has it")
+	f.IntVar(&o.rate, "rate", 0, "changes a second for -only floor, exporter or baseline; 0 is as fast as they go")
 	f.IntVar(&o.start, "start-objects", 100_000, "objects of 8 KB on which the exporter is started and started again; 0 leaves that out")
 	f.BoolVar(&o.drop, "baseline-drop-managed-fields", false, "let the baseline drop managedFields by a transform")
 	if err := f.Parse(args); err != nil {
@@ -46,8 +54,8 @@ func parseOptions(args []string) (options, error) {
 	if f.NArg() > 0 {
 		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}
-	if !slices.Contains([]string{"", "exporter", "baseline", "start", "shaping", "state"}, o.only) {
-		return o, fmt.Errorf("-only %s: expected exporter, baseline, start, shaping or state", o.only)
+	if !slices.Contains([]string{"", "costs", "floor", "exporter", "baseline", "start", "shaping", "state"}, o.only) {
+		return o, fmt.Errorf("-only %s: expected costs, floor, exporter, baseline, start, shaping or state", o.only)
 	}
 	return o, nil
 }
@@ -76,6 +84,11 @@ func runComparison(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	report.print(os.Stdout)
+	if o.markdown != "" && len(report.Costs) > 0 {
+		if err := os.WriteFile(o.markdown, []byte(report.page()), 0o644); err != nil {
+			return err
+		}
+	}
 	if o.jsonFile != "" {
 		text, err := json.MarshalIndent(report, "", "  ")
 		if err != nil {
@@ -107,25 +120,24 @@ func compareSystems(ctx context.Context, o options) (*report, error) {
 		return nil, err
 	}
 	r := &report{
-		Objects: o.corpus.Objects, Changes: o.corpus.Changes, Seed: o.corpus.Seed, ObjectBytes: averageSize(c),
+		Objects: o.corpus.Objects, Changes: o.corpus.Changes, Seconds: o.seconds, Seed: o.corpus.Seed, ObjectBytes: averageSize(c),
 		CPUs: runtime.NumCPU(), Go: runtime.Version(), FsyncMicros: fsync,
 	}
-	var systems []system
-	if o.only == "" || o.only == "baseline" {
-		systems = append(systems, baselineSystem(o.self, o.drop))
-	}
-	if o.only != "baseline" {
-		if o.exporter == "" {
-			fmt.Fprintln(os.Stderr, "building the exporter")
-			if o.exporter, err = buildExporter(ctx, o.dir); err != nil {
-				return nil, err
-			}
-		}
-		if o.only == "" || o.only == "exporter" {
-			systems = append(systems, exporterSystem(o.exporter))
+	if o.only != "floor" && o.only != "baseline" && o.exporter == "" {
+		fmt.Fprintln(os.Stderr, "building the exporter")
+		if o.exporter, err = buildExporter(ctx, o.dir, ""); err != nil {
+			return nil, err
 		}
 	}
-	for _, s := range systems {
+	if o.only == "" || o.only == "costs" {
+		if r.Costs, err = measureCosts(ctx, o); err != nil {
+			return nil, err
+		}
+	}
+	alone := map[string]system{
+		"floor": floorSystem(o.self), "exporter": exporterSystem(o.exporter), "baseline": baselineSystem(o.self, o.drop),
+	}
+	if s, ok := alone[o.only]; ok {
 		fmt.Fprintf(os.Stderr, "measuring %s: %s\n", s.name, s.title)
 		m, err := measure(ctx, o, c, s)
 		if err != nil {

@@ -1,8 +1,9 @@
-// Command bench measures the exporter and the exporter most teams write (package baseline) on the same load, and fails
-// when the exporter loses something or costs more than a fifth of the other.
+// Command bench measures what a change costs: the exporter, the exporter most teams write (package baseline), and a client
+// that copies watch frames (package floor), under the same loads, and fails when the exporter loses something or misses a bar.
 //
-//	bench [flags]        the whole comparison, in one run
-//	bench replay|broker|baseline|read [flags]   a part of it, in a process of its own; started by the run
+//	bench [flags]        everything, in one run
+//	bench -only costs    what changes cost under four loads, with the shares of a profile
+//	bench replay|broker|floor|baseline|read [flags]   a part of it, in a process of its own; started by the run
 //
 // Then the exporter alone, with and without shaping, in turn: what default rules and filters add.
 //

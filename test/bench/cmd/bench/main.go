@@ -32,6 +32,8 @@ func run(ctx context.Context, args []string) error {
 			return runBroker(ctx, args[1:])
 		case "read":
 			return runRead(ctx, args[1:])
+		case "floor":
+			return runFloor(ctx, args[1:])
 		case "baseline":
 			return runBaseline(ctx, args[1:])
 		}

@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"syscall"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/kubecdc/kubecdc/test/bench/broker"
 	"github.com/kubecdc/kubecdc/test/bench/corpus"
+	"github.com/kubecdc/kubecdc/test/bench/pipeline"
 	"github.com/kubecdc/kubecdc/test/bench/replay"
 	"github.com/kubecdc/kubecdc/test/bench/verify"
 	"github.com/kubecdc/kubecdc/test/parts/process"
@@ -39,17 +42,22 @@ type measurement struct {
 	Total     phase                      `json:"total"`   // the whole life of the process, stopping included
 	PerSecond float64                    `json:"changesPerSecond"`
 	CPUMicros float64                    `json:"cpuMicrosPerChange"`
+	P50       float64                    `json:"p50Millis"` // from when a change is due until a consumer has it; at a rate only
+	P99       float64                    `json:"p99Millis"`
 	Requests  map[string]replay.Requests `json:"requests"`
 	Delivered verify.Result              `json:"delivered"`
 }
 
 // trial is one system on its stage, with everything around it.
 type trial struct {
-	corpus  *corpus.Corpus
-	process *process.Process
-	control *replay.Control
-	reader  *broker.Reader
-	count   func(context.Context) (int64, error) // of the records that have arrived
+	corpus   *corpus.Corpus
+	system   system
+	rate     int // changes a second; 0: as fast as they go
+	process  *process.Process
+	control  *replay.Control
+	reader   *broker.Reader
+	arrivals *broker.Arrivals                     // nil unless at a rate
+	count    func(context.Context) (int64, error) // of the records that have arrived
 }
 
 // measure runs one system from an empty broker to the comparison of what arrived.
@@ -66,11 +74,16 @@ func measureCounting(
 	if err := os.MkdirAll(at.dir, 0o755); err != nil {
 		return m, err
 	}
-	t := &trial{corpus: c}
+	t := &trial{corpus: c, system: s, rate: o.rate}
 	surroundings, err := t.surround(ctx, o, &at)
 	defer func() { err = errors.Join(err, surroundings()) }()
 	if err != nil {
 		return m, err
+	}
+	if t.rate > 0 {
+		if t.arrivals, err = broker.Follow(at.broker, topicNames()); err != nil {
+			return m, err
+		}
 	}
 	if t.count = t.reader.Count; count != nil {
 		t.count = count
@@ -87,7 +100,7 @@ func measureCounting(
 	}
 	usage := t.process.Usage()
 	m.Total = phase{time.Since(began).Seconds(), usage.CPU.Seconds(), usage.PeakRSS}
-	if count == nil {
+	if count == nil && s.decode != nil {
 		m.Delivered, err = t.compare(ctx, s)
 	}
 	return m, err
@@ -152,14 +165,28 @@ func (t *trial) observe(ctx context.Context, m *measurement) error {
 	before := t.process.Usage()
 	m.Sync = phase{last.Sub(began).Seconds(), before.CPU.Seconds(), before.PeakRSS}
 
-	began = time.Now()
-	if err := t.control.Start(ctx); err != nil {
+	if t.system.profile != "" {
+		if err := syscall.Kill(t.process.Pid(), syscall.SIGUSR1); err != nil {
+			return err
+		}
+	}
+	if began, err = t.control.Start(ctx, t.rate); err != nil {
 		return err
 	}
 	if last, err = t.await(ctx, all); err != nil {
 		return fmt.Errorf("changes: %w", err)
 	}
 	after := t.process.Usage()
+	if t.system.profile != "" {
+		if err := t.endProfile(ctx); err != nil {
+			return err
+		}
+	}
+	if t.arrivals != nil {
+		if err := t.judgeLatency(began, m); err != nil {
+			return err
+		}
+	}
 	m.Changes = phase{last.Sub(began).Seconds(), (after.CPU - before.CPU).Seconds(), after.PeakRSS}
 	changes := float64(all - initial)
 	m.PerSecond = changes / m.Changes.Seconds
@@ -167,6 +194,41 @@ func (t *trial) observe(ctx context.Context, m *measurement) error {
 	m.Requests, err = t.control.Requests(ctx)
 	return err
 }
+
+// endProfile waits until the profile is written.
+func (t *trial) endProfile(ctx context.Context) error {
+	if err := syscall.Kill(t.process.Pid(), syscall.SIGUSR2); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return pipeline.Until(ctx, pollEvery, func() (bool, error) {
+		_, err := os.Stat(t.system.profile)
+		return err == nil, nil
+	})
+}
+
+// judgeLatency notes how long changes took from the moment they were due at the API server until a consumer had them.
+func (t *trial) judgeLatency(began time.Time, m *measurement) error {
+	times, err := t.arrivals.Close()
+	if err != nil {
+		return err
+	}
+	var all []time.Duration
+	for i, e := range t.corpus.Changes() {
+		if at, ok := times[e.RV]; ok {
+			all = append(all, at.Sub(began.Add(time.Duration(i+1)*time.Second/time.Duration(t.rate))))
+		}
+	}
+	if len(all) < len(t.corpus.Changes()) {
+		return fmt.Errorf("the consumer found %d of %d changes", len(all), len(t.corpus.Changes()))
+	}
+	slices.Sort(all)
+	m.P50, m.P99 = milliseconds(all[len(all)/2]), milliseconds(all[len(all)*99/100])
+	return nil
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // await waits until the broker holds want records and no more come, or until nothing has come for long: what is missing
 // then is found by the comparison. It returns when the last record came.

@@ -8,6 +8,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/bench/baseline"
 	"github.com/kubecdc/kubecdc/test/bench/broker"
 	"github.com/kubecdc/kubecdc/test/bench/corpus"
+	"github.com/kubecdc/kubecdc/test/bench/floor"
 	"github.com/kubecdc/kubecdc/test/bench/replay"
 )
 
@@ -16,12 +17,14 @@ func corpusFlags(f *flag.FlagSet, o *corpus.Options) {
 	f.IntVar(&o.Objects, "objects", 20_000, "objects that exist at the start")
 	f.IntVar(&o.Changes, "changes", 100_000, "changes that follow")
 	f.Uint64Var(&o.Seed, "seed", 1, "another seed, another history")
+	f.BoolVar(&o.Events, "events", false, "Events only")
 }
 
 // corpusArgs is what corpusFlags reads.
 func corpusArgs(o corpus.Options) []string {
 	return []string{
 		"-objects", strconv.Itoa(o.Objects), "-changes", strconv.Itoa(o.Changes), "-seed", strconv.FormatUint(o.Seed, 10),
+		"-events=" + strconv.FormatBool(o.Events),
 	}
 }
 
@@ -64,6 +67,18 @@ func runBroker(ctx context.Context, args []string) error {
 		return err
 	}
 	return broker.Run(ctx, *address, topicNames())
+}
+
+func runFloor(ctx context.Context, args []string) error {
+	o := floor.Options{Topics: topicOf()}
+	f := flag.NewFlagSet("bench floor", flag.ContinueOnError)
+	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "of the API server")
+	address := f.String("broker", "", "host:port of the broker")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	o.Brokers = []string{*address}
+	return floor.Run(ctx, o)
 }
 
 func runBaseline(ctx context.Context, args []string) error {

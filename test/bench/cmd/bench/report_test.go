@@ -10,39 +10,40 @@ import (
 	"github.com/kubecdc/kubecdc/test/bench/verify"
 )
 
-// sample is a report of two systems; tests change its numbers.
-func sample(cpu float64, rss int64) *report {
-	ours := measurement{System: "exporter", CPUMicros: cpu, PerSecond: 2, Sync: phase{PeakRSS: rss}, Total: phase{CPU: 1, PeakRSS: rss}}
-	theirs := measurement{System: "baseline", CPUMicros: 100, PerSecond: 1, Sync: phase{PeakRSS: 1000}, Total: phase{CPU: 10, PeakRSS: 1000}}
-	return &report{Measurements: []measurement{theirs, ours}}
+// sampleCosts are costs that meet all bars of two loads; tests change them.
+func sampleCosts() []costs {
+	floor := measurement{CPUMicros: 10, PerSecond: 100, P50: 0.2, P99: 0.5}
+	bulk := measurement{CPUMicros: 30, PerSecond: 70, Total: phase{PeakRSS: mixedRSSBar}}
+	slow := measurement{CPUMicros: 400, P50: 0.7, P99: 3}
+	usual := measurement{CPUMicros: 390, Total: phase{PeakRSS: 5 * mixedRSSBar}}
+	return []costs{
+		{Load: "mixed, bulk", Floor: floor, Exporter: bulk, Baseline: &usual, Shares: []share{{"decoding", 16.6, 4.6}, {"delivery", 2, 0.5}}},
+		{Load: "mixed, 200/s", Rate: 200, Floor: floor, Exporter: slow, Shares: []share{{"delivery", 70, 70}}},
+	}
 }
 
-func TestBarsAreOneFifth(t *testing.T) {
-	for _, c := range []struct {
-		cpu    float64
-		rss    int64
-		missed []string
-	}{
-		{cpu: 20, rss: 200},
-		{cpu: 20.1, rss: 200, missed: []string{"CPU per change"}},
-		{cpu: 20, rss: 201, missed: []string{"peak RSS"}},
-		{cpu: 30, rss: 300, missed: []string{"CPU per change", "peak RSS"}},
+func TestEachCostHasItsBar(t *testing.T) {
+	for what, spoil := range map[string]func([]costs){
+		"":                     func([]costs) {},
+		"3.01 floors":          func(c []costs) { c[0].Exporter.CPUMicros, c[0].Baseline.CPUMicros = 30.1, 500 },
+		"changes/s: 0.69":      func(c []costs) { c[0].Exporter.PerSecond = 69 },
+		"peak RSS: 111 MiB":    func(c []costs) { c[0].Exporter.Total.PeakRSS, c[0].Baseline.Total.PeakRSS = 111<<20, 1<<40 },
+		"1/12.9 of the":        func(c []costs) { c[0].Baseline.CPUMicros = 388 },
+		"0.201 of the":         func(c []costs) { c[0].Baseline.Total.PeakRSS = mixedRSSBar * 498 / 100 },
+		"median: 0.51 ms":      func(c []costs) { c[1].Exporter.P50 = 0.71 },
+		"99 %: 2.51 ms":        func(c []costs) { c[1].Exporter.P99 = 3.01 },
+		"bulk: the exporter's": func(c []costs) { c[0].Exporter.Delivered.Lost = 1 },
 	} {
-		r := sample(c.cpu, c.rss)
+		r := &report{Costs: sampleCosts()}
+		spoil(r.Costs)
 		r.judge()
-		if len(r.Missed) != len(c.missed) {
-			t.Errorf("CPU %v, RSS %d: missed %q, want %q", c.cpu, c.rss, r.Missed, c.missed)
-			continue
-		}
-		for i, want := range c.missed {
-			if !strings.HasPrefix(r.Missed[i], want) {
-				t.Errorf("CPU %v, RSS %d: missed %q, want %q", c.cpu, c.rss, r.Missed, c.missed)
-			}
+		if len(r.Missed) > 1 || strings.Join(r.Missed, "") == "" != (what == "") || !strings.Contains(strings.Join(r.Missed, ""), what) {
+			t.Errorf("%s: missed %q", what, r.Missed)
 		}
 	}
 }
 
-func TestLossMissesTheBarWithoutABaseline(t *testing.T) {
+func TestLossMissesABar(t *testing.T) {
 	for _, d := range []verify.Result{{Lost: 1}, {OutOfOrder: 1}, {Wrong: 1}, {Control: 1}} {
 		r := &report{Measurements: []measurement{{System: "exporter", Delivered: d}}}
 		r.judge()
@@ -56,15 +57,41 @@ func TestLossMissesTheBarWithoutABaseline(t *testing.T) {
 	}
 }
 
-func TestReportNamesBothSystemsAndTheRatios(t *testing.T) {
-	r := sample(10, 100)
-	r.judge()
-	var b bytes.Buffer
-	r.print(&b)
-	for _, want := range []string{"baseline  exporter", "CPU per change 0.100 (bar 0.200)", "peak RSS 0.100 (bar 0.200)"} {
-		if !strings.Contains(b.String(), want) {
-			t.Errorf("no %q in:\n%s", want, b.String())
+func TestThePageHasEveryLoadAndShare(t *testing.T) {
+	page := (&report{Costs: sampleCosts()}).page()
+	for _, want := range []string{
+		"| mixed, bulk: CPU µs a change | 10.0 | 30.0 | 390.0 |\n", "| mixed, 200/s: p50 / p99, ms | 0.20 / 0.50 | 0.70 / 3.00 | – |\n",
+		"| decoding | 17 (4.6) | – |\n", "| delivery | 2 (0.5) | 70 (70.0) |\n",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("no %q in:\n%s", want, page)
 		}
+	}
+}
+
+func TestMediansAreOfEachNumber(t *testing.T) {
+	m := medians([]measurement{{CPUMicros: 3, P99: 10}, {CPUMicros: 1, P99: 30, Delivered: verify.Result{Lost: 2}}, {CPUMicros: 2, P99: 20}})
+	if m.CPUMicros != 2 || m.P99 != 20 || m.Delivered.Lost != 2 {
+		t.Errorf("%+v", m)
+	}
+}
+
+func TestAProfileIsDividedIntoParts(t *testing.T) {
+	const line = "-----------+-------------------------------------------------------\n"
+	traces := "File: exporter\n" + line +
+		"      30ms   runtime.memmove\n             github.com/klauspost/compress/zstd.(*Encoder).EncodeAll\n" +
+		"             github.com/kubecdc/kubecdc/pkg/sinks/kafka/record.openZstd.func1\n" + line +
+		"    pebble:  flush\n      10ms   runtime.scanobject\n             github.com/cockroachdb/pebble/v2.(*DB).flush1\n" + line +
+		"     1.96s   internal/runtime/syscall/linux.Syscall6\n             golang.org/x/net/http2.(*ClientConn).readLoop\n"
+	want := []share{{"system calls", 98, 1960}, {"zstd for Kafka", 1.5, 30}, {"Pebble", 0.5, 10}}
+	got := sharesOf(traces, 1000)
+	for i, s := range got {
+		if s.Of != want[i].Of || int(s.Micros+0.5) != int(want[i].Micros) || int(10*s.Percent+0.5) != int(10*want[i].Percent+0.5) {
+			t.Errorf("%+v, want %+v", s, want[i])
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("%+v", got)
 	}
 }
 

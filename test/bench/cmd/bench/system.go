@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -21,9 +23,10 @@ type stage struct {
 
 // system is what is measured.
 type system struct {
-	name   string
-	title  string
-	decode func(value []byte) (verify.Record, error)
+	name    string
+	title   string
+	decode  func(value []byte) (verify.Record, error) // nil: the records are not compared
+	profile string                                    // file for a profile of the changes; empty: none
 	// command prepares the environment and returns the command to start.
 	command func(stage) (path string, args []string, err error)
 }
@@ -42,6 +45,16 @@ func baselineSystem(self string, dropManagedFields bool) system {
 				args = append(args, "-drop-managed-fields")
 			}
 			return self, args, nil
+		},
+	}
+}
+
+// floorSystem is this program's own floor part. Its records are counted, not read.
+func floorSystem(self string) system {
+	return system{
+		name: "floor", title: "watch frames copied to Kafka, neither read nor compressed",
+		command: func(s stage) (string, []string, error) {
+			return self, []string{"floor", "-kubeconfig", s.kubeconfig, "-broker", s.broker}, nil
 		},
 	}
 }
@@ -73,13 +86,25 @@ admin: {listen: "127.0.0.1:0"}
 
 // buildExporter builds the product from the checkout this module stands in, as it is released: what a program is linked
 // with is part of its memory.
-func buildExporter(ctx context.Context, dir string) (string, error) {
+//
+// hook is the text of a file that is built into it; empty: none.
+func buildExporter(ctx context.Context, dir, hook string) (string, error) {
 	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/kubecdc/kubecdc").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("run it in test/bench, or give -exporter: go list: %w: %s", err, out)
 	}
-	binary := filepath.Join(dir, "bin", "exporter")
-	build := exec.CommandContext(ctx, "go", "-C", strings.TrimSpace(string(out)), "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, "./cmd/exporter")
+	root, binary := strings.TrimSpace(string(out)), filepath.Join(dir, "bin", "exporter")
+	args := []string{"-C", root, "build", "-trimpath", "-o", binary}
+	if hook == "" {
+		args = append(args, "-ldflags", "-s -w")
+	} else {
+		overlay, err := writeOverlay(dir, filepath.Join(root, "cmd", "exporter", "bench_hook.go"), hook)
+		if err != nil {
+			return "", err
+		}
+		args = append(args, "-overlay", overlay)
+	}
+	build := exec.CommandContext(ctx, "go", append(args, "./cmd/exporter")...)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err = build.CombinedOutput()
 	if err != nil {
@@ -88,11 +113,21 @@ func buildExporter(ctx context.Context, dir string) (string, error) {
 	return binary, nil
 }
 
+// writeOverlay writes what lets the go command see a file that does not exist, and returns its path.
+func writeOverlay(dir, path, text string) (string, error) {
+	file, overlay := filepath.Join(dir, "hook.go"), filepath.Join(dir, "overlay.json")
+	replace, err := json.Marshal(map[string]map[string]string{"Replace": {path: file}})
+	if err != nil {
+		return "", err
+	}
+	return overlay, errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(file, []byte(text), 0o644), os.WriteFile(overlay, replace, 0o644))
+}
+
 // start starts the system on its stage, with more environment variables.
 func (s system) start(ctx context.Context, at stage, env ...string) (*process.Process, error) {
 	path, args, err := s.command(at)
 	if err != nil {
 		return nil, err
 	}
-	return process.Start(ctx, process.Options{Name: s.name, Path: path, Args: args, Env: append(os.Environ(), env...), Log: filepath.Join(at.dir, s.name+".log")})
+	return process.Start(ctx, process.Options{Name: s.name, Path: path, Args: args, Env: append(append(os.Environ(), "BENCH_PROFILE="+s.profile), env...), Log: filepath.Join(at.dir, s.name+".log")})
 }
