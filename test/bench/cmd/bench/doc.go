@@ -1,5 +1,6 @@
 // Command bench measures what a change costs: the exporter, the exporter most teams write (package baseline), and a client
-// that copies watch frames (package floor), under the same loads, and fails when the exporter loses something or misses a bar.
+// that copies watch frames (package floor), under the same loads, and fails when the exporter loses something or misses a
+// bar.
 //
 //	bench [flags]        everything, in one run
 //	bench -only costs    what changes cost under four loads, with the shares of a profile
