@@ -295,6 +295,36 @@ func testFullStream(t *testing.T, batches bool) {
 	mustPublish(t, s, newPod("web", 2))
 }
 
+func TestAControlRecordIsBetweenTheChangesItSpeaksAbout(t *testing.T) {
+	forBatchesAndIDs(t, testControlRecord)
+}
+
+func testControlRecord(t *testing.T, batches bool) {
+	server := startServer(t, "")
+	js := connectClient(t, server.URL())
+	createStream(t, js, jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, AllowBatchPublish: batches})
+	s := openSink(t, testConfig(server.URL()), discardLog)
+	record := func(kind event.Type, version string) *event.Change {
+		return &event.Change{Type: kind, Cluster: "c", Resource: newPod("web", 1).Resource, ResourceVersion: version, Gap: &event.GapInfo{},
+			Snapshot: &event.SnapshotInfo{ID: version}, Watermark: &event.WatermarkInfo{Epoch: version, Sequence: 1}}
+	}
+	published := []*event.Change{
+		record(event.SnapshotBegin, "1"), newPod("web", 2), newPod("web", 3), newPod("web", 4), record(event.SnapshotEnd, "4"),
+		newPod("web", 5), newPod("web", 6), record(event.Watermark, "6"), record(event.Gap, "7"), newPod("web", 8), newPod("web", 9),
+	}
+	mustPublish(t, s, published...)
+	var want, found []string
+	for _, c := range published {
+		want = append(want, c.ID())
+	}
+	for _, m := range readMessages(t, js, "K8S") {
+		found = append(found, changeIDOf(m.Headers(), m.Data()))
+	}
+	if !slices.Equal(found, want) {
+		t.Errorf("the stream has\n%q, want\n%q", found, want)
+	}
+}
+
 func TestWhatIsTooLargeIsRejectedAlone(t *testing.T) { forBatchesAndIDs(t, testTooLarge) }
 
 func testTooLarge(t *testing.T, batches bool) {

@@ -23,8 +23,26 @@ type idPublisher struct {
 	ackedAhead map[sinks.Lane]map[uint64]bool // offsets acknowledged after the message at which a lane's last Publish failed
 }
 
-// publish sends messages of one lane and returns how many of them, from the first on, are acknowledged.
-func (p *idPublisher) publish(ctx context.Context, l *connection.Link, lane sinks.Lane, messages []sinks.Message) (int, error) {
+// publish sends messages of one lane and returns how many of them, from the first on, are acknowledged. A control record
+// speaks about what is before it in the lane: it is sent when all of that is stored, and what is behind it after that.
+func (p *idPublisher) publish(ctx context.Context, l *connection.Link, lane sinks.Lane, messages []sinks.Message) (n int, err error) {
+	for n < len(messages) {
+		end := n + 1
+		for end < len(messages) && messages[end].Change.Type.IsControl() == messages[n].Change.Type.IsControl() {
+			end++
+		}
+		acked, err := p.publishTogether(ctx, l, lane, messages[n:end])
+		if n += acked; n < end {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// publishTogether is publish for messages of which those of different objects may be stored in any order.
+func (p *idPublisher) publishTogether(
+	ctx context.Context, l *connection.Link, lane sinks.Lane, messages []sinks.Message,
+) (int, error) {
 	w := &publishWindow{publisher: p, ctx: ctx, link: l, messages: messages, encoded: p.encoder.newMessage(),
 		maxBytes: laneWindowBytes(lane, p.cfg.MaxInFlightBytes), nextOfObject: make([]int, len(messages)),
 		states: make([]messageState, len(messages)), sendLimit: len(messages), answers: make(chan messageAnswer, 2*len(messages))}
@@ -76,8 +94,8 @@ func (p *idPublisher) forgetAcked() {
 	clear(p.ackedAhead)
 }
 
-// publishWindow is one Publish by message ID. Messages of one object are sent one at a time, each after the previous one is
-// acknowledged; those of different objects are in flight together. // I3
+// publishWindow is a part of one Publish by message ID. Messages of one object are sent one at a time, each after the
+// previous one is acknowledged; those of different objects are in flight together. // I3
 //
 // One goroutine uses it; only queueAnswer is called by others.
 type publishWindow struct {
@@ -130,7 +148,7 @@ func (w *publishWindow) chainByObject(ahead map[uint64]bool) {
 }
 
 // ackedAfter returns the offsets of the acknowledged messages from index n on, and those of before that are not in this
-// Publish.
+// window.
 func (w *publishWindow) ackedAfter(n int, before map[uint64]bool) map[uint64]bool {
 	ahead := map[uint64]bool{}
 	for offset := range before {
