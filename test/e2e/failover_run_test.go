@@ -61,6 +61,7 @@ func TestFailoversNeverLoseRepeatOrReorder(t *testing.T) {
 			for _, turn := range p.plan(n) {
 				p.around.change()
 				turn()
+				p.history() // so that there is little left to read at the end
 			}
 			p.resumeFrozen(len(p.frozen))
 			load.Stop()

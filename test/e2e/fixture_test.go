@@ -36,6 +36,7 @@ type fixture struct {
 	exporter  *exporter.Exporter
 	buses     []*received // Kafka and NATS
 	beginning int64       // etcd's revision before the exporter first started
+	past      oracle.Past // what was read of etcd's history since then
 	loads     int
 }
 
@@ -59,7 +60,8 @@ func newFixture(t *testing.T, kinds []workload.Kind, changes ...func(*exporter.S
 // newFixtureIn makes a fixture in an environment that may have a control plane of its own.
 func newFixtureIn(t *testing.T, env *environment, kinds []workload.Kind, changes ...func(*exporter.Settings)) *fixture {
 	t.Helper()
-	s := &fixture{environment: env, t: t, name: fmt.Sprintf("e2e-%d", fixtures.Add(1)), resources: resources(kinds)}
+	s := &fixture{environment: env, t: t, name: fmt.Sprintf("e2e-%d", fixtures.Add(1)), resources: resources(kinds),
+		past: oracle.Past{}}
 	settings := exporter.Settings{
 		Dir: t.TempDir(), Kubeconfig: env.controlPlane.Kubeconfig(),
 		KafkaBrokers: env.kafka.Brokers(), TopicPrefix: s.name, NATSURL: env.nats.URL(), Stream: s.name,
@@ -176,7 +178,7 @@ func (s *fixture) history() *oracle.History {
 	s.must(err)
 	ctx, cancel := context.WithTimeout(s.t.Context(), arriveWithin)
 	defer cancel()
-	h, err := s.etcd.History(ctx, s.resources, s.beginning, end)
+	h, err := s.past.Extend(ctx, s.etcd, s.resources, s.beginning, end)
 	s.must(err)
 	return h
 }

@@ -78,19 +78,34 @@ func (e *Etcd) existing(ctx context.Context, r Resource, at ...clientv3.OpOption
 // History reads what happened to the resources after revision start up to and with revision end. It asks for nothing else:
 // what other tests write to the same etcd may be gigabytes.
 func (e *Etcd) History(ctx context.Context, resources []Resource, start, end int64) (*History, error) {
+	return Past{}.Extend(ctx, e, resources, start, end)
+}
+
+// Past is what was read of each resource: hundreds of thousands of revisions take etcd minutes. One goroutine uses it.
+type Past map[Resource]*History
+
+// Extend is [Etcd.History], but reads only what it has not read before.
+func (p Past) Extend(ctx context.Context, e *Etcd, resources []Resource, start, end int64) (*History, error) {
 	h := &History{Start: start, End: end}
 	for _, r := range resources {
-		existing, err := e.existing(ctx, r, clientv3.WithRev(start))
-		if err != nil {
-			return nil, err
+		one := p[r]
+		if one == nil || one.Start != start || one.End > end {
+			existing, err := e.existing(ctx, r, clientv3.WithRev(start))
+			if err != nil {
+				return nil, err
+			}
+			one = &History{Start: start, End: start, Existing: existing}
 		}
-		h.Existing = append(h.Existing, existing...)
-		if start == end {
-			continue
+		delete(p, r) // in case of an error
+		if one.End < end {
+			next := &History{Start: one.End, End: end}
+			if err := e.watch(ctx, next, r); err != nil {
+				return nil, err
+			}
+			one.End, one.Revisions = end, append(one.Revisions, next.Revisions...)
 		}
-		if err := e.watch(ctx, h, r); err != nil {
-			return nil, err
-		}
+		p[r] = one
+		h.Existing, h.Revisions = append(h.Existing, one.Existing...), append(h.Revisions, one.Revisions...)
 	}
 	slices.SortFunc(h.Revisions, func(a, b Revision) int { return cmp.Compare(a.Revision, b.Revision) })
 	return h, nil
