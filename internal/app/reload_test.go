@@ -86,7 +86,7 @@ admin: {listen: "127.0.0.1:0"}
 		}
 	}
 	// The API server is away: nothing can apply the rules of the good file to what it serves.
-	put("config.yaml", good+"\n# as good\nroutes: [{select: [pods], drop: true}]\nlog: {level: debug}\n")
+	put("config.yaml", good+"\n# as good\nroutes: [{select: [pods], filter: 'change.type == \"updated\"', drop: true}]\nlog: {level: debug}\n")
 	waitForText(t, page+"/readyz", "the good file", regexp.MustCompile(`\[!\]configuration ConfigPending: discovery: .*127.0.0.1:1`))
 	if text := waitForText(t, page+"/metrics", "the good file", regexp.MustCompile(`kubecdc_condition\{code="ConfigPending",component="configuration",severity="degraded"\} 1`)); !strings.Contains(text, cfg.Hash) ||
 		strings.Contains(text, "ConfigRefused") || !strings.Contains(text, `kubecdc_config_reloads_total{result="taken"} 0`) {
