@@ -22,16 +22,10 @@ func TestMain(m *testing.M) { leaks.Main(m) }
 // TestAConnectionIsAwaitedUntilTheLibraryReportsIt delays the library's connect handler: until it runs, the sink would
 // publish while its status is not connected.
 func TestAConnectionIsAwaitedUntilTheLibraryReportsIt(t *testing.T) {
-	require.Integration(t)
-	server, err := natsserver.Start(t.Context(), natsserver.Options{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Kill() //nolint:errcheck // the test is over
+	server := startServer(t)
 	var absence Outage
 	absence.mu.Lock()
-	l := Dial(Options{URL: server.URL(), InboxPrefix: nats.InboxPrefix[:len(nats.InboxPrefix)-1], Timeout: 3 * time.Minute,
-		Authenticate: func() ([]nats.Option, func() bool, error) { return nil, nil, nil }}, &absence)
+	l := Dial(optionsFor(server.URL(), 3*time.Minute), &absence)
 	<-l.dialled
 	for !l.nc.IsConnected() && t.Context().Err() == nil { // the first attempt may have taken too long
 		time.Sleep(time.Millisecond)
@@ -53,12 +47,7 @@ func TestAConnectionIsAwaitedUntilTheLibraryReportsIt(t *testing.T) {
 // TestASilentServerDelaysNoConnectionToAnother gives links two servers, of which one accepts connections and sends nothing,
 // as one that is frozen. Each link picks by chance; none needs the time that one server alone may take.
 func TestASilentServerDelaysNoConnectionToAnother(t *testing.T) {
-	require.Integration(t)
-	server, err := natsserver.Start(t.Context(), natsserver.Options{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Kill() //nolint:errcheck // the test is over
+	server := startServer(t)
 	frozen := listen(t, func(net.Conn) {})
 	var links sync.WaitGroup
 	for range 8 {
@@ -69,12 +58,7 @@ func TestASilentServerDelaysNoConnectionToAnother(t *testing.T) {
 
 // TestASlowServerIsWaitedForAtLast passes on what the server sends with a delay that is above the first patience.
 func TestASlowServerIsWaitedForAtLast(t *testing.T) {
-	require.Integration(t)
-	server, err := natsserver.Start(t.Context(), natsserver.Options{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Kill() //nolint:errcheck // the test is over
+	server := startServer(t)
 	slow := listen(t, func(client net.Conn) {
 		target, err := net.Dial("tcp", strings.TrimPrefix(server.URL(), "nats://"))
 		if err != nil {
@@ -89,6 +73,28 @@ func TestASlowServerIsWaitedForAtLast(t *testing.T) {
 		_, _ = io.Copy(client, target)
 	})
 	requireConnected(t, "nats://"+slow, time.Minute)
+}
+
+// startServer starts a server for the duration of the test.
+func startServer(t *testing.T) *natsserver.Server {
+	t.Helper()
+	require.Integration(t)
+	server, err := natsserver.Start(t.Context(), natsserver.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Kill(); err != nil {
+			t.Error(err)
+		}
+	})
+	return server
+}
+
+// optionsFor are the options of a link without credentials.
+func optionsFor(url string, timeout time.Duration) Options {
+	return Options{URL: url, Servers: url, InboxPrefix: nats.InboxPrefix[:len(nats.InboxPrefix)-1], Timeout: timeout,
+		Authenticate: func() ([]nats.Option, func() bool, error) { return nil, nil, nil }}
 }
 
 // listen serves each connection in a goroutine, and returns the address. Connections are closed with the test.
@@ -128,8 +134,7 @@ func listen(t *testing.T, serve func(net.Conn)) string {
 // requireConnected dials a link, which must be connected within a time.
 func requireConnected(t *testing.T, url string, within time.Duration) {
 	t.Helper()
-	l := Dial(Options{URL: url, Servers: url, InboxPrefix: nats.InboxPrefix[:len(nats.InboxPrefix)-1], Timeout: within,
-		Authenticate: func() ([]nats.Option, func() bool, error) { return nil, nil, nil }}, new(Outage))
+	l := Dial(optionsFor(url, within), new(Outage))
 	if err := l.WaitConnected(t.Context()); err != nil {
 		t.Error(err)
 	}
