@@ -36,6 +36,9 @@ const (
 	maxUnknownTries = 3
 )
 
+// errCoordinatorMoved is why a request to a coordinator was given up.
+var errCoordinatorMoved = fmt.Errorf("the coordinator did not answer before the brokers named another one: %w", context.DeadlineExceeded)
+
 // Transactional is a transactional ID that is used as a fence only (KIP-98): a partition that has the marker of an epoch
 // rejects the batches of all older epochs. No record is ever transactional. Not safe for concurrent use.
 type Transactional struct {
@@ -209,7 +212,7 @@ func (t *Transactional) requestCoordinator(ctx context.Context, request func(con
 	for {
 		err := t.findCoordinator(bounded)
 		if err == nil {
-			err = request(bounded)
+			err = t.requestUntilMoved(bounded, request)
 		}
 		switch {
 		case err == nil:
@@ -223,6 +226,28 @@ func (t *Transactional) requestCoordinator(ctx context.Context, request func(con
 			return t.unavailableError(ctx, last)
 		}
 	}
+}
+
+// requestUntilMoved sends a request to the coordinator and waits for the answer for as long as the brokers name no other
+// one: a frozen coordinator never says that it has been replaced.
+func (t *Transactional) requestUntilMoved(ctx context.Context, request func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		for ratelimit.Sleep(ctx, hedgeAfter) == nil {
+			if now, err := t.lookUpCoordinator(ctx); err == nil && now != t.coordinator {
+				cancel(errCoordinatorMoved)
+			}
+		}
+	}()
+	err := request(ctx)
+	if moved := context.Cause(ctx); err != nil && errors.Is(moved, errCoordinatorMoved) {
+		err = moved
+	}
+	cancel(nil)
+	<-watched
+	return err
 }
 
 // unavailableError is the error after no coordinator was ready for coordinatorTimeouts.
@@ -275,20 +300,25 @@ func (t *Transactional) SinkError(ctx context.Context, err error) error {
 
 // findCoordinator looks up the coordinator unless it is known.
 func (t *Transactional) findCoordinator(ctx context.Context) error {
-	const transactions = 1 // type of coordinator
 	if t.coordinator != NoID {
 		return nil
 	}
+	found, err := t.lookUpCoordinator(ctx)
+	if err == nil {
+		t.coordinator = found
+	}
+	return err
+}
+
+// lookUpCoordinator returns the ID of the broker that the brokers name as the coordinator.
+func (t *Transactional) lookUpCoordinator(ctx context.Context) (int32, error) {
+	const transactions = 1 // type of coordinator
 	answer, err := t.cluster.request(ctx, anyBroker, &findcoordinator.Request{Key: t.ID, KeyType: transactions})
 	if err != nil {
-		return err
+		return NoID, err
 	}
 	r := answer.(*findcoordinator.Response)
-	if err := protocol.CodeError(r.ErrorCode, r.ErrorMessage); err != nil {
-		return err
-	}
-	t.coordinator = r.NodeID
-	return nil
+	return r.NodeID, protocol.CodeError(r.ErrorCode, r.ErrorMessage)
 }
 
 // TransactionalID returns the transactional ID by which all processes of a group fence a sink, or the state.
