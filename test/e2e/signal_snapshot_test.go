@@ -259,49 +259,93 @@ func (s *fixture) checkChosen(b *received, ofNamespace, ofObjects keptSignal, na
 }
 
 // TestACanceledSnapshotLetsOthersFollow asks for a snapshot of two resources, one of which may not be read any more: it
-// waits and blocks others of its sink, over a kill. Once it is canceled it has one end, over another kill, others follow,
-// and nothing of it comes when the resource may be read again.
+// waits and blocks others of its sink. Once it is canceled it has one end, others follow, and nothing of it comes when the
+// resource may be read again. All that holds over each way to begin again, before the cancel and after it.
 func TestACanceledSnapshotLetsOthersFollow(t *testing.T) {
-	kinds := []workload.Kind{workload.ConfigMaps, workload.Services}
-	s := newRestrictedFixture(t, kinds)
+	for _, way := range []string{"kill", "stop", "reload", "failover"} {
+		t.Run(way, func(t *testing.T) {
+			kinds := []workload.Kind{workload.ConfigMaps, workload.Services}
+			if way == "failover" {
+				p := newPair(t, kinds, "kafka")
+				p.start()
+				p.exporter = p.active()
+				p.checkCancel(kinds, p.failOver, p.failOver)
+				return
+			}
+			s := newRestrictedFixture(t, kinds)
+			s.must(s.exporter.Start(t.Context()))
+			s.checkCancel(kinds, func() { s.beginAgain("kill") }, func() { s.beginAgain(way) })
+		})
+	}
+}
+
+// beginAgain ends the exporter and starts it again, or has it take up an edited configuration.
+func (s *fixture) beginAgain(way string) {
+	s.t.Helper()
+	switch way {
+	case "kill":
+		s.must(s.exporter.Kill())
+		s.must(s.exporter.Launch(s.t.Context()))
+	case "stop":
+		s.must(s.exporter.Stop())
+		s.must(s.exporter.Launch(s.t.Context()))
+	case "reload":
+		s.must(s.exporter.Configure(func(c *exporter.Settings) {
+			c.DrainTimeout = map[string]string{"": "31s", "31s": ""}[c.DrainTimeout]
+		}))
+		s.awaitConfiguration()
+	}
+}
+
+// failOver takes the active exporter away with its volume, and makes it the standby of the next one.
+func (p *replicas) failOver() {
+	p.t.Helper()
+	before := p.active()
+	p.removeReplica(before)
+	p.exporter = p.active()
+	p.must(before.Launch(p.t.Context()))
+	p.down[before] = false
+}
+
+// checkCancel is the body of TestACanceledSnapshotLetsOthersFollow, for an exporter that runs. restart has another process
+// begin, and again is the way that is tried.
+func (s *fixture) checkCancel(kinds []workload.Kind, restart, again func()) {
+	s.t.Helper()
+	const forbidden = `kubecdc_resource_state{resource="services",state="forbidden"}`
 	s.must(s.run(workload.Plan{Objects: 40, Updates: 1}, kinds).Wait())
-	s.must(s.exporter.Start(t.Context()))
 	s.awaitAll()
 	giveBack := s.withdraw(workload.Services)
-	s.must(s.exporter.Kill()) // its watch was allowed
-	s.must(s.exporter.Launch(t.Context()))
-	s.awaitMetric(`kubecdc_resource_state{resource="services",state="forbidden"}`, "1")
+	restart() // its watch was allowed
+	s.awaitMetric(forbidden, "1")
 	all := s.requestSnapshot(s.exporter, "nats")
 	code, out := s.command("signal", "snapshot", "--sink", "nats", "--config", s.exporter.Config())
 	if code != 2 || !strings.Contains(out, all.ID) {
-		t.Errorf("a second one is not refused: %d, %s", code, out)
+		s.t.Errorf("a second one is not refused: %d, %s", code, out)
 	}
-	s.must(s.exporter.Kill())
-	s.must(s.exporter.Launch(t.Context()))
-	s.awaitMetric(`kubecdc_resource_state{resource="services",state="forbidden"}`, "1")
+	again()
+	s.awaitMetric(forbidden, "1")
 	if got := s.signalNamed(all.ID); got.State != "active" {
-		t.Errorf("after a kill it is %+v", got)
+		s.t.Errorf("having begun again it is %+v", got)
 	}
 	canceled := s.ask("signal", "cancel", all.ID, "--config", s.exporter.Config())
-	s.must(s.exporter.Kill())
-	s.must(s.exporter.Launch(t.Context()))
-	s.awaitMetric(`kubecdc_resource_state{resource="services",state="forbidden"}`, "1")
+	again()
+	s.awaitMetric(forbidden, "1")
 	next := s.requestSnapshot(s.exporter, "nats", "--select", "configmaps")
 	if ended := s.awaitSignal(s.exporter, next.ID); ended.State != "done" {
-		t.Errorf("the next one is %+v", ended)
+		s.t.Errorf("the next one is %+v", ended)
 	}
 	giveBack()
-	again := s.requestSnapshot(s.exporter, "nats", "--select", "services")
-	if ended := s.awaitSignal(s.exporter, again.ID); ended.State != "done" || ended.Count == 0 {
-		t.Errorf("the one of the resource that may be read again is %+v", ended)
+	readable := s.requestSnapshot(s.exporter, "nats", "--select", "services")
+	if ended := s.awaitSignal(s.exporter, readable.ID); ended.State != "done" || ended.Count == 0 {
+		s.t.Errorf("the one of the resource that may be read again is %+v", ended)
 	}
 	if got := s.signalNamed(all.ID); got.State != "aborted" || !strings.HasPrefix(got.Result, "canceled by signal ") {
-		t.Errorf("the canceled one is %+v after %q", got, canceled)
+		s.t.Errorf("the canceled one is %+v after %q", got, canceled)
 	}
-	s.must(s.buses[1].receive(t.Context()))
+	s.must(s.buses[1].receive(s.t.Context()))
 	for _, r := range s.buses[1].records {
 		if r.Snapshot != nil && strings.HasPrefix(r.Snapshot.ID, all.ID+".") && r.Resource == "services" {
-			t.Errorf("the canceled snapshot has %s", r.ID)
+			s.t.Errorf("the canceled snapshot has %s", r.ID)
 		}
 	}
 }
