@@ -39,6 +39,7 @@ journal: {dir: `+t.TempDir()+`}
 		{[]string{"--sink", "fleeting"}, exit.Usage, "mode core keeps no messages"},
 		{[]string{"--sink", "plain"}, exit.Environment, "set `watermarks: 10s` in it"},
 		{[]string{"--sink", "topic", "--bodies", "--stream-only"}, exit.Usage, "give one of them"},
+		{[]string{"--sink", "topic", "--repair", "--stream-only"}, exit.Usage, "give one of them"},
 		{[]string{"--sink", "topic", "--wait", "-1s"}, exit.Usage, "--wait -1s: expected"},
 		{[]string{"--sink", "topic", "-o", "yaml"}, exit.Usage, "neither text nor json"},
 	} {

@@ -17,9 +17,6 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// maxObjectKey bounds the bytes of the key of an object: 63 of its namespace, and 253 of its name.
-const maxObjectKey = 63 + 1 + 253
-
 // requestedSnapshots executes the signals that ask for snapshots. The stored scopes have what a signal has requested, and
 // what of that has ended; here nothing is kept that a restart or a failover would lose. Safe for concurrent use.
 type requestedSnapshots struct {
@@ -48,6 +45,9 @@ func (s *requestedSnapshots) submit(ctx context.Context, r signals.Request) (sig
 	defer cancel()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if stored, again := s.registry.Find(r.ID); again { // the client did not get the answer
+		return stored, nil
+	}
 	scopes, unknown, discovered := s.source.SelectScopes(source.Selected{Names: r.Select, Namespace: r.Namespace, Objects: r.Objects})
 	if !discovered {
 		return signals.Signal{}, &signals.NotActiveError{Reason: "this exporter has not found out yet what there is to watch; try again"}
@@ -192,8 +192,7 @@ func invalidObjects(r signals.Request) string {
 		return fmt.Sprintf("the signal names %d objects, and one may name %d; use several, one after the other", len(r.Objects), signals.MaxObjects)
 	}
 	for _, key := range r.Objects {
-		namespace, name, namespaced := strings.Cut(key, "/")
-		if len(key) > maxObjectKey || namespace == "" || namespaced && (name == "" || strings.Contains(name, "/")) {
+		if !signals.IsObject(key) {
 			return fmt.Sprintf("%.80q is no object: a namespaced one is NAMESPACE/NAME, another one NAME", key)
 		}
 	}

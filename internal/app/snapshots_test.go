@@ -175,6 +175,26 @@ func TestASnapshotWhoseRequestsAreLostIsRequestedAgain(t *testing.T) {
 	}
 }
 
+// TestARequestThatIsSentAgainIsOneSignal: its answer was lost with the exporter. An ID that is none is not taken.
+func TestARequestThatIsSentAgainIsOneSignal(t *testing.T) {
+	dir := t.TempDir()
+	j, stop := runJournal(t, dir)
+	w := watchPods(t, j)
+	r := signals.Request{ID: signals.NewID(), Sink: "a", Select: []string{"pods"}}
+	signal := openSnapshots(t, j, w, "a", "b").mustSubmit(t, r)
+	stop()
+
+	j, stop = runJournal(t, dir)
+	defer stop()
+	s := openSnapshots(t, j, w, "a", "b")
+	if again := s.mustSubmit(t, r); again.ID != r.ID || signal.ID != r.ID || again.State != signals.Active || len(s.registry.List()) != 1 {
+		t.Errorf("%+v and then %+v of %+v", signal, again, s.registry.List())
+	}
+	if other := s.mustSubmit(t, signals.Request{ID: "../../one", Sink: "b"}); other.ID == "../../one" || other.State != signals.Active {
+		t.Errorf("%+v", other)
+	}
+}
+
 // TestACanceledSnapshotEndsOnce, its requests go, and the sink can have another one. That holds after a restart, also if the
 // exporter ended before the requests were gone.
 func TestACanceledSnapshotEndsOnce(t *testing.T) {

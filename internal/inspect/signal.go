@@ -3,7 +3,6 @@ package inspect
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -86,9 +85,7 @@ func ListSignals(ctx context.Context, dir string, asJSON bool, out io.Writer) er
 
 // signalExitError adds the exit code to an error of a client.
 func signalExitError(err error) error {
-	var unanswered *signals.UnansweredError
-	var inactive *signals.NotActiveError
-	if errors.As(err, &unanswered) || errors.As(err, &inactive) {
+	if isAway(err) {
 		return exit.With(exit.Environment, err)
 	}
 	return exit.With(exit.Runtime, err)

@@ -13,6 +13,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/app"
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/internal/signals"
 	"github.com/kubecdc/kubecdc/internal/verify"
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -33,6 +34,7 @@ type VerifyOptions struct {
 	Sink       string // name; "" is the only sink that can be verified
 	Bodies     bool   // compare contents, too
 	StreamOnly bool   // check the stream alone
+	Repair     bool   // have the running exporter emit again what differs
 	Wait       time.Duration
 	Progress   io.Writer
 	Version    string // of the program
@@ -70,11 +72,57 @@ func Verify(ctx context.Context, cfg *config.Config, o VerifyOptions) (*verify.R
 	} else {
 		result, err = verifyCluster(ctx, cfg, s, v, o)
 	}
+	if err == nil && o.Repair && len(result.Differing()) > 0 {
+		err = repairAndVerify(ctx, cfg, s, v, o, result)
+	}
 	return result, exit.With(exit.Environment, err)
 }
 
-// VerifyError returns the error with the exit code of an outcome; nil if nothing differs and everything was verified.
+// repairAndVerify has the running exporter emit again what differs, and verifies the sink again, behind that.
+func repairAndVerify(ctx context.Context, cfg *config.Config, s config.Sink, v verify.Options, o VerifyOptions, result *verify.Result) error {
+	result.Repair = &verify.Repair{Resources: []verify.ScopeRepair{}}
+	client, err := signals.NewClient(cfg.Journal.Dir)
+	if err == nil {
+		r := &repairer{client: client, sink: s.Name, wait: o.Wait, progress: v.Progress, result: result.Repair}
+		err = r.repair(ctx, result.Differing())
+	}
+	if err == nil && result.Repair.HasSignals() {
+		result.Repair.After, err = verifyBehind(ctx, cfg, s, v, o, result.Differing())
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		result.Repair.Reason = err.Error()
+	}
+	return nil
+}
+
+// verifyBehind compares a sink with the cluster at watermarks behind the present ends of the lanes of what has differed.
+func verifyBehind(
+	ctx context.Context, cfg *config.Config, s config.Sink, v verify.Options, o VerifyOptions, differed []verify.Differing,
+) (*verify.Result, error) {
+	v.After = map[string][]int64{}
+	for _, d := range differed {
+		var err error
+		if v.After[d.Topic], err = verify.Ends(ctx, v.Reader, d.Topic); err != nil {
+			return nil, err
+		}
+	}
+	return verifyCluster(ctx, cfg, s, v, o)
+}
+
+// VerifyError returns the error with the exit code of an outcome; nil if nothing differs and everything was verified. Behind
+// a repair that of the verification after it counts.
 func VerifyError(r *verify.Result) error {
+	if r.Repair != nil {
+		switch {
+		case r.Repair.Reason != "":
+			return exit.With(exit.Environment, errors.New("the repair is not complete"))
+		case r.Repair.After != nil:
+			r = r.Repair.After
+		}
+	}
 	switch r.Outcome {
 	case verify.OutcomeDifferent:
 		return exit.With(exit.Different, errors.New("the stream and the cluster differ"))

@@ -61,6 +61,9 @@ type Signal struct {
 
 // Request is what a client asks for.
 type Request struct {
+	// ID is that of the signal, by [NewID], so that a request without an answer can be sent again; "": the exporter makes one.
+	ID string `json:"id,omitempty"`
+
 	Kind Kind          `json:"signal"`
 	Sink string        `json:"sink"`
 	For  time.Duration `json:"for,omitempty"` // of a pause; 0: until resumed
@@ -77,10 +80,33 @@ type Request struct {
 // MaxObjects bounds the objects of one request: they are stored with each scope that can have them.
 const MaxObjects = 200
 
+// maxObjectKey bounds the bytes of the key of an object: 63 of its namespace, and 253 of its name.
+const maxObjectKey = 63 + 1 + 253
+
+// IsObject reports whether a snapshot can name an object by this key: "namespace/name", or "name".
+func IsObject(key string) bool {
+	namespace, name, namespaced := strings.Cut(key, "/")
+	return len(key) <= maxObjectKey && namespace != "" && (!namespaced || name != "" && !strings.Contains(name, "/"))
+}
+
+// idLength is how many characters the ID of a signal has.
+const idLength = 10
+
+// NewID returns an ID that no other signal has.
+func NewID() string { return strings.ToLower(rand.Text()[:idLength]) }
+
+// isID reports whether text is what NewID returns.
+func isID(text string) bool {
+	return len(text) == idLength && strings.Trim(text, "abcdefghijklmnopqrstuvwxyz234567") == ""
+}
+
 // New returns the signal that a request makes.
 func (r Request) New(now time.Time) Signal {
+	if !isID(r.ID) {
+		r.ID = NewID()
+	}
 	s := Signal{
-		ID: strings.ToLower(rand.Text()[:10]), Kind: r.Kind, Sink: r.Sink, Created: now.UTC().Truncate(time.Millisecond), State: Active,
+		ID: r.ID, Kind: r.Kind, Sink: r.Sink, Created: now.UTC().Truncate(time.Millisecond), State: Active,
 		Select: r.Select, Namespace: r.Namespace, Objects: r.Objects, Target: r.Target,
 	}
 	if r.Kind == Pause {

@@ -37,6 +37,37 @@ type trace struct {
 	seen   map[uint64]bool // hashes of IDs
 	newest string          // version
 	last   *Difference     // the last record, if it repeats an older one than the newest
+	// wrong are the records that are out of order or malformed, and behind which the object was not emitted again: the first
+	// ones, and the number of others.
+	wrong  []Difference
+	others int
+}
+
+// maxTraced bounds the wrong records of an object that are held.
+const maxTraced = 4
+
+func (t *trace) addWrong(d Difference) {
+	if len(t.wrong) < maxTraced {
+		t.wrong = append(t.wrong, d)
+	} else {
+		t.others++
+	}
+}
+
+// heal counts the wrong records as healed: a record follows that every consumer applies, whatever it has of the object.
+func (t *trace) heal(r *ScopeResult) {
+	r.Healed += len(t.wrong) + t.others
+	t.wrong, t.others = nil, 0
+}
+
+// traceOf returns the trace of an object in a lane.
+func (e *examination) traceOf(at traceKey) *trace {
+	t := e.traces[at]
+	if t == nil {
+		t = &trace{seen: map[uint64]bool{}}
+		e.traces[at] = t
+	}
+	return t
 }
 
 // examineSuspects reads the records of suspects again.
@@ -57,6 +88,12 @@ func examineSuspects(ctx context.Context, v *verification) error {
 	for at, t := range e.traces {
 		if t.last != nil {
 			at.scope.result.addDifference(*t.last)
+		}
+		for _, d := range t.wrong {
+			at.scope.result.addDifference(d)
+		}
+		if t.others > 0 {
+			*at.scope.result.counterOf(t.wrong[0].Kind) += t.others
 		}
 	}
 	for _, s := range v.scopes {
@@ -108,7 +145,7 @@ func (e *examination) readSpans(ctx context.Context, spans []sinks.StoredSpan) e
 	return e.Reader.ReadStored(ctx, spans, func(stored sinks.StoredRecord) error {
 		e.report("reading the records of what seems to differ again")
 		r, ok := e.parser.parse(stored)
-		if !ok || r.malformed {
+		if !ok {
 			return nil
 		}
 		if s := e.scopeOf(&r); s != nil {
@@ -146,7 +183,7 @@ func (e *examination) versionOf(s *scope, key consumer.Key) version {
 func (e *examination) examineRecord(s *scope, r *record, stored sinks.StoredRecord) {
 	key := consumer.Key{Namespace: r.Namespace, Name: r.Name}
 	if s.hasPassed(r, stored) {
-		if r.isObject() && s.suspects[key] { // the record of its version at the barrier may have been replaced
+		if r.isObject() && !r.malformed && s.suspects[key] { // the record of its version at the barrier may have been replaced
 			if s.newer == nil {
 				s.newer = map[consumer.Key]bool{}
 			}
@@ -155,13 +192,14 @@ func (e *examination) examineRecord(s *scope, r *record, stored sinks.StoredReco
 		return
 	}
 	switch {
+	case r.malformed:
+		if s.suspects[key] {
+			e.traceOf(traceKey{s, key, stored.Lane}).addWrong(e.newWrong(Malformed, r, stored))
+		}
 	case r.Watermark != nil:
 		s.passed[passedMark{stored.Lane, r.Namespace}] = r.ResourceVersion
 	case r.isObject() && s.suspects[key]:
-		if !r.row {
-			e.traceRecord(traceKey{s, key, stored.Lane}, r, stored)
-		}
-		_ = e.table.Apply(e.withBody(r)) // the first pass has counted what it rejects
+		e.examineObject(traceKey{s, key, stored.Lane}, r, stored)
 	case r.Gap != nil && isBefore(r.Gap.To, r.Gap.From):
 		for at, t := range e.traces {
 			if at.scope == s {
@@ -172,6 +210,19 @@ func (e *examination) examineRecord(s *scope, r *record, stored sinks.StoredReco
 		e.applyControl(&e.table, r)
 	case !r.isObject():
 		e.applyControl(&e.table, r)
+	}
+}
+
+// examineObject traces a record of a suspect and applies it.
+func (e *examination) examineObject(at traceKey, r *record, stored sinks.StoredRecord) {
+	switch t := e.traces[at]; {
+	case !r.row:
+		e.traceRecord(at, r, stored)
+	case t != nil: // the last row of a key is its state
+		t.heal(at.scope.result)
+	}
+	if e.table.Apply(e.withBody(r)) != nil {
+		e.traceOf(at).addWrong(e.newWrong(Malformed, r, stored))
 	}
 }
 
@@ -191,17 +242,16 @@ func (e *examination) withBody(r *record) consumer.Record {
 
 // traceRecord finds out whether a record is older than one before it in its lane, and whether it was there before.
 func (e *examination) traceRecord(at traceKey, r *record, stored sinks.StoredRecord) {
-	t := e.traces[at]
-	if t == nil {
-		t = &trace{seen: map[uint64]bool{}}
-		e.traces[at] = t
-	}
+	t := e.traceOf(at)
 	id := maphash.String(e.seed, r.ID)
 	repeated := t.seen[id]
 	t.seen[id], t.last = true, nil
 	if r.isListed() {
 		if !repeated {
 			t.newest = r.ResourceVersion
+			if r.Snapshot != nil || r.Coalesced {
+				t.heal(at.scope.result)
+			}
 		}
 		return
 	}
@@ -217,7 +267,7 @@ func (e *examination) traceRecord(at traceKey, r *record, stored sinks.StoredRec
 		}
 	case older, at.scope.isLate(r, stored.Lane):
 		found.Kind = OutOfOrder
-		at.scope.result.addDifference(found)
+		t.addWrong(found)
 	}
 	if !older {
 		t.newest = r.ResourceVersion

@@ -101,9 +101,7 @@ func (v *verification) foldRecord(s *scope, r *record, stored sinks.StoredRecord
 	}
 	switch {
 	case r.malformed:
-		s.result.addDifference(Difference{
-			Kind: Malformed, Namespace: r.Namespace, Name: r.Name, ID: r.ID, Record: v.describePlace(stored),
-		})
+		v.noteMalformed(s, r, stored)
 		return
 	case r.Watermark != nil:
 		s.passed[passedMark{stored.Lane, r.Namespace}] = r.ResourceVersion
@@ -146,7 +144,7 @@ func (s *scope) addGap(g *consumer.Gap) {
 // foldObject applies a record of an object.
 func (v *verification) foldObject(s *scope, r *record, stored sinks.StoredRecord) {
 	key := consumer.Key{Namespace: r.Namespace, Name: r.Name}
-	if s.listedAt != "" && isAfter(r.readVersion(), s.listedAt) {
+	if s.listedAt != "" && isAfter(r.readVersion(), s.listedAt) && !isAfter(r.ResourceVersion, s.barrier.position) {
 		s.newer[key] = true
 	}
 	if len(r.After) > 0 {
@@ -154,11 +152,8 @@ func (v *verification) foldObject(s *scope, r *record, stored sinks.StoredRecord
 	}
 	name := s.key.Resource
 	before, existed := v.table.Get(name, key)
-	err := v.table.Apply(r.Record)
-	if err != nil {
-		s.result.addDifference(Difference{
-			Kind: Malformed, Namespace: r.Namespace, Name: r.Name, ID: r.ID, Record: v.describePlace(stored),
-		})
+	if v.table.Apply(r.Record) != nil {
+		v.noteMalformed(s, r, stored)
 		return
 	}
 	if r.row || r.isListed() {
@@ -171,6 +166,18 @@ func (v *verification) foldObject(s *scope, r *record, stored sinks.StoredRecord
 	if older || dropped || again || s.isLate(r, stored.Lane) {
 		s.suspect(key)
 	}
+}
+
+// noteMalformed lets the second pass look whether the object was emitted again behind a malformed record.
+func (v *verification) noteMalformed(s *scope, r *record, stored sinks.StoredRecord) {
+	if r.Name == "" || !s.suspect(consumer.Key{Namespace: r.Namespace, Name: r.Name}) {
+		s.result.addDifference(v.newWrong(Malformed, r, stored))
+	}
+}
+
+// newWrong describes a record that is wrong.
+func (v *verification) newWrong(kind Kind, r *record, stored sinks.StoredRecord) Difference {
+	return Difference{Kind: kind, Namespace: r.Namespace, Name: r.Name, ID: r.ID, Record: v.describePlace(stored)}
 }
 
 // passedMark is the newest watermark of a namespace, "" for all, in a lane.
@@ -230,9 +237,11 @@ func (v *verification) streamVersion(s *scope, key consumer.Key) (of version, tr
 	return of, truncated
 }
 
-// isSkipped reports whether an object is known to be newer than the list.
+// isSkipped reports whether an object is known to be newer than the list. A version beyond the watermark is not: what was
+// read up to there has none.
 func (s *scope) isSkipped(key consumer.Key, stream version) bool {
-	return s.newer[key] || s.listedAt != "" && isAfter(stream.resourceVersion, s.listedAt)
+	return s.newer[key] || s.listedAt != "" && isAfter(stream.resourceVersion, s.listedAt) &&
+		!isAfter(stream.resourceVersion, s.barrier.position)
 }
 
 // collectSuspects compares the table with the list, and marks what differs for the second pass.

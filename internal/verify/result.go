@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/kubecdc/kubecdc/pkg/consumer"
 )
 
 // Outcome is the result of a verification, or of one scope.
@@ -29,6 +31,9 @@ type Result struct {
 	Resources []*ScopeResult `json:"resources"`
 	Notes     []string       `json:"notes,omitempty"` // of what was not looked at
 	Took      string         `json:"took"`
+	Repair    *Repair        `json:"repair,omitempty"` // what was done about the differences; nil if nothing was to be done
+
+	differing []Differing
 }
 
 // ScopeResult is the result of one resource, or of one namespace of it.
@@ -53,6 +58,7 @@ type ScopeResult struct {
 	Malformed  int `json:"malformed"`
 	Newer      int `json:"newer"`     // known to be newer than what they were compared with, so not compared
 	Truncated  int `json:"truncated"` // contents that were emitted in part, so not compared
+	Healed     int `json:"healed"`    // records out of order or malformed, behind which their objects were emitted again
 
 	Repetitions     int    `json:"repetitions"`     // records that repeat an earlier one, as a restart may
 	Snapshots       int    `json:"snapshots"`       // complete, with the right count and digest
@@ -64,6 +70,8 @@ type ScopeResult struct {
 
 	Gaps        []GapResult  `json:"gaps,omitempty"`
 	Differences []Difference `json:"differences,omitempty"` // the first ones of each kind
+
+	keys map[consumer.Key]bool // of objects with differences, at most maxSuspects
 }
 
 // WatermarkResult identifies a watermark.
@@ -99,6 +107,12 @@ const maxShown = 100
 // addDifference counts a difference, and shows it if there are few.
 func (r *ScopeResult) addDifference(d Difference) {
 	*r.counterOf(d.Kind)++
+	if len(r.keys) < maxSuspects && d.Name != "" {
+		if r.keys == nil {
+			r.keys = map[consumer.Key]bool{}
+		}
+		r.keys[consumer.Key{Namespace: d.Namespace, Name: d.Name}] = true
+	}
 	if len(r.Differences) < maxShown {
 		r.Differences = append(r.Differences, d)
 	}
@@ -169,7 +183,13 @@ func (r *Result) WriteText(w io.Writer) error {
 		fmt.Fprintf(&b, "note: %s\n", note)
 	}
 	fmt.Fprintf(&b, "%s: sink %s, %d records read in %s\n", r.Outcome, r.Sink, r.Records, r.Took)
+	if r.Repair != nil {
+		r.Repair.appendText(&b)
+	}
 	_, err := io.WriteString(w, b.String())
+	if err == nil && r.Repair != nil && r.Repair.After != nil {
+		err = r.Repair.After.WriteText(w)
+	}
 	return err
 }
 
@@ -193,7 +213,7 @@ func (r *ScopeResult) appendText(b *strings.Builder) {
 		text string
 	}{
 		{r.Newer, "newer, not compared"}, {r.Truncated, "emitted in part, contents not compared"},
-		{r.Repetitions, "records repeated"}, {r.SnapshotsWrong, "snapshots with another count or digest"},
+		{r.Healed, "wrong records healed"}, {r.Repetitions, "records repeated"}, {r.SnapshotsWrong, "snapshots with another count or digest"},
 		{int(r.WatermarksWrong), "watermarks with another digest"},
 	} {
 		if part.n > 0 {

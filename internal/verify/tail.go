@@ -25,6 +25,7 @@ type tail struct {
 	reader sinks.StoredReader
 	parser *recordParser
 	target string
+	after  []int64 // by lane: watermarks before this position do not count
 
 	lanes   []sinks.StoredLane
 	from    []int64 // the first position that was searched, by lane
@@ -32,8 +33,27 @@ type tail struct {
 	marks   map[scopeKey][][]mark
 }
 
-func newTail(reader sinks.StoredReader, parser *recordParser, target string) *tail {
-	return &tail{reader: reader, parser: parser, target: target, marks: map[scopeKey][][]mark{}}
+func newTail(reader sinks.StoredReader, parser *recordParser, target string, after []int64) *tail {
+	return &tail{reader: reader, parser: parser, target: target, after: after, marks: map[scopeKey][][]mark{}}
+}
+
+// Ends returns where the lanes of a topic end.
+func Ends(ctx context.Context, reader sinks.StoredReader, topic string) ([]int64, error) {
+	lanes, err := reader.StoredLanes(ctx, topic)
+	ends := make([]int64, len(lanes))
+	for i, l := range lanes {
+		ends[i] = l.End
+	}
+	return ends, err
+}
+
+// beginOf returns the first position of a lane that is searched for watermarks.
+func (t *tail) beginOf(lane int) int64 {
+	first := t.lanes[lane].First
+	if lane < len(t.after) {
+		return max(first, t.after[lane])
+	}
+	return first
 }
 
 // open finds the lanes of the target, and searches nothing yet.
@@ -52,9 +72,10 @@ func (t *tail) open(ctx context.Context) (err error) {
 func (t *tail) searchBack(ctx context.Context, records int64) (more bool, err error) {
 	spans := make([]sinks.StoredSpan, len(t.lanes))
 	for i, l := range t.lanes {
-		spans[i] = sinks.StoredSpan{StoredLane: l, From: max(l.First, t.from[i]-records), To: t.from[i]}
+		first := min(t.beginOf(i), t.from[i])
+		spans[i] = sinks.StoredSpan{StoredLane: l, From: max(first, t.from[i]-records), To: t.from[i]}
 		t.from[i] = spans[i].From
-		more = more || t.from[i] > l.First
+		more = more || t.from[i] > first
 	}
 	found, err := t.searchSpans(ctx, spans)
 	if err != nil {

@@ -34,6 +34,8 @@ type Options struct {
 	List func(ctx context.Context, scope selection.Scope, at string, to source.Reading) (position, newest string, err error)
 	// Shape returns the content of an object as the sink emits it; nil if contents are not compared.
 	Shape func(scope selection.Scope, o *deltas.Object) ([]byte, error)
+	// After has where the lanes of topics ended, see [Ends]: only watermarks behind that count.
+	After map[string][]int64
 	// Wait bounds the wait for a watermark.
 	Wait time.Duration
 	// Progress gets a line now and then.
@@ -62,10 +64,20 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
+		result.collectDiffering(v.scopes)
 	}
 	result.combine(OutcomeEqual)
 	result.Took = time.Since(began).Round(time.Millisecond).String()
 	return result, nil
+}
+
+// collectDiffering adds what a repair has to emit again.
+func (r *Result) collectDiffering(scopes []*scope) {
+	for _, s := range scopes {
+		if s.result.Outcome == OutcomeDifferent {
+			r.differing = append(r.differing, s.newDiffering())
+		}
+	}
 }
 
 // scope is a scope that is verified.
@@ -124,7 +136,7 @@ type verification struct {
 
 func newVerification(o *Options, topic string, scopes []*scope) *verification {
 	v := &verification{Options: o, scopes: scopes, parser: &recordParser{cluster: o.Cluster, rows: o.Rows}, byKey: map[scopeKey]*scope{}, shown: time.Now()}
-	v.tail = newTail(o.Reader, v.parser, topic)
+	v.tail = newTail(o.Reader, v.parser, topic, o.After[topic])
 	for _, s := range scopes {
 		v.byKey[s.key] = s
 	}

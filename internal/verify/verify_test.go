@@ -70,9 +70,9 @@ func (w *world) renumber(lane int) {
 	}
 }
 
-// TestEveryManipulationIsNamed takes a history without repetitions, changes one record of a random object, and expects that
-// object with the right word, and no other.
-func TestEveryManipulationIsNamed(t *testing.T) {
+// TestEveryManipulationIsNamedAndHealed takes a history without repetitions, changes one record of a random object, and
+// expects that object with the right word, and no other. Once that is emitted again, nothing differs behind it.
+func TestEveryManipulationIsNamedAndHealed(t *testing.T) {
 	for name, change := range map[string]func(w *world, lane int, at []int) Kind{
 		"deleted": func(w *world, lane int, at []int) Kind {
 			last := at[len(at)-1]
@@ -109,6 +109,15 @@ func TestEveryManipulationIsNamed(t *testing.T) {
 				return ""
 			}
 			w.lanes[lane] = slices.Delete(slices.Insert(w.lanes[lane], to+1, r), at[len(at)-1], at[len(at)-1]+1)
+			return OutOfOrder
+		},
+		"far ahead": func(w *world, lane int, at []int) Kind { // and what follows is behind it
+			c := *w.lanes[lane][at[len(at)-2]].change
+			if c.Type == event.Deleted {
+				return ""
+			}
+			c.ResourceVersion, c.After = "900000000", bodyOf(c.Name, c.UID, 900000000)
+			w.lanes[lane] = slices.Insert(w.lanes[lane], at[len(at)-2]+1, stored{0, &c, format.AppendJSON(nil, &c)})
 			return OutOfOrder
 		},
 		"another uid": func(w *world, lane int, at []int) Kind {
@@ -149,7 +158,8 @@ func TestEveryManipulationIsNamed(t *testing.T) {
 				}
 				w.renumber(lane)
 				tried++
-				r := w.verify()
+				found := w.verifyAfter(nil)
+				r := found.Resources[0]
 				named := slices.ContainsFunc(r.Differences, func(d Difference) bool { return d.Kind == want })
 				other := slices.ContainsFunc(r.Differences, func(d Difference) bool { return d.Name != object })
 				if r.Outcome != OutcomeDifferent || !named || other {
@@ -158,12 +168,98 @@ func TestEveryManipulationIsNamed(t *testing.T) {
 				if want == Different && name == "altered" && r.Differences[0].Path != "/spec/step" {
 					t.Fatalf("seed %d: %+v", seed, r.Differences)
 				}
+				w.checkHealed(seed, found.Differing())
 			}
 			if tried < histories/3 {
 				t.Errorf("only %d histories were tried", tried)
 			}
 		})
 	}
+}
+
+// checkHealed emits what differs again, and verifies behind that.
+func (w *world) checkHealed(seed uint64, found []Differing) {
+	w.t.Helper()
+	if len(found) != 1 || len(found[0].Existing)+len(found[0].Absent) != 1 || found[0].Whole {
+		w.t.Fatalf("seed %d: to be emitted again are %+v", seed, found)
+	}
+	w.emitAgain(found[0])
+	ends, err := Ends(w.t.Context(), w, "pods")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.change("pod-0")
+	w.mark()
+	if r := w.verifyAfter(ends); r.Outcome != OutcomeEqual || len(r.Resources[0].Differences) > 0 || len(r.Differing()) > 0 {
+		w.t.Fatalf("seed %d: %+v was emitted again, and then: %+v", seed, found, r.Resources[0])
+	}
+}
+
+// TestWatermarkBeforeARepairDoesNotCount: there is nothing of the repair before it.
+func TestWatermarkBeforeARepairDoesNotCount(t *testing.T) {
+	inVirtualTime(func(t *testing.T) {
+		w := newLivedWorld(t, 1)
+		ends, err := Ends(t.Context(), w, "pods")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := w.verifyAfter(ends).Resources[0]; r.Outcome != OutcomeNotVerified {
+			t.Errorf("without a watermark behind: %+v", r)
+		}
+		lookups := 0
+		w.live = func() {
+			if lookups++; lookups == 3 {
+				w.mark()
+			}
+		}
+		if r := w.verifyAfter(ends).Resources[0]; r.Outcome != OutcomeEqual || r.Watermark.Position != strconv.Itoa(w.version) {
+			t.Errorf("with one: %+v", r)
+		}
+	})(t)
+}
+
+// TestManyDifferencesAreEmittedAsAWhole, and what does not exist by name: no snapshot has a delete of it.
+func TestManyDifferencesAreEmittedAsAWhole(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	for i := range MaxNamed + 1 {
+		w.now[fmt.Sprint("lost-", i)] = version{uid: "u", resourceVersion: "50"}
+	}
+	ghost := &event.Change{
+		Type: event.Added, Cluster: "c", Resource: pods, Namespace: "ns", Name: "ghost", UID: "u", ResourceVersion: "99", After: bodyOf("ghost", "u", 99),
+	}
+	w.appendRecord(0, ghost)
+	w.mark()
+	d := w.verifyAfter(nil).Differing()
+	if len(d) != 1 || !d[0].Whole || d[0].Existing != nil || !slices.Equal(d[0].Absent, []string{"ns/ghost"}) {
+		t.Errorf("%+v", d)
+	}
+}
+
+// TestWhatTheExporterItselfDoesNotKnowIsNotEmittedAgain: it would emit what it knows.
+func TestWhatTheExporterItselfDoesNotKnowIsNotEmittedAgain(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	w.changes(20)
+	w.mark()
+	w.states[w.version]["unknown"] = version{uid: "u", resourceVersion: "50"}
+	if d := w.verifyAfter(nil).Differing(); len(d) != 1 || !strings.Contains(d[0].Reason, "the exporter itself knows other objects") {
+		t.Errorf("%+v", d)
+	}
+}
+
+// TestVersionBeyondTheWatermarkIsADifferenceWithoutExactLists, and nothing that is merely newer.
+func TestVersionBeyondTheWatermarkIsADifferenceWithoutExactLists(t *testing.T) {
+	inVirtualTime(func(t *testing.T) {
+		w := newLivedWorld(t, 3)
+		w.appendRecord(0, &event.Change{
+			Type: event.Added, Cluster: "c", Resource: pods, Namespace: "ns", Name: "ahead", UID: "u", ResourceVersion: "900000000",
+			After: bodyOf("ahead", "u", 900000000),
+		})
+		w.mark()
+		w.inexact, w.live = true, func() { w.changes(2); w.mark() }
+		if r := w.verify(); r.Outcome != OutcomeDifferent || r.Ghost != 1 || r.Differences[0].Name != "ahead" {
+			t.Errorf("%+v", r)
+		}
+	})(t)
 }
 
 // TestInventedObjectIsAGhost that no other difference hides.

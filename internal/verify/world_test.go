@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -242,16 +243,38 @@ func (w *world) list(_ context.Context, _ selection.Scope, at string, to source.
 }
 
 // verify verifies the world, with contents.
-func (w *world) verify() *ScopeResult {
+func (w *world) verify() *ScopeResult { return w.verifyAfter(nil).Resources[0] }
+
+// verifyAfter verifies the world at a watermark behind these positions.
+func (w *world) verifyAfter(ends []int64) *Result {
 	w.t.Helper()
 	r, err := Run(w.t.Context(), Options{
 		Sink: "bus", Cluster: "c", Targets: []Target{{Scope: podScope, Topic: "pods"}}, Reader: w, List: w.list, Wait: 10 * time.Second,
-		Shape: func(_ selection.Scope, o *deltas.Object) ([]byte, error) { return o.Raw, nil },
+		Shape: func(_ selection.Scope, o *deltas.Object) ([]byte, error) { return o.Raw, nil }, After: map[string][]int64{"pods": ends},
 	})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return r.Resources[0]
+	return r
+}
+
+// emitAgain delivers what differs again, as a signal has the exporter do it.
+func (w *world) emitAgain(d Differing) {
+	id := fmt.Sprint("again-", w.version)
+	c := event.Change{Cluster: "c", Resource: pods, Namespace: "ns", ListVersion: strconv.Itoa(w.version), Snapshot: &event.SnapshotInfo{ID: id}}
+	for _, key := range d.Existing {
+		name := strings.TrimPrefix(key, "ns/")
+		v, again := w.now[name], c
+		n, _ := strconv.Atoi(v.resourceVersion)
+		again.Type, again.Name, again.UID, again.ResourceVersion, again.After = event.Snapshot, name, v.uid, v.resourceVersion, bodyOf(name, v.uid, n)
+		w.appendRecord(w.laneOf(name), &again)
+	}
+	for _, key := range d.Absent {
+		again := c
+		again.Type, again.Name, again.Pass = event.Deleted, strings.TrimPrefix(key, "ns/"), id+key
+		again.ResourceVersion, again.Coalesced, again.FinalStateUnknown = again.ListVersion, true, true
+		w.appendRecord(w.laneOf(again.Name), &again)
+	}
 }
 
 // live makes a world with a history: a snapshot, changes, restarts and watermarks.

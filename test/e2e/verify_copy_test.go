@@ -6,7 +6,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -104,21 +103,19 @@ func (s *fixture) readTopic(topic string) rawLanes {
 // writeTopic creates a topic with these records.
 func (s *fixture) writeTopic(topic string, lanes rawLanes, configs map[string]string) {
 	s.t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(s.kafka.Brokers()...))
+	s.must(err)
+	defer client.Close()
+	s.must(createTopic(s.t.Context(), client, topic, int32(len(lanes)), configs))
+	s.produce(topic, lanes)
+}
+
+// produce writes records to the partitions of a topic.
+func (s *fixture) produce(topic string, lanes rawLanes) {
+	s.t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(s.kafka.Brokers()...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	s.must(err)
 	defer client.Close()
-	request := kmsg.NewPtrCreateTopicsRequest()
-	one := kmsg.NewCreateTopicsRequestTopic()
-	one.Topic, one.NumPartitions, one.ReplicationFactor = topic, int32(len(lanes)), 1
-	for name, value := range configs {
-		config := kmsg.NewCreateTopicsRequestTopicConfig()
-		config.Name, config.Value = name, &value
-		one.Configs = append(one.Configs, config)
-	}
-	request.Topics = append(request.Topics, one)
-	answer, err := request.RequestWith(s.t.Context(), client)
-	s.must(err)
-	s.must(kerr.ErrorForCode(answer.Topics[0].ErrorCode))
 	var records []*kgo.Record
 	for i, lane := range lanes {
 		for _, r := range lane {
@@ -169,7 +166,13 @@ func (s *fixture) writeStream(name, former string, lanes rawLanes, config jetstr
 	config.Name, config.Subjects, config.AllowDirect = name, []string{name + ".>"}, true
 	_, err = js.CreateStream(s.t.Context(), config)
 	s.must(err)
-	for _, r := range lanes[0] {
+	s.publish(js, name, former, lanes[0])
+}
+
+// publish publishes messages to subjects that begin with a name in place of another one.
+func (s *fixture) publish(js jetstream.JetStream, name, former string, lane []rawRecord) {
+	s.t.Helper()
+	for _, r := range lane {
 		m := &nats.Msg{Subject: name + strings.TrimPrefix(r.subject, former), Data: r.value, Header: nats.Header{}}
 		for _, h := range r.headers {
 			m.Header.Set(h.Key, string(h.Value))

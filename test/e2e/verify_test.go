@@ -44,6 +44,16 @@ type verified struct {
 		Watermark                          *struct{ Position string }
 		Differences                        []verifiedDifference
 	}
+	Repair *struct {
+		Reason    string
+		Resources []struct {
+			Resource, Reason string
+			Existing, Absent int
+			Whole            bool
+			Signals          []string
+		}
+		After *verified
+	}
 }
 
 type verifiedDifference struct{ Kind, Namespace, Name, Path, Stream, Cluster, Record string }
@@ -68,21 +78,47 @@ func (v *verified) reasons() string {
 // verify runs the command and returns its exit code and its result. stderr is shown if a test fails.
 func (s *fixture) verify(config, sink string, flags ...string) (code int, v verified, stderr string) {
 	s.t.Helper()
+	running := s.beginVerify(config, sink, flags...)
+	<-running.ended
+	return running.result(s)
+}
+
+// verifyRun is the command in progress.
+type verifyRun struct {
+	cmd           *exec.Cmd
+	out, problems bytes.Buffer
+	ended         chan struct{}
+}
+
+// beginVerify starts the command. It ends with the test at the latest.
+func (s *fixture) beginVerify(config, sink string, flags ...string) *verifyRun {
+	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), arriveWithin)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, s.program, append([]string{"verify", "--config", config, "--sink", sink, "-o", "json"}, flags...)...)
-	var out, problems bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &problems
-	_ = cmd.Run() // the exit code says it
-	if cmd.ProcessState == nil || ctx.Err() != nil {
-		s.t.Fatalf("exporter %v: %v\n%s", cmd.Args, ctx.Err(), &problems)
+	r := &verifyRun{ended: make(chan struct{})}
+	r.cmd = exec.CommandContext(ctx, s.program, append([]string{"verify", "--config", config, "--sink", sink, "-o", "json"}, flags...)...)
+	r.cmd.Stdout, r.cmd.Stderr = &r.out, &r.problems
+	s.must(r.cmd.Start())
+	go func() {
+		defer close(r.ended)
+		defer cancel()
+		_ = r.cmd.Wait() // the exit code says it
+	}()
+	s.t.Cleanup(func() { <-r.ended })
+	return r
+}
+
+// result returns the exit code and the result of the command, which has ended.
+func (r *verifyRun) result(s *fixture) (code int, v verified, stderr string) {
+	s.t.Helper()
+	if code = r.cmd.ProcessState.ExitCode(); code < 0 {
+		s.t.Fatalf("exporter %v: %v\n%s", r.cmd.Args, r.cmd.ProcessState, &r.problems)
 	}
-	if out.Len() > 0 {
-		if err := json.Unmarshal(out.Bytes(), &v); err != nil {
-			s.t.Fatalf("exporter %v: %v\n%s", cmd.Args, err, &out)
+	if r.out.Len() > 0 {
+		if err := json.Unmarshal(r.out.Bytes(), &v); err != nil {
+			s.t.Fatalf("exporter %v: %v\n%s", r.cmd.Args, err, &r.out)
 		}
 	}
-	return cmd.ProcessState.ExitCode(), v, problems.String()
+	return code, v, r.problems.String()
 }
 
 // mustVerify verifies a sink that has no difference, and returns how many objects were compared.
@@ -293,8 +329,22 @@ var manipulations = []manipulation{
 		for i := range r.headers {
 			r.headers[i].Value = replace(r.headers[i].Value)
 		}
+		r = r.identify()
 		l[lane] = slices.Insert(l[lane], beforeLastMark(l[lane]), r)
-		return strings.ReplaceAll(r.stored.Key, name, invented), "ghost", "ghost"
+		return r.stored.Key, "ghost", "ghost"
+	}},
+	{name: "a version far ahead is invented", change: func(l rawLanes) (string, string, string) {
+		lane, at := findObject(l, "updated", 3)
+		r := l[lane][at[len(at)-1]]
+		ahead := strings.NewReplacer(`"`+r.stored.ResourceVersion+`"`, `"900000000000"`, "/"+r.stored.ResourceVersion+"/", "/900000000000/")
+		r.value, r.headers = []byte(ahead.Replace(string(r.value))), slices.Clone(r.headers)
+		for i := range r.headers {
+			if r.headers[i].Value = []byte(ahead.Replace(string(r.headers[i].Value))); string(r.headers[i].Value) == r.stored.ResourceVersion {
+				r.headers[i].Value = []byte("900000000000")
+			}
+		}
+		l[lane] = slices.Insert(l[lane], beforeLastMark(l[lane]), r)
+		return r.stored.Key, "different", "different"
 	}},
 	{name: "the version of a record is altered", change: func(l rawLanes) (string, string, string) {
 		lane, at := findObject(l, "updated", 3)

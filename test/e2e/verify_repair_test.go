@@ -1,0 +1,264 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/await"
+)
+
+const (
+	// repairKills is how often the exporter is killed during a repair.
+	repairKills = 3
+	// repairedObjects is how many objects that repair emits: more than one signal names.
+	repairedObjects = 450
+)
+
+// compacted are the settings of a topic that is compacted all the time.
+var compacted = map[string]string{
+	"cleanup.policy": "compact", "segment.ms": "500", "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "1000",
+}
+
+// TestVerifyRepairsWhatDiffers writes both buses anew with one record each deleted, altered, repeated, swapped and invented.
+// A repair under load names every one of these objects, emits them again, and finds nothing that differs afterwards; and so
+// does the next verification.
+func TestVerifyRepairsWhatDiffers(t *testing.T) {
+	servers(t)
+	for _, form := range []string{"json", "upsert", "debezium"} {
+		for _, replaces := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, compacted %t", form, replaces), func(t *testing.T) { checkRepair(t, form, replaces) })
+		}
+	}
+}
+
+func checkRepair(t *testing.T, form string, replaces bool) {
+	kinds := []workload.Kind{workload.ConfigMaps}
+	s := newFixture(t, kinds, watermarkSettings, func(given *exporter.Settings) { given.Format = form })
+	s.must(s.run(workload.Plan{Objects: 20}, kinds).Wait())
+	s.must(s.exporter.Start(t.Context()))
+	s.must(s.run(workload.Plan{Objects: 60, Updates: 3}, kinds).Wait())
+	s.awaitTopics(kinds)
+	s.awaitVerified(workload.ConfigMaps)
+	s.must(s.exporter.Stop())
+	topic, stream := s.readTopic(s.name+".configmaps"), s.readStream(s.name)
+	changed := map[string][]string{"kafka": manipulateAll(topic), "nats": manipulateAll(stream)}
+	var configs map[string]string
+	if replaces {
+		configs = compacted
+		s.keepNewest()
+	}
+	s.rewriteTopic(s.name+".configmaps", topic, configs)
+	s.rewriteStream(stream[0])
+	s.must(s.exporter.Start(t.Context()))
+	load := s.run(workload.Plan{Objects: math.MaxInt32, Updates: 3, Rate: verifyRate}, kinds)
+	for _, sink := range verifiedSinks {
+		load.AwaitOperations(load.Operations() + verifyRate)
+		code, v, stderr := s.verify(s.exporter.Config(), sink, "--bodies", "--repair")
+		s.checkRepaired(sink, code, v, stderr, changed[sink])
+		s.mustVerify(s.exporter.Config(), sink, "--bodies")
+	}
+	load.Stop()
+}
+
+// manipulateAll changes the records of one object after the other, each in another way, and returns the objects.
+func manipulateAll(lanes rawLanes) (objects []string) {
+	for _, m := range manipulations {
+		object, _, _ := m.change(lanes)
+		objects = append(objects, object)
+		for _, lane := range lanes {
+			for i := range lane {
+				if lane[i].stored.Key == object { // no other manipulation finds it
+					lane[i].stored.Key = ""
+				}
+			}
+		}
+	}
+	slices.Sort(objects)
+	return objects
+}
+
+// checkRepaired checks that a repair has emitted exactly these objects again, and that nothing differs afterwards.
+func (s *fixture) checkRepaired(sink string, code int, v verified, stderr string, want []string) {
+	s.t.Helper()
+	if code != 0 || v.Outcome != "different" || v.Repair == nil || v.Repair.After == nil || v.Repair.After.Outcome != "equal" {
+		s.t.Errorf("%s: exit code %d, %s\n%s\n%s%+v\n%s", sink, code, v.Outcome, v.reasons(), first(v.differences()), v.Repair, stderr)
+		if v.Repair != nil && v.Repair.After != nil {
+			s.t.Errorf("after the repair: %s\n%s", v.Repair.After.reasons(), first(v.Repair.After.differences()))
+		}
+		return
+	}
+	var found []string
+	for _, d := range v.differences() {
+		if object := d.Namespace + "/" + d.Name; !slices.Contains(found, object) {
+			found = append(found, object)
+		}
+	}
+	if slices.Sort(found); !slices.Equal(found, want) {
+		s.t.Errorf("%s: objects that differ are %q, want %q", sink, found, want)
+	}
+	r := v.Repair.Resources[0]
+	if r.Existing+r.Absent != len(want) || r.Absent < 2 || len(r.Signals) == 0 {
+		s.t.Errorf("%s: repaired are %+v, want %d objects", sink, r, len(want))
+	}
+	for _, id := range r.Signals {
+		if signal := s.signalNamed(id); signal.State != "done" || signal.Sink != sink {
+			s.t.Errorf("%s: %+v", sink, signal)
+		}
+	}
+}
+
+// keepNewest lets the stream keep one message of each subject.
+func (s *fixture) keepNewest() {
+	s.t.Helper()
+	js, hangUp, err := bus.Operate(s.nats.URL())
+	s.must(err)
+	defer hangUp()
+	stream, err := js.Stream(s.t.Context(), s.name)
+	s.must(err)
+	config := stream.CachedInfo().Config
+	config.MaxMsgsPerSubject = 1
+	_, err = js.UpdateStream(s.t.Context(), config)
+	s.must(err)
+}
+
+// rewriteTopic deletes a topic that nobody writes to, and creates it with other records.
+func (s *fixture) rewriteTopic(topic string, lanes rawLanes, configs map[string]string) {
+	s.t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(s.kafka.Brokers()...))
+	s.must(err)
+	defer client.Close()
+	s.must(deleteTopic(s.t.Context(), client, topic))
+	s.must(workload.Persist(s.t.Context(), func() error { return createTopic(s.t.Context(), client, topic, int32(len(lanes)), configs) }))
+	s.produce(topic, lanes)
+}
+
+// rewriteStream replaces the messages of the stream, whose first one stays: without it the beginning would count as lost.
+func (s *fixture) rewriteStream(lane []rawRecord) {
+	s.t.Helper()
+	js, hangUp, err := bus.Operate(s.nats.URL())
+	s.must(err)
+	defer hangUp()
+	stream, err := js.Stream(s.t.Context(), s.name)
+	s.must(err)
+	state := stream.CachedInfo().State
+	for seq := state.FirstSeq + 1; seq <= state.LastSeq; seq++ {
+		s.deleteMessage(stream, seq)
+	}
+	s.publish(js, s.name, s.name, lane[1:])
+}
+
+// deleteMessage deletes a message unless it is gone.
+func (s *fixture) deleteMessage(stream jetstream.Stream, seq uint64) {
+	s.t.Helper()
+	if err := stream.DeleteMsg(s.t.Context(), seq); err != nil && !strings.Contains(err.Error(), "no message found") {
+		s.t.Fatal(err)
+	}
+}
+
+// TestARepairSurvivesKills kills the exporter while it emits again what more than one signal names. The command goes on
+// with it, without a signal that is sent twice, and everything is equal in the end. Without an exporter it names what
+// differs, and that nothing was repaired.
+func TestARepairSurvivesKills(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps}
+	s := newFixture(t, kinds, watermarkSettings)
+	s.must(s.run(workload.Plan{Objects: 2 * repairedObjects}, kinds).Wait()) // every second is deleted
+	s.must(s.exporter.Start(t.Context()))
+	s.awaitTopics(kinds)
+	s.awaitVerified(workload.ConfigMaps)
+	s.must(s.exporter.Stop())
+	topic := s.readTopic(s.name + ".configmaps")
+	for i := range topic {
+		topic[i] = slices.DeleteFunc(topic[i], func(r rawRecord) bool { return strings.HasPrefix(r.stored.Key, s.name+"/load-1") })
+	}
+	s.rewriteTopic(s.name+".configmaps", topic, nil)
+	s.deleteMessagesOf("load-1")
+	s.must(s.exporter.Start(t.Context()))
+	load := s.run(workload.Plan{Objects: math.MaxInt32, Updates: 3, Rate: verifyRate}, kinds)
+	for _, sink := range verifiedSinks {
+		running := s.beginVerify(s.exporter.Config(), sink, "--repair")
+		kills := s.killDuringSignals(running)
+		code, v, stderr := running.result(s)
+		if code != 0 || v.Repair == nil || v.Repair.After == nil || kills == 0 {
+			t.Fatalf("%s: after %d kills: exit code %d, %s, %+v\n%s\n%s", sink, kills, code, v.Outcome, v.Repair, v.reasons(), stderr)
+		}
+		if r := v.Repair.Resources[0]; r.Existing != repairedObjects || len(r.Signals) != (repairedObjects+199)/200 {
+			t.Errorf("%s: repaired are %+v", sink, r)
+		}
+		snapshots := 0
+		for _, signal := range s.listSignals(s.exporter) {
+			if signal.Sink == sink && signal.Signal == "snapshot" {
+				snapshots++
+			}
+		}
+		if snapshots != len(v.Repair.Resources[0].Signals) {
+			t.Errorf("%s: %d signals were stored, and %v are reported", sink, snapshots, v.Repair.Resources[0].Signals)
+		}
+		s.mustVerify(s.exporter.Config(), sink, "--bodies")
+	}
+	load.Stop()
+	s.must(s.exporter.Stop())
+	s.deleteMessagesOf("the-last")
+	code, v, stderr := s.verify(s.exporter.Config(), "nats", "--repair", "--wait", "1s")
+	if code != 3 || v.Outcome != "different" || v.Repair == nil || !strings.Contains(v.Repair.Reason, "no exporter answers at") {
+		t.Errorf("without an exporter: exit code %d, %s, %+v\n%s\n%s", code, v.Outcome, v.Repair, v.reasons(), stderr)
+	}
+}
+
+// killDuringSignals kills the exporter during each of the first signals of a repair, until that ends.
+func (s *fixture) killDuringSignals(running *verifyRun) (kills int) {
+	s.t.Helper()
+	killed := map[string]bool{}
+	for {
+		select {
+		case <-running.ended:
+			return kills
+		default:
+		}
+		code, out := s.command("signal", "list", "--config", s.exporter.Config(), "-o", "json")
+		for line := range strings.Lines(out) {
+			var one keptSignal
+			if code != 0 || json.Unmarshal([]byte(line), &one) != nil || one.State != "active" || killed[one.ID] || kills == repairKills {
+				continue
+			}
+			killed[one.ID] = true
+			kills++
+			s.must(s.exporter.Kill())
+			s.must(s.exporter.Launch(s.t.Context()))
+		}
+		await.Pause(s.t, lookEvery)
+	}
+}
+
+// deleteMessagesOf deletes the messages of the stream about objects whose names begin in this way.
+func (s *fixture) deleteMessagesOf(prefix string) {
+	s.t.Helper()
+	js, hangUp, err := bus.Operate(s.nats.URL())
+	s.must(err)
+	defer hangUp()
+	stream, err := js.Stream(s.t.Context(), s.name)
+	s.must(err)
+	consumer, err := stream.OrderedConsumer(s.t.Context(), jetstream.OrderedConsumerConfig{})
+	s.must(err)
+	for end := stream.CachedInfo().State.LastSeq; ; {
+		m, err := consumer.Next()
+		s.must(err)
+		meta, err := m.Metadata()
+		s.must(err)
+		if strings.Contains(m.Subject(), "."+prefix) {
+			s.deleteMessage(stream, meta.Sequence.Stream)
+		}
+		if meta.Sequence.Stream >= end {
+			return
+		}
+	}
+}
