@@ -99,8 +99,8 @@ func (r *repairer) send(ctx context.Context, request signals.Request, done *veri
 	return int(s.Count), nil
 }
 
-// submit sends a request until the exporter has stored its signal, and returns its ID. One that has taken a signal before may
-// be away for a while: it is asked again, with the same ID.
+// submit sends a request until the exporter has stored its signal, and returns its ID. An exporter that has taken a signal
+// before may be away for a while: it is asked again, with the same ID.
 func (r *repairer) submit(ctx context.Context, request signals.Request) (string, error) {
 	for deadline := time.Now().Add(r.wait); ; {
 		s, err := r.client.Submit(ctx, request)

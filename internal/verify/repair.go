@@ -27,7 +27,7 @@ type Differing struct {
 func (r *Result) Differing() []Differing { return r.differing }
 
 // newDiffering divides the objects with differences by their existence.
-func (s *scope) newDiffering() Differing {
+func newDiffering(s *scope) Differing {
 	r := s.result
 	d := Differing{Scope: s.Scope, Topic: s.Topic, Whole: r.Missing+r.Stale+r.Different > MaxNamed}
 	if r.WatermarkDiffers {

@@ -75,7 +75,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 func (r *Result) collectDiffering(scopes []*scope) {
 	for _, s := range scopes {
 		if s.result.Outcome == OutcomeDifferent {
-			r.differing = append(r.differing, s.newDiffering())
+			r.differing = append(r.differing, newDiffering(s))
 		}
 	}
 }

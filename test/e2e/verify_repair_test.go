@@ -55,10 +55,11 @@ func checkRepair(t *testing.T, form string, replaces bool) {
 	var configs map[string]string
 	if replaces {
 		configs = compacted
-		s.keepNewest()
 	}
 	s.rewriteTopic(s.name+".configmaps", topic, configs)
-	s.rewriteStream(stream[0])
+	if s.rewriteStream(stream[0]); replaces {
+		s.keepNewest()
+	}
 	s.must(s.exporter.Start(t.Context()))
 	load := s.run(workload.Plan{Objects: math.MaxInt32, Updates: 3, Rate: verifyRate}, kinds)
 	for _, sink := range verifiedSinks {
