@@ -18,8 +18,11 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// fenceTimeout bounds how long a take-over waits for one sink to be fenced.
-const fenceTimeout = 5 * time.Second
+const (
+	// fenceTimeout bounds how long a take-over waits for the first of its sinks to be fenced, and waitForOthers how much longer
+	// it waits for the others: the sinks that are fenced deliver nothing meanwhile.
+	fenceTimeout, waitForOthers = 5 * time.Second, 2 * time.Second
+)
 
 // maxFenceTimeout bounds an attempt to fence a sink that no other sink waits for.
 const maxFenceTimeout = time.Minute
@@ -263,7 +266,7 @@ func (w *Writer) newClaim(sink string) sinks.Claim {
 }
 
 // fenceSinks fences sinks concurrently and reads their tails. One that fails is returned in waiting and delays the others by
-// at most fenceTimeout. It returns an error only if this process was deposed or ctx ended.
+// at most waitForOthers. It returns an error only if this process was deposed or ctx ended.
 func (w *Writer) fenceSinks(
 	ctx context.Context, all map[string]sinks.Fenced, from map[string]tailStart,
 ) (tails map[string]*tail, waiting map[string]error, err error) {
@@ -271,13 +274,15 @@ func (w *Writer) fenceSinks(
 		mu      sync.Mutex
 		fencing sync.WaitGroup
 	)
+	limited, cancel := context.WithTimeout(ctx, fenceTimeout)
+	defer cancel()
 	tails, waiting = map[string]*tail{}, map[string]error{}
 	for name, sink := range all {
 		if sink == nil {
 			continue
 		}
 		fencing.Go(func() {
-			t, err := w.fenceSink(ctx, fenceTimeout, name, sink, from[name])
+			t, err := w.fenceSink(ctx, limited, name, sink, from[name], func() { time.AfterFunc(waitForOthers, cancel) })
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -298,14 +303,20 @@ func (w *Writer) fenceSinks(
 	return tails, waiting, nil
 }
 
-// fenceSink fences a sink, within a time, and reads its tails: a long tail takes as long as it takes.
-func (w *Writer) fenceSink(ctx context.Context, within time.Duration, name string, sink sinks.Fenced, from tailStart) (*tail, error) {
-	limited, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
+// fenceSink fences a sink before limited ends, which is part of ctx, and reads its tails: a long tail takes as long as it
+// takes. fenced is called in between.
+func (w *Writer) fenceSink(
+	ctx, limited context.Context, name string, sink sinks.Fenced, from tailStart, fenced func(),
+) (*tail, error) {
+	began := time.Now()
 	waiting, err := sink.Fence(limited, w.newClaim(name), slices.Sorted(maps.Keys(from.lanes)))
-	if err != nil {
+	switch {
+	case err != nil && limited.Err() != nil && ctx.Err() == nil:
+		return nil, fmt.Errorf("sink %s: not fenced within %v: %w", name, time.Since(began).Round(time.Millisecond), err)
+	case err != nil:
 		return nil, fmt.Errorf("sink %s: fence: %w", name, err)
 	}
+	fenced()
 	t, err := readTail(ctx, sink, from, waiting)
 	if err != nil {
 		return nil, fmt.Errorf("sink %s: %w", name, err)

@@ -291,7 +291,9 @@ func (w *Writer) AddSink(ctx context.Context, name string, sink sinks.Fenced) er
 	if err != nil {
 		return err
 	}
-	t, err := w.fenceSink(ctx, w.sinks.nextFenceBound(name), name, sink, from)
+	limited, cancel := context.WithTimeout(ctx, w.sinks.nextFenceBound(name))
+	defer cancel()
+	t, err := w.fenceSink(ctx, limited, name, sink, from, func() {})
 	if err != nil {
 		return err
 	}

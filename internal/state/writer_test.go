@@ -337,7 +337,7 @@ func TestASlowSinkIsFencedAtLast(t *testing.T) {
 		w.topics["second"].slow = 50 * time.Second
 		all := map[string]sinks.Fenced{"first": w.topics["first"].openSink(), "second": w.topics["second"].openSink()}
 		taken, err := next.writer.TakeOver(t.Context(), TakeOverOptions{Sinks: all})
-		if err != nil || len(taken.Waiting) != 1 || taken.Duration > fenceTimeout+time.Second {
+		if err != nil || len(taken.Waiting) != 1 || taken.Duration > waitForOthers+time.Second {
 			t.Fatalf("%+v %v", taken, err)
 		}
 		attempts := 0

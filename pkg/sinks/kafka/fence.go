@@ -32,9 +32,9 @@ const (
 	// changedProducerDelay is how long a process with another producer ID than its predecessors waits before it publishes:
 	// these have not run for days, or notice within that time that they have not renewed theirs.
 	changedProducerDelay = time.Minute
-	// leaderTimeout bounds how long the lanes of other brokers wait at a failover for the answer of one broker. The lanes of
-	// one that needs longer wait by themselves.
-	leaderTimeout = 2 * time.Second
+	// leaderTimeout bounds how long the lanes of other brokers wait at a failover for the answer of one broker, and
+	// laterLeaderTimeout afterwards. The lanes of one that needs longer wait by themselves.
+	leaderTimeout, laterLeaderTimeout = time.Second, 2 * time.Second
 	// shapeTimeout bounds the question to all brokers whether topics and partitions exist.
 	shapeTimeout = time.Second
 	// maxUnknownTries is how often brokers are asked about a partition that some do not know, unknownRetryDelay apart.
@@ -425,7 +425,7 @@ func (f *fence) fencePartition(ctx context.Context, p cluster.Partition) (cluste
 
 // fencePartitions is fencePartition for many. As in Fence, partitions without an answering leader are left out.
 func (f *fence) fencePartitions(partitions []cluster.Partition) (fenced fencedEpoch, err error) {
-	check, err := checkLeaders(f.runCtx, f.cluster, f.reader.WithTimeout(leaderTimeout), partitions)
+	check, err := checkLeaders(f.runCtx, f.cluster, f.reader.WithTimeout(laterLeaderTimeout), partitions)
 	if err != nil || len(check.failed) == len(partitions) {
 		return fencedEpoch{failed: check.failed}, err
 	}
