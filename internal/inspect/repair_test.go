@@ -50,7 +50,12 @@ func (s *signalTaker) start() {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	done := make(chan error, 1)
 	go func() { done <- signals.Serve(ctx, cuttingListener{l, s}, s, slog.New(slog.DiscardHandler)) }()
-	s.stop = sync.OnceFunc(func() { cancel(); <-done })
+	s.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			s.t.Error(err)
+		}
+	})
 }
 
 // cuttingListener cuts connections whose answers are to be lost.
