@@ -101,6 +101,8 @@ func TestWrongValuesAreRefusedWithTheirPath(t *testing.T) {
 		"image.repository=":                            "image.repository is empty",
 		"configFile=[":                                 "configFile: ",
 		"rbac.clusterRules=null":                       "selects pods, and rbac has no rule for it",
+		"config.resources[0].select[0]=vaults.example.com,rbac.clusterRules[0].apiGroups[0]=example.com," +
+			"rbac.clusterRules[0].resources[0]=vaults": "config.resources[0] has redactPaths for vaults.example.com",
 	} {
 		_, complaints, err := helm(t, "template", "kubecdc", chart, "--values", filepath.Join(chart, "ci", "default-values.yaml"), "--set", set)
 		if err == nil || !strings.Contains(complaints, path) {

@@ -298,6 +298,9 @@ func needed(cfg *config.Config) []string {
 		for _, name := range r.Select {
 			resource, group, _ := strings.Cut(name, ".")
 			all = append(all, group+"/"+resource+" list", group+"/"+resource+" watch")
+			if cfg.Redaction.Strict && len(r.RedactPaths) > 0 && strings.Contains(group, ".") {
+				all = append(all, "apiextensions.k8s.io/customresourcedefinitions get "+name)
+			}
 		}
 	}
 	slices.Sort(all)

@@ -44,6 +44,7 @@ func TestRightsAreTheLeast(t *testing.T) {
 		"names":     {"--name", "cdc", "--namespace", "on", "--service-account", "reader", "--with-triggers"},
 		"wildcards": {"--offline"},
 		"helm":      {"--offline", "--output", "helm"},
+		"strict":    {"--offline"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join("testdata", "rbac-"+name+".yaml")

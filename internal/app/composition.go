@@ -273,7 +273,7 @@ func (c *composition) newSource() (*source.Source, error) {
 		SetScopes:        c.journal.SetScopes,
 		Append:           c.appendObservation,
 		Shape:            c.shaper.WrapAppend,
-		Admit:            c.protection.admit,
+		Guard:            c.protection,
 		DropResource:     c.journal.DropResource,
 		LostReason:       lost,
 		BodiesFilled:     c.journal.RecordBodiesFilled,

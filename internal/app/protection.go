@@ -1,135 +1,164 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/shape"
+	"github.com/kubecdc/kubecdc/pkg/source"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// maxSampledObjects bounds the objects of a scope that are sampled for its paths.
-const maxSampledObjects = 200
-
-// PathChecker matches paths with types. It reads the OpenAPI document of each group and version once. Not safe for
-// concurrent use.
-type PathChecker struct {
-	client  *apiserver.Client
-	schemas map[groupVersion]*shape.Schemas // nil where the API server has none
-}
-
-type groupVersion struct{ group, version string }
-
-// NewPathChecker returns a checker that asks an API server.
-func NewPathChecker(client *apiserver.Client) *PathChecker {
-	return &PathChecker{client, map[groupVersion]*shape.Schemas{}}
-}
-
-// CountPaths matches the paths of a rule with the types that it selects: with their OpenAPI schema, where the API server has
-// one, and, if sampled or where it has none, with some of their objects. A type that cannot be read counts as unknown.
-func (p *PathChecker) CountPaths(ctx context.Context, policy shape.Policy, scopes []selection.Scope, sampled bool) (*shape.PathCounter, error) {
-	counter, err := policy.NewPathCounter()
-	if err != nil || len(counter.Paths) == 0 {
-		return counter, err
-	}
-	types := map[event.Resource]bool{} // whether the schema is known
-	for _, s := range scopes {
-		known, asked := types[s.Resource]
-		if !asked {
-			var found *shape.Schema
-			if found, known = p.findSchema(ctx, s.Resource); known {
-				counter.AddSchema(found)
-			}
-			types[s.Resource] = known
-		}
-		if sampled || !known {
-			if e, err := p.client.Endpoint(s); err == nil {
-				_ = e.Sample(ctx, maxSampledObjects, counter.AddObject) // the scope's own condition has the reason
-			}
-		}
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-	}
-	return counter, nil
-}
-
-// findSchema returns the schema of a type; false if the API server has none.
-func (p *PathChecker) findSchema(ctx context.Context, r event.Resource) (*shape.Schema, bool) {
-	of := groupVersion{r.Group, r.Version}
-	document, asked := p.schemas[of]
-	if !asked {
-		if text, err := p.client.OpenAPI(ctx, of.group, of.version); err == nil {
-			document, _ = shape.ParseSchemas(text) // nil if it is none
-		}
-		p.schemas[of] = document
-	}
-	if document == nil {
-		return nil, false
-	}
-	return document.Find(r.Group, r.Version, r.Kind)
-}
-
-// The times between checks of the paths: soon while one is absent, because its type may come or be mended.
+// The times between checks of the paths, unless a definition is edited: soon while one is absent, because its type may come
+// or be mended.
 const (
 	protectionRecheck = 10 * time.Second
 	protectionRefresh = 10 * time.Minute
 )
 
 // protection checks that each of redactPaths matches some type of its rule, and has a condition for each rule where one does
-// not. With redaction.strict the changes of such a rule wait. Safe for concurrent use.
+// not. With redaction.strict it is the source's guard: nothing of such a rule is emitted. What it knows of a type is replaced
+// whenever its definition is read. Safe for concurrent use.
 type protection struct {
-	cfg    *config.Config
+	strict bool
 	client *apiserver.Client
 	set    *condition.Set
 	rules  map[int]*protectedRule // those with redactPaths
+	wake   chan struct{}          // has room for one: the types or their definitions have changed
+
+	mu    sync.Mutex
+	types []source.GuardedType
 }
 
 // protectedRule is a rule with redactPaths.
 type protectedRule struct {
+	index     int
+	policy    shape.Policy
 	condition *condition.Condition
-	matched   chan struct{} // closed once each path is known to match
 
-	// Owned by protection.run.
-	done bool // matched is closed
+	// Guarded by protection.mu.
+	types   map[event.Resource]*protectedType
+	reason  string        // why the rule is held, "" if each path is known to match
+	changed chan struct{} // closed, and replaced, when reason changes
+}
+
+// protectedType is a type of a rule.
+type protectedType struct {
+	reading chan struct{} // full while the definition is read: what is known is never replaced by something older
+
+	// Guarded by protection.mu. Of the definition that was read last.
+	identity string
+	counter  *shape.PathCounter // nil if it could not be read yet
+	failure  error              // of the last reading
 }
 
 func newProtection(cfg *config.Config, client *apiserver.Client, log *slog.Logger) *protection {
-	p := &protection{cfg: cfg, client: client, set: condition.NewSet(log, "redaction", "rules"), rules: map[int]*protectedRule{}}
+	p := &protection{
+		strict: cfg.Redaction.Strict, client: client, set: condition.NewSet(log, "redaction", "rules"),
+		rules: map[int]*protectedRule{}, wake: make(chan struct{}, 1),
+	}
 	for i, r := range cfg.Resources {
 		if len(r.RedactPaths) > 0 {
-			c := p.set.Add(fmt.Sprintf("resources[%d]", i), condition.Problem{})
-			p.rules[i] = &protectedRule{condition: c, matched: make(chan struct{})}
+			p.rules[i] = &protectedRule{
+				index: i, policy: shape.Policy{RedactPaths: r.RedactPaths},
+				condition: p.set.Add(fmt.Sprintf("resources[%d]", i), condition.Problem{}),
+				types:     map[event.Resource]*protectedType{}, changed: make(chan struct{}),
+				reason: fmt.Sprintf("redaction.strict: the redactPaths of resources[%d] are not known to match yet", i),
+			}
 		}
 	}
 	return p
 }
 
-// admit waits, with redaction.strict, until each path of a rule is known to match, see source.Config.
-func (p *protection) admit(ctx context.Context, rule int, waiting func(reason string)) error {
+// SetTypes implements [source.Guard].
+func (p *protection) SetTypes(types []source.GuardedType, edited bool) {
+	p.mu.Lock()
+	same := slices.EqualFunc(p.types, types, func(a, b source.GuardedType) bool {
+		return a.Scope.ID == b.Scope.ID && a.Scope.Rule == b.Scope.Rule && a.Scope.Resource == b.Scope.Resource && a.Next == b.Next
+	})
+	p.types = types
+	p.mu.Unlock()
+	if edited || !same {
+		select {
+		case p.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Held implements [source.Guard].
+func (p *protection) Held(rule int) (reason string, changed <-chan struct{}) {
 	r := p.rules[rule]
-	if r == nil || !p.cfg.Redaction.Strict {
+	if r == nil || !p.strict {
+		return "", nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return r.reason, r.changed
+}
+
+// BeginRequest implements [source.Guard]. A response may be emitted if the definition is the same before the request and
+// after the begin of the response.
+func (p *protection) BeginRequest(scope selection.Scope) (verify func(context.Context) error) {
+	r := p.rules[scope.Rule]
+	if r == nil || !p.strict {
+		return func(context.Context) error { return nil }
+	}
+	_, before := p.findType(r, scope.Resource)
+	return func(ctx context.Context) error {
+		identity, err := p.checkType(ctx, p.newChecker(), r, scope.Resource, false)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			return &source.HeldError{Reason: unreadReason(scope.Resource, err)}
+		}
+		if reason, _ := p.Held(scope.Rule); reason != "" {
+			return &source.HeldError{Reason: reason}
+		}
+		if identity != before {
+			return source.ErrRedefined
+		}
 		return nil
 	}
-	select {
-	case <-r.matched:
-		return nil
-	default:
-		waiting(fmt.Sprintf("redaction.strict: the redactPaths of resources[%d] are not known to match yet", rule))
+}
+
+// newChecker returns a checker of definitions as they are now.
+func (p *protection) newChecker() *PathChecker {
+	c := NewPathChecker(p.client)
+	c.lenient = !p.strict
+	return c
+}
+
+// findType returns a type of a rule, and the identity of the definition that was read last; "" if none was.
+func (p *protection) findType(r *protectedRule, resource event.Resource) (t *protectedType, identity string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if t = r.types[resource]; t == nil {
+		t = &protectedType{reading: make(chan struct{}, 1)}
+		r.types[resource] = t
 	}
-	select {
-	case <-r.matched:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+	return t, t.identity
+}
+
+// unreadReason describes a definition that could not be read.
+func unreadReason(r event.Resource, err error) string {
+	text := fmt.Sprintf("redaction.strict: the definition of %s cannot be read: %s", r, apiserver.Reason(err))
+	if apiserver.Classify(err) == apiserver.Forbidden {
+		text += "; exporter rbac prints the right"
 	}
+	return text
 }
 
 // run checks the paths until ctx ends.
@@ -142,40 +171,146 @@ func (p *protection) run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
+		case <-p.wake:
 		case <-time.After(wait):
 		}
 	}
 	return nil
 }
 
-// checkRules updates each rule, and reports whether all paths are known to match.
-func (p *protection) checkRules(ctx context.Context) bool {
-	found, err := p.client.Explain(ctx, SelectionRules(p.cfg))
-	if err != nil {
-		return false // the source reports it
-	}
-	all, checker := true, NewPathChecker(p.client)
-	for i, r := range p.rules {
-		var scopes []selection.Scope
-		for _, m := range found.Matches {
-			if m.Rule == i {
-				scopes = append(scopes, m.Scopes...)
-			}
+// checkRules reads the definitions of all types, and reports whether all paths are known to match.
+func (p *protection) checkRules(ctx context.Context) (all bool) {
+	all = true
+	checker := p.newChecker()
+	for _, r := range p.rules {
+		selected := map[event.Resource]bool{}
+		for _, t := range p.typesOf(r) {
+			selected[t.Scope.Resource], selected[t.Next] = true, true
 		}
-		counter, err := checker.CountPaths(ctx, shape.Policy{RedactPaths: p.cfg.Resources[i].RedactPaths}, scopes, false)
-		if err != nil {
-			return false // ctx has ended: the paths are valid
+		for resource := range selected {
+			_, _ = p.checkType(ctx, checker, r, resource, true) // its rule has the failure
 		}
-		r.condition.Update(unmatchedProblem(i, counter))
-		switch {
-		case !counter.AllMatch():
-			all = false
-		case !r.done:
-			r.done = true
-			close(r.matched)
+		if ctx.Err() != nil {
+			return false
 		}
+		p.mu.Lock()
+		maps.DeleteFunc(r.types, func(resource event.Resource, _ *protectedType) bool { return !selected[resource] })
+		all = p.evaluate(r) && all
+		p.mu.Unlock()
 	}
 	return all
+}
+
+// typesOf returns the types that are watched by a rule.
+func (p *protection) typesOf(r *protectedRule) []source.GuardedType {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(p.types), func(t source.GuardedType) bool { return t.Scope.Rule != r.index })
+}
+
+// checkType reads the definition of a type, matches the paths of a rule with it unless that is done, and holds or releases
+// the rule by the result. It returns the identity of the definition. One that cannot be read changes nothing. sampled is
+// whether the objects of a type without a schema are read again.
+func (p *protection) checkType(
+	ctx context.Context, checker *PathChecker, r *protectedRule, resource event.Resource, sampled bool,
+) (identity string, err error) {
+	bounded, cancel := context.WithTimeoutCause(ctx, apiserver.SlowAfter, apiserver.ErrSlow)
+	defer cancel()
+	t, _ := p.findType(r, resource)
+	select {
+	case t.reading <- struct{}{}:
+	case <-bounded.Done():
+		return "", context.Cause(bounded)
+	}
+	defer func() { <-t.reading }()
+	_, known := p.findType(r, resource)
+	d, unchanged, err := checker.readDefinition(bounded, resource, known)
+	var counter *shape.PathCounter
+	if err == nil && (!unchanged || sampled && d.identity == noSchema) {
+		counter, err = p.matchPaths(bounded, checker, r, resource, d)
+	}
+	if bounded.Err() != nil {
+		counter, err = nil, context.Cause(bounded)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if t.failure = err; counter != nil {
+		t.identity, t.counter = d.identity, counter
+	}
+	p.evaluate(r)
+	return d.identity, err
+}
+
+// matchPaths matches the paths of a rule with a definition, or with the objects of a type that has no schema.
+func (p *protection) matchPaths(
+	ctx context.Context, checker *PathChecker, r *protectedRule, resource event.Resource, d definition,
+) (*shape.PathCounter, error) {
+	counter, err := r.policy.NewPathCounter()
+	if err != nil {
+		return nil, err // impossible: the configuration was validated
+	}
+	if d.schema != nil {
+		counter.AddSchema(d.schema)
+		return counter, nil
+	}
+	for _, t := range p.typesOf(r) {
+		if t.Scope.Resource == resource || t.Next == resource {
+			scope := t.Scope
+			scope.Resource = resource
+			checker.sample(ctx, scope, counter)
+		}
+	}
+	return counter, nil
+}
+
+// evaluate holds or releases a rule, and reports whether each of its paths is known to match. That is so if it matches in
+// what is watched and in what would be watched after a restart. Requires p.mu.
+func (p *protection) evaluate(r *protectedRule) (matches bool) {
+	problem, reason := condition.Problem{}, ""
+	for _, version := range []func(source.GuardedType) event.Resource{
+		func(t source.GuardedType) event.Resource { return t.Scope.Resource },
+		func(t source.GuardedType) event.Resource { return t.Next },
+	} {
+		counter, failure := p.countPaths(r, version)
+		if counter.AllMatch() {
+			continue
+		}
+		if problem = unmatchedProblem(r.index, counter); problem.Code != "" {
+			reason = "redaction.strict: " + problem.Cause
+			break
+		}
+		reason = cmp.Or(failure, fmt.Sprintf("redaction.strict: the redactPaths of resources[%d] are not known to match yet", r.index))
+	}
+	if p.strict && problem.Code != "" {
+		problem.Effect = condition.RedactionHeld.Kind().Effect
+	}
+	r.condition.Update(problem)
+	if reason != r.reason {
+		r.reason = reason
+		close(r.changed)
+		r.changed = make(chan struct{})
+	}
+	return reason == ""
+}
+
+// countPaths adds up the matches of the types of a rule, each in a version, and returns why one could not be read, or "".
+// Requires p.mu.
+func (p *protection) countPaths(r *protectedRule, version func(source.GuardedType) event.Resource) (*shape.PathCounter, string) {
+	counter, _ := r.policy.NewPathCounter() // the configuration was validated
+	counted, failure := map[event.Resource]bool{}, ""
+	for _, guarded := range p.types {
+		resource := version(guarded)
+		t := r.types[resource]
+		if guarded.Scope.Rule != r.index || t == nil || counted[resource] {
+			continue
+		}
+		if counted[resource] = true; t.counter != nil {
+			counter.Add(t.counter)
+		} else if t.failure != nil {
+			failure = unreadReason(resource, t.failure)
+		}
+	}
+	return counter, failure
 }
 
 // unmatchedProblem describes the paths of a rule that match nothing; a zero Problem for none.

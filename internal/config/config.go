@@ -96,8 +96,9 @@ type Redaction struct {
 	// Key of the hashes that redact: hmac writes, at least 16 bytes, best from a file or a variable. With the key, guesses
 	// can be tested; with another key all hashes change.
 	Key string `mapstructure:"key"`
-	// Whether the types of a rule wait, and are not emitted, until each of its redactPaths is known to match one of them: by
-	// the API server's schema, or where that has none, by an object. Without it, such a path is reported only.
+	// Whether the types of a rule wait, and are not emitted, while one of its redactPaths is not known to match one of them: by
+	// the CustomResourceDefinition or OpenAPI document, or where there is neither, by an object. It applies to later edits of
+	// a definition too, see docs/shaping.md. Without it, such a path is reported only.
 	Strict bool `mapstructure:"strict"`
 }
 

@@ -35,7 +35,7 @@ func countPaths(ctx context.Context, client *apiserver.Client, r *Report, cfg *c
 				}
 			}
 		}
-		counter, err := checker.CountPaths(ctx, cfg.Resources[i].Policy, scopes, true)
+		counter, err := checker.CountPaths(ctx, cfg.Resources[i].Policy, scopes)
 		if err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/kubecdc/kubecdc/internal/app"
 	"github.com/kubecdc/kubecdc/internal/config"
@@ -58,6 +59,9 @@ func requiredRules(cfg *config.Config, found *selection.Explanation, triggers bo
 			})
 		}
 	}
+	if cfg.Redaction.Strict {
+		all.addDefinitionRules(cfg, found)
+	}
 	if triggers {
 		const why = "--with-triggers: definitions of resources, so that new ones are noticed sooner"
 		for _, t := range selection.Triggers(app.SelectionRules(cfg)) {
@@ -80,6 +84,29 @@ func requiredRules(cfg *config.Config, found *selection.Explanation, triggers bo
 		all.addRule("", roleRule{url: "/metrics", verbs: `["get"]`, comment: "audit.countersEvery: the counters of lost audit events of the API servers"})
 	}
 	return all
+}
+
+// addDefinitionRules adds the rules to read the definitions of types that may be custom resources, where redactPaths have to
+// match them.
+func (r roleRules) addDefinitionRules(cfg *config.Config, found *selection.Explanation) {
+	for _, n := range requirements(cfg, found) {
+		if len(cfg.Resources[n.rule].RedactPaths) == 0 {
+			continue
+		}
+		for _, s := range n.scopes {
+			if selection.IsBuiltin(s.Resource) {
+				continue
+			}
+			definition := s.Resource.String()
+			if strings.Contains(definition, "*") {
+				definition = ""
+			}
+			r.addRule("", roleRule{
+				group: "apiextensions.k8s.io", resource: "customresourcedefinitions", object: definition, verbs: `["get"]`,
+				comment: "redaction.strict: whether redactPaths match the type, now and after an edit of its definition",
+			})
+		}
+	}
 }
 
 // addStampRules adds the rules to find out whether the admission policy is in force, and for which groups.

@@ -112,7 +112,8 @@ var (
 		"every redaction path matches", "values that were meant to be redacted are emitted",
 		"correct redactPaths; exporter explain shows each path; if the type is not installed yet, install it")
 	RedactionHeld = define("RedactionHeld", NotReady, slog.LevelWarn, "changes wait until each redaction path of their rule is known to match",
-		watchStarts, "nothing of the resource is read or emitted", "correct redactPaths; or, to emit nevertheless, redaction.strict: false")
+		watchStarts, "nothing of the resource is read or emitted",
+		"correct redactPaths, or mend the definition of the type; or, to emit nevertheless, redaction.strict: false")
 
 	JournalFull = define("JournalFull", NotReady, slog.LevelWarn, "journal writes are blocked: it has reached journal.maxBytes",
 		"journal continues", notRead, "bring the sink back, remove it from the configuration, or raise journal.maxBytes")

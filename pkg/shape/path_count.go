@@ -59,14 +59,26 @@ func (c *PathCounter) AllMatch() bool {
 // AddSchema matches the paths with the schema of one type.
 func (c *PathCounter) AddSchema(s *Schema) {
 	for i := range c.Paths {
-		counted := &c.Paths[i]
-		match, nearest := s.Match(c.parsed[i])
-		if counted.Nearest == "" {
-			counted.Nearest = nearest
-		}
-		if counted.Match = max(counted.Match, match); counted.Match > PathAbsent {
-			counted.Nearest = ""
-		}
+		c.Paths[i].addMatch(s.Match(c.parsed[i]))
+	}
+}
+
+// Add adds the counts of a counter of the same policy, for other types.
+func (c *PathCounter) Add(other *PathCounter) {
+	c.Objects += other.Objects
+	for i, p := range other.Paths {
+		c.Paths[i].Matched += p.Matched
+		c.Paths[i].addMatch(p.Match, p.Nearest)
+	}
+}
+
+// addMatch adds the match with a type, and where that is PathAbsent the nearest path or "".
+func (p *PathCount) addMatch(match PathMatch, nearest string) {
+	if p.Nearest == "" {
+		p.Nearest = nearest
+	}
+	if p.Match = max(p.Match, match); p.Match > PathAbsent {
+		p.Nearest = ""
 	}
 }
 

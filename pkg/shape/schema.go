@@ -2,7 +2,9 @@ package shape
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -44,6 +46,55 @@ func ParseSchemas(document []byte) (*Schemas, error) {
 		return nil, fmt.Errorf("OpenAPI v3 document: %w", err)
 	}
 	return &Schemas{d.Components.Schemas}, nil
+}
+
+// ParseDefinition reads a CustomResourceDefinition. It returns the schema of one of its versions, and an identity that every
+// edit of the definition changes.
+func ParseDefinition(definition []byte, version string) (s *Schema, identity string, err error) {
+	var d struct {
+		Metadata struct {
+			UID        string
+			Generation int64
+		}
+		Spec struct {
+			PreserveUnknownFields bool
+			Versions              []struct {
+				Name   string
+				Schema struct {
+					Root *schemaNode `json:"openAPIV3Schema"`
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal(definition, &d); err != nil {
+		return nil, "", fmt.Errorf("definition: %w", err)
+	}
+	if d.Metadata.UID == "" {
+		return nil, "", errors.New("the definition has no UID")
+	}
+	for _, v := range d.Spec.Versions {
+		if v.Name == version {
+			root := v.Schema.Root
+			if root == nil || d.Spec.PreserveUnknownFields { // then the API server removes no member
+				root = &schemaNode{Preserve: true}
+			}
+			return &Schema{root: root.withObjectMembers()}, fmt.Sprintf("%s/%d", d.Metadata.UID, d.Metadata.Generation), nil
+		}
+	}
+	return nil, "", fmt.Errorf("the definition has no version %q", version)
+}
+
+// withObjectMembers adds the members that each object has and that a definition leaves out. Paths in metadata are checked
+// with the configuration.
+func (n *schemaNode) withObjectMembers() *schemaNode {
+	all := *n
+	all.Properties = maps.Clone(n.Properties)
+	if all.Properties == nil {
+		all.Properties = map[string]*schemaNode{}
+	}
+	text := &schemaNode{Type: "string"}
+	all.Properties["apiVersion"], all.Properties["kind"], all.Properties["metadata"] = text, text, &schemaNode{Preserve: true}
+	return &all
 }
 
 // Find returns the schema of a kind; false if the document has none.

@@ -1,6 +1,10 @@
 package shape
 
-import "testing"
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
 
 // schemaDocument has what the OpenAPI v3 documents of API servers have: references, defaults beside them, maps, lists and
 // types that are open.
@@ -88,5 +92,64 @@ func TestAPathOfOneTypeIsEnough(t *testing.T) {
 	counter.AddObject([]byte(`{"spec":{"container":"x"}}`))
 	if !counter.AllMatch() || counter.Paths[0].Nearest != "" {
 		t.Errorf("got %+v", counter.Paths[0])
+	}
+}
+
+// TestPathsAreMatchedWithDefinitions matches paths with the versions of a definition, which leaves out what all objects have.
+func TestPathsAreMatchedWithDefinitions(t *testing.T) {
+	const definition = `{"metadata":{"uid":"u","generation":7},"spec":{%s"versions":[
+		{"name":"v1","schema":{"openAPIV3Schema":{"type":"object","properties":{"spec":{"type":"object","properties":{"token":{"type":"string"}}}}}}},
+		{"name":"v2","schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}, {"name":"v3"}]}}`
+	matches := func(text, version, of string) PathMatch {
+		s, identity, err := ParseDefinition([]byte(text), version)
+		if err != nil || identity != "u/7" {
+			t.Fatal(identity, err)
+		}
+		counter, err := Policy{RedactPaths: []string{of}}.NewPathCounter()
+		if err != nil {
+			t.Fatal(err)
+		}
+		counter.AddSchema(s)
+		return counter.Paths[0].Match
+	}
+	closed, open := fmt.Sprintf(definition, ""), fmt.Sprintf(definition, `"preserveUnknownFields":true,`)
+	for of, want := range map[string][4]PathMatch{ // v1, v2, v3, v1 of open
+		"spec.token":                  {PathKnown, PathPossible, PathPossible, PathPossible},
+		"spec.other":                  {PathAbsent, PathPossible, PathPossible, PathPossible},
+		"status":                      {PathAbsent, PathPossible, PathPossible, PathPossible},
+		`metadata.annotations["a/b"]`: {PathPossible, PathPossible, PathPossible, PathPossible},
+	} {
+		got := [4]PathMatch{matches(closed, "v1", of), matches(closed, "v2", of), matches(closed, "v3", of), matches(open, "v1", of)}
+		if got != want {
+			t.Errorf("%s: got %v, want %v", of, got, want)
+		}
+	}
+	for _, wrong := range []string{"<html>", `{"kind":"Status"}`, strings.ReplaceAll(closed, `"v1"`, `"v9"`)} {
+		if _, _, err := ParseDefinition([]byte(wrong), "v1"); err == nil {
+			t.Errorf("%s: read", wrong)
+		}
+	}
+}
+
+// TestCountersOfTypesAddUp adds the counts of two types: the best match counts.
+func TestCountersOfTypesAddUp(t *testing.T) {
+	counter := func(object string) *PathCounter {
+		c, err := Policy{RedactPaths: []string{"spec.token", "spec.name"}}.NewPathCounter()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if object != "" {
+			c.AddObject([]byte(object))
+		}
+		return c
+	}
+	all := counter("")
+	all.Add(counter(`{"spec":{"token":"x"}}`))
+	if all.AllMatch() || all.Paths[0].Match != PathKnown || all.Paths[1].Match != PathAbsent {
+		t.Errorf("got %+v", all.Paths)
+	}
+	all.Add(counter(`{"spec":{"name":"x"}}`))
+	if !all.AllMatch() || all.Objects != 2 {
+		t.Errorf("got %+v", all)
 	}
 }

@@ -25,6 +25,16 @@ var statements = map[string]map[string]string{
 	"Secrets": {
 		"A path with one letter wrong redacts nothing.": "test/e2e/protection_test.go TestUnmatchedRedactionPathIsACondition; " +
 			"test/e2e/protection_test.go TestStrictRedactionWaitsUntilItsPathsMatch; schema_test.go TestAPathOfOneTypeIsEnough",
+		"Definitions are edited while": "test/e2e/source/held_test.go TestRenamedMemberHoldsItsType; " +
+			"test/e2e/source/held_test.go TestMendedDefinitionReleasesItsType; test/e2e/source/held_test.go TestOtherVersionHoldsItsType; " +
+			"test/e2e/source/held_test.go TestEditHoldsTheTypesOfOneRule; test/e2e/source/held_test.go TestEditIsReportedWithoutStrict; " +
+			"internal/app/protection_test.go TestAResponseIsVerifiedByTheDefinitionBeforeAndAfter",
+		"- A definition that cannot be read": "test/e2e/source/held_test.go TestUnreadableDefinitionHoldsNewConnections",
+		"- A definition that was edited": "internal/app/protection_test.go TestAResponseIsVerifiedByTheDefinitionBeforeAndAfter; " +
+			"test/e2e/source/held_test.go TestMendedDefinitionReleasesItsType",
+		"- An aggregated API server that": "internal/app/protection_test.go TestAnEditedOpenAPIDocumentIsNoticed",
+		"- The definition that counts":    "schema_test.go TestPathsAreMatchedWithDefinitions; test/e2e/source/held_test.go TestOtherVersionHoldsItsType",
+		"For types that may be custom":    "internal/app/protection_test.go TestTheRightToReadDefinitionsIsNeededForStrict; cmd/exporter/rbac_test.go TestRightsAreTheLeast",
 		"The check proves that a member": "schema_test.go TestPathsAreMatchedWithSchemas; schema_test.go TestAPathOfOneTypeIsEnough; " +
 			"test/e2e/protection_test.go TestUnmatchedRedactionPathIsACondition",
 		"Of a Secret, only values that":     "redact_test.go TestSecretsShowOnlyNames; test/e2e/secrets_test.go TestSecretsAreNeverShown",

@@ -48,9 +48,8 @@ type Config struct {
 	Append event.AppendFunc
 	// Shape, if not nil, is called once for each scope and wraps Append for that scope.
 	Shape ShapeFunc
-	// Admit, if not nil, is called once for each scope and waits until changes of its rule may be emitted. It calls waiting,
-	// at least once if it waits, with the reason. It returns only the error of ctx.
-	Admit func(ctx context.Context, rule int, waiting func(reason string)) error
+	// Guard, if not nil, decides when what is read may be emitted.
+	Guard Guard
 	// DropResource removes the stored state of a resource that is no longer served or selected. It takes effect after
 	// everything appended before it.
 	DropResource func(ctx context.Context, resource string) error

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
@@ -34,7 +33,8 @@ func newFollower(r *runner, scope selection.Scope, to event.AppendFunc) *followe
 	}
 	f.out = &emitter{scope: scope, append: to, watermarks: newWatermarks(scope, r.env.cfg.Watermarks)}
 	f.api = &scopeClient{
-		identity: r.env.identity, health: f.health, confirmedMissing: &r.confirmedMissing, reconnect: make(chan struct{}, 1),
+		identity: r.env.identity, guard: r.env.cfg.Guard, rule: scope.Rule, health: f.health,
+		confirmedMissing: &r.confirmedMissing, reconnect: make(chan struct{}, 1),
 	}
 	f.lister = newLister(f, r.env.listSlots)
 	f.watcher = &watcher{
@@ -46,7 +46,7 @@ func newFollower(r *runner, scope selection.Scope, to event.AppendFunc) *followe
 
 // loadState gives the follower its stored state. It is called once, before run.
 func (f *follower) loadState(cluster string, stored event.StoredScope, known *deltas.KnownSet) error {
-	e, err := f.runner.env.cfg.Client.Endpoint(f.scope)
+	e, err := f.newEndpoint(f.scope)
 	if err != nil {
 		return err
 	}
@@ -62,9 +62,6 @@ func (f *follower) loadState(cluster string, stored event.StoredScope, known *de
 
 // run follows the scope until ctx ends, and returns its error, errVanished, or an *appendError.
 func (f *follower) run(ctx context.Context) error {
-	if err := f.awaitAdmission(ctx); err != nil {
-		return err
-	}
 	stop := f.startBackgroundReads(ctx)
 	defer stop()
 	for {
@@ -85,29 +82,21 @@ func (f *follower) run(ctx context.Context) error {
 	}
 }
 
-// awaitAdmission waits until changes of the scope may be emitted.
-func (f *follower) awaitAdmission(ctx context.Context) error {
-	admit := f.runner.env.cfg.Admit
-	if admit == nil {
-		return nil
+// newEndpoint returns the endpoint of the scope in a version.
+func (f *follower) newEndpoint(scope selection.Scope) (*apiserver.Endpoint, error) {
+	e, err := f.runner.env.cfg.Client.Endpoint(scope)
+	if guard := f.runner.env.cfg.Guard; err == nil && guard != nil {
+		e.BeginRequest = guard.BeginRequest
 	}
-	waited := false
-	err := admit(ctx, f.scope.Rule, func(reason string) {
-		waited = true
-		f.health.recordProblem(condition.Problem{Code: condition.RedactionHeld, Cause: reason})
-	})
-	if waited && err == nil {
-		f.health.recordProblem(condition.Problem{Code: condition.ResourceSyncing})
-	}
-	return err
+	return e, err
 }
 
-// switchVersion continues with another version of the resource because the API server has stopped serving the one being
-// watched. The position stays valid: the history of an object is the same in all versions.
+// switchVersion continues with another version of the resource. The position stays valid: the history of an object is the
+// same in all versions.
 func (f *follower) switchVersion(resource event.Resource) {
 	env, scope := f.runner.env, f.scope
 	scope.Resource = resource
-	next, err := env.cfg.Client.Endpoint(scope)
+	next, err := f.newEndpoint(scope)
 	if err != nil {
 		return // impossible: the same call succeeded for the previous version
 	}

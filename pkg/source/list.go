@@ -33,7 +33,8 @@ func newLister(f *follower, slots chan struct{}) *lister {
 		}
 	}
 	return &lister{out: f.out, api: f.api, health: f.health, listed: listed, reader: reader{
-		api: f.api, slots: slots, most: maxPage, recordFailure: f.health.recordFailure, handleFailure: f.api.handleFailure,
+		api: f.api, slots: slots, most: maxPage, recordHeld: f.health.recordHeld, signaled: f.api.reconnect,
+		recordFailure: f.health.recordFailure, handleFailure: f.api.handleFailure,
 		recordSuccess: func() {
 			f.api.backoff.reset()
 			f.health.recordProblem(condition.Problem{Code: condition.ResourceSyncing, Cause: "reading all objects"})
@@ -102,6 +103,9 @@ func (l *lister) awaitWatchable(ctx context.Context) error {
 
 // probeWatch watches from the current position until the watch has delivered something or lasted for steadyAfter.
 func (l *lister) probeWatch(ctx context.Context) error {
+	if _, err := l.api.admit(ctx); err != nil {
+		return err
+	}
 	if err := l.api.confirmCluster(ctx); err != nil {
 		return err
 	}

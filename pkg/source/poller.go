@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -66,7 +67,7 @@ func (p *poller) run(ctx context.Context) error {
 	requested := false
 	for {
 		before := p.found.Catalog
-		err := p.pollOnce(ctx)
+		err := p.pollOnce(ctx, requested)
 		if err != nil && ctx.Err() == nil {
 			if err := sleep(ctx, retry.nextWait(err)); err != nil {
 				return err
@@ -98,8 +99,8 @@ func (p *poller) isSettled() bool {
 }
 
 // pollOnce asks what is served and starts and stops runners accordingly. Errors of applying the result end the Source; an
-// error of the request is for the caller to retry.
-func (p *poller) pollOnce(ctx context.Context) error {
+// error of the request is for the caller to retry. edited is whether a trigger has requested the poll.
+func (p *poller) pollOnce(ctx context.Context, edited bool) error {
 	found, err := p.discoverServed(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -108,7 +109,7 @@ func (p *poller) pollOnce(ctx context.Context) error {
 		return err
 	}
 	p.found = found
-	if err := p.applyDiscovery(ctx); err != nil {
+	if err := p.applyDiscovery(ctx, edited); err != nil {
 		p.env.fail(err)
 		return err
 	}
@@ -133,7 +134,7 @@ func (p *poller) discoverServed(ctx context.Context) (Discovery, error) {
 }
 
 // applyDiscovery brings runners in line with the rules and the last discovery.
-func (p *poller) applyDiscovery(ctx context.Context) error {
+func (p *poller) applyDiscovery(ctx context.Context, edited bool) error {
 	p.runners.removeRunners(func(_ string, r *runner) bool { return r.hasEnded() })
 	hidden, err := p.hiddenResources()
 	if err != nil {
@@ -150,6 +151,7 @@ func (p *poller) applyDiscovery(ctx context.Context) error {
 		p.ensureRunner(ctx, name, scopes)
 	}
 	p.dropUnselected(ctx)
+	p.guardTypes(wanted, edited)
 	return nil
 }
 
@@ -199,7 +201,7 @@ func (p *poller) stopChangedRunners(ctx context.Context, wanted map[string][]sel
 }
 
 // ensureRunner starts a runner for a resource, or moves the existing one to another version if the API server has stopped
-// serving the version being watched.
+// serving the version being watched, or if that is not watched because it is held: then it does what a restart would do.
 func (p *poller) ensureRunner(ctx context.Context, name string, scopes []selection.Scope) {
 	r := p.runners.findRunner(name)
 	if r == nil {
@@ -207,9 +209,27 @@ func (p *poller) ensureRunner(ctx context.Context, name string, scopes []selecti
 		return
 	}
 	c := p.found.Catalog
-	if now := scopes[0].Resource; now != r.current && c.Serves(now) && !c.Serves(r.current) {
+	if now := scopes[0].Resource; now != r.current && c.Serves(now) && (!c.Serves(r.current) || isHeld(p.cfg.Guard, scopes[0].Rule)) {
 		r.switchVersion(now)
 	}
+}
+
+// guardTypes reports to the guard what is watched.
+func (p *poller) guardTypes(wanted map[string][]selection.Scope, edited bool) {
+	if p.cfg.Guard == nil {
+		return
+	}
+	var types []GuardedType
+	for name, scopes := range wanted {
+		current := p.runners.findRunner(name).current
+		for _, s := range scopes {
+			next := s.Resource
+			s.Resource = current
+			types = append(types, GuardedType{Scope: s, Next: next})
+		}
+	}
+	slices.SortFunc(types, func(a, b GuardedType) int { return strings.Compare(a.Scope.ID, b.Scope.ID) })
+	p.cfg.Guard.SetTypes(types, edited)
 }
 
 // dropUnselected starts runners that emit the stored objects of unselected resources as deleted. A resource that a rule

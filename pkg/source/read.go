@@ -37,6 +37,9 @@ type reader struct {
 	api   *scopeClient
 	slots chan struct{} // bounds how many scopes read at once; nil for no bound
 	most  int64         // objects per page
+	// recordHeld reports why nothing may be emitted. It does not block.
+	recordHeld func(reason string)
+	signaled   <-chan struct{} // ends such a wait; may be nil
 	// recordFailure reports a failed request, or one that is slow. It does not block.
 	recordFailure func(error)
 	// handleFailure is recordFailure, and waits until the next request is due. Its error ends the reading.
@@ -164,6 +167,9 @@ func continueTokenOf(err error) string {
 
 // readPage reads one page, or everything if o has no limit.
 func (a *attempt) readPage(ctx context.Context, o metav1.ListOptions) (metav1.ListMeta, error) {
+	if err := a.awaitAdmission(ctx); err != nil {
+		return metav1.ListMeta{}, err
+	}
 	if err := a.api.identity.confirmCluster(ctx, a.recheck); err != nil {
 		return metav1.ListMeta{}, err
 	}
@@ -208,6 +214,18 @@ func (a *attempt) readPage(ctx context.Context, o metav1.ListOptions) (metav1.Li
 		err = a.visitor.endPage(ctx, objects, meta.Continue != "")
 	}
 	return meta, err
+}
+
+// awaitAdmission waits until what is read may be emitted, without the slot.
+func (a *attempt) awaitAdmission(ctx context.Context) error {
+	_, err := a.api.awaitAdmission(ctx, func(reason string) {
+		a.slot.Release()
+		a.recordHeld(reason)
+	}, a.signaled)
+	if err != nil {
+		return err
+	}
+	return a.slot.Acquire(ctx)
 }
 
 // checkPosition rejects a list without a version to watch from: it would be read again and again.

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
@@ -14,6 +15,8 @@ import (
 // goroutine of follower.run.
 type scopeClient struct {
 	identity         *clusterIdentity
+	guard            Guard // nil if everything may be emitted
+	rule             int
 	health           *health
 	confirmedMissing *atomic.Bool                       // of the runner: discovery lacks the resource
 	endpoint         atomic.Pointer[apiserver.Endpoint] // nil until follower.loadState; replaced by switchVersion
@@ -34,6 +37,38 @@ func (c *scopeClient) confirmCluster(ctx context.Context) error {
 	return c.identity.confirmCluster(ctx, c.recheck)
 }
 
+// awaitAdmission waits until what is read of the scope may be emitted. It calls waiting with each reason to wait. revoked is
+// closed when it may no longer be emitted; nil if that cannot happen. A receive from signaled, which may be nil, looks again.
+func (c *scopeClient) awaitAdmission(ctx context.Context, waiting func(reason string), signaled <-chan struct{}) (revoked <-chan struct{}, err error) {
+	for c.guard != nil {
+		reason, changed := c.guard.Held(c.rule)
+		switch {
+		case reason == "":
+			return changed, nil
+		case c.confirmedMissing.Load():
+			return nil, nil // the next request decides whether the resource is gone; a response would not be emitted
+		}
+		waiting(reason)
+		select {
+		case <-changed:
+		case <-signaled:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return nil, nil
+}
+
+// admit is awaitAdmission on the goroutine of the follower, with the reason in the state of the scope.
+func (c *scopeClient) admit(ctx context.Context) (revoked <-chan struct{}, err error) {
+	waited := false
+	revoked, err = c.awaitAdmission(ctx, func(reason string) { waited = true; c.health.recordHeld(reason) }, c.reconnect)
+	if waited && err == nil {
+		c.health.recordProblem(condition.Problem{Code: condition.ResourceSyncing})
+	}
+	return revoked, err
+}
+
 // newSlot returns a slot of pool for one reading of the scope; without a pool it only reports slow answers.
 func (c *scopeClient) newSlot(pool chan struct{}) *apiserver.Slot {
 	return &apiserver.Slot{Pool: pool, OnSlow: func() { c.health.recordFailure(apiserver.ErrSlow) }}
@@ -52,6 +87,9 @@ func (c *scopeClient) handleFailure(ctx context.Context, err error) error {
 	}
 	if apiserver.Classify(err) == apiserver.NotServed && c.confirmedMissing.Load() {
 		return errVanished
+	}
+	if errors.Is(err, ErrRedefined) {
+		return c.waitFor(ctx, minWait)
 	}
 	c.recheck = recheckAfter(err)
 	c.health.recordFailure(err)

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -87,6 +88,9 @@ func selectionStatus(scopes []Status) condition.Status {
 
 // codeOfFailure returns the code of a scope after a failed request.
 func codeOfFailure(err error) condition.Code {
+	if errors.As(err, new(*HeldError)) {
+		return condition.RedactionHeld
+	}
 	switch apiserver.Classify(err) {
 	case apiserver.Forbidden:
 		return condition.ResourceForbidden
@@ -192,6 +196,11 @@ func (h *health) recordProblem(p condition.Problem) {
 	default: // the code has everything
 	}
 	h.condition.Update(p)
+}
+
+// recordHeld records that nothing of the scope may be emitted.
+func (h *health) recordHeld(reason string) {
+	h.recordProblem(condition.Problem{Code: condition.RedactionHeld, Cause: reason})
 }
 
 // recordHistoryLost reports that history after position was lost. Each loss is logged.

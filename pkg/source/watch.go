@@ -82,6 +82,10 @@ func (w *watcher) watchUntilLost(ctx context.Context) error {
 
 // runWatch watches on a new connection, and returns how it ended.
 func (w *watcher) runWatch(ctx context.Context) error {
+	revoked, err := w.api.admit(ctx)
+	if err != nil {
+		return err
+	}
 	c, err := w.openWatch(ctx)
 	if err != nil {
 		return err
@@ -94,7 +98,7 @@ func (w *watcher) runWatch(ctx context.Context) error {
 		w.health.recordLive() // the list shows that the API server works
 	}
 	w.openedBefore, w.listed = true, false
-	return w.emitWatched(ctx, c)
+	return w.emitWatched(ctx, c, revoked)
 }
 
 // openWatch opens a connection at the position. It tries once.
@@ -120,8 +124,8 @@ func (w *watcher) openWatch(ctx context.Context) (*apiserver.Connection, error) 
 	return c, err
 }
 
-// emitWatched emits what a connection delivers until it ends, and returns how it ended.
-func (w *watcher) emitWatched(ctx context.Context, c *apiserver.Connection) error {
+// emitWatched emits what a connection delivers until it ends, or revoked is closed, and returns how it ended.
+func (w *watcher) emitWatched(ctx context.Context, c *apiserver.Connection, revoked <-chan struct{}) error {
 	began, received := time.Now(), false
 	steady, silent := time.NewTimer(steadyAfter), time.NewTimer(staleAfter)
 	defer steady.Stop()
@@ -131,6 +135,8 @@ func (w *watcher) emitWatched(ctx context.Context, c *apiserver.Connection) erro
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-w.api.reconnect:
+			return decode.ErrEnd
+		case <-revoked:
 			return decode.ErrEnd
 		case <-steady.C:
 			if w.heartbeat != heartbeatLost {

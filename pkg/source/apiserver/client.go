@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -159,18 +160,55 @@ func (c *Client) ListText(ctx context.Context, group, version, resource, name st
 	return answer.Raw()
 }
 
-// OpenAPI returns the OpenAPI v3 document of one group and version. It tries once.
-func (c *Client) OpenAPI(ctx context.Context, group, version string) ([]byte, error) {
+// Definition returns the CustomResourceDefinition of a type as etcd has it, and not an older state of a cache. The error is
+// NotServed for Classify if the type has none. It tries once.
+func (c *Client) Definition(ctx context.Context, r event.Resource) ([]byte, error) {
+	client, err := c.REST(schema.GroupVersion{Group: "apiextensions.k8s.io", Version: "v1"})
+	if err != nil {
+		return nil, err
+	}
+	answer := client.Get().Resource("customresourcedefinitions").Name(r.String()).MaxRetries(0).Timeout(RequestTimeout).Do(ctx)
+	if err := answer.Error(); err != nil { // more detailed than the error of Raw
+		return nil, err
+	}
+	return answer.Raw()
+}
+
+// OpenAPI returns the OpenAPI v3 document of one group and version, and its ETag. If that is known, the document is nil. The
+// error is NotServed for Classify if there is no document. It tries once.
+func (c *Client) OpenAPI(ctx context.Context, group, version, known string) (document []byte, tag string, err error) {
 	gv := schema.GroupVersion{Group: group, Version: version}
 	client, err := c.REST(gv)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	path := "/openapi/v3/apis/" + gv.String()
 	if group == "" {
 		path = "/openapi/v3/api/" + version
 	}
-	return client.Get().AbsPath(path).MaxRetries(0).Timeout(RequestTimeout).DoRaw(ctx)
+	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, client.Get().AbsPath(path).URL().String(), nil)
+	if err != nil {
+		return nil, "", err
+	}
+	request.Header.Set("Accept", "application/json")
+	if known != "" {
+		request.Header.Set("If-None-Match", known)
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		return nil, "", err
+	}
+	defer response.Body.Close()
+	switch response.StatusCode {
+	case http.StatusOK:
+		document, err = io.ReadAll(response.Body)
+		return document, response.Header.Get("ETag"), err
+	case http.StatusNotModified:
+		return nil, known, nil
+	}
+	return nil, "", apierrors.NewGenericServerResponse(response.StatusCode, http.MethodGet, schema.GroupResource{}, path, "", 0, true)
 }
 
 // ClusterUID returns the UID of the namespace kube-system, which is as old as the cluster and the closest thing to a name

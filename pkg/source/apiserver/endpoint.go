@@ -33,7 +33,12 @@ const (
 // Endpoint lists and watches one scope. Each call is one request: the caller decides whether to retry, and reports failures
 // in the state of the scope. It is safe for concurrent use.
 type Endpoint struct {
-	Scope   selection.Scope
+	Scope selection.Scope
+	// BeginRequest, if not nil, is called before each request, and verify when its response has begun and nothing of it has
+	// been read. The error of verify ends the request. It keeps the slot, so it should not take longer than SlowAfter. Set
+	// before use.
+	BeginRequest func(selection.Scope) (verify func(context.Context) error)
+
 	client  rest.Interface
 	fresh   rest.Interface // see Client
 	decoder *decode.Decoder
@@ -103,13 +108,20 @@ func (b *responseBody) Close() error {
 }
 
 // sendRequest sends a request and returns the body of the response. The caller closes it.
-func sendRequest(ctx context.Context, s *Slot, verb string, r *rest.Request) (*responseBody, error) {
+func (e *Endpoint) sendRequest(ctx context.Context, s *Slot, verb string, r *rest.Request) (*responseBody, error) {
+	verify := func(context.Context) error { return nil }
+	if e.BeginRequest != nil {
+		verify = e.BeginRequest(e.Scope)
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	b := &responseBody{ctx: ctx, cancel: cancel, slot: s}
 	err := b.awaitAnswer(func() (err error) {
 		b.ReadCloser, err = r.Stream(ctx)
 		return err
 	})
+	if err == nil {
+		err = verify(ctx)
+	}
 	if err != nil {
 		cancel(nil)
 		if b.ReadCloser != nil {
@@ -136,7 +148,7 @@ func (b listBody) Read(p []byte) (n int, err error) {
 func (e *Endpoint) List(
 	ctx context.Context, s *Slot, o metav1.ListOptions, begin func(metav1.ListMeta) error, take func(*deltas.Object) error,
 ) (metav1.ListMeta, error) {
-	body, err := sendRequest(ctx, s, "list", e.newRequest(e.client, o))
+	body, err := e.sendRequest(ctx, s, "list", e.newRequest(e.client, o))
 	if err != nil {
 		return metav1.ListMeta{}, err
 	}
@@ -200,7 +212,7 @@ func (e *Endpoint) openWatch(
 		o.TimeoutSeconds = &seconds
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Duration(*o.TimeoutSeconds)*time.Second+watchGrace, decode.ErrEnd)
-	body, err := sendRequest(ctx, s, "watch", request(o))
+	body, err := e.sendRequest(ctx, s, "watch", request(o))
 	if err != nil {
 		cancel()
 		return nil, err

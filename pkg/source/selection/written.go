@@ -2,6 +2,7 @@ package selection
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
@@ -30,6 +31,13 @@ func (p pattern) assumedServed() Served {
 		Resource:   event.Resource{Group: group, Version: p.version, Resource: p.resource},
 		Namespaced: !slices.Contains(clusterScoped[group], p.resource),
 	}
+}
+
+// IsBuiltin reports whether the group of a resource is built into kube-apiserver, so that its types have no
+// CustomResourceDefinition. It is false for a wildcard of all groups.
+func IsBuiltin(r event.Resource) bool {
+	_, known := clusterScoped[r.Group]
+	return known || r.Group != "*" && !strings.ContainsRune(r.Group, '.')
 }
 
 // isScopeKnown reports whether clusterScoped knows the resource; for a wildcard, all resources it stands for.

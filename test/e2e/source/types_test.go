@@ -14,20 +14,26 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// installType defines a custom resource and returns its kind. It is removed at the end of the test.
+// installType defines a custom resource with free content and returns its kind. It is removed at the end of the test.
 func (s *fixture) installType(group, plural, kind string) workload.Kind {
+	s.t.Helper()
+	return s.installDefinition(workload.Definition{Group: group, Plural: plural, Kind: kind})
+}
+
+// installDefinition defines a custom resource and returns its kind in version v1. It is removed at the end of the test.
+func (s *fixture) installDefinition(d workload.Definition) workload.Kind {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), arriveTimeout)
 	defer cancel()
-	s.requireNoError(s.cluster.Install(ctx, workload.Definition{Group: group, Plural: plural, Kind: kind}))
+	s.requireNoError(s.cluster.Install(ctx, d))
 	s.t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), arriveTimeout)
 		defer cancel()
-		if err := s.cluster.Undefine(ctx, group, plural); err != nil {
+		if err := s.cluster.Undefine(ctx, d.Group, d.Plural); err != nil {
 			s.t.Error(err)
 		}
 	})
-	return customKind(group, "v1", plural, kind)
+	return customKind(d.Group, "v1", d.Plural, d.Kind)
 }
 
 // removeType removes the definition of a kind and waits until it is no longer served.

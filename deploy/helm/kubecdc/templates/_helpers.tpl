@@ -86,6 +86,15 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if not $allowed -}}
 {{- fail (printf "config.resources[%d] selects %s, and rbac has no rule for it: \"exporter rbac --config config.yaml -o helm > rbac.yaml\" prints what is needed, -f rbac.yaml uses it" $n $name) -}}
 {{- end -}}
+{{- $readable := or (contains "*" $name) (not (contains "." $group)) (hasSuffix ".k8s.io" $group) -}}
+{{- range $rule := $rules -}}
+{{- if and (or (has "customresourcedefinitions" $rule.resources) (has "*" $rule.resources)) (or (has "apiextensions.k8s.io" $rule.apiGroups) (has "*" $rule.apiGroups)) (or (has "get" $rule.verbs) (has "*" $rule.verbs)) (or (not $rule.resourceNames) (has (printf "%s.%s" $parts._0 $group) $rule.resourceNames)) -}}
+{{- $readable = true -}}
+{{- end -}}
+{{- end -}}
+{{- if and (dig "redaction" "strict" false $config) $resource.redactPaths (not $readable) -}}
+{{- fail (printf "config.resources[%d] has redactPaths for %s, and rbac has no rule to get its definition, as redaction.strict needs: \"exporter rbac --config config.yaml -o helm > rbac.yaml\" prints what is needed, -f rbac.yaml uses it" $n $name) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

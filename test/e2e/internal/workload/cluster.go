@@ -2,8 +2,10 @@ package workload
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -126,6 +128,10 @@ type Definition struct {
 	ClusterScoped bool
 	// Schema of each version, in place of free content.
 	Schema map[string]any
+	// Schemas of single versions, in place of Schema.
+	Schemas map[string]map[string]any
+	// Unserved are those of the versions that are kept, and not served.
+	Unserved []string
 }
 
 // Define creates the definition of a custom resource that lives in namespaces and waits until it is served.
@@ -153,24 +159,45 @@ func (c *Cluster) Install(ctx context.Context, d Definition) error {
 	return nil
 }
 
-func (d Definition) object() *unstructured.Unstructured {
-	content := d.Schema
-	if content == nil {
-		content = map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
+// Redefine replaces the versions of a definition. The API server serves them a moment later.
+func (c *Cluster) Redefine(ctx context.Context, d Definition) error {
+	if len(d.Versions) == 0 {
+		d.Versions = []string{"v1"}
 	}
-	var versions []any
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"versions": d.versions()}})
+	if err != nil {
+		return err
+	}
+	return Persist(ctx, func() error {
+		_, err := c.client.Resource(definitions).Patch(ctx, d.Plural+"."+d.Group, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	})
+}
+
+func (d Definition) versions() (all []any) {
 	for i, name := range d.Versions {
-		versions = append(versions, map[string]any{
-			"name": name, "served": true, "storage": i == 0, "subresources": map[string]any{"status": map[string]any{}},
-			"schema": map[string]any{"openAPIV3Schema": content},
+		content := d.Schemas[name]
+		if content == nil {
+			content = d.Schema
+		}
+		if content == nil {
+			content = map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
+		}
+		all = append(all, map[string]any{
+			"name": name, "served": !slices.Contains(d.Unserved, name), "storage": i == 0,
+			"subresources": map[string]any{"status": map[string]any{}}, "schema": map[string]any{"openAPIV3Schema": content},
 		})
 	}
+	return all
+}
+
+func (d Definition) object() *unstructured.Unstructured {
 	scope := "Namespaced"
 	if d.ClusterScoped {
 		scope = "Cluster"
 	}
 	o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
-		"group": d.Group, "scope": scope, "names": map[string]any{"plural": d.Plural, "kind": d.Kind}, "versions": versions,
+		"group": d.Group, "scope": scope, "names": map[string]any{"plural": d.Plural, "kind": d.Kind}, "versions": d.versions(),
 	}}}
 	o.SetAPIVersion("apiextensions.k8s.io/v1")
 	o.SetKind("CustomResourceDefinition")
