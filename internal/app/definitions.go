@@ -14,8 +14,8 @@ import (
 // maxSampledObjects bounds the objects of a scope that are sampled for its paths.
 const maxSampledObjects = 200
 
-// PathChecker matches paths with types, by the CustomResourceDefinition of a type or, if it has none, by the OpenAPI document
-// of its group and version. It reads each document once. Not safe for concurrent use.
+// PathChecker matches paths with types, by the CustomResourceDefinition of a type or, if it has none, by the OpenAPI
+// document of its group and version. It reads each document once. Not safe for concurrent use.
 type PathChecker struct {
 	client    *apiserver.Client
 	lenient   bool // without the right to get definitions, the OpenAPI document suffices, although it may lag behind
@@ -37,7 +37,7 @@ type definition struct {
 	schema   *shape.Schema // nil if the API server has none
 }
 
-// noSchema is the identity of types without a schema, whose objects decide.
+// noSchema is the identity of types without a schema: their objects decide.
 const noSchema = "none"
 
 // NewPathChecker returns a checker that asks an API server.
@@ -45,8 +45,8 @@ func NewPathChecker(client *apiserver.Client) *PathChecker {
 	return &PathChecker{client, true, map[groupVersion]openAPIDocument{}}
 }
 
-// CountPaths matches the paths of a rule with the types that it selects: with their schema, where the API server has one, and
-// with some of their objects. A type that cannot be read counts as unknown.
+// CountPaths matches the paths of a rule with the types that it selects: with their schema, where the API server has one,
+// and with some of their objects. A type that cannot be read counts as unknown.
 func (p *PathChecker) CountPaths(ctx context.Context, policy shape.Policy, scopes []selection.Scope) (*shape.PathCounter, error) {
 	counter, err := policy.NewPathCounter()
 	if err != nil || len(counter.Paths) == 0 {

@@ -28,7 +28,7 @@ const (
 )
 
 // protection checks that each of redactPaths matches some type of its rule, and has a condition for each rule where one does
-// not. With redaction.strict it is the source's guard: nothing of such a rule is emitted. What it knows of a type is replaced
+// not. With redaction.strict it is the source's guard: nothing of such a rule is emitted. The match of a type is replaced
 // whenever its definition is read. Safe for concurrent use.
 type protection struct {
 	strict bool

@@ -20,7 +20,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// definedType is an API server that has one type, whose definition a test replaces.
+// definedType is an API server that has one type. A test replaces its definition.
 type definedType struct {
 	mu         sync.Mutex
 	definition func(w http.ResponseWriter) // the CustomResourceDefinition; nil: there is none

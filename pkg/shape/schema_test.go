@@ -95,7 +95,7 @@ func TestAPathOfOneTypeIsEnough(t *testing.T) {
 	}
 }
 
-// TestPathsAreMatchedWithDefinitions matches paths with the versions of a definition, which leaves out what all objects have.
+// TestPathsAreMatchedWithDefinitions matches paths with the versions of a definition, which lacks what all objects have.
 func TestPathsAreMatchedWithDefinitions(t *testing.T) {
 	const definition = `{"metadata":{"uid":"u","generation":7},"spec":{%s"versions":[
 		{"name":"v1","schema":{"openAPIV3Schema":{"type":"object","properties":{"spec":{"type":"object","properties":{"token":{"type":"string"}}}}}}},

@@ -9,7 +9,7 @@ import (
 )
 
 // Guard decides when what is read of a rule's types may be emitted, by the definitions of the types. The API server reads
-// objects by the definition that it has when a request begins, and ends the watches of a type whose definition is edited.
+// objects by the definition that it has when a request begins, and an edit of a definition ends the watches of its type.
 // Therefore each response is verified when it has begun, and what an open watch delivers later needs no other check. A Guard
 // is safe for concurrent use.
 type Guard interface {

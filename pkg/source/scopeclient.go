@@ -38,8 +38,11 @@ func (c *scopeClient) confirmCluster(ctx context.Context) error {
 }
 
 // awaitAdmission waits until what is read of the scope may be emitted. It calls waiting with each reason to wait. revoked is
-// closed when it may no longer be emitted; nil if that cannot happen. A receive from signaled, which may be nil, looks again.
-func (c *scopeClient) awaitAdmission(ctx context.Context, waiting func(reason string), signaled <-chan struct{}) (revoked <-chan struct{}, err error) {
+// closed when it may no longer be emitted; nil if that cannot happen. A receive from signaled, which may be nil, looks
+// again.
+func (c *scopeClient) awaitAdmission(
+	ctx context.Context, waiting func(reason string), signaled <-chan struct{},
+) (revoked <-chan struct{}, err error) {
 	for c.guard != nil {
 		reason, changed := c.guard.Held(c.rule)
 		switch {

@@ -19,14 +19,14 @@ import (
 // plaintext is a part of every value that these tests write to a member that is to be redacted.
 const plaintext = "plaintext"
 
-// vault is a custom resource with a protected member, whose definition the test edits.
+// vault is a custom resource with a protected member. Tests edit its definition.
 type vault struct {
 	*fixture
 	definition workload.Definition
 	kind       workload.Kind
 }
 
-// membersSchema is the schema of a type whose spec has these members, and no others.
+// membersSchema is the schema of a type that has these members in its spec, and no others.
 func membersSchema(members ...string) map[string]any {
 	text := map[string]any{}
 	for _, name := range members {
@@ -241,8 +241,8 @@ func TestOtherVersionHoldsItsType(t *testing.T) {
 	v.awaitMasked("three", "credential")
 }
 
-// TestEditHoldsTheTypesOfOneRule has two rules with two types each. An edit of one type holds both types of its rule, because
-// a path of the rule matches neither, and none of the other rule; a schema that takes any content releases them.
+// TestEditHoldsTheTypesOfOneRule has two rules. An edit of one type holds both types of its rule, because a path of the rule
+// matches neither, and none of the other rule; a schema that takes any content releases them.
 func TestEditHoldsTheTypesOfOneRule(t *testing.T) {
 	t.Parallel()
 	v := newVault(t, "several.kubecdc.io", true)
@@ -285,7 +285,7 @@ func TestEditIsReportedWithoutStrict(t *testing.T) {
 	})
 }
 
-// TestUnreadableDefinitionHoldsNewConnections lets a definition, and the OpenAPI documents, hang. What is watched goes on,
+// TestUnreadableDefinitionHoldsNewConnections lets a definition, and the OpenAPI documents, hang. Open watches go on,
 // because the API server ends a watch when the definition is edited. After the connections are cut nothing is emitted until
 // the definitions can be read; then nothing is missing.
 func TestUnreadableDefinitionHoldsNewConnections(t *testing.T) {
