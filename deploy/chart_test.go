@@ -101,8 +101,9 @@ func TestWrongValuesAreRefusedWithTheirPath(t *testing.T) {
 		"image.repository=":                            "image.repository is empty",
 		"configFile=[":                                 "configFile: ",
 		"rbac.clusterRules=null":                       "selects pods, and rbac has no rule for it",
-		"config.resources[0].select[0]=vaults.example.com,rbac.clusterRules[0].apiGroups[0]=example.com," +
-			"rbac.clusterRules[0].resources[0]=vaults": "config.resources[0] has redactPaths for vaults.example.com",
+		"config.redaction.strict=true,config.resources[0].select[0]=vaults.example.com,config.resources[0].redactPaths[0]=spec.token," +
+			"rbac.clusterRules[0].apiGroups[0]=example.com,rbac.clusterRules[0].resources[0]=vaults," +
+			"rbac.clusterRules[0].verbs[0]=watch": "config.resources[0] has redactPaths for vaults.example.com",
 	} {
 		_, complaints, err := helm(t, "template", "kubecdc", chart, "--values", filepath.Join(chart, "ci", "default-values.yaml"), "--set", set)
 		if err == nil || !strings.Contains(complaints, path) {
