@@ -279,10 +279,16 @@ type rule struct {
 func rights(rules []rule) []string {
 	var all []string
 	for _, r := range rules {
+		names := r.Names
+		if len(names) == 0 {
+			names = []string{""}
+		}
 		for _, group := range r.Groups {
 			for _, resource := range r.Resources {
 				for _, verb := range r.Verbs {
-					all = append(all, strings.TrimSpace(group+"/"+resource+" "+verb+" "+strings.Join(r.Names, ",")))
+					for _, name := range names {
+						all = append(all, strings.TrimSpace(group+"/"+resource+" "+verb+" "+name))
+					}
 				}
 			}
 		}
