@@ -297,6 +297,10 @@ func TestSuspiciousSettingsAreWarnings(t *testing.T) {
 		"a rate of nothing": {"resources: [{select: [pods]}]\n" + sink + "delivery: {rate: {perSecond: 0}}", "delivery.rate.perSecond"},
 		"every namespace excluded where some resources have none": {
 			`resources: [{select: ["*"], namespaces: {exclude: ["?*"]}}]` + "\n" + sink, "resources[0].namespaces.exclude"},
+		"a route of types that are not emitted": {
+			"resources: [{select: [pods]}]\n" + sink + "routes: [{select: [pods], types: [sync], to: [{sink: console}]}]", "routes[0].types"},
+		"a route of authors without a source of them": {
+			"resources: [{select: [pods]}]\n" + sink + "routes: [{select: [pods], types: [attributed], to: [{sink: console}]}]", "routes[0].types"},
 		"redaction that does not reach an earlier rule": {
 			`resources: [{select: [deployments.apps]}, {select: ["*"], redactPaths: ["spec.template.spec.containers[*].env"]}]` + "\n" + sink,
 			"resources[1].redactPaths[0]"},

@@ -60,42 +60,6 @@ func (r Route) IsUnconditional() bool {
 // changeTypes are the types of changes that routes tell apart.
 var changeTypes = []string{"added", "updated", "deleted", "snapshot", "sync", "attributed"}
 
-// sinksReached returns the sinks that can receive some change that the rules select.
-func (c *Config) sinksReached() map[string]bool {
-	reached := map[string]bool{}
-	for _, rule := range c.Resources {
-		for _, name := range rule.Select {
-			c.addReached(reached, rule.Rule, name)
-		}
-	}
-	return reached
-}
-
-// addReached adds the sinks that can receive changes of a resource that a rule selects by this name: those of the routes,
-// until none is left to later ones, and otherwise all.
-func (c *Config) addReached(reached map[string]bool, rule selection.Rule, name string) {
-	left := slices.Clone(changeTypes)
-	one := rule
-	one.Select = []string{name}
-	for _, r := range c.Routes {
-		if !one.Overlaps(r.Selection()) {
-			continue
-		}
-		for _, t := range r.To {
-			reached[t.Sink] = true
-		}
-		if _, whole := r.Selection().SelectsAll(name); !whole || len(r.Classes) > 0 || r.Filter != "" || !r.coversNamespaces(rule.Namespaces) {
-			continue
-		}
-		if left = slices.DeleteFunc(left, func(t string) bool { return len(r.Types) == 0 || slices.Contains(r.Types, t) }); len(left) == 0 {
-			return
-		}
-	}
-	for _, s := range c.Sinks {
-		reached[s.Name] = true
-	}
-}
-
 // coversNamespaces reports whether the route matches all namespaces of a rule, and what has none.
 func (r Route) coversNamespaces(of selection.Namespaces) bool {
 	all := len(r.Namespaces.Include) == 0 || slices.Contains(r.Namespaces.Include, "*")
@@ -104,9 +68,10 @@ func (r Route) coversNamespaces(of selection.Namespaces) bool {
 }
 
 func validateRoutes(rep *reporter, c *Config) {
+	reached := newReach(c)
 	for i, r := range c.Routes {
 		at := fmt.Sprintf("routes[%d]", i)
-		validateRouteReachable(rep, at, c, i)
+		validateRouteReachable(rep, at, reached, i)
 		validateRouteMatch(rep, at, r)
 		switch {
 		case len(r.To) == 0 && !r.Drop:
@@ -120,7 +85,8 @@ func validateRoutes(rep *reporter, c *Config) {
 
 // validateRouteReachable reports a route that no change can reach: no rule selects its resources, or earlier routes match
 // all of them.
-func validateRouteReachable(rep *reporter, at string, c *Config, i int) {
+func validateRouteReachable(rep *reporter, at string, r *reach, i int) {
+	c := r.cfg
 	route := c.Routes[i]
 	if route.Selection().Validate(at) != nil {
 		return
@@ -130,31 +96,14 @@ func validateRouteReachable(rep *reporter, at string, c *Config, i int) {
 			Expected: "resources that a rule selects"})
 		return
 	}
-	by := "" // the earlier route that matches
-	for _, name := range route.Select {
-		j := slices.IndexFunc(c.Routes[:i], func(earlier Route) bool {
-			_, taken := earlier.Selection().SelectsAll(name)
-			return taken && (earlier.IsUnconditional() || earlier.subsumesRoute(route))
-		})
-		if j < 0 {
-			return
-		}
-		by = fmt.Sprintf("routes[%d]", j)
+	switch by := r.earlierMatches(i); len(by) {
+	case 0:
+	case 1:
+		rep.addProblem(at, Problem{Message: "is never reached: " + by[0] + " matches every change of these resources", Expected: "the more specific routes first"})
+	default:
+		rep.addProblem(at, Problem{Message: "is never reached: " + strings.Join(by, " and ") + " match every change of these resources",
+			Expected: "the more specific routes first"})
 	}
-	if by != "" {
-		rep.addProblem(at, Problem{Message: "is never reached: " + by + " matches every change of these resources", Expected: "the more specific routes first"})
-	}
-}
-
-// subsumesRoute reports whether every condition of r is also a condition of other.
-func (r Route) subsumesRoute(other Route) bool {
-	return slices.Equal(r.Namespaces.Include, other.Namespaces.Include) && slices.Equal(r.Namespaces.Exclude, other.Namespaces.Exclude) &&
-		choiceCovers(r.Types, other.Types) && choiceCovers(r.Classes, other.Classes) && (r.Filter == "" || r.Filter == other.Filter)
-}
-
-// choiceCovers reports whether choice includes every value of other; an empty choice includes all.
-func choiceCovers(choice, other []string) bool {
-	return len(choice) == 0 || len(other) > 0 && !slices.ContainsFunc(other, func(value string) bool { return !slices.Contains(choice, value) })
 }
 
 // validateRouteMatch checks the conditions of a route.

@@ -28,6 +28,18 @@ func TestSinksThatReceiveNothingAreReported(t *testing.T) {
 		`[{select: [pods], namespaces: {include: [x]}, drop: true}]` + " ":                                                                    {"[{select: [pods], namespaces: {include: [x]}}]", "a b"},
 		`[{select: [pods], namespaces: {include: ["*"], exclude: [x]}, drop: true}]`:                                                          {pods, ""},
 		`[{select: [pods], filter: change.name == "x", to: [{sink: a}]}, {select: ["*"], drop: true}]`:                                        {pods, "b"},
+		`[{select: [pods], filter: "true", drop: true}]`:                                                                                      {pods, "a b"},
+		`[{select: [pods], filter: object.spec.paused || 1 < 2, drop: true}]`:                                                                 {pods, "a b"},
+		`[{select: [pods], filter: change.resource == "pods", drop: true}]`:                                                                   {pods, "a b"},
+		`[{select: [pods], filter: change.resource == "pods", drop: true}]` + " ":                                                             {both, ""},
+		`[{select: [pods], filter: change.type != "sync", drop: true}]`:                                                                       {pods, "a b"},
+		`[{select: [pods], filter: change.type != "sync", drop: true}]` + " ":                                                                 {"[{select: [pods], resync: 1h}]", ""},
+		`[{select: [pods], types: [added, updated, deleted, snapshot], drop: true}]`:                                                          {pods, "a b"},
+		`[{select: [pods], types: [updated], classes: [spec, status, metadata, deleting], drop: true}]`:                                       {pods, ""},
+		`[{select: [pods], types: [added], drop: true}]`:                                                                                      {`[{select: [pods], filter: change.type == "added"}]`, "a b"},
+		`[{select: [pods], classes: [status], drop: true}]` + " ":                                                                             {`[{select: [pods], filter: change.class == "status"}]`, "a b"},
+		`[{select: [pods], filter: change.name == "a" || change.name != "b", drop: true}]`:                                                    {pods, ""},
+		`[{select: [pods], types: [added], to: [{sink: b}]}, {select: [pods], filter: "true", to: [{sink: a}]}]`:                              {`[{select: [pods], filter: change.class == "spec"}]`, "b"},
 		`[{select: ["*"], exclude: [nodes], drop: true}]`:                                                                                     {both, ""},
 		`[{select: ["*.example.com"], drop: true}]`:                                                                                           {`[{select: ["*.example.com"]}]`, "a b"},
 		`[{select: [widgets.example.com], drop: true}]`:                                                                                       {`[{select: ["*.example.com"]}]`, ""},
@@ -56,6 +68,27 @@ func TestSinksThatReceiveNothingAreReported(t *testing.T) {
 		}
 		if got := strings.Join(unfed, " "); got != c.unfed {
 			t.Errorf("%s: nothing reaches %q, expected %q", text, got, c.unfed)
+		}
+	}
+}
+
+// TestRoutesWithConditionsThatExcludeEachOtherAreReported has routes that no change can match, and others that look alike.
+func TestRoutesWithConditionsThatExcludeEachOtherAreReported(t *testing.T) {
+	for routes, want := range map[string]string{
+		`[{select: [pods], types: [added], filter: change.type == "deleted", to: [{sink: a}]}]`:                                                                          "routes[0].filter: is false",
+		`[{select: [pods], classes: [spec], filter: change.class == "status", to: [{sink: a}]}]`:                                                                         "routes[0].filter: is false",
+		`[{select: [pods], filter: change.resource == "nodes", to: [{sink: a}]}]`:                                                                                        "routes[0].filter: is false",
+		`[{select: [pods, nodes], filter: change.resource == "nodes", to: [{sink: a}]}]`:                                                                                 "",
+		`[{select: [pods], filter: change.type == "attributed", to: [{sink: a}]}]`:                                                                                       "",
+		`[{select: [pods], types: [added], to: [{sink: a}]}, {select: [pods], filter: change.type == "added", drop: true}]`:                                              "routes[1]: is never reached: routes[0] matches",
+		`[{select: [pods], types: [added], to: [{sink: a}]}, {select: [pods], filter: change.type != "deleted", drop: true}]`:                                            "",
+		`[{select: [pods], filter: "true", to: [{sink: a}]}, {select: [pods], drop: true}]`:                                                                              "routes[1]: is never reached: routes[0] matches",
+		`[{select: [pods], types: [added], to: [{sink: a}]}, {select: ["*"], types: [deleted], to: [{sink: a}]}, {select: [pods], types: [added, deleted], drop: true}]`: "routes[2]: is never reached: routes[0] and routes[1] match",
+		`[{select: [pods], types: [added], to: [{sink: a}]}, {select: ["*"], types: [deleted], to: [{sink: a}]}, {select: [pods], types: [added, updated], drop: true}]`: "",
+	} {
+		_, err := loadString(t, "resources: [{select: [pods]}, {select: [nodes]}]\nsinks: [{name: a, stdout: {}}]\nroutes: "+routes+"\n")
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", routes, err, want)
 		}
 	}
 }

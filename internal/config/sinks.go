@@ -189,22 +189,3 @@ func isWithin(path, dir string) bool {
 	relative, err := filepath.Rel(dir, path)
 	return err == nil && relative != ".." && !strings.HasPrefix(relative, ".."+string(filepath.Separator))
 }
-
-// validateSinksReached reports what the routes leave nothing for: warnings of single sinks, or a problem if it is all of
-// them.
-func validateSinksReached(rep *reporter, c *Config) {
-	reached := c.sinksReached()
-	if len(reached) == 0 && len(c.Sinks) > 0 && len(c.Resources) > 0 {
-		rep.addProblem("routes", Problem{Message: "leave nothing for any sink: every change that the rules select is dropped",
-			Found: "drop: true", Expected: "a rule without these resources, or a route to a sink"})
-		return
-	}
-	for i, s := range c.Sinks {
-		named := slices.ContainsFunc(c.Sinks, func(other Sink) bool { return other.DeadLetters.Sink == s.Name })
-		if !reached[s.Name] && !named && len(c.Resources) > 0 {
-			rep.addWarning(fmt.Sprintf("sinks[%d]", i), Problem{
-				Message: fmt.Sprintf("receives nothing: the routes send every change elsewhere or drop it, and none leads to %q", s.Name),
-			})
-		}
-	}
-}

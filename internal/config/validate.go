@@ -29,7 +29,7 @@ func validateAll(rep *reporter, c *Config) {
 func warnSuspicious(rep *reporter, c *Config) {
 	warnResources(rep, c.Resources)
 	warnSinkOverlaps(rep, c)
-	validateSinksReached(rep, c)
+	validateReach(rep, c)
 	warnUnusedKeys(rep, c)
 	warnJournalBounds(rep, c.Journal)
 	warnRate(rep, c.Delivery.Rate)

@@ -52,7 +52,7 @@ var mayImport = map[string][]string{
 	"internal/attribution": {"pkg/resourceversion", "pkg/event", "pkg/rawjson", "internal/audit", "internal/stamp", "pkg/condition"},
 	"internal/stamp":       {"pkg/condition", "pkg/event", "pkg/ratelimit", "pkg/resourceversion"},
 	"internal/delivery":    {"pkg/event", "pkg/sinks", "pkg/ratelimit", "pkg/condition"},
-	"internal/config":      {"internal/audit", "internal/audit/topic", "pkg/event", "pkg/format", "pkg/shape", "pkg/shape/path", "pkg/source/selection", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/sinks/stdout", "pkg/sinks/webhook"},
+	"internal/config":      {"internal/audit", "internal/audit/topic", "pkg/event", "pkg/format", "pkg/shape", "pkg/shape/filter", "pkg/shape/path", "pkg/source/selection", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/sinks/stdout", "pkg/sinks/webhook"},
 	"internal/admin":       {"pkg/condition", "pkg/event", "pkg/shape", "pkg/source", "internal/attribution", "internal/delivery", "internal/journal"},
 
 	"internal/state":         {"pkg/resourceversion", "pkg/event", "pkg/sinks", "pkg/condition", "internal/journal"},

@@ -1,6 +1,7 @@
 package filter
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,6 +10,8 @@ import (
 	"github.com/google/cel-go/common/ast"
 	"github.com/google/cel-go/common/operators"
 	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/common/types/ref"
+	"github.com/google/cel-go/interpreter"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
@@ -24,35 +27,109 @@ var knownFactValues = map[string][]string{
 
 // checkSatisfiable rejects expressions that compile but can never have the intended effect: a part that fails for every
 // object, a comparison with an impossible value, or an expression that is false for every change.
-func checkSatisfiable(env *cel.Env, compiled *cel.Ast) error {
-	root := compiled.NativeRep()
+func (f *Filter) checkSatisfiable(compiled *cel.Ast) error {
 	var wrong error
-	ast.PreOrderVisit(root.Expr(), ast.NewExprVisitor(func(e ast.Expr) {
+	ast.PreOrderVisit(compiled.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
 		if wrong == nil && e.Kind() == ast.CallKind {
-			wrong = checkCall(e.AsCall())
+			wrong = f.checkCall(e.AsCall())
 		}
 	}))
 	if wrong != nil {
 		return wrong
 	}
-	if !isConstant(root.Expr()) {
-		return nil
+	for _, kind := range kindsOfChanges(f.withOld) {
+		result, err := f.evaluateKnown(kind.facts())
+		if err == nil && result != types.False {
+			return nil
+		}
+		wrong = err
 	}
-	program, err := env.Program(compiled)
-	if err != nil {
-		return err
+	if wrong != nil {
+		return fmt.Errorf("it fails for every change: %w", wrong)
 	}
-	result, _, err := program.Eval(cel.NoVars())
-	switch {
-	case err != nil:
-		return fmt.Errorf("it fails for every change: %w", err)
-	case result == types.False:
-		return fmt.Errorf("it is false for every change")
-	}
-	return nil
+	return errors.New("it is false for every change")
 }
 
-func checkCall(c ast.CallExpr) error {
+// Kind is what tells changes apart before their objects are known.
+type Kind struct {
+	Type  event.Type
+	Class event.Class
+}
+
+func (k Kind) facts() map[string]any {
+	return map[string]any{"change.type": string(k.Type), "change.class": string(k.Class)}
+}
+
+// kindsOfChanges returns the kinds of changes that a filter is evaluated for. Filters of rules have the old object, and are
+// not evaluated for records of authors.
+func kindsOfChanges(withOld bool) []Kind {
+	var all []Kind
+	for _, kind := range Kinds() {
+		if !withOld || kind.Type != event.Attributed {
+			all = append(all, kind)
+		}
+	}
+	return all
+}
+
+// Kinds returns all kinds of changes.
+func Kinds() []Kind {
+	return []Kind{
+		{Type: event.Added}, {Type: event.Deleted}, {Type: event.Snapshot}, {Type: event.Sync}, {Type: event.Attributed},
+		{Type: event.Updated}, {event.Updated, event.ClassDeleting}, {event.Updated, event.ClassSpec},
+		{event.Updated, event.ClassStatus}, {event.Updated, event.ClassMetadata},
+	}
+}
+
+// Outcome is the result of an expression for all changes of a kind.
+type Outcome int
+
+// The outcomes of an expression.
+const (
+	Sometimes Outcome = iota // it depends on the change
+	Always                   // true
+	Never                    // false
+)
+
+// OutcomeFor returns the result of the expression for the changes of a kind. facts are further members of change with values
+// that all of them have in common, such as "change.resource".
+func (f *Filter) OutcomeFor(kind Kind, facts map[string]string) Outcome {
+	known := kind.facts()
+	for name, value := range facts {
+		known[name] = value
+	}
+	result, err := f.evaluateKnown(known)
+	switch {
+	case err != nil:
+		return Sometimes // a change for which it fails is treated in its own way
+	case result == types.True:
+		return Always
+	case result == types.False:
+		return Never
+	}
+	return Sometimes
+}
+
+// evaluateKnown evaluates the expression where only some facts are known. The result is unknown if it depends on another.
+func (f *Filter) evaluateKnown(facts map[string]any) (ref.Val, error) {
+	unknown := []*cel.AttributePatternType{cel.AttributePattern("object"), cel.AttributePattern("oldObject")}
+	for name := range changeFacts {
+		if _, known := facts["change."+name]; !known {
+			unknown = append(unknown, cel.AttributePattern("change."+name))
+		}
+	}
+	vars, err := cel.PartialVars(facts, unknown...)
+	if err != nil {
+		return nil, err
+	}
+	result, _, err := f.partial.Eval(vars)
+	if cancelled := (interpreter.EvalCancelledError{}); errors.As(err, &cancelled) {
+		return types.NewUnknown(0, nil), nil // an operand that is not evaluated once the others are known may be the expensive one
+	}
+	return result, err
+}
+
+func (f *Filter) checkCall(c ast.CallExpr) error {
 	args := c.Args()
 	if len(args) != 2 {
 		return nil
@@ -63,16 +140,16 @@ func checkCall(c ast.CallExpr) error {
 			return fmt.Errorf("it divides by zero, which fails for every change")
 		}
 	case operators.Equals, operators.NotEquals:
-		if err := checkValue(args[0], args[1]); err != nil {
+		if err := f.checkValue(args[0], args[1]); err != nil {
 			return err
 		}
-		return checkValue(args[1], args[0])
+		return f.checkValue(args[1], args[0])
 	case operators.In:
 		if args[1].Kind() != ast.ListKind {
 			return nil
 		}
 		for _, element := range args[1].AsList().Elements() {
-			if err := checkValue(args[0], element); err != nil {
+			if err := f.checkValue(args[0], element); err != nil {
 				return err
 			}
 		}
@@ -81,11 +158,14 @@ func checkCall(c ast.CallExpr) error {
 }
 
 // checkValue rejects the comparison of a fact with a value that it never has.
-func checkValue(fact, value ast.Expr) error {
+func (f *Filter) checkValue(fact, value ast.Expr) error {
 	if fact.Kind() != ast.IdentKind || value.Kind() != ast.LiteralKind {
 		return nil
 	}
 	values, listed := knownFactValues[fact.AsIdent()]
+	if fact.AsIdent() == "change.type" && !f.withOld {
+		values = append(slices.Clone(values), string(event.Attributed))
+	}
 	text, isText := value.AsLiteral().(types.String)
 	if !listed || !isText || slices.Contains(values, string(text)) {
 		return nil
@@ -105,13 +185,4 @@ func isZero(e ast.Expr) bool {
 		return n == 0
 	}
 	return false
-}
-
-// isConstant reports whether an expression does not depend on the change.
-func isConstant(e ast.Expr) bool {
-	alike := true
-	ast.PreOrderVisit(e, ast.NewExprVisitor(func(e ast.Expr) {
-		alike = alike && e.Kind() != ast.IdentKind && e.Kind() != ast.ComprehensionKind
-	}))
-	return alike
 }

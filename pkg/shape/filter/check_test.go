@@ -1,12 +1,19 @@
 package filter
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
 
 func TestUnsatisfiableFiltersAreRejected(t *testing.T) {
 	for _, text := range []string{
 		`1 / 0 == 1`, `object.spec.replicas / 0 == 1`, `object.spec.replicas % 0 == 1`, `false`, `1 == 2`, `duration("5 parsecs") == duration("1s")`,
 		`change.type == "create"`, `"modified" != change.type`, `change.type in ["added", "delete"]`, `change.class == "Spec"`,
-		`object.metadata.name.matches("(")`,
+		`object.metadata.name.matches("(")`, `object.spec.paused && false`, `false && object.spec.a / object.spec.b > 1`,
+		`[1, 2].exists(n, n == 3)`, `change.type == "added" && change.type == "deleted"`,
+		`change.type == "added" && change.class == "spec"`, `!(change.type in ["added", "updated", "deleted", "snapshot", "sync", "attributed"])`,
+		`change.type == "deleted" && change.type != "deleted" && has(object.spec)`, `string(object.metadata.name) == "a" && [].size() > 0`,
 	} {
 		if _, err := Compile(text, false); err == nil {
 			t.Errorf("%s: accepted", text)
@@ -14,10 +21,41 @@ func TestUnsatisfiableFiltersAreRejected(t *testing.T) {
 	}
 	for _, text := range []string{
 		`true`, `object.spec.replicas / 2 == 1`, `change.type == "added"`, `change.type in ["added", "sync"] || change.class == ""`,
-		`[1, 2].exists(n, n == object.spec.n)`, `change.name == "create"`, `object.spec.a != "create"`,
+		`[1, 2].exists(n, n == object.spec.n)`, `[1, 2].exists(n, n == 2)`, `object.spec.paused || true`,
+		`change.type == "attributed"`, `change.type != "attributed"`, `change.class == "spec" && change.type == "updated"`,
+		`change.actor.manager == "x" && change.actor.manager != "y"`, `change.name == "create"`, `object.spec.a != "create"`,
 	} {
 		if _, err := Compile(text, false); err != nil {
 			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// TestOutcomesAreThoseOfTheChanges compares what is said of a kind with the result for changes of that kind.
+func TestOutcomesAreThoseOfTheChanges(t *testing.T) {
+	pods := map[string]string{"change.resource": "pods", "change.group": ""}
+	for text, want := range map[string]map[Kind]Outcome{
+		`true`:                                       {{Type: event.Added}: Always, {Type: event.Sync}: Always},
+		`change.type == "added"`:                     {{Type: event.Added}: Always, {Type: event.Sync}: Never},
+		`change.class == "status"`:                   {{event.Updated, event.ClassStatus}: Always, {Type: event.Updated}: Never},
+		`change.resource == "pods"`:                  {{Type: event.Added}: Always},
+		`change.group == "apps"`:                     {{Type: event.Added}: Never},
+		`change.name == "a"`:                         {{Type: event.Added}: Sometimes},
+		`has(object.spec) || change.type != "x"`:     nil, // refused
+		`has(object.spec) && change.type == "added"`: {{Type: event.Added}: Sometimes, {Type: event.Sync}: Never},
+	} {
+		f, err := Compile(text, false)
+		if (err != nil) != (want == nil) {
+			t.Errorf("%s: %v", text, err)
+		}
+		for kind, outcome := range want {
+			if got := f.OutcomeFor(kind, pods); got != outcome {
+				t.Errorf("%s for %v is %v, want %v", text, kind, got, outcome)
+			}
+			yes, err := f.Matches(&event.Change{Type: kind.Type, Class: kind.Class, Resource: event.Resource{Resource: "pods"}, After: []byte("{}")}, nil)
+			if err != nil || yes && outcome == Never || !yes && outcome == Always {
+				t.Errorf("%s for %v: %v (%v), said to be %v", text, kind, yes, err, outcome)
+			}
 		}
 	}
 }

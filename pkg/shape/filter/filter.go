@@ -74,7 +74,9 @@ func newEnvironment(withOld bool) (*cel.Env, error) {
 // Filter is a compiled expression. It is immutable and safe for concurrent use.
 type Filter struct {
 	program       cel.Program
+	partial       cel.Program // evaluates what can be known without a change
 	text          string
+	withOld       bool // oldObject is declared
 	usesOldObject bool // uses oldObject
 	usesObject    bool // uses object
 }
@@ -100,10 +102,13 @@ func Compile(text string, withOld bool) (*Filter, error) {
 	if cost, err := env.EstimateCost(ast, unknownSizes{}); err == nil && cost.Min > maxCost {
 		return nil, fmt.Errorf("costs at least %d, at most %d are allowed", cost.Min, maxCost)
 	}
-	if err := checkSatisfiable(env, ast); err != nil {
+	f := &Filter{text: text, withOld: withOld}
+	if f.partial, err = env.Program(ast, cel.CostLimit(maxCost), cel.EvalOptions(cel.OptPartialEval)); err != nil {
 		return nil, err
 	}
-	f := &Filter{text: text}
+	if err := f.checkSatisfiable(ast); err != nil {
+		return nil, err
+	}
 	for _, reference := range ast.NativeRep().ReferenceMap() {
 		f.usesOldObject = f.usesOldObject || reference.Name == "oldObject"
 		f.usesObject = f.usesObject || reference.Name == "object"

@@ -59,22 +59,43 @@ func TestEmptySelectionIsRejected(t *testing.T) {
 		"in and not in":         {Select: pods, LabelSelector: "app in (a,b),app notin (a,b,c)"},
 		"there and not there":   {Select: pods, LabelSelector: "app,!app"},
 		"a value and not there": {Select: pods, LabelSelector: "app=a,!app"},
-		"two names":             {Select: pods, FieldSelector: "metadata.name=a,metadata.name=b"},
-		"a name and not it":     {Select: pods, FieldSelector: "metadata.name=a,metadata.name!=a"},
-		"another namespace":     {Select: pods, FieldSelector: "metadata.namespace=b", Namespaces: Namespaces{Include: []string{"a"}}},
+		"three requirements":    {Select: pods, LabelSelector: "app in (a,b),app!=a,app!=b"},
+		"no value of three":     {Select: pods, LabelSelector: "app in (a,b),app in (b,c),app in (a,c)"},
+		"an empty interval":     {Select: pods, LabelSelector: "n>5,n<3"},
+		"nothing in between":    {Select: pods, LabelSelector: "n>5,n<6"},
+		"below all":             {Select: pods, LabelSelector: "n<0"},
+		"above all":             {Select: pods, LabelSelector: "n>9223372036854775807"},
+		"no number":             {Select: pods, LabelSelector: "n>5,n in (a,b)"},
+		"a number out of it":    {Select: pods, LabelSelector: "n>5,n=3"},
+		"a number not there":    {Select: pods, LabelSelector: "n>5,!n"},
+		"no name":               {Select: pods, FieldSelector: "metadata.name="},
+		"a path as a name":      {Select: pods, FieldSelector: "metadata.name=a/b"},
+		"no namespace":          {Select: pods, FieldSelector: "metadata.namespace="},
+		"a namespace of nodes":  {Select: []string{"nodes"}, FieldSelector: "metadata.namespace=a"},
+		"not its namespaces": {Select: pods, FieldSelector: "metadata.namespace!=a,metadata.namespace!=b",
+			Namespaces: Namespaces{Include: []string{"a", "b"}}},
+		"two names":         {Select: pods, FieldSelector: "metadata.name=a,metadata.name=b"},
+		"a name and not it": {Select: pods, FieldSelector: "metadata.name=a,metadata.name!=a"},
+		"another namespace": {Select: pods, FieldSelector: "metadata.namespace=b", Namespaces: Namespaces{Include: []string{"a"}}},
 	} {
 		if err := r.Validate("resources[0]"); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
 	for name, r := range map[string]Rule{
-		"all but some":       {Select: []string{"*"}, Exclude: pods},
-		"a pattern":          {Select: pods, Namespaces: Namespaces{Include: []string{"team-*"}, Exclude: []string{"team-a"}}},
-		"labels":             {Select: pods, LabelSelector: "app in (a,b),app notin (b,c),tier,!old,app!=c"},
-		"a missing label":    {Select: pods, LabelSelector: "app notin (a),!app"},
-		"numbers":            {Select: pods, LabelSelector: "n>1,n<5"},
-		"fields":             {Select: pods, FieldSelector: "metadata.name=a,status.phase!=Failed,metadata.name=a"},
-		"the same namespace": {Select: pods, FieldSelector: "metadata.namespace=a", Namespaces: Namespaces{Include: []string{"a"}}},
+		"all but some":        {Select: []string{"*"}, Exclude: pods},
+		"a pattern":           {Select: pods, Namespaces: Namespaces{Include: []string{"team-*"}, Exclude: []string{"team-a"}}},
+		"labels":              {Select: pods, LabelSelector: "app in (a,b),app notin (b,c),tier,!old,app!=c"},
+		"a missing label":     {Select: pods, LabelSelector: "app notin (a),!app"},
+		"numbers":             {Select: pods, LabelSelector: "n>1,n<5"},
+		"a number with zeros": {Select: pods, LabelSelector: "n>1,n<3,n!=2"},
+		"one number":          {Select: pods, LabelSelector: "n>1,n in (1,2),n<3"},
+		"zero":                {Select: pods, LabelSelector: "n<1"},
+		"any number but one":  {Select: pods, LabelSelector: "n>1,n!=2,n"},
+		"not one namespace":   {Select: pods, FieldSelector: "metadata.namespace!=a", Namespaces: Namespaces{Include: []string{"a", "b"}}},
+		"nodes have none":     {Select: []string{"nodes", "pods"}, FieldSelector: "metadata.namespace!=a", Namespaces: Namespaces{Include: []string{"a"}}},
+		"fields":              {Select: pods, FieldSelector: "metadata.name=a,status.phase!=Failed,metadata.name=a"},
+		"the same namespace":  {Select: pods, FieldSelector: "metadata.namespace=a", Namespaces: Namespaces{Include: []string{"a"}}},
 	} {
 		if err := r.Validate("resources[0]"); err != nil {
 			t.Errorf("%s: %v", name, err)

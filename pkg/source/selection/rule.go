@@ -88,7 +88,7 @@ func (r Rule) Validate(path string) error {
 	if err := checkLabels(r.LabelSelector); err != nil {
 		all = append(all, fmt.Errorf("%s.labelSelector: %w", path, err))
 	}
-	if err := checkFields(r.FieldSelector, r.Namespaces.Filter()); err != nil {
+	if err := r.checkFields(); err != nil {
 		all = append(all, fmt.Errorf("%s.fieldSelector: %w", path, err))
 	}
 	if r.Capture != "" && r.Capture != CaptureFull && r.Capture != CaptureMetadata {
@@ -165,6 +165,18 @@ var namespacedBuiltins = []pattern{
 func IsNamespaced(name string) bool {
 	p, err := parsePattern(name)
 	return err == nil && slices.ContainsFunc(namespacedBuiltins, func(b pattern) bool { return b.coversPattern(p) })
+}
+
+// LiteralName returns the group and the resource that a name, written as in Select, stands for; false for a wildcard.
+func LiteralName(name string) (group, resource string, ok bool) {
+	p, err := parsePattern(name)
+	return p.group, p.resource, err == nil && !p.isWildcard()
+}
+
+// isClusterScoped reports whether a name, written as in Select, is a resource of Kubernetes whose objects have no namespace.
+func isClusterScoped(name string) bool {
+	p, err := parsePattern(name)
+	return err == nil && !p.anyGroup && slices.Contains(clusterScoped[p.group], p.resource)
 }
 
 var namespaceGlob = regexp.MustCompile(`^[-a-z0-9*?\[\]^\\]+$`)
