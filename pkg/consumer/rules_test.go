@@ -88,16 +88,16 @@ func (l *ruleModel) applyGap(r Record) {
 		return
 	}
 	for _, m := range l.rows {
+		if readAt := m.readAt(); readAt == r.Gap.To || isLower(r.Gap.To, readAt) {
+			m.listVersion, m.observedAt = r.Gap.To, time.Time{}
+		}
 		if isLower(r.Gap.To, m.resourceVersion) {
 			m.resourceVersion = r.Gap.To
 		}
-		if isLower(r.Gap.To, m.listVersion) {
-			m.listVersion = r.Gap.To
-		}
 	}
-	for _, end := range l.ends {
-		if isLower(r.Gap.To, end.Snapshot.Position) {
-			end.Snapshot.Position = r.Gap.To
+	for i, end := range l.ends {
+		if end.Snapshot.Position == r.Gap.To || isLower(r.Gap.To, end.Snapshot.Position) {
+			end.Snapshot.Position, l.ends[i].ObservedAt = r.Gap.To, time.Time{}
 		}
 	}
 }
@@ -125,10 +125,7 @@ func (m *remembered) isRemovedBy(key Key, end Record) bool {
 	if !m.exists || end.Namespace != "" && end.Namespace != key.Namespace || m.snapshot == end.Snapshot.ID || isLower(position, m.resourceVersion) {
 		return false
 	}
-	readAt := m.listVersion
-	if readAt == "" && !m.listed {
-		readAt = m.resourceVersion
-	}
+	readAt := m.readAt()
 	switch {
 	case isLower(readAt, position):
 		return true
@@ -136,6 +133,14 @@ func (m *remembered) isRemovedBy(key Key, end Record) bool {
 		return false
 	}
 	return m.observedAt.Before(end.ObservedAt)
+}
+
+// readAt implements the version at which a record was read, of rule 8.
+func (m *remembered) readAt() string {
+	if m.listVersion == "" && !m.listed {
+		return m.resourceVersion
+	}
+	return m.listVersion
 }
 
 // isLower compares resourceVersions, which are growing integers within one resource. // 4

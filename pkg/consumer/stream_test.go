@@ -340,7 +340,7 @@ func (w *world) runHistory() {
 	for range 8 {
 		w.emitWatermark()
 		w.changeObjects(w.rnd.IntN(12))
-		switch w.rnd.IntN(8) {
+		switch w.rnd.IntN(10) {
 		case 0, 1:
 			w.watchChanges()
 		case 2: // history expired
@@ -351,9 +351,11 @@ func (w *world) runHistory() {
 				w.watchChanges()
 				continue
 			}
-			w.known = map[string]version{}
-			w.moveExporter()
-			w.emitGap(0, w.revision, "lost")
+			for range w.rnd.IntN(3) { // also in the middle of the snapshot that follows
+				w.loseJournal()
+				w.emitUnendedSnapshot()
+			}
+			w.loseJournal()
 			w.emitSnapshot()
 		case 4: // edited rules
 			w.watchChanges()
@@ -370,6 +372,14 @@ func (w *world) runHistory() {
 			w.emitLeft()
 			w.changeObjects(w.rnd.IntN(5))
 			w.emitSnapshot()
+		case 8: // another exporter continues from the replicated state
+			w.moveExporter()
+			w.startEpoch()
+			w.watchChanges()
+		case 9: // so it does, and history has expired
+			w.moveExporter()
+			w.emitGap(w.at, w.revision, "expired")
+			w.relistObjects(nil, "")
 		}
 	}
 	w.watchChanges()
@@ -403,7 +413,34 @@ func (w *world) startEpoch() { w.epoch, w.sequence = w.nextPass(), 0 }
 func (w *world) moveExporter() {
 	w.revision++
 	if !w.older {
-		w.clock = w.rnd.IntN(2001) - 1000
+		w.clock = w.rnd.IntN(72_001) - 36_000 // hours
+	}
+}
+
+// loseJournal continues without a journal and without a state. Rules may have been edited before that.
+func (w *world) loseJournal() {
+	w.known = map[string]version{}
+	w.moveExporter()
+	if w.rnd.IntN(3) == 0 {
+		w.editRules()
+	}
+	w.emitGap(0, w.revision, "lost")
+}
+
+// emitUnendedSnapshot emits a part of a first list.
+func (w *world) emitUnendedSnapshot() {
+	info := &event.SnapshotInfo{ID: w.nextPass()}
+	w.emitChange(event.Change{Type: event.SnapshotBegin, Snapshot: info})
+	w.emitPartOf(info, "")
+	w.changeObjects(w.rnd.IntN(6))
+}
+
+// emitPartOf emits some of the objects of a snapshot.
+func (w *world) emitPartOf(info *event.SnapshotInfo, pass string) {
+	for _, name := range w.objectNames() {
+		if w.isSelected(name) && w.known[name].uid == "" && w.rnd.IntN(2) == 0 {
+			w.emitObject(event.Snapshot, name, w.exist[name], func(c *event.Change) { c.Snapshot, c.Pass, c.ListVersion = info, pass, w.listVersion() })
+		}
 	}
 }
 
@@ -603,11 +640,7 @@ func (w *world) emitSnapshot() {
 		if w.rnd.IntN(3) == 0 {
 			w.relistObjects(info, pass)
 		}
-		for _, name := range w.objectNames() {
-			if w.isSelected(name) && w.known[name].uid == "" && w.rnd.IntN(2) == 0 {
-				w.emitObject(event.Snapshot, name, w.exist[name], func(c *event.Change) { c.Snapshot, c.Pass, c.ListVersion = info, pass, w.listVersion() })
-			}
-		}
+		w.emitPartOf(info, pass)
 		w.changeObjects(w.rnd.IntN(6))
 		if w.rnd.IntN(2) == 0 {
 			w.editRules()

@@ -203,7 +203,8 @@ func (old *row) shouldDrop(r Record) bool {
 }
 
 // applyGap applies a gap. If it ends before it starts, the cluster was restored from a backup: higher versions are lowered
-// to the end of the gap, so that reused versions are not dropped as old.
+// to the end of the gap, so that reused versions are not dropped as old. What was read at them loses its time: it comes
+// before whatever is read at that version, by any clock.
 func (s *resourceState) applyGap(g Gap) {
 	if compareVersions(g.To, g.From) >= 0 {
 		return
@@ -213,14 +214,19 @@ func (s *resourceState) applyGap(g Gap) {
 			*version = g.To
 		}
 	}
+	lowerRead := func(version *string, at *time.Time) {
+		if *version == g.To || compareVersions(*version, g.To) > 0 {
+			*version, *at = g.To, time.Time{}
+		}
+	}
 	for _, row := range s.rows {
 		lower(&row.resourceVersion)
-		lower(&row.readVersion)
+		lowerRead(&row.readVersion, &row.observedAt)
 		lower(&row.peak)
 		row.behind = false
 	}
 	for _, f := range s.snapshots {
-		lower(&f.position)
+		lowerRead(&f.position, &f.endedAt)
 	}
 	s.resetSums()
 }

@@ -537,10 +537,12 @@ class _ResourceState:
             return
         for row in self.rows.values():
             row.resource_version = _lower(row.resource_version, to)
-            row.read_version = _lower(row.read_version, to)
+            if row.read_version == to or _compare(row.read_version, to) > 0:
+                row.read_version, row.observed_at = to, ""  # before whatever is read at that version, by any clock
             row.peak, row.behind = _lower(row.peak, to), False
         for one in self.snapshots.values():
-            one.position = _lower(one.position, to)
+            if one.position == to or _compare(one.position, to) > 0:
+                one.position, one.ended_at = to, ""
         for namespace, scope in self.scopes.items():
             scope.recompute(self._rows_of(namespace))
         self._skip_checks()

@@ -135,7 +135,7 @@ public final class Table {
         final String id;
         final String uid;
         final String body;
-        final String observedAt;
+        String observedAt; // empty where a gap has lowered readVersion (7)
         final boolean deleted;
         final boolean uncertain; // deleted, but the version may be of another state: history was lost (5)
         String resourceVersion;
@@ -466,11 +466,17 @@ public final class Table {
             }
             rows.values().forEach(row -> {
                 row.resourceVersion = lower(row.resourceVersion, gap.to());
-                row.readVersion = lower(row.readVersion, gap.to());
+                if (isLowered(row.readVersion, gap.to())) {
+                    row.readVersion = gap.to();
+                    row.observedAt = ""; // before whatever is read at that version, by any clock
+                }
                 row.peak = lower(row.peak, gap.to());
                 row.behind = false;
             });
-            snapshots.values().forEach(one -> one.position = lower(one.position, gap.to()));
+            snapshots.values().stream().filter(one -> isLowered(one.position, gap.to())).forEach(one -> {
+                one.position = gap.to();
+                one.endedAt = "";
+            });
             scopes.forEach(this::recompute);
             skipChecks();
         }
@@ -503,6 +509,10 @@ public final class Table {
     /** Returns the later of two versions; the second if they have no order. */
     private static String later(String a, String b) {
         return b.isEmpty() || compare(a, b) > 0 ? a : b;
+    }
+
+    private static boolean isLowered(String version, String to) {
+        return version.equals(to) || compare(version, to) > 0;
     }
 
     private static String lower(String version, String to) {
