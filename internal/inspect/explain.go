@@ -36,7 +36,7 @@ func buildReport(ctx context.Context, cfg *config.Config, version string, window
 			r.ClusterUnknown = err.Error()
 		}
 	}
-	r.Namespaces = queryNamespaces(ctx, client, found.NamedNamespaces(app.SelectionRules(cfg)))
+	r.Namespaces = queryNamespaces(ctx, client, found, app.SelectionRules(cfg))
 	fillDestinations(r, cfg)
 	fillAuthors(r, cfg)
 	scopes := r.allScopes()
@@ -53,8 +53,10 @@ func buildReport(ctx context.Context, cfg *config.Config, version string, window
 	return r, ctx.Err()
 }
 
-// queryNamespaces returns the namespaces that do not exist or may not exist.
-func queryNamespaces(ctx context.Context, client *apiserver.Client, names []string) []namespaceReport {
+// queryNamespaces returns the namespaces that do not exist or may not exist, and the globs that match none or may match
+// none.
+func queryNamespaces(ctx context.Context, client *apiserver.Client, found *selection.Explanation, rules []selection.Rule) []namespaceReport {
+	names := found.NamedNamespaces(rules)
 	all := make([]namespaceReport, len(names))
 	inParallel(len(names), func(i int) {
 		exists, err := client.HasNamespace(ctx, names[i])
@@ -63,6 +65,16 @@ func queryNamespaces(ctx context.Context, client *apiserver.Client, names []stri
 			all[i].Unknown = apiserver.Reason(err)
 		}
 	})
+	if globs := found.NamespaceGlobs(rules); len(globs) > 0 {
+		existing, err := client.NamespaceNames(ctx)
+		for _, g := range globs {
+			one := namespaceReport{Name: g.Glob, Pattern: true, Missing: err == nil && !g.HasMatch(existing)}
+			if err != nil {
+				one.Unknown = apiserver.Reason(err)
+			}
+			all = append(all, one)
+		}
+	}
 	return slices.DeleteFunc(all, func(n namespaceReport) bool { return !n.Missing && n.Unknown == "" })
 }
 

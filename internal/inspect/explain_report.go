@@ -79,16 +79,22 @@ type nameReport struct {
 	Reason     string `json:"reason"`
 }
 
-// namespaceReport is a namespace that a rule names and that is not known to exist.
+// namespaceReport is a namespace that a rule names and that is not known to exist, or a glob that is not known to match one.
 type namespaceReport struct {
 	Name    string `json:"name"`
+	Pattern bool   `json:"pattern,omitempty"` // name is a glob
 	Missing bool   `json:"missing"`
 	Unknown string `json:"unknown,omitempty"` // why it is not known whether it exists
 }
 
 // statusText describes the problem and its remedy.
 func (n namespaceReport) statusText() string {
-	if n.Missing {
+	switch {
+	case n.Missing && n.Pattern:
+		return "no namespace matches; create one (it is watched from then on), or correct namespaces.include"
+	case n.Pattern:
+		return "whether a namespace matches is unknown: " + n.Unknown
+	case n.Missing:
 		return "there is no such namespace; create it (it is watched from then on), or correct namespaces.include"
 	}
 	return "its existence is unknown: " + n.Unknown

@@ -23,6 +23,7 @@ type roleRule struct {
 
 const (
 	readVerbs  = `["list", "watch"]`
+	listVerbs  = `["list"]`
 	watchVerbs = `["watch"]`
 )
 
@@ -42,7 +43,7 @@ func (r roleRules) addRule(namespace string, one roleRule) {
 // isCoveredBy reports whether other allows the same.
 func (r roleRule) isCoveredBy(other roleRule) bool {
 	return r.url == other.url && r.group == other.group && r.resource == other.resource &&
-		(r.verbs == other.verbs || r.verbs == watchVerbs && other.verbs == readVerbs) && (r.object == other.object || other.object == "")
+		(r.verbs == other.verbs || (r.verbs == watchVerbs || r.verbs == listVerbs) && other.verbs == readVerbs) && (r.object == other.object || other.object == "")
 }
 
 // sortedNamespaces returns the namespaces with rules, without the whole cluster.
@@ -75,6 +76,9 @@ func requiredRules(cfg *config.Config, found *selection.Explanation, triggers bo
 	all.addRule("", roleRule{resource: "namespaces", object: "kube-system", verbs: `["get"]`, comment: why})
 	for _, name := range found.NamedNamespaces(app.SelectionRules(cfg)) {
 		all.addRule("", roleRule{resource: "namespaces", object: name, verbs: `["get"]`, comment: "namespaces.include: whether each namespace that is named exists"})
+	}
+	if len(found.NamespaceGlobs(app.SelectionRules(cfg))) > 0 {
+		all.addRule("", roleRule{resource: "namespaces", verbs: listVerbs, comment: "namespaces.include: whether a namespace matches each pattern"})
 	}
 	all.addLeaseRules(cfg.Election)
 	if cfg.Audit.Stamps.Enabled {

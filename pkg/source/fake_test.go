@@ -58,6 +58,7 @@ type fakeAPI struct {
 	cluster     string         // UID of kube-system
 	lookups     map[string]int // requests by namespace
 	spaces      map[string]int // status of requests by namespace; 0 means that it exists
+	existing    []string       // namespaces of a list
 	checks      int            // requests for kube-system
 	down        bool           // 503, discovery too
 	bookmark    bool           // sends a bookmark every minute
@@ -187,6 +188,10 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"kube-system","uid":%q}}`, uid)
 		return
 	}
+	if r.URL.Path == "/api/v1/namespaces" {
+		f.answerNamespaces(w)
+		return
+	}
 	if name, is := strings.CutPrefix(r.URL.Path, "/api/v1/namespaces/"); is && !strings.Contains(name, "/") {
 		f.answerNamespace(w, name)
 		return
@@ -246,6 +251,24 @@ func (f *fakeAPI) answerNamespace(w http.ResponseWriter, name string) {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":%q,"uid":"u"}}`, name)
 	}
+}
+
+// answerNamespaces answers a list of namespaces, with the status of "*" in spaces.
+func (f *fakeAPI) answerNamespaces(w http.ResponseWriter) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lookups["*"]++
+	if f.spaces["*"] == http.StatusForbidden {
+		writeStatus(w, apierrors.NewForbidden(schema.GroupResource{Resource: "namespaces"}, "", errors.New("not for you")))
+		return
+	}
+	var items []string
+	for _, name := range f.existing {
+		items = append(items, fmt.Sprintf(`{"metadata":{"name":%q,"uid":"u","resourceVersion":"1"}}`, name))
+	}
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprintf(w, `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"10"},"items":[%s]}`,
+		strings.Join(items, ","))
 }
 
 // namespaceLookups returns how often a namespace was requested.

@@ -36,7 +36,7 @@ func (s *Source) awaitNamespaces(t *testing.T, st *store, want ...string) {
 func TestMissingNamespaceIsReportedAndWatched(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		f.spaces = map[string]int{"later": http.StatusNotFound}
-		s, log, stop := startSource(t, f, st, on, inNamespaces("shop", "later", "team-*"))
+		s, log, stop := startSource(t, f, st, on, inNamespaces("shop", "later"))
 		defer stop()
 		s.awaitNamespaces(t, st, "later missing", "shop")
 		awaitState(t, st, s, Live)
@@ -82,6 +82,37 @@ func TestForbiddenNamespaceCheckIsReported(t *testing.T) {
 		s.awaitNamespaces(t, st, missing...)
 		stop()
 		if n := log.CountOf("a selected namespace"); n != 2 {
+			t.Errorf("%d lines in\n%s", n, log)
+		}
+	})
+}
+
+// TestAGlobThatNoNamespaceMatchesIsReported has two globs, of which one list of the namespaces tells enough.
+func TestAGlobThatNoNamespaceMatchesIsReported(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		f.spaces, f.existing = map[string]int{}, []string{"default", "team-a"}
+		s, log, stop := startSource(t, f, st, on, inNamespaces("shop", "team-*", "taem-*", "*"))
+		defer stop()
+		s.awaitNamespaces(t, st, "shop", "taem-* missing", "team-*")
+		awaitState(t, st, s, Live)
+		if !s.Ready() {
+			t.Errorf("not ready because of a namespace: %+v", s.Conditions())
+		}
+		watches := f.countRequests("WATCH")
+		f.update(func() { f.existing = []string{"taem-b"} })
+		s.awaitNamespaces(t, st, "shop", "taem-*", "team-* missing")
+		f.update(func() { f.spaces["*"] = http.StatusForbidden })
+		s.awaitNamespaces(t, st, "shop", "taem-* unknown", "team-* unknown")
+		if n := f.countRequests("WATCH"); n != watches {
+			t.Errorf("%d watches, %d before", n, watches)
+		}
+		before := f.namespaceLookups("*")
+		time.Sleep(time.Hour)
+		if n := f.namespaceLookups("*") - before; n > 61 {
+			t.Errorf("listed %d times in an hour", n)
+		}
+		stop()
+		if n := log.CountOf("a selected namespace does not exist"); n != 2 {
 			t.Errorf("%d lines in\n%s", n, log)
 		}
 	})

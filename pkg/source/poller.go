@@ -146,7 +146,7 @@ func (p *poller) applyDiscovery(ctx context.Context, edited bool) error {
 		return err
 	}
 	p.setUnserved(resolved.Unserved)
-	p.namespaces.setNames(resolved.NamedNamespaces(p.cfg.Rules))
+	p.namespaces.setChecked(resolved.NamedNamespaces(p.cfg.Rules), resolved.NamespaceGlobs(p.cfg.Rules))
 	for name, scopes := range wanted {
 		p.ensureRunner(ctx, name, scopes)
 	}

@@ -18,6 +18,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 
+	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
@@ -236,6 +237,23 @@ func (c *Client) HasNamespace(ctx context.Context, name string) (bool, error) {
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// NamespaceNames returns the names of all namespaces, from the API server's cache. It tries once.
+func (c *Client) NamespaceNames(ctx context.Context) (names []string, err error) {
+	e, err := c.Endpoint(selection.Scope{
+		Resource: event.Resource{Version: "v1", Resource: "namespaces", Kind: "Namespace"}, MetadataOnly: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
+	defer cancel()
+	_, err = e.List(ctx, nil, metav1.ListOptions{ResourceVersion: "0"}, nil, func(o *deltas.Object) error {
+		names = append(names, o.Name)
+		return nil
+	})
+	return names, err
 }
 
 // getNamespace gets a namespace, and returns an endpoint with a decoder for the body.

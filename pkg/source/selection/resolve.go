@@ -3,6 +3,7 @@ package selection
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
@@ -49,18 +50,60 @@ func (e *Explanation) Scopes() []Scope {
 // NamedNamespaces returns the namespaces that rules name literally for namespaced resources: sorted, without duplicates.
 // rules are the resolved rules.
 func (e *Explanation) NamedNamespaces(rules []Rule) []string {
-	scopes := e.Scopes()
-	for _, u := range e.Unserved {
-		scopes = append(scopes, u.Scopes...)
-	}
 	var names []string
-	for _, s := range scopes {
+	for _, s := range e.allScopes() {
 		if s.Namespaced {
 			names = append(names, rules[s.Rule].Namespaces.literalNames()...)
 		}
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
+}
+
+// NamespaceGlob is a glob by which rules select namespaces.
+type NamespaceGlob struct {
+	Glob     string
+	excludes [][]string // of each rule that has the glob
+}
+
+// HasMatch reports whether each rule that has the glob selects one of the namespaces by it.
+func (g NamespaceGlob) HasMatch(names []string) bool {
+	return !slices.ContainsFunc(g.excludes, func(exclude []string) bool {
+		return !slices.ContainsFunc(names, func(name string) bool {
+			return matchesAny([]string{g.Glob}, name) && !matchesAny(exclude, name)
+		})
+	})
+}
+
+// NamespaceGlobs returns the globs by which rules select namespaces for namespaced resources: sorted, without duplicates and
+// without those that match every namespace. rules are the resolved rules.
+func (e *Explanation) NamespaceGlobs(rules []Rule) []NamespaceGlob {
+	var globs []NamespaceGlob
+	for i, rule := range rules {
+		if !slices.ContainsFunc(e.allScopes(), func(s Scope) bool { return s.Rule == i && s.Namespaced }) {
+			continue
+		}
+		for _, glob := range rule.Namespaces.Include {
+			if !isGlob(glob) || strings.Trim(glob, "*") == "" {
+				continue
+			}
+			at, found := slices.BinarySearchFunc(globs, glob, func(g NamespaceGlob, text string) int { return strings.Compare(g.Glob, text) })
+			if !found {
+				globs = slices.Insert(globs, at, NamespaceGlob{Glob: glob})
+			}
+			globs[at].excludes = append(globs[at].excludes, rule.Namespaces.Exclude)
+		}
+	}
+	return globs
+}
+
+// allScopes returns the scopes of all matches and of what is not served yet.
+func (e *Explanation) allScopes() []Scope {
+	all := e.Scopes()
+	for _, u := range e.Unserved {
+		all = append(all, u.Scopes...)
+	}
+	return all
 }
 
 // Resolve resolves rules, which must be valid, against a catalog.

@@ -138,6 +138,28 @@ func TestNamedNamespacesAreOfNamespacedResources(t *testing.T) {
 	}
 }
 
+func TestGlobsOfNamespacesAreOfNamespacedResources(t *testing.T) {
+	in := func(exclude string, names ...string) Namespaces {
+		return Namespaces{Include: names, Exclude: []string{exclude}}
+	}
+	rules := []Rule{
+		{Select: []string{"pods"}, Namespaces: in("*-x", "b", "team-*", "*")},
+		{Select: []string{"nodes"}, Namespaces: in("x", "only-nodes-*")},
+		{Select: []string{"widgets.example.com"}, Namespaces: in("team-a", "later-?", "team-*")},
+	}
+	globs := Resolve(rules, cluster).NamespaceGlobs(rules)
+	if len(globs) != 2 || globs[0].Glob != "later-?" || globs[1].Glob != "team-*" {
+		t.Fatalf("%v", globs)
+	}
+	for names, want := range map[string]bool{
+		"team-a team-b": true, "team-b": true, "team-a": false, "team-x": false, "team-x team-a": true, "teams": false, "": false,
+	} {
+		if globs[1].HasMatch(strings.Fields(names)) != want {
+			t.Errorf("each rule selects one of %q by team-*: %v, want %v", names, !want, want)
+		}
+	}
+}
+
 func TestWrongGroupGetsASuggestion(t *testing.T) {
 	waiting := Resolve([]Rule{{Select: []string{"deployments"}}}, cluster).Unserved
 	if len(waiting) != 1 || waiting[0].Reason != "the API server does not serve this; did you mean deployments.apps?" {
