@@ -119,7 +119,12 @@ func recordHistories(t *testing.T) (input []byte, want map[string]string) {
 	for seed := range uint64(clientHistories) {
 		w := newWorld(t, rand.New(rand.NewPCG(seed, 19)), seed%4 == 0)
 		w.cluster, w.older = "c"+strconv.FormatUint(seed, 10), seed%3 == 0
-		w.runHistory()
+		if seed%16 == 0 {
+			w.older = false
+			w.runRestoredHistory()
+		} else {
+			w.runHistory()
+		}
 		order := w.streamOrder()
 		if seed%2 == 1 {
 			order = w.partitionOrder(seed%4 > 1)

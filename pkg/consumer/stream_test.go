@@ -386,6 +386,23 @@ func (w *world) runHistory() {
 	w.emitWatermark()
 }
 
+// runRestoredHistory simulates an exporter with a slow clock that continues from the state of another one, and sees the
+// cluster restored from a backup that is older than the first list.
+func (w *world) runRestoredHistory() {
+	w.changeObjects(10)
+	w.backups = []backup{{w.revision, maps.Clone(w.exist), maps.Clone(w.states)}}
+	w.changeObjects(10)
+	w.emitSnapshot()
+	w.emitWatermark()
+	w.moveExporter()
+	w.clock = -36_000
+	w.startEpoch()
+	w.watchChanges()
+	w.restoreBackup()
+	w.watchChanges()
+	w.emitWatermark()
+}
+
 // emitWatermark emits a watermark of the known objects, a copy for each partition, if the cluster has moved on, and
 // sometimes in an epoch of its own: the exporter was restarted.
 func (w *world) emitWatermark() {
