@@ -121,10 +121,10 @@ func checkGlob(glob string) error {
 	if _, err := path.Match(glob, ""); err != nil {
 		return fmt.Errorf(`%q is not a valid pattern: use "*", "?" and "[a-z]"`, glob)
 	}
-	if fixed := strings.NewReplacer("*", "", "?", "").Replace(glob); !strings.ContainsAny(glob, `[\\`) && len(fixed) > maxNamespaceLength {
+	if fixed := strings.ReplaceAll(glob, "*", ""); !strings.ContainsAny(glob, `[\\`) && len(fixed) > maxNamespaceLength {
 		return fmt.Errorf("%q cannot match any namespace: found %d characters, expected at most %d", glob, len(fixed), maxNamespaceLength)
 	}
-	if !isGlob(glob) && (strings.HasPrefix(glob, "-") || strings.HasSuffix(glob, "-")) {
+	if strings.HasPrefix(glob, "-") || strings.HasSuffix(glob, "-") {
 		return fmt.Errorf("%q cannot match any namespace: names begin and end with a letter or a digit", glob)
 	}
 	if !namespaceGlob.MatchString(glob) {

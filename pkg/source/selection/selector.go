@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // checkLabels validates a label selector. A selector that no object can match is an error: the API server accepts it and
@@ -123,6 +124,8 @@ func (r Rule) checkNamespaceField(s fields.Selector) error {
 		return errors.New(`no object can match: found "", expected a namespace, as every selected object has one`)
 	case given && namespace != "" && r.selectsOnly(isClusterScoped):
 		return fmt.Errorf("no object can match: found namespace %q, expected none, as no selected object has one", namespace)
+	case given && namespace != "" && len(validation.IsDNS1123Label(namespace)) > 0:
+		return fmt.Errorf("no object can match: found %q, expected the name of a namespace", namespace)
 	case given && selects != nil && !selects(namespace):
 		return fmt.Errorf("no object can match: found namespace %q, expected one that namespaces selects", namespace)
 	}
