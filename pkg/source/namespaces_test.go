@@ -35,19 +35,19 @@ func (s *Source) awaitNamespaces(t *testing.T, st *store, want ...string) {
 
 func TestMissingNamespaceIsReportedAndWatched(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-		f.spaces = map[string]int{"later": http.StatusNotFound}
-		s, log, stop := startSource(t, f, st, on, inNamespaces("shop", "later"))
+		f.spaces, f.existing = map[string]int{"later": http.StatusNotFound}, []string{"team-a"}
+		s, log, stop := startSource(t, f, st, on, inNamespaces("shop", "later", "team-*"))
 		defer stop()
-		s.awaitNamespaces(t, st, "later missing", "shop")
+		s.awaitNamespaces(t, st, "later missing", "shop", "team-*")
 		awaitState(t, st, s, Live)
 		if !s.Ready() {
 			t.Errorf("not ready because of a namespace: %+v", s.Conditions())
 		}
 		watches := f.countRequests("WATCH")
 		f.update(func() { f.spaces["later"] = 0 })
-		s.awaitNamespaces(t, st, "later", "shop")
+		s.awaitNamespaces(t, st, "later", "shop", "team-*")
 		f.update(func() { f.spaces["later"], f.spaces["shop"] = http.StatusServiceUnavailable, http.StatusNotFound })
-		s.awaitNamespaces(t, st, "later", "shop missing") // a failed check changes nothing
+		s.awaitNamespaces(t, st, "later", "shop missing", "team-*") // a failed check changes nothing
 		if n := f.countRequests("WATCH"); n != watches {
 			t.Errorf("%d watches, %d before", n, watches)
 		}
