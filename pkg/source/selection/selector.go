@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	pathsegment "k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -109,7 +109,7 @@ func (r Rule) checkFields() error {
 			return fmt.Errorf("no object can match: found %s both equal and unequal to %q, expected one of them", one.Field, value)
 		}
 	}
-	if name, given := exact[metav1.ObjectNameField]; given && (name == "" || len(pathsegment.IsValidPathSegmentName(name)) > 0) {
+	if name, given := exact[metav1.ObjectNameField]; given && (name == "" || len(content.IsPathSegmentName(name)) > 0) {
 		return fmt.Errorf("no object can match: found %q, expected the name of an object", name)
 	}
 	return r.checkNamespaceField(s)
