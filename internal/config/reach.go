@@ -151,7 +151,7 @@ func (r *reach) earlierMatches(route int) (earlier []string) {
 	return earlier
 }
 
-// validateReach reports rules and routes whose conditions exclude each other, and what the routes leave nothing for:
+// validateReach reports rules and routes with conditions that exclude each other, and what the routes leave nothing for:
 // warnings of single sinks, or a problem if it is all of them. c has no other problems.
 func validateReach(rep *reporter, c *Config) {
 	if len(c.Resources) == 0 || len(c.Sinks) == 0 {
@@ -190,7 +190,7 @@ func (r *reach) validateRuleFilters(rep *reporter) {
 	}
 }
 
-// validateRouteConditions reports routes whose types, classes and filter exclude each other, and warns of types that are not
+// validateRouteConditions reports routes with conditions that exclude each other, and warns of types that are not
 // emitted.
 func (r *reach) validateRouteConditions(rep *reporter) {
 	resyncs := slices.ContainsFunc(r.cfg.Resources, func(rule Resource) bool { return rule.Resync > 0 })

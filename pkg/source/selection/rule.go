@@ -173,7 +173,7 @@ func LiteralName(name string) (group, resource string, ok bool) {
 	return p.group, p.resource, err == nil && !p.isWildcard()
 }
 
-// isClusterScoped reports whether a name, written as in Select, is a resource of Kubernetes whose objects have no namespace.
+// isClusterScoped reports whether a name, written as in Select, is a cluster-scoped resource of Kubernetes.
 func isClusterScoped(name string) bool {
 	p, err := parsePattern(name)
 	return err == nil && !p.anyGroup && slices.Contains(clusterScoped[p.group], p.resource)
