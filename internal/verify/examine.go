@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"hash/maphash"
+	"slices"
 
 	"github.com/kubecdc/kubecdc/pkg/consumer"
 	"github.com/kubecdc/kubecdc/pkg/deltas"
@@ -22,7 +23,14 @@ type examination struct {
 	table  consumer.Table // of the suspects, with bodies
 	bodies int            // bytes
 	traces map[traceKey]*trace
+	again  map[objectKey]string // the newest version at which an object was emitted again, in any lane
 	seed   maphash.Seed
+}
+
+// objectKey is an object of a scope.
+type objectKey struct {
+	scope *scope
+	key   consumer.Key
 }
 
 // traceKey is an object in a lane: records of an object that moved to another partition are in no order.
@@ -60,6 +68,17 @@ func (t *trace) heal(r *ScopeResult) {
 	t.wrong, t.others = nil, 0
 }
 
+// healOlder counts the wrong records as healed that are no newer than what another lane has of the object, where it was
+// emitted again: consumers order records of different lanes by their versions.
+func (t *trace) healOlder(again string, r *ScopeResult) {
+	if again == "" || t.others > 0 {
+		return
+	}
+	before := len(t.wrong)
+	t.wrong = slices.DeleteFunc(t.wrong, func(d Difference) bool { return d.Kind == OutOfOrder && !isBefore(again, d.Stream) })
+	r.Healed += before - len(t.wrong)
+}
+
 // traceOf returns the trace of an object in a lane.
 func (e *examination) traceOf(at traceKey) *trace {
 	t := e.traces[at]
@@ -81,7 +100,7 @@ func examineSuspects(ctx context.Context, v *verification) error {
 	if suspects == 0 {
 		return nil
 	}
-	e := &examination{verification: v, traces: map[traceKey]*trace{}, seed: maphash.MakeSeed()}
+	e := &examination{verification: v, traces: map[traceKey]*trace{}, again: map[objectKey]string{}, seed: maphash.MakeSeed()}
 	if err := e.readLanes(ctx); err != nil {
 		return err
 	}
@@ -89,6 +108,7 @@ func examineSuspects(ctx context.Context, v *verification) error {
 		if t.last != nil {
 			at.scope.result.addDifference(*t.last)
 		}
+		t.healOlder(e.again[objectKey{at.scope, at.key}], at.scope.result)
 		for _, d := range t.wrong {
 			at.scope.result.addDifference(d)
 		}
@@ -251,6 +271,7 @@ func (e *examination) traceRecord(at traceKey, r *record, stored sinks.StoredRec
 			t.newest = r.ResourceVersion
 			if r.Snapshot != nil || r.Coalesced {
 				t.heal(at.scope.result)
+				e.noteAgain(objectKey{at.scope, at.key}, r.ResourceVersion)
 			}
 		}
 		return
@@ -271,6 +292,13 @@ func (e *examination) traceRecord(at traceKey, r *record, stored sinks.StoredRec
 	}
 	if !older {
 		t.newest = r.ResourceVersion
+	}
+}
+
+// noteAgain records that an object was emitted again.
+func (e *examination) noteAgain(of objectKey, at string) {
+	if known := e.again[of]; known == "" || isBefore(known, at) {
+		e.again[of] = at
 	}
 }
 

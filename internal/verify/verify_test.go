@@ -111,6 +111,18 @@ func TestEveryManipulationIsNamedAndHealed(t *testing.T) {
 			w.lanes[lane] = slices.Delete(slices.Insert(w.lanes[lane], to+1, r), at[len(at)-1], at[len(at)-1]+1)
 			return OutOfOrder
 		},
+		"in another lane": func(w *world, lane int, at []int) Kind { // behind a watermark that covers it
+			r, other := w.lanes[lane][at[len(at)-1]], (lane+1)%len(w.lanes)
+			to := slices.IndexFunc(w.lanes[other], func(o stored) bool {
+				return o.change.Type == event.Watermark && !isBefore(o.change.ResourceVersion, r.change.ResourceVersion)
+			})
+			if other == lane || to < 0 || to >= w.lastMark(other) || r.change.Type == event.Deleted {
+				return ""
+			}
+			w.lanes[other] = slices.Insert(w.lanes[other], to+1, r)
+			w.renumber(other)
+			return OutOfOrder
+		},
 		"far ahead": func(w *world, lane int, at []int) Kind { // and what follows is behind it
 			c := *w.lanes[lane][at[len(at)-2]].change
 			if c.Type == event.Deleted {
