@@ -26,9 +26,10 @@ const (
 	batch   = 100 // events in a batch of a watch under load
 
 	// Bounds for one change, a tenth above what it takes: the object, its strings, its known state, the change and its actor,
-	// a place in the batch, the window and the store, and eight by client-go's DeltaFIFO.
+	// a place in the batch, the window and the store, and eight by client-go's DeltaFIFO. The bytes have half as much again:
+	// each collection empties the pools of buffers, and their number depends on what else the machine does.
 	maxAllocations = 22
-	maxBytes       = 3_100
+	maxBytes       = 4_500
 )
 
 var resource = event.Resource{Version: "v1", Resource: "events", Kind: "Event"}
