@@ -111,11 +111,15 @@ func (p Past) Extend(ctx context.Context, e *Etcd, resources []Resource, start, 
 	return h, nil
 }
 
-// watch adds the revisions of a resource. They end between two answers at the earliest, never within a revision.
+// watch adds the revisions of a resource. They end between two answers at the earliest, never within a revision. The watch
+// has a stream of its own: on one that is shared, the progress that an earlier watch has asked for reaches this one before
+// its events, and their absence passes for history.
 func (e *Etcd) watch(ctx context.Context, h *History, r Resource) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	answers := e.client.Watch(ctx, r.prefix(), clientv3.WithPrefix(), clientv3.WithRev(h.Start+1), clientv3.WithProgressNotify())
+	watcher := clientv3.NewWatcher(e.client)
+	defer watcher.Close() //nolint:errcheck // ctx ends it
+	answers := watcher.Watch(ctx, r.prefix(), clientv3.WithPrefix(), clientv3.WithRev(h.Start+1), clientv3.WithProgressNotify())
 	ask := time.NewTicker(50 * time.Millisecond)
 	defer ask.Stop()
 	for {
@@ -124,7 +128,7 @@ func (e *Etcd) watch(ctx context.Context, h *History, r Resource) error {
 			return fmt.Errorf("history up to %d: %w", h.End, ctx.Err())
 		case <-ask.C:
 			// An answer has the progress of the watch, also where nothing happened.
-			if err := e.client.RequestProgress(ctx); err != nil {
+			if err := watcher.RequestProgress(ctx); err != nil {
 				return err
 			}
 		case answer, more := <-answers:
