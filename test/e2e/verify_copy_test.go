@@ -100,13 +100,23 @@ func (s *fixture) readTopic(topic string) rawLanes {
 	return lanes
 }
 
+// openStream opens a stream as an operator. hangUp ends the connection.
+func (s *fixture) openStream(name string) (js jetstream.JetStream, stream jetstream.Stream, hangUp func()) {
+	s.t.Helper()
+	js, hangUp, err := bus.Operate(s.nats.URL())
+	s.must(err)
+	stream, err = js.Stream(s.t.Context(), name)
+	s.must(err)
+	return js, stream, hangUp
+}
+
 // writeTopic creates a topic with these records.
-func (s *fixture) writeTopic(topic string, lanes rawLanes, configs map[string]string) {
+func (s *fixture) writeTopic(topic string, lanes rawLanes) {
 	s.t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(s.kafka.Brokers()...))
 	s.must(err)
 	defer client.Close()
-	s.must(createTopic(s.t.Context(), client, topic, int32(len(lanes)), configs))
+	s.must(createTopic(s.t.Context(), client, topic, int32(len(lanes)), nil))
 	s.produce(topic, lanes)
 }
 
@@ -128,11 +138,8 @@ func (s *fixture) produce(topic string, lanes rawLanes) {
 // readStream reads all of a stream.
 func (s *fixture) readStream(name string) rawLanes {
 	s.t.Helper()
-	js, hangUp, err := bus.Operate(s.nats.URL())
-	s.must(err)
+	_, stream, hangUp := s.openStream(name)
 	defer hangUp()
-	stream, err := js.Stream(s.t.Context(), name)
-	s.must(err)
 	consumer, err := stream.OrderedConsumer(s.t.Context(), jetstream.OrderedConsumerConfig{})
 	s.must(err)
 	end := stream.CachedInfo().State.LastSeq

@@ -11,7 +11,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/await"
@@ -121,14 +120,11 @@ func (s *fixture) checkRepaired(sink string, code int, v verified, stderr string
 // keepNewest lets the stream keep one message of each subject.
 func (s *fixture) keepNewest() {
 	s.t.Helper()
-	js, hangUp, err := bus.Operate(s.nats.URL())
-	s.must(err)
+	js, stream, hangUp := s.openStream(s.name)
 	defer hangUp()
-	stream, err := js.Stream(s.t.Context(), s.name)
-	s.must(err)
 	config := stream.CachedInfo().Config
 	config.MaxMsgsPerSubject = 1
-	_, err = js.UpdateStream(s.t.Context(), config)
+	_, err := js.UpdateStream(s.t.Context(), config)
 	s.must(err)
 }
 
@@ -146,11 +142,8 @@ func (s *fixture) rewriteTopic(topic string, lanes rawLanes, configs map[string]
 // rewriteStream replaces the messages of the stream, whose first one stays: without it the beginning would count as lost.
 func (s *fixture) rewriteStream(lane []rawRecord) {
 	s.t.Helper()
-	js, hangUp, err := bus.Operate(s.nats.URL())
-	s.must(err)
+	js, stream, hangUp := s.openStream(s.name)
 	defer hangUp()
-	stream, err := js.Stream(s.t.Context(), s.name)
-	s.must(err)
 	state := stream.CachedInfo().State
 	for seq := state.FirstSeq + 1; seq <= state.LastSeq; seq++ {
 		s.deleteMessage(stream, seq)
@@ -243,11 +236,8 @@ func (s *fixture) killDuringSignals(running *verifyRun) (kills int) {
 // deleteMessagesOf deletes the messages of the stream about objects whose names begin in this way.
 func (s *fixture) deleteMessagesOf(prefix string) {
 	s.t.Helper()
-	js, hangUp, err := bus.Operate(s.nats.URL())
-	s.must(err)
+	_, stream, hangUp := s.openStream(s.name)
 	defer hangUp()
-	stream, err := js.Stream(s.t.Context(), s.name)
-	s.must(err)
 	consumer, err := stream.OrderedConsumer(s.t.Context(), jetstream.OrderedConsumerConfig{})
 	s.must(err)
 	for end := stream.CachedInfo().State.LastSeq; ; {

@@ -447,7 +447,7 @@ func checkManipulations(t *testing.T, form string) {
 			if sink == "nats" {
 				s.writeStream(settings.Stream, s.name, lanes, jetstream.StreamConfig{})
 			} else {
-				s.writeTopic(settings.TopicPrefix+".configmaps", lanes, nil)
+				s.writeTopic(settings.TopicPrefix+".configmaps", lanes)
 			}
 			var flags []string
 			if m.bodies {
@@ -566,7 +566,7 @@ func TestVerifyNamesWhatItCannotVerify(t *testing.T) {
 	lanes := s.readTopic(s.name + ".configmaps")
 	stream := s.readStream(s.name)
 	cut := configure(func(o *exporter.Settings) { o.TopicPrefix, o.Stream = s.name+"-cut", s.name+"-cut" })
-	s.writeTopic(s.name+"-cut.configmaps", lanes, nil)
+	s.writeTopic(s.name+"-cut.configmaps", lanes)
 	s.deleteFirstRecords(s.name+"-cut.configmaps", len(lanes))
 	s.writeStream(s.name+"-cut", s.name, stream, jetstream.StreamConfig{MaxMsgs: int64(len(stream[0]) - 5)})
 	notVerified("without the beginning", cut, "are gone, and no whole snapshot of the resource is behind them")
