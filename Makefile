@@ -27,7 +27,7 @@ GOVULNCHECK_VERSION   := v1.9.0
 demo: build ## Start a control plane and NATS, and watch changes arrive (DEMO_FLAGS=--keep stays)
 	cd test/demo && go run . $(DEMO_FLAGS)
 
-MODULE_TESTS := $(addprefix test-module/,. $(NESTED))
+MODULE_TESTS := $(addprefix test-module/,. $(NESTED)) test-allocations
 
 .PHONY: test
 test: vet parts ## Run every test, integration tests on real servers included
@@ -35,7 +35,7 @@ test: vet parts ## Run every test, integration tests on real servers included
 
 # Two modules at a time: their tests mostly wait for servers.
 .PHONY: $(MODULE_TESTS)
-$(filter-out test-module/test/e2e,$(MODULE_TESTS)): test-module/%:
+$(filter-out test-module/test/e2e test-allocations,$(MODULE_TESTS)): test-module/%:
 	go test -C $* -race -shuffle=on -timeout 60m ./...
 
 # End-to-end tests run the exporter as it is released, as a process of its own. The race detector would watch only the clients
@@ -43,6 +43,10 @@ $(filter-out test-module/test/e2e,$(MODULE_TESTS)): test-module/%:
 test-module/test/e2e:
 	go test -C test/e2e -race -shuffle=on ./internal/...
 	cd test/e2e && go test -shuffle=on -timeout 60m $$(go list ./... | grep -v /internal/)
+
+# They are counted without the race detector.
+test-allocations:
+	go test -count=1 ./test/allocations
 
 .PHONY: test-short
 test-short: ## Run the tests that need no server

@@ -97,8 +97,8 @@ type Redaction struct {
 	// can be tested; with another key all hashes change.
 	Key string `mapstructure:"key"`
 	// Whether the types of a rule wait, and are not emitted, while one of its redactPaths is not known to match one of them: by
-	// the CustomResourceDefinition or OpenAPI document, or where there is neither, by an object. It applies to later edits of
-	// a definition too, see docs/shaping.md. Without it, such a path is reported only.
+	// the definition of a custom resource or an OpenAPI document, or where there is neither, by an object. It applies to later
+	// edits of a definition too, see docs/shaping.md. Without it, such a path is reported only.
 	Strict bool `mapstructure:"strict"`
 }
 

@@ -72,7 +72,7 @@ func TestReferenceUsesKeyNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	goName := regexp.MustCompile(`\b[A-Z][a-z]+[A-Z]\w*`)
-	proper := []string{"JetStream", "JavaScript", "CloudEvents", "ConfigMap", "OpenTelemetry", "MiB", "GiB"}
+	proper := []string{"JetStream", "JavaScript", "CloudEvents", "ConfigMap", "OpenTelemetry", "OpenAPI", "MiB", "GiB"}
 	var visit func(keys []key)
 	visit = func(keys []key) {
 		texts := map[string]string{}
