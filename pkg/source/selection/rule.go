@@ -8,6 +8,13 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
 // Rule selects resources, and objects of them. If several rules select a resource, the first one owns it.
@@ -82,7 +89,7 @@ func (r Rule) Validate(path string) error {
 			all = append(all, fmt.Errorf("%s.select[%d]: %q selects nothing: exclude leaves all of it out; remove it from one of them", path, i, name))
 		}
 	}
-	if r.Namespaces.selectsNothing() {
+	if r.Namespaces.excludesIncluded() {
 		all = append(all, fmt.Errorf("%s.namespaces: exclude leaves out every namespace that include names", path))
 	}
 	if err := checkLabels(r.LabelSelector); err != nil {
@@ -130,26 +137,18 @@ func checkGlob(glob string) error {
 	if !namespaceGlob.MatchString(glob) {
 		return fmt.Errorf("%q cannot match any namespace: names hold lower-case letters, digits and \"-\"", glob)
 	}
+	if (Namespaces{Include: []string{glob}}).selectsNothing() {
+		return fmt.Errorf("%q cannot match any namespace: no name satisfies all of it", glob)
+	}
 	return nil
 }
 
-// maxNamespaceLength is the longest name of a namespace (RFC 1123 label).
-const maxNamespaceLength = 63
-
-// namespaceSamples are names of one to 63 characters with each first character. Globs that match all of them are taken to
-// match every namespace.
-var namespaceSamples = func() (all []string) {
-	for _, first := range "abcdefghijklmnopqrstuvwxyz0123456789" {
-		for _, rest := range []string{"", "0", "a-z", strings.Repeat("q7", (maxNamespaceLength-1)/2)} {
-			all = append(all, string(first)+rest)
-		}
+// SelectedNamespaces returns Namespaces, or the one of them that the field selector requires.
+func (r Rule) SelectedNamespaces() Namespaces {
+	if only, _ := splitNamespace(r.FieldSelector); only != "" {
+		return Namespaces{Include: []string{only}}
 	}
-	return all
-}()
-
-// ExcludesAll reports whether Exclude matches every namespace.
-func (n Namespaces) ExcludesAll() bool {
-	return len(n.Exclude) > 0 && !slices.ContainsFunc(namespaceSamples, func(name string) bool { return !matchesAny(n.Exclude, name) })
+	return r.Namespaces
 }
 
 // namespacedBuiltins are resources of Kubernetes whose objects are in namespaces.
@@ -173,8 +172,33 @@ func LiteralName(name string) (group, resource string, ok bool) {
 	return p.group, p.resource, err == nil && !p.isWildcard()
 }
 
-// isClusterScoped reports whether a name, written as in Select, is a cluster-scoped resource of Kubernetes.
-func isClusterScoped(name string) bool {
+// hasObjectNames reports whether objects of everything that a name, written as in Select, can mean are known to have names
+// of RFC 1123 (subdomains). Kubernetes has resources with other names, such as roles and events.
+func hasObjectNames(name string) bool {
+	p, err := parsePattern(name)
+	events := pattern{resource: "events"}
+	return err == nil && !p.overlaps(events) && (IsNamespaced(name) || slices.Contains([]string{"nodes", "namespaces", "persistentvolumes"}, name))
+}
+
+// MayBeNamed reports whether an object of what a name, written as in Select, can mean may have the name of an object.
+func MayBeNamed(name, object string) bool {
+	return object != "" && len(content.IsPathSegmentName(object)) == 0 &&
+		(!hasObjectNames(name) || len(validation.IsDNS1123Subdomain(object)) == 0)
+}
+
+// MayHaveKind reports whether an object of what a name, written as in Select, can mean may be of a kind. The names of
+// resources that are built into kube-apiserver are plurals of their kinds.
+func MayHaveKind(name, kind string) bool {
+	p, err := parsePattern(name)
+	if err != nil || p.isWildcard() || !IsBuiltin(event.Resource{Group: p.group, Resource: p.resource}) {
+		return true
+	}
+	plural, _ := meta.UnsafeGuessKindToResource(schema.GroupVersionKind{Kind: kind})
+	return plural.Resource == p.resource && strings.ToLower(kind) != kind
+}
+
+// IsClusterScoped reports whether a name, written as in Select, is a cluster-scoped resource of Kubernetes.
+func IsClusterScoped(name string) bool {
 	p, err := parsePattern(name)
 	return err == nil && !p.anyGroup && slices.Contains(clusterScoped[p.group], p.resource)
 }
@@ -192,8 +216,9 @@ func (n Namespaces) Filter() func(namespace string) bool {
 	}
 }
 
-// watchedNames returns the namespaces to watch separately; nil means one watch of the cluster, with Filter.
-func (n Namespaces) watchedNames() []string {
+// Names returns the selected namespaces, which are watched separately, if Include has only names. Otherwise it is nil, and
+// there is one watch of the cluster, with Filter.
+func (n Namespaces) Names() []string {
 	if len(n.Include) == 0 || slices.ContainsFunc(n.Include, isGlob) {
 		return nil
 	}
@@ -205,19 +230,6 @@ func (n Namespaces) watchedNames() []string {
 // literalNames returns the names in Include, without globs, that Exclude does not match.
 func (n Namespaces) literalNames() []string {
 	return slices.DeleteFunc(slices.Clone(n.Include), func(name string) bool { return isGlob(name) || matchesAny(n.Exclude, name) })
-}
-
-// selectsNothing reports whether Exclude removes everything that Include names.
-func (n Namespaces) selectsNothing() bool {
-	return len(n.Include) > 0 && !slices.ContainsFunc(n.Include, func(name string) bool {
-		return !slices.ContainsFunc(n.Exclude, func(glob string) bool { return coversGlob(glob, name) })
-	})
-}
-
-// coversGlob reports whether one glob certainly matches whatever another one matches. A glob of "*" and letters that matches
-// the text of the other one does: its letters match letters only, and its "*" anything.
-func coversGlob(glob, other string) bool {
-	return glob == other || (!isGlob(other) || !strings.ContainsAny(glob, `?[\`)) && matchesAny([]string{glob}, other)
 }
 
 func isGlob(s string) bool { return strings.ContainsAny(s, `*?[\`) }

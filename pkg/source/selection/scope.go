@@ -44,7 +44,7 @@ func (r Rule) scopesFor(index int, s Served) []Scope {
 		return []Scope{base.withID("")}
 	}
 	only, otherFields := splitNamespace(r.FieldSelector)
-	names := r.Namespaces.watchedNames()
+	names := r.Namespaces.Names()
 	if names == nil {
 		base.Filter = r.Namespaces.Filter()
 		base = base.withID(r.Namespaces.filterID())

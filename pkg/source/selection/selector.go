@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -109,7 +108,7 @@ func (r Rule) checkFields() error {
 			return fmt.Errorf("no object can match: found %s both equal and unequal to %q, expected one of them", one.Field, value)
 		}
 	}
-	if name, given := exact[metav1.ObjectNameField]; given && (name == "" || len(content.IsPathSegmentName(name)) > 0) {
+	if name, given := exact[metav1.ObjectNameField]; given && r.selectsOnly(func(resource string) bool { return !MayBeNamed(resource, name) }) {
 		return fmt.Errorf("no object can match: found %q, expected the name of an object", name)
 	}
 	return r.checkNamespaceField(s)
@@ -122,14 +121,14 @@ func (r Rule) checkNamespaceField(s fields.Selector) error {
 	switch {
 	case given && namespace == "" && r.selectsOnly(IsNamespaced):
 		return errors.New(`no object can match: found "", expected a namespace, as every selected object has one`)
-	case given && namespace != "" && r.selectsOnly(isClusterScoped):
+	case given && namespace != "" && r.selectsOnly(IsClusterScoped):
 		return fmt.Errorf("no object can match: found namespace %q, expected none, as no selected object has one", namespace)
 	case given && namespace != "" && len(validation.IsDNS1123Label(namespace)) > 0:
 		return fmt.Errorf("no object can match: found %q, expected the name of a namespace", namespace)
 	case given && selects != nil && !selects(namespace):
 		return fmt.Errorf("no object can match: found namespace %q, expected one that namespaces selects", namespace)
 	}
-	watched := r.Namespaces.watchedNames()
+	watched := r.Namespaces.Names()
 	isLeftOut := func(name string) bool {
 		return slices.ContainsFunc(s.Requirements(), func(one fields.Requirement) bool {
 			return one.Field == namespaceField && one.Operator == selection.NotEquals && one.Value == name
